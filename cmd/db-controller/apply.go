@@ -1,0 +1,138 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc/status"
+
+	"github.com/db-controller/db-controller/cmd/db-controller/client"
+	"github.com/db-controller/db-controller/schema"
+	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
+	"github.com/db-controller/db-controller/schema/wire"
+)
+
+// readFiles reads YAML files, all of them before it reports what is wrong with any.
+func readFiles(paths []string) (*schema.File, error) {
+	all := &schema.File{}
+	var wrong schema.Problems
+	for _, path := range paths {
+		in, err := os.Open(path)
+		if err != nil {
+			return nil, err
+		}
+		f, err := schema.ParseFile(path, in)
+		_ = in.Close()
+		var problems schema.Problems
+		if errors.As(err, &problems) {
+			wrong = append(wrong, problems...)
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		all.Services = append(all.Services, f.Services...)
+		all.Regions = append(all.Regions, f.Regions...)
+		all.Deployments = append(all.Deployments, f.Deployments...)
+	}
+	if len(wrong) > 0 {
+		return nil, wrong
+	}
+	return all, nil
+}
+
+func newValidate() *cobra.Command {
+	return &cobra.Command{
+		Use:   "validate FILE...",
+		Short: "Check service descriptors, all files together: what is wrong, and where",
+		Args:  cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			files, err := readFiles(args)
+			if err == nil {
+				err = schema.Check(files.Services)
+			}
+			var problems schema.Problems
+			if errors.As(err, &problems) {
+				for _, p := range problems {
+					cmd.PrintErrln(p)
+				}
+				return fmt.Errorf("%d problems", len(problems))
+			}
+			if err != nil {
+				return err
+			}
+			for _, d := range files.Services {
+				references := 0
+				for _, k := range d.Kinds {
+					references += len(k.References) + len(k.Parents)
+				}
+				cmd.Printf("%s: %d kinds, %d references, ok\n", d.ServiceVersion, len(d.Kinds), references)
+			}
+			return nil
+		},
+	}
+}
+
+func newApply() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "apply FILE...",
+		Short: "Register regions, services and deployments, all or nothing; says what changed",
+		Args:  cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			files, err := readFiles(args)
+			if err != nil {
+				return err
+			}
+			c, err := openClient(cmd)
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			changes, err := apply(cmd.Context(), c, files)
+			if err != nil {
+				return err
+			}
+			for _, change := range changes {
+				cmd.Println(change)
+			}
+			if len(changes) == 0 {
+				cmd.Println("nothing changed")
+			}
+			return nil
+		},
+	}
+	contextFlag(cmd)
+	return cmd
+}
+
+func apply(ctx context.Context, c *client.Client, files *schema.File) ([]string, error) {
+	env := wire.EnvironmentProto(&schema.Environment{Regions: files.Regions, Services: files.Services, Deployments: files.Deployments})
+	answer, err := c.Registry.Apply(ctx, &registryv1.ApplyRequest{Regions: env.GetRegions(), Services: env.GetServices(), Deployments: env.GetDeployments()})
+	if err != nil {
+		return nil, plain(err)
+	}
+	return answer.GetChanges(), nil
+}
+
+func contextFlag(cmd *cobra.Command) {
+	cmd.Flags().String("context", client.DefaultFile(), "file that says how to reach the registry, written by `dev`")
+}
+
+func openClient(cmd *cobra.Command) (*client.Client, error) {
+	path, err := cmd.Flags().GetString("context")
+	if err != nil {
+		return nil, err
+	}
+	return client.Open(path)
+}
+
+// plain gives a status as a person reads it.
+func plain(err error) error {
+	if s, ok := status.FromError(err); ok {
+		return fmt.Errorf("%s (%s)", s.Message(), s.Code())
+	}
+	return err
+}

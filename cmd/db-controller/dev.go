@@ -1,0 +1,186 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/db-controller/db-controller/cmd/db-controller/client"
+	"github.com/db-controller/db-controller/cmd/db-controller/playground"
+	"github.com/db-controller/db-controller/schema"
+)
+
+//go:embed examples
+var examples embed.FS
+
+func newDev() *cobra.Command {
+	var cfg devConfig
+	cmd := &cobra.Command{
+		Use:   "dev",
+		Short: "Start a playground: PostgreSQL, a registry, two services in two regions",
+		Long: `dev finds or starts PostgreSQL and runs a registry and four deployments, each a process with a database and a
+certificate of its own, as in production. It stays until Ctrl-C and leaves nothing running. With --scenario it plays a
+scenario and ends; "demo" is the one that comes with it.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			err := runDev(cmd, cfg)
+			if cfg.scenario != "" {
+				if err != nil {
+					return fmt.Errorf("demo: %w", err)
+				}
+				cmd.Println("demo: ok")
+			}
+			return err
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&cfg.dsn, "postgres", "", "DSN of a PostgreSQL server to use, with the right to make databases (default: start one)")
+	f.StringVar(&cfg.scenario, "scenario", "", `file with a scenario to play, or "demo"`)
+	f.StringSliceVar(&cfg.services, "services", nil, "files with services and deployments (default: iam and devices in two regions)")
+	f.StringVar(&cfg.dir, "dir", filepath.Dir(client.DefaultFile()), "folder for certificates, logs and client.yaml")
+	return cmd
+}
+
+type devConfig struct {
+	dsn, scenario, dir string
+	services           []string
+}
+
+func runDev(cmd *cobra.Command, cfg devConfig) error {
+	files, err := devServices(cfg.services)
+	if err != nil {
+		return err
+	}
+	var play *scenario
+	if cfg.scenario != "" {
+		if play, err = readScenario(cfg.scenario); err != nil {
+			return err
+		}
+		// A scenario leaves the playground that somebody may have running alone.
+		if cfg.dir, err = os.MkdirTemp("", "db-controller-"); err != nil {
+			return err
+		}
+		defer func() { _ = os.RemoveAll(cfg.dir) }()
+	}
+	if err := os.MkdirAll(cfg.dir, 0o700); err != nil {
+		return err
+	}
+	began := time.Now()
+	pg, err := playground.StartPostgres(cmd.Context(), playground.PostgresConfig{DSN: cfg.dsn})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = pg.Stop() }()
+	cmd.Println("database  ", pg.Source())
+	p, c, err := startPlayground(cmd.Context(), pg, cfg.dir, files)
+	if p != nil {
+		defer func() { _ = p.Stop() }()
+	}
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	cmd.Println("registry  ", p.RegistryAddress)
+	for _, id := range sortedKeys(p) {
+		cmd.Printf("deployment %-29s grpc %s  health and metrics %s\n", id, p.Deployments[id].Address, p.Deployments[id].HTTP)
+	}
+	cmd.Printf("ready in %s\n\n", time.Since(began).Round(10*time.Millisecond))
+	if play != nil {
+		return play.run(cmd.Context(), cmd.OutOrStdout(), p, c)
+	}
+	cmd.Print(hints(cmd, cfg.dir))
+	<-cmd.Context().Done()
+	cmd.Println("\nstopping")
+	return nil
+}
+
+func hints(cmd *cobra.Command, dir string) string {
+	context := ""
+	if file := filepath.Join(dir, playground.ClientFile); file != client.DefaultFile() {
+		context = " --context " + file
+	}
+	lines := []string{"In another terminal, try:"}
+	for _, try := range []string{
+		`put //iam.example.com/us-west2/projects/acme '{"title": "Acme"}'`,
+		`put //iam.example.com/us-west2/projects/acme/serviceAccounts/robot`,
+		`put //devices.example.com/eastus2/fleets/north '{"project": "//iam.example.com/us-west2/projects/acme"}'`,
+		`put //devices.example.com/eastus2/fleets/north/devices/d1 '{"account": "//iam.example.com/us-west2/projects/acme/serviceAccounts/robot"}'`,
+		`delete //iam.example.com/us-west2/projects/acme/serviceAccounts/robot     # refused: the device needs it`,
+		`watch devices.example.com/eastus2                                         # leave it open while you delete`,
+		`delete //devices.example.com/eastus2/fleets/north`,
+		`delete //iam.example.com/us-west2/projects/acme --wait 5s`,
+	} {
+		lines = append(lines, "  "+os.Args[0]+context+" "+try)
+	}
+	lines = append(lines, "", "Logs and certificates: "+dir, "Ctrl-C ends it.", "")
+	return strings.Join(lines, "\n")
+}
+
+// startPlayground runs everything over a PostgreSQL server, and answers a client of it. The playground is answered
+// with an error as well, to be stopped.
+func startPlayground(ctx context.Context, pg *playground.Postgres, dir string, files *schema.File, args ...string) (*playground.Playground, *client.Client, error) {
+	binary, err := os.Executable()
+	if err != nil {
+		return nil, nil, err
+	}
+	var ids []schema.DeploymentID
+	for _, d := range files.Deployments {
+		ids = append(ids, d.DeploymentID)
+	}
+	p, err := playground.New(ctx, playground.Config{
+		Dir: dir, Binary: binary, Deployments: ids, Args: args,
+		Database: func(ctx context.Context, name string) (string, error) {
+			name = "dbc_" + strings.ReplaceAll(name, "-", "_")
+			if err := pg.DropDatabase(ctx, name); err != nil { // of an earlier playground on a given server
+				return "", err
+			}
+			return pg.DSN(name), pg.CreateDatabase(ctx, name)
+		},
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	c, err := client.New(client.File{Registry: p.RegistryAddress, Certs: p.ClientCerts()}, filepath.Join(dir, playground.ClientFile+".environment"))
+	if err != nil {
+		return p, nil, err
+	}
+	if err := p.Start(ctx, func(ctx context.Context) error {
+		_, err := apply(ctx, c, files)
+		return err
+	}); err != nil {
+		c.Close()
+		return p, nil, err
+	}
+	return p, c, nil
+}
+
+func devServices(paths []string) (*schema.File, error) {
+	if len(paths) > 0 {
+		return readFiles(paths)
+	}
+	raw, err := examples.ReadFile("examples/services.yaml")
+	if err != nil {
+		return nil, err
+	}
+	return schema.ParseFile("services.yaml", bytes.NewReader(raw))
+}
+
+// readExample reads a file, or one that comes with the program when there is none of that name.
+func readExample(name string) ([]byte, error) {
+	raw, err := os.ReadFile(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		if built, berr := examples.ReadFile("examples/" + name + ".yaml"); berr == nil {
+			return built, nil
+		}
+	}
+	return raw, err
+}

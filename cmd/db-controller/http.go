@@ -1,0 +1,81 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"go.uber.org/zap"
+)
+
+// check is one line of /readyz?verbose.
+type check struct {
+	name string
+	run  func(context.Context) error
+}
+
+// serveHTTP serves health and metrics. Ready does not depend on other deployments: a region that is away must not
+// take this one out of service.
+func serveHTTP(ctx context.Context, address string, checks []check, metrics *prometheus.Registry, log *zap.Logger) error {
+	if address == "" {
+		return nil
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /livez", healthHandler("livez", nil))
+	mux.HandleFunc("GET /readyz", healthHandler("readyz", checks))
+	mux.HandleFunc("GET /healthz", healthHandler("healthz", checks))
+	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}))
+	listener, err := net.Listen("tcp", address)
+	if err != nil {
+		return fmt.Errorf("--http: %w", err)
+	}
+	server := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second}
+	stop := context.AfterFunc(ctx, func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+		defer cancel()
+		_ = server.Shutdown(ctx)
+	})
+	defer stop()
+	log.Info("health and metrics", zap.Stringer("http", listener.Addr()))
+	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+// healthHandler answers ok or what fails; with ?verbose a line for each check.
+func healthHandler(name string, checks []check) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		ctx, cancel := context.WithTimeout(r.Context(), 2*time.Second)
+		defer cancel()
+		status, text := http.StatusOK, ""
+		for _, c := range checks {
+			line := "[+]" + c.name + " ok\n"
+			if err := c.run(ctx); err != nil {
+				status, line = http.StatusServiceUnavailable, "[-]"+c.name+" failed\n"
+				if c.name == "version" {
+					line = "[-]version: " + err.Error() + "\n" // our own words; others may show hosts
+				}
+			}
+			text += line
+		}
+		word := "passed"
+		if status != http.StatusOK {
+			word = "failed"
+		}
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		w.Header().Set("X-Content-Type-Options", "nosniff")
+		w.WriteHeader(status)
+		switch {
+		case r.URL.Query().Has("verbose") || status != http.StatusOK:
+			_, _ = fmt.Fprintf(w, "%s%s check %s\n", text, name, word)
+		default:
+			_, _ = fmt.Fprintln(w, "ok")
+		}
+	}
+}

@@ -1,0 +1,118 @@
+package main
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/shadow"
+)
+
+// metrics is the nodes' observer, and reads what is outstanding from the store when it is scraped. No names or uids of
+// resources are labels.
+type metrics struct {
+	registry *prometheus.Registry
+	store    *shadow.Store
+
+	batches *prometheus.CounterVec
+	items   *prometheus.CounterVec
+	errors  *prometheus.CounterVec
+	seconds *prometheus.HistogramVec
+	resets  *prometheus.CounterVec
+	primed  *prometheus.GaugeVec
+
+	mu    sync.Mutex
+	heard map[watchKey]time.Time // guarded by mu
+}
+
+type watchKey struct{ watch, deployment string }
+
+var (
+	outstandingDesc = prometheus.NewDesc("dbcontroller_outstanding_work", "Pieces of outstanding work, by group and deployment.", []string{"group", "deployment"}, nil)
+	oldestDesc      = prometheus.NewDesc("dbcontroller_outstanding_work_oldest_seconds", "Age of the oldest piece of outstanding work.", []string{"group", "deployment"}, nil)
+	lagDesc         = prometheus.NewDesc("dbcontroller_watch_lag_seconds", "Time since a watch was last heard of; an idle one speaks every five seconds.", []string{"watch", "deployment"}, nil)
+	upDesc          = prometheus.NewDesc("dbcontroller_outstanding_work_up", "Whether the outstanding work could be read.", nil, nil)
+)
+
+func newPrometheus() *prometheus.Registry {
+	r := prometheus.NewRegistry()
+	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return r
+}
+
+func newMetrics(store *shadow.Store) *metrics {
+	handler := []string{"handler", "deployment"}
+	m := &metrics{
+		registry: newPrometheus(), store: store, heard: map[watchKey]time.Time{},
+		batches: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "dbcontroller_handler_batches_total", Help: "Runs of a handler."}, handler),
+		items:   prometheus.NewCounterVec(prometheus.CounterOpts{Name: "dbcontroller_handler_items_total", Help: "Pieces of work, or deletions, that a handler was given."}, handler),
+		errors:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "dbcontroller_handler_errors_total", Help: "Runs of a handler that failed and are tried again."}, handler),
+		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "dbcontroller_handler_seconds", Help: "Time of a run of a handler.",
+			Buckets: prometheus.ExponentialBuckets(0.0005, 4, 10)}, []string{"handler"}),
+		resets: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "dbcontroller_watch_lost_total", Help: "Watches that ended and were opened again."}, []string{"watch", "deployment"}),
+		primed: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "dbcontroller_watch_primed", Help: "Whether a watch has reached its end of snapshot."}, []string{"watch", "deployment"}),
+	}
+	m.registry.MustRegister(m.batches, m.items, m.errors, m.seconds, m.resets, m.primed, m)
+	return m
+}
+
+// HandlerRan is constraint.Observer.
+func (m *metrics) HandlerRan(handler string, d schema.DeploymentID, items int, took time.Duration, err error) {
+	m.batches.WithLabelValues(handler, d.String()).Inc()
+	m.items.WithLabelValues(handler, d.String()).Add(float64(items))
+	m.seconds.WithLabelValues(handler).Observe(took.Seconds())
+	if err != nil {
+		m.errors.WithLabelValues(handler, d.String()).Inc()
+	}
+}
+
+// WatchPrimed is constraint.Observer.
+func (m *metrics) WatchPrimed(watch string, d schema.DeploymentID, primed bool) {
+	value := 0.0
+	if primed {
+		value = 1
+	} else {
+		m.resets.WithLabelValues(watch, d.String()).Inc()
+	}
+	m.primed.WithLabelValues(watch, d.String()).Set(value)
+}
+
+// WatchHeard is constraint.Observer.
+func (m *metrics) WatchHeard(watch string, d schema.DeploymentID) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.heard[watchKey{watch, d.String()}] = time.Now()
+}
+
+// Describe is prometheus.Collector.
+func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
+	ch <- outstandingDesc
+	ch <- oldestDesc
+	ch <- lagDesc
+	ch <- upDesc
+}
+
+// Collect is prometheus.Collector.
+func (m *metrics) Collect(ch chan<- prometheus.Metric) {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	outstanding, err := m.store.Outstanding(ctx)
+	up := 1.0
+	if err != nil {
+		up = 0
+	}
+	ch <- prometheus.MustNewConstMetric(upDesc, prometheus.GaugeValue, up)
+	for _, o := range outstanding {
+		ch <- prometheus.MustNewConstMetric(outstandingDesc, prometheus.GaugeValue, float64(o.Count), o.Group, o.Deployment)
+		ch <- prometheus.MustNewConstMetric(oldestDesc, prometheus.GaugeValue, o.Oldest, o.Group, o.Deployment)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for k, at := range m.heard {
+		ch <- prometheus.MustNewConstMetric(lagDesc, prometheus.GaugeValue, time.Since(at).Seconds(), k.watch, k.deployment)
+	}
+}

@@ -1,0 +1,165 @@
+// Package playground brings up db-controllers on one machine as they run in production: PostgreSQL, a registry, and a
+// process with a database and a certificate for each deployment. The command `dev`, the benchmarks and the tests
+// stand on it.
+package playground
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/identity"
+)
+
+// Config of a Playground.
+type Config struct {
+	// Dir for certificates, logs and client.yaml; it must exist.
+	Dir string
+	// Binary is the db-controller program.
+	Binary string
+	// Database gives a DSN to an empty database of a name.
+	Database func(ctx context.Context, name string) (dsn string, err error)
+	// Deployments to run; they must be described by what is applied with Apply.
+	Deployments []schema.DeploymentID
+	// Args are further flags of each deployment's serve.
+	Args []string
+}
+
+// Playground is a registry and deployments, each a process.
+type Playground struct {
+	cfg         Config
+	authority   *Authority
+	Registry    *Process
+	Deployments map[schema.DeploymentID]*Deployment
+	// RegistryAddress is host:port of the registry's gRPC server.
+	RegistryAddress string
+}
+
+// Deployment is one of the playground's deployments.
+type Deployment struct {
+	*Process
+	Address string // of gRPC
+	HTTP    string
+	DSN     string
+	Certs   string
+}
+
+// ClientFile is where Start writes down how clients reach the playground.
+const ClientFile = "client.yaml"
+
+// New makes certificates and databases, and describes the processes; nothing runs yet.
+func New(ctx context.Context, cfg Config) (*Playground, error) {
+	if cfg.Dir == "" || cfg.Binary == "" || cfg.Database == nil {
+		return nil, errors.New("a playground needs a folder, a binary and databases")
+	}
+	authority, err := NewAuthority()
+	if err != nil {
+		return nil, err
+	}
+	p := &Playground{cfg: cfg, authority: authority, Deployments: map[schema.DeploymentID]*Deployment{}}
+	addresses, err := FreeAddresses(2 * (len(cfg.Deployments) + 1))
+	if err != nil {
+		return nil, err
+	}
+	if err := authority.Issue(p.certs("client"), identity.Identity{Role: identity.RoleOperator, Name: "playground"}); err != nil {
+		return nil, err
+	}
+	if err := p.describeRegistry(ctx, addresses[0], addresses[1]); err != nil {
+		return nil, err
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(1) // databases are cloned from one template, which allows nobody else at it
+	for i, id := range cfg.Deployments {
+		d := &Deployment{Address: addresses[2*i+2], HTTP: "http://" + addresses[2*i+3], Certs: p.certs(fileName(id))}
+		p.Deployments[id] = d
+		g.Go(func() error { return p.describe(ctx, id, d) })
+	}
+	return p, g.Wait()
+}
+
+func (p *Playground) certs(name string) string { return filepath.Join(p.cfg.Dir, "certs", name) }
+
+func fileName(id schema.DeploymentID) string {
+	return strings.NewReplacer("/", "-", ".", "-").Replace(id.String())
+}
+
+func (p *Playground) describeRegistry(ctx context.Context, address, http string) error {
+	dsn, err := p.cfg.Database(ctx, "registry")
+	if err != nil {
+		return fmt.Errorf("make the registry's database: %w", err)
+	}
+	if err := p.authority.Issue(p.certs("registry"), identity.Identity{Role: identity.RoleRegistry}); err != nil {
+		return err
+	}
+	p.RegistryAddress = address
+	p.Registry = NewProcess("registry", p.cfg.Binary, []string{"registry", "--postgres", dsn, "--certs", p.certs("registry"),
+		"--listen", address, "--http", http, "--migrate"}, filepath.Join(p.cfg.Dir, "registry.log"), "http://"+http+"/readyz")
+	return nil
+}
+
+func (p *Playground) describe(ctx context.Context, id schema.DeploymentID, d *Deployment) (err error) {
+	if d.DSN, err = p.cfg.Database(ctx, fileName(id)); err != nil {
+		return fmt.Errorf("make the database of %s: %w", id, err)
+	}
+	if err := p.authority.Issue(d.Certs, identity.Deployment(id)); err != nil {
+		return err
+	}
+	args := append([]string{"serve", "--deployment", id.String(), "--postgres", d.DSN, "--registry", p.RegistryAddress, "--certs", d.Certs,
+		"--listen", d.Address, "--http", strings.TrimPrefix(d.HTTP, "http://"), "--migrate"}, p.cfg.Args...)
+	d.Process = NewProcess(id.String(), p.cfg.Binary, args, filepath.Join(p.cfg.Dir, fileName(id)+".log"), d.HTTP+"/readyz")
+	return nil
+}
+
+// Start starts the registry, calls apply, which has to describe the deployments, starts them, and waits until all are
+// ready. It writes ClientFile.
+func (p *Playground) Start(ctx context.Context, apply func(ctx context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	client := fmt.Sprintf("# How clients reach this playground; made by its start.\nregistry: %s\ncerts: %s\n", p.RegistryAddress, p.certs("client"))
+	if err := os.WriteFile(filepath.Join(p.cfg.Dir, ClientFile), []byte(client), 0o600); err != nil {
+		return err
+	}
+	if err := p.Registry.Start(); err != nil {
+		return err
+	}
+	if err := p.Registry.WaitReady(ctx); err != nil {
+		return err
+	}
+	if err := apply(ctx); err != nil {
+		return err
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	for _, d := range p.Deployments {
+		g.Go(func() error {
+			if err := d.Start(); err != nil {
+				return err
+			}
+			return d.WaitReady(ctx)
+		})
+	}
+	return g.Wait()
+}
+
+// ClientCerts is the folder with an operator's certificate.
+func (p *Playground) ClientCerts() string { return p.certs("client") }
+
+// Stop ends every process.
+func (p *Playground) Stop() error {
+	var g errgroup.Group
+	for _, d := range p.Deployments {
+		if d.Process != nil {
+			g.Go(d.Stop)
+		}
+	}
+	if p.Registry != nil {
+		g.Go(p.Registry.Stop)
+	}
+	return g.Wait()
+}

@@ -1,0 +1,33 @@
+package playground
+
+import "syscall"
+
+const (
+	sharedMemory = "/dev/shm"
+	tmpfsMagic   = 0x01021994
+	// memoryRoom is what has to be free in memory, in bytes. Containers often have
+	// no more than 64 MB there.
+	memoryRoom = 2 << 30
+)
+
+// memoryFolder is a folder in memory with enough room for a server, and empty
+// when there is none.
+func memoryFolder() string {
+	var stat syscall.Statfs_t
+	if err := syscall.Statfs(sharedMemory, &stat); err != nil || int64(stat.Type) != tmpfsMagic {
+		return ""
+	}
+	if stat.Bavail*uint64(stat.Bsize) < memoryRoom || syscall.Access(sharedMemory, 2) != nil {
+		return ""
+	}
+	return sharedMemory
+}
+
+// boundToUs starts a process like inOwnSession does. The kernel shuts it down
+// fast when we end without having stopped it. It goes by the thread that starts
+// the process, see launch.
+func boundToUs(who *serverAccount) *syscall.SysProcAttr {
+	attributes := inOwnSession(who)
+	attributes.Pdeathsig = syscall.SIGINT
+	return attributes
+}

@@ -1,0 +1,14 @@
+//go:build !linux
+
+package playground
+
+import "syscall"
+
+// memoryFolder is empty: there is no such folder that everybody may use.
+func memoryFolder() string { return "" }
+
+// boundToUs starts a process like inOwnSession does. The janitor ends it when we
+// end without having stopped it: no kernel but Linux does that.
+func boundToUs(who *serverAccount) *syscall.SysProcAttr {
+	return inOwnSession(who)
+}

@@ -1,0 +1,161 @@
+package playground
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Process is a child process that can be killed and started again, with its output in a file.
+type Process struct {
+	Name string
+	args []string
+	log  string
+	url  string // of /readyz
+
+	mu   sync.Mutex
+	cmd  *exec.Cmd     // guarded by mu; nil when it does not run
+	done chan struct{} // guarded by mu; closed when cmd has ended
+}
+
+// NewProcess describes a process of this program; url tells when it is ready.
+func NewProcess(name, binary string, args []string, log, url string) *Process {
+	return &Process{Name: name, args: append([]string{binary}, args...), log: log, url: url}
+}
+
+// Start starts it; WaitReady waits.
+func (p *Process) Start() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.cmd != nil {
+		return fmt.Errorf("%s runs already", p.Name)
+	}
+	log, err := os.OpenFile(p.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = log.Close() }()
+	cmd := exec.Command(p.args[0], p.args[1:]...)
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.SysProcAttr = childAttributes()
+	started, done := make(chan error), make(chan struct{})
+	go func() {
+		// The child ends with the thread that started it (see childAttributes), so the thread stays.
+		runtime.LockOSThread()
+		defer close(done)
+		err := cmd.Start()
+		started <- err
+		if err == nil {
+			_ = cmd.Wait()
+		}
+	}()
+	if err := <-started; err != nil {
+		return fmt.Errorf("start %s: %w", p.Name, err)
+	}
+	p.cmd, p.done = cmd, done
+	return nil
+}
+
+// WaitReady waits until the process says that it is ready.
+func (p *Process) WaitReady(ctx context.Context) error {
+	p.mu.Lock()
+	done := p.done
+	p.mu.Unlock()
+	last := errors.New("it did not answer")
+	for {
+		if err := ready(ctx, p.url); err == nil {
+			return nil
+		} else if ctx.Err() == nil {
+			last = err
+		}
+		select {
+		case <-done:
+			return fmt.Errorf("%s ended while it started:\n%s", p.Name, p.tail())
+		case <-ctx.Done():
+			return fmt.Errorf("%s is not ready: %w\n%s", p.Name, last, p.tail())
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+func ready(ctx context.Context, url string) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return err
+	}
+	_ = res.Body.Close()
+	if res.StatusCode != http.StatusOK {
+		return errors.New(res.Status)
+	}
+	return nil
+}
+
+// tail gives the last lines of the log.
+func (p *Process) tail() string {
+	raw, err := os.ReadFile(p.log)
+	if err != nil {
+		return ""
+	}
+	lines := strings.Split(strings.TrimSpace(string(raw)), "\n")
+	return strings.Join(lines[max(0, len(lines)-10):], "\n")
+}
+
+// Signal sends a signal to it, such as SIGSTOP.
+func (p *Process) Signal(s syscall.Signal) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.cmd == nil {
+		return fmt.Errorf("%s does not run", p.Name)
+	}
+	return p.cmd.Process.Signal(s)
+}
+
+// Kill ends it at once, with SIGKILL, and waits until it has ended.
+func (p *Process) Kill() error { return p.end(syscall.SIGKILL) }
+
+// Stop asks it to end and waits, at most five seconds.
+func (p *Process) Stop() error { return p.end(syscall.SIGTERM) }
+
+func (p *Process) end(s syscall.Signal) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.cmd == nil {
+		return nil
+	}
+	_ = p.cmd.Process.Signal(s) // it may have ended by itself
+	select {
+	case <-p.done:
+	case <-time.After(5 * time.Second):
+		_ = p.cmd.Process.Kill()
+		<-p.done
+	}
+	p.cmd = nil
+	return nil
+}
+
+// FreeAddresses gives n addresses on loopback that nobody listens on at the moment.
+func FreeAddresses(n int) ([]string, error) {
+	var out []string
+	for range n {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return nil, fmt.Errorf("find a free port: %w", err)
+		}
+		defer func() { _ = l.Close() }()
+		out = append(out, l.Addr().String())
+	}
+	return out, nil
+}

@@ -1,0 +1,10 @@
+//go:build !linux
+
+package playground
+
+import "syscall"
+
+// childAttributes keep the terminal's Ctrl-C from a child: we end it.
+func childAttributes() *syscall.SysProcAttr {
+	return &syscall.SysProcAttr{Setpgid: true}
+}

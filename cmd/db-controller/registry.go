@@ -1,0 +1,37 @@
+package main
+
+import (
+	"github.com/spf13/cobra"
+
+	"github.com/db-controller/db-controller/migrations"
+)
+
+func newRegistry() *cobra.Command {
+	var cfg registryConfig
+	cmd := &cobra.Command{
+		Use:   "registry",
+		Short: "Run the registry of services, regions and deployments",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := require(cmd, "postgres", "certs", "listen"); err != nil {
+				return err
+			}
+			log, err := newLogger(cmd)
+			if err != nil {
+				return err
+			}
+			defer func() { _ = log.Sync() }()
+			if err := ready(cmd, cfg.dsn, migrations.Registry, cfg.migrate, log); err != nil {
+				return err
+			}
+			return runRegistry(cmd.Context(), cfg, log)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&cfg.dsn, "postgres", "", "DSN of the registry's database")
+	f.StringVar(&cfg.certs, "certs", "", "folder with tls.crt, tls.key and ca.crt")
+	f.StringVar(&cfg.listen, "listen", "", "host:port for gRPC")
+	f.StringVar(&cfg.http, "http", "", "host:port for /livez, /readyz and /metrics (default: none)")
+	f.BoolVar(&cfg.migrate, "migrate", false, "bring the database to the newest schema first")
+	return cmd
+}

@@ -1,0 +1,131 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"go.yaml.in/yaml/v3"
+)
+
+func newRoot() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "db-controller",
+		Short: "Foreign keys that cross databases, services and regions",
+		Long: `db-controller keeps references between resources of different deployments true: it blocks, cascades and unsets
+across databases, services and regions. Start with "db-controller dev", which says what to try.
+
+Every flag can also be given in the environment (--log-level as DBCONTROLLER_LOG_LEVEL) and in a YAML file named by
+--config (log-level: debug). Flags come first, then the environment, then the file.`,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+			return configure(cmd)
+		},
+	}
+	root.SetOut(os.Stdout) // what a command prints is its result
+	root.PersistentFlags().String("config", "", "YAML file with flags")
+	root.PersistentFlags().String("log-level", "info", "debug, info, warn or error")
+	root.AddGroup(&cobra.Group{ID: "try", Title: "Try it:"}, &cobra.Group{ID: "resources", Title: "Resources:"},
+		&cobra.Group{ID: "describe", Title: "Services and deployments:"}, &cobra.Group{ID: "run", Title: "Run it:"})
+	add := func(group string, commands ...*cobra.Command) {
+		for _, c := range commands {
+			c.GroupID = group
+			root.AddCommand(c)
+		}
+	}
+	add("try", newDev(), newBench())
+	add("resources", newGet(), newList(), newPut(), newDelete(), newWatch())
+	add("describe", newValidate(), newApply())
+	add("run", newServe(), newRegistry(), newMigrate(), newHealthcheck())
+	root.AddCommand(newVersion())
+	return root
+}
+
+// configure fills the flags that were not given from the environment, then from the file.
+func configure(cmd *cobra.Command) error {
+	given := map[string]any{}
+	if path, _ := cmd.Flags().GetString("config"); path != "" || os.Getenv("DBCONTROLLER_CONFIG") != "" {
+		if path == "" {
+			path = os.Getenv("DBCONTROLLER_CONFIG")
+		}
+		raw, err := os.ReadFile(path)
+		if err != nil {
+			return fmt.Errorf("read the configuration: %w", err)
+		}
+		if err := yaml.Unmarshal(raw, &given); err != nil {
+			return fmt.Errorf("configuration %s: %w", path, err)
+		}
+		if err := checkKeys(cmd, path, given); err != nil {
+			return err
+		}
+	}
+	var failed error
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		if f.Changed || failed != nil {
+			return
+		}
+		name := "DBCONTROLLER_" + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))
+		value, ok := os.LookupEnv(name)
+		if !ok {
+			var v any
+			if v, ok = given[f.Name]; ok {
+				name, value = "configuration key "+f.Name, fmt.Sprint(v)
+			}
+		}
+		if ok {
+			if err := cmd.Flags().Set(f.Name, value); err != nil {
+				failed = fmt.Errorf("%s: %w", name, err)
+			}
+		}
+	})
+	return failed
+}
+
+func checkKeys(cmd *cobra.Command, path string, given map[string]any) error {
+	for key := range given {
+		if cmd.Flags().Lookup(key) != nil {
+			continue
+		}
+		var known []string
+		cmd.Flags().VisitAll(func(f *pflag.Flag) { known = append(known, f.Name) })
+		slices.Sort(known)
+		return fmt.Errorf("configuration %s: unknown key %q: known are %s", path, key, strings.Join(known, ", "))
+	}
+	return nil
+}
+
+// newLogger writes for people to a terminal, JSON elsewhere.
+func newLogger(cmd *cobra.Command) (*zap.Logger, error) {
+	text, _ := cmd.Flags().GetString("log-level")
+	level, err := zapcore.ParseLevel(text)
+	if err != nil {
+		return nil, fmt.Errorf("--log-level: %w", err)
+	}
+	cfg := zap.NewProductionConfig()
+	if info, err := os.Stderr.Stat(); err == nil && info.Mode()&os.ModeCharDevice != 0 {
+		cfg = zap.NewDevelopmentConfig()
+	}
+	cfg.Level = zap.NewAtomicLevelAt(level)
+	cfg.DisableStacktrace = true
+	cfg.EncoderConfig.EncodeTime = zapcore.ISO8601TimeEncoder
+	return cfg.Build()
+}
+
+func require(cmd *cobra.Command, flags ...string) error {
+	var missing []string
+	for _, name := range flags {
+		if f := cmd.Flags().Lookup(name); f.Value.String() == "" {
+			missing = append(missing, "--"+name+" ("+f.Usage+")")
+		}
+	}
+	if len(missing) > 0 {
+		return fmt.Errorf("missing: %s", strings.Join(missing, ", "))
+	}
+	return nil
+}

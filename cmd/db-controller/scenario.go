@@ -1,0 +1,361 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"go.yaml.in/yaml/v3"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/db-controller/db-controller/cmd/db-controller/client"
+	"github.com/db-controller/db-controller/cmd/db-controller/playground"
+	"github.com/db-controller/db-controller/schema"
+	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
+)
+
+// step is one thing that a scenario does; one of its fields is set, and what belongs to it.
+type step struct {
+	Say     string    `yaml:"say"`
+	Put     *putStep  `yaml:"put"`
+	Bulk    *bulkStep `yaml:"bulk"`
+	Delete  string    `yaml:"delete"`
+	Refused string    `yaml:"refused"` // with put and delete: part of the error that must come
+	Gone    []string  `yaml:"gone"`
+	Without *struct {
+		Name  string `yaml:"name"`
+		Field string `yaml:"field"`
+	} `yaml:"without"`
+	Stop   string `yaml:"stop"`
+	Start  string `yaml:"start"`
+	Kill   string `yaml:"kill"`
+	Midway string `yaml:"midway"` // with kill: once some resources of this kind are gone, and some are not
+	Check  string `yaml:"check"`
+}
+
+type putStep struct {
+	Name string         `yaml:"name"`
+	Body map[string]any `yaml:"body"`
+}
+
+type bulkStep struct {
+	Name  string         `yaml:"name"` // followed by 1, 2, ...
+	Count int            `yaml:"count"`
+	Body  map[string]any `yaml:"body"`
+}
+
+type scenario struct {
+	steps []step
+	out   io.Writer
+	p     *playground.Playground
+	c     *client.Client
+	// deleted is when the last delete was asked for, and uids what incarnation was deleted.
+	deleted time.Time
+	uids    map[string]string
+}
+
+func readScenario(name string) (*scenario, error) {
+	raw, err := readExample(name)
+	if err != nil {
+		return nil, err
+	}
+	s := &scenario{uids: map[string]string{}}
+	d := yaml.NewDecoder(bytes.NewReader(raw))
+	d.KnownFields(true)
+	if err := d.Decode(&s.steps); err != nil {
+		return nil, fmt.Errorf("scenario %s: %w", name, err)
+	}
+	return s, nil
+}
+
+func (s *scenario) run(ctx context.Context, out io.Writer, p *playground.Playground, c *client.Client) error {
+	s.out, s.p, s.c = out, p, c
+	if _, err := c.Environment(ctx); err != nil { // also for when the scenario stops the registry
+		return err
+	}
+	for i, st := range s.steps {
+		if err := s.step(ctx, st); err != nil {
+			return fmt.Errorf("step %d failed: %w", i+1, err)
+		}
+	}
+	return nil
+}
+
+func (s *scenario) print(format string, args ...any) {
+	_, _ = fmt.Fprintf(s.out, format+"\n", args...)
+}
+
+func (s *scenario) step(ctx context.Context, st step) error {
+	switch {
+	case st.Say != "":
+		s.print("\n# %s", st.Say)
+	case st.Put != nil:
+		return s.expect(st.Refused, "put", st.Put.Name, s.put(ctx, st.Put))
+	case st.Bulk != nil:
+		return s.bulk(ctx, st.Bulk)
+	case st.Delete != "":
+		return s.delete(ctx, st)
+	case len(st.Gone) > 0:
+		return s.gone(ctx, st.Gone)
+	case st.Without != nil:
+		return s.without(ctx, st.Without.Name, st.Without.Field)
+	case st.Stop != "" || st.Start != "" || st.Kill != "":
+		return s.process(ctx, st)
+	case st.Check == "dangling":
+		return s.dangling(ctx)
+	default:
+		return errors.New("it says nothing that is known")
+	}
+	return nil
+}
+
+// expect prints what came of a write, and fails when that is not what the scenario says.
+func (s *scenario) expect(refused, verb, name string, err error) error {
+	switch {
+	case refused == "" && err != nil:
+		return fmt.Errorf("%s %s: %w", verb, name, plain(err))
+	case refused == "":
+		s.print("  %-7s %s", verb, name)
+	case err == nil:
+		return fmt.Errorf("%s %s: it was to be refused (%s), and was not", verb, name, refused)
+	case !strings.Contains(err.Error(), refused):
+		return fmt.Errorf("%s %s: it was to be refused with %q, but: %w", verb, name, refused, plain(err))
+	default:
+		s.print("  %-7s %s\n  refused %s", verb, name, plain(err))
+	}
+	return nil
+}
+
+func (s *scenario) put(ctx context.Context, p *putStep) error {
+	name, resources, err := s.c.Named(ctx, p.Name)
+	if err != nil {
+		return err
+	}
+	body, err := structpb.NewStruct(p.Body)
+	if err != nil {
+		return err
+	}
+	r, err := resources.PutResource(ctx, &resourcev1.PutResourceRequest{Resource: &resourcev1.Resource{Name: name.Name, Body: body}})
+	s.uids[p.Name] = r.GetUid()
+	return err
+}
+
+func (s *scenario) bulk(ctx context.Context, b *bulkStep) error {
+	began := time.Now()
+	name, resources, err := s.c.Named(ctx, b.Name+"1")
+	if err != nil {
+		return err
+	}
+	body, err := structpb.NewStruct(b.Body)
+	if err != nil {
+		return err
+	}
+	prefix := strings.TrimSuffix(name.Name, "1")
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(2)
+	const batch = 1000
+	for first := 1; first <= b.Count; first += batch {
+		g.Go(func() error {
+			req := &resourcev1.BatchPutResourcesRequest{}
+			for i := first; i < first+batch && i <= b.Count; i++ {
+				req.Resources = append(req.Resources, &resourcev1.Resource{Name: fmt.Sprint(prefix, i), Body: body})
+			}
+			_, err := resources.BatchPutResources(ctx, req)
+			return err
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return fmt.Errorf("put %s1 to %d: %w", b.Name, b.Count, plain(err))
+	}
+	s.print("  put     %s1 … %d   in %s", b.Name, b.Count, since(began))
+	return nil
+}
+
+func since(began time.Time) time.Duration { return time.Since(began).Round(time.Millisecond) }
+
+func (s *scenario) delete(ctx context.Context, st step) error {
+	name, resources, err := s.c.Named(ctx, st.Delete)
+	if err != nil {
+		return err
+	}
+	s.deleted = time.Now()
+	_, err = resources.DeleteResource(ctx, &resourcev1.DeleteResourceRequest{Name: name.Name})
+	return s.expect(st.Refused, "delete", st.Delete, err)
+}
+
+func (s *scenario) gone(ctx context.Context, names []string) error {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	for _, full := range names {
+		name, err := schema.ParseFullName(full)
+		if err != nil {
+			return err
+		}
+		if err := s.c.WaitGone(ctx, name, s.uidOf(ctx, full)); err != nil {
+			return fmt.Errorf("%s is not gone: %w", full, plain(err))
+		}
+		s.print("  gone    %s   after %s", full, since(s.deleted))
+	}
+	return nil
+}
+
+// uidOf gives the uid of a resource that is waited for: of what was put by name, or of what is there now.
+func (s *scenario) uidOf(ctx context.Context, full string) string {
+	if uid := s.uids[full]; uid != "" {
+		return uid
+	}
+	if name, resources, err := s.c.Named(ctx, full); err == nil {
+		if r, err := resources.GetResource(ctx, &resourcev1.GetResourceRequest{Name: name.Name}); err == nil {
+			return r.GetUid()
+		}
+	}
+	return ""
+}
+
+func (s *scenario) without(ctx context.Context, full, field string) error {
+	name, resources, err := s.c.Named(ctx, full)
+	if err != nil {
+		return err
+	}
+	path, err := schema.ParsePath(field)
+	if err != nil {
+		return err
+	}
+	for deadline := time.Now().Add(10 * time.Second); ; {
+		r, err := resources.GetResource(ctx, &resourcev1.GetResourceRequest{Name: name.Name})
+		if err != nil {
+			return plain(err)
+		}
+		values, err := path.Values(r.GetBody().AsMap())
+		if err == nil && len(values) == 0 {
+			s.print("  unset   %s: %s   after %s", full, field, since(s.deleted))
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("%s still has %s: %v", full, field, values)
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+}
+
+func (s *scenario) process(ctx context.Context, st step) error {
+	name := st.Stop + st.Start + st.Kill
+	process := s.p.Registry
+	if name != "registry" {
+		id, err := schema.ParseDeploymentID(name)
+		if err != nil {
+			return err
+		}
+		d := s.p.Deployments[id]
+		if d == nil {
+			return fmt.Errorf("no deployment %s runs here", id)
+		}
+		if process = d.Process; st.Midway != "" {
+			if err := s.midway(ctx, d, st.Midway); err != nil {
+				return err
+			}
+		}
+	}
+	switch {
+	case st.Stop != "":
+		s.print("  stop    %s", name)
+		return process.Stop()
+	case st.Kill != "":
+		s.print("  kill -9 %s", name)
+		return process.Kill()
+	}
+	began := time.Now()
+	if err := process.Start(); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	defer cancel()
+	err := process.WaitReady(ctx)
+	s.print("  start   %s   ready in %s", name, since(began))
+	return err
+}
+
+const countKindSQL = `
+SELECT count(*) FROM dbcontroller.shadow s JOIN dbcontroller.kind k ON k.id = s.kind_id WHERE k.kind = $1`
+
+// midway waits until a cascade has taken some resources of a kind and not all, by looking into the database: the
+// moment is short.
+func (s *scenario) midway(ctx context.Context, d *playground.Deployment, kind string) error {
+	conn, err := pgx.Connect(ctx, d.DSN)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close(ctx) }()
+	total := 0
+	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); {
+		var n int
+		if err := conn.QueryRow(ctx, countKindSQL, kind).Scan(&n); err != nil {
+			return err
+		}
+		if total = max(total, n); n < total {
+			s.print("  midway  %d of %d are gone", total-n, total)
+			return nil
+		}
+	}
+	return fmt.Errorf("the cascade over %s did not begin", kind)
+}
+
+// dangling lists everything everywhere and looks whether what it refers to is there.
+func (s *scenario) dangling(ctx context.Context) error {
+	env, err := s.c.Environment(ctx)
+	if err != nil {
+		return err
+	}
+	there := map[string]bool{}
+	type reference struct{ holder, path, target string }
+	var references []reference
+	for _, d := range env.Deployments {
+		model, err := env.Model(d.DeploymentID)
+		if err != nil {
+			return err
+		}
+		err = s.c.Each(ctx, d.DeploymentID, "", func(r *resourcev1.Resource) error {
+			full := schema.FullName{Deployment: d.DeploymentID, Name: r.GetName()}.String()
+			there[full] = true
+			kind, err := model.Kind(r.GetKind())
+			if err != nil {
+				return err
+			}
+			found, err := kind.References(d.DeploymentID, r.GetName(), r.GetBody().AsMap())
+			for _, f := range found {
+				references = append(references, reference{full, f.Path, f.Target.String()})
+			}
+			return err
+		})
+		if err != nil {
+			return plain(err)
+		}
+	}
+	var lost []string
+	for _, r := range references {
+		if !there[r.target] {
+			lost = append(lost, fmt.Sprintf("%s: %s refers to %s, which does not exist", r.holder, r.path, r.target))
+		}
+	}
+	if len(lost) > 0 {
+		return fmt.Errorf("%d references dangle:\n%s", len(lost), strings.Join(lost, "\n"))
+	}
+	s.print("  none    of %d references of %d resources in %d deployments", len(references), len(there), len(env.Deployments))
+	return nil
+}
+
+func sortedKeys(p *playground.Playground) []schema.DeploymentID {
+	var ids []schema.DeploymentID
+	for id := range p.Deployments {
+		ids = append(ids, id)
+	}
+	slices.SortFunc(ids, func(a, b schema.DeploymentID) int { return strings.Compare(a.String(), b.String()) })
+	return ids
+}

@@ -1,0 +1,50 @@
+package main
+
+import (
+	"github.com/spf13/cobra"
+
+	"github.com/db-controller/db-controller/migrations"
+	"github.com/db-controller/db-controller/schema"
+)
+
+func newServe() *cobra.Command {
+	var cfg deploymentConfig
+	var deployment string
+	cmd := &cobra.Command{
+		Use:   "serve",
+		Short: "Run the db-controller of one deployment",
+		Example: `  db-controller serve --deployment iam.example.com/us-west2 --postgres postgres://…/iam \
+    --registry registry:7000 --certs /etc/db-controller --listen :7001 --advertise iam-us-west2:7001 --migrate`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := require(cmd, "deployment", "postgres", "registry", "certs", "listen"); err != nil {
+				return err
+			}
+			log, err := newLogger(cmd)
+			if err != nil {
+				return err
+			}
+			defer func() { _ = log.Sync() }()
+			if cfg.deployment, err = schema.ParseDeploymentID(deployment); err != nil {
+				return err
+			}
+			if err := ready(cmd, cfg.dsn, migrations.Deployment, cfg.migrate, log); err != nil {
+				return err
+			}
+			return runDeployment(cmd.Context(), cfg, log)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&deployment, "deployment", "", "service/region")
+	f.StringVar(&cfg.dsn, "postgres", "", "DSN of the deployment's own database")
+	f.StringVar(&cfg.registry, "registry", "", "host:port of the registry")
+	f.StringVar(&cfg.certs, "certs", "", "folder with tls.crt, tls.key and ca.crt")
+	f.StringVar(&cfg.listen, "listen", "", "host:port for gRPC")
+	f.StringVar(&cfg.advertise, "advertise", "", "host:port under which other deployments reach it (default: as it listens)")
+	f.StringVar(&cfg.http, "http", "", "host:port for /livez, /readyz and /metrics (default: none)")
+	f.BoolVar(&cfg.migrate, "migrate", false, "bring the database to the newest schema first")
+	f.IntVar(&cfg.nodes, "nodes", 2, "constraint nodes that share the work")
+	f.Int32Var(&cfg.connections, "connections", 20, "connections to the database; at least 4")
+	f.DurationVar(&cfg.tentativeTTL, "tentative-ttl", 0, "how long a tentative blockade stands before its holder must decide (default 15s)")
+	return cmd
+}

@@ -1,0 +1,280 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"time"
+
+	grpcprom "github.com/grpc-ecosystem/go-grpc-middleware/providers/prometheus"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/health"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/db-controller/db-controller/constraint"
+	"github.com/db-controller/db-controller/envregistry"
+	registryserver "github.com/db-controller/db-controller/envregistry/server"
+	"github.com/db-controller/db-controller/handlers"
+	"github.com/db-controller/db-controller/nodemanager"
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/identity"
+	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
+	"github.com/db-controller/db-controller/schema/service"
+	"github.com/db-controller/db-controller/schema/shadow"
+	"github.com/db-controller/db-controller/schema/wire"
+)
+
+type deploymentConfig struct {
+	deployment   schema.DeploymentID
+	dsn          string
+	registry     string
+	certs        string
+	listen       string
+	advertise    string
+	http         string
+	migrate      bool
+	nodes        int
+	connections  int32
+	tentativeTTL time.Duration
+}
+
+// openPool opens a pool whose sessions cannot hang: PostgreSQL cuts statements that wait for a lock too long, and
+// transactions whose client went silent.
+func openPool(ctx context.Context, dsn, name string, connections int32) (*pgxpool.Pool, error) {
+	cfg, err := pgxpool.ParseConfig(dsn)
+	if err != nil {
+		return nil, errors.New("--postgres: not a PostgreSQL connection string") // the error would show the password
+	}
+	cfg.MaxConns = max(connections, 4)
+	for key, value := range map[string]string{
+		"application_name": name, "search_path": "pg_catalog",
+		"statement_timeout": "60s", "lock_timeout": "10s", "idle_in_transaction_session_timeout": "30s",
+	} {
+		cfg.ConnConfig.RuntimeParams[key] = value
+	}
+	pool, err := pgxpool.NewWithConfig(ctx, cfg)
+	if err != nil {
+		return nil, fmt.Errorf("connect to PostgreSQL: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	if err := pool.Ping(ctx); err != nil {
+		pool.Close()
+		return nil, fmt.Errorf("connect to PostgreSQL: %w", err)
+	}
+	return pool, nil
+}
+
+// runDeployment joins the parts of one deployment and runs them until ctx ends or one fails:
+// registry client → node manager → nodes → handlers → store, with the gRPC services over the store.
+func runDeployment(ctx context.Context, cfg deploymentConfig, log *zap.Logger) error {
+	log = log.With(zap.Stringer("of", cfg.deployment))
+	credentials, err := identity.Load(identity.InDir(cfg.certs))
+	if err != nil {
+		return err
+	}
+	if credentials.Identity != identity.Deployment(cfg.deployment) {
+		return fmt.Errorf("the certificate in %s is of %s, not of %s", cfg.certs, credentials.Identity, cfg.deployment)
+	}
+	pool, err := openPool(ctx, cfg.dsn, "db-controller "+cfg.deployment.String(), cfg.connections)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	listener, err := net.Listen("tcp", cfg.listen)
+	if err != nil {
+		return fmt.Errorf("--listen: %w", err)
+	}
+	if cfg.advertise == "" {
+		cfg.advertise = listener.Addr().String()
+	}
+	peers := service.NewPeers(cfg.deployment, credentials)
+	defer peers.Close()
+	store, err := shadow.Open(ctx, shadow.Config{Pool: pool, Deployment: cfg.deployment, Peers: peers, Logger: log, TentativeTTL: cfg.tentativeTTL})
+	if err != nil {
+		return err
+	}
+	metrics := newMetrics(store)
+	calls := grpcprom.NewServerMetrics()
+	metrics.registry.MustRegister(calls)
+	healthServer := health.NewServer()
+	server, err := service.NewServer(service.Config{
+		Store: store, Peers: peers, Credentials: credentials, Health: healthServer, Logger: log,
+		Unary:  []grpc.UnaryServerInterceptor{calls.UnaryServerInterceptor()},
+		Stream: []grpc.StreamServerInterceptor{calls.StreamServerInterceptor()},
+	})
+	if err != nil {
+		return err
+	}
+	registryConn, err := grpc.NewClient(cfg.registry, service.DialOptions(credentials, identity.Identity{Role: identity.RoleRegistry})...)
+	if err != nil {
+		return fmt.Errorf("--registry: %w", err)
+	}
+	defer func() { _ = registryConn.Close() }()
+	client, err := envregistry.New(envregistry.Config{
+		Deployment: cfg.deployment, Address: cfg.advertise, Registry: registryConn, Keeper: keeper{store}, Logger: log,
+	})
+	if err != nil {
+		return err
+	}
+	// One place, which holds the newest environment, as the client's own channel.
+	environments := make(chan *schema.Environment, 1)
+	manager, err := nodemanager.New(nodemanager.Config{
+		Deployment: cfg.deployment, Environments: environments, Nodes: cfg.nodes, Switch: store.Switch, Logger: log,
+		NewNode: func(share nodemanager.Share) (nodemanager.Runner, error) {
+			return constraint.New(constraint.Config{
+				Name: share.Name, Deployment: cfg.deployment, Shards: share.Shards, Subscriptions: share.Subscriptions,
+				Watches: peers, Observer: metrics, Logger: log, Sweeps: share.First,
+				Pending:    &handlers.OwnedPending{Store: store, Peers: peers},
+				Deleting:   &handlers.OwnedDeleting{Store: store},
+				Subscribed: &handlers.SubscribedDeleting{Store: store, Peers: peers},
+			})
+		},
+	})
+	if err != nil {
+		return err
+	}
+	checks := []check{{"postgres", pool.Ping}, {"version", func(context.Context) error { return manager.Ready() }}}
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return client.Run(ctx) })
+	g.Go(func() error { return forward(ctx, client.Environments(), environments, peers.Update) })
+	g.Go(func() error { return manager.Run(ctx) })
+	g.Go(func() error { return serveGRPC(ctx, server, listener) })
+	g.Go(func() error { return serveHTTP(ctx, cfg.http, checks, metrics.registry, log) })
+	g.Go(func() error { return reportHealth(ctx, healthServer, checks) })
+	g.Go(func() error { return tidy(ctx, store, log) })
+	log.Info("serving", zap.Stringer("grpc", listener.Addr()), zap.String("advertised", cfg.advertise))
+	return g.Wait()
+}
+
+// forward tells the peers of each environment before the node manager acts upon it; the newest replaces an older one
+// that was not taken yet.
+func forward(ctx context.Context, from <-chan *schema.Environment, to chan *schema.Environment, update func(*schema.Environment)) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case env := <-from:
+			update(env)
+			select {
+			case <-to:
+			default:
+			}
+			to <- env
+		}
+	}
+}
+
+func serveGRPC(ctx context.Context, server *grpc.Server, listener net.Listener) error {
+	stop := context.AfterFunc(ctx, func() {
+		cut := time.AfterFunc(2*time.Second, server.Stop) // watches never end by themselves
+		defer cut.Stop()
+		server.GracefulStop()
+	})
+	defer stop()
+	return server.Serve(listener)
+}
+
+func reportHealth(ctx context.Context, server *health.Server, checks []check) error {
+	server.SetServingStatus("", healthv1.HealthCheckResponse_NOT_SERVING)
+	for {
+		status := healthv1.HealthCheckResponse_SERVING
+		for _, c := range checks {
+			if c.run(ctx) != nil {
+				status = healthv1.HealthCheckResponse_NOT_SERVING
+			}
+		}
+		server.SetServingStatus("", status)
+		select {
+		case <-ctx.Done():
+			server.Shutdown()
+			return nil
+		case <-time.After(time.Second):
+		}
+	}
+}
+
+// tidy removes what nobody needs any more, a little at a time.
+func tidy(ctx context.Context, store *shadow.Store, log *zap.Logger) error {
+	for wait := time.Minute; ; {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(wait):
+		}
+		more, err := store.Tidy(ctx)
+		if wait = time.Minute; more {
+			wait = time.Second
+		}
+		if err != nil && ctx.Err() == nil {
+			log.Warn("old rows could not be removed, it is tried again", zap.Error(err))
+		}
+	}
+}
+
+// keeper keeps the environment in the deployment's own database.
+type keeper struct{ store *shadow.Store }
+
+func (k keeper) LoadEnvironment(ctx context.Context) (*schema.Environment, error) {
+	raw, err := k.store.KeptEnvironment(ctx)
+	if err != nil || raw == nil {
+		return nil, err
+	}
+	env := &registryv1.Environment{}
+	if err := proto.Unmarshal(raw, env); err != nil {
+		return nil, err
+	}
+	return wire.Environment(env), nil
+}
+
+func (k keeper) KeepEnvironment(ctx context.Context, env *schema.Environment) error {
+	raw, err := proto.MarshalOptions{Deterministic: true}.Marshal(wire.EnvironmentProto(env))
+	if err != nil {
+		return err
+	}
+	return k.store.KeepEnvironment(ctx, raw)
+}
+
+type registryConfig struct {
+	dsn, certs, listen, http string
+	migrate                  bool
+}
+
+func runRegistry(ctx context.Context, cfg registryConfig, log *zap.Logger) error {
+	credentials, err := identity.Load(identity.InDir(cfg.certs))
+	if err != nil {
+		return err
+	}
+	pool, err := openPool(ctx, cfg.dsn, "db-controller registry", 8)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	listener, err := net.Listen("tcp", cfg.listen)
+	if err != nil {
+		return fmt.Errorf("--listen: %w", err)
+	}
+	calls := grpcprom.NewServerMetrics()
+	registry := newPrometheus()
+	registry.MustRegister(calls)
+	server := grpc.NewServer(service.ServerOptions(credentials, registryserver.Policy,
+		[]grpc.UnaryServerInterceptor{calls.UnaryServerInterceptor()}, []grpc.StreamServerInterceptor{calls.StreamServerInterceptor()})...)
+	registryv1.RegisterRegistryServiceServer(server, registryserver.New(pool, log))
+	healthServer := health.NewServer()
+	healthv1.RegisterHealthServer(server, healthServer)
+	if err := registryserver.Policy.Covers(server); err != nil {
+		return err
+	}
+	checks := []check{{"postgres", pool.Ping}}
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return serveGRPC(ctx, server, listener) })
+	g.Go(func() error { return serveHTTP(ctx, cfg.http, checks, registry, log) })
+	g.Go(func() error { return reportHealth(ctx, healthServer, checks) })
+	log.Info("serving", zap.Stringer("grpc", listener.Addr()))
+	return g.Wait()
+}

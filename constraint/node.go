@@ -1,0 +1,272 @@
+package constraint
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"go.uber.org/zap"
+
+	"github.com/db-controller/db-controller/schema"
+)
+
+// Watches are what a node follows. They deliver a snapshot, its end, and what comes after, until ctx ends or the
+// stream does.
+type Watches interface {
+	WatchShadows(ctx context.Context, shards []uint32, deliver func(schema.Event[schema.Work]) error) error
+	WatchDeletions(ctx context.Context, from schema.DeploymentID, deliver func(schema.Event[schema.Deletion]) error) error
+}
+
+// OwnedPending settles what this deployment owes to others.
+type OwnedPending interface {
+	Handle(ctx context.Context, to schema.DeploymentID, work []schema.Work) error
+	// Expired names the deployments to Resolve with.
+	Expired(ctx context.Context) ([]schema.DeploymentID, error)
+	Resolve(ctx context.Context, holder schema.DeploymentID) error
+}
+
+// OwnedDeleting ends deletions of this deployment.
+type OwnedDeleting interface {
+	Handle(ctx context.Context, work []schema.Work) error
+}
+
+// SubscribedDeleting acts upon deletions seen in a deployment, and acknowledges them when a position is given. It
+// answers what failed, which is not acknowledged.
+type SubscribedDeleting interface {
+	Handle(ctx context.Context, from schema.DeploymentID, deletions []schema.Deletion, position string, earlier []uuid.UUID) (map[uuid.UUID]error, error)
+}
+
+// Observer is told what goes on, for metrics. It must not block.
+type Observer interface {
+	// HandlerRan is called after each run of a handler.
+	HandlerRan(handler string, deployment schema.DeploymentID, items int, took time.Duration, err error)
+	// WatchPrimed is called when a watch has reached its end of snapshot, and when it was lost.
+	WatchPrimed(watch string, deployment schema.DeploymentID, primed bool)
+	// WatchHeard is called for everything that a watch delivers, bookmarks included.
+	WatchHeard(watch string, deployment schema.DeploymentID)
+}
+
+// Subscription is a deployment whose deletions are followed. One that differs in anything replaces the one before it.
+type Subscription struct {
+	schema.DeploymentID
+	Version string
+	Address string
+}
+
+// Config of a Node. All fields but SweepInterval are needed.
+type Config struct {
+	Name       string
+	Deployment schema.DeploymentID
+	// Shards of the ring whose work this node does.
+	Shards []uint32
+	// Subscriptions is sent whenever the set changes: the whole set. Closed by nobody; Run ends with its context.
+	Subscriptions <-chan []Subscription
+	Watches       Watches
+	Pending       OwnedPending
+	Deleting      OwnedDeleting
+	Subscribed    SubscribedDeleting
+	Observer      Observer
+	Logger        *zap.Logger
+	// Sweeps tells this node to look for expired blockades; one node of a deployment does.
+	Sweeps bool
+	// SweepInterval is how often it looks (default 1 s).
+	SweepInterval time.Duration
+}
+
+// Node is a DbConstraint node. Run it once.
+type Node struct {
+	cfg    Config
+	events chan event
+	done   chan result
+
+	// Of the loop's goroutine alone.
+	own     own
+	foreign map[schema.DeploymentID]*foreign
+	tasks   map[taskKey]*task
+	workers sync.WaitGroup
+}
+
+// event is something from a watch. Sent by the watch's goroutine, which waits for the loop; never closed.
+type event struct {
+	from     schema.DeploymentID // zero: the own watch
+	run      *watchRun
+	started  bool // a new stream begins: what is known so far is replaced
+	lost     bool
+	work     schema.Event[schema.Work]
+	deletion schema.Event[schema.Deletion]
+}
+
+// New makes a node.
+func New(cfg Config) (*Node, error) {
+	if cfg.Watches == nil || cfg.Pending == nil || cfg.Deleting == nil || cfg.Subscribed == nil || cfg.Observer == nil || cfg.Logger == nil {
+		return nil, errors.New("a node needs watches, handlers, an observer and a logger")
+	}
+	if cfg.SweepInterval <= 0 {
+		cfg.SweepInterval = time.Second
+	}
+	return &Node{
+		cfg: cfg,
+		// Unbuffered: a watch is never ahead of the loop by more than the one event in its hand.
+		events: make(chan event),
+		// Unbuffered: a worker waits for the loop, which never waits for workers while it runs.
+		done:    make(chan result),
+		own:     own{work: map[int64]schema.Work{}},
+		foreign: map[schema.DeploymentID]*foreign{},
+		tasks:   map[taskKey]*task{},
+	}, nil
+}
+
+// Run blocks until ctx ends and every watch and worker has returned; then it answers nil.
+func (n *Node) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer n.workers.Wait()
+	defer cancel()
+	own := n.watchOwn(ctx)
+	defer own.stop()
+	defer func() {
+		for _, f := range n.foreign {
+			f.run.stop()
+		}
+	}()
+	sweep := time.NewTicker(n.cfg.SweepInterval)
+	defer sweep.Stop()
+	sweeps := sweep.C
+	if !n.cfg.Sweeps {
+		sweeps = nil
+	}
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for {
+		timer.Reset(n.start(ctx))
+		select {
+		case <-ctx.Done():
+			return nil
+		case set := <-n.cfg.Subscriptions:
+			n.converge(ctx, set)
+		case e := <-n.events:
+			n.take(e)
+		case r := <-n.done:
+			n.finish(r)
+		case <-sweeps:
+			n.task(taskKey{kind: sweeping, deployment: n.cfg.Deployment}).wanted = true
+		case <-timer.C: // a backoff is over
+		}
+	}
+}
+
+// converge stops what is not wanted any more and waits for it, keeps what is equal, and starts what is new.
+func (n *Node) converge(ctx context.Context, set []Subscription) {
+	wanted := map[schema.DeploymentID]Subscription{}
+	for _, s := range set {
+		wanted[s.DeploymentID] = s
+	}
+	for id, f := range n.foreign {
+		if wanted[id] != f.subscription {
+			f.run.stop()
+			delete(n.foreign, id)
+			n.cfg.Observer.WatchPrimed("deletions", id, false)
+		}
+	}
+	for id, s := range wanted {
+		if n.foreign[id] == nil {
+			n.foreign[id] = &foreign{subscription: s, failed: map[uuid.UUID]schema.Deletion{}, run: n.watchForeign(ctx, id)}
+		}
+	}
+}
+
+// take puts an event into its cache. Until the end of the snapshot nothing else happens with it.
+func (n *Node) take(e event) {
+	if e.from.IsZero() {
+		n.own.take(e)
+		for _, w := range e.work.Items {
+			n.task(taskOf(w)).add(w.Seq)
+		}
+		if e.work.EndOfSnapshot || e.lost {
+			n.cfg.Observer.WatchPrimed("shadows", n.cfg.Deployment, n.own.primed)
+		}
+		return
+	}
+	f := n.foreign[e.from]
+	if f == nil || f.run != e.run {
+		return // of a watch that was stopped
+	}
+	f.take(e)
+	if e.deletion.EndOfSnapshot || e.lost {
+		n.cfg.Observer.WatchPrimed("deletions", e.from, f.primed)
+	}
+}
+
+// watchRun is one goroutine that keeps a watch going.
+type watchRun struct {
+	cancel context.CancelFunc
+	done   chan struct{} // closed when the goroutine has returned
+}
+
+func (r *watchRun) stop() {
+	r.cancel()
+	<-r.done
+}
+
+func (n *Node) watchOwn(ctx context.Context) *watchRun {
+	return n.keepWatching(ctx, schema.DeploymentID{}, func(ctx context.Context, run *watchRun) error {
+		return n.cfg.Watches.WatchShadows(ctx, n.cfg.Shards, func(e schema.Event[schema.Work]) error {
+			n.cfg.Observer.WatchHeard("shadows", n.cfg.Deployment)
+			return n.send(ctx, event{run: run, work: e})
+		})
+	})
+}
+
+func (n *Node) watchForeign(ctx context.Context, from schema.DeploymentID) *watchRun {
+	return n.keepWatching(ctx, from, func(ctx context.Context, run *watchRun) error {
+		return n.cfg.Watches.WatchDeletions(ctx, from, func(e schema.Event[schema.Deletion]) error {
+			n.cfg.Observer.WatchHeard("deletions", from)
+			return n.send(ctx, event{from: from, run: run, deletion: e})
+		})
+	})
+}
+
+// keepWatching opens a watch again whenever it ends, each time with a new snapshot that replaces what was known. The
+// same stream primes and goes on.
+func (n *Node) keepWatching(ctx context.Context, from schema.DeploymentID, watch func(context.Context, *watchRun) error) *watchRun {
+	ctx, cancel := context.WithCancel(ctx)
+	run := &watchRun{cancel: cancel, done: make(chan struct{})}
+	log := n.cfg.Logger.With(zap.String("node", n.cfg.Name), zap.Stringer("deployment", from))
+	go func() {
+		defer close(run.done)
+		backoff := backoff{}
+		for ctx.Err() == nil {
+			began := time.Now()
+			if n.send(ctx, event{from: from, run: run, started: true}) != nil {
+				return
+			}
+			err := watch(ctx, run)
+			if ctx.Err() != nil || n.send(ctx, event{from: from, run: run, lost: true}) != nil {
+				return
+			}
+			if time.Since(began) > 10*time.Second {
+				backoff.reset()
+			}
+			wait := backoff.next()
+			log.Info("a watch ended, it is opened again", zap.Error(err), zap.Duration("in", wait))
+			select {
+			case <-ctx.Done():
+			case <-time.After(wait):
+			}
+		}
+	}()
+	return run
+}
+
+func (n *Node) send(ctx context.Context, e event) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case n.events <- e:
+		return nil
+	}
+}
+
+func (n *Node) String() string { return fmt.Sprintf("node %s of %s", n.cfg.Name, n.cfg.Deployment) }

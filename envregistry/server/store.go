@@ -1,0 +1,233 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/db-controller/db-controller/schema"
+	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
+	"github.com/db-controller/db-controller/schema/wire"
+)
+
+var (
+	errUnknownDeployment = errors.New("unknown deployment")
+	errSuperseded        = errors.New("superseded")
+)
+
+type store struct {
+	pool *pgxpool.Pool
+	wake *waker
+}
+
+func newStore(pool *pgxpool.Pool) *store {
+	return &store{pool: pool, wake: &waker{ch: make(chan struct{})}}
+}
+
+// waker wakes the watches of this process up; what they see is in the database.
+type waker struct {
+	mu sync.Mutex
+	ch chan struct{} // guarded by mu
+}
+
+func (w *waker) wait() <-chan struct{} {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.ch
+}
+
+func (w *waker) wake() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	close(w.ch)
+	w.ch = make(chan struct{})
+}
+
+const (
+	lockRevisionSQL      = `SELECT revision FROM dbcontroller_registry.meta FOR UPDATE`
+	selectRevisionSQL    = `SELECT revision FROM dbcontroller_registry.meta`
+	selectRegionsSQL     = `SELECT name FROM dbcontroller_registry.region ORDER BY name`
+	selectServicesSQL    = `SELECT descriptor FROM dbcontroller_registry.service_version ORDER BY service, version`
+	selectDeploymentsSQL = `SELECT service, region, version, address, generation, disabled FROM dbcontroller_registry.deployment ORDER BY service, region`
+
+	upsertRegionSQL  = `INSERT INTO dbcontroller_registry.region (name) VALUES ($1) ON CONFLICT DO NOTHING`
+	upsertServiceSQL = `
+INSERT INTO dbcontroller_registry.service_version (service, version, descriptor) VALUES ($1, $2, $3)
+ON CONFLICT (service, version) DO UPDATE SET descriptor = EXCLUDED.descriptor`
+	upsertDeploymentSQL = `
+INSERT INTO dbcontroller_registry.deployment (service, region, version, address, generation, disabled) VALUES ($1, $2, $3, $4, $5, $6)
+ON CONFLICT (service, region) DO UPDATE SET version = EXCLUDED.version, address = EXCLUDED.address,
+    generation = EXCLUDED.generation, disabled = EXCLUDED.disabled`
+	moveRevisionSQL = `UPDATE dbcontroller_registry.meta SET revision = revision + 1`
+)
+
+// read gives the environment at one moment.
+func (s *store) read(ctx context.Context) (*schema.Environment, error) {
+	var env *schema.Environment
+	options := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
+	err := pgx.BeginTxFunc(ctx, s.pool, options, func(tx pgx.Tx) (err error) {
+		env, err = readEnvironment(ctx, tx, selectRevisionSQL)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read the environment: %w", err)
+	}
+	return env, nil
+}
+
+func readEnvironment(ctx context.Context, tx pgx.Tx, revisionSQL string) (*schema.Environment, error) {
+	env := &schema.Environment{}
+	if err := tx.QueryRow(ctx, revisionSQL).Scan(&env.Revision); err != nil {
+		return nil, err
+	}
+	b := &pgx.Batch{}
+	b.Queue(selectRegionsSQL).Query(func(rows pgx.Rows) (err error) {
+		env.Regions, err = pgx.CollectRows(rows, pgx.RowTo[string])
+		return err
+	})
+	b.Queue(selectServicesSQL).Query(func(rows pgx.Rows) error {
+		var raw []byte
+		_, err := pgx.ForEachRow(rows, []any{&raw}, func() error {
+			d := &schemav1.ServiceDescriptor{}
+			if err := proto.Unmarshal(raw, d); err != nil {
+				return err
+			}
+			env.Services = append(env.Services, wire.Descriptor(d))
+			return nil
+		})
+		return err
+	})
+	b.Queue(selectDeploymentsSQL).Query(func(rows pgx.Rows) error {
+		var d schema.Deployment
+		_, err := pgx.ForEachRow(rows, []any{&d.Service, &d.Region, &d.Version, &d.Address, &d.Generation, &d.Disabled}, func() error {
+			d.Pos = schema.Pos{Path: "deployments[" + d.String() + "]"}
+			env.Deployments = append(env.Deployments, d)
+			return nil
+		})
+		return err
+	})
+	return env, tx.SendBatch(ctx, b).Close()
+}
+
+// apply sets what is given; a deployment keeps the address that it registered unless another is given.
+func (s *store) apply(ctx context.Context, in *schema.Environment) ([]string, error) {
+	return s.change(ctx, func(env *schema.Environment) error {
+		env.Regions = append(env.Regions, in.Regions...)
+		for _, d := range in.Services {
+			i := slices.IndexFunc(env.Services, func(e *schema.Descriptor) bool { return e.ServiceVersion == d.ServiceVersion })
+			if i < 0 {
+				env.Services = append(env.Services, d)
+				continue
+			}
+			if runs := runsVersion(env, d.ServiceVersion); runs != nil && !sameDescriptor(env.Services[i], d) {
+				return schema.Problems{{Pos: d.Pos, Message: fmt.Sprintf("%s runs on %s and cannot change", d.ServiceVersion, runs.DeploymentID),
+					Remedy: "describe the change as a new version"}}
+			}
+			env.Services[i] = d
+		}
+		for _, d := range in.Deployments {
+			old := find(env, d.DeploymentID)
+			if old == nil {
+				env.Deployments = append(env.Deployments, d)
+				continue
+			}
+			old.Version, old.Disabled, old.Pos = d.Version, d.Disabled, d.Pos
+			if d.Address != "" {
+				old.Address = d.Address
+			}
+		}
+		return nil
+	})
+}
+
+func runsVersion(env *schema.Environment, v schema.ServiceVersion) *schema.Deployment {
+	for i, d := range env.Deployments {
+		if d.Service == v.Service && d.Version == v.Version {
+			return &env.Deployments[i]
+		}
+	}
+	return nil
+}
+
+func sameDescriptor(a, b *schema.Descriptor) bool {
+	return proto.Equal(wire.DescriptorProto(a), wire.DescriptorProto(b))
+}
+
+// change edits the environment under the lock of its revision, checks the whole, and writes what differs. It tells
+// what that was.
+func (s *store) change(ctx context.Context, edit func(*schema.Environment) error) ([]string, error) {
+	var told []string
+	err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+		told = nil
+		before, err := readEnvironment(ctx, tx, lockRevisionSQL)
+		if err != nil {
+			return err
+		}
+		after := &schema.Environment{Regions: slices.Clone(before.Regions), Services: slices.Clone(before.Services), Deployments: slices.Clone(before.Deployments)}
+		if err := edit(after); err != nil {
+			return err
+		}
+		slices.Sort(after.Regions)
+		after.Regions = slices.Compact(after.Regions)
+		if err := after.Check(); err != nil {
+			return err
+		}
+		b := &pgx.Batch{}
+		if told, err = queueDifference(b, before, after); err != nil || len(told) == 0 {
+			return err
+		}
+		b.Queue(moveRevisionSQL)
+		return tx.SendBatch(ctx, b).Close()
+	})
+	if err != nil {
+		return nil, err
+	}
+	if len(told) > 0 {
+		s.wake.wake()
+	}
+	return told, nil
+}
+
+func queueDifference(b *pgx.Batch, before, after *schema.Environment) ([]string, error) {
+	var told []string
+	for _, r := range after.Regions {
+		if !slices.Contains(before.Regions, r) {
+			b.Queue(upsertRegionSQL, r)
+			told = append(told, "region "+r+": created")
+		}
+	}
+	for _, d := range after.Services {
+		i := slices.IndexFunc(before.Services, func(e *schema.Descriptor) bool { return e.ServiceVersion == d.ServiceVersion })
+		if i >= 0 && sameDescriptor(before.Services[i], d) {
+			continue
+		}
+		raw, err := proto.MarshalOptions{Deterministic: true}.Marshal(wire.DescriptorProto(d))
+		if err != nil {
+			return nil, err
+		}
+		b.Queue(upsertServiceSQL, d.Service, d.Version, raw)
+		told = append(told, "service "+d.ServiceVersion.String()+": "+word(i >= 0))
+	}
+	for _, d := range after.Deployments {
+		old := find(before, d.DeploymentID)
+		if old != nil && old.Version == d.Version && old.Address == d.Address && old.Generation == d.Generation && old.Disabled == d.Disabled {
+			continue
+		}
+		b.Queue(upsertDeploymentSQL, d.Service, d.Region, d.Version, d.Address, d.Generation, d.Disabled)
+		told = append(told, "deployment "+d.DeploymentID.String()+": "+word(old != nil))
+	}
+	return told, nil
+}
+
+func word(existed bool) string {
+	if existed {
+		return "changed"
+	}
+	return "created"
+}

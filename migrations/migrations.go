@@ -1,0 +1,122 @@
+// Package migrations holds the database schemas of a deployment and of the registry: numbered SQL files, embedded,
+// each run in one transaction and never edited after it landed.
+package migrations
+
+import (
+	"context"
+	"database/sql"
+	"embed"
+	"fmt"
+	"io/fs"
+
+	_ "github.com/jackc/pgx/v5/stdlib" // the database/sql driver that goose speaks
+	"github.com/pressly/goose/v3"
+	"github.com/pressly/goose/v3/lock"
+)
+
+//go:embed deployment/*.sql registry/*.sql
+var files embed.FS
+
+// Set is one of the two database schemas.
+type Set string
+
+// The sets; each keeps its own table of what was applied.
+const (
+	Deployment Set = "deployment"
+	Registry   Set = "registry"
+)
+
+// Status is one migration and whether the database has it.
+type Status struct {
+	Name    string
+	Applied bool
+}
+
+// Up brings the database to the newest schema and answers the names of what it applied. Processes that start
+// together take turns by an advisory lock.
+func Up(ctx context.Context, dsn string, set Set) ([]string, error) {
+	var applied []string
+	err := with(dsn, set, func(p *goose.Provider) error {
+		results, err := p.Up(ctx)
+		for _, r := range results {
+			applied = append(applied, r.Source.Path)
+		}
+		return err
+	})
+	if err != nil {
+		return applied, fmt.Errorf("migrate %s up: %w", set, err)
+	}
+	return applied, nil
+}
+
+// Down takes back the newest migration and answers its name, empty when there was none.
+func Down(ctx context.Context, dsn string, set Set) (string, error) {
+	var name string
+	err := with(dsn, set, func(p *goose.Provider) error {
+		version, err := p.GetDBVersion(ctx)
+		if err != nil || version == 0 {
+			return err
+		}
+		result, err := p.Down(ctx)
+		if result != nil {
+			name = result.Source.Path
+		}
+		return err
+	})
+	if err != nil {
+		return "", fmt.Errorf("migrate %s down: %w", set, err)
+	}
+	return name, nil
+}
+
+// List tells which migrations there are and which of them the database has.
+func List(ctx context.Context, dsn string, set Set) ([]Status, error) {
+	var out []Status
+	err := with(dsn, set, func(p *goose.Provider) error {
+		states, err := p.Status(ctx)
+		for _, s := range states {
+			out = append(out, Status{Name: s.Source.Path, Applied: s.State == goose.StateApplied})
+		}
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("migrate %s status: %w", set, err)
+	}
+	return out, nil
+}
+
+// Current fails with an error that says what to do unless the database has every migration of the set.
+func Current(ctx context.Context, dsn string, set Set) error {
+	states, err := List(ctx, dsn, set)
+	if err != nil {
+		return err
+	}
+	for _, s := range states {
+		if !s.Applied {
+			return fmt.Errorf("the database lacks migration %s: run `db-controller migrate up --set %s`, or start with --migrate", s.Name, set)
+		}
+	}
+	return nil
+}
+
+func with(dsn string, set Set, use func(*goose.Provider) error) error {
+	db, err := sql.Open("pgx", dsn)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = db.Close() }()
+	dir, err := fs.Sub(files, string(set))
+	if err != nil {
+		return err
+	}
+	locker, err := lock.NewPostgresSessionLocker()
+	if err != nil {
+		return err
+	}
+	provider, err := goose.NewProvider(goose.DialectPostgres, db, dir,
+		goose.WithTableName("dbcontroller_migration_"+string(set)), goose.WithSessionLocker(locker))
+	if err != nil {
+		return err
+	}
+	return use(provider)
+}

@@ -1,0 +1,96 @@
+package schema
+
+import (
+	"cmp"
+	"errors"
+	"slices"
+)
+
+// Deployment is a deployment as the registry knows it.
+type Deployment struct {
+	DeploymentID
+	// host:port of its gRPC server; empty until it registered.
+	Address    string
+	Version    string
+	Generation int64
+	Disabled   bool
+	Pos        Pos
+}
+
+// Environment is everything that the registry knows, at one moment. It is never changed once it is handed out.
+type Environment struct {
+	Revision    int64
+	Regions     []string
+	Services    []*Descriptor
+	Deployments []Deployment
+}
+
+// Deployment finds one.
+func (e *Environment) Deployment(id DeploymentID) (Deployment, bool) {
+	i := slices.IndexFunc(e.Deployments, func(d Deployment) bool { return d.DeploymentID == id })
+	if i < 0 {
+		return Deployment{}, false
+	}
+	return e.Deployments[i], true
+}
+
+// Model compiles the version that a deployment runs.
+func (e *Environment) Model(id DeploymentID) (*Model, error) {
+	d, ok := e.Deployment(id)
+	if !ok {
+		return nil, Problems{{Message: "deployment " + id.String() + " is not registered", Remedy: "apply a file that lists it under deployments"}}
+	}
+	return NewModel(ServiceVersion{Service: id.Service, Version: d.Version}, e.Services)
+}
+
+// Interested gives the deployments whose deletions concern a deployment that runs the model: all of its own service
+// and of every service that it imports, in all regions, its own included. In order, without repetition.
+func (e *Environment) Interested(model *Model) []DeploymentID {
+	services := []string{model.Descriptor.Service}
+	for _, imp := range model.Descriptor.Imports {
+		services = append(services, imp.Service)
+	}
+	var out []DeploymentID
+	for _, d := range e.Deployments {
+		if slices.Contains(services, d.Service) {
+			out = append(out, d.DeploymentID)
+		}
+	}
+	return SortedDeployments(out)
+}
+
+// SortedDeployments sorts in place and drops repetitions.
+func SortedDeployments(ids []DeploymentID) []DeploymentID {
+	slices.SortFunc(ids, func(a, b DeploymentID) int {
+		return cmp.Or(cmp.Compare(a.Service, b.Service), cmp.Compare(a.Region, b.Region))
+	})
+	return slices.Compact(ids)
+}
+
+// Check tells whether the environment can be so: its descriptors together, and deployments of known regions and
+// versions. It reports everything at once, as Problems.
+func (e *Environment) Check() error {
+	var ps Problems
+	for _, r := range e.Regions {
+		if err := CheckRegion(r); err != nil {
+			ps.add(Pos{Path: "regions"}, "", "%v", err)
+		}
+	}
+	for _, d := range e.Deployments {
+		version := ServiceVersion{Service: d.Service, Version: d.Version}
+		if _, err := ParseDeploymentID(d.String()); err != nil {
+			ps.add(d.Pos, "", "%v", err)
+		}
+		if !slices.Contains(e.Regions, d.Region) {
+			ps.add(d.Pos, "list it under regions", "deployment %s: unknown region %s", d.DeploymentID, d.Region)
+		}
+		if !slices.ContainsFunc(e.Services, func(s *Descriptor) bool { return s.ServiceVersion == version }) {
+			ps.add(d.Pos, "apply its descriptor as well", "deployment %s: no descriptor of %s is known", d.DeploymentID, version)
+		}
+	}
+	var descriptors Problems
+	if err := Check(e.Services); errors.As(err, &descriptors) {
+		ps = append(ps, descriptors...)
+	}
+	return ps.or()
+}

@@ -1,0 +1,273 @@
+package schema
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Model is a checked descriptor made ready for use: it tells the kind of a name, and takes the references out of a
+// body. It does not change; a version switch makes a new one.
+type Model struct {
+	Descriptor *Descriptor
+	kinds      []*KindModel
+}
+
+// KindModel is a kind of the model's own service.
+type KindModel struct {
+	ID         KindID
+	patterns   []Pattern
+	references []referenceModel
+	parents    []referenceModel
+}
+
+type referenceModel struct {
+	path      Path
+	behaviour Behaviour
+	targets   []targetModel
+}
+
+type targetModel struct {
+	id       KindID
+	patterns []Pattern
+}
+
+// Found is a reference as a body has it: at Path it names Target, which is of kind TargetKind.
+type Found struct {
+	Path       string
+	Target     FullName
+	TargetKind KindID
+	Behaviour  Behaviour
+}
+
+// NewModel compiles one version; the descriptors must hold it and what it imports. Errors are Problems.
+func NewModel(version ServiceVersion, descriptors []*Descriptor) (*Model, error) {
+	needed, err := closureOf(version, descriptors)
+	if err != nil {
+		return nil, err
+	}
+	if err := Check(needed); err != nil {
+		return nil, err
+	}
+	all := map[ServiceVersion]*Descriptor{}
+	for _, d := range needed {
+		all[d.ServiceVersion] = d
+	}
+	m := &Model{Descriptor: all[version]}
+	for i := range m.Descriptor.Kinds {
+		m.kinds = append(m.kinds, m.compile(&m.Descriptor.Kinds[i], all))
+	}
+	return m, nil
+}
+
+// closureOf gives the version and everything it imports, directly or not; what is missing is left to Check.
+func closureOf(version ServiceVersion, descriptors []*Descriptor) ([]*Descriptor, error) {
+	var needed []*Descriptor
+	want, seen := []ServiceVersion{version}, map[ServiceVersion]bool{}
+	for len(want) > 0 {
+		v := want[0]
+		want = want[1:]
+		if seen[v] {
+			continue
+		}
+		seen[v] = true
+		for _, d := range descriptors {
+			if d.ServiceVersion == v {
+				needed = append(needed, d)
+				for _, imp := range d.Imports {
+					want = append(want, imp.ServiceVersion)
+				}
+			}
+		}
+	}
+	if len(needed) == 0 {
+		return nil, fmt.Errorf("no descriptor of %s is known", version)
+	}
+	return needed, nil
+}
+
+// compile presupposes that the descriptor was checked, hence the errors that cannot be.
+func (m *Model) compile(k *Kind, all map[ServiceVersion]*Descriptor) *KindModel {
+	km := &KindModel{ID: KindID{Service: m.Descriptor.Service, Kind: k.Name}, patterns: compilePatterns(k.Patterns)}
+	for _, r := range k.References {
+		path, _ := ParsePath(r.Path)
+		km.references = append(km.references, referenceModel{path: path, behaviour: r.Behaviour, targets: m.targets(r.Targets, all)})
+	}
+	for _, p := range k.Parents {
+		km.parents = append(km.parents, referenceModel{behaviour: p.Behaviour, targets: m.targets([]string{p.Kind}, all)})
+	}
+	return km
+}
+
+func (m *Model) targets(names []string, all map[ServiceVersion]*Descriptor) []targetModel {
+	var out []targetModel
+	for _, name := range names {
+		id, _ := m.Descriptor.kindID(name)
+		of := m.Descriptor
+		for _, imp := range m.Descriptor.Imports {
+			if imp.Service == id.Service {
+				of = all[imp.ServiceVersion]
+			}
+		}
+		for _, k := range of.Kinds {
+			if k.Name == id.Kind {
+				out = append(out, targetModel{id: id, patterns: compilePatterns(k.Patterns)})
+			}
+		}
+	}
+	return out
+}
+
+func compilePatterns(texts []string) []Pattern {
+	out := make([]Pattern, 0, len(texts))
+	for _, text := range texts {
+		if p, err := ParsePattern(text); err == nil {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// KindOf gives the kind that a relative name is of; the error names the patterns that there are.
+func (m *Model) KindOf(name string) (*KindModel, error) {
+	if err := CheckName(name); err != nil {
+		return nil, err
+	}
+	var patterns []string
+	for _, k := range m.kinds {
+		for _, p := range k.patterns {
+			if p.Match(name) {
+				return k, nil
+			}
+			patterns = append(patterns, p.String())
+		}
+	}
+	return nil, fmt.Errorf("name %q fits no kind of %s: its patterns are %s", name, m.Descriptor.ServiceVersion, strings.Join(patterns, ", "))
+}
+
+// Kind gives a kind by its name.
+func (m *Model) Kind(name string) (*KindModel, error) {
+	var known []string
+	for _, k := range m.kinds {
+		if k.ID.Kind == name {
+			return k, nil
+		}
+		known = append(known, k.ID.Kind)
+	}
+	return nil, fmt.Errorf("unknown kind %q: kinds of %s are %s", clip(name), m.Descriptor.ServiceVersion, strings.Join(known, ", "))
+}
+
+// References takes the references out of a body, and the parents out of the name. Relative names are of the region
+// of the holder's own deployment. The errors name the field.
+func (k *KindModel) References(self DeploymentID, name string, body map[string]any) ([]Found, error) {
+	var found []Found
+	for _, r := range k.references {
+		values, err := r.path.Values(body)
+		if err != nil {
+			return nil, err
+		}
+		for _, value := range values {
+			f, err := r.resolve(self, value)
+			if err != nil {
+				return nil, fmt.Errorf("field %s: %w", r.path, err)
+			}
+			f.Path = r.path.String()
+			found = append(found, f)
+		}
+	}
+	for _, p := range k.parents {
+		if f, ok := p.parentOf(self, name); ok {
+			found = append(found, f)
+		}
+	}
+	return dedupe(found), nil
+}
+
+// dedupe keeps one of each (path, target): a full and a relative name of one target are one reference.
+func dedupe(found []Found) []Found {
+	type key struct {
+		path   string
+		target FullName
+	}
+	seen := make(map[key]bool, len(found))
+	kept := found[:0]
+	for _, f := range found {
+		k := key{f.Path, f.Target}
+		if !seen[k] {
+			seen[k] = true
+			kept = append(kept, f)
+		}
+	}
+	return kept
+}
+
+func (r referenceModel) resolve(self DeploymentID, value string) (Found, error) {
+	name, err := ResolveName(self, value)
+	if err != nil {
+		return Found{}, err
+	}
+	full := strings.HasPrefix(value, "//")
+	var kinds []string
+	for _, t := range r.targets {
+		kinds = append(kinds, t.id.String())
+		if full && t.id.Service != name.Deployment.Service {
+			continue
+		}
+		for _, p := range t.patterns {
+			if p.Match(name.Name) {
+				name.Deployment.Service = t.id.Service
+				return Found{Target: name, TargetKind: t.id, Behaviour: r.behaviour}, nil
+			}
+		}
+	}
+	return Found{}, fmt.Errorf("%q names no %s", clip(value), strings.Join(kinds, " or "))
+}
+
+// ResolveName reads a full name, or a relative one as of self's region; a relative name's service is settled by the
+// kind that it turns out to be of.
+func ResolveName(self DeploymentID, value string) (FullName, error) {
+	if strings.HasPrefix(value, "//") {
+		return ParseFullName(value)
+	}
+	if err := CheckName(value); err != nil {
+		return FullName{}, err
+	}
+	return FullName{Deployment: self, Name: value}, nil
+}
+
+func (r referenceModel) parentOf(self DeploymentID, name string) (Found, bool) {
+	t := r.targets[0]
+	for _, p := range t.patterns {
+		if prefix := p.prefixOf(name); prefix != "" {
+			d := DeploymentID{Service: t.id.Service, Region: self.Region}
+			return Found{Path: ParentPath, Target: FullName{Deployment: d, Name: prefix}, TargetKind: t.id, Behaviour: r.behaviour}, true
+		}
+	}
+	return Found{}, false
+}
+
+// Names tells whether a value in a field of one of the model's kinds names the target. A field that the version does
+// not have any more is compared by the name alone.
+func (m *Model) Names(self DeploymentID, kind, path, value string, target FullName, targetKind KindID) bool {
+	if k, err := m.Kind(kind); err == nil {
+		for _, r := range k.references {
+			if r.path.String() == path {
+				f, err := r.resolve(self, value)
+				return err == nil && f.Target == target && f.TargetKind == targetKind
+			}
+		}
+	}
+	name, err := ResolveName(self, value)
+	if err == nil && !strings.HasPrefix(value, "//") {
+		name.Deployment.Service = target.Deployment.Service
+	}
+	return err == nil && name == target
+}
+
+// KindNames are the model's kinds, in the descriptor's order.
+func (m *Model) KindNames() []string {
+	names := make([]string, len(m.kinds))
+	for i, k := range m.kinds {
+		names[i] = k.ID.Kind
+	}
+	return names
+}

@@ -1,0 +1,169 @@
+package schema
+
+import (
+	"fmt"
+	"hash/fnv"
+	"regexp"
+	"strings"
+)
+
+// MaxNameBytes is the length that no relative resource name exceeds.
+const MaxNameBytes = 512
+
+// RingSize is the number of shards that a deployment's outstanding work is divided into.
+const RingSize = 64
+
+var (
+	serviceGrammar    = regexp.MustCompile(`^[a-z]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)+$`)
+	regionGrammar     = regexp.MustCompile(`^[a-z]([a-z0-9-]{0,61}[a-z0-9])?$`)
+	versionGrammar    = regexp.MustCompile(`^v[1-9][0-9]{0,5}((alpha|beta)[1-9][0-9]{0,5})?$`)
+	kindGrammar       = regexp.MustCompile(`^[A-Z][A-Za-z0-9]{0,62}$`)
+	collectionGrammar = regexp.MustCompile(`^[a-z][A-Za-z0-9]{0,62}$`)
+	idGrammar         = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._~-]{0,126}[A-Za-z0-9])?$`)
+)
+
+// DeploymentID names one service in one region, written iam.example.com/us-west2.
+type DeploymentID struct {
+	Service string
+	Region  string
+}
+
+func (d DeploymentID) String() string { return d.Service + "/" + d.Region }
+
+// IsZero tells whether the deployment is not given.
+func (d DeploymentID) IsZero() bool { return d == DeploymentID{} }
+
+// ParseDeploymentID reads service/region.
+func ParseDeploymentID(s string) (DeploymentID, error) {
+	service, region, ok := strings.Cut(s, "/")
+	if !ok {
+		return DeploymentID{}, fmt.Errorf("deployment %q: want service/region, such as iam.example.com/us-west2", clip(s))
+	}
+	if err := CheckService(service); err != nil {
+		return DeploymentID{}, err
+	}
+	if err := CheckRegion(region); err != nil {
+		return DeploymentID{}, err
+	}
+	return DeploymentID{Service: service, Region: region}, nil
+}
+
+// CheckService refuses what is not a domain name of at least two labels in lower case.
+func CheckService(s string) error {
+	if len(s) > 253 || !serviceGrammar.MatchString(s) {
+		return fmt.Errorf("service %q: want a domain name in lower case, such as iam.example.com", clip(s))
+	}
+	return nil
+}
+
+// CheckRegion refuses what is not a region such as us-west2.
+func CheckRegion(s string) error {
+	if !regionGrammar.MatchString(s) {
+		return fmt.Errorf("region %q: want lower-case letters, digits and hyphens, such as us-west2", clip(s))
+	}
+	return nil
+}
+
+// CheckVersion refuses what is not a version such as v1 or v2beta1.
+func CheckVersion(s string) error {
+	if !versionGrammar.MatchString(s) {
+		return fmt.Errorf("version %q: want v1, v2, v2beta1 or the like", clip(s))
+	}
+	return nil
+}
+
+// KindID names a kind of a service, written iam.example.com/Project.
+type KindID struct {
+	Service string
+	Kind    string
+}
+
+func (k KindID) String() string { return k.Service + "/" + k.Kind }
+
+// ParseKindID reads service/Kind.
+func ParseKindID(s string) (KindID, error) {
+	service, kind, ok := strings.Cut(s, "/")
+	if !ok {
+		return KindID{}, fmt.Errorf("kind %q: want service/Kind, such as iam.example.com/Project", clip(s))
+	}
+	if err := CheckService(service); err != nil {
+		return KindID{}, err
+	}
+	if err := checkKind(kind); err != nil {
+		return KindID{}, err
+	}
+	return KindID{Service: service, Kind: kind}, nil
+}
+
+func checkKind(s string) error {
+	if !kindGrammar.MatchString(s) {
+		return fmt.Errorf("kind %q: want upper camel case, such as ServiceAccount", clip(s))
+	}
+	return nil
+}
+
+// FullName is the name of a resource anywhere: //devices.example.com/us-west2/projects/acme/devices/d1.
+type FullName struct {
+	Deployment DeploymentID
+	// Relative name, such as projects/acme/devices/d1.
+	Name string
+}
+
+func (n FullName) String() string {
+	return "//" + n.Deployment.String() + "/" + n.Name
+}
+
+// ParseFullName reads //service/region/relative-name.
+func ParseFullName(s string) (FullName, error) {
+	rest, ok := strings.CutPrefix(s, "//")
+	parts := strings.SplitN(rest, "/", 3)
+	if !ok || len(parts) < 3 {
+		return FullName{}, fmt.Errorf("name %q: want //service/region/name, such as //iam.example.com/us-west2/projects/acme", clip(s))
+	}
+	d, err := ParseDeploymentID(parts[0] + "/" + parts[1])
+	if err != nil {
+		return FullName{}, fmt.Errorf("name %q: %w", clip(s), err)
+	}
+	if err := CheckName(parts[2]); err != nil {
+		return FullName{}, err
+	}
+	return FullName{Deployment: d, Name: parts[2]}, nil
+}
+
+// CheckName refuses what cannot be a relative resource name: collections and ids in turn, at most MaxNameBytes.
+func CheckName(s string) error {
+	if s == "" {
+		return fmt.Errorf("name is empty: want collections and ids in turn, such as projects/acme")
+	}
+	if len(s) > MaxNameBytes {
+		return fmt.Errorf("name %q: %d bytes, at most %d are allowed", clip(s), len(s), MaxNameBytes)
+	}
+	segments := strings.Split(s, "/")
+	if len(segments)%2 != 0 {
+		return fmt.Errorf("name %q: want collections and ids in turn, such as projects/acme/devices/d1", clip(s))
+	}
+	for i, segment := range segments {
+		if i%2 == 0 && !collectionGrammar.MatchString(segment) {
+			return fmt.Errorf("name %q: collection %q: want lower camel case, such as serviceAccounts", clip(s), clip(segment))
+		}
+		if i%2 == 1 && !idGrammar.MatchString(segment) {
+			return fmt.Errorf("name %q: id %q: want letters, digits and any of . _ ~ - between them", clip(s), clip(segment))
+		}
+	}
+	return nil
+}
+
+// Shard is the part of the ring that a resource's outstanding work belongs to: FNV-1a of the name modulo RingSize.
+func Shard(name string) uint32 {
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(name))
+	return h.Sum32() % RingSize
+}
+
+// clip keeps untrusted text short in messages.
+func clip(s string) string {
+	if len(s) > 80 {
+		return s[:77] + "..."
+	}
+	return s
+}

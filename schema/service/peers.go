@@ -1,0 +1,231 @@
+package service
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/keepalive"
+
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/identity"
+	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
+	"github.com/db-controller/db-controller/schema/shadow"
+	"github.com/db-controller/db-controller/schema/wire"
+)
+
+// peerTimeout bounds one call to another deployment; the caller's own deadline counts when it is earlier.
+const peerTimeout = 5 * time.Second
+
+// Peers are the connections to other deployments, at the addresses of the newest environment, and the channel to this
+// one. One connection a deployment; a new address replaces it.
+type Peers struct {
+	self        schema.DeploymentID
+	credentials *identity.Credentials
+
+	mu    sync.Mutex
+	own   grpc.ClientConnInterface        // guarded by mu
+	env   *schema.Environment             // guarded by mu
+	conns map[schema.DeploymentID]*dialed // guarded by mu
+}
+
+type dialed struct {
+	address string
+	conn    *grpc.ClientConn
+}
+
+// NewPeers makes connections when they are first needed.
+func NewPeers(self schema.DeploymentID, credentials *identity.Credentials) *Peers {
+	return &Peers{self: self, credentials: credentials, env: &schema.Environment{}, conns: map[schema.DeploymentID]*dialed{}}
+}
+
+// Update takes a newer environment: connections to what moved or went are closed.
+func (p *Peers) Update(env *schema.Environment) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.env = env
+	for id, c := range p.conns {
+		if d, ok := env.Deployment(id); !ok || d.Address != c.address {
+			_ = c.conn.Close()
+			delete(p.conns, id)
+		}
+	}
+}
+
+// MayRefer tells whether the current version of a deployment is of this service or imports it.
+func (p *Peers) MayRefer(holder schema.DeploymentID) bool {
+	p.mu.Lock()
+	env := p.env
+	p.mu.Unlock()
+	d, ok := env.Deployment(holder)
+	if !ok || d.Disabled {
+		return false
+	}
+	if d.Service == p.self.Service {
+		return true
+	}
+	for _, s := range env.Services {
+		if s.Service != d.Service || s.Version != d.Version {
+			continue
+		}
+		for _, imp := range s.Imports {
+			if imp.Service == p.self.Service {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// Close closes all connections.
+func (p *Peers) Close() {
+	p.Update(&schema.Environment{})
+}
+
+func (p *Peers) setOwn(own grpc.ClientConnInterface) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.own = own
+}
+
+// Client speaks to a deployment; to this one without a socket.
+func (p *Peers) Client(id schema.DeploymentID) (schemav1.SchemaServiceClient, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if id == p.self {
+		return schemav1.NewSchemaServiceClient(p.own), nil
+	}
+	if c, ok := p.conns[id]; ok {
+		return schemav1.NewSchemaServiceClient(c.conn), nil
+	}
+	d, ok := p.env.Deployment(id)
+	switch {
+	case !ok:
+		return nil, fmt.Errorf("deployment %s is not known to the registry", id)
+	case d.Disabled:
+		return nil, fmt.Errorf("deployment %s is disabled", id)
+	case d.Address == "":
+		return nil, fmt.Errorf("deployment %s has not registered yet", id)
+	}
+	conn, err := grpc.NewClient(d.Address, DialOptions(p.credentials, identity.Deployment(id))...)
+	if err != nil {
+		return nil, fmt.Errorf("connect to %s: %w", id, err)
+	}
+	p.conns[id] = &dialed{address: d.Address, conn: conn}
+	return schemav1.NewSchemaServiceClient(conn), nil
+}
+
+// DialOptions are those of every connection: half-open ones are noticed, lost ones are tried again within two seconds.
+func DialOptions(c *identity.Credentials, expected identity.Identity) []grpc.DialOption {
+	return []grpc.DialOption{
+		grpc.WithTransportCredentials(c.Client(expected)),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 20 * time.Second, Timeout: 5 * time.Second}),
+		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: 2 * time.Second,
+			Backoff: backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 2 * time.Second}}),
+	}
+}
+
+// Establish is shadow.Peers.
+func (p *Peers) Establish(ctx context.Context, target schema.DeploymentID, attempt shadow.AttemptID, refs []shadow.EstablishReference) ([]uuid.UUID, error) {
+	client, err := p.Client(target)
+	if err != nil {
+		return nil, err
+	}
+	req := &schemav1.EstablishReferencesRequest{Attempt: attempt[:], References: make([]*schemav1.EstablishReferencesRequest_Reference, len(refs))}
+	for i := range refs {
+		r := &refs[i]
+		target := &schemav1.ResourceRef{Kind: r.TargetKind, Name: r.TargetName}
+		if r.TargetUID != uuid.Nil {
+			target.Uid = r.TargetUID[:]
+		}
+		req.References[i] = &schemav1.EstablishReferencesRequest_Reference{
+			Holder: &schemav1.ResourceRef{Kind: r.HolderKind, Name: r.HolderName, Uid: r.HolderUID[:]},
+			Path:   r.Path, Target: target, Behaviour: schemav1.Behaviour(r.Behaviour),
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, peerTimeout)
+	defer cancel()
+	answer, err := client.EstablishReferences(ctx, req)
+	if err != nil {
+		return nil, fromStatus(err)
+	}
+	uids := make([]uuid.UUID, len(answer.GetTargets()))
+	for i, t := range answer.GetTargets() {
+		if uids[i], err = wire.UID(t.GetUid()); err != nil {
+			return nil, err
+		}
+	}
+	return uids, nil
+}
+
+// Resolve is shadow.Peers.
+func (p *Peers) Resolve(ctx context.Context, holder schema.DeploymentID, questions []shadow.Question) ([]shadow.Verdict, error) {
+	client, err := p.Client(holder)
+	if err != nil {
+		return nil, err
+	}
+	req := &schemav1.ResolveBlockadesRequest{Questions: make([]*schemav1.ResolveBlockadesRequest_Question, len(questions))}
+	for i, q := range questions {
+		req.Questions[i] = &schemav1.ResolveBlockadesRequest_Question{Key: keyProto(q.Key), Expired: q.Expired}
+	}
+	ctx, cancel := context.WithTimeout(ctx, peerTimeout)
+	defer cancel()
+	answer, err := client.ResolveBlockades(ctx, req)
+	if err != nil {
+		return nil, fromStatus(err)
+	}
+	verdicts := make([]shadow.Verdict, len(answer.GetVerdicts()))
+	for i, v := range answer.GetVerdicts() {
+		switch v {
+		case schemav1.ResolveBlockadesResponse_VERDICT_HELD:
+			verdicts[i] = shadow.Held
+		case schemav1.ResolveBlockadesResponse_VERDICT_GONE:
+			verdicts[i] = shadow.GoneVerdict
+		}
+	}
+	return verdicts, nil
+}
+
+// Confirm tells a deployment that attempts have committed.
+func (p *Peers) Confirm(ctx context.Context, target schema.DeploymentID, attempts []shadow.AttemptID) error {
+	client, err := p.Client(target)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, peerTimeout)
+	defer cancel()
+	_, err = client.ConfirmBlockades(ctx, &schemav1.ConfirmBlockadesRequest{Attempts: wire.Bytes(attempts)})
+	return err
+}
+
+// Release tells a deployment that references were dropped, and that attempts were aborted.
+func (p *Peers) Release(ctx context.Context, target schema.DeploymentID, keys []shadow.BlockadeKey, attempts []shadow.AttemptID) error {
+	client, err := p.Client(target)
+	if err != nil {
+		return err
+	}
+	req := &schemav1.ReleaseBlockadesRequest{Keys: make([]*schemav1.BlockadeKey, len(keys)), Attempts: wire.Bytes(attempts)}
+	for i, k := range keys {
+		req.Keys[i] = keyProto(k)
+	}
+	ctx, cancel := context.WithTimeout(ctx, peerTimeout)
+	defer cancel()
+	_, err = client.ReleaseBlockades(ctx, req)
+	return err
+}
+
+// Acknowledge tells a deployment that its deletions up to a position are done here, except for some.
+func (p *Peers) Acknowledge(ctx context.Context, target schema.DeploymentID, position string, except []uuid.UUID) error {
+	client, err := p.Client(target)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, peerTimeout)
+	defer cancel()
+	_, err = client.AcknowledgeDeletions(ctx, &schemav1.AcknowledgeDeletionsRequest{Position: position, ExceptUids: wire.Bytes(except)})
+	return err
+}

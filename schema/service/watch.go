@@ -1,0 +1,100 @@
+package service
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/db-controller/db-controller/schema"
+	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
+	"github.com/db-controller/db-controller/schema/wire"
+)
+
+// WatchShadows follows the outstanding work of this deployment's shadows, over the in-process channel.
+func (p *Peers) WatchShadows(ctx context.Context, shards []uint32, deliver func(schema.Event[schema.Work]) error) error {
+	client, err := p.Client(p.self)
+	if err != nil {
+		return err
+	}
+	stream, err := client.WatchResourceShadows(ctx, &schemav1.WatchResourceShadowsRequest{Shards: shards})
+	if err != nil {
+		return err
+	}
+	for {
+		msg, err := stream.Recv()
+		if err != nil {
+			return err
+		}
+		event, err := workEvent(msg)
+		if err != nil {
+			return err
+		}
+		if err := deliver(event); err != nil {
+			return err
+		}
+	}
+}
+
+func workEvent(msg *schemav1.WatchResourceShadowsResponse) (out schema.Event[schema.Work], err error) {
+	switch e := msg.GetEvent().(type) {
+	case *schemav1.WatchResourceShadowsResponse_Upsert:
+		for _, item := range e.Upsert.GetItems() {
+			w := schema.Work{Seq: item.GetId(), Action: schema.Action(item.GetAction()), CreatedAt: item.GetCreateTime().AsTime()}
+			if w.Deployment, err = schema.ParseDeploymentID(item.GetDeployment()); err != nil {
+				return out, err
+			}
+			out.Items = append(out.Items, w)
+		}
+	case *schemav1.WatchResourceShadowsResponse_EndOfSnapshot:
+		out.EndOfSnapshot, out.Token = true, e.EndOfSnapshot.GetResumeToken()
+	case *schemav1.WatchResourceShadowsResponse_Bookmark:
+		out.Token = e.Bookmark.GetResumeToken()
+	default:
+		// A newer server may say more; what is not understood is passed over.
+	}
+	return out, nil
+}
+
+// WatchDeletions follows the deletions at a deployment that this one has to act upon.
+func (p *Peers) WatchDeletions(ctx context.Context, from schema.DeploymentID, deliver func(schema.Event[schema.Deletion]) error) error {
+	client, err := p.Client(from)
+	if err != nil {
+		return err
+	}
+	stream, err := client.WatchImportedServiceDeletions(ctx, &schemav1.WatchImportedServiceDeletionsRequest{})
+	if err != nil {
+		return err
+	}
+	for {
+		msg, err := stream.Recv()
+		if err != nil {
+			return err
+		}
+		event, err := deletionEvent(msg)
+		if err != nil {
+			return fmt.Errorf("deletions of %s: %w", from, err)
+		}
+		if err := deliver(event); err != nil {
+			return err
+		}
+	}
+}
+
+func deletionEvent(msg *schemav1.WatchImportedServiceDeletionsResponse) (out schema.Event[schema.Deletion], err error) {
+	switch e := msg.GetEvent().(type) {
+	case *schemav1.WatchImportedServiceDeletionsResponse_Upsert:
+		for _, r := range e.Upsert.GetResources() {
+			d := schema.Deletion{Kind: r.GetKind(), Name: r.GetName()}
+			if d.UID, err = wire.UID(r.GetUid()); err != nil {
+				return out, err
+			}
+			out.Items = append(out.Items, d)
+		}
+	case *schemav1.WatchImportedServiceDeletionsResponse_EndOfSnapshot:
+		out.EndOfSnapshot, out.Token = true, e.EndOfSnapshot.GetResumeToken()
+	case *schemav1.WatchImportedServiceDeletionsResponse_Bookmark:
+		out.Token = e.Bookmark.GetResumeToken()
+	default:
+		// A newer server may say more; what is not understood is passed over.
+	}
+	return out, nil
+}

@@ -1,0 +1,112 @@
+package shadow
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/db-controller/db-controller/schema"
+)
+
+// establishAll asks every deployment concerned at the same time. When one refuses or does not answer, the attempt is
+// decided ABORTED at once, and what was or may have been established is released.
+func (s *Store) establishAll(ctx context.Context, sv *saving) error {
+	var (
+		mu      sync.Mutex
+		refused []Refusal // guarded by mu
+		wg      sync.WaitGroup
+	)
+	for target, refs := range sv.foreign {
+		wg.Go(func() {
+			if failed := s.establishOne(ctx, sv.attempt, target, refs); len(failed) > 0 {
+				mu.Lock()
+				defer mu.Unlock()
+				refused = append(refused, failed...)
+			}
+		})
+	}
+	wg.Wait()
+	if len(refused) == 0 {
+		return nil
+	}
+	if _, err := s.abandon(ctx, sv); err != nil {
+		s.log.Warn("an aborted attempt could not be recorded; its blockades are resolved when they expire") // I5
+	}
+	slices.SortFunc(refused, func(a, b Refusal) int {
+		return slices.Compare([]string{a.Holder, a.Path, a.Target.String()}, []string{b.Holder, b.Path, b.Target.String()})
+	})
+	return &RefusedError{Refusals: refused}
+}
+
+func (s *Store) establishOne(ctx context.Context, attempt AttemptID, target schema.DeploymentID, refs []*newReference) []Refusal {
+	request := make([]EstablishReference, len(refs))
+	for i, r := range refs {
+		request[i] = EstablishReference{
+			HolderUID: r.holder.uid, HolderKind: r.holder.kind.Kind, HolderName: r.holder.Name, Path: r.Path,
+			TargetKind: r.TargetKind.Kind, TargetName: r.Target.Name, Behaviour: r.Behaviour,
+		}
+	}
+	uids, err := s.peers.Establish(ctx, target, attempt, request)
+	if err == nil && len(uids) != len(refs) {
+		err = errors.New("it answered for another number of references than it was asked for")
+	}
+	var refused *RefusedError
+	switch {
+	case errors.As(err, &refused):
+		return refused.Refusals
+	case err != nil:
+		out := make([]Refusal, len(refs))
+		for i, r := range refs {
+			out[i] = Refusal{Holder: r.holder.Name, Path: r.Path, Target: r.Target, Reason: TargetUnreadable, Detail: err.Error()}
+		}
+		return out
+	}
+	for i, r := range refs {
+		r.uid = uids[i]
+	}
+	return nil
+}
+
+const (
+	decideAbortedSQL = `
+INSERT INTO dbcontroller.attempt (id, committed) SELECT unnest($1::uuid[]), false
+ON CONFLICT (id) DO NOTHING`
+
+	selectDecisionsSQL = `SELECT id, committed FROM dbcontroller.attempt WHERE id = ANY ($1)`
+
+	releaseAttemptSQL = `
+INSERT INTO dbcontroller.work (action, shard, deployment_id, attempt)
+SELECT 2, $1, d, $2 FROM unnest($3::int[]) AS d`
+)
+
+// abandon makes sure that the attempt can never commit, and leaves the release of what it established as work. It
+// tells when the attempt has committed after all.
+func (s *Store) abandon(ctx context.Context, sv *saving) (committed bool, err error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer cancel()
+	var deployments []int32
+	for d := range sv.foreign {
+		id, err := s.names.deployment(ctx, d)
+		if err != nil {
+			return false, err
+		}
+		deployments = append(deployments, id)
+	}
+	err = s.inTx(ctx, func(tx pgx.Tx) error {
+		attempts := []AttemptID{sv.attempt}
+		if _, err := tx.Exec(ctx, decideAbortedSQL, attempts); err != nil {
+			return err
+		}
+		// Its own statement, so that it sees a commit that the insert waited for.
+		if err := tx.QueryRow(ctx, selectDecisionsSQL, attempts).Scan(&attempts[0], &committed); err != nil || committed {
+			return err
+		}
+		_, err := tx.Exec(ctx, releaseAttemptSQL, schema.Shard(sv.writes[0].Name), sv.attempt, deployments)
+		return err
+	})
+	return committed, err
+}

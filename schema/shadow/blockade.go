@@ -1,0 +1,363 @@
+package shadow
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/db-controller/db-controller/schema"
+)
+
+const (
+	lockAttemptTargetsSQL = `
+SELECT id FROM dbcontroller.shadow
+WHERE id IN (SELECT target_id FROM dbcontroller.blockade WHERE attempt = ANY ($1) AND deployment_id = $2)
+ORDER BY id FOR SHARE`
+
+	confirmBlockingSQL = `
+UPDATE dbcontroller.blockade SET expires_at = NULL
+WHERE attempt = ANY ($1) AND deployment_id = $2 AND behaviour = 1 AND expires_at IS NOT NULL
+RETURNING attempt`
+
+	// The tentative rows of acting references become one entry a deployment. A target that a cascade has marked
+	// meanwhile gets a new notice, so that only an acknowledgement of a later position counts (I4).
+	confirmActingSQL = `
+WITH taken AS (
+    DELETE FROM dbcontroller.blockade
+    WHERE attempt = ANY ($1) AND deployment_id = $2 AND behaviour <> 1
+    RETURNING target_id, behaviour, attempt
+)` + enterTakenSQL + `
+SELECT DISTINCT attempt FROM taken`
+
+	enterTakenSQL = `, entries AS (
+    INSERT INTO dbcontroller.holder_entry (target_id, deployment_id)
+    SELECT DISTINCT target_id, $2::int FROM taken WHERE behaviour <> 6
+    ON CONFLICT DO NOTHING
+), marked AS (
+    SELECT id, shard FROM dbcontroller.shadow WHERE id IN (SELECT target_id FROM taken) AND state = 2
+), notices AS (
+    INSERT INTO dbcontroller.notice (target_id, deployment_id)
+    SELECT id, $2::int FROM marked WHERE id IN (SELECT target_id FROM taken WHERE behaviour <> 6)
+), looked AS (
+    INSERT INTO dbcontroller.work (action, shard, deployment_id, target_id)
+    SELECT 3, shard, $3::int, id FROM marked WHERE id NOT IN (SELECT target_id FROM taken WHERE behaviour <> 6)
+)`
+)
+
+// Confirm says that the holder's attempts have committed: blocking blockades stand from now on, and for the acting
+// references one entry of the deployment takes their place. It answers the attempts of which nothing was tentative:
+// confirmed or released before. Nothing is invented for them.
+func (s *Store) Confirm(ctx context.Context, holder schema.DeploymentID, attempts []AttemptID) ([]AttemptID, error) {
+	deployment, err := s.names.deployment(ctx, holder)
+	if err != nil {
+		return nil, err
+	}
+	known := map[AttemptID]bool{}
+	err = s.inTx(ctx, func(tx pgx.Tx) error {
+		take := func(rows pgx.Rows) error {
+			var a AttemptID
+			_, err := pgx.ForEachRow(rows, []any{&a}, func() error { known[a] = true; return nil })
+			return err
+		}
+		b := &pgx.Batch{}
+		b.Queue(lockAttemptTargetsSQL, attempts, deployment)
+		b.Queue(confirmBlockingSQL, attempts, deployment).Query(take)
+		b.Queue(confirmActingSQL, attempts, deployment, s.selfID).Query(take)
+		return tx.SendBatch(ctx, b).Close()
+	})
+	if err != nil {
+		return nil, fmt.Errorf("confirm blockades: %w", err)
+	}
+	var unknown []AttemptID
+	for _, a := range attempts {
+		if !known[a] {
+			unknown = append(unknown, a)
+		}
+	}
+	return unknown, nil
+}
+
+const (
+	// FOR NO KEY UPDATE, unlike FOR SHARE, waits for an Establish of the same attempt that is under way, so that the
+	// removal sees its rows, and a later one sees the tombstone.
+	lockReleasedSQL = `
+SELECT id FROM dbcontroller.shadow WHERE uid = ANY ($1)
+    OR id IN (SELECT target_id FROM dbcontroller.blockade WHERE attempt = ANY ($2) AND deployment_id = $3)
+ORDER BY id FOR NO KEY UPDATE`
+
+	removeKeysSQL = `
+WITH gone AS (
+    DELETE FROM dbcontroller.blockade b
+    USING unnest($1::uuid[], $2::uuid[], $3::int[], $4::uuid[]) AS i (attempt, holder_uid, field_id, target_uid),
+        dbcontroller.shadow s
+    WHERE s.uid = i.target_uid AND b.target_id = s.id AND b.holder_uid = i.holder_uid AND b.field_id = i.field_id
+        AND b.attempt = i.attempt AND b.deployment_id = $5
+    RETURNING b.target_id
+)` + lookAtGoneSQL
+
+	removeAttemptsSQL = `
+WITH gone AS (
+    DELETE FROM dbcontroller.blockade WHERE attempt = ANY ($1) AND deployment_id = $2 RETURNING target_id
+)` + lookAtGoneAttemptsSQL
+
+	lookAtGoneSQL = `
+INSERT INTO dbcontroller.work (action, shard, deployment_id, target_id)
+SELECT DISTINCT 3, s.shard, $6::int, s.id FROM gone JOIN dbcontroller.shadow s ON s.id = gone.target_id WHERE s.state = 2`
+
+	lookAtGoneAttemptsSQL = `
+INSERT INTO dbcontroller.work (action, shard, deployment_id, target_id)
+SELECT DISTINCT 3, s.shard, $3::int, s.id FROM gone JOIN dbcontroller.shadow s ON s.id = gone.target_id WHERE s.state = 2`
+
+	closeAttemptsSQL = `
+INSERT INTO dbcontroller.closed_attempt (attempt) SELECT DISTINCT unnest($1::uuid[]) ON CONFLICT DO NOTHING`
+)
+
+// Release removes exactly the blockades of the keys, and every blockade of the attempts, which were aborted. What
+// arrives late or again finds nothing; the attempts establish nothing any more.
+func (s *Store) Release(ctx context.Context, holder schema.DeploymentID, keys []BlockadeKey, attempts []AttemptID) error {
+	deployment, err := s.names.deployment(ctx, holder)
+	if err != nil {
+		return err
+	}
+	k, err := s.keyColumns(ctx, keys)
+	if err != nil {
+		return err
+	}
+	err = s.inTx(ctx, func(tx pgx.Tx) error {
+		b := &pgx.Batch{}
+		b.Queue(lockReleasedSQL, k.targets, attempts, deployment)
+		b.Queue(removeKeysSQL, k.attempts, k.holders, k.fields, k.targets, deployment, s.selfID)
+		b.Queue(removeAttemptsSQL, attempts, deployment, s.selfID)
+		b.Queue(closeAttemptsSQL, append(k.attempts, attempts...))
+		return tx.SendBatch(ctx, b).Close()
+	})
+	if err != nil {
+		return fmt.Errorf("release blockades: %w", err)
+	}
+	return nil
+}
+
+type keyColumns struct {
+	attempts, holders, targets []uuid.UUID
+	fields                     []int32
+}
+
+func (s *Store) keyColumns(ctx context.Context, keys []BlockadeKey) (k keyColumns, err error) {
+	for _, key := range keys {
+		field, err := s.names.field(ctx, key.Path)
+		if err != nil {
+			return k, err
+		}
+		k.attempts, k.holders = append(k.attempts, key.Attempt), append(k.holders, key.HolderUID)
+		k.targets, k.fields = append(k.targets, key.TargetUID), append(k.fields, field)
+	}
+	return k, nil
+}
+
+const (
+	selectStillHeldSQL = `
+SELECT i.n - 1
+FROM unnest($1::uuid[], $2::uuid[], $3::int[], $4::uuid[]) WITH ORDINALITY AS i (attempt, holder_uid, field_id, target_uid, n)
+JOIN dbcontroller.shadow s ON s.uid = i.holder_uid
+JOIN dbcontroller.foreign_target f ON f.uid = i.target_uid AND f.deployment_id = $5
+JOIN dbcontroller.reference r ON r.holder_id = s.id AND r.field_id = i.field_id AND r.target_id = f.id AND r.attempt = i.attempt`
+)
+
+// Answer tells the deployment of targets what became of attempts of this deployment: held while the committed
+// reference is there, gone when the attempt is decided and the reference is not there, undecided otherwise. For
+// blockades that the target's clock calls expired, it first makes sure that the attempt can never commit.
+func (s *Store) Answer(ctx context.Context, target schema.DeploymentID, questions []Question) ([]Verdict, error) {
+	deployment, err := s.names.deployment(ctx, target)
+	if err != nil {
+		return nil, err
+	}
+	keys := make([]BlockadeKey, len(questions))
+	for i, q := range questions {
+		keys[i] = q.Key
+	}
+	k, err := s.keyColumns(ctx, keys)
+	if err != nil {
+		return nil, err
+	}
+	verdicts := make([]Verdict, len(questions))
+	held := func(tx pgx.Tx) error {
+		rows, err := tx.Query(ctx, selectStillHeldSQL, k.attempts, k.holders, k.fields, k.targets, deployment)
+		if err != nil {
+			return err
+		}
+		var n int
+		_, err = pgx.ForEachRow(rows, []any{&n}, func() error { verdicts[n] = Held; return nil })
+		return err
+	}
+	err = s.inTx(ctx, func(tx pgx.Tx) error {
+		clear(verdicts)
+		if err := held(tx); err != nil {
+			return err
+		}
+		var expired []AttemptID
+		for i, q := range questions {
+			if verdicts[i] == Undecided && q.Expired {
+				expired = append(expired, q.Key.Attempt)
+			}
+		}
+		// Waits for a commit of the same attempt that is under way; the next statements then see what it wrote.
+		if _, err := tx.Exec(ctx, decideAbortedSQL, expired); err != nil {
+			return err
+		}
+		// Decisions before references: an attempt that commits between the two statements has its references seen.
+		decided, err := decisions(ctx, tx, k.attempts)
+		if err != nil {
+			return err
+		}
+		if err := held(tx); err != nil {
+			return err
+		}
+		for i := range verdicts {
+			if verdicts[i] == Undecided && decided[k.attempts[i]] {
+				verdicts[i] = GoneVerdict
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("answer what became of attempts: %w", err)
+	}
+	return verdicts, nil
+}
+
+func decisions(ctx context.Context, tx pgx.Tx, attempts []AttemptID) (map[AttemptID]bool, error) {
+	rows, err := tx.Query(ctx, selectDecisionsSQL, attempts)
+	if err != nil {
+		return nil, err
+	}
+	decided := map[AttemptID]bool{}
+	var a AttemptID
+	var committed bool
+	_, err = pgx.ForEachRow(rows, []any{&a, &committed}, func() error { decided[a] = true; return nil })
+	return decided, err
+}
+
+const (
+	lockUIDsSQL = `SELECT id FROM dbcontroller.shadow WHERE uid = ANY ($1) ORDER BY id FOR NO KEY UPDATE`
+
+	settleBlockingSQL = `
+UPDATE dbcontroller.blockade b SET expires_at = NULL
+FROM unnest($1::uuid[], $2::uuid[], $3::int[], $4::uuid[]) AS i (attempt, holder_uid, field_id, target_uid)
+JOIN dbcontroller.shadow s ON s.uid = i.target_uid
+WHERE b.target_id = s.id AND b.holder_uid = i.holder_uid AND b.field_id = i.field_id AND b.attempt = i.attempt
+    AND b.deployment_id = $5 AND b.behaviour = 1 AND b.expires_at IS NOT NULL`
+
+	settleActingSQL = `
+WITH taken AS (
+    DELETE FROM dbcontroller.blockade b
+    USING unnest($1::uuid[], $4::uuid[], $5::int[], $6::uuid[]) AS i (attempt, holder_uid, field_id, target_uid),
+        dbcontroller.shadow s
+    WHERE s.uid = i.target_uid AND b.target_id = s.id AND b.holder_uid = i.holder_uid AND b.field_id = i.field_id
+        AND b.attempt = i.attempt AND b.deployment_id = $2 AND b.behaviour <> 1
+    RETURNING b.target_id, b.behaviour
+)` + enterTakenSQL + `
+SELECT count(*) FROM taken`
+)
+
+// Settle applies the verdicts of a holder's deployment: held confirms, gone removes, undecided changes nothing. It
+// touches only blockades that are still there.
+func (s *Store) Settle(ctx context.Context, holder schema.DeploymentID, questions []Question, verdicts []Verdict) error {
+	var held, gone []BlockadeKey
+	for i, v := range verdicts {
+		switch v {
+		case Held:
+			held = append(held, questions[i].Key)
+		case GoneVerdict:
+			gone = append(gone, questions[i].Key)
+		}
+	}
+	if len(gone) > 0 {
+		if err := s.Release(ctx, holder, gone, nil); err != nil {
+			return err
+		}
+	}
+	if len(held) == 0 {
+		return nil
+	}
+	deployment, err := s.names.deployment(ctx, holder)
+	if err != nil {
+		return err
+	}
+	k, err := s.keyColumns(ctx, held)
+	if err != nil {
+		return err
+	}
+	err = s.inTx(ctx, func(tx pgx.Tx) error {
+		b := &pgx.Batch{}
+		b.Queue(lockUIDsSQL, k.targets)
+		b.Queue(settleBlockingSQL, k.attempts, k.holders, k.fields, k.targets, deployment)
+		b.Queue(settleActingSQL, k.attempts, deployment, s.selfID, k.holders, k.fields, k.targets)
+		return tx.SendBatch(ctx, b).Close()
+	})
+	if err != nil {
+		return fmt.Errorf("settle blockades: %w", err)
+	}
+	return nil
+}
+
+const (
+	selectExpiredHoldersSQL = `SELECT DISTINCT deployment_id FROM dbcontroller.blockade WHERE expires_at <= now()`
+
+	selectExpiredSQL = `
+SELECT b.attempt, b.holder_uid, b.field_id, s.uid
+FROM dbcontroller.blockade b JOIN dbcontroller.shadow s ON s.id = b.target_id
+WHERE b.expires_at <= now() AND b.deployment_id = $1
+ORDER BY b.expires_at LIMIT $2`
+)
+
+// ExpiredHolders names the deployments that have tentative blockades here which this database's clock calls expired.
+func (s *Store) ExpiredHolders(ctx context.Context) ([]schema.DeploymentID, error) {
+	rows, err := s.pool.Query(ctx, selectExpiredHoldersSQL)
+	if err != nil {
+		return nil, fmt.Errorf("read expired blockades: %w", err)
+	}
+	ids, err := pgx.CollectRows(rows, pgx.RowTo[int32])
+	if err != nil {
+		return nil, fmt.Errorf("read expired blockades: %w", err)
+	}
+	out := make([]schema.DeploymentID, len(ids))
+	for i, id := range ids {
+		if out[i], err = s.names.deploymentOf(ctx, s.pool, id); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// Expired gives up to limit questions about expired blockades of one holder's deployment, the oldest first.
+func (s *Store) Expired(ctx context.Context, holder schema.DeploymentID, limit int) ([]Question, error) {
+	deployment, err := s.names.deployment(ctx, holder)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := s.pool.Query(ctx, selectExpiredSQL, deployment, limit)
+	if err != nil {
+		return nil, fmt.Errorf("read expired blockades: %w", err)
+	}
+	type row struct {
+		q     Question
+		field int32
+	}
+	found, err := pgx.CollectRows(rows, func(r pgx.CollectableRow) (x row, err error) {
+		err = r.Scan(&x.q.Key.Attempt, &x.q.Key.HolderUID, &x.field, &x.q.Key.TargetUID)
+		return x, err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read expired blockades: %w", err)
+	}
+	out := make([]Question, len(found))
+	for i, x := range found {
+		out[i] = Question{Key: x.q.Key, Expired: true}
+		if out[i].Key.Path, err = s.names.fieldOf(ctx, s.pool, x.field); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}

@@ -1,0 +1,196 @@
+package shadow
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/db-controller/db-controller/schema"
+)
+
+const (
+	// What goes drops its references: foreign ones that block are released, local ones that block are looked at
+	// again. Holders that are DELETING have no references any more, and so keep nothing (I14).
+	leaveReferencesSQL = `
+refs AS (
+    DELETE FROM dbcontroller.reference WHERE holder_id = ANY ($1) RETURNING holder_id, target_id, field_id, behaviour, attempt
+), released AS (
+    INSERT INTO dbcontroller.work (action, shard, deployment_id, attempt, holder_uid, field_id, target_uid)
+    SELECT 2, going.shard, f.deployment_id, refs.attempt, going.uid, refs.field_id, f.uid
+    FROM refs JOIN going ON going.id = refs.holder_id JOIN dbcontroller.foreign_target f ON f.id = refs.target_id
+    WHERE refs.behaviour = 1
+), looked AS (
+    INSERT INTO dbcontroller.work (action, shard, deployment_id, target_id)
+    SELECT DISTINCT 3, t.shard, $2::int, t.id
+    FROM refs JOIN dbcontroller.shadow t ON t.id = refs.target_id
+    WHERE refs.behaviour = 1 AND NOT t.id = ANY ($1)
+)`
+
+	removeSQL = `
+WITH going AS (
+    DELETE FROM dbcontroller.shadow WHERE id = ANY ($1) RETURNING id, uid, kind_id, name, shard, generation, created_at
+), bodies AS (
+    DELETE FROM dbcontroller.resource WHERE id = ANY ($1)
+), entries AS (
+    DELETE FROM dbcontroller.holder_entry WHERE target_id = ANY ($1)
+), ` + leaveReferencesSQL + `
+INSERT INTO dbcontroller.change (uid, revision, generation, kind_id, state, created_at, name)
+SELECT uid, nextval('dbcontroller.revision'), generation, kind_id, 3, created_at, name FROM going`
+
+	removeDanglingSQL = `DELETE FROM dbcontroller.reference WHERE target_id = ANY ($1) AND behaviour = 6`
+
+	markSQL = `
+WITH going AS (
+    UPDATE dbcontroller.shadow
+    SET state = 2, revision = nextval('dbcontroller.revision'), updated_at = now(), closing_until = NULL
+    WHERE id = ANY ($1) AND state = 1
+    RETURNING id, uid, kind_id, name, shard, revision, generation, created_at
+), notices AS (
+    INSERT INTO dbcontroller.notice (target_id, deployment_id)
+    SELECT e.target_id, e.deployment_id FROM dbcontroller.holder_entry e JOIN going ON going.id = e.target_id
+    UNION SELECT id, $2::int FROM going WHERE id = ANY ($3)
+), ` + leaveReferencesSQL + `
+INSERT INTO dbcontroller.change (uid, revision, generation, kind_id, state, created_at, name, labels, body)
+SELECT uid, revision, generation, kind_id, 2, created_at, name, labels, body
+FROM going LEFT JOIN dbcontroller.resource r USING (id)`
+)
+
+// carryOut does what was decided. The members are locked; targets names what the unset references point to.
+func (s *Store) carryOut(ctx context.Context, tx pgx.Tx, c *closure, v verdict) error {
+	if err := s.unset(ctx, tx, v.unset, s.memberNames(c)); err != nil {
+		return err
+	}
+	b := &pgx.Batch{}
+	if len(v.mark) > 0 {
+		b.Queue(markSQL, v.mark, s.selfID, v.notify)
+	}
+	if len(v.remove) > 0 {
+		b.Queue(removeSQL, v.remove, s.selfID)
+		if c.dangling {
+			b.Queue(removeDanglingSQL, v.remove)
+		}
+	}
+	if err := tx.SendBatch(ctx, b).Close(); err != nil {
+		return fmt.Errorf("delete resources: %w", err)
+	}
+	return nil
+}
+
+// nameOf tells the name and the kind of the target of a reference that is unset.
+type nameOf func(ctx context.Context, tx pgx.Tx, targetID int64) (schema.FullName, schema.KindID, error)
+
+func (s *Store) memberNames(c *closure) nameOf {
+	return func(ctx context.Context, tx pgx.Tx, id int64) (schema.FullName, schema.KindID, error) {
+		m := c.members[id]
+		kind, err := s.names.kindOf(ctx, tx, m.kind)
+		return schema.FullName{Deployment: s.self, Name: m.name}, kind, err
+	}
+}
+
+const (
+	selectBodiesSQL = `
+SELECT s.id, s.kind_id, s.name, r.body
+FROM dbcontroller.shadow s JOIN dbcontroller.resource r USING (id)
+WHERE s.id = ANY ($1) AND s.state = 1`
+
+	writeBodiesSQL = `
+WITH i AS (
+    SELECT * FROM unnest($1::bigint[], $2::text[]) AS i (id, body)
+), s AS (
+    UPDATE dbcontroller.shadow s
+    SET revision = nextval('dbcontroller.revision'), generation = s.generation + 1, updated_at = now()
+    FROM i WHERE s.id = i.id
+    RETURNING s.id, s.uid, s.kind_id, s.name, s.revision, s.generation, s.created_at
+), r AS (
+    UPDATE dbcontroller.resource r SET body = i.body::jsonb FROM i WHERE r.id = i.id RETURNING r.id, r.labels, r.body
+)
+INSERT INTO dbcontroller.change (uid, revision, generation, kind_id, state, created_at, name, labels, body)
+SELECT uid, revision, generation, kind_id, 1, created_at, name, labels, body FROM s JOIN r USING (id)`
+
+	dropUnsetSQL = `
+DELETE FROM dbcontroller.reference r
+USING unnest($1::bigint[], $2::int[], $3::bigint[]) AS i (holder_id, field_id, target_id)
+WHERE r.holder_id = i.holder_id AND r.field_id = i.field_id AND r.target_id = i.target_id`
+)
+
+// unset takes the values out of the holders' bodies: an ordinary update of holders whose shadows are locked, so that
+// no concurrent one is lost (I10). The edges are sorted by holder.
+func (s *Store) unset(ctx context.Context, tx pgx.Tx, edges []edge, target nameOf) error {
+	if len(edges) == 0 {
+		return nil
+	}
+	byHolder := map[int64][]edge{}
+	var holders, targets []int64
+	var fields []int32
+	for _, e := range edges {
+		byHolder[e.holderID] = append(byHolder[e.holderID], e)
+		holders, fields, targets = append(holders, e.holderID), append(fields, e.fieldID), append(targets, e.targetID)
+	}
+	rows, err := tx.Query(ctx, selectBodiesSQL, holders)
+	if err != nil {
+		return fmt.Errorf("read bodies to unset: %w", err)
+	}
+	before, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (h unsetHolder, err error) {
+		err = row.Scan(&h.id, &h.kind, &h.name, &h.body)
+		return h, err
+	})
+	if err != nil {
+		return fmt.Errorf("read bodies to unset: %w", err)
+	}
+	ids, bodies := make([]int64, len(before)), make([]string, len(before))
+	for i, h := range before {
+		ids[i] = h.id
+		if bodies[i], err = s.withoutValues(ctx, tx, h, byHolder[h.id], target); err != nil {
+			return fmt.Errorf("unset in %s: %w", h.name, err)
+		}
+	}
+	b := &pgx.Batch{}
+	b.Queue(writeBodiesSQL, ids, bodies)
+	b.Queue(dropUnsetSQL, holders, fields, targets)
+	if err := tx.SendBatch(ctx, b).Close(); err != nil {
+		return fmt.Errorf("unset references: %w", err)
+	}
+	return nil
+}
+
+type unsetHolder struct {
+	id   int64
+	kind int32
+	name string
+	body []byte
+}
+
+func (s *Store) withoutValues(ctx context.Context, tx pgx.Tx, h unsetHolder, edges []edge, target nameOf) (string, error) {
+	kind, err := s.names.kindOf(ctx, tx, h.kind)
+	if err != nil {
+		return "", err
+	}
+	var body map[string]any
+	decoder := json.NewDecoder(bytes.NewReader(h.body))
+	decoder.UseNumber() // numbers stay as they were written
+	if err := decoder.Decode(&body); err != nil {
+		return "", err
+	}
+	for _, e := range edges {
+		text, err := s.names.fieldOf(ctx, tx, e.fieldID)
+		if err != nil {
+			return "", err
+		}
+		path, err := schema.ParsePath(text)
+		if err != nil {
+			return "", err
+		}
+		name, targetKind, err := target(ctx, tx, e.targetID)
+		if err != nil {
+			return "", err
+		}
+		path.Unset(body, func(value string) bool {
+			return s.Model().Names(s.self, kind.Kind, text, value, name, targetKind)
+		})
+	}
+	changed, err := json.Marshal(body)
+	return string(changed), err
+}

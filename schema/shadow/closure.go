@@ -1,0 +1,232 @@
+package shadow
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/db-controller/db-controller/schema"
+)
+
+// member is a resource that goes: the root of a deletion, or what cascades with it inside this database. Its shadow
+// is locked FOR UPDATE, so nothing new can refer to it, and what refers to it already can be read.
+type member struct {
+	id    int64
+	uid   uuid.UUID
+	kind  int32
+	name  string
+	state State
+	shard int16
+	// later: it has local holders that act after this transaction.
+	later bool
+}
+
+// edge is a local reference to a member.
+type edge struct {
+	targetID  int64
+	holderID  int64
+	fieldID   int32
+	behaviour schema.Behaviour
+}
+
+// closure is everything that a deletion reaches inside this database in one transaction.
+type closure struct {
+	members map[int64]*member
+	unsets  []edge // their holders are locked; some may turn out to be members
+	blocks  []edge // of holders that are not locked; those that are members do not count
+	// dangling tells that references with ALLOW_DANGLING to members exist.
+	dangling bool
+}
+
+const (
+	lockMembersSQL = `
+SELECT id, uid, kind_id, name, state, shard FROM dbcontroller.shadow WHERE id = ANY ($1) ORDER BY id FOR UPDATE`
+
+	anyReferenceSQL = `SELECT EXISTS (SELECT FROM dbcontroller.reference WHERE target_id = ANY ($1))`
+
+	// Which members have holders that act later, or that never act.
+	otherReferencesSQL = `
+SELECT t, EXISTS (SELECT FROM dbcontroller.reference WHERE target_id = t AND behaviour IN (4, 5)),
+    EXISTS (SELECT FROM dbcontroller.reference WHERE target_id = t AND behaviour = 6)
+FROM unnest($1::bigint[]) AS t`
+
+	blockingReferencesSQL = `
+SELECT target_id, holder_id, field_id, behaviour FROM dbcontroller.reference
+WHERE target_id = ANY ($1) AND behaviour = 1 LIMIT $2`
+
+	actingReferencesSQL = `
+SELECT target_id, holder_id, field_id, behaviour FROM dbcontroller.reference
+WHERE target_id = ANY ($1) AND behaviour IN (2, 3) LIMIT $2`
+
+	// After the holders were locked: do they still refer to it? (I11)
+	stillActingSQL = `
+SELECT target_id, holder_id, field_id, behaviour FROM dbcontroller.reference
+WHERE holder_id = ANY ($1) AND target_id = ANY ($2) AND behaviour IN (2, 3)`
+)
+
+func scanEdge(row pgx.CollectableRow) (e edge, err error) {
+	err = row.Scan(&e.targetID, &e.holderID, &e.fieldID, &e.behaviour)
+	return e, err
+}
+
+func lockMembers(ctx context.Context, tx pgx.Tx, ids []int64) ([]*member, error) {
+	rows, err := tx.Query(ctx, lockMembersSQL, ids)
+	if err != nil {
+		return nil, fmt.Errorf("lock shadows: %w", err)
+	}
+	members, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (*member, error) {
+		m := &member{}
+		return m, row.Scan(&m.id, &m.uid, &m.kind, &m.name, &m.state, &m.shard)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("lock shadows: %w", err)
+	}
+	return members, nil
+}
+
+// expand follows the references that act in the same transaction, level by level from roots that are locked, up to
+// limit members. Holders beyond the limit act later.
+func expand(ctx context.Context, tx pgx.Tx, roots []*member, limit int) (*closure, error) {
+	c := &closure{members: make(map[int64]*member, len(roots))}
+	for _, m := range roots {
+		c.members[m.id] = m
+	}
+	for frontier := roots; len(frontier) > 0; {
+		ids := idsOf(frontier)
+		edges, err := c.look(ctx, tx, frontier, ids, limit)
+		if err != nil || len(edges) == 0 {
+			return c, err
+		}
+		if frontier, err = c.take(ctx, tx, ids, edges); err != nil {
+			return nil, err
+		}
+	}
+	return c, nil
+}
+
+// look reads who refers to a level, and answers the references to follow.
+func (c *closure) look(ctx context.Context, tx pgx.Tx, frontier []*member, ids []int64, limit int) ([]edge, error) {
+	var anything bool
+	if err := tx.QueryRow(ctx, anyReferenceSQL, ids).Scan(&anything); err != nil || !anything {
+		return nil, err
+	}
+	var acting []edge
+	b := &pgx.Batch{}
+	b.Queue(otherReferencesSQL, ids).Query(func(rows pgx.Rows) error {
+		var id int64
+		var async, dangling bool
+		_, err := pgx.ForEachRow(rows, []any{&id, &async, &dangling}, func() error {
+			c.members[id].later = c.members[id].later || async
+			c.dangling = c.dangling || dangling
+			return nil
+		})
+		return err
+	})
+	b.Queue(blockingReferencesSQL, ids, limit+1).Query(func(rows pgx.Rows) error {
+		edges, err := pgx.CollectRows(rows, scanEdge)
+		c.blocks = append(c.blocks, edges...)
+		return err
+	})
+	room := max(0, limit-len(c.members)-len(c.unsets))
+	b.Queue(actingReferencesSQL, ids, room+1).Query(func(rows pgx.Rows) (err error) {
+		acting, err = pgx.CollectRows(rows, scanEdge)
+		return err
+	})
+	if err := tx.SendBatch(ctx, b).Close(); err != nil {
+		return nil, fmt.Errorf("read who refers: %w", err)
+	}
+	if len(acting) > room {
+		for _, m := range frontier {
+			m.later = true // too many for one transaction (I21)
+		}
+		return nil, nil
+	}
+	return acting, nil
+}
+
+// take locks the holders of a level and answers those that join it.
+func (c *closure) take(ctx context.Context, tx pgx.Tx, ids []int64, edges []edge) ([]*member, error) {
+	var holders []int64
+	for _, e := range edges {
+		if c.members[e.holderID] == nil {
+			holders = append(holders, e.holderID)
+		}
+	}
+	slices.Sort(holders)
+	locked, err := lockMembers(ctx, tx, slices.Compact(holders))
+	if err != nil {
+		return nil, err
+	}
+	candidates := make(map[int64]*member, len(locked))
+	for _, m := range locked {
+		candidates[m.id] = m
+	}
+	rows, err := tx.Query(ctx, stillActingSQL, idsOf(locked), ids)
+	if err != nil {
+		return nil, fmt.Errorf("read references again: %w", err)
+	}
+	still, err := pgx.CollectRows(rows, scanEdge)
+	if err != nil {
+		return nil, fmt.Errorf("read references again: %w", err)
+	}
+	var next []*member
+	for _, e := range still {
+		if e.behaviour.Unsets() {
+			c.unsets = append(c.unsets, e)
+		} else if m := candidates[e.holderID]; c.members[e.holderID] == nil {
+			c.members[m.id] = m
+			next = append(next, m)
+		}
+	}
+	return next, nil
+}
+
+func idsOf(members []*member) []int64 {
+	ids := make([]int64, len(members))
+	for i, m := range members {
+		ids[i] = m.id
+	}
+	return ids
+}
+
+func (c *closure) ids() []int64 {
+	ids := make([]int64, 0, len(c.members))
+	for id := range c.members {
+		ids = append(ids, id)
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+const bondsSQL = `
+SELECT t, EXISTS (SELECT FROM dbcontroller.blockade WHERE target_id = t),
+    EXISTS (SELECT FROM dbcontroller.holder_entry WHERE target_id = t)
+FROM unnest($1::bigint[]) AS t
+WHERE EXISTS (SELECT FROM dbcontroller.blockade WHERE target_id = t)
+    OR EXISTS (SELECT FROM dbcontroller.holder_entry WHERE target_id = t)`
+
+// readBonds reads blockades and entries in one statement: a confirm moves what is tentative from one to the other.
+func readBonds(ctx context.Context, tx pgx.Tx, c *closure) (b bonds, err error) {
+	rows, err := tx.Query(ctx, bondsSQL, c.ids())
+	if err != nil {
+		return b, fmt.Errorf("read blockades: %w", err)
+	}
+	var id int64
+	var blockaded, entered bool
+	_, err = pgx.ForEachRow(rows, []any{&id, &blockaded, &entered}, func() error {
+		if blockaded {
+			b.blockaded = append(b.blockaded, id)
+		}
+		if entered {
+			b.entered = append(b.entered, id)
+		}
+		return nil
+	})
+	if err != nil {
+		return b, fmt.Errorf("read blockades: %w", err)
+	}
+	return b, nil
+}

@@ -1,0 +1,67 @@
+package shadow
+
+import (
+	"cmp"
+	"slices"
+)
+
+// bonds tell which members of a closure are tied to other deployments.
+type bonds struct {
+	// blockaded have a blockade, confirmed or tentative of any behaviour: what is undecided counts as live (I3).
+	blockaded []int64
+	// entered have a holder deployment entry: somebody elsewhere has to act.
+	entered []int64
+}
+
+// verdict is what becomes of a closure.
+type verdict struct {
+	remove []int64 // nothing to wait for
+	mark   []int64 // DELETING until others have acted or let go
+	// notify are those of mark with local holders that act later: this deployment is told of them as well.
+	notify []int64
+	unset  []edge // sorted by holder and field
+	// blocks and blockaded are held from outside. A user's delete is refused for them; a cascade waits.
+	blocks    []edge
+	blockaded []int64
+}
+
+func (v *verdict) refused() bool { return len(v.blocks)+len(v.blockaded) > 0 }
+
+// decide settles what may go at once and what has to wait. It is the rule of one PostgreSQL with NO ACTION DEFERRABLE
+// INITIALLY DEFERRED: what counts is who still refers after everything that cascades is gone, so a holder that goes
+// itself blocks nothing.
+func decide(c *closure, b bonds) verdict {
+	v := verdict{blockaded: b.blockaded}
+	waits := map[int64]bool{}
+	for _, id := range b.blockaded {
+		waits[id] = true
+	}
+	for _, id := range b.entered {
+		waits[id] = true
+	}
+	for _, e := range c.blocks {
+		if c.members[e.holderID] == nil {
+			v.blocks = append(v.blocks, e)
+			waits[e.targetID] = true
+		}
+	}
+	for _, e := range c.unsets {
+		if c.members[e.holderID] == nil {
+			v.unset = append(v.unset, e)
+		}
+	}
+	slices.SortFunc(v.unset, func(a, b edge) int {
+		return cmp.Or(cmp.Compare(a.holderID, b.holderID), cmp.Compare(a.fieldID, b.fieldID))
+	})
+	for _, id := range c.ids() {
+		switch m := c.members[id]; {
+		case m.later:
+			v.mark, v.notify = append(v.mark, id), append(v.notify, id)
+		case waits[id]:
+			v.mark = append(v.mark, id)
+		default:
+			v.remove = append(v.remove, id)
+		}
+	}
+	return v
+}

@@ -1,0 +1,338 @@
+package shadow
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/db-controller/db-controller/schema"
+)
+
+// DeleteRequest asks for one resource to be deleted; UID and Revision are for who wants only that one.
+type DeleteRequest struct {
+	Name     string
+	UID      uuid.UUID // zero: any
+	Revision Revision  // 0: any
+}
+
+// DeleteResult tells whether the resource is gone, or DELETING because others have to act first.
+type DeleteResult struct {
+	Removed bool
+	// Resource as it was marked; nil when removed.
+	Resource *Resource
+}
+
+// maxAsked is how many blockades a delete asks about at a time.
+const maxAsked = 1000
+
+const (
+	lockRootSQL = `
+SELECT id, uid, kind_id, name, state, shard, revision FROM dbcontroller.shadow
+WHERE kind_id = $1 AND name = $2 FOR UPDATE`
+
+	selectBlockadesSQL = `
+SELECT b.target_id, t.uid, b.attempt, b.holder_uid, b.field_id, b.deployment_id, b.holder_name, b.behaviour,
+       b.expires_at IS NOT NULL, COALESCE(b.expires_at <= now(), true)
+FROM dbcontroller.blockade b JOIN dbcontroller.shadow t ON t.id = b.target_id
+WHERE b.target_id = ANY ($1) LIMIT $2`
+
+	countBlockingSQL = `SELECT count(*) FROM dbcontroller.blockade WHERE target_id = ANY ($1) AND behaviour = 1`
+
+	selectHoldersSQL = `
+SELECT s.name, r.field_id FROM unnest($1::bigint[], $2::int[]) AS r (holder_id, field_id)
+JOIN dbcontroller.shadow s ON s.id = r.holder_id ORDER BY s.name`
+
+	closeTargetsSQL = `
+UPDATE dbcontroller.shadow SET closing_until = now() + $2 WHERE id = ANY ($1) AND state = 1`
+
+	openTargetsSQL = `UPDATE dbcontroller.shadow SET closing_until = NULL WHERE id = ANY ($1) AND state = 1`
+)
+
+// Delete deletes a resource and what cascades with it. It is refused, changing nothing, with *BlockedError that names
+// the holders in the way. Blockades that stand in the way are first asked about: what was let go meanwhile, or was
+// never committed, does not block. What is undecided is waited for until the deadline (default
+// Config.DeleteTimeout), as a lock would be; meanwhile the resource takes no new references, so that a busy one can
+// be deleted at all. When an undecided holder's deployment does not answer: *UnavailableError.
+func (s *Store) Delete(ctx context.Context, req DeleteRequest) (DeleteResult, error) {
+	v, err := s.current()
+	if err != nil {
+		return DeleteResult{}, err
+	}
+	kind, err := v.model.KindOf(req.Name)
+	if err != nil {
+		return DeleteResult{}, &InvalidError{Err: err}
+	}
+	kindID, err := s.names.kind(ctx, kind.ID)
+	if err != nil {
+		return DeleteResult{}, err
+	}
+	ctx, cancel := withDefaultTimeout(ctx, s.cfg.DeleteTimeout)
+	defer cancel()
+	var closed []int64
+	defer func() { s.reopen(ctx, closed) }()
+	for wait := 2 * time.Millisecond; ; wait = min(2*wait, 100*time.Millisecond) {
+		result, obstacle, err := s.tryDelete(ctx, kindID, req)
+		if err != nil || obstacle == nil {
+			return result, err
+		}
+		moved, err := s.clear(ctx, req.Name, obstacle)
+		if err != nil {
+			return result, err
+		}
+		if moved {
+			continue
+		}
+		if closed, err = s.keepAway(ctx, closed, obstacle.targets); err != nil {
+			return result, err
+		}
+		select {
+		case <-ctx.Done():
+			return result, s.blocked(req.Name, obstacle.blockades, 0, true)
+		case <-time.After(wait):
+		}
+	}
+}
+
+// obstacle is what refused a delete.
+type obstacle struct {
+	targets   []int64
+	blockades []blockade
+	total     int // of those that block
+}
+
+type blockade struct {
+	targetID   int64
+	question   Question
+	holder     schema.FullName
+	deployment schema.DeploymentID
+	behaviour  schema.Behaviour
+	tentative  bool
+	fieldID    int32
+	depID      int32
+}
+
+// tryDelete is the whole delete in one transaction: first the lock, then the checks, then the mark.
+func (s *Store) tryDelete(ctx context.Context, kindID int32, req DeleteRequest) (DeleteResult, *obstacle, error) {
+	var (
+		result DeleteResult
+		found  *obstacle
+	)
+	errObstacle := errors.New("obstacle")
+	err := s.inTx(ctx, func(tx pgx.Tx) error {
+		root, err := s.lockRoot(ctx, tx, kindID, req)
+		if err != nil {
+			return err
+		}
+		if root.state == Active {
+			c, err := expand(ctx, tx, []*member{root}, s.cfg.MaxLocalCascade)
+			if err != nil {
+				return err
+			}
+			b, err := readBonds(ctx, tx, c)
+			if err != nil {
+				return err
+			}
+			v := decide(c, b)
+			if len(v.blocks) > 0 {
+				return s.localHolders(ctx, tx, req.Name, v.blocks)
+			}
+			if v.refused() {
+				found, err = s.obstacle(ctx, tx, v.blockaded)
+				return errors.Join(errObstacle, err)
+			}
+			if err := s.carryOut(ctx, tx, c, v); err != nil {
+				return err
+			}
+			result.Removed = slices.Contains(v.remove, root.id)
+		}
+		if !result.Removed {
+			result.Resource, err = s.get(ctx, tx, kindID, req.Name)
+		}
+		return err
+	})
+	if found != nil && errors.Is(err, errObstacle) {
+		err = nil
+	}
+	return result, found, err
+}
+
+func (s *Store) lockRoot(ctx context.Context, tx pgx.Tx, kindID int32, req DeleteRequest) (*member, error) {
+	root := &member{}
+	var revision Revision
+	err := tx.QueryRow(ctx, lockRootSQL, kindID, req.Name).Scan(&root.id, &root.uid, &root.kind, &root.name, &root.state, &root.shard, &revision)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return nil, fmt.Errorf("%s: %w", req.Name, ErrNotFound)
+	case err != nil:
+		return nil, fmt.Errorf("lock %s: %w", req.Name, err)
+	case req.UID != uuid.Nil && req.UID != root.uid:
+		return nil, fmt.Errorf("%s: %w with uid %s", req.Name, ErrNotFound, req.UID)
+	case req.Revision != 0 && req.Revision != revision && root.state == Active:
+		return nil, fmt.Errorf("%s: %w: it is at revision %d, not %d", req.Name, ErrMoved, revision, req.Revision)
+	}
+	return root, nil
+}
+
+func (s *Store) localHolders(ctx context.Context, tx pgx.Tx, name string, edges []edge) error {
+	blocked := &BlockedError{Name: name, Total: len(edges)}
+	var ids []int64
+	var fields []int32
+	for _, e := range edges[:min(len(edges), MaxNamedHolders)] {
+		ids, fields = append(ids, e.holderID), append(fields, e.fieldID)
+	}
+	rows, err := tx.Query(ctx, selectHoldersSQL, ids, fields)
+	if err != nil {
+		return fmt.Errorf("read the holders of %s: %w", name, err)
+	}
+	type row struct {
+		Name  string
+		Field int32
+	}
+	holders, err := pgx.CollectRows(rows, pgx.RowToStructByPos[row])
+	if err != nil {
+		return fmt.Errorf("read the holders of %s: %w", name, err)
+	}
+	for _, h := range holders {
+		path, err := s.names.fieldOf(ctx, tx, h.Field)
+		if err != nil {
+			return err
+		}
+		blocked.Holders = append(blocked.Holders, Holder{Name: schema.FullName{Deployment: s.self, Name: h.Name}, Path: path})
+	}
+	return blocked
+}
+
+func (s *Store) obstacle(ctx context.Context, tx pgx.Tx, targets []int64) (*obstacle, error) {
+	o := &obstacle{targets: targets}
+	rows, err := tx.Query(ctx, selectBlockadesSQL, targets, maxAsked)
+	if err != nil {
+		return nil, fmt.Errorf("read blockades: %w", err)
+	}
+	o.blockades, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (b blockade, err error) {
+		k := &b.question.Key
+		err = row.Scan(&b.targetID, &k.TargetUID, &k.Attempt, &k.HolderUID, &b.fieldID, &b.depID, &b.holder.Name, &b.behaviour, &b.tentative, &b.question.Expired)
+		return b, err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read blockades: %w", err)
+	}
+	for i := range o.blockades {
+		b := &o.blockades[i]
+		if b.deployment, err = s.names.deploymentOf(ctx, tx, b.depID); err != nil {
+			return nil, err
+		}
+		if b.question.Key.Path, err = s.names.fieldOf(ctx, tx, b.fieldID); err != nil {
+			return nil, err
+		}
+		b.holder.Deployment = b.deployment
+	}
+	return o, tx.QueryRow(ctx, countBlockingSQL, targets).Scan(&o.total)
+}
+
+// clear asks the holders' deployments what became of the blockades, outside any transaction, and settles what they
+// say. It tells whether anything moved; it fails when a holder really refers, or cannot be asked.
+func (s *Store) clear(ctx context.Context, name string, o *obstacle) (moved bool, err error) {
+	by := map[schema.DeploymentID][]blockade{}
+	for _, b := range o.blockades {
+		by[b.deployment] = append(by[b.deployment], b)
+	}
+	var (
+		wg          sync.WaitGroup
+		mu          sync.Mutex
+		held        []blockade                        // guarded by mu
+		unreachable = map[schema.DeploymentID]error{} // guarded by mu
+	)
+	for deployment, blockades := range by {
+		wg.Go(func() {
+			verdicts, err := s.ask(ctx, deployment, blockades)
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				unreachable[deployment] = err
+			}
+			for i, b := range blockades {
+				switch {
+				case err != nil && !b.tentative:
+					held = append(held, b) // confirmed counts, whether or not its holder can be asked
+				case err != nil:
+				case verdicts[i] == Held && b.behaviour == schema.Block:
+					held = append(held, b)
+				case verdicts[i] != Undecided:
+					moved = true
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if len(held) > 0 {
+		return false, s.blocked(name, held, o.total, false)
+	}
+	if len(unreachable) > 0 && !moved {
+		e := &UnavailableError{}
+		for d, err := range unreachable {
+			e.Deployments, e.Err = append(e.Deployments, d), err
+		}
+		e.Deployments = schema.SortedDeployments(e.Deployments)
+		return false, fmt.Errorf("%s may be referred to by resources that cannot be asked: %w", name, e)
+	}
+	return moved, nil
+}
+
+func (s *Store) ask(ctx context.Context, holder schema.DeploymentID, blockades []blockade) ([]Verdict, error) {
+	questions := make([]Question, len(blockades))
+	for i, b := range blockades {
+		questions[i] = b.question
+	}
+	verdicts, err := s.peers.Resolve(ctx, holder, questions)
+	if err == nil && len(verdicts) != len(questions) {
+		err = errors.New("it answered another number of questions than it was asked")
+	}
+	if err != nil {
+		return nil, err
+	}
+	return verdicts, s.Settle(ctx, holder, questions, verdicts)
+}
+
+func (s *Store) blocked(name string, by []blockade, total int, undecided bool) error {
+	e := &BlockedError{Name: name, Total: max(total, len(by)), Undecided: undecided}
+	for _, b := range by[:min(len(by), MaxNamedHolders)] {
+		e.Holders = append(e.Holders, Holder{Name: b.holder, Path: b.question.Key.Path})
+	}
+	slices.SortFunc(e.Holders, func(a, b Holder) int {
+		return slices.Compare([]string{a.Name.String(), a.Path}, []string{b.Name.String(), b.Path})
+	})
+	return e
+}
+
+// keepAway closes targets to new references, once each, until a little after the deadline.
+func (s *Store) keepAway(ctx context.Context, closed, targets []int64) ([]int64, error) {
+	var more []int64
+	for _, id := range targets {
+		if !slices.Contains(closed, id) {
+			more = append(more, id)
+		}
+	}
+	if len(more) == 0 {
+		return closed, nil
+	}
+	deadline, _ := ctx.Deadline()
+	if _, err := s.pool.Exec(ctx, closeTargetsSQL, more, time.Until(deadline)+time.Second); err != nil {
+		return closed, fmt.Errorf("keep new references away: %w", err)
+	}
+	return append(closed, more...), nil
+}
+
+func (s *Store) reopen(ctx context.Context, closed []int64) {
+	if len(closed) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	_, _ = s.pool.Exec(ctx, openTargetsSQL, closed) // ends by itself as well
+}

@@ -1,0 +1,192 @@
+package shadow
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/db-controller/db-controller/schema"
+)
+
+// Outcomes that a caller may want to tell apart.
+var (
+	ErrNotFound = errors.New("not found")
+	ErrExists   = errors.New("already exists")
+	// ErrMoved says that the resource is not at the revision, or has not the uid, that the write asked for.
+	ErrMoved = errors.New("has changed meanwhile")
+	// ErrDeleting says that the resource is on its way out and takes no writes.
+	ErrDeleting = errors.New("is being deleted")
+	// ErrAborted says that the attempt was decided ABORTED, by a target's resolver or a version switch; try again.
+	ErrAborted = errors.New("the write was aborted, try again")
+	// ErrForeignReference says that a write in the caller's own transaction would need another deployment.
+	ErrForeignReference = errors.New("a new reference to another deployment cannot be written inside a transaction of your own: use Save")
+	// ErrUnknown says that the database did not tell whether it committed.
+	ErrUnknown = errors.New("the outcome is not known")
+	// ErrReset says that a resume token cannot be resumed: start with a new snapshot.
+	ErrReset = errors.New("the resume token cannot be resumed, start with a new snapshot")
+	// ErrPosition says that an acknowledged position is not one that this database gave to the caller.
+	ErrPosition = errors.New("not a position of this database for this caller")
+)
+
+// InvalidError is bad input: which field, and what is wrong with it.
+type InvalidError struct {
+	Resource string
+	Err      error
+}
+
+func (e *InvalidError) Error() string {
+	if e.Resource == "" {
+		return e.Err.Error()
+	}
+	return e.Resource + ": " + e.Err.Error()
+}
+
+func (e *InvalidError) Unwrap() error { return e.Err }
+
+// Reason is why a reference was refused.
+type Reason string
+
+// Closing and Unavailable pass; the others do not by themselves.
+const (
+	TargetMissing    Reason = "TARGET_MISSING"
+	TargetDeleting   Reason = "TARGET_DELETING"
+	TargetClosing    Reason = "TARGET_CLOSING"
+	TargetReplaced   Reason = "TARGET_REPLACED"
+	UnknownKind      Reason = "UNKNOWN_KIND"
+	NotImported      Reason = "NOT_IMPORTED"
+	AttemptTooOld    Reason = "ATTEMPT_TOO_OLD"
+	AttemptClosed    Reason = "ATTEMPT_CLOSED"
+	TargetUnreadable Reason = "UNAVAILABLE"
+)
+
+// Refusal is one reference that cannot be.
+type Refusal struct {
+	Holder string // relative name
+	Path   string
+	Target schema.FullName
+	Reason Reason
+	Detail string
+}
+
+func (r Refusal) String() string {
+	what := map[Reason]string{
+		TargetMissing:    "does not exist",
+		TargetDeleting:   "is being deleted",
+		TargetClosing:    "is about to be deleted, try again",
+		TargetReplaced:   "is another resource of the same name now",
+		UnknownKind:      "is of a kind that its deployment does not know",
+		NotImported:      "is of a service that does not let this one refer to it: import it in the descriptor",
+		AttemptTooOld:    "was asked for too late, try again",
+		AttemptClosed:    "was asked for by an attempt that is over, try again",
+		TargetUnreadable: "could not be asked for",
+	}[r.Reason]
+	s := fmt.Sprintf("%s: %s: %s %s", r.Holder, r.Path, r.Target, what)
+	if r.Detail != "" {
+		s += ": " + r.Detail
+	}
+	return s
+}
+
+// RefusedError names every reference that made a write fail. Nothing was written.
+type RefusedError struct {
+	Refusals []Refusal
+}
+
+func (e *RefusedError) Error() string {
+	lines := make([]string, len(e.Refusals))
+	for i, r := range e.Refusals {
+		lines[i] = r.String()
+	}
+	return strings.Join(lines, "\n")
+}
+
+// Only tells whether every refusal has the reason.
+func (e *RefusedError) Only(reason Reason) bool {
+	for _, r := range e.Refusals {
+		if r.Reason != reason {
+			return false
+		}
+	}
+	return len(e.Refusals) > 0
+}
+
+// BlockedError refuses a delete. Holders are the first MaxNamedHolders, Total is how many there are.
+type BlockedError struct {
+	Name    string
+	Holders []Holder
+	Total   int
+	// Undecided says that the holders may only be about to refer.
+	Undecided bool
+}
+
+// MaxNamedHolders is how many holders an error names.
+const MaxNamedHolders = 100
+
+func (e *BlockedError) Error() string {
+	verb := "is referred to by"
+	if e.Undecided {
+		verb = "may be referred to, which is not decided yet, by"
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s cannot be deleted: it %s", e.Name, verb)
+	for i, h := range e.Holders {
+		if i == 5 {
+			break
+		}
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		fmt.Fprintf(&b, " %s (%s)", h.Name, h.Path)
+	}
+	if e.Total > 5 {
+		fmt.Fprintf(&b, " and %d more", e.Total-5)
+	}
+	return b.String()
+}
+
+// UnavailableError names deployments that had to be asked and did not answer.
+type UnavailableError struct {
+	Deployments []schema.DeploymentID
+	Err         error
+}
+
+func (e *UnavailableError) Error() string {
+	names := make([]string, len(e.Deployments))
+	for i, d := range e.Deployments {
+		names[i] = d.String()
+	}
+	return fmt.Sprintf("%s cannot be reached: %v", strings.Join(names, ", "), e.Err)
+}
+
+func (e *UnavailableError) Unwrap() error { return e.Err }
+
+const (
+	codeUniqueViolation      = "23505"
+	codeSerializationFailure = "40001"
+	codeDeadlockDetected     = "40P01"
+)
+
+func hasCode(err error, codes ...string) bool {
+	var pg *pgconn.PgError
+	if !errors.As(err, &pg) {
+		return false
+	}
+	for _, code := range codes {
+		if pg.Code == code {
+			return true
+		}
+	}
+	return false
+}
+
+// again tells whether the transaction did nothing and can simply be run again.
+func again(err error) bool {
+	return hasCode(err, codeSerializationFailure, codeDeadlockDetected)
+}
+
+func violates(err error, constraint string) bool {
+	var pg *pgconn.PgError
+	return errors.As(err, &pg) && pg.Code == codeUniqueViolation && pg.ConstraintName == constraint
+}

@@ -1,0 +1,180 @@
+package shadow
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/db-controller/db-controller/schema"
+)
+
+// MaxAttemptAge is how old an attempt may be to establish anything; closedAttemptRetention is well beyond it, so that
+// an attempt is refused by its age before its tombstone is removed.
+const (
+	MaxAttemptAge          = 12 * time.Hour
+	closedAttemptRetention = 25 * time.Hour
+)
+
+const (
+	// The lock comes with the newest version of each row, and what it shows stays true until the commit: a delete
+	// takes FOR UPDATE first.
+	lockEstablishedSQL = `
+SELECT i.n, s.id, s.uid, s.state, s.closing_until > now()
+FROM unnest($1::int[], $2::text[]) WITH ORDINALITY AS i (kind_id, name, n)
+JOIN dbcontroller.shadow s ON s.kind_id = i.kind_id AND s.name = i.name
+ORDER BY s.id
+FOR SHARE OF s`
+
+	selectClosedSQL = `SELECT EXISTS (SELECT FROM dbcontroller.closed_attempt WHERE attempt = $1), now(), version FROM dbcontroller.meta`
+
+	insertBlockadesSQL = `
+INSERT INTO dbcontroller.blockade (target_id, holder_uid, attempt, field_id, deployment_id, holder_kind_id, behaviour, expires_at, holder_name)
+SELECT i.target_id, i.holder_uid, $1, i.field_id, $2, i.kind_id, i.behaviour, now() + $3, i.name
+FROM unnest($4::bigint[], $5::uuid[], $6::int[], $7::int[], $8::smallint[], $9::text[])
+    AS i (target_id, holder_uid, field_id, kind_id, behaviour, name)
+ON CONFLICT DO NOTHING` // repeated: what is there stays as it is, tentative or confirmed
+)
+
+// Establish makes a tentative blockade for each reference of a holder's attempt, all or nothing; whatever the
+// behaviour, since the target must not vanish before the holder's commit. The answer has a uid for each reference, in
+// order, and the version of this deployment. It fails with *RefusedError that names every target in the way.
+func (s *Store) Establish(ctx context.Context, holder schema.DeploymentID, attempt AttemptID, refs []EstablishReference) ([]uuid.UUID, string, error) {
+	ids, err := s.establishIDs(ctx, holder, refs)
+	if err != nil {
+		return nil, "", err
+	}
+	var (
+		uids        []uuid.UUID
+		versionName string
+	)
+	err = s.inTx(ctx, func(tx pgx.Tx) error {
+		var closed bool
+		var now time.Time
+		targets, refused := make([]int64, len(refs)), make([]Reason, len(refs))
+		uids = make([]uuid.UUID, len(refs))
+		for i := range refused {
+			refused[i] = TargetMissing
+		}
+		b := &pgx.Batch{}
+		b.Queue(lockEstablishedSQL, ids.targetKinds, ids.targetNames).Query(func(rows pgx.Rows) error {
+			var n, id int64
+			var uid uuid.UUID
+			var state State
+			var closing *bool
+			_, err := pgx.ForEachRow(rows, []any{&n, &id, &uid, &state, &closing}, func() error {
+				targets[n-1], uids[n-1] = id, uid
+				refused[n-1] = refusalOf(refs[n-1], uid, state, closing != nil && *closing)
+				return nil
+			})
+			return err
+		})
+		// After the lock: a release of this attempt that came before has committed its tombstone.
+		b.Queue(selectClosedSQL, attempt).QueryRow(func(row pgx.Row) error { return row.Scan(&closed, &now, &versionName) })
+		if err := tx.SendBatch(ctx, b).Close(); err != nil {
+			return fmt.Errorf("lock targets: %w", err)
+		}
+		for i := range refused {
+			switch {
+			case closed:
+				refused[i] = AttemptClosed
+			case now.Sub(attemptTime(attempt)) > MaxAttemptAge:
+				refused[i] = AttemptTooOld
+			}
+		}
+		if err := s.refusals(refs, refused); err != nil {
+			return err
+		}
+		_, err := tx.Exec(ctx, insertBlockadesSQL, attempt, ids.holder, s.cfg.TentativeTTL,
+			targets, ids.holderUIDs, ids.fields, ids.holderKinds, ids.behaviours, ids.holderNames)
+		return err
+	})
+	if err != nil {
+		return nil, "", err
+	}
+	return uids, versionName, nil
+}
+
+func refusalOf(ref EstablishReference, uid uuid.UUID, state State, closing bool) Reason {
+	switch {
+	case ref.TargetUID != uuid.Nil && ref.TargetUID != uid:
+		return TargetReplaced
+	case state != Active:
+		return TargetDeleting
+	case closing:
+		return TargetClosing
+	}
+	return ""
+}
+
+func (s *Store) refusals(refs []EstablishReference, reasons []Reason) error {
+	var out []Refusal
+	for i, reason := range reasons {
+		if reason != "" {
+			out = append(out, Refusal{Holder: refs[i].HolderName, Path: refs[i].Path,
+				Target: schema.FullName{Deployment: s.self, Name: refs[i].TargetName}, Reason: reason})
+		}
+	}
+	if len(out) > 0 {
+		return &RefusedError{Refusals: out}
+	}
+	return nil
+}
+
+// attemptTime is when a UUIDv7 was made, by the clock of the holder's deployment.
+func attemptTime(a AttemptID) time.Time {
+	var ms int64
+	for _, b := range a[:6] {
+		ms = ms<<8 | int64(b)
+	}
+	return time.UnixMilli(ms)
+}
+
+type establishIDs struct {
+	holder                           int32
+	targetKinds, holderKinds, fields []int32
+	targetNames, holderNames         []string
+	holderUIDs                       []uuid.UUID
+	behaviours                       []int16
+}
+
+// establishIDs turns names into numbers, outside the transaction; kinds that this deployment does not know are refused.
+func (s *Store) establishIDs(ctx context.Context, holder schema.DeploymentID, refs []EstablishReference) (*establishIDs, error) {
+	v, err := s.current()
+	if err != nil {
+		return nil, err
+	}
+	reasons := make([]Reason, len(refs))
+	for i, ref := range refs {
+		if kind, err := v.model.KindOf(ref.TargetName); err != nil || kind.ID.Kind != ref.TargetKind {
+			reasons[i] = UnknownKind
+		}
+	}
+	if err := s.refusals(refs, reasons); err != nil {
+		return nil, err
+	}
+	out := &establishIDs{}
+	if out.holder, err = s.names.deployment(ctx, holder); err != nil {
+		return nil, err
+	}
+	for _, ref := range refs {
+		targetKind, err := s.names.kind(ctx, schema.KindID{Service: s.self.Service, Kind: ref.TargetKind})
+		if err != nil {
+			return nil, err
+		}
+		holderKind, err := s.names.kind(ctx, schema.KindID{Service: holder.Service, Kind: ref.HolderKind})
+		if err != nil {
+			return nil, err
+		}
+		field, err := s.names.field(ctx, ref.Path)
+		if err != nil {
+			return nil, err
+		}
+		out.targetKinds, out.holderKinds, out.fields = append(out.targetKinds, targetKind), append(out.holderKinds, holderKind), append(out.fields, field)
+		out.targetNames, out.holderNames = append(out.targetNames, ref.TargetName), append(out.holderNames, ref.HolderName)
+		out.holderUIDs, out.behaviours = append(out.holderUIDs, ref.HolderUID), append(out.behaviours, int16(ref.Behaviour))
+	}
+	return out, nil
+}

@@ -1,0 +1,294 @@
+package shadow
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/db-controller/db-controller/schema"
+)
+
+const (
+	// chunk bounds what one watch holds in memory.
+	chunk = 500
+	// pollInterval is how late a watch can notice what another process committed; this process wakes it up.
+	pollInterval = 500 * time.Millisecond
+	// bookmarkInterval keeps an idle stream alive, and its token young.
+	bookmarkInterval = 5 * time.Second
+	// snapshotTimeout ends a snapshot whose reader is too slow: an open snapshot keeps PostgreSQL from cleaning up.
+	snapshotTimeout = time.Minute
+)
+
+// feed is a table that is its own log: the rows there are, and those that a newer position sees.
+type feed[T any] struct {
+	filter string
+	// snapshotSQL takes args. sinceSQL takes xmax, xip, a position's text, the last sequence number, a limit, and args.
+	snapshotSQL, sinceSQL string
+	args                  []any
+	scan                  func(pgx.CollectableRow) (T, int64, error)
+}
+
+// follow delivers the state at one cut, one end of snapshot, and then everything after it: ordered, each once,
+// without gap; or, with a token, everything after the token's position. It returns when deliver fails, ctx ends, or
+// the database does; a token that cannot be resumed is ErrReset. A reader that is slow is served from the tables: it
+// costs a chunk of memory and delays nobody.
+func follow[T any](ctx context.Context, s *Store, f feed[T], token string, deliver func(schema.Event[T]) error) error {
+	e, err := s.epoch(ctx)
+	if err != nil {
+		return err
+	}
+	var at position
+	if token != "" {
+		if at, err = e.open(token, f.filter); err != nil {
+			return err
+		}
+		if e.compactedBeyond(at) {
+			return fmt.Errorf("%w: it is older than what is kept", ErrReset)
+		}
+	} else if at, err = snapshot(ctx, s, f, deliver); err != nil {
+		return err
+	} else if err := deliver(schema.Event[T]{EndOfSnapshot: true, Token: e.token(at, f.filter)}); err != nil {
+		return err
+	}
+	poll := time.NewTicker(pollInterval)
+	defer poll.Stop()
+	bookmark := time.NewTicker(bookmarkInterval)
+	defer bookmark.Stop()
+	for {
+		woken := s.wake.Wait() // before the look, so that a commit after it is not slept through
+		next, n, err := since(ctx, s, f, at, deliver)
+		if err != nil {
+			return err
+		}
+		at = next
+		if n > 0 {
+			if err := deliver(schema.Event[T]{Token: e.token(at, f.filter)}); err != nil {
+				return err
+			}
+			continue
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-woken:
+		case <-poll.C:
+		case <-bookmark.C:
+			if err := deliver(schema.Event[T]{Token: e.token(at, f.filter)}); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// snapshot delivers the rows as one transaction sees them, and answers that transaction's position.
+func snapshot[T any](ctx context.Context, s *Store, f feed[T], deliver func(schema.Event[T]) error) (at position, err error) {
+	ctx, cancel := context.WithTimeout(ctx, snapshotTimeout)
+	defer cancel()
+	err = pgx.BeginTxFunc(ctx, s.pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
+		var text string
+		if err := tx.QueryRow(ctx, `SELECT pg_current_snapshot()::text`).Scan(&text); err != nil {
+			return err
+		}
+		if at, err = parsePosition(text); err != nil {
+			return err
+		}
+		rows, err := tx.Query(ctx, f.snapshotSQL, f.args...)
+		if err != nil {
+			return err
+		}
+		defer rows.Close()
+		items := make([]T, 0, chunk)
+		for rows.Next() {
+			item, _, err := f.scan(rows)
+			if err != nil {
+				return err
+			}
+			if items = append(items, item); len(items) == chunk {
+				if err := deliver(schema.Event[T]{Items: items}); err != nil {
+					return err
+				}
+				items = make([]T, 0, chunk)
+			}
+		}
+		if err := rows.Err(); err != nil || len(items) == 0 {
+			return err
+		}
+		return deliver(schema.Event[T]{Items: items})
+	})
+	if err != nil {
+		return at, fmt.Errorf("snapshot of %s: %w", f.filter, err)
+	}
+	return at, nil
+}
+
+// since delivers what is visible now and was not at a position, and answers the position of now. The first page's own
+// snapshot is the end of the window; further pages stay inside it.
+func since[T any](ctx context.Context, s *Store, f feed[T], at position, deliver func(schema.Event[T]) error) (next position, n int, err error) {
+	var until *string
+	for after := int64(0); ; {
+		rows, err := s.pool.Query(ctx, f.sinceSQL, append([]any{at.xmax, at.xip, until, after, chunk}, f.args...)...)
+		if err != nil {
+			return at, n, fmt.Errorf("follow %s: %w", f.filter, err)
+		}
+		var items []T
+		var text string
+		for rows.Next() {
+			item, seq, err := f.scan(&withSnapshot{rows, &text})
+			if err != nil {
+				rows.Close()
+				return at, n, fmt.Errorf("follow %s: %w", f.filter, err)
+			}
+			if seq > 0 {
+				items, after = append(items, item), seq
+			}
+		}
+		if err := rows.Err(); err != nil {
+			return at, n, fmt.Errorf("follow %s: %w", f.filter, err)
+		}
+		if until == nil {
+			until = &text
+		}
+		if len(items) > 0 {
+			if err := deliver(schema.Event[T]{Items: items}); err != nil {
+				return at, n, err
+			}
+		}
+		if n += len(items); len(items) < chunk {
+			next, err = parsePosition(*until)
+			return next, n, err
+		}
+	}
+}
+
+// withSnapshot takes the first column, the statement's own snapshot, away from the scan.
+type withSnapshot struct {
+	pgx.CollectableRow
+	text *string
+}
+
+func (r *withSnapshot) Scan(dest ...any) error {
+	return r.CollectableRow.Scan(append([]any{r.text}, dest...)...)
+}
+
+// The left join gives a row without an item where there is none, so that the statement's snapshot is always told.
+// (xid >= xmax OR xid = ANY (running) is what can be new, by index; what is visible in $3 ends the window.)
+const (
+	noticesSnapshotSQL = `
+SELECT n.seq, k.kind, s.name, s.uid
+FROM dbcontroller.notice n
+JOIN dbcontroller.shadow s ON s.id = n.target_id
+JOIN dbcontroller.kind k ON k.id = s.kind_id
+WHERE n.deployment_id = $1 ORDER BY n.seq`
+
+	noticesSinceSQL = `
+SELECT pg_current_snapshot()::text, x.* FROM (VALUES (1)) AS one
+LEFT JOIN LATERAL (
+    SELECT n.seq, k.kind, s.name, s.uid
+    FROM dbcontroller.notice n
+    JOIN dbcontroller.shadow s ON s.id = n.target_id
+    JOIN dbcontroller.kind k ON k.id = s.kind_id
+    WHERE (n.xid >= $1::text::xid8 OR n.xid = ANY ($2::text[]::xid8[]))
+        AND ($3::text IS NULL OR pg_visible_in_snapshot(n.xid, $3::text::pg_snapshot))
+        AND n.seq > $4 AND n.deployment_id = $6
+    ORDER BY n.seq LIMIT $5
+) AS x ON true`
+)
+
+// WatchDeletions follows the deletions that a holder's deployment has to act upon and has not acknowledged.
+func (s *Store) WatchDeletions(ctx context.Context, holder schema.DeploymentID, token string, deliver func(schema.Event[schema.Deletion]) error) error {
+	deployment, err := s.names.deployment(ctx, holder)
+	if err != nil {
+		return err
+	}
+	return follow(ctx, s, feed[schema.Deletion]{
+		filter: noticesFilter(holder), snapshotSQL: noticesSnapshotSQL, sinceSQL: noticesSinceSQL, args: []any{deployment},
+		scan: func(row pgx.CollectableRow) (d schema.Deletion, seq int64, err error) {
+			var n *int64
+			var kind, name *string
+			var uid *uuid.UUID
+			if err := row.Scan(&n, &kind, &name, &uid); err != nil || n == nil {
+				return d, 0, err
+			}
+			return schema.Deletion{Kind: *kind, Name: *name, UID: *uid}, *n, nil
+		},
+	}, token, deliver)
+}
+
+const (
+	workSnapshotSQL = `
+SELECT w.seq, w.action, d.service, d.region, w.created_at
+FROM dbcontroller.work w JOIN dbcontroller.deployment d ON d.id = w.deployment_id
+WHERE w.shard = ANY ($1) ORDER BY w.seq`
+
+	workSinceSQL = `
+SELECT pg_current_snapshot()::text, x.* FROM (VALUES (1)) AS one
+LEFT JOIN LATERAL (
+    SELECT w.seq, w.action, d.service, d.region, w.created_at
+    FROM dbcontroller.work w JOIN dbcontroller.deployment d ON d.id = w.deployment_id
+    WHERE (w.xid >= $1::text::xid8 OR w.xid = ANY ($2::text[]::xid8[]))
+        AND ($3::text IS NULL OR pg_visible_in_snapshot(w.xid, $3::text::pg_snapshot))
+        AND w.seq > $4 AND w.shard = ANY ($6)
+    ORDER BY w.seq LIMIT $5
+) AS x ON true`
+)
+
+// WatchWork follows the outstanding work of some shards: what makes shadows PENDING, and DELETING ones worth a look.
+func (s *Store) WatchWork(ctx context.Context, shards []int16, token string, deliver func(schema.Event[schema.Work]) error) error {
+	return follow(ctx, s, feed[schema.Work]{
+		filter: fmt.Sprint("work of shards ", shards), snapshotSQL: workSnapshotSQL, sinceSQL: workSinceSQL, args: []any{shards},
+		scan: func(row pgx.CollectableRow) (w schema.Work, seq int64, err error) {
+			var n *int64
+			var action *schema.Action
+			var service, region *string
+			var created *time.Time
+			if err := row.Scan(&n, &action, &service, &region, &created); err != nil || n == nil {
+				return w, 0, err
+			}
+			return schema.Work{Seq: *n, Action: *action, Deployment: schema.DeploymentID{Service: *service, Region: *region}, CreatedAt: *created}, *n, nil
+		},
+	}, token, deliver)
+}
+
+const (
+	resourcesSnapshotSQL = `
+SELECT s.id, ` + resourceColumns + `
+FROM dbcontroller.shadow s LEFT JOIN dbcontroller.resource r USING (id)
+WHERE $1::int = 0 OR s.kind_id = $1 ORDER BY s.kind_id, s.name`
+
+	resourcesSinceSQL = `
+SELECT pg_current_snapshot()::text, x.* FROM (VALUES (1)) AS one
+LEFT JOIN LATERAL (
+    SELECT seq, uid, kind_id, name, state, revision, generation, created_at, changed_at, labels, body
+    FROM dbcontroller.change
+    WHERE (xid >= $1::text::xid8 OR xid = ANY ($2::text[]::xid8[]))
+        AND ($3::text IS NULL OR pg_visible_in_snapshot(xid, $3::text::pg_snapshot))
+        AND seq > $4 AND ($6::int = 0 OR kind_id = $6)
+    ORDER BY seq LIMIT $5
+) AS x ON true`
+)
+
+// WatchResources follows the resources of a kind, or of all kinds when it is empty. What is gone comes as an item in
+// state Gone, with name, kind, uid and revision.
+func (s *Store) WatchResources(ctx context.Context, kindName, token string, deliver func(schema.Event[Resource]) error) error {
+	v, err := s.current()
+	if err != nil {
+		return err
+	}
+	var kindID int32
+	if kindName != "" {
+		kind, err := v.model.Kind(kindName)
+		if err != nil {
+			return &InvalidError{Err: err}
+		}
+		if kindID, err = s.names.kind(ctx, kind.ID); err != nil {
+			return err
+		}
+	}
+	return follow(ctx, s, feed[Resource]{
+		filter: "resources of kind " + kindName, snapshotSQL: resourcesSnapshotSQL, sinceSQL: resourcesSinceSQL, args: []any{kindID},
+		scan: s.scanChange(ctx),
+	}, token, deliver)
+}

@@ -1,0 +1,165 @@
+package shadow
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/db-controller/db-controller/schema"
+)
+
+const (
+	acknowledgeSQL = `
+WITH done AS (
+    DELETE FROM dbcontroller.notice n
+    USING dbcontroller.shadow s
+    WHERE n.deployment_id = $1 AND s.id = n.target_id AND pg_visible_in_snapshot(n.xid, $2::text::pg_snapshot)
+        AND NOT s.uid = ANY ($3)
+    RETURNING n.target_id
+)
+INSERT INTO dbcontroller.work (action, shard, deployment_id, target_id)
+SELECT DISTINCT 3, s.shard, $4::int, s.id FROM done JOIN dbcontroller.shadow s ON s.id = done.target_id`
+)
+
+// Acknowledge says that a holder's deployment has done all that it was told up to a position of its watch, except
+// for some uids. A notice counts when the transaction that wrote it is visible in the position. It fails with
+// ErrPosition when the position is not one of this database's present epoch for this deployment.
+func (s *Store) Acknowledge(ctx context.Context, holder schema.DeploymentID, token string, except []uuid.UUID) error {
+	deployment, err := s.names.deployment(ctx, holder)
+	if err != nil {
+		return err
+	}
+	position, err := s.openToken(ctx, token, noticesFilter(holder))
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrPosition, err)
+	}
+	err = s.inTx(ctx, func(tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, acknowledgeSQL, deployment, position.text, except, s.selfID)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("acknowledge deletions: %w", err)
+	}
+	return nil
+}
+
+const (
+	selectFinaliseSQL = `SELECT DISTINCT target_id FROM dbcontroller.work WHERE seq = ANY ($1) AND action = 3`
+
+	lockDeletingSQL = `
+SELECT id FROM dbcontroller.shadow WHERE id = ANY ($1) AND state = 2 ORDER BY id FOR UPDATE`
+
+	// Whoever refers is ACTIVE: holders that are DELETING have dropped their references.
+	nothingLeftSQL = `
+SELECT t FROM unnest($1::bigint[]) AS t
+WHERE NOT EXISTS (SELECT FROM dbcontroller.blockade WHERE target_id = t)
+    AND NOT EXISTS (SELECT FROM dbcontroller.notice WHERE target_id = t)
+    AND NOT EXISTS (SELECT FROM dbcontroller.reference WHERE target_id = t AND behaviour < 6)`
+
+	doneSQL = `DELETE FROM dbcontroller.work WHERE seq = ANY ($1)`
+)
+
+// Finalise looks again at the resources of some pieces of work: what is DELETING and waits for nothing any more is
+// removed. The work is done in the same transaction; what still waits is looked at again when something it waits for
+// has changed.
+func (s *Store) Finalise(ctx context.Context, seqs []int64) (removed int, err error) {
+	err = s.inTx(ctx, func(tx pgx.Tx) error {
+		rows, err := tx.Query(ctx, selectFinaliseSQL, seqs)
+		if err != nil {
+			return err
+		}
+		targets, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+		if err != nil {
+			return err
+		}
+		if rows, err = tx.Query(ctx, lockDeletingSQL, targets); err != nil {
+			return err
+		}
+		if targets, err = pgx.CollectRows(rows, pgx.RowTo[int64]); err != nil {
+			return err
+		}
+		if rows, err = tx.Query(ctx, nothingLeftSQL, targets); err != nil {
+			return err
+		}
+		free, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+		if err != nil {
+			return err
+		}
+		removed = len(free)
+		b := &pgx.Batch{}
+		b.Queue(removeSQL, free, s.selfID)
+		b.Queue(removeDanglingSQL, free)
+		b.Queue(doneSQL, seqs)
+		return tx.SendBatch(ctx, b).Close()
+	})
+	if err != nil {
+		return 0, fmt.Errorf("finalise: %w", err)
+	}
+	return removed, nil
+}
+
+const selectMessagesSQL = `
+SELECT seq, action, attempt, holder_uid, field_id, target_uid FROM dbcontroller.work
+WHERE seq = ANY ($1) AND deployment_id = $2 AND action IN (1, 2)`
+
+// Messages are what pieces of work come to, as they are now: what this deployment owes to another one.
+type Messages struct {
+	Confirm  []AttemptID
+	Release  []BlockadeKey
+	Abandon  []AttemptID
+	finished []int64
+}
+
+// Messages reads the messages of some pieces of work for a deployment. Work that is done already has none.
+func (s *Store) Messages(ctx context.Context, to schema.DeploymentID, seqs []int64) (*Messages, error) {
+	deployment, err := s.names.deployment(ctx, to)
+	if err != nil {
+		return nil, err
+	}
+	type row struct {
+		Seq       int64
+		Action    schema.Action
+		Attempt   uuid.UUID
+		HolderUID *uuid.UUID
+		Field     *int32
+		TargetUID *uuid.UUID
+	}
+	rows, err := s.pool.Query(ctx, selectMessagesSQL, seqs, deployment)
+	if err != nil {
+		return nil, fmt.Errorf("read work: %w", err)
+	}
+	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[row])
+	if err != nil {
+		return nil, fmt.Errorf("read work: %w", err)
+	}
+	m := &Messages{}
+	for _, r := range found {
+		m.finished = append(m.finished, r.Seq)
+		switch {
+		case r.Action == schema.Confirm:
+			m.Confirm = append(m.Confirm, r.Attempt)
+		case r.HolderUID == nil:
+			m.Abandon = append(m.Abandon, r.Attempt)
+		default:
+			path, err := s.names.fieldOf(ctx, s.pool, *r.Field)
+			if err != nil {
+				return nil, err
+			}
+			m.Release = append(m.Release, BlockadeKey{Attempt: r.Attempt, HolderUID: *r.HolderUID, Path: path, TargetUID: *r.TargetUID})
+		}
+	}
+	return m, nil
+}
+
+// Delivered says that the other deployment has taken the messages.
+func (s *Store) Delivered(ctx context.Context, m *Messages) error {
+	if len(m.finished) == 0 {
+		return nil
+	}
+	if _, err := s.pool.Exec(ctx, doneSQL, m.finished); err != nil {
+		return fmt.Errorf("finish work: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,134 @@
+package shadow
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/db-controller/db-controller/schema"
+)
+
+// names maps names that stand once in the database to their numbers, and back. Rows are never removed or changed, so
+// what is known stays true. The memory is that of the distinct deployments, kinds and field paths.
+type names struct {
+	pool *pgxpool.Pool
+
+	mu          sync.RWMutex
+	deployments twoWay[schema.DeploymentID] // guarded by mu
+	kinds       twoWay[schema.KindID]       // guarded by mu
+	fields      twoWay[string]              // guarded by mu
+}
+
+type twoWay[T comparable] struct {
+	ids  map[T]int32
+	text map[int32]T
+}
+
+func newTwoWay[T comparable]() twoWay[T] {
+	return twoWay[T]{ids: map[T]int32{}, text: map[int32]T{}}
+}
+
+func (m twoWay[T]) put(v T, id int32) { m.ids[v], m.text[id] = id, v }
+
+func newNames(pool *pgxpool.Pool) *names {
+	return &names{pool: pool, deployments: newTwoWay[schema.DeploymentID](), kinds: newTwoWay[schema.KindID](), fields: newTwoWay[string]()}
+}
+
+const (
+	insertDeploymentSQL = `INSERT INTO dbcontroller.deployment (service, region) VALUES ($1, $2) ON CONFLICT DO NOTHING`
+	insertKindSQL       = `INSERT INTO dbcontroller.kind (service, kind) VALUES ($1, $2) ON CONFLICT DO NOTHING`
+	insertFieldSQL      = `INSERT INTO dbcontroller.field (path) VALUES ($1) ON CONFLICT DO NOTHING`
+	selectDeploymentSQL = `SELECT id, service, region FROM dbcontroller.deployment`
+	selectKindSQL       = `SELECT id, service, kind FROM dbcontroller.kind`
+	selectFieldSQL      = `SELECT id, path FROM dbcontroller.field`
+)
+
+func (n *names) deployment(ctx context.Context, d schema.DeploymentID) (int32, error) {
+	return intern(ctx, n, &n.deployments, d, insertDeploymentSQL, d.Service, d.Region)
+}
+
+func (n *names) kind(ctx context.Context, k schema.KindID) (int32, error) {
+	return intern(ctx, n, &n.kinds, k, insertKindSQL, k.Service, k.Kind)
+}
+
+func (n *names) field(ctx context.Context, path string) (int32, error) {
+	return intern(ctx, n, &n.fields, path, insertFieldSQL, path)
+}
+
+func (n *names) deploymentOf(ctx context.Context, q querier, id int32) (schema.DeploymentID, error) {
+	return lookUp(ctx, n, q, &n.deployments, id)
+}
+
+func (n *names) kindOf(ctx context.Context, q querier, id int32) (schema.KindID, error) {
+	return lookUp(ctx, n, q, &n.kinds, id)
+}
+
+func (n *names) fieldOf(ctx context.Context, q querier, id int32) (string, error) {
+	return lookUp(ctx, n, q, &n.fields, id)
+}
+
+// intern stores a new name by itself, never inside a transaction: names are harmless when the transaction fails.
+func intern[T comparable](ctx context.Context, n *names, m *twoWay[T], v T, insert string, args ...any) (int32, error) {
+	n.mu.RLock()
+	id, ok := m.ids[v]
+	n.mu.RUnlock()
+	if ok {
+		return id, nil
+	}
+	if _, err := n.pool.Exec(ctx, insert, args...); err != nil {
+		return 0, fmt.Errorf("store a name: %w", err)
+	}
+	if err := n.load(ctx, n.pool); err != nil {
+		return 0, err
+	}
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	if id, ok = m.ids[v]; !ok {
+		return 0, fmt.Errorf("name %v was stored and is not there", v)
+	}
+	return id, nil
+}
+
+// lookUp reads missing names through q, so that inside a transaction it needs no second connection (I22).
+func lookUp[T comparable](ctx context.Context, n *names, q querier, m *twoWay[T], id int32) (T, error) {
+	n.mu.RLock()
+	v, ok := m.text[id]
+	n.mu.RUnlock()
+	if ok {
+		return v, nil
+	}
+	if err := n.load(ctx, q); err != nil {
+		return v, err
+	}
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	if v, ok = m.text[id]; !ok {
+		return v, fmt.Errorf("no name has the number %d", id)
+	}
+	return v, nil
+}
+
+func (n *names) load(ctx context.Context, q querier) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var id int32
+	var a, b string
+	each := func(sql string, into []any, put func()) error {
+		rows, err := q.Query(ctx, sql)
+		if err != nil {
+			return fmt.Errorf("read names: %w", err)
+		}
+		_, err = pgx.ForEachRow(rows, into, func() error { put(); return nil })
+		return err
+	}
+	if err := each(selectDeploymentSQL, []any{&id, &a, &b}, func() { n.deployments.put(schema.DeploymentID{Service: a, Region: b}, id) }); err != nil {
+		return err
+	}
+	if err := each(selectKindSQL, []any{&id, &a, &b}, func() { n.kinds.put(schema.KindID{Service: a, Kind: b}, id) }); err != nil {
+		return err
+	}
+	return each(selectFieldSQL, []any{&id, &a}, func() { n.fields.put(a, id) })
+}

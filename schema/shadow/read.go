@@ -1,0 +1,163 @@
+package shadow
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+)
+
+const (
+	resourceColumns = `s.uid, s.kind_id, s.name, s.state, s.revision, s.generation, s.created_at, s.updated_at, r.labels, r.body`
+
+	getSQL = `SELECT ` + resourceColumns + `
+FROM dbcontroller.shadow s LEFT JOIN dbcontroller.resource r USING (id)
+WHERE s.kind_id = $1 AND s.name = $2`
+
+	listSQL = `SELECT ` + resourceColumns + `
+FROM dbcontroller.shadow s LEFT JOIN dbcontroller.resource r USING (id)
+WHERE s.kind_id = $1 AND s.name > $2
+ORDER BY s.name LIMIT $3`
+
+	conditionsSQL = `
+SELECT 'BLOCKED', d.service || '/' || d.region, count(*), min('//' || d.service || '/' || d.region || '/' || b.holder_name)
+FROM dbcontroller.blockade b JOIN dbcontroller.deployment d ON d.id = b.deployment_id
+JOIN dbcontroller.shadow s ON s.id = b.target_id
+WHERE s.kind_id = $1 AND s.name = $2 AND s.state = 2 GROUP BY 2
+UNION ALL
+SELECT 'BLOCKED', '', count(*), min(h.name)
+FROM dbcontroller.reference r JOIN dbcontroller.shadow h ON h.id = r.holder_id
+JOIN dbcontroller.shadow s ON s.id = r.target_id
+WHERE s.kind_id = $1 AND s.name = $2 AND s.state = 2 AND r.behaviour = 1 HAVING count(*) > 0
+UNION ALL
+SELECT DISTINCT 'WAITING', d.service || '/' || d.region, 0, ''
+FROM dbcontroller.notice n JOIN dbcontroller.deployment d ON d.id = n.deployment_id
+JOIN dbcontroller.shadow s ON s.id = n.target_id
+WHERE s.kind_id = $1 AND s.name = $2 AND s.state = 2
+ORDER BY 1, 2`
+)
+
+type scannedResource struct {
+	Resource
+	kindID int32
+}
+
+func scanResource(row pgx.CollectableRow) (r scannedResource, err error) {
+	var labels []byte
+	if err = row.Scan(&r.UID, &r.kindID, &r.Name, &r.State, &r.Revision, &r.Generation, &r.CreatedAt, &r.UpdatedAt, &labels, &r.Body); err != nil {
+		return r, err
+	}
+	if labels != nil {
+		err = json.Unmarshal(labels, &r.Labels)
+	}
+	return r, err
+}
+
+// Get reads one resource. It fails with ErrNotFound or *InvalidError.
+func (s *Store) Get(ctx context.Context, name string) (*Resource, error) {
+	kindID, err := s.kindOfName(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	return s.get(ctx, s.pool, kindID, name)
+}
+
+func (s *Store) kindOfName(ctx context.Context, name string) (int32, error) {
+	v, err := s.current()
+	if err != nil {
+		return 0, err
+	}
+	kind, err := v.model.KindOf(name)
+	if err != nil {
+		return 0, &InvalidError{Err: err}
+	}
+	return s.names.kind(ctx, kind.ID)
+}
+
+func (s *Store) get(ctx context.Context, q querier, kindID int32, name string) (*Resource, error) {
+	rows, err := q.Query(ctx, getSQL, kindID, name)
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", name, err)
+	}
+	found, err := pgx.CollectExactlyOneRow(rows, scanResource)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil, fmt.Errorf("%s: %w", name, ErrNotFound)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", name, err)
+	}
+	kind, err := s.names.kindOf(ctx, q, found.kindID)
+	found.Kind = kind.Kind
+	return &found.Resource, err
+}
+
+// List reads up to limit resources of a kind in the order of their names, after a name.
+func (s *Store) List(ctx context.Context, kindName, after string, limit int) ([]Resource, error) {
+	v, err := s.current()
+	if err != nil {
+		return nil, err
+	}
+	kind, err := v.model.Kind(kindName)
+	if err != nil {
+		return nil, &InvalidError{Err: err}
+	}
+	kindID, err := s.names.kind(ctx, kind.ID)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := s.pool.Query(ctx, listSQL, kindID, after, limit)
+	if err != nil {
+		return nil, fmt.Errorf("list %s: %w", kindName, err)
+	}
+	found, err := pgx.CollectRows(rows, scanResource)
+	if err != nil {
+		return nil, fmt.Errorf("list %s: %w", kindName, err)
+	}
+	out := make([]Resource, len(found))
+	for i, r := range found {
+		out[i] = r.Resource
+		out[i].Kind = kindName
+	}
+	return out, nil
+}
+
+// Condition is why a resource is still DELETING: BLOCKED by holders, or WAITING for a deployment to act.
+type Condition struct {
+	Type    string
+	Message string
+}
+
+// Conditions tells what a resource in DELETING waits for; nothing for any other.
+func (s *Store) Conditions(ctx context.Context, name string) ([]Condition, error) {
+	kindID, err := s.kindOfName(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := s.pool.Query(ctx, conditionsSQL, kindID, name)
+	if err != nil {
+		return nil, fmt.Errorf("read conditions of %s: %w", name, err)
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (c Condition, err error) {
+		var deployment, first string
+		var n int
+		if err = row.Scan(&c.Type, &deployment, &n, &first); err != nil {
+			return c, err
+		}
+		if deployment == "" {
+			first = schemaName(s, first)
+		}
+		switch {
+		case c.Type == "WAITING":
+			c.Message = "for " + deployment + " to cascade or unset"
+		case n == 1:
+			c.Message = "by " + first
+		default:
+			c.Message = fmt.Sprintf("by %s and %d more", first, n-1)
+		}
+		return c, nil
+	})
+}
+
+func schemaName(s *Store, relative string) string { return "//" + s.self.String() + "/" + relative }

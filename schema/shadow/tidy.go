@@ -1,0 +1,116 @@
+package shadow
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/db-controller/db-controller/schema"
+)
+
+// abortedRetention is longer than any transaction can live: what commits later than that has been cut by PostgreSQL's
+// session time-outs, so nobody can still need the decision.
+const abortedRetention = 25 * time.Hour
+
+const (
+	tidyAttemptsSQL = `
+DELETE FROM dbcontroller.attempt WHERE id IN (
+    SELECT id FROM dbcontroller.attempt a
+    WHERE NOT committed AND decided_at < now() - $1::interval
+        OR committed AND decided_at < now() - interval '1 hour'
+            AND NOT EXISTS (SELECT FROM dbcontroller.work w WHERE w.action = 1 AND w.attempt = a.id)
+    ORDER BY decided_at LIMIT $2
+)`
+
+	tidyClosedSQL = `
+DELETE FROM dbcontroller.closed_attempt WHERE attempt IN (
+    SELECT attempt FROM dbcontroller.closed_attempt WHERE closed_at < now() - $1::interval ORDER BY closed_at LIMIT $2
+)`
+
+	// The mark moves in the transaction that removes, so that no token is honoured for rows that are gone.
+	compactSQL = `
+WITH old AS (
+    DELETE FROM dbcontroller.change WHERE seq IN (
+        SELECT seq FROM (SELECT seq, changed_at FROM dbcontroller.change ORDER BY seq LIMIT $2) AS oldest
+        WHERE changed_at < now() - $1::interval
+    ) RETURNING xid
+), newest AS (
+    SELECT xid FROM old ORDER BY xid DESC LIMIT 1
+), marked AS (
+    UPDATE dbcontroller.meta SET compacted = newest.xid FROM newest WHERE newest.xid > meta.compacted
+)
+SELECT count(*) FROM old`
+)
+
+// Tidy removes some of what nobody needs any more: old decisions, tombstones, change rows. It tells whether there may
+// be more.
+func (s *Store) Tidy(ctx context.Context) (more bool, err error) {
+	const limit = 5000
+	for _, t := range []struct {
+		sql string
+		age time.Duration
+	}{{tidyAttemptsSQL, abortedRetention}, {tidyClosedSQL, closedAttemptRetention}} {
+		tag, err := s.pool.Exec(ctx, t.sql, t.age, limit)
+		if err != nil {
+			return false, fmt.Errorf("tidy: %w", err)
+		}
+		more = more || tag.RowsAffected() == limit
+	}
+	var n int
+	if err := s.pool.QueryRow(ctx, compactSQL, s.cfg.Retention, limit).Scan(&n); err != nil {
+		return false, fmt.Errorf("compact changes: %w", err)
+	}
+	return more || n == limit, nil
+}
+
+const countsSQL = `
+SELECT w.action::int, d.service || '/' || d.region, count(*), COALESCE(extract(epoch FROM now() - min(w.created_at)), 0)::float8
+FROM dbcontroller.work w JOIN dbcontroller.deployment d ON d.id = w.deployment_id GROUP BY 1, 2
+UNION ALL
+SELECT 101, d.service || '/' || d.region, count(*), 0
+FROM dbcontroller.notice n JOIN dbcontroller.deployment d ON d.id = n.deployment_id GROUP BY 2
+UNION ALL
+SELECT 102, '', count(*), COALESCE(extract(epoch FROM now() - min(updated_at)), 0)::float8 FROM dbcontroller.shadow WHERE state = 2
+UNION ALL
+SELECT 103, d.service || '/' || d.region, count(*), COALESCE(extract(epoch FROM now() - min(b.expires_at)), 0)::float8
+FROM dbcontroller.blockade b JOIN dbcontroller.deployment d ON d.id = b.deployment_id WHERE b.expires_at <= now() GROUP BY 2`
+
+// Outstanding is how much of one group of work there is for a deployment, and the age of the oldest in seconds.
+type Outstanding struct {
+	Group      string
+	Deployment string
+	Count      int64
+	Oldest     float64
+}
+
+// Outstanding counts what is not settled: messages owed (confirm, release), looks owed (finalise), deletions that
+// others have not acknowledged, resources in DELETING, and expired undecided blockades.
+func (s *Store) Outstanding(ctx context.Context) ([]Outstanding, error) {
+	rows, err := s.pool.Query(ctx, countsSQL)
+	if err != nil {
+		return nil, fmt.Errorf("count outstanding work: %w", err)
+	}
+	defer rows.Close()
+	var out []Outstanding
+	for rows.Next() {
+		var o Outstanding
+		var group int
+		if err := rows.Scan(&group, &o.Deployment, &o.Count, &o.Oldest); err != nil {
+			return nil, fmt.Errorf("count outstanding work: %w", err)
+		}
+		switch group {
+		case 101:
+			o.Group = "acknowledge"
+		case 102:
+			o.Group = "deleting"
+		case 103:
+			o.Group = "resolve"
+		default:
+			o.Group = schema.Action(group).String()
+		}
+		if o.Count > 0 {
+			out = append(out, o)
+		}
+	}
+	return out, rows.Err()
+}

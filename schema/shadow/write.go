@@ -1,0 +1,405 @@
+package shadow
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/db-controller/db-controller/schema"
+)
+
+const (
+	selectGenerationSQL = `SELECT generation, now() FROM dbcontroller.meta`
+
+	lockTargetsSQL = `
+SELECT s.id, s.kind_id, s.name, s.state, s.closing_until > now()
+FROM dbcontroller.shadow s
+JOIN unnest($1::int[], $2::text[]) AS i (kind_id, name) ON s.kind_id = i.kind_id AND s.name = i.name
+ORDER BY s.id
+FOR SHARE OF s`
+
+	lockOwnSQL = `
+SELECT id, revision, state FROM dbcontroller.shadow WHERE id = ANY ($1) ORDER BY id FOR NO KEY UPDATE`
+
+	// After the locks, so that the revisions of one resource are in the order of its commits.
+	takeNumbersSQL = `
+SELECT nextval('dbcontroller.revision'), CASE WHEN n <= $2 THEN nextval('dbcontroller.object_id') ELSE 0 END
+FROM generate_series(1, $1) AS n`
+
+	commitAttemptSQL = `INSERT INTO dbcontroller.attempt (id, committed) VALUES ($1, true)`
+
+	insertResourcesSQL = `
+WITH i AS (
+    SELECT * FROM unnest($1::bigint[], $2::uuid[], $3::int[], $4::text[], $5::smallint[], $6::bigint[], $7::text[], $8::text[])
+        AS i (id, uid, kind_id, name, shard, revision, labels, body)
+), s AS (
+    INSERT INTO dbcontroller.shadow (id, uid, kind_id, state, shard, revision, generation, name)
+    SELECT id, uid, kind_id, 1, shard, revision, 1, name FROM i
+    RETURNING id
+), r AS (
+    INSERT INTO dbcontroller.resource (id, labels, body) SELECT id, labels::jsonb, body::jsonb FROM i
+)
+INSERT INTO dbcontroller.change (uid, revision, generation, kind_id, state, created_at, name, labels, body)
+SELECT i.uid, i.revision, 1, i.kind_id, 1, now(), i.name, i.labels::jsonb, i.body::jsonb
+FROM s JOIN i USING (id)` // from s: the change's number is taken after the insert has waited for whoever had the name
+
+	updateResourcesSQL = `
+WITH i AS (
+    SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::text[]) AS i (id, revision, labels, body)
+), s AS (
+    UPDATE dbcontroller.shadow s
+    SET revision = i.revision, generation = s.generation + (r.body <> i.body::jsonb)::int, updated_at = now()
+    FROM i JOIN dbcontroller.resource r ON r.id = i.id
+    WHERE s.id = i.id
+    RETURNING s.id, s.uid, s.kind_id, s.name, s.revision, s.generation, s.created_at, i.labels, i.body
+), r AS (
+    UPDATE dbcontroller.resource r SET labels = i.labels::jsonb, body = i.body::jsonb FROM i WHERE r.id = i.id
+), c AS (
+    INSERT INTO dbcontroller.change (uid, revision, generation, kind_id, state, created_at, name, labels, body)
+    SELECT uid, revision, generation, kind_id, 1, created_at, name, labels::jsonb, body::jsonb FROM s
+)
+SELECT id, generation FROM s`
+
+	// What was dropped is released at foreign targets that it blocked; local ones that it blocked are looked at again.
+	dropReferencesSQL = `
+WITH gone AS (
+    DELETE FROM dbcontroller.reference r
+    USING unnest($1::bigint[], $2::int[], $3::bigint[]) AS i (holder_id, field_id, target_id)
+    WHERE r.holder_id = i.holder_id AND r.field_id = i.field_id AND r.target_id = i.target_id
+    RETURNING r.*
+), released AS (
+    INSERT INTO dbcontroller.work (action, shard, deployment_id, attempt, holder_uid, field_id, target_uid)
+    SELECT 2, s.shard, f.deployment_id, gone.attempt, s.uid, gone.field_id, f.uid
+    FROM gone
+    JOIN dbcontroller.shadow s ON s.id = gone.holder_id
+    JOIN dbcontroller.foreign_target f ON f.id = gone.target_id
+    WHERE gone.behaviour = 1
+)
+INSERT INTO dbcontroller.work (action, shard, deployment_id, target_id)
+SELECT DISTINCT 3, t.shard, $4::int, t.id
+FROM gone JOIN dbcontroller.shadow t ON t.id = gone.target_id
+WHERE gone.behaviour = 1`
+
+	insertLocalReferencesSQL = `
+INSERT INTO dbcontroller.reference (holder_id, target_id, field_id, behaviour)
+SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::smallint[])`
+
+	insertForeignTargetsSQL = `
+INSERT INTO dbcontroller.foreign_target (uid, deployment_id, kind_id, name)
+SELECT DISTINCT * FROM unnest($1::uuid[], $2::int[], $3::int[], $4::text[]) AS i (uid, deployment_id, kind_id, name)
+WHERE NOT EXISTS (SELECT FROM dbcontroller.foreign_target f WHERE f.uid = i.uid AND f.deployment_id = i.deployment_id)
+ON CONFLICT DO NOTHING`
+
+	// FOR KEY SHARE keeps the row from being cleaned away; it is no obstacle to other holders of the same target.
+	insertForeignReferencesSQL = `
+WITH f AS (
+    SELECT id, uid, deployment_id FROM dbcontroller.foreign_target
+    WHERE uid = ANY ($2::uuid[]) FOR KEY SHARE
+)
+INSERT INTO dbcontroller.reference (holder_id, target_id, attempt, field_id, behaviour)
+SELECT i.holder_id, f.id, $6, i.field_id, i.behaviour
+FROM unnest($1::bigint[], $2::uuid[], $3::int[], $4::int[], $5::smallint[]) AS i (holder_id, uid, deployment_id, field_id, behaviour)
+JOIN f ON f.uid = i.uid AND f.deployment_id = i.deployment_id`
+
+	confirmWorkSQL = `
+INSERT INTO dbcontroller.work (action, shard, deployment_id, attempt)
+SELECT 1, $1, d, $2 FROM unnest($3::int[]) AS d`
+)
+
+// write does everything that a save does in its transaction: two round trips, one that locks and one that writes.
+func (s *Store) write(ctx context.Context, tx pgx.Tx, sv *saving) ([]Resource, error) {
+	now, revisions, err := s.lock(ctx, tx, sv)
+	if err != nil {
+		return nil, err
+	}
+	b := &pgx.Batch{}
+	s.queueResources(b, sv, revisions)
+	s.queueDrops(b, sv)
+	if err := s.queueReferences(ctx, b, sv); err != nil {
+		return nil, err
+	}
+	if err := tx.SendBatch(ctx, b).Close(); err != nil {
+		switch {
+		case violates(err, "attempt_pkey"):
+			return nil, ErrAborted // a resolver was first
+		case violates(err, "shadow_name"):
+			return nil, errStale // somebody created it; compare again
+		}
+		return nil, fmt.Errorf("write resources: %w", err)
+	}
+	saved := make([]Resource, len(sv.writes))
+	for i, wr := range sv.writes {
+		saved[i] = Resource{
+			UID: wr.uid, Kind: wr.kind.Kind, Name: wr.Name, State: Active, Revision: Revision(revisions[i]), Generation: 1,
+			Labels: wr.Labels, Body: []byte(wr.body), CreatedAt: now, UpdatedAt: now,
+		}
+		if wr.before != nil {
+			saved[i].Generation, saved[i].CreatedAt = wr.before.generation, wr.before.createdAt
+		}
+	}
+	return saved, nil
+}
+
+// lock takes, in this order, the version (shared), the local targets (shared), the own shadows; then it checks that
+// all is still as it was compared, and takes a revision and an id for each write.
+func (s *Store) lock(ctx context.Context, tx pgx.Tx, sv *saving) (time.Time, []int64, error) {
+	var (
+		now        time.Time
+		generation int64
+		refused    []Refusal
+		own        = map[int64]shadowRow{}
+		revisions  []int64
+		ids        []int64
+	)
+	b := &pgx.Batch{}
+	b.Queue(`SELECT pg_advisory_xact_lock_shared($1)`, versionLock)
+	b.Queue(selectGenerationSQL).QueryRow(func(row pgx.Row) error { return row.Scan(&generation, &now) })
+	if kinds, rels, wanted := localTargets(s.self, sv); len(kinds) > 0 {
+		b.Queue(lockTargetsSQL, kinds, rels).Query(func(rows pgx.Rows) (err error) {
+			refused, err = takeTargets(rows, wanted)
+			return err
+		})
+	}
+	var before []int64
+	created := 0
+	for _, wr := range sv.writes {
+		if wr.before != nil {
+			before = append(before, wr.before.id)
+		} else {
+			created++
+		}
+	}
+	if len(before) > 0 {
+		b.Queue(lockOwnSQL, before).Query(func(rows pgx.Rows) error {
+			var r shadowRow
+			_, err := pgx.ForEachRow(rows, []any{&r.id, &r.revision, &r.state}, func() error { own[r.id] = r; return nil })
+			return err
+		})
+	}
+	b.Queue(takeNumbersSQL, len(sv.writes), created).Query(func(rows pgx.Rows) error {
+		var revision, id int64
+		_, err := pgx.ForEachRow(rows, []any{&revision, &id}, func() error {
+			revisions, ids = append(revisions, revision), append(ids, id)
+			return nil
+		})
+		return err
+	})
+	if err := tx.SendBatch(ctx, b).Close(); err != nil {
+		return now, nil, fmt.Errorf("lock what is written: %w", err)
+	}
+	if generation != sv.version.generation {
+		return now, nil, fmt.Errorf("%w: the deployment switched its version", ErrAborted)
+	}
+	for _, wr := range sv.writes {
+		if wr.before == nil {
+			wr.id, ids = ids[0], ids[1:]
+			continue
+		}
+		if row, ok := own[wr.before.id]; !ok || row.revision != wr.before.revision || row.state != Active {
+			return now, nil, errStale
+		}
+	}
+	adoptBatchTargets(sv)
+	if refused = append(refused, missingTargets(s.self, sv)...); len(refused) > 0 {
+		return now, nil, &RefusedError{Refusals: refused}
+	}
+	return now, revisions, nil
+}
+
+type localTarget struct {
+	kindID int32
+	name   string
+}
+
+// localTargets gives the distinct local targets of new references.
+func localTargets(self schema.DeploymentID, sv *saving) (kinds []int32, rels []string, wanted map[localTarget][]*newReference) {
+	wanted = map[localTarget][]*newReference{}
+	for _, wr := range sv.writes {
+		for _, ref := range wr.add {
+			if ref.Target.Deployment != self {
+				continue
+			}
+			k := localTarget{ref.kindID, ref.Target.Name}
+			if wanted[k] == nil {
+				kinds, rels = append(kinds, k.kindID), append(rels, k.name)
+			}
+			wanted[k] = append(wanted[k], ref)
+			ref.targetID = 0 // of an earlier try
+		}
+	}
+	return kinds, rels, wanted
+}
+
+func takeTargets(rows pgx.Rows, wanted map[localTarget][]*newReference) ([]Refusal, error) {
+	var (
+		refused []Refusal
+		id      int64
+		k       localTarget
+		state   State
+		closing *bool
+	)
+	_, err := pgx.ForEachRow(rows, []any{&id, &k.kindID, &k.name, &state, &closing}, func() error {
+		for _, ref := range wanted[k] {
+			ref.targetID = id
+			refusal := Refusal{Holder: ref.holder.Name, Path: ref.Path, Target: ref.Target}
+			switch {
+			case state != Active:
+				refusal.Reason = TargetDeleting
+			case closing != nil && *closing:
+				refusal.Reason = TargetClosing
+			default:
+				continue
+			}
+			refused = append(refused, refusal)
+		}
+		return nil
+	})
+	return refused, err
+}
+
+// adoptBatchTargets lets resources of one batch refer to one another before they are there.
+func adoptBatchTargets(sv *saving) {
+	created := map[localTarget]int64{}
+	for _, wr := range sv.writes {
+		if wr.before == nil {
+			created[localTarget{wr.kindID, wr.Name}] = wr.id
+		}
+	}
+	for _, wr := range sv.writes {
+		for _, ref := range wr.add {
+			if id, ok := created[localTarget{ref.kindID, ref.Target.Name}]; ok && ref.targetID == 0 && ref.uid == uuid.Nil {
+				ref.targetID = id
+			}
+		}
+	}
+}
+
+func missingTargets(self schema.DeploymentID, sv *saving) []Refusal {
+	var missing []Refusal
+	for _, wr := range sv.writes {
+		for _, ref := range wr.add {
+			if ref.Target.Deployment == self && ref.targetID == 0 {
+				missing = append(missing, Refusal{Holder: wr.Name, Path: ref.Path, Target: ref.Target, Reason: TargetMissing})
+			}
+		}
+	}
+	return missing
+}
+
+func (s *Store) queueResources(b *pgx.Batch, sv *saving, revisions []int64) {
+	var created, updated columns
+	byID := map[int64]*writing{}
+	for i, wr := range sv.writes {
+		if wr.before == nil {
+			created.add(wr, revisions[i])
+		} else {
+			updated.add(wr, revisions[i])
+			byID[wr.id] = wr
+		}
+	}
+	if len(created.ids) > 0 {
+		c := created
+		b.Queue(insertResourcesSQL, c.ids, c.uids, c.kinds, c.names, c.shards, c.revisions, c.labels, c.bodies)
+	}
+	if len(updated.ids) > 0 {
+		c := updated
+		b.Queue(updateResourcesSQL, c.ids, c.revisions, c.labels, c.bodies).Query(func(rows pgx.Rows) error {
+			var id, generation int64
+			_, err := pgx.ForEachRow(rows, []any{&id, &generation}, func() error {
+				byID[id].before.generation = generation
+				return nil
+			})
+			return err
+		})
+	}
+}
+
+// columns are the arrays that one set-based statement takes.
+type columns struct {
+	ids, revisions []int64
+	uids           []uuid.UUID
+	kinds          []int32
+	names, bodies  []string
+	labels         []*string
+	shards         []int16
+}
+
+func (c *columns) add(wr *writing, revision int64) {
+	c.ids, c.revisions, c.uids = append(c.ids, wr.id), append(c.revisions, revision), append(c.uids, wr.uid)
+	c.kinds, c.names, c.bodies = append(c.kinds, wr.kindID), append(c.names, wr.Name), append(c.bodies, wr.body)
+	c.labels, c.shards = append(c.labels, wr.labels), append(c.shards, int16(schema.Shard(wr.Name)))
+}
+
+func (s *Store) queueDrops(b *pgx.Batch, sv *saving) {
+	var holders, targets []int64
+	var fields []int32
+	for _, wr := range sv.writes {
+		for _, h := range wr.drop {
+			holders, fields, targets = append(holders, h.holderID), append(fields, h.fieldID), append(targets, h.targetID)
+		}
+	}
+	if len(holders) > 0 {
+		b.Queue(dropReferencesSQL, holders, fields, targets, s.selfID)
+	}
+}
+
+func (s *Store) queueReferences(ctx context.Context, b *pgx.Batch, sv *saving) error {
+	var local, foreign struct {
+		holders, targets   []int64
+		fields, deployment []int32
+		kinds              []int32
+		names              []string
+		behaviours         []int16
+		uids               []uuid.UUID
+	}
+	deployments := map[schema.DeploymentID]int32{}
+	for d := range sv.foreign {
+		id, err := s.names.deployment(ctx, d)
+		if err != nil {
+			return err
+		}
+		deployments[d] = id
+	}
+	for _, wr := range sv.writes {
+		for _, ref := range wr.add {
+			to := &local
+			if ref.Target.Deployment != s.self {
+				to = &foreign
+				to.uids, to.deployment = append(to.uids, ref.uid), append(to.deployment, deployments[ref.Target.Deployment])
+				to.kinds, to.names = append(to.kinds, ref.kindID), append(to.names, ref.Target.Name)
+			}
+			to.holders, to.targets = append(to.holders, wr.id), append(to.targets, ref.targetID)
+			to.fields, to.behaviours = append(to.fields, ref.fieldID), append(to.behaviours, int16(ref.Behaviour))
+		}
+	}
+	if len(local.holders) > 0 {
+		b.Queue(insertLocalReferencesSQL, local.holders, local.targets, local.fields, local.behaviours)
+	}
+	if f := foreign; len(f.holders) > 0 {
+		b.Queue(commitAttemptSQL, sv.attempt)
+		b.Queue(insertForeignTargetsSQL, f.uids, f.deployment, f.kinds, f.names)
+		b.Queue(insertForeignReferencesSQL, f.holders, f.uids, f.deployment, f.fields, f.behaviours, sv.attempt).Exec(wrote(len(f.holders)))
+		ids := make([]int32, 0, len(deployments))
+		for _, id := range deployments {
+			ids = append(ids, id)
+		}
+		b.Queue(confirmWorkSQL, schema.Shard(sv.writes[0].Name), sv.attempt, ids)
+	}
+	return nil
+}
+
+// wrote fails a statement that did not write as many rows as it was given: a foreign target was cleaned away between
+// two statements. The write is tried again.
+func wrote(want int) func(tag pgconn.CommandTag) error {
+	return func(tag pgconn.CommandTag) error {
+		if tag.RowsAffected() != int64(want) {
+			return errors.Join(errStale, fmt.Errorf("%d of %d references were written", tag.RowsAffected(), want))
+		}
+		return nil
+	}
+}

@@ -1,0 +1,145 @@
+// Package wire turns the words of package schema into protobuf and back. What comes from outside is checked here, so
+// that nothing malformed gets past it.
+package wire
+
+import (
+	"fmt"
+
+	"github.com/google/uuid"
+
+	"github.com/db-controller/db-controller/schema"
+	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
+	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
+)
+
+// UID reads 16 bytes.
+func UID(b []byte) (uuid.UUID, error) {
+	id, err := uuid.FromBytes(b)
+	if err != nil {
+		return uuid.Nil, fmt.Errorf("a uid has 16 bytes, got %d", len(b))
+	}
+	return id, nil
+}
+
+// OptionalUID reads 16 bytes, or none for the zero uid.
+func OptionalUID(b []byte) (uuid.UUID, error) {
+	if len(b) == 0 {
+		return uuid.Nil, nil
+	}
+	return UID(b)
+}
+
+// UIDs reads a list of uids.
+func UIDs(list [][]byte) ([]uuid.UUID, error) {
+	out := make([]uuid.UUID, len(list))
+	for i, b := range list {
+		id, err := UID(b)
+		if err != nil {
+			return nil, err
+		}
+		out[i] = id
+	}
+	return out, nil
+}
+
+// Bytes writes uids.
+func Bytes(ids []uuid.UUID) [][]byte {
+	out := make([][]byte, len(ids))
+	for i := range ids {
+		out[i] = ids[i][:]
+	}
+	return out
+}
+
+// Behaviour reads a behaviour; the numbers are the same.
+func Behaviour(b schemav1.Behaviour) (schema.Behaviour, error) {
+	if out := schema.Behaviour(b); out.Valid() {
+		return out, nil
+	}
+	return 0, fmt.Errorf("unknown behaviour %d", b)
+}
+
+// Descriptor reads a service descriptor. What it says is checked by schema.Check.
+func Descriptor(d *schemav1.ServiceDescriptor) *schema.Descriptor {
+	at := schema.ServiceVersion{Service: d.GetService(), Version: d.GetVersion()}
+	out := &schema.Descriptor{ServiceVersion: at, Pos: schema.Pos{Path: at.String()}}
+	for _, imp := range d.GetImports() {
+		v := schema.ServiceVersion{Service: imp.GetService(), Version: imp.GetVersion()}
+		out.Imports = append(out.Imports, schema.Import{ServiceVersion: v, Pos: schema.Pos{Path: at.String() + ".imports[" + v.String() + "]"}})
+	}
+	for _, k := range d.GetKinds() {
+		path := at.String() + ".kinds[" + k.GetKind() + "]"
+		kind := schema.Kind{Name: k.GetKind(), Patterns: k.GetPatterns(), Pos: schema.Pos{Path: path}}
+		for _, p := range k.GetParents() {
+			kind.Parents = append(kind.Parents, schema.Parent{Kind: p.GetKind(), Behaviour: schema.Behaviour(p.GetBehaviour()),
+				Pos: schema.Pos{Path: path + ".parents[" + p.GetKind() + "]"}})
+		}
+		for _, r := range k.GetReferences() {
+			kind.References = append(kind.References, schema.Reference{Path: r.GetPath(), Targets: r.GetTargets(),
+				Behaviour: schema.Behaviour(r.GetBehaviour()), Pos: schema.Pos{Path: path + ".references[" + r.GetPath() + "]"}})
+		}
+		out.Kinds = append(out.Kinds, kind)
+	}
+	return out
+}
+
+// DescriptorProto writes a service descriptor.
+func DescriptorProto(d *schema.Descriptor) *schemav1.ServiceDescriptor {
+	out := &schemav1.ServiceDescriptor{Service: d.Service, Version: d.Version}
+	for _, imp := range d.Imports {
+		out.Imports = append(out.Imports, &schemav1.ServiceVersion{Service: imp.Service, Version: imp.Version})
+	}
+	for _, k := range d.Kinds {
+		kind := &schemav1.KindDescriptor{Kind: k.Name, Patterns: k.Patterns}
+		for _, p := range k.Parents {
+			kind.Parents = append(kind.Parents, &schemav1.ParentDescriptor{Kind: p.Kind, Behaviour: schemav1.Behaviour(p.Behaviour)})
+		}
+		for _, r := range k.References {
+			kind.References = append(kind.References, &schemav1.ReferenceDescriptor{Path: r.Path, Targets: r.Targets, Behaviour: schemav1.Behaviour(r.Behaviour)})
+		}
+		out.Kinds = append(out.Kinds, kind)
+	}
+	return out
+}
+
+// Deployment reads a deployment.
+func Deployment(d *registryv1.Deployment) schema.Deployment {
+	id := schema.DeploymentID{Service: d.GetService(), Region: d.GetRegion()}
+	return schema.Deployment{DeploymentID: id, Address: d.GetAddress(), Version: d.GetVersion(), Generation: d.GetGeneration(),
+		Disabled: d.GetDisabled(), Pos: schema.Pos{Path: "deployments[" + id.String() + "]"}}
+}
+
+// DeploymentProto writes a deployment.
+func DeploymentProto(d schema.Deployment) *registryv1.Deployment {
+	return &registryv1.Deployment{Service: d.Service, Region: d.Region, Address: d.Address, Version: d.Version, Generation: d.Generation, Disabled: d.Disabled}
+}
+
+// Environment reads an environment.
+func Environment(e *registryv1.Environment) *schema.Environment {
+	out := &schema.Environment{Revision: e.GetRevision()}
+	for _, r := range e.GetRegions() {
+		out.Regions = append(out.Regions, r.GetName())
+	}
+	for _, d := range e.GetServices() {
+		out.Services = append(out.Services, Descriptor(d))
+	}
+	for _, d := range e.GetDeployments() {
+		out.Deployments = append(out.Deployments, Deployment(d))
+	}
+	return out
+}
+
+// EnvironmentProto writes an environment.
+func EnvironmentProto(e *schema.Environment) *registryv1.Environment {
+	out := &registryv1.Environment{Revision: e.Revision}
+	for _, r := range e.Regions {
+		out.Regions = append(out.Regions, &registryv1.Region{Name: r})
+	}
+	for _, d := range e.Services {
+		out.Services = append(out.Services, DescriptorProto(d))
+	}
+	for _, d := range e.Deployments {
+		out.Deployments = append(out.Deployments, DeploymentProto(d))
+	}
+	return out
+}
