@@ -1,5 +1,87 @@
 package main
 
-import "github.com/spf13/cobra"
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
 
-func newBench() *cobra.Command { return &cobra.Command{Use: "bench"} }
+	"github.com/spf13/cobra"
+
+	"github.com/db-controller/db-controller/cmd/db-controller/bench"
+	"github.com/db-controller/db-controller/cmd/db-controller/playground"
+)
+
+func newBench() *cobra.Command {
+	var cfg bench.Config
+	var asJSON bool
+	var dsn string
+	cmd := &cobra.Command{
+		Use:   "bench",
+		Short: "Measure this machine: each case beside native foreign keys, in the same run",
+		Long: `bench starts PostgreSQL with its default durability, two services in two deployments, and runs cases at least three
+times. Ratios within a run are what counts; machines differ.
+
+  fan-out  a target in one deployment, n holders in another that cascade: from the Delete call until the target is gone.
+           Two baselines in one database: "bare" native keys, and "equal" ones with the same bookkeeping as ours
+           (resource row, shadow, reference rows by ON DELETE CASCADE, change rows by a statement trigger).
+  single   one target, one holder elsewhere: from the Delete call until the holder is gone.
+  write    create a resource with one reference to another deployment, through gRPC, beside inserting the same rows
+           with pgx, one transaction each.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			for _, c := range cfg.Cases {
+				if !slices.Contains(bench.Cases, c) {
+					return fmt.Errorf("--cases %s: known are %s", c, strings.Join(bench.Cases, ", "))
+				}
+			}
+			return runBench(cmd, dsn, cfg, asJSON)
+		},
+	}
+	f := cmd.Flags()
+	f.StringSliceVar(&cfg.Cases, "cases", bench.Cases, "which cases")
+	f.IntSliceVar(&cfg.N, "n", []int{10_000, 100_000}, "holders of the fan-out")
+	f.IntVar(&cfg.Runs, "runs", 3, "runs of each case; the median counts")
+	f.BoolVar(&asJSON, "json", false, "JSON lines on standard output, and nothing else")
+	f.StringVar(&dsn, "postgres", "", "DSN of a server to use (default: start one)")
+	return cmd
+}
+
+func runBench(cmd *cobra.Command, dsn string, cfg bench.Config, asJSON bool) error {
+	dir, done, err := temporary()
+	if err != nil {
+		return err
+	}
+	defer done()
+	pg, err := playground.StartPostgres(cmd.Context(), playground.PostgresConfig{DSN: dsn})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = pg.Stop() }()
+	cmd.PrintErrln("database:", pg.Source())
+	files, err := devServices(nil)
+	if err != nil {
+		return err
+	}
+	p, c, err := startPlayground(cmd.Context(), pg, dir, files)
+	if p != nil {
+		defer func() { _ = p.Stop() }()
+	}
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	cfg.Playground, cfg.Client = p, c
+	cfg.Progress = func(format string, args ...any) { cmd.PrintErrf(format+"\n", args...) }
+	cfg.BaselineDSN = func(ctx context.Context) (string, error) {
+		if err := pg.DropDatabase(ctx, "dbc_baseline"); err != nil {
+			return "", err
+		}
+		return pg.DSN("dbc_baseline"), pg.CreateDatabase(ctx, "dbc_baseline")
+	}
+	results, err := bench.Run(cmd.Context(), cfg)
+	if err != nil {
+		return err
+	}
+	return bench.Print(cmd.OutOrStdout(), results, asJSON)
+}

@@ -66,10 +66,11 @@ func runDev(cmd *cobra.Command, cfg devConfig) error {
 			return err
 		}
 		// A scenario leaves the playground that somebody may have running alone.
-		if cfg.dir, err = os.MkdirTemp("", "db-controller-"); err != nil {
+		var done func()
+		if cfg.dir, done, err = temporary(); err != nil {
 			return err
 		}
-		defer func() { _ = os.RemoveAll(cfg.dir) }()
+		defer done()
 	}
 	if err := os.MkdirAll(cfg.dir, 0o700); err != nil {
 		return err
@@ -101,6 +102,14 @@ func runDev(cmd *cobra.Command, cfg devConfig) error {
 	<-cmd.Context().Done()
 	cmd.Println("\nstopping")
 	return nil
+}
+
+// temporary makes a folder that done removes.
+func temporary() (dir string, done func(), err error) {
+	if dir, err = os.MkdirTemp("", "db-controller-"); err != nil {
+		return "", nil, err
+	}
+	return dir, func() { _ = os.RemoveAll(dir) }, nil
 }
 
 func hints(cmd *cobra.Command, dir string) string {

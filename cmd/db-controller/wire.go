@@ -2,13 +2,11 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"time"
 
 	grpcprom "github.com/grpc-ecosystem/go-grpc-middleware/providers/prometheus"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
@@ -43,33 +41,6 @@ type deploymentConfig struct {
 	tentativeTTL time.Duration
 }
 
-// openPool opens a pool whose sessions cannot hang: PostgreSQL cuts statements that wait for a lock too long, and
-// transactions whose client went silent.
-func openPool(ctx context.Context, dsn, name string, connections int32) (*pgxpool.Pool, error) {
-	cfg, err := pgxpool.ParseConfig(dsn)
-	if err != nil {
-		return nil, errors.New("--postgres: not a PostgreSQL connection string") // the error would show the password
-	}
-	cfg.MaxConns = max(connections, 4)
-	for key, value := range map[string]string{
-		"application_name": name, "search_path": "pg_catalog",
-		"statement_timeout": "60s", "lock_timeout": "10s", "idle_in_transaction_session_timeout": "30s",
-	} {
-		cfg.ConnConfig.RuntimeParams[key] = value
-	}
-	pool, err := pgxpool.NewWithConfig(ctx, cfg)
-	if err != nil {
-		return nil, fmt.Errorf("connect to PostgreSQL: %w", err)
-	}
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	if err := pool.Ping(ctx); err != nil {
-		pool.Close()
-		return nil, fmt.Errorf("connect to PostgreSQL: %w", err)
-	}
-	return pool, nil
-}
-
 // runDeployment joins the parts of one deployment and runs them until ctx ends or one fails:
 // registry client → node manager → nodes → handlers → store, with the gRPC services over the store.
 func runDeployment(ctx context.Context, cfg deploymentConfig, log *zap.Logger) error {
@@ -81,7 +52,7 @@ func runDeployment(ctx context.Context, cfg deploymentConfig, log *zap.Logger) e
 	if credentials.Identity != identity.Deployment(cfg.deployment) {
 		return fmt.Errorf("the certificate in %s is of %s, not of %s", cfg.certs, credentials.Identity, cfg.deployment)
 	}
-	pool, err := openPool(ctx, cfg.dsn, "db-controller "+cfg.deployment.String(), cfg.connections)
+	pool, err := shadow.Connect(ctx, cfg.dsn, "db-controller "+cfg.deployment.String(), cfg.connections)
 	if err != nil {
 		return err
 	}
@@ -250,7 +221,7 @@ func runRegistry(ctx context.Context, cfg registryConfig, log *zap.Logger) error
 	if err != nil {
 		return err
 	}
-	pool, err := openPool(ctx, cfg.dsn, "db-controller registry", 8)
+	pool, err := shadow.Connect(ctx, cfg.dsn, "db-controller registry", 8)
 	if err != nil {
 		return err
 	}

@@ -25,10 +25,11 @@ const (
 // feed is a table that is its own log: the rows there are, and those that a newer position sees.
 type feed[T any] struct {
 	filter string
-	// snapshotSQL takes args. sinceSQL takes xmax, xip, a position's text, the last sequence number, a limit, and args.
-	snapshotSQL, sinceSQL string
-	args                  []any
-	scan                  func(pgx.CollectableRow) (T, int64, error)
+	// snapshotSQL takes args. firstSQL and nextSQL take xmax, xip, a limit, args, and nextSQL after these the end of
+	// the window and the last sequence number.
+	snapshotSQL, firstSQL, nextSQL string
+	args                           []any
+	scan                           func(pgx.CollectableRow) (T, int64, error)
 }
 
 // follow delivers the state at one cut, one end of snapshot, and then everything after it: ordered, each once,
@@ -127,9 +128,13 @@ func snapshot[T any](ctx context.Context, s *Store, f feed[T], deliver func(sche
 // since delivers what is visible now and was not at a position, and answers the position of now. The first page's own
 // snapshot is the end of the window; further pages stay inside it.
 func since[T any](ctx context.Context, s *Store, f feed[T], at position, deliver func(schema.Event[T]) error) (next position, n int, err error) {
-	var until *string
+	var until string
 	for after := int64(0); ; {
-		rows, err := s.pool.Query(ctx, f.sinceSQL, append([]any{at.xmax, at.xip, until, after, chunk}, f.args...)...)
+		sql, args := f.firstSQL, append([]any{at.xmax, at.xip, chunk}, f.args...)
+		if n > 0 {
+			sql, args = f.nextSQL, append(args, until, after)
+		}
+		rows, err := s.pool.Query(ctx, sql, args...)
 		if err != nil {
 			return at, n, fmt.Errorf("follow %s: %w", f.filter, err)
 		}
@@ -148,8 +153,8 @@ func since[T any](ctx context.Context, s *Store, f feed[T], at position, deliver
 		if err := rows.Err(); err != nil {
 			return at, n, fmt.Errorf("follow %s: %w", f.filter, err)
 		}
-		if until == nil {
-			until = &text
+		if n == 0 {
+			until = text
 		}
 		if len(items) > 0 {
 			if err := deliver(schema.Event[T]{Items: items}); err != nil {
@@ -157,7 +162,7 @@ func since[T any](ctx context.Context, s *Store, f feed[T], at position, deliver
 			}
 		}
 		if n += len(items); len(items) < chunk {
-			next, err = parsePosition(*until)
+			next, err = parsePosition(until)
 			return next, n, err
 		}
 	}
@@ -174,7 +179,17 @@ func (r *withSnapshot) Scan(dest ...any) error {
 }
 
 // The left join gives a row without an item where there is none, so that the statement's snapshot is always told.
-// (xid >= xmax OR xid = ANY (running) is what can be new, by index; what is visible in $3 ends the window.)
+//
+// What can be new is xid >= xmax OR xid = ANY (running). The first page finds it by the index on xid: "seq + 0" keeps
+// the planner from walking the whole table in the order of seq instead, which it likes for its LIMIT. When there are
+// more pages the window is large, and they do walk in the order of seq, from where the last page ended.
+const (
+	beginSinceSQL = `SELECT pg_current_snapshot()::text, x.* FROM (VALUES (1)) AS one LEFT JOIN LATERAL (`
+	newSQL        = ` (xid >= $1::text::xid8 OR xid = ANY ($2::text[]::xid8[])) `
+	firstPageSQL  = ` ORDER BY seq + 0 LIMIT $3) AS x ON true`
+	nextPageSQL   = ` AND pg_visible_in_snapshot(xid, $5::text::pg_snapshot) AND seq > $6 ORDER BY seq LIMIT $3) AS x ON true`
+)
+
 const (
 	noticesSnapshotSQL = `
 SELECT n.seq, k.kind, s.name, s.uid
@@ -183,18 +198,12 @@ JOIN dbcontroller.shadow s ON s.id = n.target_id
 JOIN dbcontroller.kind k ON k.id = s.kind_id
 WHERE n.deployment_id = $1 ORDER BY n.seq`
 
-	noticesSinceSQL = `
-SELECT pg_current_snapshot()::text, x.* FROM (VALUES (1)) AS one
-LEFT JOIN LATERAL (
+	noticesNewSQL = beginSinceSQL + `
     SELECT n.seq, k.kind, s.name, s.uid
     FROM dbcontroller.notice n
     JOIN dbcontroller.shadow s ON s.id = n.target_id
     JOIN dbcontroller.kind k ON k.id = s.kind_id
-    WHERE (n.xid >= $1::text::xid8 OR n.xid = ANY ($2::text[]::xid8[]))
-        AND ($3::text IS NULL OR pg_visible_in_snapshot(n.xid, $3::text::pg_snapshot))
-        AND n.seq > $4 AND n.deployment_id = $6
-    ORDER BY n.seq LIMIT $5
-) AS x ON true`
+    WHERE n.deployment_id = $4 AND` + newSQL
 )
 
 // WatchDeletions follows the deletions that a holder's deployment has to act upon and has not acknowledged.
@@ -204,7 +213,7 @@ func (s *Store) WatchDeletions(ctx context.Context, holder schema.DeploymentID, 
 		return err
 	}
 	return follow(ctx, s, feed[schema.Deletion]{
-		filter: noticesFilter(holder), snapshotSQL: noticesSnapshotSQL, sinceSQL: noticesSinceSQL, args: []any{deployment},
+		filter: noticesFilter(holder), snapshotSQL: noticesSnapshotSQL, firstSQL: noticesNewSQL + firstPageSQL, nextSQL: noticesNewSQL + nextPageSQL, args: []any{deployment},
 		scan: func(row pgx.CollectableRow) (d schema.Deletion, seq int64, err error) {
 			var n *int64
 			var kind, name *string
@@ -223,22 +232,16 @@ SELECT w.seq, w.action, d.service, d.region, w.created_at
 FROM dbcontroller.work w JOIN dbcontroller.deployment d ON d.id = w.deployment_id
 WHERE w.shard = ANY ($1) ORDER BY w.seq`
 
-	workSinceSQL = `
-SELECT pg_current_snapshot()::text, x.* FROM (VALUES (1)) AS one
-LEFT JOIN LATERAL (
+	workNewSQL = beginSinceSQL + `
     SELECT w.seq, w.action, d.service, d.region, w.created_at
     FROM dbcontroller.work w JOIN dbcontroller.deployment d ON d.id = w.deployment_id
-    WHERE (w.xid >= $1::text::xid8 OR w.xid = ANY ($2::text[]::xid8[]))
-        AND ($3::text IS NULL OR pg_visible_in_snapshot(w.xid, $3::text::pg_snapshot))
-        AND w.seq > $4 AND w.shard = ANY ($6)
-    ORDER BY w.seq LIMIT $5
-) AS x ON true`
+    WHERE w.shard = ANY ($4) AND` + newSQL
 )
 
 // WatchWork follows the outstanding work of some shards: what makes shadows PENDING, and DELETING ones worth a look.
 func (s *Store) WatchWork(ctx context.Context, shards []int16, token string, deliver func(schema.Event[schema.Work]) error) error {
 	return follow(ctx, s, feed[schema.Work]{
-		filter: fmt.Sprint("work of shards ", shards), snapshotSQL: workSnapshotSQL, sinceSQL: workSinceSQL, args: []any{shards},
+		filter: fmt.Sprint("work of shards ", shards), snapshotSQL: workSnapshotSQL, firstSQL: workNewSQL + firstPageSQL, nextSQL: workNewSQL + nextPageSQL, args: []any{shards},
 		scan: func(row pgx.CollectableRow) (w schema.Work, seq int64, err error) {
 			var n *int64
 			var action *schema.Action
@@ -258,16 +261,10 @@ SELECT s.id, ` + resourceColumns + `
 FROM dbcontroller.shadow s LEFT JOIN dbcontroller.resource r USING (id)
 WHERE $1::int = 0 OR s.kind_id = $1 ORDER BY s.kind_id, s.name`
 
-	resourcesSinceSQL = `
-SELECT pg_current_snapshot()::text, x.* FROM (VALUES (1)) AS one
-LEFT JOIN LATERAL (
+	resourcesNewSQL = beginSinceSQL + `
     SELECT seq, uid, kind_id, name, state, revision, generation, created_at, changed_at, labels, body
     FROM dbcontroller.change
-    WHERE (xid >= $1::text::xid8 OR xid = ANY ($2::text[]::xid8[]))
-        AND ($3::text IS NULL OR pg_visible_in_snapshot(xid, $3::text::pg_snapshot))
-        AND seq > $4 AND ($6::int = 0 OR kind_id = $6)
-    ORDER BY seq LIMIT $5
-) AS x ON true`
+    WHERE ($4::int = 0 OR kind_id = $4) AND` + newSQL
 )
 
 // WatchResources follows the resources of a kind, or of all kinds when it is empty. What is gone comes as an item in
@@ -288,7 +285,7 @@ func (s *Store) WatchResources(ctx context.Context, kindName, token string, deli
 		}
 	}
 	return follow(ctx, s, feed[Resource]{
-		filter: "resources of kind " + kindName, snapshotSQL: resourcesSnapshotSQL, sinceSQL: resourcesSinceSQL, args: []any{kindID},
+		filter: "resources of kind " + kindName, snapshotSQL: resourcesSnapshotSQL, firstSQL: resourcesNewSQL + firstPageSQL, nextSQL: resourcesNewSQL + nextPageSQL, args: []any{kindID},
 		scan: s.scanChange(ctx),
 	}, token, deliver)
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// scanChange reads a row of resourcesSnapshotSQL or resourcesSinceSQL; all columns are null where there is no item.
+// scanChange reads a row of resourcesSnapshotSQL or resourcesNewSQL; all columns are null where there is no item.
 func (s *Store) scanChange(ctx context.Context) func(pgx.CollectableRow) (Resource, int64, error) {
 	return func(row pgx.CollectableRow) (r Resource, _ int64, err error) {
 		var (

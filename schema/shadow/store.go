@@ -28,7 +28,7 @@ type Peers interface {
 
 // Config of a Store. Zero means the default.
 type Config struct {
-	// Pool of the deployment's own database, migrated.
+	// Pool of the deployment's own database, migrated; from Connect, which has the settings that a Store needs.
 	Pool *pgxpool.Pool
 	// Deployment that the database belongs to, or will from now on.
 	Deployment schema.DeploymentID

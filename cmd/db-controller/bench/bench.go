@@ -1,0 +1,135 @@
+// Package bench measures db-controller beside what one PostgreSQL does by itself, in the same run on the same server.
+package bench
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"text/tabwriter"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/db-controller/db-controller/cmd/db-controller/client"
+	"github.com/db-controller/db-controller/cmd/db-controller/playground"
+	"github.com/db-controller/db-controller/schema"
+)
+
+// Cases that there are.
+var Cases = []string{"fan-out", "single", "write"}
+
+// Config of a run. The playground runs the example services.
+type Config struct {
+	Cases []string
+	N     []int
+	Runs  int // at least 3
+	// Playground and Client are of deployments that run.
+	Playground *playground.Playground
+	Client     *client.Client
+	// BaselineDSN gives an empty database on the same server.
+	BaselineDSN func(ctx context.Context) (string, error)
+	Progress    func(format string, args ...any)
+}
+
+// Result is one line. Value and Baseline are medians in Unit; Ratio is how many times the baseline's time it took, or
+// which part of the baseline's rate was reached.
+type Result struct {
+	Case     string  `json:"case"`
+	N        int     `json:"n"`
+	Value    float64 `json:"value"`
+	Unit     string  `json:"unit"`
+	Baseline float64 `json:"baseline,omitempty"`
+	Ratio    float64 `json:"ratio,omitempty"`
+	// Bare is the second baseline of fan-out: native keys and nothing else.
+	Bare float64 `json:"bare,omitempty"`
+}
+
+// Where targets and holders are.
+var (
+	targets = schema.DeploymentID{Service: "iam.example.com", Region: "us-west2"}
+	holders = schema.DeploymentID{Service: "devices.example.com", Region: "eastus2"}
+)
+
+type run struct {
+	Config
+	baseline *pgxpool.Pool
+	results  []Result
+}
+
+// Run runs the cases one after the other.
+func Run(ctx context.Context, cfg Config) ([]Result, error) {
+	cfg.Runs = max(cfg.Runs, 3)
+	dsn, err := cfg.BaselineDSN(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("make the baseline's database: %w", err)
+	}
+	pool, err := pgxpool.New(ctx, dsn+"&pool_max_conns=64")
+	if err != nil {
+		return nil, err
+	}
+	defer pool.Close()
+	r := &run{Config: cfg, baseline: pool}
+	if err := r.createBaseline(ctx); err != nil {
+		return nil, err
+	}
+	for _, name := range Cases {
+		if !slices.Contains(cfg.Cases, name) {
+			continue
+		}
+		measure := map[string]func(context.Context) error{"fan-out": r.fanOut, "single": r.single, "write": r.write}[name]
+		if err := measure(ctx); err != nil {
+			return nil, fmt.Errorf("case %s: %w", name, err)
+		}
+	}
+	return r.results, nil
+}
+
+func (r *run) add(result Result) {
+	if result.Baseline > 0 {
+		result.Ratio = result.Value / result.Baseline
+	}
+	r.results = append(r.results, result)
+	r.Progress("%s", line(result))
+}
+
+func line(r Result) string {
+	raw, _ := json.Marshal(r)
+	return string(raw)
+}
+
+// Print writes JSON lines, or a table for people.
+func Print(out io.Writer, results []Result, asJSON bool) error {
+	if asJSON {
+		for _, r := range results {
+			if _, err := fmt.Fprintln(out, line(r)); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
+	_, _ = fmt.Fprintln(w, "case\tn\tvalue\tunit\tbaseline\tratio\tbare\t")
+	for _, r := range results {
+		_, _ = fmt.Fprintf(w, "%s\t%d\t%.1f\t%s\t%s\t%s\t%s\t\n", r.Case, r.N, r.Value, r.Unit, number(r.Baseline, "%.1f"), number(r.Ratio, "%.2f"), number(r.Bare, "%.1f"))
+	}
+	return w.Flush()
+}
+
+func number(v float64, format string) string {
+	if v == 0 {
+		return "-"
+	}
+	return fmt.Sprintf(format, v)
+}
+
+func median(values []float64) float64 { return percentile(values, 0.5) }
+
+func percentile(values []float64, p float64) float64 {
+	sorted := slices.Clone(values)
+	slices.Sort(sorted)
+	return sorted[min(len(sorted)-1, int(p*float64(len(sorted))))]
+}
+
+func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }

@@ -1,0 +1,203 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/db-controller/db-controller/schema"
+	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
+)
+
+// The baselines: bare is a child table with an indexed native key. Equal does by native keys what we do by hand: a
+// resource row, its shadow and its references go with the target, and a change row is written for each.
+const baselineSQL = `
+CREATE TABLE bare_target (id bigint PRIMARY KEY);
+CREATE TABLE bare_holder (id bigint PRIMARY KEY, target_id bigint NOT NULL REFERENCES bare_target ON DELETE CASCADE, body jsonb);
+CREATE INDEX ON bare_holder (target_id);
+
+CREATE SEQUENCE revision;
+CREATE TABLE shadow (
+    id bigint PRIMARY KEY, uid uuid NOT NULL UNIQUE, kind_id int NOT NULL, state smallint NOT NULL, shard smallint NOT NULL,
+    revision bigint NOT NULL, generation bigint NOT NULL, created_at timestamptz NOT NULL, updated_at timestamptz NOT NULL,
+    target_id bigint REFERENCES shadow ON DELETE CASCADE,
+    name text COLLATE "C" NOT NULL, UNIQUE (kind_id, name)
+);
+CREATE INDEX ON shadow (target_id);
+CREATE TABLE resource (id bigint PRIMARY KEY REFERENCES shadow ON DELETE CASCADE, labels jsonb, body jsonb NOT NULL);
+CREATE TABLE reference (
+    holder_id bigint NOT NULL REFERENCES shadow ON DELETE CASCADE, target_id bigint NOT NULL, attempt uuid,
+    field_id int NOT NULL, behaviour smallint NOT NULL, PRIMARY KEY (holder_id, field_id, target_id)
+);
+CREATE INDEX ON reference (target_id, behaviour, holder_id);
+CREATE TABLE change (
+    seq bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, xid xid8 NOT NULL DEFAULT pg_current_xact_id(),
+    uid uuid NOT NULL, revision bigint NOT NULL, generation bigint NOT NULL, kind_id int NOT NULL, state smallint NOT NULL,
+    created_at timestamptz NOT NULL, changed_at timestamptz NOT NULL DEFAULT now(), name text NOT NULL, labels jsonb, body jsonb
+);
+CREATE INDEX ON change (xid);
+CREATE TABLE attempt (id uuid PRIMARY KEY, committed boolean NOT NULL, decided_at timestamptz NOT NULL DEFAULT now());
+CREATE INDEX ON attempt (decided_at);
+CREATE FUNCTION removed() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+    INSERT INTO change (uid, revision, generation, kind_id, state, created_at, name)
+    SELECT uid, nextval('revision'), generation, kind_id, 3, created_at, name FROM gone;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER removed AFTER DELETE ON shadow REFERENCING OLD TABLE AS gone FOR EACH STATEMENT EXECUTE FUNCTION removed();`
+
+func (r *run) createBaseline(ctx context.Context) error {
+	_, err := r.baseline.Exec(ctx, baselineSQL)
+	return err
+}
+
+const (
+	fillBareSQL = `
+WITH t AS (INSERT INTO bare_target VALUES (1) RETURNING id)
+INSERT INTO bare_holder SELECT i, t.id, '{"model": "sensor"}' FROM t, generate_series(1, $1) i`
+
+	fillEqualSQL = `
+WITH t AS (
+    INSERT INTO shadow (id, uid, kind_id, state, shard, revision, generation, created_at, updated_at, name)
+    VALUES (0, gen_random_uuid(), 1, 1, 1, 1, 1, now(), now(), 'projects/target') RETURNING id
+), h AS (
+    INSERT INTO shadow (id, uid, kind_id, state, shard, revision, generation, created_at, updated_at, target_id, name)
+    SELECT i, gen_random_uuid(), 2, 1, 1, 1, 1, now(), now(), t.id, 'fleets/holder' || i FROM t, generate_series(1, $1) i RETURNING id
+), b AS (
+    INSERT INTO resource SELECT id, NULL, '{"project": "//iam.example.com/us-west2/projects/target"}' FROM h
+)
+INSERT INTO reference (holder_id, target_id, attempt, field_id, behaviour) SELECT id, 0, gen_random_uuid(), 1, 3 FROM h`
+)
+
+// fanOut measures one target with n holders in another deployment.
+func (r *run) fanOut(ctx context.Context) error {
+	for _, n := range r.N {
+		var ours, equal, bare []float64
+		for i := range r.Runs {
+			took, err := r.timed(ctx, fillBareSQL, n, `DELETE FROM bare_target`)
+			if err != nil {
+				return err
+			}
+			bare = append(bare, took)
+			if took, err = r.timed(ctx, fillEqualSQL, n, `DELETE FROM shadow WHERE id = 0`); err != nil {
+				return err
+			}
+			equal = append(equal, took)
+			if took, err = r.fanOutOnce(ctx, fmt.Sprintf("fan%dx%d", n, i), n); err != nil {
+				return err
+			}
+			ours = append(ours, took)
+			r.Progress("fan-out %d, run %d: %.0f ms, equal %.0f ms, bare %.0f ms", n, i+1, took, equal[i], bare[i])
+		}
+		r.add(Result{Case: "fan-out", N: n, Value: median(ours), Unit: "ms", Baseline: median(equal), Bare: median(bare)})
+	}
+	return nil
+}
+
+// timed fills the baseline and answers how long its delete took, in milliseconds.
+func (r *run) timed(ctx context.Context, fill string, n int, remove string) (float64, error) {
+	if _, err := r.baseline.Exec(ctx, fill, n); err != nil {
+		return 0, err
+	}
+	if _, err := r.baseline.Exec(ctx, `VACUUM (ANALYZE)`); err != nil {
+		return 0, err
+	}
+	began := time.Now()
+	_, err := r.baseline.Exec(ctx, remove)
+	return milliseconds(time.Since(began)), err
+}
+
+// fanOutOnce is from the Delete call until the target is gone, in milliseconds.
+func (r *run) fanOutOnce(ctx context.Context, name string, n int) (float64, error) {
+	target := schema.FullName{Deployment: targets, Name: "projects/" + name}
+	uid, err := r.put(ctx, target, nil)
+	if err != nil {
+		return 0, err
+	}
+	if err := r.fill(ctx, "fleets/"+name+"-", n, map[string]any{"project": target.String()}); err != nil {
+		return 0, err
+	}
+	if err := r.settle(ctx); err != nil {
+		return 0, err
+	}
+	resources, err := r.Client.Resources(ctx, targets)
+	if err != nil {
+		return 0, err
+	}
+	began := time.Now()
+	if _, err := resources.DeleteResource(ctx, &resourcev1.DeleteResourceRequest{Name: target.Name}); err != nil {
+		return 0, err
+	}
+	if err := r.Client.WaitGone(ctx, target, uid); err != nil {
+		return 0, err
+	}
+	return milliseconds(time.Since(began)), nil
+}
+
+func (r *run) put(ctx context.Context, name schema.FullName, body map[string]any) (uid string, err error) {
+	resources, err := r.Client.Resources(ctx, name.Deployment)
+	if err != nil {
+		return "", err
+	}
+	s, err := structpb.NewStruct(body)
+	if err != nil {
+		return "", err
+	}
+	saved, err := resources.PutResource(ctx, &resourcev1.PutResourceRequest{Resource: &resourcev1.Resource{Name: name.Name, Body: s}})
+	return saved.GetUid(), err
+}
+
+// fill puts holders in batches.
+func (r *run) fill(ctx context.Context, prefix string, n int, body map[string]any) error {
+	resources, err := r.Client.Resources(ctx, holders)
+	if err != nil {
+		return err
+	}
+	s, err := structpb.NewStruct(body)
+	if err != nil {
+		return err
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(2)
+	const batch = 1000
+	for first := 1; first <= n; first += batch {
+		g.Go(func() error {
+			req := &resourcev1.BatchPutResourcesRequest{}
+			for i := first; i < first+batch && i <= n; i++ {
+				req.Resources = append(req.Resources, &resourcev1.Resource{Name: fmt.Sprint(prefix, i), Body: s})
+			}
+			_, err := resources.BatchPutResources(ctx, req)
+			return err
+		})
+	}
+	return g.Wait()
+}
+
+const outstandingSQL = `SELECT (SELECT count(*) FROM dbcontroller.work) + (SELECT count(*) FROM dbcontroller.notice)`
+
+// settle waits until nothing is outstanding anywhere, and gives the databases fresh statistics, as they would have.
+func (r *run) settle(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	for _, d := range r.Playground.Deployments {
+		conn, err := pgx.Connect(ctx, d.DSN)
+		if err != nil {
+			return err
+		}
+		for n := 1; n > 0; {
+			if err := conn.QueryRow(ctx, outstandingSQL).Scan(&n); err != nil {
+				return err
+			}
+		}
+		if _, err := conn.Exec(ctx, `VACUUM (ANALYZE)`); err != nil {
+			return err
+		}
+		if err := conn.Close(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,376 @@
+// Package harness gives tests the servers they run against.
+//
+// Postgres is one PostgreSQL server per test process, started at the first use
+// and gone with the process. Tests get databases of their own on it, as clones
+// of a template that is migrated once:
+//
+//	server := harness.Postgres(t)
+//	template := server.Template(t, "registry", migrate)
+//	dsn := server.NewDatabase(t, template)
+//
+// Where the server comes from, in this order:
+//
+//  1. DBCONTROLLER_TEST_DSN: the server it names, of a user that may create
+//     databases.
+//  2. A container, when an engine answers and an image is present or can be
+//     pulled: DBCONTROLLER_TEST_IMAGE, else localhost/db-controller-postgres:15
+//     (image/build.sh makes it without a registry), else postgres:17-alpine.
+//  3. The PostgreSQL binaries on this machine.
+//
+// DBCONTROLLER_TEST_POSTGRES=container or =local leaves nothing but that way.
+// Without a server the tests are skipped; they fail when one was asked for by
+// any of these variables, and on a build machine (CI=true).
+package harness
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/db-controller/db-controller/cmd/db-controller/playground"
+)
+
+const (
+	// startLimit bounds the start of the server, pulling an image included.
+	startLimit = 3 * time.Minute
+	// migrateLimit bounds the migration of one template.
+	migrateLimit = 2 * time.Minute
+	// dropLimit bounds the removal of one database.
+	dropLimit = 30 * time.Second
+	// databaseAge is how old a database of ours gets before a later test process
+	// takes it for a leftover. Longer than any test runs.
+	databaseAge = 24 * time.Hour
+)
+
+// serverSettings trade the safety of the data, which no test needs after a
+// crash, for speed. All servers that we start have them.
+var serverSettings = map[string]string{
+	"fsync":              "off",
+	"synchronous_commit": "off",
+	"full_page_writes":   "off",
+	"max_connections":    "300",
+	"shared_buffers":     "256MB",
+	"max_wal_size":       "256MB", // it is in memory, once per test process
+	"timezone":           "UTC",
+	"log_timezone":       "UTC",
+}
+
+// Server is a PostgreSQL server for tests. Its methods may be called from
+// parallel tests.
+type Server struct {
+	postgres *playground.Postgres
+	source   string
+	stop     func() error // leaves nothing of ours running
+
+	// prefix starts the names of all our databases: the server may be shared
+	// with other test processes.
+	prefix string
+	count  atomic.Int64
+
+	mu        sync.Mutex
+	templates map[string]*template
+}
+
+// template is a database to clone from.
+type template struct {
+	database string
+	once     sync.Once
+	err      error
+}
+
+// shared is the one server of this process.
+var shared struct {
+	once   sync.Once
+	server *Server
+	err    error
+}
+
+// Postgres returns the server of this test process. The test is skipped, or
+// fails, when there is none (see the package comment).
+func Postgres(t testing.TB) *Server {
+	t.Helper()
+	from := choiceFromEnvironment()
+	shared.once.Do(func() { shared.server, shared.err = startAndTell(from) })
+	if shared.err != nil {
+		refuse(t, from, shared.err)
+	}
+	return shared.server
+}
+
+// Main runs the tests and stops the server. Using it is optional, it makes the
+// end of the server orderly and early:
+//
+//	func TestMain(m *testing.M) { os.Exit(harness.Main(m)) }
+//
+// Without it the server ends with the process all the same. A check for leaked
+// goroutines belongs behind Main, for the server has some while it runs.
+func Main(m *testing.M) int {
+	code := m.Run()
+	shared.once.Do(func() { shared.err = errors.New("the tests are over") })
+	if shared.server == nil {
+		return code
+	}
+	if err := shared.server.stop(); err != nil {
+		fmt.Fprintln(os.Stderr, "harness:", err)
+		return max(code, 1)
+	}
+	return code
+}
+
+// choice is which server the environment asks for.
+type choice struct {
+	dsn   string // a server that is there
+	kind  string // "container", "local", or empty for either
+	image string // empty for the default ones
+	ci    bool   // this is a build machine
+}
+
+func choiceFromEnvironment() choice {
+	return choice{
+		dsn:   os.Getenv("DBCONTROLLER_TEST_DSN"),
+		kind:  os.Getenv("DBCONTROLLER_TEST_POSTGRES"),
+		image: os.Getenv("DBCONTROLLER_TEST_IMAGE"),
+		ci:    os.Getenv("CI") == "true",
+	}
+}
+
+// refuse ends a test that has no server. Silence would hide on a build machine,
+// or from somebody who asked for a certain server, that nothing was tested.
+func refuse(t testing.TB, from choice, err error) {
+	t.Helper()
+	if from.ci || from != (choice{}) {
+		t.Fatalf("no postgresql for this test: %v", err)
+	}
+	t.Skipf("skipped without postgresql: %v", err)
+}
+
+func startAndTell(from choice) (*Server, error) {
+	began := time.Now()
+	ctx, cancel := context.WithTimeout(context.Background(), startLimit)
+	defer cancel()
+	s, err := start(ctx, from)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "harness: no postgresql:", err)
+		return nil, err
+	}
+	fmt.Fprintf(os.Stderr, "harness: tests use %s (ready after %v)\n", s.source, time.Since(began).Round(time.Millisecond))
+	return s, nil
+}
+
+// start takes the first server that there is.
+func start(ctx context.Context, from choice) (*Server, error) {
+	if from.dsn != "" {
+		return useGiven(ctx, from.dsn)
+	}
+	switch from.kind {
+	case "container":
+		return startContainer(ctx, from.image)
+	case "local":
+		return startLocal(ctx)
+	case "":
+		s, containerErr := startContainer(ctx, from.image)
+		if containerErr == nil {
+			return s, nil
+		}
+		s, localErr := startLocal(ctx)
+		if localErr == nil {
+			return s, nil
+		}
+		return nil, errors.Join(containerErr, localErr)
+	}
+	return nil, fmt.Errorf("DBCONTROLLER_TEST_POSTGRES is %q: set it to container or local, or leave it out", from.kind)
+}
+
+func useGiven(ctx context.Context, dsn string) (*Server, error) {
+	postgres, err := playground.StartPostgres(ctx, playground.PostgresConfig{DSN: dsn})
+	if err != nil {
+		return nil, fmt.Errorf("look at DBCONTROLLER_TEST_DSN: %w", err)
+	}
+	s := newServer(postgres, postgres.Source())
+	s.stop = s.dropTemplates
+	if err := s.dropLeftovers(ctx, time.Now().Add(-databaseAge)); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+func startLocal(ctx context.Context) (*Server, error) {
+	postgres, err := playground.StartPostgres(ctx, playground.PostgresConfig{Settings: serverSettings, InMemory: true})
+	if err != nil {
+		return nil, err
+	}
+	s := newServer(postgres, postgres.Source())
+	s.stop = postgres.Stop
+	return s, nil
+}
+
+func newServer(postgres *playground.Postgres, source string) *Server {
+	return &Server{
+		postgres: postgres, source: source,
+		prefix:    databasePrefix(time.Now()),
+		templates: map[string]*template{},
+	}
+}
+
+// Source says in one readable phrase which server this is.
+func (s *Server) Source() string { return s.source }
+
+// DSN returns the connection string to a database for a superuser (for a server
+// that was given: for the given user).
+func (s *Server) DSN(database string) string { return s.postgres.DSN(database) }
+
+// NewDatabase creates a database for this test alone and returns its connection
+// string. It starts as a copy of the template, and empty for an empty template.
+// It goes away with the test, whoever is still connected.
+func (s *Server) NewDatabase(t testing.TB, template string) string {
+	t.Helper()
+	name := s.newName()
+	var err error
+	if template == "" {
+		err = s.postgres.CreateDatabase(t.Context(), name)
+	} else {
+		err = s.postgres.CloneDatabase(t.Context(), name, template)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), dropLimit)
+		defer cancel()
+		if err := s.postgres.DropDatabase(ctx, name); err != nil {
+			t.Error(err)
+		}
+	})
+	return s.DSN(name)
+}
+
+// Template returns the database to clone with NewDatabase. The first call for a
+// name in this process creates it and has migrate fill it, calls meanwhile wait
+// for that. Nobody can connect to it afterwards, so that it can be cloned at any
+// time and stays what it is.
+func (s *Server) Template(t testing.TB, name string, migrate func(ctx context.Context, dsn string) error) string {
+	t.Helper()
+	made := s.template(name)
+	made.once.Do(func() {
+		// What the other tests see when migrate ends this one.
+		made.err = errors.New("its migration did not come to an end")
+		made.err = s.makeTemplate(made.database, migrate)
+	})
+	if made.err != nil {
+		t.Fatalf("no template %s: %v", name, made.err)
+	}
+	return made.database
+}
+
+func (s *Server) template(name string) *template {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.templates[name] == nil {
+		s.templates[name] = &template{database: s.newName()}
+	}
+	return s.templates[name]
+}
+
+// makeTemplate has a context of its own: the template outlives the test that
+// happens to need it first.
+func (s *Server) makeTemplate(database string, migrate func(ctx context.Context, dsn string) error) error {
+	ctx, cancel := context.WithTimeout(context.Background(), migrateLimit)
+	defer cancel()
+	if err := s.postgres.CreateDatabase(ctx, database); err != nil {
+		return err
+	}
+	if err := migrate(ctx, s.DSN(database)); err != nil {
+		return fmt.Errorf("migrate it: %w", err)
+	}
+	return s.seal(ctx, database)
+}
+
+// seal keeps everybody out of the database. A connection that migrate left open
+// would make every clone fail.
+func (s *Server) seal(ctx context.Context, database string) error {
+	conn, err := pgx.Connect(ctx, s.DSN(""))
+	if err != nil {
+		return fmt.Errorf("seal it: %w", err)
+	}
+	defer func() { _ = conn.Close(ctx) }()
+	if _, err := conn.Exec(ctx, "ALTER DATABASE "+pgx.Identifier{database}.Sanitize()+" ALLOW_CONNECTIONS false"); err != nil {
+		return fmt.Errorf("seal it: %w", err)
+	}
+	const endConnections = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1"
+	if _, err := conn.Exec(ctx, endConnections, database); err != nil {
+		return fmt.Errorf("end the connections to it: %w", err)
+	}
+	return nil
+}
+
+// dropTemplates removes the databases that no test removes. Only on a server
+// that goes on without us does that matter.
+func (s *Server) dropTemplates() error {
+	ctx, cancel := context.WithTimeout(context.Background(), dropLimit)
+	defer cancel()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var errs []error
+	for _, made := range s.templates {
+		errs = append(errs, s.postgres.DropDatabase(ctx, made.database))
+	}
+	return errors.Join(errs...)
+}
+
+// ourDatabases is what all prefixes have in common.
+const ourDatabases = "dbctest_"
+
+// databasePrefix says when a database was made, which PostgreSQL does not.
+func databasePrefix(now time.Time) string {
+	random := strings.ToLower(rand.Text()[:8])
+	return ourDatabases + strconv.FormatInt(now.Unix(), 36) + "_" + random + "_"
+}
+
+func (s *Server) newName() string { return s.prefix + strconv.FormatInt(s.count.Add(1), 10) }
+
+// madeAt is when the database was made; false when it is none of ours.
+func madeAt(database string) (time.Time, bool) {
+	rest, ours := strings.CutPrefix(database, ourDatabases)
+	stamp, _, more := strings.Cut(rest, "_")
+	seconds, err := strconv.ParseInt(stamp, 36, 64)
+	if !ours || !more || err != nil {
+		return time.Time{}, false
+	}
+	return time.Unix(seconds, 0), true
+}
+
+// dropLeftovers removes the databases of test processes that were killed. Only a
+// server that was given can have any.
+func (s *Server) dropLeftovers(ctx context.Context, before time.Time) error {
+	conn, err := pgx.Connect(ctx, s.DSN(""))
+	if err != nil {
+		return fmt.Errorf("look for leftover databases: %w", err)
+	}
+	defer func() { _ = conn.Close(ctx) }()
+	rows, err := conn.Query(ctx, "SELECT datname FROM pg_database WHERE starts_with(datname, $1)", ourDatabases)
+	if err != nil {
+		return fmt.Errorf("look for leftover databases: %w", err)
+	}
+	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return fmt.Errorf("look for leftover databases: %w", err)
+	}
+	for _, name := range names {
+		if made, ours := madeAt(name); ours && made.Before(before) {
+			// Without force: whoever is still connected keeps it. And a parallel
+			// test process may be faster.
+			_, _ = conn.Exec(ctx, "DROP DATABASE IF EXISTS "+pgx.Identifier{name}.Sanitize())
+		}
+	}
+	return nil
+}
