@@ -148,7 +148,7 @@ func (a *acting) batch(ctx context.Context, targets, holders []int64) error {
 	if len(holders) == 0 {
 		return nil
 	}
-	err := a.store.inTx(ctx, func(tx pgx.Tx) error { return a.act(ctx, tx, targets, holders) })
+	err := a.store.inTx(ctx, allFeeds, func(tx pgx.Tx) error { return a.act(ctx, tx, targets, holders) })
 	if err == nil {
 		return nil
 	}
@@ -233,7 +233,7 @@ func (a *acting) nameOf(ctx context.Context, tx pgx.Tx, id int64) (schema.FullNa
 // forget removes foreign targets that nothing refers to any more: first the lock, which a save that refers to one of
 // them holds shared, then the look.
 func (a *acting) forget(ctx context.Context, ids []int64) error {
-	err := a.store.inTx(ctx, func(tx pgx.Tx) error {
+	err := a.store.inTx(ctx, noFeed, func(tx pgx.Tx) error {
 		b := &pgx.Batch{}
 		b.Queue(lockForeignTargetsSQL, ids)
 		b.Queue(removeForeignTargetsSQL, ids)

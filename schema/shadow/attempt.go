@@ -96,7 +96,7 @@ func (s *Store) abandon(ctx context.Context, sv *saving) (committed bool, err er
 		}
 		deployments = append(deployments, id)
 	}
-	err = s.inTx(ctx, func(tx pgx.Tx) error {
+	err = s.inTx(ctx, workFeed, func(tx pgx.Tx) error {
 		attempts := []AttemptID{sv.attempt}
 		if _, err := tx.Exec(ctx, decideAbortedSQL, attempts); err != nil {
 			return err

@@ -3,6 +3,7 @@ package shadow
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -12,7 +13,7 @@ import (
 
 const (
 	lockAttemptTargetsSQL = `
-SELECT id FROM dbcontroller.shadow
+SELECT state FROM dbcontroller.shadow
 WHERE id IN (SELECT target_id FROM dbcontroller.blockade WHERE attempt = ANY ($1) AND deployment_id = $2)
 ORDER BY id FOR SHARE`
 
@@ -46,6 +47,28 @@ SELECT DISTINCT attempt FROM taken`
 )`
 )
 
+// aboutTargets locks targets in one statement, and lets fn change their blockades in the next. Only what concerns
+// targets in DELETING is of interest to watches.
+func (s *Store) aboutTargets(ctx context.Context, lock string, args []any, fn func(pgx.Tx) error) error {
+	deleting := false
+	err := s.inTx(ctx, noFeed, func(tx pgx.Tx) error {
+		rows, err := tx.Query(ctx, lock, args...)
+		if err != nil {
+			return err
+		}
+		states, err := pgx.CollectRows(rows, pgx.RowTo[State])
+		if err != nil {
+			return err
+		}
+		deleting = slices.Contains(states, Deleting)
+		return fn(tx)
+	})
+	if err == nil && deleting {
+		s.wake.Wake(workFeed | noticeFeed)
+	}
+	return err
+}
+
 // Confirm says that the holder's attempts have committed: blocking blockades stand from now on, and for the acting
 // references one entry of the deployment takes their place. It answers the attempts of which nothing was tentative:
 // confirmed or released before. Nothing is invented for them.
@@ -55,14 +78,13 @@ func (s *Store) Confirm(ctx context.Context, holder schema.DeploymentID, attempt
 		return nil, err
 	}
 	known := map[AttemptID]bool{}
-	err = s.inTx(ctx, func(tx pgx.Tx) error {
+	err = s.aboutTargets(ctx, lockAttemptTargetsSQL, []any{attempts, deployment}, func(tx pgx.Tx) error {
 		take := func(rows pgx.Rows) error {
 			var a AttemptID
 			_, err := pgx.ForEachRow(rows, []any{&a}, func() error { known[a] = true; return nil })
 			return err
 		}
 		b := &pgx.Batch{}
-		b.Queue(lockAttemptTargetsSQL, attempts, deployment)
 		b.Queue(confirmBlockingSQL, attempts, deployment).Query(take)
 		b.Queue(confirmActingSQL, attempts, deployment, s.selfID).Query(take)
 		return tx.SendBatch(ctx, b).Close()
@@ -83,7 +105,7 @@ const (
 	// FOR NO KEY UPDATE, unlike FOR SHARE, waits for an Establish of the same attempt that is under way, so that the
 	// removal sees its rows, and a later one sees the tombstone.
 	lockReleasedSQL = `
-SELECT id FROM dbcontroller.shadow WHERE uid = ANY ($1)
+SELECT state FROM dbcontroller.shadow WHERE uid = ANY ($1)
     OR id IN (SELECT target_id FROM dbcontroller.blockade WHERE attempt = ANY ($2) AND deployment_id = $3)
 ORDER BY id FOR NO KEY UPDATE`
 
@@ -125,9 +147,8 @@ func (s *Store) Release(ctx context.Context, holder schema.DeploymentID, keys []
 	if err != nil {
 		return err
 	}
-	err = s.inTx(ctx, func(tx pgx.Tx) error {
+	err = s.aboutTargets(ctx, lockReleasedSQL, []any{k.targets, attempts, deployment}, func(tx pgx.Tx) error {
 		b := &pgx.Batch{}
-		b.Queue(lockReleasedSQL, k.targets, attempts, deployment)
 		b.Queue(removeKeysSQL, k.attempts, k.holders, k.fields, k.targets, deployment, s.selfID)
 		b.Queue(removeAttemptsSQL, attempts, deployment, s.selfID)
 		b.Queue(closeAttemptsSQL, append(k.attempts, attempts...))
@@ -191,7 +212,7 @@ func (s *Store) Answer(ctx context.Context, target schema.DeploymentID, question
 		_, err = pgx.ForEachRow(rows, []any{&n}, func() error { verdicts[n] = Held; return nil })
 		return err
 	}
-	err = s.inTx(ctx, func(tx pgx.Tx) error {
+	err = s.inTx(ctx, noFeed, func(tx pgx.Tx) error {
 		clear(verdicts)
 		if err := held(tx); err != nil {
 			return err
@@ -240,7 +261,7 @@ func decisions(ctx context.Context, tx pgx.Tx, attempts []AttemptID) (map[Attemp
 }
 
 const (
-	lockUIDsSQL = `SELECT id FROM dbcontroller.shadow WHERE uid = ANY ($1) ORDER BY id FOR NO KEY UPDATE`
+	lockUIDsSQL = `SELECT state FROM dbcontroller.shadow WHERE uid = ANY ($1) ORDER BY id FOR NO KEY UPDATE`
 
 	settleBlockingSQL = `
 UPDATE dbcontroller.blockade b SET expires_at = NULL
@@ -289,9 +310,8 @@ func (s *Store) Settle(ctx context.Context, holder schema.DeploymentID, question
 	if err != nil {
 		return err
 	}
-	err = s.inTx(ctx, func(tx pgx.Tx) error {
+	err = s.aboutTargets(ctx, lockUIDsSQL, []any{k.targets}, func(tx pgx.Tx) error {
 		b := &pgx.Batch{}
-		b.Queue(lockUIDsSQL, k.targets)
 		b.Queue(settleBlockingSQL, k.attempts, k.holders, k.fields, k.targets, deployment)
 		b.Queue(settleActingSQL, k.attempts, deployment, s.selfID, k.holders, k.fields, k.targets)
 		return tx.SendBatch(ctx, b).Close()

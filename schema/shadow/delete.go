@@ -124,7 +124,7 @@ func (s *Store) tryDelete(ctx context.Context, kindID int32, req DeleteRequest) 
 		found  *obstacle
 	)
 	errObstacle := errors.New("obstacle")
-	err := s.inTx(ctx, func(tx pgx.Tx) error {
+	err := s.inTx(ctx, allFeeds, func(tx pgx.Tx) error {
 		root, err := s.lockRoot(ctx, tx, kindID, req)
 		if err != nil {
 			return err

@@ -50,7 +50,7 @@ func (s *Store) Establish(ctx context.Context, holder schema.DeploymentID, attem
 		uids        []uuid.UUID
 		versionName string
 	)
-	err = s.inTx(ctx, func(tx pgx.Tx) error {
+	err = s.inTx(ctx, noFeed, func(tx pgx.Tx) error {
 		var closed bool
 		var now time.Time
 		targets, refused := make([]int64, len(refs)), make([]Reason, len(refs))

@@ -14,6 +14,8 @@ import (
 const (
 	// chunk bounds what one watch holds in memory.
 	chunk = 500
+	// coalesce is the least time between two looks of a watch.
+	coalesce = 4 * time.Millisecond
 	// pollInterval is how late a watch can notice what another process committed; this process wakes it up.
 	pollInterval = 500 * time.Millisecond
 	// bookmarkInterval keeps an idle stream alive, and its token young.
@@ -25,6 +27,7 @@ const (
 // feed is a table that is its own log: the rows there are, and those that a newer position sees.
 type feed[T any] struct {
 	filter string
+	wakes  feeds
 	// snapshotSQL takes args. firstSQL and nextSQL take xmax, xip, a limit, args, and nextSQL after these the end of
 	// the window and the last sequence number.
 	snapshotSQL, firstSQL, nextSQL string
@@ -59,7 +62,8 @@ func follow[T any](ctx context.Context, s *Store, f feed[T], token string, deliv
 	bookmark := time.NewTicker(bookmarkInterval)
 	defer bookmark.Stop()
 	for {
-		woken := s.wake.Wait() // before the look, so that a commit after it is not slept through
+		woken := s.wake.Wait(f.wakes) // before the look, so that a commit after it is not slept through
+		looked := time.Now()
 		next, n, err := since(ctx, s, f, at, deliver)
 		if err != nil {
 			return err
@@ -69,18 +73,36 @@ func follow[T any](ctx context.Context, s *Store, f feed[T], token string, deliv
 			if err := deliver(schema.Event[T]{Token: e.token(at, f.filter)}); err != nil {
 				return err
 			}
-			continue
+			if n >= chunk {
+				continue // there is probably more
+			}
 		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-woken:
+			// At once after a rest; under load one look finds what several commits wrote.
+			if err := sleep(ctx, coalesce-time.Since(looked)); err != nil {
+				return err
+			}
 		case <-poll.C:
 		case <-bookmark.C:
 			if err := deliver(schema.Event[T]{Token: e.token(at, f.filter)}); err != nil {
 				return err
 			}
 		}
+	}
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	if d <= 0 {
+		return nil
+	}
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
 	}
 }
 
@@ -213,7 +235,7 @@ func (s *Store) WatchDeletions(ctx context.Context, holder schema.DeploymentID, 
 		return err
 	}
 	return follow(ctx, s, feed[schema.Deletion]{
-		filter: noticesFilter(holder), snapshotSQL: noticesSnapshotSQL, firstSQL: noticesNewSQL + firstPageSQL, nextSQL: noticesNewSQL + nextPageSQL, args: []any{deployment},
+		filter: noticesFilter(holder), wakes: noticeFeed, snapshotSQL: noticesSnapshotSQL, firstSQL: noticesNewSQL + firstPageSQL, nextSQL: noticesNewSQL + nextPageSQL, args: []any{deployment},
 		scan: func(row pgx.CollectableRow) (d schema.Deletion, seq int64, err error) {
 			var n *int64
 			var kind, name *string
@@ -241,7 +263,7 @@ WHERE w.shard = ANY ($1) ORDER BY w.seq`
 // WatchWork follows the outstanding work of some shards: what makes shadows PENDING, and DELETING ones worth a look.
 func (s *Store) WatchWork(ctx context.Context, shards []int16, token string, deliver func(schema.Event[schema.Work]) error) error {
 	return follow(ctx, s, feed[schema.Work]{
-		filter: fmt.Sprint("work of shards ", shards), snapshotSQL: workSnapshotSQL, firstSQL: workNewSQL + firstPageSQL, nextSQL: workNewSQL + nextPageSQL, args: []any{shards},
+		filter: fmt.Sprint("work of shards ", shards), wakes: workFeed, snapshotSQL: workSnapshotSQL, firstSQL: workNewSQL + firstPageSQL, nextSQL: workNewSQL + nextPageSQL, args: []any{shards},
 		scan: func(row pgx.CollectableRow) (w schema.Work, seq int64, err error) {
 			var n *int64
 			var action *schema.Action
@@ -285,7 +307,7 @@ func (s *Store) WatchResources(ctx context.Context, kindName, token string, deli
 		}
 	}
 	return follow(ctx, s, feed[Resource]{
-		filter: "resources of kind " + kindName, snapshotSQL: resourcesSnapshotSQL, firstSQL: resourcesNewSQL + firstPageSQL, nextSQL: resourcesNewSQL + nextPageSQL, args: []any{kindID},
+		filter: "resources of kind " + kindName, wakes: changeFeed, snapshotSQL: resourcesSnapshotSQL, firstSQL: resourcesNewSQL + firstPageSQL, nextSQL: resourcesNewSQL + nextPageSQL, args: []any{kindID},
 		scan: s.scanChange(ctx),
 	}, token, deliver)
 }

@@ -35,7 +35,7 @@ func (s *Store) Acknowledge(ctx context.Context, holder schema.DeploymentID, tok
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrPosition, err)
 	}
-	err = s.inTx(ctx, func(tx pgx.Tx) error {
+	err = s.inTx(ctx, workFeed, func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, acknowledgeSQL, deployment, position.text, except, s.selfID)
 		return err
 	})
@@ -65,7 +65,7 @@ WHERE NOT EXISTS (SELECT FROM dbcontroller.blockade WHERE target_id = t)
 // removed. The work is done in the same transaction; what still waits is looked at again when something it waits for
 // has changed.
 func (s *Store) Finalise(ctx context.Context, seqs []int64) (removed int, err error) {
-	err = s.inTx(ctx, func(tx pgx.Tx) error {
+	err = s.inTx(ctx, changeFeed|workFeed, func(tx pgx.Tx) error {
 		rows, err := tx.Query(ctx, selectFinaliseSQL, seqs)
 		if err != nil {
 			return err

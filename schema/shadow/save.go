@@ -90,7 +90,7 @@ func (s *Store) saveOnce(ctx context.Context, writes []Write) ([]Resource, error
 		}
 	}
 	var saved []Resource
-	err = s.inTx(ctx, func(tx pgx.Tx) error {
+	err = s.inTx(ctx, sv.touches(), func(tx pgx.Tx) error {
 		saved, err = s.write(ctx, tx, sv)
 		return err
 	})
@@ -113,6 +113,17 @@ type saving struct {
 	// New references to other deployments, by deployment, and the attempt that they are established under.
 	attempt AttemptID
 	foreign map[schema.DeploymentID][]*newReference
+}
+
+// touches tells which feeds the write adds to.
+func (sv *saving) touches() feeds {
+	touched := changeFeed
+	for _, wr := range sv.writes {
+		if len(sv.foreign) > 0 || len(wr.drop) > 0 {
+			touched |= workFeed
+		}
+	}
+	return touched
 }
 
 type writing struct {

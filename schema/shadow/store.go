@@ -124,7 +124,7 @@ RETURNING generation`
 // process, fail at their commit and are tried again: they hold the version's lock shared until they commit.
 func (s *Store) Switch(ctx context.Context, model *schema.Model) error {
 	var generation int64
-	err := s.inTx(ctx, func(tx pgx.Tx) error {
+	err := s.inTx(ctx, noFeed, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock($1)`, versionLock); err != nil {
 			return err
 		}
@@ -147,11 +147,15 @@ func (s *Store) current() (*version, error) {
 	return nil, &UnavailableError{Deployments: []schema.DeploymentID{s.self}, Err: errors.New("its version is not known yet: is it registered?")}
 }
 
-// inTx runs fn in a transaction, again when PostgreSQL broke a deadlock. It wakes the watchers up after the commit.
-func (s *Store) inTx(ctx context.Context, fn func(pgx.Tx) error) error {
+// inTx runs fn in a transaction, again when PostgreSQL broke a deadlock. After the commit it wakes the watches of what
+// the transaction touches.
+func (s *Store) inTx(ctx context.Context, touches feeds, fn func(pgx.Tx) error) error {
 	const tries = 10
 	for try := 1; ; try++ {
 		err := s.once(ctx, fn)
+		if err == nil && touches != noFeed {
+			s.wake.Wake(touches)
+		}
 		if !again(err) || try == tries {
 			return err
 		}
@@ -179,10 +183,9 @@ func (s *Store) once(ctx context.Context, fn func(pgx.Tx) error) error {
 		}
 		return fmt.Errorf("%w: %w", ErrUnknown, err)
 	}
-	s.wake.Wake()
 	return nil
 }
 
 // Wake tells the watchers that something was committed: for callers of SaveTx, after their commit. It costs nothing;
 // without it watchers notice within a second.
-func (s *Store) Wake() { s.wake.Wake() }
+func (s *Store) Wake() { s.wake.Wake(allFeeds) }

@@ -1,0 +1,50 @@
+# `make` or `make help` says what there is.
+SHELL := /bin/sh
+GO ?= go
+TOOL := $(GO) tool -modfile=tools/go.mod
+BIN := bin/db-controller
+
+.DEFAULT_GOAL := help
+.PHONY: help build demo test test-short bench generate lint verify postgresql image clean
+
+help: ## say what there is
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+build: ## build bin/db-controller
+	CGO_ENABLED=0 $(GO) build -trimpath -o $(BIN) ./cmd/db-controller
+
+demo: postgresql build ## four deployments on real PostgreSQL, a scenario across regions
+	$(BIN) dev --scenario demo
+
+test: postgresql image build ## every test, with the race detector
+	$(GO) vet ./...
+	$(GO) test -race -count=1 -timeout 14m ./...
+
+test-short: postgresql ## the tests without long races and whole processes
+	$(GO) test -short -count=1 ./...
+
+bench: postgresql build ## measure beside native foreign keys; JSON lines, then a table
+	$(BIN) bench
+
+generate: ## generate code from .proto files
+	$(TOOL) buf generate
+
+lint: ## go vet, golangci-lint, buf lint
+	$(GO) vet ./...
+	$(TOOL) golangci-lint run ./...
+	$(TOOL) buf lint
+
+verify: ## what a reviewer wants to know: generated code is current, modules are tidy, nothing breaks the wire
+	$(TOOL) buf generate
+	$(GO) mod tidy
+	git diff --exit-code -- schema/schemapb go.mod go.sum
+	$(TOOL) buf breaking --against '.git#branch=main'
+
+postgresql: # installs the server's programs where they are missing and it can
+	@sh deploy/install-postgresql.sh
+
+image: # the tests' container image, where there is an engine and no registry
+	@sh test/harness/image/build.sh
+
+clean: ## remove what was built
+	rm -rf bin

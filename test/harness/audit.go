@@ -1,0 +1,144 @@
+package harness
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/db-controller/db-controller/schema"
+)
+
+// The auditor reads the tables by itself, so that it shares no mistake with the store.
+const (
+	auditLocalSQL = `
+SELECT h.name, f.path, r.target_id FROM dbcontroller.reference r
+JOIN dbcontroller.shadow h ON h.id = r.holder_id JOIN dbcontroller.field f ON f.id = r.field_id
+WHERE r.behaviour <> 6 AND NOT EXISTS (SELECT FROM dbcontroller.shadow t WHERE t.id = r.target_id)
+    AND NOT EXISTS (SELECT FROM dbcontroller.foreign_target t WHERE t.id = r.target_id)`
+
+	auditForeignSQL = `
+SELECT h.uid, h.name, h.state, f.path, r.attempt, r.behaviour, t.uid, d.service || '/' || d.region
+FROM dbcontroller.reference r
+JOIN dbcontroller.shadow h ON h.id = r.holder_id JOIN dbcontroller.field f ON f.id = r.field_id
+JOIN dbcontroller.foreign_target t ON t.id = r.target_id JOIN dbcontroller.deployment d ON d.id = t.deployment_id`
+
+	auditTargetSQL = `
+SELECT s.state, COALESCE((SELECT count(*) FROM dbcontroller.holder_entry e JOIN dbcontroller.deployment d ON d.id = e.deployment_id
+    WHERE e.target_id = s.id AND d.service || '/' || d.region = $2), 0)
+FROM dbcontroller.shadow s WHERE s.uid = $1`
+
+	auditBlockadesSQL = `
+SELECT t.uid, b.holder_uid, f.path, b.attempt, d.service || '/' || d.region, b.expires_at IS NOT NULL
+FROM dbcontroller.blockade b JOIN dbcontroller.shadow t ON t.id = b.target_id
+JOIN dbcontroller.field f ON f.id = b.field_id JOIN dbcontroller.deployment d ON d.id = b.deployment_id`
+
+	auditOrphansSQL = `
+SELECT 'reference', count(*) FROM dbcontroller.reference r WHERE NOT EXISTS (SELECT FROM dbcontroller.shadow s WHERE s.id = r.holder_id AND s.state = 1)
+UNION ALL SELECT 'resource', count(*) FROM dbcontroller.resource r WHERE NOT EXISTS (SELECT FROM dbcontroller.shadow s WHERE s.id = r.id)
+UNION ALL SELECT 'blockade', count(*) FROM dbcontroller.blockade b WHERE NOT EXISTS (SELECT FROM dbcontroller.shadow s WHERE s.id = b.target_id)
+UNION ALL SELECT 'holder_entry', count(*) FROM dbcontroller.holder_entry b WHERE NOT EXISTS (SELECT FROM dbcontroller.shadow s WHERE s.id = b.target_id)
+UNION ALL SELECT 'notice', count(*) FROM dbcontroller.notice`
+)
+
+type blockadeID struct {
+	target, holder, attempt uuid.UUID
+	path, deployment        string
+}
+
+// Audit fails unless what the invariants promise at rest holds over all deployments: I1 (no reference of an active
+// resource points to nothing), I8 (blocking references and confirmed blockades match one to one, entries cover the
+// acting ones, nothing is tentative), and no row belongs to nothing.
+func (b *Box) Audit() {
+	b.t.Helper()
+	problems := AuditDatabases(b.t, b.Pools)
+	require.Empty(b.t, problems)
+}
+
+// AuditDatabases is Audit over databases.
+func AuditDatabases(t require.TestingT, pools map[schema.DeploymentID]*pgxpool.Pool) (problems []string) {
+	ctx := context.Background()
+	held := map[blockadeID]bool{}
+	report := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
+	for id, pool := range pools {
+		rows, err := pool.Query(ctx, auditLocalSQL)
+		require.NoError(t, err)
+		var name, path string
+		var target int64
+		_, err = pgx.ForEachRow(rows, []any{&name, &path, &target}, func() error {
+			report("I1: %s: %s of %s refers to %d, which is not there", id, path, name, target)
+			return nil
+		})
+		require.NoError(t, err)
+		auditForeign(t, id, pool, pools, held, report)
+	}
+	for id, pool := range pools {
+		rows, err := pool.Query(ctx, auditBlockadesSQL)
+		require.NoError(t, err)
+		var name string
+		var k blockadeID
+		var tentative bool
+		_, err = pgx.ForEachRow(rows, []any{&k.target, &k.holder, &k.path, &k.attempt, &k.deployment, &tentative}, func() error {
+			if tentative {
+				report("I8: %s: tentative blockade %v", id, k)
+			} else if !held[k] {
+				report("I8: %s: blockade %v of no reference", id, k)
+			}
+			delete(held, k)
+			return nil
+		})
+		require.NoError(t, err)
+		rows, err = pool.Query(ctx, auditOrphansSQL)
+		require.NoError(t, err)
+		var n int
+		_, err = pgx.ForEachRow(rows, []any{&name, &n}, func() error {
+			if n > 0 {
+				report("%s: %d rows of %s belong to nothing", id, n, name)
+			}
+			return nil
+		})
+		require.NoError(t, err)
+	}
+	for k := range held {
+		report("I8: blocking reference %v has no blockade", k)
+	}
+	return problems
+}
+
+func auditForeign(t require.TestingT, id schema.DeploymentID, pool *pgxpool.Pool, pools map[schema.DeploymentID]*pgxpool.Pool, held map[blockadeID]bool, report func(string, ...any)) {
+	type row struct {
+		Holder    uuid.UUID
+		Name      string
+		State     int
+		Path      string
+		Attempt   uuid.UUID
+		Behaviour schema.Behaviour
+		Target    uuid.UUID
+		At        string
+	}
+	rows, err := pool.Query(context.Background(), auditForeignSQL)
+	require.NoError(t, err)
+	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[row])
+	require.NoError(t, err)
+	for _, r := range found {
+		at, err := schema.ParseDeploymentID(r.At)
+		require.NoError(t, err)
+		if r.Behaviour == schema.AllowDangling || pools[at] == nil {
+			continue
+		}
+		var state, entries int
+		err = pools[at].QueryRow(context.Background(), auditTargetSQL, r.Target, id.String()).Scan(&state, &entries)
+		if err != nil {
+			report("I1: %s: %s of %s refers to %s at %s, which is not there", id, r.Path, r.Name, r.Target, r.At)
+			continue
+		}
+		if r.Behaviour == schema.Block {
+			held[blockadeID{target: r.Target, holder: r.Holder, attempt: r.Attempt, path: r.Path, deployment: id.String()}] = true
+		} else if entries == 0 {
+			report("I8: %s: %s of %s refers to %s, which has no entry of this deployment", id, r.Path, r.Name, r.Target)
+		}
+	}
+}

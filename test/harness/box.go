@@ -1,0 +1,362 @@
+package harness
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/db-controller/db-controller/handlers"
+	"github.com/db-controller/db-controller/migrations"
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/shadow"
+)
+
+// Box is a number of deployments in one process: the real stores and handlers over a database each, joined by calls
+// instead of connections. Nothing happens by itself: a test says when messages are delivered, deletions are acted
+// upon, work is done, and so can stop anywhere in between. Settle does everything until nothing is left.
+type Box struct {
+	t      testing.TB
+	Stores map[schema.DeploymentID]*shadow.Store
+	Pools  map[schema.DeploymentID]*pgxpool.Pool
+
+	mu   sync.Mutex
+	down map[schema.DeploymentID]bool // guarded by mu
+	// OnEstablish and OnResolve, when set, come before the call to the other deployment; an error is the answer.
+	OnEstablish func(to schema.DeploymentID, attempt shadow.AttemptID) error
+	OnResolve   func(to schema.DeploymentID) error
+}
+
+// BoxConfig is for stores that need other settings than the defaults.
+type BoxConfig func(*shadow.Config)
+
+// NewBox makes deployments of services that are given in YAML.
+func NewBox(t testing.TB, services string, configure BoxConfig, deployments ...string) *Box {
+	t.Helper()
+	ctx := context.Background()
+	file, err := schema.ParseFile("services.yaml", strings.NewReader(services))
+	require.NoError(t, err)
+	server := Postgres(t)
+	template := server.Template(t, "deployment", func(ctx context.Context, dsn string) error {
+		_, err := migrations.Up(ctx, dsn, migrations.Deployment)
+		return err
+	})
+	b := &Box{t: t, Stores: map[schema.DeploymentID]*shadow.Store{}, Pools: map[schema.DeploymentID]*pgxpool.Pool{}, down: map[schema.DeploymentID]bool{}}
+	for _, name := range deployments {
+		id, err := schema.ParseDeploymentID(name)
+		require.NoError(t, err)
+		pool, err := shadow.Connect(ctx, server.NewDatabase(t, template), "test", 12)
+		require.NoError(t, err)
+		t.Cleanup(pool.Close)
+		cfg := shadow.Config{Pool: pool, Deployment: id, Peers: &boxPeers{box: b, self: id}, DeleteTimeout: 300 * time.Millisecond}
+		if configure != nil {
+			configure(&cfg)
+		}
+		b.Pools[id] = pool
+		b.Stores[id] = b.open(cfg, file.Services)
+	}
+	return b
+}
+
+func (b *Box) open(cfg shadow.Config, services []*schema.Descriptor) *shadow.Store {
+	b.t.Helper()
+	store, err := shadow.Open(context.Background(), cfg)
+	require.NoError(b.t, err)
+	for _, d := range services {
+		if d.Service == cfg.Deployment.Service {
+			model, err := schema.NewModel(d.ServiceVersion, services)
+			require.NoError(b.t, err)
+			require.NoError(b.t, store.Switch(context.Background(), model))
+		}
+	}
+	return store
+}
+
+// ID reads service/region.
+func (b *Box) ID(deployment string) schema.DeploymentID {
+	b.t.Helper()
+	id, err := schema.ParseDeploymentID(deployment)
+	require.NoError(b.t, err)
+	return id
+}
+
+func (b *Box) full(name string) (schema.FullName, *shadow.Store) {
+	b.t.Helper()
+	full, err := schema.ParseFullName(name)
+	require.NoError(b.t, err)
+	require.Contains(b.t, b.Stores, full.Deployment)
+	return full, b.Stores[full.Deployment]
+}
+
+// Body is a resource's body.
+type Body = map[string]any
+
+// Put writes a resource by its full name.
+func (b *Box) Put(name string, body Body) (shadow.Resource, error) {
+	b.t.Helper()
+	full, store := b.full(name)
+	saved, err := store.Save(context.Background(), []shadow.Write{{Name: full.Name, Body: body}})
+	if err != nil {
+		return shadow.Resource{}, err
+	}
+	return saved[0], nil
+}
+
+// MustPut is Put where nothing can go wrong.
+func (b *Box) MustPut(name string, body Body) shadow.Resource {
+	b.t.Helper()
+	r, err := b.Put(name, body)
+	require.NoError(b.t, err)
+	return r
+}
+
+// Delete deletes a resource by its full name.
+func (b *Box) Delete(name string) (shadow.DeleteResult, error) {
+	b.t.Helper()
+	full, store := b.full(name)
+	return store.Delete(context.Background(), shadow.DeleteRequest{Name: full.Name})
+}
+
+// MustDelete is Delete where nothing can go wrong.
+func (b *Box) MustDelete(name string) shadow.DeleteResult {
+	b.t.Helper()
+	r, err := b.Delete(name)
+	require.NoError(b.t, err)
+	return r
+}
+
+// Get reads a resource by its full name; nil when it is not there.
+func (b *Box) Get(name string) *shadow.Resource {
+	b.t.Helper()
+	full, store := b.full(name)
+	r, err := store.Get(context.Background(), full.Name)
+	if errors.Is(err, shadow.ErrNotFound) {
+		return nil
+	}
+	require.NoError(b.t, err)
+	return r
+}
+
+// Gone fails unless none of the resources is there.
+func (b *Box) Gone(names ...string) {
+	b.t.Helper()
+	for _, name := range names {
+		require.Nil(b.t, b.Get(name), "%s is still there", name)
+	}
+}
+
+// SetDown cuts a deployment off, or brings it back: calls to it fail.
+func (b *Box) SetDown(deployment string, down bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.down[b.ID(deployment)] = down
+}
+
+func (b *Box) reach(to schema.DeploymentID) (*shadow.Store, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.down[to] || b.Stores[to] == nil {
+		return nil, fmt.Errorf("%s is cut off", to)
+	}
+	return b.Stores[to], nil
+}
+
+// boxPeers calls the other stores as one deployment.
+type boxPeers struct {
+	box  *Box
+	self schema.DeploymentID
+}
+
+func (p *boxPeers) Establish(ctx context.Context, to schema.DeploymentID, attempt shadow.AttemptID, refs []shadow.EstablishReference) ([]uuid.UUID, error) {
+	if hook := p.box.OnEstablish; hook != nil {
+		if err := hook(to, attempt); err != nil {
+			return nil, err
+		}
+	}
+	store, err := p.box.reach(to)
+	if err != nil {
+		return nil, err
+	}
+	uids, _, err := store.Establish(ctx, p.self, attempt, refs)
+	return uids, err
+}
+
+func (p *boxPeers) Resolve(ctx context.Context, to schema.DeploymentID, questions []shadow.Question) ([]shadow.Verdict, error) {
+	if hook := p.box.OnResolve; hook != nil {
+		if err := hook(to); err != nil {
+			return nil, err
+		}
+	}
+	store, err := p.box.reach(to)
+	if err != nil {
+		return nil, err
+	}
+	return store.Answer(ctx, p.self, questions)
+}
+
+func (p *boxPeers) Confirm(ctx context.Context, to schema.DeploymentID, attempts []shadow.AttemptID) error {
+	store, err := p.box.reach(to)
+	if err != nil {
+		return err
+	}
+	_, err = store.Confirm(ctx, p.self, attempts)
+	return err
+}
+
+func (p *boxPeers) Release(ctx context.Context, to schema.DeploymentID, keys []shadow.BlockadeKey, attempts []shadow.AttemptID) error {
+	store, err := p.box.reach(to)
+	if err != nil {
+		return err
+	}
+	return store.Release(ctx, p.self, keys, attempts)
+}
+
+func (p *boxPeers) Acknowledge(ctx context.Context, to schema.DeploymentID, position string, except []uuid.UUID) error {
+	store, err := p.box.reach(to)
+	if err != nil {
+		return err
+	}
+	return store.Acknowledge(ctx, p.self, position, except)
+}
+
+var errEnd = errors.New("end of snapshot")
+
+// Work reads what a deployment has outstanding.
+func (b *Box) Work(deployment schema.DeploymentID) []schema.Work {
+	b.t.Helper()
+	var all []schema.Work
+	shards := make([]int16, schema.RingSize)
+	for i := range shards {
+		shards[i] = int16(i)
+	}
+	err := b.Stores[deployment].WatchWork(context.Background(), shards, "", func(e schema.Event[schema.Work]) error {
+		all = append(all, e.Items...)
+		if e.EndOfSnapshot {
+			return errEnd
+		}
+		return nil
+	})
+	require.ErrorIs(b.t, err, errEnd)
+	return all
+}
+
+// Do does some outstanding work of a deployment: that of an action, once. It tells how much was done.
+func (b *Box) Do(deployment schema.DeploymentID, action schema.Action) (int, error) {
+	b.t.Helper()
+	peers := &boxPeers{box: b, self: deployment}
+	by := map[schema.DeploymentID][]schema.Work{}
+	for _, w := range b.Work(deployment) {
+		if w.Action == action {
+			by[w.Deployment] = append(by[w.Deployment], w)
+		}
+	}
+	done := 0
+	for to, work := range by {
+		var err error
+		if action == schema.Finalise {
+			err = (&handlers.OwnedDeleting{Store: b.Stores[deployment]}).Handle(context.Background(), work)
+		} else {
+			err = (&handlers.OwnedPending{Store: b.Stores[deployment], Peers: peers}).Handle(context.Background(), to, work)
+		}
+		if err != nil {
+			return done, err
+		}
+		done += len(work)
+	}
+	return done, nil
+}
+
+// Seen reads the deletions at a deployment that a holder's deployment has not acknowledged, with their position.
+func (b *Box) Seen(holder, from schema.DeploymentID) (deletions []schema.Deletion, position string) {
+	b.t.Helper()
+	err := b.Stores[from].WatchDeletions(context.Background(), holder, "", func(e schema.Event[schema.Deletion]) error {
+		deletions = append(deletions, e.Items...)
+		if e.EndOfSnapshot {
+			position = e.Token
+			return errEnd
+		}
+		return nil
+	})
+	require.ErrorIs(b.t, err, errEnd)
+	return deletions, position
+}
+
+// Act lets a holder's deployment act upon the deletions at another one, and acknowledge them. It tells how many.
+func (b *Box) Act(holder, from schema.DeploymentID) (int, error) {
+	b.t.Helper()
+	deletions, position := b.Seen(holder, from)
+	if len(deletions) == 0 {
+		return 0, nil
+	}
+	h := &handlers.SubscribedDeleting{Store: b.Stores[holder], Peers: &boxPeers{box: b, self: holder}}
+	_, err := h.Handle(context.Background(), from, deletions, position, nil)
+	return len(deletions), err
+}
+
+// Resolve lets a deployment ask about its expired blockades.
+func (b *Box) Resolve(deployment schema.DeploymentID) error {
+	h := &handlers.OwnedPending{Store: b.Stores[deployment], Peers: &boxPeers{box: b, self: deployment}}
+	expired, err := h.Expired(context.Background())
+	for _, holder := range expired {
+		err = errors.Join(err, h.Resolve(context.Background(), holder))
+	}
+	return err
+}
+
+// Settle does everything that is outstanding anywhere, until nothing is. What cannot be reached stays.
+func (b *Box) Settle() {
+	b.t.Helper()
+	for round := 0; ; round++ {
+		require.Less(b.t, round, 100, "it does not come to rest")
+		done := 0
+		count := func(n int, err error) {
+			if err == nil {
+				done += n
+			}
+		}
+		for id := range b.Stores {
+			_ = b.Resolve(id) // what cannot be asked stays
+			for _, action := range []schema.Action{schema.Confirm, schema.Release, schema.Finalise} {
+				count(b.Do(id, action))
+			}
+			for from := range b.Stores {
+				if _, err := b.reach(from); err == nil {
+					count(b.Act(id, from))
+				}
+			}
+		}
+		if done == 0 {
+			return
+		}
+	}
+}
+
+// Count counts rows of a table of the deployment's database.
+func (b *Box) Count(deployment, table string) (n int) {
+	b.t.Helper()
+	sql := map[string]string{
+		"shadow": `SELECT count(*) FROM dbcontroller.shadow`, "reference": `SELECT count(*) FROM dbcontroller.reference`,
+		"blockade": `SELECT count(*) FROM dbcontroller.blockade`, "tentative": `SELECT count(*) FROM dbcontroller.blockade WHERE expires_at IS NOT NULL`,
+		"holder_entry": `SELECT count(*) FROM dbcontroller.holder_entry`, "work": `SELECT count(*) FROM dbcontroller.work`,
+		"notice": `SELECT count(*) FROM dbcontroller.notice`, "foreign_target": `SELECT count(*) FROM dbcontroller.foreign_target`,
+		"deleting": `SELECT count(*) FROM dbcontroller.shadow WHERE state = 2`, "change": `SELECT count(*) FROM dbcontroller.change`,
+		"aborted": `SELECT count(*) FROM dbcontroller.attempt WHERE NOT committed`, "resource": `SELECT count(*) FROM dbcontroller.resource`,
+	}[table]
+	require.NotEmpty(b.t, sql)
+	require.NoError(b.t, b.Pools[b.ID(deployment)].QueryRow(context.Background(), sql).Scan(&n))
+	return n
+}
+
+// Expire makes every tentative blockade at a deployment expired, as time would.
+func (b *Box) Expire(deployment string) {
+	b.t.Helper()
+	_, err := b.Pools[b.ID(deployment)].Exec(context.Background(), `UPDATE dbcontroller.blockade SET expires_at = now() WHERE expires_at IS NOT NULL`)
+	require.NoError(b.t, err)
+}
