@@ -16,7 +16,7 @@ WITH done AS (
     DELETE FROM dbcontroller.notice n
     USING dbcontroller.shadow s
     WHERE n.deployment_id = $1 AND s.id = n.target_id AND pg_visible_in_snapshot(n.xid, $2::text::pg_snapshot)
-        AND NOT s.uid = ANY ($3)
+        AND NOT s.uid = ANY (COALESCE($3::uuid[], '{}'))
     RETURNING n.target_id
 )
 INSERT INTO dbcontroller.work (action, shard, deployment_id, target_id)

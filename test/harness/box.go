@@ -32,6 +32,8 @@ type Box struct {
 	// OnEstablish and OnResolve, when set, come before the call to the other deployment; an error is the answer.
 	OnEstablish func(to schema.DeploymentID, attempt shadow.AttemptID) error
 	OnResolve   func(to schema.DeploymentID) error
+	// AfterEstablish, when set, comes between a successful answer and the holder's commit.
+	AfterEstablish func()
 }
 
 // BoxConfig is for stores that need other settings than the defaults.
@@ -185,6 +187,9 @@ func (p *boxPeers) Establish(ctx context.Context, to schema.DeploymentID, attemp
 		return nil, err
 	}
 	uids, _, err := store.Establish(ctx, p.self, attempt, refs)
+	if hook := p.box.AfterEstablish; hook != nil && err == nil {
+		hook()
+	}
 	return uids, err
 }
 
