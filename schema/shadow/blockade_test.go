@@ -161,7 +161,7 @@ func TestCrashTable(t *testing.T) {
 		t.Parallel()
 		b := newBox(t, nil)
 		b.MustPut(target, nil)
-		b.OnEstablish = func(schema.DeploymentID, shadow.AttemptID) error { return errCrash }
+		b.OnEstablish = func(schema.DeploymentID, shadow.AttemptID, []shadow.EstablishReference) error { return errCrash }
 		_, err := b.Put(holder, body{"block": target})
 		require.Error(t, err)
 		require.Zero(t, b.Count(aWest, "blockade"))
@@ -189,7 +189,7 @@ func TestCrashTable(t *testing.T) {
 		b := newBox(t, nil)
 		b.MustPut(target, nil)
 		tries := 0
-		b.OnEstablish = func(schema.DeploymentID, shadow.AttemptID) error {
+		b.OnEstablish = func(schema.DeploymentID, shadow.AttemptID, []shadow.EstablishReference) error {
 			if tries++; tries > 1 {
 				return errCrash // the write is tried again; that is not what is looked at here
 			}

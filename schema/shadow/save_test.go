@@ -235,7 +235,7 @@ func TestAVersionSwitchMakesAWriteValidatedBeforeItTryAgain(t *testing.T) {
 	b.MustPut(target, nil)
 	ctx, store := context.Background(), b.Stores[b.ID(bEast)]
 	calls := 0
-	b.OnEstablish = func(schema.DeploymentID, shadow.AttemptID) error {
+	b.OnEstablish = func(schema.DeploymentID, shadow.AttemptID, []shadow.EstablishReference) error {
 		if calls++; calls == 1 {
 			// Another process switches the version while the reference is being established.
 			_, err := b.Pools[b.ID(bEast)].Exec(ctx, `UPDATE dbcontroller.meta SET version = 'v2', generation = generation + 1`)

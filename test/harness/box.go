@@ -30,7 +30,7 @@ type Box struct {
 	mu   sync.Mutex
 	down map[schema.DeploymentID]bool // guarded by mu
 	// OnEstablish and OnResolve, when set, come before the call to the other deployment; an error is the answer.
-	OnEstablish func(to schema.DeploymentID, attempt shadow.AttemptID) error
+	OnEstablish func(to schema.DeploymentID, attempt shadow.AttemptID, refs []shadow.EstablishReference) error
 	OnResolve   func(to schema.DeploymentID) error
 	// AfterEstablish, when set, comes between a successful answer and the holder's commit.
 	AfterEstablish func()
@@ -178,7 +178,7 @@ type boxPeers struct {
 
 func (p *boxPeers) Establish(ctx context.Context, to schema.DeploymentID, attempt shadow.AttemptID, refs []shadow.EstablishReference) ([]uuid.UUID, error) {
 	if hook := p.box.OnEstablish; hook != nil {
-		if err := hook(to, attempt); err != nil {
+		if err := hook(to, attempt, refs); err != nil {
 			return nil, err
 		}
 	}

@@ -1,0 +1,468 @@
+package shadow_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/shadow"
+)
+
+func requireBlocked(t *testing.T, err error, by ...string) {
+	t.Helper()
+	var blocked *shadow.BlockedError
+	require.ErrorAs(t, err, &blocked)
+	require.False(t, blocked.Undecided)
+	var names []string
+	for _, h := range blocked.Holders {
+		names = append(names, h.Name.String())
+	}
+	require.ElementsMatch(t, by, names)
+}
+
+func TestDeleteIsRefusedBesideALiveBlockerAndNamesIt_I3(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	b.MustPut(target, nil)
+	b.MustPut(holder, body{"block": target})
+	_, err := b.Delete(target)
+	requireBlocked(t, err, holder) // still tentative here, and held
+	b.Settle()
+	_, err = b.Delete(target)
+	requireBlocked(t, err, holder)
+	require.Equal(t, shadow.Active, b.Get(target).State, "refused means that nothing changed")
+	b.SetDown(bEast, true)
+	_, err = b.Delete(target)
+	requireBlocked(t, err, holder) // confirmed counts, whether or not its holder can be asked
+	b.SetDown(bEast, false)
+	b.MustPut(holder, nil)
+	require.True(t, b.MustDelete(target).Removed, "what was let go does not block, though its release is still under way")
+	b.Settle()
+	b.Audit()
+}
+
+func TestDeleteNamesAtMostAHundredHoldersAndTheirTotal(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	b.MustPut(target, nil)
+	var writes []shadow.Write
+	for i := range 130 {
+		writes = append(writes, shadow.Write{Name: fmt.Sprintf("holders/h%d", i), Body: body{"block": target}})
+	}
+	_, err := b.Stores[b.ID(bEast)].Save(context.Background(), writes)
+	require.NoError(t, err)
+	b.Settle()
+	_, err = b.Delete(target)
+	var blocked *shadow.BlockedError
+	require.ErrorAs(t, err, &blocked)
+	require.Len(t, blocked.Holders, shadow.MaxNamedHolders)
+	require.Equal(t, 130, blocked.Total)
+	require.ErrorContains(t, err, "and 125 more")
+}
+
+func TestDeleteByUIDAndRevision(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	r := b.MustPut(target, nil)
+	ctx, store := context.Background(), b.Stores[b.ID(aWest)]
+	_, err := store.Delete(ctx, shadow.DeleteRequest{Name: "targets/t", UID: uuid.New()})
+	require.ErrorIs(t, err, shadow.ErrNotFound)
+	_, err = store.Delete(ctx, shadow.DeleteRequest{Name: "targets/t", Revision: r.Revision + 1})
+	require.ErrorIs(t, err, shadow.ErrMoved)
+	_, err = store.Delete(ctx, shadow.DeleteRequest{Name: "targets/none"})
+	require.ErrorIs(t, err, shadow.ErrNotFound)
+	res, err := store.Delete(ctx, shadow.DeleteRequest{Name: "targets/t", UID: r.UID, Revision: r.Revision})
+	require.NoError(t, err)
+	require.True(t, res.Removed)
+}
+
+func TestASecondDeleteAnswersWithTheRunningOne(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	b.MustPut(target, nil)
+	b.MustPut(holder, body{"cascade": target})
+	b.Settle()
+	first, second := b.MustDelete(target), b.MustDelete(target)
+	require.False(t, first.Removed)
+	require.Equal(t, first, second)
+	conditions, err := b.Stores[b.ID(aWest)].Conditions(context.Background(), "targets/t")
+	require.NoError(t, err)
+	require.Equal(t, []shadow.Condition{{Type: "WAITING", Message: "for b.example.com/eastus2 to cascade or unset"}}, conditions)
+}
+
+// While undecided blockades are waited for, the target takes no new references, so that a busy one can be deleted.
+func TestAWaitingDeleteKeepsNewReferencesAway(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	b.MustPut(target, nil)
+	ctx := context.Background()
+	_, _, err := b.Stores[b.ID(aWest)].Establish(ctx, b.ID(bEast), newAttempt(), []shadow.EstablishReference{reference("block", schema.Block, uuid.New())})
+	require.NoError(t, err)
+	asked := make(chan struct{}, 100)
+	b.OnResolve = func(schema.DeploymentID) error { asked <- struct{}{}; return nil }
+	done := make(chan error)
+	go func() { _, err := b.Delete(target); done <- err }()
+	<-asked
+	<-asked // the second time, the target is closed
+	short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+	defer cancel()
+	_, err = b.Stores[b.ID(bEast)].Save(short, []shadow.Write{{Name: "holders/h2", Body: body{"block": target}}})
+	require.Equal(t, shadow.TargetClosing, refusals(t, err)[0].Reason)
+	_, err = b.Stores[b.ID(aWest)].Save(short, []shadow.Write{{Name: "targets/x", Body: body{"peer": "targets/t"}}})
+	require.Error(t, err)
+	var blocked *shadow.BlockedError
+	require.ErrorAs(t, <-done, &blocked)
+	require.True(t, blocked.Undecided)
+	b.MustPut(holder2, body{"block": target}) // open again
+}
+
+func TestLocalCascadeAndUnsetInOneTransaction(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	h := func(name string) string { return "//" + bEast + "/holders/" + name }
+	b.MustPut(h("root"), nil)
+	b.MustPut(h("child"), body{"near": body{"cascade": "holders/root"}})
+	b.MustPut(h("grandchild"), body{"near": body{"cascade": "holders/child", "block": "holders/root"}})
+	b.MustPut(h("bystander"), body{"near": body{"unset": "holders/grandchild"}, "kept": 7.0})
+	require.True(t, b.MustDelete(h("root")).Removed)
+	b.Gone(h("root"), h("child"), h("grandchild"))
+	left := b.Get(h("bystander"))
+	require.JSONEq(t, `{"near": {}, "kept": 7}`, string(left.Body))
+	require.Equal(t, int64(2), left.Generation)
+	b.Settle()
+	b.Audit()
+}
+
+func TestALocalBlockerFromOutsideRefusesTheWholeDelete(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	h := func(name string) string { return "//" + bEast + "/holders/" + name }
+	b.MustPut(h("root"), nil)
+	b.MustPut(h("child"), body{"near": body{"cascade": "holders/root"}})
+	b.MustPut(h("outsider"), body{"near": body{"block": "holders/child"}})
+	_, err := b.Delete(h("root"))
+	requireBlocked(t, err, h("outsider"))
+	require.NotNil(t, b.Get(h("child")))
+	b.MustPut(h("outsider"), nil)
+	require.True(t, b.MustDelete(h("root")).Removed)
+	b.Settle()
+	b.Audit()
+}
+
+// I14: what is held only from inside itself goes.
+func TestCyclesAndSelfReferencesEnd_I14(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	store, ctx := b.Stores[b.ID(bEast)], context.Background()
+	near := func(b body) body { return body{"near": b} }
+	_, err := store.Save(ctx, []shadow.Write{
+		{Name: "holders/x", Body: near(body{"cascade": "holders/y", "block": "holders/z"})},
+		{Name: "holders/y", Body: near(body{"cascade": "holders/z", "block": "holders/x"})},
+		{Name: "holders/z", Body: near(body{"cascade": "holders/x", "block": "holders/z"})},
+	})
+	require.NoError(t, err)
+	require.True(t, b.MustDelete("//"+bEast+"/holders/y").Removed)
+	require.Zero(t, b.Count(bEast, "shadow"))
+	b.Settle()
+	b.Audit()
+}
+
+func TestAsynchronousLocalHoldersActLater(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	h := func(name string) string { return "//" + bEast + "/holders/" + name }
+	b.MustPut(h("root"), nil)
+	b.MustPut(h("cascaded"), body{"near": body{"asyncCascade": "holders/root"}})
+	b.MustPut(h("unset"), body{"near": body{"asyncUnset": "holders/root"}})
+	require.False(t, b.MustDelete(h("root")).Removed)
+	require.NotNil(t, b.Get(h("cascaded")))
+	b.Settle()
+	b.Gone(h("root"), h("cascaded"))
+	require.JSONEq(t, `{"near": {}}`, string(b.Get(h("unset")).Body))
+	b.Audit()
+}
+
+func TestWhatIsTooManyForOneTransactionGoesLater_I21(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, func(c *shadow.Config) { c.MaxLocalCascade, c.BatchSize = 10, 7 })
+	store, ctx := b.Stores[b.ID(bEast)], context.Background()
+	writes := []shadow.Write{{Name: "holders/root"}}
+	for i := range 50 {
+		writes = append(writes, shadow.Write{Name: fmt.Sprintf("holders/c%d", i), Body: body{"near": body{"cascade": "holders/root"}}},
+			shadow.Write{Name: fmt.Sprintf("holders/u%d", i), Body: body{"near": body{"unset": "holders/root"}}})
+	}
+	_, err := store.Save(ctx, writes)
+	require.NoError(t, err)
+	require.False(t, b.MustDelete("//"+bEast+"/holders/root").Removed)
+	require.Equal(t, 101, b.Count(bEast, "shadow"))
+	b.Settle()
+	require.Equal(t, 50, b.Count(bEast, "shadow"))
+	b.Audit()
+}
+
+func TestForeignUnsetLeavesScalarListAndMap(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	b.MustPut(target, nil)
+	b.MustPut(target2, nil)
+	b.MustPut(holder, body{
+		"unset": target, "list": []any{target, target2, target}, "big": json.Number("12345678901234567890"),
+		"roles": body{"admin": body{"who": target, "since": 5.0}, "guest": body{"who": target2}},
+	})
+	b.Settle()
+	b.MustDelete(target)
+	b.Settle()
+	b.Gone(target)
+	require.JSONEq(t, `{"list": ["`+target2+`"], "big": 12345678901234567890, "roles": {"admin": {"since": 5}, "guest": {"who": "`+target2+`"}}}`, string(b.Get(holder).Body))
+	b.Audit()
+}
+
+// I10: the unset and the user's update both survive, in whichever order they come.
+func TestUnsetLosesNoConcurrentUpdate_I10(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	ctx := context.Background()
+	for i := range 30 {
+		b.MustPut(target, nil)
+		h := fmt.Sprintf("holders/h%d", i)
+		b.MustPut("//"+bEast+"/"+h, body{"unset": target, "n": 0.0})
+		b.Settle()
+		b.MustDelete(target)
+		done := make(chan error)
+		go func() {
+			// An update that keeps the field as it read it.
+			for {
+				r := b.Get("//" + bEast + "/" + h)
+				var fields map[string]any
+				if err := json.Unmarshal(r.Body, &fields); err != nil {
+					done <- err
+					return
+				}
+				fields["n"] = 1.0
+				_, err := b.Stores[b.ID(bEast)].Save(ctx, []shadow.Write{{Name: h, Revision: r.Revision, Body: fields}})
+				if err == nil {
+					done <- nil
+					return
+				}
+			}
+		}()
+		_, err := b.Act(b.ID(bEast), b.ID(aWest))
+		require.NoError(t, err)
+		require.NoError(t, <-done)
+		b.Settle()
+		require.JSONEq(t, `{"n": 1}`, string(b.Get("//"+bEast+"/"+h).Body))
+	}
+	b.Audit()
+}
+
+// I11: a holder that no longer refers to that uid is not cascaded; I9: another resource of the same name is not touched.
+func TestACascadeTakesOnlyWhoStillRefersToThatUID_I11_I9(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	b.MustPut(target, nil)
+	b.MustPut(target2, nil)
+	b.MustPut(holder, body{"cascade": target})
+	b.MustPut(holder2, body{"cascade": target})
+	b.Settle()
+	b.MustDelete(target)
+	deletions, _ := b.Seen(b.ID(bEast), b.ID(aWest))
+	b.MustPut(holder, body{"cascade": target2}) // pointed away in time
+	b.Settle()
+	b.Gone(target, holder2)
+	require.NotNil(t, b.Get(holder))
+	// The target is there again under its name, and so is a holder; an old deletion arrives once more.
+	b.MustPut(target, nil)
+	b.MustPut(holder2, body{"cascade": target})
+	b.Settle()
+	_, err := b.Stores[b.ID(bEast)].Act(context.Background(), b.ID(aWest), []uuid.UUID{deletions[0].UID})
+	require.NoError(t, err)
+	require.NotNil(t, b.Get(holder2))
+	b.Audit()
+}
+
+func TestACascadedHolderThatOthersBlockWaitsAndSaysSo_I13(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	local := "//" + bEast + "/holders/local"
+	b.MustPut(target, nil)
+	b.MustPut(holder, body{"cascade": target})
+	b.MustPut(local, body{"near": body{"block": "holders/h"}})
+	b.Settle()
+	b.MustDelete(target)
+	b.Settle()
+	b.Gone(target)
+	require.Equal(t, shadow.Deleting, b.Get(holder).State, "stays readable")
+	conditions, err := b.Stores[b.ID(bEast)].Conditions(context.Background(), "holders/h")
+	require.NoError(t, err)
+	require.Equal(t, []shadow.Condition{{Type: "BLOCKED", Message: "by " + local}}, conditions)
+	_, err = b.Put("//"+bEast+"/holders/late", body{"near": body{"block": "holders/h"}})
+	require.Equal(t, shadow.TargetDeleting, refusals(t, err)[0].Reason)
+	b.MustPut(local, nil)
+	b.Settle()
+	b.Gone(holder)
+	b.Audit()
+}
+
+func TestAForeignBlockerOfACascadedHolderIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	middle := "//" + aEast + "/targets/m" // cascades with target, over the region
+	b.MustPut(target, nil)
+	b.MustPut(middle, body{"next": target})
+	b.MustPut(holder, body{"block": middle})
+	b.Settle()
+	b.MustDelete(target)
+	b.Settle()
+	b.Gone(target)
+	require.Equal(t, shadow.Deleting, b.Get(middle).State)
+	require.NotNil(t, b.Get(holder))
+	b.MustDelete(holder)
+	b.Settle()
+	b.Gone(middle, holder)
+	b.Audit()
+}
+
+func TestACycleOverRegionsEnds_I14(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	west, east := "//"+aWest+"/targets/w", "//"+aEast+"/targets/e"
+	b.MustPut(west, nil)
+	b.MustPut(east, body{"next": west})
+	b.MustPut(west, body{"next": east})
+	b.Settle()
+	b.MustDelete(west)
+	b.Settle()
+	b.Gone(west, east)
+	b.Audit()
+}
+
+func TestADarkRegionKeepsItsTargetsAndNothingElse_I15(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	b.MustPut(target, nil)
+	b.MustPut(holder, body{"cascade": target})
+	b.MustPut("//"+bWest+"/holders/h", body{"cascade": target})
+	b.Settle()
+	b.SetDown(bEast, true)
+	b.MustDelete(target)
+	_, err := b.Act(b.ID(bWest), b.ID(aWest))
+	require.NoError(t, err)
+	_, err = b.Do(b.ID(aWest), schema.Finalise)
+	require.NoError(t, err)
+	b.Gone("//" + bWest + "/holders/h")
+	require.Equal(t, shadow.Deleting, b.Get(target).State, "unreachable is never no references")
+	b.SetDown(bEast, false)
+	b.Settle()
+	b.Gone(target, holder)
+	b.Audit()
+}
+
+// I4: what was tentative when a cascade marked the target is confirmed, and then the deletion waits for it: only an
+// acknowledgement of a later position counts.
+func TestAConfirmDuringADeletionIsWaitedFor_I4(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	middle := "//" + aEast + "/targets/m"
+	b.MustPut(target, nil)
+	b.MustPut(middle, body{"next": target})
+	b.Settle()
+	b.MustPut(holder, body{"cascade": middle}) // committed, its confirm is under way
+	b.MustDelete(target)
+	_, err := b.Act(b.ID(aEast), b.ID(aWest))
+	require.NoError(t, err)
+	require.Equal(t, shadow.Deleting, b.Get(middle).State, "undecided counts as BLOCKED")
+	_, early := b.Seen(b.ID(bEast), b.ID(aEast))
+	_, err = b.Do(b.ID(bEast), schema.Confirm)
+	require.NoError(t, err)
+	require.NoError(t, b.Stores[b.ID(aEast)].Acknowledge(context.Background(), b.ID(bEast), early, nil))
+	_, err = b.Do(b.ID(aEast), schema.Finalise)
+	require.NoError(t, err)
+	require.NotNil(t, b.Get(middle), "the early position does not count")
+	b.Settle()
+	b.Gone(target, middle, holder)
+	b.Audit()
+}
+
+func TestAnAcknowledgementNeedsAPositionOfThisDatabaseForThisCaller(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	ctx, store := context.Background(), b.Stores[b.ID(aWest)]
+	b.MustPut(target, nil)
+	b.MustPut(holder, body{"cascade": target})
+	b.Settle()
+	b.MustDelete(target)
+	_, position := b.Seen(b.ID(bEast), b.ID(aWest))
+	_, other := b.Seen(b.ID(bEast), b.ID(aEast))
+	_, forWest := b.Seen(b.ID(bWest), b.ID(aWest))
+	for _, forged := range []string{"", "x", other, forWest, position[:len(position)-4] + "AAAA"} {
+		require.ErrorIs(t, store.Acknowledge(ctx, b.ID(bEast), forged, nil), shadow.ErrPosition)
+	}
+	require.NoError(t, store.Acknowledge(ctx, b.ID(bEast), position, []uuid.UUID{b.Get(target).UID}))
+	require.Equal(t, 1, b.Count(aWest, "notice"), "excepted")
+	b.Settle()
+	b.Gone(target)
+	b.Audit()
+}
+
+// I20: one holder that always fails keeps its own target, and nobody else's.
+func TestAFailingHolderDelaysNoOther_I20(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	ctx := context.Background()
+	b.MustPut(target, nil)
+	b.MustPut(target2, nil)
+	bad := b.MustPut(holder, body{"unset": target})
+	var writes []shadow.Write
+	for i := range 20 {
+		writes = append(writes, shadow.Write{Name: fmt.Sprintf("holders/good%d", i), Body: body{"unset": target, "list": []any{target2}}})
+	}
+	_, err := b.Stores[b.ID(bEast)].Save(ctx, writes)
+	require.NoError(t, err)
+	b.Settle()
+	_, err = b.Pools[b.ID(bEast)].Exec(ctx, `UPDATE dbcontroller.resource SET body = '[]' WHERE id = (SELECT id FROM dbcontroller.shadow WHERE uid = $1)`, bad.UID)
+	require.NoError(t, err)
+	b.MustDelete(target)
+	b.MustDelete(target2)
+	_, err = b.Act(b.ID(bEast), b.ID(aWest))
+	require.NoError(t, err)
+	_, err = b.Do(b.ID(aWest), schema.Finalise)
+	require.NoError(t, err)
+	b.Gone(target2)
+	require.NotNil(t, b.Get(target))
+	require.JSONEq(t, `{"list": []}`, string(b.Get("//"+bEast+"/holders/good7").Body))
+	_, err = b.Pools[b.ID(bEast)].Exec(ctx, `UPDATE dbcontroller.resource SET body = '{"unset": "`+target+`"}' WHERE body = '[]'`)
+	require.NoError(t, err)
+	b.Settle()
+	b.Gone(target)
+	b.Audit()
+}
+
+func TestAllowDanglingNeverActsAndHoldsNothing(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	b.MustPut(target, nil)
+	b.MustPut(holder, body{"dangling": target})
+	b.Settle()
+	require.Zero(t, b.Count(aWest, "blockade"))
+	require.True(t, b.MustDelete(target).Removed)
+	require.JSONEq(t, `{"dangling": "`+target+`"}`, string(b.Get(holder).Body))
+	b.Audit()
+}
+
+func TestParentsInAnotherServiceAreReferences(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	b.MustPut(target, nil)
+	b.MustPut(target+"/children/c", nil)
+	_, err := b.Put("//"+aWest+"/targets/none/children/c", nil)
+	require.Equal(t, schema.ParentPath, refusals(t, err)[0].Path)
+	require.True(t, b.MustDelete(target).Removed)
+	b.Gone(target + "/children/c")
+	b.Audit()
+}

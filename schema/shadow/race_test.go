@@ -1,0 +1,194 @@
+package shadow_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/shadow"
+	"github.com/db-controller/db-controller/test/harness"
+)
+
+// aligned tries are what a race is given; the wrong variants are found out well before.
+const (
+	alignedTries = 1000
+	wrongTries   = 5000
+)
+
+func tries(t *testing.T, n int) int {
+	if testing.Short() {
+		return n / 20
+	}
+	_ = t
+	return n
+}
+
+// together runs both at the same moment, the second one a little earlier or later from try to try.
+func together(try int, first, second func()) {
+	var wg sync.WaitGroup
+	start := make(chan struct{})
+	spin := func(n int) {
+		for range n * 2000 { //nolint:revive // a delay shorter than any timer
+		}
+	}
+	wg.Go(func() { <-start; spin(try % 7); first() })
+	wg.Go(func() { <-start; spin(try % 11); second() })
+	close(start)
+	wg.Wait()
+}
+
+// The race of establish against delete: a delete that is accepted beside a reference that is established, I3. Each
+// variant deletes the target in its own way and tells whether it was accepted.
+func establishAgainstDelete(t *testing.T, b *harness.Box, n int, remove func(name string) bool) (both, established, deleted int) {
+	t.Helper()
+	ctx, store := context.Background(), b.Stores[b.ID(aWest)]
+	for try := range n {
+		name := fmt.Sprintf("targets/r%d", try)
+		_, err := store.Save(ctx, []shadow.Write{{Name: name}})
+		require.NoError(t, err)
+		ref := reference("block", schema.Block, uuid.New())
+		ref.TargetName = name
+		var accepted, removed bool
+		together(try, func() {
+			_, _, err := store.Establish(ctx, b.ID(bEast), newAttempt(), []shadow.EstablishReference{ref})
+			accepted = err == nil
+		}, func() { removed = remove(name) })
+		switch {
+		case accepted && removed:
+			both++
+		case accepted:
+			established++
+		case removed:
+			deleted++
+		}
+	}
+	t.Logf("of %d tries: %d established, %d deleted, %d both", n, established, deleted, both)
+	return both, established, deleted
+}
+
+func TestRaceOfEstablishAgainstDelete_I3(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, func(c *shadow.Config) { c.DeleteTimeout = 10 * time.Millisecond })
+	both, established, deleted := establishAgainstDelete(t, b, tries(t, alignedTries), func(name string) bool {
+		_, err := b.Stores[b.ID(aWest)].Delete(context.Background(), shadow.DeleteRequest{Name: name})
+		return err == nil
+	})
+	require.Zero(t, both, "a delete was accepted beside a live reference")
+	require.NotZero(t, established)
+	require.NotZero(t, deleted)
+}
+
+// Lock and check in one statement: the check's snapshot is older than the lock.
+func TestRaceOfEstablishAgainstDeleteFindsTheWrongVariant(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	const lockAndCheckSQL = `
+WITH gone AS (
+    DELETE FROM dbcontroller.shadow s
+    WHERE name = $1 AND NOT EXISTS (SELECT FROM dbcontroller.blockade WHERE target_id = s.id)
+    RETURNING id
+) SELECT count(*) FROM gone`
+	for range 5 {
+		both, _, _ := establishAgainstDelete(t, b, wrongTries/5, func(name string) bool {
+			var n int
+			return b.Pools[b.ID(aWest)].QueryRow(context.Background(), lockAndCheckSQL, name).Scan(&n) == nil && n == 1
+		})
+		if both > 0 {
+			return
+		}
+		_, err := b.Pools[b.ID(aWest)].Exec(context.Background(), `TRUNCATE dbcontroller.shadow, dbcontroller.blockade`)
+		require.NoError(t, err)
+	}
+	t.Fatal("the race test did not find a delete that locks and checks in one statement")
+}
+
+// The race of a late commit against a resolver: the holder's deployment answers "gone", and the write commits, I5.
+func lateCommitAgainstResolve(t *testing.T, b *harness.Box, n int, answer func(key shadow.BlockadeKey) bool) (both, committed, gone int) {
+	t.Helper()
+	ctx, store := context.Background(), b.Stores[b.ID(bEast)]
+	targetUID := b.MustPut(target, nil).UID
+	errOver := errors.New("the first attempt is over")
+	type established struct {
+		key  shadow.BlockadeKey
+		goOn chan struct{}
+	}
+	first := make(chan established)
+	var mu sync.Mutex
+	seen := false
+	b.OnEstablish = func(_ schema.DeploymentID, attempt shadow.AttemptID, refs []shadow.EstablishReference) error {
+		mu.Lock()
+		again := seen
+		seen = true
+		mu.Unlock()
+		if again {
+			return errOver
+		}
+		e := established{shadow.BlockadeKey{Attempt: attempt, HolderUID: refs[0].HolderUID, Path: refs[0].Path, TargetUID: targetUID}, make(chan struct{})}
+		first <- e
+		<-e.goOn
+		return nil
+	}
+	for try := range n {
+		mu.Lock()
+		seen = false
+		mu.Unlock()
+		saved := make(chan error)
+		name := fmt.Sprintf("holders/r%d", try)
+		go func() {
+			_, err := store.Save(ctx, []shadow.Write{{Name: name, Body: body{"dangling": target}}})
+			saved <- err
+		}()
+		e := <-first
+		var isGone bool
+		var err error
+		together(try, func() { close(e.goOn); err = <-saved }, func() {
+			// The holder's commit is a few round trips away; ask at some moment of them.
+			<-time.After(time.Duration(try%40) * 100 * time.Microsecond)
+			isGone = answer(e.key)
+		})
+		switch {
+		case isGone && err == nil:
+			both++
+		case isGone:
+			gone++
+		case err == nil:
+			committed++
+		}
+	}
+	t.Logf("of %d tries: %d committed, %d gone, %d both", n, committed, gone, both)
+	return both, committed, gone
+}
+
+const attemptHeldSQL = `SELECT EXISTS (SELECT FROM dbcontroller.reference WHERE attempt = $1)`
+
+func TestRaceOfALateCommitAgainstResolve_I5(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	both, committed, gone := lateCommitAgainstResolve(t, b, tries(t, alignedTries), func(key shadow.BlockadeKey) bool {
+		verdicts, err := b.Stores[b.ID(bEast)].Answer(context.Background(), b.ID(aWest), []shadow.Question{{Key: key, Expired: true}})
+		require.NoError(t, err)
+		return verdicts[0] == shadow.GoneVerdict
+	})
+	require.Zero(t, both, "an attempt committed after it was answered as gone")
+	require.NotZero(t, committed)
+	require.NotZero(t, gone)
+}
+
+// Expired by time alone: whoever has not committed yet is taken for gone.
+func TestRaceOfALateCommitAgainstResolveFindsTheWrongVariant(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	both, _, _ := lateCommitAgainstResolve(t, b, wrongTries/50, func(key shadow.BlockadeKey) bool {
+		var held bool
+		require.NoError(t, b.Pools[b.ID(bEast)].QueryRow(context.Background(), attemptHeldSQL, key.Attempt).Scan(&held))
+		return !held
+	})
+	require.NotZero(t, both, "the race test did not find an answer by time alone")
+}
