@@ -184,7 +184,10 @@ func checkImportCycles(ps *Problems, descriptors []*Descriptor, all map[ServiceV
 		}
 		path = append(path, d.ServiceVersion)
 		for _, imp := range d.Imports {
-			if i := slices.Index(path, imp.ServiceVersion); i >= 0 && imp.Service != d.Service {
+			if imp.Service == d.Service {
+				continue // reported by itself
+			}
+			if i := slices.Index(path, imp.ServiceVersion); i >= 0 {
 				names := make([]string, 0, len(path)-i+1)
 				for _, v := range append(slices.Clone(path[i:]), imp.ServiceVersion) {
 					names = append(names, v.String())

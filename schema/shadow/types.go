@@ -18,7 +18,8 @@ const (
 	Gone     State = 3
 )
 
-// Revision moves with every change of a resource; 0 stands for any.
+// Revision moves with every change of one incarnation of a resource; 0 stands for any. Two incarnations of a name are
+// told apart by their uids, not by it.
 type Revision int64
 
 // AttemptID names one try of one write that needs foreign references: a UUIDv7, so that it tells its age.

@@ -1,0 +1,194 @@
+package schema_test
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/db-controller/db-controller/schema"
+)
+
+func parse(t *testing.T, text string) ([]*schema.Descriptor, error) {
+	t.Helper()
+	file, err := schema.ParseFile("f.yaml", strings.NewReader(text))
+	if err != nil {
+		return nil, err
+	}
+	return file.Services, schema.Check(file.Services)
+}
+
+const iam = `
+service: iam.example.com
+version: v1
+kinds:
+  - kind: Project
+    patterns: ["projects/{project}"]
+`
+
+// Every problem names file, line, path, and what to do.
+func TestDescriptorProblemsNameFileLinePathAndRemedy(t *testing.T) {
+	for name, c := range map[string]struct{ yaml, want string }{
+		"broken YAML":       {"service: [", "f.yaml: line"},
+		"no mapping":        {"- a\n", `f.yaml:1: want a mapping, got a list; write key: value pairs`},
+		"unknown key":       {"service: a.example.com\nversion: v1\nkidns: []\n", `f.yaml:3: unknown key "kidns"; known here are imports, kinds, service, version`},
+		"key twice":         {"service: a.example.com\nservice: b.example.com\nversion: v1\n", `f.yaml:2: key "service" stands twice; keep one of them`},
+		"missing version":   {"service: a.example.com\n", `f.yaml:1: key "version" is missing; add version: ...`},
+		"bad service":       {"service: Iam\nversion: v1\n", `f.yaml:1: service "Iam": want a domain name in lower case, such as iam.example.com`},
+		"bad version":       {"service: a.example.com\nversion: one\n", `version "one": want v1, v2, v2beta1 or the like`},
+		"bad behaviour":     {"service: a.example.com\nversion: v1\nkinds:\n  - kind: K\n    patterns: [\"ks/{k}\"]\n    references:\n      - {path: x, targets: [K], behaviour: DROP}\n", `f.yaml:7: kinds[K].references[x].behaviour: behaviour "DROP": want one of BLOCK, UNSET`},
+		"missing behaviour": {"service: a.example.com\nversion: v1\nkinds:\n  - kind: K\n    patterns: [\"ks/{k}\"]\n    references:\n      - {path: x, targets: [K]}\n", `f.yaml:7: kinds[K].references[x]: behaviour is missing; say what happens to the holder when the target is deleted, such as BLOCK`},
+		"unknown kind":      {iam + "    references:\n      - {path: x, targets: [Robot], behaviour: BLOCK}\n", `f.yaml:8: kinds[Project].references[x]: unknown kind iam.example.com/Robot: iam.example.com@v1 has no such kind; its kinds are Project`},
+		"without import":    {iam + "---\nservice: d.example.com\nversion: v1\nkinds:\n  - kind: D\n    patterns: [\"ds/{d}\"]\n    references:\n      - {path: x, targets: [iam.example.com/Project], behaviour: BLOCK}\n", `f.yaml:14: kinds[D].references[x]: d.example.com@v1 refers to iam.example.com/Project, which d.example.com@v1 does not import; add iam.example.com@<version> to imports`},
+		"unknown import":    {"service: a.example.com\nversion: v1\nimports: [b.example.com@v2]\n", `f.yaml:3: imports[0]: import b.example.com@v2 is not known; describe it as well, or mend the import`},
+		"import of itself":  {"service: a.example.com\nversion: v1\nimports: [a.example.com@v1]\n", `a.example.com@v1 imports itself`},
+		"import cycle":      {"service: a.example.com\nversion: v1\nimports: [b.example.com@v1]\n---\nservice: b.example.com\nversion: v1\nimports: [c.example.com@v1]\n---\nservice: c.example.com\nversion: v1\nimports: [a.example.com@v1]\n", `f.yaml:11: imports[0]: imports form a cycle: a.example.com@v1 -> b.example.com@v1 -> c.example.com@v1 -> a.example.com@v1; remove one of these imports`},
+		"bad path":          {iam + "    references:\n      - {path: a..b, targets: [Project], behaviour: BLOCK}\n", `path "a..b": segment "": want fields joined by dots`},
+		"path twice":        {iam + "    references:\n      - {path: a, targets: [Project], behaviour: BLOCK}\n      - {path: a, targets: [Project], behaviour: UNSET}\n", `f.yaml:9: kinds[Project].references[a]: path a stands twice`},
+		"bad pattern":       {"service: a.example.com\nversion: v1\nkinds:\n  - kind: K\n    patterns: [ks]\n", `pattern "ks": want collections and {variables} in turn`},
+		"overlap":           {iam + "  - kind: Other\n    patterns: [\"projects/{other}\"]\n", `pattern projects/{other} of Other and pattern projects/{project} of Project fit the same names`},
+		"unset parent":      {iam + "  - kind: C\n    patterns: [\"projects/{project}/cs/{c}\"]\n    parents: [{kind: Project, behaviour: UNSET}]\n", `UNSET cannot be a parent's behaviour: a name cannot lose its beginning; use CASCADE_DELETE or BLOCK`},
+		"not below parent":  {iam + "  - kind: C\n    patterns: [\"cs/{c}\"]\n    parents: [{kind: Project, behaviour: BLOCK}]\n", `no name of C lies below one of Project`},
+		"kind twice":        {iam + "  - kind: Project\n    patterns: [\"ps/{p}\"]\n", `kind Project is described twice`},
+		"described twice":   {iam + "---" + iam, `iam.example.com@v1 is described twice, first at f.yaml:2`},
+		"string for list":   {"service: a.example.com\nversion: v1\nkinds: K\n", `f.yaml:3: kinds: want a list, got "K"; write a list`},
+		"list for a string": {"service: [a]\nversion: v1\n", `f.yaml:1: service: want a string, got a list`},
+		"bad deployment":    {"regions: [us]\ndeployments: [{deployment: x, version: v1}]\n", `deployment "x": want service/region, such as iam.example.com/us-west2`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := parse(t, c.yaml)
+			require.ErrorContains(t, err, c.want)
+		})
+	}
+}
+
+func TestAllProblemsAreReportedTogether(t *testing.T) {
+	_, err := parse(t, "service: Bad\nversion: one\nkinds: [{kind: k, patterns: []}]\n")
+	var problems schema.Problems
+	require.ErrorAs(t, err, &problems)
+	require.Len(t, problems, 4)
+}
+
+const devices = iam + `
+---
+service: devices.example.com
+version: v1
+imports: [iam.example.com@v1]
+kinds:
+  - kind: Device
+    patterns: ["projects/{project}/devices/{device}"]
+    parents: [{kind: iam.example.com/Project, behaviour: CASCADE_DELETE}]
+    references:
+      - {path: owner.project, targets: [iam.example.com/Project], behaviour: BLOCK}
+      - {path: peers.*, targets: [Device], behaviour: UNSET}
+      - {path: roles.*.who, targets: [Device, iam.example.com/Project], behaviour: UNSET}
+`
+
+func model(t *testing.T) *schema.Model {
+	t.Helper()
+	descriptors, err := parse(t, devices)
+	require.NoError(t, err)
+	m, err := schema.NewModel(schema.ServiceVersion{Service: "devices.example.com", Version: "v1"}, descriptors)
+	require.NoError(t, err)
+	return m
+}
+
+var self = schema.DeploymentID{Service: "devices.example.com", Region: "us-west2"}
+
+func TestReferencesAreTakenOutOfNestedMessagesListsAndMaps(t *testing.T) {
+	kind, err := model(t).KindOf("projects/acme/devices/d1")
+	require.NoError(t, err)
+	var body map[string]any
+	require.NoError(t, json.Unmarshal([]byte(`{
+		"owner": {"project": "//iam.example.com/eastus2/projects/p"},
+		"peers": ["projects/acme/devices/d2", "//devices.example.com/us-west2/projects/acme/devices/d2", ""],
+		"roles": {"b": {"who": "projects/x"}, "a": {"who": "projects/acme/devices/d3"}, "c": null}
+	}`), &body))
+	found, err := kind.References(self, "projects/acme/devices/d1", body)
+	require.NoError(t, err)
+	var got []string
+	for _, f := range found {
+		got = append(got, f.Path+" "+f.Behaviour.String()+" "+f.TargetKind.Kind+" "+f.Target.String())
+	}
+	require.Equal(t, []string{
+		"owner.project BLOCK Project //iam.example.com/eastus2/projects/p",
+		"peers.* UNSET Device //devices.example.com/us-west2/projects/acme/devices/d2", // equal values are one reference
+		"roles.*.who UNSET Device //devices.example.com/us-west2/projects/acme/devices/d3",
+		"roles.*.who UNSET Project //iam.example.com/us-west2/projects/x", // relative: the own region
+		"@parent CASCADE_DELETE Project //iam.example.com/us-west2/projects/acme",
+	}, got)
+}
+
+func TestUnsetTakesExactlyTheValuesAway(t *testing.T) {
+	for _, c := range []struct{ path, before, after string }{
+		{"a", `{"a":"x","b":1}`, `{"b":1}`},
+		{"a", `{"a":"y"}`, `{"a":"y"}`},
+		{"a.b", `{"a":{"b":"x","c":2}}`, `{"a":{"c":2}}`},
+		{"a.*", `{"a":["x","y","x"]}`, `{"a":["y"]}`},
+		{"a.*", `{"a":{"k":"x","l":"y"}}`, `{"a":{"l":"y"}}`},
+		{"a.*.b", `{"a":[{"b":"x","c":1},{"b":"y"}]}`, `{"a":[{"c":1},{"b":"y"}]}`},
+		{"a.*.b.*", `{"a":{"k":{"b":["x"]}}}`, `{"a":{"k":{"b":[]}}}`},
+		{"a.b", `{"a":[1]}`, `{"a":[1]}`},
+		{"a.*", `{"a":null}`, `{"a":null}`},
+	} {
+		path, err := schema.ParsePath(c.path)
+		require.NoError(t, err)
+		var body map[string]any
+		require.NoError(t, json.Unmarshal([]byte(c.before), &body))
+		path.Unset(body, func(s string) bool { return s == "x" })
+		raw, err := json.Marshal(body)
+		require.NoError(t, err)
+		require.JSONEq(t, c.after, string(raw), "%s in %s", c.path, c.before)
+	}
+}
+
+func TestNamesFollowOneGrammar(t *testing.T) {
+	for _, good := range []string{"projects/a", "projects/A.b_c~d-e", "projects/a/serviceAccounts/b"} {
+		require.NoError(t, schema.CheckName(good))
+	}
+	for _, bad := range []string{"", "projects", "projects/", "/projects/a", "projects//a", "projects/a/", "Projects/a", "projects/-a", "projects/a b",
+		"projects/a\x00", "projects/../x/y", "projects/é", "projects/" + strings.Repeat("a", 600)} {
+		require.Error(t, schema.CheckName(bad), bad)
+	}
+	for _, bad := range []string{"//", "//x", "//iam.example.com/us-west2", "//iam.example.com/us-west2/projects", "iam.example.com/us-west2/projects/a", "//IAM.example.com/us-west2/projects/a"} {
+		_, err := schema.ParseFullName(bad)
+		require.Error(t, err, bad)
+	}
+	full := "//iam.example.com/us-west2/projects/a"
+	name, err := schema.ParseFullName(full)
+	require.NoError(t, err)
+	require.Equal(t, full, name.String())
+}
+
+func TestInterestedDeploymentsAreThoseOfTheServiceAndItsImportsInAllRegions(t *testing.T) {
+	env := &schema.Environment{}
+	for _, s := range []string{"billing.example.com/us-west2", "devices.example.com/eastus2", "iam.example.com/us-west2", "devices.example.com/us-west2"} {
+		id, err := schema.ParseDeploymentID(s)
+		require.NoError(t, err)
+		env.Deployments = append(env.Deployments, schema.Deployment{DeploymentID: id, Version: "v1"})
+	}
+	var got []string
+	for _, id := range env.Interested(model(t)) {
+		got = append(got, id.String())
+	}
+	require.Equal(t, []string{"devices.example.com/eastus2", "devices.example.com/us-west2", "iam.example.com/us-west2"}, got)
+}
+
+func FuzzNames(f *testing.F) {
+	f.Add("//iam.example.com/us-west2/projects/a")
+	f.Fuzz(func(t *testing.T, s string) {
+		if name, err := schema.ParseFullName(s); err == nil && name.String() != s {
+			t.Fatalf("%q was read as %q", s, name)
+		}
+	})
+}
+
+func FuzzParseFile(f *testing.F) {
+	f.Add(devices)
+	f.Fuzz(func(_ *testing.T, s string) {
+		if file, err := schema.ParseFile("f", strings.NewReader(s)); err == nil {
+			_ = schema.Check(file.Services)
+		}
+	})
+}
