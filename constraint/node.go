@@ -181,6 +181,11 @@ func (n *Node) converge(ctx context.Context, set []Subscription) {
 func (n *Node) take(e event) {
 	if e.from.IsZero() {
 		n.own.take(e)
+		if e.started {
+			for _, t := range n.tasks {
+				t.queue = nil // the new snapshot has what is left
+			}
+		}
 		for _, w := range e.work.Items {
 			n.task(taskOf(w)).add(w.Seq)
 		}

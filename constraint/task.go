@@ -143,9 +143,11 @@ func (n *Node) batch(k taskKey, t *task) func(context.Context, *result) error {
 // queued takes keys off the queue and looks up what they are now.
 func (n *Node) queued(t *task) []schema.Work {
 	var work []schema.Work
+	taken := map[int64]bool{} // a key may stand twice: a failed run put it back, and a new snapshot had it as well
 	i := 0
 	for ; i < len(t.queue) && len(work) < batchLimit; i++ {
-		if w, ok := n.own.work[t.queue[i]]; ok {
+		if w, ok := n.own.work[t.queue[i]]; ok && !taken[w.Seq] {
+			taken[w.Seq] = true
 			work = append(work, w)
 		}
 	}
