@@ -169,7 +169,7 @@ func (n *Node) deletions(k taskKey) func(context.Context, *result) error {
 	} else {
 		deletions, position = f.next(batchLimit)
 	}
-	if len(deletions) == 0 && position == "" {
+	if len(deletions) == 0 && (position == "" || k.kind == retrying) {
 		return nil
 	}
 	return func(ctx context.Context, r *result) (err error) {
