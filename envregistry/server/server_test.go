@@ -1,0 +1,156 @@
+package server_test
+
+import (
+	"context"
+	"net"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/test/bufconn"
+
+	"github.com/db-controller/db-controller/envregistry"
+	"github.com/db-controller/db-controller/envregistry/server"
+	"github.com/db-controller/db-controller/migrations"
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/identity"
+	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
+	"github.com/db-controller/db-controller/schema/shadow"
+	"github.com/db-controller/db-controller/schema/wire"
+	"github.com/db-controller/db-controller/test/harness"
+)
+
+func TestMain(m *testing.M) { os.Exit(harness.Main(m)) }
+
+const example = `
+service: iam.example.com
+version: v1
+kinds: [{kind: Project, patterns: ["projects/{project}"]}]
+---
+service: iam.example.com
+version: v2
+kinds: [{kind: Project, patterns: ["projects/{project}"]}]
+---
+regions: [us-west2, eastus2]
+deployments:
+  - {deployment: iam.example.com/us-west2, version: v1}
+  - {deployment: iam.example.com/eastus2, version: v1}
+`
+
+var west = schema.DeploymentID{Service: "iam.example.com", Region: "us-west2"}
+
+// serve runs a registry whose callers are all the identity.
+func serve(t *testing.T, dsn string, who identity.Identity) registryv1.RegistryServiceClient {
+	t.Helper()
+	conn := connect(t, dsn, who)
+	return registryv1.NewRegistryServiceClient(conn)
+}
+
+func connect(t *testing.T, dsn string, who identity.Identity) *grpc.ClientConn {
+	t.Helper()
+	pool, err := shadow.Connect(context.Background(), dsn, "test", 4)
+	require.NoError(t, err)
+	t.Cleanup(pool.Close)
+	listener := bufconn.Listen(1 << 20)
+	s := grpc.NewServer(
+		grpc.UnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, h grpc.UnaryHandler) (any, error) {
+			return h(identity.NewContext(ctx, who), req)
+		}))
+	registryv1.RegisterRegistryServiceServer(s, server.New(pool, zap.NewNop()))
+	go func() { _ = s.Serve(listener) }()
+	t.Cleanup(s.Stop)
+	conn, err := grpc.NewClient("passthrough:registry", grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return listener.DialContext(ctx) }))
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+func database(t *testing.T) string {
+	t.Helper()
+	s := harness.Postgres(t)
+	return s.NewDatabase(t, s.Template(t, "registry", func(ctx context.Context, dsn string) error {
+		_, err := migrations.Up(ctx, dsn, migrations.Registry)
+		return err
+	}))
+}
+
+func apply(t *testing.T, c registryv1.RegistryServiceClient, yaml string) []string {
+	t.Helper()
+	file, err := schema.ParseFile("f", strings.NewReader(yaml))
+	require.NoError(t, err)
+	env := wire.EnvironmentProto(&schema.Environment{Regions: file.Regions, Services: file.Services, Deployments: file.Deployments})
+	answer, err := c.Apply(context.Background(), &registryv1.ApplyRequest{Regions: env.GetRegions(), Services: env.GetServices(), Deployments: env.GetDeployments()})
+	require.NoError(t, err)
+	return answer.GetChanges()
+}
+
+func TestApplyTellsWhatChanged(t *testing.T) {
+	t.Parallel()
+	c := serve(t, database(t), identity.Identity{Role: identity.RoleOperator, Name: "o"})
+	require.Equal(t, []string{"region eastus2: created", "region us-west2: created", "service iam.example.com@v1: created", "service iam.example.com@v2: created",
+		"deployment iam.example.com/us-west2: created", "deployment iam.example.com/eastus2: created"}, apply(t, c, example))
+	require.Empty(t, apply(t, c, example))
+	require.Equal(t, []string{"deployment iam.example.com/us-west2: changed"}, apply(t, c, "regions: []\ndeployments: [{deployment: iam.example.com/us-west2, version: v2}]"))
+}
+
+func TestADeploymentRegistersOnlyItselfAndTheNewerProcessCounts(t *testing.T) {
+	t.Parallel()
+	dsn := database(t)
+	apply(t, serve(t, dsn, identity.Identity{Role: identity.RoleOperator, Name: "o"}), example)
+	c, ctx := serve(t, dsn, identity.Deployment(west)), context.Background()
+	register := func(region, address string, generation int64) error {
+		_, err := c.RegisterDeployment(ctx, &registryv1.RegisterDeploymentRequest{Service: west.Service, Region: region, Address: address, Generation: generation})
+		return err
+	}
+	require.NoError(t, register("us-west2", "new:1", 7))
+	require.Equal(t, codes.FailedPrecondition, status.Code(register("us-west2", "old:1", 6)))
+	require.Equal(t, codes.PermissionDenied, status.Code(register("eastus2", "x:1", 8)))
+	env, err := c.GetEnvironment(ctx, &registryv1.GetEnvironmentRequest{})
+	require.NoError(t, err)
+	d, ok := wire.Environment(env.GetEnvironment()).Deployment(west)
+	require.True(t, ok)
+	require.Equal(t, "new:1", d.Address)
+}
+
+type memory struct{ kept chan *schema.Environment }
+
+func (m memory) LoadEnvironment(context.Context) (*schema.Environment, error) { return nil, nil }
+func (m memory) KeepEnvironment(_ context.Context, env *schema.Environment) error {
+	select {
+	case m.kept <- env:
+	default:
+	}
+	return nil
+}
+
+func TestTheClientFollowsWhatIsAppliedThroughAnotherServer(t *testing.T) {
+	t.Parallel()
+	dsn := database(t)
+	operator := serve(t, dsn, identity.Identity{Role: identity.RoleOperator, Name: "o"})
+	apply(t, operator, example)
+	kept := make(chan *schema.Environment, 10)
+	client, err := envregistry.New(envregistry.Config{Deployment: west, Address: "here:1", Registry: connect(t, dsn, identity.Deployment(west)),
+		Keeper: memory{kept}, Logger: zap.NewNop()})
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error)
+	go func() { done <- client.Run(ctx) }()
+	env := <-client.Environments()
+	d, _ := env.Deployment(west)
+	require.Equal(t, "here:1", d.Address, "registered before it is told")
+	require.Len(t, env.Services, 2)
+	require.Equal(t, env, <-kept)
+	_, err = operator.SetDeploymentVersion(ctx, &registryv1.SetDeploymentVersionRequest{Service: west.Service, Region: west.Region, Version: "v2"})
+	require.NoError(t, err)
+	d, _ = (<-client.Environments()).Deployment(west)
+	require.Equal(t, "v2", d.Version)
+	cancel()
+	require.NoError(t, <-done)
+}

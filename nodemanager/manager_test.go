@@ -1,0 +1,203 @@
+package nodemanager_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+
+	"github.com/db-controller/db-controller/nodemanager"
+	"github.com/db-controller/db-controller/schema"
+)
+
+var self = schema.DeploymentID{Service: "b.example.com", Region: "us-west2"}
+
+// world records what the manager does.
+type world struct {
+	mu      sync.Mutex
+	log     []string
+	running int
+	shards  map[uint32]int
+	subs    map[string][]string // node → deployments
+	fail    error
+}
+
+func (w *world) say(format string, args ...any) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.log = append(w.log, fmt.Sprintf(format, args...))
+}
+
+func (w *world) take() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	log := w.log
+	w.log = nil
+	slices.Sort(log)
+	return log
+}
+
+type node struct {
+	w     *world
+	share nodemanager.Share
+}
+
+func (n node) Run(ctx context.Context) error {
+	n.w.mu.Lock()
+	n.w.running++
+	for _, s := range n.share.Shards {
+		n.w.shards[s]++
+	}
+	n.w.mu.Unlock()
+	for {
+		select {
+		case set := <-n.share.Subscriptions:
+			n.w.mu.Lock()
+			n.w.subs[n.share.Name] = nil
+			for _, s := range set {
+				n.w.subs[n.share.Name] = append(n.w.subs[n.share.Name], s.String()+"@"+s.Version)
+			}
+			n.w.mu.Unlock()
+		case <-ctx.Done():
+			time.Sleep(time.Second) // what is under way is brought to its end
+			n.w.mu.Lock()
+			n.w.running--
+			n.w.mu.Unlock()
+			return nil
+		}
+	}
+}
+
+func (w *world) subscriptions() (all []string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, s := range w.subs {
+		all = append(all, s...)
+	}
+	slices.Sort(all)
+	return all
+}
+
+func inManager(t *testing.T, test func(w *world, m *nodemanager.Manager, envs chan *schema.Environment)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{shards: map[uint32]int{}, subs: map[string][]string{}}
+		envs := make(chan *schema.Environment)
+		m, err := nodemanager.New(nodemanager.Config{
+			Deployment: self, Environments: envs, Nodes: 3, Logger: zap.NewNop(),
+			Switch: func(_ context.Context, model *schema.Model) error {
+				w.mu.Lock()
+				running, err := w.running, w.fail
+				w.fail = nil
+				w.mu.Unlock()
+				w.say("switch to %s with %d nodes running", model.Descriptor.Version, running)
+				return err
+			},
+			NewNode: func(share nodemanager.Share) (nodemanager.Runner, error) { return node{w, share}, nil },
+		})
+		require.NoError(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- m.Run(ctx) }()
+		test(w, m, envs)
+		cancel()
+		require.NoError(t, <-done)
+		require.Zero(t, w.running, "Run returns when all nodes have")
+	})
+}
+
+func environment(t *testing.T, deployments ...string) *schema.Environment {
+	t.Helper()
+	file, err := schema.ParseFile("f", strings.NewReader(`
+service: a.example.com
+version: v1
+kinds: [{kind: T, patterns: ["ts/{t}"]}]
+---
+service: b.example.com
+version: v1
+imports: [a.example.com@v1]
+---
+service: b.example.com
+version: v2
+---
+service: c.example.com
+version: v1
+`))
+	require.NoError(t, err)
+	env := &schema.Environment{Services: file.Services}
+	for _, d := range deployments {
+		name, version, _ := strings.Cut(d, "@")
+		id, err := schema.ParseDeploymentID(name)
+		require.NoError(t, err)
+		env.Deployments = append(env.Deployments, schema.Deployment{DeploymentID: id, Version: version, Address: "x:1"})
+	}
+	return env
+}
+
+func TestNodesShareTheRingAndTheInterestedDeployments(t *testing.T) {
+	inManager(t, func(w *world, m *nodemanager.Manager, envs chan *schema.Environment) {
+		require.ErrorContains(t, m.Ready(), "no environment has come from the registry yet")
+		envs <- environment(t, "b.example.com/us-west2@v1", "b.example.com/eastus2@v1", "a.example.com/us-west2@v1", "c.example.com/us-west2@v1")
+		synctest.Wait()
+		require.NoError(t, m.Ready())
+		require.Equal(t, []string{"a.example.com/us-west2@v1", "b.example.com/eastus2@v1", "b.example.com/us-west2@v1"}, w.subscriptions())
+		require.Equal(t, 3, w.running)
+		require.Len(t, w.shards, schema.RingSize)
+		for shard, n := range w.shards {
+			require.Equal(t, 1, n, "shard %d", shard)
+		}
+		envs <- environment(t, "b.example.com/us-west2@v1", "a.example.com/us-west2@v1", "a.example.com/eastus2@v1")
+		synctest.Wait()
+		require.Equal(t, []string{"a.example.com/eastus2@v1", "a.example.com/us-west2@v1", "b.example.com/us-west2@v1"}, w.subscriptions())
+		require.Equal(t, []string{"switch to v1 with 0 nodes running"}, w.take(), "nothing was restarted")
+	})
+}
+
+func TestAVersionSwitchStopsAllNodesFirstAndWaitsForThem(t *testing.T) {
+	inManager(t, func(w *world, _ *nodemanager.Manager, envs chan *schema.Environment) {
+		envs <- environment(t, "b.example.com/us-west2@v1")
+		synctest.Wait()
+		w.take()
+		envs <- environment(t, "b.example.com/us-west2@v2")
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		require.Equal(t, []string{"switch to v2 with 0 nodes running"}, w.take())
+		require.Equal(t, 3, w.running)
+	})
+}
+
+func TestASwitchThatFailsIsTriedAgain(t *testing.T) {
+	inManager(t, func(w *world, m *nodemanager.Manager, envs chan *schema.Environment) {
+		w.fail = errors.New("database away")
+		envs <- environment(t, "b.example.com/us-west2@v1")
+		synctest.Wait()
+		require.ErrorContains(t, m.Ready(), "database away")
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		require.NoError(t, m.Ready())
+	})
+}
+
+// I27: an environment that is empty, or says nonsense, stops nothing that runs.
+func TestABadEnvironmentChangesNothing_I27(t *testing.T) {
+	inManager(t, func(w *world, m *nodemanager.Manager, envs chan *schema.Environment) {
+		envs <- environment(t, "b.example.com/us-west2@v1")
+		synctest.Wait()
+		w.take()
+		envs <- &schema.Environment{}
+		envs <- environment(t, "b.example.com/us-west2@v9")
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		require.NoError(t, m.Ready())
+		require.Equal(t, 3, w.running)
+		require.Empty(t, w.take())
+	})
+}

@@ -1,0 +1,99 @@
+package test
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+const module = "github.com/db-controller/db-controller"
+
+// allowed is who may import what of the project. A package that is not listed may not exist.
+var allowed = map[string][]string{
+	"schema":                                   {},
+	"schema/schemapb/dbcontroller/schema/v1":   {},
+	"schema/schemapb/dbcontroller/resource/v1": {},
+	"schema/schemapb/dbcontroller/registry/v1": {"schema/schemapb/dbcontroller/schema/v1"},
+	"schema/wire":                              {"schema", "schema/schemapb/"},
+	"schema/identity":                          {"schema"},
+	"schema/shadow":                            {"schema"},
+	"schema/service":                           {"schema", "schema/identity", "schema/schemapb/", "schema/shadow", "schema/wire"},
+	"migrations":                               {},
+	"envregistry":                              {"schema", "schema/schemapb/", "schema/wire"},
+	"envregistry/server":                       {"schema", "schema/identity", "schema/schemapb/", "schema/wire"},
+	"constraint":                               {"schema"},
+	"handlers":                                 {"schema", "schema/shadow"},
+	"nodemanager":                              {"constraint", "schema"},
+	"cmd/db-controller":                        {""},
+	"cmd/db-controller/client":                 {"schema", "schema/identity", "schema/schemapb/", "schema/service", "schema/wire"},
+	"cmd/db-controller/playground":             {"schema", "schema/identity"},
+	"cmd/db-controller/bench":                  {"cmd/db-controller/client", "cmd/db-controller/playground", "schema", "schema/schemapb/"},
+	"test":                                     {""},
+	"test/harness":                             {""},
+}
+
+type listed struct {
+	ImportPath string
+	Imports    []string
+	Deps       []string
+}
+
+func packages(t *testing.T) []listed {
+	t.Helper()
+	out, err := exec.Command("go", "list", "-deps=false", "-json=ImportPath,Imports,Deps", module+"/...").Output()
+	require.NoError(t, err)
+	var all []listed
+	for d := json.NewDecoder(strings.NewReader(string(out))); ; {
+		var p listed
+		err := d.Decode(&p)
+		if errors.Is(err, io.EOF) {
+			return all
+		}
+		require.NoError(t, err)
+		all = append(all, p)
+	}
+}
+
+func TestImportsPointOneWay(t *testing.T) {
+	for _, p := range packages(t) {
+		name := strings.TrimPrefix(p.ImportPath, module+"/")
+		may, ok := allowed[name]
+		if !ok {
+			t.Errorf("package %s is new: say in this table and in ARCHITECTURE.md what it is for and what it may import", name)
+			continue
+		}
+		for _, imported := range p.Imports {
+			of, ours := strings.CutPrefix(imported, module+"/")
+			if !ours || strings.HasPrefix(of, "test/") && strings.HasPrefix(name, "test") {
+				continue
+			}
+			if !slices.ContainsFunc(may, func(m string) bool {
+				return m == "" || of == m || strings.HasSuffix(m, "/") && strings.HasPrefix(of, m)
+			}) {
+				t.Errorf("%s may not import %s", name, of)
+			}
+			if strings.HasPrefix(of, "test/") {
+				t.Errorf("%s imports test code", name)
+			}
+		}
+	}
+}
+
+func TestTheWordsCompileWithoutDriversAndTransports(t *testing.T) {
+	for _, p := range packages(t) {
+		if p.ImportPath != module+"/schema" {
+			continue
+		}
+		for _, dep := range p.Deps {
+			for _, heavy := range []string{"github.com/jackc/pgx", "google.golang.org/grpc", "go.uber.org/zap", "google.golang.org/protobuf"} {
+				require.False(t, strings.HasPrefix(dep, heavy), "schema depends on %s", dep)
+			}
+		}
+	}
+}
