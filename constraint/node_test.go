@@ -33,8 +33,10 @@ type streams struct {
 }
 
 func newStreams() *streams {
-	return &streams{work: make(chan schema.Event[schema.Work]), opened: map[string]int{},
-		deletions: map[schema.DeploymentID]chan schema.Event[schema.Deletion]{near: make(chan schema.Event[schema.Deletion]), far: make(chan schema.Event[schema.Deletion])}}
+	return &streams{
+		work: make(chan schema.Event[schema.Work]), opened: map[string]int{},
+		deletions: map[schema.DeploymentID]chan schema.Event[schema.Deletion]{near: make(chan schema.Event[schema.Deletion]), far: make(chan schema.Event[schema.Deletion])},
+	}
 }
 
 var errCut = errors.New("cut")
@@ -111,9 +113,11 @@ type pendingHandler struct{ *recorder }
 func (h pendingHandler) Handle(ctx context.Context, to schema.DeploymentID, work []schema.Work) error {
 	return h.did(ctx, "pending %s %v", to.Region, seqs(work))
 }
+
 func (h pendingHandler) Expired(context.Context) ([]schema.DeploymentID, error) {
 	return h.expired, nil
 }
+
 func (h pendingHandler) Resolve(ctx context.Context, holder schema.DeploymentID) error {
 	return h.did(ctx, "resolve %s", holder.Region)
 }
@@ -187,9 +191,11 @@ func uidOf(name string) uuid.UUID { return uuid.NewSHA1(uuid.NameSpaceURL, []byt
 func endOfWork() schema.Event[schema.Work] {
 	return schema.Event[schema.Work]{EndOfSnapshot: true, Token: "w"}
 }
+
 func endOfDeletions(token string) schema.Event[schema.Deletion] {
 	return schema.Event[schema.Deletion]{EndOfSnapshot: true, Token: token}
 }
+
 func bookmark(token string) schema.Event[schema.Deletion] {
 	return schema.Event[schema.Deletion]{Token: token}
 }

@@ -123,6 +123,7 @@ func (n *Node) batch(k taskKey, t *task) func(context.Context, *result) error {
 		return func(ctx context.Context, _ *result) error { return n.cfg.Pending.Resolve(ctx, k.deployment) }
 	case subscribed, retrying:
 		return n.deletions(k)
+	default: // pending and deleting
 	}
 	work := n.queued(t)
 	if len(work) == 0 {

@@ -70,14 +70,14 @@ func (c *Client) Run(ctx context.Context) error {
 	}
 	for wait := 100 * time.Millisecond; ctx.Err() == nil; wait = min(2*wait, 5*time.Second) {
 		began := time.Now()
-		err := c.follow(ctx)
+		lost := c.follow(ctx)
 		if ctx.Err() != nil {
-			return nil
+			break
 		}
 		if time.Since(began) > 10*time.Second {
 			wait = 100 * time.Millisecond
 		}
-		c.cfg.Logger.Warn("the registry cannot be followed; the last environment counts", zap.Error(err), zap.Duration("again in", wait))
+		c.cfg.Logger.Warn("the registry cannot be followed; the last environment counts", zap.Error(lost), zap.Duration("again in", wait))
 		select {
 		case <-ctx.Done():
 		case <-time.After(wait):
@@ -98,7 +98,8 @@ func (c *Client) publish(env *schema.Environment) {
 func (c *Client) follow(ctx context.Context) error {
 	d := c.cfg.Deployment
 	_, err := c.registry.RegisterDeployment(ctx, &registryv1.RegisterDeploymentRequest{
-		Service: d.Service, Region: d.Region, Address: c.cfg.Address, Generation: c.generation})
+		Service: d.Service, Region: d.Region, Address: c.cfg.Address, Generation: c.generation,
+	})
 	if err != nil {
 		return err
 	}

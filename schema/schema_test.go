@@ -147,8 +147,10 @@ func TestNamesFollowOneGrammar(t *testing.T) {
 	for _, good := range []string{"projects/a", "projects/A.b_c~d-e", "projects/a/serviceAccounts/b"} {
 		require.NoError(t, schema.CheckName(good))
 	}
-	for _, bad := range []string{"", "projects", "projects/", "/projects/a", "projects//a", "projects/a/", "Projects/a", "projects/-a", "projects/a b",
-		"projects/a\x00", "projects/../x/y", "projects/é", "projects/" + strings.Repeat("a", 600)} {
+	for _, bad := range []string{
+		"", "projects", "projects/", "/projects/a", "projects//a", "projects/a/", "Projects/a", "projects/-a", "projects/a b",
+		"projects/a\x00", "projects/../x/y", "projects/é", "projects/" + strings.Repeat("a", 600),
+	} {
 		require.Error(t, schema.CheckName(bad), bad)
 	}
 	for _, bad := range []string{"//", "//x", "//iam.example.com/us-west2", "//iam.example.com/us-west2/projects", "iam.example.com/us-west2/projects/a", "//IAM.example.com/us-west2/projects/a"} {

@@ -246,6 +246,7 @@ func nodeShape(n *yaml.Node) string {
 			return "nothing"
 		}
 		return fmt.Sprintf("%q", clip(n.Value))
+	default:
+		return "an alias"
 	}
-	return "an alias"
 }

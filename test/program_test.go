@@ -157,8 +157,10 @@ func TestHealthAndMetrics(t *testing.T) {
 	out, err := run(t, "healthcheck", "--url", p.Deployments[id].HTTP+"/readyz")
 	require.NoError(t, err, out)
 	_, body = get("/metrics")
-	for _, want := range []string{"dbcontroller_outstanding_work_up 1", `dbcontroller_watch_lag_seconds{deployment="devices.example.com/eastus2",watch="shadows"}`,
-		"dbcontroller_watch_primed", "grpc_server_handled_total", "go_goroutines"} {
+	for _, want := range []string{
+		"dbcontroller_outstanding_work_up 1", `dbcontroller_watch_lag_seconds{deployment="devices.example.com/eastus2",watch="shadows"}`,
+		"dbcontroller_watch_primed", "grpc_server_handled_total", "go_goroutines",
+	} {
 		require.Contains(t, body, want)
 	}
 

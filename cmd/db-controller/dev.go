@@ -98,7 +98,7 @@ func runDev(cmd *cobra.Command, cfg devConfig) error {
 	if play != nil {
 		return play.run(cmd.Context(), cmd.OutOrStdout(), p, c)
 	}
-	cmd.Print(hints(cmd, cfg.dir))
+	cmd.Print(hints(cfg.dir))
 	<-cmd.Context().Done()
 	cmd.Println("\nstopping")
 	return nil
@@ -112,7 +112,7 @@ func temporary() (dir string, done func(), err error) {
 	return dir, func() { _ = os.RemoveAll(dir) }, nil
 }
 
-func hints(cmd *cobra.Command, dir string) string {
+func hints(dir string) string {
 	context := ""
 	if file := filepath.Join(dir, playground.ClientFile); file != client.DefaultFile() {
 		context = " --context " + file

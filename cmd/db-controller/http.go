@@ -30,7 +30,7 @@ func serveHTTP(ctx context.Context, address string, checks []check, metrics *pro
 	mux.HandleFunc("GET /readyz", healthHandler("readyz", checks))
 	mux.HandleFunc("GET /healthz", healthHandler("healthz", checks))
 	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}))
-	listener, err := net.Listen("tcp", address)
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
 	if err != nil {
 		return fmt.Errorf("--http: %w", err)
 	}

@@ -51,8 +51,10 @@ func newMetrics(store *shadow.Store) *metrics {
 		batches: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "dbcontroller_handler_batches_total", Help: "Runs of a handler."}, handler),
 		items:   prometheus.NewCounterVec(prometheus.CounterOpts{Name: "dbcontroller_handler_items_total", Help: "Pieces of work, or deletions, that a handler was given."}, handler),
 		errors:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "dbcontroller_handler_errors_total", Help: "Runs of a handler that failed and are tried again."}, handler),
-		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "dbcontroller_handler_seconds", Help: "Time of a run of a handler.",
-			Buckets: prometheus.ExponentialBuckets(0.0005, 4, 10)}, []string{"handler"}),
+		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "dbcontroller_handler_seconds", Help: "Time of a run of a handler.",
+			Buckets: prometheus.ExponentialBuckets(0.0005, 4, 10),
+		}, []string{"handler"}),
 		resets: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "dbcontroller_watch_lost_total", Help: "Watches that ended and were opened again."}, []string{"watch", "deployment"}),
 		primed: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "dbcontroller_watch_primed", Help: "Whether a watch has reached its end of snapshot."}, []string{"watch", "deployment"}),
 	}

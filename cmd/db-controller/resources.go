@@ -199,10 +199,10 @@ func newWatch() *cobra.Command {
 			}
 			for {
 				msg, err := stream.Recv()
+				if cmd.Context().Err() != nil {
+					return nil // Ctrl-C
+				}
 				if err != nil {
-					if cmd.Context().Err() != nil {
-						return nil
-					}
 					return plain(err)
 				}
 				printEvent(cmd, msg)

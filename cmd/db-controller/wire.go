@@ -57,7 +57,7 @@ func runDeployment(ctx context.Context, cfg deploymentConfig, log *zap.Logger) e
 		return err
 	}
 	defer pool.Close()
-	listener, err := net.Listen("tcp", cfg.listen)
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", cfg.listen)
 	if err != nil {
 		return fmt.Errorf("--listen: %w", err)
 	}
@@ -226,7 +226,7 @@ func runRegistry(ctx context.Context, cfg registryConfig, log *zap.Logger) error
 		return err
 	}
 	defer pool.Close()
-	listener, err := net.Listen("tcp", cfg.listen)
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", cfg.listen)
 	if err != nil {
 		return fmt.Errorf("--listen: %w", err)
 	}

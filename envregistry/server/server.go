@@ -175,10 +175,12 @@ func (s *Server) WatchEnvironment(_ *registryv1.WatchEnvironmentRequest, stream 
 			}
 			revision, spoke = env.Revision, time.Now()
 			end := &registryv1.WatchEnvironmentResponse{Event: &registryv1.WatchEnvironmentResponse_Bookmark_{
-				Bookmark: &registryv1.WatchEnvironmentResponse_Bookmark{Revision: revision}}}
+				Bookmark: &registryv1.WatchEnvironmentResponse_Bookmark{Revision: revision},
+			}}
 			if first {
 				end = &registryv1.WatchEnvironmentResponse{Event: &registryv1.WatchEnvironmentResponse_EndOfSnapshot_{
-					EndOfSnapshot: &registryv1.WatchEnvironmentResponse_EndOfSnapshot{Revision: revision}}}
+					EndOfSnapshot: &registryv1.WatchEnvironmentResponse_EndOfSnapshot{Revision: revision},
+				}}
 				first = false
 			}
 			if err := stream.Send(end); err != nil {

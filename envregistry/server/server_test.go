@@ -94,8 +94,10 @@ func apply(t *testing.T, c registryv1.RegistryServiceClient, yaml string) []stri
 func TestApplyTellsWhatChanged(t *testing.T) {
 	t.Parallel()
 	c := serve(t, database(t), identity.Identity{Role: identity.RoleOperator, Name: "o"})
-	require.Equal(t, []string{"region eastus2: created", "region us-west2: created", "service iam.example.com@v1: created", "service iam.example.com@v2: created",
-		"deployment iam.example.com/us-west2: created", "deployment iam.example.com/eastus2: created"}, apply(t, c, example))
+	require.Equal(t, []string{
+		"region eastus2: created", "region us-west2: created", "service iam.example.com@v1: created", "service iam.example.com@v2: created",
+		"deployment iam.example.com/us-west2: created", "deployment iam.example.com/eastus2: created",
+	}, apply(t, c, example))
 	require.Empty(t, apply(t, c, example))
 	require.Equal(t, []string{"deployment iam.example.com/us-west2: changed"}, apply(t, c, "regions: []\ndeployments: [{deployment: iam.example.com/us-west2, version: v2}]"))
 }
@@ -136,8 +138,10 @@ func TestTheClientFollowsWhatIsAppliedThroughAnotherServer(t *testing.T) {
 	operator := serve(t, dsn, identity.Identity{Role: identity.RoleOperator, Name: "o"})
 	apply(t, operator, example)
 	kept := make(chan *schema.Environment, 10)
-	client, err := envregistry.New(envregistry.Config{Deployment: west, Address: "here:1", Registry: connect(t, dsn, identity.Deployment(west)),
-		Keeper: memory{kept}, Logger: zap.NewNop()})
+	client, err := envregistry.New(envregistry.Config{
+		Deployment: west, Address: "here:1", Registry: connect(t, dsn, identity.Deployment(west)),
+		Keeper: memory{kept}, Logger: zap.NewNop(),
+	})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error)

@@ -126,8 +126,10 @@ func (s *store) apply(ctx context.Context, in *schema.Environment) ([]string, er
 				continue
 			}
 			if runs := runsVersion(env, d.ServiceVersion); runs != nil && !sameDescriptor(env.Services[i], d) {
-				return schema.Problems{{Pos: d.Pos, Message: fmt.Sprintf("%s runs on %s and cannot change", d.ServiceVersion, runs.DeploymentID),
-					Remedy: "describe the change as a new version"}}
+				return schema.Problems{{
+					Pos: d.Pos, Message: fmt.Sprintf("%s runs on %s and cannot change", d.ServiceVersion, runs.DeploymentID),
+					Remedy: "describe the change as a new version",
+				}}
 			}
 			env.Services[i] = d
 		}
@@ -212,7 +214,7 @@ func queueDifference(b *pgx.Batch, before, after *schema.Environment) ([]string,
 			return nil, err
 		}
 		b.Queue(upsertServiceSQL, d.Service, d.Version, raw)
-		told = append(told, "service "+d.ServiceVersion.String()+": "+word(i >= 0))
+		told = append(told, "service "+d.String()+": "+word(i >= 0))
 	}
 	for _, d := range after.Deployments {
 		old := find(before, d.DeploymentID)
@@ -220,7 +222,7 @@ func queueDifference(b *pgx.Batch, before, after *schema.Environment) ([]string,
 			continue
 		}
 		b.Queue(upsertDeploymentSQL, d.Service, d.Region, d.Version, d.Address, d.Generation, d.Disabled)
-		told = append(told, "deployment "+d.DeploymentID.String()+": "+word(old != nil))
+		told = append(told, "deployment "+d.String()+": "+word(old != nil))
 	}
 	return told, nil
 }

@@ -45,8 +45,9 @@ func (i Identity) Path() string {
 		return "/deployment/" + i.Deployment.String()
 	case RoleRegistry:
 		return "/registry"
+	default:
+		return "/" + string(i.Role) + "/" + i.Name
 	}
-	return "/" + string(i.Role) + "/" + i.Name
 }
 
 func (i Identity) String() string { return strings.TrimPrefix(i.Path(), "/") }
@@ -187,8 +188,10 @@ func (c *Credentials) Client(expected Identity) credentials.TransportCredentials
 				intermediates.AddCert(cert)
 			}
 			leaf := state.PeerCertificates[0]
-			_, err := leaf.Verify(x509.VerifyOptions{Roots: c.roots, Intermediates: intermediates,
-				KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}})
+			_, err := leaf.Verify(x509.VerifyOptions{
+				Roots: c.roots, Intermediates: intermediates,
+				KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+			})
 			if err != nil {
 				return err
 			}

@@ -55,7 +55,8 @@ func toStatus(log *zap.Logger, err error) error {
 	switch {
 	case errors.As(err, &invalid):
 		return detailed(codes.InvalidArgument, "INVALID", err, &errdetails.BadRequest{FieldViolations: []*errdetails.BadRequest_FieldViolation{
-			{Field: invalid.Resource, Description: invalid.Err.Error()}}})
+			{Field: invalid.Resource, Description: invalid.Err.Error()},
+		}})
 	case errors.As(err, &problems):
 		bad := &errdetails.BadRequest{}
 		for _, p := range problems {
@@ -99,6 +100,7 @@ func refusedCode(e *shadow.RefusedError) codes.Code {
 			if e.Only(r.Reason) {
 				code = codes.Aborted
 			}
+		default:
 		}
 	}
 	return code
@@ -116,7 +118,8 @@ func blockedProto(e *shadow.BlockedError) *errdetails.PreconditionFailure {
 	out := &errdetails.PreconditionFailure{}
 	for _, h := range e.Holders {
 		out.Violations = append(out.Violations, &errdetails.PreconditionFailure_Violation{
-			Type: "BLOCKED", Subject: h.Name.String(), Description: fmt.Sprintf("refers to it in %s", h.Path)})
+			Type: "BLOCKED", Subject: h.Name.String(), Description: fmt.Sprintf("refers to it in %s", h.Path),
+		})
 	}
 	return out
 }

@@ -28,19 +28,19 @@ type Peers struct {
 	credentials *identity.Credentials
 
 	mu    sync.Mutex
-	own   grpc.ClientConnInterface        // guarded by mu
-	env   *schema.Environment             // guarded by mu
-	conns map[schema.DeploymentID]*dialed // guarded by mu
+	own   grpc.ClientConnInterface            // guarded by mu
+	env   *schema.Environment                 // guarded by mu
+	conns map[schema.DeploymentID]*connection // guarded by mu
 }
 
-type dialed struct {
+type connection struct {
 	address string
 	conn    *grpc.ClientConn
 }
 
 // NewPeers makes connections when they are first needed.
 func NewPeers(self schema.DeploymentID, credentials *identity.Credentials) *Peers {
-	return &Peers{self: self, credentials: credentials, env: &schema.Environment{}, conns: map[schema.DeploymentID]*dialed{}}
+	return &Peers{self: self, credentials: credentials, env: &schema.Environment{}, conns: map[schema.DeploymentID]*connection{}}
 }
 
 // Update takes a newer environment: connections to what moved or went are closed.
@@ -115,7 +115,7 @@ func (p *Peers) Client(id schema.DeploymentID) (schemav1.SchemaServiceClient, er
 	if err != nil {
 		return nil, fmt.Errorf("connect to %s: %w", id, err)
 	}
-	p.conns[id] = &dialed{address: d.Address, conn: conn}
+	p.conns[id] = &connection{address: d.Address, conn: conn}
 	return schemav1.NewSchemaServiceClient(conn), nil
 }
 
@@ -124,8 +124,10 @@ func DialOptions(c *identity.Credentials, expected identity.Identity) []grpc.Dia
 	return []grpc.DialOption{
 		grpc.WithTransportCredentials(c.Client(expected)),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 20 * time.Second, Timeout: 5 * time.Second}),
-		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: 2 * time.Second,
-			Backoff: backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 2 * time.Second}}),
+		grpc.WithConnectParams(grpc.ConnectParams{
+			MinConnectTimeout: 2 * time.Second,
+			Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 2 * time.Second},
+		}),
 	}
 }
 
@@ -185,6 +187,7 @@ func (p *Peers) Resolve(ctx context.Context, holder schema.DeploymentID, questio
 			verdicts[i] = shadow.Held
 		case schemav1.ResolveBlockadesResponse_VERDICT_GONE:
 			verdicts[i] = shadow.GoneVerdict
+		default: // undecided, and whatever a newer version may say
 		}
 	}
 	return verdicts, nil

@@ -225,10 +225,12 @@ func (r *resources) WatchResources(req *resourcev1.WatchResourcesRequest, stream
 		switch {
 		case e.EndOfSnapshot:
 			return stream.Send(&resourcev1.WatchResourcesResponse{Event: &resourcev1.WatchResourcesResponse_EndOfSnapshot_{
-				EndOfSnapshot: &resourcev1.WatchResourcesResponse_EndOfSnapshot{ResumeToken: e.Token}}})
+				EndOfSnapshot: &resourcev1.WatchResourcesResponse_EndOfSnapshot{ResumeToken: e.Token},
+			}})
 		case e.Token != "":
 			return stream.Send(&resourcev1.WatchResourcesResponse{Event: &resourcev1.WatchResourcesResponse_Bookmark_{
-				Bookmark: &resourcev1.WatchResourcesResponse_Bookmark{ResumeToken: e.Token}}})
+				Bookmark: &resourcev1.WatchResourcesResponse_Bookmark{ResumeToken: e.Token},
+			}})
 		}
 		return nil
 	})
@@ -271,6 +273,7 @@ func (r *resources) proto(in *shadow.Resource) (*resourcev1.Resource, error) {
 		out.State = resourcev1.Resource_STATE_ACTIVE
 	case shadow.Deleting:
 		out.State = resourcev1.Resource_STATE_DELETING
+	case shadow.Gone:
 	}
 	if in.Body == nil {
 		return out, nil

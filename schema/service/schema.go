@@ -82,8 +82,10 @@ func (s *schemas) establish(ctx context.Context, req *schemav1.EstablishReferenc
 	if !s.mayRefer(holder) {
 		e := &shadow.RefusedError{}
 		for _, r := range refs {
-			e.Refusals = append(e.Refusals, shadow.Refusal{Holder: r.HolderName, Path: r.Path,
-				Target: schema.FullName{Deployment: s.store.Deployment(), Name: r.TargetName}, Reason: shadow.NotImported})
+			e.Refusals = append(e.Refusals, shadow.Refusal{
+				Holder: r.HolderName, Path: r.Path,
+				Target: schema.FullName{Deployment: s.store.Deployment(), Name: r.TargetName}, Reason: shadow.NotImported,
+			})
 		}
 		return nil, e
 	}
@@ -232,10 +234,12 @@ func (s *schemas) WatchImportedServiceDeletions(req *schemav1.WatchImportedServi
 		}
 		if e.EndOfSnapshot {
 			return stream.Send(&schemav1.WatchImportedServiceDeletionsResponse{Event: &schemav1.WatchImportedServiceDeletionsResponse_EndOfSnapshot{
-				EndOfSnapshot: &schemav1.EndOfSnapshot{ResumeToken: e.Token}}})
+				EndOfSnapshot: &schemav1.EndOfSnapshot{ResumeToken: e.Token},
+			}})
 		}
 		return stream.Send(&schemav1.WatchImportedServiceDeletionsResponse{Event: &schemav1.WatchImportedServiceDeletionsResponse_Bookmark{
-			Bookmark: &schemav1.Bookmark{ResumeToken: e.Token}}})
+			Bookmark: &schemav1.Bookmark{ResumeToken: e.Token},
+		}})
 	})
 	return toStatus(s.log, err)
 }
@@ -274,10 +278,12 @@ func (s *schemas) WatchResourceShadows(req *schemav1.WatchResourceShadowsRequest
 		}
 		if e.EndOfSnapshot {
 			return stream.Send(&schemav1.WatchResourceShadowsResponse{Event: &schemav1.WatchResourceShadowsResponse_EndOfSnapshot{
-				EndOfSnapshot: &schemav1.EndOfSnapshot{ResumeToken: e.Token}}})
+				EndOfSnapshot: &schemav1.EndOfSnapshot{ResumeToken: e.Token},
+			}})
 		}
 		return stream.Send(&schemav1.WatchResourceShadowsResponse{Event: &schemav1.WatchResourceShadowsResponse_Bookmark{
-			Bookmark: &schemav1.Bookmark{ResumeToken: e.Token}}})
+			Bookmark: &schemav1.Bookmark{ResumeToken: e.Token},
+		}})
 	})
 	return toStatus(s.log, err)
 }

@@ -292,6 +292,7 @@ func (s *Store) Settle(ctx context.Context, holder schema.DeploymentID, question
 			held = append(held, questions[i].Key)
 		case GoneVerdict:
 			gone = append(gone, questions[i].Key)
+		case Undecided:
 		}
 	}
 	if len(gone) > 0 {

@@ -113,8 +113,10 @@ func (s *Store) refusals(refs []EstablishReference, reasons []Reason) error {
 	var out []Refusal
 	for i, reason := range reasons {
 		if reason != "" {
-			out = append(out, Refusal{Holder: refs[i].HolderName, Path: refs[i].Path,
-				Target: schema.FullName{Deployment: s.self, Name: refs[i].TargetName}, Reason: reason})
+			out = append(out, Refusal{
+				Holder: refs[i].HolderName, Path: refs[i].Path,
+				Target: schema.FullName{Deployment: s.self, Name: refs[i].TargetName}, Reason: reason,
+			})
 		}
 	}
 	if len(out) > 0 {

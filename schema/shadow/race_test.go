@@ -35,7 +35,7 @@ func together(try int, first, second func()) {
 	var wg sync.WaitGroup
 	start := make(chan struct{})
 	spin := func(n int) {
-		for range n * 2000 { //nolint:revive // a delay shorter than any timer
+		for range n * 2000 { // a delay shorter than any timer
 		}
 	}
 	wg.Go(func() { <-start; spin(try % 7); first() })

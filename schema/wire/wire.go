@@ -71,12 +71,16 @@ func Descriptor(d *schemav1.ServiceDescriptor) *schema.Descriptor {
 		path := at.String() + ".kinds[" + k.GetKind() + "]"
 		kind := schema.Kind{Name: k.GetKind(), Patterns: k.GetPatterns(), Pos: schema.Pos{Path: path}}
 		for _, p := range k.GetParents() {
-			kind.Parents = append(kind.Parents, schema.Parent{Kind: p.GetKind(), Behaviour: schema.Behaviour(p.GetBehaviour()),
-				Pos: schema.Pos{Path: path + ".parents[" + p.GetKind() + "]"}})
+			kind.Parents = append(kind.Parents, schema.Parent{
+				Kind: p.GetKind(), Behaviour: schema.Behaviour(p.GetBehaviour()),
+				Pos: schema.Pos{Path: path + ".parents[" + p.GetKind() + "]"},
+			})
 		}
 		for _, r := range k.GetReferences() {
-			kind.References = append(kind.References, schema.Reference{Path: r.GetPath(), Targets: r.GetTargets(),
-				Behaviour: schema.Behaviour(r.GetBehaviour()), Pos: schema.Pos{Path: path + ".references[" + r.GetPath() + "]"}})
+			kind.References = append(kind.References, schema.Reference{
+				Path: r.GetPath(), Targets: r.GetTargets(),
+				Behaviour: schema.Behaviour(r.GetBehaviour()), Pos: schema.Pos{Path: path + ".references[" + r.GetPath() + "]"},
+			})
 		}
 		out.Kinds = append(out.Kinds, kind)
 	}
@@ -105,8 +109,10 @@ func DescriptorProto(d *schema.Descriptor) *schemav1.ServiceDescriptor {
 // Deployment reads a deployment.
 func Deployment(d *registryv1.Deployment) schema.Deployment {
 	id := schema.DeploymentID{Service: d.GetService(), Region: d.GetRegion()}
-	return schema.Deployment{DeploymentID: id, Address: d.GetAddress(), Version: d.GetVersion(), Generation: d.GetGeneration(),
-		Disabled: d.GetDisabled(), Pos: schema.Pos{Path: "deployments[" + id.String() + "]"}}
+	return schema.Deployment{
+		DeploymentID: id, Address: d.GetAddress(), Version: d.GetVersion(), Generation: d.GetGeneration(),
+		Disabled: d.GetDisabled(), Pos: schema.Pos{Path: "deployments[" + id.String() + "]"},
+	}
 }
 
 // DeploymentProto writes a deployment.

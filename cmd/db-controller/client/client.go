@@ -83,8 +83,10 @@ func New(f File, kept string) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("connect to the registry: %w", err)
 	}
-	return &Client{Registry: registryv1.NewRegistryServiceClient(conn), credentials: credentials, registry: conn, kept: kept,
-		conns: map[schema.DeploymentID]*grpc.ClientConn{}}, nil
+	return &Client{
+		Registry: registryv1.NewRegistryServiceClient(conn), credentials: credentials, registry: conn, kept: kept,
+		conns: map[schema.DeploymentID]*grpc.ClientConn{},
+	}, nil
 }
 
 // Close closes every connection.

@@ -99,8 +99,10 @@ func (p *Playground) describeRegistry(ctx context.Context, address, http string)
 		return err
 	}
 	p.RegistryAddress = address
-	p.Registry = NewProcess("registry", p.cfg.Binary, []string{"registry", "--postgres", dsn, "--certs", p.certs("registry"),
-		"--listen", address, "--http", http, "--migrate"}, filepath.Join(p.cfg.Dir, "registry.log"), "http://"+http+"/readyz")
+	p.Registry = NewProcess("registry", p.cfg.Binary, []string{
+		"registry", "--postgres", dsn, "--certs", p.certs("registry"),
+		"--listen", address, "--http", http, "--migrate",
+	}, filepath.Join(p.cfg.Dir, "registry.log"), "http://"+http+"/readyz")
 	return nil
 }
 
@@ -111,8 +113,10 @@ func (p *Playground) describe(ctx context.Context, id schema.DeploymentID, d *De
 	if err := p.authority.Issue(d.Certs, identity.Deployment(id)); err != nil {
 		return err
 	}
-	args := append([]string{"serve", "--deployment", id.String(), "--postgres", d.DSN, "--registry", p.RegistryAddress, "--certs", d.Certs,
-		"--listen", d.Address, "--http", strings.TrimPrefix(d.HTTP, "http://"), "--migrate"}, p.cfg.Args...)
+	args := append([]string{
+		"serve", "--deployment", id.String(), "--postgres", d.DSN, "--registry", p.RegistryAddress, "--certs", d.Certs,
+		"--listen", d.Address, "--http", strings.TrimPrefix(d.HTTP, "http://"), "--migrate",
+	}, p.cfg.Args...)
 	d.Process = NewProcess(id.String(), p.cfg.Binary, args, filepath.Join(p.cfg.Dir, fileName(id)+".log"), d.HTTP+"/readyz")
 	return nil
 }

@@ -14,6 +14,7 @@ const (
 // when there is none.
 func memoryFolder() string {
 	var stat syscall.Statfs_t
+	//nolint:unconvert // the type of stat.Type differs from one processor to the other
 	if err := syscall.Statfs(sharedMemory, &stat); err != nil || int64(stat.Type) != tmpfsMagic {
 		return ""
 	}

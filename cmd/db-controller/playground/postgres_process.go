@@ -304,7 +304,7 @@ func (c *serverProcess) explainExit() error {
 	if strings.Contains(tail, "ddress already in use") || strings.Contains(tail, "port is already allocated") {
 		return fmt.Errorf("%w: %s", errPortTaken, tail)
 	}
-	return fmt.Errorf("the server ended (%v), it logged: %s", c.err, tail)
+	return fmt.Errorf("the server ended (%w), it logged: %s", c.err, tail)
 }
 
 // logTail returns the last lines that this run logged.
