@@ -82,6 +82,7 @@ func runDeployment(ctx context.Context, cfg deploymentConfig, log *zap.Logger) e
 	if err != nil {
 		return err
 	}
+	calls.InitializeMetrics(server)
 	registryConn, err := grpc.NewClient(cfg.registry, service.DialOptions(credentials, identity.Identity{Role: identity.RoleRegistry})...)
 	if err != nil {
 		return fmt.Errorf("--registry: %w", err)
@@ -241,6 +242,7 @@ func runRegistry(ctx context.Context, cfg registryConfig, log *zap.Logger) error
 	if err := registryserver.Policy.Covers(server); err != nil {
 		return err
 	}
+	calls.InitializeMetrics(server)
 	checks := []check{{"postgres", pool.Ping}}
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return serveGRPC(ctx, server, listener) })

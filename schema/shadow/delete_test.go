@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"github.com/db-controller/db-controller/schema"
@@ -99,27 +100,41 @@ func TestASecondDeleteAnswersWithTheRunningOne(t *testing.T) {
 // While undecided blockades are waited for, the target takes no new references, so that a busy one can be deleted.
 func TestAWaitingDeleteKeepsNewReferencesAway(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newBox(t, func(c *shadow.Config) { c.DeleteTimeout = time.Minute })
 	b.MustPut(target, nil)
-	ctx := context.Background()
-	_, _, err := b.Stores[b.ID(aWest)].Establish(ctx, b.ID(bEast), newAttempt(), []shadow.EstablishReference{reference("block", schema.Block, uuid.New())})
+	ctx, store := context.Background(), b.Stores[b.ID(aWest)]
+	ref := reference("block", schema.Block, uuid.New())
+	_, _, err := store.Establish(ctx, b.ID(bEast), newAttempt(), []shadow.EstablishReference{ref})
 	require.NoError(t, err)
-	asked := make(chan struct{}, 100)
+	asked := make(chan struct{}, 1000)
 	b.OnResolve = func(schema.DeploymentID) error { asked <- struct{}{}; return nil }
 	done := make(chan error)
 	go func() { _, err := b.Delete(target); done <- err }()
 	<-asked
 	<-asked // the second time, the target is closed
-	short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
-	defer cancel()
-	_, err = b.Stores[b.ID(bEast)].Save(short, []shadow.Write{{Name: "holders/h2", Body: body{"block": target}}})
+	_, _, err = store.Establish(ctx, b.ID(bEast), newAttempt(), []shadow.EstablishReference{ref})
 	require.Equal(t, shadow.TargetClosing, refusals(t, err)[0].Reason)
-	_, err = b.Stores[b.ID(aWest)].Save(short, []shadow.Write{{Name: "targets/x", Body: body{"peer": "targets/t"}}})
+	err = pgx.BeginFunc(ctx, b.Pools[b.ID(aWest)], func(tx pgx.Tx) error {
+		_, err := store.SaveTx(ctx, tx, []shadow.Write{{Name: "targets/x", Body: body{"peer": "targets/t"}}})
+		return err
+	})
+	require.Equal(t, shadow.TargetClosing, refusals(t, err)[0].Reason)
+	b.Expire(aWest)
+	require.NoError(t, <-done)
+	b.Gone(target)
+	b.Audit()
+}
+
+// A delete that gives up lets new references in again.
+func TestADeleteThatGaveUpOpensItsTargetAgain(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, func(c *shadow.Config) { c.DeleteTimeout = 100 * time.Millisecond })
+	b.MustPut(target, nil)
+	_, _, err := b.Stores[b.ID(aWest)].Establish(context.Background(), b.ID(bEast), newAttempt(), []shadow.EstablishReference{reference("block", schema.Block, uuid.New())})
+	require.NoError(t, err)
+	_, err = b.Delete(target)
 	require.Error(t, err)
-	var blocked *shadow.BlockedError
-	require.ErrorAs(t, <-done, &blocked)
-	require.True(t, blocked.Undecided)
-	b.MustPut(holder2, body{"block": target}) // open again
+	b.MustPut(holder2, body{"block": target})
 }
 
 func TestLocalCascadeAndUnsetInOneTransaction(t *testing.T) {

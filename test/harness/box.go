@@ -57,7 +57,7 @@ func NewBox(t testing.TB, services string, configure BoxConfig, deployments ...s
 		pool, err := shadow.Connect(ctx, server.NewDatabase(t, template), "test", 12)
 		require.NoError(t, err)
 		t.Cleanup(pool.Close)
-		cfg := shadow.Config{Pool: pool, Deployment: id, Peers: &boxPeers{box: b, self: id}, DeleteTimeout: 300 * time.Millisecond}
+		cfg := shadow.Config{Pool: pool, Deployment: id, Peers: &boxPeers{box: b, self: id}, DeleteTimeout: 2 * time.Second}
 		if configure != nil {
 			configure(&cfg)
 		}
