@@ -119,6 +119,7 @@ func runDeployment(ctx context.Context, cfg deploymentConfig, log *zap.Logger) e
 	g.Go(func() error { return serveGRPC(ctx, server, listener) })
 	g.Go(func() error { return serveHTTP(ctx, cfg.http, checks, metrics.registry, log) })
 	g.Go(func() error { return reportHealth(ctx, healthServer, checks) })
+	g.Go(func() error { return store.RunNotifications(ctx) })
 	g.Go(func() error { return tidy(ctx, store, log) })
 	log.Info("serving", zap.Stringer("grpc", listener.Addr()), zap.String("advertised", cfg.advertise))
 	return g.Wait()

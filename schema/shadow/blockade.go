@@ -64,7 +64,7 @@ func (s *Store) aboutTargets(ctx context.Context, lock string, args []any, fn fu
 		return fn(tx)
 	})
 	if err == nil && deleting {
-		s.wake.Wake(workFeed | noticeFeed)
+		s.touched(workFeed | noticeFeed)
 	}
 	return err
 }

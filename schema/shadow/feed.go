@@ -16,8 +16,6 @@ const (
 	chunk = 500
 	// coalesce is the least time between two looks of a watch.
 	coalesce = 4 * time.Millisecond
-	// pollInterval is how late a watch can notice what another process committed; this process wakes it up.
-	pollInterval = 500 * time.Millisecond
 	// bookmarkInterval keeps an idle stream alive, and its token young.
 	bookmarkInterval = 5 * time.Second
 	// snapshotTimeout ends a snapshot whose reader is too slow: an open snapshot keeps PostgreSQL from cleaning up.
@@ -57,7 +55,7 @@ func follow[T any](ctx context.Context, s *Store, f feed[T], token string, deliv
 	} else if err := deliver(schema.Event[T]{EndOfSnapshot: true, Token: e.token(at, f.filter)}); err != nil {
 		return err
 	}
-	poll := time.NewTicker(pollInterval)
+	poll := time.NewTicker(s.cfg.PollInterval)
 	defer poll.Stop()
 	bookmark := time.NewTicker(bookmarkInterval)
 	defer bookmark.Stop()

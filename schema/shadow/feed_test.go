@@ -272,3 +272,29 @@ func TestALargeTransactionIsNotSplitByAToken(t *testing.T) {
 	}
 	require.Equal(t, 1700, largest)
 }
+
+// Watches of one process are woken by what another one commits; polling is off, so that only a notification can do it.
+func TestOtherProcessesAreWokenByNotifications(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	ctx, cancel := context.WithCancel(context.Background())
+	here := b.SecondProcess(aWest, shadow.Config{PollInterval: time.Hour})
+	there := b.SecondProcess(aWest, shadow.Config{PollInterval: time.Hour})
+	var running sync.WaitGroup
+	for _, store := range []*shadow.Store{here, there} {
+		running.Go(func() {
+			if err := store.RunNotifications(ctx); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	defer running.Wait()
+	defer cancel()
+	f, _ := follow(t, there, "")
+	f.until("the end of the snapshot", func() bool { return f.ended })
+	for i := range 30 {
+		_, err := here.Save(ctx, []shadow.Write{{Name: fmt.Sprintf("targets/t%d", i)}})
+		require.NoError(t, err)
+		f.until("what the other process wrote", func() bool { return len(f.state) == i+1 })
+	}
+}

@@ -44,6 +44,9 @@ type Config struct {
 	// BatchSize is how many holders of a deletion elsewhere one transaction handles (default 4,000). Larger batches
 	// hold locks longer; smaller ones pay more for each row.
 	BatchSize int
+	// PollInterval is how late a watch can notice what another process committed when notifications are lost
+	// (default 500 ms).
+	PollInterval time.Duration
 	// Retention is how long change rows are kept for watches that resume (default 24 h).
 	Retention time.Duration
 }
@@ -55,7 +58,8 @@ type Store struct {
 	peers Peers
 	log   *zap.Logger
 	names *names
-	wake  *broadcast
+	wake  *broadcast // watches of this process
+	told  *broadcast // RunNotifications: what this process committed itself
 	cfg   Config
 
 	selfID int32
@@ -82,6 +86,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	}
 	defaults(&cfg.TentativeTTL, 15*time.Second)
 	defaults(&cfg.DeleteTimeout, 5*time.Second)
+	defaults(&cfg.PollInterval, 500*time.Millisecond)
 	defaults(&cfg.Retention, 24*time.Hour)
 	if cfg.MaxLocalCascade <= 0 {
 		cfg.MaxLocalCascade = 10_000
@@ -92,7 +97,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = zap.NewNop()
 	}
-	s := &Store{pool: cfg.Pool, self: cfg.Deployment, peers: cfg.Peers, log: cfg.Logger, names: newNames(cfg.Pool), wake: newBroadcast(), cfg: cfg}
+	s := &Store{pool: cfg.Pool, self: cfg.Deployment, peers: cfg.Peers, log: cfg.Logger, names: newNames(cfg.Pool), wake: newBroadcast(), told: newBroadcast(), cfg: cfg}
 	var owner schema.DeploymentID
 	if err := s.pool.QueryRow(ctx, claimSQL, s.self.Service, s.self.Region).Scan(&owner.Service, &owner.Region); err != nil {
 		return nil, fmt.Errorf("open the constraint store: %w", err)
@@ -154,7 +159,7 @@ func (s *Store) inTx(ctx context.Context, touches feeds, fn func(pgx.Tx) error) 
 	for try := 1; ; try++ {
 		err := s.once(ctx, fn)
 		if err == nil && touches != noFeed {
-			s.wake.Wake(touches)
+			s.touched(touches)
 		}
 		if !again(err) || try == tries {
 			return err
@@ -188,4 +193,9 @@ func (s *Store) once(ctx context.Context, fn func(pgx.Tx) error) error {
 
 // Wake tells the watchers that something was committed: for callers of SaveTx, after their commit. It costs nothing;
 // without it watchers notice within a second.
-func (s *Store) Wake() { s.wake.Wake(allFeeds) }
+func (s *Store) Wake() { s.touched(allFeeds) }
+
+func (s *Store) touched(f feeds) {
+	s.wake.Wake(f)
+	s.told.Wake(f)
+}

@@ -67,6 +67,17 @@ func NewBox(t testing.TB, services string, configure BoxConfig, deployments ...s
 	return b
 }
 
+// SecondProcess opens a deployment's database once more, as another process of the deployment would.
+func (b *Box) SecondProcess(deployment string, cfg shadow.Config) *shadow.Store {
+	b.t.Helper()
+	id := b.ID(deployment)
+	cfg.Pool, cfg.Deployment, cfg.Peers = b.Pools[id], id, &boxPeers{box: b, self: id}
+	store, err := shadow.Open(context.Background(), cfg)
+	require.NoError(b.t, err)
+	require.NoError(b.t, store.Switch(context.Background(), b.Stores[id].Model()))
+	return store
+}
+
 func (b *Box) open(cfg shadow.Config, services []*schema.Descriptor) *shadow.Store {
 	b.t.Helper()
 	store, err := shadow.Open(context.Background(), cfg)

@@ -1,0 +1,106 @@
+package shadow
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
+)
+
+// notifyChannel carries "process feeds": who committed something, and a mask of what.
+const notifyChannel = "dbcontroller_wake"
+
+// RunNotifications tells other processes of this deployment, and is told by them, that there is something to look at:
+// with NOTIFY on a connection of its own, after commits, several at once. (Inside the writing transactions it would
+// put their commits in a row.) It carries no data: without it watches notice a little later. It blocks until ctx ends.
+func (s *Store) RunNotifications(ctx context.Context) error {
+	process := uuid.NewString()
+	for ctx.Err() == nil {
+		g, ctx := errgroup.WithContext(ctx)
+		g.Go(func() error { return s.listen(ctx, process) })
+		g.Go(func() error { return s.notify(ctx, process) })
+		err := g.Wait()
+		if err != nil && !errors.Is(err, context.Canceled) {
+			s.log.Warn("notifications were interrupted; watches notice by themselves meanwhile", zap.Error(err))
+		}
+		if sleep(ctx, time.Second) != nil && ctx.Err() == nil {
+			return nil
+		}
+	}
+	return nil
+}
+
+func (s *Store) connection(ctx context.Context) (*pgx.Conn, error) {
+	conn, err := pgx.ConnectConfig(ctx, s.pool.Config().ConnConfig.Copy())
+	if err != nil {
+		return nil, fmt.Errorf("connect for notifications: %w", err)
+	}
+	return conn, nil
+}
+
+func (s *Store) listen(ctx context.Context, process string) error {
+	conn, err := s.connection(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	if _, err := conn.Exec(ctx, "LISTEN "+notifyChannel); err != nil {
+		return err
+	}
+	s.wake.Wake(allFeeds) // for what was told before anybody listened
+	for {
+		n, err := conn.WaitForNotification(ctx)
+		if err != nil {
+			return err
+		}
+		from, mask, _ := strings.Cut(n.Payload, " ")
+		touched, err := strconv.ParseUint(mask, 10, 8)
+		if from != process && err == nil {
+			s.wake.Wake(feeds(touched) & allFeeds)
+		}
+	}
+}
+
+func (s *Store) notify(ctx context.Context, process string) error {
+	conn, err := s.connection(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	// Taken before what they stand for is told, so that nothing committed in between is kept back.
+	wait := func() map[feeds]<-chan struct{} {
+		return map[feeds]<-chan struct{}{changeFeed: s.told.Wait(changeFeed), workFeed: s.told.Wait(workFeed), noticeFeed: s.told.Wait(noticeFeed)}
+	}
+	next := wait()
+	for touched := allFeeds; ; { // first, what was committed before
+		if _, err := conn.Exec(ctx, `SELECT pg_notify($1, $2)`, notifyChannel, fmt.Sprintf("%s %d", process, touched)); err != nil {
+			return err
+		}
+		waiting := next
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-waiting[changeFeed]:
+		case <-waiting[workFeed]:
+		case <-waiting[noticeFeed]:
+		}
+		if err := sleep(ctx, coalesce); err != nil {
+			return err
+		}
+		next, touched = wait(), noFeed
+		for feed, ch := range waiting {
+			select {
+			case <-ch:
+				touched |= feed
+			default:
+			}
+		}
+	}
+}
