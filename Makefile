@@ -1,7 +1,8 @@
 # `make` or `make help` says what there is.
 SHELL := /bin/sh
 GO ?= go
-TOOL := $(GO) tool -modfile=tools/go.mod
+BUF := $(GO) tool -modfile=tools/go.mod buf
+LINT := $(GO) tool -modfile=tools/lint/go.mod golangci-lint
 BIN := bin/db-controller
 
 .DEFAULT_GOAL := help
@@ -27,18 +28,18 @@ bench: postgresql build ## measure beside native foreign keys; JSON lines, then 
 	$(BIN) bench
 
 generate: ## generate code from .proto files
-	$(TOOL) buf generate
+	$(BUF) generate
 
 lint: ## go vet, golangci-lint, buf lint
 	$(GO) vet ./...
-	$(TOOL) golangci-lint run ./...
-	$(TOOL) buf lint
+	$(LINT) run ./...
+	$(BUF) lint
 
 verify: ## what a reviewer wants to know: generated code is current, modules are tidy, nothing breaks the wire
-	$(TOOL) buf generate
+	$(BUF) generate
 	$(GO) mod tidy
 	git diff --exit-code -- schema/schemapb go.mod go.sum
-	$(TOOL) buf breaking --against '.git#branch=main'
+	$(BUF) breaking --against '.git#branch=main'
 
 postgresql: # installs the server's programs where they are missing and it can
 	@sh deploy/install-postgresql.sh

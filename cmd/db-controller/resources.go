@@ -155,6 +155,9 @@ func newDelete() *cobra.Command {
 			if err != nil {
 				return plain(err)
 			}
+			for _, d := range answer.GetUnaskedDeployments() {
+				cmd.PrintErrf("note: %s could not be asked whether something there blocks what will cascade\n", d)
+			}
 			if answer.GetRemoved() {
 				cmd.Println(name, "deleted")
 				return nil

@@ -201,6 +201,9 @@ func (r *resources) DeleteResource(ctx context.Context, req *resourcev1.DeleteRe
 		return nil, toStatus(r.log, err)
 	}
 	out := &resourcev1.DeleteResourceResponse{Removed: result.Removed}
+	for _, d := range result.Unasked {
+		out.UnaskedDeployments = append(out.UnaskedDeployments, d.String())
+	}
 	if result.Resource != nil {
 		out.Resource, err = r.proto(result.Resource)
 	}

@@ -39,6 +39,7 @@ var policy = identity.Policy{
 	schemav1.SchemaService_ReleaseBlockades_FullMethodName:              {identity.RoleDeployment},
 	schemav1.SchemaService_WatchImportedServiceDeletions_FullMethodName: {identity.RoleDeployment},
 	schemav1.SchemaService_AcknowledgeDeletions_FullMethodName:          {identity.RoleDeployment},
+	schemav1.SchemaService_PlanDeletion_FullMethodName:                  {identity.RoleDeployment},
 	schemav1.SchemaService_WatchResourceShadows_FullMethodName:          {identity.RoleDeployment},
 
 	healthv1.Health_Check_FullMethodName: identity.Anybody,

@@ -56,7 +56,7 @@ func (s *Store) Act(ctx context.Context, from schema.DeploymentID, uids []uuid.U
 		return nil, err
 	}
 	a := &acting{store: s, from: from, targets: map[int64]actTarget{}, failed: map[uuid.UUID]error{}}
-	if err := a.load(ctx, uids); err != nil {
+	if err := a.load(ctx, s.pool, uids); err != nil {
 		return nil, err
 	}
 	ids := make([]int64, 0, len(a.targets))
@@ -79,7 +79,7 @@ type acting struct {
 	failed  map[uuid.UUID]error
 }
 
-func (a *acting) load(ctx context.Context, uids []uuid.UUID) error {
+func (a *acting) load(ctx context.Context, q querier, uids []uuid.UUID) error {
 	sql, args := selectLocalTargetsSQL, []any{uids}
 	if a.from != a.store.self {
 		deployment, err := a.store.names.deployment(ctx, a.from)
@@ -88,7 +88,7 @@ func (a *acting) load(ctx context.Context, uids []uuid.UUID) error {
 		}
 		sql, args = selectForeignTargetsSQL, []any{deployment, uids}
 	}
-	rows, err := a.store.pool.Query(ctx, sql, args...)
+	rows, err := q.Query(ctx, sql, args...)
 	if err != nil {
 		return fmt.Errorf("read targets: %w", err)
 	}

@@ -25,8 +25,6 @@ type verdict struct {
 	blockaded []int64
 }
 
-func (v *verdict) refused() bool { return len(v.blocks)+len(v.blockaded) > 0 }
-
 // decide settles what may go at once and what has to wait. It is the rule of one PostgreSQL with NO ACTION DEFERRABLE
 // INITIALLY DEFERRED: what counts is who still refers after everything that cascades is gone, so a holder that goes
 // itself blocks nothing.

@@ -24,6 +24,8 @@ type DeleteRequest struct {
 // DeleteResult tells whether the resource is gone, or DELETING because others have to act first.
 type DeleteResult struct {
 	Removed bool
+	// Unasked are deployments that could not be asked whether something there blocks what will cascade.
+	Unasked []schema.DeploymentID
 	// Resource as it was marked; nil when removed.
 	Resource *Resource
 }
@@ -57,7 +59,8 @@ UPDATE dbcontroller.shadow SET closing_until = now() + $2 WHERE id = ANY ($1) AN
 // Delete deletes a resource and what cascades with it. It is refused, changing nothing, with *BlockedError that names
 // the holders in the way. Blockades that stand in the way are first asked about: what was let go meanwhile, or was
 // never committed, does not block. What is undecided is waited for until the deadline (default
-// Config.DeleteTimeout), as a lock would be; meanwhile the resource takes no new references, so that a busy one can
+// Config.DeleteTimeout), as a lock would be; what the deletion will take along in other deployments is walked over
+// first, so that a blocker there refuses it too; meanwhile the resource takes no new references, so that a busy one can
 // be deleted at all. When an undecided holder's deployment does not answer: *UnavailableError.
 func (s *Store) Delete(ctx context.Context, req DeleteRequest) (DeleteResult, error) {
 	v, err := s.current()
@@ -76,8 +79,18 @@ func (s *Store) Delete(ctx context.Context, req DeleteRequest) (DeleteResult, er
 	defer cancel()
 	var closed []int64
 	defer func() { s.reopen(ctx, closed) }()
+	var ahead *lookAhead
 	for wait := 2 * time.Millisecond; ; wait = min(2*wait, 100*time.Millisecond) {
-		result, obstacle, err := s.tryDelete(ctx, kindID, req)
+		result, obstacle, err := s.tryDelete(ctx, kindID, req, ahead)
+		if errors.Is(err, errNeedsLookAhead) {
+			if ahead, err = s.walk(ctx, req.Name, obstacle.members); err != nil {
+				return result, err
+			}
+			continue
+		}
+		if ahead != nil {
+			result.Unasked = ahead.unasked
+		}
 		if err != nil || obstacle == nil {
 			return result, err
 		}
@@ -103,7 +116,8 @@ func (s *Store) Delete(ctx context.Context, req DeleteRequest) (DeleteResult, er
 type obstacle struct {
 	targets   []int64
 	blockades []blockade
-	total     int // of those that block
+	total     int          // of those that block
+	members   []PlanMember // with errNeedsLookAhead: what goes here
 }
 
 type blockade struct {
@@ -118,7 +132,7 @@ type blockade struct {
 }
 
 // tryDelete is the whole delete in one transaction: first the lock, then the checks, then the mark.
-func (s *Store) tryDelete(ctx context.Context, kindID int32, req DeleteRequest) (DeleteResult, *obstacle, error) {
+func (s *Store) tryDelete(ctx context.Context, kindID int32, req DeleteRequest, ahead *lookAhead) (DeleteResult, *obstacle, error) {
 	var (
 		result DeleteResult
 		found  *obstacle
@@ -142,9 +156,21 @@ func (s *Store) tryDelete(ctx context.Context, kindID int32, req DeleteRequest) 
 			if len(v.blocks) > 0 {
 				return s.localHolders(ctx, tx, req.Name, v.blocks)
 			}
-			if v.refused() {
-				found, err = s.obstacle(ctx, tx, v.blockaded)
-				return errors.Join(errObstacle, err)
+			if len(b.entered) > 0 && ahead == nil {
+				found = &obstacle{}
+				found.members, err = s.goingHere(ctx, tx, c)
+				return errors.Join(errNeedsLookAhead, err)
+			}
+			if len(v.blockaded) > 0 {
+				if found, err = s.obstacle(ctx, tx, v.blockaded); err != nil {
+					return err
+				}
+				full := len(found.blockades) == maxAsked
+				found.blockades = slices.DeleteFunc(found.blockades, ahead.excuses)
+				if full || len(found.blockades) > 0 {
+					return errObstacle
+				}
+				found = nil // all of them go with this deletion; it waits for them
 			}
 			if err := s.carryOut(ctx, tx, c, v); err != nil {
 				return err
@@ -156,7 +182,7 @@ func (s *Store) tryDelete(ctx context.Context, kindID int32, req DeleteRequest) 
 		}
 		return err
 	})
-	if found != nil && errors.Is(err, errObstacle) {
+	if errors.Is(err, errObstacle) {
 		err = nil
 	}
 	return result, found, err
@@ -235,53 +261,71 @@ func (s *Store) obstacle(ctx context.Context, tx pgx.Tx, targets []int64) (*obst
 	return o, tx.QueryRow(ctx, countBlockingSQL, targets).Scan(&o.total)
 }
 
+// goingHere tells what a deletion takes here, and which other deployments have to act because of it.
+func (s *Store) goingHere(ctx context.Context, tx pgx.Tx, c *closure) ([]PlanMember, error) {
+	plan := &Plan{}
+	err := s.planMembers(ctx, tx, plan, c.ids())
+	return plan.Members, err
+}
+
 // clear asks the holders' deployments what became of the blockades, outside any transaction, and settles what they
 // say. It tells whether anything moved; it fails when a holder really refers, or cannot be asked.
 func (s *Store) clear(ctx context.Context, name string, o *obstacle) (moved bool, err error) {
+	asked := s.askAll(ctx, o)
+	if len(asked.held) > 0 {
+		return false, s.blocked(name, asked.held, o.total, false)
+	}
+	if len(asked.unreachable) == 0 || asked.moved || ctx.Err() != nil {
+		return asked.moved, nil
+	}
+	e := &UnavailableError{}
+	for d, err := range asked.unreachable {
+		e.Deployments, e.Err = append(e.Deployments, d), err
+	}
+	e.Deployments = schema.SortedDeployments(e.Deployments)
+	return false, fmt.Errorf("%s may be referred to by resources that cannot be asked: %w", name, e)
+}
+
+// asked is what came of asking about blockades.
+type asked struct {
+	// held are blocking ones that hold, and confirmed ones that cannot be asked about.
+	held        []blockade
+	moved       bool // something was settled
+	unreachable map[schema.DeploymentID]error
+}
+
+// askAll asks every holders' deployment at the same time.
+func (s *Store) askAll(ctx context.Context, o *obstacle) *asked {
 	by := map[schema.DeploymentID][]blockade{}
 	for _, b := range o.blockades {
 		by[b.deployment] = append(by[b.deployment], b)
 	}
-	var (
-		wg          sync.WaitGroup
-		mu          sync.Mutex
-		held        []blockade                        // guarded by mu
-		unreachable = map[schema.DeploymentID]error{} // guarded by mu
-	)
+	a := &asked{unreachable: map[schema.DeploymentID]error{}}
+	var wg sync.WaitGroup
+	var mu sync.Mutex // of a
 	for deployment, blockades := range by {
 		wg.Go(func() {
 			verdicts, err := s.ask(ctx, deployment, blockades)
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil {
-				unreachable[deployment] = err
+				a.unreachable[deployment] = err
 			}
 			for i, b := range blockades {
 				switch {
 				case err != nil && !b.tentative:
-					held = append(held, b) // confirmed counts, whether or not its holder can be asked
+					a.held = append(a.held, b) // confirmed counts, whether or not its holder can be asked
 				case err != nil:
 				case verdicts[i] == Held && b.behaviour == schema.Block:
-					held = append(held, b)
+					a.held = append(a.held, b)
 				case verdicts[i] != Undecided:
-					moved = true
+					a.moved = true
 				}
 			}
 		})
 	}
 	wg.Wait()
-	if len(held) > 0 {
-		return false, s.blocked(name, held, o.total, false)
-	}
-	if len(unreachable) > 0 && !moved {
-		e := &UnavailableError{}
-		for d, err := range unreachable {
-			e.Deployments, e.Err = append(e.Deployments, d), err
-		}
-		e.Deployments = schema.SortedDeployments(e.Deployments)
-		return false, fmt.Errorf("%s may be referred to by resources that cannot be asked: %w", name, e)
-	}
-	return moved, nil
+	return a
 }
 
 func (s *Store) ask(ctx context.Context, holder schema.DeploymentID, blockades []blockade) ([]Verdict, error) {
@@ -304,9 +348,7 @@ func (s *Store) blocked(name string, by []blockade, total int, undecided bool) e
 	for _, b := range by[:min(len(by), MaxNamedHolders)] {
 		e.Holders = append(e.Holders, Holder{Name: b.holder, Path: b.question.Key.Path})
 	}
-	slices.SortFunc(e.Holders, func(a, b Holder) int {
-		return slices.Compare([]string{a.Name.String(), a.Path}, []string{b.Name.String(), b.Path})
-	})
+	e.sort()
 	return e
 }
 

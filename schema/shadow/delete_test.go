@@ -307,9 +307,9 @@ func TestACascadedHolderThatOthersBlockWaitsAndSaysSo_I13(t *testing.T) {
 	local := "//" + bEast + "/holders/local"
 	b.MustPut(target, nil)
 	b.MustPut(holder, body{"cascade": target})
-	b.MustPut(local, body{"near": body{"block": "holders/h"}})
 	b.Settle()
 	b.MustDelete(target)
+	b.MustPut(local, body{"near": body{"block": "holders/h"}}) // after the look-ahead, before the cascade
 	b.Settle()
 	b.Gone(target)
 	require.Equal(t, shadow.Deleting, b.Get(holder).State, "stays readable")
@@ -330,9 +330,9 @@ func TestAForeignBlockerOfACascadedHolderIsWaitedFor(t *testing.T) {
 	middle := "//" + aEast + "/targets/m" // cascades with target, over the region
 	b.MustPut(target, nil)
 	b.MustPut(middle, body{"next": target})
-	b.MustPut(holder, body{"block": middle})
 	b.Settle()
 	b.MustDelete(target)
+	b.MustPut(holder, body{"block": middle}) // after the look-ahead, before the cascade
 	b.Settle()
 	b.Gone(target)
 	require.Equal(t, shadow.Deleting, b.Get(middle).State)
@@ -387,8 +387,8 @@ func TestAConfirmDuringADeletionIsWaitedFor_I4(t *testing.T) {
 	b.MustPut(target, nil)
 	b.MustPut(middle, body{"next": target})
 	b.Settle()
-	b.MustPut(holder, body{"cascade": middle}) // committed, its confirm is under way
 	b.MustDelete(target)
+	b.MustPut(holder, body{"cascade": middle}) // committed, its confirm is under way
 	_, err := b.Act(b.ID(aEast), b.ID(aWest))
 	require.NoError(t, err)
 	require.Equal(t, shadow.Deleting, b.Get(middle).State, "undecided counts as BLOCKED")
@@ -479,5 +479,59 @@ func TestParentsInAnotherServiceAreReferences(t *testing.T) {
 	require.Equal(t, schema.ParentPath, refusals(t, err)[0].Path)
 	require.True(t, b.MustDelete(target).Removed)
 	b.Gone(target + "/children/c")
+	b.Audit()
+}
+
+// The look-ahead: what a cascade would meet in other deployments refuses the delete up front.
+func TestABlockerInAnotherDeploymentRefusesTheWholeDelete(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	middle, local := "//"+aEast+"/targets/m", "//"+bEast+"/holders/local"
+	b.MustPut(target, nil)
+	b.MustPut(middle, body{"next": target})
+	b.MustPut(holder, body{"cascade": middle})
+	b.MustPut(local, body{"near": body{"block": "holders/h"}})
+	b.Settle()
+	_, err := b.Delete(target) // aWest → aEast → bEast, where it is blocked
+	requireBlocked(t, err, local)
+	require.Equal(t, shadow.Active, b.Get(target).State)
+	b.MustPut(local, nil)
+	b.Settle()
+	b.MustPut("//"+bWest+"/holders/w", body{"block": middle})
+	_, err = b.Delete(target)
+	requireBlocked(t, err, "//"+bWest+"/holders/w") // its confirm is under way; it is asked about
+	b.MustDelete("//" + bWest + "/holders/w")
+	b.MustDelete(target) // its release is under way; it is asked about
+	b.Settle()
+	b.Gone(target, middle, holder)
+	b.Audit()
+}
+
+// A holder elsewhere that both blocks and cascades, or that the same deletion removes by another path, does not block.
+func TestABlockerThatTheDeletionItselfRemovesIsExcused_I14(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	b.MustPut(target, nil)
+	b.MustPut(target2, body{"next": target})
+	b.MustPut(holder, body{"block": target, "cascade": target})
+	b.MustPut(holder2, body{"cascade": target2, "block": target})
+	b.Settle()
+	require.False(t, b.MustDelete(target).Removed)
+	b.Settle()
+	b.Gone(target, target2, holder, holder2)
+	b.Audit()
+}
+
+func TestADeleteSaysWhatCouldNotBeAsked(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	b.MustPut(target, nil)
+	b.MustPut(holder, body{"cascade": target})
+	b.Settle()
+	b.SetDown(bEast, true)
+	require.Equal(t, []schema.DeploymentID{b.ID(bEast)}, b.MustDelete(target).Unasked)
+	b.SetDown(bEast, false)
+	b.Settle()
+	b.Gone(target, holder)
 	b.Audit()
 }

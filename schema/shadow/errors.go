@@ -3,6 +3,7 @@ package shadow
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -123,6 +124,12 @@ type BlockedError struct {
 
 // MaxNamedHolders is how many holders an error names.
 const MaxNamedHolders = 100
+
+func (e *BlockedError) sort() {
+	slices.SortFunc(e.Holders, func(a, b Holder) int {
+		return slices.Compare([]string{a.Name.String(), a.Path}, []string{b.Name.String(), b.Path})
+	})
+}
 
 func (e *BlockedError) Error() string {
 	verb := "is referred to by"

@@ -24,6 +24,8 @@ type Peers interface {
 	Establish(ctx context.Context, target schema.DeploymentID, attempt AttemptID, refs []EstablishReference) ([]uuid.UUID, error)
 	// Resolve answers a verdict for each question, in order.
 	Resolve(ctx context.Context, holder schema.DeploymentID, questions []Question) ([]Verdict, error)
+	// Plan answers what the deletion of targets would take along there, up to limit resources.
+	Plan(ctx context.Context, at schema.DeploymentID, targets []PlanTarget, limit int) (*Plan, error)
 }
 
 // Config of a Store. Zero means the default.

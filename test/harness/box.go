@@ -217,6 +217,14 @@ func (p *boxPeers) Resolve(ctx context.Context, to schema.DeploymentID, question
 	return store.Answer(ctx, p.self, questions)
 }
 
+func (p *boxPeers) Plan(ctx context.Context, at schema.DeploymentID, targets []shadow.PlanTarget, limit int) (*shadow.Plan, error) {
+	store, err := p.box.reach(at)
+	if err != nil {
+		return nil, err
+	}
+	return store.Plan(ctx, targets, limit)
+}
+
 func (p *boxPeers) Confirm(ctx context.Context, to schema.DeploymentID, attempts []shadow.AttemptID) error {
 	store, err := p.box.reach(to)
 	if err != nil {

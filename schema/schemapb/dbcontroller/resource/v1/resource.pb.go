@@ -79,7 +79,7 @@ type Resource struct {
 	Kind string `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`
 	// Given by the deployment at creation, never used twice.
 	Uid string `protobuf:"bytes,3,opt,name=uid,proto3" json:"uid,omitempty"`
-	// Moves with every change; a write that gives it is refused when the resource moved on.
+	// Moves with every change of this incarnation; a write that gives it is refused when the resource moved on.
 	Revision int64 `protobuf:"varint,4,opt,name=revision,proto3" json:"revision,omitempty"`
 	// Moves with every change of the body.
 	Generation int64                  `protobuf:"varint,5,opt,name=generation,proto3" json:"generation,omitempty"`
@@ -742,9 +742,11 @@ type DeleteResourceResponse struct {
 	// Gone, or DELETING.
 	Removed bool `protobuf:"varint,1,opt,name=removed,proto3" json:"removed,omitempty"`
 	// As it was marked; absent when removed.
-	Resource      *Resource `protobuf:"bytes,2,opt,name=resource,proto3" json:"resource,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Resource *Resource `protobuf:"bytes,2,opt,name=resource,proto3" json:"resource,omitempty"`
+	// Deployments that could not be asked whether something there blocks what will cascade.
+	UnaskedDeployments []string `protobuf:"bytes,3,rep,name=unasked_deployments,json=unaskedDeployments,proto3" json:"unasked_deployments,omitempty"`
+	unknownFields      protoimpl.UnknownFields
+	sizeCache          protoimpl.SizeCache
 }
 
 func (x *DeleteResourceResponse) Reset() {
@@ -787,6 +789,13 @@ func (x *DeleteResourceResponse) GetRemoved() bool {
 func (x *DeleteResourceResponse) GetResource() *Resource {
 	if x != nil {
 		return x.Resource
+	}
+	return nil
+}
+
+func (x *DeleteResourceResponse) GetUnaskedDeployments() []string {
+	if x != nil {
+		return x.UnaskedDeployments
 	}
 	return nil
 }
@@ -1117,10 +1126,11 @@ const file_dbcontroller_resource_v1_resource_proto_rawDesc = "" +
 	"\x15DeleteResourceRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x12\x1a\n" +
-	"\brevision\x18\x03 \x01(\x03R\brevision\"r\n" +
+	"\brevision\x18\x03 \x01(\x03R\brevision\"\xa3\x01\n" +
 	"\x16DeleteResourceResponse\x12\x18\n" +
 	"\aremoved\x18\x01 \x01(\bR\aremoved\x12>\n" +
-	"\bresource\x18\x02 \x01(\v2\".dbcontroller.resource.v1.ResourceR\bresource\"N\n" +
+	"\bresource\x18\x02 \x01(\v2\".dbcontroller.resource.v1.ResourceR\bresource\x12/\n" +
+	"\x13unasked_deployments\x18\x03 \x03(\tR\x12unaskedDeployments\"N\n" +
 	"\x15WatchResourcesRequest\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12!\n" +
 	"\fresume_token\x18\x02 \x01(\tR\vresumeToken\"\xc3\x03\n" +

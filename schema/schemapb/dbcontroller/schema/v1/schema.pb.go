@@ -126,7 +126,7 @@ func (x WorkItem_Action) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use WorkItem_Action.Descriptor instead.
 func (WorkItem_Action) EnumDescriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{19, 0}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{21, 0}
 }
 
 // One resource of the deployment that is asked, or that asks.
@@ -1013,6 +1013,123 @@ func (*AcknowledgeDeletionsResponse) Descriptor() ([]byte, []int) {
 	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{16}
 }
 
+type PlanDeletionRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Of any deployments, this one included.
+	Targets []*PlanDeletionRequest_Target `protobuf:"bytes,1,rep,name=targets,proto3" json:"targets,omitempty"`
+	// At most so many members are answered; 0 means 1,000.
+	Limit         int32 `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanDeletionRequest) Reset() {
+	*x = PlanDeletionRequest{}
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanDeletionRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanDeletionRequest) ProtoMessage() {}
+
+func (x *PlanDeletionRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanDeletionRequest.ProtoReflect.Descriptor instead.
+func (*PlanDeletionRequest) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *PlanDeletionRequest) GetTargets() []*PlanDeletionRequest_Target {
+	if x != nil {
+		return x.Targets
+	}
+	return nil
+}
+
+func (x *PlanDeletionRequest) GetLimit() int32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+type PlanDeletionResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Resources here that cascade with the targets.
+	Members []*PlanDeletionResponse_Member `protobuf:"bytes,1,rep,name=members,proto3" json:"members,omitempty"`
+	// Whoever refers to a member and blocks it, unless the same deletion removes it too.
+	Blockers []*PlanDeletionResponse_Blocker `protobuf:"bytes,2,rep,name=blockers,proto3" json:"blockers,omitempty"`
+	// There is more than the limit.
+	Truncated     bool `protobuf:"varint,3,opt,name=truncated,proto3" json:"truncated,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanDeletionResponse) Reset() {
+	*x = PlanDeletionResponse{}
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanDeletionResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanDeletionResponse) ProtoMessage() {}
+
+func (x *PlanDeletionResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanDeletionResponse.ProtoReflect.Descriptor instead.
+func (*PlanDeletionResponse) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *PlanDeletionResponse) GetMembers() []*PlanDeletionResponse_Member {
+	if x != nil {
+		return x.Members
+	}
+	return nil
+}
+
+func (x *PlanDeletionResponse) GetBlockers() []*PlanDeletionResponse_Blocker {
+	if x != nil {
+		return x.Blockers
+	}
+	return nil
+}
+
+func (x *PlanDeletionResponse) GetTruncated() bool {
+	if x != nil {
+		return x.Truncated
+	}
+	return false
+}
+
 type WatchResourceShadowsRequest struct {
 	state       protoimpl.MessageState `protogen:"open.v1"`
 	ResumeToken string                 `protobuf:"bytes,1,opt,name=resume_token,json=resumeToken,proto3" json:"resume_token,omitempty"`
@@ -1024,7 +1141,7 @@ type WatchResourceShadowsRequest struct {
 
 func (x *WatchResourceShadowsRequest) Reset() {
 	*x = WatchResourceShadowsRequest{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[17]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1036,7 +1153,7 @@ func (x *WatchResourceShadowsRequest) String() string {
 func (*WatchResourceShadowsRequest) ProtoMessage() {}
 
 func (x *WatchResourceShadowsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[17]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1049,7 +1166,7 @@ func (x *WatchResourceShadowsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResourceShadowsRequest.ProtoReflect.Descriptor instead.
 func (*WatchResourceShadowsRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{17}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *WatchResourceShadowsRequest) GetResumeToken() string {
@@ -1081,7 +1198,7 @@ type WatchResourceShadowsResponse struct {
 
 func (x *WatchResourceShadowsResponse) Reset() {
 	*x = WatchResourceShadowsResponse{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[18]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1093,7 +1210,7 @@ func (x *WatchResourceShadowsResponse) String() string {
 func (*WatchResourceShadowsResponse) ProtoMessage() {}
 
 func (x *WatchResourceShadowsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[18]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1106,7 +1223,7 @@ func (x *WatchResourceShadowsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResourceShadowsResponse.ProtoReflect.Descriptor instead.
 func (*WatchResourceShadowsResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{18}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *WatchResourceShadowsResponse) GetEvent() isWatchResourceShadowsResponse_Event {
@@ -1194,7 +1311,7 @@ type WorkItem struct {
 
 func (x *WorkItem) Reset() {
 	*x = WorkItem{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[19]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1206,7 +1323,7 @@ func (x *WorkItem) String() string {
 func (*WorkItem) ProtoMessage() {}
 
 func (x *WorkItem) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[19]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1219,7 +1336,7 @@ func (x *WorkItem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkItem.ProtoReflect.Descriptor instead.
 func (*WorkItem) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{19}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *WorkItem) GetId() int64 {
@@ -1262,7 +1379,7 @@ type EstablishReferencesRequest_Reference struct {
 
 func (x *EstablishReferencesRequest_Reference) Reset() {
 	*x = EstablishReferencesRequest_Reference{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[20]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1274,7 +1391,7 @@ func (x *EstablishReferencesRequest_Reference) String() string {
 func (*EstablishReferencesRequest_Reference) ProtoMessage() {}
 
 func (x *EstablishReferencesRequest_Reference) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[20]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1329,7 +1446,7 @@ type EstablishReferencesResponse_Target struct {
 
 func (x *EstablishReferencesResponse_Target) Reset() {
 	*x = EstablishReferencesResponse_Target{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[21]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1341,7 +1458,7 @@ func (x *EstablishReferencesResponse_Target) String() string {
 func (*EstablishReferencesResponse_Target) ProtoMessage() {}
 
 func (x *EstablishReferencesResponse_Target) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[21]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1385,7 +1502,7 @@ type ReferencesRefused_Refusal struct {
 
 func (x *ReferencesRefused_Refusal) Reset() {
 	*x = ReferencesRefused_Refusal{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[22]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1397,7 +1514,7 @@ func (x *ReferencesRefused_Refusal) String() string {
 func (*ReferencesRefused_Refusal) ProtoMessage() {}
 
 func (x *ReferencesRefused_Refusal) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[22]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1452,7 +1569,7 @@ type ResolveBlockadesRequest_Question struct {
 
 func (x *ResolveBlockadesRequest_Question) Reset() {
 	*x = ResolveBlockadesRequest_Question{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[23]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1464,7 +1581,7 @@ func (x *ResolveBlockadesRequest_Question) String() string {
 func (*ResolveBlockadesRequest_Question) ProtoMessage() {}
 
 func (x *ResolveBlockadesRequest_Question) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[23]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1503,7 +1620,7 @@ type WatchImportedServiceDeletionsResponse_Deletions struct {
 
 func (x *WatchImportedServiceDeletionsResponse_Deletions) Reset() {
 	*x = WatchImportedServiceDeletionsResponse_Deletions{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[24]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1515,7 +1632,7 @@ func (x *WatchImportedServiceDeletionsResponse_Deletions) String() string {
 func (*WatchImportedServiceDeletionsResponse_Deletions) ProtoMessage() {}
 
 func (x *WatchImportedServiceDeletionsResponse_Deletions) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[24]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1538,6 +1655,173 @@ func (x *WatchImportedServiceDeletionsResponse_Deletions) GetResources() []*Reso
 	return nil
 }
 
+type PlanDeletionRequest_Target struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// service/region
+	Deployment    string `protobuf:"bytes,1,opt,name=deployment,proto3" json:"deployment,omitempty"`
+	Uid           []byte `protobuf:"bytes,2,opt,name=uid,proto3" json:"uid,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanDeletionRequest_Target) Reset() {
+	*x = PlanDeletionRequest_Target{}
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanDeletionRequest_Target) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanDeletionRequest_Target) ProtoMessage() {}
+
+func (x *PlanDeletionRequest_Target) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanDeletionRequest_Target.ProtoReflect.Descriptor instead.
+func (*PlanDeletionRequest_Target) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{17, 0}
+}
+
+func (x *PlanDeletionRequest_Target) GetDeployment() string {
+	if x != nil {
+		return x.Deployment
+	}
+	return ""
+}
+
+func (x *PlanDeletionRequest_Target) GetUid() []byte {
+	if x != nil {
+		return x.Uid
+	}
+	return nil
+}
+
+type PlanDeletionResponse_Member struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Resource *ResourceRef           `protobuf:"bytes,1,opt,name=resource,proto3" json:"resource,omitempty"`
+	// Deployments that hold acting references to it, to be asked next.
+	Deployments   []string `protobuf:"bytes,2,rep,name=deployments,proto3" json:"deployments,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanDeletionResponse_Member) Reset() {
+	*x = PlanDeletionResponse_Member{}
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanDeletionResponse_Member) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanDeletionResponse_Member) ProtoMessage() {}
+
+func (x *PlanDeletionResponse_Member) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanDeletionResponse_Member.ProtoReflect.Descriptor instead.
+func (*PlanDeletionResponse_Member) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{18, 0}
+}
+
+func (x *PlanDeletionResponse_Member) GetResource() *ResourceRef {
+	if x != nil {
+		return x.Resource
+	}
+	return nil
+}
+
+func (x *PlanDeletionResponse_Member) GetDeployments() []string {
+	if x != nil {
+		return x.Deployments
+	}
+	return nil
+}
+
+type PlanDeletionResponse_Blocker struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Holder *ResourceRef           `protobuf:"bytes,1,opt,name=holder,proto3" json:"holder,omitempty"`
+	// The holder's.
+	Deployment    string `protobuf:"bytes,2,opt,name=deployment,proto3" json:"deployment,omitempty"`
+	Path          string `protobuf:"bytes,3,opt,name=path,proto3" json:"path,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanDeletionResponse_Blocker) Reset() {
+	*x = PlanDeletionResponse_Blocker{}
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanDeletionResponse_Blocker) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanDeletionResponse_Blocker) ProtoMessage() {}
+
+func (x *PlanDeletionResponse_Blocker) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanDeletionResponse_Blocker.ProtoReflect.Descriptor instead.
+func (*PlanDeletionResponse_Blocker) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{18, 1}
+}
+
+func (x *PlanDeletionResponse_Blocker) GetHolder() *ResourceRef {
+	if x != nil {
+		return x.Holder
+	}
+	return nil
+}
+
+func (x *PlanDeletionResponse_Blocker) GetDeployment() string {
+	if x != nil {
+		return x.Deployment
+	}
+	return ""
+}
+
+func (x *PlanDeletionResponse_Blocker) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
 type WatchResourceShadowsResponse_Work struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Items         []*WorkItem            `protobuf:"bytes,1,rep,name=items,proto3" json:"items,omitempty"`
@@ -1547,7 +1831,7 @@ type WatchResourceShadowsResponse_Work struct {
 
 func (x *WatchResourceShadowsResponse_Work) Reset() {
 	*x = WatchResourceShadowsResponse_Work{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[25]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1559,7 +1843,7 @@ func (x *WatchResourceShadowsResponse_Work) String() string {
 func (*WatchResourceShadowsResponse_Work) ProtoMessage() {}
 
 func (x *WatchResourceShadowsResponse_Work) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[25]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1572,7 +1856,7 @@ func (x *WatchResourceShadowsResponse_Work) ProtoReflect() protoreflect.Message 
 
 // Deprecated: Use WatchResourceShadowsResponse_Work.ProtoReflect.Descriptor instead.
 func (*WatchResourceShadowsResponse_Work) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{18, 0}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{20, 0}
 }
 
 func (x *WatchResourceShadowsResponse_Work) GetItems() []*WorkItem {
@@ -1658,7 +1942,28 @@ const file_dbcontroller_schema_v1_schema_proto_rawDesc = "" +
 	"\bposition\x18\x01 \x01(\tR\bposition\x12\x1f\n" +
 	"\vexcept_uids\x18\x02 \x03(\fR\n" +
 	"exceptUids\"\x1e\n" +
-	"\x1cAcknowledgeDeletionsResponse\"X\n" +
+	"\x1cAcknowledgeDeletionsResponse\"\xb5\x01\n" +
+	"\x13PlanDeletionRequest\x12L\n" +
+	"\atargets\x18\x01 \x03(\v22.dbcontroller.schema.v1.PlanDeletionRequest.TargetR\atargets\x12\x14\n" +
+	"\x05limit\x18\x02 \x01(\x05R\x05limit\x1a:\n" +
+	"\x06Target\x12\x1e\n" +
+	"\n" +
+	"deployment\x18\x01 \x01(\tR\n" +
+	"deployment\x12\x10\n" +
+	"\x03uid\x18\x02 \x01(\fR\x03uid\"\xbe\x03\n" +
+	"\x14PlanDeletionResponse\x12M\n" +
+	"\amembers\x18\x01 \x03(\v23.dbcontroller.schema.v1.PlanDeletionResponse.MemberR\amembers\x12P\n" +
+	"\bblockers\x18\x02 \x03(\v24.dbcontroller.schema.v1.PlanDeletionResponse.BlockerR\bblockers\x12\x1c\n" +
+	"\ttruncated\x18\x03 \x01(\bR\ttruncated\x1ak\n" +
+	"\x06Member\x12?\n" +
+	"\bresource\x18\x01 \x01(\v2#.dbcontroller.schema.v1.ResourceRefR\bresource\x12 \n" +
+	"\vdeployments\x18\x02 \x03(\tR\vdeployments\x1az\n" +
+	"\aBlocker\x12;\n" +
+	"\x06holder\x18\x01 \x01(\v2#.dbcontroller.schema.v1.ResourceRefR\x06holder\x12\x1e\n" +
+	"\n" +
+	"deployment\x18\x02 \x01(\tR\n" +
+	"deployment\x12\x12\n" +
+	"\x04path\x18\x03 \x01(\tR\x04path\"X\n" +
 	"\x1bWatchResourceShadowsRequest\x12!\n" +
 	"\fresume_token\x18\x01 \x01(\tR\vresumeToken\x12\x16\n" +
 	"\x06shards\x18\x02 \x03(\rR\x06shards\"\xa2\x03\n" +
@@ -1682,14 +1987,15 @@ const file_dbcontroller_schema_v1_schema_proto_rawDesc = "" +
 	"\x12ACTION_UNSPECIFIED\x10\x00\x12\x12\n" +
 	"\x0eACTION_CONFIRM\x10\x01\x12\x12\n" +
 	"\x0eACTION_RELEASE\x10\x02\x12\x13\n" +
-	"\x0fACTION_FINALISE\x10\x032\x9f\a\n" +
+	"\x0fACTION_FINALISE\x10\x032\x8a\b\n" +
 	"\rSchemaService\x12~\n" +
 	"\x13EstablishReferences\x122.dbcontroller.schema.v1.EstablishReferencesRequest\x1a3.dbcontroller.schema.v1.EstablishReferencesResponse\x12u\n" +
 	"\x10ConfirmBlockades\x12/.dbcontroller.schema.v1.ConfirmBlockadesRequest\x1a0.dbcontroller.schema.v1.ConfirmBlockadesResponse\x12u\n" +
 	"\x10ResolveBlockades\x12/.dbcontroller.schema.v1.ResolveBlockadesRequest\x1a0.dbcontroller.schema.v1.ResolveBlockadesResponse\x12u\n" +
 	"\x10ReleaseBlockades\x12/.dbcontroller.schema.v1.ReleaseBlockadesRequest\x1a0.dbcontroller.schema.v1.ReleaseBlockadesResponse\x12\x9e\x01\n" +
 	"\x1dWatchImportedServiceDeletions\x12<.dbcontroller.schema.v1.WatchImportedServiceDeletionsRequest\x1a=.dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse0\x01\x12\x81\x01\n" +
-	"\x14AcknowledgeDeletions\x123.dbcontroller.schema.v1.AcknowledgeDeletionsRequest\x1a4.dbcontroller.schema.v1.AcknowledgeDeletionsResponse\x12\x83\x01\n" +
+	"\x14AcknowledgeDeletions\x123.dbcontroller.schema.v1.AcknowledgeDeletionsRequest\x1a4.dbcontroller.schema.v1.AcknowledgeDeletionsResponse\x12i\n" +
+	"\fPlanDeletion\x12+.dbcontroller.schema.v1.PlanDeletionRequest\x1a,.dbcontroller.schema.v1.PlanDeletionResponse\x12\x83\x01\n" +
 	"\x14WatchResourceShadows\x123.dbcontroller.schema.v1.WatchResourceShadowsRequest\x1a4.dbcontroller.schema.v1.WatchResourceShadowsResponse0\x01BXZVgithub.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1;schemav1b\x06proto3"
 
 var (
@@ -1705,7 +2011,7 @@ func file_dbcontroller_schema_v1_schema_proto_rawDescGZIP() []byte {
 }
 
 var file_dbcontroller_schema_v1_schema_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_dbcontroller_schema_v1_schema_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
+var file_dbcontroller_schema_v1_schema_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
 var file_dbcontroller_schema_v1_schema_proto_goTypes = []any{
 	(ResolveBlockadesResponse_Verdict)(0),                   // 0: dbcontroller.schema.v1.ResolveBlockadesResponse.Verdict
 	(WorkItem_Action)(0),                                    // 1: dbcontroller.schema.v1.WorkItem.Action
@@ -1726,60 +2032,72 @@ var file_dbcontroller_schema_v1_schema_proto_goTypes = []any{
 	(*Bookmark)(nil),                                        // 16: dbcontroller.schema.v1.Bookmark
 	(*AcknowledgeDeletionsRequest)(nil),                     // 17: dbcontroller.schema.v1.AcknowledgeDeletionsRequest
 	(*AcknowledgeDeletionsResponse)(nil),                    // 18: dbcontroller.schema.v1.AcknowledgeDeletionsResponse
-	(*WatchResourceShadowsRequest)(nil),                     // 19: dbcontroller.schema.v1.WatchResourceShadowsRequest
-	(*WatchResourceShadowsResponse)(nil),                    // 20: dbcontroller.schema.v1.WatchResourceShadowsResponse
-	(*WorkItem)(nil),                                        // 21: dbcontroller.schema.v1.WorkItem
-	(*EstablishReferencesRequest_Reference)(nil),            // 22: dbcontroller.schema.v1.EstablishReferencesRequest.Reference
-	(*EstablishReferencesResponse_Target)(nil),              // 23: dbcontroller.schema.v1.EstablishReferencesResponse.Target
-	(*ReferencesRefused_Refusal)(nil),                       // 24: dbcontroller.schema.v1.ReferencesRefused.Refusal
-	(*ResolveBlockadesRequest_Question)(nil),                // 25: dbcontroller.schema.v1.ResolveBlockadesRequest.Question
-	(*WatchImportedServiceDeletionsResponse_Deletions)(nil), // 26: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.Deletions
-	(*WatchResourceShadowsResponse_Work)(nil),               // 27: dbcontroller.schema.v1.WatchResourceShadowsResponse.Work
-	(*timestamppb.Timestamp)(nil),                           // 28: google.protobuf.Timestamp
-	(Behaviour)(0),                                          // 29: dbcontroller.schema.v1.Behaviour
+	(*PlanDeletionRequest)(nil),                             // 19: dbcontroller.schema.v1.PlanDeletionRequest
+	(*PlanDeletionResponse)(nil),                            // 20: dbcontroller.schema.v1.PlanDeletionResponse
+	(*WatchResourceShadowsRequest)(nil),                     // 21: dbcontroller.schema.v1.WatchResourceShadowsRequest
+	(*WatchResourceShadowsResponse)(nil),                    // 22: dbcontroller.schema.v1.WatchResourceShadowsResponse
+	(*WorkItem)(nil),                                        // 23: dbcontroller.schema.v1.WorkItem
+	(*EstablishReferencesRequest_Reference)(nil),            // 24: dbcontroller.schema.v1.EstablishReferencesRequest.Reference
+	(*EstablishReferencesResponse_Target)(nil),              // 25: dbcontroller.schema.v1.EstablishReferencesResponse.Target
+	(*ReferencesRefused_Refusal)(nil),                       // 26: dbcontroller.schema.v1.ReferencesRefused.Refusal
+	(*ResolveBlockadesRequest_Question)(nil),                // 27: dbcontroller.schema.v1.ResolveBlockadesRequest.Question
+	(*WatchImportedServiceDeletionsResponse_Deletions)(nil), // 28: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.Deletions
+	(*PlanDeletionRequest_Target)(nil),                      // 29: dbcontroller.schema.v1.PlanDeletionRequest.Target
+	(*PlanDeletionResponse_Member)(nil),                     // 30: dbcontroller.schema.v1.PlanDeletionResponse.Member
+	(*PlanDeletionResponse_Blocker)(nil),                    // 31: dbcontroller.schema.v1.PlanDeletionResponse.Blocker
+	(*WatchResourceShadowsResponse_Work)(nil),               // 32: dbcontroller.schema.v1.WatchResourceShadowsResponse.Work
+	(*timestamppb.Timestamp)(nil),                           // 33: google.protobuf.Timestamp
+	(Behaviour)(0),                                          // 34: dbcontroller.schema.v1.Behaviour
 }
 var file_dbcontroller_schema_v1_schema_proto_depIdxs = []int32{
-	22, // 0: dbcontroller.schema.v1.EstablishReferencesRequest.references:type_name -> dbcontroller.schema.v1.EstablishReferencesRequest.Reference
-	23, // 1: dbcontroller.schema.v1.EstablishReferencesResponse.targets:type_name -> dbcontroller.schema.v1.EstablishReferencesResponse.Target
-	24, // 2: dbcontroller.schema.v1.ReferencesRefused.refusals:type_name -> dbcontroller.schema.v1.ReferencesRefused.Refusal
-	25, // 3: dbcontroller.schema.v1.ResolveBlockadesRequest.questions:type_name -> dbcontroller.schema.v1.ResolveBlockadesRequest.Question
+	24, // 0: dbcontroller.schema.v1.EstablishReferencesRequest.references:type_name -> dbcontroller.schema.v1.EstablishReferencesRequest.Reference
+	25, // 1: dbcontroller.schema.v1.EstablishReferencesResponse.targets:type_name -> dbcontroller.schema.v1.EstablishReferencesResponse.Target
+	26, // 2: dbcontroller.schema.v1.ReferencesRefused.refusals:type_name -> dbcontroller.schema.v1.ReferencesRefused.Refusal
+	27, // 3: dbcontroller.schema.v1.ResolveBlockadesRequest.questions:type_name -> dbcontroller.schema.v1.ResolveBlockadesRequest.Question
 	0,  // 4: dbcontroller.schema.v1.ResolveBlockadesResponse.verdicts:type_name -> dbcontroller.schema.v1.ResolveBlockadesResponse.Verdict
 	3,  // 5: dbcontroller.schema.v1.ReleaseBlockadesRequest.keys:type_name -> dbcontroller.schema.v1.BlockadeKey
-	26, // 6: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.upsert:type_name -> dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.Deletions
-	26, // 7: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.delete:type_name -> dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.Deletions
+	28, // 6: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.upsert:type_name -> dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.Deletions
+	28, // 7: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.delete:type_name -> dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.Deletions
 	15, // 8: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.end_of_snapshot:type_name -> dbcontroller.schema.v1.EndOfSnapshot
 	16, // 9: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.bookmark:type_name -> dbcontroller.schema.v1.Bookmark
-	27, // 10: dbcontroller.schema.v1.WatchResourceShadowsResponse.upsert:type_name -> dbcontroller.schema.v1.WatchResourceShadowsResponse.Work
-	27, // 11: dbcontroller.schema.v1.WatchResourceShadowsResponse.delete:type_name -> dbcontroller.schema.v1.WatchResourceShadowsResponse.Work
-	15, // 12: dbcontroller.schema.v1.WatchResourceShadowsResponse.end_of_snapshot:type_name -> dbcontroller.schema.v1.EndOfSnapshot
-	16, // 13: dbcontroller.schema.v1.WatchResourceShadowsResponse.bookmark:type_name -> dbcontroller.schema.v1.Bookmark
-	1,  // 14: dbcontroller.schema.v1.WorkItem.action:type_name -> dbcontroller.schema.v1.WorkItem.Action
-	28, // 15: dbcontroller.schema.v1.WorkItem.create_time:type_name -> google.protobuf.Timestamp
-	2,  // 16: dbcontroller.schema.v1.EstablishReferencesRequest.Reference.holder:type_name -> dbcontroller.schema.v1.ResourceRef
-	2,  // 17: dbcontroller.schema.v1.EstablishReferencesRequest.Reference.target:type_name -> dbcontroller.schema.v1.ResourceRef
-	29, // 18: dbcontroller.schema.v1.EstablishReferencesRequest.Reference.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
-	3,  // 19: dbcontroller.schema.v1.ResolveBlockadesRequest.Question.key:type_name -> dbcontroller.schema.v1.BlockadeKey
-	2,  // 20: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.Deletions.resources:type_name -> dbcontroller.schema.v1.ResourceRef
-	21, // 21: dbcontroller.schema.v1.WatchResourceShadowsResponse.Work.items:type_name -> dbcontroller.schema.v1.WorkItem
-	4,  // 22: dbcontroller.schema.v1.SchemaService.EstablishReferences:input_type -> dbcontroller.schema.v1.EstablishReferencesRequest
-	7,  // 23: dbcontroller.schema.v1.SchemaService.ConfirmBlockades:input_type -> dbcontroller.schema.v1.ConfirmBlockadesRequest
-	9,  // 24: dbcontroller.schema.v1.SchemaService.ResolveBlockades:input_type -> dbcontroller.schema.v1.ResolveBlockadesRequest
-	11, // 25: dbcontroller.schema.v1.SchemaService.ReleaseBlockades:input_type -> dbcontroller.schema.v1.ReleaseBlockadesRequest
-	13, // 26: dbcontroller.schema.v1.SchemaService.WatchImportedServiceDeletions:input_type -> dbcontroller.schema.v1.WatchImportedServiceDeletionsRequest
-	17, // 27: dbcontroller.schema.v1.SchemaService.AcknowledgeDeletions:input_type -> dbcontroller.schema.v1.AcknowledgeDeletionsRequest
-	19, // 28: dbcontroller.schema.v1.SchemaService.WatchResourceShadows:input_type -> dbcontroller.schema.v1.WatchResourceShadowsRequest
-	5,  // 29: dbcontroller.schema.v1.SchemaService.EstablishReferences:output_type -> dbcontroller.schema.v1.EstablishReferencesResponse
-	8,  // 30: dbcontroller.schema.v1.SchemaService.ConfirmBlockades:output_type -> dbcontroller.schema.v1.ConfirmBlockadesResponse
-	10, // 31: dbcontroller.schema.v1.SchemaService.ResolveBlockades:output_type -> dbcontroller.schema.v1.ResolveBlockadesResponse
-	12, // 32: dbcontroller.schema.v1.SchemaService.ReleaseBlockades:output_type -> dbcontroller.schema.v1.ReleaseBlockadesResponse
-	14, // 33: dbcontroller.schema.v1.SchemaService.WatchImportedServiceDeletions:output_type -> dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse
-	18, // 34: dbcontroller.schema.v1.SchemaService.AcknowledgeDeletions:output_type -> dbcontroller.schema.v1.AcknowledgeDeletionsResponse
-	20, // 35: dbcontroller.schema.v1.SchemaService.WatchResourceShadows:output_type -> dbcontroller.schema.v1.WatchResourceShadowsResponse
-	29, // [29:36] is the sub-list for method output_type
-	22, // [22:29] is the sub-list for method input_type
-	22, // [22:22] is the sub-list for extension type_name
-	22, // [22:22] is the sub-list for extension extendee
-	0,  // [0:22] is the sub-list for field type_name
+	29, // 10: dbcontroller.schema.v1.PlanDeletionRequest.targets:type_name -> dbcontroller.schema.v1.PlanDeletionRequest.Target
+	30, // 11: dbcontroller.schema.v1.PlanDeletionResponse.members:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Member
+	31, // 12: dbcontroller.schema.v1.PlanDeletionResponse.blockers:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Blocker
+	32, // 13: dbcontroller.schema.v1.WatchResourceShadowsResponse.upsert:type_name -> dbcontroller.schema.v1.WatchResourceShadowsResponse.Work
+	32, // 14: dbcontroller.schema.v1.WatchResourceShadowsResponse.delete:type_name -> dbcontroller.schema.v1.WatchResourceShadowsResponse.Work
+	15, // 15: dbcontroller.schema.v1.WatchResourceShadowsResponse.end_of_snapshot:type_name -> dbcontroller.schema.v1.EndOfSnapshot
+	16, // 16: dbcontroller.schema.v1.WatchResourceShadowsResponse.bookmark:type_name -> dbcontroller.schema.v1.Bookmark
+	1,  // 17: dbcontroller.schema.v1.WorkItem.action:type_name -> dbcontroller.schema.v1.WorkItem.Action
+	33, // 18: dbcontroller.schema.v1.WorkItem.create_time:type_name -> google.protobuf.Timestamp
+	2,  // 19: dbcontroller.schema.v1.EstablishReferencesRequest.Reference.holder:type_name -> dbcontroller.schema.v1.ResourceRef
+	2,  // 20: dbcontroller.schema.v1.EstablishReferencesRequest.Reference.target:type_name -> dbcontroller.schema.v1.ResourceRef
+	34, // 21: dbcontroller.schema.v1.EstablishReferencesRequest.Reference.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
+	3,  // 22: dbcontroller.schema.v1.ResolveBlockadesRequest.Question.key:type_name -> dbcontroller.schema.v1.BlockadeKey
+	2,  // 23: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.Deletions.resources:type_name -> dbcontroller.schema.v1.ResourceRef
+	2,  // 24: dbcontroller.schema.v1.PlanDeletionResponse.Member.resource:type_name -> dbcontroller.schema.v1.ResourceRef
+	2,  // 25: dbcontroller.schema.v1.PlanDeletionResponse.Blocker.holder:type_name -> dbcontroller.schema.v1.ResourceRef
+	23, // 26: dbcontroller.schema.v1.WatchResourceShadowsResponse.Work.items:type_name -> dbcontroller.schema.v1.WorkItem
+	4,  // 27: dbcontroller.schema.v1.SchemaService.EstablishReferences:input_type -> dbcontroller.schema.v1.EstablishReferencesRequest
+	7,  // 28: dbcontroller.schema.v1.SchemaService.ConfirmBlockades:input_type -> dbcontroller.schema.v1.ConfirmBlockadesRequest
+	9,  // 29: dbcontroller.schema.v1.SchemaService.ResolveBlockades:input_type -> dbcontroller.schema.v1.ResolveBlockadesRequest
+	11, // 30: dbcontroller.schema.v1.SchemaService.ReleaseBlockades:input_type -> dbcontroller.schema.v1.ReleaseBlockadesRequest
+	13, // 31: dbcontroller.schema.v1.SchemaService.WatchImportedServiceDeletions:input_type -> dbcontroller.schema.v1.WatchImportedServiceDeletionsRequest
+	17, // 32: dbcontroller.schema.v1.SchemaService.AcknowledgeDeletions:input_type -> dbcontroller.schema.v1.AcknowledgeDeletionsRequest
+	19, // 33: dbcontroller.schema.v1.SchemaService.PlanDeletion:input_type -> dbcontroller.schema.v1.PlanDeletionRequest
+	21, // 34: dbcontroller.schema.v1.SchemaService.WatchResourceShadows:input_type -> dbcontroller.schema.v1.WatchResourceShadowsRequest
+	5,  // 35: dbcontroller.schema.v1.SchemaService.EstablishReferences:output_type -> dbcontroller.schema.v1.EstablishReferencesResponse
+	8,  // 36: dbcontroller.schema.v1.SchemaService.ConfirmBlockades:output_type -> dbcontroller.schema.v1.ConfirmBlockadesResponse
+	10, // 37: dbcontroller.schema.v1.SchemaService.ResolveBlockades:output_type -> dbcontroller.schema.v1.ResolveBlockadesResponse
+	12, // 38: dbcontroller.schema.v1.SchemaService.ReleaseBlockades:output_type -> dbcontroller.schema.v1.ReleaseBlockadesResponse
+	14, // 39: dbcontroller.schema.v1.SchemaService.WatchImportedServiceDeletions:output_type -> dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse
+	18, // 40: dbcontroller.schema.v1.SchemaService.AcknowledgeDeletions:output_type -> dbcontroller.schema.v1.AcknowledgeDeletionsResponse
+	20, // 41: dbcontroller.schema.v1.SchemaService.PlanDeletion:output_type -> dbcontroller.schema.v1.PlanDeletionResponse
+	22, // 42: dbcontroller.schema.v1.SchemaService.WatchResourceShadows:output_type -> dbcontroller.schema.v1.WatchResourceShadowsResponse
+	35, // [35:43] is the sub-list for method output_type
+	27, // [27:35] is the sub-list for method input_type
+	27, // [27:27] is the sub-list for extension type_name
+	27, // [27:27] is the sub-list for extension extendee
+	0,  // [0:27] is the sub-list for field type_name
 }
 
 func init() { file_dbcontroller_schema_v1_schema_proto_init() }
@@ -1794,7 +2112,7 @@ func file_dbcontroller_schema_v1_schema_proto_init() {
 		(*WatchImportedServiceDeletionsResponse_EndOfSnapshot)(nil),
 		(*WatchImportedServiceDeletionsResponse_Bookmark)(nil),
 	}
-	file_dbcontroller_schema_v1_schema_proto_msgTypes[18].OneofWrappers = []any{
+	file_dbcontroller_schema_v1_schema_proto_msgTypes[20].OneofWrappers = []any{
 		(*WatchResourceShadowsResponse_Upsert)(nil),
 		(*WatchResourceShadowsResponse_Delete)(nil),
 		(*WatchResourceShadowsResponse_EndOfSnapshot)(nil),
@@ -1806,7 +2124,7 @@ func file_dbcontroller_schema_v1_schema_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_dbcontroller_schema_v1_schema_proto_rawDesc), len(file_dbcontroller_schema_v1_schema_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   26,
+			NumMessages:   31,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

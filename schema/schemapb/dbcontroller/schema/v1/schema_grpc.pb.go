@@ -25,6 +25,7 @@ const (
 	SchemaService_ReleaseBlockades_FullMethodName              = "/dbcontroller.schema.v1.SchemaService/ReleaseBlockades"
 	SchemaService_WatchImportedServiceDeletions_FullMethodName = "/dbcontroller.schema.v1.SchemaService/WatchImportedServiceDeletions"
 	SchemaService_AcknowledgeDeletions_FullMethodName          = "/dbcontroller.schema.v1.SchemaService/AcknowledgeDeletions"
+	SchemaService_PlanDeletion_FullMethodName                  = "/dbcontroller.schema.v1.SchemaService/PlanDeletion"
 	SchemaService_WatchResourceShadows_FullMethodName          = "/dbcontroller.schema.v1.SchemaService/WatchResourceShadows"
 )
 
@@ -47,6 +48,8 @@ type SchemaServiceClient interface {
 	WatchImportedServiceDeletions(ctx context.Context, in *WatchImportedServiceDeletionsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchImportedServiceDeletionsResponse], error)
 	// AcknowledgeDeletions says that the caller has done everything up to a position, with exceptions.
 	AcknowledgeDeletions(ctx context.Context, in *AcknowledgeDeletionsRequest, opts ...grpc.CallOption) (*AcknowledgeDeletionsResponse, error)
+	// PlanDeletion tells what the deletion of some targets would take along here, changing nothing.
+	PlanDeletion(ctx context.Context, in *PlanDeletionRequest, opts ...grpc.CallOption) (*PlanDeletionResponse, error)
 	// WatchResourceShadows tells a deployment's own nodes which shadows have work outstanding.
 	WatchResourceShadows(ctx context.Context, in *WatchResourceShadowsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchResourceShadowsResponse], error)
 }
@@ -128,6 +131,16 @@ func (c *schemaServiceClient) AcknowledgeDeletions(ctx context.Context, in *Ackn
 	return out, nil
 }
 
+func (c *schemaServiceClient) PlanDeletion(ctx context.Context, in *PlanDeletionRequest, opts ...grpc.CallOption) (*PlanDeletionResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(PlanDeletionResponse)
+	err := c.cc.Invoke(ctx, SchemaService_PlanDeletion_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *schemaServiceClient) WatchResourceShadows(ctx context.Context, in *WatchResourceShadowsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchResourceShadowsResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	stream, err := c.cc.NewStream(ctx, &SchemaService_ServiceDesc.Streams[1], SchemaService_WatchResourceShadows_FullMethodName, cOpts...)
@@ -166,6 +179,8 @@ type SchemaServiceServer interface {
 	WatchImportedServiceDeletions(*WatchImportedServiceDeletionsRequest, grpc.ServerStreamingServer[WatchImportedServiceDeletionsResponse]) error
 	// AcknowledgeDeletions says that the caller has done everything up to a position, with exceptions.
 	AcknowledgeDeletions(context.Context, *AcknowledgeDeletionsRequest) (*AcknowledgeDeletionsResponse, error)
+	// PlanDeletion tells what the deletion of some targets would take along here, changing nothing.
+	PlanDeletion(context.Context, *PlanDeletionRequest) (*PlanDeletionResponse, error)
 	// WatchResourceShadows tells a deployment's own nodes which shadows have work outstanding.
 	WatchResourceShadows(*WatchResourceShadowsRequest, grpc.ServerStreamingServer[WatchResourceShadowsResponse]) error
 	mustEmbedUnimplementedSchemaServiceServer()
@@ -195,6 +210,9 @@ func (UnimplementedSchemaServiceServer) WatchImportedServiceDeletions(*WatchImpo
 }
 func (UnimplementedSchemaServiceServer) AcknowledgeDeletions(context.Context, *AcknowledgeDeletionsRequest) (*AcknowledgeDeletionsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method AcknowledgeDeletions not implemented")
+}
+func (UnimplementedSchemaServiceServer) PlanDeletion(context.Context, *PlanDeletionRequest) (*PlanDeletionResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method PlanDeletion not implemented")
 }
 func (UnimplementedSchemaServiceServer) WatchResourceShadows(*WatchResourceShadowsRequest, grpc.ServerStreamingServer[WatchResourceShadowsResponse]) error {
 	return status.Error(codes.Unimplemented, "method WatchResourceShadows not implemented")
@@ -321,6 +339,24 @@ func _SchemaService_AcknowledgeDeletions_Handler(srv interface{}, ctx context.Co
 	return interceptor(ctx, in, info, handler)
 }
 
+func _SchemaService_PlanDeletion_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(PlanDeletionRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(SchemaServiceServer).PlanDeletion(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: SchemaService_PlanDeletion_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(SchemaServiceServer).PlanDeletion(ctx, req.(*PlanDeletionRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _SchemaService_WatchResourceShadows_Handler(srv interface{}, stream grpc.ServerStream) error {
 	m := new(WatchResourceShadowsRequest)
 	if err := stream.RecvMsg(m); err != nil {
@@ -358,6 +394,10 @@ var SchemaService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "AcknowledgeDeletions",
 			Handler:    _SchemaService_AcknowledgeDeletions_Handler,
+		},
+		{
+			MethodName: "PlanDeletion",
+			Handler:    _SchemaService_PlanDeletion_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{
