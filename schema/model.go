@@ -2,6 +2,7 @@ package schema
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -270,4 +271,27 @@ func (m *Model) KindNames() []string {
 		names[i] = k.ID.Kind
 	}
 	return names
+}
+
+// Kinds are the kind itself and those that it can refer to.
+func (k *KindModel) Kinds() []KindID {
+	ids := []KindID{k.ID}
+	for _, r := range append(slices.Clone(k.references), k.parents...) {
+		for _, t := range r.targets {
+			ids = append(ids, t.id)
+		}
+	}
+	return ids
+}
+
+// Paths are those of the kind's references, and of its parents.
+func (k *KindModel) Paths() []string {
+	var paths []string
+	for _, r := range k.references {
+		paths = append(paths, r.path.String())
+	}
+	if len(k.parents) > 0 {
+		paths = append(paths, ParentPath)
+	}
+	return paths
 }

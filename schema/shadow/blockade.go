@@ -3,7 +3,6 @@ package shadow
 import (
 	"context"
 	"fmt"
-	"slices"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -13,13 +12,13 @@ import (
 
 const (
 	lockAttemptTargetsSQL = `
-SELECT state FROM dbcontroller.shadow
+SELECT id, state FROM dbcontroller.shadow
 WHERE id IN (SELECT target_id FROM dbcontroller.blockade WHERE attempt = ANY ($1) AND deployment_id = $2)
 ORDER BY id FOR SHARE`
 
 	confirmBlockingSQL = `
 UPDATE dbcontroller.blockade SET expires_at = NULL
-WHERE attempt = ANY ($1) AND deployment_id = $2 AND behaviour = 1 AND expires_at IS NOT NULL
+WHERE attempt = ANY ($1) AND deployment_id = $2 AND behaviour = 1 AND expires_at IS NOT NULL AND target_id = ANY ($3)
 RETURNING attempt`
 
 	// The tentative rows of acting references become one entry a deployment. A target that a cascade has marked
@@ -27,7 +26,7 @@ RETURNING attempt`
 	confirmActingSQL = `
 WITH taken AS (
     DELETE FROM dbcontroller.blockade
-    WHERE attempt = ANY ($1) AND deployment_id = $2 AND behaviour <> 1
+    WHERE attempt = ANY ($1) AND deployment_id = $2 AND behaviour <> 1 AND target_id = ANY ($4)
     RETURNING target_id, behaviour, attempt
 )` + enterTakenSQL + `
 SELECT DISTINCT attempt FROM taken`
@@ -47,21 +46,27 @@ SELECT DISTINCT attempt FROM taken`
 )`
 )
 
-// aboutTargets locks targets in one statement, and lets fn change their blockades in the next. Only what concerns
-// targets in DELETING is of interest to watches.
-func (s *Store) aboutTargets(ctx context.Context, lock string, args []any, fn func(pgx.Tx) error) error {
+// aboutTargets locks targets in one statement, and lets fn change the blockades of these, and of no other, in the next:
+// a blockade of a target that the lock did not see (its Establish was under way, a duplicate) stays tentative, and is
+// asked about when it expires. Only what concerns targets in DELETING is of interest to watches.
+func (s *Store) aboutTargets(ctx context.Context, lock string, args []any, fn func(tx pgx.Tx, locked []int64) error) error {
 	deleting := false
 	err := s.inTx(ctx, noFeed, func(tx pgx.Tx) error {
 		rows, err := tx.Query(ctx, lock, args...)
 		if err != nil {
 			return err
 		}
-		states, err := pgx.CollectRows(rows, pgx.RowTo[State])
+		locked := []int64{}
+		var id int64
+		var state State
+		_, err = pgx.ForEachRow(rows, []any{&id, &state}, func() error {
+			locked, deleting = append(locked, id), deleting || state == Deleting
+			return nil
+		})
 		if err != nil {
 			return err
 		}
-		deleting = slices.Contains(states, Deleting)
-		return fn(tx)
+		return fn(tx, locked)
 	})
 	if err == nil && deleting {
 		s.touched(workFeed | noticeFeed)
@@ -78,15 +83,15 @@ func (s *Store) Confirm(ctx context.Context, holder schema.DeploymentID, attempt
 		return nil, err
 	}
 	known := map[AttemptID]bool{}
-	err = s.aboutTargets(ctx, lockAttemptTargetsSQL, []any{attempts, deployment}, func(tx pgx.Tx) error {
+	err = s.aboutTargets(ctx, lockAttemptTargetsSQL, []any{attempts, deployment}, func(tx pgx.Tx, locked []int64) error {
 		take := func(rows pgx.Rows) error {
 			var a AttemptID
 			_, err := pgx.ForEachRow(rows, []any{&a}, func() error { known[a] = true; return nil })
 			return err
 		}
 		b := &pgx.Batch{}
-		b.Queue(confirmBlockingSQL, attempts, deployment).Query(take)
-		b.Queue(confirmActingSQL, attempts, deployment, s.selfID).Query(take)
+		b.Queue(confirmBlockingSQL, attempts, deployment, locked).Query(take)
+		b.Queue(confirmActingSQL, attempts, deployment, s.selfID, locked).Query(take)
 		return tx.SendBatch(ctx, b).Close()
 	})
 	if err != nil {
@@ -105,7 +110,7 @@ const (
 	// FOR NO KEY UPDATE, unlike FOR SHARE, waits for an Establish of the same attempt that is under way, so that the
 	// removal sees its rows, and a later one sees the tombstone.
 	lockReleasedSQL = `
-SELECT state FROM dbcontroller.shadow WHERE uid = ANY ($1)
+SELECT id, state FROM dbcontroller.shadow WHERE uid = ANY ($1)
     OR id IN (SELECT target_id FROM dbcontroller.blockade WHERE attempt = ANY ($2) AND deployment_id = $3)
 ORDER BY id FOR NO KEY UPDATE`
 
@@ -121,7 +126,8 @@ WITH gone AS (
 
 	removeAttemptsSQL = `
 WITH gone AS (
-    DELETE FROM dbcontroller.blockade WHERE attempt = ANY ($1) AND deployment_id = $2 RETURNING target_id
+    DELETE FROM dbcontroller.blockade
+    WHERE attempt = ANY ($1) AND deployment_id = $2 AND target_id = ANY ($4) RETURNING target_id
 )` + lookAtGoneAttemptsSQL
 
 	lookAtGoneSQL = `
@@ -147,10 +153,10 @@ func (s *Store) Release(ctx context.Context, holder schema.DeploymentID, keys []
 	if err != nil {
 		return err
 	}
-	err = s.aboutTargets(ctx, lockReleasedSQL, []any{k.targets, attempts, deployment}, func(tx pgx.Tx) error {
+	err = s.aboutTargets(ctx, lockReleasedSQL, []any{k.targets, attempts, deployment}, func(tx pgx.Tx, locked []int64) error {
 		b := &pgx.Batch{}
 		b.Queue(removeKeysSQL, k.attempts, k.holders, k.fields, k.targets, deployment, s.selfID)
-		b.Queue(removeAttemptsSQL, attempts, deployment, s.selfID)
+		b.Queue(removeAttemptsSQL, attempts, deployment, s.selfID, locked)
 		b.Queue(closeAttemptsSQL, append(k.attempts, attempts...))
 		return tx.SendBatch(ctx, b).Close()
 	})
@@ -165,9 +171,10 @@ type keyColumns struct {
 	fields                     []int32
 }
 
+// keyColumns looks paths up and stores none: of one that was never stored there is no row.
 func (s *Store) keyColumns(ctx context.Context, keys []BlockadeKey) (k keyColumns, err error) {
 	for _, key := range keys {
-		field, err := s.names.field(ctx, key.Path)
+		field, err := s.names.knownField(ctx, key.Path)
 		if err != nil {
 			return k, err
 		}
@@ -261,7 +268,7 @@ func decisions(ctx context.Context, tx pgx.Tx, attempts []AttemptID) (map[Attemp
 }
 
 const (
-	lockUIDsSQL = `SELECT state FROM dbcontroller.shadow WHERE uid = ANY ($1) ORDER BY id FOR NO KEY UPDATE`
+	lockUIDsSQL = `SELECT id, state FROM dbcontroller.shadow WHERE uid = ANY ($1) ORDER BY id FOR NO KEY UPDATE`
 
 	settleBlockingSQL = `
 UPDATE dbcontroller.blockade b SET expires_at = NULL
@@ -311,7 +318,7 @@ func (s *Store) Settle(ctx context.Context, holder schema.DeploymentID, question
 	if err != nil {
 		return err
 	}
-	err = s.aboutTargets(ctx, lockUIDsSQL, []any{k.targets}, func(tx pgx.Tx) error {
+	err = s.aboutTargets(ctx, lockUIDsSQL, []any{k.targets}, func(tx pgx.Tx, _ []int64) error {
 		b := &pgx.Batch{}
 		b.Queue(settleBlockingSQL, k.attempts, k.holders, k.fields, k.targets, deployment)
 		b.Queue(settleActingSQL, k.attempts, deployment, s.selfID, k.holders, k.fields, k.targets)

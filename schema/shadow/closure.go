@@ -36,7 +36,9 @@ type edge struct {
 type closure struct {
 	members map[int64]*member
 	unsets  []edge // their holders are locked; some may turn out to be members
-	blocks  []edge // of holders that are not locked; those that are members do not count
+	blocks  []edge // of holders that do not go, the first maxBlockers of them
+	// referred tells that anything at all refers to a member.
+	referred bool
 	// dangling tells that references with ALLOW_DANGLING to members exist.
 	dangling bool
 }
@@ -53,9 +55,17 @@ SELECT t, EXISTS (SELECT FROM dbcontroller.reference WHERE target_id = t AND beh
     EXISTS (SELECT FROM dbcontroller.reference WHERE target_id = t AND behaviour = 6)
 FROM unnest($1::bigint[]) AS t`
 
-	blockingReferencesSQL = `
-SELECT target_id, holder_id, field_id, behaviour FROM dbcontroller.reference
-WHERE target_id = ANY ($1) AND behaviour = 1 LIMIT $2`
+	// Who is left when everything that cascades, now or later, is gone. Read when all members are known: a limit on
+	// what members have among themselves could hide an outsider.
+	outsidersSQL = `
+SELECT r.target_id, r.holder_id, r.field_id, r.behaviour
+FROM dbcontroller.reference r LEFT JOIN unnest($1::bigint[]) AS m ON m = r.holder_id
+WHERE r.target_id = ANY ($1) AND r.behaviour = 1 AND m IS NULL
+    AND NOT EXISTS (
+        SELECT FROM dbcontroller.reference c
+        WHERE c.holder_id = r.holder_id AND c.behaviour IN (3, 5) AND c.target_id = ANY ($1)
+    )
+LIMIT $2`
 
 	actingReferencesSQL = `
 SELECT target_id, holder_id, field_id, behaviour FROM dbcontroller.reference
@@ -97,15 +107,28 @@ func expand(ctx context.Context, tx pgx.Tx, roots []*member, limit int) (*closur
 	for frontier := roots; len(frontier) > 0; {
 		ids := idsOf(frontier)
 		edges, err := c.look(ctx, tx, frontier, ids, limit)
-		if err != nil || len(edges) == 0 {
-			return c, err
+		if err != nil {
+			return nil, err
 		}
 		if frontier, err = c.take(ctx, tx, ids, edges); err != nil {
 			return nil, err
 		}
 	}
+	if !c.referred {
+		return c, nil
+	}
+	rows, err := tx.Query(ctx, outsidersSQL, c.ids(), maxBlockers)
+	if err != nil {
+		return nil, fmt.Errorf("read who blocks: %w", err)
+	}
+	if c.blocks, err = pgx.CollectRows(rows, scanEdge); err != nil {
+		return nil, fmt.Errorf("read who blocks: %w", err)
+	}
 	return c, nil
 }
+
+// maxBlockers is how many local blockers are counted; a delete is refused for one.
+const maxBlockers = 1000
 
 // look reads who refers to a level, and answers the references to follow.
 func (c *closure) look(ctx context.Context, tx pgx.Tx, frontier []*member, ids []int64, limit int) ([]edge, error) {
@@ -113,6 +136,7 @@ func (c *closure) look(ctx context.Context, tx pgx.Tx, frontier []*member, ids [
 	if err := tx.QueryRow(ctx, anyReferenceSQL, ids).Scan(&anything); err != nil || !anything {
 		return nil, err
 	}
+	c.referred = true
 	var acting []edge
 	b := &pgx.Batch{}
 	b.Queue(otherReferencesSQL, ids).Query(func(rows pgx.Rows) error {
@@ -123,11 +147,6 @@ func (c *closure) look(ctx context.Context, tx pgx.Tx, frontier []*member, ids [
 			c.dangling = c.dangling || dangling
 			return nil
 		})
-		return err
-	})
-	b.Queue(blockingReferencesSQL, ids, limit+1).Query(func(rows pgx.Rows) error {
-		edges, err := pgx.CollectRows(rows, scanEdge)
-		c.blocks = append(c.blocks, edges...)
 		return err
 	})
 	room := max(0, limit-len(c.members)-len(c.unsets))
@@ -149,6 +168,9 @@ func (c *closure) look(ctx context.Context, tx pgx.Tx, frontier []*member, ids [
 
 // take locks the holders of a level and answers those that join it.
 func (c *closure) take(ctx context.Context, tx pgx.Tx, ids []int64, edges []edge) ([]*member, error) {
+	if len(edges) == 0 {
+		return nil, nil
+	}
 	var holders []int64
 	for _, e := range edges {
 		if c.members[e.holderID] == nil {

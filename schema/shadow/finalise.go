@@ -48,8 +48,11 @@ func (s *Store) Acknowledge(ctx context.Context, holder schema.DeploymentID, tok
 const (
 	selectFinaliseSQL = `SELECT DISTINCT target_id FROM dbcontroller.work WHERE seq = ANY ($1) AND action = 3`
 
-	lockDeletingSQL = `
-SELECT id FROM dbcontroller.shadow WHERE id = ANY ($1) AND state = 2 ORDER BY id FOR UPDATE`
+	// Waits for whoever is about to mark one of them, and shows the mark: a condition on the state would pass over the
+	// old version without waiting, and the look would be lost. It is no obstacle to who refers to an ACTIVE one.
+	awaitMarksSQL = `SELECT id, state FROM dbcontroller.shadow WHERE id = ANY ($1) ORDER BY id FOR KEY SHARE`
+
+	lockDeletingSQL = `SELECT id FROM dbcontroller.shadow WHERE id = ANY ($1) ORDER BY id FOR UPDATE`
 
 	// Whoever refers is ACTIVE: holders that are DELETING have dropped their references.
 	nothingLeftSQL = `
@@ -72,6 +75,9 @@ func (s *Store) Finalise(ctx context.Context, seqs []int64) (removed int, err er
 		}
 		targets, err := pgx.CollectRows(rows, pgx.RowTo[int64])
 		if err != nil {
+			return err
+		}
+		if targets, err = deleting(ctx, tx, targets); err != nil {
 			return err
 		}
 		if rows, err = tx.Query(ctx, lockDeletingSQL, targets); err != nil {
@@ -98,6 +104,24 @@ func (s *Store) Finalise(ctx context.Context, seqs []int64) (removed int, err er
 		return 0, fmt.Errorf("finalise: %w", err)
 	}
 	return removed, nil
+}
+
+// deleting gives those of the targets that are in DELETING.
+func deleting(ctx context.Context, tx pgx.Tx, targets []int64) ([]int64, error) {
+	rows, err := tx.Query(ctx, awaitMarksSQL, targets)
+	if err != nil {
+		return nil, err
+	}
+	var marked []int64
+	var id int64
+	var state State
+	_, err = pgx.ForEachRow(rows, []any{&id, &state}, func() error {
+		if state == Deleting {
+			marked = append(marked, id)
+		}
+		return nil
+	})
+	return marked, err
 }
 
 const selectMessagesSQL = `

@@ -3,6 +3,7 @@ package shadow
 import (
 	"context"
 	"fmt"
+	"maps"
 	"sync"
 
 	"github.com/jackc/pgx/v5"
@@ -44,6 +45,7 @@ const (
 	selectDeploymentSQL = `SELECT id, service, region FROM dbcontroller.deployment`
 	selectKindSQL       = `SELECT id, service, kind FROM dbcontroller.kind`
 	selectFieldSQL      = `SELECT id, path FROM dbcontroller.field`
+	selectOneFieldSQL   = `SELECT id FROM dbcontroller.field WHERE path = $1`
 )
 
 func (n *names) deployment(ctx context.Context, d schema.DeploymentID) (int32, error) {
@@ -111,9 +113,10 @@ func lookUp[T comparable](ctx context.Context, n *names, q querier, m *twoWay[T]
 	return v, nil
 }
 
+// load reads all names, and takes the lock only when it has them: who waits for the lock may hold the connection that
+// the query needs.
 func (n *names) load(ctx context.Context, q querier) error {
-	n.mu.Lock()
-	defer n.mu.Unlock()
+	deployments, kinds, fields := newTwoWay[schema.DeploymentID](), newTwoWay[schema.KindID](), newTwoWay[string]()
 	var id int32
 	var a, b string
 	each := func(sql string, into []any, put func()) error {
@@ -124,11 +127,47 @@ func (n *names) load(ctx context.Context, q querier) error {
 		_, err = pgx.ForEachRow(rows, into, func() error { put(); return nil })
 		return err
 	}
-	if err := each(selectDeploymentSQL, []any{&id, &a, &b}, func() { n.deployments.put(schema.DeploymentID{Service: a, Region: b}, id) }); err != nil {
+	if err := each(selectDeploymentSQL, []any{&id, &a, &b}, func() { deployments.put(schema.DeploymentID{Service: a, Region: b}, id) }); err != nil {
 		return err
 	}
-	if err := each(selectKindSQL, []any{&id, &a, &b}, func() { n.kinds.put(schema.KindID{Service: a, Kind: b}, id) }); err != nil {
+	if err := each(selectKindSQL, []any{&id, &a, &b}, func() { kinds.put(schema.KindID{Service: a, Kind: b}, id) }); err != nil {
 		return err
 	}
-	return each(selectFieldSQL, []any{&id, &a}, func() { n.fields.put(a, id) })
+	if err := each(selectFieldSQL, []any{&id, &a}, func() { fields.put(a, id) }); err != nil {
+		return err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.deployments.merge(deployments)
+	n.kinds.merge(kinds)
+	n.fields.merge(fields)
+	return nil
+}
+
+// merge adds what another load may not have seen yet; names never change.
+func (m twoWay[T]) merge(more twoWay[T]) {
+	maps.Copy(m.ids, more.ids)
+	maps.Copy(m.text, more.text)
+}
+
+// knownField gives a path's number, 0 when it was never stored.
+func (n *names) knownField(ctx context.Context, path string) (int32, error) {
+	n.mu.RLock()
+	id, ok := n.fields.ids[path]
+	n.mu.RUnlock()
+	if ok {
+		return id, nil
+	}
+	rows, err := n.pool.Query(ctx, selectOneFieldSQL, path)
+	if err != nil {
+		return 0, fmt.Errorf("look a path up: %w", err)
+	}
+	ids, err := pgx.CollectRows(rows, pgx.RowTo[int32])
+	if err != nil || len(ids) == 0 {
+		return 0, err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.fields.put(path, ids[0])
+	return ids[0], nil
 }

@@ -23,16 +23,14 @@ const notifyChannel = "dbcontroller_wake"
 func (s *Store) RunNotifications(ctx context.Context) error {
 	process := uuid.NewString()
 	for ctx.Err() == nil {
-		g, ctx := errgroup.WithContext(ctx)
-		g.Go(func() error { return s.listen(ctx, process) })
-		g.Go(func() error { return s.notify(ctx, process) })
+		g, both := errgroup.WithContext(ctx)
+		g.Go(func() error { return s.listen(both, process) })
+		g.Go(func() error { return s.notify(both, process) })
 		err := g.Wait()
 		if err != nil && !errors.Is(err, context.Canceled) {
 			s.log.Warn("notifications were interrupted; watches notice by themselves meanwhile", zap.Error(err))
 		}
-		if sleep(ctx, time.Second) != nil && ctx.Err() == nil {
-			return nil
-		}
+		_ = sleep(ctx, time.Second)
 	}
 	return nil
 }

@@ -46,10 +46,12 @@ func parsePosition(text string) (position, error) {
 }
 
 // epochSQL changes with a restored or cloned database, another server and a promoted standby: transaction ids of one
-// epoch mean nothing in another.
+// epoch mean nothing in another. The timeline is that of the log that is written now: the control file learns of a
+// promotion only at the next checkpoint.
 const epochSQL = `
-SELECT m.database_id::text || '.' || s.system_identifier || '.' || c.timeline_id, m.token_key, m.compacted::text
-FROM dbcontroller.meta m, pg_control_system() s, pg_control_checkpoint() c`
+SELECT m.database_id::text || '.' || s.system_identifier || '.' || left(pg_walfile_name(pg_current_wal_lsn()), 8),
+    m.token_key, m.compacted::text
+FROM dbcontroller.meta m, pg_control_system() s`
 
 type epoch struct {
 	id        string

@@ -130,6 +130,23 @@ RETURNING generation`
 // Switch makes the model the one that writes are validated with. Writes validated with another version, in whichever
 // process, fail at their commit and are tried again: they hold the version's lock shared until they commit.
 func (s *Store) Switch(ctx context.Context, model *schema.Model) error {
+	// The names that transactions will need, so that none of them has to ask for a second connection (I22).
+	for _, k := range model.KindNames() {
+		kind, err := model.Kind(k)
+		if err != nil {
+			return err
+		}
+		for _, id := range kind.Kinds() {
+			if _, err := s.names.kind(ctx, id); err != nil {
+				return err
+			}
+		}
+		for _, path := range kind.Paths() {
+			if _, err := s.names.field(ctx, path); err != nil {
+				return err
+			}
+		}
+	}
 	var generation int64
 	err := s.inTx(ctx, noFeed, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock($1)`, versionLock); err != nil {
