@@ -1,6 +1,10 @@
 package constraint
 
 import (
+	"maps"
+	"slices"
+	"time"
+
 	"github.com/google/uuid"
 
 	"github.com/db-controller/db-controller/schema"
@@ -37,8 +41,12 @@ type foreign struct {
 	steps []step
 	// open tells that deletions were taken whose position has not come yet.
 	open bool
-	// failed are those that are tried again; they are excepted from every acknowledgement.
-	failed map[uuid.UUID]schema.Deletion
+	// failed are those that are tried again when retryAt has come; until they succeed, every acknowledgement excepts them.
+	failed  map[uuid.UUID]schema.Deletion
+	retryAt time.Time
+	backoff backoff
+	// stream counts the streams of the watch: what a worker reports about an earlier one is not true of this one.
+	stream int
 	// position is the newest one that has been acknowledged.
 	position string
 }
@@ -54,6 +62,7 @@ func (f *foreign) take(e event) {
 	case e.started:
 		f.primed, f.steps, f.open, f.position = false, nil, false, ""
 		clear(f.failed)
+		f.stream++
 	case e.lost:
 		f.primed = false
 	}
@@ -85,19 +94,21 @@ func (f *foreign) next(limit int) (deletions []schema.Deletion, position string)
 	return deletions, position
 }
 
-// retry takes what failed, to be tried again.
-func (f *foreign) retry() []schema.Deletion {
-	var out []schema.Deletion
-	for _, d := range f.failed {
-		out = append(out, d)
+// batch gives the next deletions to act upon, with the position to acknowledge after them and what to except: what
+// failed and is due again, and else what is new.
+func (f *foreign) batch(now time.Time) (deletions []schema.Deletion, position string, except []uuid.UUID) {
+	if len(f.failed) > 0 && !now.Before(f.retryAt) {
+		return slices.Collect(maps.Values(f.failed)), f.position, nil
 	}
-	return out
-}
-
-func (f *foreign) failedUIDs() []uuid.UUID {
-	uids := make([]uuid.UUID, 0, len(f.failed))
+	deletions, position = f.next(batchLimit)
+	trying := map[uuid.UUID]bool{}
+	for _, d := range deletions {
+		trying[d.UID] = true
+	}
 	for uid := range f.failed {
-		uids = append(uids, uid)
+		if !trying[uid] {
+			except = append(except, uid)
+		}
 	}
-	return uids
+	return deletions, position, except
 }

@@ -24,7 +24,6 @@ const (
 	sweeping   taskKind = "owned_pending_sweep"
 	deleting   taskKind = "owned_deleting"
 	subscribed taskKind = "subscribed_deleting"
-	retrying   taskKind = "subscribed_deleting_retry"
 )
 
 // taskKey names everything of one kind for one deployment.
@@ -68,8 +67,9 @@ type result struct {
 	took   time.Duration
 	err    error
 	expire []schema.DeploymentID // of sweeping: who has to be asked
-	// Of subscribed and retrying.
+	// Of subscribed.
 	run       *watchRun
+	stream    int
 	deletions []schema.Deletion
 	position  string
 	failed    map[uuid.UUID]error
@@ -86,11 +86,10 @@ func (n *Node) start(ctx context.Context) time.Duration {
 		if !f.primed {
 			continue
 		}
-		if len(f.steps) > 0 {
+		if due := f.retryAt.Sub(now); len(f.steps) > 0 || len(f.failed) > 0 && due <= 0 {
 			n.task(taskKey{subscribed, k}).wanted = true
-		}
-		if len(f.failed) > 0 {
-			n.task(taskKey{retrying, k}).wanted = true
+		} else if len(f.failed) > 0 {
+			soonest = min(soonest, due)
 		}
 	}
 	for k, t := range n.tasks {
@@ -121,7 +120,7 @@ func (n *Node) batch(k taskKey, t *task) func(context.Context, *result) error {
 		}
 	case resolving:
 		return func(ctx context.Context, _ *result) error { return n.cfg.Pending.Resolve(ctx, k.deployment) }
-	case subscribed, retrying:
+	case subscribed:
 		return n.deletions(k)
 	default: // pending and deleting
 	}
@@ -163,19 +162,14 @@ func (n *Node) deletions(k taskKey) func(context.Context, *result) error {
 	if f == nil || !f.primed {
 		return nil
 	}
-	var deletions []schema.Deletion
-	position, earlier := f.position, f.failedUIDs()
-	if k.kind == retrying {
-		deletions, earlier = f.retry(), nil
-	} else {
-		deletions, position = f.next(batchLimit)
-	}
-	if len(deletions) == 0 && (position == "" || k.kind == retrying) {
+	deletions, position, except := f.batch(time.Now())
+	if len(deletions) == 0 && position == "" {
 		return nil
 	}
+	run, stream := f.run, f.stream
 	return func(ctx context.Context, r *result) (err error) {
-		r.run, r.deletions, r.position, r.items = f.run, deletions, position, len(deletions)
-		r.failed, err = n.cfg.Subscribed.Handle(ctx, k.deployment, deletions, position, earlier)
+		r.run, r.stream, r.deletions, r.position, r.items = run, stream, deletions, position, len(deletions)
+		r.failed, err = n.cfg.Subscribed.Handle(ctx, k.deployment, deletions, position, except)
 		return err
 	}
 }
@@ -225,38 +219,37 @@ func (n *Node) finish(r result) {
 	for _, holder := range r.expire {
 		n.task(taskKey{resolving, holder}).wanted = true
 	}
-	if f := n.foreign[r.key.deployment]; f != nil && r.run != nil && f.run == r.run {
-		n.acted(t, f, r)
+	if f := n.foreign[r.key.deployment]; f != nil && r.run != nil && f.run == r.run && f.stream == r.stream {
+		n.acted(f, r)
 	}
 }
 
 // acted takes the result of a subscribed deleting run.
-func (n *Node) acted(t *task, f *foreign, r result) {
-	switch {
-	case r.err == nil:
-		if r.position != "" {
-			f.position = r.position
-		}
-		for _, d := range r.deletions {
-			if cause, ok := r.failed[d.UID]; ok {
-				f.failed[d.UID] = d
-				n.cfg.Logger.Warn("a deletion cannot be carried out here yet", zap.String("name", d.Name), zap.Error(cause))
-			} else {
-				delete(f.failed, d.UID)
-			}
-		}
-		if r.key.kind == retrying && len(r.failed) > 0 {
-			t.notYet = time.Now().Add(t.backoff.next())
-		} else if len(r.failed) > 0 {
-			n.task(taskKey{retrying, r.key.deployment}).notYet = time.Now().Add(time.Second)
-		}
-	case r.key.kind == subscribed:
-		// Back to the front, as one step: the same deletions, and the same position after them.
+func (n *Node) acted(f *foreign, r result) {
+	if r.err != nil {
+		// Back to the front: the same deletions, and the same position after them.
 		again := []step{{deletions: r.deletions}}
 		if r.position != "" {
 			again = append(again, step{position: r.position})
 		}
 		f.steps = append(again, f.steps...)
+		return
+	}
+	if r.position != "" {
+		f.position = r.position
+	}
+	for _, d := range r.deletions {
+		if cause, ok := r.failed[d.UID]; ok {
+			f.failed[d.UID] = d
+			n.cfg.Logger.Warn("a deletion cannot be carried out here yet", zap.String("name", d.Name), zap.Error(cause))
+		} else {
+			delete(f.failed, d.UID)
+		}
+	}
+	if len(r.failed) > 0 {
+		f.retryAt = time.Now().Add(f.backoff.next())
+	} else if len(f.failed) == 0 {
+		f.backoff.reset()
 	}
 }
 

@@ -3,6 +3,7 @@ package handlers
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/shadow"
@@ -80,7 +81,7 @@ func (h *OwnedPending) Resolve(ctx context.Context, holder schema.DeploymentID) 
 		if err := h.Store.Settle(ctx, holder, questions, verdicts); err != nil {
 			return err
 		}
-		if len(questions) < resolveBatch {
+		if len(questions) < resolveBatch || !slices.ContainsFunc(verdicts, func(v shadow.Verdict) bool { return v != shadow.Undecided }) {
 			return nil
 		}
 	}

@@ -56,7 +56,7 @@ func checkDescriptor(ps *Problems, d *Descriptor, all map[ServiceVersion]*Descri
 }
 
 func checkKindDescriptor(ps *Problems, d *Descriptor, k *Kind, all map[ServiceVersion]*Descriptor) {
-	if err := checkKind(k.Name); err != nil {
+	if err := CheckKind(k.Name); err != nil {
 		ps.add(k.Pos, "", "%v", err)
 	}
 	if len(k.Patterns) == 0 {
@@ -133,7 +133,7 @@ func checkTarget(ps *Problems, d *Descriptor, pos Pos, target string, all map[Se
 // kindID reads service/Kind, or Kind alone for a kind of d's own service.
 func (d *Descriptor) kindID(s string) (KindID, error) {
 	if !strings.Contains(s, "/") {
-		return KindID{Service: d.Service, Kind: s}, checkKind(s)
+		return KindID{Service: d.Service, Kind: s}, CheckKind(s)
 	}
 	return ParseKindID(s)
 }

@@ -89,13 +89,14 @@ func ParseKindID(s string) (KindID, error) {
 	if err := CheckService(service); err != nil {
 		return KindID{}, err
 	}
-	if err := checkKind(kind); err != nil {
+	if err := CheckKind(kind); err != nil {
 		return KindID{}, err
 	}
 	return KindID{Service: service, Kind: kind}, nil
 }
 
-func checkKind(s string) error {
+// CheckKind refuses what is not upper camel case.
+func CheckKind(s string) error {
 	if !kindGrammar.MatchString(s) {
 		return fmt.Errorf("kind %q: want upper camel case, such as ServiceAccount", clip(s))
 	}

@@ -59,14 +59,19 @@ CREATE TABLE dbcontroller.shadow (
     generation    bigint NOT NULL,
     created_at    timestamptz NOT NULL DEFAULT now(),
     updated_at    timestamptz NOT NULL DEFAULT now(),
-    -- A waiting delete keeps new references away until then.
-    closing_until timestamptz,
     name          text COLLATE "C" NOT NULL,
     CONSTRAINT shadow_name UNIQUE (kind_id, name), -- at most one live uid a name; also the order of lists
     CONSTRAINT shadow_uid UNIQUE (uid)             -- peers speak of uids
 ) WITH (fillfactor = 90); -- room for the new row version of an update on the same page
 
 CREATE INDEX shadow_deleting ON dbcontroller.shadow (id) WHERE state = 2; -- what is still going, for health and metrics
+
+-- A waiting delete keeps new references away until then. In a table of its own: the lock of a busy shadow, which many
+-- share, may be long in coming. Advisory: no decision depends on it.
+CREATE TABLE dbcontroller.closing (
+    target_id bigint PRIMARY KEY,
+    until     timestamptz NOT NULL
+);
 
 -- What users store; resources of services with tables of their own have no row here.
 CREATE TABLE dbcontroller.resource (

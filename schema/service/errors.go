@@ -31,6 +31,7 @@ var outcomes = []struct {
 	{shadow.ErrAborted, codes.Aborted, "ABORTED"},
 	{shadow.ErrUnknown, codes.Unknown, "OUTCOME_UNKNOWN"},
 	{shadow.ErrReset, codes.OutOfRange, "RESET"},
+	{shadow.ErrSlow, codes.Aborted, "SLOW_READER"},
 	{shadow.ErrPosition, codes.FailedPrecondition, "POSITION"},
 	{context.DeadlineExceeded, codes.DeadlineExceeded, "DEADLINE_EXCEEDED"},
 	{context.Canceled, codes.Canceled, "CANCELED"},
@@ -63,7 +64,7 @@ func toStatus(log *zap.Logger, err error) error {
 			bad.FieldViolations = append(bad.FieldViolations, &errdetails.BadRequest_FieldViolation{Field: p.Pos.Path, Description: p.Message})
 		}
 		return detailed(codes.InvalidArgument, "INVALID", err, bad)
-	case errors.As(err, &refused):
+	case errors.As(err, &refused) && len(refused.Refusals) > 0:
 		return detailed(refusedCode(refused), string(refused.Refusals[0].Reason), err, refusedProto(refused))
 	case errors.As(err, &blocked):
 		return detailed(codes.FailedPrecondition, "BLOCKED", err, blockedProto(blocked))

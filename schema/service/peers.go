@@ -49,24 +49,28 @@ func (p *Peers) Update(env *schema.Environment) {
 	defer p.mu.Unlock()
 	p.env = env
 	for id, c := range p.conns {
-		if d, ok := env.Deployment(id); !ok || d.Address != c.address {
+		if d, ok := env.Deployment(id); !ok || d.Disabled || d.Address != c.address {
 			_ = c.conn.Close()
 			delete(p.conns, id)
 		}
 	}
 }
 
-// MayRefer tells whether the current version of a deployment is of this service or imports it.
-func (p *Peers) MayRefer(holder schema.DeploymentID) bool {
+// MayRefer tells whether the current version of a deployment is of this service or imports it. It fails while that is
+// not known: unknown is not "no".
+func (p *Peers) MayRefer(holder schema.DeploymentID) (bool, error) {
 	p.mu.Lock()
 	env := p.env
 	p.mu.Unlock()
 	d, ok := env.Deployment(holder)
-	if !ok || d.Disabled {
-		return false
+	if !ok {
+		return false, fmt.Errorf("%s is not in the environment that is known here", holder)
+	}
+	if d.Disabled {
+		return false, nil
 	}
 	if d.Service == p.self.Service {
-		return true
+		return true, nil
 	}
 	for _, s := range env.Services {
 		if s.Service != d.Service || s.Version != d.Version {
@@ -74,11 +78,11 @@ func (p *Peers) MayRefer(holder schema.DeploymentID) bool {
 		}
 		for _, imp := range s.Imports {
 			if imp.Service == p.self.Service {
-				return true
+				return true, nil
 			}
 		}
 	}
-	return false
+	return false, nil
 }
 
 // Close closes all connections.
@@ -135,7 +139,7 @@ func DialOptions(c *identity.Credentials, expected identity.Identity) []grpc.Dia
 func (p *Peers) Establish(ctx context.Context, target schema.DeploymentID, attempt shadow.AttemptID, refs []shadow.EstablishReference) ([]uuid.UUID, error) {
 	client, err := p.Client(target)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w: %w", shadow.ErrNotSent, err)
 	}
 	req := &schemav1.EstablishReferencesRequest{Attempt: attempt[:], References: make([]*schemav1.EstablishReferencesRequest_Reference, len(refs))}
 	for i := range refs {

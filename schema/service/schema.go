@@ -27,7 +27,7 @@ type schemas struct {
 	schemav1.UnimplementedSchemaServiceServer
 	store *shadow.Store
 	// mayRefer tells whether a deployment's current version is of this service or imports it.
-	mayRefer func(holder schema.DeploymentID) bool
+	mayRefer func(holder schema.DeploymentID) (bool, error)
 	log      *zap.Logger
 }
 
@@ -73,13 +73,20 @@ func (s *schemas) establish(ctx context.Context, req *schemav1.EstablishReferenc
 	if err := bounded("references", len(req.GetReferences())); err != nil {
 		return nil, err
 	}
+	if len(req.GetReferences()) == 0 {
+		return nil, invalid("references", errors.New("there is none"))
+	}
 	refs := make([]shadow.EstablishReference, len(req.GetReferences()))
 	for i, r := range req.GetReferences() {
 		if refs[i], err = establishReference(r); err != nil {
 			return nil, invalid(fmt.Sprintf("references[%d]", i), err)
 		}
 	}
-	if !s.mayRefer(holder) {
+	allowed, err := s.mayRefer(holder)
+	if err != nil {
+		return nil, &shadow.UnavailableError{Deployments: []schema.DeploymentID{s.store.Deployment()}, Err: err}
+	}
+	if !allowed {
 		e := &shadow.RefusedError{}
 		for _, r := range refs {
 			e.Refusals = append(e.Refusals, shadow.Refusal{
@@ -109,6 +116,9 @@ func establishReference(r *schemav1.EstablishReferencesRequest_Reference) (out s
 		return out, err
 	}
 	if out.TargetUID, err = wire.OptionalUID(r.GetTarget().GetUid()); err != nil {
+		return out, err
+	}
+	if err = schema.CheckKind(out.HolderKind); err != nil {
 		return out, err
 	}
 	if err = schema.CheckName(out.HolderName); err != nil {

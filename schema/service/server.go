@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/fullstorydev/grpchan/inprocgrpc"
+	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/recovery"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
@@ -96,8 +97,9 @@ func (s *ownStream) Context() context.Context { return s.ctx }
 func ServerOptions(c *identity.Credentials, p identity.Policy, unary []grpc.UnaryServerInterceptor, stream []grpc.StreamServerInterceptor) []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.Creds(c.Server()),
-		grpc.ChainUnaryInterceptor(append(unary, p.Unary)...),
-		grpc.ChainStreamInterceptor(append(stream, p.Stream)...),
+		// Outermost, so that nothing a caller sends can end the process.
+		grpc.ChainUnaryInterceptor(append(append([]grpc.UnaryServerInterceptor{recovery.UnaryServerInterceptor()}, unary...), p.Unary)...),
+		grpc.ChainStreamInterceptor(append(append([]grpc.StreamServerInterceptor{recovery.StreamServerInterceptor()}, stream...), p.Stream)...),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 20 * time.Second, Timeout: 5 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}),
 		grpc.MaxRecvMsgSize(16 << 20),

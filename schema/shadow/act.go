@@ -67,7 +67,7 @@ func (s *Store) Act(ctx context.Context, from schema.DeploymentID, uids []uuid.U
 		return nil, err
 	}
 	if from != s.self {
-		return a.failed, a.forget(ctx, ids)
+		return a.failed, s.forget(ctx, ids)
 	}
 	return a.failed, nil
 }
@@ -232,8 +232,8 @@ func (a *acting) nameOf(ctx context.Context, tx pgx.Tx, id int64) (schema.FullNa
 
 // forget removes foreign targets that nothing refers to any more: first the lock, which a save that refers to one of
 // them holds shared, then the look.
-func (a *acting) forget(ctx context.Context, ids []int64) error {
-	err := a.store.inTx(ctx, noFeed, func(tx pgx.Tx) error {
+func (s *Store) forget(ctx context.Context, ids []int64) error {
+	err := s.inTx(ctx, noFeed, func(tx pgx.Tx) error {
 		b := &pgx.Batch{}
 		b.Queue(lockForeignTargetsSQL, ids)
 		b.Queue(removeForeignTargetsSQL, ids)

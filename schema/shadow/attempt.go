@@ -17,15 +17,18 @@ import (
 func (s *Store) establishAll(ctx context.Context, sv *saving) error {
 	var (
 		mu      sync.Mutex
-		refused []Refusal // guarded by mu
+		refused []Refusal             // guarded by mu
+		sent    []schema.DeploymentID // guarded by mu; where something may have been established
 		wg      sync.WaitGroup
 	)
 	for target, refs := range sv.foreign {
 		wg.Go(func() {
-			if failed := s.establishOne(ctx, sv.attempt, target, refs); len(failed) > 0 {
-				mu.Lock()
-				defer mu.Unlock()
-				refused = append(refused, failed...)
+			failed, reached := s.establishOne(ctx, sv.attempt, target, refs)
+			mu.Lock()
+			defer mu.Unlock()
+			refused = append(refused, failed...)
+			if reached {
+				sent = append(sent, target)
 			}
 		})
 	}
@@ -33,16 +36,24 @@ func (s *Store) establishAll(ctx context.Context, sv *saving) error {
 	if len(refused) == 0 {
 		return nil
 	}
-	if _, err := s.abandon(ctx, sv); err != nil {
+	if len(sent) == 0 {
+		return refusedError(refused)
+	}
+	if _, err := s.abandon(ctx, sv, sent); err != nil {
 		s.log.Warn("an aborted attempt could not be recorded; its blockades are resolved when they expire") // I5
 	}
+	return refusedError(refused)
+}
+
+func refusedError(refused []Refusal) error {
 	slices.SortFunc(refused, func(a, b Refusal) int {
 		return slices.Compare([]string{a.Holder, a.Path, a.Target.String()}, []string{b.Holder, b.Path, b.Target.String()})
 	})
 	return &RefusedError{Refusals: refused}
 }
 
-func (s *Store) establishOne(ctx context.Context, attempt AttemptID, target schema.DeploymentID, refs []*newReference) []Refusal {
+// establishOne tells what was refused, and whether the deployment may have established something.
+func (s *Store) establishOne(ctx context.Context, attempt AttemptID, target schema.DeploymentID, refs []*newReference) (refusals []Refusal, reached bool) {
 	request := make([]EstablishReference, len(refs))
 	for i, r := range refs {
 		request[i] = EstablishReference{
@@ -57,18 +68,18 @@ func (s *Store) establishOne(ctx context.Context, attempt AttemptID, target sche
 	var refused *RefusedError
 	switch {
 	case errors.As(err, &refused):
-		return refused.Refusals
+		return refused.Refusals, false // all or nothing
 	case err != nil:
 		out := make([]Refusal, len(refs))
 		for i, r := range refs {
 			out[i] = Refusal{Holder: r.holder.Name, Path: r.Path, Target: r.Target, Reason: TargetUnreadable, Detail: err.Error()}
 		}
-		return out
+		return out, !errors.Is(err, ErrNotSent)
 	}
 	for i, r := range refs {
 		r.uid = uids[i]
 	}
-	return nil
+	return nil, true
 }
 
 const (
@@ -85,11 +96,11 @@ SELECT 2, $1, d, $2 FROM unnest($3::int[]) AS d`
 
 // abandon makes sure that the attempt can never commit, and leaves the release of what it established as work. It
 // tells when the attempt has committed after all.
-func (s *Store) abandon(ctx context.Context, sv *saving) (committed bool, err error) {
+func (s *Store) abandon(ctx context.Context, sv *saving, sent []schema.DeploymentID) (committed bool, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
 	var deployments []int32
-	for d := range sv.foreign {
+	for _, d := range sent {
 		id, err := s.names.deployment(ctx, d)
 		if err != nil {
 			return false, err

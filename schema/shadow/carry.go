@@ -45,7 +45,7 @@ SELECT uid, nextval('dbcontroller.revision'), generation, kind_id, 3, created_at
 	markSQL = `
 WITH going AS (
     UPDATE dbcontroller.shadow
-    SET state = 2, revision = nextval('dbcontroller.revision'), updated_at = now(), closing_until = NULL
+    SET state = 2, revision = nextval('dbcontroller.revision'), updated_at = now()
     WHERE id = ANY ($1) AND state = 1
     RETURNING id, uid, kind_id, name, shard, revision, generation, created_at
 ), notices AS (

@@ -50,10 +50,17 @@ WHERE b.target_id = ANY ($1) LIMIT $2`
 SELECT s.name, r.field_id FROM unnest($1::bigint[], $2::int[]) AS r (holder_id, field_id)
 JOIN dbcontroller.shadow s ON s.id = r.holder_id ORDER BY s.name`
 
+	// The latest end counts; two deletes of one target do not end one another's.
 	closeTargetsSQL = `
-UPDATE dbcontroller.shadow SET closing_until = now() + $2 WHERE id = ANY ($1) AND state = 1`
+INSERT INTO dbcontroller.closing (target_id, until) SELECT id, now() + $2 FROM unnest($1::bigint[]) AS id ORDER BY id
+ON CONFLICT (target_id) DO UPDATE SET until = greatest(closing.until, EXCLUDED.until)`
 
-	openTargetsSQL = `UPDATE dbcontroller.shadow SET closing_until = NULL WHERE id = ANY ($1) AND state = 1`
+	openTargetsSQL = `DELETE FROM dbcontroller.closing WHERE target_id = ANY ($1)`
+
+	selectRootSQL = `SELECT id FROM dbcontroller.shadow WHERE kind_id = $1 AND name = $2`
+
+	// So that a delete which waits behind many who share the lock can keep further ones away.
+	shortWaitSQL = `SET LOCAL lock_timeout = '300ms'`
 )
 
 // Delete deletes a resource and what cascades with it. It is refused, changing nothing, with *BlockedError that names
@@ -80,8 +87,15 @@ func (s *Store) Delete(ctx context.Context, req DeleteRequest) (DeleteResult, er
 	var closed []int64
 	defer func() { s.reopen(ctx, closed) }()
 	var ahead *lookAhead
+	obstacles := 0
 	for wait := 2 * time.Millisecond; ; wait = min(2*wait, 100*time.Millisecond) {
 		result, obstacle, err := s.tryDelete(ctx, kindID, req, ahead)
+		if hasCode(err, codeLockNotAvailable) && ctx.Err() == nil {
+			if closed, err = s.keepAwayFromRoot(ctx, closed, kindID, req.Name); err != nil {
+				return result, err
+			}
+			continue
+		}
 		if errors.Is(err, errNeedsLookAhead) {
 			if ahead, err = s.walk(ctx, req.Name, obstacle.members); err != nil {
 				return result, err
@@ -98,11 +112,14 @@ func (s *Store) Delete(ctx context.Context, req DeleteRequest) (DeleteResult, er
 		if err != nil {
 			return result, err
 		}
-		if moved {
-			continue
+		// Once is chance; twice, new references come as fast as old ones are settled.
+		if obstacles++; obstacles > 1 || !moved {
+			if closed, err = s.keepAway(ctx, closed, obstacle.targets); err != nil && ctx.Err() == nil {
+				return result, err
+			}
 		}
-		if closed, err = s.keepAway(ctx, closed, obstacle.targets); err != nil {
-			return result, err
+		if moved && ctx.Err() == nil {
+			continue
 		}
 		select {
 		case <-ctx.Done():
@@ -139,6 +156,9 @@ func (s *Store) tryDelete(ctx context.Context, kindID int32, req DeleteRequest, 
 	)
 	errObstacle := errors.New("obstacle")
 	err := s.inTx(ctx, allFeeds, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, shortWaitSQL); err != nil {
+			return err
+		}
 		root, err := s.lockRoot(ctx, tx, kindID, req)
 		if err != nil {
 			return err
@@ -368,6 +388,18 @@ func (s *Store) keepAway(ctx context.Context, closed, targets []int64) ([]int64,
 		return closed, fmt.Errorf("keep new references away: %w", err)
 	}
 	return append(closed, more...), nil
+}
+
+func (s *Store) keepAwayFromRoot(ctx context.Context, closed []int64, kindID int32, name string) ([]int64, error) {
+	var id int64
+	err := s.pool.QueryRow(ctx, selectRootSQL, kindID, name).Scan(&id)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return closed, nil
+	}
+	if err != nil {
+		return closed, fmt.Errorf("keep new references away: %w", err)
+	}
+	return s.keepAway(ctx, closed, []int64{id})
 }
 
 func (s *Store) reopen(ctx context.Context, closed []int64) {

@@ -23,10 +23,14 @@ var (
 	ErrAborted = errors.New("the write was aborted, try again")
 	// ErrForeignReference says that a write in the caller's own transaction would need another deployment.
 	ErrForeignReference = errors.New("a new reference to another deployment cannot be written inside a transaction of your own: use Save")
+	// ErrNotSent says that a call to another deployment was certainly not sent.
+	ErrNotSent = errors.New("not sent")
 	// ErrUnknown says that the database did not tell whether it committed.
 	ErrUnknown = errors.New("the outcome is not known")
 	// ErrReset says that a resume token cannot be resumed: start with a new snapshot.
 	ErrReset = errors.New("the resume token cannot be resumed, start with a new snapshot")
+	// ErrSlow says that the reader of a watch took too long to take what was delivered: open it again.
+	ErrSlow = errors.New("the reader is too slow, open the watch again")
 	// ErrPosition says that an acknowledged position is not one that this database gave to the caller.
 	ErrPosition = errors.New("not a position of this database for this caller")
 )
@@ -173,6 +177,7 @@ const (
 	codeUniqueViolation      = "23505"
 	codeSerializationFailure = "40001"
 	codeDeadlockDetected     = "40P01"
+	codeLockNotAvailable     = "55P03"
 )
 
 func hasCode(err error, codes ...string) bool {

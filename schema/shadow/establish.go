@@ -22,7 +22,7 @@ const (
 	// The lock comes with the newest version of each row, and what it shows stays true until the commit: a delete
 	// takes FOR UPDATE first.
 	lockEstablishedSQL = `
-SELECT i.n, s.id, s.uid, s.state, s.closing_until > now()
+SELECT i.n, s.id, s.uid, s.state, EXISTS (SELECT FROM dbcontroller.closing c WHERE c.target_id = s.id AND c.until > now())
 FROM unnest($1::int[], $2::text[]) WITH ORDINALITY AS i (kind_id, name, n)
 JOIN dbcontroller.shadow s ON s.kind_id = i.kind_id AND s.name = i.name
 ORDER BY s.id
@@ -63,10 +63,10 @@ func (s *Store) Establish(ctx context.Context, holder schema.DeploymentID, attem
 			var n, id int64
 			var uid uuid.UUID
 			var state State
-			var closing *bool
+			var closing bool
 			_, err := pgx.ForEachRow(rows, []any{&n, &id, &uid, &state, &closing}, func() error {
 				targets[n-1], uids[n-1] = id, uid
-				refused[n-1] = refusalOf(refs[n-1], uid, state, closing != nil && *closing)
+				refused[n-1] = refusalOf(refs[n-1], uid, state, closing)
 				return nil
 			})
 			return err

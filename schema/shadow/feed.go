@@ -12,20 +12,23 @@ import (
 )
 
 const (
-	// chunk bounds what one watch holds in memory.
-	chunk = 500
+	// chunk and bodyChunk bound how many items one watch holds in memory; those of the latter have bodies.
+	chunk     = 500
+	bodyChunk = 100
 	// coalesce is the least time between two looks of a watch.
 	coalesce = 4 * time.Millisecond
 	// bookmarkInterval keeps an idle stream alive, and its token young.
 	bookmarkInterval = 5 * time.Second
-	// snapshotTimeout ends a snapshot whose reader is too slow: an open snapshot keeps PostgreSQL from cleaning up.
-	snapshotTimeout = time.Minute
+	// stallTimeout ends a snapshot whose reader does not take a chunk: an open snapshot holds a connection, and keeps
+	// PostgreSQL from cleaning up. A reader that goes on, however slowly, is served.
+	stallTimeout = 10 * time.Second
 )
 
 // feed is a table that is its own log: the rows there are, and those that a newer position sees.
 type feed[T any] struct {
 	filter string
 	wakes  feeds
+	chunk  int
 	// snapshotSQL takes args. firstSQL and nextSQL take xmax, xip, a limit, args, and nextSQL after these the end of
 	// the window and the last sequence number.
 	snapshotSQL, firstSQL, nextSQL string
@@ -71,7 +74,7 @@ func follow[T any](ctx context.Context, s *Store, f feed[T], token string, deliv
 			if err := deliver(schema.Event[T]{Token: e.token(at, f.filter)}); err != nil {
 				return err
 			}
-			if n >= chunk {
+			if n >= f.chunk {
 				continue // there is probably more
 			}
 		}
@@ -104,10 +107,19 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// snapshot delivers the rows as one transaction sees them, and answers that transaction's position.
+const fetchSQL = `FETCH FORWARD 100 FROM feed`
+
+// snapshot delivers the rows as one transaction sees them, and answers that transaction's position. Snapshots of
+// resources, whose readers are anybody, take at most a quarter of the connections.
 func snapshot[T any](ctx context.Context, s *Store, f feed[T], deliver func(schema.Event[T]) error) (at position, err error) {
-	ctx, cancel := context.WithTimeout(ctx, snapshotTimeout)
-	defer cancel()
+	if f.wakes == changeFeed {
+		select {
+		case s.snapshots <- struct{}{}:
+			defer func() { <-s.snapshots }()
+		case <-ctx.Done():
+			return at, ctx.Err()
+		}
+	}
 	err = pgx.BeginTxFunc(ctx, s.pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
 		var text string
 		if err := tx.QueryRow(ctx, `SELECT pg_current_snapshot()::text`).Scan(&text); err != nil {
@@ -116,28 +128,18 @@ func snapshot[T any](ctx context.Context, s *Store, f feed[T], deliver func(sche
 		if at, err = parsePosition(text); err != nil {
 			return err
 		}
-		rows, err := tx.Query(ctx, f.snapshotSQL, f.args...)
-		if err != nil {
+		if _, err := tx.Exec(ctx, f.snapshotSQL, f.args...); err != nil {
 			return err
 		}
-		defer rows.Close()
-		items := make([]T, 0, chunk)
-		for rows.Next() {
-			item, _, err := f.scan(rows)
-			if err != nil {
+		for {
+			items, err := fetch(ctx, tx, f)
+			if err != nil || len(items) == 0 {
 				return err
 			}
-			if items = append(items, item); len(items) == chunk {
-				if err := deliver(schema.Event[T]{Items: items}); err != nil {
-					return err
-				}
-				items = make([]T, 0, chunk)
+			if err := promptly(ctx, func() error { return deliver(schema.Event[T]{Items: items}) }); err != nil {
+				return err
 			}
 		}
-		if err := rows.Err(); err != nil || len(items) == 0 {
-			return err
-		}
-		return deliver(schema.Event[T]{Items: items})
 	})
 	if err != nil {
 		return at, fmt.Errorf("snapshot of %s: %w", f.filter, err)
@@ -145,12 +147,41 @@ func snapshot[T any](ctx context.Context, s *Store, f feed[T], deliver func(sche
 	return at, nil
 }
 
+func fetch[T any](ctx context.Context, tx pgx.Tx, f feed[T]) ([]T, error) {
+	// Described each time: the same text has other columns for another feed.
+	rows, err := tx.Query(ctx, fetchSQL, pgx.QueryExecModeDescribeExec)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (T, error) {
+		item, _, err := f.scan(row)
+		return item, err
+	})
+}
+
+// promptly gives a delivery up when it takes too long. Its goroutine ends with the stream that it sends on, which the
+// caller ends because of the error.
+func promptly(ctx context.Context, deliver func() error) error {
+	done := make(chan error, 1) // one place: nobody may wait any more
+	go func() { done <- deliver() }()
+	stalled := time.NewTimer(stallTimeout)
+	defer stalled.Stop()
+	select {
+	case err := <-done:
+		return err
+	case <-stalled.C:
+		return ErrSlow
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
 // since delivers what is visible now and was not at a position, and answers the position of now. The first page's own
 // snapshot is the end of the window; further pages stay inside it.
 func since[T any](ctx context.Context, s *Store, f feed[T], at position, deliver func(schema.Event[T]) error) (next position, n int, err error) {
 	var until string
 	for after := int64(0); ; {
-		sql, args := f.firstSQL, append([]any{at.xmax, at.xip, chunk}, f.args...)
+		sql, args := f.firstSQL, append([]any{at.xmax, at.xip, f.chunk}, f.args...)
 		if n > 0 {
 			sql, args = f.nextSQL, append(args, until, after)
 		}
@@ -181,7 +212,7 @@ func since[T any](ctx context.Context, s *Store, f feed[T], at position, deliver
 				return at, n, err
 			}
 		}
-		if n += len(items); len(items) < chunk {
+		if n += len(items); len(items) < f.chunk {
 			next, err = parsePosition(until)
 			return next, n, err
 		}
@@ -212,6 +243,7 @@ const (
 
 const (
 	noticesSnapshotSQL = `
+DECLARE feed NO SCROLL CURSOR FOR
 SELECT n.seq, k.kind, s.name, s.uid
 FROM dbcontroller.notice n
 JOIN dbcontroller.shadow s ON s.id = n.target_id
@@ -233,7 +265,7 @@ func (s *Store) WatchDeletions(ctx context.Context, holder schema.DeploymentID, 
 		return err
 	}
 	return follow(ctx, s, feed[schema.Deletion]{
-		filter: noticesFilter(holder), wakes: noticeFeed, snapshotSQL: noticesSnapshotSQL, firstSQL: noticesNewSQL + firstPageSQL, nextSQL: noticesNewSQL + nextPageSQL, args: []any{deployment},
+		filter: noticesFilter(holder), wakes: noticeFeed, chunk: chunk, snapshotSQL: noticesSnapshotSQL, firstSQL: noticesNewSQL + firstPageSQL, nextSQL: noticesNewSQL + nextPageSQL, args: []any{deployment},
 		scan: func(row pgx.CollectableRow) (d schema.Deletion, seq int64, err error) {
 			var n *int64
 			var kind, name *string
@@ -248,6 +280,7 @@ func (s *Store) WatchDeletions(ctx context.Context, holder schema.DeploymentID, 
 
 const (
 	workSnapshotSQL = `
+DECLARE feed NO SCROLL CURSOR FOR
 SELECT w.seq, w.action, d.service, d.region, w.created_at
 FROM dbcontroller.work w JOIN dbcontroller.deployment d ON d.id = w.deployment_id
 WHERE w.shard = ANY ($1) ORDER BY w.seq`
@@ -261,7 +294,7 @@ WHERE w.shard = ANY ($1) ORDER BY w.seq`
 // WatchWork follows the outstanding work of some shards: what makes shadows PENDING, and DELETING ones worth a look.
 func (s *Store) WatchWork(ctx context.Context, shards []int16, token string, deliver func(schema.Event[schema.Work]) error) error {
 	return follow(ctx, s, feed[schema.Work]{
-		filter: fmt.Sprint("work of shards ", shards), wakes: workFeed, snapshotSQL: workSnapshotSQL, firstSQL: workNewSQL + firstPageSQL, nextSQL: workNewSQL + nextPageSQL, args: []any{shards},
+		filter: fmt.Sprint("work of shards ", shards), wakes: workFeed, chunk: chunk, snapshotSQL: workSnapshotSQL, firstSQL: workNewSQL + firstPageSQL, nextSQL: workNewSQL + nextPageSQL, args: []any{shards},
 		scan: func(row pgx.CollectableRow) (w schema.Work, seq int64, err error) {
 			var n *int64
 			var action *schema.Action
@@ -277,6 +310,7 @@ func (s *Store) WatchWork(ctx context.Context, shards []int16, token string, del
 
 const (
 	resourcesSnapshotSQL = `
+DECLARE feed NO SCROLL CURSOR FOR
 SELECT s.id, ` + resourceColumns + `
 FROM dbcontroller.shadow s LEFT JOIN dbcontroller.resource r USING (id)
 WHERE $1::int = 0 OR s.kind_id = $1 ORDER BY s.kind_id, s.name`
@@ -305,7 +339,7 @@ func (s *Store) WatchResources(ctx context.Context, kindName, token string, deli
 		}
 	}
 	return follow(ctx, s, feed[Resource]{
-		filter: "resources of kind " + kindName, wakes: changeFeed, snapshotSQL: resourcesSnapshotSQL, firstSQL: resourcesNewSQL + firstPageSQL, nextSQL: resourcesNewSQL + nextPageSQL, args: []any{kindID},
+		filter: "resources of kind " + kindName, wakes: changeFeed, chunk: bodyChunk, snapshotSQL: resourcesSnapshotSQL, firstSQL: resourcesNewSQL + firstPageSQL, nextSQL: resourcesNewSQL + nextPageSQL, args: []any{kindID},
 		scan: s.scanChange(ctx),
 	}, token, deliver)
 }

@@ -5,6 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -12,6 +15,9 @@ import (
 
 	"github.com/db-controller/db-controller/schema"
 )
+
+// MaxNewReferences is how many new references to one other deployment a write may have.
+const MaxNewReferences = 10_000
 
 // saveTimeout bounds a write whose caller gives no deadline.
 const saveTimeout = 10 * time.Second
@@ -88,6 +94,11 @@ func (s *Store) saveOnce(ctx context.Context, writes []Write) ([]Resource, error
 		if err := s.establishAll(ctx, sv); err != nil {
 			return nil, err
 		}
+		for d := range sv.foreign { // the transaction needs its number, and must not ask for a second connection
+			if _, err := s.names.deployment(ctx, d); err != nil {
+				return nil, err
+			}
+		}
 	}
 	var saved []Resource
 	err = s.inTx(ctx, sv.touches(), func(tx pgx.Tx) error {
@@ -95,7 +106,7 @@ func (s *Store) saveOnce(ctx context.Context, writes []Write) ([]Resource, error
 		return err
 	})
 	if err != nil && len(sv.foreign) > 0 {
-		committed, aerr := s.abandon(ctx, sv)
+		committed, aerr := s.abandon(ctx, sv, slices.Collect(maps.Keys(sv.foreign)))
 		if committed {
 			return saved, nil // the commit's answer was lost, not the commit
 		}
@@ -252,7 +263,9 @@ func (s *Store) validate(ctx context.Context, model *schema.Model, w Write) (*wr
 	if err != nil {
 		return nil, nil, &InvalidError{Resource: w.Name, Err: err}
 	}
-	wr.body = string(body)
+	if wr.body = string(body); strings.Contains(wr.body, `\u0000`) {
+		return nil, nil, &InvalidError{Resource: w.Name, Err: errors.New("the body has a NUL character, which PostgreSQL cannot store")}
+	}
 	if len(w.Labels) > 0 {
 		labels, err := json.Marshal(w.Labels)
 		if err != nil {
@@ -345,7 +358,9 @@ func (s *Store) compare(ctx context.Context, q querier, sv *saving, wr *writing,
 		}
 		wr.add = append(wr.add, ref)
 		if f.Target.Deployment != s.self {
-			sv.foreign[f.Target.Deployment] = append(sv.foreign[f.Target.Deployment], ref)
+			if sv.foreign[f.Target.Deployment] = append(sv.foreign[f.Target.Deployment], ref); len(sv.foreign[f.Target.Deployment]) > MaxNewReferences {
+				return &InvalidError{Resource: wr.Name, Err: fmt.Errorf("more than %d new references to %s in one write", MaxNewReferences, f.Target.Deployment)}
+			}
 		}
 	}
 	for _, h := range have {

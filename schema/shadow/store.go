@@ -65,6 +65,10 @@ type Store struct {
 	cfg   Config
 
 	selfID int32
+	// snapshots has a place for each snapshot of resources that may be under way.
+	snapshots chan struct{}
+	// tidied is how far Tidy has looked at foreign targets; guarded by its one caller.
+	tidied atomic.Int64
 	// The version that writes are validated with, or nil until Switch.
 	version atomic.Pointer[version]
 }
@@ -99,7 +103,8 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = zap.NewNop()
 	}
-	s := &Store{pool: cfg.Pool, self: cfg.Deployment, peers: cfg.Peers, log: cfg.Logger, names: newNames(cfg.Pool), wake: newBroadcast(), told: newBroadcast(), cfg: cfg}
+	s := &Store{pool: cfg.Pool, self: cfg.Deployment, peers: cfg.Peers, log: cfg.Logger, names: newNames(cfg.Pool), wake: newBroadcast(), told: newBroadcast(), cfg: cfg,
+		snapshots: make(chan struct{}, max(1, cfg.Pool.Config().MaxConns/4))}
 	var owner schema.DeploymentID
 	if err := s.pool.QueryRow(ctx, claimSQL, s.self.Service, s.self.Region).Scan(&owner.Service, &owner.Region); err != nil {
 		return nil, fmt.Errorf("open the constraint store: %w", err)

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/db-controller/db-controller/schema"
 )
 
@@ -26,6 +28,16 @@ DELETE FROM dbcontroller.attempt WHERE id IN (
 DELETE FROM dbcontroller.closed_attempt WHERE attempt IN (
     SELECT attempt FROM dbcontroller.closed_attempt WHERE closed_at < now() - $1::interval ORDER BY closed_at LIMIT $2
 )`
+
+	tidyClosingSQL = `
+DELETE FROM dbcontroller.closing WHERE target_id IN (
+    SELECT target_id FROM dbcontroller.closing WHERE until < now() - $1::interval LIMIT $2
+)`
+
+	// A piece of the table at a time: most of it is in use.
+	unreferredSQL = `
+SELECT f.id, EXISTS (SELECT FROM dbcontroller.reference WHERE target_id = f.id)
+FROM dbcontroller.foreign_target f WHERE f.id > $1 ORDER BY f.id LIMIT $2`
 
 	// The mark moves in the transaction that removes, so that no token is honoured for rows that are gone.
 	compactSQL = `
@@ -49,7 +61,7 @@ func (s *Store) Tidy(ctx context.Context) (more bool, err error) {
 	for _, t := range []struct {
 		sql string
 		age time.Duration
-	}{{tidyAttemptsSQL, abortedRetention}, {tidyClosedSQL, closedAttemptRetention}} {
+	}{{tidyAttemptsSQL, abortedRetention}, {tidyClosedSQL, closedAttemptRetention}, {tidyClosingSQL, time.Minute}} {
 		tag, err := s.pool.Exec(ctx, t.sql, t.age, limit)
 		if err != nil {
 			return false, fmt.Errorf("tidy: %w", err)
@@ -60,7 +72,37 @@ func (s *Store) Tidy(ctx context.Context) (more bool, err error) {
 	if err := s.pool.QueryRow(ctx, compactSQL, s.cfg.Retention, limit).Scan(&n); err != nil {
 		return false, fmt.Errorf("compact changes: %w", err)
 	}
-	return more || n == limit, nil
+	forgotten, err := s.tidyForeignTargets(ctx, limit)
+	return more || n == limit || forgotten, err
+}
+
+// tidyForeignTargets looks at the next foreign targets and forgets those that nothing refers to: their last reference
+// was dropped while they lived.
+func (s *Store) tidyForeignTargets(ctx context.Context, limit int) (more bool, err error) {
+	rows, err := s.pool.Query(ctx, unreferredSQL, s.tidied.Load(), limit)
+	if err != nil {
+		return false, fmt.Errorf("tidy foreign targets: %w", err)
+	}
+	var id, last int64
+	var referred bool
+	var unused []int64
+	tag, err := pgx.ForEachRow(rows, []any{&id, &referred}, func() error {
+		if last = id; !referred {
+			unused = append(unused, id)
+		}
+		return nil
+	})
+	if err != nil {
+		return false, fmt.Errorf("tidy foreign targets: %w", err)
+	}
+	if more = tag.RowsAffected() == int64(limit); !more {
+		last = 0 // from the beginning, the next time
+	}
+	s.tidied.Store(last)
+	if len(unused) == 0 {
+		return more, nil
+	}
+	return more, s.forget(ctx, unused)
 }
 
 const countsSQL = `

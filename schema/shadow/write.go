@@ -17,7 +17,7 @@ const (
 	selectGenerationSQL = `SELECT generation, now() FROM dbcontroller.meta`
 
 	lockTargetsSQL = `
-SELECT s.id, s.kind_id, s.name, s.state, s.closing_until > now()
+SELECT s.id, s.kind_id, s.name, s.state, EXISTS (SELECT FROM dbcontroller.closing c WHERE c.target_id = s.id AND c.until > now())
 FROM dbcontroller.shadow s
 JOIN unnest($1::int[], $2::text[]) AS i (kind_id, name) ON s.kind_id = i.kind_id AND s.name = i.name
 ORDER BY s.id
@@ -241,7 +241,7 @@ func takeTargets(rows pgx.Rows, wanted map[localTarget][]*newReference) ([]Refus
 		id      int64
 		k       localTarget
 		state   State
-		closing *bool
+		closing bool
 	)
 	_, err := pgx.ForEachRow(rows, []any{&id, &k.kindID, &k.name, &state, &closing}, func() error {
 		for _, ref := range wanted[k] {
@@ -250,7 +250,7 @@ func takeTargets(rows pgx.Rows, wanted map[localTarget][]*newReference) ([]Refus
 			switch {
 			case state != Active:
 				refusal.Reason = TargetDeleting
-			case closing != nil && *closing:
+			case closing:
 				refusal.Reason = TargetClosing
 			default:
 				continue
