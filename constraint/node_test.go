@@ -392,3 +392,63 @@ func TestExpiredBlockadesAreAskedAboutByDeployment(t *testing.T) {
 		require.ElementsMatch(t, []string{"resolve us-west2", "resolve eastus2"}, r.take())
 	})
 }
+
+// What failed in a batch that had no position yet, and succeeded later, is acknowledged with the next position.
+func TestARetriedDeletionIsAcknowledgedAfterItSucceeded(t *testing.T) {
+	inNode(t, func(s *streams, r *recorder) {
+		r.failed = map[uuid.UUID]error{uidOf("bad"): errors.New("poison")}
+		s.work <- endOfWork()
+		s.deletions[near] <- endOfDeletions("p0")
+		s.deletions[near] <- deletion("bad")
+		synctest.Wait()
+		r.mu.Lock()
+		r.failed = nil
+		r.mu.Unlock()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		require.Equal(t, []string{`subscribed us-west2 [bad] "" except 0`, `subscribed us-west2 [bad] "" except 0`}, r.take())
+		s.deletions[near] <- bookmark("p1")
+		synctest.Wait()
+		require.Equal(t, []string{`subscribed us-west2 [] "p1" except 0`}, r.take())
+	})
+}
+
+func TestWhatAlwaysFailsIsTriedLessAndLess(t *testing.T) {
+	inNode(t, func(s *streams, r *recorder) {
+		r.failed = map[uuid.UUID]error{uidOf("bad"): errors.New("poison")}
+		s.work <- endOfWork()
+		s.deletions[near] <- deletion("bad")
+		s.deletions[near] <- endOfDeletions("p1")
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		require.Less(t, len(r.take()), 25)
+	})
+}
+
+// A worker of a stream that was lost reports late: the new stream's snapshot counts, not what the worker brings back.
+func TestAResultOfALostStreamIsDropped(t *testing.T) {
+	inNode(t, func(s *streams, r *recorder) {
+		block := make(chan struct{})
+		r.handle = func(_ context.Context, what string) error {
+			if what == `subscribed us-west2 [x] "p1" except 0` {
+				<-block
+				return errors.New("the connection was lost")
+			}
+			return nil
+		}
+		s.work <- endOfWork()
+		s.deletions[near] <- deletion("x")
+		s.deletions[near] <- endOfDeletions("p1")
+		synctest.Wait()
+		r.take()
+		s.deletions[near] <- schema.Event[schema.Deletion]{Token: "cut"}
+		time.Sleep(time.Second)
+		s.deletions[near] <- deletion("x", "y")
+		s.deletions[near] <- endOfDeletions("p2")
+		synctest.Wait()
+		close(block)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		require.Equal(t, []string{`subscribed us-west2 [x y] "p2" except 0`}, r.take())
+	})
+}

@@ -366,6 +366,39 @@ func (s *Store) compare(ctx context.Context, q querier, sv *saving, wr *writing,
 	for _, h := range have {
 		wr.drop = append(wr.drop, h)
 	}
+	return s.keepDangling(ctx, q, sv, wr)
+}
+
+const selectBodySQL = `SELECT body FROM dbcontroller.resource WHERE id = $1`
+
+// keepDangling lets an update keep a value that dangles by permission: its target went, and its reference with it, but
+// it is not a new reference.
+func (s *Store) keepDangling(ctx context.Context, q querier, sv *saving, wr *writing) error {
+	mayDangle := func(ref *newReference) bool {
+		return ref.Behaviour == schema.AllowDangling && ref.Target.Deployment == s.self
+	}
+	if wr.before == nil || !slices.ContainsFunc(wr.add, mayDangle) {
+		return nil
+	}
+	rows, err := q.Query(ctx, selectBodySQL, wr.before.id)
+	if err != nil {
+		return fmt.Errorf("read the body before: %w", err)
+	}
+	bodies, err := pgx.CollectRows(rows, pgx.RowTo[map[string]any])
+	if err != nil || len(bodies) == 0 {
+		return err
+	}
+	kind, err := sv.version.model.Kind(wr.kind.Kind)
+	if err != nil {
+		return err
+	}
+	had, err := kind.References(s.self, wr.Name, bodies[0])
+	if err != nil {
+		return nil // it was written under another version; then everything is new
+	}
+	wr.add = slices.DeleteFunc(wr.add, func(ref *newReference) bool {
+		return mayDangle(ref) && slices.ContainsFunc(had, func(f schema.Found) bool { return f == ref.Found })
+	})
 	return nil
 }
 

@@ -103,8 +103,10 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = zap.NewNop()
 	}
-	s := &Store{pool: cfg.Pool, self: cfg.Deployment, peers: cfg.Peers, log: cfg.Logger, names: newNames(cfg.Pool), wake: newBroadcast(), told: newBroadcast(), cfg: cfg,
-		snapshots: make(chan struct{}, max(1, cfg.Pool.Config().MaxConns/4))}
+	s := &Store{
+		pool: cfg.Pool, self: cfg.Deployment, peers: cfg.Peers, log: cfg.Logger, names: newNames(cfg.Pool), wake: newBroadcast(), told: newBroadcast(), cfg: cfg,
+		snapshots: make(chan struct{}, max(1, cfg.Pool.Config().MaxConns/4)),
+	}
 	var owner schema.DeploymentID
 	if err := s.pool.QueryRow(ctx, claimSQL, s.self.Service, s.self.Region).Scan(&owner.Service, &owner.Region); err != nil {
 		return nil, fmt.Errorf("open the constraint store: %w", err)

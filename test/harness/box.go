@@ -194,6 +194,9 @@ func (p *boxPeers) Establish(ctx context.Context, to schema.DeploymentID, attemp
 		}
 	}
 	store, err := p.box.reach(to)
+	if p.box.Stores[to] == nil {
+		return nil, fmt.Errorf("%w: %w", shadow.ErrNotSent, err) // as for a deployment that the environment does not have
+	}
 	if err != nil {
 		return nil, err
 	}

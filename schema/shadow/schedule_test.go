@@ -1,0 +1,294 @@
+package shadow_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/shadow"
+	"github.com/db-controller/db-controller/test/harness"
+)
+
+// Schedules that once broke an invariant. Each stops a transaction somewhere by a lock of the test's own.
+
+// hold takes a row lock and answers how to let go.
+func hold(t *testing.T, b *harness.Box, deployment, sql string, args ...any) (release func()) {
+	t.Helper()
+	tx, err := b.Pools[b.ID(deployment)].Begin(context.Background())
+	require.NoError(t, err)
+	tag, err := tx.Exec(context.Background(), sql, args...)
+	require.NoError(t, err)
+	require.NotZero(t, tag.RowsAffected())
+	return func() { require.NoError(t, tx.Rollback(context.Background())) }
+}
+
+// stopped waits until somebody waits for a lock in the database.
+func stopped(t *testing.T, b *harness.Box, deployment string) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		var n int
+		err := b.Pools[b.ID(deployment)].QueryRow(context.Background(), `SELECT count(*) FROM pg_locks WHERE NOT granted AND
+			pid IN (SELECT pid FROM pg_stat_activity WHERE datname = current_database())`).Scan(&n)
+		return err == nil && n > 0
+	}, 10*time.Second, 5*time.Millisecond)
+}
+
+const lockReferencesSQL = `
+SELECT FROM dbcontroller.reference r JOIN dbcontroller.shadow s ON s.id = r.holder_id WHERE s.name = $1 FOR UPDATE OF r`
+
+// A blocker lets go while the transaction that saw it, and will mark its target, is open: the look that it leaves must
+// wait for the mark.
+func TestALookBesideAMarkThatIsUnderWayIsNotLost_I13(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	blocker := "//" + bEast + "/holders/x"
+	b.MustPut(target, nil)
+	b.MustPut(holder, body{"cascade": target})
+	b.Settle()
+	b.MustDelete(target)
+	b.MustPut(blocker, body{"near": body{"block": "holders/h"}})
+	release := hold(t, b, bEast, lockReferencesSQL, "holders/h")
+	acted := make(chan error)
+	go func() { _, err := b.Act(b.ID(bEast), b.ID(aWest)); acted <- err }()
+	stopped(t, b, bEast) // it has read who blocks, and is about to drop the references
+	b.MustPut(blocker, nil)
+	looked := make(chan error)
+	go func() { _, err := b.Do(b.ID(bEast), schema.Finalise); looked <- err }()
+	release()
+	require.NoError(t, <-acted)
+	require.NoError(t, <-looked)
+	b.Settle()
+	b.Gone(holder)
+	b.Audit()
+}
+
+// A release of an attempt takes its lock before the attempt's establish has committed: what it did not lock it leaves.
+func TestAReleaseOfAnAttemptLeavesWhatItDidNotLock(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	other := b.MustPut("//"+bEast+"/holders/y", nil)
+	b.MustPut(target, nil)
+	b.MustPut(holder, body{"cascade": target})
+	b.Settle()
+	b.MustDelete(target)
+	ctx, store, from := context.Background(), b.Stores[b.ID(bEast)], b.ID(bWest)
+	letGoOther := hold(t, b, bEast, `SELECT FROM dbcontroller.shadow WHERE uid = $1 FOR UPDATE`, other.UID)
+	attempt := newAttempt()
+	released := make(chan error)
+	go func() {
+		released <- store.Release(ctx, from, []shadow.BlockadeKey{{Attempt: newAttempt(), HolderUID: other.UID, Path: "near.block", TargetUID: other.UID}}, []shadow.AttemptID{attempt})
+	}()
+	stopped(t, b, bEast)
+	ref := reference("near.block", schema.Block, other.UID)
+	ref.TargetKind, ref.TargetName = "Holder", "holders/h"
+	_, _, err := store.Establish(ctx, from, attempt, []shadow.EstablishReference{ref})
+	require.NoError(t, err)
+	letGoReferences := hold(t, b, bEast, lockReferencesSQL, "holders/h")
+	acted := make(chan error)
+	go func() { _, err := b.Act(b.ID(bEast), b.ID(aWest)); acted <- err }()
+	letGoOther()
+	require.NoError(t, <-released)
+	letGoReferences()
+	require.NoError(t, <-acted)
+	b.Expire(bEast)
+	b.Settle()
+	b.Gone(holder)
+	b.Audit()
+}
+
+const denseServices = `
+service: a.example.com
+version: v1
+kinds:
+  - kind: Target
+    patterns: ["targets/{target}"]
+    references:
+      - { path: up, targets: [Target], behaviour: CASCADE_DELETE }
+      - { path: later, targets: [Target], behaviour: ASYNC_CASCADE_DELETE }
+      - { path: list.*, targets: [Target], behaviour: BLOCK }
+      - { path: dangling, targets: [Target], behaviour: ALLOW_DANGLING }
+`
+
+// What members of a deletion refer to among themselves hides no outsider, however much it is.
+func TestABlockerIsFoundBehindManyThatGoThemselves_I3(t *testing.T) {
+	t.Parallel()
+	b := harness.NewBox(t, denseServices, func(c *shadow.Config) { c.MaxLocalCascade = 8 }, aWest)
+	name := func(s string, i int) string { return fmt.Sprintf("//%s/targets/%s%d", aWest, s, i) }
+	b.MustPut(name("root", 0), nil)
+	var list []any
+	for i := range 3 {
+		b.MustPut(name("t", i), body{"up": "targets/root0"})
+		list = append(list, fmt.Sprint("targets/t", i))
+	}
+	for i := range 3 {
+		b.MustPut(name("h", i), body{"up": "targets/root0", "list": list})
+	}
+	b.MustPut(name("outsider", 0), body{"list": []any{"targets/t2"}})
+	_, err := b.Delete(name("root", 0))
+	requireBlocked(t, err, name("outsider", 0))
+	b.MustPut(name("outsider", 0), nil)
+	b.MustDelete(name("root", 0))
+	b.Settle()
+	require.Equal(t, 1, b.Count(aWest, "shadow"))
+	b.Audit()
+}
+
+// A local holder that blocks and cascades later goes with the deletion.
+func TestALocalHolderThatBlocksAndCascadesLaterDoesNotBlock(t *testing.T) {
+	t.Parallel()
+	b := harness.NewBox(t, denseServices, nil, aWest)
+	b.MustPut(target, nil)
+	b.MustPut(target2, body{"list": []any{"targets/t"}, "later": "targets/t"})
+	b.MustDelete(target)
+	b.Settle()
+	b.Gone(target, target2)
+	b.Audit()
+}
+
+func TestAnUpdateKeepsAValueThatDanglesByPermission(t *testing.T) {
+	t.Parallel()
+	b := harness.NewBox(t, denseServices, nil, aWest)
+	b.MustPut(target, nil)
+	b.MustPut(target2, body{"dangling": "targets/t"})
+	b.MustDelete(target)
+	b.MustPut(target2, body{"dangling": "targets/t", "note": "changed"})
+	_, err := b.Put(target2, body{"dangling": "targets/other"})
+	require.Equal(t, shadow.TargetMissing, refusals(t, err)[0].Reason)
+	b.Audit()
+}
+
+func TestAReferenceToADeploymentThatIsNotThereLeavesNothingOutstanding_I28(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	_, err := b.Put(holder, body{"block": "//a.example.com/nowhere/targets/t"})
+	require.Equal(t, shadow.TargetUnreadable, refusals(t, err)[0].Reason)
+	require.Zero(t, b.Count(bEast, "work"))
+	require.Zero(t, b.Count(bEast, "aborted"))
+}
+
+func fewConnections(c *shadow.Config) {
+	pool, err := shadow.Connect(context.Background(), c.Pool.Config().ConnString(), "few connections", shadow.MinConnections)
+	if err != nil {
+		panic(err)
+	}
+	c.Pool = pool
+}
+
+// I22: the documented minimum of connections is enough, whatever comes at once: new names, writes, deletes.
+func TestTheMinimumOfConnectionsIsEnough_I22(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, fewConnections)
+	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
+	defer cancel()
+	b.MustPut(target, nil)
+	var wg sync.WaitGroup
+	for g := range 16 {
+		wg.Go(func() {
+			for i := range 10 {
+				name := fmt.Sprintf("holders/n%d-%d", g, i)
+				if _, err := b.Stores[b.ID(bEast)].Save(ctx, []shadow.Write{{Name: name, Body: body{"unset": target}}}); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+		wg.Go(func() {
+			for i := range 10 {
+				unseen := schema.DeploymentID{Service: "c.example.com", Region: fmt.Sprintf("r%d-%d", g, i)}
+				err := b.Stores[b.ID(bEast)].WatchDeletions(ctx, unseen, "", func(schema.Event[schema.Deletion]) error { return errors.New("enough") })
+				if ctx.Err() != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	b.Settle()
+	b.Audit()
+}
+
+func TestReadersThatDoNotReadLeaveConnectionsToOthers(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, fewConnections)
+	ctx, cancel := context.WithCancel(context.Background())
+	b.MustPut(target, nil)
+	block, reading := make(chan struct{}), make(chan struct{}, 10)
+	var wg sync.WaitGroup
+	for range 10 {
+		wg.Go(func() {
+			_ = b.Stores[b.ID(aWest)].WatchResources(ctx, "", "", func(schema.Event[shadow.Resource]) error {
+				reading <- struct{}{}
+				<-block
+				return nil
+			})
+		})
+	}
+	<-reading
+	for range 10 {
+		b.MustPut(target2, nil)
+	}
+	cancel()
+	close(block)
+	wg.Wait()
+}
+
+// Where new references come as fast as old ones are settled, a delete still comes to its end.
+func TestABusyTargetCanBeDeleted(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, func(c *shadow.Config) { c.DeleteTimeout = 20 * time.Second })
+	b.MustPut(target, nil)
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	first := make(chan struct{}, 8)
+	for g := range 8 {
+		wg.Go(func() {
+			for i := 0; ctx.Err() == nil; i++ {
+				_, err := b.Stores[b.ID(bEast)].Save(ctx, []shadow.Write{{Name: fmt.Sprintf("holders/z%d-%d", g, i), Body: body{"unset": target}}})
+				if i == 0 {
+					first <- struct{}{}
+				}
+				if err != nil {
+					return // refused: the target is on its way out
+				}
+			}
+		})
+	}
+	for range 8 {
+		<-first
+	}
+	b.MustDelete(target)
+	cancel()
+	wg.Wait()
+	b.Expire(aWest)
+	b.Settle()
+	b.Gone(target)
+	b.Audit()
+}
+
+func TestForeignTargetsThatNothingRefersToAreForgotten(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	b.MustPut(target, nil)
+	b.MustPut(target2, nil)
+	b.MustPut(holder, body{"block": target, "unset": target2})
+	b.MustPut(holder, body{"unset": target2})
+	b.Settle()
+	_, err := b.Stores[b.ID(bEast)].Tidy(context.Background())
+	require.NoError(t, err)
+	require.Equal(t, 1, b.Count(bEast, "foreign_target"))
+	b.Audit()
+}
+
+func TestABodyThatPostgreSQLCannotStoreIsBadInput(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	_, err := b.Put(target, body{"x": "a\x00b"})
+	var invalid *shadow.InvalidError
+	require.ErrorAs(t, err, &invalid)
+	require.ErrorContains(t, err, "NUL character")
+}
