@@ -25,7 +25,6 @@ var settings = map[string]string{
 	"idle_in_transaction_session_timeout": "30s",
 	"enable_seqscan":                      "off",
 	"jit":                                 "off",
-	"plan_cache_mode":                     "force_generic_plan",
 }
 
 // Connect opens a pool as a Store needs it. The name is shown in pg_stat_activity.

@@ -21,10 +21,11 @@ CREATE TABLE bare_holder (id bigint PRIMARY KEY, target_id bigint NOT NULL REFER
 CREATE INDEX ON bare_holder (target_id);
 
 CREATE SEQUENCE revision;
+CREATE TABLE target (id bigint PRIMARY KEY, uid uuid NOT NULL UNIQUE, name text COLLATE "C" NOT NULL UNIQUE);
 CREATE TABLE shadow (
     id bigint PRIMARY KEY, uid uuid NOT NULL UNIQUE, kind_id int NOT NULL, state smallint NOT NULL, shard smallint NOT NULL,
     revision bigint NOT NULL, generation bigint NOT NULL, created_at timestamptz NOT NULL, updated_at timestamptz NOT NULL,
-    target_id bigint REFERENCES shadow ON DELETE CASCADE,
+    target_id bigint REFERENCES target ON DELETE CASCADE,
     name text COLLATE "C" NOT NULL, UNIQUE (kind_id, name)
 );
 CREATE INDEX ON shadow (target_id);
@@ -61,8 +62,7 @@ INSERT INTO bare_holder SELECT i, t.id, '{"model": "sensor"}' FROM t, generate_s
 
 	fillEqualSQL = `
 WITH t AS (
-    INSERT INTO shadow (id, uid, kind_id, state, shard, revision, generation, created_at, updated_at, name)
-    VALUES (0, gen_random_uuid(), 1, 1, 1, 1, 1, now(), now(), 'projects/target') RETURNING id
+    INSERT INTO target (id, uid, name) VALUES (0, gen_random_uuid(), 'projects/target') RETURNING id
 ), h AS (
     INSERT INTO shadow (id, uid, kind_id, state, shard, revision, generation, created_at, updated_at, target_id, name)
     SELECT i, gen_random_uuid(), 2, 1, 1, 1, 1, now(), now(), t.id, 'fleets/holder' || i FROM t, generate_series(1, $1) i RETURNING id
@@ -82,7 +82,7 @@ func (r *run) fanOut(ctx context.Context) error {
 				return err
 			}
 			bare = append(bare, took)
-			if took, err = r.timed(ctx, fillEqualSQL, n, `DELETE FROM shadow WHERE id = 0`); err != nil {
+			if took, err = r.timed(ctx, fillEqualSQL, n, `DELETE FROM target`); err != nil {
 				return err
 			}
 			equal = append(equal, took)
