@@ -26,6 +26,7 @@ var outcomes = []struct {
 }{
 	{shadow.ErrNotFound, codes.NotFound, "NOT_FOUND"},
 	{shadow.ErrExists, codes.AlreadyExists, "ALREADY_EXISTS"},
+	{shadow.ErrRequestReused, codes.AlreadyExists, "REQUEST_REUSED"},
 	{shadow.ErrMoved, codes.Aborted, "MOVED"},
 	{shadow.ErrDeleting, codes.FailedPrecondition, "DELETING"},
 	{shadow.ErrAborted, codes.Aborted, "ABORTED"},

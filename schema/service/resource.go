@@ -113,19 +113,19 @@ func (r *resources) page(req *resourcev1.ListResourcesRequest) (kinds []string, 
 }
 
 func (r *resources) CreateResource(ctx context.Context, req *resourcev1.CreateResourceRequest) (*resourcev1.Resource, error) {
-	return r.save(ctx, shadow.Create, req.GetResource())
+	return r.save(ctx, shadow.Create, req.GetRequestId(), req.GetResource())
 }
 
 func (r *resources) UpdateResource(ctx context.Context, req *resourcev1.UpdateResourceRequest) (*resourcev1.Resource, error) {
-	return r.save(ctx, shadow.Update, req.GetResource())
+	return r.save(ctx, shadow.Update, req.GetRequestId(), req.GetResource())
 }
 
 func (r *resources) PutResource(ctx context.Context, req *resourcev1.PutResourceRequest) (*resourcev1.Resource, error) {
-	return r.save(ctx, shadow.Put, req.GetResource())
+	return r.save(ctx, shadow.Put, req.GetRequestId(), req.GetResource())
 }
 
-func (r *resources) save(ctx context.Context, mode shadow.Mode, in *resourcev1.Resource) (*resourcev1.Resource, error) {
-	saved, err := r.saveAll(ctx, mode, []*resourcev1.Resource{in})
+func (r *resources) save(ctx context.Context, mode shadow.Mode, request string, in *resourcev1.Resource) (*resourcev1.Resource, error) {
+	saved, err := r.saveAll(ctx, mode, request, []*resourcev1.Resource{in})
 	if err != nil {
 		return nil, toStatus(r.log, err)
 	}
@@ -136,14 +136,14 @@ func (r *resources) BatchPutResources(ctx context.Context, req *resourcev1.Batch
 	if n := len(req.GetResources()); n > MaxBatch {
 		return nil, toStatus(r.log, &shadow.InvalidError{Resource: "resources", Err: fmt.Errorf("%d in one batch, at most %d are allowed", n, MaxBatch)})
 	}
-	saved, err := r.saveAll(ctx, shadow.Put, req.GetResources())
+	saved, err := r.saveAll(ctx, shadow.Put, req.GetRequestId(), req.GetResources())
 	if err != nil {
 		return nil, toStatus(r.log, err)
 	}
 	return &resourcev1.BatchPutResourcesResponse{Resources: saved}, nil
 }
 
-func (r *resources) saveAll(ctx context.Context, mode shadow.Mode, in []*resourcev1.Resource) ([]*resourcev1.Resource, error) {
+func (r *resources) saveAll(ctx context.Context, mode shadow.Mode, request string, in []*resourcev1.Resource) ([]*resourcev1.Resource, error) {
 	writes := make([]shadow.Write, len(in))
 	for i, p := range in {
 		name, err := r.ownName(p.GetName())
@@ -151,14 +151,23 @@ func (r *resources) saveAll(ctx context.Context, mode shadow.Mode, in []*resourc
 			return nil, err
 		}
 		writes[i] = shadow.Write{Mode: mode, Name: name, Revision: shadow.Revision(p.GetRevision()), Labels: p.GetLabels(), Body: p.GetBody().AsMap()}
-		if writes[i].UID, err = optionalUID(p.GetUid()); err != nil {
+		if writes[i].UID, err = optionalUUID("uid", p.GetUid()); err != nil {
 			return nil, err
 		}
 		if err := r.checkKind(p, name); err != nil {
 			return nil, err
 		}
 	}
-	saved, err := r.store.Save(ctx, writes)
+	id, err := optionalUUID("request_id", request)
+	if err != nil {
+		return nil, err
+	}
+	var saved []shadow.Resource
+	if id == uuid.Nil {
+		saved, err = r.store.Save(ctx, writes)
+	} else {
+		saved, err = r.store.SaveRequested(ctx, id, writes)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -192,7 +201,7 @@ func (r *resources) DeleteResource(ctx context.Context, req *resourcev1.DeleteRe
 	if err != nil {
 		return nil, toStatus(r.log, err)
 	}
-	uid, err := optionalUID(req.GetUid())
+	uid, err := optionalUUID("uid", req.GetUid())
 	if err != nil {
 		return nil, toStatus(r.log, err)
 	}
@@ -255,13 +264,13 @@ func (r *resources) ownName(s string) (string, error) {
 	return full.Name, nil
 }
 
-func optionalUID(s string) (uuid.UUID, error) {
+func optionalUUID(field, s string) (uuid.UUID, error) {
 	if s == "" {
 		return uuid.Nil, nil
 	}
 	id, err := uuid.Parse(s)
 	if err != nil {
-		return uuid.Nil, &shadow.InvalidError{Resource: "uid", Err: err}
+		return uuid.Nil, invalid(field, err)
 	}
 	return id, nil
 }

@@ -23,6 +23,8 @@ var (
 	ErrAborted = errors.New("the write was aborted, try again")
 	// ErrForeignReference says that a write in the caller's own transaction would need another deployment.
 	ErrForeignReference = errors.New("a new reference to another deployment cannot be written inside a transaction of your own: use Save")
+	// ErrRequestReused says that a request id came before with another content.
+	ErrRequestReused = errors.New("the request id was used for another request")
 	// ErrNotSent says that a call to another deployment was certainly not sent.
 	ErrNotSent = errors.New("not sent")
 	// ErrUnknown says that the database did not tell whether it committed.

@@ -31,10 +31,14 @@ var errStale = errors.New("the resource changed while it was written")
 // ErrUnknown. What passes by itself (a target that a delete is waiting for, a concurrent write) is tried again
 // until the deadline.
 func (s *Store) Save(ctx context.Context, writes []Write) ([]Resource, error) {
+	return s.save(ctx, nil, writes)
+}
+
+func (s *Store) save(ctx context.Context, req *request, writes []Write) ([]Resource, error) {
 	ctx, cancel := withDefaultTimeout(ctx, saveTimeout)
 	defer cancel()
 	for wait := 5 * time.Millisecond; ; wait = min(2*wait, 200*time.Millisecond) {
-		saved, err := s.saveOnce(ctx, writes)
+		saved, err := s.saveOnce(ctx, req, writes)
 		if err == nil || !passes(err) {
 			return saved, err
 		}
@@ -85,11 +89,12 @@ func withDefaultTimeout(ctx context.Context, d time.Duration) (context.Context, 
 	return context.WithTimeout(ctx, d)
 }
 
-func (s *Store) saveOnce(ctx context.Context, writes []Write) ([]Resource, error) {
+func (s *Store) saveOnce(ctx context.Context, req *request, writes []Write) ([]Resource, error) {
 	sv, err := s.prepare(ctx, s.pool, writes)
 	if err != nil {
 		return nil, err
 	}
+	sv.request = req
 	if len(sv.foreign) > 0 {
 		if err := s.establishAll(ctx, sv); err != nil {
 			return nil, err
@@ -120,6 +125,7 @@ func (s *Store) saveOnce(ctx context.Context, writes []Write) ([]Resource, error
 // saving is a write under way.
 type saving struct {
 	version *version
+	request *request // nil: without an id
 	writes  []*writing
 	// New references to other deployments, by deployment, and the attempt that they are established under.
 	attempt AttemptID

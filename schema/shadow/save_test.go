@@ -257,3 +257,68 @@ func TestADatabaseBelongsToOneDeployment(t *testing.T) {
 	_, err := shadow.Open(context.Background(), shadow.Config{Pool: b.Pools[b.ID(aWest)], Deployment: b.ID(aEast)})
 	require.ErrorContains(t, err, "this database belongs to a.example.com/us-west2, not to a.example.com/eastus2")
 }
+
+// I29: the same request id tells the one true result, whatever happened meanwhile; a refused request never commits.
+func TestARequestIDGivesTheSameAnswer_I29(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	ctx, store := context.Background(), b.Stores[b.ID(bEast)]
+	create := []shadow.Write{{Mode: shadow.Create, Name: "holders/h", Body: body{"block": target}}}
+	refusedID, id := uuid.New(), uuid.New()
+
+	_, err := store.SaveRequested(ctx, refusedID, create)
+	require.Equal(t, shadow.TargetMissing, refusals(t, err)[0].Reason)
+	b.MustPut(target, nil)
+	_, again := store.SaveRequested(ctx, refusedID, create)
+	require.Equal(t, err, again, "it was refused, though it would be accepted now")
+
+	b.SetDown(aWest, true)
+	_, err = store.SaveRequested(ctx, id, create)
+	require.Equal(t, shadow.TargetUnreadable, refusals(t, err)[0].Reason)
+	b.SetDown(aWest, false)
+	first, err := store.SaveRequested(ctx, id, create)
+	require.NoError(t, err, "what could not be decided can be repeated")
+	b.MustPut(holder, body{"note": "changed"})
+	second, err := store.SaveRequested(ctx, id, create)
+	require.NoError(t, err)
+	require.Equal(t, first[0].UID, second[0].UID)
+	require.Equal(t, first[0].Revision, second[0].Revision)
+	require.JSONEq(t, `{"note": "changed"}`, string(b.Get(holder).Body), "it took effect once")
+
+	_, err = store.SaveRequested(ctx, id, []shadow.Write{{Mode: shadow.Create, Name: "holders/other"}})
+	require.ErrorIs(t, err, shadow.ErrRequestReused)
+	exists := uuid.New()
+	for range 2 {
+		_, err = store.SaveRequested(ctx, exists, []shadow.Write{{Mode: shadow.Create, Name: "holders/h"}})
+		require.ErrorIs(t, err, shadow.ErrExists)
+	}
+	b.Settle()
+	b.Audit()
+}
+
+func TestARequestThatComesManyTimesAtOnceTakesEffectOnce_I29(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	b.MustPut(target, nil)
+	id, store := uuid.New(), b.Stores[b.ID(bEast)]
+	uids := make([]uuid.UUID, 8)
+	var wg sync.WaitGroup
+	for i := range uids {
+		wg.Go(func() {
+			saved, err := store.SaveRequested(context.Background(), id, []shadow.Write{{Name: "holders/h", Body: body{"block": target}}})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			uids[i] = saved[0].UID
+		})
+	}
+	wg.Wait()
+	for _, uid := range uids {
+		require.Equal(t, uids[0], uid)
+	}
+	require.Equal(t, int64(1), b.Get(holder).Generation)
+	require.Equal(t, 1, b.Count(bEast, "change"))
+	b.Settle()
+	b.Audit()
+}

@@ -29,6 +29,11 @@ DELETE FROM dbcontroller.closed_attempt WHERE attempt IN (
     SELECT attempt FROM dbcontroller.closed_attempt WHERE closed_at < now() - $1::interval ORDER BY closed_at LIMIT $2
 )`
 
+	tidyRequestsSQL = `
+DELETE FROM dbcontroller.request WHERE id IN (
+    SELECT id FROM dbcontroller.request WHERE created_at < now() - $1::interval ORDER BY created_at LIMIT $2
+)`
+
 	tidyClosingSQL = `
 DELETE FROM dbcontroller.closing WHERE target_id IN (
     SELECT target_id FROM dbcontroller.closing WHERE until < now() - $1::interval LIMIT $2
@@ -61,7 +66,7 @@ func (s *Store) Tidy(ctx context.Context) (more bool, err error) {
 	for _, t := range []struct {
 		sql string
 		age time.Duration
-	}{{tidyAttemptsSQL, abortedRetention}, {tidyClosedSQL, closedAttemptRetention}, {tidyClosingSQL, time.Minute}} {
+	}{{tidyAttemptsSQL, abortedRetention}, {tidyClosedSQL, closedAttemptRetention}, {tidyClosingSQL, time.Minute}, {tidyRequestsSQL, requestRetention}} {
 		tag, err := s.pool.Exec(ctx, t.sql, t.age, limit)
 		if err != nil {
 			return false, fmt.Errorf("tidy: %w", err)

@@ -142,6 +142,10 @@ func (s *Store) write(ctx context.Context, tx pgx.Tx, sv *saving) ([]Resource, e
 			saved[i].Generation, saved[i].CreatedAt = wr.before.generation, wr.before.createdAt
 		}
 	}
+	if sv.request != nil {
+		_, err := tx.Exec(ctx, insertRequestSQL, sv.request.id, sv.request.hash, outcome{Saved: saved})
+		return saved, err
+	}
 	return saved, nil
 }
 

@@ -1,0 +1,78 @@
+package identity_test
+
+import (
+	"context"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/health"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
+
+	"github.com/db-controller/db-controller/cmd/db-controller/playground"
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/identity"
+)
+
+var west = schema.DeploymentID{Service: "iam.example.com", Region: "us-west2"}
+
+func issue(t *testing.T, a *playground.Authority, id identity.Identity) *identity.Credentials {
+	t.Helper()
+	dir := t.TempDir()
+	require.NoError(t, a.Issue(dir, id))
+	c, err := identity.Load(identity.InDir(dir))
+	require.NoError(t, err)
+	require.Equal(t, id, c.Identity)
+	return c
+}
+
+func authority(t *testing.T) *playground.Authority {
+	t.Helper()
+	a, err := playground.NewAuthority()
+	require.NoError(t, err)
+	return a
+}
+
+// serve runs a health server that tells, through the policy, who may call it.
+func serve(t *testing.T, c *identity.Credentials, p identity.Policy) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	s := grpc.NewServer(grpc.Creds(c.Server()), grpc.UnaryInterceptor(p.Unary), grpc.StreamInterceptor(p.Stream))
+	healthv1.RegisterHealthServer(s, health.NewServer())
+	go func() { _ = s.Serve(l) }()
+	t.Cleanup(s.Stop)
+	return l.Addr().String()
+}
+
+func call(t *testing.T, address string, c *identity.Credentials, expected identity.Identity) codes.Code {
+	t.Helper()
+	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(c.Client(expected)))
+	require.NoError(t, err)
+	defer func() { _ = conn.Close() }()
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	_, err = healthv1.NewHealthClient(conn).Check(ctx, &healthv1.HealthCheckRequest{})
+	return status.Code(err)
+}
+
+func TestAPeerIsWhoItsCertificateSays(t *testing.T) {
+	a, server := authority(t), identity.Deployment(west)
+	address := serve(t, issue(t, a, server), identity.Policy{healthv1.Health_Check_FullMethodName: {identity.RoleDeployment}})
+	other := identity.Deployment(schema.DeploymentID{Service: "iam.example.com", Region: "eastus2"})
+	require.Equal(t, codes.OK, call(t, address, issue(t, a, other), server))
+	require.Equal(t, codes.PermissionDenied, call(t, address, issue(t, a, identity.Identity{Role: identity.RoleUser, Name: "u"}), server), "default deny")
+	require.Equal(t, codes.Unavailable, call(t, address, issue(t, authority(t), other), server), "another authority")
+	require.Equal(t, codes.Unavailable, call(t, address, issue(t, a, other), other), "the server is not who it should be")
+}
+
+func TestAServerWithAMethodThatThePolicyLacksDoesNotStart(t *testing.T) {
+	s := grpc.NewServer()
+	healthv1.RegisterHealthServer(s, health.NewServer())
+	err := identity.Policy{healthv1.Health_Check_FullMethodName: identity.Anybody}.Covers(s)
+	require.ErrorContains(t, err, "has no entry in the policy")
+}
