@@ -36,6 +36,7 @@ Every flag can also be given in the environment (--log-level as DBCONTROLLER_LOG
 	add := func(group string, commands ...*cobra.Command) {
 		for _, c := range commands {
 			c.GroupID = group
+			c.Args = withUsage(c.Args)
 			root.AddCommand(c)
 		}
 	}
@@ -45,6 +46,19 @@ Every flag can also be given in the environment (--log-level as DBCONTROLLER_LOG
 	add("run", newServe(), newRegistry(), newMigrate(), newHealthcheck())
 	root.AddCommand(newVersion())
 	return root
+}
+
+// withUsage lets the error for wrong arguments say what the right ones are.
+func withUsage(check cobra.PositionalArgs) cobra.PositionalArgs {
+	if check == nil {
+		return nil
+	}
+	return func(cmd *cobra.Command, args []string) error {
+		if err := check(cmd, args); err != nil {
+			return fmt.Errorf("%w; usage: %s", err, cmd.UseLine())
+		}
+		return nil
+	}
 }
 
 // configure fills the flags that were not given from the environment, then from the file.
