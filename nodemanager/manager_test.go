@@ -28,6 +28,8 @@ type world struct {
 	shards  map[uint32]int
 	subs    map[string][]string // node → deployments
 	fail    error
+	// pointedTo is what the store says; of the test until the manager runs.
+	pointedTo []schema.DeploymentID
 }
 
 func (w *world) say(format string, args ...any) {
@@ -101,7 +103,8 @@ func inManager(t *testing.T, test func(w *world, m *nodemanager.Manager, envs ch
 				w.say("switch to %s with %d nodes running", model.Descriptor.Version, running)
 				return err
 			},
-			NewNode: func(share nodemanager.Share) (nodemanager.Runner, error) { return node{w, share}, nil },
+			PointedTo: func(context.Context) ([]schema.DeploymentID, error) { return w.pointedTo, nil },
+			NewNode:   func(share nodemanager.Share) (nodemanager.Runner, error) { return node{w, share}, nil },
 		})
 		require.NoError(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -158,6 +161,15 @@ func TestNodesShareTheRingAndTheInterestedDeployments(t *testing.T) {
 		synctest.Wait()
 		require.Equal(t, []string{"a.example.com/eastus2@v1", "a.example.com/us-west2@v1", "b.example.com/us-west2@v1"}, w.subscriptions())
 		require.Equal(t, []string{"switch to v1 with 0 nodes running"}, w.take(), "nothing was restarted")
+	})
+}
+
+func TestADeploymentThatReferencesStillPointToIsFollowed(t *testing.T) {
+	inManager(t, func(w *world, _ *nodemanager.Manager, envs chan *schema.Environment) {
+		w.pointedTo = []schema.DeploymentID{{Service: "c.example.com", Region: "us-west2"}}
+		envs <- environment(t, "b.example.com/us-west2@v1", "c.example.com/us-west2@v1", "c.example.com/eastus2@v1")
+		synctest.Wait()
+		require.Equal(t, []string{"b.example.com/us-west2@v1", "c.example.com/us-west2@v1"}, w.subscriptions())
 	})
 }
 

@@ -37,6 +37,8 @@ type Config struct {
 	// Switch makes a version the one that the store works with. Called before any node of that version runs, and when
 	// no node of another one does.
 	Switch func(ctx context.Context, model *schema.Model) error
+	// PointedTo names deployments that stored references point to; they are of interest whatever the version imports.
+	PointedTo func(ctx context.Context) ([]schema.DeploymentID, error)
 	// NewNode makes a node.
 	NewNode func(share Share) (Runner, error)
 	Logger  *zap.Logger
@@ -51,7 +53,7 @@ type Manager struct {
 
 // New makes a manager.
 func New(cfg Config) (*Manager, error) {
-	if cfg.Environments == nil || cfg.Switch == nil || cfg.NewNode == nil || cfg.Logger == nil {
+	if cfg.Environments == nil || cfg.Switch == nil || cfg.PointedTo == nil || cfg.NewNode == nil || cfg.Logger == nil {
 		return nil, errors.New("a node manager needs environments, a switch, nodes and a logger")
 	}
 	if cfg.Nodes <= 0 {
@@ -127,17 +129,23 @@ func (m *Manager) Run(ctx context.Context) error {
 			m.running.Store(&version)
 			m.cfg.Logger.Info("running", zap.Stringer("version", version), zap.Int("nodes", m.cfg.Nodes))
 		}
+		pointedTo, err := m.cfg.PointedTo(ctx)
+		if err != nil {
+			m.cfg.Logger.Error("the interested deployments are not known yet, it is tried again", zap.Error(err))
+			again = time.After(time.Second)
+			continue
+		}
 		select {
-		case running.subscriptions <- m.subscriptions(env, model):
+		case running.subscriptions <- m.subscriptions(env, model, pointedTo):
 		case <-ctx.Done():
 		}
 	}
 }
 
 // subscriptions gives the interested deployments with what makes a subscription another one.
-func (m *Manager) subscriptions(env *schema.Environment, model *schema.Model) []constraint.Subscription {
+func (m *Manager) subscriptions(env *schema.Environment, model *schema.Model, pointedTo []schema.DeploymentID) []constraint.Subscription {
 	var out []constraint.Subscription
-	for _, id := range env.Interested(model) {
+	for _, id := range env.Interested(model, pointedTo) {
 		d, _ := env.Deployment(id)
 		if d.Disabled || d.Address == "" && id != m.cfg.Deployment {
 			continue // cannot be asked; its references stay as they are

@@ -44,15 +44,16 @@ func (e *Environment) Model(id DeploymentID) (*Model, error) {
 }
 
 // Interested gives the deployments whose deletions concern a deployment that runs the model: all of its own service
-// and of every service that it imports, in all regions, its own included. In order, without repetition.
-func (e *Environment) Interested(model *Model) []DeploymentID {
+// and of every service that it imports, in all regions, its own included; and those that its stored references point
+// to, which an earlier version may have imported. In order, without repetition.
+func (e *Environment) Interested(model *Model, pointedTo []DeploymentID) []DeploymentID {
 	services := []string{model.Descriptor.Service}
 	for _, imp := range model.Descriptor.Imports {
 		services = append(services, imp.Service)
 	}
 	var out []DeploymentID
 	for _, d := range e.Deployments {
-		if slices.Contains(services, d.Service) {
+		if slices.Contains(services, d.Service) || slices.Contains(pointedTo, d.DeploymentID) {
 			out = append(out, d.DeploymentID)
 		}
 	}

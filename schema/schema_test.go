@@ -171,10 +171,12 @@ func TestInterestedDeploymentsAreThoseOfTheServiceAndItsImportsInAllRegions(t *t
 		env.Deployments = append(env.Deployments, schema.Deployment{DeploymentID: id, Version: "v1"})
 	}
 	var got []string
-	for _, id := range env.Interested(model(t)) {
+	for _, id := range env.Interested(model(t), nil) {
 		got = append(got, id.String())
 	}
 	require.Equal(t, []string{"devices.example.com/eastus2", "devices.example.com/us-west2", "iam.example.com/us-west2"}, got)
+	billing := env.Deployments[0].DeploymentID
+	require.Contains(t, env.Interested(model(t), []schema.DeploymentID{billing}), billing, "references still point to it")
 }
 
 func FuzzNames(f *testing.F) {

@@ -12,7 +12,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"go.yaml.in/yaml/v3"
-	"golang.org/x/sync/errgroup"
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/db-controller/db-controller/cmd/db-controller/client"
@@ -149,29 +148,11 @@ func (s *scenario) put(ctx context.Context, p *putStep) error {
 
 func (s *scenario) bulk(ctx context.Context, b *bulkStep) error {
 	began := time.Now()
-	name, resources, err := s.c.Named(ctx, b.Name+"1")
+	first, err := schema.ParseFullName(b.Name + "1")
 	if err != nil {
 		return err
 	}
-	body, err := structpb.NewStruct(b.Body)
-	if err != nil {
-		return err
-	}
-	prefix := strings.TrimSuffix(name.Name, "1")
-	g, ctx := errgroup.WithContext(ctx)
-	g.SetLimit(2)
-	const batch = 1000
-	for first := 1; first <= b.Count; first += batch {
-		g.Go(func() error {
-			req := &resourcev1.BatchPutResourcesRequest{}
-			for i := first; i < first+batch && i <= b.Count; i++ {
-				req.Resources = append(req.Resources, &resourcev1.Resource{Name: fmt.Sprint(prefix, i), Body: body})
-			}
-			_, err := resources.BatchPutResources(ctx, req)
-			return err
-		})
-	}
-	if err := g.Wait(); err != nil {
+	if err := s.c.PutMany(ctx, first.Deployment, strings.TrimSuffix(first.Name, "1"), b.Count, b.Body); err != nil {
 		return fmt.Errorf("put %s1 to %d: %w", b.Name, b.Count, plain(err))
 	}
 	s.print("  put     %s1 … %d   in %s", b.Name, b.Count, since(began))

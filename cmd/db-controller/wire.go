@@ -97,7 +97,7 @@ func runDeployment(ctx context.Context, cfg deploymentConfig, log *zap.Logger) e
 	// One place, which holds the newest environment, as the client's own channel.
 	environments := make(chan *schema.Environment, 1)
 	manager, err := nodemanager.New(nodemanager.Config{
-		Deployment: cfg.deployment, Environments: environments, Nodes: cfg.nodes, Switch: store.Switch, Logger: log,
+		Deployment: cfg.deployment, Environments: environments, Nodes: cfg.nodes, Switch: store.Switch, PointedTo: store.PointedTo, Logger: log,
 		NewNode: func(share nodemanager.Share) (nodemanager.Runner, error) {
 			return constraint.New(constraint.Config{
 				Name: share.Name, Deployment: cfg.deployment, Shards: share.Shards, Subscriptions: share.Subscriptions,

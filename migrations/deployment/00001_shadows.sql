@@ -90,6 +90,8 @@ CREATE TABLE dbcontroller.foreign_target (
     CONSTRAINT foreign_target_uid UNIQUE (uid, deployment_id) -- deletions come by deployment and uid
 );
 
+CREATE INDEX foreign_target_deployment ON dbcontroller.foreign_target (deployment_id); -- who is still pointed to
+
 -- References of resources that are ACTIVE; those of one that is marked DELETING are dropped with the mark.
 CREATE TABLE dbcontroller.reference (
     holder_id bigint NOT NULL,

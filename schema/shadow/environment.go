@@ -3,7 +3,28 @@ package shadow
 import (
 	"context"
 	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/db-controller/db-controller/schema"
 )
+
+const selectPointedToSQL = `
+SELECT d.service, d.region FROM dbcontroller.deployment d
+WHERE EXISTS (SELECT FROM dbcontroller.foreign_target f WHERE f.deployment_id = d.id)`
+
+// PointedTo names the deployments that stored references point to, whether or not the version that runs imports them.
+func (s *Store) PointedTo(ctx context.Context) ([]schema.DeploymentID, error) {
+	rows, err := s.pool.Query(ctx, selectPointedToSQL)
+	if err != nil {
+		return nil, fmt.Errorf("read who is pointed to: %w", err)
+	}
+	ids, err := pgx.CollectRows(rows, pgx.RowToStructByPos[schema.DeploymentID])
+	if err != nil {
+		return nil, fmt.Errorf("read who is pointed to: %w", err)
+	}
+	return ids, nil
+}
 
 // KeepEnvironment keeps the registry's last word, in whatever form the caller gives it.
 func (s *Store) KeepEnvironment(ctx context.Context, environment []byte) error {

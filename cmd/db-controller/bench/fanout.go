@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"golang.org/x/sync/errgroup"
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/db-controller/db-controller/schema"
@@ -117,7 +116,7 @@ func (r *run) fanOutOnce(ctx context.Context, name string, n int) (float64, erro
 	if err != nil {
 		return 0, err
 	}
-	if err := r.fill(ctx, "fleets/"+name+"-", n, map[string]any{"project": target.String()}); err != nil {
+	if err := r.Client.PutMany(ctx, holders, "fleets/"+name+"-", n, map[string]any{"project": target.String()}); err != nil {
 		return 0, err
 	}
 	if err := r.settle(ctx); err != nil {
@@ -148,32 +147,6 @@ func (r *run) put(ctx context.Context, name schema.FullName, body map[string]any
 	}
 	saved, err := resources.PutResource(ctx, &resourcev1.PutResourceRequest{Resource: &resourcev1.Resource{Name: name.Name, Body: s}})
 	return saved.GetUid(), err
-}
-
-// fill puts holders in batches.
-func (r *run) fill(ctx context.Context, prefix string, n int, body map[string]any) error {
-	resources, err := r.Client.Resources(ctx, holders)
-	if err != nil {
-		return err
-	}
-	s, err := structpb.NewStruct(body)
-	if err != nil {
-		return err
-	}
-	g, ctx := errgroup.WithContext(ctx)
-	g.SetLimit(2)
-	const batch = 1000
-	for first := 1; first <= n; first += batch {
-		g.Go(func() error {
-			req := &resourcev1.BatchPutResourcesRequest{}
-			for i := first; i < first+batch && i <= n; i++ {
-				req.Resources = append(req.Resources, &resourcev1.Resource{Name: fmt.Sprint(prefix, i), Body: s})
-			}
-			_, err := resources.BatchPutResources(ctx, req)
-			return err
-		})
-	}
-	return g.Wait()
 }
 
 const outstandingSQL = `SELECT (SELECT count(*) FROM dbcontroller.work) + (SELECT count(*) FROM dbcontroller.notice)`

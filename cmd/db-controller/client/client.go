@@ -12,10 +12,12 @@ import (
 	"time"
 
 	"go.yaml.in/yaml/v3"
+	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/identity"
@@ -162,6 +164,31 @@ func (c *Client) Named(ctx context.Context, full string) (schema.FullName, resou
 	}
 	resources, err := c.Resources(ctx, name.Deployment)
 	return name, resources, err
+}
+
+// PutMany puts prefix1, prefix2, … prefixN, all with one body, in batches.
+func (c *Client) PutMany(ctx context.Context, id schema.DeploymentID, prefix string, n int, body map[string]any) error {
+	resources, err := c.Resources(ctx, id)
+	if err != nil {
+		return err
+	}
+	s, err := structpb.NewStruct(body)
+	if err != nil {
+		return err
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(2)
+	for first := 1; first <= n; first += service.MaxBatch {
+		g.Go(func() error {
+			req := &resourcev1.BatchPutResourcesRequest{}
+			for i := first; i < first+service.MaxBatch && i <= n; i++ {
+				req.Resources = append(req.Resources, &resourcev1.Resource{Name: fmt.Sprint(prefix, i), Body: s})
+			}
+			_, err := resources.BatchPutResources(ctx, req)
+			return err
+		})
+	}
+	return g.Wait()
 }
 
 // Each calls visit for every resource of a deployment, of one kind or of all, page by page.
