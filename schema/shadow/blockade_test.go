@@ -112,7 +112,13 @@ func TestMessagesOfOneAttemptCommute_I7(t *testing.T) {
 					if held {
 						verdict = shadow.Held
 					}
-					require.NoError(t, store.Settle(ctx, from, []shadow.Question{{Key: key, Expired: true}}, []shadow.Verdict{verdict}))
+					// As time would have it: only what is tentative is asked about, once it has expired.
+					b.Expire(aWest)
+					questions, err := store.Expired(ctx, from, 10)
+					require.NoError(t, err)
+					for _, q := range questions {
+						require.NoError(t, store.Settle(ctx, from, []shadow.Question{q}, []shadow.Verdict{verdict}))
+					}
 					switch {
 					case held && behaviour == schema.Block:
 						require.Equal(t, int(seed)+1, b.Count(aWest, "blockade"))

@@ -28,14 +28,14 @@ func hold(t *testing.T, b *harness.Box, deployment, sql string, args ...any) (re
 	return func() { require.NoError(t, tx.Rollback(context.Background())) }
 }
 
-// stopped waits until somebody waits for a lock in the database.
-func stopped(t *testing.T, b *harness.Box, deployment string) {
+// stopped waits until so many wait for a lock in the database.
+func stopped(t *testing.T, b *harness.Box, deployment string, waiting int) {
 	t.Helper()
 	require.Eventually(t, func() bool {
 		var n int
 		err := b.Pools[b.ID(deployment)].QueryRow(context.Background(), `SELECT count(*) FROM pg_locks WHERE NOT granted AND
 			pid IN (SELECT pid FROM pg_stat_activity WHERE datname = current_database())`).Scan(&n)
-		return err == nil && n > 0
+		return err == nil && n >= waiting
 	}, 10*time.Second, 5*time.Millisecond)
 }
 
@@ -56,7 +56,7 @@ func TestALookBesideAMarkThatIsUnderWayIsNotLost_I13(t *testing.T) {
 	release := hold(t, b, bEast, lockReferencesSQL, "holders/h")
 	acted := make(chan error)
 	go func() { _, err := b.Act(b.ID(bEast), b.ID(aWest)); acted <- err }()
-	stopped(t, b, bEast) // it has read who blocks, and is about to drop the references
+	stopped(t, b, bEast, 1) // it has read who blocks, and is about to drop the references
 	b.MustPut(blocker, nil)
 	looked := make(chan error)
 	go func() { _, err := b.Do(b.ID(bEast), schema.Finalise); looked <- err }()
@@ -84,7 +84,7 @@ func TestAReleaseOfAnAttemptLeavesWhatItDidNotLock(t *testing.T) {
 	go func() {
 		released <- store.Release(ctx, from, []shadow.BlockadeKey{{Attempt: newAttempt(), HolderUID: other.UID, Path: "near.block", TargetUID: other.UID}}, []shadow.AttemptID{attempt})
 	}()
-	stopped(t, b, bEast)
+	stopped(t, b, bEast, 1)
 	ref := reference("near.block", schema.Block, other.UID)
 	ref.TargetKind, ref.TargetName = "Holder", "holders/h"
 	_, _, err := store.Establish(ctx, from, attempt, []shadow.EstablishReference{ref})
@@ -92,6 +92,7 @@ func TestAReleaseOfAnAttemptLeavesWhatItDidNotLock(t *testing.T) {
 	letGoReferences := hold(t, b, bEast, lockReferencesSQL, "holders/h")
 	acted := make(chan error)
 	go func() { _, err := b.Act(b.ID(bEast), b.ID(aWest)); acted <- err }()
+	stopped(t, b, bEast, 2) // it has seen the blockade, and will mark its target
 	letGoOther()
 	require.NoError(t, <-released)
 	letGoReferences()
