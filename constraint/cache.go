@@ -96,9 +96,9 @@ func (f *foreign) next(limit int) (deletions []schema.Deletion, position string)
 
 // batch gives the next deletions to act upon, with the position to acknowledge after them and what to except: what
 // failed and is due again, and else what is new.
-func (f *foreign) batch(now time.Time) (deletions []schema.Deletion, position string, except []uuid.UUID) {
+func (f *foreign) batch(now time.Time) (deletions []schema.Deletion, position string, except []uuid.UUID, retry bool) {
 	if len(f.failed) > 0 && !now.Before(f.retryAt) {
-		return slices.Collect(maps.Values(f.failed)), f.position, nil
+		return slices.Collect(maps.Values(f.failed)), f.position, nil, true
 	}
 	deletions, position = f.next(batchLimit)
 	trying := map[uuid.UUID]bool{}
@@ -110,5 +110,5 @@ func (f *foreign) batch(now time.Time) (deletions []schema.Deletion, position st
 			except = append(except, uid)
 		}
 	}
-	return deletions, position, except
+	return deletions, position, except, false
 }

@@ -70,6 +70,7 @@ type result struct {
 	// Of subscribed.
 	run       *watchRun
 	stream    int
+	retry     bool // of what failed before
 	deletions []schema.Deletion
 	position  string
 	failed    map[uuid.UUID]error
@@ -162,13 +163,13 @@ func (n *Node) deletions(k taskKey) func(context.Context, *result) error {
 	if f == nil || !f.primed {
 		return nil
 	}
-	deletions, position, except := f.batch(time.Now())
+	deletions, position, except, retry := f.batch(time.Now())
 	if len(deletions) == 0 && position == "" {
 		return nil
 	}
 	run, stream := f.run, f.stream
 	return func(ctx context.Context, r *result) (err error) {
-		r.run, r.stream, r.deletions, r.position, r.items = run, stream, deletions, position, len(deletions)
+		r.run, r.stream, r.retry, r.deletions, r.position, r.items = run, stream, retry, deletions, position, len(deletions)
 		r.failed, err = n.cfg.Subscribed.Handle(ctx, k.deployment, deletions, position, except)
 		return err
 	}
@@ -226,6 +227,10 @@ func (n *Node) finish(r result) {
 
 // acted takes the result of a subscribed deleting run.
 func (n *Node) acted(f *foreign, r result) {
+	if r.err != nil && r.retry {
+		f.retryAt = time.Now().Add(f.backoff.next()) // they are still among the failed
+		return
+	}
 	if r.err != nil {
 		// Back to the front: the same deletions, and the same position after them.
 		again := []step{{deletions: r.deletions}}

@@ -69,8 +69,10 @@ CREATE INDEX shadow_deleting ON dbcontroller.shadow (id) WHERE state = 2; -- wha
 -- A waiting delete keeps new references away until then. In a table of its own: the lock of a busy shadow, which many
 -- share, may be long in coming. Advisory: no decision depends on it.
 CREATE TABLE dbcontroller.closing (
-    target_id bigint PRIMARY KEY,
-    until     timestamptz NOT NULL
+    target_id bigint NOT NULL,
+    delete_id uuid NOT NULL, -- of the call that waits
+    until     timestamptz NOT NULL,
+    CONSTRAINT closing_pkey PRIMARY KEY (target_id, delete_id)
 );
 
 -- What users store; resources of services with tables of their own have no row here.

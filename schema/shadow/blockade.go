@@ -84,6 +84,7 @@ func (s *Store) Confirm(ctx context.Context, holder schema.DeploymentID, attempt
 	}
 	known := map[AttemptID]bool{}
 	err = s.aboutTargets(ctx, lockAttemptTargetsSQL, []any{attempts, deployment}, func(tx pgx.Tx, locked []int64) error {
+		clear(known) // of an earlier try
 		take := func(rows pgx.Rows) error {
 			var a AttemptID
 			_, err := pgx.ForEachRow(rows, []any{&a}, func() error { known[a] = true; return nil })

@@ -32,11 +32,20 @@ type edge struct {
 	behaviour schema.Behaviour
 }
 
+// outsider is a local holder that blocks a member and does not go with it.
+type outsider struct {
+	edge
+	uid  uuid.UUID
+	name string
+}
+
 // closure is everything that a deletion reaches inside this database in one transaction.
 type closure struct {
 	members map[int64]*member
-	unsets  []edge // their holders are locked; some may turn out to be members
-	blocks  []edge // of holders that do not go, the first maxBlockers of them
+	unsets  []edge     // their holders are locked; some may turn out to be members
+	blocks  []outsider // holders that do not go, the first maxBlockers of them
+	// blocked are members that an ACTIVE holder blocks, whether or not it goes later: they are marked, not removed.
+	blocked []int64
 	// referred tells that anything at all refers to a member.
 	referred bool
 	// dangling tells that references with ALLOW_DANGLING to members exist.
@@ -58,14 +67,21 @@ FROM unnest($1::bigint[]) AS t`
 	// Who is left when everything that cascades, now or later, is gone. Read when all members are known: a limit on
 	// what members have among themselves could hide an outsider.
 	outsidersSQL = `
-SELECT r.target_id, r.holder_id, r.field_id, r.behaviour
-FROM dbcontroller.reference r LEFT JOIN unnest($1::bigint[]) AS m ON m = r.holder_id
+SELECT r.target_id, r.holder_id, r.field_id, r.behaviour, h.uid, h.name
+FROM dbcontroller.reference r JOIN dbcontroller.shadow h ON h.id = r.holder_id
+LEFT JOIN unnest($1::bigint[]) AS m ON m = r.holder_id
 WHERE r.target_id = ANY ($1) AND r.behaviour = 1 AND m IS NULL
     AND NOT EXISTS (
         SELECT FROM dbcontroller.reference c
         WHERE c.holder_id = r.holder_id AND c.behaviour IN (3, 5) AND c.target_id = ANY ($1)
     )
-LIMIT $2`
+ORDER BY h.name LIMIT $2`
+
+	// A holder that cascades later is ACTIVE until then, and may change its mind.
+	blockedMembersSQL = `
+SELECT DISTINCT r.target_id
+FROM dbcontroller.reference r LEFT JOIN unnest($1::bigint[]) AS m ON m = r.holder_id
+WHERE r.target_id = ANY ($1) AND r.behaviour = 1 AND m IS NULL`
 
 	actingReferencesSQL = `
 SELECT target_id, holder_id, field_id, behaviour FROM dbcontroller.reference
@@ -117,11 +133,19 @@ func expand(ctx context.Context, tx pgx.Tx, roots []*member, limit int) (*closur
 	if !c.referred {
 		return c, nil
 	}
-	rows, err := tx.Query(ctx, outsidersSQL, c.ids(), maxBlockers)
-	if err != nil {
-		return nil, fmt.Errorf("read who blocks: %w", err)
-	}
-	if c.blocks, err = pgx.CollectRows(rows, scanEdge); err != nil {
+	b := &pgx.Batch{}
+	b.Queue(outsidersSQL, c.ids(), maxBlockers).Query(func(rows pgx.Rows) (err error) {
+		c.blocks, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (o outsider, err error) {
+			err = row.Scan(&o.targetID, &o.holderID, &o.fieldID, &o.behaviour, &o.uid, &o.name)
+			return o, err
+		})
+		return err
+	})
+	b.Queue(blockedMembersSQL, c.ids()).Query(func(rows pgx.Rows) (err error) {
+		c.blocked, err = pgx.CollectRows(rows, pgx.RowTo[int64])
+		return err
+	})
+	if err := tx.SendBatch(ctx, b).Close(); err != nil {
 		return nil, fmt.Errorf("read who blocks: %w", err)
 	}
 	return c, nil

@@ -21,7 +21,7 @@ type verdict struct {
 	notify []int64
 	unset  []edge // sorted by holder and field
 	// blocks and blockaded are held from outside. A user's delete is refused for them; a cascade waits.
-	blocks    []edge
+	blocks    []outsider
 	blockaded []int64
 }
 
@@ -29,7 +29,7 @@ type verdict struct {
 // INITIALLY DEFERRED: what counts is who still refers after everything that cascades is gone, so a holder that goes
 // itself blocks nothing.
 func decide(c *closure, b bonds) verdict {
-	v := verdict{blockaded: b.blockaded}
+	v := verdict{blockaded: b.blockaded, blocks: c.blocks}
 	waits := map[int64]bool{}
 	for _, id := range b.blockaded {
 		waits[id] = true
@@ -37,11 +37,8 @@ func decide(c *closure, b bonds) verdict {
 	for _, id := range b.entered {
 		waits[id] = true
 	}
-	for _, e := range c.blocks {
-		if c.members[e.holderID] == nil {
-			v.blocks = append(v.blocks, e)
-			waits[e.targetID] = true
-		}
+	for _, id := range c.blocked {
+		waits[id] = true
 	}
 	for _, e := range c.unsets {
 		if c.members[e.holderID] == nil {

@@ -38,24 +38,22 @@ const (
 SELECT id, uid, kind_id, name, state, shard, revision FROM dbcontroller.shadow
 WHERE kind_id = $1 AND name = $2 FOR UPDATE`
 
+	// Without those of the keys that are excused.
 	selectBlockadesSQL = `
 SELECT b.target_id, t.uid, b.attempt, b.holder_uid, b.field_id, b.deployment_id, b.holder_name, b.behaviour,
        b.expires_at IS NOT NULL, COALESCE(b.expires_at <= now(), true)
 FROM dbcontroller.blockade b JOIN dbcontroller.shadow t ON t.id = b.target_id
-WHERE b.target_id = ANY ($1) LIMIT $2`
+LEFT JOIN unnest($3::uuid[], $4::uuid[], $5::int[]) AS e (attempt, holder_uid, field_id)
+    ON e.attempt = b.attempt AND e.holder_uid = b.holder_uid AND e.field_id = b.field_id
+WHERE b.target_id = ANY ($1) AND e.attempt IS NULL LIMIT $2`
 
 	countBlockingSQL = `SELECT count(*) FROM dbcontroller.blockade WHERE target_id = ANY ($1) AND behaviour = 1`
 
-	selectHoldersSQL = `
-SELECT s.name, r.field_id FROM unnest($1::bigint[], $2::int[]) AS r (holder_id, field_id)
-JOIN dbcontroller.shadow s ON s.id = r.holder_id ORDER BY s.name`
-
-	// The latest end counts; two deletes of one target do not end one another's.
+	// A row for each delete, so that none ends another's.
 	closeTargetsSQL = `
-INSERT INTO dbcontroller.closing (target_id, until) SELECT id, now() + $2 FROM unnest($1::bigint[]) AS id ORDER BY id
-ON CONFLICT (target_id) DO UPDATE SET until = greatest(closing.until, EXCLUDED.until)`
+INSERT INTO dbcontroller.closing (target_id, delete_id, until) SELECT id, $2, now() + $3 FROM unnest($1::bigint[]) AS id`
 
-	openTargetsSQL = `DELETE FROM dbcontroller.closing WHERE target_id = ANY ($1)`
+	openTargetsSQL = `DELETE FROM dbcontroller.closing WHERE target_id = ANY ($1) AND delete_id = $2`
 
 	selectRootSQL = `SELECT id FROM dbcontroller.shadow WHERE kind_id = $1 AND name = $2`
 
@@ -84,20 +82,20 @@ func (s *Store) Delete(ctx context.Context, req DeleteRequest) (DeleteResult, er
 	}
 	ctx, cancel := withDefaultTimeout(ctx, s.cfg.DeleteTimeout)
 	defer cancel()
-	var closed []int64
-	defer func() { s.reopen(ctx, closed) }()
+	closed := &closing{id: uuid.New()}
+	defer s.reopen(ctx, closed)
 	var ahead *lookAhead
-	obstacles := 0
+	obstacles, blocked := 0, false
 	for wait := 2 * time.Millisecond; ; wait = min(2*wait, 100*time.Millisecond) {
 		result, obstacle, err := s.tryDelete(ctx, kindID, req, ahead)
 		if hasCode(err, codeLockNotAvailable) && ctx.Err() == nil {
-			if closed, err = s.keepAwayFromRoot(ctx, closed, kindID, req.Name); err != nil {
+			if err := s.keepAwayFromRoot(ctx, closed, kindID, req.Name); err != nil {
 				return result, err
 			}
 			continue
 		}
 		if errors.Is(err, errNeedsLookAhead) {
-			if ahead, err = s.walk(ctx, req.Name, obstacle.members); err != nil {
+			if ahead, err = s.walk(ctx, req.Name, obstacle); err != nil {
 				return result, err
 			}
 			continue
@@ -109,12 +107,17 @@ func (s *Store) Delete(ctx context.Context, req DeleteRequest) (DeleteResult, er
 			return result, err
 		}
 		moved, err := s.clear(ctx, req.Name, obstacle)
+		if errors.As(err, new(*BlockedError)) && !blocked {
+			// Once more, with a new look ahead: what was asked about has settled what the deletion itself removes.
+			blocked, ahead = true, nil
+			continue
+		}
 		if err != nil {
 			return result, err
 		}
 		// Once is chance; twice, new references come as fast as old ones are settled.
 		if obstacles++; obstacles > 1 || !moved {
-			if closed, err = s.keepAway(ctx, closed, obstacle.targets); err != nil && ctx.Err() == nil {
+			if err := s.keepAway(ctx, closed, obstacle.targets); err != nil && ctx.Err() == nil {
 				return result, err
 			}
 		}
@@ -133,8 +136,10 @@ func (s *Store) Delete(ctx context.Context, req DeleteRequest) (DeleteResult, er
 type obstacle struct {
 	targets   []int64
 	blockades []blockade
-	total     int          // of those that block
-	members   []PlanMember // with errNeedsLookAhead: what goes here
+	total     int // of those that block
+	// With errNeedsLookAhead: what goes here, and who blocks it here.
+	members []PlanMember
+	blocks  []outsider
 }
 
 type blockade struct {
@@ -173,21 +178,20 @@ func (s *Store) tryDelete(ctx context.Context, kindID int32, req DeleteRequest, 
 				return err
 			}
 			v := decide(c, b)
-			if len(v.blocks) > 0 {
-				return s.localHolders(ctx, tx, req.Name, v.blocks)
-			}
 			if len(b.entered) > 0 && ahead == nil {
-				found = &obstacle{}
-				found.members, err = s.goingHere(ctx, tx, c)
-				return errors.Join(errNeedsLookAhead, err)
-			}
-			if len(v.blockaded) > 0 {
-				if found, err = s.obstacle(ctx, tx, v.blockaded); err != nil {
+				if found, err = s.beforeLookAhead(ctx, tx, c, v); err != nil {
 					return err
 				}
-				full := len(found.blockades) == maxAsked
-				found.blockades = slices.DeleteFunc(found.blockades, ahead.excuses)
-				if full || len(found.blockades) > 0 {
+				return errNeedsLookAhead
+			}
+			if blocks := ahead.withoutExcused(v.blocks); len(blocks) > 0 {
+				return s.localHolders(ctx, tx, req.Name, blocks)
+			}
+			if len(v.blockaded) > 0 {
+				if found, err = s.obstacle(ctx, tx, v.blockaded, maxAsked, ahead); err != nil {
+					return err
+				}
+				if len(found.blockades) > 0 {
 					return errObstacle
 				}
 				found = nil // all of them go with this deletion; it waits for them
@@ -225,38 +229,25 @@ func (s *Store) lockRoot(ctx context.Context, tx pgx.Tx, kindID int32, req Delet
 	return root, nil
 }
 
-func (s *Store) localHolders(ctx context.Context, tx pgx.Tx, name string, edges []edge) error {
-	blocked := &BlockedError{Name: name, Total: len(edges)}
-	var ids []int64
-	var fields []int32
-	for _, e := range edges[:min(len(edges), MaxNamedHolders)] {
-		ids, fields = append(ids, e.holderID), append(fields, e.fieldID)
-	}
-	rows, err := tx.Query(ctx, selectHoldersSQL, ids, fields)
-	if err != nil {
-		return fmt.Errorf("read the holders of %s: %w", name, err)
-	}
-	type row struct {
-		Name  string
-		Field int32
-	}
-	holders, err := pgx.CollectRows(rows, pgx.RowToStructByPos[row])
-	if err != nil {
-		return fmt.Errorf("read the holders of %s: %w", name, err)
-	}
-	for _, h := range holders {
-		path, err := s.names.fieldOf(ctx, tx, h.Field)
+func (s *Store) localHolders(ctx context.Context, tx pgx.Tx, name string, by []outsider) error {
+	blocked := &BlockedError{Name: name, Total: len(by)}
+	for _, o := range by[:min(len(by), MaxNamedHolders)] {
+		path, err := s.names.fieldOf(ctx, tx, o.fieldID)
 		if err != nil {
 			return err
 		}
-		blocked.Holders = append(blocked.Holders, Holder{Name: schema.FullName{Deployment: s.self, Name: h.Name}, Path: path})
+		blocked.Holders = append(blocked.Holders, Holder{Name: schema.FullName{Deployment: s.self, Name: o.name}, Path: path})
 	}
 	return blocked
 }
 
-func (s *Store) obstacle(ctx context.Context, tx pgx.Tx, targets []int64) (*obstacle, error) {
+func (s *Store) obstacle(ctx context.Context, tx pgx.Tx, targets []int64, limit int, ahead *lookAhead) (*obstacle, error) {
 	o := &obstacle{targets: targets}
-	rows, err := tx.Query(ctx, selectBlockadesSQL, targets, maxAsked)
+	var k keyColumns
+	if ahead != nil {
+		k = ahead.keys
+	}
+	rows, err := tx.Query(ctx, selectBlockadesSQL, targets, limit, k.attempts, k.holders, k.fields)
 	if err != nil {
 		return nil, fmt.Errorf("read blockades: %w", err)
 	}
@@ -281,11 +272,17 @@ func (s *Store) obstacle(ctx context.Context, tx pgx.Tx, targets []int64) (*obst
 	return o, tx.QueryRow(ctx, countBlockingSQL, targets).Scan(&o.total)
 }
 
-// goingHere tells what a deletion takes here, and which other deployments have to act because of it.
-func (s *Store) goingHere(ctx context.Context, tx pgx.Tx, c *closure) ([]PlanMember, error) {
+// beforeLookAhead reads what a deletion takes here, which other deployments have to act because of it, and who blocks
+// it now: only those can be excused later.
+func (s *Store) beforeLookAhead(ctx context.Context, tx pgx.Tx, c *closure, v verdict) (*obstacle, error) {
+	o, err := s.obstacle(ctx, tx, v.blockaded, PlanLimit, nil)
+	if err != nil {
+		return nil, err
+	}
 	plan := &Plan{}
-	err := s.planMembers(ctx, tx, plan, c.ids())
-	return plan.Members, err
+	err = s.planMembers(ctx, tx, plan, c.ids())
+	o.members, o.blocks = plan.Members, v.blocks
+	return o, err
 }
 
 // clear asks the holders' deployments what became of the blockades, outside any transaction, and settles what they
@@ -372,41 +369,48 @@ func (s *Store) blocked(name string, by []blockade, total int, undecided bool) e
 	return e
 }
 
+// closing is what one delete keeps new references away from.
+type closing struct {
+	id      uuid.UUID
+	targets []int64
+}
+
 // keepAway closes targets to new references, once each, until a little after the deadline.
-func (s *Store) keepAway(ctx context.Context, closed, targets []int64) ([]int64, error) {
+func (s *Store) keepAway(ctx context.Context, closed *closing, targets []int64) error {
 	var more []int64
 	for _, id := range targets {
-		if !slices.Contains(closed, id) {
+		if !slices.Contains(closed.targets, id) {
 			more = append(more, id)
 		}
 	}
 	if len(more) == 0 {
-		return closed, nil
+		return nil
 	}
 	deadline, _ := ctx.Deadline()
-	if _, err := s.pool.Exec(ctx, closeTargetsSQL, more, time.Until(deadline)+time.Second); err != nil {
-		return closed, fmt.Errorf("keep new references away: %w", err)
+	if _, err := s.pool.Exec(ctx, closeTargetsSQL, more, closed.id, time.Until(deadline)+time.Second); err != nil {
+		return fmt.Errorf("keep new references away: %w", err)
 	}
-	return append(closed, more...), nil
+	closed.targets = append(closed.targets, more...)
+	return nil
 }
 
-func (s *Store) keepAwayFromRoot(ctx context.Context, closed []int64, kindID int32, name string) ([]int64, error) {
+func (s *Store) keepAwayFromRoot(ctx context.Context, closed *closing, kindID int32, name string) error {
 	var id int64
 	err := s.pool.QueryRow(ctx, selectRootSQL, kindID, name).Scan(&id)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return closed, nil
+		return nil
 	}
 	if err != nil {
-		return closed, fmt.Errorf("keep new references away: %w", err)
+		return fmt.Errorf("keep new references away: %w", err)
 	}
 	return s.keepAway(ctx, closed, []int64{id})
 }
 
-func (s *Store) reopen(ctx context.Context, closed []int64) {
-	if len(closed) == 0 {
+func (s *Store) reopen(ctx context.Context, closed *closing) {
+	if len(closed.targets) == 0 {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
-	_, _ = s.pool.Exec(ctx, openTargetsSQL, closed) // ends by itself as well
+	_, _ = s.pool.Exec(ctx, openTargetsSQL, closed.targets, closed.id) // ends by itself as well
 }

@@ -3,6 +3,7 @@ package shadow
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -20,8 +21,10 @@ const (
 	// bookmarkInterval keeps an idle stream alive, and its token young.
 	bookmarkInterval = 5 * time.Second
 	// stallTimeout ends a snapshot whose reader does not take a chunk: an open snapshot holds a connection, and keeps
-	// PostgreSQL from cleaning up. A reader that goes on, however slowly, is served.
+	// PostgreSQL from cleaning up.
 	stallTimeout = 10 * time.Second
+	// snapshotTimeout ends a snapshot that takes too long altogether.
+	snapshotTimeout = time.Minute
 )
 
 // feed is a table that is its own log: the rows there are, and those that a newer position sees.
@@ -120,6 +123,7 @@ func snapshot[T any](ctx context.Context, s *Store, f feed[T], deliver func(sche
 			return at, ctx.Err()
 		}
 	}
+	began := time.Now()
 	err = pgx.BeginTxFunc(ctx, s.pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
 		var text string
 		if err := tx.QueryRow(ctx, `SELECT pg_current_snapshot()::text`).Scan(&text); err != nil {
@@ -135,6 +139,9 @@ func snapshot[T any](ctx context.Context, s *Store, f feed[T], deliver func(sche
 			items, err := fetch(ctx, tx, f)
 			if err != nil || len(items) == 0 {
 				return err
+			}
+			if time.Since(began) > snapshotTimeout {
+				return ErrSlow
 			}
 			if err := promptly(ctx, func() error { return deliver(schema.Event[T]{Items: items}) }); err != nil {
 				return err
@@ -190,9 +197,9 @@ func since[T any](ctx context.Context, s *Store, f feed[T], at position, deliver
 			return at, n, fmt.Errorf("follow %s: %w", f.filter, err)
 		}
 		var items []T
-		var text string
+		var text, compacted string
 		for rows.Next() {
-			item, seq, err := f.scan(&withSnapshot{rows, &text})
+			item, seq, err := f.scan(&withSnapshot{rows, []any{&text, &compacted}})
 			if err != nil {
 				rows.Close()
 				return at, n, fmt.Errorf("follow %s: %w", f.filter, err)
@@ -203,6 +210,10 @@ func since[T any](ctx context.Context, s *Store, f feed[T], at position, deliver
 		}
 		if err := rows.Err(); err != nil {
 			return at, n, fmt.Errorf("follow %s: %w", f.filter, err)
+		}
+		// In the statement's own snapshot: what was compacted away is seen as compacted.
+		if f.wakes == changeFeed && (epoch{compacted: compacted}).compactedBeyond(at) {
+			return at, n, fmt.Errorf("%w: the reader paused longer than changes are kept", ErrReset)
 		}
 		if n == 0 {
 			until = text
@@ -219,14 +230,14 @@ func since[T any](ctx context.Context, s *Store, f feed[T], at position, deliver
 	}
 }
 
-// withSnapshot takes the first column, the statement's own snapshot, away from the scan.
+// withSnapshot takes the first columns, which tell about the statement, away from the scan.
 type withSnapshot struct {
 	pgx.CollectableRow
-	text *string
+	first []any
 }
 
 func (r *withSnapshot) Scan(dest ...any) error {
-	return r.CollectableRow.Scan(append([]any{r.text}, dest...)...)
+	return r.CollectableRow.Scan(append(slices.Clone(r.first), dest...)...)
 }
 
 // The left join gives a row without an item where there is none, so that the statement's snapshot is always told.
@@ -235,10 +246,11 @@ func (r *withSnapshot) Scan(dest ...any) error {
 // the planner from walking the whole table in the order of seq instead, which it likes for its LIMIT. When there are
 // more pages the window is large, and they do walk in the order of seq, from where the last page ended.
 const (
-	beginSinceSQL = `SELECT pg_current_snapshot()::text, x.* FROM (VALUES (1)) AS one LEFT JOIN LATERAL (`
-	newSQL        = ` (xid >= $1::text::xid8 OR xid = ANY ($2::text[]::xid8[])) `
-	firstPageSQL  = ` ORDER BY seq + 0 LIMIT $3) AS x ON true`
-	nextPageSQL   = ` AND pg_visible_in_snapshot(xid, $5::text::pg_snapshot) AND seq > $6 ORDER BY seq LIMIT $3) AS x ON true`
+	beginSinceSQL = `
+SELECT pg_current_snapshot()::text, m.compacted::text, x.* FROM dbcontroller.meta m LEFT JOIN LATERAL (`
+	newSQL       = ` (xid >= $1::text::xid8 OR xid = ANY ($2::text[]::xid8[])) `
+	firstPageSQL = ` ORDER BY seq + 0 LIMIT $3) AS x ON true`
+	nextPageSQL  = ` AND pg_visible_in_snapshot(xid, $5::text::pg_snapshot) AND seq > $6 ORDER BY seq LIMIT $3) AS x ON true`
 )
 
 const (
@@ -311,14 +323,14 @@ func (s *Store) WatchWork(ctx context.Context, shards []int16, token string, del
 const (
 	resourcesSnapshotSQL = `
 DECLARE feed NO SCROLL CURSOR FOR
-SELECT s.id, ` + resourceColumns + `
-FROM dbcontroller.shadow s LEFT JOIN dbcontroller.resource r USING (id)
+SELECT s.id, s.uid, k.kind, s.name, s.state, s.revision, s.generation, s.created_at, s.updated_at, r.labels, r.body
+FROM dbcontroller.shadow s JOIN dbcontroller.kind k ON k.id = s.kind_id LEFT JOIN dbcontroller.resource r ON r.id = s.id
 WHERE $1::int = 0 OR s.kind_id = $1 ORDER BY s.kind_id, s.name`
 
 	resourcesNewSQL = beginSinceSQL + `
-    SELECT seq, uid, kind_id, name, state, revision, generation, created_at, changed_at, labels, body
-    FROM dbcontroller.change
-    WHERE ($4::int = 0 OR kind_id = $4) AND` + newSQL
+    SELECT c.seq, c.uid, k.kind, c.name, c.state, c.revision, c.generation, c.created_at, c.changed_at, c.labels, c.body
+    FROM dbcontroller.change c JOIN dbcontroller.kind k ON k.id = c.kind_id
+    WHERE ($4::int = 0 OR c.kind_id = $4) AND` + newSQL
 )
 
 // WatchResources follows the resources of a kind, or of all kinds when it is empty. What is gone comes as an item in
@@ -340,6 +352,6 @@ func (s *Store) WatchResources(ctx context.Context, kindName, token string, deli
 	}
 	return follow(ctx, s, feed[Resource]{
 		filter: "resources of kind " + kindName, wakes: changeFeed, chunk: bodyChunk, snapshotSQL: resourcesSnapshotSQL, firstSQL: resourcesNewSQL + firstPageSQL, nextSQL: resourcesNewSQL + nextPageSQL, args: []any{kindID},
-		scan: s.scanChange(ctx),
+		scan: scanChange,
 	}, token, deliver)
 }

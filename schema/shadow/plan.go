@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -76,7 +77,7 @@ func (s *Store) Plan(ctx context.Context, targets []PlanTarget, limit int) (*Pla
 		if err := s.planMembers(ctx, tx, plan, ids); err != nil {
 			return err
 		}
-		o, err = s.obstacle(ctx, tx, ids)
+		o, err = s.obstacle(ctx, tx, ids, maxAsked, nil)
 		return err
 	})
 	if err != nil {
@@ -178,21 +179,44 @@ func (s *Store) planMembers(ctx context.Context, tx pgx.Tx, plan *Plan, ids []in
 
 // lookAhead is what a delete found out about the other deployments before it locks anything.
 type lookAhead struct {
-	// going are the resources everywhere that the deletion removes; their blockades are excused.
+	// going are the resources everywhere that the deletion removes.
 	going map[PlanTarget]bool
+	// keys and blocks are the blockades, and the local references, of going ones that were there before the walk: they
+	// and no others are excused.
+	keys   keyColumns
+	blocks map[edge]bool
 	// unasked are deployments that could not be asked.
 	unasked []schema.DeploymentID
 }
 
-func (l *lookAhead) excuses(b blockade) bool {
-	return l != nil && l.going[PlanTarget{b.deployment, b.question.Key.HolderUID}]
+// excuse notes which of those that blocked before the walk go with the deletion.
+func (l *lookAhead) excuse(self schema.DeploymentID, o *obstacle) {
+	for _, b := range o.blockades {
+		if k := b.question.Key; l.going[PlanTarget{b.deployment, k.HolderUID}] {
+			l.keys.attempts, l.keys.holders = append(l.keys.attempts, k.Attempt), append(l.keys.holders, k.HolderUID)
+			l.keys.fields = append(l.keys.fields, b.fieldID)
+		}
+	}
+	for _, b := range o.blocks {
+		if l.going[PlanTarget{self, b.uid}] {
+			l.blocks[b.edge] = true
+		}
+	}
+}
+
+// withoutExcused gives the local blockers that refuse a delete. Where there are too many to be sure, nobody is excused.
+func (l *lookAhead) withoutExcused(blocks []outsider) []outsider {
+	if l == nil || len(blocks) >= maxBlockers {
+		return blocks
+	}
+	return slices.DeleteFunc(slices.Clone(blocks), func(o outsider) bool { return l.blocks[o.edge] })
 }
 
 // walk follows a deletion over all deployments, starting from what it takes here, each step one call a deployment. It
 // fails with *BlockedError when somebody from outside the deletion blocks something in it. It is best effort: what
 // changes afterwards, is too much, or cannot be asked, is handled when the cascade gets there.
-func (s *Store) walk(ctx context.Context, name string, members []PlanMember) (*lookAhead, error) {
-	l := &lookAhead{going: map[PlanTarget]bool{}}
+func (s *Store) walk(ctx context.Context, name string, from *obstacle) (*lookAhead, error) {
+	l := &lookAhead{going: map[PlanTarget]bool{}, blocks: map[edge]bool{}}
 	ask := map[schema.DeploymentID][]PlanTarget{}
 	take := func(d schema.DeploymentID, members []PlanMember) {
 		for _, m := range members {
@@ -206,7 +230,7 @@ func (s *Store) walk(ctx context.Context, name string, members []PlanMember) (*l
 			}
 		}
 	}
-	take(s.self, members)
+	take(s.self, from.members)
 	var blockers []PlanBlocker
 	for len(ask) > 0 {
 		var next schema.DeploymentID
@@ -215,11 +239,11 @@ func (s *Store) walk(ctx context.Context, name string, members []PlanMember) (*l
 		}
 		targets := ask[next]
 		delete(ask, next)
-		plan, err := s.peers.Plan(ctx, next, targets, max(1, PlanLimit-len(l.going)))
+		plan, err := s.askPlan(ctx, next, targets, max(1, PlanLimit-len(l.going)))
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
 		if err != nil {
-			if ctx.Err() != nil {
-				return nil, err
-			}
 			l.unasked = append(l.unasked, next)
 			continue
 		}
@@ -229,7 +253,20 @@ func (s *Store) walk(ctx context.Context, name string, members []PlanMember) (*l
 		}
 	}
 	l.unasked = schema.SortedDeployments(l.unasked)
+	l.excuse(s.self, from)
 	return l, outsiders(name, blockers, l)
+}
+
+// askPlan gives one deployment a part of the time that is left, so that one which does not answer is named, and the
+// delete goes on.
+func (s *Store) askPlan(ctx context.Context, at schema.DeploymentID, targets []PlanTarget, limit int) (*Plan, error) {
+	patience := time.Second
+	if deadline, ok := ctx.Deadline(); ok {
+		patience = min(patience, time.Until(deadline)/4)
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	return s.peers.Plan(ctx, at, targets, limit)
 }
 
 func outsiders(name string, blockers []PlanBlocker, l *lookAhead) error {
