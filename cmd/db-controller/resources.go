@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -138,6 +139,10 @@ func readBody(cmd *cobra.Command, inline []string, file string) (*structpb.Struc
 	}
 	s, err := structpb.NewStruct(body)
 	if err != nil {
+		return nil, fmt.Errorf("the body: %w", err)
+	}
+	// Protobuf's JSON knows which numbers cannot be: it would write NaN as a string.
+	if _, err := json.Marshal(body); err != nil {
 		return nil, fmt.Errorf("the body: %w", err)
 	}
 	return s, nil

@@ -293,3 +293,123 @@ func TestABodyThatPostgreSQLCannotStoreIsBadInput(t *testing.T) {
 	require.ErrorAs(t, err, &invalid)
 	require.ErrorContains(t, err, "NUL character")
 }
+
+// z goes later because of b, and blocks a, which goes now: z is ACTIVE until then and may change its mind, so a waits.
+func TestAMemberWaitsForABlockerThatGoesLater_I2(t *testing.T) {
+	t.Parallel()
+	b := harness.NewBox(t, denseServices, nil, aWest)
+	name := func(s string) string { return "//" + aWest + "/targets/" + s }
+	b.MustPut(name("b"), nil)
+	b.MustPut(name("other"), nil)
+	b.MustPut(name("a"), body{"up": "targets/b"})
+	b.MustPut(name("z"), body{"later": "targets/b", "list": []any{"targets/a"}})
+	release := hold(t, b, aWest, `SELECT FROM dbcontroller.shadow WHERE name = 'targets/other' FOR UPDATE`)
+	saved := make(chan error)
+	go func() {
+		_, err := b.Put(name("z"), body{"list": []any{"targets/a", "targets/other"}}) // no longer goes with b
+		saved <- err
+	}()
+	stopped(t, b, aWest, 1) // it was compared with what is stored, and is about to be written
+	b.MustDelete(name("b"))
+	require.NotNil(t, b.Get(name("a")), "z refers to it")
+	release()
+	require.NoError(t, <-saved)
+	b.Settle()
+	b.Gone(name("b"))
+	require.Equal(t, shadow.Deleting, b.Get(name("a")).State)
+	b.MustDelete(name("z"))
+	b.Settle()
+	b.Gone(name("a"))
+	b.Audit()
+}
+
+// Only what was there before the look-ahead is excused.
+func TestABlockerThatComesAfterTheLookAheadIsNotExcused_I3(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	b.MustPut(target, nil)
+	b.MustPut(holder, body{"cascade": target})
+	b.Settle()
+	b.AfterPlan = func() {
+		b.AfterPlan = nil
+		b.MustPut(holder, body{"block": target}) // no longer cascades
+		_, err := b.Do(b.ID(bEast), schema.Confirm)
+		require.NoError(t, err)
+	}
+	_, err := b.Delete(target)
+	requireBlocked(t, err, holder)
+	b.Settle()
+	require.Equal(t, shadow.Active, b.Get(target).State)
+	b.Audit()
+}
+
+func TestABlockerIsExcusedThough(t *testing.T) {
+	t.Parallel()
+	both := body{"cascade": target, "block": target}
+	t.Run("it is not confirmed yet", func(t *testing.T) {
+		t.Parallel()
+		b := newBox(t, nil)
+		b.MustPut(target, nil)
+		b.MustPut(holder, both)
+		b.MustDelete(target)
+		b.Settle()
+		b.Gone(target, holder)
+		b.Audit()
+	})
+	t.Run("there are more than can be asked about", func(t *testing.T) {
+		t.Parallel()
+		b := newBox(t, nil)
+		b.MustPut(target, nil)
+		var writes []shadow.Write
+		for i := range 1100 {
+			writes = append(writes, shadow.Write{Name: fmt.Sprintf("holders/h%d", i), Body: both})
+		}
+		_, err := b.Stores[b.ID(bEast)].Save(context.Background(), writes)
+		require.NoError(t, err)
+		b.Settle()
+		b.MustDelete(target)
+		b.Settle()
+		b.Gone(target)
+		require.Zero(t, b.Count(bEast, "shadow"))
+		b.Audit()
+	})
+	t.Run("it is here and goes by way of another deployment", func(t *testing.T) {
+		t.Parallel()
+		b := newBox(t, nil)
+		there := "//" + aEast + "/targets/h"
+		b.MustPut(target, nil)
+		b.MustPut(there, body{"next": target})
+		b.MustPut(target2, body{"next": there, "peer": "targets/t"})
+		b.Settle()
+		b.MustDelete(target)
+		b.Settle()
+		b.Gone(target, target2, there)
+		b.Audit()
+	})
+}
+
+// A reader that pauses longer than changes are kept is told, not served with a gap.
+func TestAPausedReaderIsResetWhenItsChangesAreGone_I24(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	ctx, store := context.Background(), b.Stores[b.ID(aWest)]
+	paused, goOn, ended := make(chan struct{}), make(chan struct{}), make(chan error)
+	go func() {
+		ended <- store.WatchResources(ctx, "", "", func(e schema.Event[shadow.Resource]) error {
+			if e.EndOfSnapshot {
+				close(paused)
+				<-goOn
+			}
+			return nil
+		})
+	}()
+	<-paused
+	b.MustPut(target, nil)
+	_, err := b.Pools[b.ID(aWest)].Exec(ctx, `UPDATE dbcontroller.change SET changed_at = now() - interval '25 hours'`)
+	require.NoError(t, err)
+	_, err = store.Tidy(ctx)
+	require.NoError(t, err)
+	b.MustPut(target2, nil)
+	close(goOn)
+	require.ErrorIs(t, <-ended, shadow.ErrReset)
+}

@@ -34,6 +34,8 @@ type Box struct {
 	OnResolve   func(to schema.DeploymentID) error
 	// AfterEstablish, when set, comes between a successful answer and the holder's commit.
 	AfterEstablish func()
+	// AfterPlan, when set, comes between another deployment's plan and what the delete does with it.
+	AfterPlan func()
 }
 
 // BoxConfig is for stores that need other settings than the defaults.
@@ -225,7 +227,11 @@ func (p *boxPeers) Plan(ctx context.Context, at schema.DeploymentID, targets []s
 	if err != nil {
 		return nil, err
 	}
-	return store.Plan(ctx, targets, limit)
+	plan, err := store.Plan(ctx, targets, limit)
+	if hook := p.box.AfterPlan; hook != nil {
+		hook()
+	}
+	return plan, err
 }
 
 func (p *boxPeers) Confirm(ctx context.Context, to schema.DeploymentID, attempts []shadow.AttemptID) error {
