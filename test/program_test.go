@@ -156,13 +156,14 @@ func TestHealthAndMetrics(t *testing.T) {
 	require.Equal(t, "[+]postgres ok\n[+]version ok\nreadyz check passed\n", body)
 	out, err := run(t, "healthcheck", "--url", p.Deployments[id].HTTP+"/readyz")
 	require.NoError(t, err, out)
-	_, body = get("/metrics")
-	for _, want := range []string{
-		"dbcontroller_outstanding_work_up 1", `dbcontroller_watch_lag_seconds{deployment="devices.example.com/eastus2",watch="shadows"}`,
-		"dbcontroller_watch_primed", "grpc_server_handled_total", "go_goroutines",
-	} {
-		require.Contains(t, body, want)
-	}
+	want := []string{"dbcontroller_outstanding_work_up 1", `dbcontroller_watch_lag_seconds{deployment="devices.example.com/eastus2",watch="shadows"}`,
+		"dbcontroller_watch_primed", "grpc_server_handled_total", "go_goroutines"}
+	require.EventuallyWithT(t, func(c *assert.CollectT) { // the watches are opened while the process is ready already
+		_, body := get("/metrics")
+		for _, metric := range want {
+			require.Contains(c, body, metric)
+		}
+	}, 20*time.Second, 50*time.Millisecond)
 
 	// With the registry away, a controller starts from the environment that it kept.
 	require.NoError(t, p.Deployments[id].Kill())
