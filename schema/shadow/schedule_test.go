@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -412,4 +413,53 @@ func TestAPausedReaderIsResetWhenItsChangesAreGone_I24(t *testing.T) {
 	b.MustPut(target2, nil)
 	close(goOn)
 	require.ErrorIs(t, <-ended, shadow.ErrReset)
+}
+
+// Watches that meet a kind which another process stored need no second connection for its name.
+func TestAKindThatIsNewToTheProcessHangsNoWatch_I22(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, fewConnections)
+	b.MustPut(target, nil)
+	ctx, cancel := context.WithCancel(context.Background())
+	store := b.Stores[b.ID(aWest)]
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	const watches = 32
+	primed, seen := make(chan struct{}, watches), make(chan struct{}, watches)
+	for range watches {
+		wg.Go(func() {
+			_ = store.WatchResources(ctx, "", "", func(e schema.Event[shadow.Resource]) error {
+				if e.EndOfSnapshot {
+					primed <- struct{}{}
+				}
+				for _, r := range e.Items {
+					if r.Kind == "Fresh" {
+						seen <- struct{}{}
+					}
+				}
+				return nil
+			})
+		})
+	}
+	for range watches {
+		<-primed
+	}
+	newer := strings.Replace(services, "  - kind: Child\n", "  - kind: Fresh\n    patterns: [\"fresh/{fresh}\"]\n  - kind: Child\n", 1)
+	file, err := schema.ParseFile("services.yaml", strings.NewReader(newer))
+	require.NoError(t, err)
+	model, err := schema.NewModel(file.Services[0].ServiceVersion, file.Services)
+	require.NoError(t, err)
+	other := b.SecondProcess(aWest, shadow.Config{})
+	require.NoError(t, other.Switch(ctx, model))
+	_, err = other.Save(ctx, []shadow.Write{{Name: "fresh/f"}})
+	require.NoError(t, err)
+	store.Wake()
+	for range watches {
+		select {
+		case <-seen:
+		case <-time.After(20 * time.Second):
+			t.Fatal("a watch hangs")
+		}
+	}
 }
