@@ -23,7 +23,7 @@ import (
 // Role is what kind of party an identity is.
 type Role string
 
-// The roles. Own is a deployment speaking to itself, over its in-process channel or its own port.
+// The roles. A deployment that speaks to itself, over its in-process channel, has RoleDeployment too.
 const (
 	RoleDeployment Role = "deployment"
 	RoleUser       Role = "user"

@@ -58,7 +58,7 @@ SELECT uid, revision, generation, kind_id, 2, created_at, name, labels, body
 FROM going LEFT JOIN dbcontroller.resource r USING (id)`
 )
 
-// carryOut does what was decided. The members are locked; targets names what the unset references point to.
+// carryOut does what was decided. The members are locked.
 func (s *Store) carryOut(ctx context.Context, tx pgx.Tx, c *closure, v verdict) error {
 	if err := s.unset(ctx, tx, v.unset, s.memberNames(c)); err != nil {
 		return err

@@ -64,9 +64,9 @@ INSERT INTO dbcontroller.closing (target_id, delete_id, until) SELECT id, $2, no
 // Delete deletes a resource and what cascades with it. It is refused, changing nothing, with *BlockedError that names
 // the holders in the way. Blockades that stand in the way are first asked about: what was let go meanwhile, or was
 // never committed, does not block. What is undecided is waited for until the deadline (default
-// Config.DeleteTimeout), as a lock would be; what the deletion will take along in other deployments is walked over
-// first, so that a blocker there refuses it too; meanwhile the resource takes no new references, so that a busy one can
-// be deleted at all. When an undecided holder's deployment does not answer: *UnavailableError.
+// Config.DeleteTimeout), as a lock would be; meanwhile the resource takes no new references, so that a busy one can be
+// deleted at all. What the deletion will take along in other deployments is walked over first, so that a blocker there
+// refuses it too. When an undecided holder's deployment does not answer: *UnavailableError.
 func (s *Store) Delete(ctx context.Context, req DeleteRequest) (DeleteResult, error) {
 	v, err := s.current()
 	if err != nil {
@@ -161,6 +161,7 @@ func (s *Store) tryDelete(ctx context.Context, kindID int32, req DeleteRequest, 
 	)
 	errObstacle := errors.New("obstacle")
 	err := s.inTx(ctx, allFeeds, func(tx pgx.Tx) error {
+		result, found = DeleteResult{}, nil // of an earlier try
 		if _, err := tx.Exec(ctx, shortWaitSQL); err != nil {
 			return err
 		}

@@ -6,14 +6,17 @@
 //	save.go       create and update: references are established elsewhere, then all is written in one transaction
 //	establish.go  the other side of it
 //	blockade.go   confirm, release, and the answer to "is it still held?"
-//	delete.go     a user's delete; closure.go what goes with it; decide.go what may go and what has to wait
+//	request.go    a write that may be repeated because its answer was lost
+//	delete.go     a user's delete; closure.go what goes with it; decide.go what may go and what has to wait; carry.go
+//	              does what was decided; plan.go looks ahead over other deployments
 //	act.go        deletions seen in other deployments: cascade and unset
 //	finalise.go   the end of a resource that had to wait, and acknowledgements
 //	feed.go       watches; position.go says what a position is
 //
-// Locks. Everything runs at READ COMMITTED: a lock is taken in one statement, and what it protects is read in the
+// Locks. What writes runs at READ COMMITTED: a lock is taken in one statement, and what it protects is read in the
 // next, whose snapshot then sees everything that was committed before the lock was had. Who refers to a target holds
 // its shadow FOR SHARE; who removes or marks a resource holds FOR UPDATE; who removes a blockade holds FOR NO KEY
 // UPDATE. Targets are locked before their holders, and rows of one statement by id; what deadlocks all the same (a
 // cycle of references) PostgreSQL breaks, and the transaction is run again. No transaction is open during an RPC.
+// Snapshots of watches, and plans, read at REPEATABLE READ: they are of one moment, and decide nothing.
 package shadow

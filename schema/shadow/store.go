@@ -67,7 +67,7 @@ type Store struct {
 	selfID int32
 	// snapshots has a place for each snapshot of resources that may be under way.
 	snapshots chan struct{}
-	// tidied is how far Tidy has looked at foreign targets; guarded by its one caller.
+	// tidied is the last foreign target that Tidy has looked at.
 	tidied atomic.Int64
 	// The version that writes are validated with, or nil until Switch.
 	version atomic.Pointer[version]
