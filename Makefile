@@ -26,6 +26,7 @@ test-short: postgresql ## the tests without long races and whole processes
 
 bench: postgresql build ## measure beside native foreign keys; JSON lines, then a table
 	$(BIN) bench
+	$(GO) test -run '^$$' -bench . -benchmem ./constraint/cache ./schema/service
 
 generate: ## generate code from .proto files
 	$(BUF) generate

@@ -1,114 +1,260 @@
 package constraint
 
 import (
-	"maps"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/google/uuid"
 
+	"github.com/db-controller/db-controller/constraint/cache"
 	"github.com/db-controller/db-controller/schema"
 )
 
 // own is what this deployment has outstanding, of the node's shards.
 type own struct {
-	primed bool
-	work   map[int64]schema.Work
+	*cache.Cache[*schema.Work]
+	began time.Time // of the stream
 }
 
-func (o *own) take(e event) {
+func newOwn() *own {
+	return &own{Cache: cache.New(cache.Config[*schema.Work]{
+		Kind: "outstanding work",
+		ID:   func(w *schema.Work) string { return workID(w.Seq) },
+		// Work does not change; it is there, or it is done.
+		Version: func(*schema.Work) int64 { return 1 },
+	})}
+}
+
+func workID(seq int64) string { return strconv.FormatInt(seq, 10) }
+
+// take puts an event into the cache, and answers the work that was not known before: a watch that is opened again
+// replays nothing that has not changed.
+func (o *own) take(e event) (fresh []*schema.Work, err error) {
 	switch {
 	case e.started:
-		o.primed = false
-		clear(o.work)
+		o.Begin()
+		o.began = time.Now()
 	case e.lost:
-		o.primed = false
+		o.Lost()
 	}
-	for _, w := range e.work.Items {
-		o.work[w.Seq] = w
+	items := make([]*schema.Work, len(e.work.Items))
+	for i := range items {
+		items[i] = &e.work.Items[i]
 	}
+	fresh, err = o.Upsert(items...)
 	if e.work.EndOfSnapshot {
-		o.primed = true
+		o.End() // what is gone is found missing when its turn comes
+	}
+	return fresh, err
+}
+
+func (o *own) get(seq int64) (*schema.Work, bool) { return o.View().Get(workID(seq)) }
+
+func (o *own) done(seqs []int64) {
+	for _, seq := range seqs {
+		o.Delete(0, workID(seq))
 	}
 }
 
-// foreign is what one deployment has deleted and waits for us to act upon.
+// foreign is what one deployment has deleted and waits for us to act upon. What was acted upon stays until it is
+// acknowledged, so that a watch that is opened again brings only what is new.
 type foreign struct {
+	*cache.Cache[schema.Deletion]
 	subscription Subscription
 	run          *watchRun
-	primed       bool
+	began        time.Time // of the stream
 	// steps are deletions in the order of the watch, with the positions in between.
 	steps []step
-	// open tells that deletions were taken whose position has not come yet.
-	open bool
-	// failed are those that are tried again when retryAt has come; until they succeed, every acknowledgement excepts them.
-	failed  map[uuid.UUID]schema.Deletion
+	// acted are those that are done and wait for a position to be acknowledged with: the number that was acted upon.
+	acted map[uuid.UUID]int64
+	// failed are those that are tried again when retryAt has come, with the number that has failed; until they succeed,
+	// every acknowledgement excepts them.
+	failed  map[uuid.UUID]int64
 	retryAt time.Time
 	backoff backoff
-	// stream counts the streams of the watch: what a worker reports about an earlier one is not true of this one.
+	// stream counts the streams of the watch: a position of an earlier one is not acknowledged any more.
 	stream int
-	// position is the newest one that has been acknowledged.
+	// position is the newest one of this stream that has been acknowledged; open tells that deletions after it were taken.
+	position string
+	open     bool
+}
+
+// step is either deletions, by their keys, or the position after all deletions before it.
+type step struct {
+	keys     []deletionKey
 	position string
 }
 
-// step is either deletions, or the position after all deletions before it.
-type step struct {
-	deletions []schema.Deletion
-	position  string
+// deletionKey is of one time that a deletion has come: once it has come again, that counts.
+type deletionKey struct {
+	uid uuid.UUID
+	seq int64
 }
 
-func (f *foreign) take(e event) {
+func newForeign(s Subscription) *foreign {
+	return &foreign{
+		subscription: s, acted: map[uuid.UUID]int64{}, failed: map[uuid.UUID]int64{},
+		Cache: cache.New(cache.Config[schema.Deletion]{
+			Kind: "deletions of " + s.String(),
+			ID:   func(d schema.Deletion) string { return d.UID.String() },
+			// One that comes again has holders that were not there before: it has to be acted upon again.
+			Version: func(d schema.Deletion) int64 { return d.Seq },
+		}),
+	}
+}
+
+// take puts an event into the cache, and what was not known before behind the steps.
+func (f *foreign) take(e event) error {
 	switch {
 	case e.started:
-		f.primed, f.steps, f.open, f.position = false, nil, false, ""
-		clear(f.failed)
+		f.Begin()
+		f.began = time.Now()
+		f.steps = slices.DeleteFunc(f.steps, func(s step) bool { return s.position != "" })
+		f.position = ""
 		f.stream++
 	case e.lost:
-		f.primed = false
+		f.Lost()
 	}
-	switch d := e.deletion; {
-	case len(d.Items) > 0:
-		f.steps = append(f.steps, step{deletions: d.Items})
-	case d.Token == "":
-	case len(f.steps) > 0 || f.open: // an idle watch's position tells nothing new
-		f.steps = append(f.steps, step{position: d.Token})
+	fresh, err := f.Upsert(e.deletion.Items...)
+	if len(fresh) > 0 {
+		f.steps = append(f.steps, step{keys: keysOf(fresh)})
 	}
 	if e.deletion.EndOfSnapshot {
-		f.primed = true
-	}
-}
-
-// next takes about limit deletions off the front, and the newest position that all deletions before it have been taken
-// with; it is empty while the position has not come. A position in the middle stands for what lies before it: what
-// follows it is done as well, and told with the next one.
-func (f *foreign) next(limit int) (deletions []schema.Deletion, position string) {
-	n := 0
-	for ; n < len(f.steps) && (len(deletions) < limit || len(f.steps[n].deletions) == 0); n++ {
-		s := f.steps[n]
-		deletions = append(deletions, s.deletions...)
-		if f.open = s.position == ""; !f.open {
-			position = s.position
+		for _, d := range f.End() { // acknowledged by what reached it late, or called off
+			delete(f.acted, d.UID)
+			delete(f.failed, d.UID)
 		}
 	}
-	f.steps = f.steps[n:]
-	return deletions, position
+	if e.deletion.Token != "" && (f.open || len(f.steps) > 0 || f.Len() > len(f.failed)) { // that of an idle watch tells nothing new
+		f.steps = append(f.steps, step{position: e.deletion.Token})
+	}
+	return err
+}
+
+func keysOf(deletions []schema.Deletion) []deletionKey {
+	keys := make([]deletionKey, len(deletions))
+	for i, d := range deletions {
+		keys[i] = deletionKey{d.UID, d.Seq}
+	}
+	return keys
+}
+
+// batch is what one run is given.
+type batch struct {
+	stream int
+	// retry: the deletions failed before.
+	retry     bool
+	deletions []schema.Deletion
+	// position is acknowledged after the first deletions, as many as covered; empty while it has not come.
+	position string
+	covered  int
+	except   []uuid.UUID
 }
 
 // batch gives the next deletions to act upon, with the position to acknowledge after them and what to except: what
 // failed and is due again, and else what is new.
-func (f *foreign) batch(now time.Time) (deletions []schema.Deletion, position string, except []uuid.UUID, retry bool) {
+func (f *foreign) batch(now time.Time) (b batch) {
 	if len(f.failed) > 0 && !now.Before(f.retryAt) {
-		return slices.Collect(maps.Values(f.failed)), f.position, nil, true
+		b = f.again()
 	}
-	deletions, position = f.next(batchLimit)
+	if len(b.deletions) == 0 {
+		b = f.next(batchLimit)
+	}
 	trying := map[uuid.UUID]bool{}
-	for _, d := range deletions {
+	for _, d := range b.deletions {
 		trying[d.UID] = true
 	}
 	for uid := range f.failed {
 		if !trying[uid] {
-			except = append(except, uid)
+			b.except = append(b.except, uid)
 		}
 	}
-	return deletions, position, except, false
+	return b
+}
+
+// again gives what has failed. What has come again since stands among the steps; the others lie before the newest
+// position, unless that is open.
+func (f *foreign) again() batch {
+	b := batch{stream: f.stream, retry: true}
+	v := f.View()
+	for uid, seq := range f.failed {
+		if d, ok := v.Get(uid.String()); ok && d.Seq == seq {
+			b.deletions = append(b.deletions, d)
+		}
+	}
+	if !f.open && f.position != "" {
+		b.position, b.covered = f.position, len(b.deletions)
+	}
+	return b
+}
+
+// next takes about limit deletions off the front, and the newest position that all deletions before it have been taken
+// with. A position in the middle stands for what lies before it: what follows it is done as well, and told with the next
+// one.
+func (f *foreign) next(limit int) batch {
+	b, n := batch{stream: f.stream}, 0
+	for ; n < len(f.steps) && (len(b.deletions) < limit || len(f.steps[n].keys) == 0); n++ {
+		s := f.steps[n]
+		if b.deletions = append(b.deletions, f.known(s.keys)...); s.position != "" {
+			b.position, b.covered = s.position, len(b.deletions)
+		}
+		f.open = f.open || s.position == ""
+	}
+	f.steps = f.steps[n:]
+	return b
+}
+
+// known looks up what keys stand for, as far as that is still to be done.
+func (f *foreign) known(keys []deletionKey) (deletions []schema.Deletion) {
+	v := f.View()
+	for _, k := range keys {
+		if d, ok := v.Get(k.uid.String()); ok && d.Seq == k.seq && f.acted[k.uid] < k.seq {
+			deletions = append(deletions, d)
+		}
+	}
+	return deletions
+}
+
+// putBack lets a batch come again, first of all; its position only as long as its stream lasts.
+func (f *foreign) putBack(b batch) {
+	again := []step{{keys: keysOf(b.deletions[:b.covered])}}
+	if b.position != "" && b.stream == f.stream {
+		again = append(again, step{position: b.position})
+	}
+	again = append(again, step{keys: keysOf(b.deletions[b.covered:])})
+	f.steps = append(again, f.steps...)
+}
+
+// done takes what came of a batch: what failed is tried again later, and what is acknowledged is forgotten.
+func (f *foreign) done(b batch, failed map[uuid.UUID]error) {
+	if b.position != "" { // everything that was done before this batch lies before it
+		for uid, seq := range f.acted {
+			f.Delete(seq, uid.String())
+		}
+		clear(f.acted)
+		f.open = len(b.deletions) > b.covered
+		if b.stream == f.stream {
+			f.position = b.position
+		}
+	}
+	known := f.View()
+	for i, d := range b.deletions {
+		now, ok := known.Get(d.UID.String())
+		_, failing := failed[d.UID]
+		switch {
+		case !ok: // called off meanwhile
+			delete(f.failed, d.UID)
+		case failing:
+			delete(f.acted, d.UID)
+			f.failed[d.UID] = d.Seq
+		case now.Seq > d.Seq: // it has come again, and stands among the steps
+		case i < b.covered:
+			delete(f.failed, d.UID)
+			f.Delete(d.Seq, d.UID.String())
+		default:
+			delete(f.failed, d.UID)
+			f.acted[d.UID] = d.Seq
+		}
+	}
 }

@@ -22,7 +22,8 @@ type Watches interface {
 
 // OwnedPending settles what this deployment owes to others.
 type OwnedPending interface {
-	Handle(ctx context.Context, to schema.DeploymentID, work []schema.Work) error
+	// Handle answers the pieces of work that are to be tried again later.
+	Handle(ctx context.Context, to schema.DeploymentID, work []schema.Work) (left []int64, err error)
 	// Expired names the deployments to Resolve with.
 	Expired(ctx context.Context) ([]schema.DeploymentID, error)
 	Resolve(ctx context.Context, holder schema.DeploymentID) error
@@ -30,7 +31,7 @@ type OwnedPending interface {
 
 // OwnedDeleting ends deletions of this deployment.
 type OwnedDeleting interface {
-	Handle(ctx context.Context, work []schema.Work) error
+	Handle(ctx context.Context, to schema.DeploymentID, work []schema.Work) error
 }
 
 // SubscribedDeleting acts upon deletions seen in a deployment, and acknowledges them when a position is given. It
@@ -44,9 +45,17 @@ type Observer interface {
 	// HandlerRan is called after each run of a handler.
 	HandlerRan(handler string, deployment schema.DeploymentID, items int, took time.Duration, err error)
 	// WatchPrimed is called when a watch has reached its end of snapshot, and when it was lost.
-	WatchPrimed(watch string, deployment schema.DeploymentID, primed bool)
+	WatchPrimed(watch string, deployment schema.DeploymentID, p Primed)
 	// WatchHeard is called for everything that a watch delivers, bookmarks included.
 	WatchHeard(watch string, deployment schema.DeploymentID)
+}
+
+// Primed tells whether a watch has reached its end of snapshot, how many objects it knows of, and how long the snapshot
+// took.
+type Primed struct {
+	Done    bool
+	Objects int
+	Took    time.Duration
 }
 
 // Subscription is a deployment whose deletions are followed. One that differs in anything replaces the one before it.
@@ -83,7 +92,7 @@ type Node struct {
 	done   chan result
 
 	// Of the loop's goroutine alone.
-	own     own
+	own     *own
 	foreign map[schema.DeploymentID]*foreign
 	tasks   map[taskKey]*task
 	workers sync.WaitGroup
@@ -113,7 +122,7 @@ func New(cfg Config) (*Node, error) {
 		events: make(chan event),
 		// Unbuffered: a worker waits for the loop, which never waits for workers while it runs.
 		done:    make(chan result),
-		own:     own{work: map[int64]schema.Work{}},
+		own:     newOwn(),
 		foreign: map[schema.DeploymentID]*foreign{},
 		tasks:   map[taskKey]*task{},
 	}, nil
@@ -167,12 +176,14 @@ func (n *Node) converge(ctx context.Context, set []Subscription) {
 		if wanted[id] != f.subscription {
 			f.run.stop()
 			delete(n.foreign, id)
-			n.cfg.Observer.WatchPrimed("deletions", id, false)
+			n.cfg.Observer.WatchPrimed(deletionsWatch, id, Primed{})
 		}
 	}
 	for id, s := range wanted {
 		if n.foreign[id] == nil {
-			n.foreign[id] = &foreign{subscription: s, failed: map[uuid.UUID]schema.Deletion{}, run: n.watchForeign(ctx, id)}
+			f := newForeign(s)
+			f.run = n.watchForeign(ctx, id)
+			n.foreign[id] = f
 		}
 	}
 }
@@ -180,17 +191,15 @@ func (n *Node) converge(ctx context.Context, set []Subscription) {
 // take puts an event into its cache. Until the end of the snapshot nothing else happens with it.
 func (n *Node) take(e event) {
 	if e.from.IsZero() {
-		n.own.take(e)
-		if e.started {
-			for _, t := range n.tasks {
-				t.queue = nil // the new snapshot has what is left
-			}
+		fresh, err := n.own.take(e)
+		if err != nil {
+			n.cfg.Logger.Error("outstanding work that cannot be kept", zap.Error(err))
 		}
-		for _, w := range e.work.Items {
+		for _, w := range fresh {
 			n.task(taskOf(w)).add(w.Seq)
 		}
 		if e.work.EndOfSnapshot || e.lost {
-			n.cfg.Observer.WatchPrimed("shadows", n.cfg.Deployment, n.own.primed)
+			n.cfg.Observer.WatchPrimed(n.shadowsWatch(), n.cfg.Deployment, Primed{n.own.Primed(), n.own.Len(), time.Since(n.own.began)})
 		}
 		return
 	}
@@ -198,9 +207,11 @@ func (n *Node) take(e event) {
 	if f == nil || f.run != e.run {
 		return // of a watch that was stopped
 	}
-	f.take(e)
+	if err := f.take(e); err != nil {
+		n.cfg.Logger.Error("deletions that cannot be kept", zap.Error(err))
+	}
 	if e.deletion.EndOfSnapshot || e.lost {
-		n.cfg.Observer.WatchPrimed("deletions", e.from, f.primed)
+		n.cfg.Observer.WatchPrimed(deletionsWatch, e.from, Primed{f.Primed(), f.Len(), time.Since(f.began)})
 	}
 }
 
@@ -216,18 +227,20 @@ func (r *watchRun) stop() {
 }
 
 func (n *Node) watchOwn(ctx context.Context) *watchRun {
-	return n.keepWatching(ctx, schema.DeploymentID{}, func(ctx context.Context, run *watchRun) error {
+	return n.keepWatching(ctx, schema.DeploymentID{}, func(ctx context.Context, run *watchRun, heard func()) error {
 		return n.cfg.Watches.WatchShadows(ctx, n.cfg.Shards, func(e schema.Event[schema.Work]) error {
-			n.cfg.Observer.WatchHeard("shadows", n.cfg.Deployment)
+			heard()
+			n.cfg.Observer.WatchHeard(n.shadowsWatch(), n.cfg.Deployment)
 			return n.send(ctx, event{run: run, work: e})
 		})
 	})
 }
 
 func (n *Node) watchForeign(ctx context.Context, from schema.DeploymentID) *watchRun {
-	return n.keepWatching(ctx, from, func(ctx context.Context, run *watchRun) error {
+	return n.keepWatching(ctx, from, func(ctx context.Context, run *watchRun, heard func()) error {
 		return n.cfg.Watches.WatchDeletions(ctx, from, func(e schema.Event[schema.Deletion]) error {
-			n.cfg.Observer.WatchHeard("deletions", from)
+			heard()
+			n.cfg.Observer.WatchHeard(deletionsWatch, from)
 			return n.send(ctx, event{from: from, run: run, deletion: e})
 		})
 	})
@@ -235,7 +248,7 @@ func (n *Node) watchForeign(ctx context.Context, from schema.DeploymentID) *watc
 
 // keepWatching opens a watch again whenever it ends, each time with a new snapshot that replaces what was known. The
 // same stream primes and goes on.
-func (n *Node) keepWatching(ctx context.Context, from schema.DeploymentID, watch func(context.Context, *watchRun) error) *watchRun {
+func (n *Node) keepWatching(ctx context.Context, from schema.DeploymentID, watch func(ctx context.Context, run *watchRun, heard func()) error) *watchRun {
 	ctx, cancel := context.WithCancel(ctx)
 	run := &watchRun{cancel: cancel, done: make(chan struct{})}
 	log := n.cfg.Logger.With(zap.String("node", n.cfg.Name), zap.Stringer("deployment", from))
@@ -247,7 +260,7 @@ func (n *Node) keepWatching(ctx context.Context, from schema.DeploymentID, watch
 			if n.send(ctx, event{from: from, run: run, started: true}) != nil {
 				return
 			}
-			err := watch(ctx, run)
+			err := n.once(ctx, run, watch)
 			if ctx.Err() != nil || n.send(ctx, event{from: from, run: run, lost: true}) != nil {
 				return
 			}
@@ -265,6 +278,25 @@ func (n *Node) keepWatching(ctx context.Context, from schema.DeploymentID, watch
 	return run
 }
 
+// silence is how long a watch may say nothing, whose server speaks every few seconds: then its connection is half open, or
+// its server hangs.
+const silence = 30 * time.Second
+
+var errSilent = errors.New("nothing was heard for too long")
+
+// once follows one stream of a watch, until it ends or is silent for too long.
+func (n *Node) once(ctx context.Context, run *watchRun, watch func(ctx context.Context, run *watchRun, heard func()) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	silent := time.AfterFunc(silence, func() { cancel(errSilent) })
+	defer silent.Stop()
+	err := watch(ctx, run, func() { silent.Reset(silence) })
+	if errors.Is(context.Cause(ctx), errSilent) {
+		return errSilent
+	}
+	return err
+}
+
 func (n *Node) send(ctx context.Context, e event) error {
 	select {
 	case <-ctx.Done():
@@ -273,5 +305,11 @@ func (n *Node) send(ctx context.Context, e event) error {
 		return nil
 	}
 }
+
+// deletionsWatch names watches of other deployments for the observer: of each there is one. Every node has its own watch of
+// shadows.
+const deletionsWatch = "deletions"
+
+func (n *Node) shadowsWatch() string { return "shadows-" + n.cfg.Name }
 
 func (n *Node) String() string { return fmt.Sprintf("node %s of %s", n.cfg.Name, n.cfg.Deployment) }

@@ -3,202 +3,16 @@ package constraint_test
 import (
 	"context"
 	"errors"
-	"fmt"
-	"slices"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
-	"go.uber.org/zap"
 
 	"github.com/db-controller/db-controller/constraint"
 	"github.com/db-controller/db-controller/schema"
 )
-
-var (
-	self = schema.DeploymentID{Service: "b.example.com", Region: "us-west2"}
-	near = schema.DeploymentID{Service: "a.example.com", Region: "us-west2"}
-	far  = schema.DeploymentID{Service: "a.example.com", Region: "eastus2"}
-)
-
-// streams are watches whose events a test sends. A stream that is cut ends with an error and is opened again.
-type streams struct {
-	mu        sync.Mutex
-	work      chan schema.Event[schema.Work]
-	deletions map[schema.DeploymentID]chan schema.Event[schema.Deletion]
-	opened    map[string]int
-}
-
-func newStreams() *streams {
-	return &streams{
-		work: make(chan schema.Event[schema.Work]), opened: map[string]int{},
-		deletions: map[schema.DeploymentID]chan schema.Event[schema.Deletion]{near: make(chan schema.Event[schema.Deletion]), far: make(chan schema.Event[schema.Deletion])},
-	}
-}
-
-var errCut = errors.New("cut")
-
-func relay[T any](ctx context.Context, from chan schema.Event[T], deliver func(schema.Event[T]) error) error {
-	for {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case e := <-from:
-			if e.Token == "cut" {
-				return errCut
-			}
-			if err := deliver(e); err != nil {
-				return err
-			}
-		}
-	}
-}
-
-func (s *streams) count(name string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.opened[name]++
-}
-
-func (s *streams) WatchShadows(ctx context.Context, _ []uint32, deliver func(schema.Event[schema.Work]) error) error {
-	s.count("own")
-	return relay(ctx, s.work, deliver)
-}
-
-func (s *streams) WatchDeletions(ctx context.Context, from schema.DeploymentID, deliver func(schema.Event[schema.Deletion]) error) error {
-	s.count(from.String())
-	return relay(ctx, s.deletions[from], deliver)
-}
-
-// recorder is all three handlers.
-type recorder struct {
-	mu      sync.Mutex
-	log     []string
-	handle  func(ctx context.Context, what string) error
-	failed  map[uuid.UUID]error
-	expired []schema.DeploymentID
-}
-
-func (r *recorder) did(ctx context.Context, format string, args ...any) error {
-	what := fmt.Sprintf(format, args...)
-	r.mu.Lock()
-	r.log = append(r.log, what)
-	r.mu.Unlock()
-	if r.handle != nil {
-		return r.handle(ctx, what)
-	}
-	return nil
-}
-
-func (r *recorder) take() []string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	log := r.log
-	r.log = nil
-	return log
-}
-
-func seqs(work []schema.Work) (out []int64) {
-	for _, w := range work {
-		out = append(out, w.Seq)
-	}
-	return out
-}
-
-type pendingHandler struct{ *recorder }
-
-func (h pendingHandler) Handle(ctx context.Context, to schema.DeploymentID, work []schema.Work) error {
-	return h.did(ctx, "pending %s %v", to.Region, seqs(work))
-}
-
-func (h pendingHandler) Expired(context.Context) ([]schema.DeploymentID, error) {
-	return h.expired, nil
-}
-
-func (h pendingHandler) Resolve(ctx context.Context, holder schema.DeploymentID) error {
-	return h.did(ctx, "resolve %s", holder.Region)
-}
-
-type deletingHandler struct{ *recorder }
-
-func (h deletingHandler) Handle(ctx context.Context, work []schema.Work) error {
-	return h.did(ctx, "deleting %v", seqs(work))
-}
-
-type subscribedHandler struct{ *recorder }
-
-func (h subscribedHandler) Handle(ctx context.Context, from schema.DeploymentID, deletions []schema.Deletion, position string, earlier []uuid.UUID) (map[uuid.UUID]error, error) {
-	var names []string
-	failed := map[uuid.UUID]error{}
-	h.mu.Lock()
-	for _, d := range deletions {
-		names = append(names, d.Name)
-		if err := h.failed[d.UID]; err != nil {
-			failed[d.UID] = err
-		}
-	}
-	h.mu.Unlock()
-	slices.Sort(names)
-	return failed, h.did(ctx, "subscribed %s %v %q except %d", from.Region, names, position, len(earlier))
-}
-
-func (r *recorder) HandlerRan(string, schema.DeploymentID, int, time.Duration, error) {}
-func (r *recorder) WatchPrimed(string, schema.DeploymentID, bool)                     {}
-func (r *recorder) WatchHeard(string, schema.DeploymentID)                            {}
-
-// inNode runs a node in a bubble of synctest, where time is the test's, and which fails when a goroutine is left.
-func inNode(t *testing.T, test func(s *streams, r *recorder)) {
-	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
-		s, r := newStreams(), &recorder{}
-		subscriptions := make(chan []constraint.Subscription)
-		node, err := constraint.New(constraint.Config{
-			Name: "0", Deployment: self, Shards: []uint32{0}, Subscriptions: subscriptions, Watches: s, Observer: r, Logger: zap.NewNop(), Sweeps: true,
-			Pending: pendingHandler{r}, Deleting: deletingHandler{r}, Subscribed: subscribedHandler{r},
-		})
-		require.NoError(t, err)
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error)
-		go func() { done <- node.Run(ctx) }()
-		subscriptions <- []constraint.Subscription{{DeploymentID: near}, {DeploymentID: far}}
-		test(s, r)
-		cancel()
-		require.NoError(t, <-done)
-	})
-}
-
-func work(action schema.Action, to schema.DeploymentID, seqs ...int64) schema.Event[schema.Work] {
-	e := schema.Event[schema.Work]{}
-	for _, seq := range seqs {
-		e.Items = append(e.Items, schema.Work{Seq: seq, Action: action, Deployment: to})
-	}
-	return e
-}
-
-func deletion(names ...string) schema.Event[schema.Deletion] {
-	e := schema.Event[schema.Deletion]{}
-	for _, name := range names {
-		e.Items = append(e.Items, schema.Deletion{Name: name, UID: uidOf(name)})
-	}
-	return e
-}
-
-func uidOf(name string) uuid.UUID { return uuid.NewSHA1(uuid.NameSpaceURL, []byte(name)) }
-
-func endOfWork() schema.Event[schema.Work] {
-	return schema.Event[schema.Work]{EndOfSnapshot: true, Token: "w"}
-}
-
-func endOfDeletions(token string) schema.Event[schema.Deletion] {
-	return schema.Event[schema.Deletion]{EndOfSnapshot: true, Token: token}
-}
-
-func bookmark(token string) schema.Event[schema.Deletion] {
-	return schema.Event[schema.Deletion]{Token: token}
-}
 
 func TestNothingRunsBeforeTheOwnEndOfSnapshot(t *testing.T) {
 	inNode(t, func(s *streams, r *recorder) {
@@ -450,5 +264,75 @@ func TestAResultOfALostStreamIsDropped(t *testing.T) {
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		require.Equal(t, []string{`subscribed us-west2 [x y] "p2" except 0`}, r.take())
+	})
+}
+
+// Work that waits for something (an owner that may still come) waits by itself, longer each time, and delays nothing.
+func TestWorkThatIsLeftWaitsByItself_I20(t *testing.T) {
+	inNode(t, func(s *streams, r *recorder) {
+		r.waiting = map[int64]bool{1: true, 2: true}
+		s.work <- endOfWork()
+		s.work <- work(schema.CheckOwners, near, 1, 2, 3)
+		synctest.Wait()
+		require.Equal(t, []string{"pending us-west2 [1 2 3]"}, r.take())
+		s.work <- work(schema.CheckOwners, near, 4)
+		s.work <- work(schema.Confirm, near, 5)
+		synctest.Wait()
+		require.ElementsMatch(t, []string{"pending us-west2 [4]", "pending us-west2 [5]"}, r.take(), "at once")
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		tries := r.take()
+		require.Greater(t, len(tries), 8)
+		require.Less(t, len(tries), 60, "with a growing pause, of ten seconds at most")
+		r.mu.Lock()
+		delete(r.waiting, 1)
+		r.mu.Unlock()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		r.take()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		for _, try := range r.take() {
+			require.Equal(t, "pending us-west2 [2]", try, "what is done is not tried again")
+		}
+		s.work <- schema.Event[schema.Work]{Token: "cut"} // a new stream has what is left
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		r.take()
+		s.work <- endOfWork()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		require.Empty(t, r.take())
+	})
+}
+
+// A deployment that switched its version, or moved, is watched anew; the others' watches go on.
+func TestAForeignSwitchRenewsOnlyThatSubscription(t *testing.T) {
+	inSubscribedNode(t, func(s *streams, r *recorder, subscriptions chan<- []constraint.Subscription) {
+		opened := func(d schema.DeploymentID) int {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return s.opened[d.String()]
+		}
+		s.work <- endOfWork()
+		s.deletions[near] <- endOfDeletions("p1")
+		s.deletions[far] <- endOfDeletions("q1")
+		subscriptions <- []constraint.Subscription{{DeploymentID: near, Version: "v2"}, {DeploymentID: far}}
+		synctest.Wait()
+		require.Equal(t, 2, opened(near))
+		require.Equal(t, 1, opened(far))
+		s.deletions[near] <- deletion("x")
+		synctest.Wait()
+		require.Empty(t, r.take(), "the new watch is not primed yet")
+		s.deletions[near] <- endOfDeletions("p2")
+		synctest.Wait()
+		require.Equal(t, []string{`subscribed us-west2 [x] "p2" except 0`}, r.take())
+		subscriptions <- []constraint.Subscription{{DeploymentID: far}}
+		synctest.Wait()
+		require.Equal(t, 1, opened(far))
+		s.deletions[far] <- deletion("y")
+		s.deletions[far] <- bookmark("q2")
+		synctest.Wait()
+		require.NotEmpty(t, r.take())
 	})
 }

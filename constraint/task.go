@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"runtime/debug"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -20,9 +21,14 @@ type taskKind string
 
 const (
 	pending    taskKind = "owned_pending"
+	owning     taskKind = "owned_pending_owners"
+	upgrading  taskKind = "owned_pending_upgrade"
+	deriving   taskKind = "owned_pending_derive"
+	retiring   taskKind = "owned_pending_retire"
 	resolving  taskKind = "owned_pending_resolve"
 	sweeping   taskKind = "owned_pending_sweep"
 	deleting   taskKind = "owned_deleting"
+	disowning  taskKind = "owned_deleting_owners"
 	subscribed taskKind = "subscribed_deleting"
 )
 
@@ -32,23 +38,87 @@ type taskKey struct {
 	deployment schema.DeploymentID
 }
 
-func taskOf(w schema.Work) taskKey {
-	if w.Action == schema.Finalise {
-		return taskKey{deleting, w.Deployment}
+// kinds of work that is a task of its own, so that what waits or takes long delays nothing else.
+var kinds = map[schema.Action]taskKind{
+	schema.Finalise: deleting, schema.DropOwners: disowning, schema.CheckOwners: owning,
+	schema.UpgradeOwners: upgrading, schema.Derive: deriving, schema.Retire: retiring,
+}
+
+func (k taskKey) String() string { return string(k.kind) + " " + k.deployment.String() }
+
+func taskOf(w *schema.Work) taskKey {
+	if kind, ok := kinds[w.Action]; ok {
+		return taskKey{kind, w.Deployment}
 	}
 	return taskKey{pending, w.Deployment}
 }
 
 // task is what waits to be done, and whether a worker is at it. It holds keys; what they stand for is in the caches.
 type task struct {
-	queue   []int64 // in the order of arrival; of pending and deleting
-	wanted  bool    // of resolving and sweeping
+	queue []int64 // in the order of arrival; not of resolving, sweeping and subscribed
+	// later are keys that have to wait, each by itself; the first of them until due, which is zero when none waits.
+	later   map[int64]*postponed
+	due     time.Time
+	wanted  bool // of resolving and sweeping
 	running bool
 	backoff backoff
 	notYet  time.Time
 }
 
+// postponed is a key that is tried again when due.
+type postponed struct {
+	backoff backoff
+	due     time.Time
+	queued  bool
+}
+
 func (t *task) add(seq int64) { t.queue = append(t.queue, seq) }
+
+// postpone lets keys wait, each time longer.
+func (t *task) postpone(seqs []int64, now time.Time) {
+	if t.later == nil {
+		t.later = map[int64]*postponed{}
+	}
+	for _, seq := range seqs {
+		p := t.later[seq]
+		if p == nil {
+			p = &postponed{}
+			t.later[seq] = p
+		}
+		p.due, p.queued = now.Add(p.backoff.next()), false
+		if t.due.IsZero() || p.due.Before(t.due) {
+			t.due = p.due
+		}
+	}
+}
+
+// settle forgets what is done, and lets the rest wait.
+func (t *task) settle(own *own, r result) {
+	done := slices.DeleteFunc(slices.Clone(r.seqs), func(seq int64) bool { return slices.Contains(r.left, seq) })
+	own.done(done)
+	for _, seq := range done {
+		delete(t.later, seq)
+	}
+	t.postpone(r.left, time.Now())
+}
+
+// resume queues the keys that are due.
+func (t *task) resume(now time.Time) {
+	if t.due.IsZero() || t.due.After(now) {
+		return
+	}
+	t.due = time.Time{}
+	for seq, p := range t.later {
+		switch {
+		case p.queued:
+		case !p.due.After(now):
+			p.queued = true
+			t.add(seq)
+		case t.due.IsZero() || p.due.Before(t.due):
+			t.due = p.due
+		}
+	}
+}
 
 func (n *Node) task(k taskKey) *task {
 	t := n.tasks[k]
@@ -63,28 +133,26 @@ func (n *Node) task(k taskKey) *task {
 type result struct {
 	key    taskKey
 	seqs   []int64
+	left   []int64 // of seqs: to be tried again later
 	items  int
 	took   time.Duration
 	err    error
 	expire []schema.DeploymentID // of sweeping: who has to be asked
 	// Of subscribed.
-	run       *watchRun
-	stream    int
-	retry     bool // of what failed before
-	deletions []schema.Deletion
-	position  string
-	failed    map[uuid.UUID]error
+	run    *watchRun
+	batch  batch
+	failed map[uuid.UUID]error
 }
 
 // start gives every task that can run to a worker, and tells when to look again.
 func (n *Node) start(ctx context.Context) time.Duration {
 	const idle = time.Hour
-	if !n.own.primed {
+	if !n.own.Primed() {
 		return idle
 	}
 	now, soonest := time.Now(), idle
 	for k, f := range n.foreign {
-		if !f.primed {
+		if !f.Primed() {
 			continue
 		}
 		if due := f.retryAt.Sub(now); len(f.steps) > 0 || len(f.failed) > 0 && due <= 0 {
@@ -94,6 +162,9 @@ func (n *Node) start(ctx context.Context) time.Duration {
 		}
 	}
 	for k, t := range n.tasks {
+		if t.resume(now); !t.due.IsZero() {
+			soonest = min(soonest, t.due.Sub(now))
+		}
 		if t.running || !t.wanted && len(t.queue) == 0 {
 			continue
 		}
@@ -123,21 +194,22 @@ func (n *Node) batch(k taskKey, t *task) func(context.Context, *result) error {
 		return func(ctx context.Context, _ *result) error { return n.cfg.Pending.Resolve(ctx, k.deployment) }
 	case subscribed:
 		return n.deletions(k)
-	default: // pending and deleting
+	default: // has a queue
 	}
 	work := n.queued(t)
 	if len(work) == 0 {
 		return nil
 	}
-	return func(ctx context.Context, r *result) error {
+	return func(ctx context.Context, r *result) (err error) {
 		r.items = len(work)
 		for _, w := range work {
 			r.seqs = append(r.seqs, w.Seq)
 		}
-		if k.kind == deleting {
-			return n.cfg.Deleting.Handle(ctx, work)
+		if k.kind == deleting || k.kind == disowning {
+			return n.cfg.Deleting.Handle(ctx, k.deployment, work)
 		}
-		return n.cfg.Pending.Handle(ctx, k.deployment, work)
+		r.left, err = n.cfg.Pending.Handle(ctx, k.deployment, work)
+		return err
 	}
 }
 
@@ -147,9 +219,12 @@ func (n *Node) queued(t *task) []schema.Work {
 	taken := map[int64]bool{} // a key may stand twice: a failed run put it back, and a new snapshot had it as well
 	i := 0
 	for ; i < len(t.queue) && len(work) < batchLimit; i++ {
-		if w, ok := n.own.work[t.queue[i]]; ok && !taken[w.Seq] {
+		w, ok := n.own.get(t.queue[i])
+		if !ok {
+			delete(t.later, t.queue[i]) // somebody else has done it
+		} else if !taken[w.Seq] {
 			taken[w.Seq] = true
-			work = append(work, w)
+			work = append(work, *w)
 		}
 	}
 	if t.queue = t.queue[i:]; len(t.queue) == 0 {
@@ -160,17 +235,16 @@ func (n *Node) queued(t *task) []schema.Work {
 
 func (n *Node) deletions(k taskKey) func(context.Context, *result) error {
 	f := n.foreign[k.deployment]
-	if f == nil || !f.primed {
+	if f == nil || !f.Primed() {
 		return nil
 	}
-	deletions, position, except, retry := f.batch(time.Now())
-	if len(deletions) == 0 && position == "" {
+	b, run := f.batch(time.Now()), f.run
+	if len(b.deletions) == 0 && b.position == "" {
 		return nil
 	}
-	run, stream := f.run, f.stream
 	return func(ctx context.Context, r *result) (err error) {
-		r.run, r.stream, r.retry, r.deletions, r.position, r.items = run, stream, retry, deletions, position, len(deletions)
-		r.failed, err = n.cfg.Subscribed.Handle(ctx, k.deployment, deletions, position, except)
+		r.run, r.batch, r.items = run, b, len(b.deletions)
+		r.failed, err = n.cfg.Subscribed.Handle(ctx, k.deployment, b.deletions, b.position, b.except)
 		return err
 	}
 }
@@ -206,9 +280,7 @@ func (n *Node) finish(r result) {
 	if r.err == nil {
 		t.backoff.reset()
 		t.notYet = time.Time{}
-		for _, seq := range r.seqs {
-			delete(n.own.work, seq)
-		}
+		t.settle(n.own, r)
 	} else {
 		wait := t.backoff.next()
 		t.notYet = time.Now().Add(wait)
@@ -220,38 +292,26 @@ func (n *Node) finish(r result) {
 	for _, holder := range r.expire {
 		n.task(taskKey{resolving, holder}).wanted = true
 	}
-	if f := n.foreign[r.key.deployment]; f != nil && r.run != nil && f.run == r.run && f.stream == r.stream {
+	if f := n.foreign[r.key.deployment]; f != nil && r.run != nil && f.run == r.run {
 		n.acted(f, r)
 	}
 }
 
 // acted takes the result of a subscribed deleting run.
 func (n *Node) acted(f *foreign, r result) {
-	if r.err != nil && r.retry {
-		f.retryAt = time.Now().Add(f.backoff.next()) // they are still among the failed
+	if r.err != nil && !r.batch.retry {
+		f.putBack(r.batch)
 		return
 	}
-	if r.err != nil {
-		// Back to the front: the same deletions, and the same position after them.
-		again := []step{{deletions: r.deletions}}
-		if r.position != "" {
-			again = append(again, step{position: r.position})
-		}
-		f.steps = append(again, f.steps...)
-		return
-	}
-	if r.position != "" {
-		f.position = r.position
-	}
-	for _, d := range r.deletions {
-		if cause, ok := r.failed[d.UID]; ok {
-			f.failed[d.UID] = d
-			n.cfg.Logger.Warn("a deletion cannot be carried out here yet", zap.String("name", d.Name), zap.Error(cause))
-		} else {
-			delete(f.failed, d.UID)
+	if r.err == nil {
+		f.done(r.batch, r.failed)
+		for _, d := range r.batch.deletions {
+			if cause := r.failed[d.UID]; cause != nil {
+				n.cfg.Logger.Warn("a deletion cannot be carried out here yet", zap.String("name", d.Name), zap.Error(cause))
+			}
 		}
 	}
-	if len(r.failed) > 0 {
+	if r.err != nil || len(r.failed) > 0 {
 		f.retryAt = time.Now().Add(f.backoff.next())
 	} else if len(f.failed) == 0 {
 		f.backoff.reset()

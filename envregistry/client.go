@@ -1,5 +1,5 @@
-// Package envregistry is the client of the environment registry: it registers its own deployment and delivers the
-// newest environment of all. The registry is advisory: while it is away the last environment counts, which is kept in
+// Package envregistry is the client of the environment registry: it delivers the newest environment of all deployments,
+// and registers its own one when it speaks for it. The registry is advisory: while it is away the last environment counts, which is kept in
 // the deployment's own database.
 package envregistry
 
@@ -8,10 +8,14 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/db-controller/db-controller/schema"
 	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
@@ -37,22 +41,36 @@ type Config struct {
 
 // Client follows the registry. Run it once.
 type Client struct {
-	cfg        Config
-	registry   registryv1.RegistryServiceClient
-	generation int64
-	out        chan *schema.Environment
+	cfg      Config
+	registry registryv1.RegistryServiceClient
+	out      chan *schema.Environment
+
+	leads atomic.Bool
+	// One place: that leads has become true. Sent by Lead, received by the stream that runs, or by the next one.
+	began chan struct{}
 }
 
-// New makes a client. Of two processes that register the same deployment, the one made later counts.
+// New makes a client.
 func New(cfg Config) (*Client, error) {
 	if cfg.Registry == nil || cfg.Keeper == nil || cfg.Logger == nil || cfg.Address == "" {
 		return nil, errors.New("a registry client needs a connection, a keeper, a logger and its own address")
 	}
 	return &Client{
-		cfg: cfg, registry: registryv1.NewRegistryServiceClient(cfg.Registry), generation: time.Now().UnixMilli(),
+		cfg: cfg, registry: registryv1.NewRegistryServiceClient(cfg.Registry), began: make(chan struct{}, 1),
 		// One place, which holds the newest environment: sent by Run, which takes an older one out first; closed by nobody.
 		out: make(chan *schema.Environment, 1),
 	}, nil
+}
+
+// Lead tells that this process speaks for the deployment, or does not any more: the registry has the address of the one
+// that does. Of two that believe it, the one that began later counts.
+func (c *Client) Lead(leads bool) {
+	if c.leads.Store(leads); leads {
+		select {
+		case c.began <- struct{}{}:
+		default: // it is told already
+		}
+	}
 }
 
 // Environments delivers whole environments, the newest only: what a slow reader missed is in the next one.
@@ -68,11 +86,16 @@ func (c *Client) Run(ctx context.Context) error {
 	case kept != nil:
 		c.publish(kept)
 	}
-	for wait := 100 * time.Millisecond; ctx.Err() == nil; wait = min(2*wait, 5*time.Second) {
+	b := newBuilder()
+	for wait := 100 * time.Millisecond; ctx.Err() == nil; wait = min(max(2*wait, 100*time.Millisecond), 5*time.Second) {
 		began := time.Now()
-		lost := c.follow(ctx)
+		lost := c.follow(ctx, b)
 		if ctx.Err() != nil {
 			break
+		}
+		if errors.Is(lost, errLeads) {
+			wait = 0
+			continue
 		}
 		if time.Since(began) > 10*time.Second {
 			wait = 100 * time.Millisecond
@@ -94,35 +117,76 @@ func (c *Client) publish(env *schema.Environment) {
 	c.out <- env
 }
 
-// follow registers, then watches until the stream ends.
-func (c *Client) follow(ctx context.Context) error {
-	d := c.cfg.Deployment
+// silence is how long a watch may say nothing, whose server speaks every few seconds: then its connection is half open,
+// or its server hangs.
+const silence = 30 * time.Second
+
+var errSilent = errors.New("nothing was heard for too long")
+
+// errLeads ends a stream so that the deployment is registered before the next one.
+var errLeads = errors.New("this process speaks for its deployment now")
+
+// register tells where the deployment is reached. What it fails with is told, and the environment is followed all the
+// same: it may say more.
+func (c *Client) register(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
 	_, err := c.registry.RegisterDeployment(ctx, &registryv1.RegisterDeploymentRequest{
-		Service: d.Service, Region: d.Region, Address: c.cfg.Address, Generation: c.generation,
+		Service: c.cfg.Deployment.Service, Region: c.cfg.Deployment.Region, Address: c.cfg.Address, Generation: time.Now().UnixMilli(),
 	})
-	if err != nil {
-		return err
+	if err != nil && ctx.Err() == nil {
+		c.cfg.Logger.Warn("the deployment could not be registered; others may not reach it", zap.Error(err))
 	}
-	stream, err := c.registry.WatchEnvironment(ctx, &registryv1.WatchEnvironmentRequest{})
-	if err != nil {
-		return err
+}
+
+// follow watches until the stream ends: on from where the one before it was, if it can.
+func (c *Client) follow(ctx context.Context, b *builder) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	silent := time.AfterFunc(silence, func() { cancel(errSilent) })
+	defer silent.Stop()
+	var leads sync.WaitGroup
+	defer leads.Wait()
+	defer cancel(nil)
+	leads.Go(func() {
+		select {
+		case <-c.began:
+			cancel(errLeads)
+		case <-ctx.Done():
+		}
+	})
+	if c.leads.Load() {
+		c.register(ctx)
 	}
-	b := newBuilder()
+	stream, err := c.registry.WatchEnvironment(ctx, &registryv1.WatchEnvironmentRequest{ResumeToken: b.begin()})
+	if err != nil {
+		return errors.Join(err, context.Cause(ctx))
+	}
 	for {
 		msg, err := stream.Recv()
 		if err != nil {
-			return err
+			if status.Code(err) == codes.OutOfRange {
+				b.token = "" // the next stream begins with a snapshot
+			}
+			return errors.Join(err, context.Cause(ctx))
 		}
+		silent.Reset(silence)
 		// Between the end of the snapshot and each bookmark the environment is whole; only then it is told.
 		whole, changed := b.take(msg)
-		if !whole || !changed {
+		if !whole || !changed && !b.unkept {
 			continue
 		}
 		env := b.build()
-		if err := c.cfg.Keeper.KeepEnvironment(ctx, env); err != nil {
-			c.cfg.Logger.Warn("the environment could not be kept for the next start", zap.Error(err))
+		err = c.cfg.Keeper.KeepEnvironment(ctx, env)
+		if b.unkept = err != nil; b.unkept {
+			c.cfg.Logger.Warn("the environment could not be kept for the next start, it is tried again", zap.Error(err))
 		}
-		c.publish(env)
+		if changed {
+			c.publish(env)
+		}
+		if d, ok := env.Deployment(c.cfg.Deployment); ok && c.leads.Load() && d.Address != c.cfg.Address {
+			c.register(ctx)
+		}
 	}
 }
 
@@ -132,13 +196,29 @@ type builder struct {
 	services    map[schema.ServiceVersion]*schema.Descriptor
 	deployments map[schema.DeploymentID]schema.Deployment
 	revision    int64
-	changed     bool
+	// token is of the last moment at which it was whole; empty before the first one.
+	token   string
+	changed bool
+	// unkept: it could not be kept for the next start yet.
+	unkept bool
 }
 
 func newBuilder() *builder {
-	return &builder{regions: map[string]bool{}, services: map[schema.ServiceVersion]*schema.Descriptor{}, deployments: map[schema.DeploymentID]schema.Deployment{}}
+	b := &builder{}
+	b.begin()
+	return b
 }
 
+// begin prepares for a new stream, and answers the token that it goes on from. Without one it begins with everything,
+// and what it does not send is gone.
+func (b *builder) begin() string {
+	if b.token == "" {
+		*b = builder{regions: map[string]bool{}, services: map[schema.ServiceVersion]*schema.Descriptor{}, deployments: map[schema.DeploymentID]schema.Deployment{}}
+	}
+	return b.token
+}
+
+// take tells whether the environment is whole now, and whether it is another one than when it was so before.
 func (b *builder) take(msg *registryv1.WatchEnvironmentResponse) (whole, changed bool) {
 	switch e := msg.GetEvent().(type) {
 	case *registryv1.WatchEnvironmentResponse_Upsert:
@@ -146,15 +226,18 @@ func (b *builder) take(msg *registryv1.WatchEnvironmentResponse) (whole, changed
 	case *registryv1.WatchEnvironmentResponse_Delete:
 		b.set(e.Delete, false)
 	case *registryv1.WatchEnvironmentResponse_EndOfSnapshot_:
-		b.revision = e.EndOfSnapshot.GetRevision()
+		b.revision, b.token = max(b.revision, e.EndOfSnapshot.GetRevision()), e.EndOfSnapshot.GetResumeToken()
 		b.changed = false
 		return true, true
 	case *registryv1.WatchEnvironmentResponse_Bookmark_:
-		b.revision = e.Bookmark.GetRevision()
+		if b.token == "" {
+			return false, false // the snapshot has not ended
+		}
+		b.revision, b.token = max(b.revision, e.Bookmark.GetRevision()), e.Bookmark.GetResumeToken()
 		changed, b.changed = b.changed, false
 		return true, changed
 	}
-	return false, false
+	return false, false // a newer server may say more
 }
 
 func (b *builder) set(c *registryv1.WatchEnvironmentResponse_Change, present bool) {

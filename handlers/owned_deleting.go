@@ -2,34 +2,76 @@ package handlers
 
 import (
 	"context"
+	"fmt"
+
+	"github.com/google/uuid"
 
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/shadow"
 )
 
 // DeletingStore removes resources in DELETING that wait for nothing any more.
 type DeletingStore interface {
 	Finalise(ctx context.Context, seqs []int64) (removed int, err error)
+	Disowned(ctx context.Context, to schema.DeploymentID, seqs []int64) (*shadow.Disowned, error)
+	OwneesTold(ctx context.Context, d *shadow.Disowned) error
+}
+
+// OwneesPeers tells other deployments what happens to their resources' owners.
+type OwneesPeers interface {
+	DropOwners(ctx context.Context, at schema.DeploymentID, deleted []uuid.UUID, letGo []shadow.LetGo) (failed []uuid.UUID, more bool, err error)
 }
 
 // OwnedDeleting brings deletions of this deployment to their end.
 type OwnedDeleting struct {
 	Store DeletingStore
+	Peers OwneesPeers
 }
 
-// Handle looks again at what some work is about. Where one piece of work makes the batch fail, the others go on
-// without it (I20); its error is answered.
-func (h *OwnedDeleting) Handle(ctx context.Context, work []schema.Work) error {
+// Handle looks again at resources in DELETING, and tells a deployment which owners of its resources are deleted. The
+// work of one call is of one of the two.
+func (h *OwnedDeleting) Handle(ctx context.Context, to schema.DeploymentID, work []schema.Work) error {
 	seqs := make([]int64, len(work))
 	for i, w := range work {
 		seqs[i] = w.Seq
 	}
-	_, err := h.Store.Finalise(ctx, seqs)
-	if err == nil || len(work) == 1 || ctx.Err() != nil {
+	if len(work) > 0 && work[0].Action == schema.DropOwners {
+		return h.dropOwners(ctx, to, seqs)
+	}
+	return h.finalise(ctx, seqs)
+}
+
+// dropOwners lets a deployment drop deleted owners, and what has lost its last one. The owners wait for its answer.
+func (h *OwnedDeleting) dropOwners(ctx context.Context, to schema.DeploymentID, seqs []int64) error {
+	d, err := h.Store.Disowned(ctx, to, seqs)
+	if err != nil {
 		return err
 	}
-	half := len(work) / 2
-	first := h.Handle(ctx, work[:half])
-	if second := h.Handle(ctx, work[half:]); first == nil {
+	var failed []uuid.UUID
+	for more := len(d.UIDs) > 0; more; {
+		if failed, more, err = h.Peers.DropOwners(ctx, to, d.UIDs, nil); err != nil {
+			return fmt.Errorf("drop owners at %s: %w", to, err)
+		}
+	}
+	if err := h.Store.OwneesTold(ctx, d.Except(failed)); err != nil {
+		return err
+	}
+	if len(failed) > 0 {
+		return fmt.Errorf("drop owners at %s: ownees of %d of them could not be handled there", to, len(failed))
+	}
+	return nil
+}
+
+// finalise removes what waits for nothing any more. Where one piece of work makes the batch fail, the others go on
+// without it (I20); its error is answered.
+func (h *OwnedDeleting) finalise(ctx context.Context, seqs []int64) error {
+	_, err := h.Store.Finalise(ctx, seqs)
+	if err == nil || len(seqs) == 1 || ctx.Err() != nil {
+		return err
+	}
+	half := len(seqs) / 2
+	first := h.finalise(ctx, seqs[:half])
+	if second := h.finalise(ctx, seqs[half:]); first == nil {
 		return second
 	}
 	return first

@@ -2,8 +2,11 @@ package handlers
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
+
+	"github.com/google/uuid"
 
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/shadow"
@@ -19,6 +22,12 @@ type PendingStore interface {
 	Expired(ctx context.Context, holder schema.DeploymentID, limit int) ([]shadow.Question, error)
 	ExpiredHolders(ctx context.Context) ([]schema.DeploymentID, error)
 	Settle(ctx context.Context, holder schema.DeploymentID, questions []shadow.Question, verdicts []shadow.Verdict) error
+	OwnersToCheck(ctx context.Context, at schema.DeploymentID, seqs []int64) (*shadow.OwnersToCheck, error)
+	SettleOwners(ctx context.Context, c *shadow.OwnersToCheck, answers *shadow.OwnerAnswers) (left []int64, err error)
+	Upgrade(ctx context.Context, seqs []int64) (*shadow.Upgrade, error)
+	Upgraded(ctx context.Context, seqs []int64) error
+	Derive(ctx context.Context, seq int64) (shadow.Derived, error)
+	Retire(ctx context.Context, deployment schema.DeploymentID) error
 }
 
 // PendingPeers takes the messages to other deployments.
@@ -26,6 +35,10 @@ type PendingPeers interface {
 	Confirm(ctx context.Context, target schema.DeploymentID, attempts []shadow.AttemptID) error
 	Release(ctx context.Context, target schema.DeploymentID, keys []shadow.BlockadeKey, attempts []shadow.AttemptID) error
 	Resolve(ctx context.Context, holder schema.DeploymentID, questions []shadow.Question) ([]shadow.Verdict, error)
+	CheckOwners(ctx context.Context, at schema.DeploymentID, questions []shadow.OwnerQuestion) (*shadow.OwnerAnswers, error)
+	// DropOwners answers what failed and whether there is more to do, and UpgradeOwners how much.
+	DropOwners(ctx context.Context, at schema.DeploymentID, deleted []uuid.UUID, letGo []shadow.LetGo) (failed []uuid.UUID, more bool, err error)
+	UpgradeOwners(ctx context.Context, at schema.DeploymentID, u *shadow.Upgrade) (remaining int64, err error)
 }
 
 // OwnedPending settles what resources of this deployment have outstanding with another one.
@@ -34,13 +47,46 @@ type OwnedPending struct {
 	Peers PendingPeers
 }
 
-// Handle tells a deployment what it is owed: attempts that have committed, references that were dropped, attempts
-// that were aborted. Messages of one reference may arrive in any order (I7).
-func (h *OwnedPending) Handle(ctx context.Context, to schema.DeploymentID, work []schema.Work) error {
-	seqs := make([]int64, len(work))
-	for i, w := range work {
-		seqs[i] = w.Seq
+// Handle does some work for a deployment. It answers the pieces that are not done and not in error either: what they
+// wait for has not come yet.
+func (h *OwnedPending) Handle(ctx context.Context, to schema.DeploymentID, work []schema.Work) (left []int64, err error) {
+	by := map[schema.Action][]int64{}
+	var messages []int64
+	for _, w := range work {
+		switch w.Action {
+		case schema.CheckOwners, schema.UpgradeOwners, schema.Derive, schema.Retire:
+			by[w.Action] = append(by[w.Action], w.Seq)
+		default:
+			messages = append(messages, w.Seq)
+		}
 	}
+	if len(messages) > 0 {
+		if err := h.deliver(ctx, to, messages); err != nil {
+			return nil, err
+		}
+	}
+	if seqs := by[schema.CheckOwners]; len(seqs) > 0 {
+		if left, err = h.checkOwners(ctx, to, seqs); err != nil {
+			return nil, err
+		}
+	}
+	if seqs := by[schema.UpgradeOwners]; len(seqs) > 0 {
+		if err := h.upgradeOwners(ctx, to, seqs); err != nil {
+			return nil, err
+		}
+	}
+	if len(by[schema.Retire]) > 0 {
+		if err := h.Store.Retire(ctx, to); err != nil {
+			return nil, err
+		}
+	}
+	aside, err := h.derive(ctx, by[schema.Derive])
+	return append(left, aside...), err
+}
+
+// deliver tells a deployment what it is owed: attempts that have committed, references that were dropped, attempts that
+// were aborted, owners that let go. Messages of one reference may arrive in any order (I7).
+func (h *OwnedPending) deliver(ctx context.Context, to schema.DeploymentID, seqs []int64) error {
 	m, err := h.Store.Messages(ctx, to, seqs)
 	if err != nil {
 		return err
@@ -55,7 +101,83 @@ func (h *OwnedPending) Handle(ctx context.Context, to schema.DeploymentID, work 
 			return fmt.Errorf("release at %s: %w", to, err)
 		}
 	}
+	if len(m.LetGo) > 0 {
+		if _, _, err := h.Peers.DropOwners(ctx, to, nil, m.LetGo); err != nil {
+			return fmt.Errorf("let go of ownees at %s: %w", to, err)
+		}
+	}
 	return h.Store.Delivered(ctx, m)
+}
+
+// checkOwners asks a deployment whether owners exist there, and does as it says (I16, I17): first by name, where the uid
+// is not known, and then by uid.
+func (h *OwnedPending) checkOwners(ctx context.Context, at schema.DeploymentID, seqs []int64) (left []int64, err error) {
+	left = seqs
+	for range 2 {
+		c, err := h.Store.OwnersToCheck(ctx, at, left)
+		if err != nil {
+			return nil, err
+		}
+		answers := &shadow.OwnerAnswers{}
+		if len(c.Questions) > 0 {
+			if answers, err = h.Peers.CheckOwners(ctx, at, c.Questions); err != nil {
+				return nil, fmt.Errorf("check owners at %s: %w", at, err)
+			}
+		}
+		left, err = h.Store.SettleOwners(ctx, c, answers)
+		if err != nil && len(seqs) > 1 && ctx.Err() == nil {
+			return h.checkHalves(ctx, at, seqs)
+		}
+		if err != nil || len(left) == 0 {
+			return left, err
+		}
+	}
+	return left, nil
+}
+
+// checkHalves lets the others go on where a single ownee makes the batch fail (I20); its error is answered.
+func (h *OwnedPending) checkHalves(ctx context.Context, at schema.DeploymentID, seqs []int64) (left []int64, err error) {
+	half := len(seqs) / 2
+	for _, part := range [][]int64{seqs[:half], seqs[half:]} {
+		more, failed := h.checkOwners(ctx, at, part)
+		left, err = append(left, more...), errors.Join(err, failed)
+	}
+	return left, err
+}
+
+// upgradeOwners lets a deployment write the new version into its owner references to resources here.
+func (h *OwnedPending) upgradeOwners(ctx context.Context, at schema.DeploymentID, seqs []int64) error {
+	u, err := h.Store.Upgrade(ctx, seqs)
+	if err != nil || u == nil {
+		return err
+	}
+	for {
+		remaining, err := h.Peers.UpgradeOwners(ctx, at, u)
+		if err != nil {
+			return fmt.Errorf("upgrade owner references at %s: %w", at, err)
+		}
+		if remaining == 0 {
+			return h.Store.Upgraded(ctx, seqs)
+		}
+	}
+}
+
+// derive goes on with the passes over kinds until they end, and tries once what was set aside.
+func (h *OwnedPending) derive(ctx context.Context, seqs []int64) (left []int64, err error) {
+	for _, seq := range seqs {
+		derived := shadow.DerivedSome
+		for derived == shadow.DerivedSome && ctx.Err() == nil {
+			var failed error
+			if derived, failed = h.Store.Derive(ctx, seq); failed != nil { // the others go on (I20)
+				err = errors.Join(err, fmt.Errorf("derive references: %w", failed))
+				break
+			}
+		}
+		if derived == shadow.DerivedNot {
+			left = append(left, seq)
+		}
+	}
+	return left, errors.Join(err, ctx.Err())
 }
 
 // Expired names the holders' deployments that have to be asked about blockades here.

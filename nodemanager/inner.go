@@ -2,69 +2,194 @@ package nodemanager
 
 import (
 	"context"
+	"errors"
+	"slices"
 	"strconv"
-	"sync"
+	"time"
 
+	"github.com/google/uuid"
 	"go.uber.org/zap"
 
 	"github.com/db-controller/db-controller/constraint"
 	"github.com/db-controller/db-controller/schema"
 )
 
-// newInner makes the nodes of one version and answers the loop that runs them. Node i has the shards that are i modulo
-// the number of nodes, and the subscriptions whose deployment's name falls into them: each deployment's deletions are
-// acted upon, and acknowledged, by one node.
-func newInner(cfg Config, subscriptions <-chan []constraint.Subscription) (func(context.Context), error) {
-	type running struct {
-		node Runner
-		// Unbuffered: sent by the loop below, received by the node until it ends.
-		subscriptions chan []constraint.Subscription
-	}
-	nodes := make([]running, cfg.Nodes)
-	for i := range nodes {
-		nodes[i].subscriptions = make(chan []constraint.Subscription)
-		share := Share{Name: strconv.Itoa(i), Subscriptions: nodes[i].subscriptions, First: i == 0}
-		for shard := range uint32(schema.RingSize) {
-			if int(shard)%cfg.Nodes == i {
-				share.Shards = append(share.Shards, shard)
-			}
-		}
-		var err error
-		if nodes[i].node, err = cfg.NewNode(share); err != nil {
-			return nil, err
-		}
-	}
-	return func(ctx context.Context) {
-		var wg sync.WaitGroup
-		defer wg.Wait()
-		for _, n := range nodes {
-			wg.Go(func() {
-				if err := n.node.Run(ctx); err != nil {
-					cfg.Logger.Error("a node ended", zap.Error(err))
-				}
-			})
-		}
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case set := <-subscriptions:
-				for i, n := range nodes {
-					select {
-					case n.subscriptions <- mine(set, i, len(nodes)):
-					case <-ctx.Done():
-						return
-					}
-				}
-			}
-		}
-	}, nil
+// innerManager runs the nodes of one version over the shards that this process has leased. Node i has those that are i
+// modulo the number of nodes, and the subscriptions whose deployment's name falls into them: each deployment's deletions
+// are acted upon, and acknowledged, by one node.
+type innerManager struct {
+	cfg           Config
+	subscriptions <-chan []constraint.Subscription
+	log           *zap.Logger
+
+	// Of the goroutine of run.
+	set     []constraint.Subscription
+	member  uuid.UUID // zero: not joined
+	renewed time.Time // before the last renewal that succeeded was sent
+	leads   bool
+	nodes   []*runningNode // by number; nil for those without shards
 }
 
-func mine(set []constraint.Subscription, i, n int) []constraint.Subscription {
+// runningNode is a node that runs under the present member.
+type runningNode struct {
+	shards []uint32
+	// Unbuffered: sent by the inner manager, received by the node until it ends.
+	subscriptions chan []constraint.Subscription
+	cancel        context.CancelFunc
+	done          chan struct{} // closed when the node has returned
+}
+
+func newInner(cfg Config, subscriptions <-chan []constraint.Subscription) *innerManager {
+	return &innerManager{cfg: cfg, subscriptions: subscriptions, log: cfg.Logger, nodes: make([]*runningNode, cfg.Nodes)}
+}
+
+// run blocks until ctx ends and all nodes have returned; then the process has left.
+func (i *innerManager) run(ctx context.Context) {
+	defer i.leave(ctx)
+	renew := time.NewTicker(i.cfg.LeaseTTL / 5)
+	defer renew.Stop()
+	for {
+		i.renew(ctx)
+		select {
+		case <-ctx.Done():
+			return
+		case <-renew.C:
+		case i.set = <-i.subscriptions:
+			for _, n := range i.nodes {
+				i.tell(ctx, n)
+			}
+		}
+	}
+}
+
+// renew keeps the lease, and lets the nodes be what it says.
+func (i *innerManager) renew(ctx context.Context) {
+	began := time.Now()
+	asked, cancel := context.WithTimeout(ctx, i.cfg.LeaseTTL)
+	defer cancel()
+	g, err := i.cfg.Leases.Renew(asked, i.member)
+	if ctx.Err() != nil {
+		return
+	}
+	if err != nil {
+		// What the nodes do takes no effect once the member was given up; until that is likely they go on.
+		switch {
+		case i.member == uuid.Nil:
+			i.log.Warn("this process could not join, it is tried again", zap.Error(err))
+		case errors.Is(err, schema.ErrFenced), time.Since(i.renewed) > i.cfg.LeaseTTL:
+			i.log.Warn("this process was given up, its nodes end and it joins again", zap.Error(err))
+			i.stop(nil)
+			i.lead(false)
+			i.member = uuid.Nil
+		default:
+			i.log.Warn("the lease could not be renewed, it is tried again", zap.Error(err))
+		}
+		return
+	}
+	i.member, i.renewed = g.Member, began
+	held := slices.DeleteFunc(slices.Clone(g.Shards), func(s uint32) bool { return slices.Contains(g.Surplus, s) })
+	i.divide(ctx, held)
+	i.lead(slices.Contains(held, 0))
+	if len(g.Surplus) == 0 {
+		return
+	}
+	i.log.Info("shards are released to others", zap.Uint32s("shards", g.Surplus))
+	if err := i.cfg.Leases.Release(asked, i.member, g.Surplus); err != nil {
+		i.log.Warn("shards could not be released, it is tried again", zap.Error(err))
+	}
+}
+
+func (i *innerManager) lead(leads bool) {
+	if i.leads != leads {
+		i.leads = leads
+		i.cfg.Leads(leads)
+	}
+}
+
+// divide gives shards to the nodes. A node with other ones than before is another node: the old one ends first.
+func (i *innerManager) divide(ctx context.Context, held []uint32) {
+	shares := make([][]uint32, len(i.nodes))
+	for _, s := range held {
+		shares[int(s)%len(shares)] = append(shares[int(s)%len(shares)], s)
+	}
+	changed := func(n int) bool {
+		running := i.nodes[n]
+		return running == nil && len(shares[n]) > 0 || running != nil && !slices.Equal(running.shards, shares[n])
+	}
+	i.stop(func(n int) bool { return changed(n) })
+	for n, shards := range shares {
+		if i.nodes[n] == nil && len(shards) > 0 {
+			i.start(ctx, n, shards)
+		}
+	}
+}
+
+// stop ends nodes, or all of them, and waits.
+func (i *innerManager) stop(which func(n int) bool) {
+	var ending []*runningNode
+	for n, running := range i.nodes {
+		if running != nil && (which == nil || which(n)) {
+			running.cancel()
+			ending = append(ending, running)
+			i.nodes[n] = nil
+		}
+	}
+	for _, n := range ending {
+		<-n.done
+	}
+}
+
+func (i *innerManager) start(ctx context.Context, number int, shards []uint32) {
+	ctx, cancel := context.WithCancel(ctx)
+	n := &runningNode{shards: shards, subscriptions: make(chan []constraint.Subscription), cancel: cancel, done: make(chan struct{})}
+	node, err := i.cfg.NewNode(Share{
+		Name: strconv.Itoa(number), Member: i.member, Shards: shards, Subscriptions: n.subscriptions, First: slices.Contains(shards, 0),
+	})
+	if err != nil {
+		cancel()
+		i.log.Error("a node could not be made", zap.Error(err))
+		return
+	}
+	i.nodes[number] = n
+	go func() {
+		defer close(n.done)
+		if err := node.Run(ctx); err != nil {
+			i.log.Error("a node ended", zap.Error(err))
+		}
+	}()
+	i.tell(ctx, n)
+}
+
+// tell gives a node its part of the subscriptions.
+func (i *innerManager) tell(ctx context.Context, n *runningNode) {
+	if n == nil {
+		return
+	}
+	select {
+	case n.subscriptions <- mine(i.set, n.shards):
+	case <-n.done:
+	case <-ctx.Done():
+	}
+}
+
+// leave ends the nodes, and lets others have what they worked on.
+func (i *innerManager) leave(ctx context.Context) {
+	i.stop(nil)
+	i.lead(false)
+	if i.member == uuid.Nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+	defer cancel()
+	if err := i.cfg.Leases.Release(ctx, i.member, nil); err != nil {
+		i.log.Warn("others take over when the lease has expired", zap.Error(err))
+	}
+}
+
+func mine(set []constraint.Subscription, shards []uint32) []constraint.Subscription {
 	var out []constraint.Subscription
 	for _, s := range set {
-		if int(schema.Shard(s.String()))%n == i {
+		if slices.Contains(shards, schema.Shard(s.String())) {
 			out = append(out, s)
 		}
 	}

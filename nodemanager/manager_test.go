@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
 
@@ -26,8 +27,10 @@ type world struct {
 	log     []string
 	running int
 	shards  map[uint32]int
+	workers map[uint32][]uuid.UUID
 	subs    map[string][]string // node → deployments
 	fail    error
+	leases  *table
 	// pointedTo is what the store says; of the test until the manager runs.
 	pointedTo []schema.DeploymentID
 }
@@ -57,8 +60,23 @@ func (n node) Run(ctx context.Context) error {
 	n.w.running++
 	for _, s := range n.share.Shards {
 		n.w.shards[s]++
+		for _, other := range n.w.workers[s] { // one that was given up may still run, without effect
+			if other == n.share.Member || n.w.leases.lives(other) && n.w.leases.lives(n.share.Member) {
+				n.w.log = append(n.w.log, fmt.Sprintf("shard %d is worked on twice", s))
+			}
+		}
+		n.w.workers[s] = append(n.w.workers[s], n.share.Member)
 	}
 	n.w.mu.Unlock()
+	defer func() {
+		n.w.mu.Lock()
+		defer n.w.mu.Unlock()
+		for _, s := range n.share.Shards {
+			n.w.shards[s]--
+			i := slices.Index(n.w.workers[s], n.share.Member)
+			n.w.workers[s] = slices.Delete(n.w.workers[s], i, i+1)
+		}
+	}()
 	for {
 		select {
 		case set := <-n.share.Subscriptions:
@@ -91,7 +109,7 @@ func (w *world) subscriptions() (all []string) {
 func inManager(t *testing.T, test func(w *world, m *nodemanager.Manager, envs chan *schema.Environment)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		w := &world{shards: map[uint32]int{}, subs: map[string][]string{}}
+		w := &world{shards: map[uint32]int{}, workers: map[uint32][]uuid.UUID{}, subs: map[string][]string{}, leases: newTable()}
 		envs := make(chan *schema.Environment)
 		m, err := nodemanager.New(nodemanager.Config{
 			Deployment: self, Environments: envs, Nodes: 3, Logger: zap.NewNop(),
@@ -103,6 +121,7 @@ func inManager(t *testing.T, test func(w *world, m *nodemanager.Manager, envs ch
 				w.say("switch to %s with %d nodes running", model.Descriptor.Version, running)
 				return err
 			},
+			Leases:    w.leases.process(),
 			PointedTo: func(context.Context) ([]schema.DeploymentID, error) { return w.pointedTo, nil },
 			NewNode:   func(share nodemanager.Share) (nodemanager.Runner, error) { return node{w, share}, nil },
 		})

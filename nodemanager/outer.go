@@ -3,10 +3,10 @@ package nodemanager
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync/atomic"
 	"time"
 
+	"github.com/google/uuid"
 	"go.uber.org/zap"
 
 	"github.com/db-controller/db-controller/constraint"
@@ -18,13 +18,24 @@ type Runner interface {
 	Run(ctx context.Context) error
 }
 
-// Share is what one node of the inner manager takes care of.
+// Share is what one node of the inner manager takes care of, under a term that ends with its Member.
 type Share struct {
 	Name          string
+	Member        uuid.UUID
 	Shards        []uint32
 	Subscriptions <-chan []constraint.Subscription
 	// First is true for one node of a deployment, which does what is to be done once.
 	First bool
+}
+
+// Leases divide the ring among the processes of a deployment.
+type Leases interface {
+	// Renew keeps what a member holds and takes its part of what is free; without a member it joins. It fails with
+	// schema.ErrFenced when the member was given up; another error does not tell, and nothing takes effect any more when it
+	// was.
+	Renew(ctx context.Context, member uuid.UUID) (schema.Grant, error)
+	// Release lets others have shards; without any, the member leaves.
+	Release(ctx context.Context, member uuid.UUID, shards []uint32) error
 }
 
 // Config of a Manager. All fields but Nodes are needed.
@@ -37,8 +48,15 @@ type Config struct {
 	// Switch makes a version the one that the store works with. Called before any node of that version runs, and when
 	// no node of another one does.
 	Switch func(ctx context.Context, model *schema.Model) error
+	// Refresh gives the store a model of the version that runs, made of all that is described now; may be nil.
+	Refresh func(model *schema.Model)
 	// PointedTo names deployments that stored references point to; they are of interest whatever the version imports.
 	PointedTo func(ctx context.Context) ([]schema.DeploymentID, error)
+	Leases    Leases
+	// LeaseTTL is how long the deployment waits for a process that does not renew (default 5 s).
+	LeaseTTL time.Duration
+	// Leads is told when this process begins to speak for the deployment, and when it ends to; may be nil.
+	Leads func(bool)
 	// NewNode makes a node.
 	NewNode func(share Share) (Runner, error)
 	Logger  *zap.Logger
@@ -53,11 +71,17 @@ type Manager struct {
 
 // New makes a manager.
 func New(cfg Config) (*Manager, error) {
-	if cfg.Environments == nil || cfg.Switch == nil || cfg.PointedTo == nil || cfg.NewNode == nil || cfg.Logger == nil {
-		return nil, errors.New("a node manager needs environments, a switch, nodes and a logger")
+	if cfg.Environments == nil || cfg.Switch == nil || cfg.PointedTo == nil || cfg.Leases == nil || cfg.NewNode == nil || cfg.Logger == nil {
+		return nil, errors.New("a node manager needs environments, a switch, leases, nodes and a logger")
 	}
 	if cfg.Nodes <= 0 {
 		cfg.Nodes = 2
+	}
+	if cfg.LeaseTTL <= 0 {
+		cfg.LeaseTTL = 5 * time.Second
+	}
+	if cfg.Leads == nil {
+		cfg.Leads = func(bool) {}
 	}
 	m := &Manager{cfg: cfg}
 	m.setReason("no environment has come from the registry yet, and none was kept from earlier")
@@ -123,11 +147,12 @@ func (m *Manager) Run(ctx context.Context) error {
 				again = time.After(time.Second)
 				continue
 			}
-			if running, err = m.startInner(ctx, version); err != nil {
-				return err
-			}
+			running = m.startInner(ctx, version)
 			m.running.Store(&version)
 			m.cfg.Logger.Info("running", zap.Stringer("version", version), zap.Int("nodes", m.cfg.Nodes))
+		}
+		if m.cfg.Refresh != nil {
+			m.cfg.Refresh(model)
 		}
 		pointedTo, err := m.cfg.PointedTo(ctx)
 		if err != nil {
@@ -155,18 +180,13 @@ func (m *Manager) subscriptions(env *schema.Environment, model *schema.Model, po
 	return out
 }
 
-func (m *Manager) startInner(ctx context.Context, version schema.ServiceVersion) (*inner, error) {
+func (m *Manager) startInner(ctx context.Context, version schema.ServiceVersion) *inner {
 	ctx, cancel := context.WithCancel(ctx)
 	// Unbuffered: sent by Run, received by the inner manager's loop until cancel, closed by nobody.
 	i := &inner{version: version, subscriptions: make(chan []constraint.Subscription), cancel: cancel, done: make(chan struct{})}
-	run, err := newInner(m.cfg, i.subscriptions)
-	if err != nil {
-		cancel()
-		return nil, fmt.Errorf("start nodes of %s: %w", version, err)
-	}
 	go func() {
 		defer close(i.done)
-		run(ctx)
+		newInner(m.cfg, i.subscriptions).run(ctx)
 	}()
-	return i, nil
+	return i
 }

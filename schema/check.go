@@ -21,6 +21,7 @@ func Check(descriptors []*Descriptor) error {
 		checkDescriptor(&ps, d, all)
 	}
 	checkImportCycles(&ps, descriptors, all)
+	checkNames(&ps, descriptors)
 	return ps.or()
 }
 
@@ -52,6 +53,7 @@ func checkDescriptor(ps *Problems, d *Descriptor, all map[ServiceVersion]*Descri
 		names[k.Name] = true
 		checkKindDescriptor(ps, d, k, all)
 	}
+	checkPreviousNames(ps, d, names)
 	checkPatternOverlaps(ps, d)
 }
 
@@ -127,7 +129,27 @@ func checkTarget(ps *Problems, d *Descriptor, pos Pos, target string, all map[Se
 		ps.add(pos, "its kinds are "+strings.Join(known, ", "), "unknown kind %s: %s has no such kind", id, of.ServiceVersion)
 		return nil
 	}
+	if of.Kinds[i].ConstraintsDisabled {
+		ps.add(pos, "remove the reference, or constraints_disabled from "+id.Kind, "nothing can refer to %s: its constraints are disabled", id)
+	}
 	return &of.Kinds[i]
+}
+
+// checkPreviousNames makes sure that each name, of this version and of an earlier one, stands for one kind.
+func checkPreviousNames(ps *Problems, d *Descriptor, names map[string]bool) {
+	for i := range d.Kinds {
+		k := &d.Kinds[i]
+		if k.PreviousName == "" {
+			continue
+		}
+		if err := CheckKind(k.PreviousName); err != nil {
+			ps.add(k.Pos, "", "previous_name: %v", err)
+		}
+		if names[k.PreviousName] {
+			ps.add(k.Pos, "give the other kind another name, or remove previous_name", "previous_name %s is another kind of this version, or the previous name of one", k.PreviousName)
+		}
+		names[k.PreviousName] = true
+	}
 }
 
 // kindID reads service/Kind, or Kind alone for a kind of d's own service.

@@ -71,11 +71,18 @@ type Import struct {
 
 // Kind is a type of resource.
 type Kind struct {
-	Name       string
-	Patterns   []string
-	Parents    []Parent
-	References []Reference
-	Pos        Pos
+	Name string
+	// PreviousName is what an earlier version called the same kind; its resources keep their names and uids.
+	PreviousName string
+	Patterns     []string
+	Parents      []Parent
+	References   []Reference
+	// HideWhileDeleting lets readers see a resource as gone from the moment that nothing can keep it any more.
+	HideWhileDeleting bool
+	// ConstraintsDisabled: nothing refers to its resources or owns through them, and what their fields name is not
+	// looked at.
+	ConstraintsDisabled bool
+	Pos                 Pos
 }
 
 // Parent is the kind that a name lies below, with what happens to the child when the parent is deleted.

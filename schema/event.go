@@ -6,33 +6,42 @@ import (
 	"github.com/google/uuid"
 )
 
-// Event is what a watch delivers: items, or the end of the snapshot, or a bookmark. A watch delivers the state at one
+// Event is what a watch delivers: items, the end of the snapshot, a bookmark, or items and a bookmark. A watch delivers the state at one
 // moment, then one end of the snapshot, then everything that happens after it, in order, each once, without gap.
 type Event[T any] struct {
 	Items         []T
 	EndOfSnapshot bool
-	// Token resumes the watch after everything that was delivered so far; empty with items.
+	// Token resumes the watch after everything that was delivered so far, these items included; empty where more of the
+	// same transactions is to come.
 	Token string
 }
 
 // Action is a kind of outstanding work. The numbers are stored.
 type Action int16
 
-// Confirm and Release are messages owed to another deployment; Finalise looks again at a resource in DELETING.
+// Confirm, Release and LetGo are messages owed to another deployment; Finalise looks again at a resource in DELETING.
+// CheckOwners asks for a resource's owners, DropOwners tells that an owner goes, UpgradeOwners tells a new version, and
+// Derive takes the references out of resources anew. Retire works off what a decommissioned deployment left.
 const (
-	Confirm  Action = 1
-	Release  Action = 2
-	Finalise Action = 3
+	Confirm       Action = 1
+	Release       Action = 2
+	Finalise      Action = 3
+	CheckOwners   Action = 4
+	DropOwners    Action = 5
+	LetGo         Action = 6
+	UpgradeOwners Action = 7
+	Derive        Action = 8
+	Retire        Action = 9
 )
 
+var actionNames = map[Action]string{
+	Confirm: "confirm", Release: "release", Finalise: "finalise", CheckOwners: "check_owners", DropOwners: "drop_owners",
+	LetGo: "let_go", UpgradeOwners: "upgrade_owners", Derive: "derive", Retire: "retire",
+}
+
 func (a Action) String() string {
-	switch a {
-	case Confirm:
-		return "confirm"
-	case Release:
-		return "release"
-	case Finalise:
-		return "finalise"
+	if name, ok := actionNames[a]; ok {
+		return name
 	}
 	return "unknown"
 }
@@ -46,8 +55,10 @@ type Work struct {
 	CreatedAt  time.Time
 }
 
-// Deletion is a resource of some deployment whose holders have to act.
+// Deletion is a resource of some deployment whose holders have to act. It comes again, with a greater number, when there
+// are more of them.
 type Deletion struct {
+	Seq  int64
 	Kind string
 	Name string
 	UID  uuid.UUID

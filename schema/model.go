@@ -11,11 +11,15 @@ import (
 type Model struct {
 	Descriptor *Descriptor
 	kinds      []*KindModel
+	renames    *renames
 }
 
 // KindModel is a kind of the model's own service.
 type KindModel struct {
-	ID         KindID
+	ID KindID
+	// Hides and Unconstrained are the descriptor's hide_while_deleting and constraints_disabled.
+	Hides, Unconstrained bool
+
 	patterns   []Pattern
 	references []referenceModel
 	parents    []referenceModel
@@ -53,9 +57,13 @@ func NewModel(version ServiceVersion, descriptors []*Descriptor) (*Model, error)
 	for _, d := range needed {
 		all[d.ServiceVersion] = d
 	}
-	m := &Model{Descriptor: all[version]}
+	m := &Model{Descriptor: all[version], renames: newRenames(descriptors)}
 	for i := range m.Descriptor.Kinds {
 		m.kinds = append(m.kinds, m.compile(&m.Descriptor.Kinds[i], all))
+	}
+	m.renames.use(m.Descriptor)
+	for _, imp := range m.Descriptor.Imports {
+		m.renames.use(all[imp.ServiceVersion])
 	}
 	return m, nil
 }
@@ -88,7 +96,13 @@ func closureOf(version ServiceVersion, descriptors []*Descriptor) ([]*Descriptor
 
 // compile presupposes that the descriptor was checked, hence the errors that cannot be.
 func (m *Model) compile(k *Kind, all map[ServiceVersion]*Descriptor) *KindModel {
-	km := &KindModel{ID: KindID{Service: m.Descriptor.Service, Kind: k.Name}, patterns: compilePatterns(k.Patterns)}
+	km := &KindModel{
+		ID: KindID{Service: m.Descriptor.Service, Kind: k.Name}, patterns: compilePatterns(k.Patterns),
+		Hides: k.HideWhileDeleting, Unconstrained: k.ConstraintsDisabled,
+	}
+	if k.ConstraintsDisabled {
+		return km
+	}
 	for _, r := range k.References {
 		path, _ := ParsePath(r.Path)
 		km.references = append(km.references, referenceModel{path: path, behaviour: r.Behaviour, targets: m.targets(r.Targets, all)})
@@ -247,13 +261,14 @@ func (r referenceModel) parentOf(self DeploymentID, name string) (Found, bool) {
 }
 
 // Names tells whether a value in a field of one of the model's kinds names the target. A field that the version does
-// not have any more is compared by the name alone.
+// not have any more, or that may name other kinds now, is compared by the name alone: what is stored counts.
 func (m *Model) Names(self DeploymentID, kind, path, value string, target FullName, targetKind KindID) bool {
 	if k, err := m.Kind(kind); err == nil {
 		for _, r := range k.references {
 			if r.path.String() == path {
-				f, err := r.resolve(self, value)
-				return err == nil && f.Target == target && f.TargetKind == targetKind
+				if f, err := r.resolve(self, value); err == nil {
+					return f.Target == target && f.TargetKind == m.Canonical(targetKind)
+				}
 			}
 		}
 	}

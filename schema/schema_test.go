@@ -196,3 +196,113 @@ func FuzzParseFile(f *testing.F) {
 		}
 	})
 }
+
+func TestLintNamesWhatCanGetStuckAndWhatComesBack(t *testing.T) {
+	services, err := parse(t, `
+service: iam.example.com
+version: v1
+kinds:
+  - kind: Project
+    patterns: ["projects/{project}"]
+  - kind: Account
+    patterns: ["projects/{project}/accounts/{account}"]
+    parents: [{ kind: Project, behaviour: CASCADE_DELETE }]
+  - kind: Key
+    patterns: ["projects/{project}/keys/{key}"]
+    parents: [{ kind: Project, behaviour: CASCADE_DELETE }]
+    references:
+      - { path: account, targets: [Account], behaviour: BLOCK } # goes with the project as well
+  - kind: Folder
+    patterns: ["folders/{folder}"]
+    references:
+      - { path: up, targets: [Folder], behaviour: CASCADE_DELETE }
+  - kind: Log
+    patterns: ["logs/{log}"]
+    constraints_disabled: true
+    references:
+      - { path: account, targets: [Account], behaviour: BLOCK }
+---
+service: devices.example.com
+version: v1
+imports: [iam.example.com@v1]
+kinds:
+  - kind: Device
+    patterns: ["devices/{device}"]
+    references:
+      - { path: account, targets: [iam.example.com/Account], behaviour: BLOCK }
+      - { path: backup, targets: [iam.example.com/Account], behaviour: UNSET }
+      - { path: later, targets: [iam.example.com/Account], behaviour: ASYNC_UNSET }
+      - { path: set, targets: [Set], behaviour: CASCADE_DELETE }
+  - kind: Set
+    patterns: ["sets/{set}"]
+    references:
+      - { path: first, targets: [Device], behaviour: ASYNC_CASCADE_DELETE }
+`)
+	require.NoError(t, err)
+	var got []string
+	for _, f := range schema.Lint(services) {
+		got = append(got, f.String())
+	}
+	require.Equal(t, []string{
+		`f.yaml:32: kinds[Device].references[account]: warning: Device.account blocks iam.example.com/Account, which is deleted with iam.example.com/Project, while Device is not: such a delete is refused, or waits as BLOCKED; leave it if that is what you want; else let Device go as well, or unset the field`,
+		`f.yaml:39: kinds[Set].references[first]: warning: cascades form a cycle: Device <- Set.first <- Device.set: deleting one may take along everything of these kinds; leave it if that is what you want; else break it with another behaviour`,
+		`f.yaml:18: kinds[Folder].references[up]: note: Folder.up cascades within its own kind: deleting one takes along all that hang on it, level by level`,
+		`f.yaml:19: kinds[Log]: note: constraints of Log are disabled: its references are not looked at`,
+		`f.yaml:25: note: devices.example.com@v1: UNSET and CASCADE_DELETE act after the target's transaction where the target is in another database: Device.backup`,
+	}, got)
+}
+
+func TestVersionsThatRenameAKindAgreeOnIt(t *testing.T) {
+	services, err := parse(t, `
+service: a.example.com
+version: v1
+kinds: [{ kind: One, patterns: ["ones/{x}"] }]
+---
+service: a.example.com
+version: v2
+kinds: [{ kind: Two, previous_name: One, patterns: ["ones/{x}"] }]
+---
+service: a.example.com
+version: v3
+kinds:
+  - { kind: Three, patterns: ["ones/{x}"] } # v2beta1 says what it was
+---
+service: a.example.com
+version: v2beta1
+kinds: [{ kind: Three, previous_name: Two, patterns: ["ones/{x}"] }]
+---
+service: b.example.com
+version: v1
+imports: [a.example.com@v1]
+`)
+	require.NoError(t, err)
+	canonical := func(service, version, kind string) string {
+		m, err := schema.NewModel(schema.ServiceVersion{Service: service, Version: version}, services)
+		require.NoError(t, err)
+		return m.Canonical(schema.KindID{Service: "a.example.com", Kind: kind}).Kind
+	}
+	require.Equal(t, "One", canonical("a.example.com", "v1", "Two"))
+	require.Equal(t, "One", canonical("a.example.com", "v1", "Three"))
+	require.Equal(t, "Two", canonical("a.example.com", "v2", "One"))
+	require.Equal(t, "Three", canonical("a.example.com", "v3", "One"))
+	require.Equal(t, "One", canonical("b.example.com", "v1", "Two"), "as the imported version has it")
+	require.Equal(t, "Robot", canonical("a.example.com", "v1", "Robot"))
+	for text, says := range map[string]string{
+		`kinds: [{ kind: A, patterns: ["as/{a}"] }, { kind: B, previous_name: A, patterns: ["bs/{b}"] }]`: "previous_name A is another kind of this version",
+		`kinds: [{ kind: A, patterns: ["as/{a}"] }]
+---
+service: a.example.com
+version: v2
+kinds: [{ kind: B, previous_name: A, patterns: ["as/{a}"] }]
+---
+service: a.example.com
+version: v3
+kinds: [{ kind: B, patterns: ["as/{a}"] }, { kind: A, patterns: ["others/{a}"] }]`: "B and A of a.example.com@v3 are one kind, by what versions of a.example.com say of previous names; give one of them a name that no version used",
+		`kinds: [{ kind: A, previous_name: x, patterns: ["as/{a}"] }]`:                                                                                                         `previous_name: kind "x": want upper camel case`,
+		`kinds: [{ kind: A, hide_while_deleting: perhaps, patterns: ["as/{a}"] }]`:                                                                                             `hide_while_deleting: want true or false`,
+		`kinds: [{ kind: A, constraints_disabled: true, patterns: ["as/{a}"] }, { kind: B, patterns: ["bs/{b}"], references: [{ path: a, targets: [A], behaviour: BLOCK }] }]`: "nothing can refer to a.example.com/A: its constraints are disabled",
+	} {
+		_, err := parse(t, "service: a.example.com\nversion: v1\n"+text+"\n")
+		require.ErrorContains(t, err, says)
+	}
+}

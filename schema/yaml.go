@@ -92,8 +92,11 @@ func (d *yamlReader) kind(n *yaml.Node, path string) Kind {
 	path = named(n, path, "kind")
 	k := Kind{Pos: d.pos(n, path)}
 	d.mapping(n, path, yamlFields{
-		"kind":     func(n *yaml.Node, path string) { d.scalar(n, path, &k.Name) },
-		"patterns": func(n *yaml.Node, path string) { d.strings(n, path, &k.Patterns) },
+		"kind":                 func(n *yaml.Node, path string) { d.scalar(n, path, &k.Name) },
+		"previous_name":        func(n *yaml.Node, path string) { d.scalar(n, path, &k.PreviousName) },
+		"patterns":             func(n *yaml.Node, path string) { d.strings(n, path, &k.Patterns) },
+		"hide_while_deleting":  func(n *yaml.Node, path string) { d.decode(n, path, "true or false", &k.HideWhileDeleting) },
+		"constraints_disabled": func(n *yaml.Node, path string) { d.decode(n, path, "true or false", &k.ConstraintsDisabled) },
 		"parents": func(n *yaml.Node, path string) {
 			d.list(n, path, func(n *yaml.Node, path string) {
 				path = named(n, path, "kind")

@@ -153,12 +153,12 @@ func TestHealthAndMetrics(t *testing.T) {
 	require.NoError(t, p.Registry.Kill())
 	code, body = get("/readyz?verbose")
 	require.Equal(t, http.StatusOK, code, body)
-	require.Equal(t, "[+]postgres ok\n[+]version ok\nreadyz check passed\n", body)
+	require.Equal(t, "[+]postgres ok\n[+]version ok\n[+]registered ok\nreadyz check passed\n", body)
 	out, err := run(t, "healthcheck", "--url", p.Deployments[id].HTTP+"/readyz")
 	require.NoError(t, err, out)
 	want := []string{
-		"dbcontroller_outstanding_work_up 1", `dbcontroller_watch_lag_seconds{deployment="devices.example.com/eastus2",watch="shadows"}`,
-		"dbcontroller_watch_primed", "grpc_server_handled_total", "go_goroutines",
+		"dbcontroller_outstanding_work_up 1", `dbcontroller_watch_lag_seconds{deployment="devices.example.com/eastus2",watch="shadows-0"}`,
+		"dbcontroller_watch_primed", "dbcontroller_watch_snapshot_seconds", "dbcontroller_watch_snapshot_objects", "grpc_server_handled_total", "go_goroutines",
 	}
 	require.EventuallyWithT(t, func(c *assert.CollectT) { // the watches are opened while the process is ready already
 		_, body := get("/metrics")

@@ -47,7 +47,7 @@ func readFiles(paths []string) (*schema.File, error) {
 func newValidate() *cobra.Command {
 	return &cobra.Command{
 		Use:   "validate FILE...",
-		Short: "Check service descriptors, all files together: what is wrong, and where",
+		Short: "Check service descriptors, all files together: what is wrong, and where; what can get stuck",
 		Args:  cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			files, err := readFiles(args)
@@ -70,6 +70,9 @@ func newValidate() *cobra.Command {
 					references += len(k.References) + len(k.Parents)
 				}
 				cmd.Printf("%s: %d kinds, %d references, ok\n", d.ServiceVersion, len(d.Kinds), references)
+			}
+			for _, f := range schema.Lint(files.Services) {
+				cmd.Println(f)
 			}
 			return nil
 		},

@@ -27,7 +27,12 @@ times. Ratios within a run are what counts; machines differ.
            (resource row, shadow, reference rows by ON DELETE CASCADE, change rows by a statement trigger).
   single   one target, one holder elsewhere: from the Delete call until the holder is gone.
   write    create a resource with one reference to another deployment, through gRPC, beside inserting the same rows
-           with pgx, one transaction each.`,
+           with pgx, one transaction each.
+  watch    eight writers at full speed, with no watch, with one, and with a hundred on connections of their own: what
+           the writers lose, events a second, and from a write's answer to its event; and one writer of transactions of
+           a thousand.
+  prime    a controller is started beside 100,000 pieces of outstanding work, with 10,000 and with 1,000,000 resources
+           that have none: until its nodes know it all, and the memory that they need.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			for _, c := range cfg.Cases {

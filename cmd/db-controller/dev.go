@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -98,7 +99,7 @@ func runDev(cmd *cobra.Command, cfg devConfig) error {
 	if play != nil {
 		return play.run(cmd.Context(), cmd.OutOrStdout(), p, c)
 	}
-	cmd.Print(hints(cfg.dir))
+	cmd.Print(hints(cfg))
 	<-cmd.Context().Done()
 	cmd.Println("\nstopping")
 	return nil
@@ -112,13 +113,13 @@ func temporary() (dir string, done func(), err error) {
 	return dir, func() { _ = os.RemoveAll(dir) }, nil
 }
 
-func hints(dir string) string {
+func hints(cfg devConfig) string {
 	context := ""
-	if file := filepath.Join(dir, playground.ClientFile); file != client.DefaultFile() {
+	if file := filepath.Join(cfg.dir, playground.ClientFile); file != client.DefaultFile() {
 		context = " --context " + file
 	}
 	lines := []string{"In another terminal, try:"}
-	for _, try := range []string{
+	tries := []string{
 		`put //iam.example.com/us-west2/projects/acme '{"title": "Acme"}'`,
 		`put //iam.example.com/us-west2/projects/acme/serviceAccounts/robot`,
 		`put //devices.example.com/eastus2/fleets/north '{"project": "//iam.example.com/us-west2/projects/acme"}'`,
@@ -126,11 +127,16 @@ func hints(dir string) string {
 		`delete //iam.example.com/us-west2/projects/acme/serviceAccounts/robot     # refused: the device needs it`,
 		`watch devices.example.com/eastus2                                         # leave it open while you delete`,
 		`delete //devices.example.com/eastus2/fleets/north`,
+		`plan //iam.example.com/us-west2/projects/acme                             # what a delete would do, everywhere`,
 		`delete //iam.example.com/us-west2/projects/acme --wait 5s`,
-	} {
+	}
+	if len(cfg.services) > 0 {
+		tries = []string{"put --help", "list --help", "plan --help", "validate " + strings.Join(cfg.services, " ")}
+	}
+	for _, try := range tries {
 		lines = append(lines, "  "+os.Args[0]+context+" "+try)
 	}
-	lines = append(lines, "", "Logs and certificates: "+dir, "Ctrl-C ends it.", "")
+	lines = append(lines, "", "Logs and certificates: "+cfg.dir, "Ctrl-C ends it.", "")
 	return strings.Join(lines, "\n")
 }
 
@@ -146,7 +152,7 @@ func startPlayground(ctx context.Context, pg *playground.Postgres, dir string, f
 		ids = append(ids, d.DeploymentID)
 	}
 	p, err := playground.New(ctx, playground.Config{
-		Dir: dir, Binary: binary, Deployments: ids, Args: args,
+		Dir: dir, Binary: binary, Deployments: ids, Args: append([]string{"--connections", strconv.Itoa(connectionsEach(len(ids)))}, args...),
 		Database: func(ctx context.Context, name string) (string, error) {
 			name = "dbc_" + strings.ReplaceAll(name, "-", "_")
 			if err := pg.DropDatabase(ctx, name); err != nil { // of an earlier playground on a given server
@@ -170,6 +176,13 @@ func startPlayground(ctx context.Context, pg *playground.Postgres, dir string, f
 		return p, nil, err
 	}
 	return p, c, nil
+}
+
+// connectionsEach shares the connections of the server that dev starts out among deployments. Each has two for
+// notifications besides; four is the least that it works with.
+func connectionsEach(deployments int) int {
+	const all = 240
+	return min(20, max(4, all/max(1, deployments)-2))
 }
 
 func devServices(paths []string) (*schema.File, error) {

@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
+	"github.com/db-controller/db-controller/constraint"
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/shadow"
 )
@@ -24,6 +25,10 @@ type metrics struct {
 	seconds *prometheus.HistogramVec
 	resets  *prometheus.CounterVec
 	primed  *prometheus.GaugeVec
+	objects *prometheus.GaugeVec
+	priming *prometheus.GaugeVec
+
+	failures failures
 
 	mu    sync.Mutex
 	heard map[watchKey]time.Time // guarded by mu
@@ -55,10 +60,12 @@ func newMetrics(store *shadow.Store) *metrics {
 			Name: "dbcontroller_handler_seconds", Help: "Time of a run of a handler.",
 			Buckets: prometheus.ExponentialBuckets(0.0005, 4, 10),
 		}, []string{"handler"}),
-		resets: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "dbcontroller_watch_lost_total", Help: "Watches that ended and were opened again."}, []string{"watch", "deployment"}),
-		primed: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "dbcontroller_watch_primed", Help: "Whether a watch has reached its end of snapshot."}, []string{"watch", "deployment"}),
+		resets:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "dbcontroller_watch_lost_total", Help: "Watches that ended and were opened again."}, []string{"watch", "deployment"}),
+		primed:  prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "dbcontroller_watch_primed", Help: "Whether a watch has reached its end of snapshot."}, []string{"watch", "deployment"}),
+		objects: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "dbcontroller_watch_snapshot_objects", Help: "How many objects the last snapshot of a watch had."}, []string{"watch", "deployment"}),
+		priming: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "dbcontroller_watch_snapshot_seconds", Help: "How long the last snapshot of a watch took."}, []string{"watch", "deployment"}),
 	}
-	m.registry.MustRegister(m.batches, m.items, m.errors, m.seconds, m.resets, m.primed, m)
+	m.registry.MustRegister(m.batches, m.items, m.errors, m.seconds, m.resets, m.primed, m.objects, m.priming, m)
 	return m
 }
 
@@ -67,20 +74,22 @@ func (m *metrics) HandlerRan(handler string, d schema.DeploymentID, items int, t
 	m.batches.WithLabelValues(handler, d.String()).Inc()
 	m.items.WithLabelValues(handler, d.String()).Add(float64(items))
 	m.seconds.WithLabelValues(handler).Observe(took.Seconds())
+	m.failures.ran(handler, d, err)
 	if err != nil {
 		m.errors.WithLabelValues(handler, d.String()).Inc()
 	}
 }
 
 // WatchPrimed is constraint.Observer.
-func (m *metrics) WatchPrimed(watch string, d schema.DeploymentID, primed bool) {
-	value := 0.0
-	if primed {
-		value = 1
-	} else {
+func (m *metrics) WatchPrimed(watch string, d schema.DeploymentID, p constraint.Primed) {
+	if !p.Done {
 		m.resets.WithLabelValues(watch, d.String()).Inc()
+		m.primed.WithLabelValues(watch, d.String()).Set(0)
+		return
 	}
-	m.primed.WithLabelValues(watch, d.String()).Set(value)
+	m.primed.WithLabelValues(watch, d.String()).Set(1)
+	m.objects.WithLabelValues(watch, d.String()).Set(float64(p.Objects))
+	m.priming.WithLabelValues(watch, d.String()).Set(p.Took.Seconds())
 }
 
 // WatchHeard is constraint.Observer.

@@ -1,12 +1,15 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"slices"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -24,6 +27,9 @@ import (
 // resourceCommand is a command about a resource, or a deployment's resources.
 func resourceCommand(use, short, example string, args cobra.PositionalArgs, run func(cmd *cobra.Command, c *client.Client, args []string) error) *cobra.Command {
 	cmd := &cobra.Command{Use: use, Short: short, Example: example, Args: args, RunE: func(cmd *cobra.Command, args []string) error {
+		if err := checkOutput(cmd); err != nil { // before anything is done
+			return err
+		}
 		c, err := openClient(cmd)
 		if err != nil {
 			return err
@@ -39,6 +45,7 @@ func newGet() *cobra.Command {
 	cmd := resourceCommand("get NAME...", "Show resources by their full names", "  db-controller get //iam.example.com/us-west2/projects/acme -o yaml", cobra.MinimumNArgs(1),
 		func(cmd *cobra.Command, c *client.Client, args []string) error {
 			var found []*resourcev1.Resource
+			var missing error
 			for _, arg := range args {
 				name, resources, err := c.Named(cmd.Context(), arg)
 				if err != nil {
@@ -46,28 +53,36 @@ func newGet() *cobra.Command {
 				}
 				r, err := resources.GetResource(cmd.Context(), &resourcev1.GetResourceRequest{Name: name.Name})
 				if err != nil {
-					return plain(err)
+					missing = errors.Join(missing, plain(err))
+					continue
 				}
 				found = append(found, r)
 			}
-			return show(cmd, found)
+			if len(found) == 0 {
+				return missing
+			}
+			return errors.Join(show(cmd, found), missing)
 		})
 	outputFlag(cmd)
 	return cmd
 }
 
 func newList() *cobra.Command {
-	var kind string
+	var query client.Query
 	var limit int
-	cmd := resourceCommand("list DEPLOYMENT", "List the resources of a deployment", "  db-controller list devices.example.com/eastus2 --kind Device", cobra.ExactArgs(1),
+	cmd := resourceCommand("list DEPLOYMENT", "List the resources of a deployment", `  db-controller list devices.example.com/eastus2 --kind Device
+  db-controller list devices.example.com/eastus2 --filter 'labels.team = "a" AND body.size > 5' --order 'body.size desc'`, cobra.ExactArgs(1),
 		func(cmd *cobra.Command, c *client.Client, args []string) error {
 			id, err := schema.ParseDeploymentID(args[0])
 			if err != nil {
 				return err
 			}
+			if limit <= 0 {
+				return fmt.Errorf("--limit %d: want at least 1", limit)
+			}
 			var found []*resourcev1.Resource
 			errEnough := errors.New("enough")
-			err = c.Each(cmd.Context(), id, kind, func(r *resourcev1.Resource) error {
+			err = c.Each(cmd.Context(), id, query, func(r *resourcev1.Resource) error {
 				if len(found) == limit {
 					return errEnough
 				}
@@ -86,7 +101,9 @@ func newList() *cobra.Command {
 			cmd.PrintErrf("there are more: --limit %d\n", 10*limit)
 			return nil
 		})
-	cmd.Flags().StringVar(&kind, "kind", "", "only this kind")
+	cmd.Flags().StringVar(&query.Kind, "kind", "", "only this kind")
+	cmd.Flags().StringVar(&query.Filter, "filter", "", "only what fits a filter (AIP-160)")
+	cmd.Flags().StringVar(&query.OrderBy, "order", "", "fields to sort by, such as 'create_time desc, body.size'")
 	cmd.Flags().IntVar(&limit, "limit", 100, "at most so many")
 	outputFlag(cmd)
 	return cmd
@@ -94,9 +111,11 @@ func newList() *cobra.Command {
 
 func newPut() *cobra.Command {
 	var file string
+	var owners []string
 	cmd := resourceCommand("put NAME [BODY]", "Create or update a resource; the body is JSON or YAML, given here or in a file",
 		`  db-controller put //iam.example.com/us-west2/projects/acme '{"title": "Acme"}'
-  db-controller put //devices.example.com/eastus2/projects/acme/devices/d1 -f device.yaml`, cobra.RangeArgs(1, 2),
+  db-controller put //devices.example.com/eastus2/projects/acme/devices/d1 -f device.yaml
+  db-controller put //devices.example.com/eastus2/fleets/f --owner Project=//iam.example.com/us-west2/projects/acme`, cobra.RangeArgs(1, 2),
 		func(cmd *cobra.Command, c *client.Client, args []string) error {
 			body, err := readBody(cmd, args[1:], file)
 			if err != nil {
@@ -106,15 +125,32 @@ func newPut() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			r, err := resources.PutResource(cmd.Context(), &resourcev1.PutResourceRequest{Resource: &resourcev1.Resource{Name: name.Name, Body: body}})
+			references, err := readOwners(owners)
+			if err != nil {
+				return err
+			}
+			r, err := resources.PutResource(cmd.Context(), &resourcev1.PutResourceRequest{Resource: &resourcev1.Resource{Name: name.Name, Body: body, OwnerReferences: references}})
 			if err != nil {
 				return plain(err)
 			}
 			return show(cmd, []*resourcev1.Resource{r})
 		})
 	cmd.Flags().StringVarP(&file, "file", "f", "", "file with the body, - for standard input")
+	cmd.Flags().StringSliceVar(&owners, "owner", nil, "KIND=NAME of a resource that keeps this one; it goes when the last owner does")
 	outputFlag(cmd)
 	return cmd
+}
+
+func readOwners(texts []string) ([]*resourcev1.OwnerReference, error) {
+	var out []*resourcev1.OwnerReference
+	for _, text := range texts {
+		kind, name, ok := strings.Cut(text, "=")
+		if !ok {
+			return nil, fmt.Errorf("--owner %s: want KIND=NAME, such as Project=//iam.example.com/us-west2/projects/acme", text)
+		}
+		out = append(out, &resourcev1.OwnerReference{Kind: kind, Name: name})
+	}
+	return out, nil
 }
 
 func readBody(cmd *cobra.Command, inline []string, file string) (*structpb.Struct, error) {
@@ -134,8 +170,15 @@ func readBody(cmd *cobra.Command, inline []string, file string) (*structpb.Struc
 		return nil, err
 	}
 	var body map[string]any
-	if err := yaml.Unmarshal(raw, &body); err != nil {
+	documents := yaml.NewDecoder(bytes.NewReader(raw))
+	if err := documents.Decode(&body); err != nil && !errors.Is(err, io.EOF) {
 		return nil, fmt.Errorf("the body is neither JSON nor YAML with fields: %w", err)
+	}
+	if err := documents.Decode(new(any)); !errors.Is(err, io.EOF) {
+		return nil, errors.New("the body has more than one YAML document; a resource has one")
+	}
+	if err := exact("body", body); err != nil {
+		return nil, err
 	}
 	s, err := structpb.NewStruct(body)
 	if err != nil {
@@ -148,10 +191,51 @@ func readBody(cmd *cobra.Command, inline []string, file string) (*structpb.Struc
 	return s, nil
 }
 
+// exact refuses what a body of JSON cannot hold as it was written.
+func exact(at string, v any) error {
+	switch v := v.(type) {
+	case map[string]any:
+		for key, field := range v {
+			if err := exact(at+"."+key, field); err != nil {
+				return err
+			}
+		}
+	case []any:
+		for i, element := range v {
+			if err := exact(fmt.Sprintf("%s[%d]", at, i), element); err != nil {
+				return err
+			}
+		}
+	case int, int64, uint64:
+		if text := fmt.Sprint(v); strconv.FormatFloat(toFloat(v), 'f', -1, 64) != text {
+			return fmt.Errorf("field %s: %s has more digits than a number keeps; write it as a text in quotes", at, text)
+		}
+	case time.Time:
+		return fmt.Errorf("field %s: YAML takes it for a date; write it as a text in quotes", at)
+	}
+	return nil
+}
+
+func toFloat(v any) float64 {
+	switch v := v.(type) {
+	case int:
+		return float64(v)
+	case int64:
+		return float64(v)
+	case uint64:
+		return float64(v)
+	}
+	return 0
+}
+
 func newDelete() *cobra.Command {
 	var wait time.Duration
+	var dryRun bool
 	cmd := resourceCommand("delete NAME", "Delete a resource and what cascades with it", "  db-controller delete //iam.example.com/us-west2/projects/acme --wait 10s", cobra.ExactArgs(1),
 		func(cmd *cobra.Command, c *client.Client, args []string) error {
+			if dryRun {
+				return printPlan(cmd, c, args[0])
+			}
 			name, resources, err := c.Named(cmd.Context(), args[0])
 			if err != nil {
 				return err
@@ -171,9 +255,13 @@ func newDelete() *cobra.Command {
 				began := time.Now()
 				ctx, cancel := context.WithTimeout(cmd.Context(), wait)
 				defer cancel()
-				if err := c.WaitGone(ctx, name, answer.GetResource().GetUid()); err == nil {
+				waited := c.WaitGone(ctx, name, answer.GetResource().GetUid())
+				if waited == nil {
 					cmd.Printf("%s deleted, after %s\n", name, time.Since(began).Round(time.Millisecond))
 					return nil
+				}
+				if !errors.Is(waited, context.DeadlineExceeded) {
+					return plain(waited)
 				}
 			}
 			cmd.Println(name, "is being deleted")
@@ -183,14 +271,18 @@ func newDelete() *cobra.Command {
 					cmd.Printf("  %s %s\n", condition.GetType(), condition.GetMessage())
 				}
 			}
+			if wait > 0 {
+				return fmt.Errorf("%s is not gone after %s; it goes on", name, wait)
+			}
 			return nil
 		})
 	cmd.Flags().DurationVar(&wait, "wait", 0, "wait so long until it is gone")
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only show what it would do, as plan does")
 	return cmd
 }
 
 func newWatch() *cobra.Command {
-	var kind string
+	var kind, filter string
 	cmd := resourceCommand("watch DEPLOYMENT", "Show the resources of a deployment and every change after that", "  db-controller watch devices.example.com/eastus2", cobra.ExactArgs(1),
 		func(cmd *cobra.Command, c *client.Client, args []string) error {
 			id, err := schema.ParseDeploymentID(args[0])
@@ -201,7 +293,7 @@ func newWatch() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			stream, err := resources.WatchResources(cmd.Context(), &resourcev1.WatchResourcesRequest{Kind: kind})
+			stream, err := resources.WatchResources(cmd.Context(), &resourcev1.WatchResourcesRequest{Kind: kind, Filter: filter})
 			if err != nil {
 				return plain(err)
 			}
@@ -217,6 +309,7 @@ func newWatch() *cobra.Command {
 			}
 		})
 	cmd.Flags().StringVar(&kind, "kind", "", "only this kind")
+	cmd.Flags().StringVar(&filter, "filter", "", "only what fits a filter (AIP-160)")
 	return cmd
 }
 
@@ -239,6 +332,14 @@ func stateWord(r *resourcev1.Resource) string {
 
 func outputFlag(cmd *cobra.Command) {
 	cmd.Flags().StringP("output", "o", "table", "table, json or yaml")
+}
+
+func checkOutput(cmd *cobra.Command) error {
+	flag := cmd.Flags().Lookup("output")
+	if flag == nil || slices.Contains([]string{"table", "json", "yaml"}, flag.Value.String()) {
+		return nil
+	}
+	return fmt.Errorf("--output %s: want table, json or yaml", flag.Value)
 }
 
 func show(cmd *cobra.Command, found []*resourcev1.Resource) error {
@@ -274,7 +375,7 @@ func show(cmd *cobra.Command, found []*resourcev1.Resource) error {
 		}
 		return nil
 	}
-	return fmt.Errorf("--output %s: want table, json or yaml", output)
+	return checkOutput(cmd)
 }
 
 func age(r *resourcev1.Resource) string {

@@ -41,9 +41,9 @@ Every flag can also be given in the environment (--log-level as DBCONTROLLER_LOG
 		}
 	}
 	add("try", newDev(), newBench())
-	add("resources", newGet(), newList(), newPut(), newDelete(), newWatch())
-	add("describe", newValidate(), newApply())
-	add("run", newServe(), newRegistry(), newMigrate(), newHealthcheck())
+	add("resources", newGet(), newList(), newPut(), newDelete(), newPlan(), newExplain(), newWatch(), newBlockDeletion())
+	add("describe", newValidate(), newApply(), newSetVersion(), newDecommission())
+	add("run", newServe(), newRegistry(), newMigrate(), newStatus(), newHealthcheck())
 	root.AddCommand(newVersion())
 	return root
 }

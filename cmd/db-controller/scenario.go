@@ -17,7 +17,10 @@ import (
 	"github.com/db-controller/db-controller/cmd/db-controller/client"
 	"github.com/db-controller/db-controller/cmd/db-controller/playground"
 	"github.com/db-controller/db-controller/schema"
+	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
+	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
+	"github.com/db-controller/db-controller/schema/wire"
 )
 
 // step is one thing that a scenario does; one of its fields is set, and what belongs to it.
@@ -32,16 +35,24 @@ type step struct {
 		Name  string `yaml:"name"`
 		Field string `yaml:"field"`
 	} `yaml:"without"`
-	Stop   string `yaml:"stop"`
-	Start  string `yaml:"start"`
-	Kill   string `yaml:"kill"`
-	Midway string `yaml:"midway"` // with kill: once some resources of this kind are gone, and some are not
-	Check  string `yaml:"check"`
+	Stop   string      `yaml:"stop"`
+	Start  string      `yaml:"start"`
+	Kill   string      `yaml:"kill"`
+	Switch *switchStep `yaml:"switch"`
+	Midway string      `yaml:"midway"` // with kill and switch: once some resources of this kind are gone, and some are not
+	Plan   string      `yaml:"plan"`
+	Check  string      `yaml:"check"`
 }
 
 type putStep struct {
-	Name string         `yaml:"name"`
-	Body map[string]any `yaml:"body"`
+	Name   string         `yaml:"name"`
+	Body   map[string]any `yaml:"body"`
+	Owners []string       `yaml:"owners"` // KIND=NAME
+}
+
+type switchStep struct {
+	Deployment string `yaml:"deployment"`
+	Version    string `yaml:"version"`
 }
 
 type bulkStep struct {
@@ -105,6 +116,12 @@ func (s *scenario) step(ctx context.Context, st step) error {
 		return s.gone(ctx, st.Gone)
 	case st.Without != nil:
 		return s.without(ctx, st.Without.Name, st.Without.Field)
+	case st.Switch != nil:
+		return s.switchVersion(ctx, st)
+	case st.Plan != "":
+		return s.plan(ctx, st.Plan)
+	case st.Check == "settled":
+		return s.settled(ctx)
 	case st.Stop != "" || st.Start != "" || st.Kill != "":
 		return s.process(ctx, st)
 	case st.Check == "dangling":
@@ -141,7 +158,11 @@ func (s *scenario) put(ctx context.Context, p *putStep) error {
 	if err != nil {
 		return err
 	}
-	r, err := resources.PutResource(ctx, &resourcev1.PutResourceRequest{Resource: &resourcev1.Resource{Name: name.Name, Body: body}})
+	owners, err := readOwners(p.Owners)
+	if err != nil {
+		return err
+	}
+	r, err := resources.PutResource(ctx, &resourcev1.PutResourceRequest{Resource: &resourcev1.Resource{Name: name.Name, Body: body, OwnerReferences: owners}})
 	s.uids[p.Name] = r.GetUid()
 	return err
 }
@@ -230,18 +251,13 @@ func (s *scenario) process(ctx context.Context, st step) error {
 	name := st.Stop + st.Start + st.Kill
 	process := s.p.Registry
 	if name != "registry" {
-		id, err := schema.ParseDeploymentID(name)
+		d, err := s.deployment(name)
 		if err != nil {
 			return err
 		}
-		d := s.p.Deployments[id]
-		if d == nil {
-			return fmt.Errorf("no deployment %s runs here", id)
-		}
-		if process = d.Process; st.Midway != "" {
-			if err := s.midway(ctx, d, st.Midway); err != nil {
-				return err
-			}
+		process = d.Process
+		if err := s.midway(ctx, d, st.Midway); err != nil {
+			return err
 		}
 	}
 	switch {
@@ -263,12 +279,27 @@ func (s *scenario) process(ctx context.Context, st step) error {
 	return err
 }
 
+func (s *scenario) deployment(name string) (*playground.Deployment, error) {
+	id, err := schema.ParseDeploymentID(name)
+	if err != nil {
+		return nil, err
+	}
+	d := s.p.Deployments[id]
+	if d == nil {
+		return nil, fmt.Errorf("no deployment %s runs here", id)
+	}
+	return d, nil
+}
+
 const countKindSQL = `
 SELECT count(*) FROM dbcontroller.shadow s JOIN dbcontroller.kind k ON k.id = s.kind_id WHERE k.kind = $1`
 
 // midway waits until a cascade has taken some resources of a kind and not all, by looking into the database: the
 // moment is short.
 func (s *scenario) midway(ctx context.Context, d *playground.Deployment, kind string) error {
+	if kind == "" {
+		return nil
+	}
 	conn, err := pgx.Connect(ctx, d.DSN)
 	if err != nil {
 		return err
@@ -288,12 +319,79 @@ func (s *scenario) midway(ctx context.Context, d *playground.Deployment, kind st
 	return fmt.Errorf("the cascade over %s did not begin", kind)
 }
 
-// dangling lists everything everywhere and looks whether what it refers to is there.
-func (s *scenario) dangling(ctx context.Context) error {
-	env, err := s.c.Environment(ctx)
+func (s *scenario) switchVersion(ctx context.Context, st step) error {
+	d, err := s.deployment(st.Switch.Deployment)
 	if err != nil {
 		return err
 	}
+	if err := s.midway(ctx, d, st.Midway); err != nil {
+		return err
+	}
+	service, region, _ := strings.Cut(st.Switch.Deployment, "/")
+	_, err = s.c.Registry.SetDeploymentVersion(ctx, &registryv1.SetDeploymentVersionRequest{Service: service, Region: region, Version: st.Switch.Version})
+	if err != nil {
+		return plain(err)
+	}
+	s.print("  switch  %s to %s", st.Switch.Deployment, st.Switch.Version)
+	return nil
+}
+
+func (s *scenario) plan(ctx context.Context, full string) error {
+	name, resources, err := s.c.Named(ctx, full)
+	if err != nil {
+		return err
+	}
+	plan, err := resources.PlanDeletion(ctx, &resourcev1.PlanDeletionRequest{Name: name.Name})
+	if err != nil {
+		return plain(err)
+	}
+	s.print("  plan    %s", full)
+	writePlan(&indented{s.out}, plan)
+	return nil
+}
+
+// indented moves lines to where the scenario's are.
+type indented struct{ out io.Writer }
+
+func (w *indented) Write(line []byte) (int, error) {
+	_, err := fmt.Fprintf(w.out, "          %s", line)
+	return len(line), err
+}
+
+// settled waits until every deployment runs the version that the registry says, and nothing is outstanding anywhere.
+func (s *scenario) settled(ctx context.Context) error {
+	began := time.Now()
+	answer, err := s.c.Registry.GetEnvironment(ctx, &registryv1.GetEnvironmentRequest{})
+	if err != nil {
+		return plain(err)
+	}
+	for _, d := range answer.GetEnvironment().GetDeployments() {
+		admin, err := s.c.Admin(ctx, schema.DeploymentID{Service: d.GetService(), Region: d.GetRegion()})
+		if err != nil {
+			return err
+		}
+		for {
+			status, err := admin.Status(ctx, &adminv1.StatusRequest{})
+			if err == nil && status.GetVersion() == d.GetVersion() && len(status.GetOutstanding()) == 0 {
+				break
+			}
+			if time.Since(began) > 30*time.Second {
+				return errors.Join(fmt.Errorf("%s/%s does not come to rest: %v", d.GetService(), d.GetRegion(), status), err)
+			}
+			time.Sleep(2 * time.Millisecond)
+		}
+	}
+	s.print("  settled everywhere, after %s", since(began))
+	return nil
+}
+
+// dangling lists everything everywhere and looks whether what it refers to is there.
+func (s *scenario) dangling(ctx context.Context) error {
+	answer, err := s.c.Registry.GetEnvironment(ctx, &registryv1.GetEnvironmentRequest{}) // versions may have been switched
+	if err != nil {
+		return plain(err)
+	}
+	env := wire.Environment(answer.GetEnvironment())
 	there := map[string]bool{}
 	type reference struct{ holder, path, target string }
 	var references []reference
@@ -302,7 +400,7 @@ func (s *scenario) dangling(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		err = s.c.Each(ctx, d.DeploymentID, "", func(r *resourcev1.Resource) error {
+		err = s.c.Each(ctx, d.DeploymentID, client.Query{}, func(r *resourcev1.Resource) error {
 			full := schema.FullName{Deployment: d.DeploymentID, Name: r.GetName()}.String()
 			there[full] = true
 			kind, err := model.Kind(r.GetKind())

@@ -1,6 +1,9 @@
 package main
 
 import (
+	"fmt"
+	"time"
+
 	"github.com/spf13/cobra"
 
 	"github.com/db-controller/db-controller/migrations"
@@ -28,6 +31,9 @@ func newServe() *cobra.Command {
 			if cfg.deployment, err = schema.ParseDeploymentID(deployment); err != nil {
 				return err
 			}
+			if cfg.lease < time.Second {
+				return fmt.Errorf("--lease %s: want at least 1s, so that a process which is slow for a moment keeps its work", cfg.lease)
+			}
 			if err := ready(cmd, cfg.dsn, migrations.Deployment, cfg.migrate, log); err != nil {
 				return err
 			}
@@ -45,6 +51,9 @@ func newServe() *cobra.Command {
 	f.BoolVar(&cfg.migrate, "migrate", false, "bring the database to the newest schema first")
 	f.IntVar(&cfg.nodes, "nodes", 2, "constraint nodes that share the work")
 	f.Int32Var(&cfg.connections, "connections", 20, "connections to the database; at least 4")
+	f.StringVar(&cfg.name, "name", "", "this process, among those of the deployment; one that starts under the same name takes its place (default: host:port)")
+	f.DurationVar(&cfg.lease, "lease", 5*time.Second, "how long this process may be silent before others take its work over; at least 1s")
 	f.DurationVar(&cfg.tentativeTTL, "tentative-ttl", 0, "how long a tentative blockade stands before its holder must decide (default 15s)")
+	f.DurationVar(&cfg.ownerGrace, "owner-grace", 0, "how long an owner that was named without its uid may be missing before it counts as gone (default 5m)")
 	return cmd
 }

@@ -4,8 +4,10 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"os"
 	"time"
 
+	"github.com/google/uuid"
 	grpcprom "github.com/grpc-ecosystem/go-grpc-middleware/providers/prometheus"
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
@@ -39,7 +41,20 @@ type deploymentConfig struct {
 	nodes        int
 	connections  int32
 	tentativeTTL time.Duration
+	ownerGrace   time.Duration
+	// name is this process, among those of the deployment; lease is for how long it may be silent.
+	name  string
+	lease time.Duration
 }
+
+// fenced is a node whose transactions take effect only as long as its process is a member.
+type fenced struct {
+	*constraint.Node
+	leases *shadow.Leases
+	member uuid.UUID
+}
+
+func (n fenced) Run(ctx context.Context) error { return n.Node.Run(n.leases.Fenced(ctx, n.member)) }
 
 // runDeployment joins the parts of one deployment and runs them until ctx ends or one fails:
 // registry client → node manager → nodes → handlers → store, with the gRPC services over the store.
@@ -64,9 +79,14 @@ func runDeployment(ctx context.Context, cfg deploymentConfig, log *zap.Logger) e
 	if cfg.advertise == "" {
 		cfg.advertise = listener.Addr().String()
 	}
+	if cfg.name == "" {
+		host, _ := os.Hostname()
+		_, port, _ := net.SplitHostPort(listener.Addr().String())
+		cfg.name = host + ":" + port
+	}
 	peers := service.NewPeers(cfg.deployment, credentials)
 	defer peers.Close()
-	store, err := shadow.Open(ctx, shadow.Config{Pool: pool, Deployment: cfg.deployment, Peers: peers, Logger: log, TentativeTTL: cfg.tentativeTTL})
+	store, err := shadow.Open(ctx, shadow.Config{Pool: pool, Deployment: cfg.deployment, Peers: peers, Logger: log, TentativeTTL: cfg.tentativeTTL, OwnerGrace: cfg.ownerGrace})
 	if err != nil {
 		return err
 	}
@@ -75,14 +95,14 @@ func runDeployment(ctx context.Context, cfg deploymentConfig, log *zap.Logger) e
 	metrics.registry.MustRegister(calls)
 	healthServer := health.NewServer()
 	server, err := service.NewServer(service.Config{
-		Store: store, Peers: peers, Credentials: credentials, Health: healthServer, Logger: log,
+		Store: store, Peers: peers, Credentials: credentials, Health: healthServer, Logger: log, Failures: metrics.failures.list,
 		Unary:  []grpc.UnaryServerInterceptor{calls.UnaryServerInterceptor()},
 		Stream: []grpc.StreamServerInterceptor{calls.StreamServerInterceptor()},
 	})
 	if err != nil {
 		return err
 	}
-	calls.InitializeMetrics(server)
+	calls.InitializeMetrics(server.Server)
 	registryConn, err := grpc.NewClient(cfg.registry, service.DialOptions(credentials, identity.Identity{Role: identity.RoleRegistry})...)
 	if err != nil {
 		return fmt.Errorf("--registry: %w", err)
@@ -96,31 +116,34 @@ func runDeployment(ctx context.Context, cfg deploymentConfig, log *zap.Logger) e
 	}
 	// One place, which holds the newest environment, as the client's own channel.
 	environments := make(chan *schema.Environment, 1)
+	leases := &shadow.Leases{Store: store, Name: cfg.name, TTL: cfg.lease}
 	manager, err := nodemanager.New(nodemanager.Config{
-		Deployment: cfg.deployment, Environments: environments, Nodes: cfg.nodes, Switch: store.Switch, PointedTo: store.PointedTo, Logger: log,
+		Deployment: cfg.deployment, Environments: environments, Nodes: cfg.nodes, Switch: store.Switch, Refresh: store.Refresh, PointedTo: store.PointedTo, Logger: log,
+		Leases: leases, LeaseTTL: cfg.lease, Leads: client.Lead,
 		NewNode: func(share nodemanager.Share) (nodemanager.Runner, error) {
-			return constraint.New(constraint.Config{
+			node, err := constraint.New(constraint.Config{
 				Name: share.Name, Deployment: cfg.deployment, Shards: share.Shards, Subscriptions: share.Subscriptions,
 				Watches: peers, Observer: metrics, Logger: log, Sweeps: share.First,
 				Pending:    &handlers.OwnedPending{Store: store, Peers: peers},
-				Deleting:   &handlers.OwnedDeleting{Store: store},
+				Deleting:   &handlers.OwnedDeleting{Store: store, Peers: peers},
 				Subscribed: &handlers.SubscribedDeleting{Store: store, Peers: peers},
 			})
+			return fenced{node, leases, share.Member}, err
 		},
 	})
 	if err != nil {
 		return err
 	}
-	checks := []check{{"postgres", pool.Ping}, {"version", func(context.Context) error { return manager.Ready() }}}
+	checks := []check{{"postgres", pool.Ping}, {"version", func(context.Context) error { return manager.Ready() }}, {"registered", func(context.Context) error { return peers.Registered() }}}
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return client.Run(ctx) })
 	g.Go(func() error { return forward(ctx, client.Environments(), environments, peers.Update) })
 	g.Go(func() error { return manager.Run(ctx) })
-	g.Go(func() error { return serveGRPC(ctx, server, listener) })
+	g.Go(func() error { return serveGRPC(ctx, server.Server, listener) })
 	g.Go(func() error { return serveHTTP(ctx, cfg.http, checks, metrics.registry, log) })
 	g.Go(func() error { return reportHealth(ctx, healthServer, checks) })
 	g.Go(func() error { return store.RunNotifications(ctx) })
-	g.Go(func() error { return tidy(ctx, store, log) })
+	g.Go(func() error { return tidy(ctx, store.Tidy, log) })
 	log.Info("serving", zap.Stringer("grpc", listener.Addr()), zap.String("advertised", cfg.advertise))
 	return g.Wait()
 }
@@ -173,14 +196,14 @@ func reportHealth(ctx context.Context, server *health.Server, checks []check) er
 }
 
 // tidy removes what nobody needs any more, a little at a time.
-func tidy(ctx context.Context, store *shadow.Store, log *zap.Logger) error {
+func tidy(ctx context.Context, some func(context.Context) (more bool, err error), log *zap.Logger) error {
 	for wait := time.Minute; ; {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-time.After(wait):
 		}
-		more, err := store.Tidy(ctx)
+		more, err := some(ctx)
 		if wait = time.Minute; more {
 			wait = time.Second
 		}
@@ -237,7 +260,8 @@ func runRegistry(ctx context.Context, cfg registryConfig, log *zap.Logger) error
 	registry.MustRegister(calls)
 	server := grpc.NewServer(service.ServerOptions(credentials, registryserver.Policy,
 		[]grpc.UnaryServerInterceptor{calls.UnaryServerInterceptor()}, []grpc.StreamServerInterceptor{calls.StreamServerInterceptor()})...)
-	registryv1.RegisterRegistryServiceServer(server, registryserver.New(pool, log))
+	environment := registryserver.New(pool, log)
+	registryv1.RegisterRegistryServiceServer(server, environment)
 	healthServer := health.NewServer()
 	healthv1.RegisterHealthServer(server, healthServer)
 	if err := registryserver.Policy.Covers(server); err != nil {
@@ -249,6 +273,9 @@ func runRegistry(ctx context.Context, cfg registryConfig, log *zap.Logger) error
 	g.Go(func() error { return serveGRPC(ctx, server, listener) })
 	g.Go(func() error { return serveHTTP(ctx, cfg.http, checks, registry, log) })
 	g.Go(func() error { return reportHealth(ctx, healthServer, checks) })
+	g.Go(func() error {
+		return tidy(ctx, func(ctx context.Context) (bool, error) { return false, environment.Tidy(ctx) }, log)
+	})
 	log.Info("serving", zap.Stringer("grpc", listener.Addr()))
 	return g.Wait()
 }

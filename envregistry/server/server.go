@@ -3,20 +3,19 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.uber.org/zap"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/feed"
 	"github.com/db-controller/db-controller/schema/identity"
 	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
 	"github.com/db-controller/db-controller/schema/wire"
@@ -24,21 +23,17 @@ import (
 
 // Policy has every method of the registry.
 var Policy = identity.Policy{
-	registryv1.RegistryService_Apply_FullMethodName:                {identity.RoleOperator},
-	registryv1.RegistryService_SetDeploymentVersion_FullMethodName: {identity.RoleOperator},
-	registryv1.RegistryService_GetEnvironment_FullMethodName:       identity.Anybody,
-	registryv1.RegistryService_WatchEnvironment_FullMethodName:     identity.Anybody,
-	registryv1.RegistryService_RegisterDeployment_FullMethodName:   {identity.RoleDeployment},
+	registryv1.RegistryService_Apply_FullMethodName:                  {identity.RoleOperator},
+	registryv1.RegistryService_SetDeploymentVersion_FullMethodName:   {identity.RoleOperator},
+	registryv1.RegistryService_DecommissionDeployment_FullMethodName: {identity.RoleOperator},
+	registryv1.RegistryService_GetEnvironment_FullMethodName:         identity.Anybody,
+	registryv1.RegistryService_WatchEnvironment_FullMethodName:       identity.Anybody,
+	registryv1.RegistryService_RegisterDeployment_FullMethodName:     {identity.RoleDeployment},
 
 	healthv1.Health_Check_FullMethodName: identity.Anybody,
 	healthv1.Health_Watch_FullMethodName: identity.Anybody,
 	healthv1.Health_List_FullMethodName:  identity.Anybody,
 }
-
-const (
-	pollInterval      = time.Second
-	heartbeatInterval = 5 * time.Second
-)
 
 // Server is the RegistryService.
 type Server struct {
@@ -61,7 +56,11 @@ func (s *Server) fail(err error) error {
 		return status.Error(codes.InvalidArgument, err.Error())
 	case errors.Is(err, errUnknownDeployment):
 		return status.Error(codes.NotFound, err.Error())
-	case errors.Is(err, errSuperseded):
+	case errors.Is(err, feed.ErrReset):
+		return status.Error(codes.OutOfRange, err.Error())
+	case errors.Is(err, feed.ErrSlow):
+		return status.Error(codes.Aborted, err.Error())
+	case errors.Is(err, errSuperseded), errors.Is(err, errDecommissioned):
 		return status.Error(codes.FailedPrecondition, err.Error())
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return status.FromContextError(err).Err()
@@ -122,7 +121,11 @@ func (s *Server) RegisterDeployment(ctx context.Context, req *registryv1.Registe
 	_, err = s.store.change(ctx, func(env *schema.Environment) error {
 		d := find(env, id)
 		if d == nil {
-			return fmt.Errorf("%w: %s: apply a file that lists it under deployments", errUnknownDeployment, id)
+			gone, err := decommissioned(ctx, s.store.pool)
+			if err == nil && gone[id] != "" {
+				err = fmt.Errorf("%w: %s", errDecommissioned, gone[id])
+			}
+			return cmp.Or(err, fmt.Errorf("%w: %s: apply a file that lists it under deployments", errUnknownDeployment, id))
 		}
 		if d.Generation > req.GetGeneration() {
 			return fmt.Errorf("%w: %s was registered by a newer process, at %s", errSuperseded, id, d.Address)
@@ -152,84 +155,6 @@ func find(env *schema.Environment, id schema.DeploymentID) *schema.Deployment {
 		if env.Deployments[i].DeploymentID == id {
 			return &env.Deployments[i]
 		}
-	}
-	return nil
-}
-
-// WatchEnvironment sends everything, the end of the snapshot, and then the difference to each newer revision, each
-// followed by a bookmark. The environment is small, so it is read as a whole and compared: whatever was missed in
-// between, what is sent is true.
-func (s *Server) WatchEnvironment(_ *registryv1.WatchEnvironmentRequest, stream grpc.ServerStreamingServer[registryv1.WatchEnvironmentResponse]) error {
-	ctx := stream.Context()
-	sent := map[string]*registryv1.WatchEnvironmentResponse_Change{}
-	first, spoke, revision := true, time.Now(), int64(-1)
-	for {
-		woken := s.store.wake.wait()
-		env, err := s.store.read(ctx)
-		if err != nil {
-			return s.fail(err)
-		}
-		if env.Revision != revision || time.Since(spoke) > heartbeatInterval {
-			if err := sendDifference(stream, sent, changes(env)); err != nil {
-				return err
-			}
-			revision, spoke = env.Revision, time.Now()
-			end := &registryv1.WatchEnvironmentResponse{Event: &registryv1.WatchEnvironmentResponse_Bookmark_{
-				Bookmark: &registryv1.WatchEnvironmentResponse_Bookmark{Revision: revision},
-			}}
-			if first {
-				end = &registryv1.WatchEnvironmentResponse{Event: &registryv1.WatchEnvironmentResponse_EndOfSnapshot_{
-					EndOfSnapshot: &registryv1.WatchEnvironmentResponse_EndOfSnapshot{Revision: revision},
-				}}
-				first = false
-			}
-			if err := stream.Send(end); err != nil {
-				return err
-			}
-		}
-		select {
-		case <-ctx.Done():
-			return s.fail(ctx.Err())
-		case <-woken:
-		case <-time.After(pollInterval):
-		}
-	}
-}
-
-// changes gives everything in an environment by a key of its own.
-func changes(env *schema.Environment) map[string]*registryv1.WatchEnvironmentResponse_Change {
-	out := map[string]*registryv1.WatchEnvironmentResponse_Change{}
-	p := wire.EnvironmentProto(env)
-	for _, r := range p.GetRegions() {
-		out["r "+r.GetName()] = &registryv1.WatchEnvironmentResponse_Change{Item: &registryv1.WatchEnvironmentResponse_Change_Region{Region: r}}
-	}
-	for _, d := range p.GetServices() {
-		out["s "+d.GetService()+"@"+d.GetVersion()] = &registryv1.WatchEnvironmentResponse_Change{Item: &registryv1.WatchEnvironmentResponse_Change_Service{Service: d}}
-	}
-	for _, d := range p.GetDeployments() {
-		out["d "+d.GetService()+"/"+d.GetRegion()] = &registryv1.WatchEnvironmentResponse_Change{Item: &registryv1.WatchEnvironmentResponse_Change_Deployment{Deployment: d}}
-	}
-	return out
-}
-
-func sendDifference(stream grpc.ServerStreamingServer[registryv1.WatchEnvironmentResponse], sent, now map[string]*registryv1.WatchEnvironmentResponse_Change) error {
-	for key, change := range now {
-		if old, ok := sent[key]; ok && proto.Equal(old, change) {
-			continue
-		}
-		if err := stream.Send(&registryv1.WatchEnvironmentResponse{Event: &registryv1.WatchEnvironmentResponse_Upsert{Upsert: change}}); err != nil {
-			return err
-		}
-		sent[key] = change
-	}
-	for key, change := range sent {
-		if now[key] != nil {
-			continue
-		}
-		if err := stream.Send(&registryv1.WatchEnvironmentResponse{Event: &registryv1.WatchEnvironmentResponse_Delete{Delete: change}}); err != nil {
-			return err
-		}
-		delete(sent, key)
 	}
 	return nil
 }

@@ -121,6 +121,30 @@ func TestADeploymentRegistersOnlyItselfAndTheNewerProcessCounts(t *testing.T) {
 	require.Equal(t, "new:1", d.Address)
 }
 
+func TestADecommissionedDeploymentNeverComesBack(t *testing.T) {
+	t.Parallel()
+	dsn := database(t)
+	operator, own := serve(t, dsn, identity.Identity{Role: identity.RoleOperator, Name: "ann"}), serve(t, dsn, identity.Deployment(west))
+	apply(t, operator, example)
+	gone := func(region string) error {
+		_, err := operator.DecommissionDeployment(t.Context(), &registryv1.DecommissionDeploymentRequest{Service: west.Service, Region: region, Reason: "fire"})
+		return err
+	}
+	require.Equal(t, codes.NotFound, status.Code(gone("mars")))
+	require.NoError(t, gone("us-west2"))
+	require.NoError(t, gone("us-west2"), "said again")
+	env, err := own.GetEnvironment(t.Context(), &registryv1.GetEnvironmentRequest{})
+	require.NoError(t, err)
+	require.Len(t, env.GetEnvironment().GetDeployments(), 1)
+	_, err = own.RegisterDeployment(t.Context(), &registryv1.RegisterDeploymentRequest{Service: west.Service, Region: west.Region, Address: "x:1", Generation: 9})
+	require.Equal(t, codes.FailedPrecondition, status.Code(err))
+	require.ErrorContains(t, err, "was decommissioned by operator/ann")
+	_, err = operator.Apply(t.Context(), &registryv1.ApplyRequest{Deployments: []*registryv1.Deployment{{Service: west.Service, Region: west.Region, Version: "v1"}}})
+	require.Equal(t, codes.InvalidArgument, status.Code(err))
+	require.ErrorContains(t, err, "its name is not used again")
+	apply(t, operator, "regions: [moon]\ndeployments: [{deployment: iam.example.com/moon, version: v2}]")
+}
+
 type memory struct{ kept chan *schema.Environment }
 
 func (m memory) LoadEnvironment(context.Context) (*schema.Environment, error) { return nil, nil }
@@ -147,10 +171,13 @@ func TestTheClientFollowsWhatIsAppliedThroughAnotherServer(t *testing.T) {
 	done := make(chan error)
 	go func() { done <- client.Run(ctx) }()
 	env := <-client.Environments()
-	d, _ := env.Deployment(west)
-	require.Equal(t, "here:1", d.Address, "registered before it is told")
 	require.Len(t, env.Services, 2)
 	require.Equal(t, env, <-kept)
+	d, _ := env.Deployment(west)
+	require.Empty(t, d.Address, "who does not speak for the deployment registers nothing")
+	client.Lead(true)
+	d, _ = (<-client.Environments()).Deployment(west)
+	require.Equal(t, "here:1", d.Address)
 	_, err = operator.SetDeploymentVersion(ctx, &registryv1.SetDeploymentVersionRequest{Service: west.Service, Region: west.Region, Version: "v2"})
 	require.NoError(t, err)
 	d, _ = (<-client.Environments()).Deployment(west)

@@ -5,13 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/feed"
 	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
 	"github.com/db-controller/db-controller/schema/wire"
 )
@@ -19,34 +19,18 @@ import (
 var (
 	errUnknownDeployment = errors.New("unknown deployment")
 	errSuperseded        = errors.New("superseded")
+	errDecommissioned    = errors.New("decommissioned")
 )
 
 type store struct {
-	pool *pgxpool.Pool
-	wake *waker
+	pool  *pgxpool.Pool
+	wake  *feed.Broadcast // watches of this process; what they see is in the database
+	feeds *feed.Log
 }
 
 func newStore(pool *pgxpool.Pool) *store {
-	return &store{pool: pool, wake: &waker{ch: make(chan struct{})}}
-}
-
-// waker wakes the watches of this process up; what they see is in the database.
-type waker struct {
-	mu sync.Mutex
-	ch chan struct{} // guarded by mu
-}
-
-func (w *waker) wait() <-chan struct{} {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.ch
-}
-
-func (w *waker) wake() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	close(w.ch)
-	w.ch = make(chan struct{})
+	wake := feed.NewBroadcast()
+	return &store{pool: pool, wake: wake, feeds: feed.NewLog(feed.Config{Pool: pool, StateSQL: stateSQL, Wake: wake})}
 }
 
 const (
@@ -56,14 +40,28 @@ const (
 	selectServicesSQL    = `SELECT descriptor FROM dbcontroller_registry.service_version ORDER BY service, version`
 	selectDeploymentsSQL = `SELECT service, region, version, address, generation, disabled FROM dbcontroller_registry.deployment ORDER BY service, region`
 
-	upsertRegionSQL  = `INSERT INTO dbcontroller_registry.region (name) VALUES ($1) ON CONFLICT DO NOTHING`
+	// Each change of a row writes what the watches see of it.
+	upsertRegionSQL = `
+WITH new AS (
+    INSERT INTO dbcontroller_registry.region (name) VALUES ($1) ON CONFLICT DO NOTHING RETURNING name
+)
+INSERT INTO dbcontroller_registry.change (revision, gone, region) SELECT m.revision, false, new.name FROM new, dbcontroller_registry.meta m`
 	upsertServiceSQL = `
-INSERT INTO dbcontroller_registry.service_version (service, version, descriptor) VALUES ($1, $2, $3)
-ON CONFLICT (service, version) DO UPDATE SET descriptor = EXCLUDED.descriptor`
+WITH new AS (
+    INSERT INTO dbcontroller_registry.service_version (service, version, descriptor) VALUES ($1, $2, $3)
+    ON CONFLICT (service, version) DO UPDATE SET descriptor = EXCLUDED.descriptor RETURNING service, version, descriptor
+)
+INSERT INTO dbcontroller_registry.change (revision, gone, service, version, descriptor)
+SELECT m.revision, false, new.service, new.version, new.descriptor FROM new, dbcontroller_registry.meta m`
 	upsertDeploymentSQL = `
-INSERT INTO dbcontroller_registry.deployment (service, region, version, address, generation, disabled) VALUES ($1, $2, $3, $4, $5, $6)
-ON CONFLICT (service, region) DO UPDATE SET version = EXCLUDED.version, address = EXCLUDED.address,
-    generation = EXCLUDED.generation, disabled = EXCLUDED.disabled`
+WITH new AS (
+    INSERT INTO dbcontroller_registry.deployment (service, region, version, address, generation, disabled) VALUES ($1, $2, $3, $4, $5, $6)
+    ON CONFLICT (service, region) DO UPDATE SET version = EXCLUDED.version, address = EXCLUDED.address,
+        generation = EXCLUDED.generation, disabled = EXCLUDED.disabled
+    RETURNING service, region, version, address, generation, disabled
+)
+INSERT INTO dbcontroller_registry.change (revision, gone, service, region, version, address, generation, disabled)
+SELECT m.revision, false, new.service, new.region, new.version, new.address, new.generation, new.disabled FROM new, dbcontroller_registry.meta m`
 	moveRevisionSQL = `UPDATE dbcontroller_registry.meta SET revision = revision + 1`
 )
 
@@ -180,18 +178,21 @@ func (s *store) change(ctx context.Context, edit func(*schema.Environment) error
 		if err := after.Check(); err != nil {
 			return err
 		}
+		if err := notDecommissioned(ctx, tx, after.Deployments); err != nil {
+			return err
+		}
 		b := &pgx.Batch{}
+		b.Queue(moveRevisionSQL) // first: what changes carries it
 		if told, err = queueDifference(b, before, after); err != nil || len(told) == 0 {
 			return err
 		}
-		b.Queue(moveRevisionSQL)
 		return tx.SendBatch(ctx, b).Close()
 	})
 	if err != nil {
 		return nil, err
 	}
 	if len(told) > 0 {
-		s.wake.wake()
+		s.wake.Wake(environmentFeed)
 	}
 	return told, nil
 }

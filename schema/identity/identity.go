@@ -57,8 +57,8 @@ func Deployment(d schema.DeploymentID) Identity {
 	return Identity{Role: RoleDeployment, Deployment: d}
 }
 
-// parse reads the path of a URI.
-func parse(path string) (Identity, error) {
+// ParsePath reads the path of a URI, as Path gives it.
+func ParsePath(path string) (Identity, error) {
 	parts := strings.Split(strings.TrimPrefix(path, "/"), "/")
 	switch {
 	case len(parts) == 3 && parts[0] == string(RoleDeployment):
@@ -84,7 +84,7 @@ func ofCertificate(cert *x509.Certificate, trustDomain spiffeid.TrustDomain) (Id
 	if id.TrustDomain() != trustDomain {
 		return Identity{}, fmt.Errorf("the certificate is of trust domain %s, not %s", id.TrustDomain(), trustDomain)
 	}
-	return parse(id.Path())
+	return ParsePath(id.Path())
 }
 
 type contextKey struct{}
@@ -115,7 +115,7 @@ func FromContext(ctx context.Context) (Identity, error) {
 	if err != nil {
 		return Identity{}, fmt.Errorf("the certificate's URI: %w", err)
 	}
-	return parse(id.Path())
+	return ParsePath(id.Path())
 }
 
 // Files are the certificate, its key, and the authorities to believe, in PEM.
@@ -158,7 +158,7 @@ func Load(f Files) (*Credentials, error) {
 		return nil, fmt.Errorf("certificate %s: %w", f.Cert, err)
 	}
 	c.trustDomain = id.TrustDomain()
-	if c.Identity, err = parse(id.Path()); err != nil {
+	if c.Identity, err = ParsePath(id.Path()); err != nil {
 		return nil, fmt.Errorf("certificate %s: %w", f.Cert, err)
 	}
 	return c, nil

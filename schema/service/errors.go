@@ -31,9 +31,10 @@ var outcomes = []struct {
 	{shadow.ErrDeleting, codes.FailedPrecondition, "DELETING"},
 	{shadow.ErrAborted, codes.Aborted, "ABORTED"},
 	{shadow.ErrUnknown, codes.Unknown, "OUTCOME_UNKNOWN"},
+	{shadow.ErrBarred, codes.PermissionDenied, "DECOMMISSIONED"},
+	{shadow.ErrPosition, codes.FailedPrecondition, "POSITION"}, // before ErrReset, which is why
 	{shadow.ErrReset, codes.OutOfRange, "RESET"},
 	{shadow.ErrSlow, codes.Aborted, "SLOW_READER"},
-	{shadow.ErrPosition, codes.FailedPrecondition, "POSITION"},
 	{context.DeadlineExceeded, codes.DeadlineExceeded, "DEADLINE_EXCEEDED"},
 	{context.Canceled, codes.Canceled, "CANCELED"},
 }
@@ -51,6 +52,7 @@ func toStatus(log *zap.Logger, err error) error {
 		invalid     *shadow.InvalidError
 		refused     *shadow.RefusedError
 		blocked     *shadow.BlockedError
+		protected   *shadow.ProtectedError
 		unavailable *shadow.UnavailableError
 		problems    schema.Problems
 	)
@@ -69,6 +71,8 @@ func toStatus(log *zap.Logger, err error) error {
 		return detailed(refusedCode(refused), string(refused.Refusals[0].Reason), err, refusedProto(refused))
 	case errors.As(err, &blocked):
 		return detailed(codes.FailedPrecondition, "BLOCKED", err, blockedProto(blocked))
+	case errors.As(err, &protected):
+		return detailed(codes.FailedPrecondition, "BLOCK_DELETION", err)
 	case errors.As(err, &unavailable):
 		return detailed(codes.Unavailable, "UNAVAILABLE", err)
 	}
@@ -94,7 +98,7 @@ func refusedCode(e *shadow.RefusedError) codes.Code {
 	code := codes.FailedPrecondition
 	for _, r := range e.Refusals {
 		switch r.Reason {
-		case shadow.TargetUnreadable:
+		case shadow.TargetUnreadable, shadow.UnknownKind:
 			return codes.Unavailable
 		case shadow.NotImported:
 			code = codes.PermissionDenied

@@ -21,6 +21,9 @@ import (
 // peerTimeout bounds one call to another deployment; the caller's own deadline counts when it is earlier.
 const peerTimeout = 5 * time.Second
 
+// longPeerTimeout bounds a call that works for a while at the other end, and then answers that there is more.
+const longPeerTimeout = 15 * time.Second
+
 // Peers are the connections to other deployments, at the addresses of the newest environment, and the channel to this
 // one. One connection a deployment; a new address replaces it.
 type Peers struct {
@@ -28,7 +31,7 @@ type Peers struct {
 	credentials *identity.Credentials
 
 	mu    sync.Mutex
-	own   grpc.ClientConnInterface            // guarded by mu
+	own   *Channels                           // guarded by mu
 	env   *schema.Environment                 // guarded by mu
 	conns map[schema.DeploymentID]*connection // guarded by mu
 }
@@ -85,12 +88,30 @@ func (p *Peers) MayRefer(holder schema.DeploymentID) (bool, error) {
 	return false, nil
 }
 
+// knows tells whether a deployment is in the environment; while there is none, it may be.
+func (p *Peers) knows(id schema.DeploymentID) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	_, ok := p.env.Deployment(id)
+	return ok || len(p.env.Deployments) == 0
+}
+
+// Registered fails while other deployments are not told where this one is reached.
+func (p *Peers) Registered() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if d, ok := p.env.Deployment(p.self); !ok || d.Address == "" {
+		return fmt.Errorf("%s is not registered yet: others do not know where to reach it", p.self)
+	}
+	return nil
+}
+
 // Close closes all connections.
 func (p *Peers) Close() {
 	p.Update(&schema.Environment{})
 }
 
-func (p *Peers) setOwn(own grpc.ClientConnInterface) {
+func (p *Peers) setOwn(own *Channels) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.own = own
@@ -98,13 +119,29 @@ func (p *Peers) setOwn(own grpc.ClientConnInterface) {
 
 // Client speaks to a deployment; to this one without a socket.
 func (p *Peers) Client(id schema.DeploymentID) (schemav1.SchemaServiceClient, error) {
+	conn, err := p.Conn(id)
+	if err != nil {
+		return nil, err
+	}
+	return schemav1.NewSchemaServiceClient(conn), nil
+}
+
+// shared is the way to this deployment without copies.
+func (p *Peers) shared() schemav1.SchemaServiceClient {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return schemav1.NewSchemaServiceClient(p.own.Shared)
+}
+
+// Conn is a connection to a deployment; to this one its in-process channel that copies.
+func (p *Peers) Conn(id schema.DeploymentID) (grpc.ClientConnInterface, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if id == p.self {
-		return schemav1.NewSchemaServiceClient(p.own), nil
+		return p.own.Copied, nil
 	}
 	if c, ok := p.conns[id]; ok {
-		return schemav1.NewSchemaServiceClient(c.conn), nil
+		return c.conn, nil
 	}
 	d, ok := p.env.Deployment(id)
 	switch {
@@ -120,13 +157,14 @@ func (p *Peers) Client(id schema.DeploymentID) (schemav1.SchemaServiceClient, er
 		return nil, fmt.Errorf("connect to %s: %w", id, err)
 	}
 	p.conns[id] = &connection{address: d.Address, conn: conn}
-	return schemav1.NewSchemaServiceClient(conn), nil
+	return conn, nil
 }
 
 // DialOptions are those of every connection: half-open ones are noticed, lost ones are tried again within two seconds.
 func DialOptions(c *identity.Credentials, expected identity.Identity) []grpc.DialOption {
 	return []grpc.DialOption{
 		grpc.WithTransportCredentials(c.Client(expected)),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessageBytes)), // what servers take
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 20 * time.Second, Timeout: 5 * time.Second}),
 		grpc.WithConnectParams(grpc.ConnectParams{
 			MinConnectTimeout: 2 * time.Second,
@@ -137,11 +175,20 @@ func DialOptions(c *identity.Credentials, expected identity.Identity) []grpc.Dia
 
 // Establish is shadow.Peers.
 func (p *Peers) Establish(ctx context.Context, target schema.DeploymentID, attempt shadow.AttemptID, refs []shadow.EstablishReference) ([]uuid.UUID, error) {
+	return p.establish(ctx, target, attempt, refs, false)
+}
+
+// WouldEstablish is shadow.Peers.
+func (p *Peers) WouldEstablish(ctx context.Context, target schema.DeploymentID, refs []shadow.EstablishReference) ([]uuid.UUID, error) {
+	return p.establish(ctx, target, uuid.Must(uuid.NewV7()), refs, true)
+}
+
+func (p *Peers) establish(ctx context.Context, target schema.DeploymentID, attempt shadow.AttemptID, refs []shadow.EstablishReference, validateOnly bool) ([]uuid.UUID, error) {
 	client, err := p.Client(target)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", shadow.ErrNotSent, err)
 	}
-	req := &schemav1.EstablishReferencesRequest{Attempt: attempt[:], References: make([]*schemav1.EstablishReferencesRequest_Reference, len(refs))}
+	req := &schemav1.EstablishReferencesRequest{Attempt: attempt[:], ValidateOnly: validateOnly, References: make([]*schemav1.EstablishReferencesRequest_Reference, len(refs))}
 	for i := range refs {
 		r := &refs[i]
 		target := &schemav1.ResourceRef{Kind: r.TargetKind, Name: r.TargetName}

@@ -2,8 +2,6 @@ package service
 
 import (
 	"context"
-	"encoding/base64"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -11,8 +9,8 @@ import (
 	"github.com/google/uuid"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
-	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/db-controller/db-controller/schema"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
@@ -26,31 +24,66 @@ const (
 	defaultPageSize = 100
 )
 
-// resources is the ResourceService of one deployment.
+// resources is the ResourceService of one deployment. What belongs to another region does not get here: it is
+// forwarded.
 type resources struct {
 	resourcev1.UnimplementedResourceServiceServer
 	store *shadow.Store
-	log   *zap.Logger
+	// forward answers what other regions own.
+	forward *forwarder
+	log     *zap.Logger
 }
 
 func (r *resources) GetResource(ctx context.Context, req *resourcev1.GetResourceRequest) (*resourcev1.Resource, error) {
+	out, err := r.get(ctx, req)
+	return out, toStatus(r.log, err)
+}
+
+func (r *resources) get(ctx context.Context, req *resourcev1.GetResourceRequest) (*resourcev1.Resource, error) {
 	name, err := r.ownName(req.GetName())
 	if err != nil {
-		return nil, toStatus(r.log, err)
+		return nil, err
 	}
 	found, err := r.store.Get(ctx, name)
 	if err != nil {
-		return nil, toStatus(r.log, err)
+		return nil, err
 	}
 	out, err := r.proto(found)
 	if err != nil || found.State != shadow.Deleting {
-		return out, toStatus(r.log, err)
+		return out, errors.Join(err, prune(out, req.GetReadMask()))
 	}
 	conditions, err := r.store.Conditions(ctx, name)
 	for _, c := range conditions {
 		out.Conditions = append(out.Conditions, &resourcev1.Condition{Type: c.Type, Message: c.Message})
 	}
-	return out, toStatus(r.log, err)
+	return out, errors.Join(err, prune(out, req.GetReadMask()))
+}
+
+func (r *resources) BatchGetResources(ctx context.Context, req *resourcev1.BatchGetResourcesRequest) (*resourcev1.BatchGetResourcesResponse, error) {
+	if n := len(req.GetNames()); n > MaxBatch {
+		return nil, toStatus(r.log, invalid("names", fmt.Errorf("%d in one batch, at most %d are allowed", n, MaxBatch)))
+	}
+	out, bytes := &resourcev1.BatchGetResourcesResponse{}, 0
+	for _, name := range req.GetNames() {
+		one := &resourcev1.GetResourceRequest{Name: name, ReadMask: req.GetReadMask()}
+		var found *resourcev1.Resource
+		to, err := r.forward.elsewhere(ctx, one)
+		switch {
+		case err != nil:
+		case to.IsZero():
+			found, err = r.get(ctx, one)
+		default:
+			found, err = r.forward.get(ctx, to, one)
+		}
+		if err != nil {
+			return nil, toStatus(r.log, err)
+		}
+		if bytes += proto.Size(found); bytes > maxMessageBytes/2 {
+			return nil, toStatus(r.log, invalid("names", fmt.Errorf("the first %d resources have more than %d bytes together: ask for fewer", len(out.Resources), maxMessageBytes/2)))
+		}
+		out.Resources = append(out.Resources, found)
+	}
+	return out, nil
 }
 
 func (r *resources) ListResources(ctx context.Context, req *resourcev1.ListResourcesRequest) (*resourcev1.ListResourcesResponse, error) {
@@ -58,103 +91,139 @@ func (r *resources) ListResources(ctx context.Context, req *resourcev1.ListResou
 	if size <= 0 {
 		size = defaultPageSize
 	}
-	size = min(size, maxPageSize)
-	kinds, after, err := r.page(req)
+	found, next, err := r.store.List(ctx, shadow.ListRequest{
+		Kind: req.GetKind(), Limit: min(size, maxPageSize), Token: req.GetPageToken(), Filter: req.GetFilter(), OrderBy: req.GetOrderBy(),
+	})
 	if err != nil {
 		return nil, toStatus(r.log, err)
 	}
-	out := &resourcev1.ListResourcesResponse{}
-	for _, kind := range kinds {
-		found, err := r.store.List(ctx, kind, after, size-len(out.Resources))
+	out := &resourcev1.ListResourcesResponse{NextPageToken: next, Resources: make([]*resourcev1.Resource, len(found))}
+	for i := range found {
+		if out.Resources[i], err = r.proto(&found[i]); err == nil {
+			err = prune(out.Resources[i], req.GetReadMask())
+		}
 		if err != nil {
 			return nil, toStatus(r.log, err)
 		}
-		for i := range found {
-			p, err := r.proto(&found[i])
-			if err != nil {
-				return nil, toStatus(r.log, err)
-			}
-			out.Resources = append(out.Resources, p)
-		}
-		if len(out.Resources) == size {
-			last := out.Resources[size-1]
-			out.NextPageToken = base64.RawURLEncoding.EncodeToString([]byte(last.GetKind() + "/" + last.GetName()))
-			break
-		}
-		after = ""
 	}
 	return out, nil
 }
 
-// page gives the kinds that are left to list, and the name to go on after in the first of them.
-func (r *resources) page(req *resourcev1.ListResourcesRequest) (kinds []string, after string, err error) {
-	model := r.store.Model()
-	if model == nil {
-		return nil, "", &shadow.UnavailableError{Deployments: []schema.DeploymentID{r.store.Deployment()}, Err: errors.New("its version is not known yet")}
-	}
-	kinds = model.KindNames()
-	if req.GetKind() != "" {
-		kinds = []string{req.GetKind()}
-	}
-	if req.GetPageToken() == "" {
-		return kinds, "", nil
-	}
-	raw, err := base64.RawURLEncoding.DecodeString(req.GetPageToken())
-	kind, after, ok := strings.Cut(string(raw), "/")
-	if err != nil || !ok {
-		return nil, "", &shadow.InvalidError{Resource: "page_token", Err: errors.New("want the next_page_token of an earlier answer")}
-	}
-	for i, k := range kinds {
-		if k == kind {
-			return kinds[i:], after, nil
-		}
-	}
-	return nil, "", &shadow.InvalidError{Resource: "page_token", Err: errors.New("it is of a list of another kind")}
-}
-
 func (r *resources) CreateResource(ctx context.Context, req *resourcev1.CreateResourceRequest) (*resourcev1.Resource, error) {
-	return r.save(ctx, shadow.Create, req.GetRequestId(), req.GetResource())
+	return r.save(ctx, req.GetRequestId(), &resourcev1.BatchWriteResourcesRequest_Write{
+		Write: &resourcev1.BatchWriteResourcesRequest_Write_Create{Create: req.GetResource()},
+	})
 }
 
 func (r *resources) UpdateResource(ctx context.Context, req *resourcev1.UpdateResourceRequest) (*resourcev1.Resource, error) {
-	return r.save(ctx, shadow.Update, req.GetRequestId(), req.GetResource())
+	return r.save(ctx, req.GetRequestId(), &resourcev1.BatchWriteResourcesRequest_Write{
+		Write: &resourcev1.BatchWriteResourcesRequest_Write_Update{Update: req},
+	})
 }
 
 func (r *resources) PutResource(ctx context.Context, req *resourcev1.PutResourceRequest) (*resourcev1.Resource, error) {
-	return r.save(ctx, shadow.Put, req.GetRequestId(), req.GetResource())
+	return r.save(ctx, req.GetRequestId(), &resourcev1.BatchWriteResourcesRequest_Write{
+		Write: &resourcev1.BatchWriteResourcesRequest_Write_Put{Put: req.GetResource()},
+	})
 }
 
-func (r *resources) save(ctx context.Context, mode shadow.Mode, request string, in *resourcev1.Resource) (*resourcev1.Resource, error) {
-	saved, err := r.saveAll(ctx, mode, request, []*resourcev1.Resource{in})
+func (r *resources) save(ctx context.Context, request string, w *resourcev1.BatchWriteResourcesRequest_Write) (*resourcev1.Resource, error) {
+	saved, err := r.saveAll(ctx, request, []*resourcev1.BatchWriteResourcesRequest_Write{w})
 	if err != nil {
 		return nil, toStatus(r.log, err)
 	}
 	return saved[0], nil
 }
 
-func (r *resources) BatchPutResources(ctx context.Context, req *resourcev1.BatchPutResourcesRequest) (*resourcev1.BatchPutResourcesResponse, error) {
-	if n := len(req.GetResources()); n > MaxBatch {
-		return nil, toStatus(r.log, &shadow.InvalidError{Resource: "resources", Err: fmt.Errorf("%d in one batch, at most %d are allowed", n, MaxBatch)})
+func (r *resources) BatchWriteResources(ctx context.Context, req *resourcev1.BatchWriteResourcesRequest) (*resourcev1.BatchWriteResourcesResponse, error) {
+	if n := len(req.GetWrites()); n > MaxBatch {
+		return nil, toStatus(r.log, invalid("writes", fmt.Errorf("%d in one batch, at most %d are allowed", n, MaxBatch)))
 	}
-	saved, err := r.saveAll(ctx, shadow.Put, req.GetRequestId(), req.GetResources())
+	saved, err := r.saveAll(ctx, req.GetRequestId(), req.GetWrites())
 	if err != nil {
 		return nil, toStatus(r.log, err)
 	}
-	return &resourcev1.BatchPutResourcesResponse{Resources: saved}, nil
+	return &resourcev1.BatchWriteResourcesResponse{Resources: saved}, nil
 }
 
-func (r *resources) saveAll(ctx context.Context, mode shadow.Mode, request string, in []*resourcev1.Resource) ([]*resourcev1.Resource, error) {
+func (r *resources) MutateAndValidateResource(ctx context.Context, req *resourcev1.MutateAndValidateResourceRequest) (*resourcev1.Resource, error) {
+	w, err := r.write(req.GetWrite())
+	if err != nil {
+		return nil, toStatus(r.log, err)
+	}
+	would, err := r.store.Validate(ctx, w)
+	if err != nil {
+		return nil, toStatus(r.log, err)
+	}
+	out, err := r.proto(would)
+	if would.UID == uuid.Nil {
+		out.Uid, out.CreateTime, out.UpdateTime = "", nil, nil
+	}
+	return out, toStatus(r.log, err)
+}
+
+func (r *resources) SetBlockDeletion(ctx context.Context, req *resourcev1.SetBlockDeletionRequest) (*resourcev1.Resource, error) {
+	name, err := r.ownName(req.GetName())
+	if err != nil {
+		return nil, toStatus(r.log, err)
+	}
+	uid, err := optionalUUID("uid", req.GetUid())
+	if err != nil {
+		return nil, toStatus(r.log, err)
+	}
+	found, err := r.store.SetBlockDeletion(ctx, name, uid, req.GetBlockDeletion())
+	if err != nil {
+		return nil, toStatus(r.log, err)
+	}
+	out, err := r.proto(found)
+	return out, toStatus(r.log, err)
+}
+
+// written gives the resource of a write.
+func written(w *resourcev1.BatchWriteResourcesRequest_Write) *resourcev1.Resource {
+	switch w := w.GetWrite().(type) {
+	case *resourcev1.BatchWriteResourcesRequest_Write_Create:
+		return w.Create
+	case *resourcev1.BatchWriteResourcesRequest_Write_Update:
+		return w.Update.GetResource()
+	case *resourcev1.BatchWriteResourcesRequest_Write_Put:
+		return w.Put
+	}
+	return nil
+}
+
+func (r *resources) write(in *resourcev1.BatchWriteResourcesRequest_Write) (w shadow.Write, err error) {
+	p := written(in)
+	if p == nil {
+		return w, invalid("resource", errors.New("there is none"))
+	}
+	switch in := in.GetWrite().(type) {
+	case *resourcev1.BatchWriteResourcesRequest_Write_Create:
+		w.Mode = shadow.Create
+	case *resourcev1.BatchWriteResourcesRequest_Write_Update:
+		w.Mode, w.Mask = shadow.Update, in.Update.GetUpdateMask().GetPaths()
+	}
+	if w.Name, err = r.ownName(p.GetName()); err != nil {
+		return w, err
+	}
+	if err := finite("body", structpb.NewStructValue(p.GetBody())); err != nil {
+		return w, &shadow.InvalidError{Resource: w.Name, Err: err}
+	}
+	w.Revision, w.Labels, w.Body = shadow.Revision(p.GetRevision()), p.GetLabels(), p.GetBody().AsMap()
+	if w.UID, err = optionalUUID("uid", p.GetUid()); err != nil {
+		return w, err
+	}
+	if w.Owners, err = owners(r.store.Deployment(), p.GetOwnerReferences()); err != nil {
+		return w, err
+	}
+	return w, r.checkKind(p, w.Name)
+}
+
+func (r *resources) saveAll(ctx context.Context, request string, in []*resourcev1.BatchWriteResourcesRequest_Write) ([]*resourcev1.Resource, error) {
 	writes := make([]shadow.Write, len(in))
-	for i, p := range in {
-		name, err := r.ownName(p.GetName())
-		if err != nil {
-			return nil, err
-		}
-		writes[i] = shadow.Write{Mode: mode, Name: name, Revision: shadow.Revision(p.GetRevision()), Labels: p.GetLabels(), Body: p.GetBody().AsMap()}
-		if writes[i].UID, err = optionalUUID("uid", p.GetUid()); err != nil {
-			return nil, err
-		}
-		if err := r.checkKind(p, name); err != nil {
+	var err error
+	for i, w := range in {
+		if writes[i], err = r.write(w); err != nil {
 			return nil, err
 		}
 	}
@@ -176,7 +245,6 @@ func (r *resources) saveAll(ctx context.Context, mode shadow.Mode, request strin
 		if out[i], err = r.proto(&saved[i]); err != nil {
 			return nil, err
 		}
-		out[i].Body = in[i].GetBody()
 	}
 	return out, nil
 }
@@ -187,10 +255,11 @@ func (r *resources) checkKind(p *resourcev1.Resource, name string) error {
 	if p.GetKind() == "" || model == nil {
 		return nil
 	}
-	if _, err := model.Kind(p.GetKind()); err != nil {
+	given := model.Canonical(schema.KindID{Service: r.store.Deployment().Service, Kind: p.GetKind()})
+	if _, err := model.Kind(given.Kind); err != nil {
 		return &shadow.InvalidError{Resource: name, Err: err}
 	}
-	if kind, err := model.KindOf(name); err == nil && kind.ID.Kind != p.GetKind() {
+	if kind, err := model.KindOf(name); err == nil && kind.ID != given {
 		return &shadow.InvalidError{Resource: name, Err: fmt.Errorf("kind %q does not fit the name, which is of kind %s", p.GetKind(), kind.ID.Kind)}
 	}
 	return nil
@@ -220,17 +289,12 @@ func (r *resources) DeleteResource(ctx context.Context, req *resourcev1.DeleteRe
 }
 
 func (r *resources) WatchResources(req *resourcev1.WatchResourcesRequest, stream grpc.ServerStreamingServer[resourcev1.WatchResourcesResponse]) error {
-	err := r.store.WatchResources(stream.Context(), req.GetKind(), req.GetResumeToken(), func(e schema.Event[shadow.Resource]) error {
-		for i := range e.Items {
-			p, err := r.proto(&e.Items[i])
-			if err != nil {
-				return err
+	err := shadow.WatchResourcesAs(stream.Context(), r.store, req.GetKind(), req.GetFilter(), req.GetResumeToken(), r.event, func(e schema.Event[*resourcev1.WatchResourcesResponse]) error {
+		for i, event := range e.Items {
+			if i == len(e.Items)-1 { // a message of its own: the others' is the same
+				event = &resourcev1.WatchResourcesResponse{Event: event.GetEvent(), ResumeToken: e.Token}
 			}
-			out := &resourcev1.WatchResourcesResponse{Event: &resourcev1.WatchResourcesResponse_Upsert{Upsert: p}}
-			if e.Items[i].State == shadow.Gone {
-				out.Event = &resourcev1.WatchResourcesResponse_Delete{Delete: p}
-			}
-			if err := stream.Send(out); err != nil {
+			if err := stream.Send(event); err != nil {
 				return err
 			}
 		}
@@ -239,7 +303,7 @@ func (r *resources) WatchResources(req *resourcev1.WatchResourcesRequest, stream
 			return stream.Send(&resourcev1.WatchResourcesResponse{Event: &resourcev1.WatchResourcesResponse_EndOfSnapshot_{
 				EndOfSnapshot: &resourcev1.WatchResourcesResponse_EndOfSnapshot{ResumeToken: e.Token},
 			}})
-		case e.Token != "":
+		case e.Token != "" && len(e.Items) == 0:
 			return stream.Send(&resourcev1.WatchResourcesResponse{Event: &resourcev1.WatchResourcesResponse_Bookmark_{
 				Bookmark: &resourcev1.WatchResourcesResponse_Bookmark{ResumeToken: e.Token},
 			}})
@@ -247,6 +311,14 @@ func (r *resources) WatchResources(req *resourcev1.WatchResourcesRequest, stream
 		return nil
 	})
 	return toStatus(r.log, err)
+}
+
+func (r *resources) event(of shadow.Resource) (*resourcev1.WatchResourcesResponse, error) {
+	p, err := r.proto(&of)
+	if of.State == shadow.Gone {
+		return &resourcev1.WatchResourcesResponse{Event: &resourcev1.WatchResourcesResponse_Delete{Delete: p}}, err
+	}
+	return &resourcev1.WatchResourcesResponse{Event: &resourcev1.WatchResourcesResponse_Upsert{Upsert: p}}, err
 }
 
 // ownName takes a relative name, or the full name of a resource of this deployment.
@@ -259,7 +331,7 @@ func (r *resources) ownName(s string) (string, error) {
 		return "", &shadow.InvalidError{Err: err}
 	}
 	if full.Deployment != r.store.Deployment() {
-		return "", &shadow.InvalidError{Err: fmt.Errorf("%s belongs to %s: ask it there, this is %s", full, full.Deployment, r.store.Deployment())}
+		return "", &shadow.InvalidError{Err: fmt.Errorf("%s belongs to %s, this is %s", full, full.Deployment, r.store.Deployment())}
 	}
 	return full.Name, nil
 }
@@ -273,28 +345,4 @@ func optionalUUID(field, s string) (uuid.UUID, error) {
 		return uuid.Nil, invalid(field, err)
 	}
 	return id, nil
-}
-
-func (r *resources) proto(in *shadow.Resource) (*resourcev1.Resource, error) {
-	out := &resourcev1.Resource{
-		Name: in.Name, Kind: in.Kind, Uid: in.UID.String(), Revision: int64(in.Revision), Generation: in.Generation, Labels: in.Labels,
-		CreateTime: timestamppb.New(in.CreatedAt), UpdateTime: timestamppb.New(in.UpdatedAt), Deployment: r.store.Deployment().String(),
-	}
-	switch in.State {
-	case shadow.Active:
-		out.State = resourcev1.Resource_STATE_ACTIVE
-	case shadow.Deleting:
-		out.State = resourcev1.Resource_STATE_DELETING
-	case shadow.Gone:
-	}
-	if in.Body == nil {
-		return out, nil
-	}
-	var body map[string]any
-	if err := json.Unmarshal(in.Body, &body); err != nil {
-		return nil, fmt.Errorf("the stored body of %s: %w", in.Name, err)
-	}
-	var err error
-	out.Body, err = structpb.NewStruct(body)
-	return out, err
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/google/uuid"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -96,7 +97,13 @@ func (s *schemas) establish(ctx context.Context, req *schemav1.EstablishReferenc
 		}
 		return nil, e
 	}
-	uids, version, err := s.store.Establish(ctx, holder, attempt, refs)
+	var uids []uuid.UUID
+	var version string
+	if req.GetValidateOnly() {
+		uids, version, err = s.store.WouldEstablish(ctx, holder, refs)
+	} else {
+		uids, version, err = s.store.Establish(ctx, holder, attempt, refs)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -236,11 +243,14 @@ func (s *schemas) WatchImportedServiceDeletions(req *schemav1.WatchImportedServi
 	}
 	err = s.store.WatchDeletions(stream.Context(), holder, req.GetResumeToken(), func(e schema.Event[schema.Deletion]) error {
 		if len(e.Items) > 0 {
-			upsert := &schemav1.WatchImportedServiceDeletionsResponse_Deletions{Resources: make([]*schemav1.ResourceRef, len(e.Items))}
+			upsert := &schemav1.WatchImportedServiceDeletionsResponse_Deletions{Resources: make([]*schemav1.ResourceRef, len(e.Items)), Notices: make([]int64, len(e.Items))}
 			for i, d := range e.Items {
-				upsert.Resources[i] = &schemav1.ResourceRef{Kind: d.Kind, Name: d.Name, Uid: d.UID[:]}
+				upsert.Resources[i], upsert.Notices[i] = &schemav1.ResourceRef{Kind: d.Kind, Name: d.Name, Uid: d.UID[:]}, d.Seq
 			}
-			return stream.Send(&schemav1.WatchImportedServiceDeletionsResponse{Event: &schemav1.WatchImportedServiceDeletionsResponse_Upsert{Upsert: upsert}})
+			err := stream.Send(&schemav1.WatchImportedServiceDeletionsResponse{Event: &schemav1.WatchImportedServiceDeletionsResponse_Upsert{Upsert: upsert}})
+			if err != nil || e.Token == "" {
+				return err
+			}
 		}
 		if e.EndOfSnapshot {
 			return stream.Send(&schemav1.WatchImportedServiceDeletionsResponse{Event: &schemav1.WatchImportedServiceDeletionsResponse_EndOfSnapshot{
@@ -269,10 +279,18 @@ func (s *schemas) AcknowledgeDeletions(ctx context.Context, req *schemav1.Acknow
 	return &schemav1.AcknowledgeDeletionsResponse{}, nil
 }
 
+// own refuses everybody but the deployment itself.
+func (s *schemas) own(ctx context.Context) error {
+	if who, err := caller(ctx); err != nil || who != s.store.Deployment() {
+		return status.Error(codes.PermissionDenied, "a deployment's shadows and outstanding work are its own affair")
+	}
+	return nil
+}
+
 // WatchResourceShadows is for the deployment's own nodes.
 func (s *schemas) WatchResourceShadows(req *schemav1.WatchResourceShadowsRequest, stream grpc.ServerStreamingServer[schemav1.WatchResourceShadowsResponse]) error {
-	if who, err := caller(stream.Context()); err != nil || who != s.store.Deployment() {
-		return toStatus(s.log, invalid("caller", errors.New("a deployment's outstanding work is its own affair")))
+	if err := s.own(stream.Context()); err != nil {
+		return toStatus(s.log, err)
 	}
 	shards, err := shardList(req.GetShards())
 	if err != nil {
@@ -284,7 +302,10 @@ func (s *schemas) WatchResourceShadows(req *schemav1.WatchResourceShadowsRequest
 			for i, w := range e.Items {
 				upsert.Items[i] = &schemav1.WorkItem{Id: w.Seq, Action: schemav1.WorkItem_Action(w.Action), Deployment: w.Deployment.String(), CreateTime: timestamppb.New(w.CreatedAt)}
 			}
-			return stream.Send(&schemav1.WatchResourceShadowsResponse{Event: &schemav1.WatchResourceShadowsResponse_Upsert{Upsert: upsert}})
+			err := stream.Send(&schemav1.WatchResourceShadowsResponse{Event: &schemav1.WatchResourceShadowsResponse_Upsert{Upsert: upsert}})
+			if err != nil || e.Token == "" {
+				return err
+			}
 		}
 		if e.EndOfSnapshot {
 			return stream.Send(&schemav1.WatchResourceShadowsResponse{Event: &schemav1.WatchResourceShadowsResponse_EndOfSnapshot{

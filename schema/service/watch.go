@@ -9,22 +9,19 @@ import (
 	"github.com/db-controller/db-controller/schema/wire"
 )
 
-// WatchShadows follows the outstanding work of this deployment's shadows, over the in-process channel.
+// WatchShadows follows the outstanding work of this deployment's shadows, over the in-process channel without copies.
 func (p *Peers) WatchShadows(ctx context.Context, shards []uint32, deliver func(schema.Event[schema.Work]) error) error {
-	client, err := p.Client(p.self)
+	stream, err := p.shared().WatchResourceShadows(ctx, &schemav1.WatchResourceShadowsRequest{Shards: shards})
 	if err != nil {
 		return err
 	}
-	stream, err := client.WatchResourceShadows(ctx, &schemav1.WatchResourceShadowsRequest{Shards: shards})
-	if err != nil {
-		return err
-	}
+	known := map[string]schema.DeploymentID{} // there are few, and each is kept once
 	for {
 		msg, err := stream.Recv()
 		if err != nil {
 			return err
 		}
-		event, err := workEvent(msg)
+		event, err := workEvent(msg, known)
 		if err != nil {
 			return err
 		}
@@ -34,14 +31,18 @@ func (p *Peers) WatchShadows(ctx context.Context, shards []uint32, deliver func(
 	}
 }
 
-func workEvent(msg *schemav1.WatchResourceShadowsResponse) (out schema.Event[schema.Work], err error) {
+func workEvent(msg *schemav1.WatchResourceShadowsResponse, known map[string]schema.DeploymentID) (out schema.Event[schema.Work], err error) {
 	switch e := msg.GetEvent().(type) {
 	case *schemav1.WatchResourceShadowsResponse_Upsert:
 		for _, item := range e.Upsert.GetItems() {
-			w := schema.Work{Seq: item.GetId(), Action: schema.Action(item.GetAction()), CreatedAt: item.GetCreateTime().AsTime()}
-			if w.Deployment, err = schema.ParseDeploymentID(item.GetDeployment()); err != nil {
-				return out, err
+			deployment, ok := known[item.GetDeployment()]
+			if !ok {
+				if deployment, err = schema.ParseDeploymentID(item.GetDeployment()); err != nil {
+					return out, err
+				}
+				known[item.GetDeployment()] = deployment
 			}
+			w := schema.Work{Seq: item.GetId(), Action: schema.Action(item.GetAction()), Deployment: deployment, CreatedAt: item.GetCreateTime().AsTime()}
 			out.Items = append(out.Items, w)
 		}
 	case *schemav1.WatchResourceShadowsResponse_EndOfSnapshot:
@@ -56,9 +57,12 @@ func workEvent(msg *schemav1.WatchResourceShadowsResponse) (out schema.Event[sch
 
 // WatchDeletions follows the deletions at a deployment that this one has to act upon.
 func (p *Peers) WatchDeletions(ctx context.Context, from schema.DeploymentID, deliver func(schema.Event[schema.Deletion]) error) error {
-	client, err := p.Client(from)
-	if err != nil {
-		return err
+	client := p.shared()
+	if from != p.self {
+		var err error
+		if client, err = p.Client(from); err != nil {
+			return err
+		}
 	}
 	stream, err := client.WatchImportedServiceDeletions(ctx, &schemav1.WatchImportedServiceDeletionsRequest{})
 	if err != nil {
@@ -82,8 +86,11 @@ func (p *Peers) WatchDeletions(ctx context.Context, from schema.DeploymentID, de
 func deletionEvent(msg *schemav1.WatchImportedServiceDeletionsResponse) (out schema.Event[schema.Deletion], err error) {
 	switch e := msg.GetEvent().(type) {
 	case *schemav1.WatchImportedServiceDeletionsResponse_Upsert:
-		for _, r := range e.Upsert.GetResources() {
-			d := schema.Deletion{Kind: r.GetKind(), Name: r.GetName()}
+		if len(e.Upsert.GetNotices()) != len(e.Upsert.GetResources()) {
+			return out, fmt.Errorf("%d resources with %d notices", len(e.Upsert.GetResources()), len(e.Upsert.GetNotices()))
+		}
+		for i, r := range e.Upsert.GetResources() {
+			d := schema.Deletion{Seq: e.Upsert.GetNotices()[i], Kind: r.GetKind(), Name: r.GetName()}
 			if d.UID, err = wire.UID(r.GetUid()); err != nil {
 				return out, err
 			}

@@ -54,6 +54,26 @@ func refusedError(refused []Refusal) error {
 
 // establishOne tells what was refused, and whether the deployment may have established something.
 func (s *Store) establishOne(ctx context.Context, attempt AttemptID, target schema.DeploymentID, refs []*newReference) (refusals []Refusal, reached bool) {
+	if s.Barred(target) {
+		for _, r := range refs {
+			refusals = append(refusals, Refusal{Holder: r.holder.Name, Path: r.Path, Target: r.Target, Reason: DeploymentGone})
+		}
+		return refusals, false
+	}
+	uids, err := s.peers.Establish(ctx, target, attempt, establishRequest(refs))
+	if err == nil && len(uids) != len(refs) {
+		err = errors.New("it answered for another number of references than it was asked for")
+	}
+	if err != nil {
+		return refusalsOf(refs, err)
+	}
+	for i, r := range refs {
+		r.uid = uids[i]
+	}
+	return nil, true
+}
+
+func establishRequest(refs []*newReference) []EstablishReference {
 	request := make([]EstablishReference, len(refs))
 	for i, r := range refs {
 		request[i] = EstablishReference{
@@ -61,25 +81,23 @@ func (s *Store) establishOne(ctx context.Context, attempt AttemptID, target sche
 			TargetKind: r.TargetKind.Kind, TargetName: r.Target.Name, Behaviour: r.Behaviour,
 		}
 	}
-	uids, err := s.peers.Establish(ctx, target, attempt, request)
-	if err == nil && len(uids) != len(refs) {
-		err = errors.New("it answered for another number of references than it was asked for")
-	}
+	return request
+}
+
+// refusalsOf tells what an error of an establish refuses: what it names, or everything, which then may have been done.
+func refusalsOf(refs []*newReference, err error) (refusals []Refusal, reached bool) {
 	var refused *RefusedError
 	switch {
+	case err == nil:
+		return nil, true
 	case errors.As(err, &refused):
 		return refused.Refusals, false // all or nothing
-	case err != nil:
-		out := make([]Refusal, len(refs))
-		for i, r := range refs {
-			out[i] = Refusal{Holder: r.holder.Name, Path: r.Path, Target: r.Target, Reason: TargetUnreadable, Detail: err.Error()}
-		}
-		return out, !errors.Is(err, ErrNotSent)
 	}
+	out := make([]Refusal, len(refs))
 	for i, r := range refs {
-		r.uid = uids[i]
+		out[i] = Refusal{Holder: r.holder.Name, Path: r.Path, Target: r.Target, Reason: TargetUnreadable, Detail: err.Error()}
 	}
-	return nil, true
+	return out, !errors.Is(err, ErrNotSent)
 }
 
 const (

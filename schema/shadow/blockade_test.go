@@ -316,3 +316,18 @@ func TestTheAnswerOfACommitIsLostAndTheWriteStandsAllTheSame_I29(t *testing.T) {
 	require.Equal(t, []shadow.Verdict{shadow.Held, shadow.GoneVerdict, shadow.Undecided}, verdicts)
 	require.Zero(t, b.Count(bEast, "aborted"))
 }
+
+// An attempt whose id is of a clock that is days ahead would be young when its tombstone is removed, and a late
+// duplicate would bring its blockade back.
+func TestAnAttemptOfTheFutureIsRefused_I7(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	b.MustPut(target, nil)
+	attempt := newAttempt()
+	ms := time.Now().Add(48 * time.Hour).UnixMilli()
+	for i := range 6 {
+		attempt[i] = byte(ms >> (8 * (5 - i)))
+	}
+	_, _, err := b.Stores[b.ID(aWest)].Establish(t.Context(), b.ID(bEast), attempt, []shadow.EstablishReference{reference("block", schema.Block, uuid.New())})
+	require.ErrorContains(t, err, "clock is ahead")
+}

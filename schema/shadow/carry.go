@@ -12,10 +12,12 @@ import (
 )
 
 const (
-	// What goes drops its references: foreign ones that block are released, local ones that block are looked at
+	// What goes drops its owners, and its references: foreign ones that block are released, local ones that block are looked at
 	// again. Holders that are DELETING have no references any more, and so keep nothing (I14).
 	leaveReferencesSQL = `
-refs AS (
+owned AS (
+    DELETE FROM dbcontroller.owner_reference WHERE ownee_id = ANY ($1)
+), refs AS (
     DELETE FROM dbcontroller.reference WHERE holder_id = ANY ($1) RETURNING holder_id, target_id, field_id, behaviour, attempt
 ), released AS (
     INSERT INTO dbcontroller.work (action, shard, deployment_id, attempt, holder_uid, field_id, target_uid)
@@ -31,31 +33,37 @@ refs AS (
 
 	removeSQL = `
 WITH going AS (
-    DELETE FROM dbcontroller.shadow WHERE id = ANY ($1) RETURNING id, uid, kind_id, name, shard, generation, created_at
+    DELETE FROM dbcontroller.shadow WHERE id = ANY ($1) RETURNING id, uid, kind_id, name, shard, generation, created_at, hidden
 ), bodies AS (
     DELETE FROM dbcontroller.resource WHERE id = ANY ($1)
 ), entries AS (
     DELETE FROM dbcontroller.holder_entry WHERE target_id = ANY ($1)
 ), ` + leaveReferencesSQL + `
 INSERT INTO dbcontroller.change (uid, revision, generation, kind_id, state, created_at, name)
-SELECT uid, nextval('dbcontroller.revision'), generation, kind_id, 3, created_at, name FROM going`
+SELECT uid, nextval('dbcontroller.revision'), generation, kind_id, 3, created_at, name FROM going WHERE NOT hidden`
 
 	removeDanglingSQL = `DELETE FROM dbcontroller.reference WHERE target_id = ANY ($1) AND behaviour = 6`
 
 	markSQL = `
 WITH going AS (
     UPDATE dbcontroller.shadow
-    SET state = 2, revision = nextval('dbcontroller.revision'), updated_at = now()
+    SET state = 2, revision = nextval('dbcontroller.revision'), updated_at = now(),
+        hidden = COALESCE(kind_id = ANY ($4::int[]), false) AND NOT COALESCE(id = ANY ($5::bigint[]), false)
     WHERE id = ANY ($1) AND state = 1
-    RETURNING id, uid, kind_id, name, shard, revision, generation, created_at
+    RETURNING id, uid, kind_id, name, shard, revision, generation, created_at, hidden, block_deletion
 ), notices AS (
     INSERT INTO dbcontroller.notice (target_id, deployment_id)
     SELECT e.target_id, e.deployment_id FROM dbcontroller.holder_entry e JOIN going ON going.id = e.target_id
     UNION SELECT id, $2::int FROM going WHERE id = ANY ($3)
+), disowned AS (
+    INSERT INTO dbcontroller.work (action, shard, deployment_id, target_id)
+    SELECT 5, going.shard, e.deployment_id, going.id FROM dbcontroller.ownee_entry e JOIN going ON going.id = e.owner_id
 ), ` + leaveReferencesSQL + `
-INSERT INTO dbcontroller.change (uid, revision, generation, kind_id, state, created_at, name, labels, body)
-SELECT uid, revision, generation, kind_id, 2, created_at, name, labels, body
-FROM going LEFT JOIN dbcontroller.resource r USING (id)`
+INSERT INTO dbcontroller.change (uid, revision, generation, kind_id, state, created_at, name, labels, body, owners, block_deletion)
+SELECT uid, revision, generation, kind_id, 2, created_at, name, labels, body, owners, block_deletion
+FROM going JOIN dbcontroller.resource r USING (id) WHERE NOT hidden
+UNION ALL
+SELECT uid, revision, generation, kind_id, 3, created_at, name, NULL, NULL, NULL, false FROM going WHERE hidden`
 )
 
 // carryOut does what was decided. The members are locked.
@@ -65,7 +73,7 @@ func (s *Store) carryOut(ctx context.Context, tx pgx.Tx, c *closure, v verdict) 
 	}
 	b := &pgx.Batch{}
 	if len(v.mark) > 0 {
-		b.Queue(markSQL, v.mark, s.selfID, v.notify)
+		b.Queue(markSQL, v.mark, s.selfID, v.notify, s.hiding(), v.visible)
 	}
 	if len(v.remove) > 0 {
 		b.Queue(removeSQL, v.remove, s.selfID)
@@ -75,6 +83,14 @@ func (s *Store) carryOut(ctx context.Context, tx pgx.Tx, c *closure, v verdict) 
 	}
 	if err := tx.SendBatch(ctx, b).Close(); err != nil {
 		return fmt.Errorf("delete resources: %w", err)
+	}
+	return nil
+}
+
+// hiding are the kinds whose resources readers see as gone once nothing can keep them.
+func (s *Store) hiding() []int32 {
+	if v := s.version.Load(); v != nil {
+		return v.hiding
 	}
 	return nil
 }
@@ -103,12 +119,12 @@ WITH i AS (
     UPDATE dbcontroller.shadow s
     SET revision = nextval('dbcontroller.revision'), generation = s.generation + 1, updated_at = now()
     FROM i WHERE s.id = i.id
-    RETURNING s.id, s.uid, s.kind_id, s.name, s.revision, s.generation, s.created_at
+    RETURNING s.id, s.uid, s.kind_id, s.name, s.revision, s.generation, s.created_at, s.block_deletion
 ), r AS (
-    UPDATE dbcontroller.resource r SET body = i.body::jsonb FROM i WHERE r.id = i.id RETURNING r.id, r.labels, r.body
+    UPDATE dbcontroller.resource r SET body = i.body::jsonb FROM i WHERE r.id = i.id RETURNING r.id, r.labels, r.body, r.owners
 )
-INSERT INTO dbcontroller.change (uid, revision, generation, kind_id, state, created_at, name, labels, body)
-SELECT uid, revision, generation, kind_id, 1, created_at, name, labels, body FROM s JOIN r USING (id)`
+INSERT INTO dbcontroller.change (uid, revision, generation, kind_id, state, created_at, name, labels, body, owners, block_deletion)
+SELECT uid, revision, generation, kind_id, 1, created_at, name, labels, body, owners, block_deletion FROM s JOIN r USING (id)`
 
 	dropUnsetSQL = `
 DELETE FROM dbcontroller.reference r

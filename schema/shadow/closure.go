@@ -20,6 +20,8 @@ type member struct {
 	name  string
 	state State
 	shard int16
+	// protected: block_deletion is set.
+	protected bool
 	// later: it has local holders that act after this transaction.
 	later bool
 }
@@ -54,7 +56,7 @@ type closure struct {
 
 const (
 	lockMembersSQL = `
-SELECT id, uid, kind_id, name, state, shard FROM dbcontroller.shadow WHERE id = ANY ($1) ORDER BY id FOR UPDATE`
+SELECT id, uid, kind_id, name, state, shard, block_deletion FROM dbcontroller.shadow WHERE id = ANY ($1) ORDER BY id FOR UPDATE`
 
 	anyReferenceSQL = `SELECT EXISTS (SELECT FROM dbcontroller.reference WHERE target_id = ANY ($1))`
 
@@ -105,7 +107,7 @@ func lockMembers(ctx context.Context, tx pgx.Tx, ids []int64) ([]*member, error)
 	}
 	members, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (*member, error) {
 		m := &member{}
-		return m, row.Scan(&m.id, &m.uid, &m.kind, &m.name, &m.state, &m.shard)
+		return m, row.Scan(&m.id, &m.uid, &m.kind, &m.name, &m.state, &m.shard, &m.protected)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("lock shadows: %w", err)
@@ -151,8 +153,8 @@ func expand(ctx context.Context, tx pgx.Tx, roots []*member, limit int) (*closur
 	return c, nil
 }
 
-// maxBlockers is how many local blockers are counted; a delete is refused for one.
-const maxBlockers = 1000
+// maxBlockers is how many local blockers are looked at, of which a look-ahead may excuse all; a delete is refused for one.
+const maxBlockers = PlanLimit
 
 // look reads who refers to a level, and answers the references to follow.
 func (c *closure) look(ctx context.Context, tx pgx.Tx, frontier []*member, ids []int64, limit int) ([]edge, error) {
@@ -249,10 +251,12 @@ func (c *closure) ids() []int64 {
 
 const bondsSQL = `
 SELECT t, EXISTS (SELECT FROM dbcontroller.blockade WHERE target_id = t),
-    EXISTS (SELECT FROM dbcontroller.holder_entry WHERE target_id = t)
+    EXISTS (SELECT FROM dbcontroller.holder_entry WHERE target_id = t),
+    EXISTS (SELECT FROM dbcontroller.ownee_entry WHERE owner_id = t)
 FROM unnest($1::bigint[]) AS t
 WHERE EXISTS (SELECT FROM dbcontroller.blockade WHERE target_id = t)
-    OR EXISTS (SELECT FROM dbcontroller.holder_entry WHERE target_id = t)`
+    OR EXISTS (SELECT FROM dbcontroller.holder_entry WHERE target_id = t)
+    OR EXISTS (SELECT FROM dbcontroller.ownee_entry WHERE owner_id = t)`
 
 // readBonds reads blockades and entries in one statement: a confirm moves what is tentative from one to the other.
 func readBonds(ctx context.Context, tx pgx.Tx, c *closure) (b bonds, err error) {
@@ -261,13 +265,16 @@ func readBonds(ctx context.Context, tx pgx.Tx, c *closure) (b bonds, err error) 
 		return b, fmt.Errorf("read blockades: %w", err)
 	}
 	var id int64
-	var blockaded, entered bool
-	_, err = pgx.ForEachRow(rows, []any{&id, &blockaded, &entered}, func() error {
+	var blockaded, entered, owns bool
+	_, err = pgx.ForEachRow(rows, []any{&id, &blockaded, &entered, &owns}, func() error {
 		if blockaded {
 			b.blockaded = append(b.blockaded, id)
 		}
 		if entered {
 			b.entered = append(b.entered, id)
+		}
+		if owns {
+			b.owns = append(b.owns, id)
 		}
 		return nil
 	})

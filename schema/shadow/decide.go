@@ -11,6 +11,8 @@ type bonds struct {
 	blockaded []int64
 	// entered have a holder deployment entry: somebody elsewhere has to act.
 	entered []int64
+	// owns have ownee entries: deployments have to be told to drop them as owners.
+	owns []int64
 }
 
 // verdict is what becomes of a closure.
@@ -19,10 +21,14 @@ type verdict struct {
 	mark   []int64 // DELETING until others have acted or let go
 	// notify are those of mark with local holders that act later: this deployment is told of them as well.
 	notify []int64
-	unset  []edge // sorted by holder and field
+	// visible are those of mark that something holds back: readers go on to see them, whatever their kind says.
+	visible []int64
+	unset   []edge // sorted by holder and field
 	// blocks and blockaded are held from outside. A user's delete is refused for them; a cascade waits.
 	blocks    []outsider
 	blockaded []int64
+	// protected are members that no delete takes (block_deletion).
+	protected []*member
 }
 
 // decide settles what may go at once and what has to wait. It is the rule of one PostgreSQL with NO ACTION DEFERRABLE
@@ -30,15 +36,16 @@ type verdict struct {
 // itself blocks nothing.
 func decide(c *closure, b bonds) verdict {
 	v := verdict{blockaded: b.blockaded, blocks: c.blocks}
-	waits := map[int64]bool{}
-	for _, id := range b.blockaded {
-		waits[id] = true
+	waits, held := map[int64]bool{}, map[int64]bool{}
+	for _, ids := range [][]int64{b.blockaded, c.blocked} {
+		for _, id := range ids {
+			waits[id], held[id] = true, true
+		}
 	}
-	for _, id := range b.entered {
-		waits[id] = true
-	}
-	for _, id := range c.blocked {
-		waits[id] = true
+	for _, ids := range [][]int64{b.entered, b.owns} {
+		for _, id := range ids {
+			waits[id] = true
+		}
 	}
 	for _, e := range c.unsets {
 		if c.members[e.holderID] == nil {
@@ -49,10 +56,17 @@ func decide(c *closure, b bonds) verdict {
 		return cmp.Or(cmp.Compare(a.holderID, b.holderID), cmp.Compare(a.fieldID, b.fieldID))
 	})
 	for _, id := range c.ids() {
-		switch m := c.members[id]; {
+		m := c.members[id]
+		if m.protected {
+			v.protected = append(v.protected, m)
+		}
+		if held[id] || m.protected {
+			v.visible = append(v.visible, id)
+		}
+		switch {
 		case m.later:
 			v.mark, v.notify = append(v.mark, id), append(v.notify, id)
-		case waits[id]:
+		case waits[id] || m.protected:
 			v.mark = append(v.mark, id)
 		default:
 			v.remove = append(v.remove, id)

@@ -35,12 +35,12 @@ const maxAsked = 1000
 
 const (
 	lockRootSQL = `
-SELECT id, uid, kind_id, name, state, shard, revision FROM dbcontroller.shadow
+SELECT id, uid, kind_id, name, state, shard, revision, block_deletion, hidden FROM dbcontroller.shadow
 WHERE kind_id = $1 AND name = $2 FOR UPDATE`
 
 	// Without those of the keys that are excused.
 	selectBlockadesSQL = `
-SELECT b.target_id, t.uid, b.attempt, b.holder_uid, b.field_id, b.deployment_id, b.holder_name, b.behaviour,
+SELECT b.target_id, t.uid, b.attempt, b.holder_uid, b.field_id, b.deployment_id, b.holder_name, t.name, b.behaviour,
        b.expires_at IS NOT NULL, COALESCE(b.expires_at <= now(), true)
 FROM dbcontroller.blockade b JOIN dbcontroller.shadow t ON t.id = b.target_id
 LEFT JOIN unnest($3::uuid[], $4::uuid[], $5::int[]) AS e (attempt, holder_uid, field_id)
@@ -85,6 +85,7 @@ func (s *Store) Delete(ctx context.Context, req DeleteRequest) (DeleteResult, er
 	closed := &closing{id: uuid.New()}
 	defer s.reopen(ctx, closed)
 	var ahead *lookAhead
+	var last *obstacle // of the last try that came to an end
 	obstacles, blocked := 0, false
 	for wait := 2 * time.Millisecond; ; wait = min(2*wait, 100*time.Millisecond) {
 		result, obstacle, err := s.tryDelete(ctx, kindID, req, ahead)
@@ -95,7 +96,7 @@ func (s *Store) Delete(ctx context.Context, req DeleteRequest) (DeleteResult, er
 			continue
 		}
 		if errors.Is(err, errNeedsLookAhead) {
-			if ahead, err = s.walk(ctx, req.Name, obstacle); err != nil {
+			if ahead, err = s.lookAhead(ctx, req.Name, obstacle); err != nil {
 				return result, err
 			}
 			continue
@@ -103,14 +104,24 @@ func (s *Store) Delete(ctx context.Context, req DeleteRequest) (DeleteResult, er
 		if ahead != nil {
 			result.Unasked = ahead.unasked
 		}
+		if last != nil && gaveUp(err) {
+			return result, s.blocked(req.Name, last.blockades, 0, true)
+		}
 		if err != nil || obstacle == nil {
 			return result, err
 		}
+		last = obstacle
 		moved, err := s.clear(ctx, req.Name, obstacle)
+		if moved {
+			ahead = nil // what was settled may be followed elsewhere
+		}
 		if errors.As(err, new(*BlockedError)) && !blocked {
 			// Once more, with a new look ahead: what was asked about has settled what the deletion itself removes.
 			blocked, ahead = true, nil
 			continue
+		}
+		if gaveUp(err) {
+			return result, s.blocked(req.Name, last.blockades, 0, true)
 		}
 		if err != nil {
 			return result, err
@@ -132,6 +143,11 @@ func (s *Store) Delete(ctx context.Context, req DeleteRequest) (DeleteResult, er
 	}
 }
 
+// gaveUp tells whether patience ended in the middle of a try, which then has changed nothing.
+func gaveUp(err error) bool {
+	return errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, ErrUnknown) && !errors.As(err, new(*UnavailableError))
+}
+
 // obstacle is what refused a delete.
 type obstacle struct {
 	targets   []int64
@@ -140,11 +156,13 @@ type obstacle struct {
 	// With errNeedsLookAhead: what goes here, and who blocks it here.
 	members []PlanMember
 	blocks  []outsider
+	later   []PlanTarget // members with holders here that act later
 }
 
 type blockade struct {
 	targetID   int64
 	question   Question
+	target     string
 	holder     schema.FullName
 	deployment schema.DeploymentID
 	behaviour  schema.Behaviour
@@ -179,7 +197,10 @@ func (s *Store) tryDelete(ctx context.Context, kindID int32, req DeleteRequest, 
 				return err
 			}
 			v := decide(c, b)
-			if len(b.entered) > 0 && ahead == nil {
+			if len(v.protected) > 0 {
+				return &ProtectedError{Name: req.Name, By: s.fullNames(v.protected)}
+			}
+			if len(b.entered)+len(b.owns)+len(v.notify) > 0 && ahead == nil {
 				if found, err = s.beforeLookAhead(ctx, tx, c, v); err != nil {
 					return err
 				}
@@ -204,6 +225,9 @@ func (s *Store) tryDelete(ctx context.Context, kindID int32, req DeleteRequest, 
 		}
 		if !result.Removed {
 			result.Resource, err = s.get(ctx, tx, kindID, req.Name)
+			if errors.Is(err, ErrNotFound) { // its kind hides it from now on
+				result.Removed, err = true, nil
+			}
 		}
 		return err
 	})
@@ -216,9 +240,10 @@ func (s *Store) tryDelete(ctx context.Context, kindID int32, req DeleteRequest, 
 func (s *Store) lockRoot(ctx context.Context, tx pgx.Tx, kindID int32, req DeleteRequest) (*member, error) {
 	root := &member{}
 	var revision Revision
-	err := tx.QueryRow(ctx, lockRootSQL, kindID, req.Name).Scan(&root.id, &root.uid, &root.kind, &root.name, &root.state, &root.shard, &revision)
+	var hidden bool
+	err := tx.QueryRow(ctx, lockRootSQL, kindID, req.Name).Scan(&root.id, &root.uid, &root.kind, &root.name, &root.state, &root.shard, &revision, &root.protected, &hidden)
 	switch {
-	case errors.Is(err, pgx.ErrNoRows):
+	case errors.Is(err, pgx.ErrNoRows) || hidden:
 		return nil, fmt.Errorf("%s: %w", req.Name, ErrNotFound)
 	case err != nil:
 		return nil, fmt.Errorf("lock %s: %w", req.Name, err)
@@ -228,6 +253,14 @@ func (s *Store) lockRoot(ctx context.Context, tx pgx.Tx, kindID int32, req Delet
 		return nil, fmt.Errorf("%s: %w: it is at revision %d, not %d", req.Name, ErrMoved, revision, req.Revision)
 	}
 	return root, nil
+}
+
+func (s *Store) fullNames(members []*member) []schema.FullName {
+	names := make([]schema.FullName, len(members))
+	for i, m := range members {
+		names[i] = schema.FullName{Deployment: s.self, Name: m.name}
+	}
+	return names
 }
 
 func (s *Store) localHolders(ctx context.Context, tx pgx.Tx, name string, by []outsider) error {
@@ -254,7 +287,7 @@ func (s *Store) obstacle(ctx context.Context, tx pgx.Tx, targets []int64, limit 
 	}
 	o.blockades, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (b blockade, err error) {
 		k := &b.question.Key
-		err = row.Scan(&b.targetID, &k.TargetUID, &k.Attempt, &k.HolderUID, &b.fieldID, &b.depID, &b.holder.Name, &b.behaviour, &b.tentative, &b.question.Expired)
+		err = row.Scan(&b.targetID, &k.TargetUID, &k.Attempt, &k.HolderUID, &b.fieldID, &b.depID, &b.holder.Name, &b.target, &b.behaviour, &b.tentative, &b.question.Expired)
 		return b, err
 	})
 	if err != nil {
@@ -280,9 +313,12 @@ func (s *Store) beforeLookAhead(ctx context.Context, tx pgx.Tx, c *closure, v ve
 	if err != nil {
 		return nil, err
 	}
-	plan := &Plan{}
-	err = s.planMembers(ctx, tx, plan, c.ids())
-	o.members, o.blocks = plan.Members, v.blocks
+	p := &planning{store: s, plan: &Plan{}}
+	err = p.members(ctx, tx, c.ids())
+	o.members, o.blocks = p.plan.Members, v.blocks
+	for _, id := range v.notify {
+		o.later = append(o.later, PlanTarget{s.self, c.members[id].uid})
+	}
 	return o, err
 }
 
@@ -307,7 +343,9 @@ func (s *Store) clear(ctx context.Context, name string, o *obstacle) (moved bool
 // asked is what came of asking about blockades.
 type asked struct {
 	// held are blocking ones that hold, and confirmed ones that cannot be asked about.
-	held        []blockade
+	held []blockade
+	// undecided may still commit, or could not be asked about.
+	undecided   []blockade
 	moved       bool // something was settled
 	unreachable map[schema.DeploymentID]error
 }
@@ -333,10 +371,11 @@ func (s *Store) askAll(ctx context.Context, o *obstacle) *asked {
 				switch {
 				case err != nil && !b.tentative:
 					a.held = append(a.held, b) // confirmed counts, whether or not its holder can be asked
-				case err != nil:
+				case err != nil || verdicts[i] == Undecided:
+					a.undecided = append(a.undecided, b)
 				case verdicts[i] == Held && b.behaviour == schema.Block:
 					a.held = append(a.held, b)
-				case verdicts[i] != Undecided:
+				default:
 					a.moved = true
 				}
 			}

@@ -3,14 +3,18 @@
 //
 // Where to start reading:
 //
-//	save.go       create and update: references are established elsewhere, then all is written in one transaction
+//	save.go       create and update: prepare.go compares, references are established elsewhere, then write.go writes all
+//	              in one transaction
 //	establish.go  the other side of it
 //	blockade.go   confirm, release, and the answer to "is it still held?"
 //	request.go    a write that may be repeated because its answer was lost
 //	delete.go     a user's delete; closure.go what goes with it; decide.go what may go and what has to wait; carry.go
-//	              does what was decided; plan.go looks ahead over other deployments
+//	              does what was decided; lookahead.go walks over other deployments, plan.go answers one that does
 //	act.go        deletions seen in other deployments: cascade and unset
 //	finalise.go   the end of a resource that had to wait, and acknowledgements
+//	owner.go      owners of resources; owner_check.go, owner_drop.go, owner_upgrade.go what deployments say of them
+//	switch.go     another version of the service; derive.go what it changes in references
+//	list.go       lists; filter.go their conditions, and those of watches
 //	feed.go       watches; position.go says what a position is
 //
 // Locks. What writes runs at READ COMMITTED: a lock is taken in one statement, and what it protects is read in the

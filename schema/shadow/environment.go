@@ -9,11 +9,41 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-const selectPointedToSQL = `
-SELECT d.service, d.region FROM dbcontroller.deployment d
-WHERE EXISTS (SELECT FROM dbcontroller.foreign_target f WHERE f.deployment_id = d.id)`
+const (
+	selectPointedToSQL = `
+SELECT service, region FROM dbcontroller.deployment d
+WHERE pointed_to AND NOT EXISTS (SELECT FROM dbcontroller.decommissioned WHERE deployment_id = d.id)`
 
-// PointedTo names the deployments that stored references point to, whether or not the version that runs imports them.
+	pointToSQL = `UPDATE dbcontroller.deployment SET pointed_to = true WHERE id = ANY ($1) AND NOT pointed_to`
+)
+
+// pointTo notes, before anything is established there, that deployments are pointed to. It also makes sure that their
+// numbers are known: the transaction to come must not ask for a second connection.
+func (s *Store) pointTo(ctx context.Context, sv *saving) error {
+	var ids []int32
+	for d := range sv.foreign {
+		id, err := s.names.deployment(ctx, d)
+		if err != nil {
+			return err
+		}
+		if _, known := s.pointed.Load(id); !known {
+			ids = append(ids, id)
+		}
+	}
+	if len(ids) == 0 {
+		return nil
+	}
+	if _, err := s.pool.Exec(ctx, pointToSQL, ids); err != nil {
+		return fmt.Errorf("note who is pointed to: %w", err)
+	}
+	for _, id := range ids {
+		s.pointed.Store(id, true)
+	}
+	return nil
+}
+
+// PointedTo names the deployments that references were ever established at, whether or not the version that runs
+// imports them: a holder entry of this deployment stays there as long as its target lives.
 func (s *Store) PointedTo(ctx context.Context) ([]schema.DeploymentID, error) {
 	rows, err := s.pool.Query(ctx, selectPointedToSQL)
 	if err != nil {

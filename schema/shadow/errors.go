@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/feed"
 )
 
 // Outcomes that a caller may want to tell apart.
@@ -30,9 +31,11 @@ var (
 	// ErrUnknown says that the database did not tell whether it committed.
 	ErrUnknown = errors.New("the outcome is not known")
 	// ErrReset says that a resume token cannot be resumed: start with a new snapshot.
-	ErrReset = errors.New("the resume token cannot be resumed, start with a new snapshot")
+	ErrReset = feed.ErrReset
 	// ErrSlow says that the reader of a watch took too long to take what was delivered: open it again.
-	ErrSlow = errors.New("the reader is too slow, open the watch again")
+	ErrSlow = feed.ErrSlow
+	// ErrBarred says that an operator has declared the asking deployment gone for ever.
+	ErrBarred = errors.New("an operator has decommissioned this deployment")
 	// ErrPosition says that an acknowledged position is not one that this database gave to the caller.
 	ErrPosition = errors.New("not a position of this database for this caller")
 )
@@ -55,7 +58,8 @@ func (e *InvalidError) Unwrap() error { return e.Err }
 // Reason is why a reference was refused.
 type Reason string
 
-// Closing and Unavailable pass; the others do not by themselves.
+// Closing and Unavailable pass, and an unknown kind when the target's deployment switches its version; the others do
+// not by themselves.
 const (
 	TargetMissing    Reason = "TARGET_MISSING"
 	TargetDeleting   Reason = "TARGET_DELETING"
@@ -65,8 +69,20 @@ const (
 	NotImported      Reason = "NOT_IMPORTED"
 	AttemptTooOld    Reason = "ATTEMPT_TOO_OLD"
 	AttemptClosed    Reason = "ATTEMPT_CLOSED"
+	AttemptOfFuture  Reason = "ATTEMPT_OF_FUTURE"
+	DeploymentGone   Reason = "DECOMMISSIONED"
 	TargetUnreadable Reason = "UNAVAILABLE"
 )
+
+// passes tells whether the same write may be accepted later, without anybody changing anything on purpose.
+func (r Reason) passes() bool {
+	switch r {
+	case TargetUnreadable, TargetClosing, AttemptClosed, UnknownKind:
+		return true
+	default:
+		return false
+	}
+}
 
 // Refusal is one reference that cannot be.
 type Refusal struct {
@@ -83,10 +99,12 @@ func (r Refusal) String() string {
 		TargetDeleting:   "is being deleted",
 		TargetClosing:    "is about to be deleted, try again",
 		TargetReplaced:   "is another resource of the same name now",
-		UnknownKind:      "is of a kind that its deployment does not know",
+		UnknownKind:      "is of a kind that the version which its deployment runs does not have",
 		NotImported:      "is of a service that does not let this one refer to it: import it in the descriptor",
 		AttemptTooOld:    "was asked for too late, try again",
+		AttemptOfFuture:  "was asked for by a deployment whose clock is ahead by hours: set it",
 		AttemptClosed:    "was asked for by an attempt that is over, try again",
+		DeploymentGone:   "cannot be referred to: an operator has decommissioned one of the two deployments",
 		TargetUnreadable: "could not be asked for",
 	}[r.Reason]
 	s := fmt.Sprintf("%s: %s: %s %s", r.Holder, r.Path, r.Target, what)
@@ -157,6 +175,24 @@ func (e *BlockedError) Error() string {
 		fmt.Fprintf(&b, " and %d more", e.Total-5)
 	}
 	return b.String()
+}
+
+// ProtectedError refuses a delete that would take resources which are not to be deleted (block_deletion).
+type ProtectedError struct {
+	Name string
+	By   []schema.FullName
+}
+
+func (e *ProtectedError) Error() string {
+	names := make([]string, 0, len(e.By))
+	for _, n := range e.By[:min(len(e.By), 5)] {
+		names = append(names, n.String())
+	}
+	s := fmt.Sprintf("%s cannot be deleted: block_deletion is set on %s", e.Name, strings.Join(names, ", "))
+	if more := len(e.By) - len(names); more > 0 {
+		s += fmt.Sprintf(" and %d more", more)
+	}
+	return s
 }
 
 // UnavailableError names deployments that had to be asked and did not answer.

@@ -16,19 +16,26 @@ import (
 const (
 	MaxAttemptAge          = 12 * time.Hour
 	closedAttemptRetention = 25 * time.Hour
+	// maxClockAhead is how far the clock of a holder's deployment may be ahead: an attempt dated later would outlive its
+	// tombstone.
+	maxClockAhead = 2 * time.Hour
 )
 
 const (
 	// The lock comes with the newest version of each row, and what it shows stays true until the commit: a delete
 	// takes FOR UPDATE first.
-	lockEstablishedSQL = `
+	lockEstablishedSQL = selectEstablishedSQL + ` FOR SHARE OF s`
+
+	selectEstablishedSQL = `
 SELECT i.n, s.id, s.uid, s.state, EXISTS (SELECT FROM dbcontroller.closing c WHERE c.target_id = s.id AND c.until > now())
 FROM unnest($1::int[], $2::text[]) WITH ORDINALITY AS i (kind_id, name, n)
 JOIN dbcontroller.shadow s ON s.kind_id = i.kind_id AND s.name = i.name
-ORDER BY s.id
-FOR SHARE OF s`
+ORDER BY s.id`
 
-	selectClosedSQL = `SELECT EXISTS (SELECT FROM dbcontroller.closed_attempt WHERE attempt = $1), now(), version FROM dbcontroller.meta`
+	selectClosedSQL = `
+SELECT EXISTS (SELECT FROM dbcontroller.closed_attempt WHERE attempt = $1),
+    EXISTS (SELECT FROM dbcontroller.decommissioned WHERE deployment_id = $2), now(), version
+FROM dbcontroller.meta`
 
 	insertBlockadesSQL = `
 INSERT INTO dbcontroller.blockade (target_id, holder_uid, attempt, field_id, deployment_id, holder_kind_id, behaviour, expires_at, holder_name)
@@ -37,6 +44,37 @@ FROM unnest($4::bigint[], $5::uuid[], $6::int[], $7::int[], $8::smallint[], $9::
     AS i (target_id, holder_uid, field_id, kind_id, behaviour, name)
 ON CONFLICT DO NOTHING` // repeated: what is there stays as it is, tentative or confirmed
 )
+
+// WouldEstablish tells what Establish would refuse now. It stores nothing, and promises nothing.
+func (s *Store) WouldEstablish(ctx context.Context, holder schema.DeploymentID, refs []EstablishReference) ([]uuid.UUID, string, error) {
+	ids, err := s.establishIDs(ctx, holder, refs)
+	if err != nil {
+		return nil, "", err
+	}
+	uids, refused := make([]uuid.UUID, len(refs)), make([]Reason, len(refs))
+	for i := range refused {
+		refused[i] = TargetMissing
+	}
+	rows, err := s.pool.Query(ctx, selectEstablishedSQL, ids.targetKinds, ids.targetNames)
+	if err != nil {
+		return nil, "", fmt.Errorf("read targets: %w", err)
+	}
+	var n, id int64
+	var uid uuid.UUID
+	var state State
+	var closing bool
+	if _, err := pgx.ForEachRow(rows, []any{&n, &id, &uid, &state, &closing}, func() error {
+		uids[n-1], refused[n-1] = uid, refusalOf(refs[n-1], uid, state, closing)
+		return nil
+	}); err != nil {
+		return nil, "", fmt.Errorf("read targets: %w", err)
+	}
+	v, err := s.current()
+	if err != nil {
+		return nil, "", err
+	}
+	return uids, v.model.Descriptor.Version, s.refusals(refs, refused)
+}
 
 // Establish makes a tentative blockade for each reference of a holder's attempt, all or nothing; whatever the
 // behaviour, since the target must not vanish before the holder's commit. The answer has a uid for each reference, in
@@ -51,7 +89,7 @@ func (s *Store) Establish(ctx context.Context, holder schema.DeploymentID, attem
 		versionName string
 	)
 	err = s.inTx(ctx, noFeed, func(tx pgx.Tx) error {
-		var closed bool
+		var closed, barred bool
 		var now time.Time
 		targets, refused := make([]int64, len(refs)), make([]Reason, len(refs))
 		uids = make([]uuid.UUID, len(refs))
@@ -59,6 +97,7 @@ func (s *Store) Establish(ctx context.Context, holder schema.DeploymentID, attem
 			refused[i] = TargetMissing
 		}
 		b := &pgx.Batch{}
+		b.Queue(shareVersionSQL, versionLock) // a word that the holder's deployment is gone waits, or is seen below
 		b.Queue(lockEstablishedSQL, ids.targetKinds, ids.targetNames).Query(func(rows pgx.Rows) error {
 			var n, id int64
 			var uid uuid.UUID
@@ -72,16 +111,20 @@ func (s *Store) Establish(ctx context.Context, holder schema.DeploymentID, attem
 			return err
 		})
 		// After the lock: a release of this attempt that came before has committed its tombstone.
-		b.Queue(selectClosedSQL, attempt).QueryRow(func(row pgx.Row) error { return row.Scan(&closed, &now, &versionName) })
+		b.Queue(selectClosedSQL, attempt, ids.holder).QueryRow(func(row pgx.Row) error { return row.Scan(&closed, &barred, &now, &versionName) })
 		if err := tx.SendBatch(ctx, b).Close(); err != nil {
 			return fmt.Errorf("lock targets: %w", err)
 		}
 		for i := range refused {
 			switch {
+			case barred:
+				refused[i] = DeploymentGone
 			case closed:
 				refused[i] = AttemptClosed
 			case now.Sub(attemptTime(attempt)) > MaxAttemptAge:
 				refused[i] = AttemptTooOld
+			case attemptTime(attempt).Sub(now) > maxClockAhead:
+				refused[i] = AttemptOfFuture
 			}
 		}
 		if err := s.refusals(refs, refused); err != nil {
@@ -149,8 +192,10 @@ func (s *Store) establishIDs(ctx context.Context, holder schema.DeploymentID, re
 		return nil, err
 	}
 	reasons := make([]Reason, len(refs))
+	targetKinds := make([]schema.KindID, len(refs))
 	for i, ref := range refs {
-		if kind, err := v.model.KindOf(ref.TargetName); err != nil || kind.ID.Kind != ref.TargetKind {
+		targetKinds[i] = v.model.Canonical(schema.KindID{Service: s.self.Service, Kind: ref.TargetKind})
+		if kind, err := v.model.KindOf(ref.TargetName); err != nil || kind.ID != targetKinds[i] || kind.Unconstrained {
 			reasons[i] = UnknownKind
 		}
 	}
@@ -161,12 +206,12 @@ func (s *Store) establishIDs(ctx context.Context, holder schema.DeploymentID, re
 	if out.holder, err = s.names.deployment(ctx, holder); err != nil {
 		return nil, err
 	}
-	for _, ref := range refs {
-		targetKind, err := s.names.kind(ctx, schema.KindID{Service: s.self.Service, Kind: ref.TargetKind})
+	for i, ref := range refs {
+		targetKind, err := s.names.kind(ctx, targetKinds[i])
 		if err != nil {
 			return nil, err
 		}
-		holderKind, err := s.names.kind(ctx, schema.KindID{Service: holder.Service, Kind: ref.HolderKind})
+		holderKind, err := s.names.kind(ctx, v.model.Canonical(schema.KindID{Service: holder.Service, Kind: ref.HolderKind}))
 		if err != nil {
 			return nil, err
 		}

@@ -37,7 +37,7 @@ func follow(t *testing.T, store *shadow.Store, token string) (*follower, context
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		err := store.WatchResources(ctx, "", token, f.take)
+		err := store.WatchResources(ctx, "", "", token, f.take)
 		if !errors.Is(err, context.Canceled) {
 			t.Errorf("the watch ended: %v", err)
 		}
@@ -162,7 +162,7 @@ func TestATokenThatCannotBeResumedIsReset_I24(t *testing.T) {
 	require.NoError(t, err)
 	raw[len(raw)-2]++
 	watch := func(store *shadow.Store, kind, token string) error {
-		return store.WatchResources(ctx, kind, token, func(schema.Event[shadow.Resource]) error { return errors.New("delivered") })
+		return store.WatchResources(ctx, kind, "", token, func(schema.Event[shadow.Resource]) error { return errors.New("delivered") })
 	}
 	require.ErrorIs(t, watch(store, "", "nonsense"), shadow.ErrReset, "malformed")
 	require.ErrorIs(t, watch(store, "", base64.RawURLEncoding.EncodeToString(raw)), shadow.ErrReset, "forged")
@@ -240,7 +240,7 @@ func TestALargeTransactionIsNotSplitByAToken(t *testing.T) {
 	defer cancel()
 	ready := make(chan struct{})
 	go func() {
-		_ = store.WatchResources(watching, "", "", func(e schema.Event[shadow.Resource]) error {
+		_ = store.WatchResources(watching, "", "", "", func(e schema.Event[shadow.Resource]) error {
 			mu.Lock()
 			defer mu.Unlock()
 			if e.EndOfSnapshot {
@@ -270,6 +270,8 @@ func TestALargeTransactionIsNotSplitByAToken(t *testing.T) {
 	case <-time.After(10 * time.Second):
 		t.Fatal("the changes did not come")
 	}
+	mu.Lock()
+	defer mu.Unlock()
 	require.Equal(t, 1700, largest)
 }
 

@@ -2,12 +2,14 @@ package shadow
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/feed"
 )
 
 const (
@@ -31,12 +33,15 @@ func (s *Store) Acknowledge(ctx context.Context, holder schema.DeploymentID, tok
 	if err != nil {
 		return err
 	}
-	position, err := s.openToken(ctx, token, noticesFilter(holder))
-	if err != nil {
-		return fmt.Errorf("%w: %w", ErrPosition, err)
-	}
 	err = s.inTx(ctx, workFeed, func(tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, acknowledgeSQL, deployment, position.text, except, s.selfID)
+		position, err := s.feeds.Open(ctx, tx, token, noticesFilter(holder))
+		if errors.Is(err, feed.ErrReset) {
+			err = fmt.Errorf("%w: %w", ErrPosition, err)
+		}
+		if err != nil {
+			return err
+		}
+		_, err = tx.Exec(ctx, acknowledgeSQL, deployment, position.Text, except, s.selfID)
 		return err
 	})
 	if err != nil {
@@ -59,7 +64,21 @@ const (
 SELECT t FROM unnest($1::bigint[]) AS t
 WHERE NOT EXISTS (SELECT FROM dbcontroller.blockade WHERE target_id = t)
     AND NOT EXISTS (SELECT FROM dbcontroller.notice WHERE target_id = t)
-    AND NOT EXISTS (SELECT FROM dbcontroller.reference WHERE target_id = t AND behaviour < 6)`
+    AND NOT EXISTS (SELECT FROM dbcontroller.reference WHERE target_id = t AND behaviour < 6)
+    AND NOT EXISTS (SELECT FROM dbcontroller.ownee_entry WHERE owner_id = t)
+    AND NOT EXISTS (SELECT FROM dbcontroller.shadow WHERE id = t AND block_deletion)`
+
+	// What only waits for others to act can be hidden: nothing can begin to block it any more (I12).
+	hideSQL = `
+WITH hiding AS (
+    UPDATE dbcontroller.shadow s SET hidden = true, revision = nextval('dbcontroller.revision')
+    WHERE id = ANY ($1) AND NOT COALESCE(id = ANY ($2), false) AND kind_id = ANY ($3::int[]) AND NOT hidden AND NOT block_deletion
+        AND NOT EXISTS (SELECT FROM dbcontroller.blockade WHERE target_id = s.id)
+        AND NOT EXISTS (SELECT FROM dbcontroller.reference WHERE target_id = s.id AND behaviour = 1)
+    RETURNING uid, revision, generation, kind_id, created_at, name
+)
+INSERT INTO dbcontroller.change (uid, revision, generation, kind_id, state, created_at, name)
+SELECT uid, revision, generation, kind_id, 3, created_at, name FROM hiding`
 
 	doneSQL = `DELETE FROM dbcontroller.work WHERE seq = ANY ($1)`
 )
@@ -95,6 +114,9 @@ func (s *Store) Finalise(ctx context.Context, seqs []int64) (removed int, err er
 		}
 		removed = len(free)
 		b := &pgx.Batch{}
+		if hiding := s.hiding(); len(hiding) > 0 {
+			b.Queue(hideSQL, targets, free, hiding)
+		}
 		b.Queue(removeSQL, free, s.selfID)
 		b.Queue(removeDanglingSQL, free)
 		b.Queue(doneSQL, seqs)
@@ -126,13 +148,14 @@ func deleting(ctx context.Context, tx pgx.Tx, targets []int64) ([]int64, error) 
 
 const selectMessagesSQL = `
 SELECT seq, action, attempt, holder_uid, field_id, target_uid FROM dbcontroller.work
-WHERE seq = ANY ($1) AND deployment_id = $2 AND action IN (1, 2)`
+WHERE seq = ANY ($1) AND deployment_id = $2 AND action IN (1, 2, 6)`
 
 // Messages are what pieces of work come to, as they are now: what this deployment owes to another one.
 type Messages struct {
 	Confirm  []AttemptID
 	Release  []BlockadeKey
 	Abandon  []AttemptID
+	LetGo    []LetGo
 	finished []int64
 }
 
@@ -145,7 +168,7 @@ func (s *Store) Messages(ctx context.Context, to schema.DeploymentID, seqs []int
 	type row struct {
 		Seq       int64
 		Action    schema.Action
-		Attempt   uuid.UUID
+		Attempt   *uuid.UUID
 		HolderUID *uuid.UUID
 		Field     *int32
 		TargetUID *uuid.UUID
@@ -163,15 +186,17 @@ func (s *Store) Messages(ctx context.Context, to schema.DeploymentID, seqs []int
 		m.finished = append(m.finished, r.Seq)
 		switch {
 		case r.Action == schema.Confirm:
-			m.Confirm = append(m.Confirm, r.Attempt)
+			m.Confirm = append(m.Confirm, *r.Attempt)
+		case r.Action == schema.LetGo:
+			m.LetGo = append(m.LetGo, LetGo{Owner: *r.HolderUID, Ownee: *r.TargetUID})
 		case r.HolderUID == nil:
-			m.Abandon = append(m.Abandon, r.Attempt)
+			m.Abandon = append(m.Abandon, *r.Attempt)
 		default:
 			path, err := s.names.fieldOf(ctx, s.pool, *r.Field)
 			if err != nil {
 				return nil, err
 			}
-			m.Release = append(m.Release, BlockadeKey{Attempt: r.Attempt, HolderUID: *r.HolderUID, Path: path, TargetUID: *r.TargetUID})
+			m.Release = append(m.Release, BlockadeKey{Attempt: *r.Attempt, HolderUID: *r.HolderUID, Path: path, TargetUID: *r.TargetUID})
 		}
 	}
 	return m, nil
@@ -179,11 +204,5 @@ func (s *Store) Messages(ctx context.Context, to schema.DeploymentID, seqs []int
 
 // Delivered says that the other deployment has taken the messages.
 func (s *Store) Delivered(ctx context.Context, m *Messages) error {
-	if len(m.finished) == 0 {
-		return nil
-	}
-	if _, err := s.pool.Exec(ctx, doneSQL, m.finished); err != nil {
-		return fmt.Errorf("finish work: %w", err)
-	}
-	return nil
+	return s.finish(ctx, m.finished)
 }

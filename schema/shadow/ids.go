@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"maps"
 	"sync"
+	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/db-controller/db-controller/schema"
@@ -14,8 +16,11 @@ import (
 
 // names maps names that stand once in the database to their numbers, and back. Rows are never removed or changed, so
 // what is known stays true. The memory is that of the distinct deployments, kinds and field paths.
+//
+// A kind stands under its oldest name, whatever versions and peers call it: kind and kindOf translate by the model.
 type names struct {
-	pool *pgxpool.Pool
+	pool  *pgxpool.Pool
+	model atomic.Pointer[schema.Model] // nil before the first version
 
 	mu          sync.RWMutex
 	deployments twoWay[schema.DeploymentID] // guarded by mu
@@ -53,6 +58,7 @@ func (n *names) deployment(ctx context.Context, d schema.DeploymentID) (int32, e
 }
 
 func (n *names) kind(ctx context.Context, k schema.KindID) (int32, error) {
+	k = n.root(k)
 	return intern(ctx, n, &n.kinds, k, insertKindSQL, k.Service, k.Kind)
 }
 
@@ -60,16 +66,59 @@ func (n *names) field(ctx context.Context, path string) (int32, error) {
 	return intern(ctx, n, &n.fields, path, insertFieldSQL, path)
 }
 
+// knownDeployment gives a number without asking the database.
+func (n *names) knownDeployment(d schema.DeploymentID) (int32, bool) {
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	id, ok := n.deployments.ids[d]
+	return id, ok
+}
+
 func (n *names) deploymentOf(ctx context.Context, q querier, id int32) (schema.DeploymentID, error) {
 	return lookUp(ctx, n, q, &n.deployments, id)
 }
 
 func (n *names) kindOf(ctx context.Context, q querier, id int32) (schema.KindID, error) {
-	return lookUp(ctx, n, q, &n.kinds, id)
+	k, err := lookUp(ctx, n, q, &n.kinds, id)
+	return n.now(k), err
+}
+
+// root is the name that a kind is stored under, and now the one that the present version has for it.
+func (n *names) root(k schema.KindID) schema.KindID {
+	if m := n.model.Load(); m != nil {
+		return m.Root(k)
+	}
+	return k
+}
+
+func (n *names) now(k schema.KindID) schema.KindID {
+	if m := n.model.Load(); m != nil {
+		return m.Canonical(k)
+	}
+	return k
 }
 
 func (n *names) fieldOf(ctx context.Context, q querier, id int32) (string, error) {
 	return lookUp(ctx, n, q, &n.fields, id)
+}
+
+// besideTx marks calls for a transaction of the caller's own: the pool may have no connection left beside it (I22), so
+// that a name which is new to this process is stored over a connection of its own.
+type besideTx struct{}
+
+func (n *names) storing(ctx context.Context) (q interface {
+	querier
+	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
+}, done func(), err error,
+) {
+	if ctx.Value(besideTx{}) == nil {
+		return n.pool, func() {}, nil
+	}
+	conn, err := pgx.ConnectConfig(ctx, n.pool.Config().ConnConfig.Copy())
+	if err != nil {
+		return nil, nil, fmt.Errorf("connect to store a name: %w", err)
+	}
+	return conn, func() { _ = conn.Close(context.WithoutCancel(ctx)) }, nil
 }
 
 // intern stores a new name by itself, never inside a transaction: names are harmless when the transaction fails.
@@ -80,10 +129,15 @@ func intern[T comparable](ctx context.Context, n *names, m *twoWay[T], v T, inse
 	if ok {
 		return id, nil
 	}
-	if _, err := n.pool.Exec(ctx, insert, args...); err != nil {
+	q, done, err := n.storing(ctx)
+	if err != nil {
+		return 0, err
+	}
+	defer done()
+	if _, err := q.Exec(ctx, insert, args...); err != nil {
 		return 0, fmt.Errorf("store a name: %w", err)
 	}
-	if err := n.load(ctx, n.pool); err != nil {
+	if err := n.load(ctx, q); err != nil {
 		return 0, err
 	}
 	n.mu.RLock()

@@ -12,10 +12,15 @@ import (
 	"github.com/jackc/pgx/v5"
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/db-controller/db-controller/schema/feed"
 )
 
 // notifyChannel carries "process feeds": who committed something, and a mask of what.
 const notifyChannel = "dbcontroller_wake"
+
+// gather is how long what was committed is gathered before it is told.
+const gather = 4 * time.Millisecond
 
 // RunNotifications tells other processes of this deployment, and is told by them, that there is something to look at:
 // with NOTIFY on a connection of its own, after commits, several at once. (Inside the writing transactions it would
@@ -61,7 +66,7 @@ func (s *Store) listen(ctx context.Context, process string) error {
 		from, mask, _ := strings.Cut(n.Payload, " ")
 		touched, err := strconv.ParseUint(mask, 10, 8)
 		if from != process && err == nil {
-			s.wake.Wake(feeds(touched) & allFeeds)
+			s.wake.Wake(feed.Topics(touched) & allFeeds)
 		}
 	}
 }
@@ -73,8 +78,8 @@ func (s *Store) notify(ctx context.Context, process string) error {
 	}
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
 	// Taken before what they stand for is told, so that nothing committed in between is kept back.
-	wait := func() map[feeds]<-chan struct{} {
-		return map[feeds]<-chan struct{}{changeFeed: s.told.Wait(changeFeed), workFeed: s.told.Wait(workFeed), noticeFeed: s.told.Wait(noticeFeed)}
+	wait := func() map[feed.Topics]<-chan struct{} {
+		return map[feed.Topics]<-chan struct{}{changeFeed: s.told.Wait(changeFeed), workFeed: s.told.Wait(workFeed), noticeFeed: s.told.Wait(noticeFeed)}
 	}
 	next := wait()
 	for touched := allFeeds; ; { // first, what was committed before
@@ -89,16 +94,25 @@ func (s *Store) notify(ctx context.Context, process string) error {
 		case <-waiting[workFeed]:
 		case <-waiting[noticeFeed]:
 		}
-		if err := sleep(ctx, coalesce); err != nil {
+		if err := sleep(ctx, gather); err != nil {
 			return err
 		}
 		next, touched = wait(), noFeed
-		for feed, ch := range waiting {
+		for topic, ch := range waiting {
 			select {
 			case <-ch:
-				touched |= feed
+				touched |= topic
 			default:
 			}
 		}
+	}
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
 	}
 }

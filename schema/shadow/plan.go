@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -17,273 +16,417 @@ import (
 // what changes after a look-ahead is: it waits as BLOCKED.
 const PlanLimit = 10_000
 
+// OwnerPath stands for the owner where a plan names a field path; no field can have this path.
+const OwnerPath = "@owner"
+
 // PlanTarget is a resource of some deployment that a deletion takes.
 type PlanTarget struct {
 	Deployment schema.DeploymentID
 	UID        uuid.UUID
 }
 
-// PlanMember is a resource of the deployment that is asked, which cascades.
+// Via is why a deletion concerns a resource: what goes first, and how this one follows.
+type Via struct {
+	Target    PlanTarget
+	Path      string
+	Behaviour schema.Behaviour // 0 for an owner
+}
+
+// PlanMember is a resource of the deployment that is asked, which goes as well.
 type PlanMember struct {
 	UID  uuid.UUID
+	Kind string
 	Name string
-	// Entries are the deployments that hold acting references to it.
-	Entries []schema.DeploymentID
+	Via  Via
+	// BlockDeletion: no delete takes it.
+	BlockDeletion bool
+	// Entries are the deployments that hold acting references to it, and Ownees those with resources that it owns.
+	Entries, Ownees []schema.DeploymentID
+}
+
+// PlanUnset is a holder that loses a value.
+type PlanUnset struct {
+	UID  uuid.UUID
+	Kind string
+	Name string
+	Via  Via
 }
 
 // PlanBlocker refers to a member and blocks it, unless the same deletion removes it too.
 type PlanBlocker struct {
 	Holder Holder
 	UID    uuid.UUID
+	// Target is what it blocks: a resource of the deployment that was asked.
+	Target    string
+	TargetUID uuid.UUID
+	Undecided bool
+	// Unreachable: its deployment did not answer.
+	Unreachable bool
+	deployment  schema.DeploymentID // the target's
+}
+
+func (b PlanBlocker) holder() PlanTarget { return PlanTarget{b.Holder.Name.Deployment, b.UID} }
+
+// PlanQuestion asks what a deletion of targets takes along.
+type PlanQuestion struct {
+	Targets []PlanTarget
+	// Limit is how many members are answered at most.
+	Limit int
+	// Detailed: for people, what would be unset as well, and who may be about to refer.
+	Detailed bool
 }
 
 // Plan is what the deletion of some targets takes along in one deployment.
 type Plan struct {
 	Members   []PlanMember
 	Blockers  []PlanBlocker
+	Unsets    []PlanUnset
 	Truncated bool
 }
 
 const (
 	planHoldersSQL = `
-SELECT DISTINCT holder_id FROM dbcontroller.reference WHERE target_id = ANY ($1) AND behaviour IN (3, 5) LIMIT $2`
+SELECT DISTINCT ON (r.holder_id) r.holder_id, r.target_id, r.field_id, r.behaviour, h.uid
+FROM dbcontroller.reference r JOIN dbcontroller.shadow h ON h.id = r.holder_id
+WHERE r.target_id = ANY ($1) AND r.behaviour IN (3, 5) AND NOT r.holder_id = ANY ($3) LIMIT $2`
+
+	// Those whose owners all go, and not only ones with unset_on_delete.
+	planOwneesSQL = `
+WITH gone AS (
+    SELECT DISTINCT * FROM unnest($1::int[], $2::uuid[]) AS gone (deployment_id, uid)
+), o AS (
+    SELECT o.ownee_id, min(o.deployment_id) AS deployment_id, (min(o.uid::text))::uuid AS uid
+    FROM dbcontroller.owner_reference o JOIN gone USING (deployment_id, uid)
+    GROUP BY o.ownee_id
+    HAVING bool_or(o.flags & 4 = 0)
+        AND count(*) = (SELECT count(*) FROM dbcontroller.owner_reference a WHERE a.ownee_id = o.ownee_id)
+)
+SELECT o.ownee_id, o.deployment_id, o.uid, s.uid FROM o JOIN dbcontroller.shadow s ON s.id = o.ownee_id
+WHERE NOT o.ownee_id = ANY ($3) LIMIT $4`
 
 	planMembersSQL = `
-SELECT s.id, s.uid, s.name,
-    ARRAY (SELECT deployment_id FROM dbcontroller.holder_entry e WHERE e.target_id = s.id ORDER BY 1)
+SELECT s.id, s.uid, s.kind_id, s.name, s.block_deletion,
+    ARRAY (SELECT deployment_id FROM dbcontroller.holder_entry e WHERE e.target_id = s.id ORDER BY 1),
+    ARRAY (SELECT deployment_id FROM dbcontroller.ownee_entry e WHERE e.owner_id = s.id ORDER BY 1)
 FROM dbcontroller.shadow s WHERE s.id = ANY ($1) AND s.state = 1 ORDER BY s.id`
 
 	planBlockersSQL = `
-SELECT h.uid, h.name, r.field_id
-FROM dbcontroller.reference r JOIN dbcontroller.shadow h ON h.id = r.holder_id
+SELECT h.uid, h.name, r.field_id, t.uid, t.name
+FROM dbcontroller.reference r JOIN dbcontroller.shadow h ON h.id = r.holder_id JOIN dbcontroller.shadow t ON t.id = r.target_id
 WHERE r.target_id = ANY ($1) AND r.behaviour = 1 AND NOT r.holder_id = ANY ($1) LIMIT $2`
+
+	planUnsetsSQL = `
+SELECT h.uid, h.kind_id, h.name, r.field_id, r.behaviour, r.target_id
+FROM dbcontroller.reference r JOIN dbcontroller.shadow h ON h.id = r.holder_id
+WHERE r.target_id = ANY ($1) AND r.behaviour IN (2, 4) AND NOT r.holder_id = ANY ($2) ORDER BY h.name LIMIT $3`
 )
 
-// Plan tells what the deletion of targets would take along here, up to limit members. It changes nothing that counts:
-// blockades in the way are asked about, and what was let go is settled, as a delete here would do. Blockades that are
-// undecided are left out, since they may be gone by the time that the cascade comes.
-func (s *Store) Plan(ctx context.Context, targets []PlanTarget, limit int) (*Plan, error) {
-	var (
-		plan *Plan
-		ids  []int64
-		o    *obstacle
-	)
+// Plan tells what the deletion of targets would take along here. It changes nothing that counts: blockades in the way
+// are asked about, and what was let go is settled, as a delete here would do. Blockades that are undecided are left out
+// unless the question is a detailed one, since they may be gone by the time that the cascade comes.
+func (s *Store) Plan(ctx context.Context, q PlanQuestion) (*Plan, error) {
+	p := &planning{store: s, question: q}
+	for _, t := range q.Targets { // the transaction must not ask for a second connection
+		if _, err := s.names.deployment(ctx, t.Deployment); err != nil {
+			return nil, err
+		}
+	}
 	options := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
-	err := pgx.BeginTxFunc(ctx, s.pool, options, func(tx pgx.Tx) (err error) {
-		plan = &Plan{}
-		if ids, plan.Truncated, err = s.planClosure(ctx, tx, targets, limit); err != nil {
-			return err
+	for again := true; ; again = false {
+		err := pgx.BeginTxFunc(ctx, s.pool, options, func(tx pgx.Tx) error { return p.read(ctx, tx) })
+		if err != nil {
+			return nil, fmt.Errorf("plan a deletion: %w", err)
 		}
-		if err := s.planMembers(ctx, tx, plan, ids); err != nil {
-			return err
+		blockers, moved := s.planAsked(ctx, p.obstacle, q.Detailed)
+		if moved && again {
+			continue
 		}
-		o, err = s.obstacle(ctx, tx, ids, maxAsked, nil)
-		return err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("plan a deletion: %w", err)
+		p.plan.Blockers = append(p.plan.Blockers, blockers...)
+		return p.plan, nil
 	}
-	for _, b := range s.askAll(ctx, o).held {
-		plan.Blockers = append(plan.Blockers, PlanBlocker{Holder: Holder{Name: b.holder, Path: b.question.Key.Path}, UID: b.question.Key.HolderUID})
-	}
-	return plan, nil
 }
 
-// planClosure finds what cascades here, at once or later, level by level.
-func (s *Store) planClosure(ctx context.Context, tx pgx.Tx, targets []PlanTarget, limit int) (ids []int64, truncated bool, err error) {
+// planAsked asks about blockades, and gives those that hold.
+func (s *Store) planAsked(ctx context.Context, o *obstacle, detailed bool) ([]PlanBlocker, bool) {
+	var out []PlanBlocker
+	asked := s.askAll(ctx, o)
+	blocker := func(b blockade, undecided bool) {
+		_, unreachable := asked.unreachable[b.deployment]
+		out = append(out, PlanBlocker{
+			Holder: Holder{Name: b.holder, Path: b.question.Key.Path}, UID: b.question.Key.HolderUID,
+			Target: b.target, TargetUID: b.question.Key.TargetUID, Undecided: undecided, Unreachable: unreachable,
+		})
+	}
+	for _, b := range asked.held {
+		blocker(b, false)
+	}
+	if detailed {
+		for _, b := range asked.undecided {
+			blocker(b, true)
+		}
+	}
+	return out, asked.moved
+}
+
+// planning is a plan under way, in one transaction.
+type planning struct {
+	store    *Store
+	question PlanQuestion
+	plan     *Plan
+	obstacle *obstacle
+	// ids are the members in the order in which they were found; via is why.
+	ids []int64
+	via map[int64]Via
+	// targets are members and what the question names, by their numbers here.
+	targets map[int64]PlanTarget
+}
+
+func (p *planning) read(ctx context.Context, tx pgx.Tx) error {
+	p.plan, p.ids, p.via, p.targets = &Plan{}, nil, map[int64]Via{}, map[int64]PlanTarget{}
+	if err := p.closure(ctx, tx); err != nil {
+		return err
+	}
+	if len(p.ids) > p.question.Limit {
+		p.ids, p.plan.Truncated = p.ids[:p.question.Limit], true
+	}
+	if err := p.members(ctx, tx, p.ids); err != nil {
+		return err
+	}
+	var err error
+	if p.question.Detailed {
+		if err = p.unsets(ctx, tx); err != nil {
+			return err
+		}
+	}
+	p.obstacle, err = p.store.obstacle(ctx, tx, p.ids, PlanLimit, nil)
+	return err
+}
+
+// closure finds what goes here, at once or later: what cascades, level by level, and what has no owner left then.
+func (p *planning) closure(ctx context.Context, tx pgx.Tx) error {
 	byDeployment := map[schema.DeploymentID][]uuid.UUID{}
-	for _, t := range targets {
+	for _, t := range p.question.Targets {
 		byDeployment[t.Deployment] = append(byDeployment[t.Deployment], t.UID)
 	}
 	var frontier []int64
 	for d, uids := range byDeployment {
-		a := &acting{store: s, from: d, targets: map[int64]actTarget{}}
+		a := &acting{store: p.store, from: d, targets: map[int64]actTarget{}}
 		if err := a.load(ctx, tx, uids); err != nil {
-			return nil, false, err
+			return err
 		}
-		for id := range a.targets {
+		for id, t := range a.targets {
+			p.targets[id] = PlanTarget{d, t.uid}
 			frontier = append(frontier, id)
 		}
 	}
-	seen := map[int64]bool{}
-	for len(frontier) > 0 && len(ids) < limit {
-		rows, err := tx.Query(ctx, planHoldersSQL, frontier, limit-len(ids)+1)
-		if err != nil {
-			return nil, false, err
-		}
-		holders, err := pgx.CollectRows(rows, pgx.RowTo[int64])
-		if err != nil {
-			return nil, false, err
-		}
-		frontier = nil
-		for _, id := range holders {
-			if !seen[id] {
-				seen[id] = true
-				ids, frontier = append(ids, id), append(frontier, id)
+	for {
+		for len(frontier) > 0 && len(p.ids) <= p.question.Limit {
+			var err error
+			if frontier, err = p.holders(ctx, tx, frontier); err != nil {
+				return err
 			}
 		}
+		if len(p.ids) > p.question.Limit {
+			return nil
+		}
+		var err error
+		if frontier, err = p.ownees(ctx, tx); err != nil || len(frontier) == 0 {
+			return err
+		}
 	}
-	if len(ids) > limit {
-		return ids[:limit], true, nil
-	}
-	return ids, len(frontier) > 0, nil
 }
 
-func (s *Store) planMembers(ctx context.Context, tx pgx.Tx, plan *Plan, ids []int64) error {
-	type member struct {
-		ID      int64
-		UID     uuid.UUID
-		Name    string
-		Entries []int32
+func (p *planning) take(id int64, uid uuid.UUID, via Via) bool {
+	if _, seen := p.targets[id]; seen {
+		return false
 	}
+	p.targets[id], p.via[id] = PlanTarget{p.store.self, uid}, via
+	p.ids = append(p.ids, id)
+	return true
+}
+
+func (p *planning) holders(ctx context.Context, tx pgx.Tx, of []int64) (next []int64, err error) {
+	type holder struct {
+		ID, Target int64
+		Field      int32
+		Behaviour  schema.Behaviour
+		UID        uuid.UUID
+	}
+	rows, err := tx.Query(ctx, planHoldersSQL, of, p.question.Limit-len(p.ids)+1, append([]int64{}, p.ids...))
+	if err != nil {
+		return nil, err
+	}
+	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[holder])
+	if err != nil {
+		return nil, err
+	}
+	for _, h := range found {
+		path, err := p.store.names.fieldOf(ctx, tx, h.Field)
+		if err != nil {
+			return nil, err
+		}
+		if p.take(h.ID, h.UID, Via{Target: p.targets[h.Target], Path: path, Behaviour: h.Behaviour}) {
+			next = append(next, h.ID)
+		}
+	}
+	return next, nil
+}
+
+func (p *planning) ownees(ctx context.Context, tx pgx.Tx) (next []int64, err error) {
+	var deployments []int32
+	var uids []uuid.UUID
+	gone := slices.Clone(p.question.Targets)
+	for _, id := range p.ids {
+		gone = append(gone, p.targets[id])
+	}
+	for _, t := range gone {
+		id, ok := p.store.names.knownDeployment(t.Deployment)
+		if !ok {
+			continue // then nothing here names it
+		}
+		deployments, uids = append(deployments, id), append(uids, t.UID)
+	}
+	rows, err := tx.Query(ctx, planOwneesSQL, deployments, uids, append([]int64{}, p.ids...), p.question.Limit-len(p.ids)+1)
+	if err != nil {
+		return nil, err
+	}
+	type ownee struct {
+		ID         int64
+		Deployment int32
+		Owner, UID uuid.UUID
+	}
+	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[ownee])
+	if err != nil {
+		return nil, err
+	}
+	for _, o := range found {
+		d, err := p.store.names.deploymentOf(ctx, tx, o.Deployment)
+		if err != nil {
+			return nil, err
+		}
+		if p.take(o.ID, o.UID, Via{Target: PlanTarget{d, o.Owner}, Path: OwnerPath}) {
+			next = append(next, o.ID)
+		}
+	}
+	return next, nil
+}
+
+// members reads what is to be known of members, in the order of ids, and which local holders block them.
+func (p *planning) members(ctx context.Context, tx pgx.Tx, ids []int64) error {
+	type row struct {
+		ID              int64
+		UID             uuid.UUID
+		Kind            int32
+		Name            string
+		BlockDeletion   bool
+		Entries, Ownees []int32
+	}
+	s := p.store
 	rows, err := tx.Query(ctx, planMembersSQL, ids)
 	if err != nil {
 		return err
 	}
-	members, err := pgx.CollectRows(rows, pgx.RowToStructByPos[member])
+	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[row])
 	if err != nil {
 		return err
 	}
-	for _, m := range members {
-		p := PlanMember{UID: m.UID, Name: m.Name}
-		for _, id := range m.Entries {
-			d, err := s.names.deploymentOf(ctx, tx, id)
-			if err != nil {
-				return err
-			}
-			p.Entries = append(p.Entries, d)
-		}
-		plan.Members = append(plan.Members, p)
+	at := make(map[int64]int, len(ids))
+	for i, id := range ids {
+		at[id] = i
 	}
-	type blocker struct {
-		UID   uuid.UUID
-		Name  string
-		Field int32
-	}
-	if rows, err = tx.Query(ctx, planBlockersSQL, ids, maxAsked); err != nil {
-		return err
-	}
-	blockers, err := pgx.CollectRows(rows, pgx.RowToStructByPos[blocker])
-	if err != nil {
-		return err
-	}
-	for _, b := range blockers {
-		path, err := s.names.fieldOf(ctx, tx, b.Field)
+	slices.SortFunc(found, func(a, b row) int { return at[a.ID] - at[b.ID] })
+	for _, r := range found {
+		m := PlanMember{UID: r.UID, Name: r.Name, Via: p.via[r.ID], BlockDeletion: r.BlockDeletion}
+		kind, err := s.names.kindOf(ctx, tx, r.Kind)
 		if err != nil {
 			return err
 		}
-		plan.Blockers = append(plan.Blockers, PlanBlocker{Holder: Holder{Name: schema.FullName{Deployment: s.self, Name: b.Name}, Path: path}, UID: b.UID})
+		m.Kind = kind.Kind
+		if m.Entries, err = s.deploymentsOf(ctx, tx, r.Entries); err != nil {
+			return err
+		}
+		if m.Ownees, err = s.deploymentsOf(ctx, tx, r.Ownees); err != nil {
+			return err
+		}
+		p.plan.Members = append(p.plan.Members, m)
+	}
+	return p.blockers(ctx, tx, ids)
+}
+
+func (s *Store) deploymentsOf(ctx context.Context, q querier, ids []int32) ([]schema.DeploymentID, error) {
+	var out []schema.DeploymentID
+	for _, id := range ids {
+		d, err := s.names.deploymentOf(ctx, q, id)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, d)
+	}
+	return out, nil
+}
+
+func (p *planning) blockers(ctx context.Context, tx pgx.Tx, ids []int64) error {
+	type blocker struct {
+		UID       uuid.UUID
+		Name      string
+		Field     int32
+		TargetUID uuid.UUID
+		Target    string
+	}
+	rows, err := tx.Query(ctx, planBlockersSQL, ids, PlanLimit)
+	if err != nil {
+		return err
+	}
+	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[blocker])
+	if err != nil {
+		return err
+	}
+	for _, b := range found {
+		path, err := p.store.names.fieldOf(ctx, tx, b.Field)
+		if err != nil {
+			return err
+		}
+		p.plan.Blockers = append(p.plan.Blockers, PlanBlocker{
+			Holder: Holder{Name: schema.FullName{Deployment: p.store.self, Name: b.Name}, Path: path},
+			UID:    b.UID, Target: b.Target, TargetUID: b.TargetUID,
+		})
 	}
 	return nil
 }
 
-// lookAhead is what a delete found out about the other deployments before it locks anything.
-type lookAhead struct {
-	// going are the resources everywhere that the deletion removes.
-	going map[PlanTarget]bool
-	// keys and blocks are the blockades, and the local references, of going ones that were there before the walk: they
-	// and no others are excused.
-	keys   keyColumns
-	blocks map[edge]bool
-	// unasked are deployments that could not be asked.
-	unasked []schema.DeploymentID
-}
-
-// excuse notes which of those that blocked before the walk go with the deletion.
-func (l *lookAhead) excuse(self schema.DeploymentID, o *obstacle) {
-	for _, b := range o.blockades {
-		if k := b.question.Key; l.going[PlanTarget{b.deployment, k.HolderUID}] {
-			l.keys.attempts, l.keys.holders = append(l.keys.attempts, k.Attempt), append(l.keys.holders, k.HolderUID)
-			l.keys.fields = append(l.keys.fields, b.fieldID)
-		}
+func (p *planning) unsets(ctx context.Context, tx pgx.Tx) error {
+	type unset struct {
+		UID       uuid.UUID
+		Kind      int32
+		Name      string
+		Field     int32
+		Behaviour schema.Behaviour
+		Target    int64
 	}
-	for _, b := range o.blocks {
-		if l.going[PlanTarget{self, b.uid}] {
-			l.blocks[b.edge] = true
-		}
+	var of []int64
+	for id := range p.targets {
+		of = append(of, id)
 	}
-}
-
-// withoutExcused gives the local blockers that refuse a delete. Where there are too many to be sure, nobody is excused.
-func (l *lookAhead) withoutExcused(blocks []outsider) []outsider {
-	if l == nil || len(blocks) >= maxBlockers {
-		return blocks
+	rows, err := tx.Query(ctx, planUnsetsSQL, of, append([]int64{}, p.ids...), p.question.Limit)
+	if err != nil {
+		return err
 	}
-	return slices.DeleteFunc(slices.Clone(blocks), func(o outsider) bool { return l.blocks[o.edge] })
-}
-
-// walk follows a deletion over all deployments, starting from what it takes here, each step one call a deployment. It
-// fails with *BlockedError when somebody from outside the deletion blocks something in it. It is best effort: what
-// changes afterwards, is too much, or cannot be asked, is handled when the cascade gets there.
-func (s *Store) walk(ctx context.Context, name string, from *obstacle) (*lookAhead, error) {
-	l := &lookAhead{going: map[PlanTarget]bool{}, blocks: map[edge]bool{}}
-	ask := map[schema.DeploymentID][]PlanTarget{}
-	take := func(d schema.DeploymentID, members []PlanMember) {
-		for _, m := range members {
-			t := PlanTarget{d, m.UID}
-			if l.going[t] {
-				continue
-			}
-			l.going[t] = true
-			for _, e := range m.Entries {
-				ask[e] = append(ask[e], t)
-			}
-		}
+	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[unset])
+	if err != nil {
+		return err
 	}
-	take(s.self, from.members)
-	var blockers []PlanBlocker
-	for len(ask) > 0 {
-		var next schema.DeploymentID
-		for next = range ask {
-			break
-		}
-		targets := ask[next]
-		delete(ask, next)
-		plan, err := s.askPlan(ctx, next, targets, max(1, PlanLimit-len(l.going)))
-		if ctx.Err() != nil {
-			return nil, ctx.Err()
-		}
+	for _, u := range found {
+		kind, err := p.store.names.kindOf(ctx, tx, u.Kind)
 		if err != nil {
-			l.unasked = append(l.unasked, next)
-			continue
+			return err
 		}
-		blockers = append(blockers, plan.Blockers...)
-		if take(next, plan.Members); len(l.going) >= PlanLimit {
-			break
+		path, err := p.store.names.fieldOf(ctx, tx, u.Field)
+		if err != nil {
+			return err
 		}
+		p.plan.Unsets = append(p.plan.Unsets, PlanUnset{UID: u.UID, Kind: kind.Kind, Name: u.Name, Via: Via{Target: p.targets[u.Target], Path: path, Behaviour: u.Behaviour}})
 	}
-	l.unasked = schema.SortedDeployments(l.unasked)
-	l.excuse(s.self, from)
-	return l, outsiders(name, blockers, l)
-}
-
-// askPlan gives one deployment a part of the time that is left, so that one which does not answer is named, and the
-// delete goes on.
-func (s *Store) askPlan(ctx context.Context, at schema.DeploymentID, targets []PlanTarget, limit int) (*Plan, error) {
-	patience := time.Second
-	if deadline, ok := ctx.Deadline(); ok {
-		patience = min(patience, time.Until(deadline)/4)
-	}
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	return s.peers.Plan(ctx, at, targets, limit)
-}
-
-func outsiders(name string, blockers []PlanBlocker, l *lookAhead) error {
-	blocked := &BlockedError{Name: name}
-	for _, b := range blockers {
-		if l.going[PlanTarget{b.Holder.Name.Deployment, b.UID}] || slices.Contains(blocked.Holders, b.Holder) {
-			continue
-		}
-		if blocked.Total++; len(blocked.Holders) < MaxNamedHolders {
-			blocked.Holders = append(blocked.Holders, b.Holder)
-		}
-	}
-	if blocked.Total == 0 {
-		return nil
-	}
-	blocked.sort()
-	return blocked
+	return nil
 }
 
 var errNeedsLookAhead = errors.New("the deletion reaches other deployments, which have to be asked first")

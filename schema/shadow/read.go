@@ -2,7 +2,6 @@ package shadow
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 
@@ -10,16 +9,11 @@ import (
 )
 
 const (
-	resourceColumns = `s.uid, s.kind_id, s.name, s.state, s.revision, s.generation, s.created_at, s.updated_at, r.labels, r.body`
+	resourceColumns = `s.uid, s.kind_id, s.name, s.state, s.revision, s.generation, s.created_at, s.updated_at, r.labels, r.body, r.owners, s.block_deletion`
 
 	getSQL = `SELECT ` + resourceColumns + `
 FROM dbcontroller.shadow s LEFT JOIN dbcontroller.resource r USING (id)
-WHERE s.kind_id = $1 AND s.name = $2`
-
-	listSQL = `SELECT ` + resourceColumns + `
-FROM dbcontroller.shadow s LEFT JOIN dbcontroller.resource r USING (id)
-WHERE s.kind_id = $1 AND s.name > $2
-ORDER BY s.name LIMIT $3`
+WHERE s.kind_id = $1 AND s.name = $2 AND NOT s.hidden`
 
 	conditionsSQL = `
 SELECT 'BLOCKED', d.service || '/' || d.region, count(*), min('//' || d.service || '/' || d.region || '/' || b.holder_name)
@@ -32,9 +26,16 @@ FROM dbcontroller.reference r JOIN dbcontroller.shadow h ON h.id = r.holder_id
 JOIN dbcontroller.shadow s ON s.id = r.target_id
 WHERE s.kind_id = $1 AND s.name = $2 AND s.state = 2 AND r.behaviour = 1 HAVING count(*) > 0
 UNION ALL
-SELECT DISTINCT 'WAITING', d.service || '/' || d.region, 0, ''
+SELECT 'PROTECTED', '', 0, '' FROM dbcontroller.shadow s WHERE s.kind_id = $1 AND s.name = $2 AND s.state = 2 AND s.block_deletion
+UNION ALL
+SELECT DISTINCT 'WAITING', d.service || '/' || d.region, 0, 'to cascade or unset'
 FROM dbcontroller.notice n JOIN dbcontroller.deployment d ON d.id = n.deployment_id
 JOIN dbcontroller.shadow s ON s.id = n.target_id
+WHERE s.kind_id = $1 AND s.name = $2 AND s.state = 2
+UNION ALL
+SELECT DISTINCT 'WAITING', d.service || '/' || d.region, 0, 'to drop it as an owner'
+FROM dbcontroller.ownee_entry e JOIN dbcontroller.deployment d ON d.id = e.deployment_id
+JOIN dbcontroller.shadow s ON s.id = e.owner_id
 WHERE s.kind_id = $1 AND s.name = $2 AND s.state = 2
 ORDER BY 1, 2`
 )
@@ -45,14 +46,14 @@ type scannedResource struct {
 }
 
 func scanResource(row pgx.CollectableRow) (r scannedResource, err error) {
-	var labels []byte
-	if err = row.Scan(&r.UID, &r.kindID, &r.Name, &r.State, &r.Revision, &r.Generation, &r.CreatedAt, &r.UpdatedAt, &labels, &r.Body); err != nil {
+	var labels, owners []byte
+	if err = row.Scan(&r.UID, &r.kindID, &r.Name, &r.State, &r.Revision, &r.Generation, &r.CreatedAt, &r.UpdatedAt, &labels, &r.Body, &owners, &r.BlockDeletion); err != nil {
 		return r, err
 	}
-	if labels != nil {
-		err = json.Unmarshal(labels, &r.Labels)
+	if err = decode(labels, &r.Labels); err != nil {
+		return r, err
 	}
-	return r, err
+	return r, decode(owners, &r.Owners)
 }
 
 // Get reads one resource. It fails with ErrNotFound or *InvalidError.
@@ -93,37 +94,7 @@ func (s *Store) get(ctx context.Context, q querier, kindID int32, name string) (
 	return &found.Resource, err
 }
 
-// List reads up to limit resources of a kind in the order of their names, after a name.
-func (s *Store) List(ctx context.Context, kindName, after string, limit int) ([]Resource, error) {
-	v, err := s.current()
-	if err != nil {
-		return nil, err
-	}
-	kind, err := v.model.Kind(kindName)
-	if err != nil {
-		return nil, &InvalidError{Err: err}
-	}
-	kindID, err := s.names.kind(ctx, kind.ID)
-	if err != nil {
-		return nil, err
-	}
-	rows, err := s.pool.Query(ctx, listSQL, kindID, after, limit)
-	if err != nil {
-		return nil, fmt.Errorf("list %s: %w", kindName, err)
-	}
-	found, err := pgx.CollectRows(rows, scanResource)
-	if err != nil {
-		return nil, fmt.Errorf("list %s: %w", kindName, err)
-	}
-	out := make([]Resource, len(found))
-	for i, r := range found {
-		out[i] = r.Resource
-		out[i].Kind = kindName
-	}
-	return out, nil
-}
-
-// Condition is why a resource is still DELETING: BLOCKED by holders, or WAITING for a deployment to act.
+// Condition is why a resource is still DELETING: BLOCKED by holders or by block_deletion, or WAITING for a deployment.
 type Condition struct {
 	Type    string
 	Message string
@@ -145,15 +116,18 @@ func (s *Store) Conditions(ctx context.Context, name string) ([]Condition, error
 		if err = row.Scan(&c.Type, &deployment, &n, &first); err != nil {
 			return c, err
 		}
+		if c.Type == "WAITING" {
+			c.Message = "for " + deployment + " " + first
+			return c, nil
+		}
+		if c.Type == "PROTECTED" {
+			c.Type, c.Message = "BLOCKED", "by block_deletion, which an operator has to take back"
+			return c, nil
+		}
 		if deployment == "" {
 			first = schemaName(s, first)
 		}
-		switch {
-		case c.Type == "WAITING":
-			c.Message = "for " + deployment + " to cascade or unset"
-		case n == 1:
-			c.Message = "by " + first
-		default:
+		if c.Message = "by " + first; n > 1 {
 			c.Message = fmt.Sprintf("by %s and %d more", first, n-1)
 		}
 		return c, nil

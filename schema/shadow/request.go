@@ -110,7 +110,7 @@ func refusalOutcome(err error) (outcome, bool) {
 		return o, true
 	case errors.As(err, &refused):
 		for _, r := range refused.Refusals {
-			if r.Reason == TargetUnreadable || r.Reason == TargetClosing || r.Reason == AttemptClosed {
+			if r.Reason.passes() {
 				return o, false
 			}
 		}

@@ -1,7 +1,6 @@
 package shadow
 
 import (
-	"encoding/json"
 	"time"
 
 	"github.com/google/uuid"
@@ -16,15 +15,21 @@ func scanChange(row pgx.CollectableRow) (r Resource, _ int64, err error) {
 		kind, name                *string
 		state                     *State
 		created, updated          *time.Time
-		labels                    []byte
+		blocks                    *bool
+		labels, owners            []byte
 	)
-	if err := row.Scan(&seq, &uid, &kind, &name, &state, &revision, &generation, &created, &updated, &labels, &r.Body); err != nil || seq == nil {
+	if err := row.Scan(&seq, &uid, &kind, &name, &state, &revision, &generation, &created, &updated, &labels, &r.Body, &owners, &blocks); err != nil || seq == nil {
 		return r, 0, err
 	}
 	r.UID, r.Kind, r.Name, r.State, r.Revision, r.Generation = *uid, *kind, *name, *state, Revision(*revision), *generation
 	r.CreatedAt, r.UpdatedAt = *created, *updated
-	if labels != nil {
-		err = json.Unmarshal(labels, &r.Labels)
+	if r.State == Gone {
+		r.Body = nil
+		return r, *seq, nil
 	}
-	return r, *seq, err
+	r.BlockDeletion = *blocks
+	if err := decode(labels, &r.Labels); err != nil {
+		return r, 0, err
+	}
+	return r, *seq, decode(owners, &r.Owners)
 }

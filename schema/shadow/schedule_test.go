@@ -223,7 +223,7 @@ func TestReadersThatDoNotReadLeaveConnectionsToOthers(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 10 {
 		wg.Go(func() {
-			_ = b.Stores[b.ID(aWest)].WatchResources(ctx, "", "", func(schema.Event[shadow.Resource]) error {
+			_ = b.Stores[b.ID(aWest)].WatchResources(ctx, "", "", "", func(schema.Event[shadow.Resource]) error {
 				reading <- struct{}{}
 				<-block
 				return nil
@@ -293,6 +293,8 @@ func TestABodyThatPostgreSQLCannotStoreIsBadInput(t *testing.T) {
 	var invalid *shadow.InvalidError
 	require.ErrorAs(t, err, &invalid)
 	require.ErrorContains(t, err, "NUL character")
+	b.MustPut(target, body{"x": `a\u0000b`}) // six characters that only look like one
+	require.Contains(t, string(b.Get(target).Body), `a\\u0000b`)
 }
 
 // z goes later because of b, and blocks a, which goes now: z is ACTIVE until then and may change its mind, so a waits.
@@ -396,7 +398,7 @@ func TestAPausedReaderIsResetWhenItsChangesAreGone_I24(t *testing.T) {
 	ctx, store := context.Background(), b.Stores[b.ID(aWest)]
 	paused, goOn, ended := make(chan struct{}), make(chan struct{}), make(chan error)
 	go func() {
-		ended <- store.WatchResources(ctx, "", "", func(e schema.Event[shadow.Resource]) error {
+		ended <- store.WatchResources(ctx, "", "", "", func(e schema.Event[shadow.Resource]) error {
 			if e.EndOfSnapshot {
 				close(paused)
 				<-goOn
@@ -429,7 +431,7 @@ func TestAKindThatIsNewToTheProcessHangsNoWatch_I22(t *testing.T) {
 	primed, seen := make(chan struct{}, watches), make(chan struct{}, watches)
 	for range watches {
 		wg.Go(func() {
-			_ = store.WatchResources(ctx, "", "", func(e schema.Event[shadow.Resource]) error {
+			_ = store.WatchResources(ctx, "", "", "", func(e schema.Event[shadow.Resource]) error {
 				if e.EndOfSnapshot {
 					primed <- struct{}{}
 				}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/feed"
 )
 
 // Peers is what the store needs from other deployments. Errors other than *RefusedError mean that nobody knows
@@ -22,10 +24,14 @@ import (
 type Peers interface {
 	// Establish answers the targets' uids in order, or *RefusedError.
 	Establish(ctx context.Context, target schema.DeploymentID, attempt AttemptID, refs []EstablishReference) ([]uuid.UUID, error)
+	// WouldEstablish answers as Establish would, and nothing is stored.
+	WouldEstablish(ctx context.Context, target schema.DeploymentID, refs []EstablishReference) ([]uuid.UUID, error)
 	// Resolve answers a verdict for each question, in order.
 	Resolve(ctx context.Context, holder schema.DeploymentID, questions []Question) ([]Verdict, error)
-	// Plan answers what the deletion of targets would take along there, up to limit resources.
-	Plan(ctx context.Context, at schema.DeploymentID, targets []PlanTarget, limit int) (*Plan, error)
+	// Plan answers what the deletion of targets would take along there.
+	Plan(ctx context.Context, at schema.DeploymentID, q PlanQuestion) (*Plan, error)
+	// Trace answers what resources there would be deleted with.
+	Trace(ctx context.Context, at schema.DeploymentID, uids []uuid.UUID) (map[uuid.UUID]Trace, error)
 }
 
 // Config of a Store. Zero means the default.
@@ -49,6 +55,12 @@ type Config struct {
 	// PollInterval is how late a watch can notice what another process committed when notifications are lost
 	// (default 500 ms).
 	PollInterval time.Duration
+	// SlowTimeout is how long the reader of a watch may take for what has changed, before the watch ends with ErrSlow
+	// (default 1 min).
+	SlowTimeout time.Duration
+	// OwnerGrace is how long an owner may be missing that was named without a uid, or may lack the reference that it
+	// needs, before it counts as gone (default 5 min).
+	OwnerGrace time.Duration
 	// Retention is how long change rows are kept for watches that resume (default 24 h).
 	Retention time.Duration
 }
@@ -60,15 +72,18 @@ type Store struct {
 	peers Peers
 	log   *zap.Logger
 	names *names
-	wake  *broadcast // watches of this process
-	told  *broadcast // RunNotifications: what this process committed itself
+	feeds *feed.Log
+	wake  *feed.Broadcast // watches of this process
+	told  *feed.Broadcast // RunNotifications: what this process committed itself
 	cfg   Config
 
 	selfID int32
-	// snapshots has a place for each snapshot of resources that may be under way.
-	snapshots chan struct{}
 	// tidied is the last foreign target that Tidy has looked at.
 	tidied atomic.Int64
+	// pointed are the deployments (int32) that are known to be noted as pointed to.
+	pointed sync.Map
+	// barred are the deployments that operators declared gone, as far as this process knows.
+	barred atomic.Pointer[[]schema.DeploymentID]
 	// The version that writes are validated with, or nil until Switch.
 	version atomic.Pointer[version]
 }
@@ -76,6 +91,7 @@ type Store struct {
 type version struct {
 	model      *schema.Model
 	generation int64
+	hiding     []int32 // kinds
 }
 
 const claimSQL = `
@@ -93,6 +109,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	defaults(&cfg.TentativeTTL, 15*time.Second)
 	defaults(&cfg.DeleteTimeout, 5*time.Second)
 	defaults(&cfg.PollInterval, 500*time.Millisecond)
+	defaults(&cfg.OwnerGrace, 5*time.Minute)
 	defaults(&cfg.Retention, 24*time.Hour)
 	if cfg.MaxLocalCascade <= 0 {
 		cfg.MaxLocalCascade = 10_000
@@ -104,9 +121,9 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 		cfg.Logger = zap.NewNop()
 	}
 	s := &Store{
-		pool: cfg.Pool, self: cfg.Deployment, peers: cfg.Peers, log: cfg.Logger, names: newNames(cfg.Pool), wake: newBroadcast(), told: newBroadcast(), cfg: cfg,
-		snapshots: make(chan struct{}, max(1, cfg.Pool.Config().MaxConns/4)),
+		pool: cfg.Pool, self: cfg.Deployment, peers: cfg.Peers, log: cfg.Logger, names: newNames(cfg.Pool), wake: feed.NewBroadcast(), told: feed.NewBroadcast(), cfg: cfg,
 	}
+	s.feeds = feed.NewLog(feed.Config{Pool: cfg.Pool, StateSQL: stateSQL, Wake: s.wake, PollInterval: cfg.PollInterval, SlowTimeout: cfg.SlowTimeout})
 	var owner schema.DeploymentID
 	if err := s.pool.QueryRow(ctx, claimSQL, s.self.Service, s.self.Region).Scan(&owner.Service, &owner.Region); err != nil {
 		return nil, fmt.Errorf("open the constraint store: %w", err)
@@ -115,8 +132,10 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 		return nil, fmt.Errorf("this database belongs to %s, not to %s: give each deployment a database of its own", owner, s.self)
 	}
 	var err error
-	s.selfID, err = s.names.deployment(ctx, s.self)
-	return s, err
+	if s.selfID, err = s.names.deployment(ctx, s.self); err != nil {
+		return nil, err
+	}
+	return s, s.learnBarred(ctx)
 }
 
 // Deployment is whose store it is.
@@ -130,47 +149,6 @@ func (s *Store) Model() *schema.Model {
 	return nil
 }
 
-const switchSQL = `
-UPDATE dbcontroller.meta SET version = $1, generation = generation + (version <> $1)::int
-RETURNING generation`
-
-// Switch makes the model the one that writes are validated with. Writes validated with another version, in whichever
-// process, fail at their commit and are tried again: they hold the version's lock shared until they commit.
-func (s *Store) Switch(ctx context.Context, model *schema.Model) error {
-	// The names that transactions will need, so that none of them has to ask for a second connection (I22).
-	for _, k := range model.KindNames() {
-		kind, err := model.Kind(k)
-		if err != nil {
-			return err
-		}
-		for _, id := range kind.Kinds() {
-			if _, err := s.names.kind(ctx, id); err != nil {
-				return err
-			}
-		}
-		for _, path := range kind.Paths() {
-			if _, err := s.names.field(ctx, path); err != nil {
-				return err
-			}
-		}
-	}
-	var generation int64
-	err := s.inTx(ctx, noFeed, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock($1)`, versionLock); err != nil {
-			return err
-		}
-		return tx.QueryRow(ctx, switchSQL, model.Descriptor.Version).Scan(&generation)
-	})
-	if err != nil {
-		return fmt.Errorf("switch to %s: %w", model.Descriptor.ServiceVersion, err)
-	}
-	s.version.Store(&version{model: model, generation: generation})
-	return nil
-}
-
-// versionLock is the advisory lock that writers share and a switch of the version takes alone.
-const versionLock int64 = 0x6462_6374_6c01
-
 func (s *Store) current() (*version, error) {
 	if v := s.version.Load(); v != nil {
 		return v, nil
@@ -180,7 +158,7 @@ func (s *Store) current() (*version, error) {
 
 // inTx runs fn in a transaction, again when PostgreSQL broke a deadlock. After the commit it wakes the watches of what
 // the transaction touches.
-func (s *Store) inTx(ctx context.Context, touches feeds, fn func(pgx.Tx) error) error {
+func (s *Store) inTx(ctx context.Context, touches feed.Topics, fn func(pgx.Tx) error) error {
 	const tries = 10
 	for try := 1; ; try++ {
 		err := s.once(ctx, fn)
@@ -204,6 +182,9 @@ func (s *Store) once(ctx context.Context, fn func(pgx.Tx) error) error {
 		return err
 	}
 	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }() // without effect after the commit
+	if err := enforce(ctx, tx); err != nil {
+		return err
+	}
 	if err := fn(tx); err != nil {
 		return err
 	}
@@ -221,7 +202,7 @@ func (s *Store) once(ctx context.Context, fn func(pgx.Tx) error) error {
 // without it watchers notice within a second.
 func (s *Store) Wake() { s.touched(allFeeds) }
 
-func (s *Store) touched(f feeds) {
-	s.wake.Wake(f)
-	s.told.Wake(f)
+func (s *Store) touched(t feed.Topics) {
+	s.wake.Wake(t)
+	s.told.Wake(t)
 }

@@ -39,6 +39,13 @@ DELETE FROM dbcontroller.closing WHERE target_id IN (
     SELECT target_id FROM dbcontroller.closing WHERE until < now() - $1::interval LIMIT $2
 )`
 
+	// Messages that nobody takes any more: of attempts that were made while their target's deployment was decommissioned.
+	tidyRetiredSQL = `
+DELETE FROM dbcontroller.work WHERE action <> 9 AND deployment_id IN (
+    SELECT deployment_id FROM dbcontroller.decommissioned x
+    WHERE NOT EXISTS (SELECT FROM dbcontroller.work w WHERE w.action = 9 AND w.deployment_id = x.deployment_id)
+)`
+
 	// A piece of the table at a time: most of it is in use.
 	unreferredSQL = `
 SELECT f.id, EXISTS (SELECT FROM dbcontroller.reference WHERE target_id = f.id)
@@ -76,6 +83,12 @@ func (s *Store) Tidy(ctx context.Context) (more bool, err error) {
 	var n int
 	if err := s.pool.QueryRow(ctx, compactSQL, s.cfg.Retention, limit).Scan(&n); err != nil {
 		return false, fmt.Errorf("compact changes: %w", err)
+	}
+	if _, err := s.pool.Exec(ctx, tidyRetiredSQL); err != nil {
+		return false, fmt.Errorf("tidy: %w", err)
+	}
+	if err := s.learnBarred(ctx); err != nil { // another process may have been told
+		return false, err
 	}
 	forgotten, err := s.tidyForeignTargets(ctx, limit)
 	return more || n == limit || forgotten, err

@@ -37,6 +37,9 @@ type Resource struct {
 	Body       []byte // JSON object; nil when gone
 	CreatedAt  time.Time
 	UpdatedAt  time.Time
+	Owners     []OwnerReference `json:",omitempty"`
+	// BlockDeletion: no delete takes it.
+	BlockDeletion bool `json:",omitempty"`
 }
 
 // Mode is what a write expects to find.
@@ -49,7 +52,8 @@ const (
 	Update
 )
 
-// Write is one resource to be written. Body is the whole new body, in the shape of encoding/json.
+// Write is one resource to be written. Body is the whole new body, in the shape of encoding/json. With a mask, an
+// update replaces only what it names: labels, labels.<key>, owner_references, body, body.<field>...
 type Write struct {
 	Mode     Mode
 	Name     string
@@ -57,6 +61,8 @@ type Write struct {
 	Revision Revision  // 0: any
 	Labels   map[string]string
 	Body     map[string]any
+	Owners   []OwnerReference `json:",omitempty"`
+	Mask     []string         `json:",omitempty"`
 }
 
 // Holder names the resource that has a reference, for messages.

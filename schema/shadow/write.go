@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	selectGenerationSQL = `SELECT generation, now() FROM dbcontroller.meta`
+	selectGenerationSQL = `SELECT generation, version, now(), ARRAY(SELECT deployment_id FROM dbcontroller.decommissioned) FROM dbcontroller.meta`
 
 	lockTargetsSQL = `
 SELECT s.id, s.kind_id, s.name, s.state, EXISTS (SELECT FROM dbcontroller.closing c WHERE c.target_id = s.id AND c.until > now())
@@ -24,7 +24,7 @@ ORDER BY s.id
 FOR SHARE OF s`
 
 	lockOwnSQL = `
-SELECT id, revision, state FROM dbcontroller.shadow WHERE id = ANY ($1) ORDER BY id FOR NO KEY UPDATE`
+SELECT id, revision, state, derivation FROM dbcontroller.shadow WHERE id = ANY ($1) ORDER BY id FOR NO KEY UPDATE`
 
 	// After the locks, so that the revisions of one resource are in the order of its commits.
 	takeNumbersSQL = `
@@ -35,37 +35,40 @@ FROM generate_series(1, $1) AS n`
 
 	insertResourcesSQL = `
 WITH i AS (
-    SELECT * FROM unnest($1::bigint[], $2::uuid[], $3::int[], $4::text[], $5::smallint[], $6::bigint[], $7::text[], $8::text[])
-        AS i (id, uid, kind_id, name, shard, revision, labels, body)
+    SELECT * FROM unnest($1::bigint[], $2::uuid[], $3::int[], $4::text[], $5::smallint[], $6::bigint[], $7::text[], $8::text[], $9::text[])
+        AS i (id, uid, kind_id, name, shard, revision, labels, body, owners)
 ), s AS (
     INSERT INTO dbcontroller.shadow (id, uid, kind_id, state, shard, revision, generation, name)
     SELECT id, uid, kind_id, 1, shard, revision, 1, name FROM i
     RETURNING id
 ), r AS (
-    INSERT INTO dbcontroller.resource (id, labels, body) SELECT id, labels::jsonb, body::jsonb FROM i
+    INSERT INTO dbcontroller.resource (id, labels, body, owners) SELECT id, labels::jsonb, body::jsonb, owners::jsonb FROM i
 )
-INSERT INTO dbcontroller.change (uid, revision, generation, kind_id, state, created_at, name, labels, body)
-SELECT i.uid, i.revision, 1, i.kind_id, 1, now(), i.name, i.labels::jsonb, i.body::jsonb
+INSERT INTO dbcontroller.change (uid, revision, generation, kind_id, state, created_at, name, labels, body, owners)
+SELECT i.uid, i.revision, 1, i.kind_id, 1, now(), i.name, i.labels::jsonb, i.body::jsonb, i.owners::jsonb
 FROM s JOIN i USING (id)` // from s: the change's number is taken after the insert has waited for whoever had the name
 
 	updateResourcesSQL = `
 WITH i AS (
-    SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::text[]) AS i (id, revision, labels, body)
+    SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::text[], $5::text[]) AS i (id, revision, labels, body, owners)
 ), s AS (
     UPDATE dbcontroller.shadow s
     SET revision = i.revision, generation = s.generation + (r.body <> i.body::jsonb)::int, updated_at = now()
     FROM i JOIN dbcontroller.resource r ON r.id = i.id
     WHERE s.id = i.id
-    RETURNING s.id, s.uid, s.kind_id, s.name, s.revision, s.generation, s.created_at, i.labels, i.body
+    RETURNING s.id, s.uid, s.kind_id, s.name, s.revision, s.generation, s.created_at, s.block_deletion, i.labels, i.body, i.owners
 ), r AS (
-    UPDATE dbcontroller.resource r SET labels = i.labels::jsonb, body = i.body::jsonb FROM i WHERE r.id = i.id
+    UPDATE dbcontroller.resource r SET labels = i.labels::jsonb, body = i.body::jsonb, owners = i.owners::jsonb FROM i WHERE r.id = i.id
 ), c AS (
-    INSERT INTO dbcontroller.change (uid, revision, generation, kind_id, state, created_at, name, labels, body)
-    SELECT uid, revision, generation, kind_id, 1, created_at, name, labels::jsonb, body::jsonb FROM s
+    INSERT INTO dbcontroller.change (uid, revision, generation, kind_id, state, created_at, name, labels, body, owners, block_deletion)
+    SELECT uid, revision, generation, kind_id, 1, created_at, name, labels::jsonb, body::jsonb, owners::jsonb, block_deletion FROM s
 )
 SELECT id, generation FROM s`
 
+	deriveSQL = `UPDATE dbcontroller.shadow SET derivation = derivation + 1 WHERE id = ANY ($1)`
+
 	// What was dropped is released at foreign targets that it blocked; local ones that it blocked are looked at again.
+	// Where the holder owns resources, and may have to refer to them for it, their deployment is told.
 	dropReferencesSQL = `
 WITH gone AS (
     DELETE FROM dbcontroller.reference r
@@ -79,6 +82,15 @@ WITH gone AS (
     JOIN dbcontroller.shadow s ON s.id = gone.holder_id
     JOIN dbcontroller.foreign_target f ON f.id = gone.target_id
     WHERE gone.behaviour = 1
+), told AS (
+    INSERT INTO dbcontroller.work (action, shard, deployment_id, holder_uid, target_uid)
+    SELECT DISTINCT 6, s.shard, e.deployment_id, s.uid, COALESCE(f.uid, t.uid)
+    FROM gone
+    JOIN dbcontroller.shadow s ON s.id = gone.holder_id
+    JOIN dbcontroller.ownee_entry e ON e.owner_id = s.id
+    LEFT JOIN dbcontroller.foreign_target f ON f.id = gone.target_id
+    LEFT JOIN dbcontroller.shadow t ON t.id = gone.target_id
+    WHERE e.deployment_id = COALESCE(f.deployment_id, $4::int) AND COALESCE(f.uid, t.uid) IS NOT NULL
 )
 INSERT INTO dbcontroller.work (action, shard, deployment_id, target_id)
 SELECT DISTINCT 3, t.shard, $4::int, t.id
@@ -92,8 +104,11 @@ SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::smallint[])`
 	insertForeignTargetsSQL = `
 INSERT INTO dbcontroller.foreign_target (uid, deployment_id, kind_id, name)
 SELECT DISTINCT * FROM unnest($1::uuid[], $2::int[], $3::int[], $4::text[]) AS i (uid, deployment_id, kind_id, name)
-WHERE NOT EXISTS (SELECT FROM dbcontroller.foreign_target f WHERE f.uid = i.uid AND f.deployment_id = i.deployment_id)
-ON CONFLICT DO NOTHING`
+WHERE NOT EXISTS (
+    SELECT FROM dbcontroller.foreign_target f WHERE f.uid = i.uid AND f.deployment_id = i.deployment_id AND f.kind_id = i.kind_id
+)
+ON CONFLICT ON CONSTRAINT foreign_target_uid DO UPDATE SET kind_id = EXCLUDED.kind_id -- a version renamed it
+WHERE foreign_target.kind_id <> EXCLUDED.kind_id`
 
 	// FOR KEY SHARE keeps the row from being cleaned away; it is no obstacle to other holders of the same target.
 	insertForeignReferencesSQL = `
@@ -123,6 +138,7 @@ func (s *Store) write(ctx context.Context, tx pgx.Tx, sv *saving) ([]Resource, e
 	if err := s.queueReferences(ctx, b, sv); err != nil {
 		return nil, err
 	}
+	queueOwners(b, sv)
 	if err := tx.SendBatch(ctx, b).Close(); err != nil {
 		switch {
 		case violates(err, "attempt_pkey"):
@@ -136,10 +152,11 @@ func (s *Store) write(ctx context.Context, tx pgx.Tx, sv *saving) ([]Resource, e
 	for i, wr := range sv.writes {
 		saved[i] = Resource{
 			UID: wr.uid, Kind: wr.kind.Kind, Name: wr.Name, State: Active, Revision: Revision(revisions[i]), Generation: 1,
-			Labels: wr.Labels, Body: []byte(wr.body), CreatedAt: now, UpdatedAt: now,
+			Labels: wr.Labels, Body: []byte(wr.body), CreatedAt: now, UpdatedAt: now, Owners: wr.Owners,
 		}
 		if wr.before != nil {
 			saved[i].Generation, saved[i].CreatedAt = wr.before.generation, wr.before.createdAt
+			saved[i].BlockDeletion = wr.before.blockDeletion
 		}
 	}
 	if sv.request != nil {
@@ -155,14 +172,16 @@ func (s *Store) lock(ctx context.Context, tx pgx.Tx, sv *saving) (time.Time, []i
 	var (
 		now        time.Time
 		generation int64
+		running    string
+		barred     []int32
 		refused    []Refusal
 		own        = map[int64]shadowRow{}
 		revisions  []int64
 		ids        []int64
 	)
 	b := &pgx.Batch{}
-	b.Queue(`SELECT pg_advisory_xact_lock_shared($1)`, versionLock)
-	b.Queue(selectGenerationSQL).QueryRow(func(row pgx.Row) error { return row.Scan(&generation, &now) })
+	b.Queue(shareVersionSQL, versionLock)
+	b.Queue(selectGenerationSQL).QueryRow(func(row pgx.Row) error { return row.Scan(&generation, &running, &now, &barred) })
 	if kinds, rels, wanted := localTargets(s.self, sv); len(kinds) > 0 {
 		b.Queue(lockTargetsSQL, kinds, rels).Query(func(rows pgx.Rows) (err error) {
 			refused, err = takeTargets(rows, wanted)
@@ -181,7 +200,7 @@ func (s *Store) lock(ctx context.Context, tx pgx.Tx, sv *saving) (time.Time, []i
 	if len(before) > 0 {
 		b.Queue(lockOwnSQL, before).Query(func(rows pgx.Rows) error {
 			var r shadowRow
-			_, err := pgx.ForEachRow(rows, []any{&r.id, &r.revision, &r.state}, func() error { own[r.id] = r; return nil })
+			_, err := pgx.ForEachRow(rows, []any{&r.id, &r.revision, &r.state, &r.derivation}, func() error { own[r.id] = r; return nil })
 			return err
 		})
 	}
@@ -196,6 +215,10 @@ func (s *Store) lock(ctx context.Context, tx pgx.Tx, sv *saving) (time.Time, []i
 	if err := tx.SendBatch(ctx, b).Close(); err != nil {
 		return now, nil, fmt.Errorf("lock what is written: %w", err)
 	}
+	if generation != sv.version.generation && running == sv.version.model.Descriptor.Version {
+		s.adopt(sv.version, generation)
+		return now, nil, errStale
+	}
 	if generation != sv.version.generation {
 		return now, nil, fmt.Errorf("%w: the deployment switched its version", ErrAborted)
 	}
@@ -204,11 +227,14 @@ func (s *Store) lock(ctx context.Context, tx pgx.Tx, sv *saving) (time.Time, []i
 			wr.id, ids = ids[0], ids[1:]
 			continue
 		}
-		if row, ok := own[wr.before.id]; !ok || row.revision != wr.before.revision || row.state != Active {
+		if row, ok := own[wr.before.id]; !ok || row.revision != wr.before.revision || row.derivation != wr.before.derivation || row.state != Active {
 			return now, nil, errStale
 		}
 	}
 	adoptBatchTargets(sv)
+	if err := s.notBarred(ctx, sv, barred); err != nil {
+		return now, nil, err
+	}
 	if refused = append(refused, missingTargets(s.self, sv)...); len(refused) > 0 {
 		return now, nil, &RefusedError{Refusals: refused}
 	}
@@ -297,22 +323,29 @@ func missingTargets(self schema.DeploymentID, sv *saving) []Refusal {
 
 func (s *Store) queueResources(b *pgx.Batch, sv *saving, revisions []int64) {
 	var created, updated columns
+	var derived []int64
 	byID := map[int64]*writing{}
 	for i, wr := range sv.writes {
-		if wr.before == nil {
+		switch {
+		case wr.before == nil:
 			created.add(wr, revisions[i])
-		} else {
+		case wr.derives:
+			derived = append(derived, wr.id)
+		default:
 			updated.add(wr, revisions[i])
 			byID[wr.id] = wr
 		}
 	}
+	if len(derived) > 0 {
+		b.Queue(deriveSQL, derived)
+	}
 	if len(created.ids) > 0 {
 		c := created
-		b.Queue(insertResourcesSQL, c.ids, c.uids, c.kinds, c.names, c.shards, c.revisions, c.labels, c.bodies)
+		b.Queue(insertResourcesSQL, c.ids, c.uids, c.kinds, c.names, c.shards, c.revisions, c.labels, c.bodies, c.owners)
 	}
 	if len(updated.ids) > 0 {
 		c := updated
-		b.Queue(updateResourcesSQL, c.ids, c.revisions, c.labels, c.bodies).Query(func(rows pgx.Rows) error {
+		b.Queue(updateResourcesSQL, c.ids, c.revisions, c.labels, c.bodies, c.owners).Query(func(rows pgx.Rows) error {
 			var id, generation int64
 			_, err := pgx.ForEachRow(rows, []any{&id, &generation}, func() error {
 				byID[id].before.generation = generation
@@ -329,14 +362,15 @@ type columns struct {
 	uids           []uuid.UUID
 	kinds          []int32
 	names, bodies  []string
-	labels         []*string
+	labels, owners []*string
 	shards         []int16
 }
 
 func (c *columns) add(wr *writing, revision int64) {
 	c.ids, c.revisions, c.uids = append(c.ids, wr.id), append(c.revisions, revision), append(c.uids, wr.uid)
 	c.kinds, c.names, c.bodies = append(c.kinds, wr.kindID), append(c.names, wr.Name), append(c.bodies, wr.body)
-	c.labels, c.shards = append(c.labels, wr.labels), append(c.shards, int16(schema.Shard(wr.Name)))
+	c.labels, c.owners = append(c.labels, wr.labels), append(c.owners, wr.owners)
+	c.shards = append(c.shards, int16(schema.Shard(wr.Name)))
 }
 
 func (s *Store) queueDrops(b *pgx.Batch, sv *saving) {

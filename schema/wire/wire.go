@@ -69,7 +69,10 @@ func Descriptor(d *schemav1.ServiceDescriptor) *schema.Descriptor {
 	}
 	for _, k := range d.GetKinds() {
 		path := at.String() + ".kinds[" + k.GetKind() + "]"
-		kind := schema.Kind{Name: k.GetKind(), Patterns: k.GetPatterns(), Pos: schema.Pos{Path: path}}
+		kind := schema.Kind{
+			Name: k.GetKind(), PreviousName: k.GetPreviousName(), Patterns: k.GetPatterns(),
+			HideWhileDeleting: k.GetHideWhileDeleting(), ConstraintsDisabled: k.GetConstraintsDisabled(), Pos: schema.Pos{Path: path},
+		}
 		for _, p := range k.GetParents() {
 			kind.Parents = append(kind.Parents, schema.Parent{
 				Kind: p.GetKind(), Behaviour: schema.Behaviour(p.GetBehaviour()),
@@ -94,7 +97,10 @@ func DescriptorProto(d *schema.Descriptor) *schemav1.ServiceDescriptor {
 		out.Imports = append(out.Imports, &schemav1.ServiceVersion{Service: imp.Service, Version: imp.Version})
 	}
 	for _, k := range d.Kinds {
-		kind := &schemav1.KindDescriptor{Kind: k.Name, Patterns: k.Patterns}
+		kind := &schemav1.KindDescriptor{
+			Kind: k.Name, PreviousName: k.PreviousName, Patterns: k.Patterns,
+			HideWhileDeleting: k.HideWhileDeleting, ConstraintsDisabled: k.ConstraintsDisabled,
+		}
 		for _, p := range k.Parents {
 			kind.Parents = append(kind.Parents, &schemav1.ParentDescriptor{Kind: p.Kind, Behaviour: schemav1.Behaviour(p.Behaviour)})
 		}

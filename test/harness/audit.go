@@ -41,7 +41,24 @@ SELECT 'reference', count(*) FROM dbcontroller.reference r WHERE NOT EXISTS (SEL
 UNION ALL SELECT 'resource', count(*) FROM dbcontroller.resource r WHERE NOT EXISTS (SELECT FROM dbcontroller.shadow s WHERE s.id = r.id)
 UNION ALL SELECT 'blockade', count(*) FROM dbcontroller.blockade b WHERE NOT EXISTS (SELECT FROM dbcontroller.shadow s WHERE s.id = b.target_id)
 UNION ALL SELECT 'holder_entry', count(*) FROM dbcontroller.holder_entry b WHERE NOT EXISTS (SELECT FROM dbcontroller.shadow s WHERE s.id = b.target_id)
+UNION ALL SELECT 'owner_reference', count(*) FROM dbcontroller.owner_reference o WHERE NOT EXISTS (SELECT FROM dbcontroller.shadow s WHERE s.id = o.ownee_id AND s.state = 1)
+UNION ALL SELECT 'ownee_entry', count(*) FROM dbcontroller.ownee_entry e WHERE NOT EXISTS (SELECT FROM dbcontroller.shadow s WHERE s.id = e.owner_id)
 UNION ALL SELECT 'notice', count(*) FROM dbcontroller.notice`
+
+	// What users see of owners, and what is kept of them, resource by resource.
+	auditOwnersSeenSQL = `
+SELECT s.name FROM dbcontroller.shadow s JOIN dbcontroller.resource r USING (id)
+WHERE s.state = 1 AND COALESCE(jsonb_array_length(r.owners), 0) <> (SELECT count(*) FROM dbcontroller.owner_reference o WHERE o.ownee_id = s.id)`
+
+	auditOwnersSQL = `
+SELECT s.name, o.name, o.uid, d.service || '/' || d.region
+FROM dbcontroller.owner_reference o JOIN dbcontroller.shadow s ON s.id = o.ownee_id JOIN dbcontroller.deployment d ON d.id = o.deployment_id
+WHERE o.checked`
+
+	auditOwnerSQL = `
+SELECT EXISTS (SELECT FROM dbcontroller.ownee_entry e JOIN dbcontroller.deployment d ON d.id = e.deployment_id
+    WHERE e.owner_id = s.id AND d.service || '/' || d.region = $2)
+FROM dbcontroller.shadow s WHERE s.uid = $1 AND s.state = 1`
 )
 
 type blockadeID struct {
@@ -74,6 +91,7 @@ func AuditDatabases(t require.TestingT, pools map[schema.DeploymentID]*pgxpool.P
 		})
 		require.NoError(t, err)
 		auditForeign(t, id, pool, pools, held, report)
+		auditOwners(t, id, pool, pools, report)
 	}
 	for id, pool := range pools {
 		rows, err := pool.Query(ctx, auditBlockadesSQL)
@@ -106,6 +124,45 @@ func AuditDatabases(t require.TestingT, pools map[schema.DeploymentID]*pgxpool.P
 		report("I8: blocking reference %v has no blockade", k)
 	}
 	return problems
+}
+
+// auditOwners checks what I16 and I17 promise at rest: a known owner is there, and will tell this deployment when it goes.
+func auditOwners(t require.TestingT, id schema.DeploymentID, pool *pgxpool.Pool, pools map[schema.DeploymentID]*pgxpool.Pool, report func(string, ...any)) {
+	ctx := context.Background()
+	rows, err := pool.Query(ctx, auditOwnersSeenSQL)
+	require.NoError(t, err)
+	var ownee, owner, at string
+	_, err = pgx.ForEachRow(rows, []any{&ownee}, func() error {
+		report("%s: the owners of %s are not those that users see", id, ownee)
+		return nil
+	})
+	require.NoError(t, err)
+	type row struct {
+		ownee, owner, at string
+		uid              uuid.UUID
+	}
+	var found []row
+	var uid uuid.UUID
+	rows, err = pool.Query(ctx, auditOwnersSQL)
+	require.NoError(t, err)
+	_, err = pgx.ForEachRow(rows, []any{&ownee, &owner, &uid, &at}, func() error {
+		found = append(found, row{ownee, owner, at, uid})
+		return nil
+	})
+	require.NoError(t, err)
+	for _, r := range found {
+		there, err := schema.ParseDeploymentID(r.at)
+		require.NoError(t, err)
+		if pools[there] == nil {
+			continue
+		}
+		var entered bool
+		if err := pools[there].QueryRow(ctx, auditOwnerSQL, r.uid, id.String()).Scan(&entered); err != nil {
+			report("I17: %s: %s is owned by %s at %s, which is not there", id, r.ownee, r.owner, r.at)
+		} else if !entered {
+			report("I17: %s: %s is owned by %s at %s, which does not know that it has ownees here", id, r.ownee, r.owner, r.at)
+		}
+	}
 }
 
 func auditForeign(t require.TestingT, id schema.DeploymentID, pool *pgxpool.Pool, pools map[schema.DeploymentID]*pgxpool.Pool, held map[blockadeID]bool, report func(string, ...any)) {

@@ -36,6 +36,10 @@ type Box struct {
 	AfterEstablish func()
 	// AfterPlan, when set, comes between another deployment's plan and what the delete does with it.
 	AfterPlan func()
+	// AfterCheckOwners, when set, comes between an owners' deployment's answer and what is done with it.
+	AfterCheckOwners func()
+
+	services []*schema.Descriptor
 }
 
 // BoxConfig is for stores that need other settings than the defaults.
@@ -52,7 +56,7 @@ func NewBox(t testing.TB, services string, configure BoxConfig, deployments ...s
 		_, err := migrations.Up(ctx, dsn, migrations.Deployment)
 		return err
 	})
-	b := &Box{t: t, Stores: map[schema.DeploymentID]*shadow.Store{}, Pools: map[schema.DeploymentID]*pgxpool.Pool{}, down: map[schema.DeploymentID]bool{}}
+	b := &Box{t: t, Stores: map[schema.DeploymentID]*shadow.Store{}, Pools: map[schema.DeploymentID]*pgxpool.Pool{}, down: map[schema.DeploymentID]bool{}, services: file.Services}
 	for _, name := range deployments {
 		id, err := schema.ParseDeploymentID(name)
 		require.NoError(t, err)
@@ -69,6 +73,9 @@ func NewBox(t testing.TB, services string, configure BoxConfig, deployments ...s
 	return b
 }
 
+// Peers are what a deployment's store needs from the others.
+func (b *Box) Peers(deployment string) shadow.Peers { return &boxPeers{box: b, self: b.ID(deployment)} }
+
 // SecondProcess opens a deployment's database once more, as another process of the deployment would.
 func (b *Box) SecondProcess(deployment string, cfg shadow.Config) *shadow.Store {
 	b.t.Helper()
@@ -84,14 +91,24 @@ func (b *Box) open(cfg shadow.Config, services []*schema.Descriptor) *shadow.Sto
 	b.t.Helper()
 	store, err := shadow.Open(context.Background(), cfg)
 	require.NoError(b.t, err)
-	for _, d := range services {
+	for _, d := range services { // the first version of several
 		if d.Service == cfg.Deployment.Service {
 			model, err := schema.NewModel(d.ServiceVersion, services)
 			require.NoError(b.t, err)
 			require.NoError(b.t, store.Switch(context.Background(), model))
+			break
 		}
 	}
 	return store
+}
+
+// Switch lets a deployment run another version of its service. What is to be derived anew because of it is work.
+func (b *Box) Switch(deployment, version string) {
+	b.t.Helper()
+	id := b.ID(deployment)
+	model, err := schema.NewModel(schema.ServiceVersion{Service: id.Service, Version: version}, b.services)
+	require.NoError(b.t, err)
+	require.NoError(b.t, b.Stores[id].Switch(context.Background(), model))
 }
 
 // ID reads service/region.
@@ -118,6 +135,17 @@ func (b *Box) Put(name string, body Body) (shadow.Resource, error) {
 	b.t.Helper()
 	full, store := b.full(name)
 	saved, err := store.Save(context.Background(), []shadow.Write{{Name: full.Name, Body: body}})
+	if err != nil {
+		return shadow.Resource{}, err
+	}
+	return saved[0], nil
+}
+
+// PutOwned writes a resource with owners.
+func (b *Box) PutOwned(name string, body Body, owners ...shadow.OwnerReference) (shadow.Resource, error) {
+	b.t.Helper()
+	full, store := b.full(name)
+	saved, err := store.Save(context.Background(), []shadow.Write{{Name: full.Name, Body: body, Owners: owners}})
 	if err != nil {
 		return shadow.Resource{}, err
 	}
@@ -222,16 +250,61 @@ func (p *boxPeers) Resolve(ctx context.Context, to schema.DeploymentID, question
 	return store.Answer(ctx, p.self, questions)
 }
 
-func (p *boxPeers) Plan(ctx context.Context, at schema.DeploymentID, targets []shadow.PlanTarget, limit int) (*shadow.Plan, error) {
+func (p *boxPeers) WouldEstablish(ctx context.Context, to schema.DeploymentID, refs []shadow.EstablishReference) ([]uuid.UUID, error) {
+	store, err := p.box.reach(to)
+	if err != nil {
+		return nil, err
+	}
+	uids, _, err := store.WouldEstablish(ctx, p.self, refs)
+	return uids, err
+}
+
+func (p *boxPeers) CheckOwners(ctx context.Context, at schema.DeploymentID, questions []shadow.OwnerQuestion) (*shadow.OwnerAnswers, error) {
 	store, err := p.box.reach(at)
 	if err != nil {
 		return nil, err
 	}
-	plan, err := store.Plan(ctx, targets, limit)
+	answers, err := store.CheckOwners(ctx, p.self, questions)
+	if hook := p.box.AfterCheckOwners; hook != nil && err == nil {
+		hook()
+	}
+	return answers, err
+}
+
+func (p *boxPeers) DropOwners(ctx context.Context, at schema.DeploymentID, deleted []uuid.UUID, letGo []shadow.LetGo) ([]uuid.UUID, bool, error) {
+	store, err := p.box.reach(at)
+	if err != nil {
+		return nil, false, err
+	}
+	return store.DropOwners(ctx, p.self, deleted, letGo)
+}
+
+func (p *boxPeers) UpgradeOwners(ctx context.Context, at schema.DeploymentID, u *shadow.Upgrade) (int64, error) {
+	store, err := p.box.reach(at)
+	if err != nil {
+		return 0, err
+	}
+	return store.UpgradeOwners(ctx, p.self, u.Version, u.Generation, u.Renamed)
+}
+
+func (p *boxPeers) Plan(ctx context.Context, at schema.DeploymentID, q shadow.PlanQuestion) (*shadow.Plan, error) {
+	store, err := p.box.reach(at)
+	if err != nil {
+		return nil, err
+	}
+	plan, err := store.Plan(ctx, q)
 	if hook := p.box.AfterPlan; hook != nil {
 		hook()
 	}
 	return plan, err
+}
+
+func (p *boxPeers) Trace(ctx context.Context, at schema.DeploymentID, uids []uuid.UUID) (map[uuid.UUID]shadow.Trace, error) {
+	store, err := p.box.reach(at)
+	if err != nil {
+		return nil, err
+	}
+	return store.Trace(ctx, uids)
 }
 
 func (p *boxPeers) Confirm(ctx context.Context, to schema.DeploymentID, attempts []shadow.AttemptID) error {
@@ -283,27 +356,32 @@ func (b *Box) Work(deployment schema.DeploymentID) []schema.Work {
 // Do does some outstanding work of a deployment: that of an action, once. It tells how much was done.
 func (b *Box) Do(deployment schema.DeploymentID, action schema.Action) (int, error) {
 	b.t.Helper()
+	return b.do(deployment, action, b.Work(deployment))
+}
+
+func (b *Box) do(deployment schema.DeploymentID, action schema.Action, work []schema.Work) (int, error) {
 	peers := &boxPeers{box: b, self: deployment}
 	by := map[schema.DeploymentID][]schema.Work{}
-	for _, w := range b.Work(deployment) {
+	for _, w := range work {
 		if w.Action == action {
 			by[w.Deployment] = append(by[w.Deployment], w)
 		}
 	}
 	done := 0
+	var failed error
 	for to, work := range by {
+		var left []int64
 		var err error
-		if action == schema.Finalise {
-			err = (&handlers.OwnedDeleting{Store: b.Stores[deployment]}).Handle(context.Background(), work)
+		if action == schema.Finalise || action == schema.DropOwners {
+			err = (&handlers.OwnedDeleting{Store: b.Stores[deployment], Peers: peers}).Handle(context.Background(), to, work)
 		} else {
-			err = (&handlers.OwnedPending{Store: b.Stores[deployment], Peers: peers}).Handle(context.Background(), to, work)
+			left, err = (&handlers.OwnedPending{Store: b.Stores[deployment], Peers: peers}).Handle(context.Background(), to, work)
 		}
-		if err != nil {
-			return done, err
+		if failed = errors.Join(failed, err); err == nil {
+			done += len(work) - len(left)
 		}
-		done += len(work)
 	}
-	return done, nil
+	return done, failed
 }
 
 // Seen reads the deletions at a deployment that a holder's deployment has not acknowledged, with their position.
@@ -329,8 +407,8 @@ func (b *Box) Act(holder, from schema.DeploymentID) (int, error) {
 		return 0, nil
 	}
 	h := &handlers.SubscribedDeleting{Store: b.Stores[holder], Peers: &boxPeers{box: b, self: holder}}
-	_, err := h.Handle(context.Background(), from, deletions, position, nil)
-	return len(deletions), err
+	failed, err := h.Handle(context.Background(), from, deletions, position, nil)
+	return len(deletions) - len(failed), err // what fails is not done, however often it is tried
 }
 
 // Resolve lets a deployment ask about its expired blockades.
@@ -349,15 +427,13 @@ func (b *Box) Settle() {
 	for round := 0; ; round++ {
 		require.Less(b.t, round, 100, "it does not come to rest")
 		done := 0
-		count := func(n int, err error) {
-			if err == nil {
-				done += n
-			}
-		}
+		count := func(n int, _ error) { done += n } // what cannot be done stays
 		for id := range b.Stores {
 			_ = b.Resolve(id) // what cannot be asked stays
-			for _, action := range []schema.Action{schema.Confirm, schema.Release, schema.Finalise} {
-				count(b.Do(id, action))
+			if work := b.Work(id); len(work) > 0 {
+				for action := schema.Confirm; action <= schema.Retire; action++ {
+					count(b.do(id, action, work))
+				}
 			}
 			for from := range b.Stores {
 				if _, err := b.reach(from); err == nil {
@@ -379,6 +455,7 @@ func (b *Box) Count(deployment, table string) (n int) {
 		"blockade": `SELECT count(*) FROM dbcontroller.blockade`, "tentative": `SELECT count(*) FROM dbcontroller.blockade WHERE expires_at IS NOT NULL`,
 		"holder_entry": `SELECT count(*) FROM dbcontroller.holder_entry`, "work": `SELECT count(*) FROM dbcontroller.work`,
 		"notice": `SELECT count(*) FROM dbcontroller.notice`, "foreign_target": `SELECT count(*) FROM dbcontroller.foreign_target`,
+		"owner_reference": `SELECT count(*) FROM dbcontroller.owner_reference`, "ownee_entry": `SELECT count(*) FROM dbcontroller.ownee_entry`,
 		"deleting": `SELECT count(*) FROM dbcontroller.shadow WHERE state = 2`, "change": `SELECT count(*) FROM dbcontroller.change`,
 		"aborted": `SELECT count(*) FROM dbcontroller.attempt WHERE NOT committed`, "resource": `SELECT count(*) FROM dbcontroller.resource`,
 	}[table]

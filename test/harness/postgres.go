@@ -59,6 +59,7 @@ var serverSettings = map[string]string{
 	"synchronous_commit": "off",
 	"full_page_writes":   "off",
 	"max_connections":    "300",
+	"wal_level":          "logical", // a checker of watches reads the log
 	"shared_buffers":     "256MB",
 	"max_wal_size":       "256MB", // it is in memory, once per test process
 	"timezone":           "UTC",

@@ -217,6 +217,8 @@ func serverIn(ctx context.Context, engine client.APIClient, c *testcontainers.Do
 // another one, or we ourselves in a container. The library guesses, and takes
 // any sign of a container for the last. This machine goes first because it
 // answers at once, and the password keeps us from taking a stranger's server.
+// Where the container's own address can be reached, as on Linux, it is better
+// still: no proxy copies each packet.
 func reach(ctx context.Context, c *testcontainers.DockerContainer, password string) (*playground.Postgres, error) {
 	port, err := c.MappedPort(ctx, "5432/tcp")
 	if err != nil {
@@ -226,11 +228,15 @@ func reach(ctx context.Context, c *testcontainers.DockerContainer, password stri
 	if err != nil {
 		return nil, fmt.Errorf("find the host of the container: %w", err)
 	}
+	addresses := []string{net.JoinHostPort("127.0.0.1", port.Port()), net.JoinHostPort(guess, port.Port())}
+	if ip, err := c.ContainerIP(ctx); err == nil && answers(ctx, net.JoinHostPort(ip, "5432")) {
+		addresses = append([]string{net.JoinHostPort(ip, "5432")}, addresses...)
+	}
 	var errs []error
-	for _, host := range []string{"127.0.0.1", guess} {
+	for _, address := range addresses {
 		dsn := url.URL{
 			Scheme: "postgres", User: url.UserPassword("postgres", password),
-			Host: net.JoinHostPort(host, port.Port()), Path: "/postgres", RawQuery: "sslmode=disable",
+			Host: address, Path: "/postgres", RawQuery: "sslmode=disable",
 		}
 		postgres, err := use(ctx, dsn.String())
 		if err == nil {
@@ -239,6 +245,17 @@ func reach(ctx context.Context, c *testcontainers.DockerContainer, password stri
 		errs = append(errs, err)
 	}
 	return nil, errors.Join(errs...)
+}
+
+func answers(ctx context.Context, address string) bool {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
+	if err != nil {
+		return false
+	}
+	_ = conn.Close()
+	return true
 }
 
 func use(ctx context.Context, dsn string) (*playground.Postgres, error) {

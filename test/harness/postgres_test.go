@@ -317,11 +317,11 @@ func engineAndImage(t *testing.T) (client.APIClient, string) {
 	if err != nil {
 		t.Skipf("skipped without a container engine: %v", err)
 	}
+	t.Cleanup(func() { _ = engine.Close() })
 	image, err := findImage(t.Context(), engine, os.Getenv("DBCONTROLLER_TEST_IMAGE"))
 	if err != nil {
 		t.Skipf("skipped without an image: %v", err)
 	}
-	t.Cleanup(func() { _ = engine.Close() })
 	return engine, image
 }
 

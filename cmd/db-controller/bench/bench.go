@@ -18,7 +18,7 @@ import (
 )
 
 // Cases that there are.
-var Cases = []string{"fan-out", "single", "write"}
+var Cases = []string{"fan-out", "single", "write", "watch", "prime"}
 
 // Config of a run. The playground runs the example services.
 type Config struct {
@@ -78,7 +78,7 @@ func Run(ctx context.Context, cfg Config) ([]Result, error) {
 		if !slices.Contains(cfg.Cases, name) {
 			continue
 		}
-		measure := map[string]func(context.Context) error{"fan-out": r.fanOut, "single": r.single, "write": r.write}[name]
+		measure := map[string]func(context.Context) error{"fan-out": r.fanOut, "single": r.single, "write": r.write, "watch": r.watch, "prime": r.prime}[name]
 		if err := measure(ctx); err != nil {
 			return nil, fmt.Errorf("case %s: %w", name, err)
 		}

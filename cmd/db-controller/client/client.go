@@ -21,6 +21,7 @@ import (
 
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/identity"
+	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
 	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 	"github.com/db-controller/db-controller/schema/service"
@@ -132,6 +133,23 @@ func (c *Client) Environment(ctx context.Context) (*schema.Environment, error) {
 
 // Resources speaks to a deployment.
 func (c *Client) Resources(ctx context.Context, id schema.DeploymentID) (resourcev1.ResourceServiceClient, error) {
+	conn, err := c.conn(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	return resourcev1.NewResourceServiceClient(conn), nil
+}
+
+// Admin speaks to a deployment as its operators do.
+func (c *Client) Admin(ctx context.Context, id schema.DeploymentID) (adminv1.AdminServiceClient, error) {
+	conn, err := c.conn(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	return adminv1.NewAdminServiceClient(conn), nil
+}
+
+func (c *Client) conn(ctx context.Context, id schema.DeploymentID) (grpc.ClientConnInterface, error) {
 	env, err := c.Environment(ctx)
 	if err != nil {
 		return nil, err
@@ -153,7 +171,7 @@ func (c *Client) Resources(ctx context.Context, id schema.DeploymentID) (resourc
 		}
 		c.conns[id] = conn
 	}
-	return resourcev1.NewResourceServiceClient(conn), nil
+	return conn, nil
 }
 
 // Named reads a full name and speaks to the deployment that owns it.
@@ -180,25 +198,37 @@ func (c *Client) PutMany(ctx context.Context, id schema.DeploymentID, prefix str
 	g.SetLimit(2)
 	for first := 1; first <= n; first += service.MaxBatch {
 		g.Go(func() error {
-			req := &resourcev1.BatchPutResourcesRequest{}
+			req := &resourcev1.BatchWriteResourcesRequest{}
 			for i := first; i < first+service.MaxBatch && i <= n; i++ {
-				req.Resources = append(req.Resources, &resourcev1.Resource{Name: fmt.Sprint(prefix, i), Body: s})
+				req.Writes = append(req.Writes, PutWrite(&resourcev1.Resource{Name: fmt.Sprint(prefix, i), Body: s}))
 			}
-			_, err := resources.BatchPutResources(ctx, req)
+			_, err := resources.BatchWriteResources(ctx, req)
 			return err
 		})
 	}
 	return g.Wait()
 }
 
-// Each calls visit for every resource of a deployment, of one kind or of all, page by page.
-func (c *Client) Each(ctx context.Context, id schema.DeploymentID, kind string, visit func(*resourcev1.Resource) error) error {
+// PutWrite is a put in a batch of writes.
+func PutWrite(r *resourcev1.Resource) *resourcev1.BatchWriteResourcesRequest_Write {
+	return &resourcev1.BatchWriteResourcesRequest_Write{Write: &resourcev1.BatchWriteResourcesRequest_Write_Put{Put: r}}
+}
+
+// Query says which resources are listed, and in which order; zero: all.
+type Query struct {
+	Kind, Filter, OrderBy string
+}
+
+// Each calls visit for every resource of a deployment that fits a query, page by page.
+func (c *Client) Each(ctx context.Context, id schema.DeploymentID, q Query, visit func(*resourcev1.Resource) error) error {
 	resources, err := c.Resources(ctx, id)
 	if err != nil {
 		return err
 	}
 	for token := ""; ; {
-		page, err := resources.ListResources(ctx, &resourcev1.ListResourcesRequest{Kind: kind, PageSize: 1000, PageToken: token})
+		page, err := resources.ListResources(ctx, &resourcev1.ListResourcesRequest{
+			Kind: q.Kind, Filter: q.Filter, OrderBy: q.OrderBy, PageSize: 1000, PageToken: token,
+		})
 		if err != nil {
 			return err
 		}

@@ -154,6 +154,12 @@ func (p *Playground) Start(ctx context.Context, apply func(ctx context.Context) 
 // ClientCerts is the folder with an operator's certificate.
 func (p *Playground) ClientCerts() string { return p.certs("client") }
 
+// Issue writes a certificate for a person into a folder, and answers it.
+func (p *Playground) Issue(id identity.Identity) (dir string, err error) {
+	dir = p.certs(string(id.Role) + "-" + id.Name)
+	return dir, p.authority.Issue(dir, id)
+}
+
 // Stop ends every process.
 func (p *Playground) Stop() error {
 	var g errgroup.Group

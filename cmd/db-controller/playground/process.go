@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -146,16 +148,35 @@ func (p *Process) end(s syscall.Signal) error {
 	return nil
 }
 
-// FreeAddresses gives n addresses on loopback that nobody listens on at the moment.
+// given are the ports that this process has given out.
+var given = struct {
+	sync.Mutex
+	ports map[int]bool // guarded by Mutex
+}{ports: map[int]bool{}}
+
+// FreeAddresses gives n addresses on loopback that nobody listens on at the moment, and that this process has not given
+// before. They lie below the ports that systems take for outgoing connections, one of which may otherwise have it by the
+// time that somebody listens.
 func FreeAddresses(n int) ([]string, error) {
+	given.Lock()
+	defer given.Unlock()
 	var out []string
-	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
+	for tries := 0; len(out) < n; tries++ {
+		port := 20_000 + rand.IntN(12_000)
+		address := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
+		if given.ports[port] {
+			continue
+		}
+		l, err := net.Listen("tcp", address)
+		if err != nil && tries > 1000 {
 			return nil, fmt.Errorf("find a free port: %w", err)
 		}
-		defer func() { _ = l.Close() }()
-		out = append(out, l.Addr().String())
+		if err != nil {
+			continue
+		}
+		_ = l.Close()
+		given.ports[port] = true
+		out = append(out, address)
 	}
 	return out, nil
 }

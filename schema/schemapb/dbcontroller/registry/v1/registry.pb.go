@@ -534,15 +534,114 @@ func (x *RegisterDeploymentRequest) GetGeneration() int64 {
 	return 0
 }
 
-type WatchEnvironmentRequest struct {
+type DecommissionDeploymentRequest struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Service string                 `protobuf:"bytes,1,opt,name=service,proto3" json:"service,omitempty"`
+	Region  string                 `protobuf:"bytes,2,opt,name=region,proto3" json:"region,omitempty"`
+	// Why, for those who ask later.
+	Reason        string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DecommissionDeploymentRequest) Reset() {
+	*x = DecommissionDeploymentRequest{}
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DecommissionDeploymentRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DecommissionDeploymentRequest) ProtoMessage() {}
+
+func (x *DecommissionDeploymentRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DecommissionDeploymentRequest.ProtoReflect.Descriptor instead.
+func (*DecommissionDeploymentRequest) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *DecommissionDeploymentRequest) GetService() string {
+	if x != nil {
+		return x.Service
+	}
+	return ""
+}
+
+func (x *DecommissionDeploymentRequest) GetRegion() string {
+	if x != nil {
+		return x.Region
+	}
+	return ""
+}
+
+func (x *DecommissionDeploymentRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+type DecommissionDeploymentResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DecommissionDeploymentResponse) Reset() {
+	*x = DecommissionDeploymentResponse{}
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DecommissionDeploymentResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DecommissionDeploymentResponse) ProtoMessage() {}
+
+func (x *DecommissionDeploymentResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DecommissionDeploymentResponse.ProtoReflect.Descriptor instead.
+func (*DecommissionDeploymentResponse) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{10}
+}
+
+type WatchEnvironmentRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Of the last end of snapshot or bookmark: go on after it. OUT_OF_RANGE when that cannot be; then start without.
+	ResumeToken   string `protobuf:"bytes,1,opt,name=resume_token,json=resumeToken,proto3" json:"resume_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *WatchEnvironmentRequest) Reset() {
 	*x = WatchEnvironmentRequest{}
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[9]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -554,7 +653,7 @@ func (x *WatchEnvironmentRequest) String() string {
 func (*WatchEnvironmentRequest) ProtoMessage() {}
 
 func (x *WatchEnvironmentRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[9]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -567,7 +666,14 @@ func (x *WatchEnvironmentRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEnvironmentRequest.ProtoReflect.Descriptor instead.
 func (*WatchEnvironmentRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{9}
+	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *WatchEnvironmentRequest) GetResumeToken() string {
+	if x != nil {
+		return x.ResumeToken
+	}
+	return ""
 }
 
 type WatchEnvironmentResponse struct {
@@ -585,7 +691,7 @@ type WatchEnvironmentResponse struct {
 
 func (x *WatchEnvironmentResponse) Reset() {
 	*x = WatchEnvironmentResponse{}
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[10]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -597,7 +703,7 @@ func (x *WatchEnvironmentResponse) String() string {
 func (*WatchEnvironmentResponse) ProtoMessage() {}
 
 func (x *WatchEnvironmentResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[10]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -610,7 +716,7 @@ func (x *WatchEnvironmentResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEnvironmentResponse.ProtoReflect.Descriptor instead.
 func (*WatchEnvironmentResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{10}
+	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *WatchEnvironmentResponse) GetEvent() isWatchEnvironmentResponse_Event {
@@ -692,14 +798,16 @@ type WatchEnvironmentResponse_Change struct {
 	//	*WatchEnvironmentResponse_Change_Region
 	//	*WatchEnvironmentResponse_Change_Service
 	//	*WatchEnvironmentResponse_Change_Deployment
-	Item          isWatchEnvironmentResponse_Change_Item `protobuf_oneof:"item"`
+	Item isWatchEnvironmentResponse_Change_Item `protobuf_oneof:"item"`
+	// Of the environment that the change made.
+	Revision      int64 `protobuf:"varint,4,opt,name=revision,proto3" json:"revision,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *WatchEnvironmentResponse_Change) Reset() {
 	*x = WatchEnvironmentResponse_Change{}
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[11]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -711,7 +819,7 @@ func (x *WatchEnvironmentResponse_Change) String() string {
 func (*WatchEnvironmentResponse_Change) ProtoMessage() {}
 
 func (x *WatchEnvironmentResponse_Change) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[11]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -724,7 +832,7 @@ func (x *WatchEnvironmentResponse_Change) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEnvironmentResponse_Change.ProtoReflect.Descriptor instead.
 func (*WatchEnvironmentResponse_Change) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{10, 0}
+	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{12, 0}
 }
 
 func (x *WatchEnvironmentResponse_Change) GetItem() isWatchEnvironmentResponse_Change_Item {
@@ -761,6 +869,13 @@ func (x *WatchEnvironmentResponse_Change) GetDeployment() *Deployment {
 	return nil
 }
 
+func (x *WatchEnvironmentResponse_Change) GetRevision() int64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
 type isWatchEnvironmentResponse_Change_Item interface {
 	isWatchEnvironmentResponse_Change_Item()
 }
@@ -784,15 +899,17 @@ func (*WatchEnvironmentResponse_Change_Service) isWatchEnvironmentResponse_Chang
 func (*WatchEnvironmentResponse_Change_Deployment) isWatchEnvironmentResponse_Change_Item() {}
 
 type WatchEnvironmentResponse_EndOfSnapshot struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Revision      int64                  `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The newest that was sent on this stream.
+	Revision      int64  `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"`
+	ResumeToken   string `protobuf:"bytes,2,opt,name=resume_token,json=resumeToken,proto3" json:"resume_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *WatchEnvironmentResponse_EndOfSnapshot) Reset() {
 	*x = WatchEnvironmentResponse_EndOfSnapshot{}
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[12]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -804,7 +921,7 @@ func (x *WatchEnvironmentResponse_EndOfSnapshot) String() string {
 func (*WatchEnvironmentResponse_EndOfSnapshot) ProtoMessage() {}
 
 func (x *WatchEnvironmentResponse_EndOfSnapshot) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[12]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -817,7 +934,7 @@ func (x *WatchEnvironmentResponse_EndOfSnapshot) ProtoReflect() protoreflect.Mes
 
 // Deprecated: Use WatchEnvironmentResponse_EndOfSnapshot.ProtoReflect.Descriptor instead.
 func (*WatchEnvironmentResponse_EndOfSnapshot) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{10, 1}
+	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{12, 1}
 }
 
 func (x *WatchEnvironmentResponse_EndOfSnapshot) GetRevision() int64 {
@@ -827,16 +944,25 @@ func (x *WatchEnvironmentResponse_EndOfSnapshot) GetRevision() int64 {
 	return 0
 }
 
+func (x *WatchEnvironmentResponse_EndOfSnapshot) GetResumeToken() string {
+	if x != nil {
+		return x.ResumeToken
+	}
+	return ""
+}
+
 type WatchEnvironmentResponse_Bookmark struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Revision      int64                  `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The newest that was sent on this stream; 0 when nothing was.
+	Revision      int64  `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"`
+	ResumeToken   string `protobuf:"bytes,2,opt,name=resume_token,json=resumeToken,proto3" json:"resume_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *WatchEnvironmentResponse_Bookmark) Reset() {
 	*x = WatchEnvironmentResponse_Bookmark{}
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[13]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -848,7 +974,7 @@ func (x *WatchEnvironmentResponse_Bookmark) String() string {
 func (*WatchEnvironmentResponse_Bookmark) ProtoMessage() {}
 
 func (x *WatchEnvironmentResponse_Bookmark) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[13]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -861,7 +987,7 @@ func (x *WatchEnvironmentResponse_Bookmark) ProtoReflect() protoreflect.Message 
 
 // Deprecated: Use WatchEnvironmentResponse_Bookmark.ProtoReflect.Descriptor instead.
 func (*WatchEnvironmentResponse_Bookmark) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{10, 2}
+	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{12, 2}
 }
 
 func (x *WatchEnvironmentResponse_Bookmark) GetRevision() int64 {
@@ -869,6 +995,13 @@ func (x *WatchEnvironmentResponse_Bookmark) GetRevision() int64 {
 		return x.Revision
 	}
 	return 0
+}
+
+func (x *WatchEnvironmentResponse_Bookmark) GetResumeToken() string {
+	if x != nil {
+		return x.ResumeToken
+	}
+	return ""
 }
 
 var File_dbcontroller_registry_v1_registry_proto protoreflect.FileDescriptor
@@ -912,30 +1045,40 @@ const file_dbcontroller_registry_v1_registry_proto_rawDesc = "" +
 	"\aaddress\x18\x03 \x01(\tR\aaddress\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x04 \x01(\x03R\n" +
-	"generation\"\x19\n" +
-	"\x17WatchEnvironmentRequest\"\xc7\x05\n" +
+	"generation\"i\n" +
+	"\x1dDecommissionDeploymentRequest\x12\x18\n" +
+	"\aservice\x18\x01 \x01(\tR\aservice\x12\x16\n" +
+	"\x06region\x18\x02 \x01(\tR\x06region\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\" \n" +
+	"\x1eDecommissionDeploymentResponse\"<\n" +
+	"\x17WatchEnvironmentRequest\x12!\n" +
+	"\fresume_token\x18\x01 \x01(\tR\vresumeToken\"\xa9\x06\n" +
 	"\x18WatchEnvironmentResponse\x12S\n" +
 	"\x06upsert\x18\x01 \x01(\v29.dbcontroller.registry.v1.WatchEnvironmentResponse.ChangeH\x00R\x06upsert\x12S\n" +
 	"\x06delete\x18\x02 \x01(\v29.dbcontroller.registry.v1.WatchEnvironmentResponse.ChangeH\x00R\x06delete\x12j\n" +
 	"\x0fend_of_snapshot\x18\x03 \x01(\v2@.dbcontroller.registry.v1.WatchEnvironmentResponse.EndOfSnapshotH\x00R\rendOfSnapshot\x12Y\n" +
-	"\bbookmark\x18\x04 \x01(\v2;.dbcontroller.registry.v1.WatchEnvironmentResponse.BookmarkH\x00R\bbookmark\x1a\xdb\x01\n" +
+	"\bbookmark\x18\x04 \x01(\v2;.dbcontroller.registry.v1.WatchEnvironmentResponse.BookmarkH\x00R\bbookmark\x1a\xf7\x01\n" +
 	"\x06Change\x12:\n" +
 	"\x06region\x18\x01 \x01(\v2 .dbcontroller.registry.v1.RegionH\x00R\x06region\x12E\n" +
 	"\aservice\x18\x02 \x01(\v2).dbcontroller.schema.v1.ServiceDescriptorH\x00R\aservice\x12F\n" +
 	"\n" +
 	"deployment\x18\x03 \x01(\v2$.dbcontroller.registry.v1.DeploymentH\x00R\n" +
-	"deploymentB\x06\n" +
-	"\x04item\x1a+\n" +
+	"deployment\x12\x1a\n" +
+	"\brevision\x18\x04 \x01(\x03R\brevisionB\x06\n" +
+	"\x04item\x1aN\n" +
 	"\rEndOfSnapshot\x12\x1a\n" +
-	"\brevision\x18\x01 \x01(\x03R\brevision\x1a&\n" +
+	"\brevision\x18\x01 \x01(\x03R\brevision\x12!\n" +
+	"\fresume_token\x18\x02 \x01(\tR\vresumeToken\x1aI\n" +
 	"\bBookmark\x12\x1a\n" +
-	"\brevision\x18\x01 \x01(\x03R\brevisionB\a\n" +
-	"\x05event2\xc3\x04\n" +
+	"\brevision\x18\x01 \x01(\x03R\brevision\x12!\n" +
+	"\fresume_token\x18\x02 \x01(\tR\vresumeTokenB\a\n" +
+	"\x05event2\xd1\x05\n" +
 	"\x0fRegistryService\x12X\n" +
 	"\x05Apply\x12&.dbcontroller.registry.v1.ApplyRequest\x1a'.dbcontroller.registry.v1.ApplyResponse\x12s\n" +
 	"\x0eGetEnvironment\x12/.dbcontroller.registry.v1.GetEnvironmentRequest\x1a0.dbcontroller.registry.v1.GetEnvironmentResponse\x12s\n" +
 	"\x14SetDeploymentVersion\x125.dbcontroller.registry.v1.SetDeploymentVersionRequest\x1a$.dbcontroller.registry.v1.Deployment\x12o\n" +
-	"\x12RegisterDeployment\x123.dbcontroller.registry.v1.RegisterDeploymentRequest\x1a$.dbcontroller.registry.v1.Deployment\x12{\n" +
+	"\x12RegisterDeployment\x123.dbcontroller.registry.v1.RegisterDeploymentRequest\x1a$.dbcontroller.registry.v1.Deployment\x12\x8b\x01\n" +
+	"\x16DecommissionDeployment\x127.dbcontroller.registry.v1.DecommissionDeploymentRequest\x1a8.dbcontroller.registry.v1.DecommissionDeploymentResponse\x12{\n" +
 	"\x10WatchEnvironment\x121.dbcontroller.registry.v1.WatchEnvironmentRequest\x1a2.dbcontroller.registry.v1.WatchEnvironmentResponse0\x01B\\ZZgithub.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1;registryv1b\x06proto3"
 
 var (
@@ -950,7 +1093,7 @@ func file_dbcontroller_registry_v1_registry_proto_rawDescGZIP() []byte {
 	return file_dbcontroller_registry_v1_registry_proto_rawDescData
 }
 
-var file_dbcontroller_registry_v1_registry_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
+var file_dbcontroller_registry_v1_registry_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
 var file_dbcontroller_registry_v1_registry_proto_goTypes = []any{
 	(*Region)(nil),                                 // 0: dbcontroller.registry.v1.Region
 	(*Deployment)(nil),                             // 1: dbcontroller.registry.v1.Deployment
@@ -961,40 +1104,44 @@ var file_dbcontroller_registry_v1_registry_proto_goTypes = []any{
 	(*GetEnvironmentResponse)(nil),                 // 6: dbcontroller.registry.v1.GetEnvironmentResponse
 	(*SetDeploymentVersionRequest)(nil),            // 7: dbcontroller.registry.v1.SetDeploymentVersionRequest
 	(*RegisterDeploymentRequest)(nil),              // 8: dbcontroller.registry.v1.RegisterDeploymentRequest
-	(*WatchEnvironmentRequest)(nil),                // 9: dbcontroller.registry.v1.WatchEnvironmentRequest
-	(*WatchEnvironmentResponse)(nil),               // 10: dbcontroller.registry.v1.WatchEnvironmentResponse
-	(*WatchEnvironmentResponse_Change)(nil),        // 11: dbcontroller.registry.v1.WatchEnvironmentResponse.Change
-	(*WatchEnvironmentResponse_EndOfSnapshot)(nil), // 12: dbcontroller.registry.v1.WatchEnvironmentResponse.EndOfSnapshot
-	(*WatchEnvironmentResponse_Bookmark)(nil),      // 13: dbcontroller.registry.v1.WatchEnvironmentResponse.Bookmark
-	(*v1.ServiceDescriptor)(nil),                   // 14: dbcontroller.schema.v1.ServiceDescriptor
+	(*DecommissionDeploymentRequest)(nil),          // 9: dbcontroller.registry.v1.DecommissionDeploymentRequest
+	(*DecommissionDeploymentResponse)(nil),         // 10: dbcontroller.registry.v1.DecommissionDeploymentResponse
+	(*WatchEnvironmentRequest)(nil),                // 11: dbcontroller.registry.v1.WatchEnvironmentRequest
+	(*WatchEnvironmentResponse)(nil),               // 12: dbcontroller.registry.v1.WatchEnvironmentResponse
+	(*WatchEnvironmentResponse_Change)(nil),        // 13: dbcontroller.registry.v1.WatchEnvironmentResponse.Change
+	(*WatchEnvironmentResponse_EndOfSnapshot)(nil), // 14: dbcontroller.registry.v1.WatchEnvironmentResponse.EndOfSnapshot
+	(*WatchEnvironmentResponse_Bookmark)(nil),      // 15: dbcontroller.registry.v1.WatchEnvironmentResponse.Bookmark
+	(*v1.ServiceDescriptor)(nil),                   // 16: dbcontroller.schema.v1.ServiceDescriptor
 }
 var file_dbcontroller_registry_v1_registry_proto_depIdxs = []int32{
 	0,  // 0: dbcontroller.registry.v1.Environment.regions:type_name -> dbcontroller.registry.v1.Region
-	14, // 1: dbcontroller.registry.v1.Environment.services:type_name -> dbcontroller.schema.v1.ServiceDescriptor
+	16, // 1: dbcontroller.registry.v1.Environment.services:type_name -> dbcontroller.schema.v1.ServiceDescriptor
 	1,  // 2: dbcontroller.registry.v1.Environment.deployments:type_name -> dbcontroller.registry.v1.Deployment
 	0,  // 3: dbcontroller.registry.v1.ApplyRequest.regions:type_name -> dbcontroller.registry.v1.Region
-	14, // 4: dbcontroller.registry.v1.ApplyRequest.services:type_name -> dbcontroller.schema.v1.ServiceDescriptor
+	16, // 4: dbcontroller.registry.v1.ApplyRequest.services:type_name -> dbcontroller.schema.v1.ServiceDescriptor
 	1,  // 5: dbcontroller.registry.v1.ApplyRequest.deployments:type_name -> dbcontroller.registry.v1.Deployment
 	2,  // 6: dbcontroller.registry.v1.GetEnvironmentResponse.environment:type_name -> dbcontroller.registry.v1.Environment
-	11, // 7: dbcontroller.registry.v1.WatchEnvironmentResponse.upsert:type_name -> dbcontroller.registry.v1.WatchEnvironmentResponse.Change
-	11, // 8: dbcontroller.registry.v1.WatchEnvironmentResponse.delete:type_name -> dbcontroller.registry.v1.WatchEnvironmentResponse.Change
-	12, // 9: dbcontroller.registry.v1.WatchEnvironmentResponse.end_of_snapshot:type_name -> dbcontroller.registry.v1.WatchEnvironmentResponse.EndOfSnapshot
-	13, // 10: dbcontroller.registry.v1.WatchEnvironmentResponse.bookmark:type_name -> dbcontroller.registry.v1.WatchEnvironmentResponse.Bookmark
+	13, // 7: dbcontroller.registry.v1.WatchEnvironmentResponse.upsert:type_name -> dbcontroller.registry.v1.WatchEnvironmentResponse.Change
+	13, // 8: dbcontroller.registry.v1.WatchEnvironmentResponse.delete:type_name -> dbcontroller.registry.v1.WatchEnvironmentResponse.Change
+	14, // 9: dbcontroller.registry.v1.WatchEnvironmentResponse.end_of_snapshot:type_name -> dbcontroller.registry.v1.WatchEnvironmentResponse.EndOfSnapshot
+	15, // 10: dbcontroller.registry.v1.WatchEnvironmentResponse.bookmark:type_name -> dbcontroller.registry.v1.WatchEnvironmentResponse.Bookmark
 	0,  // 11: dbcontroller.registry.v1.WatchEnvironmentResponse.Change.region:type_name -> dbcontroller.registry.v1.Region
-	14, // 12: dbcontroller.registry.v1.WatchEnvironmentResponse.Change.service:type_name -> dbcontroller.schema.v1.ServiceDescriptor
+	16, // 12: dbcontroller.registry.v1.WatchEnvironmentResponse.Change.service:type_name -> dbcontroller.schema.v1.ServiceDescriptor
 	1,  // 13: dbcontroller.registry.v1.WatchEnvironmentResponse.Change.deployment:type_name -> dbcontroller.registry.v1.Deployment
 	3,  // 14: dbcontroller.registry.v1.RegistryService.Apply:input_type -> dbcontroller.registry.v1.ApplyRequest
 	5,  // 15: dbcontroller.registry.v1.RegistryService.GetEnvironment:input_type -> dbcontroller.registry.v1.GetEnvironmentRequest
 	7,  // 16: dbcontroller.registry.v1.RegistryService.SetDeploymentVersion:input_type -> dbcontroller.registry.v1.SetDeploymentVersionRequest
 	8,  // 17: dbcontroller.registry.v1.RegistryService.RegisterDeployment:input_type -> dbcontroller.registry.v1.RegisterDeploymentRequest
-	9,  // 18: dbcontroller.registry.v1.RegistryService.WatchEnvironment:input_type -> dbcontroller.registry.v1.WatchEnvironmentRequest
-	4,  // 19: dbcontroller.registry.v1.RegistryService.Apply:output_type -> dbcontroller.registry.v1.ApplyResponse
-	6,  // 20: dbcontroller.registry.v1.RegistryService.GetEnvironment:output_type -> dbcontroller.registry.v1.GetEnvironmentResponse
-	1,  // 21: dbcontroller.registry.v1.RegistryService.SetDeploymentVersion:output_type -> dbcontroller.registry.v1.Deployment
-	1,  // 22: dbcontroller.registry.v1.RegistryService.RegisterDeployment:output_type -> dbcontroller.registry.v1.Deployment
-	10, // 23: dbcontroller.registry.v1.RegistryService.WatchEnvironment:output_type -> dbcontroller.registry.v1.WatchEnvironmentResponse
-	19, // [19:24] is the sub-list for method output_type
-	14, // [14:19] is the sub-list for method input_type
+	9,  // 18: dbcontroller.registry.v1.RegistryService.DecommissionDeployment:input_type -> dbcontroller.registry.v1.DecommissionDeploymentRequest
+	11, // 19: dbcontroller.registry.v1.RegistryService.WatchEnvironment:input_type -> dbcontroller.registry.v1.WatchEnvironmentRequest
+	4,  // 20: dbcontroller.registry.v1.RegistryService.Apply:output_type -> dbcontroller.registry.v1.ApplyResponse
+	6,  // 21: dbcontroller.registry.v1.RegistryService.GetEnvironment:output_type -> dbcontroller.registry.v1.GetEnvironmentResponse
+	1,  // 22: dbcontroller.registry.v1.RegistryService.SetDeploymentVersion:output_type -> dbcontroller.registry.v1.Deployment
+	1,  // 23: dbcontroller.registry.v1.RegistryService.RegisterDeployment:output_type -> dbcontroller.registry.v1.Deployment
+	10, // 24: dbcontroller.registry.v1.RegistryService.DecommissionDeployment:output_type -> dbcontroller.registry.v1.DecommissionDeploymentResponse
+	12, // 25: dbcontroller.registry.v1.RegistryService.WatchEnvironment:output_type -> dbcontroller.registry.v1.WatchEnvironmentResponse
+	20, // [20:26] is the sub-list for method output_type
+	14, // [14:20] is the sub-list for method input_type
 	14, // [14:14] is the sub-list for extension type_name
 	14, // [14:14] is the sub-list for extension extendee
 	0,  // [0:14] is the sub-list for field type_name
@@ -1005,13 +1152,13 @@ func file_dbcontroller_registry_v1_registry_proto_init() {
 	if File_dbcontroller_registry_v1_registry_proto != nil {
 		return
 	}
-	file_dbcontroller_registry_v1_registry_proto_msgTypes[10].OneofWrappers = []any{
+	file_dbcontroller_registry_v1_registry_proto_msgTypes[12].OneofWrappers = []any{
 		(*WatchEnvironmentResponse_Upsert)(nil),
 		(*WatchEnvironmentResponse_Delete)(nil),
 		(*WatchEnvironmentResponse_EndOfSnapshot_)(nil),
 		(*WatchEnvironmentResponse_Bookmark_)(nil),
 	}
-	file_dbcontroller_registry_v1_registry_proto_msgTypes[11].OneofWrappers = []any{
+	file_dbcontroller_registry_v1_registry_proto_msgTypes[13].OneofWrappers = []any{
 		(*WatchEnvironmentResponse_Change_Region)(nil),
 		(*WatchEnvironmentResponse_Change_Service)(nil),
 		(*WatchEnvironmentResponse_Change_Deployment)(nil),
@@ -1022,7 +1169,7 @@ func file_dbcontroller_registry_v1_registry_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_dbcontroller_registry_v1_registry_proto_rawDesc), len(file_dbcontroller_registry_v1_registry_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   14,
+			NumMessages:   16,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

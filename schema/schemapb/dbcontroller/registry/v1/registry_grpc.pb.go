@@ -19,11 +19,12 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	RegistryService_Apply_FullMethodName                = "/dbcontroller.registry.v1.RegistryService/Apply"
-	RegistryService_GetEnvironment_FullMethodName       = "/dbcontroller.registry.v1.RegistryService/GetEnvironment"
-	RegistryService_SetDeploymentVersion_FullMethodName = "/dbcontroller.registry.v1.RegistryService/SetDeploymentVersion"
-	RegistryService_RegisterDeployment_FullMethodName   = "/dbcontroller.registry.v1.RegistryService/RegisterDeployment"
-	RegistryService_WatchEnvironment_FullMethodName     = "/dbcontroller.registry.v1.RegistryService/WatchEnvironment"
+	RegistryService_Apply_FullMethodName                  = "/dbcontroller.registry.v1.RegistryService/Apply"
+	RegistryService_GetEnvironment_FullMethodName         = "/dbcontroller.registry.v1.RegistryService/GetEnvironment"
+	RegistryService_SetDeploymentVersion_FullMethodName   = "/dbcontroller.registry.v1.RegistryService/SetDeploymentVersion"
+	RegistryService_RegisterDeployment_FullMethodName     = "/dbcontroller.registry.v1.RegistryService/RegisterDeployment"
+	RegistryService_DecommissionDeployment_FullMethodName = "/dbcontroller.registry.v1.RegistryService/DecommissionDeployment"
+	RegistryService_WatchEnvironment_FullMethodName       = "/dbcontroller.registry.v1.RegistryService/WatchEnvironment"
 )
 
 // RegistryServiceClient is the client API for RegistryService service.
@@ -39,6 +40,9 @@ type RegistryServiceClient interface {
 	SetDeploymentVersion(ctx context.Context, in *SetDeploymentVersionRequest, opts ...grpc.CallOption) (*Deployment, error)
 	// RegisterDeployment tells the deployment's address; of two, the greater generation wins.
 	RegisterDeployment(ctx context.Context, in *RegisterDeploymentRequest, opts ...grpc.CallOption) (*Deployment, error)
+	// DecommissionDeployment removes a deployment for ever: its name cannot be used again. The other deployments have to
+	// be told one by one (AdminService.Decommission): the registry's word alone changes nothing stored there.
+	DecommissionDeployment(ctx context.Context, in *DecommissionDeploymentRequest, opts ...grpc.CallOption) (*DecommissionDeploymentResponse, error)
 	// WatchEnvironment sends everything, one EndOfSnapshot, then every change.
 	WatchEnvironment(ctx context.Context, in *WatchEnvironmentRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchEnvironmentResponse], error)
 }
@@ -91,6 +95,16 @@ func (c *registryServiceClient) RegisterDeployment(ctx context.Context, in *Regi
 	return out, nil
 }
 
+func (c *registryServiceClient) DecommissionDeployment(ctx context.Context, in *DecommissionDeploymentRequest, opts ...grpc.CallOption) (*DecommissionDeploymentResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DecommissionDeploymentResponse)
+	err := c.cc.Invoke(ctx, RegistryService_DecommissionDeployment_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *registryServiceClient) WatchEnvironment(ctx context.Context, in *WatchEnvironmentRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchEnvironmentResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	stream, err := c.cc.NewStream(ctx, &RegistryService_ServiceDesc.Streams[0], RegistryService_WatchEnvironment_FullMethodName, cOpts...)
@@ -123,6 +137,9 @@ type RegistryServiceServer interface {
 	SetDeploymentVersion(context.Context, *SetDeploymentVersionRequest) (*Deployment, error)
 	// RegisterDeployment tells the deployment's address; of two, the greater generation wins.
 	RegisterDeployment(context.Context, *RegisterDeploymentRequest) (*Deployment, error)
+	// DecommissionDeployment removes a deployment for ever: its name cannot be used again. The other deployments have to
+	// be told one by one (AdminService.Decommission): the registry's word alone changes nothing stored there.
+	DecommissionDeployment(context.Context, *DecommissionDeploymentRequest) (*DecommissionDeploymentResponse, error)
 	// WatchEnvironment sends everything, one EndOfSnapshot, then every change.
 	WatchEnvironment(*WatchEnvironmentRequest, grpc.ServerStreamingServer[WatchEnvironmentResponse]) error
 	mustEmbedUnimplementedRegistryServiceServer()
@@ -146,6 +163,9 @@ func (UnimplementedRegistryServiceServer) SetDeploymentVersion(context.Context, 
 }
 func (UnimplementedRegistryServiceServer) RegisterDeployment(context.Context, *RegisterDeploymentRequest) (*Deployment, error) {
 	return nil, status.Error(codes.Unimplemented, "method RegisterDeployment not implemented")
+}
+func (UnimplementedRegistryServiceServer) DecommissionDeployment(context.Context, *DecommissionDeploymentRequest) (*DecommissionDeploymentResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method DecommissionDeployment not implemented")
 }
 func (UnimplementedRegistryServiceServer) WatchEnvironment(*WatchEnvironmentRequest, grpc.ServerStreamingServer[WatchEnvironmentResponse]) error {
 	return status.Error(codes.Unimplemented, "method WatchEnvironment not implemented")
@@ -243,6 +263,24 @@ func _RegistryService_RegisterDeployment_Handler(srv interface{}, ctx context.Co
 	return interceptor(ctx, in, info, handler)
 }
 
+func _RegistryService_DecommissionDeployment_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DecommissionDeploymentRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(RegistryServiceServer).DecommissionDeployment(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: RegistryService_DecommissionDeployment_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(RegistryServiceServer).DecommissionDeployment(ctx, req.(*DecommissionDeploymentRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _RegistryService_WatchEnvironment_Handler(srv interface{}, stream grpc.ServerStream) error {
 	m := new(WatchEnvironmentRequest)
 	if err := stream.RecvMsg(m); err != nil {
@@ -276,6 +314,10 @@ var RegistryService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "RegisterDeployment",
 			Handler:    _RegistryService_RegisterDeployment_Handler,
+		},
+		{
+			MethodName: "DecommissionDeployment",
+			Handler:    _RegistryService_DecommissionDeployment_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

@@ -7,8 +7,10 @@
 package resourcev1
 
 import (
+	v1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	fieldmaskpb "google.golang.org/protobuf/types/known/fieldmaskpb"
 	structpb "google.golang.org/protobuf/types/known/structpb"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
@@ -91,7 +93,11 @@ type Resource struct {
 	// The deployment that owns it, service/region; output only.
 	Deployment string `protobuf:"bytes,11,opt,name=deployment,proto3" json:"deployment,omitempty"`
 	// Why it is still DELETING; output only.
-	Conditions    []*Condition `protobuf:"bytes,12,rep,name=conditions,proto3" json:"conditions,omitempty"`
+	Conditions []*Condition `protobuf:"bytes,12,rep,name=conditions,proto3" json:"conditions,omitempty"`
+	// Resources that keep this one: it is deleted when the last of them is. Any deployments; no import is needed.
+	OwnerReferences []*OwnerReference `protobuf:"bytes,13,rep,name=owner_references,json=ownerReferences,proto3" json:"owner_references,omitempty"`
+	// No delete takes it; output only, see SetBlockDeletion.
+	BlockDeletion bool `protobuf:"varint,14,opt,name=block_deletion,json=blockDeletion,proto3" json:"block_deletion,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -210,6 +216,20 @@ func (x *Resource) GetConditions() []*Condition {
 	return nil
 }
 
+func (x *Resource) GetOwnerReferences() []*OwnerReference {
+	if x != nil {
+		return x.OwnerReferences
+	}
+	return nil
+}
+
+func (x *Resource) GetBlockDeletion() bool {
+	if x != nil {
+		return x.BlockDeletion
+	}
+	return false
+}
+
 type Condition struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// BLOCKED or WAITING.
@@ -263,16 +283,118 @@ func (x *Condition) GetMessage() string {
 	return ""
 }
 
+// A resource that owns another one. It is the same one as long as name, kind and uid are.
+type OwnerReference struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Full name, or a relative one as of the ownee's deployment.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Kind string `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`
+	// Found out, and kept, when it is not given.
+	Uid string `protobuf:"bytes,3,opt,name=uid,proto3" json:"uid,omitempty"`
+	// The version of the owner's service that its deployment runs; output only.
+	Version string `protobuf:"bytes,4,opt,name=version,proto3" json:"version,omitempty"`
+	// For readers: this owner manages the resource.
+	Controller bool `protobuf:"varint,5,opt,name=controller,proto3" json:"controller,omitempty"`
+	// The owner has to refer to the resource in one of its fields; when it does not (any more), it owns it no longer.
+	RequiresOwnerReference bool `protobuf:"varint,6,opt,name=requires_owner_reference,json=requiresOwnerReference,proto3" json:"requires_owner_reference,omitempty"`
+	// When this owner is the last to go, the resource stays.
+	UnsetOnDelete bool `protobuf:"varint,7,opt,name=unset_on_delete,json=unsetOnDelete,proto3" json:"unset_on_delete,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OwnerReference) Reset() {
+	*x = OwnerReference{}
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OwnerReference) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OwnerReference) ProtoMessage() {}
+
+func (x *OwnerReference) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OwnerReference.ProtoReflect.Descriptor instead.
+func (*OwnerReference) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *OwnerReference) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *OwnerReference) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *OwnerReference) GetUid() string {
+	if x != nil {
+		return x.Uid
+	}
+	return ""
+}
+
+func (x *OwnerReference) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+func (x *OwnerReference) GetController() bool {
+	if x != nil {
+		return x.Controller
+	}
+	return false
+}
+
+func (x *OwnerReference) GetRequiresOwnerReference() bool {
+	if x != nil {
+		return x.RequiresOwnerReference
+	}
+	return false
+}
+
+func (x *OwnerReference) GetUnsetOnDelete() bool {
+	if x != nil {
+		return x.UnsetOnDelete
+	}
+	return false
+}
+
 type GetResourceRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Full name, or a relative one of the deployment that is asked.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Only these fields, such as labels or body.spec.size; all when it is empty.
+	ReadMask      *fieldmaskpb.FieldMask `protobuf:"bytes,2,opt,name=read_mask,json=readMask,proto3" json:"read_mask,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *GetResourceRequest) Reset() {
 	*x = GetResourceRequest{}
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[2]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -284,7 +406,7 @@ func (x *GetResourceRequest) String() string {
 func (*GetResourceRequest) ProtoMessage() {}
 
 func (x *GetResourceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[2]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -297,7 +419,7 @@ func (x *GetResourceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetResourceRequest.ProtoReflect.Descriptor instead.
 func (*GetResourceRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{2}
+	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *GetResourceRequest) GetName() string {
@@ -307,20 +429,132 @@ func (x *GetResourceRequest) GetName() string {
 	return ""
 }
 
+func (x *GetResourceRequest) GetReadMask() *fieldmaskpb.FieldMask {
+	if x != nil {
+		return x.ReadMask
+	}
+	return nil
+}
+
+type BatchGetResourcesRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// At most 1,000, of any regions.
+	Names         []string               `protobuf:"bytes,1,rep,name=names,proto3" json:"names,omitempty"`
+	ReadMask      *fieldmaskpb.FieldMask `protobuf:"bytes,2,opt,name=read_mask,json=readMask,proto3" json:"read_mask,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BatchGetResourcesRequest) Reset() {
+	*x = BatchGetResourcesRequest{}
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BatchGetResourcesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BatchGetResourcesRequest) ProtoMessage() {}
+
+func (x *BatchGetResourcesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BatchGetResourcesRequest.ProtoReflect.Descriptor instead.
+func (*BatchGetResourcesRequest) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *BatchGetResourcesRequest) GetNames() []string {
+	if x != nil {
+		return x.Names
+	}
+	return nil
+}
+
+func (x *BatchGetResourcesRequest) GetReadMask() *fieldmaskpb.FieldMask {
+	if x != nil {
+		return x.ReadMask
+	}
+	return nil
+}
+
+type BatchGetResourcesResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Resources     []*Resource            `protobuf:"bytes,1,rep,name=resources,proto3" json:"resources,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BatchGetResourcesResponse) Reset() {
+	*x = BatchGetResourcesResponse{}
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BatchGetResourcesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BatchGetResourcesResponse) ProtoMessage() {}
+
+func (x *BatchGetResourcesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BatchGetResourcesResponse.ProtoReflect.Descriptor instead.
+func (*BatchGetResourcesResponse) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *BatchGetResourcesResponse) GetResources() []*Resource {
+	if x != nil {
+		return x.Resources
+	}
+	return nil
+}
+
 type ListResourcesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Empty for all kinds.
 	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
 	// At most 1,000; 0 means 100.
-	PageSize      int32  `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	PageToken     string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// The rest of the request must be as in the one before.
+	PageToken string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	// AIP-160, such as: labels.team = "a" AND body.size > 5 AND NOT name = "projects/acme/*"
+	Filter string `protobuf:"bytes,4,opt,name=filter,proto3" json:"filter,omitempty"`
+	// AIP-132, such as: create_time desc, body.size
+	OrderBy string `protobuf:"bytes,5,opt,name=order_by,json=orderBy,proto3" json:"order_by,omitempty"`
+	// Of another region; empty for the deployment that is asked.
+	Region        string                 `protobuf:"bytes,6,opt,name=region,proto3" json:"region,omitempty"`
+	ReadMask      *fieldmaskpb.FieldMask `protobuf:"bytes,7,opt,name=read_mask,json=readMask,proto3" json:"read_mask,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ListResourcesRequest) Reset() {
 	*x = ListResourcesRequest{}
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[3]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -332,7 +566,7 @@ func (x *ListResourcesRequest) String() string {
 func (*ListResourcesRequest) ProtoMessage() {}
 
 func (x *ListResourcesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[3]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -345,7 +579,7 @@ func (x *ListResourcesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListResourcesRequest.ProtoReflect.Descriptor instead.
 func (*ListResourcesRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{3}
+	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *ListResourcesRequest) GetKind() string {
@@ -369,6 +603,34 @@ func (x *ListResourcesRequest) GetPageToken() string {
 	return ""
 }
 
+func (x *ListResourcesRequest) GetFilter() string {
+	if x != nil {
+		return x.Filter
+	}
+	return ""
+}
+
+func (x *ListResourcesRequest) GetOrderBy() string {
+	if x != nil {
+		return x.OrderBy
+	}
+	return ""
+}
+
+func (x *ListResourcesRequest) GetRegion() string {
+	if x != nil {
+		return x.Region
+	}
+	return ""
+}
+
+func (x *ListResourcesRequest) GetReadMask() *fieldmaskpb.FieldMask {
+	if x != nil {
+		return x.ReadMask
+	}
+	return nil
+}
+
 type ListResourcesResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Resources     []*Resource            `protobuf:"bytes,1,rep,name=resources,proto3" json:"resources,omitempty"`
@@ -379,7 +641,7 @@ type ListResourcesResponse struct {
 
 func (x *ListResourcesResponse) Reset() {
 	*x = ListResourcesResponse{}
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[4]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -391,7 +653,7 @@ func (x *ListResourcesResponse) String() string {
 func (*ListResourcesResponse) ProtoMessage() {}
 
 func (x *ListResourcesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[4]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -404,7 +666,7 @@ func (x *ListResourcesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListResourcesResponse.ProtoReflect.Descriptor instead.
 func (*ListResourcesResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{4}
+	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ListResourcesResponse) GetResources() []*Resource {
@@ -432,7 +694,7 @@ type CreateResourceRequest struct {
 
 func (x *CreateResourceRequest) Reset() {
 	*x = CreateResourceRequest{}
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[5]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -444,7 +706,7 @@ func (x *CreateResourceRequest) String() string {
 func (*CreateResourceRequest) ProtoMessage() {}
 
 func (x *CreateResourceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[5]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -457,7 +719,7 @@ func (x *CreateResourceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateResourceRequest.ProtoReflect.Descriptor instead.
 func (*CreateResourceRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{5}
+	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *CreateResourceRequest) GetResource() *Resource {
@@ -475,16 +737,19 @@ func (x *CreateResourceRequest) GetRequestId() string {
 }
 
 type UpdateResourceRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Resource      *Resource              `protobuf:"bytes,1,opt,name=resource,proto3" json:"resource,omitempty"`
-	RequestId     string                 `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Resource  *Resource              `protobuf:"bytes,1,opt,name=resource,proto3" json:"resource,omitempty"`
+	RequestId string                 `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	// What to replace: labels, labels.<key>, owner_references, body, body.<field>...; what it names and the resource does
+	// not have is removed. Empty or *: everything.
+	UpdateMask    *fieldmaskpb.FieldMask `protobuf:"bytes,3,opt,name=update_mask,json=updateMask,proto3" json:"update_mask,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *UpdateResourceRequest) Reset() {
 	*x = UpdateResourceRequest{}
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[6]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -496,7 +761,7 @@ func (x *UpdateResourceRequest) String() string {
 func (*UpdateResourceRequest) ProtoMessage() {}
 
 func (x *UpdateResourceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[6]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -509,7 +774,7 @@ func (x *UpdateResourceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateResourceRequest.ProtoReflect.Descriptor instead.
 func (*UpdateResourceRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{6}
+	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *UpdateResourceRequest) GetResource() *Resource {
@@ -526,6 +791,13 @@ func (x *UpdateResourceRequest) GetRequestId() string {
 	return ""
 }
 
+func (x *UpdateResourceRequest) GetUpdateMask() *fieldmaskpb.FieldMask {
+	if x != nil {
+		return x.UpdateMask
+	}
+	return nil
+}
+
 type PutResourceRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Resource      *Resource              `protobuf:"bytes,1,opt,name=resource,proto3" json:"resource,omitempty"`
@@ -536,7 +808,7 @@ type PutResourceRequest struct {
 
 func (x *PutResourceRequest) Reset() {
 	*x = PutResourceRequest{}
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[7]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -548,7 +820,7 @@ func (x *PutResourceRequest) String() string {
 func (*PutResourceRequest) ProtoMessage() {}
 
 func (x *PutResourceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[7]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -561,7 +833,7 @@ func (x *PutResourceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutResourceRequest.ProtoReflect.Descriptor instead.
 func (*PutResourceRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{7}
+	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *PutResourceRequest) GetResource() *Resource {
@@ -578,30 +850,30 @@ func (x *PutResourceRequest) GetRequestId() string {
 	return ""
 }
 
-type BatchPutResourcesRequest struct {
+type BatchWriteResourcesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// At most 1,000.
-	Resources     []*Resource `protobuf:"bytes,1,rep,name=resources,proto3" json:"resources,omitempty"`
-	RequestId     string      `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	Writes        []*BatchWriteResourcesRequest_Write `protobuf:"bytes,1,rep,name=writes,proto3" json:"writes,omitempty"`
+	RequestId     string                              `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *BatchPutResourcesRequest) Reset() {
-	*x = BatchPutResourcesRequest{}
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[8]
+func (x *BatchWriteResourcesRequest) Reset() {
+	*x = BatchWriteResourcesRequest{}
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *BatchPutResourcesRequest) String() string {
+func (x *BatchWriteResourcesRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*BatchPutResourcesRequest) ProtoMessage() {}
+func (*BatchWriteResourcesRequest) ProtoMessage() {}
 
-func (x *BatchPutResourcesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[8]
+func (x *BatchWriteResourcesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -612,47 +884,48 @@ func (x *BatchPutResourcesRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use BatchPutResourcesRequest.ProtoReflect.Descriptor instead.
-func (*BatchPutResourcesRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{8}
+// Deprecated: Use BatchWriteResourcesRequest.ProtoReflect.Descriptor instead.
+func (*BatchWriteResourcesRequest) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{11}
 }
 
-func (x *BatchPutResourcesRequest) GetResources() []*Resource {
+func (x *BatchWriteResourcesRequest) GetWrites() []*BatchWriteResourcesRequest_Write {
 	if x != nil {
-		return x.Resources
+		return x.Writes
 	}
 	return nil
 }
 
-func (x *BatchPutResourcesRequest) GetRequestId() string {
+func (x *BatchWriteResourcesRequest) GetRequestId() string {
 	if x != nil {
 		return x.RequestId
 	}
 	return ""
 }
 
-type BatchPutResourcesResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Resources     []*Resource            `protobuf:"bytes,1,rep,name=resources,proto3" json:"resources,omitempty"`
+type BatchWriteResourcesResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// In the order of the request.
+	Resources     []*Resource `protobuf:"bytes,1,rep,name=resources,proto3" json:"resources,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *BatchPutResourcesResponse) Reset() {
-	*x = BatchPutResourcesResponse{}
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[9]
+func (x *BatchWriteResourcesResponse) Reset() {
+	*x = BatchWriteResourcesResponse{}
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *BatchPutResourcesResponse) String() string {
+func (x *BatchWriteResourcesResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*BatchPutResourcesResponse) ProtoMessage() {}
+func (*BatchWriteResourcesResponse) ProtoMessage() {}
 
-func (x *BatchPutResourcesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[9]
+func (x *BatchWriteResourcesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -663,16 +936,255 @@ func (x *BatchPutResourcesResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use BatchPutResourcesResponse.ProtoReflect.Descriptor instead.
-func (*BatchPutResourcesResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{9}
+// Deprecated: Use BatchWriteResourcesResponse.ProtoReflect.Descriptor instead.
+func (*BatchWriteResourcesResponse) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{12}
 }
 
-func (x *BatchPutResourcesResponse) GetResources() []*Resource {
+func (x *BatchWriteResourcesResponse) GetResources() []*Resource {
 	if x != nil {
 		return x.Resources
 	}
 	return nil
+}
+
+type MutateAndValidateResourceRequest struct {
+	state         protoimpl.MessageState            `protogen:"open.v1"`
+	Write         *BatchWriteResourcesRequest_Write `protobuf:"bytes,1,opt,name=write,proto3" json:"write,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MutateAndValidateResourceRequest) Reset() {
+	*x = MutateAndValidateResourceRequest{}
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MutateAndValidateResourceRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MutateAndValidateResourceRequest) ProtoMessage() {}
+
+func (x *MutateAndValidateResourceRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MutateAndValidateResourceRequest.ProtoReflect.Descriptor instead.
+func (*MutateAndValidateResourceRequest) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *MutateAndValidateResourceRequest) GetWrite() *BatchWriteResourcesRequest_Write {
+	if x != nil {
+		return x.Write
+	}
+	return nil
+}
+
+type SetBlockDeletionRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Only this incarnation, when given.
+	Uid           string `protobuf:"bytes,2,opt,name=uid,proto3" json:"uid,omitempty"`
+	BlockDeletion bool   `protobuf:"varint,3,opt,name=block_deletion,json=blockDeletion,proto3" json:"block_deletion,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetBlockDeletionRequest) Reset() {
+	*x = SetBlockDeletionRequest{}
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetBlockDeletionRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetBlockDeletionRequest) ProtoMessage() {}
+
+func (x *SetBlockDeletionRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetBlockDeletionRequest.ProtoReflect.Descriptor instead.
+func (*SetBlockDeletionRequest) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *SetBlockDeletionRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *SetBlockDeletionRequest) GetUid() string {
+	if x != nil {
+		return x.Uid
+	}
+	return ""
+}
+
+func (x *SetBlockDeletionRequest) GetBlockDeletion() bool {
+	if x != nil {
+		return x.BlockDeletion
+	}
+	return false
+}
+
+type PlanDeletionRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanDeletionRequest) Reset() {
+	*x = PlanDeletionRequest{}
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanDeletionRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanDeletionRequest) ProtoMessage() {}
+
+func (x *PlanDeletionRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanDeletionRequest.ProtoReflect.Descriptor instead.
+func (*PlanDeletionRequest) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *PlanDeletionRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+type PlanDeletionResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The delete would be accepted now.
+	Accepted bool `protobuf:"varint,1,opt,name=accepted,proto3" json:"accepted,omitempty"`
+	// What would be deleted or unset, grouped; the first is the resource itself. Parents come before what follows them.
+	Groups []*PlanDeletionResponse_Group `protobuf:"bytes,2,rep,name=groups,proto3" json:"groups,omitempty"`
+	// Who blocks what.
+	Blockers []*PlanDeletionResponse_Blocker `protobuf:"bytes,3,rep,name=blockers,proto3" json:"blockers,omitempty"`
+	// Deployments that could not be asked.
+	UnaskedDeployments []string `protobuf:"bytes,4,rep,name=unasked_deployments,json=unaskedDeployments,proto3" json:"unasked_deployments,omitempty"`
+	// There is more than the plan has walked over.
+	Truncated bool `protobuf:"varint,5,opt,name=truncated,proto3" json:"truncated,omitempty"`
+	// The error that the delete would fail with now; empty when it would be accepted.
+	Refusal       string `protobuf:"bytes,6,opt,name=refusal,proto3" json:"refusal,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanDeletionResponse) Reset() {
+	*x = PlanDeletionResponse{}
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanDeletionResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanDeletionResponse) ProtoMessage() {}
+
+func (x *PlanDeletionResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanDeletionResponse.ProtoReflect.Descriptor instead.
+func (*PlanDeletionResponse) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *PlanDeletionResponse) GetAccepted() bool {
+	if x != nil {
+		return x.Accepted
+	}
+	return false
+}
+
+func (x *PlanDeletionResponse) GetGroups() []*PlanDeletionResponse_Group {
+	if x != nil {
+		return x.Groups
+	}
+	return nil
+}
+
+func (x *PlanDeletionResponse) GetBlockers() []*PlanDeletionResponse_Blocker {
+	if x != nil {
+		return x.Blockers
+	}
+	return nil
+}
+
+func (x *PlanDeletionResponse) GetUnaskedDeployments() []string {
+	if x != nil {
+		return x.UnaskedDeployments
+	}
+	return nil
+}
+
+func (x *PlanDeletionResponse) GetTruncated() bool {
+	if x != nil {
+		return x.Truncated
+	}
+	return false
+}
+
+func (x *PlanDeletionResponse) GetRefusal() string {
+	if x != nil {
+		return x.Refusal
+	}
+	return ""
 }
 
 type DeleteResourceRequest struct {
@@ -688,7 +1200,7 @@ type DeleteResourceRequest struct {
 
 func (x *DeleteResourceRequest) Reset() {
 	*x = DeleteResourceRequest{}
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[10]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -700,7 +1212,7 @@ func (x *DeleteResourceRequest) String() string {
 func (*DeleteResourceRequest) ProtoMessage() {}
 
 func (x *DeleteResourceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[10]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -713,7 +1225,7 @@ func (x *DeleteResourceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteResourceRequest.ProtoReflect.Descriptor instead.
 func (*DeleteResourceRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{10}
+	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *DeleteResourceRequest) GetName() string {
@@ -751,7 +1263,7 @@ type DeleteResourceResponse struct {
 
 func (x *DeleteResourceResponse) Reset() {
 	*x = DeleteResourceResponse{}
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[11]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -763,7 +1275,7 @@ func (x *DeleteResourceResponse) String() string {
 func (*DeleteResourceResponse) ProtoMessage() {}
 
 func (x *DeleteResourceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[11]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -776,7 +1288,7 @@ func (x *DeleteResourceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteResourceResponse.ProtoReflect.Descriptor instead.
 func (*DeleteResourceResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{11}
+	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *DeleteResourceResponse) GetRemoved() bool {
@@ -804,15 +1316,19 @@ type WatchResourcesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Empty for all kinds.
 	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
-	// From an earlier EndOfSnapshot or Bookmark; empty for a snapshot.
-	ResumeToken   string `protobuf:"bytes,2,opt,name=resume_token,json=resumeToken,proto3" json:"resume_token,omitempty"`
+	// The last one of an earlier watch, from any event; empty for a snapshot.
+	ResumeToken string `protobuf:"bytes,2,opt,name=resume_token,json=resumeToken,proto3" json:"resume_token,omitempty"`
+	// As in ListResources. What does not fit any more comes as deleted; so may what never fitted.
+	Filter string `protobuf:"bytes,3,opt,name=filter,proto3" json:"filter,omitempty"`
+	// Of another region; empty for the deployment that is asked.
+	Region        string `protobuf:"bytes,4,opt,name=region,proto3" json:"region,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *WatchResourcesRequest) Reset() {
 	*x = WatchResourcesRequest{}
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[12]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -824,7 +1340,7 @@ func (x *WatchResourcesRequest) String() string {
 func (*WatchResourcesRequest) ProtoMessage() {}
 
 func (x *WatchResourcesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[12]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -837,7 +1353,7 @@ func (x *WatchResourcesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResourcesRequest.ProtoReflect.Descriptor instead.
 func (*WatchResourcesRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{12}
+	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *WatchResourcesRequest) GetKind() string {
@@ -854,6 +1370,20 @@ func (x *WatchResourcesRequest) GetResumeToken() string {
 	return ""
 }
 
+func (x *WatchResourcesRequest) GetFilter() string {
+	if x != nil {
+		return x.Filter
+	}
+	return ""
+}
+
+func (x *WatchResourcesRequest) GetRegion() string {
+	if x != nil {
+		return x.Region
+	}
+	return ""
+}
+
 type WatchResourcesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Types that are valid to be assigned to Event:
@@ -862,14 +1392,16 @@ type WatchResourcesResponse struct {
 	//	*WatchResourcesResponse_Delete
 	//	*WatchResourcesResponse_EndOfSnapshot_
 	//	*WatchResourcesResponse_Bookmark_
-	Event         isWatchResourcesResponse_Event `protobuf_oneof:"event"`
+	Event isWatchResourcesResponse_Event `protobuf_oneof:"event"`
+	// Of some upserts and deletes: as a bookmark that follows them.
+	ResumeToken   string `protobuf:"bytes,5,opt,name=resume_token,json=resumeToken,proto3" json:"resume_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *WatchResourcesResponse) Reset() {
 	*x = WatchResourcesResponse{}
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[13]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -881,7 +1413,7 @@ func (x *WatchResourcesResponse) String() string {
 func (*WatchResourcesResponse) ProtoMessage() {}
 
 func (x *WatchResourcesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[13]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -894,7 +1426,7 @@ func (x *WatchResourcesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResourcesResponse.ProtoReflect.Descriptor instead.
 func (*WatchResourcesResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{13}
+	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *WatchResourcesResponse) GetEvent() isWatchResourcesResponse_Event {
@@ -940,6 +1472,13 @@ func (x *WatchResourcesResponse) GetBookmark() *WatchResourcesResponse_Bookmark 
 	return nil
 }
 
+func (x *WatchResourcesResponse) GetResumeToken() string {
+	if x != nil {
+		return x.ResumeToken
+	}
+	return ""
+}
+
 type isWatchResourcesResponse_Event interface {
 	isWatchResourcesResponse_Event()
 }
@@ -969,6 +1508,289 @@ func (*WatchResourcesResponse_EndOfSnapshot_) isWatchResourcesResponse_Event() {
 
 func (*WatchResourcesResponse_Bookmark_) isWatchResourcesResponse_Event() {}
 
+type BatchWriteResourcesRequest_Write struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Types that are valid to be assigned to Write:
+	//
+	//	*BatchWriteResourcesRequest_Write_Create
+	//	*BatchWriteResourcesRequest_Write_Update
+	//	*BatchWriteResourcesRequest_Write_Put
+	Write         isBatchWriteResourcesRequest_Write_Write `protobuf_oneof:"write"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BatchWriteResourcesRequest_Write) Reset() {
+	*x = BatchWriteResourcesRequest_Write{}
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BatchWriteResourcesRequest_Write) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BatchWriteResourcesRequest_Write) ProtoMessage() {}
+
+func (x *BatchWriteResourcesRequest_Write) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BatchWriteResourcesRequest_Write.ProtoReflect.Descriptor instead.
+func (*BatchWriteResourcesRequest_Write) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{11, 0}
+}
+
+func (x *BatchWriteResourcesRequest_Write) GetWrite() isBatchWriteResourcesRequest_Write_Write {
+	if x != nil {
+		return x.Write
+	}
+	return nil
+}
+
+func (x *BatchWriteResourcesRequest_Write) GetCreate() *Resource {
+	if x != nil {
+		if x, ok := x.Write.(*BatchWriteResourcesRequest_Write_Create); ok {
+			return x.Create
+		}
+	}
+	return nil
+}
+
+func (x *BatchWriteResourcesRequest_Write) GetUpdate() *UpdateResourceRequest {
+	if x != nil {
+		if x, ok := x.Write.(*BatchWriteResourcesRequest_Write_Update); ok {
+			return x.Update
+		}
+	}
+	return nil
+}
+
+func (x *BatchWriteResourcesRequest_Write) GetPut() *Resource {
+	if x != nil {
+		if x, ok := x.Write.(*BatchWriteResourcesRequest_Write_Put); ok {
+			return x.Put
+		}
+	}
+	return nil
+}
+
+type isBatchWriteResourcesRequest_Write_Write interface {
+	isBatchWriteResourcesRequest_Write_Write()
+}
+
+type BatchWriteResourcesRequest_Write_Create struct {
+	Create *Resource `protobuf:"bytes,1,opt,name=create,proto3,oneof"`
+}
+
+type BatchWriteResourcesRequest_Write_Update struct {
+	Update *UpdateResourceRequest `protobuf:"bytes,2,opt,name=update,proto3,oneof"`
+}
+
+type BatchWriteResourcesRequest_Write_Put struct {
+	Put *Resource `protobuf:"bytes,3,opt,name=put,proto3,oneof"`
+}
+
+func (*BatchWriteResourcesRequest_Write_Create) isBatchWriteResourcesRequest_Write_Write() {}
+
+func (*BatchWriteResourcesRequest_Write_Update) isBatchWriteResourcesRequest_Write_Write() {}
+
+func (*BatchWriteResourcesRequest_Write_Put) isBatchWriteResourcesRequest_Write_Write() {}
+
+// Resources of one kind in one deployment that follow the resources of another group in the same way.
+type PlanDeletionResponse_Group struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Index of the group that these follow; -1 for the resource itself.
+	Parent     int32  `protobuf:"varint,1,opt,name=parent,proto3" json:"parent,omitempty"`
+	Deployment string `protobuf:"bytes,2,opt,name=deployment,proto3" json:"deployment,omitempty"`
+	Kind       string `protobuf:"bytes,3,opt,name=kind,proto3" json:"kind,omitempty"`
+	// Field path; @parent for the parent, @owner for the owner.
+	Path      string       `protobuf:"bytes,4,opt,name=path,proto3" json:"path,omitempty"`
+	Behaviour v1.Behaviour `protobuf:"varint,5,opt,name=behaviour,proto3,enum=dbcontroller.schema.v1.Behaviour" json:"behaviour,omitempty"`
+	Count     int64        `protobuf:"varint,6,opt,name=count,proto3" json:"count,omitempty"`
+	// Full names of the first few.
+	Samples []string `protobuf:"bytes,7,rep,name=samples,proto3" json:"samples,omitempty"`
+	// They lose a value, and stay.
+	Unset         bool `protobuf:"varint,8,opt,name=unset,proto3" json:"unset,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanDeletionResponse_Group) Reset() {
+	*x = PlanDeletionResponse_Group{}
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanDeletionResponse_Group) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanDeletionResponse_Group) ProtoMessage() {}
+
+func (x *PlanDeletionResponse_Group) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanDeletionResponse_Group.ProtoReflect.Descriptor instead.
+func (*PlanDeletionResponse_Group) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{16, 0}
+}
+
+func (x *PlanDeletionResponse_Group) GetParent() int32 {
+	if x != nil {
+		return x.Parent
+	}
+	return 0
+}
+
+func (x *PlanDeletionResponse_Group) GetDeployment() string {
+	if x != nil {
+		return x.Deployment
+	}
+	return ""
+}
+
+func (x *PlanDeletionResponse_Group) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *PlanDeletionResponse_Group) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *PlanDeletionResponse_Group) GetBehaviour() v1.Behaviour {
+	if x != nil {
+		return x.Behaviour
+	}
+	return v1.Behaviour(0)
+}
+
+func (x *PlanDeletionResponse_Group) GetCount() int64 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+func (x *PlanDeletionResponse_Group) GetSamples() []string {
+	if x != nil {
+		return x.Samples
+	}
+	return nil
+}
+
+func (x *PlanDeletionResponse_Group) GetUnset() bool {
+	if x != nil {
+		return x.Unset
+	}
+	return false
+}
+
+type PlanDeletionResponse_Blocker struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Full name.
+	Holder string `protobuf:"bytes,1,opt,name=holder,proto3" json:"holder,omitempty"`
+	Path   string `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
+	// Full name of what it blocks.
+	Target string `protobuf:"bytes,3,opt,name=target,proto3" json:"target,omitempty"`
+	// It may only be about to refer.
+	Undecided bool `protobuf:"varint,4,opt,name=undecided,proto3" json:"undecided,omitempty"`
+	// Else it only lets a part of the deletion wait.
+	Refuses       bool `protobuf:"varint,5,opt,name=refuses,proto3" json:"refuses,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanDeletionResponse_Blocker) Reset() {
+	*x = PlanDeletionResponse_Blocker{}
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanDeletionResponse_Blocker) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanDeletionResponse_Blocker) ProtoMessage() {}
+
+func (x *PlanDeletionResponse_Blocker) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanDeletionResponse_Blocker.ProtoReflect.Descriptor instead.
+func (*PlanDeletionResponse_Blocker) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{16, 1}
+}
+
+func (x *PlanDeletionResponse_Blocker) GetHolder() string {
+	if x != nil {
+		return x.Holder
+	}
+	return ""
+}
+
+func (x *PlanDeletionResponse_Blocker) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *PlanDeletionResponse_Blocker) GetTarget() string {
+	if x != nil {
+		return x.Target
+	}
+	return ""
+}
+
+func (x *PlanDeletionResponse_Blocker) GetUndecided() bool {
+	if x != nil {
+		return x.Undecided
+	}
+	return false
+}
+
+func (x *PlanDeletionResponse_Blocker) GetRefuses() bool {
+	if x != nil {
+		return x.Refuses
+	}
+	return false
+}
+
 type WatchResourcesResponse_EndOfSnapshot struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	ResumeToken   string                 `protobuf:"bytes,1,opt,name=resume_token,json=resumeToken,proto3" json:"resume_token,omitempty"`
@@ -978,7 +1800,7 @@ type WatchResourcesResponse_EndOfSnapshot struct {
 
 func (x *WatchResourcesResponse_EndOfSnapshot) Reset() {
 	*x = WatchResourcesResponse_EndOfSnapshot{}
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[15]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -990,7 +1812,7 @@ func (x *WatchResourcesResponse_EndOfSnapshot) String() string {
 func (*WatchResourcesResponse_EndOfSnapshot) ProtoMessage() {}
 
 func (x *WatchResourcesResponse_EndOfSnapshot) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[15]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1003,7 +1825,7 @@ func (x *WatchResourcesResponse_EndOfSnapshot) ProtoReflect() protoreflect.Messa
 
 // Deprecated: Use WatchResourcesResponse_EndOfSnapshot.ProtoReflect.Descriptor instead.
 func (*WatchResourcesResponse_EndOfSnapshot) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{13, 0}
+	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{20, 0}
 }
 
 func (x *WatchResourcesResponse_EndOfSnapshot) GetResumeToken() string {
@@ -1023,7 +1845,7 @@ type WatchResourcesResponse_Bookmark struct {
 
 func (x *WatchResourcesResponse_Bookmark) Reset() {
 	*x = WatchResourcesResponse_Bookmark{}
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[16]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1035,7 +1857,7 @@ func (x *WatchResourcesResponse_Bookmark) String() string {
 func (*WatchResourcesResponse_Bookmark) ProtoMessage() {}
 
 func (x *WatchResourcesResponse_Bookmark) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[16]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1048,7 +1870,7 @@ func (x *WatchResourcesResponse_Bookmark) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResourcesResponse_Bookmark.ProtoReflect.Descriptor instead.
 func (*WatchResourcesResponse_Bookmark) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{13, 1}
+	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{20, 1}
 }
 
 func (x *WatchResourcesResponse_Bookmark) GetResumeToken() string {
@@ -1062,7 +1884,7 @@ var File_dbcontroller_resource_v1_resource_proto protoreflect.FileDescriptor
 
 const file_dbcontroller_resource_v1_resource_proto_rawDesc = "" +
 	"\n" +
-	"'dbcontroller/resource/v1/resource.proto\x12\x18dbcontroller.resource.v1\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xad\x05\n" +
+	"'dbcontroller/resource/v1/resource.proto\x12\x18dbcontroller.resource.v1\x1a'dbcontroller/schema/v1/descriptor.proto\x1a google/protobuf/field_mask.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x91\x06\n" +
 	"\bResource\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x10\n" +
@@ -1084,45 +1906,106 @@ const file_dbcontroller_resource_v1_resource_proto_rawDesc = "" +
 	"deployment\x12C\n" +
 	"\n" +
 	"conditions\x18\f \x03(\v2#.dbcontroller.resource.v1.ConditionR\n" +
-	"conditions\x1a9\n" +
+	"conditions\x12S\n" +
+	"\x10owner_references\x18\r \x03(\v2(.dbcontroller.resource.v1.OwnerReferenceR\x0fownerReferences\x12%\n" +
+	"\x0eblock_deletion\x18\x0e \x01(\bR\rblockDeletion\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"D\n" +
 	"\x05State\x12\x15\n" +
 	"\x11STATE_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fSTATE_ACTIVE\x10\x01\x12\x12\n" +
-	"\x0eSTATE_DELETING\x10\x02J\x04\b\r\x10\x0eR\x10owner_references\"9\n" +
+	"\x0eSTATE_DELETING\x10\x02\"9\n" +
 	"\tCondition\x12\x12\n" +
 	"\x04type\x18\x01 \x01(\tR\x04type\x12\x18\n" +
-	"\amessage\x18\x02 \x01(\tR\amessage\"(\n" +
+	"\amessage\x18\x02 \x01(\tR\amessage\"\xe6\x01\n" +
+	"\x0eOwnerReference\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
+	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x10\n" +
+	"\x03uid\x18\x03 \x01(\tR\x03uid\x12\x18\n" +
+	"\aversion\x18\x04 \x01(\tR\aversion\x12\x1e\n" +
+	"\n" +
+	"controller\x18\x05 \x01(\bR\n" +
+	"controller\x128\n" +
+	"\x18requires_owner_reference\x18\x06 \x01(\bR\x16requiresOwnerReference\x12&\n" +
+	"\x0funset_on_delete\x18\a \x01(\bR\runsetOnDelete\"a\n" +
 	"\x12GetResourceRequest\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\"f\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x127\n" +
+	"\tread_mask\x18\x02 \x01(\v2\x1a.google.protobuf.FieldMaskR\breadMask\"i\n" +
+	"\x18BatchGetResourcesRequest\x12\x14\n" +
+	"\x05names\x18\x01 \x03(\tR\x05names\x127\n" +
+	"\tread_mask\x18\x02 \x01(\v2\x1a.google.protobuf.FieldMaskR\breadMask\"]\n" +
+	"\x19BatchGetResourcesResponse\x12@\n" +
+	"\tresources\x18\x01 \x03(\v2\".dbcontroller.resource.v1.ResourceR\tresources\"\xea\x01\n" +
 	"\x14ListResourcesRequest\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x1b\n" +
 	"\tpage_size\x18\x02 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
-	"page_token\x18\x03 \x01(\tR\tpageToken\"\x81\x01\n" +
+	"page_token\x18\x03 \x01(\tR\tpageToken\x12\x16\n" +
+	"\x06filter\x18\x04 \x01(\tR\x06filter\x12\x19\n" +
+	"\border_by\x18\x05 \x01(\tR\aorderBy\x12\x16\n" +
+	"\x06region\x18\x06 \x01(\tR\x06region\x127\n" +
+	"\tread_mask\x18\a \x01(\v2\x1a.google.protobuf.FieldMaskR\breadMask\"\x81\x01\n" +
 	"\x15ListResourcesResponse\x12@\n" +
 	"\tresources\x18\x01 \x03(\v2\".dbcontroller.resource.v1.ResourceR\tresources\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"v\n" +
 	"\x15CreateResourceRequest\x12>\n" +
 	"\bresource\x18\x01 \x01(\v2\".dbcontroller.resource.v1.ResourceR\bresource\x12\x1d\n" +
 	"\n" +
-	"request_id\x18\x02 \x01(\tR\trequestId\"v\n" +
+	"request_id\x18\x02 \x01(\tR\trequestId\"\xb3\x01\n" +
 	"\x15UpdateResourceRequest\x12>\n" +
 	"\bresource\x18\x01 \x01(\v2\".dbcontroller.resource.v1.ResourceR\bresource\x12\x1d\n" +
 	"\n" +
-	"request_id\x18\x02 \x01(\tR\trequestId\"s\n" +
+	"request_id\x18\x02 \x01(\tR\trequestId\x12;\n" +
+	"\vupdate_mask\x18\x03 \x01(\v2\x1a.google.protobuf.FieldMaskR\n" +
+	"updateMask\"s\n" +
 	"\x12PutResourceRequest\x12>\n" +
 	"\bresource\x18\x01 \x01(\v2\".dbcontroller.resource.v1.ResourceR\bresource\x12\x1d\n" +
 	"\n" +
-	"request_id\x18\x02 \x01(\tR\trequestId\"{\n" +
-	"\x18BatchPutResourcesRequest\x12@\n" +
-	"\tresources\x18\x01 \x03(\v2\".dbcontroller.resource.v1.ResourceR\tresources\x12\x1d\n" +
+	"request_id\x18\x02 \x01(\tR\trequestId\"\xe3\x02\n" +
+	"\x1aBatchWriteResourcesRequest\x12R\n" +
+	"\x06writes\x18\x01 \x03(\v2:.dbcontroller.resource.v1.BatchWriteResourcesRequest.WriteR\x06writes\x12\x1d\n" +
 	"\n" +
-	"request_id\x18\x02 \x01(\tR\trequestId\"]\n" +
-	"\x19BatchPutResourcesResponse\x12@\n" +
-	"\tresources\x18\x01 \x03(\v2\".dbcontroller.resource.v1.ResourceR\tresources\"Y\n" +
+	"request_id\x18\x02 \x01(\tR\trequestId\x1a\xd1\x01\n" +
+	"\x05Write\x12<\n" +
+	"\x06create\x18\x01 \x01(\v2\".dbcontroller.resource.v1.ResourceH\x00R\x06create\x12I\n" +
+	"\x06update\x18\x02 \x01(\v2/.dbcontroller.resource.v1.UpdateResourceRequestH\x00R\x06update\x126\n" +
+	"\x03put\x18\x03 \x01(\v2\".dbcontroller.resource.v1.ResourceH\x00R\x03putB\a\n" +
+	"\x05write\"_\n" +
+	"\x1bBatchWriteResourcesResponse\x12@\n" +
+	"\tresources\x18\x01 \x03(\v2\".dbcontroller.resource.v1.ResourceR\tresources\"t\n" +
+	" MutateAndValidateResourceRequest\x12P\n" +
+	"\x05write\x18\x01 \x01(\v2:.dbcontroller.resource.v1.BatchWriteResourcesRequest.WriteR\x05write\"f\n" +
+	"\x17SetBlockDeletionRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x10\n" +
+	"\x03uid\x18\x02 \x01(\tR\x03uid\x12%\n" +
+	"\x0eblock_deletion\x18\x03 \x01(\bR\rblockDeletion\")\n" +
+	"\x13PlanDeletionRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\"\xb6\x05\n" +
+	"\x14PlanDeletionResponse\x12\x1a\n" +
+	"\baccepted\x18\x01 \x01(\bR\baccepted\x12L\n" +
+	"\x06groups\x18\x02 \x03(\v24.dbcontroller.resource.v1.PlanDeletionResponse.GroupR\x06groups\x12R\n" +
+	"\bblockers\x18\x03 \x03(\v26.dbcontroller.resource.v1.PlanDeletionResponse.BlockerR\bblockers\x12/\n" +
+	"\x13unasked_deployments\x18\x04 \x03(\tR\x12unaskedDeployments\x12\x1c\n" +
+	"\ttruncated\x18\x05 \x01(\bR\ttruncated\x12\x18\n" +
+	"\arefusal\x18\x06 \x01(\tR\arefusal\x1a\xee\x01\n" +
+	"\x05Group\x12\x16\n" +
+	"\x06parent\x18\x01 \x01(\x05R\x06parent\x12\x1e\n" +
+	"\n" +
+	"deployment\x18\x02 \x01(\tR\n" +
+	"deployment\x12\x12\n" +
+	"\x04kind\x18\x03 \x01(\tR\x04kind\x12\x12\n" +
+	"\x04path\x18\x04 \x01(\tR\x04path\x12?\n" +
+	"\tbehaviour\x18\x05 \x01(\x0e2!.dbcontroller.schema.v1.BehaviourR\tbehaviour\x12\x14\n" +
+	"\x05count\x18\x06 \x01(\x03R\x05count\x12\x18\n" +
+	"\asamples\x18\a \x03(\tR\asamples\x12\x14\n" +
+	"\x05unset\x18\b \x01(\bR\x05unset\x1a\x85\x01\n" +
+	"\aBlocker\x12\x16\n" +
+	"\x06holder\x18\x01 \x01(\tR\x06holder\x12\x12\n" +
+	"\x04path\x18\x02 \x01(\tR\x04path\x12\x16\n" +
+	"\x06target\x18\x03 \x01(\tR\x06target\x12\x1c\n" +
+	"\tundecided\x18\x04 \x01(\bR\tundecided\x12\x18\n" +
+	"\arefuses\x18\x05 \x01(\bR\arefuses\"Y\n" +
 	"\x15DeleteResourceRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x12\x1a\n" +
@@ -1130,27 +2013,35 @@ const file_dbcontroller_resource_v1_resource_proto_rawDesc = "" +
 	"\x16DeleteResourceResponse\x12\x18\n" +
 	"\aremoved\x18\x01 \x01(\bR\aremoved\x12>\n" +
 	"\bresource\x18\x02 \x01(\v2\".dbcontroller.resource.v1.ResourceR\bresource\x12/\n" +
-	"\x13unasked_deployments\x18\x03 \x03(\tR\x12unaskedDeployments\"N\n" +
+	"\x13unasked_deployments\x18\x03 \x03(\tR\x12unaskedDeployments\"~\n" +
 	"\x15WatchResourcesRequest\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12!\n" +
-	"\fresume_token\x18\x02 \x01(\tR\vresumeToken\"\xc3\x03\n" +
+	"\fresume_token\x18\x02 \x01(\tR\vresumeToken\x12\x16\n" +
+	"\x06filter\x18\x03 \x01(\tR\x06filter\x12\x16\n" +
+	"\x06region\x18\x04 \x01(\tR\x06region\"\xe6\x03\n" +
 	"\x16WatchResourcesResponse\x12<\n" +
 	"\x06upsert\x18\x01 \x01(\v2\".dbcontroller.resource.v1.ResourceH\x00R\x06upsert\x12<\n" +
 	"\x06delete\x18\x02 \x01(\v2\".dbcontroller.resource.v1.ResourceH\x00R\x06delete\x12h\n" +
 	"\x0fend_of_snapshot\x18\x03 \x01(\v2>.dbcontroller.resource.v1.WatchResourcesResponse.EndOfSnapshotH\x00R\rendOfSnapshot\x12W\n" +
-	"\bbookmark\x18\x04 \x01(\v29.dbcontroller.resource.v1.WatchResourcesResponse.BookmarkH\x00R\bbookmark\x1a2\n" +
+	"\bbookmark\x18\x04 \x01(\v29.dbcontroller.resource.v1.WatchResourcesResponse.BookmarkH\x00R\bbookmark\x12!\n" +
+	"\fresume_token\x18\x05 \x01(\tR\vresumeToken\x1a2\n" +
 	"\rEndOfSnapshot\x12!\n" +
 	"\fresume_token\x18\x01 \x01(\tR\vresumeToken\x1a-\n" +
 	"\bBookmark\x12!\n" +
 	"\fresume_token\x18\x01 \x01(\tR\vresumeTokenB\a\n" +
-	"\x05event2\xfd\x06\n" +
+	"\x05event2\xd9\n" +
+	"\n" +
 	"\x0fResourceService\x12_\n" +
-	"\vGetResource\x12,.dbcontroller.resource.v1.GetResourceRequest\x1a\".dbcontroller.resource.v1.Resource\x12p\n" +
+	"\vGetResource\x12,.dbcontroller.resource.v1.GetResourceRequest\x1a\".dbcontroller.resource.v1.Resource\x12|\n" +
+	"\x11BatchGetResources\x122.dbcontroller.resource.v1.BatchGetResourcesRequest\x1a3.dbcontroller.resource.v1.BatchGetResourcesResponse\x12p\n" +
 	"\rListResources\x12..dbcontroller.resource.v1.ListResourcesRequest\x1a/.dbcontroller.resource.v1.ListResourcesResponse\x12e\n" +
 	"\x0eCreateResource\x12/.dbcontroller.resource.v1.CreateResourceRequest\x1a\".dbcontroller.resource.v1.Resource\x12e\n" +
 	"\x0eUpdateResource\x12/.dbcontroller.resource.v1.UpdateResourceRequest\x1a\".dbcontroller.resource.v1.Resource\x12_\n" +
-	"\vPutResource\x12,.dbcontroller.resource.v1.PutResourceRequest\x1a\".dbcontroller.resource.v1.Resource\x12|\n" +
-	"\x11BatchPutResources\x122.dbcontroller.resource.v1.BatchPutResourcesRequest\x1a3.dbcontroller.resource.v1.BatchPutResourcesResponse\x12s\n" +
+	"\vPutResource\x12,.dbcontroller.resource.v1.PutResourceRequest\x1a\".dbcontroller.resource.v1.Resource\x12\x82\x01\n" +
+	"\x13BatchWriteResources\x124.dbcontroller.resource.v1.BatchWriteResourcesRequest\x1a5.dbcontroller.resource.v1.BatchWriteResourcesResponse\x12{\n" +
+	"\x19MutateAndValidateResource\x12:.dbcontroller.resource.v1.MutateAndValidateResourceRequest\x1a\".dbcontroller.resource.v1.Resource\x12i\n" +
+	"\x10SetBlockDeletion\x121.dbcontroller.resource.v1.SetBlockDeletionRequest\x1a\".dbcontroller.resource.v1.Resource\x12m\n" +
+	"\fPlanDeletion\x12-.dbcontroller.resource.v1.PlanDeletionRequest\x1a..dbcontroller.resource.v1.PlanDeletionResponse\x12s\n" +
 	"\x0eDeleteResource\x12/.dbcontroller.resource.v1.DeleteResourceRequest\x1a0.dbcontroller.resource.v1.DeleteResourceResponse\x12u\n" +
 	"\x0eWatchResources\x12/.dbcontroller.resource.v1.WatchResourcesRequest\x1a0.dbcontroller.resource.v1.WatchResourcesResponse0\x01B\\ZZgithub.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1;resourcev1b\x06proto3"
 
@@ -1167,68 +2058,101 @@ func file_dbcontroller_resource_v1_resource_proto_rawDescGZIP() []byte {
 }
 
 var file_dbcontroller_resource_v1_resource_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_dbcontroller_resource_v1_resource_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
+var file_dbcontroller_resource_v1_resource_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
 var file_dbcontroller_resource_v1_resource_proto_goTypes = []any{
 	(Resource_State)(0),                          // 0: dbcontroller.resource.v1.Resource.State
 	(*Resource)(nil),                             // 1: dbcontroller.resource.v1.Resource
 	(*Condition)(nil),                            // 2: dbcontroller.resource.v1.Condition
-	(*GetResourceRequest)(nil),                   // 3: dbcontroller.resource.v1.GetResourceRequest
-	(*ListResourcesRequest)(nil),                 // 4: dbcontroller.resource.v1.ListResourcesRequest
-	(*ListResourcesResponse)(nil),                // 5: dbcontroller.resource.v1.ListResourcesResponse
-	(*CreateResourceRequest)(nil),                // 6: dbcontroller.resource.v1.CreateResourceRequest
-	(*UpdateResourceRequest)(nil),                // 7: dbcontroller.resource.v1.UpdateResourceRequest
-	(*PutResourceRequest)(nil),                   // 8: dbcontroller.resource.v1.PutResourceRequest
-	(*BatchPutResourcesRequest)(nil),             // 9: dbcontroller.resource.v1.BatchPutResourcesRequest
-	(*BatchPutResourcesResponse)(nil),            // 10: dbcontroller.resource.v1.BatchPutResourcesResponse
-	(*DeleteResourceRequest)(nil),                // 11: dbcontroller.resource.v1.DeleteResourceRequest
-	(*DeleteResourceResponse)(nil),               // 12: dbcontroller.resource.v1.DeleteResourceResponse
-	(*WatchResourcesRequest)(nil),                // 13: dbcontroller.resource.v1.WatchResourcesRequest
-	(*WatchResourcesResponse)(nil),               // 14: dbcontroller.resource.v1.WatchResourcesResponse
-	nil,                                          // 15: dbcontroller.resource.v1.Resource.LabelsEntry
-	(*WatchResourcesResponse_EndOfSnapshot)(nil), // 16: dbcontroller.resource.v1.WatchResourcesResponse.EndOfSnapshot
-	(*WatchResourcesResponse_Bookmark)(nil),      // 17: dbcontroller.resource.v1.WatchResourcesResponse.Bookmark
-	(*structpb.Struct)(nil),                      // 18: google.protobuf.Struct
-	(*timestamppb.Timestamp)(nil),                // 19: google.protobuf.Timestamp
+	(*OwnerReference)(nil),                       // 3: dbcontroller.resource.v1.OwnerReference
+	(*GetResourceRequest)(nil),                   // 4: dbcontroller.resource.v1.GetResourceRequest
+	(*BatchGetResourcesRequest)(nil),             // 5: dbcontroller.resource.v1.BatchGetResourcesRequest
+	(*BatchGetResourcesResponse)(nil),            // 6: dbcontroller.resource.v1.BatchGetResourcesResponse
+	(*ListResourcesRequest)(nil),                 // 7: dbcontroller.resource.v1.ListResourcesRequest
+	(*ListResourcesResponse)(nil),                // 8: dbcontroller.resource.v1.ListResourcesResponse
+	(*CreateResourceRequest)(nil),                // 9: dbcontroller.resource.v1.CreateResourceRequest
+	(*UpdateResourceRequest)(nil),                // 10: dbcontroller.resource.v1.UpdateResourceRequest
+	(*PutResourceRequest)(nil),                   // 11: dbcontroller.resource.v1.PutResourceRequest
+	(*BatchWriteResourcesRequest)(nil),           // 12: dbcontroller.resource.v1.BatchWriteResourcesRequest
+	(*BatchWriteResourcesResponse)(nil),          // 13: dbcontroller.resource.v1.BatchWriteResourcesResponse
+	(*MutateAndValidateResourceRequest)(nil),     // 14: dbcontroller.resource.v1.MutateAndValidateResourceRequest
+	(*SetBlockDeletionRequest)(nil),              // 15: dbcontroller.resource.v1.SetBlockDeletionRequest
+	(*PlanDeletionRequest)(nil),                  // 16: dbcontroller.resource.v1.PlanDeletionRequest
+	(*PlanDeletionResponse)(nil),                 // 17: dbcontroller.resource.v1.PlanDeletionResponse
+	(*DeleteResourceRequest)(nil),                // 18: dbcontroller.resource.v1.DeleteResourceRequest
+	(*DeleteResourceResponse)(nil),               // 19: dbcontroller.resource.v1.DeleteResourceResponse
+	(*WatchResourcesRequest)(nil),                // 20: dbcontroller.resource.v1.WatchResourcesRequest
+	(*WatchResourcesResponse)(nil),               // 21: dbcontroller.resource.v1.WatchResourcesResponse
+	nil,                                          // 22: dbcontroller.resource.v1.Resource.LabelsEntry
+	(*BatchWriteResourcesRequest_Write)(nil),     // 23: dbcontroller.resource.v1.BatchWriteResourcesRequest.Write
+	(*PlanDeletionResponse_Group)(nil),           // 24: dbcontroller.resource.v1.PlanDeletionResponse.Group
+	(*PlanDeletionResponse_Blocker)(nil),         // 25: dbcontroller.resource.v1.PlanDeletionResponse.Blocker
+	(*WatchResourcesResponse_EndOfSnapshot)(nil), // 26: dbcontroller.resource.v1.WatchResourcesResponse.EndOfSnapshot
+	(*WatchResourcesResponse_Bookmark)(nil),      // 27: dbcontroller.resource.v1.WatchResourcesResponse.Bookmark
+	(*structpb.Struct)(nil),                      // 28: google.protobuf.Struct
+	(*timestamppb.Timestamp)(nil),                // 29: google.protobuf.Timestamp
+	(*fieldmaskpb.FieldMask)(nil),                // 30: google.protobuf.FieldMask
+	(v1.Behaviour)(0),                            // 31: dbcontroller.schema.v1.Behaviour
 }
 var file_dbcontroller_resource_v1_resource_proto_depIdxs = []int32{
 	0,  // 0: dbcontroller.resource.v1.Resource.state:type_name -> dbcontroller.resource.v1.Resource.State
-	15, // 1: dbcontroller.resource.v1.Resource.labels:type_name -> dbcontroller.resource.v1.Resource.LabelsEntry
-	18, // 2: dbcontroller.resource.v1.Resource.body:type_name -> google.protobuf.Struct
-	19, // 3: dbcontroller.resource.v1.Resource.create_time:type_name -> google.protobuf.Timestamp
-	19, // 4: dbcontroller.resource.v1.Resource.update_time:type_name -> google.protobuf.Timestamp
+	22, // 1: dbcontroller.resource.v1.Resource.labels:type_name -> dbcontroller.resource.v1.Resource.LabelsEntry
+	28, // 2: dbcontroller.resource.v1.Resource.body:type_name -> google.protobuf.Struct
+	29, // 3: dbcontroller.resource.v1.Resource.create_time:type_name -> google.protobuf.Timestamp
+	29, // 4: dbcontroller.resource.v1.Resource.update_time:type_name -> google.protobuf.Timestamp
 	2,  // 5: dbcontroller.resource.v1.Resource.conditions:type_name -> dbcontroller.resource.v1.Condition
-	1,  // 6: dbcontroller.resource.v1.ListResourcesResponse.resources:type_name -> dbcontroller.resource.v1.Resource
-	1,  // 7: dbcontroller.resource.v1.CreateResourceRequest.resource:type_name -> dbcontroller.resource.v1.Resource
-	1,  // 8: dbcontroller.resource.v1.UpdateResourceRequest.resource:type_name -> dbcontroller.resource.v1.Resource
-	1,  // 9: dbcontroller.resource.v1.PutResourceRequest.resource:type_name -> dbcontroller.resource.v1.Resource
-	1,  // 10: dbcontroller.resource.v1.BatchPutResourcesRequest.resources:type_name -> dbcontroller.resource.v1.Resource
-	1,  // 11: dbcontroller.resource.v1.BatchPutResourcesResponse.resources:type_name -> dbcontroller.resource.v1.Resource
-	1,  // 12: dbcontroller.resource.v1.DeleteResourceResponse.resource:type_name -> dbcontroller.resource.v1.Resource
-	1,  // 13: dbcontroller.resource.v1.WatchResourcesResponse.upsert:type_name -> dbcontroller.resource.v1.Resource
-	1,  // 14: dbcontroller.resource.v1.WatchResourcesResponse.delete:type_name -> dbcontroller.resource.v1.Resource
-	16, // 15: dbcontroller.resource.v1.WatchResourcesResponse.end_of_snapshot:type_name -> dbcontroller.resource.v1.WatchResourcesResponse.EndOfSnapshot
-	17, // 16: dbcontroller.resource.v1.WatchResourcesResponse.bookmark:type_name -> dbcontroller.resource.v1.WatchResourcesResponse.Bookmark
-	3,  // 17: dbcontroller.resource.v1.ResourceService.GetResource:input_type -> dbcontroller.resource.v1.GetResourceRequest
-	4,  // 18: dbcontroller.resource.v1.ResourceService.ListResources:input_type -> dbcontroller.resource.v1.ListResourcesRequest
-	6,  // 19: dbcontroller.resource.v1.ResourceService.CreateResource:input_type -> dbcontroller.resource.v1.CreateResourceRequest
-	7,  // 20: dbcontroller.resource.v1.ResourceService.UpdateResource:input_type -> dbcontroller.resource.v1.UpdateResourceRequest
-	8,  // 21: dbcontroller.resource.v1.ResourceService.PutResource:input_type -> dbcontroller.resource.v1.PutResourceRequest
-	9,  // 22: dbcontroller.resource.v1.ResourceService.BatchPutResources:input_type -> dbcontroller.resource.v1.BatchPutResourcesRequest
-	11, // 23: dbcontroller.resource.v1.ResourceService.DeleteResource:input_type -> dbcontroller.resource.v1.DeleteResourceRequest
-	13, // 24: dbcontroller.resource.v1.ResourceService.WatchResources:input_type -> dbcontroller.resource.v1.WatchResourcesRequest
-	1,  // 25: dbcontroller.resource.v1.ResourceService.GetResource:output_type -> dbcontroller.resource.v1.Resource
-	5,  // 26: dbcontroller.resource.v1.ResourceService.ListResources:output_type -> dbcontroller.resource.v1.ListResourcesResponse
-	1,  // 27: dbcontroller.resource.v1.ResourceService.CreateResource:output_type -> dbcontroller.resource.v1.Resource
-	1,  // 28: dbcontroller.resource.v1.ResourceService.UpdateResource:output_type -> dbcontroller.resource.v1.Resource
-	1,  // 29: dbcontroller.resource.v1.ResourceService.PutResource:output_type -> dbcontroller.resource.v1.Resource
-	10, // 30: dbcontroller.resource.v1.ResourceService.BatchPutResources:output_type -> dbcontroller.resource.v1.BatchPutResourcesResponse
-	12, // 31: dbcontroller.resource.v1.ResourceService.DeleteResource:output_type -> dbcontroller.resource.v1.DeleteResourceResponse
-	14, // 32: dbcontroller.resource.v1.ResourceService.WatchResources:output_type -> dbcontroller.resource.v1.WatchResourcesResponse
-	25, // [25:33] is the sub-list for method output_type
-	17, // [17:25] is the sub-list for method input_type
-	17, // [17:17] is the sub-list for extension type_name
-	17, // [17:17] is the sub-list for extension extendee
-	0,  // [0:17] is the sub-list for field type_name
+	3,  // 6: dbcontroller.resource.v1.Resource.owner_references:type_name -> dbcontroller.resource.v1.OwnerReference
+	30, // 7: dbcontroller.resource.v1.GetResourceRequest.read_mask:type_name -> google.protobuf.FieldMask
+	30, // 8: dbcontroller.resource.v1.BatchGetResourcesRequest.read_mask:type_name -> google.protobuf.FieldMask
+	1,  // 9: dbcontroller.resource.v1.BatchGetResourcesResponse.resources:type_name -> dbcontroller.resource.v1.Resource
+	30, // 10: dbcontroller.resource.v1.ListResourcesRequest.read_mask:type_name -> google.protobuf.FieldMask
+	1,  // 11: dbcontroller.resource.v1.ListResourcesResponse.resources:type_name -> dbcontroller.resource.v1.Resource
+	1,  // 12: dbcontroller.resource.v1.CreateResourceRequest.resource:type_name -> dbcontroller.resource.v1.Resource
+	1,  // 13: dbcontroller.resource.v1.UpdateResourceRequest.resource:type_name -> dbcontroller.resource.v1.Resource
+	30, // 14: dbcontroller.resource.v1.UpdateResourceRequest.update_mask:type_name -> google.protobuf.FieldMask
+	1,  // 15: dbcontroller.resource.v1.PutResourceRequest.resource:type_name -> dbcontroller.resource.v1.Resource
+	23, // 16: dbcontroller.resource.v1.BatchWriteResourcesRequest.writes:type_name -> dbcontroller.resource.v1.BatchWriteResourcesRequest.Write
+	1,  // 17: dbcontroller.resource.v1.BatchWriteResourcesResponse.resources:type_name -> dbcontroller.resource.v1.Resource
+	23, // 18: dbcontroller.resource.v1.MutateAndValidateResourceRequest.write:type_name -> dbcontroller.resource.v1.BatchWriteResourcesRequest.Write
+	24, // 19: dbcontroller.resource.v1.PlanDeletionResponse.groups:type_name -> dbcontroller.resource.v1.PlanDeletionResponse.Group
+	25, // 20: dbcontroller.resource.v1.PlanDeletionResponse.blockers:type_name -> dbcontroller.resource.v1.PlanDeletionResponse.Blocker
+	1,  // 21: dbcontroller.resource.v1.DeleteResourceResponse.resource:type_name -> dbcontroller.resource.v1.Resource
+	1,  // 22: dbcontroller.resource.v1.WatchResourcesResponse.upsert:type_name -> dbcontroller.resource.v1.Resource
+	1,  // 23: dbcontroller.resource.v1.WatchResourcesResponse.delete:type_name -> dbcontroller.resource.v1.Resource
+	26, // 24: dbcontroller.resource.v1.WatchResourcesResponse.end_of_snapshot:type_name -> dbcontroller.resource.v1.WatchResourcesResponse.EndOfSnapshot
+	27, // 25: dbcontroller.resource.v1.WatchResourcesResponse.bookmark:type_name -> dbcontroller.resource.v1.WatchResourcesResponse.Bookmark
+	1,  // 26: dbcontroller.resource.v1.BatchWriteResourcesRequest.Write.create:type_name -> dbcontroller.resource.v1.Resource
+	10, // 27: dbcontroller.resource.v1.BatchWriteResourcesRequest.Write.update:type_name -> dbcontroller.resource.v1.UpdateResourceRequest
+	1,  // 28: dbcontroller.resource.v1.BatchWriteResourcesRequest.Write.put:type_name -> dbcontroller.resource.v1.Resource
+	31, // 29: dbcontroller.resource.v1.PlanDeletionResponse.Group.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
+	4,  // 30: dbcontroller.resource.v1.ResourceService.GetResource:input_type -> dbcontroller.resource.v1.GetResourceRequest
+	5,  // 31: dbcontroller.resource.v1.ResourceService.BatchGetResources:input_type -> dbcontroller.resource.v1.BatchGetResourcesRequest
+	7,  // 32: dbcontroller.resource.v1.ResourceService.ListResources:input_type -> dbcontroller.resource.v1.ListResourcesRequest
+	9,  // 33: dbcontroller.resource.v1.ResourceService.CreateResource:input_type -> dbcontroller.resource.v1.CreateResourceRequest
+	10, // 34: dbcontroller.resource.v1.ResourceService.UpdateResource:input_type -> dbcontroller.resource.v1.UpdateResourceRequest
+	11, // 35: dbcontroller.resource.v1.ResourceService.PutResource:input_type -> dbcontroller.resource.v1.PutResourceRequest
+	12, // 36: dbcontroller.resource.v1.ResourceService.BatchWriteResources:input_type -> dbcontroller.resource.v1.BatchWriteResourcesRequest
+	14, // 37: dbcontroller.resource.v1.ResourceService.MutateAndValidateResource:input_type -> dbcontroller.resource.v1.MutateAndValidateResourceRequest
+	15, // 38: dbcontroller.resource.v1.ResourceService.SetBlockDeletion:input_type -> dbcontroller.resource.v1.SetBlockDeletionRequest
+	16, // 39: dbcontroller.resource.v1.ResourceService.PlanDeletion:input_type -> dbcontroller.resource.v1.PlanDeletionRequest
+	18, // 40: dbcontroller.resource.v1.ResourceService.DeleteResource:input_type -> dbcontroller.resource.v1.DeleteResourceRequest
+	20, // 41: dbcontroller.resource.v1.ResourceService.WatchResources:input_type -> dbcontroller.resource.v1.WatchResourcesRequest
+	1,  // 42: dbcontroller.resource.v1.ResourceService.GetResource:output_type -> dbcontroller.resource.v1.Resource
+	6,  // 43: dbcontroller.resource.v1.ResourceService.BatchGetResources:output_type -> dbcontroller.resource.v1.BatchGetResourcesResponse
+	8,  // 44: dbcontroller.resource.v1.ResourceService.ListResources:output_type -> dbcontroller.resource.v1.ListResourcesResponse
+	1,  // 45: dbcontroller.resource.v1.ResourceService.CreateResource:output_type -> dbcontroller.resource.v1.Resource
+	1,  // 46: dbcontroller.resource.v1.ResourceService.UpdateResource:output_type -> dbcontroller.resource.v1.Resource
+	1,  // 47: dbcontroller.resource.v1.ResourceService.PutResource:output_type -> dbcontroller.resource.v1.Resource
+	13, // 48: dbcontroller.resource.v1.ResourceService.BatchWriteResources:output_type -> dbcontroller.resource.v1.BatchWriteResourcesResponse
+	1,  // 49: dbcontroller.resource.v1.ResourceService.MutateAndValidateResource:output_type -> dbcontroller.resource.v1.Resource
+	1,  // 50: dbcontroller.resource.v1.ResourceService.SetBlockDeletion:output_type -> dbcontroller.resource.v1.Resource
+	17, // 51: dbcontroller.resource.v1.ResourceService.PlanDeletion:output_type -> dbcontroller.resource.v1.PlanDeletionResponse
+	19, // 52: dbcontroller.resource.v1.ResourceService.DeleteResource:output_type -> dbcontroller.resource.v1.DeleteResourceResponse
+	21, // 53: dbcontroller.resource.v1.ResourceService.WatchResources:output_type -> dbcontroller.resource.v1.WatchResourcesResponse
+	42, // [42:54] is the sub-list for method output_type
+	30, // [30:42] is the sub-list for method input_type
+	30, // [30:30] is the sub-list for extension type_name
+	30, // [30:30] is the sub-list for extension extendee
+	0,  // [0:30] is the sub-list for field type_name
 }
 
 func init() { file_dbcontroller_resource_v1_resource_proto_init() }
@@ -1236,11 +2160,16 @@ func file_dbcontroller_resource_v1_resource_proto_init() {
 	if File_dbcontroller_resource_v1_resource_proto != nil {
 		return
 	}
-	file_dbcontroller_resource_v1_resource_proto_msgTypes[13].OneofWrappers = []any{
+	file_dbcontroller_resource_v1_resource_proto_msgTypes[20].OneofWrappers = []any{
 		(*WatchResourcesResponse_Upsert)(nil),
 		(*WatchResourcesResponse_Delete)(nil),
 		(*WatchResourcesResponse_EndOfSnapshot_)(nil),
 		(*WatchResourcesResponse_Bookmark_)(nil),
+	}
+	file_dbcontroller_resource_v1_resource_proto_msgTypes[22].OneofWrappers = []any{
+		(*BatchWriteResourcesRequest_Write_Create)(nil),
+		(*BatchWriteResourcesRequest_Write_Update)(nil),
+		(*BatchWriteResourcesRequest_Write_Put)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -1248,7 +2177,7 @@ func file_dbcontroller_resource_v1_resource_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_dbcontroller_resource_v1_resource_proto_rawDesc), len(file_dbcontroller_resource_v1_resource_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   17,
+			NumMessages:   27,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -19,32 +19,46 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	ResourceService_GetResource_FullMethodName       = "/dbcontroller.resource.v1.ResourceService/GetResource"
-	ResourceService_ListResources_FullMethodName     = "/dbcontroller.resource.v1.ResourceService/ListResources"
-	ResourceService_CreateResource_FullMethodName    = "/dbcontroller.resource.v1.ResourceService/CreateResource"
-	ResourceService_UpdateResource_FullMethodName    = "/dbcontroller.resource.v1.ResourceService/UpdateResource"
-	ResourceService_PutResource_FullMethodName       = "/dbcontroller.resource.v1.ResourceService/PutResource"
-	ResourceService_BatchPutResources_FullMethodName = "/dbcontroller.resource.v1.ResourceService/BatchPutResources"
-	ResourceService_DeleteResource_FullMethodName    = "/dbcontroller.resource.v1.ResourceService/DeleteResource"
-	ResourceService_WatchResources_FullMethodName    = "/dbcontroller.resource.v1.ResourceService/WatchResources"
+	ResourceService_GetResource_FullMethodName               = "/dbcontroller.resource.v1.ResourceService/GetResource"
+	ResourceService_BatchGetResources_FullMethodName         = "/dbcontroller.resource.v1.ResourceService/BatchGetResources"
+	ResourceService_ListResources_FullMethodName             = "/dbcontroller.resource.v1.ResourceService/ListResources"
+	ResourceService_CreateResource_FullMethodName            = "/dbcontroller.resource.v1.ResourceService/CreateResource"
+	ResourceService_UpdateResource_FullMethodName            = "/dbcontroller.resource.v1.ResourceService/UpdateResource"
+	ResourceService_PutResource_FullMethodName               = "/dbcontroller.resource.v1.ResourceService/PutResource"
+	ResourceService_BatchWriteResources_FullMethodName       = "/dbcontroller.resource.v1.ResourceService/BatchWriteResources"
+	ResourceService_MutateAndValidateResource_FullMethodName = "/dbcontroller.resource.v1.ResourceService/MutateAndValidateResource"
+	ResourceService_SetBlockDeletion_FullMethodName          = "/dbcontroller.resource.v1.ResourceService/SetBlockDeletion"
+	ResourceService_PlanDeletion_FullMethodName              = "/dbcontroller.resource.v1.ResourceService/PlanDeletion"
+	ResourceService_DeleteResource_FullMethodName            = "/dbcontroller.resource.v1.ResourceService/DeleteResource"
+	ResourceService_WatchResources_FullMethodName            = "/dbcontroller.resource.v1.ResourceService/WatchResources"
 )
 
 // ResourceServiceClient is the client API for ResourceService service.
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// ResourceService is for the users of one deployment's resources.
+// ResourceService is for the users of one deployment's resources. Any deployment of a service answers: one that is asked
+// for a resource of another region forwards the request there, with the identity of its caller.
 type ResourceServiceClient interface {
 	GetResource(ctx context.Context, in *GetResourceRequest, opts ...grpc.CallOption) (*Resource, error)
+	// BatchGetResources answers in the order of the names; NOT_FOUND when one is missing.
+	BatchGetResources(ctx context.Context, in *BatchGetResourcesRequest, opts ...grpc.CallOption) (*BatchGetResourcesResponse, error)
 	ListResources(ctx context.Context, in *ListResourcesRequest, opts ...grpc.CallOption) (*ListResourcesResponse, error)
 	// CreateResource fails with ALREADY_EXISTS when the name is taken.
 	CreateResource(ctx context.Context, in *CreateResourceRequest, opts ...grpc.CallOption) (*Resource, error)
-	// UpdateResource replaces body and labels; fails with NOT_FOUND when there is no such resource.
+	// UpdateResource replaces what the mask names; fails with NOT_FOUND when there is no such resource.
 	UpdateResource(ctx context.Context, in *UpdateResourceRequest, opts ...grpc.CallOption) (*Resource, error)
 	// PutResource creates or updates.
 	PutResource(ctx context.Context, in *PutResourceRequest, opts ...grpc.CallOption) (*Resource, error)
-	// BatchPutResources puts all or nothing; the resources may refer to one another in any order.
-	BatchPutResources(ctx context.Context, in *BatchPutResourcesRequest, opts ...grpc.CallOption) (*BatchPutResourcesResponse, error)
+	// BatchWriteResources writes all or nothing, in one transaction; the resources may refer to one another in any order.
+	BatchWriteResources(ctx context.Context, in *BatchWriteResourcesRequest, opts ...grpc.CallOption) (*BatchWriteResourcesResponse, error)
+	// MutateAndValidateResource answers what a write would store, or why it would be refused, and stores nothing. Other
+	// deployments are asked as well; no promise is made.
+	MutateAndValidateResource(ctx context.Context, in *MutateAndValidateResourceRequest, opts ...grpc.CallOption) (*Resource, error)
+	// SetBlockDeletion lets no delete take a resource, or lets them again. For operators and for the service's own code.
+	SetBlockDeletion(ctx context.Context, in *SetBlockDeletionRequest, opts ...grpc.CallOption) (*Resource, error)
+	// PlanDeletion tells what a delete would do, in all deployments, and changes nothing.
+	PlanDeletion(ctx context.Context, in *PlanDeletionRequest, opts ...grpc.CallOption) (*PlanDeletionResponse, error)
 	// DeleteResource answers when the resource is gone, or DELETING because others have to act first.
 	DeleteResource(ctx context.Context, in *DeleteResourceRequest, opts ...grpc.CallOption) (*DeleteResourceResponse, error)
 	// WatchResources sends the state at one cut, one EndOfSnapshot, then every change in order.
@@ -63,6 +77,16 @@ func (c *resourceServiceClient) GetResource(ctx context.Context, in *GetResource
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(Resource)
 	err := c.cc.Invoke(ctx, ResourceService_GetResource_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *resourceServiceClient) BatchGetResources(ctx context.Context, in *BatchGetResourcesRequest, opts ...grpc.CallOption) (*BatchGetResourcesResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(BatchGetResourcesResponse)
+	err := c.cc.Invoke(ctx, ResourceService_BatchGetResources_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -109,10 +133,40 @@ func (c *resourceServiceClient) PutResource(ctx context.Context, in *PutResource
 	return out, nil
 }
 
-func (c *resourceServiceClient) BatchPutResources(ctx context.Context, in *BatchPutResourcesRequest, opts ...grpc.CallOption) (*BatchPutResourcesResponse, error) {
+func (c *resourceServiceClient) BatchWriteResources(ctx context.Context, in *BatchWriteResourcesRequest, opts ...grpc.CallOption) (*BatchWriteResourcesResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(BatchPutResourcesResponse)
-	err := c.cc.Invoke(ctx, ResourceService_BatchPutResources_FullMethodName, in, out, cOpts...)
+	out := new(BatchWriteResourcesResponse)
+	err := c.cc.Invoke(ctx, ResourceService_BatchWriteResources_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *resourceServiceClient) MutateAndValidateResource(ctx context.Context, in *MutateAndValidateResourceRequest, opts ...grpc.CallOption) (*Resource, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(Resource)
+	err := c.cc.Invoke(ctx, ResourceService_MutateAndValidateResource_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *resourceServiceClient) SetBlockDeletion(ctx context.Context, in *SetBlockDeletionRequest, opts ...grpc.CallOption) (*Resource, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(Resource)
+	err := c.cc.Invoke(ctx, ResourceService_SetBlockDeletion_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *resourceServiceClient) PlanDeletion(ctx context.Context, in *PlanDeletionRequest, opts ...grpc.CallOption) (*PlanDeletionResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(PlanDeletionResponse)
+	err := c.cc.Invoke(ctx, ResourceService_PlanDeletion_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -152,18 +206,28 @@ type ResourceService_WatchResourcesClient = grpc.ServerStreamingClient[WatchReso
 // All implementations must embed UnimplementedResourceServiceServer
 // for forward compatibility.
 //
-// ResourceService is for the users of one deployment's resources.
+// ResourceService is for the users of one deployment's resources. Any deployment of a service answers: one that is asked
+// for a resource of another region forwards the request there, with the identity of its caller.
 type ResourceServiceServer interface {
 	GetResource(context.Context, *GetResourceRequest) (*Resource, error)
+	// BatchGetResources answers in the order of the names; NOT_FOUND when one is missing.
+	BatchGetResources(context.Context, *BatchGetResourcesRequest) (*BatchGetResourcesResponse, error)
 	ListResources(context.Context, *ListResourcesRequest) (*ListResourcesResponse, error)
 	// CreateResource fails with ALREADY_EXISTS when the name is taken.
 	CreateResource(context.Context, *CreateResourceRequest) (*Resource, error)
-	// UpdateResource replaces body and labels; fails with NOT_FOUND when there is no such resource.
+	// UpdateResource replaces what the mask names; fails with NOT_FOUND when there is no such resource.
 	UpdateResource(context.Context, *UpdateResourceRequest) (*Resource, error)
 	// PutResource creates or updates.
 	PutResource(context.Context, *PutResourceRequest) (*Resource, error)
-	// BatchPutResources puts all or nothing; the resources may refer to one another in any order.
-	BatchPutResources(context.Context, *BatchPutResourcesRequest) (*BatchPutResourcesResponse, error)
+	// BatchWriteResources writes all or nothing, in one transaction; the resources may refer to one another in any order.
+	BatchWriteResources(context.Context, *BatchWriteResourcesRequest) (*BatchWriteResourcesResponse, error)
+	// MutateAndValidateResource answers what a write would store, or why it would be refused, and stores nothing. Other
+	// deployments are asked as well; no promise is made.
+	MutateAndValidateResource(context.Context, *MutateAndValidateResourceRequest) (*Resource, error)
+	// SetBlockDeletion lets no delete take a resource, or lets them again. For operators and for the service's own code.
+	SetBlockDeletion(context.Context, *SetBlockDeletionRequest) (*Resource, error)
+	// PlanDeletion tells what a delete would do, in all deployments, and changes nothing.
+	PlanDeletion(context.Context, *PlanDeletionRequest) (*PlanDeletionResponse, error)
 	// DeleteResource answers when the resource is gone, or DELETING because others have to act first.
 	DeleteResource(context.Context, *DeleteResourceRequest) (*DeleteResourceResponse, error)
 	// WatchResources sends the state at one cut, one EndOfSnapshot, then every change in order.
@@ -181,6 +245,9 @@ type UnimplementedResourceServiceServer struct{}
 func (UnimplementedResourceServiceServer) GetResource(context.Context, *GetResourceRequest) (*Resource, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetResource not implemented")
 }
+func (UnimplementedResourceServiceServer) BatchGetResources(context.Context, *BatchGetResourcesRequest) (*BatchGetResourcesResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method BatchGetResources not implemented")
+}
 func (UnimplementedResourceServiceServer) ListResources(context.Context, *ListResourcesRequest) (*ListResourcesResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListResources not implemented")
 }
@@ -193,8 +260,17 @@ func (UnimplementedResourceServiceServer) UpdateResource(context.Context, *Updat
 func (UnimplementedResourceServiceServer) PutResource(context.Context, *PutResourceRequest) (*Resource, error) {
 	return nil, status.Error(codes.Unimplemented, "method PutResource not implemented")
 }
-func (UnimplementedResourceServiceServer) BatchPutResources(context.Context, *BatchPutResourcesRequest) (*BatchPutResourcesResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method BatchPutResources not implemented")
+func (UnimplementedResourceServiceServer) BatchWriteResources(context.Context, *BatchWriteResourcesRequest) (*BatchWriteResourcesResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method BatchWriteResources not implemented")
+}
+func (UnimplementedResourceServiceServer) MutateAndValidateResource(context.Context, *MutateAndValidateResourceRequest) (*Resource, error) {
+	return nil, status.Error(codes.Unimplemented, "method MutateAndValidateResource not implemented")
+}
+func (UnimplementedResourceServiceServer) SetBlockDeletion(context.Context, *SetBlockDeletionRequest) (*Resource, error) {
+	return nil, status.Error(codes.Unimplemented, "method SetBlockDeletion not implemented")
+}
+func (UnimplementedResourceServiceServer) PlanDeletion(context.Context, *PlanDeletionRequest) (*PlanDeletionResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method PlanDeletion not implemented")
 }
 func (UnimplementedResourceServiceServer) DeleteResource(context.Context, *DeleteResourceRequest) (*DeleteResourceResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method DeleteResource not implemented")
@@ -237,6 +313,24 @@ func _ResourceService_GetResource_Handler(srv interface{}, ctx context.Context, 
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(ResourceServiceServer).GetResource(ctx, req.(*GetResourceRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _ResourceService_BatchGetResources_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(BatchGetResourcesRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ResourceServiceServer).BatchGetResources(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ResourceService_BatchGetResources_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ResourceServiceServer).BatchGetResources(ctx, req.(*BatchGetResourcesRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -313,20 +407,74 @@ func _ResourceService_PutResource_Handler(srv interface{}, ctx context.Context, 
 	return interceptor(ctx, in, info, handler)
 }
 
-func _ResourceService_BatchPutResources_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(BatchPutResourcesRequest)
+func _ResourceService_BatchWriteResources_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(BatchWriteResourcesRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
 	if interceptor == nil {
-		return srv.(ResourceServiceServer).BatchPutResources(ctx, in)
+		return srv.(ResourceServiceServer).BatchWriteResources(ctx, in)
 	}
 	info := &grpc.UnaryServerInfo{
 		Server:     srv,
-		FullMethod: ResourceService_BatchPutResources_FullMethodName,
+		FullMethod: ResourceService_BatchWriteResources_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(ResourceServiceServer).BatchPutResources(ctx, req.(*BatchPutResourcesRequest))
+		return srv.(ResourceServiceServer).BatchWriteResources(ctx, req.(*BatchWriteResourcesRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _ResourceService_MutateAndValidateResource_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(MutateAndValidateResourceRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ResourceServiceServer).MutateAndValidateResource(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ResourceService_MutateAndValidateResource_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ResourceServiceServer).MutateAndValidateResource(ctx, req.(*MutateAndValidateResourceRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _ResourceService_SetBlockDeletion_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(SetBlockDeletionRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ResourceServiceServer).SetBlockDeletion(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ResourceService_SetBlockDeletion_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ResourceServiceServer).SetBlockDeletion(ctx, req.(*SetBlockDeletionRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _ResourceService_PlanDeletion_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(PlanDeletionRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ResourceServiceServer).PlanDeletion(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ResourceService_PlanDeletion_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ResourceServiceServer).PlanDeletion(ctx, req.(*PlanDeletionRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -372,6 +520,10 @@ var ResourceService_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _ResourceService_GetResource_Handler,
 		},
 		{
+			MethodName: "BatchGetResources",
+			Handler:    _ResourceService_BatchGetResources_Handler,
+		},
+		{
 			MethodName: "ListResources",
 			Handler:    _ResourceService_ListResources_Handler,
 		},
@@ -388,8 +540,20 @@ var ResourceService_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _ResourceService_PutResource_Handler,
 		},
 		{
-			MethodName: "BatchPutResources",
-			Handler:    _ResourceService_BatchPutResources_Handler,
+			MethodName: "BatchWriteResources",
+			Handler:    _ResourceService_BatchWriteResources_Handler,
+		},
+		{
+			MethodName: "MutateAndValidateResource",
+			Handler:    _ResourceService_MutateAndValidateResource_Handler,
+		},
+		{
+			MethodName: "SetBlockDeletion",
+			Handler:    _ResourceService_SetBlockDeletion_Handler,
+		},
+		{
+			MethodName: "PlanDeletion",
+			Handler:    _ResourceService_PlanDeletion_Handler,
 		},
 		{
 			MethodName: "DeleteResource",

@@ -219,9 +219,15 @@ type KindDescriptor struct {
 	// Upper camel case, such as ServiceAccount.
 	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
 	// Name patterns, such as projects/{project}/devices/{device}.
-	Patterns      []string               `protobuf:"bytes,2,rep,name=patterns,proto3" json:"patterns,omitempty"`
-	Parents       []*ParentDescriptor    `protobuf:"bytes,3,rep,name=parents,proto3" json:"parents,omitempty"`
-	References    []*ReferenceDescriptor `protobuf:"bytes,4,rep,name=references,proto3" json:"references,omitempty"`
+	Patterns   []string               `protobuf:"bytes,2,rep,name=patterns,proto3" json:"patterns,omitempty"`
+	Parents    []*ParentDescriptor    `protobuf:"bytes,3,rep,name=parents,proto3" json:"parents,omitempty"`
+	References []*ReferenceDescriptor `protobuf:"bytes,4,rep,name=references,proto3" json:"references,omitempty"`
+	// Readers see a resource that is deleted as gone from the moment that nothing can keep it any more.
+	HideWhileDeleting bool `protobuf:"varint,5,opt,name=hide_while_deleting,json=hideWhileDeleting,proto3" json:"hide_while_deleting,omitempty"`
+	// Nothing refers to resources of this kind, none of them owns anything, and their fields are not looked at.
+	ConstraintsDisabled bool `protobuf:"varint,6,opt,name=constraints_disabled,json=constraintsDisabled,proto3" json:"constraints_disabled,omitempty"`
+	// What an earlier version called the same kind.
+	PreviousName  string `protobuf:"bytes,7,opt,name=previous_name,json=previousName,proto3" json:"previous_name,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -282,6 +288,27 @@ func (x *KindDescriptor) GetReferences() []*ReferenceDescriptor {
 		return x.References
 	}
 	return nil
+}
+
+func (x *KindDescriptor) GetHideWhileDeleting() bool {
+	if x != nil {
+		return x.HideWhileDeleting
+	}
+	return false
+}
+
+func (x *KindDescriptor) GetConstraintsDisabled() bool {
+	if x != nil {
+		return x.ConstraintsDisabled
+	}
+	return false
+}
+
+func (x *KindDescriptor) GetPreviousName() string {
+	if x != nil {
+		return x.PreviousName
+	}
+	return ""
 }
 
 // The resource that a name lies below; one more reference, with its own behaviour.
@@ -412,14 +439,17 @@ const file_dbcontroller_schema_v1_descriptor_proto_rawDesc = "" +
 	"\x05kinds\x18\x04 \x03(\v2&.dbcontroller.schema.v1.KindDescriptorR\x05kinds\"D\n" +
 	"\x0eServiceVersion\x12\x18\n" +
 	"\aservice\x18\x01 \x01(\tR\aservice\x12\x18\n" +
-	"\aversion\x18\x02 \x01(\tR\aversion\"\x88\x02\n" +
+	"\aversion\x18\x02 \x01(\tR\aversion\"\xd9\x02\n" +
 	"\x0eKindDescriptor\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x1a\n" +
 	"\bpatterns\x18\x02 \x03(\tR\bpatterns\x12B\n" +
 	"\aparents\x18\x03 \x03(\v2(.dbcontroller.schema.v1.ParentDescriptorR\aparents\x12K\n" +
 	"\n" +
 	"references\x18\x04 \x03(\v2+.dbcontroller.schema.v1.ReferenceDescriptorR\n" +
-	"referencesJ\x04\b\x05\x10\x06J\x04\b\x06\x10\aR\x13hide_while_deletingR\x14constraints_disabled\"g\n" +
+	"references\x12.\n" +
+	"\x13hide_while_deleting\x18\x05 \x01(\bR\x11hideWhileDeleting\x121\n" +
+	"\x14constraints_disabled\x18\x06 \x01(\bR\x13constraintsDisabled\x12#\n" +
+	"\rprevious_name\x18\a \x01(\tR\fpreviousName\"g\n" +
 	"\x10ParentDescriptor\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12?\n" +
 	"\tbehaviour\x18\x02 \x01(\x0e2!.dbcontroller.schema.v1.BehaviourR\tbehaviour\"\x84\x01\n" +

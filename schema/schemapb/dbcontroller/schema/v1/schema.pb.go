@@ -77,13 +77,77 @@ func (ResolveBlockadesResponse_Verdict) EnumDescriptor() ([]byte, []int) {
 	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{8, 0}
 }
 
+type CheckOwnersResponse_Verdict int32
+
+const (
+	// Nobody can say now.
+	CheckOwnersResponse_VERDICT_UNSPECIFIED CheckOwnersResponse_Verdict = 0
+	CheckOwnersResponse_VERDICT_EXISTS      CheckOwnersResponse_Verdict = 1
+	// There is no such resource, or it is being deleted.
+	CheckOwnersResponse_VERDICT_ABSENT CheckOwnersResponse_Verdict = 2
+	// It exists, and does not refer to the ownee as it has to.
+	CheckOwnersResponse_VERDICT_NOT_REFERRING CheckOwnersResponse_Verdict = 3
+	// Its kind has no constraints, and owns nothing.
+	CheckOwnersResponse_VERDICT_CANNOT_OWN CheckOwnersResponse_Verdict = 4
+)
+
+// Enum value maps for CheckOwnersResponse_Verdict.
+var (
+	CheckOwnersResponse_Verdict_name = map[int32]string{
+		0: "VERDICT_UNSPECIFIED",
+		1: "VERDICT_EXISTS",
+		2: "VERDICT_ABSENT",
+		3: "VERDICT_NOT_REFERRING",
+		4: "VERDICT_CANNOT_OWN",
+	}
+	CheckOwnersResponse_Verdict_value = map[string]int32{
+		"VERDICT_UNSPECIFIED":   0,
+		"VERDICT_EXISTS":        1,
+		"VERDICT_ABSENT":        2,
+		"VERDICT_NOT_REFERRING": 3,
+		"VERDICT_CANNOT_OWN":    4,
+	}
+)
+
+func (x CheckOwnersResponse_Verdict) Enum() *CheckOwnersResponse_Verdict {
+	p := new(CheckOwnersResponse_Verdict)
+	*p = x
+	return p
+}
+
+func (x CheckOwnersResponse_Verdict) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (CheckOwnersResponse_Verdict) Descriptor() protoreflect.EnumDescriptor {
+	return file_dbcontroller_schema_v1_schema_proto_enumTypes[1].Descriptor()
+}
+
+func (CheckOwnersResponse_Verdict) Type() protoreflect.EnumType {
+	return &file_dbcontroller_schema_v1_schema_proto_enumTypes[1]
+}
+
+func (x CheckOwnersResponse_Verdict) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use CheckOwnersResponse_Verdict.Descriptor instead.
+func (CheckOwnersResponse_Verdict) EnumDescriptor() ([]byte, []int) {
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{22, 0}
+}
+
 type WorkItem_Action int32
 
 const (
-	WorkItem_ACTION_UNSPECIFIED WorkItem_Action = 0
-	WorkItem_ACTION_CONFIRM     WorkItem_Action = 1
-	WorkItem_ACTION_RELEASE     WorkItem_Action = 2
-	WorkItem_ACTION_FINALISE    WorkItem_Action = 3
+	WorkItem_ACTION_UNSPECIFIED    WorkItem_Action = 0
+	WorkItem_ACTION_CONFIRM        WorkItem_Action = 1
+	WorkItem_ACTION_RELEASE        WorkItem_Action = 2
+	WorkItem_ACTION_FINALISE       WorkItem_Action = 3
+	WorkItem_ACTION_CHECK_OWNERS   WorkItem_Action = 4
+	WorkItem_ACTION_DROP_OWNERS    WorkItem_Action = 5
+	WorkItem_ACTION_LET_GO         WorkItem_Action = 6
+	WorkItem_ACTION_UPGRADE_OWNERS WorkItem_Action = 7
+	WorkItem_ACTION_DERIVE         WorkItem_Action = 8
 )
 
 // Enum value maps for WorkItem_Action.
@@ -93,12 +157,22 @@ var (
 		1: "ACTION_CONFIRM",
 		2: "ACTION_RELEASE",
 		3: "ACTION_FINALISE",
+		4: "ACTION_CHECK_OWNERS",
+		5: "ACTION_DROP_OWNERS",
+		6: "ACTION_LET_GO",
+		7: "ACTION_UPGRADE_OWNERS",
+		8: "ACTION_DERIVE",
 	}
 	WorkItem_Action_value = map[string]int32{
-		"ACTION_UNSPECIFIED": 0,
-		"ACTION_CONFIRM":     1,
-		"ACTION_RELEASE":     2,
-		"ACTION_FINALISE":    3,
+		"ACTION_UNSPECIFIED":    0,
+		"ACTION_CONFIRM":        1,
+		"ACTION_RELEASE":        2,
+		"ACTION_FINALISE":       3,
+		"ACTION_CHECK_OWNERS":   4,
+		"ACTION_DROP_OWNERS":    5,
+		"ACTION_LET_GO":         6,
+		"ACTION_UPGRADE_OWNERS": 7,
+		"ACTION_DERIVE":         8,
 	}
 )
 
@@ -113,11 +187,11 @@ func (x WorkItem_Action) String() string {
 }
 
 func (WorkItem_Action) Descriptor() protoreflect.EnumDescriptor {
-	return file_dbcontroller_schema_v1_schema_proto_enumTypes[1].Descriptor()
+	return file_dbcontroller_schema_v1_schema_proto_enumTypes[2].Descriptor()
 }
 
 func (WorkItem_Action) Type() protoreflect.EnumType {
-	return &file_dbcontroller_schema_v1_schema_proto_enumTypes[1]
+	return &file_dbcontroller_schema_v1_schema_proto_enumTypes[2]
 }
 
 func (x WorkItem_Action) Number() protoreflect.EnumNumber {
@@ -126,7 +200,7 @@ func (x WorkItem_Action) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use WorkItem_Action.Descriptor instead.
 func (WorkItem_Action) EnumDescriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{21, 0}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{35, 0}
 }
 
 // One resource of the deployment that is asked, or that asks.
@@ -263,9 +337,11 @@ func (x *BlockadeKey) GetTargetUid() []byte {
 }
 
 type EstablishReferencesRequest struct {
-	state         protoimpl.MessageState                  `protogen:"open.v1"`
-	Attempt       []byte                                  `protobuf:"bytes,1,opt,name=attempt,proto3" json:"attempt,omitempty"`
-	References    []*EstablishReferencesRequest_Reference `protobuf:"bytes,2,rep,name=references,proto3" json:"references,omitempty"`
+	state      protoimpl.MessageState                  `protogen:"open.v1"`
+	Attempt    []byte                                  `protobuf:"bytes,1,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	References []*EstablishReferencesRequest_Reference `protobuf:"bytes,2,rep,name=references,proto3" json:"references,omitempty"`
+	// Only asks whether it could be; nothing is stored, and the answer promises nothing.
+	ValidateOnly  bool `protobuf:"varint,3,opt,name=validate_only,json=validateOnly,proto3" json:"validate_only,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -312,6 +388,13 @@ func (x *EstablishReferencesRequest) GetReferences() []*EstablishReferencesReque
 		return x.References
 	}
 	return nil
+}
+
+func (x *EstablishReferencesRequest) GetValidateOnly() bool {
+	if x != nil {
+		return x.ValidateOnly
+	}
+	return false
 }
 
 type EstablishReferencesResponse struct {
@@ -1018,7 +1101,9 @@ type PlanDeletionRequest struct {
 	// Of any deployments, this one included.
 	Targets []*PlanDeletionRequest_Target `protobuf:"bytes,1,rep,name=targets,proto3" json:"targets,omitempty"`
 	// At most so many members are answered; 0 means 1,000.
-	Limit         int32 `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`
+	Limit int32 `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`
+	// For people: what would be unset as well.
+	Detailed      bool `protobuf:"varint,3,opt,name=detailed,proto3" json:"detailed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1067,6 +1152,13 @@ func (x *PlanDeletionRequest) GetLimit() int32 {
 	return 0
 }
 
+func (x *PlanDeletionRequest) GetDetailed() bool {
+	if x != nil {
+		return x.Detailed
+	}
+	return false
+}
+
 type PlanDeletionResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Resources here that cascade with the targets.
@@ -1074,7 +1166,9 @@ type PlanDeletionResponse struct {
 	// Whoever refers to a member and blocks it, unless the same deletion removes it too.
 	Blockers []*PlanDeletionResponse_Blocker `protobuf:"bytes,2,rep,name=blockers,proto3" json:"blockers,omitempty"`
 	// There is more than the limit.
-	Truncated     bool `protobuf:"varint,3,opt,name=truncated,proto3" json:"truncated,omitempty"`
+	Truncated bool `protobuf:"varint,3,opt,name=truncated,proto3" json:"truncated,omitempty"`
+	// Holders here that would lose a value.
+	Unsets        []*PlanDeletionResponse_Unset `protobuf:"bytes,4,rep,name=unsets,proto3" json:"unsets,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1130,6 +1224,806 @@ func (x *PlanDeletionResponse) GetTruncated() bool {
 	return false
 }
 
+func (x *PlanDeletionResponse) GetUnsets() []*PlanDeletionResponse_Unset {
+	if x != nil {
+		return x.Unsets
+	}
+	return nil
+}
+
+type TraceCascadesRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Uids          [][]byte               `protobuf:"bytes,1,rep,name=uids,proto3" json:"uids,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TraceCascadesRequest) Reset() {
+	*x = TraceCascadesRequest{}
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TraceCascadesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TraceCascadesRequest) ProtoMessage() {}
+
+func (x *TraceCascadesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TraceCascadesRequest.ProtoReflect.Descriptor instead.
+func (*TraceCascadesRequest) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *TraceCascadesRequest) GetUids() [][]byte {
+	if x != nil {
+		return x.Uids
+	}
+	return nil
+}
+
+type TraceCascadesResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Of those that would go with something.
+	Traces        []*TraceCascadesResponse_Trace `protobuf:"bytes,1,rep,name=traces,proto3" json:"traces,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TraceCascadesResponse) Reset() {
+	*x = TraceCascadesResponse{}
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TraceCascadesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TraceCascadesResponse) ProtoMessage() {}
+
+func (x *TraceCascadesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TraceCascadesResponse.ProtoReflect.Descriptor instead.
+func (*TraceCascadesResponse) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *TraceCascadesResponse) GetTraces() []*TraceCascadesResponse_Trace {
+	if x != nil {
+		return x.Traces
+	}
+	return nil
+}
+
+type CheckOwnersRequest struct {
+	state         protoimpl.MessageState         `protogen:"open.v1"`
+	Questions     []*CheckOwnersRequest_Question `protobuf:"bytes,1,rep,name=questions,proto3" json:"questions,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CheckOwnersRequest) Reset() {
+	*x = CheckOwnersRequest{}
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CheckOwnersRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CheckOwnersRequest) ProtoMessage() {}
+
+func (x *CheckOwnersRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CheckOwnersRequest.ProtoReflect.Descriptor instead.
+func (*CheckOwnersRequest) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *CheckOwnersRequest) GetQuestions() []*CheckOwnersRequest_Question {
+	if x != nil {
+		return x.Questions
+	}
+	return nil
+}
+
+type CheckOwnersResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// In the order of the request.
+	Answers []*CheckOwnersResponse_Answer `protobuf:"bytes,1,rep,name=answers,proto3" json:"answers,omitempty"`
+	// That the deployment runs, and how often it was switched.
+	Version       string `protobuf:"bytes,2,opt,name=version,proto3" json:"version,omitempty"`
+	Generation    int64  `protobuf:"varint,3,opt,name=generation,proto3" json:"generation,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CheckOwnersResponse) Reset() {
+	*x = CheckOwnersResponse{}
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CheckOwnersResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CheckOwnersResponse) ProtoMessage() {}
+
+func (x *CheckOwnersResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CheckOwnersResponse.ProtoReflect.Descriptor instead.
+func (*CheckOwnersResponse) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *CheckOwnersResponse) GetAnswers() []*CheckOwnersResponse_Answer {
+	if x != nil {
+		return x.Answers
+	}
+	return nil
+}
+
+func (x *CheckOwnersResponse) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+func (x *CheckOwnersResponse) GetGeneration() int64 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
+type DropOwnersRequest struct {
+	state         protoimpl.MessageState     `protogen:"open.v1"`
+	DeletedUids   [][]byte                   `protobuf:"bytes,1,rep,name=deleted_uids,json=deletedUids,proto3" json:"deleted_uids,omitempty"`
+	LetGo         []*DropOwnersRequest_LetGo `protobuf:"bytes,2,rep,name=let_go,json=letGo,proto3" json:"let_go,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DropOwnersRequest) Reset() {
+	*x = DropOwnersRequest{}
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DropOwnersRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DropOwnersRequest) ProtoMessage() {}
+
+func (x *DropOwnersRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DropOwnersRequest.ProtoReflect.Descriptor instead.
+func (*DropOwnersRequest) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *DropOwnersRequest) GetDeletedUids() [][]byte {
+	if x != nil {
+		return x.DeletedUids
+	}
+	return nil
+}
+
+func (x *DropOwnersRequest) GetLetGo() []*DropOwnersRequest_LetGo {
+	if x != nil {
+		return x.LetGo
+	}
+	return nil
+}
+
+type DropOwnersResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Not all is done yet: call again.
+	More bool `protobuf:"varint,1,opt,name=more,proto3" json:"more,omitempty"`
+	// Owners of which an ownee could not be handled; what was asked for the others is done.
+	FailedUids    [][]byte `protobuf:"bytes,2,rep,name=failed_uids,json=failedUids,proto3" json:"failed_uids,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DropOwnersResponse) Reset() {
+	*x = DropOwnersResponse{}
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DropOwnersResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DropOwnersResponse) ProtoMessage() {}
+
+func (x *DropOwnersResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DropOwnersResponse.ProtoReflect.Descriptor instead.
+func (*DropOwnersResponse) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *DropOwnersResponse) GetMore() bool {
+	if x != nil {
+		return x.More
+	}
+	return false
+}
+
+func (x *DropOwnersResponse) GetFailedUids() [][]byte {
+	if x != nil {
+		return x.FailedUids
+	}
+	return nil
+}
+
+type UpgradeOwnerReferencesRequest struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Version string                 `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
+	// Of two, the greater one counts.
+	Generation int64 `protobuf:"varint,2,opt,name=generation,proto3" json:"generation,omitempty"`
+	// Kinds that the version calls otherwise than earlier ones did.
+	Renamed       []*UpgradeOwnerReferencesRequest_Renamed `protobuf:"bytes,3,rep,name=renamed,proto3" json:"renamed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UpgradeOwnerReferencesRequest) Reset() {
+	*x = UpgradeOwnerReferencesRequest{}
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UpgradeOwnerReferencesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UpgradeOwnerReferencesRequest) ProtoMessage() {}
+
+func (x *UpgradeOwnerReferencesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UpgradeOwnerReferencesRequest.ProtoReflect.Descriptor instead.
+func (*UpgradeOwnerReferencesRequest) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *UpgradeOwnerReferencesRequest) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+func (x *UpgradeOwnerReferencesRequest) GetGeneration() int64 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
+func (x *UpgradeOwnerReferencesRequest) GetRenamed() []*UpgradeOwnerReferencesRequest_Renamed {
+	if x != nil {
+		return x.Renamed
+	}
+	return nil
+}
+
+type UpgradeOwnerReferencesResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How many are left: call again until there is none.
+	Remaining     int64 `protobuf:"varint,1,opt,name=remaining,proto3" json:"remaining,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UpgradeOwnerReferencesResponse) Reset() {
+	*x = UpgradeOwnerReferencesResponse{}
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UpgradeOwnerReferencesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UpgradeOwnerReferencesResponse) ProtoMessage() {}
+
+func (x *UpgradeOwnerReferencesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UpgradeOwnerReferencesResponse.ProtoReflect.Descriptor instead.
+func (*UpgradeOwnerReferencesResponse) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *UpgradeOwnerReferencesResponse) GetRemaining() int64 {
+	if x != nil {
+		return x.Remaining
+	}
+	return 0
+}
+
+type ListResourceShadowsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// At most 1,000; 0 means 100.
+	PageSize  int32  `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	PageToken string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	// Only of this kind.
+	Kind          string `protobuf:"bytes,3,opt,name=kind,proto3" json:"kind,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListResourceShadowsRequest) Reset() {
+	*x = ListResourceShadowsRequest{}
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListResourceShadowsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListResourceShadowsRequest) ProtoMessage() {}
+
+func (x *ListResourceShadowsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListResourceShadowsRequest.ProtoReflect.Descriptor instead.
+func (*ListResourceShadowsRequest) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *ListResourceShadowsRequest) GetPageSize() int32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *ListResourceShadowsRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+func (x *ListResourceShadowsRequest) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+type ListResourceShadowsResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Shadows       []*ResourceShadow      `protobuf:"bytes,1,rep,name=shadows,proto3" json:"shadows,omitempty"`
+	NextPageToken string                 `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListResourceShadowsResponse) Reset() {
+	*x = ListResourceShadowsResponse{}
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListResourceShadowsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListResourceShadowsResponse) ProtoMessage() {}
+
+func (x *ListResourceShadowsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListResourceShadowsResponse.ProtoReflect.Descriptor instead.
+func (*ListResourceShadowsResponse) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *ListResourceShadowsResponse) GetShadows() []*ResourceShadow {
+	if x != nil {
+		return x.Shadows
+	}
+	return nil
+}
+
+func (x *ListResourceShadowsResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
+// What the constraint store knows of a resource.
+type ResourceShadow struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Resource *ResourceRef           `protobuf:"bytes,1,opt,name=resource,proto3" json:"resource,omitempty"`
+	// ACTIVE or DELETING.
+	State      string                      `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
+	Revision   int64                       `protobuf:"varint,3,opt,name=revision,proto3" json:"revision,omitempty"`
+	References []*ResourceShadow_Reference `protobuf:"bytes,4,rep,name=references,proto3" json:"references,omitempty"`
+	// Deployments with acting references to it, and with resources that it owns.
+	HolderDeployments []string `protobuf:"bytes,5,rep,name=holder_deployments,json=holderDeployments,proto3" json:"holder_deployments,omitempty"`
+	OwneeDeployments  []string `protobuf:"bytes,6,rep,name=ownee_deployments,json=owneeDeployments,proto3" json:"ownee_deployments,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
+}
+
+func (x *ResourceShadow) Reset() {
+	*x = ResourceShadow{}
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResourceShadow) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResourceShadow) ProtoMessage() {}
+
+func (x *ResourceShadow) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResourceShadow.ProtoReflect.Descriptor instead.
+func (*ResourceShadow) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *ResourceShadow) GetResource() *ResourceRef {
+	if x != nil {
+		return x.Resource
+	}
+	return nil
+}
+
+func (x *ResourceShadow) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *ResourceShadow) GetRevision() int64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+func (x *ResourceShadow) GetReferences() []*ResourceShadow_Reference {
+	if x != nil {
+		return x.References
+	}
+	return nil
+}
+
+func (x *ResourceShadow) GetHolderDeployments() []string {
+	if x != nil {
+		return x.HolderDeployments
+	}
+	return nil
+}
+
+func (x *ResourceShadow) GetOwneeDeployments() []string {
+	if x != nil {
+		return x.OwneeDeployments
+	}
+	return nil
+}
+
+type ListBlockadesRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// At most 1,000; 0 means 100.
+	PageSize      int32  `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	PageToken     string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListBlockadesRequest) Reset() {
+	*x = ListBlockadesRequest{}
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListBlockadesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListBlockadesRequest) ProtoMessage() {}
+
+func (x *ListBlockadesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListBlockadesRequest.ProtoReflect.Descriptor instead.
+func (*ListBlockadesRequest) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *ListBlockadesRequest) GetPageSize() int32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *ListBlockadesRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+type ListBlockadesResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Blockades     []*Blockade            `protobuf:"bytes,1,rep,name=blockades,proto3" json:"blockades,omitempty"`
+	NextPageToken string                 `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListBlockadesResponse) Reset() {
+	*x = ListBlockadesResponse{}
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListBlockadesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListBlockadesResponse) ProtoMessage() {}
+
+func (x *ListBlockadesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListBlockadesResponse.ProtoReflect.Descriptor instead.
+func (*ListBlockadesResponse) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *ListBlockadesResponse) GetBlockades() []*Blockade {
+	if x != nil {
+		return x.Blockades
+	}
+	return nil
+}
+
+func (x *ListBlockadesResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
+// A holder elsewhere refers, or is about to refer, to a resource here.
+type Blockade struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Target *ResourceRef           `protobuf:"bytes,1,opt,name=target,proto3" json:"target,omitempty"`
+	Key    *BlockadeKey           `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
+	// Full name.
+	Holder    string    `protobuf:"bytes,3,opt,name=holder,proto3" json:"holder,omitempty"`
+	Behaviour Behaviour `protobuf:"varint,4,opt,name=behaviour,proto3,enum=dbcontroller.schema.v1.Behaviour" json:"behaviour,omitempty"`
+	// Absent once it is confirmed.
+	ExpireTime    *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=expire_time,json=expireTime,proto3" json:"expire_time,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Blockade) Reset() {
+	*x = Blockade{}
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Blockade) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Blockade) ProtoMessage() {}
+
+func (x *Blockade) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Blockade.ProtoReflect.Descriptor instead.
+func (*Blockade) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *Blockade) GetTarget() *ResourceRef {
+	if x != nil {
+		return x.Target
+	}
+	return nil
+}
+
+func (x *Blockade) GetKey() *BlockadeKey {
+	if x != nil {
+		return x.Key
+	}
+	return nil
+}
+
+func (x *Blockade) GetHolder() string {
+	if x != nil {
+		return x.Holder
+	}
+	return ""
+}
+
+func (x *Blockade) GetBehaviour() Behaviour {
+	if x != nil {
+		return x.Behaviour
+	}
+	return Behaviour_BEHAVIOUR_UNSPECIFIED
+}
+
+func (x *Blockade) GetExpireTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ExpireTime
+	}
+	return nil
+}
+
 type WatchResourceShadowsRequest struct {
 	state       protoimpl.MessageState `protogen:"open.v1"`
 	ResumeToken string                 `protobuf:"bytes,1,opt,name=resume_token,json=resumeToken,proto3" json:"resume_token,omitempty"`
@@ -1141,7 +2035,7 @@ type WatchResourceShadowsRequest struct {
 
 func (x *WatchResourceShadowsRequest) Reset() {
 	*x = WatchResourceShadowsRequest{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[19]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1153,7 +2047,7 @@ func (x *WatchResourceShadowsRequest) String() string {
 func (*WatchResourceShadowsRequest) ProtoMessage() {}
 
 func (x *WatchResourceShadowsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[19]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1166,7 +2060,7 @@ func (x *WatchResourceShadowsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResourceShadowsRequest.ProtoReflect.Descriptor instead.
 func (*WatchResourceShadowsRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{19}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *WatchResourceShadowsRequest) GetResumeToken() string {
@@ -1198,7 +2092,7 @@ type WatchResourceShadowsResponse struct {
 
 func (x *WatchResourceShadowsResponse) Reset() {
 	*x = WatchResourceShadowsResponse{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[20]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1210,7 +2104,7 @@ func (x *WatchResourceShadowsResponse) String() string {
 func (*WatchResourceShadowsResponse) ProtoMessage() {}
 
 func (x *WatchResourceShadowsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[20]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1223,7 +2117,7 @@ func (x *WatchResourceShadowsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResourceShadowsResponse.ProtoReflect.Descriptor instead.
 func (*WatchResourceShadowsResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{20}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *WatchResourceShadowsResponse) GetEvent() isWatchResourceShadowsResponse_Event {
@@ -1311,7 +2205,7 @@ type WorkItem struct {
 
 func (x *WorkItem) Reset() {
 	*x = WorkItem{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[21]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1323,7 +2217,7 @@ func (x *WorkItem) String() string {
 func (*WorkItem) ProtoMessage() {}
 
 func (x *WorkItem) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[21]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1336,7 +2230,7 @@ func (x *WorkItem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkItem.ProtoReflect.Descriptor instead.
 func (*WorkItem) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{21}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *WorkItem) GetId() int64 {
@@ -1379,7 +2273,7 @@ type EstablishReferencesRequest_Reference struct {
 
 func (x *EstablishReferencesRequest_Reference) Reset() {
 	*x = EstablishReferencesRequest_Reference{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[22]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1391,7 +2285,7 @@ func (x *EstablishReferencesRequest_Reference) String() string {
 func (*EstablishReferencesRequest_Reference) ProtoMessage() {}
 
 func (x *EstablishReferencesRequest_Reference) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[22]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1446,7 +2340,7 @@ type EstablishReferencesResponse_Target struct {
 
 func (x *EstablishReferencesResponse_Target) Reset() {
 	*x = EstablishReferencesResponse_Target{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[23]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1458,7 +2352,7 @@ func (x *EstablishReferencesResponse_Target) String() string {
 func (*EstablishReferencesResponse_Target) ProtoMessage() {}
 
 func (x *EstablishReferencesResponse_Target) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[23]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1502,7 +2396,7 @@ type ReferencesRefused_Refusal struct {
 
 func (x *ReferencesRefused_Refusal) Reset() {
 	*x = ReferencesRefused_Refusal{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[24]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1514,7 +2408,7 @@ func (x *ReferencesRefused_Refusal) String() string {
 func (*ReferencesRefused_Refusal) ProtoMessage() {}
 
 func (x *ReferencesRefused_Refusal) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[24]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1569,7 +2463,7 @@ type ResolveBlockadesRequest_Question struct {
 
 func (x *ResolveBlockadesRequest_Question) Reset() {
 	*x = ResolveBlockadesRequest_Question{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[25]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1581,7 +2475,7 @@ func (x *ResolveBlockadesRequest_Question) String() string {
 func (*ResolveBlockadesRequest_Question) ProtoMessage() {}
 
 func (x *ResolveBlockadesRequest_Question) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[25]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1612,15 +2506,17 @@ func (x *ResolveBlockadesRequest_Question) GetExpired() bool {
 }
 
 type WatchImportedServiceDeletionsResponse_Deletions struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Resources     []*ResourceRef         `protobuf:"bytes,1,rep,name=resources,proto3" json:"resources,omitempty"`
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Resources []*ResourceRef         `protobuf:"bytes,1,rep,name=resources,proto3" json:"resources,omitempty"`
+	// One for each resource. A resource comes again, with a greater number, when more of its holders have to act.
+	Notices       []int64 `protobuf:"varint,2,rep,packed,name=notices,proto3" json:"notices,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *WatchImportedServiceDeletionsResponse_Deletions) Reset() {
 	*x = WatchImportedServiceDeletionsResponse_Deletions{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[26]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1632,7 +2528,7 @@ func (x *WatchImportedServiceDeletionsResponse_Deletions) String() string {
 func (*WatchImportedServiceDeletionsResponse_Deletions) ProtoMessage() {}
 
 func (x *WatchImportedServiceDeletionsResponse_Deletions) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[26]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1655,6 +2551,13 @@ func (x *WatchImportedServiceDeletionsResponse_Deletions) GetResources() []*Reso
 	return nil
 }
 
+func (x *WatchImportedServiceDeletionsResponse_Deletions) GetNotices() []int64 {
+	if x != nil {
+		return x.Notices
+	}
+	return nil
+}
+
 type PlanDeletionRequest_Target struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// service/region
@@ -1666,7 +2569,7 @@ type PlanDeletionRequest_Target struct {
 
 func (x *PlanDeletionRequest_Target) Reset() {
 	*x = PlanDeletionRequest_Target{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[27]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1678,7 +2581,7 @@ func (x *PlanDeletionRequest_Target) String() string {
 func (*PlanDeletionRequest_Target) ProtoMessage() {}
 
 func (x *PlanDeletionRequest_Target) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[27]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1712,14 +2615,19 @@ type PlanDeletionResponse_Member struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Resource *ResourceRef           `protobuf:"bytes,1,opt,name=resource,proto3" json:"resource,omitempty"`
 	// Deployments that hold acting references to it, to be asked next.
-	Deployments   []string `protobuf:"bytes,2,rep,name=deployments,proto3" json:"deployments,omitempty"`
+	Deployments []string `protobuf:"bytes,2,rep,name=deployments,proto3" json:"deployments,omitempty"`
+	// Deployments with resources that it owns, to be asked next.
+	OwneeDeployments []string                  `protobuf:"bytes,3,rep,name=ownee_deployments,json=owneeDeployments,proto3" json:"ownee_deployments,omitempty"`
+	Via              *PlanDeletionResponse_Via `protobuf:"bytes,4,opt,name=via,proto3" json:"via,omitempty"`
+	// Not to be deleted until an operator lets it.
+	BlockDeletion bool `protobuf:"varint,5,opt,name=block_deletion,json=blockDeletion,proto3" json:"block_deletion,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *PlanDeletionResponse_Member) Reset() {
 	*x = PlanDeletionResponse_Member{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[28]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1731,7 +2639,7 @@ func (x *PlanDeletionResponse_Member) String() string {
 func (*PlanDeletionResponse_Member) ProtoMessage() {}
 
 func (x *PlanDeletionResponse_Member) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[28]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1761,19 +2669,213 @@ func (x *PlanDeletionResponse_Member) GetDeployments() []string {
 	return nil
 }
 
+func (x *PlanDeletionResponse_Member) GetOwneeDeployments() []string {
+	if x != nil {
+		return x.OwneeDeployments
+	}
+	return nil
+}
+
+func (x *PlanDeletionResponse_Member) GetVia() *PlanDeletionResponse_Via {
+	if x != nil {
+		return x.Via
+	}
+	return nil
+}
+
+func (x *PlanDeletionResponse_Member) GetBlockDeletion() bool {
+	if x != nil {
+		return x.BlockDeletion
+	}
+	return false
+}
+
+// Why something is concerned: what goes first, and how this follows from it.
+type PlanDeletionResponse_Via struct {
+	state  protoimpl.MessageState       `protogen:"open.v1"`
+	Target *PlanDeletionResponse_Target `protobuf:"bytes,1,opt,name=target,proto3" json:"target,omitempty"`
+	// Field path; @parent for the parent, @owner for the owner.
+	Path          string    `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
+	Behaviour     Behaviour `protobuf:"varint,3,opt,name=behaviour,proto3,enum=dbcontroller.schema.v1.Behaviour" json:"behaviour,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanDeletionResponse_Via) Reset() {
+	*x = PlanDeletionResponse_Via{}
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[43]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanDeletionResponse_Via) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanDeletionResponse_Via) ProtoMessage() {}
+
+func (x *PlanDeletionResponse_Via) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[43]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanDeletionResponse_Via.ProtoReflect.Descriptor instead.
+func (*PlanDeletionResponse_Via) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{18, 1}
+}
+
+func (x *PlanDeletionResponse_Via) GetTarget() *PlanDeletionResponse_Target {
+	if x != nil {
+		return x.Target
+	}
+	return nil
+}
+
+func (x *PlanDeletionResponse_Via) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *PlanDeletionResponse_Via) GetBehaviour() Behaviour {
+	if x != nil {
+		return x.Behaviour
+	}
+	return Behaviour_BEHAVIOUR_UNSPECIFIED
+}
+
+type PlanDeletionResponse_Target struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// service/region
+	Deployment    string `protobuf:"bytes,1,opt,name=deployment,proto3" json:"deployment,omitempty"`
+	Uid           []byte `protobuf:"bytes,2,opt,name=uid,proto3" json:"uid,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanDeletionResponse_Target) Reset() {
+	*x = PlanDeletionResponse_Target{}
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[44]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanDeletionResponse_Target) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanDeletionResponse_Target) ProtoMessage() {}
+
+func (x *PlanDeletionResponse_Target) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[44]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanDeletionResponse_Target.ProtoReflect.Descriptor instead.
+func (*PlanDeletionResponse_Target) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{18, 2}
+}
+
+func (x *PlanDeletionResponse_Target) GetDeployment() string {
+	if x != nil {
+		return x.Deployment
+	}
+	return ""
+}
+
+func (x *PlanDeletionResponse_Target) GetUid() []byte {
+	if x != nil {
+		return x.Uid
+	}
+	return nil
+}
+
+type PlanDeletionResponse_Unset struct {
+	state         protoimpl.MessageState    `protogen:"open.v1"`
+	Holder        *ResourceRef              `protobuf:"bytes,1,opt,name=holder,proto3" json:"holder,omitempty"`
+	Via           *PlanDeletionResponse_Via `protobuf:"bytes,2,opt,name=via,proto3" json:"via,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanDeletionResponse_Unset) Reset() {
+	*x = PlanDeletionResponse_Unset{}
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[45]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanDeletionResponse_Unset) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanDeletionResponse_Unset) ProtoMessage() {}
+
+func (x *PlanDeletionResponse_Unset) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[45]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanDeletionResponse_Unset.ProtoReflect.Descriptor instead.
+func (*PlanDeletionResponse_Unset) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{18, 3}
+}
+
+func (x *PlanDeletionResponse_Unset) GetHolder() *ResourceRef {
+	if x != nil {
+		return x.Holder
+	}
+	return nil
+}
+
+func (x *PlanDeletionResponse_Unset) GetVia() *PlanDeletionResponse_Via {
+	if x != nil {
+		return x.Via
+	}
+	return nil
+}
+
 type PlanDeletionResponse_Blocker struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Holder *ResourceRef           `protobuf:"bytes,1,opt,name=holder,proto3" json:"holder,omitempty"`
 	// The holder's.
-	Deployment    string `protobuf:"bytes,2,opt,name=deployment,proto3" json:"deployment,omitempty"`
-	Path          string `protobuf:"bytes,3,opt,name=path,proto3" json:"path,omitempty"`
+	Deployment string `protobuf:"bytes,2,opt,name=deployment,proto3" json:"deployment,omitempty"`
+	Path       string `protobuf:"bytes,3,opt,name=path,proto3" json:"path,omitempty"`
+	// What it blocks.
+	Target *ResourceRef `protobuf:"bytes,4,opt,name=target,proto3" json:"target,omitempty"`
+	// It may only be about to refer.
+	Undecided bool `protobuf:"varint,5,opt,name=undecided,proto3" json:"undecided,omitempty"`
+	// Its deployment did not answer.
+	Unreachable   bool `protobuf:"varint,6,opt,name=unreachable,proto3" json:"unreachable,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *PlanDeletionResponse_Blocker) Reset() {
 	*x = PlanDeletionResponse_Blocker{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[29]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1785,7 +2887,7 @@ func (x *PlanDeletionResponse_Blocker) String() string {
 func (*PlanDeletionResponse_Blocker) ProtoMessage() {}
 
 func (x *PlanDeletionResponse_Blocker) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[29]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1798,7 +2900,7 @@ func (x *PlanDeletionResponse_Blocker) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanDeletionResponse_Blocker.ProtoReflect.Descriptor instead.
 func (*PlanDeletionResponse_Blocker) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{18, 1}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{18, 4}
 }
 
 func (x *PlanDeletionResponse_Blocker) GetHolder() *ResourceRef {
@@ -1822,6 +2924,386 @@ func (x *PlanDeletionResponse_Blocker) GetPath() string {
 	return ""
 }
 
+func (x *PlanDeletionResponse_Blocker) GetTarget() *ResourceRef {
+	if x != nil {
+		return x.Target
+	}
+	return nil
+}
+
+func (x *PlanDeletionResponse_Blocker) GetUndecided() bool {
+	if x != nil {
+		return x.Undecided
+	}
+	return false
+}
+
+func (x *PlanDeletionResponse_Blocker) GetUnreachable() bool {
+	if x != nil {
+		return x.Unreachable
+	}
+	return false
+}
+
+type TraceCascadesResponse_Trace struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Uid   []byte                 `protobuf:"bytes,1,opt,name=uid,proto3" json:"uid,omitempty"`
+	// What it cascades with, at once or by and by inside this database.
+	Targets []*PlanDeletionResponse_Target `protobuf:"bytes,2,rep,name=targets,proto3" json:"targets,omitempty"`
+	// Owners of it, and of what it cascades with.
+	Owners        []*PlanDeletionResponse_Target `protobuf:"bytes,3,rep,name=owners,proto3" json:"owners,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TraceCascadesResponse_Trace) Reset() {
+	*x = TraceCascadesResponse_Trace{}
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[47]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TraceCascadesResponse_Trace) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TraceCascadesResponse_Trace) ProtoMessage() {}
+
+func (x *TraceCascadesResponse_Trace) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[47]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TraceCascadesResponse_Trace.ProtoReflect.Descriptor instead.
+func (*TraceCascadesResponse_Trace) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{20, 0}
+}
+
+func (x *TraceCascadesResponse_Trace) GetUid() []byte {
+	if x != nil {
+		return x.Uid
+	}
+	return nil
+}
+
+func (x *TraceCascadesResponse_Trace) GetTargets() []*PlanDeletionResponse_Target {
+	if x != nil {
+		return x.Targets
+	}
+	return nil
+}
+
+func (x *TraceCascadesResponse_Trace) GetOwners() []*PlanDeletionResponse_Target {
+	if x != nil {
+		return x.Owners
+	}
+	return nil
+}
+
+type CheckOwnersRequest_Question struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its uid is empty while it is not known.
+	Owner *ResourceRef `protobuf:"bytes,1,opt,name=owner,proto3" json:"owner,omitempty"`
+	// The uid of the ownee, when the owner has to refer to it itself.
+	RequiredBy    []byte `protobuf:"bytes,2,opt,name=required_by,json=requiredBy,proto3" json:"required_by,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CheckOwnersRequest_Question) Reset() {
+	*x = CheckOwnersRequest_Question{}
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[48]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CheckOwnersRequest_Question) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CheckOwnersRequest_Question) ProtoMessage() {}
+
+func (x *CheckOwnersRequest_Question) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[48]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CheckOwnersRequest_Question.ProtoReflect.Descriptor instead.
+func (*CheckOwnersRequest_Question) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{21, 0}
+}
+
+func (x *CheckOwnersRequest_Question) GetOwner() *ResourceRef {
+	if x != nil {
+		return x.Owner
+	}
+	return nil
+}
+
+func (x *CheckOwnersRequest_Question) GetRequiredBy() []byte {
+	if x != nil {
+		return x.RequiredBy
+	}
+	return nil
+}
+
+type CheckOwnersResponse_Answer struct {
+	state   protoimpl.MessageState      `protogen:"open.v1"`
+	Verdict CheckOwnersResponse_Verdict `protobuf:"varint,1,opt,name=verdict,proto3,enum=dbcontroller.schema.v1.CheckOwnersResponse_Verdict" json:"verdict,omitempty"`
+	Uid     []byte                      `protobuf:"bytes,2,opt,name=uid,proto3" json:"uid,omitempty"`
+	// As this version calls it.
+	Kind          string `protobuf:"bytes,3,opt,name=kind,proto3" json:"kind,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CheckOwnersResponse_Answer) Reset() {
+	*x = CheckOwnersResponse_Answer{}
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[49]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CheckOwnersResponse_Answer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CheckOwnersResponse_Answer) ProtoMessage() {}
+
+func (x *CheckOwnersResponse_Answer) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[49]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CheckOwnersResponse_Answer.ProtoReflect.Descriptor instead.
+func (*CheckOwnersResponse_Answer) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{22, 0}
+}
+
+func (x *CheckOwnersResponse_Answer) GetVerdict() CheckOwnersResponse_Verdict {
+	if x != nil {
+		return x.Verdict
+	}
+	return CheckOwnersResponse_VERDICT_UNSPECIFIED
+}
+
+func (x *CheckOwnersResponse_Answer) GetUid() []byte {
+	if x != nil {
+		return x.Uid
+	}
+	return nil
+}
+
+func (x *CheckOwnersResponse_Answer) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+type DropOwnersRequest_LetGo struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	OwnerUid      []byte                 `protobuf:"bytes,1,opt,name=owner_uid,json=ownerUid,proto3" json:"owner_uid,omitempty"`
+	OwneeUid      []byte                 `protobuf:"bytes,2,opt,name=ownee_uid,json=owneeUid,proto3" json:"ownee_uid,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DropOwnersRequest_LetGo) Reset() {
+	*x = DropOwnersRequest_LetGo{}
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[50]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DropOwnersRequest_LetGo) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DropOwnersRequest_LetGo) ProtoMessage() {}
+
+func (x *DropOwnersRequest_LetGo) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[50]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DropOwnersRequest_LetGo.ProtoReflect.Descriptor instead.
+func (*DropOwnersRequest_LetGo) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{23, 0}
+}
+
+func (x *DropOwnersRequest_LetGo) GetOwnerUid() []byte {
+	if x != nil {
+		return x.OwnerUid
+	}
+	return nil
+}
+
+func (x *DropOwnersRequest_LetGo) GetOwneeUid() []byte {
+	if x != nil {
+		return x.OwneeUid
+	}
+	return nil
+}
+
+type UpgradeOwnerReferencesRequest_Renamed struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	From          string                 `protobuf:"bytes,1,opt,name=from,proto3" json:"from,omitempty"`
+	To            string                 `protobuf:"bytes,2,opt,name=to,proto3" json:"to,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UpgradeOwnerReferencesRequest_Renamed) Reset() {
+	*x = UpgradeOwnerReferencesRequest_Renamed{}
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[51]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UpgradeOwnerReferencesRequest_Renamed) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UpgradeOwnerReferencesRequest_Renamed) ProtoMessage() {}
+
+func (x *UpgradeOwnerReferencesRequest_Renamed) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[51]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UpgradeOwnerReferencesRequest_Renamed.ProtoReflect.Descriptor instead.
+func (*UpgradeOwnerReferencesRequest_Renamed) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{25, 0}
+}
+
+func (x *UpgradeOwnerReferencesRequest_Renamed) GetFrom() string {
+	if x != nil {
+		return x.From
+	}
+	return ""
+}
+
+func (x *UpgradeOwnerReferencesRequest_Renamed) GetTo() string {
+	if x != nil {
+		return x.To
+	}
+	return ""
+}
+
+type ResourceShadow_Reference struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Path  string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
+	// Full name.
+	Target    string    `protobuf:"bytes,2,opt,name=target,proto3" json:"target,omitempty"`
+	TargetUid []byte    `protobuf:"bytes,3,opt,name=target_uid,json=targetUid,proto3" json:"target_uid,omitempty"`
+	Behaviour Behaviour `protobuf:"varint,4,opt,name=behaviour,proto3,enum=dbcontroller.schema.v1.Behaviour" json:"behaviour,omitempty"`
+	// Empty for a target of the same deployment.
+	Attempt       []byte `protobuf:"bytes,5,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResourceShadow_Reference) Reset() {
+	*x = ResourceShadow_Reference{}
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[52]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResourceShadow_Reference) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResourceShadow_Reference) ProtoMessage() {}
+
+func (x *ResourceShadow_Reference) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[52]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResourceShadow_Reference.ProtoReflect.Descriptor instead.
+func (*ResourceShadow_Reference) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{29, 0}
+}
+
+func (x *ResourceShadow_Reference) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *ResourceShadow_Reference) GetTarget() string {
+	if x != nil {
+		return x.Target
+	}
+	return ""
+}
+
+func (x *ResourceShadow_Reference) GetTargetUid() []byte {
+	if x != nil {
+		return x.TargetUid
+	}
+	return nil
+}
+
+func (x *ResourceShadow_Reference) GetBehaviour() Behaviour {
+	if x != nil {
+		return x.Behaviour
+	}
+	return Behaviour_BEHAVIOUR_UNSPECIFIED
+}
+
+func (x *ResourceShadow_Reference) GetAttempt() []byte {
+	if x != nil {
+		return x.Attempt
+	}
+	return nil
+}
+
 type WatchResourceShadowsResponse_Work struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Items         []*WorkItem            `protobuf:"bytes,1,rep,name=items,proto3" json:"items,omitempty"`
@@ -1831,7 +3313,7 @@ type WatchResourceShadowsResponse_Work struct {
 
 func (x *WatchResourceShadowsResponse_Work) Reset() {
 	*x = WatchResourceShadowsResponse_Work{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[30]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1843,7 +3325,7 @@ func (x *WatchResourceShadowsResponse_Work) String() string {
 func (*WatchResourceShadowsResponse_Work) ProtoMessage() {}
 
 func (x *WatchResourceShadowsResponse_Work) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[30]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1856,7 +3338,7 @@ func (x *WatchResourceShadowsResponse_Work) ProtoReflect() protoreflect.Message 
 
 // Deprecated: Use WatchResourceShadowsResponse_Work.ProtoReflect.Descriptor instead.
 func (*WatchResourceShadowsResponse_Work) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{20, 0}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{34, 0}
 }
 
 func (x *WatchResourceShadowsResponse_Work) GetItems() []*WorkItem {
@@ -1881,12 +3363,13 @@ const file_dbcontroller_schema_v1_schema_proto_rawDesc = "" +
 	"holder_uid\x18\x02 \x01(\fR\tholderUid\x12\x12\n" +
 	"\x04path\x18\x03 \x01(\tR\x04path\x12\x1d\n" +
 	"\n" +
-	"target_uid\x18\x04 \x01(\fR\ttargetUid\"\xf1\x02\n" +
+	"target_uid\x18\x04 \x01(\fR\ttargetUid\"\x96\x03\n" +
 	"\x1aEstablishReferencesRequest\x12\x18\n" +
 	"\aattempt\x18\x01 \x01(\fR\aattempt\x12\\\n" +
 	"\n" +
 	"references\x18\x02 \x03(\v2<.dbcontroller.schema.v1.EstablishReferencesRequest.ReferenceR\n" +
-	"references\x1a\xda\x01\n" +
+	"references\x12#\n" +
+	"\rvalidate_only\x18\x03 \x01(\bR\fvalidateOnly\x1a\xda\x01\n" +
 	"\tReference\x12;\n" +
 	"\x06holder\x18\x01 \x01(\v2#.dbcontroller.schema.v1.ResourceRefR\x06holder\x12\x12\n" +
 	"\x04path\x18\x02 \x01(\tR\x04path\x12;\n" +
@@ -1925,14 +3408,15 @@ const file_dbcontroller_schema_v1_schema_proto_rawDesc = "" +
 	"\battempts\x18\x02 \x03(\fR\battempts\"\x1a\n" +
 	"\x18ReleaseBlockadesResponse\"I\n" +
 	"$WatchImportedServiceDeletionsRequest\x12!\n" +
-	"\fresume_token\x18\x01 \x01(\tR\vresumeToken\"\xd7\x03\n" +
+	"\fresume_token\x18\x01 \x01(\tR\vresumeToken\"\xf1\x03\n" +
 	"%WatchImportedServiceDeletionsResponse\x12a\n" +
 	"\x06upsert\x18\x01 \x01(\v2G.dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.DeletionsH\x00R\x06upsert\x12a\n" +
 	"\x06delete\x18\x02 \x01(\v2G.dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.DeletionsH\x00R\x06delete\x12O\n" +
 	"\x0fend_of_snapshot\x18\x03 \x01(\v2%.dbcontroller.schema.v1.EndOfSnapshotH\x00R\rendOfSnapshot\x12>\n" +
-	"\bbookmark\x18\x04 \x01(\v2 .dbcontroller.schema.v1.BookmarkH\x00R\bbookmark\x1aN\n" +
+	"\bbookmark\x18\x04 \x01(\v2 .dbcontroller.schema.v1.BookmarkH\x00R\bbookmark\x1ah\n" +
 	"\tDeletions\x12A\n" +
-	"\tresources\x18\x01 \x03(\v2#.dbcontroller.schema.v1.ResourceRefR\tresourcesB\a\n" +
+	"\tresources\x18\x01 \x03(\v2#.dbcontroller.schema.v1.ResourceRefR\tresources\x12\x18\n" +
+	"\anotices\x18\x02 \x03(\x03R\anoticesB\a\n" +
 	"\x05event\"2\n" +
 	"\rEndOfSnapshot\x12!\n" +
 	"\fresume_token\x18\x01 \x01(\tR\vresumeToken\"-\n" +
@@ -1942,28 +3426,137 @@ const file_dbcontroller_schema_v1_schema_proto_rawDesc = "" +
 	"\bposition\x18\x01 \x01(\tR\bposition\x12\x1f\n" +
 	"\vexcept_uids\x18\x02 \x03(\fR\n" +
 	"exceptUids\"\x1e\n" +
-	"\x1cAcknowledgeDeletionsResponse\"\xb5\x01\n" +
+	"\x1cAcknowledgeDeletionsResponse\"\xd1\x01\n" +
 	"\x13PlanDeletionRequest\x12L\n" +
 	"\atargets\x18\x01 \x03(\v22.dbcontroller.schema.v1.PlanDeletionRequest.TargetR\atargets\x12\x14\n" +
-	"\x05limit\x18\x02 \x01(\x05R\x05limit\x1a:\n" +
+	"\x05limit\x18\x02 \x01(\x05R\x05limit\x12\x1a\n" +
+	"\bdetailed\x18\x03 \x01(\bR\bdetailed\x1a:\n" +
 	"\x06Target\x12\x1e\n" +
 	"\n" +
 	"deployment\x18\x01 \x01(\tR\n" +
 	"deployment\x12\x10\n" +
-	"\x03uid\x18\x02 \x01(\fR\x03uid\"\xbe\x03\n" +
+	"\x03uid\x18\x02 \x01(\fR\x03uid\"\x92\t\n" +
 	"\x14PlanDeletionResponse\x12M\n" +
 	"\amembers\x18\x01 \x03(\v23.dbcontroller.schema.v1.PlanDeletionResponse.MemberR\amembers\x12P\n" +
 	"\bblockers\x18\x02 \x03(\v24.dbcontroller.schema.v1.PlanDeletionResponse.BlockerR\bblockers\x12\x1c\n" +
-	"\ttruncated\x18\x03 \x01(\bR\ttruncated\x1ak\n" +
+	"\ttruncated\x18\x03 \x01(\bR\ttruncated\x12J\n" +
+	"\x06unsets\x18\x04 \x03(\v22.dbcontroller.schema.v1.PlanDeletionResponse.UnsetR\x06unsets\x1a\x83\x02\n" +
 	"\x06Member\x12?\n" +
 	"\bresource\x18\x01 \x01(\v2#.dbcontroller.schema.v1.ResourceRefR\bresource\x12 \n" +
-	"\vdeployments\x18\x02 \x03(\tR\vdeployments\x1az\n" +
+	"\vdeployments\x18\x02 \x03(\tR\vdeployments\x12+\n" +
+	"\x11ownee_deployments\x18\x03 \x03(\tR\x10owneeDeployments\x12B\n" +
+	"\x03via\x18\x04 \x01(\v20.dbcontroller.schema.v1.PlanDeletionResponse.ViaR\x03via\x12%\n" +
+	"\x0eblock_deletion\x18\x05 \x01(\bR\rblockDeletion\x1a\xa7\x01\n" +
+	"\x03Via\x12K\n" +
+	"\x06target\x18\x01 \x01(\v23.dbcontroller.schema.v1.PlanDeletionResponse.TargetR\x06target\x12\x12\n" +
+	"\x04path\x18\x02 \x01(\tR\x04path\x12?\n" +
+	"\tbehaviour\x18\x03 \x01(\x0e2!.dbcontroller.schema.v1.BehaviourR\tbehaviour\x1a:\n" +
+	"\x06Target\x12\x1e\n" +
+	"\n" +
+	"deployment\x18\x01 \x01(\tR\n" +
+	"deployment\x12\x10\n" +
+	"\x03uid\x18\x02 \x01(\fR\x03uid\x1a\x88\x01\n" +
+	"\x05Unset\x12;\n" +
+	"\x06holder\x18\x01 \x01(\v2#.dbcontroller.schema.v1.ResourceRefR\x06holder\x12B\n" +
+	"\x03via\x18\x02 \x01(\v20.dbcontroller.schema.v1.PlanDeletionResponse.ViaR\x03via\x1a\xf7\x01\n" +
 	"\aBlocker\x12;\n" +
 	"\x06holder\x18\x01 \x01(\v2#.dbcontroller.schema.v1.ResourceRefR\x06holder\x12\x1e\n" +
 	"\n" +
 	"deployment\x18\x02 \x01(\tR\n" +
 	"deployment\x12\x12\n" +
-	"\x04path\x18\x03 \x01(\tR\x04path\"X\n" +
+	"\x04path\x18\x03 \x01(\tR\x04path\x12;\n" +
+	"\x06target\x18\x04 \x01(\v2#.dbcontroller.schema.v1.ResourceRefR\x06target\x12\x1c\n" +
+	"\tundecided\x18\x05 \x01(\bR\tundecided\x12 \n" +
+	"\vunreachable\x18\x06 \x01(\bR\vunreachable\"*\n" +
+	"\x14TraceCascadesRequest\x12\x12\n" +
+	"\x04uids\x18\x01 \x03(\fR\x04uids\"\x9c\x02\n" +
+	"\x15TraceCascadesResponse\x12K\n" +
+	"\x06traces\x18\x01 \x03(\v23.dbcontroller.schema.v1.TraceCascadesResponse.TraceR\x06traces\x1a\xb5\x01\n" +
+	"\x05Trace\x12\x10\n" +
+	"\x03uid\x18\x01 \x01(\fR\x03uid\x12M\n" +
+	"\atargets\x18\x02 \x03(\v23.dbcontroller.schema.v1.PlanDeletionResponse.TargetR\atargets\x12K\n" +
+	"\x06owners\x18\x03 \x03(\v23.dbcontroller.schema.v1.PlanDeletionResponse.TargetR\x06owners\"\xcf\x01\n" +
+	"\x12CheckOwnersRequest\x12Q\n" +
+	"\tquestions\x18\x01 \x03(\v23.dbcontroller.schema.v1.CheckOwnersRequest.QuestionR\tquestions\x1af\n" +
+	"\bQuestion\x129\n" +
+	"\x05owner\x18\x01 \x01(\v2#.dbcontroller.schema.v1.ResourceRefR\x05owner\x12\x1f\n" +
+	"\vrequired_by\x18\x02 \x01(\fR\n" +
+	"requiredBy\"\x9b\x03\n" +
+	"\x13CheckOwnersResponse\x12L\n" +
+	"\aanswers\x18\x01 \x03(\v22.dbcontroller.schema.v1.CheckOwnersResponse.AnswerR\aanswers\x12\x18\n" +
+	"\aversion\x18\x02 \x01(\tR\aversion\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x03 \x01(\x03R\n" +
+	"generation\x1a}\n" +
+	"\x06Answer\x12M\n" +
+	"\averdict\x18\x01 \x01(\x0e23.dbcontroller.schema.v1.CheckOwnersResponse.VerdictR\averdict\x12\x10\n" +
+	"\x03uid\x18\x02 \x01(\fR\x03uid\x12\x12\n" +
+	"\x04kind\x18\x03 \x01(\tR\x04kind\"}\n" +
+	"\aVerdict\x12\x17\n" +
+	"\x13VERDICT_UNSPECIFIED\x10\x00\x12\x12\n" +
+	"\x0eVERDICT_EXISTS\x10\x01\x12\x12\n" +
+	"\x0eVERDICT_ABSENT\x10\x02\x12\x19\n" +
+	"\x15VERDICT_NOT_REFERRING\x10\x03\x12\x16\n" +
+	"\x12VERDICT_CANNOT_OWN\x10\x04\"\xc1\x01\n" +
+	"\x11DropOwnersRequest\x12!\n" +
+	"\fdeleted_uids\x18\x01 \x03(\fR\vdeletedUids\x12F\n" +
+	"\x06let_go\x18\x02 \x03(\v2/.dbcontroller.schema.v1.DropOwnersRequest.LetGoR\x05letGo\x1aA\n" +
+	"\x05LetGo\x12\x1b\n" +
+	"\towner_uid\x18\x01 \x01(\fR\bownerUid\x12\x1b\n" +
+	"\townee_uid\x18\x02 \x01(\fR\bowneeUid\"I\n" +
+	"\x12DropOwnersResponse\x12\x12\n" +
+	"\x04more\x18\x01 \x01(\bR\x04more\x12\x1f\n" +
+	"\vfailed_uids\x18\x02 \x03(\fR\n" +
+	"failedUids\"\xe1\x01\n" +
+	"\x1dUpgradeOwnerReferencesRequest\x12\x18\n" +
+	"\aversion\x18\x01 \x01(\tR\aversion\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x02 \x01(\x03R\n" +
+	"generation\x12W\n" +
+	"\arenamed\x18\x03 \x03(\v2=.dbcontroller.schema.v1.UpgradeOwnerReferencesRequest.RenamedR\arenamed\x1a-\n" +
+	"\aRenamed\x12\x12\n" +
+	"\x04from\x18\x01 \x01(\tR\x04from\x12\x0e\n" +
+	"\x02to\x18\x02 \x01(\tR\x02to\">\n" +
+	"\x1eUpgradeOwnerReferencesResponse\x12\x1c\n" +
+	"\tremaining\x18\x01 \x01(\x03R\tremaining\"l\n" +
+	"\x1aListResourceShadowsRequest\x12\x1b\n" +
+	"\tpage_size\x18\x01 \x01(\x05R\bpageSize\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\x02 \x01(\tR\tpageToken\x12\x12\n" +
+	"\x04kind\x18\x03 \x01(\tR\x04kind\"\x87\x01\n" +
+	"\x1bListResourceShadowsResponse\x12@\n" +
+	"\ashadows\x18\x01 \x03(\v2&.dbcontroller.schema.v1.ResourceShadowR\ashadows\x12&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xe5\x03\n" +
+	"\x0eResourceShadow\x12?\n" +
+	"\bresource\x18\x01 \x01(\v2#.dbcontroller.schema.v1.ResourceRefR\bresource\x12\x14\n" +
+	"\x05state\x18\x02 \x01(\tR\x05state\x12\x1a\n" +
+	"\brevision\x18\x03 \x01(\x03R\brevision\x12P\n" +
+	"\n" +
+	"references\x18\x04 \x03(\v20.dbcontroller.schema.v1.ResourceShadow.ReferenceR\n" +
+	"references\x12-\n" +
+	"\x12holder_deployments\x18\x05 \x03(\tR\x11holderDeployments\x12+\n" +
+	"\x11ownee_deployments\x18\x06 \x03(\tR\x10owneeDeployments\x1a\xb1\x01\n" +
+	"\tReference\x12\x12\n" +
+	"\x04path\x18\x01 \x01(\tR\x04path\x12\x16\n" +
+	"\x06target\x18\x02 \x01(\tR\x06target\x12\x1d\n" +
+	"\n" +
+	"target_uid\x18\x03 \x01(\fR\ttargetUid\x12?\n" +
+	"\tbehaviour\x18\x04 \x01(\x0e2!.dbcontroller.schema.v1.BehaviourR\tbehaviour\x12\x18\n" +
+	"\aattempt\x18\x05 \x01(\fR\aattempt\"R\n" +
+	"\x14ListBlockadesRequest\x12\x1b\n" +
+	"\tpage_size\x18\x01 \x01(\x05R\bpageSize\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\x02 \x01(\tR\tpageToken\"\x7f\n" +
+	"\x15ListBlockadesResponse\x12>\n" +
+	"\tblockades\x18\x01 \x03(\v2 .dbcontroller.schema.v1.BlockadeR\tblockades\x12&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\x94\x02\n" +
+	"\bBlockade\x12;\n" +
+	"\x06target\x18\x01 \x01(\v2#.dbcontroller.schema.v1.ResourceRefR\x06target\x125\n" +
+	"\x03key\x18\x02 \x01(\v2#.dbcontroller.schema.v1.BlockadeKeyR\x03key\x12\x16\n" +
+	"\x06holder\x18\x03 \x01(\tR\x06holder\x12?\n" +
+	"\tbehaviour\x18\x04 \x01(\x0e2!.dbcontroller.schema.v1.BehaviourR\tbehaviour\x12;\n" +
+	"\vexpire_time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"expireTime\"X\n" +
 	"\x1bWatchResourceShadowsRequest\x12!\n" +
 	"\fresume_token\x18\x01 \x01(\tR\vresumeToken\x12\x16\n" +
 	"\x06shards\x18\x02 \x03(\rR\x06shards\"\xa2\x03\n" +
@@ -1974,7 +3567,7 @@ const file_dbcontroller_schema_v1_schema_proto_rawDesc = "" +
 	"\bbookmark\x18\x04 \x01(\v2 .dbcontroller.schema.v1.BookmarkH\x00R\bbookmark\x1a>\n" +
 	"\x04Work\x126\n" +
 	"\x05items\x18\x01 \x03(\v2 .dbcontroller.schema.v1.WorkItemR\x05itemsB\a\n" +
-	"\x05event\"\x97\x02\n" +
+	"\x05event\"\x8a\x03\n" +
 	"\bWorkItem\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x03R\x02id\x12?\n" +
 	"\x06action\x18\x02 \x01(\x0e2'.dbcontroller.schema.v1.WorkItem.ActionR\x06action\x12\x1e\n" +
@@ -1982,12 +3575,17 @@ const file_dbcontroller_schema_v1_schema_proto_rawDesc = "" +
 	"deployment\x18\x03 \x01(\tR\n" +
 	"deployment\x12;\n" +
 	"\vcreate_time\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
-	"createTime\"]\n" +
+	"createTime\"\xcf\x01\n" +
 	"\x06Action\x12\x16\n" +
 	"\x12ACTION_UNSPECIFIED\x10\x00\x12\x12\n" +
 	"\x0eACTION_CONFIRM\x10\x01\x12\x12\n" +
 	"\x0eACTION_RELEASE\x10\x02\x12\x13\n" +
-	"\x0fACTION_FINALISE\x10\x032\x8a\b\n" +
+	"\x0fACTION_FINALISE\x10\x03\x12\x17\n" +
+	"\x13ACTION_CHECK_OWNERS\x10\x04\x12\x16\n" +
+	"\x12ACTION_DROP_OWNERS\x10\x05\x12\x11\n" +
+	"\rACTION_LET_GO\x10\x06\x12\x19\n" +
+	"\x15ACTION_UPGRADE_OWNERS\x10\a\x12\x11\n" +
+	"\rACTION_DERIVE\x10\b2\xbd\r\n" +
 	"\rSchemaService\x12~\n" +
 	"\x13EstablishReferences\x122.dbcontroller.schema.v1.EstablishReferencesRequest\x1a3.dbcontroller.schema.v1.EstablishReferencesResponse\x12u\n" +
 	"\x10ConfirmBlockades\x12/.dbcontroller.schema.v1.ConfirmBlockadesRequest\x1a0.dbcontroller.schema.v1.ConfirmBlockadesResponse\x12u\n" +
@@ -1995,7 +3593,14 @@ const file_dbcontroller_schema_v1_schema_proto_rawDesc = "" +
 	"\x10ReleaseBlockades\x12/.dbcontroller.schema.v1.ReleaseBlockadesRequest\x1a0.dbcontroller.schema.v1.ReleaseBlockadesResponse\x12\x9e\x01\n" +
 	"\x1dWatchImportedServiceDeletions\x12<.dbcontroller.schema.v1.WatchImportedServiceDeletionsRequest\x1a=.dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse0\x01\x12\x81\x01\n" +
 	"\x14AcknowledgeDeletions\x123.dbcontroller.schema.v1.AcknowledgeDeletionsRequest\x1a4.dbcontroller.schema.v1.AcknowledgeDeletionsResponse\x12i\n" +
-	"\fPlanDeletion\x12+.dbcontroller.schema.v1.PlanDeletionRequest\x1a,.dbcontroller.schema.v1.PlanDeletionResponse\x12\x83\x01\n" +
+	"\fPlanDeletion\x12+.dbcontroller.schema.v1.PlanDeletionRequest\x1a,.dbcontroller.schema.v1.PlanDeletionResponse\x12l\n" +
+	"\rTraceCascades\x12,.dbcontroller.schema.v1.TraceCascadesRequest\x1a-.dbcontroller.schema.v1.TraceCascadesResponse\x12f\n" +
+	"\vCheckOwners\x12*.dbcontroller.schema.v1.CheckOwnersRequest\x1a+.dbcontroller.schema.v1.CheckOwnersResponse\x12c\n" +
+	"\n" +
+	"DropOwners\x12).dbcontroller.schema.v1.DropOwnersRequest\x1a*.dbcontroller.schema.v1.DropOwnersResponse\x12\x87\x01\n" +
+	"\x16UpgradeOwnerReferences\x125.dbcontroller.schema.v1.UpgradeOwnerReferencesRequest\x1a6.dbcontroller.schema.v1.UpgradeOwnerReferencesResponse\x12~\n" +
+	"\x13ListResourceShadows\x122.dbcontroller.schema.v1.ListResourceShadowsRequest\x1a3.dbcontroller.schema.v1.ListResourceShadowsResponse\x12l\n" +
+	"\rListBlockades\x12,.dbcontroller.schema.v1.ListBlockadesRequest\x1a-.dbcontroller.schema.v1.ListBlockadesResponse\x12\x83\x01\n" +
 	"\x14WatchResourceShadows\x123.dbcontroller.schema.v1.WatchResourceShadowsRequest\x1a4.dbcontroller.schema.v1.WatchResourceShadowsResponse0\x01BXZVgithub.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1;schemav1b\x06proto3"
 
 var (
@@ -2010,94 +3615,155 @@ func file_dbcontroller_schema_v1_schema_proto_rawDescGZIP() []byte {
 	return file_dbcontroller_schema_v1_schema_proto_rawDescData
 }
 
-var file_dbcontroller_schema_v1_schema_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_dbcontroller_schema_v1_schema_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
+var file_dbcontroller_schema_v1_schema_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
+var file_dbcontroller_schema_v1_schema_proto_msgTypes = make([]protoimpl.MessageInfo, 54)
 var file_dbcontroller_schema_v1_schema_proto_goTypes = []any{
 	(ResolveBlockadesResponse_Verdict)(0),                   // 0: dbcontroller.schema.v1.ResolveBlockadesResponse.Verdict
-	(WorkItem_Action)(0),                                    // 1: dbcontroller.schema.v1.WorkItem.Action
-	(*ResourceRef)(nil),                                     // 2: dbcontroller.schema.v1.ResourceRef
-	(*BlockadeKey)(nil),                                     // 3: dbcontroller.schema.v1.BlockadeKey
-	(*EstablishReferencesRequest)(nil),                      // 4: dbcontroller.schema.v1.EstablishReferencesRequest
-	(*EstablishReferencesResponse)(nil),                     // 5: dbcontroller.schema.v1.EstablishReferencesResponse
-	(*ReferencesRefused)(nil),                               // 6: dbcontroller.schema.v1.ReferencesRefused
-	(*ConfirmBlockadesRequest)(nil),                         // 7: dbcontroller.schema.v1.ConfirmBlockadesRequest
-	(*ConfirmBlockadesResponse)(nil),                        // 8: dbcontroller.schema.v1.ConfirmBlockadesResponse
-	(*ResolveBlockadesRequest)(nil),                         // 9: dbcontroller.schema.v1.ResolveBlockadesRequest
-	(*ResolveBlockadesResponse)(nil),                        // 10: dbcontroller.schema.v1.ResolveBlockadesResponse
-	(*ReleaseBlockadesRequest)(nil),                         // 11: dbcontroller.schema.v1.ReleaseBlockadesRequest
-	(*ReleaseBlockadesResponse)(nil),                        // 12: dbcontroller.schema.v1.ReleaseBlockadesResponse
-	(*WatchImportedServiceDeletionsRequest)(nil),            // 13: dbcontroller.schema.v1.WatchImportedServiceDeletionsRequest
-	(*WatchImportedServiceDeletionsResponse)(nil),           // 14: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse
-	(*EndOfSnapshot)(nil),                                   // 15: dbcontroller.schema.v1.EndOfSnapshot
-	(*Bookmark)(nil),                                        // 16: dbcontroller.schema.v1.Bookmark
-	(*AcknowledgeDeletionsRequest)(nil),                     // 17: dbcontroller.schema.v1.AcknowledgeDeletionsRequest
-	(*AcknowledgeDeletionsResponse)(nil),                    // 18: dbcontroller.schema.v1.AcknowledgeDeletionsResponse
-	(*PlanDeletionRequest)(nil),                             // 19: dbcontroller.schema.v1.PlanDeletionRequest
-	(*PlanDeletionResponse)(nil),                            // 20: dbcontroller.schema.v1.PlanDeletionResponse
-	(*WatchResourceShadowsRequest)(nil),                     // 21: dbcontroller.schema.v1.WatchResourceShadowsRequest
-	(*WatchResourceShadowsResponse)(nil),                    // 22: dbcontroller.schema.v1.WatchResourceShadowsResponse
-	(*WorkItem)(nil),                                        // 23: dbcontroller.schema.v1.WorkItem
-	(*EstablishReferencesRequest_Reference)(nil),            // 24: dbcontroller.schema.v1.EstablishReferencesRequest.Reference
-	(*EstablishReferencesResponse_Target)(nil),              // 25: dbcontroller.schema.v1.EstablishReferencesResponse.Target
-	(*ReferencesRefused_Refusal)(nil),                       // 26: dbcontroller.schema.v1.ReferencesRefused.Refusal
-	(*ResolveBlockadesRequest_Question)(nil),                // 27: dbcontroller.schema.v1.ResolveBlockadesRequest.Question
-	(*WatchImportedServiceDeletionsResponse_Deletions)(nil), // 28: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.Deletions
-	(*PlanDeletionRequest_Target)(nil),                      // 29: dbcontroller.schema.v1.PlanDeletionRequest.Target
-	(*PlanDeletionResponse_Member)(nil),                     // 30: dbcontroller.schema.v1.PlanDeletionResponse.Member
-	(*PlanDeletionResponse_Blocker)(nil),                    // 31: dbcontroller.schema.v1.PlanDeletionResponse.Blocker
-	(*WatchResourceShadowsResponse_Work)(nil),               // 32: dbcontroller.schema.v1.WatchResourceShadowsResponse.Work
-	(*timestamppb.Timestamp)(nil),                           // 33: google.protobuf.Timestamp
-	(Behaviour)(0),                                          // 34: dbcontroller.schema.v1.Behaviour
+	(CheckOwnersResponse_Verdict)(0),                        // 1: dbcontroller.schema.v1.CheckOwnersResponse.Verdict
+	(WorkItem_Action)(0),                                    // 2: dbcontroller.schema.v1.WorkItem.Action
+	(*ResourceRef)(nil),                                     // 3: dbcontroller.schema.v1.ResourceRef
+	(*BlockadeKey)(nil),                                     // 4: dbcontroller.schema.v1.BlockadeKey
+	(*EstablishReferencesRequest)(nil),                      // 5: dbcontroller.schema.v1.EstablishReferencesRequest
+	(*EstablishReferencesResponse)(nil),                     // 6: dbcontroller.schema.v1.EstablishReferencesResponse
+	(*ReferencesRefused)(nil),                               // 7: dbcontroller.schema.v1.ReferencesRefused
+	(*ConfirmBlockadesRequest)(nil),                         // 8: dbcontroller.schema.v1.ConfirmBlockadesRequest
+	(*ConfirmBlockadesResponse)(nil),                        // 9: dbcontroller.schema.v1.ConfirmBlockadesResponse
+	(*ResolveBlockadesRequest)(nil),                         // 10: dbcontroller.schema.v1.ResolveBlockadesRequest
+	(*ResolveBlockadesResponse)(nil),                        // 11: dbcontroller.schema.v1.ResolveBlockadesResponse
+	(*ReleaseBlockadesRequest)(nil),                         // 12: dbcontroller.schema.v1.ReleaseBlockadesRequest
+	(*ReleaseBlockadesResponse)(nil),                        // 13: dbcontroller.schema.v1.ReleaseBlockadesResponse
+	(*WatchImportedServiceDeletionsRequest)(nil),            // 14: dbcontroller.schema.v1.WatchImportedServiceDeletionsRequest
+	(*WatchImportedServiceDeletionsResponse)(nil),           // 15: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse
+	(*EndOfSnapshot)(nil),                                   // 16: dbcontroller.schema.v1.EndOfSnapshot
+	(*Bookmark)(nil),                                        // 17: dbcontroller.schema.v1.Bookmark
+	(*AcknowledgeDeletionsRequest)(nil),                     // 18: dbcontroller.schema.v1.AcknowledgeDeletionsRequest
+	(*AcknowledgeDeletionsResponse)(nil),                    // 19: dbcontroller.schema.v1.AcknowledgeDeletionsResponse
+	(*PlanDeletionRequest)(nil),                             // 20: dbcontroller.schema.v1.PlanDeletionRequest
+	(*PlanDeletionResponse)(nil),                            // 21: dbcontroller.schema.v1.PlanDeletionResponse
+	(*TraceCascadesRequest)(nil),                            // 22: dbcontroller.schema.v1.TraceCascadesRequest
+	(*TraceCascadesResponse)(nil),                           // 23: dbcontroller.schema.v1.TraceCascadesResponse
+	(*CheckOwnersRequest)(nil),                              // 24: dbcontroller.schema.v1.CheckOwnersRequest
+	(*CheckOwnersResponse)(nil),                             // 25: dbcontroller.schema.v1.CheckOwnersResponse
+	(*DropOwnersRequest)(nil),                               // 26: dbcontroller.schema.v1.DropOwnersRequest
+	(*DropOwnersResponse)(nil),                              // 27: dbcontroller.schema.v1.DropOwnersResponse
+	(*UpgradeOwnerReferencesRequest)(nil),                   // 28: dbcontroller.schema.v1.UpgradeOwnerReferencesRequest
+	(*UpgradeOwnerReferencesResponse)(nil),                  // 29: dbcontroller.schema.v1.UpgradeOwnerReferencesResponse
+	(*ListResourceShadowsRequest)(nil),                      // 30: dbcontroller.schema.v1.ListResourceShadowsRequest
+	(*ListResourceShadowsResponse)(nil),                     // 31: dbcontroller.schema.v1.ListResourceShadowsResponse
+	(*ResourceShadow)(nil),                                  // 32: dbcontroller.schema.v1.ResourceShadow
+	(*ListBlockadesRequest)(nil),                            // 33: dbcontroller.schema.v1.ListBlockadesRequest
+	(*ListBlockadesResponse)(nil),                           // 34: dbcontroller.schema.v1.ListBlockadesResponse
+	(*Blockade)(nil),                                        // 35: dbcontroller.schema.v1.Blockade
+	(*WatchResourceShadowsRequest)(nil),                     // 36: dbcontroller.schema.v1.WatchResourceShadowsRequest
+	(*WatchResourceShadowsResponse)(nil),                    // 37: dbcontroller.schema.v1.WatchResourceShadowsResponse
+	(*WorkItem)(nil),                                        // 38: dbcontroller.schema.v1.WorkItem
+	(*EstablishReferencesRequest_Reference)(nil),            // 39: dbcontroller.schema.v1.EstablishReferencesRequest.Reference
+	(*EstablishReferencesResponse_Target)(nil),              // 40: dbcontroller.schema.v1.EstablishReferencesResponse.Target
+	(*ReferencesRefused_Refusal)(nil),                       // 41: dbcontroller.schema.v1.ReferencesRefused.Refusal
+	(*ResolveBlockadesRequest_Question)(nil),                // 42: dbcontroller.schema.v1.ResolveBlockadesRequest.Question
+	(*WatchImportedServiceDeletionsResponse_Deletions)(nil), // 43: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.Deletions
+	(*PlanDeletionRequest_Target)(nil),                      // 44: dbcontroller.schema.v1.PlanDeletionRequest.Target
+	(*PlanDeletionResponse_Member)(nil),                     // 45: dbcontroller.schema.v1.PlanDeletionResponse.Member
+	(*PlanDeletionResponse_Via)(nil),                        // 46: dbcontroller.schema.v1.PlanDeletionResponse.Via
+	(*PlanDeletionResponse_Target)(nil),                     // 47: dbcontroller.schema.v1.PlanDeletionResponse.Target
+	(*PlanDeletionResponse_Unset)(nil),                      // 48: dbcontroller.schema.v1.PlanDeletionResponse.Unset
+	(*PlanDeletionResponse_Blocker)(nil),                    // 49: dbcontroller.schema.v1.PlanDeletionResponse.Blocker
+	(*TraceCascadesResponse_Trace)(nil),                     // 50: dbcontroller.schema.v1.TraceCascadesResponse.Trace
+	(*CheckOwnersRequest_Question)(nil),                     // 51: dbcontroller.schema.v1.CheckOwnersRequest.Question
+	(*CheckOwnersResponse_Answer)(nil),                      // 52: dbcontroller.schema.v1.CheckOwnersResponse.Answer
+	(*DropOwnersRequest_LetGo)(nil),                         // 53: dbcontroller.schema.v1.DropOwnersRequest.LetGo
+	(*UpgradeOwnerReferencesRequest_Renamed)(nil),           // 54: dbcontroller.schema.v1.UpgradeOwnerReferencesRequest.Renamed
+	(*ResourceShadow_Reference)(nil),                        // 55: dbcontroller.schema.v1.ResourceShadow.Reference
+	(*WatchResourceShadowsResponse_Work)(nil),               // 56: dbcontroller.schema.v1.WatchResourceShadowsResponse.Work
+	(Behaviour)(0),                                          // 57: dbcontroller.schema.v1.Behaviour
+	(*timestamppb.Timestamp)(nil),                           // 58: google.protobuf.Timestamp
 }
 var file_dbcontroller_schema_v1_schema_proto_depIdxs = []int32{
-	24, // 0: dbcontroller.schema.v1.EstablishReferencesRequest.references:type_name -> dbcontroller.schema.v1.EstablishReferencesRequest.Reference
-	25, // 1: dbcontroller.schema.v1.EstablishReferencesResponse.targets:type_name -> dbcontroller.schema.v1.EstablishReferencesResponse.Target
-	26, // 2: dbcontroller.schema.v1.ReferencesRefused.refusals:type_name -> dbcontroller.schema.v1.ReferencesRefused.Refusal
-	27, // 3: dbcontroller.schema.v1.ResolveBlockadesRequest.questions:type_name -> dbcontroller.schema.v1.ResolveBlockadesRequest.Question
+	39, // 0: dbcontroller.schema.v1.EstablishReferencesRequest.references:type_name -> dbcontroller.schema.v1.EstablishReferencesRequest.Reference
+	40, // 1: dbcontroller.schema.v1.EstablishReferencesResponse.targets:type_name -> dbcontroller.schema.v1.EstablishReferencesResponse.Target
+	41, // 2: dbcontroller.schema.v1.ReferencesRefused.refusals:type_name -> dbcontroller.schema.v1.ReferencesRefused.Refusal
+	42, // 3: dbcontroller.schema.v1.ResolveBlockadesRequest.questions:type_name -> dbcontroller.schema.v1.ResolveBlockadesRequest.Question
 	0,  // 4: dbcontroller.schema.v1.ResolveBlockadesResponse.verdicts:type_name -> dbcontroller.schema.v1.ResolveBlockadesResponse.Verdict
-	3,  // 5: dbcontroller.schema.v1.ReleaseBlockadesRequest.keys:type_name -> dbcontroller.schema.v1.BlockadeKey
-	28, // 6: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.upsert:type_name -> dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.Deletions
-	28, // 7: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.delete:type_name -> dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.Deletions
-	15, // 8: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.end_of_snapshot:type_name -> dbcontroller.schema.v1.EndOfSnapshot
-	16, // 9: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.bookmark:type_name -> dbcontroller.schema.v1.Bookmark
-	29, // 10: dbcontroller.schema.v1.PlanDeletionRequest.targets:type_name -> dbcontroller.schema.v1.PlanDeletionRequest.Target
-	30, // 11: dbcontroller.schema.v1.PlanDeletionResponse.members:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Member
-	31, // 12: dbcontroller.schema.v1.PlanDeletionResponse.blockers:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Blocker
-	32, // 13: dbcontroller.schema.v1.WatchResourceShadowsResponse.upsert:type_name -> dbcontroller.schema.v1.WatchResourceShadowsResponse.Work
-	32, // 14: dbcontroller.schema.v1.WatchResourceShadowsResponse.delete:type_name -> dbcontroller.schema.v1.WatchResourceShadowsResponse.Work
-	15, // 15: dbcontroller.schema.v1.WatchResourceShadowsResponse.end_of_snapshot:type_name -> dbcontroller.schema.v1.EndOfSnapshot
-	16, // 16: dbcontroller.schema.v1.WatchResourceShadowsResponse.bookmark:type_name -> dbcontroller.schema.v1.Bookmark
-	1,  // 17: dbcontroller.schema.v1.WorkItem.action:type_name -> dbcontroller.schema.v1.WorkItem.Action
-	33, // 18: dbcontroller.schema.v1.WorkItem.create_time:type_name -> google.protobuf.Timestamp
-	2,  // 19: dbcontroller.schema.v1.EstablishReferencesRequest.Reference.holder:type_name -> dbcontroller.schema.v1.ResourceRef
-	2,  // 20: dbcontroller.schema.v1.EstablishReferencesRequest.Reference.target:type_name -> dbcontroller.schema.v1.ResourceRef
-	34, // 21: dbcontroller.schema.v1.EstablishReferencesRequest.Reference.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
-	3,  // 22: dbcontroller.schema.v1.ResolveBlockadesRequest.Question.key:type_name -> dbcontroller.schema.v1.BlockadeKey
-	2,  // 23: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.Deletions.resources:type_name -> dbcontroller.schema.v1.ResourceRef
-	2,  // 24: dbcontroller.schema.v1.PlanDeletionResponse.Member.resource:type_name -> dbcontroller.schema.v1.ResourceRef
-	2,  // 25: dbcontroller.schema.v1.PlanDeletionResponse.Blocker.holder:type_name -> dbcontroller.schema.v1.ResourceRef
-	23, // 26: dbcontroller.schema.v1.WatchResourceShadowsResponse.Work.items:type_name -> dbcontroller.schema.v1.WorkItem
-	4,  // 27: dbcontroller.schema.v1.SchemaService.EstablishReferences:input_type -> dbcontroller.schema.v1.EstablishReferencesRequest
-	7,  // 28: dbcontroller.schema.v1.SchemaService.ConfirmBlockades:input_type -> dbcontroller.schema.v1.ConfirmBlockadesRequest
-	9,  // 29: dbcontroller.schema.v1.SchemaService.ResolveBlockades:input_type -> dbcontroller.schema.v1.ResolveBlockadesRequest
-	11, // 30: dbcontroller.schema.v1.SchemaService.ReleaseBlockades:input_type -> dbcontroller.schema.v1.ReleaseBlockadesRequest
-	13, // 31: dbcontroller.schema.v1.SchemaService.WatchImportedServiceDeletions:input_type -> dbcontroller.schema.v1.WatchImportedServiceDeletionsRequest
-	17, // 32: dbcontroller.schema.v1.SchemaService.AcknowledgeDeletions:input_type -> dbcontroller.schema.v1.AcknowledgeDeletionsRequest
-	19, // 33: dbcontroller.schema.v1.SchemaService.PlanDeletion:input_type -> dbcontroller.schema.v1.PlanDeletionRequest
-	21, // 34: dbcontroller.schema.v1.SchemaService.WatchResourceShadows:input_type -> dbcontroller.schema.v1.WatchResourceShadowsRequest
-	5,  // 35: dbcontroller.schema.v1.SchemaService.EstablishReferences:output_type -> dbcontroller.schema.v1.EstablishReferencesResponse
-	8,  // 36: dbcontroller.schema.v1.SchemaService.ConfirmBlockades:output_type -> dbcontroller.schema.v1.ConfirmBlockadesResponse
-	10, // 37: dbcontroller.schema.v1.SchemaService.ResolveBlockades:output_type -> dbcontroller.schema.v1.ResolveBlockadesResponse
-	12, // 38: dbcontroller.schema.v1.SchemaService.ReleaseBlockades:output_type -> dbcontroller.schema.v1.ReleaseBlockadesResponse
-	14, // 39: dbcontroller.schema.v1.SchemaService.WatchImportedServiceDeletions:output_type -> dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse
-	18, // 40: dbcontroller.schema.v1.SchemaService.AcknowledgeDeletions:output_type -> dbcontroller.schema.v1.AcknowledgeDeletionsResponse
-	20, // 41: dbcontroller.schema.v1.SchemaService.PlanDeletion:output_type -> dbcontroller.schema.v1.PlanDeletionResponse
-	22, // 42: dbcontroller.schema.v1.SchemaService.WatchResourceShadows:output_type -> dbcontroller.schema.v1.WatchResourceShadowsResponse
-	35, // [35:43] is the sub-list for method output_type
-	27, // [27:35] is the sub-list for method input_type
-	27, // [27:27] is the sub-list for extension type_name
-	27, // [27:27] is the sub-list for extension extendee
-	0,  // [0:27] is the sub-list for field type_name
+	4,  // 5: dbcontroller.schema.v1.ReleaseBlockadesRequest.keys:type_name -> dbcontroller.schema.v1.BlockadeKey
+	43, // 6: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.upsert:type_name -> dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.Deletions
+	43, // 7: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.delete:type_name -> dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.Deletions
+	16, // 8: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.end_of_snapshot:type_name -> dbcontroller.schema.v1.EndOfSnapshot
+	17, // 9: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.bookmark:type_name -> dbcontroller.schema.v1.Bookmark
+	44, // 10: dbcontroller.schema.v1.PlanDeletionRequest.targets:type_name -> dbcontroller.schema.v1.PlanDeletionRequest.Target
+	45, // 11: dbcontroller.schema.v1.PlanDeletionResponse.members:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Member
+	49, // 12: dbcontroller.schema.v1.PlanDeletionResponse.blockers:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Blocker
+	48, // 13: dbcontroller.schema.v1.PlanDeletionResponse.unsets:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Unset
+	50, // 14: dbcontroller.schema.v1.TraceCascadesResponse.traces:type_name -> dbcontroller.schema.v1.TraceCascadesResponse.Trace
+	51, // 15: dbcontroller.schema.v1.CheckOwnersRequest.questions:type_name -> dbcontroller.schema.v1.CheckOwnersRequest.Question
+	52, // 16: dbcontroller.schema.v1.CheckOwnersResponse.answers:type_name -> dbcontroller.schema.v1.CheckOwnersResponse.Answer
+	53, // 17: dbcontroller.schema.v1.DropOwnersRequest.let_go:type_name -> dbcontroller.schema.v1.DropOwnersRequest.LetGo
+	54, // 18: dbcontroller.schema.v1.UpgradeOwnerReferencesRequest.renamed:type_name -> dbcontroller.schema.v1.UpgradeOwnerReferencesRequest.Renamed
+	32, // 19: dbcontroller.schema.v1.ListResourceShadowsResponse.shadows:type_name -> dbcontroller.schema.v1.ResourceShadow
+	3,  // 20: dbcontroller.schema.v1.ResourceShadow.resource:type_name -> dbcontroller.schema.v1.ResourceRef
+	55, // 21: dbcontroller.schema.v1.ResourceShadow.references:type_name -> dbcontroller.schema.v1.ResourceShadow.Reference
+	35, // 22: dbcontroller.schema.v1.ListBlockadesResponse.blockades:type_name -> dbcontroller.schema.v1.Blockade
+	3,  // 23: dbcontroller.schema.v1.Blockade.target:type_name -> dbcontroller.schema.v1.ResourceRef
+	4,  // 24: dbcontroller.schema.v1.Blockade.key:type_name -> dbcontroller.schema.v1.BlockadeKey
+	57, // 25: dbcontroller.schema.v1.Blockade.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
+	58, // 26: dbcontroller.schema.v1.Blockade.expire_time:type_name -> google.protobuf.Timestamp
+	56, // 27: dbcontroller.schema.v1.WatchResourceShadowsResponse.upsert:type_name -> dbcontroller.schema.v1.WatchResourceShadowsResponse.Work
+	56, // 28: dbcontroller.schema.v1.WatchResourceShadowsResponse.delete:type_name -> dbcontroller.schema.v1.WatchResourceShadowsResponse.Work
+	16, // 29: dbcontroller.schema.v1.WatchResourceShadowsResponse.end_of_snapshot:type_name -> dbcontroller.schema.v1.EndOfSnapshot
+	17, // 30: dbcontroller.schema.v1.WatchResourceShadowsResponse.bookmark:type_name -> dbcontroller.schema.v1.Bookmark
+	2,  // 31: dbcontroller.schema.v1.WorkItem.action:type_name -> dbcontroller.schema.v1.WorkItem.Action
+	58, // 32: dbcontroller.schema.v1.WorkItem.create_time:type_name -> google.protobuf.Timestamp
+	3,  // 33: dbcontroller.schema.v1.EstablishReferencesRequest.Reference.holder:type_name -> dbcontroller.schema.v1.ResourceRef
+	3,  // 34: dbcontroller.schema.v1.EstablishReferencesRequest.Reference.target:type_name -> dbcontroller.schema.v1.ResourceRef
+	57, // 35: dbcontroller.schema.v1.EstablishReferencesRequest.Reference.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
+	4,  // 36: dbcontroller.schema.v1.ResolveBlockadesRequest.Question.key:type_name -> dbcontroller.schema.v1.BlockadeKey
+	3,  // 37: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.Deletions.resources:type_name -> dbcontroller.schema.v1.ResourceRef
+	3,  // 38: dbcontroller.schema.v1.PlanDeletionResponse.Member.resource:type_name -> dbcontroller.schema.v1.ResourceRef
+	46, // 39: dbcontroller.schema.v1.PlanDeletionResponse.Member.via:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Via
+	47, // 40: dbcontroller.schema.v1.PlanDeletionResponse.Via.target:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Target
+	57, // 41: dbcontroller.schema.v1.PlanDeletionResponse.Via.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
+	3,  // 42: dbcontroller.schema.v1.PlanDeletionResponse.Unset.holder:type_name -> dbcontroller.schema.v1.ResourceRef
+	46, // 43: dbcontroller.schema.v1.PlanDeletionResponse.Unset.via:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Via
+	3,  // 44: dbcontroller.schema.v1.PlanDeletionResponse.Blocker.holder:type_name -> dbcontroller.schema.v1.ResourceRef
+	3,  // 45: dbcontroller.schema.v1.PlanDeletionResponse.Blocker.target:type_name -> dbcontroller.schema.v1.ResourceRef
+	47, // 46: dbcontroller.schema.v1.TraceCascadesResponse.Trace.targets:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Target
+	47, // 47: dbcontroller.schema.v1.TraceCascadesResponse.Trace.owners:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Target
+	3,  // 48: dbcontroller.schema.v1.CheckOwnersRequest.Question.owner:type_name -> dbcontroller.schema.v1.ResourceRef
+	1,  // 49: dbcontroller.schema.v1.CheckOwnersResponse.Answer.verdict:type_name -> dbcontroller.schema.v1.CheckOwnersResponse.Verdict
+	57, // 50: dbcontroller.schema.v1.ResourceShadow.Reference.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
+	38, // 51: dbcontroller.schema.v1.WatchResourceShadowsResponse.Work.items:type_name -> dbcontroller.schema.v1.WorkItem
+	5,  // 52: dbcontroller.schema.v1.SchemaService.EstablishReferences:input_type -> dbcontroller.schema.v1.EstablishReferencesRequest
+	8,  // 53: dbcontroller.schema.v1.SchemaService.ConfirmBlockades:input_type -> dbcontroller.schema.v1.ConfirmBlockadesRequest
+	10, // 54: dbcontroller.schema.v1.SchemaService.ResolveBlockades:input_type -> dbcontroller.schema.v1.ResolveBlockadesRequest
+	12, // 55: dbcontroller.schema.v1.SchemaService.ReleaseBlockades:input_type -> dbcontroller.schema.v1.ReleaseBlockadesRequest
+	14, // 56: dbcontroller.schema.v1.SchemaService.WatchImportedServiceDeletions:input_type -> dbcontroller.schema.v1.WatchImportedServiceDeletionsRequest
+	18, // 57: dbcontroller.schema.v1.SchemaService.AcknowledgeDeletions:input_type -> dbcontroller.schema.v1.AcknowledgeDeletionsRequest
+	20, // 58: dbcontroller.schema.v1.SchemaService.PlanDeletion:input_type -> dbcontroller.schema.v1.PlanDeletionRequest
+	22, // 59: dbcontroller.schema.v1.SchemaService.TraceCascades:input_type -> dbcontroller.schema.v1.TraceCascadesRequest
+	24, // 60: dbcontroller.schema.v1.SchemaService.CheckOwners:input_type -> dbcontroller.schema.v1.CheckOwnersRequest
+	26, // 61: dbcontroller.schema.v1.SchemaService.DropOwners:input_type -> dbcontroller.schema.v1.DropOwnersRequest
+	28, // 62: dbcontroller.schema.v1.SchemaService.UpgradeOwnerReferences:input_type -> dbcontroller.schema.v1.UpgradeOwnerReferencesRequest
+	30, // 63: dbcontroller.schema.v1.SchemaService.ListResourceShadows:input_type -> dbcontroller.schema.v1.ListResourceShadowsRequest
+	33, // 64: dbcontroller.schema.v1.SchemaService.ListBlockades:input_type -> dbcontroller.schema.v1.ListBlockadesRequest
+	36, // 65: dbcontroller.schema.v1.SchemaService.WatchResourceShadows:input_type -> dbcontroller.schema.v1.WatchResourceShadowsRequest
+	6,  // 66: dbcontroller.schema.v1.SchemaService.EstablishReferences:output_type -> dbcontroller.schema.v1.EstablishReferencesResponse
+	9,  // 67: dbcontroller.schema.v1.SchemaService.ConfirmBlockades:output_type -> dbcontroller.schema.v1.ConfirmBlockadesResponse
+	11, // 68: dbcontroller.schema.v1.SchemaService.ResolveBlockades:output_type -> dbcontroller.schema.v1.ResolveBlockadesResponse
+	13, // 69: dbcontroller.schema.v1.SchemaService.ReleaseBlockades:output_type -> dbcontroller.schema.v1.ReleaseBlockadesResponse
+	15, // 70: dbcontroller.schema.v1.SchemaService.WatchImportedServiceDeletions:output_type -> dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse
+	19, // 71: dbcontroller.schema.v1.SchemaService.AcknowledgeDeletions:output_type -> dbcontroller.schema.v1.AcknowledgeDeletionsResponse
+	21, // 72: dbcontroller.schema.v1.SchemaService.PlanDeletion:output_type -> dbcontroller.schema.v1.PlanDeletionResponse
+	23, // 73: dbcontroller.schema.v1.SchemaService.TraceCascades:output_type -> dbcontroller.schema.v1.TraceCascadesResponse
+	25, // 74: dbcontroller.schema.v1.SchemaService.CheckOwners:output_type -> dbcontroller.schema.v1.CheckOwnersResponse
+	27, // 75: dbcontroller.schema.v1.SchemaService.DropOwners:output_type -> dbcontroller.schema.v1.DropOwnersResponse
+	29, // 76: dbcontroller.schema.v1.SchemaService.UpgradeOwnerReferences:output_type -> dbcontroller.schema.v1.UpgradeOwnerReferencesResponse
+	31, // 77: dbcontroller.schema.v1.SchemaService.ListResourceShadows:output_type -> dbcontroller.schema.v1.ListResourceShadowsResponse
+	34, // 78: dbcontroller.schema.v1.SchemaService.ListBlockades:output_type -> dbcontroller.schema.v1.ListBlockadesResponse
+	37, // 79: dbcontroller.schema.v1.SchemaService.WatchResourceShadows:output_type -> dbcontroller.schema.v1.WatchResourceShadowsResponse
+	66, // [66:80] is the sub-list for method output_type
+	52, // [52:66] is the sub-list for method input_type
+	52, // [52:52] is the sub-list for extension type_name
+	52, // [52:52] is the sub-list for extension extendee
+	0,  // [0:52] is the sub-list for field type_name
 }
 
 func init() { file_dbcontroller_schema_v1_schema_proto_init() }
@@ -2112,7 +3778,7 @@ func file_dbcontroller_schema_v1_schema_proto_init() {
 		(*WatchImportedServiceDeletionsResponse_EndOfSnapshot)(nil),
 		(*WatchImportedServiceDeletionsResponse_Bookmark)(nil),
 	}
-	file_dbcontroller_schema_v1_schema_proto_msgTypes[20].OneofWrappers = []any{
+	file_dbcontroller_schema_v1_schema_proto_msgTypes[34].OneofWrappers = []any{
 		(*WatchResourceShadowsResponse_Upsert)(nil),
 		(*WatchResourceShadowsResponse_Delete)(nil),
 		(*WatchResourceShadowsResponse_EndOfSnapshot)(nil),
@@ -2123,8 +3789,8 @@ func file_dbcontroller_schema_v1_schema_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_dbcontroller_schema_v1_schema_proto_rawDesc), len(file_dbcontroller_schema_v1_schema_proto_rawDesc)),
-			NumEnums:      2,
-			NumMessages:   31,
+			NumEnums:      3,
+			NumMessages:   54,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -26,6 +26,12 @@ const (
 	SchemaService_WatchImportedServiceDeletions_FullMethodName = "/dbcontroller.schema.v1.SchemaService/WatchImportedServiceDeletions"
 	SchemaService_AcknowledgeDeletions_FullMethodName          = "/dbcontroller.schema.v1.SchemaService/AcknowledgeDeletions"
 	SchemaService_PlanDeletion_FullMethodName                  = "/dbcontroller.schema.v1.SchemaService/PlanDeletion"
+	SchemaService_TraceCascades_FullMethodName                 = "/dbcontroller.schema.v1.SchemaService/TraceCascades"
+	SchemaService_CheckOwners_FullMethodName                   = "/dbcontroller.schema.v1.SchemaService/CheckOwners"
+	SchemaService_DropOwners_FullMethodName                    = "/dbcontroller.schema.v1.SchemaService/DropOwners"
+	SchemaService_UpgradeOwnerReferences_FullMethodName        = "/dbcontroller.schema.v1.SchemaService/UpgradeOwnerReferences"
+	SchemaService_ListResourceShadows_FullMethodName           = "/dbcontroller.schema.v1.SchemaService/ListResourceShadows"
+	SchemaService_ListBlockades_FullMethodName                 = "/dbcontroller.schema.v1.SchemaService/ListBlockades"
 	SchemaService_WatchResourceShadows_FullMethodName          = "/dbcontroller.schema.v1.SchemaService/WatchResourceShadows"
 )
 
@@ -50,6 +56,19 @@ type SchemaServiceClient interface {
 	AcknowledgeDeletions(ctx context.Context, in *AcknowledgeDeletionsRequest, opts ...grpc.CallOption) (*AcknowledgeDeletionsResponse, error)
 	// PlanDeletion tells what the deletion of some targets would take along here, changing nothing.
 	PlanDeletion(ctx context.Context, in *PlanDeletionRequest, opts ...grpc.CallOption) (*PlanDeletionResponse, error)
+	// TraceCascades tells what some resources here would be deleted with, by what they refer to.
+	TraceCascades(ctx context.Context, in *TraceCascadesRequest, opts ...grpc.CallOption) (*TraceCascadesResponse, error)
+	// CheckOwners asks whether the owners that resources of the caller name exist here, and notes that the caller has
+	// ownees of those that do.
+	CheckOwners(ctx context.Context, in *CheckOwnersRequest, opts ...grpc.CallOption) (*CheckOwnersResponse, error)
+	// DropOwners tells that owners at the caller are deleted, or let go of what they have to refer to. What has lost its
+	// last owner is deleted here.
+	DropOwners(ctx context.Context, in *DropOwnersRequest, opts ...grpc.CallOption) (*DropOwnersResponse, error)
+	// UpgradeOwnerReferences tells the version that the caller runs, for all owner references to its resources.
+	UpgradeOwnerReferences(ctx context.Context, in *UpgradeOwnerReferencesRequest, opts ...grpc.CallOption) (*UpgradeOwnerReferencesResponse, error)
+	// ListResourceShadows and ListBlockades are for tools and audits.
+	ListResourceShadows(ctx context.Context, in *ListResourceShadowsRequest, opts ...grpc.CallOption) (*ListResourceShadowsResponse, error)
+	ListBlockades(ctx context.Context, in *ListBlockadesRequest, opts ...grpc.CallOption) (*ListBlockadesResponse, error)
 	// WatchResourceShadows tells a deployment's own nodes which shadows have work outstanding.
 	WatchResourceShadows(ctx context.Context, in *WatchResourceShadowsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchResourceShadowsResponse], error)
 }
@@ -141,6 +160,66 @@ func (c *schemaServiceClient) PlanDeletion(ctx context.Context, in *PlanDeletion
 	return out, nil
 }
 
+func (c *schemaServiceClient) TraceCascades(ctx context.Context, in *TraceCascadesRequest, opts ...grpc.CallOption) (*TraceCascadesResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(TraceCascadesResponse)
+	err := c.cc.Invoke(ctx, SchemaService_TraceCascades_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *schemaServiceClient) CheckOwners(ctx context.Context, in *CheckOwnersRequest, opts ...grpc.CallOption) (*CheckOwnersResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(CheckOwnersResponse)
+	err := c.cc.Invoke(ctx, SchemaService_CheckOwners_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *schemaServiceClient) DropOwners(ctx context.Context, in *DropOwnersRequest, opts ...grpc.CallOption) (*DropOwnersResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DropOwnersResponse)
+	err := c.cc.Invoke(ctx, SchemaService_DropOwners_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *schemaServiceClient) UpgradeOwnerReferences(ctx context.Context, in *UpgradeOwnerReferencesRequest, opts ...grpc.CallOption) (*UpgradeOwnerReferencesResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(UpgradeOwnerReferencesResponse)
+	err := c.cc.Invoke(ctx, SchemaService_UpgradeOwnerReferences_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *schemaServiceClient) ListResourceShadows(ctx context.Context, in *ListResourceShadowsRequest, opts ...grpc.CallOption) (*ListResourceShadowsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListResourceShadowsResponse)
+	err := c.cc.Invoke(ctx, SchemaService_ListResourceShadows_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *schemaServiceClient) ListBlockades(ctx context.Context, in *ListBlockadesRequest, opts ...grpc.CallOption) (*ListBlockadesResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListBlockadesResponse)
+	err := c.cc.Invoke(ctx, SchemaService_ListBlockades_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *schemaServiceClient) WatchResourceShadows(ctx context.Context, in *WatchResourceShadowsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchResourceShadowsResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	stream, err := c.cc.NewStream(ctx, &SchemaService_ServiceDesc.Streams[1], SchemaService_WatchResourceShadows_FullMethodName, cOpts...)
@@ -181,6 +260,19 @@ type SchemaServiceServer interface {
 	AcknowledgeDeletions(context.Context, *AcknowledgeDeletionsRequest) (*AcknowledgeDeletionsResponse, error)
 	// PlanDeletion tells what the deletion of some targets would take along here, changing nothing.
 	PlanDeletion(context.Context, *PlanDeletionRequest) (*PlanDeletionResponse, error)
+	// TraceCascades tells what some resources here would be deleted with, by what they refer to.
+	TraceCascades(context.Context, *TraceCascadesRequest) (*TraceCascadesResponse, error)
+	// CheckOwners asks whether the owners that resources of the caller name exist here, and notes that the caller has
+	// ownees of those that do.
+	CheckOwners(context.Context, *CheckOwnersRequest) (*CheckOwnersResponse, error)
+	// DropOwners tells that owners at the caller are deleted, or let go of what they have to refer to. What has lost its
+	// last owner is deleted here.
+	DropOwners(context.Context, *DropOwnersRequest) (*DropOwnersResponse, error)
+	// UpgradeOwnerReferences tells the version that the caller runs, for all owner references to its resources.
+	UpgradeOwnerReferences(context.Context, *UpgradeOwnerReferencesRequest) (*UpgradeOwnerReferencesResponse, error)
+	// ListResourceShadows and ListBlockades are for tools and audits.
+	ListResourceShadows(context.Context, *ListResourceShadowsRequest) (*ListResourceShadowsResponse, error)
+	ListBlockades(context.Context, *ListBlockadesRequest) (*ListBlockadesResponse, error)
 	// WatchResourceShadows tells a deployment's own nodes which shadows have work outstanding.
 	WatchResourceShadows(*WatchResourceShadowsRequest, grpc.ServerStreamingServer[WatchResourceShadowsResponse]) error
 	mustEmbedUnimplementedSchemaServiceServer()
@@ -213,6 +305,24 @@ func (UnimplementedSchemaServiceServer) AcknowledgeDeletions(context.Context, *A
 }
 func (UnimplementedSchemaServiceServer) PlanDeletion(context.Context, *PlanDeletionRequest) (*PlanDeletionResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method PlanDeletion not implemented")
+}
+func (UnimplementedSchemaServiceServer) TraceCascades(context.Context, *TraceCascadesRequest) (*TraceCascadesResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method TraceCascades not implemented")
+}
+func (UnimplementedSchemaServiceServer) CheckOwners(context.Context, *CheckOwnersRequest) (*CheckOwnersResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method CheckOwners not implemented")
+}
+func (UnimplementedSchemaServiceServer) DropOwners(context.Context, *DropOwnersRequest) (*DropOwnersResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method DropOwners not implemented")
+}
+func (UnimplementedSchemaServiceServer) UpgradeOwnerReferences(context.Context, *UpgradeOwnerReferencesRequest) (*UpgradeOwnerReferencesResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method UpgradeOwnerReferences not implemented")
+}
+func (UnimplementedSchemaServiceServer) ListResourceShadows(context.Context, *ListResourceShadowsRequest) (*ListResourceShadowsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListResourceShadows not implemented")
+}
+func (UnimplementedSchemaServiceServer) ListBlockades(context.Context, *ListBlockadesRequest) (*ListBlockadesResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListBlockades not implemented")
 }
 func (UnimplementedSchemaServiceServer) WatchResourceShadows(*WatchResourceShadowsRequest, grpc.ServerStreamingServer[WatchResourceShadowsResponse]) error {
 	return status.Error(codes.Unimplemented, "method WatchResourceShadows not implemented")
@@ -357,6 +467,114 @@ func _SchemaService_PlanDeletion_Handler(srv interface{}, ctx context.Context, d
 	return interceptor(ctx, in, info, handler)
 }
 
+func _SchemaService_TraceCascades_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(TraceCascadesRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(SchemaServiceServer).TraceCascades(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: SchemaService_TraceCascades_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(SchemaServiceServer).TraceCascades(ctx, req.(*TraceCascadesRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _SchemaService_CheckOwners_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(CheckOwnersRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(SchemaServiceServer).CheckOwners(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: SchemaService_CheckOwners_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(SchemaServiceServer).CheckOwners(ctx, req.(*CheckOwnersRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _SchemaService_DropOwners_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DropOwnersRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(SchemaServiceServer).DropOwners(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: SchemaService_DropOwners_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(SchemaServiceServer).DropOwners(ctx, req.(*DropOwnersRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _SchemaService_UpgradeOwnerReferences_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(UpgradeOwnerReferencesRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(SchemaServiceServer).UpgradeOwnerReferences(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: SchemaService_UpgradeOwnerReferences_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(SchemaServiceServer).UpgradeOwnerReferences(ctx, req.(*UpgradeOwnerReferencesRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _SchemaService_ListResourceShadows_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListResourceShadowsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(SchemaServiceServer).ListResourceShadows(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: SchemaService_ListResourceShadows_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(SchemaServiceServer).ListResourceShadows(ctx, req.(*ListResourceShadowsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _SchemaService_ListBlockades_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListBlockadesRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(SchemaServiceServer).ListBlockades(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: SchemaService_ListBlockades_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(SchemaServiceServer).ListBlockades(ctx, req.(*ListBlockadesRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _SchemaService_WatchResourceShadows_Handler(srv interface{}, stream grpc.ServerStream) error {
 	m := new(WatchResourceShadowsRequest)
 	if err := stream.RecvMsg(m); err != nil {
@@ -398,6 +616,30 @@ var SchemaService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "PlanDeletion",
 			Handler:    _SchemaService_PlanDeletion_Handler,
+		},
+		{
+			MethodName: "TraceCascades",
+			Handler:    _SchemaService_TraceCascades_Handler,
+		},
+		{
+			MethodName: "CheckOwners",
+			Handler:    _SchemaService_CheckOwners_Handler,
+		},
+		{
+			MethodName: "DropOwners",
+			Handler:    _SchemaService_DropOwners_Handler,
+		},
+		{
+			MethodName: "UpgradeOwnerReferences",
+			Handler:    _SchemaService_UpgradeOwnerReferences_Handler,
+		},
+		{
+			MethodName: "ListResourceShadows",
+			Handler:    _SchemaService_ListResourceShadows_Handler,
+		},
+		{
+			MethodName: "ListBlockades",
+			Handler:    _SchemaService_ListBlockades_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

@@ -1,0 +1,217 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/db-controller/db-controller/cmd/db-controller/client"
+	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
+)
+
+// watchWriters write at full speed while others watch.
+const watchWriters = 8
+
+// watch measures writers without watches, with one, and with a hundred: what they lose, how many events arrive, and how
+// long after its write was answered an event arrives.
+func (r *run) watch(ctx context.Context) error {
+	rates, events := map[int][]float64{}, map[int][]float64{}
+	p50, p99 := map[int][]float64{}, map[int][]float64{}
+	watchers := []int{0, 1, 100}
+	for i := range r.Runs {
+		for _, n := range watchers {
+			w, err := r.watchRun(ctx, fmt.Sprintf("watch%d-%d", n, i), n)
+			if err != nil {
+				return err
+			}
+			rates[n] = append(rates[n], w.writes)
+			if n > 0 {
+				events[n] = append(events[n], w.events)
+				p50[n], p99[n] = append(p50[n], median(w.latencies)), append(p99[n], percentile(w.latencies, 0.99))
+			}
+			r.Progress("watch, run %d, %d watchers: %.0f writes/s, %.0f events/s", i+1, n, w.writes, w.events)
+		}
+	}
+	var burst []float64
+	for i := range r.Runs {
+		rate, err := r.burst(ctx, fmt.Sprintf("burst%d", i))
+		if err != nil {
+			return err
+		}
+		burst = append(burst, rate)
+	}
+	r.add(Result{Case: "watch-burst", N: burstSize, Value: median(burst), Unit: "events/s"})
+	for _, n := range watchers[1:] {
+		r.add(Result{Case: "watch-writes", N: n, Value: median(rates[n]), Unit: "writes/s", Baseline: median(rates[0])})
+		r.add(Result{Case: "watch-events", N: n, Value: median(events[n]), Unit: "events/s"})
+		r.add(Result{Case: "watch-p50", N: n, Value: median(p50[n]), Unit: "ms"})
+		r.add(Result{Case: "watch-p99", N: n, Value: median(p99[n]), Unit: "ms"})
+	}
+	return nil
+}
+
+type watched struct {
+	writes, events float64 // a second
+	latencies      []float64
+}
+
+func (r *run) watchRun(ctx context.Context, name string, watchers int) (out watched, err error) {
+	resources, err := r.Client.Resources(ctx, targets)
+	if err != nil {
+		return out, err
+	}
+	token, err := tokenOfNow(ctx, resources)
+	if err != nil {
+		return out, err
+	}
+	watching, stop := context.WithCancel(ctx)
+	defer stop()
+	var (
+		answered sync.Map // when a write was answered, by name
+		arrived  atomic.Int64
+		mu       sync.Mutex
+		seen     = map[string]time.Time{} // guarded by mu; by the first watcher
+		readers  errgroup.Group
+		ready    sync.WaitGroup
+	)
+	for i := range watchers {
+		ready.Add(1)
+		readers.Go(func() error {
+			resources, done, err := r.another(watching)
+			if err != nil {
+				return err
+			}
+			defer done()
+			stream, err := resources.WatchResources(watching, &resourcev1.WatchResourcesRequest{Kind: "Project", ResumeToken: token})
+			ready.Done()
+			for err == nil {
+				var msg *resourcev1.WatchResourcesResponse
+				if msg, err = stream.Recv(); err != nil || msg.GetUpsert() == nil {
+					continue
+				}
+				arrived.Add(1)
+				if i == 0 {
+					mu.Lock()
+					seen[msg.GetUpsert().GetName()] = time.Now()
+					mu.Unlock()
+				}
+			}
+			if status.Code(err) == codes.Canceled {
+				return nil
+			}
+			return err
+		})
+	}
+	ready.Wait()
+	began := time.Now()
+	out.writes, err = r.rate(ctx, watchWriters, func(ctx context.Context, n int64) error {
+		project := fmt.Sprintf("projects/%s-%d", name, n)
+		_, err := resources.CreateResource(ctx, &resourcev1.CreateResourceRequest{Resource: &resourcev1.Resource{Name: project}})
+		answered.Store(project, time.Now())
+		return err
+	})
+	if err != nil {
+		return out, err
+	}
+	total := int64(out.writes*time.Since(began).Seconds()) * int64(watchers)
+	for deadline := time.Now().Add(30 * time.Second); arrived.Load() < total-int64(watchers) && time.Now().Before(deadline); {
+		select {
+		case <-ctx.Done():
+			return out, ctx.Err()
+		case <-time.After(time.Millisecond):
+		}
+	}
+	out.events = float64(arrived.Load()) / time.Since(began).Seconds()
+	stop()
+	if err := readers.Wait(); err != nil {
+		return out, err
+	}
+	for project, at := range seen {
+		if done, ok := answered.Load(project); ok {
+			out.latencies = append(out.latencies, max(0, milliseconds(at.Sub(done.(time.Time)))))
+		}
+	}
+	if watchers > 0 && len(out.latencies) == 0 {
+		return out, fmt.Errorf("no event arrived at %d watchers", watchers)
+	}
+	return out, nil
+}
+
+// burstSize is how many resources one writer creates, a thousand in a transaction.
+const burstSize = 20_000
+
+// burst measures one writer of large transactions and one watch: from the first call until the last event.
+func (r *run) burst(ctx context.Context, name string) (float64, error) {
+	resources, err := r.Client.Resources(ctx, targets)
+	if err != nil {
+		return 0, err
+	}
+	token, err := tokenOfNow(ctx, resources)
+	if err != nil {
+		return 0, err
+	}
+	watching, stop := context.WithCancel(ctx)
+	defer stop()
+	stream, err := resources.WatchResources(watching, &resourcev1.WatchResourcesRequest{Kind: "Project", ResumeToken: token})
+	if err != nil {
+		return 0, err
+	}
+	began := time.Now()
+	var writer errgroup.Group
+	writer.Go(func() error {
+		for n := 0; n < burstSize; {
+			req := &resourcev1.BatchWriteResourcesRequest{}
+			for range 1000 {
+				req.Writes = append(req.Writes, &resourcev1.BatchWriteResourcesRequest_Write{Write: &resourcev1.BatchWriteResourcesRequest_Write_Create{
+					Create: &resourcev1.Resource{Name: fmt.Sprintf("projects/%s-%d", name, n)},
+				}})
+				n++
+			}
+			if _, err := resources.BatchWriteResources(ctx, req); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	for n := 0; n < burstSize; {
+		msg, err := stream.Recv()
+		if err != nil {
+			return 0, err
+		}
+		if msg.GetUpsert() != nil {
+			n++
+		}
+	}
+	took := time.Since(began)
+	return burstSize / took.Seconds(), writer.Wait()
+}
+
+// another is a client with connections of its own.
+func (r *run) another(ctx context.Context) (resources resourcev1.ResourceServiceClient, done func(), err error) {
+	c, err := client.New(client.File{Registry: r.Playground.RegistryAddress, Certs: r.Playground.ClientCerts()}, "")
+	if err != nil {
+		return nil, nil, err
+	}
+	resources, err = c.Resources(ctx, targets)
+	return resources, c.Close, err
+}
+
+// tokenOfNow is where watches that want no snapshot begin.
+func tokenOfNow(ctx context.Context, resources resourcev1.ResourceServiceClient) (string, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := resources.WatchResources(ctx, &resourcev1.WatchResourcesRequest{Kind: "Project"})
+	for err == nil {
+		var msg *resourcev1.WatchResourcesResponse
+		if msg, err = stream.Recv(); msg.GetEndOfSnapshot() != nil {
+			return msg.GetEndOfSnapshot().GetResumeToken(), nil
+		}
+	}
+	return "", err
+}

@@ -1,0 +1,159 @@
+package main
+
+import (
+	"fmt"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/db-controller/db-controller/cmd/db-controller/client"
+	"github.com/db-controller/db-controller/schema"
+	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
+	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
+	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
+)
+
+func newExplain() *cobra.Command {
+	return resourceCommand("explain NAME", "Tell why a resource is pending, or still being deleted", "  db-controller explain //iam.example.com/us-west2/projects/acme", cobra.ExactArgs(1),
+		func(cmd *cobra.Command, c *client.Client, args []string) error {
+			name, err := schema.ParseFullName(args[0])
+			if err != nil {
+				return err
+			}
+			admin, err := c.Admin(cmd.Context(), name.Deployment)
+			if err != nil {
+				return err
+			}
+			e, err := admin.Explain(cmd.Context(), &adminv1.ExplainRequest{Name: name.Name})
+			if err != nil {
+				return plain(err)
+			}
+			state := e.GetState()
+			if e.GetPending() {
+				state += ", PENDING"
+			}
+			cmd.Printf("%s  %s  %s  uid %s\n", e.GetName(), e.GetKind(), state, e.GetUid())
+			if len(e.GetReasons()) == 0 {
+				cmd.Println("  It waits for nothing.")
+			}
+			for _, r := range e.GetReasons() {
+				cmd.Printf("  %-10s %s%s\n", r.GetType(), r.GetMessage(), sinceText(r))
+				if r.GetLastError() != "" {
+					cmd.Printf("  %-10s last error: %s\n", "", r.GetLastError())
+				}
+			}
+			return nil
+		})
+}
+
+func sinceText(r *adminv1.ExplainResponse_Reason) string {
+	if r.GetSince() == nil {
+		return ""
+	}
+	return fmt.Sprintf(", since %s", time.Since(r.GetSince().AsTime()).Round(time.Second))
+}
+
+func newStatus() *cobra.Command {
+	return resourceCommand("status DEPLOYMENT", "Show a deployment at a glance: its version and what is outstanding", "  db-controller status iam.example.com/us-west2", cobra.ExactArgs(1),
+		func(cmd *cobra.Command, c *client.Client, args []string) error {
+			id, err := schema.ParseDeploymentID(args[0])
+			if err != nil {
+				return err
+			}
+			admin, err := c.Admin(cmd.Context(), id)
+			if err != nil {
+				return err
+			}
+			s, err := admin.Status(cmd.Context(), &adminv1.StatusRequest{})
+			if err != nil {
+				return plain(err)
+			}
+			cmd.Printf("%s runs %s, switched %d times\n", s.GetDeployment(), s.GetVersion(), s.GetGeneration())
+			for _, p := range s.GetProcesses() {
+				cmd.Println(processLine(p))
+			}
+			for _, d := range s.GetDecommissioned() {
+				still := ""
+				if d.GetWorking() {
+					still = "; what there is of it is being worked off"
+				}
+				cmd.Printf("%s is decommissioned, by %s on %s: %s%s\n", d.GetDeployment(), d.GetSaidBy(), d.GetSaidTime().AsTime().Format(time.DateOnly), d.GetReason(), still)
+			}
+			for _, d := range s.GetDerivations() {
+				cmd.Printf("deriving %s anew: %d of %d done, %d set aside\n", d.GetKind(), d.GetDone(), d.GetTotal(), d.GetSetAside())
+			}
+			if len(s.GetOutstanding()) == 0 {
+				cmd.Println("Nothing is outstanding.")
+				return nil
+			}
+			w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
+			_, _ = fmt.Fprintln(w, "OUTSTANDING\tFOR\tCOUNT\tOLDEST")
+			for _, o := range s.GetOutstanding() {
+				_, _ = fmt.Fprintf(w, "%s\t%s\t%d\t%s\n", o.GetGroup(), o.GetDeployment(), o.GetCount(), time.Since(o.GetOldestTime().AsTime()).Round(time.Second))
+			}
+			_ = w.Flush()
+			for _, f := range s.GetFailures() {
+				cmd.Printf("last failure of %s for %s, %s ago: %s\n", f.GetHandler(), f.GetDeployment(), time.Since(f.GetTime().AsTime()).Round(time.Second), f.GetError())
+			}
+			return nil
+		})
+}
+
+func processLine(p *adminv1.StatusResponse_Process) string {
+	line := fmt.Sprintf("process %s does %d of %d shards, since %s", p.GetName(), len(p.GetShards()), schema.RingSize, time.Since(p.GetJoinTime().AsTime()).Round(time.Second))
+	if late := time.Since(p.GetExpireTime().AsTime()); late > 0 {
+		line += fmt.Sprintf("; it has not been heard of since its lease ended %s ago", late.Round(time.Second))
+	}
+	return line
+}
+
+func newBlockDeletion() *cobra.Command {
+	var off bool
+	cmd := resourceCommand("block-deletion NAME", "Let no delete take a resource, for operators; --off takes it back", "  db-controller block-deletion //iam.example.com/us-west2/projects/acme", cobra.ExactArgs(1),
+		func(cmd *cobra.Command, c *client.Client, args []string) error {
+			name, resources, err := c.Named(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			if _, err := resources.SetBlockDeletion(cmd.Context(), &resourcev1.SetBlockDeletionRequest{Name: name.Name, BlockDeletion: !off}); err != nil {
+				return plain(err)
+			}
+			if off {
+				cmd.Println(name, "can be deleted again")
+			} else {
+				cmd.Println(name, "is taken by no delete")
+			}
+			return nil
+		})
+	cmd.Flags().BoolVar(&off, "off", false, "let deletes take it again")
+	return cmd
+}
+
+func newSetVersion() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "set-version DEPLOYMENT VERSION",
+		Short:   "Switch a deployment to another described version of its service",
+		Example: "  db-controller set-version devices.example.com/eastus2 v2",
+		Args:    cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			id, err := schema.ParseDeploymentID(args[0])
+			if err != nil {
+				return err
+			}
+			c, err := openClient(cmd)
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			d, err := c.Registry.SetDeploymentVersion(cmd.Context(), &registryv1.SetDeploymentVersionRequest{Service: id.Service, Region: id.Region, Version: args[1]})
+			if err != nil {
+				return plain(err)
+			}
+			cmd.Printf("%s is to run %s; follow it with: db-controller status %s\n", id, d.GetVersion(), id)
+			return nil
+		},
+	}
+	contextFlag(cmd)
+	return cmd
+}

@@ -1,0 +1,215 @@
+package cache
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/tidwall/btree"
+)
+
+// Index finds objects by something else than their ids.
+type Index[T any] struct {
+	Name string
+	// Keys of an object: none, one, or many. Computed from the object alone, they change only with it.
+	Keys func(T) ([]string, error)
+	// Required: an object without a key is refused.
+	Required bool
+}
+
+// Query is a question by name. What its arguments are is its own affair; it says when they do not fit.
+type Query[T any] struct {
+	Name string
+	Run  func(v *View[T], args ...any) ([]T, error)
+}
+
+// Config of a Cache. Kind, ID and Version are needed.
+type Config[T any] struct {
+	// Kind is for messages.
+	Kind string
+	// ID of an object, never empty, and Version, which grows with its changes.
+	ID      func(T) string
+	Version func(T) int64
+	Indexes []Index[T]
+	Queries []Query[T]
+	// Clone makes a copy that shares nothing with an object; Views that are to be handed to code that may change what
+	// it gets need it.
+	Clone func(T) T
+}
+
+// Cache of one kind of objects.
+type Cache[T any] struct {
+	cfg Config[T]
+
+	mu      sync.Mutex
+	primed  bool                    // guarded by mu
+	objects *btree.Map[string, T]   // guarded by mu
+	indexes []*btree.Map[string, T] // guarded by mu; by key, a separator, and id
+	view    *View[T]                // guarded by mu; nil after a write
+	stale   map[string]bool         // guarded by mu; between Begin and End: what was not sent yet
+}
+
+// New makes an empty cache.
+func New[T any](cfg Config[T]) *Cache[T] {
+	c := &Cache[T]{cfg: cfg, objects: &btree.Map[string, T]{}, indexes: make([]*btree.Map[string, T], len(cfg.Indexes))}
+	for i := range c.indexes {
+		c.indexes[i] = &btree.Map[string, T]{}
+	}
+	return c
+}
+
+// separator of key and id in an index. No id or key has it; one that does is refused.
+const separator = "\x00"
+
+// Begin says that a stream begins: what it does not send until End is gone then. Until End the cache is not primed.
+func (c *Cache[T]) Begin() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.primed, c.stale, c.view = false, make(map[string]bool, c.objects.Len()), nil
+	c.objects.Scan(func(id string, _ T) bool { c.stale[id] = true; return true })
+}
+
+// End says that the snapshot is complete, and answers the objects that it lacked: they are deleted.
+func (c *Cache[T]) End() (gone []T) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for id := range c.stale {
+		if o, ok := c.remove(id); ok {
+			gone = append(gone, o)
+		}
+	}
+	slices.SortFunc(gone, func(a, b T) int { return strings.Compare(c.cfg.ID(a), c.cfg.ID(b)) })
+	c.primed, c.stale, c.view = true, nil, nil
+	return gone
+}
+
+// Lost says that the stream ended: what is known stays, and may be old.
+func (c *Cache[T]) Lost() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.primed, c.view = false, nil
+}
+
+// Upsert takes objects, and answers those that are new or newer than what was known. An object that an index refuses is
+// not taken, in no index; the others are, and the error names each.
+func (c *Cache[T]) Upsert(objects ...T) (changed []T, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var refused []error
+	for _, o := range objects {
+		id := c.cfg.ID(o)
+		keys, kerr := c.keys(id, o)
+		if kerr != nil {
+			refused = append(refused, kerr)
+			continue
+		}
+		delete(c.stale, id)
+		old, known := c.objects.Get(id)
+		if known && c.cfg.Version(old) >= c.cfg.Version(o) {
+			continue
+		}
+		if known {
+			c.unindex(id, old)
+		}
+		c.view = nil
+		c.objects.Set(id, o)
+		for i, index := range keys {
+			for _, key := range index {
+				c.indexes[i].Set(key+separator+id, o)
+			}
+		}
+		changed = append(changed, o)
+	}
+	return changed, joined(refused)
+}
+
+// keys computes all keys of an object before anything changes.
+func (c *Cache[T]) keys(id string, o T) ([][]string, error) {
+	if id == "" || strings.Contains(id, separator) {
+		return nil, fmt.Errorf("cache of %s: the id %q cannot be one", c.cfg.Kind, id)
+	}
+	all := make([][]string, len(c.cfg.Indexes))
+	for i, index := range c.cfg.Indexes {
+		keys, err := index.Keys(o)
+		switch {
+		case err != nil:
+			return nil, fmt.Errorf("cache of %s, index %s: %s: %w", c.cfg.Kind, index.Name, id, err)
+		case index.Required && len(keys) == 0:
+			return nil, fmt.Errorf("cache of %s, index %s: %s has no key, and needs one", c.cfg.Kind, index.Name, id)
+		case slices.ContainsFunc(keys, func(k string) bool { return strings.Contains(k, separator) }):
+			return nil, fmt.Errorf("cache of %s, index %s: %s has a key with a NUL character", c.cfg.Kind, index.Name, id)
+		}
+		all[i] = keys
+	}
+	return all, nil
+}
+
+func (c *Cache[T]) unindex(id string, o T) {
+	for i, index := range c.cfg.Indexes {
+		keys, _ := index.Keys(o) // it was taken with these
+		for _, key := range keys {
+			c.indexes[i].Delete(key + separator + id)
+		}
+	}
+}
+
+// Delete takes objects out by their ids, and answers those that were there. With a version, only what is not newer
+// goes: a delete that arrives late takes no newer incarnation along.
+func (c *Cache[T]) Delete(version int64, ids ...string) (gone []T) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, id := range ids {
+		if o, ok := c.objects.Get(id); !ok || version > 0 && c.cfg.Version(o) > version {
+			continue
+		}
+		if o, ok := c.remove(id); ok {
+			gone = append(gone, o)
+		}
+	}
+	return gone
+}
+
+func (c *Cache[T]) remove(id string) (o T, ok bool) {
+	if o, ok = c.objects.Delete(id); ok {
+		c.unindex(id, o)
+		c.view = nil
+	}
+	delete(c.stale, id)
+	return o, ok
+}
+
+// Primed tells whether the stream has sent everything there is.
+func (c *Cache[T]) Primed() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.primed
+}
+
+// Len is the number of objects.
+func (c *Cache[T]) Len() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.objects.Len()
+}
+
+// View gives the present version, to look at without copies: what it answers must not be changed.
+func (c *Cache[T]) View() *View[T] {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.view == nil {
+		v := &View[T]{cfg: &c.cfg, primed: c.primed, objects: c.objects.Copy(), indexes: make([]*btree.Map[string, T], len(c.indexes))}
+		for i, index := range c.indexes {
+			v.indexes[i] = index.Copy()
+		}
+		c.view = v
+	}
+	return c.view
+}
+
+// Copies gives the present version to code that may change what it gets: every answer is a copy.
+func (c *Cache[T]) Copies() *View[T] {
+	v := *c.View()
+	v.clone = c.cfg.Clone
+	return &v
+}

@@ -1,0 +1,272 @@
+package envregistry_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/fullstorydev/grpchan/inprocgrpc"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/db-controller/db-controller/envregistry"
+	"github.com/db-controller/db-controller/schema"
+	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
+)
+
+var self = schema.DeploymentID{Service: "iam.example.com", Region: "us-west2"}
+
+// registry says what a test sends; a nil message cuts the stream, and a refusal answers the next watch.
+type registry struct {
+	registryv1.UnimplementedRegistryServiceServer
+	say chan *registryv1.WatchEnvironmentResponse
+
+	mu     sync.Mutex
+	refuse error    // guarded by mu
+	tokens []string // guarded by mu; of all watches
+}
+
+func (r *registry) RegisterDeployment(context.Context, *registryv1.RegisterDeploymentRequest) (*registryv1.Deployment, error) {
+	return &registryv1.Deployment{}, nil
+}
+
+func (r *registry) WatchEnvironment(req *registryv1.WatchEnvironmentRequest, stream grpc.ServerStreamingServer[registryv1.WatchEnvironmentResponse]) error {
+	r.mu.Lock()
+	refuse := r.refuse
+	r.tokens, r.refuse = append(r.tokens, req.GetResumeToken()), nil
+	r.mu.Unlock()
+	if refuse != nil {
+		return refuse
+	}
+	for {
+		select {
+		case <-stream.Context().Done():
+			return stream.Context().Err()
+		case msg := <-r.say:
+			if msg == nil {
+				return status.Error(codes.Unavailable, "cut")
+			}
+			if err := stream.Send(msg); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+func (r *registry) watched() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return append([]string{}, r.tokens...)
+}
+
+func deployment(region string) *registryv1.WatchEnvironmentResponse_Change {
+	return &registryv1.WatchEnvironmentResponse_Change{Item: &registryv1.WatchEnvironmentResponse_Change_Deployment{
+		Deployment: &registryv1.Deployment{Service: self.Service, Region: region, Version: "v1", Address: region + ":1"},
+	}}
+}
+
+func upsert(region string) *registryv1.WatchEnvironmentResponse {
+	return &registryv1.WatchEnvironmentResponse{Event: &registryv1.WatchEnvironmentResponse_Upsert{Upsert: deployment(region)}}
+}
+
+func gone(region string) *registryv1.WatchEnvironmentResponse {
+	return &registryv1.WatchEnvironmentResponse{Event: &registryv1.WatchEnvironmentResponse_Delete{Delete: deployment(region)}}
+}
+
+func end(token string) *registryv1.WatchEnvironmentResponse {
+	return &registryv1.WatchEnvironmentResponse{Event: &registryv1.WatchEnvironmentResponse_EndOfSnapshot_{
+		EndOfSnapshot: &registryv1.WatchEnvironmentResponse_EndOfSnapshot{ResumeToken: token},
+	}}
+}
+
+func bookmark(token string) *registryv1.WatchEnvironmentResponse {
+	return &registryv1.WatchEnvironmentResponse{Event: &registryv1.WatchEnvironmentResponse_Bookmark_{
+		Bookmark: &registryv1.WatchEnvironmentResponse_Bookmark{ResumeToken: token},
+	}}
+}
+
+// keeper is what the deployment's database keeps for the next start.
+type keeper struct {
+	mu   sync.Mutex
+	kept []*schema.Environment // guarded by mu
+	away bool                  // guarded by mu
+}
+
+func (k *keeper) LoadEnvironment(context.Context) (*schema.Environment, error) { return nil, nil }
+
+func (k *keeper) KeepEnvironment(_ context.Context, env *schema.Environment) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.away {
+		return errors.New("the database is away")
+	}
+	k.kept = append(k.kept, env)
+	return nil
+}
+
+// sizes tells of all that was kept how many deployments it had.
+func (k *keeper) sizes() (sizes []int) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, env := range k.kept {
+		sizes = append(sizes, len(env.Deployments))
+	}
+	return sizes
+}
+
+// inClient runs a client in a bubble of synctest, which fails when a goroutine is left.
+func inClient(t *testing.T, test func(t *testing.T, r *registry, k *keeper, environments <-chan *schema.Environment)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		r, k := &registry{say: make(chan *registryv1.WatchEnvironmentResponse)}, &keeper{}
+		channel := &inprocgrpc.Channel{}
+		registryv1.RegisterRegistryServiceServer(channel, r)
+		client, err := envregistry.New(envregistry.Config{Deployment: self, Address: "here:1", Registry: channel, Keeper: k, Logger: zap.NewNop()})
+		require.NoError(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- client.Run(ctx) }()
+		test(t, r, k, client.Environments())
+		cancel()
+		require.NoError(t, <-done)
+	})
+}
+
+// rewind plays a registry whose watch is cut and begins again with a snapshot, and looks at what is stored in the middle
+// of it. The registry gives a snapshot's events in the order that it is given; it answers the sizes of what was stored.
+func rewind(t *testing.T, order func(half, rest []*registryv1.WatchEnvironmentResponse, end *registryv1.WatchEnvironmentResponse) (before, after []*registryv1.WatchEnvironmentResponse)) (sizes []int) {
+	inClient(t, func(_ *testing.T, r *registry, k *keeper, _ <-chan *schema.Environment) {
+		for _, msg := range []*registryv1.WatchEnvironmentResponse{upsert("a"), upsert("b"), upsert("c"), end("1")} {
+			r.say <- msg
+		}
+		r.mu.Lock()
+		r.refuse = status.Error(codes.OutOfRange, "reset")
+		r.mu.Unlock()
+		r.say <- nil
+		before, after := order([]*registryv1.WatchEnvironmentResponse{upsert("a"), bookmark("half")}, []*registryv1.WatchEnvironmentResponse{upsert("b"), upsert("c")}, end("2"))
+		for _, msg := range before {
+			r.say <- msg
+		}
+		time.Sleep(10 * time.Second) // the rest is late
+		for _, msg := range after {
+			r.say <- msg
+		}
+		synctest.Wait()
+		sizes = k.sizes()
+	})
+	return sizes
+}
+
+// Nobody acts on a half-filled environment: what is stored is not rewound to it while a new snapshot comes in. The same
+// watch with its end first, which is what a client that does not wait for the end sees, is found out.
+func TestAHalfFilledEnvironmentRewindsNothing(t *testing.T) {
+	require.Equal(t, []int{3, 3}, rewind(t, func(half, rest []*registryv1.WatchEnvironmentResponse, end *registryv1.WatchEnvironmentResponse) (before, after []*registryv1.WatchEnvironmentResponse) {
+		return half, append(rest, end)
+	}))
+	require.Contains(t, rewind(t, func(half, rest []*registryv1.WatchEnvironmentResponse, end *registryv1.WatchEnvironmentResponse) (before, after []*registryv1.WatchEnvironmentResponse) {
+		return append([]*registryv1.WatchEnvironmentResponse{end}, half...), append(rest, bookmark("3"))
+	}), 1, "without priming")
+}
+
+func TestTheClientGoesOnWhereItWasAndTellsOnlyWhatIsNew(t *testing.T) {
+	inClient(t, func(t *testing.T, r *registry, k *keeper, environments <-chan *schema.Environment) {
+		for _, msg := range []*registryv1.WatchEnvironmentResponse{upsert("a"), upsert("b"), end("1"), bookmark("2"), nil, bookmark("3")} {
+			r.say <- msg
+		}
+		synctest.Wait()
+		require.Len(t, (<-environments).Deployments, 2)
+		require.Equal(t, []string{"", "2"}, r.watched())
+		require.Equal(t, []int{2}, k.sizes(), "nothing has changed")
+		for _, msg := range []*registryv1.WatchEnvironmentResponse{upsert("c"), gone("a"), nil} { // cut before its bookmark
+			r.say <- msg
+		}
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		require.Equal(t, []int{2}, k.sizes(), "half of a change is not told")
+		for _, msg := range []*registryv1.WatchEnvironmentResponse{upsert("c"), gone("a"), gone("b"), bookmark("4")} { // once more, and all of it
+			r.say <- msg
+		}
+		synctest.Wait()
+		require.Equal(t, []string{"", "2", "3"}, r.watched())
+		require.Equal(t, "c", (<-environments).Deployments[0].Region)
+		require.Equal(t, []int{2, 1}, k.sizes())
+	})
+}
+
+func TestAnEnvironmentThatCouldNotBeKeptIsKeptLater(t *testing.T) {
+	inClient(t, func(t *testing.T, r *registry, k *keeper, environments <-chan *schema.Environment) {
+		database := func(away bool) {
+			k.mu.Lock()
+			defer k.mu.Unlock()
+			k.away = away
+		}
+		database(true)
+		for _, msg := range []*registryv1.WatchEnvironmentResponse{upsert("a"), end("1"), bookmark("1")} {
+			r.say <- msg
+		}
+		synctest.Wait()
+		require.Len(t, (<-environments).Deployments, 1, "it counts all the same")
+		database(false)
+		r.say <- nil
+		r.say <- bookmark("1")
+		r.say <- bookmark("1")
+		synctest.Wait()
+		require.Equal(t, []int{1}, k.sizes())
+		require.Empty(t, environments, "and is not told again")
+	})
+}
+
+// What a slow reader did not take is in the next environment; only the newest waits for it.
+func TestASlowReaderGetsTheNewestEnvironment(t *testing.T) {
+	inClient(t, func(t *testing.T, r *registry, _ *keeper, environments <-chan *schema.Environment) {
+		r.say <- end("0")
+		for i := range 100 {
+			r.say <- upsert(fmt.Sprint("r", i))
+			r.say <- bookmark(fmt.Sprint(i + 1))
+		}
+		synctest.Wait()
+		require.Len(t, (<-environments).Deployments, 100)
+	})
+}
+
+// A watch that says nothing is given up: the server speaks every few seconds, so its connection is half open.
+func TestASilentWatchIsOpenedAgain(t *testing.T) {
+	inClient(t, func(t *testing.T, r *registry, _ *keeper, _ <-chan *schema.Environment) {
+		r.say <- end("1")
+		for range 20 {
+			time.Sleep(5 * time.Second)
+			r.say <- bookmark("1")
+		}
+		require.Len(t, r.watched(), 1, "one that speaks lives on")
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		require.Greater(t, len(r.watched()), 1)
+	})
+}
+
+// While a registry cannot be reached the environment that was kept counts, and nothing is told to be gone.
+func TestARegistryThatIsAwayChangesNothing_I27(t *testing.T) {
+	inClient(t, func(t *testing.T, r *registry, k *keeper, environments <-chan *schema.Environment) {
+		for _, msg := range []*registryv1.WatchEnvironmentResponse{upsert("a"), end("1")} {
+			r.say <- msg
+		}
+		synctest.Wait()
+		<-environments
+		for range 5 {
+			r.mu.Lock()
+			r.refuse = errors.New("away")
+			r.mu.Unlock()
+			r.say <- nil
+			time.Sleep(time.Minute)
+		}
+		require.Equal(t, []int{1}, k.sizes())
+		require.Empty(t, environments)
+	})
+}

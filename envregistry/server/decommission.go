@@ -1,0 +1,116 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/identity"
+	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
+)
+
+const (
+	decommissionSQL = `
+WITH gone AS (
+    DELETE FROM dbcontroller_registry.deployment WHERE service = $1 AND region = $2
+    RETURNING service, region, version, address, generation, disabled
+), told AS (
+    INSERT INTO dbcontroller_registry.change (revision, gone, service, region, version, address, generation, disabled)
+    SELECT m.revision, true, gone.service, gone.region, gone.version, gone.address, gone.generation, gone.disabled
+    FROM gone, dbcontroller_registry.meta m
+)
+INSERT INTO dbcontroller_registry.decommissioned (service, region, reason, said_by) VALUES ($1, $2, $3, $4)
+ON CONFLICT DO NOTHING`
+
+	selectDecommissionedSQL = `SELECT service, region, reason, said_by, said_at FROM dbcontroller_registry.decommissioned`
+)
+
+// DecommissionDeployment removes a deployment for ever. Said again, it changes nothing.
+func (s *Server) DecommissionDeployment(ctx context.Context, req *registryv1.DecommissionDeploymentRequest) (*registryv1.DecommissionDeploymentResponse, error) {
+	id := schema.DeploymentID{Service: req.GetService(), Region: req.GetRegion()}
+	if req.GetReason() == "" || len(req.GetReason()) > 1000 {
+		return nil, status.Error(codes.InvalidArgument, "reason: want up to 1000 characters: it is kept for those who ask later")
+	}
+	who, err := identity.FromContext(ctx)
+	if err != nil {
+		return nil, status.Error(codes.Unauthenticated, err.Error())
+	}
+	if err := s.store.decommission(ctx, id, req.GetReason(), who.String()); err != nil {
+		return nil, s.fail(err)
+	}
+	return &registryv1.DecommissionDeploymentResponse{}, nil
+}
+
+func (s *store) decommission(ctx context.Context, id schema.DeploymentID, reason, by string) error {
+	err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+		env, err := readEnvironment(ctx, tx, lockRevisionSQL)
+		if err != nil {
+			return err
+		}
+		if find(env, id) == nil {
+			gone, err := decommissioned(ctx, tx)
+			if err == nil && gone[id] == "" {
+				err = fmt.Errorf("%w: %s", errUnknownDeployment, id)
+			}
+			return err
+		}
+		b := &pgx.Batch{}
+		b.Queue(moveRevisionSQL)
+		b.Queue(decommissionSQL, id.Service, id.Region, reason, by)
+		return tx.SendBatch(ctx, b).Close()
+	})
+	if err == nil {
+		s.wake.Wake(environmentFeed)
+	}
+	return err
+}
+
+type querier interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}
+
+// decommissioned tells of each deployment that is gone for ever who said so, when and why.
+func decommissioned(ctx context.Context, q querier) (map[schema.DeploymentID]string, error) {
+	rows, err := q.Query(ctx, selectDecommissionedSQL)
+	if err != nil {
+		return nil, fmt.Errorf("read who is decommissioned: %w", err)
+	}
+	out := map[schema.DeploymentID]string{}
+	var id schema.DeploymentID
+	var reason, by string
+	var at time.Time
+	_, err = pgx.ForEachRow(rows, []any{&id.Service, &id.Region, &reason, &by, &at}, func() error {
+		out[id] = fmt.Sprintf("%s was decommissioned by %s on %s (%s)", id, by, at.UTC().Format(time.DateOnly), reason)
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read who is decommissioned: %w", err)
+	}
+	return out, nil
+}
+
+// notDecommissioned refuses names of deployments that are gone for ever.
+func notDecommissioned(ctx context.Context, q querier, deployments []schema.Deployment) error {
+	gone, err := decommissioned(ctx, q)
+	if err != nil {
+		return err
+	}
+	var problems schema.Problems
+	for _, d := range deployments {
+		if said := gone[d.DeploymentID]; said != "" {
+			problems = append(problems, schema.Problem{
+				Pos: d.Pos, Message: said,
+				Remedy: "its name is not used again, since other deployments remember it: give the new deployment another region",
+			})
+		}
+	}
+	if len(problems) > 0 {
+		return problems
+	}
+	return nil
+}

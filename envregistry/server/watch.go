@@ -1,0 +1,135 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/feed"
+	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
+	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
+)
+
+// environmentFeed is the one topic of the registry.
+const environmentFeed feed.Topics = 1
+
+// environmentFilter binds tokens; bump it when what a watch sends changes, so that old tokens are reset.
+const environmentFilter = "environment"
+
+const (
+	stateSQL      = feed.StateBegin + `dbcontroller_registry.meta` + feed.StateEnd
+	beginSinceSQL = feed.SinceBegin + `dbcontroller_registry.meta` + feed.SinceJoin
+
+	// In the order in which each needs what is before it.
+	environmentSnapshotSQL = `
+DECLARE feed NO SCROLL CURSOR FOR
+SELECT 1::bigint AS seq, m.revision, false AS gone, name AS region, NULL AS service, NULL AS version, NULL AS address,
+    NULL::bigint AS generation, NULL::boolean AS disabled, NULL::bytea AS descriptor
+FROM dbcontroller_registry.region, dbcontroller_registry.meta m
+UNION ALL
+SELECT 2, m.revision, false, NULL, service, version, NULL, NULL, NULL, descriptor
+FROM dbcontroller_registry.service_version, dbcontroller_registry.meta m
+UNION ALL
+SELECT 3, m.revision, false, region, service, version, address, generation, disabled, NULL
+FROM dbcontroller_registry.deployment, dbcontroller_registry.meta m
+ORDER BY seq, service, version, region`
+
+	environmentNewSQL = beginSinceSQL + `
+    SELECT seq, revision, gone, region, service, version, address, generation, disabled, descriptor
+    FROM dbcontroller_registry.change WHERE` + feed.New
+
+	// The mark moves in the transaction that removes, so that no token is honoured for rows that are gone.
+	compactSQL = `
+WITH old AS (
+    DELETE FROM dbcontroller_registry.change WHERE changed_at < now() - $1::interval RETURNING xid
+), newest AS (
+    SELECT xid FROM old ORDER BY xid DESC LIMIT 1
+)
+UPDATE dbcontroller_registry.meta SET compacted = newest.xid FROM newest WHERE newest.xid > meta.compacted`
+)
+
+// retention is how long changes are kept for watches that resume.
+const retention = 24 * time.Hour
+
+// changed is what a watch sees of one row.
+type changed struct {
+	change *registryv1.WatchEnvironmentResponse_Change
+	gone   bool
+}
+
+func scanChanged(row pgx.CollectableRow) (out changed, _ int64, _ error) {
+	var seq, revision, generation *int64
+	var gone, disabled *bool
+	var region, service, version, address *string
+	var raw []byte
+	err := row.Scan(&seq, &revision, &gone, &region, &service, &version, &address, &generation, &disabled, &raw)
+	if err != nil || seq == nil {
+		return out, 0, err
+	}
+	out = changed{change: &registryv1.WatchEnvironmentResponse_Change{Revision: *revision}, gone: *gone}
+	switch {
+	case service == nil:
+		out.change.Item = &registryv1.WatchEnvironmentResponse_Change_Region{Region: &registryv1.Region{Name: *region}}
+	case region == nil:
+		d := &schemav1.ServiceDescriptor{}
+		if err := proto.Unmarshal(raw, d); err != nil {
+			return out, 0, fmt.Errorf("descriptor of %s@%s: %w", *service, *version, err)
+		}
+		out.change.Item = &registryv1.WatchEnvironmentResponse_Change_Service{Service: d}
+	default:
+		out.change.Item = &registryv1.WatchEnvironmentResponse_Change_Deployment{Deployment: &registryv1.Deployment{
+			Service: *service, Region: *region, Version: *version, Address: *address, Generation: *generation, Disabled: *disabled,
+		}}
+	}
+	return out, *seq, nil
+}
+
+// WatchEnvironment sends everything, the end of the snapshot, and then every change, or with a token what has changed
+// since; between the end of the snapshot and each bookmark what was sent is a whole environment.
+func (s *Server) WatchEnvironment(req *registryv1.WatchEnvironmentRequest, stream grpc.ServerStreamingServer[registryv1.WatchEnvironmentResponse]) error {
+	revision := int64(0)
+	err := feed.Follow(stream.Context(), s.store.feeds, feed.Feed[changed]{
+		Filter: environmentFilter, Topic: environmentFeed, Chunk: 100, Aged: true,
+		SnapshotSQL: environmentSnapshotSQL, FirstSQL: environmentNewSQL + feed.FirstPageOfAll, NextSQL: environmentNewSQL + feed.NextPageOfAll,
+		Scan: scanChanged,
+	}, req.GetResumeToken(), func(e schema.Event[changed]) error {
+		for _, c := range e.Items {
+			revision = max(revision, c.change.GetRevision())
+			if err := stream.Send(response(c)); err != nil {
+				return err
+			}
+		}
+		switch {
+		case e.EndOfSnapshot:
+			return stream.Send(&registryv1.WatchEnvironmentResponse{Event: &registryv1.WatchEnvironmentResponse_EndOfSnapshot_{
+				EndOfSnapshot: &registryv1.WatchEnvironmentResponse_EndOfSnapshot{Revision: revision, ResumeToken: e.Token},
+			}})
+		case e.Token != "":
+			return stream.Send(&registryv1.WatchEnvironmentResponse{Event: &registryv1.WatchEnvironmentResponse_Bookmark_{
+				Bookmark: &registryv1.WatchEnvironmentResponse_Bookmark{Revision: revision, ResumeToken: e.Token},
+			}})
+		}
+		return nil
+	})
+	return s.fail(err)
+}
+
+func response(c changed) *registryv1.WatchEnvironmentResponse {
+	if c.gone {
+		return &registryv1.WatchEnvironmentResponse{Event: &registryv1.WatchEnvironmentResponse_Delete{Delete: c.change}}
+	}
+	return &registryv1.WatchEnvironmentResponse{Event: &registryv1.WatchEnvironmentResponse_Upsert{Upsert: c.change}}
+}
+
+// Tidy removes changes that no watch can resume from any more.
+func (s *Server) Tidy(ctx context.Context) error {
+	if _, err := s.store.pool.Exec(ctx, compactSQL, retention); err != nil {
+		return fmt.Errorf("compact changes of the environment: %w", err)
+	}
+	return nil
+}

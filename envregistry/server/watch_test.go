@@ -1,0 +1,133 @@
+package server_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/db-controller/db-controller/envregistry/server"
+	"github.com/db-controller/db-controller/schema/identity"
+	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
+	"github.com/db-controller/db-controller/schema/shadow"
+)
+
+var operator = identity.Identity{Role: identity.RoleOperator, Name: "o"}
+
+// heard says an event in a line.
+func heard(msg *registryv1.WatchEnvironmentResponse) string {
+	said := func(c *registryv1.WatchEnvironmentResponse_Change) string {
+		switch item := c.GetItem().(type) {
+		case *registryv1.WatchEnvironmentResponse_Change_Region:
+			return item.Region.GetName()
+		case *registryv1.WatchEnvironmentResponse_Change_Service:
+			return item.Service.GetService() + "@" + item.Service.GetVersion()
+		default:
+			return fmt.Sprintf("%s/%s %s", c.GetDeployment().GetService(), c.GetDeployment().GetRegion(), c.GetDeployment().GetVersion())
+		}
+	}
+	switch e := msg.GetEvent().(type) {
+	case *registryv1.WatchEnvironmentResponse_Upsert:
+		return "+ " + said(e.Upsert)
+	case *registryv1.WatchEnvironmentResponse_Delete:
+		return "- " + said(e.Delete)
+	case *registryv1.WatchEnvironmentResponse_EndOfSnapshot_:
+		return "end"
+	default:
+		return "bookmark"
+	}
+}
+
+// listen gives what a watch says, and the last token, until enough was heard or the watch ends.
+func listen(t *testing.T, c registryv1.RegistryServiceClient, token string, enough func(heard []string) bool) (all []string, last string, err error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	stream, err := c.WatchEnvironment(ctx, &registryv1.WatchEnvironmentRequest{ResumeToken: token})
+	require.NoError(t, err)
+	for !enough(all) {
+		msg, err := stream.Recv()
+		if err != nil {
+			return all, last, err
+		}
+		all = append(all, heard(msg))
+		last = cmpOr(msg.GetEndOfSnapshot().GetResumeToken(), msg.GetBookmark().GetResumeToken(), last)
+	}
+	return all, last, nil
+}
+
+func cmpOr(all ...string) string {
+	return all[max(0, slices.IndexFunc(all, func(s string) bool { return s != "" }))]
+}
+
+func ends(with ...string) func([]string) bool {
+	return func(all []string) bool { return len(all) >= len(with) && slices.Equal(all[len(all)-len(with):], with) }
+}
+
+// The environment is watched by the same rules as resources: a snapshot, one end, then every change, and tokens.
+func TestTheEnvironmentIsWatchedLikeEverythingElse_I23(t *testing.T) {
+	t.Parallel()
+	dsn := database(t)
+	c := serve(t, dsn, operator)
+	all, empty, err := listen(t, c, "", ends("end"))
+	require.NoError(t, err)
+	require.Equal(t, []string{"end"}, all, "the snapshot of nothing ends")
+
+	apply(t, c, example)
+	snapshot := []string{
+		"+ eastus2", "+ us-west2", "+ iam.example.com@v1", "+ iam.example.com@v2",
+		"+ iam.example.com/eastus2 v1", "+ iam.example.com/us-west2 v1", "end",
+	}
+	all, token, err := listen(t, c, "", ends("end"))
+	require.NoError(t, err)
+	require.Equal(t, snapshot, all)
+	all, _, err = listen(t, c, empty, ends("bookmark"))
+	require.NoError(t, err)
+	require.ElementsMatch(t, append(slices.Clone(snapshot[:6]), "bookmark"), all, "all of one transaction, and no second end")
+
+	for _, version := range []string{"v2", "v1"} {
+		_, err = c.SetDeploymentVersion(t.Context(), &registryv1.SetDeploymentVersionRequest{Service: west.Service, Region: west.Region, Version: version})
+		require.NoError(t, err)
+	}
+	_, err = c.DecommissionDeployment(t.Context(), &registryv1.DecommissionDeploymentRequest{Service: west.Service, Region: west.Region, Reason: "fire"})
+	require.NoError(t, err)
+	all, token, err = listen(t, c, token, ends("bookmark"))
+	require.NoError(t, err)
+	require.Equal(t, []string{"+ iam.example.com/us-west2 v2", "+ iam.example.com/us-west2 v1", "- iam.example.com/us-west2 v1", "bookmark"}, all)
+	all, _, err = listen(t, c, token, ends("bookmark"))
+	require.NoError(t, err)
+	require.Equal(t, []string{"bookmark"}, all, "nothing is said twice, and an idle watch speaks")
+}
+
+func TestATokenOfTheEnvironmentThatCannotBeResumedIsReset_I24(t *testing.T) {
+	t.Parallel()
+	dsn := database(t)
+	c := serve(t, dsn, operator)
+	_, token, err := listen(t, c, "", ends("end"))
+	require.NoError(t, err)
+	reset := func(c registryv1.RegistryServiceClient, token, why string) {
+		t.Helper()
+		all, _, err := listen(t, c, token, func([]string) bool { return false })
+		require.Equal(t, codes.OutOfRange, status.Code(err), "%v", err)
+		require.ErrorContains(t, err, why)
+		require.Empty(t, all)
+	}
+	reset(c, "nonsense", "malformed")
+	reset(c, token[:len(token)-2]+"AA", "it was not made by this database")
+	reset(serve(t, database(t), operator), token, "restored, copied or failed over")
+
+	apply(t, c, example)
+	pool, err := shadow.Connect(t.Context(), dsn, "test", 2)
+	require.NoError(t, err)
+	defer pool.Close()
+	_, err = pool.Exec(t.Context(), `UPDATE dbcontroller_registry.change SET changed_at = now() - interval '25 hours'`)
+	require.NoError(t, err)
+	require.NoError(t, server.New(pool, zap.NewNop()).Tidy(t.Context()))
+	reset(c, token, "older than what is kept")
+}

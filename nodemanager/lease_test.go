@@ -1,0 +1,220 @@
+package nodemanager_test
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+
+	"github.com/db-controller/db-controller/nodemanager"
+	"github.com/db-controller/db-controller/schema"
+)
+
+const ttl = 5 * time.Second
+
+// table is the leases of a deployment, as its database has them.
+type table struct {
+	mu      sync.Mutex
+	members map[uuid.UUID]time.Time // guarded by mu; until when
+	shards  [schema.RingSize]uuid.UUID
+}
+
+func newTable() *table { return &table{members: map[uuid.UUID]time.Time{}} }
+
+func (t *table) lives(member uuid.UUID) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return time.Now().Before(t.members[member])
+}
+
+func (t *table) process() *process { return &process{table: t} }
+
+// process is one process's way to the table, which a test can cut.
+type process struct {
+	*table
+	away  bool // guarded by mu
+	moved int  // guarded by mu; how many shards it has taken
+}
+
+var errAway = errors.New("the database is away")
+
+func (p *process) Renew(_ context.Context, member uuid.UUID) (g schema.Grant, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.away {
+		return g, errAway
+	}
+	if member == uuid.Nil {
+		member = uuid.New()
+	} else if _, ok := p.members[member]; !ok {
+		return g, schema.ErrFenced
+	}
+	p.members[member] = time.Now().Add(ttl)
+	maps.DeleteFunc(p.members, func(_ uuid.UUID, until time.Time) bool { return time.Now().After(until) })
+	part := (schema.RingSize + len(p.members) - 1) / len(p.members)
+	g.Member = member
+	for s, holder := range p.shards {
+		if _, held := p.members[holder]; !held && len(g.Shards) < part {
+			p.shards[s], holder = member, member
+			p.moved++
+		}
+		if holder == member {
+			g.Shards = append(g.Shards, uint32(s))
+		}
+	}
+	if len(g.Shards) > part {
+		g.Surplus = slices.Clone(g.Shards[part:])
+	}
+	return g, nil
+}
+
+func (p *process) Release(_ context.Context, member uuid.UUID, shards []uint32) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.away {
+		return errAway
+	}
+	if len(shards) == 0 {
+		delete(p.members, member)
+	}
+	for _, s := range shards {
+		p.shards[s] = uuid.Nil
+	}
+	return nil
+}
+
+func (p *process) cut(away bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.away = away
+}
+
+// member is a process of a deployment that runs.
+type member struct {
+	*process
+	leads  []bool // guarded by mu of the table
+	cancel context.CancelFunc
+	done   chan error
+}
+
+func (w *world) begin(t *testing.T) *member {
+	t.Helper()
+	envs := make(chan *schema.Environment, 1)
+	m := &member{process: w.leases.process(), done: make(chan error, 1)}
+	manager, err := nodemanager.New(nodemanager.Config{
+		Deployment: self, Environments: envs, Nodes: 2, Logger: zap.NewNop(), Leases: m.process, LeaseTTL: ttl,
+		Leads:     m.lead,
+		Switch:    func(context.Context, *schema.Model) error { return nil },
+		PointedTo: func(context.Context) ([]schema.DeploymentID, error) { return nil, nil },
+		NewNode:   func(share nodemanager.Share) (nodemanager.Runner, error) { return node{w, share}, nil },
+	})
+	require.NoError(t, err)
+	var ctx context.Context
+	ctx, m.cancel = context.WithCancel(t.Context())
+	go func() { m.done <- manager.Run(ctx) }()
+	envs <- environment(t, "b.example.com/us-west2@v1")
+	return m
+}
+
+func (m *member) lead(leads bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.leads = append(m.leads, leads)
+}
+
+// led is what the process was told about speaking for its deployment.
+func (m *member) led() []bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Clone(m.leads)
+}
+
+// worked is how many shards are worked on, each by one node.
+func (w *world) worked(t *testing.T) (n int) {
+	t.Helper()
+	synctest.Wait()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	require.Empty(t, w.log)
+	for _, nodes := range w.shards {
+		n += nodes
+	}
+	return n
+}
+
+func inTable(t *testing.T, test func(t *testing.T, w *world)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		test(t, &world{shards: map[uint32]int{}, workers: map[uint32][]uuid.UUID{}, subs: map[string][]string{}, leases: newTable()})
+	})
+}
+
+func (m *member) end(t *testing.T) {
+	t.Helper()
+	m.cancel()
+	require.NoError(t, <-m.done)
+}
+
+// Processes that join and leave share the ring within seconds, and no shard has two nodes at any time.
+func TestProcessesShareTheRing_I18(t *testing.T) {
+	inTable(t, func(t *testing.T, w *world) {
+		first := w.begin(t)
+		require.Equal(t, schema.RingSize, w.worked(t))
+		second, third := w.begin(t), w.begin(t)
+		time.Sleep(2 * ttl)
+		require.Equal(t, schema.RingSize, w.worked(t))
+		held := func(m *member) (n int) {
+			w.leases.mu.Lock()
+			defer w.leases.mu.Unlock()
+			return m.moved
+		}
+		require.Equal(t, 64, held(first), "it took no shard a second time")
+		require.LessOrEqual(t, held(second)+held(third), 44, "no more have moved than they were short of")
+		require.GreaterOrEqual(t, held(second), 20)
+		require.GreaterOrEqual(t, held(third), 20)
+		require.Equal(t, []bool{true}, first.led())
+		first.end(t)
+		time.Sleep(4 * time.Second)
+		require.Equal(t, schema.RingSize, w.worked(t), "what it left is taken at once")
+		require.Equal(t, []bool{true, false}, first.led())
+		require.Len(t, append(second.led(), third.led()...), 1, "another one speaks for the deployment")
+		second.end(t)
+		third.end(t)
+		require.Zero(t, w.worked(t))
+	})
+}
+
+// A process that cannot renew ends its nodes when its lease is over, and others go on; then it joins again.
+func TestAProcessThatCannotRenewIsReplaced_I18(t *testing.T) {
+	inTable(t, func(t *testing.T, w *world) {
+		first := w.begin(t)
+		require.Equal(t, schema.RingSize, w.worked(t))
+		second := w.begin(t)
+		time.Sleep(2 * ttl)
+		require.Equal(t, schema.RingSize, w.worked(t))
+		first.cut(true)
+		time.Sleep(ttl / 2)
+		require.Equal(t, schema.RingSize, w.worked(t), "a moment's fault costs nothing")
+		require.Equal(t, []bool{true}, first.led())
+		time.Sleep(2 * ttl)
+		require.Equal(t, schema.RingSize, w.worked(t), "the other one has it all")
+		require.False(t, first.led()[len(first.led())-1])
+		require.True(t, second.led()[len(second.led())-1])
+		first.cut(false)
+		time.Sleep(3 * ttl)
+		require.Equal(t, schema.RingSize, w.worked(t))
+		w.leases.mu.Lock()
+		require.Len(t, w.leases.members, 2)
+		w.leases.mu.Unlock()
+		first.end(t)
+		second.end(t)
+	})
+}

@@ -1,0 +1,90 @@
+package feed
+
+import (
+	"errors"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+var (
+	// ErrReset says that a resume token cannot be resumed: start with a new snapshot.
+	ErrReset = errors.New("the resume token cannot be resumed, start with a new snapshot")
+	// ErrSlow says that the reader of a watch took too long to take what was delivered: open it again.
+	ErrSlow = errors.New("the reader is too slow, open the watch again")
+)
+
+// Config of a Log. All fields but the times are needed.
+type Config struct {
+	Pool *pgxpool.Pool
+	// StateSQL is StateBegin, the table of one row, and StateEnd.
+	StateSQL string
+	// Wake is woken after commits of this process, and for those of others that were heard of.
+	Wake *Broadcast
+	// PollInterval is how often a watch looks without having been woken (default 1 s).
+	PollInterval time.Duration
+	// SlowTimeout is how long a reader may take for what has changed, before its watch ends with ErrSlow; it can open it
+	// again with its last token, and is served from the table as long as rows are kept (default 1 min).
+	SlowTimeout time.Duration
+}
+
+// Log is the tables of one database that are followed.
+type Log struct {
+	cfg Config
+	// snapshots are the open ones of feeds whose readers are anybody: at most a quarter of the connections.
+	snapshots chan struct{}
+	tails     tails
+}
+
+// NewLog makes a log.
+func NewLog(cfg Config) *Log {
+	if cfg.PollInterval <= 0 {
+		cfg.PollInterval = time.Second
+	}
+	if cfg.SlowTimeout <= 0 {
+		cfg.SlowTimeout = time.Minute
+	}
+	return &Log{cfg: cfg, snapshots: make(chan struct{}, max(1, cfg.Pool.Config().MaxConns/4)), tails: tails{byKey: map[tailKey]counted{}}}
+}
+
+// Feed is a table that is its own log: the rows there are, and those that a newer position sees.
+type Feed[T any] struct {
+	// Filter says what is watched, and by whom: a token is bound to it.
+	Filter string
+	// Topic wakes the feed.
+	Topic Topics
+	// Chunk bounds how many items one watch holds in memory.
+	Chunk int
+	// Aged: rows are removed because of their age, and not only when they are done; the readers are anybody.
+	Aged bool
+	// SnapshotSQL declares a cursor, DECLARE feed NO SCROLL CURSOR FOR ..., and takes Args. FirstSQL and NextSQL take xmax,
+	// xip, a limit, Args, the end of the window, and NextSQL after these the last sequence number: SinceBegin, the
+	// table of one row, SinceJoin, a SELECT of the items with New in its condition, and FirstPage or NextPage. More comes
+	// last in all of them. All parameters but these last ones have fixed numbers.
+	SnapshotSQL, FirstSQL, NextSQL string
+	Args, More                     []any
+	// Scan reads an item and its sequence number, which is 0 for a row without an item (all columns are NULL then).
+	Scan func(pgx.CollectableRow) (T, int64, error)
+}
+
+// The statements of a feed, around the table of one row and the SELECT of the items. The left join gives a row without
+// an item where there is none, so that the statement's snapshot and timeline are always told.
+//
+// What can be new is xid >= xmax OR xid = ANY (running). The first page finds it by the index on xid: "seq + 0" keeps
+// the planner from walking the whole table in the order of seq instead, which it likes for its LIMIT. When there are
+// more pages the window is large, and they do walk in the order of seq, from where the last page ended.
+const (
+	SinceBegin = `
+SELECT pg_current_snapshot()::text, ` + lsnSQL + `, ` + timelineSQL + `, m.compacted::text, x.* FROM `
+	SinceJoin = ` AS m LEFT JOIN LATERAL (`
+	New       = ` (xid >= $1::text::xid8 OR xid = ANY ($2::text[]::xid8[])) `
+	// FirstPage and NextPage are of feeds with one argument, FirstPageOfAll and NextPageOfAll of those with none.
+	FirstPage      = ` AND ($5::text IS NULL OR pg_visible_in_snapshot(xid, $5::text::pg_snapshot))` + byXID
+	NextPage       = ` AND pg_visible_in_snapshot(xid, $5::text::pg_snapshot) AND seq > $6` + bySeq
+	FirstPageOfAll = ` AND ($4::text IS NULL OR pg_visible_in_snapshot(xid, $4::text::pg_snapshot))` + byXID
+	NextPageOfAll  = ` AND pg_visible_in_snapshot(xid, $4::text::pg_snapshot) AND seq > $5` + bySeq
+
+	byXID = ` ORDER BY seq + 0 LIMIT $3) AS x ON true`
+	bySeq = ` ORDER BY seq LIMIT $3) AS x ON true`
+)

@@ -1,0 +1,146 @@
+package feed
+
+import (
+	"context"
+	"fmt"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"github.com/db-controller/db-controller/schema"
+)
+
+const (
+	// bookmarkInterval keeps an idle stream alive, and its token young.
+	bookmarkInterval = 5 * time.Second
+	// stuckAtEnd is how long a watch that is told to end waits for a reader that takes nothing.
+	stuckAtEnd = time.Second
+)
+
+// Follow delivers the state at one cut, one end of snapshot, and then everything after it: ordered, each once,
+// without gap; or, with a token, everything after the token's position. It returns when deliver fails, ctx ends, or
+// the database does; a token that cannot be resumed is ErrReset. A reader that is slow is served from the tables: it
+// costs a chunk of memory and delays nobody. Items are shared with other watches: deliver must not change them.
+//
+// deliver is called in a goroutine of its own, one call after the other. When it takes too long Follow returns ErrSlow
+// without it, so that the caller ends the stream that it sends on; a watch that ends otherwise ends after what it was
+// delivering, unless that is stuck.
+func Follow[T any](ctx context.Context, l *Log, f Feed[T], token string, deliver func(schema.Event[T]) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	slow := make(chan struct{})
+	patience := time.AfterFunc(time.Hour, sync.OnceFunc(func() { close(slow) }))
+	patience.Stop()
+	done := make(chan error, 1) // one place: nobody may wait any more
+	go func() {
+		defer func() {
+			if p := recover(); p != nil {
+				done <- fmt.Errorf("watch of %s panicked: %v\n%s", f.Filter, p, debug.Stack())
+			}
+		}()
+		done <- follow(ctx, l, f, token, func(limit time.Duration, e schema.Event[T]) error {
+			patience.Reset(limit)
+			defer patience.Stop()
+			return deliver(e)
+		})
+	}()
+	select {
+	case err := <-done:
+		return err
+	case <-slow:
+		return ErrSlow
+	case <-ctx.Done():
+		select {
+		case err := <-done:
+			return err
+		case <-time.After(stuckAtEnd):
+			return ctx.Err()
+		}
+	}
+}
+
+func follow[T any](ctx context.Context, l *Log, f Feed[T], token string, within func(limit time.Duration, e schema.Event[T]) error) error {
+	st, at, err := begin(ctx, l, f, token, within)
+	if err != nil {
+		return err
+	}
+	deliver := func(e schema.Event[T]) error { return within(l.cfg.SlowTimeout, e) }
+	t, leave := join(l, f, st, at)
+	defer leave()
+	bookmark := time.NewTicker(bookmarkInterval)
+	defer bookmark.Stop()
+	poll := time.NewTimer(l.cfg.PollInterval)
+	defer poll.Stop()
+	for reached := time.Now(); ; {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		k, err := t.newest(ctx)
+		if err != nil {
+			return err
+		}
+		switch {
+		case k.to.Text == at.Text: // there is nothing newer yet
+		case at.after(k.to) && k.began.After(reached):
+			return errBack
+		case at.after(k.to): // it began when the others were at rest
+			t.advance(ctx, k)
+			continue
+		default:
+			if err := t.deliver(ctx, at, k, deliver); err != nil {
+				return err
+			}
+			at, reached = k.to, time.Now()
+			continue // somebody may have looked again meanwhile
+		}
+		poll.Reset(time.Until(k.began.Add(l.cfg.PollInterval)))
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-k.woken:
+			// At once after a rest; under load one look finds what several commits wrote.
+			if err := sleep(ctx, t.pause()-time.Since(k.began)); err != nil {
+				return err
+			}
+			t.advance(ctx, k)
+		case <-poll.C:
+			t.advance(ctx, k)
+		case <-bookmark.C:
+			if err := deliver(schema.Event[T]{Token: st.token(at, f.Filter)}); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// begin delivers the snapshot and its end, or reads the token; it answers the state that tokens are made from.
+func begin[T any](ctx context.Context, l *Log, f Feed[T], token string, within func(limit time.Duration, e schema.Event[T]) error) (st state, at Position, err error) {
+	if token == "" {
+		if st, at, err = snapshot(ctx, l, f, within); err != nil {
+			return st, at, err
+		}
+		return st, at, within(stallTimeout, schema.Event[T]{EndOfSnapshot: true, Token: st.token(at, f.Filter)})
+	}
+	if st, err = l.state(ctx, l.cfg.Pool); err != nil {
+		return st, at, err
+	}
+	if at, err = st.open(token, f.Filter); err != nil {
+		return st, at, err
+	}
+	if st.compactedBeyond(at) {
+		return st, at, fmt.Errorf("%w: it is older than what is kept", ErrReset)
+	}
+	return st, at, nil
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	if d <= 0 {
+		return nil
+	}
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
+}

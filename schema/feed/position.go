@@ -1,0 +1,176 @@
+package feed
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// A Position in a feed is a PostgreSQL snapshot, not a number: what was committed before it was taken lies before it,
+// whatever numbers the rows have. What a newer snapshot sees and an older one did not is exactly what was committed in
+// between; within it, the sequence numbers are in the order in which rows of one resource were written. A transaction
+// that took its number early and commits late is not missed, as it would be by a cursor over the sequence, and one that
+// stays open holds nothing back.
+type Position struct {
+	// Text of pg_snapshot: xmin:xmax:xip,xip,...
+	Text string
+	xmin string
+	xmax string
+	xip  []string
+}
+
+var errPosition = errors.New("malformed position")
+
+func parsePosition(text string) (Position, error) {
+	parts := strings.Split(text, ":")
+	if len(parts) != 3 {
+		return Position{}, errPosition
+	}
+	p := Position{Text: text, xmin: parts[0], xmax: parts[1]}
+	if parts[2] != "" {
+		p.xip = strings.Split(parts[2], ",")
+	}
+	for _, xid := range append([]string{p.xmin, p.xmax}, p.xip...) {
+		if xid == "" || strings.Trim(xid, "0123456789") != "" {
+			return Position{}, errPosition
+		}
+	}
+	return p, nil
+}
+
+// epochSQL is of a database's row of state m. An epoch changes with a restored or copied database (which has another oid),
+// another server and a promoted standby: transaction ids of one epoch mean nothing in another. The timeline is that of
+// the log that is written now: the control file learns of a promotion only at the next checkpoint. It alone is cheap
+// enough to be asked for in every look (the control file takes a quarter of a millisecond to read).
+const (
+	timelineSQL = `left(pg_walfile_name(pg_current_wal_lsn()), 8)`
+	// lsnSQL is of a position that is not before its snapshot, and whether the log is on disk up to there.
+	lsnSQL   = `pg_current_wal_insert_lsn()::text, pg_current_wal_flush_lsn() >= pg_current_wal_insert_lsn()`
+	epochSQL = `m.database_id::text || '.' || (SELECT oid FROM pg_database WHERE datname = current_database()) || '.' ||
+    (SELECT system_identifier FROM pg_control_system()) || '.' || ` + timelineSQL
+)
+
+// The statement that reads the state is this, the table of one row, and StateEnd.
+const (
+	StateBegin = `
+SELECT pg_current_snapshot()::text, ` + lsnSQL + `, ` + timelineSQL + `, ` + epochSQL + `, m.token_key, m.compacted::text FROM `
+	StateEnd = ` AS m`
+)
+
+// state is what a database says of itself, and when.
+type state struct {
+	at        string
+	lsn       string
+	flushed   bool
+	timeline  string
+	epoch     string
+	key       []byte
+	compacted string
+}
+
+// Querier is a pool, or a transaction: what is read in one is true of all that is done in it.
+type Querier interface {
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}
+
+func (l *Log) state(ctx context.Context, q Querier) (st state, err error) {
+	if err = q.QueryRow(ctx, l.cfg.StateSQL).Scan(&st.at, &st.lsn, &st.flushed, &st.timeline, &st.epoch, &st.key, &st.compacted); err != nil {
+		return st, fmt.Errorf("read the database's epoch: %w", err)
+	}
+	return st, nil
+}
+
+const flushedSQL = `SELECT pg_current_wal_flush_lsn() >= $1::text::pg_lsn`
+
+// flush returns when the log is on disk up to where a position was taken. Only then it can be told: a crash of PostgreSQL
+// forgets what was not flushed, also that transactions began and were rolled back, and gives their ids to others, which
+// would lie before the position. Under load the commits of others flush it; at rest a transaction of its own does.
+func (l *Log) flush(ctx context.Context, st state) error {
+	if st.flushed {
+		return nil
+	}
+	for wait := time.Millisecond; wait < 8*time.Millisecond; wait *= 2 {
+		var flushed bool
+		if err := l.cfg.Pool.QueryRow(ctx, flushedSQL, st.lsn).Scan(&flushed); err != nil || flushed {
+			return err
+		}
+		if err := sleep(ctx, wait); err != nil {
+			return err
+		}
+	}
+	return pgx.BeginFunc(ctx, l.cfg.Pool, func(tx pgx.Tx) error {
+		// A transaction that has written nothing to the log would not wait for it.
+		_, err := tx.Exec(ctx, `SELECT set_config('synchronous_commit', 'on', true), pg_logical_emit_message(true, 'db-controller', '')`)
+		return err
+	})
+}
+
+const macBytes = 16
+
+// token writes a position down for a client, bound to the epoch and the filter, and authenticated.
+func (st state) token(p Position, filter string) string {
+	payload := strings.Join([]string{"1", st.epoch, filter, p.Text}, "|")
+	return base64.RawURLEncoding.EncodeToString(append(st.mac(payload), payload...))
+}
+
+func (st state) mac(payload string) []byte {
+	h := hmac.New(sha256.New, st.key)
+	_, _ = h.Write([]byte(payload))
+	return h.Sum(nil)[:macBytes]
+}
+
+// Open reads a token back. Every way in which it cannot be used is ErrReset. The position is one of the database that q
+// speaks to; a transaction that uses it has to be q itself, since the next connection may be to a promoted standby.
+func (l *Log) Open(ctx context.Context, q Querier, token, filter string) (Position, error) {
+	st, err := l.state(ctx, q)
+	if err != nil {
+		return Position{}, err
+	}
+	return st.open(token, filter)
+}
+
+func (st state) open(token, filter string) (Position, error) {
+	raw, err := base64.RawURLEncoding.DecodeString(token)
+	if err != nil || len(raw) < macBytes {
+		return Position{}, fmt.Errorf("%w: malformed", ErrReset)
+	}
+	payload := string(raw[macBytes:])
+	if !hmac.Equal(raw[:macBytes], st.mac(payload)) {
+		return Position{}, fmt.Errorf("%w: it was not made by this database", ErrReset)
+	}
+	parts := strings.Split(payload, "|")
+	switch {
+	case len(parts) != 4 || parts[0] != "1":
+		return Position{}, fmt.Errorf("%w: of another format", ErrReset)
+	case parts[1] != st.epoch:
+		return Position{}, fmt.Errorf("%w: the database was restored, copied or failed over since", ErrReset)
+	case parts[2] != filter:
+		return Position{}, fmt.Errorf("%w: of another watch", ErrReset)
+	}
+	p, err := parsePosition(parts[3])
+	if err != nil {
+		return Position{}, fmt.Errorf("%w: %w", ErrReset, err)
+	}
+	return p, nil
+}
+
+// compactedBeyond tells whether rows that lie after the position may be gone: all that were removed are visible in it
+// only when its oldest running transaction is newer than they.
+func (st state) compactedBeyond(p Position) bool {
+	return len(p.xmin) < len(st.compacted) || len(p.xmin) == len(st.compacted) && p.xmin <= st.compacted
+}
+
+// after tells whether a position was taken later than another one of the same timeline.
+func (p Position) after(q Position) bool {
+	if p.xmax != q.xmax {
+		return len(p.xmax) > len(q.xmax) || len(p.xmax) == len(q.xmax) && p.xmax > q.xmax
+	}
+	return len(p.xip) < len(q.xip) // no other ones began, and some have ended
+}

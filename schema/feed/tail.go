@@ -1,0 +1,185 @@
+package feed
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/db-controller/db-controller/schema"
+)
+
+const (
+	// coalesce is the least time between two looks of a single watch. Each further one adds a little, since what a look
+	// finds is sent to all of them: many small events cost more than few larger ones.
+	coalesce        = 4 * time.Millisecond
+	coalesceOfWatch = 100 * time.Microsecond
+	coalesceMost    = 50 * time.Millisecond
+	// lookTimeout bounds a look, which many may wait for and nobody can cancel.
+	lookTimeout = time.Minute
+)
+
+// tail is the end of one feed, read once for all watches that have come so far. (The idea is that of etcd's synced and
+// unsynced watchers.) A watch that is behind reads by itself, up to where the tail is, and has caught up then.
+type tail[T any] struct {
+	log   *Log
+	feed  Feed[T]
+	state state // of who was first
+
+	watches atomic.Int32
+
+	mu   sync.Mutex
+	last *look[T] // guarded by mu
+}
+
+// look is one reading of the tail: what lies between two positions.
+type look[T any] struct {
+	began time.Time
+	from  Position
+	// woken is closed by the first commit after the look began.
+	woken <-chan struct{}
+
+	done  chan struct{} // closed when the following is there, which does not change any more
+	to    Position
+	page  page[T] // the first one
+	token string  // of to
+	err   error
+}
+
+// tails are those that are watched.
+type tails struct {
+	mu    sync.Mutex
+	byKey map[tailKey]counted // guarded by mu
+}
+
+type tailKey struct {
+	filter, sql, epoch string
+	item               reflect.Type
+}
+
+// counted is a *tail[T] of some T.
+type counted interface{ count(n int32) int32 }
+
+func (t *tail[T]) count(n int32) int32 { return t.watches.Add(n) }
+
+// pause is how long to wait between two looks.
+func (t *tail[T]) pause() time.Duration {
+	return min(coalesce+time.Duration(t.watches.Load()-1)*coalesceOfWatch, coalesceMost)
+}
+
+// join gives the tail of a feed to a watch at some position, until leave.
+func join[T any](l *Log, f Feed[T], st state, at Position) (t *tail[T], leave func()) {
+	key := tailKey{f.Filter, f.FirstSQL, st.epoch, reflect.TypeFor[T]()}
+	l.tails.mu.Lock()
+	defer l.tails.mu.Unlock()
+	c, ok := l.tails.byKey[key]
+	if !ok {
+		c = newTail(l, f, st, at)
+		l.tails.byKey[key] = c
+	}
+	c.count(1)
+	return c.(*tail[T]), func() {
+		l.tails.mu.Lock()
+		defer l.tails.mu.Unlock()
+		if c.count(-1) == 0 && l.tails.byKey[key] == c {
+			delete(l.tails.byKey, key)
+		}
+	}
+}
+
+// newTail begins at a position; its first look is due.
+func newTail[T any](l *Log, f Feed[T], st state, at Position) *tail[T] {
+	now := make(chan struct{})
+	close(now)
+	return &tail[T]{log: l, feed: f, state: st, last: &look[T]{from: at, to: at, woken: now, done: now}}
+}
+
+// newest is the last look, complete.
+func (t *tail[T]) newest(ctx context.Context) (*look[T], error) {
+	t.mu.Lock()
+	k := t.last
+	t.mu.Unlock()
+	select {
+	case <-k.done:
+		return k, k.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// advance looks again, unless somebody has since the given look.
+func (t *tail[T]) advance(ctx context.Context, since *look[T]) {
+	t.mu.Lock()
+	if t.last != since {
+		t.mu.Unlock()
+		return
+	}
+	k := &look[T]{began: time.Now(), from: since.to, done: make(chan struct{})}
+	k.woken = t.log.cfg.Wake.Wait(t.feed.Topic) // before the look, so that a commit after it is not slept through
+	t.last = k
+	t.mu.Unlock()
+
+	k.err = errLook
+	defer func() {
+		if k.err != nil {
+			t.log.tails.drop(t)
+		}
+		close(k.done)
+	}()
+	// The others wait for it, whatever becomes of the watch that happened to be first.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookTimeout)
+	defer cancel()
+	p, err := read(ctx, t.log, t.feed, t.state.timeline, k.from, "", 0)
+	if err == nil {
+		k.to, err = parsePosition(p.now.at)
+	}
+	if err == nil && k.from.after(k.to) {
+		err = errBack
+	}
+	if err == nil {
+		k.token = t.state.token(k.to, t.feed.Filter)
+		err = t.log.flush(ctx, p.now)
+	}
+	k.page, k.err = p, err
+}
+
+var (
+	errLook = errors.New("a look did not come to its end")
+	// errBack: positions of one timeline never go back, but over a crash that lost what was not on disk yet.
+	errBack = fmt.Errorf("%w: the database has forgotten what it had begun: it crashed", ErrReset)
+)
+
+// drop lets nobody join a tail that has failed: those who did end.
+func (ts *tails) drop(t counted) {
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	for key, c := range ts.byKey {
+		if c == t {
+			delete(ts.byKey, key)
+		}
+	}
+}
+
+// deliver brings a watch from its position to the end of a look. The last event of it has the token; where there is none,
+// nothing is delivered.
+func (t *tail[T]) deliver(ctx context.Context, at Position, k *look[T], deliver func(schema.Event[T]) error) error {
+	p, err := k.page, error(nil)
+	if k.from.Text != at.Text { // it is behind
+		p, err = read(ctx, t.log, t.feed, t.state.timeline, at, k.to.Text, 0)
+	}
+	for n := 0; err == nil; p, err = read(ctx, t.log, t.feed, t.state.timeline, at, k.to.Text, p.last) {
+		if n += len(p.items); n == 0 {
+			return nil
+		}
+		if !p.full {
+			return deliver(schema.Event[T]{Items: p.items, Token: k.token})
+		}
+		if err := deliver(schema.Event[T]{Items: p.items}); err != nil {
+			return err
+		}
+	}
+	return err
+}

@@ -1,0 +1,84 @@
+package service
+
+import (
+	"context"
+
+	"github.com/fullstorydev/grpchan/inprocgrpc"
+	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/recovery"
+	"google.golang.org/grpc"
+
+	"github.com/db-controller/db-controller/schema/identity"
+)
+
+// Channels are the ways to a deployment's services from inside its own process: no sockets, no bytes. Deadlines,
+// metadata and call options go through as over a connection, and a panic of a service is an error of its caller.
+type Channels struct {
+	// Shared hands messages over as they are: for the caches, which change nothing of what they get.
+	Shared grpc.ClientConnInterface
+	// Copied hands over copies: for handlers, which may change anything.
+	Copied grpc.ClientConnInterface
+
+	cfg     Config
+	forward *forwarder
+}
+
+// As is a channel on which the caller is somebody, with the rights that the policy gives, and requests are forwarded: a
+// listener without a listener, for tests and tools.
+func (c *Channels) As(who identity.Identity) grpc.ClientConnInterface {
+	channel := newChannel(who,
+		[]grpc.UnaryServerInterceptor{c.forward.speakUnary, policy.Unary, c.forward.Unary},
+		[]grpc.StreamServerInterceptor{c.forward.speakStream, policy.Stream, c.forward.Stream})
+	register(channel, c.cfg)
+	return channel
+}
+
+func newChannels(cfg Config, forward *forwarder) *Channels {
+	self := identity.Deployment(cfg.Store.Deployment())
+	shared := newChannel(self, nil, nil).WithCloner(inprocgrpc.CloneFunc(func(m any) (any, error) { return m, nil }))
+	copied := newChannel(self, nil, nil)
+	for _, channel := range []*inprocgrpc.Channel{shared, copied} {
+		register(channel, cfg)
+	}
+	return &Channels{Shared: shared, Copied: copied, cfg: cfg, forward: forward}
+}
+
+func newChannel(who identity.Identity, unary []grpc.UnaryServerInterceptor, stream []grpc.StreamServerInterceptor) *inprocgrpc.Channel {
+	named := func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+		return handler(identity.NewContext(ctx, who), req)
+	}
+	namedStream := func(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+		return handler(srv, &ownStream{ServerStream: ss, ctx: identity.NewContext(ss.Context(), who)})
+	}
+	return (&inprocgrpc.Channel{}).
+		WithServerUnaryInterceptor(chainUnary(append([]grpc.UnaryServerInterceptor{recovery.UnaryServerInterceptor(), named}, unary...))).
+		WithServerStreamInterceptor(chainStream(append([]grpc.StreamServerInterceptor{recovery.StreamServerInterceptor(), namedStream}, stream...)))
+}
+
+// chainUnary calls interceptors one within the other, as a grpc.Server does with those of its options.
+func chainUnary(all []grpc.UnaryServerInterceptor) grpc.UnaryServerInterceptor {
+	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+		for i := len(all) - 1; i >= 0; i-- {
+			next := handler
+			handler = func(ctx context.Context, req any) (any, error) { return all[i](ctx, req, info, next) }
+		}
+		return handler(ctx, req)
+	}
+}
+
+func chainStream(all []grpc.StreamServerInterceptor) grpc.StreamServerInterceptor {
+	return func(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+		for i := len(all) - 1; i >= 0; i-- {
+			next := handler
+			handler = func(srv any, ss grpc.ServerStream) error { return all[i](srv, ss, info, next) }
+		}
+		return handler(srv, ss)
+	}
+}
+
+// ownStream carries the identity of a call.
+type ownStream struct {
+	grpc.ServerStream
+	ctx context.Context //nolint:containedctx // a stream is its context
+}
+
+func (s *ownStream) Context() context.Context { return s.ctx }

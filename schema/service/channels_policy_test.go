@@ -1,0 +1,144 @@
+package service_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
+
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/identity"
+	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
+	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
+	"github.com/db-controller/db-controller/schema/service"
+	"github.com/db-controller/db-controller/schema/shadow"
+	"github.com/db-controller/db-controller/test/harness"
+)
+
+func TestMain(m *testing.M) { os.Exit(harness.Main(m)) }
+
+const services = `
+service: a.example.com
+version: v1
+kinds:
+  - kind: Target
+    patterns: ["targets/{target}"]
+    references: [{ path: soon, targets: [Target], behaviour: ASYNC_CASCADE_DELETE }]
+`
+
+// channels are those of a deployment's real services over a real store.
+func channels(t testing.TB) (*service.Channels, *shadow.Store) {
+	t.Helper()
+	self := schema.DeploymentID{Service: "a.example.com", Region: "us-west2"}
+	store := harness.NewBox(t, services, nil, self.String()).Stores[self]
+	return service.NewChannels(service.Config{Store: store, Peers: service.NewPeers(self, nil), Logger: zap.NewNop()}), store
+}
+
+// requestOf makes the message that a method takes.
+func requestOf(t *testing.T, method string) proto.Message {
+	t.Helper()
+	d, err := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(strings.ReplaceAll(method[1:], "/", ".")))
+	require.NoError(t, err)
+	m, err := protoregistry.GlobalTypes.FindMessageByName(d.(protoreflect.MethodDescriptor).Input().FullName())
+	require.NoError(t, err)
+	return m.New().Interface()
+}
+
+// Every method is on every channel, in one registration; on the channel with rights, what the policy denies is denied.
+func TestEveryMethodIsOnEveryChannelByThePolicy(t *testing.T) {
+	c, _ := channels(t)
+	user, operator := identity.Identity{Role: identity.RoleUser, Name: "ann"}, identity.Identity{Role: identity.RoleOperator, Name: "eve"}
+	peer := identity.Deployment(schema.DeploymentID{Service: "b.example.com", Region: "us-west2"})
+	call := func(conn grpc.ClientConnInterface, method string) error {
+		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+		defer cancel()
+		out, err := service.ResponseOf(method)
+		require.NoError(t, err)
+		if strings.Contains(method, "/Watch") {
+			stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, method)
+			require.NoError(t, err)
+			if err := stream.SendMsg(requestOf(t, method)); !errors.Is(err, io.EOF) { // EOF: it was refused already, RecvMsg says why
+				require.NoError(t, err)
+			}
+			require.NoError(t, stream.CloseSend())
+			return stream.RecvMsg(out)
+		}
+		return conn.Invoke(ctx, method, requestOf(t, method), out)
+	}
+	for method, roles := range service.Policy {
+		if strings.HasPrefix(method, "/grpc.health") {
+			continue // of listeners
+		}
+		for name, conn := range map[string]grpc.ClientConnInterface{"shared": c.Shared, "copied": c.Copied} {
+			require.NotEqual(t, codes.Unimplemented, status.Code(call(conn, method)), "%s on %s", method, name)
+		}
+		for _, who := range []identity.Identity{user, operator, peer} {
+			denied := true
+			for _, role := range roles {
+				denied = denied && role != who.Role
+			}
+			err := call(c.As(who), method)
+			if denied {
+				require.Equal(t, codes.PermissionDenied, status.Code(err), "%s for %s", method, who)
+				require.ErrorContains(t, err, "may not call")
+			} else {
+				require.NotContains(t, status.Convert(err).Message(), "may not call", "%s for %s", method, who)
+			}
+		}
+	}
+	// Nobody speaks for another on a channel with rights, but deployments of the service.
+	ctx := metadata.AppendToOutgoingContext(t.Context(), service.OnBehalfOf, operator.Path())
+	_, err := resourcev1.NewResourceServiceClient(c.As(user)).SetBlockDeletion(ctx, &resourcev1.SetBlockDeletionRequest{Name: "targets/t"})
+	require.Equal(t, codes.PermissionDenied, status.Code(err))
+}
+
+// What a person says in a watch of the channel with rights goes through the policy as well.
+func TestAWatchOnTheChannelWithRights(t *testing.T) {
+	c, store := channels(t)
+	_, err := store.Save(t.Context(), []shadow.Write{{Name: "targets/t"}})
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	stream, err := resourcev1.NewResourceServiceClient(c.As(identity.Identity{Role: identity.RoleUser, Name: "ann"})).WatchResources(ctx, &resourcev1.WatchResourcesRequest{})
+	require.NoError(t, err)
+	event, err := stream.Recv()
+	require.NoError(t, err)
+	require.Equal(t, "targets/t", event.GetUpsert().GetName())
+}
+
+// The position of what a watch has said comes with it, and not with the next bookmark: an acknowledgement waits for it.
+func TestAPositionComesWithWhatItCovers(t *testing.T) {
+	c, store := channels(t)
+	for name, body := range map[string]map[string]any{"targets/t": nil, "targets/h": {"soon": "//" + store.Deployment().String() + "/targets/t"}} {
+		_, err := store.Save(t.Context(), []shadow.Write{{Name: name, Body: body}})
+		require.NoError(t, err)
+	}
+	stream, err := schemav1.NewSchemaServiceClient(c.Copied).WatchImportedServiceDeletions(t.Context(), &schemav1.WatchImportedServiceDeletionsRequest{})
+	require.NoError(t, err)
+	event, err := stream.Recv()
+	require.NoError(t, err)
+	require.NotNil(t, event.GetEndOfSnapshot())
+	_, err = store.Delete(t.Context(), shadow.DeleteRequest{Name: "targets/t"})
+	require.NoError(t, err)
+	event, err = stream.Recv()
+	require.NoError(t, err)
+	require.Equal(t, "targets/t", event.GetUpsert().GetResources()[0].GetName())
+	said := time.Now()
+	event, err = stream.Recv()
+	require.NoError(t, err)
+	require.NotEmpty(t, event.GetBookmark().GetResumeToken())
+	require.Less(t, time.Since(said), 2*time.Second)
+}

@@ -1,0 +1,231 @@
+package shadow
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/db-controller/db-controller/schema"
+)
+
+// ResourceView is what the store knows of a resource, for tools and audits.
+type ResourceView struct {
+	Kind, Name string
+	UID        uuid.UUID
+	State      State
+	Revision   Revision
+	References []ReferenceView
+	// Holders and Ownees are the deployments with acting references to it, and with resources that it owns.
+	Holders, Ownees []schema.DeploymentID
+}
+
+// ReferenceView is one reference of a resource. Attempt is zero for a target of the same deployment.
+type ReferenceView struct {
+	Path      string
+	Target    schema.FullName
+	TargetUID uuid.UUID
+	Behaviour schema.Behaviour
+	Attempt   uuid.UUID
+}
+
+// BlockadeView is a blockade of a resource of this deployment.
+type BlockadeView struct {
+	Kind, Name string
+	Key        BlockadeKey
+	Holder     schema.FullName
+	Behaviour  schema.Behaviour
+	ExpiresAt  time.Time // zero: confirmed
+}
+
+const (
+	viewShadowsSQL = `
+SELECT s.id, s.kind_id, s.name, s.uid, s.state, s.revision,
+    ARRAY (SELECT deployment_id FROM dbcontroller.holder_entry e WHERE e.target_id = s.id ORDER BY 1),
+    ARRAY (SELECT deployment_id FROM dbcontroller.ownee_entry e WHERE e.owner_id = s.id ORDER BY 1)
+FROM dbcontroller.shadow s WHERE s.id > $1 AND ($2 = 0 OR s.kind_id = $2) ORDER BY s.id LIMIT $3`
+
+	viewBlockadesSQL = `
+SELECT b.target_id, k.kind, t.name, t.uid, b.attempt, b.holder_uid, f.path, d.service, d.region, b.holder_name, b.behaviour, b.expires_at
+FROM dbcontroller.blockade b JOIN dbcontroller.shadow t ON t.id = b.target_id JOIN dbcontroller.kind k ON k.id = t.kind_id
+JOIN dbcontroller.field f ON f.id = b.field_id JOIN dbcontroller.deployment d ON d.id = b.deployment_id
+WHERE (b.target_id, b.holder_uid, b.field_id, b.attempt) > ($1, $2, $3, $4) AND ($5 = 0 OR b.deployment_id = $5)
+ORDER BY b.target_id, b.holder_uid, b.field_id, b.attempt LIMIT $6`
+)
+
+// ListShadows reads a page of shadows, of one kind or of all; the token is empty at the beginning and after the end.
+func (s *Store) ListShadows(ctx context.Context, kindName, token string, limit int) ([]ResourceView, string, error) {
+	after, err := idToken(token)
+	if err != nil {
+		return nil, "", err
+	}
+	var kindID int32
+	if kindName != "" {
+		if kindID, err = s.names.kind(ctx, schema.KindID{Service: s.self.Service, Kind: kindName}); err != nil {
+			return nil, "", err
+		}
+	}
+	rows, err := s.pool.Query(ctx, viewShadowsSQL, after, kindID, limit)
+	if err != nil {
+		return nil, "", fmt.Errorf("list shadows: %w", err)
+	}
+	type row struct {
+		ID, Kind int64
+		ResourceView
+		holders, ownees []int32
+	}
+	found, err := pgx.CollectRows(rows, func(r pgx.CollectableRow) (x row, err error) {
+		err = r.Scan(&x.ID, &x.Kind, &x.Name, &x.UID, &x.State, &x.Revision, &x.holders, &x.ownees)
+		return x, err
+	})
+	if err != nil {
+		return nil, "", fmt.Errorf("list shadows: %w", err)
+	}
+	ids := make([]int64, len(found))
+	for i, x := range found {
+		ids[i] = x.ID
+	}
+	held, err := readHeld(ctx, s.pool, ids)
+	if err != nil {
+		return nil, "", err
+	}
+	out := make([]ResourceView, len(found))
+	for i, x := range found {
+		v := x.ResourceView
+		kind, err := s.names.kindOf(ctx, s.pool, int32(x.Kind))
+		if err != nil {
+			return nil, "", err
+		}
+		v.Kind = kind.Kind
+		if v.Holders, err = s.deploymentsOf(ctx, s.pool, x.holders); err != nil {
+			return nil, "", err
+		}
+		if v.Ownees, err = s.deploymentsOf(ctx, s.pool, x.ownees); err != nil {
+			return nil, "", err
+		}
+		if v.References, err = s.views(ctx, held[x.ID]); err != nil {
+			return nil, "", err
+		}
+		out[i] = v
+	}
+	if len(found) < limit {
+		return out, "", nil
+	}
+	return out, base64.RawURLEncoding.EncodeToString([]byte(strconv.FormatInt(found[len(found)-1].ID, 10))), nil
+}
+
+func (s *Store) views(ctx context.Context, held []heldReference) ([]ReferenceView, error) {
+	var out []ReferenceView
+	for _, h := range held {
+		path, err := s.names.fieldOf(ctx, s.pool, h.fieldID)
+		if err != nil {
+			return nil, err
+		}
+		v := ReferenceView{Path: path, Behaviour: h.behaviour, Target: schema.FullName{Deployment: s.self}}
+		if h.deployment != nil {
+			if v.Target.Deployment, err = s.names.deploymentOf(ctx, s.pool, *h.deployment); err != nil {
+				return nil, err
+			}
+		}
+		if h.name != nil {
+			v.Target.Name, v.TargetUID = *h.name, *h.uid
+		}
+		if h.attempt != nil {
+			v.Attempt = *h.attempt
+		}
+		out = append(out, v)
+	}
+	return out, nil
+}
+
+func idToken(token string) (int64, error) {
+	if token == "" {
+		return 0, nil
+	}
+	raw, err := base64.RawURLEncoding.DecodeString(token)
+	if err == nil {
+		var id int64
+		if id, err = strconv.ParseInt(string(raw), 10, 64); err == nil {
+			return id, nil
+		}
+	}
+	return 0, &InvalidError{Resource: "page_token", Err: errors.New("want the next_page_token of an earlier answer")}
+}
+
+// ListBlockades reads a page of the blockades that holders of a deployment have here, or of all.
+func (s *Store) ListBlockades(ctx context.Context, of schema.DeploymentID, token string, limit int) ([]BlockadeView, string, error) {
+	after, err := blockadeToken(token)
+	if err != nil {
+		return nil, "", err
+	}
+	var deployment int32
+	if !of.IsZero() {
+		if deployment, err = s.names.deployment(ctx, of); err != nil {
+			return nil, "", err
+		}
+	}
+	field, err := s.names.knownField(ctx, after.path)
+	if err != nil {
+		return nil, "", err
+	}
+	rows, err := s.pool.Query(ctx, viewBlockadesSQL, after.target, after.holder, field, after.attempt, deployment, limit)
+	if err != nil {
+		return nil, "", fmt.Errorf("list blockades: %w", err)
+	}
+	var last blockadeAt
+	found, err := pgx.CollectRows(rows, func(r pgx.CollectableRow) (v BlockadeView, err error) {
+		var expires *time.Time
+		if err := r.Scan(&last.target, &v.Kind, &v.Name, &v.Key.TargetUID, &v.Key.Attempt, &v.Key.HolderUID, &v.Key.Path,
+			&v.Holder.Deployment.Service, &v.Holder.Deployment.Region, &v.Holder.Name, &v.Behaviour, &expires); err != nil {
+			return v, err
+		}
+		if expires != nil {
+			v.ExpiresAt = *expires
+		}
+		v.Kind = s.kindNow(v.Kind)
+		last.holder, last.path, last.attempt = v.Key.HolderUID, v.Key.Path, v.Key.Attempt
+		return v, nil
+	})
+	if err != nil {
+		return nil, "", fmt.Errorf("list blockades: %w", err)
+	}
+	if len(found) < limit {
+		return found, "", nil
+	}
+	return found, last.token(), nil
+}
+
+// blockadeAt is the last blockade of a page.
+type blockadeAt struct {
+	target          int64
+	holder, attempt uuid.UUID
+	path            string
+}
+
+func (b blockadeAt) token() string {
+	return base64.RawURLEncoding.EncodeToString(fmt.Appendf(nil, "%d %s %s %s", b.target, b.holder, b.attempt, b.path))
+}
+
+func blockadeToken(token string) (b blockadeAt, err error) {
+	if token == "" {
+		return b, nil
+	}
+	raw, err := base64.RawURLEncoding.DecodeString(token)
+	if err == nil {
+		var holder, attempt string
+		if _, err = fmt.Sscanf(string(raw), "%d %s %s %s", &b.target, &holder, &attempt, &b.path); err == nil {
+			if b.holder, err = uuid.Parse(holder); err == nil {
+				b.attempt, err = uuid.Parse(attempt)
+			}
+		}
+	}
+	if err != nil {
+		return b, &InvalidError{Resource: "page_token", Err: errors.New("want the next_page_token of an earlier answer")}
+	}
+	return b, nil
+}

@@ -1,0 +1,353 @@
+package shadow
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"go.uber.org/zap"
+
+	"github.com/db-controller/db-controller/schema"
+)
+
+// Decommissioned is an operator's word that a deployment is gone for ever. Nothing else ever is taken for that.
+type Decommissioned struct {
+	Deployment schema.DeploymentID
+	// Blocking is how references act that blocked its resources: schema.Unset or schema.CascadeDelete. Those that act
+	// do what they do when their target is deleted.
+	Blocking schema.Behaviour
+	Reason   string
+	By       string
+	At       time.Time
+	// Working says that what it had here, and what pointed to it, is still being worked off.
+	Working bool
+}
+
+const (
+	decommissionSQL = `
+WITH said AS (
+    INSERT INTO dbcontroller.decommissioned (deployment_id, blocking, reason, said_by) VALUES ($1, $2, $3, $4)
+    ON CONFLICT DO NOTHING RETURNING deployment_id
+)
+INSERT INTO dbcontroller.work (action, shard, deployment_id) SELECT 9, $5, deployment_id FROM said`
+
+	selectDecommissionedSQL = `
+SELECT d.service, d.region, x.blocking, x.reason, x.said_by, x.said_at,
+    EXISTS (SELECT FROM dbcontroller.work w WHERE w.action = 9 AND w.deployment_id = x.deployment_id)
+FROM dbcontroller.decommissioned x JOIN dbcontroller.deployment d ON d.id = x.deployment_id
+ORDER BY d.service, d.region`
+
+	selectBarredSQL = `SELECT EXISTS (SELECT FROM dbcontroller.decommissioned WHERE deployment_id = $1)`
+)
+
+// Decommission takes the word that another deployment is gone for ever: from its commit on, nothing is established to
+// or from it, and nothing of it is taken as an owner or an ownee. What there is of it becomes work (Retire). Said again,
+// it changes nothing: the first word counts.
+func (s *Store) Decommission(ctx context.Context, d Decommissioned) error {
+	switch {
+	case d.Deployment == s.self:
+		return &InvalidError{Resource: "deployment", Err: errors.New("a deployment cannot decommission itself: say it to the others")}
+	case d.Blocking != schema.Unset && d.Blocking != schema.CascadeDelete:
+		return &InvalidError{Resource: "blocking", Err: errors.New("want UNSET or CASCADE_DELETE")}
+	case d.Reason == "" || len(d.Reason) > 1000:
+		return &InvalidError{Resource: "reason", Err: errors.New("want up to 1000 characters: it is kept for those who ask later")}
+	}
+	id, err := s.names.deployment(ctx, d.Deployment)
+	if err != nil {
+		return err
+	}
+	err = s.inTx(ctx, workFeed, func(tx pgx.Tx) error {
+		// Alone: whoever writes, establishes or asks about owners holds it shared, and looks who is barred after that.
+		if _, err := tx.Exec(ctx, lockVersionSQL, versionLock); err != nil {
+			return err
+		}
+		_, err := tx.Exec(ctx, decommissionSQL, id, int16(d.Blocking), d.Reason, d.By, schema.Shard(d.Deployment.String()))
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("decommission %s: %w", d.Deployment, err)
+	}
+	s.log.Warn("a deployment is decommissioned", zap.Stringer("deployment", d.Deployment), zap.String("by", d.By), zap.String("reason", d.Reason))
+	return s.learnBarred(ctx)
+}
+
+// Decommissioned lists what operators declared gone.
+func (s *Store) Decommissioned(ctx context.Context) ([]Decommissioned, error) {
+	rows, err := s.pool.Query(ctx, selectDecommissionedSQL)
+	if err != nil {
+		return nil, fmt.Errorf("read who is decommissioned: %w", err)
+	}
+	out, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (d Decommissioned, err error) {
+		err = row.Scan(&d.Deployment.Service, &d.Deployment.Region, &d.Blocking, &d.Reason, &d.By, &d.At, &d.Working)
+		return d, err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read who is decommissioned: %w", err)
+	}
+	return out, nil
+}
+
+// Barred tells whether a deployment is known here to be decommissioned. Another process may know it a little earlier;
+// what must not happen is refused by the transactions themselves.
+func (s *Store) Barred(id schema.DeploymentID) bool {
+	barred := s.barred.Load()
+	return barred != nil && slices.Contains(*barred, id)
+}
+
+func (s *Store) learnBarred(ctx context.Context) error {
+	all, err := s.Decommissioned(ctx)
+	if err != nil {
+		return err
+	}
+	barred := make([]schema.DeploymentID, len(all))
+	for i, d := range all {
+		barred[i] = d.Deployment
+	}
+	s.barred.Store(&barred)
+	return nil
+}
+
+// notBarred refuses new references and owners in deployments that are gone. The version's lock is held shared.
+func (s *Store) notBarred(ctx context.Context, sv *saving, barred []int32) error {
+	if len(barred) == 0 {
+		return nil
+	}
+	var refused []Refusal
+	for _, wr := range sv.writes {
+		for _, o := range wr.addOwners {
+			if slices.Contains(barred, o.deploymentID) {
+				return &InvalidError{Resource: wr.Name, Err: fmt.Errorf("owner %s: %w", o.name, errGoneDeployment)}
+			}
+		}
+		for _, ref := range wr.add {
+			if ref.Target.Deployment == s.self {
+				continue
+			}
+			id, err := s.names.deployment(ctx, ref.Target.Deployment)
+			if err != nil {
+				return err
+			}
+			if slices.Contains(barred, id) {
+				refused = append(refused, Refusal{Holder: wr.Name, Path: ref.Path, Target: ref.Target, Reason: DeploymentGone})
+			}
+		}
+	}
+	if len(refused) > 0 {
+		return &RefusedError{Refusals: refused}
+	}
+	return nil
+}
+
+var errGoneDeployment = errors.New("an operator has decommissioned its deployment")
+
+const (
+	// What a deployment has here, by the keys it is stored under: a page walks no row twice.
+	retiredTargetsSQL = `
+SELECT DISTINCT id FROM (
+    (SELECT target_id AS id FROM dbcontroller.blockade WHERE deployment_id = $1 AND target_id > $2 ORDER BY target_id LIMIT $3)
+    UNION ALL
+    (SELECT target_id FROM dbcontroller.holder_entry WHERE deployment_id = $1 AND target_id > $2 ORDER BY target_id LIMIT $3)
+    UNION ALL
+    (SELECT target_id FROM dbcontroller.notice WHERE deployment_id = $1 AND target_id > $2 ORDER BY target_id LIMIT $3)
+    UNION ALL
+    (SELECT owner_id FROM dbcontroller.ownee_entry WHERE deployment_id = $1 AND owner_id > $2 ORDER BY owner_id LIMIT $3)
+) AS t ORDER BY id LIMIT $3`
+
+	// Establish, Confirm and deletes hold the shadow: what they write comes before this or never.
+	lockRetiredTargetsSQL = `SELECT FROM dbcontroller.shadow WHERE id = ANY ($1) ORDER BY id FOR NO KEY UPDATE`
+
+	retireTargetsSQL = `
+WITH blockades AS (
+    DELETE FROM dbcontroller.blockade WHERE deployment_id = $1 AND target_id = ANY ($2)
+), entries AS (
+    DELETE FROM dbcontroller.holder_entry WHERE deployment_id = $1 AND target_id = ANY ($2)
+), notices AS (
+    DELETE FROM dbcontroller.notice WHERE deployment_id = $1 AND target_id = ANY ($2)
+), ownees AS (
+    DELETE FROM dbcontroller.ownee_entry WHERE deployment_id = $1 AND owner_id = ANY ($2)
+)
+INSERT INTO dbcontroller.work (action, shard, deployment_id, target_id)
+SELECT 3, shard, $3::int, id FROM dbcontroller.shadow WHERE id = ANY ($2) AND state = 2`
+
+	retiredForeignTargetsSQL = `
+SELECT f.id, f.uid FROM dbcontroller.foreign_target f
+WHERE f.deployment_id = $1 AND f.id > $2 AND EXISTS (SELECT FROM dbcontroller.reference r WHERE r.target_id = f.id AND r.behaviour < 6)
+ORDER BY f.id LIMIT $3`
+
+	blockingHoldersSQL = `
+SELECT r.holder_id FROM dbcontroller.reference r JOIN dbcontroller.foreign_target f ON f.id = r.target_id
+WHERE f.deployment_id = $1 AND f.uid = ANY ($2) AND r.behaviour = 1 LIMIT $3`
+
+	// Under the locks of the holders. A parent cannot be unset: it may dangle.
+	turnBlockingSQL = `
+UPDATE dbcontroller.reference r SET behaviour = CASE WHEN $3 = 2 AND r.field_id = $5 THEN 6 ELSE $3 END
+FROM dbcontroller.foreign_target f
+WHERE r.holder_id = ANY ($4) AND f.id = r.target_id AND f.deployment_id = $1 AND f.uid = ANY ($2) AND r.behaviour = 1`
+
+	retiredOwneesSQL = `
+SELECT DISTINCT ownee_id FROM dbcontroller.owner_reference WHERE deployment_id = $1 AND ownee_id > $2 ORDER BY ownee_id LIMIT $3`
+
+	dropRetiredWorkSQL = `DELETE FROM dbcontroller.work WHERE deployment_id = $1 AND action <> 9`
+
+	// As long as anything is left the piece of work is, too.
+	retiredSQL = `
+DELETE FROM dbcontroller.work w WHERE w.deployment_id = $1
+    AND NOT EXISTS (SELECT FROM dbcontroller.blockade WHERE deployment_id = $1)
+    AND NOT EXISTS (SELECT FROM dbcontroller.holder_entry WHERE deployment_id = $1)
+    AND NOT EXISTS (SELECT FROM dbcontroller.notice WHERE deployment_id = $1)
+    AND NOT EXISTS (SELECT FROM dbcontroller.ownee_entry WHERE deployment_id = $1)
+    AND NOT EXISTS (SELECT FROM dbcontroller.owner_reference WHERE deployment_id = $1)
+    AND NOT EXISTS (
+        SELECT FROM dbcontroller.foreign_target f JOIN dbcontroller.reference r ON r.target_id = f.id
+        WHERE f.deployment_id = $1 AND r.behaviour < 6
+    )`
+)
+
+// retirePage is how many targets, and how many foreign ones, one step takes.
+const retirePage = 1000
+
+// Retire works off what a decommissioned deployment had here, and what pointed to it: blockades, entries and
+// unacknowledged deletions of its holders go, references to its resources act, owner references to them are dropped,
+// and messages to it are forgotten. It ends with all of it, and goes on where it was when it is called again. What it
+// was not told of is not touched.
+func (s *Store) Retire(ctx context.Context, deployment schema.DeploymentID) error {
+	id, err := s.names.deployment(ctx, deployment)
+	if err != nil {
+		return err
+	}
+	var blocking schema.Behaviour
+	err = s.pool.QueryRow(ctx, `SELECT blocking FROM dbcontroller.decommissioned WHERE deployment_id = $1`, id).Scan(&blocking)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return fmt.Errorf("retire %s: nobody has said that it is gone", deployment)
+	}
+	if err != nil {
+		return fmt.Errorf("retire %s: %w", deployment, err)
+	}
+	err = errors.Join(s.retireTargets(ctx, id), s.retireReferences(ctx, deployment, id, blocking), s.retireOwners(ctx, id))
+	if err != nil {
+		return fmt.Errorf("retire %s: %w", deployment, err)
+	}
+	return s.inTx(ctx, workFeed, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, dropRetiredWorkSQL, id); err != nil {
+			return err
+		}
+		tag, err := tx.Exec(ctx, retiredSQL, id)
+		if err == nil && tag.RowsAffected() > 0 {
+			s.log.Info("everything of a decommissioned deployment is worked off", zap.Stringer("deployment", deployment))
+		}
+		return err
+	})
+}
+
+func (s *Store) retireTargets(ctx context.Context, deployment int32) error {
+	for after := int64(0); ; {
+		rows, err := s.pool.Query(ctx, retiredTargetsSQL, deployment, after, retirePage)
+		if err != nil {
+			return err
+		}
+		targets, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+		if err != nil || len(targets) == 0 {
+			return err
+		}
+		after = targets[len(targets)-1]
+		err = s.inTx(ctx, workFeed|noticeFeed, func(tx pgx.Tx) error {
+			b := &pgx.Batch{}
+			b.Queue(lockRetiredTargetsSQL, targets)
+			b.Queue(retireTargetsSQL, deployment, targets, s.selfID)
+			return tx.SendBatch(ctx, b).Close()
+		})
+		if err != nil {
+			return err
+		}
+	}
+}
+
+func (s *Store) retireReferences(ctx context.Context, deployment schema.DeploymentID, id int32, blocking schema.Behaviour) error {
+	var failed error
+	for after := int64(0); ; {
+		rows, err := s.pool.Query(ctx, retiredForeignTargetsSQL, id, after, retirePage)
+		if err != nil {
+			return err
+		}
+		targets, err := pgx.CollectRows(rows, pgx.RowToStructByPos[retiredTarget])
+		if err != nil || len(targets) == 0 {
+			return errors.Join(failed, err)
+		}
+		after = targets[len(targets)-1].ID
+		uids := make([]uuid.UUID, len(targets))
+		for i, t := range targets {
+			uids[i] = t.UID
+		}
+		if err := s.turnBlocking(ctx, id, uids, blocking); err != nil {
+			return err
+		}
+		aside, err := s.Act(ctx, deployment, uids)
+		if err != nil {
+			return err
+		}
+		for _, err := range aside { // the others go on (I20)
+			failed = errors.Join(failed, err)
+		}
+	}
+}
+
+type retiredTarget struct {
+	ID  int64
+	UID uuid.UUID
+}
+
+// turnBlocking lets references that blocked act, as the operator said.
+func (s *Store) turnBlocking(ctx context.Context, deployment int32, uids []uuid.UUID, blocking schema.Behaviour) error {
+	parent, err := s.names.field(ctx, schema.ParentPath)
+	if err != nil {
+		return err
+	}
+	for {
+		rows, err := s.pool.Query(ctx, blockingHoldersSQL, deployment, uids, s.cfg.BatchSize)
+		if err != nil {
+			return err
+		}
+		holders, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+		if err != nil || len(holders) == 0 {
+			return err
+		}
+		slices.Sort(holders)
+		holders = slices.Compact(holders)
+		err = s.inTx(ctx, noFeed, func(tx pgx.Tx) error {
+			if _, err := lockMembers(ctx, tx, holders); err != nil {
+				return err
+			}
+			_, err := tx.Exec(ctx, turnBlockingSQL, deployment, uids, int16(blocking), holders, parent)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+}
+
+func (s *Store) retireOwners(ctx context.Context, deployment int32) error {
+	change := ownerChange{lost: func(r ownerRow) bool { return r.deploymentID == deployment }}
+	var failed error
+	for after := int64(0); ; {
+		rows, err := s.pool.Query(ctx, retiredOwneesSQL, deployment, after, s.cfg.BatchSize)
+		if err != nil {
+			return err
+		}
+		ownees, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+		if err != nil || len(ownees) == 0 {
+			return errors.Join(failed, err)
+		}
+		after = ownees[len(ownees)-1]
+		failed = errors.Join(failed, s.halving(ctx, ownees, func(part []int64) error {
+			return s.inTx(ctx, allFeeds, func(tx pgx.Tx) error { return s.changeOwners(ctx, tx, slices.Clone(part), change) })
+		}))
+		if ctx.Err() != nil {
+			return errors.Join(failed, ctx.Err())
+		}
+	}
+}

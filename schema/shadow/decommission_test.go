@@ -1,0 +1,230 @@
+package shadow_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/shadow"
+	"github.com/db-controller/db-controller/test/harness"
+)
+
+func decommission(t *testing.T, b *harness.Box, at, gone string, blocking schema.Behaviour) {
+	t.Helper()
+	err := b.Stores[b.ID(at)].Decommission(t.Context(), shadow.Decommissioned{Deployment: b.ID(gone), Blocking: blocking, Reason: "burnt down", By: "operator/ann"})
+	require.NoError(t, err)
+}
+
+// Everything that waits for a deployment which is away waits until an operator says that it is gone, and no longer.
+func TestWhatADecommissionedDeploymentHeldIsLetGo_I15(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, func(cfg *shadow.Config) { cfg.DeleteTimeout = 200 * time.Millisecond })
+	t3, t4, t5 := targetName("t3"), targetName("t4"), targetName("t5")
+	for _, name := range []string{target, target2, t3, t4, t5} {
+		b.MustPut(name, nil)
+	}
+	b.MustPut(holder, body{"block": target})
+	b.MustPut(holder2, body{"cascade": target2})
+	mustOwn(t, b, "//"+bEast+"/holders/owned", nil, owner(t, t3, "Target"))
+	b.Settle()
+	b.MustPut("//"+bEast+"/holders/h4", body{"unset": t4}) // not confirmed
+	_, _, err := b.Stores[b.ID(aWest)].Establish(t.Context(), b.ID(bEast), newAttempt(), []shadow.EstablishReference{{
+		HolderUID: uuid.New(), HolderKind: "Holder", HolderName: "holders/h5", Path: "block", TargetKind: "Target", TargetName: "targets/t5", Behaviour: schema.Block,
+	}})
+	require.NoError(t, err)
+	b.SetDown(bEast, true)
+	b.MustDelete(target2)
+	b.MustDelete(t3)
+	b.Expire(aWest)
+	onlyHere := func() {
+		for action := schema.Confirm; action <= schema.Retire; action++ {
+			_, _ = b.Do(b.ID(aWest), action)
+		}
+		_, err := b.Do(b.ID(aWest), schema.Finalise)
+		require.NoError(t, err)
+	}
+	onlyHere()
+	for _, name := range []string{target, t4, t5} {
+		_, err := b.Delete(name)
+		require.Error(t, err, name)
+	}
+	for _, name := range []string{target2, t3} {
+		require.Equal(t, shadow.Deleting, b.Get(name).State, name)
+	}
+
+	decommission(t, b, aWest, bEast, schema.Unset)
+	decommission(t, b, aWest, bEast, schema.CascadeDelete) // the first word counts
+	onlyHere()
+	b.Gone(target2, t3)
+	for _, name := range []string{target, t4, t5} {
+		require.True(t, b.MustDelete(name).Removed, name)
+	}
+	said, err := b.Stores[b.ID(aWest)].Decommissioned(t.Context())
+	require.NoError(t, err)
+	require.Len(t, said, 1)
+	require.Equal(t, schema.Unset, said[0].Blocking)
+	require.Equal(t, "burnt down", said[0].Reason)
+	require.False(t, said[0].Working)
+	for _, table := range []string{"blockade", "holder_entry", "notice", "ownee_entry", "work", "shadow"} {
+		require.Zero(t, b.Count(aWest, table), table)
+	}
+}
+
+func TestReferencesToADecommissionedDeploymentAct_I1(t *testing.T) {
+	t.Parallel()
+	for _, blocking := range []schema.Behaviour{schema.Unset, schema.CascadeDelete} {
+		t.Run(blocking.String(), func(t *testing.T) {
+			t.Parallel()
+			b := newBox(t, nil)
+			in := func(name string) string { return "//" + bEast + "/holders/" + name }
+			west, east := target, "//"+aEast+"/targets/t"
+			b.MustPut(west, nil)
+			b.MustPut(east, nil)
+			b.MustPut(in("blocks"), body{"block": west, "list": []any{west, east}})
+			b.MustPut(in("cascades"), body{"cascade": west})
+			b.MustPut(in("dangles"), body{"dangling": west})
+			b.MustPut(in("elsewhere"), body{"block": east})
+			b.MustPut(in("last"), body{"near": body{"block": in("cascades")}})
+			mustOwn(t, b, in("owned"), nil, owner(t, west, "Target"))
+			mustOwn(t, b, in("both"), nil, owner(t, west, "Target"), owner(t, east, "Target"))
+			kept := owner(t, west, "Target")
+			kept.UnsetOnDelete = true
+			mustOwn(t, b, in("kept"), nil, kept)
+			b.Settle()
+			mustOwn(t, b, in("unchecked"), nil, owner(t, "//"+aWest+"/targets/nobody", "Target"))
+			b.SetDown(aWest, true)
+			b.Settle()
+			require.NotNil(t, b.Get(in("owned")), "away is not gone")
+
+			decommission(t, b, bEast, aWest, blocking)
+			b.Settle()
+			b.Gone(in("owned"), in("unchecked"))
+			require.Equal(t, shadow.Deleting, b.Get(in("cascades")).State, "as with any cascade, somebody else blocks it")
+			if blocking == schema.Unset {
+				require.JSONEq(t, fmt.Sprintf(`{"list": [%q]}`, east), string(b.Get(in("blocks")).Body))
+			} else {
+				b.Gone(in("blocks"))
+			}
+			require.Len(t, b.Get(in("both")).Owners, 1)
+			require.Empty(t, b.Get(in("kept")).Owners)
+			require.Contains(t, string(b.Get(in("dangles")).Body), "dangling")
+			require.Contains(t, string(b.Get(in("elsewhere")).Body), "block")
+			b.MustPut(in("last"), nil)
+			b.Settle()
+			b.Gone(in("cascades"))
+			require.Zero(t, b.Count(bEast, "work"))
+			pointed, err := b.Stores[b.ID(bEast)].PointedTo(t.Context())
+			require.NoError(t, err)
+			require.NotContains(t, pointed, b.ID(aWest))
+		})
+	}
+}
+
+func TestADecommissionedDeploymentIsBarred(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	b.MustPut(target, nil)
+	b.MustPut(holder, nil)
+	attempt := newAttempt()
+	decommission(t, b, aWest, bEast, schema.Unset)
+	decommission(t, b, bEast, aWest, schema.Unset)
+	b.Settle()
+	// In a process that has not heard of it, too.
+	for _, store := range []*shadow.Store{b.Stores[b.ID(aWest)], b.SecondProcess(aWest, shadow.Config{})} {
+		_, _, err := store.Establish(t.Context(), b.ID(bEast), attempt, []shadow.EstablishReference{reference("block", schema.Block, uuid.New())})
+		require.ErrorContains(t, err, "decommissioned")
+		_, err = store.CheckOwners(t.Context(), b.ID(bEast), []shadow.OwnerQuestion{{Kind: "Target", Name: "targets/t"}})
+		require.ErrorIs(t, err, shadow.ErrBarred)
+	}
+	_, err := b.Put(holder, body{"block": target})
+	require.ErrorContains(t, err, "decommissioned")
+	_, err = b.PutOwned(holder, nil, owner(t, target, "Target"))
+	require.ErrorContains(t, err, "decommissioned")
+	require.Zero(t, b.Count(bEast, "work"))
+	require.Error(t, b.Stores[b.ID(aWest)].Decommission(t.Context(), shadow.Decommissioned{Deployment: b.ID(aWest), Blocking: schema.Unset, Reason: "x"}), "itself")
+	require.Error(t, b.Stores[b.ID(aWest)].Retire(t.Context(), b.ID(aEast)), "nobody has said it of that one")
+}
+
+// A write that is under way commits before the word and is worked off, or after it and is refused: nothing is left that
+// points to the deployment.
+func TestTheWordMeetsWritesThatAreUnderWay(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	b.MustPut(target, nil)
+	const tries = 40
+	var established, refused int
+	for i := range tries {
+		gone := schema.DeploymentID{Service: fmt.Sprintf("x%d.example.com", i), Region: "us-west2"}
+		store := b.Stores[b.ID(aWest)]
+		start := make(chan struct{})
+		var wg sync.WaitGroup
+		var err error
+		wg.Go(func() {
+			<-start
+			_, _, err = store.Establish(t.Context(), gone, newAttempt(), []shadow.EstablishReference{reference("block", schema.Block, uuid.New())})
+		})
+		wg.Go(func() {
+			<-start
+			said := store.Decommission(t.Context(), shadow.Decommissioned{Deployment: gone, Blocking: schema.Unset, Reason: "race"})
+			if said == nil {
+				said = store.Retire(t.Context(), gone)
+			}
+			require.NoError(t, said)
+		})
+		close(start)
+		wg.Wait()
+		if err == nil {
+			established++
+		} else {
+			refused++
+		}
+		require.Zero(t, b.Count(aWest, "blockade"), "try %d: %v", i, err)
+	}
+	t.Logf("of %d tries: %d established and worked off, %d refused", tries, established, refused)
+
+	// The holder's side: the establish is answered, and then the word comes.
+	b.AfterEstablish = func() { decommission(t, b, bEast, aWest, schema.Unset) }
+	_, err := b.Put(holder, body{"block": target})
+	require.ErrorContains(t, err, "decommissioned")
+	b.AfterEstablish = nil
+	b.Settle()
+	require.Zero(t, b.Count(bEast, "foreign_target"))
+}
+
+// A process dies in the middle; another one goes on.
+func TestWorkingOffIsResumed_I19(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, func(cfg *shadow.Config) { cfg.BatchSize = 50 })
+	b.MustPut(target, nil)
+	putMany(t, b, bEast, "holders/h", 300, body{"block": target})
+	b.Settle()
+	b.SetDown(aWest, true)
+	decommission(t, b, bEast, aWest, schema.Unset)
+	g := newGate("UPDATE dbcontroller.reference r SET behaviour")
+	first := gatedProcess(t, b, bEast, g, b.Stores[b.ID(bEast)].Model())
+	g.arm(0)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- first.Retire(ctx, b.ID(aWest)) }()
+	select {
+	case <-g.reached:
+	case err := <-done:
+		t.Fatalf("it was never in the middle: %v", err)
+	}
+	cancel()
+	close(g.open)
+	require.Error(t, <-done)
+	said, err := b.Stores[b.ID(bEast)].Decommissioned(t.Context())
+	require.NoError(t, err)
+	require.True(t, said[0].Working)
+	b.Settle()
+	require.Zero(t, b.Count(bEast, "reference"))
+	require.Zero(t, b.Count(bEast, "work"))
+	require.JSONEq(t, `{}`, string(b.Get("//"+bEast+"/holders/h7").Body))
+}

@@ -1,0 +1,250 @@
+package shadow
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/db-controller/db-controller/schema"
+)
+
+// derivePage is how many resources one transaction derives anew.
+const derivePage = 500
+
+const (
+	selectDeriveSQL = `SELECT kind_id, target_id, cursor FROM dbcontroller.work WHERE seq = $1 AND action = 8`
+
+	selectPageSQL = shadowColumns + `
+FROM dbcontroller.shadow s LEFT JOIN dbcontroller.resource r ON r.id = s.id
+WHERE s.kind_id = $1 AND s.name > $2 AND s.state = 1 ORDER BY s.name LIMIT $3`
+
+	selectOneSQL = shadowColumns + `
+FROM dbcontroller.shadow s LEFT JOIN dbcontroller.resource r ON r.id = s.id
+WHERE s.id = $1 AND s.state = 1`
+
+	// Only from where it was read: another process may have taken the page, and a switch the whole pass.
+	advanceSQL = `UPDATE dbcontroller.work SET cursor = $2, progress = progress + $3 WHERE seq = $1 AND cursor = $4`
+
+	endPassSQL = `DELETE FROM dbcontroller.work WHERE seq = $1 AND cursor = $2`
+
+	setAsideSQL = `
+INSERT INTO dbcontroller.work (action, shard, deployment_id, kind_id, target_id, reason)
+SELECT 8, i.shard, $1, $2, i.id, i.reason FROM unnest($3::bigint[], $4::smallint[], $5::text[]) AS i (id, shard, reason)`
+
+	explainWorkSQL = `UPDATE dbcontroller.work SET reason = $2 WHERE seq = $1 AND reason IS DISTINCT FROM $2`
+)
+
+// Derived tells how far a piece of derivation is.
+type Derived int
+
+// DerivedAll: done. DerivedSome: there is more of it. DerivedNot: not now; try again later.
+const (
+	DerivedAll Derived = iota
+	DerivedSome
+	DerivedNot
+)
+
+// Derive takes the references of some resources anew out of their bodies, by the version that runs: a page of a kind's
+// pass, or one resource that was set aside. Where a reference is new, or behaves otherwise, the target's deployment has
+// its new form before the holder's transaction, which drops the old one, and that is released afterwards. What cannot
+// be derived now (its target is missing, or cannot be asked for) is set aside, each resource by itself, and the rest
+// goes on.
+func (s *Store) Derive(ctx context.Context, seq int64) (Derived, error) {
+	v, err := s.current()
+	if err != nil {
+		return DerivedNot, err
+	}
+	d := &deriving{store: s, seq: seq, sv: newSaving(v)}
+	var cursor *string
+	err = s.pool.QueryRow(ctx, selectDeriveSQL, seq).Scan(&d.kindID, &d.one, &cursor)
+	if cursor != nil {
+		d.cursor = *cursor
+	}
+	if errors.Is(err, pgx.ErrNoRows) {
+		return DerivedAll, nil
+	}
+	if err != nil {
+		return DerivedNot, fmt.Errorf("read what to derive: %w", err)
+	}
+	sql, args := selectOneSQL, []any{d.one}
+	if d.one == nil {
+		sql, args = selectPageSQL, []any{d.kindID, cursor, derivePage}
+	}
+	rows, err := s.pool.Query(ctx, sql, args...)
+	if err != nil {
+		return DerivedNot, fmt.Errorf("read what to derive: %w", err)
+	}
+	if d.page, err = pgx.CollectRows(rows, scanShadow); err != nil {
+		return DerivedNot, fmt.Errorf("read what to derive: %w", err)
+	}
+	d.last = len(d.page) < derivePage
+	return d.run(ctx)
+}
+
+// deriving is one page, or one resource, under way.
+type deriving struct {
+	store  *Store
+	seq    int64
+	kindID int32
+	one    *int64 // null: a pass over the kind
+	cursor string
+	page   []*shadowRow
+	last   bool // the page is the last one
+	sv     *saving
+	aside  []setAside
+}
+
+type setAside struct {
+	id     int64
+	shard  int16
+	reason string
+}
+
+func (d *deriving) run(ctx context.Context) (Derived, error) {
+	if len(d.page) == 0 {
+		return DerivedAll, d.store.finish(ctx, []int64{d.seq})
+	}
+	if err := d.compare(ctx); err != nil {
+		return DerivedNot, err
+	}
+	// Each round leaves out what was refused; what is not refused is not asked for again in vain.
+	for range 5 {
+		_, err := d.store.commit(ctx, d.sv, func(tx pgx.Tx) error { return d.note(ctx, tx) })
+		var refused *RefusedError
+		switch {
+		case err == nil && d.one == nil && !d.last:
+			return DerivedSome, nil
+		case err == nil && d.one != nil && len(d.aside) > 0:
+			return DerivedNot, nil
+		case err == nil:
+			return DerivedAll, nil
+		case errors.Is(err, errStale):
+			return DerivedNot, nil // a user, or another process, was there meanwhile
+		case !errors.As(err, &refused):
+			return DerivedNot, err
+		}
+		d.leaveOut(refused)
+	}
+	return DerivedNot, ErrAborted
+}
+
+func (d *deriving) compare(ctx context.Context) error {
+	s := d.store
+	id, err := s.names.kindOf(ctx, s.pool, d.kindID)
+	if err != nil {
+		return err
+	}
+	kind, err := d.sv.version.model.Kind(id.Kind)
+	if err != nil {
+		return nil // the version does not have the kind: what there is stays as it is, and a later version derives anew
+	}
+	ids := make([]int64, len(d.page))
+	for i, row := range d.page {
+		ids[i] = row.id
+	}
+	held, err := readHeld(ctx, s.pool, ids)
+	if err != nil {
+		return err
+	}
+	for i, row := range d.page {
+		wr := &writing{Write: Write{Name: row.name, Body: row.body}, kind: kind.ID, kindID: d.kindID, derives: true, before: row, id: row.id, uid: row.uid}
+		found, err := kind.References(s.self, row.name, row.body)
+		if err != nil {
+			d.setAside(wr, err.Error())
+			continue
+		}
+		err = s.compare(ctx, s.pool, d.sv, wr, found, held[row.id])
+		var tooMany *InvalidError
+		switch {
+		case errors.As(err, &tooMany) && len(d.sv.writes) > 0:
+			d.page, d.last = d.page[:i], false // the next page begins here
+			return nil
+		case errors.As(err, &tooMany):
+			d.setAside(wr, err.Error())
+			continue
+		case err != nil:
+			return err
+		}
+		if len(wr.add)+len(wr.drop) > 0 {
+			d.sv.writes = append(d.sv.writes, wr)
+		}
+	}
+	return nil
+}
+
+func (d *deriving) setAside(wr *writing, reason string) {
+	if !slices.ContainsFunc(d.aside, func(a setAside) bool { return a.id == wr.id }) {
+		d.aside = append(d.aside, setAside{id: wr.id, shard: int16(schema.Shard(wr.Name)), reason: reason})
+	}
+}
+
+// leaveOut starts the attempt anew without the references that were refused; what they stand in place of stays. One
+// that may dangle, and does, needs no reference.
+func (d *deriving) leaveOut(refused *RefusedError) {
+	sv := newSaving(d.sv.version)
+	for _, wr := range d.sv.writes {
+		wr.add = slices.DeleteFunc(wr.add, func(ref *newReference) bool {
+			i := slices.IndexFunc(refused.Refusals, func(r Refusal) bool {
+				return r.Holder == wr.Name && r.Path == ref.Path && r.Target == ref.Target
+			})
+			if i < 0 {
+				return false
+			}
+			if ref.Behaviour != schema.AllowDangling || refused.Refusals[i].Reason != TargetMissing {
+				d.setAside(wr, refused.Refusals[i].String())
+				wr.drop = slices.DeleteFunc(wr.drop, func(h heldReference) bool {
+					return h.fieldID == ref.fieldID && h.target == ref.Target
+				})
+			}
+			return true
+		})
+		if len(wr.add)+len(wr.drop) > 0 && sv.establish(d.store.self, wr) == nil { // fewer than before
+			sv.writes = append(sv.writes, wr)
+		}
+	}
+	d.sv = sv
+}
+
+// note writes down, in the transaction that derives, how far it is and what was set aside.
+func (d *deriving) note(ctx context.Context, tx pgx.Tx) error {
+	b := &pgx.Batch{}
+	switch {
+	case d.one != nil && len(d.aside) == 0:
+		b.Queue(doneSQL, []int64{d.seq})
+	case d.one != nil:
+		b.Queue(explainWorkSQL, d.seq, d.aside[0].reason)
+	default:
+		var ids []int64
+		var shards []int16
+		var reasons []string
+		for _, a := range d.aside {
+			ids, shards, reasons = append(ids, a.id), append(shards, a.shard), append(reasons, a.reason)
+		}
+		if d.last {
+			b.Queue(endPassSQL, d.seq, d.cursor).Exec(wrote(1))
+		} else {
+			b.Queue(advanceSQL, d.seq, d.page[len(d.page)-1].name, len(d.page), d.cursor).Exec(wrote(1))
+		}
+		if len(ids) > 0 {
+			b.Queue(setAsideSQL, d.store.selfID, d.kindID, ids, shards, reasons)
+		}
+	}
+	return tx.SendBatch(ctx, b).Close()
+}
+
+func (s *Store) finish(ctx context.Context, seqs []int64) error {
+	if len(seqs) == 0 {
+		return nil
+	}
+	err := s.inTx(ctx, noFeed, func(tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, doneSQL, seqs)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("finish work: %w", err)
+	}
+	return nil
+}

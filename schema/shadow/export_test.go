@@ -1,0 +1,12 @@
+package shadow
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// InTx runs fn as a handler's transaction, for tests of what surrounds it.
+func (s *Store) InTx(ctx context.Context, fn func(pgx.Tx) error) error {
+	return s.inTx(ctx, noFeed, fn)
+}

@@ -1,0 +1,220 @@
+package shadow_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/db-controller/db-controller/migrations"
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/shadow"
+	"github.com/db-controller/db-controller/test/harness"
+)
+
+// newServer has an empty database of a deployment.
+func newServer(t *testing.T) *harness.Cluster {
+	t.Helper()
+	c := harness.NewCluster(t)
+	c.CreateDatabase("a")
+	_, err := migrations.Up(t.Context(), c.DSN("a"), migrations.Deployment)
+	require.NoError(t, err)
+	return c
+}
+
+// newStandby is a server that runs, and a copy of before, which does not: it has three resources.
+func newStandby(t *testing.T) (primary, standby *harness.Cluster) {
+	t.Helper()
+	primary = newServer(t)
+	store, pool := openOn(t, primary)
+	newestXID(t, store, pool, "kept", 3)
+	pool.Close()
+	primary.Stop()
+	standby = primary.Copy()
+	primary.Start()
+	return primary, standby
+}
+
+// openOn opens the deployment's database on a server of the test's own.
+func openOn(t *testing.T, c *harness.Cluster) (*shadow.Store, *pgxpool.Pool) {
+	t.Helper()
+	pool, err := shadow.Connect(t.Context(), c.DSN("a"), "test", 8)
+	require.NoError(t, err)
+	return openOver(t, pool), pool
+}
+
+func openOver(t *testing.T, pool *pgxpool.Pool) *shadow.Store {
+	t.Helper()
+	file, err := schema.ParseFile("services.yaml", strings.NewReader(services))
+	require.NoError(t, err)
+	id := schema.DeploymentID{Service: file.Services[0].Service, Region: "us-west2"}
+	store, err := shadow.Open(t.Context(), shadow.Config{Pool: pool, Deployment: id, PollInterval: time.Hour})
+	require.NoError(t, err)
+	model, err := schema.NewModel(file.Services[0].ServiceVersion, file.Services)
+	require.NoError(t, err)
+	require.NoError(t, store.Switch(t.Context(), model))
+	return store
+}
+
+// newestXID writes resources, and answers the transaction of the last one.
+func newestXID(t *testing.T, store *shadow.Store, pool *pgxpool.Pool, prefix string, n int) (xid string) {
+	t.Helper()
+	for i := range n {
+		_, err := store.Save(t.Context(), []shadow.Write{{Name: fmt.Sprintf("targets/%s%d", prefix, i)}})
+		require.NoError(t, err)
+	}
+	require.NoError(t, pool.QueryRow(t.Context(), `SELECT xid::text FROM dbcontroller.change ORDER BY seq DESC LIMIT 1`).Scan(&xid))
+	return xid
+}
+
+// A standby that misses the last commits is promoted, and uses their transaction ids again for others: a token of before
+// would skip these in silence. It is reset, and a position that was to be acknowledged is none any more.
+func TestAPromotedStandbyResetsTokens_I24(t *testing.T) {
+	t.Parallel()
+	primary, standby := newStandby(t)
+	store, pool := openOn(t, primary)
+	early, stop := follow(t, store, "")
+	early.until("the snapshot", func() bool { return early.ended })
+	stop()
+	newestXID(t, store, pool, "lost", 9)
+	late, stop := follow(t, store, early.token)
+	late.until("what is lost later", func() bool { return len(late.state) == 9 && late.token != "" })
+	stop()
+	peer := schema.DeploymentID{Service: "b.example.com", Region: "us-west2"}
+	var position string
+	watching, cancel := context.WithCancel(t.Context())
+	_ = store.WatchDeletions(watching, peer, "", func(e schema.Event[schema.Deletion]) error {
+		position = e.Token
+		cancel()
+		return nil
+	})
+	require.NoError(t, store.Acknowledge(t.Context(), peer, position, nil))
+	var before string
+	require.NoError(t, pool.QueryRow(t.Context(), `SELECT pg_current_snapshot()::text`).Scan(&before))
+	pool.Close()
+	primary.Stop()
+
+	standby.StartPromoted()
+	store, pool = openOn(t, standby)
+	t.Cleanup(pool.Close)
+	again := newestXID(t, store, pool, "other", 3)
+	var seen bool
+	require.NoError(t, pool.QueryRow(t.Context(), `SELECT pg_visible_in_snapshot($1::text::xid8, $2::text::pg_snapshot)`, again, before).Scan(&seen))
+	require.True(t, seen, "the ids are used again: by them alone, what was written now would lie before the token")
+	for _, token := range []string{early.token, late.token} {
+		err := store.WatchResources(t.Context(), "", "", token, func(schema.Event[shadow.Resource]) error { return pgx.ErrNoRows })
+		require.ErrorIs(t, err, shadow.ErrReset)
+		require.ErrorContains(t, err, "failed over")
+	}
+	require.ErrorIs(t, store.Acknowledge(t.Context(), peer, position, []uuid.UUID{}), shadow.ErrPosition)
+	f, _ := follow(t, store, "")
+	f.until("a new snapshot has what there is", func() bool { return f.ended && len(f.state) == 6 })
+}
+
+// rollBack begins transactions and takes them back; it answers the last one's id.
+func rollBack(t *testing.T, pool *pgxpool.Pool, n int) (last uint64) {
+	t.Helper()
+	for range n {
+		tx, err := pool.Begin(t.Context())
+		require.NoError(t, err)
+		require.NoError(t, tx.QueryRow(t.Context(), `SELECT pg_current_xact_id()::text::bigint`).Scan(&last))
+		require.NoError(t, tx.Rollback(t.Context()))
+	}
+	return last
+}
+
+// A crash forgets what was not on disk, also that transactions began and were rolled back: their ids are given out again. A
+// position is told only when that cannot happen to what lies before it.
+func TestACrashDoesNotPutNewWritesBeforeOldTokens_I24(t *testing.T) {
+	t.Parallel()
+	server := newServer(t)
+	var address atomic.Value
+	pool, store := movingPool(t, server, &address)
+	newestXID(t, store, pool, "kept", 3)
+	rests, stopRests := follow(t, store, "") // over the crash
+	defer stopRests()
+	rests.until("the snapshot", func() bool { return rests.ended })
+	newestXID(t, store, pool, "calm", 1)
+	rests.until("what came last", func() bool { return len(rests.state) == 4 })
+	rolledBack := rollBack(t, pool, 30)
+	early, stop := follow(t, store, "")
+	early.until("the snapshot", func() bool { return early.ended })
+	stop()
+	server.Crash()
+	server.Start()
+	address.Store(server.Address())
+	pool.Reset()
+	again := newestXID(t, store, pool, "other", 2)
+	t.Logf("rolled back up to %d before the crash, wrote %s after it", rolledBack, again)
+	late, _ := follow(t, store, early.token)
+	late.until("what was written after the crash", func() bool { return len(late.state) == 2 })
+	rests.until("what was written after the crash", func() bool { return len(rests.state) == 6 })
+}
+
+// movingPool is a pool whose connections go to where a server is now.
+func movingPool(t *testing.T, server *harness.Cluster, address *atomic.Value) (*pgxpool.Pool, *shadow.Store) {
+	t.Helper()
+	address.Store(server.Address())
+	plain, err := shadow.Connect(t.Context(), server.DSN("a"), "test", 4)
+	require.NoError(t, err)
+	plain.Close()
+	cfg := plain.Config()
+	cfg.ConnConfig.DialFunc = func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, network, address.Load().(string))
+	}
+	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
+	require.NoError(t, err)
+	t.Cleanup(pool.Close)
+	return pool, openOver(t, pool)
+}
+
+// A pool replaces connections that were lost: a watch that rested while the standby took over at the same address would
+// go on there, with a position that means nothing.
+func TestAWatchEndsWhenAnotherServerTakesOver_I24(t *testing.T) {
+	t.Parallel()
+	primary, standby := newStandby(t)
+	var address atomic.Value
+	pool, store := movingPool(t, primary, &address)
+	newestXID(t, store, pool, "lost", 9)
+	ended, ready, resting := make(chan error, 1), make(chan struct{}), make(chan struct{})
+	rests := sync.OnceFunc(func() { close(resting) })
+	var mu sync.Mutex
+	var got []string
+	go func() {
+		ended <- store.WatchResources(t.Context(), "", "", "", func(e schema.Event[shadow.Resource]) error {
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case e.EndOfSnapshot:
+				close(ready)
+			case e.Token != "" && len(got) == 13:
+				rests()
+			}
+			for _, r := range e.Items {
+				got = append(got, r.Name)
+			}
+			return nil
+		})
+	}()
+	<-ready
+	newestXID(t, store, pool, "last", 1)
+	<-resting
+	primary.Stop()
+	standby.StartPromoted()
+	address.Store(standby.Address())
+	pool.Reset() // as a pool does by itself with connections that have rested
+	newestXID(t, store, pool, "other", 3)
+	require.ErrorIs(t, <-ended, shadow.ErrReset)
+	mu.Lock()
+	defer mu.Unlock()
+	require.Len(t, got, 13)
+}

@@ -1,0 +1,138 @@
+package shadow_test
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/db-controller/db-controller/migrations"
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/shadow"
+)
+
+// What stands for an operator in a filter never becomes text of a statement.
+func TestAFilterIsNoSQL(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	store, ctx := b.Stores[b.ID(aWest)], t.Context()
+	b.MustPut(target, nil)
+	for _, filter := range []string{
+		`IS/**/NULL/**/OR/**/true/**/OR/**/x.name/**/LIKE(name, "no such name")`,        // everything
+		`IS/**/NOT/**/NULL/**/AND/**/current_user/**/NOT/**/LIKE(name, "no such user")`, // would ask the server
+		`~(name, "t$")`, // regular expressions, which can run for long
+		`foo(name, "x")`, `;DROP(name, "x")`,
+	} {
+		found, _, err := store.List(ctx, shadow.ListRequest{Filter: filter, Limit: 10})
+		require.Empty(t, found, filter)
+		require.ErrorAs(t, err, new(*shadow.InvalidError), filter)
+	}
+}
+
+// What PostgreSQL cannot take is the caller's mistake, not a fault of the server.
+func TestNULsAndMadeUpTokensAreInvalid(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	store, ctx := b.Stores[b.ID(aWest)], t.Context()
+	b.MustPut(target, nil)
+	bad := func(what string, err error) {
+		require.ErrorAs(t, err, new(*shadow.InvalidError), what)
+	}
+	for _, filter := range []string{"name = \"a\x00\"", "body.\"a\x00\" = 1", "labels:\"\x00\""} {
+		_, _, err := store.List(ctx, shadow.ListRequest{Filter: filter, Limit: 1})
+		bad("filter", err)
+	}
+	token := func(req shadow.ListRequest, change func(map[string]any)) string {
+		_, next, err := store.List(ctx, req)
+		require.NoError(t, err)
+		raw, err := base64.RawURLEncoding.DecodeString(next)
+		require.NoError(t, err)
+		cursor := map[string]any{}
+		require.NoError(t, json.Unmarshal(raw, &cursor))
+		change(cursor)
+		raw, err = json.Marshal(cursor)
+		require.NoError(t, err)
+		return base64.RawURLEncoding.EncodeToString(raw)
+	}
+	req := shadow.ListRequest{Limit: 1, OrderBy: "body.n"}
+	for _, v := range []string{`1e400000`, `"\u0000"`, `"\ud800"`} {
+		req.Token = ""
+		req.Token = token(req, func(c map[string]any) { c["v"].([]any)[0] = json.RawMessage(v) })
+		_, _, err := store.List(ctx, req)
+		bad("token "+v, err)
+	}
+	req = shadow.ListRequest{Limit: 1}
+	req.Token = token(req, func(c map[string]any) { c["n"] = "a\x00" })
+	_, _, err := store.List(ctx, req)
+	bad("token name", err)
+	w := shadow.Write{Name: "targets/x", Labels: map[string]string{"a": "\x00"}}
+	_, err = store.Save(ctx, []shadow.Write{w})
+	bad("label", err)
+	_, err = store.Validate(ctx, w)
+	bad("label, validated", err)
+}
+
+// In a database whose collation is not C, a filter means the same in a list, in a watch's snapshot and in its changes.
+func TestAFilterMeansTheSameInAListAndInAWatch(t *testing.T) {
+	b, ctx := newBox(t, nil), t.Context()
+	c := b.Pools[b.ID(aWest)].Config().ConnConfig
+	name := c.Database + "_en"
+	_, err := b.Pools[b.ID(aWest)].Exec(ctx, `CREATE DATABASE `+name+` TEMPLATE template0 LOCALE_PROVIDER icu ICU_LOCALE 'en-US'`)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		_, err := b.Pools[b.ID(aWest)].Exec(context.WithoutCancel(ctx), `DROP DATABASE `+name+` WITH (FORCE)`)
+		require.NoError(t, err)
+	})
+	dsn := fmt.Sprintf("host=%s port=%d user=%s password=%s dbname=%s sslmode=disable", c.Host, c.Port, c.User, c.Password, name)
+	_, err = migrations.Up(ctx, dsn, migrations.Deployment)
+	require.NoError(t, err)
+	pool, err := shadow.Connect(ctx, dsn, "test", 8)
+	require.NoError(t, err)
+	t.Cleanup(pool.Close)
+	store, err := shadow.Open(ctx, shadow.Config{Pool: pool, Deployment: b.ID(aWest)})
+	require.NoError(t, err)
+	require.NoError(t, store.Switch(ctx, b.Stores[b.ID(aWest)].Model()))
+	filter := `name > "targets/a"` // bytes: B is before a
+	done := errors.New("done")
+	var seen []string
+	err = store.WatchResources(ctx, "Target", filter, "", func(e schema.Event[shadow.Resource]) error {
+		for _, r := range e.Items {
+			if r.State == shadow.Active {
+				seen = append(seen, r.Name)
+			}
+			if r.Name == "targets/z" {
+				return done
+			}
+		}
+		if e.EndOfSnapshot {
+			for _, name := range []string{"targets/B", "targets/z"} {
+				_, err := store.Save(ctx, []shadow.Write{{Name: name}})
+				require.NoError(t, err)
+			}
+		}
+		return nil
+	})
+	require.ErrorIs(t, err, done)
+	found, _, err := store.List(ctx, shadow.ListRequest{Kind: "Target", Filter: filter, Limit: 10})
+	require.NoError(t, err)
+	var listed []string
+	for _, r := range found {
+		listed = append(listed, r.Name)
+	}
+	require.Equal(t, listed, seen)
+}
+
+func TestNotEqualWithAStarIsTheContraryOfEqual(t *testing.T) {
+	b := newBox(t, nil)
+	b.MustPut(target, nil) // has no such field
+	store := b.Stores[b.ID(aWest)]
+	for _, f := range []string{`body.tag != "red"`, `body.tag != "re*"`} {
+		found, _, err := store.List(t.Context(), shadow.ListRequest{Filter: f, Limit: 10})
+		require.NoError(t, err)
+		require.Len(t, found, 1, f)
+	}
+}

@@ -1,0 +1,213 @@
+package shadow
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/db-controller/db-controller/schema"
+)
+
+const (
+	// A process that starts again under its name takes its own place at once. The row is locked by what its predecessor has
+	// under way, if that is not dead at all.
+	replaceSQL      = `DELETE FROM dbcontroller.member WHERE name = $1`
+	insertMemberSQL = `INSERT INTO dbcontroller.member (id, name, expires_at) VALUES ($1, $2, clock_timestamp() + $3::interval)`
+
+	renewSQL = `
+UPDATE dbcontroller.member SET expires_at = clock_timestamp() + $2::interval WHERE id = $1 AND expires_at > clock_timestamp()`
+
+	// Those whose transactions are under way are left for the next time: they hold their rows.
+	lockExpiredSQL = `SELECT id FROM dbcontroller.member WHERE expires_at < clock_timestamp() ORDER BY id FOR UPDATE SKIP LOCKED`
+	evictSQL       = `DELETE FROM dbcontroller.member WHERE id = ANY ($1) AND expires_at < clock_timestamp()`
+
+	countSQL = `
+SELECT (SELECT count(*) FROM dbcontroller.member), (SELECT count(*) FROM dbcontroller.lease WHERE member_id = $1)`
+	lockFreeSQL = `
+SELECT shard FROM dbcontroller.lease l WHERE NOT EXISTS (SELECT FROM dbcontroller.member m WHERE m.id = l.member_id)
+ORDER BY shard LIMIT $1 FOR UPDATE SKIP LOCKED`
+	takeSQL = `
+UPDATE dbcontroller.lease l SET member_id = $1, since = clock_timestamp()
+WHERE shard = ANY ($2) AND NOT EXISTS (SELECT FROM dbcontroller.member m WHERE m.id = l.member_id)`
+	heldSQL = `SELECT shard FROM dbcontroller.lease WHERE member_id = $1 ORDER BY shard`
+
+	releaseSQL = `UPDATE dbcontroller.lease SET member_id = NULL, since = clock_timestamp() WHERE member_id = $1 AND shard = ANY ($2)`
+	leaveSQL   = `DELETE FROM dbcontroller.member WHERE id = $1`
+
+	membersSQL = `
+SELECT m.name, m.joined_at, m.expires_at, array_agg(l.shard ORDER BY l.shard) FILTER (WHERE l.shard IS NOT NULL)
+FROM dbcontroller.member m LEFT JOIN dbcontroller.lease l ON l.member_id = m.id
+GROUP BY m.id ORDER BY m.name`
+)
+
+// Leases are the shares that processes of one deployment have in its work. They are rows and row locks of single
+// transactions: nothing depends on a session.
+type Leases struct {
+	Store *Store
+	// Name of the process, which no other process of the deployment has at the same time.
+	Name string
+	// TTL is how long a process counts as alive without having renewed, by the clock of the database. Too short, and a
+	// process that is slow for a moment loses its work; too long, and the work of a dead one waits.
+	TTL time.Duration
+}
+
+// Renew says that the process lives, gives up those that do not, and takes its part of what is free; without a member it
+// joins. It fails with schema.ErrFenced when the member was given up.
+func (l *Leases) Renew(ctx context.Context, member uuid.UUID) (g schema.Grant, err error) {
+	if member == uuid.Nil {
+		if member, err = l.join(ctx); err != nil {
+			return g, fmt.Errorf("join the processes of %s: %w", l.Store.self, err)
+		}
+	}
+	g = schema.Grant{Member: member}
+	err = l.Store.inTx(ctx, noFeed, func(tx pgx.Tx) error {
+		tag, err := tx.Exec(ctx, renewSQL, member, l.TTL)
+		if err == nil && tag.RowsAffected() == 0 {
+			err = schema.ErrFenced
+		}
+		if err != nil {
+			return err
+		}
+		if err := evict(ctx, tx); err != nil {
+			return err
+		}
+		g.Shards, g.Surplus, err = share(ctx, tx, member)
+		return err
+	})
+	if err != nil {
+		return g, fmt.Errorf("renew the lease of %s: %w", l.Name, err)
+	}
+	return g, nil
+}
+
+func (l *Leases) join(ctx context.Context) (member uuid.UUID, err error) {
+	member = uuid.Must(uuid.NewV7())
+	err = l.Store.inTx(ctx, noFeed, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, replaceSQL, l.Name); err != nil {
+			return err
+		}
+		_, err := tx.Exec(ctx, insertMemberSQL, member, l.Name, l.TTL)
+		return err
+	})
+	return member, err
+}
+
+func evict(ctx context.Context, tx pgx.Tx) error {
+	rows, err := tx.Query(ctx, lockExpiredSQL)
+	if err != nil {
+		return err
+	}
+	expired, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
+	if err != nil || len(expired) == 0 {
+		return err
+	}
+	_, err = tx.Exec(ctx, evictSQL, expired) // locked above, and looked at again here
+	return err
+}
+
+// share takes of the free shards as many as are missing for an equal part, and tells what is more than that.
+func share(ctx context.Context, tx pgx.Tx, member uuid.UUID) (held, surplus []uint32, err error) {
+	var members, mine int
+	if err := tx.QueryRow(ctx, countSQL, member).Scan(&members, &mine); err != nil {
+		return nil, nil, err
+	}
+	part := (schema.RingSize + members - 1) / members
+	if mine < part {
+		rows, err := tx.Query(ctx, lockFreeSQL, part-mine)
+		if err != nil {
+			return nil, nil, err
+		}
+		free, err := pgx.CollectRows(rows, pgx.RowTo[int16])
+		if err != nil {
+			return nil, nil, err
+		}
+		if _, err := tx.Exec(ctx, takeSQL, member, free); err != nil {
+			return nil, nil, err
+		}
+	}
+	rows, err := tx.Query(ctx, heldSQL, member)
+	if err != nil {
+		return nil, nil, err
+	}
+	if held, err = pgx.CollectRows(rows, shard); err != nil || len(held) <= part {
+		return held, nil, err
+	}
+	return held, slices.Clone(held[part:]), nil
+}
+
+func shard(row pgx.CollectableRow) (uint32, error) {
+	n, err := pgx.RowTo[int16](row)
+	return uint32(n), err //nolint:gosec // of the ring
+}
+
+// Release lets others have shards that nothing of this process works on any more; without shards, the process leaves.
+func (l *Leases) Release(ctx context.Context, member uuid.UUID, shards []uint32) error {
+	var err error
+	if len(shards) == 0 {
+		_, err = l.Store.pool.Exec(ctx, leaveSQL, member)
+	} else {
+		_, err = l.Store.pool.Exec(ctx, releaseSQL, member, shards)
+	}
+	if err != nil {
+		return fmt.Errorf("release leases of %s: %w", l.Name, err)
+	}
+	return nil
+}
+
+// Members are the processes of this deployment that share its work.
+func (s *Store) Members(ctx context.Context) ([]schema.Member, error) {
+	rows, err := s.pool.Query(ctx, membersSQL)
+	if err != nil {
+		return nil, fmt.Errorf("read the processes: %w", err)
+	}
+	members, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (m schema.Member, err error) {
+		var shards []int16
+		err = row.Scan(&m.Name, &m.JoinedAt, &m.ExpiresAt, &shards)
+		for _, n := range shards {
+			m.Shards = append(m.Shards, uint32(n)) //nolint:gosec // of the ring
+		}
+		return m, err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read the processes: %w", err)
+	}
+	return members, nil
+}
+
+type fenceKey struct{}
+
+type fence struct {
+	member uuid.UUID
+	ttl    time.Duration
+}
+
+// Fenced makes every transaction under ctx one of a member: it fails with schema.ErrFenced when the member was given up or has
+// expired, and holds those off who would give it up, until it ends. PostgreSQL ends one that pauses for longer than the
+// member may.
+func (l *Leases) Fenced(ctx context.Context, member uuid.UUID) context.Context {
+	return context.WithValue(ctx, fenceKey{}, fence{member, l.TTL})
+}
+
+const fenceSQL = `
+SELECT set_config('idle_in_transaction_session_timeout', $2, true)
+FROM dbcontroller.member WHERE id = $1 AND expires_at > clock_timestamp() FOR KEY SHARE`
+
+// enforce checks the fence that a context has, as the first thing in a transaction.
+func enforce(ctx context.Context, tx pgx.Tx) error {
+	f, ok := ctx.Value(fenceKey{}).(fence)
+	if !ok {
+		return nil
+	}
+	var set string
+	err := tx.QueryRow(ctx, fenceSQL, f.member, strconv.FormatInt(f.ttl.Milliseconds(), 10)).Scan(&set)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return schema.ErrFenced
+	}
+	return err
+}

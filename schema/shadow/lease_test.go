@@ -1,0 +1,234 @@
+package shadow_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/shadow"
+	"github.com/db-controller/db-controller/test/harness"
+)
+
+const leaseTTL = time.Second
+
+func newLeases(b *harness.Box, name string) *shadow.Leases {
+	return &shadow.Leases{Store: b.Stores[b.ID(aWest)], Name: name, TTL: leaseTTL}
+}
+
+func renew(t *testing.T, l *shadow.Leases, member uuid.UUID) schema.Grant {
+	t.Helper()
+	g, err := l.Renew(t.Context(), member)
+	require.NoError(t, err)
+	return g
+}
+
+// expire lets the time of a member be over.
+func expire(t *testing.T, b *harness.Box, member uuid.UUID) {
+	t.Helper()
+	_, err := b.Pools[b.ID(aWest)].Exec(t.Context(), `UPDATE dbcontroller.member SET expires_at = clock_timestamp() - interval '1 ms' WHERE id = $1`, member)
+	require.NoError(t, err)
+}
+
+// A process that pauses for longer than its lease was given up when it wakes: nothing that it does takes effect.
+func TestAMemberThatWasGivenUpChangesNothing_I18(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	first, second := newLeases(b, "first"), newLeases(b, "second")
+	old := renew(t, first, uuid.Nil)
+	require.Len(t, old.Shards, schema.RingSize)
+	b.MustPut(target, nil)
+	b.MustPut(holder, body{"cascade": target})
+	b.Settle()
+	b.MustDelete(target)
+	deletions, _ := b.Seen(b.ID(bEast), b.ID(aWest))
+	require.Len(t, deletions, 1)
+
+	expire(t, b, old.Member)
+	fenced := first.Fenced(t.Context(), old.Member)
+	err := b.Stores[b.ID(aWest)].InTx(fenced, func(pgx.Tx) error { return errors.New("not to be reached") })
+	require.ErrorIs(t, err, schema.ErrFenced, "its time is over, though nobody has taken its place yet")
+	next := renew(t, second, uuid.Nil)
+	require.Len(t, next.Shards, schema.RingSize)
+	_, err = first.Renew(t.Context(), old.Member)
+	require.ErrorIs(t, err, schema.ErrFenced)
+	_, err = b.Stores[b.ID(aWest)].Finalise(fenced, []int64{1})
+	require.ErrorIs(t, err, schema.ErrFenced)
+	_, err = b.Stores[b.ID(aWest)].Act(fenced, b.ID(bEast), []uuid.UUID{uuid.New()})
+	require.ErrorIs(t, err, schema.ErrFenced)
+	require.NoError(t, b.Stores[b.ID(aWest)].InTx(second.Fenced(t.Context(), next.Member), func(pgx.Tx) error { return nil }))
+	again := renew(t, first, uuid.Nil)
+	require.NotEqual(t, old.Member, again.Member, "whoever joins again has another term")
+	require.Empty(t, again.Shards, "until the other one releases them")
+	next = renew(t, second, next.Member)
+	require.Len(t, next.Surplus, schema.RingSize/2)
+	require.NoError(t, second.Release(t.Context(), next.Member, next.Surplus))
+	require.ElementsMatch(t, next.Surplus, renew(t, first, again.Member).Shards)
+}
+
+// What is under way holds off who would take over; when it pauses for longer than its lease, PostgreSQL ends it.
+func TestATransactionThatPausesTooLongIsEnded_I18(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	first, second := newLeases(b, "first"), newLeases(b, "second")
+	old := renew(t, first, uuid.Nil)
+	reached, paused := make(chan struct{}), make(chan struct{})
+	done := make(chan error, 1)
+	go func() {
+		done <- b.Stores[b.ID(aWest)].InTx(first.Fenced(t.Context(), old.Member), func(tx pgx.Tx) error {
+			if _, err := tx.Exec(t.Context(), `UPDATE dbcontroller.meta SET environment = 'late'`); err != nil {
+				return err
+			}
+			close(reached)
+			<-paused
+			return nil
+		})
+	}()
+	<-reached
+	expire(t, b, old.Member)
+	next := renew(t, second, uuid.Nil)
+	require.Empty(t, next.Shards, "the transaction may still commit")
+	require.Eventually(t, func() bool {
+		next = renew(t, second, next.Member)
+		return len(next.Shards) == schema.RingSize
+	}, 10*leaseTTL, 50*time.Millisecond)
+	close(paused)
+	require.Error(t, <-done)
+	var kept []byte
+	require.NoError(t, b.Pools[b.ID(aWest)].QueryRow(t.Context(), `SELECT environment FROM dbcontroller.meta`).Scan(&kept))
+	require.Empty(t, kept)
+}
+
+// A process that starts again takes its own place at once, also from a predecessor that still lives.
+func TestAProcessThatStartsAgainTakesItsPlace(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	l := newLeases(b, "one")
+	before := renew(t, l, uuid.Nil)
+	after := renew(t, l, uuid.Nil)
+	require.Len(t, after.Shards, schema.RingSize)
+	_, err := l.Renew(t.Context(), before.Member)
+	require.ErrorIs(t, err, schema.ErrFenced)
+	members, err := b.Stores[b.ID(aWest)].Members(t.Context())
+	require.NoError(t, err)
+	require.Len(t, members, 1)
+	require.Len(t, members[0].Shards, schema.RingSize)
+	require.NoError(t, l.Release(t.Context(), after.Member, nil))
+	members, err = b.Stores[b.ID(aWest)].Members(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, members)
+}
+
+// Takeover against transactions of the one that is given up, aligned as closely as can be: what commits, commits before
+// the takeover.
+func TestRaceOfATransactionAgainstATakeover_I18(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	ctx, pool, store := context.Background(), b.Pools[b.ID(aWest)], b.Stores[b.ID(aWest)]
+	_, err := pool.Exec(ctx, `CREATE TABLE public.written (member uuid)`)
+	require.NoError(t, err)
+	first, second := newLeases(b, "first"), newLeases(b, "second")
+	committed, fencedOff := 0, 0
+	for i := range 150 {
+		old := renew(t, first, uuid.Nil)
+		go expire(t, b, old.Member)
+		done := make(chan error, 1)
+		go func() {
+			done <- store.InTx(first.Fenced(ctx, old.Member), func(tx pgx.Tx) error {
+				_, err := tx.Exec(ctx, `INSERT INTO public.written VALUES ($1)`, old.Member)
+				return err
+			})
+		}()
+		next, err := second.Renew(ctx, uuid.Nil)
+		require.NoError(t, err)
+		for len(next.Shards) < schema.RingSize {
+			next = renew(t, second, next.Member)
+		}
+		count := func() (n int) {
+			require.NoError(t, pool.QueryRow(ctx, `SELECT count(*) FROM public.written WHERE member = $1`, old.Member).Scan(&n))
+			return n
+		}
+		atTakeover := count()
+		if err := <-done; err == nil {
+			committed++
+		} else {
+			require.ErrorIs(t, err, schema.ErrFenced, "try %d", i)
+			fencedOff++
+		}
+		require.Equal(t, atTakeover, count(), "try %d: it committed after the takeover", i)
+		require.NoError(t, second.Release(ctx, next.Member, nil))
+	}
+	t.Logf("%d committed before the takeover, %d were fenced off", committed, fencedOff)
+}
+
+// Processes come, go, pause and die at random: at any time each shard has one holder at most, and at rest all have one, in
+// equal parts.
+func TestProcessesComeAndGo_I18(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	r := rand.New(rand.NewPCG(7, 7))
+	processes := make([]struct {
+		leases *shadow.Leases
+		grant  schema.Grant
+	}, 5)
+	for i := range processes {
+		processes[i].leases = newLeases(b, fmt.Sprint("process", i))
+	}
+	check := func() {
+		members, err := b.Stores[b.ID(aWest)].Members(t.Context())
+		require.NoError(t, err)
+		var all []uint32
+		for _, m := range members {
+			all = append(all, m.Shards...)
+		}
+		slices.Sort(all)
+		require.Len(t, slices.Compact(all), len(all))
+	}
+	step := func(i int) {
+		p := &processes[i]
+		g, err := p.leases.Renew(t.Context(), p.grant.Member)
+		if errors.Is(err, schema.ErrFenced) {
+			p.grant = schema.Grant{}
+			return
+		}
+		require.NoError(t, err)
+		if p.grant = g; len(g.Surplus) > 0 {
+			require.NoError(t, p.leases.Release(t.Context(), g.Member, g.Surplus))
+		}
+	}
+	for range 300 {
+		i := r.IntN(len(processes))
+		switch p, what := &processes[i], r.IntN(12); {
+		case what == 0 && p.grant.Member != uuid.Nil: // leaves
+			require.NoError(t, p.leases.Release(t.Context(), p.grant.Member, nil))
+			p.grant = schema.Grant{}
+		case what == 1 && p.grant.Member != uuid.Nil: // dies, or pauses for long
+			expire(t, b, p.grant.Member)
+		default:
+			step(i)
+		}
+		check()
+	}
+	for range 10 {
+		for i := range processes {
+			step(i)
+		}
+	}
+	members, err := b.Stores[b.ID(aWest)].Members(t.Context())
+	require.NoError(t, err)
+	require.Len(t, members, len(processes))
+	total := 0
+	for _, m := range members {
+		require.InDelta(t, schema.RingSize/len(processes), len(m.Shards), 2, m.Name)
+		total += len(m.Shards)
+	}
+	require.Equal(t, schema.RingSize, total)
+}

@@ -1,0 +1,267 @@
+package shadow
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// ListRequest asks for a page of resources.
+type ListRequest struct {
+	Kind    string // empty: all kinds
+	Limit   int
+	Token   string // from the page before; the rest of the request is as it was then
+	Filter  string // AIP-160
+	OrderBy string // AIP-132; empty: by kind and name
+}
+
+// cursor is a page token: the last resource of the page before, and what it was sorted by.
+type cursor struct {
+	// Request is a hash of the filter, the order and the kind.
+	Request []byte            `json:"r"`
+	Kind    string            `json:"k"`
+	Name    string            `json:"n"`
+	Keys    []json.RawMessage `json:"v,omitempty"`
+}
+
+func (r ListRequest) hash() []byte {
+	sum := sha256.Sum256([]byte(strings.Join([]string{r.Kind, r.Filter, r.OrderBy}, "\x00")))
+	return sum[:8]
+}
+
+func (r ListRequest) cursor() (*cursor, error) {
+	if r.Token == "" {
+		return nil, nil //nolint:nilnil // the first page
+	}
+	c := &cursor{}
+	raw, err := base64.RawURLEncoding.DecodeString(r.Token)
+	if err != nil || json.Unmarshal(raw, c) != nil {
+		return nil, &InvalidError{Resource: "page_token", Err: errors.New("want the next_page_token of an earlier answer")}
+	}
+	if strings.ContainsRune(c.Name+c.Kind, 0) {
+		return nil, &InvalidError{Resource: "page_token", Err: errors.New("want the next_page_token of an earlier answer")}
+	}
+	if string(c.Request) != string(r.hash()) {
+		return nil, &InvalidError{Resource: "page_token", Err: errors.New("it is of a list of another kind, filter or order")}
+	}
+	return c, nil
+}
+
+// listedSQL gives a resource the columns that filters and orders know.
+const listedSQL = `
+FROM (
+    SELECT s.uid, s.kind_id, k.kind, s.name, s.state, s.revision, s.generation, s.created_at, s.updated_at, r.labels, r.body, r.owners, s.block_deletion
+    FROM dbcontroller.shadow s JOIN dbcontroller.kind k ON k.id = s.kind_id LEFT JOIN dbcontroller.resource r ON r.id = s.id
+    WHERE NOT s.hidden
+) AS x
+`
+
+const listColumns = `
+SELECT x.uid, x.kind_id, x.name, x.state, x.revision, x.generation, x.created_at, x.updated_at, x.labels, x.body, x.owners, x.block_deletion`
+
+// List reads a page of resources, and answers the token for the next one; it is empty after the last.
+func (s *Store) List(ctx context.Context, req ListRequest) ([]Resource, string, error) {
+	v, err := s.current()
+	if err != nil {
+		return nil, "", err
+	}
+	from, err := req.cursor()
+	if err != nil {
+		return nil, "", err
+	}
+	names := v.model.KindNames()
+	if req.Kind != "" {
+		kind, err := v.model.Kind(s.kindNow(req.Kind))
+		if err != nil {
+			return nil, "", &InvalidError{Resource: "kind", Err: err}
+		}
+		names = []string{kind.ID.Kind}
+	}
+	if from != nil {
+		if from.Kind = s.kindNow(from.Kind); !slices.Contains(names, from.Kind) {
+			return nil, "", &InvalidError{Resource: "page_token", Err: fmt.Errorf("it goes on with kind %s, which there is not any more", from.Kind)}
+		}
+	}
+	l := &listing{store: s, req: req, kinds: make([]int32, len(names)), names: names}
+	for i, name := range names {
+		kind, err := v.model.Kind(name)
+		if err != nil {
+			return nil, "", err
+		}
+		if l.kinds[i], err = s.names.kind(ctx, kind.ID); err != nil {
+			return nil, "", err
+		}
+	}
+	if req.OrderBy != "" {
+		err = l.ordered(ctx, from)
+	} else {
+		err = l.byName(ctx, from)
+	}
+	if err != nil {
+		return nil, "", err
+	}
+	return l.answer()
+}
+
+type listing struct {
+	store *Store
+	req   ListRequest
+	kinds []int32
+	names []string
+	found []scannedResource
+	keys  [][]byte // JSON arrays: what each one found is sorted by; none for a list by name
+}
+
+// maxPageBytes is about how much a page has: it ends early, so that it fits into a message.
+const maxPageBytes = 3 << 20
+
+// malformed tells values that PostgreSQL cannot take, such as those of a made-up token.
+func malformed(err error) error {
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) && strings.HasPrefix(pg.Code, "22") {
+		return &InvalidError{Resource: "filter or page_token", Err: errors.New("it has a value that cannot be")}
+	}
+	return fmt.Errorf("list: %w", err)
+}
+
+// byName lists kind after kind, each in the order of the index on names.
+func (l *listing) byName(ctx context.Context, from *cursor) error {
+	where, err := l.store.compile(l.req.Filter, 4)
+	if err != nil {
+		return err
+	}
+	sql := listColumns + listedSQL + `WHERE x.kind_id = $1 AND x.name > $2 AND ` + where.sql.String() + ` ORDER BY x.name LIMIT $3`
+	for i, kind := range l.kinds {
+		after := ""
+		if from != nil {
+			if l.names[i] != from.Kind {
+				continue
+			}
+			after, from = from.Name, nil
+		}
+		rows, err := l.store.pool.Query(ctx, sql, append([]any{kind, after, l.req.Limit - len(l.found)}, where.args...)...)
+		if err != nil {
+			return malformed(err)
+		}
+		found, err := pgx.CollectRows(rows, scanResource)
+		if err != nil {
+			return malformed(err)
+		}
+		if l.found = append(l.found, found...); len(l.found) == l.req.Limit {
+			break
+		}
+	}
+	return nil
+}
+
+// ordered sorts what fits the filter; equal ones by kind and name.
+func (l *listing) ordered(ctx context.Context, from *cursor) error {
+	c, err := l.store.compile(l.req.Filter, 3)
+	if err != nil {
+		return err
+	}
+	keys, err := orderBy(l.req.OrderBy, c)
+	if err != nil {
+		return err
+	}
+	keys = append(keys, sortKey{sql: "to_jsonb(x.kind)"}, sortKey{sql: "to_jsonb(x.name)"})
+	if from != nil && len(from.Keys) != len(keys) {
+		return &InvalidError{Resource: "page_token", Err: errors.New("want the next_page_token of an earlier answer")}
+	}
+	var exprs, order []string
+	for _, k := range keys {
+		exprs = append(exprs, k.sql)
+		if k.descending {
+			order = append(order, k.sql+" DESC")
+		} else {
+			order = append(order, k.sql)
+		}
+	}
+	sql := listColumns + `, jsonb_build_array(` + strings.Join(exprs, ", ") + `)` + listedSQL + `WHERE x.kind_id = ANY ($1) AND ` + c.sql.String() +
+		` AND ` + after(c, keys, from) + ` ORDER BY ` + strings.Join(order, ", ") + ` LIMIT $2`
+	rows, err := l.store.pool.Query(ctx, sql, append([]any{l.kinds, l.req.Limit}, c.args...)...)
+	if err != nil {
+		return malformed(err)
+	}
+	l.found, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (scannedResource, error) {
+		var keys []byte
+		r, err := scanResource(&withLast{row, &keys})
+		l.keys = append(l.keys, keys)
+		return r, err
+	})
+	if err != nil {
+		return malformed(err)
+	}
+	return nil
+}
+
+// after is the condition that a row lies behind the cursor.
+func after(c *condition, keys []sortKey, from *cursor) string {
+	if from == nil {
+		return "true"
+	}
+	var ways []string
+	for i, k := range keys {
+		var all []string
+		for j := range i {
+			all = append(all, keys[j].sql+" = "+c.param(string(from.Keys[j]), "jsonb"))
+		}
+		op := " > "
+		if k.descending {
+			op = " < "
+		}
+		all = append(all, k.sql+op+c.param(string(from.Keys[i]), "jsonb"))
+		ways = append(ways, "("+strings.Join(all, " AND ")+")")
+	}
+	return "(" + strings.Join(ways, " OR ") + ")"
+}
+
+// withLast takes the last column away from the scan.
+type withLast struct {
+	pgx.CollectableRow
+	last *[]byte
+}
+
+func (r *withLast) Scan(dest ...any) error {
+	return r.CollectableRow.Scan(append(dest, r.last)...)
+}
+
+func (l *listing) answer() ([]Resource, string, error) {
+	more := len(l.found) == l.req.Limit
+	bytes := 0
+	for i, r := range l.found {
+		if bytes += len(r.Body); bytes > maxPageBytes && i > 0 {
+			l.found, more = l.found[:i], true
+			break
+		}
+	}
+	out := make([]Resource, len(l.found))
+	for i, r := range l.found {
+		out[i] = r.Resource
+		for j, id := range l.kinds {
+			if id == r.kindID {
+				out[i].Kind = l.names[j]
+			}
+		}
+	}
+	if !more || len(out) == 0 {
+		return out, "", nil
+	}
+	last := out[len(out)-1]
+	next := cursor{Request: l.req.hash(), Kind: last.Kind, Name: last.Name}
+	if l.keys != nil {
+		if err := json.Unmarshal(l.keys[len(out)-1], &next.Keys); err != nil {
+			return nil, "", err
+		}
+	}
+	raw, err := json.Marshal(next)
+	return out, base64.RawURLEncoding.EncodeToString(raw), err
+}

@@ -1,0 +1,159 @@
+package shadow_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/db-controller/db-controller/schema/shadow"
+	"github.com/db-controller/db-controller/test/harness"
+)
+
+// A project takes places and fleets of other services along; deliveries go with their fleet, and block their place.
+const deliveries = `
+service: a.example.com
+version: v1
+kinds:
+  - {kind: Project, patterns: ["projects/{project}"]}
+  - kind: Label
+    patterns: ["labels/{label}"]
+    references: [{path: project, targets: [Project], behaviour: CASCADE_DELETE}]
+  - kind: Holder
+    patterns: ["holders/{holder}"]
+    references:
+      - {path: label, targets: [Label], behaviour: CASCADE_DELETE}
+      - {path: blocks, targets: [Project], behaviour: BLOCK}
+---
+service: c.example.com
+version: v1
+imports: [a.example.com@v1]
+kinds:
+  - kind: Place
+    patterns: ["places/{place}"]
+    references: [{path: project, targets: [a.example.com/Project], behaviour: CASCADE_DELETE}]
+---
+service: b.example.com
+version: v1
+imports: [a.example.com@v1, c.example.com@v1]
+kinds:
+  - kind: Fleet
+    patterns: ["fleets/{fleet}"]
+    references: [{path: project, targets: [a.example.com/Project], behaviour: CASCADE_DELETE}]
+  - kind: Delivery
+    patterns: ["fleets/{fleet}/deliveries/{delivery}"]
+    parents: [{kind: Fleet, behaviour: CASCADE_DELETE}]
+    references: [{path: place, targets: [c.example.com/Place], behaviour: BLOCK}]
+`
+
+const (
+	project = "//a.example.com/us/projects/p"
+	place   = "//c.example.com/us/places/x"
+	outside = "//b.example.com/us/fleets/q/deliveries/outside"
+)
+
+func newDeliveries(t *testing.T, n int) *harness.Box {
+	t.Helper()
+	patient := func(cfg *shadow.Config) {
+		if n > 1000 {
+			cfg.DeleteTimeout = 20 * time.Second // how long it takes is not what these tests are about
+		}
+	}
+	b := harness.NewBox(t, deliveries, patient, "a.example.com/us", "a.example.com/eu", "b.example.com/us", "c.example.com/us")
+	b.MustPut(project, nil)
+	b.MustPut(place, body{"project": project})
+	b.MustPut("//b.example.com/us/fleets/p", body{"project": project})
+	b.MustPut("//b.example.com/us/fleets/q", nil)
+	putMany(t, b, "b.example.com/us", "fleets/p/deliveries/d", n, body{"place": place})
+	return b
+}
+
+func putMany(t *testing.T, b *harness.Box, deployment, prefix string, n int, content body) {
+	t.Helper()
+	for first := 0; first < n; first += 1000 {
+		var writes []shadow.Write
+		for i := first; i < min(n, first+1000); i++ {
+			writes = append(writes, shadow.Write{Name: fmt.Sprint(prefix, i), Body: content})
+		}
+		_, err := b.Stores[b.ID(deployment)].Save(context.Background(), writes)
+		require.NoError(t, err)
+	}
+}
+
+// However many blockers go themselves, they refuse nothing; and one from outside among them does.
+func TestBlockersAreJudgedOneByOneHoweverMany_I3(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("tens of thousands of resources")
+	}
+	for _, n := range []int{1100, 10_300} { // more than is asked about at a time, and than is walked over
+		b := newDeliveries(t, n)
+		if n < shadow.PlanLimit {
+			b.MustPut(outside, body{"place": place})
+			b.Settle()
+			_, err := b.Delete(project)
+			requireBlocked(t, err, outside)
+			b.MustPut(outside, nil)
+		}
+		b.Settle()
+		b.MustDelete(project)
+		b.Settle()
+		b.Gone(project, place, "//b.example.com/us/fleets/p")
+		require.LessOrEqual(t, b.Count("b.example.com/us", "shadow"), 2, "the other fleet, and what is outside")
+		b.Audit()
+	}
+}
+
+// Those that hold the root in its own database, and go by way of another region.
+func TestLocalBlockersThatGoByWayOfAnotherRegionAreExcused_I14(t *testing.T) {
+	t.Parallel()
+	b := newDeliveries(t, 0)
+	b.MustPut("//a.example.com/eu/labels/l", body{"project": project})
+	putMany(t, b, "a.example.com/us", "holders/h", 1200, body{"label": "//a.example.com/eu/labels/l", "blocks": project})
+	b.Settle()
+	b.MustDelete(project)
+	b.Settle()
+	b.Gone(project)
+	b.Audit()
+}
+
+// A deployment that is away may hold what goes: nobody can say, which is neither a refusal that names it nor a yes.
+func TestADeploymentThatIsAwayIsNamedAndNotItsResources_I15(t *testing.T) {
+	t.Parallel()
+	b := newDeliveries(t, 3)
+	b.Settle()
+	b.SetDown("b.example.com/us", true)
+	_, err := b.Delete(project)
+	var unavailable *shadow.UnavailableError
+	require.ErrorAs(t, err, &unavailable)
+	require.Equal(t, "b.example.com/us", unavailable.Deployments[0].String())
+	require.Equal(t, shadow.Active, b.Get(project).State)
+	plan, err := b.Stores[b.ID("a.example.com/us")].PlanDelete(context.Background(), "projects/p")
+	require.NoError(t, err)
+	require.ErrorAs(t, plan.Refusal, &unavailable)
+	require.True(t, plan.Blockers[0].Undecided)
+	b.SetDown("b.example.com/us", false)
+	b.MustDelete(project)
+	b.Settle()
+	b.Gone(project, place)
+	b.Audit()
+}
+
+// What an owner's deletion collects is excused like what cascades, when it really goes.
+func TestABlockerThatLosesItsLastOwnerIsExcused(t *testing.T) {
+	t.Parallel()
+	b := newDeliveries(t, 0)
+	b.MustPut("//a.example.com/eu/projects/other", nil)
+	mustOwn(t, b, outside, body{"place": place}, owner(t, project, "Project"), owner(t, "//a.example.com/eu/projects/other", "Project"))
+	b.Settle()
+	_, err := b.Delete(project)
+	requireBlocked(t, err, outside) // it has another owner
+	mustOwn(t, b, outside, body{"place": place}, owner(t, project, "Project"))
+	b.Settle()
+	b.MustDelete(project)
+	b.Settle()
+	b.Gone(project, place, outside)
+	b.Audit()
+}

@@ -1,0 +1,229 @@
+package shadow
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/db-controller/db-controller/schema"
+)
+
+// MaxOwners is how many owners a resource may have.
+const MaxOwners = 100
+
+// OwnerReference says that a resource is kept by another one, of whatever deployment. It is the same as long as name,
+// kind and uid are.
+type OwnerReference struct {
+	Owner schema.FullName `json:"owner"`
+	Kind  string          `json:"kind"`
+	// UID is found out, and kept, when it is not given.
+	UID uuid.UUID `json:"uid"`
+	// Version that the owner's deployment runs; kept up to date.
+	Version string `json:"version,omitempty"`
+	// Controller is for readers.
+	Controller bool `json:"controller,omitempty"`
+	// Requires that the owner itself refers to the resource.
+	Requires bool `json:"requires,omitempty"`
+	// UnsetOnDelete: when this owner is the last to go, the resource stays.
+	UnsetOnDelete bool `json:"unset_on_delete,omitempty"`
+}
+
+func (r OwnerReference) kindID() schema.KindID {
+	return schema.KindID{Service: r.Owner.Deployment.Service, Kind: r.Kind}
+}
+
+// Flags as they are stored.
+const (
+	flagController int16 = 1 << iota
+	flagRequires
+	flagUnsetOnDelete
+)
+
+func (r OwnerReference) flags() (f int16) {
+	for _, set := range []struct {
+		on   bool
+		flag int16
+	}{{r.Controller, flagController}, {r.Requires, flagRequires}, {r.UnsetOnDelete, flagUnsetOnDelete}} {
+		if set.on {
+			f |= set.flag
+		}
+	}
+	return f
+}
+
+// ownerRow is a row of dbcontroller.owner_reference.
+type ownerRow struct {
+	owneeID      int64
+	deploymentID int32
+	kindID       int32
+	name         string
+	uid          uuid.UUID
+	flags        int16
+	checked      bool
+	generation   int64
+	createdAt    time.Time
+	over         bool // its grace period is
+}
+
+// compareOwners settles the owner references that a write adds and drops. One without a uid is the one of the same name
+// that is there, whatever its uid.
+func (s *Store) compareOwners(ctx context.Context, model *schema.Model, wr *writing) error {
+	var had []OwnerReference
+	if wr.before != nil {
+		had = wr.before.owners
+	}
+	if len(wr.Owners)+len(had) == 0 {
+		return nil
+	}
+	if len(wr.Owners) > MaxOwners {
+		return &InvalidError{Resource: wr.Name, Err: fmt.Errorf("more than %d owners", MaxOwners)}
+	}
+	left := slices.Clone(had)
+	var now []OwnerReference
+	for i, o := range wr.Owners {
+		if err := s.checkOwner(model, wr, o); err != nil {
+			return &InvalidError{Resource: fmt.Sprintf("%s: owner_references[%d]", wr.Name, i), Err: err}
+		}
+		o.Version = ""
+		root := model.Root(o.kindID())
+		same := func(h OwnerReference) bool {
+			return h.Owner == o.Owner && model.Root(h.kindID()) == root && (h.UID == o.UID || o.UID == uuid.Nil)
+		}
+		if slices.ContainsFunc(wr.Owners[:i], func(h OwnerReference) bool { // with and without its uid it is one, too
+			return h.Owner == o.Owner && model.Root(h.kindID()) == root && (h.UID == o.UID || o.UID == uuid.Nil || h.UID == uuid.Nil)
+		}) {
+			return &InvalidError{Resource: fmt.Sprintf("%s: owner_references[%d]", wr.Name, i), Err: fmt.Errorf("%s stands twice", o.Owner)}
+		}
+		if at := slices.IndexFunc(left, same); at >= 0 {
+			h := left[at]
+			left = slices.Delete(left, at, at+1)
+			o.UID, o.Version, o.Kind = h.UID, h.Version, h.Kind
+			now = append(now, o)
+			if h.flags() == o.flags() {
+				continue
+			}
+		} else {
+			now = append(now, o)
+		}
+		row, err := s.ownerRow(ctx, o)
+		if err != nil {
+			return err
+		}
+		wr.addOwners = append(wr.addOwners, row)
+	}
+	for _, h := range left {
+		row, err := s.ownerRow(ctx, h)
+		if err != nil {
+			return err
+		}
+		wr.dropOwners = append(wr.dropOwners, row)
+	}
+	var err error
+	wr.Owners = now
+	wr.owners, err = ownersJSON(now)
+	return err
+}
+
+func (s *Store) checkOwner(model *schema.Model, wr *writing, o OwnerReference) error {
+	if err := schema.CheckKind(o.Kind); err != nil {
+		return err
+	}
+	if _, err := schema.ParseFullName(o.Owner.String()); err != nil {
+		return err
+	}
+	if o.Owner.Deployment == s.self && o.Owner.Name == wr.Name {
+		return errors.New("a resource cannot own itself")
+	}
+	if o.Owner.Deployment.Service != s.self.Service {
+		return nil // its deployment says whether it can
+	}
+	kind, err := model.KindOf(o.Owner.Name)
+	switch {
+	case err != nil:
+		return err
+	case kind.ID != model.Canonical(o.kindID()):
+		return fmt.Errorf("%s is of kind %s, not %s", o.Owner.Name, kind.ID.Kind, o.Kind)
+	case kind.Unconstrained:
+		return fmt.Errorf("nothing of kind %s owns anything: its constraints are disabled", o.Kind)
+	}
+	return nil
+}
+
+func (s *Store) ownerRow(ctx context.Context, o OwnerReference) (row ownerRow, err error) {
+	row = ownerRow{name: o.Owner.Name, uid: o.UID, flags: o.flags()}
+	if row.deploymentID, err = s.names.deployment(ctx, o.Owner.Deployment); err != nil {
+		return row, err
+	}
+	row.kindID, err = s.names.kind(ctx, o.kindID())
+	return row, err
+}
+
+func ownersJSON(owners []OwnerReference) (*string, error) {
+	if len(owners) == 0 {
+		return nil, nil //nolint:nilnil // null stands for none
+	}
+	raw, err := json.Marshal(owners)
+	text := string(raw)
+	return &text, err
+}
+
+const (
+	dropOwnersSQL = `
+DELETE FROM dbcontroller.owner_reference o
+USING unnest($1::bigint[], $2::int[], $3::int[], $4::text[], $5::uuid[]) AS i (ownee_id, deployment_id, kind_id, name, uid)
+WHERE o.ownee_id = i.ownee_id AND o.deployment_id = i.deployment_id AND o.name = i.name AND o.uid = i.uid
+    AND (o.kind_id = i.kind_id OR o.uid <> '00000000-0000-0000-0000-000000000000')` // a uid has one kind, whatever it is called
+
+	// One piece of work for each ownee and owner's deployment.
+	addOwnersSQL = `
+WITH i AS (
+    SELECT * FROM unnest($1::bigint[], $2::int[], $3::int[], $4::text[], $5::uuid[], $6::smallint[], $7::smallint[])
+        AS i (ownee_id, deployment_id, kind_id, name, uid, flags, shard)
+), o AS (
+    INSERT INTO dbcontroller.owner_reference AS r (ownee_id, deployment_id, kind_id, name, uid, flags)
+    SELECT ownee_id, deployment_id, kind_id, name, uid, flags FROM i
+    ON CONFLICT ON CONSTRAINT owner_reference_pkey DO UPDATE SET flags = EXCLUDED.flags,
+        -- From now on it has to refer: it was not asked for that yet, and has its grace.
+        checked = r.checked AND (EXCLUDED.flags & 2 = 0 OR r.flags & 2 <> 0),
+        created_at = CASE WHEN EXCLUDED.flags & 2 = 0 OR r.flags & 2 <> 0 THEN r.created_at ELSE now() END
+)
+INSERT INTO dbcontroller.work (action, shard, deployment_id, target_id)
+SELECT DISTINCT 4, shard, deployment_id, ownee_id FROM i`
+)
+
+type ownerColumns struct {
+	ownees             []int64
+	deployments, kinds []int32
+	names              []string
+	uids               []uuid.UUID
+	flags, shards      []int16
+}
+
+func (c *ownerColumns) add(owneeID int64, shard int16, rows ...ownerRow) {
+	for _, r := range rows {
+		c.ownees, c.deployments, c.kinds = append(c.ownees, owneeID), append(c.deployments, r.deploymentID), append(c.kinds, r.kindID)
+		c.names, c.uids = append(c.names, r.name), append(c.uids, r.uid)
+		c.flags, c.shards = append(c.flags, r.flags), append(c.shards, shard)
+	}
+}
+
+func queueOwners(b *pgx.Batch, sv *saving) {
+	var add, drop ownerColumns
+	for _, wr := range sv.writes {
+		shard := int16(schema.Shard(wr.Name))
+		add.add(wr.id, shard, wr.addOwners...)
+		drop.add(wr.id, shard, wr.dropOwners...)
+	}
+	if d := drop; len(d.ownees) > 0 {
+		b.Queue(dropOwnersSQL, d.ownees, d.deployments, d.kinds, d.names, d.uids)
+	}
+	if a := add; len(a.ownees) > 0 {
+		b.Queue(addOwnersSQL, a.ownees, a.deployments, a.kinds, a.names, a.uids, a.flags, a.shards)
+	}
+}

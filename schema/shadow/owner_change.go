@@ -1,0 +1,306 @@
+package shadow
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/db-controller/db-controller/schema"
+)
+
+// ownerKey is what owner references are kept apart by.
+type ownerKey struct {
+	owneeID      int64
+	deploymentID int32
+	kindID       int32
+	name         string
+	uid          uuid.UUID
+}
+
+func (r ownerRow) key() ownerKey {
+	return ownerKey{r.owneeID, r.deploymentID, r.kindID, r.name, r.uid}
+}
+
+// pin is what became known of an owner.
+type pin struct {
+	uid    uuid.UUID
+	kindID int32
+	kind   string // empty: as it was
+}
+
+// ownerChange says what becomes of owner references. Either function may be nil.
+type ownerChange struct {
+	lost func(ownerRow) bool
+	pin  func(ownerRow) (pin, bool)
+	// Of the owners' deployment, for those that are pinned.
+	version    string
+	generation int64
+}
+
+const (
+	pinOwnerRowsSQL = `
+INSERT INTO dbcontroller.owner_reference AS o (ownee_id, deployment_id, kind_id, name, uid, flags, checked, generation)
+SELECT ownee_id, deployment_id, kind_id, name, uid, flags, checked, $7
+FROM unnest($1::bigint[], $2::int[], $3::int[], $4::text[], $5::uuid[], $6::smallint[], $8::boolean[])
+    AS i (ownee_id, deployment_id, kind_id, name, uid, flags, checked)
+ON CONFLICT ON CONSTRAINT owner_reference_pkey DO UPDATE
+SET checked = o.checked OR EXCLUDED.checked, generation = greatest(o.generation, EXCLUDED.generation)`
+
+	selectOwnersSQL = `
+SELECT s.id, r.owners FROM dbcontroller.shadow s JOIN dbcontroller.resource r USING (id) WHERE s.id = ANY ($1) AND r.owners IS NOT NULL`
+
+	writeOwnersSQL = `
+WITH i AS (
+    SELECT * FROM unnest($1::bigint[], $2::text[]) AS i (id, owners)
+), s AS (
+    UPDATE dbcontroller.shadow s SET revision = nextval('dbcontroller.revision'), updated_at = now()
+    FROM i WHERE s.id = i.id
+    RETURNING s.id, s.uid, s.kind_id, s.name, s.revision, s.generation, s.created_at, s.block_deletion
+), r AS (
+    UPDATE dbcontroller.resource r SET owners = i.owners::jsonb FROM i WHERE r.id = i.id RETURNING r.id, r.labels, r.body, r.owners
+)
+INSERT INTO dbcontroller.change (uid, revision, generation, kind_id, state, created_at, name, labels, body, owners, block_deletion)
+SELECT uid, revision, generation, kind_id, 1, created_at, name, labels, body, owners, block_deletion FROM s JOIN r USING (id)`
+)
+
+// changeOwners locks ownees, reads their owners, and drops and pins what the change says: an ordinary update of those
+// that stay. Those that have lost their last owner, and not only ones with unset_on_delete, are deleted with what
+// cascades; what others block waits as BLOCKED.
+func (s *Store) changeOwners(ctx context.Context, tx pgx.Tx, ownees []int64, change ownerChange) error {
+	if len(ownees) == 0 {
+		return nil
+	}
+	slices.Sort(ownees)
+	locked, err := lockMembers(ctx, tx, slices.Compact(ownees))
+	if err != nil {
+		return err
+	}
+	rows, err := tx.Query(ctx, selectOwnerRowsSQL, idsOf(locked), nil, s.cfg.OwnerGrace)
+	if err != nil {
+		return fmt.Errorf("read owners: %w", err)
+	}
+	all, err := pgx.CollectRows(rows, scanOwnerRow)
+	if err != nil {
+		return fmt.Errorf("read owners: %w", err)
+	}
+	e := s.editOwners(all, change)
+	var collected []*member
+	for _, m := range locked {
+		if e.collects(m.id) {
+			collected = append(collected, m)
+			delete(e.changed, m.id) // goes altogether
+		}
+	}
+	if err := e.write(ctx, tx); err != nil {
+		return err
+	}
+	if len(collected) == 0 {
+		return nil
+	}
+	c, err := expand(ctx, tx, collected, s.cfg.MaxLocalCascade)
+	if err != nil {
+		return err
+	}
+	b, err := readBonds(ctx, tx, c)
+	if err != nil {
+		return err
+	}
+	return s.carryOut(ctx, tx, c, decide(c, b))
+}
+
+// ownerEdit is what happens to the owner references of some ownees.
+type ownerEdit struct {
+	store  *Store
+	change ownerChange
+	// Rows that go and that come, by ownee.
+	changed map[int64]bool
+	drop    []ownerRow
+	pinned  []ownerRow
+	becomes map[ownerKey]pin
+	taken   map[ownerKey]bool // what pinned rows become
+	lost    map[ownerKey]bool
+	left    map[int64]int
+	deletes map[int64]bool // lost one without unset_on_delete
+}
+
+func (s *Store) editOwners(all []ownerRow, change ownerChange) *ownerEdit {
+	e := &ownerEdit{store: s, change: change, changed: map[int64]bool{}, becomes: map[ownerKey]pin{}, taken: map[ownerKey]bool{}, lost: map[ownerKey]bool{}, left: map[int64]int{}, deletes: map[int64]bool{}}
+	for _, r := range all {
+		if change.lost != nil && change.lost(r) {
+			e.changed[r.owneeID], e.lost[r.key()] = true, true
+			e.drop = append(e.drop, r)
+			e.deletes[r.owneeID] = e.deletes[r.owneeID] || r.flags&flagUnsetOnDelete == 0
+			continue
+		}
+		e.left[r.owneeID]++
+		if change.pin == nil {
+			continue
+		}
+		if p, ok := change.pin(r); ok {
+			e.changed[r.owneeID], e.becomes[r.key()] = true, p
+			pinned := ownerKey{r.owneeID, r.deploymentID, p.kindID, r.name, p.uid}
+			if e.taken[pinned] { // named twice, and it turned out to be one
+				e.left[r.owneeID]--
+				if r.key() != pinned {
+					e.drop = append(e.drop, r)
+				}
+				continue
+			}
+			e.taken[pinned] = true
+			if r.uid != p.uid || r.kindID != p.kindID {
+				e.drop = append(e.drop, r)
+			}
+			// A deletion that was told before the uid was known did not find this row. So an owner counts as checked only
+			// when it was asked for by its uid, which stood here before.
+			r.checked = r.checked || r.uid == p.uid
+			r.uid, r.kindID = p.uid, p.kindID
+			e.pinned = append(e.pinned, r)
+		}
+	}
+	return e
+}
+
+func (e *ownerEdit) collects(ownee int64) bool {
+	return e.changed[ownee] && e.left[ownee] == 0 && e.deletes[ownee]
+}
+
+func (e *ownerEdit) write(ctx context.Context, tx pgx.Tx) error {
+	b := &pgx.Batch{}
+	var drop, pinned ownerColumns
+	for _, r := range e.drop {
+		drop.add(r.owneeID, 0, r)
+	}
+	var checked []bool
+	for _, r := range e.pinned {
+		pinned.add(r.owneeID, 0, r)
+		checked = append(checked, r.checked)
+	}
+	if d := drop; len(d.ownees) > 0 {
+		b.Queue(dropOwnersSQL, d.ownees, d.deployments, d.kinds, d.names, d.uids)
+	}
+	if p := pinned; len(p.ownees) > 0 {
+		b.Queue(pinOwnerRowsSQL, p.ownees, p.deployments, p.kinds, p.names, p.uids, p.flags, e.change.generation, checked)
+	}
+	ids, owners, err := e.rewrite(ctx, tx)
+	if err != nil {
+		return err
+	}
+	if len(ids) > 0 {
+		b.Queue(writeOwnersSQL, ids, owners)
+	}
+	if err := tx.SendBatch(ctx, b).Close(); err != nil {
+		return fmt.Errorf("write owners: %w", err)
+	}
+	return nil
+}
+
+// rewrite gives the owners as users see them, of the ownees for which that changes.
+func (e *ownerEdit) rewrite(ctx context.Context, tx pgx.Tx) (ids []int64, texts []*string, err error) {
+	var changed []int64
+	for id := range e.changed {
+		changed = append(changed, id)
+	}
+	slices.Sort(changed)
+	if len(changed) == 0 {
+		return nil, nil, nil
+	}
+	rows, err := tx.Query(ctx, selectOwnersSQL, changed)
+	if err != nil {
+		return nil, nil, fmt.Errorf("read owners: %w", err)
+	}
+	type seen struct {
+		id     int64
+		owners []OwnerReference
+	}
+	found, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (x seen, err error) {
+		var raw []byte
+		if err = row.Scan(&x.id, &raw); err != nil {
+			return x, err
+		}
+		return x, decode(raw, &x.owners)
+	})
+	if err != nil {
+		return nil, nil, fmt.Errorf("read owners: %w", err)
+	}
+	lost, becomes, err := e.byName(ctx, tx)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, x := range found {
+		var now []OwnerReference
+		differs := false
+		for _, o := range x.owners {
+			k := e.seenKey(x.id, o)
+			if lost[k] {
+				differs = true
+				continue
+			}
+			if p, ok := becomes[k]; ok {
+				if p.kind == "" {
+					p.kind = o.Kind
+				}
+				differs = differs || o.UID != p.uid || o.Kind != p.kind || o.Version != e.change.version
+				o.UID, o.Kind, o.Version = p.uid, p.kind, e.change.version
+				if slices.ContainsFunc(now, func(n OwnerReference) bool { return n.Owner == o.Owner && n.Kind == o.Kind && n.UID == o.UID }) {
+					continue // named once with and once without its uid
+				}
+			}
+			now = append(now, o)
+		}
+		if differs {
+			text, err := ownersJSON(now)
+			if err != nil {
+				return nil, nil, err
+			}
+			ids, texts = append(ids, x.id), append(texts, text)
+		}
+	}
+	return ids, texts, nil
+}
+
+// seenOwner is an owner reference as users see it, with the oldest name of the kind.
+type seenOwner struct {
+	owneeID int64
+	owner   schema.FullName
+	kind    string
+	uid     uuid.UUID
+}
+
+func (e *ownerEdit) seenKey(ownee int64, o OwnerReference) seenOwner {
+	return seenOwner{ownee, o.Owner, e.store.names.root(o.kindID()).Kind, o.UID}
+}
+
+// kindNow is what the present version calls a kind of this service that is stored by its oldest name.
+func (s *Store) kindNow(stored string) string {
+	return s.names.now(schema.KindID{Service: s.self.Service, Kind: stored}).Kind
+}
+
+func (e *ownerEdit) byName(ctx context.Context, tx pgx.Tx) (map[seenOwner]bool, map[seenOwner]pin, error) {
+	name := func(k ownerKey) (seenOwner, error) {
+		d, err := e.store.names.deploymentOf(ctx, tx, k.deploymentID)
+		if err != nil {
+			return seenOwner{}, err
+		}
+		kind, err := e.store.names.kindOf(ctx, tx, k.kindID)
+		return seenOwner{k.owneeID, schema.FullName{Deployment: d, Name: k.name}, e.store.names.root(kind).Kind, k.uid}, err
+	}
+	lost, becomes := map[seenOwner]bool{}, map[seenOwner]pin{}
+	for k := range e.lost {
+		n, err := name(k)
+		if err != nil {
+			return nil, nil, err
+		}
+		lost[n] = true
+	}
+	for k, p := range e.becomes {
+		n, err := name(k)
+		if err != nil {
+			return nil, nil, err
+		}
+		becomes[n] = p
+	}
+	return lost, becomes, nil
+}

@@ -1,0 +1,364 @@
+package shadow
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/db-controller/db-controller/schema"
+)
+
+// OwnerQuestion asks the deployment of an owner whether it exists.
+type OwnerQuestion struct {
+	Kind string
+	Name string
+	UID  uuid.UUID // zero: not known
+	// RequiredBy is the uid of the ownee when the owner has to refer to it itself; else zero.
+	RequiredBy uuid.UUID
+}
+
+// OwnerVerdict is the answer to it.
+type OwnerVerdict int
+
+// OwnerUnknown says nothing: asked again (I15).
+const (
+	OwnerUnknown OwnerVerdict = iota
+	OwnerExists
+	OwnerAbsent
+	OwnerNotReferring
+	OwnerCannotOwn
+)
+
+// OwnerAnswer is what an owner's deployment says of one owner.
+type OwnerAnswer struct {
+	Verdict OwnerVerdict
+	UID     uuid.UUID
+	Kind    string // as its version calls it
+}
+
+// OwnerAnswers are those to several questions, in order.
+type OwnerAnswers struct {
+	Answers []OwnerAnswer
+	// Version that the owner's deployment runs, and how often it was switched.
+	Version    string
+	Generation int64
+}
+
+const (
+	// Shared, so that a delete of the owner waits, and then sees that it has ownees.
+	lockOwnersSQL = `
+SELECT id, uid, kind_id, name, state FROM dbcontroller.shadow WHERE uid = ANY ($1) ORDER BY id FOR SHARE`
+
+	ownersByNameSQL = `
+SELECT s.uid FROM unnest($1::int[], $2::text[]) AS i (kind_id, name)
+JOIN dbcontroller.shadow s ON s.kind_id = i.kind_id AND s.name = i.name`
+
+	selectReferringSQL = `
+SELECT i.n - 1
+FROM unnest($1::bigint[], $2::uuid[]) WITH ORDINALITY AS i (owner_id, ownee_uid, n)
+WHERE EXISTS (
+    SELECT FROM dbcontroller.reference r JOIN dbcontroller.foreign_target f ON f.id = r.target_id
+    WHERE r.holder_id = i.owner_id AND f.uid = i.ownee_uid AND f.deployment_id = $3
+) OR $3 = $4 AND EXISTS (
+    SELECT FROM dbcontroller.reference r JOIN dbcontroller.shadow t ON t.id = r.target_id
+    WHERE r.holder_id = i.owner_id AND t.uid = i.ownee_uid
+)`
+
+	insertOwneeEntriesSQL = `
+INSERT INTO dbcontroller.ownee_entry (owner_id, deployment_id) SELECT DISTINCT unnest($1::bigint[]), $2::int ON CONFLICT DO NOTHING`
+
+	selectVersionSQL = `SELECT version, generation FROM dbcontroller.meta`
+)
+
+// CheckOwners tells an ownee's deployment which owners exist here, and notes that it has ownees of those that do: it
+// will be told when they are deleted. An owner in DELETING is absent: it does not come back.
+func (s *Store) CheckOwners(ctx context.Context, ownee schema.DeploymentID, questions []OwnerQuestion) (*OwnerAnswers, error) {
+	v, err := s.current()
+	if err != nil {
+		return nil, err
+	}
+	deployment, err := s.names.deployment(ctx, ownee)
+	if err != nil {
+		return nil, err
+	}
+	c := &ownerCheck{store: s, version: v, ownee: deployment, questions: questions, kinds: make([]int32, len(questions)), out: &OwnerAnswers{Answers: make([]OwnerAnswer, len(questions))}}
+	for i, q := range questions {
+		kind, err := v.model.Kind(v.model.Canonical(schema.KindID{Service: s.self.Service, Kind: q.Kind}).Kind)
+		switch {
+		case err != nil:
+			continue // this version cannot say
+		case kind.Unconstrained:
+			c.out.Answers[i].Verdict = OwnerCannotOwn
+			continue
+		}
+		c.out.Answers[i].Kind = kind.ID.Kind
+		if c.kinds[i], err = s.names.kind(ctx, kind.ID); err != nil {
+			return nil, err
+		}
+	}
+	if err := s.inTx(ctx, noFeed, func(tx pgx.Tx) error { return c.run(ctx, tx) }); err != nil {
+		return nil, fmt.Errorf("check owners: %w", err)
+	}
+	return c.out, nil
+}
+
+type ownerCheck struct {
+	store     *Store
+	version   *version // of the kinds in questions and answers
+	ownee     int32
+	questions []OwnerQuestion
+	kinds     []int32 // 0: not to be asked about
+	out       *OwnerAnswers
+}
+
+type ownerFound struct {
+	id     int64
+	uid    uuid.UUID
+	kindID int32
+	name   string
+	state  State
+}
+
+func (c *ownerCheck) run(ctx context.Context, tx pgx.Tx) error {
+	// A switch of the version waits, and then tells it to everybody who has an entry.
+	if _, err := tx.Exec(ctx, shareVersionSQL, versionLock); err != nil {
+		return err
+	}
+	var barred bool
+	if err := tx.QueryRow(ctx, selectBarredSQL, c.ownee).Scan(&barred); err != nil {
+		return err
+	}
+	if barred {
+		return ErrBarred
+	}
+	found, err := c.lock(ctx, tx)
+	if err != nil {
+		return err
+	}
+	var owners, required []int64
+	var requiredBy []uuid.UUID
+	var at []int // of required, the question
+	for i, q := range c.questions {
+		if c.kinds[i] == 0 {
+			continue
+		}
+		a := &c.out.Answers[i]
+		a.Verdict = OwnerAbsent
+		for _, f := range found {
+			if f.uid == q.UID && f.name == q.Name && f.kindID != c.kinds[i] {
+				a.Verdict = OwnerUnknown // it is there, and the two sides do not speak of the same kind
+			}
+			if f.state != Active || f.kindID != c.kinds[i] || f.name != q.Name || q.UID != uuid.Nil && f.uid != q.UID {
+				continue
+			}
+			a.Verdict, a.UID = OwnerExists, f.uid
+			if q.RequiredBy == uuid.Nil {
+				owners = append(owners, f.id)
+				continue
+			}
+			a.Verdict = OwnerNotReferring
+			required, requiredBy, at = append(required, f.id), append(requiredBy, q.RequiredBy), append(at, i)
+		}
+	}
+	if len(required) > 0 {
+		rows, err := tx.Query(ctx, selectReferringSQL, required, requiredBy, c.ownee, c.store.selfID)
+		if err != nil {
+			return err
+		}
+		var n int
+		if _, err := pgx.ForEachRow(rows, []any{&n}, func() error {
+			c.out.Answers[at[n]].Verdict = OwnerExists
+			owners = append(owners, required[n])
+			return nil
+		}); err != nil {
+			return err
+		}
+	}
+	if _, err := tx.Exec(ctx, insertOwneeEntriesSQL, owners, c.ownee); err != nil {
+		return err
+	}
+	if err := tx.QueryRow(ctx, selectVersionSQL).Scan(&c.out.Version, &c.out.Generation); err != nil {
+		return err
+	}
+	return c.store.inWordsOf(c.version, c.out.Version, c.out.Generation)
+}
+
+// lock finds the owners and locks them. One that takes a name between the two statements counts as absent, which a
+// question without a uid asks again.
+func (c *ownerCheck) lock(ctx context.Context, tx pgx.Tx) ([]ownerFound, error) {
+	var uids []uuid.UUID
+	var kinds []int32
+	var names []string
+	for i, q := range c.questions {
+		if q.UID != uuid.Nil {
+			uids = append(uids, q.UID)
+		} else if c.kinds[i] != 0 {
+			kinds, names = append(kinds, c.kinds[i]), append(names, q.Name)
+		}
+	}
+	rows, err := tx.Query(ctx, ownersByNameSQL, kinds, names)
+	if err != nil {
+		return nil, err
+	}
+	named, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
+	if err != nil {
+		return nil, err
+	}
+	if rows, err = tx.Query(ctx, lockOwnersSQL, append(uids, named...)); err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (f ownerFound, err error) {
+		err = row.Scan(&f.id, &f.uid, &f.kindID, &f.name, &f.state)
+		return f, err
+	})
+}
+
+const (
+	selectCheckSQL = `
+SELECT w.seq, w.target_id, s.uid FROM dbcontroller.work w
+LEFT JOIN dbcontroller.shadow s ON s.id = w.target_id AND s.state = 1
+WHERE w.seq = ANY ($1) AND w.action = 4`
+
+	selectOwnerRowsSQL = `
+SELECT ownee_id, deployment_id, kind_id, name, uid, flags, checked, generation, created_at, created_at + $3 <= now()
+FROM dbcontroller.owner_reference WHERE ownee_id = ANY ($1) AND ($2::int IS NULL OR deployment_id = $2)`
+)
+
+func scanOwnerRow(row pgx.CollectableRow) (r ownerRow, err error) {
+	err = row.Scan(&r.owneeID, &r.deploymentID, &r.kindID, &r.name, &r.uid, &r.flags, &r.checked, &r.generation, &r.createdAt, &r.over)
+	return r, err
+}
+
+// OwnersToCheck are the questions that pieces of work come to, for one owners' deployment.
+type OwnersToCheck struct {
+	Questions []OwnerQuestion
+	service   string
+	rows      []ownerRow
+	pieces    map[int64][]int64 // ownee → work
+}
+
+// OwnersToCheck reads which owners at a deployment some work is about.
+func (s *Store) OwnersToCheck(ctx context.Context, at schema.DeploymentID, seqs []int64) (*OwnersToCheck, error) {
+	deployment, err := s.names.deployment(ctx, at)
+	if err != nil {
+		return nil, err
+	}
+	c := &OwnersToCheck{service: at.Service, pieces: map[int64][]int64{}}
+	rows, err := s.pool.Query(ctx, selectCheckSQL, seqs)
+	if err != nil {
+		return nil, fmt.Errorf("read owners to check: %w", err)
+	}
+	var seq, ownee int64
+	var uid *uuid.UUID
+	var ownees []int64
+	uids := map[int64]uuid.UUID{}
+	if _, err := pgx.ForEachRow(rows, []any{&seq, &ownee, &uid}, func() error {
+		if c.pieces[ownee] = append(c.pieces[ownee], seq); uid != nil {
+			ownees, uids[ownee] = append(ownees, ownee), *uid
+		}
+		return nil
+	}); err != nil {
+		return nil, fmt.Errorf("read owners to check: %w", err)
+	}
+	if rows, err = s.pool.Query(ctx, selectOwnerRowsSQL, ownees, deployment, s.cfg.OwnerGrace); err != nil {
+		return nil, fmt.Errorf("read owners to check: %w", err)
+	}
+	if c.rows, err = pgx.CollectRows(rows, scanOwnerRow); err != nil {
+		return nil, fmt.Errorf("read owners to check: %w", err)
+	}
+	for _, r := range c.rows {
+		kind, err := s.names.kindOf(ctx, s.pool, r.kindID)
+		if err != nil {
+			return nil, err
+		}
+		q := OwnerQuestion{Kind: kind.Kind, Name: r.name, UID: r.uid}
+		if r.flags&flagRequires != 0 {
+			q.RequiredBy = uids[r.owneeID]
+		}
+		c.Questions = append(c.Questions, q)
+	}
+	return c, nil
+}
+
+// SettleOwners applies what the owners' deployment says, conditional on the owner references being as they were asked
+// about: an owner that exists is pinned; one that is proven gone, or does not refer as it has to, is dropped, and what
+// has lost its last owner is deleted (I17). It answers the pieces of work that are not done: an owner whose uid has just
+// become known, or that is missing and may still come, or that nobody can say anything of.
+func (s *Store) SettleOwners(ctx context.Context, c *OwnersToCheck, answers *OwnerAnswers) (left []int64, err error) {
+	if len(answers.Answers) != len(c.Questions) {
+		return nil, errors.New("it answered another number of questions than it was asked")
+	}
+	lost := map[ownerKey]bool{}
+	pins := map[ownerKey]pin{}
+	asked := map[ownerKey]ownerRow{}
+	open := map[int64]bool{} // ownees
+	ownees := []int64{}
+	for i, r := range c.rows {
+		asked[r.key()] = r
+		switch a := answers.Answers[i]; a.Verdict {
+		case OwnerExists:
+			kindID, err := s.names.kind(ctx, schema.KindID{Service: c.service, Kind: a.Kind})
+			if err != nil {
+				return nil, err
+			}
+			pins[r.key()] = pin{uid: a.UID, kindID: kindID, kind: a.Kind}
+			if r.uid == uuid.Nil {
+				open[r.owneeID] = true // to be asked once more, by its uid
+			}
+		case OwnerAbsent:
+			if r.uid == uuid.Nil && !r.over {
+				open[r.owneeID] = true
+				continue
+			}
+			lost[r.key()] = true
+		case OwnerNotReferring:
+			if !r.checked && !r.over {
+				open[r.owneeID] = true
+				continue
+			}
+			lost[r.key()] = true
+		default:
+			open[r.owneeID] = true
+			continue
+		}
+		ownees = append(ownees, r.owneeID)
+	}
+	err = s.inTx(ctx, allFeeds, func(tx pgx.Tx) error {
+		change := ownerChange{version: answers.Version, generation: answers.Generation}
+		// An answer is about the reference that was asked about: not about one that a user has written again since, or
+		// with other flags, and not of before a switch that is known here already.
+		current := func(r ownerRow) bool {
+			a, ok := asked[r.key()]
+			if ok && (!a.createdAt.Equal(r.createdAt) || a.flags != r.flags || r.generation > answers.Generation) {
+				open[r.owneeID], ok = true, false
+			}
+			return ok
+		}
+		change.lost = func(r ownerRow) bool { return lost[r.key()] && current(r) }
+		change.pin = func(r ownerRow) (pin, bool) {
+			p, ok := pins[r.key()]
+			return p, ok && current(r)
+		}
+		if err := s.changeOwners(ctx, tx, ownees, change); err != nil {
+			return err
+		}
+		var finished []int64
+		left = nil // of an earlier try
+		for ownee, seqs := range c.pieces {
+			if open[ownee] {
+				left = append(left, seqs...)
+			} else {
+				finished = append(finished, seqs...)
+			}
+		}
+		_, err := tx.Exec(ctx, doneSQL, finished)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("settle owners: %w", err)
+	}
+	return left, nil
+}

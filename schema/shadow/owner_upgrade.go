@@ -1,0 +1,136 @@
+package shadow
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/db-controller/db-controller/schema"
+)
+
+const (
+	// By key: a batch does not walk over those before it.
+	selectOutdatedSQL = `
+SELECT DISTINCT ownee_id FROM dbcontroller.owner_reference
+WHERE deployment_id = $1 AND generation < $2 AND ownee_id > $3 ORDER BY ownee_id LIMIT $4`
+
+	// Those that are not checked yet: an answer of before the switch does not count for them any more.
+	outdateSQL = `
+UPDATE dbcontroller.owner_reference SET generation = $2
+WHERE deployment_id = $1 AND generation < $2 AND ownee_id = ANY ($3)`
+
+	countOutdatedSQL = `SELECT count(*) FROM dbcontroller.owner_reference WHERE deployment_id = $1 AND generation < $2`
+)
+
+// UpgradeOwners writes the version that an owners' deployment runs into the owner references that point to its
+// resources, and the kinds that it calls otherwise now. Of two messages the one of the later switch counts, whichever
+// comes first. It works for a while, and answers how many are left.
+func (s *Store) UpgradeOwners(ctx context.Context, from schema.DeploymentID, version string, generation int64, renamed map[string]string) (remaining int64, err error) {
+	deployment, err := s.names.deployment(ctx, from)
+	if err != nil {
+		return 0, err
+	}
+	kinds := map[int32]pin{}
+	for old, now := range renamed {
+		was, err := s.names.kind(ctx, schema.KindID{Service: from.Service, Kind: old})
+		if err != nil {
+			return 0, err
+		}
+		is, err := s.names.kind(ctx, schema.KindID{Service: from.Service, Kind: now})
+		if err != nil {
+			return 0, err
+		}
+		kinds[was] = pin{kindID: is, kind: now}
+	}
+	u := ownerUpgrade{deployment: deployment, version: version, generation: generation, kinds: kinds}
+	after := int64(0)
+	var failed error
+	for began := time.Now(); time.Since(began) < dropTime; {
+		rows, err := s.pool.Query(ctx, selectOutdatedSQL, deployment, generation, after, s.cfg.BatchSize)
+		if err != nil {
+			return 0, fmt.Errorf("read owner references: %w", err)
+		}
+		ownees, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+		if err != nil {
+			return 0, fmt.Errorf("read owner references: %w", err)
+		}
+		if len(ownees) == 0 {
+			break
+		}
+		failed = errors.Join(failed, s.halving(ctx, ownees, func(part []int64) error {
+			return s.inTx(ctx, changeFeed, func(tx pgx.Tx) error { return s.upgradeSome(ctx, tx, u, part) })
+		}))
+		after = ownees[len(ownees)-1]
+	}
+	if failed != nil {
+		return 0, fmt.Errorf("upgrade owner references: %w", failed)
+	}
+	if err := s.pool.QueryRow(ctx, countOutdatedSQL, deployment, generation).Scan(&remaining); err != nil {
+		return 0, fmt.Errorf("count owner references: %w", err)
+	}
+	return remaining, nil
+}
+
+// ownerUpgrade is what one message says.
+type ownerUpgrade struct {
+	deployment int32
+	version    string
+	generation int64
+	kinds      map[int32]pin // by the kind before
+}
+
+func (s *Store) upgradeSome(ctx context.Context, tx pgx.Tx, u ownerUpgrade, ownees []int64) error {
+	err := s.changeOwners(ctx, tx, slices.Clone(ownees), ownerChange{version: u.version, generation: u.generation, pin: func(r ownerRow) (pin, bool) {
+		if r.deploymentID != u.deployment || !r.checked || r.generation >= u.generation {
+			return pin{}, false
+		}
+		p, ok := u.kinds[r.kindID]
+		if !ok {
+			p = pin{kindID: r.kindID}
+		}
+		p.uid = r.uid
+		return p, true
+	}})
+	if err != nil {
+		return err
+	}
+	_, err = tx.Exec(ctx, outdateSQL, u.deployment, u.generation, ownees)
+	return err
+}
+
+const selectUpgradesSQL = `SELECT EXISTS (SELECT FROM dbcontroller.work WHERE seq = ANY ($1) AND action = 7)`
+
+// Upgrade is what owner references to resources of this deployment should say.
+type Upgrade struct {
+	Version    string
+	Generation int64
+	// Renamed are kinds by the names that other versions have for them.
+	Renamed map[string]string
+}
+
+// Upgrade reads what is to be told; nil when the work is done already.
+func (s *Store) Upgrade(ctx context.Context, seqs []int64) (*Upgrade, error) {
+	v, err := s.current()
+	if err != nil {
+		return nil, err
+	}
+	u := &Upgrade{Renamed: v.model.Renamed()}
+	var open bool
+	if err := s.pool.QueryRow(ctx, selectUpgradesSQL, seqs).Scan(&open); err != nil {
+		return nil, fmt.Errorf("read upgrades: %w", err)
+	}
+	if !open {
+		return nil, nil //nolint:nilnil // nothing to do
+	}
+	if err := s.pool.QueryRow(ctx, selectVersionSQL).Scan(&u.Version, &u.Generation); err != nil {
+		return nil, fmt.Errorf("read the version: %w", err)
+	}
+	return u, s.inWordsOf(v, u.Version, u.Generation)
+}
+
+// Upgraded says that a deployment has been told.
+func (s *Store) Upgraded(ctx context.Context, seqs []int64) error { return s.finish(ctx, seqs) }

@@ -1,0 +1,381 @@
+package shadow
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/db-controller/db-controller/schema"
+)
+
+// shadowRow is a resource as it was before a write.
+type shadowRow struct {
+	id            int64
+	uid           uuid.UUID
+	kindID        int32
+	name          string
+	state         State
+	revision      Revision
+	generation    int64
+	derivation    int32
+	blockDeletion bool
+	createdAt     time.Time
+	updatedAt     time.Time
+	labels        map[string]string
+	body          map[string]any
+	owners        []OwnerReference
+}
+
+// heldReference is a reference as it is stored, with the name of its target.
+type heldReference struct {
+	holderID   int64
+	fieldID    int32
+	targetID   int64
+	behaviour  schema.Behaviour
+	attempt    *uuid.UUID
+	deployment *int32 // null: a local target
+	kindID     *int32 // null: the target is gone
+	name       *string
+	uid        *uuid.UUID
+	target     schema.FullName // once it is compared
+}
+
+// querier is the pool or a transaction.
+type querier interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}
+
+const (
+	shadowColumns = `
+SELECT s.id, s.uid, s.kind_id, s.name, s.state, s.revision, s.generation, s.derivation, s.block_deletion, s.created_at, s.updated_at,
+    r.labels, r.body, r.owners
+`
+	selectShadowsSQL = shadowColumns + `
+FROM unnest($1::int[], $2::text[]) AS i (kind_id, name)
+JOIN dbcontroller.shadow s ON s.kind_id = i.kind_id AND s.name = i.name
+LEFT JOIN dbcontroller.resource r ON r.id = s.id`
+
+	selectHeldSQL = `
+SELECT r.holder_id, r.field_id, r.target_id, r.behaviour, r.attempt, f.deployment_id,
+       COALESCE(f.kind_id, t.kind_id), COALESCE(f.name, t.name), COALESCE(f.uid, t.uid)
+FROM dbcontroller.reference r
+LEFT JOIN dbcontroller.foreign_target f ON f.id = r.target_id
+LEFT JOIN dbcontroller.shadow t ON t.id = r.target_id
+WHERE r.holder_id = ANY ($1)`
+)
+
+func scanShadow(row pgx.CollectableRow) (*shadowRow, error) {
+	r := &shadowRow{}
+	var labels, body, owners []byte
+	if err := row.Scan(&r.id, &r.uid, &r.kindID, &r.name, &r.state, &r.revision, &r.generation, &r.derivation, &r.blockDeletion,
+		&r.createdAt, &r.updatedAt, &labels, &body, &owners); err != nil {
+		return nil, err
+	}
+	for _, column := range []struct {
+		raw  []byte
+		into any
+	}{{labels, &r.labels}, {body, &r.body}, {owners, &r.owners}} {
+		if err := decode(column.raw, column.into); err != nil {
+			return nil, err
+		}
+	}
+	return r, nil
+}
+
+// decode reads JSON as it is stored; numbers stay as they were written, and null is nothing.
+func decode(raw []byte, into any) error {
+	if raw == nil {
+		return nil
+	}
+	d := json.NewDecoder(bytes.NewReader(raw))
+	d.UseNumber()
+	return d.Decode(into)
+}
+
+func scanHeld(row pgx.CollectableRow) (h heldReference, err error) {
+	err = row.Scan(&h.holderID, &h.fieldID, &h.targetID, &h.behaviour, &h.attempt, &h.deployment, &h.kindID, &h.name, &h.uid)
+	return h, err
+}
+
+// prepare compares the writes with what is there, and validates what would be.
+func (s *Store) prepare(ctx context.Context, q querier, writes []Write) (*saving, error) {
+	v, err := s.current()
+	if err != nil {
+		return nil, err
+	}
+	sv := newSaving(v)
+	named := map[string]bool{}
+	for _, w := range writes {
+		if named[w.Name] {
+			return nil, &InvalidError{Resource: w.Name, Err: errors.New("stands twice in one batch")}
+		}
+		named[w.Name] = true
+		kind, err := v.model.KindOf(w.Name)
+		if err != nil {
+			return nil, &InvalidError{Err: err}
+		}
+		wr := &writing{Write: w, kind: kind.ID}
+		if wr.kindID, err = s.names.kind(ctx, kind.ID); err != nil {
+			return nil, err
+		}
+		sv.writes = append(sv.writes, wr)
+	}
+	held, err := s.readBefore(ctx, q, sv)
+	if err != nil {
+		return nil, err
+	}
+	for _, wr := range sv.writes {
+		if err := expected(wr); err != nil {
+			return nil, err
+		}
+		found, err := s.validate(v.model, wr)
+		if err != nil {
+			return nil, &InvalidError{Resource: wr.Name, Err: err}
+		}
+		if err := s.compare(ctx, q, sv, wr, found, held[wr.id]); err != nil {
+			return nil, err
+		}
+		if err := s.compareOwners(ctx, v.model, wr); err != nil {
+			return nil, err
+		}
+	}
+	return sv, nil
+}
+
+// validate settles what would be stored, and answers the references in it.
+func (s *Store) validate(model *schema.Model, wr *writing) ([]schema.Found, error) {
+	if wr.before != nil && len(wr.Mask) > 0 {
+		if err := wr.merge(); err != nil {
+			return nil, err
+		}
+	}
+	if wr.Body == nil {
+		wr.Body = map[string]any{}
+	}
+	kind, err := model.Kind(wr.kind.Kind)
+	if err != nil {
+		return nil, err
+	}
+	found, err := kind.References(s.self, wr.Name, wr.Body)
+	if err != nil {
+		return nil, err
+	}
+	if !within(wr.Body, maxBodyDepth) {
+		return nil, fmt.Errorf("body: more than %d levels", maxBodyDepth)
+	}
+	body, err := json.Marshal(wr.Body)
+	if err != nil {
+		return nil, err
+	}
+	wr.body = string(body)
+	if err := storable("body", wr.body, MaxBodyBytes); err != nil || len(wr.Labels) == 0 {
+		return found, err
+	}
+	if _, ok := wr.Labels[""]; ok {
+		return nil, errors.New("labels: a key is empty")
+	}
+	labels, err := json.Marshal(wr.Labels)
+	if err != nil {
+		return nil, err
+	}
+	text := string(labels)
+	wr.labels = &text
+	return found, storable("labels", text, maxLabelBytes)
+}
+
+// MaxBodyBytes is how long a body may be, as JSON: what can be written must fit into the messages that it is read by.
+const (
+	MaxBodyBytes  = 1 << 20
+	maxLabelBytes = 64 << 10
+	maxBodyDepth  = 100 // as many as readers in other languages can be expected to follow
+)
+
+// within reports whether a value has at most so many levels of objects and lists.
+func within(value any, levels int) bool {
+	switch v := value.(type) {
+	case map[string]any:
+		for _, e := range v {
+			if levels == 0 || !within(e, levels-1) {
+				return false
+			}
+		}
+	case []any:
+		for _, e := range v {
+			if levels == 0 || !within(e, levels-1) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+func storable(what, text string, most int) error {
+	if len(text) > most {
+		return fmt.Errorf("%s: %d bytes as JSON, at most %d are allowed", what, len(text), most)
+	}
+	// A backslash before u0000 that is escaped itself is only a backslash.
+	if strings.Contains(text, `\u0000`) && strings.Contains(strings.ReplaceAll(text, `\\`, ""), `\u0000`) {
+		return fmt.Errorf("%s: there is a NUL character in it, which PostgreSQL cannot store", what)
+	}
+	return nil
+}
+
+// readBefore finds the shadows that are there, and answers the references they hold, by holder.
+func (s *Store) readBefore(ctx context.Context, q querier, sv *saving) (map[int64][]heldReference, error) {
+	type key struct {
+		kindID int32
+		name   string
+	}
+	byName := map[key]*writing{}
+	kinds, rels := make([]int32, len(sv.writes)), make([]string, len(sv.writes))
+	for i, wr := range sv.writes {
+		kinds[i], rels[i] = wr.kindID, wr.Name
+		byName[key{wr.kindID, wr.Name}] = wr
+	}
+	rows, err := q.Query(ctx, selectShadowsSQL, kinds, rels)
+	if err != nil {
+		return nil, fmt.Errorf("read shadows: %w", err)
+	}
+	before, err := pgx.CollectRows(rows, scanShadow)
+	if err != nil || len(before) == 0 {
+		return nil, err
+	}
+	ids := make([]int64, len(before))
+	for i, row := range before {
+		wr := byName[key{row.kindID, row.name}]
+		wr.before, wr.id, wr.uid = row, row.id, row.uid
+		ids[i] = row.id
+	}
+	return readHeld(ctx, q, ids)
+}
+
+// readHeld reads what holders refer to.
+func readHeld(ctx context.Context, q querier, holders []int64) (map[int64][]heldReference, error) {
+	rows, err := q.Query(ctx, selectHeldSQL, holders)
+	if err != nil {
+		return nil, fmt.Errorf("read references: %w", err)
+	}
+	all, err := pgx.CollectRows(rows, scanHeld)
+	held := map[int64][]heldReference{}
+	for _, h := range all {
+		held[h.holderID] = append(held[h.holderID], h)
+	}
+	return held, err
+}
+
+// compare settles what a write adds and drops. A reference with another behaviour than the stored one, which a switch
+// of the version brings, is a new one beside an old one: the target's deployment has the new form before the old goes.
+func (s *Store) compare(ctx context.Context, q querier, sv *saving, wr *writing, found []schema.Found, held []heldReference) error {
+	if wr.before == nil {
+		wr.uid = uuid.Must(uuid.NewV7())
+	}
+	type key struct {
+		fieldID int32
+		kind    schema.KindID
+		target  schema.FullName
+	}
+	have := map[key]heldReference{}
+	for _, h := range held {
+		if wr.before == nil || h.name == nil {
+			continue
+		}
+		d := s.self
+		var err error
+		if h.deployment != nil {
+			if d, err = s.names.deploymentOf(ctx, q, *h.deployment); err != nil {
+				return err
+			}
+		}
+		kind, err := s.names.kindOf(ctx, q, *h.kindID)
+		if err != nil {
+			return err
+		}
+		h.target = schema.FullName{Deployment: d, Name: *h.name}
+		have[key{h.fieldID, sv.version.model.Canonical(kind), h.target}] = h
+	}
+	for _, f := range found {
+		ref := &newReference{Found: f, holder: wr}
+		var err error
+		if ref.fieldID, err = s.names.field(ctx, f.Path); err != nil {
+			return err
+		}
+		if ref.kindID, err = s.names.kind(ctx, f.TargetKind); err != nil {
+			return err
+		}
+		k := key{ref.fieldID, f.TargetKind, f.Target}
+		if h, ok := have[k]; ok && h.behaviour == f.Behaviour {
+			delete(have, k)
+			continue
+		}
+		wr.add = append(wr.add, ref)
+	}
+	for _, h := range have {
+		wr.drop = append(wr.drop, h)
+	}
+	s.keepDangling(sv, wr)
+	return sv.establish(s.self, wr)
+}
+
+// establish adds what a write has to establish elsewhere to what the whole transaction has, all or nothing.
+func (sv *saving) establish(self schema.DeploymentID, wr *writing) error {
+	foreign := map[schema.DeploymentID][]*newReference{}
+	for _, ref := range wr.add {
+		if d := ref.Target.Deployment; d != self {
+			if foreign[d] = append(foreign[d], ref); len(sv.foreign[d])+len(foreign[d]) > MaxNewReferences {
+				return &InvalidError{Resource: wr.Name, Err: fmt.Errorf("more than %d new references to %s in one write", MaxNewReferences, d)}
+			}
+		}
+	}
+	for d, refs := range foreign {
+		sv.foreign[d] = append(sv.foreign[d], refs...)
+	}
+	return nil
+}
+
+// keepDangling lets an update keep a value that dangles by permission: its target went, and its reference with it, but
+// it is not a new reference.
+func (s *Store) keepDangling(sv *saving, wr *writing) {
+	mayDangle := func(ref *newReference) bool { return ref.Behaviour == schema.AllowDangling }
+	if wr.before == nil || wr.derives || !slices.ContainsFunc(wr.add, mayDangle) {
+		return
+	}
+	kind, err := sv.version.model.Kind(wr.kind.Kind)
+	if err != nil {
+		return
+	}
+	had, err := kind.References(s.self, wr.Name, wr.before.body)
+	if err != nil {
+		return // it was written under another version; then everything is new
+	}
+	wr.add = slices.DeleteFunc(wr.add, func(ref *newReference) bool {
+		return mayDangle(ref) && slices.ContainsFunc(had, func(f schema.Found) bool { return f == ref.Found })
+	})
+}
+
+func expected(wr *writing) error {
+	full := wr.Name
+	switch {
+	case wr.before == nil:
+		if wr.Mode == Update || wr.UID != uuid.Nil || wr.Revision != 0 {
+			return fmt.Errorf("%s: %w", full, ErrNotFound)
+		}
+		return nil
+	case wr.before.state != Active:
+		return fmt.Errorf("%s: %w", full, ErrDeleting)
+	case wr.Mode == Create:
+		return fmt.Errorf("%s: %w", full, ErrExists)
+	case wr.UID != uuid.Nil && wr.UID != wr.before.uid:
+		return fmt.Errorf("%s: %w: its uid is %s", full, ErrMoved, wr.before.uid)
+	case wr.Revision != 0 && wr.Revision != wr.before.revision:
+		return fmt.Errorf("%s: %w: it is at revision %d, not %d", full, ErrMoved, wr.before.revision, wr.Revision)
+	}
+	return nil
+}

@@ -1,0 +1,57 @@
+package shadow
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+)
+
+const (
+	lockProtectedSQL = `
+SELECT id, uid, state, shard, hidden FROM dbcontroller.shadow WHERE kind_id = $1 AND name = $2 FOR NO KEY UPDATE`
+
+	protectSQL = `
+WITH s AS (
+    UPDATE dbcontroller.shadow SET block_deletion = $2, revision = nextval('dbcontroller.revision'), updated_at = now()
+    WHERE id = $1 AND block_deletion <> $2
+    RETURNING id, uid, kind_id, state, shard, name, revision, generation, created_at, block_deletion
+), looked AS (
+    INSERT INTO dbcontroller.work (action, shard, deployment_id, target_id)
+    SELECT 3, shard, $3::int, id FROM s WHERE state = 2 AND NOT block_deletion
+)
+INSERT INTO dbcontroller.change (uid, revision, generation, kind_id, state, created_at, name, labels, body, owners, block_deletion)
+SELECT uid, revision, generation, kind_id, state, created_at, name, labels, body, owners, block_deletion
+FROM s JOIN dbcontroller.resource r USING (id)`
+)
+
+// SetBlockDeletion lets no delete take a resource: a delete of it, or of what it would go with, is refused, and one that
+// comes to it later leaves it in DELETING until it is let go. With a uid, only that incarnation.
+func (s *Store) SetBlockDeletion(ctx context.Context, name string, uid uuid.UUID, block bool) (*Resource, error) {
+	kindID, err := s.kindOfName(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	var out *Resource
+	err = s.inTx(ctx, changeFeed|workFeed, func(tx pgx.Tx) error {
+		var m member
+		var hidden bool
+		err := tx.QueryRow(ctx, lockProtectedSQL, kindID, name).Scan(&m.id, &m.uid, &m.state, &m.shard, &hidden)
+		switch {
+		case errors.Is(err, pgx.ErrNoRows) || hidden:
+			return fmt.Errorf("%s: %w", name, ErrNotFound)
+		case err != nil:
+			return fmt.Errorf("lock %s: %w", name, err)
+		case uid != uuid.Nil && uid != m.uid:
+			return fmt.Errorf("%s: %w with uid %s", name, ErrNotFound, uid)
+		}
+		if _, err := tx.Exec(ctx, protectSQL, m.id, block, s.selfID); err != nil {
+			return fmt.Errorf("block the deletion of %s: %w", name, err)
+		}
+		out, err = s.get(ctx, tx, kindID, name)
+		return err
+	})
+	return out, err
+}

@@ -1,0 +1,341 @@
+package shadow_test
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/shadow"
+	"github.com/db-controller/db-controller/test/harness"
+)
+
+func modelOf(t *testing.T, text, service, version string) *schema.Model {
+	t.Helper()
+	file, err := schema.ParseFile("services.yaml", strings.NewReader(text))
+	require.NoError(t, err)
+	m, err := schema.NewModel(schema.ServiceVersion{Service: service, Version: version}, file.Services)
+	require.NoError(t, err)
+	return m
+}
+
+// A gate stops the first query with a text, in one process.
+type gate struct {
+	text    string
+	armed   bool
+	mu      sync.Mutex
+	reached chan struct{}
+	open    chan struct{}
+	skip    int
+}
+
+func newGate(text string) *gate {
+	return &gate{text: text, reached: make(chan struct{}), open: make(chan struct{})}
+}
+
+func (g *gate) arm(skip int) { g.mu.Lock(); g.armed, g.skip = true, skip; g.mu.Unlock() }
+
+func (g *gate) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
+	g.mu.Lock()
+	hit := g.armed && strings.Contains(data.SQL, g.text)
+	if hit && g.skip > 0 {
+		g.skip--
+		hit = false
+	}
+	if hit {
+		g.armed = false
+	}
+	g.mu.Unlock()
+	if hit {
+		close(g.reached)
+		<-g.open
+	}
+	return ctx
+}
+
+func (g *gate) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+// gatedProcess opens a deployment's database with connections of its own, which g can stop.
+func gatedProcess(t *testing.T, b *harness.Box, deployment string, g *gate, model *schema.Model) *shadow.Store {
+	t.Helper()
+	cfg := b.Pools[b.ID(deployment)].Config().Copy()
+	cfg.ConnConfig.Tracer = g
+	pool, err := pgxpool.NewWithConfig(context.Background(), cfg)
+	require.NoError(t, err)
+	t.Cleanup(pool.Close)
+	store, err := shadow.Open(context.Background(), shadow.Config{Pool: pool, Deployment: b.ID(deployment), Peers: b.Peers(deployment)})
+	require.NoError(t, err)
+	require.NoError(t, store.Switch(context.Background(), model))
+	return store
+}
+
+const chainOfTwo = `
+service: a.example.com
+version: v1
+kinds: [{ kind: Target, patterns: ["targets/{target}"] }]
+---
+service: a.example.com
+version: v2
+kinds: [{ kind: Goal, previous_name: Target, patterns: ["targets/{target}"] }]
+`
+
+const chain = `
+service: a.example.com
+version: v1
+kinds: [{ kind: Target, patterns: ["targets/{target}"] }]
+---
+service: a.example.com
+version: v2
+kinds: [{ kind: Goal, previous_name: Target, patterns: ["targets/{target}"] }]
+---
+service: a.example.com
+version: v3
+kinds: [{ kind: Aim, previous_name: Goal, patterns: ["targets/{target}"] }]
+---
+service: a.example.com
+version: v4
+kinds:
+  - { kind: Aim, previous_name: Goal, patterns: ["targets/{target}"] }
+  - { kind: Target, patterns: ["others/{other}"] }
+---
+service: a.example.com
+version: v5
+kinds:
+  - { kind: Goal, patterns: ["targets/{target}"] }
+  - { kind: Target, patterns: ["others/{other}"] }
+---
+service: b.example.com
+version: v1
+imports: [a.example.com@v1]
+kinds:
+  - kind: Holder
+    patterns: ["holders/{holder}"]
+    references:
+      - { path: block, targets: [a.example.com/Target], behaviour: BLOCK }
+---
+service: b.example.com
+version: v2
+imports: [a.example.com@v2]
+kinds:
+  - kind: Holder
+    patterns: ["holders/{holder}"]
+    references:
+      - { path: block, targets: [a.example.com/Goal], behaviour: BLOCK }
+---
+service: b.example.com
+version: v3
+imports: [a.example.com@v3]
+kinds:
+  - kind: Holder
+    patterns: ["holders/{holder}"]
+    references:
+      - { path: block, targets: [a.example.com/Aim], behaviour: BLOCK }
+`
+
+// A kind with three names, two of which the database has met.
+func TestAChainOfRenames(t *testing.T) {
+	t.Parallel()
+	b := harness.NewBox(t, chain, nil, aWest, bEast)
+	b.MustPut(targetName("t"), nil)
+	mustOwn(t, b, holder, nil, owner(t, targetName("t"), "Target"))
+	b.Settle()
+	// The third version is not described yet.
+	require.NoError(t, b.Stores[b.ID(aWest)].Switch(context.Background(), modelOf(t, chainOfTwo, "a.example.com", "v2")))
+	b.Settle() // the owner reference follows: b knows Target and Goal now
+	for range 3 {
+		err := b.Stores[b.ID(bEast)].Switch(context.Background(), modelOf(t, chain, "b.example.com", "v3"))
+		require.NoError(t, err, "b cannot ever switch to what imports the third name")
+	}
+}
+
+// The same in the service itself: another region was upgraded first.
+func TestAChainOfRenamesOfTheServiceItself(t *testing.T) {
+	t.Parallel()
+	b := harness.NewBox(t, chain, nil, aWest, aEast)
+	b.MustPut(targetName("t"), nil)
+	mustOwn(t, b, ownee, nil, owner(t, targetName("t"), "Target"))
+	b.Settle()
+	require.NoError(t, b.Stores[b.ID(aWest)].Switch(context.Background(), modelOf(t, chainOfTwo, "a.example.com", "v2")))
+	b.Settle() // the owner reference follows
+	require.NoError(t, b.Stores[b.ID(aEast)].Switch(context.Background(), modelOf(t, chain, "a.example.com", "v3")))
+}
+
+const regions = `
+service: a.example.com
+version: v1
+kinds: [{ kind: Target, patterns: ["targets/{target}"] }]
+---
+service: b.example.com
+version: v1
+imports: [a.example.com@v1]
+kinds:
+  - kind: Holder
+    patterns: ["holders/{holder}"]
+    references:
+      - { path: one, targets: [a.example.com/Target], behaviour: BLOCK }
+      - { path: near, targets: [Holder], behaviour: BLOCK }
+---
+service: b.example.com
+version: v2
+imports: [a.example.com@v1]
+kinds:
+  - kind: Keeper
+    previous_name: Holder
+    patterns: ["holders/{holder}"]
+    references:
+      - { path: two, targets: [a.example.com/Target], behaviour: BLOCK }
+      - { path: near, targets: [Keeper], behaviour: BLOCK }
+`
+
+// regionFirst: b/us-west2 was switched first, and told b/eastus2 of the new name through an owner reference.
+func regionFirst(t *testing.T) *harness.Box {
+	t.Helper()
+	b := harness.NewBox(t, regions, graceless, aWest, bWest, bEast)
+	b.MustPut("//"+bWest+"/holders/boss", nil)
+	mustOwn(t, b, "//"+bEast+"/holders/owned", nil, owner(t, "//"+bWest+"/holders/boss", "Holder"))
+	b.MustPut(targetName("t"), nil)
+	b.MustPut(holder, body{"one": targetName("t")})
+	b.Settle()
+	b.Switch(bWest, "v2")
+	b.Settle()
+	return b
+}
+
+// v1 -> v2 -> v1 where the new name was known already: on the way back everything is derived again.
+func TestARenamedKindIsDerivedOnTheWayBack_I26(t *testing.T) {
+	t.Parallel()
+	b := regionFirst(t)
+	b.Switch(bEast, "v2")
+	b.Settle()
+	require.Equal(t, 0, b.Count(bEast, "reference"), "v2 has no such field")
+	b.Switch(bEast, "v1")
+	b.Settle()
+	require.Equal(t, 1, b.Count(bEast, "reference"), "v1 has it again")
+	_, err := b.Delete(targetName("t"))
+	require.ErrorAs(t, err, new(*shadow.BlockedError), "I3: the body of an ACTIVE holder names it with BLOCK")
+}
+
+// A watch of the kind that runs, or resumes, over such a switch goes on hearing.
+func TestARenameSilencesNoWatch_I23(t *testing.T) {
+	t.Parallel()
+	b := regionFirst(t)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	seen := make(chan shadow.Resource, 100)
+	end := make(chan struct{})
+	go func() {
+		_ = b.Stores[b.ID(bEast)].WatchResources(ctx, "Holder", "", "", func(e schema.Event[shadow.Resource]) error {
+			if e.EndOfSnapshot {
+				close(end)
+			}
+			for _, r := range e.Items {
+				seen <- r
+			}
+			return nil
+		})
+		close(seen)
+	}()
+	<-end
+	b.Switch(bEast, "v2")
+	b.MustPut(holder, body{"x": "after the switch"})
+	for r := range seen {
+		if strings.Contains(string(r.Body), "after the switch") {
+			return
+		}
+	}
+	t.Fatal("the watch is still open, and was told nothing of a change")
+}
+
+// A process that lags, or a call that is under way during the switch, never says a definite "no" of what is there.
+func TestALaggingProcessDeniesNoOwner_I27(t *testing.T) {
+	t.Parallel()
+	b := regionFirst(t)
+	b.MustPut("//"+bEast+"/holders/boss2", nil)
+	lagging := b.SecondProcess(bEast, shadow.Config{})
+	b.Switch(bEast, "v2")
+	uid := b.Get("//" + bEast + "/holders/boss2").UID
+	_, err := lagging.CheckOwners(context.Background(), b.ID(bWest), []shadow.OwnerQuestion{{Kind: "Keeper", Name: "holders/boss2", UID: uid}})
+	require.ErrorIs(t, err, shadow.ErrAborted, "it cannot say; whoever is told that it is absent deletes what it owns")
+}
+
+func TestALaggingProcessDeniesNoTarget(t *testing.T) {
+	t.Parallel()
+	b := regionFirst(t)
+	b.MustPut("//"+bEast+"/holders/boss2", nil)
+	lagging := b.SecondProcess(bEast, shadow.Config{})
+	b.Switch(bEast, "v2")
+	_, _, err := lagging.Establish(context.Background(), b.ID(bWest), newAttempt(), []shadow.EstablishReference{{
+		HolderUID: uuid.Must(uuid.NewV7()), HolderKind: "Holder", HolderName: "holders/x", Path: "near", TargetKind: "Holder", TargetName: "holders/boss2", Behaviour: schema.Block,
+	}})
+	var refused *shadow.RefusedError
+	if err != nil {
+		require.ErrorAs(t, err, &refused)
+		require.NotEqual(t, shadow.TargetMissing, refused.Refusals[0].Reason, "it exists")
+	}
+}
+
+// The whole way: the check is under way while the owner's deployment switches, and the ownee of a living owner stays.
+func TestACheckDuringASwitchDeniesNoOwner_I27(t *testing.T) {
+	t.Parallel()
+	b := regionFirst(t)
+	b.MustPut("//"+bEast+"/holders/boss2", nil)
+	g := newGate("pg_advisory_xact_lock_shared")
+	asked := gatedProcess(t, b, bEast, g, modelOf(t, regions, "b.example.com", "v1"))
+	uid := b.Get("//" + bEast + "/holders/boss2").UID
+	g.arm(0)
+	done := make(chan *shadow.OwnerAnswers)
+	go func() {
+		a, _ := asked.CheckOwners(context.Background(), b.ID(bWest), []shadow.OwnerQuestion{{Kind: "Holder", Name: "holders/boss2", UID: uid}})
+		done <- a
+	}()
+	<-g.reached
+	b.Switch(bEast, "v2")
+	close(g.open)
+	if a := <-done; a != nil { // else it cannot say
+		require.NotEqual(t, shadow.OwnerAbsent, a.Answers[0].Verdict)
+	}
+}
+
+// The same to the end: the process that answers the question of another region lags.
+func TestARolloutByRegionsCollectsNothing_I27(t *testing.T) {
+	t.Parallel()
+	b := regionFirst(t)
+	b.MustPut("//"+bEast+"/holders/boss2", nil)
+	o := owner(t, "//"+bEast+"/holders/boss2", "Keeper")
+	o.UID = b.Get("//" + bEast + "/holders/boss2").UID
+	lagging := b.SecondProcess(bEast, shadow.Config{})
+	b.Switch(bEast, "v2")
+	current := b.Stores[b.ID(bEast)]
+	b.Stores[b.ID(bEast)] = lagging
+	mustOwn(t, b, "//"+bWest+"/holders/w", body{"mine": true}, o)
+	_, _ = b.Do(b.ID(bWest), schema.CheckOwners) // it cannot say, or says that it is there
+	b.Stores[b.ID(bEast)] = current
+	b.Settle()
+	require.NotNil(t, b.Get("//"+bEast+"/holders/boss2"), "the owner lives")
+	require.NotNil(t, b.Get("//"+bWest+"/holders/w"), "and what it owns was deleted")
+}
+
+// Two processes: one sees v2 -> v1 -> v2, the other (the newest wins) only v2. It goes on writing.
+func TestAProcessThatMissedASwitchGoesOn_I22(t *testing.T) {
+	t.Parallel()
+	b := harness.NewBox(t, regions, nil, aWest, bEast)
+	ctx := context.Background()
+	v1, v2 := modelOf(t, regions, "b.example.com", "v1"), modelOf(t, regions, "b.example.com", "v2")
+	first := b.Stores[b.ID(bEast)]
+	second := b.SecondProcess(bEast, shadow.Config{})
+	require.NoError(t, first.Switch(ctx, v2))
+	require.NoError(t, second.Switch(ctx, v2))
+	require.NoError(t, second.Switch(ctx, v1)) // it saw the environment in between
+	require.NoError(t, second.Switch(ctx, v2))
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
+	defer cancel()
+	_, err := first.Save(ctx, []shadow.Write{{Name: "holders/h"}})
+	require.NoError(t, err, "both processes and the database are at v2, and nobody switches any more")
+}

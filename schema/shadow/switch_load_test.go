@@ -1,0 +1,358 @@
+package shadow_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+
+	"github.com/db-controller/db-controller/nodemanager"
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/shadow"
+	"github.com/db-controller/db-controller/test/harness"
+)
+
+// Everything at once, and at rest the stored references are those of the bodies.
+func TestSwitchesUnderLoad_I26(t *testing.T) {
+	t.Parallel()
+	b := newVersions(t, func(cfg *shadow.Config) { cfg.DeleteTimeout = 300 * time.Millisecond; cfg.TentativeTTL = time.Second })
+	store := b.Stores[b.ID(bEast)]
+	ctx, cancel := context.WithTimeout(context.Background(), 12*time.Second)
+	defer cancel()
+	var wg sync.WaitGroup
+	random := func() body {
+		v := func() string { return targetName(fmt.Sprint("t", rand.IntN(6))) }
+		out := body{}
+		for _, f := range []string{"block", "dropped", "added"} {
+			if rand.IntN(3) == 0 {
+				out[f] = v()
+			}
+		}
+		if rand.IntN(2) == 0 {
+			out["turns"] = body{"unset": v(), "block": v()}
+		}
+		if rand.IntN(4) == 0 {
+			out["near"] = fmt.Sprint("holders/h", rand.IntN(25))
+		}
+		return out
+	}
+	counts := make([]atomic.Int64, 7)
+	every := func(i int, pause time.Duration, f func() error) {
+		wg.Go(func() {
+			for range time.Tick(max(pause, time.Microsecond)) {
+				if ctx.Err() != nil {
+					return
+				}
+				if f() == nil {
+					counts[i].Add(1)
+				}
+			}
+		})
+	}
+	for i := range 6 {
+		b.MustPut(targetName(fmt.Sprint("t", i)), nil)
+	}
+	for range 2 {
+		every(0, 0, func() error {
+			_, err := store.Save(ctx, []shadow.Write{{Name: fmt.Sprint("holders/h", rand.IntN(25)), Body: random()}})
+			return err
+		})
+	}
+	every(1, 0, func() error {
+		_, err := b.Stores[b.ID(aWest)].Delete(ctx, shadow.DeleteRequest{Name: fmt.Sprint("targets/t", rand.IntN(6))})
+		return err
+	})
+	every(2, 20*time.Millisecond, func() error {
+		_, err := b.Stores[b.ID(aWest)].Save(ctx, []shadow.Write{{Name: fmt.Sprint("targets/t", rand.IntN(6))}})
+		return err
+	})
+	every(3, 100*time.Millisecond, func() error {
+		_, err := store.Delete(ctx, shadow.DeleteRequest{Name: fmt.Sprint("holders/h", rand.IntN(25))})
+		return err
+	})
+	v := []*schema.Model{modelOf(t, versions, "b.example.com", "v1"), modelOf(t, versions, "b.example.com", "v2")}
+	n := 0
+	every(4, 100*time.Millisecond, func() error {
+		n++
+		return store.Switch(ctx, v[n%2])
+	})
+	for i, id := range []schema.DeploymentID{b.ID(aWest), b.ID(bEast)} {
+		every(5+i, 0, func() error {
+			for a := schema.Confirm; a <= schema.Derive; a++ {
+				_, _ = b.Do(id, a)
+			}
+			_ = b.Resolve(id)
+			for from := range b.Stores {
+				_, _ = b.Act(id, from)
+			}
+			return nil
+		})
+	}
+	wg.Wait()
+	for i := range counts {
+		require.Positive(t, counts[i].Load(), "of %d not one succeeded", i)
+	}
+	for i := range 6 {
+		if r := b.Get(targetName(fmt.Sprint("t", i))); r == nil {
+			b.MustPut(targetName(fmt.Sprint("t", i)), nil)
+		}
+	}
+	b.Expire(aWest)
+	b.Settle()
+	b.Switch(bEast, "v1")
+	b.Settle()
+	b.Audit()
+	model := v[0]
+	rows, err := b.Pools[b.ID(bEast)].Query(context.Background(), `SELECT h.name, f.path, r.behaviour, COALESCE(t.name, s.name)
+		FROM dbcontroller.reference r JOIN dbcontroller.shadow h ON h.id = r.holder_id JOIN dbcontroller.field f ON f.id = r.field_id
+		LEFT JOIN dbcontroller.foreign_target t ON t.id = r.target_id LEFT JOIN dbcontroller.shadow s ON s.id = r.target_id`)
+	require.NoError(t, err)
+	got := map[string]bool{}
+	for rows.Next() {
+		var holder, path, target string
+		var behaviour schema.Behaviour
+		require.NoError(t, rows.Scan(&holder, &path, &behaviour, &target))
+		got[fmt.Sprint(holder, " ", path, " ", behaviour, " ", target)] = true
+	}
+	require.NoError(t, rows.Err())
+	want := map[string]bool{}
+	all, _, err := store.List(context.Background(), shadow.ListRequest{Limit: 1000})
+	require.NoError(t, err)
+	for _, r := range all {
+		if r.State != shadow.Active {
+			continue
+		}
+		kind, err := model.KindOf(r.Name)
+		require.NoError(t, err)
+		var content map[string]any
+		require.NoError(t, json.Unmarshal(r.Body, &content))
+		found, err := kind.References(b.ID(bEast), r.Name, content)
+		require.NoError(t, err)
+		e, err := store.Explain(context.Background(), r.Name)
+		require.NoError(t, err)
+		aside := ""
+		for _, reason := range e.Reasons {
+			aside += reason.Error
+		}
+		for _, f := range found {
+			k := fmt.Sprint(r.Name, " ", f.Path, " ", f.Behaviour, " ", f.Target.Name)
+			if strings.Contains(aside, f.Path+": ") {
+				delete(got, k)
+				continue
+			}
+			want[k] = true
+		}
+	}
+	require.Equal(t, want, got)
+}
+
+type idle struct{}
+
+func (idle) Run(ctx context.Context) error { <-ctx.Done(); return nil }
+
+// A peer's new version is described after this deployment has started: its model learns the other name.
+func TestARunningVersionLearnsOfLaterRenames(t *testing.T) {
+	t.Parallel()
+	b := harness.NewBox(t, chain, nil, aWest, bEast)
+	ctx, cancel := context.WithCancel(context.Background())
+	environment := func(text, version string) *schema.Environment {
+		file, err := schema.ParseFile("services.yaml", strings.NewReader(text))
+		require.NoError(t, err)
+		return &schema.Environment{Regions: []string{"us-west2"}, Services: file.Services, Deployments: []schema.Deployment{{DeploymentID: b.ID(aWest), Version: version, Address: "x:1"}}}
+	}
+	environments := make(chan *schema.Environment)
+	m, err := nodemanager.New(nodemanager.Config{
+		Deployment: b.ID(aWest), Environments: environments, Nodes: 1, Logger: zap.NewNop(),
+		Switch: b.Stores[b.ID(aWest)].Switch, Refresh: b.Stores[b.ID(aWest)].Refresh, PointedTo: b.Stores[b.ID(aWest)].PointedTo,
+		Leases: &shadow.Leases{Store: b.Stores[b.ID(aWest)], Name: "one", TTL: 5 * time.Second},
+		NewNode: func(s nodemanager.Share) (nodemanager.Runner, error) {
+			go func() {
+				for {
+					select {
+					case <-s.Subscriptions:
+					case <-ctx.Done():
+						return
+					}
+				}
+			}()
+			return idle{}, nil
+		},
+	})
+	require.NoError(t, err)
+	done := make(chan error)
+	go func() { done <- m.Run(ctx) }()
+	v1, _, _ := strings.Cut(chainOfTwo, "---")
+	environments <- environment(v1, "v1")
+	environments <- environment(chainOfTwo, "v1") // v2 is described; nobody runs it yet
+	environments <- environment(chainOfTwo, "v1") // the one before was taken
+	cancel()
+	require.NoError(t, <-done)
+	b.MustPut(targetName("t"), nil)
+	b.Switch(bEast, "v2") // imports a@v2, says Goal
+	_, err = b.Put(holder, body{"block": targetName("t")})
+	require.NoError(t, err)
+}
+
+// A page in which one resource is written again and again is derived all the same.
+func TestABusyResourceDoesNotStarveAPass_I22(t *testing.T) {
+	t.Parallel()
+	b := harness.NewBox(t, versions, nil, aWest, bEast)
+	ctx := context.Background()
+	b.MustPut(targetName("t"), nil)
+	for i := range 20 {
+		b.MustPut(fmt.Sprintf("//%s/holders/h%02d", bEast, i), body{"added": targetName("t")})
+	}
+	b.Settle()
+	b.Switch(bEast, "v2")
+	n := 0
+	var busy bool
+	b.AfterEstablish = func() {
+		if busy {
+			return // the write's own
+		}
+		busy = true
+		n++
+		b.MustPut("//"+bEast+"/holders/h07", body{"n": n, "added": targetName("t")}) // say a heartbeat
+		busy = false
+	}
+	for range 20 {
+		for _, w := range b.Work(b.ID(bEast)) {
+			if w.Action == schema.Derive {
+				_, _ = b.Stores[b.ID(bEast)].Derive(ctx, w.Seq)
+			}
+		}
+	}
+	require.GreaterOrEqual(t, b.Count(bEast, "reference"), 19, "the other 19 are kept from being derived")
+}
+
+// A list of all kinds goes on after a switch that renames a kind.
+func TestAListGoesOnAfterARename(t *testing.T) {
+	t.Parallel()
+	b := harness.NewBox(t, versions, nil, aWest, bEast)
+	ctx := context.Background()
+	for i := range 6 {
+		b.MustPut(fmt.Sprintf("//%s/holders/h%d", bEast, i), nil)
+	}
+	store := b.Stores[b.ID(bEast)]
+	first, token, err := store.List(ctx, shadow.ListRequest{Limit: 2})
+	require.NoError(t, err)
+	b.Switch(bEast, "v2")
+	rest, _, err := store.List(ctx, shadow.ListRequest{Limit: 100, Token: token})
+	if err == nil { // an error would be as well
+		require.Len(t, append(first, rest...), 6, "the list says that it is complete")
+	}
+}
+
+// Two processes derive the same pass, and set aside what they have to once.
+func TestTwoProcessesSetAsideOnce(t *testing.T) {
+	t.Parallel()
+	b := harness.NewBox(t, versions, nil, aWest, bEast)
+	ctx := context.Background()
+	b.MustPut(holder, body{"added": targetName("missing")})
+	b.Switch(bEast, "v2")
+	var pass int64
+	for _, w := range b.Work(b.ID(bEast)) {
+		if w.Action == schema.Derive {
+			pass = w.Seq
+		}
+	}
+	g := newGate("pg_advisory_xact_lock_shared")
+	_ = g
+	second := b.SecondProcess(bEast, shadow.Config{})
+	did := false
+	b.OnEstablish = func(schema.DeploymentID, shadow.AttemptID, []shadow.EstablishReference) error {
+		if !did {
+			did = true
+			_, err := second.Derive(ctx, pass)
+			require.NoError(t, err)
+		}
+		return nil
+	}
+	_, err := b.Stores[b.ID(bEast)].Derive(ctx, pass)
+	require.NoError(t, err)
+	b.OnEstablish = nil
+	_, _, derivations, err := b.Stores[b.ID(bEast)].Status(ctx)
+	require.NoError(t, err)
+	require.EqualValues(t, 1, derivations[0].SetAside)
+}
+
+const danglers = `
+service: a.example.com
+version: v1
+kinds: [{ kind: Target, patterns: ["targets/{target}"] }]
+---
+service: b.example.com
+version: v1
+imports: [a.example.com@v1]
+kinds:
+  - kind: Holder
+    patterns: ["holders/{holder}"]
+    references:
+      - { path: loose, targets: [a.example.com/Target], behaviour: ALLOW_DANGLING }
+---
+service: b.example.com
+version: v2
+kinds: [{ kind: Holder, patterns: ["holders/{holder}"] }]
+`
+
+// v1 -> v2 -> v1: a value that dangles by permission in another deployment.
+func TestADanglingValueAfterASwitchThereAndBack_I26(t *testing.T) {
+	t.Parallel()
+	b := harness.NewBox(t, danglers, nil, aWest, bEast)
+	b.MustPut(target, nil)
+	b.MustPut(holder, body{"loose": target})
+	b.Settle()
+	b.MustDelete(target)
+	b.Settle()
+	b.MustPut(holder, body{"loose": target, "n": 1}) // allowed
+	b.Settle()
+	b.Switch(bEast, "v2")
+	b.Settle()
+	b.Switch(bEast, "v1")
+	b.Settle()
+	_, err := b.Put(holder, body{"loose": target, "n": 2})
+	require.NoError(t, err)
+}
+
+// A crash between the two transactions of a switch, and the same switch again.
+func TestACrashBetweenTheTransactionsOfASwitch_I19(t *testing.T) {
+	t.Parallel()
+	b := harness.NewBox(t, versions, nil, aWest, bEast)
+	b.MustPut(targetName("t"), nil)
+	b.MustPut(holder, body{"added": targetName("t")})
+	b.Settle()
+	v1, v2 := modelOf(t, versions, "b.example.com", "v1"), modelOf(t, versions, "b.example.com", "v2")
+	g := newGate("FROM dbcontroller.field")
+	store := gatedProcess(t, b, bEast, g, v1)
+	g.arm(0)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error)
+	go func() { done <- store.Switch(ctx, v2) }()
+	<-g.reached
+	cancel()
+	close(g.open)
+	require.Error(t, <-done)
+	b.Switch(bEast, "v2")
+	b.Settle()
+	require.Equal(t, 1, b.Count(bEast, "reference"))
+	b.Audit()
+}
+
+// Lists and watches, which are forwarded to regions that may run another version, take either name of a kind, as writes
+// do.
+func TestListsKnowTheOtherName(t *testing.T) {
+	t.Parallel()
+	b := harness.NewBox(t, regions, nil, aWest, bWest, bEast)
+	b.MustPut(holder, nil)
+	b.Switch(bWest, "v2") // a caller there says Keeper, and asks for the other region
+	_, _, err := b.Stores[b.ID(bEast)].List(context.Background(), shadow.ListRequest{Kind: "Keeper", Limit: 10})
+	require.NoError(t, err)
+}

@@ -1,0 +1,169 @@
+package shadow
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/db-controller/db-controller/schema"
+)
+
+// maxTraced is how many resources a delete looks up in order to judge blockers.
+const maxTraced = 50_000
+
+const traceSQL = `
+WITH RECURSIVE up AS (
+    SELECT s.uid AS origin, r.target_id
+    FROM dbcontroller.shadow s JOIN dbcontroller.reference r ON r.holder_id = s.id AND r.behaviour IN (3, 5)
+    WHERE s.uid = ANY ($1)
+    UNION
+    SELECT up.origin, r.target_id FROM up JOIN dbcontroller.reference r ON r.holder_id = up.target_id AND r.behaviour IN (3, 5)
+)
+SELECT up.origin, COALESCE(f.deployment_id, $2), COALESCE(f.uid, t.uid)
+FROM up LEFT JOIN dbcontroller.foreign_target f ON f.id = up.target_id LEFT JOIN dbcontroller.shadow t ON t.id = up.target_id
+WHERE COALESCE(f.uid, t.uid) IS NOT NULL LIMIT $3`
+
+// Trace is what one resource would go with.
+type Trace struct {
+	// Cascades are the targets of its cascading references, and what these hang on in the same database.
+	Cascades []PlanTarget
+	// Owners are those of it and of these: it goes when all of some resource's owners do, which nobody says who has not
+	// walked over them.
+	Owners []PlanTarget
+}
+
+const traceOwnersSQL = `
+WITH RECURSIVE up AS (
+    SELECT uid AS origin, id FROM dbcontroller.shadow WHERE uid = ANY ($1)
+    UNION
+    SELECT up.origin, r.target_id FROM up JOIN dbcontroller.reference r ON r.holder_id = up.id AND r.behaviour IN (3, 5)
+)
+SELECT DISTINCT up.origin, o.deployment_id, o.uid FROM up JOIN dbcontroller.owner_reference o ON o.ownee_id = up.id LIMIT $2`
+
+// Trace tells what resources here would be deleted with: the targets of what they refer to with a cascading behaviour,
+// and what these hang on in this database. It is the way back of what Plan walks forward, and short where that is wide.
+func (s *Store) Trace(ctx context.Context, uids []uuid.UUID) (map[uuid.UUID]Trace, error) {
+	out := map[uuid.UUID]Trace{}
+	err := s.traced(ctx, func(origin uuid.UUID, t PlanTarget) {
+		trace := out[origin]
+		trace.Cascades = append(trace.Cascades, t)
+		out[origin] = trace
+	}, traceSQL, uids, s.selfID, maxTraced)
+	if err != nil {
+		return nil, err
+	}
+	return out, s.traced(ctx, func(origin uuid.UUID, t PlanTarget) {
+		trace := out[origin]
+		trace.Owners = append(trace.Owners, t)
+		out[origin] = trace
+	}, traceOwnersSQL, uids, maxTraced)
+}
+
+func (s *Store) traced(ctx context.Context, take func(origin uuid.UUID, t PlanTarget), sql string, args ...any) error {
+	rows, err := s.pool.Query(ctx, sql, args...)
+	if err != nil {
+		return fmt.Errorf("trace cascades: %w", err)
+	}
+	type found struct {
+		Origin     uuid.UUID
+		Deployment int32
+		UID        uuid.UUID
+	}
+	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[found])
+	if err != nil {
+		return fmt.Errorf("trace cascades: %w", err)
+	}
+	for _, f := range all {
+		d, err := s.names.deploymentOf(ctx, s.pool, f.Deployment)
+		if err != nil {
+			return err
+		}
+		take(f.Origin, PlanTarget{d, f.UID})
+	}
+	return nil
+}
+
+// judge settles which holders go with the deletion although the walk did not come to them, because it stopped at its
+// limit or because a deployment did not answer: it follows what they hang on, backwards, until it comes to something
+// that goes. Of whom nobody can say is unknown, which is neither "goes" nor "stays".
+func (w *walked) judge(ctx context.Context, holders []PlanTarget) error {
+	if !w.truncated && len(w.unasked) == 0 {
+		return nil // the walk was complete
+	}
+	up := map[PlanTarget]Trace{}
+	silent := map[schema.DeploymentID]bool{}
+	for _, d := range w.unasked {
+		silent[d] = true
+	}
+	frontier := map[schema.DeploymentID][]uuid.UUID{}
+	seen := map[PlanTarget]bool{}
+	visit := func(t PlanTarget) {
+		if !seen[t] && !w.going[t] && !silent[t.Deployment] && len(seen) < maxTraced {
+			seen[t] = true
+			frontier[t.Deployment] = append(frontier[t.Deployment], t.UID)
+		}
+	}
+	for _, h := range holders {
+		visit(h)
+	}
+	for len(frontier) > 0 {
+		asked := frontier
+		frontier = map[schema.DeploymentID][]uuid.UUID{}
+		for d, uids := range asked {
+			traces, err := w.store.peers.Trace(ctx, d, uids)
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			if err != nil {
+				silent[d] = true
+				w.unasked = schema.SortedDeployments(append(w.unasked, d))
+				continue
+			}
+			for uid, trace := range traces {
+				up[PlanTarget{d, uid}] = trace
+				for _, t := range trace.Cascades {
+					if t.Deployment != d { // what hangs together inside a database has been answered
+						visit(t)
+					}
+				}
+			}
+		}
+	}
+	for _, h := range holders {
+		w.judgeOne(h, up, seen, silent)
+	}
+	return nil
+}
+
+func (w *walked) judgeOne(h PlanTarget, up map[PlanTarget]Trace, seen map[PlanTarget]bool, silent map[schema.DeploymentID]bool) {
+	if w.going[h] {
+		return
+	}
+	unknown := false
+	been := map[PlanTarget]bool{h: true}
+	for way := []PlanTarget{h}; len(way) > 0; {
+		t := way[0]
+		way = way[1:]
+		if w.going[t] {
+			w.going[h] = true
+			return
+		}
+		unknown = unknown || silent[t.Deployment]
+		for _, owner := range up[t].Owners {
+			unknown = unknown || w.going[owner] || silent[owner.Deployment]
+		}
+		for _, next := range up[t].Cascades {
+			// What hangs together inside a database was answered at once.
+			unknown = unknown || next.Deployment != t.Deployment && !seen[next] && !w.going[next]
+			if !been[next] {
+				been[next] = true
+				way = append(way, next)
+			}
+		}
+	}
+	if unknown || !seen[h] {
+		w.unknown[h] = true
+	}
+}

@@ -1,0 +1,453 @@
+package shadow_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/shadow"
+	"github.com/db-controller/db-controller/test/harness"
+)
+
+// Two transactions that overlap exactly, and one that takes its numbers first and commits last, with the database's
+// housekeeping and many commits in between: each comes once, whole, when it commits.
+func TestOverlappingTransactionsComeOnceEach_I23(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	ctx, store, pool := context.Background(), b.Stores[b.ID(aWest)], b.Pools[b.ID(aWest)]
+	f, _ := follow(t, store, "")
+	f.until("the end of the snapshot", func() bool { return f.ended })
+	begin := func(names ...string) func() {
+		tx, err := pool.Begin(ctx)
+		require.NoError(t, err)
+		var writes []shadow.Write
+		for _, name := range names {
+			writes = append(writes, shadow.Write{Name: "targets/" + name})
+		}
+		_, err = store.SaveTx(ctx, tx, writes)
+		require.NoError(t, err)
+		return func() { require.NoError(t, tx.Commit(ctx)); store.Wake() }
+	}
+	seen := func(names ...string) func() bool {
+		return func() bool {
+			for _, name := range names {
+				if _, ok := f.state["targets/"+name]; !ok {
+					return false
+				}
+			}
+			return f.events == len(f.state)
+		}
+	}
+	late := begin("late1", "late2")
+	first, second := begin("a1", "a2"), begin("b1", "b2")
+	second()
+	f.until("the second, which committed first", seen("b1", "b2"))
+	first()
+	f.until("the first", seen("a1", "a2"))
+	for i := range 40 {
+		b.MustPut(fmt.Sprintf("//%s/targets/t%d", aWest, i), nil)
+		if i%10 == 0 {
+			for _, sql := range []string{`VACUUM dbcontroller.change`, `ANALYZE dbcontroller.change`, `SELECT pg_current_xact_id()`} {
+				_, err := pool.Exec(ctx, sql)
+				require.NoError(t, err)
+			}
+		}
+	}
+	var token string
+	f.until("a token", func() bool { token = f.token; return token != "" })
+	late()
+	f.until("what was open all the time", func() bool { return seen("late1", "late2", "t39")() && f.events == 46 })
+	g, _ := follow(t, store, token) // a token of while it was open
+	g.until("the rest", func() bool { _, ok := g.state["targets/late2"]; return ok })
+}
+
+// Changes are compacted exactly up to a token, one short of it, and one too far, with a delete there.
+func TestCompactionAtTheToken_I24(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		compacted int
+		reset     bool
+	}{{2, false}, {3, false}, {4, true}, {6, true}} {
+		b := newBox(t, nil)
+		ctx, store := context.Background(), b.Stores[b.ID(aWest)]
+		for i := range 3 { // changes 1 to 3
+			b.MustPut(fmt.Sprintf("//%s/targets/t%d", aWest, i), nil)
+		}
+		// A transaction that was open all the time, in any database of the server, would make a token older than it is.
+		require.Eventually(t, func() (younger bool) {
+			sql := `SELECT pg_snapshot_xmin(pg_current_snapshot()) > ALL (SELECT xid FROM dbcontroller.change)`
+			require.NoError(t, b.Pools[b.ID(aWest)].QueryRow(ctx, sql).Scan(&younger))
+			return younger
+		}, time.Minute, 10*time.Millisecond)
+		f, stop := follow(t, store, "")
+		f.until("the snapshot", func() bool { return f.ended && len(f.state) == 3 })
+		stop()
+		b.MustDelete("//" + aWest + "/targets/t0") // change 4
+		b.MustPut("//"+aWest+"/targets/t1", body{"x": "y"})
+		b.MustDelete("//" + aWest + "/targets/t2")
+		tag, err := b.Pools[b.ID(aWest)].Exec(ctx, `
+UPDATE dbcontroller.change SET changed_at = now() - interval '25 hours'
+WHERE seq IN (SELECT seq FROM dbcontroller.change ORDER BY seq LIMIT $1)`, c.compacted)
+		require.NoError(t, err)
+		require.EqualValues(t, c.compacted, tag.RowsAffected())
+		_, err = store.Tidy(ctx)
+		require.NoError(t, err)
+		require.Equal(t, 6-c.compacted, b.Count(aWest, "change"))
+		if c.reset {
+			err := store.WatchResources(ctx, "", "", f.token, func(schema.Event[shadow.Resource]) error { return nil })
+			require.ErrorIs(t, err, shadow.ErrReset, "compacted up to %d", c.compacted)
+			continue
+		}
+		g, _ := follow(t, store, f.token)
+		g.until("all that came after", func() bool { return g.events == 3 })
+		require.Len(t, g.state, 1, "compacted up to %d", c.compacted)
+	}
+}
+
+// A consumer that missed "created and removed", or "removed and created again", converges all the same.
+func TestWhatWasMissedAltogetherConverges_I25(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	store := b.Stores[b.ID(aWest)]
+	first := b.MustPut(target, nil)
+	f, stop := follow(t, store, "")
+	f.until("the snapshot", func() bool { return f.ended })
+	stop()
+	b.MustDelete(target)
+	again := b.MustPut(target, body{"again": true})
+	b.MustPut(target2, nil)
+	b.MustDelete(target2)
+	require.NotEqual(t, first.UID, again.UID)
+	for _, token := range []string{f.token, ""} { // resumed, and from a new snapshot
+		g, _ := follow(t, store, token)
+		g.until("the state as it is", func() bool { return len(g.state) == 1 && g.state["targets/t"] == `{"again": true}` })
+	}
+}
+
+// A reader that takes nothing is cut with an error that says to open the watch again, and goes on where it was.
+func TestAReaderThatTakesNothingIsCut(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, func(cfg *shadow.Config) { cfg.SlowTimeout = 200 * time.Millisecond })
+	ctx, store := context.Background(), b.Stores[b.ID(aWest)]
+	token, stuck := "", make(chan struct{})
+	defer close(stuck)
+	began := time.Now()
+	err := store.WatchResources(ctx, "", "", "", func(e schema.Event[shadow.Resource]) error {
+		if e.EndOfSnapshot {
+			token = e.Token
+			b.MustPut(target, nil)
+		}
+		if len(e.Items) > 0 {
+			<-stuck
+		}
+		return nil
+	})
+	require.ErrorIs(t, err, shadow.ErrSlow)
+	require.Less(t, time.Since(began), 5*time.Second)
+	g, _ := follow(t, store, token)
+	g.until("what it did not take", func() bool { return len(g.state) == 1 })
+}
+
+// An idle stream speaks, so that a half-open connection is noticed, and its token stays young.
+func TestAnIdleWatchSpeaks(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	spoke := errors.New("spoke")
+	ended := time.Time{}
+	err := b.Stores[b.ID(aWest)].WatchResources(context.Background(), "", "", "", func(e schema.Event[shadow.Resource]) error {
+		if e.EndOfSnapshot {
+			ended = time.Now()
+		} else if e.Token != "" {
+			return spoke
+		}
+		return nil
+	})
+	require.ErrorIs(t, err, spoke)
+	require.Less(t, time.Since(ended), 10*time.Second)
+}
+
+// changed is one change, as the log of the database or a watch has it.
+type changed struct {
+	uid      uuid.UUID
+	revision int64
+	state    int
+}
+
+var (
+	decodedUID      = regexp.MustCompile(` uid\[uuid\]:'([^']+)'`)
+	decodedRevision = regexp.MustCompile(` revision\[bigint\]:(\d+)`)
+	decodedState    = regexp.MustCompile(` state\[smallint\]:(\d)`)
+)
+
+// decoded reads what was committed out of the database's own log: transactions in the order of their commits. It shares
+// nothing with the watches but the table.
+func decoded(t *testing.T, b *harness.Box, slot string) (transactions [][]changed) {
+	t.Helper()
+	// Decoding reads what is flushed, and the test servers flush when they please: the last commit waits for it.
+	require.NoError(t, pgx.BeginFunc(context.Background(), b.Pools[b.ID(aWest)], func(tx pgx.Tx) error {
+		_, err := tx.Exec(context.Background(), `SET LOCAL synchronous_commit = on; SELECT pg_logical_emit_message(true, '', '')`)
+		return err
+	}))
+	rows, err := b.Pools[b.ID(aWest)].Query(context.Background(), `SELECT data FROM pg_logical_slot_get_changes($1, NULL, NULL, 'skip-empty-xacts', '1')`, slot)
+	require.NoError(t, err)
+	var line string
+	var open []changed
+	_, err = pgx.ForEachRow(rows, []any{&line}, func() error {
+		switch {
+		case strings.HasPrefix(line, "BEGIN"):
+			open = nil
+		case strings.HasPrefix(line, "COMMIT"):
+			if len(open) > 0 {
+				transactions = append(transactions, open)
+			}
+		case strings.HasPrefix(line, "table dbcontroller.change: INSERT"):
+			revision, _ := strconv.ParseInt(decodedRevision.FindStringSubmatch(line)[1], 10, 64)
+			state, _ := strconv.Atoi(decodedState.FindStringSubmatch(line)[1])
+			open = append(open, changed{uuid.MustParse(decodedUID.FindStringSubmatch(line)[1]), revision, state})
+		}
+		return nil
+	})
+	require.NoError(t, err)
+	return transactions
+}
+
+// What watches got is compared with what the database says that it committed: everything, each once, each resource in
+// the order of its commits, and no transaction on both sides of a token.
+func TestWatchesGetExactlyWhatWasCommitted_I23(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	ctx, store, pool := context.Background(), b.Stores[b.ID(aWest)], b.Pools[b.ID(aWest)]
+	slot := "check_" + strings.ReplaceAll(uuid.NewString(), "-", "_")
+	_, err := pool.Exec(ctx, `SELECT pg_create_logical_replication_slot($1, 'test_decoding')`, slot)
+	require.NoError(t, err)
+	defer func() { _, _ = pool.Exec(ctx, `SELECT pg_drop_replication_slot($1)`, slot) }()
+
+	const watchers = 9
+	var mu sync.Mutex
+	windows := make([][][]changed, watchers) // by watcher; what came between two tokens
+	watching, cancel := context.WithCancel(ctx)
+	var running sync.WaitGroup
+	ready := make(chan struct{}, watchers)
+	errAgain := errors.New("opened again")
+	for w := range watchers {
+		running.Go(func() {
+			r := rand.New(rand.NewPCG(uint64(w), 8))
+			var open []changed
+			token, primed := "", false
+			for watching.Err() == nil {
+				open = nil // what came after the last token comes again
+				_ = store.WatchResources(watching, "", "", token, func(e schema.Event[shadow.Resource]) error {
+					for _, r := range e.Items {
+						open = append(open, changed{r.UID, int64(r.Revision), int(r.State)})
+					}
+					if e.EndOfSnapshot && !primed {
+						primed = true
+						ready <- struct{}{}
+					}
+					if e.Token != "" {
+						if token = e.Token; len(open) > 0 {
+							mu.Lock()
+							windows[w] = append(windows[w], open)
+							mu.Unlock()
+							open = nil
+						}
+					}
+					switch {
+					case w%3 == 1 && r.IntN(3) == 0: // falls behind
+						pause(time.Duration(r.IntN(int(30 * time.Millisecond))))
+					case w%3 == 2 && primed && r.IntN(6) == 0: // after a token or before it
+						return errAgain
+					}
+					return nil
+				})
+			}
+		})
+	}
+	for range watchers {
+		<-ready
+	}
+	var writers sync.WaitGroup
+	for w := range 6 {
+		writers.Go(func() { writeAtRandom(t, b, uint64(w)) })
+	}
+	writers.Wait()
+	committed := decoded(t, b, slot)
+	total := 0
+	ofTransaction, ofUID := map[changed]int{}, map[uuid.UUID][]changed{}
+	size := map[int]int{}
+	for i, transaction := range committed {
+		for _, c := range transaction {
+			ofTransaction[c], size[i] = i, size[i]+1
+			ofUID[c.uid] = append(ofUID[c.uid], c)
+			total++
+		}
+	}
+	require.Greater(t, total, 500)
+	require.Eventually(t, func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		for _, w := range windows {
+			n := 0
+			for _, window := range w {
+				n += len(window)
+			}
+			if n < total {
+				return false
+			}
+		}
+		return true
+	}, 20*time.Second, 10*time.Millisecond)
+	cancel()
+	running.Wait()
+	for _, w := range windows {
+		got := map[uuid.UUID][]changed{}
+		for _, window := range w {
+			whole := map[int]int{}
+			for _, c := range window {
+				at, ok := ofTransaction[c]
+				require.True(t, ok, "%v was never committed", c)
+				whole[at]++
+				got[c.uid] = append(got[c.uid], c)
+			}
+			for at, n := range whole {
+				require.Equal(t, size[at], n, "a transaction lies on both sides of a token")
+			}
+		}
+		require.Equal(t, ofUID, got)
+	}
+}
+
+// writeAtRandom creates, updates and deletes, some in transactions of its own that stay open for a while.
+func writeAtRandom(t *testing.T, b *harness.Box, seed uint64) {
+	ctx, store, pool := context.Background(), b.Stores[b.ID(aWest)], b.Pools[b.ID(aWest)]
+	r := rand.New(rand.NewPCG(seed, 3))
+	for i := range 80 {
+		name := fmt.Sprintf("targets/t%d", r.IntN(15))
+		switch r.IntN(4) {
+		case 0:
+			if _, err := store.Delete(ctx, shadow.DeleteRequest{Name: name}); err != nil && !errors.Is(err, shadow.ErrNotFound) {
+				t.Error(err)
+			}
+		case 1:
+			err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+				var writes []shadow.Write
+				for j := range 1 + r.IntN(4) {
+					writes = append(writes, shadow.Write{Name: fmt.Sprintf("targets/own%d-%d-%d", seed, i, j)})
+				}
+				if _, err := store.SaveTx(ctx, tx, writes); err != nil {
+					return err
+				}
+				_, err := tx.Exec(ctx, `SELECT pg_sleep($1)`, r.Float64()/50)
+				return err
+			})
+			if err != nil {
+				t.Error(err)
+			}
+			store.Wake()
+		default:
+			if _, err := store.Save(ctx, []shadow.Write{{Name: name, Body: body{"i": i}}}); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
+
+func pause(d time.Duration) { <-time.After(d) }
+
+// Watches that have come to the end of a feed share what is read there; one that joins, or falls behind, reads by itself
+// until it is there as well.
+func TestWatchesAtTheEndReadItOnce(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	cfg := b.Pools[b.ID(aWest)].Config()
+	var reads atomic.Int64
+	cfg.ConnConfig.Tracer = tracer(func(sql string) {
+		if strings.Contains(sql, "LATERAL") {
+			reads.Add(1)
+		}
+	})
+	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
+	require.NoError(t, err)
+	t.Cleanup(pool.Close)
+	store, err := shadow.Open(t.Context(), shadow.Config{Pool: pool, Deployment: b.ID(aWest), PollInterval: time.Hour})
+	require.NoError(t, err)
+	require.NoError(t, store.Switch(t.Context(), b.Stores[b.ID(aWest)].Model()))
+	const watchers, writes = 60, 20
+	var followers []*follower
+	for range watchers {
+		f, _ := follow(t, store, "")
+		followers = append(followers, f)
+	}
+	all := func(n int) {
+		for _, f := range followers {
+			f.until("every write", func() bool { return f.ended && len(f.state) == n })
+		}
+	}
+	all(0)
+	_, err = store.Save(t.Context(), []shadow.Write{{Name: "targets/first"}}) // brings all to one position
+	require.NoError(t, err)
+	all(1)
+	reads.Store(0)
+	for i := range writes {
+		_, err := store.Save(t.Context(), []shadow.Write{{Name: fmt.Sprintf("targets/t%d", i)}})
+		require.NoError(t, err)
+		all(i + 2)
+	}
+	require.LessOrEqual(t, reads.Load(), int64(3*writes), "%d watches", watchers)
+}
+
+// A look that panics ends its watch, and is no reason for the others to begin anew.
+func TestALookThatPanicsResetsNobody(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	store := b.Stores[b.ID(aWest)]
+	var primed sync.WaitGroup
+	var once atomic.Bool
+	ended := make(chan error, 5)
+	for range cap(ended) {
+		primed.Add(1)
+		go func() {
+			ended <- shadow.WatchResourcesAs(t.Context(), store, "", "", "", func(r shadow.Resource) (string, error) {
+				if once.CompareAndSwap(false, true) {
+					panic("a mistake")
+				}
+				return r.Name, nil
+			}, func(e schema.Event[string]) error {
+				if e.EndOfSnapshot {
+					primed.Done()
+				}
+				return nil
+			})
+		}()
+	}
+	primed.Wait()
+	b.MustPut(target, nil)
+	for range cap(ended) {
+		err := <-ended
+		require.Error(t, err)
+		require.NotErrorIs(t, err, shadow.ErrReset)
+	}
+}
+
+type tracer func(sql string)
+
+func (tr tracer) TraceQueryStart(ctx context.Context, _ *pgx.Conn, d pgx.TraceQueryStartData) context.Context {
+	tr(d.SQL)
+	return ctx
+}
+
+func (tracer) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}

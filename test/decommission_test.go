@@ -1,0 +1,84 @@
+package test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/db-controller/db-controller/schema/identity"
+	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
+	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
+	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
+)
+
+// A deployment burns down. What waits for it waits until an operator says so, and not longer; it never comes back.
+func TestDecommission_I15(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "--owner-grace", "1s")
+	const gone = "b.example.com/us-west2"
+	f.mustPut(aWest+"targets/blocked", nil)
+	f.mustPut(aWest+"targets/waits", nil)
+	f.mustPut(bWest+"holders/blocks", fields{"block": aWest + "targets/blocked"})
+	f.mustPut(bWest+"holders/cascades", fields{"cascade": aWest + "targets/waits"})
+	f.mustPut(aEast+"targets/owned", nil, ownedBy("Holder", bWest+"holders/blocks"))
+	f.pinned(aEast+"targets/owned", 1)
+	f.settled()
+	certs, err := f.Issue(identity.Deployment(f.id(bWest + "holders/x")))
+	require.NoError(t, err)
+	process := f.Deployments[f.id(bWest+"holders/x")]
+	require.NoError(t, process.Kill())
+	require.NoError(t, f.delete(aWest+"targets/waits"))
+	require.ErrorContains(t, f.delete(aWest+"targets/blocked"), "blocks")
+	require.Equal(t, resourcev1.Resource_STATE_DELETING, f.get(aWest+"targets/waits").GetState())
+
+	open, err := schemav1.NewSchemaServiceClient(f.as(certs, "a.example.com/us-west2")).WatchImportedServiceDeletions(t.Context(), &schemav1.WatchImportedServiceDeletionsRequest{})
+	require.NoError(t, err)
+
+	refused := func(says string, args ...string) string {
+		out, err := run(t, append(args, "--context", f.Context)...)
+		require.Error(t, err, out)
+		require.Contains(t, out, says)
+		return out
+	}
+	refused("no way back", "decommission", gone, "--reason", "fire")
+	refused("--reason is missing", "decommission", gone, "--yes")
+	refused("unknown deployment", "decommission", "c.example.com/mars", "--reason", "fire", "--yes")
+	// One that cannot be told is named, and the same command tells it later.
+	late := f.Deployments[f.id(aEast+"targets/x")]
+	require.NoError(t, late.Kill())
+	out := refused("a.example.com/eastus2 could not be told, and waits for b.example.com/us-west2 as before", "decommission", gone, "--reason", "fire, ticket 4711", "--yes")
+	require.Contains(t, out, "b.example.com/us-west2 is decommissioned in the registry")
+	f.gone(aWest + "targets/waits")
+	require.NoError(t, f.delete(aWest+"targets/blocked"))
+	require.NoError(t, late.Start())
+	f.ready("a.example.com/eastus2")
+	require.NotNil(t, f.get(aEast+"targets/owned"), "it was not told")
+	out, err = run(t, "decommission", gone, "--reason", "fire, ticket 4711", "--yes", "--context", f.Context)
+	require.NoError(t, err, out)
+	f.gone(aEast + "targets/owned")
+	out, err = run(t, "status", "a.example.com/eastus2", "--context", f.Context)
+	require.NoError(t, err, out)
+	require.Contains(t, out, gone+" is decommissioned, by operator/")
+	require.Contains(t, out, "fire, ticket 4711")
+
+	// It is refused by the others, whatever certificate it has, and by the registry; its name is not used again.
+	for err == nil { // what it had opened before ends
+		_, err = open.Recv()
+	}
+	require.Equal(t, codes.PermissionDenied, status.Code(err), "%v", err)
+	_, err = resourcev1.NewResourceServiceClient(f.as(certs, "a.example.com/us-west2")).GetResource(t.Context(), &resourcev1.GetResourceRequest{Name: "targets/x"})
+	require.Equal(t, codes.PermissionDenied, status.Code(err))
+	require.ErrorContains(t, err, "decommissioned")
+	file := filepath.Join(t.TempDir(), "again.yaml")
+	require.NoError(t, os.WriteFile(file, []byte("deployments: [{deployment: "+gone+", version: v1}]\n"), 0o600))
+	refused("was decommissioned by operator/", "apply", file)
+	_, err = f.put(aWest+"targets/new", nil, ownedBy("Holder", bWest+"holders/blocks"))
+	require.ErrorContains(t, err, "decommissioned")
+	// Users may not say it.
+	_, err = adminv1.NewAdminServiceClient(f.asUser("a.example.com/us-west2")).Decommission(t.Context(), &adminv1.DecommissionRequest{Deployment: "a.example.com/eastus2", Reason: "x"})
+	require.Equal(t, codes.PermissionDenied, status.Code(err))
+}

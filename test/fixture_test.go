@@ -1,0 +1,244 @@
+package test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/identity"
+	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
+	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
+	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
+	"github.com/db-controller/db-controller/schema/service"
+	"github.com/db-controller/db-controller/test/harness"
+)
+
+// Two services in two regions that have everything a descriptor can say. v2 of b is what it is switched to.
+const everything = `
+service: a.example.com
+version: v1
+kinds:
+  - kind: Target
+    patterns: ["targets/{target}"]
+    references:
+      - { path: next, targets: [Target], behaviour: CASCADE_DELETE }
+      - { path: needs.*, targets: [Target, Other], behaviour: BLOCK }
+      - { path: soon, targets: [Target], behaviour: ASYNC_CASCADE_DELETE }
+      - { path: maybe, targets: [Target], behaviour: ASYNC_UNSET }
+  - kind: Other
+    patterns: ["others/{other}"]
+  - kind: Hidden
+    patterns: ["hidden/{hidden}"]
+    hide_while_deleting: true
+  - kind: Log
+    patterns: ["logs/{log}"]
+    constraints_disabled: true
+    references: [{ path: about, targets: [Target], behaviour: BLOCK }]
+---
+service: a.example.com
+version: v2
+kinds:
+  - kind: Goal
+    previous_name: Target
+    patterns: ["targets/{target}"]
+    references:
+      - { path: next, targets: [Goal], behaviour: CASCADE_DELETE }
+  - kind: Other
+    patterns: ["others/{other}"]
+---
+service: b.example.com
+version: v1
+imports: [a.example.com@v1]
+kinds:
+  - kind: Holder
+    patterns: ["holders/{holder}"]
+    references:
+      - { path: block, targets: [a.example.com/Target, a.example.com/Other, a.example.com/Hidden], behaviour: BLOCK }
+      - { path: unset.list.*, targets: [a.example.com/Target], behaviour: UNSET }
+      - { path: cascade, targets: [a.example.com/Target, a.example.com/Hidden], behaviour: CASCADE_DELETE }
+      - { path: asyncUnset, targets: [a.example.com/Target], behaviour: ASYNC_UNSET }
+      - { path: asyncCascade, targets: [a.example.com/Target], behaviour: ASYNC_CASCADE_DELETE }
+      - { path: dangling, targets: [a.example.com/Target], behaviour: ALLOW_DANGLING }
+  - kind: Part # lies below a target of the other service
+    patterns: ["targets/{target}/parts/{part}"]
+    parents: [{ kind: a.example.com/Target, behaviour: CASCADE_DELETE }]
+---
+service: b.example.com
+version: v2
+imports: [a.example.com@v1]
+kinds:
+  - kind: Keeper
+    previous_name: Holder
+    patterns: ["holders/{holder}"]
+    references:
+      - { path: block, targets: [a.example.com/Target, a.example.com/Other, a.example.com/Hidden], behaviour: BLOCK }
+      - { path: note, targets: [a.example.com/Target], behaviour: BLOCK }
+      - { path: dangling, targets: [a.example.com/Target], behaviour: CASCADE_DELETE }
+  - kind: Part
+    patterns: ["targets/{target}/parts/{part}"]
+    parents: [{ kind: a.example.com/Target, behaviour: CASCADE_DELETE }]
+---
+regions: [us-west2, eastus2]
+deployments:
+  - { deployment: a.example.com/us-west2, version: v1 }
+  - { deployment: a.example.com/eastus2, version: v1 }
+  - { deployment: b.example.com/us-west2, version: v1 }
+  - { deployment: b.example.com/eastus2, version: v1 }
+`
+
+const (
+	aWest = "//a.example.com/us-west2/"
+	aEast = "//a.example.com/eastus2/"
+	bWest = "//b.example.com/us-west2/"
+	bEast = "//b.example.com/eastus2/"
+)
+
+// fixture is everything as real processes, and short words for what a user does with them.
+type fixture struct {
+	t *testing.T
+	*harness.Processes
+}
+
+type fields = map[string]any
+
+func newFixture(t *testing.T, args ...string) *fixture {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("starts five processes")
+	}
+	return &fixture{t: t, Processes: harness.NewProcesses(t, everything, append([]string{"--tentative-ttl", "1s"}, args...)...)}
+}
+
+func (f *fixture) id(name string) schema.DeploymentID {
+	f.t.Helper()
+	full, err := schema.ParseFullName(name)
+	require.NoError(f.t, err)
+	return full.Deployment
+}
+
+func (f *fixture) named(name string) (string, resourcev1.ResourceServiceClient) {
+	f.t.Helper()
+	full, resources, err := f.Client.Named(f.t.Context(), name)
+	require.NoError(f.t, err)
+	return full.Name, resources
+}
+
+func body(t *testing.T, content fields) *structpb.Struct {
+	t.Helper()
+	s, err := structpb.NewStruct(content)
+	require.NoError(t, err)
+	return s
+}
+
+func (f *fixture) put(name string, content fields, owners ...*resourcev1.OwnerReference) (*resourcev1.Resource, error) {
+	f.t.Helper()
+	relative, resources := f.named(name)
+	return resources.PutResource(f.t.Context(), &resourcev1.PutResourceRequest{Resource: &resourcev1.Resource{Name: relative, Body: body(f.t, content), OwnerReferences: owners}})
+}
+
+func (f *fixture) mustPut(name string, content fields, owners ...*resourcev1.OwnerReference) *resourcev1.Resource {
+	f.t.Helper()
+	r, err := f.put(name, content, owners...)
+	require.NoError(f.t, err)
+	return r
+}
+
+func (f *fixture) delete(name string) error {
+	f.t.Helper()
+	relative, resources := f.named(name)
+	_, err := resources.DeleteResource(f.t.Context(), &resourcev1.DeleteResourceRequest{Name: relative})
+	return err
+}
+
+func (f *fixture) get(name string) *resourcev1.Resource {
+	f.t.Helper()
+	relative, resources := f.named(name)
+	r, err := resources.GetResource(f.t.Context(), &resourcev1.GetResourceRequest{Name: relative})
+	if status.Code(err) == codes.NotFound {
+		return nil
+	}
+	require.NoError(f.t, err)
+	return r
+}
+
+// eventually waits until something holds.
+func (f *fixture) eventually(what string, holds func() bool) {
+	f.t.Helper()
+	require.Eventually(f.t, holds, 30*time.Second, 10*time.Millisecond, what)
+}
+
+func (f *fixture) gone(names ...string) {
+	f.t.Helper()
+	for _, name := range names {
+		f.eventually(name+" goes", func() bool { return f.get(name) == nil })
+	}
+}
+
+func (f *fixture) status(deployment string) *adminv1.StatusResponse {
+	f.t.Helper()
+	id, err := schema.ParseDeploymentID(deployment)
+	require.NoError(f.t, err)
+	admin, err := f.Client.Admin(f.t.Context(), id)
+	require.NoError(f.t, err)
+	s, err := admin.Status(f.t.Context(), &adminv1.StatusRequest{})
+	require.NoError(f.t, err)
+	return s
+}
+
+// settled waits until nothing is outstanding anywhere, and audits all databases.
+func (f *fixture) settled() {
+	f.t.Helper()
+	require.EventuallyWithT(f.t, func(c *assert.CollectT) {
+		for id := range f.Deployments {
+			require.Empty(c, f.status(id.String()).GetOutstanding(), "%s", id)
+		}
+	}, 30*time.Second, 20*time.Millisecond)
+	audit(f.t, f.Processes)
+}
+
+// switchVersion lets a deployment run another version, and waits until it does.
+func (f *fixture) switchVersion(deployment, version string) {
+	f.t.Helper()
+	id, err := schema.ParseDeploymentID(deployment)
+	require.NoError(f.t, err)
+	_, err = f.Client.Registry.SetDeploymentVersion(f.t.Context(), &registryv1.SetDeploymentVersionRequest{Service: id.Service, Region: id.Region, Version: version})
+	require.NoError(f.t, err)
+	f.eventually(deployment+" runs "+version, func() bool { return f.status(deployment).GetVersion() == version })
+}
+
+// as connects to a deployment with a certificate of one's own.
+func (f *fixture) as(certs, deployment string) *grpc.ClientConn {
+	f.t.Helper()
+	id, err := schema.ParseDeploymentID(deployment)
+	require.NoError(f.t, err)
+	credentials, err := identity.Load(identity.InDir(certs))
+	require.NoError(f.t, err)
+	conn, err := grpc.NewClient(f.Deployments[id].Address, service.DialOptions(credentials, identity.Deployment(id))...)
+	require.NoError(f.t, err)
+	f.t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+func (f *fixture) asUser(deployment string) *grpc.ClientConn {
+	f.t.Helper()
+	certs, err := f.Issue(identity.Identity{Role: identity.RoleUser, Name: "ann"})
+	require.NoError(f.t, err)
+	return f.as(certs, deployment)
+}
+
+func (f *fixture) ready(deployment string) {
+	f.t.Helper()
+	id, err := schema.ParseDeploymentID(deployment)
+	require.NoError(f.t, err)
+	ctx, cancel := context.WithTimeout(f.t.Context(), 30*time.Second)
+	defer cancel()
+	require.NoError(f.t, f.Deployments[id].WaitReady(ctx))
+}

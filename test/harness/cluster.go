@@ -1,0 +1,128 @@
+package harness
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/db-controller/db-controller/cmd/db-controller/playground"
+)
+
+// Cluster is a PostgreSQL server of a test's own, whose folder can be copied while it does not run: for backups that are
+// restored and for standbys. It needs the binaries on this machine; without them the test is skipped, or fails as that of
+// Postgres.
+type Cluster struct {
+	t      testing.TB
+	dir    string
+	server *playground.Postgres
+}
+
+// NewCluster starts a server in a new folder.
+func NewCluster(t testing.TB) *Cluster {
+	t.Helper()
+	c := newCluster(t)
+	c.Start()
+	if _, err := os.Stat(filepath.Join(c.dir, "data", "PG_VERSION")); err != nil {
+		refuse(t, choiceFromEnvironment(), errors.New("no binaries of PostgreSQL are on this machine"))
+	}
+	return c
+}
+
+func newCluster(t testing.TB) *Cluster {
+	t.Helper()
+	parent, err := os.MkdirTemp("/tmp", "db-controller-cluster-") // which the server's user can enter
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = os.RemoveAll(parent) })
+	require.NoError(t, os.Chmod(parent, 0o755)) //nolint:gosec // as said
+	return &Cluster{t: t, dir: filepath.Join(parent, "server")}
+}
+
+// Start runs the server, until Stop or the end of the test.
+func (c *Cluster) Start() {
+	c.t.Helper()
+	server, err := playground.StartPostgres(c.t.Context(), playground.PostgresConfig{Dir: c.dir, Settings: map[string]string{
+		"fsync": "off", "shared_buffers": "16MB", "max_connections": "50", // safe as long as the machine itself does not crash
+	}})
+	if err != nil {
+		refuse(c.t, choiceFromEnvironment(), err)
+	}
+	c.server = server
+	c.t.Cleanup(func() { _ = server.Stop() })
+}
+
+// Stop ends the server in order: everything it has committed is in its folder.
+func (c *Cluster) Stop() {
+	c.t.Helper()
+	require.NoError(c.t, c.server.Stop())
+}
+
+// Crash ends the server at once: what was not flushed to its log is lost.
+func (c *Cluster) Crash() {
+	c.t.Helper()
+	raw, err := os.ReadFile(filepath.Join(c.dir, "data", "postmaster.pid"))
+	require.NoError(c.t, err)
+	first, _, _ := strings.Cut(string(raw), "\n")
+	pid, err := strconv.Atoi(first)
+	require.NoError(c.t, err)
+	require.NoError(c.t, syscall.Kill(pid, syscall.SIGQUIT))
+	require.Eventually(c.t, func() bool { return syscall.Kill(pid, 0) != nil }, 10*time.Second, 5*time.Millisecond)
+	_ = c.server.Stop()
+}
+
+// DSN of a database.
+func (c *Cluster) DSN(database string) string { return c.server.DSN(database) }
+
+// Address under which the server accepts connections now.
+func (c *Cluster) Address() string {
+	c.t.Helper()
+	cfg, err := pgx.ParseConfig(c.DSN(""))
+	require.NoError(c.t, err)
+	return net.JoinHostPort(cfg.Host, strconv.Itoa(int(cfg.Port)))
+}
+
+// CreateDatabase makes an empty one.
+func (c *Cluster) CreateDatabase(name string) {
+	c.t.Helper()
+	require.NoError(c.t, c.server.CreateDatabase(c.t.Context(), name))
+}
+
+// Copy copies the folder of a server that does not run. The copy does not run either.
+func (c *Cluster) Copy() *Cluster {
+	c.t.Helper()
+	out := newCluster(c.t)
+	said, err := exec.CommandContext(c.t.Context(), "cp", "-a", c.dir, out.dir).CombinedOutput()
+	require.NoError(c.t, err, "%s", said)
+	return out
+}
+
+// StartPromoted starts a copy as a standby that is cut off from its primary, and promotes it: a failover that loses what
+// the primary has committed since.
+func (c *Cluster) StartPromoted() {
+	c.t.Helper()
+	signal := filepath.Join(c.dir, "data", "standby.signal")
+	require.NoError(c.t, os.WriteFile(signal, nil, 0o644)) //nolint:gosec // the server's user reads and removes it
+	owner, err := exec.CommandContext(c.t.Context(), "chown", "--reference", filepath.Join(c.dir, "data", "PG_VERSION"), signal).CombinedOutput()
+	require.NoError(c.t, err, "%s", owner)
+	c.Start()
+	ctx, cancel := context.WithTimeout(c.t.Context(), time.Minute)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, c.DSN(""))
+	require.NoError(c.t, err)
+	defer func() { _ = conn.Close(ctx) }()
+	var standby, promoted bool
+	require.NoError(c.t, conn.QueryRow(ctx, `SELECT pg_is_in_recovery()`).Scan(&standby))
+	require.True(c.t, standby)
+	require.NoError(c.t, conn.QueryRow(ctx, `SELECT pg_promote()`).Scan(&promoted))
+	require.True(c.t, promoted)
+}

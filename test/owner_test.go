@@ -1,0 +1,205 @@
+package test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
+)
+
+func ownedBy(kind, name string) *resourcev1.OwnerReference {
+	return &resourcev1.OwnerReference{Kind: kind, Name: name}
+}
+
+func (f *fixture) pinned(name string, owners int) {
+	f.t.Helper()
+	f.eventually("the owners of "+name+" are known", func() bool {
+		r := f.get(name)
+		for _, o := range r.GetOwnerReferences() {
+			if o.GetUid() == "" {
+				return false
+			}
+		}
+		return len(r.GetOwnerReferences()) == owners
+	})
+}
+
+// Owners across services without an import, several of them, and the flags, as users see them.
+func TestOwnersAcrossServices_I16_I17(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "--owner-grace", "1s")
+	const ownee = aEast + "targets/owned"
+	f.mustPut(bWest+"holders/one", nil)
+	f.mustPut(bEast+"holders/two", nil)
+	f.mustPut(ownee, nil, ownedBy("Holder", bWest+"holders/one"), ownedBy("Holder", bEast+"holders/two"))
+	f.pinned(ownee, 2)
+	require.Equal(t, "v1", f.get(ownee).GetOwnerReferences()[0].GetVersion())
+	require.NoError(t, f.delete(bWest+"holders/one"))
+	f.gone(bWest + "holders/one")
+	require.Len(t, f.get(ownee).GetOwnerReferences(), 1)
+	require.NoError(t, f.delete(bEast+"holders/two"))
+	f.gone(ownee, bEast+"holders/two")
+
+	// One that never comes, with the grace over; one that has to refer and does not any more; one that only unsets.
+	f.mustPut(ownee, nil, ownedBy("Holder", bWest+"holders/nobody"))
+	f.gone(ownee)
+	f.mustPut(bWest+"holders/one", nil)
+	requires, unsets := ownedBy("Holder", bWest+"holders/one"), ownedBy("Holder", bWest+"holders/one")
+	requires.RequiresOwnerReference, unsets.UnsetOnDelete = true, true
+	f.mustPut(ownee, nil, requires)
+	f.mustPut(bWest+"holders/one", fields{"block": ownee})
+	f.pinned(ownee, 1)
+	f.mustPut(bWest+"holders/one", nil)
+	f.gone(ownee)
+	f.mustPut(ownee, nil, unsets)
+	f.pinned(ownee, 1)
+	require.NoError(t, f.delete(bWest+"holders/one"))
+	f.gone(bWest + "holders/one")
+	require.Empty(t, f.get(ownee).GetOwnerReferences())
+	f.settled()
+}
+
+// Owners go while one side's controller, then the other's, is dead or disabled.
+func TestOwnersGoWhileControllersAreDown_I15_I17(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "--owner-grace", "1s")
+	const ownee, late = aEast + "targets/owned", aEast + "targets/late"
+	owner, ownees := f.Deployments[f.id(bWest+"holders/one")], f.Deployments[f.id(ownee)]
+	f.mustPut(bWest+"holders/one", nil)
+	f.mustPut(bWest+"holders/two", nil)
+	f.mustPut(ownee, nil, ownedBy("Holder", bWest+"holders/one"))
+	f.pinned(ownee, 1)
+	require.NoError(t, ownees.Kill())
+	require.NoError(t, f.delete(bWest+"holders/one"))
+	out, err := run(t, "explain", bWest+"holders/one", "--context", f.Context)
+	require.NoError(t, err, out)
+	require.Contains(t, out, "DELETING")
+	require.Contains(t, out, "WAITING    for a.example.com/eastus2 to drop it as an owner")
+	require.NoError(t, ownees.Start())
+	f.ready("a.example.com/eastus2")
+	f.gone(ownee, bWest+"holders/one")
+
+	// While the owner's deployment is away, nothing is known of it.
+	require.NoError(t, owner.Kill())
+	f.mustPut(late, nil, ownedBy("Holder", bWest+"holders/two"))
+	f.eventually("it says what it waits for", func() bool {
+		out, err := run(t, "explain", late, "--context", f.Context)
+		return err == nil && len(out) > 0 && f.status("a.example.com/eastus2").GetFailures() != nil
+	})
+	out, err = run(t, "explain", late, "--context", f.Context)
+	require.NoError(t, err, out)
+	require.Contains(t, out, "b.example.com/us-west2 has to be asked for its owners")
+	require.Contains(t, out, "last error: check owners at b.example.com/us-west2")
+	require.NotNil(t, f.get(late))
+	require.NoError(t, owner.Start())
+	f.ready("b.example.com/us-west2")
+	f.pinned(late, 1)
+	f.settled()
+}
+
+// A disabled deployment answers nobody, which says nothing of its resources; neither does one that nobody has heard of.
+func TestOwnersInADisabledDeployment_I15_I27(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "--owner-grace", "1s")
+	const ownee, orphan = aEast + "targets/owned", aEast + "targets/orphan"
+	apply := func(disabled bool) {
+		file := filepath.Join(t.TempDir(), "d.yaml")
+		text := fmt.Sprintf("deployments: [{deployment: b.example.com/us-west2, version: v1, disabled: %v}]\n", disabled)
+		require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
+		out, err := run(t, "apply", file, "--context", f.Context)
+		require.NoError(t, err, out)
+	}
+	f.mustPut(bWest+"holders/one", nil)
+	apply(true)
+	f.mustPut(ownee, nil, ownedBy("Holder", bWest+"holders/one"))
+	f.mustPut(orphan, nil, ownedBy("Thing", "//c.example.com/us-west2/things/x"))
+	f.eventually("both are asked for in vain", func() bool {
+		told := map[string]bool{}
+		for _, failure := range f.status("a.example.com/eastus2").GetFailures() {
+			told[failure.GetDeployment()] = time.Since(f.get(orphan).GetCreateTime().AsTime()) > 2*time.Second
+		}
+		return told["b.example.com/us-west2"] && told["c.example.com/us-west2"]
+	})
+	require.NotNil(t, f.get(ownee), "the grace is over, and nothing is known")
+	require.NotNil(t, f.get(orphan))
+	apply(false)
+	f.pinned(ownee, 1)
+	require.NoError(t, f.delete(bWest+"holders/one"))
+	f.gone(ownee)
+	require.NotNil(t, f.get(orphan))
+}
+
+// A version is switched while users write and a cascade runs; owner references everywhere follow.
+func TestAVersionSwitch_I26(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	const target, dangling = aWest + "targets/t", aWest + "targets/d"
+	f.mustPut(target, nil)
+	f.mustPut(dangling, nil)
+	f.mustPut(bEast+"holders/old", fields{"note": target, "dangling": dangling})
+	f.mustPut(bEast+"holders/wrong", fields{"note": aWest + "targets/none"})
+	f.mustPut(aEast+"targets/owned", nil, ownedBy("Holder", bEast+"holders/old"))
+	f.pinned(aEast+"targets/owned", 1)
+	id := f.id(bEast + "holders/x")
+	require.NoError(t, f.Client.PutMany(t.Context(), id, "holders/h", 3000, fields{"cascade": target}))
+	f.mustPut(aWest+"targets/root", nil)
+	require.NoError(t, f.Client.PutMany(t.Context(), id, "holders/c", 6000, fields{"cascade": aWest + "targets/root"}))
+	require.NoError(t, f.delete(aWest+"targets/root"))
+	f.switchVersion("b.example.com/eastus2", "v2") // in the middle of it
+	writes := make(chan error, 1)
+	go func() {
+		for i := range 20 {
+			if _, err := f.put(fmt.Sprintf("%sholders/new%d", bEast, i), fields{"note": target}); err != nil {
+				writes <- err
+				return
+			}
+		}
+		writes <- nil
+	}()
+	f.gone(aWest+"targets/root", bEast+"holders/c6000")
+	require.NoError(t, <-writes)
+	f.eventually("what can be derived is", func() bool {
+		d := f.status("b.example.com/eastus2").GetDerivations()
+		return len(d) == 1 && d[0].GetSetAside() == 1 && len(f.status("b.example.com/eastus2").GetOutstanding()) == 1
+	})
+	out, err := run(t, "status", "b.example.com/eastus2", "--context", f.Context)
+	require.NoError(t, err, out)
+	require.Contains(t, out, "b.example.com/eastus2 runs v2")
+	require.Contains(t, out, "1 set aside")
+	out, err = run(t, "explain", bEast+"holders/wrong", "--context", f.Context)
+	require.NoError(t, err, out)
+	require.Contains(t, out, "note: "+aWest+"targets/none does not exist")
+	f.mustPut(aWest+"targets/none", nil)
+	f.settled()
+
+	require.Equal(t, "Keeper", f.get(bEast+"holders/old").GetKind())
+	require.Equal(t, "v2", f.get(aEast + "targets/owned").GetOwnerReferences()[0].GetVersion())
+	require.Equal(t, "Keeper", f.get(aEast + "targets/owned").GetOwnerReferences()[0].GetKind())
+	require.ErrorContains(t, f.delete(target), "(note)")
+	require.NoError(t, f.delete(dangling), "cascades now")
+	f.gone(dangling, bEast+"holders/old", aEast+"targets/owned")
+	// The other region is still on v1, and goes on; the target's service renames its kind.
+	f.mustPut(bWest+"holders/v1", fields{"block": target})
+	f.switchVersion("a.example.com/us-west2", "v2")
+	require.Equal(t, "Goal", f.get(target).GetKind())
+	f.mustPut(bWest+"holders/v1b", fields{"block": target})
+	require.ErrorContains(t, f.delete(target), "and 17 more", "twenty new ones, and two of the other region")
+	f.settled()
+}
+
+// The environment is empty, or does not have the deployment: what runs goes on (I27).
+func TestASwitchToAnUndescribedVersionIsRefused(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	out, err := run(t, "set-version", "b.example.com/eastus2", "v9", "--context", f.Context)
+	require.Error(t, err)
+	require.Contains(t, out, "no descriptor of b.example.com@v9 is known")
+	out, err = run(t, "set-version", "c.example.com/eastus2", "v1", "--context", f.Context)
+	require.Error(t, err)
+	require.Contains(t, out, "unknown deployment: c.example.com/eastus2")
+}

@@ -1,0 +1,230 @@
+package test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/fieldmaskpb"
+
+	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
+	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
+)
+
+func reasonOf(err error) string {
+	for _, d := range status.Convert(err).Details() {
+		if info, ok := d.(*errdetails.ErrorInfo); ok {
+			return info.GetReason()
+		}
+	}
+	return ""
+}
+
+func TestTheResourceService(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	ctx := t.Context()
+	a := resourcev1.NewResourceServiceClient(f.asUser("a.example.com/us-west2"))
+	b := resourcev1.NewResourceServiceClient(f.asUser("b.example.com/eastus2"))
+
+	// One transaction, mutual references, creates and updates and puts.
+	first := &resourcev1.BatchWriteResourcesRequest{RequestId: uuid.NewString(), Writes: []*resourcev1.BatchWriteResourcesRequest_Write{
+		{Write: &resourcev1.BatchWriteResourcesRequest_Write_Create{Create: &resourcev1.Resource{Name: "targets/x", Labels: map[string]string{"team": "red"}, Body: body(t, fields{"next": "targets/y", "size": 1})}}},
+		{Write: &resourcev1.BatchWriteResourcesRequest_Write_Put{Put: &resourcev1.Resource{Name: "targets/y", Body: body(t, fields{"next": "targets/x", "size": 2, "deep": fields{"er": "y"}})}}},
+	}}
+	wrote, err := a.BatchWriteResources(ctx, first)
+	require.NoError(t, err)
+	again, err := a.BatchWriteResources(ctx, first)
+	require.NoError(t, err)
+	require.Equal(t, wrote.GetResources()[0].GetUid(), again.GetResources()[0].GetUid(), "the same id and content: the same answer")
+	first.Writes = first.GetWrites()[:1]
+	_, err = a.BatchWriteResources(ctx, first)
+	require.Equal(t, codes.AlreadyExists, status.Code(err))
+	require.Equal(t, "REQUEST_REUSED", reasonOf(err))
+
+	// Masks, revisions.
+	x := wrote.GetResources()[0]
+	updated, err := a.UpdateResource(ctx, &resourcev1.UpdateResourceRequest{
+		Resource:   &resourcev1.Resource{Name: "targets/x", Revision: x.GetRevision(), Body: body(t, fields{"size": 9, "next": "ignored"})},
+		UpdateMask: &fieldmaskpb.FieldMask{Paths: []string{"body.size"}},
+	})
+	require.NoError(t, err)
+	require.Equal(t, fields{"next": "targets/y", "size": 9.0}, updated.GetBody().AsMap())
+	require.Equal(t, map[string]string{"team": "red"}, updated.GetLabels())
+	_, err = a.UpdateResource(ctx, &resourcev1.UpdateResourceRequest{Resource: x})
+	require.Equal(t, codes.Aborted, status.Code(err), "%v", err)
+	require.Equal(t, "MOVED", reasonOf(err))
+	read, err := a.GetResource(ctx, &resourcev1.GetResourceRequest{Name: "targets/y", ReadMask: &fieldmaskpb.FieldMask{Paths: []string{"body.deep.er", "state"}}})
+	require.NoError(t, err)
+	require.Equal(t, fields{"deep": fields{"er": "y"}}, read.GetBody().AsMap())
+	require.Zero(t, read.GetRevision())
+	_, err = a.GetResource(ctx, &resourcev1.GetResourceRequest{Name: "targets/y", ReadMask: &fieldmaskpb.FieldMask{Paths: []string{"colour"}}})
+	require.ErrorContains(t, err, `read_mask: unknown field "colour"`)
+
+	// Validated on both sides, and nothing stored.
+	would, err := b.MutateAndValidateResource(ctx, &resourcev1.MutateAndValidateResourceRequest{Write: &resourcev1.BatchWriteResourcesRequest_Write{
+		Write: &resourcev1.BatchWriteResourcesRequest_Write_Create{Create: &resourcev1.Resource{Name: "holders/v", Body: body(t, fields{"block": aWest + "targets/x"})}},
+	}})
+	require.NoError(t, err)
+	require.Equal(t, "Holder", would.GetKind())
+	require.Empty(t, would.GetUid())
+	_, err = b.MutateAndValidateResource(ctx, &resourcev1.MutateAndValidateResourceRequest{Write: &resourcev1.BatchWriteResourcesRequest_Write{
+		Write: &resourcev1.BatchWriteResourcesRequest_Write_Create{Create: &resourcev1.Resource{Name: "holders/v", Body: body(t, fields{"block": aWest + "targets/none"})}},
+	}})
+	require.Equal(t, "TARGET_MISSING", reasonOf(err))
+	require.Nil(t, f.get(bEast+"holders/v"))
+
+	// Lists in pages, and watches, with a filter.
+	listed, err := a.ListResources(ctx, &resourcev1.ListResourcesRequest{Filter: `body.size > 1`, OrderBy: "body.size desc", PageSize: 1})
+	require.NoError(t, err)
+	require.Equal(t, "targets/x", listed.GetResources()[0].GetName())
+	listed, err = a.ListResources(ctx, &resourcev1.ListResourcesRequest{Filter: `body.size > 1`, OrderBy: "body.size desc", PageSize: 1, PageToken: listed.GetNextPageToken()})
+	require.NoError(t, err)
+	require.Equal(t, "targets/y", listed.GetResources()[0].GetName())
+	_, err = a.ListResources(ctx, &resourcev1.ListResourcesRequest{Filter: `body.size >`})
+	require.Equal(t, codes.InvalidArgument, status.Code(err))
+}
+
+// A request may arrive at any deployment of the service; it is answered by the region that owns the resource, for the
+// caller, once.
+func TestRequestsAreForwardedToTheOwningRegionOnce(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	user := f.asUser("a.example.com/us-west2")
+	a := resourcev1.NewResourceServiceClient(user)
+	const there = aEast + "targets/t"
+	created, err := a.CreateResource(ctx, &resourcev1.CreateResourceRequest{Resource: &resourcev1.Resource{Name: there, Body: body(t, fields{"n": 1})}})
+	require.NoError(t, err)
+	require.Equal(t, "a.example.com/eastus2", created.GetDeployment())
+	require.Equal(t, created.GetUid(), f.get(there).GetUid())
+	f.mustPut(aWest+"targets/here", nil)
+	batch, err := a.BatchGetResources(ctx, &resourcev1.BatchGetResourcesRequest{Names: []string{"targets/here", there, aWest + "targets/here"}})
+	require.NoError(t, err)
+	require.Len(t, batch.GetResources(), 3)
+	require.Equal(t, "a.example.com/eastus2", batch.GetResources()[1].GetDeployment())
+	listed, err := a.ListResources(ctx, &resourcev1.ListResourcesRequest{Region: "eastus2"})
+	require.NoError(t, err)
+	require.Len(t, listed.GetResources(), 1)
+	watch, err := a.WatchResources(ctx, &resourcev1.WatchResourcesRequest{Region: "eastus2"})
+	require.NoError(t, err)
+	event, err := watch.Recv()
+	require.NoError(t, err)
+	require.Equal(t, "targets/t", event.GetUpsert().GetName())
+	event, err = watch.Recv()
+	require.NoError(t, err)
+	require.NotNil(t, event.GetEndOfSnapshot())
+	_, err = a.UpdateResource(ctx, &resourcev1.UpdateResourceRequest{Resource: &resourcev1.Resource{Name: there, Body: body(t, fields{"n": 2})}})
+	require.NoError(t, err)
+	event, err = watch.Recv()
+	require.NoError(t, err)
+	require.Equal(t, fields{"n": 2.0}, event.GetUpsert().GetBody().AsMap())
+	plan, err := a.PlanDeletion(ctx, &resourcev1.PlanDeletionRequest{Name: there})
+	require.NoError(t, err)
+	require.True(t, plan.GetAccepted())
+	explained, err := adminv1.NewAdminServiceClient(user).Explain(ctx, &adminv1.ExplainRequest{Name: there})
+	require.NoError(t, err)
+	require.Equal(t, there, explained.GetName())
+
+	// With the caller's identity: what a user may not do here, a user may not do there.
+	_, err = a.SetBlockDeletion(ctx, &resourcev1.SetBlockDeletionRequest{Name: there, BlockDeletion: true})
+	require.Equal(t, codes.PermissionDenied, status.Code(err))
+	require.ErrorContains(t, err, "user/ann")
+	// Nobody but a deployment of the same service speaks for others, and only for people.
+	speak := func(conn *grpc.ClientConn, as string) error {
+		_, err := resourcev1.NewResourceServiceClient(conn).SetBlockDeletion(metadata.AppendToOutgoingContext(ctx, "dbcontroller-on-behalf-of", as),
+			&resourcev1.SetBlockDeletionRequest{Name: "targets/t", BlockDeletion: true})
+		return err
+	}
+	sibling := f.as(f.Deployments[f.id(aWest+"targets/x")].Certs, "a.example.com/eastus2")
+	stranger := f.as(f.Deployments[f.id(bWest+"holders/x")].Certs, "a.example.com/eastus2")
+	require.NoError(t, speak(sibling, "/operator/eve"))
+	for conn, as := range map[*grpc.ClientConn]string{user: "/operator/eve", stranger: "/operator/eve"} {
+		require.Equal(t, codes.PermissionDenied, status.Code(speak(conn, as)))
+	}
+	require.Equal(t, codes.PermissionDenied, status.Code(speak(sibling, "/deployment/b.example.com/eastus2")))
+	_, err = resourcev1.NewResourceServiceClient(sibling).GetResource(metadata.AppendToOutgoingContext(ctx, "dbcontroller-on-behalf-of", "/user/ann"),
+		&resourcev1.GetResourceRequest{Name: aWest + "targets/here"})
+	require.Equal(t, codes.Internal, status.Code(err), "forwarded once already: %v", err)
+	require.NoError(t, speak(sibling, "/operator/eve"))
+	out, err := run(t, "block-deletion", there, "--off", "--context", f.Context)
+	require.NoError(t, err, out)
+
+	// Of another service, or of two regions in one transaction: told.
+	_, err = a.GetResource(ctx, &resourcev1.GetResourceRequest{Name: bEast + "holders/h"})
+	require.ErrorContains(t, err, "is of another service: ask b.example.com/eastus2")
+	_, err = a.BatchWriteResources(ctx, &resourcev1.BatchWriteResourcesRequest{Writes: []*resourcev1.BatchWriteResourcesRequest_Write{
+		{Write: &resourcev1.BatchWriteResourcesRequest_Write_Put{Put: &resourcev1.Resource{Name: there}}},
+		{Write: &resourcev1.BatchWriteResourcesRequest_Write_Put{Put: &resourcev1.Resource{Name: "targets/here"}}},
+	}})
+	require.ErrorContains(t, err, "one transaction is of one deployment")
+	// The region that owns it is away: it is named.
+	require.NoError(t, f.Deployments[f.id(there)].Kill())
+	short, stop := context.WithTimeout(ctx, 5*time.Second)
+	defer stop()
+	_, err = a.GetResource(short, &resourcev1.GetResourceRequest{Name: there})
+	require.Contains(t, []codes.Code{codes.Unavailable, codes.DeadlineExceeded}, status.Code(err), "%v", err)
+	require.NoError(t, f.Deployments[f.id(there)].Start())
+	f.ready("a.example.com/eastus2")
+	_, err = a.DeleteResource(ctx, &resourcev1.DeleteResourceRequest{Name: there})
+	require.NoError(t, err)
+	f.gone(there)
+}
+
+func TestPlanDryRunAndLint(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	const target = aWest + "targets/t"
+	f.mustPut(target, nil)
+	for i := range 5 {
+		f.mustPut(fmt.Sprintf("%stargets/n%d", aEast, i), fields{"next": target})
+	}
+	f.mustPut(bEast+"holders/u", fields{"unset": fields{"list": []any{target}}})
+	f.mustPut(bWest+"holders/b", fields{"block": aEast + "targets/n3"})
+	f.mustPut(aWest+"others/owned", nil, ownedBy("Target", aEast+"targets/n1"))
+	f.mustPut(bWest+"holders/waits", fields{"block": aWest + "others/owned"})
+	f.pinned(aWest+"others/owned", 1)
+	for _, args := range [][]string{{"plan", target}, {"delete", target, "--dry-run"}} {
+		out, err := run(t, append(args, "--context", f.Context)...)
+		require.NoError(t, err, out)
+		require.Equal(t, target+`  Target
+├─ 5 Target deleted in a.example.com/eastus2 (next): targets/n0, targets/n1, targets/n2, and 2 more
+│  └─ 1 Other deleted in a.example.com/us-west2 (owner): others/owned
+└─ 1 Holder unset in b.example.com/eastus2 (unset.list.*): holders/u
+
+refused    //b.example.com/us-west2/holders/b (block) blocks `+aEast+`targets/n3
+waits      //b.example.com/us-west2/holders/waits (block) blocks `+aWest+`others/owned, which waits for it
+A delete would be refused: targets/t cannot be deleted: it is referred to by //b.example.com/us-west2/holders/b (block)
+`, out)
+	}
+	require.NotNil(t, f.get(target), "nothing changed")
+	require.ErrorContains(t, f.delete(target), bWest+"holders/b (block)", "a delete says the same")
+	f.mustPut(bWest+"holders/b", nil)
+	require.NoError(t, f.Deployments[f.id(bEast+"holders/x")].Kill())
+	out, err := run(t, "plan", target, "--context", f.Context)
+	require.NoError(t, err, out)
+	require.Contains(t, out, "not asked  b.example.com/eastus2 does not answer; what is there is not in this plan")
+	require.Contains(t, out, "A delete would be accepted: 7 deleted, 0 unset.")
+	require.NoError(t, f.Deployments[f.id(bEast+"holders/x")].Start())
+	f.ready("b.example.com/eastus2")
+	require.NoError(t, f.delete(target))
+	f.gone(target, aEast+"targets/n4")
+	f.eventually("the owned one waits", func() bool {
+		return f.get(aWest+"others/owned").GetState() == resourcev1.Resource_STATE_DELETING
+	})
+	out, err = run(t, "explain", aWest+"others/owned", "--context", f.Context)
+	require.NoError(t, err, out)
+	require.Contains(t, out, "BLOCKED    by "+bWest+"holders/waits")
+	f.mustPut(bWest+"holders/waits", nil)
+	f.gone(aWest + "others/owned")
+	f.settled()
+}
