@@ -167,12 +167,12 @@ func TestRequestsAreForwardedToTheOwningRegionOnce(t *testing.T) {
 		{Write: &resourcev1.BatchWriteResourcesRequest_Write_Put{Put: &resourcev1.Resource{Name: "targets/here"}}},
 	}})
 	require.ErrorContains(t, err, "one transaction is of one deployment")
-	// The region that owns it is away: it is named.
+	// The region that owns it is away: the answer says so. It is back: the next request gets through, however long it was away.
 	require.NoError(t, f.Deployments[f.id(there)].Kill())
-	short, stop := context.WithTimeout(ctx, 5*time.Second)
-	defer stop()
-	_, err = a.GetResource(short, &resourcev1.GetResourceRequest{Name: there})
-	require.Contains(t, []codes.Code{codes.Unavailable, codes.DeadlineExceeded}, status.Code(err), "%v", err)
+	for range 2 {
+		_, err = a.GetResource(ctx, &resourcev1.GetResourceRequest{Name: there})
+		require.Equal(t, codes.Unavailable, status.Code(err), "%v", err)
+	}
 	require.NoError(t, f.Deployments[f.id(there)].Start())
 	f.ready("a.example.com/eastus2")
 	_, err = a.DeleteResource(ctx, &resourcev1.DeleteResourceRequest{Name: there})

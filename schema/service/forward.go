@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
@@ -180,7 +182,28 @@ func (f *forwarder) dial(ctx context.Context, to schema.DeploymentID) (grpc.Clie
 	if err != nil {
 		return nil, ctx, &shadow.UnavailableError{Deployments: []schema.DeploymentID{to}, Err: err}
 	}
+	f.connect(ctx, conn)
 	return conn, metadata.AppendToOutgoingContext(ctx, onBehalfOf, who.Path()), nil
+}
+
+// connectPatience outlasts the longest pause between two tries to connect (DialOptions).
+const connectPatience = 3 * time.Second
+
+// connect waits while a connection is lost, so that the restart of another region is not seen by those who ask here. When
+// the patience ends the call goes on, and fails with the reason.
+func (f *forwarder) connect(ctx context.Context, conn grpc.ClientConnInterface) {
+	c, ok := conn.(*grpc.ClientConn)
+	if !ok {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, connectPatience)
+	defer cancel()
+	for state := c.GetState(); state != connectivity.Ready && state != connectivity.Shutdown; state = c.GetState() {
+		c.Connect() // an idle one does not by itself
+		if !c.WaitForStateChange(ctx, state) {
+			return
+		}
+	}
 }
 
 // Stream forwards a watch: one request, then its events as they come.
