@@ -78,8 +78,8 @@ type acknowledging struct {
 	first chan struct{} // closed after the first time
 }
 
-func (a *acknowledging) Acknowledge(ctx context.Context, _ schema.DeploymentID, position string, except []uuid.UUID) error {
-	err := a.store.Acknowledge(ctx, a.self, position, except)
+func (a *acknowledging) Acknowledge(ctx context.Context, _ schema.DeploymentID, _ uuid.UUID, position string, except []uuid.UUID) error {
+	err := a.store.Acknowledge(ctx, a.self, uuid.Nil, position, except)
 	a.once.Do(func() { close(a.first) })
 	return err
 }

@@ -25,6 +25,8 @@ const (
 	upgrading  taskKind = "owned_pending_upgrade"
 	deriving   taskKind = "owned_pending_derive"
 	retiring   taskKind = "owned_pending_retire"
+	announcing taskKind = "owned_pending_announce"
+	recovering taskKind = "owned_pending_recover"
 	resolving  taskKind = "owned_pending_resolve"
 	sweeping   taskKind = "owned_pending_sweep"
 	deleting   taskKind = "owned_deleting"
@@ -42,6 +44,7 @@ type taskKey struct {
 var kinds = map[schema.Action]taskKind{
 	schema.Finalise: deleting, schema.DropOwners: disowning, schema.CheckOwners: owning,
 	schema.UpgradeOwners: upgrading, schema.Derive: deriving, schema.Retire: retiring,
+	schema.AnnounceEpoch: announcing, schema.ConfirmAgain: recovering, schema.VerifyBlockades: recovering,
 }
 
 func (k taskKey) String() string { return string(k.kind) + " " + k.deployment.String() }

@@ -73,8 +73,22 @@ func (c *Client) Lead(leads bool) {
 	}
 }
 
+// Leads tells whether this process speaks for the deployment.
+func (c *Client) Leads() bool { return c.leads.Load() }
+
 // Environments delivers whole environments, the newest only: what a slow reader missed is in the next one.
 func (c *Client) Environments() <-chan *schema.Environment { return c.out }
+
+// Ask asks the registry now. Its answer says what there is, never what there is not.
+func (c *Client) Ask(ctx context.Context) (*schema.Environment, error) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	answer, err := c.registry.GetEnvironment(ctx, &registryv1.GetEnvironmentRequest{})
+	if err != nil {
+		return nil, err
+	}
+	return wire.Environment(answer.GetEnvironment()), nil
+}
 
 // Run starts with the environment that was kept, if any, then follows the registry and keeps what it says. It blocks
 // until ctx ends.

@@ -2,6 +2,7 @@ package handlers
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/google/uuid"
@@ -66,7 +67,7 @@ func (h *OwnedDeleting) dropOwners(ctx context.Context, to schema.DeploymentID, 
 // without it (I20); its error is answered.
 func (h *OwnedDeleting) finalise(ctx context.Context, seqs []int64) error {
 	_, err := h.Store.Finalise(ctx, seqs)
-	if err == nil || len(seqs) == 1 || ctx.Err() != nil {
+	if err == nil || len(seqs) == 1 || ctx.Err() != nil || errors.As(err, new(*shadow.UnavailableError)) {
 		return err
 	}
 	half := len(seqs) / 2

@@ -21,24 +21,26 @@ type PendingStore interface {
 	Delivered(ctx context.Context, m *shadow.Messages) error
 	Expired(ctx context.Context, holder schema.DeploymentID, limit int) ([]shadow.Question, error)
 	ExpiredHolders(ctx context.Context) ([]schema.DeploymentID, error)
-	Settle(ctx context.Context, holder schema.DeploymentID, questions []shadow.Question, verdicts []shadow.Verdict) error
+	Settle(ctx context.Context, holder schema.DeploymentID, questions []shadow.Question, answers *shadow.Answers) error
 	OwnersToCheck(ctx context.Context, at schema.DeploymentID, seqs []int64) (*shadow.OwnersToCheck, error)
 	SettleOwners(ctx context.Context, c *shadow.OwnersToCheck, answers *shadow.OwnerAnswers) (left []int64, err error)
 	Upgrade(ctx context.Context, seqs []int64) (*shadow.Upgrade, error)
 	Upgraded(ctx context.Context, seqs []int64) error
 	Derive(ctx context.Context, seq int64) (shadow.Derived, error)
 	Retire(ctx context.Context, deployment schema.DeploymentID) error
+	RecoveringStore
 }
 
 // PendingPeers takes the messages to other deployments.
 type PendingPeers interface {
-	Confirm(ctx context.Context, target schema.DeploymentID, attempts []shadow.AttemptID) error
-	Release(ctx context.Context, target schema.DeploymentID, keys []shadow.BlockadeKey, attempts []shadow.AttemptID) error
-	Resolve(ctx context.Context, holder schema.DeploymentID, questions []shadow.Question) ([]shadow.Verdict, error)
+	Confirm(ctx context.Context, target schema.DeploymentID, epoch uuid.UUID, attempts []shadow.AttemptID) error
+	Release(ctx context.Context, target schema.DeploymentID, epoch uuid.UUID, keys []shadow.BlockadeKey, attempts []shadow.AttemptID) error
+	Resolve(ctx context.Context, holder schema.DeploymentID, questions []shadow.Question) (*shadow.Answers, error)
 	CheckOwners(ctx context.Context, at schema.DeploymentID, questions []shadow.OwnerQuestion) (*shadow.OwnerAnswers, error)
 	// DropOwners answers what failed and whether there is more to do, and UpgradeOwners how much.
 	DropOwners(ctx context.Context, at schema.DeploymentID, deleted []uuid.UUID, letGo []shadow.LetGo) (failed []uuid.UUID, more bool, err error)
 	UpgradeOwners(ctx context.Context, at schema.DeploymentID, u *shadow.Upgrade) (remaining int64, err error)
+	RecoveringPeers
 }
 
 // OwnedPending settles what resources of this deployment have outstanding with another one.
@@ -52,8 +54,11 @@ type OwnedPending struct {
 func (h *OwnedPending) Handle(ctx context.Context, to schema.DeploymentID, work []schema.Work) (left []int64, err error) {
 	by := map[schema.Action][]int64{}
 	var messages []int64
+	var recovering []schema.Work
 	for _, w := range work {
 		switch w.Action {
+		case schema.AnnounceEpoch, schema.ConfirmAgain, schema.VerifyBlockades:
+			recovering = append(recovering, w)
 		case schema.CheckOwners, schema.UpgradeOwners, schema.Derive, schema.Retire:
 			by[w.Action] = append(by[w.Action], w.Seq)
 		default:
@@ -80,6 +85,9 @@ func (h *OwnedPending) Handle(ctx context.Context, to schema.DeploymentID, work 
 			return nil, err
 		}
 	}
+	if err := h.recover(ctx, to, recovering); err != nil {
+		return nil, err
+	}
 	aside, err := h.derive(ctx, by[schema.Derive])
 	return append(left, aside...), err
 }
@@ -92,12 +100,12 @@ func (h *OwnedPending) deliver(ctx context.Context, to schema.DeploymentID, seqs
 		return err
 	}
 	if len(m.Confirm) > 0 {
-		if err := h.Peers.Confirm(ctx, to, m.Confirm); err != nil {
+		if err := h.Peers.Confirm(ctx, to, m.Epoch, m.Confirm); err != nil {
 			return fmt.Errorf("confirm at %s: %w", to, err)
 		}
 	}
 	if len(m.Release)+len(m.Abandon) > 0 {
-		if err := h.Peers.Release(ctx, to, m.Release, m.Abandon); err != nil {
+		if err := h.Peers.Release(ctx, to, m.Epoch, m.Release, m.Abandon); err != nil {
 			return fmt.Errorf("release at %s: %w", to, err)
 		}
 	}
@@ -125,7 +133,7 @@ func (h *OwnedPending) checkOwners(ctx context.Context, at schema.DeploymentID, 
 			}
 		}
 		left, err = h.Store.SettleOwners(ctx, c, answers)
-		if err != nil && len(seqs) > 1 && ctx.Err() == nil {
+		if err != nil && len(seqs) > 1 && ctx.Err() == nil && !errors.As(err, new(*shadow.UnavailableError)) {
 			return h.checkHalves(ctx, at, seqs)
 		}
 		if err != nil || len(left) == 0 {
@@ -193,17 +201,17 @@ func (h *OwnedPending) Resolve(ctx context.Context, holder schema.DeploymentID) 
 		if err != nil || len(questions) == 0 {
 			return err
 		}
-		verdicts, err := h.Peers.Resolve(ctx, holder, questions)
+		answers, err := h.Peers.Resolve(ctx, holder, questions)
 		if err != nil {
 			return fmt.Errorf("resolve at %s: %w", holder, err)
 		}
-		if len(verdicts) != len(questions) {
-			return fmt.Errorf("resolve at %s: %d answers to %d questions", holder, len(verdicts), len(questions))
+		if len(answers.Verdicts) != len(questions) {
+			return fmt.Errorf("resolve at %s: %d answers to %d questions", holder, len(answers.Verdicts), len(questions))
 		}
-		if err := h.Store.Settle(ctx, holder, questions, verdicts); err != nil {
+		if err := h.Store.Settle(ctx, holder, questions, answers); err != nil {
 			return err
 		}
-		if len(questions) < resolveBatch || !slices.ContainsFunc(verdicts, func(v shadow.Verdict) bool { return v != shadow.Undecided }) {
+		if len(questions) < resolveBatch || !slices.ContainsFunc(answers.Verdicts, func(v shadow.Verdict) bool { return v != shadow.Undecided }) {
 			return nil
 		}
 	}

@@ -13,13 +13,15 @@ import (
 
 // SubscribedStore does in this database what deletions elsewhere ask of it.
 type SubscribedStore interface {
+	// PresentEpoch is that of the database, as far as it was noticed.
+	PresentEpoch() uuid.UUID
 	// Act answers the uids for which something failed; everything else is done.
 	Act(ctx context.Context, from schema.DeploymentID, uids []uuid.UUID) (map[uuid.UUID]error, error)
 }
 
 // Acknowledger tells a deployment what is done.
 type Acknowledger interface {
-	Acknowledge(ctx context.Context, target schema.DeploymentID, position string, except []uuid.UUID) error
+	Acknowledge(ctx context.Context, target schema.DeploymentID, epoch uuid.UUID, position string, except []uuid.UUID) error
 }
 
 // SubscribedDeleting cascades and unsets for deletions seen in any interested deployment.
@@ -36,6 +38,7 @@ func (h *SubscribedDeleting) Handle(ctx context.Context, from schema.DeploymentI
 	for i, d := range deletions {
 		uids[i] = d.UID
 	}
+	epoch := h.Store.PresentEpoch() // before: what is lost in a failover counts as not done
 	failed, err := h.Store.Act(ctx, from, uids)
 	if err != nil {
 		return nil, fmt.Errorf("act upon deletions of %s: %w", from, err)
@@ -44,7 +47,7 @@ func (h *SubscribedDeleting) Handle(ctx context.Context, from schema.DeploymentI
 		return failed, nil
 	}
 	except := slices.Concat(earlier, slices.Collect(maps.Keys(failed)))
-	if err := h.Peers.Acknowledge(ctx, from, position, except); err != nil {
+	if err := h.Peers.Acknowledge(ctx, from, epoch, position, except); err != nil {
 		return nil, fmt.Errorf("acknowledge deletions of %s: %w", from, err)
 	}
 	return failed, nil

@@ -60,6 +60,30 @@ func (e *Environment) Interested(model *Model, pointedTo []DeploymentID) []Deplo
 	return SortedDeployments(out)
 }
 
+// MayRefer tells whether some described version of a service is of another one, or imports it.
+func (e *Environment) MayRefer(service, to string) bool {
+	return service == to || slices.ContainsFunc(e.Services, func(d *Descriptor) bool {
+		return d.Service == service && slices.ContainsFunc(d.Imports, func(i Import) bool { return i.Service == to })
+	})
+}
+
+// With gives an environment that has what another one has besides: for questions of which a wrong "no" would do harm.
+func (e *Environment) With(other *Environment) *Environment {
+	out := *e
+	out.Services, out.Deployments = slices.Clone(e.Services), slices.Clone(e.Deployments)
+	for _, s := range other.Services {
+		if !slices.ContainsFunc(out.Services, func(d *Descriptor) bool { return d.ServiceVersion == s.ServiceVersion }) {
+			out.Services = append(out.Services, s)
+		}
+	}
+	for _, d := range other.Deployments {
+		if _, known := out.Deployment(d.DeploymentID); !known {
+			out.Deployments = append(out.Deployments, d)
+		}
+	}
+	return &out
+}
+
 // SortedDeployments sorts in place and drops repetitions.
 func SortedDeployments(ids []DeploymentID) []DeploymentID {
 	slices.SortFunc(ids, func(a, b DeploymentID) int {

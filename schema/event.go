@@ -32,11 +32,17 @@ const (
 	UpgradeOwners Action = 7
 	Derive        Action = 8
 	Retire        Action = 9
+	// AnnounceEpoch tells that the database was failed over; ConfirmAgain compares references with what their targets'
+	// deployment has, and VerifyBlockades what a holders' deployment has here with what it refers to.
+	AnnounceEpoch   Action = 10
+	ConfirmAgain    Action = 11
+	VerifyBlockades Action = 12
 )
 
 var actionNames = map[Action]string{
 	Confirm: "confirm", Release: "release", Finalise: "finalise", CheckOwners: "check_owners", DropOwners: "drop_owners",
 	LetGo: "let_go", UpgradeOwners: "upgrade_owners", Derive: "derive", Retire: "retire",
+	AnnounceEpoch: "announce_epoch", ConfirmAgain: "confirm_again", VerifyBlockades: "verify_blockades",
 }
 
 func (a Action) String() string {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -80,6 +81,9 @@ func newStatus() *cobra.Command {
 				}
 				cmd.Printf("%s is decommissioned, by %s on %s: %s%s\n", d.GetDeployment(), d.GetSaidBy(), d.GetSaidTime().AsTime().Format(time.DateOnly), d.GetReason(), still)
 			}
+			for _, line := range epochLines(s) {
+				cmd.Println(line)
+			}
 			for _, d := range s.GetDerivations() {
 				cmd.Printf("deriving %s anew: %d of %d done, %d set aside\n", d.GetKind(), d.GetDone(), d.GetTotal(), d.GetSetAside())
 			}
@@ -98,6 +102,26 @@ func newStatus() *cobra.Command {
 			}
 			return nil
 		})
+}
+
+// epochLines tell of a failover, as long as somebody has to know of it.
+func epochLines(s *adminv1.StatusResponse) []string {
+	var lines []string
+	e := s.GetEpoch()
+	if e.GetOrdinal() > 1 {
+		lines = append(lines, fmt.Sprintf("the database was failed over or restored %d times, last noticed %s ago",
+			e.GetOrdinal()-1, time.Since(e.GetSince().AsTime()).Round(time.Second)))
+	}
+	if e.GetAwaitingRegistry() {
+		lines = append(lines, "NOTHING IS DELETED until the registry says who may refer to resources here")
+	}
+	if len(e.GetUnconfirmed()) > 0 {
+		lines = append(lines, "NOTHING IS DELETED until these have confirmed what refers to resources here: "+strings.Join(e.GetUnconfirmed(), ", "))
+	}
+	if n := s.GetDanglingReferences(); n > 0 {
+		lines = append(lines, fmt.Sprintf("%d references have lost their targets: db-controller verify names them, a person decides", n))
+	}
+	return lines
 }
 
 func processLine(p *adminv1.StatusResponse_Process) string {

@@ -30,6 +30,10 @@ type metrics struct {
 
 	failures failures
 
+	differences *prometheus.GaugeVec
+	auditedAt   prometheus.Gauge
+	unaudited   prometheus.Gauge
+
 	mu    sync.Mutex
 	heard map[watchKey]time.Time // guarded by mu
 }
@@ -40,6 +44,10 @@ var (
 	outstandingDesc = prometheus.NewDesc("dbcontroller_outstanding_work", "Pieces of outstanding work, by group and deployment.", []string{"group", "deployment"}, nil)
 	oldestDesc      = prometheus.NewDesc("dbcontroller_outstanding_work_oldest_seconds", "Age of the oldest piece of outstanding work.", []string{"group", "deployment"}, nil)
 	lagDesc         = prometheus.NewDesc("dbcontroller_watch_lag_seconds", "Time since a watch was last heard of; an idle one speaks every five seconds.", []string{"watch", "deployment"}, nil)
+	epochDesc       = prometheus.NewDesc("dbcontroller_epoch", "Epochs of the database that were noticed; more than one after a failover or a restore.", nil, nil)
+	unconfirmedDesc = prometheus.NewDesc("dbcontroller_unconfirmed_deployments", "Deployments that have not confirmed their references since; nothing is deleted until they have.", nil, nil)
+	danglingDesc    = prometheus.NewDesc("dbcontroller_dangling_references", "References whose targets went without them; a person decides.", nil, nil)
+	shardsDesc      = prometheus.NewDesc("dbcontroller_shards", "Shards of the ring that a process of the deployment works on.", []string{"process"}, nil)
 	upDesc          = prometheus.NewDesc("dbcontroller_outstanding_work_up", "Whether the outstanding work could be read.", nil, nil)
 )
 
@@ -65,6 +73,10 @@ func newMetrics(store *shadow.Store) *metrics {
 		objects: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "dbcontroller_watch_snapshot_objects", Help: "How many objects the last snapshot of a watch had."}, []string{"watch", "deployment"}),
 		priming: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "dbcontroller_watch_snapshot_seconds", Help: "How long the last snapshot of a watch took."}, []string{"watch", "deployment"}),
 	}
+	m.differences = prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "dbcontroller_audit_differences", Help: "What the last audit found, by kind."}, []string{"kind"})
+	m.auditedAt = prometheus.NewGauge(prometheus.GaugeOpts{Name: "dbcontroller_audit_timestamp_seconds", Help: "When the last audit ended."})
+	m.unaudited = prometheus.NewGauge(prometheus.GaugeOpts{Name: "dbcontroller_audit_unreachable_deployments", Help: "Deployments that the last audit could not ask."})
+	m.registry.MustRegister(m.differences, m.auditedAt, m.unaudited)
 	m.registry.MustRegister(m.batches, m.items, m.errors, m.seconds, m.resets, m.primed, m.objects, m.priming, m)
 	return m
 }
@@ -99,12 +111,26 @@ func (m *metrics) WatchHeard(watch string, d schema.DeploymentID) {
 	m.heard[watchKey{watch, d.String()}] = time.Now()
 }
 
+// audited takes what an audit found.
+func (m *metrics) audited(done shadow.Verified, found map[shadow.DifferenceKind]int) {
+	m.differences.Reset()
+	for kind, n := range found {
+		m.differences.WithLabelValues(string(kind)).Set(float64(n))
+	}
+	m.auditedAt.SetToCurrentTime()
+	m.unaudited.Set(float64(len(done.Unreachable)))
+}
+
 // Describe is prometheus.Collector.
 func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
 	ch <- outstandingDesc
 	ch <- oldestDesc
 	ch <- lagDesc
 	ch <- upDesc
+	ch <- epochDesc
+	ch <- unconfirmedDesc
+	ch <- danglingDesc
+	ch <- shardsDesc
 }
 
 // Collect is prometheus.Collector.
@@ -120,6 +146,20 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	for _, o := range outstanding {
 		ch <- prometheus.MustNewConstMetric(outstandingDesc, prometheus.GaugeValue, float64(o.Count), o.Group, o.Deployment)
 		ch <- prometheus.MustNewConstMetric(oldestDesc, prometheus.GaugeValue, o.Oldest, o.Group, o.Deployment)
+	}
+	if e, err := m.store.Epoch(ctx); err == nil {
+		waiting := len(e.Unconfirmed)
+		if e.Awaiting {
+			waiting++ // the registry
+		}
+		ch <- prometheus.MustNewConstMetric(epochDesc, prometheus.GaugeValue, float64(e.Ordinal))
+		ch <- prometheus.MustNewConstMetric(unconfirmedDesc, prometheus.GaugeValue, float64(waiting))
+		ch <- prometheus.MustNewConstMetric(danglingDesc, prometheus.GaugeValue, float64(e.Dangling))
+	}
+	if members, err := m.store.Members(ctx); err == nil {
+		for _, member := range members {
+			ch <- prometheus.MustNewConstMetric(shardsDesc, prometheus.GaugeValue, float64(len(member.Shards)), member.Name)
+		}
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()

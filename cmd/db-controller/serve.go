@@ -34,6 +34,9 @@ func newServe() *cobra.Command {
 			if cfg.lease < time.Second {
 				return fmt.Errorf("--lease %s: want at least 1s, so that a process which is slow for a moment keeps its work", cfg.lease)
 			}
+			if cfg.auditRate <= 0 {
+				return fmt.Errorf("--audit-rate %d: want at least 1; --audit-interval 0 is for no audit", cfg.auditRate)
+			}
 			if err := ready(cmd, cfg.dsn, migrations.Deployment, cfg.migrate, log); err != nil {
 				return err
 			}
@@ -53,6 +56,8 @@ func newServe() *cobra.Command {
 	f.Int32Var(&cfg.connections, "connections", 20, "connections to the database; at least 4")
 	f.StringVar(&cfg.name, "name", "", "this process, among those of the deployment; one that starts under the same name takes its place (default: host:port)")
 	f.DurationVar(&cfg.lease, "lease", 5*time.Second, "how long this process may be silent before others take its work over; at least 1s")
+	f.DurationVar(&cfg.auditInterval, "audit-interval", time.Hour, "pause between two comparisons with the other deployments (as verify does, without repairs); 0 for none")
+	f.IntVar(&cfg.auditRate, "audit-rate", 1000, "rows a second that such a comparison takes")
 	f.DurationVar(&cfg.tentativeTTL, "tentative-ttl", 0, "how long a tentative blockade stands before its holder must decide (default 15s)")
 	f.DurationVar(&cfg.ownerGrace, "owner-grace", 0, "how long an owner that was named without its uid may be missing before it counts as gone (default 5m)")
 	return cmd

@@ -45,6 +45,9 @@ type deploymentConfig struct {
 	// name is this process, among those of the deployment; lease is for how long it may be silent.
 	name  string
 	lease time.Duration
+	// auditInterval is the pause between two audits (0: none), auditRate how many rows a second one compares.
+	auditInterval time.Duration
+	auditRate     int
 }
 
 // fenced is a node whose transactions take effect only as long as its process is a member.
@@ -144,6 +147,10 @@ func runDeployment(ctx context.Context, cfg deploymentConfig, log *zap.Logger) e
 	g.Go(func() error { return reportHealth(ctx, healthServer, checks) })
 	g.Go(func() error { return store.RunNotifications(ctx) })
 	g.Go(func() error { return tidy(ctx, store.Tidy, log) })
+	g.Go(func() error { return followEpochs(ctx, store, client.Ask, keeper{store}.LoadEnvironment, log) })
+	g.Go(func() error {
+		return audit(ctx, auditConfig{Interval: cfg.auditInterval, Rate: cfg.auditRate, Leads: client.Leads, Verify: store.Verify, Observer: metrics, Log: log})
+	})
 	log.Info("serving", zap.Stringer("grpc", listener.Addr()), zap.String("advertised", cfg.advertise))
 	return g.Wait()
 }

@@ -76,7 +76,7 @@ type Feed[T any] struct {
 // more pages the window is large, and they do walk in the order of seq, from where the last page ended.
 const (
 	SinceBegin = `
-SELECT pg_current_snapshot()::text, ` + lsnSQL + `, ` + timelineSQL + `, m.compacted::text, x.* FROM `
+SELECT pg_current_snapshot()::text, ` + lsnSQL + `, ` + TimelineSQL + `, m.compacted::text, x.* FROM `
 	SinceJoin = ` AS m LEFT JOIN LATERAL (`
 	New       = ` (xid >= $1::text::xid8 OR xid = ANY ($2::text[]::xid8[])) `
 	// FirstPage and NextPage are of feeds with one argument, FirstPageOfAll and NextPageOfAll of those with none.

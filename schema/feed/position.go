@@ -45,22 +45,22 @@ func parsePosition(text string) (Position, error) {
 	return p, nil
 }
 
-// epochSQL is of a database's row of state m. An epoch changes with a restored or copied database (which has another oid),
+// EpochSQL is of a database's row of state m. An epoch changes with a restored or copied database (which has another oid),
 // another server and a promoted standby: transaction ids of one epoch mean nothing in another. The timeline is that of
 // the log that is written now: the control file learns of a promotion only at the next checkpoint. It alone is cheap
 // enough to be asked for in every look (the control file takes a quarter of a millisecond to read).
 const (
-	timelineSQL = `left(pg_walfile_name(pg_current_wal_lsn()), 8)`
+	TimelineSQL = `left(pg_walfile_name(pg_current_wal_lsn()), 8)`
 	// lsnSQL is of a position that is not before its snapshot, and whether the log is on disk up to there.
 	lsnSQL   = `pg_current_wal_insert_lsn()::text, pg_current_wal_flush_lsn() >= pg_current_wal_insert_lsn()`
-	epochSQL = `m.database_id::text || '.' || (SELECT oid FROM pg_database WHERE datname = current_database()) || '.' ||
-    (SELECT system_identifier FROM pg_control_system()) || '.' || ` + timelineSQL
+	EpochSQL = `m.database_id::text || '.' || (SELECT oid FROM pg_database WHERE datname = current_database()) || '.' ||
+    (SELECT system_identifier FROM pg_control_system()) || '.' || ` + TimelineSQL
 )
 
 // The statement that reads the state is this, the table of one row, and StateEnd.
 const (
 	StateBegin = `
-SELECT pg_current_snapshot()::text, ` + lsnSQL + `, ` + timelineSQL + `, ` + epochSQL + `, m.token_key, m.compacted::text FROM `
+SELECT pg_current_snapshot()::text, ` + lsnSQL + `, ` + TimelineSQL + `, ` + EpochSQL + `, m.token_key, m.compacted::text FROM `
 	StateEnd = ` AS m`
 )
 

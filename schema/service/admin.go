@@ -63,6 +63,14 @@ func (a *admin) Status(ctx context.Context, _ *adminv1.StatusRequest) (*adminv1.
 			Name: m.Name, Shards: m.Shards, JoinTime: timestamppb.New(m.JoinedAt), ExpireTime: timestamppb.New(m.ExpiresAt),
 		})
 	}
+	epoch, err := a.store.Epoch(ctx)
+	if err != nil {
+		return nil, toStatus(a.log, err)
+	}
+	out.Epoch = &adminv1.StatusResponse_Epoch{
+		Ordinal: epoch.Ordinal, Since: timestamppb.New(epoch.Since), Unconfirmed: deploymentNames(epoch.Unconfirmed), AwaitingRegistry: epoch.Awaiting,
+	}
+	out.DanglingReferences = epoch.Dangling
 	gone, err := a.store.Decommissioned(ctx)
 	if err != nil {
 		return nil, toStatus(a.log, err)

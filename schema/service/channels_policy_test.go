@@ -67,7 +67,7 @@ func TestEveryMethodIsOnEveryChannelByThePolicy(t *testing.T) {
 		defer cancel()
 		out, err := service.ResponseOf(method)
 		require.NoError(t, err)
-		if strings.Contains(method, "/Watch") {
+		if strings.Contains(method, "/Watch") || strings.Contains(method, "/Verify") { // streams
 			stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, method)
 			require.NoError(t, err)
 			if err := stream.SendMsg(requestOf(t, method)); !errors.Is(err, io.EOF) { // EOF: it was refused already, RecvMsg says why

@@ -32,6 +32,7 @@ var outcomes = []struct {
 	{shadow.ErrAborted, codes.Aborted, "ABORTED"},
 	{shadow.ErrUnknown, codes.Unknown, "OUTCOME_UNKNOWN"},
 	{shadow.ErrBarred, codes.PermissionDenied, "DECOMMISSIONED"},
+	{shadow.ErrOldEpoch, codes.Aborted, "OLD_EPOCH"},
 	{shadow.ErrPosition, codes.FailedPrecondition, "POSITION"}, // before ErrReset, which is why
 	{shadow.ErrReset, codes.OutOfRange, "RESET"},
 	{shadow.ErrSlow, codes.Aborted, "SLOW_READER"},

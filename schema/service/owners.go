@@ -43,13 +43,17 @@ func (s *schemas) CheckOwners(ctx context.Context, req *schemav1.CheckOwnersRequ
 		}
 		questions[i] = q
 	}
-	answers, err := s.store.CheckOwners(ctx, ownee, questions)
+	check := s.store.CheckOwners
+	if req.GetValidateOnly() {
+		check = s.store.WouldCheckOwners
+	}
+	answers, err := check(ctx, ownee, questions)
 	if err != nil {
 		return nil, toStatus(s.log, err)
 	}
 	out := &schemav1.CheckOwnersResponse{Version: answers.Version, Generation: answers.Generation}
 	for _, a := range answers.Answers {
-		p := &schemav1.CheckOwnersResponse_Answer{Verdict: ownerVerdicts[a.Verdict], Kind: a.Kind}
+		p := &schemav1.CheckOwnersResponse_Answer{Verdict: ownerVerdicts[a.Verdict], Kind: a.Kind, Noted: a.Noted}
 		if a.UID != uuid.Nil {
 			p.Uid = a.UID[:]
 		}
@@ -112,15 +116,24 @@ func (s *schemas) UpgradeOwnerReferences(ctx context.Context, req *schemav1.Upgr
 
 // CheckOwners asks a deployment whether owners exist there.
 func (p *Peers) CheckOwners(ctx context.Context, at schema.DeploymentID, questions []shadow.OwnerQuestion) (*shadow.OwnerAnswers, error) {
+	return p.checkOwners(ctx, at, questions, false)
+}
+
+// WouldCheckOwners is shadow.Peers.
+func (p *Peers) WouldCheckOwners(ctx context.Context, at schema.DeploymentID, questions []shadow.OwnerQuestion) (*shadow.OwnerAnswers, error) {
+	return p.checkOwners(ctx, at, questions, true)
+}
+
+func (p *Peers) checkOwners(ctx context.Context, at schema.DeploymentID, questions []shadow.OwnerQuestion, validateOnly bool) (*shadow.OwnerAnswers, error) {
 	client, err := p.Client(at)
 	if err != nil {
 		return nil, err
 	}
 	// One answer for all: of one version.
 	if len(questions) > maxMessages {
-		return p.checkMany(ctx, at, questions)
+		return p.checkMany(ctx, at, questions, validateOnly)
 	}
-	req := &schemav1.CheckOwnersRequest{}
+	req := &schemav1.CheckOwnersRequest{ValidateOnly: validateOnly}
 	for i := range questions {
 		q := &questions[i]
 		ref := &schemav1.ResourceRef{Kind: q.Kind, Name: q.Name}
@@ -141,7 +154,7 @@ func (p *Peers) CheckOwners(ctx context.Context, at schema.DeploymentID, questio
 	}
 	out := &shadow.OwnerAnswers{Version: answer.GetVersion(), Generation: answer.GetGeneration()}
 	for _, a := range answer.GetAnswers() {
-		o := shadow.OwnerAnswer{Kind: a.GetKind()}
+		o := shadow.OwnerAnswer{Kind: a.GetKind(), Noted: a.GetNoted()}
 		for verdict, p := range ownerVerdicts { // what a newer version may say besides stays unknown
 			if p == a.GetVerdict() {
 				o.Verdict = verdict
@@ -158,12 +171,12 @@ func (p *Peers) CheckOwners(ctx context.Context, at schema.DeploymentID, questio
 	return out, nil
 }
 
-func (p *Peers) checkMany(ctx context.Context, at schema.DeploymentID, questions []shadow.OwnerQuestion) (*shadow.OwnerAnswers, error) {
-	out, err := p.CheckOwners(ctx, at, questions[:maxMessages])
+func (p *Peers) checkMany(ctx context.Context, at schema.DeploymentID, questions []shadow.OwnerQuestion, validateOnly bool) (*shadow.OwnerAnswers, error) {
+	out, err := p.checkOwners(ctx, at, questions[:maxMessages], validateOnly)
 	if err != nil {
 		return nil, err
 	}
-	rest, err := p.CheckOwners(ctx, at, questions[maxMessages:])
+	rest, err := p.checkOwners(ctx, at, questions[maxMessages:], validateOnly)
 	if err != nil {
 		return nil, err
 	}

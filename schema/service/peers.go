@@ -174,16 +174,20 @@ func DialOptions(c *identity.Credentials, expected identity.Identity) []grpc.Dia
 }
 
 // Establish is shadow.Peers.
-func (p *Peers) Establish(ctx context.Context, target schema.DeploymentID, attempt shadow.AttemptID, refs []shadow.EstablishReference) ([]uuid.UUID, error) {
+func (p *Peers) Establish(ctx context.Context, target schema.DeploymentID, attempt shadow.AttemptID, refs []shadow.EstablishReference) (*shadow.Established, error) {
 	return p.establish(ctx, target, attempt, refs, false)
 }
 
 // WouldEstablish is shadow.Peers.
 func (p *Peers) WouldEstablish(ctx context.Context, target schema.DeploymentID, refs []shadow.EstablishReference) ([]uuid.UUID, error) {
-	return p.establish(ctx, target, uuid.Must(uuid.NewV7()), refs, true)
+	answer, err := p.establish(ctx, target, uuid.Must(uuid.NewV7()), refs, true)
+	if err != nil {
+		return nil, err
+	}
+	return answer.UIDs, nil
 }
 
-func (p *Peers) establish(ctx context.Context, target schema.DeploymentID, attempt shadow.AttemptID, refs []shadow.EstablishReference, validateOnly bool) ([]uuid.UUID, error) {
+func (p *Peers) establish(ctx context.Context, target schema.DeploymentID, attempt shadow.AttemptID, refs []shadow.EstablishReference, validateOnly bool) (*shadow.Established, error) {
 	client, err := p.Client(target)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", shadow.ErrNotSent, err)
@@ -206,17 +210,72 @@ func (p *Peers) establish(ctx context.Context, target schema.DeploymentID, attem
 	if err != nil {
 		return nil, fromStatus(err)
 	}
-	uids := make([]uuid.UUID, len(answer.GetTargets()))
+	out := &shadow.Established{UIDs: make([]uuid.UUID, len(answer.GetTargets()))}
 	for i, t := range answer.GetTargets() {
-		if uids[i], err = wire.UID(t.GetUid()); err != nil {
+		if out.UIDs[i], err = wire.UID(t.GetUid()); err != nil {
 			return nil, err
 		}
 	}
-	return uids, nil
+	out.Epoch, err = wire.OptionalUID(answer.GetEpoch())
+	return out, err
+}
+
+// CheckReferences is shadow.Peers.
+func (p *Peers) CheckReferences(ctx context.Context, at schema.DeploymentID, refs []shadow.CheckedReference) ([]shadow.Known, error) {
+	client, err := p.Client(at)
+	if err != nil {
+		return nil, err
+	}
+	req := &schemav1.CheckReferencesRequest{References: make([]*schemav1.CheckReferencesRequest_Reference, len(refs))}
+	for i, r := range refs {
+		req.References[i] = &schemav1.CheckReferencesRequest_Reference{Key: keyProto(r.Key), Behaviour: schemav1.Behaviour(r.Behaviour)}
+	}
+	ctx, cancel := context.WithTimeout(ctx, peerTimeout)
+	defer cancel()
+	answer, err := client.CheckReferences(ctx, req)
+	if err != nil {
+		return nil, fromStatus(err)
+	}
+	known := make([]shadow.Known, len(answer.GetVerdicts()))
+	for i, verdict := range answer.GetVerdicts() {
+		for k, p := range knownProto {
+			if p == verdict {
+				known[i] = k
+			}
+		}
+	}
+	return known, nil
+}
+
+// AnnounceEpoch tells a deployment that this one's database began a new epoch, and answers the one that is known there.
+func (p *Peers) AnnounceEpoch(ctx context.Context, at schema.DeploymentID, epoch uuid.UUID) (uuid.UUID, error) {
+	client, err := p.Client(at)
+	if err != nil {
+		return uuid.Nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, longPeerTimeout) // it waits for writes that are under way
+	defer cancel()
+	answer, err := client.AnnounceEpoch(ctx, &schemav1.AnnounceEpochRequest{Epoch: epoch[:]})
+	if err != nil {
+		return uuid.Nil, err
+	}
+	return wire.UID(answer.GetEpoch())
+}
+
+// ConfirmEpoch tells a deployment that all references to it are compared in its epoch.
+func (p *Peers) ConfirmEpoch(ctx context.Context, at schema.DeploymentID, epoch uuid.UUID) error {
+	client, err := p.Client(at)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, peerTimeout)
+	defer cancel()
+	_, err = client.ConfirmEpoch(ctx, &schemav1.ConfirmEpochRequest{Epoch: epoch[:]})
+	return err
 }
 
 // Resolve is shadow.Peers.
-func (p *Peers) Resolve(ctx context.Context, holder schema.DeploymentID, questions []shadow.Question) ([]shadow.Verdict, error) {
+func (p *Peers) Resolve(ctx context.Context, holder schema.DeploymentID, questions []shadow.Question) (*shadow.Answers, error) {
 	client, err := p.Client(holder)
 	if err != nil {
 		return nil, err
@@ -231,38 +290,39 @@ func (p *Peers) Resolve(ctx context.Context, holder schema.DeploymentID, questio
 	if err != nil {
 		return nil, fromStatus(err)
 	}
-	verdicts := make([]shadow.Verdict, len(answer.GetVerdicts()))
+	out := &shadow.Answers{Verdicts: make([]shadow.Verdict, len(answer.GetVerdicts()))}
 	for i, v := range answer.GetVerdicts() {
 		switch v {
 		case schemav1.ResolveBlockadesResponse_VERDICT_HELD:
-			verdicts[i] = shadow.Held
+			out.Verdicts[i] = shadow.Held
 		case schemav1.ResolveBlockadesResponse_VERDICT_GONE:
-			verdicts[i] = shadow.GoneVerdict
+			out.Verdicts[i] = shadow.GoneVerdict
 		default: // undecided, and whatever a newer version may say
 		}
 	}
-	return verdicts, nil
+	out.Epoch, err = wire.OptionalUID(answer.GetEpoch())
+	return out, err
 }
 
 // Confirm tells a deployment that attempts have committed.
-func (p *Peers) Confirm(ctx context.Context, target schema.DeploymentID, attempts []shadow.AttemptID) error {
+func (p *Peers) Confirm(ctx context.Context, target schema.DeploymentID, epoch uuid.UUID, attempts []shadow.AttemptID) error {
 	client, err := p.Client(target)
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, peerTimeout)
 	defer cancel()
-	_, err = client.ConfirmBlockades(ctx, &schemav1.ConfirmBlockadesRequest{Attempts: wire.Bytes(attempts)})
+	_, err = client.ConfirmBlockades(ctx, &schemav1.ConfirmBlockadesRequest{Attempts: wire.Bytes(attempts), Epoch: epoch[:]})
 	return err
 }
 
 // Release tells a deployment that references were dropped, and that attempts were aborted.
-func (p *Peers) Release(ctx context.Context, target schema.DeploymentID, keys []shadow.BlockadeKey, attempts []shadow.AttemptID) error {
+func (p *Peers) Release(ctx context.Context, target schema.DeploymentID, epoch uuid.UUID, keys []shadow.BlockadeKey, attempts []shadow.AttemptID) error {
 	client, err := p.Client(target)
 	if err != nil {
 		return err
 	}
-	req := &schemav1.ReleaseBlockadesRequest{Keys: make([]*schemav1.BlockadeKey, len(keys)), Attempts: wire.Bytes(attempts)}
+	req := &schemav1.ReleaseBlockadesRequest{Keys: make([]*schemav1.BlockadeKey, len(keys)), Attempts: wire.Bytes(attempts), Epoch: epoch[:]}
 	for i, k := range keys {
 		req.Keys[i] = keyProto(k)
 	}
@@ -273,13 +333,13 @@ func (p *Peers) Release(ctx context.Context, target schema.DeploymentID, keys []
 }
 
 // Acknowledge tells a deployment that its deletions up to a position are done here, except for some.
-func (p *Peers) Acknowledge(ctx context.Context, target schema.DeploymentID, position string, except []uuid.UUID) error {
+func (p *Peers) Acknowledge(ctx context.Context, target schema.DeploymentID, epoch uuid.UUID, position string, except []uuid.UUID) error {
 	client, err := p.Client(target)
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, peerTimeout)
 	defer cancel()
-	_, err = client.AcknowledgeDeletions(ctx, &schemav1.AcknowledgeDeletionsRequest{Position: position, ExceptUids: wire.Bytes(except)})
+	_, err = client.AcknowledgeDeletions(ctx, &schemav1.AcknowledgeDeletionsRequest{Position: position, ExceptUids: wire.Bytes(except), Epoch: epoch[:]})
 	return err
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/google/uuid"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -97,19 +96,18 @@ func (s *schemas) establish(ctx context.Context, req *schemav1.EstablishReferenc
 		}
 		return nil, e
 	}
-	var uids []uuid.UUID
-	var version string
+	done := &shadow.Established{}
 	if req.GetValidateOnly() {
-		uids, version, err = s.store.WouldEstablish(ctx, holder, refs)
+		done.UIDs, done.Version, err = s.store.WouldEstablish(ctx, holder, refs)
 	} else {
-		uids, version, err = s.store.Establish(ctx, holder, attempt, refs)
+		done, err = s.store.Establish(ctx, holder, attempt, refs)
 	}
 	if err != nil {
 		return nil, err
 	}
-	out := &schemav1.EstablishReferencesResponse{}
-	for i := range uids {
-		out.Targets = append(out.Targets, &schemav1.EstablishReferencesResponse_Target{Uid: uids[i][:], Version: version})
+	out := &schemav1.EstablishReferencesResponse{Epoch: done.Epoch[:]}
+	for _, uid := range done.UIDs {
+		out.Targets = append(out.Targets, &schemav1.EstablishReferencesResponse_Target{Uid: uid[:], Version: done.Version})
 	}
 	return out, nil
 }
@@ -153,7 +151,11 @@ func (s *schemas) ConfirmBlockades(ctx context.Context, req *schemav1.ConfirmBlo
 	if err != nil {
 		return nil, toStatus(s.log, invalid("attempts", err))
 	}
-	unknown, err := s.store.Confirm(ctx, holder, attempts)
+	epoch, err := wire.OptionalUID(req.GetEpoch())
+	if err != nil {
+		return nil, toStatus(s.log, invalid("epoch", err))
+	}
+	unknown, err := s.store.Confirm(ctx, holder, epoch, attempts)
 	if err != nil {
 		return nil, toStatus(s.log, err)
 	}
@@ -176,12 +178,12 @@ func (s *schemas) ResolveBlockades(ctx context.Context, req *schemav1.ResolveBlo
 		}
 		questions[i] = shadow.Question{Key: key, Expired: q.GetExpired()}
 	}
-	verdicts, err := s.store.Answer(ctx, target, questions)
+	answers, err := s.store.Answer(ctx, target, questions)
 	if err != nil {
 		return nil, toStatus(s.log, err)
 	}
-	out := &schemav1.ResolveBlockadesResponse{Verdicts: make([]schemav1.ResolveBlockadesResponse_Verdict, len(verdicts))}
-	for i, v := range verdicts {
+	out := &schemav1.ResolveBlockadesResponse{Epoch: answers.Epoch[:], Verdicts: make([]schemav1.ResolveBlockadesResponse_Verdict, len(answers.Verdicts))}
+	for i, v := range answers.Verdicts {
 		out.Verdicts[i] = verdictProto[v]
 	}
 	return out, nil
@@ -211,7 +213,11 @@ func (s *schemas) ReleaseBlockades(ctx context.Context, req *schemav1.ReleaseBlo
 	if err != nil {
 		return nil, toStatus(s.log, invalid("attempts", err))
 	}
-	if err := s.store.Release(ctx, holder, keys, attempts); err != nil {
+	epoch, err := wire.OptionalUID(req.GetEpoch())
+	if err != nil {
+		return nil, toStatus(s.log, invalid("epoch", err))
+	}
+	if err := s.store.Release(ctx, holder, epoch, keys, attempts); err != nil {
 		return nil, toStatus(s.log, err)
 	}
 	return &schemav1.ReleaseBlockadesResponse{}, nil
@@ -273,7 +279,11 @@ func (s *schemas) AcknowledgeDeletions(ctx context.Context, req *schemav1.Acknow
 	if err != nil {
 		return nil, toStatus(s.log, invalid("except_uids", err))
 	}
-	if err := s.store.Acknowledge(ctx, holder, req.GetPosition(), except); err != nil {
+	epoch, err := wire.OptionalUID(req.GetEpoch())
+	if err != nil {
+		return nil, toStatus(s.log, invalid("epoch", err))
+	}
+	if err := s.store.Acknowledge(ctx, holder, epoch, req.GetPosition(), except); err != nil {
 		return nil, toStatus(s.log, err)
 	}
 	return &schemav1.AcknowledgeDeletionsResponse{}, nil

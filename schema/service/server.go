@@ -45,6 +45,7 @@ var policy = identity.Policy{
 	adminv1.AdminService_Status_FullMethodName:       people,
 	adminv1.AdminService_Explain_FullMethodName:      people,
 	adminv1.AdminService_Decommission_FullMethodName: {identity.RoleOperator},
+	adminv1.AdminService_Verify_FullMethodName:       {identity.RoleOperator},
 
 	schemav1.SchemaService_EstablishReferences_FullMethodName:           {identity.RoleDeployment},
 	schemav1.SchemaService_ConfirmBlockades_FullMethodName:              {identity.RoleDeployment},
@@ -57,6 +58,9 @@ var policy = identity.Policy{
 	schemav1.SchemaService_TraceCascades_FullMethodName:                 {identity.RoleDeployment},
 	schemav1.SchemaService_CheckOwners_FullMethodName:                   {identity.RoleDeployment},
 	schemav1.SchemaService_DropOwners_FullMethodName:                    {identity.RoleDeployment},
+	schemav1.SchemaService_AnnounceEpoch_FullMethodName:                 {identity.RoleDeployment},
+	schemav1.SchemaService_ConfirmEpoch_FullMethodName:                  {identity.RoleDeployment},
+	schemav1.SchemaService_CheckReferences_FullMethodName:               {identity.RoleDeployment},
 	schemav1.SchemaService_UpgradeOwnerReferences_FullMethodName:        {identity.RoleDeployment},
 	schemav1.SchemaService_ListResourceShadows_FullMethodName:           {identity.RoleDeployment, identity.RoleOperator},
 	schemav1.SchemaService_ListBlockades_FullMethodName:                 {identity.RoleDeployment, identity.RoleOperator},

@@ -152,7 +152,7 @@ func (a *acting) batch(ctx context.Context, targets, holders []int64) error {
 	if err == nil {
 		return nil
 	}
-	if ctx.Err() != nil || a.store.pool.Ping(ctx) != nil {
+	if ctx.Err() != nil || notTheHoldersFault(err) || a.store.pool.Ping(ctx) != nil {
 		return err // not the holders' fault
 	}
 	if len(holders) == 1 {

@@ -23,7 +23,7 @@ func (s *Store) establishAll(ctx context.Context, sv *saving) error {
 	)
 	for target, refs := range sv.foreign {
 		wg.Go(func() {
-			failed, reached := s.establishOne(ctx, sv.attempt, target, refs)
+			failed, reached := s.establishOne(ctx, sv, target, refs)
 			mu.Lock()
 			defer mu.Unlock()
 			refused = append(refused, failed...)
@@ -53,22 +53,22 @@ func refusedError(refused []Refusal) error {
 }
 
 // establishOne tells what was refused, and whether the deployment may have established something.
-func (s *Store) establishOne(ctx context.Context, attempt AttemptID, target schema.DeploymentID, refs []*newReference) (refusals []Refusal, reached bool) {
+func (s *Store) establishOne(ctx context.Context, sv *saving, target schema.DeploymentID, refs []*newReference) (refusals []Refusal, reached bool) {
 	if s.Barred(target) {
 		for _, r := range refs {
 			refusals = append(refusals, Refusal{Holder: r.holder.Name, Path: r.Path, Target: r.Target, Reason: DeploymentGone})
 		}
 		return refusals, false
 	}
-	uids, err := s.peers.Establish(ctx, target, attempt, establishRequest(refs))
-	if err == nil && len(uids) != len(refs) {
+	answer, err := s.peers.Establish(ctx, target, sv.attempt, establishRequest(refs))
+	if err == nil && len(answer.UIDs) != len(refs) {
 		err = errors.New("it answered for another number of references than it was asked for")
 	}
 	if err != nil {
 		return refusalsOf(refs, err)
 	}
 	for i, r := range refs {
-		r.uid = uids[i]
+		r.uid, r.epoch = answer.UIDs[i], answer.Epoch
 	}
 	return nil, true
 }

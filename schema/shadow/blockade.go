@@ -74,10 +74,10 @@ func (s *Store) aboutTargets(ctx context.Context, lock string, args []any, fn fu
 	return err
 }
 
-// Confirm says that the holder's attempts have committed: blocking blockades stand from now on, and for the acting
+// Confirm says that the holder's attempts have committed, in an epoch of its database: blocking blockades stand from now on, and for the acting
 // references one entry of the deployment takes their place. It answers the attempts of which nothing was tentative:
 // confirmed or released before. Nothing is invented for them.
-func (s *Store) Confirm(ctx context.Context, holder schema.DeploymentID, attempts []AttemptID) ([]AttemptID, error) {
+func (s *Store) Confirm(ctx context.Context, holder schema.DeploymentID, epoch uuid.UUID, attempts []AttemptID) ([]AttemptID, error) {
 	deployment, err := s.names.deployment(ctx, holder)
 	if err != nil {
 		return nil, err
@@ -91,6 +91,7 @@ func (s *Store) Confirm(ctx context.Context, holder schema.DeploymentID, attempt
 			return err
 		}
 		b := &pgx.Batch{}
+		ofPresentEpoch(b, deployment, epoch)
 		b.Queue(confirmBlockingSQL, attempts, deployment, locked).Query(take)
 		b.Queue(confirmActingSQL, attempts, deployment, s.selfID, locked).Query(take)
 		return tx.SendBatch(ctx, b).Close()
@@ -145,7 +146,7 @@ INSERT INTO dbcontroller.closed_attempt (attempt) SELECT DISTINCT unnest($1::uui
 
 // Release removes exactly the blockades of the keys, and every blockade of the attempts, which were aborted. What
 // arrives late or again finds nothing; the attempts establish nothing any more.
-func (s *Store) Release(ctx context.Context, holder schema.DeploymentID, keys []BlockadeKey, attempts []AttemptID) error {
+func (s *Store) Release(ctx context.Context, holder schema.DeploymentID, epoch uuid.UUID, keys []BlockadeKey, attempts []AttemptID) error {
 	deployment, err := s.names.deployment(ctx, holder)
 	if err != nil {
 		return err
@@ -156,6 +157,7 @@ func (s *Store) Release(ctx context.Context, holder schema.DeploymentID, keys []
 	}
 	err = s.aboutTargets(ctx, lockReleasedSQL, []any{k.targets, attempts, deployment}, func(tx pgx.Tx, locked []int64) error {
 		b := &pgx.Batch{}
+		ofPresentEpoch(b, deployment, epoch)
 		b.Queue(removeKeysSQL, k.attempts, k.holders, k.fields, k.targets, deployment, s.selfID)
 		b.Queue(removeAttemptsSQL, attempts, deployment, s.selfID, locked)
 		b.Queue(closeAttemptsSQL, append(k.attempts, attempts...))
@@ -197,7 +199,7 @@ JOIN dbcontroller.reference r ON r.holder_id = s.id AND r.field_id = i.field_id 
 // Answer tells the deployment of targets what became of attempts of this deployment: held while the committed
 // reference is there, gone when the attempt is decided and the reference is not there, undecided otherwise. For
 // blockades that the target's clock calls expired, it first makes sure that the attempt can never commit.
-func (s *Store) Answer(ctx context.Context, target schema.DeploymentID, questions []Question) ([]Verdict, error) {
+func (s *Store) Answer(ctx context.Context, target schema.DeploymentID, questions []Question) (*Answers, error) {
 	deployment, err := s.names.deployment(ctx, target)
 	if err != nil {
 		return nil, err
@@ -210,7 +212,7 @@ func (s *Store) Answer(ctx context.Context, target schema.DeploymentID, question
 	if err != nil {
 		return nil, err
 	}
-	verdicts := make([]Verdict, len(questions))
+	verdicts, epoch := make([]Verdict, len(questions)), uuid.Nil
 	held := func(tx pgx.Tx) error {
 		rows, err := tx.Query(ctx, selectStillHeldSQL, k.attempts, k.holders, k.fields, k.targets, deployment)
 		if err != nil {
@@ -222,6 +224,9 @@ func (s *Store) Answer(ctx context.Context, target schema.DeploymentID, question
 	}
 	err = s.inTx(ctx, noFeed, func(tx pgx.Tx) error {
 		clear(verdicts)
+		if epoch, err = s.epochOf(ctx, tx); err != nil {
+			return err
+		}
 		if err := held(tx); err != nil {
 			return err
 		}
@@ -253,7 +258,7 @@ func (s *Store) Answer(ctx context.Context, target schema.DeploymentID, question
 	if err != nil {
 		return nil, fmt.Errorf("answer what became of attempts: %w", err)
 	}
-	return verdicts, nil
+	return &Answers{verdicts, epoch}, nil
 }
 
 func decisions(ctx context.Context, tx pgx.Tx, attempts []AttemptID) (map[AttemptID]bool, error) {
@@ -292,9 +297,9 @@ SELECT count(*) FROM taken`
 
 // Settle applies the verdicts of a holder's deployment: held confirms, gone removes, undecided changes nothing. It
 // touches only blockades that are still there.
-func (s *Store) Settle(ctx context.Context, holder schema.DeploymentID, questions []Question, verdicts []Verdict) error {
+func (s *Store) Settle(ctx context.Context, holder schema.DeploymentID, questions []Question, answers *Answers) error {
 	var held, gone []BlockadeKey
-	for i, v := range verdicts {
+	for i, v := range answers.Verdicts {
 		switch v {
 		case Held:
 			held = append(held, questions[i].Key)
@@ -304,7 +309,7 @@ func (s *Store) Settle(ctx context.Context, holder schema.DeploymentID, question
 		}
 	}
 	if len(gone) > 0 {
-		if err := s.Release(ctx, holder, gone, nil); err != nil {
+		if err := s.Release(ctx, holder, answers.Epoch, gone, nil); err != nil {
 			return err
 		}
 	}
@@ -321,6 +326,7 @@ func (s *Store) Settle(ctx context.Context, holder schema.DeploymentID, question
 	}
 	err = s.aboutTargets(ctx, lockUIDsSQL, []any{k.targets}, func(tx pgx.Tx, _ []int64) error {
 		b := &pgx.Batch{}
+		ofPresentEpoch(b, deployment, answers.Epoch)
 		b.Queue(settleBlockingSQL, k.attempts, k.holders, k.fields, k.targets, deployment)
 		b.Queue(settleActingSQL, k.attempts, deployment, s.selfID, k.holders, k.fields, k.targets)
 		return tx.SendBatch(ctx, b).Close()

@@ -31,7 +31,7 @@ func TestEstablishRefusesWhatCannotBeReferredTo(t *testing.T) {
 	uid := b.MustPut(target, nil).UID
 	ctx, store := context.Background(), b.Stores[b.ID(aWest)]
 	establish := func(attempt shadow.AttemptID, refs ...shadow.EstablishReference) error {
-		_, _, err := store.Establish(ctx, b.ID(bEast), attempt, refs)
+		_, err := store.Establish(ctx, b.ID(bEast), attempt, refs)
 		return err
 	}
 	good := reference("block", schema.Block, uuid.New())
@@ -91,7 +91,7 @@ func TestMessagesOfOneAttemptCommute_I7(t *testing.T) {
 					path := map[schema.Behaviour]string{schema.Block: "block", schema.Unset: "unset"}[behaviour]
 					key := shadow.BlockadeKey{Attempt: attempt, HolderUID: holderUID, Path: path, TargetUID: targetUID}
 					establish := func() {
-						_, _, err := store.Establish(ctx, from, attempt, []shadow.EstablishReference{reference(path, behaviour, holderUID)})
+						_, err := store.Establish(ctx, from, attempt, []shadow.EstablishReference{reference(path, behaviour, holderUID)})
 						var refused *shadow.RefusedError
 						if err != nil && (!errors.As(err, &refused) || !refused.Only(shadow.AttemptClosed)) {
 							t.Fatal(err)
@@ -99,10 +99,13 @@ func TestMessagesOfOneAttemptCommute_I7(t *testing.T) {
 					}
 					messages := []func(){
 						establish,
-						func() { _, err := store.Confirm(ctx, from, []shadow.AttemptID{attempt}); require.NoError(t, err) },
+						func() {
+							_, err := store.Confirm(ctx, from, uuid.Nil, []shadow.AttemptID{attempt})
+							require.NoError(t, err)
+						},
 					}
 					if !held {
-						messages = append(messages, func() { require.NoError(t, store.Release(ctx, from, []shadow.BlockadeKey{key}, nil)) })
+						messages = append(messages, func() { require.NoError(t, store.Release(ctx, from, uuid.Nil, []shadow.BlockadeKey{key}, nil)) })
 					}
 					establish() // the first one always comes first: the holder commits only after its answer
 					for _, i := range append(random.Perm(len(messages)), random.Perm(len(messages))...) {
@@ -117,7 +120,7 @@ func TestMessagesOfOneAttemptCommute_I7(t *testing.T) {
 					questions, err := store.Expired(ctx, from, 10)
 					require.NoError(t, err)
 					for _, q := range questions {
-						require.NoError(t, store.Settle(ctx, from, []shadow.Question{q}, []shadow.Verdict{verdict}))
+						require.NoError(t, store.Settle(ctx, from, []shadow.Question{q}, &shadow.Answers{Verdicts: []shadow.Verdict{verdict}}))
 					}
 					switch {
 					case held && behaviour == schema.Block:
@@ -137,7 +140,7 @@ func TestAConfirmOfAnUnknownAttemptIsReportedAndInventsNothing(t *testing.T) {
 	b := newBox(t, nil)
 	b.MustPut(target, nil)
 	attempt := newAttempt()
-	unknown, err := b.Stores[b.ID(aWest)].Confirm(context.Background(), b.ID(bEast), []shadow.AttemptID{attempt})
+	unknown, err := b.Stores[b.ID(aWest)].Confirm(context.Background(), b.ID(bEast), uuid.Nil, []shadow.AttemptID{attempt})
 	require.NoError(t, err)
 	require.Equal(t, []shadow.AttemptID{attempt}, unknown)
 	require.Zero(t, b.Count(aWest, "blockade"))
@@ -154,8 +157,8 @@ func TestAPeerTouchesOnlyItsOwnBlockades(t *testing.T) {
 	var attempt uuid.UUID
 	require.NoError(t, b.Pools[b.ID(aWest)].QueryRow(ctx, `SELECT attempt FROM dbcontroller.blockade`).Scan(&attempt))
 	key := shadow.BlockadeKey{Attempt: attempt, HolderUID: h.UID, Path: "block", TargetUID: targetUID}
-	require.NoError(t, store.Release(ctx, b.ID(bWest), []shadow.BlockadeKey{key}, []shadow.AttemptID{attempt}))
-	require.NoError(t, store.Settle(ctx, b.ID(bWest), []shadow.Question{{Key: key}}, []shadow.Verdict{shadow.GoneVerdict}))
+	require.NoError(t, store.Release(ctx, b.ID(bWest), uuid.Nil, []shadow.BlockadeKey{key}, []shadow.AttemptID{attempt}))
+	require.NoError(t, store.Settle(ctx, b.ID(bWest), []shadow.Question{{Key: key}}, &shadow.Answers{Verdicts: []shadow.Verdict{shadow.GoneVerdict}}))
 	require.Equal(t, 1, b.Count(aWest, "blockade"))
 	b.Audit()
 }
@@ -179,7 +182,7 @@ func TestCrashTable(t *testing.T) {
 		t.Parallel()
 		b := newBox(t, nil)
 		b.MustPut(target, nil)
-		_, _, err := b.Stores[b.ID(aWest)].Establish(context.Background(), b.ID(bEast), newAttempt(), []shadow.EstablishReference{reference("block", schema.Block, uuid.New())})
+		_, err := b.Stores[b.ID(aWest)].Establish(context.Background(), b.ID(bEast), newAttempt(), []shadow.EstablishReference{reference("block", schema.Block, uuid.New())})
 		require.NoError(t, err)
 		// Not expired: the holder may still commit, so a delete is refused as undecided.
 		_, err = b.Delete(target)
@@ -313,7 +316,7 @@ func TestTheAnswerOfACommitIsLostAndTheWriteStandsAllTheSame_I29(t *testing.T) {
 		{Key: shadow.BlockadeKey{Attempt: newAttempt(), HolderUID: uid, Path: "block", TargetUID: b.Get(target).UID}},
 	})
 	require.NoError(t, err)
-	require.Equal(t, []shadow.Verdict{shadow.Held, shadow.GoneVerdict, shadow.Undecided}, verdicts)
+	require.Equal(t, []shadow.Verdict{shadow.Held, shadow.GoneVerdict, shadow.Undecided}, verdicts.Verdicts)
 	require.Zero(t, b.Count(bEast, "aborted"))
 }
 
@@ -328,6 +331,6 @@ func TestAnAttemptOfTheFutureIsRefused_I7(t *testing.T) {
 	for i := range 6 {
 		attempt[i] = byte(ms >> (8 * (5 - i)))
 	}
-	_, _, err := b.Stores[b.ID(aWest)].Establish(t.Context(), b.ID(bEast), attempt, []shadow.EstablishReference{reference("block", schema.Block, uuid.New())})
+	_, err := b.Stores[b.ID(aWest)].Establish(t.Context(), b.ID(bEast), attempt, []shadow.EstablishReference{reference("block", schema.Block, uuid.New())})
 	require.ErrorContains(t, err, "clock is ahead")
 }

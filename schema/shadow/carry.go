@@ -71,6 +71,11 @@ func (s *Store) carryOut(ctx context.Context, tx pgx.Tx, c *closure, v verdict) 
 	if err := s.unset(ctx, tx, v.unset, s.memberNames(c)); err != nil {
 		return err
 	}
+	if len(v.mark)+len(v.remove) > 0 {
+		if err := s.settled(ctx, tx); err != nil {
+			return err
+		}
+	}
 	b := &pgx.Batch{}
 	if len(v.mark) > 0 {
 		b.Queue(markSQL, v.mark, s.selfID, v.notify, s.hiding(), v.visible)

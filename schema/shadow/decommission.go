@@ -35,6 +35,9 @@ WITH said AS (
 )
 INSERT INTO dbcontroller.work (action, shard, deployment_id) SELECT 9, $5, deployment_id FROM said`
 
+	// Nobody waits for what it refers to here any more.
+	forgetUnconfirmedSQL = `UPDATE dbcontroller.deployment SET unconfirmed = false WHERE id = $1 AND unconfirmed`
+
 	selectDecommissionedSQL = `
 SELECT d.service, d.region, x.blocking, x.reason, x.said_by, x.said_at,
     EXISTS (SELECT FROM dbcontroller.work w WHERE w.action = 9 AND w.deployment_id = x.deployment_id)
@@ -65,8 +68,10 @@ func (s *Store) Decommission(ctx context.Context, d Decommissioned) error {
 		if _, err := tx.Exec(ctx, lockVersionSQL, versionLock); err != nil {
 			return err
 		}
-		_, err := tx.Exec(ctx, decommissionSQL, id, int16(d.Blocking), d.Reason, d.By, schema.Shard(d.Deployment.String()))
-		return err
+		b := &pgx.Batch{}
+		b.Queue(decommissionSQL, id, int16(d.Blocking), d.Reason, d.By, schema.Shard(d.Deployment.String()))
+		b.Queue(forgetUnconfirmedSQL, id)
+		return tx.SendBatch(ctx, b).Close()
 	})
 	if err != nil {
 		return fmt.Errorf("decommission %s: %w", d.Deployment, err)

@@ -34,7 +34,7 @@ func TestWhatADecommissionedDeploymentHeldIsLetGo_I15(t *testing.T) {
 	mustOwn(t, b, "//"+bEast+"/holders/owned", nil, owner(t, t3, "Target"))
 	b.Settle()
 	b.MustPut("//"+bEast+"/holders/h4", body{"unset": t4}) // not confirmed
-	_, _, err := b.Stores[b.ID(aWest)].Establish(t.Context(), b.ID(bEast), newAttempt(), []shadow.EstablishReference{{
+	_, err := b.Stores[b.ID(aWest)].Establish(t.Context(), b.ID(bEast), newAttempt(), []shadow.EstablishReference{{
 		HolderUID: uuid.New(), HolderKind: "Holder", HolderName: "holders/h5", Path: "block", TargetKind: "Target", TargetName: "targets/t5", Behaviour: schema.Block,
 	}})
 	require.NoError(t, err)
@@ -137,7 +137,7 @@ func TestADecommissionedDeploymentIsBarred(t *testing.T) {
 	b.Settle()
 	// In a process that has not heard of it, too.
 	for _, store := range []*shadow.Store{b.Stores[b.ID(aWest)], b.SecondProcess(aWest, shadow.Config{})} {
-		_, _, err := store.Establish(t.Context(), b.ID(bEast), attempt, []shadow.EstablishReference{reference("block", schema.Block, uuid.New())})
+		_, err := store.Establish(t.Context(), b.ID(bEast), attempt, []shadow.EstablishReference{reference("block", schema.Block, uuid.New())})
 		require.ErrorContains(t, err, "decommissioned")
 		_, err = store.CheckOwners(t.Context(), b.ID(bEast), []shadow.OwnerQuestion{{Kind: "Target", Name: "targets/t"}})
 		require.ErrorIs(t, err, shadow.ErrBarred)
@@ -167,7 +167,7 @@ func TestTheWordMeetsWritesThatAreUnderWay(t *testing.T) {
 		var err error
 		wg.Go(func() {
 			<-start
-			_, _, err = store.Establish(t.Context(), gone, newAttempt(), []shadow.EstablishReference{reference("block", schema.Block, uuid.New())})
+			_, err = store.Establish(t.Context(), gone, newAttempt(), []shadow.EstablishReference{reference("block", schema.Block, uuid.New())})
 		})
 		wg.Go(func() {
 			<-start

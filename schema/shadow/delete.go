@@ -361,7 +361,7 @@ func (s *Store) askAll(ctx context.Context, o *obstacle) *asked {
 	var mu sync.Mutex // of a
 	for deployment, blockades := range by {
 		wg.Go(func() {
-			verdicts, err := s.ask(ctx, deployment, blockades)
+			answers, err := s.ask(ctx, deployment, blockades)
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil {
@@ -371,9 +371,9 @@ func (s *Store) askAll(ctx context.Context, o *obstacle) *asked {
 				switch {
 				case err != nil && !b.tentative:
 					a.held = append(a.held, b) // confirmed counts, whether or not its holder can be asked
-				case err != nil || verdicts[i] == Undecided:
+				case err != nil || answers.Verdicts[i] == Undecided:
 					a.undecided = append(a.undecided, b)
-				case verdicts[i] == Held && b.behaviour == schema.Block:
+				case answers.Verdicts[i] == Held && b.behaviour == schema.Block:
 					a.held = append(a.held, b)
 				default:
 					a.moved = true
@@ -385,19 +385,19 @@ func (s *Store) askAll(ctx context.Context, o *obstacle) *asked {
 	return a
 }
 
-func (s *Store) ask(ctx context.Context, holder schema.DeploymentID, blockades []blockade) ([]Verdict, error) {
+func (s *Store) ask(ctx context.Context, holder schema.DeploymentID, blockades []blockade) (*Answers, error) {
 	questions := make([]Question, len(blockades))
 	for i, b := range blockades {
 		questions[i] = b.question
 	}
-	verdicts, err := s.peers.Resolve(ctx, holder, questions)
-	if err == nil && len(verdicts) != len(questions) {
+	answers, err := s.peers.Resolve(ctx, holder, questions)
+	if err == nil && len(answers.Verdicts) != len(questions) {
 		err = errors.New("it answered another number of questions than it was asked")
 	}
 	if err != nil {
 		return nil, err
 	}
-	return verdicts, s.Settle(ctx, holder, questions, verdicts)
+	return answers, s.Settle(ctx, holder, questions, answers)
 }
 
 func (s *Store) blocked(name string, by []blockade, total int, undecided bool) error {

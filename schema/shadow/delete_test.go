@@ -104,7 +104,7 @@ func TestAWaitingDeleteKeepsNewReferencesAway(t *testing.T) {
 	b.MustPut(target, nil)
 	ctx, store := context.Background(), b.Stores[b.ID(aWest)]
 	ref := reference("block", schema.Block, uuid.New())
-	_, _, err := store.Establish(ctx, b.ID(bEast), newAttempt(), []shadow.EstablishReference{ref})
+	_, err := store.Establish(ctx, b.ID(bEast), newAttempt(), []shadow.EstablishReference{ref})
 	require.NoError(t, err)
 	asked := make(chan struct{}, 1000)
 	b.OnResolve = func(schema.DeploymentID) error { asked <- struct{}{}; return nil }
@@ -112,7 +112,7 @@ func TestAWaitingDeleteKeepsNewReferencesAway(t *testing.T) {
 	go func() { _, err := b.Delete(target); done <- err }()
 	<-asked
 	<-asked // the second time, the target is closed
-	_, _, err = store.Establish(ctx, b.ID(bEast), newAttempt(), []shadow.EstablishReference{ref})
+	_, err = store.Establish(ctx, b.ID(bEast), newAttempt(), []shadow.EstablishReference{ref})
 	require.Equal(t, shadow.TargetClosing, refusals(t, err)[0].Reason)
 	err = pgx.BeginFunc(ctx, b.Pools[b.ID(aWest)], func(tx pgx.Tx) error {
 		_, err := store.SaveTx(ctx, tx, []shadow.Write{{Name: "targets/x", Body: body{"peer": "targets/t"}}})
@@ -130,7 +130,7 @@ func TestADeleteThatGaveUpOpensItsTargetAgain(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, func(c *shadow.Config) { c.DeleteTimeout = 100 * time.Millisecond })
 	b.MustPut(target, nil)
-	_, _, err := b.Stores[b.ID(aWest)].Establish(context.Background(), b.ID(bEast), newAttempt(), []shadow.EstablishReference{reference("block", schema.Block, uuid.New())})
+	_, err := b.Stores[b.ID(aWest)].Establish(context.Background(), b.ID(bEast), newAttempt(), []shadow.EstablishReference{reference("block", schema.Block, uuid.New())})
 	require.NoError(t, err)
 	_, err = b.Delete(target)
 	require.Error(t, err)
@@ -395,7 +395,7 @@ func TestAConfirmDuringADeletionIsWaitedFor_I4(t *testing.T) {
 	_, early := b.Seen(b.ID(bEast), b.ID(aEast))
 	_, err = b.Do(b.ID(bEast), schema.Confirm)
 	require.NoError(t, err)
-	require.NoError(t, b.Stores[b.ID(aEast)].Acknowledge(context.Background(), b.ID(bEast), early, nil))
+	require.NoError(t, b.Stores[b.ID(aEast)].Acknowledge(context.Background(), b.ID(bEast), uuid.Nil, early, nil))
 	_, err = b.Do(b.ID(aEast), schema.Finalise)
 	require.NoError(t, err)
 	require.NotNil(t, b.Get(middle), "the early position does not count")
@@ -416,9 +416,9 @@ func TestAnAcknowledgementNeedsAPositionOfThisDatabaseForThisCaller(t *testing.T
 	_, other := b.Seen(b.ID(bEast), b.ID(aEast))
 	_, forWest := b.Seen(b.ID(bWest), b.ID(aWest))
 	for _, forged := range []string{"", "x", other, forWest, position[:len(position)-4] + "AAAA"} {
-		require.ErrorIs(t, store.Acknowledge(ctx, b.ID(bEast), forged, nil), shadow.ErrPosition)
+		require.ErrorIs(t, store.Acknowledge(ctx, b.ID(bEast), uuid.Nil, forged, nil), shadow.ErrPosition)
 	}
-	require.NoError(t, store.Acknowledge(ctx, b.ID(bEast), position, []uuid.UUID{b.Get(target).UID}))
+	require.NoError(t, store.Acknowledge(ctx, b.ID(bEast), uuid.Nil, position, []uuid.UUID{b.Get(target).UID}))
 	require.Equal(t, 1, b.Count(aWest, "notice"), "excepted")
 	b.Settle()
 	b.Gone(target)

@@ -57,7 +57,7 @@ func (s *Store) Derive(ctx context.Context, seq int64) (Derived, error) {
 	if err != nil {
 		return DerivedNot, err
 	}
-	d := &deriving{store: s, seq: seq, sv: newSaving(v)}
+	d := &deriving{store: s, seq: seq, sv: s.newSaving(v)}
 	var cursor *string
 	err = s.pool.QueryRow(ctx, selectDeriveSQL, seq).Scan(&d.kindID, &d.one, &cursor)
 	if cursor != nil {
@@ -184,7 +184,7 @@ func (d *deriving) setAside(wr *writing, reason string) {
 // leaveOut starts the attempt anew without the references that were refused; what they stand in place of stays. One
 // that may dangle, and does, needs no reference.
 func (d *deriving) leaveOut(refused *RefusedError) {
-	sv := newSaving(d.sv.version)
+	sv := d.store.newSaving(d.sv.version)
 	for _, wr := range d.sv.writes {
 		wr.add = slices.DeleteFunc(wr.add, func(ref *newReference) bool {
 			i := slices.IndexFunc(refused.Refusals, func(r Refusal) bool {

@@ -34,8 +34,9 @@ ORDER BY s.id`
 
 	selectClosedSQL = `
 SELECT EXISTS (SELECT FROM dbcontroller.closed_attempt WHERE attempt = $1),
-    EXISTS (SELECT FROM dbcontroller.decommissioned WHERE deployment_id = $2), now(), version
-FROM dbcontroller.meta`
+    EXISTS (SELECT FROM dbcontroller.decommissioned WHERE deployment_id = $2), now(), m.version,
+    ` + epochNowSQL + `
+FROM dbcontroller.meta m`
 
 	insertBlockadesSQL = `
 INSERT INTO dbcontroller.blockade (target_id, holder_uid, attempt, field_id, deployment_id, holder_kind_id, behaviour, expires_at, holder_name)
@@ -77,22 +78,19 @@ func (s *Store) WouldEstablish(ctx context.Context, holder schema.DeploymentID, 
 }
 
 // Establish makes a tentative blockade for each reference of a holder's attempt, all or nothing; whatever the
-// behaviour, since the target must not vanish before the holder's commit. The answer has a uid for each reference, in
-// order, and the version of this deployment. It fails with *RefusedError that names every target in the way.
-func (s *Store) Establish(ctx context.Context, holder schema.DeploymentID, attempt AttemptID, refs []EstablishReference) ([]uuid.UUID, string, error) {
+// behaviour, since the target must not vanish before the holder's commit. It fails with *RefusedError that names every target in the way.
+func (s *Store) Establish(ctx context.Context, holder schema.DeploymentID, attempt AttemptID, refs []EstablishReference) (*Established, error) {
 	ids, err := s.establishIDs(ctx, holder, refs)
 	if err != nil {
-		return nil, "", err
+		return nil, err
 	}
-	var (
-		uids        []uuid.UUID
-		versionName string
-	)
+	out := &Established{}
 	err = s.inTx(ctx, noFeed, func(tx pgx.Tx) error {
 		var closed, barred bool
 		var now time.Time
+		var epoch *uuid.UUID
 		targets, refused := make([]int64, len(refs)), make([]Reason, len(refs))
-		uids = make([]uuid.UUID, len(refs))
+		uids := make([]uuid.UUID, len(refs))
 		for i := range refused {
 			refused[i] = TargetMissing
 		}
@@ -111,7 +109,7 @@ func (s *Store) Establish(ctx context.Context, holder schema.DeploymentID, attem
 			return err
 		})
 		// After the lock: a release of this attempt that came before has committed its tombstone.
-		b.Queue(selectClosedSQL, attempt, ids.holder).QueryRow(func(row pgx.Row) error { return row.Scan(&closed, &barred, &now, &versionName) })
+		b.Queue(selectClosedSQL, attempt, ids.holder).QueryRow(func(row pgx.Row) error { return row.Scan(&closed, &barred, &now, &out.Version, &epoch) })
 		if err := tx.SendBatch(ctx, b).Close(); err != nil {
 			return fmt.Errorf("lock targets: %w", err)
 		}
@@ -130,14 +128,19 @@ func (s *Store) Establish(ctx context.Context, holder schema.DeploymentID, attem
 		if err := s.refusals(refs, refused); err != nil {
 			return err
 		}
+		if epoch == nil {
+			s.epochMoved()
+			return &UnavailableError{Deployments: []schema.DeploymentID{s.self}, Err: errRecovering}
+		}
+		out.UIDs, out.Epoch = uids, *epoch
 		_, err := tx.Exec(ctx, insertBlockadesSQL, attempt, ids.holder, s.cfg.TentativeTTL,
 			targets, ids.holderUIDs, ids.fields, ids.holderKinds, ids.behaviours, ids.holderNames)
 		return err
 	})
 	if err != nil {
-		return nil, "", err
+		return nil, err
 	}
-	return uids, versionName, nil
+	return out, nil
 }
 
 func refusalOf(ref EstablishReference, uid uuid.UUID, state State, closing bool) Reason {

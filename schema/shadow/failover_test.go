@@ -97,7 +97,7 @@ func TestAPromotedStandbyResetsTokens_I24(t *testing.T) {
 		cancel()
 		return nil
 	})
-	require.NoError(t, store.Acknowledge(t.Context(), peer, position, nil))
+	require.NoError(t, store.Acknowledge(t.Context(), peer, uuid.Nil, position, nil))
 	var before string
 	require.NoError(t, pool.QueryRow(t.Context(), `SELECT pg_current_snapshot()::text`).Scan(&before))
 	pool.Close()
@@ -115,7 +115,7 @@ func TestAPromotedStandbyResetsTokens_I24(t *testing.T) {
 		require.ErrorIs(t, err, shadow.ErrReset)
 		require.ErrorContains(t, err, "failed over")
 	}
-	require.ErrorIs(t, store.Acknowledge(t.Context(), peer, position, []uuid.UUID{}), shadow.ErrPosition)
+	require.ErrorIs(t, store.Acknowledge(t.Context(), peer, uuid.Nil, position, []uuid.UUID{}), shadow.ErrPosition)
 	f, _ := follow(t, store, "")
 	f.until("a new snapshot has what there is", func() bool { return f.ended && len(f.state) == 6 })
 }

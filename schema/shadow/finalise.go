@@ -25,10 +25,10 @@ INSERT INTO dbcontroller.work (action, shard, deployment_id, target_id)
 SELECT DISTINCT 3, s.shard, $4::int, s.id FROM done JOIN dbcontroller.shadow s ON s.id = done.target_id`
 )
 
-// Acknowledge says that a holder's deployment has done all that it was told up to a position of its watch, except
-// for some uids. A notice counts when the transaction that wrote it is visible in the position. It fails with
+// Acknowledge says that a holder's deployment has done, in an epoch of its database, all that it was told up to a position
+// of its watch, except for some uids. A notice counts when the transaction that wrote it is visible in the position. It fails with
 // ErrPosition when the position is not one of this database's present epoch for this deployment.
-func (s *Store) Acknowledge(ctx context.Context, holder schema.DeploymentID, token string, except []uuid.UUID) error {
+func (s *Store) Acknowledge(ctx context.Context, holder schema.DeploymentID, epoch uuid.UUID, token string, except []uuid.UUID) error {
 	deployment, err := s.names.deployment(ctx, holder)
 	if err != nil {
 		return err
@@ -41,8 +41,10 @@ func (s *Store) Acknowledge(ctx context.Context, holder schema.DeploymentID, tok
 		if err != nil {
 			return err
 		}
-		_, err = tx.Exec(ctx, acknowledgeSQL, deployment, position.Text, except, s.selfID)
-		return err
+		b := &pgx.Batch{}
+		ofPresentEpoch(b, deployment, epoch)
+		b.Queue(acknowledgeSQL, deployment, position.Text, except, s.selfID)
+		return tx.SendBatch(ctx, b).Close()
 	})
 	if err != nil {
 		return fmt.Errorf("acknowledge deletions: %w", err)
@@ -105,6 +107,11 @@ func (s *Store) Finalise(ctx context.Context, seqs []int64) (removed int, err er
 		if targets, err = pgx.CollectRows(rows, pgx.RowTo[int64]); err != nil {
 			return err
 		}
+		if len(targets) > 0 {
+			if err := s.settled(ctx, tx); err != nil {
+				return err
+			}
+		}
 		if rows, err = tx.Query(ctx, nothingLeftSQL, targets); err != nil {
 			return err
 		}
@@ -147,11 +154,13 @@ func deleting(ctx context.Context, tx pgx.Tx, targets []int64) ([]int64, error) 
 }
 
 const selectMessagesSQL = `
-SELECT seq, action, attempt, holder_uid, field_id, target_uid FROM dbcontroller.work
-WHERE seq = ANY ($1) AND deployment_id = $2 AND action IN (1, 2, 6)`
+SELECT w.seq, w.action, w.attempt, w.holder_uid, w.field_id, w.target_uid, ` + epochNowSQL + `
+FROM dbcontroller.work w, dbcontroller.meta m WHERE w.seq = ANY ($1) AND w.deployment_id = $2 AND w.action IN (1, 2, 6)`
 
 // Messages are what pieces of work come to, as they are now: what this deployment owes to another one.
 type Messages struct {
+	// Epoch of the database in which they were read.
+	Epoch    uuid.UUID
 	Confirm  []AttemptID
 	Release  []BlockadeKey
 	Abandon  []AttemptID
@@ -172,6 +181,7 @@ func (s *Store) Messages(ctx context.Context, to schema.DeploymentID, seqs []int
 		HolderUID *uuid.UUID
 		Field     *int32
 		TargetUID *uuid.UUID
+		Epoch     *uuid.UUID
 	}
 	rows, err := s.pool.Query(ctx, selectMessagesSQL, seqs, deployment)
 	if err != nil {
@@ -183,6 +193,11 @@ func (s *Store) Messages(ctx context.Context, to schema.DeploymentID, seqs []int
 	}
 	m := &Messages{}
 	for _, r := range found {
+		if r.Epoch == nil {
+			s.epochMoved()
+			return nil, &UnavailableError{Deployments: []schema.DeploymentID{s.self}, Err: errRecovering}
+		}
+		m.Epoch = *r.Epoch
 		m.finished = append(m.finished, r.Seq)
 		switch {
 		case r.Action == schema.Confirm:

@@ -207,7 +207,7 @@ func TestPlanAndATentativeBlockadeThatCannotBeAsked(t *testing.T) {
 	b := newJudged(t)
 	b.MustPut("//a.example.com/us/projects/q", nil)
 	store := b.Stores[b.ID("a.example.com/us")]
-	_, _, err := store.Establish(t.Context(), b.ID("b.example.com/us"), newAttempt(), []shadow.EstablishReference{{
+	_, err := store.Establish(t.Context(), b.ID("b.example.com/us"), newAttempt(), []shadow.EstablishReference{{
 		HolderUID: uuid.New(), HolderKind: "Holder", HolderName: "holders/h", Path: "blocks", TargetKind: "Project", TargetName: "projects/q", Behaviour: schema.Block,
 	}})
 	require.NoError(t, err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -37,6 +38,7 @@ type OwnerAnswer struct {
 	Verdict OwnerVerdict
 	UID     uuid.UUID
 	Kind    string // as its version calls it
+	Noted   bool   // it was known before that the deployment has ownees of it
 }
 
 // OwnerAnswers are those to several questions, in order.
@@ -70,12 +72,23 @@ WHERE EXISTS (
 	insertOwneeEntriesSQL = `
 INSERT INTO dbcontroller.ownee_entry (owner_id, deployment_id) SELECT DISTINCT unnest($1::bigint[]), $2::int ON CONFLICT DO NOTHING`
 
+	selectNotedSQL = `SELECT owner_id FROM dbcontroller.ownee_entry WHERE owner_id = ANY ($1) AND deployment_id = $2`
+
 	selectVersionSQL = `SELECT version, generation FROM dbcontroller.meta`
 )
 
 // CheckOwners tells an ownee's deployment which owners exist here, and notes that it has ownees of those that do: it
 // will be told when they are deleted. An owner in DELETING is absent: it does not come back.
 func (s *Store) CheckOwners(ctx context.Context, ownee schema.DeploymentID, questions []OwnerQuestion) (*OwnerAnswers, error) {
+	return s.checkOwners(ctx, ownee, questions, false)
+}
+
+// WouldCheckOwners is CheckOwners that notes nothing.
+func (s *Store) WouldCheckOwners(ctx context.Context, ownee schema.DeploymentID, questions []OwnerQuestion) (*OwnerAnswers, error) {
+	return s.checkOwners(ctx, ownee, questions, true)
+}
+
+func (s *Store) checkOwners(ctx context.Context, ownee schema.DeploymentID, questions []OwnerQuestion, validateOnly bool) (*OwnerAnswers, error) {
 	v, err := s.current()
 	if err != nil {
 		return nil, err
@@ -84,7 +97,7 @@ func (s *Store) CheckOwners(ctx context.Context, ownee schema.DeploymentID, ques
 	if err != nil {
 		return nil, err
 	}
-	c := &ownerCheck{store: s, version: v, ownee: deployment, questions: questions, kinds: make([]int32, len(questions)), out: &OwnerAnswers{Answers: make([]OwnerAnswer, len(questions))}}
+	c := &ownerCheck{store: s, validateOnly: validateOnly, version: v, ownee: deployment, questions: questions, kinds: make([]int32, len(questions)), out: &OwnerAnswers{Answers: make([]OwnerAnswer, len(questions))}}
 	for i, q := range questions {
 		kind, err := v.model.Kind(v.model.Canonical(schema.KindID{Service: s.self.Service, Kind: q.Kind}).Kind)
 		switch {
@@ -106,12 +119,13 @@ func (s *Store) CheckOwners(ctx context.Context, ownee schema.DeploymentID, ques
 }
 
 type ownerCheck struct {
-	store     *Store
-	version   *version // of the kinds in questions and answers
-	ownee     int32
-	questions []OwnerQuestion
-	kinds     []int32 // 0: not to be asked about
-	out       *OwnerAnswers
+	store        *Store
+	validateOnly bool
+	version      *version // of the kinds in questions and answers
+	ownee        int32
+	questions    []OwnerQuestion
+	kinds        []int32 // 0: not to be asked about
+	out          *OwnerAnswers
 }
 
 type ownerFound struct {
@@ -177,13 +191,48 @@ func (c *ownerCheck) run(ctx context.Context, tx pgx.Tx) error {
 			return err
 		}
 	}
-	if _, err := tx.Exec(ctx, insertOwneeEntriesSQL, owners, c.ownee); err != nil {
+	if err := c.note(ctx, tx, found, owners); err != nil {
+		return err
+	}
+	// What may be lost is not absent (I15).
+	if err := c.store.settled(ctx, tx); errors.Is(err, errRecovering) {
+		for i := range c.out.Answers {
+			if a := &c.out.Answers[i]; a.Verdict == OwnerAbsent || a.Verdict == OwnerNotReferring {
+				a.Verdict = OwnerUnknown
+			}
+		}
+	} else if err != nil {
 		return err
 	}
 	if err := tx.QueryRow(ctx, selectVersionSQL).Scan(&c.out.Version, &c.out.Generation); err != nil {
 		return err
 	}
 	return c.store.inWordsOf(c.version, c.out.Version, c.out.Generation)
+}
+
+// note remembers that the deployment has ownees of those that exist, and tells which it was known of.
+func (c *ownerCheck) note(ctx context.Context, tx pgx.Tx, found []ownerFound, owners []int64) error {
+	rows, err := tx.Query(ctx, selectNotedSQL, owners, c.ownee)
+	if err != nil {
+		return err
+	}
+	noted, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	if err != nil {
+		return err
+	}
+	known := map[uuid.UUID]bool{}
+	for _, f := range found {
+		known[f.uid] = slices.Contains(noted, f.id)
+	}
+	for i := range c.out.Answers {
+		a := &c.out.Answers[i]
+		a.Noted = a.Verdict == OwnerExists && known[a.UID]
+	}
+	if c.validateOnly || len(noted) == len(owners) {
+		return nil
+	}
+	_, err = tx.Exec(ctx, insertOwneeEntriesSQL, owners, c.ownee)
+	return err
 }
 
 // lock finds the owners and locks them. One that takes a name between the two statements counts as absent, which a

@@ -85,7 +85,7 @@ func (s *Store) DropOwners(ctx context.Context, from schema.DeploymentID, delete
 				return s.inTx(ctx, allFeeds, func(tx pgx.Tx) error { return s.changeOwners(ctx, tx, slices.Clone(part), change) })
 			})
 		}
-		if err != nil && (ctx.Err() != nil || s.pool.Ping(ctx) != nil) {
+		if err != nil && (ctx.Err() != nil || notTheHoldersFault(err) || s.pool.Ping(ctx) != nil) {
 			return nil, false, err
 		}
 		if len(ownees) < s.cfg.BatchSize {
@@ -114,7 +114,7 @@ const stillOwningSQL = `SELECT DISTINCT uid FROM dbcontroller.owner_reference WH
 // errors are answered together.
 func (s *Store) halving(ctx context.Context, ids []int64, run func(part []int64) error) error {
 	err := run(ids)
-	if err == nil || ctx.Err() != nil || s.pool.Ping(ctx) != nil {
+	if err == nil || ctx.Err() != nil || notTheHoldersFault(err) || s.pool.Ping(ctx) != nil {
 		return err
 	}
 	if len(ids) == 1 {

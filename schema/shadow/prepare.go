@@ -41,6 +41,7 @@ type heldReference struct {
 	targetID   int64
 	behaviour  schema.Behaviour
 	attempt    *uuid.UUID
+	dangling   bool   // its target went without it
 	deployment *int32 // null: a local target
 	kindID     *int32 // null: the target is gone
 	name       *string
@@ -64,7 +65,7 @@ JOIN dbcontroller.shadow s ON s.kind_id = i.kind_id AND s.name = i.name
 LEFT JOIN dbcontroller.resource r ON r.id = s.id`
 
 	selectHeldSQL = `
-SELECT r.holder_id, r.field_id, r.target_id, r.behaviour, r.attempt, f.deployment_id,
+SELECT r.holder_id, r.field_id, r.target_id, r.behaviour, r.attempt, r.dangling, f.deployment_id,
        COALESCE(f.kind_id, t.kind_id), COALESCE(f.name, t.name), COALESCE(f.uid, t.uid)
 FROM dbcontroller.reference r
 LEFT JOIN dbcontroller.foreign_target f ON f.id = r.target_id
@@ -101,7 +102,7 @@ func decode(raw []byte, into any) error {
 }
 
 func scanHeld(row pgx.CollectableRow) (h heldReference, err error) {
-	err = row.Scan(&h.holderID, &h.fieldID, &h.targetID, &h.behaviour, &h.attempt, &h.deployment, &h.kindID, &h.name, &h.uid)
+	err = row.Scan(&h.holderID, &h.fieldID, &h.targetID, &h.behaviour, &h.attempt, &h.dangling, &h.deployment, &h.kindID, &h.name, &h.uid)
 	return h, err
 }
 
@@ -111,7 +112,7 @@ func (s *Store) prepare(ctx context.Context, q querier, writes []Write) (*saving
 	if err != nil {
 		return nil, err
 	}
-	sv := newSaving(v)
+	sv := s.newSaving(v)
 	named := map[string]bool{}
 	for _, w := range writes {
 		if named[w.Name] {
@@ -312,8 +313,10 @@ func (s *Store) compare(ctx context.Context, q querier, sv *saving, wr *writing,
 		}
 		k := key{ref.fieldID, f.TargetKind, f.Target}
 		if h, ok := have[k]; ok && h.behaviour == f.Behaviour {
-			delete(have, k)
-			continue
+			if !h.dangling {
+				delete(have, k)
+				continue
+			}
 		}
 		wr.add = append(wr.add, ref)
 	}

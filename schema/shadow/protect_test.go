@@ -156,7 +156,7 @@ func TestDisabledConstraintsAreNotLookedAt(t *testing.T) {
 	b.MustPut(entry, body{"about": "nonsense"})
 	require.Zero(t, b.Count(aWest, "reference"))
 	require.True(t, b.MustDelete(target).Removed, "a log blocks nothing")
-	_, _, err := b.Stores[b.ID(aWest)].Establish(context.Background(), b.ID(bEast), newAttempt(), []shadow.EstablishReference{{
+	_, err := b.Stores[b.ID(aWest)].Establish(context.Background(), b.ID(bEast), newAttempt(), []shadow.EstablishReference{{
 		HolderUID: uuid.New(), HolderKind: "Holder", HolderName: "holders/h", Path: "block", TargetKind: "Log", TargetName: "logs/l", Behaviour: schema.Block,
 	}})
 	require.ErrorAs(t, err, new(*shadow.RefusedError))

@@ -57,7 +57,7 @@ func establishAgainstDelete(t *testing.T, b *harness.Box, n int, remove func(nam
 		ref.TargetName = name
 		var accepted, removed bool
 		together(try, func() {
-			_, _, err := store.Establish(ctx, b.ID(bEast), newAttempt(), []shadow.EstablishReference{ref})
+			_, err := store.Establish(ctx, b.ID(bEast), newAttempt(), []shadow.EstablishReference{ref})
 			accepted = err == nil
 		}, func() { removed = remove(name) })
 		switch {
@@ -174,7 +174,7 @@ func TestRaceOfALateCommitAgainstResolve_I5(t *testing.T) {
 	both, committed, gone := lateCommitAgainstResolve(t, b, tries(t, alignedTries), func(key shadow.BlockadeKey) bool {
 		verdicts, err := b.Stores[b.ID(bEast)].Answer(context.Background(), b.ID(aWest), []shadow.Question{{Key: key, Expired: true}})
 		require.NoError(t, err)
-		return verdicts[0] == shadow.GoneVerdict
+		return verdicts.Verdicts[0] == shadow.GoneVerdict
 	})
 	require.Zero(t, both, "an attempt committed after it was answered as gone")
 	require.NotZero(t, committed)

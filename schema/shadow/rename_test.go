@@ -271,7 +271,7 @@ func TestALaggingProcessDeniesNoTarget(t *testing.T) {
 	b.MustPut("//"+bEast+"/holders/boss2", nil)
 	lagging := b.SecondProcess(bEast, shadow.Config{})
 	b.Switch(bEast, "v2")
-	_, _, err := lagging.Establish(context.Background(), b.ID(bWest), newAttempt(), []shadow.EstablishReference{{
+	_, err := lagging.Establish(context.Background(), b.ID(bWest), newAttempt(), []shadow.EstablishReference{{
 		HolderUID: uuid.Must(uuid.NewV7()), HolderKind: "Holder", HolderName: "holders/x", Path: "near", TargetKind: "Holder", TargetName: "holders/boss2", Behaviour: schema.Block,
 	}})
 	var refused *shadow.RefusedError

@@ -133,11 +133,12 @@ type saving struct {
 	writes  []*writing
 	// New references to other deployments, by deployment, and the attempt that they are established under.
 	attempt AttemptID
+	epoch   uuid.UUID // of this database, in which the attempt began
 	foreign map[schema.DeploymentID][]*newReference
 }
 
-func newSaving(v *version) *saving {
-	return &saving{version: v, attempt: uuid.Must(uuid.NewV7()), foreign: map[schema.DeploymentID][]*newReference{}}
+func (s *Store) newSaving(v *version) *saving {
+	return &saving{version: v, epoch: s.PresentEpoch(), attempt: uuid.Must(uuid.NewV7()), foreign: map[schema.DeploymentID][]*newReference{}}
 }
 
 // touches tells which feeds the write adds to.
@@ -176,4 +177,5 @@ type newReference struct {
 	holder   *writing
 	targetID int64     // local target, once it is locked
 	uid      uuid.UUID // foreign target, once it is established
+	epoch    uuid.UUID // of the foreign target's database, then
 }

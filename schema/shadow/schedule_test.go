@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
 	"github.com/db-controller/db-controller/schema"
@@ -83,12 +84,12 @@ func TestAReleaseOfAnAttemptLeavesWhatItDidNotLock(t *testing.T) {
 	attempt := newAttempt()
 	released := make(chan error)
 	go func() {
-		released <- store.Release(ctx, from, []shadow.BlockadeKey{{Attempt: newAttempt(), HolderUID: other.UID, Path: "near.block", TargetUID: other.UID}}, []shadow.AttemptID{attempt})
+		released <- store.Release(ctx, from, uuid.Nil, []shadow.BlockadeKey{{Attempt: newAttempt(), HolderUID: other.UID, Path: "near.block", TargetUID: other.UID}}, []shadow.AttemptID{attempt})
 	}()
 	stopped(t, b, bEast, 1)
 	ref := reference("near.block", schema.Block, other.UID)
 	ref.TargetKind, ref.TargetName = "Holder", "holders/h"
-	_, _, err := store.Establish(ctx, from, attempt, []shadow.EstablishReference{ref})
+	_, err := store.Establish(ctx, from, attempt, []shadow.EstablishReference{ref})
 	require.NoError(t, err)
 	letGoReferences := hold(t, b, bEast, lockReferencesSQL, "holders/h")
 	acted := make(chan error)

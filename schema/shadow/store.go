@@ -22,12 +22,16 @@ import (
 // Peers is what the store needs from other deployments. Errors other than *RefusedError mean that nobody knows
 // whether the other side did it.
 type Peers interface {
-	// Establish answers the targets' uids in order, or *RefusedError.
-	Establish(ctx context.Context, target schema.DeploymentID, attempt AttemptID, refs []EstablishReference) ([]uuid.UUID, error)
+	// Establish answers what was established, or *RefusedError.
+	Establish(ctx context.Context, target schema.DeploymentID, attempt AttemptID, refs []EstablishReference) (*Established, error)
 	// WouldEstablish answers as Establish would, and nothing is stored.
 	WouldEstablish(ctx context.Context, target schema.DeploymentID, refs []EstablishReference) ([]uuid.UUID, error)
 	// Resolve answers a verdict for each question, in order.
-	Resolve(ctx context.Context, holder schema.DeploymentID, questions []Question) ([]Verdict, error)
+	Resolve(ctx context.Context, holder schema.DeploymentID, questions []Question) (*Answers, error)
+	// CheckReferences answers what is known there of references of this deployment, in order.
+	CheckReferences(ctx context.Context, at schema.DeploymentID, refs []CheckedReference) ([]Known, error)
+	// WouldCheckOwners answers as an owners' deployment does, which notes nothing.
+	WouldCheckOwners(ctx context.Context, at schema.DeploymentID, questions []OwnerQuestion) (*OwnerAnswers, error)
 	// Plan answers what the deletion of targets would take along there.
 	Plan(ctx context.Context, at schema.DeploymentID, q PlanQuestion) (*Plan, error)
 	// Trace answers what resources there would be deleted with.
@@ -78,6 +82,9 @@ type Store struct {
 	cfg   Config
 
 	selfID int32
+	// epoch of the database, as noticed last; moved says that another one has begun.
+	epoch atomic.Pointer[uuid.UUID]
+	moved chan struct{}
 	// tidied is the last foreign target that Tidy has looked at.
 	tidied atomic.Int64
 	// pointed are the deployments (int32) that are known to be noted as pointed to.
@@ -122,6 +129,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	}
 	s := &Store{
 		pool: cfg.Pool, self: cfg.Deployment, peers: cfg.Peers, log: cfg.Logger, names: newNames(cfg.Pool), wake: feed.NewBroadcast(), told: feed.NewBroadcast(), cfg: cfg,
+		moved: make(chan struct{}, 1),
 	}
 	s.feeds = feed.NewLog(feed.Config{Pool: cfg.Pool, StateSQL: stateSQL, Wake: s.wake, PollInterval: cfg.PollInterval, SlowTimeout: cfg.SlowTimeout})
 	var owner schema.DeploymentID
@@ -133,6 +141,9 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	}
 	var err error
 	if s.selfID, err = s.names.deployment(ctx, s.self); err != nil {
+		return nil, err
+	}
+	if _, err := s.NoticeEpoch(ctx); err != nil {
 		return nil, err
 	}
 	return s, s.learnBarred(ctx)

@@ -267,7 +267,7 @@ func TestPeersOnDifferentVersionsAgreeOnIdentity(t *testing.T) {
 	require.Equal(t, "Target", b.Get(targetName("t")).Kind)
 
 	// A kind that only the newer version has: its deployment cannot say, which is not "no".
-	_, _, err = b.Stores[b.ID(aWest)].Establish(context.Background(), b.ID(bEast), newAttempt(), []shadow.EstablishReference{{
+	_, err = b.Stores[b.ID(aWest)].Establish(context.Background(), b.ID(bEast), newAttempt(), []shadow.EstablishReference{{
 		HolderUID: b.Get(holder).UID, HolderKind: "Keeper", HolderName: "holders/h", Path: "block", TargetKind: "Extra", TargetName: "extras/x", Behaviour: schema.Block,
 	}})
 	var refused *shadow.RefusedError

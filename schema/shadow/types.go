@@ -98,6 +98,20 @@ type Question struct {
 	Expired bool
 }
 
+// Answers are the verdicts on several questions, in order, and the epoch of the database that they are of.
+type Answers struct {
+	Verdicts []Verdict
+	Epoch    uuid.UUID
+}
+
+// Established are the uids of the targets of several references, in order; the version that the targets' deployment
+// runs, and the epoch of its database.
+type Established struct {
+	UIDs    []uuid.UUID
+	Version string
+	Epoch   uuid.UUID
+}
+
 // Verdict is the answer of the holder's deployment.
 type Verdict int
 

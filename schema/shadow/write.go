@@ -14,7 +14,13 @@ import (
 )
 
 const (
-	selectGenerationSQL = `SELECT generation, version, now(), ARRAY(SELECT deployment_id FROM dbcontroller.decommissioned) FROM dbcontroller.meta`
+	// With the epoch of this database, and whether that of another one has ended since something was established there.
+	selectNowSQL = `
+SELECT m.generation, m.version, now(), ARRAY(SELECT deployment_id FROM dbcontroller.decommissioned), ` + epochNowSQL + `,
+    EXISTS (
+        SELECT FROM dbcontroller.deployment d JOIN unnest($1::int[], $2::uuid[]) AS i (id, epoch) ON i.id = d.id WHERE d.epoch <> i.epoch
+    )
+FROM dbcontroller.meta m`
 
 	lockTargetsSQL = `
 SELECT s.id, s.kind_id, s.name, s.state, EXISTS (SELECT FROM dbcontroller.closing c WHERE c.target_id = s.id AND c.until > now())
@@ -170,18 +176,19 @@ func (s *Store) write(ctx context.Context, tx pgx.Tx, sv *saving) ([]Resource, e
 // all is still as it was compared, and takes a revision and an id for each write.
 func (s *Store) lock(ctx context.Context, tx pgx.Tx, sv *saving) (time.Time, []int64, error) {
 	var (
-		now        time.Time
-		generation int64
-		running    string
-		barred     []int32
-		refused    []Refusal
-		own        = map[int64]shadowRow{}
-		revisions  []int64
-		ids        []int64
+		now       now
+		refused   []Refusal
+		own       = map[int64]shadowRow{}
+		revisions []int64
+		ids       []int64
 	)
 	b := &pgx.Batch{}
 	b.Queue(shareVersionSQL, versionLock)
-	b.Queue(selectGenerationSQL).QueryRow(func(row pgx.Row) error { return row.Scan(&generation, &running, &now, &barred) })
+	established, epochs, err := s.epochsAt(ctx, sv)
+	if err != nil {
+		return now.at, nil, err
+	}
+	b.Queue(selectNowSQL, established, epochs).QueryRow(now.scan)
 	if kinds, rels, wanted := localTargets(s.self, sv); len(kinds) > 0 {
 		b.Queue(lockTargetsSQL, kinds, rels).Query(func(rows pgx.Rows) (err error) {
 			refused, err = takeTargets(rows, wanted)
@@ -213,14 +220,18 @@ func (s *Store) lock(ctx context.Context, tx pgx.Tx, sv *saving) (time.Time, []i
 		return err
 	})
 	if err := tx.SendBatch(ctx, b).Close(); err != nil {
-		return now, nil, fmt.Errorf("lock what is written: %w", err)
+		return now.at, nil, fmt.Errorf("lock what is written: %w", err)
 	}
-	if generation != sv.version.generation && running == sv.version.model.Descriptor.Version {
-		s.adopt(sv.version, generation)
-		return now, nil, errStale
+	if len(sv.foreign) > 0 && !now.inEpoch(sv.epoch) {
+		s.epochMoved()
+		return now.at, nil, fmt.Errorf("%w: a database was restored or failed over", ErrAborted)
 	}
-	if generation != sv.version.generation {
-		return now, nil, fmt.Errorf("%w: the deployment switched its version", ErrAborted)
+	if now.generation != sv.version.generation && now.running == sv.version.model.Descriptor.Version {
+		s.adopt(sv.version, now.generation)
+		return now.at, nil, errStale
+	}
+	if now.generation != sv.version.generation {
+		return now.at, nil, fmt.Errorf("%w: the deployment switched its version", ErrAborted)
 	}
 	for _, wr := range sv.writes {
 		if wr.before == nil {
@@ -228,17 +239,46 @@ func (s *Store) lock(ctx context.Context, tx pgx.Tx, sv *saving) (time.Time, []i
 			continue
 		}
 		if row, ok := own[wr.before.id]; !ok || row.revision != wr.before.revision || row.derivation != wr.before.derivation || row.state != Active {
-			return now, nil, errStale
+			return now.at, nil, errStale
 		}
 	}
 	adoptBatchTargets(sv)
-	if err := s.notBarred(ctx, sv, barred); err != nil {
-		return now, nil, err
+	if err := s.notBarred(ctx, sv, now.barred); err != nil {
+		return now.at, nil, err
 	}
 	if refused = append(refused, missingTargets(s.self, sv)...); len(refused) > 0 {
-		return now, nil, &RefusedError{Refusals: refused}
+		return now.at, nil, &RefusedError{Refusals: refused}
 	}
-	return now, revisions, nil
+	return now.at, revisions, nil
+}
+
+// now is what holds for a write from then on: it has the version's lock.
+type now struct {
+	at         time.Time
+	generation int64
+	running    string
+	barred     []int32
+	epoch      *uuid.UUID // null: of a server that is not noticed yet
+	ended      bool       // an epoch of another database, in which something was established
+}
+
+func (n *now) scan(row pgx.Row) error {
+	return row.Scan(&n.generation, &n.running, &n.at, &n.barred, &n.epoch, &n.ended)
+}
+
+// inEpoch tells whether an attempt of an epoch can still commit.
+func (n *now) inEpoch(epoch uuid.UUID) bool { return !n.ended && n.epoch != nil && *n.epoch == epoch }
+
+// epochsAt are the epochs of other databases in which something was established there.
+func (s *Store) epochsAt(ctx context.Context, sv *saving) (at []int32, epochs []uuid.UUID, err error) {
+	for d, refs := range sv.foreign {
+		id, err := s.names.deployment(ctx, d)
+		if err != nil {
+			return nil, nil, err
+		}
+		at, epochs = append(at, id), append(epochs, refs[0].epoch)
+	}
+	return at, epochs, nil
 }
 
 type localTarget struct {

@@ -24,7 +24,8 @@ WHERE r.behaviour <> 6 AND NOT EXISTS (SELECT FROM dbcontroller.shadow t WHERE t
 SELECT h.uid, h.name, h.state, f.path, r.attempt, r.behaviour, t.uid, d.service || '/' || d.region
 FROM dbcontroller.reference r
 JOIN dbcontroller.shadow h ON h.id = r.holder_id JOIN dbcontroller.field f ON f.id = r.field_id
-JOIN dbcontroller.foreign_target t ON t.id = r.target_id JOIN dbcontroller.deployment d ON d.id = t.deployment_id`
+JOIN dbcontroller.foreign_target t ON t.id = r.target_id JOIN dbcontroller.deployment d ON d.id = t.deployment_id
+WHERE NOT r.dangling` // what was lost with a database, and is known to be: a person decides
 
 	auditTargetSQL = `
 SELECT s.state, COALESCE((SELECT count(*) FROM dbcontroller.holder_entry e JOIN dbcontroller.deployment d ON d.id = e.deployment_id

@@ -40,6 +40,7 @@ type Box struct {
 	AfterCheckOwners func()
 
 	services []*schema.Descriptor
+	configs  map[schema.DeploymentID]shadow.Config
 }
 
 // BoxConfig is for stores that need other settings than the defaults.
@@ -56,18 +57,18 @@ func NewBox(t testing.TB, services string, configure BoxConfig, deployments ...s
 		_, err := migrations.Up(ctx, dsn, migrations.Deployment)
 		return err
 	})
-	b := &Box{t: t, Stores: map[schema.DeploymentID]*shadow.Store{}, Pools: map[schema.DeploymentID]*pgxpool.Pool{}, down: map[schema.DeploymentID]bool{}, services: file.Services}
+	b := &Box{t: t, Stores: map[schema.DeploymentID]*shadow.Store{}, Pools: map[schema.DeploymentID]*pgxpool.Pool{}, down: map[schema.DeploymentID]bool{}, services: file.Services, configs: map[schema.DeploymentID]shadow.Config{}}
 	for _, name := range deployments {
 		id, err := schema.ParseDeploymentID(name)
 		require.NoError(t, err)
 		pool, err := shadow.Connect(ctx, server.NewDatabase(t, template), "test", 12)
 		require.NoError(t, err)
 		t.Cleanup(pool.Close)
-		cfg := shadow.Config{Pool: pool, Deployment: id, Peers: &boxPeers{box: b, self: id}, DeleteTimeout: 2 * time.Second}
+		cfg := shadow.Config{Pool: pool, Deployment: id, Peers: &boxPeers{box: b, self: id}, DeleteTimeout: 15 * time.Second}
 		if configure != nil {
 			configure(&cfg)
 		}
-		b.Pools[id] = pool
+		b.Pools[id], b.configs[id] = pool, cfg
 		b.Stores[id] = b.open(cfg, file.Services)
 	}
 	return b
@@ -217,7 +218,7 @@ type boxPeers struct {
 	self schema.DeploymentID
 }
 
-func (p *boxPeers) Establish(ctx context.Context, to schema.DeploymentID, attempt shadow.AttemptID, refs []shadow.EstablishReference) ([]uuid.UUID, error) {
+func (p *boxPeers) Establish(ctx context.Context, to schema.DeploymentID, attempt shadow.AttemptID, refs []shadow.EstablishReference) (*shadow.Established, error) {
 	if hook := p.box.OnEstablish; hook != nil {
 		if err := hook(to, attempt, refs); err != nil {
 			return nil, err
@@ -230,14 +231,14 @@ func (p *boxPeers) Establish(ctx context.Context, to schema.DeploymentID, attemp
 	if err != nil {
 		return nil, err
 	}
-	uids, _, err := store.Establish(ctx, p.self, attempt, refs)
+	done, err := store.Establish(ctx, p.self, attempt, refs)
 	if hook := p.box.AfterEstablish; hook != nil && err == nil {
 		hook()
 	}
-	return uids, err
+	return done, err
 }
 
-func (p *boxPeers) Resolve(ctx context.Context, to schema.DeploymentID, questions []shadow.Question) ([]shadow.Verdict, error) {
+func (p *boxPeers) Resolve(ctx context.Context, to schema.DeploymentID, questions []shadow.Question) (*shadow.Answers, error) {
 	if hook := p.box.OnResolve; hook != nil {
 		if err := hook(to); err != nil {
 			return nil, err
@@ -269,6 +270,38 @@ func (p *boxPeers) CheckOwners(ctx context.Context, at schema.DeploymentID, ques
 		hook()
 	}
 	return answers, err
+}
+
+func (p *boxPeers) WouldCheckOwners(ctx context.Context, at schema.DeploymentID, questions []shadow.OwnerQuestion) (*shadow.OwnerAnswers, error) {
+	store, err := p.box.reach(at)
+	if err != nil {
+		return nil, err
+	}
+	return store.WouldCheckOwners(ctx, p.self, questions)
+}
+
+func (p *boxPeers) CheckReferences(ctx context.Context, at schema.DeploymentID, refs []shadow.CheckedReference) ([]shadow.Known, error) {
+	store, err := p.box.reach(at)
+	if err != nil {
+		return nil, err
+	}
+	return store.CheckReferences(ctx, p.self, refs)
+}
+
+func (p *boxPeers) AnnounceEpoch(ctx context.Context, at schema.DeploymentID, epoch uuid.UUID) (uuid.UUID, error) {
+	store, err := p.box.reach(at)
+	if err != nil {
+		return uuid.Nil, err
+	}
+	return store.Told(ctx, p.self, epoch)
+}
+
+func (p *boxPeers) ConfirmEpoch(ctx context.Context, at schema.DeploymentID, epoch uuid.UUID) error {
+	store, err := p.box.reach(at)
+	if err != nil {
+		return err
+	}
+	return store.Confirmed(ctx, p.self, epoch)
 }
 
 func (p *boxPeers) DropOwners(ctx context.Context, at schema.DeploymentID, deleted []uuid.UUID, letGo []shadow.LetGo) ([]uuid.UUID, bool, error) {
@@ -307,29 +340,29 @@ func (p *boxPeers) Trace(ctx context.Context, at schema.DeploymentID, uids []uui
 	return store.Trace(ctx, uids)
 }
 
-func (p *boxPeers) Confirm(ctx context.Context, to schema.DeploymentID, attempts []shadow.AttemptID) error {
+func (p *boxPeers) Confirm(ctx context.Context, to schema.DeploymentID, epoch uuid.UUID, attempts []shadow.AttemptID) error {
 	store, err := p.box.reach(to)
 	if err != nil {
 		return err
 	}
-	_, err = store.Confirm(ctx, p.self, attempts)
+	_, err = store.Confirm(ctx, p.self, epoch, attempts)
 	return err
 }
 
-func (p *boxPeers) Release(ctx context.Context, to schema.DeploymentID, keys []shadow.BlockadeKey, attempts []shadow.AttemptID) error {
+func (p *boxPeers) Release(ctx context.Context, to schema.DeploymentID, epoch uuid.UUID, keys []shadow.BlockadeKey, attempts []shadow.AttemptID) error {
 	store, err := p.box.reach(to)
 	if err != nil {
 		return err
 	}
-	return store.Release(ctx, p.self, keys, attempts)
+	return store.Release(ctx, p.self, epoch, keys, attempts)
 }
 
-func (p *boxPeers) Acknowledge(ctx context.Context, to schema.DeploymentID, position string, except []uuid.UUID) error {
+func (p *boxPeers) Acknowledge(ctx context.Context, to schema.DeploymentID, epoch uuid.UUID, position string, except []uuid.UUID) error {
 	store, err := p.box.reach(to)
 	if err != nil {
 		return err
 	}
-	return store.Acknowledge(ctx, p.self, position, except)
+	return store.Acknowledge(ctx, p.self, epoch, position, except)
 }
 
 var errEnd = errors.New("end of snapshot")
@@ -431,7 +464,7 @@ func (b *Box) Settle() {
 		for id := range b.Stores {
 			_ = b.Resolve(id) // what cannot be asked stays
 			if work := b.Work(id); len(work) > 0 {
-				for action := schema.Confirm; action <= schema.Retire; action++ {
+				for action := schema.Confirm; action <= schema.VerifyBlockades; action++ {
 					count(b.do(id, action, work))
 				}
 			}
@@ -458,6 +491,7 @@ func (b *Box) Count(deployment, table string) (n int) {
 		"owner_reference": `SELECT count(*) FROM dbcontroller.owner_reference`, "ownee_entry": `SELECT count(*) FROM dbcontroller.ownee_entry`,
 		"deleting": `SELECT count(*) FROM dbcontroller.shadow WHERE state = 2`, "change": `SELECT count(*) FROM dbcontroller.change`,
 		"aborted": `SELECT count(*) FROM dbcontroller.attempt WHERE NOT committed`, "resource": `SELECT count(*) FROM dbcontroller.resource`,
+		"dangling": `SELECT count(*) FROM dbcontroller.reference WHERE dangling`,
 	}[table]
 	require.NotEmpty(b.t, sql)
 	require.NoError(b.t, b.Pools[b.ID(deployment)].QueryRow(context.Background(), sql).Scan(&n))

@@ -71,9 +71,12 @@ type StatusResponse struct {
 	Failures       []*Failure                   `protobuf:"bytes,6,rep,name=failures,proto3" json:"failures,omitempty"`
 	Decommissioned []*Decommissioned            `protobuf:"bytes,7,rep,name=decommissioned,proto3" json:"decommissioned,omitempty"`
 	// The processes that share the deployment's work.
-	Processes     []*StatusResponse_Process `protobuf:"bytes,8,rep,name=processes,proto3" json:"processes,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Processes []*StatusResponse_Process `protobuf:"bytes,8,rep,name=processes,proto3" json:"processes,omitempty"`
+	Epoch     *StatusResponse_Epoch     `protobuf:"bytes,9,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// References whose targets went without them, when a database lost commits: a person decides.
+	DanglingReferences int64 `protobuf:"varint,10,opt,name=dangling_references,json=danglingReferences,proto3" json:"dangling_references,omitempty"`
+	unknownFields      protoimpl.UnknownFields
+	sizeCache          protoimpl.SizeCache
 }
 
 func (x *StatusResponse) Reset() {
@@ -160,6 +163,20 @@ func (x *StatusResponse) GetProcesses() []*StatusResponse_Process {
 		return x.Processes
 	}
 	return nil
+}
+
+func (x *StatusResponse) GetEpoch() *StatusResponse_Epoch {
+	if x != nil {
+		return x.Epoch
+	}
+	return nil
+}
+
+func (x *StatusResponse) GetDanglingReferences() int64 {
+	if x != nil {
+		return x.DanglingReferences
+	}
+	return 0
 }
 
 // Decommissioned is what an operator said of a deployment that is gone for ever.
@@ -252,6 +269,134 @@ func (x *Decommissioned) GetWorking() bool {
 	return false
 }
 
+type VerifyRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Does what is certain: establishes again what the other side has lost, removes what nothing refers by.
+	Repair        bool `protobuf:"varint,1,opt,name=repair,proto3" json:"repair,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *VerifyRequest) Reset() {
+	*x = VerifyRequest{}
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *VerifyRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*VerifyRequest) ProtoMessage() {}
+
+func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use VerifyRequest.ProtoReflect.Descriptor instead.
+func (*VerifyRequest) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *VerifyRequest) GetRepair() bool {
+	if x != nil {
+		return x.Repair
+	}
+	return false
+}
+
+type VerifyResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Types that are valid to be assigned to Event:
+	//
+	//	*VerifyResponse_Difference_
+	//	*VerifyResponse_Progress_
+	Event         isVerifyResponse_Event `protobuf_oneof:"event"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *VerifyResponse) Reset() {
+	*x = VerifyResponse{}
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *VerifyResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*VerifyResponse) ProtoMessage() {}
+
+func (x *VerifyResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use VerifyResponse.ProtoReflect.Descriptor instead.
+func (*VerifyResponse) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *VerifyResponse) GetEvent() isVerifyResponse_Event {
+	if x != nil {
+		return x.Event
+	}
+	return nil
+}
+
+func (x *VerifyResponse) GetDifference() *VerifyResponse_Difference {
+	if x != nil {
+		if x, ok := x.Event.(*VerifyResponse_Difference_); ok {
+			return x.Difference
+		}
+	}
+	return nil
+}
+
+func (x *VerifyResponse) GetProgress() *VerifyResponse_Progress {
+	if x != nil {
+		if x, ok := x.Event.(*VerifyResponse_Progress_); ok {
+			return x.Progress
+		}
+	}
+	return nil
+}
+
+type isVerifyResponse_Event interface {
+	isVerifyResponse_Event()
+}
+
+type VerifyResponse_Difference_ struct {
+	Difference *VerifyResponse_Difference `protobuf:"bytes,1,opt,name=difference,proto3,oneof"`
+}
+
+type VerifyResponse_Progress_ struct {
+	// Now and then, and at the end.
+	Progress *VerifyResponse_Progress `protobuf:"bytes,2,opt,name=progress,proto3,oneof"`
+}
+
+func (*VerifyResponse_Difference_) isVerifyResponse_Event() {}
+
+func (*VerifyResponse_Progress_) isVerifyResponse_Event() {}
+
 type DecommissionRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// service/region
@@ -266,7 +411,7 @@ type DecommissionRequest struct {
 
 func (x *DecommissionRequest) Reset() {
 	*x = DecommissionRequest{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[3]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -278,7 +423,7 @@ func (x *DecommissionRequest) String() string {
 func (*DecommissionRequest) ProtoMessage() {}
 
 func (x *DecommissionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[3]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -291,7 +436,7 @@ func (x *DecommissionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecommissionRequest.ProtoReflect.Descriptor instead.
 func (*DecommissionRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{3}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *DecommissionRequest) GetDeployment() string {
@@ -324,7 +469,7 @@ type DecommissionResponse struct {
 
 func (x *DecommissionResponse) Reset() {
 	*x = DecommissionResponse{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[4]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -336,7 +481,7 @@ func (x *DecommissionResponse) String() string {
 func (*DecommissionResponse) ProtoMessage() {}
 
 func (x *DecommissionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[4]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -349,7 +494,7 @@ func (x *DecommissionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecommissionResponse.ProtoReflect.Descriptor instead.
 func (*DecommissionResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{4}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *DecommissionResponse) GetDecommissioned() *Decommissioned {
@@ -372,7 +517,7 @@ type Failure struct {
 
 func (x *Failure) Reset() {
 	*x = Failure{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[5]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -384,7 +529,7 @@ func (x *Failure) String() string {
 func (*Failure) ProtoMessage() {}
 
 func (x *Failure) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[5]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -397,7 +542,7 @@ func (x *Failure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Failure.ProtoReflect.Descriptor instead.
 func (*Failure) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{5}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Failure) GetHandler() string {
@@ -438,7 +583,7 @@ type ExplainRequest struct {
 
 func (x *ExplainRequest) Reset() {
 	*x = ExplainRequest{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[6]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -450,7 +595,7 @@ func (x *ExplainRequest) String() string {
 func (*ExplainRequest) ProtoMessage() {}
 
 func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[6]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -463,7 +608,7 @@ func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainRequest.ProtoReflect.Descriptor instead.
 func (*ExplainRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{6}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ExplainRequest) GetName() string {
@@ -491,7 +636,7 @@ type ExplainResponse struct {
 
 func (x *ExplainResponse) Reset() {
 	*x = ExplainResponse{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[7]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -503,7 +648,7 @@ func (x *ExplainResponse) String() string {
 func (*ExplainResponse) ProtoMessage() {}
 
 func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[7]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -516,7 +661,7 @@ func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainResponse.ProtoReflect.Descriptor instead.
 func (*ExplainResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{7}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ExplainResponse) GetName() string {
@@ -568,6 +713,78 @@ func (x *ExplainResponse) GetReasons() []*ExplainResponse_Reason {
 	return nil
 }
 
+// The database's epoch begins anew when it may have lost commits: with a failover, or when it is restored.
+type StatusResponse_Epoch struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// 1 for the first.
+	Ordinal int64                  `protobuf:"varint,1,opt,name=ordinal,proto3" json:"ordinal,omitempty"`
+	Since   *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=since,proto3" json:"since,omitempty"`
+	// Nothing is deleted until these deployments have confirmed what refers to resources here.
+	Unconfirmed []string `protobuf:"bytes,3,rep,name=unconfirmed,proto3" json:"unconfirmed,omitempty"`
+	// Nothing is deleted until the registry has said who that is.
+	AwaitingRegistry bool `protobuf:"varint,4,opt,name=awaiting_registry,json=awaitingRegistry,proto3" json:"awaiting_registry,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
+}
+
+func (x *StatusResponse_Epoch) Reset() {
+	*x = StatusResponse_Epoch{}
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StatusResponse_Epoch) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StatusResponse_Epoch) ProtoMessage() {}
+
+func (x *StatusResponse_Epoch) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StatusResponse_Epoch.ProtoReflect.Descriptor instead.
+func (*StatusResponse_Epoch) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{1, 0}
+}
+
+func (x *StatusResponse_Epoch) GetOrdinal() int64 {
+	if x != nil {
+		return x.Ordinal
+	}
+	return 0
+}
+
+func (x *StatusResponse_Epoch) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *StatusResponse_Epoch) GetUnconfirmed() []string {
+	if x != nil {
+		return x.Unconfirmed
+	}
+	return nil
+}
+
+func (x *StatusResponse_Epoch) GetAwaitingRegistry() bool {
+	if x != nil {
+		return x.AwaitingRegistry
+	}
+	return false
+}
+
 type StatusResponse_Process struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -582,7 +799,7 @@ type StatusResponse_Process struct {
 
 func (x *StatusResponse_Process) Reset() {
 	*x = StatusResponse_Process{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[8]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -594,7 +811,7 @@ func (x *StatusResponse_Process) String() string {
 func (*StatusResponse_Process) ProtoMessage() {}
 
 func (x *StatusResponse_Process) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[8]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -607,7 +824,7 @@ func (x *StatusResponse_Process) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse_Process.ProtoReflect.Descriptor instead.
 func (*StatusResponse_Process) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{1, 0}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{1, 1}
 }
 
 func (x *StatusResponse_Process) GetName() string {
@@ -651,7 +868,7 @@ type StatusResponse_Outstanding struct {
 
 func (x *StatusResponse_Outstanding) Reset() {
 	*x = StatusResponse_Outstanding{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[9]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -663,7 +880,7 @@ func (x *StatusResponse_Outstanding) String() string {
 func (*StatusResponse_Outstanding) ProtoMessage() {}
 
 func (x *StatusResponse_Outstanding) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[9]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -676,7 +893,7 @@ func (x *StatusResponse_Outstanding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse_Outstanding.ProtoReflect.Descriptor instead.
 func (*StatusResponse_Outstanding) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{1, 1}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{1, 2}
 }
 
 func (x *StatusResponse_Outstanding) GetGroup() string {
@@ -720,7 +937,7 @@ type StatusResponse_Derivation struct {
 
 func (x *StatusResponse_Derivation) Reset() {
 	*x = StatusResponse_Derivation{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[10]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -732,7 +949,7 @@ func (x *StatusResponse_Derivation) String() string {
 func (*StatusResponse_Derivation) ProtoMessage() {}
 
 func (x *StatusResponse_Derivation) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[10]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -745,7 +962,7 @@ func (x *StatusResponse_Derivation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse_Derivation.ProtoReflect.Descriptor instead.
 func (*StatusResponse_Derivation) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{1, 2}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{1, 3}
 }
 
 func (x *StatusResponse_Derivation) GetKind() string {
@@ -776,6 +993,193 @@ func (x *StatusResponse_Derivation) GetSetAside() int64 {
 	return 0
 }
 
+type VerifyResponse_Difference struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Such as REFERENCE_NOT_KNOWN.
+	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	// Full names: the resource that refers, or is owned, and what it refers to, or is owned by.
+	Holder        string `protobuf:"bytes,2,opt,name=holder,proto3" json:"holder,omitempty"`
+	Target        string `protobuf:"bytes,3,opt,name=target,proto3" json:"target,omitempty"`
+	Path          string `protobuf:"bytes,4,opt,name=path,proto3" json:"path,omitempty"`
+	Cause         string `protobuf:"bytes,5,opt,name=cause,proto3" json:"cause,omitempty"`
+	Remedy        string `protobuf:"bytes,6,opt,name=remedy,proto3" json:"remedy,omitempty"`
+	Repaired      bool   `protobuf:"varint,7,opt,name=repaired,proto3" json:"repaired,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *VerifyResponse_Difference) Reset() {
+	*x = VerifyResponse_Difference{}
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *VerifyResponse_Difference) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*VerifyResponse_Difference) ProtoMessage() {}
+
+func (x *VerifyResponse_Difference) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use VerifyResponse_Difference.ProtoReflect.Descriptor instead.
+func (*VerifyResponse_Difference) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{4, 0}
+}
+
+func (x *VerifyResponse_Difference) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *VerifyResponse_Difference) GetHolder() string {
+	if x != nil {
+		return x.Holder
+	}
+	return ""
+}
+
+func (x *VerifyResponse_Difference) GetTarget() string {
+	if x != nil {
+		return x.Target
+	}
+	return ""
+}
+
+func (x *VerifyResponse_Difference) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *VerifyResponse_Difference) GetCause() string {
+	if x != nil {
+		return x.Cause
+	}
+	return ""
+}
+
+func (x *VerifyResponse_Difference) GetRemedy() string {
+	if x != nil {
+		return x.Remedy
+	}
+	return ""
+}
+
+func (x *VerifyResponse_Difference) GetRepaired() bool {
+	if x != nil {
+		return x.Repaired
+	}
+	return false
+}
+
+type VerifyResponse_Progress struct {
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	References  int64                  `protobuf:"varint,1,opt,name=references,proto3" json:"references,omitempty"`
+	Blockades   int64                  `protobuf:"varint,2,opt,name=blockades,proto3" json:"blockades,omitempty"`
+	Owners      int64                  `protobuf:"varint,3,opt,name=owners,proto3" json:"owners,omitempty"`
+	Differences int64                  `protobuf:"varint,4,opt,name=differences,proto3" json:"differences,omitempty"`
+	Repaired    int64                  `protobuf:"varint,5,opt,name=repaired,proto3" json:"repaired,omitempty"`
+	// Deployments that could not be asked.
+	Unreachable   []string `protobuf:"bytes,6,rep,name=unreachable,proto3" json:"unreachable,omitempty"`
+	Done          bool     `protobuf:"varint,7,opt,name=done,proto3" json:"done,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *VerifyResponse_Progress) Reset() {
+	*x = VerifyResponse_Progress{}
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *VerifyResponse_Progress) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*VerifyResponse_Progress) ProtoMessage() {}
+
+func (x *VerifyResponse_Progress) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use VerifyResponse_Progress.ProtoReflect.Descriptor instead.
+func (*VerifyResponse_Progress) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{4, 1}
+}
+
+func (x *VerifyResponse_Progress) GetReferences() int64 {
+	if x != nil {
+		return x.References
+	}
+	return 0
+}
+
+func (x *VerifyResponse_Progress) GetBlockades() int64 {
+	if x != nil {
+		return x.Blockades
+	}
+	return 0
+}
+
+func (x *VerifyResponse_Progress) GetOwners() int64 {
+	if x != nil {
+		return x.Owners
+	}
+	return 0
+}
+
+func (x *VerifyResponse_Progress) GetDifferences() int64 {
+	if x != nil {
+		return x.Differences
+	}
+	return 0
+}
+
+func (x *VerifyResponse_Progress) GetRepaired() int64 {
+	if x != nil {
+		return x.Repaired
+	}
+	return 0
+}
+
+func (x *VerifyResponse_Progress) GetUnreachable() []string {
+	if x != nil {
+		return x.Unreachable
+	}
+	return nil
+}
+
+func (x *VerifyResponse_Progress) GetDone() bool {
+	if x != nil {
+		return x.Done
+	}
+	return false
+}
+
 type ExplainResponse_Reason struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// BLOCKED, WAITING, OWNER, or the kind of outstanding work.
@@ -790,7 +1194,7 @@ type ExplainResponse_Reason struct {
 
 func (x *ExplainResponse_Reason) Reset() {
 	*x = ExplainResponse_Reason{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[11]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -802,7 +1206,7 @@ func (x *ExplainResponse_Reason) String() string {
 func (*ExplainResponse_Reason) ProtoMessage() {}
 
 func (x *ExplainResponse_Reason) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[11]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -815,7 +1219,7 @@ func (x *ExplainResponse_Reason) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainResponse_Reason.ProtoReflect.Descriptor instead.
 func (*ExplainResponse_Reason) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{7, 0}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{9, 0}
 }
 
 func (x *ExplainResponse_Reason) GetType() string {
@@ -851,7 +1255,7 @@ var File_dbcontroller_admin_v1_admin_proto protoreflect.FileDescriptor
 const file_dbcontroller_admin_v1_admin_proto_rawDesc = "" +
 	"\n" +
 	"!dbcontroller/admin/v1/admin.proto\x12\x15dbcontroller.admin.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\x0f\n" +
-	"\rStatusRequest\"\x9b\a\n" +
+	"\rStatusRequest\"\xb4\t\n" +
 	"\x0eStatusResponse\x12\x1e\n" +
 	"\n" +
 	"deployment\x18\x01 \x01(\tR\n" +
@@ -864,7 +1268,15 @@ const file_dbcontroller_admin_v1_admin_proto_rawDesc = "" +
 	"\vderivations\x18\x05 \x03(\v20.dbcontroller.admin.v1.StatusResponse.DerivationR\vderivations\x12:\n" +
 	"\bfailures\x18\x06 \x03(\v2\x1e.dbcontroller.admin.v1.FailureR\bfailures\x12M\n" +
 	"\x0edecommissioned\x18\a \x03(\v2%.dbcontroller.admin.v1.DecommissionedR\x0edecommissioned\x12K\n" +
-	"\tprocesses\x18\b \x03(\v2-.dbcontroller.admin.v1.StatusResponse.ProcessR\tprocesses\x1a\xab\x01\n" +
+	"\tprocesses\x18\b \x03(\v2-.dbcontroller.admin.v1.StatusResponse.ProcessR\tprocesses\x12A\n" +
+	"\x05epoch\x18\t \x01(\v2+.dbcontroller.admin.v1.StatusResponse.EpochR\x05epoch\x12/\n" +
+	"\x13dangling_references\x18\n" +
+	" \x01(\x03R\x12danglingReferences\x1a\xa2\x01\n" +
+	"\x05Epoch\x12\x18\n" +
+	"\aordinal\x18\x01 \x01(\x03R\aordinal\x120\n" +
+	"\x05since\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12 \n" +
+	"\vunconfirmed\x18\x03 \x03(\tR\vunconfirmed\x12+\n" +
+	"\x11awaiting_registry\x18\x04 \x01(\bR\x10awaitingRegistry\x1a\xab\x01\n" +
 	"\aProcess\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06shards\x18\x02 \x03(\rR\x06shards\x127\n" +
@@ -893,7 +1305,34 @@ const file_dbcontroller_admin_v1_admin_proto_rawDesc = "" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x17\n" +
 	"\asaid_by\x18\x04 \x01(\tR\x06saidBy\x127\n" +
 	"\tsaid_time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\bsaidTime\x12\x18\n" +
-	"\aworking\x18\x06 \x01(\bR\aworking\"i\n" +
+	"\aworking\x18\x06 \x01(\bR\aworking\"'\n" +
+	"\rVerifyRequest\x12\x16\n" +
+	"\x06repair\x18\x01 \x01(\bR\x06repair\"\xc3\x04\n" +
+	"\x0eVerifyResponse\x12R\n" +
+	"\n" +
+	"difference\x18\x01 \x01(\v20.dbcontroller.admin.v1.VerifyResponse.DifferenceH\x00R\n" +
+	"difference\x12L\n" +
+	"\bprogress\x18\x02 \x01(\v2..dbcontroller.admin.v1.VerifyResponse.ProgressH\x00R\bprogress\x1a\xae\x01\n" +
+	"\n" +
+	"Difference\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x16\n" +
+	"\x06holder\x18\x02 \x01(\tR\x06holder\x12\x16\n" +
+	"\x06target\x18\x03 \x01(\tR\x06target\x12\x12\n" +
+	"\x04path\x18\x04 \x01(\tR\x04path\x12\x14\n" +
+	"\x05cause\x18\x05 \x01(\tR\x05cause\x12\x16\n" +
+	"\x06remedy\x18\x06 \x01(\tR\x06remedy\x12\x1a\n" +
+	"\brepaired\x18\a \x01(\bR\brepaired\x1a\xd4\x01\n" +
+	"\bProgress\x12\x1e\n" +
+	"\n" +
+	"references\x18\x01 \x01(\x03R\n" +
+	"references\x12\x1c\n" +
+	"\tblockades\x18\x02 \x01(\x03R\tblockades\x12\x16\n" +
+	"\x06owners\x18\x03 \x01(\x03R\x06owners\x12 \n" +
+	"\vdifferences\x18\x04 \x01(\x03R\vdifferences\x12\x1a\n" +
+	"\brepaired\x18\x05 \x01(\x03R\brepaired\x12 \n" +
+	"\vunreachable\x18\x06 \x03(\tR\vunreachable\x12\x12\n" +
+	"\x04done\x18\a \x01(\bR\x04doneB\a\n" +
+	"\x05event\"i\n" +
 	"\x13DecommissionRequest\x12\x1e\n" +
 	"\n" +
 	"deployment\x18\x01 \x01(\tR\n" +
@@ -925,11 +1364,12 @@ const file_dbcontroller_admin_v1_admin_proto_rawDesc = "" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x120\n" +
 	"\x05since\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x1d\n" +
 	"\n" +
-	"last_error\x18\x04 \x01(\tR\tlastError2\xa8\x02\n" +
+	"last_error\x18\x04 \x01(\tR\tlastError2\x81\x03\n" +
 	"\fAdminService\x12U\n" +
 	"\x06Status\x12$.dbcontroller.admin.v1.StatusRequest\x1a%.dbcontroller.admin.v1.StatusResponse\x12X\n" +
 	"\aExplain\x12%.dbcontroller.admin.v1.ExplainRequest\x1a&.dbcontroller.admin.v1.ExplainResponse\x12g\n" +
-	"\fDecommission\x12*.dbcontroller.admin.v1.DecommissionRequest\x1a+.dbcontroller.admin.v1.DecommissionResponseBVZTgithub.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1;adminv1b\x06proto3"
+	"\fDecommission\x12*.dbcontroller.admin.v1.DecommissionRequest\x1a+.dbcontroller.admin.v1.DecommissionResponse\x12W\n" +
+	"\x06Verify\x12$.dbcontroller.admin.v1.VerifyRequest\x1a%.dbcontroller.admin.v1.VerifyResponse0\x01BVZTgithub.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1;adminv1b\x06proto3"
 
 var (
 	file_dbcontroller_admin_v1_admin_proto_rawDescOnce sync.Once
@@ -943,48 +1383,59 @@ func file_dbcontroller_admin_v1_admin_proto_rawDescGZIP() []byte {
 	return file_dbcontroller_admin_v1_admin_proto_rawDescData
 }
 
-var file_dbcontroller_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
+var file_dbcontroller_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
 var file_dbcontroller_admin_v1_admin_proto_goTypes = []any{
 	(*StatusRequest)(nil),              // 0: dbcontroller.admin.v1.StatusRequest
 	(*StatusResponse)(nil),             // 1: dbcontroller.admin.v1.StatusResponse
 	(*Decommissioned)(nil),             // 2: dbcontroller.admin.v1.Decommissioned
-	(*DecommissionRequest)(nil),        // 3: dbcontroller.admin.v1.DecommissionRequest
-	(*DecommissionResponse)(nil),       // 4: dbcontroller.admin.v1.DecommissionResponse
-	(*Failure)(nil),                    // 5: dbcontroller.admin.v1.Failure
-	(*ExplainRequest)(nil),             // 6: dbcontroller.admin.v1.ExplainRequest
-	(*ExplainResponse)(nil),            // 7: dbcontroller.admin.v1.ExplainResponse
-	(*StatusResponse_Process)(nil),     // 8: dbcontroller.admin.v1.StatusResponse.Process
-	(*StatusResponse_Outstanding)(nil), // 9: dbcontroller.admin.v1.StatusResponse.Outstanding
-	(*StatusResponse_Derivation)(nil),  // 10: dbcontroller.admin.v1.StatusResponse.Derivation
-	(*ExplainResponse_Reason)(nil),     // 11: dbcontroller.admin.v1.ExplainResponse.Reason
-	(*timestamppb.Timestamp)(nil),      // 12: google.protobuf.Timestamp
+	(*VerifyRequest)(nil),              // 3: dbcontroller.admin.v1.VerifyRequest
+	(*VerifyResponse)(nil),             // 4: dbcontroller.admin.v1.VerifyResponse
+	(*DecommissionRequest)(nil),        // 5: dbcontroller.admin.v1.DecommissionRequest
+	(*DecommissionResponse)(nil),       // 6: dbcontroller.admin.v1.DecommissionResponse
+	(*Failure)(nil),                    // 7: dbcontroller.admin.v1.Failure
+	(*ExplainRequest)(nil),             // 8: dbcontroller.admin.v1.ExplainRequest
+	(*ExplainResponse)(nil),            // 9: dbcontroller.admin.v1.ExplainResponse
+	(*StatusResponse_Epoch)(nil),       // 10: dbcontroller.admin.v1.StatusResponse.Epoch
+	(*StatusResponse_Process)(nil),     // 11: dbcontroller.admin.v1.StatusResponse.Process
+	(*StatusResponse_Outstanding)(nil), // 12: dbcontroller.admin.v1.StatusResponse.Outstanding
+	(*StatusResponse_Derivation)(nil),  // 13: dbcontroller.admin.v1.StatusResponse.Derivation
+	(*VerifyResponse_Difference)(nil),  // 14: dbcontroller.admin.v1.VerifyResponse.Difference
+	(*VerifyResponse_Progress)(nil),    // 15: dbcontroller.admin.v1.VerifyResponse.Progress
+	(*ExplainResponse_Reason)(nil),     // 16: dbcontroller.admin.v1.ExplainResponse.Reason
+	(*timestamppb.Timestamp)(nil),      // 17: google.protobuf.Timestamp
 }
 var file_dbcontroller_admin_v1_admin_proto_depIdxs = []int32{
-	9,  // 0: dbcontroller.admin.v1.StatusResponse.outstanding:type_name -> dbcontroller.admin.v1.StatusResponse.Outstanding
-	10, // 1: dbcontroller.admin.v1.StatusResponse.derivations:type_name -> dbcontroller.admin.v1.StatusResponse.Derivation
-	5,  // 2: dbcontroller.admin.v1.StatusResponse.failures:type_name -> dbcontroller.admin.v1.Failure
+	12, // 0: dbcontroller.admin.v1.StatusResponse.outstanding:type_name -> dbcontroller.admin.v1.StatusResponse.Outstanding
+	13, // 1: dbcontroller.admin.v1.StatusResponse.derivations:type_name -> dbcontroller.admin.v1.StatusResponse.Derivation
+	7,  // 2: dbcontroller.admin.v1.StatusResponse.failures:type_name -> dbcontroller.admin.v1.Failure
 	2,  // 3: dbcontroller.admin.v1.StatusResponse.decommissioned:type_name -> dbcontroller.admin.v1.Decommissioned
-	8,  // 4: dbcontroller.admin.v1.StatusResponse.processes:type_name -> dbcontroller.admin.v1.StatusResponse.Process
-	12, // 5: dbcontroller.admin.v1.Decommissioned.said_time:type_name -> google.protobuf.Timestamp
-	2,  // 6: dbcontroller.admin.v1.DecommissionResponse.decommissioned:type_name -> dbcontroller.admin.v1.Decommissioned
-	12, // 7: dbcontroller.admin.v1.Failure.time:type_name -> google.protobuf.Timestamp
-	12, // 8: dbcontroller.admin.v1.ExplainResponse.update_time:type_name -> google.protobuf.Timestamp
-	11, // 9: dbcontroller.admin.v1.ExplainResponse.reasons:type_name -> dbcontroller.admin.v1.ExplainResponse.Reason
-	12, // 10: dbcontroller.admin.v1.StatusResponse.Process.join_time:type_name -> google.protobuf.Timestamp
-	12, // 11: dbcontroller.admin.v1.StatusResponse.Process.expire_time:type_name -> google.protobuf.Timestamp
-	12, // 12: dbcontroller.admin.v1.StatusResponse.Outstanding.oldest_time:type_name -> google.protobuf.Timestamp
-	12, // 13: dbcontroller.admin.v1.ExplainResponse.Reason.since:type_name -> google.protobuf.Timestamp
-	0,  // 14: dbcontroller.admin.v1.AdminService.Status:input_type -> dbcontroller.admin.v1.StatusRequest
-	6,  // 15: dbcontroller.admin.v1.AdminService.Explain:input_type -> dbcontroller.admin.v1.ExplainRequest
-	3,  // 16: dbcontroller.admin.v1.AdminService.Decommission:input_type -> dbcontroller.admin.v1.DecommissionRequest
-	1,  // 17: dbcontroller.admin.v1.AdminService.Status:output_type -> dbcontroller.admin.v1.StatusResponse
-	7,  // 18: dbcontroller.admin.v1.AdminService.Explain:output_type -> dbcontroller.admin.v1.ExplainResponse
-	4,  // 19: dbcontroller.admin.v1.AdminService.Decommission:output_type -> dbcontroller.admin.v1.DecommissionResponse
-	17, // [17:20] is the sub-list for method output_type
-	14, // [14:17] is the sub-list for method input_type
-	14, // [14:14] is the sub-list for extension type_name
-	14, // [14:14] is the sub-list for extension extendee
-	0,  // [0:14] is the sub-list for field type_name
+	11, // 4: dbcontroller.admin.v1.StatusResponse.processes:type_name -> dbcontroller.admin.v1.StatusResponse.Process
+	10, // 5: dbcontroller.admin.v1.StatusResponse.epoch:type_name -> dbcontroller.admin.v1.StatusResponse.Epoch
+	17, // 6: dbcontroller.admin.v1.Decommissioned.said_time:type_name -> google.protobuf.Timestamp
+	14, // 7: dbcontroller.admin.v1.VerifyResponse.difference:type_name -> dbcontroller.admin.v1.VerifyResponse.Difference
+	15, // 8: dbcontroller.admin.v1.VerifyResponse.progress:type_name -> dbcontroller.admin.v1.VerifyResponse.Progress
+	2,  // 9: dbcontroller.admin.v1.DecommissionResponse.decommissioned:type_name -> dbcontroller.admin.v1.Decommissioned
+	17, // 10: dbcontroller.admin.v1.Failure.time:type_name -> google.protobuf.Timestamp
+	17, // 11: dbcontroller.admin.v1.ExplainResponse.update_time:type_name -> google.protobuf.Timestamp
+	16, // 12: dbcontroller.admin.v1.ExplainResponse.reasons:type_name -> dbcontroller.admin.v1.ExplainResponse.Reason
+	17, // 13: dbcontroller.admin.v1.StatusResponse.Epoch.since:type_name -> google.protobuf.Timestamp
+	17, // 14: dbcontroller.admin.v1.StatusResponse.Process.join_time:type_name -> google.protobuf.Timestamp
+	17, // 15: dbcontroller.admin.v1.StatusResponse.Process.expire_time:type_name -> google.protobuf.Timestamp
+	17, // 16: dbcontroller.admin.v1.StatusResponse.Outstanding.oldest_time:type_name -> google.protobuf.Timestamp
+	17, // 17: dbcontroller.admin.v1.ExplainResponse.Reason.since:type_name -> google.protobuf.Timestamp
+	0,  // 18: dbcontroller.admin.v1.AdminService.Status:input_type -> dbcontroller.admin.v1.StatusRequest
+	8,  // 19: dbcontroller.admin.v1.AdminService.Explain:input_type -> dbcontroller.admin.v1.ExplainRequest
+	5,  // 20: dbcontroller.admin.v1.AdminService.Decommission:input_type -> dbcontroller.admin.v1.DecommissionRequest
+	3,  // 21: dbcontroller.admin.v1.AdminService.Verify:input_type -> dbcontroller.admin.v1.VerifyRequest
+	1,  // 22: dbcontroller.admin.v1.AdminService.Status:output_type -> dbcontroller.admin.v1.StatusResponse
+	9,  // 23: dbcontroller.admin.v1.AdminService.Explain:output_type -> dbcontroller.admin.v1.ExplainResponse
+	6,  // 24: dbcontroller.admin.v1.AdminService.Decommission:output_type -> dbcontroller.admin.v1.DecommissionResponse
+	4,  // 25: dbcontroller.admin.v1.AdminService.Verify:output_type -> dbcontroller.admin.v1.VerifyResponse
+	22, // [22:26] is the sub-list for method output_type
+	18, // [18:22] is the sub-list for method input_type
+	18, // [18:18] is the sub-list for extension type_name
+	18, // [18:18] is the sub-list for extension extendee
+	0,  // [0:18] is the sub-list for field type_name
 }
 
 func init() { file_dbcontroller_admin_v1_admin_proto_init() }
@@ -992,13 +1443,17 @@ func file_dbcontroller_admin_v1_admin_proto_init() {
 	if File_dbcontroller_admin_v1_admin_proto != nil {
 		return
 	}
+	file_dbcontroller_admin_v1_admin_proto_msgTypes[4].OneofWrappers = []any{
+		(*VerifyResponse_Difference_)(nil),
+		(*VerifyResponse_Progress_)(nil),
+	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_dbcontroller_admin_v1_admin_proto_rawDesc), len(file_dbcontroller_admin_v1_admin_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   12,
+			NumMessages:   17,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

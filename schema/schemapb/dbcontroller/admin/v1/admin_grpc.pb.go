@@ -22,6 +22,7 @@ const (
 	AdminService_Status_FullMethodName       = "/dbcontroller.admin.v1.AdminService/Status"
 	AdminService_Explain_FullMethodName      = "/dbcontroller.admin.v1.AdminService/Explain"
 	AdminService_Decommission_FullMethodName = "/dbcontroller.admin.v1.AdminService/Decommission"
+	AdminService_Verify_FullMethodName       = "/dbcontroller.admin.v1.AdminService/Verify"
 )
 
 // AdminServiceClient is the client API for AdminService service.
@@ -36,6 +37,9 @@ type AdminServiceClient interface {
 	Explain(ctx context.Context, in *ExplainRequest, opts ...grpc.CallOption) (*ExplainResponse, error)
 	// Decommission takes the word that another deployment is gone for ever. Said again, it changes nothing.
 	Decommission(ctx context.Context, in *DecommissionRequest, opts ...grpc.CallOption) (*DecommissionResponse, error)
+	// Verify compares what resources here refer to, what blocks here, and their owners, with what other deployments have of
+	// it. It answers each difference as it is found, and at the end what was compared.
+	Verify(ctx context.Context, in *VerifyRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[VerifyResponse], error)
 }
 
 type adminServiceClient struct {
@@ -76,6 +80,25 @@ func (c *adminServiceClient) Decommission(ctx context.Context, in *DecommissionR
 	return out, nil
 }
 
+func (c *adminServiceClient) Verify(ctx context.Context, in *VerifyRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[VerifyResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &AdminService_ServiceDesc.Streams[0], AdminService_Verify_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[VerifyRequest, VerifyResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type AdminService_VerifyClient = grpc.ServerStreamingClient[VerifyResponse]
+
 // AdminServiceServer is the server API for AdminService service.
 // All implementations must embed UnimplementedAdminServiceServer
 // for forward compatibility.
@@ -88,6 +111,9 @@ type AdminServiceServer interface {
 	Explain(context.Context, *ExplainRequest) (*ExplainResponse, error)
 	// Decommission takes the word that another deployment is gone for ever. Said again, it changes nothing.
 	Decommission(context.Context, *DecommissionRequest) (*DecommissionResponse, error)
+	// Verify compares what resources here refer to, what blocks here, and their owners, with what other deployments have of
+	// it. It answers each difference as it is found, and at the end what was compared.
+	Verify(*VerifyRequest, grpc.ServerStreamingServer[VerifyResponse]) error
 	mustEmbedUnimplementedAdminServiceServer()
 }
 
@@ -106,6 +132,9 @@ func (UnimplementedAdminServiceServer) Explain(context.Context, *ExplainRequest)
 }
 func (UnimplementedAdminServiceServer) Decommission(context.Context, *DecommissionRequest) (*DecommissionResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Decommission not implemented")
+}
+func (UnimplementedAdminServiceServer) Verify(*VerifyRequest, grpc.ServerStreamingServer[VerifyResponse]) error {
+	return status.Error(codes.Unimplemented, "method Verify not implemented")
 }
 func (UnimplementedAdminServiceServer) mustEmbedUnimplementedAdminServiceServer() {}
 func (UnimplementedAdminServiceServer) testEmbeddedByValue()                      {}
@@ -182,6 +211,17 @@ func _AdminService_Decommission_Handler(srv interface{}, ctx context.Context, de
 	return interceptor(ctx, in, info, handler)
 }
 
+func _AdminService_Verify_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(VerifyRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(AdminServiceServer).Verify(m, &grpc.GenericServerStream[VerifyRequest, VerifyResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type AdminService_VerifyServer = grpc.ServerStreamingServer[VerifyResponse]
+
 // AdminService_ServiceDesc is the grpc.ServiceDesc for AdminService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -202,6 +242,12 @@ var AdminService_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _AdminService_Decommission_Handler,
 		},
 	},
-	Streams:  []grpc.StreamDesc{},
+	Streams: []grpc.StreamDesc{
+		{
+			StreamName:    "Verify",
+			Handler:       _AdminService_Verify_Handler,
+			ServerStreams: true,
+		},
+	},
 	Metadata: "dbcontroller/admin/v1/admin.proto",
 }

@@ -136,43 +136,114 @@ func (CheckOwnersResponse_Verdict) EnumDescriptor() ([]byte, []int) {
 	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{22, 0}
 }
 
+type CheckReferencesResponse_Verdict int32
+
+const (
+	CheckReferencesResponse_VERDICT_UNSPECIFIED CheckReferencesResponse_Verdict = 0
+	// What keeps or tells of the target is there.
+	CheckReferencesResponse_VERDICT_KNOWN CheckReferencesResponse_Verdict = 1
+	// The target is there, and nothing is known of the reference.
+	CheckReferencesResponse_VERDICT_UNKNOWN CheckReferencesResponse_Verdict = 2
+	// The target is being deleted, and nothing is known of the reference.
+	CheckReferencesResponse_VERDICT_DELETING CheckReferencesResponse_Verdict = 3
+	// There is no such target.
+	CheckReferencesResponse_VERDICT_ABSENT CheckReferencesResponse_Verdict = 4
+)
+
+// Enum value maps for CheckReferencesResponse_Verdict.
+var (
+	CheckReferencesResponse_Verdict_name = map[int32]string{
+		0: "VERDICT_UNSPECIFIED",
+		1: "VERDICT_KNOWN",
+		2: "VERDICT_UNKNOWN",
+		3: "VERDICT_DELETING",
+		4: "VERDICT_ABSENT",
+	}
+	CheckReferencesResponse_Verdict_value = map[string]int32{
+		"VERDICT_UNSPECIFIED": 0,
+		"VERDICT_KNOWN":       1,
+		"VERDICT_UNKNOWN":     2,
+		"VERDICT_DELETING":    3,
+		"VERDICT_ABSENT":      4,
+	}
+)
+
+func (x CheckReferencesResponse_Verdict) Enum() *CheckReferencesResponse_Verdict {
+	p := new(CheckReferencesResponse_Verdict)
+	*p = x
+	return p
+}
+
+func (x CheckReferencesResponse_Verdict) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (CheckReferencesResponse_Verdict) Descriptor() protoreflect.EnumDescriptor {
+	return file_dbcontroller_schema_v1_schema_proto_enumTypes[2].Descriptor()
+}
+
+func (CheckReferencesResponse_Verdict) Type() protoreflect.EnumType {
+	return &file_dbcontroller_schema_v1_schema_proto_enumTypes[2]
+}
+
+func (x CheckReferencesResponse_Verdict) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use CheckReferencesResponse_Verdict.Descriptor instead.
+func (CheckReferencesResponse_Verdict) EnumDescriptor() ([]byte, []int) {
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{32, 0}
+}
+
 type WorkItem_Action int32
 
 const (
-	WorkItem_ACTION_UNSPECIFIED    WorkItem_Action = 0
-	WorkItem_ACTION_CONFIRM        WorkItem_Action = 1
-	WorkItem_ACTION_RELEASE        WorkItem_Action = 2
-	WorkItem_ACTION_FINALISE       WorkItem_Action = 3
-	WorkItem_ACTION_CHECK_OWNERS   WorkItem_Action = 4
-	WorkItem_ACTION_DROP_OWNERS    WorkItem_Action = 5
-	WorkItem_ACTION_LET_GO         WorkItem_Action = 6
-	WorkItem_ACTION_UPGRADE_OWNERS WorkItem_Action = 7
-	WorkItem_ACTION_DERIVE         WorkItem_Action = 8
+	WorkItem_ACTION_UNSPECIFIED      WorkItem_Action = 0
+	WorkItem_ACTION_CONFIRM          WorkItem_Action = 1
+	WorkItem_ACTION_RELEASE          WorkItem_Action = 2
+	WorkItem_ACTION_FINALISE         WorkItem_Action = 3
+	WorkItem_ACTION_CHECK_OWNERS     WorkItem_Action = 4
+	WorkItem_ACTION_DROP_OWNERS      WorkItem_Action = 5
+	WorkItem_ACTION_LET_GO           WorkItem_Action = 6
+	WorkItem_ACTION_UPGRADE_OWNERS   WorkItem_Action = 7
+	WorkItem_ACTION_DERIVE           WorkItem_Action = 8
+	WorkItem_ACTION_RETIRE           WorkItem_Action = 9
+	WorkItem_ACTION_ANNOUNCE_EPOCH   WorkItem_Action = 10
+	WorkItem_ACTION_CONFIRM_AGAIN    WorkItem_Action = 11
+	WorkItem_ACTION_VERIFY_BLOCKADES WorkItem_Action = 12
 )
 
 // Enum value maps for WorkItem_Action.
 var (
 	WorkItem_Action_name = map[int32]string{
-		0: "ACTION_UNSPECIFIED",
-		1: "ACTION_CONFIRM",
-		2: "ACTION_RELEASE",
-		3: "ACTION_FINALISE",
-		4: "ACTION_CHECK_OWNERS",
-		5: "ACTION_DROP_OWNERS",
-		6: "ACTION_LET_GO",
-		7: "ACTION_UPGRADE_OWNERS",
-		8: "ACTION_DERIVE",
+		0:  "ACTION_UNSPECIFIED",
+		1:  "ACTION_CONFIRM",
+		2:  "ACTION_RELEASE",
+		3:  "ACTION_FINALISE",
+		4:  "ACTION_CHECK_OWNERS",
+		5:  "ACTION_DROP_OWNERS",
+		6:  "ACTION_LET_GO",
+		7:  "ACTION_UPGRADE_OWNERS",
+		8:  "ACTION_DERIVE",
+		9:  "ACTION_RETIRE",
+		10: "ACTION_ANNOUNCE_EPOCH",
+		11: "ACTION_CONFIRM_AGAIN",
+		12: "ACTION_VERIFY_BLOCKADES",
 	}
 	WorkItem_Action_value = map[string]int32{
-		"ACTION_UNSPECIFIED":    0,
-		"ACTION_CONFIRM":        1,
-		"ACTION_RELEASE":        2,
-		"ACTION_FINALISE":       3,
-		"ACTION_CHECK_OWNERS":   4,
-		"ACTION_DROP_OWNERS":    5,
-		"ACTION_LET_GO":         6,
-		"ACTION_UPGRADE_OWNERS": 7,
-		"ACTION_DERIVE":         8,
+		"ACTION_UNSPECIFIED":      0,
+		"ACTION_CONFIRM":          1,
+		"ACTION_RELEASE":          2,
+		"ACTION_FINALISE":         3,
+		"ACTION_CHECK_OWNERS":     4,
+		"ACTION_DROP_OWNERS":      5,
+		"ACTION_LET_GO":           6,
+		"ACTION_UPGRADE_OWNERS":   7,
+		"ACTION_DERIVE":           8,
+		"ACTION_RETIRE":           9,
+		"ACTION_ANNOUNCE_EPOCH":   10,
+		"ACTION_CONFIRM_AGAIN":    11,
+		"ACTION_VERIFY_BLOCKADES": 12,
 	}
 )
 
@@ -187,11 +258,11 @@ func (x WorkItem_Action) String() string {
 }
 
 func (WorkItem_Action) Descriptor() protoreflect.EnumDescriptor {
-	return file_dbcontroller_schema_v1_schema_proto_enumTypes[2].Descriptor()
+	return file_dbcontroller_schema_v1_schema_proto_enumTypes[3].Descriptor()
 }
 
 func (WorkItem_Action) Type() protoreflect.EnumType {
-	return &file_dbcontroller_schema_v1_schema_proto_enumTypes[2]
+	return &file_dbcontroller_schema_v1_schema_proto_enumTypes[3]
 }
 
 func (x WorkItem_Action) Number() protoreflect.EnumNumber {
@@ -200,7 +271,7 @@ func (x WorkItem_Action) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use WorkItem_Action.Descriptor instead.
 func (WorkItem_Action) EnumDescriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{35, 0}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{41, 0}
 }
 
 // One resource of the deployment that is asked, or that asks.
@@ -400,7 +471,9 @@ func (x *EstablishReferencesRequest) GetValidateOnly() bool {
 type EstablishReferencesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// In the order of the request.
-	Targets       []*EstablishReferencesResponse_Target `protobuf:"bytes,1,rep,name=targets,proto3" json:"targets,omitempty"`
+	Targets []*EstablishReferencesResponse_Target `protobuf:"bytes,1,rep,name=targets,proto3" json:"targets,omitempty"`
+	// Of the database that it was established in.
+	Epoch         []byte `protobuf:"bytes,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -438,6 +511,13 @@ func (*EstablishReferencesResponse) Descriptor() ([]byte, []int) {
 func (x *EstablishReferencesResponse) GetTargets() []*EstablishReferencesResponse_Target {
 	if x != nil {
 		return x.Targets
+	}
+	return nil
+}
+
+func (x *EstablishReferencesResponse) GetEpoch() []byte {
+	if x != nil {
+		return x.Epoch
 	}
 	return nil
 }
@@ -488,8 +568,10 @@ func (x *ReferencesRefused) GetRefusals() []*ReferencesRefused_Refusal {
 }
 
 type ConfirmBlockadesRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Attempts      [][]byte               `protobuf:"bytes,1,rep,name=attempts,proto3" json:"attempts,omitempty"`
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Attempts [][]byte               `protobuf:"bytes,1,rep,name=attempts,proto3" json:"attempts,omitempty"`
+	// Of the database that this was read from.
+	Epoch         []byte `protobuf:"bytes,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -527,6 +609,13 @@ func (*ConfirmBlockadesRequest) Descriptor() ([]byte, []int) {
 func (x *ConfirmBlockadesRequest) GetAttempts() [][]byte {
 	if x != nil {
 		return x.Attempts
+	}
+	return nil
+}
+
+func (x *ConfirmBlockadesRequest) GetEpoch() []byte {
+	if x != nil {
+		return x.Epoch
 	}
 	return nil
 }
@@ -623,7 +712,9 @@ func (x *ResolveBlockadesRequest) GetQuestions() []*ResolveBlockadesRequest_Ques
 type ResolveBlockadesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// In the order of the request.
-	Verdicts      []ResolveBlockadesResponse_Verdict `protobuf:"varint,1,rep,packed,name=verdicts,proto3,enum=dbcontroller.schema.v1.ResolveBlockadesResponse_Verdict" json:"verdicts,omitempty"`
+	Verdicts []ResolveBlockadesResponse_Verdict `protobuf:"varint,1,rep,packed,name=verdicts,proto3,enum=dbcontroller.schema.v1.ResolveBlockadesResponse_Verdict" json:"verdicts,omitempty"`
+	// Of the database that they are of.
+	Epoch         []byte `protobuf:"bytes,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -665,11 +756,20 @@ func (x *ResolveBlockadesResponse) GetVerdicts() []ResolveBlockadesResponse_Verd
 	return nil
 }
 
+func (x *ResolveBlockadesResponse) GetEpoch() []byte {
+	if x != nil {
+		return x.Epoch
+	}
+	return nil
+}
+
 type ReleaseBlockadesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Keys  []*BlockadeKey         `protobuf:"bytes,1,rep,name=keys,proto3" json:"keys,omitempty"`
 	// Every blockade of these attempts; they were aborted.
-	Attempts      [][]byte `protobuf:"bytes,2,rep,name=attempts,proto3" json:"attempts,omitempty"`
+	Attempts [][]byte `protobuf:"bytes,2,rep,name=attempts,proto3" json:"attempts,omitempty"`
+	// Of the database that this was read from.
+	Epoch         []byte `protobuf:"bytes,3,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -714,6 +814,13 @@ func (x *ReleaseBlockadesRequest) GetKeys() []*BlockadeKey {
 func (x *ReleaseBlockadesRequest) GetAttempts() [][]byte {
 	if x != nil {
 		return x.Attempts
+	}
+	return nil
+}
+
+func (x *ReleaseBlockadesRequest) GetEpoch() []byte {
+	if x != nil {
+		return x.Epoch
 	}
 	return nil
 }
@@ -1011,7 +1118,9 @@ type AcknowledgeDeletionsRequest struct {
 	// From EndOfSnapshot or Bookmark of WatchImportedServiceDeletions.
 	Position string `protobuf:"bytes,1,opt,name=position,proto3" json:"position,omitempty"`
 	// Not done yet, in spite of the position.
-	ExceptUids    [][]byte `protobuf:"bytes,2,rep,name=except_uids,json=exceptUids,proto3" json:"except_uids,omitempty"`
+	ExceptUids [][]byte `protobuf:"bytes,2,rep,name=except_uids,json=exceptUids,proto3" json:"except_uids,omitempty"`
+	// Of the database that it was done in.
+	Epoch         []byte `protobuf:"bytes,3,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1056,6 +1165,13 @@ func (x *AcknowledgeDeletionsRequest) GetPosition() string {
 func (x *AcknowledgeDeletionsRequest) GetExceptUids() [][]byte {
 	if x != nil {
 		return x.ExceptUids
+	}
+	return nil
+}
+
+func (x *AcknowledgeDeletionsRequest) GetEpoch() []byte {
+	if x != nil {
+		return x.Epoch
 	}
 	return nil
 }
@@ -1321,8 +1437,10 @@ func (x *TraceCascadesResponse) GetTraces() []*TraceCascadesResponse_Trace {
 }
 
 type CheckOwnersRequest struct {
-	state         protoimpl.MessageState         `protogen:"open.v1"`
-	Questions     []*CheckOwnersRequest_Question `protobuf:"bytes,1,rep,name=questions,proto3" json:"questions,omitempty"`
+	state     protoimpl.MessageState         `protogen:"open.v1"`
+	Questions []*CheckOwnersRequest_Question `protobuf:"bytes,1,rep,name=questions,proto3" json:"questions,omitempty"`
+	// Only asks: it is not noted that the caller has ownees.
+	ValidateOnly  bool `protobuf:"varint,2,opt,name=validate_only,json=validateOnly,proto3" json:"validate_only,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1362,6 +1480,13 @@ func (x *CheckOwnersRequest) GetQuestions() []*CheckOwnersRequest_Question {
 		return x.Questions
 	}
 	return nil
+}
+
+func (x *CheckOwnersRequest) GetValidateOnly() bool {
+	if x != nil {
+		return x.ValidateOnly
+	}
+	return false
 }
 
 type CheckOwnersResponse struct {
@@ -1639,6 +1764,265 @@ func (x *UpgradeOwnerReferencesResponse) GetRemaining() int64 {
 	return 0
 }
 
+type AnnounceEpochRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// 16 bytes, a UUIDv7; of two, the greater one counts.
+	Epoch         []byte `protobuf:"bytes,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AnnounceEpochRequest) Reset() {
+	*x = AnnounceEpochRequest{}
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AnnounceEpochRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AnnounceEpochRequest) ProtoMessage() {}
+
+func (x *AnnounceEpochRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AnnounceEpochRequest.ProtoReflect.Descriptor instead.
+func (*AnnounceEpochRequest) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *AnnounceEpochRequest) GetEpoch() []byte {
+	if x != nil {
+		return x.Epoch
+	}
+	return nil
+}
+
+type AnnounceEpochResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// That is known here: greater than the announced one when the caller's clock went back.
+	Epoch         []byte `protobuf:"bytes,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AnnounceEpochResponse) Reset() {
+	*x = AnnounceEpochResponse{}
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AnnounceEpochResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AnnounceEpochResponse) ProtoMessage() {}
+
+func (x *AnnounceEpochResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AnnounceEpochResponse.ProtoReflect.Descriptor instead.
+func (*AnnounceEpochResponse) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *AnnounceEpochResponse) GetEpoch() []byte {
+	if x != nil {
+		return x.Epoch
+	}
+	return nil
+}
+
+type ConfirmEpochRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Epoch         []byte                 `protobuf:"bytes,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ConfirmEpochRequest) Reset() {
+	*x = ConfirmEpochRequest{}
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ConfirmEpochRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ConfirmEpochRequest) ProtoMessage() {}
+
+func (x *ConfirmEpochRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ConfirmEpochRequest.ProtoReflect.Descriptor instead.
+func (*ConfirmEpochRequest) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *ConfirmEpochRequest) GetEpoch() []byte {
+	if x != nil {
+		return x.Epoch
+	}
+	return nil
+}
+
+type ConfirmEpochResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ConfirmEpochResponse) Reset() {
+	*x = ConfirmEpochResponse{}
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ConfirmEpochResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ConfirmEpochResponse) ProtoMessage() {}
+
+func (x *ConfirmEpochResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ConfirmEpochResponse.ProtoReflect.Descriptor instead.
+func (*ConfirmEpochResponse) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{30}
+}
+
+type CheckReferencesRequest struct {
+	state         protoimpl.MessageState              `protogen:"open.v1"`
+	References    []*CheckReferencesRequest_Reference `protobuf:"bytes,1,rep,name=references,proto3" json:"references,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CheckReferencesRequest) Reset() {
+	*x = CheckReferencesRequest{}
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CheckReferencesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CheckReferencesRequest) ProtoMessage() {}
+
+func (x *CheckReferencesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CheckReferencesRequest.ProtoReflect.Descriptor instead.
+func (*CheckReferencesRequest) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *CheckReferencesRequest) GetReferences() []*CheckReferencesRequest_Reference {
+	if x != nil {
+		return x.References
+	}
+	return nil
+}
+
+type CheckReferencesResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// In the order of the request.
+	Verdicts      []CheckReferencesResponse_Verdict `protobuf:"varint,1,rep,packed,name=verdicts,proto3,enum=dbcontroller.schema.v1.CheckReferencesResponse_Verdict" json:"verdicts,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CheckReferencesResponse) Reset() {
+	*x = CheckReferencesResponse{}
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CheckReferencesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CheckReferencesResponse) ProtoMessage() {}
+
+func (x *CheckReferencesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CheckReferencesResponse.ProtoReflect.Descriptor instead.
+func (*CheckReferencesResponse) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *CheckReferencesResponse) GetVerdicts() []CheckReferencesResponse_Verdict {
+	if x != nil {
+		return x.Verdicts
+	}
+	return nil
+}
+
 type ListResourceShadowsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// At most 1,000; 0 means 100.
@@ -1652,7 +2036,7 @@ type ListResourceShadowsRequest struct {
 
 func (x *ListResourceShadowsRequest) Reset() {
 	*x = ListResourceShadowsRequest{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[27]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1664,7 +2048,7 @@ func (x *ListResourceShadowsRequest) String() string {
 func (*ListResourceShadowsRequest) ProtoMessage() {}
 
 func (x *ListResourceShadowsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[27]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1677,7 +2061,7 @@ func (x *ListResourceShadowsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListResourceShadowsRequest.ProtoReflect.Descriptor instead.
 func (*ListResourceShadowsRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{27}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ListResourceShadowsRequest) GetPageSize() int32 {
@@ -1711,7 +2095,7 @@ type ListResourceShadowsResponse struct {
 
 func (x *ListResourceShadowsResponse) Reset() {
 	*x = ListResourceShadowsResponse{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[28]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1723,7 +2107,7 @@ func (x *ListResourceShadowsResponse) String() string {
 func (*ListResourceShadowsResponse) ProtoMessage() {}
 
 func (x *ListResourceShadowsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[28]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1736,7 +2120,7 @@ func (x *ListResourceShadowsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListResourceShadowsResponse.ProtoReflect.Descriptor instead.
 func (*ListResourceShadowsResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{28}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ListResourceShadowsResponse) GetShadows() []*ResourceShadow {
@@ -1770,7 +2154,7 @@ type ResourceShadow struct {
 
 func (x *ResourceShadow) Reset() {
 	*x = ResourceShadow{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[29]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1782,7 +2166,7 @@ func (x *ResourceShadow) String() string {
 func (*ResourceShadow) ProtoMessage() {}
 
 func (x *ResourceShadow) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[29]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1795,7 +2179,7 @@ func (x *ResourceShadow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResourceShadow.ProtoReflect.Descriptor instead.
 func (*ResourceShadow) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{29}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ResourceShadow) GetResource() *ResourceRef {
@@ -1851,7 +2235,7 @@ type ListBlockadesRequest struct {
 
 func (x *ListBlockadesRequest) Reset() {
 	*x = ListBlockadesRequest{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[30]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1863,7 +2247,7 @@ func (x *ListBlockadesRequest) String() string {
 func (*ListBlockadesRequest) ProtoMessage() {}
 
 func (x *ListBlockadesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[30]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1876,7 +2260,7 @@ func (x *ListBlockadesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListBlockadesRequest.ProtoReflect.Descriptor instead.
 func (*ListBlockadesRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{30}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *ListBlockadesRequest) GetPageSize() int32 {
@@ -1903,7 +2287,7 @@ type ListBlockadesResponse struct {
 
 func (x *ListBlockadesResponse) Reset() {
 	*x = ListBlockadesResponse{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[31]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1915,7 +2299,7 @@ func (x *ListBlockadesResponse) String() string {
 func (*ListBlockadesResponse) ProtoMessage() {}
 
 func (x *ListBlockadesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[31]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1928,7 +2312,7 @@ func (x *ListBlockadesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListBlockadesResponse.ProtoReflect.Descriptor instead.
 func (*ListBlockadesResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{31}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *ListBlockadesResponse) GetBlockades() []*Blockade {
@@ -1961,7 +2345,7 @@ type Blockade struct {
 
 func (x *Blockade) Reset() {
 	*x = Blockade{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[32]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1973,7 +2357,7 @@ func (x *Blockade) String() string {
 func (*Blockade) ProtoMessage() {}
 
 func (x *Blockade) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[32]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1986,7 +2370,7 @@ func (x *Blockade) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Blockade.ProtoReflect.Descriptor instead.
 func (*Blockade) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{32}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Blockade) GetTarget() *ResourceRef {
@@ -2035,7 +2419,7 @@ type WatchResourceShadowsRequest struct {
 
 func (x *WatchResourceShadowsRequest) Reset() {
 	*x = WatchResourceShadowsRequest{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[33]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2047,7 +2431,7 @@ func (x *WatchResourceShadowsRequest) String() string {
 func (*WatchResourceShadowsRequest) ProtoMessage() {}
 
 func (x *WatchResourceShadowsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[33]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2060,7 +2444,7 @@ func (x *WatchResourceShadowsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResourceShadowsRequest.ProtoReflect.Descriptor instead.
 func (*WatchResourceShadowsRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{33}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *WatchResourceShadowsRequest) GetResumeToken() string {
@@ -2092,7 +2476,7 @@ type WatchResourceShadowsResponse struct {
 
 func (x *WatchResourceShadowsResponse) Reset() {
 	*x = WatchResourceShadowsResponse{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[34]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2104,7 +2488,7 @@ func (x *WatchResourceShadowsResponse) String() string {
 func (*WatchResourceShadowsResponse) ProtoMessage() {}
 
 func (x *WatchResourceShadowsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[34]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2117,7 +2501,7 @@ func (x *WatchResourceShadowsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResourceShadowsResponse.ProtoReflect.Descriptor instead.
 func (*WatchResourceShadowsResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{34}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *WatchResourceShadowsResponse) GetEvent() isWatchResourceShadowsResponse_Event {
@@ -2205,7 +2589,7 @@ type WorkItem struct {
 
 func (x *WorkItem) Reset() {
 	*x = WorkItem{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[35]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2217,7 +2601,7 @@ func (x *WorkItem) String() string {
 func (*WorkItem) ProtoMessage() {}
 
 func (x *WorkItem) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[35]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2230,7 +2614,7 @@ func (x *WorkItem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkItem.ProtoReflect.Descriptor instead.
 func (*WorkItem) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{35}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *WorkItem) GetId() int64 {
@@ -2273,7 +2657,7 @@ type EstablishReferencesRequest_Reference struct {
 
 func (x *EstablishReferencesRequest_Reference) Reset() {
 	*x = EstablishReferencesRequest_Reference{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[36]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2285,7 +2669,7 @@ func (x *EstablishReferencesRequest_Reference) String() string {
 func (*EstablishReferencesRequest_Reference) ProtoMessage() {}
 
 func (x *EstablishReferencesRequest_Reference) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[36]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2340,7 +2724,7 @@ type EstablishReferencesResponse_Target struct {
 
 func (x *EstablishReferencesResponse_Target) Reset() {
 	*x = EstablishReferencesResponse_Target{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[37]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2352,7 +2736,7 @@ func (x *EstablishReferencesResponse_Target) String() string {
 func (*EstablishReferencesResponse_Target) ProtoMessage() {}
 
 func (x *EstablishReferencesResponse_Target) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[37]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2396,7 +2780,7 @@ type ReferencesRefused_Refusal struct {
 
 func (x *ReferencesRefused_Refusal) Reset() {
 	*x = ReferencesRefused_Refusal{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[38]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2408,7 +2792,7 @@ func (x *ReferencesRefused_Refusal) String() string {
 func (*ReferencesRefused_Refusal) ProtoMessage() {}
 
 func (x *ReferencesRefused_Refusal) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[38]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2463,7 +2847,7 @@ type ResolveBlockadesRequest_Question struct {
 
 func (x *ResolveBlockadesRequest_Question) Reset() {
 	*x = ResolveBlockadesRequest_Question{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[39]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2475,7 +2859,7 @@ func (x *ResolveBlockadesRequest_Question) String() string {
 func (*ResolveBlockadesRequest_Question) ProtoMessage() {}
 
 func (x *ResolveBlockadesRequest_Question) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[39]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2516,7 +2900,7 @@ type WatchImportedServiceDeletionsResponse_Deletions struct {
 
 func (x *WatchImportedServiceDeletionsResponse_Deletions) Reset() {
 	*x = WatchImportedServiceDeletionsResponse_Deletions{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[40]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2528,7 +2912,7 @@ func (x *WatchImportedServiceDeletionsResponse_Deletions) String() string {
 func (*WatchImportedServiceDeletionsResponse_Deletions) ProtoMessage() {}
 
 func (x *WatchImportedServiceDeletionsResponse_Deletions) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[40]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2569,7 +2953,7 @@ type PlanDeletionRequest_Target struct {
 
 func (x *PlanDeletionRequest_Target) Reset() {
 	*x = PlanDeletionRequest_Target{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[41]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2581,7 +2965,7 @@ func (x *PlanDeletionRequest_Target) String() string {
 func (*PlanDeletionRequest_Target) ProtoMessage() {}
 
 func (x *PlanDeletionRequest_Target) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[41]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2627,7 +3011,7 @@ type PlanDeletionResponse_Member struct {
 
 func (x *PlanDeletionResponse_Member) Reset() {
 	*x = PlanDeletionResponse_Member{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[42]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2639,7 +3023,7 @@ func (x *PlanDeletionResponse_Member) String() string {
 func (*PlanDeletionResponse_Member) ProtoMessage() {}
 
 func (x *PlanDeletionResponse_Member) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[42]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2703,7 +3087,7 @@ type PlanDeletionResponse_Via struct {
 
 func (x *PlanDeletionResponse_Via) Reset() {
 	*x = PlanDeletionResponse_Via{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[43]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2715,7 +3099,7 @@ func (x *PlanDeletionResponse_Via) String() string {
 func (*PlanDeletionResponse_Via) ProtoMessage() {}
 
 func (x *PlanDeletionResponse_Via) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[43]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2763,7 +3147,7 @@ type PlanDeletionResponse_Target struct {
 
 func (x *PlanDeletionResponse_Target) Reset() {
 	*x = PlanDeletionResponse_Target{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[44]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2775,7 +3159,7 @@ func (x *PlanDeletionResponse_Target) String() string {
 func (*PlanDeletionResponse_Target) ProtoMessage() {}
 
 func (x *PlanDeletionResponse_Target) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[44]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2815,7 +3199,7 @@ type PlanDeletionResponse_Unset struct {
 
 func (x *PlanDeletionResponse_Unset) Reset() {
 	*x = PlanDeletionResponse_Unset{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[45]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2827,7 +3211,7 @@ func (x *PlanDeletionResponse_Unset) String() string {
 func (*PlanDeletionResponse_Unset) ProtoMessage() {}
 
 func (x *PlanDeletionResponse_Unset) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[45]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2875,7 +3259,7 @@ type PlanDeletionResponse_Blocker struct {
 
 func (x *PlanDeletionResponse_Blocker) Reset() {
 	*x = PlanDeletionResponse_Blocker{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[46]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2887,7 +3271,7 @@ func (x *PlanDeletionResponse_Blocker) String() string {
 func (*PlanDeletionResponse_Blocker) ProtoMessage() {}
 
 func (x *PlanDeletionResponse_Blocker) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[46]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2958,7 +3342,7 @@ type TraceCascadesResponse_Trace struct {
 
 func (x *TraceCascadesResponse_Trace) Reset() {
 	*x = TraceCascadesResponse_Trace{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[47]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2970,7 +3354,7 @@ func (x *TraceCascadesResponse_Trace) String() string {
 func (*TraceCascadesResponse_Trace) ProtoMessage() {}
 
 func (x *TraceCascadesResponse_Trace) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[47]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3019,7 +3403,7 @@ type CheckOwnersRequest_Question struct {
 
 func (x *CheckOwnersRequest_Question) Reset() {
 	*x = CheckOwnersRequest_Question{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[48]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3031,7 +3415,7 @@ func (x *CheckOwnersRequest_Question) String() string {
 func (*CheckOwnersRequest_Question) ProtoMessage() {}
 
 func (x *CheckOwnersRequest_Question) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[48]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3066,14 +3450,16 @@ type CheckOwnersResponse_Answer struct {
 	Verdict CheckOwnersResponse_Verdict `protobuf:"varint,1,opt,name=verdict,proto3,enum=dbcontroller.schema.v1.CheckOwnersResponse_Verdict" json:"verdict,omitempty"`
 	Uid     []byte                      `protobuf:"bytes,2,opt,name=uid,proto3" json:"uid,omitempty"`
 	// As this version calls it.
-	Kind          string `protobuf:"bytes,3,opt,name=kind,proto3" json:"kind,omitempty"`
+	Kind string `protobuf:"bytes,3,opt,name=kind,proto3" json:"kind,omitempty"`
+	// It was known before that the caller has ownees of it.
+	Noted         bool `protobuf:"varint,4,opt,name=noted,proto3" json:"noted,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *CheckOwnersResponse_Answer) Reset() {
 	*x = CheckOwnersResponse_Answer{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[49]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3085,7 +3471,7 @@ func (x *CheckOwnersResponse_Answer) String() string {
 func (*CheckOwnersResponse_Answer) ProtoMessage() {}
 
 func (x *CheckOwnersResponse_Answer) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[49]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3122,6 +3508,13 @@ func (x *CheckOwnersResponse_Answer) GetKind() string {
 	return ""
 }
 
+func (x *CheckOwnersResponse_Answer) GetNoted() bool {
+	if x != nil {
+		return x.Noted
+	}
+	return false
+}
+
 type DropOwnersRequest_LetGo struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	OwnerUid      []byte                 `protobuf:"bytes,1,opt,name=owner_uid,json=ownerUid,proto3" json:"owner_uid,omitempty"`
@@ -3132,7 +3525,7 @@ type DropOwnersRequest_LetGo struct {
 
 func (x *DropOwnersRequest_LetGo) Reset() {
 	*x = DropOwnersRequest_LetGo{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[50]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3144,7 +3537,7 @@ func (x *DropOwnersRequest_LetGo) String() string {
 func (*DropOwnersRequest_LetGo) ProtoMessage() {}
 
 func (x *DropOwnersRequest_LetGo) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[50]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3184,7 +3577,7 @@ type UpgradeOwnerReferencesRequest_Renamed struct {
 
 func (x *UpgradeOwnerReferencesRequest_Renamed) Reset() {
 	*x = UpgradeOwnerReferencesRequest_Renamed{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[51]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3196,7 +3589,7 @@ func (x *UpgradeOwnerReferencesRequest_Renamed) String() string {
 func (*UpgradeOwnerReferencesRequest_Renamed) ProtoMessage() {}
 
 func (x *UpgradeOwnerReferencesRequest_Renamed) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[51]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3226,6 +3619,58 @@ func (x *UpgradeOwnerReferencesRequest_Renamed) GetTo() string {
 	return ""
 }
 
+type CheckReferencesRequest_Reference struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Key           *BlockadeKey           `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	Behaviour     Behaviour              `protobuf:"varint,2,opt,name=behaviour,proto3,enum=dbcontroller.schema.v1.Behaviour" json:"behaviour,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CheckReferencesRequest_Reference) Reset() {
+	*x = CheckReferencesRequest_Reference{}
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[58]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CheckReferencesRequest_Reference) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CheckReferencesRequest_Reference) ProtoMessage() {}
+
+func (x *CheckReferencesRequest_Reference) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[58]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CheckReferencesRequest_Reference.ProtoReflect.Descriptor instead.
+func (*CheckReferencesRequest_Reference) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{31, 0}
+}
+
+func (x *CheckReferencesRequest_Reference) GetKey() *BlockadeKey {
+	if x != nil {
+		return x.Key
+	}
+	return nil
+}
+
+func (x *CheckReferencesRequest_Reference) GetBehaviour() Behaviour {
+	if x != nil {
+		return x.Behaviour
+	}
+	return Behaviour_BEHAVIOUR_UNSPECIFIED
+}
+
 type ResourceShadow_Reference struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Path  string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
@@ -3241,7 +3686,7 @@ type ResourceShadow_Reference struct {
 
 func (x *ResourceShadow_Reference) Reset() {
 	*x = ResourceShadow_Reference{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[52]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3253,7 +3698,7 @@ func (x *ResourceShadow_Reference) String() string {
 func (*ResourceShadow_Reference) ProtoMessage() {}
 
 func (x *ResourceShadow_Reference) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[52]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3266,7 +3711,7 @@ func (x *ResourceShadow_Reference) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResourceShadow_Reference.ProtoReflect.Descriptor instead.
 func (*ResourceShadow_Reference) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{29, 0}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{35, 0}
 }
 
 func (x *ResourceShadow_Reference) GetPath() string {
@@ -3313,7 +3758,7 @@ type WatchResourceShadowsResponse_Work struct {
 
 func (x *WatchResourceShadowsResponse_Work) Reset() {
 	*x = WatchResourceShadowsResponse_Work{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[53]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3325,7 +3770,7 @@ func (x *WatchResourceShadowsResponse_Work) String() string {
 func (*WatchResourceShadowsResponse_Work) ProtoMessage() {}
 
 func (x *WatchResourceShadowsResponse_Work) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[53]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3338,7 +3783,7 @@ func (x *WatchResourceShadowsResponse_Work) ProtoReflect() protoreflect.Message 
 
 // Deprecated: Use WatchResourceShadowsResponse_Work.ProtoReflect.Descriptor instead.
 func (*WatchResourceShadowsResponse_Work) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{34, 0}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{40, 0}
 }
 
 func (x *WatchResourceShadowsResponse_Work) GetItems() []*WorkItem {
@@ -3374,9 +3819,10 @@ const file_dbcontroller_schema_v1_schema_proto_rawDesc = "" +
 	"\x06holder\x18\x01 \x01(\v2#.dbcontroller.schema.v1.ResourceRefR\x06holder\x12\x12\n" +
 	"\x04path\x18\x02 \x01(\tR\x04path\x12;\n" +
 	"\x06target\x18\x03 \x01(\v2#.dbcontroller.schema.v1.ResourceRefR\x06target\x12?\n" +
-	"\tbehaviour\x18\x04 \x01(\x0e2!.dbcontroller.schema.v1.BehaviourR\tbehaviour\"\xa9\x01\n" +
+	"\tbehaviour\x18\x04 \x01(\x0e2!.dbcontroller.schema.v1.BehaviourR\tbehaviour\"\xbf\x01\n" +
 	"\x1bEstablishReferencesResponse\x12T\n" +
-	"\atargets\x18\x01 \x03(\v2:.dbcontroller.schema.v1.EstablishReferencesResponse.TargetR\atargets\x1a4\n" +
+	"\atargets\x18\x01 \x03(\v2:.dbcontroller.schema.v1.EstablishReferencesResponse.TargetR\atargets\x12\x14\n" +
+	"\x05epoch\x18\x02 \x01(\fR\x05epoch\x1a4\n" +
 	"\x06Target\x12\x10\n" +
 	"\x03uid\x18\x01 \x01(\fR\x03uid\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\tR\aversion\"\xc9\x01\n" +
@@ -3386,26 +3832,29 @@ const file_dbcontroller_schema_v1_schema_proto_rawDesc = "" +
 	"\x06holder\x18\x01 \x01(\tR\x06holder\x12\x12\n" +
 	"\x04path\x18\x02 \x01(\tR\x04path\x12\x16\n" +
 	"\x06target\x18\x03 \x01(\tR\x06target\x12\x16\n" +
-	"\x06reason\x18\x04 \x01(\tR\x06reason\"5\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\"K\n" +
 	"\x17ConfirmBlockadesRequest\x12\x1a\n" +
-	"\battempts\x18\x01 \x03(\fR\battempts\"E\n" +
+	"\battempts\x18\x01 \x03(\fR\battempts\x12\x14\n" +
+	"\x05epoch\x18\x02 \x01(\fR\x05epoch\"E\n" +
 	"\x18ConfirmBlockadesResponse\x12)\n" +
 	"\x10unknown_attempts\x18\x01 \x03(\fR\x0funknownAttempts\"\xce\x01\n" +
 	"\x17ResolveBlockadesRequest\x12V\n" +
 	"\tquestions\x18\x01 \x03(\v28.dbcontroller.schema.v1.ResolveBlockadesRequest.QuestionR\tquestions\x1a[\n" +
 	"\bQuestion\x125\n" +
 	"\x03key\x18\x01 \x01(\v2#.dbcontroller.schema.v1.BlockadeKeyR\x03key\x12\x18\n" +
-	"\aexpired\x18\x02 \x01(\bR\aexpired\"\xcf\x01\n" +
+	"\aexpired\x18\x02 \x01(\bR\aexpired\"\xe5\x01\n" +
 	"\x18ResolveBlockadesResponse\x12T\n" +
-	"\bverdicts\x18\x01 \x03(\x0e28.dbcontroller.schema.v1.ResolveBlockadesResponse.VerdictR\bverdicts\"]\n" +
+	"\bverdicts\x18\x01 \x03(\x0e28.dbcontroller.schema.v1.ResolveBlockadesResponse.VerdictR\bverdicts\x12\x14\n" +
+	"\x05epoch\x18\x02 \x01(\fR\x05epoch\"]\n" +
 	"\aVerdict\x12\x17\n" +
 	"\x13VERDICT_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fVERDICT_HELD\x10\x01\x12\x10\n" +
 	"\fVERDICT_GONE\x10\x02\x12\x15\n" +
-	"\x11VERDICT_UNDECIDED\x10\x03\"n\n" +
+	"\x11VERDICT_UNDECIDED\x10\x03\"\x84\x01\n" +
 	"\x17ReleaseBlockadesRequest\x127\n" +
 	"\x04keys\x18\x01 \x03(\v2#.dbcontroller.schema.v1.BlockadeKeyR\x04keys\x12\x1a\n" +
-	"\battempts\x18\x02 \x03(\fR\battempts\"\x1a\n" +
+	"\battempts\x18\x02 \x03(\fR\battempts\x12\x14\n" +
+	"\x05epoch\x18\x03 \x01(\fR\x05epoch\"\x1a\n" +
 	"\x18ReleaseBlockadesResponse\"I\n" +
 	"$WatchImportedServiceDeletionsRequest\x12!\n" +
 	"\fresume_token\x18\x01 \x01(\tR\vresumeToken\"\xf1\x03\n" +
@@ -3421,11 +3870,12 @@ const file_dbcontroller_schema_v1_schema_proto_rawDesc = "" +
 	"\rEndOfSnapshot\x12!\n" +
 	"\fresume_token\x18\x01 \x01(\tR\vresumeToken\"-\n" +
 	"\bBookmark\x12!\n" +
-	"\fresume_token\x18\x01 \x01(\tR\vresumeToken\"Z\n" +
+	"\fresume_token\x18\x01 \x01(\tR\vresumeToken\"p\n" +
 	"\x1bAcknowledgeDeletionsRequest\x12\x1a\n" +
 	"\bposition\x18\x01 \x01(\tR\bposition\x12\x1f\n" +
 	"\vexcept_uids\x18\x02 \x03(\fR\n" +
-	"exceptUids\"\x1e\n" +
+	"exceptUids\x12\x14\n" +
+	"\x05epoch\x18\x03 \x01(\fR\x05epoch\"\x1e\n" +
 	"\x1cAcknowledgeDeletionsResponse\"\xd1\x01\n" +
 	"\x13PlanDeletionRequest\x12L\n" +
 	"\atargets\x18\x01 \x03(\v22.dbcontroller.schema.v1.PlanDeletionRequest.TargetR\atargets\x12\x14\n" +
@@ -3475,23 +3925,25 @@ const file_dbcontroller_schema_v1_schema_proto_rawDesc = "" +
 	"\x05Trace\x12\x10\n" +
 	"\x03uid\x18\x01 \x01(\fR\x03uid\x12M\n" +
 	"\atargets\x18\x02 \x03(\v23.dbcontroller.schema.v1.PlanDeletionResponse.TargetR\atargets\x12K\n" +
-	"\x06owners\x18\x03 \x03(\v23.dbcontroller.schema.v1.PlanDeletionResponse.TargetR\x06owners\"\xcf\x01\n" +
+	"\x06owners\x18\x03 \x03(\v23.dbcontroller.schema.v1.PlanDeletionResponse.TargetR\x06owners\"\xf4\x01\n" +
 	"\x12CheckOwnersRequest\x12Q\n" +
-	"\tquestions\x18\x01 \x03(\v23.dbcontroller.schema.v1.CheckOwnersRequest.QuestionR\tquestions\x1af\n" +
+	"\tquestions\x18\x01 \x03(\v23.dbcontroller.schema.v1.CheckOwnersRequest.QuestionR\tquestions\x12#\n" +
+	"\rvalidate_only\x18\x02 \x01(\bR\fvalidateOnly\x1af\n" +
 	"\bQuestion\x129\n" +
 	"\x05owner\x18\x01 \x01(\v2#.dbcontroller.schema.v1.ResourceRefR\x05owner\x12\x1f\n" +
 	"\vrequired_by\x18\x02 \x01(\fR\n" +
-	"requiredBy\"\x9b\x03\n" +
+	"requiredBy\"\xb2\x03\n" +
 	"\x13CheckOwnersResponse\x12L\n" +
 	"\aanswers\x18\x01 \x03(\v22.dbcontroller.schema.v1.CheckOwnersResponse.AnswerR\aanswers\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\tR\aversion\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x03 \x01(\x03R\n" +
-	"generation\x1a}\n" +
+	"generation\x1a\x93\x01\n" +
 	"\x06Answer\x12M\n" +
 	"\averdict\x18\x01 \x01(\x0e23.dbcontroller.schema.v1.CheckOwnersResponse.VerdictR\averdict\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\fR\x03uid\x12\x12\n" +
-	"\x04kind\x18\x03 \x01(\tR\x04kind\"}\n" +
+	"\x04kind\x18\x03 \x01(\tR\x04kind\x12\x14\n" +
+	"\x05noted\x18\x04 \x01(\bR\x05noted\"}\n" +
 	"\aVerdict\x12\x17\n" +
 	"\x13VERDICT_UNSPECIFIED\x10\x00\x12\x12\n" +
 	"\x0eVERDICT_EXISTS\x10\x01\x12\x12\n" +
@@ -3518,7 +3970,29 @@ const file_dbcontroller_schema_v1_schema_proto_rawDesc = "" +
 	"\x04from\x18\x01 \x01(\tR\x04from\x12\x0e\n" +
 	"\x02to\x18\x02 \x01(\tR\x02to\">\n" +
 	"\x1eUpgradeOwnerReferencesResponse\x12\x1c\n" +
-	"\tremaining\x18\x01 \x01(\x03R\tremaining\"l\n" +
+	"\tremaining\x18\x01 \x01(\x03R\tremaining\",\n" +
+	"\x14AnnounceEpochRequest\x12\x14\n" +
+	"\x05epoch\x18\x01 \x01(\fR\x05epoch\"-\n" +
+	"\x15AnnounceEpochResponse\x12\x14\n" +
+	"\x05epoch\x18\x01 \x01(\fR\x05epoch\"+\n" +
+	"\x13ConfirmEpochRequest\x12\x14\n" +
+	"\x05epoch\x18\x01 \x01(\fR\x05epoch\"\x16\n" +
+	"\x14ConfirmEpochResponse\"\xf8\x01\n" +
+	"\x16CheckReferencesRequest\x12X\n" +
+	"\n" +
+	"references\x18\x01 \x03(\v28.dbcontroller.schema.v1.CheckReferencesRequest.ReferenceR\n" +
+	"references\x1a\x83\x01\n" +
+	"\tReference\x125\n" +
+	"\x03key\x18\x01 \x01(\v2#.dbcontroller.schema.v1.BlockadeKeyR\x03key\x12?\n" +
+	"\tbehaviour\x18\x02 \x01(\x0e2!.dbcontroller.schema.v1.BehaviourR\tbehaviour\"\xe4\x01\n" +
+	"\x17CheckReferencesResponse\x12S\n" +
+	"\bverdicts\x18\x01 \x03(\x0e27.dbcontroller.schema.v1.CheckReferencesResponse.VerdictR\bverdicts\"t\n" +
+	"\aVerdict\x12\x17\n" +
+	"\x13VERDICT_UNSPECIFIED\x10\x00\x12\x11\n" +
+	"\rVERDICT_KNOWN\x10\x01\x12\x13\n" +
+	"\x0fVERDICT_UNKNOWN\x10\x02\x12\x14\n" +
+	"\x10VERDICT_DELETING\x10\x03\x12\x12\n" +
+	"\x0eVERDICT_ABSENT\x10\x04\"l\n" +
 	"\x1aListResourceShadowsRequest\x12\x1b\n" +
 	"\tpage_size\x18\x01 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
@@ -3567,7 +4041,7 @@ const file_dbcontroller_schema_v1_schema_proto_rawDesc = "" +
 	"\bbookmark\x18\x04 \x01(\v2 .dbcontroller.schema.v1.BookmarkH\x00R\bbookmark\x1a>\n" +
 	"\x04Work\x126\n" +
 	"\x05items\x18\x01 \x03(\v2 .dbcontroller.schema.v1.WorkItemR\x05itemsB\a\n" +
-	"\x05event\"\x8a\x03\n" +
+	"\x05event\"\xef\x03\n" +
 	"\bWorkItem\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x03R\x02id\x12?\n" +
 	"\x06action\x18\x02 \x01(\x0e2'.dbcontroller.schema.v1.WorkItem.ActionR\x06action\x12\x1e\n" +
@@ -3575,7 +4049,7 @@ const file_dbcontroller_schema_v1_schema_proto_rawDesc = "" +
 	"deployment\x18\x03 \x01(\tR\n" +
 	"deployment\x12;\n" +
 	"\vcreate_time\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
-	"createTime\"\xcf\x01\n" +
+	"createTime\"\xb4\x02\n" +
 	"\x06Action\x12\x16\n" +
 	"\x12ACTION_UNSPECIFIED\x10\x00\x12\x12\n" +
 	"\x0eACTION_CONFIRM\x10\x01\x12\x12\n" +
@@ -3585,7 +4059,12 @@ const file_dbcontroller_schema_v1_schema_proto_rawDesc = "" +
 	"\x12ACTION_DROP_OWNERS\x10\x05\x12\x11\n" +
 	"\rACTION_LET_GO\x10\x06\x12\x19\n" +
 	"\x15ACTION_UPGRADE_OWNERS\x10\a\x12\x11\n" +
-	"\rACTION_DERIVE\x10\b2\xbd\r\n" +
+	"\rACTION_DERIVE\x10\b\x12\x11\n" +
+	"\rACTION_RETIRE\x10\t\x12\x19\n" +
+	"\x15ACTION_ANNOUNCE_EPOCH\x10\n" +
+	"\x12\x18\n" +
+	"\x14ACTION_CONFIRM_AGAIN\x10\v\x12\x1b\n" +
+	"\x17ACTION_VERIFY_BLOCKADES\x10\f2\x8a\x10\n" +
 	"\rSchemaService\x12~\n" +
 	"\x13EstablishReferences\x122.dbcontroller.schema.v1.EstablishReferencesRequest\x1a3.dbcontroller.schema.v1.EstablishReferencesResponse\x12u\n" +
 	"\x10ConfirmBlockades\x12/.dbcontroller.schema.v1.ConfirmBlockadesRequest\x1a0.dbcontroller.schema.v1.ConfirmBlockadesResponse\x12u\n" +
@@ -3598,7 +4077,10 @@ const file_dbcontroller_schema_v1_schema_proto_rawDesc = "" +
 	"\vCheckOwners\x12*.dbcontroller.schema.v1.CheckOwnersRequest\x1a+.dbcontroller.schema.v1.CheckOwnersResponse\x12c\n" +
 	"\n" +
 	"DropOwners\x12).dbcontroller.schema.v1.DropOwnersRequest\x1a*.dbcontroller.schema.v1.DropOwnersResponse\x12\x87\x01\n" +
-	"\x16UpgradeOwnerReferences\x125.dbcontroller.schema.v1.UpgradeOwnerReferencesRequest\x1a6.dbcontroller.schema.v1.UpgradeOwnerReferencesResponse\x12~\n" +
+	"\x16UpgradeOwnerReferences\x125.dbcontroller.schema.v1.UpgradeOwnerReferencesRequest\x1a6.dbcontroller.schema.v1.UpgradeOwnerReferencesResponse\x12l\n" +
+	"\rAnnounceEpoch\x12,.dbcontroller.schema.v1.AnnounceEpochRequest\x1a-.dbcontroller.schema.v1.AnnounceEpochResponse\x12i\n" +
+	"\fConfirmEpoch\x12+.dbcontroller.schema.v1.ConfirmEpochRequest\x1a,.dbcontroller.schema.v1.ConfirmEpochResponse\x12r\n" +
+	"\x0fCheckReferences\x12..dbcontroller.schema.v1.CheckReferencesRequest\x1a/.dbcontroller.schema.v1.CheckReferencesResponse\x12~\n" +
 	"\x13ListResourceShadows\x122.dbcontroller.schema.v1.ListResourceShadowsRequest\x1a3.dbcontroller.schema.v1.ListResourceShadowsResponse\x12l\n" +
 	"\rListBlockades\x12,.dbcontroller.schema.v1.ListBlockadesRequest\x1a-.dbcontroller.schema.v1.ListBlockadesResponse\x12\x83\x01\n" +
 	"\x14WatchResourceShadows\x123.dbcontroller.schema.v1.WatchResourceShadowsRequest\x1a4.dbcontroller.schema.v1.WatchResourceShadowsResponse0\x01BXZVgithub.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1;schemav1b\x06proto3"
@@ -3615,155 +4097,173 @@ func file_dbcontroller_schema_v1_schema_proto_rawDescGZIP() []byte {
 	return file_dbcontroller_schema_v1_schema_proto_rawDescData
 }
 
-var file_dbcontroller_schema_v1_schema_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_dbcontroller_schema_v1_schema_proto_msgTypes = make([]protoimpl.MessageInfo, 54)
+var file_dbcontroller_schema_v1_schema_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
+var file_dbcontroller_schema_v1_schema_proto_msgTypes = make([]protoimpl.MessageInfo, 61)
 var file_dbcontroller_schema_v1_schema_proto_goTypes = []any{
 	(ResolveBlockadesResponse_Verdict)(0),                   // 0: dbcontroller.schema.v1.ResolveBlockadesResponse.Verdict
 	(CheckOwnersResponse_Verdict)(0),                        // 1: dbcontroller.schema.v1.CheckOwnersResponse.Verdict
-	(WorkItem_Action)(0),                                    // 2: dbcontroller.schema.v1.WorkItem.Action
-	(*ResourceRef)(nil),                                     // 3: dbcontroller.schema.v1.ResourceRef
-	(*BlockadeKey)(nil),                                     // 4: dbcontroller.schema.v1.BlockadeKey
-	(*EstablishReferencesRequest)(nil),                      // 5: dbcontroller.schema.v1.EstablishReferencesRequest
-	(*EstablishReferencesResponse)(nil),                     // 6: dbcontroller.schema.v1.EstablishReferencesResponse
-	(*ReferencesRefused)(nil),                               // 7: dbcontroller.schema.v1.ReferencesRefused
-	(*ConfirmBlockadesRequest)(nil),                         // 8: dbcontroller.schema.v1.ConfirmBlockadesRequest
-	(*ConfirmBlockadesResponse)(nil),                        // 9: dbcontroller.schema.v1.ConfirmBlockadesResponse
-	(*ResolveBlockadesRequest)(nil),                         // 10: dbcontroller.schema.v1.ResolveBlockadesRequest
-	(*ResolveBlockadesResponse)(nil),                        // 11: dbcontroller.schema.v1.ResolveBlockadesResponse
-	(*ReleaseBlockadesRequest)(nil),                         // 12: dbcontroller.schema.v1.ReleaseBlockadesRequest
-	(*ReleaseBlockadesResponse)(nil),                        // 13: dbcontroller.schema.v1.ReleaseBlockadesResponse
-	(*WatchImportedServiceDeletionsRequest)(nil),            // 14: dbcontroller.schema.v1.WatchImportedServiceDeletionsRequest
-	(*WatchImportedServiceDeletionsResponse)(nil),           // 15: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse
-	(*EndOfSnapshot)(nil),                                   // 16: dbcontroller.schema.v1.EndOfSnapshot
-	(*Bookmark)(nil),                                        // 17: dbcontroller.schema.v1.Bookmark
-	(*AcknowledgeDeletionsRequest)(nil),                     // 18: dbcontroller.schema.v1.AcknowledgeDeletionsRequest
-	(*AcknowledgeDeletionsResponse)(nil),                    // 19: dbcontroller.schema.v1.AcknowledgeDeletionsResponse
-	(*PlanDeletionRequest)(nil),                             // 20: dbcontroller.schema.v1.PlanDeletionRequest
-	(*PlanDeletionResponse)(nil),                            // 21: dbcontroller.schema.v1.PlanDeletionResponse
-	(*TraceCascadesRequest)(nil),                            // 22: dbcontroller.schema.v1.TraceCascadesRequest
-	(*TraceCascadesResponse)(nil),                           // 23: dbcontroller.schema.v1.TraceCascadesResponse
-	(*CheckOwnersRequest)(nil),                              // 24: dbcontroller.schema.v1.CheckOwnersRequest
-	(*CheckOwnersResponse)(nil),                             // 25: dbcontroller.schema.v1.CheckOwnersResponse
-	(*DropOwnersRequest)(nil),                               // 26: dbcontroller.schema.v1.DropOwnersRequest
-	(*DropOwnersResponse)(nil),                              // 27: dbcontroller.schema.v1.DropOwnersResponse
-	(*UpgradeOwnerReferencesRequest)(nil),                   // 28: dbcontroller.schema.v1.UpgradeOwnerReferencesRequest
-	(*UpgradeOwnerReferencesResponse)(nil),                  // 29: dbcontroller.schema.v1.UpgradeOwnerReferencesResponse
-	(*ListResourceShadowsRequest)(nil),                      // 30: dbcontroller.schema.v1.ListResourceShadowsRequest
-	(*ListResourceShadowsResponse)(nil),                     // 31: dbcontroller.schema.v1.ListResourceShadowsResponse
-	(*ResourceShadow)(nil),                                  // 32: dbcontroller.schema.v1.ResourceShadow
-	(*ListBlockadesRequest)(nil),                            // 33: dbcontroller.schema.v1.ListBlockadesRequest
-	(*ListBlockadesResponse)(nil),                           // 34: dbcontroller.schema.v1.ListBlockadesResponse
-	(*Blockade)(nil),                                        // 35: dbcontroller.schema.v1.Blockade
-	(*WatchResourceShadowsRequest)(nil),                     // 36: dbcontroller.schema.v1.WatchResourceShadowsRequest
-	(*WatchResourceShadowsResponse)(nil),                    // 37: dbcontroller.schema.v1.WatchResourceShadowsResponse
-	(*WorkItem)(nil),                                        // 38: dbcontroller.schema.v1.WorkItem
-	(*EstablishReferencesRequest_Reference)(nil),            // 39: dbcontroller.schema.v1.EstablishReferencesRequest.Reference
-	(*EstablishReferencesResponse_Target)(nil),              // 40: dbcontroller.schema.v1.EstablishReferencesResponse.Target
-	(*ReferencesRefused_Refusal)(nil),                       // 41: dbcontroller.schema.v1.ReferencesRefused.Refusal
-	(*ResolveBlockadesRequest_Question)(nil),                // 42: dbcontroller.schema.v1.ResolveBlockadesRequest.Question
-	(*WatchImportedServiceDeletionsResponse_Deletions)(nil), // 43: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.Deletions
-	(*PlanDeletionRequest_Target)(nil),                      // 44: dbcontroller.schema.v1.PlanDeletionRequest.Target
-	(*PlanDeletionResponse_Member)(nil),                     // 45: dbcontroller.schema.v1.PlanDeletionResponse.Member
-	(*PlanDeletionResponse_Via)(nil),                        // 46: dbcontroller.schema.v1.PlanDeletionResponse.Via
-	(*PlanDeletionResponse_Target)(nil),                     // 47: dbcontroller.schema.v1.PlanDeletionResponse.Target
-	(*PlanDeletionResponse_Unset)(nil),                      // 48: dbcontroller.schema.v1.PlanDeletionResponse.Unset
-	(*PlanDeletionResponse_Blocker)(nil),                    // 49: dbcontroller.schema.v1.PlanDeletionResponse.Blocker
-	(*TraceCascadesResponse_Trace)(nil),                     // 50: dbcontroller.schema.v1.TraceCascadesResponse.Trace
-	(*CheckOwnersRequest_Question)(nil),                     // 51: dbcontroller.schema.v1.CheckOwnersRequest.Question
-	(*CheckOwnersResponse_Answer)(nil),                      // 52: dbcontroller.schema.v1.CheckOwnersResponse.Answer
-	(*DropOwnersRequest_LetGo)(nil),                         // 53: dbcontroller.schema.v1.DropOwnersRequest.LetGo
-	(*UpgradeOwnerReferencesRequest_Renamed)(nil),           // 54: dbcontroller.schema.v1.UpgradeOwnerReferencesRequest.Renamed
-	(*ResourceShadow_Reference)(nil),                        // 55: dbcontroller.schema.v1.ResourceShadow.Reference
-	(*WatchResourceShadowsResponse_Work)(nil),               // 56: dbcontroller.schema.v1.WatchResourceShadowsResponse.Work
-	(Behaviour)(0),                                          // 57: dbcontroller.schema.v1.Behaviour
-	(*timestamppb.Timestamp)(nil),                           // 58: google.protobuf.Timestamp
+	(CheckReferencesResponse_Verdict)(0),                    // 2: dbcontroller.schema.v1.CheckReferencesResponse.Verdict
+	(WorkItem_Action)(0),                                    // 3: dbcontroller.schema.v1.WorkItem.Action
+	(*ResourceRef)(nil),                                     // 4: dbcontroller.schema.v1.ResourceRef
+	(*BlockadeKey)(nil),                                     // 5: dbcontroller.schema.v1.BlockadeKey
+	(*EstablishReferencesRequest)(nil),                      // 6: dbcontroller.schema.v1.EstablishReferencesRequest
+	(*EstablishReferencesResponse)(nil),                     // 7: dbcontroller.schema.v1.EstablishReferencesResponse
+	(*ReferencesRefused)(nil),                               // 8: dbcontroller.schema.v1.ReferencesRefused
+	(*ConfirmBlockadesRequest)(nil),                         // 9: dbcontroller.schema.v1.ConfirmBlockadesRequest
+	(*ConfirmBlockadesResponse)(nil),                        // 10: dbcontroller.schema.v1.ConfirmBlockadesResponse
+	(*ResolveBlockadesRequest)(nil),                         // 11: dbcontroller.schema.v1.ResolveBlockadesRequest
+	(*ResolveBlockadesResponse)(nil),                        // 12: dbcontroller.schema.v1.ResolveBlockadesResponse
+	(*ReleaseBlockadesRequest)(nil),                         // 13: dbcontroller.schema.v1.ReleaseBlockadesRequest
+	(*ReleaseBlockadesResponse)(nil),                        // 14: dbcontroller.schema.v1.ReleaseBlockadesResponse
+	(*WatchImportedServiceDeletionsRequest)(nil),            // 15: dbcontroller.schema.v1.WatchImportedServiceDeletionsRequest
+	(*WatchImportedServiceDeletionsResponse)(nil),           // 16: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse
+	(*EndOfSnapshot)(nil),                                   // 17: dbcontroller.schema.v1.EndOfSnapshot
+	(*Bookmark)(nil),                                        // 18: dbcontroller.schema.v1.Bookmark
+	(*AcknowledgeDeletionsRequest)(nil),                     // 19: dbcontroller.schema.v1.AcknowledgeDeletionsRequest
+	(*AcknowledgeDeletionsResponse)(nil),                    // 20: dbcontroller.schema.v1.AcknowledgeDeletionsResponse
+	(*PlanDeletionRequest)(nil),                             // 21: dbcontroller.schema.v1.PlanDeletionRequest
+	(*PlanDeletionResponse)(nil),                            // 22: dbcontroller.schema.v1.PlanDeletionResponse
+	(*TraceCascadesRequest)(nil),                            // 23: dbcontroller.schema.v1.TraceCascadesRequest
+	(*TraceCascadesResponse)(nil),                           // 24: dbcontroller.schema.v1.TraceCascadesResponse
+	(*CheckOwnersRequest)(nil),                              // 25: dbcontroller.schema.v1.CheckOwnersRequest
+	(*CheckOwnersResponse)(nil),                             // 26: dbcontroller.schema.v1.CheckOwnersResponse
+	(*DropOwnersRequest)(nil),                               // 27: dbcontroller.schema.v1.DropOwnersRequest
+	(*DropOwnersResponse)(nil),                              // 28: dbcontroller.schema.v1.DropOwnersResponse
+	(*UpgradeOwnerReferencesRequest)(nil),                   // 29: dbcontroller.schema.v1.UpgradeOwnerReferencesRequest
+	(*UpgradeOwnerReferencesResponse)(nil),                  // 30: dbcontroller.schema.v1.UpgradeOwnerReferencesResponse
+	(*AnnounceEpochRequest)(nil),                            // 31: dbcontroller.schema.v1.AnnounceEpochRequest
+	(*AnnounceEpochResponse)(nil),                           // 32: dbcontroller.schema.v1.AnnounceEpochResponse
+	(*ConfirmEpochRequest)(nil),                             // 33: dbcontroller.schema.v1.ConfirmEpochRequest
+	(*ConfirmEpochResponse)(nil),                            // 34: dbcontroller.schema.v1.ConfirmEpochResponse
+	(*CheckReferencesRequest)(nil),                          // 35: dbcontroller.schema.v1.CheckReferencesRequest
+	(*CheckReferencesResponse)(nil),                         // 36: dbcontroller.schema.v1.CheckReferencesResponse
+	(*ListResourceShadowsRequest)(nil),                      // 37: dbcontroller.schema.v1.ListResourceShadowsRequest
+	(*ListResourceShadowsResponse)(nil),                     // 38: dbcontroller.schema.v1.ListResourceShadowsResponse
+	(*ResourceShadow)(nil),                                  // 39: dbcontroller.schema.v1.ResourceShadow
+	(*ListBlockadesRequest)(nil),                            // 40: dbcontroller.schema.v1.ListBlockadesRequest
+	(*ListBlockadesResponse)(nil),                           // 41: dbcontroller.schema.v1.ListBlockadesResponse
+	(*Blockade)(nil),                                        // 42: dbcontroller.schema.v1.Blockade
+	(*WatchResourceShadowsRequest)(nil),                     // 43: dbcontroller.schema.v1.WatchResourceShadowsRequest
+	(*WatchResourceShadowsResponse)(nil),                    // 44: dbcontroller.schema.v1.WatchResourceShadowsResponse
+	(*WorkItem)(nil),                                        // 45: dbcontroller.schema.v1.WorkItem
+	(*EstablishReferencesRequest_Reference)(nil),            // 46: dbcontroller.schema.v1.EstablishReferencesRequest.Reference
+	(*EstablishReferencesResponse_Target)(nil),              // 47: dbcontroller.schema.v1.EstablishReferencesResponse.Target
+	(*ReferencesRefused_Refusal)(nil),                       // 48: dbcontroller.schema.v1.ReferencesRefused.Refusal
+	(*ResolveBlockadesRequest_Question)(nil),                // 49: dbcontroller.schema.v1.ResolveBlockadesRequest.Question
+	(*WatchImportedServiceDeletionsResponse_Deletions)(nil), // 50: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.Deletions
+	(*PlanDeletionRequest_Target)(nil),                      // 51: dbcontroller.schema.v1.PlanDeletionRequest.Target
+	(*PlanDeletionResponse_Member)(nil),                     // 52: dbcontroller.schema.v1.PlanDeletionResponse.Member
+	(*PlanDeletionResponse_Via)(nil),                        // 53: dbcontroller.schema.v1.PlanDeletionResponse.Via
+	(*PlanDeletionResponse_Target)(nil),                     // 54: dbcontroller.schema.v1.PlanDeletionResponse.Target
+	(*PlanDeletionResponse_Unset)(nil),                      // 55: dbcontroller.schema.v1.PlanDeletionResponse.Unset
+	(*PlanDeletionResponse_Blocker)(nil),                    // 56: dbcontroller.schema.v1.PlanDeletionResponse.Blocker
+	(*TraceCascadesResponse_Trace)(nil),                     // 57: dbcontroller.schema.v1.TraceCascadesResponse.Trace
+	(*CheckOwnersRequest_Question)(nil),                     // 58: dbcontroller.schema.v1.CheckOwnersRequest.Question
+	(*CheckOwnersResponse_Answer)(nil),                      // 59: dbcontroller.schema.v1.CheckOwnersResponse.Answer
+	(*DropOwnersRequest_LetGo)(nil),                         // 60: dbcontroller.schema.v1.DropOwnersRequest.LetGo
+	(*UpgradeOwnerReferencesRequest_Renamed)(nil),           // 61: dbcontroller.schema.v1.UpgradeOwnerReferencesRequest.Renamed
+	(*CheckReferencesRequest_Reference)(nil),                // 62: dbcontroller.schema.v1.CheckReferencesRequest.Reference
+	(*ResourceShadow_Reference)(nil),                        // 63: dbcontroller.schema.v1.ResourceShadow.Reference
+	(*WatchResourceShadowsResponse_Work)(nil),               // 64: dbcontroller.schema.v1.WatchResourceShadowsResponse.Work
+	(Behaviour)(0),                                          // 65: dbcontroller.schema.v1.Behaviour
+	(*timestamppb.Timestamp)(nil),                           // 66: google.protobuf.Timestamp
 }
 var file_dbcontroller_schema_v1_schema_proto_depIdxs = []int32{
-	39, // 0: dbcontroller.schema.v1.EstablishReferencesRequest.references:type_name -> dbcontroller.schema.v1.EstablishReferencesRequest.Reference
-	40, // 1: dbcontroller.schema.v1.EstablishReferencesResponse.targets:type_name -> dbcontroller.schema.v1.EstablishReferencesResponse.Target
-	41, // 2: dbcontroller.schema.v1.ReferencesRefused.refusals:type_name -> dbcontroller.schema.v1.ReferencesRefused.Refusal
-	42, // 3: dbcontroller.schema.v1.ResolveBlockadesRequest.questions:type_name -> dbcontroller.schema.v1.ResolveBlockadesRequest.Question
+	46, // 0: dbcontroller.schema.v1.EstablishReferencesRequest.references:type_name -> dbcontroller.schema.v1.EstablishReferencesRequest.Reference
+	47, // 1: dbcontroller.schema.v1.EstablishReferencesResponse.targets:type_name -> dbcontroller.schema.v1.EstablishReferencesResponse.Target
+	48, // 2: dbcontroller.schema.v1.ReferencesRefused.refusals:type_name -> dbcontroller.schema.v1.ReferencesRefused.Refusal
+	49, // 3: dbcontroller.schema.v1.ResolveBlockadesRequest.questions:type_name -> dbcontroller.schema.v1.ResolveBlockadesRequest.Question
 	0,  // 4: dbcontroller.schema.v1.ResolveBlockadesResponse.verdicts:type_name -> dbcontroller.schema.v1.ResolveBlockadesResponse.Verdict
-	4,  // 5: dbcontroller.schema.v1.ReleaseBlockadesRequest.keys:type_name -> dbcontroller.schema.v1.BlockadeKey
-	43, // 6: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.upsert:type_name -> dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.Deletions
-	43, // 7: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.delete:type_name -> dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.Deletions
-	16, // 8: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.end_of_snapshot:type_name -> dbcontroller.schema.v1.EndOfSnapshot
-	17, // 9: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.bookmark:type_name -> dbcontroller.schema.v1.Bookmark
-	44, // 10: dbcontroller.schema.v1.PlanDeletionRequest.targets:type_name -> dbcontroller.schema.v1.PlanDeletionRequest.Target
-	45, // 11: dbcontroller.schema.v1.PlanDeletionResponse.members:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Member
-	49, // 12: dbcontroller.schema.v1.PlanDeletionResponse.blockers:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Blocker
-	48, // 13: dbcontroller.schema.v1.PlanDeletionResponse.unsets:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Unset
-	50, // 14: dbcontroller.schema.v1.TraceCascadesResponse.traces:type_name -> dbcontroller.schema.v1.TraceCascadesResponse.Trace
-	51, // 15: dbcontroller.schema.v1.CheckOwnersRequest.questions:type_name -> dbcontroller.schema.v1.CheckOwnersRequest.Question
-	52, // 16: dbcontroller.schema.v1.CheckOwnersResponse.answers:type_name -> dbcontroller.schema.v1.CheckOwnersResponse.Answer
-	53, // 17: dbcontroller.schema.v1.DropOwnersRequest.let_go:type_name -> dbcontroller.schema.v1.DropOwnersRequest.LetGo
-	54, // 18: dbcontroller.schema.v1.UpgradeOwnerReferencesRequest.renamed:type_name -> dbcontroller.schema.v1.UpgradeOwnerReferencesRequest.Renamed
-	32, // 19: dbcontroller.schema.v1.ListResourceShadowsResponse.shadows:type_name -> dbcontroller.schema.v1.ResourceShadow
-	3,  // 20: dbcontroller.schema.v1.ResourceShadow.resource:type_name -> dbcontroller.schema.v1.ResourceRef
-	55, // 21: dbcontroller.schema.v1.ResourceShadow.references:type_name -> dbcontroller.schema.v1.ResourceShadow.Reference
-	35, // 22: dbcontroller.schema.v1.ListBlockadesResponse.blockades:type_name -> dbcontroller.schema.v1.Blockade
-	3,  // 23: dbcontroller.schema.v1.Blockade.target:type_name -> dbcontroller.schema.v1.ResourceRef
-	4,  // 24: dbcontroller.schema.v1.Blockade.key:type_name -> dbcontroller.schema.v1.BlockadeKey
-	57, // 25: dbcontroller.schema.v1.Blockade.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
-	58, // 26: dbcontroller.schema.v1.Blockade.expire_time:type_name -> google.protobuf.Timestamp
-	56, // 27: dbcontroller.schema.v1.WatchResourceShadowsResponse.upsert:type_name -> dbcontroller.schema.v1.WatchResourceShadowsResponse.Work
-	56, // 28: dbcontroller.schema.v1.WatchResourceShadowsResponse.delete:type_name -> dbcontroller.schema.v1.WatchResourceShadowsResponse.Work
-	16, // 29: dbcontroller.schema.v1.WatchResourceShadowsResponse.end_of_snapshot:type_name -> dbcontroller.schema.v1.EndOfSnapshot
-	17, // 30: dbcontroller.schema.v1.WatchResourceShadowsResponse.bookmark:type_name -> dbcontroller.schema.v1.Bookmark
-	2,  // 31: dbcontroller.schema.v1.WorkItem.action:type_name -> dbcontroller.schema.v1.WorkItem.Action
-	58, // 32: dbcontroller.schema.v1.WorkItem.create_time:type_name -> google.protobuf.Timestamp
-	3,  // 33: dbcontroller.schema.v1.EstablishReferencesRequest.Reference.holder:type_name -> dbcontroller.schema.v1.ResourceRef
-	3,  // 34: dbcontroller.schema.v1.EstablishReferencesRequest.Reference.target:type_name -> dbcontroller.schema.v1.ResourceRef
-	57, // 35: dbcontroller.schema.v1.EstablishReferencesRequest.Reference.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
-	4,  // 36: dbcontroller.schema.v1.ResolveBlockadesRequest.Question.key:type_name -> dbcontroller.schema.v1.BlockadeKey
-	3,  // 37: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.Deletions.resources:type_name -> dbcontroller.schema.v1.ResourceRef
-	3,  // 38: dbcontroller.schema.v1.PlanDeletionResponse.Member.resource:type_name -> dbcontroller.schema.v1.ResourceRef
-	46, // 39: dbcontroller.schema.v1.PlanDeletionResponse.Member.via:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Via
-	47, // 40: dbcontroller.schema.v1.PlanDeletionResponse.Via.target:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Target
-	57, // 41: dbcontroller.schema.v1.PlanDeletionResponse.Via.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
-	3,  // 42: dbcontroller.schema.v1.PlanDeletionResponse.Unset.holder:type_name -> dbcontroller.schema.v1.ResourceRef
-	46, // 43: dbcontroller.schema.v1.PlanDeletionResponse.Unset.via:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Via
-	3,  // 44: dbcontroller.schema.v1.PlanDeletionResponse.Blocker.holder:type_name -> dbcontroller.schema.v1.ResourceRef
-	3,  // 45: dbcontroller.schema.v1.PlanDeletionResponse.Blocker.target:type_name -> dbcontroller.schema.v1.ResourceRef
-	47, // 46: dbcontroller.schema.v1.TraceCascadesResponse.Trace.targets:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Target
-	47, // 47: dbcontroller.schema.v1.TraceCascadesResponse.Trace.owners:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Target
-	3,  // 48: dbcontroller.schema.v1.CheckOwnersRequest.Question.owner:type_name -> dbcontroller.schema.v1.ResourceRef
-	1,  // 49: dbcontroller.schema.v1.CheckOwnersResponse.Answer.verdict:type_name -> dbcontroller.schema.v1.CheckOwnersResponse.Verdict
-	57, // 50: dbcontroller.schema.v1.ResourceShadow.Reference.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
-	38, // 51: dbcontroller.schema.v1.WatchResourceShadowsResponse.Work.items:type_name -> dbcontroller.schema.v1.WorkItem
-	5,  // 52: dbcontroller.schema.v1.SchemaService.EstablishReferences:input_type -> dbcontroller.schema.v1.EstablishReferencesRequest
-	8,  // 53: dbcontroller.schema.v1.SchemaService.ConfirmBlockades:input_type -> dbcontroller.schema.v1.ConfirmBlockadesRequest
-	10, // 54: dbcontroller.schema.v1.SchemaService.ResolveBlockades:input_type -> dbcontroller.schema.v1.ResolveBlockadesRequest
-	12, // 55: dbcontroller.schema.v1.SchemaService.ReleaseBlockades:input_type -> dbcontroller.schema.v1.ReleaseBlockadesRequest
-	14, // 56: dbcontroller.schema.v1.SchemaService.WatchImportedServiceDeletions:input_type -> dbcontroller.schema.v1.WatchImportedServiceDeletionsRequest
-	18, // 57: dbcontroller.schema.v1.SchemaService.AcknowledgeDeletions:input_type -> dbcontroller.schema.v1.AcknowledgeDeletionsRequest
-	20, // 58: dbcontroller.schema.v1.SchemaService.PlanDeletion:input_type -> dbcontroller.schema.v1.PlanDeletionRequest
-	22, // 59: dbcontroller.schema.v1.SchemaService.TraceCascades:input_type -> dbcontroller.schema.v1.TraceCascadesRequest
-	24, // 60: dbcontroller.schema.v1.SchemaService.CheckOwners:input_type -> dbcontroller.schema.v1.CheckOwnersRequest
-	26, // 61: dbcontroller.schema.v1.SchemaService.DropOwners:input_type -> dbcontroller.schema.v1.DropOwnersRequest
-	28, // 62: dbcontroller.schema.v1.SchemaService.UpgradeOwnerReferences:input_type -> dbcontroller.schema.v1.UpgradeOwnerReferencesRequest
-	30, // 63: dbcontroller.schema.v1.SchemaService.ListResourceShadows:input_type -> dbcontroller.schema.v1.ListResourceShadowsRequest
-	33, // 64: dbcontroller.schema.v1.SchemaService.ListBlockades:input_type -> dbcontroller.schema.v1.ListBlockadesRequest
-	36, // 65: dbcontroller.schema.v1.SchemaService.WatchResourceShadows:input_type -> dbcontroller.schema.v1.WatchResourceShadowsRequest
-	6,  // 66: dbcontroller.schema.v1.SchemaService.EstablishReferences:output_type -> dbcontroller.schema.v1.EstablishReferencesResponse
-	9,  // 67: dbcontroller.schema.v1.SchemaService.ConfirmBlockades:output_type -> dbcontroller.schema.v1.ConfirmBlockadesResponse
-	11, // 68: dbcontroller.schema.v1.SchemaService.ResolveBlockades:output_type -> dbcontroller.schema.v1.ResolveBlockadesResponse
-	13, // 69: dbcontroller.schema.v1.SchemaService.ReleaseBlockades:output_type -> dbcontroller.schema.v1.ReleaseBlockadesResponse
-	15, // 70: dbcontroller.schema.v1.SchemaService.WatchImportedServiceDeletions:output_type -> dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse
-	19, // 71: dbcontroller.schema.v1.SchemaService.AcknowledgeDeletions:output_type -> dbcontroller.schema.v1.AcknowledgeDeletionsResponse
-	21, // 72: dbcontroller.schema.v1.SchemaService.PlanDeletion:output_type -> dbcontroller.schema.v1.PlanDeletionResponse
-	23, // 73: dbcontroller.schema.v1.SchemaService.TraceCascades:output_type -> dbcontroller.schema.v1.TraceCascadesResponse
-	25, // 74: dbcontroller.schema.v1.SchemaService.CheckOwners:output_type -> dbcontroller.schema.v1.CheckOwnersResponse
-	27, // 75: dbcontroller.schema.v1.SchemaService.DropOwners:output_type -> dbcontroller.schema.v1.DropOwnersResponse
-	29, // 76: dbcontroller.schema.v1.SchemaService.UpgradeOwnerReferences:output_type -> dbcontroller.schema.v1.UpgradeOwnerReferencesResponse
-	31, // 77: dbcontroller.schema.v1.SchemaService.ListResourceShadows:output_type -> dbcontroller.schema.v1.ListResourceShadowsResponse
-	34, // 78: dbcontroller.schema.v1.SchemaService.ListBlockades:output_type -> dbcontroller.schema.v1.ListBlockadesResponse
-	37, // 79: dbcontroller.schema.v1.SchemaService.WatchResourceShadows:output_type -> dbcontroller.schema.v1.WatchResourceShadowsResponse
-	66, // [66:80] is the sub-list for method output_type
-	52, // [52:66] is the sub-list for method input_type
-	52, // [52:52] is the sub-list for extension type_name
-	52, // [52:52] is the sub-list for extension extendee
-	0,  // [0:52] is the sub-list for field type_name
+	5,  // 5: dbcontroller.schema.v1.ReleaseBlockadesRequest.keys:type_name -> dbcontroller.schema.v1.BlockadeKey
+	50, // 6: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.upsert:type_name -> dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.Deletions
+	50, // 7: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.delete:type_name -> dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.Deletions
+	17, // 8: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.end_of_snapshot:type_name -> dbcontroller.schema.v1.EndOfSnapshot
+	18, // 9: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.bookmark:type_name -> dbcontroller.schema.v1.Bookmark
+	51, // 10: dbcontroller.schema.v1.PlanDeletionRequest.targets:type_name -> dbcontroller.schema.v1.PlanDeletionRequest.Target
+	52, // 11: dbcontroller.schema.v1.PlanDeletionResponse.members:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Member
+	56, // 12: dbcontroller.schema.v1.PlanDeletionResponse.blockers:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Blocker
+	55, // 13: dbcontroller.schema.v1.PlanDeletionResponse.unsets:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Unset
+	57, // 14: dbcontroller.schema.v1.TraceCascadesResponse.traces:type_name -> dbcontroller.schema.v1.TraceCascadesResponse.Trace
+	58, // 15: dbcontroller.schema.v1.CheckOwnersRequest.questions:type_name -> dbcontroller.schema.v1.CheckOwnersRequest.Question
+	59, // 16: dbcontroller.schema.v1.CheckOwnersResponse.answers:type_name -> dbcontroller.schema.v1.CheckOwnersResponse.Answer
+	60, // 17: dbcontroller.schema.v1.DropOwnersRequest.let_go:type_name -> dbcontroller.schema.v1.DropOwnersRequest.LetGo
+	61, // 18: dbcontroller.schema.v1.UpgradeOwnerReferencesRequest.renamed:type_name -> dbcontroller.schema.v1.UpgradeOwnerReferencesRequest.Renamed
+	62, // 19: dbcontroller.schema.v1.CheckReferencesRequest.references:type_name -> dbcontroller.schema.v1.CheckReferencesRequest.Reference
+	2,  // 20: dbcontroller.schema.v1.CheckReferencesResponse.verdicts:type_name -> dbcontroller.schema.v1.CheckReferencesResponse.Verdict
+	39, // 21: dbcontroller.schema.v1.ListResourceShadowsResponse.shadows:type_name -> dbcontroller.schema.v1.ResourceShadow
+	4,  // 22: dbcontroller.schema.v1.ResourceShadow.resource:type_name -> dbcontroller.schema.v1.ResourceRef
+	63, // 23: dbcontroller.schema.v1.ResourceShadow.references:type_name -> dbcontroller.schema.v1.ResourceShadow.Reference
+	42, // 24: dbcontroller.schema.v1.ListBlockadesResponse.blockades:type_name -> dbcontroller.schema.v1.Blockade
+	4,  // 25: dbcontroller.schema.v1.Blockade.target:type_name -> dbcontroller.schema.v1.ResourceRef
+	5,  // 26: dbcontroller.schema.v1.Blockade.key:type_name -> dbcontroller.schema.v1.BlockadeKey
+	65, // 27: dbcontroller.schema.v1.Blockade.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
+	66, // 28: dbcontroller.schema.v1.Blockade.expire_time:type_name -> google.protobuf.Timestamp
+	64, // 29: dbcontroller.schema.v1.WatchResourceShadowsResponse.upsert:type_name -> dbcontroller.schema.v1.WatchResourceShadowsResponse.Work
+	64, // 30: dbcontroller.schema.v1.WatchResourceShadowsResponse.delete:type_name -> dbcontroller.schema.v1.WatchResourceShadowsResponse.Work
+	17, // 31: dbcontroller.schema.v1.WatchResourceShadowsResponse.end_of_snapshot:type_name -> dbcontroller.schema.v1.EndOfSnapshot
+	18, // 32: dbcontroller.schema.v1.WatchResourceShadowsResponse.bookmark:type_name -> dbcontroller.schema.v1.Bookmark
+	3,  // 33: dbcontroller.schema.v1.WorkItem.action:type_name -> dbcontroller.schema.v1.WorkItem.Action
+	66, // 34: dbcontroller.schema.v1.WorkItem.create_time:type_name -> google.protobuf.Timestamp
+	4,  // 35: dbcontroller.schema.v1.EstablishReferencesRequest.Reference.holder:type_name -> dbcontroller.schema.v1.ResourceRef
+	4,  // 36: dbcontroller.schema.v1.EstablishReferencesRequest.Reference.target:type_name -> dbcontroller.schema.v1.ResourceRef
+	65, // 37: dbcontroller.schema.v1.EstablishReferencesRequest.Reference.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
+	5,  // 38: dbcontroller.schema.v1.ResolveBlockadesRequest.Question.key:type_name -> dbcontroller.schema.v1.BlockadeKey
+	4,  // 39: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.Deletions.resources:type_name -> dbcontroller.schema.v1.ResourceRef
+	4,  // 40: dbcontroller.schema.v1.PlanDeletionResponse.Member.resource:type_name -> dbcontroller.schema.v1.ResourceRef
+	53, // 41: dbcontroller.schema.v1.PlanDeletionResponse.Member.via:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Via
+	54, // 42: dbcontroller.schema.v1.PlanDeletionResponse.Via.target:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Target
+	65, // 43: dbcontroller.schema.v1.PlanDeletionResponse.Via.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
+	4,  // 44: dbcontroller.schema.v1.PlanDeletionResponse.Unset.holder:type_name -> dbcontroller.schema.v1.ResourceRef
+	53, // 45: dbcontroller.schema.v1.PlanDeletionResponse.Unset.via:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Via
+	4,  // 46: dbcontroller.schema.v1.PlanDeletionResponse.Blocker.holder:type_name -> dbcontroller.schema.v1.ResourceRef
+	4,  // 47: dbcontroller.schema.v1.PlanDeletionResponse.Blocker.target:type_name -> dbcontroller.schema.v1.ResourceRef
+	54, // 48: dbcontroller.schema.v1.TraceCascadesResponse.Trace.targets:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Target
+	54, // 49: dbcontroller.schema.v1.TraceCascadesResponse.Trace.owners:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Target
+	4,  // 50: dbcontroller.schema.v1.CheckOwnersRequest.Question.owner:type_name -> dbcontroller.schema.v1.ResourceRef
+	1,  // 51: dbcontroller.schema.v1.CheckOwnersResponse.Answer.verdict:type_name -> dbcontroller.schema.v1.CheckOwnersResponse.Verdict
+	5,  // 52: dbcontroller.schema.v1.CheckReferencesRequest.Reference.key:type_name -> dbcontroller.schema.v1.BlockadeKey
+	65, // 53: dbcontroller.schema.v1.CheckReferencesRequest.Reference.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
+	65, // 54: dbcontroller.schema.v1.ResourceShadow.Reference.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
+	45, // 55: dbcontroller.schema.v1.WatchResourceShadowsResponse.Work.items:type_name -> dbcontroller.schema.v1.WorkItem
+	6,  // 56: dbcontroller.schema.v1.SchemaService.EstablishReferences:input_type -> dbcontroller.schema.v1.EstablishReferencesRequest
+	9,  // 57: dbcontroller.schema.v1.SchemaService.ConfirmBlockades:input_type -> dbcontroller.schema.v1.ConfirmBlockadesRequest
+	11, // 58: dbcontroller.schema.v1.SchemaService.ResolveBlockades:input_type -> dbcontroller.schema.v1.ResolveBlockadesRequest
+	13, // 59: dbcontroller.schema.v1.SchemaService.ReleaseBlockades:input_type -> dbcontroller.schema.v1.ReleaseBlockadesRequest
+	15, // 60: dbcontroller.schema.v1.SchemaService.WatchImportedServiceDeletions:input_type -> dbcontroller.schema.v1.WatchImportedServiceDeletionsRequest
+	19, // 61: dbcontroller.schema.v1.SchemaService.AcknowledgeDeletions:input_type -> dbcontroller.schema.v1.AcknowledgeDeletionsRequest
+	21, // 62: dbcontroller.schema.v1.SchemaService.PlanDeletion:input_type -> dbcontroller.schema.v1.PlanDeletionRequest
+	23, // 63: dbcontroller.schema.v1.SchemaService.TraceCascades:input_type -> dbcontroller.schema.v1.TraceCascadesRequest
+	25, // 64: dbcontroller.schema.v1.SchemaService.CheckOwners:input_type -> dbcontroller.schema.v1.CheckOwnersRequest
+	27, // 65: dbcontroller.schema.v1.SchemaService.DropOwners:input_type -> dbcontroller.schema.v1.DropOwnersRequest
+	29, // 66: dbcontroller.schema.v1.SchemaService.UpgradeOwnerReferences:input_type -> dbcontroller.schema.v1.UpgradeOwnerReferencesRequest
+	31, // 67: dbcontroller.schema.v1.SchemaService.AnnounceEpoch:input_type -> dbcontroller.schema.v1.AnnounceEpochRequest
+	33, // 68: dbcontroller.schema.v1.SchemaService.ConfirmEpoch:input_type -> dbcontroller.schema.v1.ConfirmEpochRequest
+	35, // 69: dbcontroller.schema.v1.SchemaService.CheckReferences:input_type -> dbcontroller.schema.v1.CheckReferencesRequest
+	37, // 70: dbcontroller.schema.v1.SchemaService.ListResourceShadows:input_type -> dbcontroller.schema.v1.ListResourceShadowsRequest
+	40, // 71: dbcontroller.schema.v1.SchemaService.ListBlockades:input_type -> dbcontroller.schema.v1.ListBlockadesRequest
+	43, // 72: dbcontroller.schema.v1.SchemaService.WatchResourceShadows:input_type -> dbcontroller.schema.v1.WatchResourceShadowsRequest
+	7,  // 73: dbcontroller.schema.v1.SchemaService.EstablishReferences:output_type -> dbcontroller.schema.v1.EstablishReferencesResponse
+	10, // 74: dbcontroller.schema.v1.SchemaService.ConfirmBlockades:output_type -> dbcontroller.schema.v1.ConfirmBlockadesResponse
+	12, // 75: dbcontroller.schema.v1.SchemaService.ResolveBlockades:output_type -> dbcontroller.schema.v1.ResolveBlockadesResponse
+	14, // 76: dbcontroller.schema.v1.SchemaService.ReleaseBlockades:output_type -> dbcontroller.schema.v1.ReleaseBlockadesResponse
+	16, // 77: dbcontroller.schema.v1.SchemaService.WatchImportedServiceDeletions:output_type -> dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse
+	20, // 78: dbcontroller.schema.v1.SchemaService.AcknowledgeDeletions:output_type -> dbcontroller.schema.v1.AcknowledgeDeletionsResponse
+	22, // 79: dbcontroller.schema.v1.SchemaService.PlanDeletion:output_type -> dbcontroller.schema.v1.PlanDeletionResponse
+	24, // 80: dbcontroller.schema.v1.SchemaService.TraceCascades:output_type -> dbcontroller.schema.v1.TraceCascadesResponse
+	26, // 81: dbcontroller.schema.v1.SchemaService.CheckOwners:output_type -> dbcontroller.schema.v1.CheckOwnersResponse
+	28, // 82: dbcontroller.schema.v1.SchemaService.DropOwners:output_type -> dbcontroller.schema.v1.DropOwnersResponse
+	30, // 83: dbcontroller.schema.v1.SchemaService.UpgradeOwnerReferences:output_type -> dbcontroller.schema.v1.UpgradeOwnerReferencesResponse
+	32, // 84: dbcontroller.schema.v1.SchemaService.AnnounceEpoch:output_type -> dbcontroller.schema.v1.AnnounceEpochResponse
+	34, // 85: dbcontroller.schema.v1.SchemaService.ConfirmEpoch:output_type -> dbcontroller.schema.v1.ConfirmEpochResponse
+	36, // 86: dbcontroller.schema.v1.SchemaService.CheckReferences:output_type -> dbcontroller.schema.v1.CheckReferencesResponse
+	38, // 87: dbcontroller.schema.v1.SchemaService.ListResourceShadows:output_type -> dbcontroller.schema.v1.ListResourceShadowsResponse
+	41, // 88: dbcontroller.schema.v1.SchemaService.ListBlockades:output_type -> dbcontroller.schema.v1.ListBlockadesResponse
+	44, // 89: dbcontroller.schema.v1.SchemaService.WatchResourceShadows:output_type -> dbcontroller.schema.v1.WatchResourceShadowsResponse
+	73, // [73:90] is the sub-list for method output_type
+	56, // [56:73] is the sub-list for method input_type
+	56, // [56:56] is the sub-list for extension type_name
+	56, // [56:56] is the sub-list for extension extendee
+	0,  // [0:56] is the sub-list for field type_name
 }
 
 func init() { file_dbcontroller_schema_v1_schema_proto_init() }
@@ -3778,7 +4278,7 @@ func file_dbcontroller_schema_v1_schema_proto_init() {
 		(*WatchImportedServiceDeletionsResponse_EndOfSnapshot)(nil),
 		(*WatchImportedServiceDeletionsResponse_Bookmark)(nil),
 	}
-	file_dbcontroller_schema_v1_schema_proto_msgTypes[34].OneofWrappers = []any{
+	file_dbcontroller_schema_v1_schema_proto_msgTypes[40].OneofWrappers = []any{
 		(*WatchResourceShadowsResponse_Upsert)(nil),
 		(*WatchResourceShadowsResponse_Delete)(nil),
 		(*WatchResourceShadowsResponse_EndOfSnapshot)(nil),
@@ -3789,8 +4289,8 @@ func file_dbcontroller_schema_v1_schema_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_dbcontroller_schema_v1_schema_proto_rawDesc), len(file_dbcontroller_schema_v1_schema_proto_rawDesc)),
-			NumEnums:      3,
-			NumMessages:   54,
+			NumEnums:      4,
+			NumMessages:   61,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

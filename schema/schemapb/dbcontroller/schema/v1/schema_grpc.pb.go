@@ -30,6 +30,9 @@ const (
 	SchemaService_CheckOwners_FullMethodName                   = "/dbcontroller.schema.v1.SchemaService/CheckOwners"
 	SchemaService_DropOwners_FullMethodName                    = "/dbcontroller.schema.v1.SchemaService/DropOwners"
 	SchemaService_UpgradeOwnerReferences_FullMethodName        = "/dbcontroller.schema.v1.SchemaService/UpgradeOwnerReferences"
+	SchemaService_AnnounceEpoch_FullMethodName                 = "/dbcontroller.schema.v1.SchemaService/AnnounceEpoch"
+	SchemaService_ConfirmEpoch_FullMethodName                  = "/dbcontroller.schema.v1.SchemaService/ConfirmEpoch"
+	SchemaService_CheckReferences_FullMethodName               = "/dbcontroller.schema.v1.SchemaService/CheckReferences"
 	SchemaService_ListResourceShadows_FullMethodName           = "/dbcontroller.schema.v1.SchemaService/ListResourceShadows"
 	SchemaService_ListBlockades_FullMethodName                 = "/dbcontroller.schema.v1.SchemaService/ListBlockades"
 	SchemaService_WatchResourceShadows_FullMethodName          = "/dbcontroller.schema.v1.SchemaService/WatchResourceShadows"
@@ -66,6 +69,14 @@ type SchemaServiceClient interface {
 	DropOwners(ctx context.Context, in *DropOwnersRequest, opts ...grpc.CallOption) (*DropOwnersResponse, error)
 	// UpgradeOwnerReferences tells the version that the caller runs, for all owner references to its resources.
 	UpgradeOwnerReferences(ctx context.Context, in *UpgradeOwnerReferencesRequest, opts ...grpc.CallOption) (*UpgradeOwnerReferencesResponse, error)
+	// AnnounceEpoch says that the caller's database was restored or failed over, and may have lost commits. What the caller
+	// said before counts no more; what is known here of its references, and its of those here, is compared.
+	AnnounceEpoch(ctx context.Context, in *AnnounceEpochRequest, opts ...grpc.CallOption) (*AnnounceEpochResponse, error)
+	// ConfirmEpoch says that the caller has compared all its references to resources here since this deployment announced
+	// an epoch, and has established again what was lost.
+	ConfirmEpoch(ctx context.Context, in *ConfirmEpochRequest, opts ...grpc.CallOption) (*ConfirmEpochResponse, error)
+	// CheckReferences asks what is known here of references of the caller. It changes nothing.
+	CheckReferences(ctx context.Context, in *CheckReferencesRequest, opts ...grpc.CallOption) (*CheckReferencesResponse, error)
 	// ListResourceShadows and ListBlockades are for tools and audits.
 	ListResourceShadows(ctx context.Context, in *ListResourceShadowsRequest, opts ...grpc.CallOption) (*ListResourceShadowsResponse, error)
 	ListBlockades(ctx context.Context, in *ListBlockadesRequest, opts ...grpc.CallOption) (*ListBlockadesResponse, error)
@@ -200,6 +211,36 @@ func (c *schemaServiceClient) UpgradeOwnerReferences(ctx context.Context, in *Up
 	return out, nil
 }
 
+func (c *schemaServiceClient) AnnounceEpoch(ctx context.Context, in *AnnounceEpochRequest, opts ...grpc.CallOption) (*AnnounceEpochResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(AnnounceEpochResponse)
+	err := c.cc.Invoke(ctx, SchemaService_AnnounceEpoch_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *schemaServiceClient) ConfirmEpoch(ctx context.Context, in *ConfirmEpochRequest, opts ...grpc.CallOption) (*ConfirmEpochResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ConfirmEpochResponse)
+	err := c.cc.Invoke(ctx, SchemaService_ConfirmEpoch_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *schemaServiceClient) CheckReferences(ctx context.Context, in *CheckReferencesRequest, opts ...grpc.CallOption) (*CheckReferencesResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(CheckReferencesResponse)
+	err := c.cc.Invoke(ctx, SchemaService_CheckReferences_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *schemaServiceClient) ListResourceShadows(ctx context.Context, in *ListResourceShadowsRequest, opts ...grpc.CallOption) (*ListResourceShadowsResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ListResourceShadowsResponse)
@@ -270,6 +311,14 @@ type SchemaServiceServer interface {
 	DropOwners(context.Context, *DropOwnersRequest) (*DropOwnersResponse, error)
 	// UpgradeOwnerReferences tells the version that the caller runs, for all owner references to its resources.
 	UpgradeOwnerReferences(context.Context, *UpgradeOwnerReferencesRequest) (*UpgradeOwnerReferencesResponse, error)
+	// AnnounceEpoch says that the caller's database was restored or failed over, and may have lost commits. What the caller
+	// said before counts no more; what is known here of its references, and its of those here, is compared.
+	AnnounceEpoch(context.Context, *AnnounceEpochRequest) (*AnnounceEpochResponse, error)
+	// ConfirmEpoch says that the caller has compared all its references to resources here since this deployment announced
+	// an epoch, and has established again what was lost.
+	ConfirmEpoch(context.Context, *ConfirmEpochRequest) (*ConfirmEpochResponse, error)
+	// CheckReferences asks what is known here of references of the caller. It changes nothing.
+	CheckReferences(context.Context, *CheckReferencesRequest) (*CheckReferencesResponse, error)
 	// ListResourceShadows and ListBlockades are for tools and audits.
 	ListResourceShadows(context.Context, *ListResourceShadowsRequest) (*ListResourceShadowsResponse, error)
 	ListBlockades(context.Context, *ListBlockadesRequest) (*ListBlockadesResponse, error)
@@ -317,6 +366,15 @@ func (UnimplementedSchemaServiceServer) DropOwners(context.Context, *DropOwnersR
 }
 func (UnimplementedSchemaServiceServer) UpgradeOwnerReferences(context.Context, *UpgradeOwnerReferencesRequest) (*UpgradeOwnerReferencesResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method UpgradeOwnerReferences not implemented")
+}
+func (UnimplementedSchemaServiceServer) AnnounceEpoch(context.Context, *AnnounceEpochRequest) (*AnnounceEpochResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method AnnounceEpoch not implemented")
+}
+func (UnimplementedSchemaServiceServer) ConfirmEpoch(context.Context, *ConfirmEpochRequest) (*ConfirmEpochResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ConfirmEpoch not implemented")
+}
+func (UnimplementedSchemaServiceServer) CheckReferences(context.Context, *CheckReferencesRequest) (*CheckReferencesResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method CheckReferences not implemented")
 }
 func (UnimplementedSchemaServiceServer) ListResourceShadows(context.Context, *ListResourceShadowsRequest) (*ListResourceShadowsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListResourceShadows not implemented")
@@ -539,6 +597,60 @@ func _SchemaService_UpgradeOwnerReferences_Handler(srv interface{}, ctx context.
 	return interceptor(ctx, in, info, handler)
 }
 
+func _SchemaService_AnnounceEpoch_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(AnnounceEpochRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(SchemaServiceServer).AnnounceEpoch(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: SchemaService_AnnounceEpoch_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(SchemaServiceServer).AnnounceEpoch(ctx, req.(*AnnounceEpochRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _SchemaService_ConfirmEpoch_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ConfirmEpochRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(SchemaServiceServer).ConfirmEpoch(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: SchemaService_ConfirmEpoch_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(SchemaServiceServer).ConfirmEpoch(ctx, req.(*ConfirmEpochRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _SchemaService_CheckReferences_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(CheckReferencesRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(SchemaServiceServer).CheckReferences(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: SchemaService_CheckReferences_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(SchemaServiceServer).CheckReferences(ctx, req.(*CheckReferencesRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _SchemaService_ListResourceShadows_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ListResourceShadowsRequest)
 	if err := dec(in); err != nil {
@@ -632,6 +744,18 @@ var SchemaService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "UpgradeOwnerReferences",
 			Handler:    _SchemaService_UpgradeOwnerReferences_Handler,
+		},
+		{
+			MethodName: "AnnounceEpoch",
+			Handler:    _SchemaService_AnnounceEpoch_Handler,
+		},
+		{
+			MethodName: "ConfirmEpoch",
+			Handler:    _SchemaService_ConfirmEpoch_Handler,
+		},
+		{
+			MethodName: "CheckReferences",
+			Handler:    _SchemaService_CheckReferences_Handler,
 		},
 		{
 			MethodName: "ListResourceShadows",

@@ -1,0 +1,54 @@
+package main
+
+import (
+	"context"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/shadow"
+)
+
+// followEpochs notices when the database was restored or failed over: at once when a transaction met it, and else within a
+// second. Who may refer to resources here is asked from the registry, and what was kept of it counts as well: what an
+// answer lacks may be there all the same.
+func followEpochs(ctx context.Context, store *shadow.Store, ask, kept func(context.Context) (*schema.Environment, error), log *zap.Logger) error {
+	told := false
+	for {
+		awaiting, err := store.NoticeEpoch(ctx)
+		if err == nil && awaiting {
+			err = recoverEpoch(ctx, store, ask, kept)
+		}
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err == nil:
+			told = false
+		case !told:
+			told = true
+			log.Warn("the database's epoch is not settled, it is tried again every second", zap.Error(err))
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-store.EpochMoved():
+		case <-time.After(time.Second):
+		}
+	}
+}
+
+func recoverEpoch(ctx context.Context, store *shadow.Store, ask, kept func(context.Context) (*schema.Environment, error)) error {
+	env, err := ask(ctx)
+	if err != nil {
+		return err
+	}
+	before, err := kept(ctx)
+	if err != nil {
+		return err
+	}
+	if before != nil {
+		env = env.With(before)
+	}
+	return store.Recover(ctx, env)
+}

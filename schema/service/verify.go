@@ -1,0 +1,44 @@
+package service
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"time"
+
+	"google.golang.org/grpc"
+
+	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
+	"github.com/db-controller/db-controller/schema/shadow"
+)
+
+// Verify compares this deployment with the others, and tells what it finds as it goes.
+func (a *admin) Verify(req *adminv1.VerifyRequest, stream grpc.ServerStreamingServer[adminv1.VerifyResponse]) error {
+	told := time.Now()
+	done, err := a.store.Verify(stream.Context(), shadow.Verification{
+		Repair: req.GetRepair(),
+		Report: func(d shadow.Difference) error {
+			return stream.Send(&adminv1.VerifyResponse{Event: &adminv1.VerifyResponse_Difference_{Difference: &adminv1.VerifyResponse_Difference{
+				Kind: string(d.Kind), Holder: d.Holder.String(), Target: d.Target.String(), Path: d.Path, Cause: d.Cause(), Remedy: d.Remedy(), Repaired: d.Repaired,
+			}}})
+		},
+		Progress: func(_ context.Context, so shadow.Verified) error {
+			if time.Since(told) < time.Second {
+				return nil
+			}
+			told = time.Now()
+			return stream.Send(verifiedProto(so, false))
+		},
+	})
+	if err != nil {
+		return toStatus(a.log, err)
+	}
+	return stream.Send(verifiedProto(done, true))
+}
+
+func verifiedProto(v shadow.Verified, done bool) *adminv1.VerifyResponse {
+	return &adminv1.VerifyResponse{Event: &adminv1.VerifyResponse_Progress_{Progress: &adminv1.VerifyResponse_Progress{
+		References: v.References, Blockades: v.Blockades, Owners: v.Owners, Differences: v.Differences, Repaired: v.Repaired,
+		Unreachable: deploymentNames(slices.Collect(maps.Keys(v.Unreachable))), Done: done,
+	}}}
+}

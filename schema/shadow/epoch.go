@@ -1,0 +1,403 @@
+package shadow
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"go.uber.org/zap"
+
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/feed"
+)
+
+// An epoch of a database begins when it may have lost commits: a standby was promoted, a backup restored. What was said
+// to and by other deployments before may not be what the database knows. So when it is noticed
+//   - attempts of the old epoch cannot commit any more, and messages of it are refused by whom was told of the new one;
+//   - nothing is removed or marked until every deployment that may refer to resources here has compared its references
+//     with what is known here, and has established again what was lost;
+//   - what is referred to from here, and what blocks here, is compared as well.
+
+// ErrOldEpoch refuses a message that was made before its sender's database began a new epoch.
+var ErrOldEpoch = errors.New("the sender's database has begun a new epoch since")
+
+// errRecovering is why nothing is deleted for now.
+var errRecovering = errors.New("the database was restored or failed over, and may have lost what refers to its resources: " +
+	"nothing is deleted here until these have confirmed their references")
+
+// epochNowSQL is of a row m of meta: the epoch, or null when the server is not the one that it was noticed on.
+const epochNowSQL = `CASE WHEN m.timeline = ` + feed.TimelineSQL + ` THEN m.epoch END`
+
+const (
+	readEpochSQL = `
+SELECT m.epoch, COALESCE(m.server, ''), ` + feed.EpochSQL + `, ` + feed.TimelineSQL + `, m.awaiting FROM dbcontroller.meta m`
+	lockEpochSQL = readEpochSQL + ` FOR UPDATE`
+
+	// What others were told of their epochs belongs to the attempts of the old one.
+	beginEpochSQL = `
+WITH told AS (
+    UPDATE dbcontroller.deployment SET epoch = NULL WHERE epoch IS NOT NULL
+), noted AS (
+    INSERT INTO dbcontroller.epoch (id, server) VALUES ($1, $2)
+)
+UPDATE dbcontroller.meta SET epoch = $1, server = $2, timeline = $3, awaiting = $4`
+
+	// Numbers that were given out and lost are not given again: who saw them takes what is greater for newer.
+	skipNumbersSQL = `
+SELECT setval(s::regclass, nextval(s::regclass) + 1000000000) FROM unnest(ARRAY [
+    'dbcontroller.object_id', 'dbcontroller.revision', pg_get_serial_sequence('dbcontroller.notice', 'seq'),
+    pg_get_serial_sequence('dbcontroller.work', 'seq'), pg_get_serial_sequence('dbcontroller.change', 'seq')
+]) AS s`
+)
+
+// NoticeEpoch compares the server with the one that was noticed last, and begins a new epoch when it is another one, or
+// goes on after another one's failover. It tells whether it has to be known who may refer to resources here (Recover).
+func (s *Store) NoticeEpoch(ctx context.Context) (awaiting bool, err error) {
+	var now noticed
+	if err = now.scan(s.pool.QueryRow(ctx, readEpochSQL)); err == nil && now.server != now.live {
+		err = s.inTx(ctx, noFeed, func(tx pgx.Tx) error { return s.beginEpoch(ctx, tx, &now) })
+	}
+	if err != nil {
+		return false, fmt.Errorf("notice the database's epoch: %w", err)
+	}
+	s.epoch.Store(now.epoch)
+	return now.awaiting, nil
+}
+
+// noticed is the epoch as it is stored, and as the server says.
+type noticed struct {
+	epoch                  *uuid.UUID // null before the first one
+	server, live, timeline string
+	awaiting               bool
+}
+
+func (n *noticed) scan(row pgx.Row) error {
+	return row.Scan(&n.epoch, &n.server, &n.live, &n.timeline, &n.awaiting)
+}
+
+func (s *Store) beginEpoch(ctx context.Context, tx pgx.Tx, now *noticed) error {
+	if err := now.scan(tx.QueryRow(ctx, lockEpochSQL)); err != nil || now.server == now.live {
+		return err // another process was first
+	}
+	if now.awaiting = now.epoch != nil; now.awaiting {
+		if _, err := tx.Exec(ctx, skipNumbersSQL); err != nil {
+			return err
+		}
+		s.log.Warn("the database was restored or failed over; nothing is deleted until other deployments have confirmed their references",
+			zap.String("was", now.server), zap.String("is", now.live))
+	}
+	epoch := uuid.Must(uuid.NewV7())
+	now.epoch = &epoch
+	_, err := tx.Exec(ctx, beginEpochSQL, epoch, now.live, now.timeline, now.awaiting)
+	return err
+}
+
+// epochOf is the epoch that a transaction works in. It fails while it is not noticed.
+func (s *Store) epochOf(ctx context.Context, tx pgx.Tx) (uuid.UUID, error) {
+	var epoch *uuid.UUID
+	if err := tx.QueryRow(ctx, `SELECT `+epochNowSQL+` FROM dbcontroller.meta m`).Scan(&epoch); err != nil {
+		return uuid.Nil, err
+	}
+	if epoch == nil {
+		s.epochMoved()
+		return uuid.Nil, &UnavailableError{Deployments: []schema.DeploymentID{s.self}, Err: errRecovering}
+	}
+	return *epoch, nil
+}
+
+const (
+	renameEpochSQL = `
+WITH noted AS (
+    UPDATE dbcontroller.epoch SET id = $2 WHERE id = $1
+)
+UPDATE dbcontroller.meta SET epoch = $2 WHERE epoch = $1`
+
+	tellAgainSQL = `
+WITH old AS (
+    DELETE FROM dbcontroller.work WHERE action = 10
+)
+INSERT INTO dbcontroller.work (action, shard, deployment_id, cursor)
+SELECT 10, id % $2::int, id, '' FROM dbcontroller.deployment d
+WHERE id <> $1 AND NOT EXISTS (SELECT FROM dbcontroller.decommissioned WHERE deployment_id = d.id)`
+)
+
+// OutdoEpoch gives the present epoch a greater name than one that another deployment was told: the clock went back since.
+// Everybody is told again.
+func (s *Store) OutdoEpoch(ctx context.Context, known uuid.UUID) error {
+	greater := uuid.Must(uuid.NewV7())
+	if ms := attemptTime(known).UnixMilli() + 1; attemptTime(greater).UnixMilli() < ms {
+		for i := 5; i >= 0; i-- {
+			greater[i], ms = byte(ms), ms>>8
+		}
+	}
+	present := s.PresentEpoch()
+	err := s.inTx(ctx, workFeed, func(tx pgx.Tx) error {
+		tag, err := tx.Exec(ctx, renameEpochSQL, present, greater)
+		if err != nil || tag.RowsAffected() == 0 { // another process was first
+			return err
+		}
+		_, err = tx.Exec(ctx, tellAgainSQL, s.selfID, schema.RingSize)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("outdo the epoch that is known elsewhere: %w", err)
+	}
+	_, err = s.NoticeEpoch(ctx)
+	return err
+}
+
+// PresentEpoch is the one that this process has noticed last.
+func (s *Store) PresentEpoch() uuid.UUID {
+	if e := s.epoch.Load(); e != nil {
+		return *e
+	}
+	return uuid.Nil
+}
+
+// EpochMoved tells of transactions that met a server which is not noticed yet. Capacity one; never closed.
+func (s *Store) EpochMoved() <-chan struct{} { return s.moved }
+
+func (s *Store) epochMoved() {
+	select {
+	case s.moved <- struct{}{}:
+	default:
+	}
+}
+
+const (
+	lockAwaitingSQL = `SELECT awaiting FROM dbcontroller.meta FOR UPDATE`
+
+	// Those that may refer to resources here, of which some may be known by what is left of it only.
+	unconfirmedSQL = `
+WITH who AS (
+    SELECT id FROM dbcontroller.deployment d WHERE id <> $2
+        AND NOT EXISTS (SELECT FROM dbcontroller.decommissioned WHERE deployment_id = d.id)
+        AND (
+            id = ANY ($1) OR EXISTS (SELECT FROM dbcontroller.blockade WHERE deployment_id = d.id)
+            OR EXISTS (SELECT FROM dbcontroller.holder_entry WHERE deployment_id = d.id)
+            OR EXISTS (SELECT FROM dbcontroller.notice WHERE deployment_id = d.id)
+        )
+)
+UPDATE dbcontroller.deployment d SET unconfirmed = true FROM who WHERE who.id = d.id`
+
+	// Everybody is told. Their blockades here are compared with what they say.
+	recoverWorkSQL = `
+WITH old AS (
+    DELETE FROM dbcontroller.work WHERE action IN (10, 11, 12)
+)
+INSERT INTO dbcontroller.work (action, shard, deployment_id, cursor)
+SELECT a, d.id % $3::int, d.id, '' FROM dbcontroller.deployment d, unnest(ARRAY [10, 12]) AS a
+WHERE d.id <> $2 AND NOT EXISTS (SELECT FROM dbcontroller.decommissioned WHERE deployment_id = d.id)
+    AND (d.id = ANY ($1) OR d.unconfirmed OR d.pointed_to)`
+)
+
+// Recover takes, in a new epoch, which deployments may refer to resources here, and which others there are: all of them
+// are told, and until the former have confirmed their references nothing is deleted here. Called again it changes nothing.
+func (s *Store) Recover(ctx context.Context, env *schema.Environment) error {
+	var referring, all []int32
+	for _, d := range env.Deployments {
+		id, err := s.names.deployment(ctx, d.DeploymentID)
+		if err != nil {
+			return err
+		}
+		if all = append(all, id); env.MayRefer(d.Service, s.self.Service) {
+			referring = append(referring, id)
+		}
+	}
+	err := s.inTx(ctx, workFeed, func(tx pgx.Tx) error {
+		var awaiting bool
+		if err := tx.QueryRow(ctx, lockAwaitingSQL).Scan(&awaiting); err != nil || !awaiting {
+			return err
+		}
+		b := &pgx.Batch{}
+		b.Queue(unconfirmedSQL, referring, s.selfID)
+		b.Queue(recoverWorkSQL, all, s.selfID, schema.RingSize)
+		b.Queue(`UPDATE dbcontroller.meta SET awaiting = false`)
+		return tx.SendBatch(ctx, b).Close()
+	})
+	if err != nil {
+		return fmt.Errorf("recover after a failover: %w", err)
+	}
+	return nil
+}
+
+const (
+	selectUnconfirmedSQL = `SELECT service, region FROM dbcontroller.deployment WHERE unconfirmed ORDER BY 1, 2`
+
+	settledSQL = `
+SELECT ` + epochNowSQL + ` IS NOT NULL, NOT m.awaiting AND NOT EXISTS (SELECT FROM dbcontroller.deployment WHERE unconfirmed)
+FROM dbcontroller.meta m`
+)
+
+// settled fails while what refers to resources here may have been lost. Asked for under the locks of what is to go: who
+// establishes again waits for them, and is not confirmed before.
+func (s *Store) settled(ctx context.Context, tx pgx.Tx) error {
+	var noticed, settled bool
+	if err := tx.QueryRow(ctx, settledSQL).Scan(&noticed, &settled); err != nil {
+		return err
+	}
+	if noticed && settled {
+		return nil
+	}
+	if !noticed {
+		s.epochMoved()
+	}
+	rows, err := tx.Query(ctx, selectUnconfirmedSQL)
+	if err != nil {
+		return err
+	}
+	waiting, err := pgx.CollectRows(rows, pgx.RowToStructByPos[schema.DeploymentID])
+	if err != nil {
+		return err
+	}
+	if len(waiting) == 0 {
+		waiting = []schema.DeploymentID{s.self}
+	}
+	return &UnavailableError{Deployments: waiting, Err: errRecovering}
+}
+
+// notTheHoldersFault tells of an error that every part of a batch would have: it is not searched for.
+func notTheHoldersFault(err error) bool { return errors.Is(err, errRecovering) }
+
+const (
+	// A word of another epoch than the one that was told counts for nothing.
+	// A new one waits for messages that are under way, so that what is compared in it stays as it is.
+	knownEpochSQL = `SELECT epoch IS NULL OR epoch = $2 FROM dbcontroller.deployment WHERE id = $1 FOR SHARE`
+
+	learnEpochSQL = `
+WITH before AS (
+    SELECT epoch FROM dbcontroller.deployment WHERE id = $1
+)
+UPDATE dbcontroller.deployment d SET epoch = GREATEST(d.epoch, $2) FROM before WHERE d.id = $1 RETURNING before.epoch IS DISTINCT FROM d.epoch, d.epoch`
+
+	// What it may have forgotten to do is told once more; references to it are compared with what it has, and its blockades
+	// with what it refers to.
+	toldWorkSQL = `
+WITH again AS (
+    INSERT INTO dbcontroller.notice (target_id, deployment_id)
+    SELECT e.target_id, e.deployment_id FROM dbcontroller.holder_entry e JOIN dbcontroller.shadow s ON s.id = e.target_id
+    WHERE e.deployment_id = $1 AND s.state = 2
+), old AS (
+    DELETE FROM dbcontroller.work WHERE action IN (11, 12) AND deployment_id = $1
+)
+INSERT INTO dbcontroller.work (action, shard, deployment_id, cursor) SELECT a, $1 % $2::int, $1, '' FROM unnest(ARRAY [11, 12]) AS a`
+)
+
+// ofPresentEpoch refuses what a deployment said in an epoch that has ended, as far as that was told.
+func ofPresentEpoch(b *pgx.Batch, deployment int32, epoch uuid.UUID) {
+	b.Queue(knownEpochSQL, deployment, epoch).QueryRow(func(row pgx.Row) error {
+		var known bool
+		if err := row.Scan(&known); err != nil || known {
+			return err
+		}
+		return ErrOldEpoch
+	})
+}
+
+// Told takes the word of another deployment that its database has begun a new epoch. From the commit on nothing counts
+// that was established there before, or was said by it: writes hold the version's lock shared until they commit. Of two
+// epochs the greater one counts, whichever comes last; it is answered.
+func (s *Store) Told(ctx context.Context, from schema.DeploymentID, epoch uuid.UUID) (known uuid.UUID, err error) {
+	id, err := s.names.deployment(ctx, from)
+	if err != nil {
+		return known, err
+	}
+	err = s.inTx(ctx, workFeed|noticeFeed, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, lockVersionSQL, versionLock); err != nil {
+			return err
+		}
+		var moved bool
+		if err := tx.QueryRow(ctx, learnEpochSQL, id, epoch).Scan(&moved, &known); err != nil || !moved {
+			return err
+		}
+		_, err := tx.Exec(ctx, toldWorkSQL, id, schema.RingSize)
+		return err
+	})
+	if err != nil {
+		return known, fmt.Errorf("take the epoch of %s: %w", from, err)
+	}
+	return known, nil
+}
+
+const (
+	announcedSQL = `
+WITH done AS (
+    DELETE FROM dbcontroller.work WHERE action = 10 AND deployment_id = $1 AND EXISTS (SELECT FROM dbcontroller.meta WHERE epoch = $3)
+    RETURNING deployment_id
+)
+INSERT INTO dbcontroller.work (action, shard, deployment_id, cursor) SELECT 11, deployment_id % $2::int, deployment_id, '' FROM done`
+
+	confirmedSQL = `
+UPDATE dbcontroller.deployment d SET unconfirmed = false FROM dbcontroller.meta m WHERE d.id = $1 AND m.epoch = $2 AND d.unconfirmed`
+)
+
+// Announced takes that another deployment knows an epoch, if it is the present one, and refuses what was said before it. Only then
+// references to it can be compared: what is there is not released any more by what is under way.
+func (s *Store) Announced(ctx context.Context, to schema.DeploymentID, epoch uuid.UUID) error {
+	id, err := s.names.deployment(ctx, to)
+	if err != nil {
+		return err
+	}
+	err = s.inTx(ctx, workFeed, func(tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, announcedSQL, id, schema.RingSize, epoch)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("%s was told the epoch: %w", to, err)
+	}
+	return nil
+}
+
+// Confirmed takes that a deployment has established again, in an epoch of this database, whatever was lost of it.
+func (s *Store) Confirmed(ctx context.Context, by schema.DeploymentID, epoch uuid.UUID) error {
+	id, err := s.names.deployment(ctx, by)
+	if err != nil {
+		return err
+	}
+	tag, err := s.pool.Exec(ctx, confirmedSQL, id, epoch)
+	if err != nil {
+		return fmt.Errorf("%s has confirmed its references: %w", by, err)
+	}
+	if tag.RowsAffected() > 0 {
+		s.log.Info("references are confirmed after the failover", zap.Stringer("by", by))
+	}
+	return nil
+}
+
+// EpochStatus is what operators want to know of the database's epochs.
+type EpochStatus struct {
+	ID      uuid.UUID
+	Since   time.Time
+	Ordinal int64 // 1 for the first
+	// Awaiting: the registry has to say who may refer to resources here.
+	Awaiting bool
+	// Unconfirmed have not confirmed their references; until they have, nothing is deleted here.
+	Unconfirmed []schema.DeploymentID
+	// Dangling is how many references were found whose targets went without them.
+	Dangling int64
+}
+
+const epochStatusSQL = `
+SELECT e.id, e.noticed_at, (SELECT count(*) FROM dbcontroller.epoch), m.awaiting,
+    ARRAY(SELECT service || '/' || region FROM dbcontroller.deployment WHERE unconfirmed ORDER BY 1),
+    (SELECT count(*) FROM dbcontroller.reference WHERE dangling)
+FROM dbcontroller.meta m JOIN dbcontroller.epoch e ON e.id = m.epoch ORDER BY e.seq DESC LIMIT 1`
+
+// Epoch tells in which epoch the database is.
+func (s *Store) Epoch(ctx context.Context) (e EpochStatus, err error) {
+	var names []string
+	if err := s.pool.QueryRow(ctx, epochStatusSQL).Scan(&e.ID, &e.Since, &e.Ordinal, &e.Awaiting, &names, &e.Dangling); err != nil {
+		return e, fmt.Errorf("read the epoch: %w", err)
+	}
+	for _, name := range names {
+		id, err := schema.ParseDeploymentID(name)
+		if err != nil {
+			return e, err
+		}
+		e.Unconfirmed = append(e.Unconfirmed, id)
+	}
+	return e, nil
+}

@@ -1,0 +1,358 @@
+package shadow_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/shadow"
+	"github.com/db-controller/db-controller/test/harness"
+)
+
+// A target's database that has lost a blockade and an entry deletes nothing until the holders' deployments have said what
+// refers to its resources; then it knows as much as before.
+func TestATargetsDatabaseThatLostItsHolders_I2_I15(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	b.MustPut(target, nil)
+	b.MustPut(target2, nil)
+	b.Settle()
+	restore := b.Backup(aWest)
+	b.MustPut(holder, body{"block": target})
+	b.MustPut(holder2, body{"cascade": target2})
+	b.Settle()
+	restore()
+	_, err := b.Delete(target)
+	var unavailable *shadow.UnavailableError
+	require.ErrorAs(t, err, &unavailable, "the registry has not said who may refer")
+	b.Recover(aWest)
+	b.SetDown(bEast, true)
+	b.Settle()
+	_, err = b.Delete(target)
+	require.ErrorAs(t, err, &unavailable)
+	require.Equal(t, []schema.DeploymentID{b.ID(bEast)}, unavailable.Deployments, "the others have nothing there, and said so")
+	b.SetDown(bEast, false)
+	b.Settle()
+	_, err = b.Delete(target)
+	var blocked *shadow.BlockedError
+	require.ErrorAs(t, err, &blocked)
+	b.MustDelete(target2)
+	b.Settle()
+	b.Gone(target2, holder2)
+	b.Audit()
+}
+
+// A holder's database that has lost a reference leaves no blockade behind, and one that has lost that a reference was
+// dropped, or acted upon, gets its target's protection back, or tells that the target is gone.
+func TestAHoldersDatabaseThatLostItsReferences_I1_I8(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	const third = "//" + aWest + "/targets/third"
+	b.MustPut(target, nil)
+	b.MustPut(target2, nil)
+	b.MustPut(third, nil)
+	b.MustPut(holder, body{"block": target2, "cascade": third})
+	b.Settle()
+	restore := b.Backup(bEast)
+	b.MustPut(holder2, body{"block": target}) // lost
+	b.MustPut(holder, body{})                 // lost: it refers to both again
+	b.Settle()
+	b.MustDelete(third)
+	b.Settle()
+	b.Gone(third)
+	restore()
+	b.Recover(bEast)
+	b.Settle()
+	b.Audit()
+	b.MustDelete(target) // nothing refers to it
+	_, err := b.Delete(target2)
+	var blocked *shadow.BlockedError
+	require.ErrorAs(t, err, &blocked)
+	require.Equal(t, 1, b.Count(bEast, "dangling"))
+	found := verified(t, b, bEast, false)
+	require.Len(t, found, 1)
+	require.Equal(t, shadow.TargetGone, found[0].Kind)
+	require.Contains(t, found[0].Remedy(), "a person decides: update "+holder)
+	// The person does.
+	_, err = b.Put(holder, body{"cascade": third, "block": target2})
+	require.Error(t, err, "it is refused until it names something that is there")
+	b.MustPut(holder, body{"block": target2})
+	b.Settle()
+	require.Zero(t, b.Count(bEast, "dangling"))
+	require.Empty(t, verified(t, b, bEast, false))
+	b.Audit()
+}
+
+// What was sent before a failover and arrives after it takes nothing away: neither a release of a reference that is there
+// again, nor an acknowledgement of what was not done, nor a verdict.
+func TestMessagesOfAnOldEpochCountForNothing_I5_I8(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	b.MustPut(target, nil)
+	h := b.MustPut(holder, body{"block": target})
+	b.Settle()
+	ctx := context.Background()
+	var attempt uuid.UUID
+	require.NoError(t, b.Pools[b.ID(aWest)].QueryRow(ctx, `SELECT attempt FROM dbcontroller.blockade`).Scan(&attempt))
+	key := shadow.BlockadeKey{Attempt: attempt, HolderUID: h.UID, Path: "block", TargetUID: b.Get(target).UID}
+	restore := b.Backup(bEast)
+	old := b.Stores[b.ID(bEast)].PresentEpoch()
+	b.MustPut(holder, body{}) // its release is under way
+	restore()
+	b.Recover(bEast)
+	b.Settle()
+	a := b.Stores[b.ID(aWest)]
+	require.ErrorIs(t, a.Release(ctx, b.ID(bEast), old, []shadow.BlockadeKey{key}, nil), shadow.ErrOldEpoch)
+	_, err := a.Confirm(ctx, b.ID(bEast), old, []shadow.AttemptID{attempt})
+	require.ErrorIs(t, err, shadow.ErrOldEpoch)
+	err = a.Settle(ctx, b.ID(bEast), []shadow.Question{{Key: key}}, &shadow.Answers{Verdicts: []shadow.Verdict{shadow.GoneVerdict}, Epoch: old})
+	require.ErrorIs(t, err, shadow.ErrOldEpoch)
+	_, position := b.Seen(b.ID(bEast), b.ID(aWest))
+	require.ErrorIs(t, a.Acknowledge(ctx, b.ID(bEast), old, position, nil), shadow.ErrOldEpoch)
+	b.Settle()
+	b.Audit()
+	_, err = b.Delete(target)
+	require.ErrorAs(t, err, new(*shadow.BlockedError))
+	known, err := a.Told(ctx, b.ID(bEast), old)
+	require.NoError(t, err)
+	require.Equal(t, b.Stores[b.ID(bEast)].PresentEpoch(), known, "an announcement that comes late changes nothing")
+}
+
+// An attempt whose deployment's database was restored between its establishment and its commit, at either end, does not
+// commit.
+func TestAttemptsOfAnOldEpochCannotCommit_I5(t *testing.T) {
+	t.Parallel()
+	for _, restored := range []string{aWest, bEast} {
+		t.Run(restored, func(t *testing.T) {
+			t.Parallel()
+			b := newBox(t, nil)
+			b.MustPut(target, nil)
+			b.Settle()
+			second := b.SecondProcess(bEast, shadow.Config{}) // it learns of nothing by itself
+			once := true
+			b.AfterEstablish = func() {
+				if !once {
+					return
+				}
+				once = false
+				pool := b.Pools[b.ID(restored)]
+				_, err := pool.Exec(context.Background(), `UPDATE dbcontroller.meta SET server = 'another'`) // as if it were
+				require.NoError(t, err)
+				if restored == aWest { // the blockade is lost
+					_, err = pool.Exec(context.Background(), `DELETE FROM dbcontroller.blockade`)
+					require.NoError(t, err)
+				}
+				b.Recover(restored)
+				b.Settle()
+			}
+			tried := false
+			b.OnEstablish = func(schema.DeploymentID, shadow.AttemptID, []shadow.EstablishReference) error {
+				tried = true
+				return nil
+			}
+			_, err := second.Save(t.Context(), []shadow.Write{{Name: "holders/h", Body: body{"block": target}}})
+			require.True(t, tried)
+			if err != nil { // the second process keeps to its epoch until it notices
+				require.ErrorIs(t, err, shadow.ErrAborted)
+				require.Nil(t, b.Get(holder))
+			}
+			b.Expire(aWest)
+			b.Settle()
+			b.Audit()
+		})
+	}
+}
+
+// Numbers that were given out and lost are not given again.
+func TestNumbersAreSkippedInANewEpoch(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	restore := b.Backup(aWest)
+	lost := b.MustPut(target, nil)
+	restore()
+	b.Recover(aWest)
+	b.Settle()
+	require.Greater(t, b.MustPut(target, nil).Revision, lost.Revision+1_000_000)
+}
+
+// A clock that went back between two failovers does not let the earlier epoch count.
+func TestAnEpochOutdoesALaterOneThatWasLost(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	restore := b.Backup(aWest)
+	restore()
+	b.Recover(aWest)
+	future, err := uuid.Parse("0fffffff-ffff-7000-8000-000000000000")
+	require.NoError(t, err)
+	_, err = b.Stores[b.ID(bEast)].Told(t.Context(), b.ID(aWest), future)
+	require.NoError(t, err)
+	b.Settle()
+	epoch, err := b.Stores[b.ID(aWest)].Epoch(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, epoch.Unconfirmed)
+	require.Greater(t, epoch.ID.String(), future.String())
+	b.MustPut(target, nil)
+	b.MustPut(holder, body{"block": target})
+	b.Settle()
+	b.Audit()
+}
+
+func verified(t *testing.T, b *harness.Box, deployment string, repair bool) (found []shadow.Difference) {
+	t.Helper()
+	done, err := b.Stores[b.ID(deployment)].Verify(t.Context(), shadow.Verification{Repair: repair, Settle: 1, Report: func(d shadow.Difference) error {
+		found = append(found, d)
+		return nil
+	}})
+	require.NoError(t, err)
+	require.Empty(t, done.Unreachable)
+	return found
+}
+
+// Databases are restored from older backups at random, one after the other, while resources come and go. When all is at
+// rest, the whole is what it promises, or says what a person must decide.
+func TestRestoredBackupsComeToRest_I1_I8_I15_I17(t *testing.T) {
+	t.Parallel()
+	const seeds = 6
+	dangling := 0
+	for seed := range uint64(seeds) {
+		b := newBox(t, func(cfg *shadow.Config) { cfg.OwnerGrace = 1 })
+		random := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // reproducible
+		all := []string{aWest, aEast, bWest, bEast}
+		targetOf := func() string {
+			return fmt.Sprintf("//%s/targets/t%d", []string{aWest, aEast}[random.IntN(2)], random.IntN(4))
+		}
+		holderOf := func() string {
+			return fmt.Sprintf("//%s/holders/h%d", []string{bWest, bEast}[random.IntN(2)], random.IntN(6))
+		}
+		restores := map[string]func(){}
+		for range 60 {
+			switch random.IntN(12) {
+			case 0, 1, 2:
+				_, _ = b.Put(targetOf(), nil)
+			case 3, 4, 5, 6:
+				content := body{}
+				for _, field := range []string{"block", "unset", "cascade", "asyncCascade", "dangling"} {
+					if random.IntN(3) == 0 {
+						content[field] = targetOf()
+					}
+				}
+				_, _ = b.Put(holderOf(), content)
+			case 7:
+				_, _ = b.PutOwned(targetOf(), nil, owner(t, holderOf(), "Holder"))
+			case 8:
+				_, _ = b.Delete(targetOf())
+			case 9:
+				_, _ = b.Delete(holderOf())
+			case 10:
+				b.Settle()
+			case 11:
+				d := all[random.IntN(len(all))]
+				if restore := restores[d]; restore != nil {
+					restore()
+					delete(restores, d)
+					b.Recover(d)
+					if random.IntN(2) == 0 {
+						b.Settle()
+					}
+				} else {
+					restores[d] = b.Backup(d)
+				}
+			}
+		}
+		b.Expire(aWest)
+		b.Expire(aEast)
+		b.Settle()
+		b.Audit()
+		for _, d := range all {
+			for _, f := range verified(t, b, d, false) {
+				require.Equal(t, shadow.TargetGone, f.Kind, "seed %d: %+v", seed, f)
+				dangling++
+			}
+			epoch, err := b.Stores[b.ID(d)].Epoch(t.Context())
+			require.NoError(t, err)
+			require.Empty(t, epoch.Unconfirmed)
+		}
+	}
+	t.Logf("%d references were left for a person to decide", dangling)
+}
+
+// A blockade that was released before its database lost that goes again.
+func TestATargetsDatabaseThatLostAReleaseIsNotBlockedForEver_I8(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	b.MustPut(target, nil)
+	b.MustPut(holder, body{"block": target})
+	b.Settle()
+	restore := b.Backup(aWest)
+	b.MustPut(holder, body{})
+	b.Settle()
+	restore()
+	b.Recover(aWest)
+	b.Settle()
+	b.Audit()
+	b.MustDelete(target)
+}
+
+// A deployment that has acted upon a deletion, acknowledged it, and lost that with its database is told once more, as long
+// as the target is there.
+func TestADeletionThatWasForgottenIsToldAgain_I1(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	const waiting = "//" + bWest + "/holders/waiting"
+	b.MustPut(target, nil)
+	b.MustPut(holder, body{"cascade": target})
+	b.MustPut(waiting, body{"cascade": target})
+	b.Settle()
+	restore := b.Backup(bEast)
+	b.SetDown(bWest, true)
+	b.MustDelete(target)
+	_, err := b.Act(b.ID(bEast), b.ID(aWest))
+	require.NoError(t, err)
+	b.Gone(holder)
+	restore()
+	b.Recover(bEast)
+	require.NotNil(t, b.Get(holder))
+	b.SetDown(bWest, false)
+	// The other one acknowledges only after the announcement was made.
+	told, err := b.Do(b.ID(bEast), schema.AnnounceEpoch)
+	require.NoError(t, err)
+	require.Equal(t, 3, told)
+	b.Settle()
+	b.Gone(target, holder, waiting)
+	require.Zero(t, b.Count(bEast, "dangling"))
+	b.Audit()
+}
+
+// An owner's database that lost who has ownees of it is told again, and an owner that was lost counts as gone only when the
+// deployments that may refer to its service's resources have said what they know.
+func TestOwnersOfADatabaseThatWasRestored_I15_I17(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, func(cfg *shadow.Config) { cfg.OwnerGrace = 1 })
+	const early, late = "//" + bEast + "/holders/early", "//" + bEast + "/holders/late"
+	const ofEarly, ofLate = "//" + aWest + "/targets/e", "//" + aWest + "/targets/l"
+	b.MustPut(early, nil)
+	b.Settle()
+	restore := b.Backup(bEast)
+	b.MustPut(late, nil)
+	mustOwn(t, b, ofEarly, nil, owner(t, early, "Holder"))
+	mustOwn(t, b, ofLate, nil, owner(t, late, "Holder"))
+	b.Settle()
+	b.SetDown(bWest, true) // it may refer to resources of its own service
+	restore()
+	b.Recover(bEast)
+	b.Settle()
+	require.NotNil(t, b.Get(ofLate), "what may be lost is not absent")
+	b.SetDown(bWest, false)
+	b.Settle()
+	b.Gone(ofLate)
+	require.NotNil(t, b.Get(ofEarly))
+	b.Audit()
+	b.MustDelete(early)
+	b.Settle()
+	b.Gone(early, ofEarly)
+}

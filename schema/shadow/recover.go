@@ -1,0 +1,92 @@
+package shadow
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/db-controller/db-controller/schema"
+)
+
+const (
+	selectPassSQL = `
+SELECT w.cursor, d.epoch FROM dbcontroller.work w JOIN dbcontroller.deployment d ON d.id = w.deployment_id
+WHERE w.seq = $1 AND w.action = $2`
+
+	savePassSQL = `UPDATE dbcontroller.work SET cursor = $2, progress = progress + 1 WHERE seq = $1`
+)
+
+// ownersBegin is the cursor of a pass that has come to the owners.
+const ownersBegin = "{}"
+
+// ConfirmAgain compares all that refers to a deployment's resources, or is owned by them, with what is known there, and
+// establishes again what was lost: one piece of work, which goes on where it was. It answers the epoch that was told, to be
+// confirmed now; none when the pass is about what was lost here.
+func (s *Store) ConfirmAgain(ctx context.Context, at schema.DeploymentID, seq int64) (told uuid.UUID, err error) {
+	cursor, epoch, err := s.pass(ctx, schema.ConfirmAgain, seq)
+	if err != nil {
+		return told, err
+	}
+	v := s.recovering(at)
+	save := func(c string) error { return s.savePass(ctx, seq, c) }
+	if !strings.HasPrefix(cursor, "{") {
+		if err := v.references(ctx, cursor, save); err != nil {
+			return told, fmt.Errorf("compare references to %s: %w", at, err)
+		}
+		if err := save(ownersBegin); err != nil {
+			return told, err
+		}
+		cursor = ownersBegin
+	}
+	if err := v.owners(ctx, cursor, save); err != nil {
+		return told, fmt.Errorf("compare owners at %s: %w", at, err)
+	}
+	if epoch != nil {
+		told = *epoch
+	}
+	return told, nil
+}
+
+// VerifyBlockades compares what a deployment's resources block here with what they refer to, and removes what nothing
+// refers by any more: one piece of work, which goes on where it was.
+func (s *Store) VerifyBlockades(ctx context.Context, of schema.DeploymentID, seq int64) error {
+	cursor, _, err := s.pass(ctx, schema.VerifyBlockades, seq)
+	if err != nil {
+		return err
+	}
+	if err := s.recovering(of).blockades(ctx, cursor, func(c string) error { return s.savePass(ctx, seq, c) }); err != nil {
+		return fmt.Errorf("compare blockades of %s: %w", of, err)
+	}
+	return s.Recovered(ctx, seq)
+}
+
+// Recovered says that a pass has come to its end.
+func (s *Store) Recovered(ctx context.Context, seq int64) error { return s.finish(ctx, []int64{seq}) }
+
+// recovering repairs without waiting: what is under way is repaired twice, without effect.
+func (s *Store) recovering(with schema.DeploymentID) *verifying {
+	return s.verifying(Verification{With: []schema.DeploymentID{with}, Repair: true, Settle: time.Millisecond})
+}
+
+func (s *Store) pass(ctx context.Context, action schema.Action, seq int64) (cursor string, epoch *uuid.UUID, err error) {
+	err = s.pool.QueryRow(ctx, selectPassSQL, seq, action).Scan(&cursor, &epoch)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return "", nil, fmt.Errorf("%s: %w", action, ErrAborted) // another pass takes its place
+	}
+	if err != nil {
+		return "", nil, fmt.Errorf("read where to go on: %w", err)
+	}
+	return cursor, epoch, nil
+}
+
+func (s *Store) savePass(ctx context.Context, seq int64, cursor string) error {
+	return s.inTx(ctx, noFeed, func(tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, savePassSQL, seq, cursor)
+		return err
+	})
+}

@@ -1,0 +1,332 @@
+package shadow
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/db-controller/db-controller/schema"
+)
+
+// By target, so that the index serves; local references are looked at in passing.
+const (
+	referencesPageSQL = `
+SELECT r.target_id, r.behaviour, r.holder_id, r.field_id, r.attempt, h.uid, h.kind_id, h.name, f.deployment_id, f.uid, f.kind_id, f.name, t.id IS NOT NULL
+FROM (
+    SELECT target_id, behaviour, holder_id, field_id, attempt FROM dbcontroller.reference
+    WHERE (target_id, behaviour, holder_id, field_id) > ($1, $2, $3, $4)
+    ORDER BY target_id, behaviour, holder_id, field_id LIMIT $5
+) AS r
+JOIN dbcontroller.shadow h ON h.id = r.holder_id
+LEFT JOIN dbcontroller.foreign_target f ON f.id = r.target_id
+LEFT JOIN dbcontroller.shadow t ON t.id = r.target_id
+ORDER BY r.target_id, r.behaviour, r.holder_id, r.field_id`
+
+	stillReferringSQL = `
+SELECT i.n - 1
+FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::uuid[]) WITH ORDINALITY AS i (holder_id, target_id, field_id, attempt, n)
+JOIN dbcontroller.reference r ON r.holder_id = i.holder_id AND r.field_id = i.field_id AND r.target_id = i.target_id AND r.attempt = i.attempt`
+
+	// Conditional on the reference being as it was compared.
+	markDanglingSQL = `
+UPDATE dbcontroller.reference r SET dangling = true
+FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::uuid[]) AS i (holder_id, target_id, field_id, attempt)
+WHERE r.holder_id = i.holder_id AND r.field_id = i.field_id AND r.target_id = i.target_id AND r.attempt = i.attempt AND NOT r.dangling`
+
+	renewAttemptSQL = `
+UPDATE dbcontroller.reference r SET attempt = $5, dangling = false
+FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::uuid[]) AS i (holder_id, target_id, field_id, attempt)
+WHERE r.holder_id = i.holder_id AND r.field_id = i.field_id AND r.target_id = i.target_id AND r.attempt = i.attempt`
+)
+
+// referenceRow is a reference with both its ends.
+type referenceRow struct {
+	targetID, holderID       int64
+	behaviour                schema.Behaviour
+	fieldID, kindID          int32
+	attempt                  *uuid.UUID
+	holderUID                uuid.UUID
+	holderName               string
+	deployment, targetKindID *int32
+	targetUID                *uuid.UUID
+	targetName               *string
+	local                    bool
+	at                       schema.DeploymentID
+	path                     string
+	known                    Known
+}
+
+func (r *referenceRow) key() BlockadeKey {
+	return BlockadeKey{Attempt: *r.attempt, HolderUID: r.holderUID, Path: r.path, TargetUID: *r.targetUID}
+}
+
+func scanReferenceRow(row pgx.CollectableRow) (*referenceRow, error) {
+	r := &referenceRow{}
+	return r, row.Scan(&r.targetID, &r.behaviour, &r.holderID, &r.fieldID, &r.attempt, &r.holderUID, &r.kindID, &r.holderName,
+		&r.deployment, &r.targetUID, &r.targetKindID, &r.targetName, &r.local)
+}
+
+func (r *referenceRow) cursor() string {
+	return fmt.Sprintf("r %d %d %d %d", r.targetID, r.behaviour, r.holderID, r.fieldID)
+}
+
+// references compares what is referred to from here, from a cursor on; save is given the cursor after each page.
+func (v *verifying) references(ctx context.Context, cursor string, save func(string) error) error {
+	var target, holder int64
+	var behaviour, field int32
+	if cursor != "" {
+		if _, err := fmt.Sscanf(cursor, "r %d %d %d %d", &target, &behaviour, &holder, &field); err != nil {
+			return fmt.Errorf("cursor %q: %w", cursor, err)
+		}
+	}
+	for {
+		rows, err := v.store.pool.Query(ctx, referencesPageSQL, target, behaviour, holder, field, verifyPage)
+		if err != nil {
+			return err
+		}
+		page, err := pgx.CollectRows(rows, scanReferenceRow)
+		if err != nil || len(page) == 0 {
+			return err
+		}
+		if err := v.comparePage(ctx, page); err != nil {
+			return err
+		}
+		last := page[len(page)-1]
+		target, behaviour, holder, field = last.targetID, int32(last.behaviour), last.holderID, last.fieldID
+		if err := save(last.cursor()); err != nil {
+			return err
+		}
+		if err := v.how.Progress(ctx, v.out); err != nil {
+			return err
+		}
+	}
+}
+
+func (v *verifying) comparePage(ctx context.Context, page []*referenceRow) error {
+	by := map[schema.DeploymentID][]*referenceRow{}
+	for _, r := range page {
+		var err error
+		if r.path, err = v.store.names.fieldOf(ctx, v.store.pool, r.fieldID); err != nil {
+			return err
+		}
+		switch {
+		case r.behaviour == schema.AllowDangling:
+		case r.deployment == nil && !r.local:
+			d := Difference{Kind: LocalTargetGone, Holder: v.store.own(r.holderName), Target: v.store.own("?"), Path: r.path, Behaviour: r.behaviour}
+			if err := v.found(d); err != nil {
+				return err
+			}
+		case r.deployment == nil:
+			v.out.References++
+		default:
+			if r.at, err = v.store.names.deploymentOf(ctx, v.store.pool, *r.deployment); err != nil {
+				return err
+			}
+			by[r.at] = append(by[r.at], r)
+		}
+	}
+	for at, refs := range by {
+		if !v.concerns(at) {
+			continue
+		}
+		v.out.References += int64(len(refs))
+		differing, err := v.differing(ctx, at, refs)
+		if err == nil {
+			err = v.settleReferences(ctx, at, differing)
+		}
+		if err != nil {
+			if err := v.unreachable(ctx, at, err); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (s *Store) own(name string) schema.FullName {
+	return schema.FullName{Deployment: s.self, Name: name}
+}
+
+// differing gives those of which the other side does not know, and which are there all the same after it has said so: from
+// before a reference commits until after it is dropped, something of its attempt is there.
+func (v *verifying) differing(ctx context.Context, at schema.DeploymentID, refs []*referenceRow) ([]*referenceRow, error) {
+	questions := make([]CheckedReference, len(refs))
+	for i, r := range refs {
+		questions[i] = CheckedReference{Key: r.key(), Behaviour: r.behaviour}
+	}
+	known, err := v.store.peers.CheckReferences(ctx, at, questions)
+	if err != nil {
+		return nil, err
+	}
+	if len(known) != len(refs) {
+		return nil, fmt.Errorf("%d answers to %d questions", len(known), len(refs))
+	}
+	var suspicious []*referenceRow
+	for i, r := range refs {
+		if r.known = known[i]; r.known != KnownHeld && r.known != KnownNot {
+			suspicious = append(suspicious, r)
+		}
+	}
+	if len(suspicious) == 0 {
+		return nil, nil
+	}
+	holders, targets, fields, attempts := referenceColumns(suspicious)
+	rows, err := v.store.pool.Query(ctx, stillReferringSQL, holders, targets, fields, attempts)
+	if err != nil {
+		return nil, err
+	}
+	there, err := pgx.CollectRows(rows, pgx.RowTo[int])
+	out := make([]*referenceRow, len(there))
+	for i, n := range there {
+		out[i] = suspicious[n]
+	}
+	return out, err
+}
+
+func referenceColumns(refs []*referenceRow) (holders, targets []int64, fields []int32, attempts []uuid.UUID) {
+	for _, r := range refs {
+		holders, targets = append(holders, r.holderID), append(targets, r.targetID)
+		fields, attempts = append(fields, r.fieldID), append(attempts, *r.attempt)
+	}
+	return holders, targets, fields, attempts
+}
+
+// settleReferences reports differences. With Repair, what is known to be lost is established anew, and what cannot be any
+// more is marked: a person decides.
+func (v *verifying) settleReferences(ctx context.Context, at schema.DeploymentID, refs []*referenceRow) (err error) {
+	if v.how.Repair && len(refs) > 0 {
+		if err = v.reestablish(ctx, at, refs); err != nil {
+			return err
+		}
+		if err = v.markDangling(ctx, refs); err != nil {
+			return err
+		}
+	}
+	for _, r := range refs {
+		d := Difference{
+			Kind: differenceOf[r.known], Holder: v.store.own(r.holderName), Target: schema.FullName{Deployment: at, Name: *r.targetName},
+			Path: r.path, Behaviour: r.behaviour, Repaired: v.how.Repair && r.known == KnownMissing,
+		}
+		if err := v.found(d); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+var differenceOf = map[Known]DifferenceKind{KnownMissing: ReferenceLost, KnownDeleting: TargetGoing, KnownAbsent: TargetGone}
+
+func (v *verifying) markDangling(ctx context.Context, refs []*referenceRow) error {
+	var gone []*referenceRow
+	for _, r := range refs {
+		if r.known != KnownMissing {
+			gone = append(gone, r)
+		}
+	}
+	if len(gone) == 0 {
+		return nil
+	}
+	holders, targets, fields, attempts := referenceColumns(gone)
+	return v.store.inTx(ctx, noFeed, func(tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, markDanglingSQL, holders, targets, fields, attempts)
+		return err
+	})
+}
+
+// reestablish establishes references anew under another attempt, as they are stored: with the same target, whatever the
+// version that runs makes of their bodies. The old attempt may be released any time by what is still under way, and the
+// new one is not concerned. What is known of the references afterwards stands in them.
+func (v *verifying) reestablish(ctx context.Context, at schema.DeploymentID, refs []*referenceRow) error {
+	for {
+		var lost []*referenceRow
+		var request []EstablishReference
+		for _, r := range refs {
+			if r.known != KnownMissing {
+				continue
+			}
+			e, err := v.request(ctx, r)
+			if err != nil {
+				return err
+			}
+			lost, request = append(lost, r), append(request, e)
+		}
+		if len(lost) == 0 {
+			return nil
+		}
+		attempt, epoch := uuid.Must(uuid.NewV7()), v.store.PresentEpoch()
+		answer, err := v.store.peers.Establish(ctx, at, attempt, request)
+		var refused *RefusedError
+		switch {
+		case errors.As(err, &refused) && leaveRefused(lost, refused):
+		case err != nil: // also a refusal that passes, or says nothing of the target
+			return err
+		default:
+			return v.renew(ctx, at, lost, attempt, epoch, answer.Epoch)
+		}
+	}
+}
+
+func (v *verifying) request(ctx context.Context, r *referenceRow) (e EstablishReference, err error) {
+	holder, err := v.store.names.kindOf(ctx, v.store.pool, r.kindID)
+	if err != nil {
+		return e, err
+	}
+	target, err := v.store.names.kindOf(ctx, v.store.pool, *r.targetKindID)
+	return EstablishReference{
+		HolderUID: r.holderUID, HolderKind: holder.Kind, HolderName: r.holderName, Path: r.path,
+		TargetKind: target.Kind, TargetName: *r.targetName, TargetUID: *r.targetUID, Behaviour: r.behaviour,
+	}, err
+}
+
+// leaveRefused notes what is known of the targets of refused references, and tells whether that is for good of one.
+func leaveRefused(refs []*referenceRow, refused *RefusedError) bool {
+	left := false
+	for _, r := range refs {
+		for _, no := range refused.Refusals {
+			if no.Holder != r.holderName || no.Path != r.path || no.Target.Name != *r.targetName {
+				continue
+			}
+			switch no.Reason {
+			case TargetMissing, TargetReplaced:
+				r.known, left = KnownAbsent, true
+			case TargetDeleting:
+				r.known, left = KnownDeleting, true
+			default:
+			}
+		}
+	}
+	return left
+}
+
+// renew commits an attempt that stands in place of lost ones. A reference that was dropped meanwhile is not renewed; what
+// was established for it is found to be held by nothing when it expires.
+func (v *verifying) renew(ctx context.Context, at schema.DeploymentID, refs []*referenceRow, attempt AttemptID, epoch, there uuid.UUID) error {
+	s := v.store
+	deployment, err := s.names.deployment(ctx, at)
+	if err != nil {
+		return err
+	}
+	holders, targets, fields, attempts := referenceColumns(refs)
+	return s.inTx(ctx, workFeed, func(tx pgx.Tx) error {
+		var now now
+		b := &pgx.Batch{}
+		b.Queue(shareVersionSQL, versionLock)
+		b.Queue(selectNowSQL, []int32{deployment}, []uuid.UUID{there}).QueryRow(now.scan)
+		b.Queue(lockOwnSQL, slices.Compact(slices.Sorted(slices.Values(holders))))
+		if err := tx.SendBatch(ctx, b).Close(); err != nil {
+			return err
+		}
+		if !now.inEpoch(epoch) || slices.Contains(now.barred, deployment) {
+			return fmt.Errorf("%w: a database was restored or failed over, or is decommissioned", ErrAborted)
+		}
+		b = &pgx.Batch{}
+		b.Queue(renewAttemptSQL, holders, targets, fields, attempts, attempt)
+		b.Queue(commitAttemptSQL, attempt)
+		b.Queue(confirmWorkSQL, schema.Shard(refs[0].holderName), attempt, []int32{deployment})
+		return tx.SendBatch(ctx, b).Close()
+	})
+}
