@@ -56,6 +56,7 @@ func newServe() *cobra.Command {
 	f.Int32Var(&cfg.connections, "connections", 20, "connections to the database; at least 4")
 	f.StringVar(&cfg.name, "name", "", "this process, among those of the deployment; one that starts under the same name takes its place (default: host:port)")
 	f.DurationVar(&cfg.lease, "lease", 5*time.Second, "how long this process may be silent before others take its work over; at least 1s")
+	f.BoolVar(&cfg.restored, "restored", false, "the database was restored from a copy of its server's files: nothing is deleted until other deployments have confirmed their references (other restores, and failovers, are noticed without it)")
 	f.DurationVar(&cfg.auditInterval, "audit-interval", time.Hour, "pause between two comparisons with the other deployments (as verify does, without repairs); 0 for none")
 	f.IntVar(&cfg.auditRate, "audit-rate", 1000, "rows a second that such a comparison takes")
 	f.DurationVar(&cfg.tentativeTTL, "tentative-ttl", 0, "how long a tentative blockade stands before its holder must decide (default 15s)")

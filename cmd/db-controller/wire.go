@@ -48,6 +48,8 @@ type deploymentConfig struct {
 	// auditInterval is the pause between two audits (0: none), auditRate how many rows a second one compares.
 	auditInterval time.Duration
 	auditRate     int
+	// restored is an operator's word that the database is one of before.
+	restored bool
 }
 
 // fenced is a node whose transactions take effect only as long as its process is a member.
@@ -92,6 +94,11 @@ func runDeployment(ctx context.Context, cfg deploymentConfig, log *zap.Logger) e
 	store, err := shadow.Open(ctx, shadow.Config{Pool: pool, Deployment: cfg.deployment, Peers: peers, Logger: log, TentativeTTL: cfg.tentativeTTL, OwnerGrace: cfg.ownerGrace})
 	if err != nil {
 		return err
+	}
+	if cfg.restored {
+		if err := store.ForgetServer(ctx); err != nil {
+			return err
+		}
 	}
 	metrics := newMetrics(store)
 	calls := grpcprom.NewServerMetrics()

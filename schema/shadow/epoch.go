@@ -67,6 +67,15 @@ func (s *Store) NoticeEpoch(ctx context.Context) (awaiting bool, err error) {
 	return now.awaiting, nil
 }
 
+// ForgetServer lets the next look begin a new epoch, on an operator's word: a restored copy of the server's files is not to
+// be told from the server as it was.
+func (s *Store) ForgetServer(ctx context.Context) error {
+	if _, err := s.pool.Exec(ctx, `UPDATE dbcontroller.meta SET server = '', timeline = ''`); err != nil {
+		return fmt.Errorf("begin a new epoch: %w", err)
+	}
+	return nil
+}
+
 // noticed is the epoch as it is stored, and as the server says.
 type noticed struct {
 	epoch                  *uuid.UUID // null before the first one

@@ -61,12 +61,18 @@ type Processes struct {
 // NewProcesses starts the deployments that YAML describes; further arguments are flags of their serve.
 func NewProcesses(t testing.TB, services string, args ...string) *Processes {
 	t.Helper()
+	return NewProcessesOn(t, services, nil, args...)
+}
+
+// NewProcessesOn is NewProcesses with databases of the test's own: the DSNs of those deployments that are given.
+func NewProcessesOn(t testing.TB, services string, databases map[schema.DeploymentID]string, args ...string) *Processes {
+	t.Helper()
 	ctx := context.Background()
 	files, err := schema.ParseFile("services.yaml", strings.NewReader(services))
 	require.NoError(t, err)
 	server := Postgres(t)
 	dir := t.TempDir()
-	cfg := playground.Config{Dir: dir, Binary: Binary(t), Args: args, Database: func(context.Context, string) (string, error) {
+	cfg := playground.Config{Dir: dir, Binary: Binary(t), Args: args, DSNs: databases, Database: func(context.Context, string) (string, error) {
 		return server.NewDatabase(t, ""), nil
 	}}
 	for _, d := range files.Deployments {

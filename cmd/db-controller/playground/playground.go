@@ -26,6 +26,8 @@ type Config struct {
 	Binary string
 	// Database gives a DSN to an empty database of a name.
 	Database func(ctx context.Context, name string) (dsn string, err error)
+	// DSNs of deployments that have a database already.
+	DSNs map[schema.DeploymentID]string
 	// Deployments to run; they must be described by what is applied with Apply.
 	Deployments []schema.DeploymentID
 	// Args are further flags of each deployment's serve.
@@ -107,8 +109,10 @@ func (p *Playground) describeRegistry(ctx context.Context, address, http string)
 }
 
 func (p *Playground) describe(ctx context.Context, id schema.DeploymentID, d *Deployment) (err error) {
-	if d.DSN, err = p.cfg.Database(ctx, fileName(id)); err != nil {
-		return fmt.Errorf("make the database of %s: %w", id, err)
+	if d.DSN = p.cfg.DSNs[id]; d.DSN == "" {
+		if d.DSN, err = p.cfg.Database(ctx, fileName(id)); err != nil {
+			return fmt.Errorf("make the database of %s: %w", id, err)
+		}
 	}
 	if err := p.authority.Issue(d.Certs, identity.Deployment(id)); err != nil {
 		return err

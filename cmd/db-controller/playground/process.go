@@ -20,11 +20,11 @@ import (
 // Process is a child process that can be killed and started again, with its output in a file.
 type Process struct {
 	Name string
-	args []string
 	log  string
 	url  string // of /readyz
 
 	mu   sync.Mutex
+	args []string      // guarded by mu
 	cmd  *exec.Cmd     // guarded by mu; nil when it does not run
 	done chan struct{} // guarded by mu; closed when cmd has ended
 }
@@ -32,6 +32,13 @@ type Process struct {
 // NewProcess describes a process of this program; url tells when it is ready.
 func NewProcess(name, binary string, args []string, log, url string) *Process {
 	return &Process{Name: name, args: append([]string{binary}, args...), log: log, url: url}
+}
+
+// Add gives the process one more argument, from its next start on.
+func (p *Process) Add(arg string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.args = append(p.args, arg)
 }
 
 // Start starts it; WaitReady waits.

@@ -1,0 +1,183 @@
+package test
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"net/url"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/test/harness"
+)
+
+// movable is a fixture in which one deployment has a server of its own, behind an address that can be moved to another.
+func movable(t *testing.T, of string, args ...string) (*fixture, *harness.Cluster, *harness.Proxy) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("starts six processes")
+	}
+	id, err := schema.ParseDeploymentID(of)
+	require.NoError(t, err)
+	server := harness.NewCluster(t)
+	server.CreateDatabase("own")
+	proxy := harness.NewProxy(t, server.Address())
+	dsn, err := url.Parse(server.DSN("own"))
+	require.NoError(t, err)
+	dsn.Host = proxy.Address()
+	p := harness.NewProcessesOn(t, everything, map[schema.DeploymentID]string{id: dsn.String()}, append([]string{"--tentative-ttl", "1s"}, args...)...)
+	return &fixture{t: t, Processes: p}, server, proxy
+}
+
+// A standby that misses the last commits takes over while everything runs. The deployment notices by itself: a target whose
+// blockade was lost is never deleted, one whose holder was lost does not stay blocked, and status and metrics tell of it.
+func TestAFailoverThatLosesCommits_I1_I2_I8(t *testing.T) {
+	t.Parallel()
+	const of = "a.example.com/us-west2"
+	f, primary, proxy := movable(t, of, "--owner-grace", "1s")
+	f.mustPut(aWest+"targets/kept", nil)
+	f.mustPut(aWest+"targets/held", nil)
+	f.mustPut(bEast+"holders/held", fields{"block": aWest + "targets/held"})
+	f.mustPut(bEast+"holders/owner", nil)
+	f.settled()
+	primary.Stop()
+	standby := primary.Copy()
+	primary.Start()
+	proxy.Move(primary.Address())
+	f.ready(of)
+	// Lost: that it is referred to, that it is not any more, a resource, and what it refers to.
+	f.eventually("the connections are made again", func() bool { _, err := f.put(aWest+"targets/lost", nil); return err == nil })
+	f.mustPut(bEast+"holders/new", fields{"block": aWest + "targets/kept"})
+	f.mustPut(bWest+"holders/unsets", fields{"unset": fields{"list": []any{aWest + "targets/kept"}}})
+	f.mustPut(bEast+"holders/held", nil)
+	f.mustPut(aEast+"targets/elsewhere", nil)
+	f.mustPut(aWest+"targets/refers", fields{"needs": fields{"x": aEast + "targets/elsewhere"}})
+	f.mustPut(bEast+"holders/lost", fields{"block": aWest + "targets/lost"})
+	f.mustPut(aWest+"targets/owned", nil, ownedBy("Holder", bEast+"holders/owner"))
+	f.settled()
+	primary.Stop()
+	standby.StartPromoted()
+	proxy.Move(standby.Address())
+
+	// At every moment: unavailable, and then blocked by the one whose blockade was lost.
+	f.eventually("the lost blocker is known again", func() bool {
+		err := f.delete(aWest + "targets/kept")
+		require.Error(t, err, "it is referred to")
+		if status.Code(err) == codes.FailedPrecondition {
+			require.ErrorContains(t, err, bEast+"holders/new")
+		}
+		return status.Code(err) == codes.FailedPrecondition
+	})
+	f.eventually("everybody has confirmed", func() bool {
+		e := f.status(of).GetEpoch()
+		return e.GetOrdinal() == 2 && !e.GetAwaitingRegistry() && len(e.GetUnconfirmed()) == 0
+	})
+	f.eventually("nothing is outstanding", func() bool { return len(f.status(of).GetOutstanding()) == 0 })
+	out, err := run(t, "status", of, "--context", f.Context)
+	require.NoError(t, err, out)
+	require.Contains(t, out, "the database was failed over or restored 1 times, last noticed")
+	res, err := http.Get(f.Deployments[f.id(aWest+"x/y")].HTTP + "/metrics")
+	require.NoError(t, err)
+	body, err := io.ReadAll(res.Body)
+	require.NoError(t, errors.Join(err, res.Body.Close()))
+	require.Contains(t, string(body), "dbcontroller_epoch 2")
+	require.Contains(t, string(body), "dbcontroller_unconfirmed_deployments 0")
+
+	require.NoError(t, f.delete(aWest+"targets/held"), "its holder has let go, which was lost")
+	require.NoError(t, f.delete(aEast+"targets/elsewhere"), "its holder was lost")
+	require.Nil(t, f.get(aWest+"targets/lost"))
+	// What refers to a target that was lost is a person's decision, and verify says so.
+	out, err = run(t, "verify", "--context", f.Context)
+	require.Error(t, err)
+	require.Contains(t, out, "1 differences are left")
+	require.Contains(t, out, "TARGET_GONE  "+bEast+"holders/lost (block) and "+aWest+"targets/lost")
+	require.Contains(t, out, "a person decides: update "+bEast+"holders/lost so that it refers to something that is there, or delete it")
+	f.mustPut(bEast+"holders/lost", nil)
+	f.mustPut(bEast+"holders/new", nil)
+	require.NoError(t, f.delete(aWest+"targets/kept"))
+	f.settled()
+	out, err = run(t, "verify", "--context", f.Context)
+	require.NoError(t, err, out)
+	require.Contains(t, out, "Nothing differs.")
+}
+
+// A copy of a server's files of before is not to be told from the server as it was. Without an operator's word, verify finds
+// what is missing, and repairs it; with --restored, the deployment recovers by itself.
+func TestARestoredBackup_I1_I8(t *testing.T) {
+	t.Parallel()
+	for _, said := range []bool{false, true} {
+		t.Run(map[bool]string{false: "verify", true: "said"}[said], func(t *testing.T) {
+			t.Parallel()
+			const of = "a.example.com/us-west2"
+			f, server, proxy := movable(t, of, "--owner-grace", "1s")
+			p := f.Deployments[f.id(aWest+"x/y")]
+			f.mustPut(aWest+"targets/kept", nil)
+			f.mustPut(aWest+"targets/held", nil)
+			f.mustPut(bEast+"holders/held", fields{"block": aWest + "targets/held"})
+			f.mustPut(bEast+"holders/owner", nil)
+			f.settled()
+			require.NoError(t, p.Stop())
+			server.Stop()
+			backup := server.Copy()
+			server.Start()
+			proxy.Move(server.Address())
+			require.NoError(t, p.Start())
+			f.ready(of)
+			f.eventually("the connections are made again", func() bool {
+				_, err := f.put(bEast+"holders/new", fields{"block": aWest + "targets/kept"})
+				return err == nil
+			})
+			f.mustPut(bEast+"holders/held", nil)
+			f.mustPut(aWest+"targets/owns", nil)
+			f.mustPut(bEast+"holders/owned", nil, ownedBy("Target", aWest+"targets/kept"))
+			f.settled()
+			require.NoError(t, p.Stop())
+			server.Stop()
+			backup.Start()
+			proxy.Move(backup.Address())
+			if said {
+				p.Add("--restored")
+			}
+			require.NoError(t, p.Start())
+			f.ready(of)
+			if said {
+				f.eventually("it recovers", func() bool {
+					s := f.status(of)
+					return s.GetEpoch().GetOrdinal() == 2 && len(s.GetEpoch().GetUnconfirmed()) == 0 && len(s.GetOutstanding()) == 0
+				})
+			} else {
+				require.EqualValues(t, 1, f.status(of).GetEpoch().GetOrdinal(), "it cannot know")
+				out, err := run(t, "verify", "--context", f.Context)
+				require.Error(t, err)
+				require.Contains(t, out, "3 differences are left: verify --repair does what is certain")
+				for _, found := range []string{
+					"REFERENCE_NOT_KNOWN  " + bEast + "holders/new (block) and " + aWest + "targets/kept",
+					"BLOCKADE_OF_NOTHING  " + bEast + "holders/held (block) and " + aWest + "targets/held",
+					"OWNEE_NOT_KNOWN  " + bEast + "holders/owned (@owner) and " + aWest + "targets/kept",
+					"remedy: verify --repair", "cause:  a.example.com/us-west2 does not know of the reference",
+				} {
+					require.Contains(t, out, found)
+				}
+				out, err = run(t, "verify", "--repair", "--context", f.Context)
+				require.NoError(t, err, out)
+				require.Contains(t, out, "3 differences repaired.")
+			}
+			f.settled()
+			out, err := run(t, "verify", "--context", f.Context)
+			require.NoError(t, err, out)
+			require.ErrorContains(t, f.delete(aWest+"targets/kept"), bEast+"holders/new")
+			require.NoError(t, f.delete(aWest+"targets/held"))
+			// Who cannot be asked is named.
+			away := f.Deployments[f.id(bWest+"x/y")]
+			require.NoError(t, away.Kill())
+			out, err = run(t, "verify", "--context", f.Context)
+			require.Error(t, err)
+			require.Contains(t, out, "not everything could be compared, because of b.example.com/us-west2")
+			require.Contains(t, out, "b.example.com/us-west2: NOT VERIFIED")
+		})
+	}
+}
