@@ -45,7 +45,8 @@ type Client struct {
 	registry registryv1.RegistryServiceClient
 	out      chan *schema.Environment
 
-	leads atomic.Bool
+	leads   atomic.Bool
+	problem atomic.Pointer[string]
 	// One place: that leads has become true. Sent by Lead, received by the stream that runs, or by the next one.
 	began chan struct{}
 }
@@ -79,6 +80,23 @@ func (c *Client) Leads() bool { return c.leads.Load() }
 // Environments delivers whole environments, the newest only: what a slow reader missed is in the next one.
 func (c *Client) Environments() <-chan *schema.Environment { return c.out }
 
+// Problem is why the registry cannot be followed, or does not take the registration; empty while all is well.
+func (c *Client) Problem() string {
+	if p := c.problem.Load(); p != nil {
+		return *p
+	}
+	return ""
+}
+
+func (c *Client) setProblem(what string, err error) {
+	if err == nil {
+		c.problem.Store(nil)
+		return
+	}
+	text := what + ": " + status.Convert(err).Message()
+	c.problem.Store(&text)
+}
+
 // Ask asks the registry now. Its answer says what there is, never what there is not.
 func (c *Client) Ask(ctx context.Context) (*schema.Environment, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
@@ -111,6 +129,7 @@ func (c *Client) Run(ctx context.Context) error {
 			wait = 0
 			continue
 		}
+		c.setProblem("the registry cannot be followed", lost)
 		if time.Since(began) > 10*time.Second {
 			wait = 100 * time.Millisecond
 		}
@@ -148,6 +167,9 @@ func (c *Client) register(ctx context.Context) {
 	_, err := c.registry.RegisterDeployment(ctx, &registryv1.RegisterDeploymentRequest{
 		Service: c.cfg.Deployment.Service, Region: c.cfg.Deployment.Region, Address: c.cfg.Address, Generation: time.Now().UnixMilli(),
 	})
+	if err != nil {
+		c.setProblem("the registry does not take the registration", err)
+	}
 	if err != nil && ctx.Err() == nil {
 		c.cfg.Logger.Warn("the deployment could not be registered; others may not reach it", zap.Error(err))
 	}
@@ -198,10 +220,18 @@ func (c *Client) follow(ctx context.Context, b *builder) error {
 		if changed {
 			c.publish(env)
 		}
+		if registered(env, c.cfg.Deployment) {
+			c.setProblem("", nil)
+		}
 		if d, ok := env.Deployment(c.cfg.Deployment); ok && c.leads.Load() && d.Address != c.cfg.Address {
 			c.register(ctx)
 		}
 	}
+}
+
+func registered(env *schema.Environment, id schema.DeploymentID) bool {
+	d, ok := env.Deployment(id)
+	return ok && d.Address != ""
 }
 
 // builder puts an environment together from a watch.

@@ -34,7 +34,7 @@ var allowed = map[string][]string{
 	"handlers":                                 {"schema", "schema/shadow"},
 	"nodemanager":                              {"constraint", "schema"},
 	"cmd/db-controller":                        {""},
-	"cmd/db-controller/client":                 {"schema", "schema/identity", "schema/schemapb/", "schema/service", "schema/wire"},
+	"cmd/db-controller/client":                 {"envregistry", "schema", "schema/identity", "schema/schemapb/", "schema/service", "schema/wire"},
 	"cmd/db-controller/playground":             {"schema", "schema/identity"},
 	"cmd/db-controller/bench":                  {"cmd/db-controller/client", "cmd/db-controller/playground", "schema", "schema/schemapb/"},
 	"test":                                     {""},

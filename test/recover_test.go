@@ -1,9 +1,6 @@
 package test
 
 import (
-	"errors"
-	"io"
-	"net/http"
 	"net/url"
 	"testing"
 
@@ -11,6 +8,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/db-controller/db-controller/cmd/db-controller/playground"
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/test/harness"
 )
@@ -29,7 +27,9 @@ func movable(t *testing.T, of string, args ...string) (*fixture, *harness.Cluste
 	dsn, err := url.Parse(server.DSN("own"))
 	require.NoError(t, err)
 	dsn.Host = proxy.Address()
-	p := harness.NewProcessesOn(t, everything, map[schema.DeploymentID]string{id: dsn.String()}, append([]string{"--tentative-ttl", "1s"}, args...)...)
+	p := harness.NewProcessesWith(t, everything, playground.Config{
+		DSNs: map[schema.DeploymentID]string{id: dsn.String()}, Args: append([]string{"--tentative-ttl", "1s"}, args...),
+	})
 	return &fixture{t: t, Processes: p}, server, proxy
 }
 
@@ -80,12 +80,8 @@ func TestAFailoverThatLosesCommits_I1_I2_I8(t *testing.T) {
 	out, err := run(t, "status", of, "--context", f.Context)
 	require.NoError(t, err, out)
 	require.Contains(t, out, "the database was failed over or restored 1 times, last noticed")
-	res, err := http.Get(f.Deployments[f.id(aWest+"x/y")].HTTP + "/metrics")
-	require.NoError(t, err)
-	body, err := io.ReadAll(res.Body)
-	require.NoError(t, errors.Join(err, res.Body.Close()))
-	require.Contains(t, string(body), "dbcontroller_epoch 2")
-	require.Contains(t, string(body), "dbcontroller_unconfirmed_deployments 0")
+	require.EqualValues(t, 2, f.metric(aWest+"x/y", "dbcontroller_epoch"))
+	require.Zero(t, f.metric(aWest+"x/y", "dbcontroller_unconfirmed_deployments"))
 
 	require.NoError(t, f.delete(aWest+"targets/held"), "its holder has let go, which was lost")
 	require.NoError(t, f.delete(aEast+"targets/elsewhere"), "its holder was lost")

@@ -16,7 +16,7 @@ import (
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 )
 
-// metric reads one value from a deployment's metrics.
+// metric reads one value from a deployment's metrics; 0 when it is not there.
 func (f *fixture) metric(name, metric string) float64 {
 	f.t.Helper()
 	res, err := http.Get(f.Deployments[f.id(name)].HTTP + "/metrics")
@@ -29,7 +29,6 @@ func (f *fixture) metric(name, metric string) float64 {
 			return v
 		}
 	}
-	f.t.Fatalf("no metric %s", metric)
 	return 0
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc/status"
@@ -102,6 +103,51 @@ func newApply() *cobra.Command {
 				cmd.Println(change)
 			}
 			if len(changes) == 0 {
+				cmd.Println("nothing changed")
+			}
+			return nil
+		},
+	}
+	contextFlag(cmd)
+	return cmd
+}
+
+func newRemove() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "remove NAME...",
+		Short: "Remove deployments (service/region), described versions (service@version) and regions, all or nothing",
+		Long: `Remove deployments (service/region), described versions (service@version) and regions, all or nothing.
+
+The registry's word is advisory: whatever other deployments have of a removed one stays, and waits for it. It can be applied
+again. That a deployment is gone for ever, with all that referred to it, is said with decommission.`,
+		Example: `  db-controller remove iam.example.com/eastus2 devices.example.com/eastus2 eastus2
+  db-controller remove iam.example.com@v1`,
+		Args: cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			req := &registryv1.RemoveRequest{}
+			for _, name := range args {
+				switch {
+				case strings.Contains(name, "/"):
+					req.Deployments = append(req.Deployments, name)
+				case strings.Contains(name, "@"):
+					req.Services = append(req.Services, name)
+				default:
+					req.Regions = append(req.Regions, name)
+				}
+			}
+			c, err := openClient(cmd)
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			answer, err := c.Registry.Remove(cmd.Context(), req)
+			if err != nil {
+				return plain(err)
+			}
+			for _, change := range answer.GetChanges() {
+				cmd.Println(change)
+			}
+			if len(answer.GetChanges()) == 0 {
 				cmd.Println("nothing changed")
 			}
 			return nil

@@ -42,7 +42,7 @@ Every flag can also be given in the environment (--log-level as DBCONTROLLER_LOG
 	}
 	add("try", newDev(), newBench())
 	add("resources", newGet(), newList(), newPut(), newDelete(), newPlan(), newExplain(), newWatch(), newBlockDeletion())
-	add("describe", newValidate(), newApply(), newSetVersion(), newDecommission())
+	add("describe", newValidate(), newApply(), newRemove(), newSetVersion(), newDecommission())
 	add("run", newServe(), newRegistry(), newMigrate(), newStatus(), newVerify(), newHealthcheck())
 	root.AddCommand(newVersion())
 	return root

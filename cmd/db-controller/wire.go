@@ -50,6 +50,8 @@ type deploymentConfig struct {
 	auditRate     int
 	// restored is an operator's word that the database is one of before.
 	restored bool
+	// startTimeout is how long the process may take to become ready for the first time.
+	startTimeout time.Duration
 }
 
 // fenced is a node whose transactions take effect only as long as its process is a member.
@@ -113,7 +115,7 @@ func runDeployment(ctx context.Context, cfg deploymentConfig, log *zap.Logger) e
 		return err
 	}
 	calls.InitializeMetrics(server.Server)
-	registryConn, err := grpc.NewClient(cfg.registry, service.DialOptions(credentials, identity.Identity{Role: identity.RoleRegistry})...)
+	registryConn, err := envregistry.Dial(cfg.registry, service.DialOptions(credentials, identity.Identity{Role: identity.RoleRegistry})...)
 	if err != nil {
 		return fmt.Errorf("--registry: %w", err)
 	}
@@ -152,6 +154,7 @@ func runDeployment(ctx context.Context, cfg deploymentConfig, log *zap.Logger) e
 	g.Go(func() error { return serveGRPC(ctx, server.Server, listener) })
 	g.Go(func() error { return serveHTTP(ctx, cfg.http, checks, metrics.registry, log) })
 	g.Go(func() error { return reportHealth(ctx, healthServer, checks) })
+	g.Go(func() error { return awaitStart(ctx, cfg.startTimeout, checks, client.Problem, log) })
 	g.Go(func() error { return store.RunNotifications(ctx) })
 	g.Go(func() error { return tidy(ctx, store.Tidy, log) })
 	g.Go(func() error { return followEpochs(ctx, store, client.Ask, keeper{store}.LoadEnvironment, log) })

@@ -16,14 +16,6 @@ import (
 
 const (
 	decommissionSQL = `
-WITH gone AS (
-    DELETE FROM dbcontroller_registry.deployment WHERE service = $1 AND region = $2
-    RETURNING service, region, version, address, generation, disabled
-), told AS (
-    INSERT INTO dbcontroller_registry.change (revision, gone, service, region, version, address, generation, disabled)
-    SELECT m.revision, true, gone.service, gone.region, gone.version, gone.address, gone.generation, gone.disabled
-    FROM gone, dbcontroller_registry.meta m
-)
 INSERT INTO dbcontroller_registry.decommissioned (service, region, reason, said_by) VALUES ($1, $2, $3, $4)
 ON CONFLICT DO NOTHING`
 
@@ -61,6 +53,7 @@ func (s *store) decommission(ctx context.Context, id schema.DeploymentID, reason
 		}
 		b := &pgx.Batch{}
 		b.Queue(moveRevisionSQL)
+		b.Queue(removeDeploymentSQL, id.Service, id.Region)
 		b.Queue(decommissionSQL, id.Service, id.Region, reason, by)
 		return tx.SendBatch(ctx, b).Close()
 	})

@@ -24,6 +24,7 @@ import (
 // Policy has every method of the registry.
 var Policy = identity.Policy{
 	registryv1.RegistryService_Apply_FullMethodName:                  {identity.RoleOperator},
+	registryv1.RegistryService_Remove_FullMethodName:                 {identity.RoleOperator},
 	registryv1.RegistryService_SetDeploymentVersion_FullMethodName:   {identity.RoleOperator},
 	registryv1.RegistryService_DecommissionDeployment_FullMethodName: {identity.RoleOperator},
 	registryv1.RegistryService_GetEnvironment_FullMethodName:         identity.Anybody,

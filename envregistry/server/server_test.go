@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/db-controller/db-controller/envregistry"
 	"github.com/db-controller/db-controller/envregistry/server"
@@ -119,6 +120,35 @@ func TestADeploymentRegistersOnlyItselfAndTheNewerProcessCounts(t *testing.T) {
 	d, ok := wire.Environment(env.GetEnvironment()).Deployment(west)
 	require.True(t, ok)
 	require.Equal(t, "new:1", d.Address)
+}
+
+func TestRemove(t *testing.T) {
+	t.Parallel()
+	c := serve(t, database(t), identity.Identity{Role: identity.RoleOperator, Name: "eve"})
+	apply(t, c, example)
+	remove := func(req *registryv1.RemoveRequest) ([]string, error) {
+		answer, err := c.Remove(t.Context(), req)
+		return answer.GetChanges(), err
+	}
+	before, err := c.GetEnvironment(t.Context(), &registryv1.GetEnvironmentRequest{})
+	require.NoError(t, err)
+	_, err = remove(&registryv1.RemoveRequest{Regions: []string{"eastus2"}, Services: []string{"iam.example.com@v1"}})
+	require.Equal(t, codes.InvalidArgument, status.Code(err))
+	require.ErrorContains(t, err, "iam.example.com/eastus2 has a deployment there; remove it as well")
+	require.ErrorContains(t, err, "iam.example.com/us-west2 runs iam.example.com@v1; switch its version first, or remove it as well")
+	_, err = remove(&registryv1.RemoveRequest{Deployments: []string{"nothing"}})
+	require.Equal(t, codes.InvalidArgument, status.Code(err))
+	after, err := c.GetEnvironment(t.Context(), &registryv1.GetEnvironmentRequest{})
+	require.NoError(t, err)
+	require.True(t, proto.Equal(before, after), "all or nothing")
+
+	changes, err := remove(&registryv1.RemoveRequest{Deployments: []string{"iam.example.com/eastus2"}, Regions: []string{"eastus2"}, Services: []string{"iam.example.com@v2"}})
+	require.NoError(t, err)
+	require.Equal(t, []string{"deployment iam.example.com/eastus2: removed", "service iam.example.com@v2: removed", "region eastus2: removed"}, changes)
+	changes, err = remove(&registryv1.RemoveRequest{Deployments: []string{"iam.example.com/eastus2"}})
+	require.NoError(t, err)
+	require.Empty(t, changes)
+	require.Equal(t, []string{"region eastus2: created", "service iam.example.com@v2: created", "deployment iam.example.com/eastus2: created"}, apply(t, c, example), "it can be applied again")
 }
 
 func TestADecommissionedDeploymentNeverComesBack(t *testing.T) {

@@ -225,7 +225,7 @@ func queueDifference(b *pgx.Batch, before, after *schema.Environment) ([]string,
 		b.Queue(upsertDeploymentSQL, d.Service, d.Region, d.Version, d.Address, d.Generation, d.Disabled)
 		told = append(told, "deployment "+d.String()+": "+word(old != nil))
 	}
-	return told, nil
+	return append(told, queueRemovals(b, before, after)...), nil
 }
 
 func word(existed bool) string {

@@ -61,20 +61,19 @@ type Processes struct {
 // NewProcesses starts the deployments that YAML describes; further arguments are flags of their serve.
 func NewProcesses(t testing.TB, services string, args ...string) *Processes {
 	t.Helper()
-	return NewProcessesOn(t, services, nil, args...)
+	return NewProcessesWith(t, services, playground.Config{Args: args})
 }
 
-// NewProcessesOn is NewProcesses with databases of the test's own: the DSNs of those deployments that are given.
-func NewProcessesOn(t testing.TB, services string, databases map[schema.DeploymentID]string, args ...string) *Processes {
+// NewProcessesWith is NewProcesses with what a configuration says; folder, program and deployments are not its affair.
+func NewProcessesWith(t testing.TB, services string, cfg playground.Config) *Processes {
 	t.Helper()
 	ctx := context.Background()
 	files, err := schema.ParseFile("services.yaml", strings.NewReader(services))
 	require.NoError(t, err)
 	server := Postgres(t)
 	dir := t.TempDir()
-	cfg := playground.Config{Dir: dir, Binary: Binary(t), Args: args, DSNs: databases, Database: func(context.Context, string) (string, error) {
-		return server.NewDatabase(t, ""), nil
-	}}
+	cfg.Dir, cfg.Binary = dir, Binary(t)
+	cfg.Database = func(context.Context, string) (string, error) { return server.NewDatabase(t, ""), nil }
 	for _, d := range files.Deployments {
 		cfg.Deployments = append(cfg.Deployments, d.DeploymentID)
 	}

@@ -19,6 +19,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"github.com/db-controller/db-controller/envregistry"
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/identity"
 	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
@@ -30,7 +31,7 @@ import (
 
 // File says how to reach an installation: client.yaml.
 type File struct {
-	// Registry is host:port of the registry.
+	// Registry is host:port of the registry, or of several servers of it, separated by commas.
 	Registry string `yaml:"registry"`
 	// Certs is a folder with tls.crt, tls.key and ca.crt of a user or an operator.
 	Certs string `yaml:"certs"`
@@ -82,7 +83,7 @@ func New(f File, kept string) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	conn, err := grpc.NewClient(f.Registry, service.DialOptions(credentials, identity.Identity{Role: identity.RoleRegistry})...)
+	conn, err := envregistry.Dial(f.Registry, service.DialOptions(credentials, identity.Identity{Role: identity.RoleRegistry})...)
 	if err != nil {
 		return nil, fmt.Errorf("connect to the registry: %w", err)
 	}

@@ -26,6 +26,8 @@ type Config struct {
 	Binary string
 	// Database gives a DSN to an empty database of a name.
 	Database func(ctx context.Context, name string) (dsn string, err error)
+	// Registries is how many servers the registry has (default 1).
+	Registries int
 	// DSNs of deployments that have a database already.
 	DSNs map[schema.DeploymentID]string
 	// Deployments to run; they must be described by what is applied with Apply.
@@ -36,11 +38,13 @@ type Config struct {
 
 // Playground is a registry and deployments, each a process.
 type Playground struct {
-	cfg         Config
-	authority   *Authority
-	Registry    *Process
+	cfg       Config
+	authority *Authority
+	Registry  *Process
+	// Registries are all servers of the registry, Registry is the first of them.
+	Registries  []*Process
 	Deployments map[schema.DeploymentID]*Deployment
-	// RegistryAddress is host:port of the registry's gRPC server.
+	// RegistryAddress is host:port of the registry's gRPC server, or of several, separated by commas.
 	RegistryAddress string
 }
 
@@ -66,20 +70,23 @@ func New(ctx context.Context, cfg Config) (*Playground, error) {
 		return nil, err
 	}
 	p := &Playground{cfg: cfg, authority: authority, Deployments: map[schema.DeploymentID]*Deployment{}}
-	addresses, err := FreeAddresses(2 * (len(cfg.Deployments) + 1))
+	cfg.Registries = max(cfg.Registries, 1)
+	p.cfg = cfg
+	addresses, err := FreeAddresses(2 * (len(cfg.Deployments) + cfg.Registries))
 	if err != nil {
 		return nil, err
 	}
 	if err := authority.Issue(p.certs("client"), identity.Identity{Role: identity.RoleOperator, Name: "playground"}); err != nil {
 		return nil, err
 	}
-	if err := p.describeRegistry(ctx, addresses[0], addresses[1]); err != nil {
+	if err := p.describeRegistry(ctx, addresses[:2*cfg.Registries]); err != nil {
 		return nil, err
 	}
+	addresses = addresses[2*cfg.Registries:]
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(1) // databases are cloned from one template, which allows nobody else at it
 	for i, id := range cfg.Deployments {
-		d := &Deployment{Address: addresses[2*i+2], HTTP: "http://" + addresses[2*i+3], Certs: p.certs(fileName(id))}
+		d := &Deployment{Address: addresses[2*i], HTTP: "http://" + addresses[2*i+1], Certs: p.certs(fileName(id))}
 		p.Deployments[id] = d
 		g.Go(func() error { return p.describe(ctx, id, d) })
 	}
@@ -92,19 +99,27 @@ func fileName(id schema.DeploymentID) string {
 	return strings.NewReplacer("/", "-", ".", "-").Replace(id.String())
 }
 
-func (p *Playground) describeRegistry(ctx context.Context, address, http string) error {
+func (p *Playground) describeRegistry(ctx context.Context, addresses []string) error {
 	dsn, err := p.cfg.Database(ctx, "registry")
 	if err != nil {
 		return fmt.Errorf("make the registry's database: %w", err)
 	}
-	if err := p.authority.Issue(p.certs("registry"), identity.Identity{Role: identity.RoleRegistry}); err != nil {
+	if err := p.authority.Issue(p.RegistryCerts(), identity.Identity{Role: identity.RoleRegistry}); err != nil {
 		return err
 	}
-	p.RegistryAddress = address
-	p.Registry = NewProcess("registry", p.cfg.Binary, []string{
-		"registry", "--postgres", dsn, "--certs", p.certs("registry"),
-		"--listen", address, "--http", http, "--migrate",
-	}, filepath.Join(p.cfg.Dir, "registry.log"), "http://"+http+"/readyz")
+	var all []string
+	for i := 0; i < len(addresses); i += 2 {
+		address, http, name := addresses[i], addresses[i+1], "registry"
+		if i > 0 {
+			name = fmt.Sprintf("registry-%d", i/2+1)
+		}
+		all = append(all, address)
+		p.Registries = append(p.Registries, NewProcess(name, p.cfg.Binary, []string{
+			"registry", "--postgres", dsn, "--certs", p.RegistryCerts(),
+			"--listen", address, "--http", http, "--migrate",
+		}, filepath.Join(p.cfg.Dir, name+".log"), "http://"+http+"/readyz"))
+	}
+	p.Registry, p.RegistryAddress = p.Registries[0], strings.Join(all, ",")
 	return nil
 }
 
@@ -134,11 +149,13 @@ func (p *Playground) Start(ctx context.Context, apply func(ctx context.Context) 
 	if err := os.WriteFile(filepath.Join(p.cfg.Dir, ClientFile), []byte(client), 0o600); err != nil {
 		return err
 	}
-	if err := p.Registry.Start(); err != nil {
-		return err
-	}
-	if err := p.Registry.WaitReady(ctx); err != nil {
-		return err
+	for _, r := range p.Registries {
+		if err := r.Start(); err != nil {
+			return err
+		}
+		if err := r.WaitReady(ctx); err != nil {
+			return err
+		}
 	}
 	if err := apply(ctx); err != nil {
 		return err
@@ -158,6 +175,9 @@ func (p *Playground) Start(ctx context.Context, apply func(ctx context.Context) 
 // ClientCerts is the folder with an operator's certificate.
 func (p *Playground) ClientCerts() string { return p.certs("client") }
 
+// RegistryCerts is the folder with the registry's certificate.
+func (p *Playground) RegistryCerts() string { return p.certs("registry") }
+
 // Issue writes a certificate for a person into a folder, and answers it.
 func (p *Playground) Issue(id identity.Identity) (dir string, err error) {
 	dir = p.certs(string(id.Role) + "-" + id.Name)
@@ -172,8 +192,8 @@ func (p *Playground) Stop() error {
 			g.Go(d.Stop)
 		}
 	}
-	if p.Registry != nil {
-		g.Go(p.Registry.Stop)
+	for _, r := range p.Registries {
+		g.Go(r.Stop)
 	}
 	return g.Wait()
 }

@@ -326,6 +326,113 @@ func (x *ApplyResponse) GetChanges() []string {
 	return nil
 }
 
+type RemoveRequest struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Regions []string               `protobuf:"bytes,1,rep,name=regions,proto3" json:"regions,omitempty"`
+	// Each service@version.
+	Services []string `protobuf:"bytes,2,rep,name=services,proto3" json:"services,omitempty"`
+	// Each service/region.
+	Deployments   []string `protobuf:"bytes,3,rep,name=deployments,proto3" json:"deployments,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveRequest) Reset() {
+	*x = RemoveRequest{}
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveRequest) ProtoMessage() {}
+
+func (x *RemoveRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveRequest.ProtoReflect.Descriptor instead.
+func (*RemoveRequest) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *RemoveRequest) GetRegions() []string {
+	if x != nil {
+		return x.Regions
+	}
+	return nil
+}
+
+func (x *RemoveRequest) GetServices() []string {
+	if x != nil {
+		return x.Services
+	}
+	return nil
+}
+
+func (x *RemoveRequest) GetDeployments() []string {
+	if x != nil {
+		return x.Deployments
+	}
+	return nil
+}
+
+type RemoveResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// One line a change.
+	Changes       []string `protobuf:"bytes,1,rep,name=changes,proto3" json:"changes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveResponse) Reset() {
+	*x = RemoveResponse{}
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveResponse) ProtoMessage() {}
+
+func (x *RemoveResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveResponse.ProtoReflect.Descriptor instead.
+func (*RemoveResponse) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *RemoveResponse) GetChanges() []string {
+	if x != nil {
+		return x.Changes
+	}
+	return nil
+}
+
 type GetEnvironmentRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -334,7 +441,7 @@ type GetEnvironmentRequest struct {
 
 func (x *GetEnvironmentRequest) Reset() {
 	*x = GetEnvironmentRequest{}
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[5]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -346,7 +453,7 @@ func (x *GetEnvironmentRequest) String() string {
 func (*GetEnvironmentRequest) ProtoMessage() {}
 
 func (x *GetEnvironmentRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[5]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -359,7 +466,7 @@ func (x *GetEnvironmentRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetEnvironmentRequest.ProtoReflect.Descriptor instead.
 func (*GetEnvironmentRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{5}
+	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{7}
 }
 
 type GetEnvironmentResponse struct {
@@ -371,7 +478,7 @@ type GetEnvironmentResponse struct {
 
 func (x *GetEnvironmentResponse) Reset() {
 	*x = GetEnvironmentResponse{}
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[6]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -383,7 +490,7 @@ func (x *GetEnvironmentResponse) String() string {
 func (*GetEnvironmentResponse) ProtoMessage() {}
 
 func (x *GetEnvironmentResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[6]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -396,7 +503,7 @@ func (x *GetEnvironmentResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetEnvironmentResponse.ProtoReflect.Descriptor instead.
 func (*GetEnvironmentResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{6}
+	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *GetEnvironmentResponse) GetEnvironment() *Environment {
@@ -417,7 +524,7 @@ type SetDeploymentVersionRequest struct {
 
 func (x *SetDeploymentVersionRequest) Reset() {
 	*x = SetDeploymentVersionRequest{}
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[7]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -429,7 +536,7 @@ func (x *SetDeploymentVersionRequest) String() string {
 func (*SetDeploymentVersionRequest) ProtoMessage() {}
 
 func (x *SetDeploymentVersionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[7]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -442,7 +549,7 @@ func (x *SetDeploymentVersionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetDeploymentVersionRequest.ProtoReflect.Descriptor instead.
 func (*SetDeploymentVersionRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{7}
+	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *SetDeploymentVersionRequest) GetService() string {
@@ -478,7 +585,7 @@ type RegisterDeploymentRequest struct {
 
 func (x *RegisterDeploymentRequest) Reset() {
 	*x = RegisterDeploymentRequest{}
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[8]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -490,7 +597,7 @@ func (x *RegisterDeploymentRequest) String() string {
 func (*RegisterDeploymentRequest) ProtoMessage() {}
 
 func (x *RegisterDeploymentRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[8]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -503,7 +610,7 @@ func (x *RegisterDeploymentRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterDeploymentRequest.ProtoReflect.Descriptor instead.
 func (*RegisterDeploymentRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{8}
+	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *RegisterDeploymentRequest) GetService() string {
@@ -546,7 +653,7 @@ type DecommissionDeploymentRequest struct {
 
 func (x *DecommissionDeploymentRequest) Reset() {
 	*x = DecommissionDeploymentRequest{}
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[9]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -558,7 +665,7 @@ func (x *DecommissionDeploymentRequest) String() string {
 func (*DecommissionDeploymentRequest) ProtoMessage() {}
 
 func (x *DecommissionDeploymentRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[9]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -571,7 +678,7 @@ func (x *DecommissionDeploymentRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecommissionDeploymentRequest.ProtoReflect.Descriptor instead.
 func (*DecommissionDeploymentRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{9}
+	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *DecommissionDeploymentRequest) GetService() string {
@@ -603,7 +710,7 @@ type DecommissionDeploymentResponse struct {
 
 func (x *DecommissionDeploymentResponse) Reset() {
 	*x = DecommissionDeploymentResponse{}
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[10]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -615,7 +722,7 @@ func (x *DecommissionDeploymentResponse) String() string {
 func (*DecommissionDeploymentResponse) ProtoMessage() {}
 
 func (x *DecommissionDeploymentResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[10]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -628,7 +735,7 @@ func (x *DecommissionDeploymentResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecommissionDeploymentResponse.ProtoReflect.Descriptor instead.
 func (*DecommissionDeploymentResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{10}
+	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{12}
 }
 
 type WatchEnvironmentRequest struct {
@@ -641,7 +748,7 @@ type WatchEnvironmentRequest struct {
 
 func (x *WatchEnvironmentRequest) Reset() {
 	*x = WatchEnvironmentRequest{}
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[11]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -653,7 +760,7 @@ func (x *WatchEnvironmentRequest) String() string {
 func (*WatchEnvironmentRequest) ProtoMessage() {}
 
 func (x *WatchEnvironmentRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[11]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -666,7 +773,7 @@ func (x *WatchEnvironmentRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEnvironmentRequest.ProtoReflect.Descriptor instead.
 func (*WatchEnvironmentRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{11}
+	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *WatchEnvironmentRequest) GetResumeToken() string {
@@ -691,7 +798,7 @@ type WatchEnvironmentResponse struct {
 
 func (x *WatchEnvironmentResponse) Reset() {
 	*x = WatchEnvironmentResponse{}
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[12]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -703,7 +810,7 @@ func (x *WatchEnvironmentResponse) String() string {
 func (*WatchEnvironmentResponse) ProtoMessage() {}
 
 func (x *WatchEnvironmentResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[12]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -716,7 +823,7 @@ func (x *WatchEnvironmentResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEnvironmentResponse.ProtoReflect.Descriptor instead.
 func (*WatchEnvironmentResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{12}
+	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *WatchEnvironmentResponse) GetEvent() isWatchEnvironmentResponse_Event {
@@ -807,7 +914,7 @@ type WatchEnvironmentResponse_Change struct {
 
 func (x *WatchEnvironmentResponse_Change) Reset() {
 	*x = WatchEnvironmentResponse_Change{}
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[13]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -819,7 +926,7 @@ func (x *WatchEnvironmentResponse_Change) String() string {
 func (*WatchEnvironmentResponse_Change) ProtoMessage() {}
 
 func (x *WatchEnvironmentResponse_Change) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[13]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -832,7 +939,7 @@ func (x *WatchEnvironmentResponse_Change) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEnvironmentResponse_Change.ProtoReflect.Descriptor instead.
 func (*WatchEnvironmentResponse_Change) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{12, 0}
+	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{14, 0}
 }
 
 func (x *WatchEnvironmentResponse_Change) GetItem() isWatchEnvironmentResponse_Change_Item {
@@ -909,7 +1016,7 @@ type WatchEnvironmentResponse_EndOfSnapshot struct {
 
 func (x *WatchEnvironmentResponse_EndOfSnapshot) Reset() {
 	*x = WatchEnvironmentResponse_EndOfSnapshot{}
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[14]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -921,7 +1028,7 @@ func (x *WatchEnvironmentResponse_EndOfSnapshot) String() string {
 func (*WatchEnvironmentResponse_EndOfSnapshot) ProtoMessage() {}
 
 func (x *WatchEnvironmentResponse_EndOfSnapshot) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[14]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -934,7 +1041,7 @@ func (x *WatchEnvironmentResponse_EndOfSnapshot) ProtoReflect() protoreflect.Mes
 
 // Deprecated: Use WatchEnvironmentResponse_EndOfSnapshot.ProtoReflect.Descriptor instead.
 func (*WatchEnvironmentResponse_EndOfSnapshot) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{12, 1}
+	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{14, 1}
 }
 
 func (x *WatchEnvironmentResponse_EndOfSnapshot) GetRevision() int64 {
@@ -962,7 +1069,7 @@ type WatchEnvironmentResponse_Bookmark struct {
 
 func (x *WatchEnvironmentResponse_Bookmark) Reset() {
 	*x = WatchEnvironmentResponse_Bookmark{}
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[15]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -974,7 +1081,7 @@ func (x *WatchEnvironmentResponse_Bookmark) String() string {
 func (*WatchEnvironmentResponse_Bookmark) ProtoMessage() {}
 
 func (x *WatchEnvironmentResponse_Bookmark) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[15]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -987,7 +1094,7 @@ func (x *WatchEnvironmentResponse_Bookmark) ProtoReflect() protoreflect.Message 
 
 // Deprecated: Use WatchEnvironmentResponse_Bookmark.ProtoReflect.Descriptor instead.
 func (*WatchEnvironmentResponse_Bookmark) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{12, 2}
+	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{14, 2}
 }
 
 func (x *WatchEnvironmentResponse_Bookmark) GetRevision() int64 {
@@ -1031,6 +1138,12 @@ const file_dbcontroller_registry_v1_registry_proto_rawDesc = "" +
 	"\bservices\x18\x02 \x03(\v2).dbcontroller.schema.v1.ServiceDescriptorR\bservices\x12F\n" +
 	"\vdeployments\x18\x03 \x03(\v2$.dbcontroller.registry.v1.DeploymentR\vdeployments\")\n" +
 	"\rApplyResponse\x12\x18\n" +
+	"\achanges\x18\x01 \x03(\tR\achanges\"g\n" +
+	"\rRemoveRequest\x12\x18\n" +
+	"\aregions\x18\x01 \x03(\tR\aregions\x12\x1a\n" +
+	"\bservices\x18\x02 \x03(\tR\bservices\x12 \n" +
+	"\vdeployments\x18\x03 \x03(\tR\vdeployments\"*\n" +
+	"\x0eRemoveResponse\x12\x18\n" +
 	"\achanges\x18\x01 \x03(\tR\achanges\"\x17\n" +
 	"\x15GetEnvironmentRequest\"a\n" +
 	"\x16GetEnvironmentResponse\x12G\n" +
@@ -1072,9 +1185,10 @@ const file_dbcontroller_registry_v1_registry_proto_rawDesc = "" +
 	"\bBookmark\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x03R\brevision\x12!\n" +
 	"\fresume_token\x18\x02 \x01(\tR\vresumeTokenB\a\n" +
-	"\x05event2\xd1\x05\n" +
+	"\x05event2\xae\x06\n" +
 	"\x0fRegistryService\x12X\n" +
-	"\x05Apply\x12&.dbcontroller.registry.v1.ApplyRequest\x1a'.dbcontroller.registry.v1.ApplyResponse\x12s\n" +
+	"\x05Apply\x12&.dbcontroller.registry.v1.ApplyRequest\x1a'.dbcontroller.registry.v1.ApplyResponse\x12[\n" +
+	"\x06Remove\x12'.dbcontroller.registry.v1.RemoveRequest\x1a(.dbcontroller.registry.v1.RemoveResponse\x12s\n" +
 	"\x0eGetEnvironment\x12/.dbcontroller.registry.v1.GetEnvironmentRequest\x1a0.dbcontroller.registry.v1.GetEnvironmentResponse\x12s\n" +
 	"\x14SetDeploymentVersion\x125.dbcontroller.registry.v1.SetDeploymentVersionRequest\x1a$.dbcontroller.registry.v1.Deployment\x12o\n" +
 	"\x12RegisterDeployment\x123.dbcontroller.registry.v1.RegisterDeploymentRequest\x1a$.dbcontroller.registry.v1.Deployment\x12\x8b\x01\n" +
@@ -1093,55 +1207,59 @@ func file_dbcontroller_registry_v1_registry_proto_rawDescGZIP() []byte {
 	return file_dbcontroller_registry_v1_registry_proto_rawDescData
 }
 
-var file_dbcontroller_registry_v1_registry_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
+var file_dbcontroller_registry_v1_registry_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
 var file_dbcontroller_registry_v1_registry_proto_goTypes = []any{
 	(*Region)(nil),                                 // 0: dbcontroller.registry.v1.Region
 	(*Deployment)(nil),                             // 1: dbcontroller.registry.v1.Deployment
 	(*Environment)(nil),                            // 2: dbcontroller.registry.v1.Environment
 	(*ApplyRequest)(nil),                           // 3: dbcontroller.registry.v1.ApplyRequest
 	(*ApplyResponse)(nil),                          // 4: dbcontroller.registry.v1.ApplyResponse
-	(*GetEnvironmentRequest)(nil),                  // 5: dbcontroller.registry.v1.GetEnvironmentRequest
-	(*GetEnvironmentResponse)(nil),                 // 6: dbcontroller.registry.v1.GetEnvironmentResponse
-	(*SetDeploymentVersionRequest)(nil),            // 7: dbcontroller.registry.v1.SetDeploymentVersionRequest
-	(*RegisterDeploymentRequest)(nil),              // 8: dbcontroller.registry.v1.RegisterDeploymentRequest
-	(*DecommissionDeploymentRequest)(nil),          // 9: dbcontroller.registry.v1.DecommissionDeploymentRequest
-	(*DecommissionDeploymentResponse)(nil),         // 10: dbcontroller.registry.v1.DecommissionDeploymentResponse
-	(*WatchEnvironmentRequest)(nil),                // 11: dbcontroller.registry.v1.WatchEnvironmentRequest
-	(*WatchEnvironmentResponse)(nil),               // 12: dbcontroller.registry.v1.WatchEnvironmentResponse
-	(*WatchEnvironmentResponse_Change)(nil),        // 13: dbcontroller.registry.v1.WatchEnvironmentResponse.Change
-	(*WatchEnvironmentResponse_EndOfSnapshot)(nil), // 14: dbcontroller.registry.v1.WatchEnvironmentResponse.EndOfSnapshot
-	(*WatchEnvironmentResponse_Bookmark)(nil),      // 15: dbcontroller.registry.v1.WatchEnvironmentResponse.Bookmark
-	(*v1.ServiceDescriptor)(nil),                   // 16: dbcontroller.schema.v1.ServiceDescriptor
+	(*RemoveRequest)(nil),                          // 5: dbcontroller.registry.v1.RemoveRequest
+	(*RemoveResponse)(nil),                         // 6: dbcontroller.registry.v1.RemoveResponse
+	(*GetEnvironmentRequest)(nil),                  // 7: dbcontroller.registry.v1.GetEnvironmentRequest
+	(*GetEnvironmentResponse)(nil),                 // 8: dbcontroller.registry.v1.GetEnvironmentResponse
+	(*SetDeploymentVersionRequest)(nil),            // 9: dbcontroller.registry.v1.SetDeploymentVersionRequest
+	(*RegisterDeploymentRequest)(nil),              // 10: dbcontroller.registry.v1.RegisterDeploymentRequest
+	(*DecommissionDeploymentRequest)(nil),          // 11: dbcontroller.registry.v1.DecommissionDeploymentRequest
+	(*DecommissionDeploymentResponse)(nil),         // 12: dbcontroller.registry.v1.DecommissionDeploymentResponse
+	(*WatchEnvironmentRequest)(nil),                // 13: dbcontroller.registry.v1.WatchEnvironmentRequest
+	(*WatchEnvironmentResponse)(nil),               // 14: dbcontroller.registry.v1.WatchEnvironmentResponse
+	(*WatchEnvironmentResponse_Change)(nil),        // 15: dbcontroller.registry.v1.WatchEnvironmentResponse.Change
+	(*WatchEnvironmentResponse_EndOfSnapshot)(nil), // 16: dbcontroller.registry.v1.WatchEnvironmentResponse.EndOfSnapshot
+	(*WatchEnvironmentResponse_Bookmark)(nil),      // 17: dbcontroller.registry.v1.WatchEnvironmentResponse.Bookmark
+	(*v1.ServiceDescriptor)(nil),                   // 18: dbcontroller.schema.v1.ServiceDescriptor
 }
 var file_dbcontroller_registry_v1_registry_proto_depIdxs = []int32{
 	0,  // 0: dbcontroller.registry.v1.Environment.regions:type_name -> dbcontroller.registry.v1.Region
-	16, // 1: dbcontroller.registry.v1.Environment.services:type_name -> dbcontroller.schema.v1.ServiceDescriptor
+	18, // 1: dbcontroller.registry.v1.Environment.services:type_name -> dbcontroller.schema.v1.ServiceDescriptor
 	1,  // 2: dbcontroller.registry.v1.Environment.deployments:type_name -> dbcontroller.registry.v1.Deployment
 	0,  // 3: dbcontroller.registry.v1.ApplyRequest.regions:type_name -> dbcontroller.registry.v1.Region
-	16, // 4: dbcontroller.registry.v1.ApplyRequest.services:type_name -> dbcontroller.schema.v1.ServiceDescriptor
+	18, // 4: dbcontroller.registry.v1.ApplyRequest.services:type_name -> dbcontroller.schema.v1.ServiceDescriptor
 	1,  // 5: dbcontroller.registry.v1.ApplyRequest.deployments:type_name -> dbcontroller.registry.v1.Deployment
 	2,  // 6: dbcontroller.registry.v1.GetEnvironmentResponse.environment:type_name -> dbcontroller.registry.v1.Environment
-	13, // 7: dbcontroller.registry.v1.WatchEnvironmentResponse.upsert:type_name -> dbcontroller.registry.v1.WatchEnvironmentResponse.Change
-	13, // 8: dbcontroller.registry.v1.WatchEnvironmentResponse.delete:type_name -> dbcontroller.registry.v1.WatchEnvironmentResponse.Change
-	14, // 9: dbcontroller.registry.v1.WatchEnvironmentResponse.end_of_snapshot:type_name -> dbcontroller.registry.v1.WatchEnvironmentResponse.EndOfSnapshot
-	15, // 10: dbcontroller.registry.v1.WatchEnvironmentResponse.bookmark:type_name -> dbcontroller.registry.v1.WatchEnvironmentResponse.Bookmark
+	15, // 7: dbcontroller.registry.v1.WatchEnvironmentResponse.upsert:type_name -> dbcontroller.registry.v1.WatchEnvironmentResponse.Change
+	15, // 8: dbcontroller.registry.v1.WatchEnvironmentResponse.delete:type_name -> dbcontroller.registry.v1.WatchEnvironmentResponse.Change
+	16, // 9: dbcontroller.registry.v1.WatchEnvironmentResponse.end_of_snapshot:type_name -> dbcontroller.registry.v1.WatchEnvironmentResponse.EndOfSnapshot
+	17, // 10: dbcontroller.registry.v1.WatchEnvironmentResponse.bookmark:type_name -> dbcontroller.registry.v1.WatchEnvironmentResponse.Bookmark
 	0,  // 11: dbcontroller.registry.v1.WatchEnvironmentResponse.Change.region:type_name -> dbcontroller.registry.v1.Region
-	16, // 12: dbcontroller.registry.v1.WatchEnvironmentResponse.Change.service:type_name -> dbcontroller.schema.v1.ServiceDescriptor
+	18, // 12: dbcontroller.registry.v1.WatchEnvironmentResponse.Change.service:type_name -> dbcontroller.schema.v1.ServiceDescriptor
 	1,  // 13: dbcontroller.registry.v1.WatchEnvironmentResponse.Change.deployment:type_name -> dbcontroller.registry.v1.Deployment
 	3,  // 14: dbcontroller.registry.v1.RegistryService.Apply:input_type -> dbcontroller.registry.v1.ApplyRequest
-	5,  // 15: dbcontroller.registry.v1.RegistryService.GetEnvironment:input_type -> dbcontroller.registry.v1.GetEnvironmentRequest
-	7,  // 16: dbcontroller.registry.v1.RegistryService.SetDeploymentVersion:input_type -> dbcontroller.registry.v1.SetDeploymentVersionRequest
-	8,  // 17: dbcontroller.registry.v1.RegistryService.RegisterDeployment:input_type -> dbcontroller.registry.v1.RegisterDeploymentRequest
-	9,  // 18: dbcontroller.registry.v1.RegistryService.DecommissionDeployment:input_type -> dbcontroller.registry.v1.DecommissionDeploymentRequest
-	11, // 19: dbcontroller.registry.v1.RegistryService.WatchEnvironment:input_type -> dbcontroller.registry.v1.WatchEnvironmentRequest
-	4,  // 20: dbcontroller.registry.v1.RegistryService.Apply:output_type -> dbcontroller.registry.v1.ApplyResponse
-	6,  // 21: dbcontroller.registry.v1.RegistryService.GetEnvironment:output_type -> dbcontroller.registry.v1.GetEnvironmentResponse
-	1,  // 22: dbcontroller.registry.v1.RegistryService.SetDeploymentVersion:output_type -> dbcontroller.registry.v1.Deployment
-	1,  // 23: dbcontroller.registry.v1.RegistryService.RegisterDeployment:output_type -> dbcontroller.registry.v1.Deployment
-	10, // 24: dbcontroller.registry.v1.RegistryService.DecommissionDeployment:output_type -> dbcontroller.registry.v1.DecommissionDeploymentResponse
-	12, // 25: dbcontroller.registry.v1.RegistryService.WatchEnvironment:output_type -> dbcontroller.registry.v1.WatchEnvironmentResponse
-	20, // [20:26] is the sub-list for method output_type
-	14, // [14:20] is the sub-list for method input_type
+	5,  // 15: dbcontroller.registry.v1.RegistryService.Remove:input_type -> dbcontroller.registry.v1.RemoveRequest
+	7,  // 16: dbcontroller.registry.v1.RegistryService.GetEnvironment:input_type -> dbcontroller.registry.v1.GetEnvironmentRequest
+	9,  // 17: dbcontroller.registry.v1.RegistryService.SetDeploymentVersion:input_type -> dbcontroller.registry.v1.SetDeploymentVersionRequest
+	10, // 18: dbcontroller.registry.v1.RegistryService.RegisterDeployment:input_type -> dbcontroller.registry.v1.RegisterDeploymentRequest
+	11, // 19: dbcontroller.registry.v1.RegistryService.DecommissionDeployment:input_type -> dbcontroller.registry.v1.DecommissionDeploymentRequest
+	13, // 20: dbcontroller.registry.v1.RegistryService.WatchEnvironment:input_type -> dbcontroller.registry.v1.WatchEnvironmentRequest
+	4,  // 21: dbcontroller.registry.v1.RegistryService.Apply:output_type -> dbcontroller.registry.v1.ApplyResponse
+	6,  // 22: dbcontroller.registry.v1.RegistryService.Remove:output_type -> dbcontroller.registry.v1.RemoveResponse
+	8,  // 23: dbcontroller.registry.v1.RegistryService.GetEnvironment:output_type -> dbcontroller.registry.v1.GetEnvironmentResponse
+	1,  // 24: dbcontroller.registry.v1.RegistryService.SetDeploymentVersion:output_type -> dbcontroller.registry.v1.Deployment
+	1,  // 25: dbcontroller.registry.v1.RegistryService.RegisterDeployment:output_type -> dbcontroller.registry.v1.Deployment
+	12, // 26: dbcontroller.registry.v1.RegistryService.DecommissionDeployment:output_type -> dbcontroller.registry.v1.DecommissionDeploymentResponse
+	14, // 27: dbcontroller.registry.v1.RegistryService.WatchEnvironment:output_type -> dbcontroller.registry.v1.WatchEnvironmentResponse
+	21, // [21:28] is the sub-list for method output_type
+	14, // [14:21] is the sub-list for method input_type
 	14, // [14:14] is the sub-list for extension type_name
 	14, // [14:14] is the sub-list for extension extendee
 	0,  // [0:14] is the sub-list for field type_name
@@ -1152,13 +1270,13 @@ func file_dbcontroller_registry_v1_registry_proto_init() {
 	if File_dbcontroller_registry_v1_registry_proto != nil {
 		return
 	}
-	file_dbcontroller_registry_v1_registry_proto_msgTypes[12].OneofWrappers = []any{
+	file_dbcontroller_registry_v1_registry_proto_msgTypes[14].OneofWrappers = []any{
 		(*WatchEnvironmentResponse_Upsert)(nil),
 		(*WatchEnvironmentResponse_Delete)(nil),
 		(*WatchEnvironmentResponse_EndOfSnapshot_)(nil),
 		(*WatchEnvironmentResponse_Bookmark_)(nil),
 	}
-	file_dbcontroller_registry_v1_registry_proto_msgTypes[13].OneofWrappers = []any{
+	file_dbcontroller_registry_v1_registry_proto_msgTypes[15].OneofWrappers = []any{
 		(*WatchEnvironmentResponse_Change_Region)(nil),
 		(*WatchEnvironmentResponse_Change_Service)(nil),
 		(*WatchEnvironmentResponse_Change_Deployment)(nil),
@@ -1169,7 +1287,7 @@ func file_dbcontroller_registry_v1_registry_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_dbcontroller_registry_v1_registry_proto_rawDesc), len(file_dbcontroller_registry_v1_registry_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   16,
+			NumMessages:   18,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -20,6 +20,7 @@ const _ = grpc.SupportPackageIsVersion9
 
 const (
 	RegistryService_Apply_FullMethodName                  = "/dbcontroller.registry.v1.RegistryService/Apply"
+	RegistryService_Remove_FullMethodName                 = "/dbcontroller.registry.v1.RegistryService/Remove"
 	RegistryService_GetEnvironment_FullMethodName         = "/dbcontroller.registry.v1.RegistryService/GetEnvironment"
 	RegistryService_SetDeploymentVersion_FullMethodName   = "/dbcontroller.registry.v1.RegistryService/SetDeploymentVersion"
 	RegistryService_RegisterDeployment_FullMethodName     = "/dbcontroller.registry.v1.RegistryService/RegisterDeployment"
@@ -35,6 +36,9 @@ const (
 type RegistryServiceClient interface {
 	// Apply sets regions, services and deployments, all or nothing, and says what changed.
 	Apply(ctx context.Context, in *ApplyRequest, opts ...grpc.CallOption) (*ApplyResponse, error)
+	// Remove takes away what is named, all or nothing, and says what changed. What is removed can be applied again: the others
+	// keep what they have of it, and wait for it. That a deployment is gone for ever is said with DecommissionDeployment.
+	Remove(ctx context.Context, in *RemoveRequest, opts ...grpc.CallOption) (*RemoveResponse, error)
 	GetEnvironment(ctx context.Context, in *GetEnvironmentRequest, opts ...grpc.CallOption) (*GetEnvironmentResponse, error)
 	// SetDeploymentVersion switches the version that a deployment runs.
 	SetDeploymentVersion(ctx context.Context, in *SetDeploymentVersionRequest, opts ...grpc.CallOption) (*Deployment, error)
@@ -59,6 +63,16 @@ func (c *registryServiceClient) Apply(ctx context.Context, in *ApplyRequest, opt
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ApplyResponse)
 	err := c.cc.Invoke(ctx, RegistryService_Apply_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *registryServiceClient) Remove(ctx context.Context, in *RemoveRequest, opts ...grpc.CallOption) (*RemoveResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RemoveResponse)
+	err := c.cc.Invoke(ctx, RegistryService_Remove_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -132,6 +146,9 @@ type RegistryService_WatchEnvironmentClient = grpc.ServerStreamingClient[WatchEn
 type RegistryServiceServer interface {
 	// Apply sets regions, services and deployments, all or nothing, and says what changed.
 	Apply(context.Context, *ApplyRequest) (*ApplyResponse, error)
+	// Remove takes away what is named, all or nothing, and says what changed. What is removed can be applied again: the others
+	// keep what they have of it, and wait for it. That a deployment is gone for ever is said with DecommissionDeployment.
+	Remove(context.Context, *RemoveRequest) (*RemoveResponse, error)
 	GetEnvironment(context.Context, *GetEnvironmentRequest) (*GetEnvironmentResponse, error)
 	// SetDeploymentVersion switches the version that a deployment runs.
 	SetDeploymentVersion(context.Context, *SetDeploymentVersionRequest) (*Deployment, error)
@@ -154,6 +171,9 @@ type UnimplementedRegistryServiceServer struct{}
 
 func (UnimplementedRegistryServiceServer) Apply(context.Context, *ApplyRequest) (*ApplyResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Apply not implemented")
+}
+func (UnimplementedRegistryServiceServer) Remove(context.Context, *RemoveRequest) (*RemoveResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Remove not implemented")
 }
 func (UnimplementedRegistryServiceServer) GetEnvironment(context.Context, *GetEnvironmentRequest) (*GetEnvironmentResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetEnvironment not implemented")
@@ -205,6 +225,24 @@ func _RegistryService_Apply_Handler(srv interface{}, ctx context.Context, dec fu
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(RegistryServiceServer).Apply(ctx, req.(*ApplyRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _RegistryService_Remove_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RemoveRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(RegistryServiceServer).Remove(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: RegistryService_Remove_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(RegistryServiceServer).Remove(ctx, req.(*RemoveRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -302,6 +340,10 @@ var RegistryService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Apply",
 			Handler:    _RegistryService_Apply_Handler,
+		},
+		{
+			MethodName: "Remove",
+			Handler:    _RegistryService_Remove_Handler,
 		},
 		{
 			MethodName: "GetEnvironment",
