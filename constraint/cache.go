@@ -1,6 +1,7 @@
 package constraint
 
 import (
+	"errors"
 	"slices"
 	"strconv"
 	"time"
@@ -68,9 +69,9 @@ type foreign struct {
 	steps []step
 	// acted are those that are done and wait for a position to be acknowledged with: the number that was acted upon.
 	acted map[uuid.UUID]int64
-	// failed are those that are tried again when retryAt has come, with the number that has failed; until they succeed,
-	// every acknowledgement excepts them.
-	failed  map[uuid.UUID]int64
+	// failed are those that are handled again, beside what is new: what failed when retryAt has come, what is not finished at
+	// once. Until they are done, every acknowledgement excepts them.
+	failed  map[uuid.UUID]failure
 	retryAt time.Time
 	backoff backoff
 	// stream counts the streams of the watch: a position of an earlier one is not acknowledged any more.
@@ -78,6 +79,12 @@ type foreign struct {
 	// position is the newest one of this stream that has been acknowledged; open tells that deletions after it were taken.
 	position string
 	open     bool
+}
+
+// failure is a deletion that is not done yet: the number that was handled, and whether it only was too large for one run.
+type failure struct {
+	seq        int64
+	unfinished bool
 }
 
 // step is either deletions, by their keys, or the position after all deletions before it.
@@ -94,7 +101,7 @@ type deletionKey struct {
 
 func newForeign(s Subscription) *foreign {
 	return &foreign{
-		subscription: s, acted: map[uuid.UUID]int64{}, failed: map[uuid.UUID]int64{},
+		subscription: s, acted: map[uuid.UUID]int64{}, failed: map[uuid.UUID]failure{},
 		Cache: cache.New(cache.Config[schema.Deletion]{
 			Kind: "deletions of " + s.String(),
 			ID:   func(d schema.Deletion) string { return d.UID.String() },
@@ -152,38 +159,41 @@ type batch struct {
 	except   []uuid.UUID
 }
 
-// batch gives the next deletions to act upon, with the position to acknowledge after them and what to except: what
-// failed and is due again, and else what is new.
-func (f *foreign) batch(now time.Time) (b batch) {
-	if len(f.failed) > 0 && !now.Before(f.retryAt) {
-		b = f.again()
-	}
-	if len(b.deletions) == 0 {
-		b = f.next(batchLimit)
-	}
-	trying := map[uuid.UUID]bool{}
-	for _, d := range b.deletions {
-		trying[d.UID] = true
-	}
+// fresh gives the next deletions that are new, with the position to acknowledge after them and what to except.
+func (f *foreign) fresh() batch {
+	b := f.next(batchLimit)
 	for uid := range f.failed {
-		if !trying[uid] {
+		if !slices.ContainsFunc(b.deletions, func(d schema.Deletion) bool { return d.UID == uid }) {
 			b.except = append(b.except, uid)
 		}
 	}
 	return b
 }
 
-// again gives what has failed. What has come again since stands among the steps; the others lie before the newest
-// position, unless that is open.
-func (f *foreign) again() batch {
-	b := batch{stream: f.stream, retry: true}
-	v := f.View()
-	for uid, seq := range f.failed {
-		if d, ok := v.Get(uid.String()); ok && d.Seq == seq {
-			b.deletions = append(b.deletions, d)
+// waits tells whether something is to be handled again, and how long that has to wait.
+func (f *foreign) waits(now time.Time) (waits bool, wait time.Duration) {
+	for _, x := range f.failed {
+		if x.unfinished {
+			return true, 0
 		}
 	}
-	if !f.open && f.position != "" {
+	return len(f.failed) > 0, f.retryAt.Sub(now)
+}
+
+// again gives what is handled again. What has come again since stands among the steps; the others lie before the newest
+// position, unless that is open.
+func (f *foreign) again(now time.Time) batch {
+	b := batch{stream: f.stream, retry: true}
+	v := f.View()
+	for uid, x := range f.failed {
+		d, ok := v.Get(uid.String())
+		if ok && d.Seq == x.seq && (x.unfinished || !now.Before(f.retryAt)) {
+			b.deletions = append(b.deletions, d)
+		} else {
+			b.except = append(b.except, uid)
+		}
+	}
+	if len(b.deletions) > 0 && !f.open && f.position != "" {
 		b.position, b.covered = f.position, len(b.deletions)
 	}
 	return b
@@ -228,11 +238,13 @@ func (f *foreign) putBack(b batch) {
 
 // done takes what came of a batch: what failed is tried again later, and what is acknowledged is forgotten.
 func (f *foreign) done(b batch, failed map[uuid.UUID]error) {
-	if b.position != "" { // everything that was done before this batch lies before it
+	if b.position != "" && !b.retry { // everything that was done before this batch lies before it, unless it was excepted
 		for uid, seq := range f.acted {
-			f.Delete(seq, uid.String())
+			if !slices.Contains(b.except, uid) {
+				f.Delete(seq, uid.String())
+				delete(f.acted, uid)
+			}
 		}
-		clear(f.acted)
 		f.open = len(b.deletions) > b.covered
 		if b.stream == f.stream {
 			f.position = b.position
@@ -241,13 +253,14 @@ func (f *foreign) done(b batch, failed map[uuid.UUID]error) {
 	known := f.View()
 	for i, d := range b.deletions {
 		now, ok := known.Get(d.UID.String())
-		_, failing := failed[d.UID]
+		err, failing := failed[d.UID]
 		switch {
 		case !ok: // called off meanwhile
 			delete(f.failed, d.UID)
+		case f.acted[d.UID] > d.Seq || f.failed[d.UID].seq > d.Seq: // it has come again, and was handled since
 		case failing:
 			delete(f.acted, d.UID)
-			f.failed[d.UID] = d.Seq
+			f.failed[d.UID] = failure{d.Seq, errors.Is(err, schema.ErrUnfinished)}
 		case now.Seq > d.Seq: // it has come again, and stands among the steps
 		case i < b.covered:
 			delete(f.failed, d.UID)
@@ -256,5 +269,8 @@ func (f *foreign) done(b batch, failed map[uuid.UUID]error) {
 			delete(f.failed, d.UID)
 			f.acted[d.UID] = d.Seq
 		}
+	}
+	if b.retry && b.position == "" && len(f.acted) > 0 && !f.open && f.position != "" {
+		f.steps = append([]step{{position: f.position}}, f.steps...) // it came while this was under way: it is told once more
 	}
 }

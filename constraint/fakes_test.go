@@ -112,7 +112,7 @@ func (r *recorder) did(ctx context.Context, format string, args ...any) error {
 	r.mu.Lock()
 	r.log = append(r.log, what)
 	r.mu.Unlock()
-	if handler, rest, _ := strings.Cut(what, " "); handler == "subscribed" || handler == "resolve" { // one run at a time for each deployment
+	if handler, rest, _ := strings.Cut(what, " "); handler == "subscribed" || handler == "again" || handler == "resolve" { // one run at a time for each deployment
 		key := handler + rest[:min(9, len(rest))]
 		if _, running := r.running.LoadOrStore(key, true); running {
 			panic("two runs at once: " + what)
@@ -162,7 +162,7 @@ func (h deletingHandler) Handle(ctx context.Context, _ schema.DeploymentID, work
 
 type subscribedHandler struct{ *recorder }
 
-func (h subscribedHandler) Handle(ctx context.Context, from schema.DeploymentID, deletions []schema.Deletion, position string, earlier []uuid.UUID) (map[uuid.UUID]error, error) {
+func (h subscribedHandler) Handle(ctx context.Context, from schema.DeploymentID, deletions []schema.Deletion, position string, earlier []uuid.UUID, again bool) (map[uuid.UUID]error, error) {
 	var names []string
 	failed := map[uuid.UUID]error{}
 	h.mu.Lock()
@@ -174,7 +174,11 @@ func (h subscribedHandler) Handle(ctx context.Context, from schema.DeploymentID,
 	}
 	h.mu.Unlock()
 	slices.Sort(names)
-	return failed, h.did(ctx, "subscribed %s %v %q except %d", from.Region, names, position, len(earlier))
+	what := "subscribed"
+	if again {
+		what = "again"
+	}
+	return failed, h.did(ctx, what+" %s %v %q except %d", from.Region, names, position, len(earlier))
 }
 
 func (r *recorder) HandlerRan(string, schema.DeploymentID, int, time.Duration, error) {}

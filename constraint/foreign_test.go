@@ -81,7 +81,7 @@ func TestDeletionsAreActedUponAndThenAcknowledgedOnEverySchedule(t *testing.T) {
 		remote, f := &notices{}, newForeign(Subscription{})
 		times := map[int64]int{}
 		sent, snapshot := 0, 0 // of this stream
-		var flight *batch
+		var flights [2]*batch  // of what is new, and of what is handled again, beside one another
 		now := time.Now()
 		clean := seed%2 == 0 // answers are not lost in this half: then nothing is done twice
 		step := func(hostile bool) {
@@ -108,15 +108,22 @@ func TestDeletionsAreActedUponAndThenAcknowledgedOnEverySchedule(t *testing.T) {
 					e.deletion.EndOfSnapshot, e.deletion.Token = !f.Primed(), strconv.Itoa(sent)
 					require.NoError(t, f.take(e))
 				}
-			case n < 9 && flight == nil && f.Primed():
-				if b := f.batch(now.Add(time.Hour)); len(b.deletions) > 0 || b.position != "" {
-					flight = &b
+			case n < 9 && flights[n%2] == nil && f.Primed():
+				b := batch{}
+				if n%2 == 0 {
+					b = f.fresh()
+				} else if waits, _ := f.waits(now); waits {
+					b = f.again(now.Add(time.Hour))
 				}
-			case flight != nil: // the run ends
+				if len(b.deletions) > 0 || b.position != "" {
+					flights[n%2] = &b
+				}
+			case flights[n%2] != nil: // the run ends
+				flight := flights[n%2]
 				failed := map[uuid.UUID]error{}
 				for _, d := range flight.deletions {
 					if hostile && r.IntN(4) == 0 {
-						failed[d.UID] = errors.New("poison")
+						failed[d.UID] = []error{errors.New("poison"), schema.ErrUnfinished}[r.IntN(2)]
 						continue
 					}
 					remote.act(d)
@@ -132,14 +139,14 @@ func TestDeletionsAreActedUponAndThenAcknowledgedOnEverySchedule(t *testing.T) {
 				case !flight.retry:
 					f.putBack(*flight)
 				}
-				flight = nil
+				flights[n%2] = nil
 			}
 		}
 		for range 150 {
 			step(true)
 		}
 		for range 3000 {
-			if remote.outstanding() == 0 && flight == nil && f.Primed() && f.Len() == 0 {
+			if remote.outstanding() == 0 && flights == [2]*batch{} && f.Primed() && f.Len() == 0 {
 				break
 			}
 			step(false)

@@ -35,9 +35,10 @@ type OwnedDeleting interface {
 }
 
 // SubscribedDeleting acts upon deletions seen in a deployment, and acknowledges them when a position is given. It
-// answers what failed, which is not acknowledged.
+// answers what failed, which is not acknowledged, and with schema.ErrUnfinished what has more holders than one run takes: it
+// is handled again, beside what is new.
 type SubscribedDeleting interface {
-	Handle(ctx context.Context, from schema.DeploymentID, deletions []schema.Deletion, position string, earlier []uuid.UUID) (map[uuid.UUID]error, error)
+	Handle(ctx context.Context, from schema.DeploymentID, deletions []schema.Deletion, position string, earlier []uuid.UUID, again bool) (map[uuid.UUID]error, error)
 }
 
 // Observer is told what goes on, for metrics. It must not block.

@@ -3,6 +3,7 @@ package constraint_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -190,7 +191,7 @@ func TestADeletionThatFailsHereIsExceptedAndTriedAgain(t *testing.T) {
 		synctest.Wait()
 		got := r.take()
 		require.NotEmpty(t, got)
-		require.Equal(t, `subscribed us-west2 [bad] "p2" except 0`, got[len(got)-1])
+		require.Equal(t, `again us-west2 [bad] "p2" except 0`, got[len(got)-1])
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		require.Empty(t, r.take(), "quiet")
@@ -220,7 +221,7 @@ func TestARetriedDeletionIsAcknowledgedAfterItSucceeded(t *testing.T) {
 		r.mu.Unlock()
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		require.Equal(t, []string{`subscribed us-west2 [bad] "" except 0`, `subscribed us-west2 [bad] "" except 0`}, r.take())
+		require.Equal(t, []string{`subscribed us-west2 [bad] "" except 0`, `again us-west2 [bad] "" except 0`}, r.take())
 		s.deletions[near] <- bookmark("p1")
 		synctest.Wait()
 		require.Equal(t, []string{`subscribed us-west2 [] "p1" except 0`}, r.take())
@@ -334,5 +335,40 @@ func TestAForeignSwitchRenewsOnlyThatSubscription(t *testing.T) {
 		s.deletions[far] <- bookmark("q2")
 		synctest.Wait()
 		require.NotEmpty(t, r.take())
+	})
+}
+
+// A deletion with many holders goes on beside those that come after it, and is acknowledged when it is done.
+func TestALargeDeletionKeepsNoOtherWaiting_I20(t *testing.T) {
+	inNode(t, func(s *streams, r *recorder) {
+		r.failed = map[uuid.UUID]error{uidOf("large"): schema.ErrUnfinished}
+		release := make(chan struct{})
+		r.handle = func(_ context.Context, what string) error {
+			if strings.HasPrefix(what, "again ") {
+				<-release
+			}
+			return nil
+		}
+		s.work <- endOfWork()
+		s.deletions[near] <- deletion("large")
+		s.deletions[near] <- endOfDeletions("p1")
+		synctest.Wait()
+		require.Equal(t, []string{`subscribed us-west2 [large] "p1" except 0`, `again us-west2 [large] "p1" except 0`}, r.take())
+		s.deletions[near] <- deletion("small")
+		s.deletions[near] <- bookmark("p2")
+		synctest.Wait()
+		require.Equal(t, []string{`subscribed us-west2 [small] "" except 1`, `subscribed us-west2 [] "p2" except 1`}, r.take())
+		release <- struct{}{}
+		synctest.Wait()
+		require.Equal(t, []string{`again us-west2 [large] "p2" except 0`}, r.take(), "at once: it did not fail")
+		r.mu.Lock()
+		r.failed = nil
+		r.mu.Unlock()
+		close(release)
+		synctest.Wait()
+		require.Equal(t, []string{`again us-west2 [large] "p2" except 0`}, r.take())
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		require.Empty(t, r.take(), "quiet")
 	})
 }

@@ -2,6 +2,7 @@ package constraint
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"runtime/debug"
@@ -32,6 +33,7 @@ const (
 	deleting   taskKind = "owned_deleting"
 	disowning  taskKind = "owned_deleting_owners"
 	subscribed taskKind = "subscribed_deleting"
+	continuing taskKind = "subscribed_deleting_again"
 )
 
 // taskKey names everything of one kind for one deployment.
@@ -158,10 +160,13 @@ func (n *Node) start(ctx context.Context) time.Duration {
 		if !f.Primed() {
 			continue
 		}
-		if due := f.retryAt.Sub(now); len(f.steps) > 0 || len(f.failed) > 0 && due <= 0 {
+		if len(f.steps) > 0 {
 			n.task(taskKey{subscribed, k}).wanted = true
-		} else if len(f.failed) > 0 {
-			soonest = min(soonest, due)
+		}
+		if waits, wait := f.waits(now); waits && wait <= 0 {
+			n.task(taskKey{continuing, k}).wanted = true
+		} else if waits {
+			soonest = min(soonest, wait)
 		}
 	}
 	for k, t := range n.tasks {
@@ -195,7 +200,7 @@ func (n *Node) batch(k taskKey, t *task) func(context.Context, *result) error {
 		}
 	case resolving:
 		return func(ctx context.Context, _ *result) error { return n.cfg.Pending.Resolve(ctx, k.deployment) }
-	case subscribed:
+	case subscribed, continuing:
 		return n.deletions(k)
 	default: // has a queue
 	}
@@ -241,13 +246,18 @@ func (n *Node) deletions(k taskKey) func(context.Context, *result) error {
 	if f == nil || !f.Primed() {
 		return nil
 	}
-	b, run := f.batch(time.Now()), f.run
+	b, run := batch{}, f.run
+	if k.kind == continuing {
+		b = f.again(time.Now())
+	} else {
+		b = f.fresh()
+	}
 	if len(b.deletions) == 0 && b.position == "" {
 		return nil
 	}
 	return func(ctx context.Context, r *result) (err error) {
 		r.run, r.batch, r.items = run, b, len(b.deletions)
-		r.failed, err = n.cfg.Subscribed.Handle(ctx, k.deployment, b.deletions, b.position, b.except)
+		r.failed, err = n.cfg.Subscribed.Handle(ctx, k.deployment, b.deletions, b.position, b.except, b.retry)
 		return err
 	}
 }
@@ -306,15 +316,17 @@ func (n *Node) acted(f *foreign, r result) {
 		f.putBack(r.batch)
 		return
 	}
+	failing := false
 	if r.err == nil {
 		f.done(r.batch, r.failed)
 		for _, d := range r.batch.deletions {
-			if cause := r.failed[d.UID]; cause != nil {
+			if cause := r.failed[d.UID]; cause != nil && !errors.Is(cause, schema.ErrUnfinished) {
+				failing = true
 				n.cfg.Logger.Warn("a deletion cannot be carried out here yet", zap.String("name", d.Name), zap.Error(cause))
 			}
 		}
 	}
-	if r.err != nil || len(r.failed) > 0 {
+	if r.err != nil || failing {
 		f.retryAt = time.Now().Add(f.backoff.next())
 	} else if len(f.failed) == 0 {
 		f.backoff.reset()

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -15,8 +16,8 @@ import (
 type SubscribedStore interface {
 	// PresentEpoch is that of the database, as far as it was noticed.
 	PresentEpoch() uuid.UUID
-	// Act answers the uids for which something failed; everything else is done.
-	Act(ctx context.Context, from schema.DeploymentID, uids []uuid.UUID) (map[uuid.UUID]error, error)
+	// ActFor answers the uids for which something failed, or is not finished; everything else is done.
+	ActFor(ctx context.Context, from schema.DeploymentID, uids []uuid.UUID, patience time.Duration) (map[uuid.UUID]error, error)
 }
 
 // Acknowledger tells a deployment what is done.
@@ -30,16 +31,27 @@ type SubscribedDeleting struct {
 	Peers Acknowledger
 }
 
+// How long one run goes on with deletions that have many holders: when they are new, which keeps others waiting, and when
+// they are handled again, beside those.
+const (
+	patienceNew   = 25 * time.Millisecond
+	patienceAgain = 2 * time.Second
+)
+
 // Handle acts upon deletions at a deployment and, when a position is given, acknowledges everything up to it except
-// what failed, now or earlier. A crash in between costs the batch a second time, without effect. It answers what
-// failed now.
-func (h *SubscribedDeleting) Handle(ctx context.Context, from schema.DeploymentID, deletions []schema.Deletion, position string, earlier []uuid.UUID) (map[uuid.UUID]error, error) {
+// what failed, now or earlier. A crash in between costs the batch a second time, without effect. It answers what failed
+// now; and with schema.ErrUnfinished what has many holders, which goes on when it is handled again.
+func (h *SubscribedDeleting) Handle(ctx context.Context, from schema.DeploymentID, deletions []schema.Deletion, position string, earlier []uuid.UUID, again bool) (map[uuid.UUID]error, error) {
 	uids := make([]uuid.UUID, len(deletions))
 	for i, d := range deletions {
 		uids[i] = d.UID
 	}
 	epoch := h.Store.PresentEpoch() // before: what is lost in a failover counts as not done
-	failed, err := h.Store.Act(ctx, from, uids)
+	patience := patienceNew
+	if again {
+		patience = patienceAgain
+	}
+	failed, err := h.Store.ActFor(ctx, from, uids, patience)
 	if err != nil {
 		return nil, fmt.Errorf("act upon deletions of %s: %w", from, err)
 	}

@@ -1,6 +1,7 @@
 package schema
 
 import (
+	"errors"
 	"time"
 
 	"github.com/google/uuid"
@@ -60,6 +61,9 @@ type Work struct {
 	Deployment DeploymentID
 	CreatedAt  time.Time
 }
+
+// ErrUnfinished says that there is more to do than one run takes: it goes on, beside what is small.
+var ErrUnfinished = errors.New("there is more to do")
 
 // Deletion is a resource of some deployment whose holders have to act. It comes again, with a greater number, when there
 // are more of them.

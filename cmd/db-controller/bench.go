@@ -32,7 +32,8 @@ times. Ratios within a run are what counts; machines differ.
            the writers lose, events a second, and from a write's answer to its event; and one writer of transactions of
            a thousand.
   prime    a controller is started beside 100,000 pieces of outstanding work, with 10,000 and with 1,000,000 resources
-           that have none: until its nodes know it all, and the memory that they need.`,
+           that have none: until its nodes know it all, and the memory that they need.
+  fairness small deletions while one with 1,000,000 holders of the same deployments is under way, beside the same without.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			for _, c := range cfg.Cases {

@@ -3,7 +3,9 @@ package shadow
 import (
 	"context"
 	"fmt"
+	"math"
 	"slices"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -18,9 +20,11 @@ SELECT id, uid, kind_id, name FROM dbcontroller.foreign_target WHERE deployment_
 
 	selectLocalTargetsSQL = `SELECT id, uid, kind_id, name FROM dbcontroller.shadow WHERE uid = ANY ($1)`
 
+	// Of each target a few, so that none keeps the others waiting.
 	firstHoldersSQL = `
-SELECT holder_id FROM dbcontroller.reference
-WHERE target_id = ANY ($1) AND behaviour IN (2, 3, 4, 5) LIMIT $2`
+SELECT t, r.holder_id FROM unnest($1::bigint[]) AS t CROSS JOIN LATERAL (
+    SELECT holder_id FROM dbcontroller.reference WHERE target_id = t AND behaviour IN (2, 3, 4, 5) LIMIT $2
+) AS r LIMIT $3`
 
 	// By key: a batch does not walk over what the batches before it deleted.
 	nextHoldersSQL = `
@@ -47,11 +51,20 @@ type actTarget struct {
 	name string
 }
 
-// Act does what holders in this database have to do for deletions at a deployment: unset and cascade, whatever their
-// number, in transactions of Config.BatchSize holders. The deployment can be this one, for what acts later. Doing it
-// again has no effect. It answers the uids for which something failed, with the error of each; everything else is
-// done when it returns without an error.
+// Act is ActFor without an end: everything is done when it returns without an error.
 func (s *Store) Act(ctx context.Context, from schema.DeploymentID, uids []uuid.UUID) (map[uuid.UUID]error, error) {
+	return s.ActFor(ctx, from, uids, math.MaxInt64)
+}
+
+// fewHolders is up to how many holders a deletion is small: it is done before those that have more go on.
+const fewHolders = 200
+
+// ActFor does what holders in this database have to do for deletions at a deployment: unset and cascade, whatever their
+// number, in transactions of Config.BatchSize holders. The deployment can be this one, for what acts later. Doing it
+// again has no effect. It answers the uids for which something failed, with the error of each, and with
+// schema.ErrUnfinished those that have more than a few holders, when patience has ended; everything else is done when it
+// returns without an error.
+func (s *Store) ActFor(ctx context.Context, from schema.DeploymentID, uids []uuid.UUID, patience time.Duration) (map[uuid.UUID]error, error) {
 	if _, err := s.current(); err != nil {
 		return nil, err
 	}
@@ -63,8 +76,17 @@ func (s *Store) Act(ctx context.Context, from schema.DeploymentID, uids []uuid.U
 	for id := range a.targets {
 		ids = append(ids, id)
 	}
-	if err := a.all(ctx, ids); err != nil {
+	many, err := a.few(ctx, ids)
+	if err != nil {
 		return nil, err
+	}
+	for i, id := range many {
+		share := patience / time.Duration(len(many)-i)
+		began := time.Now()
+		if err := a.rest(ctx, id, share); err != nil {
+			return nil, err
+		}
+		patience = max(0, patience-time.Since(began))
 	}
 	if from != s.self {
 		return a.failed, s.forget(ctx, ids)
@@ -100,25 +122,60 @@ func (a *acting) load(ctx context.Context, q querier, uids []uuid.UUID) error {
 	return nil
 }
 
-// all takes the holders of all targets in one batch where that is enough, and else pages through each target's.
-func (a *acting) all(ctx context.Context, ids []int64) error {
+// few acts upon the targets that have few holders, and upon a few holders of the others, which it answers.
+func (a *acting) few(ctx context.Context, ids []int64) (many []int64, err error) {
 	size := a.store.cfg.BatchSize
-	rows, err := a.store.pool.Query(ctx, firstHoldersSQL, ids, size)
-	if err != nil {
-		return fmt.Errorf("read holders: %w", err)
+	seen := map[int64]int{}
+	for len(ids) > 0 {
+		rows, err := a.store.pool.Query(ctx, firstHoldersSQL, ids, fewHolders+1, size)
+		if err != nil {
+			return nil, fmt.Errorf("read holders: %w", err)
+		}
+		var target, holder int64
+		var holders []int64
+		_, err = pgx.ForEachRow(rows, []any{&target, &holder}, func() error {
+			seen[target]++
+			holders = append(holders, holder)
+			return nil
+		})
+		if err != nil {
+			return nil, fmt.Errorf("read holders: %w", err)
+		}
+		full := len(holders) == size
+		slices.Sort(holders)
+		if err := a.batch(ctx, ids, slices.Compact(holders)); err != nil {
+			return nil, err
+		}
+		left := ids[:0:0]
+		for _, id := range ids {
+			switch {
+			case a.failed[a.targets[id].uid] != nil: // it is tried again
+			case seen[id] > fewHolders:
+				many = append(many, id)
+			default:
+				left = append(left, id)
+			}
+		}
+		if ids = left; !full {
+			break // all of their holders were seen
+		}
 	}
-	holders, err := pgx.CollectRows(rows, pgx.RowTo[int64])
-	if err != nil {
-		return fmt.Errorf("read holders: %w", err)
-	}
-	full := len(holders) == size
-	slices.Sort(holders)
-	if err := a.batch(ctx, ids, slices.Compact(holders)); err != nil || !full {
-		return err
-	}
-	for _, id := range ids {
-		for _, b := range []schema.Behaviour{schema.CascadeDelete, schema.Unset, schema.AsyncCascadeDelete, schema.AsyncUnset} {
-			if err := a.page(ctx, id, b, size); err != nil {
+	return many, nil
+}
+
+// rest pages through the holders of one target, for as long as patience lasts.
+func (a *acting) rest(ctx context.Context, id int64, patience time.Duration) error {
+	began := time.Now()
+	for _, b := range []schema.Behaviour{schema.CascadeDelete, schema.Unset, schema.AsyncCascadeDelete, schema.AsyncUnset} {
+		for after, more := int64(0), true; more; {
+			if uid := a.targets[id].uid; time.Since(began) >= patience {
+				if a.failed[uid] == nil {
+					a.failed[uid] = schema.ErrUnfinished
+				}
+				return nil
+			}
+			var err error
+			if after, more, err = a.page(ctx, id, b, after); err != nil {
 				return err
 			}
 		}
@@ -126,21 +183,20 @@ func (a *acting) all(ctx context.Context, ids []int64) error {
 	return nil
 }
 
-func (a *acting) page(ctx context.Context, target int64, b schema.Behaviour, size int) error {
-	for after := int64(0); ; {
-		rows, err := a.store.pool.Query(ctx, nextHoldersSQL, target, int16(b), after, size)
-		if err != nil {
-			return fmt.Errorf("read holders: %w", err)
-		}
-		holders, err := pgx.CollectRows(rows, pgx.RowTo[int64])
-		if err != nil {
-			return fmt.Errorf("read holders: %w", err)
-		}
-		if err := a.batch(ctx, []int64{target}, holders); err != nil || len(holders) < size {
-			return err
-		}
+func (a *acting) page(ctx context.Context, target int64, b schema.Behaviour, after int64) (last int64, more bool, err error) {
+	size := a.store.cfg.BatchSize
+	rows, err := a.store.pool.Query(ctx, nextHoldersSQL, target, int16(b), after, size)
+	if err != nil {
+		return after, false, fmt.Errorf("read holders: %w", err)
+	}
+	holders, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	if err != nil {
+		return after, false, fmt.Errorf("read holders: %w", err)
+	}
+	if len(holders) > 0 {
 		after = holders[len(holders)-1]
 	}
+	return after, len(holders) == size, a.batch(ctx, []int64{target}, holders)
 }
 
 // batch runs one transaction. Where a single holder makes it fail, the others go on without it (I20).

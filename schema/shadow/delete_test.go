@@ -535,3 +535,38 @@ func TestADeleteSaysWhatCouldNotBeAsked(t *testing.T) {
 	b.Gone(target, holder)
 	b.Audit()
 }
+
+// Small deletions of a batch are done at once, whatever large ones stand before them; those go on from where they were.
+func TestALargeDeletionKeepsNoOtherWaiting_I20_I21(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	const many, few = 1000, 20
+	var uids []uuid.UUID
+	for i, holders := range []int{many, few, few, many} {
+		name := fmt.Sprintf("//%s/targets/t%d", aWest, i)
+		uids = append(uids, b.MustPut(name, nil).UID)
+		var writes []shadow.Write
+		for n := range holders {
+			writes = append(writes, shadow.Write{Name: fmt.Sprintf("holders/t%d-%d", i, n), Body: body{[]string{"cascade", "unset"}[n%2]: name}})
+		}
+		_, err := b.Stores[b.ID(bEast)].Save(t.Context(), writes)
+		require.NoError(t, err)
+	}
+	b.Settle()
+	for i := range uids {
+		b.MustDelete(fmt.Sprintf("//%s/targets/t%d", aWest, i))
+	}
+	store := b.Stores[b.ID(bEast)]
+	failed, err := store.ActFor(t.Context(), b.ID(aWest), uids, 0)
+	require.NoError(t, err)
+	require.Equal(t, map[uuid.UUID]error{uids[0]: schema.ErrUnfinished, uids[3]: schema.ErrUnfinished}, failed)
+	left := b.Count(bEast, "reference")
+	require.Less(t, left, 2*many, "some of each are done")
+	require.Greater(t, left, many)
+	failed, err = store.ActFor(t.Context(), b.ID(aWest), uids, time.Minute)
+	require.NoError(t, err)
+	require.Empty(t, failed)
+	require.Zero(t, b.Count(bEast, "reference"))
+	b.Settle()
+	b.Audit()
+}

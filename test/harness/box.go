@@ -440,8 +440,14 @@ func (b *Box) Act(holder, from schema.DeploymentID) (int, error) {
 		return 0, nil
 	}
 	h := &handlers.SubscribedDeleting{Store: b.Stores[holder], Peers: &boxPeers{box: b, self: holder}}
-	failed, err := h.Handle(context.Background(), from, deletions, position, nil)
-	return len(deletions) - len(failed), err // what fails is not done, however often it is tried
+	failed, err := h.Handle(context.Background(), from, deletions, position, nil, true)
+	done := len(deletions) // what fails is not done, however often it is tried
+	for _, cause := range failed {
+		if !errors.Is(cause, schema.ErrUnfinished) {
+			done--
+		}
+	}
+	return done, err
 }
 
 // Resolve lets a deployment ask about its expired blockades.

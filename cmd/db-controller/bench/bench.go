@@ -18,7 +18,7 @@ import (
 )
 
 // Cases that there are.
-var Cases = []string{"fan-out", "single", "write", "watch", "prime"}
+var Cases = []string{"fan-out", "single", "write", "watch", "prime", "fairness"}
 
 // Config of a run. The playground runs the example services.
 type Config struct {
@@ -78,7 +78,7 @@ func Run(ctx context.Context, cfg Config) ([]Result, error) {
 		if !slices.Contains(cfg.Cases, name) {
 			continue
 		}
-		measure := map[string]func(context.Context) error{"fan-out": r.fanOut, "single": r.single, "write": r.write, "watch": r.watch, "prime": r.prime}[name]
+		measure := map[string]func(context.Context) error{"fan-out": r.fanOut, "single": r.single, "write": r.write, "watch": r.watch, "prime": r.prime, "fairness": r.fairness}[name]
 		if err := measure(ctx); err != nil {
 			return nil, fmt.Errorf("case %s: %w", name, err)
 		}

@@ -23,7 +23,7 @@ const singles = 100
 func (r *run) single(ctx context.Context) error {
 	var p50, p99 []float64
 	for i := range r.Runs {
-		took, err := r.singleRun(ctx, fmt.Sprintf("single%d", i))
+		took, err := r.singleRun(ctx, fmt.Sprintf("single%d", i), singles)
 		if err != nil {
 			return err
 		}
@@ -35,18 +35,33 @@ func (r *run) single(ctx context.Context) error {
 	return nil
 }
 
-func (r *run) singleRun(ctx context.Context, name string) ([]float64, error) {
-	for i := range singles {
-		target := schema.FullName{Deployment: targets, Name: fmt.Sprintf("projects/%s-%d", name, i)}
-		if _, err := r.put(ctx, target, nil); err != nil {
+// pair is a target and its holder.
+type pair struct {
+	target, holder schema.FullName
+	uid            string // of the holder
+}
+
+// prepareSingles makes targets with a holder each, and waits until all is settled.
+func (r *run) prepareSingles(ctx context.Context, name string, n int) ([]pair, error) {
+	pairs := make([]pair, n)
+	for i := range pairs {
+		p := &pairs[i]
+		p.target = schema.FullName{Deployment: targets, Name: fmt.Sprintf("projects/%s-%d", name, i)}
+		if _, err := r.put(ctx, p.target, nil); err != nil {
 			return nil, err
 		}
-		holder := schema.FullName{Deployment: holders, Name: fmt.Sprintf("fleets/%s-%d", name, i)}
-		if _, err := r.put(ctx, holder, map[string]any{"project": target.String()}); err != nil {
+		p.holder = schema.FullName{Deployment: holders, Name: fmt.Sprintf("fleets/%s-%d", name, i)}
+		var err error
+		if p.uid, err = r.put(ctx, p.holder, map[string]any{"project": p.target.String()}); err != nil {
 			return nil, err
 		}
 	}
-	if err := r.settle(ctx); err != nil {
+	return pairs, r.settle(ctx)
+}
+
+func (r *run) singleRun(ctx context.Context, name string, n int) ([]float64, error) {
+	pairs, err := r.prepareSingles(ctx, name, n)
+	if err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(ctx)
@@ -60,9 +75,9 @@ func (r *run) singleRun(ctx context.Context, name string) ([]float64, error) {
 		return nil, err
 	}
 	var took []float64
-	for i := range singles {
+	for _, p := range pairs {
 		began := time.Now()
-		if _, err := resources.DeleteResource(ctx, &resourcev1.DeleteResourceRequest{Name: fmt.Sprintf("projects/%s-%d", name, i)}); err != nil {
+		if _, err := resources.DeleteResource(ctx, &resourcev1.DeleteResourceRequest{Name: p.target.Name}); err != nil {
 			return nil, err
 		}
 		select {
