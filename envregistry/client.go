@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"math/rand/v2"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -136,7 +137,7 @@ func (c *Client) Run(ctx context.Context) error {
 		c.cfg.Logger.Warn("the registry cannot be followed; the last environment counts", zap.Error(lost), zap.Duration("again in", wait))
 		select {
 		case <-ctx.Done():
-		case <-time.After(wait):
+		case <-time.After(wait/2 + rand.N(wait/2+1)): // so that those of a whole fleet do not come back at once
 		}
 	}
 	return nil

@@ -87,6 +87,7 @@ func (s *Store) Explain(ctx context.Context, name string) (*Explanation, error) 
 	}
 	for _, part := range []func(context.Context, int64) error{
 		func(ctx context.Context, id int64) error { return e.tentative(ctx, s, id) },
+		func(ctx context.Context, id int64) error { return e.dangling(ctx, s, id) },
 		func(ctx context.Context, id int64) error { return e.owners(ctx, s, id) },
 		func(ctx context.Context, id int64) error { return e.work(ctx, s, id) },
 	} {
@@ -112,6 +113,27 @@ func (e *Explanation) tentative(ctx context.Context, s *Store, id int64) error {
 			message = fmt.Sprintf("%s (%s) may refer to it; its deployment has not said yet (attempt %s)", holder, path, attempt)
 		}
 		e.Reasons = append(e.Reasons, ExplainedReason{Type: "TENTATIVE", Message: message, Since: attemptTime(attempt)})
+		return nil
+	})
+	return err
+}
+
+const explainDanglingSQL = `
+SELECT f.path, '//' || d.service || '/' || d.region || '/' || t.name
+FROM dbcontroller.reference r JOIN dbcontroller.field f ON f.id = r.field_id
+JOIN dbcontroller.foreign_target t ON t.id = r.target_id JOIN dbcontroller.deployment d ON d.id = t.deployment_id
+WHERE r.holder_id = $1 AND r.dangling ORDER BY 1, 2`
+
+func (e *Explanation) dangling(ctx context.Context, s *Store, id int64) error {
+	rows, err := s.pool.Query(ctx, explainDanglingSQL, id)
+	if err != nil {
+		return err
+	}
+	var path, target string
+	_, err = pgx.ForEachRow(rows, []any{&path, &target}, func() error {
+		e.Reasons = append(e.Reasons, ExplainedReason{
+			Type: "DANGLING", Message: fmt.Sprintf("%s refers to %s, which went without it when a database lost commits: update it so that it refers to something that is there, or delete it", path, target),
+		})
 		return nil
 	})
 	return err
