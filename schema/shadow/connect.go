@@ -4,8 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
@@ -20,9 +24,9 @@ const MinConnections = 4
 // 100,000 holders took 12 s instead of 1 s).
 var settings = map[string]string{
 	"search_path":                         "pg_catalog",
-	"statement_timeout":                   "60s",
-	"lock_timeout":                        "10s",
-	"idle_in_transaction_session_timeout": "30s",
+	"statement_timeout":                   "60000", // milliseconds, as the server tells them
+	"lock_timeout":                        "10000",
+	"idle_in_transaction_session_timeout": "30000",
 	"enable_seqscan":                      "off",
 	"jit":                                 "off",
 }
@@ -44,9 +48,31 @@ func Connect(ctx context.Context, dsn, name string, connections int32) (*pgxpool
 	}
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	if err := pool.Ping(ctx); err != nil {
+	if err := checkSettings(ctx, pool); err != nil {
 		pool.Close()
 		return nil, fmt.Errorf("connect to PostgreSQL: %w", err)
 	}
 	return pool, nil
+}
+
+const missingSettingsSQL = `
+SELECT format('ALTER DATABASE %I SET %s = %L;', current_database(), i.name, i.value)
+FROM unnest($1::text[], $2::text[]) AS i (name, value) JOIN pg_settings s USING (name) WHERE s.setting <> i.value ORDER BY 1`
+
+// checkSettings fails where a connection does not have what it was opened with: a connection pooler in between may ignore
+// it. The error says what to do.
+func checkSettings(ctx context.Context, pool *pgxpool.Pool) error {
+	names, values := slices.Sorted(maps.Keys(settings)), []string{}
+	for _, name := range names {
+		values = append(values, settings[name])
+	}
+	rows, err := pool.Query(ctx, missingSettingsSQL, names, values)
+	if err != nil {
+		return err
+	}
+	missing, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil || len(missing) == 0 {
+		return err
+	}
+	return fmt.Errorf("the connection does not have its settings, a pooler ignores them; run once, directly at the server: %s", strings.Join(missing, " "))
 }

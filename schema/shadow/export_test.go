@@ -10,3 +10,6 @@ import (
 func (s *Store) InTx(ctx context.Context, fn func(pgx.Tx) error) error {
 	return s.inTx(ctx, noFeed, fn)
 }
+
+// CheckSettings is for a pool that was not made by Connect.
+var CheckSettings = checkSettings
