@@ -62,9 +62,12 @@ FROM unnest($1::text[], $2::text[]) AS i (name, value) JOIN pg_settings s USING 
 // checkSettings fails where a connection does not have what it was opened with: a connection pooler in between may ignore
 // it. The error says what to do.
 func checkSettings(ctx context.Context, pool *pgxpool.Pool) error {
-	names, values := slices.Sorted(maps.Keys(settings)), []string{}
-	for _, name := range names {
-		values = append(values, settings[name])
+	var names, values []string
+	for _, name := range slices.Sorted(maps.Keys(settings)) {
+		if name == "search_path" { // every name is qualified anyway, and migrations need another one
+			continue
+		}
+		names, values = append(names, name), append(values, settings[name])
 	}
 	rows, err := pool.Query(ctx, missingSettingsSQL, names, values)
 	if err != nil {
