@@ -112,7 +112,7 @@ func TestARestoredBackup_I1_I8(t *testing.T) {
 		t.Run(map[bool]string{false: "verify", true: "said"}[said], func(t *testing.T) {
 			t.Parallel()
 			const of = "a.example.com/us-west2"
-			f, server, proxy := movable(t, of, "--owner-grace", "1s")
+			f, server, proxy := movable(t, of, "--owner-grace", "1s", "--audit-interval", "500ms")
 			p := f.Deployments[f.id(aWest+"x/y")]
 			f.mustPut(aWest+"targets/kept", nil)
 			f.mustPut(aWest+"targets/held", nil)
@@ -150,6 +150,10 @@ func TestARestoredBackup_I1_I8(t *testing.T) {
 				})
 			} else {
 				require.EqualValues(t, 1, f.status(of).GetEpoch().GetOrdinal(), "it cannot know")
+				f.eventually("audits find it", func() bool {
+					return f.metric(aWest+"x/y", `dbcontroller_audit_differences{kind="BLOCKADE_OF_NOTHING"}`) == 1 &&
+						f.metric(bEast+"x/y", `dbcontroller_audit_differences{kind="REFERENCE_NOT_KNOWN"}`) == 1
+				})
 				out, err := run(t, "verify", "--context", f.Context)
 				require.Error(t, err)
 				require.Contains(t, out, "3 differences are left: verify --repair does what is certain")
@@ -168,6 +172,10 @@ func TestARestoredBackup_I1_I8(t *testing.T) {
 			f.settled()
 			out, err := run(t, "verify", "--context", f.Context)
 			require.NoError(t, err, out)
+			f.eventually("audits find nothing", func() bool {
+				at := aWest + "x/y"
+				return f.metric(at, "dbcontroller_audit_timestamp_seconds") > 0 && f.metric(at, `dbcontroller_audit_differences{kind="BLOCKADE_OF_NOTHING"}`) == 0
+			})
 			require.ErrorContains(t, f.delete(aWest+"targets/kept"), bEast+"holders/new")
 			require.NoError(t, f.delete(aWest+"targets/held"))
 			// Who cannot be asked is named.

@@ -50,12 +50,21 @@ SELECT s.id, s.kind_id, s.name, s.uid, s.state, s.revision,
     ARRAY (SELECT deployment_id FROM dbcontroller.ownee_entry e WHERE e.owner_id = s.id ORDER BY 1)
 FROM dbcontroller.shadow s WHERE s.id > $1 AND ($2 = 0 OR s.kind_id = $2) ORDER BY s.id LIMIT $3`
 
+	// First the rest of one target, which can have most of all there are, then those behind it: each by the key.
 	viewBlockadesSQL = `
+WITH page AS (
+    (SELECT * FROM dbcontroller.blockade
+    WHERE target_id = $1 AND (holder_uid, field_id, attempt) > ($2, $3, $4) AND ($5 = 0 OR deployment_id = $5)
+    ORDER BY holder_uid, field_id, attempt LIMIT $6)
+    UNION ALL
+    (SELECT * FROM dbcontroller.blockade
+    WHERE target_id > $1 AND ($5 = 0 OR deployment_id = $5)
+    ORDER BY target_id, holder_uid, field_id, attempt LIMIT $6)
+)
 SELECT b.target_id, k.kind, t.name, t.uid, b.attempt, b.holder_uid, f.path, d.service, d.region, b.holder_name, b.behaviour, b.expires_at
-FROM dbcontroller.blockade b JOIN dbcontroller.shadow t ON t.id = b.target_id JOIN dbcontroller.kind k ON k.id = t.kind_id
+FROM (SELECT * FROM page ORDER BY target_id, holder_uid, field_id, attempt LIMIT $6) b JOIN dbcontroller.shadow t ON t.id = b.target_id JOIN dbcontroller.kind k ON k.id = t.kind_id
 JOIN dbcontroller.field f ON f.id = b.field_id JOIN dbcontroller.deployment d ON d.id = b.deployment_id
-WHERE (b.target_id, b.holder_uid, b.field_id, b.attempt) > ($1, $2, $3, $4) AND ($5 = 0 OR b.deployment_id = $5)
-ORDER BY b.target_id, b.holder_uid, b.field_id, b.attempt LIMIT $6`
+ORDER BY b.target_id, b.holder_uid, b.field_id, b.attempt`
 )
 
 // ListShadows reads a page of shadows, of one kind or of all; the token is empty at the beginning and after the end.

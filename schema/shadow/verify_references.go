@@ -12,19 +12,20 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// By target, so that the index serves; local references are looked at in passing.
+// By holder: holders are spread evenly, and the planner knows it; a target can have all references there are. Local ones
+// are looked at in passing.
 const (
 	referencesPageSQL = `
 SELECT r.target_id, r.behaviour, r.holder_id, r.field_id, r.attempt, h.uid, h.kind_id, h.name, f.deployment_id, f.uid, f.kind_id, f.name, t.id IS NOT NULL
 FROM (
     SELECT target_id, behaviour, holder_id, field_id, attempt FROM dbcontroller.reference
-    WHERE (target_id, behaviour, holder_id, field_id) > ($1, $2, $3, $4)
-    ORDER BY target_id, behaviour, holder_id, field_id LIMIT $5
+    WHERE (holder_id, field_id, target_id) > ($1, $2, $3)
+    ORDER BY holder_id, field_id, target_id LIMIT $4
 ) AS r
 JOIN dbcontroller.shadow h ON h.id = r.holder_id
 LEFT JOIN dbcontroller.foreign_target f ON f.id = r.target_id
 LEFT JOIN dbcontroller.shadow t ON t.id = r.target_id
-ORDER BY r.target_id, r.behaviour, r.holder_id, r.field_id`
+ORDER BY r.holder_id, r.field_id, r.target_id`
 
 	stillReferringSQL = `
 SELECT i.n - 1
@@ -71,20 +72,20 @@ func scanReferenceRow(row pgx.CollectableRow) (*referenceRow, error) {
 }
 
 func (r *referenceRow) cursor() string {
-	return fmt.Sprintf("r %d %d %d %d", r.targetID, r.behaviour, r.holderID, r.fieldID)
+	return fmt.Sprintf("r %d %d %d", r.holderID, r.fieldID, r.targetID)
 }
 
 // references compares what is referred to from here, from a cursor on; save is given the cursor after each page.
 func (v *verifying) references(ctx context.Context, cursor string, save func(string) error) error {
 	var target, holder int64
-	var behaviour, field int32
+	var field int32
 	if cursor != "" {
-		if _, err := fmt.Sscanf(cursor, "r %d %d %d %d", &target, &behaviour, &holder, &field); err != nil {
+		if _, err := fmt.Sscanf(cursor, "r %d %d %d", &holder, &field, &target); err != nil {
 			return fmt.Errorf("cursor %q: %w", cursor, err)
 		}
 	}
 	for {
-		rows, err := v.store.pool.Query(ctx, referencesPageSQL, target, behaviour, holder, field, verifyPage)
+		rows, err := v.store.pool.Query(ctx, referencesPageSQL, holder, field, target, verifyPage)
 		if err != nil {
 			return err
 		}
@@ -96,7 +97,7 @@ func (v *verifying) references(ctx context.Context, cursor string, save func(str
 			return err
 		}
 		last := page[len(page)-1]
-		target, behaviour, holder, field = last.targetID, int32(last.behaviour), last.holderID, last.fieldID
+		target, holder, field = last.targetID, last.holderID, last.fieldID
 		if err := save(last.cursor()); err != nil {
 			return err
 		}
