@@ -1,0 +1,164 @@
+package harness
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/google/uuid"
+
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/shadow"
+)
+
+// boxPeers calls the other stores as one deployment.
+type boxPeers struct {
+	box  *Box
+	self schema.DeploymentID
+}
+
+func (p *boxPeers) Establish(ctx context.Context, to schema.DeploymentID, attempt shadow.AttemptID, refs []shadow.EstablishReference) (*shadow.Established, error) {
+	if hook := p.box.OnEstablish; hook != nil {
+		if err := hook(to, attempt, refs); err != nil {
+			return nil, err
+		}
+	}
+	store, err := p.box.reach(to)
+	if p.box.Stores[to] == nil {
+		return nil, fmt.Errorf("%w: %w", shadow.ErrNotSent, err) // as for a deployment that the environment does not have
+	}
+	if err != nil {
+		return nil, err
+	}
+	done, err := store.Establish(ctx, p.self, attempt, refs)
+	if hook := p.box.AfterEstablish; hook != nil && err == nil {
+		hook()
+	}
+	return done, err
+}
+
+func (p *boxPeers) Resolve(ctx context.Context, to schema.DeploymentID, questions []shadow.Question) (*shadow.Answers, error) {
+	if hook := p.box.OnResolve; hook != nil {
+		if err := hook(to); err != nil {
+			return nil, err
+		}
+	}
+	store, err := p.box.reach(to)
+	if err != nil {
+		return nil, err
+	}
+	return store.Answer(ctx, p.self, questions)
+}
+
+func (p *boxPeers) WouldEstablish(ctx context.Context, to schema.DeploymentID, refs []shadow.EstablishReference) ([]uuid.UUID, error) {
+	store, err := p.box.reach(to)
+	if err != nil {
+		return nil, err
+	}
+	uids, _, err := store.WouldEstablish(ctx, p.self, refs)
+	return uids, err
+}
+
+func (p *boxPeers) CheckOwners(ctx context.Context, at schema.DeploymentID, questions []shadow.OwnerQuestion) (*shadow.OwnerAnswers, error) {
+	store, err := p.box.reach(at)
+	if err != nil {
+		return nil, err
+	}
+	answers, err := store.CheckOwners(ctx, p.self, questions)
+	if hook := p.box.AfterCheckOwners; hook != nil && err == nil {
+		hook()
+	}
+	return answers, err
+}
+
+func (p *boxPeers) WouldCheckOwners(ctx context.Context, at schema.DeploymentID, questions []shadow.OwnerQuestion) (*shadow.OwnerAnswers, error) {
+	store, err := p.box.reach(at)
+	if err != nil {
+		return nil, err
+	}
+	return store.WouldCheckOwners(ctx, p.self, questions)
+}
+
+func (p *boxPeers) CheckReferences(ctx context.Context, at schema.DeploymentID, refs []shadow.CheckedReference) ([]shadow.Known, error) {
+	store, err := p.box.reach(at)
+	if err != nil {
+		return nil, err
+	}
+	return store.CheckReferences(ctx, p.self, refs)
+}
+
+func (p *boxPeers) AnnounceEpoch(ctx context.Context, at schema.DeploymentID, epoch uuid.UUID) (uuid.UUID, error) {
+	store, err := p.box.reach(at)
+	if err != nil {
+		return uuid.Nil, err
+	}
+	return store.Told(ctx, p.self, epoch)
+}
+
+func (p *boxPeers) ConfirmEpoch(ctx context.Context, at schema.DeploymentID, epoch uuid.UUID) error {
+	store, err := p.box.reach(at)
+	if err != nil {
+		return err
+	}
+	return store.Confirmed(ctx, p.self, epoch)
+}
+
+func (p *boxPeers) DropOwners(ctx context.Context, at schema.DeploymentID, deleted []uuid.UUID, letGo []shadow.LetGo) ([]uuid.UUID, bool, error) {
+	store, err := p.box.reach(at)
+	if err != nil {
+		return nil, false, err
+	}
+	return store.DropOwners(ctx, p.self, deleted, letGo)
+}
+
+func (p *boxPeers) UpgradeOwners(ctx context.Context, at schema.DeploymentID, u *shadow.Upgrade) (int64, error) {
+	store, err := p.box.reach(at)
+	if err != nil {
+		return 0, err
+	}
+	return store.UpgradeOwners(ctx, p.self, u.Version, u.Generation, u.Renamed)
+}
+
+func (p *boxPeers) Plan(ctx context.Context, at schema.DeploymentID, q shadow.PlanQuestion) (*shadow.Plan, error) {
+	store, err := p.box.reach(at)
+	if err != nil {
+		return nil, err
+	}
+	plan, err := store.Plan(ctx, q)
+	if hook := p.box.AfterPlan; hook != nil {
+		hook()
+	}
+	return plan, err
+}
+
+func (p *boxPeers) Trace(ctx context.Context, at schema.DeploymentID, uids []uuid.UUID) (map[uuid.UUID]shadow.Trace, error) {
+	store, err := p.box.reach(at)
+	if err != nil {
+		return nil, err
+	}
+	return store.Trace(ctx, uids)
+}
+
+func (p *boxPeers) Confirm(ctx context.Context, to schema.DeploymentID, epoch uuid.UUID, attempts []shadow.AttemptID) error {
+	store, err := p.box.reach(to)
+	if err != nil {
+		return err
+	}
+	_, err = store.Confirm(ctx, p.self, epoch, attempts)
+	return err
+}
+
+func (p *boxPeers) Release(ctx context.Context, to schema.DeploymentID, epoch uuid.UUID, keys []shadow.BlockadeKey, attempts []shadow.AttemptID) error {
+	store, err := p.box.reach(to)
+	if err != nil {
+		return err
+	}
+	return store.Release(ctx, p.self, epoch, keys, attempts)
+}
+
+func (p *boxPeers) Acknowledge(ctx context.Context, to schema.DeploymentID, epoch uuid.UUID, position string, except []uuid.UUID) error {
+	store, err := p.box.reach(to)
+	if err != nil {
+		return err
+	}
+	return store.Acknowledge(ctx, p.self, epoch, position, except)
+}
