@@ -3,6 +3,8 @@ package constraint_test
 import (
 	"context"
 	"errors"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -370,5 +372,35 @@ func TestALargeDeletionKeepsNoOtherWaiting_I20(t *testing.T) {
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		require.Empty(t, r.take(), "quiet")
+	})
+}
+
+// A deployment that floods with deletions delays neither those of another one nor outstanding work.
+func TestAFloodingDeploymentDelaysNoOther_I20(t *testing.T) {
+	inNode(t, func(s *streams, r *recorder) {
+		release := make(chan struct{})
+		r.handle = func(_ context.Context, what string) error {
+			if strings.HasPrefix(what, "subscribed eastus2 ") {
+				<-release
+			}
+			return nil
+		}
+		s.work <- endOfWork()
+		s.deletions[far] <- endOfDeletions("f0")
+		s.deletions[near] <- endOfDeletions("n0")
+		for i := range 5000 {
+			s.deletions[far] <- deletion(strconv.Itoa(i))
+		}
+		s.deletions[near] <- deletion("one")
+		s.deletions[near] <- bookmark("n1")
+		s.work <- work(schema.Release, near, 1)
+		synctest.Wait()
+		got := r.take()
+		require.Contains(t, got, `subscribed us-west2 [one] "" except 0`)
+		require.Contains(t, got, "pending us-west2 [1]")
+		require.Len(t, slices.DeleteFunc(got, func(what string) bool { return !strings.HasPrefix(what, "subscribed eastus2") }), 1, "one batch of the flood is under way")
+		close(release)
+		synctest.Wait()
+		require.LessOrEqual(t, len(r.take()), 7, "the rest comes in large batches")
 	})
 }
