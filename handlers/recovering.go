@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/shadow"
 )
 
 // RecoveringStore has what is left to be done after a failover, here or elsewhere.
@@ -25,11 +26,13 @@ type RecoveringStore interface {
 type RecoveringPeers interface {
 	// AnnounceEpoch answers the epoch that is known there now.
 	AnnounceEpoch(ctx context.Context, at schema.DeploymentID, epoch uuid.UUID) (known uuid.UUID, err error)
-	ConfirmEpoch(ctx context.Context, at schema.DeploymentID, epoch uuid.UUID) error
+	// ConfirmEpoch says in which epoch of it, as far as one was told, and in which of this database all is compared.
+	ConfirmEpoch(ctx context.Context, at schema.DeploymentID, epoch, own uuid.UUID) error
 }
 
 // recover does what a failover has left, with one deployment.
 func (h *OwnedPending) recover(ctx context.Context, with schema.DeploymentID, work []schema.Work) error {
+	var failed error
 	for _, w := range work {
 		var err error
 		switch w.Action {
@@ -41,11 +44,12 @@ func (h *OwnedPending) recover(ctx context.Context, with schema.DeploymentID, wo
 			err = h.Store.VerifyBlockades(ctx, with, w.Seq)
 		default:
 		}
-		if err != nil {
-			return err
+		if errors.Is(err, shadow.ErrPassGone) {
+			err = nil // it is done, or another one has taken its place
 		}
+		failed = errors.Join(failed, err)
 	}
-	return nil
+	return failed
 }
 
 func (h *OwnedPending) announce(ctx context.Context, to schema.DeploymentID) error {
@@ -61,14 +65,13 @@ func (h *OwnedPending) announce(ctx context.Context, to schema.DeploymentID) err
 }
 
 func (h *OwnedPending) confirmAgain(ctx context.Context, at schema.DeploymentID, seq int64) error {
+	own := h.Store.PresentEpoch()
 	told, err := h.Store.ConfirmAgain(ctx, at, seq)
 	if err != nil {
 		return err
 	}
-	if told != uuid.Nil {
-		if err := h.Peers.ConfirmEpoch(ctx, at, told); err != nil {
-			return fmt.Errorf("confirm references at %s: %w", at, err)
-		}
+	if err := h.Peers.ConfirmEpoch(ctx, at, told, own); err != nil {
+		return fmt.Errorf("confirm references at %s: %w", at, err)
 	}
 	return h.Store.Recovered(ctx, seq)
 }

@@ -57,6 +57,9 @@ type Config struct {
 	LeaseTTL time.Duration
 	// Leads is told when this process begins to speak for the deployment, and when it ends to; may be nil.
 	Leads func(bool)
+	// Renewed says that the deployment's database is another one than before: what nodes know of it, and the version that it
+	// runs, may be lost with it. May be nil; never closed.
+	Renewed <-chan struct{}
 	// NewNode makes a node.
 	NewNode func(share Share) (Runner, error)
 	Logger  *zap.Logger
@@ -127,8 +130,14 @@ func (m *Manager) Run(ctx context.Context) error {
 			return nil
 		case env = <-m.cfg.Environments:
 		case <-again:
+		case <-m.cfg.Renewed:
+			running.stop()
+			running = nil
+			m.running.Store(nil)
 		}
-		again = nil
+		if again = nil; env == nil {
+			continue
+		}
 		model, err := env.Model(m.cfg.Deployment)
 		if err != nil {
 			// What runs goes on: the registry is advisory (I27).

@@ -13,10 +13,19 @@ import (
 // followEpochs notices when the database was restored or failed over: at once when a transaction met it, and else within a
 // second. Who may refer to resources here is asked from the registry, and what was kept of it counts as well: what an
 // answer lacks may be there all the same.
-func followEpochs(ctx context.Context, store *shadow.Store, ask, kept func(context.Context) (*schema.Environment, error), log *zap.Logger) error {
-	told := false
+//
+// What the nodes know is of the database as it was: renewed gets an entry with each new epoch.
+func followEpochs(ctx context.Context, store *shadow.Store, renewed chan<- struct{}, ask, kept func(context.Context) (*schema.Environment, error), log *zap.Logger) error {
+	told, last := false, store.PresentEpoch()
 	for {
 		awaiting, err := store.NoticeEpoch(ctx)
+		if now := store.PresentEpoch(); now != last {
+			last = now
+			select {
+			case renewed <- struct{}{}:
+			default: // the one before was not taken yet
+			}
+		}
 		if err == nil && awaiting {
 			err = recoverEpoch(ctx, store, ask, kept)
 		}

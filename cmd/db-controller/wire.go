@@ -128,10 +128,12 @@ func runDeployment(ctx context.Context, cfg deploymentConfig, log *zap.Logger) e
 	}
 	// One place, which holds the newest environment, as the client's own channel.
 	environments := make(chan *schema.Environment, 1)
+	// One place: that the database is another one. Sent by followEpochs, received by the manager.
+	renewed := make(chan struct{}, 1)
 	leases := &shadow.Leases{Store: store, Name: cfg.name, TTL: cfg.lease}
 	manager, err := nodemanager.New(nodemanager.Config{
 		Deployment: cfg.deployment, Environments: environments, Nodes: cfg.nodes, Switch: store.Switch, Refresh: store.Refresh, PointedTo: store.PointedTo, Logger: log,
-		Leases: leases, LeaseTTL: cfg.lease, Leads: client.Lead,
+		Renewed: renewed, Leases: leases, LeaseTTL: cfg.lease, Leads: client.Lead,
 		NewNode: func(share nodemanager.Share) (nodemanager.Runner, error) {
 			node, err := constraint.New(constraint.Config{
 				Name: share.Name, Deployment: cfg.deployment, Shards: share.Shards, Subscriptions: share.Subscriptions,
@@ -157,7 +159,7 @@ func runDeployment(ctx context.Context, cfg deploymentConfig, log *zap.Logger) e
 	g.Go(func() error { return awaitStart(ctx, cfg.startTimeout, checks, client.Problem, log) })
 	g.Go(func() error { return store.RunNotifications(ctx) })
 	g.Go(func() error { return tidy(ctx, store.Tidy, log) })
-	g.Go(func() error { return followEpochs(ctx, store, client.Ask, keeper{store}.LoadEnvironment, log) })
+	g.Go(func() error { return followEpochs(ctx, store, renewed, client.Ask, keeper{store}.LoadEnvironment, log) })
 	g.Go(func() error {
 		return audit(ctx, auditConfig{Interval: cfg.auditInterval, Rate: cfg.auditRate, Leads: client.Leads, Verify: store.Verify, Observer: metrics, Log: log})
 	})

@@ -16,8 +16,9 @@ CREATE TABLE dbcontroller.epoch (
 
 ALTER TABLE dbcontroller.deployment
     ADD COLUMN epoch       uuid,                            -- of its database, as it was told; null: not told any
-    ADD COLUMN unconfirmed boolean NOT NULL DEFAULT false; -- it may refer to resources here, and has not said to what since
-CREATE INDEX deployment_unconfirmed ON dbcontroller.deployment (id) WHERE unconfirmed;
+    ADD COLUMN unconfirmed boolean NOT NULL DEFAULT false, -- it may refer to resources here, and has not compared that since
+    ADD COLUMN uncompared  boolean NOT NULL DEFAULT false; -- its database began a new epoch, and it has not compared since
+CREATE INDEX deployment_unconfirmed ON dbcontroller.deployment (id) WHERE unconfirmed OR uncompared;
 
 -- Its target went without the reference: one of the two databases lost commits. A person decides what becomes of it.
 ALTER TABLE dbcontroller.reference ADD COLUMN dangling boolean NOT NULL DEFAULT false;
@@ -30,6 +31,6 @@ CREATE INDEX reference_dangling ON dbcontroller.reference (holder_id) WHERE dang
 -- +goose Down
 DELETE FROM dbcontroller.work WHERE action IN (10, 11, 12);
 ALTER TABLE dbcontroller.reference DROP COLUMN dangling;
-ALTER TABLE dbcontroller.deployment DROP COLUMN epoch, DROP COLUMN unconfirmed;
+ALTER TABLE dbcontroller.deployment DROP COLUMN epoch, DROP COLUMN unconfirmed, DROP COLUMN uncompared;
 DROP TABLE dbcontroller.epoch;
 ALTER TABLE dbcontroller.meta DROP COLUMN epoch, DROP COLUMN server, DROP COLUMN timeline, DROP COLUMN awaiting;

@@ -59,9 +59,10 @@ func (p *Peers) Update(env *schema.Environment) {
 	}
 }
 
-// MayRefer tells whether the current version of a deployment is of this service or imports it. It fails while that is
-// not known: unknown is not "no".
-func (p *Peers) MayRefer(holder schema.DeploymentID) (bool, error) {
+// MayRefer tells whether the current version of a deployment is of this service or imports it; for references that it has
+// already and establishes again, whether some version of its service does. It fails while that is not known: unknown is not
+// "no".
+func (p *Peers) MayRefer(holder schema.DeploymentID, again bool) (bool, error) {
 	p.mu.Lock()
 	env := p.env
 	p.mu.Unlock()
@@ -74,6 +75,9 @@ func (p *Peers) MayRefer(holder schema.DeploymentID) (bool, error) {
 	}
 	if d.Service == p.self.Service {
 		return true, nil
+	}
+	if again {
+		return env.MayRefer(d.Service, p.self.Service), nil
 	}
 	for _, s := range env.Services {
 		if s.Service != d.Service || s.Version != d.Version {
@@ -262,15 +266,15 @@ func (p *Peers) AnnounceEpoch(ctx context.Context, at schema.DeploymentID, epoch
 	return wire.UID(answer.GetEpoch())
 }
 
-// ConfirmEpoch tells a deployment that all references to it are compared in its epoch.
-func (p *Peers) ConfirmEpoch(ctx context.Context, at schema.DeploymentID, epoch uuid.UUID) error {
+// ConfirmEpoch tells a deployment that all references to it are compared, in its epoch as it was told and in the own one.
+func (p *Peers) ConfirmEpoch(ctx context.Context, at schema.DeploymentID, epoch, own uuid.UUID) error {
 	client, err := p.Client(at)
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, peerTimeout)
 	defer cancel()
-	_, err = client.ConfirmEpoch(ctx, &schemav1.ConfirmEpochRequest{Epoch: epoch[:]})
+	_, err = client.ConfirmEpoch(ctx, &schemav1.ConfirmEpochRequest{Epoch: epoch[:], OwnEpoch: own[:]})
 	return err
 }
 

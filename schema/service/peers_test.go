@@ -22,7 +22,7 @@ func TestOnlyWhoImportsAServiceMayReferToIt(t *testing.T) {
 		return d
 	}
 	p := NewPeers(id("iam.example.com/us-west2"), nil)
-	_, err := p.MayRefer(id("devices.example.com/us-west2"))
+	_, err := p.MayRefer(id("devices.example.com/us-west2"), false)
 	require.Error(t, err, "before the first environment nobody knows")
 	p.Update(&schema.Environment{
 		Services: []*schema.Descriptor{version("iam.example.com", "v1"), version("devices.example.com", "v1", "iam.example.com"), version("devices.example.com", "v2")},
@@ -36,10 +36,10 @@ func TestOnlyWhoImportsAServiceMayReferToIt(t *testing.T) {
 	for holder, want := range map[string]bool{
 		"iam.example.com/eastus2": true, "devices.example.com/us-west2": true, "devices.example.com/eastus2": false, "devices.example.com/asia1": false,
 	} {
-		got, err := p.MayRefer(id(holder))
+		got, err := p.MayRefer(id(holder), false)
 		require.NoError(t, err)
 		require.Equal(t, want, got, holder)
 	}
-	_, err = p.MayRefer(id("devices.example.com/mars"))
+	_, err = p.MayRefer(id("devices.example.com/mars"), false)
 	require.Error(t, err, "unknown is not no")
 }

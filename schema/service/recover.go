@@ -3,6 +3,8 @@ package service
 import (
 	"context"
 	"errors"
+	"fmt"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -11,10 +13,16 @@ import (
 	"github.com/db-controller/db-controller/schema/wire"
 )
 
+// maxAhead is how far the clock of another deployment may be ahead: an epoch dated later could hardly be outdone.
+const maxAhead = 2 * time.Hour
+
 func epochOf(raw []byte) (uuid.UUID, error) {
 	epoch, err := wire.UID(raw)
 	if err == nil && epoch.Version() != 7 {
 		err = errors.New("want a UUIDv7")
+	}
+	if ahead := time.Until(time.Unix(epoch.Time().UnixTime())); err == nil && ahead > maxAhead {
+		err = fmt.Errorf("it is %s ahead of the clock here", ahead.Round(time.Second))
 	}
 	if err != nil {
 		return epoch, invalid("epoch", err)
@@ -43,11 +51,15 @@ func (s *schemas) ConfirmEpoch(ctx context.Context, req *schemav1.ConfirmEpochRe
 	if err != nil {
 		return nil, toStatus(s.log, err)
 	}
-	epoch, err := epochOf(req.GetEpoch())
+	epoch, err := wire.OptionalUID(req.GetEpoch())
+	if err != nil {
+		return nil, toStatus(s.log, invalid("epoch", err))
+	}
+	own, err := epochOf(req.GetOwnEpoch())
 	if err != nil {
 		return nil, toStatus(s.log, err)
 	}
-	return &schemav1.ConfirmEpochResponse{}, toStatus(s.log, s.store.Confirmed(ctx, by, epoch))
+	return &schemav1.ConfirmEpochResponse{}, toStatus(s.log, s.store.Confirmed(ctx, by, epoch, own))
 }
 
 var knownProto = map[shadow.Known]schemav1.CheckReferencesResponse_Verdict{

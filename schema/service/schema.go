@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
+	"github.com/google/uuid"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -27,7 +29,7 @@ type schemas struct {
 	schemav1.UnimplementedSchemaServiceServer
 	store *shadow.Store
 	// mayRefer tells whether a deployment's current version is of this service or imports it.
-	mayRefer func(holder schema.DeploymentID) (bool, error)
+	mayRefer func(holder schema.DeploymentID, again bool) (bool, error)
 	log      *zap.Logger
 }
 
@@ -82,7 +84,8 @@ func (s *schemas) establish(ctx context.Context, req *schemav1.EstablishReferenc
 			return nil, invalid(fmt.Sprintf("references[%d]", i), err)
 		}
 	}
-	allowed, err := s.mayRefer(holder)
+	again := !slices.ContainsFunc(refs, func(r shadow.EstablishReference) bool { return r.TargetUID == uuid.Nil })
+	allowed, err := s.mayRefer(holder, again)
 	if err != nil {
 		return nil, &shadow.UnavailableError{Deployments: []schema.DeploymentID{s.store.Deployment()}, Err: err}
 	}

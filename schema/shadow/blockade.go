@@ -78,6 +78,7 @@ func (s *Store) aboutTargets(ctx context.Context, lock string, args []any, fn fu
 // references one entry of the deployment takes their place. It answers the attempts of which nothing was tentative:
 // confirmed or released before. Nothing is invented for them.
 func (s *Store) Confirm(ctx context.Context, holder schema.DeploymentID, epoch uuid.UUID, attempts []AttemptID) ([]AttemptID, error) {
+	own := s.PresentEpoch()
 	deployment, err := s.names.deployment(ctx, holder)
 	if err != nil {
 		return nil, err
@@ -91,7 +92,7 @@ func (s *Store) Confirm(ctx context.Context, holder schema.DeploymentID, epoch u
 			return err
 		}
 		b := &pgx.Batch{}
-		ofPresentEpoch(b, deployment, epoch)
+		s.ofPresentEpoch(b, deployment, epoch, own)
 		b.Queue(confirmBlockingSQL, attempts, deployment, locked).Query(take)
 		b.Queue(confirmActingSQL, attempts, deployment, s.selfID, locked).Query(take)
 		return tx.SendBatch(ctx, b).Close()
@@ -147,6 +148,7 @@ INSERT INTO dbcontroller.closed_attempt (attempt) SELECT DISTINCT unnest($1::uui
 // Release removes exactly the blockades of the keys, and every blockade of the attempts, which were aborted. What
 // arrives late or again finds nothing; the attempts establish nothing any more.
 func (s *Store) Release(ctx context.Context, holder schema.DeploymentID, epoch uuid.UUID, keys []BlockadeKey, attempts []AttemptID) error {
+	own := s.PresentEpoch()
 	deployment, err := s.names.deployment(ctx, holder)
 	if err != nil {
 		return err
@@ -157,7 +159,7 @@ func (s *Store) Release(ctx context.Context, holder schema.DeploymentID, epoch u
 	}
 	err = s.aboutTargets(ctx, lockReleasedSQL, []any{k.targets, attempts, deployment}, func(tx pgx.Tx, locked []int64) error {
 		b := &pgx.Batch{}
-		ofPresentEpoch(b, deployment, epoch)
+		s.ofPresentEpoch(b, deployment, epoch, own)
 		b.Queue(removeKeysSQL, k.attempts, k.holders, k.fields, k.targets, deployment, s.selfID)
 		b.Queue(removeAttemptsSQL, attempts, deployment, s.selfID, locked)
 		b.Queue(closeAttemptsSQL, append(k.attempts, attempts...))
@@ -298,6 +300,7 @@ SELECT count(*) FROM taken`
 // Settle applies the verdicts of a holder's deployment: held confirms, gone removes, undecided changes nothing. It
 // touches only blockades that are still there.
 func (s *Store) Settle(ctx context.Context, holder schema.DeploymentID, questions []Question, answers *Answers) error {
+	own := s.PresentEpoch()
 	var held, gone []BlockadeKey
 	for i, v := range answers.Verdicts {
 		switch v {
@@ -326,7 +329,7 @@ func (s *Store) Settle(ctx context.Context, holder schema.DeploymentID, question
 	}
 	err = s.aboutTargets(ctx, lockUIDsSQL, []any{k.targets}, func(tx pgx.Tx, _ []int64) error {
 		b := &pgx.Batch{}
-		ofPresentEpoch(b, deployment, answers.Epoch)
+		s.ofPresentEpoch(b, deployment, answers.Epoch, own)
 		b.Queue(settleBlockingSQL, k.attempts, k.holders, k.fields, k.targets, deployment)
 		b.Queue(settleActingSQL, k.attempts, deployment, s.selfID, k.holders, k.fields, k.targets)
 		return tx.SendBatch(ctx, b).Close()

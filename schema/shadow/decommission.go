@@ -36,7 +36,7 @@ WITH said AS (
 INSERT INTO dbcontroller.work (action, shard, deployment_id) SELECT 9, $5, deployment_id FROM said`
 
 	// Nobody waits for what it refers to here any more.
-	forgetUnconfirmedSQL = `UPDATE dbcontroller.deployment SET unconfirmed = false WHERE id = $1 AND unconfirmed`
+	forgetUnconfirmedSQL = `UPDATE dbcontroller.deployment SET unconfirmed = false, uncompared = false WHERE id = $1 AND (unconfirmed OR uncompared)`
 
 	selectDecommissionedSQL = `
 SELECT d.service, d.region, x.blocking, x.reason, x.said_by, x.said_at,

@@ -426,6 +426,10 @@ func (s *Store) keepAway(ctx context.Context, closed *closing, targets []int64) 
 	if len(more) == 0 {
 		return nil
 	}
+	// While nothing is deleted anyway, what was lost has to be established again.
+	if err := s.inTx(ctx, noFeed, func(tx pgx.Tx) error { return s.settled(ctx, tx) }); err != nil {
+		return err
+	}
 	deadline, _ := ctx.Deadline()
 	if _, err := s.pool.Exec(ctx, closeTargetsSQL, more, closed.id, time.Until(deadline)+time.Second); err != nil {
 		return fmt.Errorf("keep new references away: %w", err)

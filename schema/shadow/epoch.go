@@ -1,6 +1,7 @@
 package shadow
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -22,7 +23,8 @@ import (
 //   - what is referred to from here, and what blocks here, is compared as well.
 
 // ErrOldEpoch refuses a message that was made before its sender's database began a new epoch.
-var ErrOldEpoch = errors.New("the sender's database has begun a new epoch since")
+var ErrOldEpoch = errors.New("this is of before a failover or a restore of the sender's database; " +
+	"if it is not, that database was put back to before one: start its deployment with --restored")
 
 // errRecovering is why nothing is deleted for now.
 var errRecovering = errors.New("the database was restored or failed over, and may have lost what refers to its resources: " +
@@ -36,20 +38,23 @@ const (
 SELECT m.epoch, COALESCE(m.server, ''), ` + feed.EpochSQL + `, ` + feed.TimelineSQL + `, m.awaiting FROM dbcontroller.meta m`
 	lockEpochSQL = readEpochSQL + ` FOR UPDATE`
 
-	// What others were told of their epochs belongs to the attempts of the old one.
+	// A switch of the version may be lost: whoever knows of it finds another generation, and switches again.
 	beginEpochSQL = `
-WITH told AS (
-    UPDATE dbcontroller.deployment SET epoch = NULL WHERE epoch IS NOT NULL
-), noted AS (
+WITH noted AS (
     INSERT INTO dbcontroller.epoch (id, server) VALUES ($1, $2)
 )
-UPDATE dbcontroller.meta SET epoch = $1, server = $2, timeline = $3, awaiting = $4`
+UPDATE dbcontroller.meta SET epoch = $1, server = $2, timeline = $3, awaiting = $4, generation = generation + 1000000`
 
 	// Numbers that were given out and lost are not given again: who saw them takes what is greater for newer.
 	skipNumbersSQL = `
 SELECT setval(s::regclass, nextval(s::regclass) + 1000000000) FROM unnest(ARRAY [
     'dbcontroller.object_id', 'dbcontroller.revision', pg_get_serial_sequence('dbcontroller.notice', 'seq'),
     pg_get_serial_sequence('dbcontroller.work', 'seq'), pg_get_serial_sequence('dbcontroller.change', 'seq')
+]) AS s
+UNION ALL
+SELECT setval(s::regclass, nextval(s::regclass) + 100000) FROM unnest(ARRAY [
+    pg_get_serial_sequence('dbcontroller.deployment', 'id'), pg_get_serial_sequence('dbcontroller.kind', 'id'),
+    pg_get_serial_sequence('dbcontroller.field', 'id')
 ]) AS s`
 )
 
@@ -57,11 +62,26 @@ SELECT setval(s::regclass, nextval(s::regclass) + 1000000000) FROM unnest(ARRAY 
 // goes on after another one's failover. It tells whether it has to be known who may refer to resources here (Recover).
 func (s *Store) NoticeEpoch(ctx context.Context) (awaiting bool, err error) {
 	var now noticed
-	if err = now.scan(s.pool.QueryRow(ctx, readEpochSQL)); err == nil && now.server != now.live {
+	was := s.epoch.Load()
+	if err = now.scan(s.pool.QueryRow(ctx, readEpochSQL)); err == nil && was != nil && now.epoch != nil && bytes.Compare(was[:], now.epoch[:]) > 0 {
+		// Files of before an epoch that this process has seen: they were put back, and nobody has said so.
+		if err = s.ForgetServer(ctx); err == nil {
+			now.server = ""
+		}
+	}
+	if err == nil && now.server != now.live {
 		err = s.inTx(ctx, noFeed, func(tx pgx.Tx) error { return s.beginEpoch(ctx, tx, &now) })
 	}
 	if err != nil {
 		return false, fmt.Errorf("notice the database's epoch: %w", err)
+	}
+	if was != nil && *was != *now.epoch {
+		// Numbers that were looked up before may be of rows that are lost: whoever uses one compares the epochs.
+		s.names.forget()
+		s.pointed.Clear()
+		if err := s.learnBarred(ctx); err != nil {
+			return false, err
+		}
 	}
 	s.epoch.Store(now.epoch)
 	return now.awaiting, nil
@@ -111,8 +131,7 @@ func (s *Store) epochOf(ctx context.Context, tx pgx.Tx) (uuid.UUID, error) {
 		return uuid.Nil, err
 	}
 	if epoch == nil {
-		s.epochMoved()
-		return uuid.Nil, &UnavailableError{Deployments: []schema.DeploymentID{s.self}, Err: errRecovering}
+		return uuid.Nil, s.recoveringSelf()
 	}
 	return *epoch, nil
 }
@@ -217,6 +236,10 @@ func (s *Store) Recover(ctx context.Context, env *schema.Environment) error {
 		}
 	}
 	err := s.inTx(ctx, workFeed, func(tx pgx.Tx) error {
+		// A word that a deployment is gone for ever waits, or is seen.
+		if _, err := tx.Exec(ctx, shareVersionSQL, versionLock); err != nil {
+			return err
+		}
 		var awaiting bool
 		if err := tx.QueryRow(ctx, lockAwaitingSQL).Scan(&awaiting); err != nil || !awaiting {
 			return err
@@ -234,10 +257,10 @@ func (s *Store) Recover(ctx context.Context, env *schema.Environment) error {
 }
 
 const (
-	selectUnconfirmedSQL = `SELECT service, region FROM dbcontroller.deployment WHERE unconfirmed ORDER BY 1, 2`
+	selectUnconfirmedSQL = `SELECT service, region FROM dbcontroller.deployment WHERE unconfirmed OR uncompared ORDER BY 1, 2`
 
 	settledSQL = `
-SELECT ` + epochNowSQL + ` IS NOT NULL, NOT m.awaiting AND NOT EXISTS (SELECT FROM dbcontroller.deployment WHERE unconfirmed)
+SELECT ` + epochNowSQL + ` IS NOT NULL, NOT m.awaiting AND NOT EXISTS (SELECT FROM dbcontroller.deployment WHERE unconfirmed OR uncompared)
 FROM dbcontroller.meta m`
 )
 
@@ -272,15 +295,17 @@ func (s *Store) settled(ctx context.Context, tx pgx.Tx) error {
 func notTheHoldersFault(err error) bool { return errors.Is(err, errRecovering) }
 
 const (
-	// A word of another epoch than the one that was told counts for nothing.
-	// A new one waits for messages that are under way, so that what is compared in it stays as it is.
-	knownEpochSQL = `SELECT epoch IS NULL OR epoch = $2 FROM dbcontroller.deployment WHERE id = $1 FOR SHARE`
+	// A word of an earlier epoch than the one that was told counts for nothing. A new one waits for messages that are under
+	// way, so that what is compared in it stays as it is.
+	knownEpochSQL = `
+SELECT d.epoch IS NULL OR d.epoch <= $2, COALESCE(` + epochNowSQL + ` = $3, false)
+FROM dbcontroller.deployment d, dbcontroller.meta m WHERE d.id = $1 FOR SHARE OF d`
 
 	learnEpochSQL = `
 WITH before AS (
     SELECT epoch FROM dbcontroller.deployment WHERE id = $1
 )
-UPDATE dbcontroller.deployment d SET epoch = GREATEST(d.epoch, $2) FROM before WHERE d.id = $1 RETURNING before.epoch IS DISTINCT FROM d.epoch, d.epoch`
+UPDATE dbcontroller.deployment d SET epoch = GREATEST(d.epoch, $2), uncompared = d.uncompared OR d.epoch IS NULL OR d.epoch < $2 FROM before WHERE d.id = $1 RETURNING before.epoch IS DISTINCT FROM d.epoch, d.epoch`
 
 	// What it may have forgotten to do is told once more; references to it are compared with what it has, and its blockades
 	// with what it refers to.
@@ -292,18 +317,30 @@ WITH again AS (
 ), old AS (
     DELETE FROM dbcontroller.work WHERE action IN (11, 12) AND deployment_id = $1
 )
-INSERT INTO dbcontroller.work (action, shard, deployment_id, cursor) SELECT a, $1 % $2::int, $1, '' FROM unnest(ARRAY [11, 12]) AS a`
+INSERT INTO dbcontroller.work (action, shard, deployment_id, cursor) SELECT a, $1 % $2::int, $1, '' FROM unnest(ARRAY [10, 11, 12]) AS a
+WHERE a <> 10 OR EXISTS (SELECT FROM dbcontroller.deployment WHERE id = $1 AND unconfirmed)`
 )
 
-// ofPresentEpoch refuses what a deployment said in an epoch that has ended, as far as that was told.
-func ofPresentEpoch(b *pgx.Batch, deployment int32, epoch uuid.UUID) {
-	b.Queue(knownEpochSQL, deployment, epoch).QueryRow(func(row pgx.Row) error {
-		var known bool
-		if err := row.Scan(&known); err != nil || known {
-			return err
+// ofPresentEpoch refuses what a deployment said in an epoch that has ended, as far as that was told; and numbers that were
+// looked up in another epoch of this database.
+func (s *Store) ofPresentEpoch(b *pgx.Batch, deployment int32, epoch, own uuid.UUID) {
+	b.Queue(knownEpochSQL, deployment, epoch, own).QueryRow(func(row pgx.Row) error {
+		var known, same bool
+		err := row.Scan(&known, &same)
+		switch {
+		case err == nil && !same, errors.Is(err, pgx.ErrNoRows):
+			return s.recoveringSelf()
+		case err == nil && !known:
+			return ErrOldEpoch
 		}
-		return ErrOldEpoch
+		return err
 	})
+}
+
+// recoveringSelf is the answer of a transaction that has met another epoch than it began in.
+func (s *Store) recoveringSelf() error {
+	s.epochMoved()
+	return &UnavailableError{Deployments: []schema.DeploymentID{s.self}, Err: errRecovering}
 }
 
 // Told takes the word of another deployment that its database has begun a new epoch. From the commit on nothing counts
@@ -334,16 +371,17 @@ func (s *Store) Told(ctx context.Context, from schema.DeploymentID, epoch uuid.U
 const (
 	announcedSQL = `
 WITH done AS (
-    DELETE FROM dbcontroller.work WHERE action = 10 AND deployment_id = $1 AND EXISTS (SELECT FROM dbcontroller.meta WHERE epoch = $3)
-    RETURNING deployment_id
+    DELETE FROM dbcontroller.work WHERE action = 10 AND deployment_id = $1 RETURNING deployment_id
 )
 INSERT INTO dbcontroller.work (action, shard, deployment_id, cursor) SELECT 11, deployment_id % $2::int, deployment_id, '' FROM done`
 
+	// In which epoch of this database it has compared, and in which of its own.
 	confirmedSQL = `
-UPDATE dbcontroller.deployment d SET unconfirmed = false FROM dbcontroller.meta m WHERE d.id = $1 AND m.epoch = $2 AND d.unconfirmed`
+UPDATE dbcontroller.deployment d SET unconfirmed = d.unconfirmed AND m.epoch <> $2, uncompared = d.uncompared AND d.epoch <> $3
+FROM dbcontroller.meta m WHERE d.id = $1 AND (d.unconfirmed OR d.uncompared)`
 )
 
-// Announced takes that another deployment knows an epoch, if it is the present one, and refuses what was said before it. Only then
+// Announced takes that another deployment knows the present epoch, and refuses what was said before it. Only then
 // references to it can be compared: what is there is not released any more by what is under way.
 func (s *Store) Announced(ctx context.Context, to schema.DeploymentID, epoch uuid.UUID) error {
 	id, err := s.names.deployment(ctx, to)
@@ -351,7 +389,14 @@ func (s *Store) Announced(ctx context.Context, to schema.DeploymentID, epoch uui
 		return err
 	}
 	err = s.inTx(ctx, workFeed, func(tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, announcedSQL, id, schema.RingSize, epoch)
+		present, err := s.epochOf(ctx, tx)
+		if err == nil && present != epoch {
+			err = s.recoveringSelf() // another process has noticed a later one
+		}
+		if err != nil {
+			return err
+		}
+		_, err = tx.Exec(ctx, announcedSQL, id, schema.RingSize)
 		return err
 	})
 	if err != nil {
@@ -360,13 +405,14 @@ func (s *Store) Announced(ctx context.Context, to schema.DeploymentID, epoch uui
 	return nil
 }
 
-// Confirmed takes that a deployment has established again, in an epoch of this database, whatever was lost of it.
-func (s *Store) Confirmed(ctx context.Context, by schema.DeploymentID, epoch uuid.UUID) error {
+// Confirmed takes that a deployment has compared what it refers to here, in an epoch of this database as it was told, and in
+// one of its own, and has established again whatever was lost.
+func (s *Store) Confirmed(ctx context.Context, by schema.DeploymentID, epoch, own uuid.UUID) error {
 	id, err := s.names.deployment(ctx, by)
 	if err != nil {
 		return err
 	}
-	tag, err := s.pool.Exec(ctx, confirmedSQL, id, epoch)
+	tag, err := s.pool.Exec(ctx, confirmedSQL, id, epoch, own)
 	if err != nil {
 		return fmt.Errorf("%s has confirmed its references: %w", by, err)
 	}
@@ -383,7 +429,8 @@ type EpochStatus struct {
 	Ordinal int64 // 1 for the first
 	// Awaiting: the registry has to say who may refer to resources here.
 	Awaiting bool
-	// Unconfirmed have not confirmed their references; until they have, nothing is deleted here.
+	// Unconfirmed have not compared their references since this database, or theirs, was failed over; until they have,
+	// nothing is deleted here.
 	Unconfirmed []schema.DeploymentID
 	// Dangling is how many references were found whose targets went without them.
 	Dangling int64
@@ -391,7 +438,7 @@ type EpochStatus struct {
 
 const epochStatusSQL = `
 SELECT e.id, e.noticed_at, (SELECT count(*) FROM dbcontroller.epoch), m.awaiting,
-    ARRAY(SELECT service || '/' || region FROM dbcontroller.deployment WHERE unconfirmed ORDER BY 1),
+    ARRAY(SELECT service || '/' || region FROM dbcontroller.deployment WHERE unconfirmed OR uncompared ORDER BY 1),
     (SELECT count(*) FROM dbcontroller.reference WHERE dangling)
 FROM dbcontroller.meta m JOIN dbcontroller.epoch e ON e.id = m.epoch ORDER BY e.seq DESC LIMIT 1`
 

@@ -80,6 +80,7 @@ func (s *Store) WouldEstablish(ctx context.Context, holder schema.DeploymentID, 
 // Establish makes a tentative blockade for each reference of a holder's attempt, all or nothing; whatever the
 // behaviour, since the target must not vanish before the holder's commit. It fails with *RefusedError that names every target in the way.
 func (s *Store) Establish(ctx context.Context, holder schema.DeploymentID, attempt AttemptID, refs []EstablishReference) (*Established, error) {
+	own := s.PresentEpoch()
 	ids, err := s.establishIDs(ctx, holder, refs)
 	if err != nil {
 		return nil, err
@@ -128,9 +129,8 @@ func (s *Store) Establish(ctx context.Context, holder schema.DeploymentID, attem
 		if err := s.refusals(refs, refused); err != nil {
 			return err
 		}
-		if epoch == nil {
-			s.epochMoved()
-			return &UnavailableError{Deployments: []schema.DeploymentID{s.self}, Err: errRecovering}
+		if epoch == nil || *epoch != own {
+			return s.recoveringSelf()
 		}
 		out.UIDs, out.Epoch = uids, *epoch
 		_, err := tx.Exec(ctx, insertBlockadesSQL, attempt, ids.holder, s.cfg.TentativeTTL,

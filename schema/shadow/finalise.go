@@ -29,6 +29,7 @@ SELECT DISTINCT 3, s.shard, $4::int, s.id FROM done JOIN dbcontroller.shadow s O
 // of its watch, except for some uids. A notice counts when the transaction that wrote it is visible in the position. It fails with
 // ErrPosition when the position is not one of this database's present epoch for this deployment.
 func (s *Store) Acknowledge(ctx context.Context, holder schema.DeploymentID, epoch uuid.UUID, token string, except []uuid.UUID) error {
+	own := s.PresentEpoch()
 	deployment, err := s.names.deployment(ctx, holder)
 	if err != nil {
 		return err
@@ -42,7 +43,7 @@ func (s *Store) Acknowledge(ctx context.Context, holder schema.DeploymentID, epo
 			return err
 		}
 		b := &pgx.Batch{}
-		ofPresentEpoch(b, deployment, epoch)
+		s.ofPresentEpoch(b, deployment, epoch, own)
 		b.Queue(acknowledgeSQL, deployment, position.Text, except, s.selfID)
 		return tx.SendBatch(ctx, b).Close()
 	})
@@ -194,8 +195,7 @@ func (s *Store) Messages(ctx context.Context, to schema.DeploymentID, seqs []int
 	m := &Messages{}
 	for _, r := range found {
 		if r.Epoch == nil {
-			s.epochMoved()
-			return nil, &UnavailableError{Deployments: []schema.DeploymentID{s.self}, Err: errRecovering}
+			return nil, s.recoveringSelf()
 		}
 		m.Epoch = *r.Epoch
 		m.finished = append(m.finished, r.Seq)

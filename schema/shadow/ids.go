@@ -225,3 +225,10 @@ func (n *names) knownField(ctx context.Context, path string) (int32, error) {
 	n.fields.put(path, ids[0])
 	return ids[0], nil
 }
+
+// forget lets everything be looked up again.
+func (n *names) forget() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.deployments, n.kinds, n.fields = newTwoWay[schema.DeploymentID](), newTwoWay[schema.KindID](), newTwoWay[string]()
+}

@@ -1,6 +1,7 @@
 package shadow
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -89,6 +90,7 @@ func (s *Store) WouldCheckOwners(ctx context.Context, ownee schema.DeploymentID,
 }
 
 func (s *Store) checkOwners(ctx context.Context, ownee schema.DeploymentID, questions []OwnerQuestion, validateOnly bool) (*OwnerAnswers, error) {
+	own := s.PresentEpoch()
 	v, err := s.current()
 	if err != nil {
 		return nil, err
@@ -97,7 +99,7 @@ func (s *Store) checkOwners(ctx context.Context, ownee schema.DeploymentID, ques
 	if err != nil {
 		return nil, err
 	}
-	c := &ownerCheck{store: s, validateOnly: validateOnly, version: v, ownee: deployment, questions: questions, kinds: make([]int32, len(questions)), out: &OwnerAnswers{Answers: make([]OwnerAnswer, len(questions))}}
+	c := &ownerCheck{store: s, epoch: own, validateOnly: validateOnly, version: v, ownee: deployment, questions: questions, kinds: make([]int32, len(questions)), out: &OwnerAnswers{Answers: make([]OwnerAnswer, len(questions))}}
 	for i, q := range questions {
 		kind, err := v.model.Kind(v.model.Canonical(schema.KindID{Service: s.self.Service, Kind: q.Kind}).Kind)
 		switch {
@@ -121,7 +123,8 @@ func (s *Store) checkOwners(ctx context.Context, ownee schema.DeploymentID, ques
 type ownerCheck struct {
 	store        *Store
 	validateOnly bool
-	version      *version // of the kinds in questions and answers
+	epoch        uuid.UUID // in which numbers were looked up
+	version      *version  // of the kinds in questions and answers
 	ownee        int32
 	questions    []OwnerQuestion
 	kinds        []int32 // 0: not to be asked about
@@ -140,6 +143,9 @@ func (c *ownerCheck) run(ctx context.Context, tx pgx.Tx) error {
 	// A switch of the version waits, and then tells it to everybody who has an entry.
 	if _, err := tx.Exec(ctx, shareVersionSQL, versionLock); err != nil {
 		return err
+	}
+	if epoch, err := c.store.epochOf(ctx, tx); err != nil || epoch != c.epoch {
+		return cmp.Or(err, c.store.recoveringSelf())
 	}
 	var barred bool
 	if err := tx.QueryRow(ctx, selectBarredSQL, c.ownee).Scan(&barred); err != nil {

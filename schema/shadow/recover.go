@@ -21,6 +21,9 @@ WHERE w.seq = $1 AND w.action = $2`
 	savePassSQL = `UPDATE dbcontroller.work SET cursor = $2, progress = progress + 1 WHERE seq = $1`
 )
 
+// ErrPassGone says that another pass has taken the place of this one, or that it has come to its end.
+var ErrPassGone = errors.New("the pass is not there any more")
+
 // ownersBegin is the cursor of a pass that has come to the owners.
 const ownersBegin = "{}"
 
@@ -76,7 +79,7 @@ func (s *Store) recovering(with schema.DeploymentID) *verifying {
 func (s *Store) pass(ctx context.Context, action schema.Action, seq int64) (cursor string, epoch *uuid.UUID, err error) {
 	err = s.pool.QueryRow(ctx, selectPassSQL, seq, action).Scan(&cursor, &epoch)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return "", nil, fmt.Errorf("%s: %w", action, ErrAborted) // another pass takes its place
+		return "", nil, fmt.Errorf("%s: %w", action, ErrPassGone) // another pass takes its place
 	}
 	if err != nil {
 		return "", nil, fmt.Errorf("read where to go on: %w", err)

@@ -22,6 +22,7 @@ const (
 	KnownMissing
 	KnownDeleting
 	KnownAbsent
+	knownRefused // it is missing, and cannot be established any more
 )
 
 // CheckedReference is a reference that its target's deployment is asked about.
@@ -96,6 +97,7 @@ const (
 	BlockadeOfNone  DifferenceKind = "BLOCKADE_OF_NOTHING"
 	OwnerGone       DifferenceKind = "OWNER_GONE"
 	OwneeNotNoted   DifferenceKind = "OWNEE_NOT_KNOWN"
+	NotAllowed      DifferenceKind = "REFERENCE_NOT_ALLOWED"
 	LocalTargetGone DifferenceKind = "LOCAL_TARGET_GONE"
 )
 
@@ -119,6 +121,8 @@ func (d Difference) Cause() string {
 		return "the target is being deleted, and its deployment does not know of the reference"
 	case ReferenceLost:
 		return d.Target.Deployment.String() + " does not know of the reference: one of the two databases lost commits"
+	case NotAllowed:
+		return "one of the two databases lost commits, and " + d.Holder.Deployment.String() + " does not import the target's service any more"
 	case BlockadeOfNone:
 		return d.Holder.Deployment.String() + " has no such reference any more: one of the two databases lost commits"
 	case OwnerGone:
@@ -136,7 +140,7 @@ func (d Difference) Remedy() string {
 	switch {
 	case d.Repaired:
 		return "repaired: it is settled in the background"
-	case d.Kind == TargetGone || d.Kind == TargetGoing || d.Kind == LocalTargetGone:
+	case d.Kind == TargetGone || d.Kind == TargetGoing || d.Kind == NotAllowed || d.Kind == LocalTargetGone:
 		return "a person decides: update " + d.Holder.String() + " so that it refers to something that is there, or delete it"
 	}
 	return "verify --repair"

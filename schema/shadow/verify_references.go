@@ -16,9 +16,9 @@ import (
 // are looked at in passing.
 const (
 	referencesPageSQL = `
-SELECT r.target_id, r.behaviour, r.holder_id, r.field_id, r.attempt, h.uid, h.kind_id, h.name, f.deployment_id, f.uid, f.kind_id, f.name, t.id IS NOT NULL
+SELECT r.target_id, r.behaviour, r.holder_id, r.field_id, r.attempt, r.dangling, h.uid, h.kind_id, h.name, f.deployment_id, f.uid, f.kind_id, f.name, t.id IS NOT NULL
 FROM (
-    SELECT target_id, behaviour, holder_id, field_id, attempt FROM dbcontroller.reference
+    SELECT target_id, behaviour, holder_id, field_id, attempt, dangling FROM dbcontroller.reference
     WHERE (holder_id, field_id, target_id) > ($1, $2, $3)
     ORDER BY holder_id, field_id, target_id LIMIT $4
 ) AS r
@@ -34,9 +34,19 @@ JOIN dbcontroller.reference r ON r.holder_id = i.holder_id AND r.field_id = i.fi
 
 	// Conditional on the reference being as it was compared.
 	markDanglingSQL = `
-UPDATE dbcontroller.reference r SET dangling = true
+UPDATE dbcontroller.reference r SET dangling = $5
 FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::uuid[]) AS i (holder_id, target_id, field_id, attempt)
-WHERE r.holder_id = i.holder_id AND r.field_id = i.field_id AND r.target_id = i.target_id AND r.attempt = i.attempt AND NOT r.dangling`
+WHERE r.holder_id = i.holder_id AND r.field_id = i.field_id AND r.target_id = i.target_id AND r.attempt = i.attempt AND r.dangling <> $5`
+
+	// What was dropped while it was established again: confirmed with the others of the attempt, it would stand for ever.
+	releaseLeftSQL = `
+INSERT INTO dbcontroller.work (action, shard, deployment_id, attempt, holder_uid, field_id, target_uid)
+SELECT 2, $1, $2, $3, i.holder_uid, i.field_id, i.target_uid
+FROM unnest($4::uuid[], $5::int[], $6::uuid[], $7::bigint[], $8::bigint[]) AS i (holder_uid, field_id, target_uid, holder_id, target_id)
+WHERE NOT EXISTS (
+    SELECT FROM dbcontroller.reference r
+    WHERE r.holder_id = i.holder_id AND r.field_id = i.field_id AND r.target_id = i.target_id AND r.attempt = $3
+)`
 
 	renewAttemptSQL = `
 UPDATE dbcontroller.reference r SET attempt = $5, dangling = false
@@ -56,6 +66,7 @@ type referenceRow struct {
 	targetUID                *uuid.UUID
 	targetName               *string
 	local                    bool
+	dangling                 bool
 	at                       schema.DeploymentID
 	path                     string
 	known                    Known
@@ -67,7 +78,7 @@ func (r *referenceRow) key() BlockadeKey {
 
 func scanReferenceRow(row pgx.CollectableRow) (*referenceRow, error) {
 	r := &referenceRow{}
-	return r, row.Scan(&r.targetID, &r.behaviour, &r.holderID, &r.fieldID, &r.attempt, &r.holderUID, &r.kindID, &r.holderName,
+	return r, row.Scan(&r.targetID, &r.behaviour, &r.holderID, &r.fieldID, &r.attempt, &r.dangling, &r.holderUID, &r.kindID, &r.holderName,
 		&r.deployment, &r.targetUID, &r.targetKindID, &r.targetName, &r.local)
 }
 
@@ -166,10 +177,21 @@ func (v *verifying) differing(ctx context.Context, at schema.DeploymentID, refs 
 	if len(known) != len(refs) {
 		return nil, fmt.Errorf("%d answers to %d questions", len(known), len(refs))
 	}
-	var suspicious []*referenceRow
+	var suspicious, back []*referenceRow
 	for i, r := range refs {
-		if r.known = known[i]; r.known != KnownHeld && r.known != KnownNot {
+		if r.known = known[i]; r.known == KnownHeld && r.dangling {
+			back = append(back, r)
+		}
+		if r.known == KnownNot && v.how.Repair {
+			return nil, fmt.Errorf("it cannot say what it knows of %s", r.holderName) // unknown is not held
+		}
+		if r.known != KnownHeld && r.known != KnownNot {
 			suspicious = append(suspicious, r)
+		}
+	}
+	if v.how.Repair {
+		if err := v.markDangling(ctx, back, false); err != nil { // a backup of the target's side was restored
+			return nil, err
 		}
 	}
 	if len(suspicious) == 0 {
@@ -203,7 +225,8 @@ func (v *verifying) settleReferences(ctx context.Context, at schema.DeploymentID
 		if err = v.reestablish(ctx, at, refs); err != nil {
 			return err
 		}
-		if err = v.markDangling(ctx, refs); err != nil {
+		gone := slices.DeleteFunc(slices.Clone(refs), func(r *referenceRow) bool { return r.known == KnownMissing })
+		if err = v.markDangling(ctx, gone, true); err != nil {
 			return err
 		}
 	}
@@ -219,21 +242,16 @@ func (v *verifying) settleReferences(ctx context.Context, at schema.DeploymentID
 	return nil
 }
 
-var differenceOf = map[Known]DifferenceKind{KnownMissing: ReferenceLost, KnownDeleting: TargetGoing, KnownAbsent: TargetGone}
+var differenceOf = map[Known]DifferenceKind{KnownMissing: ReferenceLost, KnownDeleting: TargetGoing, KnownAbsent: TargetGone, knownRefused: NotAllowed}
 
-func (v *verifying) markDangling(ctx context.Context, refs []*referenceRow) error {
-	var gone []*referenceRow
-	for _, r := range refs {
-		if r.known != KnownMissing {
-			gone = append(gone, r)
-		}
-	}
-	if len(gone) == 0 {
+// markDangling notes of references whether their targets went without them.
+func (v *verifying) markDangling(ctx context.Context, refs []*referenceRow, dangling bool) error {
+	if len(refs) == 0 {
 		return nil
 	}
-	holders, targets, fields, attempts := referenceColumns(gone)
+	holders, targets, fields, attempts := referenceColumns(refs)
 	return v.store.inTx(ctx, noFeed, func(tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, markDanglingSQL, holders, targets, fields, attempts)
+		_, err := tx.Exec(ctx, markDanglingSQL, holders, targets, fields, attempts, dangling)
 		return err
 	})
 }
@@ -296,6 +314,8 @@ func leaveRefused(refs []*referenceRow, refused *RefusedError) bool {
 				r.known, left = KnownAbsent, true
 			case TargetDeleting:
 				r.known, left = KnownDeleting, true
+			case NotImported:
+				r.known, left = knownRefused, true
 			default:
 			}
 		}
@@ -303,8 +323,8 @@ func leaveRefused(refs []*referenceRow, refused *RefusedError) bool {
 	return left
 }
 
-// renew commits an attempt that stands in place of lost ones. A reference that was dropped meanwhile is not renewed; what
-// was established for it is found to be held by nothing when it expires.
+// renew commits an attempt that stands in place of lost ones. What was established for a reference that was dropped
+// meanwhile is released.
 func (v *verifying) renew(ctx context.Context, at schema.DeploymentID, refs []*referenceRow, attempt AttemptID, epoch, there uuid.UUID) error {
 	s := v.store
 	deployment, err := s.names.deployment(ctx, at)
@@ -312,6 +332,10 @@ func (v *verifying) renew(ctx context.Context, at schema.DeploymentID, refs []*r
 		return err
 	}
 	holders, targets, fields, attempts := referenceColumns(refs)
+	var holderUIDs, targetUIDs []uuid.UUID
+	for _, r := range refs {
+		holderUIDs, targetUIDs = append(holderUIDs, r.holderUID), append(targetUIDs, *r.targetUID)
+	}
 	return s.inTx(ctx, workFeed, func(tx pgx.Tx) error {
 		var now now
 		b := &pgx.Batch{}
@@ -328,6 +352,7 @@ func (v *verifying) renew(ctx context.Context, at schema.DeploymentID, refs []*r
 		b.Queue(renewAttemptSQL, holders, targets, fields, attempts, attempt)
 		b.Queue(commitAttemptSQL, attempt)
 		b.Queue(confirmWorkSQL, schema.Shard(refs[0].holderName), attempt, []int32{deployment})
+		b.Queue(releaseLeftSQL, schema.Shard(refs[0].holderName), deployment, attempt, holderUIDs, fields, targetUIDs, holders, targets)
 		return tx.SendBatch(ctx, b).Close()
 	})
 }

@@ -18,7 +18,7 @@ const (
 	selectNowSQL = `
 SELECT m.generation, m.version, now(), ARRAY(SELECT deployment_id FROM dbcontroller.decommissioned), ` + epochNowSQL + `,
     EXISTS (
-        SELECT FROM dbcontroller.deployment d JOIN unnest($1::int[], $2::uuid[]) AS i (id, epoch) ON i.id = d.id WHERE d.epoch <> i.epoch
+        SELECT FROM dbcontroller.deployment d JOIN unnest($1::int[], $2::uuid[]) AS i (id, epoch) ON i.id = d.id WHERE d.epoch > i.epoch
     )
 FROM dbcontroller.meta m`
 
@@ -222,7 +222,7 @@ func (s *Store) lock(ctx context.Context, tx pgx.Tx, sv *saving) (time.Time, []i
 	if err := tx.SendBatch(ctx, b).Close(); err != nil {
 		return now.at, nil, fmt.Errorf("lock what is written: %w", err)
 	}
-	if len(sv.foreign) > 0 && !now.inEpoch(sv.epoch) {
+	if !now.inEpoch(sv.epoch) { // numbers of before may be of rows that are lost
 		s.epochMoved()
 		return now.at, nil, fmt.Errorf("%w: a database was restored or failed over", ErrAborted)
 	}

@@ -2,7 +2,10 @@ package harness
 
 import (
 	"context"
+	"errors"
+	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"github.com/db-controller/db-controller/schema"
@@ -58,4 +61,46 @@ func (b *Box) Recover(deployment string) {
 	require.NoError(b.t, err)
 	require.True(b.t, awaiting, "a new epoch")
 	require.NoError(b.t, store.Recover(context.Background(), b.Environment()))
+}
+
+// Renew lets a deployment's database begin a new epoch, without having lost anything.
+func (b *Box) Renew(deployment string) {
+	b.t.Helper()
+	_, err := b.Pools[b.ID(deployment)].Exec(context.Background(), `UPDATE dbcontroller.meta SET server = 'another'`)
+	require.NoError(b.t, err)
+	b.Recover(deployment)
+}
+
+// Copy takes a copy of a deployment's database, and answers what puts it in the place of the present one, under the process
+// that runs: as a standby that takes over behind one address.
+func (b *Box) Copy(deployment string) (takeOver func()) {
+	b.t.Helper()
+	ctx := context.Background()
+	pool, server := b.Pools[b.ID(deployment)], Postgres(b.t)
+	present := pool.Config().ConnConfig.Database
+	admin, err := pgx.Connect(ctx, server.DSN("postgres"))
+	require.NoError(b.t, err)
+	b.t.Cleanup(func() { _ = admin.Close(ctx) })
+	alone := func() {
+		b.t.Helper()
+		pool.Reset()
+		require.Eventually(b.t, func() bool {
+			_, err := admin.Exec(ctx, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1`, present)
+			var n int
+			err = errors.Join(err, admin.QueryRow(ctx, `SELECT count(*) FROM pg_stat_activity WHERE datname = $1`, present).Scan(&n))
+			return err == nil && n == 0
+		}, 10*time.Second, 5*time.Millisecond)
+	}
+	alone()
+	copied, err := pgx.ParseConfig(server.NewDatabase(b.t, present))
+	require.NoError(b.t, err)
+	return func() {
+		b.t.Helper()
+		alone()
+		for _, rename := range [][2]string{{present, present + "_lost"}, {copied.Database, present}, {present + "_lost", copied.Database}} {
+			_, err := admin.Exec(ctx, "ALTER DATABASE "+pgx.Identifier{rename[0]}.Sanitize()+" RENAME TO "+pgx.Identifier{rename[1]}.Sanitize())
+			require.NoError(b.t, err)
+		}
+		pool.Reset()
+	}
 }

@@ -94,12 +94,12 @@ func (p *boxPeers) AnnounceEpoch(ctx context.Context, at schema.DeploymentID, ep
 	return store.Told(ctx, p.self, epoch)
 }
 
-func (p *boxPeers) ConfirmEpoch(ctx context.Context, at schema.DeploymentID, epoch uuid.UUID) error {
+func (p *boxPeers) ConfirmEpoch(ctx context.Context, at schema.DeploymentID, epoch, own uuid.UUID) error {
 	store, err := p.box.reach(at)
 	if err != nil {
 		return err
 	}
-	return store.Confirmed(ctx, p.self, epoch)
+	return store.Confirmed(ctx, p.self, epoch, own)
 }
 
 func (p *boxPeers) DropOwners(ctx context.Context, at schema.DeploymentID, deleted []uuid.UUID, letGo []shadow.LetGo) ([]uuid.UUID, bool, error) {

@@ -1855,8 +1855,11 @@ func (x *AnnounceEpochResponse) GetEpoch() []byte {
 }
 
 type ConfirmEpochRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Epoch         []byte                 `protobuf:"bytes,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Of the target's database, as it was announced; empty when none was.
+	Epoch []byte `protobuf:"bytes,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// Of the caller's.
+	OwnEpoch      []byte `protobuf:"bytes,2,opt,name=own_epoch,json=ownEpoch,proto3" json:"own_epoch,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1894,6 +1897,13 @@ func (*ConfirmEpochRequest) Descriptor() ([]byte, []int) {
 func (x *ConfirmEpochRequest) GetEpoch() []byte {
 	if x != nil {
 		return x.Epoch
+	}
+	return nil
+}
+
+func (x *ConfirmEpochRequest) GetOwnEpoch() []byte {
+	if x != nil {
+		return x.OwnEpoch
 	}
 	return nil
 }
@@ -3974,9 +3984,10 @@ const file_dbcontroller_schema_v1_schema_proto_rawDesc = "" +
 	"\x14AnnounceEpochRequest\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\fR\x05epoch\"-\n" +
 	"\x15AnnounceEpochResponse\x12\x14\n" +
-	"\x05epoch\x18\x01 \x01(\fR\x05epoch\"+\n" +
+	"\x05epoch\x18\x01 \x01(\fR\x05epoch\"H\n" +
 	"\x13ConfirmEpochRequest\x12\x14\n" +
-	"\x05epoch\x18\x01 \x01(\fR\x05epoch\"\x16\n" +
+	"\x05epoch\x18\x01 \x01(\fR\x05epoch\x12\x1b\n" +
+	"\town_epoch\x18\x02 \x01(\fR\bownEpoch\"\x16\n" +
 	"\x14ConfirmEpochResponse\"\xf8\x01\n" +
 	"\x16CheckReferencesRequest\x12X\n" +
 	"\n" +

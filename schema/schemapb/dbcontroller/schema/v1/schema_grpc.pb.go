@@ -72,8 +72,8 @@ type SchemaServiceClient interface {
 	// AnnounceEpoch says that the caller's database was restored or failed over, and may have lost commits. What the caller
 	// said before counts no more; what is known here of its references, and its of those here, is compared.
 	AnnounceEpoch(ctx context.Context, in *AnnounceEpochRequest, opts ...grpc.CallOption) (*AnnounceEpochResponse, error)
-	// ConfirmEpoch says that the caller has compared all its references to resources here since this deployment announced
-	// an epoch, and has established again what was lost.
+	// ConfirmEpoch says that the caller has compared all its references to resources here, since this deployment announced an
+	// epoch, or since its own one began, and has established again what was lost.
 	ConfirmEpoch(ctx context.Context, in *ConfirmEpochRequest, opts ...grpc.CallOption) (*ConfirmEpochResponse, error)
 	// CheckReferences asks what is known here of references of the caller. It changes nothing.
 	CheckReferences(ctx context.Context, in *CheckReferencesRequest, opts ...grpc.CallOption) (*CheckReferencesResponse, error)
@@ -314,8 +314,8 @@ type SchemaServiceServer interface {
 	// AnnounceEpoch says that the caller's database was restored or failed over, and may have lost commits. What the caller
 	// said before counts no more; what is known here of its references, and its of those here, is compared.
 	AnnounceEpoch(context.Context, *AnnounceEpochRequest) (*AnnounceEpochResponse, error)
-	// ConfirmEpoch says that the caller has compared all its references to resources here since this deployment announced
-	// an epoch, and has established again what was lost.
+	// ConfirmEpoch says that the caller has compared all its references to resources here, since this deployment announced an
+	// epoch, or since its own one began, and has established again what was lost.
 	ConfirmEpoch(context.Context, *ConfirmEpochRequest) (*ConfirmEpochResponse, error)
 	// CheckReferences asks what is known here of references of the caller. It changes nothing.
 	CheckReferences(context.Context, *CheckReferencesRequest) (*CheckReferencesResponse, error)

@@ -1,0 +1,422 @@
+package shadow_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/db-controller/db-controller/handlers"
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/shadow"
+	"github.com/db-controller/db-controller/test/harness"
+)
+
+// pendingOf is the handler of a deployment, over one of its processes.
+func pendingOf(t *testing.T, b *harness.Box, deployment string, store *shadow.Store) *handlers.OwnedPending {
+	t.Helper()
+	peers, ok := b.Peers(deployment).(handlers.PendingPeers)
+	require.True(t, ok)
+	return &handlers.OwnedPending{Store: store, Peers: peers}
+}
+
+// recovering is what a deployment has to do with another one after a failover.
+func recovering(b *harness.Box, at, with string, actions ...schema.Action) (out []schema.Work) {
+	for _, w := range b.Work(b.ID(at)) {
+		for _, a := range actions {
+			if w.Deployment == b.ID(with) && w.Action == a {
+				out = append(out, w)
+			}
+		}
+	}
+	return out
+}
+
+func unconfirmed(t *testing.T, b *harness.Box, deployment string) []schema.DeploymentID {
+	t.Helper()
+	e, err := b.Stores[b.ID(deployment)].Epoch(t.Context())
+	require.NoError(t, err)
+	return e.Unconfirmed
+}
+
+func announced(t *testing.T, b *harness.Box, deployment string) {
+	t.Helper()
+	_, err := b.Do(b.ID(deployment), schema.AnnounceEpoch)
+	require.NoError(t, err)
+}
+
+// Two deployments fail over one after the other, while each has something to tell the other.
+func TestTwoFailoversOneAfterTheOther(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	b.MustPut(target, nil)
+	b.Settle()
+	b.Renew(aWest)
+	announced(t, b, aWest) // the other one has not compared yet
+	b.Renew(bEast)
+	b.Settle()
+	require.Empty(t, unconfirmed(t, b, aWest))
+	require.Empty(t, unconfirmed(t, b, bEast))
+	b.MustDelete(target)
+}
+
+// A node's queue has pieces of work that are done, or whose place others have taken: they keep none back.
+func TestAPassThatIsGoneKeepsNoOtherBack_I20(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	b.MustPut(target, nil)
+	b.MustPut(holder, body{"block": target})
+	b.Settle()
+	b.Renew(aWest)
+	announced(t, b, aWest)
+	h := pendingOf(t, b, bEast, b.Stores[b.ID(bEast)])
+	queue := recovering(b, bEast, aWest, schema.ConfirmAgain, schema.VerifyBlockades)
+	require.Len(t, queue, 2)
+	b.SetDown(aWest, true)
+	_, err := h.Handle(t.Context(), b.ID(aWest), queue)
+	require.Error(t, err)
+	b.SetDown(aWest, false)
+	b.Renew(aWest) // once more
+	announced(t, b, aWest)
+	queue = append(queue, recovering(b, bEast, aWest, schema.ConfirmAgain, schema.VerifyBlockades)...)
+	require.Len(t, queue, 4)
+	_, err = h.Handle(t.Context(), b.ID(aWest), queue)
+	require.NoError(t, err)
+	require.NotContains(t, unconfirmed(t, b, aWest), b.ID(bEast))
+}
+
+// A process that has not noticed yet does not announce an epoch that has ended, and forget the piece of work.
+func TestAProcessThatHasNotNoticedAnnouncesNothing(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	second := b.SecondProcess(bEast, shadow.Config{})
+	b.Renew(bEast)
+	work := recovering(b, bEast, aWest, schema.AnnounceEpoch)
+	require.Len(t, work, 1)
+	_, err := pendingOf(t, b, bEast, second).Handle(t.Context(), b.ID(aWest), work)
+	require.Error(t, err)
+	require.Len(t, recovering(b, bEast, aWest, schema.AnnounceEpoch), 1)
+	_, err = second.NoticeEpoch(t.Context())
+	require.NoError(t, err)
+	_, err = pendingOf(t, b, bEast, second).Handle(t.Context(), b.ID(aWest), work)
+	require.NoError(t, err)
+	require.Empty(t, recovering(b, bEast, aWest, schema.AnnounceEpoch))
+}
+
+// A user lets go of a reference just while it is established again.
+func TestWhatIsDroppedWhileItIsEstablishedAgainLeavesNothing_I8(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	b.MustPut(target, nil)
+	b.Settle()
+	restore := b.Backup(aWest)
+	b.MustPut(holder, body{"block": target})
+	b.Settle()
+	restore()
+	b.Recover(aWest)
+	once := true
+	b.AfterEstablish = func() {
+		if once {
+			once = false
+			b.MustPut(holder, body{})
+		}
+	}
+	b.Settle()
+	require.False(t, once)
+	b.Expire(aWest)
+	b.Settle()
+	require.Zero(t, b.Count(aWest, "blockade"))
+	b.Audit()
+}
+
+// What a deployment was told of another one's epoch survives its own failover.
+func TestAnOldEpochDoesNotCountAgainAfterTheTargetsOwnFailover_I5_I8(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	b.MustPut(target, nil)
+	h := b.MustPut(holder, body{"block": target})
+	b.Settle()
+	ctx := context.Background()
+	var attempt uuid.UUID
+	require.NoError(t, b.Pools[b.ID(aWest)].QueryRow(ctx, `SELECT attempt FROM dbcontroller.blockade`).Scan(&attempt))
+	key := shadow.BlockadeKey{Attempt: attempt, HolderUID: h.UID, Path: "block", TargetUID: b.Get(target).UID}
+	restore := b.Backup(bEast)
+	old := b.Stores[b.ID(bEast)].PresentEpoch()
+	b.MustPut(holder, body{}) // its release is under way
+	restore()
+	b.Recover(bEast)
+	b.Settle()
+	b.Renew(aWest)
+	b.Settle()
+	require.ErrorIs(t, b.Stores[b.ID(aWest)].Release(ctx, b.ID(bEast), old, []shadow.BlockadeKey{key}, nil), shadow.ErrOldEpoch)
+	b.Settle()
+	b.Audit()
+	_, err := b.Delete(target)
+	require.ErrorAs(t, err, new(*shadow.BlockedError))
+}
+
+// A deployment, and a path, that were first heard of in what is lost: the process knows numbers of rows that are not there.
+func TestNamesThatWereLostAreLookedUpAgain_I1_I3(t *testing.T) {
+	t.Parallel()
+	for name, before := range map[string]body{"deployment": nil, "path": {"unset": target2}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newBox(t, nil)
+			b.MustPut(target, nil)
+			b.MustPut(target2, nil)
+			if before != nil {
+				b.MustPut(holder2, before)
+				b.Settle()
+			}
+			takeOver := b.Copy(aWest)
+			b.MustPut(holder, body{"block": target})
+			b.Settle()
+			takeOver()
+			b.Recover(aWest)
+			b.Settle()
+			_, err := b.Delete(target)
+			require.ErrorAs(t, err, new(*shadow.BlockedError))
+			_, err = b.SecondProcess(aWest, shadow.Config{}).Delete(t.Context(), shadow.DeleteRequest{Name: "targets/t"})
+			require.ErrorAs(t, err, new(*shadow.BlockedError))
+			b.Audit()
+		})
+	}
+}
+
+// Files of before a failover are put back under a process that runs: it has seen a later epoch.
+func TestAnEpochOfBeforeThatComesBackIsNoticed(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	b.MustPut(target, nil)
+	b.Settle()
+	ctx := context.Background()
+	pool := b.Pools[b.ID(aWest)]
+	var epoch, server, timeline string
+	require.NoError(t, pool.QueryRow(ctx, `SELECT epoch, server, timeline FROM dbcontroller.meta`).Scan(&epoch, &server, &timeline))
+	b.Renew(aWest)
+	b.Settle()
+	_, err := pool.Exec(ctx, `UPDATE dbcontroller.meta SET epoch = $1, server = $2, timeline = $3`, epoch, server, timeline)
+	require.NoError(t, err)
+	b.Recover(aWest)
+	b.Settle()
+	b.MustPut(holder, body{"block": target})
+}
+
+// A switch of the version that was lost: whoever runs the version switches again.
+func TestASwitchThatWasLostIsMadeAgain_I26(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	_, err := b.Pools[b.ID(aWest)].Exec(t.Context(), `UPDATE dbcontroller.meta SET generation = generation - 1, version = 'before'`)
+	require.NoError(t, err)
+	b.Renew(aWest)
+	b.Settle()
+	store := b.Stores[b.ID(aWest)]
+	short, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	_, err = store.Save(short, []shadow.Write{{Name: "targets/t"}})
+	require.Error(t, err)
+	require.NoError(t, store.Switch(t.Context(), store.Model())) // as the node manager does with a new epoch
+	b.MustPut(target, nil)
+}
+
+// A reference that cannot be established again for a reason of its own keeps nothing else back, and is told.
+func TestAReferenceThatIsNotAllowedAnyMoreIsTold_I20(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	b.MustPut(target, nil)
+	b.MustPut(target2, nil)
+	b.Settle()
+	restore := b.Backup(aWest)
+	b.MustPut(holder, body{"block": target})
+	b.MustPut(holder2, body{"block": target2})
+	b.Settle()
+	restore()
+	b.Recover(aWest)
+	b.OnEstablish = func(_ schema.DeploymentID, _ shadow.AttemptID, refs []shadow.EstablishReference) error { // as the service does
+		for _, r := range refs {
+			if r.TargetName == "targets/t" {
+				full := schema.FullName{Deployment: b.ID(aWest), Name: r.TargetName}
+				return &shadow.RefusedError{Refusals: []shadow.Refusal{{Holder: r.HolderName, Path: r.Path, Target: full, Reason: shadow.NotImported}}}
+			}
+		}
+		return nil
+	}
+	b.Settle()
+	_, err := b.Delete(target2)
+	require.ErrorAs(t, err, new(*shadow.BlockedError), "the other one is known again")
+	require.Equal(t, 1, b.Count(bEast, "dangling"))
+	b.OnEstablish = nil
+	found := verified(t, b, bEast, true)
+	require.Len(t, found, 1)
+	require.True(t, found[0].Repaired, "it is allowed again")
+	b.Settle()
+	require.Zero(t, b.Count(bEast, "dangling"))
+	b.Audit()
+}
+
+// Between the word that a holder's database was restored and its comparison, what it refers to may be known by nothing.
+func TestADeleteWaitsUntilARestoredHolderHasCompared_I3(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	b.MustPut(target, nil)
+	b.MustPut(holder, body{"block": target})
+	b.Settle()
+	restore := b.Backup(bEast)
+	b.MustPut(holder, body{})
+	b.MustPut(holder, body{"block": target}) // the same, under another attempt
+	b.Settle()
+	restore()
+	b.Recover(bEast)
+	announced(t, b, bEast)
+	_, err := b.Delete(target)
+	require.ErrorAs(t, err, new(*shadow.UnavailableError))
+	b.Settle()
+	_, err = b.Delete(target)
+	require.ErrorAs(t, err, new(*shadow.BlockedError))
+	b.Audit()
+}
+
+// The word that a deployment is gone for ever comes while this one finds out who may refer to its resources.
+func TestADeploymentThatIsGoneIsNotWaitedForAfterAFailover_I15(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	b.MustPut(target, nil)
+	b.MustPut(holder, body{"block": target})
+	b.Settle()
+	b.SetDown(bEast, true)
+	b.Renew(aWest)
+	b.Settle()
+	require.Equal(t, []schema.DeploymentID{b.ID(bEast)}, unconfirmed(t, b, aWest))
+	store := b.Stores[b.ID(aWest)]
+	require.NoError(t, store.Decommission(t.Context(), shadow.Decommissioned{Deployment: b.ID(bEast), Blocking: schema.Unset, Reason: "fire", By: "eve"}))
+	require.Empty(t, unconfirmed(t, b, aWest))
+	b.Renew(aWest)
+	b.Settle()
+	require.Empty(t, unconfirmed(t, b, aWest))
+	b.MustDelete(target)
+}
+
+// Databases are restored, and fail over without losing anything, between any two steps of everything.
+func TestRecoveriesInRandomSteps_I1_I8_I19(t *testing.T) {
+	t.Parallel()
+	const seeds = 4
+	for seed := range uint64(seeds) {
+		b := newBox(t, func(cfg *shadow.Config) { cfg.OwnerGrace = 1 })
+		r := &steps{t: t, b: b, random: rand.New(rand.NewPCG(seed, 7)), restores: map[string]func(){}} //nolint:gosec // reproducible
+		b.AfterEstablish = r.meddle
+		for range 90 {
+			r.step()
+		}
+		b.AfterEstablish = nil
+		for range 2 {
+			for _, d := range everywhere {
+				b.Expire(d)
+			}
+			b.Settle()
+		}
+		b.Audit()
+		for _, d := range everywhere {
+			require.Empty(t, unconfirmed(t, b, d), "seed %d", seed)
+			for _, f := range verified(t, b, d, false) {
+				require.Equal(t, shadow.TargetGone, f.Kind, "seed %d: %+v", seed, f)
+			}
+		}
+	}
+}
+
+var everywhere = []string{aWest, aEast, bWest, bEast}
+
+// steps are random ones, of users, handlers and databases.
+type steps struct {
+	t        *testing.T
+	b        *harness.Box
+	random   *rand.Rand
+	restores map[string]func()
+	meddling bool
+}
+
+func (r *steps) one(of ...string) string { return of[r.random.IntN(len(of))] }
+
+func (r *steps) target() string {
+	return fmt.Sprintf("//%s/targets/t%d", r.one(aWest, aEast), r.random.IntN(3))
+}
+
+func (r *steps) holder() string {
+	return fmt.Sprintf("//%s/holders/h%d", r.one(bWest, bEast), r.random.IntN(4))
+}
+
+// meddle lets a user drop references between the establishment and the commit of others.
+func (r *steps) meddle() {
+	if !r.meddling && r.random.IntN(6) == 0 {
+		r.meddling = true
+		_, _ = r.b.Put(r.holder(), body{})
+		r.meddling = false
+	}
+}
+
+func (r *steps) step() {
+	b := r.b
+	switch r.random.IntN(14) {
+	case 0, 1:
+		_, _ = b.Put(r.target(), nil)
+	case 2, 3, 4:
+		content := body{}
+		for _, field := range []string{"block", "unset", "cascade", "asyncCascade"} {
+			if r.random.IntN(3) == 0 {
+				content[field] = r.target()
+			}
+		}
+		_, _ = b.Put(r.holder(), content)
+	case 5:
+		_, _ = b.PutOwned(r.target(), nil, owner(r.t, r.holder(), "Holder"))
+	case 6:
+		_, _ = b.Delete(r.target())
+	case 7:
+		_, _ = b.Delete(r.holder())
+	case 8, 9:
+		r.fail(r.one(everywhere...))
+	case 10:
+		if r.random.IntN(4) == 0 {
+			b.Settle()
+		}
+	default:
+		for range 5 {
+			r.handle(r.one(everywhere...))
+		}
+	}
+}
+
+func (r *steps) fail(d string) {
+	switch restore := r.restores[d]; {
+	case restore != nil:
+		restore()
+		delete(r.restores, d)
+		r.b.Recover(d)
+	case r.random.IntN(3) == 0:
+		r.b.Renew(d)
+	default:
+		r.restores[d] = r.b.Backup(d)
+	}
+}
+
+// handle is one step of the handlers of one deployment.
+func (r *steps) handle(d string) {
+	b := r.b
+	switch r.random.IntN(6) {
+	case 0:
+		_, _ = b.Act(b.ID(d), b.ID(r.one(everywhere...)))
+	case 1:
+		b.Expire(d)
+		_ = b.Resolve(b.ID(d))
+	default:
+		all := []schema.Action{
+			schema.Confirm, schema.Release, schema.Finalise, schema.CheckOwners, schema.DropOwners,
+			schema.AnnounceEpoch, schema.AnnounceEpoch, schema.ConfirmAgain, schema.ConfirmAgain, schema.VerifyBlockades,
+		}
+		_, _ = b.Do(b.ID(d), all[r.random.IntN(len(all))])
+	}
+}
