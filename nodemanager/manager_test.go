@@ -31,6 +31,7 @@ type world struct {
 	subs    map[string][]string // node → deployments
 	fail    error
 	leases  *table
+	renewed chan struct{}
 	// pointedTo is what the store says; of the test until the manager runs.
 	pointedTo []schema.DeploymentID
 }
@@ -109,7 +110,7 @@ func (w *world) subscriptions() (all []string) {
 func inManager(t *testing.T, test func(w *world, m *nodemanager.Manager, envs chan *schema.Environment)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		w := &world{shards: map[uint32]int{}, workers: map[uint32][]uuid.UUID{}, subs: map[string][]string{}, leases: newTable()}
+		w := &world{shards: map[uint32]int{}, workers: map[uint32][]uuid.UUID{}, subs: map[string][]string{}, leases: newTable(), renewed: make(chan struct{}, 1)}
 		envs := make(chan *schema.Environment)
 		m, err := nodemanager.New(nodemanager.Config{
 			Deployment: self, Environments: envs, Nodes: 3, Logger: zap.NewNop(),
@@ -122,6 +123,7 @@ func inManager(t *testing.T, test func(w *world, m *nodemanager.Manager, envs ch
 				return err
 			},
 			Leases:    w.leases.process(),
+			Renewed:   w.renewed,
 			PointedTo: func(context.Context) ([]schema.DeploymentID, error) { return w.pointedTo, nil },
 			NewNode:   func(share nodemanager.Share) (nodemanager.Runner, error) { return node{w, share}, nil },
 		})
@@ -202,6 +204,23 @@ func TestAVersionSwitchStopsAllNodesFirstAndWaitsForThem(t *testing.T) {
 		synctest.Wait()
 		require.Equal(t, []string{"switch to v2 with 0 nodes running"}, w.take())
 		require.Equal(t, 3, w.running)
+	})
+}
+
+// A database that was restored: what the nodes know is of before, and so is the version, if its switch was lost.
+func TestANewEpochOfTheDatabaseStartsEverythingAnew_I26(t *testing.T) {
+	inManager(t, func(w *world, _ *nodemanager.Manager, envs chan *schema.Environment) {
+		w.renewed <- struct{}{} // before anything runs
+		synctest.Wait()
+		envs <- environment(t, "b.example.com/us-west2@v1")
+		synctest.Wait()
+		w.take()
+		w.renewed <- struct{}{}
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		require.Equal(t, []string{"switch to v1 with 0 nodes running"}, w.take())
+		require.Equal(t, 3, w.running)
+		require.NotEmpty(t, w.subscriptions())
 	})
 }
 
