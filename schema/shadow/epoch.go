@@ -43,7 +43,7 @@ SELECT m.epoch, COALESCE(m.server, ''), ` + feed.EpochSQL + `, ` + feed.Timeline
 WITH noted AS (
     INSERT INTO dbcontroller.epoch (id, server) VALUES ($1, $2)
 )
-UPDATE dbcontroller.meta SET epoch = $1, server = $2, timeline = $3, awaiting = $4, generation = generation + 1000000`
+UPDATE dbcontroller.meta SET epoch = $1, server = $2, timeline = $3, awaiting = $4, generation = generation + CASE WHEN $4 THEN 1000000 ELSE 0 END`
 
 	// Numbers that were given out and lost are not given again: who saw them takes what is greater for newer.
 	skipNumbersSQL = `

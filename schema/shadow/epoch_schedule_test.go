@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"sync"
 	"testing"
 	"time"
 
@@ -336,6 +337,8 @@ type steps struct {
 	b        *harness.Box
 	random   *rand.Rand
 	restores map[string]func()
+
+	mu       sync.Mutex // of random and meddling, while deployments are asked at the same time
 	meddling bool
 }
 
@@ -351,10 +354,16 @@ func (r *steps) holder() string {
 
 // meddle lets a user drop references between the establishment and the commit of others.
 func (r *steps) meddle() {
-	if !r.meddling && r.random.IntN(6) == 0 {
-		r.meddling = true
-		_, _ = r.b.Put(r.holder(), body{})
+	r.mu.Lock()
+	begins := !r.meddling && r.random.IntN(6) == 0
+	name := r.holder()
+	r.meddling = r.meddling || begins
+	r.mu.Unlock()
+	if begins {
+		_, _ = r.b.Put(name, body{})
+		r.mu.Lock()
 		r.meddling = false
+		r.mu.Unlock()
 	}
 }
 

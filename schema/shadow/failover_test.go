@@ -212,6 +212,11 @@ func TestAWatchEndsWhenAnotherServerTakesOver_I24(t *testing.T) {
 	standby.StartPromoted()
 	address.Store(standby.Address())
 	pool.Reset() // as a pool does by itself with connections that have rested
+	_, err := store.Save(t.Context(), []shadow.Write{{Name: "targets/early"}})
+	require.ErrorIs(t, err, shadow.ErrAborted, "nothing is written before it is noticed")
+	awaiting, err := store.NoticeEpoch(t.Context())
+	require.NoError(t, err)
+	require.True(t, awaiting)
 	newestXID(t, store, pool, "other", 3)
 	require.ErrorIs(t, <-ended, shadow.ErrReset)
 	mu.Lock()
