@@ -67,7 +67,8 @@ func (e *Environment) MayRefer(service, to string) bool {
 	})
 }
 
-// With gives an environment that has what another one has besides: for questions of which a wrong "no" would do harm.
+// With gives an environment that has what another one has besides, and of a deployment the later registration: for questions
+// of which a wrong "no" would do harm.
 func (e *Environment) With(other *Environment) *Environment {
 	out := *e
 	out.Services, out.Deployments = slices.Clone(e.Services), slices.Clone(e.Deployments)
@@ -77,8 +78,12 @@ func (e *Environment) With(other *Environment) *Environment {
 		}
 	}
 	for _, d := range other.Deployments {
-		if _, known := out.Deployment(d.DeploymentID); !known {
+		i := slices.IndexFunc(out.Deployments, func(o Deployment) bool { return o.DeploymentID == d.DeploymentID })
+		switch {
+		case i < 0:
 			out.Deployments = append(out.Deployments, d)
+		case d.Generation > out.Deployments[i].Generation:
+			out.Deployments[i] = d
 		}
 	}
 	return &out

@@ -227,6 +227,9 @@ WHERE d.id <> $2 AND NOT EXISTS (SELECT FROM dbcontroller.decommissioned WHERE d
 func (s *Store) Recover(ctx context.Context, env *schema.Environment) error {
 	var referring, all []int32
 	for _, d := range env.Deployments {
+		if d.Address == "" && d.Generation == 0 {
+			continue // it never ran
+		}
 		id, err := s.names.deployment(ctx, d.DeploymentID)
 		if err != nil {
 			return err

@@ -301,6 +301,31 @@ func TestADeploymentThatIsGoneIsNotWaitedForAfterAFailover_I15(t *testing.T) {
 	b.MustDelete(target)
 }
 
+// A deployment that is described and never ran refers to nothing: it is not waited for.
+func TestADeploymentThatNeverRanIsNotWaitedForAfterAFailover(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	b.MustPut(target, nil)
+	store := b.Stores[b.ID(aWest)]
+	require.NoError(t, store.ForgetServer(t.Context()))
+	_, err := store.NoticeEpoch(t.Context())
+	require.NoError(t, err)
+	env := b.Environment()
+	asia := schema.DeploymentID{Service: "b.example.com", Region: "asia1"}
+	env.Deployments = append(env.Deployments, schema.Deployment{DeploymentID: asia, Version: "v1"})
+	ran := &schema.Environment{Deployments: []schema.Deployment{{DeploymentID: asia, Version: "v1", Address: "x:1", Generation: 1}}}
+	require.NoError(t, store.Recover(t.Context(), env))
+	require.NotContains(t, unconfirmed(t, b, aWest), asia)
+	b.Settle()
+	b.MustDelete(target)
+	// One that did run once is, whatever the registry says now.
+	require.NoError(t, store.ForgetServer(t.Context()))
+	_, err = store.NoticeEpoch(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, store.Recover(t.Context(), env.With(ran)))
+	require.Contains(t, unconfirmed(t, b, aWest), asia)
+}
+
 // Databases are restored, and fail over without losing anything, between any two steps of everything.
 func TestRecoveriesInRandomSteps_I1_I8_I19(t *testing.T) {
 	t.Parallel()
