@@ -172,7 +172,7 @@ func (f *fixture) get(name string) *resourcev1.Resource {
 // eventually waits until something holds.
 func (f *fixture) eventually(what string, holds func() bool) {
 	f.t.Helper()
-	require.Eventually(f.t, holds, 30*time.Second, 10*time.Millisecond, what)
+	require.Eventually(f.t, holds, time.Minute, 10*time.Millisecond, what)
 }
 
 func (f *fixture) gone(names ...string) {
@@ -200,7 +200,7 @@ func (f *fixture) settled() {
 		for id := range f.Deployments {
 			require.Empty(c, f.status(id.String()).GetOutstanding(), "%s", id)
 		}
-	}, 30*time.Second, 20*time.Millisecond)
+	}, time.Minute, 20*time.Millisecond)
 	audit(f.t, f.Processes)
 }
 
@@ -238,7 +238,7 @@ func (f *fixture) ready(deployment string) {
 	f.t.Helper()
 	id, err := schema.ParseDeploymentID(deployment)
 	require.NoError(f.t, err)
-	ctx, cancel := context.WithTimeout(f.t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(f.t.Context(), time.Minute)
 	defer cancel()
 	require.NoError(f.t, f.Deployments[id].WaitReady(ctx))
 }

@@ -64,9 +64,9 @@ func TestFleetTearDownOfAProject(t *testing.T) {
 	before := sum(t, pools, allShadowsSQL)
 	require.EventuallyWithT(t, func(c *assert.CollectT) { // so that only the deletion is measured
 		require.Zero(c, sum(c, pools, outstandingSQL))
-	}, time.Minute, 50*time.Millisecond)
+	}, 2*time.Minute, 50*time.Millisecond)
 
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	resources, err := p.Client.Resources(ctx, victim.name.Deployment)
 	require.NoError(t, err)
@@ -81,12 +81,12 @@ func TestFleetTearDownOfAProject(t *testing.T) {
 	t.Logf("the project was gone after %s", since(began))
 	require.EventuallyWithT(t, func(c *assert.CollectT) {
 		require.Equal(c, before-len(gone), sum(c, pools, allShadowsSQL))
-	}, time.Minute, 50*time.Millisecond)
+	}, 2*time.Minute, 50*time.Millisecond)
 	t.Logf("%d resources were gone after %s", len(gone), since(began))
 	require.EventuallyWithT(t, func(c *assert.CollectT) {
 		require.Zero(c, sum(c, pools, outstandingSQL))
 		require.Empty(c, harness.AuditDatabases(c, pools))
-	}, time.Minute, 50*time.Millisecond)
+	}, 2*time.Minute, 50*time.Millisecond)
 	f.check(p.Client, gone)
 }
 

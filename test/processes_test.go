@@ -26,7 +26,7 @@ func (f *fixture) another(deployment, name string) *playground.Process {
 	}, filepath.Join(f.t.TempDir(), name+".log"), "http://"+addresses[1]+"/readyz")
 	require.NoError(f.t, p.Start())
 	f.t.Cleanup(func() { _ = p.Kill() })
-	ctx, cancel := context.WithTimeout(f.t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(f.t.Context(), time.Minute)
 	defer cancel()
 	require.NoError(f.t, p.WaitReady(ctx))
 	return p

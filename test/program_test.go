@@ -123,7 +123,7 @@ func audit(t *testing.T, p *harness.Processes) {
 	}
 	require.EventuallyWithT(t, func(c *assert.CollectT) {
 		require.Empty(c, harness.AuditDatabases(t, pools))
-	}, 20*time.Second, 50*time.Millisecond)
+	}, time.Minute, 50*time.Millisecond)
 }
 
 func TestHealthAndMetrics(t *testing.T) {
@@ -165,12 +165,12 @@ func TestHealthAndMetrics(t *testing.T) {
 		for _, metric := range want {
 			require.Contains(c, body, metric)
 		}
-	}, 20*time.Second, 50*time.Millisecond)
+	}, time.Minute, 50*time.Millisecond)
 
 	// With the registry away, a controller starts from the environment that it kept.
 	require.NoError(t, p.Deployments[id].Kill())
 	require.NoError(t, p.Deployments[id].Start())
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	require.NoError(t, p.Deployments[id].WaitReady(ctx))
 }

@@ -143,7 +143,7 @@ func (p *Playground) describe(ctx context.Context, id schema.DeploymentID, d *De
 // Start starts the registry, calls apply, which has to describe the deployments, starts them, and waits until all are
 // ready. It writes ClientFile.
 func (p *Playground) Start(ctx context.Context, apply func(ctx context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
 	client := fmt.Sprintf("# How clients reach this playground; made by its start.\nregistry: %s\ncerts: %s\n", p.RegistryAddress, p.certs("client"))
 	if err := os.WriteFile(filepath.Join(p.cfg.Dir, ClientFile), []byte(client), 0o600); err != nil {
