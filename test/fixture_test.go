@@ -151,6 +151,21 @@ func (f *fixture) mustPut(name string, content fields, owners ...*resourcev1.Own
 	return r
 }
 
+// patiently repeats what a busy machine could not do in time, as a client does with what can be repeated.
+func patiently(ctx context.Context, call func() error) error {
+	for began := time.Now(); ; {
+		err := call()
+		switch status.Code(err) {
+		case codes.Unavailable, codes.Aborted, codes.DeadlineExceeded:
+			if time.Since(began) < 2*time.Minute && ctx.Err() == nil {
+				continue
+			}
+		default:
+		}
+		return err
+	}
+}
+
 func (f *fixture) delete(name string) error {
 	f.t.Helper()
 	relative, resources := f.named(name)

@@ -388,7 +388,7 @@ func (f *fleet) put(c *client.Client, resources []*fleetResource) {
 	g.SetLimit(8)
 	for id, of := range by {
 		for batch := range slices.Chunk(of, service.MaxBatch) {
-			g.Go(func() error { return putBatch(ctx, c, id, batch) })
+			g.Go(func() error { return patiently(ctx, func() error { return putBatch(ctx, c, id, batch) }) })
 		}
 	}
 	f.NoError(g.Wait())
