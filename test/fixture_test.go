@@ -157,8 +157,12 @@ func patiently(ctx context.Context, call func() error) error {
 		err := call()
 		switch status.Code(err) {
 		case codes.Unavailable, codes.Aborted, codes.DeadlineExceeded:
-			if time.Since(began) < 2*time.Minute && ctx.Err() == nil {
-				continue
+			if time.Since(began) < 2*time.Minute {
+				select {
+				case <-time.After(100 * time.Millisecond):
+					continue
+				case <-ctx.Done():
+				}
 			}
 		default:
 		}

@@ -43,7 +43,8 @@ SELECT m.epoch, COALESCE(m.server, ''), ` + feed.EpochSQL + `, ` + feed.Timeline
 WITH noted AS (
     INSERT INTO dbcontroller.epoch (id, server) VALUES ($1, $2)
 )
-UPDATE dbcontroller.meta SET epoch = $1, server = $2, timeline = $3, awaiting = $4, generation = generation + CASE WHEN $4 THEN 1000000 ELSE 0 END`
+UPDATE dbcontroller.meta
+SET epoch = $1, server = $2, timeline = $3, awaiting = $4, generation = generation + CASE WHEN $4 THEN 1000000 ELSE 0 END`
 
 	// Numbers that were given out and lost are not given again: who saw them takes what is greater for newer.
 	skipNumbersSQL = `
@@ -308,7 +309,9 @@ FROM dbcontroller.deployment d, dbcontroller.meta m WHERE d.id = $1 FOR SHARE OF
 WITH before AS (
     SELECT epoch FROM dbcontroller.deployment WHERE id = $1
 )
-UPDATE dbcontroller.deployment d SET epoch = GREATEST(d.epoch, $2), uncompared = d.uncompared OR d.epoch IS NULL OR d.epoch < $2 FROM before WHERE d.id = $1 RETURNING before.epoch IS DISTINCT FROM d.epoch, d.epoch`
+UPDATE dbcontroller.deployment d
+SET epoch = GREATEST(d.epoch, $2), uncompared = d.uncompared OR d.epoch IS NULL OR d.epoch < $2
+FROM before WHERE d.id = $1 RETURNING before.epoch IS DISTINCT FROM d.epoch, d.epoch`
 
 	// What it may have forgotten to do is told once more; references to it are compared with what it has, and its blockades
 	// with what it refers to.

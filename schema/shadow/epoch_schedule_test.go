@@ -301,6 +301,41 @@ func TestADeploymentThatIsGoneIsNotWaitedForAfterAFailover_I15(t *testing.T) {
 	b.MustDelete(target)
 }
 
+// The word is being said while this deployment finds out whom to wait for: it waits for the word, and then for nobody.
+func TestAWordOfDecommissioningBesideARecovery_I15(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	b.MustPut(target, nil)
+	b.MustPut(holder, body{"block": target})
+	b.Settle()
+	store, pool := b.Stores[b.ID(aWest)], b.Pools[b.ID(aWest)]
+	require.NoError(t, store.ForgetServer(t.Context()))
+	_, err := store.NoticeEpoch(t.Context())
+	require.NoError(t, err)
+	tx, err := pool.Begin(t.Context())
+	require.NoError(t, err)
+	for _, sql := range []string{ // as Decommission does
+		`SELECT pg_advisory_xact_lock(x'646263746c01'::bigint)`,
+		`INSERT INTO dbcontroller.decommissioned (deployment_id, blocking, reason, said_by)
+		SELECT id, 2, 'fire', 'eve' FROM dbcontroller.deployment WHERE service = 'b.example.com' AND region = 'eastus2'`,
+		`UPDATE dbcontroller.deployment SET unconfirmed = false WHERE service = 'b.example.com' AND region = 'eastus2' AND unconfirmed`,
+	} {
+		_, err := tx.Exec(t.Context(), sql)
+		require.NoError(t, err)
+	}
+	recovered := make(chan error, 1)
+	go func() { recovered <- store.Recover(t.Context(), b.Environment()) }()
+	require.Eventually(t, func() bool { // it waits for the lock, or is past it
+		var waits bool
+		err := pool.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted
+			AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))`).Scan(&waits)
+		return err == nil && (waits || len(recovered) > 0)
+	}, 10*time.Second, 5*time.Millisecond)
+	require.NoError(t, tx.Commit(t.Context()))
+	require.NoError(t, <-recovered)
+	require.NotContains(t, unconfirmed(t, b, aWest), b.ID(bEast))
+}
+
 // A deployment that is described and never ran refers to nothing: it is not waited for.
 func TestADeploymentThatNeverRanIsNotWaitedForAfterAFailover(t *testing.T) {
 	t.Parallel()

@@ -206,6 +206,9 @@ func (e *UnavailableError) Error() string {
 	for i, d := range e.Deployments {
 		names[i] = d.String()
 	}
+	if errors.Is(e.Err, errRecovering) { // they are waited for, whether or not they can be reached
+		return fmt.Sprintf("%v: %s", e.Err, strings.Join(names, ", "))
+	}
 	return fmt.Sprintf("%s cannot be reached: %v", strings.Join(names, ", "), e.Err)
 }
 
