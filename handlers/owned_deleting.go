@@ -8,6 +8,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/crash"
 	"github.com/db-controller/db-controller/schema/shadow"
 )
 
@@ -20,7 +21,7 @@ type DeletingStore interface {
 
 // OwneesPeers tells other deployments what happens to their resources' owners.
 type OwneesPeers interface {
-	DropOwners(ctx context.Context, at schema.DeploymentID, deleted []uuid.UUID, letGo []shadow.LetGo) (failed []uuid.UUID, more bool, err error)
+	DropOwners(ctx context.Context, at schema.DeploymentID, epoch uuid.UUID, deleted []schema.Deletion, letGo []shadow.LetGo) (failed []uuid.UUID, more bool, err error)
 }
 
 // OwnedDeleting brings deletions of this deployment to their end.
@@ -49,11 +50,12 @@ func (h *OwnedDeleting) dropOwners(ctx context.Context, to schema.DeploymentID, 
 		return err
 	}
 	var failed []uuid.UUID
-	for more := len(d.UIDs) > 0; more; {
-		if failed, more, err = h.Peers.DropOwners(ctx, to, d.UIDs, nil); err != nil {
+	for more := len(d.Owners) > 0; more; {
+		if failed, more, err = h.Peers.DropOwners(ctx, to, d.Epoch, d.Owners, nil); err != nil {
 			return fmt.Errorf("drop owners at %s: %w", to, err)
 		}
 	}
+	crash.At("crash-disown-told")
 	if err := h.Store.OwneesTold(ctx, d.Except(failed)); err != nil {
 		return err
 	}

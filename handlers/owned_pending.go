@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/crash"
 	"github.com/db-controller/db-controller/schema/shadow"
 )
 
@@ -38,7 +39,7 @@ type PendingPeers interface {
 	Resolve(ctx context.Context, holder schema.DeploymentID, questions []shadow.Question) (*shadow.Answers, error)
 	CheckOwners(ctx context.Context, at schema.DeploymentID, questions []shadow.OwnerQuestion) (*shadow.OwnerAnswers, error)
 	// DropOwners answers what failed and whether there is more to do, and UpgradeOwners how much.
-	DropOwners(ctx context.Context, at schema.DeploymentID, deleted []uuid.UUID, letGo []shadow.LetGo) (failed []uuid.UUID, more bool, err error)
+	DropOwners(ctx context.Context, at schema.DeploymentID, epoch uuid.UUID, deleted []schema.Deletion, letGo []shadow.LetGo) (failed []uuid.UUID, more bool, err error)
 	UpgradeOwners(ctx context.Context, at schema.DeploymentID, u *shadow.Upgrade) (remaining int64, err error)
 	RecoveringPeers
 }
@@ -104,13 +105,17 @@ func (h *OwnedPending) deliver(ctx context.Context, to schema.DeploymentID, seqs
 			return fmt.Errorf("confirm at %s: %w", to, err)
 		}
 	}
+	if len(m.Confirm) > 0 {
+		crash.At("crash-confirm-told")
+	}
 	if len(m.Release)+len(m.Abandon) > 0 {
 		if err := h.Peers.Release(ctx, to, m.Epoch, m.Release, m.Abandon); err != nil {
 			return fmt.Errorf("release at %s: %w", to, err)
 		}
+		crash.At("crash-release-told")
 	}
 	if len(m.LetGo) > 0 {
-		if _, _, err := h.Peers.DropOwners(ctx, to, nil, m.LetGo); err != nil {
+		if _, _, err := h.Peers.DropOwners(ctx, to, m.Epoch, nil, m.LetGo); err != nil {
 			return fmt.Errorf("let go of ownees at %s: %w", to, err)
 		}
 	}
@@ -132,6 +137,7 @@ func (h *OwnedPending) checkOwners(ctx context.Context, at schema.DeploymentID, 
 				return nil, fmt.Errorf("check owners at %s: %w", at, err)
 			}
 		}
+		crash.At("crash-owners-answered")
 		left, err = h.Store.SettleOwners(ctx, c, answers)
 		if err != nil && len(seqs) > 1 && ctx.Err() == nil && !errors.As(err, new(*shadow.UnavailableError)) {
 			return h.checkHalves(ctx, at, seqs)

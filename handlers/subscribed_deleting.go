@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/crash"
 )
 
 // SubscribedStore does in this database what deletions elsewhere ask of it.
@@ -17,7 +18,7 @@ type SubscribedStore interface {
 	// PresentEpoch is that of the database, as far as it was noticed.
 	PresentEpoch() uuid.UUID
 	// ActFor answers the uids for which something failed, or is not finished; everything else is done.
-	ActFor(ctx context.Context, from schema.DeploymentID, uids []uuid.UUID, patience time.Duration) (map[uuid.UUID]error, error)
+	ActFor(ctx context.Context, from schema.DeploymentID, deletions []schema.Deletion, patience time.Duration) (map[uuid.UUID]error, error)
 }
 
 // Acknowledger tells a deployment what is done.
@@ -42,18 +43,17 @@ const (
 // what failed, now or earlier. A crash in between costs the batch a second time, without effect. It answers what failed
 // now; and with schema.ErrUnfinished what has many holders, which goes on when it is handled again.
 func (h *SubscribedDeleting) Handle(ctx context.Context, from schema.DeploymentID, deletions []schema.Deletion, position string, earlier []uuid.UUID, again bool) (map[uuid.UUID]error, error) {
-	uids := make([]uuid.UUID, len(deletions))
-	for i, d := range deletions {
-		uids[i] = d.UID
-	}
 	epoch := h.Store.PresentEpoch() // before: what is lost in a failover counts as not done
 	patience := patienceNew
 	if again {
 		patience = patienceAgain
 	}
-	failed, err := h.Store.ActFor(ctx, from, uids, patience)
+	failed, err := h.Store.ActFor(ctx, from, deletions, patience)
 	if err != nil {
 		return nil, fmt.Errorf("act upon deletions of %s: %w", from, err)
+	}
+	if len(deletions) > 0 {
+		crash.At("crash-act-committed")
 	}
 	if position == "" {
 		return failed, nil
@@ -62,5 +62,6 @@ func (h *SubscribedDeleting) Handle(ctx context.Context, from schema.DeploymentI
 	if err := h.Peers.Acknowledge(ctx, from, epoch, position, except); err != nil {
 		return nil, fmt.Errorf("acknowledge deletions of %s: %w", from, err)
 	}
+	crash.At("crash-act-acknowledged")
 	return failed, nil
 }

@@ -69,6 +69,13 @@ func checkKindDescriptor(ps *Problems, d *Descriptor, k *Kind, all map[ServiceVe
 			ps.add(k.Pos, "", "%v", err)
 		}
 	}
+	for _, service := range k.ReferableBy {
+		if err := CheckService(service); err != nil {
+			ps.add(k.Pos, "", "referable_by: %v", err)
+		} else if service == d.Service {
+			ps.add(k.Pos, "remove it: a service may refer to its own kinds", "referable_by lists %s itself", d.Service)
+		}
+	}
 	for _, parent := range k.Parents {
 		target := checkTarget(ps, d, parent.Pos, parent.Kind, all)
 		if parent.Behaviour.Unsets() {
@@ -128,6 +135,9 @@ func checkTarget(ps *Problems, d *Descriptor, pos Pos, target string, all map[Se
 		slices.Sort(known)
 		ps.add(pos, "its kinds are "+strings.Join(known, ", "), "unknown kind %s: %s has no such kind", id, of.ServiceVersion)
 		return nil
+	}
+	if by := of.Kinds[i].ReferableBy; of != d && len(by) > 0 && !slices.Contains(by, d.Service) {
+		ps.add(pos, "add "+d.Service+" to its referable_by, or remove the reference", "%s lets only %s refer to it", id, strings.Join(by, ", "))
 	}
 	if of.Kinds[i].ConstraintsDisabled {
 		ps.add(pos, "remove the reference, or constraints_disabled from "+id.Kind, "nothing can refer to %s: its constraints are disabled", id)

@@ -82,7 +82,10 @@ type Kind struct {
 	// ConstraintsDisabled: nothing refers to its resources or owns through them, and what their fields name is not
 	// looked at.
 	ConstraintsDisabled bool
-	Pos                 Pos
+	// ReferableBy are the services, beside its own, whose resources may refer to resources of this kind, and so keep them.
+	// Empty: all that import this service.
+	ReferableBy []string
+	Pos         Pos
 }
 
 // Parent is the kind that a name lies below, with what happens to the child when the parent is deleted.

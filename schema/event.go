@@ -72,4 +72,19 @@ type Deletion struct {
 	Kind string
 	Name string
 	UID  uuid.UUID
+	// Cause is shared with other deletions; nil where it is not known.
+	Cause *Cause
+}
+
+// Cause is what was at the root of a deletion: somebody's request, or an owner that went. It is the same in every
+// deployment that the deletion reaches.
+type Cause struct {
+	ID uuid.UUID
+	// Root is the full name of what was deleted first, RootUID its uid, zero where that was never known.
+	Root    string
+	RootUID uuid.UUID
+	// Actor is who asked for it, such as user/alice; empty where nobody did.
+	Actor     string
+	RequestID uuid.UUID // zero where the request had none
+	At        time.Time // by the clock of the root's deployment
 }

@@ -19,6 +19,9 @@ type KindModel struct {
 	ID KindID
 	// Hides and Unconstrained are the descriptor's hide_while_deleting and constraints_disabled.
 	Hides, Unconstrained bool
+	// ReferableBy are the services, beside its own, whose resources may refer to it; none: all that import it.
+	// EverReferableBy are those of any described version: whoever referred to it once is not told later that it may not.
+	ReferableBy, EverReferableBy []string
 
 	patterns   []Pattern
 	references []referenceModel
@@ -61,6 +64,9 @@ func NewModel(version ServiceVersion, descriptors []*Descriptor) (*Model, error)
 	for i := range m.Descriptor.Kinds {
 		m.kinds = append(m.kinds, m.compile(&m.Descriptor.Kinds[i], all))
 	}
+	for _, k := range m.kinds {
+		k.EverReferableBy = m.everReferableBy(k.ID, descriptors)
+	}
 	m.renames.use(m.Descriptor)
 	for _, imp := range m.Descriptor.Imports {
 		m.renames.use(all[imp.ServiceVersion])
@@ -94,11 +100,30 @@ func closureOf(version ServiceVersion, descriptors []*Descriptor) ([]*Descriptor
 	return needed, nil
 }
 
+// everReferableBy puts together what the versions of a kind say, under all its names; empty as soon as one lets all.
+func (m *Model) everReferableBy(id KindID, descriptors []*Descriptor) (listed []string) {
+	for _, d := range descriptors {
+		if d.Service != id.Service {
+			continue
+		}
+		for _, k := range d.Kinds {
+			if m.renames.rootOf(KindID{Service: d.Service, Kind: k.Name}) != m.renames.rootOf(id) {
+				continue
+			}
+			if len(k.ReferableBy) == 0 {
+				return nil
+			}
+			listed = append(listed, k.ReferableBy...)
+		}
+	}
+	return listed
+}
+
 // compile presupposes that the descriptor was checked, hence the errors that cannot be.
 func (m *Model) compile(k *Kind, all map[ServiceVersion]*Descriptor) *KindModel {
 	km := &KindModel{
 		ID: KindID{Service: m.Descriptor.Service, Kind: k.Name}, patterns: compilePatterns(k.Patterns),
-		Hides: k.HideWhileDeleting, Unconstrained: k.ConstraintsDisabled,
+		Hides: k.HideWhileDeleting, Unconstrained: k.ConstraintsDisabled, ReferableBy: k.ReferableBy,
 	}
 	if k.ConstraintsDisabled {
 		return km

@@ -10,7 +10,7 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-func parse(t *testing.T, text string) ([]*schema.Descriptor, error) {
+func parse(t testing.TB, text string) ([]*schema.Descriptor, error) {
 	t.Helper()
 	file, err := schema.ParseFile("f.yaml", strings.NewReader(text))
 	if err != nil {
@@ -85,7 +85,7 @@ kinds:
       - {path: roles.*.who, targets: [Device, iam.example.com/Project], behaviour: UNSET}
 `
 
-func model(t *testing.T) *schema.Model {
+func model(t testing.TB) *schema.Model {
 	t.Helper()
 	descriptors, err := parse(t, devices)
 	require.NoError(t, err)
@@ -177,24 +177,6 @@ func TestInterestedDeploymentsAreThoseOfTheServiceAndItsImportsInAllRegions(t *t
 	require.Equal(t, []string{"devices.example.com/eastus2", "devices.example.com/us-west2", "iam.example.com/us-west2"}, got)
 	billing := env.Deployments[0].DeploymentID
 	require.Contains(t, env.Interested(model(t), []schema.DeploymentID{billing}), billing, "references still point to it")
-}
-
-func FuzzNames(f *testing.F) {
-	f.Add("//iam.example.com/us-west2/projects/a")
-	f.Fuzz(func(t *testing.T, s string) {
-		if name, err := schema.ParseFullName(s); err == nil && name.String() != s {
-			t.Fatalf("%q was read as %q", s, name)
-		}
-	})
-}
-
-func FuzzParseFile(f *testing.F) {
-	f.Add(devices)
-	f.Fuzz(func(_ *testing.T, s string) {
-		if file, err := schema.ParseFile("f", strings.NewReader(s)); err == nil {
-			_ = schema.Check(file.Services)
-		}
-	})
 }
 
 func TestLintNamesWhatCanGetStuckAndWhatComesBack(t *testing.T) {

@@ -97,6 +97,7 @@ func (d *yamlReader) kind(n *yaml.Node, path string) Kind {
 		"patterns":             func(n *yaml.Node, path string) { d.strings(n, path, &k.Patterns) },
 		"hide_while_deleting":  func(n *yaml.Node, path string) { d.decode(n, path, "true or false", &k.HideWhileDeleting) },
 		"constraints_disabled": func(n *yaml.Node, path string) { d.decode(n, path, "true or false", &k.ConstraintsDisabled) },
+		"referable_by":         func(n *yaml.Node, path string) { d.strings(n, path, &k.ReferableBy) },
 		"parents": func(n *yaml.Node, path string) {
 			d.list(n, path, func(n *yaml.Node, path string) {
 				path = named(n, path, "kind")

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
@@ -81,6 +82,7 @@ kinds:
     references:
       - { path: block, targets: [a.example.com/Target, a.example.com/Other, a.example.com/Hidden], behaviour: BLOCK }
       - { path: note, targets: [a.example.com/Target], behaviour: BLOCK }
+      - { path: cascade, targets: [a.example.com/Target], behaviour: CASCADE_DELETE } # whoever has not gone by then goes all the same
       - { path: dangling, targets: [a.example.com/Target], behaviour: CASCADE_DELETE }
   - kind: Part
     patterns: ["targets/{target}/parts/{part}"]
@@ -197,7 +199,11 @@ func (f *fixture) eventually(what string, holds func() bool) {
 func (f *fixture) gone(names ...string) {
 	f.t.Helper()
 	for _, name := range names {
-		f.eventually(name+" goes", func() bool { return f.get(name) == nil })
+		if !assert.Eventually(f.t, func() bool { return f.get(name) == nil }, time.Minute, 10*time.Millisecond) {
+			said, err := run(f.t, "explain", name, "--context", f.Context)
+			status, _ := run(f.t, "status", f.id(name).String(), "--context", f.Context)
+			require.FailNow(f.t, name+" does not go", "%v\n%s\n%v\n%s", f.get(name), said, err, status)
+		}
 	}
 }
 
@@ -221,6 +227,16 @@ func (f *fixture) settled() {
 		}
 	}, time.Minute, 20*time.Millisecond)
 	audit(f.t, f.Processes)
+}
+
+// analyze lets the planner of a deployment's database look at what there is now, as autovacuum does whenever it pleases.
+func (f *fixture) analyze(deployment string) {
+	f.t.Helper()
+	conn, err := pgx.Connect(f.t.Context(), f.Deployments[f.id(deployment+"x/y")].DSN)
+	require.NoError(f.t, err)
+	defer func() { _ = conn.Close(context.Background()) }()
+	_, err = conn.Exec(f.t.Context(), "ANALYZE dbcontroller.change, dbcontroller.removal, dbcontroller.shadow, dbcontroller.reference")
+	require.NoError(f.t, err)
 }
 
 // switchVersion lets a deployment run another version, and waits until it does.

@@ -24,14 +24,15 @@ var allowed = map[string][]string{
 	"schema/wire":                              {"schema", "schema/schemapb/"},
 	"schema/identity":                          {"schema"},
 	"schema/feed":                              {"schema"},
-	"schema/shadow":                            {"schema", "schema/feed"},
+	"schema/crash":                             {},
+	"schema/shadow":                            {"schema", "schema/crash", "schema/feed"},
 	"schema/service":                           {"schema", "schema/identity", "schema/schemapb/", "schema/shadow", "schema/wire"},
 	"migrations":                               {},
 	"envregistry":                              {"schema", "schema/schemapb/", "schema/wire"},
 	"envregistry/server":                       {"schema", "schema/feed", "schema/identity", "schema/schemapb/", "schema/wire"},
 	"constraint":                               {"constraint/cache", "schema"},
 	"constraint/cache":                         {},
-	"handlers":                                 {"schema", "schema/shadow"},
+	"handlers":                                 {"schema", "schema/crash", "schema/shadow"},
 	"nodemanager":                              {"constraint", "schema"},
 	"cmd/db-controller":                        {""},
 	"cmd/db-controller/client":                 {"envregistry", "schema", "schema/identity", "schema/schemapb/", "schema/service", "schema/wire"},
@@ -39,6 +40,8 @@ var allowed = map[string][]string{
 	"cmd/db-controller/bench":                  {"cmd/db-controller/client", "cmd/db-controller/playground", "schema", "schema/schemapb/"},
 	"test":                                     {""},
 	"test/harness":                             {""},
+	"test/campaign":                            {""},
+	"test/model":                               {},
 }
 
 type listed struct {

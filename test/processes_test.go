@@ -15,15 +15,15 @@ import (
 )
 
 // another starts one more process of a deployment.
-func (f *fixture) another(deployment, name string) *playground.Process {
+func (f *fixture) another(deployment, name string, args ...string) *playground.Process {
 	f.t.Helper()
 	d := f.Deployments[f.id("//"+deployment+"/x/y")]
 	addresses, err := playground.FreeAddresses(2)
 	require.NoError(f.t, err)
-	p := playground.NewProcess(name, harness.Binary(f.t), []string{
+	p := playground.NewProcess(name, harness.Binary(f.t), append([]string{
 		"serve", "--deployment", deployment, "--postgres", d.DSN, "--registry", f.RegistryAddress, "--certs", d.Certs,
 		"--listen", addresses[0], "--http", addresses[1], "--name", name, "--lease", "2s", "--tentative-ttl", "1s",
-	}, filepath.Join(f.t.TempDir(), name+".log"), "http://"+addresses[1]+"/readyz")
+	}, append(harness.DatabaseArgs(f.t), args...)...), filepath.Join(f.t.TempDir(), name+".log"), "http://"+addresses[1]+"/readyz")
 	require.NoError(f.t, p.Start())
 	f.t.Cleanup(func() { _ = p.Kill() })
 	ctx, cancel := context.WithTimeout(f.t.Context(), time.Minute)

@@ -62,10 +62,10 @@ func TestDeploymentsComeAndGoWhileAllRuns(t *testing.T) {
 	addresses, err := playground.FreeAddresses(2)
 	require.NoError(t, err)
 	require.NoError(t, moved.Stop())
-	second := playground.NewProcess("moved", harness.Binary(t), []string{
+	second := playground.NewProcess("moved", harness.Binary(t), append([]string{
 		"serve", "--deployment", east, "--postgres", moved.DSN, "--registry", f.RegistryAddress, "--certs", moved.Certs,
 		"--listen", addresses[0], "--http", addresses[1], "--tentative-ttl", "1s",
-	}, filepath.Join(t.TempDir(), "moved.log"), "http://"+addresses[1]+"/readyz")
+	}, harness.DatabaseArgs(t)...), filepath.Join(t.TempDir(), "moved.log"), "http://"+addresses[1]+"/readyz")
 	require.NoError(t, second.Start())
 	t.Cleanup(func() { _ = second.Kill() })
 	f.eventually("others reach it there", func() bool {
@@ -202,7 +202,7 @@ func TestALyingRegistryDeletesNothing_I15_I27(t *testing.T) {
 	require.NoError(t, err)
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", f.RegistryAddress)
 	require.NoError(t, err)
-	server := grpc.NewServer(service.ServerOptions(credentials, registryserver.Policy, nil, nil)...)
+	server := grpc.NewServer(service.ServerOptions(service.Guard{Credentials: credentials, Policy: registryserver.Policy}, nil, nil)...)
 	l := &liar{env: truth, cut: make(chan struct{})}
 	registryv1.RegisterRegistryServiceServer(server, l)
 	go func() { _ = server.Serve(listener) }()
@@ -275,8 +275,10 @@ func TestAStartWithoutARegistryIsExplained(t *testing.T) {
 	require.NoError(t, f.Registry.Kill())
 	addresses, err := playground.FreeAddresses(1)
 	require.NoError(t, err)
-	out, err := run(t, "serve", "--deployment", "b.example.com/us-west2", "--postgres", harness.Postgres(t).NewDatabase(t, ""), "--migrate", "--registry", f.RegistryAddress,
-		"--certs", p.Certs, "--listen", addresses[0], "--start-timeout", "1s")
+	out, err := run(t, append([]string{
+		"serve", "--deployment", "b.example.com/us-west2", "--postgres", harness.Postgres(t).NewDatabase(t, ""), "--migrate", "--registry", f.RegistryAddress,
+		"--certs", p.Certs, "--listen", addresses[0], "--start-timeout", "1s",
+	}, harness.DatabaseArgs(t)...)...)
 	require.Error(t, err)
 	require.Contains(t, out, "not ready after 1s (--start-timeout): version: no environment has come from the registry yet, and none was kept from earlier; registered:")
 	require.Contains(t, out, "the registry cannot be followed: ")

@@ -18,6 +18,7 @@ import (
 	"github.com/db-controller/db-controller/cmd/db-controller/client"
 	"github.com/db-controller/db-controller/cmd/db-controller/playground"
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/shadow"
 )
 
 //go:embed examples
@@ -97,7 +98,13 @@ func runDev(cmd *cobra.Command, cfg devConfig) error {
 	}
 	cmd.Printf("ready in %s\n\n", time.Since(began).Round(10*time.Millisecond))
 	if play != nil {
-		return play.run(cmd.Context(), cmd.OutOrStdout(), p, c)
+		err := play.run(cmd.Context(), cmd.OutOrStdout(), p, c)
+		if err != nil {
+			for _, id := range sortedKeys(p) {
+				cmd.PrintErrf("\nthe end of the log of %s:\n%s\n", id, p.Deployments[id].Tail())
+			}
+		}
+		return err
 	}
 	cmd.Print(hints(cfg))
 	<-cmd.Context().Done()
@@ -151,8 +158,13 @@ func startPlayground(ctx context.Context, pg *playground.Postgres, dir string, f
 	for _, d := range files.Deployments {
 		ids = append(ids, d.DeploymentID)
 	}
+	var plaintext []string
+	if shadow.CheckTLS(pg.DSN("")) != nil {
+		plaintext = []string{"--postgres-plaintext"} // a server that the user chose
+	}
 	p, err := playground.New(ctx, playground.Config{
-		Dir: dir, Binary: binary, Deployments: ids, Args: append([]string{"--connections", strconv.Itoa(connectionsEach(len(ids)))}, args...),
+		DatabaseArgs: plaintext,
+		Dir:          dir, Binary: binary, Deployments: ids, Args: append([]string{"--connections", strconv.Itoa(connectionsEach(len(ids)))}, args...),
 		Database: func(ctx context.Context, name string) (string, error) {
 			name = "dbc_" + strings.ReplaceAll(name, "-", "_")
 			if err := pg.DropDatabase(ctx, name); err != nil { // of an earlier playground on a given server

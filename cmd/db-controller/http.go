@@ -2,9 +2,7 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"time"
 
@@ -30,22 +28,10 @@ func serveHTTP(ctx context.Context, address string, checks []check, metrics *pro
 	mux.HandleFunc("GET /readyz", healthHandler("readyz", checks))
 	mux.HandleFunc("GET /healthz", healthHandler("healthz", checks))
 	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}))
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
-	if err != nil {
-		return fmt.Errorf("--http: %w", err)
-	}
-	server := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second}
-	stop := context.AfterFunc(ctx, func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
-		defer cancel()
-		_ = server.Shutdown(ctx)
-	})
-	defer stop()
-	log.Info("health and metrics", zap.Stringer("http", listener.Addr()))
-	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-		return err
-	}
-	return nil
+	return listenHTTP(ctx, "http", address, &http.Server{
+		Handler: mux, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second,
+		IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
+	}, log)
 }
 
 // healthHandler answers ok or what fails; with ?verbose a line for each check.

@@ -41,9 +41,9 @@ Every flag can also be given in the environment (--log-level as DBCONTROLLER_LOG
 		}
 	}
 	add("try", newDev(), newBench())
-	add("resources", newGet(), newList(), newPut(), newDelete(), newPlan(), newExplain(), newWatch(), newBlockDeletion())
+	add("resources", newGet(), newList(), newPut(), newDelete(), newPlan(), newExplain(), newRemovals(), newWatch(), newBlockDeletion())
 	add("describe", newValidate(), newApply(), newRemove(), newSetVersion(), newDecommission())
-	add("run", newServe(), newRegistry(), newMigrate(), newStatus(), newVerify(), newHealthcheck())
+	add("run", newServe(), newRegistry(), newMigrate(), newCerts(), newStatus(), newVerify(), newHealthcheck())
 	root.AddCommand(newVersion())
 	return root
 }

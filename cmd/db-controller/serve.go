@@ -13,6 +13,7 @@ import (
 func newServe() *cobra.Command {
 	var cfg deploymentConfig
 	var deployment string
+	var plaintext bool
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Run the db-controller of one deployment",
@@ -31,11 +32,22 @@ func newServe() *cobra.Command {
 			if cfg.deployment, err = schema.ParseDeploymentID(deployment); err != nil {
 				return err
 			}
+			if err := checkDSN(cfg.dsn, plaintext); err != nil {
+				return err
+			}
+			if cfg.pprof != "" {
+				if err := onLoopback(cfg.pprof); err != nil {
+					return fmt.Errorf("--pprof: %w", err)
+				}
+			}
 			if cfg.lease < time.Second {
 				return fmt.Errorf("--lease %s: want at least 1s, so that a process which is slow for a moment keeps its work", cfg.lease)
 			}
 			if cfg.auditRate <= 0 {
 				return fmt.Errorf("--audit-rate %d: want at least 1; --audit-interval 0 is for no audit", cfg.auditRate)
+			}
+			if cfg.removalsKept != 0 && cfg.removalsKept < 7*24*time.Hour {
+				return fmt.Errorf("--removals-kept %s: want at least 168h", cfg.removalsKept)
 			}
 			if err := ready(cmd, cfg.dsn, migrations.Deployment, cfg.migrate, log); err != nil {
 				return err
@@ -51,6 +63,8 @@ func newServe() *cobra.Command {
 	f.StringVar(&cfg.listen, "listen", "", "host:port for gRPC")
 	f.StringVar(&cfg.advertise, "advertise", "", "host:port under which other deployments reach it (default: as it listens)")
 	f.StringVar(&cfg.http, "http", "", "host:port for /livez, /readyz and /metrics (default: none)")
+	f.StringVar(&cfg.pprof, "pprof", "", "loopback host:port for profiles (default: none)")
+	plaintextFlag(f, &plaintext)
 	f.BoolVar(&cfg.migrate, "migrate", false, "bring the database to the newest schema first")
 	f.IntVar(&cfg.nodes, "nodes", 2, "constraint nodes that share the work")
 	f.Int32Var(&cfg.connections, "connections", 20, "connections to the database; at least 4")
@@ -62,5 +76,8 @@ func newServe() *cobra.Command {
 	f.IntVar(&cfg.auditRate, "audit-rate", 1000, "rows a second that such a comparison takes")
 	f.DurationVar(&cfg.tentativeTTL, "tentative-ttl", 0, "how long a tentative blockade stands before its holder must decide (default 15s)")
 	f.DurationVar(&cfg.ownerGrace, "owner-grace", 0, "how long an owner that was named without its uid may be missing before it counts as gone (default 5m)")
+	f.Int64Var(&cfg.quotas.Tentative, "max-tentative", 0, "references under way that one other deployment may have here at a time (default 100000)")
+	f.Int64Var(&cfg.quotas.Blocking, "max-blocking", 0, "blocking references that one other deployment may have here (default 10000000)")
+	f.DurationVar(&cfg.removalsKept, "removals-kept", 0, "how long it is kept who and what removed resources, at least 168h (default 2160h, 90 days)")
 	return cmd
 }

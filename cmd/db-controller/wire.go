@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 	grpcprom "github.com/grpc-ecosystem/go-grpc-middleware/providers/prometheus"
 	"go.uber.org/zap"
+	"golang.org/x/net/netutil"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
@@ -29,6 +30,12 @@ import (
 	"github.com/db-controller/db-controller/schema/wire"
 )
 
+// maxOpen is how many connections a listener has, before anybody knows of whom they are.
+const maxOpen = 4000
+
+// certificatesInterval is how often the files of certificates are looked at.
+const certificatesInterval = 5 * time.Second
+
 type deploymentConfig struct {
 	deployment   schema.DeploymentID
 	dsn          string
@@ -37,11 +44,14 @@ type deploymentConfig struct {
 	listen       string
 	advertise    string
 	http         string
+	pprof        string
 	migrate      bool
 	nodes        int
 	connections  int32
 	tentativeTTL time.Duration
 	ownerGrace   time.Duration
+	removalsKept time.Duration
+	quotas       shadow.Quotas
 	// name is this process, among those of the deployment; lease is for how long it may be silent.
 	name  string
 	lease time.Duration
@@ -93,7 +103,7 @@ func runDeployment(ctx context.Context, cfg deploymentConfig, log *zap.Logger) e
 	}
 	peers := service.NewPeers(cfg.deployment, credentials)
 	defer peers.Close()
-	store, err := shadow.Open(ctx, shadow.Config{Pool: pool, Deployment: cfg.deployment, Peers: peers, Logger: log, TentativeTTL: cfg.tentativeTTL, OwnerGrace: cfg.ownerGrace})
+	store, err := shadow.Open(ctx, shadow.Config{Pool: pool, Deployment: cfg.deployment, Peers: peers, Logger: log, TentativeTTL: cfg.tentativeTTL, OwnerGrace: cfg.ownerGrace, RemovalsKept: cfg.removalsKept, Quotas: cfg.quotas})
 	if err != nil {
 		return err
 	}
@@ -103,11 +113,12 @@ func runDeployment(ctx context.Context, cfg deploymentConfig, log *zap.Logger) e
 		}
 	}
 	metrics := newMetrics(store)
+	metrics.registry.MustRegister(certificateExpiry(credentials))
 	calls := grpcprom.NewServerMetrics()
 	metrics.registry.MustRegister(calls)
 	healthServer := health.NewServer()
 	server, err := service.NewServer(service.Config{
-		Store: store, Peers: peers, Credentials: credentials, Health: healthServer, Logger: log, Failures: metrics.failures.list,
+		Store: store, Peers: peers, Credentials: credentials, Health: healthServer, Logger: log, Failures: metrics.failures.list, Refused: newRefused(metrics.registry),
 		Unary:  []grpc.UnaryServerInterceptor{calls.UnaryServerInterceptor()},
 		Stream: []grpc.StreamServerInterceptor{calls.StreamServerInterceptor()},
 	})
@@ -155,9 +166,11 @@ func runDeployment(ctx context.Context, cfg deploymentConfig, log *zap.Logger) e
 	g.Go(func() error { return manager.Run(ctx) })
 	g.Go(func() error { return serveGRPC(ctx, server.Server, listener) })
 	g.Go(func() error { return serveHTTP(ctx, cfg.http, checks, metrics.registry, log) })
+	g.Go(func() error { return servePprof(ctx, cfg.pprof, log) })
 	g.Go(func() error { return reportHealth(ctx, healthServer, checks) })
 	g.Go(func() error { return awaitStart(ctx, cfg.startTimeout, checks, client.Problem, log) })
 	g.Go(func() error { return store.RunNotifications(ctx) })
+	g.Go(func() error { return credentials.Follow(ctx, certificatesInterval, log) })
 	g.Go(func() error { return tidy(ctx, store.Tidy, log) })
 	g.Go(func() error { return followEpochs(ctx, store, renewed, client.Ask, keeper{store}.LoadEnvironment, log) })
 	g.Go(func() error {
@@ -192,7 +205,7 @@ func serveGRPC(ctx context.Context, server *grpc.Server, listener net.Listener) 
 		server.GracefulStop()
 	})
 	defer stop()
-	return server.Serve(listener)
+	return server.Serve(netutil.LimitListener(listener, maxOpen))
 }
 
 func reportHealth(ctx context.Context, server *health.Server, checks []check) error {
@@ -256,8 +269,8 @@ func (k keeper) KeepEnvironment(ctx context.Context, env *schema.Environment) er
 }
 
 type registryConfig struct {
-	dsn, certs, listen, http string
-	migrate                  bool
+	dsn, certs, listen, http, pprof string
+	migrate                         bool
 }
 
 func runRegistry(ctx context.Context, cfg registryConfig, log *zap.Logger) error {
@@ -276,8 +289,10 @@ func runRegistry(ctx context.Context, cfg registryConfig, log *zap.Logger) error
 	}
 	calls := grpcprom.NewServerMetrics()
 	registry := newPrometheus()
+	registry.MustRegister(certificateExpiry(credentials))
 	registry.MustRegister(calls)
-	server := grpc.NewServer(service.ServerOptions(credentials, registryserver.Policy,
+	refused := newRefused(registry)
+	server := grpc.NewServer(service.ServerOptions(service.Guard{Credentials: credentials, Policy: registryserver.Policy, Refused: refused},
 		[]grpc.UnaryServerInterceptor{calls.UnaryServerInterceptor()}, []grpc.StreamServerInterceptor{calls.StreamServerInterceptor()})...)
 	environment := registryserver.New(pool, log)
 	registryv1.RegisterRegistryServiceServer(server, environment)
@@ -291,7 +306,9 @@ func runRegistry(ctx context.Context, cfg registryConfig, log *zap.Logger) error
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return serveGRPC(ctx, server, listener) })
 	g.Go(func() error { return serveHTTP(ctx, cfg.http, checks, registry, log) })
+	g.Go(func() error { return servePprof(ctx, cfg.pprof, log) })
 	g.Go(func() error { return reportHealth(ctx, healthServer, checks) })
+	g.Go(func() error { return credentials.Follow(ctx, certificatesInterval, log) })
 	g.Go(func() error {
 		return tidy(ctx, func(ctx context.Context) (bool, error) { return false, environment.Tidy(ctx) }, log)
 	})

@@ -31,8 +31,9 @@ type tail[T any] struct {
 
 	watches atomic.Int32
 
-	mu   sync.Mutex
-	last *look[T] // guarded by mu
+	mu    sync.Mutex
+	last  *look[T] // guarded by mu
+	pages pages[T] // guarded by mu
 }
 
 // look is one reading of the tail: what lies between two positions.
@@ -120,6 +121,7 @@ func (t *tail[T]) advance(ctx context.Context, since *look[T]) {
 	k := &look[T]{began: time.Now(), from: since.to, done: make(chan struct{})}
 	k.woken = t.log.cfg.Wake.Wait(t.feed.Topic) // before the look, so that a commit after it is not slept through
 	t.last = k
+	t.pages.forget(since.to.Text)
 	t.mu.Unlock()
 
 	k.err = errLook
@@ -168,9 +170,9 @@ func (ts *tails) drop(t counted) {
 func (t *tail[T]) deliver(ctx context.Context, at Position, k *look[T], deliver func(schema.Event[T]) error) error {
 	p, err := k.page, error(nil)
 	if k.from.Text != at.Text { // it is behind
-		p, err = read(ctx, t.log, t.feed, t.state.timeline, at, k.to.Text, 0)
+		p, err = t.read(ctx, at, k.to.Text, 0)
 	}
-	for n := 0; err == nil; p, err = read(ctx, t.log, t.feed, t.state.timeline, at, k.to.Text, p.last) {
+	for n := 0; err == nil; p, err = t.read(ctx, at, k.to.Text, p.last) {
 		if n += len(p.items); n == 0 {
 			return nil
 		}

@@ -18,6 +18,11 @@ type page[T any] struct {
 	now state
 }
 
+// walkSQL is for the statements of the same batch, which is one transaction: they walk along the index on seq and end at
+// their limit. What is at the end of a log is newer than the planner's statistics, so it takes it for a few rows, and would
+// collect and sort all of them for each page (measured: 60,000 changes of one writer came with 4,800/s instead of 33,000/s).
+const walkSQL = `SELECT set_config('enable_bitmapscan', 'off', true)`
+
 // read reads what lies between a position and another one, or the present when that is empty: behind the sequence number
 // that the page before it ended with, 0 for the first page.
 func read[T any](ctx context.Context, l *Log, f Feed[T], timeline string, from Position, until string, after int64) (p page[T], err error) {
@@ -30,7 +35,19 @@ func read[T any](ctx context.Context, l *Log, f Feed[T], timeline string, from P
 	default:
 		args = append(args, until)
 	}
-	rows, err := l.cfg.Pool.Query(ctx, sql, append(args, f.More...)...)
+	b := &pgx.Batch{}
+	if after > 0 {
+		b.Queue(walkSQL)
+	}
+	b.Queue(sql, append(args, f.More...)...)
+	answers := l.cfg.Pool.SendBatch(ctx, b)
+	defer func() { _ = answers.Close() }() // what could be wrong is told by the rows
+	if after > 0 {
+		if _, err := answers.Exec(); err != nil {
+			return p, fmt.Errorf("follow %s: %w", f.Filter, err)
+		}
+	}
+	rows, err := answers.Query()
 	if err != nil {
 		return p, fmt.Errorf("follow %s: %w", f.Filter, err)
 	}

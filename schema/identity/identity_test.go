@@ -42,7 +42,7 @@ func serve(t *testing.T, c *identity.Credentials, p identity.Policy) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	s := grpc.NewServer(grpc.Creds(c.Server()), grpc.UnaryInterceptor(p.Unary), grpc.StreamInterceptor(p.Stream))
+	s := grpc.NewServer(grpc.Creds(c.Server(nil)), grpc.UnaryInterceptor(p.Unary), grpc.StreamInterceptor(p.Stream))
 	healthv1.RegisterHealthServer(s, health.NewServer())
 	go func() { _ = s.Serve(l) }()
 	t.Cleanup(s.Stop)

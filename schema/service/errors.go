@@ -82,6 +82,10 @@ func toStatus(log *zap.Logger, err error) error {
 			return detailed(o.code, o.reason, err)
 		}
 	}
+	if shadow.DatabaseAway(err) {
+		log.Warn("the database is away", zap.Error(err))
+		return detailed(codes.Unavailable, "DATABASE_UNAVAILABLE", errors.New("the deployment's database is away for now: try again"))
+	}
 	log.Error("request failed", zap.Error(err))
 	return detailed(codes.Internal, "INTERNAL", errors.New("internal error: the server's log says more"))
 }
@@ -101,8 +105,10 @@ func refusedCode(e *shadow.RefusedError) codes.Code {
 		switch r.Reason {
 		case shadow.TargetUnreadable, shadow.UnknownKind:
 			return codes.Unavailable
-		case shadow.NotImported:
+		case shadow.NotImported, shadow.NotReferable:
 			code = codes.PermissionDenied
+		case shadow.QuotaExceeded:
+			return codes.ResourceExhausted
 		case shadow.TargetClosing, shadow.AttemptClosed:
 			if e.Only(r.Reason) {
 				code = codes.Aborted

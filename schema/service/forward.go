@@ -26,7 +26,7 @@ import (
 )
 
 // onBehalfOf is the header in which a deployment that forwards a request says who made it: the path of its identity.
-const onBehalfOf = "dbcontroller-on-behalf-of"
+const onBehalfOf = identity.OnBehalfOf
 
 // forwarder sends what belongs to another region of the service there, once, with the identity of the caller.
 type forwarder struct {
@@ -178,7 +178,7 @@ func (f *forwarder) dial(ctx context.Context, to schema.DeploymentID) (grpc.Clie
 	if err != nil {
 		return nil, ctx, status.Error(codes.Unauthenticated, err.Error())
 	}
-	conn, err := f.peers.Conn(to)
+	conn, err := f.peers.forwarding(to)
 	if err != nil {
 		return nil, ctx, &shadow.UnavailableError{Deployments: []schema.DeploymentID{to}, Err: err}
 	}

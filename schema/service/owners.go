@@ -83,7 +83,16 @@ func (s *schemas) DropOwners(ctx context.Context, req *schemav1.DropOwnersReques
 			return nil, toStatus(s.log, invalid(fmt.Sprintf("let_go[%d]", i), err))
 		}
 	}
-	failed, more, err := s.store.DropOwners(ctx, owner, deleted, letGo)
+	owners := make([]schema.Deletion, len(deleted))
+	for i, uid := range deleted {
+		owners[i].UID = uid
+	}
+	wire.SetCauses(owners, req.GetCauses(), req.GetCauseOf())
+	epoch, err := wire.OptionalUID(req.GetEpoch())
+	if err != nil {
+		return nil, toStatus(s.log, invalid("epoch", err))
+	}
+	failed, more, err := s.store.DropOwners(ctx, owner, epoch, owners, letGo)
 	if err != nil {
 		return nil, toStatus(s.log, err)
 	}
@@ -188,12 +197,16 @@ func (p *Peers) checkMany(ctx context.Context, at schema.DeploymentID, questions
 }
 
 // DropOwners tells a deployment which owners of its resources are deleted here, or let go of them.
-func (p *Peers) DropOwners(ctx context.Context, at schema.DeploymentID, deleted []uuid.UUID, letGo []shadow.LetGo) (failed []uuid.UUID, more bool, err error) {
+func (p *Peers) DropOwners(ctx context.Context, at schema.DeploymentID, epoch uuid.UUID, deleted []schema.Deletion, letGo []shadow.LetGo) (failed []uuid.UUID, more bool, err error) {
 	client, err := p.Client(at)
 	if err != nil {
 		return nil, false, err
 	}
-	req := &schemav1.DropOwnersRequest{DeletedUids: wire.Bytes(deleted)}
+	req := &schemav1.DropOwnersRequest{Epoch: epoch[:]}
+	for i := range deleted {
+		req.DeletedUids = append(req.DeletedUids, deleted[i].UID[:])
+	}
+	req.Causes, req.CauseOf = wire.CausesProto(deleted)
 	for i := range letGo {
 		req.LetGo = append(req.LetGo, &schemav1.DropOwnersRequest_LetGo{OwnerUid: letGo[i].Owner[:], OwneeUid: letGo[i].Ownee[:]})
 	}

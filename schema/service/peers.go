@@ -31,9 +31,16 @@ type Peers struct {
 	credentials *identity.Credentials
 
 	mu    sync.Mutex
-	own   *Channels                           // guarded by mu
-	env   *schema.Environment                 // guarded by mu
-	conns map[schema.DeploymentID]*connection // guarded by mu
+	own   *Channels                     // guarded by mu
+	env   *schema.Environment           // guarded by mu
+	conns map[connectionKey]*connection // guarded by mu
+}
+
+// connectionKey: what people ask for goes over a connection of its own, so that it cannot keep what deployments say to one
+// another waiting.
+type connectionKey struct {
+	to      schema.DeploymentID
+	forward bool
 }
 
 type connection struct {
@@ -43,7 +50,7 @@ type connection struct {
 
 // NewPeers makes connections when they are first needed.
 func NewPeers(self schema.DeploymentID, credentials *identity.Credentials) *Peers {
-	return &Peers{self: self, credentials: credentials, env: &schema.Environment{}, conns: map[schema.DeploymentID]*connection{}}
+	return &Peers{self: self, credentials: credentials, env: &schema.Environment{}, conns: map[connectionKey]*connection{}}
 }
 
 // Update takes a newer environment: connections to what moved or went are closed.
@@ -51,10 +58,10 @@ func (p *Peers) Update(env *schema.Environment) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.env = env
-	for id, c := range p.conns {
-		if d, ok := env.Deployment(id); !ok || d.Disabled || d.Address != c.address {
+	for key, c := range p.conns {
+		if d, ok := env.Deployment(key.to); !ok || d.Disabled || d.Address != c.address {
 			_ = c.conn.Close()
-			delete(p.conns, id)
+			delete(p.conns, key)
 		}
 	}
 }
@@ -137,14 +144,24 @@ func (p *Peers) shared() schemav1.SchemaServiceClient {
 	return schemav1.NewSchemaServiceClient(p.own.Shared)
 }
 
-// Conn is a connection to a deployment; to this one its in-process channel that copies.
+// Conn is the connection to a deployment, for what deployments say; to this one its in-process channel that copies.
 func (p *Peers) Conn(id schema.DeploymentID) (grpc.ClientConnInterface, error) {
+	return p.conn(connectionKey{to: id})
+}
+
+// forwarding is the connection to another deployment for what people ask of it here.
+func (p *Peers) forwarding(id schema.DeploymentID) (grpc.ClientConnInterface, error) {
+	return p.conn(connectionKey{to: id, forward: true})
+}
+
+func (p *Peers) conn(key connectionKey) (grpc.ClientConnInterface, error) {
+	id := key.to
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if id == p.self {
 		return p.own.Copied, nil
 	}
-	if c, ok := p.conns[id]; ok {
+	if c, ok := p.conns[key]; ok {
 		return c.conn, nil
 	}
 	d, ok := p.env.Deployment(id)
@@ -156,11 +173,11 @@ func (p *Peers) Conn(id schema.DeploymentID) (grpc.ClientConnInterface, error) {
 	case d.Address == "":
 		return nil, fmt.Errorf("deployment %s has not registered yet", id)
 	}
-	conn, err := grpc.NewClient(d.Address, DialOptions(p.credentials, identity.Deployment(id))...)
+	conn, err := grpc.NewClient(d.Address, append(DialOptions(p.credentials, identity.Deployment(id)), ofPeers()...)...)
 	if err != nil {
 		return nil, fmt.Errorf("connect to %s: %w", id, err)
 	}
-	p.conns[id] = &connection{address: d.Address, conn: conn}
+	p.conns[key] = &connection{address: d.Address, conn: conn}
 	return conn, nil
 }
 

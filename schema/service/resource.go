@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/identity"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 	"github.com/db-controller/db-controller/schema/shadow"
 )
@@ -274,7 +275,17 @@ func (r *resources) DeleteResource(ctx context.Context, req *resourcev1.DeleteRe
 	if err != nil {
 		return nil, toStatus(r.log, err)
 	}
-	result, err := r.store.Delete(ctx, shadow.DeleteRequest{Name: name, UID: uid, Revision: shadow.Revision(req.GetRevision())})
+	request, err := optionalUUID("request_id", req.GetRequestId())
+	if err != nil {
+		return nil, toStatus(r.log, err)
+	}
+	who, err := identity.FromContext(ctx)
+	if err != nil {
+		return nil, toStatus(r.log, err)
+	}
+	result, err := r.store.Delete(ctx, shadow.DeleteRequest{
+		Name: name, UID: uid, Revision: shadow.Revision(req.GetRevision()), Actor: who.String(), RequestID: request,
+	})
 	if err != nil {
 		return nil, toStatus(r.log, err)
 	}

@@ -253,6 +253,7 @@ func (s *schemas) WatchImportedServiceDeletions(req *schemav1.WatchImportedServi
 	err = s.store.WatchDeletions(stream.Context(), holder, req.GetResumeToken(), func(e schema.Event[schema.Deletion]) error {
 		if len(e.Items) > 0 {
 			upsert := &schemav1.WatchImportedServiceDeletionsResponse_Deletions{Resources: make([]*schemav1.ResourceRef, len(e.Items)), Notices: make([]int64, len(e.Items))}
+			upsert.Causes, upsert.CauseOf = wire.CausesProto(e.Items)
 			for i, d := range e.Items {
 				upsert.Resources[i], upsert.Notices[i] = &schemav1.ResourceRef{Kind: d.Kind, Name: d.Name, Uid: d.UID[:]}, d.Seq
 			}

@@ -4,6 +4,7 @@
 package service
 
 import (
+	"context"
 	"slices"
 	"time"
 
@@ -46,6 +47,7 @@ var policy = identity.Policy{
 	adminv1.AdminService_Explain_FullMethodName:      people,
 	adminv1.AdminService_Decommission_FullMethodName: {identity.RoleOperator},
 	adminv1.AdminService_Verify_FullMethodName:       {identity.RoleOperator},
+	adminv1.AdminService_ListRemovals_FullMethodName: {identity.RoleOperator},
 
 	schemav1.SchemaService_EstablishReferences_FullMethodName:           {identity.RoleDeployment},
 	schemav1.SchemaService_ConfirmBlockades_FullMethodName:              {identity.RoleDeployment},
@@ -80,6 +82,8 @@ type Config struct {
 	// Unary and Stream are further interceptors, such as those that count calls.
 	Unary  []grpc.UnaryServerInterceptor
 	Stream []grpc.StreamServerInterceptor
+	// Refused hears of connections and calls that were too many; nil for nobody.
+	Refused func(what string, who identity.Identity)
 	// Failures are the last ones of the handlers, for operators; nil for none.
 	Failures func() []Failure
 }
@@ -99,7 +103,7 @@ func NewServer(cfg Config) (*Server, error) {
 	barred := bar{cfg.Store} // of who calls, not of whom it speaks for
 	unary := append(slices.Clone(cfg.Unary), barred.Unary, forward.speakUnary)
 	stream := append(slices.Clone(cfg.Stream), barred.Stream, forward.speakStream)
-	server := grpc.NewServer(append(ServerOptions(cfg.Credentials, policy, unary, stream),
+	server := grpc.NewServer(append(ServerOptions(Guard{Credentials: cfg.Credentials, Policy: policy, Refused: cfg.Refused}, unary, stream),
 		// After the policy.
 		grpc.ChainUnaryInterceptor(forward.Unary), grpc.ChainStreamInterceptor(forward.Stream))...)
 	register(server, cfg)
@@ -121,15 +125,67 @@ func register(to grpc.ServiceRegistrar, cfg Config) {
 	schemav1.RegisterSchemaServiceServer(to, &schemas{store: cfg.Store, mayRefer: cfg.Peers.MayRefer, log: cfg.Logger})
 }
 
-// ServerOptions are those of every listener: certificates, the policy, bounded messages, idle connections noticed.
-func ServerOptions(c *identity.Credentials, p identity.Policy, unary []grpc.UnaryServerInterceptor, stream []grpc.StreamServerInterceptor) []grpc.ServerOption {
+// What one caller may have of a server. docs/security.md has the table of all limits.
+const (
+	// maxConnections of one identity, and maxCalls of it under way, watches included, on all of them together.
+	maxConnections = 200
+	maxCalls       = 1000
+	// maxForwarded is how many of them a deployment forwards for one person.
+	maxForwarded = 100
+	// maxHeaderBytes bounds the headers of a call.
+	maxHeaderBytes = 16 << 10
+	// handshakeTimeout is how long a connection may take until it is known who it is.
+	handshakeTimeout = 10 * time.Second
+	// connectionAge is how long a connection serves, since certificates are looked at when it begins; connectionGrace is
+	// for what is under way then. Watches go on with their tokens.
+	connectionAge   = time.Hour
+	connectionGrace = 5 * time.Minute
+	// callTimeout is the deadline of a call whose caller has set none, or a later one. Watches and verify have none.
+	callTimeout = time.Minute
+)
+
+// Guard is what every listener needs: certificates, the policy, and who hears of what is refused.
+type Guard struct {
+	Credentials *identity.Credentials
+	Policy      identity.Policy
+	// Refused hears of connections and calls that were too many; may be nil.
+	Refused func(what string, who identity.Identity)
+}
+
+// ServerOptions are those of every listener: certificates, the policy, bounded messages, connections and calls, idle
+// connections noticed.
+func ServerOptions(g Guard, unary []grpc.UnaryServerInterceptor, stream []grpc.StreamServerInterceptor) []grpc.ServerOption {
+	door := identity.NewDoor(identity.Limits{Connections: maxConnections, Calls: maxCalls, Forwarded: maxForwarded}, g.Refused)
 	return []grpc.ServerOption{
-		grpc.Creds(c.Server()),
+		grpc.Creds(g.Credentials.Server(door)),
+		grpc.InTapHandle(door.Tap),
 		// Outermost, so that nothing a caller sends can end the process.
-		grpc.ChainUnaryInterceptor(append(append([]grpc.UnaryServerInterceptor{recovery.UnaryServerInterceptor()}, unary...), p.Unary)...),
-		grpc.ChainStreamInterceptor(append(append([]grpc.StreamServerInterceptor{recovery.StreamServerInterceptor()}, stream...), p.Stream)...),
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 20 * time.Second, Timeout: 5 * time.Second}),
+		grpc.ChainUnaryInterceptor(append(append([]grpc.UnaryServerInterceptor{recovery.UnaryServerInterceptor(), withDeadline}, unary...), g.Policy.Unary)...),
+		grpc.ChainStreamInterceptor(append(append([]grpc.StreamServerInterceptor{recovery.StreamServerInterceptor()}, stream...), g.Policy.Stream)...),
+		grpc.KeepaliveParams(keepalive.ServerParameters{
+			Time: 20 * time.Second, Timeout: 5 * time.Second, MaxConnectionAge: connectionAge, MaxConnectionAgeGrace: connectionGrace,
+		}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}),
+		grpc.ConnectionTimeout(handshakeTimeout),
+		grpc.MaxConcurrentStreams(maxCalls),
+		grpc.MaxHeaderListSize(maxHeaderBytes),
 		grpc.MaxRecvMsgSize(maxMessageBytes),
 	}
+}
+
+// defaultDeadlines are the calls whose store sets a deadline where the caller has none.
+var defaultDeadlines = []string{
+	resourcev1.ResourceService_CreateResource_FullMethodName, resourcev1.ResourceService_UpdateResource_FullMethodName,
+	resourcev1.ResourceService_PutResource_FullMethodName, resourcev1.ResourceService_BatchWriteResources_FullMethodName,
+	resourcev1.ResourceService_MutateAndValidateResource_FullMethodName, resourcev1.ResourceService_DeleteResource_FullMethodName,
+	resourcev1.ResourceService_PlanDeletion_FullMethodName,
+}
+
+func withDeadline(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	if _, ok := ctx.Deadline(); !ok && slices.Contains(defaultDeadlines, info.FullMethod) {
+		return handler(ctx, req)
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	return handler(ctx, req)
 }

@@ -96,6 +96,7 @@ func deletionEvent(msg *schemav1.WatchImportedServiceDeletionsResponse) (out sch
 			}
 			out.Items = append(out.Items, d)
 		}
+		wire.SetCauses(out.Items, e.Upsert.GetCauses(), e.Upsert.GetCauseOf())
 	case *schemav1.WatchImportedServiceDeletionsResponse_EndOfSnapshot:
 		out.EndOfSnapshot, out.Token = true, e.EndOfSnapshot.GetResumeToken()
 	case *schemav1.WatchImportedServiceDeletionsResponse_Bookmark:

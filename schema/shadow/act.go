@@ -2,8 +2,11 @@ package shadow
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
+	"math/rand/v2"
+	"runtime/debug"
 	"slices"
 	"time"
 
@@ -38,10 +41,16 @@ WHERE holder_id = ANY ($1) AND target_id = ANY ($2) AND behaviour IN (2, 3, 4, 5
 
 	lockForeignTargetsSQL = `SELECT id FROM dbcontroller.foreign_target WHERE id = ANY ($1) ORDER BY id FOR UPDATE`
 
+	// Somebody else's lock is waited for less long than elsewhere: thousands may wait behind it.
+	actLockTimeoutSQL  = `SET LOCAL lock_timeout = '1s'`
+	lockFreeMembersSQL = lockMembersSQL + ` SKIP LOCKED`
+
 	removeForeignTargetsSQL = `
 DELETE FROM dbcontroller.foreign_target f
 WHERE id = ANY ($1) AND NOT EXISTS (SELECT FROM dbcontroller.reference WHERE target_id = f.id)`
 )
+
+var errLocked = errors.New("a holder is locked by somebody else's transaction")
 
 // actTarget is a deleted resource that holders here refer to.
 type actTarget struct {
@@ -51,9 +60,13 @@ type actTarget struct {
 	name string
 }
 
-// Act is ActFor without an end: everything is done when it returns without an error.
+// Act is ActFor for deletions of which no more than the uid is known, without an end: everything is done when it returns without an error.
 func (s *Store) Act(ctx context.Context, from schema.DeploymentID, uids []uuid.UUID) (map[uuid.UUID]error, error) {
-	return s.ActFor(ctx, from, uids, math.MaxInt64)
+	deletions := make([]schema.Deletion, len(uids))
+	for i, uid := range uids {
+		deletions[i].UID = uid
+	}
+	return s.ActFor(ctx, from, deletions, math.MaxInt64)
 }
 
 // fewHolders is up to how many holders a deletion is small: it is done before those that have more go on.
@@ -64,29 +77,45 @@ const fewHolders = 200
 // again has no effect. It answers the uids for which something failed, with the error of each, and with
 // schema.ErrUnfinished those that have more than a few holders, when patience has ended; everything else is done when it
 // returns without an error.
-func (s *Store) ActFor(ctx context.Context, from schema.DeploymentID, uids []uuid.UUID, patience time.Duration) (map[uuid.UUID]error, error) {
+func (s *Store) ActFor(ctx context.Context, from schema.DeploymentID, deletions []schema.Deletion, patience time.Duration) (map[uuid.UUID]error, error) {
 	if _, err := s.current(); err != nil {
 		return nil, err
 	}
-	a := &acting{store: s, from: from, targets: map[int64]actTarget{}, failed: map[uuid.UUID]error{}}
+	a := &acting{
+		store: s, from: from, began: time.Now(), patience: patience,
+		deletions: map[uuid.UUID]schema.Deletion{}, targets: map[int64]actTarget{}, failed: map[uuid.UUID]error{}, aside: map[uuid.UUID]aside{},
+	}
+	uids := make([]uuid.UUID, len(deletions))
+	for i, d := range deletions {
+		uids[i], a.deletions[d.UID] = d.UID, d
+	}
 	if err := a.load(ctx, s.pool, uids); err != nil {
 		return nil, err
 	}
-	ids := make([]int64, 0, len(a.targets))
-	for id := range a.targets {
+	var ids, fresh, many []int64
+	for id, t := range a.targets {
 		ids = append(ids, id)
+		if s.walks.has(id, a.deletions[t.uid].Seq) {
+			many = append(many, id)
+		} else {
+			fresh = append(fresh, id)
+		}
 	}
-	many, err := a.few(ctx, ids)
+	large, err := a.few(ctx, fresh)
 	if err != nil {
 		return nil, err
 	}
+	many = append(many, large...)
+	rand.Shuffle(len(many), func(i, j int) { many[i], many[j] = many[j], many[i] }) // a page may take more than its share
 	for i, id := range many {
-		share := patience / time.Duration(len(many)-i)
-		began := time.Now()
-		if err := a.rest(ctx, id, share); err != nil {
+		share := max(0, patience-time.Since(a.began)) / time.Duration(len(many)-i)
+		if err := a.rest(ctx, id, share, i == 0); err != nil {
 			return nil, err
 		}
-		patience = max(0, patience-time.Since(began))
+	}
+	for uid, f := range a.aside {
+		s.log.Error("holders of a deleted resource could not be handled; they are tried again",
+			zap.Stringer("uid", uid), zap.Int("holders", f.n), zap.NamedError("last", f.cause))
 	}
 	if from != s.self {
 		return a.failed, s.forget(ctx, ids)
@@ -95,20 +124,33 @@ func (s *Store) ActFor(ctx context.Context, from schema.DeploymentID, uids []uui
 }
 
 type acting struct {
-	store   *Store
-	from    schema.DeploymentID
-	targets map[int64]actTarget
-	failed  map[uuid.UUID]error
+	store     *Store
+	from      schema.DeploymentID
+	fromID    int32
+	began     time.Time
+	patience  time.Duration
+	deletions map[uuid.UUID]schema.Deletion
+	targets   map[int64]actTarget
+	failed    map[uuid.UUID]error
+	aside     map[uuid.UUID]aside
+	// left is the first of the holders of a batch that there was no time for, or 0.
+	left int64
+}
+
+// aside are holders that failed: how many, and the last one's error.
+type aside struct {
+	n     int
+	cause error
 }
 
 func (a *acting) load(ctx context.Context, q querier, uids []uuid.UUID) error {
+	var err error
+	if a.fromID, err = a.store.names.deployment(ctx, a.from); err != nil {
+		return err
+	}
 	sql, args := selectLocalTargetsSQL, []any{uids}
 	if a.from != a.store.self {
-		deployment, err := a.store.names.deployment(ctx, a.from)
-		if err != nil {
-			return err
-		}
-		sql, args = selectForeignTargetsSQL, []any{deployment, uids}
+		sql, args = selectForeignTargetsSQL, []any{a.fromID, uids}
 	}
 	rows, err := q.Query(ctx, sql, args...)
 	if err != nil {
@@ -146,11 +188,15 @@ func (a *acting) few(ctx context.Context, ids []int64) (many []int64, err error)
 		if err := a.batch(ctx, ids, slices.Compact(holders)); err != nil {
 			return nil, err
 		}
+		if a.left != 0 { // each is walked from its beginning
+			a.left = 0
+			return append(many, ids...), nil
+		}
 		left := ids[:0:0]
 		for _, id := range ids {
-			switch {
-			case a.failed[a.targets[id].uid] != nil: // it is tried again
-			case seen[id] > fewHolders:
+			switch failed := a.failed[a.targets[id].uid] != nil; {
+			case failed && seen[id] <= fewHolders && !full: // all were seen, and what failed is tried again
+			case failed, seen[id] > fewHolders: // those behind what fails must not wait for it (I20)
 				many = append(many, id)
 			default:
 				left = append(left, id)
@@ -163,22 +209,32 @@ func (a *acting) few(ctx context.Context, ids []int64) (many []int64, err error)
 	return many, nil
 }
 
-// rest pages through the holders of one target, for as long as patience lasts.
-func (a *acting) rest(ctx context.Context, id int64, patience time.Duration) error {
-	began := time.Now()
-	for _, b := range []schema.Behaviour{schema.CascadeDelete, schema.Unset, schema.AsyncCascadeDelete, schema.AsyncUnset} {
-		for after, more := int64(0), true; more; {
-			if uid := a.targets[id].uid; time.Since(began) >= patience {
-				if a.failed[uid] == nil {
-					a.failed[uid] = schema.ErrUnfinished
-				}
-				return nil
-			}
-			var err error
-			if after, more, err = a.page(ctx, id, b, after); err != nil {
-				return err
-			}
+// rest pages through all holders of one target, for as long as patience lasts, and goes on where the run before it ended; the
+// first one of a run does something in any case. Whoever fails, however many, is tried again only when all others had their turn (I20).
+func (a *acting) rest(ctx context.Context, id int64, patience time.Duration, first bool) error {
+	began, uid := time.Now(), a.targets[id].uid
+	seq := a.deletions[uid].Seq
+	w := a.store.walks.take(id, seq)
+	delete(a.failed, uid) // it comes again
+	for ; w.behaviour < len(actingBehaviours); first = false {
+		if time.Since(began) >= patience && !first {
+			a.store.walks.put(id, w)
+			a.failed[uid] = schema.ErrUnfinished
+			return nil
 		}
+		last, more, err := a.page(ctx, id, actingBehaviours[w.behaviour], w.after)
+		if err != nil {
+			return err
+		}
+		if w.after = last; !more {
+			w.behaviour, w.after = w.behaviour+1, 0
+		}
+		if a.failed[uid] != nil {
+			w.failed = a.failed[uid]
+		}
+	}
+	if w.failed != nil {
+		a.failed[uid] = w.failed
 	}
 	return nil
 }
@@ -196,15 +252,23 @@ func (a *acting) page(ctx context.Context, target int64, b schema.Behaviour, aft
 	if len(holders) > 0 {
 		after = holders[len(holders)-1]
 	}
-	return after, len(holders) == size, a.batch(ctx, []int64{target}, holders)
+	if err := a.batch(ctx, []int64{target}, holders); err != nil || a.left == 0 {
+		return after, len(holders) == size, err
+	}
+	after, a.left = a.left-1, 0
+	return after, true, nil
 }
 
-// batch runs one transaction. Where a single holder makes it fail, the others go on without it (I20).
+// batch runs one transaction. Holders that somebody else has locked for long are passed over; and where a single one makes
+// it fail, the others go on without it (I20), for as long as there is time.
 func (a *acting) batch(ctx context.Context, targets, holders []int64) error {
 	if len(holders) == 0 {
 		return nil
 	}
-	err := a.store.inTx(ctx, allFeeds, func(tx pgx.Tx) error { return a.act(ctx, tx, targets, holders) })
+	err := a.try(ctx, targets, holders, lockMembersSQL)
+	if hasCode(err, codeLockNotAvailable) {
+		err = a.try(ctx, targets, holders, lockFreeMembersSQL)
+	}
 	if err == nil {
 		return nil
 	}
@@ -212,35 +276,65 @@ func (a *acting) batch(ctx context.Context, targets, holders []int64) error {
 		return err // not the holders' fault
 	}
 	if len(holders) == 1 {
-		return a.setAside(ctx, targets, holders[0], err)
+		return a.setAside(ctx, a.store.pool, targets, holders, err)
 	}
 	half := len(holders) / 2
-	if err := a.batch(ctx, targets, holders[:half]); err != nil {
+	if err := a.batch(ctx, targets, holders[:half]); err != nil || a.left != 0 {
 		return err
+	}
+	if time.Since(a.began) >= a.patience {
+		a.left = holders[half]
+		return nil
 	}
 	return a.batch(ctx, targets, holders[half:])
 }
 
-func (a *acting) setAside(ctx context.Context, targets []int64, holder int64, cause error) error {
-	rows, err := a.store.pool.Query(ctx, actingOnSQL, []int64{holder}, targets)
+// try acts in one transaction. A panic is an error of the holders that it is about.
+func (a *acting) try(ctx context.Context, targets, holders []int64, lockSQL string) error {
+	return a.store.inTx(ctx, allFeeds, func(tx pgx.Tx) (err error) {
+		defer func() {
+			if cause := recover(); cause != nil {
+				err = fmt.Errorf("panic: %v\n%s", cause, debug.Stack())
+			}
+		}()
+		return a.act(ctx, tx, targets, holders, lockSQL)
+	})
+}
+
+func (a *acting) setAside(ctx context.Context, q querier, targets, holders []int64, cause error) error {
+	rows, err := q.Query(ctx, actingOnSQL, holders, targets)
 	if err != nil {
 		return fmt.Errorf("read references: %w", err)
 	}
 	edges, err := pgx.CollectRows(rows, scanEdge)
 	for _, e := range edges {
-		a.failed[a.targets[e.targetID].uid] = cause
+		uid := a.targets[e.targetID].uid
+		a.failed[uid] = cause
+		a.aside[uid] = aside{a.aside[uid].n + 1, cause}
 	}
-	a.store.log.Error("a holder of a deleted resource could not be handled; it is tried again", zap.Int64("holder", holder), zap.Error(cause))
 	return err
 }
 
 // act handles holders of targets in one transaction: lock them, read again what they still refer to, then what goes
 // with them inside this database. What others still block is marked all the same and waits (BLOCKED).
-func (a *acting) act(ctx context.Context, tx pgx.Tx, targets, holders []int64) error {
+func (a *acting) act(ctx context.Context, tx pgx.Tx, targets, holders []int64, lockSQL string) error {
 	s := a.store
-	locked, err := lockMembers(ctx, tx, holders)
+	if _, err := tx.Exec(ctx, actLockTimeoutSQL); err != nil {
+		return fmt.Errorf("limit waiting for locks: %w", err)
+	}
+	locked, err := readMembers(ctx, tx, lockSQL, holders)
 	if err != nil {
 		return err
+	}
+	if len(locked) < len(holders) { // gone, or passed over
+		ids := idsOf(locked)
+		passed := slices.DeleteFunc(slices.Clone(holders), func(id int64) bool {
+			_, found := slices.BinarySearch(ids, id)
+			return found
+		})
+		if err := a.setAside(ctx, tx, targets, passed, errLocked); err != nil {
+			return err
+		}
 	}
 	rows, err := tx.Query(ctx, actingOnSQL, idsOf(locked), targets)
 	if err != nil {
@@ -250,17 +344,20 @@ func (a *acting) act(ctx context.Context, tx pgx.Tx, targets, holders []int64) e
 	if err != nil {
 		return fmt.Errorf("read references: %w", err)
 	}
-	cascades := map[int64]bool{}
+	with := map[int64]actTarget{} // what each one that cascades goes with
 	for _, e := range edges {
-		cascades[e.holderID] = cascades[e.holderID] || e.behaviour.Cascades()
+		if e.behaviour.Cascades() {
+			with[e.holderID] = a.targets[e.targetID]
+		}
 	}
 	var roots []*member
 	for _, m := range locked {
-		if cascades[m.id] {
+		if t, ok := with[m.id]; ok {
+			m.why = reason{how: Cascaded, cause: causeOr(a.deletions[t.uid].Cause, a.from, t.name, t.uid), via: &link{a.fromID, t.uid, t.name}}
 			roots = append(roots, m)
 		}
 	}
-	c, err := expand(ctx, tx, roots, s.cfg.MaxLocalCascade)
+	c, err := s.expand(ctx, tx, roots)
 	if err != nil {
 		return err
 	}

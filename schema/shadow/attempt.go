@@ -105,6 +105,8 @@ const (
 INSERT INTO dbcontroller.attempt (id, committed) SELECT unnest($1::uuid[]), false
 ON CONFLICT (id) DO NOTHING`
 
+	standsSQL = `SELECT EXISTS (SELECT FROM dbcontroller.reference WHERE holder_id = ANY ($1) AND attempt = $2)`
+
 	selectDecisionsSQL = `SELECT id, committed FROM dbcontroller.attempt WHERE id = ANY ($1)`
 
 	releaseAttemptSQL = `
@@ -125,7 +127,15 @@ func (s *Store) abandon(ctx context.Context, sv *saving, sent []schema.Deploymen
 		}
 		deployments = append(deployments, id)
 	}
+	var holders []int64
+	for _, wr := range sv.writes {
+		holders = append(holders, wr.id)
+	}
 	err = s.inTx(ctx, workFeed, func(tx pgx.Tx) error {
+		// Who was paused for long asks when the decision is forgotten; the references are what is left of it.
+		if err := tx.QueryRow(ctx, standsSQL, holders, sv.attempt).Scan(&committed); err != nil || committed {
+			return err
+		}
 		attempts := []AttemptID{sv.attempt}
 		if _, err := tx.Exec(ctx, decideAbortedSQL, attempts); err != nil {
 			return err

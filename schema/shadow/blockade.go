@@ -142,7 +142,7 @@ INSERT INTO dbcontroller.work (action, shard, deployment_id, target_id)
 SELECT DISTINCT 3, s.shard, $3::int, s.id FROM gone JOIN dbcontroller.shadow s ON s.id = gone.target_id WHERE s.state = 2`
 
 	closeAttemptsSQL = `
-INSERT INTO dbcontroller.closed_attempt (attempt) SELECT DISTINCT unnest($1::uuid[]) ON CONFLICT DO NOTHING`
+INSERT INTO dbcontroller.closed_attempt (attempt, deployment_id) SELECT DISTINCT unnest($1::uuid[]), $2::int ON CONFLICT DO NOTHING`
 )
 
 // Release removes exactly the blockades of the keys, and every blockade of the attempts, which were aborted. What
@@ -162,7 +162,7 @@ func (s *Store) Release(ctx context.Context, holder schema.DeploymentID, epoch u
 		s.ofPresentEpoch(b, deployment, epoch, own)
 		b.Queue(removeKeysSQL, k.attempts, k.holders, k.fields, k.targets, deployment, s.selfID)
 		b.Queue(removeAttemptsSQL, attempts, deployment, s.selfID, locked)
-		b.Queue(closeAttemptsSQL, append(k.attempts, attempts...))
+		b.Queue(closeAttemptsSQL, append(k.attempts, attempts...), deployment)
 		return tx.SendBatch(ctx, b).Close()
 	})
 	if err != nil {
@@ -202,6 +202,7 @@ JOIN dbcontroller.reference r ON r.holder_id = s.id AND r.field_id = i.field_id 
 // reference is there, gone when the attempt is decided and the reference is not there, undecided otherwise. For
 // blockades that the target's clock calls expired, it first makes sure that the attempt can never commit.
 func (s *Store) Answer(ctx context.Context, target schema.DeploymentID, questions []Question) (*Answers, error) {
+	own := s.PresentEpoch()
 	deployment, err := s.names.deployment(ctx, target)
 	if err != nil {
 		return nil, err
@@ -226,7 +227,11 @@ func (s *Store) Answer(ctx context.Context, target schema.DeploymentID, question
 	}
 	err = s.inTx(ctx, noFeed, func(tx pgx.Tx) error {
 		clear(verdicts)
-		if epoch, err = s.epochOf(ctx, tx); err != nil {
+		epoch, err = s.epochOf(ctx, tx)
+		if err == nil && epoch != own { // numbers that were looked up may mean something else: not held is not gone
+			err = s.recoveringSelf()
+		}
+		if err != nil {
 			return err
 		}
 		if err := held(tx); err != nil {

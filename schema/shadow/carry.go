@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/crash"
 )
 
 const (
@@ -34,7 +35,7 @@ owned AS (
 	removeSQL = `
 WITH going AS (
     DELETE FROM dbcontroller.shadow WHERE id = ANY ($1) RETURNING id, uid, kind_id, name, shard, generation, created_at, hidden
-), bodies AS (
+), ` + notedSQL + `, bodies AS (
     DELETE FROM dbcontroller.resource WHERE id = ANY ($1)
 ), entries AS (
     DELETE FROM dbcontroller.holder_entry WHERE target_id = ANY ($1)
@@ -48,13 +49,13 @@ SELECT uid, nextval('dbcontroller.revision'), generation, kind_id, 3, created_at
 WITH going AS (
     UPDATE dbcontroller.shadow
     SET state = 2, revision = nextval('dbcontroller.revision'), updated_at = now(),
-        hidden = COALESCE(kind_id = ANY ($4::int[]), false) AND NOT COALESCE(id = ANY ($5::bigint[]), false)
+        hidden = COALESCE(kind_id = ANY ($16::int[]), false) AND NOT COALESCE(id = ANY ($17::bigint[]), false)
     WHERE id = ANY ($1) AND state = 1
     RETURNING id, uid, kind_id, name, shard, revision, generation, created_at, hidden, block_deletion
-), notices AS (
+), ` + notedSQL + `, notices AS (
     INSERT INTO dbcontroller.notice (target_id, deployment_id)
     SELECT e.target_id, e.deployment_id FROM dbcontroller.holder_entry e JOIN going ON going.id = e.target_id
-    UNION SELECT id, $2::int FROM going WHERE id = ANY ($3)
+    UNION SELECT id, $2::int FROM going WHERE id = ANY ($15)
 ), disowned AS (
     INSERT INTO dbcontroller.work (action, shard, deployment_id, target_id)
     SELECT 5, going.shard, e.deployment_id, going.id FROM dbcontroller.ownee_entry e JOIN going ON going.id = e.owner_id
@@ -78,10 +79,10 @@ func (s *Store) carryOut(ctx context.Context, tx pgx.Tx, c *closure, v verdict) 
 	}
 	b := &pgx.Batch{}
 	if len(v.mark) > 0 {
-		b.Queue(markSQL, v.mark, s.selfID, v.notify, s.hiding(), v.visible)
+		b.Queue(markSQL, reasonsOf(c, v.mark).parameters(v.mark, s.selfID, v.notify, s.hiding(), v.visible)...)
 	}
 	if len(v.remove) > 0 {
-		b.Queue(removeSQL, v.remove, s.selfID)
+		b.Queue(removeSQL, reasonsOf(c, v.remove).parameters(v.remove, s.selfID)...)
 		if c.dangling {
 			b.Queue(removeDanglingSQL, v.remove)
 		}
@@ -89,6 +90,7 @@ func (s *Store) carryOut(ctx context.Context, tx pgx.Tx, c *closure, v verdict) 
 	if err := tx.SendBatch(ctx, b).Close(); err != nil {
 		return fmt.Errorf("delete resources: %w", err)
 	}
+	crash.At("crash-delete-uncommitted")
 	return nil
 }
 

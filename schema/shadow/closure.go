@@ -24,6 +24,7 @@ type member struct {
 	protected bool
 	// later: it has local holders that act after this transaction.
 	later bool
+	why   reason
 }
 
 // edge is a local reference to a member.
@@ -101,7 +102,11 @@ func scanEdge(row pgx.CollectableRow) (e edge, err error) {
 }
 
 func lockMembers(ctx context.Context, tx pgx.Tx, ids []int64) ([]*member, error) {
-	rows, err := tx.Query(ctx, lockMembersSQL, ids)
+	return readMembers(ctx, tx, lockMembersSQL, ids)
+}
+
+func readMembers(ctx context.Context, tx pgx.Tx, lockSQL string, ids []int64) ([]*member, error) {
+	rows, err := tx.Query(ctx, lockSQL, ids)
 	if err != nil {
 		return nil, fmt.Errorf("lock shadows: %w", err)
 	}
@@ -116,19 +121,23 @@ func lockMembers(ctx context.Context, tx pgx.Tx, ids []int64) ([]*member, error)
 }
 
 // expand follows the references that act in the same transaction, level by level from roots that are locked, up to
-// limit members. Holders beyond the limit act later.
-func expand(ctx context.Context, tx pgx.Tx, roots []*member, limit int) (*closure, error) {
+// Config.MaxLocalCascade members and maxLevels levels. Holders beyond that act later. Roots say why they go, and others go with them.
+func (s *Store) expand(ctx context.Context, tx pgx.Tx, roots []*member) (*closure, error) {
+	limit, self := s.cfg.MaxLocalCascade, s.selfID
 	c := &closure{members: make(map[int64]*member, len(roots))}
 	for _, m := range roots {
 		c.members[m.id] = m
 	}
-	for frontier := roots; len(frontier) > 0; {
+	for level, frontier := 0, roots; len(frontier) > 0; level++ {
 		ids := idsOf(frontier)
+		if level == maxLevels {
+			limit = 0 // who refers to this level acts later
+		}
 		edges, err := c.look(ctx, tx, frontier, ids, limit)
 		if err != nil {
 			return nil, err
 		}
-		if frontier, err = c.take(ctx, tx, ids, edges); err != nil {
+		if frontier, err = c.take(ctx, tx, self, ids, edges); err != nil {
 			return nil, err
 		}
 	}
@@ -152,6 +161,10 @@ func expand(ctx context.Context, tx pgx.Tx, roots []*member, limit int) (*closur
 	}
 	return c, nil
 }
+
+// maxLevels is how deep one transaction follows: each level is some statements, under the locks of all those before. (1,000
+// take about a second; a chain that one transaction could not follow within its deadline could never be deleted.)
+const maxLevels = 1000
 
 // maxBlockers is how many local blockers are looked at, of which a look-ahead may excuse all; a delete is refused for one.
 const maxBlockers = PlanLimit
@@ -193,7 +206,7 @@ func (c *closure) look(ctx context.Context, tx pgx.Tx, frontier []*member, ids [
 }
 
 // take locks the holders of a level and answers those that join it.
-func (c *closure) take(ctx context.Context, tx pgx.Tx, ids []int64, edges []edge) ([]*member, error) {
+func (c *closure) take(ctx context.Context, tx pgx.Tx, self int32, ids []int64, edges []edge) ([]*member, error) {
 	if len(edges) == 0 {
 		return nil, nil
 	}
@@ -225,6 +238,8 @@ func (c *closure) take(ctx context.Context, tx pgx.Tx, ids []int64, edges []edge
 		if e.behaviour.Unsets() {
 			c.unsets = append(c.unsets, e)
 		} else if m := candidates[e.holderID]; c.members[e.holderID] == nil {
+			with := c.members[e.targetID]
+			m.why = reason{how: Cascaded, cause: with.why.cause, via: &link{self, with.uid, with.name}}
 			c.members[m.id] = m
 			next = append(next, m)
 		}

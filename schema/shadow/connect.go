@@ -2,9 +2,11 @@ package shadow
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -35,7 +37,7 @@ var settings = map[string]string{
 func Connect(ctx context.Context, dsn, name string, connections int32) (*pgxpool.Pool, error) {
 	cfg, err := pgxpool.ParseConfig(dsn)
 	if err != nil {
-		return nil, errors.New("not a PostgreSQL connection string") // the error itself would show the password
+		return nil, errNotADSN
 	}
 	cfg.MaxConns = max(connections, MinConnections)
 	cfg.ConnConfig.RuntimeParams["application_name"] = name
@@ -54,6 +56,37 @@ func Connect(ctx context.Context, dsn, name string, connections int32) (*pgxpool
 	}
 	return pool, nil
 }
+
+// CheckTLS fails unless every host of a connection string is this machine, or is connected to with TLS that verifies who
+// it is: sslmode=verify-full.
+func CheckTLS(dsn string) error {
+	cfg, err := pgx.ParseConfig(dsn)
+	if err != nil {
+		return errNotADSN
+	}
+	if err := verified(cfg.Host, cfg.TLSConfig); err != nil {
+		return err
+	}
+	for _, f := range cfg.Fallbacks {
+		if err := verified(f.Host, f.TLSConfig); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func verified(host string, config *tls.Config) error {
+	if ip, err := netip.ParseAddr(host); err == nil && ip.IsLoopback() || host == "localhost" || strings.HasPrefix(host, "/") {
+		return nil
+	}
+	if config == nil || config.InsecureSkipVerify || config.ServerName == "" {
+		return fmt.Errorf("PostgreSQL at %s would be connected to without TLS, or whoever answers there: use sslmode=verify-full (and sslrootcert=…)", host)
+	}
+	return nil
+}
+
+// errNotADSN stands for errors that would show the password.
+var errNotADSN = errors.New("not a PostgreSQL connection string")
 
 const missingSettingsSQL = `
 SELECT format('ALTER DATABASE %I SET %s = %L;', current_database(), i.name, i.value)

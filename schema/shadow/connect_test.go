@@ -1,12 +1,15 @@
 package shadow_test
 
 import (
+	"net/url"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
+	"github.com/db-controller/db-controller/cmd/db-controller/playground"
 	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/test/harness"
 )
@@ -28,4 +31,71 @@ func TestConnectionsHaveTheirSettings_I22(t *testing.T) {
 	require.NoError(t, err)
 	pool.Reset()
 	require.NoError(t, shadow.CheckSettings(t.Context(), pool))
+}
+
+func TestOtherMachinesAreConnectedToWithVerifiedTLS(t *testing.T) {
+	ca := filepath.Join(t.TempDir(), "ca")
+	authority, err := playground.OpenAuthority(ca, "example.org")
+	require.NoError(t, err)
+	require.NoError(t, authority.IssueHost(ca, "db.example.org"))
+	root := "&sslrootcert=" + filepath.Join(ca, "ca.crt")
+	for dsn, ok := range map[string]bool{
+		"postgres://u@127.0.0.1/db":                                                                    true,
+		"postgres://u@[::1]/db?sslmode=disable":                                                        true,
+		"postgres://u@localhost/db":                                                                    true,
+		"host=/var/run/postgresql dbname=db":                                                           true,
+		"postgres://u@db.example.org/db?sslmode=verify-full" + root:                                    true,
+		"postgres://u@db.example.org/db":                                                               false,
+		"postgres://u@db.example.org/db?sslmode=disable":                                               false,
+		"postgres://u@db.example.org/db?sslmode=prefer":                                                false,
+		"postgres://u@db.example.org/db?sslmode=require":                                               false,
+		"postgres://u@db.example.org/db?sslmode=require" + root:                                        false,
+		"postgres://u@db.example.org/db?sslmode=verify-ca" + root:                                      false,
+		"postgres://u@127.0.0.1,db.example.org/db?sslmode=disable":                                     false,
+		"postgres://u@127.0.0.1.example.org/db?sslmode=disable":                                        false,
+		"postgres://u@db.example.org,other.example.org/db?sslmode=require":                             false,
+		"postgres://u@10.0.0.7/db?sslmode=disable":                                                     false,
+		"host=db.example.org dbname=db sslmode=verify-full sslrootcert=" + filepath.Join(ca, "ca.crt"): true,
+	} {
+		err := shadow.CheckTLS(dsn)
+		require.Equal(t, ok, err == nil, "%s: %v", dsn, err)
+		if !ok {
+			require.ErrorContains(t, err, "use sslmode=verify-full", dsn)
+		}
+	}
+	require.EqualError(t, shadow.CheckTLS("postgres://u:s3cr3t@host:port/db"), "not a PostgreSQL connection string")
+}
+
+// The real server, with certificates: who is not who it should be is not spoken to.
+func TestPostgreSQLIsWhoItShouldBe(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	authority, err := playground.OpenAuthority(filepath.Join(dir, "authority"), "example.org")
+	require.NoError(t, err)
+	other, err := playground.OpenAuthority(filepath.Join(dir, "other"), "example.org")
+	require.NoError(t, err)
+	good, wrong := filepath.Join(dir, "good"), filepath.Join(dir, "wrong")
+	require.NoError(t, authority.IssueHost(good, "127.0.0.1"))
+	require.NoError(t, authority.IssueHost(wrong, "db.example.org"))
+	require.NoError(t, other.IssueHost(filepath.Join(dir, "theirs"), "127.0.0.1"))
+	for certs, ok := range map[string]bool{good: true, wrong: false, filepath.Join(dir, "theirs"): false} {
+		server := harness.NewClusterWith(t, certs)
+		dsn, err := url.Parse(server.DSN(""))
+		require.NoError(t, err)
+		q := dsn.Query()
+		q.Set("sslmode", "verify-full")
+		q.Set("sslrootcert", filepath.Join(good, "ca.crt"))
+		dsn.RawQuery = q.Encode()
+		require.NoError(t, shadow.CheckTLS(dsn.String()))
+		pool, err := shadow.Connect(t.Context(), dsn.String(), "test", 4)
+		require.Equal(t, ok, err == nil, "%s: %v", certs, err)
+		if !ok {
+			require.ErrorContains(t, err, "certificate")
+			continue
+		}
+		var version string
+		require.NoError(t, pool.QueryRow(t.Context(), `SELECT version FROM pg_stat_ssl WHERE pid = pg_backend_pid()`).Scan(&version))
+		require.Equal(t, "TLSv1.3", version)
+		pool.Close()
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -225,14 +226,16 @@ func (s *Store) Retire(ctx context.Context, deployment schema.DeploymentID) erro
 		return err
 	}
 	var blocking schema.Behaviour
-	err = s.pool.QueryRow(ctx, `SELECT blocking FROM dbcontroller.decommissioned WHERE deployment_id = $1`, id).Scan(&blocking)
+	// The same in every deployment that it is said to.
+	cause := &schema.Cause{ID: uuid.NewSHA1(uuid.NameSpaceURL, []byte("decommission/"+deployment.String())), Root: "//" + deployment.String()}
+	err = s.pool.QueryRow(ctx, `SELECT blocking, said_by, said_at FROM dbcontroller.decommissioned WHERE deployment_id = $1`, id).Scan(&blocking, &cause.Actor, &cause.At)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return fmt.Errorf("retire %s: nobody has said that it is gone", deployment)
 	}
 	if err != nil {
 		return fmt.Errorf("retire %s: %w", deployment, err)
 	}
-	err = errors.Join(s.retireTargets(ctx, id), s.retireReferences(ctx, deployment, id, blocking), s.retireOwners(ctx, id))
+	err = errors.Join(s.retireTargets(ctx, id), s.retireReferences(ctx, deployment, id, blocking, cause), s.retireOwners(ctx, id, cause))
 	if err != nil {
 		return fmt.Errorf("retire %s: %w", deployment, err)
 	}
@@ -271,7 +274,7 @@ func (s *Store) retireTargets(ctx context.Context, deployment int32) error {
 	}
 }
 
-func (s *Store) retireReferences(ctx context.Context, deployment schema.DeploymentID, id int32, blocking schema.Behaviour) error {
+func (s *Store) retireReferences(ctx context.Context, deployment schema.DeploymentID, id int32, blocking schema.Behaviour, cause *schema.Cause) error {
 	var failed error
 	for after := int64(0); ; {
 		rows, err := s.pool.Query(ctx, retiredForeignTargetsSQL, id, after, retirePage)
@@ -283,14 +286,14 @@ func (s *Store) retireReferences(ctx context.Context, deployment schema.Deployme
 			return errors.Join(failed, err)
 		}
 		after = targets[len(targets)-1].ID
-		uids := make([]uuid.UUID, len(targets))
+		uids, deletions := make([]uuid.UUID, len(targets)), make([]schema.Deletion, len(targets))
 		for i, t := range targets {
-			uids[i] = t.UID
+			uids[i], deletions[i] = t.UID, schema.Deletion{UID: t.UID, Cause: cause}
 		}
 		if err := s.turnBlocking(ctx, id, uids, blocking); err != nil {
 			return err
 		}
-		aside, err := s.Act(ctx, deployment, uids)
+		aside, err := s.ActFor(ctx, deployment, deletions, math.MaxInt64)
 		if err != nil {
 			return err
 		}
@@ -335,8 +338,8 @@ func (s *Store) turnBlocking(ctx context.Context, deployment int32, uids []uuid.
 	}
 }
 
-func (s *Store) retireOwners(ctx context.Context, deployment int32) error {
-	change := ownerChange{lost: func(r ownerRow) bool { return r.deploymentID == deployment }}
+func (s *Store) retireOwners(ctx context.Context, deployment int32, cause *schema.Cause) error {
+	change := ownerChange{cause: cause, lost: func(r ownerRow) bool { return r.deploymentID == deployment }}
 	var failed error
 	for after := int64(0); ; {
 		rows, err := s.pool.Query(ctx, retiredOwneesSQL, deployment, after, s.cfg.BatchSize)

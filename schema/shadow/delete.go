@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/crash"
 )
 
 // DeleteRequest asks for one resource to be deleted; UID and Revision are for who wants only that one.
@@ -19,6 +20,10 @@ type DeleteRequest struct {
 	Name     string
 	UID      uuid.UUID // zero: any
 	Revision Revision  // 0: any
+	// Actor is who asks for it, such as user/alice, and RequestID what the caller calls the request, if anything: both are
+	// kept with all that is removed.
+	Actor     string
+	RequestID uuid.UUID
 }
 
 // DeleteResult tells whether the resource is gone, or DELETING because others have to act first.
@@ -84,11 +89,15 @@ func (s *Store) Delete(ctx context.Context, req DeleteRequest) (DeleteResult, er
 	defer cancel()
 	closed := &closing{id: uuid.New()}
 	defer s.reopen(ctx, closed)
+	cause := &schema.Cause{
+		ID: uuid.Must(uuid.NewV7()), Root: schema.FullName{Deployment: s.self, Name: req.Name}.String(),
+		Actor: req.Actor, RequestID: req.RequestID, At: time.Now(),
+	}
 	var ahead *lookAhead
 	var last *obstacle // of the last try that came to an end
 	obstacles, blocked := 0, false
 	for wait := 2 * time.Millisecond; ; wait = min(2*wait, 100*time.Millisecond) {
-		result, obstacle, err := s.tryDelete(ctx, kindID, req, ahead)
+		result, obstacle, err := s.tryDelete(ctx, kindID, req, cause, ahead)
 		if hasCode(err, codeLockNotAvailable) && ctx.Err() == nil {
 			if err := s.keepAwayFromRoot(ctx, closed, kindID, req.Name); err != nil {
 				return result, err
@@ -139,6 +148,7 @@ func (s *Store) Delete(ctx context.Context, req DeleteRequest) (DeleteResult, er
 		case <-ctx.Done():
 			return result, s.blocked(req.Name, obstacle.blockades, 0, true)
 		case <-time.After(wait):
+			ahead = nil // whom it excused may have been changed meanwhile
 		}
 	}
 }
@@ -172,7 +182,7 @@ type blockade struct {
 }
 
 // tryDelete is the whole delete in one transaction: first the lock, then the checks, then the mark.
-func (s *Store) tryDelete(ctx context.Context, kindID int32, req DeleteRequest, ahead *lookAhead) (DeleteResult, *obstacle, error) {
+func (s *Store) tryDelete(ctx context.Context, kindID int32, req DeleteRequest, cause *schema.Cause, ahead *lookAhead) (DeleteResult, *obstacle, error) {
 	var (
 		result DeleteResult
 		found  *obstacle
@@ -188,7 +198,9 @@ func (s *Store) tryDelete(ctx context.Context, kindID int32, req DeleteRequest, 
 			return err
 		}
 		if root.state == Active {
-			c, err := expand(ctx, tx, []*member{root}, s.cfg.MaxLocalCascade)
+			cause.RootUID = root.uid
+			root.why = reason{how: Requested, cause: cause}
+			c, err := s.expand(ctx, tx, []*member{root})
 			if err != nil {
 				return err
 			}
@@ -233,6 +245,9 @@ func (s *Store) tryDelete(ctx context.Context, kindID int32, req DeleteRequest, 
 	})
 	if errors.Is(err, errObstacle) {
 		err = nil
+	}
+	if err == nil && found == nil {
+		crash.At("crash-delete-committed")
 	}
 	return result, found, err
 }

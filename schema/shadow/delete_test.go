@@ -13,6 +13,7 @@ import (
 
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/shadow"
+	"github.com/db-controller/db-controller/test/harness"
 )
 
 func requireBlocked(t *testing.T, err error, by ...string) {
@@ -343,17 +344,20 @@ func TestAForeignBlockerOfACascadedHolderIsWaitedFor(t *testing.T) {
 	b.Audit()
 }
 
-func TestACycleOverRegionsEnds_I14(t *testing.T) {
+// A ring through three regions goes as a whole, also where its members block one another.
+func TestACycleOverThreeRegionsEnds_I14(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
-	west, east := "//"+aWest+"/targets/w", "//"+aEast+"/targets/e"
+	const aNorth = "a.example.com/northeu"
+	b := harness.NewBox(t, services, nil, aWest, aEast, aNorth)
+	west, east, north := "//"+aWest+"/targets/w", "//"+aEast+"/targets/e", "//"+aNorth+"/targets/n"
 	b.MustPut(west, nil)
 	b.MustPut(east, body{"next": west})
-	b.MustPut(west, body{"next": east})
+	b.MustPut(north, body{"next": east, "peer": west})
+	b.MustPut(west, body{"next": north})
 	b.Settle()
-	b.MustDelete(west)
+	b.MustDelete(east)
 	b.Settle()
-	b.Gone(west, east)
+	b.Gone(west, east, north)
 	b.Audit()
 }
 
@@ -363,8 +367,11 @@ func TestADarkRegionKeepsItsTargetsAndNothingElse_I15(t *testing.T) {
 	b.MustPut(target, nil)
 	b.MustPut(holder, body{"cascade": target})
 	b.MustPut("//"+bWest+"/holders/h", body{"cascade": target})
+	near := "//" + aEast + "/targets/near"
+	b.MustPut(near, body{"next": target})
 	b.Settle()
 	b.SetDown(bEast, true)
+	b.SetDown(aEast, true)
 	b.MustDelete(target)
 	_, err := b.Act(b.ID(bWest), b.ID(aWest))
 	require.NoError(t, err)
@@ -373,8 +380,9 @@ func TestADarkRegionKeepsItsTargetsAndNothingElse_I15(t *testing.T) {
 	b.Gone("//" + bWest + "/holders/h")
 	require.Equal(t, shadow.Deleting, b.Get(target).State, "unreachable is never no references")
 	b.SetDown(bEast, false)
+	b.SetDown(aEast, false)
 	b.Settle()
-	b.Gone(target, holder)
+	b.Gone(target, holder, near)
 	b.Audit()
 }
 
@@ -557,13 +565,14 @@ func TestALargeDeletionKeepsNoOtherWaiting_I20_I21(t *testing.T) {
 		b.MustDelete(fmt.Sprintf("//%s/targets/t%d", aWest, i))
 	}
 	store := b.Stores[b.ID(bEast)]
-	failed, err := store.ActFor(t.Context(), b.ID(aWest), uids, 0)
+	deletions, _ := b.Seen(b.ID(bEast), b.ID(aWest))
+	failed, err := store.ActFor(t.Context(), b.ID(aWest), deletions, 0)
 	require.NoError(t, err)
 	require.Equal(t, map[uuid.UUID]error{uids[0]: schema.ErrUnfinished, uids[3]: schema.ErrUnfinished}, failed)
 	left := b.Count(bEast, "reference")
 	require.Less(t, left, 2*many, "some of each are done")
 	require.Greater(t, left, many)
-	failed, err = store.ActFor(t.Context(), b.ID(aWest), uids, time.Minute)
+	failed, err = store.ActFor(t.Context(), b.ID(aWest), deletions, time.Minute)
 	require.NoError(t, err)
 	require.Empty(t, failed)
 	require.Zero(t, b.Count(bEast, "reference"))

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -46,6 +45,15 @@ WITH noted AS (
 UPDATE dbcontroller.meta
 SET epoch = $1, server = $2, timeline = $3, awaiting = $4, generation = generation + CASE WHEN $4 THEN 1000000 ELSE 0 END`
 
+	// Times were told by another server's clock, which may be hours ahead of this one's.
+	boundTimesSQL = `
+WITH closed AS (
+    DELETE FROM dbcontroller.closing
+), members AS (
+    UPDATE dbcontroller.member SET expires_at = clock_timestamp() + interval '15 s' WHERE expires_at > clock_timestamp() + interval '15 s'
+)
+UPDATE dbcontroller.blockade SET expires_at = clock_timestamp() + $1::interval WHERE expires_at > clock_timestamp() + $1::interval`
+
 	// Numbers that were given out and lost are not given again: who saw them takes what is greater for newer.
 	skipNumbersSQL = `
 SELECT setval(s::regclass, nextval(s::regclass) + 1000000000) FROM unnest(ARRAY [
@@ -80,6 +88,7 @@ func (s *Store) NoticeEpoch(ctx context.Context) (awaiting bool, err error) {
 		// Numbers that were looked up before may be of rows that are lost: whoever uses one compares the epochs.
 		s.names.forget()
 		s.pointed.Clear()
+		s.walks.forget()
 		if err := s.learnBarred(ctx); err != nil {
 			return false, err
 		}
@@ -114,6 +123,9 @@ func (s *Store) beginEpoch(ctx context.Context, tx pgx.Tx, now *noticed) error {
 	}
 	if now.awaiting = now.epoch != nil; now.awaiting {
 		if _, err := tx.Exec(ctx, skipNumbersSQL); err != nil {
+			return err
+		}
+		if _, err := tx.Exec(ctx, boundTimesSQL, s.cfg.TentativeTTL); err != nil {
 			return err
 		}
 		s.log.Warn("the database was restored or failed over; nothing is deleted until other deployments have confirmed their references",
@@ -261,10 +273,13 @@ func (s *Store) Recover(ctx context.Context, env *schema.Environment) error {
 }
 
 const (
-	selectUnconfirmedSQL = `SELECT service, region FROM dbcontroller.deployment WHERE unconfirmed OR uncompared ORDER BY 1, 2`
+	// Who is gone for ever is not waited for.
+	awaitedSQL = `(d.unconfirmed OR d.uncompared) AND NOT EXISTS (SELECT FROM dbcontroller.decommissioned x WHERE x.deployment_id = d.id)`
+
+	selectUnconfirmedSQL = `SELECT service, region FROM dbcontroller.deployment d WHERE ` + awaitedSQL + ` ORDER BY 1, 2`
 
 	settledSQL = `
-SELECT ` + epochNowSQL + ` IS NOT NULL, NOT m.awaiting AND NOT EXISTS (SELECT FROM dbcontroller.deployment WHERE unconfirmed OR uncompared)
+SELECT ` + epochNowSQL + ` IS NOT NULL, NOT m.awaiting AND NOT EXISTS (SELECT FROM dbcontroller.deployment d WHERE ` + awaitedSQL + `)
 FROM dbcontroller.meta m`
 )
 
@@ -296,7 +311,9 @@ func (s *Store) settled(ctx context.Context, tx pgx.Tx) error {
 }
 
 // notTheHoldersFault tells of an error that every part of a batch would have: it is not searched for.
-func notTheHoldersFault(err error) bool { return errors.Is(err, errRecovering) }
+func notTheHoldersFault(err error) bool {
+	return errors.Is(err, errRecovering) || errors.Is(err, ErrOldEpoch) || errors.Is(err, schema.ErrFenced) || DatabaseAway(err)
+}
 
 const (
 	// A word of an earlier epoch than the one that was told counts for nothing. A new one waits for messages that are under
@@ -312,6 +329,11 @@ WITH before AS (
 UPDATE dbcontroller.deployment d
 SET epoch = GREATEST(d.epoch, $2), uncompared = d.uncompared OR d.epoch IS NULL OR d.epoch < $2
 FROM before WHERE d.id = $1 RETURNING before.epoch IS DISTINCT FROM d.epoch, d.epoch`
+
+	// Finalise waits for this, or has removed them before the next statement.
+	keepDeletingSQL = `
+SELECT FROM dbcontroller.shadow WHERE state = 2 AND id IN (SELECT target_id FROM dbcontroller.holder_entry WHERE deployment_id = $1)
+ORDER BY id FOR KEY SHARE`
 
 	// What it may have forgotten to do is told once more; references to it are compared with what it has, and its blockades
 	// with what it refers to.
@@ -361,12 +383,20 @@ func (s *Store) Told(ctx context.Context, from schema.DeploymentID, epoch uuid.U
 		if _, err := tx.Exec(ctx, lockVersionSQL, versionLock); err != nil {
 			return err
 		}
-		var moved bool
+		var moved, barred bool
+		if err := tx.QueryRow(ctx, selectBarredSQL, id).Scan(&barred); err != nil {
+			return err
+		}
+		if barred { // nobody is waited for who is not let in to answer
+			return ErrBarred
+		}
 		if err := tx.QueryRow(ctx, learnEpochSQL, id, epoch).Scan(&moved, &known); err != nil || !moved {
 			return err
 		}
-		_, err := tx.Exec(ctx, toldWorkSQL, id, schema.RingSize)
-		return err
+		b := &pgx.Batch{}
+		b.Queue(keepDeletingSQL, id)
+		b.Queue(toldWorkSQL, id, schema.RingSize)
+		return tx.SendBatch(ctx, b).Close()
 	})
 	if err != nil {
 		return known, fmt.Errorf("take the epoch of %s: %w", from, err)
@@ -414,52 +444,29 @@ func (s *Store) Announced(ctx context.Context, to schema.DeploymentID, epoch uui
 // Confirmed takes that a deployment has compared what it refers to here, in an epoch of this database as it was told, and in
 // one of its own, and has established again whatever was lost.
 func (s *Store) Confirmed(ctx context.Context, by schema.DeploymentID, epoch, own uuid.UUID) error {
+	here := s.PresentEpoch()
 	id, err := s.names.deployment(ctx, by)
 	if err != nil {
 		return err
 	}
-	tag, err := s.pool.Exec(ctx, confirmedSQL, id, epoch, own)
+	var confirmed bool
+	err = s.inTx(ctx, noFeed, func(tx pgx.Tx) error {
+		present, err := s.epochOf(ctx, tx)
+		if err == nil && present != here { // the number of the deployment may be another one's
+			err = s.recoveringSelf()
+		}
+		if err != nil {
+			return err
+		}
+		tag, err := tx.Exec(ctx, confirmedSQL, id, epoch, own)
+		confirmed = tag.RowsAffected() > 0
+		return err
+	})
 	if err != nil {
 		return fmt.Errorf("%s has confirmed its references: %w", by, err)
 	}
-	if tag.RowsAffected() > 0 {
+	if confirmed {
 		s.log.Info("references are confirmed after the failover", zap.Stringer("by", by))
 	}
 	return nil
-}
-
-// EpochStatus is what operators want to know of the database's epochs.
-type EpochStatus struct {
-	ID      uuid.UUID
-	Since   time.Time
-	Ordinal int64 // 1 for the first
-	// Awaiting: the registry has to say who may refer to resources here.
-	Awaiting bool
-	// Unconfirmed have not compared their references since this database, or theirs, was failed over; until they have,
-	// nothing is deleted here.
-	Unconfirmed []schema.DeploymentID
-	// Dangling is how many references were found whose targets went without them.
-	Dangling int64
-}
-
-const epochStatusSQL = `
-SELECT e.id, e.noticed_at, (SELECT count(*) FROM dbcontroller.epoch), m.awaiting,
-    ARRAY(SELECT service || '/' || region FROM dbcontroller.deployment WHERE unconfirmed OR uncompared ORDER BY 1),
-    (SELECT count(*) FROM dbcontroller.reference WHERE dangling)
-FROM dbcontroller.meta m JOIN dbcontroller.epoch e ON e.id = m.epoch ORDER BY e.seq DESC LIMIT 1`
-
-// Epoch tells in which epoch the database is.
-func (s *Store) Epoch(ctx context.Context) (e EpochStatus, err error) {
-	var names []string
-	if err := s.pool.QueryRow(ctx, epochStatusSQL).Scan(&e.ID, &e.Since, &e.Ordinal, &e.Awaiting, &names, &e.Dangling); err != nil {
-		return e, fmt.Errorf("read the epoch: %w", err)
-	}
-	for _, name := range names {
-		id, err := schema.ParseDeploymentID(name)
-		if err != nil {
-			return e, err
-		}
-		e.Unconfirmed = append(e.Unconfirmed, id)
-	}
-	return e, nil
 }

@@ -50,19 +50,31 @@ func announced(t *testing.T, b *harness.Box, deployment string) {
 	require.NoError(t, err)
 }
 
-// Two deployments fail over one after the other, while each has something to tell the other.
-func TestTwoFailoversOneAfterTheOther(t *testing.T) {
+// Two deployments fail over one after the other, each to before what they had agreed on, the second one before it has
+// compared with the first.
+func TestTwoFailoversOneAfterTheOther_I1_I2_I8(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
 	b.MustPut(target, nil)
+	b.MustPut(target2, nil)
+	b.MustPut(holder, body{"block": target})
 	b.Settle()
-	b.Renew(aWest)
+	restoreTargets, restoreHolders := b.Backup(aWest), b.Backup(bEast)
+	b.MustPut(holder2, body{"block": target2}) // lost at both
+	b.MustPut(holder, nil)                     // and this: it refers again
+	b.Settle()
+	restoreTargets()
+	b.Recover(aWest)
 	announced(t, b, aWest) // the other one has not compared yet
-	b.Renew(bEast)
+	restoreHolders()
+	b.Recover(bEast)
 	b.Settle()
 	require.Empty(t, unconfirmed(t, b, aWest))
 	require.Empty(t, unconfirmed(t, b, bEast))
-	b.MustDelete(target)
+	b.Audit()
+	b.MustDelete(target2)
+	_, err := b.Delete(target)
+	require.ErrorAs(t, err, new(*shadow.BlockedError))
 }
 
 // A node's queue has pieces of work that are done, or whose place others have taken: they keep none back.
@@ -227,6 +239,16 @@ func TestASwitchThatWasLostIsMadeAgain_I26(t *testing.T) {
 // A reference that cannot be established again for a reason of its own keeps nothing else back, and is told.
 func TestAReferenceThatIsNotAllowedAnyMoreIsTold_I20(t *testing.T) {
 	t.Parallel()
+	for _, reason := range []shadow.Reason{shadow.NotImported, shadow.NotReferable, shadow.NotConstrained} {
+		t.Run(string(reason), func(t *testing.T) {
+			t.Parallel()
+			toldThatItIsNotAllowed(t, reason)
+		})
+	}
+}
+
+func toldThatItIsNotAllowed(t *testing.T, reason shadow.Reason) {
+	t.Helper()
 	b := newBox(t, nil)
 	b.MustPut(target, nil)
 	b.MustPut(target2, nil)
@@ -241,7 +263,7 @@ func TestAReferenceThatIsNotAllowedAnyMoreIsTold_I20(t *testing.T) {
 		for _, r := range refs {
 			if r.TargetName == "targets/t" {
 				full := schema.FullName{Deployment: b.ID(aWest), Name: r.TargetName}
-				return &shadow.RefusedError{Refusals: []shadow.Refusal{{Holder: r.HolderName, Path: r.Path, Target: full, Reason: shadow.NotImported}}}
+				return &shadow.RefusedError{Refusals: []shadow.Refusal{{Holder: r.HolderName, Path: r.Path, Target: full, Reason: reason}}}
 			}
 		}
 		return nil

@@ -3,6 +3,8 @@ package shadow
 import (
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"slices"
 	"strings"
 
@@ -58,7 +60,7 @@ func (e *InvalidError) Unwrap() error { return e.Err }
 // Reason is why a reference was refused.
 type Reason string
 
-// Closing and Unavailable pass, and an unknown kind when the target's deployment switches its version; the others do
+// Closing, Unavailable and QuotaExceeded pass, and an unknown kind when the target's deployment switches its version; the others do
 // not by themselves.
 const (
 	TargetMissing    Reason = "TARGET_MISSING"
@@ -67,6 +69,9 @@ const (
 	TargetReplaced   Reason = "TARGET_REPLACED"
 	UnknownKind      Reason = "UNKNOWN_KIND"
 	NotImported      Reason = "NOT_IMPORTED"
+	NotReferable     Reason = "NOT_REFERABLE"
+	NotConstrained   Reason = "CONSTRAINTS_DISABLED"
+	QuotaExceeded    Reason = "QUOTA_EXCEEDED"
 	AttemptTooOld    Reason = "ATTEMPT_TOO_OLD"
 	AttemptClosed    Reason = "ATTEMPT_CLOSED"
 	AttemptOfFuture  Reason = "ATTEMPT_OF_FUTURE"
@@ -77,7 +82,7 @@ const (
 // passes tells whether the same write may be accepted later, without anybody changing anything on purpose.
 func (r Reason) passes() bool {
 	switch r {
-	case TargetUnreadable, TargetClosing, AttemptClosed, UnknownKind:
+	case TargetUnreadable, TargetClosing, AttemptClosed, UnknownKind, QuotaExceeded:
 		return true
 	default:
 		return false
@@ -101,6 +106,9 @@ func (r Refusal) String() string {
 		TargetReplaced:   "is another resource of the same name now",
 		UnknownKind:      "is of a kind that the version which its deployment runs does not have",
 		NotImported:      "is of a service that does not let this one refer to it: import it in the descriptor",
+		NotReferable:     "is of a kind that lets only some services refer to it: ask for yours to be listed in its referable_by",
+		NotConstrained:   "is of a kind whose constraints the version that its deployment runs has disabled: nothing can refer to it",
+		QuotaExceeded:    "cannot be referred to: the holder's deployment has as many references there as it may",
 		AttemptTooOld:    "was asked for too late, try again",
 		AttemptOfFuture:  "was asked for by a deployment whose clock is ahead by hours: set it",
 		AttemptClosed:    "was asked for by an attempt that is over, try again",
@@ -219,6 +227,10 @@ const (
 	codeSerializationFailure = "40001"
 	codeDeadlockDetected     = "40P01"
 	codeLockNotAvailable     = "55P03"
+	codeReadOnly             = "25006"
+	classConnection          = "08"
+	classShutdown            = "57P"
+	classResources           = "53" // connections, memory, disk
 )
 
 func hasCode(err error, codes ...string) bool {
@@ -232,6 +244,24 @@ func hasCode(err error, codes ...string) bool {
 		}
 	}
 	return false
+}
+
+// DatabaseAway tells whether an error says that the database cannot be reached, or takes no writes, for now: everything can be
+// tried again.
+func DatabaseAway(err error) bool {
+	var (
+		pg      *pgconn.PgError
+		connect *pgconn.ConnectError
+		network net.Error
+	)
+	switch {
+	case errors.As(err, &pg):
+		return strings.HasPrefix(pg.Code, classConnection) || strings.HasPrefix(pg.Code, classShutdown) ||
+			strings.HasPrefix(pg.Code, classResources) || pg.Code == codeReadOnly
+	case errors.As(err, &connect), errors.As(err, &network), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, net.ErrClosed):
+		return true
+	}
+	return pgconn.SafeToRetry(err) // nothing was sent
 }
 
 // again tells whether the transaction did nothing and can simply be run again.

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/crash"
 )
 
 // MaxAttemptAge is how old an attempt may be to establish anything; closedAttemptRetention is well beyond it, so that
@@ -33,7 +34,7 @@ JOIN dbcontroller.shadow s ON s.kind_id = i.kind_id AND s.name = i.name
 ORDER BY s.id`
 
 	selectClosedSQL = `
-SELECT EXISTS (SELECT FROM dbcontroller.closed_attempt WHERE attempt = $1),
+SELECT EXISTS (SELECT FROM dbcontroller.closed_attempt WHERE attempt = $1 AND deployment_id IN (0, $2)),
     EXISTS (SELECT FROM dbcontroller.decommissioned WHERE deployment_id = $2), now(), m.version,
     ` + epochNowSQL + `
 FROM dbcontroller.meta m`
@@ -81,6 +82,15 @@ func (s *Store) WouldEstablish(ctx context.Context, holder schema.DeploymentID, 
 // behaviour, since the target must not vanish before the holder's commit. It fails with *RefusedError that names every target in the way.
 func (s *Store) Establish(ctx context.Context, holder schema.DeploymentID, attempt AttemptID, refs []EstablishReference) (*Established, error) {
 	own := s.PresentEpoch()
+	deployment, err := s.names.deployment(ctx, holder)
+	if err != nil {
+		return nil, err
+	}
+	landed, err := s.admit(ctx, deployment, refs) // before anything is stored of them
+	if err != nil {
+		return nil, err
+	}
+	defer landed()
 	ids, err := s.establishIDs(ctx, holder, refs)
 	if err != nil {
 		return nil, err
@@ -137,6 +147,7 @@ func (s *Store) Establish(ctx context.Context, holder schema.DeploymentID, attem
 			targets, ids.holderUIDs, ids.fields, ids.holderKinds, ids.behaviours, ids.holderNames)
 		return err
 	})
+	crash.At("crash-establish-committed")
 	if err != nil {
 		return nil, err
 	}
@@ -198,8 +209,14 @@ func (s *Store) establishIDs(ctx context.Context, holder schema.DeploymentID, re
 	targetKinds := make([]schema.KindID, len(refs))
 	for i, ref := range refs {
 		targetKinds[i] = v.model.Canonical(schema.KindID{Service: s.self.Service, Kind: ref.TargetKind})
-		if kind, err := v.model.KindOf(ref.TargetName); err != nil || kind.ID != targetKinds[i] || kind.Unconstrained {
+		kind, err := v.model.KindOf(ref.TargetName)
+		switch {
+		case err != nil || kind.ID != targetKinds[i]:
 			reasons[i] = UnknownKind
+		case kind.Unconstrained:
+			reasons[i] = NotConstrained
+		case !referableBy(kind, holder.Service, s.self.Service, ref.TargetUID != uuid.Nil):
+			reasons[i] = NotReferable
 		}
 	}
 	if err := s.refusals(refs, reasons); err != nil {
@@ -209,12 +226,19 @@ func (s *Store) establishIDs(ctx context.Context, holder schema.DeploymentID, re
 	if out.holder, err = s.names.deployment(ctx, holder); err != nil {
 		return nil, err
 	}
+	paths, holderKinds := make([]string, len(refs)), make([]schema.KindID, len(refs))
+	for i, ref := range refs {
+		paths[i], holderKinds[i] = ref.Path, v.model.Canonical(schema.KindID{Service: holder.Service, Kind: ref.HolderKind})
+	}
+	if !s.usage.name(out.holder, s.names.unknown(paths, holderKinds)) {
+		return nil, s.tooMuch(refs, "its field paths and kinds are more than a service has")
+	}
 	for i, ref := range refs {
 		targetKind, err := s.names.kind(ctx, targetKinds[i])
 		if err != nil {
 			return nil, err
 		}
-		holderKind, err := s.names.kind(ctx, v.model.Canonical(schema.KindID{Service: holder.Service, Kind: ref.HolderKind}))
+		holderKind, err := s.names.kind(ctx, holderKinds[i])
 		if err != nil {
 			return nil, err
 		}

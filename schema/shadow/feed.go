@@ -40,36 +40,37 @@ func noticesFilter(d schema.DeploymentID) string { return "deletions for " + d.S
 const (
 	noticesSnapshotSQL = `
 DECLARE feed NO SCROLL CURSOR FOR
-SELECT n.seq, k.kind, s.name, s.uid
+SELECT n.seq, k.kind, s.name, s.uid, ` + causeColumnsSQL + `
 FROM dbcontroller.notice n
 JOIN dbcontroller.shadow s ON s.id = n.target_id
 JOIN dbcontroller.kind k ON k.id = s.kind_id
-WHERE n.deployment_id = $1 ORDER BY n.seq`
+` + causeOfSQL + `
+WHERE n.deployment_id = (SELECT id FROM dbcontroller.deployment WHERE service = split_part($1, '/', 1) AND region = split_part($1, '/', 2))
+ORDER BY n.seq`
 
 	noticesNewSQL = beginSinceSQL + `
-    SELECT n.seq, k.kind, s.name, s.uid
+    SELECT n.seq, k.kind, s.name, s.uid, ` + causeColumnsSQL + `
     FROM dbcontroller.notice n
     JOIN dbcontroller.shadow s ON s.id = n.target_id
     JOIN dbcontroller.kind k ON k.id = s.kind_id
-    WHERE n.deployment_id = $4 AND` + feed.New
+    ` + causeOfSQL + `
+    WHERE n.deployment_id = (SELECT id FROM dbcontroller.deployment WHERE service = split_part($4, '/', 1) AND region = split_part($4, '/', 2)) AND` + feed.New
 )
 
 // WatchDeletions follows the deletions that a holder's deployment has to act upon and has not acknowledged.
 func (s *Store) WatchDeletions(ctx context.Context, holder schema.DeploymentID, token string, deliver func(schema.Event[schema.Deletion]) error) error {
-	deployment, err := s.names.deployment(ctx, holder)
-	if err != nil {
-		return err
-	}
 	return feed.Follow(ctx, s.feeds, feed.Feed[schema.Deletion]{
-		Filter: noticesFilter(holder), Topic: noticeFeed, Chunk: chunk, SnapshotSQL: noticesSnapshotSQL, FirstSQL: noticesNewSQL + feed.FirstPage, NextSQL: noticesNewSQL + feed.NextPage, Args: []any{deployment},
+		Filter: noticesFilter(holder), Topic: noticeFeed, Chunk: chunk, SnapshotSQL: noticesSnapshotSQL, FirstSQL: noticesNewSQL + feed.FirstPage, NextSQL: noticesNewSQL + feed.NextPage, // By name: the number may become another one's within the life of a watch.
+		Args: []any{holder.String()},
 		Scan: func(row pgx.CollectableRow) (d schema.Deletion, seq int64, err error) {
 			var n *int64
 			var kind, name *string
 			var uid *uuid.UUID
-			if err := row.Scan(&n, &kind, &name, &uid); err != nil || n == nil {
+			var cause causeRow
+			if err := row.Scan(append([]any{&n, &kind, &name, &uid}, cause.dest()...)...); err != nil || n == nil {
 				return d, 0, err
 			}
-			return schema.Deletion{Seq: *n, Kind: s.kindNow(*kind), Name: *name, UID: *uid}, *n, nil
+			return schema.Deletion{Seq: *n, Kind: s.kindNow(*kind), Name: *name, UID: *uid, Cause: cause.cause()}, *n, nil
 		},
 	}, token, deliver)
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/crash"
 	"github.com/db-controller/db-controller/schema/feed"
 )
 
@@ -125,13 +126,16 @@ func (s *Store) Finalise(ctx context.Context, seqs []int64) (removed int, err er
 		if hiding := s.hiding(); len(hiding) > 0 {
 			b.Queue(hideSQL, targets, free, hiding)
 		}
-		b.Queue(removeSQL, free, s.selfID)
+		b.Queue(removeSQL, (&reasons{}).parameters(free, s.selfID)...) // noted when they were marked
 		b.Queue(removeDanglingSQL, free)
 		b.Queue(doneSQL, seqs)
 		return tx.SendBatch(ctx, b).Close()
 	})
 	if err != nil {
 		return 0, fmt.Errorf("finalise: %w", err)
+	}
+	if removed > 0 {
+		crash.At("crash-finalise-committed")
 	}
 	return removed, nil
 }

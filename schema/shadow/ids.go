@@ -26,6 +26,7 @@ type names struct {
 	deployments twoWay[schema.DeploymentID] // guarded by mu
 	kinds       twoWay[schema.KindID]       // guarded by mu
 	fields      twoWay[string]              // guarded by mu
+	era         int64                       // guarded by mu; how often all was forgotten
 }
 
 type twoWay[T comparable] struct {
@@ -64,6 +65,24 @@ func (n *names) kind(ctx context.Context, k schema.KindID) (int32, error) {
 
 func (n *names) field(ctx context.Context, path string) (int32, error) {
 	return intern(ctx, n, &n.fields, path, insertFieldSQL, path)
+}
+
+// unknown counts the field paths and kinds that this process has not stored or read yet, each once.
+func (n *names) unknown(paths []string, kinds []schema.KindID) int {
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	fresh := map[any]bool{}
+	for _, p := range paths {
+		if _, ok := n.fields.ids[p]; !ok {
+			fresh[p] = true
+		}
+	}
+	for _, k := range kinds {
+		if _, ok := n.kinds.ids[n.root(k)]; !ok {
+			fresh[k] = true
+		}
+	}
+	return len(fresh)
 }
 
 // knownDeployment gives a number without asking the database.
@@ -170,6 +189,18 @@ func lookUp[T comparable](ctx context.Context, n *names, q querier, m *twoWay[T]
 // load reads all names, and takes the lock only when it has them: who waits for the lock may hold the connection that
 // the query needs.
 func (n *names) load(ctx context.Context, q querier) error {
+	for {
+		n.mu.RLock()
+		era := n.era
+		n.mu.RUnlock()
+		if taken, err := n.loadIn(ctx, q, era); err != nil || taken {
+			return err
+		}
+	}
+}
+
+// loadIn takes what it reads unless everything was forgotten meanwhile: a part may be of the database of before.
+func (n *names) loadIn(ctx context.Context, q querier, era int64) (taken bool, err error) {
 	deployments, kinds, fields := newTwoWay[schema.DeploymentID](), newTwoWay[schema.KindID](), newTwoWay[string]()
 	var id int32
 	var a, b string
@@ -182,20 +213,23 @@ func (n *names) load(ctx context.Context, q querier) error {
 		return err
 	}
 	if err := each(selectDeploymentSQL, []any{&id, &a, &b}, func() { deployments.put(schema.DeploymentID{Service: a, Region: b}, id) }); err != nil {
-		return err
+		return false, err
 	}
 	if err := each(selectKindSQL, []any{&id, &a, &b}, func() { kinds.put(schema.KindID{Service: a, Kind: b}, id) }); err != nil {
-		return err
+		return false, err
 	}
 	if err := each(selectFieldSQL, []any{&id, &a}, func() { fields.put(a, id) }); err != nil {
-		return err
+		return false, err
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	if n.era != era {
+		return false, nil
+	}
 	n.deployments.merge(deployments)
 	n.kinds.merge(kinds)
 	n.fields.merge(fields)
-	return nil
+	return true, nil
 }
 
 // merge adds what another load may not have seen yet; names never change.
@@ -208,6 +242,7 @@ func (m twoWay[T]) merge(more twoWay[T]) {
 func (n *names) knownField(ctx context.Context, path string) (int32, error) {
 	n.mu.RLock()
 	id, ok := n.fields.ids[path]
+	era := n.era
 	n.mu.RUnlock()
 	if ok {
 		return id, nil
@@ -222,7 +257,9 @@ func (n *names) knownField(ctx context.Context, path string) (int32, error) {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.fields.put(path, ids[0])
+	if n.era == era {
+		n.fields.put(path, ids[0])
+	}
 	return ids[0], nil
 }
 
@@ -230,5 +267,6 @@ func (n *names) knownField(ctx context.Context, path string) (int32, error) {
 func (n *names) forget() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	n.era++
 	n.deployments, n.kinds, n.fields = newTwoWay[schema.DeploymentID](), newTwoWay[schema.KindID](), newTwoWay[string]()
 }

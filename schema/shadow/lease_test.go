@@ -133,7 +133,7 @@ func TestRaceOfATransactionAgainstATakeover_I18(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
 	ctx, pool, store := context.Background(), b.Pools[b.ID(aWest)], b.Stores[b.ID(aWest)]
-	_, err := pool.Exec(ctx, `CREATE TABLE public.written (member uuid)`)
+	_, err := pool.Exec(ctx, `CREATE TABLE public.written (member uuid); GRANT INSERT ON public.written TO PUBLIC`)
 	require.NoError(t, err)
 	first, second := newLeases(b, "first"), newLeases(b, "second")
 	committed, fencedOff := 0, 0

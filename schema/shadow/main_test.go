@@ -1,13 +1,23 @@
 package shadow_test
 
 import (
+	"flag"
 	"os"
+	"runtime"
+	"strconv"
 	"testing"
 
 	"github.com/db-controller/db-controller/test/harness"
 )
 
-func TestMain(m *testing.M) { os.Exit(harness.Main(m)) }
+// Most of what these tests take is waiting: for a lock, a commit, a time limit. Twice as many at once as processors, or more by
+// -parallel.
+func TestMain(m *testing.M) {
+	if err := flag.Set("test.parallel", strconv.Itoa(2*runtime.GOMAXPROCS(0))); err != nil {
+		panic(err)
+	}
+	os.Exit(harness.Main(m))
+}
 
 // Two services in two regions, with a kind of holder for each behaviour. Everything below refers to these names.
 const services = `

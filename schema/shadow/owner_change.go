@@ -1,6 +1,8 @@
 package shadow
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -35,6 +37,9 @@ type pin struct {
 type ownerChange struct {
 	lost func(ownerRow) bool
 	pin  func(ownerRow) (pin, bool)
+	// causes are those of the owners' deletions, as far as they were told, by uid.
+	causes map[uuid.UUID]*schema.Cause
+	cause  *schema.Cause // of all others, where there is one
 	// Of the owners' deployment, for those that are pinned.
 	version    string
 	generation int64
@@ -100,7 +105,10 @@ func (s *Store) changeOwners(ctx context.Context, tx pgx.Tx, ownees []int64, cha
 	if len(collected) == 0 {
 		return nil
 	}
-	c, err := expand(ctx, tx, collected, s.cfg.MaxLocalCascade)
+	if err := e.giveReasons(ctx, tx, collected); err != nil {
+		return err
+	}
+	c, err := s.expand(ctx, tx, collected)
 	if err != nil {
 		return err
 	}
@@ -161,6 +169,34 @@ func (s *Store) editOwners(all []ownerRow, change ownerChange) *ownerEdit {
 		}
 	}
 	return e
+}
+
+// giveReasons says of those that lost their last owner which one that was.
+func (e *ownerEdit) giveReasons(ctx context.Context, tx pgx.Tx, collected []*member) error {
+	last := map[int64]ownerKey{}
+	for k := range e.lost {
+		if l, ok := last[k.owneeID]; !ok || bytes.Compare(k.uid[:], l.uid[:]) > 0 {
+			last[k.owneeID] = k
+		}
+	}
+	unnamed := map[ownerKey]*schema.Cause{} // of owners that never had a uid here
+	for _, m := range collected {
+		k := last[m.id]
+		deployment, err := e.store.names.deploymentOf(ctx, tx, k.deploymentID)
+		if err != nil {
+			return err
+		}
+		cause := causeOr(cmp.Or(e.change.causes[k.uid], e.change.cause), deployment, k.name, k.uid)
+		if cause.ID == uuid.Nil {
+			of := ownerKey{deploymentID: k.deploymentID, kindID: k.kindID, name: k.name}
+			if unnamed[of] == nil {
+				cause.ID, unnamed[of] = uuid.Must(uuid.NewV7()), cause
+			}
+			cause = unnamed[of]
+		}
+		m.why = reason{how: Disowning, cause: cause, via: &link{k.deploymentID, k.uid, k.name}}
+	}
+	return nil
 }
 
 func (e *ownerEdit) collects(ownee int64) bool {

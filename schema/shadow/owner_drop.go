@@ -40,36 +40,41 @@ WHERE o.flags & $4 <> 0`
 
 // DropOwners does what the deletion of owners at a deployment asks of their ownees here: the owner references go, and
 // what has lost its last owner is deleted. Owners that let go are asked about again. It tells when there is more to do.
-// Doing it again has no effect. Owners of which an ownee could not be handled are answered; the others are done.
-func (s *Store) DropOwners(ctx context.Context, from schema.DeploymentID, deleted []uuid.UUID, letGo []LetGo) (failed []uuid.UUID, more bool, err error) {
+// Doing it again has no effect; what was said in an epoch that has ended fails with ErrOldEpoch. Owners of which an ownee could not be handled are answered; the others are done.
+func (s *Store) DropOwners(ctx context.Context, from schema.DeploymentID, epoch uuid.UUID, owners []schema.Deletion, letGo []LetGo) (failed []uuid.UUID, more bool, err error) {
+	own := s.PresentEpoch()
 	deployment, err := s.names.deployment(ctx, from)
 	if err != nil {
 		return nil, false, err
 	}
 	if len(letGo) > 0 {
-		var owners, ownees []uuid.UUID
+		var by, ownees []uuid.UUID
 		for _, l := range letGo {
-			owners, ownees = append(owners, l.Owner), append(ownees, l.Ownee)
+			by, ownees = append(by, l.Owner), append(ownees, l.Ownee)
 		}
 		err := s.inTx(ctx, workFeed, func(tx pgx.Tx) error {
-			_, err := tx.Exec(ctx, checkAgainSQL, deployment, owners, ownees, flagRequires)
+			_, err := tx.Exec(ctx, checkAgainSQL, deployment, by, ownees, flagRequires)
 			return err
 		})
 		if err != nil {
 			return nil, false, fmt.Errorf("ask again about owners: %w", err)
 		}
 	}
-	if len(deleted) == 0 {
+	if len(owners) == 0 {
 		return nil, false, nil
 	}
 	if _, err := s.current(); err != nil {
 		return nil, false, err
 	}
-	gone := make(map[uuid.UUID]bool, len(deleted))
-	for _, uid := range deleted {
-		gone[uid] = true
+	causes := make(map[uuid.UUID]*schema.Cause, len(owners))
+	deleted := make([]uuid.UUID, len(owners))
+	for i, o := range owners {
+		deleted[i], causes[o.UID] = o.UID, o.Cause
 	}
-	change := ownerChange{lost: func(r ownerRow) bool { return r.deploymentID == deployment && gone[r.uid] }}
+	change := ownerChange{causes: causes, lost: func(r ownerRow) bool {
+		_, gone := causes[r.uid]
+		return gone && r.deploymentID == deployment
+	}}
 	began := time.Now()
 	for after := int64(0); ; {
 		rows, err := s.pool.Query(ctx, selectOwnedSQL, deployment, deleted, after, s.cfg.BatchSize)
@@ -82,7 +87,14 @@ func (s *Store) DropOwners(ctx context.Context, from schema.DeploymentID, delete
 		}
 		if len(ownees) > 0 {
 			err = s.halving(ctx, ownees, func(part []int64) error {
-				return s.inTx(ctx, allFeeds, func(tx pgx.Tx) error { return s.changeOwners(ctx, tx, slices.Clone(part), change) })
+				return s.inTx(ctx, allFeeds, func(tx pgx.Tx) error {
+					b := &pgx.Batch{}
+					s.ofPresentEpoch(b, deployment, epoch, own)
+					if err := tx.SendBatch(ctx, b).Close(); err != nil {
+						return err
+					}
+					return s.changeOwners(ctx, tx, slices.Clone(part), change)
+				})
 			})
 		}
 		if err != nil && (ctx.Err() != nil || notTheHoldersFault(err) || s.pool.Ping(ctx) != nil) {
@@ -127,7 +139,9 @@ func (s *Store) halving(ctx context.Context, ids []int64, run func(part []int64)
 
 const (
 	selectDisownedSQL = `
-SELECT w.seq, s.id, s.uid FROM dbcontroller.work w JOIN dbcontroller.shadow s ON s.id = w.target_id
+SELECT w.seq, s.id, s.uid, ` + epochNowSQL + `, ` + causeColumnsSQL + `
+FROM dbcontroller.meta m, dbcontroller.work w JOIN dbcontroller.shadow s ON s.id = w.target_id
+` + causeOfSQL + `
 WHERE w.seq = ANY ($1) AND w.deployment_id = $2 AND w.action = 5`
 
 	disownedSQL = `
@@ -142,22 +156,24 @@ SELECT 3, shard, $4::int, id FROM dbcontroller.shadow WHERE id = ANY ($1)`
 
 // Disowned are owners that are deleted, whose ownees' deployment has to be told.
 type Disowned struct {
-	UIDs []uuid.UUID
-	to   int32
-	ids  []int64
-	seqs []int64 // of the owners, and of those that are gone
-	of   []int64 // the owner of each piece, 0 when it is gone
+	// Epoch of the database in which they were read.
+	Epoch  uuid.UUID
+	Owners []schema.Deletion
+	to     int32
+	ids    []int64
+	seqs   []int64 // of the owners, and of those that are gone
+	of     []int64 // the owner of each piece, 0 when it is gone
 }
 
 // Except leaves out owners that cannot be finished yet.
 func (d *Disowned) Except(failed []uuid.UUID) *Disowned {
-	out := &Disowned{to: d.to}
+	out := &Disowned{Epoch: d.Epoch, to: d.to}
 	left := map[int64]bool{}
-	for i, uid := range d.UIDs {
-		if slices.Contains(failed, uid) {
+	for i, o := range d.Owners {
+		if slices.Contains(failed, o.UID) {
 			left[d.ids[i]] = true
 		} else {
-			out.UIDs, out.ids = append(out.UIDs, uid), append(out.ids, d.ids[i])
+			out.Owners, out.ids = append(out.Owners, o), append(out.ids, d.ids[i])
 		}
 	}
 	for i, seq := range d.seqs {
@@ -181,8 +197,14 @@ func (s *Store) Disowned(ctx context.Context, to schema.DeploymentID, seqs []int
 	d := &Disowned{to: deployment, seqs: seqs, of: make([]int64, len(seqs))}
 	var seq, id int64
 	var uid uuid.UUID
-	if _, err := pgx.ForEachRow(rows, []any{&seq, &id, &uid}, func() error {
-		d.ids, d.UIDs = append(d.ids, id), append(d.UIDs, uid)
+	var epoch *uuid.UUID
+	var cause causeRow
+	if _, err := pgx.ForEachRow(rows, append([]any{&seq, &id, &uid, &epoch}, cause.dest()...), func() error {
+		if epoch == nil {
+			return s.recoveringSelf()
+		}
+		d.Epoch = *epoch
+		d.ids, d.Owners = append(d.ids, id), append(d.Owners, schema.Deletion{UID: uid, Cause: cause.cause()})
 		d.of[slices.Index(seqs, seq)] = id
 		return nil
 	}); err != nil {
@@ -194,7 +216,14 @@ func (s *Store) Disowned(ctx context.Context, to schema.DeploymentID, seqs []int
 // OwneesTold says that the ownees' deployment has acted upon the deletion of the owners, which may go now.
 func (s *Store) OwneesTold(ctx context.Context, d *Disowned) error {
 	err := s.inTx(ctx, workFeed, func(tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, disownedSQL, d.ids, d.to, d.seqs, s.selfID)
+		present, err := s.epochOf(ctx, tx)
+		if err == nil && present != d.Epoch && len(d.Owners) > 0 { // an owner may be there again, and what it owns
+			err = s.recoveringSelf()
+		}
+		if err != nil {
+			return err
+		}
+		_, err = tx.Exec(ctx, disownedSQL, d.ids, d.to, d.seqs, s.selfID)
 		return err
 	})
 	if err != nil {

@@ -141,7 +141,7 @@ func TestAnOwnerThatIsMissingMayComeUntilTheGraceIsOver(t *testing.T) {
 func TestAnOwnerThatIsCreatedAgainIsAnotherOne_I9(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
-	b.MustPut(holder, nil)
+	first := b.MustPut(holder, nil)
 	mustOwn(t, b, ownee, nil, owner(t, holder, "Holder"))
 	b.Settle()
 	b.SetDown(aEast, true)
@@ -155,7 +155,7 @@ func TestAnOwnerThatIsCreatedAgainIsAnotherOne_I9(t *testing.T) {
 	other := mustOwn(t, b, ownee, nil, owner(t, holder, "Holder"))
 	b.Settle()
 	// What was said of the first owner does not touch the second one's ownee, however late it comes.
-	_, more, err := b.Stores[b.ID(aEast)].DropOwners(context.Background(), b.ID(bEast), []uuid.UUID{uuid.Must(uuid.NewV7())}, nil)
+	_, more, err := b.Stores[b.ID(aEast)].DropOwners(context.Background(), b.ID(bEast), b.Stores[b.ID(bEast)].PresentEpoch(), []schema.Deletion{{UID: first.UID}}, nil)
 	require.NoError(t, err)
 	require.False(t, more)
 	require.Equal(t, other.UID, b.Get(ownee).UID)
@@ -361,16 +361,16 @@ func TestOwnerMessagesAreIdempotentAndCommute_I7(t *testing.T) {
 	}
 	require.Equal(t, "v7", b.Get(ownee).Owners[0].Version)
 	// A let-go that comes when the owner does not have to refer at all.
-	_, _, err := at.DropOwners(ctx, from, nil, []shadow.LetGo{{Owner: o.UID, Ownee: b.Get(ownee).UID}})
+	_, _, err := at.DropOwners(ctx, from, uuid.Nil, nil, []shadow.LetGo{{Owner: o.UID, Ownee: b.Get(ownee).UID}})
 	require.NoError(t, err)
 	b.Settle()
 	require.NotNil(t, b.Get(ownee))
 	// A drop from another deployment than the owner's is about nobody.
-	_, _, err = at.DropOwners(ctx, b.ID(bWest), []uuid.UUID{o.UID}, nil)
+	_, _, err = at.DropOwners(ctx, b.ID(bWest), b.Stores[b.ID(bWest)].PresentEpoch(), []schema.Deletion{{UID: o.UID}}, nil)
 	require.NoError(t, err)
 	require.Len(t, b.Get(ownee).Owners, 1)
 	for range 2 {
-		_, more, err := at.DropOwners(ctx, from, []uuid.UUID{o.UID}, nil)
+		_, more, err := at.DropOwners(ctx, from, b.Stores[from].PresentEpoch(), []schema.Deletion{{UID: o.UID}}, nil)
 		require.NoError(t, err)
 		require.False(t, more)
 		b.Gone(ownee)

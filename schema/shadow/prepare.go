@@ -133,6 +133,7 @@ func (s *Store) prepare(ctx context.Context, q querier, writes []Write) (*saving
 	if err != nil {
 		return nil, err
 	}
+	references := 0
 	for _, wr := range sv.writes {
 		if err := expected(wr); err != nil {
 			return nil, err
@@ -140,6 +141,9 @@ func (s *Store) prepare(ctx context.Context, q querier, writes []Write) (*saving
 		found, err := s.validate(v.model, wr)
 		if err != nil {
 			return nil, &InvalidError{Resource: wr.Name, Err: err}
+		}
+		if references += len(found); references > maxBatchReferences {
+			return nil, &InvalidError{Err: fmt.Errorf("the batch has more than %d references: write less at a time", maxBatchReferences)}
 		}
 		if err := s.compare(ctx, q, sv, wr, found, held[wr.id]); err != nil {
 			return nil, err
@@ -169,6 +173,9 @@ func (s *Store) validate(model *schema.Model, wr *writing) ([]schema.Found, erro
 	if err != nil {
 		return nil, err
 	}
+	if len(found) > MaxReferences {
+		return nil, fmt.Errorf("body: %d references, at most %d are allowed in one resource", len(found), MaxReferences)
+	}
 	if !within(wr.Body, maxBodyDepth) {
 		return nil, fmt.Errorf("body: more than %d levels", maxBodyDepth)
 	}
@@ -197,6 +204,11 @@ const (
 	MaxBodyBytes  = 1 << 20
 	maxLabelBytes = 64 << 10
 	maxBodyDepth  = 100 // as many as readers in other languages can be expected to follow
+	// MaxReferences is how many references one resource may have.
+	MaxReferences = 1000
+	// maxBatchReferences is how many references the writes of one batch may have in all: what one deployment can be asked
+	// to establish at once.
+	maxBatchReferences = 10_000
 )
 
 // within reports whether a value has at most so many levels of objects and lists.

@@ -168,3 +168,14 @@ func TestDisabledConstraintsAreNotLookedAt(t *testing.T) {
 	require.NotNil(t, b.Get(holder), "cannot be right, which is not gone")
 	require.True(t, b.MustDelete(entry).Removed)
 }
+
+// A holder's version may still think that the target's kind has constraints: it is told, for good.
+func TestNothingRefersToAKindWithoutConstraints(t *testing.T) {
+	t.Parallel()
+	b := harness.NewBox(t, hiding, nil, aWest, bEast)
+	ref := reference("block", schema.Block, uuid.New())
+	ref.TargetKind, ref.TargetName = "Log", "logs/l"
+	_, err := b.Stores[b.ID(aWest)].Establish(t.Context(), b.ID(bEast), newAttempt(), []shadow.EstablishReference{ref})
+	require.Equal(t, shadow.NotConstrained, refusals(t, err)[0].Reason)
+	require.ErrorContains(t, err, "has disabled")
+}

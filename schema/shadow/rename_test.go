@@ -26,9 +26,10 @@ func modelOf(t *testing.T, text, service, version string) *schema.Model {
 	return m
 }
 
-// A gate stops the first query with a text, in one process.
+// A gate stops the first query with a text, or that is the text, in one process.
 type gate struct {
 	text    string
+	whole   bool
 	armed   bool
 	mu      sync.Mutex
 	reached chan struct{}
@@ -44,7 +45,7 @@ func (g *gate) arm(skip int) { g.mu.Lock(); g.armed, g.skip = true, skip; g.mu.U
 
 func (g *gate) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
 	g.mu.Lock()
-	hit := g.armed && strings.Contains(data.SQL, g.text)
+	hit := g.armed && strings.Contains(data.SQL, g.text) && (!g.whole || data.SQL == g.text)
 	if hit && g.skip > 0 {
 		g.skip--
 		hit = false

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/crash"
 	"github.com/db-controller/db-controller/schema/feed"
 )
 
@@ -35,17 +36,21 @@ func (s *Store) Save(ctx context.Context, writes []Write) ([]Resource, error) {
 func (s *Store) save(ctx context.Context, req *request, writes []Write) ([]Resource, error) {
 	ctx, cancel := withDefaultTimeout(ctx, saveTimeout)
 	defer cancel()
+	var last error // why the try before was not the last
 	for wait := 5 * time.Millisecond; ; wait = min(2*wait, 200*time.Millisecond) {
 		saved, err := s.saveOnce(ctx, req, writes)
+		if last != nil && gaveUp(err) {
+			return nil, last // it says more than that the time is up
+		}
 		if err == nil || !passes(err) {
 			return saved, err
 		}
+		if last = err; errors.Is(err, errStale) {
+			last = ErrAborted
+		}
 		select {
 		case <-ctx.Done():
-			if errors.Is(err, errStale) {
-				err = ErrAborted
-			}
-			return nil, err
+			return nil, last
 		case <-time.After(wait):
 		}
 	}
@@ -106,6 +111,7 @@ func (s *Store) commit(ctx context.Context, sv *saving, also func(pgx.Tx) error)
 		if err := s.establishAll(ctx, sv); err != nil {
 			return nil, err
 		}
+		crash.At("crash-save-established")
 	}
 	var saved []Resource
 	err := s.inTx(ctx, sv.touches(), func(tx pgx.Tx) (err error) {
@@ -114,6 +120,9 @@ func (s *Store) commit(ctx context.Context, sv *saving, also func(pgx.Tx) error)
 		}
 		return also(tx)
 	})
+	if len(sv.foreign) > 0 {
+		crash.At("crash-save-committed")
+	}
 	if err != nil && len(sv.foreign) > 0 {
 		committed, aerr := s.abandon(ctx, sv, slices.Collect(maps.Keys(sv.foreign)))
 		if committed {

@@ -67,6 +67,10 @@ type Config struct {
 	OwnerGrace time.Duration
 	// Retention is how long change rows are kept for watches that resume (default 24 h).
 	Retention time.Duration
+	// RemovalsKept is how long it is kept why resources were removed (default 90 days).
+	RemovalsKept time.Duration
+	// Quotas of each holder's deployment.
+	Quotas Quotas
 }
 
 // Store is the constraint store of one deployment. It is safe for concurrent use.
@@ -80,6 +84,7 @@ type Store struct {
 	wake  *feed.Broadcast // watches of this process
 	told  *feed.Broadcast // RunNotifications: what this process committed itself
 	cfg   Config
+	usage *usage
 
 	selfID int32
 	// epoch of the database, as noticed last; moved says that another one has begun.
@@ -87,6 +92,8 @@ type Store struct {
 	moved chan struct{}
 	// tidied is the last foreign target that Tidy has looked at.
 	tidied atomic.Int64
+	// walks over the holders of targets that were broken off; see acting.
+	walks walks
 	// pointed are the deployments (int32) that are known to be noted as pointed to.
 	pointed sync.Map
 	// barred are the deployments that operators declared gone, as far as this process knows.
@@ -118,6 +125,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	defaults(&cfg.PollInterval, 500*time.Millisecond)
 	defaults(&cfg.OwnerGrace, 5*time.Minute)
 	defaults(&cfg.Retention, 24*time.Hour)
+	defaults(&cfg.RemovalsKept, 90*24*time.Hour)
 	if cfg.MaxLocalCascade <= 0 {
 		cfg.MaxLocalCascade = 10_000
 	}
@@ -128,7 +136,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 		cfg.Logger = zap.NewNop()
 	}
 	s := &Store{
-		pool: cfg.Pool, self: cfg.Deployment, peers: cfg.Peers, log: cfg.Logger, names: newNames(cfg.Pool), wake: feed.NewBroadcast(), told: feed.NewBroadcast(), cfg: cfg,
+		pool: cfg.Pool, self: cfg.Deployment, peers: cfg.Peers, log: cfg.Logger, names: newNames(cfg.Pool), wake: feed.NewBroadcast(), told: feed.NewBroadcast(), cfg: cfg, usage: newUsage(cfg.Quotas),
 		moved: make(chan struct{}, 1),
 	}
 	s.feeds = feed.NewLog(feed.Config{Pool: cfg.Pool, StateSQL: stateSQL, Wake: s.wake, PollInterval: cfg.PollInterval, SlowTimeout: cfg.SlowTimeout})

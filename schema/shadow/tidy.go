@@ -10,8 +10,8 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// abortedRetention is longer than any transaction can live: what commits later than that has been cut by PostgreSQL's
-// session time-outs, so nobody can still need the decision.
+// abortedRetention is longer than an attempt may be open: lock refuses one that is older than MaxAttemptAge, and what
+// commits later than that was cut by PostgreSQL's session time-outs. So nobody can still need the decision.
 const abortedRetention = 25 * time.Hour
 
 const (
@@ -25,8 +25,8 @@ DELETE FROM dbcontroller.attempt WHERE id IN (
 )`
 
 	tidyClosedSQL = `
-DELETE FROM dbcontroller.closed_attempt WHERE attempt IN (
-    SELECT attempt FROM dbcontroller.closed_attempt WHERE closed_at < now() - $1::interval ORDER BY closed_at LIMIT $2
+DELETE FROM dbcontroller.closed_attempt WHERE (attempt, deployment_id) IN (
+    SELECT attempt, deployment_id FROM dbcontroller.closed_attempt WHERE closed_at < now() - $1::interval ORDER BY closed_at LIMIT $2
 )`
 
 	tidyRequestsSQL = `
@@ -35,8 +35,8 @@ DELETE FROM dbcontroller.request WHERE id IN (
 )`
 
 	tidyClosingSQL = `
-DELETE FROM dbcontroller.closing WHERE target_id IN (
-    SELECT target_id FROM dbcontroller.closing WHERE until < now() - $1::interval LIMIT $2
+DELETE FROM dbcontroller.closing WHERE (target_id, delete_id) IN (
+    SELECT target_id, delete_id FROM dbcontroller.closing WHERE until < now() - $1::interval LIMIT $2
 )`
 
 	// Messages that nobody takes any more: of attempts that were made while their target's deployment was decommissioned.
@@ -91,7 +91,14 @@ func (s *Store) Tidy(ctx context.Context) (more bool, err error) {
 		return false, err
 	}
 	forgotten, err := s.tidyForeignTargets(ctx, limit)
-	return more || n == limit || forgotten, err
+	if err != nil {
+		return false, err
+	}
+	var removals int64 // last: nothing depends on it
+	if err := s.pool.QueryRow(ctx, `SELECT dbcontroller.forget_removals($1, $2)`, s.cfg.RemovalsKept, limit).Scan(&removals); err != nil {
+		return false, fmt.Errorf("forget removals: %w", err)
+	}
+	return more || n == limit || forgotten || removals == limit, nil
 }
 
 // tidyForeignTargets looks at the next foreign targets and forgets those that nothing refers to: their last reference

@@ -314,7 +314,7 @@ func leaveRefused(refs []*referenceRow, refused *RefusedError) bool {
 				r.known, left = KnownAbsent, true
 			case TargetDeleting:
 				r.known, left = KnownDeleting, true
-			case NotImported:
+			case NotImported, NotReferable, NotConstrained:
 				r.known, left = knownRefused, true
 			default:
 			}

@@ -408,6 +408,54 @@ func TestWatchesAtTheEndReadItOnce(t *testing.T) {
 		all(i + 2)
 	}
 	require.LessOrEqual(t, reads.Load(), int64(3*writes), "%d watches", watchers)
+
+	// What is larger than a page is read once as well.
+	reads.Store(0)
+	var burst []shadow.Write
+	for i := range 1000 {
+		burst = append(burst, shadow.Write{Name: fmt.Sprintf("targets/burst%d", i)})
+	}
+	_, err = store.Save(t.Context(), burst)
+	require.NoError(t, err)
+	all(1 + writes + len(burst))
+	require.Less(t, reads.Load(), int64(60), "ten pages, %d watches", watchers)
+}
+
+// A watch that is far behind reads each change about once, also where the planner knows nothing of them yet.
+func TestAWatchThatIsBehindReadsEachChangeOnce(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	writer := b.Stores[b.ID(aWest)]
+	f, stop := follow(t, writer, "")
+	f.until("the end of the snapshot", func() bool { return f.ended })
+	stop()
+	const transactions, size = 5, 1000
+	for i := range transactions {
+		var writes []shadow.Write
+		for j := range size {
+			writes = append(writes, shadow.Write{Name: fmt.Sprintf("targets/t%d-%d", i, j)})
+		}
+		_, err := writer.Save(t.Context(), writes)
+		require.NoError(t, err)
+	}
+	// Sessions that end tell what they read.
+	read := func() (n int) {
+		require.NoError(t, b.Pools[b.ID(aWest)].QueryRow(t.Context(),
+			`SELECT sum(idx_tup_read) FROM pg_stat_user_indexes WHERE relid = 'dbcontroller.change'::regclass`).Scan(&n))
+		return n
+	}
+	pool, err := pgxpool.NewWithConfig(t.Context(), b.Pools[b.ID(aWest)].Config())
+	require.NoError(t, err)
+	store, err := shadow.Open(t.Context(), shadow.Config{Pool: pool, Deployment: b.ID(aWest)})
+	require.NoError(t, err)
+	require.NoError(t, store.Switch(t.Context(), writer.Model()))
+	before := read()
+	f, stop = follow(t, store, f.token)
+	f.until("all that was written", func() bool { return len(f.state) == transactions*size })
+	stop()
+	pool.Close()
+	require.Eventually(t, func() bool { return read() > before }, 20*time.Second, 50*time.Millisecond)
+	require.Less(t, read()-before, 4*transactions*size)
 }
 
 // A look that panics ends its watch, and is no reason for the others to begin anew.

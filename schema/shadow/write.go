@@ -226,6 +226,9 @@ func (s *Store) lock(ctx context.Context, tx pgx.Tx, sv *saving) (time.Time, []i
 		s.epochMoved()
 		return now.at, nil, fmt.Errorf("%w: a database was restored or failed over", ErrAborted)
 	}
+	if now.at.Sub(attemptTime(sv.attempt)) > MaxAttemptAge { // the decision on an older one may be forgotten
+		return now.at, nil, fmt.Errorf("%w: it began more than %s ago", ErrAborted, MaxAttemptAge)
+	}
 	if now.generation != sv.version.generation && now.running == sv.version.model.Descriptor.Version {
 		s.adopt(sv.version, now.generation)
 		return now.at, nil, errStale

@@ -93,6 +93,7 @@ func AuditDatabases(t require.TestingT, pools map[schema.DeploymentID]*pgxpool.P
 		require.NoError(t, err)
 		auditForeign(t, id, pool, pools, held, report)
 		auditOwners(t, id, pool, pools, report)
+		auditRemovals(t, id, pool, pools, report)
 	}
 	for id, pool := range pools {
 		rows, err := pool.Query(ctx, auditBlockadesSQL)

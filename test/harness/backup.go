@@ -19,12 +19,12 @@ func (b *Box) Backup(deployment string) (restore func()) {
 	id := b.ID(deployment)
 	server := Postgres(b.t)
 	present := b.Pools[id].Config().ConnConfig.Database
-	b.Pools[id].Close()
+	b.close(id)
 	backup := server.NewDatabase(b.t, present)
 	b.reopen(id, server.DSN(present))
 	return func() {
 		b.t.Helper()
-		b.Pools[id].Close()
+		b.close(id)
 		b.reopen(id, backup)
 	}
 }
@@ -32,16 +32,18 @@ func (b *Box) Backup(deployment string) (restore func()) {
 // reopen lets a deployment go on with a database that it has, or has had.
 func (b *Box) reopen(id schema.DeploymentID, dsn string) {
 	b.t.Helper()
-	pool, err := shadow.Connect(context.Background(), dsn, "test", 12)
-	require.NoError(b.t, err)
-	b.t.Cleanup(pool.Close)
 	cfg := b.configs[id]
-	cfg.Pool = pool
+	b.Pools[id], cfg.Pool = b.connect(dsn)
 	model := b.Stores[id].Model()
 	store, err := shadow.Open(context.Background(), cfg)
 	require.NoError(b.t, err)
 	require.NoError(b.t, store.Switch(context.Background(), model))
-	b.Pools[id], b.Stores[id], b.configs[id] = pool, store, cfg
+	b.Stores[id], b.configs[id] = store, cfg
+}
+
+func (b *Box) close(id schema.DeploymentID) {
+	b.Pools[id].Close()
+	b.configs[id].Pool.Close()
 }
 
 // Environment is what a registry would say of the box.
@@ -77,6 +79,7 @@ func (b *Box) Copy(deployment string) (takeOver func()) {
 	b.t.Helper()
 	ctx := context.Background()
 	pool, server := b.Pools[b.ID(deployment)], Postgres(b.t)
+	serving := b.configs[b.ID(deployment)].Pool
 	present := pool.Config().ConnConfig.Database
 	admin, err := pgx.Connect(ctx, server.DSN("postgres"))
 	require.NoError(b.t, err)
@@ -84,6 +87,7 @@ func (b *Box) Copy(deployment string) (takeOver func()) {
 	alone := func() {
 		b.t.Helper()
 		pool.Reset()
+		serving.Reset()
 		require.Eventually(b.t, func() bool {
 			_, err := admin.Exec(ctx, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1`, present)
 			var n int
@@ -102,5 +106,6 @@ func (b *Box) Copy(deployment string) (takeOver func()) {
 			require.NoError(b.t, err)
 		}
 		pool.Reset()
+		serving.Reset()
 	}
 }

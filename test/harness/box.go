@@ -48,29 +48,49 @@ type BoxConfig func(*shadow.Config)
 // NewBox makes deployments of services that are given in YAML.
 func NewBox(t testing.TB, services string, configure BoxConfig, deployments ...string) *Box {
 	t.Helper()
-	ctx := context.Background()
 	file, err := schema.ParseFile("services.yaml", strings.NewReader(services))
 	require.NoError(t, err)
 	server := Postgres(t)
-	template := server.Template(t, "deployment", func(ctx context.Context, dsn string) error {
-		_, err := migrations.Up(ctx, dsn, migrations.Deployment)
-		return err
-	})
+	template := deploymentTemplate(t, server)
 	b := &Box{t: t, Stores: map[schema.DeploymentID]*shadow.Store{}, Pools: map[schema.DeploymentID]*pgxpool.Pool{}, down: map[schema.DeploymentID]bool{}, services: file.Services, configs: map[schema.DeploymentID]shadow.Config{}}
 	for _, name := range deployments {
 		id, err := schema.ParseDeploymentID(name)
 		require.NoError(t, err)
-		pool, err := shadow.Connect(ctx, server.NewDatabase(t, template), "test", 12)
-		require.NoError(t, err)
-		t.Cleanup(pool.Close)
-		cfg := shadow.Config{Pool: pool, Deployment: id, Peers: &boxPeers{box: b, self: id}, DeleteTimeout: 15 * time.Second}
+		dsn := server.NewDatabase(t, template)
+		pool, serving := b.connect(dsn)
+		b.Pools[id] = pool
+		cfg := shadow.Config{Pool: serving, Deployment: id, Peers: &boxPeers{box: b, self: id}, DeleteTimeout: 15 * time.Second}
 		if configure != nil {
 			configure(&cfg)
 		}
-		b.Pools[id], b.configs[id] = pool, cfg
+		b.configs[id] = cfg
 		b.Stores[id] = b.open(cfg, file.Services)
 	}
 	return b
+}
+
+// deploymentTemplate is a migrated database of a deployment, with roles.
+func deploymentTemplate(t testing.TB, server *Server) string {
+	t.Helper()
+	return server.Template(t, "deployment", func(ctx context.Context, dsn string) error {
+		if _, err := migrations.Up(ctx, dsn, migrations.Deployment); err != nil {
+			return err
+		}
+		return leastPrivileges(ctx, dsn)
+	})
+}
+
+// connect opens a database for a test, which may do anything, and for a store, which has the rights that serve needs.
+func (b *Box) connect(dsn string) (test, serving *pgxpool.Pool) {
+	b.t.Helper()
+	var pools [2]*pgxpool.Pool
+	for i, dsn := range []string{dsn, AsServing(dsn)} {
+		pool, err := shadow.Connect(context.Background(), dsn, "test", 12)
+		require.NoError(b.t, err)
+		b.t.Cleanup(pool.Close)
+		pools[i] = pool
+	}
+	return pools[0], pools[1]
 }
 
 // Peers are what a deployment's store needs from the others.
@@ -80,7 +100,7 @@ func (b *Box) Peers(deployment string) shadow.Peers { return &boxPeers{box: b, s
 func (b *Box) SecondProcess(deployment string, cfg shadow.Config) *shadow.Store {
 	b.t.Helper()
 	id := b.ID(deployment)
-	cfg.Pool, cfg.Deployment, cfg.Peers = b.Pools[id], id, &boxPeers{box: b, self: id}
+	cfg.Pool, cfg.Deployment, cfg.Peers = b.configs[id].Pool, id, &boxPeers{box: b, self: id}
 	store, err := shadow.Open(context.Background(), cfg)
 	require.NoError(b.t, err)
 	require.NoError(b.t, store.Switch(context.Background(), b.Stores[id].Model()))
@@ -306,6 +326,16 @@ func (b *Box) Resolve(deployment schema.DeploymentID) error {
 	return err
 }
 
+// outstanding tells, in one question, whether there is anything of a kind: mostly there is not, and the three ways to read it
+// are some twenty.
+func (b *Box) outstanding(deployment schema.DeploymentID) (left struct{ tentative, work, notices bool }) {
+	b.t.Helper()
+	const sql = `
+SELECT EXISTS (SELECT FROM dbcontroller.blockade WHERE expires_at IS NOT NULL), EXISTS (SELECT FROM dbcontroller.work), EXISTS (SELECT FROM dbcontroller.notice)`
+	require.NoError(b.t, b.Pools[deployment].QueryRow(context.Background(), sql).Scan(&left.tentative, &left.work, &left.notices))
+	return left
+}
+
 // Settle does everything that is outstanding anywhere, until nothing is. What cannot be reached stays.
 func (b *Box) Settle() {
 	b.t.Helper()
@@ -314,16 +344,21 @@ func (b *Box) Settle() {
 		done := 0
 		count := func(n int, _ error) { done += n } // what cannot be done stays
 		for id := range b.Stores {
-			_ = b.Resolve(id) // what cannot be asked stays
-			if work := b.Work(id); len(work) > 0 {
+			left := b.outstanding(id)
+			if left.tentative {
+				_ = b.Resolve(id) // what cannot be asked stays
+			}
+			if left.work {
+				work := b.Work(id)
 				for action := schema.Confirm; action <= schema.VerifyBlockades; action++ {
 					count(b.do(id, action, work))
 				}
 			}
-			for from := range b.Stores {
-				if _, err := b.reach(from); err == nil {
-					count(b.Act(id, from))
-				}
+			if _, err := b.reach(id); err != nil || !left.notices {
+				continue
+			}
+			for holder := range b.Stores {
+				count(b.Act(holder, id))
 			}
 		}
 		if done == 0 {
@@ -343,6 +378,7 @@ func (b *Box) Count(deployment, table string) (n int) {
 		"owner_reference": `SELECT count(*) FROM dbcontroller.owner_reference`, "ownee_entry": `SELECT count(*) FROM dbcontroller.ownee_entry`,
 		"deleting": `SELECT count(*) FROM dbcontroller.shadow WHERE state = 2`, "change": `SELECT count(*) FROM dbcontroller.change`,
 		"aborted": `SELECT count(*) FROM dbcontroller.attempt WHERE NOT committed`, "resource": `SELECT count(*) FROM dbcontroller.resource`,
+		"removal": `SELECT count(*) FROM dbcontroller.removal`, "cause": `SELECT count(*) FROM dbcontroller.cause`,
 		"dangling": `SELECT count(*) FROM dbcontroller.reference WHERE dangling`,
 	}[table]
 	require.NotEmpty(b.t, sql)

@@ -102,12 +102,12 @@ func (p *boxPeers) ConfirmEpoch(ctx context.Context, at schema.DeploymentID, epo
 	return store.Confirmed(ctx, p.self, epoch, own)
 }
 
-func (p *boxPeers) DropOwners(ctx context.Context, at schema.DeploymentID, deleted []uuid.UUID, letGo []shadow.LetGo) ([]uuid.UUID, bool, error) {
+func (p *boxPeers) DropOwners(ctx context.Context, at schema.DeploymentID, epoch uuid.UUID, deleted []schema.Deletion, letGo []shadow.LetGo) ([]uuid.UUID, bool, error) {
 	store, err := p.box.reach(at)
 	if err != nil {
 		return nil, false, err
 	}
-	return store.DropOwners(ctx, p.self, deleted, letGo)
+	return store.DropOwners(ctx, p.self, epoch, deleted, letGo)
 }
 
 func (p *boxPeers) UpgradeOwners(ctx context.Context, at schema.DeploymentID, u *shadow.Upgrade) (int64, error) {

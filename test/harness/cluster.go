@@ -3,6 +3,7 @@ package harness
 import (
 	"context"
 	"errors"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
@@ -25,6 +26,7 @@ import (
 type Cluster struct {
 	t      testing.TB
 	dir    string
+	tls    map[string]string // settings
 	server *playground.Postgres
 }
 
@@ -39,21 +41,70 @@ func NewCluster(t testing.TB) *Cluster {
 	return c
 }
 
+// NewClusterWith starts a server that shows the certificate of a folder, tls.crt and tls.key.
+func NewClusterWith(t testing.TB, certs string) *Cluster {
+	t.Helper()
+	c := newCluster(t)
+	own := filepath.Join(filepath.Dir(c.dir), "tls")
+	require.NoError(t, os.Mkdir(own, 0o755)) //nolint:gosec // as newCluster says
+	for _, name := range []string{"tls.crt", "tls.key"} {
+		raw, err := os.ReadFile(filepath.Join(certs, name))
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(filepath.Join(own, name), raw, 0o600))
+	}
+	// The server reads nobody else's key. Its user is known once it has run.
+	c.Start()
+	data, err := os.Stat(filepath.Join(c.dir, "data"))
+	if err != nil {
+		refuse(t, choiceFromEnvironment(), errors.New("no binaries of PostgreSQL are on this machine"))
+	}
+	c.Stop()
+	user := data.Sys().(*syscall.Stat_t)
+	for _, name := range []string{"tls.crt", "tls.key"} {
+		require.NoError(t, os.Chown(filepath.Join(own, name), int(user.Uid), int(user.Gid)))
+	}
+	c.tls = map[string]string{"ssl": "on", "ssl_cert_file": filepath.Join(own, "tls.crt"), "ssl_key_file": filepath.Join(own, "tls.key")}
+	c.Start()
+	return c
+}
+
 func newCluster(t testing.TB) *Cluster {
 	t.Helper()
-	parent, err := os.MkdirTemp("/tmp", "db-controller-cluster-") // which the server's user can enter
+	return &Cluster{t: t, dir: filepath.Join(clusterParent(t), "server")}
+}
+
+// clusterParent is a folder that the server's user can enter.
+func clusterParent(t testing.TB) string {
+	t.Helper()
+	parent, err := os.MkdirTemp("/tmp", "db-controller-cluster-")
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(parent) })
 	require.NoError(t, os.Chmod(parent, 0o755)) //nolint:gosec // as said
-	return &Cluster{t: t, dir: filepath.Join(parent, "server")}
+	return parent
+}
+
+// NewSmallCluster starts a server on a disk of so many bytes, which is in memory. Where none can be mounted the test is
+// skipped.
+func NewSmallCluster(t testing.TB, bytes int64) (c *Cluster, disk string) {
+	t.Helper()
+	parent := clusterParent(t)
+	if err := mountSmallDisk(parent, bytes); err != nil {
+		t.Skipf("a small disk cannot be mounted here: %v", err)
+	}
+	t.Cleanup(func() { _ = unmountSmallDisk(parent) })
+	c = &Cluster{t: t, dir: filepath.Join(parent, "server")}
+	c.Start()
+	return c, parent
 }
 
 // Start runs the server, until Stop or the end of the test.
 func (c *Cluster) Start() {
 	c.t.Helper()
-	server, err := playground.StartPostgres(c.t.Context(), playground.PostgresConfig{Dir: c.dir, Settings: map[string]string{
-		"fsync": "off", "shared_buffers": "16MB", "max_connections": "50", // safe as long as the machine itself does not crash
-	}})
+	settings := map[string]string{
+		"fsync": "off", "shared_buffers": "16MB", "max_connections": "100", // safe as long as the machine itself does not crash
+	}
+	maps.Copy(settings, c.tls)
+	server, err := playground.StartPostgres(c.t.Context(), playground.PostgresConfig{Dir: c.dir, Settings: settings})
 	if err != nil {
 		refuse(c.t, choiceFromEnvironment(), err)
 	}
@@ -78,6 +129,24 @@ func (c *Cluster) Crash() {
 	require.NoError(c.t, syscall.Kill(pid, syscall.SIGQUIT))
 	require.Eventually(c.t, func() bool { return syscall.Kill(pid, 0) != nil }, 10*time.Second, 5*time.Millisecond)
 	_ = c.server.Stop()
+}
+
+// Runs tells whether the server has not ended by itself.
+func (c *Cluster) Runs() bool {
+	raw, err := os.ReadFile(filepath.Join(c.dir, "data", "postmaster.pid"))
+	if err != nil {
+		return false
+	}
+	first, _, _ := strings.Cut(string(raw), "\n")
+	pid, err := strconv.Atoi(first)
+	return err == nil && syscall.Kill(pid, 0) == nil
+}
+
+// Restart starts a server that has ended by itself.
+func (c *Cluster) Restart() {
+	c.t.Helper()
+	_ = c.server.Stop()
+	c.Start()
 }
 
 // DSN of a database.

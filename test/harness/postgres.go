@@ -58,7 +58,7 @@ var serverSettings = map[string]string{
 	"fsync":              "off",
 	"synchronous_commit": "off",
 	"full_page_writes":   "off",
-	"max_connections":    "300",
+	"max_connections":    "600",
 	"wal_level":          "logical", // a checker of watches reads the log
 	"shared_buffers":     "256MB",
 	"max_wal_size":       "256MB", // it is in memory, once per test process
@@ -209,6 +209,9 @@ func startLocal(ctx context.Context) (*Server, error) {
 	postgres, err := playground.StartPostgres(ctx, playground.PostgresConfig{Settings: serverSettings, InMemory: true})
 	if err != nil {
 		return nil, err
+	}
+	if err := cheapPassword(ctx, postgres.DSN("postgres")); err != nil {
+		return nil, errors.Join(err, postgres.Stop())
 	}
 	s := newServer(postgres, postgres.Source())
 	s.stop = postgres.Stop

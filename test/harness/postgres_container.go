@@ -159,10 +159,10 @@ func cause(ctx context.Context, err error) error {
 // runContainer starts a container and waits until the server in it accepts
 // connections. With an error the container may be not nil, and is the caller's
 // to terminate.
-func runContainer(ctx context.Context, image, owner string) (*testcontainers.DockerContainer, string, error) {
+func runContainer(ctx context.Context, image, owner string, more ...testcontainers.ContainerCustomizer) (*testcontainers.DockerContainer, string, error) {
 	password := rand.Text()
 	tail := &logTail{}
-	c, err := testcontainers.Run(ctx, image,
+	c, err := testcontainers.Run(ctx, image, append([]testcontainers.ContainerCustomizer{
 		testcontainers.WithEnv(map[string]string{
 			"POSTGRES_PASSWORD":    password,
 			"POSTGRES_INITDB_ARGS": "--encoding=UTF8 --no-locale",
@@ -177,8 +177,8 @@ func runContainer(ctx context.Context, image, owner string) (*testcontainers.Doc
 		// Over TCP: while the official image sets itself up, a server answers on the
 		// socket that is going to be restarted.
 		testcontainers.WithWaitStrategy(wait.ForExec([]string{"pg_isready", "-h", "127.0.0.1", "-U", "postgres"}).
-			WithPollInterval(50*time.Millisecond).WithStartupTimeout(readyLimit)),
-	)
+			WithPollInterval(50 * time.Millisecond).WithStartupTimeout(readyLimit)),
+	}, more...)...)
 	if err != nil {
 		return c, "", fmt.Errorf("run %s: %w; it logged: %s", image, err, tail)
 	}
@@ -202,6 +202,9 @@ func serverIn(ctx context.Context, engine client.APIClient, c *testcontainers.Do
 		return nil, err
 	}
 	postgres, err := reach(ctx, c, password)
+	if err == nil {
+		err = cheapPassword(ctx, postgres.DSN("postgres"))
+	}
 	if err != nil {
 		_ = held.Close()
 		return nil, err

@@ -7,18 +7,27 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/db-controller/db-controller/cmd/db-controller/client"
 	"github.com/db-controller/db-controller/cmd/db-controller/playground"
+	"github.com/db-controller/db-controller/migrations"
 	"github.com/db-controller/db-controller/schema"
 	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
+	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/schema/wire"
 )
 
-var binary = sync.OnceValues(func() (string, error) {
+var (
+	binary = sync.OnceValues(func() (string, error) { return build() })
+	// crashing is the program with the points of package crash.
+	crashing = sync.OnceValues(func() (string, error) { return build("-tags", "crashpoints") })
+)
+
+func build(flags ...string) (string, error) {
 	root, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}").Output()
 	if err != nil {
 		return "", err
@@ -28,11 +37,11 @@ var binary = sync.OnceValues(func() (string, error) {
 		return "", err
 	}
 	path := filepath.Join(dir, "db-controller")
-	build := exec.Command("go", "build", "-o", path, "./cmd/db-controller")
+	build := exec.Command("go", append(append([]string{"build"}, flags...), "-o", path, "./cmd/db-controller")...)
 	build.Dir = strings.TrimSpace(string(root))
 	build.Stderr = os.Stderr
 	return path, build.Run()
-})
+}
 
 // Binary builds the program, once a test process.
 func Binary(t testing.TB) string {
@@ -42,9 +51,25 @@ func Binary(t testing.TB) string {
 	return path
 }
 
+// CrashingBinary is Binary with the points at which it can be killed.
+func CrashingBinary(t testing.TB) string {
+	t.Helper()
+	path, err := crashing()
+	require.NoError(t, err)
+	built.Store(true)
+	return path
+}
+
+// built: there is a crashing one to remove.
+var built atomic.Bool
+
 // RemoveBinary is for TestMain.
 func RemoveBinary() {
 	if path, err := binary(); err == nil {
+		_ = os.RemoveAll(filepath.Dir(path))
+	}
+	if built.Load() {
+		path, _ := crashing()
 		_ = os.RemoveAll(filepath.Dir(path))
 	}
 }
@@ -56,6 +81,17 @@ type Processes struct {
 	Client *client.Client
 	// Context is the client file, for the command line.
 	Context string
+	files   *schema.File
+}
+
+// DatabaseArgs are flags of programs that connect to the tests' server, which may be in a container with an address of its
+// own.
+func DatabaseArgs(t testing.TB) []string {
+	t.Helper()
+	if shadow.CheckTLS(Postgres(t).DSN("")) != nil {
+		return []string{"--postgres-plaintext"}
+	}
+	return nil
 }
 
 // NewProcesses starts the deployments that YAML describes; further arguments are flags of their serve.
@@ -67,26 +103,64 @@ func NewProcesses(t testing.TB, services string, args ...string) *Processes {
 // NewProcessesWith is NewProcesses with what a configuration says; folder, program and deployments are not its affair.
 func NewProcessesWith(t testing.TB, services string, cfg playground.Config) *Processes {
 	t.Helper()
-	ctx := context.Background()
+	p := DescribeProcesses(t, services, cfg)
+	p.Begin(t)
+	return p
+}
+
+// DescribeProcesses is NewProcessesWith of which nothing runs yet.
+func DescribeProcesses(t testing.TB, services string, cfg playground.Config) *Processes {
+	t.Helper()
 	files, err := schema.ParseFile("services.yaml", strings.NewReader(services))
 	require.NoError(t, err)
 	server := Postgres(t)
 	dir := t.TempDir()
-	cfg.Dir, cfg.Binary = dir, Binary(t)
-	cfg.Database = func(context.Context, string) (string, error) { return server.NewDatabase(t, ""), nil }
+	if cfg.Dir = dir; cfg.Binary == "" {
+		cfg.Binary = Binary(t)
+	}
+	template := deploymentTemplate(t, server)
+	cfg.Database = func(_ context.Context, name string) (string, error) {
+		if name == "registry" {
+			return server.NewDatabase(t, ""), nil
+		}
+		return server.NewDatabase(t, template), nil
+	}
+	cfg.Serving, cfg.DatabaseArgs = AsServing, DatabaseArgs(t)
 	for _, d := range files.Deployments {
 		cfg.Deployments = append(cfg.Deployments, d.DeploymentID)
 	}
-	p, err := playground.New(ctx, cfg)
+	p, err := playground.New(context.Background(), cfg)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = p.Stop() })
 	c, err := client.New(client.File{Registry: p.RegistryAddress, Certs: p.ClientCerts()}, "")
 	require.NoError(t, err)
 	t.Cleanup(c.Close)
-	env := wire.EnvironmentProto(&schema.Environment{Regions: files.Regions, Services: files.Services, Deployments: files.Deployments})
-	require.NoError(t, p.Start(ctx, func(ctx context.Context) error {
-		_, err := c.Registry.Apply(ctx, &registryv1.ApplyRequest{Regions: env.GetRegions(), Services: env.GetServices(), Deployments: env.GetDeployments()})
+	return &Processes{Playground: p, Client: c, Context: filepath.Join(dir, playground.ClientFile), files: files}
+}
+
+// Begin starts what was described.
+func (p *Processes) Begin(t testing.TB) {
+	t.Helper()
+	env := wire.EnvironmentProto(&schema.Environment{Regions: p.files.Regions, Services: p.files.Services, Deployments: p.files.Deployments})
+	require.NoError(t, p.Start(context.Background(), func(ctx context.Context) error {
+		_, err := p.Client.Registry.Apply(ctx, &registryv1.ApplyRequest{Regions: env.GetRegions(), Services: env.GetServices(), Deployments: env.GetDeployments()})
 		return err
 	}))
-	return &Processes{Playground: p, Client: c, Context: filepath.Join(dir, playground.ClientFile)}
+}
+
+// DeploymentDatabase is a migrated database on the tests' server, for a test that gives it to a deployment itself.
+func DeploymentDatabase(t testing.TB) (dsn string) {
+	t.Helper()
+	server := Postgres(t)
+	return server.NewDatabase(t, deploymentTemplate(t, server))
+}
+
+// ServingDatabase brings a database of a test's own to the newest schema, with the tests' roles, and answers the DSN of
+// sessions with the rights that `serve` needs.
+func ServingDatabase(t testing.TB, dsn string) string {
+	t.Helper()
+	_, err := migrations.Up(context.Background(), dsn, migrations.Deployment)
+	require.NoError(t, err)
+	require.NoError(t, leastPrivileges(context.Background(), dsn))
+	return AsServing(dsn)
 }

@@ -1,21 +1,46 @@
 package harness
 
 import (
-	"io"
+	"bytes"
 	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
 
-// Proxy forwards TCP connections to an address that can be moved: the name of a database server whose standby takes over.
+// Line is how a proxy's connections are.
+type Line int32
+
+// The lines.
+const (
+	// Clear forwards everything.
+	Clear Line = iota
+	// Dead forwards nothing in either direction, and closes nothing.
+	Dead
+	// OneWay forwards what clients send, and no answer.
+	OneWay
+	// Trickling forwards a few bytes at a time.
+	Trickling
+	// CommitsUnanswered is of a line to a database: commits take effect, and instead of the answer the connection ends.
+	CommitsUnanswered
+)
+
+// commit is a COMMIT as pgx sends it, in the simple protocol.
+var commit = []byte("Q\x00\x00\x00\x0bcommit\x00")
+
+// Proxy forwards TCP connections to an address that can be moved: the name of a database server whose standby takes over,
+// or a line that can be cut.
 type Proxy struct {
 	listener net.Listener
+	line     atomic.Int32
 
-	mu    sync.Mutex
-	to    string              // guarded by mu
-	conns map[net.Conn]func() // guarded by mu; what ends each
+	mu         sync.Mutex
+	to         string              // guarded by mu
+	conns      map[net.Conn]func() // guarded by mu; what ends each
+	unanswered map[net.Conn]bool   // guarded by mu; by whom there is a commit
 }
 
 // NewProxy listens on a free port, until the end of the test.
@@ -23,11 +48,12 @@ func NewProxy(t testing.TB, to string) *Proxy {
 	t.Helper()
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	p := &Proxy{listener: listener, to: to, conns: map[net.Conn]func(){}}
+	p := &Proxy{listener: listener, to: to, conns: map[net.Conn]func(){}, unanswered: map[net.Conn]bool{}}
 	go p.accept()
 	t.Cleanup(func() {
 		_ = listener.Close()
 		p.Move("")
+		p.SetLine(Clear)
 	})
 	return p
 }
@@ -35,11 +61,25 @@ func NewProxy(t testing.TB, to string) *Proxy {
 // Address is where it listens.
 func (p *Proxy) Address() string { return p.listener.Addr().String() }
 
+// SetLine changes what becomes of bytes from now on, also in the connections that there are.
+func (p *Proxy) SetLine(l Line) { p.line.Store(int32(l)) }
+
 // Move cuts all connections; new ones go to another address.
 func (p *Proxy) Move(to string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.to = to
+	p.cut()
+}
+
+// Cut ends all connections; new ones can be made.
+func (p *Proxy) Cut() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.cut()
+}
+
+func (p *Proxy) cut() {
 	for conn, end := range p.conns {
 		end()
 		delete(p.conns, conn)
@@ -65,20 +105,73 @@ func (p *Proxy) accept() {
 			_, _ = in.Close(), out.Close()
 		} else {
 			p.conns[in] = func() { _, _ = in.Close(), out.Close() }
-			go p.copy(in, out, in)
-			go p.copy(out, in, in)
+			go p.copy(in, out, in, true)
+			go p.copy(out, in, in, false)
 		}
 		p.mu.Unlock()
 	}
 }
 
 // copy forwards one direction until it ends, and then ends the connection.
-func (p *Proxy) copy(to io.Writer, from io.Reader, of net.Conn) {
-	_, _ = io.Copy(to, from)
+func (p *Proxy) copy(to, from, of net.Conn, answers bool) {
+	buffer := make([]byte, 16<<10)
+	for {
+		size := len(buffer)
+		if Line(p.line.Load()) == Trickling {
+			size = 32
+		}
+		n, err := from.Read(buffer[:size])
+		if n > 0 {
+			p.wait(of, answers)
+			if p.losesAnswer(of, answers, buffer[:n]) {
+				break
+			}
+			if _, werr := to.Write(buffer[:n]); werr != nil {
+				err = werr
+			}
+		}
+		if err != nil {
+			break
+		}
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if end := p.conns[of]; end != nil {
 		end()
 		delete(p.conns, of)
+	}
+	delete(p.unanswered, of)
+}
+
+// losesAnswer notes commits where the line says so, and tells of what comes back whether it is to be lost.
+func (p *Proxy) losesAnswer(of net.Conn, answers bool, sent []byte) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if answers {
+		return p.unanswered[of]
+	}
+	if Line(p.line.Load()) == CommitsUnanswered && bytes.Contains(sent, commit) {
+		p.unanswered[of] = true
+	}
+	return false
+}
+
+// wait holds bytes back for as long as the line says, or the connection lasts.
+func (p *Proxy) wait(of net.Conn, answers bool) {
+	for {
+		switch line := Line(p.line.Load()); {
+		case line == Trickling:
+			<-time.After(time.Millisecond)
+			return
+		case line == Clear, line == CommitsUnanswered, line == OneWay && !answers:
+			return
+		}
+		p.mu.Lock()
+		ended := p.conns[of] == nil
+		p.mu.Unlock()
+		if ended {
+			return
+		}
+		<-time.After(2 * time.Millisecond)
 	}
 }

@@ -7,12 +7,17 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"errors"
 	"fmt"
+	"io/fs"
 	"math/big"
+	"net"
 	"net/url"
 	"os"
 	"path/filepath"
 	"time"
+
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
 
 	"github.com/db-controller/db-controller/schema/identity"
 )
@@ -20,22 +25,30 @@ import (
 // trustDomain of a playground's certificates.
 const trustDomain = "playground.db-controller.dev"
 
-// Authority makes certificates for one playground. Its key is never written down.
+// Authority makes certificates of one trust domain, for development and tests.
 type Authority struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
 }
 
-// validity of certificates; a playground does not live longer.
-const validity = 30 * 24 * time.Hour
+// Validity of certificates and of a new authority; a playground does not live longer.
+const (
+	Validity          = 30 * 24 * time.Hour
+	authorityValidity = 365 * 24 * time.Hour
+)
 
-// NewAuthority makes an authority of its own.
-func NewAuthority() (*Authority, error) {
+// NewAuthority makes an authority of its own for a playground. Its key is never written down.
+func NewAuthority() (*Authority, error) { return newAuthority(trustDomain) }
+
+func newAuthority(trustDomain string) (*Authority, error) {
+	if _, err := spiffeid.TrustDomainFromString(trustDomain); err != nil {
+		return nil, fmt.Errorf("trust domain %q: %w", trustDomain, err)
+	}
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, fmt.Errorf("make the authority's key: %w", err)
 	}
-	template, err := template("db-controller playground")
+	template, err := template("db-controller "+trustDomain, authorityValidity)
 	if err != nil {
 		return nil, err
 	}
@@ -52,7 +65,61 @@ func NewAuthority() (*Authority, error) {
 	return &Authority{cert: cert, key: key}, nil
 }
 
-func template(name string) (*x509.Certificate, error) {
+// OpenAuthority reads the authority of a folder, ca.crt and ca.key, or makes one of the trust domain there.
+func OpenAuthority(dir, trustDomain string) (*Authority, error) {
+	certFile, keyFile := filepath.Join(dir, "ca.crt"), filepath.Join(dir, "ca.key")
+	raw, err := os.ReadFile(certFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		a, err := newAuthority(trustDomain)
+		if err != nil {
+			return nil, err
+		}
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return nil, err
+		}
+		// The certificate last: with it the authority is there.
+		return a, errors.Join(writeKey(keyFile, a.key), writePEM(certFile, "CERTIFICATE", a.cert.Raw))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open the authority: %w", err)
+	}
+	a := &Authority{}
+	if a.cert, err = x509.ParseCertificate(blockOf(raw)); err != nil {
+		return nil, fmt.Errorf("open the authority: %s: %w", certFile, err)
+	}
+	if raw, err = os.ReadFile(keyFile); err != nil {
+		return nil, fmt.Errorf("open the authority: %w", err)
+	}
+	key, err := x509.ParsePKCS8PrivateKey(blockOf(raw))
+	if err != nil {
+		return nil, fmt.Errorf("open the authority: %s has no key that can be read", keyFile)
+	}
+	var ok bool
+	if a.key, ok = key.(*ecdsa.PrivateKey); !ok || !a.key.PublicKey.Equal(a.cert.PublicKey) {
+		return nil, fmt.Errorf("open the authority: %s is not the key of %s", keyFile, certFile)
+	}
+	if trustDomain != "" && a.TrustDomain() != trustDomain {
+		return nil, fmt.Errorf("the authority in %s is of trust domain %s, not %s: use another folder", dir, a.TrustDomain(), trustDomain)
+	}
+	return a, nil
+}
+
+// TrustDomain is what the names of its certificates begin with.
+func (a *Authority) TrustDomain() string {
+	if len(a.cert.URIs) != 1 {
+		return ""
+	}
+	return a.cert.URIs[0].Host
+}
+
+func blockOf(raw []byte) []byte {
+	if block, _ := pem.Decode(raw); block != nil {
+		return block.Bytes
+	}
+	return nil
+}
+
+func template(name string, validity time.Duration) (*x509.Certificate, error) {
 	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
 	if err != nil {
 		return nil, fmt.Errorf("make a serial number: %w", err)
@@ -61,38 +128,76 @@ func template(name string) (*x509.Certificate, error) {
 	return &x509.Certificate{SerialNumber: serial, Subject: pkix.Name{CommonName: name}, NotBefore: now.Add(-time.Hour), NotAfter: now.Add(validity)}, nil
 }
 
-// Issue writes tls.crt, tls.key and ca.crt for an identity into a folder.
-func (a *Authority) Issue(dir string, id identity.Identity) error {
+// Issue writes tls.crt, tls.key and ca.crt for an identity into a folder. What is there is replaced, file by file, so that
+// a process that runs with them goes over to the new ones. Changes may say what else the certificate has.
+func (a *Authority) Issue(dir string, id identity.Identity, changes ...func(*x509.Certificate)) error {
+	return a.issue(dir, id.String(), append([]func(*x509.Certificate){func(t *x509.Certificate) {
+		t.URIs = []*url.URL{{Scheme: "spiffe", Host: a.TrustDomain(), Path: id.Path()}}
+		t.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
+	}}, changes...))
+}
+
+// IssueHost is Issue for a server that is known by its host name or address, such as PostgreSQL.
+func (a *Authority) IssueHost(dir, host string) error {
+	return a.issue(dir, host, []func(*x509.Certificate){func(t *x509.Certificate) {
+		if ip := net.ParseIP(host); ip != nil {
+			t.IPAddresses = []net.IP{ip}
+		} else {
+			t.DNSNames = []string{host}
+		}
+		t.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
+	}})
+}
+
+func (a *Authority) issue(dir, name string, changes []func(*x509.Certificate)) error {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return fmt.Errorf("make a key: %w", err)
 	}
-	t, err := template(id.String())
+	t, err := template(name, Validity)
 	if err != nil {
 		return err
 	}
-	t.URIs = []*url.URL{{Scheme: "spiffe", Host: trustDomain, Path: id.Path()}}
 	t.KeyUsage = x509.KeyUsageDigitalSignature
-	t.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
+	for _, change := range changes {
+		change(t)
+	}
 	der, err := x509.CreateCertificate(rand.Reader, t, a.cert, key.Public(), a.key)
 	if err != nil {
-		return fmt.Errorf("issue a certificate for %s: %w", id, err)
-	}
-	keyDER, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		return fmt.Errorf("issue a certificate for %s: %w", id, err)
+		return fmt.Errorf("issue a certificate for %s: %w", name, err)
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	for _, f := range []struct {
-		name, kind string
-		der        []byte
-	}{{"tls.crt", "CERTIFICATE", der}, {"tls.key", "PRIVATE KEY", keyDER}, {"ca.crt", "CERTIFICATE", a.cert.Raw}} {
-		block := pem.EncodeToMemory(&pem.Block{Type: f.kind, Bytes: f.der})
-		if err := os.WriteFile(filepath.Join(dir, f.name), block, 0o600); err != nil {
-			return fmt.Errorf("issue a certificate for %s: %w", id, err)
-		}
+	err = errors.Join(
+		writePEM(filepath.Join(dir, "ca.crt"), "CERTIFICATE", a.cert.Raw),
+		writeKey(filepath.Join(dir, "tls.key"), key),
+		writePEM(filepath.Join(dir, "tls.crt"), "CERTIFICATE", der),
+	)
+	if err != nil {
+		return fmt.Errorf("issue a certificate for %s: %w", name, err)
 	}
 	return nil
+}
+
+func writeKey(path string, key *ecdsa.PrivateKey) error {
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return err
+	}
+	return writePEM(path, "PRIVATE KEY", der)
+}
+
+// writePEM replaces a file at once: nobody reads half of it.
+func writePEM(path, kind string, der []byte) error {
+	file, err := os.CreateTemp(filepath.Dir(path), ".new-*") // nobody else may read it
+	if err != nil {
+		return err
+	}
+	_, err = file.Write(pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}))
+	if err = errors.Join(err, file.Close()); err != nil {
+		_ = os.Remove(file.Name())
+		return err
+	}
+	return os.Rename(file.Name(), path)
 }

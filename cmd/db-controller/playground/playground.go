@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -26,14 +27,17 @@ type Config struct {
 	Binary string
 	// Database gives a DSN to an empty database of a name.
 	Database func(ctx context.Context, name string) (dsn string, err error)
+	// Serving makes what the process of a deployment connects with, of the DSN that Database gave (default: the same).
+	Serving func(dsn string) string
 	// Registries is how many servers the registry has (default 1).
 	Registries int
 	// DSNs of deployments that have a database already.
 	DSNs map[schema.DeploymentID]string
 	// Deployments to run; they must be described by what is applied with Apply.
 	Deployments []schema.DeploymentID
-	// Args are further flags of each deployment's serve.
-	Args []string
+	// Args are further flags of each deployment's serve, DatabaseArgs of whatever connects to a database.
+	Args         []string
+	DatabaseArgs []string
 }
 
 // Playground is a registry and deployments, each a process.
@@ -114,28 +118,33 @@ func (p *Playground) describeRegistry(ctx context.Context, addresses []string) e
 			name = fmt.Sprintf("registry-%d", i/2+1)
 		}
 		all = append(all, address)
-		p.Registries = append(p.Registries, NewProcess(name, p.cfg.Binary, []string{
+		p.Registries = append(p.Registries, NewProcess(name, p.cfg.Binary, append([]string{
 			"registry", "--postgres", dsn, "--certs", p.RegistryCerts(),
 			"--listen", address, "--http", http, "--migrate",
-		}, filepath.Join(p.cfg.Dir, name+".log"), "http://"+http+"/readyz"))
+		}, p.cfg.DatabaseArgs...), filepath.Join(p.cfg.Dir, name+".log"), "http://"+http+"/readyz"))
 	}
 	p.Registry, p.RegistryAddress = p.Registries[0], strings.Join(all, ",")
 	return nil
 }
 
 func (p *Playground) describe(ctx context.Context, id schema.DeploymentID, d *Deployment) (err error) {
-	if d.DSN = p.cfg.DSNs[id]; d.DSN == "" {
+	d.DSN = p.cfg.DSNs[id]
+	serving := d.DSN
+	if d.DSN == "" {
 		if d.DSN, err = p.cfg.Database(ctx, fileName(id)); err != nil {
 			return fmt.Errorf("make the database of %s: %w", id, err)
+		}
+		if serving = d.DSN; p.cfg.Serving != nil {
+			serving = p.cfg.Serving(d.DSN)
 		}
 	}
 	if err := p.authority.Issue(d.Certs, identity.Deployment(id)); err != nil {
 		return err
 	}
 	args := append([]string{
-		"serve", "--deployment", id.String(), "--postgres", d.DSN, "--registry", p.RegistryAddress, "--certs", d.Certs,
+		"serve", "--deployment", id.String(), "--postgres", serving, "--registry", p.RegistryAddress, "--certs", d.Certs,
 		"--listen", d.Address, "--http", strings.TrimPrefix(d.HTTP, "http://"), "--migrate",
-	}, p.cfg.Args...)
+	}, append(slices.Clone(p.cfg.DatabaseArgs), p.cfg.Args...)...)
 	d.Process = NewProcess(id.String(), p.cfg.Binary, args, filepath.Join(p.cfg.Dir, fileName(id)+".log"), d.HTTP+"/readyz")
 	return nil
 }

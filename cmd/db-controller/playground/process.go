@@ -25,9 +25,13 @@ type Process struct {
 
 	mu   sync.Mutex
 	args []string      // guarded by mu
+	env  []string      // guarded by mu; beside what this process has
 	cmd  *exec.Cmd     // guarded by mu; nil when it does not run
 	done chan struct{} // guarded by mu; closed when cmd has ended
 }
+
+// Log is the file with everything that it has said.
+func (p *Process) Log() string { return p.log }
 
 // NewProcess describes a process of this program; url tells when it is ready.
 func NewProcess(name, binary string, args []string, log, url string) *Process {
@@ -39,6 +43,25 @@ func (p *Process) Add(arg string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.args = append(p.args, arg)
+}
+
+// Environment gives the process NAME=VALUE settings, from its next start on, instead of those that it was given before.
+func (p *Process) Environment(env ...string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.env = env
+}
+
+// Ended tells whether it was started and has ended by itself.
+func (p *Process) Ended() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	select {
+	case <-p.done:
+		return p.cmd != nil
+	default:
+		return false
+	}
 }
 
 // Start starts it; WaitReady waits.
@@ -55,6 +78,7 @@ func (p *Process) Start() error {
 	defer func() { _ = log.Close() }()
 	cmd := exec.Command(p.args[0], p.args[1:]...)
 	cmd.Stdout, cmd.Stderr = log, log
+	cmd.Env = append(os.Environ(), p.env...)
 	cmd.SysProcAttr = childAttributes()
 	started, done := make(chan error), make(chan struct{})
 	go func() {
@@ -88,9 +112,9 @@ func (p *Process) WaitReady(ctx context.Context) error {
 		}
 		select {
 		case <-done:
-			return fmt.Errorf("%s ended while it started:\n%s", p.Name, p.tail())
+			return fmt.Errorf("%s ended while it started:\n%s", p.Name, p.Tail())
 		case <-ctx.Done():
-			return fmt.Errorf("%s is not ready: %w\n%s", p.Name, last, p.tail())
+			return fmt.Errorf("%s is not ready: %w\n%s", p.Name, last, p.Tail())
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
@@ -112,14 +136,14 @@ func ready(ctx context.Context, url string) error {
 	return nil
 }
 
-// tail gives the last lines of the log.
-func (p *Process) tail() string {
+// Tail gives the last lines of the log.
+func (p *Process) Tail() string {
 	raw, err := os.ReadFile(p.log)
 	if err != nil {
 		return ""
 	}
 	lines := strings.Split(strings.TrimSpace(string(raw)), "\n")
-	return strings.Join(lines[max(0, len(lines)-10):], "\n")
+	return strings.Join(lines[max(0, len(lines)-20):], "\n")
 }
 
 // Signal sends a signal to it, such as SIGSTOP.

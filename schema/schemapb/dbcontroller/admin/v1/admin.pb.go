@@ -22,6 +22,260 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+type ListRemovalsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// A relative name, or the full name of a resource of this deployment.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Only the resource with this uid, when given.
+	Uid string `protobuf:"bytes,2,opt,name=uid,proto3" json:"uid,omitempty"`
+	// At most 1,000; 100 when it is 0.
+	PageSize      int32 `protobuf:"varint,3,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListRemovalsRequest) Reset() {
+	*x = ListRemovalsRequest{}
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListRemovalsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListRemovalsRequest) ProtoMessage() {}
+
+func (x *ListRemovalsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListRemovalsRequest.ProtoReflect.Descriptor instead.
+func (*ListRemovalsRequest) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *ListRemovalsRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ListRemovalsRequest) GetUid() string {
+	if x != nil {
+		return x.Uid
+	}
+	return ""
+}
+
+func (x *ListRemovalsRequest) GetPageSize() int32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+type ListRemovalsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The newest first.
+	Removals      []*Removal `protobuf:"bytes,1,rep,name=removals,proto3" json:"removals,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListRemovalsResponse) Reset() {
+	*x = ListRemovalsResponse{}
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListRemovalsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListRemovalsResponse) ProtoMessage() {}
+
+func (x *ListRemovalsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListRemovalsResponse.ProtoReflect.Descriptor instead.
+func (*ListRemovalsResponse) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *ListRemovalsResponse) GetRemovals() []*Removal {
+	if x != nil {
+		return x.Removals
+	}
+	return nil
+}
+
+// Removal says why a resource is gone, or is going.
+type Removal struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Full name.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Kind string `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`
+	Uid  string `protobuf:"bytes,3,opt,name=uid,proto3" json:"uid,omitempty"`
+	// REQUESTED, CASCADED or OWNER_GONE.
+	How        string                 `protobuf:"bytes,4,opt,name=how,proto3" json:"how,omitempty"`
+	DecideTime *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=decide_time,json=decideTime,proto3" json:"decide_time,omitempty"`
+	// It waits for nothing any more.
+	Gone bool `protobuf:"varint,6,opt,name=gone,proto3" json:"gone,omitempty"`
+	// What it went with: its full name, in whose deployment the next link is noted, and its uid. Empty for the root.
+	Via    string `protobuf:"bytes,7,opt,name=via,proto3" json:"via,omitempty"`
+	ViaUid string `protobuf:"bytes,8,opt,name=via_uid,json=viaUid,proto3" json:"via_uid,omitempty"`
+	// What was at the root: its full name and uid, who asked for it, with which request, and when.
+	Root          string                 `protobuf:"bytes,9,opt,name=root,proto3" json:"root,omitempty"`
+	RootUid       string                 `protobuf:"bytes,10,opt,name=root_uid,json=rootUid,proto3" json:"root_uid,omitempty"`
+	Actor         string                 `protobuf:"bytes,11,opt,name=actor,proto3" json:"actor,omitempty"`
+	RequestId     string                 `protobuf:"bytes,12,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	RequestTime   *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=request_time,json=requestTime,proto3" json:"request_time,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Removal) Reset() {
+	*x = Removal{}
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Removal) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Removal) ProtoMessage() {}
+
+func (x *Removal) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Removal.ProtoReflect.Descriptor instead.
+func (*Removal) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Removal) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Removal) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *Removal) GetUid() string {
+	if x != nil {
+		return x.Uid
+	}
+	return ""
+}
+
+func (x *Removal) GetHow() string {
+	if x != nil {
+		return x.How
+	}
+	return ""
+}
+
+func (x *Removal) GetDecideTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.DecideTime
+	}
+	return nil
+}
+
+func (x *Removal) GetGone() bool {
+	if x != nil {
+		return x.Gone
+	}
+	return false
+}
+
+func (x *Removal) GetVia() string {
+	if x != nil {
+		return x.Via
+	}
+	return ""
+}
+
+func (x *Removal) GetViaUid() string {
+	if x != nil {
+		return x.ViaUid
+	}
+	return ""
+}
+
+func (x *Removal) GetRoot() string {
+	if x != nil {
+		return x.Root
+	}
+	return ""
+}
+
+func (x *Removal) GetRootUid() string {
+	if x != nil {
+		return x.RootUid
+	}
+	return ""
+}
+
+func (x *Removal) GetActor() string {
+	if x != nil {
+		return x.Actor
+	}
+	return ""
+}
+
+func (x *Removal) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
+func (x *Removal) GetRequestTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.RequestTime
+	}
+	return nil
+}
+
 type StatusRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -30,7 +284,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[0]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -42,7 +296,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[0]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -55,7 +309,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{0}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{3}
 }
 
 type StatusResponse struct {
@@ -81,7 +335,7 @@ type StatusResponse struct {
 
 func (x *StatusResponse) Reset() {
 	*x = StatusResponse{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[1]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -93,7 +347,7 @@ func (x *StatusResponse) String() string {
 func (*StatusResponse) ProtoMessage() {}
 
 func (x *StatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[1]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -106,7 +360,7 @@ func (x *StatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
 func (*StatusResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{1}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *StatusResponse) GetDeployment() string {
@@ -199,7 +453,7 @@ type Decommissioned struct {
 
 func (x *Decommissioned) Reset() {
 	*x = Decommissioned{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[2]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -211,7 +465,7 @@ func (x *Decommissioned) String() string {
 func (*Decommissioned) ProtoMessage() {}
 
 func (x *Decommissioned) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[2]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -224,7 +478,7 @@ func (x *Decommissioned) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Decommissioned.ProtoReflect.Descriptor instead.
 func (*Decommissioned) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{2}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Decommissioned) GetDeployment() string {
@@ -279,7 +533,7 @@ type VerifyRequest struct {
 
 func (x *VerifyRequest) Reset() {
 	*x = VerifyRequest{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[3]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -291,7 +545,7 @@ func (x *VerifyRequest) String() string {
 func (*VerifyRequest) ProtoMessage() {}
 
 func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[3]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -304,7 +558,7 @@ func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyRequest.ProtoReflect.Descriptor instead.
 func (*VerifyRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{3}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *VerifyRequest) GetRepair() bool {
@@ -327,7 +581,7 @@ type VerifyResponse struct {
 
 func (x *VerifyResponse) Reset() {
 	*x = VerifyResponse{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[4]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -339,7 +593,7 @@ func (x *VerifyResponse) String() string {
 func (*VerifyResponse) ProtoMessage() {}
 
 func (x *VerifyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[4]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -352,7 +606,7 @@ func (x *VerifyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyResponse.ProtoReflect.Descriptor instead.
 func (*VerifyResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{4}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *VerifyResponse) GetEvent() isVerifyResponse_Event {
@@ -411,7 +665,7 @@ type DecommissionRequest struct {
 
 func (x *DecommissionRequest) Reset() {
 	*x = DecommissionRequest{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[5]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -423,7 +677,7 @@ func (x *DecommissionRequest) String() string {
 func (*DecommissionRequest) ProtoMessage() {}
 
 func (x *DecommissionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[5]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -436,7 +690,7 @@ func (x *DecommissionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecommissionRequest.ProtoReflect.Descriptor instead.
 func (*DecommissionRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{5}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *DecommissionRequest) GetDeployment() string {
@@ -469,7 +723,7 @@ type DecommissionResponse struct {
 
 func (x *DecommissionResponse) Reset() {
 	*x = DecommissionResponse{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[6]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -481,7 +735,7 @@ func (x *DecommissionResponse) String() string {
 func (*DecommissionResponse) ProtoMessage() {}
 
 func (x *DecommissionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[6]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -494,7 +748,7 @@ func (x *DecommissionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecommissionResponse.ProtoReflect.Descriptor instead.
 func (*DecommissionResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{6}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *DecommissionResponse) GetDecommissioned() *Decommissioned {
@@ -517,7 +771,7 @@ type Failure struct {
 
 func (x *Failure) Reset() {
 	*x = Failure{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[7]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -529,7 +783,7 @@ func (x *Failure) String() string {
 func (*Failure) ProtoMessage() {}
 
 func (x *Failure) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[7]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -542,7 +796,7 @@ func (x *Failure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Failure.ProtoReflect.Descriptor instead.
 func (*Failure) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{7}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Failure) GetHandler() string {
@@ -583,7 +837,7 @@ type ExplainRequest struct {
 
 func (x *ExplainRequest) Reset() {
 	*x = ExplainRequest{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[8]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -595,7 +849,7 @@ func (x *ExplainRequest) String() string {
 func (*ExplainRequest) ProtoMessage() {}
 
 func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[8]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -608,7 +862,7 @@ func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainRequest.ProtoReflect.Descriptor instead.
 func (*ExplainRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{8}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ExplainRequest) GetName() string {
@@ -636,7 +890,7 @@ type ExplainResponse struct {
 
 func (x *ExplainResponse) Reset() {
 	*x = ExplainResponse{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[9]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -648,7 +902,7 @@ func (x *ExplainResponse) String() string {
 func (*ExplainResponse) ProtoMessage() {}
 
 func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[9]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -661,7 +915,7 @@ func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainResponse.ProtoReflect.Descriptor instead.
 func (*ExplainResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{9}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ExplainResponse) GetName() string {
@@ -729,7 +983,7 @@ type StatusResponse_Epoch struct {
 
 func (x *StatusResponse_Epoch) Reset() {
 	*x = StatusResponse_Epoch{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[10]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -741,7 +995,7 @@ func (x *StatusResponse_Epoch) String() string {
 func (*StatusResponse_Epoch) ProtoMessage() {}
 
 func (x *StatusResponse_Epoch) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[10]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -754,7 +1008,7 @@ func (x *StatusResponse_Epoch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse_Epoch.ProtoReflect.Descriptor instead.
 func (*StatusResponse_Epoch) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{1, 0}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{4, 0}
 }
 
 func (x *StatusResponse_Epoch) GetOrdinal() int64 {
@@ -799,7 +1053,7 @@ type StatusResponse_Process struct {
 
 func (x *StatusResponse_Process) Reset() {
 	*x = StatusResponse_Process{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[11]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -811,7 +1065,7 @@ func (x *StatusResponse_Process) String() string {
 func (*StatusResponse_Process) ProtoMessage() {}
 
 func (x *StatusResponse_Process) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[11]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -824,7 +1078,7 @@ func (x *StatusResponse_Process) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse_Process.ProtoReflect.Descriptor instead.
 func (*StatusResponse_Process) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{1, 1}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{4, 1}
 }
 
 func (x *StatusResponse_Process) GetName() string {
@@ -868,7 +1122,7 @@ type StatusResponse_Outstanding struct {
 
 func (x *StatusResponse_Outstanding) Reset() {
 	*x = StatusResponse_Outstanding{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[12]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -880,7 +1134,7 @@ func (x *StatusResponse_Outstanding) String() string {
 func (*StatusResponse_Outstanding) ProtoMessage() {}
 
 func (x *StatusResponse_Outstanding) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[12]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -893,7 +1147,7 @@ func (x *StatusResponse_Outstanding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse_Outstanding.ProtoReflect.Descriptor instead.
 func (*StatusResponse_Outstanding) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{1, 2}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{4, 2}
 }
 
 func (x *StatusResponse_Outstanding) GetGroup() string {
@@ -937,7 +1191,7 @@ type StatusResponse_Derivation struct {
 
 func (x *StatusResponse_Derivation) Reset() {
 	*x = StatusResponse_Derivation{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[13]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -949,7 +1203,7 @@ func (x *StatusResponse_Derivation) String() string {
 func (*StatusResponse_Derivation) ProtoMessage() {}
 
 func (x *StatusResponse_Derivation) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[13]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -962,7 +1216,7 @@ func (x *StatusResponse_Derivation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse_Derivation.ProtoReflect.Descriptor instead.
 func (*StatusResponse_Derivation) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{1, 3}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{4, 3}
 }
 
 func (x *StatusResponse_Derivation) GetKind() string {
@@ -1010,7 +1264,7 @@ type VerifyResponse_Difference struct {
 
 func (x *VerifyResponse_Difference) Reset() {
 	*x = VerifyResponse_Difference{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[14]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1022,7 +1276,7 @@ func (x *VerifyResponse_Difference) String() string {
 func (*VerifyResponse_Difference) ProtoMessage() {}
 
 func (x *VerifyResponse_Difference) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[14]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1035,7 +1289,7 @@ func (x *VerifyResponse_Difference) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyResponse_Difference.ProtoReflect.Descriptor instead.
 func (*VerifyResponse_Difference) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{4, 0}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{7, 0}
 }
 
 func (x *VerifyResponse_Difference) GetKind() string {
@@ -1103,7 +1357,7 @@ type VerifyResponse_Progress struct {
 
 func (x *VerifyResponse_Progress) Reset() {
 	*x = VerifyResponse_Progress{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[15]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1115,7 +1369,7 @@ func (x *VerifyResponse_Progress) String() string {
 func (*VerifyResponse_Progress) ProtoMessage() {}
 
 func (x *VerifyResponse_Progress) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[15]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1128,7 +1382,7 @@ func (x *VerifyResponse_Progress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyResponse_Progress.ProtoReflect.Descriptor instead.
 func (*VerifyResponse_Progress) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{4, 1}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{7, 1}
 }
 
 func (x *VerifyResponse_Progress) GetReferences() int64 {
@@ -1194,7 +1448,7 @@ type ExplainResponse_Reason struct {
 
 func (x *ExplainResponse_Reason) Reset() {
 	*x = ExplainResponse_Reason{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[16]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1206,7 +1460,7 @@ func (x *ExplainResponse_Reason) String() string {
 func (*ExplainResponse_Reason) ProtoMessage() {}
 
 func (x *ExplainResponse_Reason) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[16]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1219,7 +1473,7 @@ func (x *ExplainResponse_Reason) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainResponse_Reason.ProtoReflect.Descriptor instead.
 func (*ExplainResponse_Reason) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{9, 0}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{12, 0}
 }
 
 func (x *ExplainResponse_Reason) GetType() string {
@@ -1254,7 +1508,30 @@ var File_dbcontroller_admin_v1_admin_proto protoreflect.FileDescriptor
 
 const file_dbcontroller_admin_v1_admin_proto_rawDesc = "" +
 	"\n" +
-	"!dbcontroller/admin/v1/admin.proto\x12\x15dbcontroller.admin.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\x0f\n" +
+	"!dbcontroller/admin/v1/admin.proto\x12\x15dbcontroller.admin.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"X\n" +
+	"\x13ListRemovalsRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x10\n" +
+	"\x03uid\x18\x02 \x01(\tR\x03uid\x12\x1b\n" +
+	"\tpage_size\x18\x03 \x01(\x05R\bpageSize\"R\n" +
+	"\x14ListRemovalsResponse\x12:\n" +
+	"\bremovals\x18\x01 \x03(\v2\x1e.dbcontroller.admin.v1.RemovalR\bremovals\"\xf4\x02\n" +
+	"\aRemoval\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
+	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x10\n" +
+	"\x03uid\x18\x03 \x01(\tR\x03uid\x12\x10\n" +
+	"\x03how\x18\x04 \x01(\tR\x03how\x12;\n" +
+	"\vdecide_time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"decideTime\x12\x12\n" +
+	"\x04gone\x18\x06 \x01(\bR\x04gone\x12\x10\n" +
+	"\x03via\x18\a \x01(\tR\x03via\x12\x17\n" +
+	"\avia_uid\x18\b \x01(\tR\x06viaUid\x12\x12\n" +
+	"\x04root\x18\t \x01(\tR\x04root\x12\x19\n" +
+	"\broot_uid\x18\n" +
+	" \x01(\tR\arootUid\x12\x14\n" +
+	"\x05actor\x18\v \x01(\tR\x05actor\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\f \x01(\tR\trequestId\x12=\n" +
+	"\frequest_time\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\vrequestTime\"\x0f\n" +
 	"\rStatusRequest\"\xb4\t\n" +
 	"\x0eStatusResponse\x12\x1e\n" +
 	"\n" +
@@ -1364,12 +1641,13 @@ const file_dbcontroller_admin_v1_admin_proto_rawDesc = "" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x120\n" +
 	"\x05since\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x1d\n" +
 	"\n" +
-	"last_error\x18\x04 \x01(\tR\tlastError2\x81\x03\n" +
+	"last_error\x18\x04 \x01(\tR\tlastError2\xea\x03\n" +
 	"\fAdminService\x12U\n" +
 	"\x06Status\x12$.dbcontroller.admin.v1.StatusRequest\x1a%.dbcontroller.admin.v1.StatusResponse\x12X\n" +
 	"\aExplain\x12%.dbcontroller.admin.v1.ExplainRequest\x1a&.dbcontroller.admin.v1.ExplainResponse\x12g\n" +
 	"\fDecommission\x12*.dbcontroller.admin.v1.DecommissionRequest\x1a+.dbcontroller.admin.v1.DecommissionResponse\x12W\n" +
-	"\x06Verify\x12$.dbcontroller.admin.v1.VerifyRequest\x1a%.dbcontroller.admin.v1.VerifyResponse0\x01BVZTgithub.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1;adminv1b\x06proto3"
+	"\x06Verify\x12$.dbcontroller.admin.v1.VerifyRequest\x1a%.dbcontroller.admin.v1.VerifyResponse0\x01\x12g\n" +
+	"\fListRemovals\x12*.dbcontroller.admin.v1.ListRemovalsRequest\x1a+.dbcontroller.admin.v1.ListRemovalsResponseBVZTgithub.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1;adminv1b\x06proto3"
 
 var (
 	file_dbcontroller_admin_v1_admin_proto_rawDescOnce sync.Once
@@ -1383,59 +1661,67 @@ func file_dbcontroller_admin_v1_admin_proto_rawDescGZIP() []byte {
 	return file_dbcontroller_admin_v1_admin_proto_rawDescData
 }
 
-var file_dbcontroller_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
+var file_dbcontroller_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
 var file_dbcontroller_admin_v1_admin_proto_goTypes = []any{
-	(*StatusRequest)(nil),              // 0: dbcontroller.admin.v1.StatusRequest
-	(*StatusResponse)(nil),             // 1: dbcontroller.admin.v1.StatusResponse
-	(*Decommissioned)(nil),             // 2: dbcontroller.admin.v1.Decommissioned
-	(*VerifyRequest)(nil),              // 3: dbcontroller.admin.v1.VerifyRequest
-	(*VerifyResponse)(nil),             // 4: dbcontroller.admin.v1.VerifyResponse
-	(*DecommissionRequest)(nil),        // 5: dbcontroller.admin.v1.DecommissionRequest
-	(*DecommissionResponse)(nil),       // 6: dbcontroller.admin.v1.DecommissionResponse
-	(*Failure)(nil),                    // 7: dbcontroller.admin.v1.Failure
-	(*ExplainRequest)(nil),             // 8: dbcontroller.admin.v1.ExplainRequest
-	(*ExplainResponse)(nil),            // 9: dbcontroller.admin.v1.ExplainResponse
-	(*StatusResponse_Epoch)(nil),       // 10: dbcontroller.admin.v1.StatusResponse.Epoch
-	(*StatusResponse_Process)(nil),     // 11: dbcontroller.admin.v1.StatusResponse.Process
-	(*StatusResponse_Outstanding)(nil), // 12: dbcontroller.admin.v1.StatusResponse.Outstanding
-	(*StatusResponse_Derivation)(nil),  // 13: dbcontroller.admin.v1.StatusResponse.Derivation
-	(*VerifyResponse_Difference)(nil),  // 14: dbcontroller.admin.v1.VerifyResponse.Difference
-	(*VerifyResponse_Progress)(nil),    // 15: dbcontroller.admin.v1.VerifyResponse.Progress
-	(*ExplainResponse_Reason)(nil),     // 16: dbcontroller.admin.v1.ExplainResponse.Reason
-	(*timestamppb.Timestamp)(nil),      // 17: google.protobuf.Timestamp
+	(*ListRemovalsRequest)(nil),        // 0: dbcontroller.admin.v1.ListRemovalsRequest
+	(*ListRemovalsResponse)(nil),       // 1: dbcontroller.admin.v1.ListRemovalsResponse
+	(*Removal)(nil),                    // 2: dbcontroller.admin.v1.Removal
+	(*StatusRequest)(nil),              // 3: dbcontroller.admin.v1.StatusRequest
+	(*StatusResponse)(nil),             // 4: dbcontroller.admin.v1.StatusResponse
+	(*Decommissioned)(nil),             // 5: dbcontroller.admin.v1.Decommissioned
+	(*VerifyRequest)(nil),              // 6: dbcontroller.admin.v1.VerifyRequest
+	(*VerifyResponse)(nil),             // 7: dbcontroller.admin.v1.VerifyResponse
+	(*DecommissionRequest)(nil),        // 8: dbcontroller.admin.v1.DecommissionRequest
+	(*DecommissionResponse)(nil),       // 9: dbcontroller.admin.v1.DecommissionResponse
+	(*Failure)(nil),                    // 10: dbcontroller.admin.v1.Failure
+	(*ExplainRequest)(nil),             // 11: dbcontroller.admin.v1.ExplainRequest
+	(*ExplainResponse)(nil),            // 12: dbcontroller.admin.v1.ExplainResponse
+	(*StatusResponse_Epoch)(nil),       // 13: dbcontroller.admin.v1.StatusResponse.Epoch
+	(*StatusResponse_Process)(nil),     // 14: dbcontroller.admin.v1.StatusResponse.Process
+	(*StatusResponse_Outstanding)(nil), // 15: dbcontroller.admin.v1.StatusResponse.Outstanding
+	(*StatusResponse_Derivation)(nil),  // 16: dbcontroller.admin.v1.StatusResponse.Derivation
+	(*VerifyResponse_Difference)(nil),  // 17: dbcontroller.admin.v1.VerifyResponse.Difference
+	(*VerifyResponse_Progress)(nil),    // 18: dbcontroller.admin.v1.VerifyResponse.Progress
+	(*ExplainResponse_Reason)(nil),     // 19: dbcontroller.admin.v1.ExplainResponse.Reason
+	(*timestamppb.Timestamp)(nil),      // 20: google.protobuf.Timestamp
 }
 var file_dbcontroller_admin_v1_admin_proto_depIdxs = []int32{
-	12, // 0: dbcontroller.admin.v1.StatusResponse.outstanding:type_name -> dbcontroller.admin.v1.StatusResponse.Outstanding
-	13, // 1: dbcontroller.admin.v1.StatusResponse.derivations:type_name -> dbcontroller.admin.v1.StatusResponse.Derivation
-	7,  // 2: dbcontroller.admin.v1.StatusResponse.failures:type_name -> dbcontroller.admin.v1.Failure
-	2,  // 3: dbcontroller.admin.v1.StatusResponse.decommissioned:type_name -> dbcontroller.admin.v1.Decommissioned
-	11, // 4: dbcontroller.admin.v1.StatusResponse.processes:type_name -> dbcontroller.admin.v1.StatusResponse.Process
-	10, // 5: dbcontroller.admin.v1.StatusResponse.epoch:type_name -> dbcontroller.admin.v1.StatusResponse.Epoch
-	17, // 6: dbcontroller.admin.v1.Decommissioned.said_time:type_name -> google.protobuf.Timestamp
-	14, // 7: dbcontroller.admin.v1.VerifyResponse.difference:type_name -> dbcontroller.admin.v1.VerifyResponse.Difference
-	15, // 8: dbcontroller.admin.v1.VerifyResponse.progress:type_name -> dbcontroller.admin.v1.VerifyResponse.Progress
-	2,  // 9: dbcontroller.admin.v1.DecommissionResponse.decommissioned:type_name -> dbcontroller.admin.v1.Decommissioned
-	17, // 10: dbcontroller.admin.v1.Failure.time:type_name -> google.protobuf.Timestamp
-	17, // 11: dbcontroller.admin.v1.ExplainResponse.update_time:type_name -> google.protobuf.Timestamp
-	16, // 12: dbcontroller.admin.v1.ExplainResponse.reasons:type_name -> dbcontroller.admin.v1.ExplainResponse.Reason
-	17, // 13: dbcontroller.admin.v1.StatusResponse.Epoch.since:type_name -> google.protobuf.Timestamp
-	17, // 14: dbcontroller.admin.v1.StatusResponse.Process.join_time:type_name -> google.protobuf.Timestamp
-	17, // 15: dbcontroller.admin.v1.StatusResponse.Process.expire_time:type_name -> google.protobuf.Timestamp
-	17, // 16: dbcontroller.admin.v1.StatusResponse.Outstanding.oldest_time:type_name -> google.protobuf.Timestamp
-	17, // 17: dbcontroller.admin.v1.ExplainResponse.Reason.since:type_name -> google.protobuf.Timestamp
-	0,  // 18: dbcontroller.admin.v1.AdminService.Status:input_type -> dbcontroller.admin.v1.StatusRequest
-	8,  // 19: dbcontroller.admin.v1.AdminService.Explain:input_type -> dbcontroller.admin.v1.ExplainRequest
-	5,  // 20: dbcontroller.admin.v1.AdminService.Decommission:input_type -> dbcontroller.admin.v1.DecommissionRequest
-	3,  // 21: dbcontroller.admin.v1.AdminService.Verify:input_type -> dbcontroller.admin.v1.VerifyRequest
-	1,  // 22: dbcontroller.admin.v1.AdminService.Status:output_type -> dbcontroller.admin.v1.StatusResponse
-	9,  // 23: dbcontroller.admin.v1.AdminService.Explain:output_type -> dbcontroller.admin.v1.ExplainResponse
-	6,  // 24: dbcontroller.admin.v1.AdminService.Decommission:output_type -> dbcontroller.admin.v1.DecommissionResponse
-	4,  // 25: dbcontroller.admin.v1.AdminService.Verify:output_type -> dbcontroller.admin.v1.VerifyResponse
-	22, // [22:26] is the sub-list for method output_type
-	18, // [18:22] is the sub-list for method input_type
-	18, // [18:18] is the sub-list for extension type_name
-	18, // [18:18] is the sub-list for extension extendee
-	0,  // [0:18] is the sub-list for field type_name
+	2,  // 0: dbcontroller.admin.v1.ListRemovalsResponse.removals:type_name -> dbcontroller.admin.v1.Removal
+	20, // 1: dbcontroller.admin.v1.Removal.decide_time:type_name -> google.protobuf.Timestamp
+	20, // 2: dbcontroller.admin.v1.Removal.request_time:type_name -> google.protobuf.Timestamp
+	15, // 3: dbcontroller.admin.v1.StatusResponse.outstanding:type_name -> dbcontroller.admin.v1.StatusResponse.Outstanding
+	16, // 4: dbcontroller.admin.v1.StatusResponse.derivations:type_name -> dbcontroller.admin.v1.StatusResponse.Derivation
+	10, // 5: dbcontroller.admin.v1.StatusResponse.failures:type_name -> dbcontroller.admin.v1.Failure
+	5,  // 6: dbcontroller.admin.v1.StatusResponse.decommissioned:type_name -> dbcontroller.admin.v1.Decommissioned
+	14, // 7: dbcontroller.admin.v1.StatusResponse.processes:type_name -> dbcontroller.admin.v1.StatusResponse.Process
+	13, // 8: dbcontroller.admin.v1.StatusResponse.epoch:type_name -> dbcontroller.admin.v1.StatusResponse.Epoch
+	20, // 9: dbcontroller.admin.v1.Decommissioned.said_time:type_name -> google.protobuf.Timestamp
+	17, // 10: dbcontroller.admin.v1.VerifyResponse.difference:type_name -> dbcontroller.admin.v1.VerifyResponse.Difference
+	18, // 11: dbcontroller.admin.v1.VerifyResponse.progress:type_name -> dbcontroller.admin.v1.VerifyResponse.Progress
+	5,  // 12: dbcontroller.admin.v1.DecommissionResponse.decommissioned:type_name -> dbcontroller.admin.v1.Decommissioned
+	20, // 13: dbcontroller.admin.v1.Failure.time:type_name -> google.protobuf.Timestamp
+	20, // 14: dbcontroller.admin.v1.ExplainResponse.update_time:type_name -> google.protobuf.Timestamp
+	19, // 15: dbcontroller.admin.v1.ExplainResponse.reasons:type_name -> dbcontroller.admin.v1.ExplainResponse.Reason
+	20, // 16: dbcontroller.admin.v1.StatusResponse.Epoch.since:type_name -> google.protobuf.Timestamp
+	20, // 17: dbcontroller.admin.v1.StatusResponse.Process.join_time:type_name -> google.protobuf.Timestamp
+	20, // 18: dbcontroller.admin.v1.StatusResponse.Process.expire_time:type_name -> google.protobuf.Timestamp
+	20, // 19: dbcontroller.admin.v1.StatusResponse.Outstanding.oldest_time:type_name -> google.protobuf.Timestamp
+	20, // 20: dbcontroller.admin.v1.ExplainResponse.Reason.since:type_name -> google.protobuf.Timestamp
+	3,  // 21: dbcontroller.admin.v1.AdminService.Status:input_type -> dbcontroller.admin.v1.StatusRequest
+	11, // 22: dbcontroller.admin.v1.AdminService.Explain:input_type -> dbcontroller.admin.v1.ExplainRequest
+	8,  // 23: dbcontroller.admin.v1.AdminService.Decommission:input_type -> dbcontroller.admin.v1.DecommissionRequest
+	6,  // 24: dbcontroller.admin.v1.AdminService.Verify:input_type -> dbcontroller.admin.v1.VerifyRequest
+	0,  // 25: dbcontroller.admin.v1.AdminService.ListRemovals:input_type -> dbcontroller.admin.v1.ListRemovalsRequest
+	4,  // 26: dbcontroller.admin.v1.AdminService.Status:output_type -> dbcontroller.admin.v1.StatusResponse
+	12, // 27: dbcontroller.admin.v1.AdminService.Explain:output_type -> dbcontroller.admin.v1.ExplainResponse
+	9,  // 28: dbcontroller.admin.v1.AdminService.Decommission:output_type -> dbcontroller.admin.v1.DecommissionResponse
+	7,  // 29: dbcontroller.admin.v1.AdminService.Verify:output_type -> dbcontroller.admin.v1.VerifyResponse
+	1,  // 30: dbcontroller.admin.v1.AdminService.ListRemovals:output_type -> dbcontroller.admin.v1.ListRemovalsResponse
+	26, // [26:31] is the sub-list for method output_type
+	21, // [21:26] is the sub-list for method input_type
+	21, // [21:21] is the sub-list for extension type_name
+	21, // [21:21] is the sub-list for extension extendee
+	0,  // [0:21] is the sub-list for field type_name
 }
 
 func init() { file_dbcontroller_admin_v1_admin_proto_init() }
@@ -1443,7 +1729,7 @@ func file_dbcontroller_admin_v1_admin_proto_init() {
 	if File_dbcontroller_admin_v1_admin_proto != nil {
 		return
 	}
-	file_dbcontroller_admin_v1_admin_proto_msgTypes[4].OneofWrappers = []any{
+	file_dbcontroller_admin_v1_admin_proto_msgTypes[7].OneofWrappers = []any{
 		(*VerifyResponse_Difference_)(nil),
 		(*VerifyResponse_Progress_)(nil),
 	}
@@ -1453,7 +1739,7 @@ func file_dbcontroller_admin_v1_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_dbcontroller_admin_v1_admin_proto_rawDesc), len(file_dbcontroller_admin_v1_admin_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   17,
+			NumMessages:   20,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -23,6 +23,7 @@ const (
 	AdminService_Explain_FullMethodName      = "/dbcontroller.admin.v1.AdminService/Explain"
 	AdminService_Decommission_FullMethodName = "/dbcontroller.admin.v1.AdminService/Decommission"
 	AdminService_Verify_FullMethodName       = "/dbcontroller.admin.v1.AdminService/Verify"
+	AdminService_ListRemovals_FullMethodName = "/dbcontroller.admin.v1.AdminService/ListRemovals"
 )
 
 // AdminServiceClient is the client API for AdminService service.
@@ -40,6 +41,9 @@ type AdminServiceClient interface {
 	// Verify compares what resources here refer to, what blocks here, and their owners, with what other deployments have of
 	// it. It answers each difference as it is found, and at the end what was compared.
 	Verify(ctx context.Context, in *VerifyRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[VerifyResponse], error)
+	// ListRemovals tells why resources were removed here: who asked for it, and what each one went with. The next link of a
+	// chain is noted in the deployment of what it went with.
+	ListRemovals(ctx context.Context, in *ListRemovalsRequest, opts ...grpc.CallOption) (*ListRemovalsResponse, error)
 }
 
 type adminServiceClient struct {
@@ -99,6 +103,16 @@ func (c *adminServiceClient) Verify(ctx context.Context, in *VerifyRequest, opts
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type AdminService_VerifyClient = grpc.ServerStreamingClient[VerifyResponse]
 
+func (c *adminServiceClient) ListRemovals(ctx context.Context, in *ListRemovalsRequest, opts ...grpc.CallOption) (*ListRemovalsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListRemovalsResponse)
+	err := c.cc.Invoke(ctx, AdminService_ListRemovals_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // AdminServiceServer is the server API for AdminService service.
 // All implementations must embed UnimplementedAdminServiceServer
 // for forward compatibility.
@@ -114,6 +128,9 @@ type AdminServiceServer interface {
 	// Verify compares what resources here refer to, what blocks here, and their owners, with what other deployments have of
 	// it. It answers each difference as it is found, and at the end what was compared.
 	Verify(*VerifyRequest, grpc.ServerStreamingServer[VerifyResponse]) error
+	// ListRemovals tells why resources were removed here: who asked for it, and what each one went with. The next link of a
+	// chain is noted in the deployment of what it went with.
+	ListRemovals(context.Context, *ListRemovalsRequest) (*ListRemovalsResponse, error)
 	mustEmbedUnimplementedAdminServiceServer()
 }
 
@@ -135,6 +152,9 @@ func (UnimplementedAdminServiceServer) Decommission(context.Context, *Decommissi
 }
 func (UnimplementedAdminServiceServer) Verify(*VerifyRequest, grpc.ServerStreamingServer[VerifyResponse]) error {
 	return status.Error(codes.Unimplemented, "method Verify not implemented")
+}
+func (UnimplementedAdminServiceServer) ListRemovals(context.Context, *ListRemovalsRequest) (*ListRemovalsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListRemovals not implemented")
 }
 func (UnimplementedAdminServiceServer) mustEmbedUnimplementedAdminServiceServer() {}
 func (UnimplementedAdminServiceServer) testEmbeddedByValue()                      {}
@@ -222,6 +242,24 @@ func _AdminService_Verify_Handler(srv interface{}, stream grpc.ServerStream) err
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type AdminService_VerifyServer = grpc.ServerStreamingServer[VerifyResponse]
 
+func _AdminService_ListRemovals_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListRemovalsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).ListRemovals(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_ListRemovals_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).ListRemovals(ctx, req.(*ListRemovalsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // AdminService_ServiceDesc is the grpc.ServiceDesc for AdminService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -240,6 +278,10 @@ var AdminService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Decommission",
 			Handler:    _AdminService_Decommission_Handler,
+		},
+		{
+			MethodName: "ListRemovals",
+			Handler:    _AdminService_ListRemovals_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

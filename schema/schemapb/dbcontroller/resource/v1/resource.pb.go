@@ -1193,7 +1193,9 @@ type DeleteResourceRequest struct {
 	// Only this incarnation, when given.
 	Uid string `protobuf:"bytes,2,opt,name=uid,proto3" json:"uid,omitempty"`
 	// Only this revision, when given.
-	Revision      int64 `protobuf:"varint,3,opt,name=revision,proto3" json:"revision,omitempty"`
+	Revision int64 `protobuf:"varint,3,opt,name=revision,proto3" json:"revision,omitempty"`
+	// A UUID; it is kept with everything that is removed because of this request.
+	RequestId     string `protobuf:"bytes,4,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1247,6 +1249,13 @@ func (x *DeleteResourceRequest) GetRevision() int64 {
 		return x.Revision
 	}
 	return 0
+}
+
+func (x *DeleteResourceRequest) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
 }
 
 type DeleteResourceResponse struct {
@@ -2005,11 +2014,13 @@ const file_dbcontroller_resource_v1_resource_proto_rawDesc = "" +
 	"\x04path\x18\x02 \x01(\tR\x04path\x12\x16\n" +
 	"\x06target\x18\x03 \x01(\tR\x06target\x12\x1c\n" +
 	"\tundecided\x18\x04 \x01(\bR\tundecided\x12\x18\n" +
-	"\arefuses\x18\x05 \x01(\bR\arefuses\"Y\n" +
+	"\arefuses\x18\x05 \x01(\bR\arefuses\"x\n" +
 	"\x15DeleteResourceRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x12\x1a\n" +
-	"\brevision\x18\x03 \x01(\x03R\brevision\"\xa3\x01\n" +
+	"\brevision\x18\x03 \x01(\x03R\brevision\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\x04 \x01(\tR\trequestId\"\xa3\x01\n" +
 	"\x16DeleteResourceResponse\x12\x18\n" +
 	"\aremoved\x18\x01 \x01(\bR\aremoved\x12>\n" +
 	"\bresource\x18\x02 \x01(\v2\".dbcontroller.resource.v1.ResourceR\bresource\x12/\n" +

@@ -227,7 +227,10 @@ type KindDescriptor struct {
 	// Nothing refers to resources of this kind, none of them owns anything, and their fields are not looked at.
 	ConstraintsDisabled bool `protobuf:"varint,6,opt,name=constraints_disabled,json=constraintsDisabled,proto3" json:"constraints_disabled,omitempty"`
 	// What an earlier version called the same kind.
-	PreviousName  string `protobuf:"bytes,7,opt,name=previous_name,json=previousName,proto3" json:"previous_name,omitempty"`
+	PreviousName string `protobuf:"bytes,7,opt,name=previous_name,json=previousName,proto3" json:"previous_name,omitempty"`
+	// Services, beside this one, whose resources may refer to resources of this kind, and so keep them. Empty: all that
+	// import this service.
+	ReferableBy   []string `protobuf:"bytes,8,rep,name=referable_by,json=referableBy,proto3" json:"referable_by,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -309,6 +312,13 @@ func (x *KindDescriptor) GetPreviousName() string {
 		return x.PreviousName
 	}
 	return ""
+}
+
+func (x *KindDescriptor) GetReferableBy() []string {
+	if x != nil {
+		return x.ReferableBy
+	}
+	return nil
 }
 
 // The resource that a name lies below; one more reference, with its own behaviour.
@@ -439,7 +449,7 @@ const file_dbcontroller_schema_v1_descriptor_proto_rawDesc = "" +
 	"\x05kinds\x18\x04 \x03(\v2&.dbcontroller.schema.v1.KindDescriptorR\x05kinds\"D\n" +
 	"\x0eServiceVersion\x12\x18\n" +
 	"\aservice\x18\x01 \x01(\tR\aservice\x12\x18\n" +
-	"\aversion\x18\x02 \x01(\tR\aversion\"\xd9\x02\n" +
+	"\aversion\x18\x02 \x01(\tR\aversion\"\xfc\x02\n" +
 	"\x0eKindDescriptor\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x1a\n" +
 	"\bpatterns\x18\x02 \x03(\tR\bpatterns\x12B\n" +
@@ -449,7 +459,8 @@ const file_dbcontroller_schema_v1_descriptor_proto_rawDesc = "" +
 	"references\x12.\n" +
 	"\x13hide_while_deleting\x18\x05 \x01(\bR\x11hideWhileDeleting\x121\n" +
 	"\x14constraints_disabled\x18\x06 \x01(\bR\x13constraintsDisabled\x12#\n" +
-	"\rprevious_name\x18\a \x01(\tR\fpreviousName\"g\n" +
+	"\rprevious_name\x18\a \x01(\tR\fpreviousName\x12!\n" +
+	"\freferable_by\x18\b \x03(\tR\vreferableBy\"g\n" +
 	"\x10ParentDescriptor\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12?\n" +
 	"\tbehaviour\x18\x02 \x01(\x0e2!.dbcontroller.schema.v1.BehaviourR\tbehaviour\"\x84\x01\n" +

@@ -133,7 +133,7 @@ func (x CheckOwnersResponse_Verdict) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use CheckOwnersResponse_Verdict.Descriptor instead.
 func (CheckOwnersResponse_Verdict) EnumDescriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{22, 0}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{23, 0}
 }
 
 type CheckReferencesResponse_Verdict int32
@@ -192,7 +192,7 @@ func (x CheckReferencesResponse_Verdict) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use CheckReferencesResponse_Verdict.Descriptor instead.
 func (CheckReferencesResponse_Verdict) EnumDescriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{32, 0}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{33, 0}
 }
 
 type WorkItem_Action int32
@@ -271,7 +271,7 @@ func (x WorkItem_Action) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use WorkItem_Action.Descriptor instead.
 func (WorkItem_Action) EnumDescriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{41, 0}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{42, 0}
 }
 
 // One resource of the deployment that is asked, or that asks.
@@ -1024,6 +1024,96 @@ func (*WatchImportedServiceDeletionsResponse_EndOfSnapshot) isWatchImportedServi
 func (*WatchImportedServiceDeletionsResponse_Bookmark) isWatchImportedServiceDeletionsResponse_Event() {
 }
 
+// Cause is what was at the root of a deletion, as the deployment says that tells of it. It is kept with what is removed
+// because of it, and decides nothing.
+type Cause struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// 16 bytes, the same in every deployment that the deletion reaches.
+	Id []byte `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// Full name, and uid, of what was deleted first.
+	Root    string `protobuf:"bytes,2,opt,name=root,proto3" json:"root,omitempty"`
+	RootUid []byte `protobuf:"bytes,3,opt,name=root_uid,json=rootUid,proto3" json:"root_uid,omitempty"`
+	// Who asked for it, such as user/alice; empty where nobody did.
+	Actor string `protobuf:"bytes,4,opt,name=actor,proto3" json:"actor,omitempty"`
+	// Of that request, where it had one.
+	RequestId     []byte                 `protobuf:"bytes,5,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	Time          *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=time,proto3" json:"time,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Cause) Reset() {
+	*x = Cause{}
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Cause) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Cause) ProtoMessage() {}
+
+func (x *Cause) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Cause.ProtoReflect.Descriptor instead.
+func (*Cause) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *Cause) GetId() []byte {
+	if x != nil {
+		return x.Id
+	}
+	return nil
+}
+
+func (x *Cause) GetRoot() string {
+	if x != nil {
+		return x.Root
+	}
+	return ""
+}
+
+func (x *Cause) GetRootUid() []byte {
+	if x != nil {
+		return x.RootUid
+	}
+	return nil
+}
+
+func (x *Cause) GetActor() string {
+	if x != nil {
+		return x.Actor
+	}
+	return ""
+}
+
+func (x *Cause) GetRequestId() []byte {
+	if x != nil {
+		return x.RequestId
+	}
+	return nil
+}
+
+func (x *Cause) GetTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Time
+	}
+	return nil
+}
+
 type EndOfSnapshot struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	ResumeToken   string                 `protobuf:"bytes,1,opt,name=resume_token,json=resumeToken,proto3" json:"resume_token,omitempty"`
@@ -1033,7 +1123,7 @@ type EndOfSnapshot struct {
 
 func (x *EndOfSnapshot) Reset() {
 	*x = EndOfSnapshot{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[13]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1045,7 +1135,7 @@ func (x *EndOfSnapshot) String() string {
 func (*EndOfSnapshot) ProtoMessage() {}
 
 func (x *EndOfSnapshot) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[13]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1058,7 +1148,7 @@ func (x *EndOfSnapshot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndOfSnapshot.ProtoReflect.Descriptor instead.
 func (*EndOfSnapshot) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{13}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *EndOfSnapshot) GetResumeToken() string {
@@ -1078,7 +1168,7 @@ type Bookmark struct {
 
 func (x *Bookmark) Reset() {
 	*x = Bookmark{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[14]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1090,7 +1180,7 @@ func (x *Bookmark) String() string {
 func (*Bookmark) ProtoMessage() {}
 
 func (x *Bookmark) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[14]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1103,7 +1193,7 @@ func (x *Bookmark) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Bookmark.ProtoReflect.Descriptor instead.
 func (*Bookmark) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{14}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Bookmark) GetResumeToken() string {
@@ -1127,7 +1217,7 @@ type AcknowledgeDeletionsRequest struct {
 
 func (x *AcknowledgeDeletionsRequest) Reset() {
 	*x = AcknowledgeDeletionsRequest{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[15]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1139,7 +1229,7 @@ func (x *AcknowledgeDeletionsRequest) String() string {
 func (*AcknowledgeDeletionsRequest) ProtoMessage() {}
 
 func (x *AcknowledgeDeletionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[15]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1152,7 +1242,7 @@ func (x *AcknowledgeDeletionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcknowledgeDeletionsRequest.ProtoReflect.Descriptor instead.
 func (*AcknowledgeDeletionsRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{15}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *AcknowledgeDeletionsRequest) GetPosition() string {
@@ -1184,7 +1274,7 @@ type AcknowledgeDeletionsResponse struct {
 
 func (x *AcknowledgeDeletionsResponse) Reset() {
 	*x = AcknowledgeDeletionsResponse{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[16]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1196,7 +1286,7 @@ func (x *AcknowledgeDeletionsResponse) String() string {
 func (*AcknowledgeDeletionsResponse) ProtoMessage() {}
 
 func (x *AcknowledgeDeletionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[16]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1209,7 +1299,7 @@ func (x *AcknowledgeDeletionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcknowledgeDeletionsResponse.ProtoReflect.Descriptor instead.
 func (*AcknowledgeDeletionsResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{16}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{17}
 }
 
 type PlanDeletionRequest struct {
@@ -1226,7 +1316,7 @@ type PlanDeletionRequest struct {
 
 func (x *PlanDeletionRequest) Reset() {
 	*x = PlanDeletionRequest{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[17]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1238,7 +1328,7 @@ func (x *PlanDeletionRequest) String() string {
 func (*PlanDeletionRequest) ProtoMessage() {}
 
 func (x *PlanDeletionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[17]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1251,7 +1341,7 @@ func (x *PlanDeletionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanDeletionRequest.ProtoReflect.Descriptor instead.
 func (*PlanDeletionRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{17}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *PlanDeletionRequest) GetTargets() []*PlanDeletionRequest_Target {
@@ -1291,7 +1381,7 @@ type PlanDeletionResponse struct {
 
 func (x *PlanDeletionResponse) Reset() {
 	*x = PlanDeletionResponse{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[18]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1303,7 +1393,7 @@ func (x *PlanDeletionResponse) String() string {
 func (*PlanDeletionResponse) ProtoMessage() {}
 
 func (x *PlanDeletionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[18]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1316,7 +1406,7 @@ func (x *PlanDeletionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanDeletionResponse.ProtoReflect.Descriptor instead.
 func (*PlanDeletionResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{18}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *PlanDeletionResponse) GetMembers() []*PlanDeletionResponse_Member {
@@ -1356,7 +1446,7 @@ type TraceCascadesRequest struct {
 
 func (x *TraceCascadesRequest) Reset() {
 	*x = TraceCascadesRequest{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[19]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1368,7 +1458,7 @@ func (x *TraceCascadesRequest) String() string {
 func (*TraceCascadesRequest) ProtoMessage() {}
 
 func (x *TraceCascadesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[19]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1381,7 +1471,7 @@ func (x *TraceCascadesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TraceCascadesRequest.ProtoReflect.Descriptor instead.
 func (*TraceCascadesRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{19}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *TraceCascadesRequest) GetUids() [][]byte {
@@ -1401,7 +1491,7 @@ type TraceCascadesResponse struct {
 
 func (x *TraceCascadesResponse) Reset() {
 	*x = TraceCascadesResponse{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[20]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1413,7 +1503,7 @@ func (x *TraceCascadesResponse) String() string {
 func (*TraceCascadesResponse) ProtoMessage() {}
 
 func (x *TraceCascadesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[20]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1426,7 +1516,7 @@ func (x *TraceCascadesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TraceCascadesResponse.ProtoReflect.Descriptor instead.
 func (*TraceCascadesResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{20}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *TraceCascadesResponse) GetTraces() []*TraceCascadesResponse_Trace {
@@ -1447,7 +1537,7 @@ type CheckOwnersRequest struct {
 
 func (x *CheckOwnersRequest) Reset() {
 	*x = CheckOwnersRequest{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[21]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1459,7 +1549,7 @@ func (x *CheckOwnersRequest) String() string {
 func (*CheckOwnersRequest) ProtoMessage() {}
 
 func (x *CheckOwnersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[21]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1472,7 +1562,7 @@ func (x *CheckOwnersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckOwnersRequest.ProtoReflect.Descriptor instead.
 func (*CheckOwnersRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{21}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *CheckOwnersRequest) GetQuestions() []*CheckOwnersRequest_Question {
@@ -1502,7 +1592,7 @@ type CheckOwnersResponse struct {
 
 func (x *CheckOwnersResponse) Reset() {
 	*x = CheckOwnersResponse{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[22]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1514,7 +1604,7 @@ func (x *CheckOwnersResponse) String() string {
 func (*CheckOwnersResponse) ProtoMessage() {}
 
 func (x *CheckOwnersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[22]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1527,7 +1617,7 @@ func (x *CheckOwnersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckOwnersResponse.ProtoReflect.Descriptor instead.
 func (*CheckOwnersResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{22}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *CheckOwnersResponse) GetAnswers() []*CheckOwnersResponse_Answer {
@@ -1552,16 +1642,21 @@ func (x *CheckOwnersResponse) GetGeneration() int64 {
 }
 
 type DropOwnersRequest struct {
-	state         protoimpl.MessageState     `protogen:"open.v1"`
-	DeletedUids   [][]byte                   `protobuf:"bytes,1,rep,name=deleted_uids,json=deletedUids,proto3" json:"deleted_uids,omitempty"`
-	LetGo         []*DropOwnersRequest_LetGo `protobuf:"bytes,2,rep,name=let_go,json=letGo,proto3" json:"let_go,omitempty"`
+	state       protoimpl.MessageState     `protogen:"open.v1"`
+	DeletedUids [][]byte                   `protobuf:"bytes,1,rep,name=deleted_uids,json=deletedUids,proto3" json:"deleted_uids,omitempty"`
+	LetGo       []*DropOwnersRequest_LetGo `protobuf:"bytes,2,rep,name=let_go,json=letGo,proto3" json:"let_go,omitempty"`
+	// As in Deletions, for each deleted owner.
+	Causes  []*Cause `protobuf:"bytes,3,rep,name=causes,proto3" json:"causes,omitempty"`
+	CauseOf []int32  `protobuf:"varint,4,rep,packed,name=cause_of,json=causeOf,proto3" json:"cause_of,omitempty"`
+	// Of the database that this was read from.
+	Epoch         []byte `protobuf:"bytes,5,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *DropOwnersRequest) Reset() {
 	*x = DropOwnersRequest{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[23]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1573,7 +1668,7 @@ func (x *DropOwnersRequest) String() string {
 func (*DropOwnersRequest) ProtoMessage() {}
 
 func (x *DropOwnersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[23]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1586,7 +1681,7 @@ func (x *DropOwnersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropOwnersRequest.ProtoReflect.Descriptor instead.
 func (*DropOwnersRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{23}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *DropOwnersRequest) GetDeletedUids() [][]byte {
@@ -1603,6 +1698,27 @@ func (x *DropOwnersRequest) GetLetGo() []*DropOwnersRequest_LetGo {
 	return nil
 }
 
+func (x *DropOwnersRequest) GetCauses() []*Cause {
+	if x != nil {
+		return x.Causes
+	}
+	return nil
+}
+
+func (x *DropOwnersRequest) GetCauseOf() []int32 {
+	if x != nil {
+		return x.CauseOf
+	}
+	return nil
+}
+
+func (x *DropOwnersRequest) GetEpoch() []byte {
+	if x != nil {
+		return x.Epoch
+	}
+	return nil
+}
+
 type DropOwnersResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Not all is done yet: call again.
@@ -1615,7 +1731,7 @@ type DropOwnersResponse struct {
 
 func (x *DropOwnersResponse) Reset() {
 	*x = DropOwnersResponse{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[24]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1627,7 +1743,7 @@ func (x *DropOwnersResponse) String() string {
 func (*DropOwnersResponse) ProtoMessage() {}
 
 func (x *DropOwnersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[24]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1640,7 +1756,7 @@ func (x *DropOwnersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropOwnersResponse.ProtoReflect.Descriptor instead.
 func (*DropOwnersResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{24}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *DropOwnersResponse) GetMore() bool {
@@ -1670,7 +1786,7 @@ type UpgradeOwnerReferencesRequest struct {
 
 func (x *UpgradeOwnerReferencesRequest) Reset() {
 	*x = UpgradeOwnerReferencesRequest{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[25]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1682,7 +1798,7 @@ func (x *UpgradeOwnerReferencesRequest) String() string {
 func (*UpgradeOwnerReferencesRequest) ProtoMessage() {}
 
 func (x *UpgradeOwnerReferencesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[25]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1695,7 +1811,7 @@ func (x *UpgradeOwnerReferencesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpgradeOwnerReferencesRequest.ProtoReflect.Descriptor instead.
 func (*UpgradeOwnerReferencesRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{25}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *UpgradeOwnerReferencesRequest) GetVersion() string {
@@ -1729,7 +1845,7 @@ type UpgradeOwnerReferencesResponse struct {
 
 func (x *UpgradeOwnerReferencesResponse) Reset() {
 	*x = UpgradeOwnerReferencesResponse{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[26]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1741,7 +1857,7 @@ func (x *UpgradeOwnerReferencesResponse) String() string {
 func (*UpgradeOwnerReferencesResponse) ProtoMessage() {}
 
 func (x *UpgradeOwnerReferencesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[26]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1754,7 +1870,7 @@ func (x *UpgradeOwnerReferencesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpgradeOwnerReferencesResponse.ProtoReflect.Descriptor instead.
 func (*UpgradeOwnerReferencesResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{26}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *UpgradeOwnerReferencesResponse) GetRemaining() int64 {
@@ -1774,7 +1890,7 @@ type AnnounceEpochRequest struct {
 
 func (x *AnnounceEpochRequest) Reset() {
 	*x = AnnounceEpochRequest{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[27]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1786,7 +1902,7 @@ func (x *AnnounceEpochRequest) String() string {
 func (*AnnounceEpochRequest) ProtoMessage() {}
 
 func (x *AnnounceEpochRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[27]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1799,7 +1915,7 @@ func (x *AnnounceEpochRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnnounceEpochRequest.ProtoReflect.Descriptor instead.
 func (*AnnounceEpochRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{27}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *AnnounceEpochRequest) GetEpoch() []byte {
@@ -1819,7 +1935,7 @@ type AnnounceEpochResponse struct {
 
 func (x *AnnounceEpochResponse) Reset() {
 	*x = AnnounceEpochResponse{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[28]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1831,7 +1947,7 @@ func (x *AnnounceEpochResponse) String() string {
 func (*AnnounceEpochResponse) ProtoMessage() {}
 
 func (x *AnnounceEpochResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[28]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1844,7 +1960,7 @@ func (x *AnnounceEpochResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnnounceEpochResponse.ProtoReflect.Descriptor instead.
 func (*AnnounceEpochResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{28}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *AnnounceEpochResponse) GetEpoch() []byte {
@@ -1866,7 +1982,7 @@ type ConfirmEpochRequest struct {
 
 func (x *ConfirmEpochRequest) Reset() {
 	*x = ConfirmEpochRequest{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[29]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1878,7 +1994,7 @@ func (x *ConfirmEpochRequest) String() string {
 func (*ConfirmEpochRequest) ProtoMessage() {}
 
 func (x *ConfirmEpochRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[29]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1891,7 +2007,7 @@ func (x *ConfirmEpochRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmEpochRequest.ProtoReflect.Descriptor instead.
 func (*ConfirmEpochRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{29}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ConfirmEpochRequest) GetEpoch() []byte {
@@ -1916,7 +2032,7 @@ type ConfirmEpochResponse struct {
 
 func (x *ConfirmEpochResponse) Reset() {
 	*x = ConfirmEpochResponse{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[30]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1928,7 +2044,7 @@ func (x *ConfirmEpochResponse) String() string {
 func (*ConfirmEpochResponse) ProtoMessage() {}
 
 func (x *ConfirmEpochResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[30]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1941,7 +2057,7 @@ func (x *ConfirmEpochResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmEpochResponse.ProtoReflect.Descriptor instead.
 func (*ConfirmEpochResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{30}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{31}
 }
 
 type CheckReferencesRequest struct {
@@ -1953,7 +2069,7 @@ type CheckReferencesRequest struct {
 
 func (x *CheckReferencesRequest) Reset() {
 	*x = CheckReferencesRequest{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[31]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1965,7 +2081,7 @@ func (x *CheckReferencesRequest) String() string {
 func (*CheckReferencesRequest) ProtoMessage() {}
 
 func (x *CheckReferencesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[31]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1978,7 +2094,7 @@ func (x *CheckReferencesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckReferencesRequest.ProtoReflect.Descriptor instead.
 func (*CheckReferencesRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{31}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *CheckReferencesRequest) GetReferences() []*CheckReferencesRequest_Reference {
@@ -1998,7 +2114,7 @@ type CheckReferencesResponse struct {
 
 func (x *CheckReferencesResponse) Reset() {
 	*x = CheckReferencesResponse{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[32]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2010,7 +2126,7 @@ func (x *CheckReferencesResponse) String() string {
 func (*CheckReferencesResponse) ProtoMessage() {}
 
 func (x *CheckReferencesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[32]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2023,7 +2139,7 @@ func (x *CheckReferencesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckReferencesResponse.ProtoReflect.Descriptor instead.
 func (*CheckReferencesResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{32}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *CheckReferencesResponse) GetVerdicts() []CheckReferencesResponse_Verdict {
@@ -2046,7 +2162,7 @@ type ListResourceShadowsRequest struct {
 
 func (x *ListResourceShadowsRequest) Reset() {
 	*x = ListResourceShadowsRequest{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[33]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2058,7 +2174,7 @@ func (x *ListResourceShadowsRequest) String() string {
 func (*ListResourceShadowsRequest) ProtoMessage() {}
 
 func (x *ListResourceShadowsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[33]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2071,7 +2187,7 @@ func (x *ListResourceShadowsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListResourceShadowsRequest.ProtoReflect.Descriptor instead.
 func (*ListResourceShadowsRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{33}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ListResourceShadowsRequest) GetPageSize() int32 {
@@ -2105,7 +2221,7 @@ type ListResourceShadowsResponse struct {
 
 func (x *ListResourceShadowsResponse) Reset() {
 	*x = ListResourceShadowsResponse{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[34]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2117,7 +2233,7 @@ func (x *ListResourceShadowsResponse) String() string {
 func (*ListResourceShadowsResponse) ProtoMessage() {}
 
 func (x *ListResourceShadowsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[34]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2130,7 +2246,7 @@ func (x *ListResourceShadowsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListResourceShadowsResponse.ProtoReflect.Descriptor instead.
 func (*ListResourceShadowsResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{34}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ListResourceShadowsResponse) GetShadows() []*ResourceShadow {
@@ -2164,7 +2280,7 @@ type ResourceShadow struct {
 
 func (x *ResourceShadow) Reset() {
 	*x = ResourceShadow{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[35]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2176,7 +2292,7 @@ func (x *ResourceShadow) String() string {
 func (*ResourceShadow) ProtoMessage() {}
 
 func (x *ResourceShadow) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[35]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2189,7 +2305,7 @@ func (x *ResourceShadow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResourceShadow.ProtoReflect.Descriptor instead.
 func (*ResourceShadow) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{35}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *ResourceShadow) GetResource() *ResourceRef {
@@ -2245,7 +2361,7 @@ type ListBlockadesRequest struct {
 
 func (x *ListBlockadesRequest) Reset() {
 	*x = ListBlockadesRequest{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[36]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2257,7 +2373,7 @@ func (x *ListBlockadesRequest) String() string {
 func (*ListBlockadesRequest) ProtoMessage() {}
 
 func (x *ListBlockadesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[36]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2270,7 +2386,7 @@ func (x *ListBlockadesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListBlockadesRequest.ProtoReflect.Descriptor instead.
 func (*ListBlockadesRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{36}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *ListBlockadesRequest) GetPageSize() int32 {
@@ -2297,7 +2413,7 @@ type ListBlockadesResponse struct {
 
 func (x *ListBlockadesResponse) Reset() {
 	*x = ListBlockadesResponse{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[37]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2309,7 +2425,7 @@ func (x *ListBlockadesResponse) String() string {
 func (*ListBlockadesResponse) ProtoMessage() {}
 
 func (x *ListBlockadesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[37]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2322,7 +2438,7 @@ func (x *ListBlockadesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListBlockadesResponse.ProtoReflect.Descriptor instead.
 func (*ListBlockadesResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{37}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *ListBlockadesResponse) GetBlockades() []*Blockade {
@@ -2355,7 +2471,7 @@ type Blockade struct {
 
 func (x *Blockade) Reset() {
 	*x = Blockade{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[38]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2367,7 +2483,7 @@ func (x *Blockade) String() string {
 func (*Blockade) ProtoMessage() {}
 
 func (x *Blockade) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[38]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2380,7 +2496,7 @@ func (x *Blockade) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Blockade.ProtoReflect.Descriptor instead.
 func (*Blockade) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{38}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *Blockade) GetTarget() *ResourceRef {
@@ -2429,7 +2545,7 @@ type WatchResourceShadowsRequest struct {
 
 func (x *WatchResourceShadowsRequest) Reset() {
 	*x = WatchResourceShadowsRequest{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[39]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2441,7 +2557,7 @@ func (x *WatchResourceShadowsRequest) String() string {
 func (*WatchResourceShadowsRequest) ProtoMessage() {}
 
 func (x *WatchResourceShadowsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[39]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2454,7 +2570,7 @@ func (x *WatchResourceShadowsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResourceShadowsRequest.ProtoReflect.Descriptor instead.
 func (*WatchResourceShadowsRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{39}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *WatchResourceShadowsRequest) GetResumeToken() string {
@@ -2486,7 +2602,7 @@ type WatchResourceShadowsResponse struct {
 
 func (x *WatchResourceShadowsResponse) Reset() {
 	*x = WatchResourceShadowsResponse{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[40]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2498,7 +2614,7 @@ func (x *WatchResourceShadowsResponse) String() string {
 func (*WatchResourceShadowsResponse) ProtoMessage() {}
 
 func (x *WatchResourceShadowsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[40]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2511,7 +2627,7 @@ func (x *WatchResourceShadowsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResourceShadowsResponse.ProtoReflect.Descriptor instead.
 func (*WatchResourceShadowsResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{40}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *WatchResourceShadowsResponse) GetEvent() isWatchResourceShadowsResponse_Event {
@@ -2599,7 +2715,7 @@ type WorkItem struct {
 
 func (x *WorkItem) Reset() {
 	*x = WorkItem{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[41]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2611,7 +2727,7 @@ func (x *WorkItem) String() string {
 func (*WorkItem) ProtoMessage() {}
 
 func (x *WorkItem) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[41]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2624,7 +2740,7 @@ func (x *WorkItem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkItem.ProtoReflect.Descriptor instead.
 func (*WorkItem) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{41}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *WorkItem) GetId() int64 {
@@ -2667,7 +2783,7 @@ type EstablishReferencesRequest_Reference struct {
 
 func (x *EstablishReferencesRequest_Reference) Reset() {
 	*x = EstablishReferencesRequest_Reference{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[42]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2679,7 +2795,7 @@ func (x *EstablishReferencesRequest_Reference) String() string {
 func (*EstablishReferencesRequest_Reference) ProtoMessage() {}
 
 func (x *EstablishReferencesRequest_Reference) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[42]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2734,7 +2850,7 @@ type EstablishReferencesResponse_Target struct {
 
 func (x *EstablishReferencesResponse_Target) Reset() {
 	*x = EstablishReferencesResponse_Target{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[43]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2746,7 +2862,7 @@ func (x *EstablishReferencesResponse_Target) String() string {
 func (*EstablishReferencesResponse_Target) ProtoMessage() {}
 
 func (x *EstablishReferencesResponse_Target) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[43]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2790,7 +2906,7 @@ type ReferencesRefused_Refusal struct {
 
 func (x *ReferencesRefused_Refusal) Reset() {
 	*x = ReferencesRefused_Refusal{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[44]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2802,7 +2918,7 @@ func (x *ReferencesRefused_Refusal) String() string {
 func (*ReferencesRefused_Refusal) ProtoMessage() {}
 
 func (x *ReferencesRefused_Refusal) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[44]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2857,7 +2973,7 @@ type ResolveBlockadesRequest_Question struct {
 
 func (x *ResolveBlockadesRequest_Question) Reset() {
 	*x = ResolveBlockadesRequest_Question{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[45]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2869,7 +2985,7 @@ func (x *ResolveBlockadesRequest_Question) String() string {
 func (*ResolveBlockadesRequest_Question) ProtoMessage() {}
 
 func (x *ResolveBlockadesRequest_Question) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[45]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2903,14 +3019,17 @@ type WatchImportedServiceDeletionsResponse_Deletions struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Resources []*ResourceRef         `protobuf:"bytes,1,rep,name=resources,proto3" json:"resources,omitempty"`
 	// One for each resource. A resource comes again, with a greater number, when more of its holders have to act.
-	Notices       []int64 `protobuf:"varint,2,rep,packed,name=notices,proto3" json:"notices,omitempty"`
+	Notices []int64 `protobuf:"varint,2,rep,packed,name=notices,proto3" json:"notices,omitempty"`
+	// What was at the root of them, each once, and for each resource which of these it is, from 1; 0: not known.
+	Causes        []*Cause `protobuf:"bytes,3,rep,name=causes,proto3" json:"causes,omitempty"`
+	CauseOf       []int32  `protobuf:"varint,4,rep,packed,name=cause_of,json=causeOf,proto3" json:"cause_of,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *WatchImportedServiceDeletionsResponse_Deletions) Reset() {
 	*x = WatchImportedServiceDeletionsResponse_Deletions{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[46]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2922,7 +3041,7 @@ func (x *WatchImportedServiceDeletionsResponse_Deletions) String() string {
 func (*WatchImportedServiceDeletionsResponse_Deletions) ProtoMessage() {}
 
 func (x *WatchImportedServiceDeletionsResponse_Deletions) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[46]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2952,6 +3071,20 @@ func (x *WatchImportedServiceDeletionsResponse_Deletions) GetNotices() []int64 {
 	return nil
 }
 
+func (x *WatchImportedServiceDeletionsResponse_Deletions) GetCauses() []*Cause {
+	if x != nil {
+		return x.Causes
+	}
+	return nil
+}
+
+func (x *WatchImportedServiceDeletionsResponse_Deletions) GetCauseOf() []int32 {
+	if x != nil {
+		return x.CauseOf
+	}
+	return nil
+}
+
 type PlanDeletionRequest_Target struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// service/region
@@ -2963,7 +3096,7 @@ type PlanDeletionRequest_Target struct {
 
 func (x *PlanDeletionRequest_Target) Reset() {
 	*x = PlanDeletionRequest_Target{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[47]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2975,7 +3108,7 @@ func (x *PlanDeletionRequest_Target) String() string {
 func (*PlanDeletionRequest_Target) ProtoMessage() {}
 
 func (x *PlanDeletionRequest_Target) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[47]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2988,7 +3121,7 @@ func (x *PlanDeletionRequest_Target) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanDeletionRequest_Target.ProtoReflect.Descriptor instead.
 func (*PlanDeletionRequest_Target) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{17, 0}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{18, 0}
 }
 
 func (x *PlanDeletionRequest_Target) GetDeployment() string {
@@ -3021,7 +3154,7 @@ type PlanDeletionResponse_Member struct {
 
 func (x *PlanDeletionResponse_Member) Reset() {
 	*x = PlanDeletionResponse_Member{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[48]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3033,7 +3166,7 @@ func (x *PlanDeletionResponse_Member) String() string {
 func (*PlanDeletionResponse_Member) ProtoMessage() {}
 
 func (x *PlanDeletionResponse_Member) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[48]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3046,7 +3179,7 @@ func (x *PlanDeletionResponse_Member) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanDeletionResponse_Member.ProtoReflect.Descriptor instead.
 func (*PlanDeletionResponse_Member) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{18, 0}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{19, 0}
 }
 
 func (x *PlanDeletionResponse_Member) GetResource() *ResourceRef {
@@ -3097,7 +3230,7 @@ type PlanDeletionResponse_Via struct {
 
 func (x *PlanDeletionResponse_Via) Reset() {
 	*x = PlanDeletionResponse_Via{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[49]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3109,7 +3242,7 @@ func (x *PlanDeletionResponse_Via) String() string {
 func (*PlanDeletionResponse_Via) ProtoMessage() {}
 
 func (x *PlanDeletionResponse_Via) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[49]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3122,7 +3255,7 @@ func (x *PlanDeletionResponse_Via) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanDeletionResponse_Via.ProtoReflect.Descriptor instead.
 func (*PlanDeletionResponse_Via) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{18, 1}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{19, 1}
 }
 
 func (x *PlanDeletionResponse_Via) GetTarget() *PlanDeletionResponse_Target {
@@ -3157,7 +3290,7 @@ type PlanDeletionResponse_Target struct {
 
 func (x *PlanDeletionResponse_Target) Reset() {
 	*x = PlanDeletionResponse_Target{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[50]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3169,7 +3302,7 @@ func (x *PlanDeletionResponse_Target) String() string {
 func (*PlanDeletionResponse_Target) ProtoMessage() {}
 
 func (x *PlanDeletionResponse_Target) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[50]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3182,7 +3315,7 @@ func (x *PlanDeletionResponse_Target) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanDeletionResponse_Target.ProtoReflect.Descriptor instead.
 func (*PlanDeletionResponse_Target) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{18, 2}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{19, 2}
 }
 
 func (x *PlanDeletionResponse_Target) GetDeployment() string {
@@ -3209,7 +3342,7 @@ type PlanDeletionResponse_Unset struct {
 
 func (x *PlanDeletionResponse_Unset) Reset() {
 	*x = PlanDeletionResponse_Unset{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[51]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3221,7 +3354,7 @@ func (x *PlanDeletionResponse_Unset) String() string {
 func (*PlanDeletionResponse_Unset) ProtoMessage() {}
 
 func (x *PlanDeletionResponse_Unset) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[51]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3234,7 +3367,7 @@ func (x *PlanDeletionResponse_Unset) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanDeletionResponse_Unset.ProtoReflect.Descriptor instead.
 func (*PlanDeletionResponse_Unset) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{18, 3}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{19, 3}
 }
 
 func (x *PlanDeletionResponse_Unset) GetHolder() *ResourceRef {
@@ -3269,7 +3402,7 @@ type PlanDeletionResponse_Blocker struct {
 
 func (x *PlanDeletionResponse_Blocker) Reset() {
 	*x = PlanDeletionResponse_Blocker{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[52]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3281,7 +3414,7 @@ func (x *PlanDeletionResponse_Blocker) String() string {
 func (*PlanDeletionResponse_Blocker) ProtoMessage() {}
 
 func (x *PlanDeletionResponse_Blocker) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[52]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3294,7 +3427,7 @@ func (x *PlanDeletionResponse_Blocker) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanDeletionResponse_Blocker.ProtoReflect.Descriptor instead.
 func (*PlanDeletionResponse_Blocker) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{18, 4}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{19, 4}
 }
 
 func (x *PlanDeletionResponse_Blocker) GetHolder() *ResourceRef {
@@ -3352,7 +3485,7 @@ type TraceCascadesResponse_Trace struct {
 
 func (x *TraceCascadesResponse_Trace) Reset() {
 	*x = TraceCascadesResponse_Trace{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[53]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3364,7 +3497,7 @@ func (x *TraceCascadesResponse_Trace) String() string {
 func (*TraceCascadesResponse_Trace) ProtoMessage() {}
 
 func (x *TraceCascadesResponse_Trace) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[53]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3377,7 +3510,7 @@ func (x *TraceCascadesResponse_Trace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TraceCascadesResponse_Trace.ProtoReflect.Descriptor instead.
 func (*TraceCascadesResponse_Trace) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{20, 0}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{21, 0}
 }
 
 func (x *TraceCascadesResponse_Trace) GetUid() []byte {
@@ -3413,7 +3546,7 @@ type CheckOwnersRequest_Question struct {
 
 func (x *CheckOwnersRequest_Question) Reset() {
 	*x = CheckOwnersRequest_Question{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[54]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3425,7 +3558,7 @@ func (x *CheckOwnersRequest_Question) String() string {
 func (*CheckOwnersRequest_Question) ProtoMessage() {}
 
 func (x *CheckOwnersRequest_Question) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[54]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3438,7 +3571,7 @@ func (x *CheckOwnersRequest_Question) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckOwnersRequest_Question.ProtoReflect.Descriptor instead.
 func (*CheckOwnersRequest_Question) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{21, 0}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{22, 0}
 }
 
 func (x *CheckOwnersRequest_Question) GetOwner() *ResourceRef {
@@ -3469,7 +3602,7 @@ type CheckOwnersResponse_Answer struct {
 
 func (x *CheckOwnersResponse_Answer) Reset() {
 	*x = CheckOwnersResponse_Answer{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[55]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3481,7 +3614,7 @@ func (x *CheckOwnersResponse_Answer) String() string {
 func (*CheckOwnersResponse_Answer) ProtoMessage() {}
 
 func (x *CheckOwnersResponse_Answer) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[55]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3494,7 +3627,7 @@ func (x *CheckOwnersResponse_Answer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckOwnersResponse_Answer.ProtoReflect.Descriptor instead.
 func (*CheckOwnersResponse_Answer) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{22, 0}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{23, 0}
 }
 
 func (x *CheckOwnersResponse_Answer) GetVerdict() CheckOwnersResponse_Verdict {
@@ -3535,7 +3668,7 @@ type DropOwnersRequest_LetGo struct {
 
 func (x *DropOwnersRequest_LetGo) Reset() {
 	*x = DropOwnersRequest_LetGo{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[56]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3547,7 +3680,7 @@ func (x *DropOwnersRequest_LetGo) String() string {
 func (*DropOwnersRequest_LetGo) ProtoMessage() {}
 
 func (x *DropOwnersRequest_LetGo) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[56]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3560,7 +3693,7 @@ func (x *DropOwnersRequest_LetGo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropOwnersRequest_LetGo.ProtoReflect.Descriptor instead.
 func (*DropOwnersRequest_LetGo) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{23, 0}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{24, 0}
 }
 
 func (x *DropOwnersRequest_LetGo) GetOwnerUid() []byte {
@@ -3587,7 +3720,7 @@ type UpgradeOwnerReferencesRequest_Renamed struct {
 
 func (x *UpgradeOwnerReferencesRequest_Renamed) Reset() {
 	*x = UpgradeOwnerReferencesRequest_Renamed{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[57]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3599,7 +3732,7 @@ func (x *UpgradeOwnerReferencesRequest_Renamed) String() string {
 func (*UpgradeOwnerReferencesRequest_Renamed) ProtoMessage() {}
 
 func (x *UpgradeOwnerReferencesRequest_Renamed) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[57]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3612,7 +3745,7 @@ func (x *UpgradeOwnerReferencesRequest_Renamed) ProtoReflect() protoreflect.Mess
 
 // Deprecated: Use UpgradeOwnerReferencesRequest_Renamed.ProtoReflect.Descriptor instead.
 func (*UpgradeOwnerReferencesRequest_Renamed) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{25, 0}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{26, 0}
 }
 
 func (x *UpgradeOwnerReferencesRequest_Renamed) GetFrom() string {
@@ -3639,7 +3772,7 @@ type CheckReferencesRequest_Reference struct {
 
 func (x *CheckReferencesRequest_Reference) Reset() {
 	*x = CheckReferencesRequest_Reference{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[58]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3651,7 +3784,7 @@ func (x *CheckReferencesRequest_Reference) String() string {
 func (*CheckReferencesRequest_Reference) ProtoMessage() {}
 
 func (x *CheckReferencesRequest_Reference) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[58]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3664,7 +3797,7 @@ func (x *CheckReferencesRequest_Reference) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckReferencesRequest_Reference.ProtoReflect.Descriptor instead.
 func (*CheckReferencesRequest_Reference) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{31, 0}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{32, 0}
 }
 
 func (x *CheckReferencesRequest_Reference) GetKey() *BlockadeKey {
@@ -3696,7 +3829,7 @@ type ResourceShadow_Reference struct {
 
 func (x *ResourceShadow_Reference) Reset() {
 	*x = ResourceShadow_Reference{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[59]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3708,7 +3841,7 @@ func (x *ResourceShadow_Reference) String() string {
 func (*ResourceShadow_Reference) ProtoMessage() {}
 
 func (x *ResourceShadow_Reference) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[59]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3721,7 +3854,7 @@ func (x *ResourceShadow_Reference) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResourceShadow_Reference.ProtoReflect.Descriptor instead.
 func (*ResourceShadow_Reference) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{35, 0}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{36, 0}
 }
 
 func (x *ResourceShadow_Reference) GetPath() string {
@@ -3768,7 +3901,7 @@ type WatchResourceShadowsResponse_Work struct {
 
 func (x *WatchResourceShadowsResponse_Work) Reset() {
 	*x = WatchResourceShadowsResponse_Work{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[60]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3780,7 +3913,7 @@ func (x *WatchResourceShadowsResponse_Work) String() string {
 func (*WatchResourceShadowsResponse_Work) ProtoMessage() {}
 
 func (x *WatchResourceShadowsResponse_Work) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[60]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3793,7 +3926,7 @@ func (x *WatchResourceShadowsResponse_Work) ProtoReflect() protoreflect.Message 
 
 // Deprecated: Use WatchResourceShadowsResponse_Work.ProtoReflect.Descriptor instead.
 func (*WatchResourceShadowsResponse_Work) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{40, 0}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{41, 0}
 }
 
 func (x *WatchResourceShadowsResponse_Work) GetItems() []*WorkItem {
@@ -3867,16 +4000,26 @@ const file_dbcontroller_schema_v1_schema_proto_rawDesc = "" +
 	"\x05epoch\x18\x03 \x01(\fR\x05epoch\"\x1a\n" +
 	"\x18ReleaseBlockadesResponse\"I\n" +
 	"$WatchImportedServiceDeletionsRequest\x12!\n" +
-	"\fresume_token\x18\x01 \x01(\tR\vresumeToken\"\xf1\x03\n" +
+	"\fresume_token\x18\x01 \x01(\tR\vresumeToken\"\xc4\x04\n" +
 	"%WatchImportedServiceDeletionsResponse\x12a\n" +
 	"\x06upsert\x18\x01 \x01(\v2G.dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.DeletionsH\x00R\x06upsert\x12a\n" +
 	"\x06delete\x18\x02 \x01(\v2G.dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.DeletionsH\x00R\x06delete\x12O\n" +
 	"\x0fend_of_snapshot\x18\x03 \x01(\v2%.dbcontroller.schema.v1.EndOfSnapshotH\x00R\rendOfSnapshot\x12>\n" +
-	"\bbookmark\x18\x04 \x01(\v2 .dbcontroller.schema.v1.BookmarkH\x00R\bbookmark\x1ah\n" +
+	"\bbookmark\x18\x04 \x01(\v2 .dbcontroller.schema.v1.BookmarkH\x00R\bbookmark\x1a\xba\x01\n" +
 	"\tDeletions\x12A\n" +
 	"\tresources\x18\x01 \x03(\v2#.dbcontroller.schema.v1.ResourceRefR\tresources\x12\x18\n" +
-	"\anotices\x18\x02 \x03(\x03R\anoticesB\a\n" +
-	"\x05event\"2\n" +
+	"\anotices\x18\x02 \x03(\x03R\anotices\x125\n" +
+	"\x06causes\x18\x03 \x03(\v2\x1d.dbcontroller.schema.v1.CauseR\x06causes\x12\x19\n" +
+	"\bcause_of\x18\x04 \x03(\x05R\acauseOfB\a\n" +
+	"\x05event\"\xab\x01\n" +
+	"\x05Cause\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\fR\x02id\x12\x12\n" +
+	"\x04root\x18\x02 \x01(\tR\x04root\x12\x19\n" +
+	"\broot_uid\x18\x03 \x01(\fR\arootUid\x12\x14\n" +
+	"\x05actor\x18\x04 \x01(\tR\x05actor\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\x05 \x01(\fR\trequestId\x12.\n" +
+	"\x04time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\"2\n" +
 	"\rEndOfSnapshot\x12!\n" +
 	"\fresume_token\x18\x01 \x01(\tR\vresumeToken\"-\n" +
 	"\bBookmark\x12!\n" +
@@ -3959,10 +4102,13 @@ const file_dbcontroller_schema_v1_schema_proto_rawDesc = "" +
 	"\x0eVERDICT_EXISTS\x10\x01\x12\x12\n" +
 	"\x0eVERDICT_ABSENT\x10\x02\x12\x19\n" +
 	"\x15VERDICT_NOT_REFERRING\x10\x03\x12\x16\n" +
-	"\x12VERDICT_CANNOT_OWN\x10\x04\"\xc1\x01\n" +
+	"\x12VERDICT_CANNOT_OWN\x10\x04\"\xa9\x02\n" +
 	"\x11DropOwnersRequest\x12!\n" +
 	"\fdeleted_uids\x18\x01 \x03(\fR\vdeletedUids\x12F\n" +
-	"\x06let_go\x18\x02 \x03(\v2/.dbcontroller.schema.v1.DropOwnersRequest.LetGoR\x05letGo\x1aA\n" +
+	"\x06let_go\x18\x02 \x03(\v2/.dbcontroller.schema.v1.DropOwnersRequest.LetGoR\x05letGo\x125\n" +
+	"\x06causes\x18\x03 \x03(\v2\x1d.dbcontroller.schema.v1.CauseR\x06causes\x12\x19\n" +
+	"\bcause_of\x18\x04 \x03(\x05R\acauseOf\x12\x14\n" +
+	"\x05epoch\x18\x05 \x01(\fR\x05epoch\x1aA\n" +
 	"\x05LetGo\x12\x1b\n" +
 	"\towner_uid\x18\x01 \x01(\fR\bownerUid\x12\x1b\n" +
 	"\townee_uid\x18\x02 \x01(\fR\bowneeUid\"I\n" +
@@ -4109,7 +4255,7 @@ func file_dbcontroller_schema_v1_schema_proto_rawDescGZIP() []byte {
 }
 
 var file_dbcontroller_schema_v1_schema_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_dbcontroller_schema_v1_schema_proto_msgTypes = make([]protoimpl.MessageInfo, 61)
+var file_dbcontroller_schema_v1_schema_proto_msgTypes = make([]protoimpl.MessageInfo, 62)
 var file_dbcontroller_schema_v1_schema_proto_goTypes = []any{
 	(ResolveBlockadesResponse_Verdict)(0),                   // 0: dbcontroller.schema.v1.ResolveBlockadesResponse.Verdict
 	(CheckOwnersResponse_Verdict)(0),                        // 1: dbcontroller.schema.v1.CheckOwnersResponse.Verdict
@@ -4128,153 +4274,157 @@ var file_dbcontroller_schema_v1_schema_proto_goTypes = []any{
 	(*ReleaseBlockadesResponse)(nil),                        // 14: dbcontroller.schema.v1.ReleaseBlockadesResponse
 	(*WatchImportedServiceDeletionsRequest)(nil),            // 15: dbcontroller.schema.v1.WatchImportedServiceDeletionsRequest
 	(*WatchImportedServiceDeletionsResponse)(nil),           // 16: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse
-	(*EndOfSnapshot)(nil),                                   // 17: dbcontroller.schema.v1.EndOfSnapshot
-	(*Bookmark)(nil),                                        // 18: dbcontroller.schema.v1.Bookmark
-	(*AcknowledgeDeletionsRequest)(nil),                     // 19: dbcontroller.schema.v1.AcknowledgeDeletionsRequest
-	(*AcknowledgeDeletionsResponse)(nil),                    // 20: dbcontroller.schema.v1.AcknowledgeDeletionsResponse
-	(*PlanDeletionRequest)(nil),                             // 21: dbcontroller.schema.v1.PlanDeletionRequest
-	(*PlanDeletionResponse)(nil),                            // 22: dbcontroller.schema.v1.PlanDeletionResponse
-	(*TraceCascadesRequest)(nil),                            // 23: dbcontroller.schema.v1.TraceCascadesRequest
-	(*TraceCascadesResponse)(nil),                           // 24: dbcontroller.schema.v1.TraceCascadesResponse
-	(*CheckOwnersRequest)(nil),                              // 25: dbcontroller.schema.v1.CheckOwnersRequest
-	(*CheckOwnersResponse)(nil),                             // 26: dbcontroller.schema.v1.CheckOwnersResponse
-	(*DropOwnersRequest)(nil),                               // 27: dbcontroller.schema.v1.DropOwnersRequest
-	(*DropOwnersResponse)(nil),                              // 28: dbcontroller.schema.v1.DropOwnersResponse
-	(*UpgradeOwnerReferencesRequest)(nil),                   // 29: dbcontroller.schema.v1.UpgradeOwnerReferencesRequest
-	(*UpgradeOwnerReferencesResponse)(nil),                  // 30: dbcontroller.schema.v1.UpgradeOwnerReferencesResponse
-	(*AnnounceEpochRequest)(nil),                            // 31: dbcontroller.schema.v1.AnnounceEpochRequest
-	(*AnnounceEpochResponse)(nil),                           // 32: dbcontroller.schema.v1.AnnounceEpochResponse
-	(*ConfirmEpochRequest)(nil),                             // 33: dbcontroller.schema.v1.ConfirmEpochRequest
-	(*ConfirmEpochResponse)(nil),                            // 34: dbcontroller.schema.v1.ConfirmEpochResponse
-	(*CheckReferencesRequest)(nil),                          // 35: dbcontroller.schema.v1.CheckReferencesRequest
-	(*CheckReferencesResponse)(nil),                         // 36: dbcontroller.schema.v1.CheckReferencesResponse
-	(*ListResourceShadowsRequest)(nil),                      // 37: dbcontroller.schema.v1.ListResourceShadowsRequest
-	(*ListResourceShadowsResponse)(nil),                     // 38: dbcontroller.schema.v1.ListResourceShadowsResponse
-	(*ResourceShadow)(nil),                                  // 39: dbcontroller.schema.v1.ResourceShadow
-	(*ListBlockadesRequest)(nil),                            // 40: dbcontroller.schema.v1.ListBlockadesRequest
-	(*ListBlockadesResponse)(nil),                           // 41: dbcontroller.schema.v1.ListBlockadesResponse
-	(*Blockade)(nil),                                        // 42: dbcontroller.schema.v1.Blockade
-	(*WatchResourceShadowsRequest)(nil),                     // 43: dbcontroller.schema.v1.WatchResourceShadowsRequest
-	(*WatchResourceShadowsResponse)(nil),                    // 44: dbcontroller.schema.v1.WatchResourceShadowsResponse
-	(*WorkItem)(nil),                                        // 45: dbcontroller.schema.v1.WorkItem
-	(*EstablishReferencesRequest_Reference)(nil),            // 46: dbcontroller.schema.v1.EstablishReferencesRequest.Reference
-	(*EstablishReferencesResponse_Target)(nil),              // 47: dbcontroller.schema.v1.EstablishReferencesResponse.Target
-	(*ReferencesRefused_Refusal)(nil),                       // 48: dbcontroller.schema.v1.ReferencesRefused.Refusal
-	(*ResolveBlockadesRequest_Question)(nil),                // 49: dbcontroller.schema.v1.ResolveBlockadesRequest.Question
-	(*WatchImportedServiceDeletionsResponse_Deletions)(nil), // 50: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.Deletions
-	(*PlanDeletionRequest_Target)(nil),                      // 51: dbcontroller.schema.v1.PlanDeletionRequest.Target
-	(*PlanDeletionResponse_Member)(nil),                     // 52: dbcontroller.schema.v1.PlanDeletionResponse.Member
-	(*PlanDeletionResponse_Via)(nil),                        // 53: dbcontroller.schema.v1.PlanDeletionResponse.Via
-	(*PlanDeletionResponse_Target)(nil),                     // 54: dbcontroller.schema.v1.PlanDeletionResponse.Target
-	(*PlanDeletionResponse_Unset)(nil),                      // 55: dbcontroller.schema.v1.PlanDeletionResponse.Unset
-	(*PlanDeletionResponse_Blocker)(nil),                    // 56: dbcontroller.schema.v1.PlanDeletionResponse.Blocker
-	(*TraceCascadesResponse_Trace)(nil),                     // 57: dbcontroller.schema.v1.TraceCascadesResponse.Trace
-	(*CheckOwnersRequest_Question)(nil),                     // 58: dbcontroller.schema.v1.CheckOwnersRequest.Question
-	(*CheckOwnersResponse_Answer)(nil),                      // 59: dbcontroller.schema.v1.CheckOwnersResponse.Answer
-	(*DropOwnersRequest_LetGo)(nil),                         // 60: dbcontroller.schema.v1.DropOwnersRequest.LetGo
-	(*UpgradeOwnerReferencesRequest_Renamed)(nil),           // 61: dbcontroller.schema.v1.UpgradeOwnerReferencesRequest.Renamed
-	(*CheckReferencesRequest_Reference)(nil),                // 62: dbcontroller.schema.v1.CheckReferencesRequest.Reference
-	(*ResourceShadow_Reference)(nil),                        // 63: dbcontroller.schema.v1.ResourceShadow.Reference
-	(*WatchResourceShadowsResponse_Work)(nil),               // 64: dbcontroller.schema.v1.WatchResourceShadowsResponse.Work
-	(Behaviour)(0),                                          // 65: dbcontroller.schema.v1.Behaviour
+	(*Cause)(nil),                                           // 17: dbcontroller.schema.v1.Cause
+	(*EndOfSnapshot)(nil),                                   // 18: dbcontroller.schema.v1.EndOfSnapshot
+	(*Bookmark)(nil),                                        // 19: dbcontroller.schema.v1.Bookmark
+	(*AcknowledgeDeletionsRequest)(nil),                     // 20: dbcontroller.schema.v1.AcknowledgeDeletionsRequest
+	(*AcknowledgeDeletionsResponse)(nil),                    // 21: dbcontroller.schema.v1.AcknowledgeDeletionsResponse
+	(*PlanDeletionRequest)(nil),                             // 22: dbcontroller.schema.v1.PlanDeletionRequest
+	(*PlanDeletionResponse)(nil),                            // 23: dbcontroller.schema.v1.PlanDeletionResponse
+	(*TraceCascadesRequest)(nil),                            // 24: dbcontroller.schema.v1.TraceCascadesRequest
+	(*TraceCascadesResponse)(nil),                           // 25: dbcontroller.schema.v1.TraceCascadesResponse
+	(*CheckOwnersRequest)(nil),                              // 26: dbcontroller.schema.v1.CheckOwnersRequest
+	(*CheckOwnersResponse)(nil),                             // 27: dbcontroller.schema.v1.CheckOwnersResponse
+	(*DropOwnersRequest)(nil),                               // 28: dbcontroller.schema.v1.DropOwnersRequest
+	(*DropOwnersResponse)(nil),                              // 29: dbcontroller.schema.v1.DropOwnersResponse
+	(*UpgradeOwnerReferencesRequest)(nil),                   // 30: dbcontroller.schema.v1.UpgradeOwnerReferencesRequest
+	(*UpgradeOwnerReferencesResponse)(nil),                  // 31: dbcontroller.schema.v1.UpgradeOwnerReferencesResponse
+	(*AnnounceEpochRequest)(nil),                            // 32: dbcontroller.schema.v1.AnnounceEpochRequest
+	(*AnnounceEpochResponse)(nil),                           // 33: dbcontroller.schema.v1.AnnounceEpochResponse
+	(*ConfirmEpochRequest)(nil),                             // 34: dbcontroller.schema.v1.ConfirmEpochRequest
+	(*ConfirmEpochResponse)(nil),                            // 35: dbcontroller.schema.v1.ConfirmEpochResponse
+	(*CheckReferencesRequest)(nil),                          // 36: dbcontroller.schema.v1.CheckReferencesRequest
+	(*CheckReferencesResponse)(nil),                         // 37: dbcontroller.schema.v1.CheckReferencesResponse
+	(*ListResourceShadowsRequest)(nil),                      // 38: dbcontroller.schema.v1.ListResourceShadowsRequest
+	(*ListResourceShadowsResponse)(nil),                     // 39: dbcontroller.schema.v1.ListResourceShadowsResponse
+	(*ResourceShadow)(nil),                                  // 40: dbcontroller.schema.v1.ResourceShadow
+	(*ListBlockadesRequest)(nil),                            // 41: dbcontroller.schema.v1.ListBlockadesRequest
+	(*ListBlockadesResponse)(nil),                           // 42: dbcontroller.schema.v1.ListBlockadesResponse
+	(*Blockade)(nil),                                        // 43: dbcontroller.schema.v1.Blockade
+	(*WatchResourceShadowsRequest)(nil),                     // 44: dbcontroller.schema.v1.WatchResourceShadowsRequest
+	(*WatchResourceShadowsResponse)(nil),                    // 45: dbcontroller.schema.v1.WatchResourceShadowsResponse
+	(*WorkItem)(nil),                                        // 46: dbcontroller.schema.v1.WorkItem
+	(*EstablishReferencesRequest_Reference)(nil),            // 47: dbcontroller.schema.v1.EstablishReferencesRequest.Reference
+	(*EstablishReferencesResponse_Target)(nil),              // 48: dbcontroller.schema.v1.EstablishReferencesResponse.Target
+	(*ReferencesRefused_Refusal)(nil),                       // 49: dbcontroller.schema.v1.ReferencesRefused.Refusal
+	(*ResolveBlockadesRequest_Question)(nil),                // 50: dbcontroller.schema.v1.ResolveBlockadesRequest.Question
+	(*WatchImportedServiceDeletionsResponse_Deletions)(nil), // 51: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.Deletions
+	(*PlanDeletionRequest_Target)(nil),                      // 52: dbcontroller.schema.v1.PlanDeletionRequest.Target
+	(*PlanDeletionResponse_Member)(nil),                     // 53: dbcontroller.schema.v1.PlanDeletionResponse.Member
+	(*PlanDeletionResponse_Via)(nil),                        // 54: dbcontroller.schema.v1.PlanDeletionResponse.Via
+	(*PlanDeletionResponse_Target)(nil),                     // 55: dbcontroller.schema.v1.PlanDeletionResponse.Target
+	(*PlanDeletionResponse_Unset)(nil),                      // 56: dbcontroller.schema.v1.PlanDeletionResponse.Unset
+	(*PlanDeletionResponse_Blocker)(nil),                    // 57: dbcontroller.schema.v1.PlanDeletionResponse.Blocker
+	(*TraceCascadesResponse_Trace)(nil),                     // 58: dbcontroller.schema.v1.TraceCascadesResponse.Trace
+	(*CheckOwnersRequest_Question)(nil),                     // 59: dbcontroller.schema.v1.CheckOwnersRequest.Question
+	(*CheckOwnersResponse_Answer)(nil),                      // 60: dbcontroller.schema.v1.CheckOwnersResponse.Answer
+	(*DropOwnersRequest_LetGo)(nil),                         // 61: dbcontroller.schema.v1.DropOwnersRequest.LetGo
+	(*UpgradeOwnerReferencesRequest_Renamed)(nil),           // 62: dbcontroller.schema.v1.UpgradeOwnerReferencesRequest.Renamed
+	(*CheckReferencesRequest_Reference)(nil),                // 63: dbcontroller.schema.v1.CheckReferencesRequest.Reference
+	(*ResourceShadow_Reference)(nil),                        // 64: dbcontroller.schema.v1.ResourceShadow.Reference
+	(*WatchResourceShadowsResponse_Work)(nil),               // 65: dbcontroller.schema.v1.WatchResourceShadowsResponse.Work
 	(*timestamppb.Timestamp)(nil),                           // 66: google.protobuf.Timestamp
+	(Behaviour)(0),                                          // 67: dbcontroller.schema.v1.Behaviour
 }
 var file_dbcontroller_schema_v1_schema_proto_depIdxs = []int32{
-	46, // 0: dbcontroller.schema.v1.EstablishReferencesRequest.references:type_name -> dbcontroller.schema.v1.EstablishReferencesRequest.Reference
-	47, // 1: dbcontroller.schema.v1.EstablishReferencesResponse.targets:type_name -> dbcontroller.schema.v1.EstablishReferencesResponse.Target
-	48, // 2: dbcontroller.schema.v1.ReferencesRefused.refusals:type_name -> dbcontroller.schema.v1.ReferencesRefused.Refusal
-	49, // 3: dbcontroller.schema.v1.ResolveBlockadesRequest.questions:type_name -> dbcontroller.schema.v1.ResolveBlockadesRequest.Question
+	47, // 0: dbcontroller.schema.v1.EstablishReferencesRequest.references:type_name -> dbcontroller.schema.v1.EstablishReferencesRequest.Reference
+	48, // 1: dbcontroller.schema.v1.EstablishReferencesResponse.targets:type_name -> dbcontroller.schema.v1.EstablishReferencesResponse.Target
+	49, // 2: dbcontroller.schema.v1.ReferencesRefused.refusals:type_name -> dbcontroller.schema.v1.ReferencesRefused.Refusal
+	50, // 3: dbcontroller.schema.v1.ResolveBlockadesRequest.questions:type_name -> dbcontroller.schema.v1.ResolveBlockadesRequest.Question
 	0,  // 4: dbcontroller.schema.v1.ResolveBlockadesResponse.verdicts:type_name -> dbcontroller.schema.v1.ResolveBlockadesResponse.Verdict
 	5,  // 5: dbcontroller.schema.v1.ReleaseBlockadesRequest.keys:type_name -> dbcontroller.schema.v1.BlockadeKey
-	50, // 6: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.upsert:type_name -> dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.Deletions
-	50, // 7: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.delete:type_name -> dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.Deletions
-	17, // 8: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.end_of_snapshot:type_name -> dbcontroller.schema.v1.EndOfSnapshot
-	18, // 9: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.bookmark:type_name -> dbcontroller.schema.v1.Bookmark
-	51, // 10: dbcontroller.schema.v1.PlanDeletionRequest.targets:type_name -> dbcontroller.schema.v1.PlanDeletionRequest.Target
-	52, // 11: dbcontroller.schema.v1.PlanDeletionResponse.members:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Member
-	56, // 12: dbcontroller.schema.v1.PlanDeletionResponse.blockers:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Blocker
-	55, // 13: dbcontroller.schema.v1.PlanDeletionResponse.unsets:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Unset
-	57, // 14: dbcontroller.schema.v1.TraceCascadesResponse.traces:type_name -> dbcontroller.schema.v1.TraceCascadesResponse.Trace
-	58, // 15: dbcontroller.schema.v1.CheckOwnersRequest.questions:type_name -> dbcontroller.schema.v1.CheckOwnersRequest.Question
-	59, // 16: dbcontroller.schema.v1.CheckOwnersResponse.answers:type_name -> dbcontroller.schema.v1.CheckOwnersResponse.Answer
-	60, // 17: dbcontroller.schema.v1.DropOwnersRequest.let_go:type_name -> dbcontroller.schema.v1.DropOwnersRequest.LetGo
-	61, // 18: dbcontroller.schema.v1.UpgradeOwnerReferencesRequest.renamed:type_name -> dbcontroller.schema.v1.UpgradeOwnerReferencesRequest.Renamed
-	62, // 19: dbcontroller.schema.v1.CheckReferencesRequest.references:type_name -> dbcontroller.schema.v1.CheckReferencesRequest.Reference
-	2,  // 20: dbcontroller.schema.v1.CheckReferencesResponse.verdicts:type_name -> dbcontroller.schema.v1.CheckReferencesResponse.Verdict
-	39, // 21: dbcontroller.schema.v1.ListResourceShadowsResponse.shadows:type_name -> dbcontroller.schema.v1.ResourceShadow
-	4,  // 22: dbcontroller.schema.v1.ResourceShadow.resource:type_name -> dbcontroller.schema.v1.ResourceRef
-	63, // 23: dbcontroller.schema.v1.ResourceShadow.references:type_name -> dbcontroller.schema.v1.ResourceShadow.Reference
-	42, // 24: dbcontroller.schema.v1.ListBlockadesResponse.blockades:type_name -> dbcontroller.schema.v1.Blockade
-	4,  // 25: dbcontroller.schema.v1.Blockade.target:type_name -> dbcontroller.schema.v1.ResourceRef
-	5,  // 26: dbcontroller.schema.v1.Blockade.key:type_name -> dbcontroller.schema.v1.BlockadeKey
-	65, // 27: dbcontroller.schema.v1.Blockade.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
-	66, // 28: dbcontroller.schema.v1.Blockade.expire_time:type_name -> google.protobuf.Timestamp
-	64, // 29: dbcontroller.schema.v1.WatchResourceShadowsResponse.upsert:type_name -> dbcontroller.schema.v1.WatchResourceShadowsResponse.Work
-	64, // 30: dbcontroller.schema.v1.WatchResourceShadowsResponse.delete:type_name -> dbcontroller.schema.v1.WatchResourceShadowsResponse.Work
-	17, // 31: dbcontroller.schema.v1.WatchResourceShadowsResponse.end_of_snapshot:type_name -> dbcontroller.schema.v1.EndOfSnapshot
-	18, // 32: dbcontroller.schema.v1.WatchResourceShadowsResponse.bookmark:type_name -> dbcontroller.schema.v1.Bookmark
-	3,  // 33: dbcontroller.schema.v1.WorkItem.action:type_name -> dbcontroller.schema.v1.WorkItem.Action
-	66, // 34: dbcontroller.schema.v1.WorkItem.create_time:type_name -> google.protobuf.Timestamp
-	4,  // 35: dbcontroller.schema.v1.EstablishReferencesRequest.Reference.holder:type_name -> dbcontroller.schema.v1.ResourceRef
-	4,  // 36: dbcontroller.schema.v1.EstablishReferencesRequest.Reference.target:type_name -> dbcontroller.schema.v1.ResourceRef
-	65, // 37: dbcontroller.schema.v1.EstablishReferencesRequest.Reference.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
-	5,  // 38: dbcontroller.schema.v1.ResolveBlockadesRequest.Question.key:type_name -> dbcontroller.schema.v1.BlockadeKey
-	4,  // 39: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.Deletions.resources:type_name -> dbcontroller.schema.v1.ResourceRef
-	4,  // 40: dbcontroller.schema.v1.PlanDeletionResponse.Member.resource:type_name -> dbcontroller.schema.v1.ResourceRef
-	53, // 41: dbcontroller.schema.v1.PlanDeletionResponse.Member.via:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Via
-	54, // 42: dbcontroller.schema.v1.PlanDeletionResponse.Via.target:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Target
-	65, // 43: dbcontroller.schema.v1.PlanDeletionResponse.Via.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
-	4,  // 44: dbcontroller.schema.v1.PlanDeletionResponse.Unset.holder:type_name -> dbcontroller.schema.v1.ResourceRef
-	53, // 45: dbcontroller.schema.v1.PlanDeletionResponse.Unset.via:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Via
-	4,  // 46: dbcontroller.schema.v1.PlanDeletionResponse.Blocker.holder:type_name -> dbcontroller.schema.v1.ResourceRef
-	4,  // 47: dbcontroller.schema.v1.PlanDeletionResponse.Blocker.target:type_name -> dbcontroller.schema.v1.ResourceRef
-	54, // 48: dbcontroller.schema.v1.TraceCascadesResponse.Trace.targets:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Target
-	54, // 49: dbcontroller.schema.v1.TraceCascadesResponse.Trace.owners:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Target
-	4,  // 50: dbcontroller.schema.v1.CheckOwnersRequest.Question.owner:type_name -> dbcontroller.schema.v1.ResourceRef
-	1,  // 51: dbcontroller.schema.v1.CheckOwnersResponse.Answer.verdict:type_name -> dbcontroller.schema.v1.CheckOwnersResponse.Verdict
-	5,  // 52: dbcontroller.schema.v1.CheckReferencesRequest.Reference.key:type_name -> dbcontroller.schema.v1.BlockadeKey
-	65, // 53: dbcontroller.schema.v1.CheckReferencesRequest.Reference.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
-	65, // 54: dbcontroller.schema.v1.ResourceShadow.Reference.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
-	45, // 55: dbcontroller.schema.v1.WatchResourceShadowsResponse.Work.items:type_name -> dbcontroller.schema.v1.WorkItem
-	6,  // 56: dbcontroller.schema.v1.SchemaService.EstablishReferences:input_type -> dbcontroller.schema.v1.EstablishReferencesRequest
-	9,  // 57: dbcontroller.schema.v1.SchemaService.ConfirmBlockades:input_type -> dbcontroller.schema.v1.ConfirmBlockadesRequest
-	11, // 58: dbcontroller.schema.v1.SchemaService.ResolveBlockades:input_type -> dbcontroller.schema.v1.ResolveBlockadesRequest
-	13, // 59: dbcontroller.schema.v1.SchemaService.ReleaseBlockades:input_type -> dbcontroller.schema.v1.ReleaseBlockadesRequest
-	15, // 60: dbcontroller.schema.v1.SchemaService.WatchImportedServiceDeletions:input_type -> dbcontroller.schema.v1.WatchImportedServiceDeletionsRequest
-	19, // 61: dbcontroller.schema.v1.SchemaService.AcknowledgeDeletions:input_type -> dbcontroller.schema.v1.AcknowledgeDeletionsRequest
-	21, // 62: dbcontroller.schema.v1.SchemaService.PlanDeletion:input_type -> dbcontroller.schema.v1.PlanDeletionRequest
-	23, // 63: dbcontroller.schema.v1.SchemaService.TraceCascades:input_type -> dbcontroller.schema.v1.TraceCascadesRequest
-	25, // 64: dbcontroller.schema.v1.SchemaService.CheckOwners:input_type -> dbcontroller.schema.v1.CheckOwnersRequest
-	27, // 65: dbcontroller.schema.v1.SchemaService.DropOwners:input_type -> dbcontroller.schema.v1.DropOwnersRequest
-	29, // 66: dbcontroller.schema.v1.SchemaService.UpgradeOwnerReferences:input_type -> dbcontroller.schema.v1.UpgradeOwnerReferencesRequest
-	31, // 67: dbcontroller.schema.v1.SchemaService.AnnounceEpoch:input_type -> dbcontroller.schema.v1.AnnounceEpochRequest
-	33, // 68: dbcontroller.schema.v1.SchemaService.ConfirmEpoch:input_type -> dbcontroller.schema.v1.ConfirmEpochRequest
-	35, // 69: dbcontroller.schema.v1.SchemaService.CheckReferences:input_type -> dbcontroller.schema.v1.CheckReferencesRequest
-	37, // 70: dbcontroller.schema.v1.SchemaService.ListResourceShadows:input_type -> dbcontroller.schema.v1.ListResourceShadowsRequest
-	40, // 71: dbcontroller.schema.v1.SchemaService.ListBlockades:input_type -> dbcontroller.schema.v1.ListBlockadesRequest
-	43, // 72: dbcontroller.schema.v1.SchemaService.WatchResourceShadows:input_type -> dbcontroller.schema.v1.WatchResourceShadowsRequest
-	7,  // 73: dbcontroller.schema.v1.SchemaService.EstablishReferences:output_type -> dbcontroller.schema.v1.EstablishReferencesResponse
-	10, // 74: dbcontroller.schema.v1.SchemaService.ConfirmBlockades:output_type -> dbcontroller.schema.v1.ConfirmBlockadesResponse
-	12, // 75: dbcontroller.schema.v1.SchemaService.ResolveBlockades:output_type -> dbcontroller.schema.v1.ResolveBlockadesResponse
-	14, // 76: dbcontroller.schema.v1.SchemaService.ReleaseBlockades:output_type -> dbcontroller.schema.v1.ReleaseBlockadesResponse
-	16, // 77: dbcontroller.schema.v1.SchemaService.WatchImportedServiceDeletions:output_type -> dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse
-	20, // 78: dbcontroller.schema.v1.SchemaService.AcknowledgeDeletions:output_type -> dbcontroller.schema.v1.AcknowledgeDeletionsResponse
-	22, // 79: dbcontroller.schema.v1.SchemaService.PlanDeletion:output_type -> dbcontroller.schema.v1.PlanDeletionResponse
-	24, // 80: dbcontroller.schema.v1.SchemaService.TraceCascades:output_type -> dbcontroller.schema.v1.TraceCascadesResponse
-	26, // 81: dbcontroller.schema.v1.SchemaService.CheckOwners:output_type -> dbcontroller.schema.v1.CheckOwnersResponse
-	28, // 82: dbcontroller.schema.v1.SchemaService.DropOwners:output_type -> dbcontroller.schema.v1.DropOwnersResponse
-	30, // 83: dbcontroller.schema.v1.SchemaService.UpgradeOwnerReferences:output_type -> dbcontroller.schema.v1.UpgradeOwnerReferencesResponse
-	32, // 84: dbcontroller.schema.v1.SchemaService.AnnounceEpoch:output_type -> dbcontroller.schema.v1.AnnounceEpochResponse
-	34, // 85: dbcontroller.schema.v1.SchemaService.ConfirmEpoch:output_type -> dbcontroller.schema.v1.ConfirmEpochResponse
-	36, // 86: dbcontroller.schema.v1.SchemaService.CheckReferences:output_type -> dbcontroller.schema.v1.CheckReferencesResponse
-	38, // 87: dbcontroller.schema.v1.SchemaService.ListResourceShadows:output_type -> dbcontroller.schema.v1.ListResourceShadowsResponse
-	41, // 88: dbcontroller.schema.v1.SchemaService.ListBlockades:output_type -> dbcontroller.schema.v1.ListBlockadesResponse
-	44, // 89: dbcontroller.schema.v1.SchemaService.WatchResourceShadows:output_type -> dbcontroller.schema.v1.WatchResourceShadowsResponse
-	73, // [73:90] is the sub-list for method output_type
-	56, // [56:73] is the sub-list for method input_type
-	56, // [56:56] is the sub-list for extension type_name
-	56, // [56:56] is the sub-list for extension extendee
-	0,  // [0:56] is the sub-list for field type_name
+	51, // 6: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.upsert:type_name -> dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.Deletions
+	51, // 7: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.delete:type_name -> dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.Deletions
+	18, // 8: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.end_of_snapshot:type_name -> dbcontroller.schema.v1.EndOfSnapshot
+	19, // 9: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.bookmark:type_name -> dbcontroller.schema.v1.Bookmark
+	66, // 10: dbcontroller.schema.v1.Cause.time:type_name -> google.protobuf.Timestamp
+	52, // 11: dbcontroller.schema.v1.PlanDeletionRequest.targets:type_name -> dbcontroller.schema.v1.PlanDeletionRequest.Target
+	53, // 12: dbcontroller.schema.v1.PlanDeletionResponse.members:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Member
+	57, // 13: dbcontroller.schema.v1.PlanDeletionResponse.blockers:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Blocker
+	56, // 14: dbcontroller.schema.v1.PlanDeletionResponse.unsets:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Unset
+	58, // 15: dbcontroller.schema.v1.TraceCascadesResponse.traces:type_name -> dbcontroller.schema.v1.TraceCascadesResponse.Trace
+	59, // 16: dbcontroller.schema.v1.CheckOwnersRequest.questions:type_name -> dbcontroller.schema.v1.CheckOwnersRequest.Question
+	60, // 17: dbcontroller.schema.v1.CheckOwnersResponse.answers:type_name -> dbcontroller.schema.v1.CheckOwnersResponse.Answer
+	61, // 18: dbcontroller.schema.v1.DropOwnersRequest.let_go:type_name -> dbcontroller.schema.v1.DropOwnersRequest.LetGo
+	17, // 19: dbcontroller.schema.v1.DropOwnersRequest.causes:type_name -> dbcontroller.schema.v1.Cause
+	62, // 20: dbcontroller.schema.v1.UpgradeOwnerReferencesRequest.renamed:type_name -> dbcontroller.schema.v1.UpgradeOwnerReferencesRequest.Renamed
+	63, // 21: dbcontroller.schema.v1.CheckReferencesRequest.references:type_name -> dbcontroller.schema.v1.CheckReferencesRequest.Reference
+	2,  // 22: dbcontroller.schema.v1.CheckReferencesResponse.verdicts:type_name -> dbcontroller.schema.v1.CheckReferencesResponse.Verdict
+	40, // 23: dbcontroller.schema.v1.ListResourceShadowsResponse.shadows:type_name -> dbcontroller.schema.v1.ResourceShadow
+	4,  // 24: dbcontroller.schema.v1.ResourceShadow.resource:type_name -> dbcontroller.schema.v1.ResourceRef
+	64, // 25: dbcontroller.schema.v1.ResourceShadow.references:type_name -> dbcontroller.schema.v1.ResourceShadow.Reference
+	43, // 26: dbcontroller.schema.v1.ListBlockadesResponse.blockades:type_name -> dbcontroller.schema.v1.Blockade
+	4,  // 27: dbcontroller.schema.v1.Blockade.target:type_name -> dbcontroller.schema.v1.ResourceRef
+	5,  // 28: dbcontroller.schema.v1.Blockade.key:type_name -> dbcontroller.schema.v1.BlockadeKey
+	67, // 29: dbcontroller.schema.v1.Blockade.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
+	66, // 30: dbcontroller.schema.v1.Blockade.expire_time:type_name -> google.protobuf.Timestamp
+	65, // 31: dbcontroller.schema.v1.WatchResourceShadowsResponse.upsert:type_name -> dbcontroller.schema.v1.WatchResourceShadowsResponse.Work
+	65, // 32: dbcontroller.schema.v1.WatchResourceShadowsResponse.delete:type_name -> dbcontroller.schema.v1.WatchResourceShadowsResponse.Work
+	18, // 33: dbcontroller.schema.v1.WatchResourceShadowsResponse.end_of_snapshot:type_name -> dbcontroller.schema.v1.EndOfSnapshot
+	19, // 34: dbcontroller.schema.v1.WatchResourceShadowsResponse.bookmark:type_name -> dbcontroller.schema.v1.Bookmark
+	3,  // 35: dbcontroller.schema.v1.WorkItem.action:type_name -> dbcontroller.schema.v1.WorkItem.Action
+	66, // 36: dbcontroller.schema.v1.WorkItem.create_time:type_name -> google.protobuf.Timestamp
+	4,  // 37: dbcontroller.schema.v1.EstablishReferencesRequest.Reference.holder:type_name -> dbcontroller.schema.v1.ResourceRef
+	4,  // 38: dbcontroller.schema.v1.EstablishReferencesRequest.Reference.target:type_name -> dbcontroller.schema.v1.ResourceRef
+	67, // 39: dbcontroller.schema.v1.EstablishReferencesRequest.Reference.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
+	5,  // 40: dbcontroller.schema.v1.ResolveBlockadesRequest.Question.key:type_name -> dbcontroller.schema.v1.BlockadeKey
+	4,  // 41: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.Deletions.resources:type_name -> dbcontroller.schema.v1.ResourceRef
+	17, // 42: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.Deletions.causes:type_name -> dbcontroller.schema.v1.Cause
+	4,  // 43: dbcontroller.schema.v1.PlanDeletionResponse.Member.resource:type_name -> dbcontroller.schema.v1.ResourceRef
+	54, // 44: dbcontroller.schema.v1.PlanDeletionResponse.Member.via:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Via
+	55, // 45: dbcontroller.schema.v1.PlanDeletionResponse.Via.target:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Target
+	67, // 46: dbcontroller.schema.v1.PlanDeletionResponse.Via.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
+	4,  // 47: dbcontroller.schema.v1.PlanDeletionResponse.Unset.holder:type_name -> dbcontroller.schema.v1.ResourceRef
+	54, // 48: dbcontroller.schema.v1.PlanDeletionResponse.Unset.via:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Via
+	4,  // 49: dbcontroller.schema.v1.PlanDeletionResponse.Blocker.holder:type_name -> dbcontroller.schema.v1.ResourceRef
+	4,  // 50: dbcontroller.schema.v1.PlanDeletionResponse.Blocker.target:type_name -> dbcontroller.schema.v1.ResourceRef
+	55, // 51: dbcontroller.schema.v1.TraceCascadesResponse.Trace.targets:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Target
+	55, // 52: dbcontroller.schema.v1.TraceCascadesResponse.Trace.owners:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Target
+	4,  // 53: dbcontroller.schema.v1.CheckOwnersRequest.Question.owner:type_name -> dbcontroller.schema.v1.ResourceRef
+	1,  // 54: dbcontroller.schema.v1.CheckOwnersResponse.Answer.verdict:type_name -> dbcontroller.schema.v1.CheckOwnersResponse.Verdict
+	5,  // 55: dbcontroller.schema.v1.CheckReferencesRequest.Reference.key:type_name -> dbcontroller.schema.v1.BlockadeKey
+	67, // 56: dbcontroller.schema.v1.CheckReferencesRequest.Reference.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
+	67, // 57: dbcontroller.schema.v1.ResourceShadow.Reference.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
+	46, // 58: dbcontroller.schema.v1.WatchResourceShadowsResponse.Work.items:type_name -> dbcontroller.schema.v1.WorkItem
+	6,  // 59: dbcontroller.schema.v1.SchemaService.EstablishReferences:input_type -> dbcontroller.schema.v1.EstablishReferencesRequest
+	9,  // 60: dbcontroller.schema.v1.SchemaService.ConfirmBlockades:input_type -> dbcontroller.schema.v1.ConfirmBlockadesRequest
+	11, // 61: dbcontroller.schema.v1.SchemaService.ResolveBlockades:input_type -> dbcontroller.schema.v1.ResolveBlockadesRequest
+	13, // 62: dbcontroller.schema.v1.SchemaService.ReleaseBlockades:input_type -> dbcontroller.schema.v1.ReleaseBlockadesRequest
+	15, // 63: dbcontroller.schema.v1.SchemaService.WatchImportedServiceDeletions:input_type -> dbcontroller.schema.v1.WatchImportedServiceDeletionsRequest
+	20, // 64: dbcontroller.schema.v1.SchemaService.AcknowledgeDeletions:input_type -> dbcontroller.schema.v1.AcknowledgeDeletionsRequest
+	22, // 65: dbcontroller.schema.v1.SchemaService.PlanDeletion:input_type -> dbcontroller.schema.v1.PlanDeletionRequest
+	24, // 66: dbcontroller.schema.v1.SchemaService.TraceCascades:input_type -> dbcontroller.schema.v1.TraceCascadesRequest
+	26, // 67: dbcontroller.schema.v1.SchemaService.CheckOwners:input_type -> dbcontroller.schema.v1.CheckOwnersRequest
+	28, // 68: dbcontroller.schema.v1.SchemaService.DropOwners:input_type -> dbcontroller.schema.v1.DropOwnersRequest
+	30, // 69: dbcontroller.schema.v1.SchemaService.UpgradeOwnerReferences:input_type -> dbcontroller.schema.v1.UpgradeOwnerReferencesRequest
+	32, // 70: dbcontroller.schema.v1.SchemaService.AnnounceEpoch:input_type -> dbcontroller.schema.v1.AnnounceEpochRequest
+	34, // 71: dbcontroller.schema.v1.SchemaService.ConfirmEpoch:input_type -> dbcontroller.schema.v1.ConfirmEpochRequest
+	36, // 72: dbcontroller.schema.v1.SchemaService.CheckReferences:input_type -> dbcontroller.schema.v1.CheckReferencesRequest
+	38, // 73: dbcontroller.schema.v1.SchemaService.ListResourceShadows:input_type -> dbcontroller.schema.v1.ListResourceShadowsRequest
+	41, // 74: dbcontroller.schema.v1.SchemaService.ListBlockades:input_type -> dbcontroller.schema.v1.ListBlockadesRequest
+	44, // 75: dbcontroller.schema.v1.SchemaService.WatchResourceShadows:input_type -> dbcontroller.schema.v1.WatchResourceShadowsRequest
+	7,  // 76: dbcontroller.schema.v1.SchemaService.EstablishReferences:output_type -> dbcontroller.schema.v1.EstablishReferencesResponse
+	10, // 77: dbcontroller.schema.v1.SchemaService.ConfirmBlockades:output_type -> dbcontroller.schema.v1.ConfirmBlockadesResponse
+	12, // 78: dbcontroller.schema.v1.SchemaService.ResolveBlockades:output_type -> dbcontroller.schema.v1.ResolveBlockadesResponse
+	14, // 79: dbcontroller.schema.v1.SchemaService.ReleaseBlockades:output_type -> dbcontroller.schema.v1.ReleaseBlockadesResponse
+	16, // 80: dbcontroller.schema.v1.SchemaService.WatchImportedServiceDeletions:output_type -> dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse
+	21, // 81: dbcontroller.schema.v1.SchemaService.AcknowledgeDeletions:output_type -> dbcontroller.schema.v1.AcknowledgeDeletionsResponse
+	23, // 82: dbcontroller.schema.v1.SchemaService.PlanDeletion:output_type -> dbcontroller.schema.v1.PlanDeletionResponse
+	25, // 83: dbcontroller.schema.v1.SchemaService.TraceCascades:output_type -> dbcontroller.schema.v1.TraceCascadesResponse
+	27, // 84: dbcontroller.schema.v1.SchemaService.CheckOwners:output_type -> dbcontroller.schema.v1.CheckOwnersResponse
+	29, // 85: dbcontroller.schema.v1.SchemaService.DropOwners:output_type -> dbcontroller.schema.v1.DropOwnersResponse
+	31, // 86: dbcontroller.schema.v1.SchemaService.UpgradeOwnerReferences:output_type -> dbcontroller.schema.v1.UpgradeOwnerReferencesResponse
+	33, // 87: dbcontroller.schema.v1.SchemaService.AnnounceEpoch:output_type -> dbcontroller.schema.v1.AnnounceEpochResponse
+	35, // 88: dbcontroller.schema.v1.SchemaService.ConfirmEpoch:output_type -> dbcontroller.schema.v1.ConfirmEpochResponse
+	37, // 89: dbcontroller.schema.v1.SchemaService.CheckReferences:output_type -> dbcontroller.schema.v1.CheckReferencesResponse
+	39, // 90: dbcontroller.schema.v1.SchemaService.ListResourceShadows:output_type -> dbcontroller.schema.v1.ListResourceShadowsResponse
+	42, // 91: dbcontroller.schema.v1.SchemaService.ListBlockades:output_type -> dbcontroller.schema.v1.ListBlockadesResponse
+	45, // 92: dbcontroller.schema.v1.SchemaService.WatchResourceShadows:output_type -> dbcontroller.schema.v1.WatchResourceShadowsResponse
+	76, // [76:93] is the sub-list for method output_type
+	59, // [59:76] is the sub-list for method input_type
+	59, // [59:59] is the sub-list for extension type_name
+	59, // [59:59] is the sub-list for extension extendee
+	0,  // [0:59] is the sub-list for field type_name
 }
 
 func init() { file_dbcontroller_schema_v1_schema_proto_init() }
@@ -4289,7 +4439,7 @@ func file_dbcontroller_schema_v1_schema_proto_init() {
 		(*WatchImportedServiceDeletionsResponse_EndOfSnapshot)(nil),
 		(*WatchImportedServiceDeletionsResponse_Bookmark)(nil),
 	}
-	file_dbcontroller_schema_v1_schema_proto_msgTypes[40].OneofWrappers = []any{
+	file_dbcontroller_schema_v1_schema_proto_msgTypes[41].OneofWrappers = []any{
 		(*WatchResourceShadowsResponse_Upsert)(nil),
 		(*WatchResourceShadowsResponse_Delete)(nil),
 		(*WatchResourceShadowsResponse_EndOfSnapshot)(nil),
@@ -4301,7 +4451,7 @@ func file_dbcontroller_schema_v1_schema_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_dbcontroller_schema_v1_schema_proto_rawDesc), len(file_dbcontroller_schema_v1_schema_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   61,
+			NumMessages:   62,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

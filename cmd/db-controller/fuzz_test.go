@@ -1,0 +1,28 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// A configuration file as anybody may write it sets flags, or says what is wrong.
+func FuzzConfiguration(f *testing.F) {
+	for _, seed := range []string{"", "lease: 5s\nnodes: 3\n", "lease: [1]\n", "nodes: {a: b}\n", "no-such-flag: 1\n", "a: &a [*a]\n", "lease: 1e999\n", "- x\n", "\x00", "nodes: 99999999999999999999\n"} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		path := filepath.Join(t.TempDir(), "config.yaml")
+		if err := os.WriteFile(path, raw, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		cmd := newServe()
+		cmd.Flags().String("config", "", "")
+		if err := cmd.Flags().Set("config", path); err != nil {
+			t.Fatal(err)
+		}
+		if err := configure(cmd); err != nil && err.Error() == "" {
+			t.Fatalf("%q is refused without a word", raw)
+		}
+	})
+}

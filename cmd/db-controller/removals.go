@@ -1,0 +1,117 @@
+package main
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/spf13/cobra"
+
+	"github.com/db-controller/db-controller/cmd/db-controller/client"
+	"github.com/db-controller/db-controller/schema"
+	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
+)
+
+// longestChain is how many links of a chain of removals are followed.
+const longestChain = 100
+
+func newRemovals() *cobra.Command {
+	var uid string
+	cmd := resourceCommand("removals NAME", "Tell who or what removed the resources of a name, link by link",
+		"  db-controller removals //devices.example.com/us-west2/projects/acme/devices/d1", cobra.ExactArgs(1),
+		func(cmd *cobra.Command, c *client.Client, args []string) error {
+			name, err := schema.ParseFullName(args[0])
+			if err != nil {
+				return err
+			}
+			if uid != "" {
+				if _, err := uuid.Parse(uid); err != nil {
+					return fmt.Errorf("--uid: %w", err)
+				}
+			}
+			found, err := removalsAt(cmd, c, name.Deployment, &adminv1.ListRemovalsRequest{Name: name.Name, Uid: uid})
+			if err != nil {
+				return err
+			}
+			if len(found) == 0 {
+				cmd.Printf("Nothing is known of a removal of %s: it was not removed, or longer ago than --removals-kept of its deployment.\n", args[0])
+				return nil
+			}
+			for _, r := range found {
+				printChain(cmd, c, r)
+			}
+			return nil
+		})
+	cmd.Flags().StringVar(&uid, "uid", "", "only the resource with this uid")
+	return cmd
+}
+
+func removalsAt(cmd *cobra.Command, c *client.Client, at schema.DeploymentID, req *adminv1.ListRemovalsRequest) ([]*adminv1.Removal, error) {
+	admin, err := c.Admin(cmd.Context(), at)
+	if err != nil {
+		return nil, err
+	}
+	answer, err := admin.ListRemovals(cmd.Context(), req)
+	if err != nil {
+		return nil, plain(err)
+	}
+	return answer.GetRemovals(), nil
+}
+
+// printChain follows what a resource went with, from deployment to deployment.
+func printChain(cmd *cobra.Command, c *client.Client, r *adminv1.Removal) {
+	state := "gone"
+	if !r.GetGone() {
+		state = "still DELETING"
+	}
+	cmd.Printf("%s  %s  uid %s, removed %s, %s\n", r.GetName(), r.GetKind(), r.GetUid(), localTime(r.GetDecideTime().AsTime()), state)
+	for range longestChain {
+		if r.GetVia() == "" {
+			break
+		}
+		word := "cascaded with"
+		if r.GetHow() == "OWNER_GONE" {
+			word = "lost its last owner,"
+		}
+		next, err := nextLink(cmd, c, r)
+		switch {
+		case err != nil:
+			cmd.Printf("  %s %s, whose deployment cannot be asked: %v\n", word, r.GetVia(), err)
+		case next == nil:
+			cmd.Printf("  %s %s, of which nothing is kept there\n", word, r.GetVia())
+		default:
+			cmd.Printf("  %s %s  %s  uid %s\n", word, next.GetName(), next.GetKind(), next.GetUid())
+			r = next
+			continue
+		}
+		break
+	}
+	if r.GetRoot() == "" {
+		cmd.Println("  what was at the root of it is not kept any more")
+		return
+	}
+	by := r.GetActor()
+	if by == "" {
+		by = "nobody: it was gone already"
+	}
+	request := ""
+	if r.GetRequestId() != "" {
+		request = ", request " + r.GetRequestId()
+	}
+	cmd.Printf("  root: %s, deleted %s by %s%s\n", r.GetRoot(), localTime(r.GetRequestTime().AsTime()), by, request)
+}
+
+// nextLink is nil where nothing is kept of it.
+func nextLink(cmd *cobra.Command, c *client.Client, r *adminv1.Removal) (*adminv1.Removal, error) {
+	via, err := schema.ParseFullName(r.GetVia())
+	if err != nil || r.GetViaUid() == "" {
+		return nil, err
+	}
+	found, err := removalsAt(cmd, c, via.Deployment, &adminv1.ListRemovalsRequest{Name: via.Name, Uid: r.GetViaUid()})
+	if err != nil || len(found) == 0 {
+		return nil, err
+	}
+	return found[0], nil
+}
+
+func localTime(t time.Time) string { return t.Local().Format("2006-01-02 15:04:05") }

@@ -1,0 +1,84 @@
+-- Roles of one deployment's database, with the least rights that their work needs; none of them logs in. What each one
+-- may do is the table in the middle. Run again after every migration: what is new is handed over and granted, what was
+-- granted besides is taken back.
+DO $$
+DECLARE
+    prefix  text := current_setting('dbcontroller.role_prefix');
+    owner   text := prefix || '_owner';
+    one     text;
+    object  record;
+    granted record;
+BEGIN
+    FOREACH one IN ARRAY ARRAY['owner', 'api', 'controller', 'audit'] LOOP
+        IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = prefix || '_' || one) THEN
+            EXECUTE format('CREATE ROLE %I NOLOGIN', prefix || '_' || one);
+        END IF;
+    END LOOP;
+    -- Who is no superuser hands over only to a role that it is a member of.
+    IF NOT pg_has_role(current_user, owner, 'MEMBER') THEN
+        EXECUTE format('GRANT %I TO CURRENT_USER', owner);
+    END IF;
+
+    EXECUTE format('ALTER SCHEMA dbcontroller OWNER TO %I', owner);
+    EXECUTE format('GRANT ALL ON dbcontroller_migration_deployment TO %I', owner); -- its schema is not ours to give
+    FOR object IN SELECT c.oid::regclass AS name FROM pg_class c WHERE c.relnamespace = 'dbcontroller'::regnamespace AND c.relkind IN ('r', 'v') LOOP
+        EXECUTE format('ALTER TABLE %s OWNER TO %I', object.name, owner);
+    END LOOP;
+    -- Sequences of identity columns follow their tables.
+    FOR object IN SELECT c.oid::regclass AS name FROM pg_class c WHERE c.relnamespace = 'dbcontroller'::regnamespace AND c.relkind = 'S'
+            AND NOT EXISTS (SELECT FROM pg_depend d WHERE d.objid = c.oid AND d.classid = 'pg_class'::regclass AND d.deptype IN ('a', 'i')) LOOP
+        EXECUTE format('ALTER SEQUENCE %s OWNER TO %I', object.name, owner);
+    END LOOP;
+    FOR object IN SELECT p.oid::regprocedure AS name FROM pg_proc p WHERE p.pronamespace = 'dbcontroller'::regnamespace LOOP
+        EXECUTE format('ALTER FUNCTION %s OWNER TO %I', object.name, owner);
+    END LOOP;
+
+    -- What was granted besides, by whomever, is taken back first.
+    FOREACH one IN ARRAY ARRAY['PUBLIC', quote_ident(prefix || '_api'), quote_ident(prefix || '_controller'), quote_ident(prefix || '_audit')] LOOP
+        EXECUTE format('REVOKE ALL ON SCHEMA dbcontroller FROM %s', one);
+        EXECUTE format('REVOKE ALL ON ALL TABLES IN SCHEMA dbcontroller FROM %s', one);
+        EXECUTE format('REVOKE ALL ON ALL SEQUENCES IN SCHEMA dbcontroller FROM %s', one);
+        EXECUTE format('REVOKE ALL ON ALL FUNCTIONS IN SCHEMA dbcontroller FROM %s', one);
+        EXECUTE format('REVOKE ALL ON dbcontroller_migration_deployment FROM %s', one);
+        CONTINUE WHEN one = 'PUBLIC';
+        EXECUTE format('REVOKE %I FROM %s', owner, one);
+        EXECUTE format('GRANT USAGE ON SCHEMA dbcontroller TO %s', one);
+        EXECUTE format('GRANT SELECT ON dbcontroller_migration_deployment TO %s', one);
+    END LOOP;
+
+    FOR granted IN SELECT * FROM (VALUES
+        -- Serves requests of users and of other deployments.
+        ('api', 'SELECT', 'meta'),
+        ('api', 'SELECT, INSERT, UPDATE', 'deployment'),
+        ('api', 'SELECT, INSERT', 'kind, dbcontroller.field, dbcontroller.decommissioned'),
+        ('api', 'SELECT, INSERT, UPDATE, DELETE', 'shadow, dbcontroller.resource, dbcontroller.foreign_target, dbcontroller.reference, dbcontroller.owner_reference, dbcontroller.blockade'),
+        ('api', 'SELECT, INSERT, DELETE', 'closing, dbcontroller.holder_entry, dbcontroller.ownee_entry, dbcontroller.notice, dbcontroller.work'),
+        ('api', 'SELECT, INSERT', 'attempt, dbcontroller.closed_attempt, dbcontroller.request, dbcontroller.change, dbcontroller.removal, dbcontroller.cause'),
+        ('api', 'SELECT', 'epoch, dbcontroller.member, dbcontroller.lease, dbcontroller.derivation'),
+        -- Acts upon deletions, keeps its place among the processes, follows versions and epochs, tidies up.
+        ('controller', 'SELECT, INSERT', 'meta'),
+        ('controller', 'UPDATE (singleton, version, generation, compacted, environment, epoch, server, timeline, awaiting)', 'meta'),
+        ('controller', 'SELECT, INSERT, UPDATE', 'deployment'),
+        ('controller', 'SELECT, INSERT', 'kind, dbcontroller.field'),
+        ('controller', 'SELECT, UPDATE, DELETE', 'shadow, dbcontroller.resource'),
+        ('controller', 'SELECT, INSERT, UPDATE, DELETE', 'foreign_target, dbcontroller.reference, dbcontroller.owner_reference, dbcontroller.blockade, dbcontroller.work, dbcontroller.derivation'),
+        ('controller', 'SELECT, INSERT, DELETE', 'attempt, dbcontroller.closed_attempt, dbcontroller.change, dbcontroller.notice, dbcontroller.holder_entry, dbcontroller.ownee_entry'),
+        ('controller', 'SELECT, INSERT', 'removal, dbcontroller.cause, dbcontroller.epoch'),
+        ('controller', 'UPDATE (id)', 'epoch'),
+        ('controller', 'SELECT, DELETE', 'request, dbcontroller.closing'),
+        ('controller', 'SELECT', 'decommissioned'),
+        ('controller', 'SELECT, INSERT, UPDATE, DELETE', 'member'),
+        ('controller', 'SELECT, UPDATE', 'lease'),
+        -- Looks after it, without what users store and without what tokens are made with.
+        ('audit', 'SELECT', 'deployment, dbcontroller.kind, dbcontroller.field, dbcontroller.shadow, dbcontroller.foreign_target, dbcontroller.reference, dbcontroller.owner_reference'),
+        ('audit', 'SELECT', 'blockade, dbcontroller.holder_entry, dbcontroller.ownee_entry, dbcontroller.notice, dbcontroller.work, dbcontroller.attempt, dbcontroller.closed_attempt, dbcontroller.closing'),
+        ('audit', 'SELECT', 'removal, dbcontroller.cause, dbcontroller.decommissioned, dbcontroller.epoch, dbcontroller.member, dbcontroller.lease, dbcontroller.derivation'),
+        ('audit', 'SELECT (service, region, database_id, version, generation, compacted, epoch, server, timeline, awaiting)', 'meta')
+    ) AS g (role, rights, tables) LOOP
+        EXECUTE format('GRANT %s ON dbcontroller.%s TO %I', granted.rights, granted.tables, prefix || '_' || granted.role);
+    END LOOP;
+    EXECUTE format('GRANT USAGE ON ALL SEQUENCES IN SCHEMA dbcontroller TO %I, %I', prefix || '_api', prefix || '_controller');
+    -- A new epoch passes over numbers that were given out and lost.
+    EXECUTE format('GRANT SELECT, UPDATE ON ALL SEQUENCES IN SCHEMA dbcontroller TO %I', prefix || '_controller');
+    EXECUTE format('GRANT EXECUTE ON FUNCTION dbcontroller.forget_removals TO %I', prefix || '_controller');
+END $$;

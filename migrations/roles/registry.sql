@@ -1,0 +1,48 @@
+-- Roles of the registry's database: as those of a deployment's, see there.
+DO $$
+DECLARE
+    prefix  text := current_setting('dbcontroller.role_prefix');
+    owner   text := prefix || '_owner';
+    one     text;
+    object  record;
+    granted record;
+BEGIN
+    FOREACH one IN ARRAY ARRAY['owner', 'api', 'audit'] LOOP
+        IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = prefix || '_' || one) THEN
+            EXECUTE format('CREATE ROLE %I NOLOGIN', prefix || '_' || one);
+        END IF;
+    END LOOP;
+    IF NOT pg_has_role(current_user, owner, 'MEMBER') THEN
+        EXECUTE format('GRANT %I TO CURRENT_USER', owner);
+    END IF;
+
+    EXECUTE format('ALTER SCHEMA dbcontroller_registry OWNER TO %I', owner);
+    EXECUTE format('GRANT ALL ON dbcontroller_migration_registry TO %I', owner);
+    FOR object IN SELECT c.oid::regclass AS name FROM pg_class c WHERE c.relnamespace = 'dbcontroller_registry'::regnamespace AND c.relkind = 'r' LOOP
+        EXECUTE format('ALTER TABLE %s OWNER TO %I', object.name, owner);
+    END LOOP;
+
+    FOREACH one IN ARRAY ARRAY['PUBLIC', quote_ident(prefix || '_api'), quote_ident(prefix || '_audit')] LOOP
+        EXECUTE format('REVOKE ALL ON SCHEMA dbcontroller_registry FROM %s', one);
+        EXECUTE format('REVOKE ALL ON ALL TABLES IN SCHEMA dbcontroller_registry FROM %s', one);
+        EXECUTE format('REVOKE ALL ON ALL SEQUENCES IN SCHEMA dbcontroller_registry FROM %s', one);
+        EXECUTE format('REVOKE ALL ON dbcontroller_migration_registry FROM %s', one);
+        CONTINUE WHEN one = 'PUBLIC';
+        EXECUTE format('REVOKE %I FROM %s', owner, one);
+        EXECUTE format('GRANT USAGE ON SCHEMA dbcontroller_registry TO %s', one);
+        EXECUTE format('GRANT SELECT ON dbcontroller_migration_registry TO %s', one);
+    END LOOP;
+
+    FOR granted IN SELECT * FROM (VALUES
+        ('api', 'SELECT', 'meta'),
+        ('api', 'UPDATE (revision, compacted)', 'meta'),
+        ('api', 'SELECT, INSERT, UPDATE, DELETE', 'region, dbcontroller_registry.service_version, dbcontroller_registry.deployment'),
+        ('api', 'SELECT, INSERT', 'decommissioned'),
+        ('api', 'SELECT, INSERT, DELETE', 'change'),
+        ('audit', 'SELECT', 'region, dbcontroller_registry.service_version, dbcontroller_registry.deployment, dbcontroller_registry.decommissioned, dbcontroller_registry.change'),
+        ('audit', 'SELECT (singleton, revision, database_id, compacted)', 'meta')
+    ) AS g (role, rights, tables) LOOP
+        EXECUTE format('GRANT %s ON dbcontroller_registry.%s TO %I', granted.rights, granted.tables, prefix || '_' || granted.role);
+    END LOOP;
+    EXECUTE format('GRANT USAGE ON ALL SEQUENCES IN SCHEMA dbcontroller_registry TO %I', prefix || '_api');
+END $$;

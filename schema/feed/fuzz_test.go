@@ -1,0 +1,48 @@
+package feed
+
+import (
+	"encoding/base64"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Whatever somebody makes up is no token: not with another payload, nor of another filter, epoch or key.
+func FuzzTokens(f *testing.F) {
+	st := state{epoch: "e", key: []byte("k")}
+	p, err := parsePosition("95:100:96,98")
+	require.NoError(f, err)
+	good := st.token(p, "filter")
+	f.Add(good, "filter")
+	f.Add(good[:len(good)-1], "filter")
+	f.Add(good, "another")
+	f.Add("", "")
+	f.Add(base64.RawURLEncoding.EncodeToString([]byte("0123456789abcdef1|e|filter|95:100:")), "filter")
+	f.Add(base64.StdEncoding.EncodeToString([]byte("0123456789abcdef1|e|filter|95:100:")), "filter")
+	f.Fuzz(func(t *testing.T, token, filter string) {
+		opened, err := st.open(token, filter)
+		if err == nil && (token != good || filter != "filter" || opened.Text != p.Text) {
+			// A filter with the separator in it could be another one's.
+			t.Fatalf("%q of %q was opened", token, filter)
+		}
+		if err != nil {
+			require.ErrorIs(t, err, ErrReset)
+		}
+		other := state{epoch: "e", key: []byte("another")}
+		if _, err := other.open(token, filter); err == nil {
+			t.Fatalf("%q was opened by another database", token)
+		}
+	})
+}
+
+func FuzzPositions(f *testing.F) {
+	for _, seed := range []string{"95:100:96,98", "1:1:", "::", "5:4:", "1:2:9", "18446744073709551615:18446744073709551615:", "1:3:2,2", "-1:2:"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		if p, err := parsePosition(text); err == nil {
+			require.Equal(t, text, p.Text)
+			require.False(t, p.after(p))
+		}
+	})
+}

@@ -1,0 +1,71 @@
+package feed
+
+import (
+	"context"
+	"slices"
+)
+
+// sharedPages bounds how many pages a tail keeps for the watches that have not come to them yet. A watch that is further
+// behind than that reads by itself.
+const sharedPages = 20
+
+// pages are those behind the first one of a look, each read once for all watches that come by.
+type pages[T any] struct {
+	kept []*keptPage[T] // oldest first
+}
+
+type keptPage[T any] struct {
+	from, until string
+	after       int64
+
+	done chan struct{} // closed when the following is there, which does not change any more
+	page page[T]
+	err  error
+}
+
+// of gives the page between two positions behind a sequence number, and whether somebody reads it already.
+func (ps *pages[T]) of(from, until string, after int64) (k *keptPage[T], ok bool) {
+	for _, k := range ps.kept {
+		if k.from == from && k.until == until && k.after == after {
+			return k, true
+		}
+	}
+	if len(ps.kept) >= sharedPages {
+		ps.kept = slices.Delete(ps.kept, 0, 1)
+	}
+	k = &keptPage[T]{from: from, until: until, after: after, done: make(chan struct{}), err: errLook}
+	ps.kept = append(ps.kept, k)
+	return k, false
+}
+
+// forget drops all but the pages of the newest look.
+func (ps *pages[T]) forget(newest string) {
+	ps.kept = slices.DeleteFunc(ps.kept, func(k *keptPage[T]) bool { return k.until != newest })
+}
+
+// read gives what the feed's read does; where there are several watches, one of them reads for all.
+func (t *tail[T]) read(ctx context.Context, from Position, until string, after int64) (page[T], error) {
+	if t.watches.Load() < 2 {
+		return read(ctx, t.log, t.feed, t.state.timeline, from, until, after)
+	}
+	t.mu.Lock()
+	k, ok := t.pages.of(from.Text, until, after)
+	t.mu.Unlock()
+	if ok {
+		select {
+		case <-k.done:
+		case <-ctx.Done():
+			return page[T]{}, ctx.Err()
+		}
+		if k.err == nil {
+			return k.page, nil
+		}
+		return read(ctx, t.log, t.feed, t.state.timeline, from, until, after) // whatever it was, it may be that watch's own
+	}
+	defer close(k.done)
+	// The others wait for it, whatever becomes of this watch.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookTimeout)
+	defer cancel()
+	k.page, k.err = read(ctx, t.log, t.feed, t.state.timeline, from, until, after)
+	return k.page, k.err
+}

@@ -1,0 +1,83 @@
+package schema_test
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/db-controller/db-controller/schema"
+)
+
+func FuzzNames(f *testing.F) {
+	for _, seed := range []string{
+		"//iam.example.com/us-west2/projects/a", "//a/b/c/d", "///", "//iam.example.com/us-west2/projects/../x", "//iam.example.com/us-west2/projects/a\x00",
+		"//iam.example.com//projects/a", "//IAM.example.com/us-west2/projects/a", "//iam.example.com/us-west2/projects/" + strings.Repeat("a", 600),
+	} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		name, err := schema.ParseFullName(s)
+		if err != nil {
+			if len(err.Error()) > 1000 {
+				t.Fatalf("an error of %d bytes", len(err.Error()))
+			}
+			return
+		}
+		if name.String() != s {
+			t.Fatalf("%q was read as %q", s, name)
+		}
+		if len(name.Name) > schema.MaxNameBytes || strings.ContainsAny(s, " \t\r\n\x00'\"\\%$") {
+			t.Fatalf("%q is a name", s)
+		}
+		if err := schema.CheckName(name.Name); err != nil {
+			t.Fatalf("%q is one in full, and none alone: %v", s, err)
+		}
+	})
+}
+
+func FuzzParseFile(f *testing.F) {
+	f.Add(devices)
+	f.Add("service: [")
+	f.Add("service: a.example.com\nversion: v1\nkinds:\n  - {kind: A, patterns: ['as/{a}'], referable_by: [b.example.com], previous_name: B}\n")
+	f.Add("regions: [a]\ndeployments:\n  - {service: a.example.com, region: a, version: v1}\n")
+	f.Add("a: &a [*a]\n")
+	f.Fuzz(func(_ *testing.T, s string) {
+		if file, err := schema.ParseFile("f", strings.NewReader(s)); err == nil {
+			_ = schema.Check(file.Services)
+			_ = schema.Lint(file.Services)
+		}
+	})
+}
+
+// Paths, and the references that they find in any body.
+func FuzzReferences(f *testing.F) {
+	m := model(f)
+	for path, body := range map[string]string{
+		"spec.account": `{"spec":{"account":"projects/p/accounts/a"}}`, "list.*": `{"list":["//iam.example.com/us-west2/projects/p"]}`,
+		"a.*.b": `{"a":{"x":{"b":"projects/p"}}}`, "*": `{}`, "a..b": `{"a":null}`, "": `[]`, "`a.b`.c": `{"a.b":{"c":"x"}}`,
+	} {
+		f.Add(path, body)
+	}
+	kinds := m.Descriptor.Kinds
+	f.Fuzz(func(t *testing.T, text, body string) {
+		var content map[string]any
+		if json.Unmarshal([]byte(body), &content) != nil {
+			return
+		}
+		if path, err := schema.ParsePath(text); err == nil {
+			path.Unset(content, func(value string) bool { return strings.HasPrefix(value, "//") })
+		}
+		for _, k := range kinds {
+			kind, err := m.Kind(k.Name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			found, err := kind.References(schema.DeploymentID{Service: m.Descriptor.Service, Region: "us-west2"}, "projects/p/devices/d", content)
+			for _, r := range found {
+				if err == nil && schema.CheckName(r.Target.Name) != nil {
+					t.Fatalf("%q refers to %q", body, r.Target)
+				}
+			}
+		}
+	})
+}

@@ -1,0 +1,258 @@
+package identity
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"time"
+
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+	"go.uber.org/zap"
+	"google.golang.org/grpc/credentials"
+)
+
+// Files are the certificate, its key, and the authorities to believe, in PEM.
+type Files struct {
+	Cert, Key, CA string
+}
+
+// InDir are the files tls.crt, tls.key and ca.crt of a folder.
+func InDir(dir string) Files {
+	return Files{Cert: filepath.Join(dir, "tls.crt"), Key: filepath.Join(dir, "tls.key"), CA: filepath.Join(dir, "ca.crt")}
+}
+
+// Credentials are what a process shows and whom it believes. Both can be renewed while it runs: connections that begin
+// after Reload have the new ones.
+type Credentials struct {
+	Identity    Identity
+	trustDomain spiffeid.TrustDomain
+	files       Files
+	current     atomic.Pointer[material]
+}
+
+// material is one state of the files.
+type material struct {
+	cert  tls.Certificate
+	roots *x509.CertPool
+	pem   [3]string // as read, to see what changed
+}
+
+// Load reads the files.
+func Load(f Files) (*Credentials, error) {
+	m, err := read(f)
+	if err != nil {
+		return nil, err
+	}
+	c := &Credentials{files: f}
+	if c.Identity, c.trustDomain, err = whose(f.Cert, m.cert.Leaf); err != nil {
+		return nil, err
+	}
+	c.current.Store(m)
+	return c, nil
+}
+
+func read(f Files) (*material, error) {
+	m := &material{roots: x509.NewCertPool()}
+	for i, path := range []string{f.Cert, f.Key, f.CA} {
+		raw, err := os.ReadFile(path)
+		if err != nil {
+			return nil, fmt.Errorf("load certificates: %w", err)
+		}
+		m.pem[i] = string(raw)
+	}
+	var err error
+	if m.cert, err = tls.X509KeyPair([]byte(m.pem[0]), []byte(m.pem[1])); err != nil {
+		return nil, fmt.Errorf("load certificate %s: %w", f.Cert, err)
+	}
+	if !m.roots.AppendCertsFromPEM([]byte(m.pem[2])) {
+		return nil, fmt.Errorf("load authorities: %s has no certificate in PEM", f.CA)
+	}
+	return m, nil
+}
+
+func whose(file string, leaf *x509.Certificate) (id Identity, domain spiffeid.TrustDomain, err error) {
+	if len(leaf.URIs) != 1 {
+		return id, domain, fmt.Errorf("certificate %s has %d URIs, want one such as spiffe://example.org/deployment/iam.example.com/us-west2", file, len(leaf.URIs))
+	}
+	uri, err := spiffeid.FromURI(leaf.URIs[0])
+	if err != nil {
+		return id, domain, fmt.Errorf("certificate %s: %w", file, err)
+	}
+	if id, err = ParsePath(uri.Path()); err != nil {
+		return id, domain, fmt.Errorf("certificate %s: %w", file, err)
+	}
+	return id, uri.TrustDomain(), nil
+}
+
+// Reload reads the files again and tells whether anything changed. What cannot be read, has expired, or is somebody
+// else's changes nothing.
+func (c *Credentials) Reload() (changed bool, err error) {
+	m, err := read(c.files)
+	if err != nil {
+		return false, err
+	}
+	if m.pem == c.current.Load().pem {
+		return false, nil
+	}
+	id, domain, err := whose(c.files.Cert, m.cert.Leaf)
+	switch {
+	case err != nil:
+		return false, err
+	case id != c.Identity || domain != c.trustDomain:
+		return false, fmt.Errorf("certificate %s is of %s in %s now, not of %s in %s: start again for another identity", c.files.Cert, id, domain, c.Identity, c.trustDomain)
+	}
+	for _, usage := range []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth} {
+		if err := m.verify(usage); err != nil && c.current.Load().verify(usage) == nil {
+			return false, fmt.Errorf("certificate %s would not be believed: %w", c.files.Cert, err)
+		}
+	}
+	c.current.Store(m)
+	return true, nil
+}
+
+// verify tells whether who believes the same authorities would believe the certificate now.
+func (m *material) verify(usage x509.ExtKeyUsage) error {
+	intermediates := x509.NewCertPool()
+	for _, der := range m.cert.Certificate[1:] {
+		if cert, err := x509.ParseCertificate(der); err == nil {
+			intermediates.AddCert(cert)
+		}
+	}
+	_, err := m.cert.Leaf.Verify(x509.VerifyOptions{Roots: m.roots, Intermediates: intermediates, KeyUsages: []x509.ExtKeyUsage{usage}})
+	return err
+}
+
+// NotAfter is the end of the certificate's validity.
+func (c *Credentials) NotAfter() time.Time { return c.current.Load().cert.Leaf.NotAfter }
+
+// Follow reloads at an interval until ctx ends. A file that is replaced while it is read is read again the next time.
+func (c *Credentials) Follow(ctx context.Context, interval time.Duration, log *zap.Logger) error {
+	said := ""
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(interval):
+		}
+		changed, err := c.Reload()
+		switch {
+		case err != nil && err.Error() != said:
+			said = err.Error()
+			log.Warn("the certificates could not be renewed, the old ones stay in use", zap.Error(err))
+		case changed:
+			said = ""
+			log.Info("certificates renewed", zap.Time("valid_until", c.NotAfter()))
+		}
+	}
+}
+
+// Info is what is known of the other end of a connection.
+type Info struct {
+	credentials.TLSInfo
+	Identity Identity
+	// NotAfter is until when its certificates are valid: the first of the chain to end.
+	NotAfter time.Time
+}
+
+// transport is the credentials of connections in one direction, with the files as they are when each begins.
+type transport struct {
+	credentials.TransportCredentials
+	c        *Credentials
+	expected *Identity // of clients
+	door     *Door     // of servers; nil for no limit
+}
+
+func (c *Credentials) info(state tls.ConnectionState) (Info, error) {
+	leaf := state.PeerCertificates[0]
+	intermediates := x509.NewCertPool()
+	for _, cert := range state.PeerCertificates[1:] {
+		intermediates.AddCert(cert)
+	}
+	usage := x509.ExtKeyUsageServerAuth
+	if state.VerifiedChains != nil { // a client's, which the handshake has verified
+		usage = x509.ExtKeyUsageClientAuth
+	}
+	chains, err := leaf.Verify(x509.VerifyOptions{Roots: c.current.Load().roots, Intermediates: intermediates, KeyUsages: []x509.ExtKeyUsage{usage}})
+	if err != nil {
+		return Info{}, err
+	}
+	info := Info{NotAfter: leaf.NotAfter}
+	for _, cert := range chains[0] {
+		if cert.NotAfter.Before(info.NotAfter) {
+			info.NotAfter = cert.NotAfter
+		}
+	}
+	info.Identity, err = ofCertificate(leaf, c.trustDomain)
+	return info, err
+}
+
+// Server is for listeners: everybody must show a certificate of the same trust domain. The door, where there is one, bounds
+// how many connections each identity has.
+func (c *Credentials) Server(door *Door) credentials.TransportCredentials {
+	config := &tls.Config{
+		MinVersion: tls.VersionTLS13,
+		// Nobody comes back without showing a certificate.
+		SessionTicketsDisabled: true,
+	}
+	config.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
+		m := c.current.Load()
+		return &tls.Config{
+			MinVersion: tls.VersionTLS13, SessionTicketsDisabled: true, NextProtos: []string{"h2"},
+			Certificates: []tls.Certificate{m.cert}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: m.roots,
+			VerifyConnection: func(state tls.ConnectionState) error {
+				_, err := ofCertificate(state.PeerCertificates[0], c.trustDomain)
+				return err
+			},
+		}, nil
+	}
+	return &transport{TransportCredentials: credentials.NewTLS(config), c: c, door: door}
+}
+
+// Client is for connections: the other end must be who it is expected to be. Its address does not matter.
+func (c *Credentials) Client(expected Identity) credentials.TransportCredentials {
+	return &transport{c: c, expected: &expected, TransportCredentials: credentials.NewTLS(&tls.Config{
+		MinVersion: tls.VersionTLS13,
+		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+			return &c.current.Load().cert, nil
+		},
+		// Names are not what is verified: VerifyConnection does the chain and the identity.
+		InsecureSkipVerify: true, //nolint:gosec // see VerifyConnection
+		VerifyConnection: func(state tls.ConnectionState) error {
+			info, err := c.info(state)
+			if err == nil && info.Identity != expected {
+				err = fmt.Errorf("the other end is %s, not %s", info.Identity, expected)
+			}
+			return err
+		},
+	})}
+}
+
+// ServerHandshake adds who it is to what is known of the connection.
+func (t *transport) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	conn, auth, err := t.TransportCredentials.ServerHandshake(raw)
+	if err != nil {
+		return nil, nil, err
+	}
+	info, err := t.c.info(auth.(credentials.TLSInfo).State)
+	if err == nil {
+		conn, err = t.door.enter(info.Identity, conn)
+	}
+	if err != nil {
+		_ = raw.Close()
+		return nil, nil, err
+	}
+	info.TLSInfo = auth.(credentials.TLSInfo)
+	return conn, info, nil
+}
+
+// Clone is for connections that change a setting.
+func (t *transport) Clone() credentials.TransportCredentials {
+	out := *t
+	out.TransportCredentials = t.TransportCredentials.Clone()
+	return &out
+}

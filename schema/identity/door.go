@@ -1,0 +1,135 @@
+package identity
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"sync"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/tap"
+)
+
+// Limits bound what one identity may have at a server at a time, so that nobody takes it from the others.
+type Limits struct {
+	// Connections of one identity.
+	Connections int
+	// Calls are requests under way, watches included, on all connections together: from their first byte on.
+	Calls int
+	// Forwarded are calls that a deployment makes for one person. They do not count as its own; all that it forwards counts
+	// as much as Calls.
+	Forwarded int
+}
+
+// OnBehalfOf is the header in which a deployment says for whom it forwards a call: the path of an identity.
+const OnBehalfOf = "dbcontroller-on-behalf-of"
+
+// roleForwarder is that of a deployment as far as it forwards.
+const roleForwarder Role = "forwarder"
+
+// Door counts who is in.
+type Door struct {
+	limits Limits
+	// refused hears of each refusal: "connections" or "calls".
+	refused func(what string, who Identity)
+
+	mu sync.Mutex
+	in map[Identity]*presence // guarded by mu
+}
+
+type presence struct{ connections, calls int }
+
+// NewDoor makes a door. Refused may be nil.
+func NewDoor(limits Limits, refused func(what string, who Identity)) *Door {
+	if refused == nil {
+		refused = func(string, Identity) {}
+	}
+	return &Door{limits: limits, refused: refused, in: map[Identity]*presence{}}
+}
+
+// change counts, unless it would be too many.
+func (d *Door) change(who Identity, connections, calls int) bool {
+	most := d.limits.Calls
+	if who.Name != "" && !who.Deployment.IsZero() { // somebody, by way of a deployment
+		most = d.limits.Forwarded
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	p := d.in[who]
+	if p == nil {
+		p = &presence{}
+		d.in[who] = p
+	}
+	if connections > 0 && p.connections >= d.limits.Connections || calls > 0 && p.calls >= most {
+		return false
+	}
+	p.connections, p.calls = p.connections+connections, p.calls+calls
+	if *p == (presence{}) {
+		delete(d.in, who)
+	}
+	return true
+}
+
+// enter counts a connection until it is closed.
+func (d *Door) enter(who Identity, conn net.Conn) (net.Conn, error) {
+	if d == nil {
+		return conn, nil
+	}
+	if !d.change(who, 1, 0) {
+		d.refused("connections", who)
+		return nil, fmt.Errorf("%s has %d connections, which is as many as one may have", who, d.limits.Connections)
+	}
+	return &counted{Conn: conn, leave: sync.OnceFunc(func() { d.change(who, -1, 0) })}, nil
+}
+
+type counted struct {
+	net.Conn
+	leave func()
+}
+
+func (c *counted) Close() error {
+	c.leave()
+	return c.Conn.Close()
+}
+
+// Tap refuses a call before anything is read of it: grpc.InTapHandle.
+func (d *Door) Tap(ctx context.Context, info *tap.Info) (context.Context, error) {
+	who, err := FromContext(ctx)
+	if err != nil {
+		return ctx, status.Error(codes.Unauthenticated, err.Error())
+	}
+	all := countedAs(who, info.Header.Get(OnBehalfOf))
+	for i, counts := range all {
+		if d.change(counts, 0, 1) {
+			continue
+		}
+		for _, counted := range all[:i] {
+			d.change(counted, 0, -1)
+		}
+		d.refused("calls", counts)
+		if counts.Role == roleForwarder {
+			return ctx, status.Errorf(codes.ResourceExhausted, "%s forwards as many calls as one may; try again", counts.Deployment)
+		}
+		return ctx, status.Errorf(codes.ResourceExhausted, "%s has as many calls under way as one may have; end some, or wait", counts)
+	}
+	// The context ends with the call, however that ends.
+	context.AfterFunc(ctx, func() {
+		for _, counted := range all {
+			d.change(counted, 0, -1)
+		}
+	})
+	return ctx, nil
+}
+
+// countedAs are whose calls one is counted with. Whether a deployment may speak for somebody is looked at later.
+func countedAs(who Identity, onBehalfOf []string) []Identity {
+	if who.Role != RoleDeployment || len(onBehalfOf) == 0 {
+		return []Identity{who}
+	}
+	all := []Identity{{Role: roleForwarder, Deployment: who.Deployment}}
+	if person, err := ParsePath(onBehalfOf[0]); err == nil && person.Name != "" {
+		all = append(all, Identity{Role: person.Role, Name: person.Name, Deployment: who.Deployment})
+	}
+	return all
+}

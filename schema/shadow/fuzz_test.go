@@ -1,0 +1,100 @@
+package shadow_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/shadow"
+	"github.com/db-controller/db-controller/test/harness"
+)
+
+// Filters, orders and page tokens as anybody may write them: answered, or the caller's mistake.
+func FuzzLists(f *testing.F) {
+	b := harness.NewBox(f, services, nil, aWest)
+	store := b.Stores[b.ID(aWest)]
+	_, err := store.Save(context.Background(), []shadow.Write{{Name: "targets/t", Labels: map[string]string{"a": "b"}, Body: body{"x": 1, "y": body{"z": "w"}}}})
+	require.NoError(f, err)
+	for _, seed := range [][3]string{
+		{`labels.a = "b"`, "name", ""},
+		{`body.x > 0 AND NOT body.y.z:"w"`, "create_time desc", ""},
+		{`state = ACTIVE OR name = "targets/*"`, "body.x", "e30"},
+		{`create_time > "2020-01-01T00:00:00Z"`, "uid,kind", "x"},
+		{`'; DROP TABLE x; --`, `name; --`, `W10`},
+		{`((((`, ",", "\x00"},
+		{`body.x = 1e999`, "", ""},
+		{`a = "\x00"`, "", ""},
+	} {
+		f.Add(seed[0], seed[1], seed[2])
+	}
+	f.Fuzz(func(t *testing.T, filter, order, token string) {
+		_, _, err := store.List(t.Context(), shadow.ListRequest{Filter: filter, OrderBy: order, Token: token, Limit: 10})
+		if err != nil && !errors.As(err, new(*shadow.InvalidError)) {
+			t.Fatalf("filter %q, order %q, token %q: %v", filter, order, token, err)
+		}
+	})
+}
+
+// Messages about one blockade in any order, as often as anybody likes, by its holder's deployment and by another: what
+// stands at the end is what the attempt's decision says, and nothing keeps the target that should not (I5, I7, I8).
+func FuzzBlockades(f *testing.F) {
+	b := harness.NewBox(f, services, func(c *shadow.Config) { c.TentativeTTL = time.Millisecond }, aWest, bEast, bWest)
+	at, holder, other := b.ID(aWest), b.ID(bEast), b.ID(bWest)
+	target, pool := b.Stores[at], b.Pools[at]
+	for _, seed := range []string{"", "ec", "er", "ecr", "rec", "cer", "eec", "erc", "eac", "aec", "eEcR", "eCcA", "ecx", "xec", "erex", "ececrr", "e"} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, messages []byte) {
+		if len(messages) > 20 {
+			return
+		}
+		ctx := t.Context()
+		name := "targets/" + uuid.NewString()
+		saved, err := target.Save(ctx, []shadow.Write{{Name: name}})
+		require.NoError(t, err)
+		attempt, uid := uuid.Must(uuid.NewV7()), uuid.New()
+		key := shadow.BlockadeKey{Attempt: attempt, HolderUID: uid, Path: "block", TargetUID: saved[0].UID}
+		over := false
+		for _, m := range messages {
+			by := holder
+			if m >= 'A' && m <= 'Z' { // another deployment, which knows all of it
+				by, m = other, m-'A'+'a'
+			}
+			epoch := b.Stores[by].PresentEpoch()
+			own := by == holder
+			switch m {
+			case 'e':
+				_, err := target.Establish(ctx, holder, attempt, []shadow.EstablishReference{{
+					HolderUID: uid, HolderKind: "Holder", HolderName: "holders/h", Path: "block", TargetKind: "Target", TargetName: name, Behaviour: schema.Block,
+				}})
+				require.Equal(t, over, err != nil, "%q: %v", messages, err)
+			case 'c':
+				_, _ = target.Confirm(ctx, by, epoch, []shadow.AttemptID{attempt})
+			case 'r':
+				require.NoError(t, target.Release(ctx, by, epoch, []shadow.BlockadeKey{key}, nil))
+				over = over || own
+			case 'a':
+				require.NoError(t, target.Release(ctx, by, epoch, nil, []shadow.AttemptID{attempt}))
+				over = over || own
+			case 'x':
+				_ = b.Resolve(at)
+			}
+		}
+		count := func(sql string) (n int) {
+			require.NoError(t, pool.QueryRow(ctx, sql).Scan(&n))
+			return n
+		}
+		if over {
+			require.Zero(t, count(`SELECT count(*) FROM dbcontroller.blockade`), "%q", messages)
+		}
+		// Its holder's deployment knows of no such attempt: whatever was said of it, it says so when it is asked.
+		_, err = target.Delete(ctx, shadow.DeleteRequest{Name: name})
+		require.NoError(t, err, "%q", messages)
+		require.Zero(t, count(`SELECT count(*) FROM dbcontroller.blockade`), "%q", messages)
+	})
+}

@@ -1,0 +1,175 @@
+package shadow_test
+
+import (
+	"context"
+	"net"
+	"strconv"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/db-controller/db-controller/schema/shadow"
+	"github.com/db-controller/db-controller/test/harness"
+)
+
+// keyOf is the key of the one blockade of a holder.
+func keyOf(t *testing.T, b *harness.Box, holder shadow.Resource, target uuid.UUID) shadow.BlockadeKey {
+	t.Helper()
+	var attempt uuid.UUID
+	require.NoError(t, b.Pools[b.ID(aWest)].QueryRow(t.Context(), `SELECT attempt FROM dbcontroller.blockade`).Scan(&attempt))
+	return shadow.BlockadeKey{Attempt: attempt, HolderUID: holder.UID, Path: "block", TargetUID: target}
+}
+
+// A release that comes last, after the holder refers again, after both were created again, or with nobody left, takes nothing
+// of what is there now; and what was released is not established any more.
+func TestAReleaseThatArrivesLastTakesNothing_I7_I8_I9(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	ctx, store, from := context.Background(), b.Stores[b.ID(aWest)], b.ID(bEast)
+	var late []shadow.BlockadeKey
+	release := func(left int) {
+		for range 2 {
+			require.NoError(t, store.Release(ctx, from, b.Stores[from].PresentEpoch(), late, nil))
+		}
+		for _, key := range late {
+			_, err := store.Establish(ctx, from, key.Attempt, []shadow.EstablishReference{reference(key.Path, 1, key.HolderUID)})
+			require.Error(t, err, "a late establish of what was released")
+		}
+		b.Settle()
+		require.Equal(t, left, b.Count(aWest, "blockade"))
+		b.Audit()
+	}
+	first := b.MustPut(target, nil)
+	h := b.MustPut(holder, body{"block": target})
+	b.Settle()
+	late = append(late, keyOf(t, b, h, first.UID))
+	b.MustPut(holder, nil)
+	release(0)
+
+	b.MustPut(holder, body{"block": target})
+	b.Settle()
+	release(1)
+	late = append(late, keyOf(t, b, h, first.UID))
+
+	b.MustDelete(holder)
+	b.Settle()
+	b.MustDelete(target)
+	release(0)
+	b.MustPut(target, nil)
+	b.MustPut(holder, body{"block": target})
+	b.Settle()
+	release(1)
+	_, err := b.Delete(target)
+	require.ErrorAs(t, err, new(*shadow.BlockedError))
+}
+
+// The holder's commit hangs after it was sent: the target's deployment waits for what comes of it, however long ago the
+// blockade has expired, and the reference stands.
+func TestACommitThatHangsIsWaitedFor_I3_I5(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	b.MustPut(target, nil)
+	b.Settle()
+	g := newGate("commit")
+	g.whole = true
+	process := gatedProcess(t, b, bEast, g, b.Stores[b.ID(bEast)].Model())
+	b.AfterEstablish = func() { g.arm(0) }
+	saved := make(chan error, 1)
+	go func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		_, err := process.Save(ctx, []shadow.Write{{Name: "holders/h", Body: body{"block": target}}})
+		saved <- err
+	}()
+	<-g.reached
+	impatient, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	_, err := b.Stores[b.ID(aWest)].Delete(impatient, shadow.DeleteRequest{Name: "targets/t"})
+	require.Error(t, err, "what is undecided counts as live")
+	b.Expire(aWest)
+	resolved := make(chan error, 1)
+	go func() { resolved <- b.Resolve(b.ID(aWest)) }()
+	select {
+	case err := <-resolved:
+		require.FailNow(t, "it was resolved before it was decided", "%v", err)
+	case <-time.After(500 * time.Millisecond):
+	}
+	require.Equal(t, 1, b.Count(aWest, "tentative"))
+	close(g.open)
+	require.NoError(t, <-saved)
+	require.NoError(t, <-resolved)
+	b.Settle()
+	require.NotNil(t, b.Get(holder))
+	require.Equal(t, 1, b.Count(aWest, "blockade"))
+	b.Audit()
+}
+
+// hearing does something as soon as a statement was not answered.
+type hearing struct{ lost func() }
+
+func (h hearing) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
+	return ctx
+}
+
+func (h hearing) TraceQueryEnd(_ context.Context, _ *pgx.Conn, data pgx.TraceQueryEndData) {
+	if data.Err != nil {
+		h.lost()
+	}
+}
+
+// A commit takes effect, and its answer is lost: the write is found to stand, and its blockade is not taken for one of a write
+// that failed.
+func TestACommitWhoseAnswerIsLostStands_I8_I29(t *testing.T) {
+	t.Parallel()
+	t.Run("asked at once", func(t *testing.T) { commitUnanswered(t, false) })
+	t.Run("asked when the decision is forgotten", func(t *testing.T) { commitUnanswered(t, true) }) // by one who was paused for hours
+}
+
+func commitUnanswered(t *testing.T, forgotten bool) {
+	t.Helper()
+	t.Parallel()
+	b := newBox(t, nil)
+	b.MustPut(target, nil)
+	b.Settle()
+	cfg := b.Pools[b.ID(bEast)].Config().Copy()
+	line := harness.NewProxy(t, net.JoinHostPort(cfg.ConnConfig.Host, strconv.Itoa(int(cfg.ConnConfig.Port))))
+	var lost atomic.Int32
+	cfg.ConnConfig.Tracer = hearing{func() {
+		lost.Add(1)
+		line.SetLine(harness.Clear)
+		if forgotten {
+			_, err := b.Pools[b.ID(bEast)].Exec(context.Background(), `DELETE FROM dbcontroller.attempt`)
+			assert.NoError(t, err)
+		}
+	}}
+	cfg.ConnConfig.DialFunc = func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, network, line.Address())
+	}
+	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
+	require.NoError(t, err)
+	t.Cleanup(pool.Close)
+	store, err := shadow.Open(t.Context(), shadow.Config{Pool: pool, Deployment: b.ID(bEast), Peers: b.Peers(bEast)})
+	require.NoError(t, err)
+	require.NoError(t, store.Switch(t.Context(), b.Stores[b.ID(bEast)].Model()))
+	tries := 0
+	b.AfterEstablish = func() {
+		tries++
+		line.SetLine(harness.CommitsUnanswered)
+	}
+	saved, err := store.Save(t.Context(), []shadow.Write{{Name: "holders/h", Body: body{"block": target}}})
+	require.NoError(t, err)
+	require.Equal(t, 1, tries, "it was not tried again")
+	require.Equal(t, int32(1), lost.Load())
+	require.Equal(t, b.Get(holder).UID, saved[0].UID)
+	b.Settle()
+	require.Equal(t, 1, b.Count(aWest, "blockade"))
+	b.Audit()
+	_, err = b.Delete(target)
+	require.ErrorAs(t, err, new(*shadow.BlockedError))
+}

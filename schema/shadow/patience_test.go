@@ -1,0 +1,39 @@
+package shadow_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/db-controller/db-controller/schema/shadow"
+)
+
+// A write that is tried again until its time is up, and is in the middle of a try then, tells why it did not pass.
+func TestAWriteThatRanOutOfTimeTellsWhatItWaitedFor(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	g := newGate("begin")
+	store := gatedProcess(t, b, aWest, g, b.Stores[b.ID(aWest)].Model())
+	_, err := b.Pools[b.ID(aWest)].Exec(t.Context(), `UPDATE dbcontroller.meta SET timeline = 'another'`) // as after a failover
+	require.NoError(t, err)
+	g.arm(1)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancel()
+	answer := make(chan error, 1)
+	go func() {
+		_, err := store.Save(ctx, []shadow.Write{{Name: "targets/early"}})
+		answer <- err
+	}()
+	select {
+	case <-g.reached: // the second try
+	case err := <-answer:
+		require.FailNow(t, "there was no second try", "%v", err)
+	}
+	<-ctx.Done()
+	close(g.open)
+	err = <-answer
+	require.ErrorIs(t, err, shadow.ErrAborted)
+	require.ErrorContains(t, err, "failed over")
+}

@@ -1,0 +1,248 @@
+package shadow
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/db-controller/db-controller/schema"
+)
+
+// How says why one resource was removed. The numbers are stored.
+type How int16
+
+// A resource is removed because somebody asked for it, because it refers to what is removed, or because its last owner is.
+const (
+	Requested How = 1
+	Cascaded  How = 2
+	Disowning How = 3
+)
+
+func (h How) String() string {
+	switch h {
+	case Requested:
+		return "REQUESTED"
+	case Cascaded:
+		return "CASCADED"
+	case Disowning:
+		return "OWNER_GONE"
+	}
+	return "UNKNOWN"
+}
+
+// reason is why a member of a closure goes.
+type reason struct {
+	how   How
+	cause *schema.Cause
+	// via is what it goes with; nil for the root.
+	via *link
+}
+
+// link is what resources go with, which itself is removed.
+type link struct {
+	deploymentID int32
+	uid          uuid.UUID
+	name         string
+}
+
+// notedSQL is part of a statement that removes or marks the resources in going. Its
+// parameters from $3 to $14 are those of reasons.
+const notedSQL = `
+causes AS (
+    SELECT nextval('dbcontroller.cause_id') AS id, c.*
+    FROM unnest($5::smallint[], $6::int[], $7::uuid[], $8::text[], $9::uuid[], $10::text[], $11::text[], $12::uuid[], $13::uuid[], $14::timestamptz[])
+        WITH ORDINALITY AS c (how, via_deployment_id, via_uid, via_name, deletion_id, actor, root, root_uid, request_id, at, n)
+), noted_causes AS (
+    INSERT INTO dbcontroller.cause (id, how, via_deployment_id, via_uid, via_name, deletion_id, actor, root, root_uid, request_id, at)
+    SELECT id, how, via_deployment_id, via_uid, via_name, deletion_id, actor, root, root_uid, request_id, at FROM causes
+), noted AS (
+    INSERT INTO dbcontroller.removal (name, uid, kind_id, cause_id)
+    SELECT going.name, going.uid, going.kind_id, causes.id
+    FROM going JOIN unnest($3::bigint[], $4::int[]) AS i (id, n) USING (id) JOIN causes USING (n)
+)`
+
+// reasons are why some members go, as parameters of notedSQL: each reason once, and for each member which one.
+type reasons struct {
+	ids     []int64
+	of      []int32
+	seen    map[reasonKey]int32
+	hows    []int16
+	viaDeps []*int32
+	viaUIDs []*uuid.UUID
+	vias    []*string
+	roots   causeColumns
+}
+
+type reasonKey struct {
+	how      How
+	via      link
+	deletion uuid.UUID
+}
+
+// reasonsOf are those of members that are ACTIVE: what is DELETING already was noted when it was marked.
+func reasonsOf(c *closure, ids []int64) *reasons {
+	r := &reasons{seen: map[reasonKey]int32{}}
+	for _, id := range ids {
+		m := c.members[id]
+		if m.state != Active {
+			continue
+		}
+		key := reasonKey{how: m.why.how, deletion: m.why.cause.ID}
+		if m.why.via != nil {
+			key.via = *m.why.via
+		}
+		n := r.seen[key]
+		if n == 0 {
+			r.add(m.why)
+			n = int32(len(r.hows)) //nolint:gosec // not more than members of one transaction
+			r.seen[key] = n
+		}
+		r.ids, r.of = append(r.ids, id), append(r.of, n)
+	}
+	return r
+}
+
+func (r *reasons) add(why reason) {
+	var deployment *int32
+	var uid *uuid.UUID
+	var name *string
+	if why.via != nil {
+		deployment, uid, name = &why.via.deploymentID, &why.via.uid, &why.via.name
+	}
+	r.hows, r.viaDeps, r.viaUIDs, r.vias = append(r.hows, int16(why.how)), append(r.viaDeps, deployment), append(r.viaUIDs, uid), append(r.vias, name)
+	r.roots.add(why.cause)
+}
+
+// parameters are what goes and this deployment, then the reasons, then the statement's own.
+func (r *reasons) parameters(going []int64, self int32, own ...any) []any {
+	return append([]any{going, self, r.ids, r.of, r.hows, r.viaDeps, r.viaUIDs, r.vias, r.roots.ids, r.roots.actors, r.roots.names, r.roots.uids, r.roots.requests, r.roots.times}, own...)
+}
+
+type causeColumns struct {
+	ids           []uuid.UUID
+	actors, names []string
+	uids          []uuid.UUID
+	requests      []*uuid.UUID
+	times         []time.Time
+}
+
+func (c *causeColumns) add(x *schema.Cause) {
+	var request *uuid.UUID
+	if x.RequestID != uuid.Nil {
+		request = &x.RequestID
+	}
+	c.ids, c.actors, c.names, c.uids = append(c.ids, x.ID), append(c.actors, x.Actor), append(c.names, x.Root), append(c.uids, x.RootUID)
+	c.requests, c.times = append(c.requests, request), append(c.times, x.At)
+}
+
+// causeOr is the cause of a deletion as it was told, or where it was not, the deletion itself.
+func causeOr(told *schema.Cause, deployment schema.DeploymentID, name string, uid uuid.UUID) *schema.Cause {
+	if told != nil {
+		return told
+	}
+	return &schema.Cause{ID: uid, Root: schema.FullName{Deployment: deployment, Name: name}.String(), RootUID: uid, At: time.Now()}
+}
+
+// causeRow is a cause as it stands beside the row of a removal.
+type causeRow struct {
+	id, rootUID, requestID *uuid.UUID
+	actor, root            *string
+	at                     *time.Time
+}
+
+// What is noted of a shadow s that is DELETING.
+const (
+	causeColumnsSQL = `x.deletion_id, x.actor, x.root, x.root_uid, x.request_id, x.at`
+	causeOfSQL      = ` LEFT JOIN dbcontroller.removal r ON r.name = s.name AND r.uid = s.uid LEFT JOIN dbcontroller.cause x ON x.id = r.cause_id `
+)
+
+func (r *causeRow) dest() []any {
+	return []any{&r.id, &r.actor, &r.root, &r.rootUID, &r.requestID, &r.at}
+}
+
+// cause is nil where none is known.
+func (r *causeRow) cause() *schema.Cause {
+	if r.id == nil {
+		return nil
+	}
+	c := &schema.Cause{ID: *r.id, Actor: *r.actor, Root: *r.root, RootUID: *r.rootUID, At: *r.at}
+	if r.requestID != nil {
+		c.RequestID = *r.requestID
+	}
+	return c
+}
+
+// Removal says why a resource is gone, or is going.
+type Removal struct {
+	Kind      string
+	Name      string
+	UID       uuid.UUID
+	How       How
+	DecidedAt time.Time
+	// Via is the resource that it went with, in whose deployment the next link of the chain is noted. Zero for the root;
+	// the uid alone is zero where it was never known.
+	Via    schema.FullName
+	ViaUID uuid.UUID
+	Cause  *schema.Cause // nil where it is not kept any more
+	// Gone: the resource does not wait for anything any more.
+	Gone bool
+}
+
+const selectRemovalsSQL = `
+SELECT r.kind_id, r.name, r.uid, x.how, r.decided_at, x.via_deployment_id, x.via_uid, x.via_name, s.id IS NULL, ` + causeColumnsSQL + `
+FROM dbcontroller.removal r
+LEFT JOIN dbcontroller.cause x ON x.id = r.cause_id LEFT JOIN dbcontroller.shadow s ON s.uid = r.uid
+WHERE r.name = $1 AND ($2 OR r.uid = $3)
+ORDER BY r.decided_at DESC, r.uid LIMIT $4`
+
+// Removals tells why the resources of a name were removed, the newest first; or only the one with a uid, where that is
+// given.
+func (s *Store) Removals(ctx context.Context, name string, uid uuid.UUID, limit int) ([]Removal, error) {
+	rows, err := s.pool.Query(ctx, selectRemovalsSQL, name, uid == uuid.Nil, uid, limit)
+	if err != nil {
+		return nil, fmt.Errorf("read removals: %w", err)
+	}
+	all, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (f foundRemoval, err error) {
+		return f, row.Scan(append([]any{&f.kind, &f.Name, &f.UID, &f.how, &f.DecidedAt, &f.viaDeployment, &f.viaUID, &f.viaName, &f.Gone}, f.cause.dest()...)...)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read removals: %w", err)
+	}
+	out := make([]Removal, len(all))
+	for i := range all {
+		if out[i], err = s.removal(ctx, &all[i]); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+type foundRemoval struct {
+	Removal
+	kind          int32
+	how           *How
+	viaDeployment *int32
+	viaUID        *uuid.UUID
+	viaName       *string
+	cause         causeRow
+}
+
+func (s *Store) removal(ctx context.Context, f *foundRemoval) (r Removal, err error) {
+	kind, err := s.names.kindOf(ctx, s.pool, f.kind)
+	if err != nil {
+		return r, err
+	}
+	r = f.Removal
+	r.Kind, r.Cause = s.kindNow(kind.Kind), f.cause.cause()
+	if f.how != nil {
+		r.How = *f.how
+	}
+	if f.viaDeployment != nil {
+		r.ViaUID, r.Via.Name = *f.viaUID, *f.viaName
+		r.Via.Deployment, err = s.names.deploymentOf(ctx, s.pool, *f.viaDeployment)
+	}
+	return r, err
+}

@@ -1,0 +1,91 @@
+package wire
+
+import (
+	"time"
+
+	"github.com/google/uuid"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/db-controller/db-controller/schema"
+	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
+)
+
+// maxCauseBytes bounds the texts of a cause: a full name at most.
+const maxCauseBytes = schema.MaxNameBytes + 400
+
+// CausesProto writes the causes of deletions, each once, and which of them is that of each deletion, from 1; 0 is for none.
+func CausesProto(deletions []schema.Deletion) (causes []*schemav1.Cause, of []int32) {
+	at := map[uuid.UUID]int32{}
+	of = make([]int32, len(deletions))
+	for i, d := range deletions {
+		if d.Cause == nil {
+			continue
+		}
+		n := at[d.Cause.ID]
+		if n == 0 {
+			causes = append(causes, causeProto(d.Cause))
+			n = int32(len(causes)) //nolint:gosec // not more than deletions of one message
+			at[d.Cause.ID] = n
+		}
+		of[i] = n
+	}
+	return causes, of
+}
+
+func causeProto(c *schema.Cause) *schemav1.Cause {
+	p := &schemav1.Cause{Id: c.ID[:], Root: c.Root, RootUid: c.RootUID[:], Actor: c.Actor, Time: timestamppb.New(c.At)}
+	if c.RequestID != uuid.Nil {
+		p.RequestId = c.RequestID[:]
+	}
+	return p
+}
+
+// SetCauses gives deletions what CausesProto has written. What cannot be read counts as not known: a cause decides
+// nothing, so a deletion does not fail for it.
+func SetCauses(deletions []schema.Deletion, causes []*schemav1.Cause, of []int32) {
+	if len(of) != len(deletions) {
+		return
+	}
+	read := make([]*schema.Cause, len(causes))
+	for i, p := range causes {
+		read[i] = cause(p)
+	}
+	for i := range deletions {
+		if n := of[i]; n > 0 && int(n) <= len(read) {
+			deletions[i].Cause = read[n-1]
+		}
+	}
+}
+
+func cause(p *schemav1.Cause) *schema.Cause {
+	id, err := UID(p.GetId())
+	if err != nil || id == uuid.Nil || len(p.GetRoot())+len(p.GetActor()) > maxCauseBytes {
+		return nil
+	}
+	root, err := OptionalUID(p.GetRootUid())
+	if err != nil {
+		return nil
+	}
+	request, err := OptionalUID(p.GetRequestId())
+	if err != nil || p.GetTime().CheckValid() != nil {
+		return nil
+	}
+	if at := p.GetTime().AsTime(); at.Year() < 1970 || at.After(time.Now().AddDate(1, 0, 0)) {
+		return nil // not one that a database can keep, or that anybody means
+	}
+	if !printable(p.GetRoot()) || !printable(p.GetActor()) {
+		return nil
+	}
+	return &schema.Cause{ID: id, Root: p.GetRoot(), RootUID: root, Actor: p.GetActor(), RequestID: request, At: p.GetTime().AsTime()}
+}
+
+// printable keeps what ends a line, or a string in the database, out of an auditor's sight. Names and identities have
+// ASCII only.
+func printable(s string) bool {
+	for _, r := range s {
+		if r <= ' ' || r > '~' {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,47 @@
+package harness
+
+import (
+	"context"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/db-controller/db-controller/migrations"
+)
+
+// RolePrefix is that of the roles in the databases of boxes, and ServingRole has what `serve` needs there.
+const (
+	RolePrefix  = "dbcontroller_box"
+	ServingRole = RolePrefix + "_serving"
+)
+
+const servingRoleSQL = `
+DO $$ BEGIN
+    IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = 'dbcontroller_box_serving') THEN
+        CREATE ROLE dbcontroller_box_serving NOLOGIN;
+    END IF;
+    GRANT dbcontroller_box_api, dbcontroller_box_controller TO dbcontroller_box_serving;
+END $$`
+
+// leastPrivileges makes the roles of a box, so that every test of the store shows that they are enough.
+func leastPrivileges(ctx context.Context, dsn string) error {
+	if err := migrations.Roles(ctx, dsn, migrations.Deployment, RolePrefix); err != nil {
+		return err
+	}
+	conn, err := pgx.Connect(ctx, dsn)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close(ctx) }()
+	_, err = conn.Exec(ctx, servingRoleSQL)
+	return err
+}
+
+// AsServing is a connection string whose sessions have no more rights than `serve` needs.
+func AsServing(dsn string) string {
+	separator := "?"
+	if strings.Contains(dsn, "?") {
+		separator = "&"
+	}
+	return dsn + separator + "role=" + ServingRole
+}

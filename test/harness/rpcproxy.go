@@ -1,0 +1,297 @@
+package harness
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
+
+	"github.com/db-controller/db-controller/schema/identity"
+	"github.com/db-controller/db-controller/schema/service"
+)
+
+// Mishap is what an RPCProxy does to a call.
+type Mishap struct {
+	// Cut refuses the call; streams that are open end.
+	Cut bool
+	// Before delays the request, After the answer.
+	Before, After time.Duration
+	// Lose answers UNAVAILABLE after the call was executed.
+	Lose bool
+	// Repeat executes the call twice, and answers the second.
+	Repeat bool
+	// Replay executes the call once more, that much later; nobody hears its answer.
+	Replay time.Duration
+}
+
+// Misfortune says what happens to a call. It is called beside itself.
+type Misfortune func(from identity.Identity, method string) Mishap
+
+// and is both.
+func (m Mishap) and(o Mishap) Mishap {
+	return Mishap{
+		Cut: m.Cut || o.Cut, Lose: m.Lose || o.Lose, Repeat: m.Repeat || o.Repeat,
+		Before: max(m.Before, o.Before), After: max(m.After, o.After), Replay: max(m.Replay, o.Replay),
+	}
+}
+
+// RPCProxy stands before the gRPC server of a deployment: it shows the deployment's certificate, and calls the server with that
+// of whoever called it. What it does to calls, between which parties, is said to Suffer.
+type RPCProxy struct {
+	address string
+	to      identity.Identity
+	parties map[identity.Identity]*grpc.ClientConn
+	server  *grpc.Server
+	replays sync.WaitGroup
+	// onTheWay counts calls but streams that are not at their end yet, those included that are to come once more.
+	onTheWay atomic.Int64
+
+	mu          sync.Mutex
+	misfortunes map[int]Misfortune // guarded by mu
+	next        int                // guarded by mu
+	changed     chan struct{}      // guarded by mu; closed when misfortunes change
+}
+
+// NewRPCProxy listens before a server until the end of the test. Certs is the folder with a folder of certificates for each
+// party.
+func NewRPCProxy(t testing.TB, certs, own, server string) *RPCProxy {
+	t.Helper()
+	p := &RPCProxy{parties: map[identity.Identity]*grpc.ClientConn{}, misfortunes: map[int]Misfortune{}, changed: make(chan struct{})}
+	credentials, err := identity.Load(identity.InDir(own))
+	require.NoError(t, err)
+	p.to = credentials.Identity
+	folders, err := os.ReadDir(certs)
+	require.NoError(t, err)
+	for _, f := range folders {
+		party, err := identity.Load(identity.InDir(filepath.Join(certs, f.Name())))
+		require.NoError(t, err)
+		conn, err := grpc.NewClient(server, append(service.DialOptions(party, p.to), grpc.WithDefaultCallOptions(grpc.ForceCodecV2(rawCodec{})))...)
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = conn.Close() })
+		p.parties[party.Identity] = conn
+	}
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	p.address = listener.Addr().String()
+	p.server = grpc.NewServer(grpc.WaitForHandlers(true), grpc.Creds(credentials.Server(nil)), grpc.ForceServerCodecV2(rawCodec{}), grpc.UnknownServiceHandler(p.forward))
+	go func() { _ = p.server.Serve(listener) }()
+	t.Cleanup(func() {
+		p.server.Stop()
+		p.replays.Wait()
+	})
+	return p
+}
+
+// Address is where it listens.
+func (p *RPCProxy) Address() string { return p.address }
+
+// Suffer lets a misfortune happen to calls, beside others, until it is mended.
+func (p *RPCProxy) Suffer(m Misfortune) (mend func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	id := p.next
+	p.next++
+	p.misfortunes[id] = m
+	p.change()
+	return func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		delete(p.misfortunes, id)
+		p.change()
+	}
+}
+
+// Landed waits until no call is on its way: after a misfortune is mended, what it held back or repeats may still come.
+func (p *RPCProxy) Landed(ctx context.Context) error {
+	for {
+		n := p.onTheWay.Load()
+		if n == 0 {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%d calls to %s are still on their way: %w", n, p.to, ctx.Err())
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+}
+
+func (p *RPCProxy) change() {
+	close(p.changed)
+	p.changed = make(chan struct{})
+}
+
+func (p *RPCProxy) mishap(from identity.Identity, method string) (all Mishap, changed <-chan struct{}) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, m := range p.misfortunes {
+		all = all.and(m(from, method))
+	}
+	return all, p.changed
+}
+
+var errCut = status.Error(codes.Unavailable, "cut off by the test")
+
+func (p *RPCProxy) forward(_ any, in grpc.ServerStream) error {
+	from, err := identity.FromContext(in.Context())
+	if err != nil {
+		return err
+	}
+	conn := p.parties[from]
+	if conn == nil {
+		return status.Errorf(codes.Unauthenticated, "the proxy knows no %s", from)
+	}
+	method, _ := grpc.MethodFromServerStream(in)
+	if streams(method) {
+		return p.stream(in, conn, from, method)
+	}
+	p.onTheWay.Add(1) // before anything is said to happen to it
+	defer p.onTheWay.Add(-1)
+	m, _ := p.mishap(from, method)
+	if m.Cut {
+		return errCut
+	}
+	request := &frame{}
+	if err := in.RecvMsg(request); err != nil {
+		return err
+	}
+	<-time.After(m.Before)
+	call := func(ctx context.Context) (*frame, metadata.MD, error) {
+		answer, trailer := &frame{}, metadata.MD{}
+		err := conn.Invoke(outgoing(ctx, in.Context()), method, request, answer, grpc.Trailer(&trailer))
+		return answer, trailer, err
+	}
+	if m.Repeat {
+		_, _, _ = call(in.Context())
+	}
+	answer, trailer, err := call(in.Context())
+	if m.Replay > 0 {
+		p.onTheWay.Add(1)
+		p.replays.Go(func() {
+			defer p.onTheWay.Add(-1)
+			<-time.After(m.Replay)
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(in.Context()), 5*time.Second)
+			defer cancel()
+			_, _, _ = call(ctx)
+		})
+	}
+	<-time.After(m.After)
+	in.SetTrailer(trailer)
+	if m.Lose {
+		return status.Error(codes.Unavailable, "the answer was lost by the test")
+	}
+	if err != nil {
+		return err
+	}
+	return in.SendMsg(answer)
+}
+
+// stream forwards a call whose answer is a stream, until it ends or is cut.
+func (p *RPCProxy) stream(in grpc.ServerStream, conn *grpc.ClientConn, from identity.Identity, method string) error {
+	m, changed := p.mishap(from, method)
+	if m.Cut {
+		return errCut
+	}
+	request := &frame{}
+	if err := in.RecvMsg(request); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancelCause(in.Context())
+	defer cancel(nil)
+	go func() {
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-changed:
+			}
+			var m Mishap
+			if m, changed = p.mishap(from, method); m.Cut {
+				cancel(errCut)
+			}
+		}
+	}()
+	out, err := conn.NewStream(outgoing(ctx, in.Context()), &grpc.StreamDesc{ServerStreams: true}, method)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(out.SendMsg(request), out.CloseSend()); err != nil {
+		return err
+	}
+	for {
+		answer := &frame{}
+		err := out.RecvMsg(answer)
+		switch {
+		case errors.Is(err, io.EOF):
+			in.SetTrailer(out.Trailer())
+			return nil
+		case errors.Is(context.Cause(ctx), errCut):
+			return errCut
+		case err != nil:
+			in.SetTrailer(out.Trailer())
+			return err
+		}
+		if err := in.SendMsg(answer); err != nil {
+			return err
+		}
+	}
+}
+
+// outgoing is a context of calls with what came along with the one that is forwarded.
+func outgoing(ctx, in context.Context) context.Context {
+	came, _ := metadata.FromIncomingContext(in)
+	md := metadata.MD{}
+	for key, values := range came {
+		if !strings.HasPrefix(key, ":") && !strings.HasPrefix(key, "grpc-") && key != "content-type" && key != "user-agent" {
+			md[key] = values
+		}
+	}
+	return metadata.NewOutgoingContext(ctx, md)
+}
+
+func streams(method string) bool {
+	name := protoreflect.FullName(strings.ReplaceAll(strings.TrimPrefix(method, "/"), "/", "."))
+	d, err := protoregistry.GlobalFiles.FindDescriptorByName(name)
+	m, ok := d.(protoreflect.MethodDescriptor)
+	return err == nil && ok && m.IsStreamingServer()
+}
+
+// Some is one of several durations up to a limit, at random.
+func Some(r *rand.Rand, limit time.Duration) time.Duration {
+	return time.Duration(r.Int64N(int64(limit)))
+}
+
+// frame is a message that nobody here reads.
+type frame struct{ data []byte }
+
+// rawCodec passes frames on as they are.
+type rawCodec struct{}
+
+func (rawCodec) Marshal(v any) (mem.BufferSlice, error) {
+	return mem.BufferSlice{mem.SliceBuffer(v.(*frame).data)}, nil
+}
+
+func (rawCodec) Unmarshal(data mem.BufferSlice, v any) error {
+	v.(*frame).data = data.Materialize() //nolint:misspell // its name
+	return nil
+}
+
+func (rawCodec) Name() string { return "proto" }

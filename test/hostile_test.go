@@ -1,0 +1,307 @@
+package test
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/db-controller/db-controller/schema/identity"
+	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
+	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
+)
+
+// others is what everybody else sees of the service meanwhile: how long reads and writes take.
+func (f *fixture) others(during func()) (worst time.Duration) {
+	f.t.Helper()
+	ctx, stop := context.WithCancel(f.t.Context())
+	var mu sync.Mutex
+	var took []time.Duration
+	var g sync.WaitGroup
+	resources := resourcev1.NewResourceServiceClient(f.asUser("a.example.com/us-west2"))
+	for i := range 2 {
+		g.Go(func() {
+			for n := 0; ctx.Err() == nil; n++ {
+				began := time.Now()
+				_, err := resources.PutResource(f.t.Context(), &resourcev1.PutResourceRequest{Resource: &resourcev1.Resource{Name: fmt.Sprintf("targets/others%d-%d", i, n%10)}})
+				if err != nil {
+					f.t.Errorf("others are refused: %v", err)
+					return
+				}
+				mu.Lock()
+				took = append(took, time.Since(began))
+				mu.Unlock()
+			}
+		})
+	}
+	during()
+	stop()
+	g.Wait()
+	slices.Sort(took)
+	require.NotEmpty(f.t, took, "others got nothing done")
+	f.t.Logf("others: %d writes, p50 %s, worst %s", len(took), took[len(took)/2], took[len(took)-1])
+	return took[len(took)-1]
+}
+
+// memory of a deployment's process.
+func (f *fixture) memory(deployment string) float64 {
+	f.t.Helper()
+	return f.metric("//"+deployment+"/x/y", "process_resident_memory_bytes")
+}
+
+// dialTLS is a connection whose frames the test writes itself.
+func (f *fixture) dialTLS(certs, deployment string) net.Conn {
+	f.t.Helper()
+	cert, err := tls.LoadX509KeyPair(filepath.Join(certs, "tls.crt"), filepath.Join(certs, "tls.key"))
+	require.NoError(f.t, err)
+	conn, err := tls.Dial("tcp", f.Deployments[f.id("//"+deployment+"/x/y")].Address, &tls.Config{
+		Certificates: []tls.Certificate{cert}, NextProtos: []string{"h2"}, MinVersion: tls.VersionTLS13,
+		InsecureSkipVerify: true, //nolint:gosec // who attacks does not ask
+	})
+	require.NoError(f.t, err)
+	f.t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+func headersOf(method string) []byte {
+	var block strings.Builder
+	e := hpack.NewEncoder(&block)
+	for _, h := range [][2]string{{":method", "POST"}, {":scheme", "https"}, {":path", method}, {":authority", "x"}, {"content-type", "application/grpc"}, {"te", "trailers"}} {
+		_ = e.WriteField(hpack.HeaderField{Name: h[0], Value: h[1]})
+	}
+	return []byte(block.String())
+}
+
+// 100,000 calls that never say anything, on connections that do not care for what they are told: others go on, and the
+// memory stays bounded.
+func TestAHostileUserOpensStreams_I20(t *testing.T) {
+	t.Parallel()
+	const deployment = "a.example.com/us-west2"
+	f := newFixture(t)
+	certs, err := f.Issue(identity.Identity{Role: identity.RoleUser, Name: "hostile"})
+	require.NoError(t, err)
+	before := f.memory(deployment)
+	block := headersOf(resourcev1.ResourceService_WatchResources_FullMethodName)
+	worst := f.others(func() {
+		opened := 0
+		for range 10 {
+			conn := f.dialTLS(certs, deployment)
+			_, err := io.WriteString(conn, http2.ClientPreface)
+			require.NoError(t, err)
+			framer := http2.NewFramer(conn, conn)
+			require.NoError(t, framer.WriteSettings())
+			go func() { _, _ = io.Copy(io.Discard, conn) }()
+			for id := uint32(1); id < 20_000; id += 2 {
+				if framer.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: block, EndHeaders: true}) != nil {
+					break // it was cut
+				}
+				opened++
+			}
+		}
+		t.Logf("%d streams opened", opened)
+	})
+	require.Less(t, worst, 10*time.Second)
+	grown := f.memory(deployment) - before
+	t.Logf("memory grew by %.0f MB", grown/1e6)
+	require.Less(t, grown, 300e6)
+	require.Positive(t, f.metric(aWest+"x/y", `dbcontroller_refused_total{role="user",what="calls"}`))
+}
+
+// Connections that never say who they are, and calls that come a byte at a time.
+func TestAHostileClientIsSlow_I20(t *testing.T) {
+	t.Parallel()
+	const deployment = "a.example.com/us-west2"
+	f := newFixture(t)
+	certs, err := f.Issue(identity.Identity{Role: identity.RoleUser, Name: "hostile"})
+	require.NoError(t, err)
+	address := f.Deployments[f.id("//"+deployment+"/x/y")].Address
+	worst := f.others(func() {
+		var silent []net.Conn
+		for range 500 {
+			conn, err := net.Dial("tcp", address)
+			require.NoError(t, err)
+			t.Cleanup(func() { _ = conn.Close() })
+			silent = append(silent, conn)
+		}
+		// A request of which a byte comes now and then: it takes one of this caller's calls, and nobody else's.
+		conn := f.dialTLS(certs, deployment)
+		_, err := io.WriteString(conn, http2.ClientPreface)
+		require.NoError(t, err)
+		framer := http2.NewFramer(conn, conn)
+		require.NoError(t, framer.WriteSettings())
+		go func() { _, _ = io.Copy(io.Discard, conn) }()
+		require.NoError(t, framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: headersOf(resourcev1.ResourceService_PutResource_FullMethodName), EndHeaders: true}))
+		// A message of 1 MB is promised.
+		require.NoError(t, framer.WriteData(1, false, []byte{0, 0, 16, 0, 0}))
+		for range 5 {
+			require.NoError(t, framer.WriteData(1, false, []byte{10}))
+			<-time.After(200 * time.Millisecond)
+		}
+		// Who does not say who it is is cut.
+		began := time.Now()
+		for _, conn := range silent {
+			require.NoError(t, conn.SetReadDeadline(began.Add(30*time.Second)))
+			_, err := conn.Read(make([]byte, 1))
+			require.ErrorIs(t, err, io.EOF)
+		}
+	})
+	require.Less(t, worst, 10*time.Second)
+}
+
+// A deployment that lies about others: what it says in their name has no effect, and what it says of itself is bounded.
+func TestAHostileDeploymentLies_I2_I7_I16(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	target := f.mustPut(aWest+"targets/t", nil)
+	victim := f.mustPut(bWest+"holders/victim", fields{"block": aWest + "targets/t"})
+	owned := f.mustPut(aWest+"targets/owned", nil, ownedBy("Holder", bWest+"holders/victim"))
+	f.settled()
+	shadows, err := schemav1.NewSchemaServiceClient(f.as(f.Deployments[f.id(bWest+"x/y")].Certs, "b.example.com/us-west2")).
+		ListResourceShadows(t.Context(), &schemav1.ListResourceShadowsRequest{})
+	require.NoError(t, err)
+	var attempt []byte
+	for _, s := range shadows.GetShadows() {
+		for _, r := range s.GetReferences() {
+			attempt = r.GetAttempt()
+		}
+	}
+	require.Len(t, attempt, 16, "the hostile one knows everything")
+	hostile := schemav1.NewSchemaServiceClient(f.as(f.Deployments[f.id(bEast+"x/y")].Certs, "a.example.com/us-west2"))
+	ctx := t.Context()
+	victimUID, targetUID := uuid.MustParse(victim.GetUid()), uuid.MustParse(target.GetUid())
+	key := &schemav1.BlockadeKey{Attempt: attempt, HolderUid: victimUID[:], Path: "block", TargetUid: targetUID[:]}
+	epoch := uuid.Must(uuid.NewV7())
+	for name, lie := range map[string]func() error{
+		"release of one": func() error {
+			_, err := hostile.ReleaseBlockades(ctx, &schemav1.ReleaseBlockadesRequest{Epoch: epoch[:], Keys: []*schemav1.BlockadeKey{key}})
+			return err
+		},
+		"release of attempt": func() error {
+			_, err := hostile.ReleaseBlockades(ctx, &schemav1.ReleaseBlockadesRequest{Epoch: epoch[:], Attempts: [][]byte{attempt}})
+			return err
+		},
+		"a new epoch": func() error {
+			_, err := hostile.AnnounceEpoch(ctx, &schemav1.AnnounceEpochRequest{Epoch: epoch[:]})
+			return err
+		},
+		"owners gone": func() error {
+			_, err := hostile.DropOwners(ctx, &schemav1.DropOwnersRequest{DeletedUids: [][]byte{victimUID[:]}})
+			return err
+		},
+		"shadows of others": func() error {
+			_, err := hostile.ListResourceShadows(ctx, &schemav1.ListResourceShadowsRequest{})
+			require.Equal(t, codes.PermissionDenied, status.Code(err))
+			return err
+		},
+		"work of others": func() error {
+			stream, err := hostile.WatchResourceShadows(ctx, &schemav1.WatchResourceShadowsRequest{})
+			require.NoError(t, err)
+			_, err = stream.Recv()
+			require.Equal(t, codes.PermissionDenied, status.Code(err))
+			return err
+		},
+	} {
+		t.Logf("%s: %v", name, lie())
+	}
+	// 10,000 references at once are more than one resource has, 10,001 more than one call may.
+	many := &schemav1.EstablishReferencesRequest{Attempt: raw(uuid.Must(uuid.NewV7()))}
+	for range 10_001 {
+		many.References = append(many.References, &schemav1.EstablishReferencesRequest_Reference{
+			Holder: &schemav1.ResourceRef{Kind: "Holder", Name: "holders/h", Uid: raw(uuid.New())}, Path: "block",
+			Target: &schemav1.ResourceRef{Kind: "Target", Name: "targets/t"}, Behaviour: schemav1.Behaviour_BEHAVIOUR_BLOCK,
+		})
+	}
+	_, err = hostile.EstablishReferences(ctx, many)
+	require.Equal(t, codes.InvalidArgument, status.Code(err))
+	require.ErrorContains(t, err, "10001 in one call, at most 10000 are allowed")
+	f.settled()
+	err = f.delete(aWest + "targets/t")
+	require.Equal(t, codes.FailedPrecondition, status.Code(err), "the victim's reference still blocks: %v", err)
+	got := f.get(aWest + "targets/owned")
+	require.Equal(t, owned.GetUid(), got.GetUid())
+	require.Len(t, got.GetOwnerReferences(), 1)
+}
+
+// Names that mean something to a shell, to SQL, to a path, to a terminal or to a log are nobody's names here.
+func TestNamesFullOfTricks(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	resources := resourcev1.NewResourceServiceClient(f.asUser("a.example.com/us-west2"))
+	for _, name := range []string{
+		"", "targets", "targets/", "/targets/t", "targets//t", "targets/../t", "targets/.", "targets/..", "targets/t/", "targets/t'; DROP TABLE shadow; --",
+		`targets/"`, "targets/$(reboot)", "targets/%s%n", "targets/a b", "targets/a\nb", "targets/a\x00b", "targets/\x1b[31m", "targets/ä", "targets/\u202eevil", "targets/😀",
+		"targets/a*", "targets/a?", "targets/-", "targets/a\\b", "Targets/a", "targets/" + strings.Repeat("a", 129), "targets/" + strings.Repeat("a/targets/", 60) + "a",
+		"//a.example.com/us-west2/targets/../x", "//evil/../targets/t", "targets/a%2Fb", "targets/a|b", "targets/<script>", "projects/x/" + strings.Repeat("y/z/", 1000),
+	} {
+		for what, err := range map[string]error{
+			"put":    second(resources.PutResource(t.Context(), &resourcev1.PutResourceRequest{Resource: &resourcev1.Resource{Name: name}})),
+			"get":    second(resources.GetResource(t.Context(), &resourcev1.GetResourceRequest{Name: name})),
+			"delete": second(resources.DeleteResource(t.Context(), &resourcev1.DeleteResourceRequest{Name: name})),
+			"plan":   second(resources.PlanDeletion(t.Context(), &resourcev1.PlanDeletionRequest{Name: name})),
+		} {
+			require.Contains(t, []codes.Code{codes.InvalidArgument, codes.NotFound}, status.Code(err), "%s of %q: %v", what, name, err)
+			for _, r := range status.Convert(err).Message() {
+				require.False(t, r < ' ' || r == 0x7f || r == 0x202e, "%s of %q is answered with a control character: %q", what, name, err)
+			}
+			require.Less(t, len(status.Convert(err).Message()), 600)
+		}
+	}
+}
+
+func second[T any](_ T, err error) error { return err }
+
+// One who may read cannot come between two regions: what people ask of another one has its own connection, and each of them
+// a part of it.
+func TestAUserDoesNotCutRegionsOff_I20(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.mustPut(aEast+"targets/t", nil)
+	f.mustPut(aWest+"targets/before", fields{"next": aEast + "targets/t"})
+	refused := make(chan error, 270)
+	for range 3 {
+		conn := f.asUser("a.example.com/us-west2")
+		for range 90 {
+			stream, err := resourcev1.NewResourceServiceClient(conn).WatchResources(t.Context(), &resourcev1.WatchResourcesRequest{Kind: "Target", Region: "eastus2"})
+			require.NoError(t, err)
+			go func() {
+				for {
+					if _, err := stream.Recv(); err != nil {
+						refused <- err
+						return
+					}
+				}
+			}()
+		}
+	}
+	for range 170 { // the other hundred go on
+		select {
+		case err := <-refused:
+			require.Equal(t, codes.ResourceExhausted, status.Code(err), "%v", err)
+		case <-time.After(30 * time.Second):
+			t.Fatal("too many are forwarded")
+		}
+	}
+	began := time.Now()
+	f.mustPut(aWest+"targets/after", fields{"next": aEast + "targets/t"})
+	require.NoError(t, f.delete(aWest+"targets/before"))
+	require.Less(t, time.Since(began), 3*time.Second)
+	f.settled()
+	// Others are forwarded as before.
+	_, err := resourcev1.NewResourceServiceClient(f.as(f.ClientCerts(), "a.example.com/us-west2")).
+		ListResources(t.Context(), &resourcev1.ListResourcesRequest{Kind: "Target", Region: "eastus2"})
+	require.NoError(t, err)
+}

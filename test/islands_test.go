@@ -1,0 +1,118 @@
+package test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/db-controller/db-controller/schema"
+	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
+	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
+	"github.com/db-controller/db-controller/test/harness"
+)
+
+const islands = `
+service: a.example.com
+version: v1
+kinds:
+  - kind: Node
+    patterns: ["nodes/{node}"]
+    references:
+      - { path: block, targets: [Node], behaviour: BLOCK }
+      - { path: cascade, targets: [Node], behaviour: CASCADE_DELETE }
+      - { path: unset, targets: [Node], behaviour: UNSET }
+---
+regions: [us, eu, as]
+deployments:
+  - { deployment: a.example.com/us, version: v1 }
+  - { deployment: a.example.com/eu, version: v1 }
+  - { deployment: a.example.com/as, version: v1 }
+`
+
+// Deployments in containers, each with its database on a network of its own. One is taken off the network between them, and
+// comes back with another address: meanwhile nothing is taken for absent, and afterwards all is as if nothing had been.
+func TestDeploymentsOnNetworksThatAreCut_I1_I3_I15(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts eight containers")
+	}
+	i := harness.NewIslands(t, islands, "--tentative-ttl", "1s")
+	ids, resources := map[string]schema.DeploymentID{}, map[string]resourcev1.ResourceServiceClient{}
+	for _, region := range []string{"us", "eu", "as"} {
+		ids[region] = schema.DeploymentID{Service: "a.example.com", Region: region}
+		resources[region] = resourcev1.NewResourceServiceClient(i.Deployment(ids[region]))
+	}
+	full := func(region, name string) string { return "//a.example.com/" + region + "/nodes/" + name }
+	put := func(region, name string, content fields) error {
+		_, err := resources[region].PutResource(t.Context(), &resourcev1.PutResourceRequest{Resource: &resourcev1.Resource{Name: "nodes/" + name, Body: body(t, content)}})
+		return err
+	}
+	remove := func(region, name string) error {
+		_, err := resources[region].DeleteResource(t.Context(), &resourcev1.DeleteResourceRequest{Name: "nodes/" + name})
+		return err
+	}
+	there := func(region, name string) bool {
+		_, err := resources[region].GetResource(t.Context(), &resourcev1.GetResourceRequest{Name: "nodes/" + name})
+		return status.Code(err) != codes.NotFound
+	}
+	for _, name := range []string{"kept", "goes", "later", "free"} {
+		require.NoError(t, put("us", name, nil))
+	}
+	require.NoError(t, put("eu", "keeper", fields{"block": full("us", "kept")}))
+	for n := range 50 {
+		require.NoError(t, put("eu", fmt.Sprintf("follower%d", n), fields{"cascade": full("us", "goes")}))
+	}
+	require.NoError(t, put("as", "last", fields{"cascade": full("eu", "follower7"), "unset": full("us", "goes")}))
+
+	settled := func() {
+		t.Helper()
+		require.EventuallyWithT(t, func(c *assert.CollectT) {
+			for _, id := range ids {
+				s, err := adminv1.NewAdminServiceClient(i.Deployment(id)).Status(t.Context(), &adminv1.StatusRequest{})
+				require.NoError(c, err)
+				require.Empty(c, s.GetOutstanding())
+			}
+			require.Empty(c, harness.AuditDatabases(t, i.Pools))
+		}, time.Minute, 50*time.Millisecond)
+	}
+	settled() // what is tentative could not be told from what is not
+
+	i.Leave(ids["eu"])
+	require.Equal(t, codes.Unavailable, status.Code(put("eu", "new", fields{"block": full("us", "free")})), "the target cannot be asked for")
+	require.Equal(t, codes.Unavailable, status.Code(put("us", "new", fields{"block": full("eu", "keeper")})))
+	require.Equal(t, codes.FailedPrecondition, status.Code(remove("us", "kept")), "it is referred to, though its holder is away")
+	require.NoError(t, remove("us", "goes"))
+	require.NoError(t, put("eu", "local", nil), "what concerns nobody else goes on")
+	require.NoError(t, remove("us", "free"), "nothing refers to it")
+	<-time.After(3 * time.Second) // longer than what is tentative stands
+	require.True(t, there("us", "goes"), "not everybody has acted")
+	require.True(t, there("eu", "follower7"))
+
+	i.Join(ids["eu"])
+	require.Eventually(t, func() bool {
+		return !there("us", "goes") && !there("eu", "follower0") && !there("eu", "follower49") && !there("as", "last")
+	}, time.Minute, 50*time.Millisecond, "what was deleted meanwhile goes")
+	require.Eventually(t, func() bool { return put("eu", "new", fields{"block": full("us", "later")}) == nil }, time.Minute, 50*time.Millisecond)
+	eventually := func(what string, code codes.Code, do func() error) { // while connections are made again
+		t.Helper()
+		require.Eventually(t, func() bool {
+			got := status.Code(do())
+			require.Contains(t, []codes.Code{code, codes.Unavailable, codes.Aborted}, got, what)
+			return got == code
+		}, time.Minute, 50*time.Millisecond, what)
+	}
+	eventually("it is referred to", codes.FailedPrecondition, func() error { return remove("us", "later") })
+	eventually("it lets go", codes.OK, func() error { return put("eu", "keeper", nil) })
+	eventually("nothing refers to it", codes.OK, func() error {
+		err := remove("us", "kept")
+		if status.Code(err) == codes.FailedPrecondition { // until its release has arrived
+			return status.Error(codes.Unavailable, err.Error())
+		}
+		return err
+	})
+	settled()
+}
