@@ -6,7 +6,7 @@ LINT := $(GO) tool -modfile=tools/lint/go.mod golangci-lint
 BIN := bin/db-controller
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-short bench generate lint verify postgresql image clean
+.PHONY: help build demo test test-short campaign mutants bench fuzz generate lint verify postgresql image clean
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -19,14 +19,31 @@ demo: postgresql build ## four deployments on real PostgreSQL, a scenario across
 
 test: postgresql image build ## every test, with the race detector
 	$(GO) vet ./...
-	$(GO) test -race -count=1 -timeout 14m ./...
+	$(GO) test -race -count=1 -timeout 40m ./...
 
 test-short: postgresql ## the tests without long races and whole processes
 	$(GO) test -short -count=1 ./...
 
+campaign: postgresql ## SEEDS (default 100) campaigns of random operations and faults against native keys; hours
+	DBCONTROLLER_TEST_HOLDERS=1000000 $(GO) test -run TestVeryManyHoldersWithKills -v -count=1 -timeout 1h ./test
+	$(GO) test -run TestTheProtocol -v -count=1 -timeout 1h ./test/model -rapid.checks=1000000
+	DBCONTROLLER_CAMPAIGN_SEEDS=$${SEEDS:-100} $(GO) test -run Campaign -v -count=1 -timeout 24h ./test/campaign
+
+mutants: postgresql ## play campaigns against planted mistakes, and write docs/mutants.md; about an hour
+	DBCONTROLLER_MUTANTS=20 $(GO) test -run TestMutantsAreCaught -v -count=1 -timeout 24h ./test/campaign
+
 bench: postgresql build ## measure beside native foreign keys; JSON lines, then a table
 	$(BIN) bench
 	$(GO) test -run '^$$' -bench . -benchmem ./constraint/cache ./schema/service
+	$(GO) test -run "^$$" -bench . -benchtime 60x -count 5 ./schema/shadow
+
+fuzz: postgresql ## every fuzz target for FUZZTIME (default 30s) each; what fails is kept in testdata/fuzz
+	@set -e; for package in $$($(GO) list ./...); do \
+	  for target in $$($(GO) test -list '^Fuzz' $$package | grep '^Fuzz' || true); do \
+	    echo "$$package $$target"; \
+	    $(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $${FUZZTIME:-30s} -parallel 2 $$package; \
+	  done; \
+	done
 
 generate: ## generate code from .proto files
 	$(BUF) generate

@@ -1,0 +1,202 @@
+package campaign
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/identity"
+	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
+	"github.com/db-controller/db-controller/test/harness"
+)
+
+// What is played on purpose, since chance comes to it too seldom.
+
+// confirmLate lets a resource refer to one that a deletion elsewhere takes along, and holds its confirm back until that is
+// DELETING.
+func (p *Player) confirmLate(ctx context.Context) {
+	p.t.Helper()
+	target, root, holder := p.trio(ctx, "u1")
+	if target == "" {
+		return
+	}
+	mend := p.suffer(target, "ConfirmBlockades")
+	defer mend()
+	p.refer(ctx, holder, "u1", target)
+	if !p.o.there(holder) || !p.goesWith(target, root) {
+		return
+	}
+	if p.Delete(ctx, root); p.o.there(root) {
+		return
+	}
+	full, err := schema.ParseFullName(target)
+	require.NoError(p.t, err)
+	for began := time.Now(); time.Since(began) < time.Second; <-time.After(10 * time.Millisecond) {
+		asked, cancel := context.WithTimeout(ctx, time.Second)
+		r, err := p.w.resources(ctx, full.Deployment).GetResource(asked, &resourcev1.GetResourceRequest{Name: full.Name})
+		cancel()
+		if err == nil && r.GetState() == resourcev1.Resource_STATE_DELETING {
+			p.c.add("confirmed what was being deleted", 1)
+			return
+		}
+	}
+}
+
+// blockLate lets a resource block one that a deletion elsewhere takes along and that has not heard of it yet: it comes to be
+// DELETING, and stays.
+func (p *Player) blockLate(ctx context.Context) {
+	p.t.Helper()
+	target, root, _ := p.trio(ctx, "b1")
+	if target == "" {
+		return
+	}
+	p.holdBack(root)
+	defer func() { p.held() }()
+	if p.Delete(ctx, root); p.o.there(root) {
+		return
+	}
+	for _, i := range p.g.Perm(len(p.g.names)) { // whom the deletion does not concern
+		holder := p.g.names[i]
+		if p.o.flight[holder] || !p.g.has(holder, "b1", target) {
+			continue
+		}
+		if p.refer(ctx, holder, "b1", target); p.o.held[[2]string{holder, target}] {
+			p.c.add("blocked what was on its way to go", 1)
+			return
+		}
+	}
+}
+
+// refuse has an update refused that would have let a blocking reference to another deployment go: all of it is as it was (I6).
+func (p *Player) refuse(ctx context.Context) {
+	p.t.Helper()
+	holder, target := p.pair(ctx)
+	if holder == "" {
+		return
+	}
+	if p.refer(ctx, holder, "b1", target); !p.blocks(holder) {
+		return
+	}
+	p.g.n++
+	p.Put(ctx, holder, Content{Payload: fmt.Sprintf("p%d", p.g.n), Refs: map[string][]string{"u1": {target + "000"}}}) // which never is there
+	if p.blocks(holder) {
+		p.c.add("refused to let go", 1)
+	}
+}
+
+// loseCommit lets the answer to the commit of a blocking reference be lost: it stands, whatever its writer takes it for (I8, I29).
+func (p *Player) loseCommit(ctx context.Context) {
+	p.t.Helper()
+	holder, target := p.pair(ctx)
+	if holder == "" {
+		return
+	}
+	line := p.siteOf(holder).db
+	line.SetLine(harness.CommitsUnanswered)
+	later := time.AfterFunc(300*time.Millisecond, func() { line.SetLine(harness.Clear) })
+	p.refer(ctx, holder, "b1", target)
+	if later.Stop() {
+		line.SetLine(harness.Clear)
+	}
+	if p.blocks(holder) {
+		p.c.add("committed without an answer", 1)
+	}
+}
+
+// pair is a resource that can come to block another one in another deployment, or nothing.
+func (p *Player) pair(ctx context.Context) (holder, target string) {
+	p.landed(ctx)
+	var found [][2]string
+	for _, holder := range p.g.names {
+		for _, target := range p.g.targets[holder] {
+			if p.o.there(target) && !p.o.flight[target] && at(target) != at(holder) && p.g.has(holder, "b1", target) && !p.o.flight[holder] && !p.holdsOn(holder) {
+				found = append(found, [2]string{holder, target})
+			}
+		}
+	}
+	if len(found) == 0 {
+		return "", ""
+	}
+	f := found[p.g.IntN(len(found))]
+	return f[0], f[1]
+}
+
+func (p *Player) blocks(holder string) bool { return len(p.o.rows[holder].Refs["b1"]) > 0 }
+
+// holdsOn tells whether a resource blocks what is on its way to go.
+func (p *Player) holdsOn(holder string) bool {
+	for pair := range p.o.held {
+		if pair[0] == holder {
+			return true
+		}
+	}
+	return false
+}
+
+// refer lets a resource refer to another, beside whatever else.
+func (p *Player) refer(ctx context.Context, name, field, target string) {
+	p.t.Helper()
+	content := p.content(name)
+	content.Refs[field] = []string{target}
+	p.Put(ctx, name, content)
+}
+
+// suffer cuts a step of the protocol off at the deployment of a resource.
+func (p *Player) suffer(name string, methods ...string) (mend func()) {
+	return p.siteOf(name).calls.Suffer(func(_ identity.Identity, method string) harness.Mishap {
+		return harness.Mishap{Cut: slices.Contains(methods, method[strings.LastIndex(method, "/")+1:])}
+	})
+}
+
+func (p *Player) siteOf(name string) *site {
+	full, err := schema.ParseFullName(name)
+	require.NoError(p.t, err)
+	return p.w.sites[full.Deployment]
+}
+
+// trio is a target that goes with a root in another deployment, and who can come to refer to it from outside of its own by a
+// field; or nothing. Best is a target that was not there before: nobody else knows of it who would be told when it goes.
+func (p *Player) trio(ctx context.Context, field string) (target, root, holder string) {
+	p.t.Helper()
+	p.landed(ctx)
+	var fresh, other [][3]string
+	for _, target := range p.g.names {
+		for _, root := range p.g.targets[target] {
+			if !p.o.there(root) || at(root) == at(target) || !p.g.has(target, "c1", root) || p.o.flight[target] || p.o.flight[root] {
+				continue
+			}
+			for _, holder := range p.g.names {
+				switch {
+				case holder == root || at(holder) == at(target) || !p.g.has(holder, field, target) || p.o.flight[holder]:
+				case p.o.there(target):
+					other = append(other, [3]string{target, root, holder})
+				default:
+					fresh = append(fresh, [3]string{target, root, holder})
+				}
+			}
+		}
+	}
+	for _, found := range [][][3]string{fresh, other} {
+		if len(found) == 0 {
+			continue
+		}
+		f := found[p.g.IntN(len(found))]
+		if p.refer(ctx, f[0], "c1", f[1]); p.goesWith(f[0], f[1]) {
+			return f[0], f[1], f[2]
+		}
+	}
+	return "", "", ""
+}
+
+// at is the deployment of a full name.
+func at(name string) string { return strings.Join(strings.SplitN(name, "/", 5)[:4], "/") }
+
+// goesWith tells whether a target is there, and refers to its root so that it goes with it.
+func (p *Player) goesWith(target, root string) bool {
+	return !p.o.flight[target] && !p.o.flight[root] && slices.Equal(p.o.rows[target].Refs["c1"], []string{root})
+}

@@ -1,0 +1,207 @@
+package campaign
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/db-controller/db-controller/schema"
+	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
+	"github.com/db-controller/db-controller/test/harness"
+)
+
+// Plan says how much is played.
+type Plan struct {
+	Seed uint64
+	// Binary is the program; empty for the one that is built.
+	Binary string
+	// Rounds of Steps operations while things break; after each, everything is mended, settled, drained and compared.
+	Rounds, Steps int
+	// HotCalls of each client, on targets that all are at.
+	HotCalls int
+	// Calm: nothing breaks.
+	Calm bool
+}
+
+// Play plays one campaign, and fails the test when anything is not as the oracle says.
+func Play(t testing.TB, plan Plan, c *Coverage) {
+	t.Helper()
+	began := time.Now()
+	r := rand.New(rand.NewPCG(plan.Seed, 20260101))
+	l, each := full, 2
+	if plan.Seed%3 == 0 {
+		l = exact
+	}
+	w := NewWorld(t, plan.Binary, plan.Seed%2 == 1)
+	w.calm = plan.Calm
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+	defer cancel()
+	p := NewPlayer(t, w, c, r, l, each)
+	var watchers []*Watcher
+	watching, stop := context.WithCancel(ctx)
+	defer stop()
+	for _, id := range deployments {
+		watcher, ended := Watch(watching, w, id, c)
+		watchers = append(watchers, watcher)
+		defer func() { stop(); <-ended }()
+	}
+	nemesis := NewNemesis(t, w, c, rand.New(rand.NewPCG(plan.Seed, 1)), p.note)
+	under := func(do func()) {
+		var wg sync.WaitGroup
+		breaking, mend := context.WithCancel(ctx)
+		defer func() { mend(); wg.Wait() }() // also when the campaign has failed
+		if !plan.Calm {
+			wg.Go(func() { nemesis.Run(breaking) })
+		}
+		do()
+		mend()
+		wg.Wait()
+		w.ready(ctx)
+	}
+	p.Populate(ctx)
+	for range plan.Rounds {
+		under(func() {
+			for range plan.Steps {
+				p.Step(ctx)
+			}
+			if !plan.Calm {
+				p.blockLate(ctx)
+				p.refuse(ctx)
+				p.loseCommit(ctx)
+			}
+		})
+		p.Rest(ctx)
+		w.calm = true
+		for range 4 { // while all is quiet, every decision has to be that of native keys
+			p.Step(ctx)
+		}
+		w.calm = plan.Calm
+	}
+	p.Rest(ctx)
+	if plan.HotCalls > 0 {
+		under(func() { Hot(ctx, t, w, c, r, plan.HotCalls) })
+		p.Quiet(ctx, false)
+		p.Audit(ctx)
+	}
+	p.Still(ctx)
+	listed := p.list(ctx)
+	for _, watcher := range watchers {
+		if wrong := watcher.Check(listed); len(wrong) > 0 {
+			p.wrong("%v", wrong)
+		}
+	}
+	c.add("campaigns", 1)
+	for _, line := range w.said("request failed") {
+		t.Log(line)
+	}
+	t.Logf("seed %d played in %s", plan.Seed, time.Since(began).Round(100*time.Millisecond))
+}
+
+// ready waits until every process is, and no message of the past is to come any more: one that comes when all has settled
+// makes something tentative anew, and rightly so.
+func (w *World) ready(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	for _, s := range w.sites {
+		require.NoError(w.t, s.WaitReady(ctx))
+		require.NoError(w.t, s.calls.Landed(ctx))
+	}
+}
+
+// Rest lets everything settle, removes what blocks, and compares everything.
+func (p *Player) Rest(ctx context.Context) {
+	p.t.Helper()
+	p.note("rest")
+	p.Drain(ctx)
+	p.Quiet(ctx, false)
+	p.Compare(ctx)
+	p.Audit(ctx)
+}
+
+// Audit looks at all databases by itself (I1, I8, I17), and lets the system do so with verify.
+func (p *Player) Audit(ctx context.Context) {
+	p.t.Helper()
+	if problems := harness.AuditDatabases(p.t, p.w.pools()); len(problems) > 0 {
+		p.wrong("%v", problems)
+	}
+	for _, d := range p.verify(ctx) {
+		p.wrong("verify finds a difference: %v", d)
+	}
+}
+
+// verify lets all deployments compare themselves with one another, and answers in what they differ.
+func (p *Player) verify(ctx context.Context) (all []*adminv1.VerifyResponse_Difference) {
+	p.t.Helper()
+	for _, id := range deployments {
+		// A connection that was broken is tried again within seconds: until then its other end cannot be asked.
+		began := time.Now()
+		found, unreachable := p.verifyAt(ctx, id)
+		for ; len(unreachable) > 0; found, unreachable = p.verifyAt(ctx, id) {
+			if time.Since(began) > quietBound {
+				p.wrong("verify at %s could not ask %v for %s (I28)", id, unreachable, quietBound)
+			}
+			<-time.After(200 * time.Millisecond)
+		}
+		all = append(all, found...)
+	}
+	return all
+}
+
+func (p *Player) verifyAt(ctx context.Context, id schema.DeploymentID) (found []*adminv1.VerifyResponse_Difference, unreachable []string) {
+	p.t.Helper()
+	admin, err := p.w.Client.Admin(ctx, id)
+	require.NoError(p.t, err)
+	p.insist(func() error {
+		found, unreachable = nil, nil
+		stream, err := admin.Verify(ctx, &adminv1.VerifyRequest{})
+		for done := false; err == nil; {
+			var answer *adminv1.VerifyResponse
+			if answer, err = stream.Recv(); errors.Is(err, io.EOF) {
+				require.True(p.t, done, "verify at %s did not end", id)
+				return nil
+			}
+			if progress := answer.GetProgress(); progress.GetDone() {
+				done, unreachable = true, progress.GetUnreachable()
+			}
+			if d := answer.GetDifference(); d != nil {
+				found = append(found, d)
+			}
+		}
+		return err
+	})
+	return found, unreachable
+}
+
+const stillSQL = `
+SELECT (SELECT last_value FROM dbcontroller.work_seq_seq), (SELECT last_value FROM dbcontroller.change_seq_seq), (SELECT last_value FROM dbcontroller.notice_seq_seq)`
+
+// marks move with whatever is written.
+func (p *Player) marks(ctx context.Context) (all string) {
+	for _, id := range deployments {
+		var work, change, notice int64
+		require.NoError(p.t, p.w.sites[id].admin.QueryRow(ctx, stillSQL).Scan(&work, &change, &notice))
+		all += fmt.Sprintf("%s: work %d, changes %d, notices %d\n", id, work, change, notice)
+	}
+	return all
+}
+
+// Still fails unless nothing is written any more, but heartbeats (I28).
+func (p *Player) Still(ctx context.Context) {
+	p.t.Helper()
+	before := p.marks(ctx)
+	select {
+	case <-ctx.Done():
+	case <-time.After(1500 * time.Millisecond):
+	}
+	if after := p.marks(ctx); after != before {
+		p.wrong("it is not quiet (I28):\nbefore:\n%safter:\n%s", before, after)
+	}
+	p.c.add("found quiet", 1)
+}

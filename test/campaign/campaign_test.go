@@ -1,0 +1,126 @@
+package campaign
+
+import (
+	"cmp"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/db-controller/db-controller/test/harness"
+)
+
+func TestMain(m *testing.M) {
+	code := harness.Main(m)
+	harness.RemoveBinary()
+	os.Exit(code)
+}
+
+func number(t *testing.T, name, otherwise string) uint64 {
+	t.Helper()
+	n, err := strconv.ParseUint(cmp.Or(os.Getenv(name), otherwise), 10, 32)
+	require.NoError(t, err, name)
+	return n
+}
+
+// kept are the seeds of testdata/seeds.
+func kept(t *testing.T) (seeds []uint64) {
+	t.Helper()
+	raw, err := os.ReadFile("testdata/seeds")
+	require.NoError(t, err)
+	for line := range strings.Lines(string(raw)) {
+		if line, _, _ = strings.Cut(line, "#"); strings.TrimSpace(line) != "" {
+			seed, err := strconv.ParseUint(strings.TrimSpace(line), 10, 64)
+			require.NoError(t, err)
+			seeds = append(seeds, seed)
+		}
+	}
+	return seeds
+}
+
+// keep adds a seed that failed.
+func keep(t *testing.T, seed uint64) {
+	t.Helper()
+	file, err := os.OpenFile("testdata/seeds", os.O_APPEND|os.O_WRONLY, 0o644) //nolint:gosec // part of the sources
+	require.NoError(t, err)
+	_, err = fmt.Fprintf(file, "%d # failed, and is not understood yet\n", seed)
+	require.NoError(t, err)
+	require.NoError(t, file.Close())
+}
+
+// Moments that campaigns have to come to, or they show nothing; many campaigns to more of them.
+var (
+	moments = []string{
+		"cascaded", "put refused", "decisions that had to be equal", "comparisons of everything", "watch opened",
+		"hot: refer refused", "hot: delete refused", "found quiet",
+	}
+	rarer = []string{
+		"delete refused", "hot: histories Ok", "created again", "definite after it was unknown", "put on what was on its way to go", "referred to what was on its way to go",
+		"blocked on the way", "reported blocked, and drained", "sent by way of the other region", "watch resumed", "killed between two steps",
+		"confirmed what was being deleted", "blocked what was on its way to go", "refused to let go", "committed without an answer",
+	}
+)
+
+// DBCONTROLLER_CAMPAIGN_SEEDS says how many seeds are played (2), DBCONTROLLER_CAMPAIGN_FIRST which is the first (1).
+func TestCampaign(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts five processes for each seed")
+	}
+	c, began := NewCoverage(), time.Now()
+	first, n := number(t, "DBCONTROLLER_CAMPAIGN_FIRST", "1"), number(t, "DBCONTROLLER_CAMPAIGN_SEEDS", "2")
+	var seeds []uint64
+	if n > 20 {
+		seeds = kept(t)
+	}
+	for seed := first; seed < first+n; seed++ {
+		seeds = append(seeds, seed)
+	}
+	for _, seed := range seeds {
+		t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) {
+			if n > 20 {
+				t.Cleanup(func() {
+					if t.Failed() {
+						keep(t, seed)
+					}
+				})
+			}
+			Play(t, Plan{Seed: seed, Binary: os.Getenv("DBCONTROLLER_CAMPAIGN_BINARY"), Rounds: 1, Steps: 80, HotCalls: 15}, c)
+		})
+	}
+	t.Logf("%d operations\n%s", c.Operations(), c)
+	if n > 1 {
+		require.Empty(t, c.Missing(moments...), "never came")
+	}
+	if n <= 20 {
+		return
+	}
+	all := slices.Clone(rarer)
+	for _, f := range faults {
+		all = append(all, "fault: "+f.name)
+	}
+	for _, d := range delays {
+		all = append(all, "delay: "+d.name)
+	}
+	require.Empty(t, c.Missing(all...), "never came")
+	require.Less(t, 10*c.Count("hot: histories Unknown"), int(n), "histories that the checker gave up on")
+	if t.Failed() {
+		return // the document is of campaigns that passed
+	}
+	text := fmt.Sprintf(campaignDocument, len(seeds), n, time.Since(began).Round(time.Minute), c.Operations(), c)
+	require.NoError(t, os.WriteFile(filepath.Join(moduleRoot(t), "docs", "campaign.md"), []byte(text), 0o644)) //nolint:gosec // a document
+}
+
+const campaignDocument = `# The last long campaign
+
+Made by ` + "`make campaign`" + ` (see [testing](testing.md)): %d campaigns (SEEDS=%d) in %s, %d puts and deletes with a definite outcome, beside
+those of the hot targets. All passed. What they came to:
+
+` + "```" + `
+%s` + "```" + `
+`

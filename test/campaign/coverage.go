@@ -1,0 +1,71 @@
+package campaign
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+)
+
+// Coverage counts the interesting moments that campaigns came to. One that did not come to them shows nothing.
+type Coverage struct {
+	mu     sync.Mutex
+	counts map[string]int           // guarded by mu
+	worst  map[string]time.Duration // guarded by mu
+}
+
+// NewCoverage counts nothing yet.
+func NewCoverage() *Coverage {
+	return &Coverage{counts: map[string]int{}, worst: map[string]time.Duration{}}
+}
+
+func (c *Coverage) add(what string, n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.counts[what] += n
+}
+
+func (c *Coverage) took(what string, d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.worst[what] = max(c.worst[what], d)
+}
+
+// Count is how often one came.
+func (c *Coverage) Count(what string) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.counts[what]
+}
+
+// Missing are those of the moments that never came.
+func (c *Coverage) Missing(moments ...string) (missing []string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, m := range moments {
+		if c.counts[m] == 0 {
+			missing = append(missing, m)
+		}
+	}
+	return missing
+}
+
+// Operations is how many operations had a definite outcome.
+func (c *Coverage) Operations() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.counts["put accepted"] + c.counts["put refused"] + c.counts["delete accepted"] + c.counts["delete refused"]
+}
+
+func (c *Coverage) String() (s string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, k := range slices.Sorted(maps.Keys(c.counts)) {
+		s += fmt.Sprintf("  %7d  %s\n", c.counts[k], k)
+	}
+	for _, k := range slices.Sorted(maps.Keys(c.worst)) {
+		s += fmt.Sprintf("  %7s  at most: %s\n", c.worst[k].Round(time.Millisecond), k)
+	}
+	return s
+}

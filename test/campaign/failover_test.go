@@ -1,0 +1,92 @@
+package campaign
+
+import (
+	"context"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// In the middle of random operations a standby takes over that misses the last of them. What was promised of them is void; but
+// once everybody has compared, nothing dangles that is not told of, and when people have put that right, everything is again as
+// native keys would have it.
+func TestACampaignWithAFailoverThatLosesCommits_I1_I8(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts seven processes")
+	}
+	first, n := number(t, "DBCONTROLLER_CAMPAIGN_FIRST", "1"), number(t, "DBCONTROLLER_CAMPAIGN_SEEDS", "2")
+	for seed := first; seed <= first+n/20; seed++ {
+		t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) { failover(t, seed) })
+	}
+}
+
+func failover(t *testing.T, seed uint64) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	c := NewCoverage()
+	w := NewWorld(t, "", true)
+	w.calm = true
+	p := NewPlayer(t, w, c, rand.New(rand.NewPCG(seed, 5)), full, 2)
+	site := w.sites[deployments[0]]
+	p.Populate(ctx)
+	p.Rest(ctx)
+
+	w.cluster.Stop()
+	standby := w.cluster.Copy()
+	w.cluster.Start()
+	moved := func() {
+		site.db.Move(w.cluster.Address())
+		site.side.Move(w.cluster.Address())
+		site.admin.Reset()
+		w.ready(ctx)
+	}
+	moved()
+	for range 60 {
+		p.Step(ctx)
+	}
+	w.cluster.Crash()
+	w.cluster = standby
+	standby.StartPromoted()
+	moved()
+	require.Eventually(t, func() bool {
+		s, err := w.status(ctx, site.id)
+		e := s.GetEpoch()
+		return err == nil && e.GetOrdinal() > 1 && !e.GetAwaitingRegistry() && len(e.GetUnconfirmed()) == 0
+	}, time.Minute, 50*time.Millisecond, "everybody confirms")
+	p.Quiet(ctx, true)
+
+	// People do what verify says: what refers to what is gone, or is going without it, lets go.
+	told, dangling := map[string][]string{}, p.verify(ctx)
+	for _, d := range dangling {
+		require.Contains(t, []string{"TARGET_GONE", "TARGET_DELETING"}, d.GetKind(), "%v", d)
+		told[d.GetHolder()] = append(told[d.GetHolder()], d.GetTarget())
+	}
+	system := p.list(ctx)
+	for holder, targets := range told {
+		if system[holder] == nil {
+			continue
+		}
+		content := read(system[holder])
+		for _, target := range content.targets() {
+			if system[target] == nil || slices.Contains(targets, target) {
+				content = content.without(target, func(string) bool { return true })
+			}
+		}
+		content.Owners = nil
+		p.overwrite(ctx, holder, content)
+	}
+	t.Logf("%d references were left dangling, and told of", len(dangling))
+	p.Quiet(ctx, true)
+	p.adopt(ctx)
+	p.Rest(ctx)
+	for range 40 { // and every decision is that of native keys again
+		p.Step(ctx)
+	}
+	p.Rest(ctx)
+	p.Still(ctx)
+}

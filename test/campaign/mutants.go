@@ -1,0 +1,298 @@
+package campaign
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// mutant is a mistake that somebody could make, planted into a copy of a source file: a judge that does not find it is not
+// worth much. The sources themselves hold no mistake and no switch for one: the copy takes the file's place in a build of
+// its own (the go command's -overlay).
+type mutant struct {
+	name string
+	// guards names the invariants that the right text keeps.
+	guards  string
+	mistake string
+	file    string
+	// edits are pairs of a text, which is in the file exactly once, and what takes its place.
+	edits []string
+}
+
+var mutants = []mutant{
+	{
+		"expiry-removes", "I5, I8", "A blockade that has expired is removed without asking.",
+		"handlers/owned_pending.go",
+		[]string{
+			"		if len(answers.Verdicts) != len(questions) {",
+			`		for i := range answers.Verdicts {
+			answers.Verdicts[i] = shadow.GoneVerdict
+		}
+		if len(answers.Verdicts) != len(questions) {`,
+		},
+	},
+	{
+		"unreachable-is-gone", "I5, I8, I15", "A holder's deployment that cannot be asked counts as one without references.",
+		"handlers/owned_pending.go",
+		[]string{
+			`		if err != nil {
+			return fmt.Errorf("resolve at %s: %w", holder, err)
+		}`,
+			`		if err != nil {
+			answers = &shadow.Answers{Epoch: uuid.Max}
+			for range questions {
+				answers.Verdicts = append(answers.Verdicts, shadow.GoneVerdict)
+			}
+		}`,
+		},
+	},
+	{
+		"resolver-does-not-abort", "I5, I8", "What is undecided and has expired is answered with gone, and may commit afterwards.",
+		"schema/shadow/blockade.go",
+		[]string{
+			`		if _, err := tx.Exec(ctx, decideAbortedSQL, expired); err != nil {
+			return err
+		}`,
+			`		if len(expired) > 0 {
+			for i := range verdicts {
+				if verdicts[i] == Undecided && questions[i].Expired {
+					verdicts[i] = GoneVerdict
+				}
+			}
+			return nil
+		}`,
+		},
+	},
+	{
+		"establish-without-lock", "I1, I3", "Establish reads its targets and does not lock them.",
+		"schema/shadow/establish.go",
+		[]string{
+			"lockEstablishedSQL = selectEstablishedSQL + ` FOR SHARE OF s`",
+			"lockEstablishedSQL = selectEstablishedSQL",
+		},
+	},
+	{
+		"check-with-the-lock", "I1, I3", "A delete looks for blockades before it has the lock.",
+		"schema/shadow/delete.go",
+		[]string{
+			`		root, err := s.lockRoot(ctx, tx, kindID, req)
+		if err != nil {
+			return err
+		}`,
+			`		var early int64
+		if err := tx.QueryRow(ctx, selectRootSQL, kindID, req.Name).Scan(&early); err != nil && !errors.Is(err, pgx.ErrNoRows) {
+			return err
+		}
+		seen, err := readBonds(ctx, tx, &closure{members: map[int64]*member{early: {id: early}}})
+		if err != nil {
+			return err
+		}
+		root, err := s.lockRoot(ctx, tx, kindID, req)
+		if err != nil {
+			return err
+		}
+		_ = seen`,
+			// the root's blockades are those that were seen then
+			`			v := decide(c, b)
+			if len(v.protected) > 0 {`,
+			`			if len(seen.blockaded) == 0 {
+				b.blockaded = slices.DeleteFunc(b.blockaded, func(id int64) bool { return id == early })
+			}
+			v := decide(c, b)
+			if len(v.protected) > 0 {`,
+		},
+	},
+	{
+		"names-instead-of-attempts", "I7, I8, I9", "A release removes whatever the holder has at the target by that field.",
+		"schema/shadow/blockade.go",
+		[]string{
+			`    WHERE s.uid = i.target_uid AND b.target_id = s.id AND b.holder_uid = i.holder_uid AND b.field_id = i.field_id
+        AND b.attempt = i.attempt AND b.deployment_id = $5
+    RETURNING b.target_id
+)`,
+			`    WHERE s.uid = i.target_uid AND b.target_id = s.id AND b.holder_uid = i.holder_uid AND b.field_id = i.field_id
+        AND b.deployment_id = $5
+    RETURNING b.target_id
+)`,
+		},
+	},
+	{
+		"deleting-takes-references", "I4, I1", "What is being deleted takes new references.",
+		"schema/shadow/establish.go",
+		[]string{
+			"	case state != Active:\n		return TargetDeleting",
+			"	case state != Active && closing:\n		return TargetDeleting",
+		},
+	},
+	{
+		"tentative-does-not-count", "I3", "Only confirmed blockades are in the way of a delete.",
+		"schema/shadow/closure.go",
+		[]string{
+			"SELECT t, EXISTS (SELECT FROM dbcontroller.blockade WHERE target_id = t),",
+			"SELECT t, EXISTS (SELECT FROM dbcontroller.blockade WHERE target_id = t AND expires_at IS NULL),",
+		},
+	},
+	{
+		"entry-forgotten", "I8", "Confirming a reference that acts leaves nothing behind.",
+		"schema/shadow/blockade.go",
+		[]string{
+			"    SELECT DISTINCT target_id, $2::int FROM taken WHERE behaviour <> 6\n    ON CONFLICT DO NOTHING",
+			"    SELECT DISTINCT target_id, $2::int FROM taken WHERE behaviour = 6\n    ON CONFLICT DO NOTHING",
+		},
+	},
+	{
+		"late-confirm-tells-nobody", "I4", "A confirm of what was marked meanwhile writes no notice.",
+		"schema/shadow/blockade.go",
+		[]string{
+			"SELECT id, shard FROM dbcontroller.shadow WHERE id IN (SELECT target_id FROM taken) AND state = 2",
+			"SELECT id, shard FROM dbcontroller.shadow WHERE id IN (SELECT target_id FROM taken) AND state = 9",
+		},
+	},
+	{
+		"finalised-beside-blockades", "I3, I13", "What is blocked is removed when everybody has acknowledged.",
+		"schema/shadow/finalise.go",
+		[]string{
+			`WHERE NOT EXISTS (SELECT FROM dbcontroller.blockade WHERE target_id = t)
+    AND NOT EXISTS (SELECT FROM dbcontroller.notice`,
+			`WHERE NOT EXISTS (SELECT FROM dbcontroller.notice`,
+		},
+	},
+	{
+		"acknowledged-before-acting", "I19", "Deletions are acknowledged before they are acted upon.",
+		"handlers/subscribed_deleting.go",
+		[]string{
+			`	failed, err := h.Store.ActFor(ctx, from, deletions, patience)
+	if err != nil {`,
+			`	if position != "" {
+		if err := h.Peers.Acknowledge(ctx, from, epoch, position, earlier); err != nil {
+			return nil, err
+		}
+	}
+	failed, err := h.Store.ActFor(ctx, from, deletions, patience)
+	if err != nil {`,
+		},
+	},
+	{
+		"position-forgets-who-is-under-way", "I23", "A position counts transactions as seen that have not committed yet, as a cursor over a sequence does.",
+		"schema/feed/feed.go",
+		[]string{
+			"SELECT pg_current_snapshot()::text, ` + lsnSQL",
+			"SELECT pg_snapshot_xmax(pg_current_snapshot())::text || ':' || pg_snapshot_xmax(pg_current_snapshot())::text || ':', ` + lsnSQL",
+		},
+	},
+	{
+		"release-forgotten", "I8, I13", "What an update drops is not released.",
+		"handlers/owned_pending.go",
+		[]string{
+			"if len(m.Release)+len(m.Abandon) > 0 {",
+			"if len(m.Abandon) > 0 {",
+		},
+	},
+	{
+		"release-before-commit", "I6, I8", "What an update drops is released before it is decided whether it commits.",
+		"schema/shadow/save.go",
+		[]string{
+			"		if err := s.establishAll(ctx, sv); err != nil {",
+			`		for _, wr := range sv.writes {
+			for _, h := range wr.drop {
+				if h.behaviour == schema.Block && h.deployment != nil && h.uid != nil {
+					_, _ = s.pool.Exec(ctx, "INSERT INTO dbcontroller.work (action, shard, deployment_id, attempt, holder_uid, field_id, target_uid)"+
+						" VALUES (2, $1, $2, $3, $4, $5, $6)", schema.Shard(wr.Name), *h.deployment, h.attempt, wr.uid, h.fieldID, *h.uid)
+				}
+			}
+		}
+		if err := s.establishAll(ctx, sv); err != nil {`,
+		},
+	},
+	{
+		"owner-unreachable-is-gone", "I15, I16", "An owner whose deployment cannot be asked counts as gone.",
+		"handlers/owned_pending.go",
+		[]string{
+			`				return nil, fmt.Errorf("check owners at %s: %w", at, err)`,
+			`				answers = &shadow.OwnerAnswers{}
+				for range c.Questions {
+					answers.Answers = append(answers.Answers, shadow.OwnerAnswer{Verdict: shadow.OwnerAbsent})
+				}`,
+		},
+	},
+	{
+		"everything-is-excused", "I3", "A delete that looked ahead forgets who blocks it here.",
+		"schema/shadow/lookahead.go",
+		[]string{
+			"	return slices.DeleteFunc(slices.Clone(blocks), func(o outsider) bool { return l.blocks[o.edge] })",
+			"	return nil",
+		},
+	},
+	{
+		"lost-commit-is-released", "I8, I29", "A write whose commit's answer was lost is taken for failed.",
+		"schema/shadow/attempt.go",
+		[]string{
+			"Scan(&attempts[0], &committed); err != nil || committed {\n			return err",
+			"Scan(&attempts[0], &committed); err != nil {\n			return err",
+			"sv.attempt).Scan(&committed); err != nil || committed {",
+			"sv.attempt).Scan(&committed); err != nil {",
+		},
+	},
+	{
+		"unset-takes-the-whole-list", "I10", "Unsetting one element of a list takes the others along.",
+		"schema/shadow/carry.go",
+		[]string{
+			"			return s.Model().Names(s.self, kind.Kind, text, value, name, targetKind)",
+			"			return value != \"\" || s.Model().Names(s.self, kind.Kind, text, value, name, targetKind)",
+		},
+	},
+}
+
+// plant writes the file with the mistake, and answers what the go command has to be told.
+func (m mutant) plant(t testing.TB) (overlay string) {
+	t.Helper()
+	root := moduleRoot(t)
+	source, err := os.ReadFile(filepath.Join(root, m.file))
+	require.NoError(t, err)
+	text := string(source)
+	for i := 0; i < len(m.edits); i += 2 {
+		require.Equal(t, 1, strings.Count(text, m.edits[i]), "%s: what is to be replaced has to be in %s once", m.name, m.file)
+		text = strings.Replace(text, m.edits[i], m.edits[i+1], 1)
+	}
+	if strings.Contains(text, "uuid.") && !strings.Contains(text, `"github.com/google/uuid"`) {
+		text = strings.Replace(text, "import (", "import (\n\t\"github.com/google/uuid\"", 1)
+	}
+	dir := t.TempDir()
+	wrong, overlay := filepath.Join(dir, "wrong.go"), filepath.Join(dir, "overlay.json")
+	require.NoError(t, os.WriteFile(wrong, []byte(text), 0o600))
+	raw, err := json.Marshal(map[string]any{"Replace": map[string]string{filepath.Join(root, m.file): wrong}})
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(overlay, raw, 0o600))
+	return overlay
+}
+
+// build builds the program with the mistake, and answers where; without main, only the package that has it.
+func (m mutant) build(t testing.TB, main bool) (binary string) {
+	t.Helper()
+	args := []string{"build", "-overlay", m.plant(t)}
+	if binary = filepath.Join(t.TempDir(), "db-controller"); main {
+		args = append(args, "-tags", "crashpoints", "-o", binary, "./cmd/db-controller")
+	} else {
+		args = append(args, "./"+filepath.Dir(m.file))
+	}
+	cmd := exec.CommandContext(t.Context(), "go", args...)
+	cmd.Dir = moduleRoot(t)
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s: %s", m.name, out)
+	return binary
+}
+
+func moduleRoot(t testing.TB) string {
+	t.Helper()
+	root, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}").Output()
+	require.NoError(t, err)
+	return strings.TrimSpace(string(root))
+}
+
+func (m mutant) String() string { return fmt.Sprintf("%s (%s)", m.name, m.mistake) }

@@ -1,0 +1,103 @@
+package campaign
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
+)
+
+// Every mistake can still be planted, and what comes of it builds.
+func TestMutantsCanBePlanted(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("builds the program many times")
+	}
+	for _, m := range mutants {
+		m.build(t, false)
+	}
+}
+
+var why = regexp.MustCompile(`(?m)^\s+Error:\s+(.*)\n\s+(.*)`)
+
+// DBCONTROLLER_MUTANTS says up to how many seeds every mutant is played, or those that DBCONTROLLER_MUTANT names, separated by
+// commas; the table of what was caught in docs/mutants.md is brought up to date. Else one is played, so that the judge is judged by
+// every run.
+func TestMutantsAreCaught(t *testing.T) {
+	if testing.Short() {
+		t.Skip("plays campaigns")
+	}
+	most, only := number(t, "DBCONTROLLER_MUTANTS", "0"), os.Getenv("DBCONTROLLER_MUTANT")
+	table := filepath.Join(moduleRoot(t), "docs", "mutants.md")
+	before, err := os.ReadFile(table)
+	require.NoError(t, err)
+	var (
+		g    errgroup.Group
+		mu   sync.Mutex
+		rows = make([]string, len(mutants))
+	)
+	g.SetLimit(2)
+	for i, m := range mutants {
+		for line := range strings.Lines(string(before)) {
+			if strings.HasPrefix(line, "| `"+m.name+"`") {
+				rows[i] = line
+			}
+		}
+		if most == 0 && m.name != "entry-forgotten" || only != "" && !slices.Contains(strings.Split(only, ","), m.name) {
+			continue
+		}
+		g.Go(func() error {
+			seed, said := caught(t, m, max(most, 5))
+			t.Logf("%s: caught at seed %d: %s", m, seed, said)
+			if seed == 0 {
+				t.Errorf("%s is not caught", m)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			rows[i] = fmt.Sprintf("| `%s` | %s | %s | %d | %s |\n", m.name, m.mistake, m.guards, seed, strings.ReplaceAll(fmt.Sprintf("%.110s", said), "|", "/"))
+			if most == 0 {
+				return nil
+			}
+			return os.WriteFile(table, []byte(mutantsHead+strings.Join(rows, "")), 0o644) //nolint:gosec // a document
+		})
+	}
+	require.NoError(t, g.Wait())
+}
+
+const mutantsHead = `# Planted mistakes
+
+Made by ` + "`make mutants`" + `: what the campaign of [testing](testing.md) finds when a mistake is planted. Each mistake is a change of a few lines
+(` + "`test/campaign/mutants.go`" + `) in a build of its own; the sources hold none of them.
+
+| mutant | mistake | guards | caught at seed | as |
+| --- | --- | --- | --- | --- |
+`
+
+// caught plays a mutant until a campaign fails, and answers at which seed, and what it failed with.
+func caught(t *testing.T, m mutant, most uint64) (seed uint64, said string) {
+	binary := m.build(t, true)
+	for seed := uint64(1); seed <= most; seed++ {
+		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run", "^TestCampaign$", "-test.v")
+		cmd.Env = append(os.Environ(), "DBCONTROLLER_CAMPAIGN_BINARY="+binary, "DBCONTROLLER_CAMPAIGN_SEEDS=1", fmt.Sprintf("DBCONTROLLER_CAMPAIGN_FIRST=%d", seed))
+		out, err := cmd.CombinedOutput()
+		if err == nil {
+			continue
+		}
+		if found := why.FindSubmatch(out); found != nil {
+			said, _, _ = strings.Cut(strings.Join(strings.Fields(string(found[1])+" "+string(found[2])), " "), " Test: ")
+		}
+		if said == "" || strings.Contains(said, "Received unexpected error") || strings.Contains(string(out), "DATA RACE") || strings.Contains(string(out), "panic:") {
+			t.Errorf("%s: not the judge's word: %s", m, out)
+		}
+		return seed, said
+	}
+	return 0, ""
+}

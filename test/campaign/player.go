@@ -1,0 +1,424 @@
+package campaign
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/db-controller/db-controller/cmd/db-controller/client"
+	"github.com/db-controller/db-controller/schema"
+	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
+)
+
+// patience is how long an operation may stay unknown. Faults are mended long before.
+const patience = 90 * time.Second
+
+// Player plays operations, one after the other, against the system and the oracle.
+type Player struct {
+	t       testing.TB
+	w       *World
+	o       *Oracle
+	g       *generator
+	c       *Coverage
+	mu      sync.Mutex
+	journal []string // guarded by mu
+	// gone are names that were there once.
+	gone map[string]bool
+	// going are names that the last deletes took along: what refers to them now comes just before or after it.
+	going []string
+	// deleted are names that a delete was accepted for, and that were not created again.
+	deleted map[string]bool
+	// said is what puts of a name were accepted with last: it still refers to that until a deletion has unset it.
+	said map[string]said
+	// held mends what holds the deletions of a deployment back.
+	held func()
+}
+
+// NewPlayer speaks a language.
+func NewPlayer(t testing.TB, w *World, c *Coverage, r *rand.Rand, l language, each int) *Player {
+	t.Helper()
+	return &Player{t: t, w: w, o: newOracle(t), g: newGenerator(r, l, each), c: c, gone: map[string]bool{}, deleted: map[string]bool{}, said: map[string]said{}}
+}
+
+type said struct {
+	uid     string
+	targets []string
+}
+
+// note keeps what happened, for when the campaign fails.
+func (p *Player) note(format string, args ...any) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.journal = append(p.journal, fmt.Sprintf("%s  ", time.Now().Format("05.000"))+fmt.Sprintf(format, args...))
+}
+
+// wrong ends the campaign.
+func (p *Player) wrong(format string, args ...any) {
+	p.t.Helper()
+	p.mu.Lock()
+	tail := slices.Clone(p.journal[max(0, len(p.journal)-60):])
+	p.mu.Unlock()
+	require.FailNow(p.t, fmt.Sprintf(format, args...), "the last operations:\n%s", strings.Join(tail, "\n"))
+}
+
+// Step does one operation.
+func (p *Player) Step(ctx context.Context) {
+	p.t.Helper()
+	p.landed(ctx)
+	name := p.g.name()
+	if len(p.going) > 0 && p.g.IntN(2) == 0 {
+		p.chase(ctx)
+		return
+	}
+	if p.g.IntN(10) < 8 {
+		// What is on its way to go could be saved by a write that comes earlier, with all that hangs on it: only of what
+		// nothing hangs on is the end clear.
+		if p.o.flight[name] && !p.g.of[name].leaf {
+			p.c.add("skipped, on its way to go", 1)
+			return
+		}
+		p.Put(ctx, name, p.content(name))
+		return
+	}
+	if !p.w.calm && p.g.IntN(3) == 0 {
+		p.confirmLate(ctx)
+		return
+	}
+	if there := slices.Sorted(maps.Keys(p.o.rows)); len(there) > 0 && p.g.IntN(5) > 0 {
+		name = there[p.g.IntN(len(there))]
+	}
+	if !p.w.calm && p.g.IntN(2) == 0 {
+		p.holdBack(name)
+		p.Delete(ctx, name)
+		for range 1 + p.g.IntN(4) {
+			if len(p.going) == 0 {
+				p.going = append(p.going, name)
+			}
+			p.chase(ctx)
+		}
+		p.held()
+		return
+	}
+	p.Delete(ctx, name)
+}
+
+// holdBack keeps what is deleted at a deployment from being heard of elsewhere: it stays on its way for a while.
+func (p *Player) holdBack(name string) {
+	p.c.add("fault: deletions held back", 1)
+	p.held = p.suffer(name, "WatchImportedServiceDeletions", "AcknowledgeDeletions")
+}
+
+// Populate writes everything once.
+func (p *Player) Populate(ctx context.Context) {
+	p.t.Helper()
+	for range 2 {
+		for _, name := range p.g.names {
+			p.Put(ctx, name, p.content(name))
+		}
+	}
+}
+
+// chase does something with what is on its way to go, or has just gone.
+func (p *Player) chase(ctx context.Context) {
+	p.t.Helper()
+	name := p.going[0]
+	p.going = p.going[1:]
+	p.c.add("chased what goes", 1)
+	switch p.g.IntN(4) {
+	case 0:
+		p.Delete(ctx, name)
+	case 1:
+		if p.g.of[name].leaf || !p.o.flight[name] {
+			p.Put(ctx, name, p.content(name))
+		}
+	default:
+		var holders []string
+		for _, h := range p.g.names {
+			if slices.Contains(p.g.targets[h], name) && (p.g.of[h].leaf || !p.o.flight[h]) {
+				holders = append(holders, h)
+			}
+		}
+		if len(holders) > 0 {
+			holder := holders[p.g.IntN(len(holders))]
+			c, fields := p.content(holder), p.g.of[holder].fields
+			if f := fields[p.g.IntN(len(fields))]; f != "d" {
+				c.Refs[f] = []string{name}
+			}
+			p.Put(ctx, holder, c)
+		}
+	}
+}
+
+func (p *Player) content(name string) Content {
+	c := p.g.content(name, p.o.there)
+	if p.g.owners && p.g.IntN(4) == 0 {
+		for range 1 + p.g.IntN(2) {
+			owner := p.g.name()
+			if r, ok := p.o.rows[owner]; ok && owner != name && !p.g.of[owner].leaf && !slices.Contains(c.Owners, owner+" "+r.UID) {
+				c.Owners = append(c.Owners, owner+" "+r.UID)
+			}
+		}
+		slices.Sort(c.Owners)
+	}
+	return c
+}
+
+// Put writes a resource, until it is known what became of it.
+func (p *Player) Put(ctx context.Context, name string, c Content) {
+	p.t.Helper()
+	quiet, would := p.o.quiet(), p.o.Would(name, &c)
+	body, err := structpb.NewStruct(c.body())
+	require.NoError(p.t, err)
+	resource := &resourcev1.Resource{Body: body}
+	for _, owner := range c.Owners {
+		of, uid, _ := strings.Cut(owner, " ")
+		resource.OwnerReferences = append(resource.OwnerReferences, &resourcev1.OwnerReference{Name: of, Uid: uid, Kind: kindOf(of)})
+	}
+	full, err := schema.ParseFullName(name)
+	require.NoError(p.t, err)
+	request := uuid.NewString()
+	var answer *resourcev1.Resource
+	err = p.until(ctx, full, func(ctx context.Context, r resourcev1.ResourceServiceClient) (err error) {
+		resource.Name = "//" + full.Deployment.String() + "/" + full.Name
+		answer, err = r.PutResource(ctx, &resourcev1.PutResourceRequest{Resource: resource, RequestId: request})
+		return err
+	})
+	p.note("put %s %v %v: %v", name, c.Refs, c.Owners, err)
+	p.judge("put", name, quiet, would, err)
+	if err != nil {
+		return
+	}
+	if before, ok := p.o.rows[name]; ok && before.UID != answer.GetUid() && !p.o.flight[name] {
+		p.wrong("%s was created again, and nothing had deleted it", name)
+	}
+	switch {
+	case p.o.flight[name]:
+		p.c.add("put on what was on its way to go", 1)
+	case p.gone[name] && !p.o.there(name):
+		p.c.add("created again", 1)
+	}
+	for _, target := range c.targets() {
+		last := p.said[name]
+		keeps := last.uid == answer.GetUid() && slices.Contains(last.targets, target) || slices.Contains(p.o.rows[name].targets(), target)
+		if p.deleted[target] && !keeps {
+			p.wrong("put %s was accepted, and refers to %s, which was deleted (I4)", name, target)
+		}
+	}
+	p.said[name] = said{answer.GetUid(), c.targets()}
+	delete(p.deleted, name)
+	before := len(p.o.rows)
+	late := p.o.Put(name, answer.GetUid(), c)
+	p.c.add("referred to what was on its way to go", late)
+	if late > 0 && quiet {
+		p.wrong("put %s was accepted, and refers to what is not there: %v", name, would)
+	}
+	p.count(before+1, name)
+}
+
+// kindOf is the kind of an owner, as the first version calls it.
+func kindOf(name string) string {
+	collection := strings.Split(name, "/")[4]
+	return map[string]string{"nodes": "Node", "leaves": "Leaf", "roots": "Root", "chains": "Chain", "blockers": "Blocker"}[collection]
+}
+
+// Delete deletes a resource, until it is known whether it was.
+func (p *Player) Delete(ctx context.Context, name string) {
+	p.t.Helper()
+	quiet, would := p.o.quiet(), p.o.Would(name, nil)
+	full, err := schema.ParseFullName(name)
+	require.NoError(p.t, err)
+	before := p.o.rows[name]
+	flying := p.o.flight[name]
+	if flying {
+		before.UID = "" // it may be another one by now
+	}
+	var answer *resourcev1.DeleteResourceResponse
+	first, missed, gone := true, false, false // it was not there at the first try, or at a later one
+	call := func(ctx context.Context, r resourcev1.ResourceServiceClient) (err error) {
+		answer, err = r.DeleteResource(ctx, &resourcev1.DeleteResourceRequest{Name: name, Uid: before.UID})
+		if status.Code(err) == codes.NotFound {
+			gone, missed = true, first
+			return nil
+		}
+		first = false
+		return err
+	}
+	err = p.until(ctx, full, call)
+	// A confirmed blockade counts while its holder cannot be asked, also when that has let go: then the answer comes to be another.
+	for began := time.Now(); err != nil && quiet && would == nil && time.Since(began) < 10*time.Second; {
+		p.note("  refused, and asked again: %v", err)
+		<-time.After(200 * time.Millisecond)
+		err = p.until(ctx, full, call)
+	}
+	switch {
+	case missed && !flying && p.o.there(name):
+		p.wrong("%s was gone, and nothing had deleted it (I2, I9)", name)
+	case err == nil && !gone && !flying && !p.o.there(name):
+		p.wrong("%s was still there, and had gone (I12)", name)
+	}
+	flight := maps.Clone(p.o.flight)
+	p.note("delete %s: %v", name, err)
+	p.judge("delete", name, quiet, would, err)
+	if err != nil || !p.o.there(name) {
+		return
+	}
+	rows, names := len(p.o.rows), slices.Sorted(maps.Keys(p.o.rows))
+	blockers := p.o.Delete(name)
+	for _, n := range names {
+		if n != name && !p.o.there(n) {
+			p.going = append(p.going, n)
+		}
+	}
+	p.going = p.going[max(0, len(p.going)-6):]
+	p.deleted[name] = true
+	for _, b := range blockers {
+		p.c.add("blocked on the way", 1)
+		if p.g.exact || b[1] == name && !flight[b[0]] && !gone {
+			p.wrong("delete %s was accepted, and %s blocks it", name, b[0])
+		}
+	}
+	if len(blockers) > 0 && quiet && len(answer.GetUnaskedDeployments()) == 0 && would != nil {
+		p.wrong("delete %s was accepted, everybody was asked, and %v block it", name, blockers)
+	}
+	if unasked := answer.GetUnaskedDeployments(); p.w.calm && len(unasked) > 0 {
+		p.wrong("delete %s: nothing is broken, and %v could not be asked", name, unasked)
+	}
+	p.count(rows, name)
+}
+
+func (p *Player) count(before int, name string) {
+	if n := before - len(p.o.rows); n > 1 {
+		p.c.add("cascaded", n-1)
+	}
+	p.gone[name] = true
+}
+
+// judge compares what was decided with native keys. While something is on its way, the system may refuse what they would
+// not.
+func (p *Player) judge(verb, name string, quiet bool, would, err error) {
+	p.t.Helper()
+	p.c.add(verb+map[bool]string{true: " accepted", false: " refused"}[err == nil], 1)
+	if quiet {
+		p.c.add("decisions that had to be equal", 1)
+		if err != nil && would == nil {
+			p.wrong("%s %s was refused, and nothing is in its way: %v", verb, name, err)
+		}
+	}
+	if err == nil && would != nil && (quiet || p.g.exact && verb == "delete") && (verb == "put" || p.g.exact) {
+		p.wrong("%s %s was accepted, but %v", verb, name, would)
+	}
+}
+
+// until repeats a call with the same request id until its outcome is definite, now and then by way of the other region.
+func (p *Player) until(ctx context.Context, name schema.FullName, call func(ctx context.Context, r resourcev1.ResourceServiceClient) error) error {
+	p.t.Helper()
+	began := time.Now()
+	for try := 0; ; try++ {
+		at := name.Deployment
+		if p.g.IntN(5) == 0 {
+			at.Region = map[string]string{"east": "west", "west": "east"}[at.Region]
+			p.c.add("sent by way of the other region", 1)
+		}
+		asked, cancel := context.WithTimeout(ctx, 6*time.Second)
+		err := call(asked, p.w.resources(ctx, at))
+		cancel()
+		switch status.Code(err) {
+		case codes.OK, codes.FailedPrecondition:
+			if try > 0 {
+				p.c.add("definite after it was unknown", 1)
+			}
+			p.c.took("an operation without a definite outcome", time.Since(began))
+			return err
+		case codes.Unavailable, codes.DeadlineExceeded, codes.Aborted, codes.Unknown, codes.Canceled, codes.Internal, codes.ResourceExhausted, codes.NotFound:
+			p.c.add("unknown: "+status.Code(err).String(), 1)
+			if time.Since(began) > patience {
+				p.wrong("%s is not definite after %s: %v", name, patience, err)
+			}
+			p.note("  again: %v", err)
+		default:
+			p.wrong("%s: %v", name, err)
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(time.Duration(20+try*20) * time.Millisecond):
+		}
+	}
+}
+
+// landed forgets what is not on its way any more: gone there as here, or there as it is here.
+func (p *Player) landed(ctx context.Context) {
+	for name := range p.o.flight {
+		full, _ := schema.ParseFullName(name)
+		asked, cancel := context.WithTimeout(ctx, time.Second)
+		r, err := p.w.resources(ctx, full.Deployment).GetResource(asked, &resourcev1.GetResourceRequest{Name: full.Name})
+		cancel()
+		here, ok := p.o.rows[name]
+		switch {
+		case status.Code(err) == codes.NotFound && !ok:
+			for pair := range p.o.held {
+				if pair[1] == name && p.o.there(pair[0]) && !p.o.flight[pair[0]] {
+					p.wrong("%s is gone, and %s refers to it (I2)", name, pair[0])
+				}
+			}
+			delete(p.o.flight, name)
+		case err == nil && ok && r.GetState() == resourcev1.Resource_STATE_ACTIVE && r.GetUid() == here.UID && difference(here.Content, read(r)) == "":
+			delete(p.o.flight, name)
+		}
+	}
+}
+
+// read is what the system says of a resource.
+func read(r *resourcev1.Resource) Content {
+	c := contentOf(r.GetBody().AsMap())
+	for _, o := range r.GetOwnerReferences() {
+		c.Owners = append(c.Owners, o.GetName()+" "+o.GetUid())
+	}
+	slices.Sort(c.Owners)
+	return c
+}
+
+// difference of two contents; owners that are gone count for nothing, since they leave one after the other.
+func difference(want, got Content) string {
+	switch {
+	case want.Payload != got.Payload:
+		return fmt.Sprintf("payload %s, not %s", got.Payload, want.Payload)
+	case !maps.EqualFunc(want.Refs, got.Refs, slices.Equal):
+		return fmt.Sprintf("refers to %v, not %v", got.Refs, want.Refs)
+	}
+	return ""
+}
+
+// list is everything that the system has.
+func (p *Player) list(ctx context.Context) map[string]*resourcev1.Resource {
+	p.t.Helper()
+	out := map[string]*resourcev1.Resource{}
+	for _, id := range deployments {
+		maps.Copy(out, p.listAt(ctx, id))
+	}
+	return out
+}
+
+func (p *Player) listAt(ctx context.Context, id schema.DeploymentID) (out map[string]*resourcev1.Resource) {
+	p.t.Helper()
+	p.insist(func() error {
+		out = map[string]*resourcev1.Resource{}
+		return p.w.Client.Each(ctx, id, client.Query{}, func(r *resourcev1.Resource) error {
+			out["//"+id.String()+"/"+r.GetName()] = r
+			return nil
+		})
+	})
+	return out
+}

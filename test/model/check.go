@@ -1,0 +1,159 @@
+package model
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+)
+
+// history is what a bystander who sees everything at once knows: the closure model.
+type history struct {
+	deleted map[UID]bool                 // roots of accepted deletes
+	last    map[UID]map[string]Reference // what each incarnation last referred to, also when it has gone
+	left    map[UID]bool                 // marked or gone
+}
+
+func newHistory() history {
+	return history{deleted: map[UID]bool{}, last: map[UID]map[string]Reference{}, left: map[UID]bool{}}
+}
+
+func (h history) wrote(wr *write) { h.last[wr.holder] = maps.Clone(wr.refs) }
+
+func (h history) went(r *Resource) { h.last[r.UID], h.left[r.UID] = maps.Clone(r.Refs), true }
+
+func (h history) removed(uid UID) { h.left[uid] = true }
+
+// Check answers which invariants do not hold at this moment.
+func (w *World) Check() []string {
+	for at, d := range w.deployments {
+		for _, r := range d.resources {
+			for path, ref := range r.Refs {
+				t := w.deployments[ref.Home].resources[ref.Target]
+				if ref.Behaviour == Block && t != nil && t.Deleting && w.history.deleted[ref.Target] {
+					w.report("I3: the delete of %s was accepted beside %s", t.Name, r.Name)
+				}
+				if ref.Behaviour == Block && t == nil {
+					w.report("I2: %s at %d refers by %s to %d at %d, which is not there", r.Name, at, path, ref.Target, ref.Home)
+				}
+			}
+		}
+	}
+	return w.broken
+}
+
+// CheckAtRest answers which do not hold when nothing is under way.
+func (w *World) CheckAtRest() []string {
+	w.Check()
+	blocking := map[string]bool{}
+	for at, d := range w.deployments {
+		for _, r := range d.resources {
+			for path, ref := range r.Refs {
+				home := w.deployments[ref.Home]
+				t := home.resources[ref.Target]
+				switch {
+				case t == nil:
+					w.report("I1: %s at %d refers by %s to %d, which is not there", r.Name, at, path, ref.Target)
+				case t.Deleting && ref.Behaviour != Block:
+					w.report("I1: %s at %d still refers by %s to %s, which goes", r.Name, at, path, t.Name)
+				case ref.Home == at:
+				case ref.Behaviour == Block:
+					blocking[fmt.Sprint(ref.Home, Key{r.UID, path, ref.Target, ref.Attempt})] = true
+				case !home.entries[ref.Target][at]:
+					w.report("I8: %s at %d refers by %s to %s, which has no entry of it", r.Name, at, path, t.Name)
+				}
+			}
+		}
+		if len(d.outbox) > 0 {
+			w.report("I28: %d owes %v", at, slices.Sorted(maps.Keys(d.outbox)))
+		}
+	}
+	for at, d := range w.deployments {
+		for k, b := range d.blockades {
+			id := fmt.Sprint(at, k)
+			switch {
+			case b.tentative:
+				w.report("I8: %v at %d is tentative", k, at)
+			case !blocking[id]:
+				w.report("I8: %v at %d is of no reference", k, at)
+			}
+			delete(blocking, id)
+		}
+		for uid, r := range d.resources {
+			if r.Deleting && w.history.deleted[uid] {
+				w.report("I3: the delete of %s at %d was accepted beside a blocker", r.Name, at)
+			}
+			if r.Deleting && !d.isBlocked(uid, nil, false) {
+				w.report("I13: %s at %d is DELETING, and nothing blocks it", r.Name, at)
+			}
+		}
+	}
+	for id := range blocking {
+		w.report("I8: reference %s has no blockade", id)
+	}
+	w.checkClosure()
+	return w.broken
+}
+
+// checkClosure compares who has left with who had to: the roots of accepted deletes, and whoever last cascaded with
+// somebody that has left (I11, I14).
+func (w *World) checkClosure() {
+	goes := maps.Clone(w.history.deleted)
+	for more := true; more; {
+		more = false
+		for uid, refs := range w.history.last {
+			for _, ref := range refs {
+				if ref.Behaviour == Cascade && goes[ref.Target] && !goes[uid] {
+					goes[uid], more = true, true
+				}
+			}
+		}
+	}
+	for _, d := range w.deployments { // who stays has lost nothing but what went
+		for uid, r := range d.resources {
+			for path, ref := range w.history.last[uid] {
+				if _, ok := r.Refs[path]; !ok && !r.Deleting && (ref.Behaviour != Unset || !w.history.left[ref.Target]) {
+					w.report("I9: %s lost %s", r.Name, path)
+				}
+			}
+		}
+	}
+	for uid := range w.history.last {
+		if goes[uid] != w.history.left[uid] {
+			w.report("I11: %d has left: %v; by the closure of what was deleted: %v", uid, w.history.left[uid], goes[uid])
+		}
+	}
+}
+
+// Rest mends everything, and goes on until nothing is under way. It answers false when that does not come.
+func (w *World) Rest() bool {
+	for range 200 {
+		for len(w.bag) > 0 {
+			w.Deliver(0, false)
+		}
+		for len(w.writes) > 0 {
+			w.Commit(0)
+		}
+		for at := range w.deployments {
+			w.Expire(at)
+			w.Send(at)
+		}
+		if len(w.bag) == 0 {
+			return true
+		}
+		for len(w.bag) > 0 {
+			w.Deliver(0, false)
+		}
+		for at := range w.deployments {
+			for from := range w.deployments {
+				if len(w.deployments[at].watched[from]) > 0 {
+					w.Act(at, from)
+					delete(w.deployments[at].watched, from)
+				}
+			}
+		}
+		for len(w.bag) > 0 {
+			w.Deliver(0, false)
+		}
+	}
+	return false
+}

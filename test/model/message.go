@@ -1,0 +1,231 @@
+package model
+
+import (
+	"fmt"
+	"slices"
+)
+
+type kind int
+
+const (
+	establish kind = iota
+	established
+	confirm
+	release
+	abandon
+	resolve
+	resolved
+	deletions
+	acknowledge
+	done // of what was owed
+)
+
+func (k kind) String() string {
+	return [...]string{"establish", "established", "confirm", "release", "abandon", "resolve", "resolved", "deletions", "acknowledge", "done"}[k]
+}
+
+// message is under way. It may arrive late, several times, after later ones, or never.
+type message struct {
+	kind      kind
+	from, to  int
+	attempt   Attempt
+	holder    UID
+	requests  []request
+	targets   map[string]UID // of established: by path; nil when it was refused
+	keys      []Key
+	verdicts  []verdict
+	deletions map[UID]bool
+	position  int
+	owed      string // of done
+}
+
+type request struct {
+	path, name string
+	behaviour  Behaviour
+}
+
+type verdict int
+
+const (
+	undecided verdict = iota
+	held
+	gone
+)
+
+func (m message) String() string {
+	return fmt.Sprintf("%s %d>%d attempt %d keys %v", m.kind, m.from, m.to, m.attempt, m.keys)
+}
+
+func (w *World) send(m message) { w.bag = append(w.bag, m) }
+
+// owe keeps a message until its receiver has answered.
+func (w *World) owe(m message) {
+	w.deployments[m.from].outbox[m.String()] = m
+	w.send(m)
+}
+
+// Bag is how many messages are under way.
+func (w *World) Bag() int { return len(w.bag) }
+
+// Deliver lets a message arrive; again keeps it under way.
+func (w *World) Deliver(i int, again bool) {
+	m := w.bag[i]
+	if !again {
+		w.bag = slices.Delete(w.bag, i, i+1)
+	}
+	w.receive(m)
+}
+
+// Lose loses a message.
+func (w *World) Lose(i int) { w.bag = slices.Delete(w.bag, i, i+1) }
+
+func (w *World) receive(m message) {
+	d := w.deployments[m.to]
+	switch m.kind {
+	case establish:
+		w.send(message{kind: established, from: m.to, to: m.from, attempt: m.attempt, targets: w.establish(m)})
+	case established:
+		for _, wr := range w.writes {
+			if wr.attempt != m.attempt || wr.at != m.to || !wr.waiting[m.from] {
+				continue
+			}
+			delete(wr.waiting, m.from)
+			if m.targets == nil {
+				wr.refused = true
+			}
+			for path, uid := range m.targets {
+				ref := wr.refs[path]
+				ref.Target = uid
+				wr.refs[path] = ref
+			}
+		}
+	case confirm:
+		for k, b := range d.blockades {
+			if k.Attempt == m.attempt && b.from == m.from {
+				w.confirmOne(m.to, k, b)
+			}
+		}
+		w.answer(m)
+	case release:
+		for _, key := range m.keys {
+			for k, b := range d.blockades {
+				same := k == key || w.ReleaseByName && k.Holder == key.Holder && k.Path == key.Path
+				if same && b.from == m.from {
+					delete(d.blockades, k)
+				}
+			}
+			d.closed[key.Attempt] = true
+		}
+		w.answer(m)
+	case abandon:
+		for k, b := range d.blockades {
+			if k.Attempt == m.attempt && b.from == m.from {
+				delete(d.blockades, k)
+			}
+		}
+		d.closed[m.attempt] = true
+		w.answer(m)
+	case resolve:
+		w.send(message{kind: resolved, from: m.to, to: m.from, keys: m.keys, verdicts: w.verdicts(m.to, m.from, m.keys)})
+	case resolved:
+		for i, k := range m.keys {
+			b := d.blockades[k]
+			if b == nil || b.from != m.from {
+				continue
+			}
+			switch m.verdicts[i] {
+			case held:
+				w.confirmOne(m.to, k, b)
+			case gone:
+				delete(d.blockades, k)
+				d.closed[k.Attempt] = true
+			case undecided:
+			}
+		}
+	case deletions:
+		if m.position >= d.position[m.from] { // a snapshot; of several the newest
+			d.watched[m.from], d.position[m.from] = m.deletions, m.position
+		}
+	case acknowledge:
+		for _, by := range d.notices {
+			if by[m.from] <= m.position || w.AcknowledgesEverything {
+				delete(by, m.from)
+			}
+		}
+		for uid, by := range d.notices {
+			if len(by) == 0 {
+				delete(d.notices, uid)
+			}
+		}
+	case done:
+		delete(d.outbox, m.owed)
+	}
+	w.finalise(m.to)
+}
+
+func (w *World) answer(m message) {
+	w.send(message{kind: done, from: m.to, to: m.from, owed: m.String()})
+}
+
+// establish makes a tentative blockade for each reference of an attempt, all or nothing.
+func (w *World) establish(m message) map[string]UID {
+	d := w.deployments[m.to]
+	if d.closed[m.attempt] {
+		return nil
+	}
+	targets := map[string]UID{}
+	for _, r := range m.requests {
+		t := d.named(r.name)
+		if t == nil || t.Deleting && !w.DeletingTakesReferences {
+			return nil
+		}
+		targets[r.path] = t.UID
+	}
+	for _, r := range m.requests {
+		k := Key{m.holder, r.path, targets[r.path], m.attempt}
+		if d.blockades[k] == nil {
+			d.blockades[k] = &blockade{from: m.from, behaviour: r.behaviour, tentative: true}
+		}
+	}
+	return targets
+}
+
+// confirmOne makes a blocking blockade stand, and an entry of one that acts. A target that was marked meanwhile is told of
+// again, so that only a later acknowledgement counts.
+func (w *World) confirmOne(at int, k Key, b *blockade) {
+	d := w.deployments[at]
+	if b.behaviour == Block {
+		b.tentative = false
+		return
+	}
+	delete(d.blockades, k)
+	t := d.resources[k.Target]
+	if t == nil || w.EntryForgotten {
+		return
+	}
+	if d.entries[k.Target] == nil {
+		d.entries[k.Target] = map[int]bool{}
+	}
+	d.entries[k.Target][b.from] = true
+	if t.Deleting && !w.LateConfirmTellsNobody {
+		d.tell(k.Target, b.from)
+	}
+}
+
+// verdicts says what became of attempts. What has expired and is not decided can never commit afterwards.
+func (w *World) verdicts(at, target int, keys []Key) []verdict {
+	d := w.deployments[at]
+	out := make([]verdict, len(keys))
+	for i, k := range keys {
+		if _, decided := d.decided[k.Attempt]; !decided && !w.ResolverDoesNotAbort {
+			d.decided[k.Attempt] = false
+		}
+		out[i] = gone
+		if r := d.resources[k.Holder]; r != nil {
+			if ref, ok := r.Refs[k.Path]; ok && ref.Home == target && ref.Target == k.Target && ref.Attempt == k.Attempt {
+				out[i] = held
+			}
+		}
+	}
+	return out
+}

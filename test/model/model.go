@@ -1,0 +1,436 @@
+// Package model is the protocol between deployments with nothing else: no database, no connections, no clock. Each message and
+// each transaction is one step, and a test says which one comes next, so that thousands of schedules are played in a second,
+// and one that breaks an invariant is made as short as it can be.
+//
+// It says how the protocol is meant (docs/protocol.md), not how it is built: that the built one does the same is for the other
+// tests to show.
+package model
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+)
+
+// Behaviour of a reference when its target goes.
+type Behaviour int
+
+// The behaviours.
+const (
+	Block Behaviour = iota
+	Cascade
+	Unset
+)
+
+// UID is an incarnation of a resource, never used twice. 0 is none.
+type UID int
+
+// Attempt is a write with references elsewhere.
+type Attempt int
+
+// Reference of a holder to a target of any deployment.
+type Reference struct {
+	Behaviour Behaviour
+	Home      int // the target's deployment
+	Target    UID
+	Attempt   Attempt
+}
+
+// Resource is a row of a deployment. With the mark Deleting it drops its references.
+type Resource struct {
+	UID      UID
+	Name     string
+	Deleting bool
+	Refs     map[string]Reference // by path
+}
+
+// Key of a blockade: who holds what by which attempt.
+type Key struct {
+	Holder  UID
+	Path    string
+	Target  UID
+	Attempt Attempt
+}
+
+type blockade struct {
+	from      int // the holder's deployment
+	behaviour Behaviour
+	tentative bool
+	expired   bool
+}
+
+// Mistakes that can be planted, to see that the checks find them.
+type Mistakes struct {
+	ExpiryRemoves, ResolverDoesNotAbort, ReleaseByName, DeletingTakesReferences, TentativeDoesNotCount,
+	EntryForgotten, LateConfirmTellsNobody, AcknowledgesEverything, ActsUnconditionally, FinalisesBlocked,
+	CommitsAfterAbort, ForgetsReleases bool
+}
+
+// deployment is one database.
+type deployment struct {
+	resources map[UID]*Resource
+	blockades map[Key]*blockade
+	entries   map[UID]map[int]bool // by target: deployments that have to be told
+	notices   map[UID]map[int]int  // by target and deployment: the number of the telling
+	decided   map[Attempt]bool     // true: committed
+	closed    map[Attempt]bool     // establish nothing any more
+	outbox    map[string]message   // owed to others until they answer
+	told      int                  // number of the last notice
+	watched   map[int]map[UID]bool // by deployment: what the watch of its deletions has said
+	position  map[int]int          // by deployment: up to where
+}
+
+// World is all deployments, what is under way between them, and the writes that are.
+type World struct {
+	Mistakes
+	deployments []*deployment
+	bag         []message
+	writes      []*write
+	next        int
+	history     history
+	broken      []string
+}
+
+// write is a user's write under way: it lives in a process, and is lost with it.
+type write struct {
+	at      int
+	holder  UID
+	name    string
+	refs    map[string]Reference // wanted; the target's uid is filled in by the answers
+	targets map[string]string    // by path: the target's name
+	attempt Attempt
+	waiting map[int]bool // deployments that have not answered
+	refused bool
+	before  map[string]Reference // what it compared with
+}
+
+// New makes a world.
+func New(n int, m Mistakes) *World {
+	w := &World{Mistakes: m, history: newHistory()}
+	for range n {
+		w.deployments = append(w.deployments, &deployment{
+			resources: map[UID]*Resource{}, blockades: map[Key]*blockade{}, entries: map[UID]map[int]bool{}, notices: map[UID]map[int]int{},
+			decided: map[Attempt]bool{}, closed: map[Attempt]bool{}, outbox: map[string]message{}, watched: map[int]map[UID]bool{}, position: map[int]int{},
+		})
+	}
+	return w
+}
+
+func (w *World) number() int { w.next++; return w.next }
+
+func (d *deployment) named(name string) *Resource {
+	for _, r := range d.resources {
+		if r.Name == name {
+			return r
+		}
+	}
+	return nil
+}
+
+// Write begins a write: by path, the deployment and name of a target. References that stay as they are are not written anew.
+func (w *World) Write(at int, name string, refs map[string]Reference, targets map[string]string) {
+	d := w.deployments[at]
+	wr := &write{at: at, name: name, refs: map[string]Reference{}, targets: targets, attempt: Attempt(w.number()), waiting: map[int]bool{}}
+	r := d.named(name)
+	switch {
+	case r == nil:
+		wr.holder = UID(w.number())
+	case r.Deleting:
+		return
+	default:
+		wr.holder, wr.before = r.UID, maps.Clone(r.Refs)
+	}
+	ask := map[int][]request{}
+	for path, ref := range refs {
+		if old, ok := wr.before[path]; ok && old.Home == ref.Home && old.Behaviour == ref.Behaviour {
+			if t := w.deployments[old.Home].resources[old.Target]; t != nil && t.Name == targets[path] {
+				wr.refs[path] = old
+				continue
+			}
+		}
+		ref.Attempt = wr.attempt
+		wr.refs[path] = ref
+		if ref.Home == at {
+			continue // found in the transaction
+		}
+		ask[ref.Home] = append(ask[ref.Home], request{path: path, name: targets[path], behaviour: ref.Behaviour})
+	}
+	w.writes = append(w.writes, wr)
+	for home := range ask {
+		wr.waiting[home] = true
+	}
+	for _, home := range slices.Sorted(maps.Keys(ask)) {
+		w.send(message{kind: establish, from: at, to: home, attempt: wr.attempt, holder: wr.holder, requests: ask[home]})
+	}
+}
+
+// Writes is how many writes are under way.
+func (w *World) Writes() int { return len(w.writes) }
+
+// Commit ends a write: with everything established it commits, in one transaction; else it is called off.
+func (w *World) Commit(i int) {
+	wr := w.writes[i]
+	w.writes = slices.Delete(w.writes, i, i+1)
+	d := w.deployments[wr.at]
+	r := d.named(wr.name)
+	unchanged := r == nil && wr.before == nil || r != nil && r.UID == wr.holder && !r.Deleting && maps.Equal(r.Refs, wr.before)
+	_, decided := d.decided[wr.attempt]
+	decided = decided && !w.CommitsAfterAbort
+	for path, ref := range wr.refs { // local targets are locked and looked at in the transaction
+		if ref.Home == wr.at && ref.Attempt == wr.attempt {
+			t := d.named(wr.targets[path])
+			if t == nil || t.Deleting || t.Name == wr.name {
+				wr.refused = true
+				continue
+			}
+			ref.Target = t.UID
+			wr.refs[path] = ref
+		}
+	}
+	if len(wr.waiting) > 0 || wr.refused || !unchanged || decided {
+		w.callOff(wr)
+		return
+	}
+	d.decided[wr.attempt] = true
+	confirms := map[int]bool{}
+	for _, path := range slices.Sorted(maps.Keys(wr.before)) {
+		old := wr.before[path]
+		if now, ok := wr.refs[path]; !ok || now != old {
+			w.drop(wr.at, wr.holder, path, old)
+		}
+	}
+	for _, ref := range wr.refs {
+		if ref.Attempt == wr.attempt && ref.Home != wr.at {
+			confirms[ref.Home] = true
+		}
+	}
+	d.resources[wr.holder] = &Resource{UID: wr.holder, Name: wr.name, Refs: wr.refs}
+	for _, home := range slices.Sorted(maps.Keys(confirms)) {
+		w.owe(message{kind: confirm, from: wr.at, to: home, attempt: wr.attempt})
+	}
+	w.history.wrote(wr)
+}
+
+func (w *World) callOff(wr *write) {
+	d := w.deployments[wr.at]
+	if committed := d.decided[wr.attempt]; committed {
+		return
+	}
+	d.decided[wr.attempt] = false
+	for _, path := range slices.Sorted(maps.Keys(wr.refs)) {
+		if ref := wr.refs[path]; ref.Home != wr.at && ref.Attempt == wr.attempt {
+			w.owe(message{kind: abandon, from: wr.at, to: ref.Home, attempt: wr.attempt})
+		}
+	}
+}
+
+// Crash loses the writes that are under way at a deployment.
+func (w *World) Crash(at int) {
+	w.writes = slices.DeleteFunc(w.writes, func(wr *write) bool { return wr.at == at })
+	d := w.deployments[at]
+	d.watched, d.position = map[int]map[UID]bool{}, map[int]int{}
+}
+
+// drop lets go of a target.
+func (w *World) drop(at int, holder UID, path string, ref Reference) {
+	if ref.Home != at && ref.Behaviour == Block && !w.ForgetsReleases {
+		w.owe(message{kind: release, from: at, to: ref.Home, keys: []Key{{holder, path, ref.Target, ref.Attempt}}})
+	}
+}
+
+// Delete deletes a resource, with what cascades inside its deployment, unless somebody blocks it. What is undecided counts as
+// live.
+func (w *World) Delete(at int, name string) bool {
+	d := w.deployments[at]
+	r := d.named(name)
+	if r == nil || r.Deleting {
+		return false
+	}
+	goes := d.closure(r.UID)
+	for uid := range goes {
+		if d.isBlocked(uid, goes, w.TentativeDoesNotCount) {
+			return false
+		}
+	}
+	w.history.deleted[r.UID] = true
+	for _, uid := range slices.Sorted(maps.Keys(goes)) {
+		w.mark(at, uid)
+	}
+	w.finalise(at)
+	return true
+}
+
+// closure is what goes with a resource inside its deployment.
+func (d *deployment) closure(root UID) map[UID]bool {
+	goes := map[UID]bool{root: true}
+	for more := true; more; {
+		more = false
+		for uid, r := range d.resources {
+			for _, ref := range r.Refs {
+				if ref.Behaviour == Cascade && goes[ref.Target] && !goes[uid] && !r.Deleting {
+					goes[uid], more = true, true
+				}
+			}
+		}
+	}
+	return goes
+}
+
+// isBlocked tells whether somebody that does not go itself blocks a resource.
+func (d *deployment) isBlocked(uid UID, goes map[UID]bool, confirmedOnly bool) bool {
+	for k, b := range d.blockades {
+		if k.Target == uid && (!confirmedOnly || !b.tentative) {
+			return true
+		}
+	}
+	for holder, r := range d.resources {
+		for _, ref := range r.Refs {
+			if ref.Target == uid && ref.Behaviour == Block && !goes[holder] {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// mark lets a resource wait until it can go: it drops its references, local holders follow at once, others are told.
+func (w *World) mark(at int, uid UID) {
+	d := w.deployments[at]
+	r := d.resources[uid]
+	if r == nil || r.Deleting {
+		return
+	}
+	for _, path := range slices.Sorted(maps.Keys(r.Refs)) {
+		w.drop(at, uid, path, r.Refs[path])
+	}
+	w.history.went(r)
+	r.Deleting, r.Refs = true, map[string]Reference{}
+	for _, to := range slices.Sorted(maps.Keys(d.entries[uid])) {
+		d.tell(uid, to)
+	}
+	for _, holder := range slices.Sorted(maps.Keys(d.resources)) {
+		h := d.resources[holder]
+		for _, path := range slices.Sorted(maps.Keys(h.Refs)) {
+			switch ref := h.Refs[path]; {
+			case ref.Target != uid:
+			case ref.Behaviour == Cascade:
+				w.mark(at, holder)
+			case ref.Behaviour == Unset:
+				delete(h.Refs, path)
+			}
+		}
+	}
+}
+
+func (d *deployment) tell(uid UID, to int) {
+	d.told++
+	if d.notices[uid] == nil {
+		d.notices[uid] = map[int]int{}
+	}
+	d.notices[uid][to] = d.told
+}
+
+// finalise removes what waits for nothing any more.
+func (w *World) finalise(at int) {
+	d := w.deployments[at]
+	for uid, r := range d.resources {
+		if !r.Deleting || len(d.notices[uid]) > 0 {
+			continue
+		}
+		if d.isBlocked(uid, nil, false) && !w.FinalisesBlocked {
+			continue
+		}
+		w.history.removed(uid)
+		delete(d.resources, uid)
+		delete(d.entries, uid)
+		delete(d.notices, uid)
+		for k := range d.blockades {
+			if k.Target == uid {
+				delete(d.blockades, k)
+			}
+		}
+	}
+}
+
+// Expire lets all that is tentative at a deployment expire. That removes nothing: it is asked about.
+func (w *World) Expire(at int) {
+	d := w.deployments[at]
+	asks := map[int][]Key{}
+	for k, b := range d.blockades {
+		if !b.tentative {
+			continue
+		}
+		if w.ExpiryRemoves {
+			delete(d.blockades, k)
+			continue
+		}
+		b.expired = true
+		asks[b.from] = append(asks[b.from], k)
+	}
+	for _, holder := range slices.Sorted(maps.Keys(asks)) {
+		w.send(message{kind: resolve, from: at, to: holder, keys: sorted(asks[holder])})
+	}
+	w.finalise(at)
+}
+
+// Send sends once more what a deployment owes, and its deletions to whoever watches them.
+func (w *World) Send(at int) {
+	d := w.deployments[at]
+	for _, k := range slices.Sorted(maps.Keys(d.outbox)) {
+		w.send(d.outbox[k])
+	}
+	for to := range w.deployments {
+		snapshot := map[UID]bool{}
+		for uid, by := range d.notices {
+			if _, ok := by[to]; ok {
+				snapshot[uid] = true
+			}
+		}
+		if len(snapshot) > 0 {
+			w.send(message{kind: deletions, from: at, to: to, deletions: snapshot, position: d.told})
+		}
+	}
+}
+
+// Act lets a deployment act upon the deletions that it has seen of another, and acknowledge them.
+func (w *World) Act(at, from int) {
+	d := w.deployments[at]
+	seen := d.watched[from]
+	for _, uid := range slices.Sorted(maps.Keys(seen)) {
+		w.actUpon(at, from, uid)
+	}
+	if d.position[from] > 0 {
+		w.send(message{kind: acknowledge, from: at, to: from, position: d.position[from]})
+	}
+	w.finalise(at) // what was seen stays, and is acted upon again, until the watch says something newer
+}
+
+func (w *World) actUpon(at, from int, target UID) {
+	d := w.deployments[at]
+	matches := func(ref Reference) bool { return ref.Home == from && ref.Target == target }
+	for _, holder := range slices.Sorted(maps.Keys(d.resources)) {
+		r := d.resources[holder]
+		for _, path := range slices.Sorted(maps.Keys(r.Refs)) {
+			ref := r.Refs[path]
+			blindly := w.ActsUnconditionally && ref.Home == from && ref.Behaviour == Cascade
+			switch {
+			case !matches(ref) && !blindly:
+			case ref.Behaviour == Cascade:
+				w.mark(at, holder)
+			case ref.Behaviour == Unset:
+				delete(r.Refs, path)
+			}
+		}
+	}
+}
+
+func sorted(keys []Key) []Key {
+	slices.SortFunc(keys, func(a, b Key) int {
+		return slices.Compare([]int{int(a.Target), int(a.Holder), int(a.Attempt)}, []int{int(b.Target), int(b.Holder), int(b.Attempt)})
+	})
+	return keys
+}
+
+func (w *World) report(format string, args ...any) {
+	w.broken = append(w.broken, fmt.Sprintf(format, args...))
+}

@@ -1,0 +1,142 @@
+package model
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+)
+
+// Thousands of schedules are a second; rapid's own number is a hundred.
+func TestMain(m *testing.M) {
+	_ = flag.Set("rapid.checks", "5000")
+	os.Exit(m.Run())
+}
+
+// draw gives a number below n, each as likely as the others: rapid's own ranges prefer small ones.
+func draw(t *rapid.T, n int, label string) (i int) {
+	for bits := 1; bits < 4*n; bits *= 2 {
+		i *= 2
+		if rapid.Bool().Draw(t, label) {
+			i++
+		}
+	}
+	return i % n
+}
+
+// play draws a schedule and answers what it broke.
+func play(t *rapid.T, m Mistakes) []string {
+	sites, names := 2+draw(t, 2, "sites"), []string{"x", "y"}[:1+draw(t, 2, "names")] // small worlds, where the same meet again
+	w := New(sites, m)
+	site := func(label string) int { return draw(t, sites, label) }
+	name := func(label string) string { return names[draw(t, len(names), label)] }
+	write := func(at int, n string) {
+		refs, targets := map[string]Reference{}, map[string]string{}
+		for _, path := range []string{"a", "b"} {
+			if rapid.Bool().Draw(t, path) {
+				b := []Behaviour{Cascade, Cascade, Block, Unset}[draw(t, 4, "behaviour")]
+				refs[path] = Reference{Behaviour: b, Home: site("home")}
+				targets[path] = name("target")
+			}
+		}
+		w.Write(at, n, refs, targets)
+	}
+	for range 2 { // what there is before anything goes wrong
+		for at := range sites {
+			for _, n := range names {
+				write(at, n)
+			}
+		}
+		if !w.Rest() {
+			return []string{"I28: it does not come to rest"}
+		}
+	}
+	steps := map[string]func(){
+		"write": func() { write(site("at"), name("name")) },
+		"commit": func() {
+			if w.Writes() > 0 {
+				w.Commit(draw(t, w.Writes(), "which"))
+			}
+		},
+		"delete": func() { w.Delete(site("at"), name("name")) },
+		"deliver": func() {
+			if w.Bag() > 0 {
+				w.Deliver(draw(t, w.Bag(), "which"), draw(t, 6, "again") == 0)
+			}
+		},
+		"deliver the oldest": func() {
+			for range min(w.Bag(), 1+draw(t, 4, "many")) {
+				w.Deliver(0, false)
+			}
+		},
+		"lose": func() {
+			if w.Bag() > 0 {
+				w.Lose(draw(t, w.Bag(), "which"))
+			}
+		},
+		"expire": func() { w.Expire(site("at")) },
+		"send":   func() { w.Send(site("at")) },
+		"act":    func() { w.Act(site("at"), site("from")) },
+		"crash":  func() { w.Crash(site("at")) },
+	}
+	likely := []string{
+		"write", "write", "commit", "commit", "delete", "deliver", "deliver", "deliver", "deliver the oldest", "deliver the oldest",
+		"deliver the oldest", "expire", "send", "act", "act",
+	}
+	for range 10 + draw(t, 60, "steps") {
+		step := likely[draw(t, len(likely), "step")]
+		if step == "expire" { // and what is as rare
+			step = []string{"expire", "expire", "lose", "crash"}[draw(t, 4, "rare")]
+		}
+		steps[step]()
+		if broken := w.Check(); len(broken) > 0 {
+			return broken
+		}
+	}
+	if !w.Rest() {
+		return []string{"I28: it does not come to rest"}
+	}
+	return w.CheckAtRest()
+}
+
+// Whatever is lost, repeated, swapped or late, whoever crashes: what must hold at each moment does, and at rest everything is
+// as the closure of what was deleted says.
+func TestTheProtocolOnEverySchedule_I1_I2_I4_I5_I7_I8_I11_I13_I28(t *testing.T) {
+	t.Parallel()
+	began, schedules := time.Now(), 0
+	rapid.Check(t, func(t *rapid.T) {
+		schedules++
+		if broken := play(t, Mistakes{}); len(broken) > 0 {
+			t.Fatalf("%s", strings.Join(broken, "\n"))
+		}
+	})
+	t.Logf("%.0f schedules a second", float64(schedules)/time.Since(began).Seconds())
+}
+
+// Each mistake is found on some schedule, or the test above shows nothing.
+func TestTheModelFindsMistakes(t *testing.T) {
+	t.Parallel()
+	of := reflect.TypeFor[Mistakes]()
+	for i := range of.NumField() {
+		t.Run(of.Field(i).Name, func(t *testing.T) {
+			t.Parallel()
+			var m Mistakes
+			reflect.ValueOf(&m).Elem().Field(i).SetBool(true)
+			found, tried := "", 0
+			for seed := 0; found == "" && seed < 20_000; seed++ {
+				tried++
+				if broken := rapid.Custom(func(t *rapid.T) string { return fmt.Sprint(play(t, m)) }).Example(seed); broken != "[]" {
+					found = broken
+				}
+			}
+			require.NotEmpty(t, found, "no schedule of %d shows it", tried)
+			t.Logf("at schedule %d: %.150s", tried, found)
+		})
+	}
+}
