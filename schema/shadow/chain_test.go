@@ -2,38 +2,46 @@ package shadow_test
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/db-controller/db-controller/schema/shadow"
+	"github.com/db-controller/db-controller/test/harness"
 )
 
-// A chain of any length can be deleted: one transaction follows so many levels, and the rest goes later, piece by piece.
+// A chain of any length can be deleted, however slow the line to the database is: one transaction follows so many levels, and
+// the rest goes later, piece by piece.
 func TestADeepChainIsDeletedInPieces_I21(t *testing.T) {
 	t.Parallel()
-	const depth = 2500
-	b := newBox(t, nil)
-	store := b.Stores[b.ID(aWest)]
-	for i := 0; i < depth; {
-		var writes []shadow.Write
-		for ; len(writes) < 500; i++ {
-			content := body{}
-			if i > 0 {
-				content["next"] = fmt.Sprintf("targets/c%d", i-1)
+	for name, line := range map[string]harness.Line{"beside the database": harness.Clear, "over a slow line": harness.Far} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			const depth = 1200
+			b := newBox(t, nil)
+			writes := make([]shadow.Write, depth)
+			for i := range writes {
+				writes[i] = shadow.Write{Name: fmt.Sprintf("targets/c%d", i)}
+				if i > 0 {
+					writes[i].Body = body{"next": fmt.Sprintf("targets/c%d", i-1)}
+				}
 			}
-			writes = append(writes, shadow.Write{Name: fmt.Sprintf("targets/c%d", i), Body: content})
-		}
-		_, err := store.Save(t.Context(), writes)
-		require.NoError(t, err)
+			for batch := range slices.Chunk(writes, 400) {
+				_, err := b.Stores[b.ID(aWest)].Save(t.Context(), batch)
+				require.NoError(t, err)
+			}
+			store, proxy := throughProxy(t, b, aWest, nil)
+			proxy.SetLine(line)
+			result, err := store.Delete(t.Context(), shadow.DeleteRequest{Name: "targets/c0"})
+			require.NoError(t, err)
+			require.True(t, result.Removed, "it waits for nobody")
+			left := b.Count(aWest, "shadow")
+			require.Greater(t, left, depth-200, "the rest is not held up by one transaction")
+			require.Less(t, left, depth-50)
+			b.Settle()
+			require.Zero(t, b.Count(aWest, "shadow"))
+			b.Audit()
+		})
 	}
-	result, err := store.Delete(t.Context(), shadow.DeleteRequest{Name: "targets/c0"})
-	require.NoError(t, err)
-	require.True(t, result.Removed, "it waits for nobody")
-	left := b.Count(aWest, "shadow")
-	require.Greater(t, left, 1000, "the rest is not held up by one transaction")
-	require.Less(t, left, depth-900)
-	b.Settle()
-	require.Zero(t, b.Count(aWest, "shadow"))
-	b.Audit()
 }

@@ -49,8 +49,6 @@ type closure struct {
 	blocks  []outsider // holders that do not go, the first maxBlockers of them
 	// blocked are members that an ACTIVE holder blocks, whether or not it goes later: they are marked, not removed.
 	blocked []int64
-	// referred tells that anything at all refers to a member.
-	referred bool
 	// dangling tells that references with ALLOW_DANGLING to members exist.
 	dangling bool
 }
@@ -101,6 +99,11 @@ func scanEdge(row pgx.CollectableRow) (e edge, err error) {
 	return e, err
 }
 
+func scanMember(row pgx.CollectableRow) (*member, error) {
+	m := &member{}
+	return m, row.Scan(&m.id, &m.uid, &m.kind, &m.name, &m.state, &m.shard, &m.protected)
+}
+
 func lockMembers(ctx context.Context, tx pgx.Tx, ids []int64) ([]*member, error) {
 	return readMembers(ctx, tx, lockMembersSQL, ids)
 }
@@ -110,10 +113,7 @@ func readMembers(ctx context.Context, tx pgx.Tx, lockSQL string, ids []int64) ([
 	if err != nil {
 		return nil, fmt.Errorf("lock shadows: %w", err)
 	}
-	members, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (*member, error) {
-		m := &member{}
-		return m, row.Scan(&m.id, &m.uid, &m.kind, &m.name, &m.state, &m.shard, &m.protected)
-	})
+	members, err := pgx.CollectRows(rows, scanMember)
 	if err != nil {
 		return nil, fmt.Errorf("lock shadows: %w", err)
 	}
@@ -128,6 +128,13 @@ func (s *Store) expand(ctx context.Context, tx pgx.Tx, roots []*member) (*closur
 	for _, m := range roots {
 		c.members[m.id] = m
 	}
+	var referred bool // as most are not
+	if err := tx.QueryRow(ctx, anyReferenceSQL, idsOf(roots)).Scan(&referred); err != nil {
+		return nil, fmt.Errorf("read whether anything refers: %w", err)
+	}
+	if !referred {
+		return c, nil
+	}
 	for level, frontier := 0, roots; len(frontier) > 0; level++ {
 		ids := idsOf(frontier)
 		if level == maxLevels {
@@ -140,9 +147,6 @@ func (s *Store) expand(ctx context.Context, tx pgx.Tx, roots []*member) (*closur
 		if frontier, err = c.take(ctx, tx, self, ids, edges); err != nil {
 			return nil, err
 		}
-	}
-	if !c.referred {
-		return c, nil
 	}
 	b := &pgx.Batch{}
 	b.Queue(outsidersSQL, c.ids(), maxBlockers).Query(func(rows pgx.Rows) (err error) {
@@ -162,20 +166,16 @@ func (s *Store) expand(ctx context.Context, tx pgx.Tx, roots []*member) (*closur
 	return c, nil
 }
 
-// maxLevels is how deep one transaction follows: each level is some statements, under the locks of all those before. (1,000
-// take about a second; a chain that one transaction could not follow within its deadline could never be deleted.)
-const maxLevels = 1000
+// maxLevels is how deep one transaction follows: each level is two round trips, under the locks of all those before. (A
+// hundred take about 25 ms beside the database; a chain that one transaction could not follow within its deadline, however
+// slow its line, could never be deleted.)
+const maxLevels = 100
 
 // maxBlockers is how many local blockers are looked at, of which a look-ahead may excuse all; a delete is refused for one.
 const maxBlockers = PlanLimit
 
 // look reads who refers to a level, and answers the references to follow.
 func (c *closure) look(ctx context.Context, tx pgx.Tx, frontier []*member, ids []int64, limit int) ([]edge, error) {
-	var anything bool
-	if err := tx.QueryRow(ctx, anyReferenceSQL, ids).Scan(&anything); err != nil || !anything {
-		return nil, err
-	}
-	c.referred = true
 	var acting []edge
 	b := &pgx.Batch{}
 	b.Queue(otherReferencesSQL, ids).Query(func(rows pgx.Rows) error {
@@ -217,21 +217,24 @@ func (c *closure) take(ctx context.Context, tx pgx.Tx, self int32, ids []int64, 
 		}
 	}
 	slices.Sort(holders)
-	locked, err := lockMembers(ctx, tx, slices.Compact(holders))
-	if err != nil {
-		return nil, err
+	holders = slices.Compact(holders)
+	var locked []*member
+	var still []edge
+	b := &pgx.Batch{} // two statements: the second one sees what was committed before the locks were had
+	b.Queue(lockMembersSQL, holders).Query(func(rows pgx.Rows) (err error) {
+		locked, err = pgx.CollectRows(rows, scanMember)
+		return err
+	})
+	b.Queue(stillActingSQL, holders, ids).Query(func(rows pgx.Rows) (err error) {
+		still, err = pgx.CollectRows(rows, scanEdge)
+		return err
+	})
+	if err := tx.SendBatch(ctx, b).Close(); err != nil {
+		return nil, fmt.Errorf("lock holders, and read references again: %w", err)
 	}
 	candidates := make(map[int64]*member, len(locked))
 	for _, m := range locked {
 		candidates[m.id] = m
-	}
-	rows, err := tx.Query(ctx, stillActingSQL, idsOf(locked), ids)
-	if err != nil {
-		return nil, fmt.Errorf("read references again: %w", err)
-	}
-	still, err := pgx.CollectRows(rows, scanEdge)
-	if err != nil {
-		return nil, fmt.Errorf("read references again: %w", err)
 	}
 	var next []*member
 	for _, e := range still {

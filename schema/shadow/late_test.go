@@ -137,26 +137,19 @@ func commitUnanswered(t *testing.T, forgotten bool) {
 	b := newBox(t, nil)
 	b.MustPut(target, nil)
 	b.Settle()
-	cfg := b.Pools[b.ID(bEast)].Config().Copy()
-	line := harness.NewProxy(t, net.JoinHostPort(cfg.ConnConfig.Host, strconv.Itoa(int(cfg.ConnConfig.Port))))
 	var lost atomic.Int32
-	cfg.ConnConfig.Tracer = hearing{func() {
-		lost.Add(1)
-		line.SetLine(harness.Clear)
-		if forgotten {
-			_, err := b.Pools[b.ID(bEast)].Exec(context.Background(), `DELETE FROM dbcontroller.attempt`)
-			assert.NoError(t, err)
-		}
-	}}
-	cfg.ConnConfig.DialFunc = func(ctx context.Context, network, _ string) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, network, line.Address())
-	}
-	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
-	require.NoError(t, err)
-	t.Cleanup(pool.Close)
-	store, err := shadow.Open(t.Context(), shadow.Config{Pool: pool, Deployment: b.ID(bEast), Peers: b.Peers(bEast)})
-	require.NoError(t, err)
-	require.NoError(t, store.Switch(t.Context(), b.Stores[b.ID(bEast)].Model()))
+	var store *shadow.Store
+	var line *harness.Proxy
+	store, line = throughProxy(t, b, bEast, func(cfg *pgxpool.Config) {
+		cfg.ConnConfig.Tracer = hearing{func() {
+			lost.Add(1)
+			line.SetLine(harness.Clear)
+			if forgotten {
+				_, err := b.Pools[b.ID(bEast)].Exec(context.Background(), `DELETE FROM dbcontroller.attempt`)
+				assert.NoError(t, err)
+			}
+		}}
+	})
 	tries := 0
 	b.AfterEstablish = func() {
 		tries++
@@ -172,4 +165,25 @@ func commitUnanswered(t *testing.T, forgotten bool) {
 	b.Audit()
 	_, err = b.Delete(target)
 	require.ErrorAs(t, err, new(*shadow.BlockedError))
+}
+
+// throughProxy opens a deployment once more, as a process at the other end of a line.
+func throughProxy(t *testing.T, b *harness.Box, deployment string, configure func(*pgxpool.Config)) (*shadow.Store, *harness.Proxy) {
+	t.Helper()
+	id := b.ID(deployment)
+	cfg := b.Pools[id].Config().Copy()
+	line := harness.NewProxy(t, net.JoinHostPort(cfg.ConnConfig.Host, strconv.Itoa(int(cfg.ConnConfig.Port))))
+	cfg.ConnConfig.DialFunc = func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, network, line.Address())
+	}
+	if configure != nil {
+		configure(cfg)
+	}
+	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
+	require.NoError(t, err)
+	t.Cleanup(pool.Close)
+	store, err := shadow.Open(t.Context(), shadow.Config{Pool: pool, Deployment: id, Peers: b.Peers(deployment)})
+	require.NoError(t, err)
+	require.NoError(t, store.Switch(t.Context(), b.Stores[id].Model()))
+	return store, line
 }

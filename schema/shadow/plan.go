@@ -88,7 +88,7 @@ const (
 	planHoldersSQL = `
 SELECT DISTINCT ON (r.holder_id) r.holder_id, r.target_id, r.field_id, r.behaviour, h.uid
 FROM dbcontroller.reference r JOIN dbcontroller.shadow h ON h.id = r.holder_id
-WHERE r.target_id = ANY ($1) AND r.behaviour IN (3, 5) AND NOT r.holder_id = ANY ($3) LIMIT $2`
+WHERE r.target_id = ANY ($1) AND r.behaviour IN (3, 5) LIMIT $2`
 
 	// Those whose owners all go, and not only ones with unset_on_delete.
 	planOwneesSQL = `
@@ -252,7 +252,7 @@ func (p *planning) holders(ctx context.Context, tx pgx.Tx, of []int64) (next []i
 		Behaviour  schema.Behaviour
 		UID        uuid.UUID
 	}
-	rows, err := tx.Query(ctx, planHoldersSQL, of, p.question.Limit-len(p.ids)+1, append([]int64{}, p.ids...))
+	rows, err := tx.Query(ctx, planHoldersSQL, of, len(p.targets)-len(p.ids)+p.question.Limit+1) // none, if all were known, but one
 	if err != nil {
 		return nil, err
 	}

@@ -24,6 +24,8 @@ const (
 	OneWay
 	// Trickling forwards a few bytes at a time.
 	Trickling
+	// Far takes a millisecond each way.
+	Far
 	// CommitsUnanswered is of a line to a database: commits take effect, and instead of the answer the connection ends.
 	CommitsUnanswered
 )
@@ -160,7 +162,7 @@ func (p *Proxy) losesAnswer(of net.Conn, answers bool, sent []byte) bool {
 func (p *Proxy) wait(of net.Conn, answers bool) {
 	for {
 		switch line := Line(p.line.Load()); {
-		case line == Trickling:
+		case line == Trickling, line == Far:
 			<-time.After(time.Millisecond)
 			return
 		case line == Clear, line == CommitsUnanswered, line == OneWay && !answers:
