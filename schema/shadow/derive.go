@@ -15,7 +15,9 @@ import (
 const derivePage = 500
 
 const (
-	selectDeriveSQL = `SELECT kind_id, target_id, cursor FROM dbcontroller.work WHERE seq = $1 AND action = 8`
+	selectDeriveSQL = `
+SELECT w.kind_id, w.target_id, w.cursor, m.version, m.generation FROM dbcontroller.work w CROSS JOIN dbcontroller.meta m
+WHERE w.seq = $1 AND w.action = 8`
 
 	selectPageSQL = shadowColumns + `
 FROM dbcontroller.shadow s LEFT JOIN dbcontroller.resource r ON r.id = s.id
@@ -59,7 +61,9 @@ func (s *Store) Derive(ctx context.Context, seq int64) (Derived, error) {
 	}
 	d := &deriving{store: s, seq: seq, sv: s.newSaving(v)}
 	var cursor *string
-	err = s.pool.QueryRow(ctx, selectDeriveSQL, seq).Scan(&d.kindID, &d.one, &cursor)
+	var running string
+	var generation int64
+	err = s.pool.QueryRow(ctx, selectDeriveSQL, seq).Scan(&d.kindID, &d.one, &cursor, &running, &generation)
 	if cursor != nil {
 		d.cursor = *cursor
 	}
@@ -68,6 +72,10 @@ func (s *Store) Derive(ctx context.Context, seq int64) (Derived, error) {
 	}
 	if err != nil {
 		return DerivedNot, fmt.Errorf("read what to derive: %w", err)
+	}
+	// Before others are asked for blockades, at each try, of which none could be committed.
+	if err := s.inWordsOf(v, running, generation); err != nil {
+		return DerivedNot, err
 	}
 	sql, args := selectOneSQL, []any{d.one}
 	if d.one == nil {

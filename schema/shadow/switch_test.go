@@ -340,3 +340,31 @@ func TestAWriteOfTheOldVersionIsTriedAgain(t *testing.T) {
 	require.Equal(t, 2, b.Count(bEast, "reference"))
 	b.Audit()
 }
+
+// A process whose switch was cut off after its commit, or that lags behind another one's, establishes nothing that it could
+// not commit, however often it tries to derive.
+func TestAProcessThatLagsDerivesNothing_I26(t *testing.T) {
+	t.Parallel()
+	b := newVersions(t, nil)
+	b.MustPut(targetName("t"), nil)
+	b.MustPut(holder, body{"added": targetName("t"), "dropped": targetName("t")})
+	b.Settle()
+	b.Switch(bEast, "v2")
+	_, err := b.Pools[b.ID(bEast)].Exec(context.Background(), `UPDATE dbcontroller.meta SET version = 'v1', generation = generation + 1`)
+	require.NoError(t, err)
+	for range 2 {
+		_, err = b.Do(b.ID(bEast), schema.Derive)
+		require.ErrorIs(t, err, shadow.ErrAborted)
+		require.Equal(t, 0, b.Count(aWest, "tentative"))
+		require.Equal(t, 1, b.Count(bEast, "work"), "nothing has to be released again")
+	}
+	b.Settle()
+	b.Switch(bEast, "v1")
+	b.Settle()
+	b.Audit()
+	b.Switch(bEast, "v2")
+	b.Settle()
+	b.Audit()
+	_, err = b.Delete(targetName("t"))
+	require.ErrorAs(t, err, new(*shadow.BlockedError))
+}

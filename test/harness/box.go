@@ -339,10 +339,15 @@ SELECT EXISTS (SELECT FROM dbcontroller.blockade WHERE expires_at IS NOT NULL), 
 // Settle does everything that is outstanding anywhere, until nothing is. What cannot be reached stays.
 func (b *Box) Settle() {
 	b.t.Helper()
+	var done []string // in the last round
 	for round := 0; ; round++ {
-		require.Less(b.t, round, 100, "it does not come to rest")
-		done := 0
-		count := func(n int, _ error) { done += n } // what cannot be done stays
+		require.Less(b.t, round, 100, "it does not come to rest: %s", done)
+		done = nil
+		count := func(what any, id schema.DeploymentID, n int, err error) { // what cannot be done stays
+			if n > 0 {
+				done = append(done, fmt.Sprintf("%v at %s: %d (%v)", what, id, n, err))
+			}
+		}
 		for id := range b.Stores {
 			left := b.outstanding(id)
 			if left.tentative {
@@ -351,17 +356,19 @@ func (b *Box) Settle() {
 			if left.work {
 				work := b.Work(id)
 				for action := schema.Confirm; action <= schema.VerifyBlockades; action++ {
-					count(b.do(id, action, work))
+					n, err := b.do(id, action, work)
+					count(action, id, n, err)
 				}
 			}
 			if _, err := b.reach(id); err != nil || !left.notices {
 				continue
 			}
 			for holder := range b.Stores {
-				count(b.Act(holder, id))
+				n, err := b.Act(holder, id)
+				count("act upon "+id.String(), holder, n, err)
 			}
 		}
-		if done == 0 {
+		if len(done) == 0 {
 			return
 		}
 	}
