@@ -1,9 +1,11 @@
 package shadow_test
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -33,7 +35,9 @@ func TestADeepChainIsDeletedInPieces_I21(t *testing.T) {
 			}
 			store, proxy := throughProxy(t, b, aWest, nil)
 			proxy.SetLine(line)
-			result, err := store.Delete(t.Context(), shadow.DeleteRequest{Name: "targets/c0"})
+			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second) // a thousand levels would take longer
+			defer cancel()
+			result, err := store.Delete(ctx, shadow.DeleteRequest{Name: "targets/c0"})
 			require.NoError(t, err)
 			require.True(t, result.Removed, "it waits for nobody")
 			left := b.Count(aWest, "shadow")

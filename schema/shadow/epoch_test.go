@@ -2,6 +2,7 @@ package shadow_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"testing"
@@ -158,7 +159,9 @@ func TestAttemptsOfAnOldEpochCannotCommit_I5(t *testing.T) {
 			_, err := second.Save(t.Context(), []shadow.Write{{Name: "holders/h", Body: body{"block": target}}})
 			require.True(t, tried)
 			if err != nil { // the second process keeps to its epoch until it notices
-				require.ErrorIs(t, err, shadow.ErrAborted)
+				if !errors.Is(err, context.DeadlineExceeded) { // it was busy when its time was up
+					require.ErrorIs(t, err, shadow.ErrAborted)
+				}
 				require.Nil(t, b.Get(holder))
 			}
 			b.Expire(aWest)

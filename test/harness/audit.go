@@ -27,10 +27,11 @@ JOIN dbcontroller.shadow h ON h.id = r.holder_id JOIN dbcontroller.field f ON f.
 JOIN dbcontroller.foreign_target t ON t.id = r.target_id JOIN dbcontroller.deployment d ON d.id = t.deployment_id
 WHERE NOT r.dangling` // what was lost with a database, and is known to be: a person decides
 
-	auditTargetSQL = `
-SELECT s.state, COALESCE((SELECT count(*) FROM dbcontroller.holder_entry e JOIN dbcontroller.deployment d ON d.id = e.deployment_id
-    WHERE e.target_id = s.id AND d.service || '/' || d.region = $2), 0)
-FROM dbcontroller.shadow s WHERE s.uid = $1`
+	// Of some resources those that are there, and whether they know that the deployment refers to them.
+	auditTargetsSQL = `
+SELECT s.uid, EXISTS (SELECT FROM dbcontroller.holder_entry e JOIN dbcontroller.deployment d ON d.id = e.deployment_id
+    WHERE e.target_id = s.id AND d.service || '/' || d.region = $2)
+FROM unnest($1::uuid[]) AS i (uid) JOIN dbcontroller.shadow s USING (uid)`
 
 	auditBlockadesSQL = `
 SELECT t.uid, b.holder_uid, f.path, b.attempt, d.service || '/' || d.region, b.expires_at IS NOT NULL
@@ -56,10 +57,10 @@ SELECT s.name, o.name, o.uid, d.service || '/' || d.region
 FROM dbcontroller.owner_reference o JOIN dbcontroller.shadow s ON s.id = o.ownee_id JOIN dbcontroller.deployment d ON d.id = o.deployment_id
 WHERE o.checked`
 
-	auditOwnerSQL = `
-SELECT EXISTS (SELECT FROM dbcontroller.ownee_entry e JOIN dbcontroller.deployment d ON d.id = e.deployment_id
+	auditOwnersThereSQL = `
+SELECT s.uid, EXISTS (SELECT FROM dbcontroller.ownee_entry e JOIN dbcontroller.deployment d ON d.id = e.deployment_id
     WHERE e.owner_id = s.id AND d.service || '/' || d.region = $2)
-FROM dbcontroller.shadow s WHERE s.uid = $1 AND s.state = 1`
+FROM unnest($1::uuid[]) AS i (uid) JOIN dbcontroller.shadow s USING (uid) WHERE s.state = 1`
 )
 
 type blockadeID struct {
@@ -133,38 +134,57 @@ func auditOwners(t require.TestingT, id schema.DeploymentID, pool *pgxpool.Pool,
 	ctx := context.Background()
 	rows, err := pool.Query(ctx, auditOwnersSeenSQL)
 	require.NoError(t, err)
-	var ownee, owner, at string
+	var ownee string
 	_, err = pgx.ForEachRow(rows, []any{&ownee}, func() error {
 		report("%s: the owners of %s are not those that users see", id, ownee)
 		return nil
 	})
 	require.NoError(t, err)
 	type row struct {
-		ownee, owner, at string
-		uid              uuid.UUID
+		Ownee, Owner string
+		UID          uuid.UUID
+		At           string
 	}
-	var found []row
-	var uid uuid.UUID
 	rows, err = pool.Query(ctx, auditOwnersSQL)
 	require.NoError(t, err)
-	_, err = pgx.ForEachRow(rows, []any{&ownee, &owner, &uid, &at}, func() error {
-		found = append(found, row{ownee, owner, at, uid})
-		return nil
-	})
+	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[row])
 	require.NoError(t, err)
+	by := map[string][]uuid.UUID{}
 	for _, r := range found {
-		there, err := schema.ParseDeploymentID(r.at)
+		by[r.At] = append(by[r.At], r.UID)
+	}
+	entered := auditThere(t, auditOwnersThereSQL, by, id, pools)
+	for _, r := range found {
+		if entered[r.At] == nil {
+			continue
+		}
+		if known, there := entered[r.At][r.UID]; !there {
+			report("I17: %s: %s is owned by %s at %s, which is not there", id, r.Ownee, r.Owner, r.At)
+		} else if !known {
+			report("I17: %s: %s is owned by %s at %s, which does not know that it has ownees here", id, r.Ownee, r.Owner, r.At)
+		}
+	}
+}
+
+// auditThere asks each deployment about resources of it: a resource that is there has a value, and whether it knows about the
+// deployment that is audited. A deployment that has no database here has no map.
+func auditThere(t require.TestingT, sql string, by map[string][]uuid.UUID, audited schema.DeploymentID, pools map[schema.DeploymentID]*pgxpool.Pool) map[string]map[uuid.UUID]bool {
+	known := map[string]map[uuid.UUID]bool{}
+	for at, uids := range by {
+		there, err := schema.ParseDeploymentID(at)
 		require.NoError(t, err)
 		if pools[there] == nil {
 			continue
 		}
+		known[at] = map[uuid.UUID]bool{}
+		rows, err := pools[there].Query(context.Background(), sql, uids, audited.String())
+		require.NoError(t, err)
+		var uid uuid.UUID
 		var entered bool
-		if err := pools[there].QueryRow(ctx, auditOwnerSQL, r.uid, id.String()).Scan(&entered); err != nil {
-			report("I17: %s: %s is owned by %s at %s, which is not there", id, r.ownee, r.owner, r.at)
-		} else if !entered {
-			report("I17: %s: %s is owned by %s at %s, which does not know that it has ownees here", id, r.ownee, r.owner, r.at)
-		}
+		_, err = pgx.ForEachRow(rows, []any{&uid, &entered}, func() error { known[at][uid] = entered; return nil })
+		require.NoError(t, err)
 	}
+	return known
 }
 
 func auditForeign(t require.TestingT, id schema.DeploymentID, pool *pgxpool.Pool, pools map[schema.DeploymentID]*pgxpool.Pool, held map[blockadeID]bool, report func(string, ...any)) {
@@ -182,21 +202,22 @@ func auditForeign(t require.TestingT, id schema.DeploymentID, pool *pgxpool.Pool
 	require.NoError(t, err)
 	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[row])
 	require.NoError(t, err)
+	by := map[string][]uuid.UUID{}
 	for _, r := range found {
-		at, err := schema.ParseDeploymentID(r.At)
-		require.NoError(t, err)
-		if r.Behaviour == schema.AllowDangling || pools[at] == nil {
+		by[r.At] = append(by[r.At], r.Target)
+	}
+	entered := auditThere(t, auditTargetsSQL, by, id, pools)
+	for _, r := range found {
+		if r.Behaviour == schema.AllowDangling || entered[r.At] == nil {
 			continue
 		}
-		var state, entries int
-		err = pools[at].QueryRow(context.Background(), auditTargetSQL, r.Target, id.String()).Scan(&state, &entries)
-		if err != nil {
+		known, there := entered[r.At][r.Target]
+		switch {
+		case !there:
 			report("I1: %s: %s of %s refers to %s at %s, which is not there", id, r.Path, r.Name, r.Target, r.At)
-			continue
-		}
-		if r.Behaviour == schema.Block {
+		case r.Behaviour == schema.Block:
 			held[blockadeID{target: r.Target, holder: r.Holder, attempt: r.Attempt, path: r.Path, deployment: id.String()}] = true
-		} else if entries == 0 {
+		case !known:
 			report("I8: %s: %s of %s refers to %s, which has no entry of this deployment", id, r.Path, r.Name, r.Target)
 		}
 	}

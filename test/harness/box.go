@@ -187,10 +187,13 @@ func (b *Box) Delete(name string) (shadow.DeleteResult, error) {
 	return store.Delete(context.Background(), shadow.DeleteRequest{Name: full.Name})
 }
 
-// MustDelete is Delete where nothing can go wrong.
+// MustDelete is Delete where nothing can go wrong, however busy the machine is.
 func (b *Box) MustDelete(name string) shadow.DeleteResult {
 	b.t.Helper()
-	r, err := b.Delete(name)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	full, store := b.full(name)
+	r, err := store.Delete(ctx, shadow.DeleteRequest{Name: full.Name})
 	require.NoError(b.t, err)
 	return r
 }

@@ -24,7 +24,7 @@ const (
 	OneWay
 	// Trickling forwards a few bytes at a time.
 	Trickling
-	// Far takes a millisecond each way.
+	// Far takes five milliseconds each way.
 	Far
 	// CommitsUnanswered is of a line to a database: commits take effect, and instead of the answer the connection ends.
 	CommitsUnanswered
@@ -162,8 +162,11 @@ func (p *Proxy) losesAnswer(of net.Conn, answers bool, sent []byte) bool {
 func (p *Proxy) wait(of net.Conn, answers bool) {
 	for {
 		switch line := Line(p.line.Load()); {
-		case line == Trickling, line == Far:
+		case line == Trickling:
 			<-time.After(time.Millisecond)
+			return
+		case line == Far:
+			<-time.After(5 * time.Millisecond)
 			return
 		case line == Clear, line == CommitsUnanswered, line == OneWay && !answers:
 			return
