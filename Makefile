@@ -18,7 +18,7 @@ demo: postgresql build ## four deployments on real PostgreSQL, a scenario across
 	$(BIN) dev --scenario demo
 
 test: postgresql image build ## every test, with the race detector
-	$(GO) vet ./...
+	$(GO) vet -race ./... # the tests need what it compiles
 	$(GO) test -race -count=1 -timeout 40m ./...
 
 test-short: postgresql ## the tests without long races and whole processes

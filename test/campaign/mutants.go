@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/db-controller/db-controller/test/harness"
 )
 
 // mutant is a mistake that somebody could make, planted into a copy of a source file: a judge that does not find it is not
@@ -275,13 +277,13 @@ func (m mutant) plant(t testing.TB) (overlay string) {
 // build builds the program with the mistake, and answers where; without main, only the package that has it.
 func (m mutant) build(t testing.TB, main bool) (binary string) {
 	t.Helper()
-	args := []string{"build", "-overlay", m.plant(t)}
+	args := []string{"-overlay", m.plant(t)}
 	if binary = filepath.Join(t.TempDir(), "db-controller"); main {
 		args = append(args, "-tags", "crashpoints", "-o", binary, "./cmd/db-controller")
 	} else {
 		args = append(args, "./"+filepath.Dir(m.file))
 	}
-	cmd := exec.CommandContext(t.Context(), "go", args...)
+	cmd := harness.GoBuild(t.Context(), args...)
 	cmd.Dir = moduleRoot(t)
 	out, err := cmd.CombinedOutput()
 	require.NoError(t, err, "%s: %s", m.name, out)

@@ -103,8 +103,8 @@ func (i *Islands) build() {
 	require.NoError(i.t, err)
 	folder := filepath.Join(i.dir, "image")
 	require.NoError(i.t, os.Mkdir(folder, 0o700))
-	build := exec.CommandContext(i.t.Context(), "go", "build", "-trimpath", "-o", filepath.Join(folder, "db-controller"), "./cmd/db-controller") // as make build does, which is kept
-	build.Dir, build.Env = strings.TrimSpace(string(root)), append(os.Environ(), "CGO_ENABLED=0")
+	build := GoBuild(i.t.Context(), "-o", filepath.Join(folder, "db-controller"), "./cmd/db-controller")
+	build.Dir = strings.TrimSpace(string(root))
 	out, err := build.CombinedOutput()
 	require.NoError(i.t, err, "%s", out)
 	dockerfile := "FROM scratch\nCOPY db-controller /db-controller\nENTRYPOINT [\"/db-controller\"]\n"

@@ -37,10 +37,17 @@ func build(flags ...string) (string, error) {
 		return "", err
 	}
 	path := filepath.Join(dir, "db-controller")
-	build := exec.Command("go", append(append([]string{"build"}, flags...), "-o", path, "./cmd/db-controller")...)
+	build := GoBuild(context.Background(), append(flags, "-o", path, "./cmd/db-controller")...)
 	build.Dir = strings.TrimSpace(string(root))
 	build.Stderr = os.Stderr
 	return path, build.Run()
+}
+
+// GoBuild is go build as make build does it, of which the compiled packages are kept.
+func GoBuild(ctx context.Context, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, "go", append([]string{"build", "-trimpath"}, args...)...)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	return cmd
 }
 
 // Binary builds the program, once a test process.
