@@ -146,10 +146,13 @@ func (f *fixture) put(name string, content fields, owners ...*resourcev1.OwnerRe
 	return resources.PutResource(f.t.Context(), &resourcev1.PutResourceRequest{Resource: &resourcev1.Resource{Name: relative, Body: body(f.t, content), OwnerReferences: owners}})
 }
 
-func (f *fixture) mustPut(name string, content fields, owners ...*resourcev1.OwnerReference) *resourcev1.Resource {
+// mustPut is put where nothing can go wrong. Deployments that have just started may not have heard of one another yet.
+func (f *fixture) mustPut(name string, content fields, owners ...*resourcev1.OwnerReference) (r *resourcev1.Resource) {
 	f.t.Helper()
-	r, err := f.put(name, content, owners...)
-	require.NoError(f.t, err)
+	require.NoError(f.t, patiently(f.t.Context(), func() (err error) {
+		r, err = f.put(name, content, owners...)
+		return err
+	}))
 	return r
 }
 
