@@ -12,6 +12,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"go.yaml.in/yaml/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/db-controller/db-controller/cmd/db-controller/client"
@@ -107,7 +109,13 @@ func (s *scenario) step(ctx context.Context, st step) error {
 	case st.Say != "":
 		s.print("\n# %s", st.Say)
 	case st.Put != nil:
-		return s.expect(st.Refused, "put", st.Put.Name, s.put(ctx, st.Put))
+		err := s.put(ctx, st.Put)
+		// Deployments that have just started may not have heard of one another yet.
+		for began := time.Now(); st.Refused == "" && status.Code(err) == codes.Unavailable && time.Since(began) < 10*time.Second; {
+			<-time.After(50 * time.Millisecond)
+			err = s.put(ctx, st.Put)
+		}
+		return s.expect(st.Refused, "put", st.Put.Name, err)
 	case st.Bulk != nil:
 		return s.bulk(ctx, st.Bulk)
 	case st.Delete != "":
