@@ -13,8 +13,8 @@ import (
 	"github.com/db-controller/db-controller/test/harness"
 )
 
-// A chain of any length can be deleted, however slow the line to the database is: one transaction follows so many levels, and
-// the rest goes later, piece by piece.
+// A chain of any length can be deleted, also over a slow line to the database: one transaction follows so many levels, and the
+// rest goes later, piece by piece.
 func TestADeepChainIsDeletedInPieces_I21(t *testing.T) {
 	t.Parallel()
 	for name, line := range map[string]harness.Line{"beside the database": harness.Clear, "over a slow line": harness.Far} {

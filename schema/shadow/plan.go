@@ -252,7 +252,9 @@ func (p *planning) holders(ctx context.Context, tx pgx.Tx, of []int64) (next []i
 		Behaviour  schema.Behaviour
 		UID        uuid.UUID
 	}
-	rows, err := tx.Query(ctx, planHoldersSQL, of, len(p.targets)-len(p.ids)+p.question.Limit+1) // none, if all were known, but one
+	// Also where all that the question names is found again, one member more than the limit, which tells that there are more.
+	named := len(p.targets) - len(p.ids)
+	rows, err := tx.Query(ctx, planHoldersSQL, of, named+p.question.Limit+1)
 	if err != nil {
 		return nil, err
 	}
