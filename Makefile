@@ -6,7 +6,7 @@ LINT := $(GO) tool -modfile=tools/lint/go.mod golangci-lint
 BIN := bin/db-controller
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-short campaign mutants bench fuzz generate lint verify postgresql image clean
+.PHONY: help build demo test test-short campaign mutants bench fuzz generate lint verify postgresql python image clean
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -17,7 +17,7 @@ build: ## build bin/db-controller
 demo: postgresql build ## four deployments on real PostgreSQL, a scenario across regions
 	$(BIN) dev --scenario demo
 
-test: postgresql image build ## every test, with the race detector
+test: postgresql python image build ## every test, with the race detector
 	$(GO) vet -race ./... # the tests need what it compiles
 	$(GO) test -race -count=1 -timeout 40m ./...
 
@@ -45,8 +45,9 @@ fuzz: postgresql ## every fuzz target for FUZZTIME (default 30s) each; what fail
 	  done; \
 	done
 
-generate: ## generate code from .proto files
+generate: ## generate code from .proto files, and documents from code
 	$(BUF) generate
+	$(GO) test -count=1 -run TestTheTableOfReasonsIsThatOfTheCode ./schema/service -write
 
 lint: ## go vet, golangci-lint, buf lint
 	$(GO) vet ./...
@@ -61,6 +62,9 @@ verify: ## what a reviewer wants to know: generated code is current, modules are
 
 postgresql: # installs the server's programs where they are missing and it can
 	@sh deploy/install-postgresql.sh
+
+python: # installs gRPC for Python where it is missing and it can
+	@sh deploy/install-python-grpc.sh
 
 image: # the tests' container image, where there is an engine and no registry
 	@sh test/harness/image/build.sh

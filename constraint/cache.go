@@ -69,23 +69,27 @@ type foreign struct {
 	steps []step
 	// acted are those that are done and wait for a position to be acknowledged with: the number that was acted upon.
 	acted map[uuid.UUID]int64
-	// failed are those that are handled again, beside what is new: what failed when retryAt has come, what is not finished at
-	// once. Until they are done, every acknowledgement excepts them.
-	failed  map[uuid.UUID]failure
-	retryAt time.Time
-	backoff backoff
+	// failed are those that are handled again, beside what is new. Until they are done, every acknowledgement excepts them.
+	failed map[uuid.UUID]failure
 	// stream counts the streams of the watch: a position of an earlier one is not acknowledged any more.
 	stream int
-	// position is the newest one of this stream that has been acknowledged; open tells that deletions after it were taken.
+	// position is one of this stream that everything that was taken lies before, unless open tells that deletions after it were
+	// taken. Empty while this stream has none.
 	position string
 	open     bool
 }
 
-// failure is a deletion that is not done yet: the number that was handled, and whether it only was too large for one run.
+// failure is a deletion that is not done yet: the number that was handled, and when it is handled again, which is at once
+// when it only was too large for one run.
 type failure struct {
-	seq        int64
-	unfinished bool
+	seq     int64
+	backoff backoff
+	due     time.Time
 }
+
+// exceptLimit is how many deletions an acknowledgement of what is handled again may except, so that its message stays small:
+// while more have failed, what succeeds is acknowledged together.
+const exceptLimit = 10 * batchLimit
 
 // step is either deletions, by their keys, or the position after all deletions before it.
 type step struct {
@@ -133,8 +137,12 @@ func (f *foreign) take(e event) error {
 			delete(f.failed, d.UID)
 		}
 	}
-	if e.deletion.Token != "" && (f.open || len(f.steps) > 0 || f.Len() > len(f.failed)) { // that of an idle watch tells nothing new
+	switch {
+	case e.deletion.Token == "":
+	case f.open || len(f.steps) > 0: // told after what lies before it
 		f.steps = append(f.steps, step{position: e.deletion.Token})
+	default: // of an idle watch
+		f.position = e.deletion.Token
 	}
 	return err
 }
@@ -170,14 +178,24 @@ func (f *foreign) fresh() batch {
 	return b
 }
 
+// news tells whether there is something for the next batch: steps, or what was done while an acknowledgement that excepted it
+// was under way. No further word of the watch is needed for that one, and an idle watch has none to say.
+func (f *foreign) news() bool { return len(f.steps) > 0 || f.untold() }
+
+func (f *foreign) untold() bool { return len(f.acted) > 0 && !f.open && f.position != "" }
+
 // waits tells whether something is to be handled again, and how long that has to wait.
 func (f *foreign) waits(now time.Time) (waits bool, wait time.Duration) {
-	for _, x := range f.failed {
-		if x.unfinished {
-			return true, 0
+	v := f.View()
+	for uid, x := range f.failed {
+		if _, ok := x.of(v, uid); !ok {
+			continue
+		}
+		if left := max(0, x.due.Sub(now)); !waits || left < wait {
+			waits, wait = true, left
 		}
 	}
-	return len(f.failed) > 0, f.retryAt.Sub(now)
+	return waits, wait
 }
 
 // again gives what is handled again. What has come again since stands among the steps; the others lie before the newest
@@ -186,14 +204,14 @@ func (f *foreign) again(now time.Time) batch {
 	b := batch{stream: f.stream, retry: true}
 	v := f.View()
 	for uid, x := range f.failed {
-		d, ok := v.Get(uid.String())
-		if ok && d.Seq == x.seq && (x.unfinished || !now.Before(f.retryAt)) {
+		d, ok := x.of(v, uid)
+		if ok && !now.Before(x.due) && len(b.deletions) < batchLimit {
 			b.deletions = append(b.deletions, d)
 		} else {
 			b.except = append(b.except, uid)
 		}
 	}
-	if len(b.deletions) > 0 && !f.open && f.position != "" {
+	if len(b.deletions) > 0 && !f.open && f.position != "" && len(b.except) <= exceptLimit {
 		b.position, b.covered = f.position, len(b.deletions)
 	}
 	return b
@@ -204,6 +222,9 @@ func (f *foreign) again(now time.Time) batch {
 // one.
 func (f *foreign) next(limit int) batch {
 	b, n := batch{stream: f.stream}, 0
+	if f.untold() {
+		b.position = f.position
+	}
 	for ; n < len(f.steps) && (len(b.deletions) < limit || len(f.steps[n].keys) == 0); n++ {
 		s := f.steps[n]
 		if b.deletions = append(b.deletions, f.known(s.keys)...); s.position != "" {
@@ -260,7 +281,7 @@ func (f *foreign) done(b batch, failed map[uuid.UUID]error) {
 		case f.acted[d.UID] > d.Seq || f.failed[d.UID].seq > d.Seq: // it has come again, and was handled since
 		case failing:
 			delete(f.acted, d.UID)
-			f.failed[d.UID] = failure{d.Seq, errors.Is(err, schema.ErrUnfinished)}
+			f.failed[d.UID] = f.failed[d.UID].again(d.Seq, err)
 		case now.Seq > d.Seq: // it has come again, and stands among the steps
 		case i < b.covered:
 			delete(f.failed, d.UID)
@@ -270,7 +291,20 @@ func (f *foreign) done(b batch, failed map[uuid.UUID]error) {
 			f.acted[d.UID] = d.Seq
 		}
 	}
-	if b.retry && b.position == "" && len(f.acted) > 0 && !f.open && f.position != "" {
-		f.steps = append([]step{{position: f.position}}, f.steps...) // it came while this was under way: it is told once more
+}
+
+// of gives the deletion that has failed, unless it has come again or was called off since.
+func (x failure) of(v *cache.View[schema.Deletion], uid uuid.UUID) (schema.Deletion, bool) {
+	d, ok := v.Get(uid.String())
+	return d, ok && d.Seq == x.seq
+}
+
+// again is the failure after one more run: what failed waits, each by itself and each time longer, so that others that fail
+// put it off no further (I20).
+func (x failure) again(seq int64, err error) failure {
+	if x.seq = seq; errors.Is(err, schema.ErrUnfinished) {
+		return failure{seq: seq}
 	}
+	x.due = time.Now().Add(x.backoff.next())
+	return x
 }

@@ -94,6 +94,7 @@ type recorder struct {
 	waiting map[int64]bool // work that is left each time
 	ended   func(done <-chan error)
 	running sync.Map
+	watches map[string]constraint.Primed // what was told last of each
 }
 
 func (r *recorder) left(work []schema.Work) (out []int64) {
@@ -182,8 +183,17 @@ func (h subscribedHandler) Handle(ctx context.Context, from schema.DeploymentID,
 }
 
 func (r *recorder) HandlerRan(string, schema.DeploymentID, int, time.Duration, error) {}
-func (r *recorder) WatchPrimed(string, schema.DeploymentID, constraint.Primed)        {}
 func (r *recorder) WatchHeard(string, schema.DeploymentID)                            {}
+
+func (r *recorder) WatchPrimed(watch string, d schema.DeploymentID, p constraint.Primed) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.watches == nil {
+		r.watches = map[string]constraint.Primed{}
+	}
+	p.Took = 0
+	r.watches[watch+" "+d.Region] = p
+}
 
 func newNode(t *testing.T, watches constraint.Watches, r *recorder) (*constraint.Node, chan<- []constraint.Subscription) {
 	t.Helper()

@@ -29,7 +29,7 @@ type OwnedPending interface {
 	Resolve(ctx context.Context, holder schema.DeploymentID) error
 }
 
-// OwnedDeleting ends deletions of this deployment.
+// OwnedDeleting ends deletions of this deployment. Pieces of work that fail by themselves are a schema.PartError.
 type OwnedDeleting interface {
 	Handle(ctx context.Context, to schema.DeploymentID, work []schema.Work) error
 }
@@ -45,18 +45,19 @@ type SubscribedDeleting interface {
 type Observer interface {
 	// HandlerRan is called after each run of a handler.
 	HandlerRan(handler string, deployment schema.DeploymentID, items int, took time.Duration, err error)
-	// WatchPrimed is called when a watch has reached its end of snapshot, and when it was lost.
+	// WatchPrimed is called when a watch has reached its end of snapshot, when it was lost, and when it has ended.
 	WatchPrimed(watch string, deployment schema.DeploymentID, p Primed)
 	// WatchHeard is called for everything that a watch delivers, bookmarks included.
 	WatchHeard(watch string, deployment schema.DeploymentID)
 }
 
 // Primed tells whether a watch has reached its end of snapshot, how many objects it knows of, and how long the snapshot
-// took.
+// took; or that the watch has ended for good, and nothing more is told of it.
 type Primed struct {
 	Done    bool
 	Objects int
 	Took    time.Duration
+	Ended   bool
 }
 
 // Subscription is a deployment whose deletions are followed. One that differs in anything replaces the one before it.
@@ -135,12 +136,11 @@ func (n *Node) Run(ctx context.Context) error {
 	defer n.workers.Wait()
 	defer cancel()
 	own := n.watchOwn(ctx)
-	defer own.stop()
 	defer func() {
-		for _, f := range n.foreign {
-			f.run.stop()
-		}
+		own.stop()
+		n.cfg.Observer.WatchPrimed(n.shadowsWatch(), n.cfg.Deployment, Primed{Ended: true})
 	}()
+	defer n.converge(ctx, nil)
 	sweep := time.NewTicker(n.cfg.SweepInterval)
 	defer sweep.Stop()
 	sweeps := sweep.C
@@ -174,10 +174,11 @@ func (n *Node) converge(ctx context.Context, set []Subscription) {
 		wanted[s.DeploymentID] = s
 	}
 	for id, f := range n.foreign {
-		if wanted[id] != f.subscription {
+		if s, ok := wanted[id]; !ok || s != f.subscription {
 			f.run.stop()
 			delete(n.foreign, id)
-			n.cfg.Observer.WatchPrimed(deletionsWatch, id, Primed{})
+			_, again := wanted[id]
+			n.cfg.Observer.WatchPrimed(deletionsWatch, id, Primed{Ended: !again})
 		}
 	}
 	for id, s := range wanted {
@@ -200,7 +201,7 @@ func (n *Node) take(e event) {
 			n.task(taskOf(w)).add(w.Seq)
 		}
 		if e.work.EndOfSnapshot || e.lost {
-			n.cfg.Observer.WatchPrimed(n.shadowsWatch(), n.cfg.Deployment, Primed{n.own.Primed(), n.own.Len(), time.Since(n.own.began)})
+			n.cfg.Observer.WatchPrimed(n.shadowsWatch(), n.cfg.Deployment, Primed{Done: n.own.Primed(), Objects: n.own.Len(), Took: time.Since(n.own.began)})
 		}
 		return
 	}
@@ -211,8 +212,11 @@ func (n *Node) take(e event) {
 	if err := f.take(e); err != nil {
 		n.cfg.Logger.Error("deletions that cannot be kept", zap.Error(err))
 	}
+	if e.deletion.EndOfSnapshot {
+		n.heard(e.from)
+	}
 	if e.deletion.EndOfSnapshot || e.lost {
-		n.cfg.Observer.WatchPrimed(deletionsWatch, e.from, Primed{f.Primed(), f.Len(), time.Since(f.began)})
+		n.cfg.Observer.WatchPrimed(deletionsWatch, e.from, Primed{Done: f.Primed(), Objects: f.Len(), Took: time.Since(f.began)})
 	}
 }
 
@@ -268,8 +272,12 @@ func (n *Node) keepWatching(ctx context.Context, from schema.DeploymentID, watch
 			if time.Since(began) > 10*time.Second {
 				backoff.reset()
 			}
+			level := zap.InfoLevel
+			if backoff.last != 0 {
+				level = zap.DebugLevel // the same once more
+			}
 			wait := backoff.next()
-			log.Info("a watch ended, it is opened again", zap.Error(err), zap.Duration("in", wait))
+			log.Log(level, "a watch ended, it is opened again", zap.Error(err), zap.Duration("in", wait))
 			select {
 			case <-ctx.Done():
 			case <-time.After(wait):
@@ -293,7 +301,7 @@ func (n *Node) once(ctx context.Context, run *watchRun, watch func(ctx context.C
 	defer silent.Stop()
 	err := watch(ctx, run, func() { silent.Reset(silence) })
 	if errors.Is(context.Cause(ctx), errSilent) {
-		return errSilent
+		return fmt.Errorf("%w: %w", errSilent, err)
 	}
 	return err
 }

@@ -270,6 +270,82 @@ func TestAResultOfALostStreamIsDropped(t *testing.T) {
 	})
 }
 
+// A run for a subscription that was replaced meanwhile counts for nothing: its deployment has moved, or switched its version, and
+// what the new watch says is done by it.
+func TestAResultOfAReplacedSubscriptionIsDropped(t *testing.T) {
+	inSubscribedNode(t, func(s *streams, r *recorder, subscriptions chan<- []constraint.Subscription) {
+		block := make(chan struct{})
+		r.handle = func(_ context.Context, what string) error {
+			if strings.HasSuffix(what, `"p1" except 0`) {
+				<-block
+			}
+			return nil
+		}
+		s.work <- endOfWork()
+		s.deletions[near] <- deletion("x")
+		s.deletions[near] <- endOfDeletions("p1")
+		synctest.Wait()
+		r.take()
+		subscriptions <- []constraint.Subscription{{DeploymentID: near, Address: "it has moved"}, {DeploymentID: far}}
+		synctest.Wait()
+		s.deletions[near] <- deletion("x", "y")
+		s.deletions[near] <- endOfDeletions("p2")
+		synctest.Wait()
+		close(block)
+		synctest.Wait()
+		require.Equal(t, []string{`subscribed us-west2 [x y] "p2" except 0`}, r.take())
+	})
+}
+
+// A deployment that was away is spoken to at once when it is heard of again: nothing waits until the end of a back-off.
+func TestADeploymentThatIsHeardOfAgainIsSpokenToAtOnce(t *testing.T) {
+	inNode(t, func(s *streams, r *recorder) {
+		away := true
+		r.handle = func(_ context.Context, what string) error {
+			if away && strings.Contains(what, "us-west2") {
+				return errors.New("away")
+			}
+			return nil
+		}
+		s.work <- endOfWork()
+		s.deletions[near] <- deletion("x")
+		s.deletions[near] <- endOfDeletions("p1")
+		s.work <- work(schema.Release, near, 1)
+		time.Sleep(time.Minute)
+		s.deletions[near] <- cutDeletion
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		r.take()
+		away = false
+		s.deletions[near] <- deletion("x")
+		s.deletions[near] <- endOfDeletions("p2")
+		synctest.Wait()
+		require.ElementsMatch(t, []string{"pending us-west2 [1]", `subscribed us-west2 [x] "p2" except 0`}, r.take())
+	})
+}
+
+// Of a batch of work some pieces fail: the others are done, and these wait by themselves and hold up nothing that comes (I20).
+func TestPiecesThatFailWaitByThemselves_I20(t *testing.T) {
+	inNode(t, func(s *streams, r *recorder) {
+		r.handle = func(_ context.Context, what string) error {
+			if strings.HasPrefix(what, "deleting [1") {
+				return &schema.PartError{Failed: []int64{1}, Cause: errors.New("poison")}
+			}
+			return nil
+		}
+		s.work <- endOfWork()
+		s.work <- work(schema.Finalise, self, 1, 2)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		tries := r.take()
+		require.Equal(t, []string{"deleting [1 2]", "deleting [1]"}, tries[:2])
+		require.Less(t, len(tries), 25, "less and less")
+		s.work <- work(schema.Finalise, self, 3)
+		synctest.Wait()
+		require.Equal(t, []string{"deleting [3]"}, r.take(), "at once")
+	})
+}
+
 // Work that waits for something (an owner that may still come) waits by itself, longer each time, and delays nothing.
 func TestWorkThatIsLeftWaitsByItself_I20(t *testing.T) {
 	inNode(t, func(s *streams, r *recorder) {
@@ -372,6 +448,137 @@ func TestALargeDeletionKeepsNoOtherWaiting_I20(t *testing.T) {
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		require.Empty(t, r.take(), "quiet")
+	})
+}
+
+// What is told of a watch ends with it: a deployment that is followed no more, and a node whose share another process has.
+func TestAWatchThatIsWantedNoMoreIsToldToHaveEnded(t *testing.T) {
+	inSubscribedNode(t, func(s *streams, r *recorder, subscriptions chan<- []constraint.Subscription) {
+		told := func(want map[string]constraint.Primed) {
+			t.Helper()
+			synctest.Wait()
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			require.Equal(t, want, r.watches)
+		}
+		s.work <- endOfWork()
+		s.deletions[near] <- endOfDeletions("p1")
+		s.deletions[far] <- endOfDeletions("q1")
+		primed, lost, ended := constraint.Primed{Done: true}, constraint.Primed{}, constraint.Primed{Ended: true}
+		told(map[string]constraint.Primed{"shadows-0 us-west2": primed, "deletions us-west2": primed, "deletions eastus2": primed})
+		subscriptions <- []constraint.Subscription{{DeploymentID: near, Address: "it has moved"}}
+		told(map[string]constraint.Primed{"shadows-0 us-west2": primed, "deletions us-west2": lost, "deletions eastus2": ended})
+		s.deletions[near] <- endOfDeletions("p1")
+		r.ended = func(done <-chan error) {
+			require.NoError(t, <-done)
+			told(map[string]constraint.Primed{"shadows-0 us-west2": ended, "deletions us-west2": ended, "deletions eastus2": ended})
+		}
+	})
+}
+
+// The run that goes on with a large deletion ends while the acknowledgement that excepted it is under way: it is told once more
+// when that one is done, and waits for no word of the watch, which is idle from then on.
+func TestALargeDeletionIsAcknowledgedWhenItIsDone_I13(t *testing.T) {
+	inNode(t, func(s *streams, r *recorder) {
+		r.failed = map[uuid.UUID]error{uidOf("large"): schema.ErrUnfinished}
+		again, told := make(chan struct{}), make(chan struct{})
+		r.handle = func(_ context.Context, what string) error {
+			switch {
+			case strings.HasPrefix(what, "again "):
+				<-again
+			case strings.HasSuffix(what, `"p1" except 1`):
+				<-told
+			}
+			return nil
+		}
+		s.work <- endOfWork()
+		s.deletions[near] <- endOfDeletions("p0")
+		s.deletions[near] <- deletion("large")
+		synctest.Wait()
+		r.mu.Lock()
+		r.failed = nil
+		r.mu.Unlock()
+		again <- struct{}{} // this run did not finish it, and the next one will
+		synctest.Wait()
+		s.deletions[near] <- bookmark("p1")
+		synctest.Wait()
+		require.Equal(t, []string{
+			`subscribed us-west2 [large] "" except 0`, `again us-west2 [large] "" except 0`,
+			`again us-west2 [large] "" except 0`, `subscribed us-west2 [] "p1" except 1`,
+		}, r.take())
+		again <- struct{}{}
+		synctest.Wait()
+		close(told)
+		synctest.Wait()
+		require.Equal(t, []string{`subscribed us-west2 [] "p1" except 0`}, r.take(), "at once")
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		require.Empty(t, r.take(), "quiet")
+	})
+}
+
+// A stream that begins while only a large deletion is under way has said its position before that is done, and may be idle
+// from then on.
+func TestALargeDeletionIsAcknowledgedWithAPositionOfTheNewStream_I13(t *testing.T) {
+	inNode(t, func(s *streams, r *recorder) {
+		r.failed = map[uuid.UUID]error{uidOf("large"): schema.ErrUnfinished}
+		again := make(chan struct{})
+		r.handle = func(_ context.Context, what string) error {
+			if strings.HasPrefix(what, "again ") {
+				<-again
+			}
+			return nil
+		}
+		s.work <- endOfWork()
+		s.deletions[near] <- deletion("large")
+		s.deletions[near] <- endOfDeletions("p1")
+		synctest.Wait()
+		r.take()
+		s.deletions[near] <- cutDeletion
+		time.Sleep(time.Second)
+		again <- struct{}{} // still unfinished
+		s.deletions[near] <- deletion("large")
+		synctest.Wait()
+		r.mu.Lock()
+		r.failed = nil
+		r.mu.Unlock()
+		s.deletions[near] <- endOfDeletions("p2")
+		synctest.Wait()
+		close(again)
+		synctest.Wait()
+		require.Equal(t, []string{`again us-west2 [large] "p2" except 0`}, r.take(), "at once")
+	})
+}
+
+// Deletions that fail wait each by itself: others that fail, again and again, put none of them off (I20).
+func TestADeletionThatFailsWaitsByItself_I20(t *testing.T) {
+	inNode(t, func(s *streams, r *recorder) {
+		r.failed = map[uuid.UUID]error{}
+		s.work <- endOfWork()
+		s.deletions[near] <- endOfDeletions("p0")
+		fails := func(name string) {
+			r.mu.Lock()
+			r.failed[uidOf(name)] = errors.New("poison")
+			r.mu.Unlock()
+			s.deletions[near] <- deletion(name)
+			s.deletions[near] <- bookmark("after " + name)
+			synctest.Wait()
+		}
+		fails("first")
+		for i := range 30 { // one more each two seconds
+			time.Sleep(2 * time.Second)
+			fails(strconv.Itoa(i))
+		}
+		r.take()
+		fails("last")
+		r.mu.Lock()
+		delete(r.failed, uidOf("last"))
+		r.mu.Unlock()
+		time.Sleep(100 * time.Millisecond)
+		synctest.Wait()
+		require.True(t, slices.ContainsFunc(r.take(), func(what string) bool {
+			return strings.HasPrefix(what, "again ") && strings.Contains(what, "last")
+		}), "it has failed once, and waits for the others' tries no more than they for it")
 	})
 }
 

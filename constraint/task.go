@@ -97,6 +97,12 @@ func (t *task) postpone(seqs []int64, now time.Time) {
 	}
 }
 
+// atOnce ends the back-off.
+func (t *task) atOnce() {
+	t.backoff.reset()
+	t.notYet = time.Time{}
+}
+
 // settle forgets what is done, and lets the rest wait.
 func (t *task) settle(own *own, r result) {
 	done := slices.DeleteFunc(slices.Clone(r.seqs), func(seq int64) bool { return slices.Contains(r.left, seq) })
@@ -134,6 +140,15 @@ func (n *Node) task(k taskKey) *task {
 	return t
 }
 
+// heard ends the back-offs of everything for a deployment that was away.
+func (n *Node) heard(from schema.DeploymentID) {
+	for k, t := range n.tasks {
+		if k.deployment == from {
+			t.atOnce()
+		}
+	}
+}
+
 // result is what a worker reports. Sent by workers, which give up when the node ends; never closed.
 type result struct {
 	key    taskKey
@@ -160,7 +175,7 @@ func (n *Node) start(ctx context.Context) time.Duration {
 		if !f.Primed() {
 			continue
 		}
-		if len(f.steps) > 0 {
+		if f.news() {
 			n.task(taskKey{subscribed, k}).wanted = true
 		}
 		if waits, wait := f.waits(now); waits && wait <= 0 {
@@ -290,9 +305,14 @@ func (n *Node) finish(r result) {
 	if r.key.kind != sweeping || r.err != nil {
 		n.cfg.Observer.HandlerRan(string(r.key.kind), r.key.deployment, r.items, r.took, r.err)
 	}
-	if r.err == nil {
-		t.backoff.reset()
-		t.notYet = time.Time{}
+	var part *schema.PartError
+	if errors.As(r.err, &part) {
+		r.left = append(r.left, part.Failed...)
+		n.cfg.Logger.Warn("pieces of work failed, they are tried again", zap.String("handler", string(r.key.kind)),
+			zap.Stringer("deployment", r.key.deployment), zap.Int("failed", len(part.Failed)), zap.Int("items", r.items), zap.Error(part.Cause))
+	}
+	if r.err == nil || part != nil {
+		t.atOnce()
 		t.settle(n.own, r)
 	} else {
 		wait := t.backoff.next()
@@ -316,20 +336,14 @@ func (n *Node) acted(f *foreign, r result) {
 		f.putBack(r.batch)
 		return
 	}
-	failing := false
-	if r.err == nil {
-		f.done(r.batch, r.failed)
-		for _, d := range r.batch.deletions {
-			if cause := r.failed[d.UID]; cause != nil && !errors.Is(cause, schema.ErrUnfinished) {
-				failing = true
-				n.cfg.Logger.Warn("a deletion cannot be carried out here yet", zap.String("name", d.Name), zap.Error(cause))
-			}
-		}
+	if r.err != nil {
+		return
 	}
-	if r.err != nil || failing {
-		f.retryAt = time.Now().Add(f.backoff.next())
-	} else if len(f.failed) == 0 {
-		f.backoff.reset()
+	f.done(r.batch, r.failed)
+	for _, d := range r.batch.deletions {
+		if cause := r.failed[d.UID]; cause != nil && !errors.Is(cause, schema.ErrUnfinished) {
+			n.cfg.Logger.Warn("a deletion cannot be carried out here yet", zap.String("name", d.Name), zap.Error(cause))
+		}
 	}
 }
 

@@ -42,14 +42,12 @@ type Config struct {
 
 // Client follows the registry. Run it once.
 type Client struct {
-	cfg      Config
-	registry registryv1.RegistryServiceClient
-	out      chan *schema.Environment
-
-	leads   atomic.Bool
+	cfg          Config
+	registry     registryv1.RegistryServiceClient
+	registration *registration
+	out          chan *schema.Environment
+	// problem is why the registry cannot be followed.
 	problem atomic.Pointer[string]
-	// One place: that leads has become true. Sent by Lead, received by the stream that runs, or by the next one.
-	began chan struct{}
 }
 
 // New makes a client.
@@ -57,26 +55,24 @@ func New(cfg Config) (*Client, error) {
 	if cfg.Registry == nil || cfg.Keeper == nil || cfg.Logger == nil || cfg.Address == "" {
 		return nil, errors.New("a registry client needs a connection, a keeper, a logger and its own address")
 	}
-	return &Client{
-		cfg: cfg, registry: registryv1.NewRegistryServiceClient(cfg.Registry), began: make(chan struct{}, 1),
+	c := &Client{
+		cfg: cfg, registry: registryv1.NewRegistryServiceClient(cfg.Registry),
 		// One place, which holds the newest environment: sent by Run, which takes an older one out first; closed by nobody.
 		out: make(chan *schema.Environment, 1),
-	}, nil
+	}
+	c.registration = newRegistration(c)
+	return c, nil
 }
 
-// Lead tells that this process speaks for the deployment, or does not any more: the registry has the address of the one
-// that does. Of two that believe it, the one that began later counts.
-func (c *Client) Lead(leads bool) {
-	if c.leads.Store(leads); leads {
-		select {
-		case c.began <- struct{}{}:
-		default: // it is told already
-		}
-	}
-}
+// Lead tells that this process speaks for the deployment, or does not: the registry has the address of the one that does.
+func (c *Client) Lead(leads bool) { c.registration.lead(leads) }
 
 // Leads tells whether this process speaks for the deployment.
-func (c *Client) Leads() bool { return c.leads.Load() }
+func (c *Client) Leads() bool { return c.registration.leading() }
+
+// Registered fails, with the reason, while others are not told where to reach this process, or, when another one speaks for
+// the deployment, that one.
+func (c *Client) Registered() error { return c.registration.registered() }
 
 // Environments delivers whole environments, the newest only: what a slow reader missed is in the next one.
 func (c *Client) Environments() <-chan *schema.Environment { return c.out }
@@ -86,16 +82,7 @@ func (c *Client) Problem() string {
 	if p := c.problem.Load(); p != nil {
 		return *p
 	}
-	return ""
-}
-
-func (c *Client) setProblem(what string, err error) {
-	if err == nil {
-		c.problem.Store(nil)
-		return
-	}
-	text := what + ": " + status.Convert(err).Message()
-	c.problem.Store(&text)
+	return c.registration.why()
 }
 
 // Ask asks the registry now. Its answer says what there is, never what there is not.
@@ -106,7 +93,9 @@ func (c *Client) Ask(ctx context.Context) (*schema.Environment, error) {
 	if err != nil {
 		return nil, err
 	}
-	return wire.Environment(answer.GetEnvironment()), nil
+	env := wire.Environment(answer.GetEnvironment())
+	env.Incomplete = answer.GetIncomplete()
+	return env, nil
 }
 
 // Run starts with the environment that was kept, if any, then follows the registry and keeps what it says. It blocks
@@ -117,24 +106,27 @@ func (c *Client) Run(ctx context.Context) error {
 	case err != nil:
 		c.cfg.Logger.Warn("the kept environment cannot be read", zap.Error(err))
 	case kept != nil:
+		c.registration.see(kept)
 		c.publish(kept)
 	}
+	var registering sync.WaitGroup
+	defer registering.Wait()
+	registering.Go(func() { c.registration.run(ctx) })
 	b := newBuilder()
-	for wait := 100 * time.Millisecond; ctx.Err() == nil; wait = min(max(2*wait, 100*time.Millisecond), 5*time.Second) {
+	for wait := 100 * time.Millisecond; ctx.Err() == nil; wait = min(2*wait, 5*time.Second) {
 		began := time.Now()
 		lost := c.follow(ctx, b)
 		if ctx.Err() != nil {
 			break
 		}
-		if errors.Is(lost, errLeads) {
-			wait = 0
-			continue
+		problem, level := "the registry cannot be followed: "+status.Convert(lost).Message(), zap.WarnLevel
+		if before := c.problem.Swap(&problem); before != nil && *before == problem {
+			level = zap.DebugLevel // the same once more
 		}
-		c.setProblem("the registry cannot be followed", lost)
 		if time.Since(began) > 10*time.Second {
 			wait = 100 * time.Millisecond
 		}
-		c.cfg.Logger.Warn("the registry cannot be followed; the last environment counts", zap.Error(lost), zap.Duration("again in", wait))
+		c.cfg.Logger.Log(level, "the registry cannot be followed; the last environment counts", zap.Error(lost), zap.Duration("again in", wait))
 		select {
 		case <-ctx.Done():
 		case <-time.After(wait/2 + rand.N(wait/2+1)): // so that those of a whole fleet do not come back at once
@@ -157,44 +149,12 @@ const silence = 30 * time.Second
 
 var errSilent = errors.New("nothing was heard for too long")
 
-// errLeads ends a stream so that the deployment is registered before the next one.
-var errLeads = errors.New("this process speaks for its deployment now")
-
-// register tells where the deployment is reached. What it fails with is told, and the environment is followed all the
-// same: it may say more.
-func (c *Client) register(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
-	_, err := c.registry.RegisterDeployment(ctx, &registryv1.RegisterDeploymentRequest{
-		Service: c.cfg.Deployment.Service, Region: c.cfg.Deployment.Region, Address: c.cfg.Address, Generation: time.Now().UnixMilli(),
-	})
-	if err != nil {
-		c.setProblem("the registry does not take the registration", err)
-	}
-	if err != nil && ctx.Err() == nil {
-		c.cfg.Logger.Warn("the deployment could not be registered; others may not reach it", zap.Error(err))
-	}
-}
-
 // follow watches until the stream ends: on from where the one before it was, if it can.
 func (c *Client) follow(ctx context.Context, b *builder) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	silent := time.AfterFunc(silence, func() { cancel(errSilent) })
 	defer silent.Stop()
-	var leads sync.WaitGroup
-	defer leads.Wait()
-	defer cancel(nil)
-	leads.Go(func() {
-		select {
-		case <-c.began:
-			cancel(errLeads)
-		case <-ctx.Done():
-		}
-	})
-	if c.leads.Load() {
-		c.register(ctx)
-	}
 	stream, err := c.registry.WatchEnvironment(ctx, &registryv1.WatchEnvironmentRequest{ResumeToken: b.begin()})
 	if err != nil {
 		return errors.Join(err, context.Cause(ctx))
@@ -210,6 +170,9 @@ func (c *Client) follow(ctx context.Context, b *builder) error {
 		silent.Reset(silence)
 		// Between the end of the snapshot and each bookmark the environment is whole; only then it is told.
 		whole, changed := b.take(msg)
+		if whole && c.problem.Swap(nil) != nil {
+			c.cfg.Logger.Info("the registry is followed again")
+		}
 		if !whole || !changed && !b.unkept {
 			continue
 		}
@@ -219,20 +182,10 @@ func (c *Client) follow(ctx context.Context, b *builder) error {
 			c.cfg.Logger.Warn("the environment could not be kept for the next start, it is tried again", zap.Error(err))
 		}
 		if changed {
+			c.registration.see(env)
 			c.publish(env)
 		}
-		if registered(env, c.cfg.Deployment) {
-			c.setProblem("", nil)
-		}
-		if d, ok := env.Deployment(c.cfg.Deployment); ok && c.leads.Load() && d.Address != c.cfg.Address {
-			c.register(ctx)
-		}
 	}
-}
-
-func registered(env *schema.Environment, id schema.DeploymentID) bool {
-	d, ok := env.Deployment(id)
-	return ok && d.Address != ""
 }
 
 // builder puts an environment together from a watch.

@@ -31,7 +31,7 @@ type OwnedDeleting struct {
 }
 
 // Handle looks again at resources in DELETING, and tells a deployment which owners of its resources are deleted. The
-// work of one call is of one of the two.
+// work of one call is of one of the two. Pieces that fail by themselves are a schema.PartError.
 func (h *OwnedDeleting) Handle(ctx context.Context, to schema.DeploymentID, work []schema.Work) error {
 	seqs := make([]int64, len(work))
 	for i, w := range work {
@@ -56,26 +56,37 @@ func (h *OwnedDeleting) dropOwners(ctx context.Context, to schema.DeploymentID, 
 		}
 	}
 	crash.At("crash-disown-told")
-	if err := h.Store.OwneesTold(ctx, d.Except(failed)); err != nil {
+	told := d.Except(failed)
+	if err := h.Store.OwneesTold(ctx, told); err != nil {
 		return err
 	}
 	if len(failed) > 0 {
-		return fmt.Errorf("drop owners at %s: ownees of %d of them could not be handled there", to, len(failed))
+		return &schema.PartError{Failed: d.Without(told), Cause: fmt.Errorf("drop owners at %s: ownees of %d of them could not be handled there", to, len(failed))}
 	}
 	return nil
 }
 
 // finalise removes what waits for nothing any more. Where one piece of work makes the batch fail, the others go on
-// without it (I20); its error is answered.
+// without it (I20).
 func (h *OwnedDeleting) finalise(ctx context.Context, seqs []int64) error {
 	_, err := h.Store.Finalise(ctx, seqs)
-	if err == nil || len(seqs) == 1 || ctx.Err() != nil || errors.As(err, new(*shadow.UnavailableError)) {
+	switch {
+	case err == nil, ctx.Err() != nil, errors.As(err, new(*shadow.UnavailableError)):
 		return err
+	case len(seqs) == 1:
+		return &schema.PartError{Failed: seqs, Cause: err}
 	}
-	half := len(seqs) / 2
-	first := h.finalise(ctx, seqs[:half])
-	if second := h.finalise(ctx, seqs[half:]); first == nil {
-		return second
+	part := &schema.PartError{}
+	for _, half := range [][]int64{seqs[:len(seqs)/2], seqs[len(seqs)/2:]} {
+		var failed *schema.PartError
+		if err := h.finalise(ctx, half); errors.As(err, &failed) {
+			part.Failed, part.Cause = append(part.Failed, failed.Failed...), failed.Cause
+		} else if err != nil {
+			return err
+		}
 	}
-	return first
+	if len(part.Failed) == 0 {
+		return nil
+	}
+	return part
 }

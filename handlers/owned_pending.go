@@ -20,6 +20,8 @@ const resolveBatch = 1000
 type PendingStore interface {
 	Messages(ctx context.Context, to schema.DeploymentID, seqs []int64) (*shadow.Messages, error)
 	Delivered(ctx context.Context, m *shadow.Messages) error
+	// RepairAttempts establishes again what the attempts refer to there, as far as it is lost there.
+	RepairAttempts(ctx context.Context, at schema.DeploymentID, attempts []shadow.AttemptID) error
 	Expired(ctx context.Context, holder schema.DeploymentID, limit int) ([]shadow.Question, error)
 	ExpiredHolders(ctx context.Context) ([]schema.DeploymentID, error)
 	Settle(ctx context.Context, holder schema.DeploymentID, questions []shadow.Question, answers *shadow.Answers) error
@@ -34,7 +36,8 @@ type PendingStore interface {
 
 // PendingPeers takes the messages to other deployments.
 type PendingPeers interface {
-	Confirm(ctx context.Context, target schema.DeploymentID, epoch uuid.UUID, attempts []shadow.AttemptID) error
+	// Confirm answers the attempts of which the target's deployment has no blockade.
+	Confirm(ctx context.Context, target schema.DeploymentID, epoch uuid.UUID, attempts []shadow.AttemptID) (unknown []shadow.AttemptID, err error)
 	Release(ctx context.Context, target schema.DeploymentID, epoch uuid.UUID, keys []shadow.BlockadeKey, attempts []shadow.AttemptID) error
 	Resolve(ctx context.Context, holder schema.DeploymentID, questions []shadow.Question) (*shadow.Answers, error)
 	CheckOwners(ctx context.Context, at schema.DeploymentID, questions []shadow.OwnerQuestion) (*shadow.OwnerAnswers, error)
@@ -51,7 +54,7 @@ type OwnedPending struct {
 }
 
 // Handle does some work for a deployment. It answers the pieces that are not done and not in error either: what they
-// wait for has not come yet.
+// wait for has not come yet. Pieces that fail by themselves are a schema.PartError.
 func (h *OwnedPending) Handle(ctx context.Context, to schema.DeploymentID, work []schema.Work) (left []int64, err error) {
 	by := map[schema.Action][]int64{}
 	var messages []int64
@@ -73,7 +76,7 @@ func (h *OwnedPending) Handle(ctx context.Context, to schema.DeploymentID, work 
 	}
 	if seqs := by[schema.CheckOwners]; len(seqs) > 0 {
 		if left, err = h.checkOwners(ctx, to, seqs); err != nil {
-			return nil, err
+			return left, err
 		}
 	}
 	if seqs := by[schema.UpgradeOwners]; len(seqs) > 0 {
@@ -101,12 +104,14 @@ func (h *OwnedPending) deliver(ctx context.Context, to schema.DeploymentID, seqs
 		return err
 	}
 	if len(m.Confirm) > 0 {
-		if err := h.Peers.Confirm(ctx, to, m.Epoch, m.Confirm); err != nil {
+		unknown, err := h.Peers.Confirm(ctx, to, m.Epoch, m.Confirm)
+		if err != nil {
 			return fmt.Errorf("confirm at %s: %w", to, err)
 		}
-	}
-	if len(m.Confirm) > 0 {
 		crash.At("crash-confirm-told")
+		if err := h.Store.RepairAttempts(ctx, to, unknown); err != nil {
+			return fmt.Errorf("compare what a confirm did not find at %s: %w", to, err)
+		}
 	}
 	if len(m.Release)+len(m.Abandon) > 0 {
 		if err := h.Peers.Release(ctx, to, m.Epoch, m.Release, m.Abandon); err != nil {
@@ -149,14 +154,26 @@ func (h *OwnedPending) checkOwners(ctx context.Context, at schema.DeploymentID, 
 	return left, nil
 }
 
-// checkHalves lets the others go on where a single ownee makes the batch fail (I20); its error is answered.
+// checkHalves lets the others go on where a single ownee makes the batch fail (I20).
 func (h *OwnedPending) checkHalves(ctx context.Context, at schema.DeploymentID, seqs []int64) (left []int64, err error) {
-	half := len(seqs) / 2
-	for _, part := range [][]int64{seqs[:half], seqs[half:]} {
-		more, failed := h.checkOwners(ctx, at, part)
-		left, err = append(left, more...), errors.Join(err, failed)
+	part := &schema.PartError{}
+	for _, half := range [][]int64{seqs[:len(seqs)/2], seqs[len(seqs)/2:]} {
+		more, err := h.checkOwners(ctx, at, half)
+		left = append(left, more...)
+		var failed *schema.PartError
+		switch {
+		case errors.As(err, &failed):
+			part.Failed, part.Cause = append(part.Failed, failed.Failed...), failed.Cause
+		case err != nil && len(half) == 1:
+			part.Failed, part.Cause = append(part.Failed, half...), err
+		case err != nil:
+			return nil, err
+		}
 	}
-	return left, err
+	if len(part.Failed) == 0 {
+		return left, nil
+	}
+	return left, part
 }
 
 // upgradeOwners lets a deployment write the new version into its owner references to resources here.

@@ -26,6 +26,9 @@ const (
 	Registry   Set = "registry"
 )
 
+// versions is the table of what was applied.
+func (s Set) versions() string { return "dbcontroller_migration_" + string(s) }
+
 // Status is one migration and whether the database has it.
 type Status struct {
 	Name    string
@@ -114,7 +117,7 @@ func with(dsn string, set Set, use func(*goose.Provider) error) error {
 		return err
 	}
 	provider, err := goose.NewProvider(goose.DialectPostgres, db, dir,
-		goose.WithTableName("dbcontroller_migration_"+string(set)), goose.WithSessionLocker(locker))
+		goose.WithTableName(set.versions()), goose.WithSessionLocker(locker))
 	if err != nil {
 		return err
 	}

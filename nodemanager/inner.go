@@ -20,12 +20,15 @@ import (
 type innerManager struct {
 	cfg           Config
 	subscriptions <-chan []constraint.Subscription
-	log           *zap.Logger
+	// joined is told that the process has its part of the shards, and whether it speaks for the deployment is known.
+	joined func()
+	log    *zap.Logger
 
 	// Of the goroutine of run.
 	set     []constraint.Subscription
 	member  uuid.UUID // zero: not joined
 	renewed time.Time // before the last renewal that succeeded was sent
+	failing bool      // the last renewal did not succeed
 	leads   bool
 	nodes   []*runningNode // by number; nil for those without shards
 }
@@ -39,8 +42,8 @@ type runningNode struct {
 	done          chan struct{} // closed when the node has returned
 }
 
-func newInner(cfg Config, subscriptions <-chan []constraint.Subscription) *innerManager {
-	return &innerManager{cfg: cfg, subscriptions: subscriptions, log: cfg.Logger, nodes: make([]*runningNode, cfg.Nodes)}
+func newInner(cfg Config, subscriptions <-chan []constraint.Subscription, joined func()) *innerManager {
+	return &innerManager{cfg: cfg, subscriptions: subscriptions, joined: joined, log: cfg.Logger, nodes: make([]*runningNode, cfg.Nodes)}
 }
 
 // run blocks until ctx ends and all nodes have returned; then the process has left.
@@ -72,24 +75,30 @@ func (i *innerManager) renew(ctx context.Context) {
 		return
 	}
 	if err != nil {
+		level := zap.WarnLevel
+		if i.failing {
+			level = zap.DebugLevel // the same once more
+		}
+		i.failing = true
 		// What the nodes do takes no effect once the member was given up; until that is likely they go on.
 		switch {
 		case i.member == uuid.Nil:
-			i.log.Warn("this process could not join, it is tried again", zap.Error(err))
+			i.log.Log(level, "this process could not join, it is tried again", zap.Error(err))
 		case errors.Is(err, schema.ErrFenced), time.Since(i.renewed) > i.cfg.LeaseTTL:
 			i.log.Warn("this process was given up, its nodes end and it joins again", zap.Error(err))
 			i.stop(nil)
 			i.lead(false)
 			i.member = uuid.Nil
 		default:
-			i.log.Warn("the lease could not be renewed, it is tried again", zap.Error(err))
+			i.log.Log(level, "the lease could not be renewed, it is tried again", zap.Error(err))
 		}
 		return
 	}
-	i.member, i.renewed = g.Member, began
+	i.member, i.renewed, i.failing = g.Member, began, false
 	held := slices.DeleteFunc(slices.Clone(g.Shards), func(s uint32) bool { return slices.Contains(g.Surplus, s) })
 	i.divide(ctx, held)
 	i.lead(slices.Contains(held, 0))
+	i.joined()
 	if len(g.Surplus) == 0 {
 		return
 	}

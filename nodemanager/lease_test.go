@@ -100,15 +100,21 @@ func (p *process) cut(away bool) {
 // member is a process of a deployment that runs.
 type member struct {
 	*process
-	leads  []bool // guarded by mu of the table
-	cancel context.CancelFunc
-	done   chan error
+	manager *nodemanager.Manager
+	leads   []bool // guarded by mu of the table
+	cancel  context.CancelFunc
+	done    chan error
 }
 
 func (w *world) begin(t *testing.T) *member {
 	t.Helper()
+	return w.beginAs(t, w.leases.process())
+}
+
+func (w *world) beginAs(t *testing.T, p *process) *member {
+	t.Helper()
 	envs := make(chan *schema.Environment, 1)
-	m := &member{process: w.leases.process(), done: make(chan error, 1)}
+	m := &member{process: p, done: make(chan error, 1)}
 	manager, err := nodemanager.New(nodemanager.Config{
 		Deployment: self, Environments: envs, Nodes: 2, Logger: zap.NewNop(), Leases: m.process, LeaseTTL: ttl,
 		Leads:     m.lead,
@@ -117,6 +123,7 @@ func (w *world) begin(t *testing.T) *member {
 		NewNode:   func(share nodemanager.Share) (nodemanager.Runner, error) { return node{w, share}, nil },
 	})
 	require.NoError(t, err)
+	m.manager = manager
 	var ctx context.Context
 	ctx, m.cancel = context.WithCancel(t.Context())
 	go func() { m.done <- manager.Run(ctx) }()
@@ -161,6 +168,22 @@ func (m *member) end(t *testing.T) {
 	t.Helper()
 	m.cancel()
 	require.NoError(t, <-m.done)
+}
+
+// A process that has not joined yet does not know whether it speaks for the deployment: it is not ready.
+func TestAProcessThatHasNotJoinedIsNotReady(t *testing.T) {
+	inTable(t, func(t *testing.T, w *world) {
+		p := w.leases.process()
+		p.cut(true)
+		m := w.beginAs(t, p)
+		synctest.Wait()
+		require.ErrorContains(t, m.manager.Ready(), "joining")
+		p.cut(false)
+		time.Sleep(ttl)
+		require.NoError(t, m.manager.Ready())
+		require.Equal(t, []bool{true}, m.led())
+		m.end(t)
+	})
 }
 
 // Processes that join and leave share the ring within seconds, and no shard has two nodes at any time.

@@ -30,9 +30,15 @@ type world struct {
 	workers map[uint32][]uuid.UUID
 	subs    map[string][]string // node → deployments
 	fail    error
+	away    error // what the database is asked for fails with; guarded by mu
 	leases  *table
 	renewed chan struct{}
-	// pointedTo is what the store says; of the test until the manager runs.
+	outrun  chan struct{}
+	// database is the model that the deployment's database runs, kept the environment that is in it; guarded by mu.
+	database *schema.Model
+	kept     *schema.Environment
+	followed int // guarded by mu; how often the kept one was taken
+	// pointedTo is what the store says; guarded by mu once the manager runs.
 	pointedTo []schema.DeploymentID
 }
 
@@ -110,7 +116,7 @@ func (w *world) subscriptions() (all []string) {
 func inManager(t *testing.T, test func(w *world, m *nodemanager.Manager, envs chan *schema.Environment)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		w := &world{shards: map[uint32]int{}, workers: map[uint32][]uuid.UUID{}, subs: map[string][]string{}, leases: newTable(), renewed: make(chan struct{}, 1)}
+		w := &world{shards: map[uint32]int{}, workers: map[uint32][]uuid.UUID{}, subs: map[string][]string{}, leases: newTable(), renewed: make(chan struct{}, 1), outrun: make(chan struct{}, 1)}
 		envs := make(chan *schema.Environment)
 		m, err := nodemanager.New(nodemanager.Config{
 			Deployment: self, Environments: envs, Nodes: 3, Logger: zap.NewNop(),
@@ -118,14 +124,36 @@ func inManager(t *testing.T, test func(w *world, m *nodemanager.Manager, envs ch
 				w.mu.Lock()
 				running, err := w.running, w.fail
 				w.fail = nil
+				if err == nil {
+					w.database = model
+				}
 				w.mu.Unlock()
 				w.say("switch to %s with %d nodes running", model.Descriptor.Version, running)
 				return err
 			},
-			Leases:    w.leases.process(),
-			Renewed:   w.renewed,
-			PointedTo: func(context.Context) ([]schema.DeploymentID, error) { return w.pointedTo, nil },
-			NewNode:   func(share nodemanager.Share) (nodemanager.Runner, error) { return node{w, share}, nil },
+			Leases:  w.leases.process(),
+			Renewed: w.renewed,
+			Outrun:  w.outrun,
+			Runs: func(_ context.Context, model *schema.Model) (bool, error) {
+				w.mu.Lock()
+				defer w.mu.Unlock()
+				if w.away != nil {
+					return false, w.away
+				}
+				return model.Says(w.database.Descriptor.Version, w.database.Digest), nil
+			},
+			Kept: func(context.Context) (*schema.Environment, error) {
+				w.mu.Lock()
+				defer w.mu.Unlock()
+				return w.kept, nil
+			},
+			Follows: func(*schema.Environment) { w.mu.Lock(); defer w.mu.Unlock(); w.followed++ },
+			PointedTo: func(context.Context) ([]schema.DeploymentID, error) {
+				w.mu.Lock()
+				defer w.mu.Unlock()
+				return w.pointedTo, nil
+			},
+			NewNode: func(share nodemanager.Share) (nodemanager.Runner, error) { return node{w, share}, nil },
 		})
 		require.NoError(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -191,6 +219,23 @@ func TestADeploymentThatReferencesStillPointToIsFollowed(t *testing.T) {
 		envs <- environment(t, "b.example.com/us-west2@v1", "c.example.com/us-west2@v1", "c.example.com/eastus2@v1")
 		synctest.Wait()
 		require.Equal(t, []string{"b.example.com/us-west2@v1", "c.example.com/us-west2@v1"}, w.subscriptions())
+	})
+}
+
+// A deployment of which the database hears only later, such as one that others still point to after a restore.
+func TestADeploymentThatIsPointedToLaterIsFollowedWithoutAWordOfTheRegistry(t *testing.T) {
+	inManager(t, func(w *world, _ *nodemanager.Manager, envs chan *schema.Environment) {
+		envs <- environment(t, "b.example.com/us-west2@v1", "c.example.com/us-west2@v1")
+		synctest.Wait()
+		require.Equal(t, []string{"b.example.com/us-west2@v1"}, w.subscriptions())
+		w.take()
+		w.mu.Lock()
+		w.pointedTo = []schema.DeploymentID{{Service: "c.example.com", Region: "us-west2"}}
+		w.mu.Unlock()
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		require.Equal(t, []string{"b.example.com/us-west2@v1", "c.example.com/us-west2@v1"}, w.subscriptions())
+		require.Empty(t, w.take(), "no version is switched for it")
 	})
 }
 

@@ -3,6 +3,7 @@ package nodemanager
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -60,6 +61,15 @@ type Config struct {
 	// Renewed says that the deployment's database is another one than before: what nodes know of it, and the version that it
 	// runs, may be lost with it. May be nil; never closed.
 	Renewed <-chan struct{}
+	// Runs reports whether the deployment's database runs what a model says; may be nil. When it does not, another process has
+	// switched the version: this one gives its shards up, is not ready, and goes on when it knows what it says.
+	Runs func(ctx context.Context, model *schema.Model) (bool, error)
+	// Outrun lets that be looked at at once; else it is looked at each second. May be nil; never closed.
+	Outrun <-chan struct{}
+	// Kept reads the environment that processes of the deployment keep in its database, nil for none; Follows is told when
+	// the manager goes on by it. Needed with Runs.
+	Kept    func(ctx context.Context) (*schema.Environment, error)
+	Follows func(env *schema.Environment)
 	// NewNode makes a node.
 	NewNode func(share Share) (Runner, error)
 	Logger  *zap.Logger
@@ -77,6 +87,9 @@ func New(cfg Config) (*Manager, error) {
 	if cfg.Environments == nil || cfg.Switch == nil || cfg.PointedTo == nil || cfg.Leases == nil || cfg.NewNode == nil || cfg.Logger == nil {
 		return nil, errors.New("a node manager needs environments, a switch, leases, nodes and a logger")
 	}
+	if cfg.Runs != nil && (cfg.Kept == nil || cfg.Follows == nil) {
+		return nil, errors.New("a node manager that is to notice switches of others needs the kept environment")
+	}
 	if cfg.Nodes <= 0 {
 		cfg.Nodes = 2
 	}
@@ -93,7 +106,7 @@ func New(cfg Config) (*Manager, error) {
 
 func (m *Manager) setReason(s string) { m.reason.Store(&s) }
 
-// Ready fails with the reason while no version runs.
+// Ready fails with the reason while no version runs, and until the process has joined those that share its work.
 func (m *Manager) Ready() error {
 	if m.running.Load() == nil {
 		return errors.New(*m.reason.Load())
@@ -103,77 +116,119 @@ func (m *Manager) Ready() error {
 
 // inner is a running inner manager.
 type inner struct {
-	version       schema.ServiceVersion
+	model         *schema.Model
 	subscriptions chan []constraint.Subscription
 	cancel        context.CancelFunc
 	done          chan struct{} // closed when every node has returned
 }
 
-func (i *inner) stop() {
-	if i != nil {
-		i.cancel()
-		<-i.done
-	}
+// following is what Run goes by.
+type following struct {
+	manager *Manager
+	env     *schema.Environment
+	running *inner // nil: no version runs here
+	// pointedTo are the deployments of interest that the version does not name.
+	pointedTo []schema.DeploymentID
+	// outrun is the model that ran here when another process switched the version; nil: none did.
+	outrun *schema.Model
 }
 
 // Run blocks until ctx ends and all nodes have returned.
 func (m *Manager) Run(ctx context.Context) error {
-	var (
-		running *inner
-		env     *schema.Environment
-		again   <-chan time.Time // after a switch that failed
-	)
-	defer func() { running.stop() }()
+	var again, look <-chan time.Time // after something that failed; at what the database runs
+	f := &following{manager: m}
+	defer f.stop()
+	if m.cfg.Runs != nil {
+		ticker := time.NewTicker(time.Second)
+		defer ticker.Stop()
+		look = ticker.C
+	}
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case env = <-m.cfg.Environments:
+		case f.env = <-m.cfg.Environments:
 		case <-again:
 		case <-m.cfg.Renewed:
-			running.stop()
-			running = nil
-			m.running.Store(nil)
-		}
-		if again = nil; env == nil {
-			continue
-		}
-		model, err := env.Model(m.cfg.Deployment)
-		if err != nil {
-			// What runs goes on: the registry is advisory (I27).
-			m.setReason(err.Error())
-			m.cfg.Logger.Warn("the environment does not tell what this deployment runs", zap.Error(err))
-			continue
-		}
-		if version := model.Descriptor.ServiceVersion; running == nil || running.version != version {
-			running.stop()
-			running = nil
-			m.running.Store(nil)
-			m.setReason("switching to " + version.String())
-			if err := m.cfg.Switch(ctx, model); err != nil {
-				m.setReason(err.Error())
-				m.cfg.Logger.Error("the version could not be switched, it is tried again", zap.Error(err))
-				again = time.After(time.Second)
+			f.stop()
+			f.outrun = nil // whatever was switched is lost
+		case <-look:
+			if f.inStep(ctx) && !f.pointsElsewhere(ctx) {
 				continue
 			}
-			running = m.startInner(ctx, version)
-			m.running.Store(&version)
-			m.cfg.Logger.Info("running", zap.Stringer("version", version), zap.Int("nodes", m.cfg.Nodes))
+		case <-m.cfg.Outrun:
+			if f.inStep(ctx) {
+				continue
+			}
 		}
-		if m.cfg.Refresh != nil {
-			m.cfg.Refresh(model)
-		}
-		pointedTo, err := m.cfg.PointedTo(ctx)
-		if err != nil {
-			m.cfg.Logger.Error("the interested deployments are not known yet, it is tried again", zap.Error(err))
-			again = time.After(time.Second)
+		if again = nil; f.env == nil {
 			continue
 		}
-		select {
-		case running.subscriptions <- m.subscriptions(env, model, pointedTo):
-		case <-ctx.Done():
+		if err := f.follow(ctx); err != nil {
+			again = time.After(time.Second)
 		}
 	}
+}
+
+// stop ends what runs, if anything does, and waits for it.
+func (f *following) stop() {
+	if f.running != nil {
+		f.running.cancel()
+		<-f.running.done
+	}
+	f.running = nil
+	f.manager.running.Store(nil)
+}
+
+// pointsElsewhere reports whether other deployments are of interest than those that are followed: one that was restored hears
+// of them from others.
+func (f *following) pointsElsewhere(ctx context.Context) bool {
+	if f.running == nil {
+		return false
+	}
+	pointedTo, err := f.manager.cfg.PointedTo(ctx)
+	return err == nil && !slices.Equal(schema.SortedDeployments(slices.Clone(pointedTo)), schema.SortedDeployments(slices.Clone(f.pointedTo)))
+}
+
+// follow lets what the environment says be what runs. What it fails with is tried again.
+func (f *following) follow(ctx context.Context) error {
+	m := f.manager
+	if f.outrun != nil && !f.catchUp(ctx) {
+		return nil
+	}
+	model, err := f.env.Model(m.cfg.Deployment)
+	if err != nil {
+		// What runs goes on: the registry is advisory (I27).
+		m.setReason(err.Error())
+		m.cfg.Logger.Warn("the environment does not tell what this deployment runs", zap.Error(err))
+		return nil
+	}
+	if f.running == nil || f.running.model.Digest != model.Digest {
+		f.stop()
+		m.setReason("switching to " + model.Descriptor.String())
+		if err := m.cfg.Switch(ctx, model); err != nil {
+			m.setReason(err.Error())
+			m.cfg.Logger.Warn("the version could not be switched, it is tried again", zap.Error(err))
+			return err
+		}
+		m.setReason("joining the processes of the deployment")
+		f.running = m.startInner(ctx, model)
+		m.cfg.Logger.Info("running", zap.Stringer("version", model.Descriptor.ServiceVersion), zap.Int("nodes", m.cfg.Nodes))
+	}
+	if m.cfg.Refresh != nil {
+		m.cfg.Refresh(model)
+	}
+	pointedTo, err := m.cfg.PointedTo(ctx)
+	if err != nil {
+		m.cfg.Logger.Warn("the interested deployments are not known yet, it is tried again", zap.Error(err))
+		return err
+	}
+	f.pointedTo = pointedTo
+	select {
+	case f.running.subscriptions <- m.subscriptions(f.env, model, pointedTo):
+	case <-ctx.Done():
+	}
+	return nil
 }
 
 // subscriptions gives the interested deployments with what makes a subscription another one.
@@ -189,13 +244,13 @@ func (m *Manager) subscriptions(env *schema.Environment, model *schema.Model, po
 	return out
 }
 
-func (m *Manager) startInner(ctx context.Context, version schema.ServiceVersion) *inner {
+func (m *Manager) startInner(ctx context.Context, model *schema.Model) *inner {
 	ctx, cancel := context.WithCancel(ctx)
 	// Unbuffered: sent by Run, received by the inner manager's loop until cancel, closed by nobody.
-	i := &inner{version: version, subscriptions: make(chan []constraint.Subscription), cancel: cancel, done: make(chan struct{})}
+	i := &inner{model: model, subscriptions: make(chan []constraint.Subscription), cancel: cancel, done: make(chan struct{})}
 	go func() {
 		defer close(i.done)
-		newInner(m.cfg, i.subscriptions).run(ctx)
+		newInner(m.cfg, i.subscriptions, func() { m.running.Store(&model.Descriptor.ServiceVersion) }).run(ctx)
 	}()
 	return i
 }

@@ -83,6 +83,7 @@ func checkKindDescriptor(ps *Problems, d *Descriptor, k *Kind, all map[ServiceVe
 		} else if !parent.Behaviour.Valid() {
 			ps.add(parent.Pos, "say what happens to the child when the parent is deleted, such as CASCADE_DELETE", "behaviour is missing")
 		}
+		checkParentRegion(ps, &parent, target)
 		if target != nil && !liesBelow(k, target) {
 			ps.add(parent.Pos, "begin a pattern of "+k.Name+" with a pattern of "+parent.Kind, "no name of %s lies below one of %s", k.Name, parent.Kind)
 		}
@@ -105,6 +106,31 @@ func checkKindDescriptor(ps *Problems, d *Descriptor, k *Kind, all map[ServiceVe
 		for _, target := range r.Targets {
 			checkTarget(ps, d, r.Pos, target, all)
 		}
+	}
+}
+
+func checkParentRegion(ps *Problems, p *Parent, target *Kind) {
+	if p.Region == "" && p.RegionField == "" {
+		return
+	}
+	if p.Region != "" && p.RegionField != "" {
+		ps.add(p.Pos, "remove one of them", "the parent's region is given, and a field that has it as well")
+	}
+	if p.Region != "" {
+		if err := CheckRegion(p.Region); err != nil {
+			ps.add(p.Pos, "", "%v", err)
+		}
+	}
+	if p.RegionField != "" {
+		path, err := ParsePath(p.RegionField)
+		if _, scalar := path.Scalar(); err != nil {
+			ps.add(p.Pos, "", "%v", err)
+		} else if !scalar {
+			ps.add(p.Pos, "name one field, without a star", "region: the field %s can have many values", p.RegionField)
+		}
+	}
+	if target != nil && slices.ContainsFunc(compilePatterns(target.Patterns), func(pattern Pattern) bool { return pattern.regionAt() >= 0 }) {
+		ps.add(p.Pos, "remove region", "names of %s say their region", p.Kind)
 	}
 }
 

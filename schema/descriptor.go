@@ -60,7 +60,20 @@ type Descriptor struct {
 	ServiceVersion
 	Imports []Import
 	Kinds   []Kind
-	Pos     Pos
+	// PatternsDropped says what becomes of stored resources whose names fit a pattern of the version before and none of this
+	// one: "keep", or "refuse", which is meant by nothing.
+	PatternsDropped string
+	// Acknowledged is for Lint: it stays in the file.
+	Acknowledged []Acknowledgement
+	Pos          Pos
+}
+
+// Acknowledgement says that a finding of Lint is meant.
+type Acknowledgement struct {
+	// Finding and At are the finding's ID and path.
+	Finding, At string
+	Reason      string
+	Pos         Pos
 }
 
 // Import is a service version whose kinds may be referred to.
@@ -92,7 +105,9 @@ type Kind struct {
 type Parent struct {
 	Kind      string
 	Behaviour Behaviour
-	Pos       Pos
+	// Region is that of the parent, or RegionField a field of the child's body that has it; else it is the child's.
+	Region, RegionField string
+	Pos                 Pos
 }
 
 // Reference is a field that names resources of other kinds.

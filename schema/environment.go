@@ -23,6 +23,8 @@ type Environment struct {
 	Regions     []string
 	Services    []*Descriptor
 	Deployments []Deployment
+	// Incomplete says that the registry may have lost some of it.
+	Incomplete bool
 }
 
 // Deployment finds one.
@@ -87,6 +89,23 @@ func (e *Environment) With(other *Environment) *Environment {
 		}
 	}
 	return &out
+}
+
+// Over gives an environment in which another one's descriptors, and versions of deployments, take the place of those that
+// there are.
+func (e *Environment) Over(given *Environment) *Environment {
+	out := &Environment{Revision: e.Revision, Regions: e.Regions, Services: slices.Clone(given.Services), Deployments: slices.Clone(given.Deployments)}
+	for _, s := range e.Services {
+		if !slices.ContainsFunc(given.Services, func(d *Descriptor) bool { return d.ServiceVersion == s.ServiceVersion }) {
+			out.Services = append(out.Services, s)
+		}
+	}
+	for _, d := range e.Deployments {
+		if _, ok := given.Deployment(d.DeploymentID); !ok {
+			out.Deployments = append(out.Deployments, d)
+		}
+	}
+	return out
 }
 
 // SortedDeployments sorts in place and drops repetitions.

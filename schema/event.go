@@ -2,6 +2,7 @@ package schema
 
 import (
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/google/uuid"
@@ -88,3 +89,15 @@ type Cause struct {
 	RequestID uuid.UUID // zero where the request had none
 	At        time.Time // by the clock of the root's deployment
 }
+
+// PartError says that some pieces of a batch of work failed, each by itself: they are tried again. The others are done.
+type PartError struct {
+	Failed []int64
+	Cause  error
+}
+
+func (e *PartError) Error() string {
+	return fmt.Sprintf("%d pieces of work: %v", len(e.Failed), e.Cause)
+}
+
+func (e *PartError) Unwrap() error { return e.Cause }

@@ -26,11 +26,45 @@ func FuzzNames(f *testing.F) {
 		if name.String() != s {
 			t.Fatalf("%q was read as %q", s, name)
 		}
-		if len(name.Name) > schema.MaxNameBytes || strings.ContainsAny(s, " \t\r\n\x00'\"\\%$") {
+		if len(name.Name) > schema.MaxNameBytes || strings.ContainsAny(s, " \t\r\n\x00\"\\|?#<>`^{}[]") {
 			t.Fatalf("%q is a name", s)
 		}
 		if err := schema.CheckName(name.Name); err != nil {
 			t.Fatalf("%q is one in full, and none alone: %v", s, err)
+		}
+	})
+}
+
+// Each text has one id, and each id one text; nothing in an id is taken for what stands around it.
+func FuzzIDs(f *testing.F) {
+	for _, seed := range []string{"a", ".", "..", "", "a/b", "50%", "%2F", "é", "\x00\xff", "auth0|5f", "a@b.example", "!$&'()*+,;=:@", "//x", "...", "a b"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		id := schema.EscapeID(text)
+		name := "as/" + id + "/bs/b"
+		if len(name) > schema.MaxNameBytes {
+			return
+		}
+		err := schema.CheckName(name)
+		if text == "" || text == "." || text == ".." {
+			if err == nil {
+				t.Fatalf("%q is an id", text)
+			}
+			return
+		}
+		if err != nil {
+			t.Fatalf("%q is written %q: %v", text, id, err)
+		}
+		if back, err := schema.UnescapeID(id); err != nil || back != text {
+			t.Fatalf("%q is written %q, and read %q, %v", text, id, back, err)
+		}
+		full, err := schema.ParseFullName("//a.example.com/us/" + name)
+		if err != nil || full.Name != name || strings.Count(id, "/") > 0 {
+			t.Fatalf("%q: %v, %v", name, full, err)
+		}
+		if inner, err := schema.UnescapeID(text); err == nil && schema.EscapeID(inner) != text {
+			t.Fatalf("%q is an id, and %q another one of the same text", text, schema.EscapeID(inner))
 		}
 	})
 }

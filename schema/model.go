@@ -1,6 +1,7 @@
 package schema
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -10,8 +11,10 @@ import (
 // body. It does not change; a version switch makes a new one.
 type Model struct {
 	Descriptor *Descriptor
-	kinds      []*KindModel
-	renames    *renames
+	// Digest stands for what the version says, together with what it imports.
+	Digest  string
+	kinds   []*KindModel
+	renames *renames
 }
 
 // KindModel is a kind of the model's own service.
@@ -23,7 +26,11 @@ type KindModel struct {
 	// EverReferableBy are those of any described version: whoever referred to it once is not told later that it may not.
 	ReferableBy, EverReferableBy []string
 
-	patterns   []Pattern
+	previous string
+	patterns []Pattern
+	// everPaths are those of the kind's references in any described version: a body may hold a reference of the version
+	// before, or of the one that comes.
+	everPaths  []Path
 	references []referenceModel
 	parents    []referenceModel
 }
@@ -32,6 +39,9 @@ type referenceModel struct {
 	path      Path
 	behaviour Behaviour
 	targets   []targetModel
+	// Where a parent lies, when that is declared.
+	region      string
+	regionField Path
 }
 
 type targetModel struct {
@@ -65,12 +75,14 @@ func NewModel(version ServiceVersion, descriptors []*Descriptor) (*Model, error)
 		m.kinds = append(m.kinds, m.compile(&m.Descriptor.Kinds[i], all))
 	}
 	for _, k := range m.kinds {
-		k.EverReferableBy = m.everReferableBy(k.ID, descriptors)
+		versions := m.versionsOf(k.ID, descriptors)
+		k.EverReferableBy, k.everPaths = everReferableBy(versions), everPaths(versions)
 	}
 	m.renames.use(m.Descriptor)
 	for _, imp := range m.Descriptor.Imports {
 		m.renames.use(all[imp.ServiceVersion])
 	}
+	m.Digest = m.digest()
 	return m, nil
 }
 
@@ -100,29 +112,44 @@ func closureOf(version ServiceVersion, descriptors []*Descriptor) ([]*Descriptor
 	return needed, nil
 }
 
-// everReferableBy puts together what the versions of a kind say, under all its names; empty as soon as one lets all.
-func (m *Model) everReferableBy(id KindID, descriptors []*Descriptor) (listed []string) {
+// versionsOf gives what the described versions of a service say of a kind, under all its names.
+func (m *Model) versionsOf(id KindID, descriptors []*Descriptor) (out []Kind) {
 	for _, d := range descriptors {
-		if d.Service != id.Service {
-			continue
-		}
 		for _, k := range d.Kinds {
-			if m.renames.rootOf(KindID{Service: d.Service, Kind: k.Name}) != m.renames.rootOf(id) {
-				continue
+			if d.Service == id.Service && m.renames.rootOf(KindID{Service: d.Service, Kind: k.Name}) == m.renames.rootOf(id) {
+				out = append(out, k)
 			}
-			if len(k.ReferableBy) == 0 {
-				return nil
-			}
-			listed = append(listed, k.ReferableBy...)
 		}
 	}
+	return out
+}
+
+// everReferableBy is empty as soon as one version lets all.
+func everReferableBy(versions []Kind) (listed []string) {
+	for _, k := range versions {
+		if len(k.ReferableBy) == 0 {
+			return nil
+		}
+		listed = append(listed, k.ReferableBy...)
+	}
 	return listed
+}
+
+func everPaths(versions []Kind) (paths []Path) {
+	for _, k := range versions {
+		for _, r := range k.References {
+			if path, err := ParsePath(r.Path); err == nil {
+				paths = append(paths, path)
+			}
+		}
+	}
+	return paths
 }
 
 // compile presupposes that the descriptor was checked, hence the errors that cannot be.
 func (m *Model) compile(k *Kind, all map[ServiceVersion]*Descriptor) *KindModel {
 	km := &KindModel{
-		ID: KindID{Service: m.Descriptor.Service, Kind: k.Name}, patterns: compilePatterns(k.Patterns),
+		ID: KindID{Service: m.Descriptor.Service, Kind: k.Name}, previous: k.PreviousName, patterns: compilePatterns(k.Patterns),
 		Hides: k.HideWhileDeleting, Unconstrained: k.ConstraintsDisabled, ReferableBy: k.ReferableBy,
 	}
 	if k.ConstraintsDisabled {
@@ -133,7 +160,8 @@ func (m *Model) compile(k *Kind, all map[ServiceVersion]*Descriptor) *KindModel 
 		km.references = append(km.references, referenceModel{path: path, behaviour: r.Behaviour, targets: m.targets(r.Targets, all)})
 	}
 	for _, p := range k.Parents {
-		km.parents = append(km.parents, referenceModel{behaviour: p.Behaviour, targets: m.targets([]string{p.Kind}, all)})
+		field, _ := ParsePath(p.RegionField)
+		km.parents = append(km.parents, referenceModel{behaviour: p.Behaviour, targets: m.targets([]string{p.Kind}, all), region: p.Region, regionField: field})
 	}
 	return km
 }
@@ -197,7 +225,7 @@ func (m *Model) Kind(name string) (*KindModel, error) {
 }
 
 // References takes the references out of a body, and the parents out of the name. Relative names are of the region
-// of the holder's own deployment. The errors name the field.
+// that they say (regions/{region}), else of that of the holder's own deployment. The errors name the field; more than MaxReferences are one.
 func (k *KindModel) References(self DeploymentID, name string, body map[string]any) ([]Found, error) {
 	var found []Found
 	for _, r := range k.references {
@@ -215,11 +243,18 @@ func (k *KindModel) References(self DeploymentID, name string, body map[string]a
 		}
 	}
 	for _, p := range k.parents {
-		if f, ok := p.parentOf(self, name); ok {
+		f, ok, err := p.parentOf(self, name, body)
+		if err != nil {
+			return nil, err
+		}
+		if ok {
 			found = append(found, f)
 		}
 	}
-	return dedupe(found), nil
+	if found = dedupe(found); len(found) > MaxReferences {
+		return nil, errTooManyReferences
+	}
+	return found, nil
 }
 
 // dedupe keeps one of each (path, target): a full and a relative name of one target are one reference.
@@ -246,18 +281,26 @@ func (r referenceModel) resolve(self DeploymentID, value string) (Found, error) 
 		return Found{}, err
 	}
 	full := strings.HasPrefix(value, "//")
-	var kinds []string
 	for _, t := range r.targets {
-		kinds = append(kinds, t.id.String())
 		if full && t.id.Service != name.Deployment.Service {
 			continue
 		}
 		for _, p := range t.patterns {
 			if p.Match(name.Name) {
 				name.Deployment.Service = t.id.Service
+				if said := p.regionOf(name.Name); said != "" && !full {
+					name.Deployment.Region = said
+					if err := CheckRegion(said); err != nil {
+						return Found{}, fmt.Errorf("name %q: %w", clip(value), err)
+					}
+				}
 				return Found{Target: name, TargetKind: t.id, Behaviour: r.behaviour}, nil
 			}
 		}
+	}
+	kinds := make([]string, len(r.targets))
+	for i, t := range r.targets {
+		kinds[i] = t.id.String()
 	}
 	return Found{}, fmt.Errorf("%q names no %s", clip(value), strings.Join(kinds, " or "))
 }
@@ -274,15 +317,41 @@ func ResolveName(self DeploymentID, value string) (FullName, error) {
 	return FullName{Deployment: self, Name: value}, nil
 }
 
-func (r referenceModel) parentOf(self DeploymentID, name string) (Found, bool) {
+// parentOf gives the parent of a name that lies below one.
+func (r referenceModel) parentOf(self DeploymentID, name string, body map[string]any) (Found, bool, error) {
 	t := r.targets[0]
 	for _, p := range t.patterns {
-		if prefix := p.prefixOf(name); prefix != "" {
-			d := DeploymentID{Service: t.id.Service, Region: self.Region}
-			return Found{Path: ParentPath, Target: FullName{Deployment: d, Name: prefix}, TargetKind: t.id, Behaviour: r.behaviour}, true
+		prefix := p.prefixOf(name)
+		if prefix == "" {
+			continue
+		}
+		region := cmp.Or(p.regionOf(prefix), r.region)
+		if r.regionField.text != "" {
+			values, err := r.regionField.Values(body)
+			if err == nil && len(values) > 0 {
+				region, err = values[0], CheckRegion(values[0])
+			}
+			if err != nil {
+				return Found{}, false, fmt.Errorf("field %s, the region of the parent: %w", r.regionField, err)
+			}
+		}
+		d := DeploymentID{Service: t.id.Service, Region: cmp.Or(region, self.Region)}
+		return Found{Path: ParentPath, Target: FullName{Deployment: d, Name: prefix}, TargetKind: t.id, Behaviour: r.behaviour}, true, nil
+	}
+	return Found{}, false, nil
+}
+
+// CheckRegion refuses a name that says another region than the one where its resource would lie.
+func (k *KindModel) CheckRegion(self DeploymentID, name string) error {
+	for _, p := range k.patterns {
+		if !p.Match(name) {
+			continue
+		}
+		if said := p.regionOf(name); said != "" && said != self.Region {
+			return fmt.Errorf("name %q says region %s, and this is %s: give its full name, //%s/%s/...", clip(name), clip(said), self, self.Service, clip(said))
 		}
 	}
-	return Found{}, false
+	return nil
 }
 
 // Names tells whether a value in a field of one of the model's kinds names the target. A field that the version does
@@ -300,6 +369,9 @@ func (m *Model) Names(self DeploymentID, kind, path, value string, target FullNa
 	name, err := ResolveName(self, value)
 	if err == nil && !strings.HasPrefix(value, "//") {
 		name.Deployment.Service = target.Deployment.Service
+		if strings.Contains("/"+name.Name+"/", "/regions/"+target.Deployment.Region+"/") {
+			name.Deployment.Region = target.Deployment.Region
+		}
 	}
 	return err == nil && name == target
 }
@@ -322,6 +394,24 @@ func (k *KindModel) Kinds() []KindID {
 		}
 	}
 	return ids
+}
+
+// Dropped are the patterns of the kind's names for which another version has no place, under whatever name it has the kind.
+func (k *KindModel) Dropped(by *Model) []Pattern {
+	var shapes []string
+	if now, err := by.Kind(by.Canonical(k.ID).Kind); err == nil {
+		shapes = now.Shapes()
+	}
+	return slices.DeleteFunc(slices.Clone(k.patterns), func(p Pattern) bool { return slices.Contains(shapes, p.Shape()) })
+}
+
+// Shapes are those of the patterns of the kind's names.
+func (k *KindModel) Shapes() []string {
+	shapes := make([]string, len(k.patterns))
+	for i, p := range k.patterns {
+		shapes[i] = p.Shape()
+	}
+	return shapes
 }
 
 // Paths are those of the kind's references, and of its parents.

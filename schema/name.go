@@ -18,8 +18,7 @@ var (
 	regionGrammar     = regexp.MustCompile(`^[a-z]([a-z0-9-]{0,61}[a-z0-9])?$`)
 	versionGrammar    = regexp.MustCompile(`^v[1-9][0-9]{0,5}((alpha|beta)[1-9][0-9]{0,5})?$`)
 	kindGrammar       = regexp.MustCompile(`^[A-Z][A-Za-z0-9]{0,62}$`)
-	collectionGrammar = regexp.MustCompile(`^[a-z][A-Za-z0-9]{0,62}$`)
-	idGrammar         = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._~-]{0,126}[A-Za-z0-9])?$`)
+	collectionGrammar = regexp.MustCompile(`^[a-z][A-Za-z0-9]{0,62}$`) // in patterns, which names fit
 )
 
 // DeploymentID names one service in one region, written iam.example.com/us-west2.
@@ -139,16 +138,18 @@ func CheckName(s string) error {
 	if len(s) > MaxNameBytes {
 		return fmt.Errorf("name %q: %d bytes, at most %d are allowed", clip(s), len(s), MaxNameBytes)
 	}
-	segments := strings.Split(s, "/")
-	if len(segments)%2 != 0 {
+	if strings.Count(s, "/")%2 == 0 {
 		return fmt.Errorf("name %q: want collections and ids in turn, such as projects/acme/devices/d1", clip(s))
 	}
-	for i, segment := range segments {
-		if i%2 == 0 && !collectionGrammar.MatchString(segment) {
-			return fmt.Errorf("name %q: collection %q: want lower camel case, such as serviceAccounts", clip(s), clip(segment))
+	for rest, more := s, true; more; {
+		var collection, id string
+		collection, rest, _ = strings.Cut(rest, "/")
+		id, rest, more = strings.Cut(rest, "/")
+		if !isCollection(collection) {
+			return fmt.Errorf("name %q: collection %q: want lower camel case, such as serviceAccounts", clip(s), clip(collection))
 		}
-		if i%2 == 1 && !idGrammar.MatchString(segment) {
-			return fmt.Errorf("name %q: id %q: want letters, digits and any of . _ ~ - between them", clip(s), clip(segment))
+		if err := checkID(id); err != nil {
+			return fmt.Errorf("name %q: %w", clip(s), err)
 		}
 	}
 	return nil

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -12,6 +13,14 @@ const ParentPath = "@parent"
 
 // MaxPathDepth is the number of segments that no field path exceeds.
 const MaxPathDepth = 16
+
+// MaxReferences is how many references one resource may have.
+const MaxReferences = 1000
+
+var errTooManyReferences = fmt.Errorf("body: more than %d references, at most %d are allowed in one resource", MaxReferences, MaxReferences)
+
+// maxFieldLength is the length that fieldGrammar gives to a field.
+const maxFieldLength = 63
 
 var fieldGrammar = regexp.MustCompile(`^[a-zA-Z_][a-zA-Z0-9_]{0,62}$`)
 
@@ -46,54 +55,96 @@ func (p Path) Scalar() ([]string, bool) {
 	return p.segments, !slices.Contains(p.segments, "*")
 }
 
-// Values gives the distinct non-empty strings at the path, in order. What is absent or null has no value; anything
-// but a string at the end, or the wrong shape on the way, is an error that names the place.
+// Values returns the distinct non-empty strings at the path, in order; more than MaxReferences are an error. What is
+// absent or null has no value; anything but a string at the end, or the wrong shape on the way, is an error that names
+// the place. The work is linear in the size of the body.
 func (p Path) Values(body map[string]any) ([]string, error) {
 	var values []string
-	err := walk(body, p.segments, "", func(v any, at string) error {
+	seen := map[string]bool{}
+	err := walk(body, p.segments, func(v any) error {
 		s, ok := v.(string)
 		if !ok {
-			return fmt.Errorf("field %s: want the name of a resource as a string, got %s", at, shapeOf(v))
+			return FieldErrorf("want the name of a resource as a string, got %s", shapeOf(v))
 		}
-		if s != "" && !slices.Contains(values, s) {
-			values = append(values, s)
+		if s == "" || seen[s] {
+			return nil
 		}
+		if len(values) == MaxReferences {
+			return errTooManyReferences
+		}
+		seen[s] = true
+		values = append(values, s)
 		return nil
 	})
 	return values, err
 }
 
-func walk(v any, segments []string, at string, leaf func(any, string) error) error {
+// FieldError is a problem with a value in a body. The path to the value is put together only when the error is printed,
+// from the value outwards: keys can be long, and a path for each value would cost their product.
+type FieldError struct {
+	problem string
+	inner   []string
+}
+
+// FieldErrorf returns the problem of a value; Under says where the value is.
+func FieldErrorf(problem string, args ...any) error {
+	return &FieldError{problem: fmt.Sprintf(problem, args...)}
+}
+
+func (e *FieldError) Error() string {
+	var at strings.Builder
+	for i, segment := range slices.Backward(e.inner) {
+		if i < len(e.inner)-1 && !strings.HasPrefix(segment, "[") {
+			at.WriteByte('.')
+		}
+		at.WriteString(segment)
+	}
+	return fmt.Sprintf("field %s: %s", at.String(), e.problem)
+}
+
+// Under adds a field name or a map key to the path of a FieldError; other errors stay as they are.
+func Under(key string, err error) error {
+	if e, ok := err.(*FieldError); ok { //nolint:errorlint // nothing wraps it on its way outwards
+		e.inner = append(e.inner, clip(key))
+	}
+	return err
+}
+
+// UnderIndex adds a list index to the path of a FieldError.
+func UnderIndex(i int, err error) error { return Under("["+strconv.Itoa(i)+"]", err) }
+
+func walk(v any, segments []string, leaf func(any) error) error {
 	if v == nil {
 		return nil
 	}
 	if len(segments) == 0 {
-		return leaf(v, at)
+		return leaf(v)
 	}
 	segment, rest := segments[0], segments[1:]
 	switch node := v.(type) {
 	case map[string]any:
-		if segment != "*" {
-			return walk(node[segment], rest, join(at, segment), leaf)
+		keys := []string{segment}
+		if segment == "*" {
+			keys = sortedKeys(node)
 		}
-		for _, key := range sortedKeys(node) {
-			if err := walk(node[key], rest, join(at, key), leaf); err != nil {
-				return err
+		for _, key := range keys {
+			if err := walk(node[key], rest, leaf); err != nil {
+				return Under(key, err)
 			}
 		}
 		return nil
 	case []any:
 		if segment != "*" {
-			return fmt.Errorf("field %s: is a list, where the descriptor's path has the field %q", at, segment)
+			return FieldErrorf("is a list, where the descriptor's path has the field %q", segment)
 		}
 		for i, element := range node {
-			if err := walk(element, rest, fmt.Sprintf("%s[%d]", at, i), leaf); err != nil {
-				return err
+			if err := walk(element, rest, leaf); err != nil {
+				return UnderIndex(i, err)
 			}
 		}
 		return nil
 	}
-	return fmt.Errorf("field %s: want a message, list or map, got %s", at, shapeOf(v))
+	return FieldErrorf("want a message, list or map, got %s", shapeOf(v))
 }
 
 // Unset takes every value for which drop answers true out of the body, in place: a scalar field and a map entry

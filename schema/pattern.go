@@ -2,6 +2,7 @@ package schema
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -39,6 +40,15 @@ func ParsePattern(s string) (Pattern, error) {
 
 func (p Pattern) String() string { return p.text }
 
+// Shape is the pattern with a * for each variable: patterns of one shape match the same names, others match no name of it.
+func (p Pattern) Shape() string {
+	segments := slices.Clone(p.segments)
+	for i := 1; i < len(segments); i += 2 {
+		segments[i] = "*"
+	}
+	return strings.Join(segments, "/")
+}
+
 // Match tells whether a checked relative name is of this pattern.
 func (p Pattern) Match(name string) bool {
 	for i, segment := range p.segments {
@@ -65,6 +75,24 @@ func (p Pattern) overlaps(q Pattern) bool {
 		}
 	}
 	return true
+}
+
+// regionAt is the segment in which names of this pattern say the region where they lie, as in regions/{region}; -1: none.
+func (p Pattern) regionAt() int {
+	for i := 1; i < len(p.segments); i += 2 {
+		if p.segments[i-1] == "regions" && p.segments[i] == "{region}" {
+			return i
+		}
+	}
+	return -1
+}
+
+// regionOf gives the region that a name of this pattern, or one below, says; "" when it says none.
+func (p Pattern) regionOf(name string) string {
+	if i := p.regionAt(); i >= 0 {
+		return strings.Split(name, "/")[i]
+	}
+	return ""
 }
 
 // prefixOf gives the part of name that p would be the parent pattern of, or "" when name does not lie below p.

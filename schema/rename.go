@@ -187,9 +187,34 @@ func (k *KindModel) Fingerprint() string {
 	h := sha256.New()
 	for _, r := range append(slices.Clone(k.references), k.parents...) {
 		_, _ = fmt.Fprintf(h, "%s %d\n", r.path, r.behaviour)
+		if r.region != "" || r.regionField.text != "" {
+			_, _ = fmt.Fprintf(h, "  region %s %s\n", r.region, r.regionField)
+		}
 		for _, t := range r.targets {
 			_, _ = fmt.Fprintf(h, "  %s %s\n", t.id, t.patterns)
+			if slices.ContainsFunc(t.patterns, func(p Pattern) bool { return p.regionAt() >= 0 }) {
+				_, _ = fmt.Fprintln(h, "  by region")
+			}
 		}
 	}
 	return hex.EncodeToString(h.Sum(nil)[:16])
+}
+
+// digest changes when a write, a read or a reference may be judged otherwise by a version: two descriptions under one name
+// are two versions. It begins with the version's name. What a later program adds to descriptors must leave it as it is where
+// that is not used, so that two programs agree on it.
+func (m *Model) digest() string {
+	kinds := slices.Clone(m.kinds)
+	slices.SortFunc(kinds, func(a, b *KindModel) int { return cmp.Compare(a.ID.Kind, b.ID.Kind) })
+	h := sha256.New()
+	for _, k := range kinds {
+		_, _ = fmt.Fprintf(h, "%s %q %s %t %t %q %s\n", k.ID.Kind, k.previous, k.patterns, k.Hides, k.Unconstrained, k.ReferableBy, k.Fingerprint())
+	}
+	return m.Descriptor.Version + " " + hex.EncodeToString(h.Sum(nil)[:16])
+}
+
+// Says reports whether a database in which a version of that name and digest runs goes by what the model says. A digest
+// that is of another version was left behind by a program that knew none: then the name decides.
+func (m *Model) Says(version, digest string) bool {
+	return version == m.Descriptor.Version && (digest == m.Digest || !strings.HasPrefix(digest, version+" "))
 }

@@ -32,7 +32,7 @@ func TestDescriptorProblemsNameFileLinePathAndRemedy(t *testing.T) {
 	for name, c := range map[string]struct{ yaml, want string }{
 		"broken YAML":       {"service: [", "f.yaml: line"},
 		"no mapping":        {"- a\n", `f.yaml:1: want a mapping, got a list; write key: value pairs`},
-		"unknown key":       {"service: a.example.com\nversion: v1\nkidns: []\n", `f.yaml:3: unknown key "kidns"; known here are imports, kinds, service, version`},
+		"unknown key":       {"service: a.example.com\nversion: v1\nkidns: []\n", `f.yaml:3: unknown key "kidns"; known here are acknowledge, defaults, imports, kinds, patterns_dropped, service, version`},
 		"key twice":         {"service: a.example.com\nservice: b.example.com\nversion: v1\n", `f.yaml:2: key "service" stands twice; keep one of them`},
 		"missing version":   {"service: a.example.com\n", `f.yaml:1: key "version" is missing; add version: ...`},
 		"bad service":       {"service: Iam\nversion: v1\n", `f.yaml:1: service "Iam": want a domain name in lower case, such as iam.example.com`},
@@ -144,14 +144,26 @@ func TestUnsetTakesExactlyTheValuesAway(t *testing.T) {
 }
 
 func TestNamesFollowOneGrammar(t *testing.T) {
-	for _, good := range []string{"projects/a", "projects/A.b_c~d-e", "projects/a/serviceAccounts/b"} {
-		require.NoError(t, schema.CheckName(good))
+	for _, good := range []string{
+		"projects/a", "projects/A.b_c~d-e", "projects/a/serviceAccounts/b", "projects/-a", "projects/...", "projects/.a", "projects/..a/xs/a..",
+		"users/auth0%7C5f:1", "users/a@b.example", "keys/ab+c=%2Fd=", "things/!$&'()*+,;=:@", "things/%00%FF%20", "things/%25",
+		"projects/" + strings.Repeat("a", 503),
+	} {
+		require.NoError(t, schema.CheckName(good), good)
 	}
 	for _, bad := range []string{
-		"", "projects", "projects/", "/projects/a", "projects//a", "projects/a/", "Projects/a", "projects/-a", "projects/a b",
-		"projects/a\x00", "projects/../x/y", "projects/é", "projects/" + strings.Repeat("a", 600),
+		"", "projects", "projects/", "/projects/a", "projects//a", "projects/a/", "Projects/a", "projects/a b", "projects/a/b", "projects/./xs/a",
+		"projects/a\x00", "projects/../x/y", "projects/..", "projects/é", "projects/" + strings.Repeat("a", 504),
+		"projects/%", "projects/%4", "projects/%zz", "projects/%2f", "projects/%41", "projects/%2D", "projects/a|b", "projects/a?b", "projects/a#b", `projects/a\b`,
 	} {
 		require.Error(t, schema.CheckName(bad), bad)
+	}
+	// Who writes an id otherwise is told its one spelling.
+	for bad, right := range map[string]string{
+		"a b": "a%20b", "a|b": "a%7Cb", "%41b": "Ab", "%2f": "%2F", "50%": "50%25", "é": "%C3%A9", "%C3%a9": "%C3%A9", "a?b#c": "a%3Fb%23c",
+	} {
+		require.ErrorContains(t, schema.CheckName("projects/"+bad), "; write "+right)
+		require.NoError(t, schema.CheckName("projects/"+right))
 	}
 	for _, bad := range []string{"//", "//x", "//iam.example.com/us-west2", "//iam.example.com/us-west2/projects", "iam.example.com/us-west2/projects/a", "//IAM.example.com/us-west2/projects/a"} {
 		_, err := schema.ParseFullName(bad)

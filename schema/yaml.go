@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 
@@ -46,6 +47,9 @@ type yamlReader struct {
 	file string
 	ps   Problems
 	out  *File
+	// visited counts nodes; by an alias one is visited again.
+	visited int
+	full    bool // too many, which is told
 }
 
 type yamlFields map[string]func(n *yaml.Node, path string)
@@ -58,7 +62,7 @@ func (d *yamlReader) document(n *yaml.Node) {
 	if n.Kind == yaml.ScalarNode && n.Tag == "!!null" {
 		return
 	}
-	if n.Kind == yaml.MappingNode && (hasKey(n, "regions") || hasKey(n, "deployments")) {
+	if d.has(n, "regions") || d.has(n, "deployments") {
 		d.mapping(n, "", yamlFields{
 			"regions":     func(n *yaml.Node, path string) { d.strings(n, path, &d.out.Regions) },
 			"deployments": func(n *yaml.Node, path string) { d.list(n, path, d.deployment) },
@@ -66,6 +70,8 @@ func (d *yamlReader) document(n *yaml.Node) {
 		return
 	}
 	s := &Descriptor{Pos: d.pos(n, "")}
+	var defaults Kind
+	var kinds *yaml.Node
 	d.mapping(n, "", yamlFields{
 		"service": func(n *yaml.Node, path string) { d.scalar(n, path, &s.Service) },
 		"version": func(n *yaml.Node, path string) { d.scalar(n, path, &s.Version) },
@@ -80,38 +86,74 @@ func (d *yamlReader) document(n *yaml.Node) {
 				})
 			})
 		},
-		"kinds": func(n *yaml.Node, path string) {
-			d.list(n, path, func(n *yaml.Node, path string) { s.Kinds = append(s.Kinds, d.kind(n, path)) })
+		"defaults": func(n *yaml.Node, path string) { d.mapping(n, path, d.flags(&defaults)) },
+		"patterns_dropped": func(n *yaml.Node, path string) {
+			if d.scalar(n, path, &s.PatternsDropped); s.PatternsDropped != "keep" && s.PatternsDropped != "refuse" {
+				d.ps.add(d.pos(n, path), "write keep, or refuse", "patterns_dropped: %q", clip(s.PatternsDropped))
+			}
 		},
+		"kinds":       func(n *yaml.Node, _ string) { kinds = n }, // the defaults may stand after them
+		"acknowledge": func(n *yaml.Node, path string) { d.list(n, path, d.acknowledgement(s)) },
 	})
+	if kinds != nil {
+		d.list(kinds, "kinds", func(n *yaml.Node, path string) { s.Kinds = append(s.Kinds, d.kind(n, path, defaults)) })
+	}
 	d.required(n, "", "service", "version")
 	d.out.Services = append(d.out.Services, s)
 }
 
-func (d *yamlReader) kind(n *yaml.Node, path string) Kind {
-	path = named(n, path, "kind")
-	k := Kind{Pos: d.pos(n, path)}
-	d.mapping(n, path, yamlFields{
-		"kind":                 func(n *yaml.Node, path string) { d.scalar(n, path, &k.Name) },
-		"previous_name":        func(n *yaml.Node, path string) { d.scalar(n, path, &k.PreviousName) },
-		"patterns":             func(n *yaml.Node, path string) { d.strings(n, path, &k.Patterns) },
+// flags are the words of a kind for which a service can have defaults.
+func (d *yamlReader) flags(k *Kind) yamlFields {
+	return yamlFields{
 		"hide_while_deleting":  func(n *yaml.Node, path string) { d.decode(n, path, "true or false", &k.HideWhileDeleting) },
 		"constraints_disabled": func(n *yaml.Node, path string) { d.decode(n, path, "true or false", &k.ConstraintsDisabled) },
-		"referable_by":         func(n *yaml.Node, path string) { d.strings(n, path, &k.ReferableBy) },
+		"referable_by": func(n *yaml.Node, path string) {
+			k.ReferableBy = nil
+			d.strings(n, path, &k.ReferableBy)
+		},
+	}
+}
+
+func (d *yamlReader) acknowledgement(s *Descriptor) func(n *yaml.Node, path string) {
+	return func(n *yaml.Node, path string) {
+		a := Acknowledgement{Pos: d.pos(n, path)}
+		d.mapping(n, path, yamlFields{
+			"warning": func(n *yaml.Node, path string) { d.scalar(n, path, &a.Finding) },
+			"at":      func(n *yaml.Node, path string) { d.scalar(n, path, &a.At) },
+			"reason": func(n *yaml.Node, path string) {
+				if d.scalar(n, path, &a.Reason); a.Reason == "" {
+					d.ps.add(d.pos(n, path), "say why it is meant", "the reason is empty")
+				}
+			},
+		})
+		d.required(n, path, "warning", "at", "reason")
+		s.Acknowledged = append(s.Acknowledged, a)
+	}
+}
+
+func (d *yamlReader) kind(n *yaml.Node, path string, k Kind) Kind {
+	path = d.named(n, path, "kind")
+	k.Pos, k.ReferableBy = d.pos(n, path), slices.Clone(k.ReferableBy)
+	fields := d.flags(&k)
+	maps.Copy(fields, yamlFields{
+		"kind":          func(n *yaml.Node, path string) { d.scalar(n, path, &k.Name) },
+		"previous_name": func(n *yaml.Node, path string) { d.scalar(n, path, &k.PreviousName) },
+		"patterns":      func(n *yaml.Node, path string) { d.strings(n, path, &k.Patterns) },
 		"parents": func(n *yaml.Node, path string) {
 			d.list(n, path, func(n *yaml.Node, path string) {
-				path = named(n, path, "kind")
+				path = d.named(n, path, "kind")
 				p := Parent{Pos: d.pos(n, path)}
 				d.mapping(n, path, yamlFields{
 					"kind":      func(n *yaml.Node, path string) { d.scalar(n, path, &p.Kind) },
 					"behaviour": func(n *yaml.Node, path string) { d.behaviour(n, path, &p.Behaviour) },
+					"region":    func(n *yaml.Node, path string) { d.region(n, path, &p) },
 				})
 				k.Parents = append(k.Parents, p)
 			})
 		},
 		"references": func(n *yaml.Node, path string) {
 			d.list(n, path, func(n *yaml.Node, path string) {
-				path = named(n, path, "path")
+				path = d.named(n, path, "path")
 				r := Reference{Pos: d.pos(n, path)}
 				d.mapping(n, path, yamlFields{
 					"path":      func(n *yaml.Node, path string) { d.scalar(n, path, &r.Path) },
@@ -122,12 +164,23 @@ func (d *yamlReader) kind(n *yaml.Node, path string) Kind {
 			})
 		},
 	})
+	d.mapping(n, path, fields)
 	d.required(n, path, "kind")
 	return k
 }
 
+// region is that of a parent: a region, or the field that has it.
+func (d *yamlReader) region(n *yaml.Node, path string, p *Parent) {
+	if resolved(n).Kind != yaml.MappingNode {
+		d.scalar(n, path, &p.Region)
+		return
+	}
+	d.mapping(n, path, yamlFields{"field": func(n *yaml.Node, path string) { d.scalar(n, path, &p.RegionField) }})
+	d.required(n, path, "field")
+}
+
 func (d *yamlReader) deployment(n *yaml.Node, path string) {
-	path = named(n, path, "deployment")
+	path = d.named(n, path, "deployment")
 	dep := Deployment{Pos: d.pos(n, path)}
 	d.mapping(n, path, yamlFields{
 		"deployment": func(n *yaml.Node, path string) {
@@ -144,37 +197,33 @@ func (d *yamlReader) deployment(n *yaml.Node, path string) {
 }
 
 func (d *yamlReader) mapping(n *yaml.Node, path string, fields yamlFields) {
-	if n.Kind != yaml.MappingNode {
+	if resolved(n).Kind != yaml.MappingNode {
 		d.ps.add(d.pos(n, path), "write key: value pairs", "want a mapping, got %s", nodeShape(n))
 		return
 	}
-	seen := map[string]bool{}
-	for i := 0; i+1 < len(n.Content); i += 2 {
-		key, value := n.Content[i], n.Content[i+1]
-		read, ok := fields[key.Value]
+	for _, f := range d.fields(n, path) {
+		read, ok := fields[f.key.Value]
 		switch {
-		case !ok:
-			known := make([]string, 0, len(fields))
-			for f := range fields {
-				known = append(known, f)
-			}
-			slices.Sort(known)
-			d.ps.add(d.pos(key, path), "known here are "+strings.Join(known, ", "), "unknown key %q", clip(key.Value))
-		case seen[key.Value]:
-			d.ps.add(d.pos(key, path), "keep one of them", "key %q stands twice", key.Value)
+		case ok:
+			read(f.value, join(path, f.key.Value))
+		case path == "" && strings.HasPrefix(f.key.Value, "x-"): // a place for anchors
 		default:
-			seen[key.Value] = true
-			read(value, join(path, key.Value))
+			known := slices.Sorted(maps.Keys(fields))
+			d.ps.add(d.pos(f.key, path), "known here are "+strings.Join(known, ", "), "unknown key %q", clip(f.key.Value))
 		}
 	}
 }
 
 func (d *yamlReader) list(n *yaml.Node, path string, read func(n *yaml.Node, path string)) {
-	if n.Kind != yaml.SequenceNode {
+	list := resolved(n)
+	if list.Kind != yaml.SequenceNode {
 		d.ps.add(d.pos(n, path), "write a list: [a, b], or lines that begin with -", "want a list, got %s", nodeShape(n))
 		return
 	}
-	for i, element := range n.Content {
+	for i, element := range list.Content {
+		if !d.more(element) {
+			return
+		}
 		read(element, fmt.Sprintf("%s[%d]", path, i))
 	}
 }
@@ -192,8 +241,8 @@ func (d *yamlReader) scalar(n *yaml.Node, path string, into *string) {
 }
 
 func (d *yamlReader) decode(n *yaml.Node, path, want string, into any) {
-	if n.Kind != yaml.ScalarNode || n.Decode(into) != nil {
-		d.ps.add(d.pos(n, path), "", "want %s, got %s", want, nodeShape(n))
+	if value := resolved(n); value.Kind != yaml.ScalarNode || value.Decode(into) != nil {
+		d.ps.add(d.pos(value, path), "", "want %s, got %s", want, nodeShape(n)) // where the text is, not its alias
 	}
 }
 
@@ -204,42 +253,24 @@ func (d *yamlReader) behaviour(n *yaml.Node, path string, into *Behaviour) {
 }
 
 func (d *yamlReader) parsed(n *yaml.Node, path string, parse func() error) {
-	if n.Kind != yaml.ScalarNode {
+	if resolved(n).Kind != yaml.ScalarNode {
 		return // reported as not a string
 	}
 	if err := parse(); err != nil {
-		d.ps.add(d.pos(n, path), "", "%v", err)
+		d.ps.add(d.pos(resolved(n), path), "", "%v", err)
 	}
 }
 
 func (d *yamlReader) required(n *yaml.Node, path string, keys ...string) {
 	for _, key := range keys {
-		if n.Kind == yaml.MappingNode && !hasKey(n, key) {
+		if resolved(n).Kind == yaml.MappingNode && !d.has(n, key) {
 			d.ps.add(d.pos(n, path), "add "+key+": ...", "key %q is missing", key)
 		}
 	}
 }
 
-func hasKey(n *yaml.Node, key string) bool {
-	for i := 0; i+1 < len(n.Content); i += 2 {
-		if n.Content[i].Value == key {
-			return true
-		}
-	}
-	return false
-}
-
-// named replaces the index at the end of a path by the name that a person gave the element.
-func named(n *yaml.Node, path, key string) string {
-	for i := 0; n.Kind == yaml.MappingNode && i+1 < len(n.Content); i += 2 {
-		if n.Content[i].Value == key && n.Content[i+1].Value != "" {
-			return path[:strings.LastIndexByte(path, '[')] + "[" + clip(n.Content[i+1].Value) + "]"
-		}
-	}
-	return path
-}
-
 func nodeShape(n *yaml.Node) string {
+	n = resolved(n)
 	switch n.Kind {
 	case yaml.MappingNode:
 		return "a mapping"

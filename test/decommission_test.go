@@ -31,7 +31,7 @@ func TestDecommission_I15(t *testing.T) {
 	require.NoError(t, err)
 	process := f.Deployments[f.id(bWest+"holders/x")]
 	require.NoError(t, process.Kill())
-	require.NoError(t, f.delete(aWest+"targets/waits"))
+	f.mustDelete(aWest + "targets/waits")
 	require.ErrorContains(t, f.delete(aWest+"targets/blocked"), "blocks")
 	require.Equal(t, resourcev1.Resource_STATE_DELETING, f.get(aWest+"targets/waits").GetState())
 
@@ -53,7 +53,7 @@ func TestDecommission_I15(t *testing.T) {
 	out := refused("a.example.com/eastus2 could not be told, and waits for b.example.com/us-west2 as before", "decommission", gone, "--reason", "fire, ticket 4711", "--yes")
 	require.Contains(t, out, "b.example.com/us-west2 is decommissioned in the registry")
 	f.gone(aWest + "targets/waits")
-	require.NoError(t, f.delete(aWest+"targets/blocked"))
+	f.mustDelete(aWest + "targets/blocked")
 	require.NoError(t, late.Start())
 	f.ready("a.example.com/eastus2")
 	require.NotNil(t, f.get(aEast+"targets/owned"), "it was not told")

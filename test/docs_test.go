@@ -45,3 +45,14 @@ func TestDocumentsNameTestsThatExist(t *testing.T) {
 		}
 	}
 }
+
+// The grammar of names is written as the database has it; TestTheGrammarOfNamesIsThatOfTheDatabase compares that with Go.
+func TestTheProtocolWritesTheGrammarOfNames(t *testing.T) {
+	sql, err := os.ReadFile("../migrations/deployment/00011_names.sql")
+	require.NoError(t, err)
+	inSQL := regexp.MustCompile(`name ~ '(\^.*\$)'`).FindSubmatch(sql)
+	require.NotNil(t, inSQL)
+	protocol, err := os.ReadFile("../docs/protocol.md")
+	require.NoError(t, err)
+	require.Contains(t, string(protocol), "    "+strings.ReplaceAll(string(inSQL[1]), "''", "'")+"\n")
+}

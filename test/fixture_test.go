@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -180,6 +181,17 @@ func (f *fixture) delete(name string) error {
 	relative, resources := f.named(name)
 	_, err := resources.DeleteResource(f.t.Context(), &resourcev1.DeleteResourceRequest{Name: relative})
 	return err
+}
+
+// mustDelete is delete where nothing can go wrong: repeated with its request id while nobody can say, as every client should.
+func (f *fixture) mustDelete(name string) {
+	f.t.Helper()
+	relative, resources := f.named(name)
+	req := &resourcev1.DeleteResourceRequest{Name: relative, RequestId: uuid.NewString()}
+	require.NoError(f.t, patiently(f.t.Context(), func() error {
+		_, err := resources.DeleteResource(f.t.Context(), req)
+		return err
+	}))
 }
 
 func (f *fixture) get(name string) *resourcev1.Resource {

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -73,8 +74,12 @@ func TestFleetTearDownOfAProject(t *testing.T) {
 	project, err := resources.GetResource(ctx, &resourcev1.GetResourceRequest{Name: victim.name.Name})
 	require.NoError(t, err)
 	began = time.Now()
-	answer, err := resources.DeleteResource(ctx, &resourcev1.DeleteResourceRequest{Name: victim.name.Name})
-	require.NoError(t, err, "nothing outside of the project blocks it")
+	req := &resourcev1.DeleteResourceRequest{Name: victim.name.Name, Uid: project.GetUid(), RequestId: uuid.NewString()}
+	var answer *resourcev1.DeleteResourceResponse
+	require.NoError(t, patiently(ctx, func() (err error) {
+		answer, err = resources.DeleteResource(ctx, req)
+		return err
+	}), "nothing outside of the project blocks it")
 	require.Empty(t, answer.GetUnaskedDeployments())
 	t.Logf("the delete was answered after %s", since(began))
 	require.NoError(t, p.Client.WaitGone(ctx, victim.name, project.GetUid()))
@@ -388,18 +393,19 @@ func (f *fleet) put(c *client.Client, resources []*fleetResource) {
 	g.SetLimit(8)
 	for id, of := range by {
 		for batch := range slices.Chunk(of, service.MaxBatch) {
-			g.Go(func() error { return patiently(ctx, func() error { return putBatch(ctx, c, id, batch) }) })
+			request := uuid.NewString() // the same for each repetition, as docs/guarantees.md says
+			g.Go(func() error { return patiently(ctx, func() error { return putBatch(ctx, c, id, batch, request) }) })
 		}
 	}
 	f.NoError(g.Wait())
 }
 
-func putBatch(ctx context.Context, c *client.Client, id schema.DeploymentID, batch []*fleetResource) error {
+func putBatch(ctx context.Context, c *client.Client, id schema.DeploymentID, batch []*fleetResource, request string) error {
 	resources, err := c.Resources(ctx, id)
 	if err != nil {
 		return err
 	}
-	req := &resourcev1.BatchWriteResourcesRequest{}
+	req := &resourcev1.BatchWriteResourcesRequest{RequestId: request}
 	for _, r := range batch {
 		body, err := structpb.NewStruct(r.body)
 		if err != nil {

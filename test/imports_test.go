@@ -37,7 +37,7 @@ var allowed = map[string][]string{
 	"cmd/db-controller":                        {""},
 	"cmd/db-controller/client":                 {"envregistry", "schema", "schema/identity", "schema/schemapb/", "schema/service", "schema/wire"},
 	"cmd/db-controller/playground":             {"schema", "schema/identity"},
-	"cmd/db-controller/bench":                  {"cmd/db-controller/client", "cmd/db-controller/playground", "schema", "schema/schemapb/"},
+	"cmd/db-controller/bench":                  {"cmd/db-controller/client", "cmd/db-controller/playground", "schema", "schema/schemapb/", "schema/shadow"},
 	"test":                                     {""},
 	"test/harness":                             {""},
 	"test/campaign":                            {""},

@@ -39,10 +39,10 @@ func TestOwnersAcrossServices_I16_I17(t *testing.T) {
 	f.mustPut(ownee, nil, ownedBy("Holder", bWest+"holders/one"), ownedBy("Holder", bEast+"holders/two"))
 	f.pinned(ownee, 2)
 	require.Equal(t, "v1", f.get(ownee).GetOwnerReferences()[0].GetVersion())
-	require.NoError(t, f.delete(bWest+"holders/one"))
+	f.mustDelete(bWest + "holders/one")
 	f.gone(bWest + "holders/one")
 	require.Len(t, f.get(ownee).GetOwnerReferences(), 1)
-	require.NoError(t, f.delete(bEast+"holders/two"))
+	f.mustDelete(bEast + "holders/two")
 	f.gone(ownee, bEast+"holders/two")
 
 	// One that never comes, with the grace over; one that has to refer and does not any more; one that only unsets.
@@ -58,7 +58,7 @@ func TestOwnersAcrossServices_I16_I17(t *testing.T) {
 	f.gone(ownee)
 	f.mustPut(ownee, nil, unsets)
 	f.pinned(ownee, 1)
-	require.NoError(t, f.delete(bWest+"holders/one"))
+	f.mustDelete(bWest + "holders/one")
 	f.gone(bWest + "holders/one")
 	require.Empty(t, f.get(ownee).GetOwnerReferences())
 	f.settled()
@@ -75,7 +75,7 @@ func TestOwnersGoWhileControllersAreDown_I15_I17(t *testing.T) {
 	f.mustPut(ownee, nil, ownedBy("Holder", bWest+"holders/one"))
 	f.pinned(ownee, 1)
 	require.NoError(t, ownees.Kill())
-	require.NoError(t, f.delete(bWest+"holders/one"))
+	f.mustDelete(bWest + "holders/one")
 	out, err := run(t, "explain", bWest+"holders/one", "--context", f.Context)
 	require.NoError(t, err, out)
 	require.Contains(t, out, "DELETING")
@@ -129,7 +129,7 @@ func TestOwnersInADisabledDeployment_I15_I27(t *testing.T) {
 	require.NotNil(t, f.get(orphan))
 	apply(false)
 	f.pinned(ownee, 1)
-	require.NoError(t, f.delete(bWest+"holders/one"))
+	f.mustDelete(bWest + "holders/one")
 	f.gone(ownee)
 	require.NotNil(t, f.get(orphan))
 }
@@ -149,7 +149,7 @@ func TestAVersionSwitch_I26(t *testing.T) {
 	require.NoError(t, f.Client.PutMany(t.Context(), id, "holders/h", 3000, fields{"cascade": target}))
 	f.mustPut(aWest+"targets/root", nil)
 	require.NoError(t, f.Client.PutMany(t.Context(), id, "holders/c", 6000, fields{"cascade": aWest + "targets/root"}))
-	require.NoError(t, f.delete(aWest+"targets/root"))
+	f.mustDelete(aWest + "targets/root")
 	f.switchVersion("b.example.com/eastus2", "v2") // in the middle of it
 	writes := make(chan error, 1)
 	go func() {
@@ -202,4 +202,33 @@ func TestASwitchToAnUndescribedVersionIsRefused(t *testing.T) {
 	out, err = run(t, "set-version", "c.example.com/eastus2", "v1", "--context", f.Context)
 	require.Error(t, err)
 	require.Contains(t, out, "unknown deployment: c.example.com/eastus2")
+}
+
+// Two owners in different deployments, or in one, go in one deletion, many times: the one without unset_on_delete decides each time.
+func TestEqualDeletionsOfTwoOwnersEndEqually_I17(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	const n = 24
+	var all []string
+	for i := range n {
+		root := fmt.Sprintf("%stargets/root%d", aWest, i)
+		flagged, plain := fmt.Sprintf("%sholders/flagged%d", bWest, i), fmt.Sprintf("%sholders/plain%d", []string{bEast, bWest}[i%2], i)
+		f.mustPut(root, nil)
+		f.mustPut(flagged, fields{"cascade": root})
+		f.mustPut(plain, fields{"cascade": root})
+		lets := ownedBy("Holder", flagged)
+		lets.UnsetOnDelete = true
+		ownee := fmt.Sprintf("%stargets/owned%d", aEast, i)
+		f.mustPut(ownee, nil, lets, ownedBy("Holder", plain))
+		all = append(all, root, flagged, plain, ownee)
+	}
+	for i := range n {
+		f.pinned(fmt.Sprintf("%stargets/owned%d", aEast, i), 2)
+	}
+	f.settled()
+	for i := range n {
+		f.mustDelete(fmt.Sprintf("%stargets/root%d", aWest, i))
+	}
+	f.gone(all...)
+	f.settled()
 }

@@ -26,7 +26,7 @@ const whoMay = `
 dbcontroller.resource.v1.ResourceService GetResource ListResources CreateResource UpdateResource PutResource DeleteResource WatchResources BatchGetResources BatchWriteResources MutateAndValidateResource PlanDeletion: user operator
 dbcontroller.resource.v1.ResourceService SetBlockDeletion: operator
 dbcontroller.admin.v1.AdminService Status Explain: user operator
-dbcontroller.admin.v1.AdminService Decommission Verify ListRemovals: operator
+dbcontroller.admin.v1.AdminService Decommission Verify ListRemovals AcceptDatabase WaiveComparison: operator
 dbcontroller.schema.v1.SchemaService EstablishReferences ConfirmBlockades ResolveBlockades ReleaseBlockades WatchImportedServiceDeletions AcknowledgeDeletions PlanDeletion WatchResourceShadows TraceCascades CheckOwners DropOwners AnnounceEpoch ConfirmEpoch CheckReferences UpgradeOwnerReferences: deployment
 dbcontroller.schema.v1.SchemaService ListResourceShadows ListBlockades: deployment operator
 dbcontroller.registry.v1.RegistryService Apply Remove SetDeploymentVersion DecommissionDeployment: operator

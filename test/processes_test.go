@@ -52,7 +52,7 @@ func (f *fixture) tearDown(target string, holders int, meanwhile func()) {
 	f.t.Helper()
 	f.mustPut(aWest+"targets/"+target, nil)
 	require.NoError(f.t, f.Client.PutMany(f.t.Context(), f.id(bWest+"x/y"), "holders/"+target+"-", holders, fields{"cascade": aWest + "targets/" + target}))
-	require.NoError(f.t, f.delete(aWest+"targets/"+target))
+	f.mustDelete(aWest + "targets/" + target)
 	meanwhile()
 	f.gone(aWest + "targets/" + target)
 }
@@ -95,7 +95,7 @@ func TestProcessesOfOneDeployment_I18(t *testing.T) {
 	f.settled()
 	before := address()
 	require.NoError(t, first.Kill())
-	require.NoError(t, f.delete(aWest+"targets/last"))
+	f.mustDelete(aWest + "targets/last")
 	f.gone(aWest + "targets/last")
 	if before == first.Address {
 		f.eventually("the registry has the address of a process that lives", func() bool { return address() != before })

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -79,6 +80,13 @@ func TestTheCommandLine(t *testing.T) {
 		{[]string{"put", fleet, `{"project": "` + project + `"}`}, ""},
 		{[]string{"put", device, `account: ` + robot}, ""},
 		{[]string{"get", device, "-o", "yaml"}, ""},
+		// Without a body nothing that is there is emptied; the fleet still goes with its project below.
+		{[]string{"put", fleet}, fleet + ` exists, and a put without a body would empty it: give its whole body, or '{}' for none`},
+		{[]string{"put", fleet, ""}, `a put without a body would empty it`},
+		{[]string{"put", fleet, "# nothing"}, `a put without a body would empty it`},
+		{[]string{"put", fleet, "--owner", "Project=" + project}, `a put without a body would empty it`},
+		// A typo does not store a resource without its reference.
+		{[]string{"put", device, `acount: ` + robot}, `field acount: "` + robot + `" is the name of a resource, and Device has no reference there; did you mean account?`},
 		{[]string{"list", "devices.example.com/eastus2", "--kind", "Device"}, ""},
 		{[]string{"put", "projects/acme"}, `name "projects/acme": want //service/region/name`},
 		{[]string{"put", "//iam.example.com/us-west2/robots/r"}, `name "robots/r" fits no kind of iam.example.com@v1: its patterns are projects/{project}, projects/{project}/serviceAccounts/{account} (InvalidArgument)`},
@@ -109,6 +117,24 @@ func TestTheCommandLine(t *testing.T) {
 		require.Error(t, err, out)
 		require.Contains(t, out, "not found")
 	}
+	// Every command takes what a name can be.
+	const odd, owned = `//iam.example.com/us-west2/projects/it's,a@b=c*d;$(e)%2F..%2Ff`, "//devices.example.com/eastus2/fleets/100%25"
+	for _, c := range [][]string{
+		{"put", odd, "title: odd"}, {"put", owned, "--owner", "Project=" + odd}, {"get", odd}, {"get", odd, "-o", "yaml"}, {"explain", odd}, {"plan", odd},
+		{"list", "iam.example.com/us-west2", "--filter", `name = "` + strings.ReplaceAll(strings.TrimPrefix(odd, "//iam.example.com/us-west2/"), "*", `\\*`) + `"`},
+		{"delete", odd, "--wait", "30s"}, {"removals", odd},
+	} {
+		out, err := ctl(c...)
+		require.NoError(t, err, "%v: %s", c, out)
+		if !slices.Contains(c, owned) {
+			require.Contains(t, out, strings.TrimPrefix(odd, "//iam.example.com/us-west2/"), "%v", c)
+		}
+	}
+	require.EventuallyWithT(t, func(c *assert.CollectT) {
+		out, err := ctl("get", owned)
+		require.Error(c, err, out)
+		require.Contains(c, out, "not found")
+	}, time.Minute, 100*time.Millisecond)
 	audit(t, p)
 }
 
@@ -153,7 +179,7 @@ func TestHealthAndMetrics(t *testing.T) {
 	require.NoError(t, p.Registry.Kill())
 	code, body = get("/readyz?verbose")
 	require.Equal(t, http.StatusOK, code, body)
-	require.Equal(t, "[+]postgres ok\n[+]version ok\n[+]registered ok\nreadyz check passed\n", body)
+	require.Equal(t, "[+]postgres ok\n[+]schema ok\n[+]version ok\n[+]registered ok\nreadyz check passed\n", body)
 	out, err := run(t, "healthcheck", "--url", p.Deployments[id].HTTP+"/readyz")
 	require.NoError(t, err, out)
 	want := []string{

@@ -250,7 +250,7 @@ func TestALyingRegistryDeletesNothing_I15_I27(t *testing.T) {
 	defer turns.Stop()
 	// In turns, while deletions are under way: they come to their end when it says the truth again, and no other does.
 	for i := range 10 {
-		require.NoError(t, f.delete(fmt.Sprintf("%stargets/t%d", aEast, i)))
+		f.mustDelete(fmt.Sprintf("%stargets/t%d", aEast, i))
 		for _, env := range lies {
 			l.say(env)
 			<-turns.C
@@ -265,6 +265,39 @@ func TestALyingRegistryDeletesNothing_I15_I27(t *testing.T) {
 		require.NotNil(t, f.get(fmt.Sprintf("%stargets/owned%d", aWest, i)))
 	}
 	f.settled()
+}
+
+// A process whose clock was an hour ahead registered a deployment by it, as processes of before do, and is gone. The one that
+// runs takes its place at once.
+func TestAClockThatWasAheadKeepsNoDeploymentAway(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.mustPut(aEast+"targets/t", nil)
+	east := f.id(aEast + "targets/t")
+	credentials, err := identity.Load(identity.InDir(f.Deployments[east].Certs))
+	require.NoError(t, err)
+	conn, err := grpc.NewClient(f.RegistryAddress, service.DialOptions(credentials, identity.Identity{Role: identity.RoleRegistry})...)
+	require.NoError(t, err)
+	defer func() { _ = conn.Close() }()
+	_, err = registryv1.NewRegistryServiceClient(conn).RegisterDeployment(t.Context(), &registryv1.RegisterDeploymentRequest{
+		Service: east.Service, Region: east.Region, Address: "127.0.0.1:1", Generation: time.Now().Add(time.Hour).UnixMilli(),
+	})
+	require.NoError(t, err)
+	f.eventually("it is registered where it runs", func() bool {
+		answer, err := f.Client.Registry.GetEnvironment(t.Context(), &registryv1.GetEnvironmentRequest{})
+		require.NoError(t, err)
+		for _, d := range answer.GetEnvironment().GetDeployments() {
+			if d.GetService() == east.Service && d.GetRegion() == east.Region {
+				return d.GetAddress() == f.Deployments[east].Address
+			}
+		}
+		return false
+	})
+	f.eventually("others reach it", func() bool {
+		_, err := f.put(bWest+"holders/h", fields{"block": aEast + "targets/t"})
+		return err == nil
+	})
+	require.NoError(t, f.Deployments[east].WaitReady(t.Context()))
 }
 
 // A deployment whose registry is away, and that knows nothing from before, waits for a while, and then says why.

@@ -60,7 +60,7 @@ func TestTheResourceService(t *testing.T) {
 	require.Equal(t, fields{"next": "targets/y", "size": 9.0}, updated.GetBody().AsMap())
 	require.Equal(t, map[string]string{"team": "red"}, updated.GetLabels())
 	_, err = a.UpdateResource(ctx, &resourcev1.UpdateResourceRequest{Resource: x})
-	require.Equal(t, codes.Aborted, status.Code(err), "%v", err)
+	require.Equal(t, codes.FailedPrecondition, status.Code(err), "%v", err)
 	require.Equal(t, "MOVED", reasonOf(err))
 	read, err := a.GetResource(ctx, &resourcev1.GetResourceRequest{Name: "targets/y", ReadMask: &fieldmaskpb.FieldMask{Paths: []string{"body.deep.er", "state"}}})
 	require.NoError(t, err)
@@ -147,17 +147,40 @@ func TestRequestsAreForwardedToTheOwningRegionOnce(t *testing.T) {
 	}
 	sibling := f.as(f.Deployments[f.id(aWest+"targets/x")].Certs, "a.example.com/eastus2")
 	stranger := f.as(f.Deployments[f.id(bWest+"holders/x")].Certs, "a.example.com/eastus2")
-	require.NoError(t, speak(sibling, "/operator/eve"))
-	for conn, as := range map[*grpc.ClientConn]string{user: "/operator/eve", stranger: "/operator/eve"} {
-		require.Equal(t, codes.PermissionDenied, status.Code(speak(conn, as)))
+	for _, conn := range []*grpc.ClientConn{user, stranger, sibling} {
+		for _, as := range []string{"/operator/eve", "/user/ann"} {
+			require.Equal(t, codes.PermissionDenied, status.Code(speak(conn, as)))
+		}
 	}
 	require.Equal(t, codes.PermissionDenied, status.Code(speak(sibling, "/deployment/b.example.com/eastus2")))
 	_, err = resourcev1.NewResourceServiceClient(sibling).GetResource(metadata.AppendToOutgoingContext(ctx, "dbcontroller-on-behalf-of", "/user/ann"),
 		&resourcev1.GetResourceRequest{Name: aWest + "targets/here"})
 	require.Equal(t, codes.Internal, status.Code(err), "forwarded once already: %v", err)
-	require.NoError(t, speak(sibling, "/operator/eve"))
-	out, err := run(t, "block-deletion", there, "--off", "--context", f.Context)
+	// Not even on what everybody may call is a sibling believed about an operator, nor on what is not forwarded about a user.
+	_, err = resourcev1.NewResourceServiceClient(sibling).GetResource(metadata.AppendToOutgoingContext(ctx, "dbcontroller-on-behalf-of", "/operator/eve"),
+		&resourcev1.GetResourceRequest{Name: "targets/t"})
+	require.Equal(t, codes.PermissionDenied, status.Code(err))
+	for _, as := range []string{"/operator/eve", "/user/ann"} {
+		as := metadata.AppendToOutgoingContext(ctx, "dbcontroller-on-behalf-of", as)
+		_, err = adminv1.NewAdminServiceClient(sibling).Status(as, &adminv1.StatusRequest{})
+		require.Equal(t, codes.PermissionDenied, status.Code(err))
+		_, err = adminv1.NewAdminServiceClient(sibling).Decommission(as, &adminv1.DecommissionRequest{Deployment: "b.example.com/us-west2"})
+		require.Equal(t, codes.PermissionDenied, status.Code(err))
+	}
+	// An operator's request is forwarded as that of a user; what only operators may ask is not.
+	operator := resourcev1.NewResourceServiceClient(f.as(f.ClientCerts(), "a.example.com/us-west2"))
+	_, err = operator.GetResource(ctx, &resourcev1.GetResourceRequest{Name: there})
+	require.NoError(t, err)
+	_, err = operator.SetBlockDeletion(ctx, &resourcev1.SetBlockDeletionRequest{Name: there, BlockDeletion: true})
+	require.ErrorContains(t, err, "ask that deployment")
+
+	// What a forwarded request removes is recorded with who asked, and with the region that says so.
+	f.mustPut(aEast+"targets/short", nil)
+	_, err = a.DeleteResource(ctx, &resourcev1.DeleteResourceRequest{Name: aEast + "targets/short"})
+	require.NoError(t, err)
+	out, err := run(t, "removals", aEast+"targets/short", "--context", f.Context)
 	require.NoError(t, err, out)
+	require.Contains(t, out, "user/ann by way of us-west2")
 
 	// Of another service, or of two regions in one transaction: told.
 	_, err = a.GetResource(ctx, &resourcev1.GetResourceRequest{Name: bEast + "holders/h"})
@@ -203,7 +226,7 @@ func TestPlanDryRunAndLint(t *testing.T) {
 
 refused    //b.example.com/us-west2/holders/b (block) blocks `+aEast+`targets/n3
 waits      //b.example.com/us-west2/holders/waits (block) blocks `+aWest+`others/owned, which waits for it
-A delete would be refused: targets/t cannot be deleted: it is referred to by //b.example.com/us-west2/holders/b (block)
+A delete would be refused: targets/t cannot be deleted: `+aEast+`targets/n3, which goes with it, is referred to by //b.example.com/us-west2/holders/b (block)
 `, out)
 	}
 	require.NotNil(t, f.get(target), "nothing changed")
@@ -213,17 +236,22 @@ A delete would be refused: targets/t cannot be deleted: it is referred to by //b
 	out, err := run(t, "plan", target, "--context", f.Context)
 	require.NoError(t, err, out)
 	require.Contains(t, out, "not asked  b.example.com/eastus2 does not answer; what is there is not in this plan")
+	require.Contains(t, out, "b.example.com/eastus2 cannot be reached: ")
 	require.Contains(t, out, "A delete would be accepted: 7 deleted, 0 unset.")
 	require.NoError(t, f.Deployments[f.id(bEast+"holders/x")].Start())
 	f.ready("b.example.com/eastus2")
-	require.NoError(t, f.delete(target))
+	out, err = run(t, "delete", target, "--timeout", "-1s", "--context", f.Context)
+	require.Error(t, err)
+	require.Contains(t, out, "--timeout -1s: want more than 0s")
+	out, err = run(t, "delete", target, "--timeout", "20s", "--context", f.Context)
+	require.NoError(t, err, out)
 	f.gone(target, aEast+"targets/n4")
 	f.eventually("the owned one waits", func() bool {
 		return f.get(aWest+"others/owned").GetState() == resourcev1.Resource_STATE_DELETING
 	})
 	out, err = run(t, "explain", aWest+"others/owned", "--context", f.Context)
 	require.NoError(t, err, out)
-	require.Contains(t, out, "BLOCKED    by "+bWest+"holders/waits")
+	require.Contains(t, out, "BLOCKED    by "+bWest+"holders/waits (block)")
 	f.mustPut(bWest+"holders/waits", nil)
 	f.gone(aWest + "others/owned")
 	f.settled()

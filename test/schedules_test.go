@@ -37,7 +37,7 @@ func TestAKillLoopInTheMiddleOfACascade_I1_I19(t *testing.T) {
 	f.mustPut(target, nil)
 	require.NoError(t, f.Client.PutMany(t.Context(), f.id(bEast+"x/y"), "holders/c", 6000, fields{"cascade": target}))
 	require.NoError(t, f.Client.PutMany(t.Context(), f.id(bWest+"x/y"), "holders/u", 3000, fields{"unset": fields{"list": []any{target}}}))
-	require.NoError(t, f.delete(target))
+	f.mustDelete(target)
 	r, midway := rand.New(rand.NewPCG(7, 7)), 0
 	for range 10 {
 		if f.find(target) {
@@ -67,7 +67,7 @@ func TestVeryManyHoldersWithKills_I19(t *testing.T) {
 	t.Logf("%d holders written in %s", n, time.Since(began).Round(time.Millisecond))
 	f.analyze(bEast) // from now on the planner takes it that nothing is ever deleted
 	began = time.Now()
-	require.NoError(t, f.delete(target))
+	f.mustDelete(target)
 	for _, name := range []string{bEast, aWest, bEast} {
 		<-time.After(time.Duration(n) * 5 * time.Microsecond)
 		f.killed(name)

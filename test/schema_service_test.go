@@ -100,7 +100,7 @@ func TestMessagesOfAnAttemptInEveryOrder_I5_I7(t *testing.T) {
 		found, err := p.service.ListBlockades(ctx, &schemav1.ListBlockadesRequest{})
 		return err == nil && len(found.GetBlockades()) == 0
 	})
-	require.NoError(t, f.delete(aWest+"targets/t"))
+	f.mustDelete(aWest + "targets/t")
 	f.gone(aWest + "targets/t")
 	f.settled()
 }
@@ -213,7 +213,7 @@ func TestAcknowledgementsSaidAgainAndLate(t *testing.T) {
 	f.mustPut(bEast+"holders/h", fields{"cascade": aWest + "targets/t"})
 	f.settled()
 	require.NoError(t, f.Deployments[f.id(bEast+"holders/h")].Kill())
-	require.NoError(t, f.delete(aWest+"targets/t"))
+	f.mustDelete(aWest + "targets/t")
 	for range 2 { // of before the deletion: does not count
 		_, err := p.service.AcknowledgeDeletions(ctx, &schemav1.AcknowledgeDeletionsRequest{Position: early})
 		require.NoError(t, err)
@@ -277,7 +277,7 @@ func TestMessagesOfOwnersInEveryOrder_I7_I16(t *testing.T) {
 		require.Equal(t, "v1", f.get(name).GetOwnerReferences()[0].GetVersion())
 	}
 	f.settled()
-	require.NoError(t, f.delete(bEast+"holders/owner"))
+	f.mustDelete(bEast + "holders/owner")
 	for i := range 24 {
 		f.gone(fmt.Sprintf("%stargets/o%d", aEast, i))
 	}

@@ -38,8 +38,8 @@ func TestErrorsShowNoPassword(t *testing.T) {
 		"a keyword":      "host=127.0.0.1 port=1 user=u password='" + canary + "'",
 	} {
 		for _, args := range [][]string{
-			{"serve", "--deployment", "a.example.com/us-west2", "--postgres", dsn, "--registry", "127.0.0.1:1", "--certs", own, "--listen", "127.0.0.1:0", "--migrate"},
-			{"registry", "--postgres", dsn, "--certs", filepath.Join(certs, "registry"), "--listen", "127.0.0.1:0"},
+			{"serve", "--deployment", "a.example.com/us-west2", "--postgres", dsn, "--registry", "127.0.0.1:1", "--certs", own, "--listen", "127.0.0.1:0", "--migrate", "--start-timeout", "1s"},
+			{"registry", "--postgres", dsn, "--certs", filepath.Join(certs, "registry"), "--listen", "127.0.0.1:0", "--start-timeout", "1s"},
 			{"migrate", "up", "--postgres", dsn, "--roles"},
 			{"migrate", "status", "--postgres", dsn},
 			{"dev", "--postgres", dsn, "--dir", t.TempDir()},

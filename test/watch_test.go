@@ -84,5 +84,5 @@ func TestManyWatchersOfWhichSomeNeverRead_I20_I21(t *testing.T) {
 	t.Logf("%d events to %d watchers in %s, written in %s; memory %.0f → %.0f MB", events.Load(), watchers-stuck, time.Since(began), wrote, before/1e6, after/1e6)
 	require.Less(t, after-before, 400e6)
 	require.EqualValues(t, (watchers-stuck)*resources, events.Load())
-	require.NoError(t, f.delete(aWest+"others/o1"))
+	f.mustDelete(aWest + "others/o1")
 }

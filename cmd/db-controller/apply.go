@@ -45,41 +45,6 @@ func readFiles(paths []string) (*schema.File, error) {
 	return all, nil
 }
 
-func newValidate() *cobra.Command {
-	return &cobra.Command{
-		Use:   "validate FILE...",
-		Short: "Check service descriptors, all files together: what is wrong, and where; what can get stuck",
-		Args:  cobra.MinimumNArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			files, err := readFiles(args)
-			if err == nil {
-				err = schema.Check(files.Services)
-			}
-			var problems schema.Problems
-			if errors.As(err, &problems) {
-				for _, p := range problems {
-					cmd.PrintErrln(p)
-				}
-				return fmt.Errorf("%d problems", len(problems))
-			}
-			if err != nil {
-				return err
-			}
-			for _, d := range files.Services {
-				references := 0
-				for _, k := range d.Kinds {
-					references += len(k.References) + len(k.Parents)
-				}
-				cmd.Printf("%s: %d kinds, %d references, ok\n", d.ServiceVersion, len(d.Kinds), references)
-			}
-			for _, f := range schema.Lint(files.Services) {
-				cmd.Println(f)
-			}
-			return nil
-		},
-	}
-}
-
 func newApply() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "apply FILE...",
@@ -95,6 +60,14 @@ func newApply() *cobra.Command {
 				return err
 			}
 			defer c.Close()
+			before, err := c.Environment(cmd.Context())
+			if err != nil {
+				return err
+			}
+			given := &schema.Environment{Services: files.Services, Deployments: files.Deployments}
+			if err := strandsNothing(cmd.Context(), c, before, before.Over(given)); err != nil {
+				return err
+			}
 			changes, err := apply(cmd.Context(), c, files)
 			if err != nil {
 				return err

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/db-controller/db-controller/cmd/db-controller/bench"
 	"github.com/db-controller/db-controller/cmd/db-controller/playground"
+	"github.com/db-controller/db-controller/migrations"
 )
 
 func newBench() *cobra.Command {
@@ -33,7 +35,10 @@ times. Ratios within a run are what counts; machines differ.
            a thousand.
   prime    a controller is started beside 100,000 pieces of outstanding work, with 10,000 and with 1,000,000 resources
            that have none: until its nodes know it all, and the memory that they need.
-  fairness small deletions while one with 1,000,000 holders of the same deployments is under way, beside the same without.`,
+  fairness small deletions while one with 1,000,000 holders of the same deployments is under way, beside the same without.
+  far      a delete that reaches 18 deployments, three levels deep, with round trips of 0, 80 and 230 ms between them: from
+           the call until the answer, beside five round trips. The deployments are stores of one process, so that
+           the round trips count and not the machine. It fails when somebody was not asked.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			for _, c := range cfg.Cases {
@@ -46,7 +51,7 @@ times. Ratios within a run are what counts; machines differ.
 	}
 	f := cmd.Flags()
 	f.StringSliceVar(&cfg.Cases, "cases", bench.Cases, "which cases")
-	f.IntSliceVar(&cfg.N, "n", []int{10_000, 100_000}, "holders of the fan-out")
+	f.IntSliceVar(&cfg.N, "n", []int{200, 300, 1_000, 3_000, 10_000, 100_000}, "holders of the fan-out")
 	f.IntVar(&cfg.Runs, "runs", 3, "runs of each case; the median counts")
 	f.BoolVar(&asJSON, "json", false, "JSON lines on standard output, and nothing else")
 	f.StringVar(&dsn, "postgres", "", "DSN of a server to use (default: start one)")
@@ -69,7 +74,7 @@ func runBench(cmd *cobra.Command, dsn string, cfg bench.Config, asJSON bool) err
 	if err != nil {
 		return err
 	}
-	p, c, err := startPlayground(cmd.Context(), pg, dir, files)
+	p, c, err := startPlayground(cmd.Context(), pg, dir, files, local)
 	if p != nil {
 		defer func() { _ = p.Stop() }()
 	}
@@ -84,6 +89,20 @@ func runBench(cmd *cobra.Command, dsn string, cfg bench.Config, asJSON bool) err
 			return "", err
 		}
 		return pg.DSN("dbc_baseline"), pg.CreateDatabase(ctx, "dbc_baseline")
+	}
+	cfg.Databases = func(ctx context.Context, n int) ([]string, error) {
+		dsns := make([]string, n)
+		for i := range dsns {
+			name := fmt.Sprintf("dbc_far_%d", i)
+			if err := errors.Join(pg.DropDatabase(ctx, name), pg.CreateDatabase(ctx, name)); err != nil {
+				return nil, err
+			}
+			dsns[i] = pg.DSN(name)
+			if _, err := migrations.Up(ctx, dsns[i], migrations.Deployment); err != nil {
+				return nil, err
+			}
+		}
+		return dsns, nil
 	}
 	results, err := bench.Run(cmd.Context(), cfg)
 	if err != nil {

@@ -2,10 +2,12 @@ package main
 
 import (
 	"fmt"
+	"net"
 	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/db-controller/db-controller/cmd/db-controller/playground"
 	"github.com/db-controller/db-controller/schema/identity"
@@ -13,6 +15,7 @@ import (
 
 func newCerts() *cobra.Command {
 	var dir, trustDomain string
+	var at hosts
 	cmd := &cobra.Command{
 		Use:   "certs IDENTITY...",
 		Short: "Make certificates for development: an authority, and what deployments, people and the registry show",
@@ -24,18 +27,25 @@ ca.crt, as --certs takes it. An identity is
   registry                    the environment registry
   host/NAME                   a server that is known by its host name or address, such as PostgreSQL
 
+Certificates of deployments and of the registry also have the names and addresses of --dns and --ip, for clients that compare
+them with what they connect to, as those of most languages do. db-controller itself compares the identity.
+
 Processes that run take over what is made anew within seconds. The authority's key lies beside its certificate: for
 production use an authority of your own, whose certificates carry one URI, spiffe://TRUST-DOMAIN/IDENTITY.`,
 		Example: `  db-controller certs --dir certs --trust-domain example.org deployment/iam.example.com/us-west2 registry operator/alice`,
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			a, err := playground.OpenAuthority(filepath.Join(dir, "authority"), trustDomain)
+			authority := filepath.Join(dir, "authority")
+			a, err := playground.OpenAuthority(authority, trustDomain)
 			if err != nil {
 				return err
 			}
 			for _, name := range args {
-				folder := filepath.Join(dir, strings.ReplaceAll(name, "/", "_"))
-				if err := issue(a, folder, name); err != nil {
+				folder := filepath.Join(dir, folderOf(name))
+				if err := issue(a, folder, name, at); err != nil {
+					return err
+				}
+				if err := a.Share(authority, folder); err != nil {
 					return err
 				}
 				cmd.Printf("%-50s %s\n", name, folder)
@@ -44,12 +54,28 @@ production use an authority of your own, whose certificates carry one URI, spiff
 			return nil
 		},
 	}
+	cmd.AddCommand(newRevokeCerts())
 	cmd.Flags().StringVar(&dir, "dir", "certs", "folder for all of it")
 	cmd.Flags().StringVar(&trustDomain, "trust-domain", "example.org", "what the identities belong to")
+	at.flags(cmd.Flags())
 	return cmd
 }
 
-func issue(a *playground.Authority, folder, name string) error {
+// hosts are the names and addresses under which servers are reached.
+type hosts struct {
+	names     []string
+	addresses []net.IP
+}
+
+// local are those of this machine.
+var local = hosts{playground.LocalNames, playground.LocalAddresses}
+
+func (h *hosts) flags(f *pflag.FlagSet) {
+	f.StringSliceVar(&h.names, "dns", local.names, "host names in the certificates of servers")
+	f.IPSliceVar(&h.addresses, "ip", local.addresses, "addresses in the certificates of servers")
+}
+
+func issue(a *playground.Authority, folder, name string, at hosts) error {
 	if host, ok := strings.CutPrefix(name, "host/"); ok {
 		if host == "" || strings.ContainsAny(host, "/ \t") {
 			return fmt.Errorf("identity %q: want host/NAME, such as host/db.example.org", name)
@@ -59,6 +85,9 @@ func issue(a *playground.Authority, folder, name string) error {
 	id, err := identity.ParsePath("/" + name)
 	if err != nil {
 		return err
+	}
+	if playground.Serves(id) {
+		return a.Issue(folder, id, playground.ReachedAt(at.names, at.addresses))
 	}
 	return a.Issue(folder, id)
 }

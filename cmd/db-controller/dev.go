@@ -30,7 +30,8 @@ func newDev() *cobra.Command {
 		Use:   "dev",
 		Short: "Start a playground: PostgreSQL, a registry, two services in two regions",
 		Long: `dev finds or starts PostgreSQL and runs a registry and four deployments, each a process with a database and a
-certificate of its own, as in production. It stays until Ctrl-C and leaves nothing running. With --scenario it plays a
+certificate of its own, as in production. Each deployment takes 6 connections of PostgreSQL at least: a server that dev starts has
+as many as it needs, one that is given (--postgres) is looked at first. It stays until Ctrl-C and leaves nothing running. With --scenario it plays a
 scenario and ends; "demo" is the one that comes with it.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -48,6 +49,7 @@ scenario and ends; "demo" is the one that comes with it.`,
 	f.StringVar(&cfg.dsn, "postgres", "", "DSN of a PostgreSQL server to use, with the right to make databases (default: start one)")
 	f.StringVar(&cfg.scenario, "scenario", "", `file with a scenario to play, or "demo"`)
 	f.StringSliceVar(&cfg.services, "services", nil, "files with services and deployments (default: iam and devices in two regions)")
+	cfg.hosts.flags(f)
 	f.StringVar(&cfg.dir, "dir", filepath.Dir(client.DefaultFile()), "folder for certificates, logs and client.yaml")
 	return cmd
 }
@@ -55,6 +57,7 @@ scenario and ends; "demo" is the one that comes with it.`,
 type devConfig struct {
 	dsn, scenario, dir string
 	services           []string
+	hosts              hosts
 }
 
 func runDev(cmd *cobra.Command, cfg devConfig) error {
@@ -78,13 +81,13 @@ func runDev(cmd *cobra.Command, cfg devConfig) error {
 		return err
 	}
 	began := time.Now()
-	pg, err := playground.StartPostgres(cmd.Context(), playground.PostgresConfig{DSN: cfg.dsn})
+	pg, err := playground.StartPostgres(cmd.Context(), playground.PostgresConfig{DSN: cfg.dsn, Settings: ownServer(len(files.Deployments))})
 	if err != nil {
 		return err
 	}
 	defer func() { _ = pg.Stop() }()
 	cmd.Println("database  ", pg.Source())
-	p, c, err := startPlayground(cmd.Context(), pg, cfg.dir, files)
+	p, c, err := startPlayground(cmd.Context(), pg, cfg.dir, files, cfg.hosts)
 	if p != nil {
 		defer func() { _ = p.Stop() }()
 	}
@@ -149,7 +152,7 @@ func hints(cfg devConfig) string {
 
 // startPlayground runs everything over a PostgreSQL server, and answers a client of it. The playground is answered
 // with an error as well, to be stopped.
-func startPlayground(ctx context.Context, pg *playground.Postgres, dir string, files *schema.File, args ...string) (*playground.Playground, *client.Client, error) {
+func startPlayground(ctx context.Context, pg *playground.Postgres, dir string, files *schema.File, at hosts) (*playground.Playground, *client.Client, error) {
 	binary, err := os.Executable()
 	if err != nil {
 		return nil, nil, err
@@ -162,9 +165,13 @@ func startPlayground(ctx context.Context, pg *playground.Postgres, dir string, f
 	if shadow.CheckTLS(pg.DSN("")) != nil {
 		plaintext = []string{"--postgres-plaintext"} // a server that the user chose
 	}
+	each, err := connectionsEach(ctx, pg, len(ids))
+	if err != nil {
+		return nil, nil, err
+	}
 	p, err := playground.New(ctx, playground.Config{
-		DatabaseArgs: plaintext,
-		Dir:          dir, Binary: binary, Deployments: ids, Args: append([]string{"--connections", strconv.Itoa(connectionsEach(len(ids)))}, args...),
+		DatabaseArgs: plaintext, HostNames: at.names, Addresses: at.addresses,
+		Dir: dir, Binary: binary, Deployments: ids, Args: []string{"--connections", strconv.Itoa(each), "--reflection"},
 		Database: func(ctx context.Context, name string) (string, error) {
 			name = "dbc_" + strings.ReplaceAll(name, "-", "_")
 			if err := pg.DropDatabase(ctx, name); err != nil { // of an earlier playground on a given server
@@ -190,11 +197,33 @@ func startPlayground(ctx context.Context, pg *playground.Postgres, dir string, f
 	return p, c, nil
 }
 
-// connectionsEach shares the connections of the server that dev starts out among deployments. Each has two for
-// notifications besides; four is the least that it works with.
-func connectionsEach(deployments int) int {
-	const all = 240
-	return min(20, max(4, all/max(1, deployments)-2))
+const (
+	// besides are connections of a deployment that are not in its pool: for notifications.
+	besides = 2
+	// others are those of the registry, of this process, and what PostgreSQL keeps for administrators.
+	others = 20
+)
+
+// connectionsFor is how many connections deployments need of a server, each with so many in its pool.
+func connectionsFor(deployments, each int) int { return deployments*(each+besides) + others }
+
+// connectionsEach shares the free connections of a server out among deployments. Where there are too few for any of them to
+// work, it says so before anything starts.
+func connectionsEach(ctx context.Context, pg *playground.Postgres, deployments int) (int, error) {
+	most, used, err := pg.Connections(ctx)
+	if err != nil {
+		return 0, err
+	}
+	if needed := connectionsFor(deployments, shadow.MinConnections); most-used < needed {
+		return 0, fmt.Errorf("%s has %d connections, of which %d are in use; %d deployments need %d: set max_connections there to %d or more, and restart it, or describe fewer deployments",
+			pg.Source(), most, used, deployments, needed, used+needed)
+	}
+	return min(20, (most-used-others)/max(1, deployments)-besides), nil
+}
+
+// ownServer are the settings of a server that is started for deployments.
+func ownServer(deployments int) map[string]string {
+	return map[string]string{"max_connections": strconv.Itoa(max(300, connectionsFor(deployments, shadow.MinConnections)+others))}
 }
 
 func devServices(paths []string) (*schema.File, error) {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"go.uber.org/zap"
@@ -15,8 +16,12 @@ import (
 // answer lacks may be there all the same.
 //
 // What the nodes know is of the database as it was: renewed gets an entry with each new epoch.
-func followEpochs(ctx context.Context, store *shadow.Store, renewed chan<- struct{}, ask, kept func(context.Context) (*schema.Environment, error), log *zap.Logger) error {
+//
+// Who appears later may have been there all the time, and the registry may have lost it: latest is the environment as it is
+// known now, and what is new in it is recovered from as well.
+func followEpochs(ctx context.Context, store *shadow.Store, renewed chan<- struct{}, ask, kept func(context.Context) (*schema.Environment, error), latest func() *schema.Environment, log *zap.Logger) error {
 	told, last := false, store.PresentEpoch()
+	var seen *schema.Environment
 	for {
 		awaiting, err := store.NoticeEpoch(ctx)
 		if now := store.PresentEpoch(); now != last {
@@ -28,6 +33,11 @@ func followEpochs(ctx context.Context, store *shadow.Store, renewed chan<- struc
 		}
 		if err == nil && awaiting {
 			err = recoverEpoch(ctx, store, ask, kept)
+		}
+		if env := latest(); err == nil && !awaiting && env != seen {
+			if err = store.Recover(ctx, env); err == nil {
+				seen = env
+			}
 		}
 		switch {
 		case ctx.Err() != nil:
@@ -51,6 +61,10 @@ func recoverEpoch(ctx context.Context, store *shadow.Store, ask, kept func(conte
 	env, err := ask(ctx)
 	if err != nil {
 		return err
+	}
+	if _, listed := env.Deployment(store.Deployment()); env.Incomplete || !listed {
+		return errors.New("who may refer to resources here is not known: the registry's database was restored or failed over, or is empty, " +
+			"and may lack deployments: db-controller apply the files that describe all of them, or remove those that are not there any more")
 	}
 	before, err := kept(ctx)
 	if err != nil {

@@ -81,8 +81,19 @@ func newStatus() *cobra.Command {
 				}
 				cmd.Printf("%s is decommissioned, by %s on %s: %s%s\n", d.GetDeployment(), d.GetSaidBy(), d.GetSaidTime().AsTime().Format(time.DateOnly), d.GetReason(), still)
 			}
+			for _, w := range s.GetWords() {
+				cmd.Printf("%s of %s, said by %s on %s: %s\n", w.GetWhat(), w.GetDeployment(), w.GetSaidBy(), w.GetSaidTime().AsTime().Format(time.DateOnly), w.GetReason())
+			}
+			for _, f := range s.GetFailures() {
+				if f.GetHandler() == "database" {
+					cmd.Printf("WHAT %s SAYS COUNTS FOR NOTHING: %s\n", f.GetDeployment(), f.GetError())
+				}
+			}
 			for _, line := range epochLines(s) {
 				cmd.Println(line)
+			}
+			for _, k := range s.GetKept() {
+				cmd.Printf("kept: %d resources of kind %s, such as %s, for which the version has no place: they can be read and deleted\n", k.GetResources(), k.GetKind(), k.GetSample())
 			}
 			for _, d := range s.GetDerivations() {
 				cmd.Printf("deriving %s anew: %d of %d done, %d set aside\n", d.GetKind(), d.GetDone(), d.GetTotal(), d.GetSetAside())
@@ -113,10 +124,11 @@ func epochLines(s *adminv1.StatusResponse) []string {
 			e.GetOrdinal()-1, time.Since(e.GetSince().AsTime()).Round(time.Second)))
 	}
 	if e.GetAwaitingRegistry() {
-		lines = append(lines, "NOTHING IS DELETED until the registry says who may refer to resources here")
+		lines = append(lines, "NOTHING IS DELETED until the registry says who may refer to resources here: if its database was restored or failed over as well, apply again what describes all deployments")
 	}
 	if len(e.GetUnconfirmed()) > 0 {
-		lines = append(lines, "NOTHING IS DELETED until these have confirmed what refers to resources here: "+strings.Join(e.GetUnconfirmed(), ", "))
+		lines = append(lines, "NOTHING IS DELETED until these have confirmed what refers to resources here: "+strings.Join(e.GetUnconfirmed(), ", ")+
+			" (one that stays away: db-controller waive, or decommission)")
 	}
 	if n := s.GetDanglingReferences(); n > 0 {
 		lines = append(lines, fmt.Sprintf("%d references have lost their targets: db-controller verify names them, a person decides", n))
@@ -170,6 +182,14 @@ func newSetVersion() *cobra.Command {
 				return err
 			}
 			defer c.Close()
+			before, err := c.Environment(cmd.Context())
+			if err != nil {
+				return err
+			}
+			given := &schema.Environment{Deployments: []schema.Deployment{{DeploymentID: id, Version: args[1]}}}
+			if err := strandsNothing(cmd.Context(), c, before, before.Over(given)); err != nil {
+				return err
+			}
 			d, err := c.Registry.SetDeploymentVersion(cmd.Context(), &registryv1.SetDeploymentVersionRequest{Service: id.Service, Region: id.Region, Version: args[1]})
 			if err != nil {
 				return plain(err)

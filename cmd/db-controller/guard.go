@@ -39,6 +39,11 @@ func plaintextFlag(f *pflag.FlagSet, to *bool) {
 	f.BoolVar(to, "postgres-plaintext", false, "allow a database on another host without TLS that verifies it (sslmode=verify-full)")
 }
 
+// reflectionFlag is for clients that are made without our .proto files.
+func reflectionFlag(f *pflag.FlagSet, to *bool) {
+	f.BoolVar(to, "reflection", false, "tell users and operators which services and messages there are, by gRPC reflection")
+}
+
 // checkDSN refuses connections that others could read, or answer.
 func checkDSN(dsn string, plaintext bool) error {
 	if plaintext {

@@ -2,13 +2,15 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"go.uber.org/zap"
+
+	"github.com/db-controller/db-controller/migrations"
 )
 
 // check is one line of /readyz?verbose.
@@ -27,7 +29,7 @@ func serveHTTP(ctx context.Context, address string, checks []check, metrics *pro
 	mux.HandleFunc("GET /livez", healthHandler("livez", nil))
 	mux.HandleFunc("GET /readyz", healthHandler("readyz", checks))
 	mux.HandleFunc("GET /healthz", healthHandler("healthz", checks))
-	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}))
+	mux.Handle("GET /metrics", metricsHandler(metrics))
 	return listenHTTP(ctx, "http", address, &http.Server{
 		Handler: mux, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second,
 		IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
@@ -44,8 +46,8 @@ func healthHandler(name string, checks []check) http.HandlerFunc {
 			line := "[+]" + c.name + " ok\n"
 			if err := c.run(ctx); err != nil {
 				status, line = http.StatusServiceUnavailable, "[-]"+c.name+" failed\n"
-				if c.name == "version" {
-					line = "[-]version: " + err.Error() + "\n" // our own words; others may show hosts
+				if c.name == "version" || errors.Is(err, migrations.ErrNotReady) {
+					line = "[-]" + c.name + ": " + err.Error() + "\n" // our own words; others may show hosts
 				}
 			}
 			text += line

@@ -30,9 +30,10 @@ type metrics struct {
 
 	failures failures
 
-	differences *prometheus.GaugeVec
-	auditedAt   prometheus.Gauge
-	unaudited   prometheus.Gauge
+	differences   *prometheus.GaugeVec
+	auditedAt     prometheus.Gauge
+	unaudited     prometheus.Gauge
+	auditedBodies prometheus.Counter
 
 	mu    sync.Mutex
 	heard map[watchKey]time.Time // guarded by mu
@@ -76,8 +77,9 @@ func newMetrics(store *shadow.Store) *metrics {
 	m.differences = prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "dbcontroller_audit_differences", Help: "What the last audit found, by kind."}, []string{"kind"})
 	m.auditedAt = prometheus.NewGauge(prometheus.GaugeOpts{Name: "dbcontroller_audit_timestamp_seconds", Help: "When the last audit ended."})
 	m.unaudited = prometheus.NewGauge(prometheus.GaugeOpts{Name: "dbcontroller_audit_unreachable_deployments", Help: "Deployments that the last audit could not ask."})
-	m.registry.MustRegister(m.differences, m.auditedAt, m.unaudited)
-	m.registry.MustRegister(m.batches, m.items, m.errors, m.seconds, m.resets, m.primed, m.objects, m.priming, m)
+	m.auditedBodies = prometheus.NewCounter(prometheus.CounterOpts{Name: "dbcontroller_audited_bodies_total", Help: "Bodies from which audits have derived references."})
+	m.registry.MustRegister(m.differences, m.auditedAt, m.unaudited, m.auditedBodies)
+	m.registry.MustRegister(m.batches, m.items, m.errors, m.seconds, m.resets, m.primed, m.objects, m.priming, &cachedCollector{Collector: m})
 	return m
 }
 
@@ -94,6 +96,10 @@ func (m *metrics) HandlerRan(handler string, d schema.DeploymentID, items int, t
 
 // WatchPrimed is constraint.Observer.
 func (m *metrics) WatchPrimed(watch string, d schema.DeploymentID, p constraint.Primed) {
+	if p.Ended {
+		m.forget(watch, d)
+		return
+	}
 	if !p.Done {
 		m.resets.WithLabelValues(watch, d.String()).Inc()
 		m.primed.WithLabelValues(watch, d.String()).Set(0)
@@ -102,6 +108,16 @@ func (m *metrics) WatchPrimed(watch string, d schema.DeploymentID, p constraint.
 	m.primed.WithLabelValues(watch, d.String()).Set(1)
 	m.objects.WithLabelValues(watch, d.String()).Set(float64(p.Objects))
 	m.priming.WithLabelValues(watch, d.String()).Set(p.Took.Seconds())
+}
+
+// forget drops the series of a watch, except the count of its losses.
+func (m *metrics) forget(watch string, d schema.DeploymentID) {
+	for _, told := range []*prometheus.GaugeVec{m.primed, m.objects, m.priming} {
+		told.DeleteLabelValues(watch, d.String())
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.heard, watchKey{watch, d.String()})
 }
 
 // WatchHeard is constraint.Observer.
@@ -119,6 +135,7 @@ func (m *metrics) audited(done shadow.Verified, found map[shadow.DifferenceKind]
 	}
 	m.auditedAt.SetToCurrentTime()
 	m.unaudited.Set(float64(len(done.Unreachable)))
+	m.auditedBodies.Add(float64(done.Bodies))
 }
 
 // Describe is prometheus.Collector.

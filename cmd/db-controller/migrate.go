@@ -1,7 +1,11 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"sync/atomic"
+	"time"
 
 	"github.com/spf13/cobra"
 	"go.uber.org/zap"
@@ -56,8 +60,16 @@ func newMigrate() *cobra.Command {
 	})
 	up.Flags().BoolVar(&roles, "roles", false, "create roles with the least rights, or bring them up to date; needs a user who may create roles")
 	up.Flags().StringVar(&prefix, "role-prefix", "dbcontroller", "with --roles: what their names begin with; another one for each database of a server")
-	sub("down", "Take back the newest migration, with its data", func(cmd *cobra.Command) error {
-		name, err := migrations.Down(cmd.Context(), dsn, migrations.Set(set))
+	var yes bool
+	var reason string
+	down := sub("down", "Take back the newest migration, with its data", func(cmd *cobra.Command) error {
+		if reason == "" {
+			return errors.New("--reason is missing: who asks later will want to know")
+		}
+		if !yes {
+			return errors.New("what the newest migration made goes with all its data, such as the records of who removed what: say --yes to go on")
+		}
+		name, err := migrations.TakeBack(cmd.Context(), dsn, migrations.Set(set), reason)
 		if err == nil && name == "" {
 			name = "nothing"
 		}
@@ -66,6 +78,10 @@ func newMigrate() *cobra.Command {
 		}
 		return err
 	})
+	down.Long = `down takes back the newest migration, with all its data: resources with the first one, the records of who removed what with
+another. It is refused while a process works with the database. The reason is kept in the database; "migrate status" shows it.`
+	down.Flags().BoolVar(&yes, "yes", false, "the data is gone for ever")
+	down.Flags().StringVar(&reason, "reason", "", "why, kept in the database")
 	sub("status", "List the migrations", func(cmd *cobra.Command) error {
 		states, err := migrations.List(cmd.Context(), dsn, migrations.Set(set))
 		for _, s := range states {
@@ -74,6 +90,13 @@ func newMigrate() *cobra.Command {
 				word = "applied"
 			}
 			cmd.Printf("%-8s %s\n", word, s.Name)
+		}
+		if err != nil {
+			return err
+		}
+		undone, err := migrations.ListUndone(cmd.Context(), dsn, migrations.Set(set))
+		for _, u := range undone {
+			cmd.Printf("%s was taken back by %s on %s: %s\n", u.Name, u.By, u.At.UTC().Format(time.RFC3339), u.Reason)
 		}
 		return err
 	})
@@ -91,13 +114,33 @@ func rolesText(set migrations.Set, prefix string) string {
 }
 
 // ready makes sure that a database has the schema that this binary needs.
-func ready(cmd *cobra.Command, dsn string, set migrations.Set, migrate bool, log *zap.Logger) error {
+func ready(ctx context.Context, dsn string, set migrations.Set, migrate bool, log *zap.Logger) error {
 	if !migrate {
-		return migrations.Current(cmd.Context(), dsn, set)
+		return migrations.Current(ctx, dsn, set)
 	}
-	applied, err := migrations.Up(cmd.Context(), dsn, set)
+	applied, err := migrations.Up(ctx, dsn, set)
 	if len(applied) > 0 {
 		log.Info("migrated", zap.Strings("applied", applied))
 	}
 	return err
+}
+
+// schemaFor is how long a schema, and the rights in it, count as they were seen.
+const schemaFor = 5 * time.Second
+
+// schemaCheck tells whether the database has the schema that this binary needs, and its user the rights.
+func schemaCheck(q migrations.Querier, set migrations.Set) check {
+	var seen atomic.Pointer[time.Time] // when all was well
+	return check{"schema", func(ctx context.Context) error {
+		if at := seen.Load(); at != nil && time.Since(*at) < schemaFor {
+			return nil
+		}
+		ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+		defer cancel()
+		err := migrations.Ready(ctx, q, set)
+		if now := time.Now(); err == nil {
+			seen.Store(&now)
+		}
+		return err
+	}}
 }

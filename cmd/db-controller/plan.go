@@ -61,16 +61,29 @@ func writePlan(out io.Writer, plan *resourcev1.PlanDeletionResponse) {
 	print("")
 	for _, b := range plan.GetBlockers() {
 		switch {
+		case b.GetUnknown():
+			print("unknown    %s (%s) blocks %s, unless it goes too, which nobody can say: a deployment does not answer", b.GetHolder(), b.GetPath(), b.GetTarget())
+		case b.GetUndecided() && b.GetUnanswered():
+			print("undecided  %s (%s) refers to %s or is about to: its deployment does not answer", b.GetHolder(), b.GetPath(), b.GetTarget())
 		case b.GetUndecided():
 			print("undecided  %s (%s) may be about to refer to %s", b.GetHolder(), b.GetPath(), b.GetTarget())
+		case b.GetRefuses() && b.GetUnanswered():
+			print("refused    %s (%s) blocks %s; its deployment does not answer whether it still does", b.GetHolder(), b.GetPath(), b.GetTarget())
 		case b.GetRefuses():
 			print("refused    %s (%s) blocks %s", b.GetHolder(), b.GetPath(), b.GetTarget())
 		default:
 			print("waits      %s (%s) blocks %s, which waits for it", b.GetHolder(), b.GetPath(), b.GetTarget())
 		}
 	}
-	for _, d := range plan.GetUnaskedDeployments() {
-		print("not asked  %s does not answer; what is there is not in this plan", d)
+	if more := plan.GetTotalBlockers() - int64(len(plan.GetBlockers())); more > 0 {
+		print("and %d more that block, or may", more)
+	}
+	for _, u := range plan.GetUnasked() {
+		if u.GetReason() == resourcev1.UnaskedDeployment_REASON_LIMIT_REACHED {
+			print("not asked  %s", u.GetMessage())
+		} else {
+			print("not asked  %s does not answer; what is there is not in this plan (%s)", u.GetDeployment(), u.GetMessage())
+		}
 	}
 	more := ""
 	if plan.GetTruncated() {

@@ -2,8 +2,6 @@ package main
 
 import (
 	"github.com/spf13/cobra"
-
-	"github.com/db-controller/db-controller/migrations"
 )
 
 func newRegistry() *cobra.Command {
@@ -25,9 +23,6 @@ func newRegistry() *cobra.Command {
 				return err
 			}
 			defer func() { _ = log.Sync() }()
-			if err := ready(cmd, cfg.dsn, migrations.Registry, cfg.migrate, log); err != nil {
-				return err
-			}
 			return runRegistry(cmd.Context(), cfg, log)
 		},
 	}
@@ -37,7 +32,9 @@ func newRegistry() *cobra.Command {
 	f.StringVar(&cfg.listen, "listen", "", "host:port for gRPC")
 	f.StringVar(&cfg.http, "http", "", "host:port for /livez, /readyz and /metrics (default: none)")
 	f.StringVar(&cfg.pprof, "pprof", "", "loopback host:port for profiles (default: none)")
+	reflectionFlag(f, &cfg.reflection)
 	plaintextFlag(f, &plaintext)
 	f.BoolVar(&cfg.migrate, "migrate", false, "bring the database to the newest schema first")
+	startTimeoutFlag(f, &cfg.startTimeout, "until the database answers")
 	return cmd
 }

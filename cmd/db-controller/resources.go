@@ -16,6 +16,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"go.yaml.in/yaml/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/types/known/structpb"
 
@@ -112,7 +114,7 @@ func newList() *cobra.Command {
 func newPut() *cobra.Command {
 	var file string
 	var owners []string
-	cmd := resourceCommand("put NAME [BODY]", "Create or update a resource; the body is JSON or YAML, given here or in a file",
+	cmd := resourceCommand("put NAME [BODY]", "Create a resource, or replace what it has; the body is JSON or YAML, given here or in a file; without one, only create",
 		`  db-controller put //iam.example.com/us-west2/projects/acme '{"title": "Acme"}'
   db-controller put //devices.example.com/eastus2/projects/acme/devices/d1 -f device.yaml
   db-controller put //devices.example.com/eastus2/fleets/f --owner Project=//iam.example.com/us-west2/projects/acme`, cobra.RangeArgs(1, 2),
@@ -129,16 +131,27 @@ func newPut() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			r, err := resources.PutResource(cmd.Context(), &resourcev1.PutResourceRequest{Resource: &resourcev1.Resource{Name: name.Name, Body: body, OwnerReferences: references}})
+			r, err := put(cmd.Context(), resources, &resourcev1.Resource{Name: name.Name, Body: body, OwnerReferences: references})
+			if status.Code(err) == codes.AlreadyExists {
+				return fmt.Errorf("%s exists, and a put without a body would empty it: give its whole body, or '{}' for none", name)
+			}
 			if err != nil {
 				return plain(err)
 			}
 			return show(cmd, []*resourcev1.Resource{r})
 		})
 	cmd.Flags().StringVarP(&file, "file", "f", "", "file with the body, - for standard input")
-	cmd.Flags().StringSliceVar(&owners, "owner", nil, "KIND=NAME of a resource that keeps this one; it goes when the last owner does")
+	cmd.Flags().StringArrayVar(&owners, "owner", nil, "KIND=NAME of a resource that keeps this one; it goes when the last owner does")
 	outputFlag(cmd)
 	return cmd
+}
+
+// put replaces what a resource has. Without a body it only creates: nobody means to empty what is there by saying nothing.
+func put(ctx context.Context, c resourcev1.ResourceServiceClient, r *resourcev1.Resource) (*resourcev1.Resource, error) {
+	if r.Body == nil {
+		return c.CreateResource(ctx, &resourcev1.CreateResourceRequest{Resource: r})
+	}
+	return c.PutResource(ctx, &resourcev1.PutResourceRequest{Resource: r})
 }
 
 func readOwners(texts []string) ([]*resourcev1.OwnerReference, error) {
@@ -153,6 +166,7 @@ func readOwners(texts []string) ([]*resourcev1.OwnerReference, error) {
 	return out, nil
 }
 
+// readBody answers nil when no body is given, or one that has nothing in it.
 func readBody(cmd *cobra.Command, inline []string, file string) (*structpb.Struct, error) {
 	var raw []byte
 	var err error
@@ -176,6 +190,9 @@ func readBody(cmd *cobra.Command, inline []string, file string) (*structpb.Struc
 	}
 	if err := documents.Decode(new(any)); !errors.Is(err, io.EOF) {
 		return nil, errors.New("the body has more than one YAML document; a resource has one")
+	}
+	if body == nil {
+		return nil, nil //nolint:nilnil // no body, which is not an empty one
 	}
 	if err := exact("body", body); err != nil {
 		return nil, err
@@ -229,10 +246,14 @@ func toFloat(v any) float64 {
 }
 
 func newDelete() *cobra.Command {
-	var wait time.Duration
+	var timeout, wait time.Duration
 	var dryRun bool
-	cmd := resourceCommand("delete NAME", "Delete a resource and what cascades with it", "  db-controller delete //iam.example.com/us-west2/projects/acme --wait 10s", cobra.ExactArgs(1),
+	cmd := resourceCommand("delete NAME", "Delete a resource and what cascades with it", `  db-controller delete //iam.example.com/us-west2/projects/acme --wait 10s
+  db-controller delete //iam.example.com/us-west2/projects/acme --timeout 30s`, cobra.ExactArgs(1),
 		func(cmd *cobra.Command, c *client.Client, args []string) error {
+			if timeout < 0 {
+				return fmt.Errorf("--timeout %s: want more than 0s", timeout)
+			}
 			if dryRun {
 				return printPlan(cmd, c, args[0])
 			}
@@ -240,12 +261,17 @@ func newDelete() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			answer, err := resources.DeleteResource(cmd.Context(), &resourcev1.DeleteResourceRequest{Name: name.Name})
+			ctx, cancel := cmd.Context(), func() {}
+			if timeout > 0 {
+				ctx, cancel = context.WithTimeout(ctx, timeout)
+			}
+			defer cancel()
+			answer, err := resources.DeleteResource(ctx, &resourcev1.DeleteResourceRequest{Name: name.Name})
 			if err != nil {
 				return plain(err)
 			}
-			for _, d := range answer.GetUnaskedDeployments() {
-				cmd.PrintErrf("note: %s could not be asked whether something there blocks what will cascade\n", d)
+			for _, u := range answer.GetUnasked() {
+				cmd.PrintErrf("note: %s could not be asked whether something there blocks what will cascade: %s\n", u.GetDeployment(), u.GetMessage())
 			}
 			if answer.GetRemoved() {
 				cmd.Println(name, "deleted")
@@ -276,6 +302,7 @@ func newDelete() *cobra.Command {
 			}
 			return nil
 		})
+	cmd.Flags().DurationVar(&timeout, "timeout", 0, "how long deployments are asked and undecided references waited for (default: the deployment's own limit, 5s)")
 	cmd.Flags().DurationVar(&wait, "wait", 0, "wait so long until it is gone")
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only show what it would do, as plan does")
 	return cmd

@@ -42,7 +42,7 @@ Every flag can also be given in the environment (--log-level as DBCONTROLLER_LOG
 	}
 	add("try", newDev(), newBench())
 	add("resources", newGet(), newList(), newPut(), newDelete(), newPlan(), newExplain(), newRemovals(), newWatch(), newBlockDeletion())
-	add("describe", newValidate(), newApply(), newRemove(), newSetVersion(), newDecommission())
+	add("describe", newValidate(), newApply(), newRemove(), newSetVersion(), newDecommission(), newAcceptDatabase(), newWaive())
 	add("run", newServe(), newRegistry(), newMigrate(), newCerts(), newStatus(), newVerify(), newHealthcheck())
 	root.AddCommand(newVersion())
 	return root

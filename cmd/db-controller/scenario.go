@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"go.yaml.in/yaml/v3"
 	"google.golang.org/grpc/codes"
@@ -109,13 +110,7 @@ func (s *scenario) step(ctx context.Context, st step) error {
 	case st.Say != "":
 		s.print("\n# %s", st.Say)
 	case st.Put != nil:
-		err := s.put(ctx, st.Put)
-		// Deployments that have just started may not have heard of one another yet.
-		for began := time.Now(); st.Refused == "" && status.Code(err) == codes.Unavailable && time.Since(began) < 10*time.Second; {
-			<-time.After(50 * time.Millisecond)
-			err = s.put(ctx, st.Put)
-		}
-		return s.expect(st.Refused, "put", st.Put.Name, err)
+		return s.expect(st.Refused, "put", st.Put.Name, repeated(ctx, func() error { return s.put(ctx, st.Put) }))
 	case st.Bulk != nil:
 		return s.bulk(ctx, st.Bulk)
 	case st.Delete != "":
@@ -138,6 +133,22 @@ func (s *scenario) step(ctx context.Context, st step) error {
 		return errors.New("it says nothing that is known")
 	}
 	return nil
+}
+
+// repeated makes a call again as long as its answer is that nobody can say for now, which every client is advised to:
+// deployments that have just started have not heard of one another yet, and on a busy machine one may answer too late.
+func repeated(ctx context.Context, call func() error) error {
+	for began := time.Now(); ; {
+		err := call()
+		if status.Code(err) != codes.Unavailable || time.Since(began) > 30*time.Second {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
 }
 
 // expect prints what came of a write, and fails when that is not what the scenario says.
@@ -195,8 +206,12 @@ func (s *scenario) delete(ctx context.Context, st step) error {
 	if err != nil {
 		return err
 	}
-	s.deleted = time.Now()
-	_, err = resources.DeleteResource(ctx, &resourcev1.DeleteResourceRequest{Name: name.Name})
+	req := &resourcev1.DeleteResourceRequest{Name: name.Name, Uid: s.uids[st.Delete], RequestId: uuid.NewString()}
+	err = repeated(ctx, func() error {
+		s.deleted = time.Now()
+		_, err := resources.DeleteResource(ctx, req)
+		return err
+	})
 	return s.expect(st.Refused, "delete", st.Delete, err)
 }
 

@@ -6,7 +6,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/db-controller/db-controller/migrations"
 	"github.com/db-controller/db-controller/schema"
 )
 
@@ -49,9 +48,6 @@ func newServe() *cobra.Command {
 			if cfg.removalsKept != 0 && cfg.removalsKept < 7*24*time.Hour {
 				return fmt.Errorf("--removals-kept %s: want at least 168h", cfg.removalsKept)
 			}
-			if err := ready(cmd, cfg.dsn, migrations.Deployment, cfg.migrate, log); err != nil {
-				return err
-			}
 			return runDeployment(cmd.Context(), cfg, log)
 		},
 	}
@@ -64,13 +60,14 @@ func newServe() *cobra.Command {
 	f.StringVar(&cfg.advertise, "advertise", "", "host:port under which other deployments reach it (default: as it listens)")
 	f.StringVar(&cfg.http, "http", "", "host:port for /livez, /readyz and /metrics (default: none)")
 	f.StringVar(&cfg.pprof, "pprof", "", "loopback host:port for profiles (default: none)")
+	reflectionFlag(f, &cfg.reflection)
 	plaintextFlag(f, &plaintext)
 	f.BoolVar(&cfg.migrate, "migrate", false, "bring the database to the newest schema first")
 	f.IntVar(&cfg.nodes, "nodes", 2, "constraint nodes that share the work")
 	f.Int32Var(&cfg.connections, "connections", 20, "connections to the database; at least 4")
 	f.StringVar(&cfg.name, "name", "", "this process, among those of the deployment; one that starts under the same name takes its place (default: host:port)")
 	f.DurationVar(&cfg.lease, "lease", 5*time.Second, "how long this process may be silent before others take its work over; at least 1s")
-	f.DurationVar(&cfg.startTimeout, "start-timeout", 2*time.Minute, "how long to wait until it is registered and knows its version; then it ends and says why")
+	startTimeoutFlag(f, &cfg.startTimeout, "until the database answers, and it is registered and knows its version")
 	f.BoolVar(&cfg.restored, "restored", false, "the database was restored from a copy of its server's files: nothing is deleted until other deployments have confirmed their references (other restores, and failovers, are noticed without it)")
 	f.DurationVar(&cfg.auditInterval, "audit-interval", time.Hour, "pause between two comparisons with the other deployments (as verify does, without repairs); 0 for none")
 	f.IntVar(&cfg.auditRate, "audit-rate", 1000, "rows a second that such a comparison takes")

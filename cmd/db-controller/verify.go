@@ -21,13 +21,14 @@ func newVerify() *cobra.Command {
 		Use:   "verify [DEPLOYMENT...]",
 		Short: "Compare references, blockades and owners between deployments; say what differs, and repair what is certain",
 		Long: `Compare what the resources of each deployment refer to, what blocks there, and their owners, with what the other
-deployments have of it: of all deployments, or of those that are named.
+deployments have of it: of all deployments, or of those that are named. The references that stand in bodies are compared
+with those that are stored.
 
 In order, nothing differs. Differences come from databases that lost commits: a failover to a standby that lagged behind, a
 backup that was restored. Each is looked at twice, so that what is under way is none.
 
 With --repair, what is certain is done: a reference that its target's deployment has lost is established again, what nothing
-refers by any more is removed, owners are asked again. Where a target is gone, a person decides what becomes of its holder.
+refers by any more is removed, owners are asked again, references are derived anew from bodies. Where a target is gone, a person decides what becomes of its holder.
 
 It fails when something differs that is not repaired, or when a deployment could not be asked.`,
 		Example: `  db-controller verify
@@ -126,11 +127,11 @@ func verifyOne(cmd *cobra.Command, c *client.Client, id schema.DeploymentID, rep
 			continue
 		}
 		if !p.GetDone() {
-			cmd.PrintErrf("%s: %d references, %d blockades, %d owners so far\n", id, p.GetReferences(), p.GetBlockades(), p.GetOwners())
+			cmd.PrintErrf("%s: %d references, %d blockades, %d owners, %d bodies so far\n", id, p.GetReferences(), p.GetBlockades(), p.GetOwners(), p.GetBodies())
 			continue
 		}
-		cmd.Printf("%s: %d references, %d blockades, %d owners compared; %d differences, %d repaired\n",
-			id, p.GetReferences(), p.GetBlockades(), p.GetOwners(), p.GetDifferences(), p.GetRepaired())
+		cmd.Printf("%s: %d references, %d blockades, %d owners, %d bodies compared; %d differences, %d repaired\n",
+			id, p.GetReferences(), p.GetBlockades(), p.GetOwners(), p.GetBodies(), p.GetDifferences(), p.GetRepaired())
 		all.differences, all.repaired = all.differences+p.GetDifferences(), all.repaired+p.GetRepaired()
 		for _, u := range p.GetUnreachable() {
 			cmd.Printf("  not asked: %s, which does not answer\n", u)

@@ -9,20 +9,24 @@ import (
 
 	"github.com/google/uuid"
 	grpcprom "github.com/grpc-ecosystem/go-grpc-middleware/providers/prometheus"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"go.uber.org/zap"
 	"golang.org/x/net/netutil"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/reflection"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/db-controller/db-controller/constraint"
 	"github.com/db-controller/db-controller/envregistry"
 	registryserver "github.com/db-controller/db-controller/envregistry/server"
 	"github.com/db-controller/db-controller/handlers"
+	"github.com/db-controller/db-controller/migrations"
 	"github.com/db-controller/db-controller/nodemanager"
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/feed"
 	"github.com/db-controller/db-controller/schema/identity"
 	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
 	"github.com/db-controller/db-controller/schema/service"
@@ -45,6 +49,7 @@ type deploymentConfig struct {
 	advertise    string
 	http         string
 	pprof        string
+	reflection   bool
 	migrate      bool
 	nodes        int
 	connections  int32
@@ -76,6 +81,7 @@ func (n fenced) Run(ctx context.Context) error { return n.Node.Run(n.leases.Fenc
 // runDeployment joins the parts of one deployment and runs them until ctx ends or one fails:
 // registry client → node manager → nodes → handlers → store, with the gRPC services over the store.
 func runDeployment(ctx context.Context, cfg deploymentConfig, log *zap.Logger) error {
+	log, outage := feed.Patient(log)
 	log = log.With(zap.Stringer("of", cfg.deployment))
 	credentials, err := identity.Load(identity.InDir(cfg.certs))
 	if err != nil {
@@ -84,8 +90,15 @@ func runDeployment(ctx context.Context, cfg deploymentConfig, log *zap.Logger) e
 	if credentials.Identity != identity.Deployment(cfg.deployment) {
 		return fmt.Errorf("the certificate in %s is of %s, not of %s", cfg.certs, credentials.Identity, cfg.deployment)
 	}
-	pool, err := shadow.Connect(ctx, cfg.dsn, "db-controller "+cfg.deployment.String(), cfg.connections)
-	if err != nil {
+	waiting := newPatience(cfg.startTimeout, log)
+	var pool *pgxpool.Pool
+	if err := waiting.database(ctx, cfg.dsn, func() error {
+		err := ready(ctx, cfg.dsn, migrations.Deployment, cfg.migrate, log)
+		if err == nil {
+			pool, err = shadow.Connect(ctx, cfg.dsn, "db-controller "+cfg.deployment.String(), cfg.connections)
+		}
+		return err
+	}); err != nil || pool == nil {
 		return err
 	}
 	defer pool.Close()
@@ -103,14 +116,16 @@ func runDeployment(ctx context.Context, cfg deploymentConfig, log *zap.Logger) e
 	}
 	peers := service.NewPeers(cfg.deployment, credentials)
 	defer peers.Close()
-	store, err := shadow.Open(ctx, shadow.Config{Pool: pool, Deployment: cfg.deployment, Peers: peers, Logger: log, TentativeTTL: cfg.tentativeTTL, OwnerGrace: cfg.ownerGrace, RemovalsKept: cfg.removalsKept, Quotas: cfg.quotas})
-	if err != nil {
-		return err
-	}
-	if cfg.restored {
-		if err := store.ForgetServer(ctx); err != nil {
-			return err
+	var store *shadow.Store
+	err = waiting.database(ctx, cfg.dsn, func() (err error) {
+		store, err = shadow.Open(ctx, shadow.Config{Pool: pool, Deployment: cfg.deployment, Peers: peers, Logger: log, TentativeTTL: cfg.tentativeTTL, OwnerGrace: cfg.ownerGrace, RemovalsKept: cfg.removalsKept, Quotas: cfg.quotas})
+		if err == nil && cfg.restored {
+			err = store.ForgetServer(ctx)
 		}
+		return err
+	})
+	if err != nil || store == nil {
+		return err
 	}
 	metrics := newMetrics(store)
 	metrics.registry.MustRegister(certificateExpiry(credentials))
@@ -118,7 +133,7 @@ func runDeployment(ctx context.Context, cfg deploymentConfig, log *zap.Logger) e
 	metrics.registry.MustRegister(calls)
 	healthServer := health.NewServer()
 	server, err := service.NewServer(service.Config{
-		Store: store, Peers: peers, Credentials: credentials, Health: healthServer, Logger: log, Failures: metrics.failures.list, Refused: newRefused(metrics.registry),
+		Store: store, Peers: peers, Credentials: credentials, Health: healthServer, Reflection: cfg.reflection, Logger: log, Failures: metrics.failures.list, Refused: newRefused(metrics.registry),
 		Unary:  []grpc.UnaryServerInterceptor{calls.UnaryServerInterceptor()},
 		Stream: []grpc.StreamServerInterceptor{calls.StreamServerInterceptor()},
 	})
@@ -144,7 +159,7 @@ func runDeployment(ctx context.Context, cfg deploymentConfig, log *zap.Logger) e
 	leases := &shadow.Leases{Store: store, Name: cfg.name, TTL: cfg.lease}
 	manager, err := nodemanager.New(nodemanager.Config{
 		Deployment: cfg.deployment, Environments: environments, Nodes: cfg.nodes, Switch: store.Switch, Refresh: store.Refresh, PointedTo: store.PointedTo, Logger: log,
-		Renewed: renewed, Leases: leases, LeaseTTL: cfg.lease, Leads: client.Lead,
+		Renewed: renewed, Runs: store.Runs, Outrun: store.Outrun(), Kept: keeper{store}.LoadEnvironment, Follows: peers.Update, Leases: leases, LeaseTTL: cfg.lease, Leads: client.Lead,
 		NewNode: func(share nodemanager.Share) (nodemanager.Runner, error) {
 			node, err := constraint.New(constraint.Config{
 				Name: share.Name, Deployment: cfg.deployment, Shards: share.Shards, Subscriptions: share.Subscriptions,
@@ -159,7 +174,7 @@ func runDeployment(ctx context.Context, cfg deploymentConfig, log *zap.Logger) e
 	if err != nil {
 		return err
 	}
-	checks := []check{{"postgres", pool.Ping}, {"version", func(context.Context) error { return manager.Ready() }}, {"registered", func(context.Context) error { return peers.Registered() }}}
+	checks := []check{{"postgres", pool.Ping}, schemaCheck(pool, migrations.Deployment), {"version", func(context.Context) error { return manager.Ready() }}, {"registered", func(context.Context) error { return client.Registered() }}}
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return client.Run(ctx) })
 	g.Go(func() error { return forward(ctx, client.Environments(), environments, peers.Update) })
@@ -168,11 +183,14 @@ func runDeployment(ctx context.Context, cfg deploymentConfig, log *zap.Logger) e
 	g.Go(func() error { return serveHTTP(ctx, cfg.http, checks, metrics.registry, log) })
 	g.Go(func() error { return servePprof(ctx, cfg.pprof, log) })
 	g.Go(func() error { return reportHealth(ctx, healthServer, checks) })
-	g.Go(func() error { return awaitStart(ctx, cfg.startTimeout, checks, client.Problem, log) })
+	g.Go(func() error { return waiting.checks(ctx, checks, client.Problem) })
+	g.Go(func() error { return outage.Follow(ctx, takesWrites(pool)) })
 	g.Go(func() error { return store.RunNotifications(ctx) })
 	g.Go(func() error { return credentials.Follow(ctx, certificatesInterval, log) })
 	g.Go(func() error { return tidy(ctx, store.Tidy, log) })
-	g.Go(func() error { return followEpochs(ctx, store, renewed, client.Ask, keeper{store}.LoadEnvironment, log) })
+	g.Go(func() error {
+		return followEpochs(ctx, store, renewed, client.Ask, keeper{store}.LoadEnvironment, peers.Environment, log)
+	})
 	g.Go(func() error {
 		return audit(ctx, auditConfig{Interval: cfg.auditInterval, Rate: cfg.auditRate, Leads: client.Leads, Verify: store.Verify, Observer: metrics, Log: log})
 	})
@@ -270,16 +288,24 @@ func (k keeper) KeepEnvironment(ctx context.Context, env *schema.Environment) er
 
 type registryConfig struct {
 	dsn, certs, listen, http, pprof string
-	migrate                         bool
+	migrate, reflection             bool
+	startTimeout                    time.Duration
 }
 
 func runRegistry(ctx context.Context, cfg registryConfig, log *zap.Logger) error {
+	log, outage := feed.Patient(log)
 	credentials, err := identity.Load(identity.InDir(cfg.certs))
 	if err != nil {
 		return err
 	}
-	pool, err := shadow.Connect(ctx, cfg.dsn, "db-controller registry", 8)
-	if err != nil {
+	var pool *pgxpool.Pool
+	if err := newPatience(cfg.startTimeout, log).database(ctx, cfg.dsn, func() error {
+		err := ready(ctx, cfg.dsn, migrations.Registry, cfg.migrate, log)
+		if err == nil {
+			pool, err = shadow.Connect(ctx, cfg.dsn, "db-controller registry", 8)
+		}
+		return err
+	}); err != nil || pool == nil {
 		return err
 	}
 	defer pool.Close()
@@ -298,12 +324,16 @@ func runRegistry(ctx context.Context, cfg registryConfig, log *zap.Logger) error
 	registryv1.RegisterRegistryServiceServer(server, environment)
 	healthServer := health.NewServer()
 	healthv1.RegisterHealthServer(server, healthServer)
+	if cfg.reflection {
+		reflection.Register(server)
+	}
 	if err := registryserver.Policy.Covers(server); err != nil {
 		return err
 	}
 	calls.InitializeMetrics(server)
-	checks := []check{{"postgres", pool.Ping}}
+	checks := []check{{"postgres", pool.Ping}, schemaCheck(pool, migrations.Registry)}
 	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return outage.Follow(ctx, takesWrites(pool)) })
 	g.Go(func() error { return serveGRPC(ctx, server, listener) })
 	g.Go(func() error { return serveHTTP(ctx, cfg.http, checks, registry, log) })
 	g.Go(func() error { return servePprof(ctx, cfg.pprof, log) })

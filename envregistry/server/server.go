@@ -12,6 +12,8 @@ import (
 	"go.uber.org/zap"
 	"google.golang.org/grpc/codes"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	reflectionv1 "google.golang.org/grpc/reflection/grpc_reflection_v1"
+	reflectionv1alpha "google.golang.org/grpc/reflection/grpc_reflection_v1alpha" //nolint:staticcheck // what most clients speak
 	"google.golang.org/grpc/status"
 
 	"github.com/db-controller/db-controller/schema"
@@ -34,6 +36,10 @@ var Policy = identity.Policy{
 	healthv1.Health_Check_FullMethodName: identity.Anybody,
 	healthv1.Health_Watch_FullMethodName: identity.Anybody,
 	healthv1.Health_List_FullMethodName:  identity.Anybody,
+
+	// Where it is registered.
+	reflectionv1.ServerReflection_ServerReflectionInfo_FullMethodName:      {identity.RoleUser, identity.RoleOperator},
+	reflectionv1alpha.ServerReflection_ServerReflectionInfo_FullMethodName: {identity.RoleUser, identity.RoleOperator},
 }
 
 // Server is the RegistryService.
@@ -45,6 +51,7 @@ type Server struct {
 
 // New makes a server over a migrated database.
 func New(pool *pgxpool.Pool, log *zap.Logger) *Server {
+	log, _ = feed.Patient(log)
 	return &Server{store: newStore(pool), log: log}
 }
 
@@ -59,6 +66,8 @@ func (s *Server) fail(err error) error {
 		return status.Error(codes.NotFound, err.Error())
 	case errors.Is(err, feed.ErrReset):
 		return status.Error(codes.OutOfRange, err.Error())
+	case errors.Is(err, feed.ErrUnnoticed):
+		return status.Error(codes.Unavailable, err.Error())
 	case errors.Is(err, feed.ErrSlow):
 		return status.Error(codes.Aborted, err.Error())
 	case errors.Is(err, errSuperseded), errors.Is(err, errDecommissioned):
@@ -69,6 +78,10 @@ func (s *Server) fail(err error) error {
 	if _, ok := status.FromError(err); ok {
 		return err
 	}
+	if feed.Away(err) || feed.Busy(err) {
+		s.log.Warn("a request needs the database", zap.Error(err))
+		return status.Error(codes.Unavailable, "the registry's database is away for now: try again")
+	}
 	s.log.Error("request failed", zap.Error(err))
 	return status.Error(codes.Internal, "internal error: the registry's log says more")
 }
@@ -77,6 +90,9 @@ func (s *Server) fail(err error) error {
 func (s *Server) Apply(ctx context.Context, req *registryv1.ApplyRequest) (*registryv1.ApplyResponse, error) {
 	in := wire.Environment(&registryv1.Environment{Regions: req.GetRegions(), Services: req.GetServices(), Deployments: req.GetDeployments()})
 	changes, err := s.store.apply(ctx, in)
+	if err == nil {
+		err = s.store.vouch(ctx, in.Deployments)
+	}
 	if err != nil {
 		return nil, s.fail(err)
 	}
@@ -89,7 +105,7 @@ func (s *Server) GetEnvironment(ctx context.Context, _ *registryv1.GetEnvironmen
 	if err != nil {
 		return nil, s.fail(err)
 	}
-	return &registryv1.GetEnvironmentResponse{Environment: wire.EnvironmentProto(env)}, nil
+	return &registryv1.GetEnvironmentResponse{Environment: wire.EnvironmentProto(env), Incomplete: env.Incomplete}, nil
 }
 
 // SetDeploymentVersion switches a deployment to another described version.
@@ -128,16 +144,36 @@ func (s *Server) RegisterDeployment(ctx context.Context, req *registryv1.Registe
 			}
 			return cmp.Or(err, fmt.Errorf("%w: %s: apply a file that lists it under deployments", errUnknownDeployment, id))
 		}
-		if d.Generation > req.GetGeneration() {
-			return fmt.Errorf("%w: %s was registered by a newer process, at %s", errSuperseded, id, d.Address)
-		}
-		d.Address, d.Generation = req.GetAddress(), req.GetGeneration()
-		return nil
+		return register(d, req.GetAddress(), req.GetGeneration(), env.Revision)
 	})
 	if err != nil {
 		return nil, s.fail(err)
 	}
 	return s.deployment(ctx, id)
+}
+
+// clocks are generations that are no numbers of this registry: processes of before send the milliseconds of their clock.
+const clocks = 1 << 36
+
+// register sets the address of a deployment unless the caller names a generation that is not after the one that counts: then
+// another process has registered since the caller looked. Who names none, or a clock's, is taken at its word: no clock keeps
+// another process out.
+func register(d *schema.Deployment, address string, generation, revision int64) error {
+	numbered := generation != 0 && generation < clocks
+	switch {
+	case d.Address == address && (!numbered || generation == d.Generation):
+		return nil // said again
+	case numbered && generation <= d.Generation:
+		return fmt.Errorf("%w: %s was registered by a newer process, at %s", errSuperseded, d.DeploymentID, d.Address)
+	case numbered:
+		d.Generation = generation
+	case d.Generation < clocks:
+		d.Generation++
+	default: // a registry of before has stored a clock's
+		d.Generation = revision + 1
+	}
+	d.Address = address
+	return nil
 }
 
 func (s *Server) deployment(ctx context.Context, id schema.DeploymentID) (*registryv1.Deployment, error) {

@@ -6,9 +6,12 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
@@ -122,6 +125,107 @@ func TestADeploymentRegistersOnlyItselfAndTheNewerProcessCounts(t *testing.T) {
 	require.Equal(t, "new:1", d.Address)
 }
 
+// A process of before sends its clock. However far that is ahead, it keeps nobody out: neither a process of before whose
+// clock is right, nor one of now, which names the generation after that which it sees.
+func TestAClockKeepsNoProcessOut(t *testing.T) {
+	t.Parallel()
+	dsn := database(t)
+	apply(t, serve(t, dsn, identity.Identity{Role: identity.RoleOperator, Name: "o"}), example)
+	c := serve(t, dsn, identity.Deployment(west))
+	entry := func() schema.Deployment {
+		env, err := c.GetEnvironment(t.Context(), &registryv1.GetEnvironmentRequest{})
+		require.NoError(t, err)
+		d, ok := wire.Environment(env.GetEnvironment()).Deployment(west)
+		require.True(t, ok)
+		return d
+	}
+	register := func(address string, generation int64) error {
+		_, err := c.RegisterDeployment(t.Context(), &registryv1.RegisterDeploymentRequest{Service: west.Service, Region: west.Region, Address: address, Generation: generation})
+		return err
+	}
+	now := time.Now().UnixMilli()
+	require.NoError(t, register("ahead:1", now+90_000))
+	require.NoError(t, register("right:1", now))
+	require.Equal(t, "right:1", entry().Address)
+	require.NoError(t, register("behind:1", now-3600_000))
+	require.Equal(t, "behind:1", entry().Address)
+	require.NoError(t, register("new:1", entry().Generation+1))
+	require.Equal(t, "new:1", entry().Address)
+
+	// What a registry of before has stored counts for no more.
+	pool, err := shadow.Connect(t.Context(), dsn, "test", 2)
+	require.NoError(t, err)
+	defer pool.Close()
+	_, err = pool.Exec(t.Context(), `UPDATE dbcontroller_registry.deployment SET generation = $1`, now+90_000)
+	require.NoError(t, err)
+	require.Error(t, register("late:1", 9), "it has not seen this one")
+	require.NoError(t, register("newer:1", entry().Generation+1))
+	require.Equal(t, "newer:1", entry().Address)
+	require.Less(t, entry().Generation, int64(1_000_000), "a number of the registry's own")
+}
+
+// A registration said again changes nothing, and one that comes late, after another process has registered, is refused.
+func TestARegistrationSaidAgainOrLateReplacesNoOther(t *testing.T) {
+	t.Parallel()
+	dsn := database(t)
+	apply(t, serve(t, dsn, identity.Identity{Role: identity.RoleOperator, Name: "o"}), example)
+	c := serve(t, dsn, identity.Deployment(west))
+	register := func(address string, generation int64) (*registryv1.Deployment, error) {
+		return c.RegisterDeployment(t.Context(), &registryv1.RegisterDeploymentRequest{Service: west.Service, Region: west.Region, Address: address, Generation: generation})
+	}
+	first, err := register("first:1", 1)
+	require.NoError(t, err)
+	again, err := register("first:1", 1)
+	require.NoError(t, err, "its answer was lost")
+	require.True(t, proto.Equal(first, again))
+	_, err = register("second:1", 1)
+	require.Equal(t, codes.FailedPrecondition, status.Code(err), "it has not seen the first one")
+	_, err = register("second:1", first.GetGeneration()+1)
+	require.NoError(t, err)
+	_, err = register("first:1", 1)
+	require.Equal(t, codes.FailedPrecondition, status.Code(err), "late")
+	unnumbered, err := register("third:1", 0)
+	require.NoError(t, err)
+	require.EqualValues(t, 3, unnumbered.GetGeneration())
+}
+
+// The registry's own database takes no connections for a while, and loses those that there were: a retry, not a fault, and
+// one line in the log, however many ask.
+func TestARegistryWhoseDatabaseIsAwayIsUnavailable(t *testing.T) {
+	t.Parallel()
+	dsn := database(t)
+	apply(t, serve(t, dsn, identity.Identity{Role: identity.RoleOperator, Name: "o"}), example)
+	pool, err := shadow.Connect(t.Context(), dsn, "test", 4)
+	require.NoError(t, err)
+	defer pool.Close()
+	core, said := observer.New(zap.InfoLevel)
+	c, ctx := server.New(pool, zap.New(core)), identity.NewContext(t.Context(), identity.Deployment(west))
+	conn, err := pgx.Connect(t.Context(), harness.Postgres(t).DSN(""))
+	require.NoError(t, err)
+	defer func() { _ = conn.Close(context.Background()) }()
+	cfg, err := pgx.ParseConfig(dsn)
+	require.NoError(t, err)
+	name := pgx.Identifier{cfg.Database}.Sanitize()
+	_, err = conn.Exec(t.Context(), "ALTER DATABASE "+name+" ALLOW_CONNECTIONS false")
+	require.NoError(t, err)
+	_, err = conn.Exec(t.Context(), "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1", cfg.Database)
+	require.NoError(t, err)
+	for range 20 {
+		_, err := c.GetEnvironment(ctx, &registryv1.GetEnvironmentRequest{})
+		require.Equal(t, codes.Unavailable, status.Code(err), "%v", err)
+		_, err = c.RegisterDeployment(ctx, &registryv1.RegisterDeploymentRequest{Service: west.Service, Region: west.Region, Address: "x:1", Generation: 1})
+		require.Equal(t, codes.Unavailable, status.Code(err), "%v", err)
+		_, err = c.Apply(ctx, &registryv1.ApplyRequest{})
+		require.Equal(t, codes.Unavailable, status.Code(err), "%v", err)
+	}
+	require.Equal(t, 1, said.Len(), "%v", said.All())
+	require.Equal(t, zap.WarnLevel, said.All()[0].Level)
+	_, err = conn.Exec(t.Context(), "ALTER DATABASE "+name+" ALLOW_CONNECTIONS true")
+	require.NoError(t, err)
+	_, err = c.GetEnvironment(ctx, &registryv1.GetEnvironmentRequest{})
+	require.NoError(t, err)
+}
+
 func TestRemove(t *testing.T) {
 	t.Parallel()
 	c := serve(t, database(t), identity.Identity{Role: identity.RoleOperator, Name: "eve"})
@@ -214,4 +318,57 @@ func TestTheClientFollowsWhatIsAppliedThroughAnotherServer(t *testing.T) {
 	require.Equal(t, "v2", d.Version)
 	cancel()
 	require.NoError(t, <-done)
+}
+
+// A registry whose database was restored or failed over may lack deployments: what it lists counts as all that there are when an
+// operator has applied each of them since. An empty list says nothing (I15).
+func TestARegistryThatMayLackDeploymentsSaysSo_I15(t *testing.T) {
+	t.Parallel()
+	dsn := database(t)
+	c := serve(t, dsn, identity.Identity{Role: identity.RoleOperator, Name: "o"})
+	incomplete := func() bool {
+		t.Helper()
+		answer, err := c.GetEnvironment(t.Context(), &registryv1.GetEnvironmentRequest{})
+		require.NoError(t, err)
+		return answer.GetIncomplete()
+	}
+	require.True(t, incomplete(), "an empty one")
+	apply(t, c, example)
+	require.False(t, incomplete())
+
+	conn, err := pgx.Connect(t.Context(), dsn)
+	require.NoError(t, err)
+	defer func() { _ = conn.Close(context.Background()) }()
+	// As a failover leaves it: what was noted is of another server.
+	_, err = conn.Exec(t.Context(), `UPDATE dbcontroller_registry.deployment SET applied_in = applied_in || '-before'`)
+	require.NoError(t, err)
+	require.True(t, incomplete())
+	apply(t, c, "regions: [us-west2]\ndeployments:\n  - {deployment: iam.example.com/us-west2, version: v1}\n")
+	require.True(t, incomplete(), "of one that is listed nobody has said a word since")
+	apply(t, c, example)
+	require.False(t, incomplete())
+}
+
+// What was applied before the registry noted where counts as applied where its migration ran.
+func TestAnUpgradedRegistryLacksNothing(t *testing.T) {
+	t.Parallel()
+	dsn := database(t)
+	c := serve(t, dsn, identity.Identity{Role: identity.RoleOperator, Name: "o"})
+	apply(t, c, example)
+	text, err := os.ReadFile("../../migrations/registry/00005_applied.sql")
+	require.NoError(t, err)
+	_, update, ok := strings.Cut(string(text), "ADD COLUMN applied_in text;")
+	require.True(t, ok)
+	update, _, ok = strings.Cut(update, "-- +goose Down")
+	require.True(t, ok)
+	conn, err := pgx.Connect(t.Context(), dsn)
+	require.NoError(t, err)
+	defer func() { _ = conn.Close(context.Background()) }()
+	_, err = conn.Exec(t.Context(), `UPDATE dbcontroller_registry.deployment SET applied_in = NULL`)
+	require.NoError(t, err)
+	_, err = conn.Exec(t.Context(), update)
+	require.NoError(t, err)
+	answer, err := c.GetEnvironment(t.Context(), &registryv1.GetEnvironmentRequest{})
+	require.NoError(t, err)
+	require.False(t, answer.GetIncomplete())
 }

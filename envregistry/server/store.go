@@ -30,7 +30,7 @@ type store struct {
 
 func newStore(pool *pgxpool.Pool) *store {
 	wake := feed.NewBroadcast()
-	return &store{pool: pool, wake: wake, feeds: feed.NewLog(feed.Config{Pool: pool, StateSQL: stateSQL, Wake: wake})}
+	return &store{pool: pool, wake: wake, feeds: feed.NewLog(feed.Config{Pool: pool, StateSQL: stateSQL, WrittenSQL: writtenSQL, Wake: wake})}
 }
 
 const (
@@ -62,6 +62,19 @@ WITH new AS (
 )
 INSERT INTO dbcontroller_registry.change (revision, gone, service, region, version, address, generation, disabled)
 SELECT m.revision, false, new.service, new.region, new.version, new.address, new.generation, new.disabled FROM new, dbcontroller_registry.meta m`
+	// An operator has applied each deployment since the database was last restored or failed over: what it says of these is
+	// all that there are. A list of none says nothing.
+	incompleteSQL = `
+SELECT NOT EXISTS (SELECT FROM dbcontroller_registry.deployment) OR EXISTS (
+    SELECT FROM dbcontroller_registry.deployment d, dbcontroller_registry.meta m WHERE d.applied_in IS DISTINCT FROM ` + feed.ServerSQL + `
+)`
+
+	vouchSQL = `
+UPDATE dbcontroller_registry.deployment d SET applied_in = ` + feed.ServerSQL + `
+FROM dbcontroller_registry.meta m, unnest($1::text[], $2::text[]) AS i (service, region)
+WHERE d.service = i.service AND d.region = i.region AND d.applied_in IS DISTINCT FROM ` + feed.ServerSQL + `
+`
+
 	moveRevisionSQL = `UPDATE dbcontroller_registry.meta SET revision = revision + 1`
 )
 
@@ -70,8 +83,10 @@ func (s *store) read(ctx context.Context) (*schema.Environment, error) {
 	var env *schema.Environment
 	options := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
 	err := pgx.BeginTxFunc(ctx, s.pool, options, func(tx pgx.Tx) (err error) {
-		env, err = readEnvironment(ctx, tx, selectRevisionSQL)
-		return err
+		if env, err = readEnvironment(ctx, tx, selectRevisionSQL); err != nil {
+			return err
+		}
+		return tx.QueryRow(ctx, incompleteSQL).Scan(&env.Incomplete)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("read the environment: %w", err)
@@ -144,6 +159,18 @@ func (s *store) apply(ctx context.Context, in *schema.Environment) ([]string, er
 		}
 		return nil
 	})
+}
+
+// vouch notes that an operator has applied deployments in the present epoch of the registry's database.
+func (s *store) vouch(ctx context.Context, applied []schema.Deployment) error {
+	var services, regions []string
+	for _, d := range applied {
+		services, regions = append(services, d.Service), append(regions, d.Region)
+	}
+	if _, err := s.pool.Exec(ctx, vouchSQL, services, regions); err != nil {
+		return fmt.Errorf("note what was applied: %w", err)
+	}
+	return nil
 }
 
 func runsVersion(env *schema.Environment, v schema.ServiceVersion) *schema.Deployment {

@@ -22,7 +22,13 @@ const environmentFeed feed.Topics = 1
 const environmentFilter = "environment"
 
 const (
+	// Nothing but tokens depends on it. Of two servers that find it at the same time the second one waits, and changes nothing.
+	beginEpochSQL = `
+UPDATE dbcontroller_registry.meta m SET epoch = gen_random_uuid(), server = ` + feed.ServerSQL + `, timeline = ` + feed.TimelineSQL + `
+WHERE m.server IS DISTINCT FROM ` + feed.ServerSQL + ` OR ` + feed.EpochSQL + ` IS NULL`
+
 	stateSQL      = feed.StateBegin + `dbcontroller_registry.meta` + feed.StateEnd
+	writtenSQL    = feed.WrittenBegin + `EXISTS (SELECT FROM dbcontroller_registry.change WHERE` + feed.New + `)::int` + feed.WrittenFrom + `dbcontroller_registry.meta` + feed.StateEnd
 	beginSinceSQL = feed.SinceBegin + `dbcontroller_registry.meta` + feed.SinceJoin
 
 	// In the order in which each needs what is before it.
@@ -92,6 +98,9 @@ func scanChanged(row pgx.CollectableRow) (out changed, _ int64, _ error) {
 // WatchEnvironment sends everything, the end of the snapshot, and then every change, or with a token what has changed
 // since; between the end of the snapshot and each bookmark what was sent is a whole environment.
 func (s *Server) WatchEnvironment(req *registryv1.WatchEnvironmentRequest, stream grpc.ServerStreamingServer[registryv1.WatchEnvironmentResponse]) error {
+	if _, err := s.store.pool.Exec(stream.Context(), beginEpochSQL); err != nil {
+		return s.fail(err)
+	}
 	revision := int64(0)
 	err := feed.Follow(stream.Context(), s.store.feeds, feed.Feed[changed]{
 		Filter: environmentFilter, Topic: environmentFeed, Chunk: 100, Aged: true,

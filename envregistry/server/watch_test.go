@@ -130,4 +130,15 @@ func TestATokenOfTheEnvironmentThatCannotBeResumedIsReset_I24(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, server.New(pool, zap.NewNop()).Tidy(t.Context()))
 	reset(c, token, "older than what is kept")
+
+	// The server is another one, which may call its timeline as the one before.
+	_, token, err = listen(t, c, "", ends("end"))
+	require.NoError(t, err)
+	_, err = pool.Exec(t.Context(), `UPDATE dbcontroller_registry.meta SET server = 'another'`)
+	require.NoError(t, err)
+	reset(c, token, "failed over")
+	_, token, err = listen(t, c, "", ends("end"))
+	require.NoError(t, err)
+	_, _, err = listen(t, c, token, ends("bookmark"))
+	require.NoError(t, err, "the epoch that was begun goes on")
 }

@@ -50,30 +50,30 @@ BEGIN
         -- Serves requests of users and of other deployments.
         ('api', 'SELECT', 'meta'),
         ('api', 'SELECT, INSERT, UPDATE', 'deployment'),
-        ('api', 'SELECT, INSERT', 'kind, dbcontroller.field, dbcontroller.decommissioned'),
+        ('api', 'SELECT, INSERT', 'kind, dbcontroller.field, dbcontroller.decommissioned, dbcontroller.word'),
         ('api', 'SELECT, INSERT, UPDATE, DELETE', 'shadow, dbcontroller.resource, dbcontroller.foreign_target, dbcontroller.reference, dbcontroller.owner_reference, dbcontroller.blockade'),
-        ('api', 'SELECT, INSERT, DELETE', 'closing, dbcontroller.holder_entry, dbcontroller.ownee_entry, dbcontroller.notice, dbcontroller.work'),
+        ('api', 'SELECT, INSERT, DELETE', 'closing, dbcontroller.holder_entry, dbcontroller.ownee_entry, dbcontroller.owner_lost, dbcontroller.notice, dbcontroller.work'),
         ('api', 'SELECT, INSERT', 'attempt, dbcontroller.closed_attempt, dbcontroller.request, dbcontroller.change, dbcontroller.removal, dbcontroller.cause'),
         ('api', 'SELECT', 'epoch, dbcontroller.member, dbcontroller.lease, dbcontroller.derivation'),
         -- Acts upon deletions, keeps its place among the processes, follows versions and epochs, tidies up.
         ('controller', 'SELECT, INSERT', 'meta'),
-        ('controller', 'UPDATE (singleton, version, generation, compacted, environment, epoch, server, timeline, awaiting)', 'meta'),
+        ('controller', 'UPDATE (singleton, version, generation, digest, compacted, environment, epoch, server, timeline, awaiting, forgotten)', 'meta'),
         ('controller', 'SELECT, INSERT, UPDATE', 'deployment'),
         ('controller', 'SELECT, INSERT', 'kind, dbcontroller.field'),
         ('controller', 'SELECT, UPDATE, DELETE', 'shadow, dbcontroller.resource'),
         ('controller', 'SELECT, INSERT, UPDATE, DELETE', 'foreign_target, dbcontroller.reference, dbcontroller.owner_reference, dbcontroller.blockade, dbcontroller.work, dbcontroller.derivation'),
-        ('controller', 'SELECT, INSERT, DELETE', 'attempt, dbcontroller.closed_attempt, dbcontroller.change, dbcontroller.notice, dbcontroller.holder_entry, dbcontroller.ownee_entry'),
+        ('controller', 'SELECT, INSERT, DELETE', 'attempt, dbcontroller.closed_attempt, dbcontroller.change, dbcontroller.notice, dbcontroller.holder_entry, dbcontroller.ownee_entry, dbcontroller.owner_lost'),
         ('controller', 'SELECT, INSERT', 'removal, dbcontroller.cause, dbcontroller.epoch'),
         ('controller', 'UPDATE (id)', 'epoch'),
         ('controller', 'SELECT, DELETE', 'request, dbcontroller.closing'),
-        ('controller', 'SELECT', 'decommissioned'),
+        ('controller', 'SELECT', 'decommissioned, dbcontroller.word'),
         ('controller', 'SELECT, INSERT, UPDATE, DELETE', 'member'),
         ('controller', 'SELECT, UPDATE', 'lease'),
         -- Looks after it, without what users store and without what tokens are made with.
         ('audit', 'SELECT', 'deployment, dbcontroller.kind, dbcontroller.field, dbcontroller.shadow, dbcontroller.foreign_target, dbcontroller.reference, dbcontroller.owner_reference'),
-        ('audit', 'SELECT', 'blockade, dbcontroller.holder_entry, dbcontroller.ownee_entry, dbcontroller.notice, dbcontroller.work, dbcontroller.attempt, dbcontroller.closed_attempt, dbcontroller.closing'),
-        ('audit', 'SELECT', 'removal, dbcontroller.cause, dbcontroller.decommissioned, dbcontroller.epoch, dbcontroller.member, dbcontroller.lease, dbcontroller.derivation'),
-        ('audit', 'SELECT (service, region, database_id, version, generation, compacted, epoch, server, timeline, awaiting)', 'meta')
+        ('audit', 'SELECT', 'blockade, dbcontroller.holder_entry, dbcontroller.ownee_entry, dbcontroller.owner_lost, dbcontroller.notice, dbcontroller.work, dbcontroller.attempt, dbcontroller.closed_attempt, dbcontroller.closing'),
+        ('audit', 'SELECT', 'removal, dbcontroller.cause, dbcontroller.decommissioned, dbcontroller.word, dbcontroller.epoch, dbcontroller.member, dbcontroller.lease, dbcontroller.derivation'),
+        ('audit', 'SELECT (service, region, database_id, version, generation, digest, compacted, epoch, server, timeline, awaiting, forgotten)', 'meta')
     ) AS g (role, rights, tables) LOOP
         EXECUTE format('GRANT %s ON dbcontroller.%s TO %I', granted.rights, granted.tables, prefix || '_' || granted.role);
     END LOOP;

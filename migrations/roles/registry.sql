@@ -35,12 +35,12 @@ BEGIN
 
     FOR granted IN SELECT * FROM (VALUES
         ('api', 'SELECT', 'meta'),
-        ('api', 'UPDATE (revision, compacted)', 'meta'),
+        ('api', 'UPDATE (revision, compacted, epoch, server, timeline)', 'meta'),
         ('api', 'SELECT, INSERT, UPDATE, DELETE', 'region, dbcontroller_registry.service_version, dbcontroller_registry.deployment'),
         ('api', 'SELECT, INSERT', 'decommissioned'),
         ('api', 'SELECT, INSERT, DELETE', 'change'),
         ('audit', 'SELECT', 'region, dbcontroller_registry.service_version, dbcontroller_registry.deployment, dbcontroller_registry.decommissioned, dbcontroller_registry.change'),
-        ('audit', 'SELECT (singleton, revision, database_id, compacted)', 'meta')
+        ('audit', 'SELECT (singleton, revision, database_id, compacted, epoch, server, timeline)', 'meta')
     ) AS g (role, rights, tables) LOOP
         EXECUTE format('GRANT %s ON dbcontroller_registry.%s TO %I', granted.rights, granted.tables, prefix || '_' || granted.role);
     END LOOP;

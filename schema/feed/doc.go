@@ -7,6 +7,9 @@
 // table of one row, with
 //
 //	database_id uuid   -- of this database
+//	epoch       uuid   -- that was begun last
+//	server      text   -- what the server said of itself then (ServerSQL)
+//	timeline    text   -- and its timeline
 //	token_key   bytea  -- authenticates tokens
 //	compacted   xid8   -- the newest transaction whose rows may have been removed because of their age
 package feed

@@ -13,17 +13,25 @@ var (
 	ErrReset = errors.New("the resume token cannot be resumed, start with a new snapshot")
 	// ErrSlow says that the reader of a watch took too long to take what was delivered: open it again.
 	ErrSlow = errors.New("the reader is too slow, open the watch again")
+	// ErrUnnoticed says that the database was restored or failed over and has not begun a new epoch yet: that passes.
+	ErrUnnoticed = errors.New("the database was restored or failed over, and has not begun a new epoch yet: try again")
 )
 
-// Config of a Log. All fields but the times are needed.
+// Config of a Log. All fields but the times and Heard are needed.
 type Config struct {
 	Pool *pgxpool.Pool
 	// StateSQL is StateBegin, the table of one row, and StateEnd.
 	StateSQL string
+	// WrittenSQL is WrittenBegin, which of the topics have a row with New, as a number, WrittenFrom, the table of one row, and
+	// StateEnd. It takes xmax and xip.
+	WrittenSQL string
 	// Wake is woken after commits of this process, and for those of others that were heard of.
 	Wake *Broadcast
-	// PollInterval is how often a watch looks without having been woken (default 1 s).
+	// PollInterval is how often one look is taken for all watches whether anything was written (default 1 s).
 	PollInterval time.Duration
+	// Heard tells whether commits of other processes are heard of by notifications: then the look is a net for what these miss, and
+	// taken ten times less often (default: never).
+	Heard func() bool
 	// SlowTimeout is how long a reader may take for what has changed, before its watch ends with ErrSlow; it can open it
 	// again with its last token, and is served from the table as long as rows are kept (default 1 min).
 	SlowTimeout time.Duration
@@ -35,6 +43,7 @@ type Log struct {
 	// snapshots are the open ones of feeds whose readers are anybody: at most a quarter of the connections.
 	snapshots chan struct{}
 	tails     tails
+	pulse     pulse
 }
 
 // NewLog makes a log.
@@ -42,10 +51,13 @@ func NewLog(cfg Config) *Log {
 	if cfg.PollInterval <= 0 {
 		cfg.PollInterval = time.Second
 	}
+	if cfg.Heard == nil {
+		cfg.Heard = func() bool { return false }
+	}
 	if cfg.SlowTimeout <= 0 {
 		cfg.SlowTimeout = time.Minute
 	}
-	return &Log{cfg: cfg, snapshots: make(chan struct{}, max(1, cfg.Pool.Config().MaxConns/4)), tails: tails{byKey: map[tailKey]counted{}}}
+	return &Log{cfg: cfg, snapshots: make(chan struct{}, max(1, cfg.Pool.Config().MaxConns/4)), tails: tails{byKey: map[tailKey]counted{}}, pulse: pulse{at: Position{xmax: "0"}}}
 }
 
 // Feed is a table that is its own log: the rows there are, and those that a newer position sees.
@@ -69,14 +81,14 @@ type Feed[T any] struct {
 }
 
 // The statements of a feed, around the table of one row and the SELECT of the items. The left join gives a row without
-// an item where there is none, so that the statement's snapshot and timeline are always told.
+// an item where there is none, so that the statement's snapshot and epoch are always told.
 //
 // What can be new is xid >= xmax OR xid = ANY (running). The first page finds it by the index on xid: "seq + 0" keeps
 // the planner from walking the whole table in the order of seq instead, which it likes for its LIMIT. When there are
 // more pages the window is large, and they do walk in the order of seq, from where the last page ended.
 const (
 	SinceBegin = `
-SELECT pg_current_snapshot()::text, ` + lsnSQL + `, ` + TimelineSQL + `, m.compacted::text, x.* FROM `
+SELECT pg_current_snapshot()::text, ` + lsnSQL + `, COALESCE((` + EpochSQL + `)::text, ''), m.compacted::text, x.* FROM `
 	SinceJoin = ` AS m LEFT JOIN LATERAL (`
 	New       = ` (xid >= $1::text::xid8 OR xid = ANY ($2::text[]::xid8[])) `
 	// FirstPage and NextPage are of feeds with one argument, FirstPageOfAll and NextPageOfAll of those with none.

@@ -69,7 +69,7 @@ func follow[T any](ctx context.Context, l *Log, f Feed[T], token string, within 
 	defer leave()
 	bookmark := time.NewTicker(bookmarkInterval)
 	defer bookmark.Stop()
-	poll := time.NewTimer(l.cfg.PollInterval)
+	poll := time.NewTimer(l.due())
 	defer poll.Stop()
 	for reached := time.Now(); ; {
 		if ctx.Err() != nil {
@@ -93,7 +93,7 @@ func follow[T any](ctx context.Context, l *Log, f Feed[T], token string, within 
 			at, reached = k.to, time.Now()
 			continue // somebody may have looked again meanwhile
 		}
-		poll.Reset(time.Until(k.began.Add(l.cfg.PollInterval)))
+		poll.Reset(l.due())
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -104,7 +104,7 @@ func follow[T any](ctx context.Context, l *Log, f Feed[T], token string, within 
 			}
 			t.advance(ctx, k)
 		case <-poll.C:
-			t.advance(ctx, k)
+			l.beat(ctx)
 		case <-bookmark.C:
 			if err := deliver(schema.Event[T]{Token: st.token(at, f.Filter)}); err != nil {
 				return err

@@ -46,7 +46,7 @@ func (ps *pages[T]) forget(newest string) {
 // read gives what the feed's read does; where there are several watches, one of them reads for all.
 func (t *tail[T]) read(ctx context.Context, from Position, until string, after int64) (page[T], error) {
 	if t.watches.Load() < 2 {
-		return read(ctx, t.log, t.feed, t.state.timeline, from, until, after)
+		return read(ctx, t.log, t.feed, t.state.epoch, from, until, after)
 	}
 	t.mu.Lock()
 	k, ok := t.pages.of(from.Text, until, after)
@@ -60,12 +60,12 @@ func (t *tail[T]) read(ctx context.Context, from Position, until string, after i
 		if k.err == nil {
 			return k.page, nil
 		}
-		return read(ctx, t.log, t.feed, t.state.timeline, from, until, after) // whatever it was, it may be that watch's own
+		return read(ctx, t.log, t.feed, t.state.epoch, from, until, after) // whatever it was, it may be that watch's own
 	}
 	defer close(k.done)
 	// The others wait for it, whatever becomes of this watch.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookTimeout)
 	defer cancel()
-	k.page, k.err = read(ctx, t.log, t.feed, t.state.timeline, from, until, after)
+	k.page, k.err = read(ctx, t.log, t.feed, t.state.epoch, from, until, after)
 	return k.page, k.err
 }

@@ -45,23 +45,34 @@ func parsePosition(text string) (Position, error) {
 	return p, nil
 }
 
-// EpochSQL is of a database's row of state m. An epoch changes with a restored or copied database (which has another oid),
-// another server and a promoted standby: transaction ids of one epoch mean nothing in another. The timeline is that of
-// the log that is written now: the control file learns of a promotion only at the next checkpoint. It alone is cheap
+// ServerSQL is of a database's row of state m: what the server says of itself. It changes with a restored or copied
+// database (which has another oid), another server and a promoted standby; whoever finds another one than is stored begins
+// a new epoch. Two standbys of one primary that are promoted one after the other say the same, so transaction ids, and what
+// is told of them, are of an epoch, and never of a server. The timeline is that of the log that is written now: the control
+// file learns of a promotion only at the next checkpoint.
+//
+// EpochSQL is the epoch that was begun, or null when the server is not the one on which it was. Timeline and oid are cheap
 // enough to be asked for in every look (the control file takes a quarter of a millisecond to read).
 const (
 	TimelineSQL = `left(pg_walfile_name(pg_current_wal_lsn()), 8)`
+	oidSQL      = `(SELECT oid FROM pg_database WHERE datname = current_database())`
 	// lsnSQL is of a position that is not before its snapshot, and whether the log is on disk up to there.
-	lsnSQL   = `pg_current_wal_insert_lsn()::text, pg_current_wal_flush_lsn() >= pg_current_wal_insert_lsn()`
-	EpochSQL = `m.database_id::text || '.' || (SELECT oid FROM pg_database WHERE datname = current_database()) || '.' ||
+	lsnSQL    = `pg_current_wal_insert_lsn()::text, pg_current_wal_flush_lsn() >= pg_current_wal_insert_lsn()`
+	ServerSQL = `m.database_id::text || '.' || ` + oidSQL + ` || '.' ||
     (SELECT system_identifier FROM pg_control_system()) || '.' || ` + TimelineSQL
+	EpochSQL = `CASE WHEN m.timeline = ` + TimelineSQL + ` AND split_part(m.server, '.', 2) = ` + oidSQL + `::text THEN m.epoch END`
 )
 
-// The statement that reads the state is this, the table of one row, and StateEnd.
+// The statement that reads the state is StateBegin, the table of one row, and StateEnd; WrittenBegin and WrittenFrom are of
+// Config.WrittenSQL.
 const (
 	StateBegin = `
-SELECT pg_current_snapshot()::text, ` + lsnSQL + `, ` + TimelineSQL + `, ` + EpochSQL + `, m.token_key, m.compacted::text FROM `
+SELECT pg_current_snapshot()::text, ` + lsnSQL + `, COALESCE((` + EpochSQL + `)::text, ''), m.token_key, m.compacted::text FROM `
 	StateEnd = ` AS m`
+
+	WrittenBegin = `
+SELECT pg_current_snapshot()::text, ` + lsnSQL + `, COALESCE((` + EpochSQL + `)::text, ''), (`
+	WrittenFrom = `)::smallint FROM `
 )
 
 // state is what a database says of itself, and when.
@@ -69,8 +80,7 @@ type state struct {
 	at        string
 	lsn       string
 	flushed   bool
-	timeline  string
-	epoch     string
+	epoch     string // empty while it is not noticed
 	key       []byte
 	compacted string
 }
@@ -81,8 +91,11 @@ type Querier interface {
 }
 
 func (l *Log) state(ctx context.Context, q Querier) (st state, err error) {
-	if err = q.QueryRow(ctx, l.cfg.StateSQL).Scan(&st.at, &st.lsn, &st.flushed, &st.timeline, &st.epoch, &st.key, &st.compacted); err != nil {
+	if err = q.QueryRow(ctx, l.cfg.StateSQL).Scan(&st.at, &st.lsn, &st.flushed, &st.epoch, &st.key, &st.compacted); err != nil {
 		return st, fmt.Errorf("read the database's epoch: %w", err)
+	}
+	if st.epoch == "" {
+		return st, ErrUnnoticed
 	}
 	return st, nil
 }
@@ -126,7 +139,7 @@ func (st state) mac(payload string) []byte {
 	return h.Sum(nil)[:macBytes]
 }
 
-// Open reads a token back. Every way in which it cannot be used is ErrReset. The position is one of the database that q
+// Open reads a token back. Every way in which it cannot be used is ErrReset, or ErrUnnoticed for now. The position is one of the database that q
 // speaks to; a transaction that uses it has to be q itself, since the next connection may be to a promoted standby.
 func (l *Log) Open(ctx context.Context, q Querier, token, filter string) (Position, error) {
 	st, err := l.state(ctx, q)

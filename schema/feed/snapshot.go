@@ -15,7 +15,8 @@ const (
 	// stallTimeout ends a snapshot whose reader does not take a chunk: an open snapshot holds a connection, and keeps
 	// PostgreSQL from cleaning up.
 	stallTimeout = 10 * time.Second
-	// snapshotTimeout ends a snapshot that takes too long altogether.
+	// snapshotTimeout ends a snapshot that takes too long altogether, of a feed whose readers are anybody. One of what a deployment
+	// has to do may be as large as it likes: begun anew each time it would never end.
 	snapshotTimeout = time.Minute
 )
 
@@ -48,7 +49,7 @@ func snapshot[T any](ctx context.Context, l *Log, f Feed[T], within func(limit t
 			if err != nil || len(items) == 0 {
 				return err
 			}
-			if time.Since(began) > snapshotTimeout {
+			if f.Aged && time.Since(began) > snapshotTimeout {
 				return ErrSlow
 			}
 			if err := within(stallTimeout, schema.Event[T]{Items: items}); err != nil {

@@ -134,7 +134,7 @@ func (t *tail[T]) advance(ctx context.Context, since *look[T]) {
 	// The others wait for it, whatever becomes of the watch that happened to be first.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookTimeout)
 	defer cancel()
-	p, err := read(ctx, t.log, t.feed, t.state.timeline, k.from, "", 0)
+	p, err := read(ctx, t.log, t.feed, t.state.epoch, k.from, "", 0)
 	if err == nil {
 		k.to, err = parsePosition(p.now.at)
 	}

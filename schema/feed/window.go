@@ -25,7 +25,7 @@ const walkSQL = `SELECT set_config('enable_bitmapscan', 'off', true)`
 
 // read reads what lies between a position and another one, or the present when that is empty: behind the sequence number
 // that the page before it ended with, 0 for the first page.
-func read[T any](ctx context.Context, l *Log, f Feed[T], timeline string, from Position, until string, after int64) (p page[T], err error) {
+func read[T any](ctx context.Context, l *Log, f Feed[T], epoch string, from Position, until string, after int64) (p page[T], err error) {
 	sql, args := f.FirstSQL, append([]any{from.xmax, from.xip, f.Chunk}, f.Args...)
 	switch {
 	case after > 0:
@@ -53,7 +53,7 @@ func read[T any](ctx context.Context, l *Log, f Feed[T], timeline string, from P
 	}
 	defer rows.Close()
 	for rows.Next() {
-		item, seq, err := f.Scan(&withSnapshot{rows, []any{&p.now.at, &p.now.lsn, &p.now.flushed, &p.now.timeline, &p.now.compacted}})
+		item, seq, err := f.Scan(&withSnapshot{rows, []any{&p.now.at, &p.now.lsn, &p.now.flushed, &p.now.epoch, &p.now.compacted}})
 		if err != nil {
 			return p, fmt.Errorf("follow %s: %w", f.Filter, err)
 		}
@@ -66,7 +66,7 @@ func read[T any](ctx context.Context, l *Log, f Feed[T], timeline string, from P
 	}
 	// Of the statement itself: a pool replaces a connection that was lost, whoever answers at the address now, and what was
 	// compacted away is seen as compacted.
-	if p.now.timeline != timeline {
+	if p.now.epoch != epoch {
 		return p, fmt.Errorf("%w: the database failed over", ErrReset)
 	}
 	if f.Aged && p.now.compactedBeyond(from) {

@@ -4,10 +4,14 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -16,14 +20,16 @@ import (
 	"google.golang.org/grpc/credentials"
 )
 
-// Files are the certificate, its key, and the authorities to believe, in PEM.
+// Files are the certificate, its key, and the authorities to believe, in PEM; and the authorities' revocation lists, a
+// file that need not be there.
 type Files struct {
-	Cert, Key, CA string
+	Cert, Key, CA, CRL string
 }
 
-// InDir are the files tls.crt, tls.key and ca.crt of a folder.
+// InDir are the files tls.crt, tls.key, ca.crt and ca.crl of a folder.
 func InDir(dir string) Files {
-	return Files{Cert: filepath.Join(dir, "tls.crt"), Key: filepath.Join(dir, "tls.key"), CA: filepath.Join(dir, "ca.crt")}
+	in := func(name string) string { return filepath.Join(dir, name) }
+	return Files{Cert: in("tls.crt"), Key: in("tls.key"), CA: in("ca.crt"), CRL: in("ca.crl")}
 }
 
 // Credentials are what a process shows and whom it believes. Both can be renewed while it runs: connections that begin
@@ -33,13 +39,17 @@ type Credentials struct {
 	trustDomain spiffeid.TrustDomain
 	files       Files
 	current     atomic.Pointer[material]
+
+	mu    sync.Mutex
+	doors []*Door // guarded by mu; of the servers with these credentials
 }
 
 // material is one state of the files.
 type material struct {
-	cert  tls.Certificate
-	roots *x509.CertPool
-	pem   [3]string // as read, to see what changed
+	cert    tls.Certificate
+	roots   *x509.CertPool
+	revoked revoked
+	pem     [4]string // as read, to see what changed
 }
 
 // Load reads the files.
@@ -58,12 +68,18 @@ func Load(f Files) (*Credentials, error) {
 
 func read(f Files) (*material, error) {
 	m := &material{roots: x509.NewCertPool()}
-	for i, path := range []string{f.Cert, f.Key, f.CA} {
+	for i, path := range []string{f.Cert, f.Key, f.CA, f.CRL} {
 		raw, err := os.ReadFile(path)
+		if path == f.CRL && (path == "" || errors.Is(err, fs.ErrNotExist)) {
+			continue
+		}
 		if err != nil {
 			return nil, fmt.Errorf("load certificates: %w", err)
 		}
 		m.pem[i] = string(raw)
+	}
+	if err := private(f.Key); err != nil {
+		return nil, err
 	}
 	var err error
 	if m.cert, err = tls.X509KeyPair([]byte(m.pem[0]), []byte(m.pem[1])); err != nil {
@@ -72,7 +88,22 @@ func read(f Files) (*material, error) {
 	if !m.roots.AppendCertsFromPEM([]byte(m.pem[2])) {
 		return nil, fmt.Errorf("load authorities: %s has no certificate in PEM", f.CA)
 	}
+	if m.revoked, err = readRevoked([]byte(m.pem[3]), []byte(m.pem[2])); err != nil {
+		return nil, fmt.Errorf("load revocation lists %s: %w", f.CRL, err)
+	}
 	return m, nil
+}
+
+// private refuses a key that every user of the machine may read.
+func private(key string) error {
+	info, err := os.Stat(key)
+	if err != nil {
+		return fmt.Errorf("load certificates: %w", err)
+	}
+	if mode := info.Mode().Perm(); mode&0o007 != 0 {
+		return fmt.Errorf("load certificates: everybody may read or change %s (mode %04o): take that right away, such as by chmod 600, or defaultMode: 0440 of a Kubernetes volume", key, mode)
+	}
+	return nil
 }
 
 func whose(file string, leaf *x509.Certificate) (id Identity, domain spiffeid.TrustDomain, err error) {
@@ -103,6 +134,8 @@ func (c *Credentials) Reload() (changed bool, err error) {
 	switch {
 	case err != nil:
 		return false, err
+	case m.pem[3] == "" && c.current.Load().pem[3] != "":
+		return false, fmt.Errorf("the revocation list %s is not there any more: put a list without entries there if nothing is revoked", c.files.CRL)
 	case id != c.Identity || domain != c.trustDomain:
 		return false, fmt.Errorf("certificate %s is of %s in %s now, not of %s in %s: start again for another identity", c.files.Cert, id, domain, c.Identity, c.trustDomain)
 	}
@@ -130,7 +163,9 @@ func (m *material) verify(usage x509.ExtKeyUsage) error {
 // NotAfter is the end of the certificate's validity.
 func (c *Credentials) NotAfter() time.Time { return c.current.Load().cert.Leaf.NotAfter }
 
-// Follow reloads at an interval until ctx ends. A file that is replaced while it is read is read again the next time.
+// Follow reloads at an interval until ctx ends, and closes the connections to its servers whose certificates have expired
+// or were revoked: their calls and watches end with them. A file that is replaced while it is read is read again the next
+// time.
 func (c *Credentials) Follow(ctx context.Context, interval time.Duration, log *zap.Logger) error {
 	said := ""
 	for {
@@ -148,6 +183,20 @@ func (c *Credentials) Follow(ctx context.Context, interval time.Duration, log *z
 			said = ""
 			log.Info("certificates renewed", zap.Time("valid_until", c.NotAfter()))
 		}
+		c.expel(log)
+	}
+}
+
+// expel closes connections that could not be made any more.
+func (c *Credentials) expel(log *zap.Logger) {
+	c.mu.Lock()
+	doors := slices.Clone(c.doors)
+	c.mu.Unlock()
+	list := c.current.Load().revoked
+	for _, door := range doors {
+		for _, who := range door.closeIf(func(info Info) bool { return info.expired() || list.has(info.chain) }) {
+			log.Info("connection closed: its certificate has expired or was revoked", zap.Stringer("identity", who))
+		}
 	}
 }
 
@@ -157,7 +206,10 @@ type Info struct {
 	Identity Identity
 	// NotAfter is until when its certificates are valid: the first of the chain to end.
 	NotAfter time.Time
+	chain    []*x509.Certificate
 }
+
+func (i Info) expired() bool { return time.Now().After(i.NotAfter) }
 
 // transport is the credentials of connections in one direction, with the files as they are when each begins.
 type transport struct {
@@ -177,11 +229,15 @@ func (c *Credentials) info(state tls.ConnectionState) (Info, error) {
 	if state.VerifiedChains != nil { // a client's, which the handshake has verified
 		usage = x509.ExtKeyUsageClientAuth
 	}
-	chains, err := leaf.Verify(x509.VerifyOptions{Roots: c.current.Load().roots, Intermediates: intermediates, KeyUsages: []x509.ExtKeyUsage{usage}})
+	m := c.current.Load()
+	chains, err := leaf.Verify(x509.VerifyOptions{Roots: m.roots, Intermediates: intermediates, KeyUsages: []x509.ExtKeyUsage{usage}})
 	if err != nil {
 		return Info{}, err
 	}
-	info := Info{NotAfter: leaf.NotAfter}
+	if m.revoked.has(chains[0]) {
+		return Info{}, errors.New("the certificate was revoked")
+	}
+	info := Info{NotAfter: leaf.NotAfter, chain: chains[0]}
 	for _, cert := range chains[0] {
 		if cert.NotAfter.Before(info.NotAfter) {
 			info.NotAfter = cert.NotAfter
@@ -209,6 +265,11 @@ func (c *Credentials) Server(door *Door) credentials.TransportCredentials {
 				return err
 			},
 		}, nil
+	}
+	if door != nil {
+		c.mu.Lock()
+		c.doors = append(c.doors, door)
+		c.mu.Unlock()
 	}
 	return &transport{TransportCredentials: credentials.NewTLS(config), c: c, door: door}
 }
@@ -240,7 +301,7 @@ func (t *transport) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInf
 	}
 	info, err := t.c.info(auth.(credentials.TLSInfo).State)
 	if err == nil {
-		conn, err = t.door.enter(info.Identity, conn)
+		conn, err = t.door.enter(info, conn)
 	}
 	if err != nil {
 		_ = raw.Close()

@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
@@ -203,8 +204,13 @@ func TestAConnectionEndsToServeWithItsCertificate(t *testing.T) {
 // One identity may not take the place of others: neither connections nor calls, however it spreads them.
 func TestOneIdentityTakesNobodysPlace(t *testing.T) {
 	a, server := authority(t), identity.Deployment(west)
-	var refused []string
-	door := identity.NewDoor(identity.Limits{Connections: 3, Calls: 5}, func(what string, who identity.Identity) { refused = append(refused, what+" of "+who.String()) })
+	var mu sync.Mutex
+	var refused []string // guarded by mu
+	door := identity.NewDoor(identity.Limits{Connections: 3, Calls: 5}, func(what string, who identity.Identity) {
+		mu.Lock()
+		defer mu.Unlock()
+		refused = append(refused, what+" of "+who.String())
+	})
 	c := issue(t, a, server)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -245,6 +251,8 @@ func TestOneIdentityTakesNobodysPlace(t *testing.T) {
 	require.Eventually(t, func() bool { return check(t, conns[1]) == nil }, 5*time.Second, time.Millisecond)
 	require.NoError(t, conns[0].Close())
 	require.Eventually(t, func() bool { return call(t, l.Addr().String(), hostile, server) == codes.OK }, 5*time.Second, 10*time.Millisecond)
+	mu.Lock()
+	defer mu.Unlock()
 	require.Contains(t, refused, "connections of user/hostile")
 	require.Contains(t, refused, "calls of user/hostile")
 }

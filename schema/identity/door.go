@@ -34,8 +34,9 @@ type Door struct {
 	// refused hears of each refusal: "connections" or "calls".
 	refused func(what string, who Identity)
 
-	mu sync.Mutex
-	in map[Identity]*presence // guarded by mu
+	mu    sync.Mutex
+	in    map[Identity]*presence // guarded by mu
+	conns map[*counted]bool      // guarded by mu; those that are open
 }
 
 type presence struct{ connections, calls int }
@@ -45,7 +46,7 @@ func NewDoor(limits Limits, refused func(what string, who Identity)) *Door {
 	if refused == nil {
 		refused = func(string, Identity) {}
 	}
-	return &Door{limits: limits, refused: refused, in: map[Identity]*presence{}}
+	return &Door{limits: limits, refused: refused, in: map[Identity]*presence{}, conns: map[*counted]bool{}}
 }
 
 // change counts, unless it would be too many.
@@ -72,19 +73,48 @@ func (d *Door) change(who Identity, connections, calls int) bool {
 }
 
 // enter counts a connection until it is closed.
-func (d *Door) enter(who Identity, conn net.Conn) (net.Conn, error) {
+func (d *Door) enter(info Info, conn net.Conn) (net.Conn, error) {
 	if d == nil {
 		return conn, nil
 	}
+	who := info.Identity
 	if !d.change(who, 1, 0) {
 		d.refused("connections", who)
 		return nil, fmt.Errorf("%s has %d connections, which is as many as one may have", who, d.limits.Connections)
 	}
-	return &counted{Conn: conn, leave: sync.OnceFunc(func() { d.change(who, -1, 0) })}, nil
+	c := &counted{Conn: conn, info: info}
+	c.leave = sync.OnceFunc(func() {
+		d.change(who, -1, 0)
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		delete(d.conns, c)
+	})
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.conns[c] = true
+	return c, nil
+}
+
+// closeIf closes the connections that a condition is true of, and returns whose they were.
+func (d *Door) closeIf(is func(Info) bool) (closed []Identity) {
+	d.mu.Lock()
+	var all []*counted
+	for c := range d.conns {
+		if is(c.info) {
+			all = append(all, c)
+		}
+	}
+	d.mu.Unlock()
+	for _, c := range all {
+		_ = c.Close()
+		closed = append(closed, c.info.Identity)
+	}
+	return closed
 }
 
 type counted struct {
 	net.Conn
+	info  Info
 	leave func()
 }
 

@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
-	"time"
 
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 	"google.golang.org/grpc/peer"
@@ -109,7 +108,7 @@ func FromContext(ctx context.Context) (Identity, error) {
 		return Identity{}, errors.New("the connection has no verified certificate")
 	}
 	// A connection may be older than its certificate is valid.
-	if time.Now().After(info.NotAfter) {
+	if info.expired() {
 		return Identity{}, fmt.Errorf("the certificate of %s has expired: connect again with a new one", info.Identity)
 	}
 	return info.Identity, nil

@@ -54,6 +54,13 @@ func (a *admin) Status(ctx context.Context, _ *adminv1.StatusRequest) (*adminv1.
 	for _, d := range derivations {
 		out.Derivations = append(out.Derivations, &adminv1.StatusResponse_Derivation{Kind: d.Kind, Done: d.Done, Total: d.Total, SetAside: d.SetAside})
 	}
+	kept, err := a.store.Kept(ctx)
+	if err != nil {
+		return nil, toStatus(a.log, err)
+	}
+	for _, k := range kept {
+		out.Kept = append(out.Kept, &adminv1.StatusResponse_Kept{Kind: k.Kind, Resources: k.Resources, Sample: k.Sample})
+	}
 	members, err := a.store.Members(ctx)
 	if err != nil {
 		return nil, toStatus(a.log, err)
@@ -68,7 +75,7 @@ func (a *admin) Status(ctx context.Context, _ *adminv1.StatusRequest) (*adminv1.
 		return nil, toStatus(a.log, err)
 	}
 	out.Epoch = &adminv1.StatusResponse_Epoch{
-		Ordinal: epoch.Ordinal, Since: timestamppb.New(epoch.Since), Unconfirmed: deploymentNames(epoch.Unconfirmed), AwaitingRegistry: epoch.Awaiting,
+		Id: epoch.ID.String(), Ordinal: epoch.Ordinal, Since: timestamppb.New(epoch.Since), Unconfirmed: deploymentNames(epoch.Unconfirmed), AwaitingRegistry: epoch.Awaiting,
 	}
 	out.DanglingReferences = epoch.Dangling
 	gone, err := a.store.Decommissioned(ctx)
@@ -77,6 +84,17 @@ func (a *admin) Status(ctx context.Context, _ *adminv1.StatusRequest) (*adminv1.
 	}
 	for _, d := range gone {
 		out.Decommissioned = append(out.Decommissioned, decommissionedProto(d))
+	}
+	out.Database = a.store.Database().String()
+	words, err := a.store.Words(ctx)
+	if err != nil {
+		return nil, toStatus(a.log, err)
+	}
+	for _, w := range words {
+		out.Words = append(out.Words, &adminv1.Word{Deployment: w.Deployment.String(), What: w.What, Reason: w.Reason, SaidBy: w.By, SaidTime: timestamppb.New(w.At)})
+	}
+	for _, s := range a.store.Strangers() {
+		out.Failures = append(out.Failures, &adminv1.Failure{Handler: "database", Deployment: s.Err.Deployment.String(), Error: s.Err.Error(), Time: timestamppb.New(s.At)})
 	}
 	for _, f := range a.failures() {
 		out.Failures = append(out.Failures, &adminv1.Failure{Handler: f.Handler, Deployment: f.Deployment.String(), Error: f.Error, Time: timestamppb.New(f.Time)})
@@ -142,6 +160,47 @@ func (a *admin) Decommission(ctx context.Context, req *adminv1.DecommissionReque
 		}
 	}
 	return nil, toStatus(a.log, errors.New("what was said is not there"))
+}
+
+func (a *admin) AcceptDatabase(ctx context.Context, req *adminv1.AcceptDatabaseRequest) (*adminv1.AcceptDatabaseResponse, error) {
+	id, by, err := a.wordOf(ctx, req.GetDeployment())
+	if err != nil {
+		return nil, err
+	}
+	database, err := uuid.Parse(req.GetDatabase())
+	if err != nil {
+		return nil, toStatus(a.log, &shadow.InvalidError{Resource: "database", Err: err})
+	}
+	epoch, err := uuid.Parse(req.GetEpoch())
+	if err == nil {
+		_, err = epochOf(epoch[:])
+	}
+	if err != nil {
+		return nil, toStatus(a.log, &shadow.InvalidError{Resource: "epoch", Err: err})
+	}
+	err = a.store.AcceptDatabase(ctx, shadow.AcceptedDatabase{Deployment: id, Database: database, Epoch: epoch, Reason: req.GetReason(), By: by})
+	return &adminv1.AcceptDatabaseResponse{}, toStatus(a.log, err)
+}
+
+func (a *admin) WaiveComparison(ctx context.Context, req *adminv1.WaiveComparisonRequest) (*adminv1.WaiveComparisonResponse, error) {
+	id, by, err := a.wordOf(ctx, req.GetDeployment())
+	if err != nil {
+		return nil, err
+	}
+	return &adminv1.WaiveComparisonResponse{}, toStatus(a.log, a.store.WaiveComparison(ctx, id, req.GetReason(), by))
+}
+
+// wordOf reads of which deployment somebody says something, and who.
+func (a *admin) wordOf(ctx context.Context, deployment string) (schema.DeploymentID, string, error) {
+	id, err := schema.ParseDeploymentID(deployment)
+	if err != nil {
+		return id, "", toStatus(a.log, &shadow.InvalidError{Resource: "deployment", Err: err})
+	}
+	by, err := identity.FromContext(ctx)
+	if err != nil {
+		return id, "", status.Error(codes.Unauthenticated, err.Error())
+	}
+	return id, by.String(), nil
 }
 
 func decommissionedProto(d shadow.Decommissioned) *adminv1.Decommissioned {

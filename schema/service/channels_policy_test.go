@@ -79,7 +79,7 @@ func TestEveryMethodIsOnEveryChannelByThePolicy(t *testing.T) {
 		return conn.Invoke(ctx, method, requestOf(t, method), out)
 	}
 	for method, roles := range service.Policy {
-		if strings.HasPrefix(method, "/grpc.health") {
+		if strings.HasPrefix(method, "/grpc.") {
 			continue // of listeners
 		}
 		for name, conn := range map[string]grpc.ClientConnInterface{"shared": c.Shared, "copied": c.Copied} {

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"strings"
 
@@ -43,35 +42,15 @@ func owners(self schema.DeploymentID, in []*resourcev1.OwnerReference) ([]shadow
 	return out, nil
 }
 
-// finite refuses numbers that JSON does not have: they would be stored as texts.
-func finite(at string, v *structpb.Value) error {
-	switch kind := v.GetKind().(type) {
-	case *structpb.Value_NumberValue:
-		if math.IsInf(kind.NumberValue, 0) || math.IsNaN(kind.NumberValue) {
-			return fmt.Errorf("field %s: %v is no number that can be stored", at, kind.NumberValue)
-		}
-	case *structpb.Value_StructValue:
-		for name, field := range kind.StructValue.GetFields() {
-			if err := finite(at+"."+name, field); err != nil {
-				return err
-			}
-		}
-	case *structpb.Value_ListValue:
-		for i, element := range kind.ListValue.GetValues() {
-			if err := finite(fmt.Sprintf("%s[%d]", at, i), element); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
 // prune leaves only what a read mask names (AIP-157): fields of the resource, labels.<key>, body.<field>... What
 // identifies the resource is always there.
 func prune(p *resourcev1.Resource, mask *fieldmaskpb.FieldMask) error {
 	paths := mask.GetPaths()
 	if p == nil || len(paths) == 0 || slices.Contains(paths, "*") {
 		return nil
+	}
+	if err := shadow.CheckMask(paths); err != nil {
+		return invalid("read_mask", err)
 	}
 	in := p.ProtoReflect()
 	fields := in.Descriptor().Fields()

@@ -2,10 +2,16 @@ package service
 
 import (
 	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"strings"
 	"testing"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -26,7 +32,7 @@ func TestErrorsBecomeStatuses(t *testing.T) {
 	}{
 		{shadow.ErrNotFound, codes.NotFound},
 		{shadow.ErrExists, codes.AlreadyExists},
-		{shadow.ErrMoved, codes.Aborted},
+		{shadow.ErrMoved, codes.FailedPrecondition}, // the same request would be refused again
 		{shadow.ErrUnknown, codes.Unknown},
 		{shadow.ErrReset, codes.OutOfRange},
 		{&shadow.InvalidError{Err: errors.New("bad")}, codes.InvalidArgument},
@@ -35,9 +41,15 @@ func TestErrorsBecomeStatuses(t *testing.T) {
 		{&shadow.UnavailableError{Err: errors.New("away")}, codes.Unavailable},
 		{refusal(shadow.TargetMissing), codes.FailedPrecondition},
 		{refusal(shadow.TargetClosing), codes.Aborted},
-		{refusal(shadow.NotImported), codes.PermissionDenied},
+		{refusal(shadow.NotImported), codes.Unavailable}, // not heard of yet is not refused
+		{&shadow.BlockedError{Name: "ts/t", Undecided: true}, codes.Aborted},
 		{refusal(shadow.TargetUnreadable), codes.Unavailable},
 		{&shadow.RefusedError{}, codes.Internal}, // no refusal at all is a mistake of ours, and no reason to end
+		{&pgconn.PgError{Code: "55000", Message: "SQLSTATE"}, codes.Unavailable},
+		{&pgconn.PgError{Code: "57014"}, codes.Unavailable},
+		{&pgconn.PgError{Code: "55P03"}, codes.Unavailable},
+		{&pgconn.PgError{Code: "40P01"}, codes.Unavailable},
+		{&pgconn.PgError{Code: "42501"}, codes.Internal},
 		{errors.New(`ERROR: relation "secret" (SQLSTATE 42P01)`), codes.Internal},
 	} {
 		got := toStatus(zap.NewNop(), c.err)
@@ -49,4 +61,63 @@ func TestErrorsBecomeStatuses(t *testing.T) {
 	var refused *shadow.RefusedError
 	require.ErrorAs(t, fromStatus(toStatus(zap.NewNop(), refusal(shadow.TargetMissing))), &refused)
 	require.Equal(t, refusal(shadow.TargetMissing), refused, "refusals survive the wire")
+}
+
+// Clients repeat a request by the code of its refusal, and the store keeps a refusal under the request id by its kind: both say the
+// same of every reason, so that what is answered as definite never takes effect, and nothing else is kept.
+func TestCodesAreDefiniteAsTheStoreKeepsThem_I29(t *testing.T) {
+	t.Parallel()
+	samples := []error{
+		&shadow.InvalidError{Err: errors.New("bad")}, &shadow.BlockedError{Name: "ts/t"}, &shadow.BlockedError{Undecided: true},
+		&shadow.ProtectedError{}, &shadow.UnavailableError{Err: errors.New("away")}, &shadow.DatabaseError{},
+		fmt.Errorf("%w: %w", shadow.ErrUnknown, shadow.ErrNotFound), &pgconn.PgError{Code: "57P01"}, &pgconn.PgError{Code: "55P03"}, errors.New("a fault"),
+	}
+	for _, o := range outcomes {
+		samples = append(samples, fmt.Errorf("ts/t: %w", o.err))
+	}
+	reasons := shadow.Reasons()
+	for i, reason := range reasons {
+		samples = append(samples, &shadow.RefusedError{Refusals: []shadow.Refusal{{Reason: reason}}},
+			&shadow.RefusedError{Refusals: []shadow.Refusal{{Reason: reason}, {Reason: reasons[(i+1)%len(reasons)]}}},
+			&shadow.RefusedError{Refusals: []shadow.Refusal{{Reason: shadow.TargetMissing}, {Reason: reason}}})
+	}
+	samples = append(samples, &shadow.RefusedError{Refusals: []shadow.Refusal{{Reason: "OF_A_NEWER_VERSION"}}})
+	seen := map[string]bool{}
+	for _, err := range samples {
+		got := status.Convert(toStatus(zap.NewNop(), err))
+		reason := ""
+		for _, d := range got.Details() {
+			if info, ok := d.(*errdetails.ErrorInfo); ok {
+				reason = info.GetReason()
+			}
+		}
+		seen[reason] = true
+		require.Equal(t, shadow.Definite(err), definite(got.Code()), "%s %v: %v", reason, got.Code(), err)
+		if code, known := codeOf[reason]; known {
+			require.Equal(t, code, got.Code(), reason)
+		}
+	}
+	for _, a := range answers {
+		require.True(t, seen[a.reason], "no sample has the reason %s", a.reason)
+	}
+}
+
+var write = flag.Bool("write", false, "write the table of reasons into docs/guarantees.md")
+
+// The document has the table of the code.
+func TestTheTableOfReasonsIsThatOfTheCode(t *testing.T) {
+	t.Parallel()
+	const path, begins, ends = "../../docs/guarantees.md", "<!-- reasons, written by make generate -->\n", "<!-- end of reasons -->\n"
+	text, err := os.ReadFile(path)
+	require.NoError(t, err)
+	before, rest, ok := strings.Cut(string(text), begins)
+	require.True(t, ok)
+	_, after, ok := strings.Cut(rest, ends)
+	require.True(t, ok)
+	want := before + begins + reasonTable() + ends + after
+	if *write {
+		require.NoError(t, os.WriteFile(path, []byte(want), 0o644)) //nolint:gosec // a document
+		return
+	}
+	require.Equal(t, want, string(text), "make generate writes it")
 }

@@ -28,6 +28,21 @@ import (
 // onBehalfOf is the header in which a deployment that forwards a request says who made it: the path of its identity.
 const onBehalfOf = identity.OnBehalfOf
 
+// forwarded lists the methods that are forwarded, and on which a deployment may therefore speak for a user.
+var forwarded = []string{
+	resourcev1.ResourceService_GetResource_FullMethodName,
+	resourcev1.ResourceService_ListResources_FullMethodName,
+	resourcev1.ResourceService_CreateResource_FullMethodName,
+	resourcev1.ResourceService_UpdateResource_FullMethodName,
+	resourcev1.ResourceService_PutResource_FullMethodName,
+	resourcev1.ResourceService_DeleteResource_FullMethodName,
+	resourcev1.ResourceService_WatchResources_FullMethodName,
+	resourcev1.ResourceService_BatchWriteResources_FullMethodName,
+	resourcev1.ResourceService_MutateAndValidateResource_FullMethodName,
+	resourcev1.ResourceService_PlanDeletion_FullMethodName,
+	adminv1.AdminService_Explain_FullMethodName,
+}
+
 // forwarder sends what belongs to another region of the service there, once, with the identity of the caller.
 type forwarder struct {
 	self  schema.DeploymentID
@@ -38,25 +53,25 @@ type forwarder struct {
 type forwardedKey struct{}
 
 // speakUnary and speakStream come before the policy, which is about the caller and not about who forwards.
-func (f *forwarder) speakUnary(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-	ctx, err := f.actFor(ctx)
+func (f *forwarder) speakUnary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	ctx, err := f.actFor(ctx, info.FullMethod)
 	if err != nil {
 		return nil, err
 	}
 	return handler(ctx, req)
 }
 
-func (f *forwarder) speakStream(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-	ctx, err := f.actFor(ss.Context())
+func (f *forwarder) speakStream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	ctx, err := f.actFor(ss.Context(), info.FullMethod)
 	if err != nil {
 		return err
 	}
 	return handler(srv, &ownStream{ServerStream: ss, ctx: ctx})
 }
 
-// actFor takes the identity that a forwarding deployment speaks for. Only deployments of the same service may, and only
-// for people.
-func (f *forwarder) actFor(ctx context.Context) (context.Context, error) {
+// actFor takes the identity that a forwarding deployment speaks for. Only deployments of the same service may, only for
+// users, and only on the methods that are forwarded: a sibling that was taken over is nobody's operator.
+func (f *forwarder) actFor(ctx context.Context, method string) (context.Context, error) {
 	values := metadata.ValueFromIncomingContext(ctx, onBehalfOf)
 	if len(values) == 0 {
 		return ctx, nil
@@ -66,10 +81,23 @@ func (f *forwarder) actFor(ctx context.Context) (context.Context, error) {
 		return ctx, status.Error(codes.Unauthenticated, err.Error())
 	}
 	who, err := identity.ParsePath(values[0])
-	if err != nil || len(values) > 1 || by.Role != identity.RoleDeployment || by.Deployment.Service != f.self.Service || !slices.Contains(people, who.Role) {
+	if err != nil || len(values) > 1 || by.Role != identity.RoleDeployment || by.Deployment.Service != f.self.Service ||
+		who.Role != identity.RoleUser || !slices.Contains(forwarded, method) {
 		return ctx, status.Errorf(codes.PermissionDenied, "%s may not speak for another", by)
 	}
-	return context.WithValue(identity.NewContext(ctx, who), forwardedKey{}, by.Deployment), nil
+	return context.WithValue(identity.NewContext(ctx, who), forwardedKey{}, by), nil
+}
+
+// actor is who asks, for the record of what they remove: a forwarded request also names the region that says so.
+func actor(ctx context.Context) (string, error) {
+	who, err := identity.FromContext(ctx)
+	if err != nil {
+		return "", err
+	}
+	if by, ok := ctx.Value(forwardedKey{}).(identity.Identity); ok {
+		return who.String() + " by way of " + by.Deployment.Region, nil
+	}
+	return who.String(), nil
 }
 
 // addressed gives the names that a request is about, and the region that it asks for.
@@ -89,7 +117,11 @@ func addressed(req any) (names []string, region string) {
 		}
 		return names, ""
 	case *resourcev1.MutateAndValidateResourceRequest:
-		return []string{written(req.GetWrite()).GetName()}, ""
+		names = []string{written(req.GetWrite()).GetName()}
+		for _, w := range req.GetMore() {
+			names = append(names, written(w).GetName())
+		}
+		return names, ""
 	case *resourcev1.SetBlockDeletionRequest:
 		return []string{req.GetName()}, ""
 	case *resourcev1.PlanDeletionRequest:
@@ -151,6 +183,8 @@ func (f *forwarder) Unary(ctx context.Context, req any, info *grpc.UnaryServerIn
 		return nil, toStatus(f.log, err)
 	case to.IsZero():
 		return handler(ctx, req)
+	case !slices.Contains(forwarded, info.FullMethod):
+		return nil, toStatus(f.log, invalid("name", fmt.Errorf("belongs to %s: this request is for operators and is not forwarded, so ask that deployment", to)))
 	}
 	out, err := responseOf(info.FullMethod)
 	if err != nil {
@@ -172,11 +206,16 @@ func (f *forwarder) get(ctx context.Context, to schema.DeploymentID, req *resour
 	return resourcev1.NewResourceServiceClient(conn).GetResource(ctx, req)
 }
 
-// dial gives a connection, and a context that says for whom this deployment speaks.
+// dial returns a connection, and a context that says for whom this deployment speaks. What is forwarded needs no more
+// than a user's rights, and the other side takes nothing else from a deployment: an operator is forwarded as the user of
+// that name.
 func (f *forwarder) dial(ctx context.Context, to schema.DeploymentID) (grpc.ClientConnInterface, context.Context, error) {
 	who, err := identity.FromContext(ctx)
 	if err != nil {
 		return nil, ctx, status.Error(codes.Unauthenticated, err.Error())
+	}
+	if who.Role == identity.RoleOperator {
+		who.Role = identity.RoleUser
 	}
 	conn, err := f.peers.forwarding(to)
 	if err != nil {

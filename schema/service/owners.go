@@ -52,13 +52,16 @@ func (s *schemas) CheckOwners(ctx context.Context, req *schemav1.CheckOwnersRequ
 		return nil, toStatus(s.log, err)
 	}
 	out := &schemav1.CheckOwnersResponse{Version: answers.Version, Generation: answers.Generation}
-	for _, a := range answers.Answers {
+	deletions := make([]schema.Deletion, len(answers.Answers))
+	for i, a := range answers.Answers {
+		deletions[i].Cause = a.Cause
 		p := &schemav1.CheckOwnersResponse_Answer{Verdict: ownerVerdicts[a.Verdict], Kind: a.Kind, Noted: a.Noted}
 		if a.UID != uuid.Nil {
 			p.Uid = a.UID[:]
 		}
 		out.Answers = append(out.Answers, p)
 	}
+	out.Causes, out.CauseOf = wire.CausesProto(deletions)
 	return out, nil
 }
 
@@ -162,8 +165,10 @@ func (p *Peers) checkOwners(ctx context.Context, at schema.DeploymentID, questio
 		return nil, err
 	}
 	out := &shadow.OwnerAnswers{Version: answer.GetVersion(), Generation: answer.GetGeneration()}
-	for _, a := range answer.GetAnswers() {
-		o := shadow.OwnerAnswer{Kind: a.GetKind(), Noted: a.GetNoted()}
+	deletions := make([]schema.Deletion, len(answer.GetAnswers()))
+	wire.SetCauses(deletions, answer.GetCauses(), answer.GetCauseOf())
+	for i, a := range answer.GetAnswers() {
+		o := shadow.OwnerAnswer{Kind: a.GetKind(), Noted: a.GetNoted(), Cause: deletions[i].Cause}
 		for verdict, p := range ownerVerdicts { // what a newer version may say besides stays unknown
 			if p == a.GetVerdict() {
 				o.Verdict = verdict

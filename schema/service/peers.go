@@ -2,6 +2,7 @@ package service
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -9,7 +10,10 @@ import (
 	"github.com/google/uuid"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
 
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/identity"
@@ -32,6 +36,7 @@ type Peers struct {
 
 	mu    sync.Mutex
 	own   *Channels                     // guarded by mu
+	store *shadow.Store                 // guarded by mu; whose database speaks
 	env   *schema.Environment           // guarded by mu
 	conns map[connectionKey]*connection // guarded by mu
 }
@@ -99,22 +104,29 @@ func (p *Peers) MayRefer(holder schema.DeploymentID, again bool) (bool, error) {
 	return false, nil
 }
 
+// Environment is the newest one that is known; never changed.
+func (p *Peers) Environment() *schema.Environment {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.env
+}
+
+// Disabled fails while the registry has disabled a deployment. That passes: it is never a "no".
+func (p *Peers) Disabled(id schema.DeploymentID) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if d, ok := p.env.Deployment(id); ok && d.Disabled {
+		return fmt.Errorf("%s is disabled in the registry: enable it, or wait until it is enabled", id)
+	}
+	return nil
+}
+
 // knows tells whether a deployment is in the environment; while there is none, it may be.
 func (p *Peers) knows(id schema.DeploymentID) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	_, ok := p.env.Deployment(id)
 	return ok || len(p.env.Deployments) == 0
-}
-
-// Registered fails while other deployments are not told where this one is reached.
-func (p *Peers) Registered() error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if d, ok := p.env.Deployment(p.self); !ok || d.Address == "" {
-		return fmt.Errorf("%s is not registered yet: others do not know where to reach it", p.self)
-	}
-	return nil
 }
 
 // Close closes all connections.
@@ -126,6 +138,12 @@ func (p *Peers) setOwn(own *Channels) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.own = own
+}
+
+func (p *Peers) speakFrom(store *shadow.Store) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.store = store
 }
 
 // Client speaks to a deployment; to this one without a socket.
@@ -173,7 +191,7 @@ func (p *Peers) conn(key connectionKey) (grpc.ClientConnInterface, error) {
 	case d.Address == "":
 		return nil, fmt.Errorf("deployment %s has not registered yet", id)
 	}
-	conn, err := grpc.NewClient(d.Address, append(DialOptions(p.credentials, identity.Deployment(id)), ofPeers()...)...)
+	conn, err := grpc.NewClient(d.Address, append(DialOptions(p.credentials, identity.Deployment(id)), p.ofPeers(id)...)...)
 	if err != nil {
 		return nil, fmt.Errorf("connect to %s: %w", id, err)
 	}
@@ -227,8 +245,12 @@ func (p *Peers) establish(ctx context.Context, target schema.DeploymentID, attem
 	}
 	ctx, cancel := context.WithTimeout(ctx, peerTimeout)
 	defer cancel()
-	answer, err := client.EstablishReferences(ctx, req)
-	if err != nil {
+	var there peer.Peer
+	answer, err := client.EstablishReferences(ctx, req, grpc.Peer(&there))
+	switch {
+	case err != nil && there.Addr == nil: // there never was a stream
+		return nil, fmt.Errorf("%w: %w", shadow.ErrNotSent, fromStatus(err))
+	case err != nil:
 		return nil, fromStatus(err)
 	}
 	out := &shadow.Established{UIDs: make([]uuid.UUID, len(answer.GetTargets()))}
@@ -309,7 +331,7 @@ func (p *Peers) Resolve(ctx context.Context, holder schema.DeploymentID, questio
 	defer cancel()
 	answer, err := client.ResolveBlockades(ctx, req)
 	if err != nil {
-		return nil, fromStatus(err)
+		return nil, inTime(err)
 	}
 	out := &shadow.Answers{Verdicts: make([]shadow.Verdict, len(answer.GetVerdicts()))}
 	for i, v := range answer.GetVerdicts() {
@@ -325,16 +347,28 @@ func (p *Peers) Resolve(ctx context.Context, holder schema.DeploymentID, questio
 	return out, err
 }
 
+// inTime keeps of an error of a call that its time was over, as errors.Is finds it.
+func inTime(err error) error {
+	st := status.Convert(err)
+	if st.Code() == codes.DeadlineExceeded {
+		return fmt.Errorf("%w: %s", context.DeadlineExceeded, st.Message())
+	}
+	return errors.New(st.Message())
+}
+
 // Confirm tells a deployment that attempts have committed.
-func (p *Peers) Confirm(ctx context.Context, target schema.DeploymentID, epoch uuid.UUID, attempts []shadow.AttemptID) error {
+func (p *Peers) Confirm(ctx context.Context, target schema.DeploymentID, epoch uuid.UUID, attempts []shadow.AttemptID) ([]shadow.AttemptID, error) {
 	client, err := p.Client(target)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, peerTimeout)
 	defer cancel()
-	_, err = client.ConfirmBlockades(ctx, &schemav1.ConfirmBlockadesRequest{Attempts: wire.Bytes(attempts), Epoch: epoch[:]})
-	return err
+	answer, err := client.ConfirmBlockades(ctx, &schemav1.ConfirmBlockadesRequest{Attempts: wire.Bytes(attempts), Epoch: epoch[:]})
+	if err != nil {
+		return nil, err
+	}
+	return wire.UIDs(answer.GetUnknownAttempts())
 }
 
 // Release tells a deployment that references were dropped, and that attempts were aborted.
@@ -355,12 +389,21 @@ func (p *Peers) Release(ctx context.Context, target schema.DeploymentID, epoch u
 
 // Acknowledge tells a deployment that its deletions up to a position are done here, except for some.
 func (p *Peers) Acknowledge(ctx context.Context, target schema.DeploymentID, epoch uuid.UUID, position string, except []uuid.UUID) error {
+	req := &schemav1.AcknowledgeDeletionsRequest{Position: position, ExceptUids: wire.Bytes(except), Epoch: epoch[:], InParts: true}
+	for {
+		if more, err := p.acknowledge(ctx, target, req); err != nil || !more {
+			return err
+		}
+	}
+}
+
+func (p *Peers) acknowledge(ctx context.Context, target schema.DeploymentID, req *schemav1.AcknowledgeDeletionsRequest) (more bool, err error) {
 	client, err := p.Client(target)
 	if err != nil {
-		return err
+		return false, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, peerTimeout)
+	ctx, cancel := context.WithTimeout(ctx, longPeerTimeout)
 	defer cancel()
-	_, err = client.AcknowledgeDeletions(ctx, &schemav1.AcknowledgeDeletionsRequest{Position: position, ExceptUids: wire.Bytes(except), Epoch: epoch[:]})
-	return err
+	answer, err := client.AcknowledgeDeletions(ctx, req)
+	return answer.GetMore(), err
 }

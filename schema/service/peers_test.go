@@ -1,11 +1,20 @@
 package service
 
 import (
+	"errors"
+	"net"
 	"testing"
+	"time"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
 
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/shadow"
 )
 
 func TestOnlyWhoImportsAServiceMayReferToIt(t *testing.T) {
@@ -42,4 +51,28 @@ func TestOnlyWhoImportsAServiceMayReferToIt(t *testing.T) {
 	}
 	_, err = p.MayRefer(id("devices.example.com/mars"), false)
 	require.Error(t, err, "unknown is not no")
+}
+
+// What never left this process cannot have established anything; whether what was sent did, nobody knows without an answer.
+func TestACallThatWasNeverSentIsToldFromOneWithoutAnAnswer(t *testing.T) {
+	t.Parallel()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	self, other := schema.DeploymentID{Service: "a.example.com", Region: "west"}, schema.DeploymentID{Service: "b.example.com", Region: "west"}
+	server := grpc.NewServer(grpc.UnknownServiceHandler(func(any, grpc.ServerStream) error { return status.Error(codes.Unavailable, "broken") }))
+	go func() { _ = server.Serve(listener) }()
+	p := NewPeers(self, nil)
+	conn, err := grpc.NewClient(listener.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = conn.Close() })
+	p.Update(&schema.Environment{Deployments: []schema.Deployment{{DeploymentID: other, Address: listener.Addr().String()}}})
+	p.conns[connectionKey{to: other}] = &connection{address: listener.Addr().String(), conn: conn}
+	establish := func() error {
+		_, err := p.Establish(t.Context(), other, uuid.Must(uuid.NewV7()), nil)
+		require.Error(t, err)
+		return err
+	}
+	require.NotErrorIs(t, establish(), shadow.ErrNotSent, "it was sent, and answered with what says nothing")
+	server.Stop()
+	require.Eventually(t, func() bool { return errors.Is(establish(), shadow.ErrNotSent) }, 10*time.Second, 10*time.Millisecond)
 }

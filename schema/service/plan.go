@@ -41,10 +41,18 @@ func (s *schemas) PlanDeletion(ctx context.Context, req *schemav1.PlanDeletionRe
 func planProto(plan *shadow.Plan) *schemav1.PlanDeletionResponse {
 	out := &schemav1.PlanDeletionResponse{Truncated: plan.Truncated}
 	for _, m := range plan.Members {
-		out.Members = append(out.Members, &schemav1.PlanDeletionResponse_Member{
+		member := &schemav1.PlanDeletionResponse_Member{
 			Resource: resourceRef(m.Kind, m.Name, m.UID), Deployments: deploymentNames(m.Entries), OwneeDeployments: deploymentNames(m.Ownees),
-			Via: viaProto(m.Via), BlockDeletion: m.BlockDeletion,
-		})
+			BlockDeletion: m.BlockDeletion,
+		}
+		for i, via := range m.Vias {
+			if i == 0 {
+				member.Via = viaProto(via)
+			} else {
+				member.MoreVias = append(member.MoreVias, viaProto(via))
+			}
+		}
+		out.Members = append(out.Members, member)
 	}
 	for _, u := range plan.Unsets {
 		out.Unsets = append(out.Unsets, &schemav1.PlanDeletionResponse_Unset{Holder: resourceRef(u.Kind, u.Name, u.UID), Via: viaProto(u.Via)})
@@ -52,7 +60,7 @@ func planProto(plan *shadow.Plan) *schemav1.PlanDeletionResponse {
 	for _, b := range plan.Blockers {
 		out.Blockers = append(out.Blockers, &schemav1.PlanDeletionResponse_Blocker{
 			Holder: resourceRef("", b.Holder.Name.Name, b.UID), Deployment: b.Holder.Name.Deployment.String(), Path: b.Holder.Path,
-			Target: resourceRef("", b.Target, b.TargetUID), Undecided: b.Undecided, Unreachable: b.Unreachable,
+			Target: resourceRef("", b.Holder.Target.Name, b.TargetUID), Undecided: b.Undecided, Unreachable: b.Unreachable,
 		})
 	}
 	return out
@@ -108,16 +116,16 @@ func (p *Peers) Plan(ctx context.Context, at schema.DeploymentID, q shadow.PlanQ
 	for _, t := range q.Targets {
 		req.Targets = append(req.Targets, &schemav1.PlanDeletionRequest_Target{Deployment: t.Deployment.String(), Uid: t.UID[:]})
 	}
-	ctx, cancel := context.WithTimeout(ctx, peerTimeout)
+	ctx, cancel := context.WithTimeout(ctx, longPeerTimeout)
 	defer cancel()
 	answer, err := client.PlanDeletion(ctx, req)
 	if err != nil {
-		return nil, err
+		return nil, inTime(err)
 	}
-	return readPlan(answer)
+	return readPlan(at, answer)
 }
 
-func readPlan(answer *schemav1.PlanDeletionResponse) (_ *shadow.Plan, err error) {
+func readPlan(at schema.DeploymentID, answer *schemav1.PlanDeletionResponse) (_ *shadow.Plan, err error) {
 	plan := &shadow.Plan{Truncated: answer.GetTruncated()}
 	for _, m := range answer.GetMembers() {
 		member := shadow.PlanMember{Kind: m.GetResource().GetKind(), Name: m.GetResource().GetName(), BlockDeletion: m.GetBlockDeletion()}
@@ -130,8 +138,12 @@ func readPlan(answer *schemav1.PlanDeletionResponse) (_ *shadow.Plan, err error)
 		if member.Ownees, err = parseDeployments(m.GetOwneeDeployments()); err != nil {
 			return nil, err
 		}
-		if member.Via, err = readVia(m.GetVia()); err != nil {
-			return nil, err
+		for _, p := range append([]*schemav1.PlanDeletionResponse_Via{m.GetVia()}, m.GetMoreVias()...) {
+			via, err := readVia(p)
+			if err != nil {
+				return nil, err
+			}
+			member.Vias = append(member.Vias, via)
 		}
 		plan.Members = append(plan.Members, member)
 	}
@@ -147,8 +159,10 @@ func readPlan(answer *schemav1.PlanDeletionResponse) (_ *shadow.Plan, err error)
 	}
 	for _, b := range answer.GetBlockers() {
 		blocker := shadow.PlanBlocker{
-			Holder: shadow.Holder{Name: schema.FullName{Name: b.GetHolder().GetName()}, Path: b.GetPath()},
-			Target: b.GetTarget().GetName(), Undecided: b.GetUndecided(), Unreachable: b.GetUnreachable(),
+			Holder: shadow.Holder{
+				Name: schema.FullName{Name: b.GetHolder().GetName()}, Path: b.GetPath(), Target: schema.FullName{Deployment: at, Name: b.GetTarget().GetName()},
+			},
+			Undecided: b.GetUndecided(), Unreachable: b.GetUnreachable(),
 		}
 		if blocker.Holder.Name.Deployment, err = schema.ParseDeploymentID(b.GetDeployment()); err != nil {
 			return nil, err
@@ -196,7 +210,7 @@ func (p *Peers) Trace(ctx context.Context, at schema.DeploymentID, uids []uuid.U
 		n := min(len(uids), maxMessages)
 		answer, err := client.TraceCascades(ctx, &schemav1.TraceCascadesRequest{Uids: wire.Bytes(uids[:n])})
 		if err != nil {
-			return nil, err
+			return nil, inTime(err)
 		}
 		uids = uids[n:]
 		for _, t := range answer.GetTraces() {
@@ -247,11 +261,14 @@ func (r *resources) PlanDeletion(ctx context.Context, req *resourcev1.PlanDeleti
 	if err != nil {
 		return nil, toStatus(r.log, err)
 	}
+	ctx, cancel := beforeDeadline(ctx)
+	defer cancel()
 	plan, err := r.store.PlanDelete(ctx, name)
 	if err != nil {
 		return nil, toStatus(r.log, err)
 	}
-	out := &resourcev1.PlanDeletionResponse{Accepted: plan.Refusal == nil, UnaskedDeployments: deploymentNames(plan.Unasked), Truncated: plan.Truncated}
+	out := &resourcev1.PlanDeletionResponse{Accepted: plan.Refusal == nil, Truncated: plan.Truncated}
+	out.UnaskedDeployments, out.Unasked = unaskedProto(plan.Unasked)
 	if plan.Refusal != nil {
 		out.Refusal = plan.Refusal.Error()
 	}
@@ -261,10 +278,48 @@ func (r *resources) PlanDeletion(ctx context.Context, req *resourcev1.PlanDeleti
 			Count: int64(g.Count), Samples: g.Samples, Unset: g.Unset,
 		})
 	}
-	for _, b := range plan.Blockers {
+	return out, toStatus(r.log, pageBlockers(out, plan.Blockers, int(req.GetPageSize()), req.GetPageToken()))
+}
+
+// pageBlockers answers one page of the blockers, which are in the order of their pages.
+func pageBlockers(out *resourcev1.PlanDeletionResponse, all []shadow.PlannedBlocker, size int, token string) error {
+	follows, err := shadow.Follows(token)
+	if err != nil {
+		return err
+	}
+	if size <= 0 || size > maxPageSize {
+		size = maxPageSize
+	}
+	out.TotalBlockers = int64(len(all))
+	var last shadow.Refusal
+	for _, b := range all {
+		at := shadow.Refusal{Holder: b.Holder.Name.String(), Path: b.Holder.Path, Target: b.Holder.Target}
+		if !follows(at) {
+			continue
+		}
+		if len(out.Blockers) == size {
+			out.NextPageToken = shadow.TokenAfter(last)
+			return nil
+		}
+		last = at
 		out.Blockers = append(out.Blockers, &resourcev1.PlanDeletionResponse_Blocker{
-			Holder: b.Holder.Name.String(), Path: b.Holder.Path, Target: b.Target.String(), Undecided: b.Undecided, Refuses: b.Refuses,
+			Holder: at.Holder, Path: at.Path, Target: at.Target.String(), Undecided: b.Undecided, Unknown: b.Unknown, Unanswered: b.Unanswered, Refuses: b.Refuses,
 		})
 	}
-	return out, nil
+	return nil
+}
+
+var whyProto = map[shadow.Why]resourcev1.UnaskedDeployment_Reason{
+	shadow.Unreachable:  resourcev1.UnaskedDeployment_REASON_UNREACHABLE,
+	shadow.TimedOut:     resourcev1.UnaskedDeployment_REASON_TIMED_OUT,
+	shadow.LimitReached: resourcev1.UnaskedDeployment_REASON_LIMIT_REACHED,
+}
+
+// unaskedProto gives the names of deployments that were not asked, and the same with reasons.
+func unaskedProto(in []shadow.Unasked) (names []string, out []*resourcev1.UnaskedDeployment) {
+	for _, u := range in {
+		names = append(names, u.Deployment.String())
+		out = append(out, &resourcev1.UnaskedDeployment{Deployment: u.Deployment.String(), Reason: whyProto[u.Why], Message: u.Error()})
+	}
+	return names, out
 }

@@ -5,15 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/google/uuid"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/db-controller/db-controller/schema"
-	"github.com/db-controller/db-controller/schema/identity"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 	"github.com/db-controller/db-controller/schema/shadow"
 )
@@ -148,11 +147,17 @@ func (r *resources) BatchWriteResources(ctx context.Context, req *resourcev1.Bat
 }
 
 func (r *resources) MutateAndValidateResource(ctx context.Context, req *resourcev1.MutateAndValidateResourceRequest) (*resourcev1.Resource, error) {
-	w, err := r.write(req.GetWrite())
-	if err != nil {
-		return nil, toStatus(r.log, err)
+	if n := len(req.GetMore()); n >= MaxBatch {
+		return nil, toStatus(r.log, invalid("more", fmt.Errorf("%d in one batch with write, fewer than %d are allowed", n, MaxBatch)))
 	}
-	would, err := r.store.Validate(ctx, w)
+	writes := make([]shadow.Write, 1+len(req.GetMore()))
+	for i, w := range append([]*resourcev1.BatchWriteResourcesRequest_Write{req.GetWrite()}, req.GetMore()...) {
+		var err error
+		if writes[i], err = r.write(w); err != nil {
+			return nil, toStatus(r.log, err)
+		}
+	}
+	would, err := r.store.ValidateBatch(ctx, writes, req.GetPageToken())
 	if err != nil {
 		return nil, toStatus(r.log, err)
 	}
@@ -207,7 +212,7 @@ func (r *resources) write(in *resourcev1.BatchWriteResourcesRequest_Write) (w sh
 	if w.Name, err = r.ownName(p.GetName()); err != nil {
 		return w, err
 	}
-	if err := finite("body", structpb.NewStructValue(p.GetBody())); err != nil {
+	if err := checkBody(p.GetBody()); err != nil {
 		return w, &shadow.InvalidError{Resource: w.Name, Err: err}
 	}
 	w.Revision, w.Labels, w.Body = shadow.Revision(p.GetRevision()), p.GetLabels(), p.GetBody().AsMap()
@@ -279,24 +284,33 @@ func (r *resources) DeleteResource(ctx context.Context, req *resourcev1.DeleteRe
 	if err != nil {
 		return nil, toStatus(r.log, err)
 	}
-	who, err := identity.FromContext(ctx)
+	who, err := actor(ctx)
 	if err != nil {
 		return nil, toStatus(r.log, err)
 	}
+	ctx, cancel := beforeDeadline(ctx)
+	defer cancel()
 	result, err := r.store.Delete(ctx, shadow.DeleteRequest{
-		Name: name, UID: uid, Revision: shadow.Revision(req.GetRevision()), Actor: who.String(), RequestID: request,
+		Name: name, UID: uid, Revision: shadow.Revision(req.GetRevision()), Actor: who, RequestID: request,
 	})
 	if err != nil {
 		return nil, toStatus(r.log, err)
 	}
 	out := &resourcev1.DeleteResourceResponse{Removed: result.Removed}
-	for _, d := range result.Unasked {
-		out.UnaskedDeployments = append(out.UnaskedDeployments, d.String())
-	}
+	out.UnaskedDeployments, out.Unasked = unaskedProto(result.Unasked)
 	if result.Resource != nil {
 		out.Resource, err = r.proto(result.Resource)
 	}
 	return out, toStatus(r.log, err)
+}
+
+// beforeDeadline ends a little before the caller stops waiting, so that it is still told why.
+func beforeDeadline(ctx context.Context) (context.Context, context.CancelFunc) {
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		return ctx, func() {}
+	}
+	return context.WithDeadline(ctx, deadline.Add(-min(time.Until(deadline)/10, 500*time.Millisecond)))
 }
 
 func (r *resources) WatchResources(req *resourcev1.WatchResourcesRequest, stream grpc.ServerStreamingServer[resourcev1.WatchResourcesResponse]) error {

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
+	"time"
 
 	"github.com/google/uuid"
 	"go.uber.org/zap"
@@ -30,6 +32,8 @@ type schemas struct {
 	store *shadow.Store
 	// mayRefer tells whether a deployment's current version is of this service or imports it.
 	mayRefer func(holder schema.DeploymentID, again bool) (bool, error)
+	// disabled fails while the registry has disabled a deployment.
+	disabled func(holder schema.DeploymentID) error
 	log      *zap.Logger
 }
 
@@ -83,6 +87,9 @@ func (s *schemas) establish(ctx context.Context, req *schemav1.EstablishReferenc
 		if refs[i], err = establishReference(r); err != nil {
 			return nil, invalid(fmt.Sprintf("references[%d]", i), err)
 		}
+	}
+	if err := s.disabled(holder); err != nil {
+		return nil, &shadow.UnavailableError{Deployments: []schema.DeploymentID{holder}, Err: err}
 	}
 	again := !slices.ContainsFunc(refs, func(r shadow.EstablishReference) bool { return r.TargetUID == uuid.Nil })
 	allowed, err := s.mayRefer(holder, again)
@@ -287,11 +294,19 @@ func (s *schemas) AcknowledgeDeletions(ctx context.Context, req *schemav1.Acknow
 	if err != nil {
 		return nil, toStatus(s.log, invalid("epoch", err))
 	}
-	if err := s.store.Acknowledge(ctx, holder, epoch, req.GetPosition(), except); err != nil {
+	patience := acknowledgePatience
+	if !req.GetInParts() {
+		patience = math.MaxInt64
+	}
+	more, err := s.store.AcknowledgeFor(ctx, holder, epoch, req.GetPosition(), except, patience)
+	if err != nil {
 		return nil, toStatus(s.log, err)
 	}
-	return &schemav1.AcknowledgeDeletionsResponse{}, nil
+	return &schemav1.AcknowledgeDeletionsResponse{More: more}, nil
 }
+
+// acknowledgePatience is how long one call acknowledges before it answers that there is more.
+const acknowledgePatience = 2 * time.Second
 
 // own refuses everybody but the deployment itself.
 func (s *schemas) own(ctx context.Context) error {

@@ -14,6 +14,9 @@ import (
 	"google.golang.org/grpc/health"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/reflection"
+	reflectionv1 "google.golang.org/grpc/reflection/grpc_reflection_v1"
+	reflectionv1alpha "google.golang.org/grpc/reflection/grpc_reflection_v1alpha" //nolint:staticcheck // what most clients speak
 
 	"github.com/db-controller/db-controller/schema/identity"
 	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
@@ -46,6 +49,10 @@ var policy = identity.Policy{
 	adminv1.AdminService_Status_FullMethodName:       people,
 	adminv1.AdminService_Explain_FullMethodName:      people,
 	adminv1.AdminService_Decommission_FullMethodName: {identity.RoleOperator},
+
+	adminv1.AdminService_AcceptDatabase_FullMethodName:  {identity.RoleOperator},
+	adminv1.AdminService_WaiveComparison_FullMethodName: {identity.RoleOperator},
+
 	adminv1.AdminService_Verify_FullMethodName:       {identity.RoleOperator},
 	adminv1.AdminService_ListRemovals_FullMethodName: {identity.RoleOperator},
 
@@ -70,6 +77,10 @@ var policy = identity.Policy{
 	healthv1.Health_Check_FullMethodName: identity.Anybody,
 	healthv1.Health_Watch_FullMethodName: identity.Anybody,
 	healthv1.Health_List_FullMethodName:  identity.Anybody,
+
+	// Where Config.Reflection registers it.
+	reflectionv1.ServerReflection_ServerReflectionInfo_FullMethodName:      people,
+	reflectionv1alpha.ServerReflection_ServerReflectionInfo_FullMethodName: people,
 }
 
 // Config of the services of one deployment.
@@ -79,6 +90,8 @@ type Config struct {
 	Credentials *identity.Credentials
 	Health      *health.Server
 	Logger      *zap.Logger
+	// Reflection tells clients that were made without our .proto files which services and messages there are.
+	Reflection bool
 	// Unary and Stream are further interceptors, such as those that count calls.
 	Unary  []grpc.UnaryServerInterceptor
 	Stream []grpc.StreamServerInterceptor
@@ -99,17 +112,24 @@ type Server struct {
 // NewServer registers everything, on a server for listeners and on the channels of this process, and gives Peers those.
 // It fails when a method is missing in the policy.
 func NewServer(cfg Config) (*Server, error) {
+	cfg.Logger = shadow.PatientLogger(cfg.Logger)
 	forward := &forwarder{self: cfg.Store.Deployment(), peers: cfg.Peers, log: cfg.Logger}
 	barred := bar{cfg.Store} // of who calls, not of whom it speaks for
-	unary := append(slices.Clone(cfg.Unary), barred.Unary, forward.speakUnary)
+	known := acquainted{cfg.Store}
+	costs := newCosts(cfg.Refused)
+	unary := append(slices.Clone(cfg.Unary), barred.Unary, forward.speakUnary, costs.Unary)
 	stream := append(slices.Clone(cfg.Stream), barred.Stream, forward.speakStream)
 	server := grpc.NewServer(append(ServerOptions(Guard{Credentials: cfg.Credentials, Policy: policy, Refused: cfg.Refused}, unary, stream),
 		// After the policy.
-		grpc.ChainUnaryInterceptor(forward.Unary), grpc.ChainStreamInterceptor(forward.Stream))...)
+		grpc.ChainUnaryInterceptor(known.Unary, forward.Unary), grpc.ChainStreamInterceptor(known.Stream, forward.Stream))...)
 	register(server, cfg)
 	healthv1.RegisterHealthServer(server, cfg.Health)
+	if cfg.Reflection {
+		reflection.Register(server)
+	}
 	channels := newChannels(cfg, forward)
 	cfg.Peers.setOwn(channels)
+	cfg.Peers.speakFrom(cfg.Store)
 	return &Server{Server: server, Channels: channels}, policy.Covers(server)
 }
 
@@ -122,7 +142,7 @@ func register(to grpc.ServiceRegistrar, cfg Config) {
 	}
 	resourcev1.RegisterResourceServiceServer(to, r)
 	adminv1.RegisterAdminServiceServer(to, &admin{resources: r, store: cfg.Store, failures: failures, log: cfg.Logger})
-	schemav1.RegisterSchemaServiceServer(to, &schemas{store: cfg.Store, mayRefer: cfg.Peers.MayRefer, log: cfg.Logger})
+	schemav1.RegisterSchemaServiceServer(to, &schemas{store: cfg.Store, mayRefer: cfg.Peers.MayRefer, disabled: cfg.Peers.Disabled, log: cfg.Logger})
 }
 
 // What one caller may have of a server. docs/security.md has the table of all limits.
@@ -132,6 +152,10 @@ const (
 	maxCalls       = 1000
 	// maxForwarded is how many of them a deployment forwards for one person.
 	maxForwarded = 100
+	// maxCostly is how many costly reads one identity may have under way, and maxCostlyWaiting how many more may wait for
+	// that.
+	maxCostly        = 4
+	maxCostlyWaiting = 32
 	// maxHeaderBytes bounds the headers of a call.
 	maxHeaderBytes = 16 << 10
 	// handshakeTimeout is how long a connection may take until it is known who it is.
@@ -160,8 +184,8 @@ func ServerOptions(g Guard, unary []grpc.UnaryServerInterceptor, stream []grpc.S
 		grpc.Creds(g.Credentials.Server(door)),
 		grpc.InTapHandle(door.Tap),
 		// Outermost, so that nothing a caller sends can end the process.
-		grpc.ChainUnaryInterceptor(append(append([]grpc.UnaryServerInterceptor{recovery.UnaryServerInterceptor(), withDeadline}, unary...), g.Policy.Unary)...),
-		grpc.ChainStreamInterceptor(append(append([]grpc.StreamServerInterceptor{recovery.StreamServerInterceptor()}, stream...), g.Policy.Stream)...),
+		grpc.ChainUnaryInterceptor(append(append([]grpc.UnaryServerInterceptor{boundedUnary, recovery.UnaryServerInterceptor(), withDeadline}, unary...), g.Policy.Unary)...),
+		grpc.ChainStreamInterceptor(append(append([]grpc.StreamServerInterceptor{boundedStream, recovery.StreamServerInterceptor()}, stream...), g.Policy.Stream)...),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
 			Time: 20 * time.Second, Timeout: 5 * time.Second, MaxConnectionAge: connectionAge, MaxConnectionAgeGrace: connectionGrace,
 		}),

@@ -8,6 +8,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/db-controller/db-controller/schema"
 )
 
 // addresses are what errors of connections show of hosts.
@@ -46,7 +48,7 @@ func withoutAddresses(err error) error {
 }
 
 // ofPeers are options of connections between deployments.
-func ofPeers() []grpc.DialOption {
+func (p *Peers) ofPeers(id schema.DeploymentID) []grpc.DialOption {
 	return []grpc.DialOption{
 		grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 			return withoutAddresses(invoke(ctx, method, req, reply, cc, opts...))
@@ -58,6 +60,7 @@ func ofPeers() []grpc.DialOption {
 			}
 			return &terseStream{stream}, nil
 		}),
+		grpc.WithChainUnaryInterceptor(p.acquaintUnary(id)), grpc.WithChainStreamInterceptor(p.acquaintStream),
 	}
 }
 

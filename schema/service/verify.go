@@ -38,7 +38,7 @@ func (a *admin) Verify(req *adminv1.VerifyRequest, stream grpc.ServerStreamingSe
 
 func verifiedProto(v shadow.Verified, done bool) *adminv1.VerifyResponse {
 	return &adminv1.VerifyResponse{Event: &adminv1.VerifyResponse_Progress_{Progress: &adminv1.VerifyResponse_Progress{
-		References: v.References, Blockades: v.Blockades, Owners: v.Owners, Differences: v.Differences, Repaired: v.Repaired,
+		References: v.References, Blockades: v.Blockades, Owners: v.Owners, Bodies: v.Bodies, Differences: v.Differences, Repaired: v.Repaired,
 		Unreachable: deploymentNames(slices.Collect(maps.Keys(v.Unreachable))), Done: done,
 	}}}
 }

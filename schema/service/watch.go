@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 
+	"google.golang.org/grpc"
+
 	"github.com/db-controller/db-controller/schema"
 	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
 	"github.com/db-controller/db-controller/schema/wire"
@@ -64,7 +66,8 @@ func (p *Peers) WatchDeletions(ctx context.Context, from schema.DeploymentID, de
 			return err
 		}
 	}
-	stream, err := client.WatchImportedServiceDeletions(ctx, &schemav1.WatchImportedServiceDeletionsRequest{})
+	// A deployment that is away is heard of when its connection is there again, and not at the end of a back-off.
+	stream, err := client.WatchImportedServiceDeletions(ctx, &schemav1.WatchImportedServiceDeletionsRequest{}, grpc.WaitForReady(true))
 	if err != nil {
 		return err
 	}

@@ -114,7 +114,7 @@ func (s *Store) ActFor(ctx context.Context, from schema.DeploymentID, deletions 
 		}
 	}
 	for uid, f := range a.aside {
-		s.log.Error("holders of a deleted resource could not be handled; they are tried again",
+		s.log.Warn("holders of a deleted resource could not be handled; they are tried again",
 			zap.Stringer("uid", uid), zap.Int("holders", f.n), zap.NamedError("last", f.cause))
 	}
 	if from != s.self {

@@ -3,11 +3,13 @@ package shadow
 import (
 	"context"
 	"errors"
-	"slices"
+	"strings"
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"go.uber.org/zap"
 
 	"github.com/db-controller/db-controller/schema"
 )
@@ -17,48 +19,42 @@ import (
 func (s *Store) establishAll(ctx context.Context, sv *saving) error {
 	var (
 		mu      sync.Mutex
-		refused []Refusal             // guarded by mu
-		sent    []schema.DeploymentID // guarded by mu; where something may have been established
-		wg      sync.WaitGroup
+		refused RefusedError // guarded by mu
+		// Where something was established, and where it may have been; guarded by mu.
+		established, unanswered []schema.DeploymentID
+		wg                      sync.WaitGroup
 	)
 	for target, refs := range sv.foreign {
 		wg.Go(func() {
 			failed, reached := s.establishOne(ctx, sv, target, refs)
 			mu.Lock()
 			defer mu.Unlock()
-			refused = append(refused, failed...)
-			if reached {
-				sent = append(sent, target)
+			refused.add(failed)
+			switch {
+			case failed == nil:
+				established = append(established, target)
+			case reached:
+				unanswered = append(unanswered, target)
 			}
 		})
 	}
 	wg.Wait()
-	if len(refused) == 0 {
+	if refused.Total() == 0 {
 		return nil
 	}
-	if len(sent) == 0 {
-		return refusedError(refused)
+	if len(established)+len(unanswered) == 0 {
+		return refused.sorted()
 	}
-	if _, err := s.abandon(ctx, sv, sent); err != nil {
-		s.log.Warn("an aborted attempt could not be recorded; its blockades are resolved when they expire") // I5
+	if _, err := s.abandon(ctx, sv, established, unanswered); err != nil {
+		s.log.Warn("an aborted attempt could not be recorded; its blockades are resolved when they expire", zap.Error(err)) // I5
 	}
-	return refusedError(refused)
-}
-
-func refusedError(refused []Refusal) error {
-	slices.SortFunc(refused, func(a, b Refusal) int {
-		return slices.Compare([]string{a.Holder, a.Path, a.Target.String()}, []string{b.Holder, b.Path, b.Target.String()})
-	})
-	return &RefusedError{Refusals: refused}
+	return refused.sorted()
 }
 
 // establishOne tells what was refused, and whether the deployment may have established something.
-func (s *Store) establishOne(ctx context.Context, sv *saving, target schema.DeploymentID, refs []*newReference) (refusals []Refusal, reached bool) {
+func (s *Store) establishOne(ctx context.Context, sv *saving, target schema.DeploymentID, refs []*newReference) (refused *RefusedError, reached bool) {
 	if s.Barred(target) {
-		for _, r := range refs {
-			refusals = append(refusals, Refusal{Holder: r.holder.Name, Path: r.Path, Target: r.Target, Reason: DeploymentGone})
-		}
-		return refusals, false
+		return refuseAll(refs, DeploymentGone, ""), false
 	}
 	answer, err := s.peers.Establish(ctx, target, sv.attempt, establishRequest(refs))
 	if err == nil && len(answer.UIDs) != len(refs) {
@@ -85,19 +81,24 @@ func establishRequest(refs []*newReference) []EstablishReference {
 }
 
 // refusalsOf tells what an error of an establish refuses: what it names, or everything, which then may have been done.
-func refusalsOf(refs []*newReference, err error) (refusals []Refusal, reached bool) {
-	var refused *RefusedError
+func refusalsOf(refs []*newReference, err error) (refused *RefusedError, reached bool) {
 	switch {
 	case err == nil:
 		return nil, true
 	case errors.As(err, &refused):
-		return refused.Refusals, false // all or nothing
+		return refused, false // all or nothing
+	case errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, ErrNotSent):
+		return refuseAll(refs, TargetSlow, ""), true
 	}
-	out := make([]Refusal, len(refs))
+	return refuseAll(refs, TargetUnreadable, err.Error()), !errors.Is(err, ErrNotSent)
+}
+
+func refuseAll(refs []*newReference, reason Reason, detail string) *RefusedError {
+	e := &RefusedError{Refusals: make([]Refusal, len(refs))}
 	for i, r := range refs {
-		out[i] = Refusal{Holder: r.holder.Name, Path: r.Path, Target: r.Target, Reason: TargetUnreadable, Detail: err.Error()}
+		e.Refusals[i] = Refusal{Holder: r.holder.Name, Path: r.Path, Target: r.Target, Reason: reason, Detail: detail}
 	}
-	return out, !errors.Is(err, ErrNotSent)
+	return e
 }
 
 const (
@@ -112,20 +113,38 @@ ON CONFLICT (id) DO NOTHING`
 	releaseAttemptSQL = `
 INSERT INTO dbcontroller.work (action, shard, deployment_id, attempt)
 SELECT 2, $1, d, $2 FROM unnest($3::int[]) AS d`
+
+	// Where nobody knows whether it established anything, one release stands for all attempts of a write that is repeated. What later
+	// ones may have established expires, is asked about, and is gone.
+	releaseChainSQL = `
+INSERT INTO dbcontroller.work (action, shard, deployment_id, attempt, chain)
+SELECT 2, $1, d, $2, $4 FROM unnest($3::int[]) AS d
+ON CONFLICT (chain, deployment_id) WHERE chain IS NOT NULL DO NOTHING`
 )
 
-// abandon makes sure that the attempt can never commit, and leaves the release of what it established as work. It
+// chain names the attempts of one write that is repeated: those for the same holders.
+func (sv *saving) chain() uuid.UUID {
+	names := make([]string, len(sv.writes))
+	for i, wr := range sv.writes {
+		names[i] = wr.Name
+	}
+	return uuid.NewSHA1(uuid.Nil, []byte(strings.Join(names, "\n")))
+}
+
+// abandon makes sure that the attempt can never commit, and leaves the release of what it established, or may have, as work. It
 // tells when the attempt has committed after all.
-func (s *Store) abandon(ctx context.Context, sv *saving, sent []schema.DeploymentID) (committed bool, err error) {
+func (s *Store) abandon(ctx context.Context, sv *saving, established, unanswered []schema.DeploymentID) (committed bool, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
-	var deployments []int32
-	for _, d := range sent {
-		id, err := s.names.deployment(ctx, d)
-		if err != nil {
-			return false, err
+	var numbers [2][]int32
+	for i, of := range [][]schema.DeploymentID{established, unanswered} {
+		for _, d := range of {
+			id, err := s.names.deployment(ctx, d)
+			if err != nil {
+				return false, err
+			}
+			numbers[i] = append(numbers[i], id)
 		}
-		deployments = append(deployments, id)
 	}
 	var holders []int64
 	for _, wr := range sv.writes {
@@ -144,8 +163,11 @@ func (s *Store) abandon(ctx context.Context, sv *saving, sent []schema.Deploymen
 		if err := tx.QueryRow(ctx, selectDecisionsSQL, attempts).Scan(&attempts[0], &committed); err != nil || committed {
 			return err
 		}
-		_, err := tx.Exec(ctx, releaseAttemptSQL, schema.Shard(sv.writes[0].Name), sv.attempt, deployments)
-		return err
+		shard := schema.Shard(sv.writes[0].Name)
+		b := &pgx.Batch{}
+		b.Queue(releaseAttemptSQL, shard, sv.attempt, numbers[0])
+		b.Queue(releaseChainSQL, shard, sv.attempt, numbers[1], sv.chain())
+		return tx.SendBatch(ctx, b).Close()
 	})
 	return committed, err
 }

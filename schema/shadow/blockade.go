@@ -92,7 +92,7 @@ func (s *Store) Confirm(ctx context.Context, holder schema.DeploymentID, epoch u
 			return err
 		}
 		b := &pgx.Batch{}
-		s.ofPresentEpoch(b, deployment, epoch, own)
+		s.ofPresentEpoch(tx, b, deployment, epoch, own)
 		b.Queue(confirmBlockingSQL, attempts, deployment, locked).Query(take)
 		b.Queue(confirmActingSQL, attempts, deployment, s.selfID, locked).Query(take)
 		return tx.SendBatch(ctx, b).Close()
@@ -159,7 +159,7 @@ func (s *Store) Release(ctx context.Context, holder schema.DeploymentID, epoch u
 	}
 	err = s.aboutTargets(ctx, lockReleasedSQL, []any{k.targets, attempts, deployment}, func(tx pgx.Tx, locked []int64) error {
 		b := &pgx.Batch{}
-		s.ofPresentEpoch(b, deployment, epoch, own)
+		s.ofPresentEpoch(tx, b, deployment, epoch, own)
 		b.Queue(removeKeysSQL, k.attempts, k.holders, k.fields, k.targets, deployment, s.selfID)
 		b.Queue(removeAttemptsSQL, attempts, deployment, s.selfID, locked)
 		b.Queue(closeAttemptsSQL, append(k.attempts, attempts...), deployment)
@@ -205,6 +205,10 @@ func (s *Store) Answer(ctx context.Context, target schema.DeploymentID, question
 	own := s.PresentEpoch()
 	deployment, err := s.names.deployment(ctx, target)
 	if err != nil {
+		return nil, err
+	}
+	// Who asks has something of ours: its deletions concern us, whatever is left here of why.
+	if err := s.noteInterest(ctx, deployment); err != nil {
 		return nil, err
 	}
 	keys := make([]BlockadeKey, len(questions))
@@ -334,7 +338,7 @@ func (s *Store) Settle(ctx context.Context, holder schema.DeploymentID, question
 	}
 	err = s.aboutTargets(ctx, lockUIDsSQL, []any{k.targets}, func(tx pgx.Tx, _ []int64) error {
 		b := &pgx.Batch{}
-		s.ofPresentEpoch(b, deployment, answers.Epoch, own)
+		s.ofPresentEpoch(tx, b, deployment, answers.Epoch, own)
 		b.Queue(settleBlockingSQL, k.attempts, k.holders, k.fields, k.targets, deployment)
 		b.Queue(settleActingSQL, k.attempts, deployment, s.selfID, k.holders, k.fields, k.targets)
 		return tx.SendBatch(ctx, b).Close()
@@ -346,18 +350,22 @@ func (s *Store) Settle(ctx context.Context, holder schema.DeploymentID, question
 }
 
 const (
-	selectExpiredHoldersSQL = `SELECT DISTINCT deployment_id FROM dbcontroller.blockade WHERE expires_at <= now()`
+	// expiredSQL goes on with TentativeTTL, which is an interval, and ")". It is of a tentative blockade b: its time is over, or
+	// further ahead than it can be, since the clock went back. To ask early costs its writer another try at most.
+	expiredSQL = `(b.expires_at <= now() OR b.expires_at > now() + interval '1 s' + 2 * `
+
+	selectExpiredHoldersSQL = `SELECT DISTINCT deployment_id FROM dbcontroller.blockade b WHERE ` + expiredSQL + `$1::interval)`
 
 	selectExpiredSQL = `
 SELECT b.attempt, b.holder_uid, b.field_id, s.uid
 FROM dbcontroller.blockade b JOIN dbcontroller.shadow s ON s.id = b.target_id
-WHERE b.expires_at <= now() AND b.deployment_id = $1
+WHERE ` + expiredSQL + `$3::interval) AND b.deployment_id = $1
 ORDER BY b.expires_at LIMIT $2`
 )
 
-// ExpiredHolders names the deployments that have tentative blockades here which this database's clock calls expired.
+// ExpiredHolders names the deployments that have tentative blockades here which are expired by this database's clock.
 func (s *Store) ExpiredHolders(ctx context.Context) ([]schema.DeploymentID, error) {
-	rows, err := s.pool.Query(ctx, selectExpiredHoldersSQL)
+	rows, err := s.pool.Query(ctx, selectExpiredHoldersSQL, s.cfg.TentativeTTL)
 	if err != nil {
 		return nil, fmt.Errorf("read expired blockades: %w", err)
 	}
@@ -380,7 +388,7 @@ func (s *Store) Expired(ctx context.Context, holder schema.DeploymentID, limit i
 	if err != nil {
 		return nil, err
 	}
-	rows, err := s.pool.Query(ctx, selectExpiredSQL, deployment, limit)
+	rows, err := s.pool.Query(ctx, selectExpiredSQL, deployment, limit, s.cfg.TentativeTTL)
 	if err != nil {
 		return nil, fmt.Errorf("read expired blockades: %w", err)
 	}

@@ -18,6 +18,8 @@ const (
 	leaveReferencesSQL = `
 owned AS (
     DELETE FROM dbcontroller.owner_reference WHERE ownee_id = ANY ($1)
+), owned_once AS (
+    DELETE FROM dbcontroller.owner_lost WHERE ownee_id = ANY ($1)
 ), refs AS (
     DELETE FROM dbcontroller.reference WHERE holder_id = ANY ($1) RETURNING holder_id, target_id, field_id, behaviour, attempt
 ), released AS (

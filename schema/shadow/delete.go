@@ -20,9 +20,9 @@ type DeleteRequest struct {
 	Name     string
 	UID      uuid.UUID // zero: any
 	Revision Revision  // 0: any
-	// Actor is who asks for it, such as user/alice, and RequestID what the caller calls the request, if anything: both are
-	// kept with all that is removed.
-	Actor     string
+	// Actor is who asks for it, such as user/alice: kept with all that is removed.
+	Actor string
+	// RequestID is what the caller calls the request, if anything: kept likewise. The same id and request get the same answer.
 	RequestID uuid.UUID
 }
 
@@ -30,13 +30,13 @@ type DeleteRequest struct {
 type DeleteResult struct {
 	Removed bool
 	// Unasked are deployments that could not be asked whether something there blocks what will cascade.
-	Unasked []schema.DeploymentID
+	Unasked []Unasked
 	// Resource as it was marked; nil when removed.
 	Resource *Resource
 }
 
-// maxAsked is how many blockades a delete asks about at a time.
-const maxAsked = 1000
+// maxClosing is how long a delete keeps new references away from its targets at most.
+const maxClosing = 9 * time.Minute
 
 const (
 	lockRootSQL = `
@@ -46,13 +46,15 @@ WHERE kind_id = $1 AND name = $2 FOR UPDATE`
 	// Without those of the keys that are excused.
 	selectBlockadesSQL = `
 SELECT b.target_id, t.uid, b.attempt, b.holder_uid, b.field_id, b.deployment_id, b.holder_name, t.name, b.behaviour,
-       b.expires_at IS NOT NULL, COALESCE(b.expires_at <= now(), true)
+       b.expires_at IS NOT NULL, COALESCE(` + expiredSQL + `$6::interval), true)
 FROM dbcontroller.blockade b JOIN dbcontroller.shadow t ON t.id = b.target_id
 LEFT JOIN unnest($3::uuid[], $4::uuid[], $5::int[]) AS e (attempt, holder_uid, field_id)
     ON e.attempt = b.attempt AND e.holder_uid = b.holder_uid AND e.field_id = b.field_id
-WHERE b.target_id = ANY ($1) AND e.attempt IS NULL LIMIT $2`
+WHERE b.target_id = ANY ($1) AND e.attempt IS NULL ORDER BY b.target_id, b.holder_uid, b.field_id, b.attempt LIMIT $2`
 
-	countBlockingSQL = `SELECT count(*) FROM dbcontroller.blockade WHERE target_id = ANY ($1) AND behaviour = 1`
+	// closesSQL is of a row c of closing: it counts, and is not further ahead than it can be, since the clock went back.
+	closesSQL      = `c.until > now() AND c.until <= ` + closesUntilSQL
+	closesUntilSQL = `now() + interval '10 min'`
 
 	// A row for each delete, so that none ends another's.
 	closeTargetsSQL = `
@@ -71,17 +73,29 @@ INSERT INTO dbcontroller.closing (target_id, delete_id, until) SELECT id, $2, no
 // never committed, does not block. What is undecided is waited for until the deadline (default
 // Config.DeleteTimeout), as a lock would be; meanwhile the resource takes no new references, so that a busy one can be
 // deleted at all. What the deletion will take along in other deployments is walked over first, so that a blocker there
-// refuses it too. When an undecided holder's deployment does not answer: *UnavailableError.
+// refuses it too. When an undecided holder's deployment does not answer: *UnavailableError. With a request id, what came of it is
+// kept as with SaveRequested.
 func (s *Store) Delete(ctx context.Context, req DeleteRequest) (DeleteResult, error) {
-	v, err := s.current()
-	if err != nil {
+	if req.RequestID == uuid.Nil {
+		return s.delete(ctx, nil, req)
+	}
+	content := struct {
+		Delete   string
+		UID      uuid.UUID
+		Revision Revision
+	}{req.Name, req.UID, req.Revision}
+	o, err := s.requested(ctx, req.RequestID, content, func(id *request) (outcome, error) {
+		result, err := s.delete(ctx, id, req)
+		return outcome{Deleted: &result}, err
+	})
+	if err != nil || o.Deleted == nil {
 		return DeleteResult{}, err
 	}
-	kind, err := v.model.KindOf(req.Name)
-	if err != nil {
-		return DeleteResult{}, &InvalidError{Err: err}
-	}
-	kindID, err := s.names.kind(ctx, kind.ID)
+	return *o.Deleted, nil
+}
+
+func (s *Store) delete(ctx context.Context, id *request, req DeleteRequest) (DeleteResult, error) {
+	kindID, err := s.kindOfName(ctx, req.Name)
 	if err != nil {
 		return DeleteResult{}, err
 	}
@@ -94,85 +108,87 @@ func (s *Store) Delete(ctx context.Context, req DeleteRequest) (DeleteResult, er
 		Actor: req.Actor, RequestID: req.RequestID, At: time.Now(),
 	}
 	var ahead *lookAhead
-	var last *obstacle // of the last try that came to an end
-	obstacles, blocked := 0, false
+	var undecided []blockade // when it was looked ahead last
+	obstacles := 0
 	for wait := 2 * time.Millisecond; ; wait = min(2*wait, 100*time.Millisecond) {
-		result, obstacle, err := s.tryDelete(ctx, kindID, req, cause, ahead)
+		result, found, err := s.tryDelete(ctx, kindID, id, req, cause, ahead)
 		if hasCode(err, codeLockNotAvailable) && ctx.Err() == nil {
 			if err := s.keepAwayFromRoot(ctx, closed, kindID, req.Name); err != nil {
 				return result, err
 			}
 			continue
 		}
-		if errors.Is(err, errNeedsLookAhead) {
-			if ahead, err = s.lookAhead(ctx, req.Name, obstacle); err != nil {
-				return result, err
+		late := ahead != nil // what is found came after the look-ahead
+		if err == nil && found == nil {
+			return result, nil
+		}
+		if err == nil {
+			if ahead, err = s.lookAhead(ctx, req.Name, found); err == nil {
+				undecided = ahead.undecided
 			}
-			continue
 		}
-		if ahead != nil {
-			result.Unasked = ahead.unasked
-		}
-		if last != nil && gaveUp(err) {
-			return result, s.blocked(req.Name, last.blockades, 0, true)
-		}
-		if err != nil || obstacle == nil {
-			return result, err
-		}
-		last = obstacle
-		moved, err := s.clear(ctx, req.Name, obstacle)
-		if moved {
-			ahead = nil // what was settled may be followed elsewhere
-		}
-		if errors.As(err, new(*BlockedError)) && !blocked {
-			// Once more, with a new look ahead: what was asked about has settled what the deletion itself removes.
-			blocked, ahead = true, nil
-			continue
-		}
-		if gaveUp(err) {
-			return result, s.blocked(req.Name, last.blockades, 0, true)
+		if len(undecided) > 0 && gaveUp(err) {
+			return result, s.undecided(req.Name, undecided)
 		}
 		if err != nil {
 			return result, err
 		}
+		if len(ahead.undecided) == 0 && !ahead.moved && !late {
+			continue
+		}
 		// Once is chance; twice, new references come as fast as old ones are settled.
-		if obstacles++; obstacles > 1 || !moved {
-			if err := s.keepAway(ctx, closed, obstacle.targets); err != nil && ctx.Err() == nil {
+		if obstacles++; obstacles > 1 || !ahead.moved {
+			if err := s.keepAway(ctx, closed, found.targets); err != nil && ctx.Err() == nil {
 				return result, err
 			}
 		}
-		if moved && ctx.Err() == nil {
+		if len(ahead.undecided) == 0 || ahead.moved {
+			if ahead.moved {
+				ahead = nil // what was settled may be followed elsewhere
+			}
 			continue
 		}
 		select {
 		case <-ctx.Done():
-			return result, s.blocked(req.Name, obstacle.blockades, 0, true)
+			return result, s.undecided(req.Name, undecided)
 		case <-time.After(wait):
 			ahead = nil // whom it excused may have been changed meanwhile
 		}
 	}
 }
 
-// gaveUp tells whether patience ended in the middle of a try, which then has changed nothing.
+// gaveUp tells whether patience ended in the middle of a try, which then has changed nothing: also when the last question had no
+// time any more.
 func gaveUp(err error) bool {
-	return errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, ErrUnknown) && !errors.As(err, new(*UnavailableError))
+	var unavailable *UnavailableError
+	if errors.As(err, &unavailable) {
+		another := func(u Unasked) bool { return u.Why != TimedOut }
+		return len(unavailable.Unasked) > 0 && !slices.ContainsFunc(unavailable.Unasked, another)
+	}
+	return errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, ErrUnknown)
 }
 
-// obstacle is what refused a delete.
+// obstacle is why a delete has to be looked ahead: what goes here, and who blocks it here now. Only those can be excused.
 type obstacle struct {
+	// targets are those of the blockades.
 	targets   []int64
 	blockades []blockade
-	total     int // of those that block
-	// With errNeedsLookAhead: what goes here, and who blocks it here.
-	members []PlanMember
-	blocks  []outsider
-	later   []PlanTarget // members with holders here that act later
+	members   []PlanMember
+	later     []PlanTarget // members with holders here that act later
+	// blocks are the local references that block members, and blockers the same for messages.
+	blocks   []outsider
+	blockers []PlanBlocker
+}
+
+// tooMany reports whether there may be more than was read: then nobody is excused.
+func (o *obstacle) tooMany() bool {
+	return len(o.blockades) >= PlanLimit || len(o.blocks) >= maxBlockers
 }
 
 type blockade struct {
 	targetID   int64
 	question   Question
-	target     string
+	target     schema.FullName
 	holder     schema.FullName
 	deployment schema.DeploymentID
 	behaviour  schema.Behaviour
@@ -182,7 +198,7 @@ type blockade struct {
 }
 
 // tryDelete is the whole delete in one transaction: first the lock, then the checks, then the mark.
-func (s *Store) tryDelete(ctx context.Context, kindID int32, req DeleteRequest, cause *schema.Cause, ahead *lookAhead) (DeleteResult, *obstacle, error) {
+func (s *Store) tryDelete(ctx context.Context, kindID int32, id *request, req DeleteRequest, cause *schema.Cause, ahead *lookAhead) (DeleteResult, *obstacle, error) {
 	var (
 		result DeleteResult
 		found  *obstacle
@@ -190,6 +206,7 @@ func (s *Store) tryDelete(ctx context.Context, kindID int32, req DeleteRequest, 
 	errObstacle := errors.New("obstacle")
 	err := s.inTx(ctx, allFeeds, func(tx pgx.Tx) error {
 		result, found = DeleteResult{}, nil // of an earlier try
+		result.Unasked = ahead.notAsked()
 		if _, err := tx.Exec(ctx, shortWaitSQL); err != nil {
 			return err
 		}
@@ -212,23 +229,15 @@ func (s *Store) tryDelete(ctx context.Context, kindID int32, req DeleteRequest, 
 			if len(v.protected) > 0 {
 				return &ProtectedError{Name: req.Name, By: s.fullNames(v.protected)}
 			}
-			if len(b.entered)+len(b.owns)+len(v.notify) > 0 && ahead == nil {
+			enough, err := s.lookedFarEnough(ctx, tx, b, v, ahead)
+			if err != nil {
+				return err
+			}
+			if !enough {
 				if found, err = s.beforeLookAhead(ctx, tx, c, v); err != nil {
 					return err
 				}
-				return errNeedsLookAhead
-			}
-			if blocks := ahead.withoutExcused(v.blocks); len(blocks) > 0 {
-				return s.localHolders(ctx, tx, req.Name, blocks)
-			}
-			if len(v.blockaded) > 0 {
-				if found, err = s.obstacle(ctx, tx, v.blockaded, maxAsked, ahead); err != nil {
-					return err
-				}
-				if len(found.blockades) > 0 {
-					return errObstacle
-				}
-				found = nil // all of them go with this deletion; it waits for them
+				return errObstacle
 			}
 			if err := s.carryOut(ctx, tx, c, v); err != nil {
 				return err
@@ -241,7 +250,10 @@ func (s *Store) tryDelete(ctx context.Context, kindID int32, req DeleteRequest, 
 				result.Removed, err = true, nil
 			}
 		}
-		return err
+		if err != nil {
+			return err
+		}
+		return id.record(ctx, tx, outcome{Deleted: &result})
 	})
 	if errors.Is(err, errObstacle) {
 		err = nil
@@ -273,21 +285,30 @@ func (s *Store) lockRoot(ctx context.Context, tx pgx.Tx, kindID int32, req Delet
 func (s *Store) fullNames(members []*member) []schema.FullName {
 	names := make([]schema.FullName, len(members))
 	for i, m := range members {
-		names[i] = schema.FullName{Deployment: s.self, Name: m.name}
+		names[i] = s.full(m.name)
 	}
 	return names
 }
 
-func (s *Store) localHolders(ctx context.Context, tx pgx.Tx, name string, by []outsider) error {
-	blocked := &BlockedError{Name: name, Total: len(by)}
-	for _, o := range by[:min(len(by), MaxNamedHolders)] {
-		path, err := s.names.fieldOf(ctx, tx, o.fieldID)
-		if err != nil {
-			return err
-		}
-		blocked.Holders = append(blocked.Holders, Holder{Name: schema.FullName{Deployment: s.self, Name: o.name}, Path: path})
+// full is the full name of a resource of this deployment.
+func (s *Store) full(name string) schema.FullName {
+	return schema.FullName{Deployment: s.self, Name: name}
+}
+
+// lookedFarEnough reports whether nothing has to be asked before the delete is carried out: nothing of it is elsewhere and
+// nobody blocks it, or the look-ahead has excused all who do.
+func (s *Store) lookedFarEnough(ctx context.Context, tx pgx.Tx, b bonds, v verdict, ahead *lookAhead) (bool, error) {
+	if ahead == nil {
+		return len(b.entered)+len(b.owns)+len(v.notify)+len(v.blocks)+len(v.blockaded) == 0, nil
 	}
-	return blocked
+	if slices.ContainsFunc(v.blocks, func(o outsider) bool { return !ahead.blocks[o.edge] }) {
+		return false, nil
+	}
+	if len(v.blockaded) == 0 {
+		return true, nil
+	}
+	left, err := s.obstacle(ctx, tx, v.blockaded, 1, ahead)
+	return err == nil && len(left.blockades) == 0, err
 }
 
 func (s *Store) obstacle(ctx context.Context, tx pgx.Tx, targets []int64, limit int, ahead *lookAhead) (*obstacle, error) {
@@ -296,13 +317,13 @@ func (s *Store) obstacle(ctx context.Context, tx pgx.Tx, targets []int64, limit 
 	if ahead != nil {
 		k = ahead.keys
 	}
-	rows, err := tx.Query(ctx, selectBlockadesSQL, targets, limit, k.attempts, k.holders, k.fields)
+	rows, err := tx.Query(ctx, selectBlockadesSQL, targets, limit, k.attempts, k.holders, k.fields, s.cfg.TentativeTTL)
 	if err != nil {
 		return nil, fmt.Errorf("read blockades: %w", err)
 	}
 	o.blockades, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (b blockade, err error) {
 		k := &b.question.Key
-		err = row.Scan(&b.targetID, &k.TargetUID, &k.Attempt, &k.HolderUID, &b.fieldID, &b.depID, &b.holder.Name, &b.target, &b.behaviour, &b.tentative, &b.question.Expired)
+		err = row.Scan(&b.targetID, &k.TargetUID, &k.Attempt, &k.HolderUID, &b.fieldID, &b.depID, &b.holder.Name, &b.target.Name, &b.behaviour, &b.tentative, &b.question.Expired)
 		return b, err
 	})
 	if err != nil {
@@ -316,9 +337,9 @@ func (s *Store) obstacle(ctx context.Context, tx pgx.Tx, targets []int64, limit 
 		if b.question.Key.Path, err = s.names.fieldOf(ctx, tx, b.fieldID); err != nil {
 			return nil, err
 		}
-		b.holder.Deployment = b.deployment
+		b.holder.Deployment, b.target.Deployment = b.deployment, s.self
 	}
-	return o, tx.QueryRow(ctx, countBlockingSQL, targets).Scan(&o.total)
+	return o, nil
 }
 
 // beforeLookAhead reads what a deletion takes here, which other deployments have to act because of it, and who blocks
@@ -329,64 +350,89 @@ func (s *Store) beforeLookAhead(ctx context.Context, tx pgx.Tx, c *closure, v ve
 		return nil, err
 	}
 	p := &planning{store: s, plan: &Plan{}}
-	err = p.members(ctx, tx, c.ids())
+	if err := p.members(ctx, tx, c.ids(), nil); err != nil {
+		return nil, err
+	}
 	o.members, o.blocks = p.plan.Members, v.blocks
 	for _, id := range v.notify {
 		o.later = append(o.later, PlanTarget{s.self, c.members[id].uid})
 	}
-	return o, err
-}
-
-// clear asks the holders' deployments what became of the blockades, outside any transaction, and settles what they
-// say. It tells whether anything moved; it fails when a holder really refers, or cannot be asked.
-func (s *Store) clear(ctx context.Context, name string, o *obstacle) (moved bool, err error) {
-	asked := s.askAll(ctx, o)
-	if len(asked.held) > 0 {
-		return false, s.blocked(name, asked.held, o.total, false)
+	for _, b := range v.blocks {
+		path, err := s.names.fieldOf(ctx, tx, b.fieldID)
+		if err != nil {
+			return nil, err
+		}
+		t := c.members[b.targetID]
+		o.blockers = append(o.blockers, PlanBlocker{
+			Holder: Holder{Name: s.full(b.name), Path: path, Target: s.full(t.name)}, UID: b.uid, TargetUID: t.uid,
+		})
 	}
-	if len(asked.unreachable) == 0 || asked.moved || ctx.Err() != nil {
-		return asked.moved, nil
-	}
-	e := &UnavailableError{}
-	for d, err := range asked.unreachable {
-		e.Deployments, e.Err = append(e.Deployments, d), err
-	}
-	e.Deployments = schema.SortedDeployments(e.Deployments)
-	return false, fmt.Errorf("%s may be referred to by resources that cannot be asked: %w", name, e)
+	return o, nil
 }
 
 // asked is what came of asking about blockades.
 type asked struct {
-	// held are blocking ones that hold, and confirmed ones that cannot be asked about.
+	// held are blocking ones that hold.
 	held []blockade
-	// undecided may still commit, or could not be asked about.
-	undecided   []blockade
-	moved       bool // something was settled
-	unreachable map[schema.DeploymentID]error
+	// undecided may still commit.
+	undecided []blockade
+	// unanswered are those of deployments that did not answer. They count, and nobody can say whether they hold.
+	unanswered []blockade
+	moved      bool // something was settled
+	unasked    []Unasked
 }
 
-// askAll asks every holders' deployment at the same time.
-func (s *Store) askAll(ctx context.Context, o *obstacle) *asked {
+// blockers are who blocks, or may.
+func (a *asked) blockers() []PlanBlocker {
+	var out []PlanBlocker
+	for _, b := range a.held {
+		out = append(out, b.blocker(false, false))
+	}
+	for _, b := range a.undecided {
+		out = append(out, b.blocker(true, false))
+	}
+	for _, b := range a.unanswered {
+		out = append(out, b.blocker(b.tentative, true))
+	}
+	return out
+}
+
+func (b blockade) blocker(undecided, unreachable bool) PlanBlocker {
+	return PlanBlocker{
+		Holder: b.reference(), UID: b.question.Key.HolderUID, TargetUID: b.question.Key.TargetUID,
+		Undecided: undecided, Unreachable: unreachable,
+	}
+}
+
+func (b blockade) reference() Holder {
+	return Holder{Name: b.holder, Path: b.question.Key.Path, Target: b.target}
+}
+
+// askAll asks every holders' deployment at the same time. Who does not answer takes half of the time that is left.
+func (s *Store) askAll(ctx context.Context, blockades []blockade) *asked {
 	by := map[schema.DeploymentID][]blockade{}
-	for _, b := range o.blockades {
+	for _, b := range blockades {
 		by[b.deployment] = append(by[b.deployment], b)
 	}
-	a := &asked{unreachable: map[schema.DeploymentID]error{}}
+	a := &asked{}
 	var wg sync.WaitGroup
 	var mu sync.Mutex // of a
 	for deployment, blockades := range by {
 		wg.Go(func() {
+			began := time.Now()
+			ctx, cancel := inPart(ctx, 1, 2)
+			defer cancel()
 			answers, err := s.ask(ctx, deployment, blockades)
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil {
-				a.unreachable[deployment] = err
+				a.unasked = append(a.unasked, notAsked(ctx, deployment, began, err))
 			}
 			for i, b := range blockades {
 				switch {
-				case err != nil && !b.tentative:
-					a.held = append(a.held, b) // confirmed counts, whether or not its holder can be asked
-				case err != nil || answers.Verdicts[i] == Undecided:
+				case err != nil:
+					a.unanswered = append(a.unanswered, b)
+				case answers.Verdicts[i] == Undecided:
 					a.undecided = append(a.undecided, b)
 				case answers.Verdicts[i] == Held && b.behaviour == schema.Block:
 					a.held = append(a.held, b)
@@ -415,12 +461,12 @@ func (s *Store) ask(ctx context.Context, holder schema.DeploymentID, blockades [
 	return answers, s.Settle(ctx, holder, questions, answers)
 }
 
-func (s *Store) blocked(name string, by []blockade, total int, undecided bool) error {
-	e := &BlockedError{Name: name, Total: max(total, len(by)), Undecided: undecided}
-	for _, b := range by[:min(len(by), MaxNamedHolders)] {
-		e.Holders = append(e.Holders, Holder{Name: b.holder, Path: b.question.Key.Path})
+// undecided is the error of a delete whose patience has ended.
+func (s *Store) undecided(name string, by []blockade) error {
+	e := &BlockedError{Name: name, Deployment: s.self, Undecided: true}
+	for _, b := range by {
+		e.add(b.reference())
 	}
-	e.sort()
 	return e
 }
 
@@ -446,7 +492,7 @@ func (s *Store) keepAway(ctx context.Context, closed *closing, targets []int64) 
 		return err
 	}
 	deadline, _ := ctx.Deadline()
-	if _, err := s.pool.Exec(ctx, closeTargetsSQL, more, closed.id, time.Until(deadline)+time.Second); err != nil {
+	if _, err := s.pool.Exec(ctx, closeTargetsSQL, more, closed.id, min(time.Until(deadline)+time.Second, maxClosing)); err != nil {
 		return fmt.Errorf("keep new references away: %w", err)
 	}
 	closed.targets = append(closed.targets, more...)

@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -316,7 +318,7 @@ func TestACascadedHolderThatOthersBlockWaitsAndSaysSo_I13(t *testing.T) {
 	require.Equal(t, shadow.Deleting, b.Get(holder).State, "stays readable")
 	conditions, err := b.Stores[b.ID(bEast)].Conditions(context.Background(), "holders/h")
 	require.NoError(t, err)
-	require.Equal(t, []shadow.Condition{{Type: "BLOCKED", Message: "by " + local}}, conditions)
+	require.Equal(t, []shadow.Condition{{Type: "BLOCKED", Message: "by " + local + " (near.block)"}}, conditions)
 	_, err = b.Put("//"+bEast+"/holders/late", body{"near": body{"block": "holders/h"}})
 	require.Equal(t, shadow.TargetDeleting, refusals(t, err)[0].Reason)
 	b.MustPut(local, nil)
@@ -433,6 +435,70 @@ func TestAnAcknowledgementNeedsAPositionOfThisDatabaseForThisCaller(t *testing.T
 	b.Audit()
 }
 
+// How long a deployment has not acknowledged what it was told is what operators are alerted by.
+func TestTheAgeOfWhatIsNotAcknowledgedGrows(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	ctx, store := context.Background(), b.Stores[b.ID(aWest)]
+	for _, n := range []string{"1", "2"} {
+		b.MustPut(target+n, nil)
+		b.MustPut(holder+n, body{"cascade": target + n})
+	}
+	b.Settle()
+	b.MustDelete(target + "1")
+	b.MustDelete(target + "2")
+	_, err := b.Pools[b.ID(aWest)].Exec(ctx, `UPDATE dbcontroller.shadow SET updated_at = updated_at - interval '1 hour' WHERE uid = $1`, b.Get(target+"1").UID)
+	require.NoError(t, err)
+	outstanding, err := store.Outstanding(ctx)
+	require.NoError(t, err)
+	found := slices.IndexFunc(outstanding, func(o shadow.Outstanding) bool { return o.Group == "acknowledge" })
+	require.GreaterOrEqual(t, found, 0)
+	require.Equal(t, bEast, outstanding[found].Deployment)
+	require.EqualValues(t, 2, outstanding[found].Count)
+	require.InDelta(t, 3600, outstanding[found].Oldest, 300)
+	b.Settle()
+}
+
+// S14: a deployment that was away acknowledges what it has missed, however much that is: in transactions of a page each, of which
+// every one counts when the call ends before all are done.
+func TestAnyNumberOfNoticesIsAcknowledgedPageByPage_I13_I21(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, func(cfg *shadow.Config) { cfg.BatchSize = 10 })
+	ctx, store, n := context.Background(), b.Stores[b.ID(aWest)], 45
+	for i := range n {
+		b.MustPut(target+strconv.Itoa(i), nil)
+		b.MustPut(holder+strconv.Itoa(i), body{"cascade": target + strconv.Itoa(i)})
+	}
+	b.Settle()
+	for i := range n {
+		b.MustDelete(target + strconv.Itoa(i))
+	}
+	deletions, position := b.Seen(b.ID(bEast), b.ID(aWest))
+	require.Len(t, deletions, n)
+	failed, err := b.Stores[b.ID(bEast)].ActFor(ctx, b.ID(aWest), deletions, time.Minute)
+	require.NoError(t, err)
+	require.Empty(t, failed)
+	except := []uuid.UUID{b.Get(target + "7").UID}
+	for left := n - 10; left > 0; left -= 10 {
+		more, err := store.AcknowledgeFor(ctx, b.ID(bEast), uuid.Nil, position, except, 0)
+		require.NoError(t, err)
+		require.True(t, more)
+		require.Equal(t, left, b.Count(aWest, "notice"), "a call that ends early has done a page")
+	}
+	require.NoError(t, store.Acknowledge(ctx, b.ID(bEast), uuid.Nil, position, except))
+	require.Equal(t, 1, b.Count(aWest, "notice"), "excepted")
+	var largest, looks int
+	require.NoError(t, b.Pools[b.ID(aWest)].QueryRow(ctx, `
+SELECT max(n), sum(n) FROM (SELECT count(*) AS n FROM dbcontroller.work WHERE action = 3 GROUP BY xid) AS page`).Scan(&largest, &looks))
+	require.Equal(t, []int{10, n - 1}, []int{largest, looks}, "transactions are bounded, and each target is looked at")
+	require.NoError(t, store.Acknowledge(ctx, b.ID(bEast), uuid.Nil, position, except), "again, without effect")
+	b.Settle()
+	b.Audit()
+	for i := range n {
+		b.Gone(target + strconv.Itoa(i))
+	}
+}
+
 // I20: one holder that always fails keeps its own target, and nobody else's.
 func TestAFailingHolderDelaysNoOther_I20(t *testing.T) {
 	t.Parallel()
@@ -537,7 +603,7 @@ func TestADeleteSaysWhatCouldNotBeAsked(t *testing.T) {
 	b.MustPut(holder, body{"cascade": target})
 	b.Settle()
 	b.SetDown(bEast, true)
-	require.Equal(t, []schema.DeploymentID{b.ID(bEast)}, b.MustDelete(target).Unasked)
+	require.Equal(t, []string{bEast}, unaskedIDs(b.MustDelete(target).Unasked))
 	b.SetDown(bEast, false)
 	b.Settle()
 	b.Gone(target, holder)

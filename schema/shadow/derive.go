@@ -16,7 +16,7 @@ const derivePage = 500
 
 const (
 	selectDeriveSQL = `
-SELECT w.kind_id, w.target_id, w.cursor, m.version, m.generation FROM dbcontroller.work w CROSS JOIN dbcontroller.meta m
+SELECT w.kind_id, w.target_id, w.cursor, ` + runningColumns + ` FROM dbcontroller.work w CROSS JOIN dbcontroller.meta m
 WHERE w.seq = $1 AND w.action = 8`
 
 	selectPageSQL = shadowColumns + `
@@ -61,9 +61,8 @@ func (s *Store) Derive(ctx context.Context, seq int64) (Derived, error) {
 	}
 	d := &deriving{store: s, seq: seq, sv: s.newSaving(v)}
 	var cursor *string
-	var running string
-	var generation int64
-	err = s.pool.QueryRow(ctx, selectDeriveSQL, seq).Scan(&d.kindID, &d.one, &cursor, &running, &generation)
+	var now running
+	err = s.pool.QueryRow(ctx, selectDeriveSQL, seq).Scan(append([]any{&d.kindID, &d.one, &cursor}, now.into()...)...)
 	if cursor != nil {
 		d.cursor = *cursor
 	}
@@ -74,7 +73,7 @@ func (s *Store) Derive(ctx context.Context, seq int64) (Derived, error) {
 		return DerivedNot, fmt.Errorf("read what to derive: %w", err)
 	}
 	// Before others are asked for blockades, at each try, of which none could be committed.
-	if err := s.inWordsOf(v, running, generation); err != nil {
+	if err := s.inWordsOf(v, now); err != nil {
 		return DerivedNot, err
 	}
 	sql, args := selectOneSQL, []any{d.one}

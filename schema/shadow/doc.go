@@ -9,7 +9,8 @@
 //	blockade.go   confirm, release, and the answer to "is it still held?"
 //	request.go    a write that may be repeated because its answer was lost
 //	delete.go     a user's delete; closure.go what goes with it; decide.go what may go and what has to wait; carry.go
-//	              does what was decided; lookahead.go walks over other deployments, plan.go answers one that does
+//	              does what was decided; lookahead.go walks over other deployments (across.go,
+//	              tree.go), plan.go answers one that does, blocked.go makes the refusal
 //	act.go        deletions seen in other deployments: cascade and unset
 //	finalise.go   the end of a resource that had to wait, and acknowledgements
 //	owner.go      owners of resources; owner_check.go, owner_drop.go, owner_upgrade.go what deployments say of them

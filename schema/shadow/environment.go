@@ -30,6 +30,18 @@ func (s *Store) pointTo(ctx context.Context, sv *saving) error {
 			ids = append(ids, id)
 		}
 	}
+	return s.notePointed(ctx, ids)
+}
+
+// noteInterest notes that a deployment's deletions concern this one.
+func (s *Store) noteInterest(ctx context.Context, id int32) error {
+	if _, known := s.pointed.Load(id); known {
+		return nil
+	}
+	return s.notePointed(ctx, []int32{id})
+}
+
+func (s *Store) notePointed(ctx context.Context, ids []int32) error {
 	if len(ids) == 0 {
 		return nil
 	}

@@ -30,11 +30,13 @@ var errRecovering = errors.New("the database was restored or failed over, and ma
 	"nothing is deleted here until these have confirmed their references")
 
 // epochNowSQL is of a row m of meta: the epoch, or null when the server is not the one that it was noticed on.
-const epochNowSQL = `CASE WHEN m.timeline = ` + feed.TimelineSQL + ` THEN m.epoch END`
+const epochNowSQL = feed.EpochSQL
 
 const (
 	readEpochSQL = `
-SELECT m.epoch, COALESCE(m.server, ''), ` + feed.EpochSQL + `, ` + feed.TimelineSQL + `, m.awaiting FROM dbcontroller.meta m`
+SELECT m.epoch, COALESCE(m.server, ''), ` + feed.ServerSQL + `, ` + feed.TimelineSQL + `, m.awaiting, m.database_id,
+    (SELECT last_value FROM dbcontroller.mark), pg_current_wal_flush_lsn() >= pg_current_wal_insert_lsn() -- in this order
+FROM dbcontroller.meta m`
 	lockEpochSQL = readEpochSQL + ` FOR UPDATE`
 
 	// A switch of the version may be lost: whoever knows of it finds another generation, and switches again.
@@ -57,7 +59,7 @@ UPDATE dbcontroller.blockade SET expires_at = clock_timestamp() + $1::interval W
 	// Numbers that were given out and lost are not given again: who saw them takes what is greater for newer.
 	skipNumbersSQL = `
 SELECT setval(s::regclass, nextval(s::regclass) + 1000000000) FROM unnest(ARRAY [
-    'dbcontroller.object_id', 'dbcontroller.revision', pg_get_serial_sequence('dbcontroller.notice', 'seq'),
+    'dbcontroller.object_id', 'dbcontroller.revision', 'dbcontroller.mark', pg_get_serial_sequence('dbcontroller.notice', 'seq'),
     pg_get_serial_sequence('dbcontroller.work', 'seq'), pg_get_serial_sequence('dbcontroller.change', 'seq')
 ]) AS s
 UNION ALL
@@ -67,38 +69,49 @@ SELECT setval(s::regclass, nextval(s::regclass) + 100000) FROM unnest(ARRAY [
 ]) AS s`
 )
 
-// NoticeEpoch compares the server with the one that was noticed last, and begins a new epoch when it is another one, or
-// goes on after another one's failover. It tells whether it has to be known who may refer to resources here (Recover).
+// NoticeEpoch compares the server with the one that was noticed last, and its numbers with those that this process has seen.
+// It begins a new epoch when the server is another one or its database a copy of before, unless another process has. It tells whether it has to be known who may refer to resources here (Recover).
 func (s *Store) NoticeEpoch(ctx context.Context) (awaiting bool, err error) {
-	var now noticed
 	was := s.epoch.Load()
-	if err = now.scan(s.pool.QueryRow(ctx, readEpochSQL)); err == nil && was != nil && now.epoch != nil && bytes.Compare(was[:], now.epoch[:]) > 0 {
-		// Files of before an epoch that this process has seen: they were put back, and nobody has said so.
-		if err = s.ForgetServer(ctx); err == nil {
-			now.server = ""
-		}
+	now := noticed{was: was, seen: s.marks.seen.Load()}
+	if err = now.scan(s.pool.QueryRow(ctx, readEpochSQL)); err == nil {
+		err = s.sameDatabase(now.database)
 	}
-	if err == nil && now.server != now.live {
+	if err == nil && s.hasEnded(&now) {
 		err = s.inTx(ctx, noFeed, func(tx pgx.Tx) error { return s.beginEpoch(ctx, tx, &now) })
 	}
 	if err != nil {
 		return false, fmt.Errorf("notice the database's epoch: %w", err)
 	}
+	if now.flushed {
+		s.marks.see(now.mark)
+	}
 	if was != nil && *was != *now.epoch {
 		// Numbers that were looked up before may be of rows that are lost: whoever uses one compares the epochs.
 		s.names.forget()
 		s.pointed.Clear()
+		s.stakes.Clear()
 		s.walks.forget()
 		if err := s.learnBarred(ctx); err != nil {
 			return false, err
 		}
 	}
 	s.epoch.Store(now.epoch)
+	s.met.Clear() // another process may have accepted another database
 	return now.awaiting, nil
 }
 
-// ForgetServer lets the next look begin a new epoch, on an operator's word: a restored copy of the server's files is not to
-// be told from the server as it was.
+// sameDatabase fails when another database has taken the place of the one that this process began with. Its epoch is not
+// taken either, so that no transaction here decides anything.
+func (s *Store) sameDatabase(live uuid.UUID) error {
+	if !s.database.CompareAndSwap(nil, &live) && *s.database.Load() != live {
+		return fmt.Errorf("another database (%s) has taken the place of the one that this process began with (%s): connect it to the right one, or restore a backup of that", live, s.Database())
+	}
+	return nil
+}
+
+// ForgetServer lets the next look begin a new epoch, on an operator's word: a process that has seen nothing cannot tell a
+// restored copy of the server's files from the server as it was.
 func (s *Store) ForgetServer(ctx context.Context) error {
 	if _, err := s.pool.Exec(ctx, `UPDATE dbcontroller.meta SET server = '', timeline = ''`); err != nil {
 		return fmt.Errorf("begin a new epoch: %w", err)
@@ -106,19 +119,38 @@ func (s *Store) ForgetServer(ctx context.Context) error {
 	return nil
 }
 
-// noticed is the epoch as it is stored, and as the server says.
+// noticed is the epoch as it is stored, and as the server says; and what this process has seen before.
 type noticed struct {
+	was  *uuid.UUID
+	seen int64
+
 	epoch                  *uuid.UUID // null before the first one
 	server, live, timeline string
 	awaiting               bool
+	database               uuid.UUID
+	mark                   int64 // that was taken last
+	flushed                bool  // no crash can forget it
 }
 
 func (n *noticed) scan(row pgx.Row) error {
-	return row.Scan(&n.epoch, &n.server, &n.live, &n.timeline, &n.awaiting)
+	return row.Scan(&n.epoch, &n.server, &n.live, &n.timeline, &n.awaiting, &n.database, &n.mark, &n.flushed)
+}
+
+// hasEnded reports whether a new epoch is to be begun. The server is another one; or files of before were put back, and nobody
+// has said so: of before an epoch that this process has seen, or of before what it has seen in the present one.
+func (s *Store) hasEnded(n *noticed) bool {
+	if n.server != n.live {
+		return true
+	}
+	if n.was == nil || n.epoch == nil {
+		return false
+	}
+	later := bytes.Compare(n.was[:], n.epoch[:])
+	return later > 0 || later == 0 && n.mark < n.seen || s.marks.ended(*n.epoch)
 }
 
 func (s *Store) beginEpoch(ctx context.Context, tx pgx.Tx, now *noticed) error {
-	if err := now.scan(tx.QueryRow(ctx, lockEpochSQL)); err != nil || now.server == now.live {
+	if err := now.scan(tx.QueryRow(ctx, lockEpochSQL)); err != nil || !s.hasEnded(now) {
 		return err // another process was first
 	}
 	if now.awaiting = now.epoch != nil; now.awaiting {
@@ -139,20 +171,22 @@ func (s *Store) beginEpoch(ctx context.Context, tx pgx.Tx, now *noticed) error {
 
 // epochOf is the epoch that a transaction works in. It fails while it is not noticed.
 func (s *Store) epochOf(ctx context.Context, tx pgx.Tx) (uuid.UUID, error) {
-	var epoch *uuid.UUID
-	if err := tx.QueryRow(ctx, `SELECT `+epochNowSQL+` FROM dbcontroller.meta m`).Scan(&epoch); err != nil {
+	present := s.present(tx)
+	if err := tx.QueryRow(ctx, `SELECT `+presentSQL+` FROM dbcontroller.meta m`).Scan(present.columns()...); err != nil {
 		return uuid.Nil, err
 	}
-	if epoch == nil {
-		return uuid.Nil, s.recoveringSelf()
+	if epoch := present.epoch(); epoch != nil {
+		return *epoch, nil
 	}
-	return *epoch, nil
+	return uuid.Nil, s.recoveringSelf()
 }
 
 const (
 	renameEpochSQL = `
 WITH noted AS (
     UPDATE dbcontroller.epoch SET id = $2 WHERE id = $1
+), counted AS (
+    UPDATE dbcontroller.deployment SET counted_in = $2 WHERE counted_in = $1
 )
 UPDATE dbcontroller.meta SET epoch = $2 WHERE epoch = $1`
 
@@ -209,34 +243,44 @@ func (s *Store) epochMoved() {
 }
 
 const (
-	lockAwaitingSQL = `SELECT awaiting FROM dbcontroller.meta FOR UPDATE`
+	// In the first epoch of a database nothing is lost.
+	lockAwaitingSQL = `SELECT awaiting, ` + mayHaveLostSQL + ` FROM dbcontroller.meta m FOR UPDATE`
+	mayHaveLostSQL  = `EXISTS (SELECT FROM dbcontroller.epoch e WHERE e.id <> m.epoch)`
 
-	// Those that may refer to resources here, of which some may be known by what is left of it only.
+	// Those that may refer to resources here, of which some may be known by what is left of it only. What they have referred
+	// to may be lost, too.
 	unconfirmedSQL = `
 WITH who AS (
-    SELECT id FROM dbcontroller.deployment d WHERE id <> $2
+    SELECT id FROM dbcontroller.deployment d, dbcontroller.meta m WHERE id <> $2 AND d.counted_in IS DISTINCT FROM m.epoch
         AND NOT EXISTS (SELECT FROM dbcontroller.decommissioned WHERE deployment_id = d.id)
         AND (
-            id = ANY ($1) OR EXISTS (SELECT FROM dbcontroller.blockade WHERE deployment_id = d.id)
-            OR EXISTS (SELECT FROM dbcontroller.holder_entry WHERE deployment_id = d.id)
-            OR EXISTS (SELECT FROM dbcontroller.notice WHERE deployment_id = d.id)
+            id = ANY ($1) OR m.awaiting AND (
+                EXISTS (SELECT FROM dbcontroller.blockade WHERE deployment_id = d.id)
+                OR EXISTS (SELECT FROM dbcontroller.holder_entry WHERE deployment_id = d.id)
+                OR EXISTS (SELECT FROM dbcontroller.notice WHERE deployment_id = d.id)
+            )
         )
 )
-UPDATE dbcontroller.deployment d SET unconfirmed = true FROM who WHERE who.id = d.id`
+UPDATE dbcontroller.deployment d SET unconfirmed = true, referred = true FROM who WHERE who.id = d.id`
 
-	// Everybody is told. Their blockades here are compared with what they say.
+	forgetPassesSQL = `DELETE FROM dbcontroller.work WHERE action IN (10, 11, 12)`
+
+	// Everybody is told, once an epoch. Their blockades here are compared with what they say.
 	recoverWorkSQL = `
-WITH old AS (
-    DELETE FROM dbcontroller.work WHERE action IN (10, 11, 12)
+WITH counted AS (
+    UPDATE dbcontroller.deployment d SET counted_in = m.epoch FROM dbcontroller.meta m
+    WHERE d.id <> $2 AND d.counted_in IS DISTINCT FROM m.epoch
+        AND NOT EXISTS (SELECT FROM dbcontroller.decommissioned WHERE deployment_id = d.id)
+        AND (d.id = ANY ($1) OR d.unconfirmed OR d.pointed_to)
+    RETURNING d.id
 )
 INSERT INTO dbcontroller.work (action, shard, deployment_id, cursor)
-SELECT a, d.id % $3::int, d.id, '' FROM dbcontroller.deployment d, unnest(ARRAY [10, 12]) AS a
-WHERE d.id <> $2 AND NOT EXISTS (SELECT FROM dbcontroller.decommissioned WHERE deployment_id = d.id)
-    AND (d.id = ANY ($1) OR d.unconfirmed OR d.pointed_to)`
+SELECT a, id % $3::int, id, '' FROM counted, unnest(ARRAY [10, 12]) AS a`
 )
 
 // Recover takes, in a new epoch, which deployments may refer to resources here, and which others there are: all of them
-// are told, and until the former have confirmed their references nothing is deleted here. Called again it changes nothing.
+// are told, and until the former have confirmed their references nothing is deleted here. Called again, in any epoch but the
+// first, it takes who has appeared since: the registry may have lost some as well. All others it leaves as they are.
 func (s *Store) Recover(ctx context.Context, env *schema.Environment) error {
 	var referring, all []int32
 	for _, d := range env.Deployments {
@@ -256,11 +300,14 @@ func (s *Store) Recover(ctx context.Context, env *schema.Environment) error {
 		if _, err := tx.Exec(ctx, shareVersionSQL, versionLock); err != nil {
 			return err
 		}
-		var awaiting bool
-		if err := tx.QueryRow(ctx, lockAwaitingSQL).Scan(&awaiting); err != nil || !awaiting {
+		var awaiting, mayHaveLost bool
+		if err := tx.QueryRow(ctx, lockAwaitingSQL).Scan(&awaiting, &mayHaveLost); err != nil || !mayHaveLost {
 			return err
 		}
 		b := &pgx.Batch{}
+		if awaiting {
+			b.Queue(forgetPassesSQL)
+		}
 		b.Queue(unconfirmedSQL, referring, s.selfID)
 		b.Queue(recoverWorkSQL, all, s.selfID, schema.RingSize)
 		b.Queue(`UPDATE dbcontroller.meta SET awaiting = false`)
@@ -269,6 +316,7 @@ func (s *Store) Recover(ctx context.Context, env *schema.Environment) error {
 	if err != nil {
 		return fmt.Errorf("recover after a failover: %w", err)
 	}
+	s.environment.Store(env)
 	return nil
 }
 
@@ -279,17 +327,19 @@ const (
 	selectUnconfirmedSQL = `SELECT service, region FROM dbcontroller.deployment d WHERE ` + awaitedSQL + ` ORDER BY 1, 2`
 
 	settledSQL = `
-SELECT ` + epochNowSQL + ` IS NOT NULL, NOT m.awaiting AND NOT EXISTS (SELECT FROM dbcontroller.deployment d WHERE ` + awaitedSQL + `)
+SELECT ` + presentSQL + `, NOT m.awaiting AND NOT EXISTS (SELECT FROM dbcontroller.deployment d WHERE ` + awaitedSQL + `)
 FROM dbcontroller.meta m`
 )
 
 // settled fails while what refers to resources here may have been lost. Asked for under the locks of what is to go: who
 // establishes again waits for them, and is not confirmed before.
 func (s *Store) settled(ctx context.Context, tx pgx.Tx) error {
-	var noticed, settled bool
-	if err := tx.QueryRow(ctx, settledSQL).Scan(&noticed, &settled); err != nil {
+	var settled bool
+	present := s.present(tx)
+	if err := tx.QueryRow(ctx, settledSQL).Scan(append(present.columns(), &settled)...); err != nil {
 		return err
 	}
+	noticed := present.epoch() != nil
 	if noticed && settled {
 		return nil
 	}
@@ -319,15 +369,16 @@ const (
 	// A word of an earlier epoch than the one that was told counts for nothing. A new one waits for messages that are under
 	// way, so that what is compared in it stays as it is.
 	knownEpochSQL = `
-SELECT d.epoch IS NULL OR d.epoch <= $2, COALESCE(` + epochNowSQL + ` = $3, false)
+SELECT d.epoch IS NULL OR d.epoch <= $2, ` + presentSQL + `
 FROM dbcontroller.deployment d, dbcontroller.meta m WHERE d.id = $1 FOR SHARE OF d`
 
+	// Only one that has ever referred here can have lost what it let go, and only for it deletes wait.
 	learnEpochSQL = `
 WITH before AS (
     SELECT epoch FROM dbcontroller.deployment WHERE id = $1
 )
 UPDATE dbcontroller.deployment d
-SET epoch = GREATEST(d.epoch, $2), uncompared = d.uncompared OR d.epoch IS NULL OR d.epoch < $2
+SET epoch = GREATEST(d.epoch, $2), uncompared = d.uncompared OR d.referred AND (d.epoch IS NULL OR d.epoch < $2)
 FROM before WHERE d.id = $1 RETURNING before.epoch IS DISTINCT FROM d.epoch, d.epoch`
 
 	// Finalise waits for this, or has removed them before the next statement.
@@ -351,12 +402,13 @@ WHERE a <> 10 OR EXISTS (SELECT FROM dbcontroller.deployment WHERE id = $1 AND u
 
 // ofPresentEpoch refuses what a deployment said in an epoch that has ended, as far as that was told; and numbers that were
 // looked up in another epoch of this database.
-func (s *Store) ofPresentEpoch(b *pgx.Batch, deployment int32, epoch, own uuid.UUID) {
-	b.Queue(knownEpochSQL, deployment, epoch, own).QueryRow(func(row pgx.Row) error {
-		var known, same bool
-		err := row.Scan(&known, &same)
+func (s *Store) ofPresentEpoch(tx pgx.Tx, b *pgx.Batch, deployment int32, epoch, own uuid.UUID) {
+	present := s.present(tx)
+	b.Queue(knownEpochSQL, deployment, epoch).QueryRow(func(row pgx.Row) error {
+		var known bool
+		err := row.Scan(append([]any{&known}, present.columns()...)...)
 		switch {
-		case err == nil && !same, errors.Is(err, pgx.ErrNoRows):
+		case err == nil && !present.is(own), errors.Is(err, pgx.ErrNoRows):
 			return s.recoveringSelf()
 		case err == nil && !known:
 			return ErrOldEpoch

@@ -3,12 +3,11 @@ package shadow
 import (
 	"errors"
 	"fmt"
-	"io"
-	"net"
 	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
+	"go.uber.org/zap"
 
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/feed"
@@ -26,6 +25,9 @@ var (
 	ErrAborted = errors.New("the write was aborted, try again")
 	// ErrForeignReference says that a write in the caller's own transaction would need another deployment.
 	ErrForeignReference = errors.New("a new reference to another deployment cannot be written inside a transaction of your own: use Save")
+	// ErrTransaction says that a write cannot be part of the caller's transaction as it is; nothing was written, and the
+	// message says what to do.
+	ErrTransaction = errors.New("the transaction cannot take the write")
 	// ErrRequestReused says that a request id came before with another content.
 	ErrRequestReused = errors.New("the request id was used for another request")
 	// ErrNotSent says that a call to another deployment was certainly not sent.
@@ -57,110 +59,33 @@ func (e *InvalidError) Error() string {
 
 func (e *InvalidError) Unwrap() error { return e.Err }
 
-// Reason is why a reference was refused.
-type Reason string
-
-// Closing, Unavailable and QuotaExceeded pass, and an unknown kind when the target's deployment switches its version; the others do
-// not by themselves.
-const (
-	TargetMissing    Reason = "TARGET_MISSING"
-	TargetDeleting   Reason = "TARGET_DELETING"
-	TargetClosing    Reason = "TARGET_CLOSING"
-	TargetReplaced   Reason = "TARGET_REPLACED"
-	UnknownKind      Reason = "UNKNOWN_KIND"
-	NotImported      Reason = "NOT_IMPORTED"
-	NotReferable     Reason = "NOT_REFERABLE"
-	NotConstrained   Reason = "CONSTRAINTS_DISABLED"
-	QuotaExceeded    Reason = "QUOTA_EXCEEDED"
-	AttemptTooOld    Reason = "ATTEMPT_TOO_OLD"
-	AttemptClosed    Reason = "ATTEMPT_CLOSED"
-	AttemptOfFuture  Reason = "ATTEMPT_OF_FUTURE"
-	DeploymentGone   Reason = "DECOMMISSIONED"
-	TargetUnreadable Reason = "UNAVAILABLE"
-)
-
-// passes tells whether the same write may be accepted later, without anybody changing anything on purpose.
-func (r Reason) passes() bool {
-	switch r {
-	case TargetUnreadable, TargetClosing, AttemptClosed, UnknownKind, QuotaExceeded:
-		return true
-	default:
-		return false
-	}
-}
-
-// Refusal is one reference that cannot be.
-type Refusal struct {
-	Holder string // relative name
-	Path   string
-	Target schema.FullName
-	Reason Reason
-	Detail string
-}
-
-func (r Refusal) String() string {
-	what := map[Reason]string{
-		TargetMissing:    "does not exist",
-		TargetDeleting:   "is being deleted",
-		TargetClosing:    "is about to be deleted, try again",
-		TargetReplaced:   "is another resource of the same name now",
-		UnknownKind:      "is of a kind that the version which its deployment runs does not have",
-		NotImported:      "is of a service that does not let this one refer to it: import it in the descriptor",
-		NotReferable:     "is of a kind that lets only some services refer to it: ask for yours to be listed in its referable_by",
-		NotConstrained:   "is of a kind whose constraints the version that its deployment runs has disabled: nothing can refer to it",
-		QuotaExceeded:    "cannot be referred to: the holder's deployment has as many references there as it may",
-		AttemptTooOld:    "was asked for too late, try again",
-		AttemptOfFuture:  "was asked for by a deployment whose clock is ahead by hours: set it",
-		AttemptClosed:    "was asked for by an attempt that is over, try again",
-		DeploymentGone:   "cannot be referred to: an operator has decommissioned one of the two deployments",
-		TargetUnreadable: "could not be asked for",
-	}[r.Reason]
-	s := fmt.Sprintf("%s: %s: %s %s", r.Holder, r.Path, r.Target, what)
-	if r.Detail != "" {
-		s += ": " + r.Detail
-	}
-	return s
-}
-
-// RefusedError names every reference that made a write fail. Nothing was written.
-type RefusedError struct {
-	Refusals []Refusal
-}
-
-func (e *RefusedError) Error() string {
-	lines := make([]string, len(e.Refusals))
-	for i, r := range e.Refusals {
-		lines[i] = r.String()
-	}
-	return strings.Join(lines, "\n")
-}
-
-// Only tells whether every refusal has the reason.
-func (e *RefusedError) Only(reason Reason) bool {
-	for _, r := range e.Refusals {
-		if r.Reason != reason {
-			return false
-		}
-	}
-	return len(e.Refusals) > 0
-}
-
-// BlockedError refuses a delete. Holders are the first MaxNamedHolders, Total is how many there are.
+// BlockedError refuses a delete. Holders are the first MaxNamedHolders references in its way, by name; Total is how many
+// there are.
 type BlockedError struct {
-	Name    string
-	Holders []Holder
-	Total   int
+	// Name, in Deployment, is what was to be deleted. What goes with it may be what is referred to.
+	Name       string
+	Deployment schema.DeploymentID
+	Holders    []Holder
+	Total      int
+	// AtLeast says that there may be more than Total.
+	AtLeast bool
 	// Undecided says that the holders may only be about to refer.
 	Undecided bool
+	// Unanswered are deployments of holders that did not answer whether these still refer: until they have, that counts.
+	Unanswered []schema.DeploymentID
 }
 
 // MaxNamedHolders is how many holders an error names.
 const MaxNamedHolders = 100
 
-func (e *BlockedError) sort() {
-	slices.SortFunc(e.Holders, func(a, b Holder) int {
-		return slices.Compare([]string{a.Name.String(), a.Path}, []string{b.Name.String(), b.Path})
-	})
+// maxToldHolders is how many of them its text names.
+const maxToldHolders = 5
+
+// add takes holders in the order of their names.
+func (e *BlockedError) add(h Holder) {
+	if e.Total++; len(e.Holders) < MaxNamedHolders {
+		e.Holders = append(e.Holders, h)
+	}
 }
 
 func (e *BlockedError) Error() string {
@@ -168,21 +93,48 @@ func (e *BlockedError) Error() string {
 	if e.Undecided {
 		verb = "may be referred to, which is not decided yet, by"
 	}
-	var b strings.Builder
-	fmt.Fprintf(&b, "%s cannot be deleted: it %s", e.Name, verb)
-	for i, h := range e.Holders {
-		if i == 5 {
-			break
+	root := schema.FullName{Deployment: e.Deployment, Name: e.Name}
+	told := slices.Clone(e.Holders[:min(len(e.Holders), maxToldHolders)])
+	slices.SortStableFunc(told, func(a, b Holder) int {
+		if isRoot := a.Target == root; isRoot != (b.Target == root) {
+			return map[bool]int{true: -1, false: 1}[isRoot]
 		}
-		if i > 0 {
+		return strings.Compare(a.Target.String(), b.Target.String())
+	})
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s cannot be deleted:", e.Name)
+	for i, h := range told {
+		switch {
+		case i > 0 && h.Target == told[i-1].Target:
 			b.WriteByte(',')
+		case h.Target == root:
+			fmt.Fprintf(&b, " it %s", verb)
+		default:
+			if i > 0 {
+				b.WriteByte(';')
+			}
+			fmt.Fprintf(&b, " %s, which goes with it, %s", h.Target, verb)
 		}
 		fmt.Fprintf(&b, " %s (%s)", h.Name, h.Path)
 	}
-	if e.Total > 5 {
-		fmt.Fprintf(&b, " and %d more", e.Total-5)
+	if more := e.Total - len(told); more > 0 {
+		fmt.Fprintf(&b, " and %d more", more)
+	}
+	if e.AtLeast {
+		b.WriteString(", or still more: not everything was looked at")
+	}
+	if len(e.Unanswered) > 0 {
+		fmt.Fprintf(&b, "; could not be asked whether their holders still refer: %s", joined(e.Unanswered))
 	}
 	return b.String()
+}
+
+func joined(deployments []schema.DeploymentID) string {
+	names := make([]string, len(deployments))
+	for i, d := range deployments {
+		names[i] = d.String()
+	}
+	return strings.Join(names, ", ")
 }
 
 // ProtectedError refuses a delete that would take resources which are not to be deleted (block_deletion).
@@ -193,7 +145,7 @@ type ProtectedError struct {
 
 func (e *ProtectedError) Error() string {
 	names := make([]string, 0, len(e.By))
-	for _, n := range e.By[:min(len(e.By), 5)] {
+	for _, n := range e.By[:min(len(e.By), maxNamedInText)] {
 		names = append(names, n.String())
 	}
 	s := fmt.Sprintf("%s cannot be deleted: block_deletion is set on %s", e.Name, strings.Join(names, ", "))
@@ -207,17 +159,18 @@ func (e *ProtectedError) Error() string {
 type UnavailableError struct {
 	Deployments []schema.DeploymentID
 	Err         error
+	// Unasked says of each why, where that is known.
+	Unasked []Unasked
 }
 
 func (e *UnavailableError) Error() string {
-	names := make([]string, len(e.Deployments))
-	for i, d := range e.Deployments {
-		names[i] = d.String()
+	if len(e.Unasked) > 0 {
+		return whyNot(e.Unasked)
 	}
 	if errors.Is(e.Err, errRecovering) { // they are waited for, whether or not they can be reached
-		return fmt.Sprintf("%v: %s", e.Err, strings.Join(names, ", "))
+		return fmt.Sprintf("%v: %s", e.Err, joined(e.Deployments))
 	}
-	return fmt.Sprintf("%s cannot be reached: %v", strings.Join(names, ", "), e.Err)
+	return fmt.Sprintf("%s cannot be reached: %v", joined(e.Deployments), e.Err)
 }
 
 func (e *UnavailableError) Unwrap() error { return e.Err }
@@ -227,10 +180,9 @@ const (
 	codeSerializationFailure = "40001"
 	codeDeadlockDetected     = "40P01"
 	codeLockNotAvailable     = "55P03"
-	codeReadOnly             = "25006"
-	classConnection          = "08"
-	classShutdown            = "57P"
-	classResources           = "53" // connections, memory, disk
+	codeInFailedTransaction  = "25P02"
+	codeUndefinedTable       = "42P01"
+	codeInvalidSchema        = "3F000"
 )
 
 func hasCode(err error, codes ...string) bool {
@@ -248,20 +200,15 @@ func hasCode(err error, codes ...string) bool {
 
 // DatabaseAway tells whether an error says that the database cannot be reached, or takes no writes, for now: everything can be
 // tried again.
-func DatabaseAway(err error) bool {
-	var (
-		pg      *pgconn.PgError
-		connect *pgconn.ConnectError
-		network net.Error
-	)
-	switch {
-	case errors.As(err, &pg):
-		return strings.HasPrefix(pg.Code, classConnection) || strings.HasPrefix(pg.Code, classShutdown) ||
-			strings.HasPrefix(pg.Code, classResources) || pg.Code == codeReadOnly
-	case errors.As(err, &connect), errors.As(err, &network), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, net.ErrClosed):
-		return true
-	}
-	return pgconn.SafeToRetry(err) // nothing was sent
+func DatabaseAway(err error) bool { return feed.Away(err) }
+
+// DatabaseBusy tells whether the database gave up what did nothing wrong: a lock, or a statement, took too long.
+func DatabaseBusy(err error) bool { return feed.Busy(err) }
+
+// PatientLogger writes one line for an outage of the database, see feed.Outage.
+func PatientLogger(log *zap.Logger) *zap.Logger {
+	log, _ = feed.Patient(log)
+	return log
 }
 
 // again tells whether the transaction did nothing and can simply be run again.

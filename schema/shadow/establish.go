@@ -3,6 +3,7 @@ package shadow
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -28,16 +29,24 @@ const (
 	lockEstablishedSQL = selectEstablishedSQL + ` FOR SHARE OF s`
 
 	selectEstablishedSQL = `
-SELECT i.n, s.id, s.uid, s.state, EXISTS (SELECT FROM dbcontroller.closing c WHERE c.target_id = s.id AND c.until > now())
+SELECT i.n, s.id, s.uid, s.state, EXISTS (SELECT FROM dbcontroller.closing c WHERE c.target_id = s.id AND ` + closesSQL + `)
 FROM unnest($1::int[], $2::text[]) WITH ORDINALITY AS i (kind_id, name, n)
 JOIN dbcontroller.shadow s ON s.kind_id = i.kind_id AND s.name = i.name
 ORDER BY s.id`
 
 	selectClosedSQL = `
 SELECT EXISTS (SELECT FROM dbcontroller.closed_attempt WHERE attempt = $1 AND deployment_id IN (0, $2)),
-    EXISTS (SELECT FROM dbcontroller.decommissioned WHERE deployment_id = $2), now(), m.version,
-    ` + epochNowSQL + `
+    EXISTS (SELECT FROM dbcontroller.decommissioned WHERE deployment_id = $2), now(), ` + presentSQL + `,
+    (SELECT database_id FROM dbcontroller.deployment WHERE id = $2), ` + runningColumns + `
 FROM dbcontroller.meta m`
+
+	// Which holders block a target by the same field until now. After the lock: a release that came before has removed it.
+	selectBlockingSQL = `
+SELECT i.n - 1 FROM unnest($1::bigint[], $2::uuid[], $3::int[]) WITH ORDINALITY AS i (target_id, holder_uid, field_id, n)
+WHERE EXISTS (
+    SELECT FROM dbcontroller.blockade b WHERE b.target_id = i.target_id AND b.holder_uid = i.holder_uid AND b.field_id = i.field_id
+        AND b.deployment_id = $4 AND b.behaviour = 1 AND b.expires_at IS NULL
+)`
 
 	insertBlockadesSQL = `
 INSERT INTO dbcontroller.blockade (target_id, holder_uid, attempt, field_id, deployment_id, holder_kind_id, behaviour, expires_at, holder_name)
@@ -55,7 +64,7 @@ func (s *Store) WouldEstablish(ctx context.Context, holder schema.DeploymentID, 
 	}
 	uids, refused := make([]uuid.UUID, len(refs)), make([]Reason, len(refs))
 	for i := range refused {
-		refused[i] = TargetMissing
+		refused[i] = ids.missing(i)
 	}
 	rows, err := s.pool.Query(ctx, selectEstablishedSQL, ids.targetKinds, ids.targetNames)
 	if err != nil {
@@ -95,15 +104,20 @@ func (s *Store) Establish(ctx context.Context, holder schema.DeploymentID, attem
 	if err != nil {
 		return nil, err
 	}
+	if err := s.noteStake(ctx, noteReferredSQL, deployment); err != nil {
+		return nil, err
+	}
 	out := &Established{}
 	err = s.inTx(ctx, noFeed, func(tx pgx.Tx) error {
 		var closed, barred bool
 		var now time.Time
-		var epoch *uuid.UUID
+		var database *uuid.UUID
+		var running running
+		present := s.present(tx)
 		targets, refused := make([]int64, len(refs)), make([]Reason, len(refs))
 		uids := make([]uuid.UUID, len(refs))
 		for i := range refused {
-			refused[i] = TargetMissing
+			refused[i] = ids.missing(i)
 		}
 		b := &pgx.Batch{}
 		b.Queue(shareVersionSQL, versionLock) // a word that the holder's deployment is gone waits, or is seen below
@@ -120,9 +134,23 @@ func (s *Store) Establish(ctx context.Context, holder schema.DeploymentID, attem
 			return err
 		})
 		// After the lock: a release of this attempt that came before has committed its tombstone.
-		b.Queue(selectClosedSQL, attempt, ids.holder).QueryRow(func(row pgx.Row) error { return row.Scan(&closed, &barred, &now, &out.Version, &epoch) })
+		b.Queue(selectClosedSQL, attempt, ids.holder).QueryRow(func(row pgx.Row) error {
+			return row.Scan(slices.Concat([]any{&closed, &barred, &now}, present.columns(), []any{&database}, running.into())...)
+		})
 		if err := tx.SendBatch(ctx, b).Close(); err != nil {
 			return fmt.Errorf("lock targets: %w", err)
+		}
+		if err := sameSpeaker(ctx, holder, database); err != nil {
+			return err
+		}
+		if !present.is(own) { // before what is refused: a target that is not here may be lost
+			return s.recoveringSelf()
+		}
+		if err := s.inWordsOf(ids.version, running); err != nil {
+			return err
+		}
+		if err := replaceBlocks(ctx, tx, refs, ids, targets, refused); err != nil {
+			return err
 		}
 		for i := range refused {
 			switch {
@@ -139,10 +167,7 @@ func (s *Store) Establish(ctx context.Context, holder schema.DeploymentID, attem
 		if err := s.refusals(refs, refused); err != nil {
 			return err
 		}
-		if epoch == nil || *epoch != own {
-			return s.recoveringSelf()
-		}
-		out.UIDs, out.Epoch = uids, *epoch
+		out.UIDs, out.Version, out.Epoch = uids, running.version, own
 		_, err := tx.Exec(ctx, insertBlockadesSQL, attempt, ids.holder, s.cfg.TentativeTTL,
 			targets, ids.holderUIDs, ids.fields, ids.holderKinds, ids.behaviours, ids.holderNames)
 		return err
@@ -164,6 +189,27 @@ func refusalOf(ref EstablishReference, uid uuid.UUID, state State, closing bool)
 		return TargetClosing
 	}
 	return ""
+}
+
+// replaceBlocks lets what acts take the place of what blocks, by the same field of the same holder, also when the target is
+// DELETING: a switch of the version has changed the behaviour. It is nothing new that refers to the target (I4), and once it
+// is confirmed its deployment is told of the deletion, and lets the target go by acting.
+func replaceBlocks(ctx context.Context, tx pgx.Tx, refs []EstablishReference, ids *establishIDs, targets []int64, refused []Reason) error {
+	if !slices.Contains(refused, TargetDeleting) {
+		return nil
+	}
+	rows, err := tx.Query(ctx, selectBlockingSQL, targets, ids.holderUIDs, ids.fields, ids.holder)
+	if err != nil {
+		return err
+	}
+	var n int
+	_, err = pgx.ForEachRow(rows, []any{&n}, func() error {
+		if refused[n] == TargetDeleting && refs[n].Behaviour != schema.Block {
+			refused[n] = ""
+		}
+		return nil
+	})
+	return err
 }
 
 func (s *Store) refusals(refs []EstablishReference, reasons []Reason) error {
@@ -192,6 +238,8 @@ func attemptTime(a AttemptID) time.Time {
 }
 
 type establishIDs struct {
+	version                          *version // that kinds are named by
+	kept                             []bool   // it has no place for the target, if that is there at all
 	holder                           int32
 	targetKinds, holderKinds, fields []int32
 	targetNames, holderNames         []string
@@ -205,12 +253,14 @@ func (s *Store) establishIDs(ctx context.Context, holder schema.DeploymentID, re
 	if err != nil {
 		return nil, err
 	}
-	reasons := make([]Reason, len(refs))
+	reasons, kept := make([]Reason, len(refs)), make([]bool, len(refs))
 	targetKinds := make([]schema.KindID, len(refs))
 	for i, ref := range refs {
 		targetKinds[i] = v.model.Canonical(schema.KindID{Service: s.self.Service, Kind: ref.TargetKind})
 		kind, err := v.model.KindOf(ref.TargetName)
 		switch {
+		case err != nil && ref.TargetUID != uuid.Nil:
+			kept[i] = true // what was established once is established again, also where the version has no place for it
 		case err != nil || kind.ID != targetKinds[i]:
 			reasons[i] = UnknownKind
 		case kind.Unconstrained:
@@ -222,7 +272,7 @@ func (s *Store) establishIDs(ctx context.Context, holder schema.DeploymentID, re
 	if err := s.refusals(refs, reasons); err != nil {
 		return nil, err
 	}
-	out := &establishIDs{}
+	out := &establishIDs{version: v, kept: kept}
 	if out.holder, err = s.names.deployment(ctx, holder); err != nil {
 		return nil, err
 	}
@@ -251,4 +301,13 @@ func (s *Store) establishIDs(ctx context.Context, holder schema.DeploymentID, re
 		out.holderUIDs, out.behaviours = append(out.holderUIDs, ref.HolderUID), append(out.behaviours, int16(ref.Behaviour))
 	}
 	return out, nil
+}
+
+// missing is the refusal of a target that is not there. What the version has no word for may be another resource's: it cannot
+// say.
+func (ids *establishIDs) missing(i int) Reason {
+	if ids.kept[i] {
+		return UnknownKind
+	}
+	return TargetMissing
 }

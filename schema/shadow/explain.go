@@ -26,7 +26,7 @@ type Explanation struct {
 
 // ExplainedReason is one thing that a resource waits for.
 type ExplainedReason struct {
-	// Type is BLOCKED, WAITING, TENTATIVE, OWNER, or the name of outstanding work.
+	// Type is BLOCKED, WAITING, PROTECTED, TENTATIVE, OWNER, or the name of outstanding work.
 	Type    string
 	Message string
 	Since   time.Time // zero: not known
@@ -38,10 +38,10 @@ type ExplainedReason struct {
 
 const (
 	selectExplainedSQL = `
-SELECT id, uid, state, updated_at FROM dbcontroller.shadow WHERE kind_id = $1 AND name = $2`
+SELECT id, uid, state, updated_at, block_deletion FROM dbcontroller.shadow WHERE kind_id = $1 AND name = $2`
 
 	explainTentativeSQL = `
-SELECT '//' || d.service || '/' || d.region || '/' || b.holder_name, f.path, b.expires_at, b.expires_at <= now(), b.attempt
+SELECT '//' || d.service || '/' || d.region || '/' || b.holder_name, f.path, b.expires_at, ` + expiredSQL + `$2::interval), b.attempt
 FROM dbcontroller.blockade b JOIN dbcontroller.deployment d ON d.id = b.deployment_id JOIN dbcontroller.field f ON f.id = b.field_id
 WHERE b.target_id = $1 AND b.expires_at IS NOT NULL ORDER BY b.expires_at LIMIT 20`
 
@@ -71,7 +71,8 @@ func (s *Store) Explain(ctx context.Context, name string) (*Explanation, error) 
 	}
 	e := &Explanation{Name: name, Kind: kind.Kind}
 	var id int64
-	err = s.pool.QueryRow(ctx, selectExplainedSQL, kindID, name).Scan(&id, &e.UID, &e.State, &e.UpdatedAt)
+	var protected bool
+	err = s.pool.QueryRow(ctx, selectExplainedSQL, kindID, name).Scan(&id, &e.UID, &e.State, &e.UpdatedAt, &protected)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, fmt.Errorf("%s: %w", name, ErrNotFound)
 	}
@@ -84,6 +85,11 @@ func (s *Store) Explain(ctx context.Context, name string) (*Explanation, error) 
 	}
 	for _, c := range conditions {
 		e.Reasons = append(e.Reasons, ExplainedReason{Type: c.Type, Message: c.Message, Since: e.UpdatedAt})
+	}
+	if protected && e.State == Active {
+		e.Reasons = append(e.Reasons, ExplainedReason{
+			Type: "PROTECTED", Message: "block_deletion is set: no delete takes it until an operator takes that back (db-controller block-deletion --off)",
+		})
 	}
 	for _, part := range []func(context.Context, int64) error{
 		func(ctx context.Context, id int64) error { return e.tentative(ctx, s, id) },
@@ -99,7 +105,7 @@ func (s *Store) Explain(ctx context.Context, name string) (*Explanation, error) 
 }
 
 func (e *Explanation) tentative(ctx context.Context, s *Store, id int64) error {
-	rows, err := s.pool.Query(ctx, explainTentativeSQL, id)
+	rows, err := s.pool.Query(ctx, explainTentativeSQL, id, s.cfg.TentativeTTL)
 	if err != nil {
 		return err
 	}

@@ -223,3 +223,72 @@ func TestAWatchEndsWhenAnotherServerTakesOver_I24(t *testing.T) {
 	defer mu.Unlock()
 	require.Len(t, got, 13)
 }
+
+// Two standbys of one primary are promoted one after the other, and each calls its timeline the second one: what was told by
+// the first means nothing to the other, which has given the same transaction ids to others.
+func TestTwoStandbysPromotedOneAfterTheOther_I23_I24(t *testing.T) {
+	t.Parallel()
+	primary, first := newStandby(t)
+	primary.Stop()
+	second := primary.Copy()
+	holder := schema.DeploymentID{Service: "b.example.com", Region: "us-west2"}
+
+	first.StartPromoted()
+	store, pool := openOn(t, first)
+	newestXID(t, store, pool, "first", 9)
+	f, stop := follow(t, store, "")
+	f.until("the snapshot", func() bool { return f.ended })
+	stop()
+	var position string
+	watching, cancel := context.WithCancel(t.Context())
+	_ = store.WatchDeletions(watching, holder, "", func(e schema.Event[schema.Deletion]) error {
+		position = e.Token
+		cancel()
+		return nil
+	})
+	require.NotEmpty(t, position)
+	pool.Close()
+	first.Stop()
+
+	second.StartPromoted()
+	store, pool = openOn(t, second)
+	t.Cleanup(pool.Close)
+	newestXID(t, store, pool, "other", 40)
+	err := store.WatchResources(t.Context(), "", "", f.token, func(e schema.Event[shadow.Resource]) error {
+		t.Logf("resumed with %d changes of 40", len(e.Items))
+		return pgx.ErrNoRows
+	})
+	require.ErrorIs(t, err, shadow.ErrReset)
+	require.ErrorIs(t, store.Acknowledge(t.Context(), holder, uuid.Nil, position, nil), shadow.ErrPosition)
+}
+
+// A watch that rests on the first of two standbys that were promoted does not go on at the other.
+func TestAWatchEndsWhenAnotherStandbyTakesOver_I24(t *testing.T) {
+	t.Parallel()
+	primary, first := newStandby(t)
+	primary.Stop()
+	second := primary.Copy()
+	first.StartPromoted()
+	var address atomic.Value
+	pool, store := movingPool(t, first, &address)
+	ended, resting := make(chan error, 1), make(chan struct{})
+	rests := sync.OnceFunc(func() { close(resting) })
+	go func() {
+		ended <- store.WatchResources(t.Context(), "", "", "", func(e schema.Event[shadow.Resource]) error {
+			if len(e.Items) == 0 && !e.EndOfSnapshot { // a bookmark: no look is under way
+				rests()
+			}
+			return nil
+		})
+	}()
+	<-resting
+	first.Stop()
+	second.StartPromoted()
+	address.Store(second.Address())
+	pool.Reset()
+	_, other := movingPool(t, second, &address) // a process of the deployment that has begun the epoch
+	_, err := other.Save(t.Context(), []shadow.Write{{Name: "targets/other"}})
+	require.NoError(t, err)
+	store.Wake()
+	require.ErrorIs(t, <-ended, shadow.ErrReset)
+}

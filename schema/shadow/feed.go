@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"time"
 
@@ -24,7 +25,10 @@ const (
 )
 
 const (
-	stateSQL      = feed.StateBegin + `dbcontroller.meta` + feed.StateEnd
+	stateSQL   = feed.StateBegin + `dbcontroller.meta` + feed.StateEnd
+	writtenSQL = feed.WrittenBegin + `
+    EXISTS (SELECT FROM dbcontroller.change WHERE` + feed.New + `)::int + 2 * EXISTS (SELECT FROM dbcontroller.work WHERE` + feed.New + `)::int
+    + 4 * EXISTS (SELECT FROM dbcontroller.notice WHERE` + feed.New + `)::int` + feed.WrittenFrom + `dbcontroller.meta` + feed.StateEnd
 	beginSinceSQL = feed.SinceBegin + `dbcontroller.meta` + feed.SinceJoin
 )
 
@@ -57,9 +61,17 @@ ORDER BY n.seq`
     WHERE n.deployment_id = (SELECT id FROM dbcontroller.deployment WHERE service = split_part($4, '/', 1) AND region = split_part($4, '/', 2)) AND` + feed.New
 )
 
+// followed is what a watch ended with. Only this process can begin the epoch that it missed.
+func (s *Store) followed(err error) error {
+	if errors.Is(err, feed.ErrUnnoticed) {
+		return s.recoveringSelf()
+	}
+	return err
+}
+
 // WatchDeletions follows the deletions that a holder's deployment has to act upon and has not acknowledged.
 func (s *Store) WatchDeletions(ctx context.Context, holder schema.DeploymentID, token string, deliver func(schema.Event[schema.Deletion]) error) error {
-	return feed.Follow(ctx, s.feeds, feed.Feed[schema.Deletion]{
+	return s.followed(feed.Follow(ctx, s.feeds, feed.Feed[schema.Deletion]{
 		Filter: noticesFilter(holder), Topic: noticeFeed, Chunk: chunk, SnapshotSQL: noticesSnapshotSQL, FirstSQL: noticesNewSQL + feed.FirstPage, NextSQL: noticesNewSQL + feed.NextPage, // By name: the number may become another one's within the life of a watch.
 		Args: []any{holder.String()},
 		Scan: func(row pgx.CollectableRow) (d schema.Deletion, seq int64, err error) {
@@ -72,7 +84,7 @@ func (s *Store) WatchDeletions(ctx context.Context, holder schema.DeploymentID, 
 			}
 			return schema.Deletion{Seq: *n, Kind: s.kindNow(*kind), Name: *name, UID: *uid, Cause: cause.cause()}, *n, nil
 		},
-	}, token, deliver)
+	}, token, deliver))
 }
 
 const (
@@ -90,7 +102,7 @@ WHERE w.shard = ANY ($1) ORDER BY w.seq`
 
 // WatchWork follows the outstanding work of some shards: what makes shadows PENDING, and DELETING ones worth a look.
 func (s *Store) WatchWork(ctx context.Context, shards []int16, token string, deliver func(schema.Event[schema.Work]) error) error {
-	return feed.Follow(ctx, s.feeds, feed.Feed[schema.Work]{
+	return s.followed(feed.Follow(ctx, s.feeds, feed.Feed[schema.Work]{
 		Filter: fmt.Sprint("work of shards ", shards), Topic: workFeed, Chunk: chunk, SnapshotSQL: workSnapshotSQL, FirstSQL: workNewSQL + feed.FirstPage, NextSQL: workNewSQL + feed.NextPage, Args: []any{shards},
 		Scan: func(row pgx.CollectableRow) (w schema.Work, seq int64, err error) {
 			var n *int64
@@ -102,7 +114,7 @@ func (s *Store) WatchWork(ctx context.Context, shards []int16, token string, del
 			}
 			return schema.Work{Seq: *n, Action: *action, Deployment: schema.DeploymentID{Service: *service, Region: *region}, CreatedAt: *created}, *n, nil
 		},
-	}, token, deliver)
+	}, token, deliver))
 }
 
 // A row x of a resource, or of a change of one, has the columns that filters know.
@@ -149,11 +161,7 @@ func WatchResourcesAs[T any](ctx context.Context, s *Store, kindName, filter, to
 		bound += " " + hex.EncodeToString(sum[:16])
 	}
 	if kindName != "" {
-		kind, err := v.model.Kind(s.kindNow(kindName))
-		if err != nil {
-			return &InvalidError{Err: err}
-		}
-		if kindID, err = s.names.kind(ctx, kind.ID); err != nil {
+		if kindID, _, err = s.kindToRead(ctx, v, kindName); err != nil {
 			return err
 		}
 	}
@@ -164,7 +172,7 @@ func WatchResourcesAs[T any](ctx context.Context, s *Store, kindName, filter, to
 			return err
 		}
 	}
-	return feed.Follow(ctx, s.feeds, feed.Feed[T]{
+	return s.followed(feed.Follow(ctx, s.feeds, feed.Feed[T]{
 		Filter: bound, Topic: changeFeed, Chunk: bodyChunk, Aged: true,
 		SnapshotSQL: resourcesSnapshotSQL + conditions[0].sql.String() + resourcesOrderSQL,
 		FirstSQL:    resourcesNewSQL + conditions[1].sql.String() + resourcesNewOfSQL + feed.FirstPage,
@@ -179,5 +187,5 @@ func WatchResourcesAs[T any](ctx context.Context, s *Store, kindName, filter, to
 			item, err = as(r)
 			return item, seq, err
 		},
-	}, token, deliver)
+	}, token, deliver))
 }

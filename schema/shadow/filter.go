@@ -218,18 +218,20 @@ func (c *condition) operator(left, op, right string) {
 	c.sql.WriteString(left + " " + op + " " + right)
 }
 
-// compareText knows the star of AIP-160 at the ends of a string.
+// compareText knows the star of AIP-160, which stands for any text, and \* (in a filter's string: "\\*"), which is a star:
+// names can have one.
 func (c *condition) compareText(text, op, v string) {
-	if strings.Contains(v, "*") && (op == filtering.FunctionEquals || op == filtering.FunctionNotEquals) {
-		pattern := strings.ReplaceAll(strings.NewReplacer(`\`, `\\`, "%", `\%`, "_", `\_`).Replace(v), "*", "%")
-		like := " LIKE "
-		if op == filtering.FunctionNotEquals {
-			like = " NOT LIKE "
-		}
-		c.sql.WriteString(text + like + c.param(pattern, "text"))
+	if !strings.Contains(v, "*") || op != filtering.FunctionEquals && op != filtering.FunctionNotEquals {
+		c.operator(text, op, c.param(v, "text"))
 		return
 	}
-	c.operator(text, op, c.param(v, "text"))
+	// From left to right: what is escaped in the filter comes before what LIKE would take for its own.
+	pattern := strings.NewReplacer(`\*`, "*", `\\`, `\\`, `\`, `\\`, "%", `\%`, "_", `\_`, "*", "%").Replace(v)
+	like := " LIKE "
+	if op == filtering.FunctionNotEquals {
+		like = " NOT LIKE "
+	}
+	c.sql.WriteString(text + like + c.param(pattern, "text"))
 }
 
 // compareJSON compares a value in a body or a label with what is on the right; values of another type do not fit.

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -13,45 +15,64 @@ import (
 	"github.com/db-controller/db-controller/schema/feed"
 )
 
-const (
-	acknowledgeSQL = `
-WITH done AS (
-    DELETE FROM dbcontroller.notice n
-    USING dbcontroller.shadow s
-    WHERE n.deployment_id = $1 AND s.id = n.target_id AND pg_visible_in_snapshot(n.xid, $2::text::pg_snapshot)
+// A page, by key: a page does not walk over what the pages before it removed.
+const acknowledgeSQL = `
+WITH page AS (
+    SELECT n.seq FROM dbcontroller.notice n JOIN dbcontroller.shadow s ON s.id = n.target_id
+    WHERE n.deployment_id = $1 AND n.seq > $5 AND pg_visible_in_snapshot(n.xid, $2::text::pg_snapshot)
         AND NOT s.uid = ANY (COALESCE($3::uuid[], '{}'))
-    RETURNING n.target_id
+    ORDER BY n.seq LIMIT $6
+), done AS (
+    DELETE FROM dbcontroller.notice n USING page WHERE n.seq = page.seq RETURNING n.target_id
+), look AS (
+    INSERT INTO dbcontroller.work (action, shard, deployment_id, target_id)
+    SELECT DISTINCT 3, s.shard, $4::int, s.id FROM done JOIN dbcontroller.shadow s ON s.id = done.target_id
 )
-INSERT INTO dbcontroller.work (action, shard, deployment_id, target_id)
-SELECT DISTINCT 3, s.shard, $4::int, s.id FROM done JOIN dbcontroller.shadow s ON s.id = done.target_id`
-)
+SELECT count(*), COALESCE(max(seq), 0) FROM page`
 
-// Acknowledge says that a holder's deployment has done, in an epoch of its database, all that it was told up to a position
+// Acknowledge is AcknowledgeFor without an end: everything is acknowledged when it returns without an error.
+func (s *Store) Acknowledge(ctx context.Context, holder schema.DeploymentID, epoch uuid.UUID, token string, except []uuid.UUID) error {
+	_, err := s.AcknowledgeFor(ctx, holder, epoch, token, except, math.MaxInt64)
+	return err
+}
+
+// AcknowledgeFor says that a holder's deployment has done, in an epoch of its database, all that it was told up to a position
 // of its watch, except for some uids. A notice counts when the transaction that wrote it is visible in the position. It fails with
 // ErrPosition when the position is not one of this database's present epoch for this deployment.
-func (s *Store) Acknowledge(ctx context.Context, holder schema.DeploymentID, epoch uuid.UUID, token string, except []uuid.UUID) error {
+//
+// It acknowledges in transactions of Config.BatchSize notices, and tells whether there are more when patience has ended. What a
+// call has acknowledged stays so, however it ends: repeating it comes to an end, whatever the number of notices.
+func (s *Store) AcknowledgeFor(ctx context.Context, holder schema.DeploymentID, epoch uuid.UUID, token string, except []uuid.UUID, patience time.Duration) (more bool, err error) {
 	own := s.PresentEpoch()
 	deployment, err := s.names.deployment(ctx, holder)
 	if err != nil {
-		return err
+		return false, err
 	}
-	err = s.inTx(ctx, workFeed, func(tx pgx.Tx) error {
-		position, err := s.feeds.Open(ctx, tx, token, noticesFilter(holder))
-		if errors.Is(err, feed.ErrReset) {
-			err = fmt.Errorf("%w: %w", ErrPosition, err)
+	n, last := s.cfg.BatchSize, int64(0)
+	for began := time.Now(); n == s.cfg.BatchSize; {
+		if last > 0 && time.Since(began) >= patience {
+			return true, nil
 		}
+		after := last
+		err = s.inTx(ctx, workFeed, func(tx pgx.Tx) error {
+			position, err := s.feeds.Open(ctx, tx, token, noticesFilter(holder))
+			if errors.Is(err, feed.ErrReset) {
+				err = fmt.Errorf("%w: %w", ErrPosition, err)
+			}
+			if err != nil {
+				return s.followed(err)
+			}
+			b := &pgx.Batch{}
+			s.ofPresentEpoch(tx, b, deployment, epoch, own)
+			b.Queue(acknowledgeSQL, deployment, position.Text, except, s.selfID, after, s.cfg.BatchSize).
+				QueryRow(func(row pgx.Row) error { return row.Scan(&n, &last) })
+			return tx.SendBatch(ctx, b).Close()
+		})
 		if err != nil {
-			return err
+			return false, fmt.Errorf("acknowledge deletions: %w", err)
 		}
-		b := &pgx.Batch{}
-		s.ofPresentEpoch(b, deployment, epoch, own)
-		b.Queue(acknowledgeSQL, deployment, position.Text, except, s.selfID)
-		return tx.SendBatch(ctx, b).Close()
-	})
-	if err != nil {
-		return fmt.Errorf("acknowledge deletions: %w", err)
 	}
-	return nil
+	return false, nil
 }
 
 const (

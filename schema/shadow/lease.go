@@ -24,8 +24,11 @@ const (
 UPDATE dbcontroller.member SET expires_at = clock_timestamp() + $2::interval WHERE id = $1 AND expires_at > clock_timestamp()`
 
 	// Those whose transactions are under way are left for the next time: they hold their rows.
-	lockExpiredSQL = `SELECT id FROM dbcontroller.member WHERE expires_at < clock_timestamp() ORDER BY id FOR UPDATE SKIP LOCKED`
-	evictSQL       = `DELETE FROM dbcontroller.member WHERE id = ANY ($1) AND expires_at < clock_timestamp()`
+	lockExpiredSQL = `SELECT id FROM dbcontroller.member WHERE ` + deadSQL + ` ORDER BY id FOR UPDATE SKIP LOCKED`
+	evictSQL       = `DELETE FROM dbcontroller.member WHERE ` + deadSQL + ` AND id = ANY ($2)`
+	// Its time is over, or further ahead than it can be (of a process that may have another TTL): the clock went back, and it
+	// has not renewed since.
+	deadSQL = `(expires_at < clock_timestamp() OR expires_at > clock_timestamp() + interval '15 s' + 3 * $1::interval)`
 
 	countSQL = `
 SELECT (SELECT count(*) FROM dbcontroller.member), (SELECT count(*) FROM dbcontroller.lease WHERE member_id = $1)`
@@ -74,7 +77,7 @@ func (l *Leases) Renew(ctx context.Context, member uuid.UUID) (g schema.Grant, e
 		if err != nil {
 			return err
 		}
-		if err := evict(ctx, tx); err != nil {
+		if err := evict(ctx, tx, l.TTL); err != nil {
 			return err
 		}
 		g.Shards, g.Surplus, err = share(ctx, tx, member)
@@ -98,8 +101,8 @@ func (l *Leases) join(ctx context.Context) (member uuid.UUID, err error) {
 	return member, err
 }
 
-func evict(ctx context.Context, tx pgx.Tx) error {
-	rows, err := tx.Query(ctx, lockExpiredSQL)
+func evict(ctx context.Context, tx pgx.Tx, ttl time.Duration) error {
+	rows, err := tx.Query(ctx, lockExpiredSQL, ttl)
 	if err != nil {
 		return err
 	}
@@ -107,7 +110,7 @@ func evict(ctx context.Context, tx pgx.Tx) error {
 	if err != nil || len(expired) == 0 {
 		return err
 	}
-	_, err = tx.Exec(ctx, evictSQL, expired) // locked above, and looked at again here
+	_, err = tx.Exec(ctx, evictSQL, ttl, expired) // locked above, and looked at again here
 	return err
 }
 

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -67,8 +68,24 @@ FROM (
 const listColumns = `
 SELECT x.uid, x.kind_id, x.name, x.state, x.revision, x.generation, x.created_at, x.updated_at, x.labels, x.body, x.owners, x.block_deletion`
 
-// List reads a page of resources, and answers the token for the next one; it is empty after the last.
+// listTimeout is how long the database may look for a page.
+const listTimeout = 10 * time.Second
+
+// ErrCostly says that a list needs more time than one may have.
+var ErrCostly = errors.New("the list takes too long: ask for one kind, leave order_by out, or filter by what more resources have")
+
+// List reads a page of resources, and returns the token for the next one; it is empty after the last.
 func (s *Store) List(ctx context.Context, req ListRequest) ([]Resource, string, error) {
+	bounded, cancel := context.WithTimeout(ctx, listTimeout)
+	defer cancel()
+	found, next, err := s.list(bounded, req)
+	if err != nil && ctx.Err() == nil && bounded.Err() != nil {
+		return nil, "", ErrCostly
+	}
+	return found, next, err
+}
+
+func (s *Store) list(ctx context.Context, req ListRequest) ([]Resource, string, error) {
 	v, err := s.current()
 	if err != nil {
 		return nil, "", err
@@ -77,29 +94,21 @@ func (s *Store) List(ctx context.Context, req ListRequest) ([]Resource, string, 
 	if err != nil {
 		return nil, "", err
 	}
-	names := v.model.KindNames()
+	ids, names := make([]int32, 1), make([]string, 1)
 	if req.Kind != "" {
-		kind, err := v.model.Kind(s.kindNow(req.Kind))
-		if err != nil {
-			return nil, "", &InvalidError{Resource: "kind", Err: err}
-		}
-		names = []string{kind.ID.Kind}
+		ids[0], names[0], err = s.kindToRead(ctx, v, req.Kind)
+	} else {
+		ids, names, err = s.kindsToRead(ctx, v)
+	}
+	if err != nil {
+		return nil, "", err
 	}
 	if from != nil {
 		if from.Kind = s.kindNow(from.Kind); !slices.Contains(names, from.Kind) {
 			return nil, "", &InvalidError{Resource: "page_token", Err: fmt.Errorf("it goes on with kind %s, which there is not any more", from.Kind)}
 		}
 	}
-	l := &listing{store: s, req: req, kinds: make([]int32, len(names)), names: names}
-	for i, name := range names {
-		kind, err := v.model.Kind(name)
-		if err != nil {
-			return nil, "", err
-		}
-		if l.kinds[i], err = s.names.kind(ctx, kind.ID); err != nil {
-			return nil, "", err
-		}
-	}
+	l := &listing{store: s, req: req, kinds: ids, names: names}
 	if req.OrderBy != "" {
 		err = l.ordered(ctx, from)
 	} else {

@@ -7,11 +7,35 @@ import (
 	"strings"
 )
 
+// Limits of the mask of an update or a read.
+const (
+	maxMaskPaths = 1000
+	maxMaskBytes = 256 << 10
+)
+
+// CheckMask refuses a mask that has too many paths or too long ones.
+func CheckMask(paths []string) error {
+	if len(paths) > maxMaskPaths {
+		return fmt.Errorf("%d paths, at most %d are allowed", len(paths), maxMaskPaths)
+	}
+	n := 0
+	for _, path := range paths {
+		n += len(path)
+	}
+	if n > maxMaskBytes {
+		return fmt.Errorf("%d bytes, at most %d are allowed", n, maxMaskBytes)
+	}
+	return nil
+}
+
 // merge lets a masked update replace what the mask names and keep the rest. (AIP-134: what the mask names and the
 // request does not have is removed.)
 func (wr *writing) merge() error {
 	if slices.Contains(wr.Mask, "*") {
 		return nil
+	}
+	if err := CheckMask(wr.Mask); err != nil {
+		return fmt.Errorf("update_mask: %w", err)
 	}
 	given := wr.Write
 	wr.Labels, wr.Owners = maps.Clone(wr.before.labels), wr.before.owners

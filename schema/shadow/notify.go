@@ -25,6 +25,9 @@ const gather = 4 * time.Millisecond
 // RunNotifications tells other processes of this deployment, and is told by them, that there is something to look at:
 // with NOTIFY on a connection of its own, after commits, several at once. (Inside the writing transactions it would
 // put their commits in a row.) It carries no data: without it watches notice a little later. It blocks until ctx ends.
+//
+// Whether notifications come at all (a pooler passes none on, and a connection can be half open) is seen from the own ones, of which
+// there is one every few seconds. While they do, the tables are looked at rarely.
 func (s *Store) RunNotifications(ctx context.Context) error {
 	process := uuid.NewString()
 	for ctx.Err() == nil {
@@ -32,12 +35,26 @@ func (s *Store) RunNotifications(ctx context.Context) error {
 		g.Go(func() error { return s.listen(both, process) })
 		g.Go(func() error { return s.notify(both, process) })
 		err := g.Wait()
+		s.heard.Store(nil)
+		s.wake.Wake(allFeeds) // to look more often
 		if err != nil && !errors.Is(err, context.Canceled) {
 			s.log.Warn("notifications were interrupted; watches notice by themselves meanwhile", zap.Error(err))
 		}
 		_ = sleep(ctx, time.Second)
 	}
 	return nil
+}
+
+// alive is how often a process tells itself that notifications come, and deaf after how long without that they do not.
+const (
+	alive = 5 * time.Second
+	deaf  = 12 * time.Second
+)
+
+// hears tells whether what other processes commit is heard of.
+func (s *Store) hears() bool {
+	at := s.heard.Load()
+	return at != nil && time.Since(*at) < deaf
 }
 
 func (s *Store) connection(ctx context.Context) (*pgx.Conn, error) {
@@ -65,7 +82,11 @@ func (s *Store) listen(ctx context.Context, process string) error {
 		}
 		from, mask, _ := strings.Cut(n.Payload, " ")
 		touched, err := strconv.ParseUint(mask, 10, 8)
-		if from != process && err == nil {
+		switch {
+		case from == process:
+			now := time.Now()
+			s.heard.Store(&now)
+		case err == nil:
 			s.wake.Wake(feed.Topics(touched) & allFeeds)
 		}
 	}
@@ -93,6 +114,7 @@ func (s *Store) notify(ctx context.Context, process string) error {
 		case <-waiting[changeFeed]:
 		case <-waiting[workFeed]:
 		case <-waiting[noticeFeed]:
+		case <-time.After(alive):
 		}
 		if err := sleep(ctx, gather); err != nil {
 			return err

@@ -91,7 +91,11 @@ func (s *Store) changeOwners(ctx context.Context, tx pgx.Tx, ownees []int64, cha
 	if err != nil {
 		return fmt.Errorf("read owners: %w", err)
 	}
-	e := s.editOwners(all, change)
+	before, err := readLost(ctx, tx, idsOf(locked))
+	if err != nil {
+		return err
+	}
+	e := s.editOwners(all, change, before)
 	var collected []*member
 	for _, m := range locked {
 		if e.collects(m.id) {
@@ -131,19 +135,23 @@ type ownerEdit struct {
 	taken   map[ownerKey]bool // what pinned rows become
 	lost    map[ownerKey]bool
 	left    map[int64]int
-	deletes map[int64]bool // lost one without unset_on_delete
+	deletes map[int64]bool // lost one without unset_on_delete, now or earlier in the same deletion
+	flagged map[int64]bool // keeps one with unset_on_delete
+	// The deletions in which ones without it were lost, before and now.
+	before, noted map[lostIn]bool
 }
 
-func (s *Store) editOwners(all []ownerRow, change ownerChange) *ownerEdit {
-	e := &ownerEdit{store: s, change: change, changed: map[int64]bool{}, becomes: map[ownerKey]pin{}, taken: map[ownerKey]bool{}, lost: map[ownerKey]bool{}, left: map[int64]int{}, deletes: map[int64]bool{}}
+func (s *Store) editOwners(all []ownerRow, change ownerChange, before map[lostIn]bool) *ownerEdit {
+	e := &ownerEdit{store: s, change: change, flagged: map[int64]bool{}, before: before, noted: map[lostIn]bool{}, changed: map[int64]bool{}, becomes: map[ownerKey]pin{}, taken: map[ownerKey]bool{}, lost: map[ownerKey]bool{}, left: map[int64]int{}, deletes: map[int64]bool{}}
 	for _, r := range all {
 		if change.lost != nil && change.lost(r) {
 			e.changed[r.owneeID], e.lost[r.key()] = true, true
 			e.drop = append(e.drop, r)
-			e.deletes[r.owneeID] = e.deletes[r.owneeID] || r.flags&flagUnsetOnDelete == 0
+			e.lose(r)
 			continue
 		}
 		e.left[r.owneeID]++
+		e.flagged[r.owneeID] = e.flagged[r.owneeID] || r.flags&flagUnsetOnDelete != 0
 		if change.pin == nil {
 			continue
 		}
@@ -220,6 +228,7 @@ func (e *ownerEdit) write(ctx context.Context, tx pgx.Tx) error {
 	if p := pinned; len(p.ownees) > 0 {
 		b.Queue(pinOwnerRowsSQL, p.ownees, p.deployments, p.kinds, p.names, p.uids, p.flags, e.change.generation, checked)
 	}
+	e.queueLost(b)
 	ids, owners, err := e.rewrite(ctx, tx)
 	if err != nil {
 		return err

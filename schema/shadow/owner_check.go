@@ -40,6 +40,8 @@ type OwnerAnswer struct {
 	UID     uuid.UUID
 	Kind    string // as its version calls it
 	Noted   bool   // it was known before that the deployment has ownees of it
+	// Cause of the deletion of one that is absent, where that is known.
+	Cause *schema.Cause
 }
 
 // OwnerAnswers are those to several questions, in order.
@@ -76,6 +78,9 @@ INSERT INTO dbcontroller.ownee_entry (owner_id, deployment_id) SELECT DISTINCT u
 	selectNotedSQL = `SELECT owner_id FROM dbcontroller.ownee_entry WHERE owner_id = ANY ($1) AND deployment_id = $2`
 
 	selectVersionSQL = `SELECT version, generation FROM dbcontroller.meta`
+
+	selectCausesSQL = `
+SELECT s.n - 1, ` + causeColumnsSQL + ` FROM unnest($1::text[], $2::uuid[]) WITH ORDINALITY AS s (name, uid, n) ` + causeOfSQL + `WHERE x.id IS NOT NULL`
 )
 
 // CheckOwners tells an ownee's deployment which owners exist here, and notes that it has ownees of those that do: it
@@ -111,6 +116,11 @@ func (s *Store) checkOwners(ctx context.Context, ownee schema.DeploymentID, ques
 		}
 		c.out.Answers[i].Kind = kind.ID.Kind
 		if c.kinds[i], err = s.names.kind(ctx, kind.ID); err != nil {
+			return nil, err
+		}
+	}
+	if !validateOnly {
+		if err := s.noteStake(ctx, noteOwnedSQL, deployment); err != nil {
 			return nil, err
 		}
 	}
@@ -210,10 +220,41 @@ func (c *ownerCheck) run(ctx context.Context, tx pgx.Tx) error {
 	} else if err != nil {
 		return err
 	}
-	if err := tx.QueryRow(ctx, selectVersionSQL).Scan(&c.out.Version, &c.out.Generation); err != nil {
+	if err := c.causes(ctx, tx); err != nil {
 		return err
 	}
-	return c.store.inWordsOf(c.version, c.out.Version, c.out.Generation)
+	var now running
+	if err := tx.QueryRow(ctx, selectRunningSQL).Scan(now.into()...); err != nil {
+		return err
+	}
+	c.out.Version, c.out.Generation = now.version, now.generation
+	return c.store.inWordsOf(c.version, now)
+}
+
+// causes tells in which deletions those that are absent went.
+func (c *ownerCheck) causes(ctx context.Context, tx pgx.Tx) error {
+	var at []int
+	var names []string
+	var uids []uuid.UUID
+	for i, q := range c.questions {
+		if c.out.Answers[i].Verdict == OwnerAbsent && q.UID != uuid.Nil {
+			at, names, uids = append(at, i), append(names, q.Name), append(uids, q.UID)
+		}
+	}
+	if len(at) == 0 {
+		return nil
+	}
+	rows, err := tx.Query(ctx, selectCausesSQL, names, uids)
+	if err != nil {
+		return err
+	}
+	var n int
+	var cause causeRow
+	_, err = pgx.ForEachRow(rows, append([]any{&n}, cause.dest()...), func() error {
+		c.out.Answers[at[n]].Cause = cause.cause()
+		return nil
+	})
+	return err
 }
 
 // note remembers that the deployment has ownees of those that exist, and tells which it was known of.
@@ -349,6 +390,7 @@ func (s *Store) SettleOwners(ctx context.Context, c *OwnersToCheck, answers *Own
 	lost := map[ownerKey]bool{}
 	pins := map[ownerKey]pin{}
 	asked := map[ownerKey]ownerRow{}
+	causes := map[uuid.UUID]*schema.Cause{}
 	open := map[int64]bool{} // ownees
 	ownees := []int64{}
 	for i, r := range c.rows {
@@ -368,7 +410,7 @@ func (s *Store) SettleOwners(ctx context.Context, c *OwnersToCheck, answers *Own
 				open[r.owneeID] = true
 				continue
 			}
-			lost[r.key()] = true
+			lost[r.key()], causes[r.uid] = true, a.Cause
 		case OwnerNotReferring:
 			if !r.checked && !r.over {
 				open[r.owneeID] = true
@@ -382,7 +424,7 @@ func (s *Store) SettleOwners(ctx context.Context, c *OwnersToCheck, answers *Own
 		ownees = append(ownees, r.owneeID)
 	}
 	err = s.inTx(ctx, allFeeds, func(tx pgx.Tx) error {
-		change := ownerChange{version: answers.Version, generation: answers.Generation}
+		change := ownerChange{causes: causes, version: answers.Version, generation: answers.Generation}
 		// An answer is about the reference that was asked about: not about one that a user has written again since, or
 		// with other flags, and not of before a switch that is known here already.
 		current := func(r ownerRow) bool {

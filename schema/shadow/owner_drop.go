@@ -89,7 +89,7 @@ func (s *Store) DropOwners(ctx context.Context, from schema.DeploymentID, epoch 
 			err = s.halving(ctx, ownees, func(part []int64) error {
 				return s.inTx(ctx, allFeeds, func(tx pgx.Tx) error {
 					b := &pgx.Batch{}
-					s.ofPresentEpoch(b, deployment, epoch, own)
+					s.ofPresentEpoch(tx, b, deployment, epoch, own)
 					if err := tx.SendBatch(ctx, b).Close(); err != nil {
 						return err
 					}
@@ -130,7 +130,7 @@ func (s *Store) halving(ctx context.Context, ids []int64, run func(part []int64)
 		return err
 	}
 	if len(ids) == 1 {
-		s.log.Error("a resource could not be handled; it is tried again", zap.Int64("resource", ids[0]), zap.Error(err))
+		s.log.Warn("a resource could not be handled; it is tried again", zap.Int64("resource", ids[0]), zap.Error(err))
 		return fmt.Errorf("a resource could not be handled: %w", err)
 	}
 	half := len(ids) / 2
@@ -182,6 +182,11 @@ func (d *Disowned) Except(failed []uuid.UUID) *Disowned {
 		}
 	}
 	return out
+}
+
+// Without are the pieces of work that another one, of fewer owners, has not.
+func (d *Disowned) Without(told *Disowned) []int64 {
+	return slices.DeleteFunc(slices.Clone(d.seqs), func(seq int64) bool { return slices.Contains(told.seqs, seq) })
 }
 
 // Disowned reads which deleted owners some work for an ownees' deployment is about.

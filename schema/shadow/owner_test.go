@@ -305,7 +305,7 @@ func TestACollectedResourceCascadesAndMayBeBlocked(t *testing.T) {
 	require.Equal(t, shadow.Deleting, b.Get(ownee).State, "it waits, and says for whom")
 	conditions, err := b.Stores[b.ID(aEast)].Conditions(context.Background(), "targets/owned")
 	require.NoError(t, err)
-	require.Equal(t, []shadow.Condition{{Type: "BLOCKED", Message: "by " + holder2}}, conditions)
+	require.Equal(t, []shadow.Condition{{Type: "BLOCKED", Message: "by " + holder2 + " (block)"}}, conditions)
 	b.MustPut(holder2, nil)
 	b.Settle()
 	b.Gone(ownee)

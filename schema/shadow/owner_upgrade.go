@@ -126,10 +126,12 @@ func (s *Store) Upgrade(ctx context.Context, seqs []int64) (*Upgrade, error) {
 	if !open {
 		return nil, nil //nolint:nilnil // nothing to do
 	}
-	if err := s.pool.QueryRow(ctx, selectVersionSQL).Scan(&u.Version, &u.Generation); err != nil {
+	var now running
+	if err := s.pool.QueryRow(ctx, selectRunningSQL).Scan(now.into()...); err != nil {
 		return nil, fmt.Errorf("read the version: %w", err)
 	}
-	return u, s.inWordsOf(v, u.Version, u.Generation)
+	u.Version, u.Generation = now.version, now.generation
+	return u, s.inWordsOf(v, now)
 }
 
 // Upgraded says that a deployment has been told.

@@ -2,8 +2,8 @@ package shadow
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/google/uuid"
@@ -37,7 +37,8 @@ type PlanMember struct {
 	UID  uuid.UUID
 	Kind string
 	Name string
-	Via  Via
+	// Vias are all reasons that are known there; none for what the deletion begins with.
+	Vias []Via
 	// BlockDeletion: no delete takes it.
 	BlockDeletion bool
 	// Entries are the deployments that hold acting references to it, and Ownees those with resources that it owns.
@@ -54,18 +55,19 @@ type PlanUnset struct {
 
 // PlanBlocker refers to a member and blocks it, unless the same deletion removes it too.
 type PlanBlocker struct {
-	Holder Holder
-	UID    uuid.UUID
-	// Target is what it blocks: a resource of the deployment that was asked.
-	Target    string
+	// Holder names it, and what it blocks: a resource of the deployment that was asked.
+	Holder    Holder
+	UID       uuid.UUID
 	TargetUID uuid.UUID
+	// Undecided: it may only be about to refer.
 	Undecided bool
-	// Unreachable: its deployment did not answer.
+	// Unreachable: its deployment did not answer whether it still refers, or will.
 	Unreachable bool
-	deployment  schema.DeploymentID // the target's
 }
 
 func (b PlanBlocker) holder() PlanTarget { return PlanTarget{b.Holder.Name.Deployment, b.UID} }
+
+func (b PlanBlocker) target() PlanTarget { return PlanTarget{b.Holder.Target.Deployment, b.TargetUID} }
 
 // PlanQuestion asks what a deletion of targets takes along.
 type PlanQuestion struct {
@@ -86,23 +88,27 @@ type Plan struct {
 
 const (
 	planHoldersSQL = `
-SELECT DISTINCT ON (r.holder_id) r.holder_id, r.target_id, r.field_id, r.behaviour, h.uid
+SELECT DISTINCT r.holder_id, h.uid
 FROM dbcontroller.reference r JOIN dbcontroller.shadow h ON h.id = r.holder_id
-WHERE r.target_id = ANY ($1) AND r.behaviour IN (3, 5) LIMIT $2`
+WHERE r.target_id = ANY ($1) AND r.behaviour IN (3, 5) ORDER BY r.holder_id LIMIT $2`
 
-	// Those whose owners all go, and not only ones with unset_on_delete.
+	planViasSQL = `
+SELECT holder_id, target_id, field_id, behaviour FROM dbcontroller.reference
+WHERE holder_id = ANY ($1) AND target_id = ANY ($2) AND behaviour IN (3, 5)`
+
+	// Those whose owners all go, and not only ones with unset_on_delete. One owner stands for all.
 	planOwneesSQL = `
 WITH gone AS (
     SELECT DISTINCT * FROM unnest($1::int[], $2::uuid[]) AS gone (deployment_id, uid)
 ), o AS (
-    SELECT o.ownee_id, min(o.deployment_id) AS deployment_id, (min(o.uid::text))::uuid AS uid
+    SELECT o.ownee_id, (array_agg(o.deployment_id ORDER BY o.uid))[1] AS deployment_id, (array_agg(o.uid ORDER BY o.uid))[1] AS uid
     FROM dbcontroller.owner_reference o JOIN gone USING (deployment_id, uid)
     GROUP BY o.ownee_id
     HAVING bool_or(o.flags & 4 = 0)
         AND count(*) = (SELECT count(*) FROM dbcontroller.owner_reference a WHERE a.ownee_id = o.ownee_id)
 )
 SELECT o.ownee_id, o.deployment_id, o.uid, s.uid FROM o JOIN dbcontroller.shadow s ON s.id = o.ownee_id
-WHERE NOT o.ownee_id = ANY ($3) LIMIT $4`
+ORDER BY o.ownee_id LIMIT $3`
 
 	planMembersSQL = `
 SELECT s.id, s.uid, s.kind_id, s.name, s.block_deletion,
@@ -113,12 +119,12 @@ FROM dbcontroller.shadow s WHERE s.id = ANY ($1) AND s.state = 1 ORDER BY s.id`
 	planBlockersSQL = `
 SELECT h.uid, h.name, r.field_id, t.uid, t.name
 FROM dbcontroller.reference r JOIN dbcontroller.shadow h ON h.id = r.holder_id JOIN dbcontroller.shadow t ON t.id = r.target_id
-WHERE r.target_id = ANY ($1) AND r.behaviour = 1 AND NOT r.holder_id = ANY ($1) LIMIT $2`
+WHERE r.target_id = ANY ($1) AND r.behaviour = 1 AND NOT r.holder_id = ANY ($1) ORDER BY r.target_id, r.holder_id, r.field_id LIMIT $2`
 
 	planUnsetsSQL = `
 SELECT h.uid, h.kind_id, h.name, r.field_id, r.behaviour, r.target_id
 FROM dbcontroller.reference r JOIN dbcontroller.shadow h ON h.id = r.holder_id
-WHERE r.target_id = ANY ($1) AND r.behaviour IN (2, 4) AND NOT r.holder_id = ANY ($2) ORDER BY h.name LIMIT $3`
+WHERE r.target_id = ANY ($1) AND r.behaviour IN (2, 4) AND NOT r.holder_id = ANY ($2) ORDER BY h.name, r.field_id, r.target_id LIMIT $3`
 )
 
 // Plan tells what the deletion of targets would take along here. It changes nothing that counts: blockades in the way
@@ -146,26 +152,14 @@ func (s *Store) Plan(ctx context.Context, q PlanQuestion) (*Plan, error) {
 	}
 }
 
-// planAsked asks about blockades, and gives those that hold.
+// planAsked asks about blockades, and gives those that hold, or of which nobody can say it.
 func (s *Store) planAsked(ctx context.Context, o *obstacle, detailed bool) ([]PlanBlocker, bool) {
-	var out []PlanBlocker
-	asked := s.askAll(ctx, o)
-	blocker := func(b blockade, undecided bool) {
-		_, unreachable := asked.unreachable[b.deployment]
-		out = append(out, PlanBlocker{
-			Holder: Holder{Name: b.holder, Path: b.question.Key.Path}, UID: b.question.Key.HolderUID,
-			Target: b.target, TargetUID: b.question.Key.TargetUID, Undecided: undecided, Unreachable: unreachable,
-		})
+	asked := s.askAll(ctx, o.blockades)
+	blockers := asked.blockers()
+	if !detailed {
+		blockers = slices.DeleteFunc(blockers, func(b PlanBlocker) bool { return b.Undecided })
 	}
-	for _, b := range asked.held {
-		blocker(b, false)
-	}
-	if detailed {
-		for _, b := range asked.undecided {
-			blocker(b, true)
-		}
-	}
-	return out, asked.moved
+	return blockers, asked.moved
 }
 
 // planning is a plan under way, in one transaction.
@@ -174,25 +168,35 @@ type planning struct {
 	question PlanQuestion
 	plan     *Plan
 	obstacle *obstacle
-	// ids are the members in the order in which they were found; via is why.
-	ids []int64
-	via map[int64]Via
+	// ids are the members in the order in which they were found; owners are those of whom some are collected.
+	ids    []int64
+	owners map[int64]Via
 	// targets are members and what the question names, by their numbers here.
 	targets map[int64]PlanTarget
 }
 
 func (p *planning) read(ctx context.Context, tx pgx.Tx) error {
-	p.plan, p.ids, p.via, p.targets = &Plan{}, nil, map[int64]Via{}, map[int64]PlanTarget{}
+	p.plan, p.ids, p.owners, p.targets = &Plan{}, nil, map[int64]Via{}, map[int64]PlanTarget{}
 	if err := p.closure(ctx, tx); err != nil {
 		return err
 	}
 	if len(p.ids) > p.question.Limit {
+		for _, id := range p.ids[p.question.Limit:] {
+			delete(p.targets, id)
+		}
 		p.ids, p.plan.Truncated = p.ids[:p.question.Limit], true
 	}
-	if err := p.members(ctx, tx, p.ids); err != nil {
+	vias, err := p.vias(ctx, tx)
+	if err != nil {
 		return err
 	}
-	var err error
+	ids := slices.Sorted(maps.Keys(vias)) // also of what the question names: there may be more reasons for it than were known
+	if err := p.members(ctx, tx, ids, vias); err != nil {
+		return err
+	}
+	if err := p.blockers(ctx, tx, ids); err != nil {
+		return err
+	}
 	if p.question.Detailed {
 		if err = p.unsets(ctx, tx); err != nil {
 			return err
@@ -236,42 +240,31 @@ func (p *planning) closure(ctx context.Context, tx pgx.Tx) error {
 	}
 }
 
-func (p *planning) take(id int64, uid uuid.UUID, via Via) bool {
+func (p *planning) take(id int64, uid uuid.UUID) bool {
 	if _, seen := p.targets[id]; seen {
 		return false
 	}
-	p.targets[id], p.via[id] = PlanTarget{p.store.self, uid}, via
+	p.targets[id] = PlanTarget{p.store.self, uid}
 	p.ids = append(p.ids, id)
 	return true
 }
 
 func (p *planning) holders(ctx context.Context, tx pgx.Tx, of []int64) (next []int64, err error) {
-	type holder struct {
-		ID, Target int64
-		Field      int32
-		Behaviour  schema.Behaviour
-		UID        uuid.UUID
-	}
 	// Also where all that the question names is found again, one member more than the limit, which tells that there are more.
 	named := len(p.targets) - len(p.ids)
 	rows, err := tx.Query(ctx, planHoldersSQL, of, named+p.question.Limit+1)
 	if err != nil {
 		return nil, err
 	}
-	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[holder])
-	if err != nil {
-		return nil, err
-	}
-	for _, h := range found {
-		path, err := p.store.names.fieldOf(ctx, tx, h.Field)
-		if err != nil {
-			return nil, err
+	var id int64
+	var uid uuid.UUID
+	_, err = pgx.ForEachRow(rows, []any{&id, &uid}, func() error {
+		if p.take(id, uid) {
+			next = append(next, id)
 		}
-		if p.take(h.ID, h.UID, Via{Target: p.targets[h.Target], Path: path, Behaviour: h.Behaviour}) {
-			next = append(next, h.ID)
-		}
-	}
-	return next, nil
+		return nil
+	})
+	return next, err
 }
 
 func (p *planning) ownees(ctx context.Context, tx pgx.Tx) (next []int64, err error) {
@@ -288,7 +281,7 @@ func (p *planning) ownees(ctx context.Context, tx pgx.Tx) (next []int64, err err
 		}
 		deployments, uids = append(deployments, id), append(uids, t.UID)
 	}
-	rows, err := tx.Query(ctx, planOwneesSQL, deployments, uids, append([]int64{}, p.ids...), p.question.Limit-len(p.ids)+1)
+	rows, err := tx.Query(ctx, planOwneesSQL, deployments, uids, len(p.targets)+p.question.Limit+1)
 	if err != nil {
 		return nil, err
 	}
@@ -306,15 +299,45 @@ func (p *planning) ownees(ctx context.Context, tx pgx.Tx) (next []int64, err err
 		if err != nil {
 			return nil, err
 		}
-		if p.take(o.ID, o.UID, Via{Target: PlanTarget{d, o.Owner}, Path: OwnerPath}) {
+		p.owners[o.ID] = Via{Target: PlanTarget{d, o.Owner}, Path: OwnerPath}
+		if p.take(o.ID, o.UID) {
 			next = append(next, o.ID)
 		}
 	}
 	return next, nil
 }
 
-// members reads what is to be known of members, in the order of ids, and which local holders block them.
-func (p *planning) members(ctx context.Context, tx pgx.Tx, ids []int64) error {
+// vias gives all reasons for which resources here go, so that it does not depend on the question which of them is known.
+func (p *planning) vias(ctx context.Context, tx pgx.Tx) (map[int64][]Via, error) {
+	vias := map[int64][]Via{}
+	for id, owner := range p.owners {
+		if _, goes := p.targets[id]; goes { // and is within the limit
+			vias[id] = append(vias[id], owner)
+		}
+	}
+	targets := slices.Collect(maps.Keys(p.targets))
+	rows, err := tx.Query(ctx, planViasSQL, targets, targets)
+	if err != nil {
+		return nil, err
+	}
+	edges, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (e edge, err error) {
+		return e, row.Scan(&e.holderID, &e.targetID, &e.fieldID, &e.behaviour)
+	})
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range edges {
+		path, err := p.store.names.fieldOf(ctx, tx, e.fieldID)
+		if err != nil {
+			return nil, err
+		}
+		vias[e.holderID] = append(vias[e.holderID], Via{Target: p.targets[e.targetID], Path: path, Behaviour: e.behaviour})
+	}
+	return vias, nil
+}
+
+// members reads what is to be known of members.
+func (p *planning) members(ctx context.Context, tx pgx.Tx, ids []int64, vias map[int64][]Via) error {
 	type row struct {
 		ID              int64
 		UID             uuid.UUID
@@ -332,13 +355,8 @@ func (p *planning) members(ctx context.Context, tx pgx.Tx, ids []int64) error {
 	if err != nil {
 		return err
 	}
-	at := make(map[int64]int, len(ids))
-	for i, id := range ids {
-		at[id] = i
-	}
-	slices.SortFunc(found, func(a, b row) int { return at[a.ID] - at[b.ID] })
 	for _, r := range found {
-		m := PlanMember{UID: r.UID, Name: r.Name, Via: p.via[r.ID], BlockDeletion: r.BlockDeletion}
+		m := PlanMember{UID: r.UID, Name: r.Name, Vias: vias[r.ID], BlockDeletion: r.BlockDeletion}
 		kind, err := s.names.kindOf(ctx, tx, r.Kind)
 		if err != nil {
 			return err
@@ -352,7 +370,7 @@ func (p *planning) members(ctx context.Context, tx pgx.Tx, ids []int64) error {
 		}
 		p.plan.Members = append(p.plan.Members, m)
 	}
-	return p.blockers(ctx, tx, ids)
+	return nil
 }
 
 func (s *Store) deploymentsOf(ctx context.Context, q querier, ids []int32) ([]schema.DeploymentID, error) {
@@ -367,6 +385,7 @@ func (s *Store) deploymentsOf(ctx context.Context, q querier, ids []int32) ([]sc
 	return out, nil
 }
 
+// blockers reads which local holders block members.
 func (p *planning) blockers(ctx context.Context, tx pgx.Tx, ids []int64) error {
 	type blocker struct {
 		UID       uuid.UUID
@@ -389,8 +408,8 @@ func (p *planning) blockers(ctx context.Context, tx pgx.Tx, ids []int64) error {
 			return err
 		}
 		p.plan.Blockers = append(p.plan.Blockers, PlanBlocker{
-			Holder: Holder{Name: schema.FullName{Deployment: p.store.self, Name: b.Name}, Path: path},
-			UID:    b.UID, Target: b.Target, TargetUID: b.TargetUID,
+			Holder: Holder{Name: p.store.full(b.Name), Path: path, Target: p.store.full(b.Target)},
+			UID:    b.UID, TargetUID: b.TargetUID,
 		})
 	}
 	return nil
@@ -430,5 +449,3 @@ func (p *planning) unsets(ctx context.Context, tx pgx.Tx) error {
 	}
 	return nil
 }
-
-var errNeedsLookAhead = errors.New("the deletion reaches other deployments, which have to be asked first")

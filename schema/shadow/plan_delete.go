@@ -1,13 +1,14 @@
 package shadow
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/db-controller/db-controller/schema"
@@ -35,17 +36,20 @@ type DeletePlan struct {
 	// Groups come after the one that they follow; the first is the resource itself.
 	Groups   []PlanGroup
 	Blockers []PlannedBlocker
-	// Unasked are deployments that could not be asked, and Truncated tells that there is more than was walked over.
-	Unasked   []schema.DeploymentID
+	// Unasked are deployments that could not be asked, and why; Truncated says that there is more than was walked over.
+	Unasked   []Unasked
 	Truncated bool
 }
 
-// PlannedBlocker is who blocks what; it refuses the delete unless it goes too, or only lets a part of it wait.
+// PlannedBlocker is who blocks what; it refuses the delete, or only lets a part of it wait.
 type PlannedBlocker struct {
-	Holder    Holder
-	Target    schema.FullName
-	Undecided bool
-	Refuses   bool
+	Holder Holder
+	// Undecided: nobody can say yet whether it is in the way. Of these it is Unknown whether they go as well, since a deployment
+	// does not answer; the others may only be about to refer.
+	Undecided, Unknown bool
+	// Unanswered: its deployment did not answer whether it still refers; until it has, it does.
+	Unanswered bool
+	Refuses    bool
 }
 
 // PlanDelete walks over what a delete would do, in all deployments, and changes nothing.
@@ -58,7 +62,7 @@ func (s *Store) PlanDelete(ctx context.Context, name string) (*DeletePlan, error
 	defer cancel()
 	var root int64
 	var state State
-	p := &planning{store: s, plan: &Plan{}, via: map[int64]Via{}}
+	p := &planning{store: s}
 	options := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
 	for again := true; ; again = false {
 		err = pgx.BeginTxFunc(ctx, s.pool, options, func(tx pgx.Tx) error {
@@ -66,7 +70,10 @@ func (s *Store) PlanDelete(ctx context.Context, name string) (*DeletePlan, error
 			if err := tx.QueryRow(ctx, selectPlanRootSQL, kindID, name).Scan(&root, &state); err != nil {
 				return err
 			}
-			if err := p.members(ctx, tx, []int64{root}); err != nil {
+			if err := p.members(ctx, tx, []int64{root}, nil); err != nil {
+				return err
+			}
+			if err := p.blockers(ctx, tx, []int64{root}); err != nil {
 				return err
 			}
 			p.obstacle, err = s.obstacle(ctx, tx, []int64{root}, PlanLimit, nil)
@@ -80,41 +87,41 @@ func (s *Store) PlanDelete(ctx context.Context, name string) (*DeletePlan, error
 		case state != Active:
 			return nil, fmt.Errorf("%s: %w", name, ErrDeleting)
 		}
-		blockers, moved := s.planAsked(ctx, p.obstacle, true)
-		if moved && again {
+		asked := s.askAll(ctx, p.obstacle.blockades)
+		if asked.moved && again {
 			continue
 		}
-		p.plan.Blockers = append(p.plan.Blockers, blockers...)
-		break
+		p.plan.Blockers = append(p.plan.Blockers, asked.blockers()...)
+		return s.planFrom(ctx, name, p.plan, asked.unasked)
 	}
-	w := newWalk(s)
-	w.takePlan(s.self, p.plan)
+}
+
+// planFrom walks over a deletion, starting with its root alone.
+func (s *Store) planFrom(ctx context.Context, name string, root *Plan, unasked []Unasked) (*DeletePlan, error) {
+	w := newWalk(s, true)
+	w.begin(root.Members)
+	for _, b := range root.Blockers {
+		w.block(b)
+	}
 	// What follows in this database is asked for like what follows elsewhere.
-	w.ask[s.self] = append(w.ask[s.self], PlanTarget{s.self, p.plan.Members[0].UID})
-	if err := w.run(ctx, true); err != nil {
+	w.follow(s.self, PlanTarget{s.self, root.Members[0].UID})
+	if err := w.run(ctx); err != nil {
 		return nil, err
 	}
-	holders := make([]PlanTarget, len(w.blockers))
-	for i, b := range w.blockers {
-		holders[i] = b.holder()
-	}
-	if err := w.judge(ctx, holders); err != nil {
+	if err := w.judge(ctx, w.holders()); err != nil {
 		return nil, err
 	}
-	refusal := w.refusal(name)
-	if refusal == nil {
-		refusal = w.undecided(s.self, name)
-	}
-	out := &DeletePlan{Refusal: refusal, Unasked: w.unasked, Truncated: w.truncated, Groups: w.groups()}
-	for _, b := range w.blockers {
-		planned := PlannedBlocker{Holder: b.Holder, Target: schema.FullName{Deployment: b.deployment, Name: b.Target}, Undecided: b.Undecided || w.unknown[b.holder()], Refuses: w.refuses(b)}
-		if !slices.Contains(out.Blockers, planned) && !w.going[b.holder()] {
-			out.Blockers = append(out.Blockers, planned)
+	w.unasked = sortUnasked(append(w.unasked, unasked...))
+	out := &DeletePlan{Refusal: w.refusal(name), Unasked: w.unasked, Truncated: w.truncated, Groups: w.groups()}
+	for _, b := range w.inOrder() {
+		if w.goes(b.holder()) {
+			continue
 		}
+		unknown := w.unknown[b.holder()] && !b.Undecided
+		out.Blockers = append(out.Blockers, PlannedBlocker{
+			Holder: b.Holder, Undecided: b.Undecided || unknown, Unknown: unknown, Unanswered: b.Unreachable, Refuses: w.refuses(b),
+		})
 	}
-	slices.SortFunc(out.Blockers, func(a, b PlannedBlocker) int {
-		return strings.Compare(a.Holder.Name.String()+a.Holder.Path, b.Holder.Name.String()+b.Holder.Path)
-	})
 	return out, nil
 }
 
@@ -134,7 +141,7 @@ func (w *walked) groups() []PlanGroup {
 	groupOf := map[PlanTarget]int{}
 	put := func(d schema.DeploymentID, kind, name string, via Via, unset bool) int {
 		k := key{-1, d, kind, via.Path, via.Behaviour, unset}
-		if via.Target.UID != uuid.Nil {
+		if !via.isZero() {
 			k.parent = groupOf[via.Target]
 			if p := groups[k.parent]; p.Deployment == d && p.Kind == kind && p.Path == via.Path && !unset {
 				// A tree of one kind, level below level, is one group.
@@ -153,28 +160,18 @@ func (w *walked) groups() []PlanGroup {
 		}
 		return i
 	}
-	for _, m := range w.members {
-		groupOf[PlanTarget{m.deployment, m.UID}] = put(m.deployment, m.Kind, m.Name, m.Via, false)
+	for _, m := range w.order {
+		groupOf[m.at] = put(m.at.Deployment, m.Kind, m.Name, m.via, false)
 	}
-	for _, u := range w.unsets {
-		if !w.going[PlanTarget{u.deployment, u.UID}] {
+	unsets := slices.Collect(maps.Values(w.unsets))
+	slices.SortFunc(unsets, func(a, b walkedUnset) int {
+		return cmp.Or(cmp.Compare(groupOf[a.Via.Target], groupOf[b.Via.Target]), compareDeployments(a.deployment, b.deployment),
+			strings.Compare(a.Kind, b.Kind), strings.Compare(a.Via.Path, b.Via.Path), strings.Compare(a.Name, b.Name), compareTargets(a.Via.Target, b.Via.Target))
+	})
+	for _, u := range unsets {
+		if !w.goes(PlanTarget{u.deployment, u.UID}) {
 			put(u.deployment, u.Kind, u.Name, u.Via, true)
 		}
 	}
 	return groups
-}
-
-// undecided is the error of a delete that cannot ask what became of a blockade in its own database.
-func (w *walked) undecided(self schema.DeploymentID, name string) error {
-	e := &UnavailableError{Err: errors.New("it did not answer what became of its references")}
-	for _, b := range w.blockers {
-		if b.deployment == self && b.Undecided && b.Unreachable && w.refuses(b) {
-			e.Deployments = append(e.Deployments, b.Holder.Name.Deployment)
-		}
-	}
-	if len(e.Deployments) == 0 {
-		return nil
-	}
-	e.Deployments = schema.SortedDeployments(e.Deployments)
-	return fmt.Errorf("%s may be referred to by resources that cannot be asked: %w", name, e)
 }

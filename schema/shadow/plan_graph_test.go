@@ -46,7 +46,8 @@ func TestPlanSaysWhatADeleteDoes(t *testing.T) {
 	refused := 0
 	for seed := range seeds(t) {
 		for round := range rounds {
-			ns := randomGraph(rand.New(rand.NewPCG(seed, uint64(round))), fmt.Sprintf("%d-%d", seed, round))
+			r := rand.New(rand.NewPCG(seed, uint64(round)))
+			ns := randomGraph(r, fmt.Sprintf("%d-%d", seed, round), 4+r.IntN(4))
 			putGraph(t, b, ns)
 			if t.Failed() {
 				return
@@ -67,10 +68,9 @@ func TestPlanSaysWhatADeleteDoes(t *testing.T) {
 	require.Positive(t, refused)
 }
 
-func randomGraph(r *rand.Rand, prefix string) []graphNode {
+func randomGraph(r *rand.Rand, prefix string, n int) []graphNode {
 	regions := []string{"us", "eu", "as"}
 	paths := []string{"c", "c", "b", "u", "ac"}
-	n := 4 + r.IntN(4)
 	ns := make([]graphNode, n)
 	for i := range ns {
 		ns[i] = graphNode{
@@ -175,6 +175,8 @@ func planAndDelete(t *testing.T, b *harness.Box, ns []graphNode, gone map[int]bo
 		t.Errorf("the plan says %v, the delete %v, the graph %q", plan.Refusal, deleteErr, why)
 	case deleteErr != nil && fmt.Sprintf("%T", errors.Unwrap(deleteErr)) != fmt.Sprintf("%T", errors.Unwrap(plan.Refusal)):
 		t.Errorf("the plan says %T %v, the delete %T %v", plan.Refusal, plan.Refusal, deleteErr, deleteErr)
+	case deleteErr != nil && deleteErr.Error() != plan.Refusal.Error():
+		t.Errorf("the plan says %v, the delete %v", plan.Refusal, deleteErr)
 	case deleteErr == nil:
 		planned, went := 0, 0
 		for _, group := range plan.Groups {

@@ -121,7 +121,7 @@ func (s *Store) prepare(ctx context.Context, q querier, writes []Write) (*saving
 		named[w.Name] = true
 		kind, err := v.model.KindOf(w.Name)
 		if err != nil {
-			return nil, &InvalidError{Err: err}
+			return nil, s.unfit(ctx, q, w.Name, err)
 		}
 		wr := &writing{Write: w, kind: kind.ID}
 		if wr.kindID, err = s.names.kind(ctx, kind.ID); err != nil {
@@ -169,22 +169,29 @@ func (s *Store) validate(model *schema.Model, wr *writing) ([]schema.Found, erro
 	if err != nil {
 		return nil, err
 	}
-	found, err := kind.References(s.self, wr.Name, wr.Body)
-	if err != nil {
+	// Depth and size come first: they bound what follows.
+	if !within(wr.Body, MaxBodyDepth) {
+		return nil, fmt.Errorf("body: more than %d levels", MaxBodyDepth)
+	}
+	var stored map[string]any
+	if wr.before != nil {
+		stored = wr.before.body
+	} else if err := kind.CheckRegion(s.self, wr.Name); err != nil {
 		return nil, err
 	}
-	if len(found) > MaxReferences {
-		return nil, fmt.Errorf("body: %d references, at most %d are allowed in one resource", len(found), MaxReferences)
-	}
-	if !within(wr.Body, maxBodyDepth) {
-		return nil, fmt.Errorf("body: more than %d levels", maxBodyDepth)
+	if err := kind.CheckUndeclared(wr.Body, stored); err != nil {
+		return nil, err
 	}
 	body, err := json.Marshal(wr.Body)
 	if err != nil {
 		return nil, err
 	}
 	wr.body = string(body)
-	if err := storable("body", wr.body, MaxBodyBytes); err != nil || len(wr.Labels) == 0 {
+	if err := storable("body", wr.body, MaxBodyBytes); err != nil {
+		return nil, err
+	}
+	found, err := kind.References(s.self, wr.Name, wr.Body)
+	if err != nil || len(wr.Labels) == 0 {
 		return found, err
 	}
 	if _, ok := wr.Labels[""]; ok {
@@ -203,9 +210,9 @@ func (s *Store) validate(model *schema.Model, wr *writing) ([]schema.Found, erro
 const (
 	MaxBodyBytes  = 1 << 20
 	maxLabelBytes = 64 << 10
-	maxBodyDepth  = 100 // as many as readers in other languages can be expected to follow
-	// MaxReferences is how many references one resource may have.
-	MaxReferences = 1000
+	// MaxBodyDepth is how many levels of objects and lists a body may have: as many as readers in other languages can be
+	// expected to follow.
+	MaxBodyDepth = 100
 	// maxBatchReferences is how many references the writes of one batch may have in all: what one deployment can be asked
 	// to establish at once.
 	maxBatchReferences = 10_000

@@ -16,13 +16,13 @@ FROM dbcontroller.shadow s LEFT JOIN dbcontroller.resource r USING (id)
 WHERE s.kind_id = $1 AND s.name = $2 AND NOT s.hidden`
 
 	conditionsSQL = `
-SELECT 'BLOCKED', d.service || '/' || d.region, count(*), min('//' || d.service || '/' || d.region || '/' || b.holder_name)
-FROM dbcontroller.blockade b JOIN dbcontroller.deployment d ON d.id = b.deployment_id
+SELECT 'BLOCKED', d.service || '/' || d.region, count(*), min('//' || d.service || '/' || d.region || '/' || b.holder_name || ' (' || f.path || ')')
+FROM dbcontroller.blockade b JOIN dbcontroller.deployment d ON d.id = b.deployment_id JOIN dbcontroller.field f ON f.id = b.field_id
 JOIN dbcontroller.shadow s ON s.id = b.target_id
 WHERE s.kind_id = $1 AND s.name = $2 AND s.state = 2 GROUP BY 2
 UNION ALL
-SELECT 'BLOCKED', '', count(*), min(h.name)
-FROM dbcontroller.reference r JOIN dbcontroller.shadow h ON h.id = r.holder_id
+SELECT 'BLOCKED', '', count(*), min(h.name || ' (' || f.path || ')')
+FROM dbcontroller.reference r JOIN dbcontroller.shadow h ON h.id = r.holder_id JOIN dbcontroller.field f ON f.id = r.field_id
 JOIN dbcontroller.shadow s ON s.id = r.target_id
 WHERE s.kind_id = $1 AND s.name = $2 AND s.state = 2 AND r.behaviour = 1 HAVING count(*) > 0
 UNION ALL
@@ -65,18 +65,6 @@ func (s *Store) Get(ctx context.Context, name string) (*Resource, error) {
 	return s.get(ctx, s.pool, kindID, name)
 }
 
-func (s *Store) kindOfName(ctx context.Context, name string) (int32, error) {
-	v, err := s.current()
-	if err != nil {
-		return 0, err
-	}
-	kind, err := v.model.KindOf(name)
-	if err != nil {
-		return 0, &InvalidError{Err: err}
-	}
-	return s.names.kind(ctx, kind.ID)
-}
-
 func (s *Store) get(ctx context.Context, q querier, kindID int32, name string) (*Resource, error) {
 	rows, err := q.Query(ctx, getSQL, kindID, name)
 	if err != nil {
@@ -94,7 +82,8 @@ func (s *Store) get(ctx context.Context, q querier, kindID int32, name string) (
 	return &found.Resource, err
 }
 
-// Condition is why a resource is still DELETING: BLOCKED by holders or by block_deletion, or WAITING for a deployment.
+// Condition is why a resource is still DELETING: BLOCKED by holders, with the field, or by block_deletion; or WAITING for a
+// deployment.
 type Condition struct {
 	Type    string
 	Message string

@@ -65,7 +65,34 @@ func (s *Store) VerifyBlockades(ctx context.Context, of schema.DeploymentID, seq
 	if err := s.recovering(of).blockades(ctx, cursor, func(c string) error { return s.savePass(ctx, seq, c) }); err != nil {
 		return fmt.Errorf("compare blockades of %s: %w", of, err)
 	}
+	if err := s.remindOfEntries(ctx, of); err != nil {
+		return err
+	}
 	return s.Recovered(ctx, seq)
+}
+
+const hasEntriesSQL = `
+SELECT EXISTS (SELECT FROM dbcontroller.holder_entry WHERE deployment_id = $1) OR EXISTS (SELECT FROM dbcontroller.notice WHERE deployment_id = $1)`
+
+// remindOfEntries lets a deployment that has entries here, and may have lost that it ever referred here, follow the
+// deletions here: without that nobody would act upon them, and they would wait for ever (I13). A question about no blockade
+// is enough for it.
+func (s *Store) remindOfEntries(ctx context.Context, of schema.DeploymentID) error {
+	id, err := s.names.deployment(ctx, of)
+	if err != nil {
+		return err
+	}
+	var has bool
+	if err := s.pool.QueryRow(ctx, hasEntriesSQL, id).Scan(&has); err != nil {
+		return fmt.Errorf("read entries of %s: %w", of, err)
+	}
+	if !has {
+		return nil
+	}
+	if _, err := s.peers.Resolve(ctx, of, nil); err != nil {
+		return fmt.Errorf("remind %s of its entries: %w", of, err)
+	}
+	return nil
 }
 
 // Recovered says that a pass has come to its end.

@@ -15,21 +15,27 @@ import (
 // requestRetention is how long a request id gives the same answer.
 const requestRetention = 24 * time.Hour
 
-// request is a write's id and what it asks for.
+// request is the id of a write or a delete, and what it asks for. A nil one has no id, and nothing is kept of it.
 type request struct {
 	id   uuid.UUID
 	hash []byte
 }
 
-// outcome is what came of a request, as it is stored: resources, or a definite refusal.
+// outcome is what came of a request, as it is stored: resources, the result of a delete, or a definite refusal.
 type outcome struct {
-	Saved    []Resource `json:"saved,omitempty"`
-	Refused  string     `json:"refused,omitempty"` // a key of recordable, "invalid", or "references"
-	Message  string     `json:"message,omitempty"`
-	Refusals []Refusal  `json:"refusals,omitempty"`
+	Saved   []Resource    `json:"saved,omitempty"`
+	Deleted *DeleteResult `json:"deleted,omitempty"`
+
+	Refused   string          `json:"refused,omitempty"` // a key of recordable, or the name of one of the typed errors below
+	Message   string          `json:"message,omitempty"`
+	Resource  string          `json:"resource,omitempty"` // of "invalid"
+	Refusals  []Refusal       `json:"refusals,omitempty"`
+	More      int             `json:"more,omitempty"`
+	Blocked   *BlockedError   `json:"blocked,omitempty"`
+	Protected *ProtectedError `json:"protected,omitempty"`
 }
 
-// recordable are the definite refusals; everything else may come out differently when it is tried again.
+// recordable are the definite refusals that are no more than a text.
 var recordable = map[string]error{"not found": ErrNotFound, "exists": ErrExists, "moved": ErrMoved, "deleting": ErrDeleting}
 
 // replayed is a recorded refusal: it reads and compares like the first one.
@@ -46,7 +52,11 @@ const (
 
 	insertRequestSQL = `INSERT INTO dbcontroller.request (id, hash, outcome) VALUES ($1, $2, $3)`
 
-	refuseRequestSQL = `INSERT INTO dbcontroller.request (id, hash, outcome) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING`
+	// A refusal counts only if the version that it was decided by is the one that runs.
+	refuseRequestSQL = `
+INSERT INTO dbcontroller.request (id, hash, outcome)
+SELECT $1, $2, $3 FROM dbcontroller.meta WHERE version = $4 AND (digest = $5 OR NOT starts_with(digest, version || ' '))
+ON CONFLICT DO NOTHING`
 )
 
 // SaveRequested is Save for a request that may be repeated, because its answer was lost: the same id and writes get the
@@ -54,76 +64,96 @@ const (
 // ErrRequestReused. A definite refusal is recorded before it is answered, in the place that a commit of the same
 // request needs; what may pass (a deployment that does not answer) is not, and can be repeated until it is definite.
 func (s *Store) SaveRequested(ctx context.Context, id uuid.UUID, writes []Write) ([]Resource, error) {
-	content, err := json.Marshal(writes)
+	o, err := s.requested(ctx, id, writes, func(req *request) (outcome, error) {
+		saved, err := s.save(ctx, req, writes)
+		return outcome{Saved: saved}, err
+	})
+	return o.Saved, err
+}
+
+// requested answers what came of a request, or runs it. What it does to the database, run records in the same transaction.
+func (s *Store) requested(ctx context.Context, id uuid.UUID, content any, run func(*request) (outcome, error)) (outcome, error) {
+	text, err := json.Marshal(content)
 	if err != nil {
-		return nil, &InvalidError{Err: err}
+		return outcome{}, &InvalidError{Err: err}
 	}
-	hash := sha256.Sum256(content)
+	hash := sha256.Sum256(text)
 	req := &request{id: id, hash: hash[:]}
-	if saved, known, err := s.recorded(ctx, req); known || err != nil {
-		return saved, err
+	if o, known, err := s.recorded(ctx, req); known || err != nil {
+		return o, err
 	}
-	saved, err := s.save(ctx, req, writes)
+	v, err := s.current()
+	if err != nil {
+		return outcome{}, err
+	}
+	o, err := run(req)
 	switch {
 	case err == nil:
-		return saved, nil
+		return o, nil
 	case violates(err, "request_pkey"): // the same request, at the same time
+	case !Definite(err):
+		return outcome{}, err
 	default:
-		o, definite := refusalOutcome(err)
-		if !definite {
-			return nil, err
-		}
-		if _, rerr := s.pool.Exec(ctx, refuseRequestSQL, req.id, req.hash, o); rerr != nil {
-			return nil, fmt.Errorf("%w: record a refusal: %w", ErrUnknown, rerr)
+		if _, rerr := s.pool.Exec(ctx, refuseRequestSQL, req.id, req.hash, refusalOutcome(err), v.model.Descriptor.Version, v.model.Digest); rerr != nil {
+			return outcome{}, fmt.Errorf("%w: record a refusal: %w", ErrUnknown, rerr)
 		}
 	}
-	saved, known, err := s.recorded(ctx, req)
+	o, known, err := s.recorded(ctx, req)
 	if !known && err == nil {
-		err = ErrUnknown
+		err = fmt.Errorf("%w: the deployment switched its version", ErrAborted)
 	}
-	return saved, err
+	return o, err
+}
+
+// record keeps what a request does, in the transaction that does it.
+func (r *request) record(ctx context.Context, tx pgx.Tx, o outcome) error {
+	if r == nil {
+		return nil
+	}
+	_, err := tx.Exec(ctx, insertRequestSQL, r.id, r.hash, o)
+	return err
 }
 
 // recorded gives what came of a request, if that is known.
-func (s *Store) recorded(ctx context.Context, req *request) (saved []Resource, known bool, err error) {
+func (s *Store) recorded(ctx context.Context, req *request) (o outcome, known bool, err error) {
 	var hash []byte
-	var o outcome
 	err = s.pool.QueryRow(ctx, selectRequestSQL, req.id).Scan(&hash, &o)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
-		return nil, false, nil
+		return outcome{}, false, nil
 	case err != nil:
-		return nil, false, fmt.Errorf("read what came of the request: %w", err)
+		return outcome{}, false, fmt.Errorf("read what came of the request: %w", err)
 	case string(hash) != string(req.hash):
-		return nil, true, ErrRequestReused
+		return outcome{}, true, ErrRequestReused
 	}
-	return o.Saved, true, o.err()
+	return o, true, o.err()
 }
 
-func refusalOutcome(err error) (outcome, bool) {
+// refusalOutcome is how a definite refusal is stored.
+func refusalOutcome(err error) outcome {
 	var invalid *InvalidError
 	var refused *RefusedError
-	o := outcome{Message: err.Error()}
+	var o outcome
 	switch {
 	case errors.As(err, &invalid):
-		o.Refused = "invalid"
-		return o, true
+		return outcome{Refused: "invalid", Resource: invalid.Resource, Message: invalid.Err.Error()}
 	case errors.As(err, &refused):
-		for _, r := range refused.Refusals {
-			if r.Reason.passes() {
-				return o, false
-			}
-		}
-		o.Refused, o.Refusals = "references", refused.Refusals
-		return o, true
+		kept := min(len(refused.Refusals), MaxNamedHolders)
+		return outcome{Refused: "references", Refusals: refused.Refusals[:kept], More: refused.Total() - kept}
+	case errors.As(err, &o.Blocked):
+		o.Refused = "blocked"
+		return o
+	case errors.As(err, &o.Protected):
+		o.Refused = "protected"
+		return o
 	}
+	o.Message = err.Error()
 	for key, known := range recordable {
 		if errors.Is(err, known) {
 			o.Refused = key
-			return o, true
 		}
 	}
-	return o, false
+	return o
 }
 
 func (o outcome) err() error {
@@ -131,9 +161,13 @@ func (o outcome) err() error {
 	case "":
 		return nil
 	case "invalid":
-		return &InvalidError{Err: errors.New(o.Message)}
+		return &InvalidError{Resource: o.Resource, Err: errors.New(o.Message)}
 	case "references":
-		return &RefusedError{Refusals: o.Refusals}
+		return &RefusedError{Refusals: o.Refusals, More: o.More}
+	case "blocked":
+		return o.Blocked
+	case "protected":
+		return o.Protected
 	}
 	return &replayed{message: o.Message, is: recordable[o.Refused]}
 }

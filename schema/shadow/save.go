@@ -56,33 +56,10 @@ func (s *Store) save(ctx context.Context, req *request, writes []Write) ([]Resou
 	}
 }
 
-// SaveTx writes resources inside the caller's own transaction, which must be READ COMMITTED. New references can only
-// be to resources of this deployment, since no other one is asked while a transaction is open; else it fails with
-// ErrForeignReference, and the transaction can go on. Call Wake after the commit.
-func (s *Store) SaveTx(ctx context.Context, tx pgx.Tx, writes []Write) ([]Resource, error) {
-	sv, err := s.prepare(context.WithValue(ctx, besideTx{}, true), tx, writes)
-	if err != nil {
-		return nil, err
-	}
-	if len(sv.foreign) > 0 {
-		return nil, ErrForeignReference
-	}
-	var saved []Resource
-	// A savepoint, so that a refused write leaves the caller's transaction usable.
-	err = pgx.BeginFunc(ctx, tx, func(tx pgx.Tx) error {
-		saved, err = s.write(ctx, tx, sv)
-		return err
-	})
-	if errors.Is(err, errStale) {
-		return nil, ErrAborted
-	}
-	return saved, err
-}
-
 func passes(err error) bool {
 	var refused *RefusedError
 	return errors.Is(err, errStale) || errors.Is(err, ErrAborted) ||
-		errors.As(err, &refused) && (refused.Only(TargetClosing) || refused.Only(AttemptClosed))
+		errors.As(err, &refused) && refused.all(stands(Again))
 }
 
 func withDefaultTimeout(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
@@ -105,6 +82,9 @@ func (s *Store) saveOnce(ctx context.Context, req *request, writes []Write) ([]R
 // writes everything; also, when given, has its part in it.
 func (s *Store) commit(ctx context.Context, sv *saving, also func(pgx.Tx) error) ([]Resource, error) {
 	if len(sv.foreign) > 0 {
+		if err := s.stillRuns(ctx, sv); err != nil { // before others are asked for what could not commit
+			return nil, err
+		}
 		if err := s.pointTo(ctx, sv); err != nil {
 			return nil, err
 		}
@@ -124,7 +104,7 @@ func (s *Store) commit(ctx context.Context, sv *saving, also func(pgx.Tx) error)
 		crash.At("crash-save-committed")
 	}
 	if err != nil && len(sv.foreign) > 0 {
-		committed, aerr := s.abandon(ctx, sv, slices.Collect(maps.Keys(sv.foreign)))
+		committed, aerr := s.abandon(ctx, sv, slices.Collect(maps.Keys(sv.foreign)), nil)
 		if committed {
 			return saved, nil // the commit's answer was lost, not the commit
 		}
@@ -143,11 +123,12 @@ type saving struct {
 	// New references to other deployments, by deployment, and the attempt that they are established under.
 	attempt AttemptID
 	epoch   uuid.UUID // of this database, in which the attempt began
+	began   int64     // a number that was taken before the attempt began; a decision on it has a greater one
 	foreign map[schema.DeploymentID][]*newReference
 }
 
 func (s *Store) newSaving(v *version) *saving {
-	return &saving{version: v, epoch: s.PresentEpoch(), attempt: uuid.Must(uuid.NewV7()), foreign: map[schema.DeploymentID][]*newReference{}}
+	return &saving{version: v, epoch: s.PresentEpoch(), began: s.marks.seen.Load(), attempt: uuid.Must(uuid.NewV7()), foreign: map[schema.DeploymentID][]*newReference{}}
 }
 
 // touches tells which feeds the write adds to.
@@ -156,6 +137,9 @@ func (sv *saving) touches() feed.Topics {
 	for _, wr := range sv.writes {
 		if len(sv.foreign) > 0 || len(wr.drop) > 0 || len(wr.addOwners) > 0 {
 			touched |= workFeed
+		}
+		if len(wr.drop) > 0 && len(wr.add) > 0 {
+			touched |= noticeFeed // see newReference.late
 		}
 	}
 	return touched
@@ -184,7 +168,17 @@ type newReference struct {
 	fieldID  int32
 	kindID   int32
 	holder   *writing
-	targetID int64     // local target, once it is locked
-	uid      uuid.UUID // foreign target, once it is established
-	epoch    uuid.UUID // of the foreign target's database, then
+	targetID int64 // local target, once it is locked
+	// late: the local target is DELETING, and a blocking reference of the same field has kept it until now.
+	late  bool
+	uid   uuid.UUID // foreign target, once it is established
+	epoch uuid.UUID // of the foreign target's database, then
+}
+
+// replacesBlock reports whether the reference acts where the holder blocks a local target by the same field until now. It
+// is nothing new that refers to the target (I4): the holder keeps it already, and lets it go by acting.
+func (r *newReference) replacesBlock(target int64) bool {
+	return r.Behaviour != schema.Block && slices.ContainsFunc(r.holder.drop, func(h heldReference) bool {
+		return h.targetID == target && h.fieldID == r.fieldID && h.behaviour == schema.Block
+	})
 }

@@ -56,8 +56,8 @@ type Config struct {
 	// BatchSize is how many holders of a deletion elsewhere one transaction handles (default 4,000). Larger batches
 	// hold locks longer; smaller ones pay more for each row.
 	BatchSize int
-	// PollInterval is how late a watch can notice what another process committed when notifications are lost
-	// (default 500 ms).
+	// PollInterval is how late a watch can notice what another process committed where no notifications come; ten times as late
+	// where they do and one is lost (default 500 ms).
 	PollInterval time.Duration
 	// SlowTimeout is how long the reader of a watch may take for what has changed, before the watch ends with ErrSlow
 	// (default 1 min).
@@ -81,8 +81,9 @@ type Store struct {
 	log   *zap.Logger
 	names *names
 	feeds *feed.Log
-	wake  *feed.Broadcast // watches of this process
-	told  *feed.Broadcast // RunNotifications: what this process committed itself
+	wake  *feed.Broadcast           // watches of this process
+	told  *feed.Broadcast           // RunNotifications: what this process committed itself
+	heard atomic.Pointer[time.Time] // RunNotifications: when a word of this process itself came back; nil: not since it listens
 	cfg   Config
 	usage *usage
 
@@ -90,8 +91,20 @@ type Store struct {
 	// epoch of the database, as noticed last; moved says that another one has begun.
 	epoch atomic.Pointer[uuid.UUID]
 	moved chan struct{}
+	marks marks
+	// outrun says that another process has switched the version.
+	outrun chan struct{}
+	// database is the identity of this deployment's, from the first look on; met are those of the others (uuid.UUID by
+	// schema.DeploymentID) as far as they were compared a moment ago, strangers those that differed, and stakes what is
+	// known to be noted as at stake.
+	database               atomic.Pointer[uuid.UUID]
+	met, strangers, stakes sync.Map
+	// environment is the one of the last Recover of this process.
+	environment atomic.Pointer[schema.Environment]
 	// tidied is the last foreign target that Tidy has looked at.
 	tidied atomic.Int64
+	// sampled is the last resource whose body an audit has compared.
+	sampled atomic.Int64
 	// walks over the holders of targets that were broken off; see acting.
 	walks walks
 	// pointed are the deployments (int32) that are known to be noted as pointed to.
@@ -106,6 +119,7 @@ type version struct {
 	model      *schema.Model
 	generation int64
 	hiding     []int32 // kinds
+	keeps      bool    // there may be resources that the version has no place for
 }
 
 const claimSQL = `
@@ -135,11 +149,12 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = zap.NewNop()
 	}
+	cfg.Logger = PatientLogger(cfg.Logger)
 	s := &Store{
 		pool: cfg.Pool, self: cfg.Deployment, peers: cfg.Peers, log: cfg.Logger, names: newNames(cfg.Pool), wake: feed.NewBroadcast(), told: feed.NewBroadcast(), cfg: cfg, usage: newUsage(cfg.Quotas),
-		moved: make(chan struct{}, 1),
+		moved: make(chan struct{}, 1), outrun: make(chan struct{}, 1),
 	}
-	s.feeds = feed.NewLog(feed.Config{Pool: cfg.Pool, StateSQL: stateSQL, Wake: s.wake, PollInterval: cfg.PollInterval, SlowTimeout: cfg.SlowTimeout})
+	s.feeds = feed.NewLog(feed.Config{Pool: cfg.Pool, StateSQL: stateSQL, WrittenSQL: writtenSQL, Wake: s.wake, PollInterval: cfg.PollInterval, Heard: s.hears, SlowTimeout: cfg.SlowTimeout})
 	var owner schema.DeploymentID
 	if err := s.pool.QueryRow(ctx, claimSQL, s.self.Service, s.self.Region).Scan(&owner.Service, &owner.Region); err != nil {
 		return nil, fmt.Errorf("open the constraint store: %w", err)
@@ -156,6 +171,9 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	}
 	return s, s.learnBarred(ctx)
 }
+
+// Logger is where it writes what operators should hear of.
+func (s *Store) Logger() *zap.Logger { return s.log }
 
 // Deployment is whose store it is.
 func (s *Store) Deployment() schema.DeploymentID { return s.self }
@@ -196,7 +214,8 @@ func (s *Store) inTx(ctx context.Context, touches feed.Topics, fn func(pgx.Tx) e
 }
 
 func (s *Store) once(ctx context.Context, fn func(pgx.Tx) error) error {
-	tx, err := s.pool.Begin(ctx)
+	// Said each time: a database, a role or a pooler can have another level by default.
+	tx, err := s.pool.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
 	if err != nil {
 		return err
 	}
@@ -204,7 +223,8 @@ func (s *Store) once(ctx context.Context, fn func(pgx.Tx) error) error {
 	if err := enforce(ctx, tx); err != nil {
 		return err
 	}
-	if err := fn(tx); err != nil {
+	m := &marked{Tx: tx}
+	if err := fn(m); err != nil {
 		return err
 	}
 	if err := tx.Commit(ctx); err != nil {
@@ -214,11 +234,12 @@ func (s *Store) once(ctx context.Context, fn func(pgx.Tx) error) error {
 		}
 		return fmt.Errorf("%w: %w", ErrUnknown, err)
 	}
+	s.marks.see(m.mark)
 	return nil
 }
 
 // Wake tells the watchers that something was committed: for callers of SaveTx, after their commit. It costs nothing;
-// without it watchers notice within a second.
+// without it watchers notice within a few seconds.
 func (s *Store) Wake() { s.touched(allFeeds) }
 
 func (s *Store) touched(t feed.Topics) {

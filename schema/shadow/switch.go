@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/db-controller/db-controller/schema"
@@ -19,10 +20,15 @@ const (
 
 	switchSQL = `
 WITH before AS (
-    SELECT version FROM dbcontroller.meta
+    SELECT version <> $1 OR digest <> $2 AS moves FROM dbcontroller.meta
 )
-UPDATE dbcontroller.meta SET version = $1, generation = generation + (meta.version <> $1)::int
-FROM before RETURNING generation, before.version <> $1`
+UPDATE dbcontroller.meta SET version = $1, digest = $2, generation = generation + moves::int
+FROM before RETURNING generation, moves`
+
+	selectRunningSQL = `SELECT ` + runningColumns + ` FROM dbcontroller.meta m`
+
+	// runningColumns are of a row m of meta.
+	runningColumns = `m.version, m.generation, m.digest`
 
 	// Whoever has resources that something here owns is told the new version. (A message of an earlier switch would say
 	// less.)
@@ -77,7 +83,7 @@ func (s *Store) switchVersion(ctx context.Context, model *schema.Model) error {
 			return err
 		}
 		var moved bool
-		if err := tx.QueryRow(ctx, switchSQL, model.Descriptor.Version).Scan(&v.generation, &moved); err != nil || !moved {
+		if err := tx.QueryRow(ctx, switchSQL, model.Descriptor.Version, model.Digest).Scan(&v.generation, &moved); err != nil || !moved {
 			return err
 		}
 		_, err := tx.Exec(ctx, upgradeWorkSQL, schema.RingSize)
@@ -95,19 +101,24 @@ func (s *Store) switchVersion(ctx context.Context, model *schema.Model) error {
 		if _, err := tx.Exec(ctx, lockVersionSQL, versionLock); err != nil {
 			return err
 		}
-		var generation int64
-		var version string
-		if err := tx.QueryRow(ctx, selectVersionSQL).Scan(&version, &generation); err != nil {
+		var now running
+		if err := tx.QueryRow(ctx, selectRunningSQL).Scan(now.into()...); err != nil {
 			return err
 		}
-		if generation != v.generation {
+		if now.generation != v.generation {
 			return errStale // another process has switched in between: what is to be derived is its affair
 		}
 		if _, err := tx.Exec(ctx, forgetDerivationsSQL, ids); err != nil {
 			return err
 		}
-		_, err := tx.Exec(ctx, deriveWorkSQL, ids, fingerprints, shards, s.selfID)
-		return err
+		if _, err := tx.Exec(ctx, deriveWorkSQL, ids, fingerprints, shards, s.selfID); err != nil {
+			return err
+		}
+		kinds, shapes := v.shapes(ids)
+		if _, err := tx.Exec(ctx, noteShapesSQL, kinds, shapes); err != nil {
+			return err
+		}
+		return tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM dbcontroller.derivation WHERE dropped <> '{}')`).Scan(&v.keeps)
 	})
 	if err == nil {
 		s.version.Store(v)
@@ -120,7 +131,7 @@ func (s *Store) switchVersion(ctx context.Context, model *schema.Model) error {
 func (s *Store) Refresh(model *schema.Model) {
 	for {
 		v := s.version.Load()
-		if v == nil || v.model.Descriptor.ServiceVersion != model.Descriptor.ServiceVersion {
+		if v == nil || v.model.Digest != model.Digest {
 			return
 		}
 		fresh := *v
@@ -132,17 +143,58 @@ func (s *Store) Refresh(model *schema.Model) {
 	}
 }
 
-// inWordsOf fails when the database runs another version than the one that kinds were named by: whoever asked asks again.
-func (s *Store) inWordsOf(v *version, running string, generation int64) error {
+// running is the version that the database runs.
+type running struct {
+	version    string
+	generation int64 // moves with each switch
+	digest     string
+}
+
+func (r *running) into() []any { return []any{&r.version, &r.generation, &r.digest} }
+
+// inWordsOf fails when the database runs another version than the one that the caller goes by, or one of the same name that
+// says something else: whoever asked asks again.
+func (s *Store) inWordsOf(v *version, now running) error {
 	switch {
-	case generation == v.generation:
+	case now.generation == v.generation:
 		return nil
-	case running != v.model.Descriptor.Version:
+	case !v.model.Says(now.version, now.digest):
+		select {
+		case s.outrun <- struct{}{}:
+		default:
+		}
 		return fmt.Errorf("%w: the deployment switched its version", ErrAborted)
 	}
-	s.adopt(v, generation)
+	s.adopt(v, now.generation)
 	return nil
 }
+
+// stillRuns fails when no transaction could commit by the version, or in the epoch, any more.
+func (s *Store) stillRuns(ctx context.Context, sv *saving) error {
+	var now running
+	var epoch *uuid.UUID
+	err := s.pool.QueryRow(ctx, `SELECT `+runningColumns+`, `+epochNowSQL+` FROM dbcontroller.meta m`).Scan(append(now.into(), &epoch)...)
+	switch {
+	case err != nil:
+		return fmt.Errorf("read the version: %w", err)
+	case epoch == nil || *epoch != sv.epoch:
+		s.epochMoved()
+		return fmt.Errorf("%w: a database was restored or failed over", ErrAborted)
+	}
+	return s.inWordsOf(sv.version, now)
+}
+
+// Runs reports whether the database runs what a model says. If not, another process has switched the version.
+func (s *Store) Runs(ctx context.Context, model *schema.Model) (bool, error) {
+	var now running
+	if err := s.pool.QueryRow(ctx, selectRunningSQL).Scan(now.into()...); err != nil {
+		return false, fmt.Errorf("read the version: %w", err)
+	}
+	return model.Says(now.version, now.digest), nil
+}
+
+// Outrun tells of transactions that met another version than this process switched to. Capacity one; never closed.
+func (s *Store) Outrun() <-chan struct{} { return s.outrun }
 
 // adopt takes the generation of the database over: another process has switched away from the version of this one and
 // back to it.
@@ -150,6 +202,18 @@ func (s *Store) adopt(v *version, generation int64) {
 	fresh := *v
 	fresh.generation = generation
 	s.version.CompareAndSwap(v, &fresh)
+}
+
+// shapes are those of the names of each kind, whose numbers are in the order of the model.
+func (v *version) shapes(ids []int32) (kinds []int32, shapes []string) {
+	for i, name := range v.model.KindNames() {
+		if kind, err := v.model.Kind(name); err == nil {
+			for _, shape := range kind.Shapes() {
+				kinds, shapes = append(kinds, ids[i]), append(shapes, shape)
+			}
+		}
+	}
+	return kinds, shapes
 }
 
 // learn stores the names that transactions will need, so that none of them has to ask for a second connection (I22).

@@ -208,6 +208,30 @@ func TestABehaviourChangesOnlyAfterTheTargetKnows(t *testing.T) {
 	b.Audit()
 }
 
+// While the target's deployment does not take the new form, the old one stays.
+func TestTheOldFormStaysWhileTheNewOneIsRefused_I8_I26(t *testing.T) {
+	t.Parallel()
+	b := newVersions(t, nil)
+	b.MustPut(targetName("t"), nil)
+	b.MustPut(holder, body{"turns": body{"block": targetName("t")}})
+	b.Settle()
+	behaviour := func() (v schema.Behaviour) {
+		t.Helper()
+		require.NoError(t, b.Pools[b.ID(bEast)].QueryRow(t.Context(), `SELECT behaviour FROM dbcontroller.reference`).Scan(&v))
+		return v
+	}
+	before := behaviour()
+	b.Switch(bEast, "v2")
+	b.SetDown(aWest, true)
+	_, err := b.Do(b.ID(bEast), schema.Derive)
+	require.NoError(t, err)
+	require.Equal(t, before, behaviour())
+	b.SetDown(aWest, false)
+	b.Settle()
+	require.Equal(t, schema.Block, behaviour())
+	b.Audit()
+}
+
 // Large kinds in pages; a crash in the middle goes on where it was; a user's write in between is not lost.
 func TestADerivationIsResumable_I19(t *testing.T) {
 	t.Parallel()

@@ -10,33 +10,42 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// abortedRetention is longer than an attempt may be open: lock refuses one that is older than MaxAttemptAge, and what
-// commits later than that was cut by PostgreSQL's session time-outs. So nobody can still need the decision.
+// abortedRetention is longer than an attempt may be open: lock refuses one that is older than MaxAttemptAge. No clock has to be
+// trusted for that: an attempt that began before a decision which is forgotten cannot commit (queueDecision).
 const abortedRetention = 25 * time.Hour
 
 const (
+	// $3 is the time by the process's clock: what one of the two calls young is kept, since the other may have jumped.
 	tidyAttemptsSQL = `
-DELETE FROM dbcontroller.attempt WHERE id IN (
-    SELECT id FROM dbcontroller.attempt a
-    WHERE NOT committed AND decided_at < now() - $1::interval
-        OR committed AND decided_at < now() - interval '1 hour'
-            AND NOT EXISTS (SELECT FROM dbcontroller.work w WHERE w.action = 1 AND w.attempt = a.id)
-    ORDER BY decided_at LIMIT $2
-)`
+WITH old AS (
+    DELETE FROM dbcontroller.attempt WHERE id IN (
+        SELECT id FROM dbcontroller.attempt a
+        WHERE NOT committed AND decided_at < least(now(), $3::timestamptz) - $1::interval
+            OR committed AND decided_at < least(now(), $3::timestamptz) - interval '1 hour'
+                AND NOT EXISTS (SELECT FROM dbcontroller.work w WHERE w.action = 1 AND w.attempt = a.id)
+        ORDER BY decided_at LIMIT $2
+    ) RETURNING committed, mark
+), newest AS (
+    SELECT max(mark) AS mark FROM old WHERE NOT committed
+), marked AS (
+    UPDATE dbcontroller.meta SET forgotten = newest.mark FROM newest WHERE newest.mark > meta.forgotten
+)
+SELECT count(*) FROM old`
 
 	tidyClosedSQL = `
 DELETE FROM dbcontroller.closed_attempt WHERE (attempt, deployment_id) IN (
-    SELECT attempt, deployment_id FROM dbcontroller.closed_attempt WHERE closed_at < now() - $1::interval ORDER BY closed_at LIMIT $2
+    SELECT attempt, deployment_id FROM dbcontroller.closed_attempt WHERE closed_at < least(now(), $3::timestamptz) - $1::interval ORDER BY closed_at LIMIT $2
 )`
 
 	tidyRequestsSQL = `
 DELETE FROM dbcontroller.request WHERE id IN (
-    SELECT id FROM dbcontroller.request WHERE created_at < now() - $1::interval ORDER BY created_at LIMIT $2
+    SELECT id FROM dbcontroller.request WHERE created_at < least(now(), $3::timestamptz) - $1::interval ORDER BY created_at LIMIT $2
 )`
 
+	// Also those that a clock which went back would come to once more.
 	tidyClosingSQL = `
-DELETE FROM dbcontroller.closing WHERE (target_id, delete_id) IN (
-    SELECT target_id, delete_id FROM dbcontroller.closing WHERE until < now() - $1::interval LIMIT $2
+DELETE FROM dbcontroller.closing c WHERE (target_id, delete_id) IN (
+    SELECT target_id, delete_id FROM dbcontroller.closing c WHERE c.until < now() - interval '1 min' OR c.until > ` + closesUntilSQL + ` LIMIT $1
 )`
 
 	// Messages that nobody takes any more: of attempts that were made while their target's deployment was decommissioned.
@@ -69,18 +78,26 @@ SELECT count(*) FROM old`
 // Tidy removes some of what nobody needs any more: old decisions, tombstones, change rows. It tells whether there may
 // be more.
 func (s *Store) Tidy(ctx context.Context) (more bool, err error) {
+	return s.tidy(ctx, time.Now())
+}
+
+func (s *Store) tidy(ctx context.Context, now time.Time) (more bool, err error) {
 	const limit = 5000
+	var n int
+	if err := s.pool.QueryRow(ctx, tidyAttemptsSQL, abortedRetention, limit, now).Scan(&n); err != nil {
+		return false, fmt.Errorf("tidy: %w", err)
+	}
+	more = n == limit
 	for _, t := range []struct {
-		sql string
-		age time.Duration
-	}{{tidyAttemptsSQL, abortedRetention}, {tidyClosedSQL, closedAttemptRetention}, {tidyClosingSQL, time.Minute}, {tidyRequestsSQL, requestRetention}} {
-		tag, err := s.pool.Exec(ctx, t.sql, t.age, limit)
+		sql  string
+		args []any
+	}{{tidyClosedSQL, []any{closedAttemptRetention, limit, now}}, {tidyRequestsSQL, []any{requestRetention, limit, now}}, {tidyClosingSQL, []any{limit}}} {
+		tag, err := s.pool.Exec(ctx, t.sql, t.args...)
 		if err != nil {
 			return false, fmt.Errorf("tidy: %w", err)
 		}
 		more = more || tag.RowsAffected() == limit
 	}
-	var n int
 	if err := s.pool.QueryRow(ctx, compactSQL, s.cfg.Retention, limit).Scan(&n); err != nil {
 		return false, fmt.Errorf("compact changes: %w", err)
 	}
@@ -134,13 +151,15 @@ const countsSQL = `
 SELECT w.action::int, d.service || '/' || d.region, count(*), COALESCE(extract(epoch FROM now() - min(w.created_at)), 0)::float8
 FROM dbcontroller.work w JOIN dbcontroller.deployment d ON d.id = w.deployment_id GROUP BY 1, 2
 UNION ALL
-SELECT 101, d.service || '/' || d.region, count(*), 0
-FROM dbcontroller.notice n JOIN dbcontroller.deployment d ON d.id = n.deployment_id GROUP BY 2
+SELECT 101, d.service || '/' || d.region, n.count, GREATEST(extract(epoch FROM now() - s.updated_at), 0)::float8
+FROM (SELECT deployment_id, count(*), min(seq) AS first FROM dbcontroller.notice GROUP BY 1) AS n
+JOIN dbcontroller.deployment d ON d.id = n.deployment_id
+JOIN dbcontroller.notice f ON f.seq = n.first LEFT JOIN dbcontroller.shadow s ON s.id = f.target_id
 UNION ALL
 SELECT 102, '', count(*), COALESCE(extract(epoch FROM now() - min(updated_at)), 0)::float8 FROM dbcontroller.shadow WHERE state = 2
 UNION ALL
 SELECT 103, d.service || '/' || d.region, count(*), COALESCE(extract(epoch FROM now() - min(b.expires_at)), 0)::float8
-FROM dbcontroller.blockade b JOIN dbcontroller.deployment d ON d.id = b.deployment_id WHERE b.expires_at <= now() GROUP BY 2`
+FROM dbcontroller.blockade b JOIN dbcontroller.deployment d ON d.id = b.deployment_id WHERE ` + expiredSQL + `$1::interval) GROUP BY 2`
 
 // Outstanding is how much of one group of work there is for a deployment, and the age of the oldest in seconds.
 type Outstanding struct {
@@ -153,7 +172,7 @@ type Outstanding struct {
 // Outstanding counts what is not settled: messages owed (confirm, release), looks owed (finalise), deletions that
 // others have not acknowledged, resources in DELETING, and expired undecided blockades.
 func (s *Store) Outstanding(ctx context.Context) ([]Outstanding, error) {
-	rows, err := s.pool.Query(ctx, countsSQL)
+	rows, err := s.pool.Query(ctx, countsSQL, s.cfg.TentativeTTL)
 	if err != nil {
 		return nil, fmt.Errorf("count outstanding work: %w", err)
 	}

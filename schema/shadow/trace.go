@@ -3,6 +3,8 @@ package shadow
 import (
 	"context"
 	"fmt"
+	"sync"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -93,14 +95,10 @@ func (w *walked) judge(ctx context.Context, holders []PlanTarget) error {
 		return nil // the walk was complete
 	}
 	up := map[PlanTarget]Trace{}
-	silent := map[schema.DeploymentID]bool{}
-	for _, d := range w.unasked {
-		silent[d] = true
-	}
 	frontier := map[schema.DeploymentID][]uuid.UUID{}
 	seen := map[PlanTarget]bool{}
 	visit := func(t PlanTarget) {
-		if !seen[t] && !w.going[t] && !silent[t.Deployment] && len(seen) < maxTraced {
+		if !seen[t] && !w.goes(t) && !w.silent[t.Deployment] && len(seen) < maxTraced {
 			seen[t] = true
 			frontier[t.Deployment] = append(frontier[t.Deployment], t.UID)
 		}
@@ -109,36 +107,71 @@ func (w *walked) judge(ctx context.Context, holders []PlanTarget) error {
 		visit(h)
 	}
 	for len(frontier) > 0 {
-		asked := frontier
+		asked := w.traceAll(ctx, frontier)
 		frontier = map[schema.DeploymentID][]uuid.UUID{}
-		for d, uids := range asked {
-			traces, err := w.store.peers.Trace(ctx, d, uids)
-			if ctx.Err() != nil {
-				return ctx.Err()
-			}
-			if err != nil {
-				silent[d] = true
-				w.unasked = schema.SortedDeployments(append(w.unasked, d))
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		for _, a := range asked {
+			if a.traces == nil {
+				w.silent[a.from] = true
+				w.unasked = append(w.unasked, a.unasked)
 				continue
 			}
-			for uid, trace := range traces {
-				up[PlanTarget{d, uid}] = trace
+			for uid, trace := range a.traces {
+				up[PlanTarget{a.from, uid}] = trace
 				for _, t := range trace.Cascades {
-					if t.Deployment != d { // what hangs together inside a database has been answered
+					if t.Deployment != a.from { // what hangs together inside a database has been answered
 						visit(t)
 					}
 				}
 			}
 		}
 	}
+	w.unasked = sortUnasked(w.unasked)
 	for _, h := range holders {
-		w.judgeOne(h, up, seen, silent)
+		w.judgeOne(h, up, seen)
 	}
 	return nil
 }
 
-func (w *walked) judgeOne(h PlanTarget, up map[PlanTarget]Trace, seen map[PlanTarget]bool, silent map[schema.DeploymentID]bool) {
-	if w.going[h] {
+type tracedAt struct {
+	from    schema.DeploymentID
+	traces  map[uuid.UUID]Trace
+	unasked Unasked
+}
+
+// traceAll asks deployments at the same time, each in half of the time that is left.
+func (w *walked) traceAll(ctx context.Context, uids map[schema.DeploymentID][]uuid.UUID) []tracedAt {
+	var out []tracedAt
+	var mu sync.Mutex // of out
+	var wg sync.WaitGroup
+	free := make(chan struct{}, maxAsking)
+	for d, uids := range uids {
+		free <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-free }()
+			began := time.Now()
+			ctx, cancel := inPart(ctx, 1, 2)
+			defer cancel()
+			a := tracedAt{from: d}
+			traces, err := w.store.peers.Trace(ctx, d, uids)
+			if err != nil {
+				a.unasked = notAsked(ctx, d, began, err)
+			} else if a.traces = traces; traces == nil {
+				a.traces = map[uuid.UUID]Trace{}
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			out = append(out, a)
+		})
+	}
+	wg.Wait()
+	return out
+}
+
+func (w *walked) judgeOne(h PlanTarget, up map[PlanTarget]Trace, seen map[PlanTarget]bool) {
+	if w.goes(h) {
 		return
 	}
 	unknown := false
@@ -146,17 +179,17 @@ func (w *walked) judgeOne(h PlanTarget, up map[PlanTarget]Trace, seen map[PlanTa
 	for way := []PlanTarget{h}; len(way) > 0; {
 		t := way[0]
 		way = way[1:]
-		if w.going[t] {
-			w.going[h] = true
+		if w.goes(t) {
+			w.excused[h] = true
 			return
 		}
-		unknown = unknown || silent[t.Deployment]
+		unknown = unknown || w.silent[t.Deployment]
 		for _, owner := range up[t].Owners {
-			unknown = unknown || w.going[owner] || silent[owner.Deployment]
+			unknown = unknown || w.goes(owner) || w.silent[owner.Deployment]
 		}
 		for _, next := range up[t].Cascades {
 			// What hangs together inside a database was answered at once.
-			unknown = unknown || next.Deployment != t.Deployment && !seen[next] && !w.going[next]
+			unknown = unknown || next.Deployment != t.Deployment && !seen[next] && !w.goes(next)
 			if !been[next] {
 				been[next] = true
 				way = append(way, next)

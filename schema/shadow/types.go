@@ -65,10 +65,11 @@ type Write struct {
 	Mask     []string         `json:",omitempty"`
 }
 
-// Holder names the resource that has a reference, for messages.
+// Holder names a reference, for messages: who has it, in which field, and to what.
 type Holder struct {
-	Name schema.FullName
-	Path string
+	Name   schema.FullName
+	Path   string
+	Target schema.FullName
 }
 
 // BlockadeKey identifies a blockade. Two equal values under one path are one reference.

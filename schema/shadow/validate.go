@@ -3,9 +3,13 @@ package shadow
 import (
 	"context"
 	"errors"
+	"slices"
+	"strings"
 	"sync"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/db-controller/db-controller/schema"
 )
 
 var errOnlyValidated = errors.New("nothing is to be stored")
@@ -13,9 +17,27 @@ var errOnlyValidated = errors.New("nothing is to be stored")
 // Validate answers what a write would store, after all checks of a save, or fails as Save would; nothing is stored.
 // Other deployments are asked as well, without a blockade, so that no promise is made.
 func (s *Store) Validate(ctx context.Context, w Write) (*Resource, error) {
+	return s.ValidateBatch(ctx, []Write{w}, "")
+}
+
+// ValidateBatch is Validate for the first of several writes in one batch. With a page token, which stands in a refusal that does not name
+// all references, it names the next ones.
+func (s *Store) ValidateBatch(ctx context.Context, writes []Write, token string) (*Resource, error) {
+	would, err := s.validateBatch(ctx, writes)
+	var refused *RefusedError
+	if token == "" || !errors.As(err, &refused) {
+		return would, err
+	}
+	if refused, err = refused.after(token); err != nil {
+		return nil, err
+	}
+	return nil, refused
+}
+
+func (s *Store) validateBatch(ctx context.Context, writes []Write) (*Resource, error) {
 	ctx, cancel := withDefaultTimeout(ctx, saveTimeout)
 	defer cancel()
-	sv, err := s.prepare(ctx, s.pool, []Write{w})
+	sv, err := s.prepare(ctx, s.pool, writes)
 	if err != nil {
 		return nil, err
 	}
@@ -48,21 +70,44 @@ func (s *Store) Validate(ctx context.Context, w Write) (*Resource, error) {
 func (s *Store) askWhether(ctx context.Context, sv *saving) error {
 	var (
 		mu      sync.Mutex
-		refused []Refusal // guarded by mu
+		refused RefusedError // guarded by mu
 		wg      sync.WaitGroup
 	)
 	for target, refs := range sv.foreign {
 		wg.Go(func() {
-			_, err := s.peers.WouldEstablish(ctx, target, establishRequest(refs))
-			failed, _ := refusalsOf(refs, err)
+			failed := s.askAbout(ctx, target, refs)
 			mu.Lock()
 			defer mu.Unlock()
-			refused = append(refused, failed...)
+			refused.add(failed)
 		})
 	}
 	wg.Wait()
-	if len(refused) > 0 {
-		return refusedError(refused)
+	if refused.Total() > 0 {
+		return refused.sorted()
 	}
 	return nil
+}
+
+// askAbout names every reference that a deployment refuses: where an answer has no room for all, it asks about the rest.
+func (s *Store) askAbout(ctx context.Context, target schema.DeploymentID, refs []*newReference) *RefusedError {
+	all := &RefusedError{}
+	for {
+		_, err := s.peers.WouldEstablish(ctx, target, establishRequest(refs))
+		refused, _ := refusalsOf(refs, err)
+		all.add(refused)
+		if refused == nil || refused.More == 0 {
+			return all
+		}
+		named := map[string]bool{}
+		for _, r := range refused.Refusals {
+			named[strings.Join(r.key(), " ")] = true
+		}
+		rest := slices.DeleteFunc(slices.Clone(refs), func(r *newReference) bool {
+			return named[strings.Join(Refusal{Holder: r.holder.Name, Path: r.Path, Target: r.Target}.key(), " ")]
+		})
+		if len(rest) == len(refs) || len(rest) == 0 {
+			return all
+		}
+		refs, all.More = rest, 0
+	}
 }

@@ -1,6 +1,7 @@
 package shadow
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -45,6 +46,7 @@ JOIN dbcontroller.shadow s ON s.uid = i.target_uid`
 // CheckReferences tells what is known here of references of another deployment, in order: a blocking one has its
 // blockade, the others have one until they are confirmed, and then the entry of their deployment.
 func (s *Store) CheckReferences(ctx context.Context, holder schema.DeploymentID, refs []CheckedReference) ([]Known, error) {
+	own := s.PresentEpoch()
 	deployment, err := s.names.deployment(ctx, holder)
 	if err != nil {
 		return nil, err
@@ -61,23 +63,29 @@ func (s *Store) CheckReferences(ctx context.Context, holder schema.DeploymentID,
 	for i := range out {
 		out[i] = KnownAbsent
 	}
-	rows, err := s.pool.Query(ctx, checkReferencesSQL, deployment, k.attempts, k.holders, k.fields, k.targets, behaviours)
-	if err != nil {
-		return nil, fmt.Errorf("check references: %w", err)
-	}
-	var n int
-	var state State
-	var held bool
-	_, err = pgx.ForEachRow(rows, []any{&n, &state, &held}, func() error {
-		switch {
-		case held:
-			out[n] = KnownHeld
-		case state == Deleting:
-			out[n] = KnownDeleting
-		default:
-			out[n] = KnownMissing
+	err = s.inTx(ctx, noFeed, func(tx pgx.Tx) error {
+		if epoch, err := s.epochOf(ctx, tx); err != nil || epoch != own { // what is not known there may be lost
+			return cmp.Or(err, s.recoveringSelf())
 		}
-		return nil
+		rows, err := tx.Query(ctx, checkReferencesSQL, deployment, k.attempts, k.holders, k.fields, k.targets, behaviours)
+		if err != nil {
+			return err
+		}
+		var n int
+		var state State
+		var held bool
+		_, err = pgx.ForEachRow(rows, []any{&n, &state, &held}, func() error {
+			switch {
+			case held:
+				out[n] = KnownHeld
+			case state == Deleting:
+				out[n] = KnownDeleting
+			default:
+				out[n] = KnownMissing
+			}
+			return nil
+		})
+		return err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("check references: %w", err)
@@ -96,9 +104,15 @@ const (
 	ReferenceLost   DifferenceKind = "REFERENCE_NOT_KNOWN"
 	BlockadeOfNone  DifferenceKind = "BLOCKADE_OF_NOTHING"
 	OwnerGone       DifferenceKind = "OWNER_GONE"
+	OwnerLetGo      DifferenceKind = "OWNER_NOT_REFERRING"
 	OwneeNotNoted   DifferenceKind = "OWNEE_NOT_KNOWN"
 	NotAllowed      DifferenceKind = "REFERENCE_NOT_ALLOWED"
 	LocalTargetGone DifferenceKind = "LOCAL_TARGET_GONE"
+	// Of a body: it names what no stored reference does, or otherwise; a stored reference is not in it; the version that runs
+	// cannot read it.
+	ReferenceNotStored DifferenceKind = "REFERENCE_NOT_STORED"
+	ReferenceNotInBody DifferenceKind = "REFERENCE_NOT_IN_BODY"
+	BodyUnreadable     DifferenceKind = "BODY_UNREADABLE"
 )
 
 // Difference is one that was found twice, so that it is nothing under way.
@@ -127,8 +141,12 @@ func (d Difference) Cause() string {
 		return d.Holder.Deployment.String() + " has no such reference any more: one of the two databases lost commits"
 	case OwnerGone:
 		return "the owner is gone, and its deployment has not told it: one of the two databases lost commits"
+	case OwnerLetGo:
+		return "the owner has to refer to what it owns, and does not any more, which its deployment has told: one of the two databases lost commits"
 	case OwneeNotNoted:
 		return d.Target.Deployment.String() + " does not know that it has ownees here: one of the two databases lost commits"
+	case ReferenceNotStored, ReferenceNotInBody, BodyUnreadable:
+		return "somebody changed rows of the database, or it lost some: this is not something that the protocol leaves behind"
 	case LocalTargetGone:
 		return "the database lost rows: this is not something that the protocol leaves behind"
 	}
@@ -140,7 +158,7 @@ func (d Difference) Remedy() string {
 	switch {
 	case d.Repaired:
 		return "repaired: it is settled in the background"
-	case d.Kind == TargetGone || d.Kind == TargetGoing || d.Kind == NotAllowed || d.Kind == LocalTargetGone:
+	case d.Kind == TargetGone || d.Kind == TargetGoing || d.Kind == NotAllowed || d.Kind == LocalTargetGone || d.Kind == BodyUnreadable:
 		return "a person decides: update " + d.Holder.String() + " so that it refers to something that is there, or delete it"
 	}
 	return "verify --repair"
@@ -152,6 +170,9 @@ type Verification struct {
 	With []schema.DeploymentID
 	// Repair does what is certain.
 	Repair bool
+	// Bodies is from how many bodies references are derived, and compared with those that are stored: a sample, which moves
+	// on from one comparison to the next; 0: from all.
+	Bodies int
 	// Settle is how long what differs may take to settle by itself (default 2 s).
 	Settle time.Duration
 	// Progress, when set, is called after each page with what was compared so far: to tell it, and to keep a rate. Its error
@@ -163,14 +184,14 @@ type Verification struct {
 
 // Verified says what was compared.
 type Verified struct {
-	References, Blockades, Owners int64
-	Differences, Repaired         int64
+	References, Blockades, Owners, Bodies int64
+	Differences, Repaired                 int64
 	// Unreachable could not be asked, with why.
 	Unreachable map[schema.DeploymentID]error
 }
 
 // Rows is how much was compared.
-func (v Verified) Rows() int64 { return v.References + v.Blockades + v.Owners }
+func (v Verified) Rows() int64 { return v.References + v.Blockades + v.Owners + v.Bodies }
 
 // verifying is a verification under way: it reads its own database in pages, and asks the other side of each of them.
 type verifying struct {
@@ -190,7 +211,7 @@ func (s *Store) verifying(how Verification) *verifying {
 }
 
 // Verify compares what resources here refer to, what blocks here, and the owners of resources here, with what other
-// deployments have of it. A difference is looked at again, so that what is under way is none. It pages through, with
+// deployments have of it, and the references that bodies have with those that are stored. A difference is looked at again, so that what is under way is none. It pages through, with
 // memory for a page.
 func (s *Store) Verify(ctx context.Context, how Verification) (Verified, error) {
 	v := s.verifying(how)
@@ -198,6 +219,9 @@ func (s *Store) Verify(ctx context.Context, how Verification) (Verified, error) 
 		if err := pass(ctx, "", func(string) error { return nil }); err != nil {
 			return v.out, fmt.Errorf("verify: %w", err)
 		}
+	}
+	if err := v.bodies(ctx); err != nil {
+		return v.out, fmt.Errorf("verify: %w", err)
 	}
 	return v.out, nil
 }

@@ -14,7 +14,7 @@ import (
 const (
 	// Those that were found once; the others are being asked about.
 	ownersPageSQL = `
-SELECT o.ownee_id, o.deployment_id, o.kind_id, o.name, o.uid, o.flags, s.uid, s.name
+SELECT o.ownee_id, o.deployment_id, o.kind_id, o.name, o.uid, o.flags, o.generation, s.uid, s.name
 FROM (
     SELECT * FROM dbcontroller.owner_reference WHERE (ownee_id, deployment_id, kind_id, name, uid) > ($1, $2, $3, $4, $5)
     ORDER BY ownee_id, deployment_id, kind_id, name, uid LIMIT $6
@@ -39,6 +39,7 @@ type ownedRow struct {
 	Name       string
 	UID        uuid.UUID
 	flags      int16
+	generation int64
 	owneeUID   uuid.UUID
 	owneeName  string
 	at         schema.DeploymentID
@@ -47,7 +48,7 @@ type ownedRow struct {
 
 func scanOwnedRow(row pgx.CollectableRow) (*ownedRow, error) {
 	r := &ownedRow{}
-	return r, row.Scan(&r.Ownee, &r.Deployment, &r.Kind, &r.Name, &r.UID, &r.flags, &r.owneeUID, &r.owneeName)
+	return r, row.Scan(&r.Ownee, &r.Deployment, &r.Kind, &r.Name, &r.UID, &r.flags, &r.generation, &r.owneeUID, &r.owneeName)
 }
 
 // owners compares owner references with what their owners' deployments say and have noted.
@@ -144,6 +145,9 @@ func (v *verifying) wronglyOwned(ctx context.Context, at schema.DeploymentID, ow
 			return nil, err
 		}
 		questions[i] = OwnerQuestion{Kind: kind.Kind, Name: r.Name, UID: r.UID}
+		if r.flags&flagRequires != 0 {
+			questions[i].RequiredBy = r.owneeUID
+		}
 	}
 	answers, err := v.store.peers.WouldCheckOwners(ctx, at, questions)
 	if err != nil {
@@ -160,6 +164,10 @@ func (v *verifying) wronglyOwned(ctx context.Context, at schema.DeploymentID, ow
 			r.differs = OwneeNotNoted
 		case a.Verdict == OwnerAbsent && r.UID != uuid.Nil:
 			r.differs = OwnerGone
+		case a.Verdict == OwnerNotReferring:
+			r.differs = OwnerLetGo
+		case a.Verdict == OwnerExists && r.generation < answers.Generation && v.how.Repair:
+			r.differs = "" // it is told of a switch, or was, and that is lost
 		case a.Verdict == OwnerUnknown && v.how.Repair:
 			r.differs = "" // to be asked until it is known
 		default:

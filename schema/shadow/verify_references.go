@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"go.uber.org/zap"
 
 	"github.com/db-controller/db-controller/schema"
 )
@@ -25,6 +26,14 @@ FROM (
 JOIN dbcontroller.shadow h ON h.id = r.holder_id
 LEFT JOIN dbcontroller.foreign_target f ON f.id = r.target_id
 LEFT JOIN dbcontroller.shadow t ON t.id = r.target_id
+ORDER BY r.holder_id, r.field_id, r.target_id`
+
+	attemptReferencesSQL = `
+SELECT r.target_id, r.behaviour, r.holder_id, r.field_id, r.attempt, r.dangling, h.uid, h.kind_id, h.name, f.deployment_id, f.uid, f.kind_id, f.name, false
+FROM dbcontroller.reference r
+JOIN dbcontroller.shadow h ON h.id = r.holder_id
+JOIN dbcontroller.foreign_target f ON f.id = r.target_id
+WHERE r.attempt = ANY ($1) AND f.deployment_id = $2
 ORDER BY r.holder_id, r.field_id, r.target_id`
 
 	stillReferringSQL = `
@@ -116,6 +125,37 @@ func (v *verifying) references(ctx context.Context, cursor string, save func(str
 			return err
 		}
 	}
+}
+
+// RepairAttempts compares the references that attempts have left here with what their targets' deployment has, and
+// establishes anew what is lost there. Attempts whose confirm finds nothing there are the first sign of a target's
+// database that has lost blockades. Most of them are no such sign: the confirm came twice, or the reference is dropped.
+func (s *Store) RepairAttempts(ctx context.Context, at schema.DeploymentID, attempts []AttemptID) error {
+	if len(attempts) == 0 {
+		return nil
+	}
+	deployment, err := s.names.deployment(ctx, at)
+	if err != nil {
+		return err
+	}
+	rows, err := s.pool.Query(ctx, attemptReferencesSQL, attempts, deployment)
+	if err != nil {
+		return err
+	}
+	all, err := pgx.CollectRows(rows, scanReferenceRow)
+	if err != nil {
+		return err
+	}
+	v := s.verifying(Verification{Repair: true, With: []schema.DeploymentID{at}})
+	for page := range slices.Chunk(all, verifyPage) {
+		if err := v.comparePage(ctx, page); err != nil {
+			return err
+		}
+	}
+	if v.out.Repaired > 0 {
+		s.log.Warn("references were established again: their targets' database had lost them", zap.Stringer("deployment", at), zap.Int64("references", v.out.Repaired))
+	}
+	return nil
 }
 
 func (v *verifying) comparePage(ctx context.Context, page []*referenceRow) error {
@@ -276,7 +316,8 @@ func (v *verifying) reestablish(ctx context.Context, at schema.DeploymentID, ref
 		if len(lost) == 0 {
 			return nil
 		}
-		attempt, epoch := uuid.Must(uuid.NewV7()), v.store.PresentEpoch()
+		began, epoch := v.store.marks.seen.Load(), v.store.PresentEpoch()
+		attempt := uuid.Must(uuid.NewV7())
 		answer, err := v.store.peers.Establish(ctx, at, attempt, request)
 		var refused *RefusedError
 		switch {
@@ -284,7 +325,7 @@ func (v *verifying) reestablish(ctx context.Context, at schema.DeploymentID, ref
 		case err != nil: // also a refusal that passes, or says nothing of the target
 			return err
 		default:
-			return v.renew(ctx, at, lost, attempt, epoch, answer.Epoch)
+			return v.renew(ctx, at, lost, attempt, began, epoch, answer.Epoch)
 		}
 	}
 }
@@ -325,7 +366,7 @@ func leaveRefused(refs []*referenceRow, refused *RefusedError) bool {
 
 // renew commits an attempt that stands in place of lost ones. What was established for a reference that was dropped
 // meanwhile is released.
-func (v *verifying) renew(ctx context.Context, at schema.DeploymentID, refs []*referenceRow, attempt AttemptID, epoch, there uuid.UUID) error {
+func (v *verifying) renew(ctx context.Context, at schema.DeploymentID, refs []*referenceRow, attempt AttemptID, began int64, epoch, there uuid.UUID) error {
 	s := v.store
 	deployment, err := s.names.deployment(ctx, at)
 	if err != nil {
@@ -337,7 +378,7 @@ func (v *verifying) renew(ctx context.Context, at schema.DeploymentID, refs []*r
 		holderUIDs, targetUIDs = append(holderUIDs, r.holderUID), append(targetUIDs, *r.targetUID)
 	}
 	return s.inTx(ctx, workFeed, func(tx pgx.Tx) error {
-		var now now
+		now := now{present: s.present(tx)}
 		b := &pgx.Batch{}
 		b.Queue(shareVersionSQL, versionLock)
 		b.Queue(selectNowSQL, []int32{deployment}, []uuid.UUID{there}).QueryRow(now.scan)
@@ -345,12 +386,12 @@ func (v *verifying) renew(ctx context.Context, at schema.DeploymentID, refs []*r
 		if err := tx.SendBatch(ctx, b).Close(); err != nil {
 			return err
 		}
-		if !now.inEpoch(epoch) || slices.Contains(now.barred, deployment) {
-			return fmt.Errorf("%w: a database was restored or failed over, or is decommissioned", ErrAborted)
+		if !now.inEpoch(epoch) || slices.Contains(now.barred, deployment) || now.tooLate(attempt) {
+			return fmt.Errorf("%w: a database was restored or failed over, or is decommissioned, or it began too long ago", ErrAborted)
 		}
 		b = &pgx.Batch{}
 		b.Queue(renewAttemptSQL, holders, targets, fields, attempts, attempt)
-		b.Queue(commitAttemptSQL, attempt)
+		s.queueDecision(b, attempt, began)
 		b.Queue(confirmWorkSQL, schema.Shard(refs[0].holderName), attempt, []int32{deployment})
 		b.Queue(releaseLeftSQL, schema.Shard(refs[0].holderName), deployment, attempt, holderUIDs, fields, targetUIDs, holders, targets)
 		return tx.SendBatch(ctx, b).Close()

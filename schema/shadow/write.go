@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -16,14 +17,14 @@ import (
 const (
 	// With the epoch of this database, and whether that of another one has ended since something was established there.
 	selectNowSQL = `
-SELECT m.generation, m.version, now(), ARRAY(SELECT deployment_id FROM dbcontroller.decommissioned), ` + epochNowSQL + `,
+SELECT ` + runningColumns + `, now(), ARRAY(SELECT deployment_id FROM dbcontroller.decommissioned), ` + presentSQL + `,
     EXISTS (
         SELECT FROM dbcontroller.deployment d JOIN unnest($1::int[], $2::uuid[]) AS i (id, epoch) ON i.id = d.id WHERE d.epoch > i.epoch
     )
 FROM dbcontroller.meta m`
 
 	lockTargetsSQL = `
-SELECT s.id, s.kind_id, s.name, s.state, EXISTS (SELECT FROM dbcontroller.closing c WHERE c.target_id = s.id AND c.until > now())
+SELECT s.id, s.kind_id, s.name, s.state, EXISTS (SELECT FROM dbcontroller.closing c WHERE c.target_id = s.id AND ` + closesSQL + `)
 FROM dbcontroller.shadow s
 JOIN unnest($1::int[], $2::text[]) AS i (kind_id, name) ON s.kind_id = i.kind_id AND s.name = i.name
 ORDER BY s.id
@@ -38,6 +39,9 @@ SELECT nextval('dbcontroller.revision'), CASE WHEN n <= $2 THEN nextval('dbcontr
 FROM generate_series(1, $1) AS n`
 
 	commitAttemptSQL = `INSERT INTO dbcontroller.attempt (id, committed) VALUES ($1, true)`
+
+	// After the decision is inserted: one that was forgotten before is seen, and none is forgotten after.
+	selectForgottenSQL = `SELECT forgotten FROM dbcontroller.meta`
 
 	insertResourcesSQL = `
 WITH i AS (
@@ -107,6 +111,9 @@ WHERE gone.behaviour = 1`
 INSERT INTO dbcontroller.reference (holder_id, target_id, field_id, behaviour)
 SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::smallint[])`
 
+	// Nobody has acted by references that took the place of blocking ones after the mark.
+	insertLateNoticesSQL = `INSERT INTO dbcontroller.notice (target_id, deployment_id) SELECT DISTINCT unnest($1::bigint[]), $2::int`
+
 	insertForeignTargetsSQL = `
 INSERT INTO dbcontroller.foreign_target (uid, deployment_id, kind_id, name)
 SELECT DISTINCT * FROM unnest($1::uuid[], $2::int[], $3::int[], $4::text[]) AS i (uid, deployment_id, kind_id, name)
@@ -165,18 +172,14 @@ func (s *Store) write(ctx context.Context, tx pgx.Tx, sv *saving) ([]Resource, e
 			saved[i].BlockDeletion = wr.before.blockDeletion
 		}
 	}
-	if sv.request != nil {
-		_, err := tx.Exec(ctx, insertRequestSQL, sv.request.id, sv.request.hash, outcome{Saved: saved})
-		return saved, err
-	}
-	return saved, nil
+	return saved, sv.request.record(ctx, tx, outcome{Saved: saved})
 }
 
 // lock takes, in this order, the version (shared), the local targets (shared), the own shadows; then it checks that
 // all is still as it was compared, and takes a revision and an id for each write.
 func (s *Store) lock(ctx context.Context, tx pgx.Tx, sv *saving) (time.Time, []int64, error) {
 	var (
-		now       now
+		now       = now{present: s.present(tx)}
 		refused   []Refusal
 		own       = map[int64]shadowRow{}
 		revisions []int64
@@ -226,15 +229,14 @@ func (s *Store) lock(ctx context.Context, tx pgx.Tx, sv *saving) (time.Time, []i
 		s.epochMoved()
 		return now.at, nil, fmt.Errorf("%w: a database was restored or failed over", ErrAborted)
 	}
-	if now.at.Sub(attemptTime(sv.attempt)) > MaxAttemptAge { // the decision on an older one may be forgotten
+	if now.tooLate(sv.attempt) {
 		return now.at, nil, fmt.Errorf("%w: it began more than %s ago", ErrAborted, MaxAttemptAge)
 	}
-	if now.generation != sv.version.generation && now.running == sv.version.model.Descriptor.Version {
-		s.adopt(sv.version, now.generation)
-		return now.at, nil, errStale
+	if err := s.inWordsOf(sv.version, now.running); err != nil {
+		return now.at, nil, err
 	}
-	if now.generation != sv.version.generation {
-		return now.at, nil, fmt.Errorf("%w: the deployment switched its version", ErrAborted)
+	if now.generation != sv.version.generation { // of the same words: they are compared again
+		return now.at, nil, errStale
 	}
 	for _, wr := range sv.writes {
 		if wr.before == nil {
@@ -250,27 +252,43 @@ func (s *Store) lock(ctx context.Context, tx pgx.Tx, sv *saving) (time.Time, []i
 		return now.at, nil, err
 	}
 	if refused = append(refused, missingTargets(s.self, sv)...); len(refused) > 0 {
-		return now.at, nil, &RefusedError{Refusals: refused}
+		return now.at, nil, (&RefusedError{Refusals: refused}).sorted()
 	}
 	return now.at, revisions, nil
 }
 
 // now is what holds for a write from then on: it has the version's lock.
 type now struct {
-	at         time.Time
-	generation int64
-	running    string
-	barred     []int32
-	epoch      *uuid.UUID // null: of a server that is not noticed yet
-	ended      bool       // an epoch of another database, in which something was established
+	running
+	at      time.Time
+	barred  []int32
+	present *present
+	ended   bool // an epoch of another database, in which something was established
 }
 
 func (n *now) scan(row pgx.Row) error {
-	return row.Scan(&n.generation, &n.running, &n.at, &n.barred, &n.epoch, &n.ended)
+	return row.Scan(slices.Concat(n.into(), []any{&n.at, &n.barred}, n.present.columns(), []any{&n.ended})...)
 }
 
 // inEpoch tells whether an attempt of an epoch can still commit.
-func (n *now) inEpoch(epoch uuid.UUID) bool { return !n.ended && n.epoch != nil && *n.epoch == epoch }
+func (n *now) inEpoch(epoch uuid.UUID) bool { return !n.ended && n.present.is(epoch) }
+
+// tooLate reports whether an attempt is too old to commit: nobody has to keep for longer what is known of it.
+func (n *now) tooLate(attempt AttemptID) bool { return n.at.Sub(attemptTime(attempt)) > MaxAttemptAge }
+
+// queueDecision decides an attempt COMMITTED, unless it was decided ABORTED: also when that is forgotten, and whatever the
+// clocks say. The number began was taken before the attempt began, so a decision on it has a greater one.
+func (s *Store) queueDecision(b *pgx.Batch, attempt AttemptID, began int64) {
+	b.Queue(commitAttemptSQL, attempt)
+	b.Queue(selectForgottenSQL).QueryRow(func(row pgx.Row) error {
+		var forgotten int64
+		if err := row.Scan(&forgotten); err != nil || began >= forgotten {
+			return err
+		}
+		s.marks.see(forgotten) // the next attempt begins after it
+		return fmt.Errorf("%w: it began before a decision that is forgotten", ErrAborted)
+	})
+}
 
 // epochsAt are the epochs of other databases in which something was established there.
 func (s *Store) epochsAt(ctx context.Context, sv *saving) (at []int32, epochs []uuid.UUID, err error) {
@@ -302,7 +320,7 @@ func localTargets(self schema.DeploymentID, sv *saving) (kinds []int32, rels []s
 				kinds, rels = append(kinds, k.kindID), append(rels, k.name)
 			}
 			wanted[k] = append(wanted[k], ref)
-			ref.targetID = 0 // of an earlier try
+			ref.targetID, ref.late = 0, false // of an earlier try
 		}
 	}
 	return kinds, rels, wanted
@@ -321,6 +339,9 @@ func takeTargets(rows pgx.Rows, wanted map[localTarget][]*newReference) ([]Refus
 			ref.targetID = id
 			refusal := Refusal{Holder: ref.holder.Name, Path: ref.Path, Target: ref.Target}
 			switch {
+			case state != Active && ref.replacesBlock(id):
+				ref.late = true
+				continue
 			case state != Active:
 				refusal.Reason = TargetDeleting
 			case closing:
@@ -438,6 +459,7 @@ func (s *Store) queueReferences(ctx context.Context, b *pgx.Batch, sv *saving) e
 		behaviours         []int16
 		uids               []uuid.UUID
 	}
+	var late []int64
 	deployments := map[schema.DeploymentID]int32{}
 	for d := range sv.foreign {
 		id, err := s.names.deployment(ctx, d)
@@ -456,13 +478,19 @@ func (s *Store) queueReferences(ctx context.Context, b *pgx.Batch, sv *saving) e
 			}
 			to.holders, to.targets = append(to.holders, wr.id), append(to.targets, ref.targetID)
 			to.fields, to.behaviours = append(to.fields, ref.fieldID), append(to.behaviours, int16(ref.Behaviour))
+			if ref.late && ref.Behaviour != schema.AllowDangling {
+				late = append(late, ref.targetID)
+			}
 		}
 	}
 	if len(local.holders) > 0 {
 		b.Queue(insertLocalReferencesSQL, local.holders, local.targets, local.fields, local.behaviours)
 	}
+	if len(late) > 0 {
+		b.Queue(insertLateNoticesSQL, late, s.selfID)
+	}
 	if f := foreign; len(f.holders) > 0 {
-		b.Queue(commitAttemptSQL, sv.attempt)
+		s.queueDecision(b, sv.attempt, sv.began)
 		b.Queue(insertForeignTargetsSQL, f.uids, f.deployment, f.kinds, f.names)
 		b.Queue(insertForeignReferencesSQL, f.holders, f.uids, f.deployment, f.fields, f.behaviours, sv.attempt).Exec(wrote(len(f.holders)))
 		ids := make([]int32, 0, len(deployments))

@@ -40,8 +40,8 @@ func causeProto(c *schema.Cause) *schemav1.Cause {
 	return p
 }
 
-// SetCauses gives deletions what CausesProto has written. What cannot be read counts as not known: a cause decides
-// nothing, so a deletion does not fail for it.
+// SetCauses gives deletions what CausesProto has written. What cannot be read counts as not known: a deletion
+// does not fail for its cause.
 func SetCauses(deletions []schema.Deletion, causes []*schemav1.Cause, of []int32) {
 	if len(of) != len(deletions) {
 		return

@@ -62,7 +62,7 @@ func Behaviour(b schemav1.Behaviour) (schema.Behaviour, error) {
 // Descriptor reads a service descriptor. What it says is checked by schema.Check.
 func Descriptor(d *schemav1.ServiceDescriptor) *schema.Descriptor {
 	at := schema.ServiceVersion{Service: d.GetService(), Version: d.GetVersion()}
-	out := &schema.Descriptor{ServiceVersion: at, Pos: schema.Pos{Path: at.String()}}
+	out := &schema.Descriptor{ServiceVersion: at, PatternsDropped: d.GetPatternsDropped(), Pos: schema.Pos{Path: at.String()}}
 	for _, imp := range d.GetImports() {
 		v := schema.ServiceVersion{Service: imp.GetService(), Version: imp.GetVersion()}
 		out.Imports = append(out.Imports, schema.Import{ServiceVersion: v, Pos: schema.Pos{Path: at.String() + ".imports[" + v.String() + "]"}})
@@ -75,7 +75,7 @@ func Descriptor(d *schemav1.ServiceDescriptor) *schema.Descriptor {
 		}
 		for _, p := range k.GetParents() {
 			kind.Parents = append(kind.Parents, schema.Parent{
-				Kind: p.GetKind(), Behaviour: schema.Behaviour(p.GetBehaviour()),
+				Kind: p.GetKind(), Behaviour: schema.Behaviour(p.GetBehaviour()), Region: p.GetRegion(), RegionField: p.GetRegionField(),
 				Pos: schema.Pos{Path: path + ".parents[" + p.GetKind() + "]"},
 			})
 		}
@@ -92,7 +92,7 @@ func Descriptor(d *schemav1.ServiceDescriptor) *schema.Descriptor {
 
 // DescriptorProto writes a service descriptor.
 func DescriptorProto(d *schema.Descriptor) *schemav1.ServiceDescriptor {
-	out := &schemav1.ServiceDescriptor{Service: d.Service, Version: d.Version}
+	out := &schemav1.ServiceDescriptor{Service: d.Service, Version: d.Version, PatternsDropped: d.PatternsDropped}
 	for _, imp := range d.Imports {
 		out.Imports = append(out.Imports, &schemav1.ServiceVersion{Service: imp.Service, Version: imp.Version})
 	}
@@ -102,7 +102,7 @@ func DescriptorProto(d *schema.Descriptor) *schemav1.ServiceDescriptor {
 			HideWhileDeleting: k.HideWhileDeleting, ConstraintsDisabled: k.ConstraintsDisabled, ReferableBy: k.ReferableBy,
 		}
 		for _, p := range k.Parents {
-			kind.Parents = append(kind.Parents, &schemav1.ParentDescriptor{Kind: p.Kind, Behaviour: schemav1.Behaviour(p.Behaviour)})
+			kind.Parents = append(kind.Parents, &schemav1.ParentDescriptor{Kind: p.Kind, Behaviour: schemav1.Behaviour(p.Behaviour), Region: p.Region, RegionField: p.RegionField})
 		}
 		for _, r := range k.References {
 			kind.References = append(kind.References, &schemav1.ReferenceDescriptor{Path: r.Path, Targets: r.Targets, Behaviour: schemav1.Behaviour(r.Behaviour)})

@@ -227,8 +227,8 @@ var mutants = []mutant{
 		"everything-is-excused", "I3", "A delete that looked ahead forgets who blocks it here.",
 		"schema/shadow/lookahead.go",
 		[]string{
-			"	return slices.DeleteFunc(slices.Clone(blocks), func(o outsider) bool { return l.blocks[o.edge] })",
-			"	return nil",
+			"	for _, b := range from.blockers {\n		w.block(b)\n	}\n", "",
+			"		l.blocks[b.edge] = w.goes(PlanTarget{s.self, b.uid}) && !w.mindAll", "		l.blocks[b.edge] = true",
 		},
 	},
 	{

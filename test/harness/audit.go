@@ -44,6 +44,7 @@ UNION ALL SELECT 'resource', count(*) FROM dbcontroller.resource r WHERE NOT EXI
 UNION ALL SELECT 'blockade', count(*) FROM dbcontroller.blockade b WHERE NOT EXISTS (SELECT FROM dbcontroller.shadow s WHERE s.id = b.target_id)
 UNION ALL SELECT 'holder_entry', count(*) FROM dbcontroller.holder_entry b WHERE NOT EXISTS (SELECT FROM dbcontroller.shadow s WHERE s.id = b.target_id)
 UNION ALL SELECT 'owner_reference', count(*) FROM dbcontroller.owner_reference o WHERE NOT EXISTS (SELECT FROM dbcontroller.shadow s WHERE s.id = o.ownee_id AND s.state = 1)
+UNION ALL SELECT 'owner_lost', count(*) FROM dbcontroller.owner_lost o WHERE NOT EXISTS (SELECT FROM dbcontroller.shadow s WHERE s.id = o.ownee_id AND s.state = 1)
 UNION ALL SELECT 'ownee_entry', count(*) FROM dbcontroller.ownee_entry e WHERE NOT EXISTS (SELECT FROM dbcontroller.shadow s WHERE s.id = e.owner_id)
 UNION ALL SELECT 'notice', count(*) FROM dbcontroller.notice`
 

@@ -29,6 +29,21 @@ func (b *Box) Backup(deployment string) (restore func()) {
 	}
 }
 
+// Replace starts a deployment over an empty database, and answers what lets it go on with the one that it had.
+func (b *Box) Replace(deployment string) (back func()) {
+	b.t.Helper()
+	id := b.ID(deployment)
+	server := Postgres(b.t)
+	had := b.Pools[id].Config().ConnConfig.Database
+	b.close(id)
+	b.reopen(id, server.NewDatabase(b.t, deploymentTemplate(b.t, server)))
+	return func() {
+		b.t.Helper()
+		b.close(id)
+		b.reopen(id, server.DSN(had))
+	}
+}
+
 // reopen lets a deployment go on with a database that it has, or has had.
 func (b *Box) reopen(id schema.DeploymentID, dsn string) {
 	b.t.Helper()

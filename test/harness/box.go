@@ -31,6 +31,8 @@ type Box struct {
 	// OnEstablish and OnResolve, when set, come before the call to the other deployment; an error is the answer.
 	OnEstablish func(to schema.DeploymentID, attempt shadow.AttemptID, refs []shadow.EstablishReference) error
 	OnResolve   func(to schema.DeploymentID) error
+	// OnPlan and OnResolveIn, when set, come before the call to the other deployment, in the time that it has.
+	OnPlan, OnResolveIn func(ctx context.Context, to schema.DeploymentID) error
 	// AfterEstablish, when set, comes between a successful answer and the holder's commit.
 	AfterEstablish func()
 	// AfterPlan, when set, comes between another deployment's plan and what the delete does with it.
@@ -304,6 +306,11 @@ func (b *Box) Seen(holder, from schema.DeploymentID) (deletions []schema.Deletio
 // Act lets a holder's deployment act upon the deletions at another one, and acknowledge them. It tells how many.
 func (b *Box) Act(holder, from schema.DeploymentID) (int, error) {
 	b.t.Helper()
+	if holder != from { // as the watch does
+		if err := b.Stores[from].Meet(context.Background(), holder, b.Stores[holder].Database()); err != nil {
+			return 0, err
+		}
+	}
 	deletions, position := b.Seen(holder, from)
 	if len(deletions) == 0 {
 		return 0, nil
@@ -386,9 +393,11 @@ func (b *Box) Count(deployment, table string) (n int) {
 		"holder_entry": `SELECT count(*) FROM dbcontroller.holder_entry`, "work": `SELECT count(*) FROM dbcontroller.work`,
 		"notice": `SELECT count(*) FROM dbcontroller.notice`, "foreign_target": `SELECT count(*) FROM dbcontroller.foreign_target`,
 		"owner_reference": `SELECT count(*) FROM dbcontroller.owner_reference`, "ownee_entry": `SELECT count(*) FROM dbcontroller.ownee_entry`,
-		"deleting": `SELECT count(*) FROM dbcontroller.shadow WHERE state = 2`, "change": `SELECT count(*) FROM dbcontroller.change`,
+		"owner_lost": `SELECT count(*) FROM dbcontroller.owner_lost`,
+		"deleting":   `SELECT count(*) FROM dbcontroller.shadow WHERE state = 2`, "change": `SELECT count(*) FROM dbcontroller.change`,
 		"aborted": `SELECT count(*) FROM dbcontroller.attempt WHERE NOT committed`, "resource": `SELECT count(*) FROM dbcontroller.resource`,
 		"removal": `SELECT count(*) FROM dbcontroller.removal`, "cause": `SELECT count(*) FROM dbcontroller.cause`,
+		"request":  `SELECT count(*) FROM dbcontroller.request`,
 		"dangling": `SELECT count(*) FROM dbcontroller.reference WHERE dangling`,
 	}[table]
 	require.NotEmpty(b.t, sql)

@@ -16,13 +16,27 @@ type boxPeers struct {
 	self schema.DeploymentID
 }
 
+// reach finds the store of a deployment. Both sides look whose database the other one speaks for, as connections between
+// deployments do.
+func (p *boxPeers) reach(ctx context.Context, to schema.DeploymentID) (*shadow.Store, error) {
+	store, err := p.box.reach(to)
+	if err != nil || to == p.self {
+		return store, err
+	}
+	own := p.box.Stores[p.self]
+	if err := store.Meet(ctx, p.self, own.Database()); err != nil {
+		return nil, err
+	}
+	return store, own.Meet(ctx, to, store.Database())
+}
+
 func (p *boxPeers) Establish(ctx context.Context, to schema.DeploymentID, attempt shadow.AttemptID, refs []shadow.EstablishReference) (*shadow.Established, error) {
 	if hook := p.box.OnEstablish; hook != nil {
 		if err := hook(to, attempt, refs); err != nil {
 			return nil, err
 		}
 	}
-	store, err := p.box.reach(to)
+	store, err := p.reach(ctx, to)
 	if p.box.Stores[to] == nil {
 		return nil, fmt.Errorf("%w: %w", shadow.ErrNotSent, err) // as for a deployment that the environment does not have
 	}
@@ -42,7 +56,12 @@ func (p *boxPeers) Resolve(ctx context.Context, to schema.DeploymentID, question
 			return nil, err
 		}
 	}
-	store, err := p.box.reach(to)
+	if hook := p.box.OnResolveIn; hook != nil {
+		if err := hook(ctx, to); err != nil {
+			return nil, err
+		}
+	}
+	store, err := p.reach(ctx, to)
 	if err != nil {
 		return nil, err
 	}
@@ -50,7 +69,7 @@ func (p *boxPeers) Resolve(ctx context.Context, to schema.DeploymentID, question
 }
 
 func (p *boxPeers) WouldEstablish(ctx context.Context, to schema.DeploymentID, refs []shadow.EstablishReference) ([]uuid.UUID, error) {
-	store, err := p.box.reach(to)
+	store, err := p.reach(ctx, to)
 	if err != nil {
 		return nil, err
 	}
@@ -59,7 +78,7 @@ func (p *boxPeers) WouldEstablish(ctx context.Context, to schema.DeploymentID, r
 }
 
 func (p *boxPeers) CheckOwners(ctx context.Context, at schema.DeploymentID, questions []shadow.OwnerQuestion) (*shadow.OwnerAnswers, error) {
-	store, err := p.box.reach(at)
+	store, err := p.reach(ctx, at)
 	if err != nil {
 		return nil, err
 	}
@@ -71,7 +90,7 @@ func (p *boxPeers) CheckOwners(ctx context.Context, at schema.DeploymentID, ques
 }
 
 func (p *boxPeers) WouldCheckOwners(ctx context.Context, at schema.DeploymentID, questions []shadow.OwnerQuestion) (*shadow.OwnerAnswers, error) {
-	store, err := p.box.reach(at)
+	store, err := p.reach(ctx, at)
 	if err != nil {
 		return nil, err
 	}
@@ -79,7 +98,7 @@ func (p *boxPeers) WouldCheckOwners(ctx context.Context, at schema.DeploymentID,
 }
 
 func (p *boxPeers) CheckReferences(ctx context.Context, at schema.DeploymentID, refs []shadow.CheckedReference) ([]shadow.Known, error) {
-	store, err := p.box.reach(at)
+	store, err := p.reach(ctx, at)
 	if err != nil {
 		return nil, err
 	}
@@ -87,7 +106,7 @@ func (p *boxPeers) CheckReferences(ctx context.Context, at schema.DeploymentID, 
 }
 
 func (p *boxPeers) AnnounceEpoch(ctx context.Context, at schema.DeploymentID, epoch uuid.UUID) (uuid.UUID, error) {
-	store, err := p.box.reach(at)
+	store, err := p.reach(ctx, at)
 	if err != nil {
 		return uuid.Nil, err
 	}
@@ -95,7 +114,7 @@ func (p *boxPeers) AnnounceEpoch(ctx context.Context, at schema.DeploymentID, ep
 }
 
 func (p *boxPeers) ConfirmEpoch(ctx context.Context, at schema.DeploymentID, epoch, own uuid.UUID) error {
-	store, err := p.box.reach(at)
+	store, err := p.reach(ctx, at)
 	if err != nil {
 		return err
 	}
@@ -103,7 +122,7 @@ func (p *boxPeers) ConfirmEpoch(ctx context.Context, at schema.DeploymentID, epo
 }
 
 func (p *boxPeers) DropOwners(ctx context.Context, at schema.DeploymentID, epoch uuid.UUID, deleted []schema.Deletion, letGo []shadow.LetGo) ([]uuid.UUID, bool, error) {
-	store, err := p.box.reach(at)
+	store, err := p.reach(ctx, at)
 	if err != nil {
 		return nil, false, err
 	}
@@ -111,7 +130,7 @@ func (p *boxPeers) DropOwners(ctx context.Context, at schema.DeploymentID, epoch
 }
 
 func (p *boxPeers) UpgradeOwners(ctx context.Context, at schema.DeploymentID, u *shadow.Upgrade) (int64, error) {
-	store, err := p.box.reach(at)
+	store, err := p.reach(ctx, at)
 	if err != nil {
 		return 0, err
 	}
@@ -119,7 +138,12 @@ func (p *boxPeers) UpgradeOwners(ctx context.Context, at schema.DeploymentID, u 
 }
 
 func (p *boxPeers) Plan(ctx context.Context, at schema.DeploymentID, q shadow.PlanQuestion) (*shadow.Plan, error) {
-	store, err := p.box.reach(at)
+	if hook := p.box.OnPlan; hook != nil {
+		if err := hook(ctx, at); err != nil {
+			return nil, err
+		}
+	}
+	store, err := p.reach(ctx, at)
 	if err != nil {
 		return nil, err
 	}
@@ -131,24 +155,23 @@ func (p *boxPeers) Plan(ctx context.Context, at schema.DeploymentID, q shadow.Pl
 }
 
 func (p *boxPeers) Trace(ctx context.Context, at schema.DeploymentID, uids []uuid.UUID) (map[uuid.UUID]shadow.Trace, error) {
-	store, err := p.box.reach(at)
+	store, err := p.reach(ctx, at)
 	if err != nil {
 		return nil, err
 	}
 	return store.Trace(ctx, uids)
 }
 
-func (p *boxPeers) Confirm(ctx context.Context, to schema.DeploymentID, epoch uuid.UUID, attempts []shadow.AttemptID) error {
-	store, err := p.box.reach(to)
+func (p *boxPeers) Confirm(ctx context.Context, to schema.DeploymentID, epoch uuid.UUID, attempts []shadow.AttemptID) ([]shadow.AttemptID, error) {
+	store, err := p.reach(ctx, to)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	_, err = store.Confirm(ctx, p.self, epoch, attempts)
-	return err
+	return store.Confirm(ctx, p.self, epoch, attempts)
 }
 
 func (p *boxPeers) Release(ctx context.Context, to schema.DeploymentID, epoch uuid.UUID, keys []shadow.BlockadeKey, attempts []shadow.AttemptID) error {
-	store, err := p.box.reach(to)
+	store, err := p.reach(ctx, to)
 	if err != nil {
 		return err
 	}
@@ -156,7 +179,7 @@ func (p *boxPeers) Release(ctx context.Context, to schema.DeploymentID, epoch uu
 }
 
 func (p *boxPeers) Acknowledge(ctx context.Context, to schema.DeploymentID, epoch uuid.UUID, position string, except []uuid.UUID) error {
-	store, err := p.box.reach(to)
+	store, err := p.reach(ctx, to)
 	if err != nil {
 		return err
 	}

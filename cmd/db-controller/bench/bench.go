@@ -18,7 +18,7 @@ import (
 )
 
 // Cases that there are.
-var Cases = []string{"fan-out", "single", "write", "watch", "prime", "fairness"}
+var Cases = []string{"fan-out", "single", "write", "watch", "prime", "fairness", "far"}
 
 // Config of a run. The playground runs the example services.
 type Config struct {
@@ -30,7 +30,9 @@ type Config struct {
 	Client     *client.Client
 	// BaselineDSN gives an empty database on the same server.
 	BaselineDSN func(ctx context.Context) (string, error)
-	Progress    func(format string, args ...any)
+	// Databases gives so many migrated databases of deployments on the same server.
+	Databases func(ctx context.Context, n int) ([]string, error)
+	Progress  func(format string, args ...any)
 }
 
 // Result is one line. Value and Baseline are medians in Unit; Ratio is how many times the baseline's time it took, or
@@ -78,7 +80,7 @@ func Run(ctx context.Context, cfg Config) ([]Result, error) {
 		if !slices.Contains(cfg.Cases, name) {
 			continue
 		}
-		measure := map[string]func(context.Context) error{"fan-out": r.fanOut, "single": r.single, "write": r.write, "watch": r.watch, "prime": r.prime, "fairness": r.fairness}[name]
+		measure := map[string]func(context.Context) error{"fan-out": r.fanOut, "single": r.single, "write": r.write, "watch": r.watch, "prime": r.prime, "fairness": r.fairness, "far": r.far}[name]
 		if err := measure(ctx); err != nil {
 			return nil, fmt.Errorf("case %s: %w", name, err)
 		}

@@ -52,7 +52,7 @@ func newAuthority(trustDomain string) (*Authority, error) {
 	if err != nil {
 		return nil, err
 	}
-	template.IsCA, template.BasicConstraintsValid, template.KeyUsage = true, true, x509.KeyUsageCertSign
+	template.IsCA, template.BasicConstraintsValid, template.KeyUsage = true, true, x509.KeyUsageCertSign|x509.KeyUsageCRLSign
 	template.URIs = []*url.URL{{Scheme: "spiffe", Host: trustDomain}}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	if err != nil {
@@ -129,12 +129,34 @@ func template(name string, validity time.Duration) (*x509.Certificate, error) {
 }
 
 // Issue writes tls.crt, tls.key and ca.crt for an identity into a folder. What is there is replaced, file by file, so that
-// a process that runs with them goes over to the new ones. Changes may say what else the certificate has.
+// a process that runs with them goes over to the new ones. Changes may say what else the certificate has. Who serves is
+// reached as localhost unless they say otherwise (ReachedAt).
 func (a *Authority) Issue(dir string, id identity.Identity, changes ...func(*x509.Certificate)) error {
 	return a.issue(dir, id.String(), append([]func(*x509.Certificate){func(t *x509.Certificate) {
 		t.URIs = []*url.URL{{Scheme: "spiffe", Host: a.TrustDomain(), Path: id.Path()}}
 		t.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
+		if Serves(id) {
+			ReachedAt(LocalNames, LocalAddresses)(t)
+		}
 	}}, changes...))
+}
+
+// LocalNames and LocalAddresses are those of servers on this machine.
+var (
+	LocalNames     = []string{"localhost"}
+	LocalAddresses = []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback}
+)
+
+// Serves reports whether others connect to an identity. A certificate of anybody else has no host name: with one, a stock
+// client, which looks at nothing but the name, would take its bearer for a server.
+func Serves(id identity.Identity) bool {
+	return id.Role == identity.RoleDeployment || id.Role == identity.RoleRegistry
+}
+
+// ReachedAt puts the names and addresses of a server into its certificate, for clients that compare them with what they
+// connect to. The clients of this project compare the URI instead.
+func ReachedAt(names []string, addresses []net.IP) func(*x509.Certificate) {
+	return func(t *x509.Certificate) { t.DNSNames, t.IPAddresses = names, addresses }
 }
 
 // IssueHost is Issue for a server that is known by its host name or address, such as PostgreSQL.

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -35,6 +36,9 @@ type Config struct {
 	DSNs map[schema.DeploymentID]string
 	// Deployments to run; they must be described by what is applied with Apply.
 	Deployments []schema.DeploymentID
+	// HostNames and Addresses are those of the processes' certificates (default: of this machine), for stock clients.
+	HostNames []string
+	Addresses []net.IP
 	// Args are further flags of each deployment's serve, DatabaseArgs of whatever connects to a database.
 	Args         []string
 	DatabaseArgs []string
@@ -75,6 +79,9 @@ func New(ctx context.Context, cfg Config) (*Playground, error) {
 	}
 	p := &Playground{cfg: cfg, authority: authority, Deployments: map[schema.DeploymentID]*Deployment{}}
 	cfg.Registries = max(cfg.Registries, 1)
+	if cfg.HostNames == nil && cfg.Addresses == nil {
+		cfg.HostNames, cfg.Addresses = LocalNames, LocalAddresses
+	}
 	p.cfg = cfg
 	addresses, err := FreeAddresses(2 * (len(cfg.Deployments) + cfg.Registries))
 	if err != nil {
@@ -108,7 +115,7 @@ func (p *Playground) describeRegistry(ctx context.Context, addresses []string) e
 	if err != nil {
 		return fmt.Errorf("make the registry's database: %w", err)
 	}
-	if err := p.authority.Issue(p.RegistryCerts(), identity.Identity{Role: identity.RoleRegistry}); err != nil {
+	if err := p.authority.Issue(p.RegistryCerts(), identity.Identity{Role: identity.RoleRegistry}, ReachedAt(p.cfg.HostNames, p.cfg.Addresses)); err != nil {
 		return err
 	}
 	var all []string
@@ -138,7 +145,7 @@ func (p *Playground) describe(ctx context.Context, id schema.DeploymentID, d *De
 			serving = p.cfg.Serving(d.DSN)
 		}
 	}
-	if err := p.authority.Issue(d.Certs, identity.Deployment(id)); err != nil {
+	if err := p.authority.Issue(d.Certs, identity.Deployment(id), ReachedAt(p.cfg.HostNames, p.cfg.Addresses)); err != nil {
 		return err
 	}
 	args := append([]string{

@@ -266,6 +266,21 @@ func (p *Postgres) DropDatabase(ctx context.Context, name string) error {
 	return nil
 }
 
+// Connections tells how many connections the server takes, and how many of them others use.
+func (p *Postgres) Connections(ctx context.Context) (most, used int, err error) {
+	conn, err := pgx.Connect(ctx, p.dsn)
+	if err != nil {
+		return 0, 0, fmt.Errorf("count the connections: %w", err)
+	}
+	defer func() { _ = conn.Close(ctx) }()
+	err = conn.QueryRow(ctx, `
+SELECT current_setting('max_connections')::integer, (SELECT count(*) FROM pg_stat_activity WHERE usename IS NOT NULL AND pid <> pg_backend_pid())`).Scan(&most, &used)
+	if err != nil {
+		return 0, 0, fmt.Errorf("count the connections: %w", err)
+	}
+	return most, used, nil
+}
+
 func (p *Postgres) serverVersion(ctx context.Context) (string, error) {
 	conn, err := pgx.Connect(ctx, p.dsn)
 	if err != nil {

@@ -329,8 +329,15 @@ type StatusResponse struct {
 	Epoch     *StatusResponse_Epoch     `protobuf:"bytes,9,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	// References whose targets went without them, when a database lost commits: a person decides.
 	DanglingReferences int64 `protobuf:"varint,10,opt,name=dangling_references,json=danglingReferences,proto3" json:"dangling_references,omitempty"`
-	unknownFields      protoimpl.UnknownFields
-	sizeCache          protoimpl.SizeCache
+	// The identity of the deployment's database: a UUID, which failovers and restored backups keep.
+	Database string `protobuf:"bytes,11,opt,name=database,proto3" json:"database,omitempty"`
+	// What operators said here of other deployments, the newest first.
+	Words []*Word `protobuf:"bytes,12,rep,name=words,proto3" json:"words,omitempty"`
+	// Stored resources that the version has no place for: it lacks their kind, or a pattern of their names. They can be read and
+	// deleted.
+	Kept          []*StatusResponse_Kept `protobuf:"bytes,13,rep,name=kept,proto3" json:"kept,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *StatusResponse) Reset() {
@@ -433,6 +440,27 @@ func (x *StatusResponse) GetDanglingReferences() int64 {
 	return 0
 }
 
+func (x *StatusResponse) GetDatabase() string {
+	if x != nil {
+		return x.Database
+	}
+	return ""
+}
+
+func (x *StatusResponse) GetWords() []*Word {
+	if x != nil {
+		return x.Words
+	}
+	return nil
+}
+
+func (x *StatusResponse) GetKept() []*StatusResponse_Kept {
+	if x != nil {
+		return x.Kept
+	}
+	return nil
+}
+
 // Decommissioned is what an operator said of a deployment that is gone for ever.
 type Decommissioned struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -523,6 +551,283 @@ func (x *Decommissioned) GetWorking() bool {
 	return false
 }
 
+// Word is what an operator said of another deployment.
+type Word struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// service/region
+	Deployment string `protobuf:"bytes,1,opt,name=deployment,proto3" json:"deployment,omitempty"`
+	// DATABASE_ACCEPTED or COMPARISON_WAIVED.
+	What   string `protobuf:"bytes,2,opt,name=what,proto3" json:"what,omitempty"`
+	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Who said it.
+	SaidBy        string                 `protobuf:"bytes,4,opt,name=said_by,json=saidBy,proto3" json:"said_by,omitempty"`
+	SaidTime      *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=said_time,json=saidTime,proto3" json:"said_time,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Word) Reset() {
+	*x = Word{}
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Word) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Word) ProtoMessage() {}
+
+func (x *Word) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Word.ProtoReflect.Descriptor instead.
+func (*Word) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *Word) GetDeployment() string {
+	if x != nil {
+		return x.Deployment
+	}
+	return ""
+}
+
+func (x *Word) GetWhat() string {
+	if x != nil {
+		return x.What
+	}
+	return ""
+}
+
+func (x *Word) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *Word) GetSaidBy() string {
+	if x != nil {
+		return x.SaidBy
+	}
+	return ""
+}
+
+func (x *Word) GetSaidTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.SaidTime
+	}
+	return nil
+}
+
+type AcceptDatabaseRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// service/region
+	Deployment string `protobuf:"bytes,1,opt,name=deployment,proto3" json:"deployment,omitempty"`
+	// The new database, and the epoch that it is in, as the deployment's status has them.
+	Database string `protobuf:"bytes,2,opt,name=database,proto3" json:"database,omitempty"`
+	Epoch    string `protobuf:"bytes,3,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// Why, for those who ask later.
+	Reason        string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AcceptDatabaseRequest) Reset() {
+	*x = AcceptDatabaseRequest{}
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AcceptDatabaseRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AcceptDatabaseRequest) ProtoMessage() {}
+
+func (x *AcceptDatabaseRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AcceptDatabaseRequest.ProtoReflect.Descriptor instead.
+func (*AcceptDatabaseRequest) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *AcceptDatabaseRequest) GetDeployment() string {
+	if x != nil {
+		return x.Deployment
+	}
+	return ""
+}
+
+func (x *AcceptDatabaseRequest) GetDatabase() string {
+	if x != nil {
+		return x.Database
+	}
+	return ""
+}
+
+func (x *AcceptDatabaseRequest) GetEpoch() string {
+	if x != nil {
+		return x.Epoch
+	}
+	return ""
+}
+
+func (x *AcceptDatabaseRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+type AcceptDatabaseResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AcceptDatabaseResponse) Reset() {
+	*x = AcceptDatabaseResponse{}
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AcceptDatabaseResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AcceptDatabaseResponse) ProtoMessage() {}
+
+func (x *AcceptDatabaseResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AcceptDatabaseResponse.ProtoReflect.Descriptor instead.
+func (*AcceptDatabaseResponse) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{8}
+}
+
+type WaiveComparisonRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// service/region
+	Deployment string `protobuf:"bytes,1,opt,name=deployment,proto3" json:"deployment,omitempty"`
+	// Why, for those who ask later.
+	Reason        string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WaiveComparisonRequest) Reset() {
+	*x = WaiveComparisonRequest{}
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WaiveComparisonRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WaiveComparisonRequest) ProtoMessage() {}
+
+func (x *WaiveComparisonRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WaiveComparisonRequest.ProtoReflect.Descriptor instead.
+func (*WaiveComparisonRequest) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *WaiveComparisonRequest) GetDeployment() string {
+	if x != nil {
+		return x.Deployment
+	}
+	return ""
+}
+
+func (x *WaiveComparisonRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+type WaiveComparisonResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WaiveComparisonResponse) Reset() {
+	*x = WaiveComparisonResponse{}
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WaiveComparisonResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WaiveComparisonResponse) ProtoMessage() {}
+
+func (x *WaiveComparisonResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WaiveComparisonResponse.ProtoReflect.Descriptor instead.
+func (*WaiveComparisonResponse) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{10}
+}
+
 type VerifyRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Does what is certain: establishes again what the other side has lost, removes what nothing refers by.
@@ -533,7 +838,7 @@ type VerifyRequest struct {
 
 func (x *VerifyRequest) Reset() {
 	*x = VerifyRequest{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[6]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -545,7 +850,7 @@ func (x *VerifyRequest) String() string {
 func (*VerifyRequest) ProtoMessage() {}
 
 func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[6]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -558,7 +863,7 @@ func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyRequest.ProtoReflect.Descriptor instead.
 func (*VerifyRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{6}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *VerifyRequest) GetRepair() bool {
@@ -581,7 +886,7 @@ type VerifyResponse struct {
 
 func (x *VerifyResponse) Reset() {
 	*x = VerifyResponse{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[7]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -593,7 +898,7 @@ func (x *VerifyResponse) String() string {
 func (*VerifyResponse) ProtoMessage() {}
 
 func (x *VerifyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[7]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -606,7 +911,7 @@ func (x *VerifyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyResponse.ProtoReflect.Descriptor instead.
 func (*VerifyResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{7}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *VerifyResponse) GetEvent() isVerifyResponse_Event {
@@ -665,7 +970,7 @@ type DecommissionRequest struct {
 
 func (x *DecommissionRequest) Reset() {
 	*x = DecommissionRequest{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[8]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -677,7 +982,7 @@ func (x *DecommissionRequest) String() string {
 func (*DecommissionRequest) ProtoMessage() {}
 
 func (x *DecommissionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[8]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -690,7 +995,7 @@ func (x *DecommissionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecommissionRequest.ProtoReflect.Descriptor instead.
 func (*DecommissionRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{8}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *DecommissionRequest) GetDeployment() string {
@@ -723,7 +1028,7 @@ type DecommissionResponse struct {
 
 func (x *DecommissionResponse) Reset() {
 	*x = DecommissionResponse{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[9]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -735,7 +1040,7 @@ func (x *DecommissionResponse) String() string {
 func (*DecommissionResponse) ProtoMessage() {}
 
 func (x *DecommissionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[9]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -748,7 +1053,7 @@ func (x *DecommissionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecommissionResponse.ProtoReflect.Descriptor instead.
 func (*DecommissionResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{9}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *DecommissionResponse) GetDecommissioned() *Decommissioned {
@@ -771,7 +1076,7 @@ type Failure struct {
 
 func (x *Failure) Reset() {
 	*x = Failure{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[10]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -783,7 +1088,7 @@ func (x *Failure) String() string {
 func (*Failure) ProtoMessage() {}
 
 func (x *Failure) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[10]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -796,7 +1101,7 @@ func (x *Failure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Failure.ProtoReflect.Descriptor instead.
 func (*Failure) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{10}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Failure) GetHandler() string {
@@ -837,7 +1142,7 @@ type ExplainRequest struct {
 
 func (x *ExplainRequest) Reset() {
 	*x = ExplainRequest{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[11]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -849,7 +1154,7 @@ func (x *ExplainRequest) String() string {
 func (*ExplainRequest) ProtoMessage() {}
 
 func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[11]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -862,7 +1167,7 @@ func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainRequest.ProtoReflect.Descriptor instead.
 func (*ExplainRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{11}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ExplainRequest) GetName() string {
@@ -890,7 +1195,7 @@ type ExplainResponse struct {
 
 func (x *ExplainResponse) Reset() {
 	*x = ExplainResponse{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[12]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -902,7 +1207,7 @@ func (x *ExplainResponse) String() string {
 func (*ExplainResponse) ProtoMessage() {}
 
 func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[12]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -915,7 +1220,7 @@ func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainResponse.ProtoReflect.Descriptor instead.
 func (*ExplainResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{12}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ExplainResponse) GetName() string {
@@ -967,6 +1272,67 @@ func (x *ExplainResponse) GetReasons() []*ExplainResponse_Reason {
 	return nil
 }
 
+type StatusResponse_Kept struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Kind      string                 `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	Resources int64                  `protobuf:"varint,2,opt,name=resources,proto3" json:"resources,omitempty"`
+	// The first of their names.
+	Sample        string `protobuf:"bytes,3,opt,name=sample,proto3" json:"sample,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StatusResponse_Kept) Reset() {
+	*x = StatusResponse_Kept{}
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StatusResponse_Kept) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StatusResponse_Kept) ProtoMessage() {}
+
+func (x *StatusResponse_Kept) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StatusResponse_Kept.ProtoReflect.Descriptor instead.
+func (*StatusResponse_Kept) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{4, 0}
+}
+
+func (x *StatusResponse_Kept) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *StatusResponse_Kept) GetResources() int64 {
+	if x != nil {
+		return x.Resources
+	}
+	return 0
+}
+
+func (x *StatusResponse_Kept) GetSample() string {
+	if x != nil {
+		return x.Sample
+	}
+	return ""
+}
+
 // The database's epoch begins anew when it may have lost commits: with a failover, or when it is restored.
 type StatusResponse_Epoch struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -977,13 +1343,15 @@ type StatusResponse_Epoch struct {
 	Unconfirmed []string `protobuf:"bytes,3,rep,name=unconfirmed,proto3" json:"unconfirmed,omitempty"`
 	// Nothing is deleted until the registry has said who that is.
 	AwaitingRegistry bool `protobuf:"varint,4,opt,name=awaiting_registry,json=awaitingRegistry,proto3" json:"awaiting_registry,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// As others are told.
+	Id            string `protobuf:"bytes,5,opt,name=id,proto3" json:"id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *StatusResponse_Epoch) Reset() {
 	*x = StatusResponse_Epoch{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[13]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -995,7 +1363,7 @@ func (x *StatusResponse_Epoch) String() string {
 func (*StatusResponse_Epoch) ProtoMessage() {}
 
 func (x *StatusResponse_Epoch) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[13]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1008,7 +1376,7 @@ func (x *StatusResponse_Epoch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse_Epoch.ProtoReflect.Descriptor instead.
 func (*StatusResponse_Epoch) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{4, 0}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{4, 1}
 }
 
 func (x *StatusResponse_Epoch) GetOrdinal() int64 {
@@ -1039,6 +1407,13 @@ func (x *StatusResponse_Epoch) GetAwaitingRegistry() bool {
 	return false
 }
 
+func (x *StatusResponse_Epoch) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
 type StatusResponse_Process struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -1053,7 +1428,7 @@ type StatusResponse_Process struct {
 
 func (x *StatusResponse_Process) Reset() {
 	*x = StatusResponse_Process{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[14]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1065,7 +1440,7 @@ func (x *StatusResponse_Process) String() string {
 func (*StatusResponse_Process) ProtoMessage() {}
 
 func (x *StatusResponse_Process) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[14]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1078,7 +1453,7 @@ func (x *StatusResponse_Process) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse_Process.ProtoReflect.Descriptor instead.
 func (*StatusResponse_Process) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{4, 1}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{4, 2}
 }
 
 func (x *StatusResponse_Process) GetName() string {
@@ -1122,7 +1497,7 @@ type StatusResponse_Outstanding struct {
 
 func (x *StatusResponse_Outstanding) Reset() {
 	*x = StatusResponse_Outstanding{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[15]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1134,7 +1509,7 @@ func (x *StatusResponse_Outstanding) String() string {
 func (*StatusResponse_Outstanding) ProtoMessage() {}
 
 func (x *StatusResponse_Outstanding) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[15]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1147,7 +1522,7 @@ func (x *StatusResponse_Outstanding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse_Outstanding.ProtoReflect.Descriptor instead.
 func (*StatusResponse_Outstanding) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{4, 2}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{4, 3}
 }
 
 func (x *StatusResponse_Outstanding) GetGroup() string {
@@ -1191,7 +1566,7 @@ type StatusResponse_Derivation struct {
 
 func (x *StatusResponse_Derivation) Reset() {
 	*x = StatusResponse_Derivation{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[16]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1203,7 +1578,7 @@ func (x *StatusResponse_Derivation) String() string {
 func (*StatusResponse_Derivation) ProtoMessage() {}
 
 func (x *StatusResponse_Derivation) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[16]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1216,7 +1591,7 @@ func (x *StatusResponse_Derivation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse_Derivation.ProtoReflect.Descriptor instead.
 func (*StatusResponse_Derivation) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{4, 3}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{4, 4}
 }
 
 func (x *StatusResponse_Derivation) GetKind() string {
@@ -1264,7 +1639,7 @@ type VerifyResponse_Difference struct {
 
 func (x *VerifyResponse_Difference) Reset() {
 	*x = VerifyResponse_Difference{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[17]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1276,7 +1651,7 @@ func (x *VerifyResponse_Difference) String() string {
 func (*VerifyResponse_Difference) ProtoMessage() {}
 
 func (x *VerifyResponse_Difference) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[17]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1289,7 +1664,7 @@ func (x *VerifyResponse_Difference) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyResponse_Difference.ProtoReflect.Descriptor instead.
 func (*VerifyResponse_Difference) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{7, 0}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{12, 0}
 }
 
 func (x *VerifyResponse_Difference) GetKind() string {
@@ -1349,15 +1724,17 @@ type VerifyResponse_Progress struct {
 	Differences int64                  `protobuf:"varint,4,opt,name=differences,proto3" json:"differences,omitempty"`
 	Repaired    int64                  `protobuf:"varint,5,opt,name=repaired,proto3" json:"repaired,omitempty"`
 	// Deployments that could not be asked.
-	Unreachable   []string `protobuf:"bytes,6,rep,name=unreachable,proto3" json:"unreachable,omitempty"`
-	Done          bool     `protobuf:"varint,7,opt,name=done,proto3" json:"done,omitempty"`
+	Unreachable []string `protobuf:"bytes,6,rep,name=unreachable,proto3" json:"unreachable,omitempty"`
+	Done        bool     `protobuf:"varint,7,opt,name=done,proto3" json:"done,omitempty"`
+	// Bodies from which references were derived, and compared with those that are stored.
+	Bodies        int64 `protobuf:"varint,8,opt,name=bodies,proto3" json:"bodies,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *VerifyResponse_Progress) Reset() {
 	*x = VerifyResponse_Progress{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[18]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1369,7 +1746,7 @@ func (x *VerifyResponse_Progress) String() string {
 func (*VerifyResponse_Progress) ProtoMessage() {}
 
 func (x *VerifyResponse_Progress) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[18]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1382,7 +1759,7 @@ func (x *VerifyResponse_Progress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyResponse_Progress.ProtoReflect.Descriptor instead.
 func (*VerifyResponse_Progress) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{7, 1}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{12, 1}
 }
 
 func (x *VerifyResponse_Progress) GetReferences() int64 {
@@ -1434,6 +1811,13 @@ func (x *VerifyResponse_Progress) GetDone() bool {
 	return false
 }
 
+func (x *VerifyResponse_Progress) GetBodies() int64 {
+	if x != nil {
+		return x.Bodies
+	}
+	return 0
+}
+
 type ExplainResponse_Reason struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// BLOCKED, WAITING, OWNER, or the kind of outstanding work.
@@ -1448,7 +1832,7 @@ type ExplainResponse_Reason struct {
 
 func (x *ExplainResponse_Reason) Reset() {
 	*x = ExplainResponse_Reason{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[19]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1460,7 +1844,7 @@ func (x *ExplainResponse_Reason) String() string {
 func (*ExplainResponse_Reason) ProtoMessage() {}
 
 func (x *ExplainResponse_Reason) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[19]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1473,7 +1857,7 @@ func (x *ExplainResponse_Reason) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainResponse_Reason.ProtoReflect.Descriptor instead.
 func (*ExplainResponse_Reason) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{12, 0}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{17, 0}
 }
 
 func (x *ExplainResponse_Reason) GetType() string {
@@ -1532,7 +1916,7 @@ const file_dbcontroller_admin_v1_admin_proto_rawDesc = "" +
 	"\n" +
 	"request_id\x18\f \x01(\tR\trequestId\x12=\n" +
 	"\frequest_time\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\vrequestTime\"\x0f\n" +
-	"\rStatusRequest\"\xb4\t\n" +
+	"\rStatusRequest\"\xa5\v\n" +
 	"\x0eStatusResponse\x12\x1e\n" +
 	"\n" +
 	"deployment\x18\x01 \x01(\tR\n" +
@@ -1548,12 +1932,20 @@ const file_dbcontroller_admin_v1_admin_proto_rawDesc = "" +
 	"\tprocesses\x18\b \x03(\v2-.dbcontroller.admin.v1.StatusResponse.ProcessR\tprocesses\x12A\n" +
 	"\x05epoch\x18\t \x01(\v2+.dbcontroller.admin.v1.StatusResponse.EpochR\x05epoch\x12/\n" +
 	"\x13dangling_references\x18\n" +
-	" \x01(\x03R\x12danglingReferences\x1a\xa2\x01\n" +
+	" \x01(\x03R\x12danglingReferences\x12\x1a\n" +
+	"\bdatabase\x18\v \x01(\tR\bdatabase\x121\n" +
+	"\x05words\x18\f \x03(\v2\x1b.dbcontroller.admin.v1.WordR\x05words\x12>\n" +
+	"\x04kept\x18\r \x03(\v2*.dbcontroller.admin.v1.StatusResponse.KeptR\x04kept\x1aP\n" +
+	"\x04Kept\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x1c\n" +
+	"\tresources\x18\x02 \x01(\x03R\tresources\x12\x16\n" +
+	"\x06sample\x18\x03 \x01(\tR\x06sample\x1a\xb2\x01\n" +
 	"\x05Epoch\x12\x18\n" +
 	"\aordinal\x18\x01 \x01(\x03R\aordinal\x120\n" +
 	"\x05since\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12 \n" +
 	"\vunconfirmed\x18\x03 \x03(\tR\vunconfirmed\x12+\n" +
-	"\x11awaiting_registry\x18\x04 \x01(\bR\x10awaitingRegistry\x1a\xab\x01\n" +
+	"\x11awaiting_registry\x18\x04 \x01(\bR\x10awaitingRegistry\x12\x0e\n" +
+	"\x02id\x18\x05 \x01(\tR\x02id\x1a\xab\x01\n" +
 	"\aProcess\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06shards\x18\x02 \x03(\rR\x06shards\x127\n" +
@@ -1582,9 +1974,31 @@ const file_dbcontroller_admin_v1_admin_proto_rawDesc = "" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x17\n" +
 	"\asaid_by\x18\x04 \x01(\tR\x06saidBy\x127\n" +
 	"\tsaid_time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\bsaidTime\x12\x18\n" +
-	"\aworking\x18\x06 \x01(\bR\aworking\"'\n" +
+	"\aworking\x18\x06 \x01(\bR\aworking\"\xa4\x01\n" +
+	"\x04Word\x12\x1e\n" +
+	"\n" +
+	"deployment\x18\x01 \x01(\tR\n" +
+	"deployment\x12\x12\n" +
+	"\x04what\x18\x02 \x01(\tR\x04what\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x17\n" +
+	"\asaid_by\x18\x04 \x01(\tR\x06saidBy\x127\n" +
+	"\tsaid_time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\bsaidTime\"\x81\x01\n" +
+	"\x15AcceptDatabaseRequest\x12\x1e\n" +
+	"\n" +
+	"deployment\x18\x01 \x01(\tR\n" +
+	"deployment\x12\x1a\n" +
+	"\bdatabase\x18\x02 \x01(\tR\bdatabase\x12\x14\n" +
+	"\x05epoch\x18\x03 \x01(\tR\x05epoch\x12\x16\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\"\x18\n" +
+	"\x16AcceptDatabaseResponse\"P\n" +
+	"\x16WaiveComparisonRequest\x12\x1e\n" +
+	"\n" +
+	"deployment\x18\x01 \x01(\tR\n" +
+	"deployment\x12\x16\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\"\x19\n" +
+	"\x17WaiveComparisonResponse\"'\n" +
 	"\rVerifyRequest\x12\x16\n" +
-	"\x06repair\x18\x01 \x01(\bR\x06repair\"\xc3\x04\n" +
+	"\x06repair\x18\x01 \x01(\bR\x06repair\"\xdb\x04\n" +
 	"\x0eVerifyResponse\x12R\n" +
 	"\n" +
 	"difference\x18\x01 \x01(\v20.dbcontroller.admin.v1.VerifyResponse.DifferenceH\x00R\n" +
@@ -1598,7 +2012,7 @@ const file_dbcontroller_admin_v1_admin_proto_rawDesc = "" +
 	"\x04path\x18\x04 \x01(\tR\x04path\x12\x14\n" +
 	"\x05cause\x18\x05 \x01(\tR\x05cause\x12\x16\n" +
 	"\x06remedy\x18\x06 \x01(\tR\x06remedy\x12\x1a\n" +
-	"\brepaired\x18\a \x01(\bR\brepaired\x1a\xd4\x01\n" +
+	"\brepaired\x18\a \x01(\bR\brepaired\x1a\xec\x01\n" +
 	"\bProgress\x12\x1e\n" +
 	"\n" +
 	"references\x18\x01 \x01(\x03R\n" +
@@ -1608,7 +2022,8 @@ const file_dbcontroller_admin_v1_admin_proto_rawDesc = "" +
 	"\vdifferences\x18\x04 \x01(\x03R\vdifferences\x12\x1a\n" +
 	"\brepaired\x18\x05 \x01(\x03R\brepaired\x12 \n" +
 	"\vunreachable\x18\x06 \x03(\tR\vunreachable\x12\x12\n" +
-	"\x04done\x18\a \x01(\bR\x04doneB\a\n" +
+	"\x04done\x18\a \x01(\bR\x04done\x12\x16\n" +
+	"\x06bodies\x18\b \x01(\x03R\x06bodiesB\a\n" +
 	"\x05event\"i\n" +
 	"\x13DecommissionRequest\x12\x1e\n" +
 	"\n" +
@@ -1641,11 +2056,13 @@ const file_dbcontroller_admin_v1_admin_proto_rawDesc = "" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x120\n" +
 	"\x05since\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x1d\n" +
 	"\n" +
-	"last_error\x18\x04 \x01(\tR\tlastError2\xea\x03\n" +
+	"last_error\x18\x04 \x01(\tR\tlastError2\xcb\x05\n" +
 	"\fAdminService\x12U\n" +
 	"\x06Status\x12$.dbcontroller.admin.v1.StatusRequest\x1a%.dbcontroller.admin.v1.StatusResponse\x12X\n" +
 	"\aExplain\x12%.dbcontroller.admin.v1.ExplainRequest\x1a&.dbcontroller.admin.v1.ExplainResponse\x12g\n" +
-	"\fDecommission\x12*.dbcontroller.admin.v1.DecommissionRequest\x1a+.dbcontroller.admin.v1.DecommissionResponse\x12W\n" +
+	"\fDecommission\x12*.dbcontroller.admin.v1.DecommissionRequest\x1a+.dbcontroller.admin.v1.DecommissionResponse\x12m\n" +
+	"\x0eAcceptDatabase\x12,.dbcontroller.admin.v1.AcceptDatabaseRequest\x1a-.dbcontroller.admin.v1.AcceptDatabaseResponse\x12p\n" +
+	"\x0fWaiveComparison\x12-.dbcontroller.admin.v1.WaiveComparisonRequest\x1a..dbcontroller.admin.v1.WaiveComparisonResponse\x12W\n" +
 	"\x06Verify\x12$.dbcontroller.admin.v1.VerifyRequest\x1a%.dbcontroller.admin.v1.VerifyResponse0\x01\x12g\n" +
 	"\fListRemovals\x12*.dbcontroller.admin.v1.ListRemovalsRequest\x1a+.dbcontroller.admin.v1.ListRemovalsResponseBVZTgithub.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1;adminv1b\x06proto3"
 
@@ -1661,7 +2078,7 @@ func file_dbcontroller_admin_v1_admin_proto_rawDescGZIP() []byte {
 	return file_dbcontroller_admin_v1_admin_proto_rawDescData
 }
 
-var file_dbcontroller_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
+var file_dbcontroller_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
 var file_dbcontroller_admin_v1_admin_proto_goTypes = []any{
 	(*ListRemovalsRequest)(nil),        // 0: dbcontroller.admin.v1.ListRemovalsRequest
 	(*ListRemovalsResponse)(nil),       // 1: dbcontroller.admin.v1.ListRemovalsResponse
@@ -1669,59 +2086,72 @@ var file_dbcontroller_admin_v1_admin_proto_goTypes = []any{
 	(*StatusRequest)(nil),              // 3: dbcontroller.admin.v1.StatusRequest
 	(*StatusResponse)(nil),             // 4: dbcontroller.admin.v1.StatusResponse
 	(*Decommissioned)(nil),             // 5: dbcontroller.admin.v1.Decommissioned
-	(*VerifyRequest)(nil),              // 6: dbcontroller.admin.v1.VerifyRequest
-	(*VerifyResponse)(nil),             // 7: dbcontroller.admin.v1.VerifyResponse
-	(*DecommissionRequest)(nil),        // 8: dbcontroller.admin.v1.DecommissionRequest
-	(*DecommissionResponse)(nil),       // 9: dbcontroller.admin.v1.DecommissionResponse
-	(*Failure)(nil),                    // 10: dbcontroller.admin.v1.Failure
-	(*ExplainRequest)(nil),             // 11: dbcontroller.admin.v1.ExplainRequest
-	(*ExplainResponse)(nil),            // 12: dbcontroller.admin.v1.ExplainResponse
-	(*StatusResponse_Epoch)(nil),       // 13: dbcontroller.admin.v1.StatusResponse.Epoch
-	(*StatusResponse_Process)(nil),     // 14: dbcontroller.admin.v1.StatusResponse.Process
-	(*StatusResponse_Outstanding)(nil), // 15: dbcontroller.admin.v1.StatusResponse.Outstanding
-	(*StatusResponse_Derivation)(nil),  // 16: dbcontroller.admin.v1.StatusResponse.Derivation
-	(*VerifyResponse_Difference)(nil),  // 17: dbcontroller.admin.v1.VerifyResponse.Difference
-	(*VerifyResponse_Progress)(nil),    // 18: dbcontroller.admin.v1.VerifyResponse.Progress
-	(*ExplainResponse_Reason)(nil),     // 19: dbcontroller.admin.v1.ExplainResponse.Reason
-	(*timestamppb.Timestamp)(nil),      // 20: google.protobuf.Timestamp
+	(*Word)(nil),                       // 6: dbcontroller.admin.v1.Word
+	(*AcceptDatabaseRequest)(nil),      // 7: dbcontroller.admin.v1.AcceptDatabaseRequest
+	(*AcceptDatabaseResponse)(nil),     // 8: dbcontroller.admin.v1.AcceptDatabaseResponse
+	(*WaiveComparisonRequest)(nil),     // 9: dbcontroller.admin.v1.WaiveComparisonRequest
+	(*WaiveComparisonResponse)(nil),    // 10: dbcontroller.admin.v1.WaiveComparisonResponse
+	(*VerifyRequest)(nil),              // 11: dbcontroller.admin.v1.VerifyRequest
+	(*VerifyResponse)(nil),             // 12: dbcontroller.admin.v1.VerifyResponse
+	(*DecommissionRequest)(nil),        // 13: dbcontroller.admin.v1.DecommissionRequest
+	(*DecommissionResponse)(nil),       // 14: dbcontroller.admin.v1.DecommissionResponse
+	(*Failure)(nil),                    // 15: dbcontroller.admin.v1.Failure
+	(*ExplainRequest)(nil),             // 16: dbcontroller.admin.v1.ExplainRequest
+	(*ExplainResponse)(nil),            // 17: dbcontroller.admin.v1.ExplainResponse
+	(*StatusResponse_Kept)(nil),        // 18: dbcontroller.admin.v1.StatusResponse.Kept
+	(*StatusResponse_Epoch)(nil),       // 19: dbcontroller.admin.v1.StatusResponse.Epoch
+	(*StatusResponse_Process)(nil),     // 20: dbcontroller.admin.v1.StatusResponse.Process
+	(*StatusResponse_Outstanding)(nil), // 21: dbcontroller.admin.v1.StatusResponse.Outstanding
+	(*StatusResponse_Derivation)(nil),  // 22: dbcontroller.admin.v1.StatusResponse.Derivation
+	(*VerifyResponse_Difference)(nil),  // 23: dbcontroller.admin.v1.VerifyResponse.Difference
+	(*VerifyResponse_Progress)(nil),    // 24: dbcontroller.admin.v1.VerifyResponse.Progress
+	(*ExplainResponse_Reason)(nil),     // 25: dbcontroller.admin.v1.ExplainResponse.Reason
+	(*timestamppb.Timestamp)(nil),      // 26: google.protobuf.Timestamp
 }
 var file_dbcontroller_admin_v1_admin_proto_depIdxs = []int32{
 	2,  // 0: dbcontroller.admin.v1.ListRemovalsResponse.removals:type_name -> dbcontroller.admin.v1.Removal
-	20, // 1: dbcontroller.admin.v1.Removal.decide_time:type_name -> google.protobuf.Timestamp
-	20, // 2: dbcontroller.admin.v1.Removal.request_time:type_name -> google.protobuf.Timestamp
-	15, // 3: dbcontroller.admin.v1.StatusResponse.outstanding:type_name -> dbcontroller.admin.v1.StatusResponse.Outstanding
-	16, // 4: dbcontroller.admin.v1.StatusResponse.derivations:type_name -> dbcontroller.admin.v1.StatusResponse.Derivation
-	10, // 5: dbcontroller.admin.v1.StatusResponse.failures:type_name -> dbcontroller.admin.v1.Failure
+	26, // 1: dbcontroller.admin.v1.Removal.decide_time:type_name -> google.protobuf.Timestamp
+	26, // 2: dbcontroller.admin.v1.Removal.request_time:type_name -> google.protobuf.Timestamp
+	21, // 3: dbcontroller.admin.v1.StatusResponse.outstanding:type_name -> dbcontroller.admin.v1.StatusResponse.Outstanding
+	22, // 4: dbcontroller.admin.v1.StatusResponse.derivations:type_name -> dbcontroller.admin.v1.StatusResponse.Derivation
+	15, // 5: dbcontroller.admin.v1.StatusResponse.failures:type_name -> dbcontroller.admin.v1.Failure
 	5,  // 6: dbcontroller.admin.v1.StatusResponse.decommissioned:type_name -> dbcontroller.admin.v1.Decommissioned
-	14, // 7: dbcontroller.admin.v1.StatusResponse.processes:type_name -> dbcontroller.admin.v1.StatusResponse.Process
-	13, // 8: dbcontroller.admin.v1.StatusResponse.epoch:type_name -> dbcontroller.admin.v1.StatusResponse.Epoch
-	20, // 9: dbcontroller.admin.v1.Decommissioned.said_time:type_name -> google.protobuf.Timestamp
-	17, // 10: dbcontroller.admin.v1.VerifyResponse.difference:type_name -> dbcontroller.admin.v1.VerifyResponse.Difference
-	18, // 11: dbcontroller.admin.v1.VerifyResponse.progress:type_name -> dbcontroller.admin.v1.VerifyResponse.Progress
-	5,  // 12: dbcontroller.admin.v1.DecommissionResponse.decommissioned:type_name -> dbcontroller.admin.v1.Decommissioned
-	20, // 13: dbcontroller.admin.v1.Failure.time:type_name -> google.protobuf.Timestamp
-	20, // 14: dbcontroller.admin.v1.ExplainResponse.update_time:type_name -> google.protobuf.Timestamp
-	19, // 15: dbcontroller.admin.v1.ExplainResponse.reasons:type_name -> dbcontroller.admin.v1.ExplainResponse.Reason
-	20, // 16: dbcontroller.admin.v1.StatusResponse.Epoch.since:type_name -> google.protobuf.Timestamp
-	20, // 17: dbcontroller.admin.v1.StatusResponse.Process.join_time:type_name -> google.protobuf.Timestamp
-	20, // 18: dbcontroller.admin.v1.StatusResponse.Process.expire_time:type_name -> google.protobuf.Timestamp
-	20, // 19: dbcontroller.admin.v1.StatusResponse.Outstanding.oldest_time:type_name -> google.protobuf.Timestamp
-	20, // 20: dbcontroller.admin.v1.ExplainResponse.Reason.since:type_name -> google.protobuf.Timestamp
-	3,  // 21: dbcontroller.admin.v1.AdminService.Status:input_type -> dbcontroller.admin.v1.StatusRequest
-	11, // 22: dbcontroller.admin.v1.AdminService.Explain:input_type -> dbcontroller.admin.v1.ExplainRequest
-	8,  // 23: dbcontroller.admin.v1.AdminService.Decommission:input_type -> dbcontroller.admin.v1.DecommissionRequest
-	6,  // 24: dbcontroller.admin.v1.AdminService.Verify:input_type -> dbcontroller.admin.v1.VerifyRequest
-	0,  // 25: dbcontroller.admin.v1.AdminService.ListRemovals:input_type -> dbcontroller.admin.v1.ListRemovalsRequest
-	4,  // 26: dbcontroller.admin.v1.AdminService.Status:output_type -> dbcontroller.admin.v1.StatusResponse
-	12, // 27: dbcontroller.admin.v1.AdminService.Explain:output_type -> dbcontroller.admin.v1.ExplainResponse
-	9,  // 28: dbcontroller.admin.v1.AdminService.Decommission:output_type -> dbcontroller.admin.v1.DecommissionResponse
-	7,  // 29: dbcontroller.admin.v1.AdminService.Verify:output_type -> dbcontroller.admin.v1.VerifyResponse
-	1,  // 30: dbcontroller.admin.v1.AdminService.ListRemovals:output_type -> dbcontroller.admin.v1.ListRemovalsResponse
-	26, // [26:31] is the sub-list for method output_type
-	21, // [21:26] is the sub-list for method input_type
-	21, // [21:21] is the sub-list for extension type_name
-	21, // [21:21] is the sub-list for extension extendee
-	0,  // [0:21] is the sub-list for field type_name
+	20, // 7: dbcontroller.admin.v1.StatusResponse.processes:type_name -> dbcontroller.admin.v1.StatusResponse.Process
+	19, // 8: dbcontroller.admin.v1.StatusResponse.epoch:type_name -> dbcontroller.admin.v1.StatusResponse.Epoch
+	6,  // 9: dbcontroller.admin.v1.StatusResponse.words:type_name -> dbcontroller.admin.v1.Word
+	18, // 10: dbcontroller.admin.v1.StatusResponse.kept:type_name -> dbcontroller.admin.v1.StatusResponse.Kept
+	26, // 11: dbcontroller.admin.v1.Decommissioned.said_time:type_name -> google.protobuf.Timestamp
+	26, // 12: dbcontroller.admin.v1.Word.said_time:type_name -> google.protobuf.Timestamp
+	23, // 13: dbcontroller.admin.v1.VerifyResponse.difference:type_name -> dbcontroller.admin.v1.VerifyResponse.Difference
+	24, // 14: dbcontroller.admin.v1.VerifyResponse.progress:type_name -> dbcontroller.admin.v1.VerifyResponse.Progress
+	5,  // 15: dbcontroller.admin.v1.DecommissionResponse.decommissioned:type_name -> dbcontroller.admin.v1.Decommissioned
+	26, // 16: dbcontroller.admin.v1.Failure.time:type_name -> google.protobuf.Timestamp
+	26, // 17: dbcontroller.admin.v1.ExplainResponse.update_time:type_name -> google.protobuf.Timestamp
+	25, // 18: dbcontroller.admin.v1.ExplainResponse.reasons:type_name -> dbcontroller.admin.v1.ExplainResponse.Reason
+	26, // 19: dbcontroller.admin.v1.StatusResponse.Epoch.since:type_name -> google.protobuf.Timestamp
+	26, // 20: dbcontroller.admin.v1.StatusResponse.Process.join_time:type_name -> google.protobuf.Timestamp
+	26, // 21: dbcontroller.admin.v1.StatusResponse.Process.expire_time:type_name -> google.protobuf.Timestamp
+	26, // 22: dbcontroller.admin.v1.StatusResponse.Outstanding.oldest_time:type_name -> google.protobuf.Timestamp
+	26, // 23: dbcontroller.admin.v1.ExplainResponse.Reason.since:type_name -> google.protobuf.Timestamp
+	3,  // 24: dbcontroller.admin.v1.AdminService.Status:input_type -> dbcontroller.admin.v1.StatusRequest
+	16, // 25: dbcontroller.admin.v1.AdminService.Explain:input_type -> dbcontroller.admin.v1.ExplainRequest
+	13, // 26: dbcontroller.admin.v1.AdminService.Decommission:input_type -> dbcontroller.admin.v1.DecommissionRequest
+	7,  // 27: dbcontroller.admin.v1.AdminService.AcceptDatabase:input_type -> dbcontroller.admin.v1.AcceptDatabaseRequest
+	9,  // 28: dbcontroller.admin.v1.AdminService.WaiveComparison:input_type -> dbcontroller.admin.v1.WaiveComparisonRequest
+	11, // 29: dbcontroller.admin.v1.AdminService.Verify:input_type -> dbcontroller.admin.v1.VerifyRequest
+	0,  // 30: dbcontroller.admin.v1.AdminService.ListRemovals:input_type -> dbcontroller.admin.v1.ListRemovalsRequest
+	4,  // 31: dbcontroller.admin.v1.AdminService.Status:output_type -> dbcontroller.admin.v1.StatusResponse
+	17, // 32: dbcontroller.admin.v1.AdminService.Explain:output_type -> dbcontroller.admin.v1.ExplainResponse
+	14, // 33: dbcontroller.admin.v1.AdminService.Decommission:output_type -> dbcontroller.admin.v1.DecommissionResponse
+	8,  // 34: dbcontroller.admin.v1.AdminService.AcceptDatabase:output_type -> dbcontroller.admin.v1.AcceptDatabaseResponse
+	10, // 35: dbcontroller.admin.v1.AdminService.WaiveComparison:output_type -> dbcontroller.admin.v1.WaiveComparisonResponse
+	12, // 36: dbcontroller.admin.v1.AdminService.Verify:output_type -> dbcontroller.admin.v1.VerifyResponse
+	1,  // 37: dbcontroller.admin.v1.AdminService.ListRemovals:output_type -> dbcontroller.admin.v1.ListRemovalsResponse
+	31, // [31:38] is the sub-list for method output_type
+	24, // [24:31] is the sub-list for method input_type
+	24, // [24:24] is the sub-list for extension type_name
+	24, // [24:24] is the sub-list for extension extendee
+	0,  // [0:24] is the sub-list for field type_name
 }
 
 func init() { file_dbcontroller_admin_v1_admin_proto_init() }
@@ -1729,7 +2159,7 @@ func file_dbcontroller_admin_v1_admin_proto_init() {
 	if File_dbcontroller_admin_v1_admin_proto != nil {
 		return
 	}
-	file_dbcontroller_admin_v1_admin_proto_msgTypes[7].OneofWrappers = []any{
+	file_dbcontroller_admin_v1_admin_proto_msgTypes[12].OneofWrappers = []any{
 		(*VerifyResponse_Difference_)(nil),
 		(*VerifyResponse_Progress_)(nil),
 	}
@@ -1739,7 +2169,7 @@ func file_dbcontroller_admin_v1_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_dbcontroller_admin_v1_admin_proto_rawDesc), len(file_dbcontroller_admin_v1_admin_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   20,
+			NumMessages:   26,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

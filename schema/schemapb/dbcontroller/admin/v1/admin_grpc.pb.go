@@ -19,11 +19,13 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	AdminService_Status_FullMethodName       = "/dbcontroller.admin.v1.AdminService/Status"
-	AdminService_Explain_FullMethodName      = "/dbcontroller.admin.v1.AdminService/Explain"
-	AdminService_Decommission_FullMethodName = "/dbcontroller.admin.v1.AdminService/Decommission"
-	AdminService_Verify_FullMethodName       = "/dbcontroller.admin.v1.AdminService/Verify"
-	AdminService_ListRemovals_FullMethodName = "/dbcontroller.admin.v1.AdminService/ListRemovals"
+	AdminService_Status_FullMethodName          = "/dbcontroller.admin.v1.AdminService/Status"
+	AdminService_Explain_FullMethodName         = "/dbcontroller.admin.v1.AdminService/Explain"
+	AdminService_Decommission_FullMethodName    = "/dbcontroller.admin.v1.AdminService/Decommission"
+	AdminService_AcceptDatabase_FullMethodName  = "/dbcontroller.admin.v1.AdminService/AcceptDatabase"
+	AdminService_WaiveComparison_FullMethodName = "/dbcontroller.admin.v1.AdminService/WaiveComparison"
+	AdminService_Verify_FullMethodName          = "/dbcontroller.admin.v1.AdminService/Verify"
+	AdminService_ListRemovals_FullMethodName    = "/dbcontroller.admin.v1.AdminService/ListRemovals"
 )
 
 // AdminServiceClient is the client API for AdminService service.
@@ -38,8 +40,13 @@ type AdminServiceClient interface {
 	Explain(ctx context.Context, in *ExplainRequest, opts ...grpc.CallOption) (*ExplainResponse, error)
 	// Decommission takes the word that another deployment is gone for ever. Said again, it changes nothing.
 	Decommission(ctx context.Context, in *DecommissionRequest, opts ...grpc.CallOption) (*DecommissionResponse, error)
+	// AcceptDatabase takes the word that another deployment's database was replaced for good: what the one before knew is lost.
+	AcceptDatabase(ctx context.Context, in *AcceptDatabaseRequest, opts ...grpc.CallOption) (*AcceptDatabaseResponse, error)
+	// WaiveComparison takes the word that deletions here do not wait any more until another deployment has compared its
+	// references: those of its resources that are not known here may lose their targets.
+	WaiveComparison(ctx context.Context, in *WaiveComparisonRequest, opts ...grpc.CallOption) (*WaiveComparisonResponse, error)
 	// Verify compares what resources here refer to, what blocks here, and their owners, with what other deployments have of
-	// it. It answers each difference as it is found, and at the end what was compared.
+	// it, and the references that stand in bodies with those that are stored. It answers each difference as it is found, and at the end what was compared.
 	Verify(ctx context.Context, in *VerifyRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[VerifyResponse], error)
 	// ListRemovals tells why resources were removed here: who asked for it, and what each one went with. The next link of a
 	// chain is noted in the deployment of what it went with.
@@ -78,6 +85,26 @@ func (c *adminServiceClient) Decommission(ctx context.Context, in *DecommissionR
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(DecommissionResponse)
 	err := c.cc.Invoke(ctx, AdminService_Decommission_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) AcceptDatabase(ctx context.Context, in *AcceptDatabaseRequest, opts ...grpc.CallOption) (*AcceptDatabaseResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(AcceptDatabaseResponse)
+	err := c.cc.Invoke(ctx, AdminService_AcceptDatabase_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) WaiveComparison(ctx context.Context, in *WaiveComparisonRequest, opts ...grpc.CallOption) (*WaiveComparisonResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(WaiveComparisonResponse)
+	err := c.cc.Invoke(ctx, AdminService_WaiveComparison_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -125,8 +152,13 @@ type AdminServiceServer interface {
 	Explain(context.Context, *ExplainRequest) (*ExplainResponse, error)
 	// Decommission takes the word that another deployment is gone for ever. Said again, it changes nothing.
 	Decommission(context.Context, *DecommissionRequest) (*DecommissionResponse, error)
+	// AcceptDatabase takes the word that another deployment's database was replaced for good: what the one before knew is lost.
+	AcceptDatabase(context.Context, *AcceptDatabaseRequest) (*AcceptDatabaseResponse, error)
+	// WaiveComparison takes the word that deletions here do not wait any more until another deployment has compared its
+	// references: those of its resources that are not known here may lose their targets.
+	WaiveComparison(context.Context, *WaiveComparisonRequest) (*WaiveComparisonResponse, error)
 	// Verify compares what resources here refer to, what blocks here, and their owners, with what other deployments have of
-	// it. It answers each difference as it is found, and at the end what was compared.
+	// it, and the references that stand in bodies with those that are stored. It answers each difference as it is found, and at the end what was compared.
 	Verify(*VerifyRequest, grpc.ServerStreamingServer[VerifyResponse]) error
 	// ListRemovals tells why resources were removed here: who asked for it, and what each one went with. The next link of a
 	// chain is noted in the deployment of what it went with.
@@ -149,6 +181,12 @@ func (UnimplementedAdminServiceServer) Explain(context.Context, *ExplainRequest)
 }
 func (UnimplementedAdminServiceServer) Decommission(context.Context, *DecommissionRequest) (*DecommissionResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Decommission not implemented")
+}
+func (UnimplementedAdminServiceServer) AcceptDatabase(context.Context, *AcceptDatabaseRequest) (*AcceptDatabaseResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method AcceptDatabase not implemented")
+}
+func (UnimplementedAdminServiceServer) WaiveComparison(context.Context, *WaiveComparisonRequest) (*WaiveComparisonResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method WaiveComparison not implemented")
 }
 func (UnimplementedAdminServiceServer) Verify(*VerifyRequest, grpc.ServerStreamingServer[VerifyResponse]) error {
 	return status.Error(codes.Unimplemented, "method Verify not implemented")
@@ -231,6 +269,42 @@ func _AdminService_Decommission_Handler(srv interface{}, ctx context.Context, de
 	return interceptor(ctx, in, info, handler)
 }
 
+func _AdminService_AcceptDatabase_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(AcceptDatabaseRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).AcceptDatabase(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_AcceptDatabase_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).AcceptDatabase(ctx, req.(*AcceptDatabaseRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AdminService_WaiveComparison_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(WaiveComparisonRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).WaiveComparison(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_WaiveComparison_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).WaiveComparison(ctx, req.(*WaiveComparisonRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _AdminService_Verify_Handler(srv interface{}, stream grpc.ServerStream) error {
 	m := new(VerifyRequest)
 	if err := stream.RecvMsg(m); err != nil {
@@ -278,6 +352,14 @@ var AdminService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Decommission",
 			Handler:    _AdminService_Decommission_Handler,
+		},
+		{
+			MethodName: "AcceptDatabase",
+			Handler:    _AdminService_AcceptDatabase_Handler,
+		},
+		{
+			MethodName: "WaiveComparison",
+			Handler:    _AdminService_WaiveComparison_Handler,
 		},
 		{
 			MethodName: "ListRemovals",

@@ -74,7 +74,7 @@ type Deployment struct {
 	Address string `protobuf:"bytes,3,opt,name=address,proto3" json:"address,omitempty"`
 	// The version that runs.
 	Version string `protobuf:"bytes,4,opt,name=version,proto3" json:"version,omitempty"`
-	// Moves with each registration.
+	// A number of the registry's, which moves with each registration that changes the address.
 	Generation    int64 `protobuf:"varint,5,opt,name=generation,proto3" json:"generation,omitempty"`
 	Disabled      bool  `protobuf:"varint,6,opt,name=disabled,proto3" json:"disabled,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -470,8 +470,11 @@ func (*GetEnvironmentRequest) Descriptor() ([]byte, []int) {
 }
 
 type GetEnvironmentResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Environment   *Environment           `protobuf:"bytes,1,opt,name=environment,proto3" json:"environment,omitempty"`
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	Environment *Environment           `protobuf:"bytes,1,opt,name=environment,proto3" json:"environment,omitempty"`
+	// The registry's database was restored or failed over, or is empty, and may lack deployments: not all that it has were
+	// applied since.
+	Incomplete    bool `protobuf:"varint,2,opt,name=incomplete,proto3" json:"incomplete,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -511,6 +514,13 @@ func (x *GetEnvironmentResponse) GetEnvironment() *Environment {
 		return x.Environment
 	}
 	return nil
+}
+
+func (x *GetEnvironmentResponse) GetIncomplete() bool {
+	if x != nil {
+		return x.Incomplete
+	}
+	return false
 }
 
 type SetDeploymentVersionRequest struct {
@@ -574,11 +584,13 @@ func (x *SetDeploymentVersionRequest) GetVersion() string {
 }
 
 type RegisterDeploymentRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Service       string                 `protobuf:"bytes,1,opt,name=service,proto3" json:"service,omitempty"`
-	Region        string                 `protobuf:"bytes,2,opt,name=region,proto3" json:"region,omitempty"`
-	Address       string                 `protobuf:"bytes,3,opt,name=address,proto3" json:"address,omitempty"`
-	Generation    int64                  `protobuf:"varint,4,opt,name=generation,proto3" json:"generation,omitempty"`
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Service string                 `protobuf:"bytes,1,opt,name=service,proto3" json:"service,omitempty"`
+	Region  string                 `protobuf:"bytes,2,opt,name=region,proto3" json:"region,omitempty"`
+	Address string                 `protobuf:"bytes,3,opt,name=address,proto3" json:"address,omitempty"`
+	// The one after that which the environment shows. Without one, or with the milliseconds of a clock, which processes of
+	// before send, the registration replaces whatever is there.
+	Generation    int64 `protobuf:"varint,4,opt,name=generation,proto3" json:"generation,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1145,9 +1157,12 @@ const file_dbcontroller_registry_v1_registry_proto_rawDesc = "" +
 	"\vdeployments\x18\x03 \x03(\tR\vdeployments\"*\n" +
 	"\x0eRemoveResponse\x12\x18\n" +
 	"\achanges\x18\x01 \x03(\tR\achanges\"\x17\n" +
-	"\x15GetEnvironmentRequest\"a\n" +
+	"\x15GetEnvironmentRequest\"\x81\x01\n" +
 	"\x16GetEnvironmentResponse\x12G\n" +
-	"\venvironment\x18\x01 \x01(\v2%.dbcontroller.registry.v1.EnvironmentR\venvironment\"i\n" +
+	"\venvironment\x18\x01 \x01(\v2%.dbcontroller.registry.v1.EnvironmentR\venvironment\x12\x1e\n" +
+	"\n" +
+	"incomplete\x18\x02 \x01(\bR\n" +
+	"incomplete\"i\n" +
 	"\x1bSetDeploymentVersionRequest\x12\x18\n" +
 	"\aservice\x18\x01 \x01(\tR\aservice\x12\x16\n" +
 	"\x06region\x18\x02 \x01(\tR\x06region\x12\x18\n" +

@@ -42,7 +42,8 @@ type RegistryServiceClient interface {
 	GetEnvironment(ctx context.Context, in *GetEnvironmentRequest, opts ...grpc.CallOption) (*GetEnvironmentResponse, error)
 	// SetDeploymentVersion switches the version that a deployment runs.
 	SetDeploymentVersion(ctx context.Context, in *SetDeploymentVersionRequest, opts ...grpc.CallOption) (*Deployment, error)
-	// RegisterDeployment tells the deployment's address; of two, the greater generation wins.
+	// RegisterDeployment tells the deployment's address. FAILED_PRECONDITION when another process has registered since the
+	// caller looked at the environment: its generation is not after the one that the registry has.
 	RegisterDeployment(ctx context.Context, in *RegisterDeploymentRequest, opts ...grpc.CallOption) (*Deployment, error)
 	// DecommissionDeployment removes a deployment for ever: its name cannot be used again. The other deployments have to
 	// be told one by one (AdminService.Decommission): the registry's word alone changes nothing stored there.
@@ -152,7 +153,8 @@ type RegistryServiceServer interface {
 	GetEnvironment(context.Context, *GetEnvironmentRequest) (*GetEnvironmentResponse, error)
 	// SetDeploymentVersion switches the version that a deployment runs.
 	SetDeploymentVersion(context.Context, *SetDeploymentVersionRequest) (*Deployment, error)
-	// RegisterDeployment tells the deployment's address; of two, the greater generation wins.
+	// RegisterDeployment tells the deployment's address. FAILED_PRECONDITION when another process has registered since the
+	// caller looked at the environment: its generation is not after the one that the registry has.
 	RegisterDeployment(context.Context, *RegisterDeploymentRequest) (*Deployment, error)
 	// DecommissionDeployment removes a deployment for ever: its name cannot be used again. The other deployments have to
 	// be told one by one (AdminService.Decommission): the registry's word alone changes nothing stored there.

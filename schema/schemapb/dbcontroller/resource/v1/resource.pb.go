@@ -74,6 +74,61 @@ func (Resource_State) EnumDescriptor() ([]byte, []int) {
 	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{0, 0}
 }
 
+type UnaskedDeployment_Reason int32
+
+const (
+	UnaskedDeployment_REASON_UNSPECIFIED UnaskedDeployment_Reason = 0
+	// It cannot be reached.
+	UnaskedDeployment_REASON_UNREACHABLE UnaskedDeployment_Reason = 1
+	// It did not answer in the time that it had, or no time was left to ask it.
+	UnaskedDeployment_REASON_TIMED_OUT UnaskedDeployment_Reason = 2
+	// The deletion takes more resources than are looked at.
+	UnaskedDeployment_REASON_LIMIT_REACHED UnaskedDeployment_Reason = 3
+)
+
+// Enum value maps for UnaskedDeployment_Reason.
+var (
+	UnaskedDeployment_Reason_name = map[int32]string{
+		0: "REASON_UNSPECIFIED",
+		1: "REASON_UNREACHABLE",
+		2: "REASON_TIMED_OUT",
+		3: "REASON_LIMIT_REACHED",
+	}
+	UnaskedDeployment_Reason_value = map[string]int32{
+		"REASON_UNSPECIFIED":   0,
+		"REASON_UNREACHABLE":   1,
+		"REASON_TIMED_OUT":     2,
+		"REASON_LIMIT_REACHED": 3,
+	}
+)
+
+func (x UnaskedDeployment_Reason) Enum() *UnaskedDeployment_Reason {
+	p := new(UnaskedDeployment_Reason)
+	*p = x
+	return p
+}
+
+func (x UnaskedDeployment_Reason) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (UnaskedDeployment_Reason) Descriptor() protoreflect.EnumDescriptor {
+	return file_dbcontroller_resource_v1_resource_proto_enumTypes[1].Descriptor()
+}
+
+func (UnaskedDeployment_Reason) Type() protoreflect.EnumType {
+	return &file_dbcontroller_resource_v1_resource_proto_enumTypes[1]
+}
+
+func (x UnaskedDeployment_Reason) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use UnaskedDeployment_Reason.Descriptor instead.
+func (UnaskedDeployment_Reason) EnumDescriptor() ([]byte, []int) {
+	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{19, 0}
+}
+
 type Resource struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Relative name, such as projects/acme/devices/d1.
@@ -949,8 +1004,12 @@ func (x *BatchWriteResourcesResponse) GetResources() []*Resource {
 }
 
 type MutateAndValidateResourceRequest struct {
-	state         protoimpl.MessageState            `protogen:"open.v1"`
-	Write         *BatchWriteResourcesRequest_Write `protobuf:"bytes,1,opt,name=write,proto3" json:"write,omitempty"`
+	state protoimpl.MessageState            `protogen:"open.v1"`
+	Write *BatchWriteResourcesRequest_Write `protobuf:"bytes,1,opt,name=write,proto3" json:"write,omitempty"`
+	// Others of the same batch; the answer is what write would store.
+	More []*BatchWriteResourcesRequest_Write `protobuf:"bytes,2,rep,name=more,proto3" json:"more,omitempty"`
+	// From the metadata of a refusal that does not name all references: the error then names the next ones.
+	PageToken     string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -990,6 +1049,20 @@ func (x *MutateAndValidateResourceRequest) GetWrite() *BatchWriteResourcesReques
 		return x.Write
 	}
 	return nil
+}
+
+func (x *MutateAndValidateResourceRequest) GetMore() []*BatchWriteResourcesRequest_Write {
+	if x != nil {
+		return x.More
+	}
+	return nil
+}
+
+func (x *MutateAndValidateResourceRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
 }
 
 type SetBlockDeletionRequest struct {
@@ -1054,8 +1127,12 @@ func (x *SetBlockDeletionRequest) GetBlockDeletion() bool {
 }
 
 type PlanDeletionRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// How many blockers are answered at most: at most 1,000; 0 means 1,000.
+	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// The next_page_token of an earlier answer: the blockers after those.
+	PageToken     string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1097,6 +1174,20 @@ func (x *PlanDeletionRequest) GetName() string {
 	return ""
 }
 
+func (x *PlanDeletionRequest) GetPageSize() int32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *PlanDeletionRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
 type PlanDeletionResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The delete would be accepted now.
@@ -1105,12 +1196,17 @@ type PlanDeletionResponse struct {
 	Groups []*PlanDeletionResponse_Group `protobuf:"bytes,2,rep,name=groups,proto3" json:"groups,omitempty"`
 	// Who blocks what.
 	Blockers []*PlanDeletionResponse_Blocker `protobuf:"bytes,3,rep,name=blockers,proto3" json:"blockers,omitempty"`
-	// Deployments that could not be asked.
+	// Deployments that could not be asked; unasked says why.
 	UnaskedDeployments []string `protobuf:"bytes,4,rep,name=unasked_deployments,json=unaskedDeployments,proto3" json:"unasked_deployments,omitempty"`
 	// There is more than the plan has walked over.
 	Truncated bool `protobuf:"varint,5,opt,name=truncated,proto3" json:"truncated,omitempty"`
 	// The error that the delete would fail with now; empty when it would be accepted.
-	Refusal       string `protobuf:"bytes,6,opt,name=refusal,proto3" json:"refusal,omitempty"`
+	Refusal string               `protobuf:"bytes,6,opt,name=refusal,proto3" json:"refusal,omitempty"`
+	Unasked []*UnaskedDeployment `protobuf:"bytes,7,rep,name=unasked,proto3" json:"unasked,omitempty"`
+	// There are more blockers.
+	NextPageToken string `protobuf:"bytes,8,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	// How many blockers there are in all.
+	TotalBlockers int64 `protobuf:"varint,9,opt,name=total_blockers,json=totalBlockers,proto3" json:"total_blockers,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1187,6 +1283,27 @@ func (x *PlanDeletionResponse) GetRefusal() string {
 	return ""
 }
 
+func (x *PlanDeletionResponse) GetUnasked() []*UnaskedDeployment {
+	if x != nil {
+		return x.Unasked
+	}
+	return nil
+}
+
+func (x *PlanDeletionResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
+func (x *PlanDeletionResponse) GetTotalBlockers() int64 {
+	if x != nil {
+		return x.TotalBlockers
+	}
+	return 0
+}
+
 type DeleteResourceRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -1194,7 +1311,8 @@ type DeleteResourceRequest struct {
 	Uid string `protobuf:"bytes,2,opt,name=uid,proto3" json:"uid,omitempty"`
 	// Only this revision, when given.
 	Revision int64 `protobuf:"varint,3,opt,name=revision,proto3" json:"revision,omitempty"`
-	// A UUID; it is kept with everything that is removed because of this request.
+	// A UUID; it is kept with everything that is removed because of this request. Repeated with the same name, uid and revision, it
+	// gives the same answer.
 	RequestId     string `protobuf:"bytes,4,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1264,8 +1382,9 @@ type DeleteResourceResponse struct {
 	Removed bool `protobuf:"varint,1,opt,name=removed,proto3" json:"removed,omitempty"`
 	// As it was marked; absent when removed.
 	Resource *Resource `protobuf:"bytes,2,opt,name=resource,proto3" json:"resource,omitempty"`
-	// Deployments that could not be asked whether something there blocks what will cascade.
-	UnaskedDeployments []string `protobuf:"bytes,3,rep,name=unasked_deployments,json=unaskedDeployments,proto3" json:"unasked_deployments,omitempty"`
+	// Deployments that could not be asked whether something there blocks what will cascade; unasked says why.
+	UnaskedDeployments []string             `protobuf:"bytes,3,rep,name=unasked_deployments,json=unaskedDeployments,proto3" json:"unasked_deployments,omitempty"`
+	Unasked            []*UnaskedDeployment `protobuf:"bytes,4,rep,name=unasked,proto3" json:"unasked,omitempty"`
 	unknownFields      protoimpl.UnknownFields
 	sizeCache          protoimpl.SizeCache
 }
@@ -1321,6 +1440,76 @@ func (x *DeleteResourceResponse) GetUnaskedDeployments() []string {
 	return nil
 }
 
+func (x *DeleteResourceResponse) GetUnasked() []*UnaskedDeployment {
+	if x != nil {
+		return x.Unasked
+	}
+	return nil
+}
+
+// UnaskedDeployment has a part in a deletion, and could not be asked about it.
+type UnaskedDeployment struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// service/region
+	Deployment string                   `protobuf:"bytes,1,opt,name=deployment,proto3" json:"deployment,omitempty"`
+	Reason     UnaskedDeployment_Reason `protobuf:"varint,2,opt,name=reason,proto3,enum=dbcontroller.resource.v1.UnaskedDeployment_Reason" json:"reason,omitempty"`
+	// The same for people, with the error or the time.
+	Message       string `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UnaskedDeployment) Reset() {
+	*x = UnaskedDeployment{}
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UnaskedDeployment) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UnaskedDeployment) ProtoMessage() {}
+
+func (x *UnaskedDeployment) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UnaskedDeployment.ProtoReflect.Descriptor instead.
+func (*UnaskedDeployment) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *UnaskedDeployment) GetDeployment() string {
+	if x != nil {
+		return x.Deployment
+	}
+	return ""
+}
+
+func (x *UnaskedDeployment) GetReason() UnaskedDeployment_Reason {
+	if x != nil {
+		return x.Reason
+	}
+	return UnaskedDeployment_REASON_UNSPECIFIED
+}
+
+func (x *UnaskedDeployment) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
 type WatchResourcesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Empty for all kinds.
@@ -1337,7 +1526,7 @@ type WatchResourcesRequest struct {
 
 func (x *WatchResourcesRequest) Reset() {
 	*x = WatchResourcesRequest{}
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[19]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1349,7 +1538,7 @@ func (x *WatchResourcesRequest) String() string {
 func (*WatchResourcesRequest) ProtoMessage() {}
 
 func (x *WatchResourcesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[19]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1362,7 +1551,7 @@ func (x *WatchResourcesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResourcesRequest.ProtoReflect.Descriptor instead.
 func (*WatchResourcesRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{19}
+	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *WatchResourcesRequest) GetKind() string {
@@ -1410,7 +1599,7 @@ type WatchResourcesResponse struct {
 
 func (x *WatchResourcesResponse) Reset() {
 	*x = WatchResourcesResponse{}
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[20]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1422,7 +1611,7 @@ func (x *WatchResourcesResponse) String() string {
 func (*WatchResourcesResponse) ProtoMessage() {}
 
 func (x *WatchResourcesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[20]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1435,7 +1624,7 @@ func (x *WatchResourcesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResourcesResponse.ProtoReflect.Descriptor instead.
 func (*WatchResourcesResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{20}
+	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *WatchResourcesResponse) GetEvent() isWatchResourcesResponse_Event {
@@ -1531,7 +1720,7 @@ type BatchWriteResourcesRequest_Write struct {
 
 func (x *BatchWriteResourcesRequest_Write) Reset() {
 	*x = BatchWriteResourcesRequest_Write{}
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[22]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1543,7 +1732,7 @@ func (x *BatchWriteResourcesRequest_Write) String() string {
 func (*BatchWriteResourcesRequest_Write) ProtoMessage() {}
 
 func (x *BatchWriteResourcesRequest_Write) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[22]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1636,7 +1825,7 @@ type PlanDeletionResponse_Group struct {
 
 func (x *PlanDeletionResponse_Group) Reset() {
 	*x = PlanDeletionResponse_Group{}
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[23]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1648,7 +1837,7 @@ func (x *PlanDeletionResponse_Group) String() string {
 func (*PlanDeletionResponse_Group) ProtoMessage() {}
 
 func (x *PlanDeletionResponse_Group) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[23]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1727,17 +1916,21 @@ type PlanDeletionResponse_Blocker struct {
 	Path   string `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
 	// Full name of what it blocks.
 	Target string `protobuf:"bytes,3,opt,name=target,proto3" json:"target,omitempty"`
-	// It may only be about to refer.
+	// Nobody can say yet whether it is in the way: it may only be about to refer, or is unknown.
 	Undecided bool `protobuf:"varint,4,opt,name=undecided,proto3" json:"undecided,omitempty"`
 	// Else it only lets a part of the deletion wait.
-	Refuses       bool `protobuf:"varint,5,opt,name=refuses,proto3" json:"refuses,omitempty"`
+	Refuses bool `protobuf:"varint,5,opt,name=refuses,proto3" json:"refuses,omitempty"`
+	// It refers, and a deployment does not answer whether it goes as well.
+	Unknown bool `protobuf:"varint,6,opt,name=unknown,proto3" json:"unknown,omitempty"`
+	// Its deployment did not answer whether it still refers. Until it has, it does.
+	Unanswered    bool `protobuf:"varint,7,opt,name=unanswered,proto3" json:"unanswered,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *PlanDeletionResponse_Blocker) Reset() {
 	*x = PlanDeletionResponse_Blocker{}
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[24]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1749,7 +1942,7 @@ func (x *PlanDeletionResponse_Blocker) String() string {
 func (*PlanDeletionResponse_Blocker) ProtoMessage() {}
 
 func (x *PlanDeletionResponse_Blocker) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[24]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1800,6 +1993,20 @@ func (x *PlanDeletionResponse_Blocker) GetRefuses() bool {
 	return false
 }
 
+func (x *PlanDeletionResponse_Blocker) GetUnknown() bool {
+	if x != nil {
+		return x.Unknown
+	}
+	return false
+}
+
+func (x *PlanDeletionResponse_Blocker) GetUnanswered() bool {
+	if x != nil {
+		return x.Unanswered
+	}
+	return false
+}
+
 type WatchResourcesResponse_EndOfSnapshot struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	ResumeToken   string                 `protobuf:"bytes,1,opt,name=resume_token,json=resumeToken,proto3" json:"resume_token,omitempty"`
@@ -1809,7 +2016,7 @@ type WatchResourcesResponse_EndOfSnapshot struct {
 
 func (x *WatchResourcesResponse_EndOfSnapshot) Reset() {
 	*x = WatchResourcesResponse_EndOfSnapshot{}
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[25]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1821,7 +2028,7 @@ func (x *WatchResourcesResponse_EndOfSnapshot) String() string {
 func (*WatchResourcesResponse_EndOfSnapshot) ProtoMessage() {}
 
 func (x *WatchResourcesResponse_EndOfSnapshot) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[25]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1834,7 +2041,7 @@ func (x *WatchResourcesResponse_EndOfSnapshot) ProtoReflect() protoreflect.Messa
 
 // Deprecated: Use WatchResourcesResponse_EndOfSnapshot.ProtoReflect.Descriptor instead.
 func (*WatchResourcesResponse_EndOfSnapshot) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{20, 0}
+	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{21, 0}
 }
 
 func (x *WatchResourcesResponse_EndOfSnapshot) GetResumeToken() string {
@@ -1854,7 +2061,7 @@ type WatchResourcesResponse_Bookmark struct {
 
 func (x *WatchResourcesResponse_Bookmark) Reset() {
 	*x = WatchResourcesResponse_Bookmark{}
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[26]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1866,7 +2073,7 @@ func (x *WatchResourcesResponse_Bookmark) String() string {
 func (*WatchResourcesResponse_Bookmark) ProtoMessage() {}
 
 func (x *WatchResourcesResponse_Bookmark) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[26]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1879,7 +2086,7 @@ func (x *WatchResourcesResponse_Bookmark) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResourcesResponse_Bookmark.ProtoReflect.Descriptor instead.
 func (*WatchResourcesResponse_Bookmark) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{20, 1}
+	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{21, 1}
 }
 
 func (x *WatchResourcesResponse_Bookmark) GetResumeToken() string {
@@ -1982,22 +2189,31 @@ const file_dbcontroller_resource_v1_resource_proto_rawDesc = "" +
 	"\x03put\x18\x03 \x01(\v2\".dbcontroller.resource.v1.ResourceH\x00R\x03putB\a\n" +
 	"\x05write\"_\n" +
 	"\x1bBatchWriteResourcesResponse\x12@\n" +
-	"\tresources\x18\x01 \x03(\v2\".dbcontroller.resource.v1.ResourceR\tresources\"t\n" +
+	"\tresources\x18\x01 \x03(\v2\".dbcontroller.resource.v1.ResourceR\tresources\"\xe3\x01\n" +
 	" MutateAndValidateResourceRequest\x12P\n" +
-	"\x05write\x18\x01 \x01(\v2:.dbcontroller.resource.v1.BatchWriteResourcesRequest.WriteR\x05write\"f\n" +
+	"\x05write\x18\x01 \x01(\v2:.dbcontroller.resource.v1.BatchWriteResourcesRequest.WriteR\x05write\x12N\n" +
+	"\x04more\x18\x02 \x03(\v2:.dbcontroller.resource.v1.BatchWriteResourcesRequest.WriteR\x04more\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\x03 \x01(\tR\tpageToken\"f\n" +
 	"\x17SetBlockDeletionRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x12%\n" +
-	"\x0eblock_deletion\x18\x03 \x01(\bR\rblockDeletion\")\n" +
+	"\x0eblock_deletion\x18\x03 \x01(\bR\rblockDeletion\"e\n" +
 	"\x13PlanDeletionRequest\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\"\xb6\x05\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1b\n" +
+	"\tpage_size\x18\x02 \x01(\x05R\bpageSize\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\x03 \x01(\tR\tpageToken\"\x86\a\n" +
 	"\x14PlanDeletionResponse\x12\x1a\n" +
 	"\baccepted\x18\x01 \x01(\bR\baccepted\x12L\n" +
 	"\x06groups\x18\x02 \x03(\v24.dbcontroller.resource.v1.PlanDeletionResponse.GroupR\x06groups\x12R\n" +
 	"\bblockers\x18\x03 \x03(\v26.dbcontroller.resource.v1.PlanDeletionResponse.BlockerR\bblockers\x12/\n" +
 	"\x13unasked_deployments\x18\x04 \x03(\tR\x12unaskedDeployments\x12\x1c\n" +
 	"\ttruncated\x18\x05 \x01(\bR\ttruncated\x12\x18\n" +
-	"\arefusal\x18\x06 \x01(\tR\arefusal\x1a\xee\x01\n" +
+	"\arefusal\x18\x06 \x01(\tR\arefusal\x12E\n" +
+	"\aunasked\x18\a \x03(\v2+.dbcontroller.resource.v1.UnaskedDeploymentR\aunasked\x12&\n" +
+	"\x0fnext_page_token\x18\b \x01(\tR\rnextPageToken\x12%\n" +
+	"\x0etotal_blockers\x18\t \x01(\x03R\rtotalBlockers\x1a\xee\x01\n" +
 	"\x05Group\x12\x16\n" +
 	"\x06parent\x18\x01 \x01(\x05R\x06parent\x12\x1e\n" +
 	"\n" +
@@ -2008,23 +2224,39 @@ const file_dbcontroller_resource_v1_resource_proto_rawDesc = "" +
 	"\tbehaviour\x18\x05 \x01(\x0e2!.dbcontroller.schema.v1.BehaviourR\tbehaviour\x12\x14\n" +
 	"\x05count\x18\x06 \x01(\x03R\x05count\x12\x18\n" +
 	"\asamples\x18\a \x03(\tR\asamples\x12\x14\n" +
-	"\x05unset\x18\b \x01(\bR\x05unset\x1a\x85\x01\n" +
+	"\x05unset\x18\b \x01(\bR\x05unset\x1a\xbf\x01\n" +
 	"\aBlocker\x12\x16\n" +
 	"\x06holder\x18\x01 \x01(\tR\x06holder\x12\x12\n" +
 	"\x04path\x18\x02 \x01(\tR\x04path\x12\x16\n" +
 	"\x06target\x18\x03 \x01(\tR\x06target\x12\x1c\n" +
 	"\tundecided\x18\x04 \x01(\bR\tundecided\x12\x18\n" +
-	"\arefuses\x18\x05 \x01(\bR\arefuses\"x\n" +
+	"\arefuses\x18\x05 \x01(\bR\arefuses\x12\x18\n" +
+	"\aunknown\x18\x06 \x01(\bR\aunknown\x12\x1e\n" +
+	"\n" +
+	"unanswered\x18\a \x01(\bR\n" +
+	"unanswered\"x\n" +
 	"\x15DeleteResourceRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x12\x1a\n" +
 	"\brevision\x18\x03 \x01(\x03R\brevision\x12\x1d\n" +
 	"\n" +
-	"request_id\x18\x04 \x01(\tR\trequestId\"\xa3\x01\n" +
+	"request_id\x18\x04 \x01(\tR\trequestId\"\xea\x01\n" +
 	"\x16DeleteResourceResponse\x12\x18\n" +
 	"\aremoved\x18\x01 \x01(\bR\aremoved\x12>\n" +
 	"\bresource\x18\x02 \x01(\v2\".dbcontroller.resource.v1.ResourceR\bresource\x12/\n" +
-	"\x13unasked_deployments\x18\x03 \x03(\tR\x12unaskedDeployments\"~\n" +
+	"\x13unasked_deployments\x18\x03 \x03(\tR\x12unaskedDeployments\x12E\n" +
+	"\aunasked\x18\x04 \x03(\v2+.dbcontroller.resource.v1.UnaskedDeploymentR\aunasked\"\x83\x02\n" +
+	"\x11UnaskedDeployment\x12\x1e\n" +
+	"\n" +
+	"deployment\x18\x01 \x01(\tR\n" +
+	"deployment\x12J\n" +
+	"\x06reason\x18\x02 \x01(\x0e22.dbcontroller.resource.v1.UnaskedDeployment.ReasonR\x06reason\x12\x18\n" +
+	"\amessage\x18\x03 \x01(\tR\amessage\"h\n" +
+	"\x06Reason\x12\x16\n" +
+	"\x12REASON_UNSPECIFIED\x10\x00\x12\x16\n" +
+	"\x12REASON_UNREACHABLE\x10\x01\x12\x14\n" +
+	"\x10REASON_TIMED_OUT\x10\x02\x12\x18\n" +
+	"\x14REASON_LIMIT_REACHED\x10\x03\"~\n" +
 	"\x15WatchResourcesRequest\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12!\n" +
 	"\fresume_token\x18\x02 \x01(\tR\vresumeToken\x12\x16\n" +
@@ -2068,102 +2300,108 @@ func file_dbcontroller_resource_v1_resource_proto_rawDescGZIP() []byte {
 	return file_dbcontroller_resource_v1_resource_proto_rawDescData
 }
 
-var file_dbcontroller_resource_v1_resource_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_dbcontroller_resource_v1_resource_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
+var file_dbcontroller_resource_v1_resource_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
+var file_dbcontroller_resource_v1_resource_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
 var file_dbcontroller_resource_v1_resource_proto_goTypes = []any{
 	(Resource_State)(0),                          // 0: dbcontroller.resource.v1.Resource.State
-	(*Resource)(nil),                             // 1: dbcontroller.resource.v1.Resource
-	(*Condition)(nil),                            // 2: dbcontroller.resource.v1.Condition
-	(*OwnerReference)(nil),                       // 3: dbcontroller.resource.v1.OwnerReference
-	(*GetResourceRequest)(nil),                   // 4: dbcontroller.resource.v1.GetResourceRequest
-	(*BatchGetResourcesRequest)(nil),             // 5: dbcontroller.resource.v1.BatchGetResourcesRequest
-	(*BatchGetResourcesResponse)(nil),            // 6: dbcontroller.resource.v1.BatchGetResourcesResponse
-	(*ListResourcesRequest)(nil),                 // 7: dbcontroller.resource.v1.ListResourcesRequest
-	(*ListResourcesResponse)(nil),                // 8: dbcontroller.resource.v1.ListResourcesResponse
-	(*CreateResourceRequest)(nil),                // 9: dbcontroller.resource.v1.CreateResourceRequest
-	(*UpdateResourceRequest)(nil),                // 10: dbcontroller.resource.v1.UpdateResourceRequest
-	(*PutResourceRequest)(nil),                   // 11: dbcontroller.resource.v1.PutResourceRequest
-	(*BatchWriteResourcesRequest)(nil),           // 12: dbcontroller.resource.v1.BatchWriteResourcesRequest
-	(*BatchWriteResourcesResponse)(nil),          // 13: dbcontroller.resource.v1.BatchWriteResourcesResponse
-	(*MutateAndValidateResourceRequest)(nil),     // 14: dbcontroller.resource.v1.MutateAndValidateResourceRequest
-	(*SetBlockDeletionRequest)(nil),              // 15: dbcontroller.resource.v1.SetBlockDeletionRequest
-	(*PlanDeletionRequest)(nil),                  // 16: dbcontroller.resource.v1.PlanDeletionRequest
-	(*PlanDeletionResponse)(nil),                 // 17: dbcontroller.resource.v1.PlanDeletionResponse
-	(*DeleteResourceRequest)(nil),                // 18: dbcontroller.resource.v1.DeleteResourceRequest
-	(*DeleteResourceResponse)(nil),               // 19: dbcontroller.resource.v1.DeleteResourceResponse
-	(*WatchResourcesRequest)(nil),                // 20: dbcontroller.resource.v1.WatchResourcesRequest
-	(*WatchResourcesResponse)(nil),               // 21: dbcontroller.resource.v1.WatchResourcesResponse
-	nil,                                          // 22: dbcontroller.resource.v1.Resource.LabelsEntry
-	(*BatchWriteResourcesRequest_Write)(nil),     // 23: dbcontroller.resource.v1.BatchWriteResourcesRequest.Write
-	(*PlanDeletionResponse_Group)(nil),           // 24: dbcontroller.resource.v1.PlanDeletionResponse.Group
-	(*PlanDeletionResponse_Blocker)(nil),         // 25: dbcontroller.resource.v1.PlanDeletionResponse.Blocker
-	(*WatchResourcesResponse_EndOfSnapshot)(nil), // 26: dbcontroller.resource.v1.WatchResourcesResponse.EndOfSnapshot
-	(*WatchResourcesResponse_Bookmark)(nil),      // 27: dbcontroller.resource.v1.WatchResourcesResponse.Bookmark
-	(*structpb.Struct)(nil),                      // 28: google.protobuf.Struct
-	(*timestamppb.Timestamp)(nil),                // 29: google.protobuf.Timestamp
-	(*fieldmaskpb.FieldMask)(nil),                // 30: google.protobuf.FieldMask
-	(v1.Behaviour)(0),                            // 31: dbcontroller.schema.v1.Behaviour
+	(UnaskedDeployment_Reason)(0),                // 1: dbcontroller.resource.v1.UnaskedDeployment.Reason
+	(*Resource)(nil),                             // 2: dbcontroller.resource.v1.Resource
+	(*Condition)(nil),                            // 3: dbcontroller.resource.v1.Condition
+	(*OwnerReference)(nil),                       // 4: dbcontroller.resource.v1.OwnerReference
+	(*GetResourceRequest)(nil),                   // 5: dbcontroller.resource.v1.GetResourceRequest
+	(*BatchGetResourcesRequest)(nil),             // 6: dbcontroller.resource.v1.BatchGetResourcesRequest
+	(*BatchGetResourcesResponse)(nil),            // 7: dbcontroller.resource.v1.BatchGetResourcesResponse
+	(*ListResourcesRequest)(nil),                 // 8: dbcontroller.resource.v1.ListResourcesRequest
+	(*ListResourcesResponse)(nil),                // 9: dbcontroller.resource.v1.ListResourcesResponse
+	(*CreateResourceRequest)(nil),                // 10: dbcontroller.resource.v1.CreateResourceRequest
+	(*UpdateResourceRequest)(nil),                // 11: dbcontroller.resource.v1.UpdateResourceRequest
+	(*PutResourceRequest)(nil),                   // 12: dbcontroller.resource.v1.PutResourceRequest
+	(*BatchWriteResourcesRequest)(nil),           // 13: dbcontroller.resource.v1.BatchWriteResourcesRequest
+	(*BatchWriteResourcesResponse)(nil),          // 14: dbcontroller.resource.v1.BatchWriteResourcesResponse
+	(*MutateAndValidateResourceRequest)(nil),     // 15: dbcontroller.resource.v1.MutateAndValidateResourceRequest
+	(*SetBlockDeletionRequest)(nil),              // 16: dbcontroller.resource.v1.SetBlockDeletionRequest
+	(*PlanDeletionRequest)(nil),                  // 17: dbcontroller.resource.v1.PlanDeletionRequest
+	(*PlanDeletionResponse)(nil),                 // 18: dbcontroller.resource.v1.PlanDeletionResponse
+	(*DeleteResourceRequest)(nil),                // 19: dbcontroller.resource.v1.DeleteResourceRequest
+	(*DeleteResourceResponse)(nil),               // 20: dbcontroller.resource.v1.DeleteResourceResponse
+	(*UnaskedDeployment)(nil),                    // 21: dbcontroller.resource.v1.UnaskedDeployment
+	(*WatchResourcesRequest)(nil),                // 22: dbcontroller.resource.v1.WatchResourcesRequest
+	(*WatchResourcesResponse)(nil),               // 23: dbcontroller.resource.v1.WatchResourcesResponse
+	nil,                                          // 24: dbcontroller.resource.v1.Resource.LabelsEntry
+	(*BatchWriteResourcesRequest_Write)(nil),     // 25: dbcontroller.resource.v1.BatchWriteResourcesRequest.Write
+	(*PlanDeletionResponse_Group)(nil),           // 26: dbcontroller.resource.v1.PlanDeletionResponse.Group
+	(*PlanDeletionResponse_Blocker)(nil),         // 27: dbcontroller.resource.v1.PlanDeletionResponse.Blocker
+	(*WatchResourcesResponse_EndOfSnapshot)(nil), // 28: dbcontroller.resource.v1.WatchResourcesResponse.EndOfSnapshot
+	(*WatchResourcesResponse_Bookmark)(nil),      // 29: dbcontroller.resource.v1.WatchResourcesResponse.Bookmark
+	(*structpb.Struct)(nil),                      // 30: google.protobuf.Struct
+	(*timestamppb.Timestamp)(nil),                // 31: google.protobuf.Timestamp
+	(*fieldmaskpb.FieldMask)(nil),                // 32: google.protobuf.FieldMask
+	(v1.Behaviour)(0),                            // 33: dbcontroller.schema.v1.Behaviour
 }
 var file_dbcontroller_resource_v1_resource_proto_depIdxs = []int32{
 	0,  // 0: dbcontroller.resource.v1.Resource.state:type_name -> dbcontroller.resource.v1.Resource.State
-	22, // 1: dbcontroller.resource.v1.Resource.labels:type_name -> dbcontroller.resource.v1.Resource.LabelsEntry
-	28, // 2: dbcontroller.resource.v1.Resource.body:type_name -> google.protobuf.Struct
-	29, // 3: dbcontroller.resource.v1.Resource.create_time:type_name -> google.protobuf.Timestamp
-	29, // 4: dbcontroller.resource.v1.Resource.update_time:type_name -> google.protobuf.Timestamp
-	2,  // 5: dbcontroller.resource.v1.Resource.conditions:type_name -> dbcontroller.resource.v1.Condition
-	3,  // 6: dbcontroller.resource.v1.Resource.owner_references:type_name -> dbcontroller.resource.v1.OwnerReference
-	30, // 7: dbcontroller.resource.v1.GetResourceRequest.read_mask:type_name -> google.protobuf.FieldMask
-	30, // 8: dbcontroller.resource.v1.BatchGetResourcesRequest.read_mask:type_name -> google.protobuf.FieldMask
-	1,  // 9: dbcontroller.resource.v1.BatchGetResourcesResponse.resources:type_name -> dbcontroller.resource.v1.Resource
-	30, // 10: dbcontroller.resource.v1.ListResourcesRequest.read_mask:type_name -> google.protobuf.FieldMask
-	1,  // 11: dbcontroller.resource.v1.ListResourcesResponse.resources:type_name -> dbcontroller.resource.v1.Resource
-	1,  // 12: dbcontroller.resource.v1.CreateResourceRequest.resource:type_name -> dbcontroller.resource.v1.Resource
-	1,  // 13: dbcontroller.resource.v1.UpdateResourceRequest.resource:type_name -> dbcontroller.resource.v1.Resource
-	30, // 14: dbcontroller.resource.v1.UpdateResourceRequest.update_mask:type_name -> google.protobuf.FieldMask
-	1,  // 15: dbcontroller.resource.v1.PutResourceRequest.resource:type_name -> dbcontroller.resource.v1.Resource
-	23, // 16: dbcontroller.resource.v1.BatchWriteResourcesRequest.writes:type_name -> dbcontroller.resource.v1.BatchWriteResourcesRequest.Write
-	1,  // 17: dbcontroller.resource.v1.BatchWriteResourcesResponse.resources:type_name -> dbcontroller.resource.v1.Resource
-	23, // 18: dbcontroller.resource.v1.MutateAndValidateResourceRequest.write:type_name -> dbcontroller.resource.v1.BatchWriteResourcesRequest.Write
-	24, // 19: dbcontroller.resource.v1.PlanDeletionResponse.groups:type_name -> dbcontroller.resource.v1.PlanDeletionResponse.Group
-	25, // 20: dbcontroller.resource.v1.PlanDeletionResponse.blockers:type_name -> dbcontroller.resource.v1.PlanDeletionResponse.Blocker
-	1,  // 21: dbcontroller.resource.v1.DeleteResourceResponse.resource:type_name -> dbcontroller.resource.v1.Resource
-	1,  // 22: dbcontroller.resource.v1.WatchResourcesResponse.upsert:type_name -> dbcontroller.resource.v1.Resource
-	1,  // 23: dbcontroller.resource.v1.WatchResourcesResponse.delete:type_name -> dbcontroller.resource.v1.Resource
-	26, // 24: dbcontroller.resource.v1.WatchResourcesResponse.end_of_snapshot:type_name -> dbcontroller.resource.v1.WatchResourcesResponse.EndOfSnapshot
-	27, // 25: dbcontroller.resource.v1.WatchResourcesResponse.bookmark:type_name -> dbcontroller.resource.v1.WatchResourcesResponse.Bookmark
-	1,  // 26: dbcontroller.resource.v1.BatchWriteResourcesRequest.Write.create:type_name -> dbcontroller.resource.v1.Resource
-	10, // 27: dbcontroller.resource.v1.BatchWriteResourcesRequest.Write.update:type_name -> dbcontroller.resource.v1.UpdateResourceRequest
-	1,  // 28: dbcontroller.resource.v1.BatchWriteResourcesRequest.Write.put:type_name -> dbcontroller.resource.v1.Resource
-	31, // 29: dbcontroller.resource.v1.PlanDeletionResponse.Group.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
-	4,  // 30: dbcontroller.resource.v1.ResourceService.GetResource:input_type -> dbcontroller.resource.v1.GetResourceRequest
-	5,  // 31: dbcontroller.resource.v1.ResourceService.BatchGetResources:input_type -> dbcontroller.resource.v1.BatchGetResourcesRequest
-	7,  // 32: dbcontroller.resource.v1.ResourceService.ListResources:input_type -> dbcontroller.resource.v1.ListResourcesRequest
-	9,  // 33: dbcontroller.resource.v1.ResourceService.CreateResource:input_type -> dbcontroller.resource.v1.CreateResourceRequest
-	10, // 34: dbcontroller.resource.v1.ResourceService.UpdateResource:input_type -> dbcontroller.resource.v1.UpdateResourceRequest
-	11, // 35: dbcontroller.resource.v1.ResourceService.PutResource:input_type -> dbcontroller.resource.v1.PutResourceRequest
-	12, // 36: dbcontroller.resource.v1.ResourceService.BatchWriteResources:input_type -> dbcontroller.resource.v1.BatchWriteResourcesRequest
-	14, // 37: dbcontroller.resource.v1.ResourceService.MutateAndValidateResource:input_type -> dbcontroller.resource.v1.MutateAndValidateResourceRequest
-	15, // 38: dbcontroller.resource.v1.ResourceService.SetBlockDeletion:input_type -> dbcontroller.resource.v1.SetBlockDeletionRequest
-	16, // 39: dbcontroller.resource.v1.ResourceService.PlanDeletion:input_type -> dbcontroller.resource.v1.PlanDeletionRequest
-	18, // 40: dbcontroller.resource.v1.ResourceService.DeleteResource:input_type -> dbcontroller.resource.v1.DeleteResourceRequest
-	20, // 41: dbcontroller.resource.v1.ResourceService.WatchResources:input_type -> dbcontroller.resource.v1.WatchResourcesRequest
-	1,  // 42: dbcontroller.resource.v1.ResourceService.GetResource:output_type -> dbcontroller.resource.v1.Resource
-	6,  // 43: dbcontroller.resource.v1.ResourceService.BatchGetResources:output_type -> dbcontroller.resource.v1.BatchGetResourcesResponse
-	8,  // 44: dbcontroller.resource.v1.ResourceService.ListResources:output_type -> dbcontroller.resource.v1.ListResourcesResponse
-	1,  // 45: dbcontroller.resource.v1.ResourceService.CreateResource:output_type -> dbcontroller.resource.v1.Resource
-	1,  // 46: dbcontroller.resource.v1.ResourceService.UpdateResource:output_type -> dbcontroller.resource.v1.Resource
-	1,  // 47: dbcontroller.resource.v1.ResourceService.PutResource:output_type -> dbcontroller.resource.v1.Resource
-	13, // 48: dbcontroller.resource.v1.ResourceService.BatchWriteResources:output_type -> dbcontroller.resource.v1.BatchWriteResourcesResponse
-	1,  // 49: dbcontroller.resource.v1.ResourceService.MutateAndValidateResource:output_type -> dbcontroller.resource.v1.Resource
-	1,  // 50: dbcontroller.resource.v1.ResourceService.SetBlockDeletion:output_type -> dbcontroller.resource.v1.Resource
-	17, // 51: dbcontroller.resource.v1.ResourceService.PlanDeletion:output_type -> dbcontroller.resource.v1.PlanDeletionResponse
-	19, // 52: dbcontroller.resource.v1.ResourceService.DeleteResource:output_type -> dbcontroller.resource.v1.DeleteResourceResponse
-	21, // 53: dbcontroller.resource.v1.ResourceService.WatchResources:output_type -> dbcontroller.resource.v1.WatchResourcesResponse
-	42, // [42:54] is the sub-list for method output_type
-	30, // [30:42] is the sub-list for method input_type
-	30, // [30:30] is the sub-list for extension type_name
-	30, // [30:30] is the sub-list for extension extendee
-	0,  // [0:30] is the sub-list for field type_name
+	24, // 1: dbcontroller.resource.v1.Resource.labels:type_name -> dbcontroller.resource.v1.Resource.LabelsEntry
+	30, // 2: dbcontroller.resource.v1.Resource.body:type_name -> google.protobuf.Struct
+	31, // 3: dbcontroller.resource.v1.Resource.create_time:type_name -> google.protobuf.Timestamp
+	31, // 4: dbcontroller.resource.v1.Resource.update_time:type_name -> google.protobuf.Timestamp
+	3,  // 5: dbcontroller.resource.v1.Resource.conditions:type_name -> dbcontroller.resource.v1.Condition
+	4,  // 6: dbcontroller.resource.v1.Resource.owner_references:type_name -> dbcontroller.resource.v1.OwnerReference
+	32, // 7: dbcontroller.resource.v1.GetResourceRequest.read_mask:type_name -> google.protobuf.FieldMask
+	32, // 8: dbcontroller.resource.v1.BatchGetResourcesRequest.read_mask:type_name -> google.protobuf.FieldMask
+	2,  // 9: dbcontroller.resource.v1.BatchGetResourcesResponse.resources:type_name -> dbcontroller.resource.v1.Resource
+	32, // 10: dbcontroller.resource.v1.ListResourcesRequest.read_mask:type_name -> google.protobuf.FieldMask
+	2,  // 11: dbcontroller.resource.v1.ListResourcesResponse.resources:type_name -> dbcontroller.resource.v1.Resource
+	2,  // 12: dbcontroller.resource.v1.CreateResourceRequest.resource:type_name -> dbcontroller.resource.v1.Resource
+	2,  // 13: dbcontroller.resource.v1.UpdateResourceRequest.resource:type_name -> dbcontroller.resource.v1.Resource
+	32, // 14: dbcontroller.resource.v1.UpdateResourceRequest.update_mask:type_name -> google.protobuf.FieldMask
+	2,  // 15: dbcontroller.resource.v1.PutResourceRequest.resource:type_name -> dbcontroller.resource.v1.Resource
+	25, // 16: dbcontroller.resource.v1.BatchWriteResourcesRequest.writes:type_name -> dbcontroller.resource.v1.BatchWriteResourcesRequest.Write
+	2,  // 17: dbcontroller.resource.v1.BatchWriteResourcesResponse.resources:type_name -> dbcontroller.resource.v1.Resource
+	25, // 18: dbcontroller.resource.v1.MutateAndValidateResourceRequest.write:type_name -> dbcontroller.resource.v1.BatchWriteResourcesRequest.Write
+	25, // 19: dbcontroller.resource.v1.MutateAndValidateResourceRequest.more:type_name -> dbcontroller.resource.v1.BatchWriteResourcesRequest.Write
+	26, // 20: dbcontroller.resource.v1.PlanDeletionResponse.groups:type_name -> dbcontroller.resource.v1.PlanDeletionResponse.Group
+	27, // 21: dbcontroller.resource.v1.PlanDeletionResponse.blockers:type_name -> dbcontroller.resource.v1.PlanDeletionResponse.Blocker
+	21, // 22: dbcontroller.resource.v1.PlanDeletionResponse.unasked:type_name -> dbcontroller.resource.v1.UnaskedDeployment
+	2,  // 23: dbcontroller.resource.v1.DeleteResourceResponse.resource:type_name -> dbcontroller.resource.v1.Resource
+	21, // 24: dbcontroller.resource.v1.DeleteResourceResponse.unasked:type_name -> dbcontroller.resource.v1.UnaskedDeployment
+	1,  // 25: dbcontroller.resource.v1.UnaskedDeployment.reason:type_name -> dbcontroller.resource.v1.UnaskedDeployment.Reason
+	2,  // 26: dbcontroller.resource.v1.WatchResourcesResponse.upsert:type_name -> dbcontroller.resource.v1.Resource
+	2,  // 27: dbcontroller.resource.v1.WatchResourcesResponse.delete:type_name -> dbcontroller.resource.v1.Resource
+	28, // 28: dbcontroller.resource.v1.WatchResourcesResponse.end_of_snapshot:type_name -> dbcontroller.resource.v1.WatchResourcesResponse.EndOfSnapshot
+	29, // 29: dbcontroller.resource.v1.WatchResourcesResponse.bookmark:type_name -> dbcontroller.resource.v1.WatchResourcesResponse.Bookmark
+	2,  // 30: dbcontroller.resource.v1.BatchWriteResourcesRequest.Write.create:type_name -> dbcontroller.resource.v1.Resource
+	11, // 31: dbcontroller.resource.v1.BatchWriteResourcesRequest.Write.update:type_name -> dbcontroller.resource.v1.UpdateResourceRequest
+	2,  // 32: dbcontroller.resource.v1.BatchWriteResourcesRequest.Write.put:type_name -> dbcontroller.resource.v1.Resource
+	33, // 33: dbcontroller.resource.v1.PlanDeletionResponse.Group.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
+	5,  // 34: dbcontroller.resource.v1.ResourceService.GetResource:input_type -> dbcontroller.resource.v1.GetResourceRequest
+	6,  // 35: dbcontroller.resource.v1.ResourceService.BatchGetResources:input_type -> dbcontroller.resource.v1.BatchGetResourcesRequest
+	8,  // 36: dbcontroller.resource.v1.ResourceService.ListResources:input_type -> dbcontroller.resource.v1.ListResourcesRequest
+	10, // 37: dbcontroller.resource.v1.ResourceService.CreateResource:input_type -> dbcontroller.resource.v1.CreateResourceRequest
+	11, // 38: dbcontroller.resource.v1.ResourceService.UpdateResource:input_type -> dbcontroller.resource.v1.UpdateResourceRequest
+	12, // 39: dbcontroller.resource.v1.ResourceService.PutResource:input_type -> dbcontroller.resource.v1.PutResourceRequest
+	13, // 40: dbcontroller.resource.v1.ResourceService.BatchWriteResources:input_type -> dbcontroller.resource.v1.BatchWriteResourcesRequest
+	15, // 41: dbcontroller.resource.v1.ResourceService.MutateAndValidateResource:input_type -> dbcontroller.resource.v1.MutateAndValidateResourceRequest
+	16, // 42: dbcontroller.resource.v1.ResourceService.SetBlockDeletion:input_type -> dbcontroller.resource.v1.SetBlockDeletionRequest
+	17, // 43: dbcontroller.resource.v1.ResourceService.PlanDeletion:input_type -> dbcontroller.resource.v1.PlanDeletionRequest
+	19, // 44: dbcontroller.resource.v1.ResourceService.DeleteResource:input_type -> dbcontroller.resource.v1.DeleteResourceRequest
+	22, // 45: dbcontroller.resource.v1.ResourceService.WatchResources:input_type -> dbcontroller.resource.v1.WatchResourcesRequest
+	2,  // 46: dbcontroller.resource.v1.ResourceService.GetResource:output_type -> dbcontroller.resource.v1.Resource
+	7,  // 47: dbcontroller.resource.v1.ResourceService.BatchGetResources:output_type -> dbcontroller.resource.v1.BatchGetResourcesResponse
+	9,  // 48: dbcontroller.resource.v1.ResourceService.ListResources:output_type -> dbcontroller.resource.v1.ListResourcesResponse
+	2,  // 49: dbcontroller.resource.v1.ResourceService.CreateResource:output_type -> dbcontroller.resource.v1.Resource
+	2,  // 50: dbcontroller.resource.v1.ResourceService.UpdateResource:output_type -> dbcontroller.resource.v1.Resource
+	2,  // 51: dbcontroller.resource.v1.ResourceService.PutResource:output_type -> dbcontroller.resource.v1.Resource
+	14, // 52: dbcontroller.resource.v1.ResourceService.BatchWriteResources:output_type -> dbcontroller.resource.v1.BatchWriteResourcesResponse
+	2,  // 53: dbcontroller.resource.v1.ResourceService.MutateAndValidateResource:output_type -> dbcontroller.resource.v1.Resource
+	2,  // 54: dbcontroller.resource.v1.ResourceService.SetBlockDeletion:output_type -> dbcontroller.resource.v1.Resource
+	18, // 55: dbcontroller.resource.v1.ResourceService.PlanDeletion:output_type -> dbcontroller.resource.v1.PlanDeletionResponse
+	20, // 56: dbcontroller.resource.v1.ResourceService.DeleteResource:output_type -> dbcontroller.resource.v1.DeleteResourceResponse
+	23, // 57: dbcontroller.resource.v1.ResourceService.WatchResources:output_type -> dbcontroller.resource.v1.WatchResourcesResponse
+	46, // [46:58] is the sub-list for method output_type
+	34, // [34:46] is the sub-list for method input_type
+	34, // [34:34] is the sub-list for extension type_name
+	34, // [34:34] is the sub-list for extension extendee
+	0,  // [0:34] is the sub-list for field type_name
 }
 
 func init() { file_dbcontroller_resource_v1_resource_proto_init() }
@@ -2171,13 +2409,13 @@ func file_dbcontroller_resource_v1_resource_proto_init() {
 	if File_dbcontroller_resource_v1_resource_proto != nil {
 		return
 	}
-	file_dbcontroller_resource_v1_resource_proto_msgTypes[20].OneofWrappers = []any{
+	file_dbcontroller_resource_v1_resource_proto_msgTypes[21].OneofWrappers = []any{
 		(*WatchResourcesResponse_Upsert)(nil),
 		(*WatchResourcesResponse_Delete)(nil),
 		(*WatchResourcesResponse_EndOfSnapshot_)(nil),
 		(*WatchResourcesResponse_Bookmark_)(nil),
 	}
-	file_dbcontroller_resource_v1_resource_proto_msgTypes[22].OneofWrappers = []any{
+	file_dbcontroller_resource_v1_resource_proto_msgTypes[23].OneofWrappers = []any{
 		(*BatchWriteResourcesRequest_Write_Create)(nil),
 		(*BatchWriteResourcesRequest_Write_Update)(nil),
 		(*BatchWriteResourcesRequest_Write_Put)(nil),
@@ -2187,8 +2425,8 @@ func file_dbcontroller_resource_v1_resource_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_dbcontroller_resource_v1_resource_proto_rawDesc), len(file_dbcontroller_resource_v1_resource_proto_rawDesc)),
-			NumEnums:      1,
-			NumMessages:   27,
+			NumEnums:      2,
+			NumMessages:   28,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

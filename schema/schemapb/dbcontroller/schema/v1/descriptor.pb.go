@@ -97,10 +97,13 @@ type ServiceDescriptor struct {
 	// Such as v1.
 	Version string `protobuf:"bytes,2,opt,name=version,proto3" json:"version,omitempty"`
 	// Only kinds of imported services, and of the service itself, can be referred to.
-	Imports       []*ServiceVersion `protobuf:"bytes,3,rep,name=imports,proto3" json:"imports,omitempty"`
-	Kinds         []*KindDescriptor `protobuf:"bytes,4,rep,name=kinds,proto3" json:"kinds,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Imports []*ServiceVersion `protobuf:"bytes,3,rep,name=imports,proto3" json:"imports,omitempty"`
+	Kinds   []*KindDescriptor `protobuf:"bytes,4,rep,name=kinds,proto3" json:"kinds,omitempty"`
+	// What becomes of stored resources whose names fit no pattern of this version, but one of the version before: "keep" lets
+	// them be read and deleted; "refuse", or nothing, lets no deployment switch that has some.
+	PatternsDropped string `protobuf:"bytes,5,opt,name=patterns_dropped,json=patternsDropped,proto3" json:"patterns_dropped,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *ServiceDescriptor) Reset() {
@@ -159,6 +162,13 @@ func (x *ServiceDescriptor) GetKinds() []*KindDescriptor {
 		return x.Kinds
 	}
 	return nil
+}
+
+func (x *ServiceDescriptor) GetPatternsDropped() string {
+	if x != nil {
+		return x.PatternsDropped
+	}
+	return ""
 }
 
 // service@version.
@@ -325,8 +335,12 @@ func (x *KindDescriptor) GetReferableBy() []string {
 type ParentDescriptor struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// service/Kind.
-	Kind          string    `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
-	Behaviour     Behaviour `protobuf:"varint,2,opt,name=behaviour,proto3,enum=dbcontroller.schema.v1.Behaviour" json:"behaviour,omitempty"`
+	Kind      string    `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	Behaviour Behaviour `protobuf:"varint,2,opt,name=behaviour,proto3,enum=dbcontroller.schema.v1.Behaviour" json:"behaviour,omitempty"`
+	// The region that the parent lies in; without it, and without a field, that of the child.
+	Region string `protobuf:"bytes,3,opt,name=region,proto3" json:"region,omitempty"`
+	// Field path in the child's body with the parent's region; when the field is empty, the parent lies in the child's.
+	RegionField   string `protobuf:"bytes,4,opt,name=region_field,json=regionField,proto3" json:"region_field,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -373,6 +387,20 @@ func (x *ParentDescriptor) GetBehaviour() Behaviour {
 		return x.Behaviour
 	}
 	return Behaviour_BEHAVIOUR_UNSPECIFIED
+}
+
+func (x *ParentDescriptor) GetRegion() string {
+	if x != nil {
+		return x.Region
+	}
+	return ""
+}
+
+func (x *ParentDescriptor) GetRegionField() string {
+	if x != nil {
+		return x.RegionField
+	}
+	return ""
 }
 
 type ReferenceDescriptor struct {
@@ -441,12 +469,13 @@ var File_dbcontroller_schema_v1_descriptor_proto protoreflect.FileDescriptor
 
 const file_dbcontroller_schema_v1_descriptor_proto_rawDesc = "" +
 	"\n" +
-	"'dbcontroller/schema/v1/descriptor.proto\x12\x16dbcontroller.schema.v1\"\xc7\x01\n" +
+	"'dbcontroller/schema/v1/descriptor.proto\x12\x16dbcontroller.schema.v1\"\xf2\x01\n" +
 	"\x11ServiceDescriptor\x12\x18\n" +
 	"\aservice\x18\x01 \x01(\tR\aservice\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\tR\aversion\x12@\n" +
 	"\aimports\x18\x03 \x03(\v2&.dbcontroller.schema.v1.ServiceVersionR\aimports\x12<\n" +
-	"\x05kinds\x18\x04 \x03(\v2&.dbcontroller.schema.v1.KindDescriptorR\x05kinds\"D\n" +
+	"\x05kinds\x18\x04 \x03(\v2&.dbcontroller.schema.v1.KindDescriptorR\x05kinds\x12)\n" +
+	"\x10patterns_dropped\x18\x05 \x01(\tR\x0fpatternsDropped\"D\n" +
 	"\x0eServiceVersion\x12\x18\n" +
 	"\aservice\x18\x01 \x01(\tR\aservice\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\tR\aversion\"\xfc\x02\n" +
@@ -460,10 +489,12 @@ const file_dbcontroller_schema_v1_descriptor_proto_rawDesc = "" +
 	"\x13hide_while_deleting\x18\x05 \x01(\bR\x11hideWhileDeleting\x121\n" +
 	"\x14constraints_disabled\x18\x06 \x01(\bR\x13constraintsDisabled\x12#\n" +
 	"\rprevious_name\x18\a \x01(\tR\fpreviousName\x12!\n" +
-	"\freferable_by\x18\b \x03(\tR\vreferableBy\"g\n" +
+	"\freferable_by\x18\b \x03(\tR\vreferableBy\"\xa2\x01\n" +
 	"\x10ParentDescriptor\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12?\n" +
-	"\tbehaviour\x18\x02 \x01(\x0e2!.dbcontroller.schema.v1.BehaviourR\tbehaviour\"\x84\x01\n" +
+	"\tbehaviour\x18\x02 \x01(\x0e2!.dbcontroller.schema.v1.BehaviourR\tbehaviour\x12\x16\n" +
+	"\x06region\x18\x03 \x01(\tR\x06region\x12!\n" +
+	"\fregion_field\x18\x04 \x01(\tR\vregionField\"\x84\x01\n" +
 	"\x13ReferenceDescriptor\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x18\n" +
 	"\atargets\x18\x02 \x03(\tR\atargets\x12?\n" +

@@ -1210,7 +1210,10 @@ type AcknowledgeDeletionsRequest struct {
 	// Not done yet, in spite of the position.
 	ExceptUids [][]byte `protobuf:"bytes,2,rep,name=except_uids,json=exceptUids,proto3" json:"except_uids,omitempty"`
 	// Of the database that it was done in.
-	Epoch         []byte `protobuf:"bytes,3,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Epoch []byte `protobuf:"bytes,3,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// The caller calls again while the answer says that there is more. Without this word a call goes on for as long as its caller
+	// waits.
+	InParts       bool `protobuf:"varint,4,opt,name=in_parts,json=inParts,proto3" json:"in_parts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1266,8 +1269,17 @@ func (x *AcknowledgeDeletionsRequest) GetEpoch() []byte {
 	return nil
 }
 
+func (x *AcknowledgeDeletionsRequest) GetInParts() bool {
+	if x != nil {
+		return x.InParts
+	}
+	return false
+}
+
 type AcknowledgeDeletionsResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Not all is acknowledged yet: call again.
+	More          bool `protobuf:"varint,1,opt,name=more,proto3" json:"more,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1300,6 +1312,13 @@ func (x *AcknowledgeDeletionsResponse) ProtoReflect() protoreflect.Message {
 // Deprecated: Use AcknowledgeDeletionsResponse.ProtoReflect.Descriptor instead.
 func (*AcknowledgeDeletionsResponse) Descriptor() ([]byte, []int) {
 	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *AcknowledgeDeletionsResponse) GetMore() bool {
+	if x != nil {
+		return x.More
+	}
+	return false
 }
 
 type PlanDeletionRequest struct {
@@ -1584,8 +1603,11 @@ type CheckOwnersResponse struct {
 	// In the order of the request.
 	Answers []*CheckOwnersResponse_Answer `protobuf:"bytes,1,rep,name=answers,proto3" json:"answers,omitempty"`
 	// That the deployment runs, and how often it was switched.
-	Version       string `protobuf:"bytes,2,opt,name=version,proto3" json:"version,omitempty"`
-	Generation    int64  `protobuf:"varint,3,opt,name=generation,proto3" json:"generation,omitempty"`
+	Version    string `protobuf:"bytes,2,opt,name=version,proto3" json:"version,omitempty"`
+	Generation int64  `protobuf:"varint,3,opt,name=generation,proto3" json:"generation,omitempty"`
+	// As in Deletions, for each answer: in which deletion an owner went that is absent, where that is known.
+	Causes        []*Cause `protobuf:"bytes,4,rep,name=causes,proto3" json:"causes,omitempty"`
+	CauseOf       []int32  `protobuf:"varint,5,rep,packed,name=cause_of,json=causeOf,proto3" json:"cause_of,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1639,6 +1661,20 @@ func (x *CheckOwnersResponse) GetGeneration() int64 {
 		return x.Generation
 	}
 	return 0
+}
+
+func (x *CheckOwnersResponse) GetCauses() []*Cause {
+	if x != nil {
+		return x.Causes
+	}
+	return nil
+}
+
+func (x *CheckOwnersResponse) GetCauseOf() []int32 {
+	if x != nil {
+		return x.CauseOf
+	}
+	return nil
 }
 
 type DropOwnersRequest struct {
@@ -3148,6 +3184,8 @@ type PlanDeletionResponse_Member struct {
 	Via              *PlanDeletionResponse_Via `protobuf:"bytes,4,opt,name=via,proto3" json:"via,omitempty"`
 	// Not to be deleted until an operator lets it.
 	BlockDeletion bool `protobuf:"varint,5,opt,name=block_deletion,json=blockDeletion,proto3" json:"block_deletion,omitempty"`
+	// Further reasons for which it goes.
+	MoreVias      []*PlanDeletionResponse_Via `protobuf:"bytes,6,rep,name=more_vias,json=moreVias,proto3" json:"more_vias,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3215,6 +3253,13 @@ func (x *PlanDeletionResponse_Member) GetBlockDeletion() bool {
 		return x.BlockDeletion
 	}
 	return false
+}
+
+func (x *PlanDeletionResponse_Member) GetMoreVias() []*PlanDeletionResponse_Via {
+	if x != nil {
+		return x.MoreVias
+	}
+	return nil
 }
 
 // Why something is concerned: what goes first, and how this follows from it.
@@ -4023,13 +4068,15 @@ const file_dbcontroller_schema_v1_schema_proto_rawDesc = "" +
 	"\rEndOfSnapshot\x12!\n" +
 	"\fresume_token\x18\x01 \x01(\tR\vresumeToken\"-\n" +
 	"\bBookmark\x12!\n" +
-	"\fresume_token\x18\x01 \x01(\tR\vresumeToken\"p\n" +
+	"\fresume_token\x18\x01 \x01(\tR\vresumeToken\"\x8b\x01\n" +
 	"\x1bAcknowledgeDeletionsRequest\x12\x1a\n" +
 	"\bposition\x18\x01 \x01(\tR\bposition\x12\x1f\n" +
 	"\vexcept_uids\x18\x02 \x03(\fR\n" +
 	"exceptUids\x12\x14\n" +
-	"\x05epoch\x18\x03 \x01(\fR\x05epoch\"\x1e\n" +
-	"\x1cAcknowledgeDeletionsResponse\"\xd1\x01\n" +
+	"\x05epoch\x18\x03 \x01(\fR\x05epoch\x12\x19\n" +
+	"\bin_parts\x18\x04 \x01(\bR\ainParts\"2\n" +
+	"\x1cAcknowledgeDeletionsResponse\x12\x12\n" +
+	"\x04more\x18\x01 \x01(\bR\x04more\"\xd1\x01\n" +
 	"\x13PlanDeletionRequest\x12L\n" +
 	"\atargets\x18\x01 \x03(\v22.dbcontroller.schema.v1.PlanDeletionRequest.TargetR\atargets\x12\x14\n" +
 	"\x05limit\x18\x02 \x01(\x05R\x05limit\x12\x1a\n" +
@@ -4038,18 +4085,19 @@ const file_dbcontroller_schema_v1_schema_proto_rawDesc = "" +
 	"\n" +
 	"deployment\x18\x01 \x01(\tR\n" +
 	"deployment\x12\x10\n" +
-	"\x03uid\x18\x02 \x01(\fR\x03uid\"\x92\t\n" +
+	"\x03uid\x18\x02 \x01(\fR\x03uid\"\xe1\t\n" +
 	"\x14PlanDeletionResponse\x12M\n" +
 	"\amembers\x18\x01 \x03(\v23.dbcontroller.schema.v1.PlanDeletionResponse.MemberR\amembers\x12P\n" +
 	"\bblockers\x18\x02 \x03(\v24.dbcontroller.schema.v1.PlanDeletionResponse.BlockerR\bblockers\x12\x1c\n" +
 	"\ttruncated\x18\x03 \x01(\bR\ttruncated\x12J\n" +
-	"\x06unsets\x18\x04 \x03(\v22.dbcontroller.schema.v1.PlanDeletionResponse.UnsetR\x06unsets\x1a\x83\x02\n" +
+	"\x06unsets\x18\x04 \x03(\v22.dbcontroller.schema.v1.PlanDeletionResponse.UnsetR\x06unsets\x1a\xd2\x02\n" +
 	"\x06Member\x12?\n" +
 	"\bresource\x18\x01 \x01(\v2#.dbcontroller.schema.v1.ResourceRefR\bresource\x12 \n" +
 	"\vdeployments\x18\x02 \x03(\tR\vdeployments\x12+\n" +
 	"\x11ownee_deployments\x18\x03 \x03(\tR\x10owneeDeployments\x12B\n" +
 	"\x03via\x18\x04 \x01(\v20.dbcontroller.schema.v1.PlanDeletionResponse.ViaR\x03via\x12%\n" +
-	"\x0eblock_deletion\x18\x05 \x01(\bR\rblockDeletion\x1a\xa7\x01\n" +
+	"\x0eblock_deletion\x18\x05 \x01(\bR\rblockDeletion\x12M\n" +
+	"\tmore_vias\x18\x06 \x03(\v20.dbcontroller.schema.v1.PlanDeletionResponse.ViaR\bmoreVias\x1a\xa7\x01\n" +
 	"\x03Via\x12K\n" +
 	"\x06target\x18\x01 \x01(\v23.dbcontroller.schema.v1.PlanDeletionResponse.TargetR\x06target\x12\x12\n" +
 	"\x04path\x18\x02 \x01(\tR\x04path\x12?\n" +
@@ -4085,13 +4133,15 @@ const file_dbcontroller_schema_v1_schema_proto_rawDesc = "" +
 	"\bQuestion\x129\n" +
 	"\x05owner\x18\x01 \x01(\v2#.dbcontroller.schema.v1.ResourceRefR\x05owner\x12\x1f\n" +
 	"\vrequired_by\x18\x02 \x01(\fR\n" +
-	"requiredBy\"\xb2\x03\n" +
+	"requiredBy\"\x84\x04\n" +
 	"\x13CheckOwnersResponse\x12L\n" +
 	"\aanswers\x18\x01 \x03(\v22.dbcontroller.schema.v1.CheckOwnersResponse.AnswerR\aanswers\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\tR\aversion\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x03 \x01(\x03R\n" +
-	"generation\x1a\x93\x01\n" +
+	"generation\x125\n" +
+	"\x06causes\x18\x04 \x03(\v2\x1d.dbcontroller.schema.v1.CauseR\x06causes\x12\x19\n" +
+	"\bcause_of\x18\x05 \x03(\x05R\acauseOf\x1a\x93\x01\n" +
 	"\x06Answer\x12M\n" +
 	"\averdict\x18\x01 \x01(\x0e23.dbcontroller.schema.v1.CheckOwnersResponse.VerdictR\averdict\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\fR\x03uid\x12\x12\n" +
@@ -4345,86 +4395,88 @@ var file_dbcontroller_schema_v1_schema_proto_depIdxs = []int32{
 	58, // 15: dbcontroller.schema.v1.TraceCascadesResponse.traces:type_name -> dbcontroller.schema.v1.TraceCascadesResponse.Trace
 	59, // 16: dbcontroller.schema.v1.CheckOwnersRequest.questions:type_name -> dbcontroller.schema.v1.CheckOwnersRequest.Question
 	60, // 17: dbcontroller.schema.v1.CheckOwnersResponse.answers:type_name -> dbcontroller.schema.v1.CheckOwnersResponse.Answer
-	61, // 18: dbcontroller.schema.v1.DropOwnersRequest.let_go:type_name -> dbcontroller.schema.v1.DropOwnersRequest.LetGo
-	17, // 19: dbcontroller.schema.v1.DropOwnersRequest.causes:type_name -> dbcontroller.schema.v1.Cause
-	62, // 20: dbcontroller.schema.v1.UpgradeOwnerReferencesRequest.renamed:type_name -> dbcontroller.schema.v1.UpgradeOwnerReferencesRequest.Renamed
-	63, // 21: dbcontroller.schema.v1.CheckReferencesRequest.references:type_name -> dbcontroller.schema.v1.CheckReferencesRequest.Reference
-	2,  // 22: dbcontroller.schema.v1.CheckReferencesResponse.verdicts:type_name -> dbcontroller.schema.v1.CheckReferencesResponse.Verdict
-	40, // 23: dbcontroller.schema.v1.ListResourceShadowsResponse.shadows:type_name -> dbcontroller.schema.v1.ResourceShadow
-	4,  // 24: dbcontroller.schema.v1.ResourceShadow.resource:type_name -> dbcontroller.schema.v1.ResourceRef
-	64, // 25: dbcontroller.schema.v1.ResourceShadow.references:type_name -> dbcontroller.schema.v1.ResourceShadow.Reference
-	43, // 26: dbcontroller.schema.v1.ListBlockadesResponse.blockades:type_name -> dbcontroller.schema.v1.Blockade
-	4,  // 27: dbcontroller.schema.v1.Blockade.target:type_name -> dbcontroller.schema.v1.ResourceRef
-	5,  // 28: dbcontroller.schema.v1.Blockade.key:type_name -> dbcontroller.schema.v1.BlockadeKey
-	67, // 29: dbcontroller.schema.v1.Blockade.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
-	66, // 30: dbcontroller.schema.v1.Blockade.expire_time:type_name -> google.protobuf.Timestamp
-	65, // 31: dbcontroller.schema.v1.WatchResourceShadowsResponse.upsert:type_name -> dbcontroller.schema.v1.WatchResourceShadowsResponse.Work
-	65, // 32: dbcontroller.schema.v1.WatchResourceShadowsResponse.delete:type_name -> dbcontroller.schema.v1.WatchResourceShadowsResponse.Work
-	18, // 33: dbcontroller.schema.v1.WatchResourceShadowsResponse.end_of_snapshot:type_name -> dbcontroller.schema.v1.EndOfSnapshot
-	19, // 34: dbcontroller.schema.v1.WatchResourceShadowsResponse.bookmark:type_name -> dbcontroller.schema.v1.Bookmark
-	3,  // 35: dbcontroller.schema.v1.WorkItem.action:type_name -> dbcontroller.schema.v1.WorkItem.Action
-	66, // 36: dbcontroller.schema.v1.WorkItem.create_time:type_name -> google.protobuf.Timestamp
-	4,  // 37: dbcontroller.schema.v1.EstablishReferencesRequest.Reference.holder:type_name -> dbcontroller.schema.v1.ResourceRef
-	4,  // 38: dbcontroller.schema.v1.EstablishReferencesRequest.Reference.target:type_name -> dbcontroller.schema.v1.ResourceRef
-	67, // 39: dbcontroller.schema.v1.EstablishReferencesRequest.Reference.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
-	5,  // 40: dbcontroller.schema.v1.ResolveBlockadesRequest.Question.key:type_name -> dbcontroller.schema.v1.BlockadeKey
-	4,  // 41: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.Deletions.resources:type_name -> dbcontroller.schema.v1.ResourceRef
-	17, // 42: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.Deletions.causes:type_name -> dbcontroller.schema.v1.Cause
-	4,  // 43: dbcontroller.schema.v1.PlanDeletionResponse.Member.resource:type_name -> dbcontroller.schema.v1.ResourceRef
-	54, // 44: dbcontroller.schema.v1.PlanDeletionResponse.Member.via:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Via
-	55, // 45: dbcontroller.schema.v1.PlanDeletionResponse.Via.target:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Target
-	67, // 46: dbcontroller.schema.v1.PlanDeletionResponse.Via.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
-	4,  // 47: dbcontroller.schema.v1.PlanDeletionResponse.Unset.holder:type_name -> dbcontroller.schema.v1.ResourceRef
-	54, // 48: dbcontroller.schema.v1.PlanDeletionResponse.Unset.via:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Via
-	4,  // 49: dbcontroller.schema.v1.PlanDeletionResponse.Blocker.holder:type_name -> dbcontroller.schema.v1.ResourceRef
-	4,  // 50: dbcontroller.schema.v1.PlanDeletionResponse.Blocker.target:type_name -> dbcontroller.schema.v1.ResourceRef
-	55, // 51: dbcontroller.schema.v1.TraceCascadesResponse.Trace.targets:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Target
-	55, // 52: dbcontroller.schema.v1.TraceCascadesResponse.Trace.owners:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Target
-	4,  // 53: dbcontroller.schema.v1.CheckOwnersRequest.Question.owner:type_name -> dbcontroller.schema.v1.ResourceRef
-	1,  // 54: dbcontroller.schema.v1.CheckOwnersResponse.Answer.verdict:type_name -> dbcontroller.schema.v1.CheckOwnersResponse.Verdict
-	5,  // 55: dbcontroller.schema.v1.CheckReferencesRequest.Reference.key:type_name -> dbcontroller.schema.v1.BlockadeKey
-	67, // 56: dbcontroller.schema.v1.CheckReferencesRequest.Reference.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
-	67, // 57: dbcontroller.schema.v1.ResourceShadow.Reference.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
-	46, // 58: dbcontroller.schema.v1.WatchResourceShadowsResponse.Work.items:type_name -> dbcontroller.schema.v1.WorkItem
-	6,  // 59: dbcontroller.schema.v1.SchemaService.EstablishReferences:input_type -> dbcontroller.schema.v1.EstablishReferencesRequest
-	9,  // 60: dbcontroller.schema.v1.SchemaService.ConfirmBlockades:input_type -> dbcontroller.schema.v1.ConfirmBlockadesRequest
-	11, // 61: dbcontroller.schema.v1.SchemaService.ResolveBlockades:input_type -> dbcontroller.schema.v1.ResolveBlockadesRequest
-	13, // 62: dbcontroller.schema.v1.SchemaService.ReleaseBlockades:input_type -> dbcontroller.schema.v1.ReleaseBlockadesRequest
-	15, // 63: dbcontroller.schema.v1.SchemaService.WatchImportedServiceDeletions:input_type -> dbcontroller.schema.v1.WatchImportedServiceDeletionsRequest
-	20, // 64: dbcontroller.schema.v1.SchemaService.AcknowledgeDeletions:input_type -> dbcontroller.schema.v1.AcknowledgeDeletionsRequest
-	22, // 65: dbcontroller.schema.v1.SchemaService.PlanDeletion:input_type -> dbcontroller.schema.v1.PlanDeletionRequest
-	24, // 66: dbcontroller.schema.v1.SchemaService.TraceCascades:input_type -> dbcontroller.schema.v1.TraceCascadesRequest
-	26, // 67: dbcontroller.schema.v1.SchemaService.CheckOwners:input_type -> dbcontroller.schema.v1.CheckOwnersRequest
-	28, // 68: dbcontroller.schema.v1.SchemaService.DropOwners:input_type -> dbcontroller.schema.v1.DropOwnersRequest
-	30, // 69: dbcontroller.schema.v1.SchemaService.UpgradeOwnerReferences:input_type -> dbcontroller.schema.v1.UpgradeOwnerReferencesRequest
-	32, // 70: dbcontroller.schema.v1.SchemaService.AnnounceEpoch:input_type -> dbcontroller.schema.v1.AnnounceEpochRequest
-	34, // 71: dbcontroller.schema.v1.SchemaService.ConfirmEpoch:input_type -> dbcontroller.schema.v1.ConfirmEpochRequest
-	36, // 72: dbcontroller.schema.v1.SchemaService.CheckReferences:input_type -> dbcontroller.schema.v1.CheckReferencesRequest
-	38, // 73: dbcontroller.schema.v1.SchemaService.ListResourceShadows:input_type -> dbcontroller.schema.v1.ListResourceShadowsRequest
-	41, // 74: dbcontroller.schema.v1.SchemaService.ListBlockades:input_type -> dbcontroller.schema.v1.ListBlockadesRequest
-	44, // 75: dbcontroller.schema.v1.SchemaService.WatchResourceShadows:input_type -> dbcontroller.schema.v1.WatchResourceShadowsRequest
-	7,  // 76: dbcontroller.schema.v1.SchemaService.EstablishReferences:output_type -> dbcontroller.schema.v1.EstablishReferencesResponse
-	10, // 77: dbcontroller.schema.v1.SchemaService.ConfirmBlockades:output_type -> dbcontroller.schema.v1.ConfirmBlockadesResponse
-	12, // 78: dbcontroller.schema.v1.SchemaService.ResolveBlockades:output_type -> dbcontroller.schema.v1.ResolveBlockadesResponse
-	14, // 79: dbcontroller.schema.v1.SchemaService.ReleaseBlockades:output_type -> dbcontroller.schema.v1.ReleaseBlockadesResponse
-	16, // 80: dbcontroller.schema.v1.SchemaService.WatchImportedServiceDeletions:output_type -> dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse
-	21, // 81: dbcontroller.schema.v1.SchemaService.AcknowledgeDeletions:output_type -> dbcontroller.schema.v1.AcknowledgeDeletionsResponse
-	23, // 82: dbcontroller.schema.v1.SchemaService.PlanDeletion:output_type -> dbcontroller.schema.v1.PlanDeletionResponse
-	25, // 83: dbcontroller.schema.v1.SchemaService.TraceCascades:output_type -> dbcontroller.schema.v1.TraceCascadesResponse
-	27, // 84: dbcontroller.schema.v1.SchemaService.CheckOwners:output_type -> dbcontroller.schema.v1.CheckOwnersResponse
-	29, // 85: dbcontroller.schema.v1.SchemaService.DropOwners:output_type -> dbcontroller.schema.v1.DropOwnersResponse
-	31, // 86: dbcontroller.schema.v1.SchemaService.UpgradeOwnerReferences:output_type -> dbcontroller.schema.v1.UpgradeOwnerReferencesResponse
-	33, // 87: dbcontroller.schema.v1.SchemaService.AnnounceEpoch:output_type -> dbcontroller.schema.v1.AnnounceEpochResponse
-	35, // 88: dbcontroller.schema.v1.SchemaService.ConfirmEpoch:output_type -> dbcontroller.schema.v1.ConfirmEpochResponse
-	37, // 89: dbcontroller.schema.v1.SchemaService.CheckReferences:output_type -> dbcontroller.schema.v1.CheckReferencesResponse
-	39, // 90: dbcontroller.schema.v1.SchemaService.ListResourceShadows:output_type -> dbcontroller.schema.v1.ListResourceShadowsResponse
-	42, // 91: dbcontroller.schema.v1.SchemaService.ListBlockades:output_type -> dbcontroller.schema.v1.ListBlockadesResponse
-	45, // 92: dbcontroller.schema.v1.SchemaService.WatchResourceShadows:output_type -> dbcontroller.schema.v1.WatchResourceShadowsResponse
-	76, // [76:93] is the sub-list for method output_type
-	59, // [59:76] is the sub-list for method input_type
-	59, // [59:59] is the sub-list for extension type_name
-	59, // [59:59] is the sub-list for extension extendee
-	0,  // [0:59] is the sub-list for field type_name
+	17, // 18: dbcontroller.schema.v1.CheckOwnersResponse.causes:type_name -> dbcontroller.schema.v1.Cause
+	61, // 19: dbcontroller.schema.v1.DropOwnersRequest.let_go:type_name -> dbcontroller.schema.v1.DropOwnersRequest.LetGo
+	17, // 20: dbcontroller.schema.v1.DropOwnersRequest.causes:type_name -> dbcontroller.schema.v1.Cause
+	62, // 21: dbcontroller.schema.v1.UpgradeOwnerReferencesRequest.renamed:type_name -> dbcontroller.schema.v1.UpgradeOwnerReferencesRequest.Renamed
+	63, // 22: dbcontroller.schema.v1.CheckReferencesRequest.references:type_name -> dbcontroller.schema.v1.CheckReferencesRequest.Reference
+	2,  // 23: dbcontroller.schema.v1.CheckReferencesResponse.verdicts:type_name -> dbcontroller.schema.v1.CheckReferencesResponse.Verdict
+	40, // 24: dbcontroller.schema.v1.ListResourceShadowsResponse.shadows:type_name -> dbcontroller.schema.v1.ResourceShadow
+	4,  // 25: dbcontroller.schema.v1.ResourceShadow.resource:type_name -> dbcontroller.schema.v1.ResourceRef
+	64, // 26: dbcontroller.schema.v1.ResourceShadow.references:type_name -> dbcontroller.schema.v1.ResourceShadow.Reference
+	43, // 27: dbcontroller.schema.v1.ListBlockadesResponse.blockades:type_name -> dbcontroller.schema.v1.Blockade
+	4,  // 28: dbcontroller.schema.v1.Blockade.target:type_name -> dbcontroller.schema.v1.ResourceRef
+	5,  // 29: dbcontroller.schema.v1.Blockade.key:type_name -> dbcontroller.schema.v1.BlockadeKey
+	67, // 30: dbcontroller.schema.v1.Blockade.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
+	66, // 31: dbcontroller.schema.v1.Blockade.expire_time:type_name -> google.protobuf.Timestamp
+	65, // 32: dbcontroller.schema.v1.WatchResourceShadowsResponse.upsert:type_name -> dbcontroller.schema.v1.WatchResourceShadowsResponse.Work
+	65, // 33: dbcontroller.schema.v1.WatchResourceShadowsResponse.delete:type_name -> dbcontroller.schema.v1.WatchResourceShadowsResponse.Work
+	18, // 34: dbcontroller.schema.v1.WatchResourceShadowsResponse.end_of_snapshot:type_name -> dbcontroller.schema.v1.EndOfSnapshot
+	19, // 35: dbcontroller.schema.v1.WatchResourceShadowsResponse.bookmark:type_name -> dbcontroller.schema.v1.Bookmark
+	3,  // 36: dbcontroller.schema.v1.WorkItem.action:type_name -> dbcontroller.schema.v1.WorkItem.Action
+	66, // 37: dbcontroller.schema.v1.WorkItem.create_time:type_name -> google.protobuf.Timestamp
+	4,  // 38: dbcontroller.schema.v1.EstablishReferencesRequest.Reference.holder:type_name -> dbcontroller.schema.v1.ResourceRef
+	4,  // 39: dbcontroller.schema.v1.EstablishReferencesRequest.Reference.target:type_name -> dbcontroller.schema.v1.ResourceRef
+	67, // 40: dbcontroller.schema.v1.EstablishReferencesRequest.Reference.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
+	5,  // 41: dbcontroller.schema.v1.ResolveBlockadesRequest.Question.key:type_name -> dbcontroller.schema.v1.BlockadeKey
+	4,  // 42: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.Deletions.resources:type_name -> dbcontroller.schema.v1.ResourceRef
+	17, // 43: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.Deletions.causes:type_name -> dbcontroller.schema.v1.Cause
+	4,  // 44: dbcontroller.schema.v1.PlanDeletionResponse.Member.resource:type_name -> dbcontroller.schema.v1.ResourceRef
+	54, // 45: dbcontroller.schema.v1.PlanDeletionResponse.Member.via:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Via
+	54, // 46: dbcontroller.schema.v1.PlanDeletionResponse.Member.more_vias:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Via
+	55, // 47: dbcontroller.schema.v1.PlanDeletionResponse.Via.target:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Target
+	67, // 48: dbcontroller.schema.v1.PlanDeletionResponse.Via.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
+	4,  // 49: dbcontroller.schema.v1.PlanDeletionResponse.Unset.holder:type_name -> dbcontroller.schema.v1.ResourceRef
+	54, // 50: dbcontroller.schema.v1.PlanDeletionResponse.Unset.via:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Via
+	4,  // 51: dbcontroller.schema.v1.PlanDeletionResponse.Blocker.holder:type_name -> dbcontroller.schema.v1.ResourceRef
+	4,  // 52: dbcontroller.schema.v1.PlanDeletionResponse.Blocker.target:type_name -> dbcontroller.schema.v1.ResourceRef
+	55, // 53: dbcontroller.schema.v1.TraceCascadesResponse.Trace.targets:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Target
+	55, // 54: dbcontroller.schema.v1.TraceCascadesResponse.Trace.owners:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Target
+	4,  // 55: dbcontroller.schema.v1.CheckOwnersRequest.Question.owner:type_name -> dbcontroller.schema.v1.ResourceRef
+	1,  // 56: dbcontroller.schema.v1.CheckOwnersResponse.Answer.verdict:type_name -> dbcontroller.schema.v1.CheckOwnersResponse.Verdict
+	5,  // 57: dbcontroller.schema.v1.CheckReferencesRequest.Reference.key:type_name -> dbcontroller.schema.v1.BlockadeKey
+	67, // 58: dbcontroller.schema.v1.CheckReferencesRequest.Reference.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
+	67, // 59: dbcontroller.schema.v1.ResourceShadow.Reference.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
+	46, // 60: dbcontroller.schema.v1.WatchResourceShadowsResponse.Work.items:type_name -> dbcontroller.schema.v1.WorkItem
+	6,  // 61: dbcontroller.schema.v1.SchemaService.EstablishReferences:input_type -> dbcontroller.schema.v1.EstablishReferencesRequest
+	9,  // 62: dbcontroller.schema.v1.SchemaService.ConfirmBlockades:input_type -> dbcontroller.schema.v1.ConfirmBlockadesRequest
+	11, // 63: dbcontroller.schema.v1.SchemaService.ResolveBlockades:input_type -> dbcontroller.schema.v1.ResolveBlockadesRequest
+	13, // 64: dbcontroller.schema.v1.SchemaService.ReleaseBlockades:input_type -> dbcontroller.schema.v1.ReleaseBlockadesRequest
+	15, // 65: dbcontroller.schema.v1.SchemaService.WatchImportedServiceDeletions:input_type -> dbcontroller.schema.v1.WatchImportedServiceDeletionsRequest
+	20, // 66: dbcontroller.schema.v1.SchemaService.AcknowledgeDeletions:input_type -> dbcontroller.schema.v1.AcknowledgeDeletionsRequest
+	22, // 67: dbcontroller.schema.v1.SchemaService.PlanDeletion:input_type -> dbcontroller.schema.v1.PlanDeletionRequest
+	24, // 68: dbcontroller.schema.v1.SchemaService.TraceCascades:input_type -> dbcontroller.schema.v1.TraceCascadesRequest
+	26, // 69: dbcontroller.schema.v1.SchemaService.CheckOwners:input_type -> dbcontroller.schema.v1.CheckOwnersRequest
+	28, // 70: dbcontroller.schema.v1.SchemaService.DropOwners:input_type -> dbcontroller.schema.v1.DropOwnersRequest
+	30, // 71: dbcontroller.schema.v1.SchemaService.UpgradeOwnerReferences:input_type -> dbcontroller.schema.v1.UpgradeOwnerReferencesRequest
+	32, // 72: dbcontroller.schema.v1.SchemaService.AnnounceEpoch:input_type -> dbcontroller.schema.v1.AnnounceEpochRequest
+	34, // 73: dbcontroller.schema.v1.SchemaService.ConfirmEpoch:input_type -> dbcontroller.schema.v1.ConfirmEpochRequest
+	36, // 74: dbcontroller.schema.v1.SchemaService.CheckReferences:input_type -> dbcontroller.schema.v1.CheckReferencesRequest
+	38, // 75: dbcontroller.schema.v1.SchemaService.ListResourceShadows:input_type -> dbcontroller.schema.v1.ListResourceShadowsRequest
+	41, // 76: dbcontroller.schema.v1.SchemaService.ListBlockades:input_type -> dbcontroller.schema.v1.ListBlockadesRequest
+	44, // 77: dbcontroller.schema.v1.SchemaService.WatchResourceShadows:input_type -> dbcontroller.schema.v1.WatchResourceShadowsRequest
+	7,  // 78: dbcontroller.schema.v1.SchemaService.EstablishReferences:output_type -> dbcontroller.schema.v1.EstablishReferencesResponse
+	10, // 79: dbcontroller.schema.v1.SchemaService.ConfirmBlockades:output_type -> dbcontroller.schema.v1.ConfirmBlockadesResponse
+	12, // 80: dbcontroller.schema.v1.SchemaService.ResolveBlockades:output_type -> dbcontroller.schema.v1.ResolveBlockadesResponse
+	14, // 81: dbcontroller.schema.v1.SchemaService.ReleaseBlockades:output_type -> dbcontroller.schema.v1.ReleaseBlockadesResponse
+	16, // 82: dbcontroller.schema.v1.SchemaService.WatchImportedServiceDeletions:output_type -> dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse
+	21, // 83: dbcontroller.schema.v1.SchemaService.AcknowledgeDeletions:output_type -> dbcontroller.schema.v1.AcknowledgeDeletionsResponse
+	23, // 84: dbcontroller.schema.v1.SchemaService.PlanDeletion:output_type -> dbcontroller.schema.v1.PlanDeletionResponse
+	25, // 85: dbcontroller.schema.v1.SchemaService.TraceCascades:output_type -> dbcontroller.schema.v1.TraceCascadesResponse
+	27, // 86: dbcontroller.schema.v1.SchemaService.CheckOwners:output_type -> dbcontroller.schema.v1.CheckOwnersResponse
+	29, // 87: dbcontroller.schema.v1.SchemaService.DropOwners:output_type -> dbcontroller.schema.v1.DropOwnersResponse
+	31, // 88: dbcontroller.schema.v1.SchemaService.UpgradeOwnerReferences:output_type -> dbcontroller.schema.v1.UpgradeOwnerReferencesResponse
+	33, // 89: dbcontroller.schema.v1.SchemaService.AnnounceEpoch:output_type -> dbcontroller.schema.v1.AnnounceEpochResponse
+	35, // 90: dbcontroller.schema.v1.SchemaService.ConfirmEpoch:output_type -> dbcontroller.schema.v1.ConfirmEpochResponse
+	37, // 91: dbcontroller.schema.v1.SchemaService.CheckReferences:output_type -> dbcontroller.schema.v1.CheckReferencesResponse
+	39, // 92: dbcontroller.schema.v1.SchemaService.ListResourceShadows:output_type -> dbcontroller.schema.v1.ListResourceShadowsResponse
+	42, // 93: dbcontroller.schema.v1.SchemaService.ListBlockades:output_type -> dbcontroller.schema.v1.ListBlockadesResponse
+	45, // 94: dbcontroller.schema.v1.SchemaService.WatchResourceShadows:output_type -> dbcontroller.schema.v1.WatchResourceShadowsResponse
+	78, // [78:95] is the sub-list for method output_type
+	61, // [61:78] is the sub-list for method input_type
+	61, // [61:61] is the sub-list for extension type_name
+	61, // [61:61] is the sub-list for extension extendee
+	0,  // [0:61] is the sub-list for field type_name
 }
 
 func init() { file_dbcontroller_schema_v1_schema_proto_init() }

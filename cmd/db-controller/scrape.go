@@ -1,0 +1,53 @@
+package main
+
+import (
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// collectAge is how old metrics that are read from the database may be: anybody may ask for them, however often.
+const collectAge = time.Second
+
+// cachedCollector reads its collector at most once in collectAge, for all who ask.
+type cachedCollector struct {
+	prometheus.Collector
+
+	mu      sync.Mutex
+	at      time.Time           // guarded by mu
+	metrics []prometheus.Metric // guarded by mu
+}
+
+// Collect is prometheus.Collector.
+func (c *cachedCollector) Collect(ch chan<- prometheus.Metric) {
+	for _, m := range c.read() {
+		ch <- m
+	}
+}
+
+func (c *cachedCollector) read() []prometheus.Metric {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if time.Since(c.at) <= collectAge {
+		return c.metrics
+	}
+	found := make(chan prometheus.Metric) // closed when everything was read
+	go func() {
+		defer close(found)
+		c.Collector.Collect(found)
+	}()
+	c.metrics = nil
+	for m := range found {
+		c.metrics = append(c.metrics, m)
+	}
+	c.at = time.Now()
+	return c.metrics
+}
+
+// metricsHandler serves a few at a time, and tells others to come back.
+func metricsHandler(from prometheus.Gatherer) http.Handler {
+	return promhttp.HandlerFor(from, promhttp.HandlerOpts{MaxRequestsInFlight: 4, Timeout: 10 * time.Second})
+}

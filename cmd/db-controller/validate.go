@@ -1,0 +1,155 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/db-controller/db-controller/schema"
+)
+
+// exitWarnings is the exit code of `validate --strict` for files that can be applied, and have warnings.
+const exitWarnings = 3
+
+func newValidate() *cobra.Command {
+	var strict bool
+	var output string
+	cmd := &cobra.Command{
+		Use:   "validate FILE...",
+		Short: "Check service descriptors, all files together: what is wrong, and where; what can get stuck",
+		Long: `Check service descriptors, all files together: what is wrong, and where; what can get stuck.
+
+A warning ends with its id in brackets. Where it is meant, the descriptor says so, and why:
+
+  acknowledge:
+    - { warning: blocked-cascade, at: "kinds[Device].references[account]", reason: a device outlives its account }
+
+The exit code is 1 when a file cannot be applied, and with --strict 3 when there are warnings that are not acknowledged.`,
+		Example: "  db-controller validate services/*.yaml --strict -o json",
+		Args:    cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if output != "text" && output != "json" {
+				return fmt.Errorf("--output %s: want text or json", output)
+			}
+			v, err := validate(args)
+			if err != nil {
+				return err
+			}
+			if output == "json" {
+				if err := v.printJSON(cmd); err != nil {
+					return err
+				}
+			} else {
+				v.print(cmd)
+			}
+			switch n := v.unacknowledged(); {
+			case len(v.problems) > 0:
+				return fmt.Errorf("%d problems", len(v.problems))
+			case strict && n > 0:
+				return &exitError{code: exitWarnings, err: fmt.Errorf("%d warnings that are not acknowledged", n)}
+			}
+			return nil
+		},
+	}
+	cmd.Flags().BoolVar(&strict, "strict", false, "fail with exit code 3 when a warning is not acknowledged")
+	cmd.Flags().StringVarP(&output, "output", "o", "text", "text or json")
+	return cmd
+}
+
+// validated is what is to be said of some files.
+type validated struct {
+	files    *schema.File
+	problems schema.Problems
+	findings []schema.Finding
+}
+
+func validate(paths []string) (v validated, err error) {
+	v.files, err = readFiles(paths)
+	if err == nil {
+		err = schema.Check(v.files.Services)
+	}
+	if errors.As(err, &v.problems) {
+		return v, nil
+	}
+	if err == nil {
+		v.findings = schema.Lint(v.files.Services, v.files.Deployments...)
+	}
+	return v, err
+}
+
+func (v validated) unacknowledged() (n int) {
+	for _, f := range v.findings {
+		if f.Level == schema.Warning && f.Acknowledged == "" {
+			n++
+		}
+	}
+	return n
+}
+
+func (v validated) print(cmd *cobra.Command) {
+	for _, p := range v.problems {
+		cmd.PrintErrln(p)
+	}
+	for _, s := range v.services() {
+		cmd.Printf("%s@%s: %d kinds, %d references, ok\n", s.Service, s.Version, s.Kinds, s.References)
+	}
+	for _, f := range v.findings {
+		cmd.Printf("%s [%s]\n", f, f.ID)
+	}
+}
+
+type serviceSummary struct {
+	Service    string `json:"service"`
+	Version    string `json:"version"`
+	Kinds      int    `json:"kinds"`
+	References int    `json:"references"`
+}
+
+// services are told of when nothing is wrong.
+func (v validated) services() []serviceSummary {
+	out := []serviceSummary{}
+	if len(v.problems) > 0 {
+		return out
+	}
+	for _, d := range v.files.Services {
+		s := serviceSummary{Service: d.Service, Version: d.Version, Kinds: len(d.Kinds)}
+		for _, k := range d.Kinds {
+			s.References += len(k.References) + len(k.Parents)
+		}
+		out = append(out, s)
+	}
+	return out
+}
+
+type findingJSON struct {
+	Level        string `json:"level"` // problem, warning or note
+	ID           string `json:"id,omitempty"`
+	Of           string `json:"of,omitempty"` // service@version
+	File         string `json:"file,omitempty"`
+	Line         int    `json:"line,omitempty"`
+	Path         string `json:"path,omitempty"`
+	Message      string `json:"message"`
+	Remedy       string `json:"remedy,omitempty"`
+	Acknowledged string `json:"acknowledged,omitempty"`
+}
+
+func (v validated) printJSON(cmd *cobra.Command) error {
+	told := func(p schema.Problem) findingJSON {
+		return findingJSON{Level: "problem", File: p.Pos.File, Line: p.Pos.Line, Path: p.Pos.Path, Message: p.Message, Remedy: p.Remedy}
+	}
+	findings := []findingJSON{}
+	for _, p := range v.problems {
+		findings = append(findings, told(p))
+	}
+	for _, f := range v.findings {
+		one := told(f.Problem)
+		one.Level, one.ID, one.Of, one.Acknowledged = string(f.Level), f.ID, f.Of.String(), f.Acknowledged
+		findings = append(findings, one)
+	}
+	encoder := json.NewEncoder(cmd.OutOrStdout())
+	encoder.SetIndent("", "  ")
+	encoder.SetEscapeHTML(false)
+	return encoder.Encode(map[string]any{"services": v.services(), "findings": findings})
+}

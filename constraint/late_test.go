@@ -1,0 +1,99 @@
+package constraint_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+
+	"github.com/db-controller/db-controller/constraint"
+	"github.com/db-controller/db-controller/schema"
+)
+
+// While the watch of a deployment is lost nothing begins for it, also what was known before: what the next snapshot lacks was done
+// by somebody else.
+func TestALostWatchHoldsBackItsDeployment(t *testing.T) {
+	inNode(t, func(s *streams, r *recorder) {
+		r.failed = map[uuid.UUID]error{uidOf("bad"): errors.New("poison")}
+		s.work <- endOfWork()
+		s.deletions[near] <- deletion("bad")
+		s.deletions[near] <- endOfDeletions("p1")
+		synctest.Wait()
+		s.deletions[near] <- cutDeletion
+		synctest.Wait()
+		r.take()
+		time.Sleep(30 * time.Second)
+		synctest.Wait()
+		require.Empty(t, r.take())
+		s.deletions[near] <- endOfDeletions("p2")
+	})
+}
+
+// A deployment that could not be asked about expired blockades is asked again, also when the next look finds nothing new.
+func TestAQuestionThatFailedIsAskedAgain(t *testing.T) {
+	inNode(t, func(s *streams, r *recorder) {
+		asked := 0
+		r.expired = []schema.DeploymentID{near}
+		r.handle = func(_ context.Context, what string) error {
+			if what == "resolve us-west2" {
+				if asked++; asked == 1 {
+					r.expired = nil
+					return errors.New("away")
+				}
+			}
+			return nil
+		}
+		s.work <- endOfWork()
+		time.Sleep(5 * time.Second)
+		synctest.Wait()
+		require.Equal(t, []string{"resolve us-west2", "resolve us-west2"}, r.take())
+	})
+}
+
+// A run of what is handled again that fails as a whole is tried again as such: with what is new it would keep that waiting.
+func TestARunOfWhatIsHandledAgainThatFailsStaysOne_I20(t *testing.T) {
+	inNode(t, func(s *streams, r *recorder) {
+		r.failed = map[uuid.UUID]error{uidOf("large"): schema.ErrUnfinished}
+		r.handle = func(_ context.Context, what string) error {
+			if strings.HasPrefix(what, "again ") {
+				return errors.New("the database is away")
+			}
+			return nil
+		}
+		s.work <- endOfWork()
+		s.deletions[near] <- deletion("large")
+		s.deletions[near] <- endOfDeletions("p1")
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		for i, what := range r.take() {
+			require.Equal(t, i == 0, strings.HasPrefix(what, "subscribed "), what)
+		}
+	})
+}
+
+// Of the nodes of a deployment one looks for expired blockades.
+func TestOnlyANodeThatIsToldToSweeps(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, r := newStreams(), &recorder{expired: []schema.DeploymentID{near}}
+		node, err := constraint.New(constraint.Config{
+			Name: "1", Deployment: self, Subscriptions: make(chan []constraint.Subscription), Watches: s, Observer: r, Logger: zap.NewNop(),
+			Pending: pendingHandler{r}, Deleting: deletingHandler{r}, Subscribed: subscribedHandler{r},
+		})
+		require.NoError(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- node.Run(ctx) }()
+		s.work <- endOfWork()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		require.Empty(t, r.take())
+		cancel()
+		require.NoError(t, <-done)
+	})
+}

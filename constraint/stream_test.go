@@ -1,0 +1,115 @@
+package constraint
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/db-controller/db-controller/schema"
+)
+
+// said is a foreign that a watch has told something.
+func said(t *testing.T, f *foreign, events ...event) {
+	t.Helper()
+	for _, e := range events {
+		require.NoError(t, f.take(e))
+	}
+}
+
+func deleted(names ...string) (e event) {
+	for _, name := range names {
+		e.deletion.Items = append(e.deletion.Items, schema.Deletion{Seq: 1, Name: name, UID: uuid.NewSHA1(uuid.NameSpaceURL, []byte(name))})
+	}
+	return e
+}
+
+func end(position string) event {
+	return event{deletion: schema.Event[schema.Deletion]{EndOfSnapshot: true, Token: position}}
+}
+
+func token(position string) event {
+	return event{deletion: schema.Event[schema.Deletion]{Token: position}}
+}
+
+// more are as many deletions as one batch takes, so that what comes behind them is of another batch.
+func more() event {
+	var names []string
+	for i := range batchLimit {
+		names = append(names, fmt.Sprint("more", i))
+	}
+	return deleted(names...)
+}
+
+// A batch that comes back after its stream was lost is done again, and not acknowledged with the position that it had: that is of
+// another snapshot.
+func TestABatchIsPutBackWithoutThePositionOfALostStream(t *testing.T) {
+	f := newForeign(Subscription{})
+	said(t, f, event{started: true}, deleted("x"), end("p1"))
+	b := f.fresh()
+	require.Equal(t, "p1", b.position)
+	said(t, f, event{lost: true}, event{started: true}, deleted("x"), more(), deleted("last"), end("p2"))
+	f.putBack(b)
+	again := f.fresh()
+	require.Equal(t, "x", again.deletions[0].Name)
+	require.Len(t, again.deletions, 1+batchLimit)
+	require.Empty(t, again.position)
+	require.Equal(t, "p2", f.fresh().position)
+}
+
+// Positions that were not told yet when their stream was lost never are.
+func TestPositionsEndWithTheirStream(t *testing.T) {
+	f := newForeign(Subscription{})
+	said(t, f, event{started: true}, deleted("x"), end("p1"), event{lost: true}, event{started: true}, deleted("x"), more(), deleted("last"), end("p2"))
+	require.Empty(t, f.fresh().position)
+	require.Equal(t, "p2", f.fresh().position)
+
+	// Nor does what is handled again use one that was told.
+	f = newForeign(Subscription{})
+	said(t, f, event{started: true}, deleted("bad"), end("p1"))
+	b := f.fresh()
+	f.done(b, map[uuid.UUID]error{b.deletions[0].UID: errors.New("poison")})
+	require.Equal(t, "p1", f.again(time.Now().Add(time.Hour)).position)
+	said(t, f, event{lost: true}, event{started: true}, deleted("bad", "y"), end("p2"))
+	require.Empty(t, f.again(time.Now().Add(time.Hour)).position)
+}
+
+// What was done by a run of a lost stream is done; its position is not the new stream's.
+func TestThePositionOfALostStreamIsNotTheNewOnes(t *testing.T) {
+	f := newForeign(Subscription{})
+	said(t, f, event{started: true}, deleted("bad", "x"), end("p1"))
+	b := f.fresh()
+	said(t, f, event{lost: true}, event{started: true}, deleted("bad"), end("p2"))
+	f.done(b, map[uuid.UUID]error{b.deletions[0].UID: errors.New("poison")})
+	require.Empty(t, f.again(time.Now().Add(time.Hour)).position)
+	require.Equal(t, "p2", f.fresh().position)
+}
+
+// What is handled again is of one batch's size, and an acknowledgement that would except very many is left out.
+func TestWhatIsHandledAgainIsBounded_I21(t *testing.T) {
+	f := newForeign(Subscription{})
+	said(t, f, event{started: true})
+	failed := map[uuid.UUID]error{}
+	for i := range exceptLimit + 2*batchLimit {
+		e := deleted(fmt.Sprint("bad", i))
+		said(t, f, e)
+		failed[e.deletion.Items[0].UID] = errors.New("poison")
+	}
+	said(t, f, end("p1"))
+	for len(f.steps) > 0 {
+		f.done(f.fresh(), failed)
+	}
+	later := time.Now().Add(time.Hour)
+	b := f.again(later)
+	require.Len(t, b.deletions, batchLimit)
+	require.Empty(t, b.position)
+	for range 2 {
+		f.done(f.again(later), nil)
+	}
+	b = f.again(later)
+	require.Equal(t, "p1", b.position)
+	require.Len(t, b.except, exceptLimit-batchLimit)
+}

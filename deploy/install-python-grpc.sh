@@ -1,0 +1,36 @@
+#!/bin/sh
+# install-python-grpc.sh puts gRPC for Python, and what makes Python modules of
+# .proto files, on this machine when they are missing: the tests of stock
+# clients of another language run with them, and so does the example of
+# docs/other-languages.md.
+#
+# It installs only as root on Debian and its relatives. Everywhere else it says
+# what is missing and ends with 0: those tests are skipped there.
+set -eu
+
+# The interpreter of the distribution: its packages are for no other one.
+python=/usr/bin/python3
+packages="python3-grpcio protobuf-compiler-grpc libprotobuf-dev"
+
+present() {
+	[ -x "$python" ] && "$python" -c 'import grpc, google.protobuf' 2>/dev/null &&
+		command -v protoc >/dev/null 2>&1 && command -v grpc_python_plugin >/dev/null 2>&1 &&
+		[ -r /usr/include/google/protobuf/timestamp.proto ]
+}
+
+skip() {
+	echo "install-python-grpc.sh: $*"
+	exit 0
+}
+
+if present; then
+	skip "gRPC for Python is present"
+fi
+[ -r /etc/debian_version ] || skip "gRPC for Python is missing, its tests are skipped (on Debian: $packages)"
+[ "$(id -u)" = 0 ] || skip "gRPC for Python is missing, its tests are skipped; install it with: sudo apt-get install -y $packages"
+
+apt-get update
+# shellcheck disable=SC2086
+DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends $packages
+present || { echo "install-python-grpc.sh: apt-get installed $packages, yet $python cannot use them" >&2; exit 1; }
+echo "install-python-grpc.sh: gRPC for Python is present now"

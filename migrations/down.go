@@ -1,0 +1,128 @@
+package migrations
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Undone is a migration that was taken back, by whom, when, and why.
+type Undone struct {
+	Name, By, Reason string
+	At               time.Time
+}
+
+const (
+	// Who serves has an application name of its own. One that this user may not see counts for a registry, whose servers
+	// leave no other trace: what is not known is not absent.
+	sessionsSQL = `
+SELECT count(*) FROM pg_stat_activity
+WHERE datname = current_database() AND pid <> pg_backend_pid() AND usename IS NOT NULL
+    AND (application_name LIKE 'db-controller%' OR application_name IS NULL AND $1)`
+
+	membersSQL = `SELECT name FROM dbcontroller.member WHERE expires_at > clock_timestamp() ORDER BY name`
+
+	// Outside the schema, which the first migration takes along.
+	makeUndoneSQL = `
+CREATE TABLE IF NOT EXISTS dbcontroller_migration_undone (
+    at     timestamptz NOT NULL DEFAULT now(),
+    set    text NOT NULL,
+    name   text NOT NULL,
+    by     text NOT NULL DEFAULT session_user,
+    reason text NOT NULL
+)`
+	noteUndoneSQL   = `INSERT INTO dbcontroller_migration_undone (set, name, reason) VALUES ($1, $2, $3) RETURNING at`
+	strikeUndoneSQL = `DELETE FROM dbcontroller_migration_undone WHERE set = $1 AND name = $2 AND at = $3`
+	selectUndoneSQL = `SELECT name, by, reason, at FROM dbcontroller_migration_undone WHERE set = $1 ORDER BY at`
+)
+
+// TakeBack is Down on an operator's word: it refuses while a process works with the database, and keeps the reason. What the
+// migration made is gone with its data, such as the records of who removed what.
+func TakeBack(ctx context.Context, dsn string, set Set, reason string) (string, error) {
+	if strings.TrimSpace(reason) == "" || len(reason) > 1000 {
+		return "", errors.New("take back a migration: the reason is missing, or longer than 1000 bytes")
+	}
+	conn, err := pgx.Connect(ctx, dsn)
+	if err != nil {
+		return "", fmt.Errorf("take back a migration: %w", err)
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	if err := unused(ctx, conn, set); err != nil {
+		return "", err
+	}
+	states, err := List(ctx, dsn, set)
+	if err != nil {
+		return "", err
+	}
+	newest := ""
+	for _, s := range states {
+		if s.Applied {
+			newest = s.Name
+		}
+	}
+	if newest == "" {
+		return "", nil
+	}
+	if _, err := conn.Exec(ctx, makeUndoneSQL); err != nil {
+		return "", fmt.Errorf("take back a migration: the reason cannot be kept: %w", err)
+	}
+	// Before: a crash in between leaves a record too many, not one too few.
+	var at time.Time
+	if err := conn.QueryRow(ctx, noteUndoneSQL, string(set), newest, reason).Scan(&at); err != nil {
+		return "", fmt.Errorf("take back a migration: the reason cannot be kept: %w", err)
+	}
+	name, err := Down(ctx, dsn, set)
+	if err != nil {
+		_, failed := conn.Exec(ctx, strikeUndoneSQL, string(set), newest, at)
+		err = errors.Join(err, failed)
+	}
+	return name, err
+}
+
+// unused fails while a process works with the database.
+func unused(ctx context.Context, conn *pgx.Conn, set Set) error {
+	var members []string
+	var there bool
+	err := conn.QueryRow(ctx, `SELECT to_regclass('dbcontroller.member') IS NOT NULL`).Scan(&there)
+	if err == nil && there {
+		var rows pgx.Rows
+		if rows, err = conn.Query(ctx, membersSQL); err == nil {
+			members, err = pgx.CollectRows(rows, pgx.RowTo[string])
+		}
+	}
+	var sessions int
+	if err == nil {
+		err = conn.QueryRow(ctx, sessionsSQL, set == Registry).Scan(&sessions)
+	}
+	switch {
+	case err != nil:
+		return fmt.Errorf("take back a migration: who works with the database cannot be seen: %w", err)
+	case len(members) > 0:
+		return fmt.Errorf("take back a migration: %s work with this database: stop them first (one that was killed counts until its lease is over)", strings.Join(members, ", "))
+	case sessions > 0:
+		return fmt.Errorf("take back a migration: %d connections of processes to this database are open: stop them first", sessions)
+	}
+	return nil
+}
+
+// ListUndone tells which migrations were taken back.
+func ListUndone(ctx context.Context, dsn string, set Set) ([]Undone, error) {
+	conn, err := pgx.Connect(ctx, dsn)
+	if err != nil {
+		return nil, fmt.Errorf("migrate %s status: %w", set, err)
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	var there bool
+	if err := conn.QueryRow(ctx, `SELECT to_regclass('dbcontroller_migration_undone') IS NOT NULL`).Scan(&there); err != nil || !there {
+		return nil, err
+	}
+	rows, err := conn.Query(ctx, selectUndoneSQL, string(set))
+	if err != nil {
+		return nil, fmt.Errorf("migrate %s status: %w", set, err)
+	}
+	return pgx.CollectRows(rows, pgx.RowToStructByPos[Undone])
+}

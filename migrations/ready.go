@@ -1,0 +1,151 @@
+package migrations
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/pressly/goose/v3"
+)
+
+// ErrNotReady is why a process cannot work with a database that answers: the words say what to do, and nothing of hosts.
+var ErrNotReady = errors.New("the database is not ready")
+
+// Querier is a pool, or a connection.
+type Querier interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}
+
+// Ready fails unless the database has every migration of the set and its user the rights of those that serve. It changes
+// nothing.
+func Ready(ctx context.Context, q Querier, set Set) error {
+	if err := hasNewest(ctx, q, set); err != nil {
+		return err
+	}
+	rights, err := servingRights(set)
+	if err != nil {
+		return err
+	}
+	var relations, columns, privileges []string
+	for _, r := range rights {
+		relations, columns, privileges = append(relations, r.relation), append(columns, r.column), append(privileges, r.privilege)
+	}
+	rows, err := q.Query(ctx, missingRightsSQL, relations, columns, privileges, set.schema())
+	if err != nil {
+		return fmt.Errorf("look at the rights of the database's user: %w", err)
+	}
+	missing, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return fmt.Errorf("look at the rights of the database's user: %w", err)
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	const named = 5
+	text := strings.Join(missing[:min(len(missing), named)], ", ")
+	if more := len(missing) - named; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return fmt.Errorf("%w: its user lacks %s: run `db-controller migrate up --set %s --roles`, with the role prefix of this database, and grant the roles that it names to the user", ErrNotReady, text, set)
+}
+
+func (s Set) schema() string {
+	if s == Registry {
+		return "dbcontroller_registry"
+	}
+	return "dbcontroller"
+}
+
+// Tables whose names goose chooses are in the schema in which the first migration ran.
+const versionTableSQL = `
+SELECT format('%I.%I', n.nspname, c.relname) FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relname = $1 AND c.relkind = 'r' ORDER BY 1 LIMIT 1`
+
+func hasNewest(ctx context.Context, q Querier, set Set) error {
+	names, err := fs.Glob(files, string(set)+"/*.sql")
+	if err != nil {
+		return err
+	}
+	newest := slices.Max(names)
+	version, err := goose.NumericComponent(newest)
+	if err != nil {
+		return err
+	}
+	lacks := fmt.Errorf("%w: it lacks migration %s: run `db-controller migrate up --set %s`", ErrNotReady, strings.TrimPrefix(newest, string(set)+"/"), set)
+	var table string
+	switch err := q.QueryRow(ctx, versionTableSQL, set.versions()).Scan(&table); {
+	case errors.Is(err, pgx.ErrNoRows):
+		return lacks
+	case err != nil:
+		return fmt.Errorf("look at the schema of the database: %w", err)
+	}
+	var applied bool
+	if err := q.QueryRow(ctx, `SELECT COALESCE(bool_or(version_id >= $1 AND is_applied), false) FROM `+table, version).Scan(&applied); err != nil {
+		return fmt.Errorf("look at the schema of the database: %w", err)
+	}
+	if !applied {
+		return lacks
+	}
+	return nil
+}
+
+// right is one of a table, or, with a column, of that alone.
+type right struct{ relation, column, privilege string }
+
+var (
+	grantLine = regexp.MustCompile(`\('(api|controller)', '([^']+)', '([^']+)'\)`)
+	ofColumns = regexp.MustCompile(`^(\w+) \(([^)]+)\)$`)
+)
+
+// servingRights are those that the roles of serving processes are granted on tables: roles/*.sql is where they are written.
+func servingRights(set Set) ([]right, error) {
+	script, err := roles.ReadFile("roles/" + string(set) + ".sql")
+	if err != nil {
+		return nil, err
+	}
+	var out []right
+	for _, grant := range grantLine.FindAllStringSubmatch(string(script), -1) {
+		privileges, columns := strings.Split(grant[2], ", "), []string{""}
+		if m := ofColumns.FindStringSubmatch(grant[2]); m != nil {
+			privileges, columns = m[1:2], strings.Split(m[2], ", ")
+		}
+		for i, table := range strings.Split(grant[3], ", ") {
+			if i == 0 {
+				table = set.schema() + "." + table
+			}
+			for _, privilege := range privileges {
+				for _, column := range columns {
+					out = append(out, right{table, column, privilege})
+				}
+			}
+		}
+	}
+	if len(out) == 0 {
+		return nil, fmt.Errorf("roles/%s.sql grants nothing", set)
+	}
+	return out, nil
+}
+
+// missingRightsSQL names what the user may not do. A user without the right to use the schema has none of the others.
+const missingRightsSQL = `
+WITH usable AS (
+    SELECT COALESCE(bool_and(pg_catalog.has_schema_privilege(oid, 'USAGE')), false) AS yes FROM pg_catalog.pg_namespace WHERE nspname = $4
+), needed AS (
+    SELECT DISTINCT i.relation, i.col, i.privilege, c.oid
+    FROM unnest($1::text[], $2::text[], $3::text[]) AS i (relation, col, privilege)
+    LEFT JOIN (pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace AND n.nspname = $4) ON n.nspname || '.' || c.relname = i.relation
+)
+SELECT format('USAGE on schema %s', $4) FROM usable WHERE NOT yes
+UNION ALL
+SELECT format('%s on %s%s', privilege, relation, ' (' || NULLIF(col, '') || ')') FROM needed, usable
+WHERE yes AND (oid IS NULL OR NOT CASE WHEN col = '' THEN pg_catalog.has_table_privilege(oid, privilege)
+    ELSE pg_catalog.has_column_privilege(oid, col, privilege) END)
+UNION ALL
+SELECT format('USAGE on sequence %s.%s', $4, c.relname) FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace, usable
+WHERE yes AND n.nspname = $4 AND CASE WHEN c.relkind = 'S' THEN NOT pg_catalog.has_sequence_privilege(c.oid, 'USAGE') ELSE false END`

@@ -1,0 +1,126 @@
+package migrations_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/db-controller/db-controller/migrations"
+	"github.com/db-controller/db-controller/test/harness"
+)
+
+func connected(t *testing.T, dsn string) *pgx.Conn {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), dsn)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	return conn
+}
+
+func execute(t *testing.T, conn *pgx.Conn, statements ...string) {
+	t.Helper()
+	for _, statement := range statements {
+		_, err := conn.Exec(t.Context(), statement)
+		require.NoError(t, err, statement)
+	}
+}
+
+// What a migration has made and no role was told of, and what a migration was to make, is named with what to do.
+func TestReadyNamesWhatIsMissing(t *testing.T) {
+	t.Parallel()
+	for set, c := range map[migrations.Set]struct{ grants, revoke, missing string }{
+		migrations.Deployment: {
+			"dbcontroller_ready_api, dbcontroller_ready_controller",
+			"REVOKE INSERT ON dbcontroller.cause FROM dbcontroller_ready_api, dbcontroller_ready_controller",
+			"its user lacks INSERT on dbcontroller.cause: run `db-controller migrate up --set deployment --roles`",
+		},
+		migrations.Registry: {
+			"dbcontroller_registered_api",
+			"REVOKE UPDATE (revision) ON dbcontroller_registry.meta FROM dbcontroller_registered_api",
+			"its user lacks UPDATE on dbcontroller_registry.meta (revision): run `db-controller migrate up --set registry --roles`",
+		},
+	} {
+		t.Run(string(set), func(t *testing.T) {
+			t.Parallel()
+			prefix, dsn := "dbcontroller_ready", harness.Postgres(t).NewDatabase(t, "")
+			if set == migrations.Registry {
+				prefix = "dbcontroller_registered"
+			}
+			own, serving := connected(t, dsn), connected(t, dsn)
+			ready := func() error { return migrations.Ready(t.Context(), serving, set) }
+			require.ErrorIs(t, ready(), migrations.ErrNotReady)
+			_, err := migrations.Up(t.Context(), dsn, set)
+			require.NoError(t, err)
+			require.NoError(t, ready(), "a superuser may do everything")
+
+			role := prefix + "_serving"
+			execute(t, own, "DO $$ BEGIN IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = '"+role+"') THEN CREATE ROLE "+role+"; END IF; END $$")
+			require.NoError(t, migrations.Roles(t.Context(), dsn, set, prefix))
+			execute(t, serving, "SET ROLE "+role)
+			require.Error(t, ready(), "roles that nobody granted to it")
+			execute(t, own, "GRANT "+c.grants+" TO "+role)
+			require.NoError(t, ready(), "the least rights are enough")
+			execute(t, own, c.revoke)
+			require.ErrorIs(t, ready(), migrations.ErrNotReady)
+			require.ErrorContains(t, ready(), c.missing)
+			require.NoError(t, migrations.Roles(t.Context(), dsn, set, prefix))
+			require.NoError(t, ready())
+
+			_, err = migrations.Down(t.Context(), dsn, set)
+			require.NoError(t, err)
+			require.ErrorIs(t, ready(), migrations.ErrNotReady)
+			require.ErrorContains(t, ready(), "it lacks migration 0")
+		})
+	}
+}
+
+// Who serves is not left without its tables, and who took them back, and why, is kept.
+func TestAMigrationIsTakenBackWhenNobodyServes(t *testing.T) {
+	t.Parallel()
+	for _, set := range []migrations.Set{migrations.Deployment, migrations.Registry} {
+		dsn := harness.Postgres(t).NewDatabase(t, "")
+		all, err := migrations.Up(t.Context(), dsn, set)
+		require.NoError(t, err)
+		own := connected(t, dsn)
+		_, err = migrations.TakeBack(t.Context(), dsn, set, " ")
+		require.ErrorContains(t, err, "the reason is missing")
+		if set == migrations.Deployment {
+			execute(t, own, `INSERT INTO dbcontroller.member (id, name, expires_at) VALUES (gen_random_uuid(), 'host:1', now() + interval '1 hour')`)
+			_, err = migrations.TakeBack(t.Context(), dsn, set, "a mistake")
+			require.ErrorContains(t, err, "host:1 work with this database: stop them first")
+			execute(t, own, `UPDATE dbcontroller.member SET expires_at = now() - interval '1 hour'`)
+		}
+		serving, err := pgx.ParseConfig(dsn)
+		require.NoError(t, err)
+		serving.RuntimeParams["application_name"] = "db-controller registry"
+		conn, err := pgx.ConnectConfig(t.Context(), serving)
+		require.NoError(t, err)
+		_, err = migrations.TakeBack(t.Context(), dsn, set, "a mistake")
+		require.ErrorContains(t, err, "are open: stop them first")
+		require.NoError(t, conn.Close(t.Context()))
+		states, err := migrations.List(t.Context(), dsn, set)
+		require.NoError(t, err)
+		require.True(t, states[len(states)-1].Applied, "refused, nothing is taken back")
+
+		require.Eventually(t, func() bool {
+			name, err := migrations.TakeBack(t.Context(), dsn, set, "it was too early")
+			return err == nil && name == all[len(all)-1]
+		}, 20*time.Second, 20*time.Millisecond, "the session ends a moment after its connection")
+		for range all[1:] {
+			_, err := migrations.TakeBack(t.Context(), dsn, set, "all of it")
+			require.NoError(t, err)
+		}
+		undone, err := migrations.ListUndone(t.Context(), dsn, set)
+		require.NoError(t, err)
+		require.Len(t, undone, len(all))
+		require.Equal(t, all[len(all)-1], undone[0].Name)
+		require.Equal(t, "it was too early", undone[0].Reason)
+		require.NotEmpty(t, undone[0].By)
+		name, err := migrations.TakeBack(t.Context(), dsn, set, "more")
+		require.NoError(t, err)
+		require.Empty(t, name)
+	}
+}

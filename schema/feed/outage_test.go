@@ -1,0 +1,69 @@
+package feed_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/db-controller/db-controller/schema/feed"
+)
+
+// However many lines say that the database is away, and in whatever words, one is written; one that it is back; and one for
+// the next outage. What has another reason is written as it is.
+func TestAnOutageIsOneLineAStateChange(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		core, said := observer.New(zap.InfoLevel)
+		log, outage := feed.Patient(zap.New(core))
+		same, _ := feed.Patient(log.With(zap.String("of", "x")))
+		var works atomic.Bool
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() {
+			done <- outage.Follow(ctx, func(context.Context) error {
+				if works.Load() {
+					return nil
+				}
+				return errors.New("away")
+			})
+		}()
+		away := fmt.Errorf("read: %w", &pgconn.PgError{Code: "57P01"})
+		fails := func() {
+			for range 30 {
+				log.Error("request failed", zap.Error(away))
+				same.Warn("the lease could not be renewed", zap.Error(away))
+				time.Sleep(100 * time.Millisecond)
+			}
+		}
+		messages := func() (out []string) {
+			for _, e := range said.TakeAll() {
+				out = append(out, e.Level.String()+" "+e.Message)
+			}
+			return out
+		}
+		fails()
+		time.Sleep(time.Hour)
+		fails()
+		require.Equal(t, []string{"warn the database is away, what needs it is tried again until it is back"}, messages())
+		log.Warn("something else", zap.Error(errors.New("broken")))
+		log.Info("nothing failed")
+		log.Info("a watch ended", zap.Error(io.EOF))
+		require.Equal(t, []string{"warn something else", "info nothing failed", "info a watch ended"}, messages())
+		works.Store(true)
+		time.Sleep(5 * time.Second)
+		require.Equal(t, []string{"info the database is back"}, messages())
+		fails()
+		require.Len(t, messages(), 1)
+		cancel()
+		require.NoError(t, <-done)
+	})
+}

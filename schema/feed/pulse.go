@@ -1,0 +1,88 @@
+package feed
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+)
+
+// everything is all topics.
+const everything = ^Topics(0)
+
+// restful is how many times less often the tables are looked at while what other processes commit is heard of.
+const restful = 10
+
+// pulse is the one look for all watches of a process: it asks which topics have something new since the pulse before, and wakes
+// the watches of these alone. Whichever watch finds it due does it. It is the net below notifications, which can be lost: a watch
+// looks when it joins, and from then on each commit lies between two pulses.
+type pulse struct {
+	mu      sync.Mutex
+	began   time.Time // guarded by mu; the last one
+	running bool      // guarded by mu
+	at      Position  // guarded by mu; up to where the last one that succeeded has looked
+	epoch   string    // guarded by mu; at is of this epoch
+}
+
+// due tells how long the next pulse has to wait.
+func (l *Log) due() time.Duration {
+	l.pulse.mu.Lock()
+	defer l.pulse.mu.Unlock()
+	interval := l.cfg.PollInterval
+	if l.cfg.Heard() {
+		interval *= restful
+	}
+	if l.pulse.running {
+		return interval
+	}
+	return time.Until(l.pulse.began.Add(interval))
+}
+
+// beat looks whether anything was written, unless somebody has. What cannot be looked at, and a database that is another one, wake
+// everybody, who find out by themselves.
+func (l *Log) beat(ctx context.Context) {
+	if l.due() > 0 {
+		return
+	}
+	p := &l.pulse
+	p.mu.Lock()
+	if p.running {
+		p.mu.Unlock()
+		return
+	}
+	p.running, p.began = true, time.Now()
+	from, epoch := p.at, p.epoch
+	p.mu.Unlock()
+	touched := everything
+	defer func() {
+		p.mu.Lock()
+		p.running, p.at, p.epoch = false, from, epoch
+		p.mu.Unlock()
+		l.cfg.Wake.Wake(touched)
+	}()
+	// The others count on it, whatever becomes of the watch that happened to find it due.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookTimeout)
+	defer cancel()
+	now, written, err := l.written(ctx, from)
+	if err != nil {
+		return
+	}
+	to, err := parsePosition(now.at)
+	if err != nil {
+		return
+	}
+	if now.epoch == epoch && !from.after(to) {
+		touched = written
+	}
+	from, epoch = to, now.epoch
+}
+
+// written tells what was written after a position, up to one that is on disk.
+func (l *Log) written(ctx context.Context, from Position) (now state, touched Topics, err error) {
+	var mask int16
+	row := l.cfg.Pool.QueryRow(ctx, l.cfg.WrittenSQL, from.xmax, from.xip)
+	if err := row.Scan(&now.at, &now.lsn, &now.flushed, &now.epoch, &mask); err != nil {
+		return now, everything, fmt.Errorf("look for what was written: %w", err)
+	}
+	return now, Topics(mask), l.flush(ctx, now) //nolint:gosec // as many bits as there are topics
+}

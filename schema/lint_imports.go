@@ -1,0 +1,107 @@
+package schema
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// importPos is where an import stands, under a path that stays when others come before it.
+func importPos(imp Import) Pos {
+	pos := imp.Pos
+	pos.Path = "imports[" + imp.Service + "]"
+	return pos
+}
+
+func importFinding(d *Descriptor, id string, imp Import, remedy, format string, args ...any) Finding {
+	return Finding{Level: Warning, ID: id, Of: d.ServiceVersion, Problem: Problem{Pos: importPos(imp), Message: fmt.Sprintf(format, args...), Remedy: remedy}}
+}
+
+// unusedImports finds imports of which no kind refers to a kind: each costs watches, one from every region to every other.
+func unusedImports(descriptors []*Descriptor) []Finding {
+	var out []Finding
+	for _, d := range descriptors {
+		used := map[string]bool{}
+		for _, k := range d.Kinds {
+			if k.ConstraintsDisabled {
+				continue
+			}
+			for _, target := range k.targets() {
+				if id, err := d.kindID(target); err == nil {
+					used[id.Service] = true
+				}
+			}
+		}
+		for _, imp := range d.Imports {
+			if !used[imp.Service] {
+				out = append(out, importFinding(d, UnusedImport, imp, "remove it",
+					"import %s is unused: no kind of %s refers to a kind of it, and every region of the one watches every region of the other", imp.ServiceVersion, d.Service))
+			}
+		}
+	}
+	return out
+}
+
+// targets are the kinds that a kind refers to, as written.
+func (k *Kind) targets() (out []string) {
+	for _, p := range k.Parents {
+		out = append(out, p.Kind)
+	}
+	for _, r := range k.References {
+		out = append(out, r.Targets...)
+	}
+	return out
+}
+
+// importCycles finds services that import one another by different versions; by the same ones they cannot be.
+func importCycles(descriptors []*Descriptor) []Finding {
+	var edges []kindEdge
+	at := map[kindEdge]int{}
+	var imports []Import
+	var importers []*Descriptor
+	g := &kindGraph{}
+	for _, d := range descriptors {
+		holder := kindNode{ServiceVersion: ServiceVersion{Service: d.Service}}
+		if !slices.Contains(g.nodes, holder) {
+			g.nodes = append(g.nodes, holder)
+		}
+		for _, imp := range d.Imports {
+			e := kindEdge{holder: holder, target: kindNode{ServiceVersion: ServiceVersion{Service: imp.Service}}, path: d.Version + " " + imp.Version, pos: importPos(imp)}
+			at[e] = len(imports)
+			edges, imports, importers = append(edges, e), append(imports, imp), append(importers, d)
+		}
+	}
+	sortEdges(edges)
+	var out []Finding
+	for _, ring := range g.rings(edges) {
+		var ways []string
+		for _, e := range slices.Backward(ring) {
+			ways = append(ways, importers[at[e]].ServiceVersion.String()+" imports "+imports[at[e]].ServiceVersion.String())
+		}
+		first := at[ring[len(ring)-1]]
+		out = append(out, importFinding(importers[first], ImportCycle, imports[first], "remove one of these imports",
+			"services import one another by their versions: %s: each watches the other, and deletions of each can wait for the other", strings.Join(ways, ", ")))
+	}
+	return out
+}
+
+// withoutDeployment finds regions in which a version runs and a service that it imports does not.
+func withoutDeployment(descriptors []*Descriptor, deployments []Deployment) []Finding {
+	var out []Finding
+	for _, d := range descriptors {
+		for _, imp := range d.Imports {
+			var regions []string
+			for _, dep := range deployments {
+				there := DeploymentID{Service: imp.Service, Region: dep.Region}
+				if dep.Service == d.Service && dep.Version == d.Version && !slices.ContainsFunc(deployments, func(o Deployment) bool { return o.DeploymentID == there }) {
+					regions = append(regions, dep.Region)
+				}
+			}
+			if len(regions) > 0 {
+				out = append(out, importFinding(d, NoDeploymentInRegion, imp, "deploy it there; or name targets in full, with another region",
+					"%s runs in %s, where %s does not: names without a region, and parents, of it name nothing there", d.ServiceVersion, strings.Join(regions, ", "), imp.Service))
+			}
+		}
+	}
+	return out
+}

@@ -1,0 +1,205 @@
+package schema_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/db-controller/db-controller/schema"
+)
+
+// lint gives what is found in a file, as ids and paths.
+func lint(t *testing.T, text string) (found []string, all []schema.Finding) {
+	t.Helper()
+	file, err := schema.ParseFile("f.yaml", strings.NewReader(text))
+	require.NoError(t, err)
+	require.NoError(t, schema.Check(file.Services))
+	for _, f := range schema.Lint(file.Services, file.Deployments...) {
+		if f.Level == schema.Warning && f.Acknowledged == "" {
+			found, all = append(found, f.ID+" "+f.Of.String()+" "+f.Pos.Path), append(all, f)
+		}
+	}
+	return found, all
+}
+
+const lintIam = `
+service: iam.example.com
+version: v1
+kinds:
+  - { kind: Organization, patterns: ["organizations/{o}"] }
+  - kind: Project
+    patterns: ["organizations/{o}/projects/{p}", "projects/{p}"]
+    parents: [{ kind: Organization, behaviour: CASCADE_DELETE }]
+---
+`
+
+// Two warnings of what blocks a child vanish with its parent, since nothing takes it along any more: this one comes.
+func TestANameBelowAnotherKindWantsItAsParent(t *testing.T) {
+	inventory := func(parents string) string {
+		return `
+service: inventory.example.com
+version: v1
+kinds:
+  - { kind: Model, patterns: ["models/{m}"] }
+  - kind: Image
+    patterns: ["models/{m}/images/{i}"]` + parents + `
+---
+service: devices.example.com
+version: v1
+imports: [inventory.example.com@v1]
+kinds:
+  - kind: Device
+    patterns: ["devices/{d}"]
+    references: [{ path: image, targets: [inventory.example.com/Image], behaviour: BLOCK }]
+  - kind: Rollout
+    patterns: ["rollouts/{r}"]
+    references: [{ path: image, targets: [inventory.example.com/Image], behaviour: BLOCK }]
+`
+	}
+	found, _ := lint(t, inventory("\n    parents: [{ kind: Model, behaviour: CASCADE_DELETE }]"))
+	require.Equal(t, []string{
+		"blocked-cascade devices.example.com@v1 kinds[Device].references[image]",
+		"blocked-cascade devices.example.com@v1 kinds[Rollout].references[image]",
+	}, found)
+	found, all := lint(t, inventory(""))
+	require.Equal(t, []string{"pattern-without-parent inventory.example.com@v1 kinds[Image].patterns[models/{m}/images/{i}]"}, found)
+	require.Equal(t, "f.yaml:6: kinds[Image].patterns[models/{m}/images/{i}]: warning: models/{m}/images/{i} lies below models/{m} of Model, which is no parent of Image: "+
+		"it stays when that is deleted, and can be created without it; add parents: [{kind: Model, behaviour: CASCADE_DELETE}], or BLOCK", all[0].String())
+}
+
+func TestTheNearestKindAboveANameCounts(t *testing.T) {
+	devices := func(kinds string) string {
+		return lintIam + "service: devices.example.com\nversion: v1\nimports: [iam.example.com@v1]\nkinds:\n" +
+			"  - { kind: Ref, patterns: [\"refs/{r}\"], references: [{ path: p, targets: [iam.example.com/Project], behaviour: UNSET }] }\n" + kinds
+	}
+	for kinds, want := range map[string][]string{
+		// the parent's own parent is that of all below it
+		`  - { kind: D, patterns: ["organizations/{a}/projects/{b}/ds/{d}"], parents: [{ kind: iam.example.com/Project, behaviour: CASCADE_DELETE }] }`: nil,
+		// a parent further up does not do
+		`  - { kind: D, patterns: ["organizations/{a}/projects/{b}/ds/{d}"], parents: [{ kind: iam.example.com/Organization, behaviour: CASCADE_DELETE }] }`: {
+			"pattern-without-parent devices.example.com@v1 kinds[D].patterns[organizations/{a}/projects/{b}/ds/{d}]"},
+		// each pattern by itself
+		`  - { kind: D, patterns: ["ds/{d}", "projects/{p}/ds/{d}", "organizations/{o}/ds/{d}"], parents: [{ kind: iam.example.com/Project, behaviour: CASCADE_DELETE }] }`: {
+			"pattern-without-parent devices.example.com@v1 kinds[D].patterns[organizations/{o}/ds/{d}]"},
+		// a collection in between
+		`  - { kind: D, patterns: ["projects/{p}/regions/{region}/ds/{d}"] }`: {
+			"pattern-without-parent devices.example.com@v1 kinds[D].patterns[projects/{p}/regions/{region}/ds/{d}]"},
+		`  - { kind: D, patterns: ["projects/{p}/ds/{d}"], constraints_disabled: true }`: nil,
+		`  - { kind: D, patterns: ["others/{p}/ds/{d}"] }`:                               nil,
+	} {
+		found, _ := lint(t, devices(kinds))
+		require.Equal(t, want, found, kinds)
+	}
+}
+
+func TestBlockersThatFormACycleAreFound(t *testing.T) {
+	const head = "service: a.example.com\nversion: v1\nkinds:\n"
+	kind := func(name, path, target, behaviour string) string {
+		return "  - kind: " + name + "\n    patterns: [\"" + strings.ToLower(name) + "s/{x}\"]\n    references: [{ path: " + path + ", targets: [" + target + "], behaviour: " + behaviour + " }]\n"
+	}
+	found, all := lint(t, head+kind("A", "a", "A", "BLOCK"))
+	require.Equal(t, []string{"block-within-kind a.example.com@v1 kinds[A].references[a]"}, found)
+	require.Contains(t, all[0].Message, "A.a blocks within its own kind")
+
+	// The same ring, whichever kind comes first.
+	ring := []string{kind("A", "b", "B", "BLOCK"), kind("B", "c", "C", "BLOCK"), kind("C", "a", "A", "BLOCK")}
+	for i := range ring {
+		found, all = lint(t, head+ring[i]+ring[(i+1)%3]+ring[(i+2)%3])
+		require.Equal(t, []string{"block-cycle a.example.com@v1 kinds[C].references[a]"}, found)
+		require.Contains(t, all[0].Message, "A <- C.a <- B.c <- A.b")
+	}
+	found, _ = lint(t, head+kind("A", "b", "B", "BLOCK")+kind("B", "a", "A", "UNSET"))
+	require.Empty(t, found)
+	// A child that blocks its parent, which refers to the child.
+	found, _ = lint(t, head+kind("A", "first", "B", "BLOCK")+"  - { kind: B, patterns: [\"as/{a}/bs/{b}\"], parents: [{ kind: A, behaviour: BLOCK }] }\n")
+	require.Equal(t, []string{"block-cycle a.example.com@v1 kinds[B].parents[A]"}, found)
+}
+
+// What leads from a kind to itself hides no larger ring that it is part of.
+func TestARingIsNotHiddenByAKindThatCascadesToItself(t *testing.T) {
+	found, _ := lint(t, `
+service: a.example.com
+version: v1
+kinds:
+  - kind: A
+    patterns: ["as/{a}"]
+    references: [{ path: up, targets: [A], behaviour: CASCADE_DELETE }, { path: b, targets: [B], behaviour: CASCADE_DELETE }]
+  - kind: B
+    patterns: ["bs/{b}"]
+    references: [{ path: a, targets: [A], behaviour: CASCADE_DELETE }]
+`)
+	require.Equal(t, []string{"cascade-cycle a.example.com@v1 kinds[B].references[a]"}, found)
+}
+
+func TestImportsThatAreForNothingOrLeadAroundOrNowhere(t *testing.T) {
+	found, all := lint(t, lintIam+`
+service: a.example.com
+version: v1
+imports: [iam.example.com@v1, b.example.com@v1]
+kinds:
+  - { kind: A, patterns: ["as/{a}"], references: [{ path: b, targets: [b.example.com/B], behaviour: UNSET }] }
+---
+service: b.example.com
+version: v1
+kinds: [{ kind: B, patterns: ["bs/{b}"] }]
+---
+service: b.example.com
+version: v2
+imports: [a.example.com@v1]
+kinds: [{ kind: B, patterns: ["bs/{b}"], references: [{ path: a, targets: [a.example.com/A], behaviour: UNSET }] }]
+---
+regions: [us, eu, asia]
+deployments:
+  - { deployment: iam.example.com/us, version: v1 }
+  - { deployment: iam.example.com/eu, version: v1 }
+  - { deployment: a.example.com/us, version: v1 }
+  - { deployment: a.example.com/eu, version: v1 }
+  - { deployment: a.example.com/asia, version: v1 }
+  - { deployment: b.example.com/us, version: v1 }
+`)
+	require.Equal(t, []string{
+		"unused-import a.example.com@v1 imports[iam.example.com]",
+		"import-cycle a.example.com@v1 imports[b.example.com]",
+		"no-deployment-in-region a.example.com@v1 imports[iam.example.com]",
+		"no-deployment-in-region a.example.com@v1 imports[b.example.com]",
+	}, found)
+	require.Equal(t, 13, all[0].Pos.Line)
+	require.Contains(t, all[1].Message, "a.example.com@v1 imports b.example.com@v1, b.example.com@v2 imports a.example.com@v1")
+	require.Contains(t, all[2].Message, "a.example.com@v1 runs in asia, where iam.example.com does not")
+	require.Contains(t, all[3].Message, "a.example.com@v1 runs in eu, asia, where b.example.com does not")
+}
+
+func TestAWarningIsAcknowledgedInItsFileWithAReason(t *testing.T) {
+	const text = `
+service: a.example.com
+version: v1
+kinds:
+  - kind: A
+    patterns: ["as/{a}"]
+    references: [{ path: up, targets: [A], behaviour: BLOCK }]
+acknowledge:
+  - { warning: block-within-kind, at: "kinds[A].references[up]", reason: they form a tree }
+`
+	found, _ := lint(t, text)
+	require.Empty(t, found)
+	file, err := schema.ParseFile("f.yaml", strings.NewReader(text))
+	require.NoError(t, err)
+	require.Equal(t, "f.yaml:7: kinds[A].references[up]: acknowledged: A.up blocks within its own kind: two that refer to one another cannot be deleted before one lets go; they form a tree",
+		schema.Lint(file.Services)[0].String())
+
+	// What is acknowledged is one finding, of one version; and what is not there is not.
+	found, _ = lint(t, strings.ReplaceAll(text, "path: up", "path: over"))
+	require.Equal(t, []string{"block-within-kind a.example.com@v1 kinds[A].references[over]", "nothing-acknowledged a.example.com@v1 acknowledge[0]"}, found)
+	found, _ = lint(t, text+"---\nservice: a.example.com\nversion: v2\nkinds: [{ kind: A, patterns: [\"as/{a}\"], references: [{ path: up, targets: [A], behaviour: BLOCK }] }]\n")
+	require.Equal(t, []string{"block-within-kind a.example.com@v2 kinds[A].references[up]"}, found)
+
+	for bad, says := range map[string]string{
+		`{ warning: block-within-kind, at: "kinds[A].references[up]" }`: `acknowledge[0]: key "reason" is missing`,
+		`{ warning: block-within-kind, at: x, reason: "" }`:             `acknowledge[0].reason: the reason is empty; say why it is meant`,
+		`{ warning: block-within-kind, at: x, reason: y, line: 5 }`:     `unknown key "line"; known here are at, reason, warning`,
+	} {
+		_, err := schema.ParseFile("f.yaml", strings.NewReader("service: a.example.com\nversion: v1\nacknowledge: ["+bad+"]\n"))
+		require.ErrorContains(t, err, says)
+	}
+}

@@ -1,0 +1,107 @@
+package service
+
+import (
+	"context"
+	"strconv"
+	"unicode/utf8"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/protoadapt"
+
+	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
+)
+
+// An error travels in HTTP/2 headers, of which clients take 8 KiB in most languages, and its text travels twice, the second time
+// with the details in base64. Who gets more sees a broken stream instead of the refusal, and repeats the call for ever.
+const (
+	maxErrorText    = 1 << 10 // as percent-encoded
+	maxErrorDetails = 4 << 10
+	// Of it for a list, and for the token of its next page.
+	listRoom  = 2800
+	tokenRoom = 1100
+)
+
+// boundedUnary and boundedStream hold every error of a server to that, also those that no list of ours is in.
+func boundedUnary(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	out, err := handler(ctx, req)
+	return out, shortened(err)
+}
+
+func boundedStream(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	return shortened(handler(srv, ss))
+}
+
+// shortened is an error with a text and details of bounded length: of the details, as many as have room, in their order.
+func shortened(err error) error {
+	st, ok := status.FromError(err)
+	if err == nil || !ok {
+		return err
+	}
+	p := st.Proto()
+	text, room, n := shortText(p.GetMessage()), maxErrorDetails, 0
+	for _, d := range p.GetDetails() {
+		if room -= proto.Size(d); room < 0 {
+			break
+		}
+		n++
+	}
+	if text == p.GetMessage() && n == len(p.GetDetails()) {
+		return err
+	}
+	p.Message, p.Details = text, p.GetDetails()[:n]
+	return status.ErrorProto(p)
+}
+
+// shortText cuts a text that is too long, and says so.
+func shortText(s string) string {
+	const more = " (shortened)"
+	left, cut := maxErrorText, -1 // what the text takes, and where there was still room for the note
+	for i, r := range s {
+		if cut < 0 && left < len(more)+3*utf8.UTFMax {
+			cut = i
+		}
+		if left -= encodedLen(r); left < 0 {
+			return s[:cut] + more
+		}
+	}
+	return s
+}
+
+// encodedLen is how many bytes a character takes in the header of a gRPC status.
+func encodedLen(r rune) int {
+	if r >= ' ' && r <= '~' && r != '%' {
+		return 1
+	}
+	return 3 * utf8.RuneLen(r)
+}
+
+// listed makes the detail of an error that names a list: the first items that have room. It answers how many those are; where they are
+// not all, the metadata of the info say so.
+func listed[T proto.Message](info *errdetails.ErrorInfo, items []T, total int, message func([]T) protoadapt.MessageV1) (protoadapt.MessageV1, int) {
+	room, n := listRoom, 0
+	for _, item := range items {
+		if room -= proto.Size(item) + 3; room < 0 { // with its tag and length
+			break
+		}
+		n++
+	}
+	if n < total {
+		info.Metadata = map[string]string{"total": strconv.Itoa(total), "named": strconv.Itoa(n)}
+	}
+	return message(items[:n]), n
+}
+
+func violations(of []*errdetails.PreconditionFailure_Violation) protoadapt.MessageV1 {
+	return &errdetails.PreconditionFailure{Violations: of}
+}
+
+func fieldViolations(of []*errdetails.BadRequest_FieldViolation) protoadapt.MessageV1 {
+	return &errdetails.BadRequest{FieldViolations: of}
+}
+
+func refusals(of []*schemav1.ReferencesRefused_Refusal) protoadapt.MessageV1 {
+	return &schemav1.ReferencesRefused{Refusals: of}
+}

@@ -1,0 +1,170 @@
+package shadow_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/shadow"
+	"github.com/db-controller/db-controller/test/harness"
+)
+
+// exec runs a statement of a test at a deployment's database.
+func exec(t *testing.T, b *harness.Box, deployment, sql string, args ...any) {
+	t.Helper()
+	_, err := b.Pools[b.ID(deployment)].Exec(context.Background(), sql, args...)
+	require.NoError(t, err)
+}
+
+// abandoned lets the target's deployment give up what is being established there. Then the clock of the holder's database
+// jumps ahead by more than a day, what is old by it is forgotten, and the clock comes back. All that happens once.
+func abandoned(t *testing.T, b *harness.Box, tries *int) func() {
+	return func() {
+		if *tries++; *tries > 1 {
+			return
+		}
+		b.Expire(aWest)
+		require.NoError(t, b.Resolve(b.ID(aWest)))
+		require.Zero(t, b.Count(aWest, "blockade"))
+		require.Equal(t, 1, b.Count(bEast, "aborted"))
+		exec(t, b, bEast, `UPDATE dbcontroller.attempt SET decided_at = decided_at - interval '26 hours'`)
+		_, err := b.Stores[b.ID(bEast)].Tidy(context.Background())
+		require.NoError(t, err)
+		require.Zero(t, b.Count(bEast, "aborted"))
+	}
+}
+
+// The decision that ended an attempt is forgotten by a clock that jumps ahead and comes back, while the attempt is young by
+// all clocks: it cannot commit all the same, and the write is tried under another one.
+func TestAForgottenDecisionHoldsAgainstALateCommit_I5_I8(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	b.MustPut(target, nil)
+	b.Settle()
+	tries := 0
+	b.AfterEstablish = abandoned(t, b, &tries)
+	b.MustPut(holder, body{"block": target})
+	require.Equal(t, 2, tries)
+	b.Settle()
+	require.Equal(t, 1, b.Count(aWest, "blockade"))
+	b.Audit()
+	_, err := b.Delete(target)
+	require.ErrorAs(t, err, new(*shadow.BlockedError))
+}
+
+// The same while a reference is established again for a target's database that has lost it.
+func TestAForgottenDecisionHoldsAgainstALateRepair_I5_I8(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	b.MustPut(target, nil)
+	b.Settle()
+	restore := b.Backup(aWest)
+	b.MustPut(holder, body{"block": target})
+	b.Settle()
+	restore()
+	b.Recover(aWest)
+	tries := 0
+	b.AfterEstablish = abandoned(t, b, &tries)
+	b.Settle()
+	require.Equal(t, 2, tries)
+	require.Equal(t, 1, b.Count(aWest, "blockade"))
+	b.Audit()
+	_, err := b.Delete(target)
+	require.ErrorAs(t, err, new(*shadow.BlockedError))
+}
+
+// An attempt that is older than any decision is kept does not commit, whatever is known of it.
+func TestAnOldAttemptCannotCommit_I5(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	old := newAttempt()
+	ms := time.Now().Add(-shadow.MaxAttemptAge - time.Minute).UnixMilli()
+	for i := 5; i >= 0; i-- {
+		old[i], ms = byte(ms), ms>>8
+	}
+	store := b.Stores[b.ID(aWest)]
+	_, err := store.SaveUnder(t.Context(), old, []shadow.Write{{Name: "targets/t"}})
+	require.ErrorIs(t, err, shadow.ErrAborted)
+	require.Nil(t, b.Get(target))
+	_, err = store.SaveUnder(t.Context(), newAttempt(), []shadow.Write{{Name: "targets/t"}})
+	require.NoError(t, err)
+}
+
+// What is old by the database's clock and young by the process's is kept: one of them has jumped.
+func TestOneClockForgetsNothing_I5_I29(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	b.MustPut(target, nil)
+	store := b.Stores[b.ID(aWest)]
+	_, err := store.Answer(t.Context(), b.ID(bEast), []shadow.Question{{Key: shadow.BlockadeKey{Attempt: newAttempt(), Path: "block"}, Expired: true}})
+	require.NoError(t, err)
+	require.NoError(t, store.Release(t.Context(), b.ID(bEast), uuid.Max, nil, []shadow.AttemptID{newAttempt()}))
+	id := uuid.New()
+	_, err = store.SaveRequested(t.Context(), id, []shadow.Write{{Name: "targets/t", Body: body{}}})
+	require.NoError(t, err)
+	left := func() (n int) {
+		require.NoError(t, b.Pools[b.ID(aWest)].QueryRow(t.Context(), `SELECT (SELECT count(*) FROM dbcontroller.attempt)
+			+ (SELECT count(*) FROM dbcontroller.closed_attempt) + (SELECT count(*) FROM dbcontroller.request)`).Scan(&n))
+		return n
+	}
+	require.Equal(t, 3, left())
+	exec(t, b, aWest, `UPDATE dbcontroller.attempt SET decided_at = decided_at - interval '26 hours'`)
+	exec(t, b, aWest, `UPDATE dbcontroller.closed_attempt SET closed_at = closed_at - interval '26 hours'`)
+	exec(t, b, aWest, `UPDATE dbcontroller.request SET created_at = created_at - interval '26 hours'`)
+	_, err = store.TidyAt(t.Context(), time.Now().Add(-26*time.Hour))
+	require.NoError(t, err)
+	require.Equal(t, 3, left())
+	_, err = store.Tidy(t.Context())
+	require.NoError(t, err)
+	require.Zero(t, left())
+}
+
+// The clock of the target's database goes back by an hour: what dead writers and a dead delete left behind is further ahead
+// than it can be, and keeps nobody waiting.
+func TestAClockThatGoesBackKeepsNoDeleteWaiting_I28(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	b.MustPut(target, nil)
+	b.MustPut(target2, nil)
+	b.Settle()
+	ref := reference("block", schema.Block, uuid.New())
+	for _, name := range []string{"targets/t", "targets/t2"} {
+		ref.TargetName = name
+		_, err := b.Stores[b.ID(aWest)].Establish(t.Context(), b.ID(bEast), newAttempt(), []shadow.EstablishReference{ref})
+		require.NoError(t, err)
+	}
+	exec(t, b, aWest, `INSERT INTO dbcontroller.closing SELECT id, gen_random_uuid(), now() + interval '6 s' FROM dbcontroller.shadow`)
+	exec(t, b, aWest, `UPDATE dbcontroller.blockade SET expires_at = expires_at + interval '1 hour'`)
+	exec(t, b, aWest, `UPDATE dbcontroller.closing SET until = until + interval '1 hour'`)
+	_, err := b.Delete(target)
+	require.NoError(t, err)
+	require.NoError(t, b.Resolve(b.ID(aWest)))
+	require.Zero(t, b.Count(aWest, "blockade"))
+	b.MustPut(holder, body{"block": target2}) // nobody is about to delete it
+	b.MustPut("//"+aWest+"/targets/local", body{"peer": target2})
+	_, err = b.Stores[b.ID(aWest)].Tidy(t.Context())
+	require.NoError(t, err)
+	var closing int
+	require.NoError(t, b.Pools[b.ID(aWest)].QueryRow(t.Context(), `SELECT count(*) FROM dbcontroller.closing`).Scan(&closing))
+	require.Zero(t, closing, "the clock would come to them")
+	b.Settle()
+	b.Audit()
+}
+
+// A process that died before the clock went back does not keep its share for that time.
+func TestAClockThatGoesBackKeepsNoShards_I18_I28(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	store := b.Stores[b.ID(aWest)]
+	dead := &shadow.Leases{Store: store, Name: "dead", TTL: time.Second}
+	_, err := dead.Renew(t.Context(), uuid.Nil)
+	require.NoError(t, err)
+	exec(t, b, aWest, `UPDATE dbcontroller.member SET expires_at = expires_at + interval '1 hour'`)
+	grant, err := (&shadow.Leases{Store: store, Name: "living", TTL: time.Second}).Renew(t.Context(), uuid.Nil)
+	require.NoError(t, err)
+	require.Len(t, grant.Shards, schema.RingSize)
+}

@@ -1,0 +1,293 @@
+package shadow
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"go.uber.org/zap"
+
+	"github.com/db-controller/db-controller/schema"
+)
+
+// A database has an identity: a UUID that was made with it. Failovers and restored backups keep it; an empty database, or
+// another deployment's, has another one. Each deployment remembers the identity of the others' databases, as soon as
+// something is at stake between the two: what another database says in a deployment's name is unknown, never "gone" (I15).
+
+// DatabaseError says that a deployment speaks, or answers, from another database than the one that is known of it.
+type DatabaseError struct {
+	Deployment    schema.DeploymentID
+	Known, Spoken uuid.UUID
+}
+
+func (e *DatabaseError) Error() string {
+	return fmt.Sprintf("%s runs over the database %s, and not over %s, which is known of it: start it over the right one, or restore a backup of that; "+
+		"if it is lost for good, say so: db-controller accept-database %s", e.Deployment, e.Spoken, e.Known, e.Deployment)
+}
+
+// Database is the identity of this deployment's database.
+func (s *Store) Database() uuid.UUID { return *s.database.Load() }
+
+const (
+	// Also whether the recovery of this epoch of the database has left it out.
+	metSQL = `
+SELECT d.database_id, ` + atStakeSQL + `, d.counted_in IS DISTINCT FROM m.epoch AND NOT d.unconfirmed AND ` + mayHaveLostSQL + `
+FROM dbcontroller.deployment d, dbcontroller.meta m WHERE d.id = $1`
+
+	// What was ever there counts: that it is not there any more may be one of the things that are lost.
+	atStakeSQL = `(d.referred OR d.owned OR d.pointed_to OR d.unconfirmed OR d.uncompared
+    OR EXISTS (SELECT FROM dbcontroller.owner_reference o WHERE o.deployment_id = d.id))`
+
+	// Epochs of one database say nothing of those of another.
+	meetSQL = `
+UPDATE dbcontroller.deployment d SET epoch = CASE WHEN database_id IS NULL THEN epoch END, database_id = $2
+WHERE id = $1 AND (database_id IS NULL OR NOT ` + atStakeSQL + `)`
+)
+
+// Meet compares the database that another deployment speaks from with the one that is known of it, and remembers the first.
+// It fails with *DatabaseError when they differ, and something is at stake.
+func (s *Store) Meet(ctx context.Context, with schema.DeploymentID, database uuid.UUID) error {
+	if known, ok := s.met.Load(with); ok && known == database {
+		return nil
+	}
+	id, err := s.names.deployment(ctx, with)
+	if err != nil {
+		return err
+	}
+	known, atStake, leftOut, err := s.metBefore(ctx, id)
+	if err == nil && (known == nil || *known != database && !atStake) {
+		err = s.inTx(ctx, noFeed, func(tx pgx.Tx) error {
+			// What puts something at stake holds it shared.
+			if _, err := tx.Exec(ctx, lockVersionSQL, versionLock); err != nil {
+				return err
+			}
+			_, err := tx.Exec(ctx, meetSQL, id, database)
+			return err
+		})
+		if err == nil {
+			known, _, _, err = s.metBefore(ctx, id)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("meet %s: %w", with, err)
+	}
+	if known == nil || *known != database {
+		return s.stranger(&DatabaseError{Deployment: with, Known: *known, Spoken: database})
+	}
+	if leftOut && s.mayReferHere(with) {
+		if err := s.count(ctx, id); err != nil {
+			return fmt.Errorf("wait for %s: %w", with, err)
+		}
+	}
+	s.met.Store(with, database)
+	s.strangers.Delete(with)
+	return nil
+}
+
+func (s *Store) metBefore(ctx context.Context, id int32) (known *uuid.UUID, atStake, leftOut bool, err error) {
+	err = s.pool.QueryRow(ctx, metSQL, id).Scan(&known, &atStake, &leftOut)
+	return known, atStake, leftOut, err
+}
+
+// mayReferHere tells whether a deployment may refer to resources here, as far as is known. A service that is not described
+// may: the registry may have lost it.
+func (s *Store) mayReferHere(who schema.DeploymentID) bool {
+	env := s.environment.Load()
+	return env == nil || env.MayRefer(who.Service, s.self.Service) ||
+		!slices.ContainsFunc(env.Services, func(d *schema.Descriptor) bool { return d.Service == who.Service })
+}
+
+const waitForSQL = `UPDATE dbcontroller.deployment SET unconfirmed = true, referred = true WHERE id = $1`
+
+// count takes a deployment that speaks for itself, and that nobody named when the recovery of this epoch began, among
+// those that are told and waited for. Before that has begun, it is taken with the others.
+func (s *Store) count(ctx context.Context, id int32) error {
+	return s.inTx(ctx, workFeed, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, shareVersionSQL, versionLock); err != nil {
+			return err
+		}
+		var awaiting, mayHaveLost, barred bool
+		if err := tx.QueryRow(ctx, lockAwaitingSQL).Scan(&awaiting, &mayHaveLost); err != nil || !mayHaveLost {
+			return err
+		}
+		if err := tx.QueryRow(ctx, selectBarredSQL, id).Scan(&barred); err != nil || barred {
+			return err
+		}
+		b := &pgx.Batch{}
+		b.Queue(waitForSQL, id)
+		if !awaiting {
+			b.Queue(recoverWorkSQL, []int32{id}, s.selfID, schema.RingSize)
+		}
+		return tx.SendBatch(ctx, b).Close()
+	})
+}
+
+// Stranger is a deployment that was met with a database which is not known of it.
+type Stranger struct {
+	Err *DatabaseError
+	At  time.Time
+}
+
+func (s *Store) stranger(e *DatabaseError) error {
+	if _, known := s.strangers.Swap(e.Deployment, Stranger{e, time.Now()}); !known {
+		s.log.Warn("a deployment runs over another database than before; what it says counts for nothing", zap.Error(e))
+	}
+	return e
+}
+
+// Strangers are those that this process has met and not met otherwise since.
+func (s *Store) Strangers() (out []Stranger) {
+	s.strangers.Range(func(_, v any) bool {
+		if stranger, ok := v.(Stranger); ok {
+			out = append(out, stranger)
+		}
+		return true
+	})
+	return out
+}
+
+type speaker struct{}
+
+// SpokenFrom notes of a call from which database it is made, for transactions that put something at stake: another one
+// may have been accepted since they were let in.
+func SpokenFrom(ctx context.Context, database uuid.UUID) context.Context {
+	return context.WithValue(ctx, speaker{}, database)
+}
+
+// sameSpeaker fails when a call is not made from the database that is known; where one of the two is not known, there is
+// nothing to compare.
+func sameSpeaker(ctx context.Context, who schema.DeploymentID, known *uuid.UUID) error {
+	spoken, ok := ctx.Value(speaker{}).(uuid.UUID)
+	if !ok || known == nil || *known == spoken {
+		return nil
+	}
+	return &DatabaseError{Deployment: who, Known: *known, Spoken: spoken}
+}
+
+// What is at stake with another deployment, noted before it is so.
+const (
+	noteReferredSQL = `UPDATE dbcontroller.deployment SET referred = true WHERE id = $1 AND NOT referred`
+	noteOwnedSQL    = `UPDATE dbcontroller.deployment SET owned = true WHERE id = $1 AND NOT owned`
+)
+
+type stake struct {
+	sql        string
+	deployment int32
+}
+
+// noteStake notes it once a process and epoch.
+func (s *Store) noteStake(ctx context.Context, sql string, deployment int32) error {
+	if _, noted := s.stakes.Load(stake{sql, deployment}); noted {
+		return nil
+	}
+	if _, err := s.pool.Exec(ctx, sql, deployment); err != nil {
+		return fmt.Errorf("note what is at stake: %w", err)
+	}
+	s.stakes.Store(stake{sql, deployment}, true)
+	return nil
+}
+
+// AcceptedDatabase is an operator's word that a deployment's database was replaced for good.
+type AcceptedDatabase struct {
+	Deployment schema.DeploymentID
+	// Database, and the epoch that it is in.
+	Database, Epoch uuid.UUID
+	Reason, By      string
+}
+
+const (
+	// Nothing is deleted until it has compared, and epochs of before count for nothing.
+	acceptSQL = `
+UPDATE dbcontroller.deployment SET database_id = $2, epoch = GREATEST(epoch, $3), unconfirmed = true WHERE id = $1 AND database_id IS DISTINCT FROM $2`
+
+	insertWordSQL = `INSERT INTO dbcontroller.word (deployment_id, what, reason, said_by) VALUES ($1, $2, $3, $4)`
+
+	selectWordsSQL = `
+SELECT d.service, d.region, w.what, w.reason, w.said_by, w.said_at
+FROM dbcontroller.word w JOIN dbcontroller.deployment d ON d.id = w.deployment_id ORDER BY w.seq DESC LIMIT 100`
+)
+
+// AcceptDatabase takes the word. Both sides compare, as after a failover: what the lost database knew is lost.
+func (s *Store) AcceptDatabase(ctx context.Context, d AcceptedDatabase) error {
+	if d.Deployment == s.self {
+		return &InvalidError{Resource: "deployment", Err: errors.New("a deployment knows its own database: say it to the others")}
+	}
+	if d.Database == uuid.Nil || d.Epoch.Version() != 7 {
+		return &InvalidError{Resource: "database", Err: errors.New("want the identity of the new database, and the epoch that it is in")}
+	}
+	id, err := s.names.deployment(ctx, d.Deployment)
+	if err != nil {
+		return err
+	}
+	err = s.said(ctx, id, databaseAccepted, d.Reason, d.By, func(tx pgx.Tx) (bool, error) {
+		tag, err := tx.Exec(ctx, acceptSQL, id, d.Database, d.Epoch)
+		if err != nil || tag.RowsAffected() == 0 {
+			return false, err
+		}
+		b := &pgx.Batch{}
+		b.Queue(keepDeletingSQL, id)
+		b.Queue(toldWorkSQL, id, schema.RingSize)
+		return true, tx.SendBatch(ctx, b).Close()
+	})
+	if err != nil {
+		return fmt.Errorf("accept the database of %s: %w", d.Deployment, err)
+	}
+	s.met.Clear()
+	s.strangers.Delete(d.Deployment)
+	return nil
+}
+
+const databaseAccepted = "DATABASE_ACCEPTED"
+
+// said does what an operator's word about a deployment changes, and keeps the word with it; what it does not change, it
+// was said before. Writes hold the version's lock shared until they commit.
+func (s *Store) said(ctx context.Context, of int32, what, reason, by string, change func(pgx.Tx) (bool, error)) error {
+	if reason == "" || len(reason) > 1000 {
+		return &InvalidError{Resource: "reason", Err: errors.New("want up to 1000 characters: it is kept for those who ask later")}
+	}
+	return s.inTx(ctx, workFeed|noticeFeed, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, lockVersionSQL, versionLock); err != nil {
+			return err
+		}
+		var barred bool
+		if err := tx.QueryRow(ctx, selectBarredSQL, of).Scan(&barred); err != nil {
+			return err
+		}
+		if barred {
+			return ErrBarred
+		}
+		changed, err := change(tx)
+		if err != nil || !changed {
+			return err
+		}
+		_, err = tx.Exec(ctx, insertWordSQL, of, what, reason, by)
+		return err
+	})
+}
+
+// Word is what an operator said of another deployment.
+type Word struct {
+	Deployment       schema.DeploymentID
+	What, Reason, By string
+	At               time.Time
+}
+
+// Words are the last ones, the newest first.
+func (s *Store) Words(ctx context.Context) ([]Word, error) {
+	rows, err := s.pool.Query(ctx, selectWordsSQL)
+	if err != nil {
+		return nil, fmt.Errorf("read what operators said: %w", err)
+	}
+	out, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (w Word, err error) {
+		err = row.Scan(&w.Deployment.Service, &w.Deployment.Region, &w.What, &w.Reason, &w.By, &w.At)
+		return w, err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read what operators said: %w", err)
+	}
+	return out, nil
+}

@@ -1,0 +1,198 @@
+package shadow_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/shadow"
+	"github.com/db-controller/db-controller/test/harness"
+)
+
+// settleThrough lets everything happen that time and messages bring.
+func settleThrough(b *harness.Box) {
+	for range 2 {
+		for _, d := range everywhere {
+			b.Expire(d)
+		}
+		b.Settle()
+	}
+}
+
+// A holder's deployment is started over an empty database for a moment: what it does not know there is not gone.
+func TestAnEmptyDatabaseDoesNotAnswerForItsHolders_I2_I15(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	b.MustPut(target, nil)
+	b.MustPut(target2, nil)
+	b.MustPut(holder, body{"block": target})
+	b.MustPut(holder2, body{"cascade": target2})
+	b.Settle()
+	back := b.Replace(bEast)
+	_, err := b.Delete(target)
+	require.Error(t, err)
+	b.MustDelete(target2) // waits until its holder has gone along
+	settleThrough(b)
+	_, err = b.Stores[b.ID(aWest)].Verify(t.Context(), shadow.Verification{Repair: true, Settle: 1})
+	require.NoError(t, err)
+	require.NotNil(t, b.Get(target2), "nobody has acted upon its deletion")
+	back()
+	settleThrough(b)
+	_, err = b.Delete(target)
+	require.ErrorAs(t, err, new(*shadow.BlockedError))
+	b.Gone(target2, holder2)
+	b.Audit()
+}
+
+// A tentative blockade, whose writer has committed, is not given up either; nor is one that is confirmed by nobody.
+func TestAnEmptyDatabaseAbortsNoAttempt_I2_I5(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	b.MustPut(target, nil)
+	b.MustPut(holder, body{"block": target}) // the confirm is under way
+	back := b.Replace(bEast)
+	_, err := b.Delete(target)
+	var unavailable *shadow.UnavailableError
+	require.ErrorAs(t, err, &unavailable)
+	require.Equal(t, []schema.DeploymentID{b.ID(bEast)}, unavailable.Deployments)
+	require.ErrorContains(t, err, "accept-database")
+	settleThrough(b)
+	back()
+	require.Equal(t, 1, b.Count(aWest, "blockade"))
+	settleThrough(b)
+	_, err = b.Delete(target)
+	require.ErrorAs(t, err, new(*shadow.BlockedError))
+	b.Audit()
+}
+
+// The same for the deployment of targets and owners.
+func TestAnEmptyDatabaseDoesNotAnswerForItsTargets_I1_I13_I15_I16(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, graceless)
+	const owns, going = "//" + aWest + "/targets/owns", "//" + bEast + "/holders/going"
+	b.MustPut(target, nil)
+	b.MustPut(target2, nil)
+	b.MustPut(owns, nil)
+	b.MustPut(holder, body{"block": target})
+	b.MustPut(holder2, body{"block": target2})
+	mustOwn(t, b, ownee, nil, owner(t, owns, "Target"))
+	b.Settle()
+	recheck := func() {
+		_, err := b.Pools[b.ID(aEast)].Exec(t.Context(), `INSERT INTO dbcontroller.work (action, shard, deployment_id, target_id)
+			SELECT 4, s.shard, o.deployment_id, s.id FROM dbcontroller.owner_reference o JOIN dbcontroller.shadow s ON s.id = o.ownee_id`)
+		require.NoError(t, err)
+	}
+	b.MustPut(holder2, nil) // its release is under way
+	back := b.Replace(aWest)
+	recheck()
+	_, err := b.Put(going, body{"block": target})
+	var refused *shadow.RefusedError
+	require.ErrorAs(t, err, &refused)
+	require.True(t, refused.Only(shadow.TargetUnreadable), "%v", err)
+	b.MustPut(going, nil)
+	settleThrough(b)
+	_, err = b.Stores[b.ID(bEast)].Verify(t.Context(), shadow.Verification{Repair: true, Settle: 1})
+	require.NoError(t, err)
+	require.Zero(t, b.Count(bEast, "dangling"))
+	require.NotNil(t, b.Get(ownee))
+	back()
+	settleThrough(b)
+	require.NotNil(t, b.Get(ownee))
+	b.MustDelete(target2) // the release has come
+	_, err = b.Delete(target)
+	require.ErrorAs(t, err, new(*shadow.BlockedError))
+	b.Audit()
+}
+
+// A deletion that is owed to ownees is not told to a database that has none.
+func TestAnEmptyDatabaseIsNotToldOfOwners_I17(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, graceless)
+	b.MustPut(holder, nil)
+	mustOwn(t, b, ownee, nil, owner(t, holder, "Holder"))
+	b.Settle()
+	back := b.Replace(aEast)
+	b.MustDelete(holder)
+	b.Settle()
+	back()
+	b.Settle()
+	b.Gone(ownee, holder)
+	b.Audit()
+}
+
+// It confirms nothing after a failover of others.
+func TestAnEmptyDatabaseConfirmsNothing_I2(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	b.MustPut(target, nil)
+	b.MustPut(holder2, body{"unset": target})
+	b.Settle()
+	restore := b.Backup(aWest)
+	b.MustPut(holder, body{"block": target})
+	b.Settle()
+	back := b.Replace(bEast)
+	restore()
+	b.Recover(aWest)
+	b.Settle()
+	require.Contains(t, unconfirmed(t, b, aWest), b.ID(bEast))
+	_, err := b.Delete(target)
+	require.ErrorAs(t, err, new(*shadow.UnavailableError))
+	back()
+	b.Settle()
+	_, err = b.Delete(target)
+	require.ErrorAs(t, err, new(*shadow.BlockedError))
+	b.Audit()
+}
+
+// Where nothing is at stake, a deployment may begin with a database anew. Where something is, an operator's word lets it.
+func TestADatabaseThatWasReplacedForGood_I13(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, graceless)
+	b.MustPut(target, nil)
+	b.Settle()
+	b.Replace(bEast)
+	b.MustPut(holder, body{"block": target})
+	b.MustPut("//"+aWest+"/targets/owned", nil)
+	b.Settle()
+	b.Replace(bEast)
+	b.MustPut(holder2, nil)
+	_, err := b.Put(holder2, body{"block": target})
+	require.Error(t, err)
+	b.Settle()
+	_, err = b.Delete(target)
+	require.Error(t, err)
+	word := shadow.AcceptedDatabase{
+		Deployment: b.ID(bEast), Database: b.Stores[b.ID(bEast)].Database(), Epoch: b.Stores[b.ID(bEast)].PresentEpoch(), Reason: "lost with its disk", By: "operator/eve",
+	}
+	for _, d := range []string{aWest, aEast, bWest} {
+		require.NoError(t, b.Stores[b.ID(d)].AcceptDatabase(t.Context(), word))
+	}
+	b.Settle()
+	require.Empty(t, unconfirmed(t, b, aWest))
+	b.MustPut(holder2, body{"block": target})
+	b.MustPut(holder2, nil)
+	b.Settle()
+	b.MustDelete(target) // what blocked it is lost
+	words, err := b.Stores[b.ID(aWest)].Words(t.Context())
+	require.NoError(t, err)
+	require.Len(t, words, 1)
+	require.Equal(t, "operator/eve", words[0].By)
+	b.Audit()
+}
+
+// Another database under a process that runs is not served.
+func TestAnotherDatabaseUnderAProcessIsNoticed_I15(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	b.MustPut(target, nil)
+	b.MustPut(holder, body{"block": target})
+	b.Settle()
+	_, err := b.Pools[b.ID(bEast)].Exec(t.Context(), `UPDATE dbcontroller.meta SET database_id = gen_random_uuid(), server = 'another', timeline = 'another'`)
+	require.NoError(t, err)
+	_, err = b.Stores[b.ID(bEast)].NoticeEpoch(t.Context())
+	require.ErrorContains(t, err, "another database")
+	_, err = b.Stores[b.ID(bEast)].Answer(context.Background(), b.ID(aWest), nil)
+	require.Error(t, err)
+}

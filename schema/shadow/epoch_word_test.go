@@ -1,0 +1,111 @@
+package shadow_test
+
+import (
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/shadow"
+)
+
+// The registry has lost a holder's deployment, and the restored database still knows something of it: what is left may not be
+// all that it had, so it is waited for.
+func TestWhoIsKnownByWhatIsLeftIsWaitedFor_I2_I3_I15(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		body   body
+		settle bool
+		left   [2]int // blockades and entries
+	}{
+		"a tentative blockade": {body{"block": target}, false, [2]int{1, 0}},
+		"an entry":             {body{"cascade": target}, true, [2]int{0, 1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newBox(t, nil)
+			b.MustPut(target, nil)
+			b.MustPut(target2, nil)
+			b.MustPut(holder, c.body)
+			if c.settle {
+				b.Settle()
+			}
+			require.Equal(t, c.left, [2]int{b.Count(aWest, "blockade"), b.Count(aWest, "holder_entry")})
+			restore := b.Backup(aWest)
+			b.MustPut(holder2, body{"block": target2}) // lost
+			b.Settle()
+			restore()
+			store := b.Stores[b.ID(aWest)]
+			_, err := store.NoticeEpoch(t.Context())
+			require.NoError(t, err)
+			require.NoError(t, store.Recover(t.Context(), without(b, bEast)))
+			require.Contains(t, unconfirmed(t, b, aWest), b.ID(bEast))
+			_, err = b.Delete(target2)
+			require.ErrorAs(t, err, new(*shadow.UnavailableError))
+			b.Settle()
+			require.Empty(t, unconfirmed(t, b, aWest))
+			_, err = b.Delete(target2)
+			require.ErrorAs(t, err, new(*shadow.BlockedError))
+			b.Expire(aWest)
+			b.Settle()
+			b.Audit()
+		})
+	}
+}
+
+// A comparison in an epoch that another one has followed confirms nothing: neither an earlier one of the target's database,
+// nor an earlier one of the holder's.
+func TestAComparisonInAnEarlierEpochConfirmsNothing_I2_I3(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	b.MustPut(target, nil)
+	b.MustPut(target2, nil)
+	b.MustPut(holder, body{"block": target})
+	b.Settle()
+	store, by := b.Stores[b.ID(aWest)], b.ID(bEast)
+	own := b.Stores[by].PresentEpoch()
+	b.Renew(aWest)
+	earlier := store.PresentEpoch()
+	b.Renew(aWest)
+	require.NoError(t, store.Confirmed(t.Context(), by, earlier, own))
+	require.Contains(t, unconfirmed(t, b, aWest), by, "the target's database began another epoch since")
+	b.Settle()
+	require.Empty(t, unconfirmed(t, b, aWest))
+	var told [2]uuid.UUID
+	for i := range told {
+		told[i] = uuid.Must(uuid.NewV7())
+		_, err := store.Told(t.Context(), by, told[i])
+		require.NoError(t, err)
+	}
+	require.NoError(t, store.Confirmed(t.Context(), by, store.PresentEpoch(), told[0]))
+	require.Equal(t, []schema.DeploymentID{by}, unconfirmed(t, b, aWest), "the holder's database began another epoch since")
+	_, err := b.Delete(target2)
+	require.ErrorAs(t, err, new(*shadow.UnavailableError))
+	require.NoError(t, store.Confirmed(t.Context(), by, store.PresentEpoch(), told[1]))
+	require.Empty(t, unconfirmed(t, b, aWest))
+}
+
+// A process notes once an epoch whose deletions concern it. Under it, a copy of before has taken the place of its database,
+// which knows the target's deployment, and not yet that it is pointed to: that is noted again.
+func TestWhoIsPointedToIsNotedAgainInANewEpoch_I13(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	b.MustPut(target, nil)
+	store := b.Stores[b.ID(bEast)]
+	_, err := store.Told(t.Context(), b.ID(aWest), b.Stores[b.ID(aWest)].PresentEpoch())
+	require.NoError(t, err)
+	takeOver := b.Copy(bEast)
+	b.MustPut(holder, body{"unset": target})
+	takeOver()
+	b.Recover(bEast)
+	b.MustPut(holder, body{"unset": target})
+	pointedTo, err := store.PointedTo(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, []schema.DeploymentID{b.ID(aWest)}, pointedTo, "nobody would act upon its deletions")
+	b.Settle()
+	b.MustDelete(target)
+	b.Settle()
+	b.Gone(target)
+	b.Audit()
+}

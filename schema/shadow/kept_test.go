@@ -1,0 +1,149 @@
+package shadow_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/shadow"
+	"github.com/db-controller/db-controller/test/harness"
+)
+
+// v2 drops a pattern of one kind, and another kind; v3 has them again, the kind under another name.
+const dropping = `
+service: a.example.com
+version: v1
+kinds: [{ kind: Target, patterns: ["targets/{target}"] }]
+---
+service: b.example.com
+version: v1
+imports: [a.example.com@v1]
+kinds:
+  - kind: Holder
+    patterns: ["holders/{holder}", "old/{x}/holders/{holder}"]
+    references: [{ path: block, targets: [a.example.com/Target], behaviour: BLOCK }, { path: near, targets: [Holder], behaviour: BLOCK }]
+  - kind: Gone
+    patterns: ["gones/{gone}"]
+    references: [{ path: block, targets: [a.example.com/Target], behaviour: BLOCK }]
+---
+service: b.example.com
+version: v2
+imports: [a.example.com@v1]
+kinds:
+  - kind: Holder
+    patterns: ["holders/{other}"]
+    references: [{ path: block, targets: [a.example.com/Target], behaviour: BLOCK }, { path: near, targets: [Holder], behaviour: BLOCK }]
+---
+service: b.example.com
+version: v3
+imports: [a.example.com@v1]
+kinds:
+  - kind: Holder
+    patterns: ["holders/{holder}", "old/{x}/holders/{holder}"]
+  - { kind: Back, previous_name: Gone, patterns: ["gones/{gone}"] }
+`
+
+// What the version that runs has no place for can be read, listed, planned and deleted, and is told; it keeps what it
+// refers to until then.
+func TestWhatAVersionHasNoPlaceForIsKept_I13_I26(t *testing.T) {
+	t.Parallel()
+	b, ctx := harness.NewBox(t, dropping, nil, aWest, bEast), context.Background()
+	store := b.Stores[b.ID(bEast)]
+	const fine, old, gone = "holders/h", "old/x/holders/h", "gones/g"
+	full := func(name string) string { return "//" + bEast + "/" + name }
+	for _, n := range []string{"old", "gone"} {
+		b.MustPut(targetName(n), nil)
+	}
+	b.MustPut(full(fine), nil)
+	b.MustPut(full(old), body{"block": targetName("old")})
+	b.MustPut(full(gone), body{"block": targetName("gone")})
+	b.Settle()
+	kept, err := store.Kept(ctx)
+	require.NoError(t, err)
+	require.Empty(t, kept)
+
+	b.Switch(bEast, "v2")
+	b.Settle()
+	kept, err = store.Kept(ctx)
+	require.NoError(t, err)
+	require.Equal(t, []shadow.Kept{{Kind: "Gone", Resources: 1, Sample: gone}, {Kind: "Holder", Resources: 1, Sample: old}}, kept)
+	page, _, err := store.List(ctx, shadow.ListRequest{Limit: 10})
+	require.NoError(t, err)
+	var listed []string
+	for _, r := range page {
+		listed = append(listed, r.Kind+" "+r.Name)
+	}
+	require.Equal(t, []string{"Holder " + fine, "Holder " + old, "Gone " + gone}, listed)
+	page, _, err = store.List(ctx, shadow.ListRequest{Limit: 10, Kind: "Gone"})
+	require.NoError(t, err)
+	require.Len(t, page, 1)
+	_, _, err = store.List(ctx, shadow.ListRequest{Limit: 10, Kind: "Never"})
+	require.ErrorContains(t, err, "unknown kind")
+	for name, target := range map[string]string{old: targetName("old"), gone: targetName("gone")} {
+		require.Equal(t, shadow.Active, b.Get(full(name)).State)
+		_, err := b.Put(full(name), nil)
+		require.ErrorAs(t, err, new(*shadow.InvalidError))
+		require.ErrorContains(t, err, "it can be read and deleted")
+		_, err = store.Explain(ctx, name)
+		require.NoError(t, err)
+		plan, err := store.PlanDelete(ctx, name)
+		require.NoError(t, err)
+		require.Nil(t, plan.Refusal)
+		_, err = b.Delete(target)
+		require.ErrorAs(t, err, new(*shadow.BlockedError), "it still blocks")
+		b.MustDelete(full(name))
+		b.Settle()
+		b.Gone(full(name))
+		b.MustDelete(target)
+	}
+	b.Settle()
+	kept, err = store.Kept(ctx)
+	require.NoError(t, err)
+	require.Empty(t, kept)
+	_, err = store.Get(ctx, "never/n")
+	require.ErrorContains(t, err, "fits no kind")
+	_, err = store.Delete(ctx, shadow.DeleteRequest{Name: old})
+	require.ErrorIs(t, err, shadow.ErrNotFound)
+	b.Audit()
+}
+
+// A later version that has a place for it takes it as it is.
+func TestWhatIsKeptComesBack_I26(t *testing.T) {
+	t.Parallel()
+	b, ctx := harness.NewBox(t, dropping, nil, aWest, bEast), context.Background()
+	uid := b.MustPut("//"+bEast+"/gones/g", nil).UID
+	b.MustPut("//"+bEast+"/old/x/holders/h", nil)
+	b.Switch(bEast, "v2")
+	b.Settle()
+	b.Switch(bEast, "v3")
+	b.Settle()
+	kept, err := b.Stores[b.ID(bEast)].Kept(ctx)
+	require.NoError(t, err)
+	require.Empty(t, kept)
+	require.Equal(t, uid, b.MustPut("//"+bEast+"/gones/g", body{"x": 1}).UID)
+	require.Equal(t, "Back", b.Get("//"+bEast+"/gones/g").Kind)
+	b.MustPut("//"+bEast+"/old/x/holders/h", body{"x": 1})
+	b.Audit()
+}
+
+// What refers to a resource that is kept is established again after a failover: unknown is not absent, and not in the way.
+func TestWhatRefersToWhatIsKeptIsEstablishedAgain_I8_I15(t *testing.T) {
+	t.Parallel()
+	b, ctx := harness.NewBox(t, dropping, nil, aWest, bEast), context.Background()
+	r := b.MustPut("//"+bEast+"/gones/g", nil)
+	b.Switch(bEast, "v2")
+	ask := func(ref shadow.EstablishReference) error {
+		_, err := b.Stores[b.ID(bEast)].Establish(ctx, b.ID(bWest), newAttempt(), []shadow.EstablishReference{ref})
+		return err
+	}
+	ref := shadow.EstablishReference{
+		HolderUID: newAttempt(), HolderKind: "Holder", HolderName: "holders/w", Path: "block", TargetKind: "Gone", TargetName: "gones/g", Behaviour: schema.Block,
+	}
+	require.Equal(t, shadow.UnknownKind, refusals(t, ask(ref))[0].Reason, "nothing new refers to it")
+	ref.TargetUID = r.UID
+	require.NoError(t, ask(ref))
+	ref.TargetName = "gones/other"
+	require.Equal(t, shadow.UnknownKind, refusals(t, ask(ref))[0].Reason, "it cannot say")
+}

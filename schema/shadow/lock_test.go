@@ -1,0 +1,127 @@
+package shadow_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/db-controller/db-controller/handlers"
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/shadow"
+)
+
+// A confirm comes while a cascade marks its target, and has not committed: it waits for the mark, and then tells the holder's
+// deployment of the deletion. Without the lock the target would wait for ever, for an entry whose deployment nobody has told.
+func TestAConfirmBesideAMarkThatIsUnderWayIsTold_I4(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	const near = "//" + bWest + "/holders/near"
+	b.MustPut(target, nil)
+	b.MustPut(near, body{"cascade": target})
+	b.Settle()
+	b.MustDelete(target)
+	h := b.MustPut(holder, body{"near": body{"asyncCascade": near}}) // its confirm is under way
+	var attempt uuid.UUID
+	require.NoError(t, b.Pools[b.ID(bEast)].QueryRow(t.Context(), `SELECT id FROM dbcontroller.attempt ORDER BY decided_at DESC LIMIT 1`).Scan(&attempt))
+	deletions, _ := b.Seen(b.ID(bWest), b.ID(aWest))
+	require.Len(t, deletions, 1)
+	g := newGate("commit") // of the transaction that marks
+	g.whole = true
+	process := gatedProcess(t, b, bWest, g, b.Stores[b.ID(bWest)].Model())
+	peers, ok := b.Peers(bWest).(handlers.Acknowledger)
+	require.True(t, ok)
+	g.arm(0)
+	acted := make(chan error, 1)
+	go func() {
+		failed, err := (&handlers.SubscribedDeleting{Store: process, Peers: peers}).Handle(context.Background(), b.ID(aWest), deletions, "", nil, true)
+		for _, e := range failed {
+			err = e
+		}
+		acted <- err
+	}()
+	select {
+	case <-g.reached:
+	case err := <-acted:
+		require.FailNow(t, "it marked nothing", "%v", err)
+	}
+	require.NoError(t, beside(t, b.Pools[b.ID(bWest)], func() error {
+		unknown, err := b.Stores[b.ID(bWest)].Confirm(context.Background(), b.ID(bEast), b.Stores[b.ID(bEast)].PresentEpoch(), []shadow.AttemptID{attempt})
+		if len(unknown) > 0 {
+			t.Errorf("the attempt of %s is not known", h.Name)
+		}
+		return err
+	}, func() { close(g.open) }))
+	require.NoError(t, <-acted)
+	b.Settle()
+	b.Gone(target, near, holder)
+	b.Audit()
+}
+
+// A deployment is declared gone while something of it is being established: the word waits, and it is worked off as well.
+func TestAWordOfDecommissioningBesideAnEstablish_I15(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	b.MustPut(target, nil)
+	b.Settle()
+	g := newGate("commit")
+	g.whole = true
+	process := gatedProcess(t, b, aWest, g, b.Stores[b.ID(aWest)].Model())
+	ref := reference("block", schema.Block, uuid.New())
+	g.arm(0)
+	established := make(chan error, 1)
+	go func() {
+		_, err := process.Establish(context.Background(), b.ID(bEast), newAttempt(), []shadow.EstablishReference{ref})
+		established <- err
+	}()
+	<-g.reached
+	b.SetDown(bEast, true)
+	require.NoError(t, beside(t, b.Pools[b.ID(aWest)], func() error {
+		err := b.Stores[b.ID(aWest)].Decommission(context.Background(), shadow.Decommissioned{Deployment: b.ID(bEast), Blocking: schema.Unset, Reason: "fire", By: "eve"})
+		if len(established) == 0 && !waiting(t, b.Pools[b.ID(aWest)]) {
+			b.Settle() // it is worked off before the other one commits
+		}
+		return err
+	}, func() { close(g.open) }))
+	require.NoError(t, <-established)
+	b.Settle()
+	require.Zero(t, b.Count(aWest, "blockade"))
+	b.MustDelete(target)
+}
+
+// A verdict that was given in an epoch which has ended since, there or here, settles nothing; and who has not noticed that
+// its database has begun another one gives none.
+func TestAVerdictOfAnOldEpochSettlesNothing_I5_I8(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	b.MustPut(target, nil)
+	restore := b.Backup(bEast)
+	h := b.MustPut(holder, body{"block": target})
+	key := keyOf(t, b, h, b.Get(target).UID) // its confirm is under way
+	question := []shadow.Question{{Key: key}}
+	answers, err := b.Stores[b.ID(bEast)].Answer(t.Context(), b.ID(aWest), question)
+	require.NoError(t, err)
+	require.Equal(t, []shadow.Verdict{shadow.Held}, answers.Verdicts)
+	restore() // the reference is lost
+	b.Recover(bEast)
+	announced(t, b, bEast)
+	late := b.SecondProcess(aWest, shadow.Config{})
+	require.ErrorIs(t, b.Stores[b.ID(aWest)].Settle(t.Context(), b.ID(bEast), question, answers), shadow.ErrOldEpoch)
+	require.Equal(t, 1, b.Count(aWest, "tentative"))
+	b.Expire(aWest)
+	b.Settle()
+	require.Zero(t, b.Count(aWest, "blockade"))
+	b.Audit()
+
+	lateHolder := b.SecondProcess(bEast, shadow.Config{})
+	b.Renew(aWest)
+	b.Renew(bEast)
+	b.Settle()
+	_, err = lateHolder.Answer(t.Context(), b.ID(aWest), question)
+	require.ErrorAs(t, err, new(*shadow.UnavailableError))
+	for _, verdict := range []shadow.Verdict{shadow.Held, shadow.GoneVerdict} {
+		of := &shadow.Answers{Verdicts: []shadow.Verdict{verdict}, Epoch: b.Stores[b.ID(bEast)].PresentEpoch()}
+		require.ErrorAs(t, late.Settle(t.Context(), b.ID(bEast), question, of), new(*shadow.UnavailableError), "it knows numbers of before")
+	}
+}

@@ -1,0 +1,162 @@
+package shadow_test
+
+import (
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/shadow"
+	"github.com/db-controller/db-controller/test/harness"
+)
+
+// A copy of before takes the place of the database between two looks, under a process that runs: on the same server, which
+// says the same timeline, the copy has lost a blocking reference.
+func TestACopyOfBeforeDecidesNothingBetweenTwoLooks_I3(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	b.MustPut(target, nil)
+	b.MustPut(target2, nil)
+	b.Settle()
+	takeOver := b.Copy(aWest)
+	b.MustPut(holder, body{"block": target})
+	b.Settle()
+	takeOver()
+	_, err := b.Delete(target)
+	var unavailable *shadow.UnavailableError
+	require.ErrorAs(t, err, &unavailable)
+	_, err = b.Put("//"+aWest+"/targets/new", body{"peer": target2})
+	require.Error(t, err, "what is written is lost as well when the database comes back")
+	b.Recover(aWest)
+	b.Settle()
+	_, err = b.Delete(target)
+	require.ErrorAs(t, err, new(*shadow.BlockedError))
+	b.MustDelete(target2)
+	b.Audit()
+}
+
+// swapped is a process of a deployment on a server that can be exchanged for a copy of before, which writes the same timeline:
+// nothing that a server calls itself tells the two apart.
+type swapped struct {
+	t             *testing.T
+	store         *shadow.Store
+	address       *atomic.Value
+	primary, copy *harness.Cluster
+	reset         func()
+}
+
+func newSwapped(t *testing.T) *swapped {
+	t.Helper()
+	s := &swapped{t: t, address: &atomic.Value{}, primary: newServer(t)}
+	pool, store := movingPool(t, s.primary, s.address)
+	newestXID(t, store, pool, "t", 2)
+	pool.Reset()
+	s.primary.Stop()
+	s.copy = s.primary.Copy()
+	s.primary.Start()
+	s.address.Store(s.primary.Address())
+	s.store, s.reset = store, pool.Reset
+	return s
+}
+
+func (s *swapped) swap() {
+	s.t.Helper()
+	s.reset()
+	s.primary.Stop()
+	s.copy.Start()
+	s.address.Store(s.copy.Address())
+}
+
+var peerOfA = schema.DeploymentID{Service: "b.example.com", Region: "us-west2"}
+
+func (s *swapped) establish(name string) {
+	s.t.Helper()
+	ref := reference("block", schema.Block, uuid.New())
+	ref.TargetName = name
+	_, err := s.store.Establish(s.t.Context(), peerOfA, newAttempt(), []shadow.EstablishReference{ref})
+	require.NoError(s.t, err)
+}
+
+// A copy of the server's files takes the server's place: what the process has committed with is not in it. Each step that
+// removes or decides something finds that by itself, however often it is tried, and the next look begins a new epoch.
+func TestACopyOfTheFilesDecidesNothingBetweenTwoLooks_I3(t *testing.T) {
+	t.Parallel()
+	s := newSwapped(t)
+	s.establish("targets/t0")
+	before := s.store.PresentEpoch()
+	s.swap()
+	var unavailable *shadow.UnavailableError
+	for range 10 {
+		_, err := s.store.Delete(s.t.Context(), shadow.DeleteRequest{Name: "targets/t0"})
+		require.ErrorAs(t, err, &unavailable)
+	}
+	_, err := s.store.Confirm(t.Context(), peerOfA, uuid.Must(uuid.NewV7()), []shadow.AttemptID{newAttempt()})
+	require.ErrorAs(t, err, &unavailable)
+	_, err = s.store.Answer(t.Context(), peerOfA, []shadow.Question{{Key: shadow.BlockadeKey{Attempt: newAttempt()}, Expired: true}})
+	require.ErrorAs(t, err, &unavailable)
+	_, err = s.store.Save(t.Context(), []shadow.Write{{Name: "targets/new"}})
+	require.ErrorIs(t, err, shadow.ErrAborted)
+	select {
+	case <-s.store.EpochMoved():
+	default:
+		require.Fail(t, "nobody was told to look")
+	}
+	awaiting, err := s.store.NoticeEpoch(t.Context())
+	require.NoError(t, err)
+	require.True(t, awaiting, "a new epoch")
+	require.NotEqual(t, before, s.store.PresentEpoch())
+	epoch := s.store.PresentEpoch()
+	_, err = s.store.NoticeEpoch(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, epoch, s.store.PresentEpoch(), "one is enough")
+	_, err = s.store.Save(t.Context(), []shadow.Write{{Name: "targets/new"}})
+	require.NoError(t, err)
+}
+
+// A look finds a copy of before when no transaction has met it yet; and one that another process made was seen by the look.
+func TestALookFindsACopyOfBefore(t *testing.T) {
+	t.Parallel()
+	s := newSwapped(t)
+	_, other := movingPool(t, s.primary, s.address)
+	_, err := other.Save(t.Context(), []shadow.Write{{Name: "targets/others"}})
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { // what is seen is on disk
+		_, err := s.store.NoticeEpoch(t.Context())
+		return err == nil && s.store.Mark() == other.Mark()
+	}, 10*time.Second, 10*time.Millisecond)
+	s.swap()
+	awaiting, err := s.store.NoticeEpoch(t.Context())
+	require.NoError(t, err)
+	require.True(t, awaiting)
+}
+
+// A crash of PostgreSQL loses nothing that was committed: it begins no epoch.
+func TestACrashBeginsNoEpoch(t *testing.T) {
+	t.Parallel()
+	server := newServer(t)
+	var address atomic.Value
+	pool, store := movingPool(t, server, &address)
+	for i := range 40 { // beyond what a sequence notes ahead
+		newestXID(t, store, pool, "t", 1+i%2)
+	}
+	epoch := store.PresentEpoch()
+	tx, err := pool.BeginTx(t.Context(), pgx.TxOptions{})
+	require.NoError(t, err)
+	_, err = store.SaveTx(t.Context(), tx, []shadow.Write{{Name: "targets/never"}})
+	require.NoError(t, err)
+	server.Crash()
+	_ = tx.Rollback(t.Context())
+	server.Start()
+	address.Store(server.Address())
+	pool.Reset()
+	awaiting, err := store.NoticeEpoch(t.Context())
+	require.NoError(t, err)
+	require.False(t, awaiting)
+	require.Equal(t, epoch, store.PresentEpoch())
+	_, err = store.Save(t.Context(), []shadow.Write{{Name: "targets/t9"}})
+	require.NoError(t, err)
+}

@@ -1,0 +1,155 @@
+package shadow_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/shadow"
+	"github.com/db-controller/db-controller/test/harness"
+)
+
+// PostgreSQL stores what Go takes for a name, and nothing else.
+func TestTheGrammarOfNamesIsThatOfTheDatabase(t *testing.T) {
+	t.Parallel()
+	b := harness.NewBox(t, services, nil, aWest)
+	pool := b.Pools[b.ID(aWest)]
+	var constraint string
+	require.NoError(t, pool.QueryRow(t.Context(), `
+SELECT pg_get_expr(conbin, conrelid) FROM pg_constraint WHERE conname = 'shadow_name_grammar' AND conrelid = 'dbcontroller.shadow'::regclass AND convalidated`).Scan(&constraint))
+
+	names := []string{"", "a", "a/b", "a/b/c", "a/b/c/d", "a//b", "/a/b", "a/b/", "A/b", "1a/b", "aB1/b", "a/.", "a/..", "a/...", "a/./b/c", "a/../b/c", "a/b/c/..", "a/.b", "a/b\nc/d", "a/b\n"}
+	for n := range 256 {
+		names = append(names, "a/"+string([]byte{byte(n)}), "a/x"+string([]byte{byte(n)})+"y", string([]byte{byte(n)})+"/b", "a"+string([]byte{byte(n)})+"/b")
+	}
+	const hex = "0123456789ABCDEFabcdefg/."
+	for _, high := range hex {
+		for _, low := range hex {
+			names = append(names, fmt.Sprintf("a/%%%c%c", high, low), fmt.Sprintf("a/x%%%c%cy", high, low))
+		}
+	}
+	for n := 505; n < 516; n++ {
+		names = append(names, "a/"+strings.Repeat("b", n), "a/b/"+strings.Repeat("c", n-4)+"/d", "a/"+strings.Repeat("%2F", n/3)+strings.Repeat("b", n%3))
+	}
+	pieces := []string{"a", "b9", "/", "/", ".", "..", "%", "%2F", "%2f", "%41", "%C3", "é", "~", "@", ":", "'", "*", "+", " ", "|", "\\", "-", "Z"}
+	random := rand.New(rand.NewPCG(1, 2))
+	for range 20_000 {
+		var s strings.Builder
+		s.WriteString([]string{"", "a/"}[random.IntN(2)])
+		for range random.IntN(9) {
+			s.WriteString(pieces[random.IntN(len(pieces))])
+		}
+		names = append(names, s.String())
+	}
+	var storable []string
+	for _, name := range names {
+		if utf8.ValidString(name) && !strings.Contains(name, "\x00") {
+			storable = append(storable, name)
+		} else {
+			require.Error(t, schema.CheckName(name), "%q", name)
+		}
+	}
+	rows, err := pool.Query(t.Context(), `SELECT name, `+constraint+` FROM unnest($1::text[]) AS t (name)`, storable)
+	require.NoError(t, err)
+	good := 0
+	var name string
+	var fits bool
+	_, err = pgx.ForEachRow(rows, []any{&name, &fits}, func() error {
+		require.Equal(t, schema.CheckName(name) == nil, fits, "%q: in Go %v", name, schema.CheckName(name))
+		if fits {
+			good++
+		}
+		return nil
+	})
+	require.NoError(t, err)
+	require.Greater(t, good, 1000)
+}
+
+// FuzzNamesInSQL asks the database about each name by itself.
+func FuzzNamesInSQL(f *testing.F) {
+	b := harness.NewBox(f, services, nil, aWest)
+	pool := b.Pools[b.ID(aWest)]
+	for _, seed := range []string{"a/b", "a/%2F", "a/%2f", "a/..", "a/b/c/.", "a/!$&'()*+,;=:@", "aA0/é", "a/" + strings.Repeat("x", 511)} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, name string) {
+		goErr := schema.CheckName(name)
+		tx, err := pool.Begin(t.Context())
+		require.NoError(t, err)
+		defer func() { _ = tx.Rollback(t.Context()) }()
+		_, err = tx.Exec(t.Context(), `INSERT INTO dbcontroller.shadow (uid, kind_id, state, shard, revision, generation, name) VALUES (gen_random_uuid(), 1, 1, 1, 1, 1, $1)`, name)
+		if (goErr == nil) != (err == nil) {
+			t.Fatalf("%q: in Go %v, in PostgreSQL %v", name, goErr, err)
+		}
+	})
+}
+
+// What ids may hold is what SQL, filters, pages and paths could take for their own.
+var nasty = []string{
+	"a%2Fb", "..%2Fetc", "a*", "*", "a%25b", "a_b", "it's", "'%20OR%201=1--", "a,b", "$1", "a=b", "a@b.example:80", "(x)&;y!", "-", "~", "...", "a%00b", "%C3%A9", "a+b", "auth0%7C5f",
+}
+
+func TestNamesAreQuotedWhereverTheyGo_I1(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	store, ctx := b.Stores[b.ID(aWest)], t.Context()
+	for _, id := range nasty {
+		there, here := "//"+aWest+"/targets/"+id, "//"+bEast+"/holders/"+id
+		b.MustPut(there, nil)
+		b.MustPut(there+"/children/"+id, nil)
+		b.MustPut(here, body{"block": there, "list": []any{there}, "roles": map[string]any{id: map[string]any{"who": there}}})
+	}
+	b.Settle()
+	for _, id := range nasty {
+		full := "//" + aWest + "/targets/" + id
+		_, err := b.Delete(full)
+		require.ErrorContains(t, err, "//"+bEast+"/holders/"+id, id)
+
+		// In double quotes a name needs no care but for its stars.
+		for _, field := range []string{`name = "%s"`, `NOT name != "%s"`} {
+			filter := fmt.Sprintf(field, strings.ReplaceAll("targets/"+id, "*", `\\*`))
+			found, _, err := store.List(ctx, shadow.ListRequest{Kind: "Target", Filter: filter, Limit: 100})
+			require.NoError(t, err, filter)
+			require.Len(t, found, 1, filter)
+			require.Equal(t, "targets/"+id, found[0].Name)
+		}
+		holders, _, err := b.Stores[b.ID(bEast)].List(ctx, shadow.ListRequest{Filter: fmt.Sprintf(`body.block = "%s"`, strings.ReplaceAll(full, "*", `\\*`)), Limit: 100})
+		require.NoError(t, err)
+		require.Len(t, holders, 1, id)
+	}
+	// A star that is not escaped is any text, and pages are in the order of bytes.
+	found, _, err := store.List(ctx, shadow.ListRequest{Kind: "Target", Filter: `name = "targets/a*"`, Limit: 100})
+	require.NoError(t, err)
+	require.Len(t, found, 10)
+	var listed []string
+	for token := ""; ; {
+		page, next, err := store.List(ctx, shadow.ListRequest{Kind: "Target", Limit: 3, Token: token})
+		require.NoError(t, err)
+		for _, r := range page {
+			listed = append(listed, strings.TrimPrefix(r.Name, "targets/"))
+		}
+		if token = next; token == "" {
+			break
+		}
+	}
+	require.ElementsMatch(t, nasty, listed)
+	require.IsIncreasing(t, listed)
+
+	for _, id := range nasty {
+		b.MustPut("//"+bEast+"/holders/"+id, body{"cascade": "//" + aWest + "/targets/" + id})
+		b.MustDelete("//" + aWest + "/targets/" + id)
+	}
+	b.Settle()
+	for _, id := range nasty {
+		b.Gone("//" + aWest + "/targets/" + id)
+		b.Gone("//" + aWest + "/targets/" + id + "/children/" + id)
+		b.Gone("//" + bEast + "/holders/" + id)
+	}
+	b.Audit()
+}

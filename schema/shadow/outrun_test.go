@@ -1,0 +1,130 @@
+package shadow_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/shadow"
+)
+
+// described is a model of a version as it is described now.
+func described(t *testing.T, services string, version schema.ServiceVersion) *schema.Model {
+	t.Helper()
+	file, err := schema.ParseFile("services.yaml", strings.NewReader(services))
+	require.NoError(t, err)
+	model, err := schema.NewModel(version, file.Services)
+	require.NoError(t, err)
+	return model
+}
+
+// S9: v1 is described anew while v2 runs, and switched to. A process that slept knows only the old words under that name:
+// what blocks by now would be no reference in its writes.
+func TestAProcessGoesByWhatAVersionSaysNotByItsName_I26(t *testing.T) {
+	t.Parallel()
+	b, ctx := newVersions(t, nil), context.Background()
+	b.MustPut(targetName("t"), nil)
+	asleep := b.SecondProcess(bEast, shadow.Config{})
+	b.Switch(bEast, "v2")
+	b.Settle()
+	anew := strings.Replace(versions, "      - { path: dropped,", "      - { path: added, targets: [a.example.com/Target], behaviour: BLOCK }\n      - { path: dropped,", 1)
+	require.NotEqual(t, versions, anew)
+	model := described(t, anew, schema.ServiceVersion{Service: "b.example.com", Version: "v1"})
+	require.NoError(t, b.Stores[b.ID(bEast)].Switch(ctx, model))
+	b.Settle()
+	write := []shadow.Write{{Name: "holders/h", Body: body{"added": targetName("t")}}}
+	_, err := asleep.SaveRequested(ctx, uuid.New(), []shadow.Write{{Name: "holders/h", Body: body{"added": 1}, Mode: shadow.Update}})
+	require.ErrorIs(t, err, shadow.ErrAborted, "what it refuses is not kept either")
+	short, cancel := context.WithTimeout(ctx, 300e6)
+	defer cancel()
+	_, err = asleep.Save(short, write)
+	require.ErrorIs(t, err, shadow.ErrAborted)
+	b.Gone(holder)
+	select {
+	case <-asleep.Outrun():
+	default:
+		t.Error("nobody is told")
+	}
+	runs, err := asleep.Runs(ctx, asleep.Model())
+	require.NoError(t, err)
+	require.False(t, runs)
+	asleep.Refresh(model) // takes no other words than it switched to
+	require.NotEqual(t, model.Digest, asleep.Model().Digest)
+	require.NoError(t, asleep.Switch(ctx, model))
+	_, err = asleep.Save(ctx, write)
+	require.NoError(t, err)
+	b.Settle()
+	_, err = b.Delete(targetName("t"))
+	require.ErrorAs(t, err, new(*shadow.BlockedError))
+	b.Audit()
+}
+
+// A kind is derived anew when a version is described anew, also when that is noticed by its words only.
+func TestAVersionThatIsDescribedAnewIsDerived_I26(t *testing.T) {
+	t.Parallel()
+	b, ctx := newVersions(t, nil), context.Background()
+	b.MustPut(targetName("t"), nil)
+	b.MustPut(holder, body{"added": targetName("t")})
+	anew := strings.Replace(versions, "      - { path: dropped,", "      - { path: added, targets: [a.example.com/Target], behaviour: BLOCK }\n      - { path: dropped,", 1)
+	_, before, _, err := b.Stores[b.ID(bEast)].Status(ctx)
+	require.NoError(t, err)
+	require.NoError(t, b.Stores[b.ID(bEast)].Switch(ctx, described(t, anew, schema.ServiceVersion{Service: "b.example.com", Version: "v1"})))
+	_, after, _, err := b.Stores[b.ID(bEast)].Status(ctx)
+	require.NoError(t, err)
+	require.Equal(t, before+1, after)
+	b.Settle()
+	_, err = b.Delete(targetName("t"))
+	require.ErrorAs(t, err, new(*shadow.BlockedError))
+	b.Audit()
+}
+
+// A process that another one has outrun asks nobody for blockades that it could not commit, however often a write is tried.
+func TestAProcessThatIsOutrunEstablishesNothing_I26(t *testing.T) {
+	t.Parallel()
+	b, ctx := newVersions(t, nil), context.Background()
+	b.MustPut(targetName("t"), nil)
+	asleep := b.SecondProcess(bEast, shadow.Config{})
+	b.Switch(bEast, "v2")
+	asked := 0
+	b.OnEstablish = func(schema.DeploymentID, shadow.AttemptID, []shadow.EstablishReference) error { asked++; return nil }
+	short, cancel := context.WithTimeout(ctx, 500e6)
+	defer cancel()
+	_, err := asleep.Save(short, []shadow.Write{{Name: "holders/h", Body: body{"block": targetName("t")}}})
+	require.ErrorIs(t, err, shadow.ErrAborted)
+	require.Zero(t, asked)
+	require.Zero(t, b.Count(bEast, "work"), "nothing has to be released")
+	require.Zero(t, b.Count(aWest, "tentative"))
+}
+
+// What a process that is outrun makes of names counts for nothing: neither for who asks it to establish something.
+func TestAProcessThatIsOutrunTakesNoBlockade_I26(t *testing.T) {
+	t.Parallel()
+	b, ctx := newVersions(t, nil), context.Background()
+	b.MustPut(targetName("t"), nil)
+	asleep := b.SecondProcess(aWest, shadow.Config{})
+	b.Switch(aWest, "v2")
+	_, err := asleep.Establish(ctx, b.ID(bEast), newAttempt(), []shadow.EstablishReference{{
+		HolderUID: uuid.New(), HolderKind: "Holder", HolderName: "holders/h", Path: "block", TargetKind: "Target", TargetName: "targets/t", Behaviour: schema.Block,
+	}})
+	require.ErrorIs(t, err, shadow.ErrAborted)
+	require.Zero(t, b.Count(aWest, "blockade"))
+}
+
+// A program of before wrote no digest: then the name of the version decides.
+func TestAVersionOfAProgramWithoutDigestsIsKnownByItsName(t *testing.T) {
+	t.Parallel()
+	b, ctx := newVersions(t, nil), context.Background()
+	store := b.Stores[b.ID(bEast)]
+	for _, digest := range []string{"", "v2 0123"} {
+		_, err := b.Pools[b.ID(bEast)].Exec(ctx, `UPDATE dbcontroller.meta SET digest = $1, generation = generation + 1`, digest)
+		require.NoError(t, err)
+		runs, err := store.Runs(ctx, store.Model())
+		require.NoError(t, err)
+		require.True(t, runs)
+		b.MustPut(holder, nil)
+	}
+}

@@ -1,0 +1,85 @@
+package shadow
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+)
+
+// lostIn says that a resource lost an owner without unset_on_delete in a deletion. It is kept while an owner with the flag keeps
+// the resource: when that one goes in the same deletion, it lets nothing stay, whichever of the two was heard of first.
+type lostIn struct {
+	ownee    int64
+	deletion uuid.UUID
+}
+
+const (
+	selectLostSQL = `SELECT ownee_id, deletion_id FROM dbcontroller.owner_lost WHERE ownee_id = ANY ($1)`
+
+	noteLostSQL = `
+INSERT INTO dbcontroller.owner_lost (ownee_id, deletion_id) SELECT * FROM unnest($1::bigint[], $2::uuid[]) ON CONFLICT DO NOTHING`
+
+	// Deletions are UUIDv7: the newest are the greatest.
+	boundLostSQL = `
+DELETE FROM dbcontroller.owner_lost o
+WHERE ownee_id = ANY ($1) AND deletion_id < (
+    SELECT deletion_id FROM dbcontroller.owner_lost n WHERE n.ownee_id = o.ownee_id ORDER BY deletion_id DESC OFFSET $2 - 1 LIMIT 1
+)`
+
+	forgetLostSQL = `DELETE FROM dbcontroller.owner_lost WHERE ownee_id = ANY ($1)`
+)
+
+// readLost reads what ownees, which are locked, have lost.
+func readLost(ctx context.Context, tx pgx.Tx, ownees []int64) (map[lostIn]bool, error) {
+	rows, err := tx.Query(ctx, selectLostSQL, ownees)
+	if err != nil {
+		return nil, fmt.Errorf("read lost owners: %w", err)
+	}
+	lost := map[lostIn]bool{}
+	var l lostIn
+	if _, err := pgx.ForEachRow(rows, []any{&l.ownee, &l.deletion}, func() error { lost[l] = true; return nil }); err != nil {
+		return nil, fmt.Errorf("read lost owners: %w", err)
+	}
+	return lost, nil
+}
+
+// lose settles what the loss of an owner means for its ownee. Where the deletion is not known, it is that of no other owner.
+func (e *ownerEdit) lose(r ownerRow) {
+	in := lostIn{ownee: r.owneeID}
+	if cause := cmp.Or(e.change.causes[r.uid], e.change.cause); cause != nil {
+		in.deletion = cause.ID
+	}
+	if r.flags&flagUnsetOnDelete != 0 && !e.before[in] {
+		return
+	}
+	e.deletes[r.owneeID] = true
+	if in.deletion != uuid.Nil {
+		e.noted[in] = true
+	}
+}
+
+// queueLost keeps what was lost of ownees that stay, as long as it can matter: the newest, as many as a resource has owners.
+func (e *ownerEdit) queueLost(b *pgx.Batch) {
+	var ownees, without []int64
+	var deletions []uuid.UUID
+	for in := range e.noted {
+		if e.changed[in.ownee] && e.flagged[in.ownee] {
+			ownees, deletions = append(ownees, in.ownee), append(deletions, in.deletion)
+		}
+	}
+	for in := range e.before {
+		if e.changed[in.ownee] && !e.flagged[in.ownee] {
+			without = append(without, in.ownee)
+		}
+	}
+	if len(ownees) > 0 {
+		b.Queue(noteLostSQL, ownees, deletions)
+		b.Queue(boundLostSQL, ownees, MaxOwners)
+	}
+	if len(without) > 0 {
+		b.Queue(forgetLostSQL, without)
+	}
+}

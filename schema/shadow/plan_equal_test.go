@@ -1,0 +1,80 @@
+package shadow_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/shadow"
+	"github.com/db-controller/db-controller/test/harness"
+)
+
+// answersInAnyOrder lets each answer take a random time on its way.
+func answersInAnyOrder(b *harness.Box) {
+	b.OnPlan = func(ctx context.Context, _ schema.DeploymentID) error {
+		select {
+		case <-time.After(rand.N(3 * time.Millisecond)):
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// Equal questions give equal plans, in whatever order answers come: what is counted, the tree, the names that stand for a
+// group, and who blocks.
+func TestEqualQuestionsGiveEqualPlans(t *testing.T) {
+	t.Parallel()
+	b := harness.NewBox(t, graphServices, nil, "a.example.com/us", "a.example.com/eu", "a.example.com/as")
+	for seed := range seeds(t) {
+		for round := range 12 {
+			ns := randomGraph(rand.New(rand.NewPCG(seed, uint64(100+round))), fmt.Sprintf("e%d-%d", seed, round), 8+round)
+			putGraph(t, b, ns)
+			root, err := schema.ParseFullName(ns[0].name)
+			require.NoError(t, err)
+			answersInAnyOrder(b)
+			var first *shadow.DeletePlan
+			for range 8 {
+				plan, err := b.Stores[root.Deployment].PlanDelete(t.Context(), root.Name)
+				require.NoError(t, err)
+				require.Empty(t, plan.Unasked)
+				if first == nil {
+					first = plan
+				}
+				require.Equal(t, first, plan, "seed %d, round %d:\n%s", seed, round, draw(ns))
+			}
+			b.OnPlan = nil
+			takeDown(t, b, ns)
+		}
+	}
+}
+
+// A deployment with ownees is told of all owners at each question: what it says of one of them twice counts once.
+func TestAPlanCountsAnUnsetOnce(t *testing.T) {
+	t.Parallel()
+	b := harness.NewBox(t, graphServices, nil, "a.example.com/us", "a.example.com/eu", "a.example.com/as")
+	const r, middle = "//a.example.com/us/nodes/r", "//a.example.com/as/nodes/middle"
+	b.MustPut(r, nil)
+	b.MustPut(middle, body{"c": []any{r}})
+	mustOwn(t, b, "//a.example.com/eu/nodes/owned", nil, owner(t, r, "Node"))
+	b.MustPut("//a.example.com/eu/nodes/loses", body{"u": []any{r}})
+	b.MustPut("//a.example.com/eu/nodes/goes", body{"c": []any{middle}})
+	b.Settle()
+	answersInAnyOrder(b)
+	for range 20 {
+		plan, err := b.Stores[b.ID("a.example.com/us")].PlanDelete(t.Context(), "nodes/r")
+		require.NoError(t, err)
+		unset := 0
+		for _, g := range plan.Groups {
+			if g.Unset {
+				unset += g.Count
+			}
+		}
+		require.Equal(t, 1, unset)
+	}
+}

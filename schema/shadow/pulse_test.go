@@ -1,0 +1,143 @@
+package shadow_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/shadow"
+	"github.com/db-controller/db-controller/test/harness"
+)
+
+// looks counts what the watches of a process ask of its database: whether anything was written, and what.
+type looks struct{ pulses, reads atomic.Int64 }
+
+func (l *looks) await(t *testing.T, pulses int64) {
+	t.Helper()
+	until := l.pulses.Load() + pulses
+	require.Eventually(t, func() bool { return l.pulses.Load() >= until }, time.Minute, time.Millisecond)
+}
+
+// rest waits until the watches read nothing more while some pulses pass.
+func (l *looks) rest(t *testing.T) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		before := l.reads.Load()
+		l.await(t, 20)
+		return l.reads.Load() == before
+	}, time.Minute, time.Millisecond, "idle watches read")
+}
+
+// counted is one more process of the deployment, whose looks are counted.
+func counted(t *testing.T, b *harness.Box, interval time.Duration) (*shadow.Store, *looks) {
+	t.Helper()
+	l := &looks{}
+	cfg := b.Pools[b.ID(aWest)].Config()
+	cfg.ConnConfig.Tracer = tracer(func(sql string) {
+		switch {
+		case strings.Contains(sql, "2 * EXISTS"):
+			l.pulses.Add(1)
+		case strings.Contains(sql, "LATERAL"):
+			l.reads.Add(1)
+		}
+	})
+	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
+	require.NoError(t, err)
+	t.Cleanup(pool.Close)
+	store, err := shadow.Open(t.Context(), shadow.Config{Pool: pool, Deployment: b.ID(aWest), PollInterval: interval})
+	require.NoError(t, err)
+	require.NoError(t, store.Switch(t.Context(), b.Stores[b.ID(aWest)].Model()))
+	return store, l
+}
+
+// However many watches a process has, one look for all of them finds out whether anything was written; while nothing was, none of
+// them reads. What another process writes without a word they see all the same, also what commits late.
+func TestIdleWatchesAreLookedAtOnceForAll_I23(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	there := b.Stores[b.ID(aWest)]
+	here, l := counted(t, b, 10*time.Millisecond)
+	ctx, cancel := context.WithCancel(t.Context())
+	var watching sync.WaitGroup
+	for i := range 30 {
+		holder := schema.DeploymentID{Service: fmt.Sprintf("h%d.example.com", i), Region: "us-west2"}
+		watching.Go(func() {
+			_ = here.WatchDeletions(ctx, holder, "", func(schema.Event[schema.Deletion]) error { return nil })
+		})
+	}
+	defer watching.Wait()
+	defer cancel()
+	f, _ := follow(t, here, "")
+	f.until("the end of the snapshot", func() bool { return f.ended })
+	l.rest(t)
+
+	tx, err := b.Pools[b.ID(aWest)].Begin(t.Context())
+	require.NoError(t, err)
+	_, err = there.SaveTx(t.Context(), tx, []shadow.Write{{Name: "targets/late"}})
+	require.NoError(t, err)
+	l.await(t, 5)
+	for i := range 10 {
+		_, err := there.Save(t.Context(), []shadow.Write{{Name: fmt.Sprintf("targets/t%d", i)}})
+		require.NoError(t, err)
+		f.until("what another process wrote", func() bool { return len(f.state) == i+1 })
+	}
+	l.await(t, 5)
+	require.NoError(t, tx.Commit(t.Context()))
+	f.until("what committed late", func() bool { return len(f.state) == 11 })
+	l.rest(t)
+}
+
+// An idle watch ends when the database is another one, though nothing is written.
+func TestAnIdleWatchEndsWithItsEpoch_I24(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	here, l := counted(t, b, 10*time.Millisecond)
+	ended := make(chan error, 1)
+	go func() {
+		ended <- here.WatchResources(t.Context(), "", "", "", func(schema.Event[shadow.Resource]) error { return nil })
+	}()
+	l.await(t, 5)
+	l.rest(t)
+	_, err := b.Pools[b.ID(aWest)].Exec(t.Context(), `UPDATE dbcontroller.meta SET epoch = gen_random_uuid()`)
+	require.NoError(t, err)
+	require.ErrorIs(t, <-ended, shadow.ErrReset)
+}
+
+// While notifications come, the tables are looked at ten times less often; one that is lost is made up for, and when the connection
+// is lost on which they come, they are looked at more often until there is another one.
+func TestLostNotificationsAreMadeUpFor_I23(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	there := b.Stores[b.ID(aWest)] // says nothing to other processes
+	here, l := counted(t, b, 20*time.Millisecond)
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { _ = here.RunNotifications(ctx) })
+	defer running.Wait()
+	defer cancel()
+	f, _ := follow(t, here, "")
+	f.until("the end of the snapshot", func() bool { return f.ended })
+	for i := range 3 {
+		require.Eventually(t, here.Hears, time.Minute, time.Millisecond)
+		l.await(t, 1)
+		began := time.Now()
+		l.await(t, 3)
+		require.GreaterOrEqual(t, time.Since(began), 300*time.Millisecond, "rarely")
+		_, err := there.Save(t.Context(), []shadow.Write{{Name: fmt.Sprintf("targets/t%d", i)}})
+		require.NoError(t, err)
+		f.until("what no notification tells of", func() bool { return len(f.state) == i+1 })
+		_, err = b.Pools[b.ID(aWest)].Exec(t.Context(), `
+SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN%'`)
+		require.NoError(t, err)
+		require.Eventually(t, func() bool { return !here.Hears() }, time.Minute, time.Millisecond)
+		l.await(t, 10)
+	}
+}

@@ -1,0 +1,274 @@
+package shadow_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/shadow"
+)
+
+// A request id keeps a refusal if, and only if, it is definite: whatever else refused a reference can pass, and the same request is
+// accepted once it has.
+func TestARequestIDKeepsOnlyDefiniteRefusals_I29(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	b.MustPut(target, nil)
+	store := b.Stores[b.ID(bEast)]
+	var refuse []shadow.Reason // guarded by nothing, as what follows: one write at a time
+	var giveUp func()
+	b.OnEstablish = func(_ schema.DeploymentID, _ shadow.AttemptID, refs []shadow.EstablishReference) error {
+		if len(refuse) > 0 && refuse[0].Standing() == shadow.Again {
+			giveUp() // else it is tried until the deadline
+		}
+		e := &shadow.RefusedError{}
+		for _, reason := range refuse {
+			e.Refusals = append(e.Refusals, shadow.Refusal{
+				Holder: refs[0].HolderName, Path: refs[0].Path, Reason: reason,
+				Target: schema.FullName{Deployment: b.ID(aWest), Name: refs[0].TargetName},
+			})
+		}
+		if len(e.Refusals) == 0 {
+			return nil
+		}
+		return e
+	}
+	definite := map[shadow.Reason]bool{shadow.TargetMissing: true, shadow.TargetDeleting: true, shadow.DeploymentGone: true}
+	reasons := shadow.Reasons()
+	require.Greater(t, len(reasons), len(definite))
+	for i, reason := range reasons {
+		for _, beside := range []shadow.Reason{"", shadow.TargetMissing} { // beside a definite one it may pass all the same
+			id := uuid.New()
+			write := []shadow.Write{{Name: fmt.Sprintf("holders/h%d%s", i, beside[:min(len(beside), 1)]), Body: body{"block": target}}}
+			if refuse = []shadow.Reason{reason}; beside != "" {
+				refuse = append([]shadow.Reason{beside}, refuse...)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			giveUp = cancel
+			_, err := store.SaveRequested(ctx, id, write)
+			cancel()
+			require.Len(t, refusals(t, err), len(refuse), reason)
+			require.Equal(t, definite[reason], shadow.Definite(err), reason)
+			refuse = nil
+			_, again := store.SaveRequested(t.Context(), id, write)
+			if definite[reason] {
+				require.Equal(t, err, again, reason)
+			} else {
+				require.NoError(t, again, "%s has passed", reason)
+			}
+		}
+	}
+	b.OnEstablish = nil
+	b.Settle()
+	b.Audit()
+}
+
+// What a process refuses by a version that its database does not run any more is not kept.
+func TestARefusalOfAnEarlierVersionIsNotKept_I29(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	store, id := b.Stores[b.ID(bEast)], uuid.New()
+	_, err := b.Pools[b.ID(bEast)].Exec(t.Context(), `UPDATE dbcontroller.meta SET version = 'v9'`)
+	require.NoError(t, err)
+	unknown := []shadow.Write{{Name: "novelties/n"}}
+	_, err = store.SaveRequested(t.Context(), id, unknown)
+	require.ErrorIs(t, err, shadow.ErrAborted)
+	_, err = store.Delete(t.Context(), shadow.DeleteRequest{Name: "novelties/n", RequestID: id})
+	require.ErrorIs(t, err, shadow.ErrAborted)
+	require.Zero(t, b.Count(bEast, "request"))
+}
+
+// A delete that is repeated under its request id answers as the first time: also when the resource is gone, exists anew, or
+// the delete would be accepted by now.
+func TestARepeatedDeleteAnswersAsTheFirstTime_I29(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	store, ctx := b.Stores[b.ID(aWest)], t.Context()
+	repeat := func(req shadow.DeleteRequest, first shadow.DeleteResult, err error) {
+		t.Helper()
+		again, aerr := store.Delete(ctx, req)
+		require.Equal(t, err, aerr)
+		require.Equal(t, first.Removed, again.Removed)
+		require.Equal(t, first.Unasked, again.Unasked)
+		require.Equal(t, first.Resource == nil, again.Resource == nil)
+		if first.Resource != nil {
+			require.Equal(t, first.Resource.UID, again.Resource.UID)
+			require.Equal(t, first.Resource.Revision, again.Resource.Revision)
+			require.Equal(t, first.Resource.State, again.Resource.State)
+		}
+	}
+	delete := func(req shadow.DeleteRequest) (shadow.DeleteResult, error) {
+		result, err := store.Delete(ctx, req)
+		repeat(req, result, err)
+		return result, err
+	}
+
+	// Removed at once.
+	r := b.MustPut(target, nil)
+	removed := shadow.DeleteRequest{Name: "targets/t", UID: r.UID, RequestID: uuid.New()}
+	first, err := delete(removed)
+	require.NoError(t, err)
+	require.True(t, first.Removed)
+	anew := b.MustPut(target, nil)
+	repeat(removed, first, nil)
+	require.Equal(t, anew.UID, b.Get(target).UID, "the later one is another resource (I9)")
+
+	// Marked, with a deployment that could not be asked; then gone.
+	b.MustPut(holder, body{"cascade": target})
+	b.Settle()
+	b.SetDown(bEast, true)
+	marked := shadow.DeleteRequest{Name: "targets/t", RequestID: uuid.New()}
+	first, err = delete(marked)
+	require.NoError(t, err)
+	require.False(t, first.Removed)
+	require.Len(t, first.Unasked, 1)
+	require.Equal(t, b.ID(bEast), first.Unasked[0].Deployment)
+	other, err := delete(shadow.DeleteRequest{Name: "targets/t", RequestID: uuid.New()})
+	require.NoError(t, err, "it is being deleted already")
+	require.NotNil(t, other.Resource)
+	b.SetDown(bEast, false)
+	b.Settle()
+	b.Gone(target, holder)
+	repeat(marked, first, nil)
+
+	// Refused, for whatever definite reason.
+	missing := shadow.DeleteRequest{Name: "targets/t", UID: r.UID, RequestID: uuid.New()}
+	_, err = delete(missing)
+	require.ErrorIs(t, err, shadow.ErrNotFound)
+	r = b.MustPut(target, nil)
+	b.MustPut(holder, body{"block": target})
+	b.Settle()
+	blocked := shadow.DeleteRequest{Name: "targets/t", UID: r.UID, RequestID: uuid.New()}
+	_, refused := delete(blocked)
+	require.ErrorAs(t, refused, new(*shadow.BlockedError))
+	b.MustDelete(holder)
+	_, moved := delete(shadow.DeleteRequest{Name: "targets/t", Revision: r.Revision + 1, RequestID: uuid.New()})
+	require.ErrorIs(t, moved, shadow.ErrMoved)
+	_, err = store.SetBlockDeletion(ctx, "targets/t", uuid.Nil, true)
+	require.NoError(t, err)
+	protected := shadow.DeleteRequest{Name: "targets/t", RequestID: uuid.New()}
+	_, perr := delete(protected)
+	require.ErrorAs(t, perr, new(*shadow.ProtectedError))
+	_, err = store.SetBlockDeletion(ctx, "targets/t", uuid.Nil, false)
+	require.NoError(t, err)
+	b.Settle()
+	repeat(blocked, shadow.DeleteResult{}, refused)
+	repeat(protected, shadow.DeleteResult{}, perr)
+	require.NotNil(t, b.Get(target), "what was refused takes effect nowhere")
+
+	// The id stands for this one request.
+	blocked.UID = uuid.Nil
+	_, err = store.Delete(ctx, blocked)
+	require.ErrorIs(t, err, shadow.ErrRequestReused)
+	_, err = store.SaveRequested(ctx, blocked.RequestID, []shadow.Write{{Name: "targets/other"}})
+	require.ErrorIs(t, err, shadow.ErrRequestReused)
+	b.Settle()
+	b.Audit()
+}
+
+func TestADeleteThatComesManyTimesAtOnceHasOneAnswer_I29(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	r := b.MustPut(target, nil)
+	store, req := b.Stores[b.ID(aWest)], shadow.DeleteRequest{Name: "targets/t", UID: r.UID, RequestID: uuid.New()}
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			result, err := store.Delete(context.Background(), req)
+			if err != nil || !result.Removed {
+				t.Errorf("%v, %v", result, err)
+			}
+		})
+	}
+	wg.Wait()
+	require.Equal(t, 1, b.Count(aWest, "request"))
+	b.Audit()
+}
+
+// Whether a delete is blocked by what is not decided is not decided either: it can be repeated until it is.
+func TestADeleteBesideWhatIsUndecidedIsNotDefinite_I29(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	b.MustPut(target, nil)
+	store, holding := b.Stores[b.ID(aWest)], uuid.New()
+	_, err := store.Establish(t.Context(), b.ID(bEast), uuid.Must(uuid.NewV7()), []shadow.EstablishReference{reference("block", 1, holding)})
+	require.NoError(t, err)
+	req := shadow.DeleteRequest{Name: "targets/t", RequestID: uuid.New()}
+	short, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancel()
+	_, err = store.Delete(short, req)
+	var blocked *shadow.BlockedError
+	require.ErrorAs(t, err, &blocked)
+	require.True(t, blocked.Undecided)
+	require.False(t, shadow.Definite(err))
+	b.Expire(aWest)
+	result, err := store.Delete(t.Context(), req)
+	require.NoError(t, err)
+	require.True(t, result.Removed)
+	b.Audit()
+}
+
+// A write that is repeated while its target's deployment does not answer leaves one release behind, and none where the deployment
+// was never reached. What the attempts may have established is gone in the end.
+func TestARepeatedWriteLeavesOneRelease_I5_I21(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	b.MustPut(target, nil)
+	repeat := func(id uuid.UUID, left int) {
+		t.Helper()
+		for range 20 {
+			_, err := b.Stores[b.ID(bEast)].SaveRequested(t.Context(), id, []shadow.Write{{Name: "holders/h", Body: body{"block": target}}})
+			require.Error(t, err)
+			require.False(t, shadow.Definite(err))
+		}
+		require.Equal(t, left, b.Count(bEast, "work"))
+	}
+	b.OnEstablish = func(schema.DeploymentID, shadow.AttemptID, []shadow.EstablishReference) error {
+		return shadow.ErrNotSent
+	}
+	repeat(uuid.New(), 0)
+	b.OnEstablish = nil
+	b.SetDown(aWest, true)
+	id := uuid.New()
+	repeat(id, 1)
+	b.SetDown(aWest, false)
+	b.OnEstablish = func(_ schema.DeploymentID, attempt shadow.AttemptID, refs []shadow.EstablishReference) error {
+		_, err := b.Stores[b.ID(aWest)].Establish(t.Context(), b.ID(bEast), attempt, refs)
+		require.NoError(t, err)
+		return context.DeadlineExceeded // the answer does not come in time
+	}
+	repeat(id, 1)
+	require.Equal(t, 20, b.Count(aWest, "tentative"))
+	b.OnEstablish = nil
+	b.Settle()
+	b.Expire(aWest)
+	b.Settle()
+	require.Zero(t, b.Count(aWest, "blockade"))
+	_, err := b.Stores[b.ID(bEast)].SaveRequested(t.Context(), id, []shadow.Write{{Name: "holders/h", Body: body{"block": target}}})
+	require.NoError(t, err)
+	b.Settle()
+	b.Audit()
+}
+
+// A deployment that is only slow is not called one that cannot be reached.
+func TestAWriteSaysThatADeploymentWasSlow(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	b.MustPut(target, nil)
+	b.OnEstablish = func(schema.DeploymentID, shadow.AttemptID, []shadow.EstablishReference) error {
+		return context.DeadlineExceeded
+	}
+	_, err := b.Put(holder, body{"block": target})
+	require.Equal(t, shadow.TargetSlow, refusals(t, err)[0].Reason)
+	require.ErrorContains(t, err, "did not answer in time")
+	require.False(t, shadow.Definite(err))
+	b.OnEstablish = nil
+	b.Settle()
+	b.Audit()
+}

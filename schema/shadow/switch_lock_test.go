@@ -1,0 +1,69 @@
+package shadow_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/shadow"
+	"github.com/db-controller/db-controller/test/harness"
+)
+
+// switching switches the version, and returns when the switch waits for a lock, or is over.
+func switching(t *testing.T, b *harness.Box, deployment string, model *schema.Model) <-chan error {
+	t.Helper()
+	done := make(chan error, 1)
+	go func() { done <- b.Stores[b.ID(deployment)].Switch(context.Background(), model) }()
+	require.Eventually(t, func() bool { return len(done) > 0 || waiting(t, b.Pools[b.ID(deployment)]) }, 10*time.Second, 5*time.Millisecond)
+	return done
+}
+
+// A write of the version before that is not committed yet is derived by the switch, which waits for it.
+func TestASwitchWaitsForAWriteThatIsUnderWay_I26(t *testing.T) {
+	t.Parallel()
+	b := newVersions(t, nil)
+	ctx, store := context.Background(), b.Stores[b.ID(bEast)]
+	b.MustPut(targetName("t"), nil)
+	tx, err := b.Pools[b.ID(bEast)].Begin(ctx)
+	require.NoError(t, err)
+	_, err = store.SaveTx(ctx, tx, []shadow.Write{{Name: "holders/h", Body: body{"added": targetName("t")}}})
+	require.NoError(t, err)
+	done := switching(t, b, bEast, modelOf(t, versions, "b.example.com", "v2"))
+	require.NoError(t, tx.Commit(ctx))
+	require.NoError(t, <-done)
+	b.Settle()
+	_, err = b.Delete(targetName("t"))
+	require.ErrorAs(t, err, new(*shadow.BlockedError), "v2 refers to it")
+	b.Audit()
+}
+
+// A check of an owner that has the version before, and whose entry is not committed yet: the switch waits for it, and tells
+// the ownee's deployment the new version.
+func TestASwitchWaitsForACheckOfAnOwnerThatIsUnderWay_I26(t *testing.T) {
+	t.Parallel()
+	b := newVersions(t, nil)
+	owner := b.MustPut(targetName("t"), nil)
+	g := newGate("INSERT INTO dbcontroller.ownee_entry")
+	asked := gatedProcess(t, b, aWest, g, modelOf(t, versions, "a.example.com", "v1"))
+	g.arm(0)
+	checked := make(chan error, 1)
+	go func() {
+		_, err := asked.CheckOwners(context.Background(), b.ID(bEast), []shadow.OwnerQuestion{{Kind: "Target", Name: "targets/t", UID: owner.UID}})
+		checked <- err
+	}()
+	<-g.reached // it has the lock of the version
+	done := switching(t, b, aWest, modelOf(t, versions, "a.example.com", "v2"))
+	close(g.open)
+	require.NoError(t, <-checked)
+	require.NoError(t, <-done)
+	var told []schema.DeploymentID
+	for _, w := range b.Work(b.ID(aWest)) {
+		if w.Action == schema.UpgradeOwners {
+			told = append(told, w.Deployment)
+		}
+	}
+	require.Equal(t, []schema.DeploymentID{b.ID(bEast)}, told)
+}

@@ -1,0 +1,158 @@
+package shadow_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/shadow"
+	"github.com/db-controller/db-controller/test/harness"
+)
+
+func countRows(t *testing.T, pool *pgxpool.Pool, sql string, args ...any) (n int) {
+	t.Helper()
+	require.NoError(t, pool.QueryRow(context.Background(), sql, args...).Scan(&n))
+	return n
+}
+
+func tidied(t *testing.T, b *harness.Box, deployment string) {
+	t.Helper()
+	more, err := b.Stores[b.ID(deployment)].Tidy(context.Background())
+	require.NoError(t, err)
+	require.False(t, more)
+}
+
+// Each row is kept until nobody needs it any more, and then no longer.
+func TestWhatIsTidiedAwayIsOldEnough_I5_I29(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	b.MustPut(target, nil)
+	pool := b.Pools[b.ID(aWest)]
+	const peer = `(SELECT id FROM dbcontroller.deployment WHERE service = 'a.example.com' AND region = 'us-west2')`
+	for _, row := range []struct {
+		what, insert, age string
+		left              int
+	}{
+		{"an ABORTED decision", `INSERT INTO dbcontroller.attempt (id, committed, decided_at) VALUES ($1, false, now() - $2::interval)`, "24 hours", 1},
+		{"an ABORTED decision", `INSERT INTO dbcontroller.attempt (id, committed, decided_at) VALUES ($1, false, now() - $2::interval)`, "26 hours", 0},
+		{"a COMMITTED decision", `INSERT INTO dbcontroller.attempt (id, committed, decided_at) VALUES ($1, true, now() - $2::interval)`, "50 min", 1},
+		{"a COMMITTED decision", `INSERT INTO dbcontroller.attempt (id, committed, decided_at) VALUES ($1, true, now() - $2::interval)`, "70 min", 0},
+		{"a COMMITTED decision that is not confirmed", `
+			WITH owed AS (INSERT INTO dbcontroller.work (action, shard, deployment_id, attempt) VALUES (1, 0, ` + peer + `, $1))
+			INSERT INTO dbcontroller.attempt (id, committed, decided_at) VALUES ($1, true, now() - $2::interval)`, "50 hours", 1},
+		{"a closed attempt", `INSERT INTO dbcontroller.closed_attempt (attempt, deployment_id, closed_at) VALUES ($1, ` + peer + `, now() - $2::interval)`, "24 hours", 1},
+		{"a closed attempt", `INSERT INTO dbcontroller.closed_attempt (attempt, deployment_id, closed_at) VALUES ($1, ` + peer + `, now() - $2::interval)`, "26 hours", 0},
+		{"a request", `INSERT INTO dbcontroller.request (id, hash, outcome, created_at) VALUES ($1, '\x00', '{}', now() - $2::interval)`, "23 hours", 1},
+		{"a request", `INSERT INTO dbcontroller.request (id, hash, outcome, created_at) VALUES ($1, '\x00', '{}', now() - $2::interval)`, "25 hours", 0},
+		{"a target that is closed", `INSERT INTO dbcontroller.closing SELECT id, $1, now() - $2::interval FROM dbcontroller.shadow`, "-3 min", 1},
+		{"a target that was closed", `INSERT INTO dbcontroller.closing SELECT id, $1, now() - $2::interval FROM dbcontroller.shadow`, "3 min", 0},
+	} {
+		id := uuid.New()
+		_, err := pool.Exec(t.Context(), row.insert, id, row.age)
+		require.NoError(t, err, row.what)
+		tidied(t, b, aWest)
+		require.Equal(t, row.left, countRows(t, pool, `SELECT (SELECT count(*) FROM dbcontroller.attempt WHERE id = $1)
+			+ (SELECT count(*) FROM dbcontroller.closed_attempt WHERE attempt = $1) + (SELECT count(*) FROM dbcontroller.request WHERE id = $1)
+			+ (SELECT count(*) FROM dbcontroller.closing WHERE delete_id = $1)`, id), "%s, after %s", row.what, row.age)
+	}
+}
+
+// What is forgotten is never before what was forgotten: an attempt that began between the two may have been ended by either.
+func TestWhatIsForgottenOnlyGrows_I5(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	pool := b.Pools[b.ID(aWest)]
+	for _, mark := range []int{700, 300, 500} {
+		_, err := pool.Exec(t.Context(), `INSERT INTO dbcontroller.attempt (id, committed, decided_at, mark)
+			VALUES (gen_random_uuid(), false, now() - interval '26 hours', $1), (gen_random_uuid(), true, now() - interval '26 hours', 900)`, mark)
+		require.NoError(t, err)
+		tidied(t, b, aWest)
+		require.Zero(t, countRows(t, pool, `SELECT count(*) FROM dbcontroller.attempt`))
+		require.Equal(t, 700, countRows(t, pool, `SELECT forgotten FROM dbcontroller.meta`))
+	}
+}
+
+// A look at all foreign targets begins anew when it is through: who was referred to then may not be any more.
+func TestForeignTargetsAreLookedAtAgain(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	b.MustPut(target, nil)
+	b.MustPut(holder, body{"block": target})
+	b.Settle()
+	tidied(t, b, bEast)
+	require.Equal(t, 1, b.Count(bEast, "foreign_target"))
+	b.MustPut(holder, nil)
+	b.Settle()
+	tidied(t, b, bEast)
+	require.Zero(t, b.Count(bEast, "foreign_target"))
+	b.Audit()
+}
+
+// waiting reports whether somebody in a database waits for a lock.
+func waiting(t *testing.T, pool *pgxpool.Pool) bool {
+	t.Helper()
+	return countRows(t, pool, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`) > 0
+}
+
+// beside runs fn until it has ended or waits for a lock, lets then what is in its way go on, and answers how it ended.
+func beside(t *testing.T, pool *pgxpool.Pool, fn func() error, goOn func()) error {
+	t.Helper()
+	done := make(chan error, 1)
+	go func() { done <- fn() }()
+	require.Eventually(t, func() bool { return len(done) > 0 || waiting(t, pool) }, time.Minute, 5*time.Millisecond)
+	goOn()
+	return <-done
+}
+
+// A foreign target is forgotten beside a write that refers to it again and has not committed yet: it waits, and looks then.
+func TestAForeignTargetThatIsReferredToAgainIsKept_I1(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	b.MustPut(target, nil)
+	b.MustPut(holder2, body{"block": target})
+	b.MustPut(holder2, nil)
+	b.Settle()
+	g := newGate("commit")
+	g.whole = true
+	process := gatedProcess(t, b, bEast, g, b.Stores[b.ID(bEast)].Model())
+	b.AfterEstablish = func() { g.arm(0) }
+	saved := make(chan error, 1)
+	go func() {
+		_, err := process.Save(context.Background(), []shadow.Write{{Name: "holders/h", Body: body{"block": target}}})
+		saved <- err
+	}()
+	<-g.reached
+	require.NoError(t, beside(t, b.Pools[b.ID(bEast)], func() error {
+		_, err := b.Stores[b.ID(bEast)].Tidy(context.Background())
+		return err
+	}, func() { close(g.open) }))
+	require.NoError(t, <-saved)
+	b.AfterEstablish = nil
+	require.Equal(t, 1, b.Count(bEast, "foreign_target"))
+	b.Settle()
+	b.Audit()
+}
+
+// What was said to a deployment while it was declared gone is forgotten; what works it off is not.
+func TestMessagesToWhoIsGoneAreForgotten_I13(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	b.MustPut(target, nil)
+	b.MustPut(holder, body{"block": target})
+	b.Settle()
+	decommission(t, b, aWest, bEast, schema.Unset)
+	tidied(t, b, aWest)
+	require.Equal(t, 1, b.Count(aWest, "work"), "it is worked off")
+	b.Settle()
+	require.Zero(t, b.Count(aWest, "blockade"))
+	exec(t, b, aWest, `INSERT INTO dbcontroller.work (action, shard, deployment_id, attempt)
+		SELECT 2, 0, id, gen_random_uuid() FROM dbcontroller.deployment WHERE service = 'b.example.com' AND region = 'eastus2'`)
+	tidied(t, b, aWest)
+	require.Zero(t, b.Count(aWest, "work"))
+	b.MustDelete(target)
+}

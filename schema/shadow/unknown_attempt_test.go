@@ -1,0 +1,63 @@
+package shadow_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/db-controller/db-controller/schema"
+)
+
+// A confirm that finds nothing at the target is the first sign that the target's database has lost a blockade: the reference is
+// established again at once, and waits for no comparison.
+func TestAConfirmThatFindsNothingEstablishesAgain_I2_I8(t *testing.T) {
+	t.Parallel()
+	for _, field := range []string{"block", "cascade", "unset"} {
+		t.Run(field, func(t *testing.T) {
+			t.Parallel()
+			b := newBox(t, nil)
+			b.MustPut(target, nil)
+			b.MustPut(holder, body{field: target})
+			_, err := b.Pools[b.ID(aWest)].Exec(t.Context(), `DELETE FROM dbcontroller.blockade`)
+			require.NoError(t, err)
+			b.Settle()
+			b.Audit()
+		})
+	}
+}
+
+// What a confirm does not find because it comes twice, because its reference was dropped and released before, or because its
+// target has gone, makes nothing anew.
+func TestAConfirmThatComesTwiceOrLateMakesNothing_I7_I8(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	b.MustPut(target, nil)
+	b.MustPut(holder, body{"cascade": target})
+	b.MustPut(holder2, body{"block": target})
+	confirms := func() (work []schema.Work) {
+		for _, w := range b.Work(b.ID(bEast)) {
+			if w.Action == schema.Confirm {
+				work = append(work, w)
+			}
+		}
+		return work
+	}
+	all := confirms()
+	require.Len(t, all, 2)
+	var attempts []string
+	require.NoError(t, b.Pools[b.ID(bEast)].QueryRow(t.Context(), `SELECT array_agg(attempt::text ORDER BY holder_id) FROM dbcontroller.reference`).Scan(&attempts))
+	b.Settle()
+	b.MustPut(holder2, nil)
+	b.Settle()
+	_, err := b.Pools[b.ID(bEast)].Exec(t.Context(), `
+		INSERT INTO dbcontroller.work (action, shard, deployment_id, attempt)
+		SELECT 1, 0, f.deployment_id, a::uuid FROM unnest($1::text[]) a, dbcontroller.foreign_target f LIMIT 2`, attempts)
+	require.NoError(t, err)
+	require.Len(t, confirms(), 2)
+	b.Settle()
+	b.Audit()
+	require.Zero(t, b.Count(aWest, "blockade"))
+	var now []string
+	require.NoError(t, b.Pools[b.ID(bEast)].QueryRow(t.Context(), `SELECT array_agg(attempt::text) FROM dbcontroller.reference`).Scan(&now))
+	require.Equal(t, attempts[:1], now, "the reference stays as it is")
+}

@@ -1,0 +1,246 @@
+package shadow
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/db-controller/db-controller/schema"
+)
+
+// bodiesPage is how many bodies, each up to MaxBodyBytes, are in memory at a time.
+const bodiesPage = 100
+
+const (
+	comparedBodiesSQL = shadowColumns + `
+FROM dbcontroller.shadow s JOIN dbcontroller.resource r ON r.id = s.id
+WHERE s.id > $1 AND ($2 = 0 OR s.id <= $2) AND s.state = 1 ORDER BY s.id LIMIT $3`
+
+	// What is to be derived anew, or was set aside, differs for a reason that is told elsewhere.
+	selectUnderivedSQL = `
+SELECT s.id FROM dbcontroller.shadow s
+WHERE s.id = ANY ($1) AND EXISTS (
+    SELECT FROM dbcontroller.work w WHERE w.action = 8 AND w.kind_id = s.kind_id AND (w.target_id IS NULL OR w.target_id = s.id)
+)`
+
+	deriveAnewSQL = `
+INSERT INTO dbcontroller.work (action, shard, deployment_id, kind_id, target_id, reason)
+SELECT 8, s.shard, $2, s.kind_id, s.id, $3 FROM dbcontroller.shadow s
+WHERE s.id = ANY ($1) AND NOT EXISTS (SELECT FROM dbcontroller.work w WHERE w.action = 8 AND w.target_id = s.id)
+ORDER BY s.id`
+
+	lastShadowSQL = `SELECT COALESCE(max(id), 0) FROM dbcontroller.shadow`
+)
+
+// bodies compares the references that the version that runs finds in bodies with those that are stored: with how.Bodies
+// only so many, from where the last such comparison of this process ended.
+func (v *verifying) bodies(ctx context.Context) error {
+	if v.how.Bodies <= 0 {
+		_, err := v.bodiesFrom(ctx, 0, 0)
+		return err
+	}
+	s := v.store
+	from := s.sampled.Load()
+	if from == 0 { // anywhere: processes come and go
+		var last int64
+		if err := s.pool.QueryRow(ctx, lastShadowSQL).Scan(&last); err != nil {
+			return err
+		}
+		from = rand.Int64N(last + 1)
+	}
+	last, err := v.bodiesFrom(ctx, from, 0)
+	if err == nil && from > 0 && v.out.Bodies < int64(v.how.Bodies) {
+		last, err = v.bodiesFrom(ctx, 0, from) // round the end, to where it began
+	}
+	s.sampled.Store(last)
+	return err
+}
+
+// bodiesFrom compares those behind one id, and up to another one if it is not 0. It answers the last one.
+func (v *verifying) bodiesFrom(ctx context.Context, after, to int64) (int64, error) {
+	for {
+		limit := bodiesPage
+		if v.how.Bodies > 0 {
+			limit = min(limit, v.how.Bodies-int(v.out.Bodies))
+		}
+		page, err := v.readBodies(ctx, after, to, limit)
+		if err != nil {
+			return after, err
+		}
+		if err := v.compareBodies(ctx, page); err != nil {
+			return after, err
+		}
+		if len(page.rows) > 0 {
+			after = page.rows[len(page.rows)-1].id
+		}
+		v.out.Bodies += int64(len(page.rows))
+		if err := v.how.Progress(ctx, v.out); err != nil || len(page.rows) < limit || int(v.out.Bodies) == v.how.Bodies {
+			return after, err
+		}
+	}
+}
+
+// bodyPage is of one moment, so that nothing in it is under way.
+type bodyPage struct {
+	model     *schema.Model
+	rows      []*shadowRow
+	held      map[int64][]heldReference
+	differing map[int64][]Difference
+}
+
+func (v *verifying) readBodies(ctx context.Context, after, to int64, limit int) (*bodyPage, error) {
+	s := v.store
+	current, err := s.current()
+	if err != nil {
+		return nil, err
+	}
+	page := &bodyPage{model: current.model, differing: map[int64][]Difference{}}
+	options := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
+	err = pgx.BeginTxFunc(ctx, s.pool, options, func(tx pgx.Tx) error {
+		var now running
+		if err := tx.QueryRow(ctx, selectRunningSQL).Scan(now.into()...); err != nil {
+			return err
+		}
+		if err := s.inWordsOf(current, now); err != nil {
+			return err
+		}
+		rows, err := tx.Query(ctx, comparedBodiesSQL, after, to, limit)
+		if err != nil {
+			return err
+		}
+		if page.rows, err = pgx.CollectRows(rows, scanShadow); err != nil {
+			return err
+		}
+		ids := make([]int64, len(page.rows))
+		for i, row := range page.rows {
+			ids[i] = row.id
+		}
+		if page.held, err = readHeld(ctx, tx, ids); err != nil {
+			return err
+		}
+		for _, row := range page.rows {
+			d, err := v.bodyDifferences(ctx, tx, current.model, row, page.held[row.id])
+			if err != nil {
+				return err
+			}
+			if len(d) > 0 {
+				page.differing[row.id] = d
+			}
+		}
+		return page.leaveUnderived(ctx, tx)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("compare bodies: %w", err)
+	}
+	return page, nil
+}
+
+func (p *bodyPage) ids() []int64 {
+	ids := make([]int64, 0, len(p.differing))
+	for id := range p.differing {
+		ids = append(ids, id)
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+func (p *bodyPage) leaveUnderived(ctx context.Context, tx pgx.Tx) error {
+	if len(p.differing) == 0 {
+		return nil
+	}
+	rows, err := tx.Query(ctx, selectUnderivedSQL, p.ids())
+	if err != nil {
+		return err
+	}
+	underived, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	for _, id := range underived {
+		delete(p.differing, id)
+	}
+	return err
+}
+
+// bodyDifferences compares one resource. A kind that the version lacks is compared by one that has it.
+func (v *verifying) bodyDifferences(ctx context.Context, tx pgx.Tx, model *schema.Model, row *shadowRow, held []heldReference) ([]Difference, error) {
+	s := v.store
+	id, err := s.names.kindOf(ctx, tx, row.kindID)
+	if err != nil {
+		return nil, err
+	}
+	kind, err := model.Kind(id.Kind)
+	if err != nil {
+		return nil, nil
+	}
+	found, err := kind.References(s.self, row.name, row.body)
+	if err != nil {
+		return []Difference{{Kind: BodyUnreadable, Holder: s.own(row.name), Target: s.own(row.name), Path: err.Error()}}, nil
+	}
+	type key struct {
+		path   string
+		target schema.FullName
+	}
+	stored := map[key]schema.Behaviour{}
+	for _, h := range held {
+		if h.name == nil {
+			continue // a target of this database that is gone: told with the references
+		}
+		path, err := s.names.fieldOf(ctx, tx, h.fieldID)
+		if err != nil {
+			return nil, err
+		}
+		target := s.own(*h.name)
+		if h.deployment != nil {
+			if target.Deployment, err = s.names.deploymentOf(ctx, tx, *h.deployment); err != nil {
+				return nil, err
+			}
+		}
+		stored[key{path, target}] = h.behaviour
+	}
+	var out []Difference
+	differs := func(kind DifferenceKind, k key, b schema.Behaviour) {
+		if v.concerns(k.target.Deployment) {
+			out = append(out, Difference{Kind: kind, Holder: s.own(row.name), Target: k.target, Path: k.path, Behaviour: b})
+		}
+	}
+	for _, f := range found {
+		k := key{f.Path, f.Target}
+		b, ok := stored[k]
+		delete(stored, k)
+		if ok && b != f.Behaviour || !ok && f.Behaviour != schema.AllowDangling { // which may dangle
+			differs(ReferenceNotStored, k, f.Behaviour)
+		}
+	}
+	for k, b := range stored {
+		differs(ReferenceNotInBody, k, b)
+	}
+	slices.SortFunc(out, func(a, b Difference) int {
+		return cmp.Or(cmp.Compare(a.Path, b.Path), cmp.Compare(a.Target.String(), b.Target.String()))
+	})
+	return out, nil
+}
+
+// compareBodies reports differences. With Repair they are derived anew, as a switch of the version does it.
+func (v *verifying) compareBodies(ctx context.Context, page *bodyPage) error {
+	ids := page.ids()
+	if v.how.Repair && len(ids) > 0 {
+		const reason = "verify found other references in the body than are stored"
+		if err := v.store.inTx(ctx, workFeed, func(tx pgx.Tx) error {
+			_, err := tx.Exec(ctx, deriveAnewSQL, ids, v.store.selfID, reason)
+			return err
+		}); err != nil {
+			return fmt.Errorf("derive anew: %w", err)
+		}
+	}
+	for _, id := range ids {
+		for _, d := range page.differing[id] {
+			d.Repaired = v.how.Repair && d.Kind != BodyUnreadable
+			if err := v.found(d); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

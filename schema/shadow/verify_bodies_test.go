@@ -1,0 +1,131 @@
+package shadow_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/shadow"
+)
+
+// A reference that stands in a body and is not stored keeps nothing, and bookkeeping that is compared with bookkeeping
+// does not show it; one that is stored and in no body keeps what nobody refers to.
+func TestVerifyReadsBodies_I1_I8(t *testing.T) {
+	t.Parallel()
+	b, ctx := newBox(t, nil), context.Background()
+	pool := b.Pools[b.ID(bEast)]
+	for _, n := range []string{"lost", "left", "turned", "fine"} {
+		b.MustPut("//"+aWest+"/targets/"+n, nil)
+	}
+	b.MustPut("//"+bEast+"/holders/near", nil)
+	b.MustPut("//"+bEast+"/holders/fine", body{"block": "//" + aWest + "/targets/fine", "dangling": "//" + aWest + "/targets/fine"})
+	b.MustPut(holder, body{"block": "//" + aWest + "/targets/lost", "near": body{"block": "holders/near"}})
+	b.MustPut(holder2, body{"block": "//" + aWest + "/targets/left", "unset": "//" + aWest + "/targets/turned"})
+	b.Settle()
+	require.Empty(t, verified(t, b, bEast, false))
+
+	// References of h are lost, with the blockade: both sides agree. The body of h2 forgets one, and another behaves otherwise.
+	_, err := pool.Exec(ctx, `DELETE FROM dbcontroller.reference WHERE holder_id = (SELECT id FROM dbcontroller.shadow WHERE name = 'holders/h')`)
+	require.NoError(t, err)
+	_, err = b.Pools[b.ID(aWest)].Exec(ctx, `DELETE FROM dbcontroller.blockade WHERE target_id = (SELECT id FROM dbcontroller.shadow WHERE name = 'targets/lost')`)
+	require.NoError(t, err)
+	_, err = pool.Exec(ctx, `UPDATE dbcontroller.resource SET body = body - 'block' WHERE id = (SELECT id FROM dbcontroller.shadow WHERE name = 'holders/h2')`)
+	require.NoError(t, err)
+	_, err = pool.Exec(ctx, `UPDATE dbcontroller.reference SET behaviour = 3 WHERE behaviour = 2`)
+	require.NoError(t, err)
+
+	found := verified(t, b, bEast, false)
+	var told []string
+	for _, d := range found {
+		require.NotEmpty(t, d.Cause())
+		require.Equal(t, "verify --repair", d.Remedy())
+		told = append(told, fmt.Sprintf("%s %s %s %s", d.Kind, d.Holder.Name, d.Path, d.Target.Name))
+	}
+	require.Equal(t, []string{
+		"REFERENCE_NOT_STORED holders/h block targets/lost",
+		"REFERENCE_NOT_STORED holders/h near.block holders/near",
+		"REFERENCE_NOT_IN_BODY holders/h2 block targets/left",
+		"REFERENCE_NOT_STORED holders/h2 unset targets/turned",
+	}, told)
+	require.Zero(t, b.Count(bEast, "work"), "nothing is repaired unasked")
+
+	for _, d := range verified(t, b, bEast, true) {
+		require.True(t, d.Repaired, d)
+	}
+	again := verified(t, b, bEast, true)
+	require.Empty(t, again, "what is to be derived is told elsewhere")
+	require.Equal(t, 1+1, b.Count(bEast, "work"), "one for each")
+	b.Settle()
+	require.Empty(t, verified(t, b, bEast, false))
+	_, err = b.Delete("//" + aWest + "/targets/lost")
+	require.ErrorAs(t, err, new(*shadow.BlockedError))
+	_, err = b.Delete("//" + bEast + "/holders/near")
+	require.ErrorAs(t, err, new(*shadow.BlockedError))
+	b.MustDelete("//" + aWest + "/targets/left")
+	b.Settle()
+	b.Audit()
+}
+
+// What a version derives otherwise is under way, or set aside, and no difference; nor is what dangles by permission.
+func TestWhatIsBeingDerivedIsNoDifference_I26(t *testing.T) {
+	t.Parallel()
+	b := newVersions(t, nil)
+	b.MustPut(targetName("t"), nil)
+	b.MustPut(holder, body{"added": targetName("missing"), "dropped": targetName("t"), "loose": "holders/nobody"})
+	b.MustPut(holder2, body{"added": targetName("t")})
+	b.Settle()
+	b.Switch(bEast, "v2")
+	require.Empty(t, verified(t, b, bEast, false), "the kind is to be derived")
+	b.Settle()
+	require.Equal(t, 1, b.Count(bEast, "work"), "set aside")
+	require.Empty(t, verified(t, b, bEast, false))
+	b.Switch(bEast, "v4")
+	b.Settle()
+	require.Empty(t, verified(t, b, bEast, false))
+}
+
+// A process that another one has outrun would find what is not there.
+func TestAProcessThatIsOutrunVerifiesNoBodies_I26(t *testing.T) {
+	t.Parallel()
+	b, ctx := newVersions(t, nil), context.Background()
+	b.MustPut(targetName("t"), nil)
+	b.MustPut(holder, body{"added": targetName("t"), "dropped": targetName("t")})
+	asleep := b.SecondProcess(bEast, shadow.Config{})
+	b.Switch(bEast, "v2")
+	b.Settle()
+	_, err := asleep.Verify(ctx, shadow.Verification{Settle: 1, Repair: true})
+	require.ErrorIs(t, err, shadow.ErrAborted)
+	require.Zero(t, b.Count(bEast, "work"))
+}
+
+// An audit reads so many bodies at a time, and all in turn.
+func TestAnAuditReadsBodiesInTurn_I21(t *testing.T) {
+	t.Parallel()
+	b, ctx := newBox(t, nil), context.Background()
+	var writes []shadow.Write
+	for i := range 250 {
+		writes = append(writes, shadow.Write{Name: fmt.Sprintf("holders/h%03d", i), Body: body{"near": body{"block": "holders/h000"}}})
+	}
+	store := b.Stores[b.ID(bEast)]
+	_, err := store.Save(ctx, writes)
+	require.NoError(t, err)
+	_, err = b.Pools[b.ID(bEast)].Exec(ctx, `DELETE FROM dbcontroller.reference`)
+	require.NoError(t, err)
+	seen := map[schema.FullName]int{}
+	for range 5 {
+		done, err := store.Verify(ctx, shadow.Verification{Settle: 1, Bodies: 120, Report: func(d shadow.Difference) error { seen[d.Holder]++; return nil }})
+		require.NoError(t, err)
+		require.EqualValues(t, 120, done.Bodies)
+	}
+	require.Len(t, seen, 250)
+	for name, n := range seen {
+		require.LessOrEqual(t, n, 3, name)
+		require.GreaterOrEqual(t, n, 2, name)
+	}
+	small, err := store.Verify(ctx, shadow.Verification{Settle: 1, Bodies: 1000})
+	require.NoError(t, err)
+	require.EqualValues(t, 250, small.Bodies, "none is read twice")
+}

@@ -1,0 +1,183 @@
+package schema
+
+import (
+	"encoding/json"
+	"fmt"
+	"iter"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// UndeclaredError says that a field has the full name of a resource, and that its kind declares no reference there.
+type UndeclaredError struct {
+	// Field is the place in the body, such as spec.bindings[0].role.
+	Field string
+	Value string
+	Kind  string
+	// Closest is the declared path that is most like it; empty when the kind declares none.
+	Closest string
+}
+
+func (e *UndeclaredError) Error() string {
+	text := fmt.Sprintf("field %s: %q is the name of a resource, and %s has no reference there; ", e.Field, clip(e.Value), e.Kind)
+	if e.Closest != "" {
+		text += "did you mean " + e.Closest + "? If not, "
+	}
+	return text + "declare a reference for the field in a version of the service"
+}
+
+// CheckUndeclared refuses full names of resources in fields that no described version has a reference for, at every
+// depth: most often the field's name has a typo, and nothing would keep the reference true. Names that stand so in what
+// is stored may stay, so that it can be updated. What a kind without constraints has is not looked at.
+func (k *KindModel) CheckUndeclared(body, stored map[string]any) error {
+	if k.Unconstrained {
+		return nil
+	}
+	var kept map[string]bool
+	for path, value := range k.undeclared(body) {
+		if kept == nil {
+			kept = map[string]bool{}
+			for _, old := range k.undeclared(stored) {
+				kept[old] = true
+			}
+		}
+		if !kept[value] {
+			return &UndeclaredError{Field: fieldText(path), Value: value, Kind: k.ID.Kind, Closest: k.closest(path, value)}
+		}
+	}
+	return nil
+}
+
+// step is a field or map key on the way into a body, or the index of a list's element.
+type step struct {
+	key   string
+	index int // of an element, which has no key
+}
+
+// undeclared gives the full names in fields without a reference, and the ways to them. It compares structure, not text:
+// a key can have a dot in it. A way is good until the next one.
+func (k *KindModel) undeclared(body map[string]any) iter.Seq2[[]step, string] {
+	return func(yield func([]step, string) bool) {
+		live := make([][]string, len(k.everPaths))
+		for i, path := range k.everPaths {
+			live[i] = path.segments
+		}
+		w := &undeclaredWalk{yield: yield}
+		w.visit(body, live)
+	}
+}
+
+type undeclaredWalk struct {
+	path  []step
+	yield func([]step, string) bool
+}
+
+// visit looks at a value, and reports whether to go on; live is what is left of the declared paths that lead here.
+func (w *undeclaredWalk) visit(v any, live [][]string) bool {
+	switch v := v.(type) {
+	case nil, bool, json.Number, float64, int, int64:
+	case string:
+		if slices.ContainsFunc(live, func(rest []string) bool { return len(rest) == 0 }) {
+			return true
+		}
+		_, err := ParseFullName(v)
+		return err != nil || w.yield(w.path, v)
+	case map[string]any:
+		for _, key := range sortedKeys(v) {
+			if !w.into(step{key: key}, v[key], live) {
+				return false
+			}
+		}
+	case []any:
+		for i, element := range v {
+			if !w.into(step{index: i}, element, live) {
+				return false
+			}
+		}
+	default: // another type of Go: as JSON has it
+		var plain any
+		if raw, err := json.Marshal(v); err == nil && json.Unmarshal(raw, &plain) == nil {
+			return w.visit(plain, live)
+		}
+	}
+	return true
+}
+
+func (w *undeclaredWalk) into(s step, v any, live [][]string) bool {
+	var next [][]string
+	for _, rest := range live {
+		if len(rest) > 0 && (rest[0] == "*" || s.key != "" && rest[0] == s.key) {
+			next = append(next, rest[1:])
+		}
+	}
+	w.path = append(w.path, s)
+	defer func() { w.path = w.path[:len(w.path)-1] }()
+	return w.visit(v, next)
+}
+
+func fieldText(path []step) (text string) {
+	for _, s := range path {
+		if s.key == "" {
+			text += "[" + strconv.Itoa(s.index) + "]"
+		} else {
+			text = join(text, clip(s.key))
+		}
+	}
+	return text
+}
+
+// closest gives the declared path that is most like a way, of those that could hold the value if there are any.
+func (k *KindModel) closest(path []step, value string) string {
+	best, least, fitting := "", 0, false
+	for _, r := range k.references {
+		_, err := r.resolve(DeploymentID{}, value)
+		fits, d := err == nil, pathDistance(path, r.path.segments)
+		if best == "" || fits && !fitting || fits == fitting && d < least {
+			best, least, fitting = r.path.String(), d, fits
+		}
+	}
+	return best
+}
+
+// pathDistance is the edit distance of a way and a declared path, field by field; a star is like anything.
+func pathDistance(path []step, declared []string) int {
+	var fields []string // a key with dots in it may be meant as a path
+	for _, s := range path {
+		key := s.key[:min(len(s.key), maxFieldLength)]
+		fields = append(fields, strings.Split(strings.ToLower(key), ".")...)
+	}
+	return editDistance(len(fields), len(declared),
+		func(i int) int { return len(fields[i]) + 1 },
+		func(j int) int { return len(declared[j]) + 1 },
+		func(i, j int) int {
+			if declared[j] == "*" || fields[i] == "" {
+				return 0
+			}
+			a, b := fields[i], strings.ToLower(declared[j])
+			one := func(int) int { return 1 }
+			return editDistance(len(a), len(b), one, one, func(i, j int) int {
+				if a[i] == b[j] {
+					return 0
+				}
+				return 1
+			})
+		})
+}
+
+// editDistance is the least that it costs to drop, add and change elements until one sequence is the other.
+func editDistance(n, m int, drop, add func(int) int, change func(i, j int) int) int {
+	row := make([]int, m+1)
+	for j := range m {
+		row[j+1] = row[j] + add(j)
+	}
+	for i := range n {
+		before := row[0]
+		row[0] += drop(i)
+		for j := range m {
+			next := min(before+change(i, j), row[j+1]+drop(i), row[j]+add(j))
+			before, row[j+1] = row[j+1], next
+		}
+	}
+	return row[m]
+}

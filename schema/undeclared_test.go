@@ -1,0 +1,65 @@
+package schema_test
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/db-controller/db-controller/schema"
+)
+
+func TestFullNamesInFieldsWithoutAReferenceAreFound(t *testing.T) {
+	kind, err := model(t).KindOf("projects/acme/devices/d1")
+	require.NoError(t, err)
+	const project, device = `"//iam.example.com/us-west2/projects/p"`, `"//devices.example.com/us-west2/projects/p/devices/d"`
+	for body, want := range map[string]string{
+		`{"ownr": {"project": ` + project + `}}`:                                "field ownr.project: did you mean owner.project",
+		`{"owner": {"projct": ` + project + `}}`:                                "field owner.projct: did you mean owner.project",
+		`{"owner.project": ` + project + `}`:                                    "field owner.project: did you mean owner.project",
+		`{"project": ` + project + `}`:                                          "field project: did you mean owner.project",
+		`{"peer": [` + device + `]}`:                                            "field peer[0]: did you mean peers.*",
+		`{"peers": [], "piers": {"a": ` + device + `}}`:                         "field piers.a: did you mean peers.*",
+		`{"roles": {"a": {"who": null, "whom": ` + device + `}}}`:               "field roles.a.whom: did you mean roles.*.who",
+		`{"rolls": [{"who": "x"}, {"who": ` + device + `}]}`:                    "field rolls[1].who: did you mean roles.*.who",
+		`{"a": [[{"b": {"c": [1, true, null, ` + project + `]}}]]}`:             "field a[0][0].b.c[3]: did you mean",
+		`{"owner": {"project": "", "more": {"` + `project": ` + project + `}}}`: "field owner.more.project: did you mean owner.project",
+	} {
+		var v map[string]any
+		require.NoError(t, json.Unmarshal([]byte(body), &v))
+		err := kind.CheckUndeclared(v, nil)
+		var undeclared *schema.UndeclaredError
+		require.ErrorAs(t, err, &undeclared, body)
+		require.True(t, strings.HasPrefix("field "+undeclared.Field+": did you mean "+undeclared.Closest, want), "%s: %v", body, err)
+		require.NoError(t, kind.CheckUndeclared(v, v), "what is stored may stay: %s", body)
+		require.ErrorAs(t, kind.CheckUndeclared(v, map[string]any{"owner": map[string]any{"project": "//iam.example.com/us-west2/projects/p"}}), &undeclared, body)
+	}
+	for _, body := range []string{
+		`{"owner": {"project": ` + project + `}, "peers": {"x": ` + device + `}, "roles": [{"who": ` + project + `}]}`,
+		`{"ownr": "projects/p", "note": "see //iam.example.com/us-west2/projects/p", "url": "//iam.example.com/us-west2", "n": 1e300}`,
+		`{"//iam.example.com/us-west2/projects/p": 1}`,
+	} {
+		var v map[string]any
+		require.NoError(t, json.Unmarshal([]byte(body), &v))
+		require.NoError(t, kind.CheckUndeclared(v, nil), body)
+	}
+	// What another program writes inside its own transaction need not come out of JSON.
+	require.Error(t, kind.CheckUndeclared(map[string]any{"tags": []string{"//iam.example.com/us-west2/projects/p"}}, nil))
+}
+
+// A body as long as one may be, made so that each name would cost as much as the whole.
+func TestALongBodyIsLookedAtInLinearTime(t *testing.T) {
+	kind, err := model(t).KindOf("projects/acme/devices/d1")
+	require.NoError(t, err)
+	var names []any
+	for range 12_000 {
+		names = append(names, "//iam.example.com/us-west2/projects/p")
+	}
+	body := map[string]any{strings.Repeat("k", 500_000): names}
+	began := time.Now()
+	require.Error(t, kind.CheckUndeclared(body, nil))
+	require.NoError(t, kind.CheckUndeclared(body, body))
+	require.Less(t, time.Since(began), 2*time.Second)
+}

@@ -1,0 +1,100 @@
+package schema
+
+import (
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// maxYAMLNodes is how many nodes a file may have once its aliases are followed, which can make much of little.
+const maxYAMLNodes = 1_000_000
+
+// yamlField is a key of a mapping with its value, both where they were written.
+type yamlField struct{ key, value *yaml.Node }
+
+// resolved follows an alias to what it stands for.
+func resolved(n *yaml.Node) *yaml.Node {
+	for n.Kind == yaml.AliasNode {
+		n = n.Alias
+	}
+	return n
+}
+
+// more reports whether a further node may be visited; the first one too many is a problem.
+func (d *yamlReader) more(n *yaml.Node) bool {
+	d.visited++
+	if d.visited < maxYAMLNodes {
+		return true
+	}
+	if !d.full {
+		d.ps.add(d.pos(n, ""), "use fewer aliases", "more than %d values, with all aliases", maxYAMLNodes)
+	}
+	d.full = true
+	return false
+}
+
+// fields gives what a mapping has: its own keys, then those of its merge keys (<<) that it lacks.
+func (d *yamlReader) fields(n *yaml.Node, path string) []yamlField {
+	return d.merge(nil, resolved(n), path, nil)
+}
+
+// merge adds a mapping's fields to those that come before it; within are the mappings that it is merged into.
+func (d *yamlReader) merge(have []yamlField, n *yaml.Node, path string, within []*yaml.Node) []yamlField {
+	if slices.Contains(within, n) {
+		d.ps.add(d.pos(n, path), "remove its alias from it", "a mapping is merged into itself")
+		return have
+	}
+	var merges []*yaml.Node
+	own := len(have)
+	for i := 0; i+1 < len(n.Content) && d.more(n.Content[i]); i += 2 {
+		key, value := n.Content[i], n.Content[i+1]
+		same := func(f yamlField) bool { return f.key.Value == key.Value }
+		switch {
+		case key.Tag == "!!merge":
+			merges = append(merges, value)
+		case slices.ContainsFunc(have[own:], same):
+			d.ps.add(d.pos(key, path), "keep one of them", "key %q stands twice", clip(key.Value))
+		case !slices.ContainsFunc(have, same):
+			have = append(have, yamlField{key, value})
+		}
+	}
+	for _, value := range merges {
+		mappings := []*yaml.Node{value}
+		if list := resolved(value); list.Kind == yaml.SequenceNode {
+			mappings = list.Content
+		}
+		for _, m := range mappings {
+			if m = resolved(m); m.Kind != yaml.MappingNode {
+				d.ps.add(d.pos(m, path), "merge a mapping: <<: *anchor", "want a mapping, got %s", nodeShape(m))
+				continue
+			}
+			have = d.merge(have, m, path, append(slices.Clip(within), n))
+		}
+	}
+	return have
+}
+
+// field gives the value of a key, or nil. Problems of the mapping are told by whoever reads all of it.
+func (d *yamlReader) field(n *yaml.Node, key string) *yaml.Node {
+	if n = resolved(n); n.Kind != yaml.MappingNode {
+		return nil
+	}
+	silent := &yamlReader{visited: d.visited}
+	fields := silent.fields(n, "")
+	d.visited = silent.visited
+	if i := slices.IndexFunc(fields, func(f yamlField) bool { return f.key.Value == key }); i >= 0 {
+		return fields[i].value
+	}
+	return nil
+}
+
+func (d *yamlReader) has(n *yaml.Node, key string) bool { return d.field(n, key) != nil }
+
+// named replaces the index at the end of a path by the name that a person gave the element.
+func (d *yamlReader) named(n *yaml.Node, path, key string) string {
+	if name := d.field(n, key); name != nil && resolved(name).Value != "" {
+		return path[:strings.LastIndexByte(path, '[')] + "[" + clip(resolved(name).Value) + "]"
+	}
+	return path
+}

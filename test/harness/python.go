@@ -1,0 +1,77 @@
+package harness
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// python is the interpreter that the distribution's packages are for.
+const python = "/usr/bin/python3"
+
+// Root is the folder of the module.
+func Root(t testing.TB) string {
+	t.Helper()
+	root, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}").Output()
+	require.NoError(t, err)
+	return strings.TrimSpace(string(root))
+}
+
+// Python runs programs that use the stock gRPC library of Python, which shares no code with ours.
+type Python struct {
+	// Modules is a folder with those made of our .proto files.
+	Modules string
+}
+
+// NewPython makes the modules. Where deploy/install-python-grpc.sh has installed nothing the test is skipped; on a build
+// machine (CI=true) it fails.
+func NewPython(t testing.TB) *Python {
+	t.Helper()
+	NeedsPython(t)
+	protos := filepath.Join(Root(t), "schema", "schemapb")
+	plugin, err := exec.LookPath("grpc_python_plugin")
+	require.NoError(t, err)
+	p := &Python{Modules: t.TempDir()}
+	files, err := filepath.Glob(filepath.Join(protos, "dbcontroller", "*", "v1", "*.proto"))
+	require.NoError(t, err)
+	require.NotEmpty(t, files)
+	out, err := exec.Command("protoc", append([]string{
+		"-I", protos, "--python_out", p.Modules, "--grpc_python_out", p.Modules, "--plugin", "protoc-gen-grpc_python=" + plugin,
+	}, files...)...).CombinedOutput()
+	require.NoError(t, err, string(out))
+	return p
+}
+
+// NeedsPython skips a test where gRPC for Python is missing, and fails it on a build machine.
+func NeedsPython(t testing.TB) {
+	t.Helper()
+	err := exec.Command(python, "-c", "import grpc, google.protobuf").Run()
+	for _, program := range []string{"protoc", "grpc_python_plugin"} {
+		if err == nil {
+			_, err = exec.LookPath(program)
+		}
+	}
+	if err == nil {
+		return
+	}
+	if os.Getenv("CI") == "true" {
+		t.Fatalf("gRPC for Python is missing, deploy/install-python-grpc.sh installs it: %v", err)
+	}
+	t.Skipf("gRPC for Python is missing, deploy/install-python-grpc.sh installs it: %v", err)
+}
+
+// Run runs a program with arguments, and gives what it printed. It fails the test when the program fails.
+func (p *Python) Run(t testing.TB, program string, args ...string) string {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), python, append([]string{"-c", program}, args...)...)
+	cmd.Env = append(os.Environ(), "PYTHONPATH="+p.Modules, "PYTHONDONTWRITEBYTECODE=1")
+	var failed strings.Builder
+	cmd.Stderr = &failed
+	out, err := cmd.Output()
+	require.NoError(t, err, "%s\n%s", out, failed.String())
+	return string(out)
+}

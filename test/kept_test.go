@@ -1,0 +1,59 @@
+package test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A version that drops kinds or name patterns of stored resources is refused, unless it says that they are kept; then they
+// can be read, listed and deleted, and status tells of them.
+func TestAVersionThatDropsPatternsOfStoredResourcesTakesAWord(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	const hidden = aWest + "hidden/h"
+	f.mustPut(hidden, nil)
+	const deployment = "a.example.com/us-west2"
+	out, err := run(t, "set-version", deployment, "v2", "--context", f.Context)
+	require.Error(t, err)
+	require.Contains(t, out, "a.example.com@v2 has no place for "+hidden)
+	require.Contains(t, out, "patterns_dropped: keep")
+	require.Equal(t, "v1", f.status(deployment).GetVersion())
+
+	// A deployment that stores none of them switches.
+	out, err = run(t, "set-version", "a.example.com/eastus2", "v2", "--context", f.Context)
+	require.NoError(t, err, out)
+	out, err = run(t, "set-version", "a.example.com/eastus2", "v1", "--context", f.Context)
+	require.NoError(t, err, out)
+
+	// With apply as with set-version; the word stands in the file.
+	file := func(text string) string {
+		path := filepath.Join(t.TempDir(), "services.yaml")
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+		return path
+	}
+	const deployments = "---\ndeployments:\n  - { deployment: a.example.com/us-west2, version: v2 }\n"
+	out, err = run(t, "apply", file(deployments), "--context", f.Context)
+	require.Error(t, err)
+	require.Contains(t, out, "has no place for "+hidden)
+	_, v2, _ := strings.Cut(everything, "---\n")
+	v2, _, _ = strings.Cut(v2, "---\n")
+	out, err = run(t, "apply", file(v2+"patterns_dropped: keep\n"+deployments), "--context", f.Context)
+	require.NoError(t, err, out)
+	f.eventually("it switches", func() bool { return f.status(deployment).GetVersion() == "v2" })
+	f.settled()
+	require.Equal(t, "Hidden", f.get(hidden).GetKind())
+	out, err = run(t, "status", deployment, "--context", f.Context)
+	require.NoError(t, err, out)
+	require.Contains(t, out, "kept: 1 resources of kind Hidden, such as hidden/h")
+	_, err = f.put(hidden, nil)
+	require.ErrorContains(t, err, "it can be read and deleted")
+	out, err = run(t, "plan", hidden, "--context", f.Context)
+	require.NoError(t, err, out)
+	f.mustDelete(hidden)
+	f.gone(hidden)
+	require.Empty(t, f.status(deployment).GetKept())
+}

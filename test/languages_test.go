@@ -1,0 +1,153 @@
+package test
+
+import (
+	"context"
+	"crypto/x509"
+	"encoding/pem"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	reflectionv1 "google.golang.org/grpc/reflection/grpc_reflection_v1"
+	"google.golang.org/grpc/status"
+
+	"github.com/db-controller/db-controller/test/harness"
+)
+
+const project = `
+service: iam.example.com
+version: v1
+kinds: [{kind: Project, patterns: ["projects/{project}"]}]
+---
+regions: [us-west2]
+deployments: [{deployment: iam.example.com/us-west2, version: v1}]
+`
+
+// The commands and the program of docs/other-languages.md, as they stand there, with the stock library of Debian, which
+// compares host names where ours compares the URI.
+func TestTheExampleForOtherLanguages(t *testing.T) {
+	t.Parallel()
+	harness.NeedsPython(t)
+	if testing.Short() {
+		t.Skip("starts processes")
+	}
+	text, err := os.ReadFile("../docs/other-languages.md")
+	require.NoError(t, err)
+	block := func(language string) string {
+		found := regexp.MustCompile("(?s)```"+language+"\n(.*?)```").FindAllSubmatch(text, -1)
+		require.Len(t, found, 1, language)
+		return string(found[0][1])
+	}
+	dir := t.TempDir()
+	require.NoError(t, os.Symlink(filepath.Join(harness.Root(t), "schema"), filepath.Join(dir, "schema")))
+	sh := exec.Command("sh", "-eu", "-c", block("sh"))
+	sh.Dir = dir
+	out, err := sh.CombinedOutput()
+	require.NoError(t, err, string(out))
+
+	p := harness.NewProcesses(t, project)
+	for _, d := range p.Deployments {
+		said := (&harness.Python{Modules: filepath.Join(dir, "modules")}).Run(t, block("python"), d.Address, p.ClientCerts(), "projects/acme")
+		require.Equal(t, "stored projects/acme in iam.example.com/us-west2 with the title Acme\nrefused: NOT_FOUND\ndeleted projects/acme\n", said)
+	}
+}
+
+// Certificates of servers have the names and addresses that are asked for, this machine's by default; those of people have
+// none, with which a client that compares nothing else would take them for servers.
+func TestCertificatesHaveHostNames(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	made := func(args ...string) map[string]*x509.Certificate {
+		out, err := run(t, append([]string{"certs", "--dir", dir, "registry", "deployment/a.example.com/us-west2", "user/ann", "host/db.example.org"}, args...)...)
+		require.NoError(t, err, out)
+		certs := map[string]*x509.Certificate{}
+		for _, name := range []string{"registry", "deployment_a.example.com_us-west2", "user_ann", "host_db.example.org"} {
+			raw, err := os.ReadFile(filepath.Join(dir, name, "tls.crt"))
+			require.NoError(t, err)
+			block, _ := pem.Decode(raw)
+			certs[name], err = x509.ParseCertificate(block.Bytes)
+			require.NoError(t, err)
+		}
+		return certs
+	}
+	certs := made()
+	for _, name := range []string{"registry", "deployment_a.example.com_us-west2"} {
+		for _, host := range []string{"localhost", "127.0.0.1", "::1"} {
+			require.NoError(t, certs[name].VerifyHostname(host), name)
+		}
+		require.Len(t, certs[name].URIs, 1)
+	}
+	require.Empty(t, certs["user_ann"].DNSNames)
+	require.Empty(t, certs["user_ann"].IPAddresses)
+	certs = made("--dns", "iam.example.org,iam", "--ip", "10.0.0.7")
+	for _, name := range []string{"registry", "deployment_a.example.com_us-west2"} {
+		for _, host := range []string{"iam.example.org", "iam", "10.0.0.7"} {
+			require.NoError(t, certs[name].VerifyHostname(host), name)
+		}
+		require.Error(t, certs[name].VerifyHostname("localhost"))
+	}
+	require.Empty(t, certs["user_ann"].DNSNames)
+	require.Equal(t, []string{"db.example.org"}, certs["host_db.example.org"].DNSNames)
+}
+
+// services asks a server what it has.
+func services(ctx context.Context, conn grpc.ClientConnInterface) ([]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	stream, err := reflectionv1.NewServerReflectionClient(conn).ServerReflectionInfo(ctx)
+	if err != nil {
+		return nil, err
+	}
+	_ = stream.Send(&reflectionv1.ServerReflectionRequest{MessageRequest: &reflectionv1.ServerReflectionRequest_ListServices{}}) // Recv tells
+	answer, err := stream.Recv()
+	var names []string
+	for _, s := range answer.GetListServicesResponse().GetService() {
+		names = append(names, s.GetName())
+	}
+	return names, err
+}
+
+// Servers tell what they have where that is configured, and only whom the policy lets ask.
+func TestReflectionIsConfiguredAndByThePolicy(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	_, err := services(t.Context(), f.asUser("a.example.com/us-west2"))
+	require.Equal(t, codes.Unimplemented, status.Code(err), "not unless it is asked for: %v", err)
+	d := f.Deployments[f.id(aWest+"targets/t")]
+	require.NoError(t, d.Stop())
+	d.Add("--reflection")
+	require.NoError(t, d.Start())
+	f.ready("a.example.com/us-west2")
+	names, err := services(t.Context(), f.asUser("a.example.com/us-west2"))
+	require.NoError(t, err)
+	require.True(t, slices.Contains(names, "dbcontroller.resource.v1.ResourceService"), "%v", names)
+	_, err = services(t.Context(), f.as(f.Deployments[f.id(bWest+"holders/h")].Certs, "a.example.com/us-west2"))
+	require.Equal(t, codes.PermissionDenied, status.Code(err), "%v", err)
+}
+
+// A server that has too few connections for what is described says so, and what to do, before anything starts.
+func TestDevCountsConnectionsFirst(t *testing.T) {
+	t.Parallel()
+	server, file := harness.NewCluster(t), filepath.Join(t.TempDir(), "many.yaml")
+	text := "service: a.example.com\nversion: v1\nkinds: [{kind: Target, patterns: [\"targets/{target}\"]}]\n---\nregions: ["
+	for i := range 20 {
+		text += string(rune('a'+i)) + "1, "
+	}
+	text += "z1]\ndeployments:\n"
+	for i := range 20 {
+		text += "  - {deployment: a.example.com/" + string(rune('a'+i)) + "1, version: v1}\n"
+	}
+	require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
+	began := time.Now()
+	out, err := run(t, "dev", "--postgres", server.DSN(""), "--services", file, "--dir", t.TempDir())
+	require.Error(t, err)
+	require.Contains(t, out, "20 deployments need 140: set max_connections there to 14")
+	require.Less(t, time.Since(began), time.Minute)
+}

@@ -1,0 +1,262 @@
+package test
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/db-controller/db-controller/cmd/db-controller/playground"
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/identity"
+	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
+	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
+	"github.com/db-controller/db-controller/schema/service"
+	"github.com/db-controller/db-controller/test/harness"
+)
+
+// away is a registry and one deployment over a server that a test takes away from them.
+type away struct {
+	t      *testing.T
+	server *harness.Cluster
+	line   *harness.Proxy
+	dir    string
+	// Of the registry's process and the deployment's.
+	registry, deployment     *playground.Process
+	registryAt, deploymentAt string
+}
+
+func newAway(t *testing.T, startTimeout string) *away {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("starts processes")
+	}
+	a := &away{t: t, server: harness.NewCluster(t), dir: t.TempDir()}
+	a.server.CreateDatabase("registry")
+	a.server.CreateDatabase("own")
+	a.line = harness.NewProxy(t, a.server.Address())
+	out, err := run(t, "certs", "--dir", a.dir, "registry", "deployment/a.example.com/us-west2", "operator/ann")
+	require.NoError(t, err, out)
+	addresses, err := playground.FreeAddresses(4)
+	require.NoError(t, err)
+	a.registryAt, a.deploymentAt = addresses[0], addresses[2]
+	a.registry = a.process("registry", addresses[1], "registry", "--postgres", a.dsn("registry"), "--certs", a.certs("registry"),
+		"--listen", a.registryAt, "--http", addresses[1], "--migrate", "--start-timeout", startTimeout)
+	a.deployment = a.process("deployment", addresses[3], "serve", "--deployment", "a.example.com/us-west2", "--postgres", a.dsn("own"),
+		"--registry", a.registryAt, "--certs", a.certs("deployment_a.example.com_us-west2"), "--lease", "1s",
+		"--listen", a.deploymentAt, "--http", addresses[3], "--migrate", "--start-timeout", startTimeout)
+	return a
+}
+
+func (a *away) certs(name string) string { return filepath.Join(a.dir, name) }
+
+func (a *away) dsn(database string) string {
+	dsn, err := url.Parse(a.server.DSN(database))
+	require.NoError(a.t, err)
+	dsn.Host = a.line.Address()
+	return dsn.String()
+}
+
+func (a *away) process(name, http string, args ...string) *playground.Process {
+	p := playground.NewProcess(name, harness.Binary(a.t), args, filepath.Join(a.dir, name+".log"), "http://"+http+"/readyz")
+	a.t.Cleanup(func() { _ = p.Kill() })
+	return p
+}
+
+// back lets the server run again.
+func (a *away) back() {
+	a.server.Start()
+	a.line.Move(a.server.Address())
+}
+
+func (a *away) ready(p *playground.Process) {
+	a.t.Helper()
+	ctx, cancel := context.WithTimeout(a.t.Context(), time.Minute)
+	defer cancel()
+	require.NoError(a.t, p.WaitReady(ctx), p.Tail())
+}
+
+// said is what a process has logged since a moment, in lines.
+func (a *away) said(p *playground.Process, since int) []string {
+	a.t.Helper()
+	raw, err := os.ReadFile(p.Log())
+	require.NoError(a.t, err)
+	return strings.Split(strings.TrimSpace(string(raw)), "\n")[since:]
+}
+
+func (a *away) apply() {
+	a.t.Helper()
+	file := filepath.Join(a.dir, "a.yaml")
+	require.NoError(a.t, os.WriteFile(file, []byte(`
+service: a.example.com
+version: v1
+kinds: [{kind: Target, patterns: ["targets/{target}"]}]
+---
+regions: [us-west2]
+deployments: [{deployment: a.example.com/us-west2, version: v1}]
+`), 0o600))
+	context := filepath.Join(a.dir, "client.yaml")
+	require.NoError(a.t, os.WriteFile(context, []byte("registry: "+a.registryAt+"\ncerts: "+a.certs("operator_ann")+"\n"), 0o600))
+	out, err := run(a.t, "apply", file, "--context", context)
+	require.NoError(a.t, err, out)
+}
+
+func (a *away) dial(address string, expected identity.Identity) *grpc.ClientConn {
+	a.t.Helper()
+	credentials, err := identity.Load(identity.InDir(a.certs("operator_ann")))
+	require.NoError(a.t, err)
+	conn, err := grpc.NewClient(address, service.DialOptions(credentials, expected)...)
+	require.NoError(a.t, err)
+	a.t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+// PostgreSQL comes up after what needs it: both processes wait, say for what, and go on.
+func TestAStartWaitsForPostgreSQL(t *testing.T) {
+	t.Parallel()
+	a := newAway(t, "2m")
+	a.server.Stop()
+	for _, p := range []*playground.Process{a.registry, a.deployment} {
+		require.NoError(t, p.Start())
+		require.Eventually(t, func() bool {
+			return strings.Contains(strings.Join(a.said(p, 0), "\n"), "waiting to be ready")
+		}, 20*time.Second, 20*time.Millisecond, p.Tail())
+		require.Contains(t, p.Tail(), "postgres: ")
+	}
+	a.back()
+	a.ready(a.registry)
+	a.apply()
+	a.ready(a.deployment)
+}
+
+// A start that waits in vain ends, and says for what it waited; one whose password is wrong ends at once.
+func TestAStartWithoutPostgreSQLEndsAndSaysWhy(t *testing.T) {
+	t.Parallel()
+	a := newAway(t, "1s")
+	wrong, err := url.Parse(a.dsn("registry"))
+	require.NoError(t, err)
+	wrong.User = url.UserPassword(wrong.User.Username(), "no-such-password")
+	began := time.Now()
+	out, err := run(t, "registry", "--postgres", wrong.String(), "--certs", a.certs("registry"), "--listen", "127.0.0.1:0")
+	require.Error(t, err)
+	require.Contains(t, out, "password authentication failed")
+	require.NotContains(t, out, "no-such-password")
+	require.Less(t, time.Since(began), time.Minute)
+	a.server.Stop()
+	for _, args := range [][]string{
+		{"registry", "--certs", a.certs("registry")},
+		{"serve", "--certs", a.certs("deployment_a.example.com_us-west2"), "--deployment", "a.example.com/us-west2", "--registry", a.registryAt},
+	} {
+		out, err := run(t, append(args, "--postgres", a.dsn("own"), "--listen", "127.0.0.1:0", "--start-timeout", "1s")...)
+		require.Error(t, err)
+		require.Contains(t, out, "not ready after 1s (--start-timeout): postgres: ")
+	}
+}
+
+// While PostgreSQL is away every call is answered UNAVAILABLE, and the log says so once, and once that it is back.
+func TestADatabaseThatIsAwayIsOneLineOfTheLog(t *testing.T) {
+	t.Parallel()
+	a := newAway(t, "1m")
+	require.NoError(t, a.registry.Start())
+	a.ready(a.registry)
+	a.apply()
+	require.NoError(t, a.deployment.Start())
+	a.ready(a.deployment)
+	registry := registryv1.NewRegistryServiceClient(a.dial(a.registryAt, identity.Identity{Role: identity.RoleRegistry}))
+	own := resourcev1.NewResourceServiceClient(a.dial(a.deploymentAt, identity.Deployment(schema.DeploymentID{Service: "a.example.com", Region: "us-west2"})))
+	before := map[*playground.Process]int{}
+	for _, p := range []*playground.Process{a.registry, a.deployment} {
+		before[p] = len(a.said(p, 0))
+	}
+	a.server.Stop()
+	for range 200 {
+		_, err := registry.GetEnvironment(t.Context(), &registryv1.GetEnvironmentRequest{})
+		require.Equal(t, codes.Unavailable, status.Code(err), "%v", err)
+		_, err = own.GetResource(t.Context(), &resourcev1.GetResourceRequest{Name: "targets/t"})
+		require.Equal(t, codes.Unavailable, status.Code(err), "%v", err)
+	}
+	tick := time.NewTicker(3 * time.Second) // in which leases are renewed and work is tried again
+	defer tick.Stop()
+	<-tick.C
+	a.back()
+	for p, since := range before {
+		a.ready(p)
+		require.Eventually(t, func() bool {
+			return strings.Contains(strings.Join(a.said(p, since), "\n"), "the database is back")
+		}, 20*time.Second, 50*time.Millisecond, p.Tail())
+		lines := a.said(p, since)
+		text := strings.Join(lines, "\n")
+		require.Equal(t, 1, strings.Count(text, "the database is away"), text)
+		require.NotContains(t, text, `"level":"error"`)
+		require.Less(t, len(lines), 12, text)
+	}
+}
+
+// The database was migrated and the roles were not told of it: the process is not ready, and says what to do. Nobody takes
+// its tables away while it works with them.
+func TestReadyNeedsTheSchemaAndTheRights(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	d := f.Deployments[f.id(aWest+"targets/t")]
+	own, err := pgx.Connect(t.Context(), d.DSN)
+	require.NoError(t, err)
+	defer func() { _ = own.Close(context.Background()) }()
+	health := func() string {
+		res, err := http.Get(d.HTTP + "/readyz?verbose")
+		require.NoError(t, err)
+		defer func() { _ = res.Body.Close() }()
+		text, err := io.ReadAll(res.Body)
+		require.NoError(t, err)
+		return string(text)
+	}
+	for _, c := range []struct{ take, give, says string }{
+		{
+			"REVOKE INSERT ON dbcontroller.cause FROM dbcontroller_box_api, dbcontroller_box_controller",
+			"GRANT INSERT ON dbcontroller.cause TO dbcontroller_box_api, dbcontroller_box_controller",
+			"[-]schema: the database is not ready: its user lacks INSERT on dbcontroller.cause: run `db-controller migrate up --set deployment --roles`",
+		},
+		{
+			"UPDATE dbcontroller_migration_deployment SET is_applied = false WHERE version_id > 5",
+			"UPDATE dbcontroller_migration_deployment SET is_applied = true",
+			"[-]schema: the database is not ready: it lacks migration 0",
+		},
+	} {
+		_, err = own.Exec(t.Context(), c.take)
+		require.NoError(t, err)
+		f.eventually("it says so", func() bool { return strings.Contains(health(), c.says) })
+		_, err = own.Exec(t.Context(), c.give)
+		require.NoError(t, err)
+		f.eventually("it is ready again", func() bool { return strings.Contains(health(), "readyz check passed") })
+	}
+	down := append([]string{"migrate", "down", "--postgres", d.DSN}, harness.DatabaseArgs(t)...)
+	out, err := run(t, down...)
+	require.Error(t, err)
+	require.Contains(t, out, "--reason is missing")
+	out, err = run(t, append(down, "--reason", "to see")...)
+	require.Error(t, err)
+	require.Contains(t, out, "say --yes to go on")
+	out, err = run(t, append(down, "--reason", "to see", "--yes")...)
+	require.Error(t, err)
+	require.Contains(t, out, "work with this database: stop them first")
+	f.mustPut(aWest+"targets/t", nil)
+	f.mustDelete(aWest + "targets/t")
+
+	require.NoError(t, d.Stop())
+	out, err = run(t, append(down, "--reason", "to see", "--yes")...)
+	require.NoError(t, err, out)
+	require.Contains(t, out, "took back 0")
+	out, err = run(t, append([]string{"migrate", "status", "--postgres", d.DSN}, harness.DatabaseArgs(t)...)...)
+	require.NoError(t, err, out)
+	require.Contains(t, out, ": to see\n")
+}
