@@ -18,7 +18,7 @@ import (
 	"github.com/db-controller/db-controller/cmd/db-controller/client"
 	"github.com/db-controller/db-controller/cmd/db-controller/playground"
 	registryserver "github.com/db-controller/db-controller/envregistry/server"
-	"github.com/db-controller/db-controller/schema/identity"
+	"github.com/db-controller/db-controller/internal/identity"
 	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 	"github.com/db-controller/db-controller/schema/service"

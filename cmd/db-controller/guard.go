@@ -14,7 +14,7 @@ import (
 	"github.com/spf13/pflag"
 	"go.uber.org/zap"
 
-	"github.com/db-controller/db-controller/schema/identity"
+	"github.com/db-controller/db-controller/internal/identity"
 	"github.com/db-controller/db-controller/schema/shadow"
 )
 

@@ -9,8 +9,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/db-controller/db-controller/internal/identity"
 	"github.com/db-controller/db-controller/schema"
-	"github.com/db-controller/db-controller/schema/identity"
 	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
 )
 

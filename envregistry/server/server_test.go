@@ -21,9 +21,9 @@ import (
 
 	"github.com/db-controller/db-controller/envregistry"
 	"github.com/db-controller/db-controller/envregistry/server"
+	"github.com/db-controller/db-controller/internal/identity"
 	"github.com/db-controller/db-controller/migrations"
 	"github.com/db-controller/db-controller/schema"
-	"github.com/db-controller/db-controller/schema/identity"
 	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
 	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/schema/wire"

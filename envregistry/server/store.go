@@ -10,8 +10,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/db-controller/db-controller/internal/feed"
 	"github.com/db-controller/db-controller/schema"
-	"github.com/db-controller/db-controller/schema/feed"
 	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
 	"github.com/db-controller/db-controller/schema/wire"
 )

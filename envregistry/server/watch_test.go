@@ -13,7 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/db-controller/db-controller/envregistry/server"
-	"github.com/db-controller/db-controller/schema/identity"
+	"github.com/db-controller/db-controller/internal/identity"
 	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
 	"github.com/db-controller/db-controller/schema/shadow"
 )

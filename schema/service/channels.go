@@ -7,7 +7,7 @@ import (
 	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/recovery"
 	"google.golang.org/grpc"
 
-	"github.com/db-controller/db-controller/schema/identity"
+	"github.com/db-controller/db-controller/internal/identity"
 )
 
 // Channels are the ways to a deployment's services from inside its own process: no sockets, no bytes. Deadlines,

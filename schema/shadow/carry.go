@@ -8,8 +8,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/db-controller/db-controller/internal/crash"
 	"github.com/db-controller/db-controller/schema"
-	"github.com/db-controller/db-controller/schema/crash"
 )
 
 const (

@@ -11,8 +11,8 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/db-controller/db-controller/internal/crash"
 	"github.com/db-controller/db-controller/schema"
-	"github.com/db-controller/db-controller/schema/crash"
 )
 
 // DeleteRequest asks for one resource to be deleted; UID and Revision are for who wants only that one.

@@ -10,8 +10,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"go.uber.org/zap"
 
+	"github.com/db-controller/db-controller/internal/feed"
 	"github.com/db-controller/db-controller/schema"
-	"github.com/db-controller/db-controller/schema/feed"
 )
 
 // An epoch of a database begins when it may have lost commits: a standby was promoted, a backup restored. What was said

@@ -9,8 +9,8 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/db-controller/db-controller/internal/crash"
 	"github.com/db-controller/db-controller/schema"
-	"github.com/db-controller/db-controller/schema/crash"
 )
 
 // MaxAttemptAge is how old an attempt may be to establish anything; closedAttemptRetention is well beyond it, so that

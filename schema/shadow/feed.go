@@ -11,8 +11,8 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/db-controller/db-controller/internal/feed"
 	"github.com/db-controller/db-controller/schema"
-	"github.com/db-controller/db-controller/schema/feed"
 )
 
 // The tables that watches follow.

@@ -13,7 +13,7 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/db-controller/db-controller/schema/feed"
+	"github.com/db-controller/db-controller/internal/feed"
 )
 
 // notifyChannel carries "process feeds": who committed something, and a mask of what.

@@ -15,8 +15,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.uber.org/zap"
 
+	"github.com/db-controller/db-controller/internal/feed"
 	"github.com/db-controller/db-controller/schema"
-	"github.com/db-controller/db-controller/schema/feed"
 )
 
 // Peers is what the store needs from other deployments. Errors other than *RefusedError mean that nobody knows

@@ -9,8 +9,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/db-controller/db-controller/internal/identity"
 	"github.com/db-controller/db-controller/schema"
-	"github.com/db-controller/db-controller/schema/identity"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 	"github.com/db-controller/db-controller/test/harness"
 )

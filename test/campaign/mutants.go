@@ -182,7 +182,7 @@ var mutants = []mutant{
 	},
 	{
 		"position-forgets-who-is-under-way", "I23", "A position counts transactions as seen that have not committed yet, as a cursor over a sequence does.",
-		"schema/feed/feed.go",
+		"internal/feed/feed.go",
 		[]string{
 			"SELECT pg_current_snapshot()::text, ` + lsnSQL",
 			"SELECT pg_snapshot_xmax(pg_current_snapshot())::text || ':' || pg_snapshot_xmax(pg_current_snapshot())::text || ':', ` + lsnSQL",

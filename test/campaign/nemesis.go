@@ -15,8 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/db-controller/db-controller/cmd/db-controller/playground"
+	"github.com/db-controller/db-controller/internal/identity"
 	"github.com/db-controller/db-controller/schema"
-	"github.com/db-controller/db-controller/schema/identity"
 	"github.com/db-controller/db-controller/test/harness"
 )
 

@@ -19,7 +19,7 @@ import (
 
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 
-	"github.com/db-controller/db-controller/schema/identity"
+	"github.com/db-controller/db-controller/internal/identity"
 )
 
 // trustDomain of a playground's certificates.

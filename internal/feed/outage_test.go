@@ -15,7 +15,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
-	"github.com/db-controller/db-controller/schema/feed"
+	"github.com/db-controller/db-controller/internal/feed"
 )
 
 // However many lines say that the database is away, and in whatever words, one is written; one that it is back; and one for

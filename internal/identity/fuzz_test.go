@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/db-controller/db-controller/schema/identity"
+	"github.com/db-controller/db-controller/internal/identity"
 )
 
 // Identities are written into logs, headers and rows: what is one reads the same everywhere.

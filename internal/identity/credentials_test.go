@@ -19,7 +19,7 @@ import (
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
 
-	"github.com/db-controller/db-controller/schema/identity"
+	"github.com/db-controller/db-controller/internal/identity"
 )
 
 var open = identity.Policy{healthv1.Health_Check_FullMethodName: identity.Anybody, healthv1.Health_Watch_FullMethodName: identity.Anybody}
