@@ -78,7 +78,7 @@ func TestAHoldersDatabaseThatLostItsReferences_I1_I8(t *testing.T) {
 	found := verified(t, b, bEast, false)
 	require.Len(t, found, 1)
 	require.Equal(t, shadow.TargetGone, found[0].Kind)
-	require.Contains(t, found[0].Remedy(), "a person decides: update "+holder)
+	require.Contains(t, found[0].Remedy(), "needs a decision: update "+holder)
 	// The person does.
 	_, err = b.Put(holder, body{"cascade": third, "block": target2})
 	require.Error(t, err, "it is refused until it names something that is there")

@@ -151,7 +151,7 @@ func TestMaskedUpdatesReplaceOnlyWhatTheyName(t *testing.T) {
 	require.ErrorAs(t, err, new(*shadow.BlockedError))
 	require.NoError(t, update(shadow.Write{Mask: []string{"*"}, Body: body{"only": "this"}}))
 	require.JSONEq(t, `{"only": "this"}`, string(b.Get(holder).Body))
-	for says, mask := range map[string]string{"want labels": "uid", "has no fields in what is stored": "body.only.x"} {
+	for says, mask := range map[string]string{"want labels": "uid", "not a message in the stored resource": "body.only.x"} {
 		require.ErrorContains(t, update(shadow.Write{Mask: []string{mask}, Body: body{"only": body{"x": 1}}}), says)
 	}
 	require.ErrorIs(t, func() error {

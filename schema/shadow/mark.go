@@ -7,14 +7,15 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// marks tell a database from a copy of before. Every transaction that removes or decides something takes a number from a
-// sequence, which nobody else takes numbers from: it is greater than all that this process has committed with, or has seen on
-// disk. A copy of before gives out a smaller one, whatever the server calls itself; then nothing is decided until a new epoch
-// has begun.
+// marks detects that the database was replaced by an older copy of itself. Every transaction that removes or decides
+// something takes a number (a mark) from a sequence that nothing else uses: the mark is greater than each one that this
+// process has committed with or has read from disk. An older copy returns a smaller mark, even if its server has the same
+// system identifier and timeline; from then on nothing is decided until a new epoch has begun.
 type marks struct {
-	// seen only grows. A number counts when the transaction that took it has committed: a crash may forget others.
+	// seen only grows. Only marks of committed transactions are included: a crash may lose the others.
 	seen atomic.Int64
-	// behind is the epoch in which a smaller number was met. It has ended: further tries would soon take greater ones.
+	// behind is the epoch in which a smaller mark was read. It counts as ended although no later transaction may read a
+	// smaller mark: retries advance the copy's sequence until it has caught up.
 	behind atomic.Pointer[uuid.UUID]
 }
 
@@ -27,20 +28,20 @@ func (m *marks) see(n int64) {
 	}
 }
 
-// ended reports whether an epoch has ended, as far as numbers say.
+// ended reports whether a smaller mark was read in an epoch.
 func (m *marks) ended(epoch uuid.UUID) bool {
 	behind := m.behind.Load()
 	return behind != nil && *behind == epoch
 }
 
-// presentSQL is of a row m of meta: the number of a transaction that decides, and the epoch it is in; see present.
+// presentSQL is a select list over a row m of meta: a new mark and the current epoch; present reads it.
 const presentSQL = `nextval('dbcontroller.mark'), ` + epochNowSQL
 
-// present is what a transaction reads by presentSQL.
+// present checks the epoch of a transaction by the columns of presentSQL.
 type present struct {
 	store *Store
 	tx    pgx.Tx
-	seen  int64 // when the statement was made
+	seen  int64 // marks.seen before the statement was sent
 	mark  int64
 	now   *uuid.UUID
 }
@@ -49,10 +50,11 @@ func (s *Store) present(tx pgx.Tx) *present {
 	return &present{store: s, tx: tx, seen: s.marks.seen.Load()}
 }
 
-// columns are those of presentSQL.
+// columns returns the scan targets of presentSQL.
 func (p *present) columns() []any { return []any{&p.mark, &p.now} }
 
-// epoch is null where the server is not noticed yet: it is another one, or its database a copy of before.
+// epoch returns the epoch of the transaction; nil when the server is not the one on which the stored epoch began, or the
+// mark shows that its database is an older copy. It records the mark in the transaction.
 func (p *present) epoch() *uuid.UUID {
 	if p.now == nil {
 		return nil
@@ -69,13 +71,13 @@ func (p *present) epoch() *uuid.UUID {
 	return p.now
 }
 
-// is reports whether a transaction works in an epoch.
+// is reports whether the transaction runs in an epoch.
 func (p *present) is(epoch uuid.UUID) bool {
 	now := p.epoch()
 	return now != nil && *now == epoch
 }
 
-// marked is a transaction with the last number that it has taken.
+// marked is a transaction with the last mark that it has taken.
 type marked struct {
 	pgx.Tx
 	mark int64

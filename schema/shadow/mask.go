@@ -7,13 +7,13 @@ import (
 	"strings"
 )
 
-// Limits of the mask of an update or a read.
+// Limits of a field mask of an update or a read.
 const (
 	maxMaskPaths = 1000
 	maxMaskBytes = 256 << 10
 )
 
-// CheckMask refuses a mask that has too many paths or too long ones.
+// CheckMask returns an error for a field mask with more than 1,000 paths or more than 256 KiB in all paths together.
 func CheckMask(paths []string) error {
 	if len(paths) > maxMaskPaths {
 		return fmt.Errorf("%d paths, at most %d are allowed", len(paths), maxMaskPaths)
@@ -28,8 +28,8 @@ func CheckMask(paths []string) error {
 	return nil
 }
 
-// merge lets a masked update replace what the mask names and keep the rest. (AIP-134: what the mask names and the
-// request does not have is removed.)
+// merge applies an update mask: fields in the mask are taken from the request, all others from the stored resource.
+// A field that is in the mask and not in the request is removed (AIP-134). The mask "*" replaces everything.
 func (wr *writing) merge() error {
 	if slices.Contains(wr.Mask, "*") {
 		return nil
@@ -69,7 +69,7 @@ func (wr *writing) merge() error {
 	return nil
 }
 
-// clone copies messages, which replace changes; values are never changed in place.
+// clone copies nested messages, which replace edits; all other values are shared, since they are never edited in place.
 func clone(in map[string]any) map[string]any {
 	out := make(map[string]any, len(in))
 	for k, v := range in {
@@ -81,7 +81,7 @@ func clone(in map[string]any) map[string]any {
 	return out
 }
 
-// replace sets the field at a path as given has it, or removes it.
+// replace sets the field of in at a path to its value in given, or removes it when given has none.
 func replace(in, given map[string]any, path []string) error {
 	field := path[0]
 	value, ok := given[field]
@@ -93,15 +93,15 @@ func replace(in, given map[string]any, path []string) error {
 	}
 	within, _ := value.(map[string]any)
 	if ok && within == nil {
-		return fmt.Errorf("field %s has no fields in the request", field)
+		return fmt.Errorf("field %s is not a message in the request: it has no fields", field)
 	}
 	below, isMessage := in[field].(map[string]any)
 	if !isMessage {
 		if in[field] != nil {
-			return fmt.Errorf("field %s has no fields in what is stored", field)
+			return fmt.Errorf("field %s is not a message in the stored resource: it has no fields", field)
 		}
 		if !ok {
-			return nil // nothing there, nothing given
+			return nil // neither the stored resource nor the request has the field
 		}
 		below = map[string]any{}
 		in[field] = below

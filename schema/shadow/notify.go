@@ -16,18 +16,19 @@ import (
 	"github.com/db-controller/db-controller/internal/feed"
 )
 
-// notifyChannel carries "process feeds": who committed something, and a mask of what.
+// notifyChannel carries the payload "process feeds": the id of the committing process and the bit mask of the feeds that it
+// changed, in decimal.
 const notifyChannel = "dbcontroller_wake"
 
-// gather is how long what was committed is gathered before it is told.
+// gather is how long commits are collected into one notification.
 const gather = 4 * time.Millisecond
 
-// RunNotifications tells other processes of this deployment, and is told by them, that there is something to look at:
-// with NOTIFY on a connection of its own, after commits, several at once. (Inside the writing transactions it would
-// put their commits in a row.) It carries no data: without it watches notice a little later. It blocks until ctx ends.
+// RunNotifications sends and receives wake-ups between the processes of this deployment: a NOTIFY on a connection of its
+// own after commits, one for several. (Inside the writing transactions NOTIFY would serialize their commits.)
+// Notifications carry no data: a lost one delays watches until their next pulse. It blocks until ctx ends and returns nil.
 //
-// Whether notifications come at all (a pooler passes none on, and a connection can be half open) is seen from the own ones, of which
-// there is one every few seconds. While they do, the tables are looked at rarely.
+// Notifications may not arrive at all: a pooler does not forward them, and a connection can be half open. The process
+// detects that by the notifications that it sends to itself every few seconds; while they arrive, pulses are rare.
 func (s *Store) RunNotifications(ctx context.Context) error {
 	process := uuid.NewString()
 	for ctx.Err() == nil {
@@ -36,22 +37,23 @@ func (s *Store) RunNotifications(ctx context.Context) error {
 		g.Go(func() error { return s.notify(both, process) })
 		err := g.Wait()
 		s.heard.Store(nil)
-		s.wake.Wake(allFeeds) // to look more often
+		s.wake.Wake(allFeeds) // the pulse changes to its short interval
 		if err != nil && !errors.Is(err, context.Canceled) {
-			s.log.Warn("notifications were interrupted; watches notice by themselves meanwhile", zap.Error(err))
+			s.log.Warn("notifications were interrupted; watches poll until they resume", zap.Error(err))
 		}
 		_ = sleep(ctx, time.Second)
 	}
 	return nil
 }
 
-// alive is how often a process tells itself that notifications come, and deaf after how long without that they do not.
+// alive is the interval of the notifications that a process sends to itself; after deaf without one, notifications count
+// as interrupted.
 const (
 	alive = 5 * time.Second
 	deaf  = 12 * time.Second
 )
 
-// hears tells whether what other processes commit is heard of.
+// hears reports whether notifications of other processes arrive.
 func (s *Store) hears() bool {
 	at := s.heard.Load()
 	return at != nil && time.Since(*at) < deaf
@@ -74,7 +76,7 @@ func (s *Store) listen(ctx context.Context, process string) error {
 	if _, err := conn.Exec(ctx, "LISTEN "+notifyChannel); err != nil {
 		return err
 	}
-	s.wake.Wake(allFeeds) // for what was told before anybody listened
+	s.wake.Wake(allFeeds) // for notifications sent before LISTEN
 	for {
 		n, err := conn.WaitForNotification(ctx)
 		if err != nil {
@@ -98,12 +100,12 @@ func (s *Store) notify(ctx context.Context, process string) error {
 		return err
 	}
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
-	// Taken before what they stand for is told, so that nothing committed in between is kept back.
+	// New channels are taken before the notification is sent: a commit in between closes one of them and is sent next.
 	wait := func() map[feed.Topics]<-chan struct{} {
 		return map[feed.Topics]<-chan struct{}{changeFeed: s.told.Wait(changeFeed), workFeed: s.told.Wait(workFeed), noticeFeed: s.told.Wait(noticeFeed)}
 	}
 	next := wait()
-	for touched := allFeeds; ; { // first, what was committed before
+	for touched := allFeeds; ; { // the first notification covers earlier commits
 		if _, err := conn.Exec(ctx, `SELECT pg_notify($1, $2)`, notifyChannel, fmt.Sprintf("%s %d", process, touched)); err != nil {
 			return err
 		}

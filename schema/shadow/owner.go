@@ -17,20 +17,20 @@ import (
 // MaxOwners is how many owners a resource may have.
 const MaxOwners = 100
 
-// OwnerReference says that a resource is kept by another one, of whatever deployment. It is the same as long as name,
-// kind and uid are.
+// OwnerReference names an owner of a resource, in any deployment. A resource is deleted with its last owner. Two owner
+// references are the same when owner, kind and uid are equal.
 type OwnerReference struct {
 	Owner schema.FullName `json:"owner"`
 	Kind  string          `json:"kind"`
-	// UID is found out, and kept, when it is not given.
+	// UID of the owner; when it is zero, the controller looks it up by name and stores it.
 	UID uuid.UUID `json:"uid"`
-	// Version that the owner's deployment runs; kept up to date.
+	// Version of the service that the owner's deployment runs. The store keeps it up to date; users cannot set it.
 	Version string `json:"version,omitempty"`
-	// Controller is for readers.
+	// Controller marks the managing owner for readers; the store does not use it.
 	Controller bool `json:"controller,omitempty"`
-	// Requires that the owner itself refers to the resource.
+	// Requires: the owner reference is valid only while the owner itself refers to the resource.
 	Requires bool `json:"requires,omitempty"`
-	// UnsetOnDelete: when this owner is the last to go, the resource stays.
+	// UnsetOnDelete: when this owner is the last one to be deleted, the resource stays, without owners.
 	UnsetOnDelete bool `json:"unset_on_delete,omitempty"`
 }
 
@@ -38,7 +38,7 @@ func (r OwnerReference) kindID() schema.KindID {
 	return schema.KindID{Service: r.Owner.Deployment.Service, Kind: r.Kind}
 }
 
-// Flags as they are stored.
+// Bits of owner_reference.flags.
 const (
 	flagController int16 = 1 << iota
 	flagRequires
@@ -68,11 +68,11 @@ type ownerRow struct {
 	checked      bool
 	generation   int64
 	createdAt    time.Time
-	over         bool // its grace period is
+	over         bool // the grace period, which began with createdAt, has ended
 }
 
-// compareOwners settles the owner references that a write adds and drops. One without a uid is the one of the same name
-// that is there, whatever its uid.
+// compareOwners computes the owner references that a write adds and drops. A requested one without a uid matches the stored
+// one of the same name and kind, whatever the uid of that.
 func (s *Store) compareOwners(ctx context.Context, model *schema.Model, wr *writing) error {
 	var had []OwnerReference
 	if wr.before != nil {
@@ -95,10 +95,10 @@ func (s *Store) compareOwners(ctx context.Context, model *schema.Model, wr *writ
 		same := func(h OwnerReference) bool {
 			return h.Owner == o.Owner && model.Root(h.kindID()) == root && (h.UID == o.UID || o.UID == uuid.Nil)
 		}
-		if slices.ContainsFunc(wr.Owners[:i], func(h OwnerReference) bool { // with and without its uid it is one, too
+		if slices.ContainsFunc(wr.Owners[:i], func(h OwnerReference) bool { // a missing uid matches any
 			return h.Owner == o.Owner && model.Root(h.kindID()) == root && (h.UID == o.UID || o.UID == uuid.Nil || h.UID == uuid.Nil)
 		}) {
-			return &InvalidError{Resource: fmt.Sprintf("%s: owner_references[%d]", wr.Name, i), Err: fmt.Errorf("%s stands twice", o.Owner)}
+			return &InvalidError{Resource: fmt.Sprintf("%s: owner_references[%d]", wr.Name, i), Err: fmt.Errorf("owner %s is listed twice", o.Owner)}
 		}
 		if at := slices.IndexFunc(left, same); at >= 0 {
 			h := left[at]
@@ -141,7 +141,7 @@ func (s *Store) checkOwner(model *schema.Model, wr *writing, o OwnerReference) e
 		return errors.New("a resource cannot own itself")
 	}
 	if o.Owner.Deployment.Service != s.self.Service {
-		return nil // its deployment says whether it can
+		return nil // CheckOwners at its deployment decides whether the kind can own
 	}
 	kind, err := model.KindOf(o.Owner.Name)
 	switch {
@@ -150,7 +150,7 @@ func (s *Store) checkOwner(model *schema.Model, wr *writing, o OwnerReference) e
 	case kind.ID != model.Canonical(o.kindID()):
 		return fmt.Errorf("%s is of kind %s, not %s", o.Owner.Name, kind.ID.Kind, o.Kind)
 	case kind.Unconstrained:
-		return fmt.Errorf("nothing of kind %s owns anything: its constraints are disabled", o.Kind)
+		return fmt.Errorf("kind %s cannot own resources: its constraints are disabled", o.Kind)
 	}
 	return nil
 }
@@ -178,7 +178,7 @@ const (
 DELETE FROM dbcontroller.owner_reference o
 USING unnest($1::bigint[], $2::int[], $3::int[], $4::text[], $5::uuid[]) AS i (ownee_id, deployment_id, kind_id, name, uid)
 WHERE o.ownee_id = i.ownee_id AND o.deployment_id = i.deployment_id AND o.name = i.name AND o.uid = i.uid
-    AND (o.kind_id = i.kind_id OR o.uid <> '00000000-0000-0000-0000-000000000000')` // a uid has one kind, whatever it is called
+    AND (o.kind_id = i.kind_id OR o.uid <> '00000000-0000-0000-0000-000000000000')` // a uid identifies the owner, also when its kind was renamed
 
 	// One piece of work for each ownee and owner's deployment.
 	addOwnersSQL = `
@@ -189,7 +189,7 @@ WITH i AS (
     INSERT INTO dbcontroller.owner_reference AS r (ownee_id, deployment_id, kind_id, name, uid, flags)
     SELECT ownee_id, deployment_id, kind_id, name, uid, flags FROM i
     ON CONFLICT ON CONSTRAINT owner_reference_pkey DO UPDATE SET flags = EXCLUDED.flags,
-        -- From now on it has to refer: it was not asked for that yet, and has its grace.
+        -- The requires flag was added: the owner was not checked for it yet, and a new grace period begins.
         checked = r.checked AND (EXCLUDED.flags & 2 = 0 OR r.flags & 2 <> 0),
         created_at = CASE WHEN EXCLUDED.flags & 2 = 0 OR r.flags & 2 <> 0 THEN r.created_at ELSE now() END
 )

@@ -13,7 +13,7 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// ownerKey is what owner references are kept apart by.
+// ownerKey is the primary key of owner_reference.
 type ownerKey struct {
 	owneeID      int64
 	deploymentID int32
@@ -26,21 +26,21 @@ func (r ownerRow) key() ownerKey {
 	return ownerKey{r.owneeID, r.deploymentID, r.kindID, r.name, r.uid}
 }
 
-// pin is what became known of an owner.
+// pin is the uid and the kind of an existing owner, as its deployment reported them.
 type pin struct {
 	uid    uuid.UUID
 	kindID int32
-	kind   string // empty: as it was
+	kind   string // empty: unchanged
 }
 
-// ownerChange says what becomes of owner references. Either function may be nil.
+// ownerChange decides about each owner reference of some ownees. Either function may be nil.
 type ownerChange struct {
-	lost func(ownerRow) bool
-	pin  func(ownerRow) (pin, bool)
-	// causes are those of the owners' deletions, as far as they were told, by uid.
+	lost func(ownerRow) bool        // reports whether the owner is gone: the reference is dropped
+	pin  func(ownerRow) (pin, bool) // returns the uid and kind to store
+	// causes are the reported causes of the owners' deletions, by the owner's uid.
 	causes map[uuid.UUID]*schema.Cause
-	cause  *schema.Cause // of all others, where there is one
-	// Of the owners' deployment, for those that are pinned.
+	cause  *schema.Cause // of owners that are not in causes; may be nil
+	// Version and generation of the owners' deployment, stored with pinned references.
 	version    string
 	generation int64
 }
@@ -71,9 +71,9 @@ INSERT INTO dbcontroller.change (uid, revision, generation, kind_id, state, crea
 SELECT uid, revision, generation, kind_id, 1, created_at, name, labels, body, owners, block_deletion FROM s JOIN r USING (id)`
 )
 
-// changeOwners locks ownees, reads their owners, and drops and pins what the change says: an ordinary update of those
-// that stay. Those that have lost their last owner, and not only ones with unset_on_delete, are deleted with what
-// cascades; what others block waits as BLOCKED.
+// changeOwners locks ownees, reads their owner references, and drops and pins them as the change decides. Ownees that keep
+// an owner are updated. An ownee without owners is deleted with its cascades, unless every owner that it lost had
+// unset_on_delete; one that a holder elsewhere blocks is marked DELETING and waits as BLOCKED.
 func (s *Store) changeOwners(ctx context.Context, tx pgx.Tx, ownees []int64, change ownerChange) error {
 	if len(ownees) == 0 {
 		return nil
@@ -100,7 +100,7 @@ func (s *Store) changeOwners(ctx context.Context, tx pgx.Tx, ownees []int64, cha
 	for _, m := range locked {
 		if e.collects(m.id) {
 			collected = append(collected, m)
-			delete(e.changed, m.id) // goes altogether
+			delete(e.changed, m.id) // the ownee itself is deleted
 		}
 	}
 	if err := e.write(ctx, tx); err != nil {
@@ -123,21 +123,21 @@ func (s *Store) changeOwners(ctx context.Context, tx pgx.Tx, ownees []int64, cha
 	return s.carryOut(ctx, tx, c, decide(c, b))
 }
 
-// ownerEdit is what happens to the owner references of some ownees.
+// ownerEdit collects the effects of an ownerChange on the owner references of some ownees.
 type ownerEdit struct {
 	store  *Store
 	change ownerChange
-	// Rows that go and that come, by ownee.
+	// changed are the ownees with dropped or pinned rows.
 	changed map[int64]bool
 	drop    []ownerRow
 	pinned  []ownerRow
-	becomes map[ownerKey]pin
-	taken   map[ownerKey]bool // what pinned rows become
+	becomes map[ownerKey]pin  // by the key before
+	taken   map[ownerKey]bool // the keys after
 	lost    map[ownerKey]bool
-	left    map[int64]int
-	deletes map[int64]bool // lost one without unset_on_delete, now or earlier in the same deletion
-	flagged map[int64]bool // keeps one with unset_on_delete
-	// The deletions in which ones without it were lost, before and now.
+	left    map[int64]int  // number of remaining owners, by ownee
+	deletes map[int64]bool // ownees that lost an owner without unset_on_delete, now or earlier in the same deletion
+	flagged map[int64]bool // ownees that keep an owner with unset_on_delete
+	// Losses of owners without unset_on_delete: recorded by earlier transactions, and new ones.
 	before, noted map[lostIn]bool
 }
 
@@ -158,7 +158,7 @@ func (s *Store) editOwners(all []ownerRow, change ownerChange, before map[lostIn
 		if p, ok := change.pin(r); ok {
 			e.changed[r.owneeID], e.becomes[r.key()] = true, p
 			pinned := ownerKey{r.owneeID, r.deploymentID, p.kindID, r.name, p.uid}
-			if e.taken[pinned] { // named twice, and it turned out to be one
+			if e.taken[pinned] { // two references, with and without uid, name the same owner
 				e.left[r.owneeID]--
 				if r.key() != pinned {
 					e.drop = append(e.drop, r)
@@ -169,8 +169,8 @@ func (s *Store) editOwners(all []ownerRow, change ownerChange, before map[lostIn
 			if r.uid != p.uid || r.kindID != p.kindID {
 				e.drop = append(e.drop, r)
 			}
-			// A deletion that was told before the uid was known did not find this row. So an owner counts as checked only
-			// when it was asked for by its uid, which stood here before.
+			// DropOwners finds rows by uid: one that arrived before the uid was stored did not find this row. So an owner
+			// counts as checked only when the question already named its uid.
 			r.checked = r.checked || r.uid == p.uid
 			r.uid, r.kindID = p.uid, p.kindID
 			e.pinned = append(e.pinned, r)
@@ -179,7 +179,8 @@ func (s *Store) editOwners(all []ownerRow, change ownerChange, before map[lostIn
 	return e
 }
 
-// giveReasons says of those that lost their last owner which one that was.
+// giveReasons records, for each ownee that is deleted, the lost owner with the greatest uid as the reason. All ownees of an
+// owner that never had a uid here share one new cause.
 func (e *ownerEdit) giveReasons(ctx context.Context, tx pgx.Tx, collected []*member) error {
 	last := map[int64]ownerKey{}
 	for k := range e.lost {
@@ -187,7 +188,7 @@ func (e *ownerEdit) giveReasons(ctx context.Context, tx pgx.Tx, collected []*mem
 			last[k.owneeID] = k
 		}
 	}
-	unnamed := map[ownerKey]*schema.Cause{} // of owners that never had a uid here
+	unnamed := map[ownerKey]*schema.Cause{} // of owners whose uid was never stored
 	for _, m := range collected {
 		k := last[m.id]
 		deployment, err := e.store.names.deploymentOf(ctx, tx, k.deploymentID)
@@ -242,7 +243,7 @@ func (e *ownerEdit) write(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
-// rewrite gives the owners as users see them, of the ownees for which that changes.
+// rewrite returns the ids of the ownees whose resource.owners changes, and the new values as JSON; nil for none.
 func (e *ownerEdit) rewrite(ctx context.Context, tx pgx.Tx) (ids []int64, texts []*string, err error) {
 	var changed []int64
 	for id := range e.changed {
@@ -290,7 +291,7 @@ func (e *ownerEdit) rewrite(ctx context.Context, tx pgx.Tx) (ids []int64, texts 
 				differs = differs || o.UID != p.uid || o.Kind != p.kind || o.Version != e.change.version
 				o.UID, o.Kind, o.Version = p.uid, p.kind, e.change.version
 				if slices.ContainsFunc(now, func(n OwnerReference) bool { return n.Owner == o.Owner && n.Kind == o.Kind && n.UID == o.UID }) {
-					continue // named once with and once without its uid
+					continue // a second reference to the same owner
 				}
 			}
 			now = append(now, o)
@@ -306,7 +307,7 @@ func (e *ownerEdit) rewrite(ctx context.Context, tx pgx.Tx) (ids []int64, texts 
 	return ids, texts, nil
 }
 
-// seenOwner is an owner reference as users see it, with the oldest name of the kind.
+// seenOwner identifies an entry of resource.owners; the kind is by its oldest name.
 type seenOwner struct {
 	owneeID int64
 	owner   schema.FullName
@@ -318,7 +319,7 @@ func (e *ownerEdit) seenKey(ownee int64, o OwnerReference) seenOwner {
 	return seenOwner{ownee, o.Owner, e.store.names.root(o.kindID()).Kind, o.UID}
 }
 
-// kindNow is what the present version calls a kind of this service that is stored by its oldest name.
+// kindNow returns the current version's name of a kind of this service; stored is the kind's oldest name.
 func (s *Store) kindNow(stored string) string {
 	return s.names.now(schema.KindID{Service: s.self.Service, Kind: stored}).Kind
 }

@@ -13,19 +13,19 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// OwnerQuestion asks the deployment of an owner whether it exists.
+// OwnerQuestion asks the deployment of an owner whether the owner exists.
 type OwnerQuestion struct {
 	Kind string
 	Name string
-	UID  uuid.UUID // zero: not known
-	// RequiredBy is the uid of the ownee when the owner has to refer to it itself; else zero.
+	UID  uuid.UUID // zero: unknown
+	// RequiredBy is the uid of the ownee when the owner has to refer to the ownee (OwnerReference.Requires); else zero.
 	RequiredBy uuid.UUID
 }
 
-// OwnerVerdict is the answer to it.
+// OwnerVerdict answers an OwnerQuestion.
 type OwnerVerdict int
 
-// OwnerUnknown says nothing: asked again (I15).
+// OwnerUnknown decides nothing: the question is repeated (I15).
 const (
 	OwnerUnknown OwnerVerdict = iota
 	OwnerExists
@@ -34,26 +34,26 @@ const (
 	OwnerCannotOwn
 )
 
-// OwnerAnswer is what an owner's deployment says of one owner.
+// OwnerAnswer is the state of one owner in its deployment.
 type OwnerAnswer struct {
 	Verdict OwnerVerdict
-	UID     uuid.UUID
-	Kind    string // as its version calls it
-	Noted   bool   // it was known before that the deployment has ownees of it
-	// Cause of the deletion of one that is absent, where that is known.
+	UID     uuid.UUID // of an owner that exists
+	Kind    string    // by its name in the version of the owner's deployment
+	Noted   bool      // the ownee's deployment had an ownee entry before the question
+	// Cause of the deletion of an absent owner; nil when it is unknown.
 	Cause *schema.Cause
 }
 
-// OwnerAnswers are those to several questions, in order.
+// OwnerAnswers are the answers to several questions, in order.
 type OwnerAnswers struct {
 	Answers []OwnerAnswer
-	// Version that the owner's deployment runs, and how often it was switched.
+	// Version that the owner's deployment runs, and the generation of its switch.
 	Version    string
 	Generation int64
 }
 
 const (
-	// Shared, so that a delete of the owner waits, and then sees that it has ownees.
+	// Shared lock: a concurrent delete of the owner waits for us and then sees the new ownee entry.
 	lockOwnersSQL = `
 SELECT id, uid, kind_id, name, state FROM dbcontroller.shadow WHERE uid = ANY ($1) ORDER BY id FOR SHARE`
 
@@ -83,13 +83,15 @@ INSERT INTO dbcontroller.ownee_entry (owner_id, deployment_id) SELECT DISTINCT u
 SELECT s.n - 1, ` + causeColumnsSQL + ` FROM unnest($1::text[], $2::uuid[]) WITH ORDINALITY AS s (name, uid, n) ` + causeOfSQL + `WHERE x.id IS NOT NULL`
 )
 
-// CheckOwners tells an ownee's deployment which owners exist here, and notes that it has ownees of those that do: it
-// will be told when they are deleted. An owner in DELETING is absent: it does not come back.
+// CheckOwners reports which owners exist here to the deployment of their ownees, and writes an ownee entry for each that exists: it
+// makes the owner's deletion send DropOwners there. An owner in DELETING counts as absent, since DELETING is final. While the
+// database recovers from lost commits, absent owners are OwnerUnknown. It fails with ErrBarred when the ownee's deployment was
+// decommissioned, and with an UnavailableError when the epoch changed.
 func (s *Store) CheckOwners(ctx context.Context, ownee schema.DeploymentID, questions []OwnerQuestion) (*OwnerAnswers, error) {
 	return s.checkOwners(ctx, ownee, questions, false)
 }
 
-// WouldCheckOwners is CheckOwners that notes nothing.
+// WouldCheckOwners is CheckOwners without writing ownee entries.
 func (s *Store) WouldCheckOwners(ctx context.Context, ownee schema.DeploymentID, questions []OwnerQuestion) (*OwnerAnswers, error) {
 	return s.checkOwners(ctx, ownee, questions, true)
 }
@@ -109,7 +111,7 @@ func (s *Store) checkOwners(ctx context.Context, ownee schema.DeploymentID, ques
 		kind, err := v.model.Kind(v.model.Canonical(schema.KindID{Service: s.self.Service, Kind: q.Kind}).Kind)
 		switch {
 		case err != nil:
-			continue // this version cannot say
+			continue // this version does not know the kind: OwnerUnknown
 		case kind.Unconstrained:
 			c.out.Answers[i].Verdict = OwnerCannotOwn
 			continue
@@ -133,11 +135,11 @@ func (s *Store) checkOwners(ctx context.Context, ownee schema.DeploymentID, ques
 type ownerCheck struct {
 	store        *Store
 	validateOnly bool
-	epoch        uuid.UUID // in which numbers were looked up
-	version      *version  // of the kinds in questions and answers
-	ownee        int32
+	epoch        uuid.UUID // in which ownee and kinds were looked up
+	version      *version  // names the kinds in questions and answers
+	ownee        int32     // the ownees' deployment
 	questions    []OwnerQuestion
-	kinds        []int32 // 0: not to be asked about
+	kinds        []int32 // by question; 0: its verdict needs no look at the owner
 	out          *OwnerAnswers
 }
 
@@ -150,7 +152,7 @@ type ownerFound struct {
 }
 
 func (c *ownerCheck) run(ctx context.Context, tx pgx.Tx) error {
-	// A switch of the version waits, and then tells it to everybody who has an entry.
+	// Shared version lock: a concurrent switch waits for us, and then sends the new version to every deployment with an ownee entry.
 	if _, err := tx.Exec(ctx, shareVersionSQL, versionLock); err != nil {
 		return err
 	}
@@ -170,7 +172,7 @@ func (c *ownerCheck) run(ctx context.Context, tx pgx.Tx) error {
 	}
 	var owners, required []int64
 	var requiredBy []uuid.UUID
-	var at []int // of required, the question
+	var at []int // question index, parallel to required
 	for i, q := range c.questions {
 		if c.kinds[i] == 0 {
 			continue
@@ -179,7 +181,7 @@ func (c *ownerCheck) run(ctx context.Context, tx pgx.Tx) error {
 		a.Verdict = OwnerAbsent
 		for _, f := range found {
 			if f.uid == q.UID && f.name == q.Name && f.kindID != c.kinds[i] {
-				a.Verdict = OwnerUnknown // it is there, and the two sides do not speak of the same kind
+				a.Verdict = OwnerUnknown // the owner exists, and the two sides disagree about its kind
 			}
 			if f.state != Active || f.kindID != c.kinds[i] || f.name != q.Name || q.UID != uuid.Nil && f.uid != q.UID {
 				continue
@@ -210,7 +212,7 @@ func (c *ownerCheck) run(ctx context.Context, tx pgx.Tx) error {
 	if err := c.note(ctx, tx, found, owners); err != nil {
 		return err
 	}
-	// What may be lost is not absent (I15).
+	// While commits may be lost, a missing owner is unknown, not absent (I15).
 	if err := c.store.settled(ctx, tx); errors.Is(err, errRecovering) {
 		for i := range c.out.Answers {
 			if a := &c.out.Answers[i]; a.Verdict == OwnerAbsent || a.Verdict == OwnerNotReferring {
@@ -231,7 +233,7 @@ func (c *ownerCheck) run(ctx context.Context, tx pgx.Tx) error {
 	return c.store.inWordsOf(c.version, now)
 }
 
-// causes tells in which deletions those that are absent went.
+// causes fills in the causes of the deletions of absent owners.
 func (c *ownerCheck) causes(ctx context.Context, tx pgx.Tx) error {
 	var at []int
 	var names []string
@@ -257,7 +259,7 @@ func (c *ownerCheck) causes(ctx context.Context, tx pgx.Tx) error {
 	return err
 }
 
-// note remembers that the deployment has ownees of those that exist, and tells which it was known of.
+// note writes an ownee entry for each existing owner, and sets Noted in the answers whose entry was already there.
 func (c *ownerCheck) note(ctx context.Context, tx pgx.Tx, found []ownerFound, owners []int64) error {
 	rows, err := tx.Query(ctx, selectNotedSQL, owners, c.ownee)
 	if err != nil {
@@ -282,8 +284,8 @@ func (c *ownerCheck) note(ctx context.Context, tx pgx.Tx, found []ownerFound, ow
 	return err
 }
 
-// lock finds the owners and locks them. One that takes a name between the two statements counts as absent, which a
-// question without a uid asks again.
+// lock finds the owners and locks them. An owner that is created between the two statements counts as absent; its question has
+// no uid, and such an answer is repeated during the grace period.
 func (c *ownerCheck) lock(ctx context.Context, tx pgx.Tx) ([]ownerFound, error) {
 	var uids []uuid.UUID
 	var kinds []int32
@@ -328,7 +330,7 @@ func scanOwnerRow(row pgx.CollectableRow) (r ownerRow, err error) {
 	return r, err
 }
 
-// OwnersToCheck are the questions that pieces of work come to, for one owners' deployment.
+// OwnersToCheck are the questions to one owners' deployment that result from some pieces of work.
 type OwnersToCheck struct {
 	Questions []OwnerQuestion
 	service   string
@@ -336,7 +338,7 @@ type OwnersToCheck struct {
 	pieces    map[int64][]int64 // ownee → work
 }
 
-// OwnersToCheck reads which owners at a deployment some work is about.
+// OwnersToCheck reads the owner references to a deployment of the ownees of some pieces of work.
 func (s *Store) OwnersToCheck(ctx context.Context, at schema.DeploymentID, seqs []int64) (*OwnersToCheck, error) {
 	deployment, err := s.names.deployment(ctx, at)
 	if err != nil {
@@ -379,13 +381,13 @@ func (s *Store) OwnersToCheck(ctx context.Context, at schema.DeploymentID, seqs 
 	return c, nil
 }
 
-// SettleOwners applies what the owners' deployment says, conditional on the owner references being as they were asked
-// about: an owner that exists is pinned; one that is proven gone, or does not refer as it has to, is dropped, and what
-// has lost its last owner is deleted (I17). It answers the pieces of work that are not done: an owner whose uid has just
-// become known, or that is missing and may still come, or that nobody can say anything of.
+// SettleOwners applies the answers of an owners' deployment to the owner references that are unchanged since the question: an
+// owner that exists is pinned; one that is absent, or lacks a required reference, is dropped, and an ownee that has lost its last
+// owner is deleted (I17). It returns the pieces of work that are not done: those of ownees with an owner whose uid was just
+// stored, that is missing within its grace period, or that is unknown.
 func (s *Store) SettleOwners(ctx context.Context, c *OwnersToCheck, answers *OwnerAnswers) (left []int64, err error) {
 	if len(answers.Answers) != len(c.Questions) {
-		return nil, errors.New("it answered another number of questions than it was asked")
+		return nil, fmt.Errorf("the owners' deployment sent %d answers to %d questions", len(answers.Answers), len(c.Questions))
 	}
 	lost := map[ownerKey]bool{}
 	pins := map[ownerKey]pin{}
@@ -403,7 +405,7 @@ func (s *Store) SettleOwners(ctx context.Context, c *OwnersToCheck, answers *Own
 			}
 			pins[r.key()] = pin{uid: a.UID, kindID: kindID, kind: a.Kind}
 			if r.uid == uuid.Nil {
-				open[r.owneeID] = true // to be asked once more, by its uid
+				open[r.owneeID] = true // the next question names its uid
 			}
 		case OwnerAbsent:
 			if r.uid == uuid.Nil && !r.over {
@@ -425,8 +427,8 @@ func (s *Store) SettleOwners(ctx context.Context, c *OwnersToCheck, answers *Own
 	}
 	err = s.inTx(ctx, allFeeds, func(tx pgx.Tx) error {
 		change := ownerChange{causes: causes, version: answers.Version, generation: answers.Generation}
-		// An answer is about the reference that was asked about: not about one that a user has written again since, or
-		// with other flags, and not of before a switch that is known here already.
+		// An answer does not apply to a reference that was written again, or whose flags changed, after the question, nor when
+		// it is older than a switch that is already stored here.
 		current := func(r ownerRow) bool {
 			a, ok := asked[r.key()]
 			if ok && (!a.createdAt.Equal(r.createdAt) || a.flags != r.flags || r.generation > answers.Generation) {
@@ -443,7 +445,7 @@ func (s *Store) SettleOwners(ctx context.Context, c *OwnersToCheck, answers *Own
 			return err
 		}
 		var finished []int64
-		left = nil // of an earlier try
+		left = nil // from an earlier attempt of this transaction
 		for ownee, seqs := range c.pieces {
 			if open[ownee] {
 				left = append(left, seqs...)

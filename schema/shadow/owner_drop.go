@@ -14,7 +14,7 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// LetGo says that an owner does not refer any more to a resource that it owns.
+// LetGo reports that an owner has dropped a reference to a resource that it owns.
 type LetGo struct {
 	Owner uuid.UUID
 	Ownee uuid.UUID
@@ -25,7 +25,7 @@ const (
 SELECT DISTINCT ownee_id FROM dbcontroller.owner_reference
 WHERE deployment_id = $1 AND uid = ANY ($2) AND ownee_id > $3 ORDER BY ownee_id LIMIT $4`
 
-	// A piece of work that asks again: by the time that the message comes, the owner may refer to it once more.
+	// Work to check the owner again: by the time that the message arrives, the owner may refer to the ownee again.
 	checkAgainSQL = `
 INSERT INTO dbcontroller.work (action, shard, deployment_id, target_id)
 SELECT DISTINCT 4, s.shard, $1::int, s.id
@@ -34,13 +34,14 @@ JOIN dbcontroller.shadow s ON s.uid = i.ownee_uid
 JOIN dbcontroller.owner_reference o ON o.ownee_id = s.id AND o.deployment_id = $1 AND o.uid = i.owner_uid
 WHERE o.flags & $4 <> 0`
 
-	// dropTime is about how long one call works before it answers that there is more.
+	// dropTime is about how long one call works before it returns with more to do.
 	dropTime = 2 * time.Second
 )
 
-// DropOwners does what the deletion of owners at a deployment asks of their ownees here: the owner references go, and
-// what has lost its last owner is deleted. Owners that let go are asked about again. It tells when there is more to do.
-// Doing it again has no effect; what was said in an epoch that has ended fails with ErrOldEpoch. Owners of which an ownee could not be handled are answered; the others are done.
+// DropOwners applies the deletion of owners in another deployment to their ownees here: it drops the owner references and deletes
+// each ownee that has lost its last owner. Owners in letGo are checked again. It returns the owners of which an ownee could not be
+// handled; all others are done; more is true when the call reached its time limit and has to be repeated. It is idempotent. A
+// message of an ended epoch fails with ErrOldEpoch.
 func (s *Store) DropOwners(ctx context.Context, from schema.DeploymentID, epoch uuid.UUID, owners []schema.Deletion, letGo []LetGo) (failed []uuid.UUID, more bool, err error) {
 	own := s.PresentEpoch()
 	deployment, err := s.names.deployment(ctx, from)
@@ -111,7 +112,7 @@ func (s *Store) DropOwners(ctx context.Context, from schema.DeploymentID, epoch 
 	return failed, false, err
 }
 
-// stillOwning gives the owners that some resource here has all the same: it could not be handled.
+// stillOwning returns the deleted owners that still have an owner reference here, since its ownee could not be handled.
 func (s *Store) stillOwning(ctx context.Context, deployment int32, deleted []uuid.UUID) ([]uuid.UUID, error) {
 	rows, err := s.pool.Query(ctx, stillOwningSQL, deployment, deleted)
 	if err != nil {
@@ -122,16 +123,16 @@ func (s *Store) stillOwning(ctx context.Context, deployment int32, deleted []uui
 
 const stillOwningSQL = `SELECT DISTINCT uid FROM dbcontroller.owner_reference WHERE deployment_id = $1 AND uid = ANY ($2)`
 
-// halving runs a transaction over resources. Where a single one makes it fail, the others go on without it (I20); the
-// errors are answered together.
+// halving runs a transaction over resources. When it fails, it is run for each half, so that a resource that fails by itself does
+// not keep back the others (I20). The errors are joined. An error that every part would have is returned at once.
 func (s *Store) halving(ctx context.Context, ids []int64, run func(part []int64) error) error {
 	err := run(ids)
 	if err == nil || ctx.Err() != nil || notTheHoldersFault(err) || s.pool.Ping(ctx) != nil {
 		return err
 	}
 	if len(ids) == 1 {
-		s.log.Warn("a resource could not be handled; it is tried again", zap.Int64("resource", ids[0]), zap.Error(err))
-		return fmt.Errorf("a resource could not be handled: %w", err)
+		s.log.Warn("changing the owners of a resource failed; it will be retried", zap.Int64("resource", ids[0]), zap.Error(err))
+		return fmt.Errorf("change the owners of resource %d: %w", ids[0], err)
 	}
 	half := len(ids) / 2
 	return errors.Join(s.halving(ctx, ids[:half], run), s.halving(ctx, ids[half:], run))
@@ -154,18 +155,18 @@ INSERT INTO dbcontroller.work (action, shard, deployment_id, target_id)
 SELECT 3, shard, $4::int, id FROM dbcontroller.shadow WHERE id = ANY ($1)`
 )
 
-// Disowned are owners that are deleted, whose ownees' deployment has to be told.
+// Disowned are deleted owners whose deletion has to be sent to a deployment with ownees of them.
 type Disowned struct {
 	// Epoch of the database in which they were read.
 	Epoch  uuid.UUID
 	Owners []schema.Deletion
-	to     int32
-	ids    []int64
-	seqs   []int64 // of the owners, and of those that are gone
-	of     []int64 // the owner of each piece, 0 when it is gone
+	to     int32   // the ownees' deployment
+	ids    []int64 // by owner
+	seqs   []int64 // the pieces of work, also those of owners that are already removed
+	of     []int64 // by piece of work: the id of its owner, 0 when that is already removed
 }
 
-// Except leaves out owners that cannot be finished yet.
+// Except returns a copy without the failed owners and their pieces of work.
 func (d *Disowned) Except(failed []uuid.UUID) *Disowned {
 	out := &Disowned{Epoch: d.Epoch, to: d.to}
 	left := map[int64]bool{}
@@ -184,12 +185,12 @@ func (d *Disowned) Except(failed []uuid.UUID) *Disowned {
 	return out
 }
 
-// Without are the pieces of work that another one, of fewer owners, has not.
+// Without returns the pieces of work that are not in told.
 func (d *Disowned) Without(told *Disowned) []int64 {
 	return slices.DeleteFunc(slices.Clone(d.seqs), func(seq int64) bool { return slices.Contains(told.seqs, seq) })
 }
 
-// Disowned reads which deleted owners some work for an ownees' deployment is about.
+// Disowned reads the deleted owners of some pieces of work for an ownees' deployment.
 func (s *Store) Disowned(ctx context.Context, to schema.DeploymentID, seqs []int64) (*Disowned, error) {
 	deployment, err := s.names.deployment(ctx, to)
 	if err != nil {
@@ -218,11 +219,12 @@ func (s *Store) Disowned(ctx context.Context, to schema.DeploymentID, seqs []int
 	return d, nil
 }
 
-// OwneesTold says that the ownees' deployment has acted upon the deletion of the owners, which may go now.
+// OwneesTold records that the ownees' deployment has acted upon the deletion of the owners: their ownee entries and pieces of work
+// are removed, and each owner is looked at again for removal.
 func (s *Store) OwneesTold(ctx context.Context, d *Disowned) error {
 	err := s.inTx(ctx, workFeed, func(tx pgx.Tx) error {
 		present, err := s.epochOf(ctx, tx)
-		if err == nil && present != d.Epoch && len(d.Owners) > 0 { // an owner may be there again, and what it owns
+		if err == nil && present != d.Epoch && len(d.Owners) > 0 { // a restored database may contain an owner and its ownees again
 			err = s.recoveringSelf()
 		}
 		if err != nil {
@@ -232,7 +234,7 @@ func (s *Store) OwneesTold(ctx context.Context, d *Disowned) error {
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("note that ownees were told: %w", err)
+		return fmt.Errorf("record that ownees were dropped: %w", err)
 	}
 	return nil
 }

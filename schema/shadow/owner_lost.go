@@ -9,8 +9,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// lostIn says that a resource lost an owner without unset_on_delete in a deletion. It is kept while an owner with the flag keeps
-// the resource: when that one goes in the same deletion, it lets nothing stay, whichever of the two was heard of first.
+// lostIn records that an ownee lost an owner without unset_on_delete in a deletion. The record is stored while an owner with the
+// flag keeps the ownee: when the same deletion takes that owner too, the ownee is deleted, whichever loss was reported first.
 type lostIn struct {
 	ownee    int64
 	deletion uuid.UUID
@@ -32,7 +32,7 @@ WHERE ownee_id = ANY ($1) AND deletion_id < (
 	forgetLostSQL = `DELETE FROM dbcontroller.owner_lost WHERE ownee_id = ANY ($1)`
 )
 
-// readLost reads what ownees, which are locked, have lost.
+// readLost reads the recorded losses of ownees. The caller holds their locks.
 func readLost(ctx context.Context, tx pgx.Tx, ownees []int64) (map[lostIn]bool, error) {
 	rows, err := tx.Query(ctx, selectLostSQL, ownees)
 	if err != nil {
@@ -46,7 +46,7 @@ func readLost(ctx context.Context, tx pgx.Tx, ownees []int64) (map[lostIn]bool, 
 	return lost, nil
 }
 
-// lose settles what the loss of an owner means for its ownee. Where the deletion is not known, it is that of no other owner.
+// lose decides whether the loss of an owner deletes its ownee. A loss in an unknown deletion (a zero id) matches no other loss.
 func (e *ownerEdit) lose(r ownerRow) {
 	in := lostIn{ownee: r.owneeID}
 	if cause := cmp.Or(e.change.causes[r.uid], e.change.cause); cause != nil {
@@ -61,7 +61,8 @@ func (e *ownerEdit) lose(r ownerRow) {
 	}
 }
 
-// queueLost keeps what was lost of ownees that stay, as long as it can matter: the newest, as many as a resource has owners.
+// queueLost stores the new losses of ownees that keep an owner with unset_on_delete, at most the newest MaxOwners of each ownee,
+// and removes the losses of ownees that keep none.
 func (e *ownerEdit) queueLost(b *pgx.Batch) {
 	var ownees, without []int64
 	var deletions []uuid.UUID

@@ -332,8 +332,8 @@ func TestOwnersAreWrittenAsAWhole(t *testing.T) {
 	require.NotNil(t, b.Get(ownee))
 
 	for says, owners := range map[string][]shadow.OwnerReference{
-		"stands twice":        {owner(t, holder, "Holder"), owner(t, holder, "Holder")},
-		" stands twice":       {owner(t, holder, "Holder"), withUID(owner(t, holder, "Holder"), uuid.New())},
+		"is listed twice":     {owner(t, holder, "Holder"), owner(t, holder, "Holder")},
+		" is listed twice":    {owner(t, holder, "Holder"), withUID(owner(t, holder, "Holder"), uuid.New())},
 		"want upper camel":    {owner(t, holder, "holder")},
 		"is of kind Target":   {owner(t, target, "Child")},
 		"more than 100 owner": make([]shadow.OwnerReference, 101),

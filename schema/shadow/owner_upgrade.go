@@ -13,12 +13,12 @@ import (
 )
 
 const (
-	// By key: a batch does not walk over those before it.
+	// Keyset pagination: a batch does not scan the rows of earlier batches.
 	selectOutdatedSQL = `
 SELECT DISTINCT ownee_id FROM dbcontroller.owner_reference
 WHERE deployment_id = $1 AND generation < $2 AND ownee_id > $3 ORDER BY ownee_id LIMIT $4`
 
-	// Those that are not checked yet: an answer of before the switch does not count for them any more.
+	// Also rows that are not checked yet: an answer from before the switch does not apply to them any more.
 	outdateSQL = `
 UPDATE dbcontroller.owner_reference SET generation = $2
 WHERE deployment_id = $1 AND generation < $2 AND ownee_id = ANY ($3)`
@@ -26,9 +26,9 @@ WHERE deployment_id = $1 AND generation < $2 AND ownee_id = ANY ($3)`
 	countOutdatedSQL = `SELECT count(*) FROM dbcontroller.owner_reference WHERE deployment_id = $1 AND generation < $2`
 )
 
-// UpgradeOwners writes the version that an owners' deployment runs into the owner references that point to its
-// resources, and the kinds that it calls otherwise now. Of two messages the one of the later switch counts, whichever
-// comes first. It works for a while, and answers how many are left.
+// UpgradeOwners stores the version that an owners' deployment runs, and its renamed kinds (old name → new name), in the owner
+// references to its resources. References with the same or a later generation stay, so messages may arrive in any order. It
+// works for about two seconds and returns the number of references that are left; the caller repeats the call until it is 0.
 func (s *Store) UpgradeOwners(ctx context.Context, from schema.DeploymentID, version string, generation int64, renamed map[string]string) (remaining int64, err error) {
 	deployment, err := s.names.deployment(ctx, from)
 	if err != nil {
@@ -75,12 +75,12 @@ func (s *Store) UpgradeOwners(ctx context.Context, from schema.DeploymentID, ver
 	return remaining, nil
 }
 
-// ownerUpgrade is what one message says.
+// ownerUpgrade is the content of one UpgradeOwnerReferences message.
 type ownerUpgrade struct {
 	deployment int32
 	version    string
 	generation int64
-	kinds      map[int32]pin // by the kind before
+	kinds      map[int32]pin // by the id of the old kind
 }
 
 func (s *Store) upgradeSome(ctx context.Context, tx pgx.Tx, u ownerUpgrade, ownees []int64) error {
@@ -104,15 +104,15 @@ func (s *Store) upgradeSome(ctx context.Context, tx pgx.Tx, u ownerUpgrade, owne
 
 const selectUpgradesSQL = `SELECT EXISTS (SELECT FROM dbcontroller.work WHERE seq = ANY ($1) AND action = 7)`
 
-// Upgrade is what owner references to resources of this deployment should say.
+// Upgrade is the version information that owner references to resources of this deployment store.
 type Upgrade struct {
 	Version    string
 	Generation int64
-	// Renamed are kinds by the names that other versions have for them.
+	// Renamed maps the names of kinds in other versions to their names in this version.
 	Renamed map[string]string
 }
 
-// Upgrade reads what is to be told; nil when the work is done already.
+// Upgrade returns the version information to send for some pieces of work; nil when the work is done already.
 func (s *Store) Upgrade(ctx context.Context, seqs []int64) (*Upgrade, error) {
 	v, err := s.current()
 	if err != nil {
@@ -134,5 +134,5 @@ func (s *Store) Upgrade(ctx context.Context, seqs []int64) (*Upgrade, error) {
 	return u, s.inWordsOf(v, now)
 }
 
-// Upgraded says that a deployment has been told.
+// Upgraded removes the pieces of work of a deployment that has received the upgrade.
 func (s *Store) Upgraded(ctx context.Context, seqs []int64) error { return s.finish(ctx, seqs) }

@@ -161,7 +161,7 @@ func TestDisabledConstraintsAreNotLookedAt(t *testing.T) {
 	}})
 	require.ErrorAs(t, err, new(*shadow.RefusedError))
 	_, err = b.PutOwned("//"+aWest+"/targets/x", nil, owner(t, entry, "Log"))
-	require.ErrorContains(t, err, "nothing of kind Log owns anything")
+	require.ErrorContains(t, err, "kind Log cannot own resources")
 	_, err = b.PutOwned(holder, nil, owner(t, entry, "Log")) // another service cannot know, and its owner's deployment says
 	require.NoError(t, err)
 	b.Settle()

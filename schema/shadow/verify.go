@@ -12,21 +12,21 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// Known is what a target's deployment knows of a reference.
+// Known is the state of a reference in its target's deployment.
 type Known int
 
-// KnownNot says nothing: the answer of a version that has another word. The others are as CheckReferencesResponse has
-// them.
+// KnownNot decides nothing: a newer version answered with a value that this one lacks. The values up to KnownAbsent are those of
+// CheckReferencesResponse.
 const (
 	KnownNot Known = iota
 	KnownHeld
 	KnownMissing
 	KnownDeleting
 	KnownAbsent
-	knownRefused // it is missing, and cannot be established any more
+	knownRefused // only in this process: missing, and establishing it again was refused
 )
 
-// CheckedReference is a reference that its target's deployment is asked about.
+// CheckedReference is a reference in a question to its target's deployment.
 type CheckedReference struct {
 	Key       BlockadeKey
 	Behaviour schema.Behaviour
@@ -43,8 +43,9 @@ FROM unnest($2::uuid[], $3::uuid[], $4::int[], $5::uuid[], $6::smallint[]) WITH 
     AS i (attempt, holder_uid, field_id, target_uid, behaviour, n)
 JOIN dbcontroller.shadow s ON s.uid = i.target_uid`
 
-// CheckReferences tells what is known here of references of another deployment, in order: a blocking one has its
-// blockade, the others have one until they are confirmed, and then the entry of their deployment.
+// CheckReferences returns the state of references of another deployment, in the order of refs. A reference is held by its
+// blockade; when it does not block, also by the holder entry of its deployment, which replaces the blockade when the reference is
+// confirmed.
 func (s *Store) CheckReferences(ctx context.Context, holder schema.DeploymentID, refs []CheckedReference) ([]Known, error) {
 	own := s.PresentEpoch()
 	deployment, err := s.names.deployment(ctx, holder)
@@ -64,7 +65,7 @@ func (s *Store) CheckReferences(ctx context.Context, holder schema.DeploymentID,
 		out[i] = KnownAbsent
 	}
 	err = s.inTx(ctx, noFeed, func(tx pgx.Tx) error {
-		if epoch, err := s.epochOf(ctx, tx); err != nil || epoch != own { // what is not known there may be lost
+		if epoch, err := s.epochOf(ctx, tx); err != nil || epoch != own { // commits may be lost: a missing row decides nothing
 			return cmp.Or(err, s.recoveringSelf())
 		}
 		rows, err := tx.Query(ctx, checkReferencesSQL, deployment, k.attempts, k.holders, k.fields, k.targets, behaviours)
@@ -93,11 +94,12 @@ func (s *Store) CheckReferences(ctx context.Context, holder schema.DeploymentID,
 	return out, nil
 }
 
-// DifferenceKind says in what two databases differ.
+// DifferenceKind classifies a difference between two databases, or between a body and its stored references.
 type DifferenceKind string
 
-// Kinds of differences. Of a reference: its target is gone, is deleted without it, or does not know of it. Of a blockade:
-// nothing refers by it. Of an owner: it is gone, or will not tell that it goes.
+// Kinds of differences. Of a reference: its target is gone, is being deleted without acting upon it, or its deployment has no
+// record of it. Of a blockade: no reference belongs to it. Of an owner: it is gone, lacks a required reference, or its deployment
+// has no ownee entry, so that its deletion would not reach the ownee.
 const (
 	TargetGone      DifferenceKind = "TARGET_GONE"
 	TargetGoing     DifferenceKind = "TARGET_DELETING"
@@ -108,92 +110,93 @@ const (
 	OwneeNotNoted   DifferenceKind = "OWNEE_NOT_KNOWN"
 	NotAllowed      DifferenceKind = "REFERENCE_NOT_ALLOWED"
 	LocalTargetGone DifferenceKind = "LOCAL_TARGET_GONE"
-	// Of a body: it names what no stored reference does, or otherwise; a stored reference is not in it; the version that runs
-	// cannot read it.
+	// Of a body: a reference in it is not stored, or is stored with another behaviour or target; a stored reference is not in it;
+	// the current version cannot parse it.
 	ReferenceNotStored DifferenceKind = "REFERENCE_NOT_STORED"
 	ReferenceNotInBody DifferenceKind = "REFERENCE_NOT_IN_BODY"
 	BodyUnreadable     DifferenceKind = "BODY_UNREADABLE"
 )
 
-// Difference is one that was found twice, so that it is nothing under way.
+// Difference was found twice, with Verification.Settle in between, so that it is not caused by messages under way.
 type Difference struct {
 	Kind DifferenceKind
-	// Holder refers to Target by Path; or is the ownee, and Target its owner.
+	// Holder refers to Target by Path. For an owner reference, Holder is the ownee, Target its owner, and Path "@owner".
 	Holder, Target schema.FullName
 	Path           string
 	Behaviour      schema.Behaviour
-	// Repaired: what is certain was done, or is work now.
+	// Repaired: the repair is done, or is queued as work.
 	Repaired bool
 }
 
-// Cause tells how it can have come.
+// Cause describes, for operators, how the difference can have come about.
 func (d Difference) Cause() string {
 	switch d.Kind {
 	case TargetGone:
-		return "the target was deleted without " + d.Holder.Deployment.String() + ", or was lost in a failover of its database or by restoring it"
+		return "the target was deleted without acting upon the reference from " + d.Holder.Deployment.String() + ", or was lost when its database failed over or was restored"
 	case TargetGoing:
-		return "the target is being deleted, and its deployment does not know of the reference"
+		return "the target is being deleted, and its deployment has no record of the reference"
 	case ReferenceLost:
-		return d.Target.Deployment.String() + " does not know of the reference: one of the two databases lost commits"
+		return d.Target.Deployment.String() + " has no record of the reference: one of the two databases lost commits"
 	case NotAllowed:
-		return "one of the two databases lost commits, and " + d.Holder.Deployment.String() + " does not import the target's service any more"
+		return "one of the two databases lost commits, and the reference is not allowed any more: " + d.Holder.Deployment.String() + " does not import the target's service, or the target's kind does not accept it"
 	case BlockadeOfNone:
-		return d.Holder.Deployment.String() + " has no such reference any more: one of the two databases lost commits"
+		return "no reference in " + d.Holder.Deployment.String() + " belongs to the blockade: one of the two databases lost commits"
 	case OwnerGone:
-		return "the owner is gone, and its deployment has not told it: one of the two databases lost commits"
+		return "the owner is gone, and the message about its deletion did not arrive: one of the two databases lost commits"
 	case OwnerLetGo:
-		return "the owner has to refer to what it owns, and does not any more, which its deployment has told: one of the two databases lost commits"
+		return "the owner does not refer to its ownee, which it is required to, and the message about that did not arrive: one of the two databases lost commits"
 	case OwneeNotNoted:
-		return d.Target.Deployment.String() + " does not know that it has ownees here: one of the two databases lost commits"
+		return d.Target.Deployment.String() + " has no record that the owner has ownees here: one of the two databases lost commits"
 	case ReferenceNotStored, ReferenceNotInBody, BodyUnreadable:
-		return "somebody changed rows of the database, or it lost some: this is not something that the protocol leaves behind"
+		return "rows of the database were changed by hand or lost: the protocol does not cause this"
 	case LocalTargetGone:
-		return "the database lost rows: this is not something that the protocol leaves behind"
+		return "the database lost rows: the protocol does not cause this"
 	}
 	return ""
 }
 
-// Remedy tells what to do about it.
+// Remedy describes, for operators, what to do about the difference.
 func (d Difference) Remedy() string {
 	switch {
 	case d.Repaired:
-		return "repaired: it is settled in the background"
+		return "repaired, or being repaired in the background"
 	case d.Kind == TargetGone || d.Kind == TargetGoing || d.Kind == NotAllowed || d.Kind == LocalTargetGone || d.Kind == BodyUnreadable:
-		return "a person decides: update " + d.Holder.String() + " so that it refers to something that is there, or delete it"
+		return "needs a decision: update " + d.Holder.String() + " so that it refers to a resource that exists, or delete it"
 	}
 	return "verify --repair"
 }
 
-// Verification says what is compared.
+// Verification configures a comparison.
 type Verification struct {
-	// With names the deployments; nil: all that something here refers to, is owned by, or is blocked by.
+	// With are the deployments to compare with, each of which has to answer; nil: all that resources here refer to, are owned by,
+	// or are blocked by, and those that do not answer are skipped.
 	With []schema.DeploymentID
-	// Repair does what is certain.
+	// Repair repairs differences for which one repair is certain to be right.
 	Repair bool
-	// Bodies is from how many bodies references are derived, and compared with those that are stored: a sample, which moves
-	// on from one comparison to the next; 0: from all.
+	// Bodies is the number of bodies to derive references from and to compare with the stored ones: a sample that moves on with
+	// each comparison; 0: all bodies.
 	Bodies int
-	// Settle is how long what differs may take to settle by itself (default 2 s).
+	// Settle is the time between the two looks at a difference (default 2 s): messages under way arrive in between.
 	Settle time.Duration
-	// Progress, when set, is called after each page with what was compared so far: to tell it, and to keep a rate. Its error
+	// Progress, when set, is called after each page with the totals so far, to report them or to limit the rate. Its error
 	// ends the verification.
 	Progress func(ctx context.Context, so Verified) error
-	// Report takes each difference. Its error ends the verification.
+	// Report, when set, is called for each difference. Its error ends the verification.
 	Report func(Difference) error
 }
 
-// Verified says what was compared.
+// Verified counts what was compared and found.
 type Verified struct {
 	References, Blockades, Owners, Bodies int64
 	Differences, Repaired                 int64
-	// Unreachable could not be asked, with why.
+	// Unreachable are the deployments that did not answer, with the error.
 	Unreachable map[schema.DeploymentID]error
 }
 
-// Rows is how much was compared.
+// Rows returns the number of rows compared.
 func (v Verified) Rows() int64 { return v.References + v.Blockades + v.Owners + v.Bodies }
 
-// verifying is a verification under way: it reads its own database in pages, and asks the other side of each of them.
+// verifying is a verification under way: it reads its own database in pages, and asks the other deployments about each page.
 type verifying struct {
 	store *Store
 	how   Verification
@@ -210,9 +213,9 @@ func (s *Store) verifying(how Verification) *verifying {
 	return &verifying{store: s, how: how, out: Verified{Unreachable: map[schema.DeploymentID]error{}}}
 }
 
-// Verify compares what resources here refer to, what blocks here, and the owners of resources here, with what other
-// deployments have of it, and the references that bodies have with those that are stored. A difference is looked at again, so that what is under way is none. It pages through, with
-// memory for a page.
+// Verify compares the references, blockades and owner references of this database with the other deployments' records, and the
+// references derived from bodies with the stored ones. Each difference is looked at twice, so that messages under way are not
+// reported. It reads in pages; its memory does not grow with the database.
 func (s *Store) Verify(ctx context.Context, how Verification) (Verified, error) {
 	v := s.verifying(how)
 	for _, pass := range []func(context.Context, string, func(string) error) error{v.references, v.blockades, v.owners} {
@@ -244,16 +247,17 @@ func (v *verifying) found(d Difference) error {
 	return v.how.Report(d)
 }
 
-// unreachable notes that a deployment cannot be asked; the others are.
+// unreachable records that a deployment did not answer, and lets the verification go on with the others. A deployment that With
+// names has to answer: then the error is returned.
 func (v *verifying) unreachable(ctx context.Context, d schema.DeploymentID, err error) error {
-	if ctx.Err() != nil || v.how.With != nil { // one that was asked for has to answer
+	if ctx.Err() != nil || v.how.With != nil {
 		return fmt.Errorf("ask %s: %w", d, err)
 	}
 	v.out.Unreachable[d] = err
 	return nil
 }
 
-// settle waits a moment before differences are looked at again.
+// settle waits between the two looks at a difference.
 func (v *verifying) settle(ctx context.Context) error {
 	select {
 	case <-ctx.Done():

@@ -9,8 +9,8 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// blockades compares what blocks here with what its holders refer to: only what is confirmed, since the rest is asked
-// about when it expires.
+// blockades compares the confirmed blockades here with their holders' references. Tentative ones are left out: their holders are
+// asked when they expire.
 func (v *verifying) blockades(ctx context.Context, cursor string, save func(string) error) error {
 	var of schema.DeploymentID
 	if len(v.how.With) == 1 {
@@ -59,7 +59,7 @@ func (v *verifying) compareBlockades(ctx context.Context, holder schema.Deployme
 		return nil
 	}
 	if v.how.Repair {
-		// Its attempt can never commit any more, whatever became of it: only then the blockade goes (I5).
+		// Expired makes the holder's deployment abort an undecided attempt: only then may the blockade be removed (I5).
 		questions := make([]Question, len(ofNothing))
 		for i, b := range ofNothing {
 			questions[i] = Question{Key: b.Key, Expired: true}
@@ -87,7 +87,7 @@ FROM unnest($1::uuid[], $2::uuid[], $3::int[], $4::uuid[]) WITH ORDINALITY AS i 
 JOIN dbcontroller.shadow s ON s.uid = i.target_uid
 JOIN dbcontroller.blockade b ON b.target_id = s.id AND b.holder_uid = i.holder_uid AND b.field_id = i.field_id AND b.attempt = i.attempt`
 
-// ofNothing gives the blockades whose references are not there, and which are there all the same after that was said.
+// ofNothing returns the blockades whose references do not exist, and which are still stored after the answer.
 func (v *verifying) ofNothing(ctx context.Context, holder schema.DeploymentID, blockades []BlockadeView) ([]BlockadeView, error) {
 	questions := make([]Question, len(blockades))
 	for i, b := range blockades {
@@ -103,7 +103,7 @@ func (v *verifying) ofNothing(ctx context.Context, holder schema.DeploymentID, b
 	var suspicious []BlockadeView
 	var keys []BlockadeKey
 	for i, b := range blockades {
-		if answers.Verdicts[i] != Held { // it was committed once: undecided means that its decision is lost, or long settled
+		if answers.Verdicts[i] != Held { // its attempt had committed: undecided means that the decision was lost or forgotten
 			suspicious, keys = append(suspicious, b), append(keys, b.Key)
 		}
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// bodiesPage is how many bodies, each up to MaxBodyBytes, are in memory at a time.
+// bodiesPage is the number of bodies, each up to MaxBodyBytes, in memory at a time.
 const bodiesPage = 100
 
 const (
@@ -20,7 +20,7 @@ const (
 FROM dbcontroller.shadow s JOIN dbcontroller.resource r ON r.id = s.id
 WHERE s.id > $1 AND ($2 = 0 OR s.id <= $2) AND s.state = 1 ORDER BY s.id LIMIT $3`
 
-	// What is to be derived anew, or was set aside, differs for a reason that is told elsewhere.
+	// Resources that wait to be derived again, or whose derivation failed: status and explain report these.
 	selectUnderivedSQL = `
 SELECT s.id FROM dbcontroller.shadow s
 WHERE s.id = ANY ($1) AND EXISTS (
@@ -36,8 +36,8 @@ ORDER BY s.id`
 	lastShadowSQL = `SELECT COALESCE(max(id), 0) FROM dbcontroller.shadow`
 )
 
-// bodies compares the references that the version that runs finds in bodies with those that are stored: with how.Bodies
-// only so many, from where the last such comparison of this process ended.
+// bodies compares the references that the current version derives from bodies with the stored ones. With how.Bodies it reads that
+// many resources, starting where the last comparison of this process ended.
 func (v *verifying) bodies(ctx context.Context) error {
 	if v.how.Bodies <= 0 {
 		_, err := v.bodiesFrom(ctx, 0, 0)
@@ -45,7 +45,7 @@ func (v *verifying) bodies(ctx context.Context) error {
 	}
 	s := v.store
 	from := s.sampled.Load()
-	if from == 0 { // anywhere: processes come and go
+	if from == 0 { // a random start: processes may not live long enough to reach all bodies from the first
 		var last int64
 		if err := s.pool.QueryRow(ctx, lastShadowSQL).Scan(&last); err != nil {
 			return err
@@ -54,13 +54,13 @@ func (v *verifying) bodies(ctx context.Context) error {
 	}
 	last, err := v.bodiesFrom(ctx, from, 0)
 	if err == nil && from > 0 && v.out.Bodies < int64(v.how.Bodies) {
-		last, err = v.bodiesFrom(ctx, 0, from) // round the end, to where it began
+		last, err = v.bodiesFrom(ctx, 0, from) // wrap around, up to the start
 	}
 	s.sampled.Store(last)
 	return err
 }
 
-// bodiesFrom compares those behind one id, and up to another one if it is not 0. It answers the last one.
+// bodiesFrom compares the bodies with ids in (after, to], without an upper limit when to is 0. It returns the last id compared.
 func (v *verifying) bodiesFrom(ctx context.Context, after, to int64) (int64, error) {
 	for {
 		limit := bodiesPage
@@ -84,7 +84,7 @@ func (v *verifying) bodiesFrom(ctx context.Context, after, to int64) (int64, err
 	}
 }
 
-// bodyPage is of one moment, so that nothing in it is under way.
+// bodyPage is read in one snapshot, in which bodies and stored references belong together.
 type bodyPage struct {
 	model     *schema.Model
 	rows      []*shadowRow
@@ -163,7 +163,8 @@ func (p *bodyPage) leaveUnderived(ctx context.Context, tx pgx.Tx) error {
 	return err
 }
 
-// bodyDifferences compares one resource. A kind that the version lacks is compared by one that has it.
+// bodyDifferences compares one resource. A resource of a kind that the current version lacks has no differences: it keeps its
+// stored references until a version with the kind derives them.
 func (v *verifying) bodyDifferences(ctx context.Context, tx pgx.Tx, model *schema.Model, row *shadowRow, held []heldReference) ([]Difference, error) {
 	s := v.store
 	id, err := s.names.kindOf(ctx, tx, row.kindID)
@@ -185,7 +186,7 @@ func (v *verifying) bodyDifferences(ctx context.Context, tx pgx.Tx, model *schem
 	stored := map[key]schema.Behaviour{}
 	for _, h := range held {
 		if h.name == nil {
-			continue // a target of this database that is gone: told with the references
+			continue // a missing local target is reported by the references pass
 		}
 		path, err := s.names.fieldOf(ctx, tx, h.fieldID)
 		if err != nil {
@@ -209,7 +210,7 @@ func (v *verifying) bodyDifferences(ctx context.Context, tx pgx.Tx, model *schem
 		k := key{f.Path, f.Target}
 		b, ok := stored[k]
 		delete(stored, k)
-		if ok && b != f.Behaviour || !ok && f.Behaviour != schema.AllowDangling { // which may dangle
+		if ok && b != f.Behaviour || !ok && f.Behaviour != schema.AllowDangling { // one that may dangle is not stored when its target does not exist
 			differs(ReferenceNotStored, k, f.Behaviour)
 		}
 	}
@@ -222,11 +223,11 @@ func (v *verifying) bodyDifferences(ctx context.Context, tx pgx.Tx, model *schem
 	return out, nil
 }
 
-// compareBodies reports differences. With Repair they are derived anew, as a switch of the version does it.
+// compareBodies reports differences. With Repair it queues the resources to be derived again, as a switch of the version does.
 func (v *verifying) compareBodies(ctx context.Context, page *bodyPage) error {
 	ids := page.ids()
 	if v.how.Repair && len(ids) > 0 {
-		const reason = "verify found other references in the body than are stored"
+		const reason = "verify found that the references in the body differ from the stored ones"
 		if err := v.store.inTx(ctx, workFeed, func(tx pgx.Tx) error {
 			_, err := tx.Exec(ctx, deriveAnewSQL, ids, v.store.selfID, reason)
 			return err

@@ -12,7 +12,8 @@ import (
 )
 
 const (
-	// Those that were found once; the others are being asked about.
+	// One page of all owner references in the order of their primary key. Unchecked ones, about which the ownee's controller is
+	// still asking, are included: stillOwnedSQL leaves them out afterwards.
 	ownersPageSQL = `
 SELECT o.ownee_id, o.deployment_id, o.kind_id, o.name, o.uid, o.flags, o.generation, s.uid, s.name
 FROM (
@@ -31,7 +32,7 @@ INSERT INTO dbcontroller.work (action, shard, deployment_id, target_id)
 SELECT 4, s.shard, $2::int, s.id FROM dbcontroller.shadow s WHERE s.id = ANY ($1) AND s.state = 1`
 )
 
-// ownedRow is an owner reference with its ownee.
+// ownedRow is an owner reference with its ownee. The exported fields are its primary key, and the cursor of the pass.
 type ownedRow struct {
 	Ownee      int64
 	Deployment int32
@@ -51,7 +52,7 @@ func scanOwnedRow(row pgx.CollectableRow) (*ownedRow, error) {
 	return r, row.Scan(&r.Ownee, &r.Deployment, &r.Kind, &r.Name, &r.UID, &r.flags, &r.generation, &r.owneeUID, &r.owneeName)
 }
 
-// owners compares owner references with what their owners' deployments say and have noted.
+// owners compares owner references with the owners and the ownee entries in the owners' deployments.
 func (v *verifying) owners(ctx context.Context, cursor string, save func(string) error) error {
 	var last ownedRow
 	if cursor != "" {
@@ -99,7 +100,7 @@ func (v *verifying) owners(ctx context.Context, cursor string, save func(string)
 
 func (v *verifying) compareOwners(ctx context.Context, at schema.DeploymentID, owned []*ownedRow) error {
 	differing, err := v.wronglyOwned(ctx, at, owned)
-	if err == nil && len(differing) > 0 { // it may be told just now that an owner goes
+	if err == nil && len(differing) > 0 { // a DropOwners may be under way
 		if err = v.settle(ctx); err == nil {
 			differing, err = v.wronglyOwned(ctx, at, differing)
 		}
@@ -108,7 +109,7 @@ func (v *verifying) compareOwners(ctx context.Context, at schema.DeploymentID, o
 		return v.unreachable(ctx, at, err)
 	}
 	if v.how.Repair && len(differing) > 0 {
-		// Whoever is asked notes it; and what an answer comes to is done by whoever asks always.
+		// The usual owner check repairs both sides: the question writes the ownee entry, the answer settles the reference.
 		var ownees []int64
 		for _, r := range differing {
 			ownees = append(ownees, r.Ownee)
@@ -135,8 +136,8 @@ func (v *verifying) compareOwners(ctx context.Context, at schema.DeploymentID, o
 	return nil
 }
 
-// wronglyOwned gives those of which the owners' deployment says something else, and which are there all the same after
-// it has said so.
+// wronglyOwned returns the owner references that differ from the answers of the owners' deployment, and that are still stored
+// and checked after the answer.
 func (v *verifying) wronglyOwned(ctx context.Context, at schema.DeploymentID, owned []*ownedRow) ([]*ownedRow, error) {
 	questions := make([]OwnerQuestion, len(owned))
 	for i, r := range owned {
@@ -167,9 +168,9 @@ func (v *verifying) wronglyOwned(ctx context.Context, at schema.DeploymentID, ow
 		case a.Verdict == OwnerNotReferring:
 			r.differs = OwnerLetGo
 		case a.Verdict == OwnerExists && r.generation < answers.Generation && v.how.Repair:
-			r.differs = "" // it is told of a switch, or was, and that is lost
+			r.differs = "" // the message about a switch is under way, or was lost: repaired, not reported
 		case a.Verdict == OwnerUnknown && v.how.Repair:
-			r.differs = "" // to be asked until it is known
+			r.differs = "" // repeated until the answer is definite; not reported
 		default:
 			continue
 		}

@@ -13,8 +13,8 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// By holder: holders are spread evenly, and the planner knows it; a target can have all references there are. Local ones
-// are looked at in passing.
+// Pages are in the order of holders, since a single target can have most of the references, which would mislead the planner.
+// Local references are included, to find those without a target.
 const (
 	referencesPageSQL = `
 SELECT r.target_id, r.behaviour, r.holder_id, r.field_id, r.attempt, r.dangling, h.uid, h.kind_id, h.name, f.deployment_id, f.uid, f.kind_id, f.name, t.id IS NOT NULL
@@ -41,13 +41,14 @@ SELECT i.n - 1
 FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::uuid[]) WITH ORDINALITY AS i (holder_id, target_id, field_id, attempt, n)
 JOIN dbcontroller.reference r ON r.holder_id = i.holder_id AND r.field_id = i.field_id AND r.target_id = i.target_id AND r.attempt = i.attempt`
 
-	// Conditional on the reference being as it was compared.
+	// Only references with the attempt that was compared.
 	markDanglingSQL = `
 UPDATE dbcontroller.reference r SET dangling = $5
 FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::uuid[]) AS i (holder_id, target_id, field_id, attempt)
 WHERE r.holder_id = i.holder_id AND r.field_id = i.field_id AND r.target_id = i.target_id AND r.attempt = i.attempt AND r.dangling <> $5`
 
-	// What was dropped while it was established again: confirmed with the others of the attempt, it would stand for ever.
+	// Releases what was established again for references that were dropped meanwhile: the confirm of the attempt would make these
+	// blockades permanent.
 	releaseLeftSQL = `
 INSERT INTO dbcontroller.work (action, shard, deployment_id, attempt, holder_uid, field_id, target_uid)
 SELECT 2, $1, $2, $3, i.holder_uid, i.field_id, i.target_uid
@@ -63,7 +64,7 @@ FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::uuid[]) AS i (holder_id, 
 WHERE r.holder_id = i.holder_id AND r.field_id = i.field_id AND r.target_id = i.target_id AND r.attempt = i.attempt`
 )
 
-// referenceRow is a reference with both its ends.
+// referenceRow is a reference with its holder and its target.
 type referenceRow struct {
 	targetID, holderID       int64
 	behaviour                schema.Behaviour
@@ -95,7 +96,7 @@ func (r *referenceRow) cursor() string {
 	return fmt.Sprintf("r %d %d %d", r.holderID, r.fieldID, r.targetID)
 }
 
-// references compares what is referred to from here, from a cursor on; save is given the cursor after each page.
+// references compares the references of resources here, starting after a cursor; save is called with the new cursor after each page.
 func (v *verifying) references(ctx context.Context, cursor string, save func(string) error) error {
 	var target, holder int64
 	var field int32
@@ -127,9 +128,10 @@ func (v *verifying) references(ctx context.Context, cursor string, save func(str
 	}
 }
 
-// RepairAttempts compares the references that attempts have left here with what their targets' deployment has, and
-// establishes anew what is lost there. Attempts whose confirm finds nothing there are the first sign of a target's
-// database that has lost blockades. Most of them are no such sign: the confirm came twice, or the reference is dropped.
+// RepairAttempts compares the stored references of attempts with the records of their targets' deployment, and establishes again
+// those that it has lost. The caller passes attempts whose confirm found nothing there: mostly the confirm was repeated or the
+// reference dropped, but it can be the first sign that the targets' database has lost blockades. It fails with an
+// UnavailableError or a transport error when the deployment cannot be asked.
 func (s *Store) RepairAttempts(ctx context.Context, at schema.DeploymentID, attempts []AttemptID) error {
 	if len(attempts) == 0 {
 		return nil
@@ -153,7 +155,7 @@ func (s *Store) RepairAttempts(ctx context.Context, at schema.DeploymentID, atte
 		}
 	}
 	if v.out.Repaired > 0 {
-		s.log.Warn("references were established again: their targets' database had lost them", zap.Stringer("deployment", at), zap.Int64("references", v.out.Repaired))
+		s.log.Warn("references were established again: the database of their targets had lost them", zap.Stringer("deployment", at), zap.Int64("references", v.out.Repaired))
 	}
 	return nil
 }
@@ -203,8 +205,9 @@ func (s *Store) own(name string) schema.FullName {
 	return schema.FullName{Deployment: s.self, Name: name}
 }
 
-// differing gives those of which the other side does not know, and which are there all the same after it has said so: from
-// before a reference commits until after it is dropped, something of its attempt is there.
+// differing returns the references that the target's deployment has no record of, and which are still stored after its answer.
+// That is conclusive, since the target's side has a blockade or a holder entry from before the reference commits until after it is
+// dropped.
 func (v *verifying) differing(ctx context.Context, at schema.DeploymentID, refs []*referenceRow) ([]*referenceRow, error) {
 	questions := make([]CheckedReference, len(refs))
 	for i, r := range refs {
@@ -223,14 +226,14 @@ func (v *verifying) differing(ctx context.Context, at schema.DeploymentID, refs 
 			back = append(back, r)
 		}
 		if r.known == KnownNot && v.how.Repair {
-			return nil, fmt.Errorf("it cannot say what it knows of %s", r.holderName) // unknown is not held
+			return nil, fmt.Errorf("%s runs another version, and answered with an unknown state of a reference of %s; upgrade this process", at, r.holderName) // unknown is not held
 		}
 		if r.known != KnownHeld && r.known != KnownNot {
 			suspicious = append(suspicious, r)
 		}
 	}
 	if v.how.Repair {
-		if err := v.markDangling(ctx, back, false); err != nil { // a backup of the target's side was restored
+		if err := v.markDangling(ctx, back, false); err != nil { // the target exists again: its database was restored
 			return nil, err
 		}
 	}
@@ -258,8 +261,8 @@ func referenceColumns(refs []*referenceRow) (holders, targets []int64, fields []
 	return holders, targets, fields, attempts
 }
 
-// settleReferences reports differences. With Repair, what is known to be lost is established anew, and what cannot be any
-// more is marked: a person decides.
+// settleReferences reports differences. With Repair, lost references are established again, and those that cannot be are marked
+// dangling until a user updates or deletes their holders.
 func (v *verifying) settleReferences(ctx context.Context, at schema.DeploymentID, refs []*referenceRow) (err error) {
 	if v.how.Repair && len(refs) > 0 {
 		if err = v.reestablish(ctx, at, refs); err != nil {
@@ -284,7 +287,7 @@ func (v *verifying) settleReferences(ctx context.Context, at schema.DeploymentID
 
 var differenceOf = map[Known]DifferenceKind{KnownMissing: ReferenceLost, KnownDeleting: TargetGoing, KnownAbsent: TargetGone, knownRefused: NotAllowed}
 
-// markDangling notes of references whether their targets went without them.
+// markDangling sets or clears the dangling mark of references: their targets were deleted without acting upon them.
 func (v *verifying) markDangling(ctx context.Context, refs []*referenceRow, dangling bool) error {
 	if len(refs) == 0 {
 		return nil
@@ -296,9 +299,9 @@ func (v *verifying) markDangling(ctx context.Context, refs []*referenceRow, dang
 	})
 }
 
-// reestablish establishes references anew under another attempt, as they are stored: with the same target, whatever the
-// version that runs makes of their bodies. The old attempt may be released any time by what is still under way, and the
-// new one is not concerned. What is known of the references afterwards stands in them.
+// reestablish establishes the KnownMissing references again under a new attempt, as they are stored: with the same target, whatever
+// references the current version derives from the bodies. A release of the old attempt that is still under way does not affect the
+// new one. Refused references get their new state in known.
 func (v *verifying) reestablish(ctx context.Context, at schema.DeploymentID, refs []*referenceRow) error {
 	for {
 		var lost []*referenceRow
@@ -322,7 +325,7 @@ func (v *verifying) reestablish(ctx context.Context, at schema.DeploymentID, ref
 		var refused *RefusedError
 		switch {
 		case errors.As(err, &refused) && leaveRefused(lost, refused):
-		case err != nil: // also a refusal that passes, or says nothing of the target
+		case err != nil: // also a refusal that is temporary, or does not concern the target
 			return err
 		default:
 			return v.renew(ctx, at, lost, attempt, began, epoch, answer.Epoch)
@@ -342,7 +345,7 @@ func (v *verifying) request(ctx context.Context, r *referenceRow) (e EstablishRe
 	}, err
 }
 
-// leaveRefused notes what is known of the targets of refused references, and tells whether that is for good of one.
+// leaveRefused sets the state of references that were refused permanently, and reports whether there is one.
 func leaveRefused(refs []*referenceRow, refused *RefusedError) bool {
 	left := false
 	for _, r := range refs {
@@ -364,8 +367,8 @@ func leaveRefused(refs []*referenceRow, refused *RefusedError) bool {
 	return left
 }
 
-// renew commits an attempt that stands in place of lost ones. What was established for a reference that was dropped
-// meanwhile is released.
+// renew commits the attempt that replaces the lost ones in the references, and releases what was established for references that
+// were dropped meanwhile.
 func (v *verifying) renew(ctx context.Context, at schema.DeploymentID, refs []*referenceRow, attempt AttemptID, began int64, epoch, there uuid.UUID) error {
 	s := v.store
 	deployment, err := s.names.deployment(ctx, at)
@@ -387,7 +390,7 @@ func (v *verifying) renew(ctx context.Context, at schema.DeploymentID, refs []*r
 			return err
 		}
 		if !now.inEpoch(epoch) || slices.Contains(now.barred, deployment) || now.tooLate(attempt) {
-			return fmt.Errorf("%w: a database was restored or failed over, or is decommissioned, or it began too long ago", ErrAborted)
+			return fmt.Errorf("%w: a database failed over or was restored, %s was decommissioned, or the attempt is too old", ErrAborted, at)
 		}
 		b = &pgx.Batch{}
 		b.Queue(renewAttemptSQL, holders, targets, fields, attempts, attempt)

@@ -12,9 +12,10 @@ import (
 
 const comparisonWaived = "COMPARISON_WAIVED"
 
-// WaiveComparison takes an operator's word that deletions here do not wait any more for a deployment that has to compare its
-// references after a failover, here or there. What it refers to and is not known here may be deleted; when it compares after
-// all, such references are marked as dangling. Said again, or of one that is not waited for, it changes nothing.
+// WaiveComparison is an operator's decision that deletions here no longer wait for a deployment that has to compare its references
+// after a failover, here or there. Targets of its references that this database has lost may then be deleted; if it compares after
+// all, such references are marked dangling. It is idempotent, and without effect for a deployment that is not waited for. The
+// decision is recorded with its reason and its author (by).
 func (s *Store) WaiveComparison(ctx context.Context, of schema.DeploymentID, reason, by string) error {
 	id, err := s.names.deployment(ctx, of)
 	if err != nil {
@@ -27,6 +28,6 @@ func (s *Store) WaiveComparison(ctx context.Context, of schema.DeploymentID, rea
 	if err != nil {
 		return fmt.Errorf("waive the comparison of %s: %w", of, err)
 	}
-	s.log.Warn("a comparison is not waited for any more", zap.Stringer("of", of), zap.String("by", by), zap.String("reason", reason))
+	s.log.Warn("waived the comparison of references: deletions do not wait for this deployment", zap.Stringer("of", of), zap.String("by", by), zap.String("reason", reason))
 	return nil
 }

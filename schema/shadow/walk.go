@@ -6,24 +6,24 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// actingBehaviours are in the order in which a target's holders are paged through.
+// actingBehaviours is the order in which a walk pages through a target's holders.
 var actingBehaviours = []schema.Behaviour{schema.CascadeDelete, schema.Unset, schema.AsyncCascadeDelete, schema.AsyncUnset}
 
-// walk over the holders of a deleted resource: where it has come to, and what failed on the way.
+// walk is the progress of acting on the holders of one deleted resource.
 type walk struct {
-	seq       int64 // of the deletion. One that is told again is about holders that a walk may have passed
-	behaviour int   // of actingBehaviours
-	after     int64 // the last holder
-	failed    error
+	seq       int64 // of the deletion's notice; a notice that comes again has a new one, and may concern holders that this walk has passed
+	behaviour int   // index into actingBehaviours
+	after     int64 // id of the last holder handled
+	failed    error // joined errors of holders that could not be handled
 }
 
-// walks are those that ended in the middle. A lost one costs no more than to begin again.
+// walks keeps interrupted walks in memory. Losing one costs only a walk from the beginning.
 type walks struct {
 	mu       sync.Mutex
 	byTarget map[int64]walk // guarded by mu
 }
 
-// mostWalks are kept. Other processes may go on with a deletion, so that its walk here stays.
+// mostWalks bounds the interrupted walks: one stays when another process continues its deletion.
 const mostWalks = 10_000
 
 func (w *walks) has(target, seq int64) bool {
@@ -33,7 +33,7 @@ func (w *walks) has(target, seq int64) bool {
 	return ok && p.seq == seq
 }
 
-// take is the walk of a deletion that ended in the middle, or a new one.
+// take removes and returns the interrupted walk of a deletion, or returns a new one.
 func (w *walks) take(target, seq int64) walk {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -60,7 +60,7 @@ func (w *walks) put(target int64, p walk) {
 	}
 }
 
-// forget them: the database is another one.
+// forget drops all walks, after a failover or a restore: ids may mean other rows.
 func (w *walks) forget() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
