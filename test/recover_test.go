@@ -91,7 +91,7 @@ func TestAFailoverThatLosesCommits_I1_I2_I8(t *testing.T) {
 	require.Error(t, err)
 	require.Contains(t, out, "1 differences are left")
 	require.Contains(t, out, "TARGET_GONE  "+bEast+"holders/lost (block) and "+aWest+"targets/lost")
-	require.Contains(t, out, "a person decides: update "+bEast+"holders/lost so that it refers to something that is there, or delete it")
+	require.Contains(t, out, "needs a decision: update "+bEast+"holders/lost so that it refers to a resource that exists, or delete it")
 	out, err = run(t, "explain", bEast+"holders/lost", "--context", f.Context)
 	require.NoError(t, err, out)
 	require.Contains(t, out, "DANGLING   block refers to "+aWest+"targets/lost, which went without it")
@@ -161,7 +161,7 @@ func TestARestoredBackup_I1_I8(t *testing.T) {
 					"REFERENCE_NOT_KNOWN  " + bEast + "holders/new (block) and " + aWest + "targets/kept",
 					"BLOCKADE_OF_NOTHING  " + bEast + "holders/held (block) and " + aWest + "targets/held",
 					"OWNEE_NOT_KNOWN  " + bEast + "holders/owned (@owner) and " + aWest + "targets/kept",
-					"remedy: verify --repair", "cause:  a.example.com/us-west2 does not know of the reference",
+					"remedy: verify --repair", "cause:  a.example.com/us-west2 has no record of the reference",
 				} {
 					require.Contains(t, out, found)
 				}
