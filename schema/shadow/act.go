@@ -82,7 +82,7 @@ func (s *Store) ActFor(ctx context.Context, from schema.DeploymentID, deletions 
 		return nil, err
 	}
 	a := &acting{
-		store: s, from: from, began: time.Now(), patience: patience,
+		store: s, from: from, epoch: s.PresentEpoch(), began: time.Now(), patience: patience,
 		deletions: map[uuid.UUID]schema.Deletion{}, targets: map[int64]actTarget{}, failed: map[uuid.UUID]error{}, aside: map[uuid.UUID]aside{},
 	}
 	uids := make([]uuid.UUID, len(deletions))
@@ -95,7 +95,7 @@ func (s *Store) ActFor(ctx context.Context, from schema.DeploymentID, deletions 
 	var ids, fresh, many []int64
 	for id, t := range a.targets {
 		ids = append(ids, id)
-		if s.walks.has(id, a.deletions[t.uid].Seq) {
+		if s.walks.has(id, a.key(t.uid)) {
 			many = append(many, id)
 		} else {
 			fresh = append(fresh, id)
@@ -127,6 +127,7 @@ type acting struct {
 	store     *Store
 	from      schema.DeploymentID
 	fromID    int32
+	epoch     uuid.UUID // of this database, when the run began
 	began     time.Time
 	patience  time.Duration
 	deletions map[uuid.UUID]schema.Deletion
@@ -135,6 +136,11 @@ type acting struct {
 	aside     map[uuid.UUID]aside
 	// left is the first of the holders of a batch that there was no time for, or 0.
 	left int64
+}
+
+// key names the deletion of a target, for walks.
+func (a *acting) key(uid uuid.UUID) deletionKey {
+	return deletionKey{seq: a.deletions[uid].Seq, epoch: a.epoch}
 }
 
 // aside are holders that failed: how many, and the last one's error.
@@ -213,8 +219,7 @@ func (a *acting) few(ctx context.Context, ids []int64) (many []int64, err error)
 // first one of a run does something in any case. Whoever fails, however many, is tried again only when all others had their turn (I20).
 func (a *acting) rest(ctx context.Context, id int64, patience time.Duration, first bool) error {
 	began, uid := time.Now(), a.targets[id].uid
-	seq := a.deletions[uid].Seq
-	w := a.store.walks.take(id, seq)
+	w := a.store.walks.take(id, a.key(uid))
 	delete(a.failed, uid) // it comes again
 	for ; w.behaviour < len(actingBehaviours); first = false {
 		if time.Since(began) >= patience && !first {

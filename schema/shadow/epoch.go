@@ -91,7 +91,6 @@ func (s *Store) NoticeEpoch(ctx context.Context) (awaiting bool, err error) {
 		s.names.forget()
 		s.pointed.Clear()
 		s.stakes.Clear()
-		s.walks.forget()
 		if err := s.learnBarred(ctx); err != nil {
 			return false, err
 		}

@@ -3,15 +3,24 @@ package shadow
 import (
 	"sync"
 
+	"github.com/google/uuid"
+
 	"github.com/db-controller/db-controller/schema"
 )
 
 // actingBehaviours is the order in which a walk pages through a target's holders.
 var actingBehaviours = []schema.Behaviour{schema.CascadeDelete, schema.Unset, schema.AsyncCascadeDelete, schema.AsyncUnset}
 
+// deletionKey names one notice of a deletion. A notice that comes again has a new seq, and may concern holders that a walk has
+// passed. In another epoch of the database ids and seqs may be of other rows.
+type deletionKey struct {
+	seq   int64
+	epoch uuid.UUID
+}
+
 // walk is the progress of acting on the holders of one deleted resource.
 type walk struct {
-	seq       int64 // of the deletion's notice; a notice that comes again has a new one, and may concern holders that this walk has passed
+	deletion  deletionKey
 	behaviour int   // index into actingBehaviours
 	after     int64 // id of the last holder handled
 	failed    error // joined errors of holders that could not be handled
@@ -26,21 +35,21 @@ type walks struct {
 // mostWalks bounds the interrupted walks: one stays when another process continues its deletion.
 const mostWalks = 10_000
 
-func (w *walks) has(target, seq int64) bool {
+func (w *walks) has(target int64, deletion deletionKey) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	p, ok := w.byTarget[target]
-	return ok && p.seq == seq
+	return ok && p.deletion == deletion
 }
 
 // take removes and returns the interrupted walk of a deletion, or returns a new one.
-func (w *walks) take(target, seq int64) walk {
+func (w *walks) take(target int64, deletion deletionKey) walk {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	p := w.byTarget[target]
 	delete(w.byTarget, target)
-	if p.seq != seq {
-		return walk{seq: seq}
+	if p.deletion != deletion {
+		return walk{deletion: deletion}
 	}
 	return p
 }
@@ -58,11 +67,4 @@ func (w *walks) put(target int64, p walk) {
 		}
 		delete(w.byTarget, other)
 	}
-}
-
-// forget drops all walks, after a failover or a restore: ids may mean other rows.
-func (w *walks) forget() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.byTarget = nil
 }
