@@ -23,31 +23,34 @@ SELECT id, uid, kind_id, name FROM dbcontroller.foreign_target WHERE deployment_
 
 	selectLocalTargetsSQL = `SELECT id, uid, kind_id, name FROM dbcontroller.shadow WHERE uid = ANY ($1)`
 
-	// Of each target a few, so that none keeps the others waiting.
-	firstHoldersSQL = `
-SELECT t, r.holder_id FROM unnest($1::bigint[]) AS t CROSS JOIN LATERAL (
-    SELECT holder_id FROM dbcontroller.reference WHERE target_id = t AND behaviour IN (2, 3, 4, 5) LIMIT $2
-) AS r LIMIT $3`
-
 	// By key: a batch does not walk over what the batches before it deleted.
 	nextHoldersSQL = `
 SELECT holder_id FROM dbcontroller.reference
 WHERE target_id = $1 AND behaviour = $2 AND holder_id > $3
 ORDER BY holder_id LIMIT $4`
 
-	actingOnSQL = `
-SELECT target_id, holder_id, field_id, behaviour FROM dbcontroller.reference
-WHERE holder_id = ANY ($1) AND target_id = ANY ($2) AND behaviour IN (2, 3, 4, 5)`
-
 	lockForeignTargetsSQL = `SELECT id FROM dbcontroller.foreign_target WHERE id = ANY ($1) ORDER BY id FOR UPDATE`
 
 	// Somebody else's lock is waited for less long than elsewhere: thousands may wait behind it.
-	actLockTimeoutSQL  = `SET LOCAL lock_timeout = '1s'`
+	actLockTimeoutSQL = `SET LOCAL lock_timeout = '1s'`
+
 	lockFreeMembersSQL = lockMembersSQL + ` SKIP LOCKED`
 
 	removeForeignTargetsSQL = `
 DELETE FROM dbcontroller.foreign_target f
 WHERE id = ANY ($1) AND NOT EXISTS (SELECT FROM dbcontroller.reference WHERE target_id = f.id)`
+)
+
+var (
+	// Of each target a few, so that none keeps the others waiting.
+	firstHoldersSQL = codes(`
+SELECT t, r.holder_id FROM unnest($1::bigint[]) AS t CROSS JOIN LATERAL (
+    SELECT holder_id FROM dbcontroller.reference WHERE target_id = t AND behaviour IN ({unset}, {cascade_delete}, {async_unset}, {async_cascade_delete}) LIMIT $2
+) AS r LIMIT $3`)
+
+	actingOnSQL = codes(`
+SELECT target_id, holder_id, field_id, behaviour FROM dbcontroller.reference
+WHERE holder_id = ANY ($1) AND target_id = ANY ($2) AND behaviour IN ({unset}, {cascade_delete}, {async_unset}, {async_cascade_delete})`)
 )
 
 var errLocked = errors.New("a holder is locked by somebody else's transaction")

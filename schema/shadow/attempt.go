@@ -106,20 +106,21 @@ const (
 INSERT INTO dbcontroller.attempt (id, committed) SELECT unnest($1::uuid[]), false
 ON CONFLICT (id) DO NOTHING`
 
-	standsSQL = `SELECT EXISTS (SELECT FROM dbcontroller.reference WHERE holder_id = ANY ($1) AND attempt = $2)`
-
+	standsSQL          = `SELECT EXISTS (SELECT FROM dbcontroller.reference WHERE holder_id = ANY ($1) AND attempt = $2)`
 	selectDecisionsSQL = `SELECT id, committed FROM dbcontroller.attempt WHERE id = ANY ($1)`
+)
 
-	releaseAttemptSQL = `
+var (
+	releaseAttemptSQL = codes(`
 INSERT INTO dbcontroller.work (action, shard, deployment_id, attempt)
-SELECT 2, $1, d, $2 FROM unnest($3::int[]) AS d`
+SELECT {release}, $1, d, $2 FROM unnest($3::int[]) AS d`)
 
 	// Where nobody knows whether it established anything, one release stands for all attempts of a write that is repeated. What later
 	// ones may have established expires, is asked about, and is gone.
-	releaseChainSQL = `
+	releaseChainSQL = codes(`
 INSERT INTO dbcontroller.work (action, shard, deployment_id, attempt, chain)
-SELECT 2, $1, d, $2, $4 FROM unnest($3::int[]) AS d
-ON CONFLICT (chain, deployment_id) WHERE chain IS NOT NULL DO NOTHING`
+SELECT {release}, $1, d, $2, $4 FROM unnest($3::int[]) AS d
+ON CONFLICT (chain, deployment_id) WHERE chain IS NOT NULL DO NOTHING`)
 )
 
 // chain names the attempts of one write that is repeated: those for the same holders.

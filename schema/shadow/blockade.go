@@ -10,40 +10,40 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-const (
-	lockAttemptTargetsSQL = `
+const lockAttemptTargetsSQL = `
 SELECT id, state FROM dbcontroller.shadow
 WHERE id IN (SELECT target_id FROM dbcontroller.blockade WHERE attempt = ANY ($1) AND deployment_id = $2)
 ORDER BY id FOR SHARE`
 
-	confirmBlockingSQL = `
+var (
+	confirmBlockingSQL = codes(`
 UPDATE dbcontroller.blockade SET expires_at = NULL
-WHERE attempt = ANY ($1) AND deployment_id = $2 AND behaviour = 1 AND expires_at IS NOT NULL AND target_id = ANY ($3)
-RETURNING attempt`
+WHERE attempt = ANY ($1) AND deployment_id = $2 AND behaviour = {block} AND expires_at IS NOT NULL AND target_id = ANY ($3)
+RETURNING attempt`)
 
 	// The tentative rows of acting references become one entry a deployment. A target that a cascade has marked
 	// meanwhile gets a new notice, so that only an acknowledgement of a later position counts (I4).
-	confirmActingSQL = `
+	confirmActingSQL = codes(`
 WITH taken AS (
     DELETE FROM dbcontroller.blockade
-    WHERE attempt = ANY ($1) AND deployment_id = $2 AND behaviour <> 1 AND target_id = ANY ($4)
+    WHERE attempt = ANY ($1) AND deployment_id = $2 AND behaviour <> {block} AND target_id = ANY ($4)
     RETURNING target_id, behaviour, attempt
 )` + enterTakenSQL + `
-SELECT DISTINCT attempt FROM taken`
+SELECT DISTINCT attempt FROM taken`)
 
-	enterTakenSQL = `, entries AS (
+	enterTakenSQL = codes(`, entries AS (
     INSERT INTO dbcontroller.holder_entry (target_id, deployment_id)
-    SELECT DISTINCT target_id, $2::int FROM taken WHERE behaviour <> 6
+    SELECT DISTINCT target_id, $2::int FROM taken WHERE behaviour <> {allow_dangling}
     ON CONFLICT DO NOTHING
 ), marked AS (
-    SELECT id, shard FROM dbcontroller.shadow WHERE id IN (SELECT target_id FROM taken) AND state = 2
+    SELECT id, shard FROM dbcontroller.shadow WHERE id IN (SELECT target_id FROM taken) AND state = {deleting}
 ), notices AS (
     INSERT INTO dbcontroller.notice (target_id, deployment_id)
-    SELECT id, $2::int FROM marked WHERE id IN (SELECT target_id FROM taken WHERE behaviour <> 6)
+    SELECT id, $2::int FROM marked WHERE id IN (SELECT target_id FROM taken WHERE behaviour <> {allow_dangling})
 ), looked AS (
     INSERT INTO dbcontroller.work (action, shard, deployment_id, target_id)
-    SELECT 3, shard, $3::int, id FROM marked WHERE id NOT IN (SELECT target_id FROM taken WHERE behaviour <> 6)
-)`
+    SELECT {finalise}, shard, $3::int, id FROM marked WHERE id NOT IN (SELECT target_id FROM taken WHERE behaviour <> {allow_dangling})
+)`)
 )
 
 // aboutTargets locks targets in one statement, and lets fn change the blockades of these, and of no other, in the next:
@@ -117,6 +117,11 @@ SELECT id, state FROM dbcontroller.shadow WHERE uid = ANY ($1)
     OR id IN (SELECT target_id FROM dbcontroller.blockade WHERE attempt = ANY ($2) AND deployment_id = $3)
 ORDER BY id FOR NO KEY UPDATE`
 
+	closeAttemptsSQL = `
+INSERT INTO dbcontroller.closed_attempt (attempt, deployment_id) SELECT DISTINCT unnest($1::uuid[]), $2::int ON CONFLICT DO NOTHING`
+)
+
+var (
 	removeKeysSQL = `
 WITH gone AS (
     DELETE FROM dbcontroller.blockade b
@@ -133,16 +138,13 @@ WITH gone AS (
     WHERE attempt = ANY ($1) AND deployment_id = $2 AND target_id = ANY ($4) RETURNING target_id
 )` + lookAtGoneAttemptsSQL
 
-	lookAtGoneSQL = `
+	lookAtGoneSQL = codes(`
 INSERT INTO dbcontroller.work (action, shard, deployment_id, target_id)
-SELECT DISTINCT 3, s.shard, $6::int, s.id FROM gone JOIN dbcontroller.shadow s ON s.id = gone.target_id WHERE s.state = 2`
+SELECT DISTINCT {finalise}, s.shard, $6::int, s.id FROM gone JOIN dbcontroller.shadow s ON s.id = gone.target_id WHERE s.state = {deleting}`)
 
-	lookAtGoneAttemptsSQL = `
+	lookAtGoneAttemptsSQL = codes(`
 INSERT INTO dbcontroller.work (action, shard, deployment_id, target_id)
-SELECT DISTINCT 3, s.shard, $3::int, s.id FROM gone JOIN dbcontroller.shadow s ON s.id = gone.target_id WHERE s.state = 2`
-
-	closeAttemptsSQL = `
-INSERT INTO dbcontroller.closed_attempt (attempt, deployment_id) SELECT DISTINCT unnest($1::uuid[]), $2::int ON CONFLICT DO NOTHING`
+SELECT DISTINCT {finalise}, s.shard, $3::int, s.id FROM gone JOIN dbcontroller.shadow s ON s.id = gone.target_id WHERE s.state = {deleting}`)
 )
 
 // Release removes exactly the blockades of the keys, and every blockade of the attempts, which were aborted. What
@@ -284,26 +286,26 @@ func decisions(ctx context.Context, tx pgx.Tx, attempts []AttemptID) (map[Attemp
 	return decided, err
 }
 
-const (
-	lockUIDsSQL = `SELECT id, state FROM dbcontroller.shadow WHERE uid = ANY ($1) ORDER BY id FOR NO KEY UPDATE`
+const lockUIDsSQL = `SELECT id, state FROM dbcontroller.shadow WHERE uid = ANY ($1) ORDER BY id FOR NO KEY UPDATE`
 
-	settleBlockingSQL = `
+var (
+	settleBlockingSQL = codes(`
 UPDATE dbcontroller.blockade b SET expires_at = NULL
 FROM unnest($1::uuid[], $2::uuid[], $3::int[], $4::uuid[]) AS i (attempt, holder_uid, field_id, target_uid)
 JOIN dbcontroller.shadow s ON s.uid = i.target_uid
 WHERE b.target_id = s.id AND b.holder_uid = i.holder_uid AND b.field_id = i.field_id AND b.attempt = i.attempt
-    AND b.deployment_id = $5 AND b.behaviour = 1 AND b.expires_at IS NOT NULL`
+    AND b.deployment_id = $5 AND b.behaviour = {block} AND b.expires_at IS NOT NULL`)
 
-	settleActingSQL = `
+	settleActingSQL = codes(`
 WITH taken AS (
     DELETE FROM dbcontroller.blockade b
     USING unnest($1::uuid[], $4::uuid[], $5::int[], $6::uuid[]) AS i (attempt, holder_uid, field_id, target_uid),
         dbcontroller.shadow s
     WHERE s.uid = i.target_uid AND b.target_id = s.id AND b.holder_uid = i.holder_uid AND b.field_id = i.field_id
-        AND b.attempt = i.attempt AND b.deployment_id = $2 AND b.behaviour <> 1
+        AND b.attempt = i.attempt AND b.deployment_id = $2 AND b.behaviour <> {block}
     RETURNING b.target_id, b.behaviour
 )` + enterTakenSQL + `
-SELECT count(*) FROM taken`
+SELECT count(*) FROM taken`)
 )
 
 // Settle applies the verdicts of a holder's deployment: held confirms, gone removes, undecided changes nothing. It

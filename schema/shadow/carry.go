@@ -12,10 +12,10 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-const (
+var (
 	// What goes drops its owners, and its references: foreign ones that block are released, local ones that block are looked at
 	// again. Holders that are DELETING have no references any more, and so keep nothing (I14).
-	leaveReferencesSQL = `
+	leaveReferencesSQL = codes(`
 owned AS (
     DELETE FROM dbcontroller.owner_reference WHERE ownee_id = ANY ($1)
 ), owned_once AS (
@@ -24,17 +24,17 @@ owned AS (
     DELETE FROM dbcontroller.reference WHERE holder_id = ANY ($1) RETURNING holder_id, target_id, field_id, behaviour, attempt
 ), released AS (
     INSERT INTO dbcontroller.work (action, shard, deployment_id, attempt, holder_uid, field_id, target_uid)
-    SELECT 2, going.shard, f.deployment_id, refs.attempt, going.uid, refs.field_id, f.uid
+    SELECT {release}, going.shard, f.deployment_id, refs.attempt, going.uid, refs.field_id, f.uid
     FROM refs JOIN going ON going.id = refs.holder_id JOIN dbcontroller.foreign_target f ON f.id = refs.target_id
-    WHERE refs.behaviour = 1
+    WHERE refs.behaviour = {block}
 ), looked AS (
     INSERT INTO dbcontroller.work (action, shard, deployment_id, target_id)
-    SELECT DISTINCT 3, t.shard, $2::int, t.id
+    SELECT DISTINCT {finalise}, t.shard, $2::int, t.id
     FROM refs JOIN dbcontroller.shadow t ON t.id = refs.target_id
-    WHERE refs.behaviour = 1 AND NOT t.id = ANY ($1)
-)`
+    WHERE refs.behaviour = {block} AND NOT t.id = ANY ($1)
+)`)
 
-	removeSQL = `
+	removeSQL = codes(`
 WITH going AS (
     DELETE FROM dbcontroller.shadow WHERE id = ANY ($1) RETURNING id, uid, kind_id, name, shard, generation, created_at, hidden
 ), ` + notedSQL + `, bodies AS (
@@ -43,16 +43,16 @@ WITH going AS (
     DELETE FROM dbcontroller.holder_entry WHERE target_id = ANY ($1)
 ), ` + leaveReferencesSQL + `
 INSERT INTO dbcontroller.change (uid, revision, generation, kind_id, state, created_at, name)
-SELECT uid, nextval('dbcontroller.revision'), generation, kind_id, 3, created_at, name FROM going WHERE NOT hidden`
+SELECT uid, nextval('dbcontroller.revision'), generation, kind_id, {gone}, created_at, name FROM going WHERE NOT hidden`)
 
-	removeDanglingSQL = `DELETE FROM dbcontroller.reference WHERE target_id = ANY ($1) AND behaviour = 6`
+	removeDanglingSQL = codes(`DELETE FROM dbcontroller.reference WHERE target_id = ANY ($1) AND behaviour = {allow_dangling}`)
 
-	markSQL = `
+	markSQL = codes(`
 WITH going AS (
     UPDATE dbcontroller.shadow
-    SET state = 2, revision = nextval('dbcontroller.revision'), updated_at = now(),
+    SET state = {deleting}, revision = nextval('dbcontroller.revision'), updated_at = now(),
         hidden = COALESCE(kind_id = ANY ($16::int[]), false) AND NOT COALESCE(id = ANY ($17::bigint[]), false)
-    WHERE id = ANY ($1) AND state = 1
+    WHERE id = ANY ($1) AND state = {active}
     RETURNING id, uid, kind_id, name, shard, revision, generation, created_at, hidden, block_deletion
 ), ` + notedSQL + `, notices AS (
     INSERT INTO dbcontroller.notice (target_id, deployment_id)
@@ -60,13 +60,13 @@ WITH going AS (
     UNION SELECT id, $2::int FROM going WHERE id = ANY ($15)
 ), disowned AS (
     INSERT INTO dbcontroller.work (action, shard, deployment_id, target_id)
-    SELECT 5, going.shard, e.deployment_id, going.id FROM dbcontroller.ownee_entry e JOIN going ON going.id = e.owner_id
+    SELECT {drop_owners}, going.shard, e.deployment_id, going.id FROM dbcontroller.ownee_entry e JOIN going ON going.id = e.owner_id
 ), ` + leaveReferencesSQL + `
 INSERT INTO dbcontroller.change (uid, revision, generation, kind_id, state, created_at, name, labels, body, owners, block_deletion)
-SELECT uid, revision, generation, kind_id, 2, created_at, name, labels, body, owners, block_deletion
+SELECT uid, revision, generation, kind_id, {deleting}, created_at, name, labels, body, owners, block_deletion
 FROM going JOIN dbcontroller.resource r USING (id) WHERE NOT hidden
 UNION ALL
-SELECT uid, revision, generation, kind_id, 3, created_at, name, NULL, NULL, NULL, false FROM going WHERE hidden`
+SELECT uid, revision, generation, kind_id, {gone}, created_at, name, NULL, NULL, NULL, false FROM going WHERE hidden`)
 )
 
 // carryOut does what was decided. The members are locked.
@@ -115,13 +115,18 @@ func (s *Store) memberNames(c *closure) nameOf {
 	}
 }
 
-const (
-	selectBodiesSQL = `
+const dropUnsetSQL = `
+DELETE FROM dbcontroller.reference r
+USING unnest($1::bigint[], $2::int[], $3::bigint[]) AS i (holder_id, field_id, target_id)
+WHERE r.holder_id = i.holder_id AND r.field_id = i.field_id AND r.target_id = i.target_id`
+
+var (
+	selectBodiesSQL = codes(`
 SELECT s.id, s.kind_id, s.name, r.body
 FROM dbcontroller.shadow s JOIN dbcontroller.resource r USING (id)
-WHERE s.id = ANY ($1) AND s.state = 1`
+WHERE s.id = ANY ($1) AND s.state = {active}`)
 
-	writeBodiesSQL = `
+	writeBodiesSQL = codes(`
 WITH i AS (
     SELECT * FROM unnest($1::bigint[], $2::text[]) AS i (id, body)
 ), s AS (
@@ -133,12 +138,7 @@ WITH i AS (
     UPDATE dbcontroller.resource r SET body = i.body::jsonb FROM i WHERE r.id = i.id RETURNING r.id, r.labels, r.body, r.owners
 )
 INSERT INTO dbcontroller.change (uid, revision, generation, kind_id, state, created_at, name, labels, body, owners, block_deletion)
-SELECT uid, revision, generation, kind_id, 1, created_at, name, labels, body, owners, block_deletion FROM s JOIN r USING (id)`
-
-	dropUnsetSQL = `
-DELETE FROM dbcontroller.reference r
-USING unnest($1::bigint[], $2::int[], $3::bigint[]) AS i (holder_id, field_id, target_id)
-WHERE r.holder_id = i.holder_id AND r.field_id = i.field_id AND r.target_id = i.target_id`
+SELECT uid, revision, generation, kind_id, {active}, created_at, name, labels, body, owners, block_deletion FROM s JOIN r USING (id)`)
 )
 
 // unset takes the values out of the holders' bodies: an ordinary update of holders whose shadows are locked, so that

@@ -58,40 +58,42 @@ const (
 SELECT id, uid, kind_id, name, state, shard, block_deletion FROM dbcontroller.shadow WHERE id = ANY ($1) ORDER BY id FOR UPDATE`
 
 	anyReferenceSQL = `SELECT EXISTS (SELECT FROM dbcontroller.reference WHERE target_id = ANY ($1))`
+)
 
+var (
 	// Which members have holders that act later, or that never act.
-	otherReferencesSQL = `
-SELECT t, EXISTS (SELECT FROM dbcontroller.reference WHERE target_id = t AND behaviour IN (4, 5)),
-    EXISTS (SELECT FROM dbcontroller.reference WHERE target_id = t AND behaviour = 6)
-FROM unnest($1::bigint[]) AS t`
+	otherReferencesSQL = codes(`
+SELECT t, EXISTS (SELECT FROM dbcontroller.reference WHERE target_id = t AND behaviour IN ({async_unset}, {async_cascade_delete})),
+    EXISTS (SELECT FROM dbcontroller.reference WHERE target_id = t AND behaviour = {allow_dangling})
+FROM unnest($1::bigint[]) AS t`)
 
 	// Who is left when everything that cascades, now or later, is gone. Read when all members are known: a limit on
 	// what members have among themselves could hide an outsider.
-	outsidersSQL = `
+	outsidersSQL = codes(`
 SELECT r.target_id, r.holder_id, r.field_id, r.behaviour, h.uid, h.name
 FROM dbcontroller.reference r JOIN dbcontroller.shadow h ON h.id = r.holder_id
 LEFT JOIN unnest($1::bigint[]) AS m ON m = r.holder_id
-WHERE r.target_id = ANY ($1) AND r.behaviour = 1 AND m IS NULL
+WHERE r.target_id = ANY ($1) AND r.behaviour = {block} AND m IS NULL
     AND NOT EXISTS (
         SELECT FROM dbcontroller.reference c
-        WHERE c.holder_id = r.holder_id AND c.behaviour IN (3, 5) AND c.target_id = ANY ($1)
+        WHERE c.holder_id = r.holder_id AND c.behaviour IN ({cascade_delete}, {async_cascade_delete}) AND c.target_id = ANY ($1)
     )
-ORDER BY h.name LIMIT $2`
+ORDER BY h.name LIMIT $2`)
 
 	// A holder that cascades later is ACTIVE until then, and may change its mind.
-	blockedMembersSQL = `
+	blockedMembersSQL = codes(`
 SELECT DISTINCT r.target_id
 FROM dbcontroller.reference r LEFT JOIN unnest($1::bigint[]) AS m ON m = r.holder_id
-WHERE r.target_id = ANY ($1) AND r.behaviour = 1 AND m IS NULL`
+WHERE r.target_id = ANY ($1) AND r.behaviour = {block} AND m IS NULL`)
 
-	actingReferencesSQL = `
+	actingReferencesSQL = codes(`
 SELECT target_id, holder_id, field_id, behaviour FROM dbcontroller.reference
-WHERE target_id = ANY ($1) AND behaviour IN (2, 3) LIMIT $2`
+WHERE target_id = ANY ($1) AND behaviour IN ({unset}, {cascade_delete}) LIMIT $2`)
 
 	// After the holders were locked: do they still refer to it? (I11)
-	stillActingSQL = `
+	stillActingSQL = codes(`
 SELECT target_id, holder_id, field_id, behaviour FROM dbcontroller.reference
-WHERE holder_id = ANY ($1) AND target_id = ANY ($2) AND behaviour IN (2, 3)`
+WHERE holder_id = ANY ($1) AND target_id = ANY ($2) AND behaviour IN ({unset}, {cascade_delete})`)
 )
 
 func scanEdge(row pgx.CollectableRow) (e edge, err error) {

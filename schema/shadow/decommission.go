@@ -29,23 +29,24 @@ type Decommissioned struct {
 }
 
 const (
-	decommissionSQL = `
+	// Nobody waits for what it refers to here any more.
+	forgetUnconfirmedSQL = `UPDATE dbcontroller.deployment SET unconfirmed = false, uncompared = false WHERE id = $1 AND (unconfirmed OR uncompared)`
+	selectBarredSQL      = `SELECT EXISTS (SELECT FROM dbcontroller.decommissioned WHERE deployment_id = $1)`
+)
+
+var (
+	decommissionSQL = codes(`
 WITH said AS (
     INSERT INTO dbcontroller.decommissioned (deployment_id, blocking, reason, said_by) VALUES ($1, $2, $3, $4)
     ON CONFLICT DO NOTHING RETURNING deployment_id
 )
-INSERT INTO dbcontroller.work (action, shard, deployment_id) SELECT 9, $5, deployment_id FROM said`
+INSERT INTO dbcontroller.work (action, shard, deployment_id) SELECT {retire}, $5, deployment_id FROM said`)
 
-	// Nobody waits for what it refers to here any more.
-	forgetUnconfirmedSQL = `UPDATE dbcontroller.deployment SET unconfirmed = false, uncompared = false WHERE id = $1 AND (unconfirmed OR uncompared)`
-
-	selectDecommissionedSQL = `
+	selectDecommissionedSQL = codes(`
 SELECT d.service, d.region, x.blocking, x.reason, x.said_by, x.said_at,
-    EXISTS (SELECT FROM dbcontroller.work w WHERE w.action = 9 AND w.deployment_id = x.deployment_id)
+    EXISTS (SELECT FROM dbcontroller.work w WHERE w.action = {retire} AND w.deployment_id = x.deployment_id)
 FROM dbcontroller.decommissioned x JOIN dbcontroller.deployment d ON d.id = x.deployment_id
-ORDER BY d.service, d.region`
-
-	selectBarredSQL = `SELECT EXISTS (SELECT FROM dbcontroller.decommissioned WHERE deployment_id = $1)`
+ORDER BY d.service, d.region`)
 )
 
 // Decommission takes the word that another deployment is gone for ever: from its commit on, nothing is established to
@@ -166,38 +167,13 @@ SELECT DISTINCT id FROM (
 	// Establish, Confirm and deletes hold the shadow: what they write comes before this or never.
 	lockRetiredTargetsSQL = `SELECT FROM dbcontroller.shadow WHERE id = ANY ($1) ORDER BY id FOR NO KEY UPDATE`
 
-	retireTargetsSQL = `
-WITH blockades AS (
-    DELETE FROM dbcontroller.blockade WHERE deployment_id = $1 AND target_id = ANY ($2)
-), entries AS (
-    DELETE FROM dbcontroller.holder_entry WHERE deployment_id = $1 AND target_id = ANY ($2)
-), notices AS (
-    DELETE FROM dbcontroller.notice WHERE deployment_id = $1 AND target_id = ANY ($2)
-), ownees AS (
-    DELETE FROM dbcontroller.ownee_entry WHERE deployment_id = $1 AND owner_id = ANY ($2)
-)
-INSERT INTO dbcontroller.work (action, shard, deployment_id, target_id)
-SELECT 3, shard, $3::int, id FROM dbcontroller.shadow WHERE id = ANY ($2) AND state = 2`
-
 	retiredForeignTargetsSQL = `
 SELECT f.id, f.uid FROM dbcontroller.foreign_target f
 WHERE f.deployment_id = $1 AND f.id > $2 AND EXISTS (SELECT FROM dbcontroller.reference r WHERE r.target_id = f.id AND r.behaviour < 6)
 ORDER BY f.id LIMIT $3`
 
-	blockingHoldersSQL = `
-SELECT r.holder_id FROM dbcontroller.reference r JOIN dbcontroller.foreign_target f ON f.id = r.target_id
-WHERE f.deployment_id = $1 AND f.uid = ANY ($2) AND r.behaviour = 1 LIMIT $3`
-
-	// Under the locks of the holders. A parent cannot be unset: it may dangle.
-	turnBlockingSQL = `
-UPDATE dbcontroller.reference r SET behaviour = CASE WHEN $3 = 2 AND r.field_id = $5 THEN 6 ELSE $3 END
-FROM dbcontroller.foreign_target f
-WHERE r.holder_id = ANY ($4) AND f.id = r.target_id AND f.deployment_id = $1 AND f.uid = ANY ($2) AND r.behaviour = 1`
-
 	retiredOwneesSQL = `
 SELECT DISTINCT ownee_id FROM dbcontroller.owner_reference WHERE deployment_id = $1 AND ownee_id > $2 ORDER BY ownee_id LIMIT $3`
-
-	dropRetiredWorkSQL = `DELETE FROM dbcontroller.work WHERE deployment_id = $1 AND action <> 9`
 
 	// As long as anything is left the piece of work is, too.
 	retiredSQL = `
@@ -211,6 +187,33 @@ DELETE FROM dbcontroller.work w WHERE w.deployment_id = $1
         SELECT FROM dbcontroller.foreign_target f JOIN dbcontroller.reference r ON r.target_id = f.id
         WHERE f.deployment_id = $1 AND r.behaviour < 6
     )`
+)
+
+var (
+	retireTargetsSQL = codes(`
+WITH blockades AS (
+    DELETE FROM dbcontroller.blockade WHERE deployment_id = $1 AND target_id = ANY ($2)
+), entries AS (
+    DELETE FROM dbcontroller.holder_entry WHERE deployment_id = $1 AND target_id = ANY ($2)
+), notices AS (
+    DELETE FROM dbcontroller.notice WHERE deployment_id = $1 AND target_id = ANY ($2)
+), ownees AS (
+    DELETE FROM dbcontroller.ownee_entry WHERE deployment_id = $1 AND owner_id = ANY ($2)
+)
+INSERT INTO dbcontroller.work (action, shard, deployment_id, target_id)
+SELECT {finalise}, shard, $3::int, id FROM dbcontroller.shadow WHERE id = ANY ($2) AND state = {deleting}`)
+
+	blockingHoldersSQL = codes(`
+SELECT r.holder_id FROM dbcontroller.reference r JOIN dbcontroller.foreign_target f ON f.id = r.target_id
+WHERE f.deployment_id = $1 AND f.uid = ANY ($2) AND r.behaviour = {block} LIMIT $3`)
+
+	// Under the locks of the holders. A parent cannot be unset: it may dangle.
+	turnBlockingSQL = codes(`
+UPDATE dbcontroller.reference r SET behaviour = CASE WHEN $3 = {unset} AND r.field_id = $5 THEN {allow_dangling} ELSE $3 END
+FROM dbcontroller.foreign_target f
+WHERE r.holder_id = ANY ($4) AND f.id = r.target_id AND f.deployment_id = $1 AND f.uid = ANY ($2) AND r.behaviour = {block}`)
+
+	dropRetiredWorkSQL = codes(`DELETE FROM dbcontroller.work WHERE deployment_id = $1 AND action <> {retire}`)
 )
 
 // retirePage is how many targets, and how many foreign ones, one step takes.

@@ -15,28 +15,28 @@ import (
 const derivePage = 500
 
 const (
-	selectDeriveSQL = `
-SELECT w.kind_id, w.target_id, w.cursor, ` + runningColumns + ` FROM dbcontroller.work w CROSS JOIN dbcontroller.meta m
-WHERE w.seq = $1 AND w.action = 8`
-
-	selectPageSQL = shadowColumns + `
-FROM dbcontroller.shadow s LEFT JOIN dbcontroller.resource r ON r.id = s.id
-WHERE s.kind_id = $1 AND s.name > $2 AND s.state = 1 ORDER BY s.name LIMIT $3`
-
-	selectOneSQL = shadowColumns + `
-FROM dbcontroller.shadow s LEFT JOIN dbcontroller.resource r ON r.id = s.id
-WHERE s.id = $1 AND s.state = 1`
-
 	// Only from where it was read: another process may have taken the page, and a switch the whole pass.
-	advanceSQL = `UPDATE dbcontroller.work SET cursor = $2, progress = progress + $3 WHERE seq = $1 AND cursor = $4`
-
-	endPassSQL = `DELETE FROM dbcontroller.work WHERE seq = $1 AND cursor = $2`
-
-	setAsideSQL = `
-INSERT INTO dbcontroller.work (action, shard, deployment_id, kind_id, target_id, reason)
-SELECT 8, i.shard, $1, $2, i.id, i.reason FROM unnest($3::bigint[], $4::smallint[], $5::text[]) AS i (id, shard, reason)`
-
+	advanceSQL     = `UPDATE dbcontroller.work SET cursor = $2, progress = progress + $3 WHERE seq = $1 AND cursor = $4`
+	endPassSQL     = `DELETE FROM dbcontroller.work WHERE seq = $1 AND cursor = $2`
 	explainWorkSQL = `UPDATE dbcontroller.work SET reason = $2 WHERE seq = $1 AND reason IS DISTINCT FROM $2`
+)
+
+var (
+	selectDeriveSQL = codes(`
+SELECT w.kind_id, w.target_id, w.cursor, ` + runningColumns + ` FROM dbcontroller.work w CROSS JOIN dbcontroller.meta m
+WHERE w.seq = $1 AND w.action = {derive}`)
+
+	selectPageSQL = codes(shadowColumns + `
+FROM dbcontroller.shadow s LEFT JOIN dbcontroller.resource r ON r.id = s.id
+WHERE s.kind_id = $1 AND s.name > $2 AND s.state = {active} ORDER BY s.name LIMIT $3`)
+
+	selectOneSQL = codes(shadowColumns + `
+FROM dbcontroller.shadow s LEFT JOIN dbcontroller.resource r ON r.id = s.id
+WHERE s.id = $1 AND s.state = {active}`)
+
+	setAsideSQL = codes(`
+INSERT INTO dbcontroller.work (action, shard, deployment_id, kind_id, target_id, reason)
+SELECT {derive}, i.shard, $1, $2, i.id, i.reason FROM unnest($3::bigint[], $4::smallint[], $5::text[]) AS i (id, shard, reason)`)
 )
 
 // Derived tells how far a piece of derivation is.

@@ -180,8 +180,7 @@ func (s *Store) epochOf(ctx context.Context, tx pgx.Tx) (uuid.UUID, error) {
 	return uuid.Nil, s.recoveringSelf()
 }
 
-const (
-	renameEpochSQL = `
+const renameEpochSQL = `
 WITH noted AS (
     UPDATE dbcontroller.epoch SET id = $2 WHERE id = $1
 ), counted AS (
@@ -189,14 +188,13 @@ WITH noted AS (
 )
 UPDATE dbcontroller.meta SET epoch = $2 WHERE epoch = $1`
 
-	tellAgainSQL = `
+var tellAgainSQL = codes(`
 WITH old AS (
-    DELETE FROM dbcontroller.work WHERE action = 10
+    DELETE FROM dbcontroller.work WHERE action = {announce_epoch}
 )
 INSERT INTO dbcontroller.work (action, shard, deployment_id, cursor)
-SELECT 10, id % $2::int, id, '' FROM dbcontroller.deployment d
-WHERE id <> $1 AND NOT EXISTS (SELECT FROM dbcontroller.decommissioned WHERE deployment_id = d.id)`
-)
+SELECT {announce_epoch}, id % $2::int, id, '' FROM dbcontroller.deployment d
+WHERE id <> $1 AND NOT EXISTS (SELECT FROM dbcontroller.decommissioned WHERE deployment_id = d.id)`)
 
 // OutdoEpoch gives the present epoch a greater name than one that another deployment was told: the clock went back since.
 // Everybody is told again.
@@ -261,11 +259,13 @@ WITH who AS (
         )
 )
 UPDATE dbcontroller.deployment d SET unconfirmed = true, referred = true FROM who WHERE who.id = d.id`
+)
 
-	forgetPassesSQL = `DELETE FROM dbcontroller.work WHERE action IN (10, 11, 12)`
+var (
+	forgetPassesSQL = codes(`DELETE FROM dbcontroller.work WHERE action IN ({announce_epoch}, {confirm_again}, {verify_blockades})`)
 
 	// Everybody is told, once an epoch. Their blockades here are compared with what they say.
-	recoverWorkSQL = `
+	recoverWorkSQL = codes(`
 WITH counted AS (
     UPDATE dbcontroller.deployment d SET counted_in = m.epoch FROM dbcontroller.meta m
     WHERE d.id <> $2 AND d.counted_in IS DISTINCT FROM m.epoch
@@ -274,7 +274,7 @@ WITH counted AS (
     RETURNING d.id
 )
 INSERT INTO dbcontroller.work (action, shard, deployment_id, cursor)
-SELECT a, id % $3::int, id, '' FROM counted, unnest(ARRAY [10, 12]) AS a`
+SELECT a, id % $3::int, id, '' FROM counted, unnest(ARRAY [{announce_epoch}, {verify_blockades}]) AS a`)
 )
 
 // Recover takes, in a new epoch, which deployments may refer to resources here, and which others there are: all of them
@@ -379,24 +379,26 @@ WITH before AS (
 UPDATE dbcontroller.deployment d
 SET epoch = GREATEST(d.epoch, $2), uncompared = d.uncompared OR d.referred AND (d.epoch IS NULL OR d.epoch < $2)
 FROM before WHERE d.id = $1 RETURNING before.epoch IS DISTINCT FROM d.epoch, d.epoch`
+)
 
+var (
 	// Finalise waits for this, or has removed them before the next statement.
-	keepDeletingSQL = `
-SELECT FROM dbcontroller.shadow WHERE state = 2 AND id IN (SELECT target_id FROM dbcontroller.holder_entry WHERE deployment_id = $1)
-ORDER BY id FOR KEY SHARE`
+	keepDeletingSQL = codes(`
+SELECT FROM dbcontroller.shadow WHERE state = {deleting} AND id IN (SELECT target_id FROM dbcontroller.holder_entry WHERE deployment_id = $1)
+ORDER BY id FOR KEY SHARE`)
 
 	// What it may have forgotten to do is told once more; references to it are compared with what it has, and its blockades
 	// with what it refers to.
-	toldWorkSQL = `
+	toldWorkSQL = codes(`
 WITH again AS (
     INSERT INTO dbcontroller.notice (target_id, deployment_id)
     SELECT e.target_id, e.deployment_id FROM dbcontroller.holder_entry e JOIN dbcontroller.shadow s ON s.id = e.target_id
-    WHERE e.deployment_id = $1 AND s.state = 2
+    WHERE e.deployment_id = $1 AND s.state = {deleting}
 ), old AS (
-    DELETE FROM dbcontroller.work WHERE action IN (11, 12) AND deployment_id = $1
+    DELETE FROM dbcontroller.work WHERE action IN ({confirm_again}, {verify_blockades}) AND deployment_id = $1
 )
-INSERT INTO dbcontroller.work (action, shard, deployment_id, cursor) SELECT a, $1 % $2::int, $1, '' FROM unnest(ARRAY [10, 11, 12]) AS a
-WHERE a <> 10 OR EXISTS (SELECT FROM dbcontroller.deployment WHERE id = $1 AND unconfirmed)`
+INSERT INTO dbcontroller.work (action, shard, deployment_id, cursor) SELECT a, $1 % $2::int, $1, '' FROM unnest(ARRAY [{announce_epoch}, {confirm_again}, {verify_blockades}]) AS a
+WHERE a <> {announce_epoch} OR EXISTS (SELECT FROM dbcontroller.deployment WHERE id = $1 AND unconfirmed)`)
 )
 
 // ofPresentEpoch refuses what a deployment said in an epoch that has ended, as far as that was told; and numbers that were
@@ -455,18 +457,16 @@ func (s *Store) Told(ctx context.Context, from schema.DeploymentID, epoch uuid.U
 	return known, nil
 }
 
-const (
-	announcedSQL = `
-WITH done AS (
-    DELETE FROM dbcontroller.work WHERE action = 10 AND deployment_id = $1 RETURNING deployment_id
-)
-INSERT INTO dbcontroller.work (action, shard, deployment_id, cursor) SELECT 11, deployment_id % $2::int, deployment_id, '' FROM done`
-
-	// In which epoch of this database it has compared, and in which of its own.
-	confirmedSQL = `
+// In which epoch of this database it has compared, and in which of its own.
+const confirmedSQL = `
 UPDATE dbcontroller.deployment d SET unconfirmed = d.unconfirmed AND m.epoch <> $2, uncompared = d.uncompared AND d.epoch <> $3
 FROM dbcontroller.meta m WHERE d.id = $1 AND (d.unconfirmed OR d.uncompared)`
+
+var announcedSQL = codes(`
+WITH done AS (
+    DELETE FROM dbcontroller.work WHERE action = {announce_epoch} AND deployment_id = $1 RETURNING deployment_id
 )
+INSERT INTO dbcontroller.work (action, shard, deployment_id, cursor) SELECT {confirm_again}, deployment_id % $2::int, deployment_id, '' FROM done`)
 
 // Announced takes that another deployment knows the present epoch, and refuses what was said before it. Only then
 // references to it can be compared: what is there is not released any more by what is under way.

@@ -40,14 +40,6 @@ SELECT EXISTS (SELECT FROM dbcontroller.closed_attempt WHERE attempt = $1 AND de
     (SELECT database_id FROM dbcontroller.deployment WHERE id = $2), ` + runningColumns + `
 FROM dbcontroller.meta m`
 
-	// Which holders block a target by the same field until now. After the lock: a release that came before has removed it.
-	selectBlockingSQL = `
-SELECT i.n - 1 FROM unnest($1::bigint[], $2::uuid[], $3::int[]) WITH ORDINALITY AS i (target_id, holder_uid, field_id, n)
-WHERE EXISTS (
-    SELECT FROM dbcontroller.blockade b WHERE b.target_id = i.target_id AND b.holder_uid = i.holder_uid AND b.field_id = i.field_id
-        AND b.deployment_id = $4 AND b.behaviour = 1 AND b.expires_at IS NULL
-)`
-
 	insertBlockadesSQL = `
 INSERT INTO dbcontroller.blockade (target_id, holder_uid, attempt, field_id, deployment_id, holder_kind_id, behaviour, expires_at, holder_name)
 SELECT i.target_id, i.holder_uid, $1, i.field_id, $2, i.kind_id, i.behaviour, now() + $3, i.name
@@ -55,6 +47,14 @@ FROM unnest($4::bigint[], $5::uuid[], $6::int[], $7::int[], $8::smallint[], $9::
     AS i (target_id, holder_uid, field_id, kind_id, behaviour, name)
 ON CONFLICT DO NOTHING` // repeated: what is there stays as it is, tentative or confirmed
 )
+
+// Which holders block a target by the same field until now. After the lock: a release that came before has removed it.
+var selectBlockingSQL = codes(`
+SELECT i.n - 1 FROM unnest($1::bigint[], $2::uuid[], $3::int[]) WITH ORDINALITY AS i (target_id, holder_uid, field_id, n)
+WHERE EXISTS (
+    SELECT FROM dbcontroller.blockade b WHERE b.target_id = i.target_id AND b.holder_uid = i.holder_uid AND b.field_id = i.field_id
+        AND b.deployment_id = $4 AND b.behaviour = {block} AND b.expires_at IS NULL
+)`)
 
 // WouldEstablish tells what Establish would refuse now. It stores nothing, and promises nothing.
 func (s *Store) WouldEstablish(ctx context.Context, holder schema.DeploymentID, refs []EstablishReference) ([]uuid.UUID, string, error) {

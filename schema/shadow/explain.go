@@ -49,15 +49,15 @@ WHERE b.target_id = $1 AND b.expires_at IS NOT NULL ORDER BY b.expires_at LIMIT 
 SELECT '//' || d.service || '/' || d.region || '/' || o.name, k.kind, o.flags, o.created_at, o.created_at + $2 <= now(), o.uid
 FROM dbcontroller.owner_reference o JOIN dbcontroller.deployment d ON d.id = o.deployment_id JOIN dbcontroller.kind k ON k.id = o.kind_id
 WHERE o.ownee_id = $1 AND NOT o.checked ORDER BY 1 LIMIT 20`
+)
 
-	explainOwnedWorkSQL = `
+var explainOwnedWorkSQL = codes(`
 SELECT w.action, d.service, d.region, w.created_at, COALESCE(w.reason, ''), w.attempt
 FROM dbcontroller.work w JOIN dbcontroller.deployment d ON d.id = w.deployment_id
-WHERE w.action IN (3, 4, 5, 8) AND w.target_id = $1
-    OR w.action IN (2, 6) AND w.holder_uid = $2
-    OR w.action = 1 AND w.attempt IN (SELECT attempt FROM dbcontroller.reference WHERE holder_id = $1)
-ORDER BY w.seq LIMIT 50`
-)
+WHERE w.action IN ({finalise}, {check_owners}, {drop_owners}, {derive}) AND w.target_id = $1
+    OR w.action IN ({release}, {let_go}) AND w.holder_uid = $2
+    OR w.action = {confirm} AND w.attempt IN (SELECT attempt FROM dbcontroller.reference WHERE holder_id = $1)
+ORDER BY w.seq LIMIT 50`)
 
 // Explain tells what a resource waits for. It fails with ErrNotFound or *InvalidError.
 func (s *Store) Explain(ctx context.Context, name string) (*Explanation, error) {
@@ -214,13 +214,13 @@ type Derivation struct {
 	SetAside int64
 }
 
-const selectDerivationsSQL = `
+var selectDerivationsSQL = codes(`
 SELECT k.kind,
     COALESCE(max(w.progress) FILTER (WHERE w.target_id IS NULL), (SELECT count(*) FROM dbcontroller.shadow s WHERE s.kind_id = w.kind_id)),
     (SELECT count(*) FROM dbcontroller.shadow s WHERE s.kind_id = w.kind_id),
     count(*) FILTER (WHERE w.target_id IS NOT NULL)
 FROM dbcontroller.work w JOIN dbcontroller.kind k ON k.id = w.kind_id
-WHERE w.action = 8 GROUP BY w.kind_id, k.kind ORDER BY k.kind`
+WHERE w.action = {derive} GROUP BY w.kind_id, k.kind ORDER BY k.kind`)
 
 // Status is a deployment's version, how often it was switched, and which kinds are being derived anew.
 func (s *Store) Status(ctx context.Context) (version string, generation int64, derivations []Derivation, err error) {

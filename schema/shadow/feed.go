@@ -25,12 +25,13 @@ const (
 )
 
 const (
-	stateSQL   = feed.StateBegin + `dbcontroller.meta` + feed.StateEnd
-	writtenSQL = feed.WrittenBegin + `
-    EXISTS (SELECT FROM dbcontroller.change WHERE` + feed.New + `)::int + 2 * EXISTS (SELECT FROM dbcontroller.work WHERE` + feed.New + `)::int
-    + 4 * EXISTS (SELECT FROM dbcontroller.notice WHERE` + feed.New + `)::int` + feed.WrittenFrom + `dbcontroller.meta` + feed.StateEnd
+	stateSQL      = feed.StateBegin + `dbcontroller.meta` + feed.StateEnd
 	beginSinceSQL = feed.SinceBegin + `dbcontroller.meta` + feed.SinceJoin
 )
+
+var writtenSQL = codes(feed.WrittenBegin + `
+    EXISTS (SELECT FROM dbcontroller.change WHERE` + feed.New + `)::int + {work_feed} * EXISTS (SELECT FROM dbcontroller.work WHERE` + feed.New + `)::int
+    + {notice_feed} * EXISTS (SELECT FROM dbcontroller.notice WHERE` + feed.New + `)::int` + feed.WrittenFrom + `dbcontroller.meta` + feed.StateEnd)
 
 // chunk and bodyChunk bound how many items one watch holds in memory; those of the latter have bodies.
 const (
@@ -128,17 +129,19 @@ FROM (
     WHERE NOT s.hidden
 ) AS x
 WHERE ($1::int = 0 OR x.kind_id = $1) AND `
+
 	resourcesOrderSQL = ` ORDER BY x.kind_id, x.name`
 
 	// What does not fit the filter is gone for the watch.
 	resourcesNewSQL = beginSinceSQL + `
     SELECT x.seq, x.uid, x.kind, x.name, CASE WHEN `
-	resourcesNewOfSQL = ` THEN x.state ELSE 3 END, x.revision, x.generation, x.created_at, x.updated_at, x.labels, x.body, x.owners, x.block_deletion
+)
+
+var resourcesNewOfSQL = codes(` THEN x.state ELSE {gone} END, x.revision, x.generation, x.created_at, x.updated_at, x.labels, x.body, x.owners, x.block_deletion
     FROM (
         SELECT c.*, c.changed_at AS updated_at, k.kind FROM dbcontroller.change c JOIN dbcontroller.kind k ON k.id = c.kind_id
     ) AS x
-    WHERE ($4::int = 0 OR x.kind_id = $4) AND` + feed.New
-)
+    WHERE ($4::int = 0 OR x.kind_id = $4) AND` + feed.New)
 
 // WatchResources follows the resources of a kind, or of all kinds when it is empty, that fit a filter. What is gone
 // comes as an item in state Gone, with name, kind, uid and revision; so does what has changed and does not fit, whether

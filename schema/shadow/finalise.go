@@ -16,7 +16,7 @@ import (
 )
 
 // A page, by key: a page does not walk over what the pages before it removed.
-const acknowledgeSQL = `
+var acknowledgeSQL = codes(`
 WITH page AS (
     SELECT n.seq FROM dbcontroller.notice n JOIN dbcontroller.shadow s ON s.id = n.target_id
     WHERE n.deployment_id = $1 AND n.seq > $5 AND pg_visible_in_snapshot(n.xid, $2::text::pg_snapshot)
@@ -26,9 +26,9 @@ WITH page AS (
     DELETE FROM dbcontroller.notice n USING page WHERE n.seq = page.seq RETURNING n.target_id
 ), look AS (
     INSERT INTO dbcontroller.work (action, shard, deployment_id, target_id)
-    SELECT DISTINCT 3, s.shard, $4::int, s.id FROM done JOIN dbcontroller.shadow s ON s.id = done.target_id
+    SELECT DISTINCT {finalise}, s.shard, $4::int, s.id FROM done JOIN dbcontroller.shadow s ON s.id = done.target_id
 )
-SELECT count(*), COALESCE(max(seq), 0) FROM page`
+SELECT count(*), COALESCE(max(seq), 0) FROM page`)
 
 // Acknowledge is AcknowledgeFor without an end: everything is acknowledged when it returns without an error.
 func (s *Store) Acknowledge(ctx context.Context, holder schema.DeploymentID, epoch uuid.UUID, token string, except []uuid.UUID) error {
@@ -76,12 +76,9 @@ func (s *Store) AcknowledgeFor(ctx context.Context, holder schema.DeploymentID, 
 }
 
 const (
-	selectFinaliseSQL = `SELECT DISTINCT target_id FROM dbcontroller.work WHERE seq = ANY ($1) AND action = 3`
-
 	// Waits for whoever is about to mark one of them, and shows the mark: a condition on the state would pass over the
 	// old version without waiting, and the look would be lost. It is no obstacle to who refers to an ACTIVE one.
-	awaitMarksSQL = `SELECT id, state FROM dbcontroller.shadow WHERE id = ANY ($1) ORDER BY id FOR KEY SHARE`
-
+	awaitMarksSQL   = `SELECT id, state FROM dbcontroller.shadow WHERE id = ANY ($1) ORDER BY id FOR KEY SHARE`
 	lockDeletingSQL = `SELECT id FROM dbcontroller.shadow WHERE id = ANY ($1) ORDER BY id FOR UPDATE`
 
 	// Whoever refers is ACTIVE: holders that are DELETING have dropped their references.
@@ -93,19 +90,23 @@ WHERE NOT EXISTS (SELECT FROM dbcontroller.blockade WHERE target_id = t)
     AND NOT EXISTS (SELECT FROM dbcontroller.ownee_entry WHERE owner_id = t)
     AND NOT EXISTS (SELECT FROM dbcontroller.shadow WHERE id = t AND block_deletion)`
 
+	doneSQL = `DELETE FROM dbcontroller.work WHERE seq = ANY ($1)`
+)
+
+var (
+	selectFinaliseSQL = codes(`SELECT DISTINCT target_id FROM dbcontroller.work WHERE seq = ANY ($1) AND action = {finalise}`)
+
 	// What only waits for others to act can be hidden: nothing can begin to block it any more (I12).
-	hideSQL = `
+	hideSQL = codes(`
 WITH hiding AS (
     UPDATE dbcontroller.shadow s SET hidden = true, revision = nextval('dbcontroller.revision')
     WHERE id = ANY ($1) AND NOT COALESCE(id = ANY ($2), false) AND kind_id = ANY ($3::int[]) AND NOT hidden AND NOT block_deletion
         AND NOT EXISTS (SELECT FROM dbcontroller.blockade WHERE target_id = s.id)
-        AND NOT EXISTS (SELECT FROM dbcontroller.reference WHERE target_id = s.id AND behaviour = 1)
+        AND NOT EXISTS (SELECT FROM dbcontroller.reference WHERE target_id = s.id AND behaviour = {block})
     RETURNING uid, revision, generation, kind_id, created_at, name
 )
 INSERT INTO dbcontroller.change (uid, revision, generation, kind_id, state, created_at, name)
-SELECT uid, revision, generation, kind_id, 3, created_at, name FROM hiding`
-
-	doneSQL = `DELETE FROM dbcontroller.work WHERE seq = ANY ($1)`
+SELECT uid, revision, generation, kind_id, {gone}, created_at, name FROM hiding`)
 )
 
 // Finalise looks again at the resources of some pieces of work: what is DELETING and waits for nothing any more is
@@ -179,9 +180,9 @@ func deleting(ctx context.Context, tx pgx.Tx, targets []int64) ([]int64, error) 
 	return marked, err
 }
 
-const selectMessagesSQL = `
+var selectMessagesSQL = codes(`
 SELECT w.seq, w.action, w.attempt, w.holder_uid, w.field_id, w.target_uid, ` + epochNowSQL + `
-FROM dbcontroller.work w, dbcontroller.meta m WHERE w.seq = ANY ($1) AND w.deployment_id = $2 AND w.action IN (1, 2, 6)`
+FROM dbcontroller.work w, dbcontroller.meta m WHERE w.seq = ANY ($1) AND w.deployment_id = $2 AND w.action IN ({confirm}, {release}, {let_go})`)
 
 // Messages are what pieces of work come to, as they are now: what this deployment owes to another one.
 type Messages struct {

@@ -173,15 +173,14 @@ func ownersJSON(owners []OwnerReference) (*string, error) {
 	return &text, err
 }
 
-const (
-	dropOwnersSQL = `
+const dropOwnersSQL = `
 DELETE FROM dbcontroller.owner_reference o
 USING unnest($1::bigint[], $2::int[], $3::int[], $4::text[], $5::uuid[]) AS i (ownee_id, deployment_id, kind_id, name, uid)
 WHERE o.ownee_id = i.ownee_id AND o.deployment_id = i.deployment_id AND o.name = i.name AND o.uid = i.uid
     AND (o.kind_id = i.kind_id OR o.uid <> '00000000-0000-0000-0000-000000000000')` // a uid identifies the owner, also when its kind was renamed
 
-	// One piece of work for each ownee and owner's deployment.
-	addOwnersSQL = `
+// One piece of work for each ownee and owner's deployment.
+var addOwnersSQL = codes(`
 WITH i AS (
     SELECT * FROM unnest($1::bigint[], $2::int[], $3::int[], $4::text[], $5::uuid[], $6::smallint[], $7::smallint[])
         AS i (ownee_id, deployment_id, kind_id, name, uid, flags, shard)
@@ -190,12 +189,11 @@ WITH i AS (
     SELECT ownee_id, deployment_id, kind_id, name, uid, flags FROM i
     ON CONFLICT ON CONSTRAINT owner_reference_pkey DO UPDATE SET flags = EXCLUDED.flags,
         -- The requires flag was added: the owner was not checked for it yet, and a new grace period begins.
-        checked = r.checked AND (EXCLUDED.flags & 2 = 0 OR r.flags & 2 <> 0),
-        created_at = CASE WHEN EXCLUDED.flags & 2 = 0 OR r.flags & 2 <> 0 THEN r.created_at ELSE now() END
+        checked = r.checked AND (EXCLUDED.flags & {requires_owner} = 0 OR r.flags & {requires_owner} <> 0),
+        created_at = CASE WHEN EXCLUDED.flags & {requires_owner} = 0 OR r.flags & {requires_owner} <> 0 THEN r.created_at ELSE now() END
 )
 INSERT INTO dbcontroller.work (action, shard, deployment_id, target_id)
-SELECT DISTINCT 4, shard, deployment_id, ownee_id FROM i`
-)
+SELECT DISTINCT {check_owners}, shard, deployment_id, ownee_id FROM i`)
 
 type ownerColumns struct {
 	ownees             []int64

@@ -56,8 +56,9 @@ SET checked = o.checked OR EXCLUDED.checked, generation = greatest(o.generation,
 
 	selectOwnersSQL = `
 SELECT s.id, r.owners FROM dbcontroller.shadow s JOIN dbcontroller.resource r USING (id) WHERE s.id = ANY ($1) AND r.owners IS NOT NULL`
+)
 
-	writeOwnersSQL = `
+var writeOwnersSQL = codes(`
 WITH i AS (
     SELECT * FROM unnest($1::bigint[], $2::text[]) AS i (id, owners)
 ), s AS (
@@ -68,8 +69,7 @@ WITH i AS (
     UPDATE dbcontroller.resource r SET owners = i.owners::jsonb FROM i WHERE r.id = i.id RETURNING r.id, r.labels, r.body, r.owners
 )
 INSERT INTO dbcontroller.change (uid, revision, generation, kind_id, state, created_at, name, labels, body, owners, block_deletion)
-SELECT uid, revision, generation, kind_id, 1, created_at, name, labels, body, owners, block_deletion FROM s JOIN r USING (id)`
-)
+SELECT uid, revision, generation, kind_id, {active}, created_at, name, labels, body, owners, block_deletion FROM s JOIN r USING (id)`)
 
 // changeOwners locks ownees, reads their owner references, and drops and pins them as the change decides. Ownees that keep
 // an owner are updated. An ownee without owners is deleted with its cascades, unless every owner that it lost had

@@ -314,16 +314,14 @@ func (c *ownerCheck) lock(ctx context.Context, tx pgx.Tx) ([]ownerFound, error) 
 	})
 }
 
-const (
-	selectCheckSQL = `
-SELECT w.seq, w.target_id, s.uid FROM dbcontroller.work w
-LEFT JOIN dbcontroller.shadow s ON s.id = w.target_id AND s.state = 1
-WHERE w.seq = ANY ($1) AND w.action = 4`
-
-	selectOwnerRowsSQL = `
+const selectOwnerRowsSQL = `
 SELECT ownee_id, deployment_id, kind_id, name, uid, flags, checked, generation, created_at, created_at + $3 <= now()
 FROM dbcontroller.owner_reference WHERE ownee_id = ANY ($1) AND ($2::int IS NULL OR deployment_id = $2)`
-)
+
+var selectCheckSQL = codes(`
+SELECT w.seq, w.target_id, s.uid FROM dbcontroller.work w
+LEFT JOIN dbcontroller.shadow s ON s.id = w.target_id AND s.state = {active}
+WHERE w.seq = ANY ($1) AND w.action = {check_owners}`)
 
 func scanOwnerRow(row pgx.CollectableRow) (r ownerRow, err error) {
 	err = row.Scan(&r.owneeID, &r.deploymentID, &r.kindID, &r.name, &r.uid, &r.flags, &r.checked, &r.generation, &r.createdAt, &r.over)

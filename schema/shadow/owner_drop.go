@@ -25,18 +25,18 @@ const (
 SELECT DISTINCT ownee_id FROM dbcontroller.owner_reference
 WHERE deployment_id = $1 AND uid = ANY ($2) AND ownee_id > $3 ORDER BY ownee_id LIMIT $4`
 
-	// Work to check the owner again: by the time that the message arrives, the owner may refer to the ownee again.
-	checkAgainSQL = `
-INSERT INTO dbcontroller.work (action, shard, deployment_id, target_id)
-SELECT DISTINCT 4, s.shard, $1::int, s.id
-FROM unnest($2::uuid[], $3::uuid[]) AS i (owner_uid, ownee_uid)
-JOIN dbcontroller.shadow s ON s.uid = i.ownee_uid
-JOIN dbcontroller.owner_reference o ON o.ownee_id = s.id AND o.deployment_id = $1 AND o.uid = i.owner_uid
-WHERE o.flags & $4 <> 0`
-
 	// dropTime is about how long one call works before it returns with more to do.
 	dropTime = 2 * time.Second
 )
+
+// Work to check the owner again: by the time that the message arrives, the owner may refer to the ownee again.
+var checkAgainSQL = codes(`
+INSERT INTO dbcontroller.work (action, shard, deployment_id, target_id)
+SELECT DISTINCT {check_owners}, s.shard, $1::int, s.id
+FROM unnest($2::uuid[], $3::uuid[]) AS i (owner_uid, ownee_uid)
+JOIN dbcontroller.shadow s ON s.uid = i.ownee_uid
+JOIN dbcontroller.owner_reference o ON o.ownee_id = s.id AND o.deployment_id = $1 AND o.uid = i.owner_uid
+WHERE o.flags & $4 <> 0`)
 
 // DropOwners applies the deletion of owners in another deployment to their ownees here: it drops the owner references and deletes
 // each ownee that has lost its last owner. Owners in letGo are checked again. It returns the owners of which an ownee could not be
@@ -138,21 +138,21 @@ func (s *Store) halving(ctx context.Context, ids []int64, run func(part []int64)
 	return errors.Join(s.halving(ctx, ids[:half], run), s.halving(ctx, ids[half:], run))
 }
 
-const (
-	selectDisownedSQL = `
+var (
+	selectDisownedSQL = codes(`
 SELECT w.seq, s.id, s.uid, ` + epochNowSQL + `, ` + causeColumnsSQL + `
 FROM dbcontroller.meta m, dbcontroller.work w JOIN dbcontroller.shadow s ON s.id = w.target_id
 ` + causeOfSQL + `
-WHERE w.seq = ANY ($1) AND w.deployment_id = $2 AND w.action = 5`
+WHERE w.seq = ANY ($1) AND w.deployment_id = $2 AND w.action = {drop_owners}`)
 
-	disownedSQL = `
+	disownedSQL = codes(`
 WITH entries AS (
     DELETE FROM dbcontroller.ownee_entry WHERE owner_id = ANY ($1) AND deployment_id = $2
 ), done AS (
     DELETE FROM dbcontroller.work WHERE seq = ANY ($3)
 )
 INSERT INTO dbcontroller.work (action, shard, deployment_id, target_id)
-SELECT 3, shard, $4::int, id FROM dbcontroller.shadow WHERE id = ANY ($1)`
+SELECT {finalise}, shard, $4::int, id FROM dbcontroller.shadow WHERE id = ANY ($1)`)
 )
 
 // Disowned are deleted owners whose deletion has to be sent to a deployment with ownees of them.

@@ -102,7 +102,7 @@ func (s *Store) upgradeSome(ctx context.Context, tx pgx.Tx, u ownerUpgrade, owne
 	return err
 }
 
-const selectUpgradesSQL = `SELECT EXISTS (SELECT FROM dbcontroller.work WHERE seq = ANY ($1) AND action = 7)`
+var selectUpgradesSQL = codes(`SELECT EXISTS (SELECT FROM dbcontroller.work WHERE seq = ANY ($1) AND action = {upgrade_owners})`)
 
 // Upgrade is the version information that owner references to resources of this deployment store.
 type Upgrade struct {

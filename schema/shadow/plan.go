@@ -86,45 +86,45 @@ type Plan struct {
 	Truncated bool
 }
 
-const (
-	planHoldersSQL = `
+var (
+	planHoldersSQL = codes(`
 SELECT DISTINCT r.holder_id, h.uid
 FROM dbcontroller.reference r JOIN dbcontroller.shadow h ON h.id = r.holder_id
-WHERE r.target_id = ANY ($1) AND r.behaviour IN (3, 5) ORDER BY r.holder_id LIMIT $2`
+WHERE r.target_id = ANY ($1) AND r.behaviour IN ({cascade_delete}, {async_cascade_delete}) ORDER BY r.holder_id LIMIT $2`)
 
-	planViasSQL = `
+	planViasSQL = codes(`
 SELECT holder_id, target_id, field_id, behaviour FROM dbcontroller.reference
-WHERE holder_id = ANY ($1) AND target_id = ANY ($2) AND behaviour IN (3, 5)`
+WHERE holder_id = ANY ($1) AND target_id = ANY ($2) AND behaviour IN ({cascade_delete}, {async_cascade_delete})`)
 
 	// Those whose owners all go, and not only ones with unset_on_delete. One owner stands for all.
-	planOwneesSQL = `
+	planOwneesSQL = codes(`
 WITH gone AS (
     SELECT DISTINCT * FROM unnest($1::int[], $2::uuid[]) AS gone (deployment_id, uid)
 ), o AS (
     SELECT o.ownee_id, (array_agg(o.deployment_id ORDER BY o.uid))[1] AS deployment_id, (array_agg(o.uid ORDER BY o.uid))[1] AS uid
     FROM dbcontroller.owner_reference o JOIN gone USING (deployment_id, uid)
     GROUP BY o.ownee_id
-    HAVING bool_or(o.flags & 4 = 0)
+    HAVING bool_or(o.flags & {unset_on_delete} = 0)
         AND count(*) = (SELECT count(*) FROM dbcontroller.owner_reference a WHERE a.ownee_id = o.ownee_id)
 )
 SELECT o.ownee_id, o.deployment_id, o.uid, s.uid FROM o JOIN dbcontroller.shadow s ON s.id = o.ownee_id
-ORDER BY o.ownee_id LIMIT $3`
+ORDER BY o.ownee_id LIMIT $3`)
 
-	planMembersSQL = `
+	planMembersSQL = codes(`
 SELECT s.id, s.uid, s.kind_id, s.name, s.block_deletion,
     ARRAY (SELECT deployment_id FROM dbcontroller.holder_entry e WHERE e.target_id = s.id ORDER BY 1),
     ARRAY (SELECT deployment_id FROM dbcontroller.ownee_entry e WHERE e.owner_id = s.id ORDER BY 1)
-FROM dbcontroller.shadow s WHERE s.id = ANY ($1) AND s.state = 1 ORDER BY s.id`
+FROM dbcontroller.shadow s WHERE s.id = ANY ($1) AND s.state = {active} ORDER BY s.id`)
 
-	planBlockersSQL = `
+	planBlockersSQL = codes(`
 SELECT h.uid, h.name, r.field_id, t.uid, t.name
 FROM dbcontroller.reference r JOIN dbcontroller.shadow h ON h.id = r.holder_id JOIN dbcontroller.shadow t ON t.id = r.target_id
-WHERE r.target_id = ANY ($1) AND r.behaviour = 1 AND NOT r.holder_id = ANY ($1) ORDER BY r.target_id, r.holder_id, r.field_id LIMIT $2`
+WHERE r.target_id = ANY ($1) AND r.behaviour = {block} AND NOT r.holder_id = ANY ($1) ORDER BY r.target_id, r.holder_id, r.field_id LIMIT $2`)
 
-	planUnsetsSQL = `
+	planUnsetsSQL = codes(`
 SELECT h.uid, h.kind_id, h.name, r.field_id, r.behaviour, r.target_id
 FROM dbcontroller.reference r JOIN dbcontroller.shadow h ON h.id = r.holder_id
-WHERE r.target_id = ANY ($1) AND r.behaviour IN (2, 4) AND NOT r.holder_id = ANY ($2) ORDER BY h.name, r.field_id, r.target_id LIMIT $3`
+WHERE r.target_id = ANY ($1) AND r.behaviour IN ({unset}, {async_unset}) AND NOT r.holder_id = ANY ($2) ORDER BY h.name, r.field_id, r.target_id LIMIT $3`)
 )
 
 // Plan tells what the deletion of targets would take along here. It changes nothing that counts: blockades in the way

@@ -9,23 +9,21 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-const (
-	lockProtectedSQL = `
+const lockProtectedSQL = `
 SELECT id, uid, state, shard, hidden FROM dbcontroller.shadow WHERE kind_id = $1 AND name = $2 FOR NO KEY UPDATE`
 
-	protectSQL = `
+var protectSQL = codes(`
 WITH s AS (
     UPDATE dbcontroller.shadow SET block_deletion = $2, revision = nextval('dbcontroller.revision'), updated_at = now()
     WHERE id = $1 AND block_deletion <> $2
     RETURNING id, uid, kind_id, state, shard, name, revision, generation, created_at, block_deletion
 ), looked AS (
     INSERT INTO dbcontroller.work (action, shard, deployment_id, target_id)
-    SELECT 3, shard, $3::int, id FROM s WHERE state = 2 AND NOT block_deletion
+    SELECT {finalise}, shard, $3::int, id FROM s WHERE state = {deleting} AND NOT block_deletion
 )
 INSERT INTO dbcontroller.change (uid, revision, generation, kind_id, state, created_at, name, labels, body, owners, block_deletion)
 SELECT uid, revision, generation, kind_id, state, created_at, name, labels, body, owners, block_deletion
-FROM s JOIN dbcontroller.resource r USING (id)`
-)
+FROM s JOIN dbcontroller.resource r USING (id)`)
 
 // SetBlockDeletion lets no delete take a resource: a delete of it, or of what it would go with, is refused, and one that
 // comes to it later leaves it in DELETING until it is let go. With a uid, only that incarnation.

@@ -22,9 +22,9 @@ type Quotas struct {
 	Blocking int64
 }
 
-const countBlockadesSQL = `
-SELECT deployment_id, count(*) FILTER (WHERE expires_at IS NOT NULL), count(*) FILTER (WHERE behaviour = 1)
-FROM dbcontroller.blockade GROUP BY deployment_id`
+var countBlockadesSQL = codes(`
+SELECT deployment_id, count(*) FILTER (WHERE expires_at IS NOT NULL), count(*) FILTER (WHERE behaviour = {block})
+FROM dbcontroller.blockade GROUP BY deployment_id`)
 
 // countAtMost is how much of the time may go into counting: one part in so many.
 const countAtMost = 20

@@ -14,31 +14,31 @@ const (
 	getSQL = `SELECT ` + resourceColumns + `
 FROM dbcontroller.shadow s LEFT JOIN dbcontroller.resource r USING (id)
 WHERE s.kind_id = $1 AND s.name = $2 AND NOT s.hidden`
+)
 
-	conditionsSQL = `
+var conditionsSQL = codes(`
 SELECT 'BLOCKED', d.service || '/' || d.region, count(*), min('//' || d.service || '/' || d.region || '/' || b.holder_name || ' (' || f.path || ')')
 FROM dbcontroller.blockade b JOIN dbcontroller.deployment d ON d.id = b.deployment_id JOIN dbcontroller.field f ON f.id = b.field_id
 JOIN dbcontroller.shadow s ON s.id = b.target_id
-WHERE s.kind_id = $1 AND s.name = $2 AND s.state = 2 GROUP BY 2
+WHERE s.kind_id = $1 AND s.name = $2 AND s.state = {deleting} GROUP BY 2
 UNION ALL
 SELECT 'BLOCKED', '', count(*), min(h.name || ' (' || f.path || ')')
 FROM dbcontroller.reference r JOIN dbcontroller.shadow h ON h.id = r.holder_id JOIN dbcontroller.field f ON f.id = r.field_id
 JOIN dbcontroller.shadow s ON s.id = r.target_id
-WHERE s.kind_id = $1 AND s.name = $2 AND s.state = 2 AND r.behaviour = 1 HAVING count(*) > 0
+WHERE s.kind_id = $1 AND s.name = $2 AND s.state = {deleting} AND r.behaviour = {block} HAVING count(*) > 0
 UNION ALL
-SELECT 'PROTECTED', '', 0, '' FROM dbcontroller.shadow s WHERE s.kind_id = $1 AND s.name = $2 AND s.state = 2 AND s.block_deletion
+SELECT 'PROTECTED', '', 0, '' FROM dbcontroller.shadow s WHERE s.kind_id = $1 AND s.name = $2 AND s.state = {deleting} AND s.block_deletion
 UNION ALL
 SELECT DISTINCT 'WAITING', d.service || '/' || d.region, 0, 'to cascade or unset'
 FROM dbcontroller.notice n JOIN dbcontroller.deployment d ON d.id = n.deployment_id
 JOIN dbcontroller.shadow s ON s.id = n.target_id
-WHERE s.kind_id = $1 AND s.name = $2 AND s.state = 2
+WHERE s.kind_id = $1 AND s.name = $2 AND s.state = {deleting}
 UNION ALL
 SELECT DISTINCT 'WAITING', d.service || '/' || d.region, 0, 'to drop it as an owner'
 FROM dbcontroller.ownee_entry e JOIN dbcontroller.deployment d ON d.id = e.deployment_id
 JOIN dbcontroller.shadow s ON s.id = e.owner_id
-WHERE s.kind_id = $1 AND s.name = $2 AND s.state = 2
-ORDER BY 1, 2`
-)
+WHERE s.kind_id = $1 AND s.name = $2 AND s.state = {deleting}
+ORDER BY 1, 2`)
 
 type scannedResource struct {
 	Resource

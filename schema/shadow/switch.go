@@ -30,22 +30,24 @@ FROM before RETURNING generation, moves`
 	// runningColumns are of a row m of meta.
 	runningColumns = `m.version, m.generation, m.digest`
 
-	// Whoever has resources that something here owns is told the new version. (A message of an earlier switch would say
-	// less.)
-	upgradeWorkSQL = `
-WITH old AS (
-    DELETE FROM dbcontroller.work WHERE action = 7
-)
-INSERT INTO dbcontroller.work (action, shard, deployment_id)
-SELECT DISTINCT 7, deployment_id % $1, deployment_id FROM dbcontroller.ownee_entry`
-
 	// Kinds that the version does not have: when one of a later version has them again, they are derived anew, since
 	// nothing is derived of them until then.
 	forgetDerivationsSQL = `UPDATE dbcontroller.derivation SET fingerprint = '' WHERE NOT kind_id = ANY ($1)`
+)
+
+var (
+	// Whoever has resources that something here owns is told the new version. (A message of an earlier switch would say
+	// less.)
+	upgradeWorkSQL = codes(`
+WITH old AS (
+    DELETE FROM dbcontroller.work WHERE action = {upgrade_owners}
+)
+INSERT INTO dbcontroller.work (action, shard, deployment_id)
+SELECT DISTINCT {upgrade_owners}, deployment_id % $1, deployment_id FROM dbcontroller.ownee_entry`)
 
 	// Kinds whose references are derived otherwise than before, and that have resources. A pass that is under way for
 	// an earlier version ends with it.
-	deriveWorkSQL = `
+	deriveWorkSQL = codes(`
 WITH i AS (
     SELECT * FROM unnest($1::int[], $2::text[], $3::smallint[]) AS i (kind_id, fingerprint, shard)
 ), moved AS (
@@ -53,11 +55,11 @@ WITH i AS (
     ON CONFLICT (kind_id) DO UPDATE SET fingerprint = EXCLUDED.fingerprint WHERE d.fingerprint <> EXCLUDED.fingerprint
     RETURNING d.kind_id
 ), old AS (
-    DELETE FROM dbcontroller.work WHERE action = 8 AND kind_id IN (SELECT kind_id FROM moved)
+    DELETE FROM dbcontroller.work WHERE action = {derive} AND kind_id IN (SELECT kind_id FROM moved)
 )
 INSERT INTO dbcontroller.work (action, shard, deployment_id, kind_id, cursor)
-SELECT 8, i.shard, $4, i.kind_id, '' FROM moved JOIN i USING (kind_id)
-WHERE EXISTS (SELECT FROM dbcontroller.shadow s WHERE s.kind_id = i.kind_id)`
+SELECT {derive}, i.shard, $4, i.kind_id, '' FROM moved JOIN i USING (kind_id)
+WHERE EXISTS (SELECT FROM dbcontroller.shadow s WHERE s.kind_id = i.kind_id)`)
 )
 
 // Switch makes the model the one that writes are validated with. Writes validated with another version, in whichever

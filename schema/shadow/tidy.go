@@ -15,23 +15,6 @@ import (
 const abortedRetention = 25 * time.Hour
 
 const (
-	// $3 is the time by the process's clock: what one of the two calls young is kept, since the other may have jumped.
-	tidyAttemptsSQL = `
-WITH old AS (
-    DELETE FROM dbcontroller.attempt WHERE id IN (
-        SELECT id FROM dbcontroller.attempt a
-        WHERE NOT committed AND decided_at < least(now(), $3::timestamptz) - $1::interval
-            OR committed AND decided_at < least(now(), $3::timestamptz) - interval '1 hour'
-                AND NOT EXISTS (SELECT FROM dbcontroller.work w WHERE w.action = 1 AND w.attempt = a.id)
-        ORDER BY decided_at LIMIT $2
-    ) RETURNING committed, mark
-), newest AS (
-    SELECT max(mark) AS mark FROM old WHERE NOT committed
-), marked AS (
-    UPDATE dbcontroller.meta SET forgotten = newest.mark FROM newest WHERE newest.mark > meta.forgotten
-)
-SELECT count(*) FROM old`
-
 	tidyClosedSQL = `
 DELETE FROM dbcontroller.closed_attempt WHERE (attempt, deployment_id) IN (
     SELECT attempt, deployment_id FROM dbcontroller.closed_attempt WHERE closed_at < least(now(), $3::timestamptz) - $1::interval ORDER BY closed_at LIMIT $2
@@ -46,13 +29,6 @@ DELETE FROM dbcontroller.request WHERE id IN (
 	tidyClosingSQL = `
 DELETE FROM dbcontroller.closing c WHERE (target_id, delete_id) IN (
     SELECT target_id, delete_id FROM dbcontroller.closing c WHERE c.until < now() - interval '1 min' OR c.until > ` + closesUntilSQL + ` LIMIT $1
-)`
-
-	// Messages that nobody takes any more: of attempts that were made while their target's deployment was decommissioned.
-	tidyRetiredSQL = `
-DELETE FROM dbcontroller.work WHERE action <> 9 AND deployment_id IN (
-    SELECT deployment_id FROM dbcontroller.decommissioned x
-    WHERE NOT EXISTS (SELECT FROM dbcontroller.work w WHERE w.action = 9 AND w.deployment_id = x.deployment_id)
 )`
 
 	// A piece of the table at a time: most of it is in use.
@@ -73,6 +49,32 @@ WITH old AS (
     UPDATE dbcontroller.meta SET compacted = newest.xid FROM newest WHERE newest.xid > meta.compacted
 )
 SELECT count(*) FROM old`
+)
+
+var (
+	// $3 is the time by the process's clock: what one of the two calls young is kept, since the other may have jumped.
+	tidyAttemptsSQL = codes(`
+WITH old AS (
+    DELETE FROM dbcontroller.attempt WHERE id IN (
+        SELECT id FROM dbcontroller.attempt a
+        WHERE NOT committed AND decided_at < least(now(), $3::timestamptz) - $1::interval
+            OR committed AND decided_at < least(now(), $3::timestamptz) - interval '1 hour'
+                AND NOT EXISTS (SELECT FROM dbcontroller.work w WHERE w.action = {confirm} AND w.attempt = a.id)
+        ORDER BY decided_at LIMIT $2
+    ) RETURNING committed, mark
+), newest AS (
+    SELECT max(mark) AS mark FROM old WHERE NOT committed
+), marked AS (
+    UPDATE dbcontroller.meta SET forgotten = newest.mark FROM newest WHERE newest.mark > meta.forgotten
+)
+SELECT count(*) FROM old`)
+
+	// Messages that nobody takes any more: of attempts that were made while their target's deployment was decommissioned.
+	tidyRetiredSQL = codes(`
+DELETE FROM dbcontroller.work WHERE action <> {retire} AND deployment_id IN (
+    SELECT deployment_id FROM dbcontroller.decommissioned x
+    WHERE NOT EXISTS (SELECT FROM dbcontroller.work w WHERE w.action = {retire} AND w.deployment_id = x.deployment_id)
+)`)
 )
 
 // Tidy removes some of what nobody needs any more: old decisions, tombstones, change rows. It tells whether there may
@@ -147,19 +149,26 @@ func (s *Store) tidyForeignTargets(ctx context.Context, limit int) (more bool, e
 	return more, s.forget(ctx, unused)
 }
 
-const countsSQL = `
+// Groups of outstanding work beside the actions, in countsSQL.
+const (
+	acknowledgeGroup = 101
+	deletingGroup    = 102
+	resolveGroup     = 103
+)
+
+var countsSQL = codes(`
 SELECT w.action::int, d.service || '/' || d.region, count(*), COALESCE(extract(epoch FROM now() - min(w.created_at)), 0)::float8
 FROM dbcontroller.work w JOIN dbcontroller.deployment d ON d.id = w.deployment_id GROUP BY 1, 2
 UNION ALL
-SELECT 101, d.service || '/' || d.region, n.count, GREATEST(extract(epoch FROM now() - s.updated_at), 0)::float8
+SELECT {acknowledge_group}, d.service || '/' || d.region, n.count, GREATEST(extract(epoch FROM now() - s.updated_at), 0)::float8
 FROM (SELECT deployment_id, count(*), min(seq) AS first FROM dbcontroller.notice GROUP BY 1) AS n
 JOIN dbcontroller.deployment d ON d.id = n.deployment_id
 JOIN dbcontroller.notice f ON f.seq = n.first LEFT JOIN dbcontroller.shadow s ON s.id = f.target_id
 UNION ALL
-SELECT 102, '', count(*), COALESCE(extract(epoch FROM now() - min(updated_at)), 0)::float8 FROM dbcontroller.shadow WHERE state = 2
+SELECT {deleting_group}, '', count(*), COALESCE(extract(epoch FROM now() - min(updated_at)), 0)::float8 FROM dbcontroller.shadow WHERE state = {deleting}
 UNION ALL
-SELECT 103, d.service || '/' || d.region, count(*), COALESCE(extract(epoch FROM now() - min(b.expires_at)), 0)::float8
-FROM dbcontroller.blockade b JOIN dbcontroller.deployment d ON d.id = b.deployment_id WHERE ` + expiredSQL + `$1::interval) GROUP BY 2`
+SELECT {resolve_group}, d.service || '/' || d.region, count(*), COALESCE(extract(epoch FROM now() - min(b.expires_at)), 0)::float8
+FROM dbcontroller.blockade b JOIN dbcontroller.deployment d ON d.id = b.deployment_id WHERE ` + expiredSQL + `$1::interval) GROUP BY 2`)
 
 // Outstanding is how much of one group of work there is for a deployment, and the age of the oldest in seconds.
 type Outstanding struct {
@@ -185,11 +194,11 @@ func (s *Store) Outstanding(ctx context.Context) ([]Outstanding, error) {
 			return nil, fmt.Errorf("count outstanding work: %w", err)
 		}
 		switch group {
-		case 101:
+		case acknowledgeGroup:
 			o.Group = "acknowledge"
-		case 102:
+		case deletingGroup:
 			o.Group = "deleting"
-		case 103:
+		case resolveGroup:
 			o.Group = "resolve"
 		default:
 			o.Group = schema.Action(group).String()

@@ -15,17 +15,17 @@ import (
 // maxTraced is how many resources a delete looks up in order to judge blockers.
 const maxTraced = 50_000
 
-const traceSQL = `
+var traceSQL = codes(`
 WITH RECURSIVE up AS (
     SELECT s.uid AS origin, r.target_id
-    FROM dbcontroller.shadow s JOIN dbcontroller.reference r ON r.holder_id = s.id AND r.behaviour IN (3, 5)
+    FROM dbcontroller.shadow s JOIN dbcontroller.reference r ON r.holder_id = s.id AND r.behaviour IN ({cascade_delete}, {async_cascade_delete})
     WHERE s.uid = ANY ($1)
     UNION
-    SELECT up.origin, r.target_id FROM up JOIN dbcontroller.reference r ON r.holder_id = up.target_id AND r.behaviour IN (3, 5)
+    SELECT up.origin, r.target_id FROM up JOIN dbcontroller.reference r ON r.holder_id = up.target_id AND r.behaviour IN ({cascade_delete}, {async_cascade_delete})
 )
 SELECT up.origin, COALESCE(f.deployment_id, $2), COALESCE(f.uid, t.uid)
 FROM up LEFT JOIN dbcontroller.foreign_target f ON f.id = up.target_id LEFT JOIN dbcontroller.shadow t ON t.id = up.target_id
-WHERE COALESCE(f.uid, t.uid) IS NOT NULL LIMIT $3`
+WHERE COALESCE(f.uid, t.uid) IS NOT NULL LIMIT $3`)
 
 // Trace is what one resource would go with.
 type Trace struct {
@@ -36,13 +36,13 @@ type Trace struct {
 	Owners []PlanTarget
 }
 
-const traceOwnersSQL = `
+var traceOwnersSQL = codes(`
 WITH RECURSIVE up AS (
     SELECT uid AS origin, id FROM dbcontroller.shadow WHERE uid = ANY ($1)
     UNION
-    SELECT up.origin, r.target_id FROM up JOIN dbcontroller.reference r ON r.holder_id = up.id AND r.behaviour IN (3, 5)
+    SELECT up.origin, r.target_id FROM up JOIN dbcontroller.reference r ON r.holder_id = up.id AND r.behaviour IN ({cascade_delete}, {async_cascade_delete})
 )
-SELECT DISTINCT up.origin, o.deployment_id, o.uid FROM up JOIN dbcontroller.owner_reference o ON o.ownee_id = up.id LIMIT $2`
+SELECT DISTINCT up.origin, o.deployment_id, o.uid FROM up JOIN dbcontroller.owner_reference o ON o.ownee_id = up.id LIMIT $2`)
 
 // Trace tells what resources here would be deleted with: the targets of what they refer to with a cascading behaviour,
 // and what these hang on in this database. It is the way back of what Plan walks forward, and short where that is wide.

@@ -32,16 +32,16 @@ type CheckedReference struct {
 	Behaviour schema.Behaviour
 }
 
-const checkReferencesSQL = `
+var checkReferencesSQL = codes(`
 SELECT i.n - 1, s.state, EXISTS (
     SELECT FROM dbcontroller.blockade b WHERE b.target_id = s.id AND b.holder_uid = i.holder_uid AND b.field_id = i.field_id
         AND b.attempt = i.attempt AND b.deployment_id = $1
-) OR i.behaviour <> 1 AND EXISTS (
+) OR i.behaviour <> {block} AND EXISTS (
     SELECT FROM dbcontroller.holder_entry e WHERE e.target_id = s.id AND e.deployment_id = $1
 )
 FROM unnest($2::uuid[], $3::uuid[], $4::int[], $5::uuid[], $6::smallint[]) WITH ORDINALITY
     AS i (attempt, holder_uid, field_id, target_uid, behaviour, n)
-JOIN dbcontroller.shadow s ON s.uid = i.target_uid`
+JOIN dbcontroller.shadow s ON s.uid = i.target_uid`)
 
 // CheckReferences returns the state of references of another deployment, in the order of refs. A reference is held by its
 // blockade; when it does not block, also by the holder entry of its deployment, which replaces the blockade when the reference is

@@ -15,25 +15,25 @@ import (
 // bodiesPage is the number of bodies, each up to MaxBodyBytes, in memory at a time.
 const bodiesPage = 100
 
-const (
-	comparedBodiesSQL = shadowColumns + `
+const lastShadowSQL = `SELECT COALESCE(max(id), 0) FROM dbcontroller.shadow`
+
+var (
+	comparedBodiesSQL = codes(shadowColumns + `
 FROM dbcontroller.shadow s JOIN dbcontroller.resource r ON r.id = s.id
-WHERE s.id > $1 AND ($2 = 0 OR s.id <= $2) AND s.state = 1 ORDER BY s.id LIMIT $3`
+WHERE s.id > $1 AND ($2 = 0 OR s.id <= $2) AND s.state = {active} ORDER BY s.id LIMIT $3`)
 
 	// Resources that wait to be derived again, or whose derivation failed: status and explain report these.
-	selectUnderivedSQL = `
+	selectUnderivedSQL = codes(`
 SELECT s.id FROM dbcontroller.shadow s
 WHERE s.id = ANY ($1) AND EXISTS (
-    SELECT FROM dbcontroller.work w WHERE w.action = 8 AND w.kind_id = s.kind_id AND (w.target_id IS NULL OR w.target_id = s.id)
-)`
+    SELECT FROM dbcontroller.work w WHERE w.action = {derive} AND w.kind_id = s.kind_id AND (w.target_id IS NULL OR w.target_id = s.id)
+)`)
 
-	deriveAnewSQL = `
+	deriveAnewSQL = codes(`
 INSERT INTO dbcontroller.work (action, shard, deployment_id, kind_id, target_id, reason)
-SELECT 8, s.shard, $2, s.kind_id, s.id, $3 FROM dbcontroller.shadow s
-WHERE s.id = ANY ($1) AND NOT EXISTS (SELECT FROM dbcontroller.work w WHERE w.action = 8 AND w.target_id = s.id)
-ORDER BY s.id`
-
-	lastShadowSQL = `SELECT COALESCE(max(id), 0) FROM dbcontroller.shadow`
+SELECT {derive}, s.shard, $2, s.kind_id, s.id, $3 FROM dbcontroller.shadow s
+WHERE s.id = ANY ($1) AND NOT EXISTS (SELECT FROM dbcontroller.work w WHERE w.action = {derive} AND w.target_id = s.id)
+ORDER BY s.id`)
 )
 
 // bodies compares the references that the current version derives from bodies with the stored ones. With how.Bodies it reads that

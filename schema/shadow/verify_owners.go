@@ -26,11 +26,11 @@ ORDER BY o.ownee_id, o.deployment_id, o.kind_id, o.name, o.uid`
 SELECT i.n - 1
 FROM unnest($1::bigint[], $2::int[], $3::int[], $4::text[], $5::uuid[]) WITH ORDINALITY AS i (ownee_id, deployment_id, kind_id, name, uid, n)
 JOIN dbcontroller.owner_reference o USING (ownee_id, deployment_id, kind_id, name, uid) WHERE o.checked`
-
-	recheckOwnersSQL = `
-INSERT INTO dbcontroller.work (action, shard, deployment_id, target_id)
-SELECT 4, s.shard, $2::int, s.id FROM dbcontroller.shadow s WHERE s.id = ANY ($1) AND s.state = 1`
 )
+
+var recheckOwnersSQL = codes(`
+INSERT INTO dbcontroller.work (action, shard, deployment_id, target_id)
+SELECT {check_owners}, s.shard, $2::int, s.id FROM dbcontroller.shadow s WHERE s.id = ANY ($1) AND s.state = {active}`)
 
 // ownedRow is an owner reference with its ownee. The exported fields are its primary key, and the cursor of the pass.
 type ownedRow struct {

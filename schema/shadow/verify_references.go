@@ -47,22 +47,22 @@ UPDATE dbcontroller.reference r SET dangling = $5
 FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::uuid[]) AS i (holder_id, target_id, field_id, attempt)
 WHERE r.holder_id = i.holder_id AND r.field_id = i.field_id AND r.target_id = i.target_id AND r.attempt = i.attempt AND r.dangling <> $5`
 
-	// Releases what was established again for references that were dropped meanwhile: the confirm of the attempt would make these
-	// blockades permanent.
-	releaseLeftSQL = `
-INSERT INTO dbcontroller.work (action, shard, deployment_id, attempt, holder_uid, field_id, target_uid)
-SELECT 2, $1, $2, $3, i.holder_uid, i.field_id, i.target_uid
-FROM unnest($4::uuid[], $5::int[], $6::uuid[], $7::bigint[], $8::bigint[]) AS i (holder_uid, field_id, target_uid, holder_id, target_id)
-WHERE NOT EXISTS (
-    SELECT FROM dbcontroller.reference r
-    WHERE r.holder_id = i.holder_id AND r.field_id = i.field_id AND r.target_id = i.target_id AND r.attempt = $3
-)`
-
 	renewAttemptSQL = `
 UPDATE dbcontroller.reference r SET attempt = $5, dangling = false
 FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::uuid[]) AS i (holder_id, target_id, field_id, attempt)
 WHERE r.holder_id = i.holder_id AND r.field_id = i.field_id AND r.target_id = i.target_id AND r.attempt = i.attempt`
 )
+
+// Releases what was established again for references that were dropped meanwhile: the confirm of the attempt would make these
+// blockades permanent.
+var releaseLeftSQL = codes(`
+INSERT INTO dbcontroller.work (action, shard, deployment_id, attempt, holder_uid, field_id, target_uid)
+SELECT {release}, $1, $2, $3, i.holder_uid, i.field_id, i.target_uid
+FROM unnest($4::uuid[], $5::int[], $6::uuid[], $7::bigint[], $8::bigint[]) AS i (holder_uid, field_id, target_uid, holder_id, target_id)
+WHERE NOT EXISTS (
+    SELECT FROM dbcontroller.reference r
+    WHERE r.holder_id = i.holder_id AND r.field_id = i.field_id AND r.target_id = i.target_id AND r.attempt = $3
+)`)
 
 // referenceRow is a reference with its holder and its target.
 type referenceRow struct {

@@ -42,70 +42,7 @@ FROM generate_series(1, $1) AS n`
 
 	// After the decision is inserted: one that was forgotten before is seen, and none is forgotten after.
 	selectForgottenSQL = `SELECT forgotten FROM dbcontroller.meta`
-
-	insertResourcesSQL = `
-WITH i AS (
-    SELECT * FROM unnest($1::bigint[], $2::uuid[], $3::int[], $4::text[], $5::smallint[], $6::bigint[], $7::text[], $8::text[], $9::text[])
-        AS i (id, uid, kind_id, name, shard, revision, labels, body, owners)
-), s AS (
-    INSERT INTO dbcontroller.shadow (id, uid, kind_id, state, shard, revision, generation, name)
-    SELECT id, uid, kind_id, 1, shard, revision, 1, name FROM i
-    RETURNING id
-), r AS (
-    INSERT INTO dbcontroller.resource (id, labels, body, owners) SELECT id, labels::jsonb, body::jsonb, owners::jsonb FROM i
-)
-INSERT INTO dbcontroller.change (uid, revision, generation, kind_id, state, created_at, name, labels, body, owners)
-SELECT i.uid, i.revision, 1, i.kind_id, 1, now(), i.name, i.labels::jsonb, i.body::jsonb, i.owners::jsonb
-FROM s JOIN i USING (id)` // from s: the change's number is taken after the insert has waited for whoever had the name
-
-	updateResourcesSQL = `
-WITH i AS (
-    SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::text[], $5::text[]) AS i (id, revision, labels, body, owners)
-), s AS (
-    UPDATE dbcontroller.shadow s
-    SET revision = i.revision, generation = s.generation + (r.body <> i.body::jsonb)::int, updated_at = now()
-    FROM i JOIN dbcontroller.resource r ON r.id = i.id
-    WHERE s.id = i.id
-    RETURNING s.id, s.uid, s.kind_id, s.name, s.revision, s.generation, s.created_at, s.block_deletion, i.labels, i.body, i.owners
-), r AS (
-    UPDATE dbcontroller.resource r SET labels = i.labels::jsonb, body = i.body::jsonb, owners = i.owners::jsonb FROM i WHERE r.id = i.id
-), c AS (
-    INSERT INTO dbcontroller.change (uid, revision, generation, kind_id, state, created_at, name, labels, body, owners, block_deletion)
-    SELECT uid, revision, generation, kind_id, 1, created_at, name, labels::jsonb, body::jsonb, owners::jsonb, block_deletion FROM s
-)
-SELECT id, generation FROM s`
-
-	deriveSQL = `UPDATE dbcontroller.shadow SET derivation = derivation + 1 WHERE id = ANY ($1)`
-
-	// What was dropped is released at foreign targets that it blocked; local ones that it blocked are looked at again.
-	// Where the holder owns resources, and may have to refer to them for it, their deployment is told.
-	dropReferencesSQL = `
-WITH gone AS (
-    DELETE FROM dbcontroller.reference r
-    USING unnest($1::bigint[], $2::int[], $3::bigint[]) AS i (holder_id, field_id, target_id)
-    WHERE r.holder_id = i.holder_id AND r.field_id = i.field_id AND r.target_id = i.target_id
-    RETURNING r.*
-), released AS (
-    INSERT INTO dbcontroller.work (action, shard, deployment_id, attempt, holder_uid, field_id, target_uid)
-    SELECT 2, s.shard, f.deployment_id, gone.attempt, s.uid, gone.field_id, f.uid
-    FROM gone
-    JOIN dbcontroller.shadow s ON s.id = gone.holder_id
-    JOIN dbcontroller.foreign_target f ON f.id = gone.target_id
-    WHERE gone.behaviour = 1
-), told AS (
-    INSERT INTO dbcontroller.work (action, shard, deployment_id, holder_uid, target_uid)
-    SELECT DISTINCT 6, s.shard, e.deployment_id, s.uid, COALESCE(f.uid, t.uid)
-    FROM gone
-    JOIN dbcontroller.shadow s ON s.id = gone.holder_id
-    JOIN dbcontroller.ownee_entry e ON e.owner_id = s.id
-    LEFT JOIN dbcontroller.foreign_target f ON f.id = gone.target_id
-    LEFT JOIN dbcontroller.shadow t ON t.id = gone.target_id
-    WHERE e.deployment_id = COALESCE(f.deployment_id, $4::int) AND COALESCE(f.uid, t.uid) IS NOT NULL
-)
-INSERT INTO dbcontroller.work (action, shard, deployment_id, target_id)
-SELECT DISTINCT 3, t.shard, $4::int, t.id
-FROM gone JOIN dbcontroller.shadow t ON t.id = gone.target_id
-WHERE gone.behaviour = 1`
+	deriveSQL          = `UPDATE dbcontroller.shadow SET derivation = derivation + 1 WHERE id = ANY ($1)`
 
 	insertLocalReferencesSQL = `
 INSERT INTO dbcontroller.reference (holder_id, target_id, field_id, behaviour)
@@ -133,10 +70,74 @@ INSERT INTO dbcontroller.reference (holder_id, target_id, attempt, field_id, beh
 SELECT i.holder_id, f.id, $6, i.field_id, i.behaviour
 FROM unnest($1::bigint[], $2::uuid[], $3::int[], $4::int[], $5::smallint[]) AS i (holder_id, uid, deployment_id, field_id, behaviour)
 JOIN f ON f.uid = i.uid AND f.deployment_id = i.deployment_id`
+)
 
-	confirmWorkSQL = `
+var (
+	insertResourcesSQL = codes(`
+WITH i AS (
+    SELECT * FROM unnest($1::bigint[], $2::uuid[], $3::int[], $4::text[], $5::smallint[], $6::bigint[], $7::text[], $8::text[], $9::text[])
+        AS i (id, uid, kind_id, name, shard, revision, labels, body, owners)
+), s AS (
+    INSERT INTO dbcontroller.shadow (id, uid, kind_id, state, shard, revision, generation, name)
+    SELECT id, uid, kind_id, {active}, shard, revision, 1, name FROM i
+    RETURNING id
+), r AS (
+    INSERT INTO dbcontroller.resource (id, labels, body, owners) SELECT id, labels::jsonb, body::jsonb, owners::jsonb FROM i
+)
+INSERT INTO dbcontroller.change (uid, revision, generation, kind_id, state, created_at, name, labels, body, owners)
+SELECT i.uid, i.revision, 1, i.kind_id, {active}, now(), i.name, i.labels::jsonb, i.body::jsonb, i.owners::jsonb
+FROM s JOIN i USING (id)`)  // from s: the change's number is taken after the insert has waited for whoever had the name
+
+	updateResourcesSQL = codes(`
+WITH i AS (
+    SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::text[], $5::text[]) AS i (id, revision, labels, body, owners)
+), s AS (
+    UPDATE dbcontroller.shadow s
+    SET revision = i.revision, generation = s.generation + (r.body <> i.body::jsonb)::int, updated_at = now()
+    FROM i JOIN dbcontroller.resource r ON r.id = i.id
+    WHERE s.id = i.id
+    RETURNING s.id, s.uid, s.kind_id, s.name, s.revision, s.generation, s.created_at, s.block_deletion, i.labels, i.body, i.owners
+), r AS (
+    UPDATE dbcontroller.resource r SET labels = i.labels::jsonb, body = i.body::jsonb, owners = i.owners::jsonb FROM i WHERE r.id = i.id
+), c AS (
+    INSERT INTO dbcontroller.change (uid, revision, generation, kind_id, state, created_at, name, labels, body, owners, block_deletion)
+    SELECT uid, revision, generation, kind_id, {active}, created_at, name, labels::jsonb, body::jsonb, owners::jsonb, block_deletion FROM s
+)
+SELECT id, generation FROM s`)
+
+	// What was dropped is released at foreign targets that it blocked; local ones that it blocked are looked at again.
+	// Where the holder owns resources, and may have to refer to them for it, their deployment is told.
+	dropReferencesSQL = codes(`
+WITH gone AS (
+    DELETE FROM dbcontroller.reference r
+    USING unnest($1::bigint[], $2::int[], $3::bigint[]) AS i (holder_id, field_id, target_id)
+    WHERE r.holder_id = i.holder_id AND r.field_id = i.field_id AND r.target_id = i.target_id
+    RETURNING r.*
+), released AS (
+    INSERT INTO dbcontroller.work (action, shard, deployment_id, attempt, holder_uid, field_id, target_uid)
+    SELECT {release}, s.shard, f.deployment_id, gone.attempt, s.uid, gone.field_id, f.uid
+    FROM gone
+    JOIN dbcontroller.shadow s ON s.id = gone.holder_id
+    JOIN dbcontroller.foreign_target f ON f.id = gone.target_id
+    WHERE gone.behaviour = {block}
+), told AS (
+    INSERT INTO dbcontroller.work (action, shard, deployment_id, holder_uid, target_uid)
+    SELECT DISTINCT {let_go}, s.shard, e.deployment_id, s.uid, COALESCE(f.uid, t.uid)
+    FROM gone
+    JOIN dbcontroller.shadow s ON s.id = gone.holder_id
+    JOIN dbcontroller.ownee_entry e ON e.owner_id = s.id
+    LEFT JOIN dbcontroller.foreign_target f ON f.id = gone.target_id
+    LEFT JOIN dbcontroller.shadow t ON t.id = gone.target_id
+    WHERE e.deployment_id = COALESCE(f.deployment_id, $4::int) AND COALESCE(f.uid, t.uid) IS NOT NULL
+)
+INSERT INTO dbcontroller.work (action, shard, deployment_id, target_id)
+SELECT DISTINCT {finalise}, t.shard, $4::int, t.id
+FROM gone JOIN dbcontroller.shadow t ON t.id = gone.target_id
+WHERE gone.behaviour = {block}`)
+
+	confirmWorkSQL = codes(`
 INSERT INTO dbcontroller.work (action, shard, deployment_id, attempt)
-SELECT 1, $1, d, $2 FROM unnest($3::int[]) AS d`
+SELECT {confirm}, $1, d, $2 FROM unnest($3::int[]) AS d`)
 )
 
 // write does everything that a save does in its transaction: two round trips, one that locks and one that writes.

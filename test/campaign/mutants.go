@@ -144,15 +144,15 @@ var mutants = []mutant{
 		"entry-forgotten", "I8", "Confirming a reference that acts leaves nothing behind.",
 		"schema/shadow/blockade.go",
 		[]string{
-			"    SELECT DISTINCT target_id, $2::int FROM taken WHERE behaviour <> 6\n    ON CONFLICT DO NOTHING",
-			"    SELECT DISTINCT target_id, $2::int FROM taken WHERE behaviour = 6\n    ON CONFLICT DO NOTHING",
+			"    SELECT DISTINCT target_id, $2::int FROM taken WHERE behaviour <> {allow_dangling}\n    ON CONFLICT DO NOTHING",
+			"    SELECT DISTINCT target_id, $2::int FROM taken WHERE behaviour = {allow_dangling}\n    ON CONFLICT DO NOTHING",
 		},
 	},
 	{
 		"late-confirm-tells-nobody", "I4", "A confirm of what was marked meanwhile writes no notice.",
 		"schema/shadow/blockade.go",
 		[]string{
-			"SELECT id, shard FROM dbcontroller.shadow WHERE id IN (SELECT target_id FROM taken) AND state = 2",
+			"SELECT id, shard FROM dbcontroller.shadow WHERE id IN (SELECT target_id FROM taken) AND state = {deleting}",
 			"SELECT id, shard FROM dbcontroller.shadow WHERE id IN (SELECT target_id FROM taken) AND state = 9",
 		},
 	},
