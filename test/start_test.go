@@ -193,11 +193,11 @@ func TestADatabaseThatIsAwayIsOneLineOfTheLog(t *testing.T) {
 	for p, since := range before {
 		a.ready(p)
 		require.Eventually(t, func() bool {
-			return strings.Contains(strings.Join(a.said(p, since), "\n"), "the database is back")
+			return strings.Contains(strings.Join(a.said(p, since), "\n"), "the database is available again")
 		}, 20*time.Second, 50*time.Millisecond, p.Tail())
 		lines := a.said(p, since)
 		text := strings.Join(lines, "\n")
-		require.Equal(t, 1, strings.Count(text, "the database is away"), text)
+		require.Equal(t, 1, strings.Count(text, "the database is unavailable"), text)
 		require.NotContains(t, text, `"level":"error"`)
 		require.Less(t, len(lines), 12, text)
 	}

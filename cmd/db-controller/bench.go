@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/db-controller/db-controller/cmd/db-controller/bench"
-	"github.com/db-controller/db-controller/cmd/db-controller/playground"
+	"github.com/db-controller/db-controller/internal/postgres/launcher"
 	"github.com/db-controller/db-controller/migrations"
 )
 
@@ -64,7 +64,7 @@ func runBench(cmd *cobra.Command, dsn string, cfg bench.Config, asJSON bool) err
 		return err
 	}
 	defer done()
-	pg, err := playground.StartPostgres(cmd.Context(), playground.PostgresConfig{DSN: dsn})
+	pg, err := launcher.Start(cmd.Context(), launcher.Config{DSN: dsn})
 	if err != nil {
 		return err
 	}

@@ -17,8 +17,9 @@ import (
 
 	"github.com/db-controller/db-controller/cmd/db-controller/client"
 	"github.com/db-controller/db-controller/cmd/db-controller/playground"
+	"github.com/db-controller/db-controller/internal/postgres"
+	"github.com/db-controller/db-controller/internal/postgres/launcher"
 	"github.com/db-controller/db-controller/schema"
-	"github.com/db-controller/db-controller/schema/shadow"
 )
 
 //go:embed examples
@@ -81,7 +82,7 @@ func runDev(cmd *cobra.Command, cfg devConfig) error {
 		return err
 	}
 	began := time.Now()
-	pg, err := playground.StartPostgres(cmd.Context(), playground.PostgresConfig{DSN: cfg.dsn, Settings: ownServer(len(files.Deployments))})
+	pg, err := launcher.Start(cmd.Context(), launcher.Config{DSN: cfg.dsn, Settings: ownServer(len(files.Deployments))})
 	if err != nil {
 		return err
 	}
@@ -152,7 +153,7 @@ func hints(cfg devConfig) string {
 
 // startPlayground runs everything over a PostgreSQL server, and answers a client of it. The playground is answered
 // with an error as well, to be stopped.
-func startPlayground(ctx context.Context, pg *playground.Postgres, dir string, files *schema.File, at hosts) (*playground.Playground, *client.Client, error) {
+func startPlayground(ctx context.Context, pg *launcher.Server, dir string, files *schema.File, at hosts) (*playground.Playground, *client.Client, error) {
 	binary, err := os.Executable()
 	if err != nil {
 		return nil, nil, err
@@ -162,7 +163,7 @@ func startPlayground(ctx context.Context, pg *playground.Postgres, dir string, f
 		ids = append(ids, d.DeploymentID)
 	}
 	var plaintext []string
-	if shadow.CheckTLS(pg.DSN("")) != nil {
+	if postgres.CheckTLS(pg.DSN("")) != nil {
 		plaintext = []string{"--postgres-plaintext"} // a server that the user chose
 	}
 	each, err := connectionsEach(ctx, pg, len(ids))
@@ -209,12 +210,12 @@ func connectionsFor(deployments, each int) int { return deployments*(each+beside
 
 // connectionsEach shares the free connections of a server out among deployments. Where there are too few for any of them to
 // work, it says so before anything starts.
-func connectionsEach(ctx context.Context, pg *playground.Postgres, deployments int) (int, error) {
+func connectionsEach(ctx context.Context, pg *launcher.Server, deployments int) (int, error) {
 	most, used, err := pg.Connections(ctx)
 	if err != nil {
 		return 0, err
 	}
-	if needed := connectionsFor(deployments, shadow.MinConnections); most-used < needed {
+	if needed := connectionsFor(deployments, postgres.MinConnections); most-used < needed {
 		return 0, fmt.Errorf("%s has %d connections, of which %d are in use; %d deployments need %d: set max_connections there to %d or more, and restart it, or describe fewer deployments",
 			pg.Source(), most, used, deployments, needed, used+needed)
 	}
@@ -223,7 +224,7 @@ func connectionsEach(ctx context.Context, pg *playground.Postgres, deployments i
 
 // ownServer are the settings of a server that is started for deployments.
 func ownServer(deployments int) map[string]string {
-	return map[string]string{"max_connections": strconv.Itoa(max(300, connectionsFor(deployments, shadow.MinConnections)+others))}
+	return map[string]string{"max_connections": strconv.Itoa(max(300, connectionsFor(deployments, postgres.MinConnections)+others))}
 }
 
 func devServices(paths []string) (*schema.File, error) {

@@ -15,7 +15,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/db-controller/db-controller/internal/identity"
-	"github.com/db-controller/db-controller/schema/shadow"
+	"github.com/db-controller/db-controller/internal/postgres"
 )
 
 // newRefused counts what was refused because one identity had too much of it. What a call is refused for stands in the
@@ -49,7 +49,7 @@ func checkDSN(dsn string, plaintext bool) error {
 	if plaintext {
 		return nil
 	}
-	if err := shadow.CheckTLS(dsn); err != nil {
+	if err := postgres.CheckTLS(dsn); err != nil {
 		return fmt.Errorf("--postgres: %w; on a network that you trust, say --postgres-plaintext", err)
 	}
 	return nil

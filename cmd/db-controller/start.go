@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/pflag"
 	"go.uber.org/zap"
 
-	"github.com/db-controller/db-controller/schema/shadow"
+	"github.com/db-controller/db-controller/internal/postgres"
 )
 
 // patience is how long the start of a process may wait, and for what it does. While it waits it says so at once and then
@@ -59,7 +59,7 @@ func (p *patience) database(ctx context.Context, dsn string, use func() error) e
 			err = use()
 			p.began = p.began.Add(time.Since(began)) // a migration takes its time
 		}
-		if err == nil || !shadow.DatabaseAway(err) || refused(err) {
+		if err == nil || !postgres.Unavailable(err) || refused(err) {
 			return err
 		}
 		if more, gaveUp := p.more(ctx, 500*time.Millisecond, "postgres: "+err.Error()); !more {

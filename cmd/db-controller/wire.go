@@ -23,8 +23,8 @@ import (
 	"github.com/db-controller/db-controller/envregistry"
 	registryserver "github.com/db-controller/db-controller/envregistry/server"
 	"github.com/db-controller/db-controller/handlers"
-	"github.com/db-controller/db-controller/internal/feed"
 	"github.com/db-controller/db-controller/internal/identity"
+	"github.com/db-controller/db-controller/internal/postgres"
 	"github.com/db-controller/db-controller/migrations"
 	"github.com/db-controller/db-controller/nodemanager"
 	"github.com/db-controller/db-controller/schema"
@@ -81,7 +81,7 @@ func (n fenced) Run(ctx context.Context) error { return n.Node.Run(n.leases.Fenc
 // runDeployment joins the parts of one deployment and runs them until ctx ends or one fails:
 // registry client → node manager → nodes → handlers → store, with the gRPC services over the store.
 func runDeployment(ctx context.Context, cfg deploymentConfig, log *zap.Logger) error {
-	log, outage := feed.Patient(log)
+	log, outage := postgres.LogOutageOnce(log)
 	log = log.With(zap.Stringer("of", cfg.deployment))
 	credentials, err := identity.Load(identity.InDir(cfg.certs))
 	if err != nil {
@@ -95,7 +95,7 @@ func runDeployment(ctx context.Context, cfg deploymentConfig, log *zap.Logger) e
 	if err := waiting.database(ctx, cfg.dsn, func() error {
 		err := ready(ctx, cfg.dsn, migrations.Deployment, cfg.migrate, log)
 		if err == nil {
-			pool, err = shadow.Connect(ctx, cfg.dsn, "db-controller "+cfg.deployment.String(), cfg.connections)
+			pool, err = postgres.Connect(ctx, cfg.dsn, "db-controller "+cfg.deployment.String(), cfg.connections)
 		}
 		return err
 	}); err != nil || pool == nil {
@@ -293,7 +293,7 @@ type registryConfig struct {
 }
 
 func runRegistry(ctx context.Context, cfg registryConfig, log *zap.Logger) error {
-	log, outage := feed.Patient(log)
+	log, outage := postgres.LogOutageOnce(log)
 	credentials, err := identity.Load(identity.InDir(cfg.certs))
 	if err != nil {
 		return err
@@ -302,7 +302,7 @@ func runRegistry(ctx context.Context, cfg registryConfig, log *zap.Logger) error
 	if err := newPatience(cfg.startTimeout, log).database(ctx, cfg.dsn, func() error {
 		err := ready(ctx, cfg.dsn, migrations.Registry, cfg.migrate, log)
 		if err == nil {
-			pool, err = shadow.Connect(ctx, cfg.dsn, "db-controller registry", 8)
+			pool, err = postgres.Connect(ctx, cfg.dsn, "db-controller registry", 8)
 		}
 		return err
 	}); err != nil || pool == nil {

@@ -18,6 +18,7 @@ import (
 
 	"github.com/db-controller/db-controller/internal/feed"
 	"github.com/db-controller/db-controller/internal/identity"
+	"github.com/db-controller/db-controller/internal/postgres"
 	"github.com/db-controller/db-controller/schema"
 	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
 	"github.com/db-controller/db-controller/schema/wire"
@@ -51,7 +52,7 @@ type Server struct {
 
 // New makes a server over a migrated database.
 func New(pool *pgxpool.Pool, log *zap.Logger) *Server {
-	log, _ = feed.Patient(log)
+	log, _ = postgres.LogOutageOnce(log)
 	return &Server{store: newStore(pool), log: log}
 }
 
@@ -78,7 +79,7 @@ func (s *Server) fail(err error) error {
 	if _, ok := status.FromError(err); ok {
 		return err
 	}
-	if feed.Away(err) || feed.Busy(err) {
+	if postgres.Unavailable(err) || postgres.Busy(err) {
 		s.log.Warn("a request needs the database", zap.Error(err))
 		return status.Error(codes.Unavailable, "the registry's database is away for now: try again")
 	}

@@ -22,10 +22,10 @@ import (
 	"github.com/db-controller/db-controller/envregistry"
 	"github.com/db-controller/db-controller/envregistry/server"
 	"github.com/db-controller/db-controller/internal/identity"
+	"github.com/db-controller/db-controller/internal/postgres"
 	"github.com/db-controller/db-controller/migrations"
 	"github.com/db-controller/db-controller/schema"
 	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
-	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/schema/wire"
 	"github.com/db-controller/db-controller/test/harness"
 )
@@ -58,7 +58,7 @@ func serve(t *testing.T, dsn string, who identity.Identity) registryv1.RegistryS
 
 func connect(t *testing.T, dsn string, who identity.Identity) *grpc.ClientConn {
 	t.Helper()
-	pool, err := shadow.Connect(context.Background(), dsn, "test", 4)
+	pool, err := postgres.Connect(context.Background(), dsn, "test", 4)
 	require.NoError(t, err)
 	t.Cleanup(pool.Close)
 	listener := bufconn.Listen(1 << 20)
@@ -153,7 +153,7 @@ func TestAClockKeepsNoProcessOut(t *testing.T) {
 	require.Equal(t, "new:1", entry().Address)
 
 	// What a registry of before has stored counts for no more.
-	pool, err := shadow.Connect(t.Context(), dsn, "test", 2)
+	pool, err := postgres.Connect(t.Context(), dsn, "test", 2)
 	require.NoError(t, err)
 	defer pool.Close()
 	_, err = pool.Exec(t.Context(), `UPDATE dbcontroller_registry.deployment SET generation = $1`, now+90_000)
@@ -195,7 +195,7 @@ func TestARegistryWhoseDatabaseIsAwayIsUnavailable(t *testing.T) {
 	t.Parallel()
 	dsn := database(t)
 	apply(t, serve(t, dsn, identity.Identity{Role: identity.RoleOperator, Name: "o"}), example)
-	pool, err := shadow.Connect(t.Context(), dsn, "test", 4)
+	pool, err := postgres.Connect(t.Context(), dsn, "test", 4)
 	require.NoError(t, err)
 	defer pool.Close()
 	core, said := observer.New(zap.InfoLevel)

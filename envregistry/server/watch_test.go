@@ -14,8 +14,8 @@ import (
 
 	"github.com/db-controller/db-controller/envregistry/server"
 	"github.com/db-controller/db-controller/internal/identity"
+	"github.com/db-controller/db-controller/internal/postgres"
 	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
-	"github.com/db-controller/db-controller/schema/shadow"
 )
 
 var operator = identity.Identity{Role: identity.RoleOperator, Name: "o"}
@@ -123,7 +123,7 @@ func TestATokenOfTheEnvironmentThatCannotBeResumedIsReset_I24(t *testing.T) {
 	reset(serve(t, database(t), operator), token, "restored, copied or failed over")
 
 	apply(t, c, example)
-	pool, err := shadow.Connect(t.Context(), dsn, "test", 2)
+	pool, err := postgres.Connect(t.Context(), dsn, "test", 2)
 	require.NoError(t, err)
 	defer pool.Close()
 	_, err = pool.Exec(t.Context(), `UPDATE dbcontroller_registry.change SET changed_at = now() - interval '25 hours'`)

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/protoadapt"
 
+	"github.com/db-controller/db-controller/internal/postgres"
 	"github.com/db-controller/db-controller/schema"
 	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
 	"github.com/db-controller/db-controller/schema/shadow"
@@ -92,11 +93,11 @@ func toStatus(log *zap.Logger, err error) error {
 			return because(o.reason, err)
 		}
 	}
-	if shadow.DatabaseAway(err) {
-		log.Warn("the database is away", zap.Error(err))
+	if postgres.Unavailable(err) {
+		log.Warn("the database is unavailable", zap.Error(err))
 		return because("DATABASE_UNAVAILABLE", errors.New("the deployment's database is away for now: try again"))
 	}
-	if shadow.DatabaseBusy(err) {
+	if postgres.Busy(err) {
 		log.Warn("the database gave a request up", zap.Error(err))
 		return because("DATABASE_BUSY", errors.New("the deployment's database gave it up, since it took too long beside others: try again"))
 	}

@@ -19,6 +19,7 @@ import (
 	reflectionv1alpha "google.golang.org/grpc/reflection/grpc_reflection_v1alpha" //nolint:staticcheck // what most clients speak
 
 	"github.com/db-controller/db-controller/internal/identity"
+	"github.com/db-controller/db-controller/internal/postgres"
 	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
@@ -112,7 +113,7 @@ type Server struct {
 // NewServer registers everything, on a server for listeners and on the channels of this process, and gives Peers those.
 // It fails when a method is missing in the policy.
 func NewServer(cfg Config) (*Server, error) {
-	cfg.Logger = shadow.PatientLogger(cfg.Logger)
+	cfg.Logger, _ = postgres.LogOutageOnce(cfg.Logger)
 	forward := &forwarder{self: cfg.Store.Deployment(), peers: cfg.Peers, log: cfg.Logger}
 	barred := bar{cfg.Store} // of who calls, not of whom it speaks for
 	known := acquainted{cfg.Store}

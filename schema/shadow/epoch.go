@@ -11,6 +11,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/db-controller/db-controller/internal/feed"
+	"github.com/db-controller/db-controller/internal/postgres"
 	"github.com/db-controller/db-controller/schema"
 )
 
@@ -361,7 +362,7 @@ func (s *Store) settled(ctx context.Context, tx pgx.Tx) error {
 
 // notTheHoldersFault tells of an error that every part of a batch would have: it is not searched for.
 func notTheHoldersFault(err error) bool {
-	return errors.Is(err, errRecovering) || errors.Is(err, ErrOldEpoch) || errors.Is(err, schema.ErrFenced) || DatabaseAway(err)
+	return errors.Is(err, errRecovering) || errors.Is(err, ErrOldEpoch) || errors.Is(err, schema.ErrFenced) || postgres.Unavailable(err)
 }
 
 const (

@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
-	"go.uber.org/zap"
 
 	"github.com/db-controller/db-controller/internal/feed"
 	"github.com/db-controller/db-controller/schema"
@@ -196,19 +195,6 @@ func hasCode(err error, codes ...string) bool {
 		}
 	}
 	return false
-}
-
-// DatabaseAway tells whether an error says that the database cannot be reached, or takes no writes, for now: everything can be
-// tried again.
-func DatabaseAway(err error) bool { return feed.Away(err) }
-
-// DatabaseBusy tells whether the database gave up what did nothing wrong: a lock, or a statement, took too long.
-func DatabaseBusy(err error) bool { return feed.Busy(err) }
-
-// PatientLogger writes one line for an outage of the database, see feed.Outage.
-func PatientLogger(log *zap.Logger) *zap.Logger {
-	log, _ = feed.Patient(log)
-	return log
 }
 
 // again tells whether the transaction did nothing and can simply be run again.

@@ -12,9 +12,6 @@ func (s *Store) InTx(ctx context.Context, fn func(pgx.Tx) error) error {
 	return s.inTx(ctx, noFeed, fn)
 }
 
-// CheckSettings is for a pool that was not made by Connect.
-var CheckSettings = checkSettings
-
 // Hears tells whether what other processes commit is heard of.
 func (s *Store) Hears() bool { return s.hears() }
 

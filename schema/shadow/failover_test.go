@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
+	"github.com/db-controller/db-controller/internal/postgres"
 	"github.com/db-controller/db-controller/migrations"
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/shadow"
@@ -47,7 +48,7 @@ func newStandby(t *testing.T) (primary, standby *harness.Cluster) {
 // openOn opens the deployment's database on a server of the test's own.
 func openOn(t *testing.T, c *harness.Cluster) (*shadow.Store, *pgxpool.Pool) {
 	t.Helper()
-	pool, err := shadow.Connect(t.Context(), c.DSN("a"), "test", 8)
+	pool, err := postgres.Connect(t.Context(), c.DSN("a"), "test", 8)
 	require.NoError(t, err)
 	return openOver(t, pool), pool
 }
@@ -164,7 +165,7 @@ func TestACrashDoesNotPutNewWritesBeforeOldTokens_I24(t *testing.T) {
 func movingPool(t *testing.T, server *harness.Cluster, address *atomic.Value) (*pgxpool.Pool, *shadow.Store) {
 	t.Helper()
 	address.Store(server.Address())
-	plain, err := shadow.Connect(t.Context(), server.DSN("a"), "test", 4)
+	plain, err := postgres.Connect(t.Context(), server.DSN("a"), "test", 4)
 	require.NoError(t, err)
 	plain.Close()
 	cfg := plain.Config()

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/db-controller/db-controller/internal/postgres"
 	"github.com/db-controller/db-controller/migrations"
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/shadow"
@@ -90,7 +91,7 @@ func TestAFilterMeansTheSameInAListAndInAWatch(t *testing.T) {
 	dsn := fmt.Sprintf("host=%s port=%d user=%s password=%s dbname=%s sslmode=disable", c.Host, c.Port, c.User, c.Password, name)
 	_, err = migrations.Up(ctx, dsn, migrations.Deployment)
 	require.NoError(t, err)
-	pool, err := shadow.Connect(ctx, dsn, "test", 8)
+	pool, err := postgres.Connect(ctx, dsn, "test", 8)
 	require.NoError(t, err)
 	t.Cleanup(pool.Close)
 	store, err := shadow.Open(ctx, shadow.Config{Pool: pool, Deployment: b.ID(aWest)})

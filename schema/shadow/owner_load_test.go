@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/db-controller/db-controller/internal/postgres"
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/test/harness"
@@ -48,7 +49,7 @@ func TestOwnersUnderLoad_I16_I17(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, func(cfg *shadow.Config) { cfg.OwnerGrace = time.Hour })
 	for id := range b.Stores {
-		pool, err := shadow.Connect(t.Context(), b.Pools[id].Config().ConnString(), "few", shadow.MinConnections)
+		pool, err := postgres.Connect(t.Context(), b.Pools[id].Config().ConnString(), "few", postgres.MinConnections)
 		require.NoError(t, err)
 		t.Cleanup(pool.Close)
 		b.Pools[id] = pool

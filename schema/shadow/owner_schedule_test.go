@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
+	"github.com/db-controller/db-controller/internal/postgres"
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/test/harness"
@@ -282,7 +283,7 @@ func TestSaveTxWithAnOwnerNeedsNoSecondConnection_I22(t *testing.T) {
 	b := newBox(t, nil)
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
 	defer cancel()
-	pool, err := shadow.Connect(ctx, b.Pools[b.ID(aEast)].Config().ConnString(), "few", shadow.MinConnections)
+	pool, err := postgres.Connect(ctx, b.Pools[b.ID(aEast)].Config().ConnString(), "few", postgres.MinConnections)
 	require.NoError(t, err)
 	defer pool.Close()
 	s, err := shadow.Open(ctx, shadow.Config{Pool: pool, Deployment: b.ID(aEast)})

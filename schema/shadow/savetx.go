@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/db-controller/db-controller/internal/feed"
+	"github.com/db-controller/db-controller/internal/postgres"
 	"github.com/db-controller/db-controller/schema"
 )
 
@@ -81,7 +82,7 @@ func (s *Store) SaveTx(ctx context.Context, tx pgx.Tx, writes []Write) (saved []
 // takeSettings gives the transaction the settings of the store's own sessions, and answers those that are given back.
 func (s *Store) takeSettings(ctx context.Context, tx pgx.Tx) ([]string, error) {
 	var names, values []string
-	for name, value := range settings {
+	for name, value := range postgres.Settings {
 		names, values = append(names, name), append(values, value)
 	}
 	rows, err := tx.Query(ctx, takeSettingsSQL, names, values)

@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
+	"github.com/db-controller/db-controller/internal/postgres"
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/test/harness"
@@ -176,7 +177,7 @@ func TestAReferenceToADeploymentThatIsNotThereLeavesNothingOutstanding_I28(t *te
 }
 
 func fewConnections(c *shadow.Config) {
-	pool, err := shadow.Connect(context.Background(), c.Pool.Config().ConnString(), "few connections", shadow.MinConnections)
+	pool, err := postgres.Connect(context.Background(), c.Pool.Config().ConnString(), "few connections", postgres.MinConnections)
 	if err != nil {
 		panic(err)
 	}

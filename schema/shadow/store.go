@@ -16,6 +16,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/db-controller/db-controller/internal/feed"
+	"github.com/db-controller/db-controller/internal/postgres"
 	"github.com/db-controller/db-controller/schema"
 )
 
@@ -40,7 +41,7 @@ type Peers interface {
 
 // Config of a Store. Zero means the default.
 type Config struct {
-	// Pool of the deployment's own database, migrated; from Connect, which has the settings that a Store needs.
+	// Pool of the deployment's own database, migrated; from postgres.Connect, whose sessions have the settings that a Store needs.
 	Pool *pgxpool.Pool
 	// Deployment that the database belongs to, or will from now on.
 	Deployment schema.DeploymentID
@@ -149,7 +150,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = zap.NewNop()
 	}
-	cfg.Logger = PatientLogger(cfg.Logger)
+	cfg.Logger, _ = postgres.LogOutageOnce(cfg.Logger)
 	s := &Store{
 		pool: cfg.Pool, self: cfg.Deployment, peers: cfg.Peers, log: cfg.Logger, names: newNames(cfg.Pool), wake: feed.NewBroadcast(), told: feed.NewBroadcast(), cfg: cfg, usage: newUsage(cfg.Quotas),
 		moved: make(chan struct{}, 1), outrun: make(chan struct{}, 1),

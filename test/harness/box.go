@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/db-controller/db-controller/handlers"
+	"github.com/db-controller/db-controller/internal/postgres"
 	"github.com/db-controller/db-controller/migrations"
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/shadow"
@@ -87,7 +88,7 @@ func (b *Box) connect(dsn string) (test, serving *pgxpool.Pool) {
 	b.t.Helper()
 	var pools [2]*pgxpool.Pool
 	for i, dsn := range []string{dsn, AsServing(dsn)} {
-		pool, err := shadow.Connect(context.Background(), dsn, "test", 12)
+		pool, err := postgres.Connect(context.Background(), dsn, "test", 12)
 		require.NoError(b.t, err)
 		b.t.Cleanup(pool.Close)
 		pools[i] = pool

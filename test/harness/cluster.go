@@ -17,7 +17,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
-	"github.com/db-controller/db-controller/cmd/db-controller/playground"
+	"github.com/db-controller/db-controller/internal/postgres/launcher"
 )
 
 // Cluster is a PostgreSQL server of a test's own, whose folder can be copied while it does not run: for backups that are
@@ -27,7 +27,7 @@ type Cluster struct {
 	t      testing.TB
 	dir    string
 	tls    map[string]string // settings
-	server *playground.Postgres
+	server *launcher.Server
 }
 
 // NewCluster starts a server in a new folder.
@@ -104,7 +104,7 @@ func (c *Cluster) Start() {
 		"fsync": "off", "shared_buffers": "16MB", "max_connections": "100", // safe as long as the machine itself does not crash
 	}
 	maps.Copy(settings, c.tls)
-	server, err := playground.StartPostgres(c.t.Context(), playground.PostgresConfig{Dir: c.dir, Settings: settings})
+	server, err := launcher.Start(c.t.Context(), launcher.Config{Dir: c.dir, Settings: settings})
 	if err != nil {
 		refuse(c.t, choiceFromEnvironment(), err)
 	}

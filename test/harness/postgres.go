@@ -37,7 +37,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/db-controller/db-controller/cmd/db-controller/playground"
+	"github.com/db-controller/db-controller/internal/postgres/launcher"
 )
 
 const (
@@ -69,7 +69,7 @@ var serverSettings = map[string]string{
 // Server is a PostgreSQL server for tests. Its methods may be called from
 // parallel tests.
 type Server struct {
-	postgres *playground.Postgres
+	postgres *launcher.Server
 	source   string
 	stop     func() error // leaves nothing of ours running
 
@@ -193,7 +193,7 @@ func start(ctx context.Context, from choice) (*Server, error) {
 }
 
 func useGiven(ctx context.Context, dsn string) (*Server, error) {
-	postgres, err := playground.StartPostgres(ctx, playground.PostgresConfig{DSN: dsn})
+	postgres, err := launcher.Start(ctx, launcher.Config{DSN: dsn})
 	if err != nil {
 		return nil, fmt.Errorf("look at DBCONTROLLER_TEST_DSN: %w", err)
 	}
@@ -206,7 +206,7 @@ func useGiven(ctx context.Context, dsn string) (*Server, error) {
 }
 
 func startLocal(ctx context.Context) (*Server, error) {
-	postgres, err := playground.StartPostgres(ctx, playground.PostgresConfig{Settings: serverSettings, InMemory: true})
+	postgres, err := launcher.Start(ctx, launcher.Config{Settings: serverSettings, InMemory: true})
 	if err != nil {
 		return nil, err
 	}
@@ -218,7 +218,7 @@ func startLocal(ctx context.Context) (*Server, error) {
 	return s, nil
 }
 
-func newServer(postgres *playground.Postgres, source string) *Server {
+func newServer(postgres *launcher.Server, source string) *Server {
 	return &Server{
 		postgres: postgres, source: source,
 		prefix:    databasePrefix(time.Now()),

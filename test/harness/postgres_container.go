@@ -20,7 +20,7 @@ import (
 	tclog "github.com/testcontainers/testcontainers-go/log"
 	"github.com/testcontainers/testcontainers-go/wait"
 
-	"github.com/db-controller/db-controller/cmd/db-controller/playground"
+	"github.com/db-controller/db-controller/internal/postgres/launcher"
 )
 
 const (
@@ -222,7 +222,7 @@ func serverIn(ctx context.Context, engine client.APIClient, c *testcontainers.Do
 // answers at once, and the password keeps us from taking a stranger's server.
 // Where the container's own address can be reached, as on Linux, it is better
 // still: no proxy copies each packet.
-func reach(ctx context.Context, c *testcontainers.DockerContainer, password string) (*playground.Postgres, error) {
+func reach(ctx context.Context, c *testcontainers.DockerContainer, password string) (*launcher.Server, error) {
 	port, err := c.MappedPort(ctx, "5432/tcp")
 	if err != nil {
 		return nil, fmt.Errorf("find the port of the container: %w", err)
@@ -261,10 +261,10 @@ func answers(ctx context.Context, address string) bool {
 	return true
 }
 
-func use(ctx context.Context, dsn string) (*playground.Postgres, error) {
+func use(ctx context.Context, dsn string) (*launcher.Server, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerLimit)
 	defer cancel()
-	return playground.StartPostgres(ctx, playground.PostgresConfig{DSN: dsn})
+	return launcher.Start(ctx, launcher.Config{DSN: dsn})
 }
 
 // leash ties the life of the container to ours: a shell in it reads from the

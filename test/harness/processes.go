@@ -14,10 +14,10 @@ import (
 
 	"github.com/db-controller/db-controller/cmd/db-controller/client"
 	"github.com/db-controller/db-controller/cmd/db-controller/playground"
+	"github.com/db-controller/db-controller/internal/postgres"
 	"github.com/db-controller/db-controller/migrations"
 	"github.com/db-controller/db-controller/schema"
 	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
-	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/schema/wire"
 )
 
@@ -95,7 +95,7 @@ type Processes struct {
 // own.
 func DatabaseArgs(t testing.TB) []string {
 	t.Helper()
-	if shadow.CheckTLS(Postgres(t).DSN("")) != nil {
+	if postgres.CheckTLS(Postgres(t).DSN("")) != nil {
 		return []string{"--postgres-plaintext"}
 	}
 	return nil

@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/db-controller/db-controller/internal/postgres"
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/shadow"
 )
@@ -87,7 +88,7 @@ func openFar(ctx context.Context, databases func(context.Context, int) ([]string
 	}
 	f := &farAway{stores: map[schema.DeploymentID]*shadow.Store{}, attempts: map[[2]schema.DeploymentID][]shadow.AttemptID{}, close: func() {}}
 	for i, dsn := range dsns {
-		pool, err := shadow.Connect(ctx, dsn, "bench", shadow.MinConnections)
+		pool, err := postgres.Connect(ctx, dsn, "bench", postgres.MinConnections)
 		if err != nil {
 			f.close()
 			return nil, err

@@ -1,4 +1,4 @@
-package shadow_test
+package postgres_test
 
 import (
 	"net/url"
@@ -10,19 +10,19 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/db-controller/db-controller/cmd/db-controller/playground"
-	"github.com/db-controller/db-controller/schema/shadow"
+	"github.com/db-controller/db-controller/internal/postgres"
 	"github.com/db-controller/db-controller/test/harness"
 )
 
-// A connection that lost its settings on the way, as behind a pooler, is refused, and told what gives it them for good.
+// A session without its settings, as behind a pooler, is refused, and the error contains the statements that set them.
 func TestConnectionsHaveTheirSettings_I22(t *testing.T) {
 	t.Parallel()
 	dsn := harness.Postgres(t).NewDatabase(t, "")
 	pool, err := pgxpool.New(t.Context(), dsn)
 	require.NoError(t, err)
 	defer pool.Close()
-	err = shadow.CheckSettings(t.Context(), pool)
-	require.ErrorContains(t, err, "a pooler ignores them; run once, directly at the server: ALTER DATABASE ")
+	err = postgres.CheckSettings(t.Context(), pool)
+	require.ErrorContains(t, err, "a connection pooler ignores them; run once, directly at the server: ALTER DATABASE ")
 	for _, command := range []string{"SET enable_seqscan = 'off';", "SET statement_timeout = '60000';"} {
 		require.ErrorContains(t, err, command)
 	}
@@ -30,7 +30,7 @@ func TestConnectionsHaveTheirSettings_I22(t *testing.T) {
 	_, err = pool.Exec(t.Context(), commands)
 	require.NoError(t, err)
 	pool.Reset()
-	require.NoError(t, shadow.CheckSettings(t.Context(), pool))
+	require.NoError(t, postgres.CheckSettings(t.Context(), pool))
 }
 
 func TestOtherMachinesAreConnectedToWithVerifiedTLS(t *testing.T) {
@@ -57,17 +57,17 @@ func TestOtherMachinesAreConnectedToWithVerifiedTLS(t *testing.T) {
 		"postgres://u@10.0.0.7/db?sslmode=disable":                                                     false,
 		"host=db.example.org dbname=db sslmode=verify-full sslrootcert=" + filepath.Join(ca, "ca.crt"): true,
 	} {
-		err := shadow.CheckTLS(dsn)
+		err := postgres.CheckTLS(dsn)
 		require.Equal(t, ok, err == nil, "%s: %v", dsn, err)
 		if !ok {
 			require.ErrorContains(t, err, "use sslmode=verify-full", dsn)
 		}
 	}
-	require.EqualError(t, shadow.CheckTLS("postgres://u:s3cr3t@host:port/db"), "not a PostgreSQL connection string")
+	require.EqualError(t, postgres.CheckTLS("postgres://u:s3cr3t@host:port/db"), "not a PostgreSQL connection string")
 }
 
-// The real server, with certificates: who is not who it should be is not spoken to.
-func TestPostgreSQLIsWhoItShouldBe(t *testing.T) {
+// A real server with certificates: a connection to a server with another name or another authority is refused.
+func TestTheCertificateOfTheServerIsVerified(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	authority, err := playground.OpenAuthority(filepath.Join(dir, "authority"), "example.org")
@@ -86,8 +86,8 @@ func TestPostgreSQLIsWhoItShouldBe(t *testing.T) {
 		q.Set("sslmode", "verify-full")
 		q.Set("sslrootcert", filepath.Join(good, "ca.crt"))
 		dsn.RawQuery = q.Encode()
-		require.NoError(t, shadow.CheckTLS(dsn.String()))
-		pool, err := shadow.Connect(t.Context(), dsn.String(), "test", 4)
+		require.NoError(t, postgres.CheckTLS(dsn.String()))
+		pool, err := postgres.Connect(t.Context(), dsn.String(), "test", 4)
 		require.Equal(t, ok, err == nil, "%s: %v", certs, err)
 		if !ok {
 			require.ErrorContains(t, err, "certificate")

@@ -1,4 +1,4 @@
-package playground
+package launcher
 
 import (
 	"bufio"
@@ -48,7 +48,7 @@ func TestPostgresParent(t *testing.T) {
 	if os.Getenv(parentEnv) == "" {
 		t.Skip("only for TestPostgresEndsWithItsParent")
 	}
-	p, err := StartPostgres(context.Background(), PostgresConfig{})
+	p, err := Start(context.Background(), Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,11 +71,11 @@ func localRunner(t *testing.T) serverRunner {
 	return nil
 }
 
-func startLocal(t *testing.T, cfg PostgresConfig) *Postgres {
+func startLocal(t *testing.T, cfg Config) *Server {
 	t.Helper()
 	localRunner(t)
 	cfg.Logger = zaptest.NewLogger(t)
-	p, err := StartPostgres(t.Context(), cfg)
+	p, err := Start(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -114,7 +114,7 @@ func queryText(t *testing.T, dsn, query string) string {
 }
 
 func TestPostgresStartsAndStops(t *testing.T) {
-	p := startLocal(t, PostgresConfig{Settings: map[string]string{"work_mem": "5MB", "max_connections": "20"}})
+	p := startLocal(t, Config{Settings: map[string]string{"work_mem": "5MB", "max_connections": "20"}})
 	t.Log(p.Source())
 	for setting, want := range map[string]string{
 		"fsync": "on", "synchronous_commit": "on", "full_page_writes": "on", // durable by default
@@ -140,7 +140,7 @@ func TestPostgresStartsAndStops(t *testing.T) {
 }
 
 func TestPostgresStopEndsConnections(t *testing.T) {
-	p := startLocal(t, PostgresConfig{})
+	p := startLocal(t, Config{})
 	conn := connect(t, p.DSN(""))
 	began := time.Now()
 	if err := p.Stop(); err != nil {
@@ -155,7 +155,7 @@ func TestPostgresStopEndsConnections(t *testing.T) {
 }
 
 func TestPostgresAsksForThePassword(t *testing.T) {
-	p := startLocal(t, PostgresConfig{})
+	p := startLocal(t, Config{})
 	wrong := strings.Replace(p.DSN(""), p.folder.password, "wrong", 1)
 	if _, err := pgx.Connect(t.Context(), wrong); err == nil {
 		t.Error("a wrong password was accepted over tcp")
@@ -170,7 +170,7 @@ func TestPostgresAsksForThePassword(t *testing.T) {
 }
 
 func TestPostgresDatabases(t *testing.T) {
-	p := startLocal(t, PostgresConfig{})
+	p := startLocal(t, Config{})
 	const template, clone = "a template", `odd "name" with 'quotes'`
 	if err := p.CreateDatabase(t.Context(), template); err != nil {
 		t.Fatal(err)
@@ -201,16 +201,16 @@ func TestPostgresDatabases(t *testing.T) {
 
 func TestPostgresKeepsItsFolder(t *testing.T) {
 	dir := filepath.Join(openDir(t), "server")
-	first := startLocal(t, PostgresConfig{Dir: dir})
+	first := startLocal(t, Config{Dir: dir})
 	execute(t, first.DSN(""), "CREATE TABLE note AS SELECT 'kept' AS text")
 	if err := first.Stop(); err != nil {
 		t.Fatal(err)
 	}
-	second := startLocal(t, PostgresConfig{Dir: dir})
+	second := startLocal(t, Config{Dir: dir})
 	if got := queryText(t, second.DSN(""), "SELECT text FROM note"); got != "kept" {
 		t.Errorf("read %q, want kept", got)
 	}
-	if _, err := StartPostgres(t.Context(), PostgresConfig{Dir: dir}); err == nil {
+	if _, err := Start(t.Context(), Config{Dir: dir}); err == nil {
 		t.Error("two servers run on one folder")
 	} else {
 		t.Log(err)
@@ -226,7 +226,7 @@ func TestPostgresRefusesAForeignFolder(t *testing.T) {
 	if err := os.WriteFile(mine, []byte("precious"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	_, err := startWith(t.Context(), PostgresConfig{Dir: dir, Logger: zap.NewNop()}, localRunner(t), freePostgresPort)
+	_, err := startWith(t.Context(), Config{Dir: dir, Logger: zap.NewNop()}, localRunner(t), freePort)
 	if err == nil || !strings.Contains(err.Error(), "holds other files") {
 		t.Errorf("error is %v", err)
 	}
@@ -238,18 +238,18 @@ func TestPostgresRefusesAForeignFolder(t *testing.T) {
 
 func TestPostgresSaysWhyItDoesNotStart(t *testing.T) {
 	localRunner(t)
-	_, err := StartPostgres(t.Context(), PostgresConfig{Settings: map[string]string{"shared_buffers": "lots"}})
+	_, err := Start(t.Context(), Config{Settings: map[string]string{"shared_buffers": "lots"}})
 	if err == nil || !strings.Contains(err.Error(), `invalid value for parameter "shared_buffers"`) {
 		t.Errorf("error is %v, want the server's own words", err)
 	}
 }
 
 func TestPostgresRefusesContradictions(t *testing.T) {
-	for want, cfg := range map[string]PostgresConfig{
+	for want, cfg := range map[string]Config{
 		"leave the setting port out": {Settings: map[string]string{"port": "5432"}},
 		"leave out Dir or InMemory":  {Dir: openDir(t), InMemory: true},
 	} {
-		if _, err := StartPostgres(t.Context(), cfg); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := Start(t.Context(), cfg); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error is %v, want %s", err, want)
 		}
 	}
@@ -260,7 +260,7 @@ func TestPostgresInMemory(t *testing.T) {
 	if memory == "" {
 		t.Skip("no folder in memory here")
 	}
-	p := startLocal(t, PostgresConfig{InMemory: true})
+	p := startLocal(t, Config{InMemory: true})
 	if filepath.Dir(p.folder.path) != memory {
 		t.Errorf("the folder is %s, want it in %s", p.folder.path, memory)
 	}
@@ -284,9 +284,9 @@ func TestPostgresTakesAnotherPort(t *testing.T) {
 		if calls.Add(1) == 1 {
 			return listener.Addr().(*net.TCPAddr).Port, nil
 		}
-		return freePostgresPort()
+		return freePort()
 	}
-	p, err := startWith(t.Context(), PostgresConfig{Logger: zaptest.NewLogger(t)}, r, choose)
+	p, err := startWith(t.Context(), Config{Logger: zaptest.NewLogger(t)}, r, choose)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -299,8 +299,8 @@ func TestPostgresTakesAnotherPort(t *testing.T) {
 }
 
 func TestPostgresUsesTheGivenServer(t *testing.T) {
-	server := startLocal(t, PostgresConfig{})
-	given, err := StartPostgres(t.Context(), PostgresConfig{DSN: server.DSN("")})
+	server := startLocal(t, Config{})
+	given, err := Start(t.Context(), Config{DSN: server.DSN("")})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -319,11 +319,11 @@ func TestPostgresUsesTheGivenServer(t *testing.T) {
 }
 
 func TestPostgresReportsAMissingServer(t *testing.T) {
-	port, err := freePostgresPort()
+	port, err := freePort()
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = StartPostgres(t.Context(), PostgresConfig{DSN: ownDSN(port, "secret")})
+	_, err = Start(t.Context(), Config{DSN: ownDSN(port, "secret")})
 	if err == nil || strings.Contains(err.Error(), "secret") {
 		t.Errorf("error is %v", err)
 	}
@@ -376,7 +376,7 @@ func TestPostgresReportsItsEnd(t *testing.T) {
 		}
 		return nil
 	})))
-	p, err := StartPostgres(t.Context(), PostgresConfig{Logger: logger})
+	p, err := Start(t.Context(), Config{Logger: logger})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -431,8 +431,8 @@ func TestPostgresInAContainer(t *testing.T) {
 			if dir != "" && runtime.GOOS == "linux" && os.Geteuid() != 0 {
 				t.Skip("only root can remove what the container's user leaves")
 			}
-			cfg := PostgresConfig{Dir: dir, Logger: zaptest.NewLogger(t)}
-			p, err := startWith(t.Context(), cfg, &containerServer{image: image}, freePostgresPort)
+			cfg := Config{Dir: dir, Logger: zaptest.NewLogger(t)}
+			p, err := startWith(t.Context(), cfg, &containerServer{image: image}, freePort)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -443,7 +443,7 @@ func TestPostgresInAContainer(t *testing.T) {
 			if dir == "" {
 				return
 			}
-			p, err = startWith(t.Context(), cfg, &containerServer{image: image}, freePostgresPort)
+			p, err = startWith(t.Context(), cfg, &containerServer{image: image}, freePort)
 			if err != nil {
 				t.Fatal(err)
 			}

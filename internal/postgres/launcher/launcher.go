@@ -1,8 +1,6 @@
-// This file and postgres_*.go are about PostgreSQL: StartPostgres takes a server
-// that is given to it, or starts one that needs no service, no configuration and
-// no rights, and that lives and dies with the calling process.
-
-package playground
+// Package launcher starts PostgreSQL servers for development and tests. Start connects to the server that it is given, or
+// starts one that needs no system service, no configuration and no root, and that ends with the calling process.
+package launcher
 
 import (
 	"context"
@@ -32,9 +30,9 @@ const (
 	portAttempts = 5
 )
 
-// PostgresConfig says which server to take. The zero value starts a server with
+// Config says which server to take. The zero value starts a server with
 // durable settings in a temporary folder.
-type PostgresConfig struct {
+type Config struct {
 	// DSN names a server to use instead of starting one, as URL or as keywords,
 	// with a user that may create databases. Default: none, start a server.
 	DSN string
@@ -56,7 +54,7 @@ type PostgresConfig struct {
 }
 
 // defaultSettings suit many small clients on a developer's machine. Nothing here
-// weakens durability: who wants that says so in PostgresConfig.Settings.
+// weakens durability: who wants that says so in Config.Settings.
 var defaultSettings = map[string]string{
 	"max_connections": "300",
 	"shared_buffers":  "256MB",
@@ -68,8 +66,8 @@ var defaultSettings = map[string]string{
 // ownSettings are what the server has to be reached by, thus not configurable.
 var ownSettings = []string{"data_directory", "hba_file", "listen_addresses", "port", "unix_socket_directories"}
 
-// Postgres is a PostgreSQL server, either one of our own or one that was given.
-type Postgres struct {
+// Server is a PostgreSQL server, either one of our own or one that was given.
+type Server struct {
 	dsn    string // with the maintenance database
 	source string
 
@@ -80,12 +78,12 @@ type Postgres struct {
 	stopErr error
 }
 
-// StartPostgres takes the server named by cfg.DSN; else it starts one with the
+// Start takes the server named by cfg.DSN; else it starts one with the
 // binaries on this machine; else one in a container; else it fails with the
 // command that installs the binaries. A started server accepts connections when
-// StartPostgres returns. It ends with Stop, and at the latest with this process,
+// Start returns. It ends with Stop, and at the latest with this process,
 // however that ends. ctx bounds the start alone.
-func StartPostgres(ctx context.Context, cfg PostgresConfig) (*Postgres, error) {
+func Start(ctx context.Context, cfg Config) (*Server, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = zap.NewNop()
 	}
@@ -104,7 +102,7 @@ func StartPostgres(ctx context.Context, cfg PostgresConfig) (*Postgres, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start postgresql: %w", err)
 	}
-	p, err := startWith(ctx, cfg, found, freePostgresPort)
+	p, err := startWith(ctx, cfg, found, freePort)
 	if err != nil {
 		return nil, fmt.Errorf("start postgresql with %s: %w", found.source(), err)
 	}
@@ -112,12 +110,12 @@ func StartPostgres(ctx context.Context, cfg PostgresConfig) (*Postgres, error) {
 }
 
 // usePostgres takes the server that cfg.DSN names.
-func usePostgres(ctx context.Context, cfg PostgresConfig) (*Postgres, error) {
+func usePostgres(ctx context.Context, cfg Config) (*Server, error) {
 	parsed, err := pgx.ParseConfig(cfg.DSN)
 	if err != nil {
 		return nil, fmt.Errorf("use the given postgresql: %w", err)
 	}
-	p := &Postgres{dsn: cfg.DSN}
+	p := &Server{dsn: cfg.DSN}
 	version, err := p.serverVersion(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("use the given postgresql: %w", err)
@@ -130,13 +128,13 @@ func usePostgres(ctx context.Context, cfg PostgresConfig) (*Postgres, error) {
 
 // startWith starts a server with the runner on a port that choosePort returns,
 // and again while that port turns out to be taken.
-func startWith(ctx context.Context, cfg PostgresConfig, r serverRunner, choosePort func() (int, error)) (*Postgres, error) {
+func startWith(ctx context.Context, cfg Config, r serverRunner, choosePort func() (int, error)) (*Server, error) {
 	began := time.Now()
 	f, err := openFolder(cfg.Dir, cfg.InMemory, r.account())
 	if err != nil {
 		return nil, err
 	}
-	p := &Postgres{source: r.source(), folder: f}
+	p := &Server{source: r.source(), folder: f}
 	if err := p.start(ctx, cfg, r, choosePort); err != nil {
 		return nil, errors.Join(err, f.removeTemporary())
 	}
@@ -145,7 +143,7 @@ func startWith(ctx context.Context, cfg PostgresConfig, r serverRunner, choosePo
 	return p, nil
 }
 
-func (p *Postgres) start(ctx context.Context, cfg PostgresConfig, r serverRunner, choosePort func() (int, error)) error {
+func (p *Server) start(ctx context.Context, cfg Config, r serverRunner, choosePort func() (int, error)) error {
 	if err := r.prepare(ctx, p.folder); err != nil {
 		return err
 	}
@@ -166,7 +164,7 @@ func (p *Postgres) start(ctx context.Context, cfg PostgresConfig, r serverRunner
 
 // startOn starts the server on the port and waits until it accepts connections.
 // When that fails nothing of the attempt is left running.
-func (p *Postgres) startOn(ctx context.Context, cfg PostgresConfig, r serverRunner, port int, settings map[string]string) error {
+func (p *Server) startOn(ctx context.Context, cfg Config, r serverRunner, port int, settings map[string]string) error {
 	p.dsn = ownDSN(port, p.folder.password)
 	c, err := startProcess(r.command(p.folder, port, settings), p.folder, cfg.Logger)
 	if err != nil {
@@ -182,7 +180,7 @@ func (p *Postgres) startOn(ctx context.Context, cfg PostgresConfig, r serverRunn
 
 // waitReady returns once the server accepts a connection, or with the reason why
 // it does not.
-func (p *Postgres) waitReady(ctx context.Context, c *serverProcess) error {
+func (p *Server) waitReady(ctx context.Context, c *serverProcess) error {
 	ctx, cancel := context.WithTimeout(ctx, readyLimit)
 	defer cancel()
 	// Whatever else listens on the port must not hold us up when the server could
@@ -213,12 +211,12 @@ func (p *Postgres) waitReady(ctx context.Context, c *serverProcess) error {
 }
 
 // Source says in one readable phrase which server this is.
-func (p *Postgres) Source() string { return p.source }
+func (p *Server) Source() string { return p.source }
 
 // DSN returns the connection string to the database of this server for its
 // superuser (for a server that was given: for the given user). An empty database
 // means the maintenance database.
-func (p *Postgres) DSN(database string) string {
+func (p *Server) DSN(database string) string {
 	if database == "" {
 		return p.dsn
 	}
@@ -228,7 +226,7 @@ func (p *Postgres) DSN(database string) string {
 // Stop shuts the server down, in which clients lose their connections, and
 // removes its temporary folder. A server that was given keeps running. Only the
 // first call does something, and all of them return its error.
-func (p *Postgres) Stop() error {
+func (p *Server) Stop() error {
 	p.stop.Do(func() {
 		if p.process == nil {
 			return
@@ -241,7 +239,7 @@ func (p *Postgres) Stop() error {
 }
 
 // CreateDatabase creates an empty database.
-func (p *Postgres) CreateDatabase(ctx context.Context, name string) error {
+func (p *Server) CreateDatabase(ctx context.Context, name string) error {
 	if err := p.exec(ctx, "CREATE DATABASE "+quoteIdentifier(name)); err != nil {
 		return fmt.Errorf("create database %s: %w", name, err)
 	}
@@ -250,7 +248,7 @@ func (p *Postgres) CreateDatabase(ctx context.Context, name string) error {
 
 // CloneDatabase creates a database with all content of the template, which
 // nobody may be connected to.
-func (p *Postgres) CloneDatabase(ctx context.Context, name, template string) error {
+func (p *Server) CloneDatabase(ctx context.Context, name, template string) error {
 	if err := p.exec(ctx, "CREATE DATABASE "+quoteIdentifier(name)+" TEMPLATE "+quoteIdentifier(template)); err != nil {
 		return fmt.Errorf("clone database %s from %s: %w", name, template, err)
 	}
@@ -259,7 +257,7 @@ func (p *Postgres) CloneDatabase(ctx context.Context, name, template string) err
 
 // DropDatabase removes the database and ends the connections to it. A database
 // that does not exist is no error.
-func (p *Postgres) DropDatabase(ctx context.Context, name string) error {
+func (p *Server) DropDatabase(ctx context.Context, name string) error {
 	if err := p.exec(ctx, "DROP DATABASE IF EXISTS "+quoteIdentifier(name)+" WITH (FORCE)"); err != nil {
 		return fmt.Errorf("drop database %s: %w", name, err)
 	}
@@ -267,7 +265,7 @@ func (p *Postgres) DropDatabase(ctx context.Context, name string) error {
 }
 
 // Connections tells how many connections the server takes, and how many of them others use.
-func (p *Postgres) Connections(ctx context.Context) (most, used int, err error) {
+func (p *Server) Connections(ctx context.Context) (most, used int, err error) {
 	conn, err := pgx.Connect(ctx, p.dsn)
 	if err != nil {
 		return 0, 0, fmt.Errorf("count the connections: %w", err)
@@ -281,7 +279,7 @@ SELECT current_setting('max_connections')::integer, (SELECT count(*) FROM pg_sta
 	return most, used, nil
 }
 
-func (p *Postgres) serverVersion(ctx context.Context) (string, error) {
+func (p *Server) serverVersion(ctx context.Context) (string, error) {
 	conn, err := pgx.Connect(ctx, p.dsn)
 	if err != nil {
 		return "", err
@@ -294,7 +292,7 @@ func (p *Postgres) serverVersion(ctx context.Context) (string, error) {
 
 // exec runs one statement over a connection of its own: the statements here
 // cannot run in a transaction and are too rare to keep a connection for.
-func (p *Postgres) exec(ctx context.Context, statement string) error {
+func (p *Server) exec(ctx context.Context, statement string) error {
 	conn, err := pgx.Connect(ctx, p.dsn)
 	if err != nil {
 		return err
@@ -332,8 +330,8 @@ func withDatabase(dsn, database string) string {
 	return fmt.Sprintf("%s dbname='%s'", dsn, escaped)
 }
 
-// freePostgresPort returns a TCP port of 127.0.0.1 that nobody listens on right now.
-func freePostgresPort() (int, error) {
+// freePort returns a TCP port of 127.0.0.1 that nobody listens on right now.
+func freePort() (int, error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return 0, err

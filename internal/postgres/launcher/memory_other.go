@@ -1,6 +1,6 @@
 //go:build !linux
 
-package playground
+package launcher
 
 import "syscall"
 

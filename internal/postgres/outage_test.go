@@ -1,4 +1,4 @@
-package feed_test
+package postgres_test
 
 import (
 	"context"
@@ -15,16 +15,16 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
-	"github.com/db-controller/db-controller/internal/feed"
+	"github.com/db-controller/db-controller/internal/postgres"
 )
 
-// However many lines say that the database is away, and in whatever words, one is written; one that it is back; and one for
-// the next outage. What has another reason is written as it is.
+// All lines about one outage become one line, whatever their messages; the end of the outage is one line, and the next outage
+// is one line. Lines with other errors are not changed.
 func TestAnOutageIsOneLineAStateChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		core, said := observer.New(zap.InfoLevel)
-		log, outage := feed.Patient(zap.New(core))
-		same, _ := feed.Patient(log.With(zap.String("of", "x")))
+		log, outage := postgres.LogOutageOnce(zap.New(core))
+		same, _ := postgres.LogOutageOnce(log.With(zap.String("of", "x")))
 		var works atomic.Bool
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
@@ -53,14 +53,14 @@ func TestAnOutageIsOneLineAStateChange(t *testing.T) {
 		fails()
 		time.Sleep(time.Hour)
 		fails()
-		require.Equal(t, []string{"warn the database is away, what needs it is tried again until it is back"}, messages())
+		require.Equal(t, []string{"warn the database is unavailable, what needs it is retried"}, messages())
 		log.Warn("something else", zap.Error(errors.New("broken")))
 		log.Info("nothing failed")
 		log.Info("a watch ended", zap.Error(io.EOF))
 		require.Equal(t, []string{"warn something else", "info nothing failed", "info a watch ended"}, messages())
 		works.Store(true)
 		time.Sleep(5 * time.Second)
-		require.Equal(t, []string{"info the database is back"}, messages())
+		require.Equal(t, []string{"info the database is available again"}, messages())
 		fails()
 		require.Len(t, messages(), 1)
 		cancel()

@@ -1,4 +1,4 @@
-package shadow_test
+package postgres_test
 
 import (
 	"context"
@@ -14,11 +14,11 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
 
-	"github.com/db-controller/db-controller/schema/shadow"
+	"github.com/db-controller/db-controller/internal/postgres"
 )
 
-// A database that cannot be reached, or takes nothing for now, is told from a statement that is wrong.
-func TestADatabaseThatIsAwayIsToldFromAFault(t *testing.T) {
+// Errors of an unavailable database are distinguished from errors of statements.
+func TestErrorsOfAnUnavailableDatabaseAreRecognised(t *testing.T) {
 	t.Parallel()
 	_, refused := pgx.Connect(t.Context(), "postgres://127.0.0.1:1/x?connect_timeout=1")
 	require.Error(t, refused)
@@ -49,6 +49,6 @@ func TestADatabaseThatIsAwayIsToldFromAFault(t *testing.T) {
 		{missing, false},
 		{errors.New("something else"), false},
 	} {
-		require.Equal(t, c.away, shadow.DatabaseAway(fmt.Errorf("read: %w", c.err)), "%v", c.err)
+		require.Equal(t, c.away, postgres.Unavailable(fmt.Errorf("read: %w", c.err)), "%v", c.err)
 	}
 }

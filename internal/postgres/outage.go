@@ -1,4 +1,4 @@
-package feed
+package postgres
 
 import (
 	"context"
@@ -11,27 +11,28 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// Outage is whether a process's database is away, as the errors that it logs tell. A line that carries such an error says
-// what every other one says, once a call and once a try: the first one becomes the line "the database is away", and the
-// others are left out, until Follow finds the database back.
+// Outage tracks whether the database of a process is unavailable, from the errors that the process logs. During an outage
+// every call and every retry would log the same error: the first such line is replaced by "the database is unavailable", and
+// further ones are dropped until Follow finds the database available again.
 type Outage struct {
-	log *zap.Logger // below
+	log *zap.Logger // the logger without the filter
 
 	mu       sync.Mutex
-	began    time.Time // guarded by mu; zero: it is there
-	last     time.Time // guarded by mu; of the last error
+	began    time.Time // guarded by mu; zero: no outage
+	last     time.Time // guarded by mu; time of the last error
 	followed bool      // guarded by mu
 }
 
 const (
-	// settled is for how long nothing may have failed before the database counts as back.
+	// settled is how long no error may have been logged before the database is asked whether it is available again.
 	settled = 3 * time.Second
-	// forgotten is after how long without an error the next one is of another outage, where nobody follows it.
+	// forgotten is how long after the last error an outage counts as over when Follow does not run.
 	forgotten = time.Minute
 )
 
-// Patient gives a logger that writes one line for an outage of the database. A logger that does already is given back.
-func Patient(log *zap.Logger) (*zap.Logger, *Outage) {
+// LogOutageOnce returns a logger that writes one line for an outage of the database. A logger that it has returned before is
+// returned as it is.
+func LogOutageOnce(log *zap.Logger) (*zap.Logger, *Outage) {
 	if core, ok := log.Core().(*outageCore); ok {
 		return log, core.outage
 	}
@@ -39,7 +40,7 @@ func Patient(log *zap.Logger) (*zap.Logger, *Outage) {
 	return log.WithOptions(zap.WrapCore(func(core zapcore.Core) zapcore.Core { return &outageCore{core, o} })), o
 }
 
-// failed reports whether the error is the first one of an outage.
+// failed records an error, and reports whether it is the first one of an outage.
 func (o *Outage) failed() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -51,14 +52,15 @@ func (o *Outage) failed() bool {
 	return first
 }
 
-// waiting reports whether the database is away as far as is known, and has made nothing fail for a while.
+// waiting reports whether there is an outage whose last error is at least settled ago.
 func (o *Outage) waiting() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return !o.began.IsZero() && time.Since(o.last) >= settled
 }
 
-// Follow looks every second whether a database that was away is back, and says so.
+// Follow checks every second whether the database is available again after an outage, and logs that. It returns nil when ctx
+// ends.
 func (o *Outage) Follow(ctx context.Context, works func(context.Context) error) error {
 	o.mu.Lock()
 	o.followed = true
@@ -80,14 +82,14 @@ func (o *Outage) Follow(ctx context.Context, works func(context.Context) error) 
 		}
 		o.mu.Lock()
 		if time.Since(o.last) >= settled {
-			o.log.Info("the database is back", zap.Duration("after", time.Since(o.began).Round(time.Millisecond)))
+			o.log.Info("the database is available again", zap.Duration("after", time.Since(o.began).Round(time.Millisecond)))
 			o.began = time.Time{}
 		}
 		o.mu.Unlock()
 	}
 }
 
-// outageCore replaces lines with errors of a database that is away.
+// outageCore replaces the first line about an outage, and drops the others.
 type outageCore struct {
 	zapcore.Core
 	outage *Outage
@@ -107,17 +109,17 @@ func (c *outageCore) Check(e zapcore.Entry, ce *zapcore.CheckedEntry) *zapcore.C
 func (c *outageCore) Write(e zapcore.Entry, fields []zapcore.Field) error {
 	for _, f := range fields {
 		err, ok := f.Interface.(error)
-		if f.Type != zapcore.ErrorType || !ok || !Away(err) || errors.Is(err, io.EOF) { // which is the end of any stream
+		if f.Type != zapcore.ErrorType || !ok || !Unavailable(err) || errors.Is(err, io.EOF) { // io.EOF ends every stream
 			continue
 		}
 		if !c.outage.failed() {
 			return nil
 		}
-		e.Level, e.Message = zapcore.WarnLevel, "the database is away, what needs it is tried again until it is back"
+		e.Level, e.Message = zapcore.WarnLevel, "the database is unavailable, what needs it is retried"
 		fields = []zapcore.Field{zap.Error(err)}
 		break
 	}
-	// Not Core.Write: a core that samples does so when it is asked.
+	// Not Core.Write: a sampling core drops entries in Check.
 	if ce := c.Core.Check(e, nil); ce != nil {
 		ce.Write(fields...)
 	}

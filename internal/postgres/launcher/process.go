@@ -1,4 +1,4 @@
-package playground
+package launcher
 
 import (
 	"crypto/rand"

@@ -1,0 +1,118 @@
+// Package postgres connects to PostgreSQL with the session settings and the TLS checks that the deployments and the registry
+// need, classifies its errors, and keeps an outage of the database to one line of the log.
+package postgres
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// MinConnections is the smallest pool with which a deployment's controller makes progress: a snapshot of a watch holds a
+// connection for as long as it is read, and every transaction needs one connection only.
+const MinConnections = 4
+
+// Settings of every session, by name. The timeouts bound how long a transaction can outlive the decision on its attempt:
+// PostgreSQL cancels statements that wait too long for a lock, and ends transactions whose client has gone silent. Sequential
+// scans are off because every statement finds its rows by keys, and the planner cannot know that: with one hot target in the
+// statistics it expects as many holders of every target, and reads the whole table (measured: a cascade over 100,000
+// holders took 12 s instead of 1 s). A commit returns when it is on disk, whatever the default of the server or the role
+// is: a crash must not undo what other deployments were told (I29).
+var Settings = map[string]string{
+	"search_path":                         "pg_catalog",
+	"statement_timeout":                   "60000", // milliseconds, the unit in which the server shows it
+	"lock_timeout":                        "10000",
+	"idle_in_transaction_session_timeout": "30000",
+	"enable_seqscan":                      "off",
+	"jit":                                 "off",
+	"synchronous_commit":                  "on",
+}
+
+// Connect opens a pool whose sessions have Settings. The name is shown in pg_stat_activity.
+func Connect(ctx context.Context, dsn, name string, connections int32) (*pgxpool.Pool, error) {
+	cfg, err := pgxpool.ParseConfig(dsn)
+	if err != nil {
+		return nil, errNotADSN
+	}
+	cfg.MaxConns = max(connections, MinConnections)
+	cfg.ConnConfig.RuntimeParams["application_name"] = name
+	for key, value := range Settings {
+		cfg.ConnConfig.RuntimeParams[key] = value
+	}
+	pool, err := pgxpool.NewWithConfig(ctx, cfg)
+	if err != nil {
+		return nil, fmt.Errorf("connect to PostgreSQL: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	if err := checkSettings(ctx, pool); err != nil {
+		pool.Close()
+		return nil, fmt.Errorf("connect to PostgreSQL: %w", err)
+	}
+	return pool, nil
+}
+
+// CheckTLS returns an error unless every host of a connection string is this machine, or is connected to with TLS that
+// verifies the server's certificate and name: sslmode=verify-full.
+func CheckTLS(dsn string) error {
+	cfg, err := pgx.ParseConfig(dsn)
+	if err != nil {
+		return errNotADSN
+	}
+	if err := verified(cfg.Host, cfg.TLSConfig); err != nil {
+		return err
+	}
+	for _, f := range cfg.Fallbacks {
+		if err := verified(f.Host, f.TLSConfig); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func verified(host string, config *tls.Config) error {
+	if ip, err := netip.ParseAddr(host); err == nil && ip.IsLoopback() || host == "localhost" || strings.HasPrefix(host, "/") {
+		return nil
+	}
+	if config == nil || config.InsecureSkipVerify || config.ServerName == "" {
+		return fmt.Errorf("the connection to PostgreSQL at %s would be unencrypted, or would not verify the server: use sslmode=verify-full (and sslrootcert=…)", host)
+	}
+	return nil
+}
+
+// errNotADSN replaces errors of the parser, which contain the password.
+var errNotADSN = errors.New("not a PostgreSQL connection string")
+
+const missingSettingsSQL = `
+SELECT format('ALTER DATABASE %I SET %s = %L;', current_database(), i.name, i.value)
+FROM unnest($1::text[], $2::text[]) AS i (name, value) JOIN pg_settings s USING (name) WHERE s.setting <> i.value ORDER BY 1`
+
+// checkSettings returns an error when the sessions do not have Settings: a connection pooler may ignore startup parameters.
+// The error contains the statements that set them for the database.
+func checkSettings(ctx context.Context, pool *pgxpool.Pool) error {
+	var names, values []string
+	for _, name := range slices.Sorted(maps.Keys(Settings)) {
+		if name == "search_path" { // statements qualify every name, and migrations need another search_path
+			continue
+		}
+		names, values = append(names, name), append(values, Settings[name])
+	}
+	rows, err := pool.Query(ctx, missingSettingsSQL, names, values)
+	if err != nil {
+		return err
+	}
+	missing, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil || len(missing) == 0 {
+		return err
+	}
+	return fmt.Errorf("the session does not have the settings that it was opened with, a connection pooler ignores them; run once, directly at the server: %s", strings.Join(missing, " "))
+}

@@ -1,0 +1,65 @@
+package postgres
+
+import (
+	"errors"
+	"io"
+	"net"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// unavailable are the SQLSTATEs, and prefixes of SQLSTATEs, of a server that answers and cannot work at present.
+var unavailable = []string{
+	"08",    // connection exceptions
+	"53",    // insufficient resources: connections, memory, disk
+	"57P",   // shuts down, starts up, or has ended the session
+	"58",    // system errors, such as I/O errors
+	"25006", // read-only, as a standby is
+	"55000", // in recovery, or the database accepts no connections
+}
+
+// Unavailable reports whether an error says that the database cannot be reached or takes no writes at present. The operation
+// can be repeated.
+func Unavailable(err error) bool {
+	var (
+		pg      *pgconn.PgError
+		connect *pgconn.ConnectError
+		network *net.OpError
+	)
+	switch {
+	case errors.As(err, &connect): // whatever the reason
+		return true
+	case errors.As(err, &pg):
+		return hasPrefix(pg.Code, unavailable)
+	case errors.As(err, &network), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, net.ErrClosed):
+		return true
+	}
+	return pgconn.SafeToRetry(err) // nothing was sent
+}
+
+// busy are the SQLSTATEs of a transaction that was ended because of concurrent transactions or a timeout.
+var busy = []string{
+	"40",    // serialization failure, deadlock
+	"55P03", // lock_timeout
+	"55006", // an object is in use
+	"57014", // a statement was cancelled, by statement_timeout for one
+	"25P03", // idle_in_transaction_session_timeout
+	"25P04", // transaction_timeout
+}
+
+// Busy reports whether PostgreSQL ended a transaction because of concurrent ones or a timeout. The transaction can be
+// repeated.
+func Busy(err error) bool {
+	var pg *pgconn.PgError
+	return errors.As(err, &pg) && hasPrefix(pg.Code, busy)
+}
+
+func hasPrefix(code string, prefixes []string) bool {
+	for _, prefix := range prefixes {
+		if strings.HasPrefix(code, prefix) {
+			return true
+		}
+	}
+	return false
+}
