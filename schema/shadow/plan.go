@@ -12,40 +12,40 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// PlanLimit is how many resources a look-ahead walks over, in all deployments together. What is beyond is handled as
-// what changes after a look-ahead is: it waits as BLOCKED.
+// PlanLimit is the number of resources that a look-ahead visits, in all deployments together. A blocker beyond it does not refuse
+// the delete, unless TraceCascades finds it: resources that it blocks wait as BLOCKED, as with changes after the look-ahead.
 const PlanLimit = 10_000
 
-// OwnerPath stands for the owner where a plan names a field path; no field can have this path.
+// OwnerPath takes the place of a field path in a Via that is an owner reference; no field can have this path.
 const OwnerPath = "@owner"
 
-// PlanTarget is a resource of some deployment that a deletion takes.
+// PlanTarget identifies a resource that a deletion removes, in any deployment.
 type PlanTarget struct {
 	Deployment schema.DeploymentID
 	UID        uuid.UUID
 }
 
-// Via is why a deletion concerns a resource: what goes first, and how this one follows.
+// Via is one reason why a deletion removes or changes a resource: it refers to, or is owned by, a removed target.
 type Via struct {
 	Target    PlanTarget
 	Path      string
 	Behaviour schema.Behaviour // 0 for an owner
 }
 
-// PlanMember is a resource of the deployment that is asked, which goes as well.
+// PlanMember is a resource in the asked deployment that the deletion removes.
 type PlanMember struct {
 	UID  uuid.UUID
 	Kind string
 	Name string
-	// Vias are all reasons that are known there; none for what the deletion begins with.
+	// Vias are all reasons known in its deployment; none for the root of the deletion.
 	Vias []Via
-	// BlockDeletion: no delete takes it.
+	// BlockDeletion refuses the deletion.
 	BlockDeletion bool
-	// Entries are the deployments that hold acting references to it, and Ownees those with resources that it owns.
+	// Entries are the deployments with acting references to it (holder entries), and Ownees those with resources that it owns.
 	Entries, Ownees []schema.DeploymentID
 }
 
-// PlanUnset is a holder that loses a value.
+// PlanUnset is a holder from which the deletion removes a value.
 type PlanUnset struct {
 	UID  uuid.UUID
 	Kind string
@@ -53,15 +53,15 @@ type PlanUnset struct {
 	Via  Via
 }
 
-// PlanBlocker refers to a member and blocks it, unless the same deletion removes it too.
+// PlanBlocker is a holder whose reference blocks a member, unless the same deletion removes the holder too.
 type PlanBlocker struct {
-	// Holder names it, and what it blocks: a resource of the deployment that was asked.
+	// Holder names the holder and the blocked resource, which is in the asked deployment.
 	Holder    Holder
-	UID       uuid.UUID
+	UID       uuid.UUID // of the holder
 	TargetUID uuid.UUID
-	// Undecided: it may only be about to refer.
+	// Undecided: the holder's write has established the reference and has not committed or aborted yet.
 	Undecided bool
-	// Unreachable: its deployment did not answer whether it still refers, or will.
+	// Unreachable: the holder's deployment did not answer whether the reference exists.
 	Unreachable bool
 }
 
@@ -69,16 +69,16 @@ func (b PlanBlocker) holder() PlanTarget { return PlanTarget{b.Holder.Name.Deplo
 
 func (b PlanBlocker) target() PlanTarget { return PlanTarget{b.Holder.Target.Deployment, b.TargetUID} }
 
-// PlanQuestion asks what a deletion of targets takes along.
+// PlanQuestion asks a deployment for the effects of a deletion of targets.
 type PlanQuestion struct {
 	Targets []PlanTarget
-	// Limit is how many members are answered at most.
+	// Limit is the maximum number of members in the answer.
 	Limit int
-	// Detailed: for people, what would be unset as well, and who may be about to refer.
+	// Detailed adds, for people, the unsets and the undecided blockers.
 	Detailed bool
 }
 
-// Plan is what the deletion of some targets takes along in one deployment.
+// Plan lists the effects of a deletion of some targets in one deployment.
 type Plan struct {
 	Members   []PlanMember
 	Blockers  []PlanBlocker
@@ -96,7 +96,7 @@ WHERE r.target_id = ANY ($1) AND r.behaviour IN ({cascade_delete}, {async_cascad
 SELECT holder_id, target_id, field_id, behaviour FROM dbcontroller.reference
 WHERE holder_id = ANY ($1) AND target_id = ANY ($2) AND behaviour IN ({cascade_delete}, {async_cascade_delete})`)
 
-	// Those whose owners all go, and not only ones with unset_on_delete. One owner stands for all.
+	// Ownees that lose all owners, at least one of them without unset_on_delete; with the owner of the smallest uid.
 	planOwneesSQL = codes(`
 WITH gone AS (
     SELECT DISTINCT * FROM unnest($1::int[], $2::uuid[]) AS gone (deployment_id, uid)
@@ -127,9 +127,9 @@ FROM dbcontroller.reference r JOIN dbcontroller.shadow h ON h.id = r.holder_id
 WHERE r.target_id = ANY ($1) AND r.behaviour IN ({unset}, {async_unset}) AND NOT r.holder_id = ANY ($2) ORDER BY h.name, r.field_id, r.target_id LIMIT $3`)
 )
 
-// Plan tells what the deletion of targets would take along here. It changes nothing that counts: blockades in the way
-// are asked about, and what was let go is settled, as a delete here would do. Blockades that are undecided are left out
-// unless the question is a detailed one, since they may be gone by the time that the cascade comes.
+// Plan returns the effects here of a deletion of targets. The only rows it changes are blockades: as a delete would, it asks about
+// those in the way and removes released ones. Undecided blockades are left out unless the question is Detailed, since they may be
+// released before the cascade arrives.
 func (s *Store) Plan(ctx context.Context, q PlanQuestion) (*Plan, error) {
 	p := &planning{store: s, question: q}
 	for _, t := range q.Targets { // the transaction must not ask for a second connection
@@ -152,7 +152,8 @@ func (s *Store) Plan(ctx context.Context, q PlanQuestion) (*Plan, error) {
 	}
 }
 
-// planAsked asks about blockades, and gives those that hold, or of which nobody can say it.
+// planAsked asks the holders' deployments about blockades and returns those that are held or could not be resolved. The second
+// result reports whether blockades were removed, so that the plan has to be read again.
 func (s *Store) planAsked(ctx context.Context, o *obstacle, detailed bool) ([]PlanBlocker, bool) {
 	asked := s.askAll(ctx, o.blockades)
 	blockers := asked.blockers()
@@ -168,10 +169,11 @@ type planning struct {
 	question PlanQuestion
 	plan     *Plan
 	obstacle *obstacle
-	// ids are the members in the order in which they were found; owners are those of whom some are collected.
-	ids    []int64
+	// ids are the members in the order in which they were found.
+	ids []int64
+	// owners has, for each collected ownee, its owner.
 	owners map[int64]Via
-	// targets are members and what the question names, by their numbers here.
+	// targets are the members and the targets of the question, by id in this database.
 	targets map[int64]PlanTarget
 }
 
@@ -190,7 +192,7 @@ func (p *planning) read(ctx context.Context, tx pgx.Tx) error {
 	if err != nil {
 		return err
 	}
-	ids := slices.Sorted(maps.Keys(vias)) // also of what the question names: there may be more reasons for it than were known
+	ids := slices.Sorted(maps.Keys(vias)) // also local targets of the question: there may be further reasons for them
 	if err := p.members(ctx, tx, ids, vias); err != nil {
 		return err
 	}
@@ -206,7 +208,8 @@ func (p *planning) read(ctx context.Context, tx pgx.Tx) error {
 	return err
 }
 
-// closure finds what goes here, at once or later: what cascades, level by level, and what has no owner left then.
+// closure finds the members: cascading holders, level by level, in the transaction of the delete or asynchronously, and ownees that
+// lose all owners.
 func (p *planning) closure(ctx context.Context, tx pgx.Tx) error {
 	byDeployment := map[schema.DeploymentID][]uuid.UUID{}
 	for _, t := range p.question.Targets {
@@ -250,7 +253,7 @@ func (p *planning) take(id int64, uid uuid.UUID) bool {
 }
 
 func (p *planning) holders(ctx context.Context, tx pgx.Tx, of []int64) (next []int64, err error) {
-	// Also where all that the question names is found again, one member more than the limit, which tells that there are more.
+	// Enough rows for one member above the limit, which sets Truncated, even if all targets of the question are found again.
 	named := len(p.targets) - len(p.ids)
 	rows, err := tx.Query(ctx, planHoldersSQL, of, named+p.question.Limit+1)
 	if err != nil {
@@ -277,7 +280,7 @@ func (p *planning) ownees(ctx context.Context, tx pgx.Tx) (next []int64, err err
 	for _, t := range gone {
 		id, ok := p.store.names.knownDeployment(t.Deployment)
 		if !ok {
-			continue // then nothing here names it
+			continue // no owner reference here names the deployment
 		}
 		deployments, uids = append(deployments, id), append(uids, t.UID)
 	}
@@ -307,11 +310,12 @@ func (p *planning) ownees(ctx context.Context, tx pgx.Tx) (next []int64, err err
 	return next, nil
 }
 
-// vias gives all reasons for which resources here go, so that it does not depend on the question which of them is known.
+// vias returns all reasons for which resources here are removed, by id. A complete list makes the plan independent of the order in
+// which deployments answer.
 func (p *planning) vias(ctx context.Context, tx pgx.Tx) (map[int64][]Via, error) {
 	vias := map[int64][]Via{}
 	for id, owner := range p.owners {
-		if _, goes := p.targets[id]; goes { // and is within the limit
+		if _, goes := p.targets[id]; goes { // members above the limit were removed from targets
 			vias[id] = append(vias[id], owner)
 		}
 	}
@@ -336,7 +340,7 @@ func (p *planning) vias(ctx context.Context, tx pgx.Tx) (map[int64][]Via, error)
 	return vias, nil
 }
 
-// members reads what is to be known of members.
+// members reads the ACTIVE resources with some ids and adds them to the plan.
 func (p *planning) members(ctx context.Context, tx pgx.Tx, ids []int64, vias map[int64][]Via) error {
 	type row struct {
 		ID              int64
@@ -385,7 +389,7 @@ func (s *Store) deploymentsOf(ctx context.Context, q querier, ids []int32) ([]sc
 	return out, nil
 }
 
-// blockers reads which local holders block members.
+// blockers adds the local holders that block members to the plan.
 func (p *planning) blockers(ctx context.Context, tx pgx.Tx, ids []int64) error {
 	type blocker struct {
 		UID       uuid.UUID

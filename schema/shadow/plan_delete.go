@@ -14,12 +14,13 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// maxSamples is how many names stand for a group.
+// maxSamples is the number of names listed for a group.
 const maxSamples = 3
 
-// PlanGroup are resources of one kind in one deployment that follow those of another group in the same way.
+// PlanGroup summarizes resources of one kind in one deployment that are removed, or lose a value, because of the same parent group
+// by the same path and behaviour.
 type PlanGroup struct {
-	Parent     int // index of the group that these follow; -1 for the resource itself
+	Parent     int // index of the parent group; -1 for the deleted resource itself
 	Deployment schema.DeploymentID
 	Kind       string
 	Path       string
@@ -29,36 +30,39 @@ type PlanGroup struct {
 	Samples    []string // full names
 }
 
-// DeletePlan is what a delete would do, in all deployments.
+// DeletePlan lists the effects of a delete in all deployments.
 type DeletePlan struct {
 	// Refusal is the error that the delete would fail with now; nil when it would be accepted.
 	Refusal error
-	// Groups come after the one that they follow; the first is the resource itself.
+	// Groups are ordered parents first; the first is the deleted resource itself.
 	Groups   []PlanGroup
 	Blockers []PlannedBlocker
-	// Unasked are deployments that could not be asked, and why; Truncated says that there is more than was walked over.
-	Unasked   []Unasked
+	// Unasked are the deployments that could not be asked, with the reason.
+	Unasked []Unasked
+	// Truncated: the walk stopped at PlanLimit.
 	Truncated bool
 }
 
-// PlannedBlocker is who blocks what; it refuses the delete, or only lets a part of it wait.
+// PlannedBlocker is a holder that blocks a resource of the deletion.
 type PlannedBlocker struct {
 	Holder Holder
-	// Undecided: nobody can say yet whether it is in the way. Of these it is Unknown whether they go as well, since a deployment
-	// does not answer; the others may only be about to refer.
+	// Undecided: it is not known yet whether the holder blocks, since its write has not committed or aborted, or (with Unknown set)
+	// since an unanswered deployment decides whether the deletion removes the holder as well.
 	Undecided, Unknown bool
-	// Unanswered: its deployment did not answer whether it still refers; until it has, it does.
+	// Unanswered: the holder's deployment did not answer whether the reference still exists; until it has, the holder blocks.
 	Unanswered bool
-	Refuses    bool
+	// Refuses: it refuses the whole delete; otherwise only the blocked resource waits as BLOCKED.
+	Refuses bool
 }
 
-// PlanDelete walks over what a delete would do, in all deployments, and changes nothing.
+// PlanDelete returns the effects of a delete in all deployments, as of now. Like Plan it changes only blockades. Its default
+// deadline is four times Config.DeleteTimeout. It fails with ErrNotFound, ErrDeleting or *InvalidError.
 func (s *Store) PlanDelete(ctx context.Context, name string) (*DeletePlan, error) {
 	kindID, err := s.kindOfName(ctx, name)
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := withDefaultTimeout(ctx, 4*s.cfg.DeleteTimeout) // nothing waits for it but who reads it
+	ctx, cancel := withDefaultTimeout(ctx, 4*s.cfg.DeleteTimeout) // it holds no locks: only the caller waits
 	defer cancel()
 	var root int64
 	var state State
@@ -96,14 +100,14 @@ func (s *Store) PlanDelete(ctx context.Context, name string) (*DeletePlan, error
 	}
 }
 
-// planFrom walks over a deletion, starting with its root alone.
+// planFrom completes a plan whose first level is the root of the deletion.
 func (s *Store) planFrom(ctx context.Context, name string, root *Plan, unasked []Unasked) (*DeletePlan, error) {
 	w := newWalk(s, true)
 	w.begin(root.Members)
 	for _, b := range root.Blockers {
 		w.block(b)
 	}
-	// What follows in this database is asked for like what follows elsewhere.
+	// The walk asks its own deployment like any other.
 	w.follow(s.self, PlanTarget{s.self, root.Members[0].UID})
 	if err := w.run(ctx); err != nil {
 		return nil, err
@@ -127,7 +131,7 @@ func (s *Store) planFrom(ctx context.Context, name string, root *Plan, unasked [
 
 const selectPlanRootSQL = `SELECT id, state FROM dbcontroller.shadow WHERE kind_id = $1 AND name = $2 AND NOT hidden`
 
-// groups puts what a walk found into a tree.
+// groups summarizes the resources that a walk found as a tree.
 func (w *walked) groups() []PlanGroup {
 	type key struct {
 		parent     int
@@ -144,7 +148,7 @@ func (w *walked) groups() []PlanGroup {
 		if !via.isZero() {
 			k.parent = groupOf[via.Target]
 			if p := groups[k.parent]; p.Deployment == d && p.Kind == kind && p.Path == via.Path && !unset {
-				// A tree of one kind, level below level, is one group.
+				// Descendants of one kind by one path form one group, whatever their depth.
 				k = key{p.Parent, d, kind, via.Path, via.Behaviour, false}
 			}
 		}

@@ -16,7 +16,7 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// shadowRow is a resource as it was before a write.
+// shadowRow is a stored resource, read before a write.
 type shadowRow struct {
 	id            int64
 	uid           uuid.UUID
@@ -34,19 +34,19 @@ type shadowRow struct {
 	owners        []OwnerReference
 }
 
-// heldReference is a reference as it is stored, with the name of its target.
+// heldReference is a stored reference with the name of its target.
 type heldReference struct {
 	holderID   int64
 	fieldID    int32
 	targetID   int64
 	behaviour  schema.Behaviour
 	attempt    *uuid.UUID
-	dangling   bool   // its target went without it
+	dangling   bool   // the target was deleted without acting upon the reference
 	deployment *int32 // null: a local target
-	kindID     *int32 // null: the target is gone
+	kindID     *int32 // null, like name and uid: the target is gone
 	name       *string
 	uid        *uuid.UUID
-	target     schema.FullName // once it is compared
+	target     schema.FullName // set by compare
 }
 
 // querier is the pool or a transaction.
@@ -91,7 +91,7 @@ func scanShadow(row pgx.CollectableRow) (*shadowRow, error) {
 	return r, nil
 }
 
-// decode reads JSON as it is stored; numbers stay as they were written, and null is nothing.
+// decode reads stored JSON. Numbers keep their spelling (json.Number); a NULL column leaves into unchanged.
 func decode(raw []byte, into any) error {
 	if raw == nil {
 		return nil
@@ -106,7 +106,8 @@ func scanHeld(row pgx.CollectableRow) (h heldReference, err error) {
 	return h, err
 }
 
-// prepare compares the writes with what is there, and validates what would be.
+// prepare reads the stored resources, validates the writes, and computes the references and owner references that they add and
+// drop.
 func (s *Store) prepare(ctx context.Context, q querier, writes []Write) (*saving, error) {
 	v, err := s.current()
 	if err != nil {
@@ -116,7 +117,7 @@ func (s *Store) prepare(ctx context.Context, q querier, writes []Write) (*saving
 	named := map[string]bool{}
 	for _, w := range writes {
 		if named[w.Name] {
-			return nil, &InvalidError{Resource: w.Name, Err: errors.New("stands twice in one batch")}
+			return nil, &InvalidError{Resource: w.Name, Err: errors.New("the batch contains this resource twice")}
 		}
 		named[w.Name] = true
 		kind, err := v.model.KindOf(w.Name)
@@ -143,7 +144,7 @@ func (s *Store) prepare(ctx context.Context, q querier, writes []Write) (*saving
 			return nil, &InvalidError{Resource: wr.Name, Err: err}
 		}
 		if references += len(found); references > maxBatchReferences {
-			return nil, &InvalidError{Err: fmt.Errorf("the batch has more than %d references: write less at a time", maxBatchReferences)}
+			return nil, &InvalidError{Err: fmt.Errorf("the batch has more than %d references: split it", maxBatchReferences)}
 		}
 		if err := s.compare(ctx, q, sv, wr, found, held[wr.id]); err != nil {
 			return nil, err
@@ -155,7 +156,7 @@ func (s *Store) prepare(ctx context.Context, q querier, writes []Write) (*saving
 	return sv, nil
 }
 
-// validate settles what would be stored, and answers the references in it.
+// validate sets the JSON columns to store, and returns the references in the body.
 func (s *Store) validate(model *schema.Model, wr *writing) ([]schema.Found, error) {
 	if wr.before != nil && len(wr.Mask) > 0 {
 		if err := wr.merge(); err != nil {
@@ -169,7 +170,7 @@ func (s *Store) validate(model *schema.Model, wr *writing) ([]schema.Found, erro
 	if err != nil {
 		return nil, err
 	}
-	// Depth and size come first: they bound what follows.
+	// Depth and size come first: they bound the work of the other checks.
 	if !within(wr.Body, MaxBodyDepth) {
 		return nil, fmt.Errorf("body: more than %d levels", MaxBodyDepth)
 	}
@@ -206,19 +207,19 @@ func (s *Store) validate(model *schema.Model, wr *writing) ([]schema.Found, erro
 	return found, storable("labels", text, maxLabelBytes)
 }
 
-// MaxBodyBytes is how long a body may be, as JSON: what can be written must fit into the messages that it is read by.
+// MaxBodyBytes is the maximum size of a body as JSON: each stored body has to fit into a gRPC message.
 const (
 	MaxBodyBytes  = 1 << 20
 	maxLabelBytes = 64 << 10
-	// MaxBodyDepth is how many levels of objects and lists a body may have: as many as readers in other languages can be
-	// expected to follow.
+	// MaxBodyDepth is the maximum nesting of objects and lists in a body, which JSON parsers of other languages can be expected
+	// to support.
 	MaxBodyDepth = 100
-	// maxBatchReferences is how many references the writes of one batch may have in all: what one deployment can be asked
-	// to establish at once.
+	// maxBatchReferences is the maximum number of references in one batch of writes, which is also the maximum that one deployment
+	// establishes in one call.
 	maxBatchReferences = 10_000
 )
 
-// within reports whether a value has at most so many levels of objects and lists.
+// within reports whether a value has at most a number of nested levels of objects and lists.
 func within(value any, levels int) bool {
 	switch v := value.(type) {
 	case map[string]any:
@@ -241,14 +242,14 @@ func storable(what, text string, most int) error {
 	if len(text) > most {
 		return fmt.Errorf("%s: %d bytes as JSON, at most %d are allowed", what, len(text), most)
 	}
-	// A backslash before u0000 that is escaped itself is only a backslash.
+	// In \\u0000 the backslash itself is escaped: no NUL.
 	if strings.Contains(text, `\u0000`) && strings.Contains(strings.ReplaceAll(text, `\\`, ""), `\u0000`) {
-		return fmt.Errorf("%s: there is a NUL character in it, which PostgreSQL cannot store", what)
+		return fmt.Errorf("%s: contains a NUL character, which PostgreSQL cannot store", what)
 	}
 	return nil
 }
 
-// readBefore finds the shadows that are there, and answers the references they hold, by holder.
+// readBefore reads the stored resources into the writes, and returns the references that they hold, by holder id.
 func (s *Store) readBefore(ctx context.Context, q querier, sv *saving) (map[int64][]heldReference, error) {
 	type key struct {
 		kindID int32
@@ -277,7 +278,7 @@ func (s *Store) readBefore(ctx context.Context, q querier, sv *saving) (map[int6
 	return readHeld(ctx, q, ids)
 }
 
-// readHeld reads what holders refer to.
+// readHeld reads the references of holders, by holder id.
 func readHeld(ctx context.Context, q querier, holders []int64) (map[int64][]heldReference, error) {
 	rows, err := q.Query(ctx, selectHeldSQL, holders)
 	if err != nil {
@@ -291,8 +292,9 @@ func readHeld(ctx context.Context, q querier, holders []int64) (map[int64][]held
 	return held, err
 }
 
-// compare settles what a write adds and drops. A reference with another behaviour than the stored one, which a switch
-// of the version brings, is a new one beside an old one: the target's deployment has the new form before the old goes.
+// compare computes the references that a write adds and drops. When a switch of the version changes the behaviour of a stored
+// reference, the new form is added and the old one dropped: the target's deployment establishes the new form before the old one is
+// released.
 func (s *Store) compare(ctx context.Context, q querier, sv *saving, wr *writing, found []schema.Found, held []heldReference) error {
 	if wr.before == nil {
 		wr.uid = uuid.Must(uuid.NewV7())
@@ -346,7 +348,8 @@ func (s *Store) compare(ctx context.Context, q querier, sv *saving, wr *writing,
 	return sv.establish(s.self, wr)
 }
 
-// establish adds what a write has to establish elsewhere to what the whole transaction has, all or nothing.
+// establish adds the new references of a write to other deployments to those of the whole transaction. When there are too many, it
+// adds none.
 func (sv *saving) establish(self schema.DeploymentID, wr *writing) error {
 	foreign := map[schema.DeploymentID][]*newReference{}
 	for _, ref := range wr.add {
@@ -362,8 +365,8 @@ func (sv *saving) establish(self schema.DeploymentID, wr *writing) error {
 	return nil
 }
 
-// keepDangling lets an update keep a value that dangles by permission: its target went, and its reference with it, but
-// it is not a new reference.
+// keepDangling lets an update keep the value of an ALLOW_DANGLING reference whose target was deleted: the stored reference was
+// removed with the target, but the value is not a new reference.
 func (s *Store) keepDangling(sv *saving, wr *writing) {
 	mayDangle := func(ref *newReference) bool { return ref.Behaviour == schema.AllowDangling }
 	if wr.before == nil || wr.derives || !slices.ContainsFunc(wr.add, mayDangle) {
@@ -375,7 +378,7 @@ func (s *Store) keepDangling(sv *saving, wr *writing) {
 	}
 	had, err := kind.References(s.self, wr.Name, wr.before.body)
 	if err != nil {
-		return // it was written under another version; then everything is new
+		return // written under another version, which this one cannot parse: all references are new
 	}
 	wr.add = slices.DeleteFunc(wr.add, func(ref *newReference) bool {
 		return mayDangle(ref) && slices.ContainsFunc(had, func(f schema.Found) bool { return f == ref.Found })

@@ -25,8 +25,9 @@ INSERT INTO dbcontroller.change (uid, revision, generation, kind_id, state, crea
 SELECT uid, revision, generation, kind_id, state, created_at, name, labels, body, owners, block_deletion
 FROM s JOIN dbcontroller.resource r USING (id)`)
 
-// SetBlockDeletion lets no delete take a resource: a delete of it, or of what it would go with, is refused, and one that
-// comes to it later leaves it in DELETING until it is let go. With a uid, only that incarnation.
+// SetBlockDeletion sets or clears block_deletion of a resource and returns the resource. While it is set, a delete that would
+// remove the resource is refused, and an asynchronous cascade leaves it in DELETING. A non-zero uid has to match the resource's.
+// It fails with ErrNotFound.
 func (s *Store) SetBlockDeletion(ctx context.Context, name string, uid uuid.UUID, block bool) (*Resource, error) {
 	kindID, err := s.kindOfName(ctx, name)
 	if err != nil {

@@ -58,7 +58,7 @@ func TestBlockDeletionRefusesAndDefers(t *testing.T) {
 	require.Equal(t, shadow.Deleting, b.Get(holder).State)
 	conditions, err := b.Stores[b.ID(bEast)].Conditions(context.Background(), "holders/h")
 	require.NoError(t, err)
-	require.Equal(t, "by block_deletion, which an operator has to take back", conditions[0].Message)
+	require.Equal(t, "by block_deletion, which an operator has to clear", conditions[0].Message)
 	b.Gone(target, target+"/children/c")
 	_, err = b.Put(holder, nil)
 	require.ErrorIs(t, err, shadow.ErrDeleting)

@@ -13,12 +13,12 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// Quotas bound what the holders of one deployment may have here at a time: to refer to a resource is to be able to keep
-// it, or for a while to keep others from it.
+// Quotas bound the blockades that the holders of one deployment have here at a time, since each of them can keep a resource from
+// being deleted.
 type Quotas struct {
-	// Tentative blockades, of attempts under way (default 100,000).
+	// Tentative is the maximum number of tentative blockades, of attempts under way (default 100,000).
 	Tentative int64
-	// Blocking references, confirmed or under way (default 10,000,000).
+	// Blocking is the maximum number of blockades of BLOCK references, tentative or confirmed (default 10,000,000).
 	Blocking int64
 }
 
@@ -26,26 +26,26 @@ var countBlockadesSQL = codes(`
 SELECT deployment_id, count(*) FILTER (WHERE expires_at IS NOT NULL), count(*) FILTER (WHERE behaviour = {block})
 FROM dbcontroller.blockade GROUP BY deployment_id`)
 
-// countAtMost is how much of the time may go into counting: one part in so many.
+// countAtMost bounds the time spent counting to 1/countAtMost: between two counts of which the first took t, countAtMost*t passes.
 const countAtMost = 20
 
-// usage is about what each holder's deployment has: as counted last, and what came since. What was settled or released
-// since counts on, so it never tells too little of what this process has established. Before it refuses, it counts again;
-// but who was refused by a count is not worth another one for a while.
+// usage is the number of blockades of each holder's deployment, an upper bound for those that this process establishes: the last
+// count plus everything established since; releases are subtracted only by the next count. Before it refuses, it counts again,
+// except for a deployment that was refused by a recent count.
 type usage struct {
 	limits Quotas
 
-	counting chan struct{} // one place: who counts
+	counting chan struct{} // semaphore of one: held while counting
 
 	mu      sync.Mutex
-	used    map[int32]used      // guarded by mu, as what follows
-	flying  map[int32]used      // of it, what a count may not see yet
-	refused map[int32]time.Time // when a count said that it was too much
-	named   map[int32]int       // how many names were stored for it
-	began   time.Time           // when the last count began; zero: never
-	counted time.Time           // when it ended
-	done    time.Time           // when the last one began that has ended
-	took    time.Duration
+	used    map[int32]used      // by deployment; guarded by mu, like all below
+	flying  map[int32]used      // the part of used whose transactions have not ended: a count may not see it
+	refused map[int32]time.Time // the last refusal by a count
+	named   map[int32]int       // the number of names stored by this process for the deployment
+	began   time.Time           // start of the last count; zero: never
+	counted time.Time           // its end; its start while it runs
+	done    time.Time           // start of the last count that has ended
+	took    time.Duration       // duration of that count
 }
 
 type used struct{ tentative, blocking int64 }
@@ -64,15 +64,15 @@ func newUsage(q Quotas) *usage {
 	return &usage{limits: q, counting: make(chan struct{}, 1), used: map[int32]used{}, flying: map[int32]used{}, refused: map[int32]time.Time{}, named: map[int32]int{}}
 }
 
-// add counts what a deployment is about to establish, unless it is too much; then it tells what for. Counting takes
-// seconds where there are millions of rows: it is waited for only before something is refused.
+// add reserves the blockades that a deployment is about to establish. It returns the exceeded limit as text, and then reserves
+// nothing. Counting millions of rows takes seconds: add waits for a count only before it refuses.
 func (u *usage) add(ctx context.Context, q querier, deployment int32, more used) (detail string, err error) {
 	detail, due, hopeless := u.try(deployment, more)
 	if due {
 		go func() {
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 			defer cancel()
-			_ = u.count(ctx, q) // the next one who comes near the limit tries again
+			_ = u.count(ctx, q) // the next call near the limit tries again
 		}()
 	}
 	if detail == "" || hopeless {
@@ -89,7 +89,8 @@ func (u *usage) add(ctx context.Context, q querier, deployment int32, more used)
 	return detail, nil
 }
 
-// try tells also whether it is time to count, and whether a count just now has said the same.
+// try is add without counting. It also reports whether a count is due, and whether a recent count has refused the deployment, so
+// that counting again is hopeless.
 func (u *usage) try(deployment int32, more used) (detail string, due, hopeless bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -100,18 +101,18 @@ func (u *usage) try(deployment int32, more used) (detail string, due, hopeless b
 	}
 	near := now.tentative > u.limits.Tentative/2 || now.blocking > u.limits.Blocking/2
 	if due = u.began.IsZero() || near && time.Since(u.counted) > pause; due {
-		u.began, u.counted = time.Now(), time.Now() // nobody else counts at the same time
+		u.began, u.counted = time.Now(), time.Now() // other calls do not begin a count too
 	}
 	u.used[deployment] = now.plus(more)
 	u.flying[deployment] = u.flying[deployment].plus(more)
 	return "", due, false
 }
 
-// maxNewNames is how many field paths and kinds this process stores for one deployment: they are never removed, and a service
-// has some hundreds.
+// maxNewNames is the maximum number of field paths and kinds that this process stores for one deployment: they are never removed,
+// and a service has some hundreds.
 const maxNewNames = 1000
 
-// name counts names that are about to be stored, unless they are too many.
+// name reserves n new names for a deployment, and reports whether they are within maxNewNames.
 func (u *usage) name(deployment int32, n int) bool {
 	if n == 0 {
 		return true
@@ -125,7 +126,7 @@ func (u *usage) name(deployment int32, n int) bool {
 	return true
 }
 
-// landed says that what was added has been committed, or never will be.
+// landed marks blockades reserved by add as committed or aborted: the next count sees whichever it is.
 func (u *usage) landed(deployment int32, added used) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -139,14 +140,14 @@ func (u *usage) landed(deployment int32, added used) {
 func (u *usage) over(now, more used) string {
 	switch {
 	case now.tentative+more.tentative > u.limits.Tentative:
-		return fmt.Sprintf("at most %d may be under way", u.limits.Tentative)
+		return fmt.Sprintf("at most %d tentative blockades are allowed", u.limits.Tentative)
 	case now.blocking+more.blocking > u.limits.Blocking:
-		return fmt.Sprintf("at most %d may block", u.limits.Blocking)
+		return fmt.Sprintf("at most %d blocking references are allowed", u.limits.Blocking)
 	}
 	return ""
 }
 
-// count counts, unless somebody else has begun to after the call and come to the end.
+// count replaces used by a count of the table, unless a count that began after the call has ended meanwhile.
 func (u *usage) count(ctx context.Context, q querier) error {
 	called := time.Now()
 	select {
@@ -179,7 +180,7 @@ func (u *usage) count(ctx context.Context, q querier) error {
 	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	for id, now := range u.used { // what was under way or came while it was counted, whether or not it was seen
+	for id, now := range u.used { // in-flight and new reservations are added, whether or not the count has seen their rows
 		was := before[id]
 		fresh[id] = fresh[id].plus(used{now.tentative - was.tentative, now.blocking - was.blocking})
 	}
@@ -187,8 +188,8 @@ func (u *usage) count(ctx context.Context, q querier) error {
 	return nil
 }
 
-// admit refuses references that are more than their holders' deployment may have. When the transaction that writes the
-// others has ended, landed has to be called.
+// admit fails with a *RefusedError (QuotaExceeded) when the references exceed the quota of their holders' deployment. Otherwise the
+// caller has to call landed when the transaction that writes them has ended.
 func (s *Store) admit(ctx context.Context, holder int32, refs []EstablishReference) (landed func(), err error) {
 	more := used{tentative: int64(len(refs))}
 	for _, r := range refs {
@@ -217,8 +218,8 @@ func (s *Store) tooMuch(refs []EstablishReference, detail string) error {
 	return e
 }
 
-// referableBy tells whether the kind lets a service refer to its resources; or for references that are established again,
-// whether some version of it did.
+// referableBy reports whether resources of a service may refer to resources of the kind. For references that are established again,
+// it is enough that some version of the kind allowed it.
 func referableBy(kind *schema.KindModel, service, own string, again bool) bool {
 	listed := kind.ReferableBy
 	if again {

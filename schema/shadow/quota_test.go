@@ -38,7 +38,7 @@ func TestTentativeBlockadesOfADeploymentAreBounded_I15(t *testing.T) {
 	require.Eventually(t, func() bool { return establish(hostile) != nil && b.Count(aWest, "tentative") == 10 }, 10*time.Second, time.Millisecond)
 	err := establish(hostile)
 	refusedFor(t, err, shadow.QuotaExceeded)
-	require.ErrorContains(t, err, "at most 10 may be under way")
+	require.ErrorContains(t, err, "at most 10 tentative blockades")
 	require.NoError(t, establish(other))
 	require.Equal(t, 11, b.Count(aWest, "tentative"))
 	// What was settled does not count: it is counted again before anything is refused.
@@ -60,7 +60,7 @@ func TestBlockingReferencesOfADeploymentAreBounded(t *testing.T) {
 	}
 	_, err := b.Put(holder, body{"block": target})
 	refusedFor(t, err, shadow.QuotaExceeded)
-	require.ErrorContains(t, err, "at most 5 may block")
+	require.ErrorContains(t, err, "at most 5 blocking references")
 	b.MustPut(holder, body{"cascade": target}) // keeps nothing
 	b.MustPut("//"+bWest+"/holders/h", body{"block": target})
 	b.Settle()
@@ -87,7 +87,7 @@ func TestAQuotaCountsWhatIsThere(t *testing.T) {
 		_, err := again.Establish(t.Context(), b.ID(bEast), uuid.Must(uuid.NewV7()), []shadow.EstablishReference{{
 			HolderUID: uuid.New(), HolderKind: "Holder", HolderName: "holders/h", Path: "block", TargetKind: "Target", TargetName: "targets/t", Behaviour: schema.Block,
 		}})
-		return err != nil && strings.Contains(err.Error(), "at most 5 may block")
+		return err != nil && strings.Contains(err.Error(), "at most 5 blocking references")
 	}, 5*time.Second, 20*time.Millisecond)
 }
 

@@ -82,14 +82,15 @@ func (s *Store) get(ctx context.Context, q querier, kindID int32, name string) (
 	return &found.Resource, err
 }
 
-// Condition is why a resource is still DELETING: BLOCKED by holders, with the field, or by block_deletion; or WAITING for a
-// deployment.
+// Condition is a reason why a resource is still DELETING. The types are BLOCKED (by a holder, or by block_deletion) and WAITING
+// (for a deployment that has to act upon the deletion).
 type Condition struct {
 	Type    string
 	Message string
 }
 
-// Conditions tells what a resource in DELETING waits for; nothing for any other.
+// Conditions returns the reasons why a resource is still DELETING, one for each deployment and type; none for a resource in any
+// other state, or that does not exist.
 func (s *Store) Conditions(ctx context.Context, name string) ([]Condition, error) {
 	kindID, err := s.kindOfName(ctx, name)
 	if err != nil {
@@ -110,7 +111,7 @@ func (s *Store) Conditions(ctx context.Context, name string) ([]Condition, error
 			return c, nil
 		}
 		if c.Type == "PROTECTED" {
-			c.Type, c.Message = "BLOCKED", "by block_deletion, which an operator has to take back"
+			c.Type, c.Message = "BLOCKED", "by block_deletion, which an operator has to clear"
 			return c, nil
 		}
 		if deployment == "" {

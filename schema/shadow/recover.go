@@ -21,15 +21,15 @@ WHERE w.seq = $1 AND w.action = $2`
 	savePassSQL = `UPDATE dbcontroller.work SET cursor = $2, progress = progress + 1 WHERE seq = $1`
 )
 
-// ErrPassGone says that another pass has taken the place of this one, or that it has come to its end.
-var ErrPassGone = errors.New("the pass is not there any more")
+// ErrPassGone means that a pass has ended, or was replaced by another one.
+var ErrPassGone = errors.New("the comparison has ended or was replaced by a newer one")
 
-// ownersBegin is the cursor of a pass that has come to the owners.
+// ownersBegin is the cursor of a pass that has compared all references and begins with the owners.
 const ownersBegin = "{}"
 
-// ConfirmAgain compares all that refers to a deployment's resources, or is owned by them, with what is known there, and
-// establishes again what was lost: one piece of work, which goes on where it was. It answers the epoch that was told, to be
-// confirmed now; none when the pass is about what was lost here.
+// ConfirmAgain compares all references to a deployment's resources, and all owner references to them, with the deployment's
+// records, and establishes lost references again. It is one piece of work, and resumes at its saved cursor. It returns the last
+// epoch that the deployment has announced, which the caller confirms now; a zero one when it has announced none.
 func (s *Store) ConfirmAgain(ctx context.Context, at schema.DeploymentID, seq int64) (told uuid.UUID, err error) {
 	cursor, epoch, err := s.pass(ctx, schema.ConfirmAgain, seq)
 	if err != nil {
@@ -55,8 +55,8 @@ func (s *Store) ConfirmAgain(ctx context.Context, at schema.DeploymentID, seq in
 	return told, nil
 }
 
-// VerifyBlockades compares what a deployment's resources block here with what they refer to, and removes what nothing
-// refers by any more: one piece of work, which goes on where it was.
+// VerifyBlockades compares the blockades of a deployment here with its references, and removes those without a reference. It is one
+// piece of work, and resumes at its saved cursor.
 func (s *Store) VerifyBlockades(ctx context.Context, of schema.DeploymentID, seq int64) error {
 	cursor, _, err := s.pass(ctx, schema.VerifyBlockades, seq)
 	if err != nil {
@@ -74,9 +74,9 @@ func (s *Store) VerifyBlockades(ctx context.Context, of schema.DeploymentID, seq
 const hasEntriesSQL = `
 SELECT EXISTS (SELECT FROM dbcontroller.holder_entry WHERE deployment_id = $1) OR EXISTS (SELECT FROM dbcontroller.notice WHERE deployment_id = $1)`
 
-// remindOfEntries lets a deployment that has entries here, and may have lost that it ever referred here, follow the
-// deletions here: without that nobody would act upon them, and they would wait for ever (I13). A question about no blockade
-// is enough for it.
+// remindOfEntries sends an empty ResolveBlockades to a deployment with holder entries or notices here. The receiver records that
+// this deployment's deletions concern it, which its database may have lost. Without the record it would not watch them, and they
+// would wait for its acknowledgement forever (I13).
 func (s *Store) remindOfEntries(ctx context.Context, of schema.DeploymentID) error {
 	id, err := s.names.deployment(ctx, of)
 	if err != nil {
@@ -95,10 +95,10 @@ func (s *Store) remindOfEntries(ctx context.Context, of schema.DeploymentID) err
 	return nil
 }
 
-// Recovered says that a pass has come to its end.
+// Recovered removes the work of a pass that has ended.
 func (s *Store) Recovered(ctx context.Context, seq int64) error { return s.finish(ctx, []int64{seq}) }
 
-// recovering repairs without waiting: what is under way is repaired twice, without effect.
+// recovering returns a verification that repairs at once: repairing what a message under way settles anyway has no effect.
 func (s *Store) recovering(with schema.DeploymentID) *verifying {
 	return s.verifying(Verification{With: []schema.DeploymentID{with}, Repair: true, Settle: time.Millisecond})
 }
@@ -106,10 +106,10 @@ func (s *Store) recovering(with schema.DeploymentID) *verifying {
 func (s *Store) pass(ctx context.Context, action schema.Action, seq int64) (cursor string, epoch *uuid.UUID, err error) {
 	err = s.pool.QueryRow(ctx, selectPassSQL, seq, action).Scan(&cursor, &epoch)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return "", nil, fmt.Errorf("%s: %w", action, ErrPassGone) // another pass takes its place
+		return "", nil, fmt.Errorf("%s: %w", action, ErrPassGone)
 	}
 	if err != nil {
-		return "", nil, fmt.Errorf("read where to go on: %w", err)
+		return "", nil, fmt.Errorf("read the cursor of a pass: %w", err)
 	}
 	return cursor, epoch, nil
 }

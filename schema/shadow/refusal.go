@@ -16,7 +16,7 @@ import (
 // Reason is why a reference was refused.
 type Reason string
 
-// What each means is in the table of reasons.
+// refusalReasons has the meaning of each reason.
 const (
 	TargetMissing    Reason = "TARGET_MISSING"
 	TargetDeleting   Reason = "TARGET_DELETING"
@@ -35,22 +35,23 @@ const (
 	TargetSlow       Reason = "NO_ANSWER_IN_TIME"
 )
 
-// Standing says how long a refusal stands.
+// Standing is how long a refusal is valid.
 type Standing int
 
-// In the order in which they decide about a write with several refusals.
+// In the order of precedence: the lowest standing decides about a write with several refusals.
 const (
-	// Later: the same write may be accepted when something else has changed: what the target's deployment runs or has heard
-	// of the registry, who can be reached, how much the holder's deployment has.
+	// Later: the same write may be accepted after a change elsewhere: of the version or the environment at the target's
+	// deployment, of its availability, or of the quota used.
 	Later Standing = iota
-	// Again: the same write may be accepted at once. Save tries it again by itself until its deadline.
+	// Again: the same write may be accepted at once. Save repeats it until its deadline.
 	Again
-	// Final: the write is refused for good, and its request id keeps that.
+	// Final: the write is refused permanently, and the refusal is recorded with its request id.
 	Final
 )
 
-// refusalReasons are all reasons why a reference is refused: what they say of its target, and how long they stand. Final is only what
-// the target itself says. What its deployment runs, or has heard, can be behind what the holder's deployment runs, and catches up.
+// refusalReasons are all reasons with their standing and a predicate about the target. Only the state of the target itself, and
+// decommissioning, are Final: the version and the environment at the target's deployment may lag behind those of the holder's
+// deployment.
 var refusalReasons = map[Reason]struct {
 	standing Standing
 	says     string
@@ -59,29 +60,29 @@ var refusalReasons = map[Reason]struct {
 	TargetDeleting:   {Final, "is being deleted"},
 	TargetClosing:    {Again, "is about to be deleted, try again"},
 	TargetReplaced:   {Again, "is another resource of the same name now, try again"},
-	UnknownKind:      {Later, "is of a kind that the version which its deployment runs does not have"},
-	NotImported:      {Later, "is of a service that, as far as its deployment has heard, does not let this one refer to it: import it in the descriptor"},
-	NotReferable:     {Later, "is of a kind that lets only some services refer to it: ask for yours to be listed in its referable_by"},
-	NotConstrained:   {Later, "is of a kind whose constraints the version that its deployment runs has disabled: nothing can refer to it"},
-	QuotaExceeded:    {Later, "cannot be referred to: the holder's deployment has as many references there as it may"},
-	AttemptTooOld:    {Again, "was asked for too late, try again"},
-	AttemptClosed:    {Again, "was asked for by an attempt that is over, try again"},
-	AttemptOfFuture:  {Later, "was asked for by a deployment whose clock is ahead by hours: set it"},
+	UnknownKind:      {Later, "is of a kind that the version run by its deployment does not have"},
+	NotImported:      {Later, "belongs to a service that the holder's service does not import, according to the target's deployment: add the import to the descriptor, or wait until that deployment has received it"},
+	NotReferable:     {Later, "is of a kind that only listed services may refer to: ask its owner to list yours in referable_by"},
+	NotConstrained:   {Later, "is of a kind whose constraints are disabled in the version run by its deployment: nothing can refer to it"},
+	QuotaExceeded:    {Later, "cannot be referred to: the holder's deployment has reached its quota of references there"},
+	AttemptTooOld:    {Again, "was requested by an attempt that is too old, try again"},
+	AttemptClosed:    {Again, "was requested by an attempt that has ended, try again"},
+	AttemptOfFuture:  {Later, "was requested by a deployment whose clock is hours ahead: correct that clock"},
 	DeploymentGone:   {Final, "cannot be referred to: an operator has decommissioned one of the two deployments"},
-	TargetUnreadable: {Later, "could not be asked for"},
-	TargetSlow:       {Later, "belongs to a deployment that did not answer in time, which may only be busy: try again"},
+	TargetUnreadable: {Later, "could not be checked: its deployment is unavailable"},
+	TargetSlow:       {Later, "belongs to a deployment that did not answer in time and may be overloaded: try again"},
 }
 
-// Reasons are all of them, sorted.
+// Reasons returns all reasons, sorted.
 func Reasons() []Reason { return slices.Sorted(maps.Keys(refusalReasons)) }
 
-// Standing is how long a refusal for the reason stands. A reason that only a newer version knows decides nothing.
+// Standing returns how long a refusal for the reason is valid; Later for a reason of a newer version, which is unknown here.
 func (r Reason) Standing() Standing { return refusalReasons[r].standing }
 
-// Says is what the reason says of a reference's target.
+// Says returns the predicate of an English sentence whose subject is the reference's target; empty for an unknown reason.
 func (r Reason) Says() string { return refusalReasons[r].says }
 
-// Refusal is one reference that cannot be.
+// Refusal is one refused reference.
 type Refusal struct {
 	Holder string // relative name
 	Path   string
@@ -99,14 +100,14 @@ func (r Refusal) String() string {
 	return s
 }
 
-// RefusedError names every reference that made a write fail. Nothing was written.
+// RefusedError lists the references that made a write fail. Nothing was written.
 type RefusedError struct {
 	Refusals []Refusal
-	// More are refused as well, which another deployment did not name.
+	// More is the number of refusals that are not listed.
 	More int
 }
 
-// Total is how many references are refused.
+// Total returns the number of refused references.
 func (e *RefusedError) Total() int { return len(e.Refusals) + e.More }
 
 func (e *RefusedError) Error() string {
@@ -120,15 +121,15 @@ func (e *RefusedError) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// maxNamedInText is how many of a list the text of an error names.
+// maxNamedInText is the number of list items in the text of an error.
 const maxNamedInText = 5
 
-// Deciding is the refusal that decides what becomes of the write: the first of those that stand the shortest. There is at least one.
+// Deciding returns the first refusal with the lowest standing, which decides the status of the write. It panics without refusals.
 func (e *RefusedError) Deciding() Refusal {
 	return slices.MinFunc(e.Refusals, func(a, b Refusal) int { return cmp.Compare(a.Reason.Standing(), b.Reason.Standing()) })
 }
 
-// Only tells whether every refusal has the reason.
+// Only reports whether there are refusals, and all have the reason.
 func (e *RefusedError) Only(reason Reason) bool {
 	return e.all(func(r Reason) bool { return r == reason })
 }
@@ -141,8 +142,8 @@ func stands(as Standing) func(Reason) bool {
 	return func(r Reason) bool { return r.Standing() == as }
 }
 
-// Definite reports whether an error refuses a request for good: the request never takes effect, and its id keeps the refusal.
-// Everything else may come out differently when the request is repeated.
+// Definite reports whether an error refuses a request permanently: it never takes effect, and the refusal is recorded with its
+// request id. After any other error, a repeated request may have another result.
 func Definite(err error) bool {
 	var refused *RefusedError
 	var blocked *BlockedError
@@ -161,14 +162,14 @@ func Definite(err error) bool {
 
 var definite = []error{ErrNotFound, ErrExists, ErrMoved, ErrDeleting, ErrRequestReused, ErrBarred, ErrPosition, ErrReset}
 
-// add takes what one of several deployments refused.
+// add appends the refusals of another deployment.
 func (e *RefusedError) add(by *RefusedError) {
 	if by != nil {
 		e.Refusals, e.More = append(e.Refusals, by.Refusals...), e.More+by.More
 	}
 }
 
-// sorted is the error with its references in their order, in which they are paged.
+// sorted sorts the refusals into the order in which they are paged.
 func (e *RefusedError) sorted() error {
 	slices.SortFunc(e.Refusals, func(a, b Refusal) int { return slices.Compare(a.key(), b.key()) })
 	return e
@@ -176,13 +177,14 @@ func (e *RefusedError) sorted() error {
 
 func (r Refusal) key() []string { return []string{r.Holder, r.Path, r.Target.String()} }
 
-// TokenAfter is a page token for the refusals that come after one.
+// TokenAfter returns the page token for the refusals after r.
 func TokenAfter(r Refusal) string {
-	text, _ := json.Marshal(r.key()) // of strings
+	text, _ := json.Marshal(r.key()) // a []string: cannot fail
 	return base64.RawURLEncoding.EncodeToString(text)
 }
 
-// Follows reads a page token: it reports whether a refusal comes after the one of the token. All come after none.
+// Follows parses a page token and returns a function that reports whether a refusal is on the token's page or a later one. All are
+// for an empty token. It fails with *InvalidError.
 func Follows(token string) (func(Refusal) bool, error) {
 	var key []string
 	if token == "" {
@@ -190,12 +192,12 @@ func Follows(token string) (func(Refusal) bool, error) {
 	}
 	text, err := base64.RawURLEncoding.DecodeString(token)
 	if err != nil || json.Unmarshal(text, &key) != nil {
-		return nil, &InvalidError{Resource: "page_token", Err: errors.New("want the page token of an earlier answer")}
+		return nil, &InvalidError{Resource: "page_token", Err: errors.New("not a page token of an earlier response")}
 	}
 	return func(r Refusal) bool { return slices.Compare(r.key(), key) > 0 }, nil
 }
 
-// after leaves those that come after the one of a token. Where none does any more, it begins anew.
+// after returns the error with only the refusals after a page token; all of them when none is left after the token.
 func (e *RefusedError) after(token string) (*RefusedError, error) {
 	follows, err := Follows(token)
 	if err != nil {

@@ -11,10 +11,10 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// How says why one resource was removed. The numbers are stored.
+// How is the kind of reason for which a resource was removed. The numbers are stored.
 type How int16
 
-// A resource is removed because somebody asked for it, because it refers to what is removed, or because its last owner is.
+// A resource is removed by a user's request, by a cascade from a removed target, or with its last owner.
 const (
 	Requested How = 1
 	Cascaded  How = 2
@@ -33,23 +33,23 @@ func (h How) String() string {
 	return "UNKNOWN"
 }
 
-// reason is why a member of a closure goes.
+// reason is why a deletion removes a member of its closure.
 type reason struct {
 	how   How
 	cause *schema.Cause
-	// via is what it goes with; nil for the root.
+	// via is the removed target or owner; nil for the root.
 	via *link
 }
 
-// link is what resources go with, which itself is removed.
+// link identifies a removed target or owner.
 type link struct {
 	deploymentID int32
 	uid          uuid.UUID
 	name         string
 }
 
-// notedSQL is part of a statement that removes or marks the resources in going. Its
-// parameters from $3 to $14 are those of reasons.
+// notedSQL are common table expressions of a statement that removes or marks the resources in going: they insert one cause for each
+// reason and one removal for each resource.
 const notedSQL = `
 causes AS (
     SELECT nextval('dbcontroller.cause_id') AS id, c.*
@@ -64,7 +64,7 @@ causes AS (
     FROM going JOIN unnest($3::bigint[], $4::int[]) AS i (id, n) USING (id) JOIN causes USING (n)
 )`
 
-// reasons are why some members go, as parameters of notedSQL: each reason once, and for each member which one.
+// reasons are the parameters of notedSQL: the distinct reasons, and the number of its reason for each member.
 type reasons struct {
 	ids     []int64
 	of      []int32
@@ -82,7 +82,7 @@ type reasonKey struct {
 	deletion uuid.UUID
 }
 
-// reasonsOf are those of members that are ACTIVE: what is DELETING already was noted when it was marked.
+// reasonsOf returns the reasons of ACTIVE members. Those of members in DELETING were recorded when they were marked.
 func reasonsOf(c *closure, ids []int64) *reasons {
 	r := &reasons{seen: map[reasonKey]int32{}}
 	for _, id := range ids {
@@ -138,7 +138,7 @@ func (c *causeColumns) add(x *schema.Cause) {
 	c.requests, c.times = append(c.requests, request), append(c.times, x.At)
 }
 
-// causeOr is the cause of a deletion as it was told, or where it was not, the deletion itself.
+// causeOr returns the reported cause of a deletion; when it is nil, a cause with the deleted resource itself as the root.
 func causeOr(told *schema.Cause, deployment schema.DeploymentID, name string, uid uuid.UUID) *schema.Cause {
 	if told != nil {
 		return told
@@ -146,14 +146,14 @@ func causeOr(told *schema.Cause, deployment schema.DeploymentID, name string, ui
 	return &schema.Cause{ID: uid, Root: schema.FullName{Deployment: deployment, Name: name}.String(), RootUID: uid, At: time.Now()}
 }
 
-// causeRow is a cause as it stands beside the row of a removal.
+// causeRow scans causeColumnsSQL: a row of cause, or nulls.
 type causeRow struct {
 	id, rootUID, requestID *uuid.UUID
 	actor, root            *string
 	at                     *time.Time
 }
 
-// What is noted of a shadow s that is DELETING.
+// Select list and joins for the cause of the deletion of a shadow s in DELETING.
 const (
 	causeColumnsSQL = `x.deletion_id, x.actor, x.root, x.root_uid, x.request_id, x.at`
 	causeOfSQL      = ` LEFT JOIN dbcontroller.removal r ON r.name = s.name AND r.uid = s.uid LEFT JOIN dbcontroller.cause x ON x.id = r.cause_id `
@@ -163,7 +163,7 @@ func (r *causeRow) dest() []any {
 	return []any{&r.id, &r.actor, &r.root, &r.rootUID, &r.requestID, &r.at}
 }
 
-// cause is nil where none is known.
+// cause returns nil when no cause is stored.
 func (r *causeRow) cause() *schema.Cause {
 	if r.id == nil {
 		return nil
@@ -175,19 +175,18 @@ func (r *causeRow) cause() *schema.Cause {
 	return c
 }
 
-// Removal says why a resource is gone, or is going.
+// Removal records why a resource was or is being deleted.
 type Removal struct {
 	Kind      string
 	Name      string
 	UID       uuid.UUID
 	How       How
 	DecidedAt time.Time
-	// Via is the resource that it went with, in whose deployment the next link of the chain is noted. Zero for the root;
-	// the uid alone is zero where it was never known.
+	// Via is the deleted target or owner; its deployment has the next link of the chain. Zero for the root.
 	Via    schema.FullName
-	ViaUID uuid.UUID
-	Cause  *schema.Cause // nil where it is not kept any more
-	// Gone: the resource does not wait for anything any more.
+	ViaUID uuid.UUID     // zero also for an owner whose uid was never known
+	Cause  *schema.Cause // nil when its retention has ended
+	// Gone: the resource is removed; otherwise it is in DELETING.
 	Gone bool
 }
 
@@ -198,8 +197,8 @@ LEFT JOIN dbcontroller.cause x ON x.id = r.cause_id LEFT JOIN dbcontroller.shado
 WHERE r.name = $1 AND ($2 OR r.uid = $3)
 ORDER BY r.decided_at DESC, r.uid LIMIT $4`
 
-// Removals tells why the resources of a name were removed, the newest first; or only the one with a uid, where that is
-// given.
+// Removals returns the removals of the resources with a name, newest first, at most limit; with a non-zero uid only that of this
+// resource.
 func (s *Store) Removals(ctx context.Context, name string, uid uuid.UUID, limit int) ([]Removal, error) {
 	rows, err := s.pool.Query(ctx, selectRemovalsSQL, name, uid == uuid.Nil, uid, limit)
 	if err != nil {

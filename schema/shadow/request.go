@@ -12,33 +12,33 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// requestRetention is how long a request id gives the same answer.
+// requestRetention is how long the outcome of a request is kept: repeating the request within this time returns the same answer.
 const requestRetention = 24 * time.Hour
 
-// request is the id of a write or a delete, and what it asks for. A nil one has no id, and nothing is kept of it.
+// request identifies a write or a delete. A nil request has no id, and its outcome is not recorded.
 type request struct {
 	id   uuid.UUID
-	hash []byte
+	hash []byte // of the content
 }
 
-// outcome is what came of a request, as it is stored: resources, the result of a delete, or a definite refusal.
+// outcome is the stored result of a request: resources, the result of a delete, or a definite refusal.
 type outcome struct {
 	Saved   []Resource    `json:"saved,omitempty"`
 	Deleted *DeleteResult `json:"deleted,omitempty"`
 
-	Refused   string          `json:"refused,omitempty"` // a key of recordable, or the name of one of the typed errors below
+	Refused   string          `json:"refused,omitempty"` // a key of recordable, or "invalid", "references", "blocked" or "protected"
 	Message   string          `json:"message,omitempty"`
-	Resource  string          `json:"resource,omitempty"` // of "invalid"
+	Resource  string          `json:"resource,omitempty"` // of an *InvalidError
 	Refusals  []Refusal       `json:"refusals,omitempty"`
 	More      int             `json:"more,omitempty"`
 	Blocked   *BlockedError   `json:"blocked,omitempty"`
 	Protected *ProtectedError `json:"protected,omitempty"`
 }
 
-// recordable are the definite refusals that are no more than a text.
+// recordable are the sentinels of definite refusals without further fields. The keys are stored.
 var recordable = map[string]error{"not found": ErrNotFound, "exists": ErrExists, "moved": ErrMoved, "deleting": ErrDeleting}
 
-// replayed is a recorded refusal: it reads and compares like the first one.
+// replayed is a recorded refusal, with the message and the sentinel of the first one.
 type replayed struct {
 	message string
 	is      error
@@ -52,17 +52,17 @@ const (
 
 	insertRequestSQL = `INSERT INTO dbcontroller.request (id, hash, outcome) VALUES ($1, $2, $3)`
 
-	// A refusal counts only if the version that it was decided by is the one that runs.
+	// A refusal is recorded only while the version that decided it is the current one.
 	refuseRequestSQL = `
 INSERT INTO dbcontroller.request (id, hash, outcome)
 SELECT $1, $2, $3 FROM dbcontroller.meta WHERE version = $4 AND (digest = $5 OR NOT starts_with(digest, version || ' '))
 ON CONFLICT DO NOTHING`
 )
 
-// SaveRequested is Save for a request that may be repeated, because its answer was lost: the same id and writes get the
-// same answer, whatever happened meanwhile, and take effect at most once. With other writes it fails with
-// ErrRequestReused. A definite refusal is recorded before it is answered, in the place that a commit of the same
-// request needs; what may pass (a deployment that does not answer) is not, and can be repeated until it is definite.
+// SaveRequested is Save with a request id, for a client that repeats the request when it has lost the answer: for 24 h, the same
+// id and writes return the same answer and take effect at most once. With other writes it fails with ErrRequestReused. A definite
+// refusal is recorded, under the primary key that a commit of the same request inserts too, before it is returned. Other errors
+// are not recorded, and the request can be repeated.
 func (s *Store) SaveRequested(ctx context.Context, id uuid.UUID, writes []Write) ([]Resource, error) {
 	o, err := s.requested(ctx, id, writes, func(req *request) (outcome, error) {
 		saved, err := s.save(ctx, req, writes)
@@ -71,7 +71,8 @@ func (s *Store) SaveRequested(ctx context.Context, id uuid.UUID, writes []Write)
 	return o.Saved, err
 }
 
-// requested answers what came of a request, or runs it. What it does to the database, run records in the same transaction.
+// requested returns the recorded outcome of a request, or runs it. run records its outcome in the transaction that commits its
+// effects.
 func (s *Store) requested(ctx context.Context, id uuid.UUID, content any, run func(*request) (outcome, error)) (outcome, error) {
 	text, err := json.Marshal(content)
 	if err != nil {
@@ -90,7 +91,7 @@ func (s *Store) requested(ctx context.Context, id uuid.UUID, content any, run fu
 	switch {
 	case err == nil:
 		return o, nil
-	case violates(err, "request_pkey"): // the same request, at the same time
+	case violates(err, "request_pkey"): // the same request was committed concurrently
 	case !Definite(err):
 		return outcome{}, err
 	default:
@@ -105,7 +106,7 @@ func (s *Store) requested(ctx context.Context, id uuid.UUID, content any, run fu
 	return o, err
 }
 
-// record keeps what a request does, in the transaction that does it.
+// record stores the outcome of a request in the transaction of its effects.
 func (r *request) record(ctx context.Context, tx pgx.Tx, o outcome) error {
 	if r == nil {
 		return nil
@@ -114,7 +115,7 @@ func (r *request) record(ctx context.Context, tx pgx.Tx, o outcome) error {
 	return err
 }
 
-// recorded gives what came of a request, if that is known.
+// recorded returns the recorded outcome of a request; known is false when there is none.
 func (s *Store) recorded(ctx context.Context, req *request) (o outcome, known bool, err error) {
 	var hash []byte
 	err = s.pool.QueryRow(ctx, selectRequestSQL, req.id).Scan(&hash, &o)
@@ -122,14 +123,14 @@ func (s *Store) recorded(ctx context.Context, req *request) (o outcome, known bo
 	case errors.Is(err, pgx.ErrNoRows):
 		return outcome{}, false, nil
 	case err != nil:
-		return outcome{}, false, fmt.Errorf("read what came of the request: %w", err)
+		return outcome{}, false, fmt.Errorf("read the outcome of the request: %w", err)
 	case string(hash) != string(req.hash):
 		return outcome{}, true, ErrRequestReused
 	}
 	return o, true, o.err()
 }
 
-// refusalOutcome is how a definite refusal is stored.
+// refusalOutcome converts a definite refusal for storage.
 func refusalOutcome(err error) outcome {
 	var invalid *InvalidError
 	var refused *RefusedError

@@ -15,20 +15,20 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// MaxNewReferences is how many new references to one other deployment a write may have.
+// MaxNewReferences is the maximum number of new references to one other deployment in a write.
 const MaxNewReferences = 10_000
 
 // saveTimeout bounds a write whose caller gives no deadline.
 const saveTimeout = 10 * time.Second
 
-// errStale says that what the write was compared with is not what is there now; it is compared again.
+// errStale means that stored rows changed after prepare had compared the write with them: Save prepares it again.
 var errStale = errors.New("the resource changed while it was written")
 
-// Save writes resources, all or nothing (I6). References to other deployments are established there first, under one
-// attempt id; then one transaction decides the attempt and writes everything. The resources may refer to one another
-// in any order. It fails with *InvalidError, *RefusedError, ErrNotFound, ErrExists, ErrMoved, ErrDeleting or
-// ErrUnknown. What passes by itself (a target that a delete is waiting for, a concurrent write) is tried again
-// until the deadline.
+// Save creates or updates resources, all or nothing (I6), and returns them in the order of writes. References to other deployments
+// are established there first, under one attempt id; then one transaction decides the attempt and writes everything. The resources
+// may refer to one another in any order. Temporary failures (a target that a delete is closing, a concurrent write) are retried
+// until the deadline of ctx, 10 s by default. It fails with *InvalidError, *RefusedError, ErrNotFound, ErrExists, ErrMoved,
+// ErrDeleting, ErrAborted, or ErrUnknown when the answer to the commit was lost.
 func (s *Store) Save(ctx context.Context, writes []Write) ([]Resource, error) {
 	return s.save(ctx, nil, writes)
 }
@@ -36,11 +36,11 @@ func (s *Store) Save(ctx context.Context, writes []Write) ([]Resource, error) {
 func (s *Store) save(ctx context.Context, req *request, writes []Write) ([]Resource, error) {
 	ctx, cancel := withDefaultTimeout(ctx, saveTimeout)
 	defer cancel()
-	var last error // why the try before was not the last
+	var last error // the temporary failure of the previous try
 	for wait := 5 * time.Millisecond; ; wait = min(2*wait, 200*time.Millisecond) {
 		saved, err := s.saveOnce(ctx, req, writes)
 		if last != nil && gaveUp(err) {
-			return nil, last // it says more than that the time is up
+			return nil, last // says more than an exceeded deadline
 		}
 		if err == nil || !passes(err) {
 			return saved, err
@@ -78,11 +78,11 @@ func (s *Store) saveOnce(ctx context.Context, req *request, writes []Write) ([]R
 	return s.commit(ctx, sv, nil)
 }
 
-// commit establishes what a write refers to in other deployments, and then decides its attempt in the transaction that
-// writes everything; also, when given, has its part in it.
+// commit establishes the new references to other deployments, and then decides the attempt in the transaction that writes
+// everything. also, when it is not nil, runs in the same transaction.
 func (s *Store) commit(ctx context.Context, sv *saving, also func(pgx.Tx) error) ([]Resource, error) {
 	if len(sv.foreign) > 0 {
-		if err := s.stillRuns(ctx, sv); err != nil { // before others are asked for what could not commit
+		if err := s.stillRuns(ctx, sv); err != nil { // before other deployments establish references that could not commit
 			return nil, err
 		}
 		if err := s.pointTo(ctx, sv); err != nil {
@@ -122,8 +122,8 @@ type saving struct {
 	writes  []*writing
 	// New references to other deployments, by deployment, and the attempt that they are established under.
 	attempt AttemptID
-	epoch   uuid.UUID // of this database, in which the attempt began
-	began   int64     // a number that was taken before the attempt began; a decision on it has a greater one
+	epoch   uuid.UUID // of this database when the attempt began
+	began   int64     // a mark from before the attempt began: a decision on the attempt has a greater one
 	foreign map[schema.DeploymentID][]*newReference
 }
 
@@ -131,7 +131,7 @@ func (s *Store) newSaving(v *version) *saving {
 	return &saving{version: v, epoch: s.PresentEpoch(), began: s.marks.seen.Load(), attempt: uuid.Must(uuid.NewV7()), foreign: map[schema.DeploymentID][]*newReference{}}
 }
 
-// touches tells which feeds the write adds to.
+// touches returns the feeds that the write adds rows to.
 func (sv *saving) touches() feed.Topics {
 	touched := changeFeed
 	for _, wr := range sv.writes {
@@ -149,17 +149,17 @@ type writing struct {
 	Write
 	kind   schema.KindID
 	kindID int32
-	// derives: only the references are written, taken anew out of a body that stays as it is.
+	// derives: a derivation, which writes only the references; the body stays unchanged.
 	derives bool
 	body    string // JSON
 	labels  *string
 	owners  *string    // JSON
-	before  *shadowRow // nil: there is none
-	id      int64      // of the shadow; given when it is written
+	before  *shadowRow // nil: the resource does not exist
+	id      int64      // of the shadow; set when a new one is written
 	uid     uuid.UUID
 	add     []*newReference
 	drop    []heldReference
-	// Owner references that are new or have other flags, and those that are not wanted any more.
+	// Owner references that are new or have other flags, and those that are dropped.
 	addOwners, dropOwners []ownerRow
 }
 
@@ -168,15 +168,16 @@ type newReference struct {
 	fieldID  int32
 	kindID   int32
 	holder   *writing
-	targetID int64 // local target, once it is locked
-	// late: the local target is DELETING, and a blocking reference of the same field has kept it until now.
+	targetID int64 // of a local target; set when it is locked
+	// late: the local target is DELETING, and the reference replaces a blocking one of the same field.
 	late  bool
-	uid   uuid.UUID // foreign target, once it is established
-	epoch uuid.UUID // of the foreign target's database, then
+	uid   uuid.UUID // of a foreign target; set when it is established
+	epoch uuid.UUID // of the foreign target's database when it was established
 }
 
-// replacesBlock reports whether the reference acts where the holder blocks a local target by the same field until now. It
-// is nothing new that refers to the target (I4): the holder keeps it already, and lets it go by acting.
+// replacesBlock reports whether a reference that does not block replaces one of the same holder and field that blocks a local
+// target. The target may then be DELETING: the holder already keeps it, so the reference is not a new one (I4), and acting upon the
+// deletion releases the target.
 func (r *newReference) replacesBlock(target int64) bool {
 	return r.Behaviour != schema.Block && slices.ContainsFunc(r.holder.drop, func(h heldReference) bool {
 		return h.targetID == target && h.fieldID == r.fieldID && h.behaviour == schema.Block

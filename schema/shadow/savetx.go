@@ -13,7 +13,8 @@ import (
 )
 
 const (
-	// What the statements of a write need of a session, with what the caller has: of time-outs the shorter one counts.
+	// Sets the settings of the store's sessions for the transaction, and returns the caller's values. Of time-outs the shorter one
+	// is kept.
 	takeSettingsSQL = `
 SELECT x.name, x.was, pg_catalog.set_config(x.name, CASE
     WHEN x.name LIKE '%\_timeout' AND x.was <> '0' AND x.was::interval < (x.value || ' ms')::interval THEN x.was ELSE x.value
@@ -25,7 +26,8 @@ FROM (
 
 	giveSettingsBackSQL = `SELECT set_config(i.name, i.was, true) FROM unnest($1::text[], $2::text[]) AS i (name, was)`
 
-	// With what is answered as committed being on disk.
+	// Reads the properties of the transaction that a write relies on, and sets synchronous_commit on when it is off, so that a
+	// committed write is durable.
 	selectFitSQL = `
 SELECT current_setting('transaction_isolation'), current_setting('transaction_read_only') = 'on',
     CASE current_setting('synchronous_commit') WHEN 'off' THEN set_config('synchronous_commit', 'on', true) END,
@@ -33,18 +35,19 @@ SELECT current_setting('transaction_isolation'), current_setting('transaction_re
 FROM dbcontroller.meta m`
 )
 
-// givenBack are the settings that the caller's transaction has again after a write. Two are of its end: the commit is
-// durable, and a pause has a time-out, since the transaction holds the lock of the version, for which a switch waits.
+// givenBack are the settings that are restored after a write. Two others stay until the end of the transaction: synchronous_commit,
+// for a durable commit, and idle_in_transaction_session_timeout, since the transaction holds the shared version lock, for which a
+// switch of the version waits.
 var givenBack = []string{"search_path", "enable_seqscan", "jit", "lock_timeout", "statement_timeout"}
 
-// SaveTx writes resources inside the caller's own transaction. New references can only be to resources of this
-// deployment, since no other one is asked while a transaction is open; else it fails with ErrForeignReference. The
-// transaction must be READ COMMITTED and READ WRITE, in the deployment's database; else it fails with ErrTransaction.
-// Whatever it fails with, the transaction can go on. A write sets synchronous_commit on where it was off, and lets
-// PostgreSQL end a transaction that then pauses for longer than 30 s. Call Wake after the commit.
+// SaveTx writes resources inside the caller's own transaction, which has to be READ COMMITTED and READ WRITE, in the deployment's
+// database. New references can only be to resources of this deployment, since no RPC is made while a transaction is open. It fails
+// with the errors of Save, with ErrForeignReference, or with ErrTransaction when the transaction is not as described. It runs in a
+// savepoint: after an error the transaction can go on. It sets synchronous_commit on when it was off, and
+// idle_in_transaction_session_timeout to at most 30 s, both until the end of the transaction. Call Wake after the commit.
 func (s *Store) SaveTx(ctx context.Context, tx pgx.Tx, writes []Write) (saved []Resource, err error) {
 	ctx = context.WithValue(ctx, besideTx{}, true)
-	// A savepoint, so that a refused write leaves the caller's transaction usable, and its settings as they were.
+	// A savepoint: a failed write leaves the caller's transaction usable and its settings unchanged.
 	err = pgx.BeginFunc(ctx, tx, func(tx pgx.Tx) error {
 		was, err := s.takeSettings(ctx, tx)
 		if err != nil {
@@ -70,16 +73,17 @@ func (s *Store) SaveTx(ctx context.Context, tx pgx.Tx, writes []Write) (saved []
 	case errors.Is(err, errStale):
 		return nil, ErrAborted
 	case errors.Is(err, pgx.ErrTxClosed):
-		return nil, fmt.Errorf("%w: it is over: begin another one", ErrTransaction)
+		return nil, fmt.Errorf("%w: it has ended: begin another one", ErrTransaction)
 	case hasCode(err, codeInFailedTransaction):
-		return nil, fmt.Errorf("%w: a statement in it has failed: roll it back, or to a savepoint of before", ErrTransaction)
+		return nil, fmt.Errorf("%w: an earlier statement in it has failed: roll it back, or roll back to a savepoint before that statement", ErrTransaction)
 	case err != nil:
 		return nil, err
 	}
 	return saved, nil
 }
 
-// takeSettings gives the transaction the settings of the store's own sessions, and answers those that are given back.
+// takeSettings sets the settings of the store's own sessions for the transaction, and returns the previous values of givenBack, in
+// its order.
 func (s *Store) takeSettings(ctx context.Context, tx pgx.Tx) ([]string, error) {
 	var names, values []string
 	for name, value := range postgres.Settings {
@@ -92,7 +96,7 @@ func (s *Store) takeSettings(ctx context.Context, tx pgx.Tx) ([]string, error) {
 	had := map[string]string{}
 	var name, was, is string
 	if _, err := pgx.ForEachRow(rows, []any{&name, &was, &is}, func() error { had[name] = was; return nil }); err != nil {
-		return nil, fmt.Errorf("set what a write needs: %w", err)
+		return nil, fmt.Errorf("set the settings of a write: %w", err)
 	}
 	out := make([]string, len(givenBack))
 	for i, name := range givenBack {
@@ -101,8 +105,8 @@ func (s *Store) takeSettings(ctx context.Context, tx pgx.Tx) ([]string, error) {
 	return out, nil
 }
 
-// fits fails when something that a write relies on does not hold in the caller's transaction. With a snapshot of its own
-// the transaction would check, after the locks, what was before them.
+// fits fails when the caller's transaction lacks a property that a write relies on. (Isolation: with one snapshot for the whole
+// transaction, the checks after the locks would not see what was committed before the locks were granted.)
 func (s *Store) fits(ctx context.Context, tx pgx.Tx) error {
 	var (
 		isolation, encoding string
@@ -116,20 +120,20 @@ func (s *Store) fits(ctx context.Context, tx pgx.Tx) error {
 	}
 	switch {
 	case hasCode(err, codeUndefinedTable, codeInvalidSchema), errors.Is(err, pgx.ErrNoRows):
-		return because("its database has no resources: begin it in that of %s", s.self)
+		return because("its database is not that of a deployment: begin it in the database of %s", s.self)
 	case err != nil:
 		return fmt.Errorf("check the caller's transaction: %w", err)
 	case of != s.self:
-		return because("it is in the database of %s: begin it in that of %s", of, s.self)
+		return because("it is in the database of %s: begin it in the database of %s", of, s.self)
 	case isolation != "read committed" && isolation != "read uncommitted":
-		return because("it is %s, and would not see what was committed before its locks: begin it READ COMMITTED", isolation)
+		return because("its isolation level is %s, which does not see commits from before its locks were granted: begin it READ COMMITTED", isolation)
 	case readOnly:
-		return because("it is read-only: begin it READ WRITE, at the primary server")
+		return because("it is read-only: begin it READ WRITE, on the primary server")
 	case encoding != "UTF8":
-		return because("names and bodies are sent in UTF-8 and would be read as %s: SET LOCAL client_encoding = 'UTF8'", encoding)
+		return because("its client_encoding is %s, and names and bodies are sent in UTF-8: SET LOCAL client_encoding = 'UTF8'", encoding)
 	case !same:
 		s.epochMoved()
-		return fmt.Errorf("%w: the transaction is at another server, or in a copy, than the database of %s was when it was last looked at", ErrAborted, s.self)
+		return fmt.Errorf("%w: the transaction runs on another server than the one on which the epoch of %s began, or on a copy of it: retry, and use the address of the primary server", ErrAborted, s.self)
 	}
 	return nil
 }

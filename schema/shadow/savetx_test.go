@@ -57,8 +57,8 @@ func TestATransactionThatAWriteCannotRelyOnIsRefused(t *testing.T) {
 		"read-only since":       {b.Pools[b.ID(bEast)], pgx.TxOptions{}, `SET TRANSACTION READ ONLY`, "begin it READ WRITE"},
 		"other encoding":        {b.Pools[b.ID(bEast)], pgx.TxOptions{}, `SET LOCAL client_encoding = 'LATIN1'`, "SET LOCAL client_encoding = 'UTF8'"},
 		"isolation, set inside": {b.Pools[b.ID(bEast)], pgx.TxOptions{}, `SET TRANSACTION ISOLATION LEVEL REPEATABLE READ`, "begin it READ COMMITTED"},
-		"other deployment":      {b.Pools[b.ID(aWest)], pgx.TxOptions{}, "", "it is in the database of a.example.com/us-west2: begin it in that of b.example.com/eastus2"},
-		"other database":        {empty, pgx.TxOptions{}, "", "begin it in that of b.example.com/eastus2"},
+		"other deployment":      {b.Pools[b.ID(aWest)], pgx.TxOptions{}, "", "it is in the database of a.example.com/us-west2: begin it in the database of b.example.com/eastus2"},
+		"other database":        {empty, pgx.TxOptions{}, "", "begin it in the database of b.example.com/eastus2"},
 	} {
 		t.Run(what, func(t *testing.T) {
 			tx, err := c.begin.BeginTx(ctx, c.options)

@@ -7,7 +7,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// scanChange reads a row of resourcesSnapshotSQL or resourcesNewSQL; all columns are null where there is no item.
+// scanChange scans a row of resourcesSnapshotSQL or resourcesNewSQL, and returns its resource and sequence number. In a row without
+// an item all columns are null: the sequence number is 0.
 func scanChange(row pgx.CollectableRow) (r Resource, _ int64, err error) {
 	var (
 		seq, revision, generation *int64
