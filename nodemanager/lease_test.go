@@ -241,3 +241,31 @@ func TestAProcessThatCannotRenewIsReplaced_I18(t *testing.T) {
 		second.end(t)
 	})
 }
+
+// Nodes that start anew, since the process was given up and joins again, or since others take a part of its shards, are told
+// what to follow: the registry says nothing new for that.
+func TestNodesThatStartAnewAreToldWhatToFollow_I13(t *testing.T) {
+	inTable(t, func(t *testing.T, w *world) {
+		followed := []string{self.String() + "@v1"}
+		first := w.begin(t)
+		synctest.Wait()
+		require.Equal(t, followed, w.subscriptions())
+		first.cut(true)
+		time.Sleep(3 * ttl)
+		require.Zero(t, w.worked(t))
+		require.Empty(t, w.subscriptions())
+		first.cut(false)
+		time.Sleep(2 * ttl)
+		require.Equal(t, schema.RingSize, w.worked(t))
+		require.Equal(t, followed, w.subscriptions(), "it has joined again")
+		second := w.begin(t)
+		time.Sleep(2 * ttl)
+		require.Equal(t, schema.RingSize, w.worked(t))
+		require.Equal(t, followed, w.subscriptions(), "by one of both processes")
+		first.end(t)
+		time.Sleep(2 * ttl)
+		require.Equal(t, followed, w.subscriptions(), "by the one that is left")
+		second.end(t)
+		require.Empty(t, w.subscriptions())
+	})
+}

@@ -28,7 +28,7 @@ type world struct {
 	running int
 	shards  map[uint32]int
 	workers map[uint32][]uuid.UUID
-	subs    map[string][]string // node → deployments
+	subs    map[string][]string // node of a member → deployments; of those that run
 	fail    error
 	away    error // what the database is asked for fails with; guarded by mu
 	leases  *table
@@ -84,19 +84,21 @@ func (n node) Run(ctx context.Context) error {
 			n.w.workers[s] = slices.Delete(n.w.workers[s], i, i+1)
 		}
 	}()
+	key := n.share.Name + " of " + n.share.Member.String()
 	for {
 		select {
 		case set := <-n.share.Subscriptions:
 			n.w.mu.Lock()
-			n.w.subs[n.share.Name] = nil
+			n.w.subs[key] = nil
 			for _, s := range set {
-				n.w.subs[n.share.Name] = append(n.w.subs[n.share.Name], s.String()+"@"+s.Version)
+				n.w.subs[key] = append(n.w.subs[key], s.String()+"@"+s.Version)
 			}
 			n.w.mu.Unlock()
 		case <-ctx.Done():
 			time.Sleep(time.Second) // what is under way is brought to its end
 			n.w.mu.Lock()
 			n.w.running--
+			delete(n.w.subs, key)
 			n.w.mu.Unlock()
 			return nil
 		}

@@ -200,9 +200,12 @@ type AcceptedDatabase struct {
 }
 
 const (
-	// Nothing is deleted until it has compared, and epochs of before count for nothing.
+	// Nothing is deleted until it has compared. Epochs of the former database count for nothing, also those that began by a
+	// clock ahead of the new one's.
 	acceptSQL = `
-UPDATE dbcontroller.deployment SET database_id = $2, epoch = GREATEST(epoch, $3), unconfirmed = true WHERE id = $1 AND database_id IS DISTINCT FROM $2`
+UPDATE dbcontroller.deployment
+SET database_id = $2, epoch = CASE WHEN database_id IS NULL THEN GREATEST(epoch, $3) ELSE $3 END, unconfirmed = true
+WHERE id = $1 AND database_id IS DISTINCT FROM $2`
 
 	insertWordSQL = `INSERT INTO dbcontroller.word (deployment_id, what, reason, said_by) VALUES ($1, $2, $3, $4)`
 

@@ -1,0 +1,220 @@
+package shadow_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/shadow"
+	"github.com/db-controller/db-controller/test/harness"
+)
+
+// accept is an operator's word at one deployment that another one's database was replaced for good by the one that it has.
+func accept(t *testing.T, b *harness.Box, at, of string) {
+	t.Helper()
+	replaced := b.Stores[b.ID(of)]
+	require.NoError(t, b.Stores[b.ID(at)].AcceptDatabase(t.Context(), shadow.AcceptedDatabase{
+		Deployment: b.ID(of), Database: replaced.Database(), Epoch: replaced.PresentEpoch(), Reason: "lost with its disk", By: "operator/eve",
+	}))
+}
+
+// The target's database is restored to before the word, and the registry has lost the holder's deployment. The word is said
+// again: nothing is deleted until the accepted database has said what refers from it, which it did after the first word.
+func TestAnAcceptedDatabaseIsWaitedFor_I2_I3(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	b.MustPut(target, nil)
+	b.MustPut(target2, nil)
+	b.MustPut(holder, body{"block": target2})
+	b.MustPut(holder, nil) // nothing is left of it but that it has referred here
+	b.Settle()
+	restore := b.Backup(aWest)
+	b.Replace(bEast)
+	accept(t, b, aWest, bEast)
+	b.Settle()
+	b.MustPut(holder, body{"block": target})
+	b.Settle()
+	restore()
+	store := b.Stores[b.ID(aWest)]
+	_, err := store.NoticeEpoch(t.Context())
+	require.NoError(t, err)
+	b.SetDown(bEast, true)
+	require.NoError(t, store.Recover(t.Context(), without(b, bEast)))
+	b.Settle()
+	require.Empty(t, unconfirmed(t, b, aWest))
+	accept(t, b, aWest, bEast)
+	require.Equal(t, []schema.DeploymentID{b.ID(bEast)}, unconfirmed(t, b, aWest))
+	_, err = b.Delete(target)
+	require.ErrorAs(t, err, new(*shadow.UnavailableError))
+	b.SetDown(bEast, false)
+	b.Settle()
+	_, err = b.Delete(target)
+	require.ErrorAs(t, err, new(*shadow.BlockedError))
+	b.Audit()
+}
+
+// A process over the database that was replaced may still run, and another process of the target's deployment may not have
+// heard of the word: what it acknowledges, confirms or releases is of an epoch that has ended.
+func TestTheReplacedDatabaseAcknowledgesNothing_I1_I13(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	b.MustPut(target, nil)
+	b.MustPut(holder2, body{"unset": target})
+	b.Settle()
+	former := b.Stores[b.ID(bEast)].PresentEpoch()
+	store := b.Stores[b.ID(aWest)]
+	_, err := store.Told(t.Context(), b.ID(bEast), former)
+	require.NoError(t, err)
+	b.Settle()
+	b.Replace(bEast)
+	accept(t, b, aWest, bEast)
+	b.MustPut(holder, body{"cascade": target})
+	b.Settle()
+	b.MustDelete(target)
+	_, position := b.Seen(b.ID(bEast), b.ID(aWest))
+	require.ErrorIs(t, store.Acknowledge(t.Context(), b.ID(bEast), former, position, nil), shadow.ErrOldEpoch)
+	_, err = store.Confirm(t.Context(), b.ID(bEast), former, nil)
+	require.ErrorIs(t, err, shadow.ErrOldEpoch)
+	b.Settle()
+	b.Gone(target, holder)
+	b.Audit()
+}
+
+// A deployment begins with a database anew, whose epochs began by a clock behind that of the former one: because nothing was
+// at stake, or by an operator's word. The former one's epochs count for nothing.
+func TestEpochsOfAReplacedDatabaseAreForgotten_I13(t *testing.T) {
+	t.Parallel()
+	for _, atStake := range []bool{false, true} {
+		t.Run(fmt.Sprintf("at stake: %t", atStake), func(t *testing.T) {
+			t.Parallel()
+			b := newBox(t, nil)
+			b.MustPut(target, nil)
+			later, err := uuid.Parse("0fffffff-ffff-7000-8000-000000000000")
+			require.NoError(t, err)
+			store := b.Stores[b.ID(aWest)]
+			require.NoError(t, store.Meet(t.Context(), b.ID(bEast), b.Stores[b.ID(bEast)].Database()))
+			if atStake {
+				b.MustPut(holder2, body{"block": target})
+				b.Settle()
+			}
+			_, err = store.Told(t.Context(), b.ID(bEast), later)
+			require.NoError(t, err)
+			b.Replace(bEast)
+			if atStake {
+				accept(t, b, aWest, bEast)
+			}
+			b.MustPut(holder, body{"block": target})
+			b.Settle()
+			require.Empty(t, unconfirmed(t, b, aWest))
+			require.Equal(t, 1, b.Count(aWest, "blockade"))
+			require.Zero(t, b.Count(aWest, "tentative"))
+			b.Audit()
+		})
+	}
+}
+
+// Two processes of a deployment over whose database a copy of before was put: one has noticed it, the other one has not, and
+// knows numbers of deployments of before. One of these is another deployment's by now.
+func TestANumberOfBeforeConfirmsForNobodyElse_I2_I3(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	b.MustPut(target, nil)
+	takeOver := b.Copy(aWest) // which has heard of no holder's deployment
+	slow := b.Stores[b.ID(aWest)]
+	b.MustPut(holder, body{"block": target})
+	b.Settle()
+	number := func(of string) (id int32) {
+		require.NoError(t, b.Pools[b.ID(aWest)].QueryRow(t.Context(),
+			`SELECT id FROM dbcontroller.deployment WHERE service || '/' || region = $1`, of).Scan(&id))
+		return id
+	}
+	was := number(bEast)
+	takeOver()
+	require.NoError(t, slow.Meet(t.Context(), b.ID(bWest), b.Stores[b.ID(bWest)].Database()))
+	require.Equal(t, was, number(bWest), "the schedule")
+	quick := b.SecondProcess(aWest, shadow.Config{})
+	_, err := quick.NoticeEpoch(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, quick.Recover(t.Context(), b.Environment()))
+	require.Error(t, slow.Confirmed(t.Context(), b.ID(bEast), quick.PresentEpoch(), b.Stores[b.ID(bEast)].PresentEpoch()))
+	require.Contains(t, unconfirmed(t, b, aWest), b.ID(bWest))
+	_, err = quick.Delete(t.Context(), shadow.DeleteRequest{Name: "targets/t"})
+	require.ErrorAs(t, err, new(*shadow.UnavailableError))
+	b.Stores[b.ID(aWest)] = quick
+	b.Settle()
+	require.Empty(t, unconfirmed(t, b, aWest))
+	_, err = b.Delete(target)
+	require.ErrorAs(t, err, new(*shadow.BlockedError))
+	b.Audit()
+}
+
+// A deployment that is gone for ever is neither told of a new epoch nor waited for, by whichever way it comes up: the
+// registry names it, it speaks for itself, or the epoch gets another name.
+func TestADecommissionedDeploymentIsNotToldOfEpochs_I13(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	b.MustPut(target, nil)
+	b.MustPut(holder, body{"unset": target})
+	b.Settle()
+	decommission(t, b, aWest, bEast, schema.Unset)
+	b.Settle()
+	restore := b.Backup(aWest)
+	untold := func() {
+		t.Helper()
+		var flags, work int
+		require.NoError(t, b.Pools[b.ID(aWest)].QueryRow(t.Context(), `
+			SELECT count(*) FILTER (WHERE d.unconfirmed OR d.uncompared), count(w.seq)
+			FROM dbcontroller.deployment d LEFT JOIN dbcontroller.work w ON w.deployment_id = d.id
+			WHERE d.service || '/' || d.region = $1`, bEast).Scan(&flags, &work))
+		require.Zero(t, flags)
+		require.Zero(t, work)
+	}
+	restore()
+	store := b.Stores[b.ID(aWest)]
+	_, err := store.NoticeEpoch(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, store.Recover(t.Context(), without(b, bEast)))
+	untold()
+	require.NoError(t, store.Meet(t.Context(), b.ID(bEast), b.Stores[b.ID(bEast)].Database()))
+	untold()
+	require.NoError(t, store.Recover(t.Context(), b.Environment()))
+	untold()
+	require.NoError(t, store.OutdoEpoch(t.Context(), store.PresentEpoch()))
+	untold()
+	b.Settle()
+	require.Empty(t, unconfirmed(t, b, aWest))
+	// A flag that an earlier release has left is no obstacle either.
+	_, err = b.Pools[b.ID(aWest)].Exec(t.Context(), `UPDATE dbcontroller.deployment SET unconfirmed = true WHERE service || '/' || region = $1`, bEast)
+	require.NoError(t, err)
+	require.Empty(t, unconfirmed(t, b, aWest))
+	b.MustDelete(target)
+}
+
+// A process notes once an epoch that a deployment has ownees of its resources. Under it, a copy of before takes the place of its
+// database, which knows that deployment, and not yet that it has ownees: that is noted again. An empty database that is started
+// in that deployment's name is then not told of deleted owners.
+func TestOwneesAreNotedAgainInANewEpoch_I17(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, graceless)
+	b.MustPut(holder, nil)
+	store := b.Stores[b.ID(bEast)]
+	_, err := store.Told(t.Context(), b.ID(aEast), b.Stores[b.ID(aEast)].PresentEpoch())
+	require.NoError(t, err)
+	takeOver := b.Copy(bEast)
+	mustOwn(t, b, ownee, nil, owner(t, holder, "Holder"))
+	b.Settle()
+	takeOver()
+	b.Recover(bEast)
+	b.Settle()
+	back := b.Replace(aEast)
+	require.ErrorAs(t, store.Meet(t.Context(), b.ID(aEast), b.Stores[b.ID(aEast)].Database()), new(*shadow.DatabaseError))
+	b.MustDelete(holder)
+	b.Settle()
+	back()
+	b.Settle()
+	b.Gone(holder, ownee)
+	b.Audit()
+}
