@@ -19,7 +19,6 @@ import (
 	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
 	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
-	"github.com/db-controller/db-controller/schema/service"
 	"github.com/db-controller/db-controller/test/harness"
 )
 
@@ -271,7 +270,7 @@ func (f *fixture) as(certs, deployment string) *grpc.ClientConn {
 	require.NoError(f.t, err)
 	credentials, err := identity.Load(identity.InDir(certs))
 	require.NoError(f.t, err)
-	conn, err := grpc.NewClient(f.Deployments[id].Address, service.DialOptions(credentials, identity.Deployment(id))...)
+	conn, err := grpc.NewClient(f.Deployments[id].Address, credentials.DialOptions(identity.Deployment(id))...)
 	require.NoError(f.t, err)
 	f.t.Cleanup(func() { _ = conn.Close() })
 	return conn

@@ -91,7 +91,7 @@ func TestTheCommandLine(t *testing.T) {
 		{[]string{"put", "projects/acme"}, `name "projects/acme": want //service/region/name`},
 		{[]string{"put", "//iam.example.com/us-west2/robots/r"}, `name "robots/r" fits no kind of iam.example.com@v1: its patterns are projects/{project}, projects/{project}/serviceAccounts/{account} (InvalidArgument)`},
 		{[]string{"put", "//iam.example.com/us-west2/projects/a b"}, `id "a b": want letters, digits`},
-		{[]string{"put", "//iam.example.com/mars/projects/a"}, `deployment iam.example.com/mars is not registered: known are devices.example.com/eastus2`},
+		{[]string{"put", "//iam.example.com/mars/projects/a"}, `deployment iam.example.com/mars is not registered; known deployments: devices.example.com/eastus2`},
 		{[]string{"put", fleet, `{"project": "//iam.example.com/us-west2/projects/none"}`}, `fleets/north: project: //iam.example.com/us-west2/projects/none does not exist (FailedPrecondition)`},
 		{[]string{"put", fleet, `{"project": 5}`}, `field project: want the name of a resource as a string, got a number`},
 		{[]string{"put", fleet, `{"project": `}, `the body is neither JSON nor YAML with fields`},

@@ -15,7 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/db-controller/db-controller/cmd/db-controller/client"
+	"github.com/db-controller/db-controller/client"
 	"github.com/db-controller/db-controller/cmd/db-controller/playground"
 	registryserver "github.com/db-controller/db-controller/envregistry/server"
 	"github.com/db-controller/db-controller/internal/identity"
@@ -276,7 +276,7 @@ func TestAClockThatWasAheadKeepsNoDeploymentAway(t *testing.T) {
 	east := f.id(aEast + "targets/t")
 	credentials, err := identity.Load(identity.InDir(f.Deployments[east].Certs))
 	require.NoError(t, err)
-	conn, err := grpc.NewClient(f.RegistryAddress, service.DialOptions(credentials, identity.Identity{Role: identity.RoleRegistry})...)
+	conn, err := grpc.NewClient(f.RegistryAddress, credentials.DialOptions(identity.Identity{Role: identity.RoleRegistry})...)
 	require.NoError(t, err)
 	defer func() { _ = conn.Close() }()
 	_, err = registryv1.NewRegistryServiceClient(conn).RegisterDeployment(t.Context(), &registryv1.RegisterDeploymentRequest{

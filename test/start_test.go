@@ -22,7 +22,6 @@ import (
 	"github.com/db-controller/db-controller/schema"
 	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
-	"github.com/db-controller/db-controller/schema/service"
 	"github.com/db-controller/db-controller/test/harness"
 )
 
@@ -116,7 +115,7 @@ func (a *away) dial(address string, expected identity.Identity) *grpc.ClientConn
 	a.t.Helper()
 	credentials, err := identity.Load(identity.InDir(a.certs("operator_ann")))
 	require.NoError(a.t, err)
-	conn, err := grpc.NewClient(address, service.DialOptions(credentials, expected)...)
+	conn, err := grpc.NewClient(address, credentials.DialOptions(expected)...)
 	require.NoError(a.t, err)
 	a.t.Cleanup(func() { _ = conn.Close() })
 	return conn

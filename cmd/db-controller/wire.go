@@ -141,7 +141,7 @@ func runDeployment(ctx context.Context, cfg deploymentConfig, log *zap.Logger) e
 		return err
 	}
 	calls.InitializeMetrics(server.Server)
-	registryConn, err := envregistry.Dial(cfg.registry, service.DialOptions(credentials, identity.Identity{Role: identity.RoleRegistry})...)
+	registryConn, err := envregistry.Dial(cfg.registry, credentials.DialOptions(identity.Identity{Role: identity.RoleRegistry})...)
 	if err != nil {
 		return fmt.Errorf("--registry: %w", err)
 	}

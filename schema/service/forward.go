@@ -225,7 +225,7 @@ func (f *forwarder) dial(ctx context.Context, to schema.DeploymentID) (grpc.Clie
 	return conn, metadata.AppendToOutgoingContext(ctx, onBehalfOf, who.Path()), nil
 }
 
-// connectPatience outlasts the longest pause between two tries to connect (DialOptions).
+// connectPatience is longer than the longest pause between two attempts to connect (identity.Credentials.DialOptions).
 const connectPatience = 3 * time.Second
 
 // connect waits while a connection is lost, so that the restart of another region is not seen by those who ask here. When

@@ -9,9 +9,7 @@ import (
 
 	"github.com/google/uuid"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
@@ -191,25 +189,12 @@ func (p *Peers) conn(key connectionKey) (grpc.ClientConnInterface, error) {
 	case d.Address == "":
 		return nil, fmt.Errorf("deployment %s has not registered yet", id)
 	}
-	conn, err := grpc.NewClient(d.Address, append(DialOptions(p.credentials, identity.Deployment(id)), p.ofPeers(id)...)...)
+	conn, err := grpc.NewClient(d.Address, append(p.credentials.DialOptions(identity.Deployment(id)), p.ofPeers(id)...)...)
 	if err != nil {
 		return nil, fmt.Errorf("connect to %s: %w", id, err)
 	}
 	p.conns[key] = &connection{address: d.Address, conn: conn}
 	return conn, nil
-}
-
-// DialOptions are those of every connection: half-open ones are noticed, lost ones are tried again within two seconds.
-func DialOptions(c *identity.Credentials, expected identity.Identity) []grpc.DialOption {
-	return []grpc.DialOption{
-		grpc.WithTransportCredentials(c.Client(expected)),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessageBytes)), // what servers take
-		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 20 * time.Second, Timeout: 5 * time.Second}),
-		grpc.WithConnectParams(grpc.ConnectParams{
-			MinConnectTimeout: 2 * time.Second,
-			Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 2 * time.Second},
-		}),
-	}
 }
 
 // Establish is shadow.Peers.

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/db-controller/db-controller/internal/identity"
 	"github.com/db-controller/db-controller/schema"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 	"github.com/db-controller/db-controller/schema/shadow"
@@ -78,8 +79,8 @@ func (r *resources) BatchGetResources(ctx context.Context, req *resourcev1.Batch
 		if err != nil {
 			return nil, toStatus(r.log, err)
 		}
-		if bytes += proto.Size(found); bytes > maxMessageBytes/2 {
-			return nil, toStatus(r.log, invalid("names", fmt.Errorf("the first %d resources have more than %d bytes together: ask for fewer", len(out.Resources), maxMessageBytes/2)))
+		if bytes += proto.Size(found); bytes > identity.MaxMessageBytes/2 {
+			return nil, toStatus(r.log, invalid("names", fmt.Errorf("the first %d resources have more than %d bytes together: ask for fewer", len(out.Resources), identity.MaxMessageBytes/2)))
 		}
 		out.Resources = append(out.Resources, found)
 	}

@@ -26,9 +26,6 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow"
 )
 
-// maxMessageBytes bounds a message, in either direction.
-const maxMessageBytes = 16 << 20
-
 var people = []identity.Role{identity.RoleUser, identity.RoleOperator}
 
 // policy has every method of every service that a deployment serves.
@@ -194,7 +191,7 @@ func ServerOptions(g Guard, unary []grpc.UnaryServerInterceptor, stream []grpc.S
 		grpc.ConnectionTimeout(handshakeTimeout),
 		grpc.MaxConcurrentStreams(maxCalls),
 		grpc.MaxHeaderListSize(maxHeaderBytes),
-		grpc.MaxRecvMsgSize(maxMessageBytes),
+		grpc.MaxRecvMsgSize(identity.MaxMessageBytes),
 	}
 }
 

@@ -24,7 +24,6 @@ import (
 	"github.com/db-controller/db-controller/internal/identity"
 	"github.com/db-controller/db-controller/schema"
 	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
-	"github.com/db-controller/db-controller/schema/service"
 	"github.com/db-controller/db-controller/schema/wire"
 )
 
@@ -183,7 +182,7 @@ func (i *Islands) Dial(name string, id identity.Identity) *grpc.ClientConn {
 	i.t.Helper()
 	operator, err := identity.Load(identity.InDir(i.certs("operator")))
 	require.NoError(i.t, err)
-	conn, err := grpc.NewClient(net.JoinHostPort(i.islands[name].address, islandGRPC), service.DialOptions(operator, id)...)
+	conn, err := grpc.NewClient(net.JoinHostPort(i.islands[name].address, islandGRPC), operator.DialOptions(id)...)
 	require.NoError(i.t, err)
 	i.t.Cleanup(func() { _ = conn.Close() })
 	return conn

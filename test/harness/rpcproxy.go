@@ -25,7 +25,6 @@ import (
 	"google.golang.org/protobuf/reflect/protoregistry"
 
 	"github.com/db-controller/db-controller/internal/identity"
-	"github.com/db-controller/db-controller/schema/service"
 )
 
 // Mishap is what an RPCProxy does to a call.
@@ -83,7 +82,7 @@ func NewRPCProxy(t testing.TB, certs, own, server string) *RPCProxy {
 	for _, f := range folders {
 		party, err := identity.Load(identity.InDir(filepath.Join(certs, f.Name())))
 		require.NoError(t, err)
-		conn, err := grpc.NewClient(server, append(service.DialOptions(party, p.to), grpc.WithDefaultCallOptions(grpc.ForceCodecV2(rawCodec{})))...)
+		conn, err := grpc.NewClient(server, append(party.DialOptions(p.to), grpc.WithDefaultCallOptions(grpc.ForceCodecV2(rawCodec{})))...)
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = conn.Close() })
 		p.parties[party.Identity] = conn

@@ -16,7 +16,6 @@ import (
 	"github.com/db-controller/db-controller/cmd/db-controller/playground"
 	"github.com/db-controller/db-controller/internal/identity"
 	"github.com/db-controller/db-controller/schema"
-	"github.com/db-controller/db-controller/schema/service"
 )
 
 // A call that is to come once more is on its way until it has come, also when what delayed it is mended.
@@ -47,7 +46,7 @@ func TestACallThatComesOnceMoreIsOnItsWay(t *testing.T) {
 	proxy := NewRPCProxy(t, certs, own, listener.Addr().String())
 	credentials, err = identity.Load(identity.InDir(of))
 	require.NoError(t, err)
-	conn, err := grpc.NewClient(proxy.Address(), service.DialOptions(credentials, id)...)
+	conn, err := grpc.NewClient(proxy.Address(), credentials.DialOptions(id)...)
 	require.NoError(t, err)
 	defer func() { _ = conn.Close() }()
 	mend := proxy.Suffer(func(identity.Identity, string) Mishap { return Mishap{Replay: 300 * time.Millisecond} })

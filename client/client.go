@@ -1,4 +1,5 @@
-// Package client finds deployments by the registry and speaks to them, as the command line does.
+// Package client calls the deployments and the registry of an installation, as the command line does: it reads their
+// addresses from the registry, and authenticates with the certificate of a user or an operator.
 package client
 
 import (
@@ -8,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -25,19 +27,27 @@ import (
 	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
 	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
-	"github.com/db-controller/db-controller/schema/service"
 	"github.com/db-controller/db-controller/schema/wire"
 )
 
-// File says how to reach an installation: client.yaml.
+// Limits of requests that the servers accept.
+const (
+	MaxBatch    = 1000
+	maxPageSize = 1000
+)
+
+// registryTimeout bounds a call for the environment; after it the cached environment is used.
+const registryTimeout = 2 * time.Second
+
+// File says how to reach an installation; its usual name is client.yaml.
 type File struct {
-	// Registry is host:port of the registry, or of several servers of it, separated by commas.
+	// Registry is host:port of the registry; several servers are separated by commas.
 	Registry string `yaml:"registry"`
 	// Certs is a folder with tls.crt, tls.key and ca.crt of a user or an operator.
 	Certs string `yaml:"certs"`
 }
 
-// DefaultFile is where `db-controller dev` writes it.
+// DefaultFile is the path of the file that `db-controller dev` writes.
 func DefaultFile() string {
 	home, err := os.UserHomeDir()
 	if err != nil {
@@ -51,19 +61,19 @@ type Client struct {
 	Registry    registryv1.RegistryServiceClient
 	credentials *identity.Credentials
 	registry    *grpc.ClientConn
-	// kept is where the last environment is kept, for when the registry is away.
-	kept string
+	// cache is the path of a file with the last environment, for times without the registry; empty: none.
+	cache string
 
 	mu    sync.Mutex
-	env   *schema.Environment // guarded by mu
-	conns map[schema.DeploymentID]*grpc.ClientConn
+	env   *schema.Environment                      // guarded by mu; nil before the first call of Environment
+	conns map[schema.DeploymentID]*grpc.ClientConn // guarded by mu
 }
 
-// Open reads a file.
+// Open reads a File and returns a client. It caches the environment beside the file.
 func Open(path string) (*Client, error) {
 	raw, err := os.ReadFile(path)
 	if errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("%s is not there: start `db-controller dev` in another terminal, or name a file with --context", path)
+		return nil, fmt.Errorf("%s does not exist: start `db-controller dev` in another terminal, or name a file with --context", path)
 	}
 	if err != nil {
 		return nil, err
@@ -77,18 +87,18 @@ func Open(path string) (*Client, error) {
 	return New(f, path+".environment")
 }
 
-// New makes a client; kept names a file for the last environment, empty for none.
-func New(f File, kept string) (*Client, error) {
+// New returns a client. cache is the path of a file for the last environment; empty: none.
+func New(f File, cache string) (*Client, error) {
 	credentials, err := identity.Load(identity.InDir(f.Certs))
 	if err != nil {
 		return nil, err
 	}
-	conn, err := envregistry.Dial(f.Registry, service.DialOptions(credentials, identity.Identity{Role: identity.RoleRegistry})...)
+	conn, err := envregistry.Dial(f.Registry, credentials.DialOptions(identity.Identity{Role: identity.RoleRegistry})...)
 	if err != nil {
 		return nil, fmt.Errorf("connect to the registry: %w", err)
 	}
 	return &Client{
-		Registry: registryv1.NewRegistryServiceClient(conn), credentials: credentials, registry: conn, kept: kept,
+		Registry: registryv1.NewRegistryServiceClient(conn), credentials: credentials, registry: conn, cache: cache,
 		conns: map[schema.DeploymentID]*grpc.ClientConn{},
 	}, nil
 }
@@ -103,36 +113,44 @@ func (c *Client) Close() {
 	_ = c.registry.Close()
 }
 
-// Environment asks the registry, once; while it is away, what it said last counts.
+// Environment returns the environment that the registry returned at the first call. When the registry does not answer, it
+// returns the environment that is cached in the file.
 func (c *Client) Environment(ctx context.Context) (*schema.Environment, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.env != nil {
 		return c.env, nil
 	}
-	asked, cancel := context.WithTimeout(ctx, 2*time.Second)
-	defer cancel()
-	answer, err := c.Registry.GetEnvironment(asked, &registryv1.GetEnvironmentRequest{})
-	if err == nil {
-		if raw, merr := proto.Marshal(answer.GetEnvironment()); merr == nil && c.kept != "" {
-			_ = os.WriteFile(c.kept, raw, 0o600) // only for when the registry is away
-		}
-		c.env = wire.Environment(answer.GetEnvironment())
-		return c.env, nil
+	found, err := c.readEnvironment(ctx)
+	if err != nil {
+		return nil, err
 	}
-	raw, rerr := os.ReadFile(c.kept)
-	if rerr != nil {
-		return nil, fmt.Errorf("the registry does not answer: %w", err)
-	}
-	kept := &registryv1.Environment{}
-	if err := proto.Unmarshal(raw, kept); err != nil {
-		return nil, fmt.Errorf("%s: %w", c.kept, err)
-	}
-	c.env = wire.Environment(kept)
+	c.env = wire.Environment(found)
 	return c.env, nil
 }
 
-// Resources speaks to a deployment.
+func (c *Client) readEnvironment(ctx context.Context) (*registryv1.Environment, error) {
+	ctx, cancel := context.WithTimeout(ctx, registryTimeout)
+	defer cancel()
+	answer, err := c.Registry.GetEnvironment(ctx, &registryv1.GetEnvironmentRequest{})
+	if err == nil {
+		if raw, err := proto.Marshal(answer.GetEnvironment()); err == nil && c.cache != "" {
+			_ = os.WriteFile(c.cache, raw, 0o600) // the cache is optional
+		}
+		return answer.GetEnvironment(), nil
+	}
+	raw, missing := os.ReadFile(c.cache)
+	if missing != nil {
+		return nil, fmt.Errorf("the registry does not answer: %w", err)
+	}
+	cached := &registryv1.Environment{}
+	if err := proto.Unmarshal(raw, cached); err != nil {
+		return nil, fmt.Errorf("%s: %w", c.cache, err)
+	}
+	return cached, nil
+}
+
+// Resources returns the ResourceService of a deployment.
 func (c *Client) Resources(ctx context.Context, id schema.DeploymentID) (resourcev1.ResourceServiceClient, error) {
 	conn, err := c.conn(ctx, id)
 	if err != nil {
@@ -141,7 +159,7 @@ func (c *Client) Resources(ctx context.Context, id schema.DeploymentID) (resourc
 	return resourcev1.NewResourceServiceClient(conn), nil
 }
 
-// Admin speaks to a deployment as its operators do.
+// Admin returns the AdminService of a deployment, which is for operators.
 func (c *Client) Admin(ctx context.Context, id schema.DeploymentID) (adminv1.AdminServiceClient, error) {
 	conn, err := c.conn(ctx, id)
 	if err != nil {
@@ -157,17 +175,13 @@ func (c *Client) conn(ctx context.Context, id schema.DeploymentID) (grpc.ClientC
 	}
 	d, ok := env.Deployment(id)
 	if !ok || d.Address == "" {
-		var known string
-		for _, d := range env.Deployments {
-			known += " " + d.String()
-		}
-		return nil, fmt.Errorf("deployment %s is not registered: known are%s", id, known)
+		return nil, unregistered(env, id)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	conn := c.conns[id]
 	if conn == nil {
-		if conn, err = grpc.NewClient(d.Address, service.DialOptions(c.credentials, identity.Deployment(id))...); err != nil {
+		if conn, err = grpc.NewClient(d.Address, c.credentials.DialOptions(identity.Deployment(id))...); err != nil {
 			return nil, fmt.Errorf("connect to %s: %w", id, err)
 		}
 		c.conns[id] = conn
@@ -175,7 +189,18 @@ func (c *Client) conn(ctx context.Context, id schema.DeploymentID) (grpc.ClientC
 	return conn, nil
 }
 
-// Named reads a full name and speaks to the deployment that owns it.
+func unregistered(env *schema.Environment, id schema.DeploymentID) error {
+	var known []string
+	for _, d := range env.Deployments {
+		known = append(known, d.String())
+	}
+	if known == nil {
+		known = []string{"none"}
+	}
+	return fmt.Errorf("deployment %s is not registered; known deployments: %s", id, strings.Join(known, ", "))
+}
+
+// Named parses a full name, and returns the ResourceService of its deployment.
 func (c *Client) Named(ctx context.Context, full string) (schema.FullName, resourcev1.ResourceServiceClient, error) {
 	name, err := schema.ParseFullName(full)
 	if err != nil {
@@ -185,7 +210,7 @@ func (c *Client) Named(ctx context.Context, full string) (schema.FullName, resou
 	return name, resources, err
 }
 
-// PutMany puts prefix1, prefix2, … prefixN, all with one body, in batches.
+// PutMany puts prefix1, prefix2, … prefixN with one body, in batches.
 func (c *Client) PutMany(ctx context.Context, id schema.DeploymentID, prefix string, n int, body map[string]any) error {
 	resources, err := c.Resources(ctx, id)
 	if err != nil {
@@ -197,10 +222,10 @@ func (c *Client) PutMany(ctx context.Context, id schema.DeploymentID, prefix str
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(2)
-	for first := 1; first <= n; first += service.MaxBatch {
+	for first := 1; first <= n; first += MaxBatch {
 		g.Go(func() error {
 			req := &resourcev1.BatchWriteResourcesRequest{}
-			for i := first; i < first+service.MaxBatch && i <= n; i++ {
+			for i := first; i < first+MaxBatch && i <= n; i++ {
 				req.Writes = append(req.Writes, PutWrite(&resourcev1.Resource{Name: fmt.Sprint(prefix, i), Body: s}))
 			}
 			_, err := resources.BatchWriteResources(ctx, req)
@@ -210,17 +235,17 @@ func (c *Client) PutMany(ctx context.Context, id schema.DeploymentID, prefix str
 	return g.Wait()
 }
 
-// PutWrite is a put in a batch of writes.
+// PutWrite returns a put for a batch of writes.
 func PutWrite(r *resourcev1.Resource) *resourcev1.BatchWriteResourcesRequest_Write {
 	return &resourcev1.BatchWriteResourcesRequest_Write{Write: &resourcev1.BatchWriteResourcesRequest_Write_Put{Put: r}}
 }
 
-// Query says which resources are listed, and in which order; zero: all.
+// Query selects and orders resources; its zero value selects all of them.
 type Query struct {
 	Kind, Filter, OrderBy string
 }
 
-// Each calls visit for every resource of a deployment that fits a query, page by page.
+// Each calls visit for every resource of a deployment that matches the query, page by page.
 func (c *Client) Each(ctx context.Context, id schema.DeploymentID, q Query, visit func(*resourcev1.Resource) error) error {
 	resources, err := c.Resources(ctx, id)
 	if err != nil {
@@ -228,7 +253,7 @@ func (c *Client) Each(ctx context.Context, id schema.DeploymentID, q Query, visi
 	}
 	for token := ""; ; {
 		page, err := resources.ListResources(ctx, &resourcev1.ListResourcesRequest{
-			Kind: q.Kind, Filter: q.Filter, OrderBy: q.OrderBy, PageSize: 1000, PageToken: token,
+			Kind: q.Kind, Filter: q.Filter, OrderBy: q.OrderBy, PageSize: maxPageSize, PageToken: token,
 		})
 		if err != nil {
 			return err
@@ -244,7 +269,7 @@ func (c *Client) Each(ctx context.Context, id schema.DeploymentID, q Query, visi
 	}
 }
 
-// WaitGone waits until the incarnation of a resource with the uid is gone.
+// WaitGone waits until no resource with the name and the uid exists.
 func (c *Client) WaitGone(ctx context.Context, name schema.FullName, uid string) error {
 	resources, err := c.Resources(ctx, name.Deployment)
 	if err != nil {

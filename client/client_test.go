@@ -1,0 +1,138 @@
+package client_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/db-controller/db-controller/client"
+	"github.com/db-controller/db-controller/schema"
+	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
+	"github.com/db-controller/db-controller/schema/service"
+	"github.com/db-controller/db-controller/test/stub"
+)
+
+func TestTheClientKnowsTheLimitOfABatch(t *testing.T) {
+	require.Equal(t, service.MaxBatch, client.MaxBatch)
+}
+
+// resources lists 25 resources in pages of ten, counts what is put, and has a resource for the first few reads of it.
+type resources struct {
+	resourcev1.UnimplementedResourceServiceServer
+
+	mu      sync.Mutex
+	batches []int // guarded by mu; sizes
+	reads   int   // guarded by mu; of GetResource
+}
+
+func (r *resources) ListResources(_ context.Context, req *resourcev1.ListResourcesRequest) (*resourcev1.ListResourcesResponse, error) {
+	first, _ := strconv.Atoi(req.GetPageToken())
+	answer := &resourcev1.ListResourcesResponse{}
+	for i := first; i < min(first+10, 25); i++ {
+		answer.Resources = append(answer.Resources, &resourcev1.Resource{Name: fmt.Sprint("projects/p", i)})
+	}
+	if first+10 < 25 {
+		answer.NextPageToken = strconv.Itoa(first + 10)
+	}
+	return answer, nil
+}
+
+func (r *resources) BatchWriteResources(_ context.Context, req *resourcev1.BatchWriteResourcesRequest) (*resourcev1.BatchWriteResourcesResponse, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.batches = append(r.batches, len(req.GetWrites()))
+	return &resourcev1.BatchWriteResourcesResponse{}, nil
+}
+
+func (r *resources) GetResource(_ context.Context, req *resourcev1.GetResourceRequest) (*resourcev1.Resource, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch r.reads++; r.reads {
+	case 1:
+		return &resourcev1.Resource{Name: req.GetName(), Uid: "first"}, nil
+	case 2:
+		return nil, status.Error(codes.Unavailable, "retry")
+	case 3:
+		return &resourcev1.Resource{Name: req.GetName(), Uid: "second"}, nil
+	default:
+		return nil, status.Error(codes.NotFound, "not found")
+	}
+}
+
+func open(t *testing.T, i *stub.Installation) *client.Client {
+	t.Helper()
+	c, err := client.Open(i.Context)
+	require.NoError(t, err)
+	t.Cleanup(c.Close)
+	return c
+}
+
+func TestEachReadsAllPages(t *testing.T) {
+	t.Parallel()
+	c := open(t, stub.New(t, stub.Services{Resources: &resources{}}))
+	var names []string
+	require.NoError(t, c.Each(t.Context(), stub.Deployment, client.Query{}, func(r *resourcev1.Resource) error {
+		names = append(names, r.GetName())
+		return nil
+	}))
+	require.Len(t, names, 25)
+	require.Equal(t, "projects/p24", names[24])
+}
+
+func TestPutManyWritesBatches(t *testing.T) {
+	t.Parallel()
+	served := &resources{}
+	c := open(t, stub.New(t, stub.Services{Resources: served}))
+	require.NoError(t, c.PutMany(t.Context(), stub.Deployment, "projects/p", 2*client.MaxBatch+7, map[string]any{"a": 1.0}))
+	require.ElementsMatch(t, []int{client.MaxBatch, client.MaxBatch, 7}, served.batches)
+}
+
+// A resource of the same name and another uid is another resource.
+func TestWaitGoneWaitsForOneIncarnation(t *testing.T) {
+	t.Parallel()
+	served := &resources{}
+	c := open(t, stub.New(t, stub.Services{Resources: served}))
+	require.NoError(t, c.WaitGone(t.Context(), schema.FullName{Deployment: stub.Deployment, Name: "projects/p"}, "first"))
+	require.Equal(t, 3, served.reads)
+}
+
+func TestAnUnregisteredDeploymentIsAnErrorThatNamesTheRegisteredOnes(t *testing.T) {
+	t.Parallel()
+	c := open(t, stub.New(t, stub.Services{}))
+	_, err := c.Resources(t.Context(), schema.DeploymentID{Service: "iam.example.com", Region: "mars"})
+	require.EqualError(t, err, "deployment iam.example.com/mars is not registered; known deployments: iam.example.com/us-west2")
+}
+
+// A deployment can be reached while the registry is down, once its address was read.
+func TestTheEnvironmentIsCachedInAFile(t *testing.T) {
+	t.Parallel()
+	i := stub.New(t, stub.Services{Resources: &resources{}})
+	first := open(t, i)
+	_, err := first.Environment(t.Context())
+	require.NoError(t, err)
+	i.StopRegistry()
+	c := open(t, i)
+	require.NoError(t, c.Each(t.Context(), stub.Deployment, client.Query{}, func(*resourcev1.Resource) error { return nil }))
+	require.NoError(t, os.Remove(i.Context+".environment"))
+	_, err = open(t, i).Environment(t.Context())
+	require.ErrorContains(t, err, "the registry does not answer: ")
+}
+
+func TestAFileThatCannotBeReadIsAnErrorThatSaysWhatToDo(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	_, err := client.Open(filepath.Join(dir, "missing.yaml"))
+	require.ErrorContains(t, err, "does not exist: start `db-controller dev` in another terminal, or name a file with --context")
+	unknown := filepath.Join(dir, "unknown.yaml")
+	require.NoError(t, os.WriteFile(unknown, []byte("registry: localhost:1\ncert: x\n"), 0o600))
+	_, err = client.Open(unknown)
+	require.ErrorContains(t, err, "field cert not found")
+}

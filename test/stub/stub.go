@@ -1,0 +1,110 @@
+// Package stub serves gRPC services that a test implements, over TLS with real certificates, so that tests of the client and
+// of the commands need neither PostgreSQL nor processes.
+package stub
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+
+	"github.com/db-controller/db-controller/cmd/db-controller/playground"
+	"github.com/db-controller/db-controller/internal/identity"
+	"github.com/db-controller/db-controller/schema"
+	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
+	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
+	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
+)
+
+// Deployment is the only deployment of an Installation.
+var Deployment = schema.DeploymentID{Service: "iam.example.com", Region: "us-west2"}
+
+// Services of an installation. A nil service is not registered.
+type Services struct {
+	Resources resourcev1.ResourceServiceServer
+	Admin     adminv1.AdminServiceServer
+	// Registry serves the calls other than GetEnvironment.
+	Registry registryv1.RegistryServiceServer
+}
+
+// Installation is a registry and one deployment.
+type Installation struct {
+	// Context is the path of a client.yaml of an operator, Certs the folder with the operator's certificate.
+	Context, Certs string
+	// RegistryAddress and Address are host:port of the two servers.
+	RegistryAddress, Address string
+	registry                 *grpc.Server
+}
+
+// StopRegistry stops the registry: connections to it are refused from then on.
+func (i *Installation) StopRegistry() { i.registry.Stop() }
+
+// New starts an installation, which ends with the test.
+func New(t testing.TB, s Services) *Installation {
+	t.Helper()
+	dir := t.TempDir()
+	authority, err := playground.NewAuthority()
+	require.NoError(t, err)
+	i := &Installation{Context: filepath.Join(dir, "client.yaml"), Certs: filepath.Join(dir, "operator")}
+	require.NoError(t, authority.Issue(i.Certs, identity.Identity{Role: identity.RoleOperator, Name: "tester"}))
+	_, i.Address = serve(t, authority, identity.Deployment(Deployment), func(server *grpc.Server) {
+		if s.Resources != nil {
+			resourcev1.RegisterResourceServiceServer(server, s.Resources)
+		}
+		if s.Admin != nil {
+			adminv1.RegisterAdminServiceServer(server, s.Admin)
+		}
+	})
+	if s.Registry == nil {
+		s.Registry = registryv1.UnimplementedRegistryServiceServer{}
+	}
+	i.registry, i.RegistryAddress = serve(t, authority, identity.Identity{Role: identity.RoleRegistry}, func(server *grpc.Server) {
+		registryv1.RegisterRegistryServiceServer(server, registry{s.Registry, i.Address})
+	})
+	file := fmt.Sprintf("registry: %s\ncerts: %s\n", i.RegistryAddress, i.Certs)
+	require.NoError(t, os.WriteFile(i.Context, []byte(file), 0o600))
+	return i
+}
+
+func serve(t testing.TB, authority *playground.Authority, id identity.Identity, register func(*grpc.Server)) (*grpc.Server, string) {
+	t.Helper()
+	certs := t.TempDir()
+	require.NoError(t, authority.Issue(certs, id))
+	credentials, err := identity.Load(identity.InDir(certs))
+	require.NoError(t, err)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	server := grpc.NewServer(grpc.Creds(credentials.Server(nil)))
+	register(server)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = server.Serve(listener)
+	}()
+	t.Cleanup(func() {
+		server.Stop()
+		<-done
+	})
+	return server, listener.Addr().String()
+}
+
+// registry returns an environment with the installation's deployment.
+type registry struct {
+	registryv1.RegistryServiceServer
+	address string
+}
+
+func (r registry) GetEnvironment(context.Context, *registryv1.GetEnvironmentRequest) (*registryv1.GetEnvironmentResponse, error) {
+	return &registryv1.GetEnvironmentResponse{Environment: &registryv1.Environment{
+		Regions: []*registryv1.Region{{Name: Deployment.Region}},
+		Deployments: []*registryv1.Deployment{{
+			Service: Deployment.Service, Region: Deployment.Region, Version: "v1", Address: r.address,
+		}},
+		Revision: 1,
+	}}, nil
+}
