@@ -8,14 +8,14 @@ import (
 )
 
 // marks detects that the database was replaced by an older copy of itself. Every transaction that removes or decides
-// something takes a number (a mark) from a sequence that nothing else uses: the mark is greater than each one that this
-// process has committed with or has read from disk. An older copy returns a smaller mark, even if its server has the same
-// system identifier and timeline; from then on nothing is decided until a new epoch has begun.
+// something takes a number from the sequence mark, which nothing else uses: it is greater than each one that this process
+// has committed with or has read from disk. An older copy returns a smaller number, even if its server has the same system
+// identifier and timeline; from then on nothing is decided until a new epoch has begun.
 type marks struct {
-	// seen only grows. Only marks of committed transactions are included: a crash may lose the others.
+	// seen only grows. Only numbers of committed transactions are included: a crash may lose the others.
 	seen atomic.Int64
-	// behind is the epoch in which a smaller mark was read. It counts as ended although no later transaction may read a
-	// smaller mark: retries advance the copy's sequence until it has caught up.
+	// behind is the epoch in which a smaller number was taken. It counts as ended from then on, also when later transactions
+	// take greater numbers: retries advance the copy's sequence.
 	behind atomic.Pointer[uuid.UUID]
 }
 
@@ -28,13 +28,13 @@ func (m *marks) see(n int64) {
 	}
 }
 
-// ended reports whether a smaller mark was read in an epoch.
+// ended reports whether a smaller number was taken in an epoch.
 func (m *marks) ended(epoch uuid.UUID) bool {
 	behind := m.behind.Load()
 	return behind != nil && *behind == epoch
 }
 
-// presentSQL is a select list over a row m of meta: a new mark and the current epoch; present reads it.
+// presentSQL is a select list over a row m of meta: the next number of the sequence mark, and the current epoch; present reads it.
 const presentSQL = `nextval('dbcontroller.mark'), ` + epochNowSQL
 
 // present checks the epoch of a transaction by the columns of presentSQL.
@@ -54,7 +54,7 @@ func (s *Store) present(tx pgx.Tx) *present {
 func (p *present) columns() []any { return []any{&p.mark, &p.now} }
 
 // epoch returns the epoch of the transaction; nil when the server is not the one on which the stored epoch began, or the
-// mark shows that its database is an older copy. It records the mark in the transaction.
+// number shows that its database is an older copy. It records the number in the transaction.
 func (p *present) epoch() *uuid.UUID {
 	if p.now == nil {
 		return nil
@@ -77,7 +77,7 @@ func (p *present) is(epoch uuid.UUID) bool {
 	return now != nil && *now == epoch
 }
 
-// marked is a transaction with the last mark that it has taken.
+// marked is a transaction with the last number that it has taken from the sequence mark.
 type marked struct {
 	pgx.Tx
 	mark int64

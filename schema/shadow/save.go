@@ -123,7 +123,7 @@ type saving struct {
 	// New references to other deployments, by deployment, and the attempt that they are established under.
 	attempt AttemptID
 	epoch   uuid.UUID // of this database when the attempt began
-	began   int64     // a mark from before the attempt began: a decision on the attempt has a greater one
+	began   int64     // a number of the sequence mark from before the attempt began: a decision on the attempt has a greater one
 	foreign map[schema.DeploymentID][]*newReference
 }
 

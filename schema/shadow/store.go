@@ -20,22 +20,21 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// Peers is what the store needs from other deployments. Errors other than *RefusedError mean that nobody knows
-// whether the other side did it.
+// Peers calls other deployments. After an error other than *RefusedError it is unknown whether the call took effect.
 type Peers interface {
-	// Establish answers what was established, or *RefusedError.
+	// Establish establishes all references under the attempt, or none and returns *RefusedError.
 	Establish(ctx context.Context, target schema.DeploymentID, attempt AttemptID, refs []EstablishReference) (*Established, error)
-	// WouldEstablish answers as Establish would, and nothing is stored.
+	// WouldEstablish is Establish without storing anything: it returns the uids of the targets.
 	WouldEstablish(ctx context.Context, target schema.DeploymentID, refs []EstablishReference) ([]uuid.UUID, error)
-	// Resolve answers a verdict for each question, in order.
+	// Resolve returns a verdict for each question, in order.
 	Resolve(ctx context.Context, holder schema.DeploymentID, questions []Question) (*Answers, error)
-	// CheckReferences answers what is known there of references of this deployment, in order.
+	// CheckReferences returns the states there of references of this deployment, in order.
 	CheckReferences(ctx context.Context, at schema.DeploymentID, refs []CheckedReference) ([]Known, error)
-	// WouldCheckOwners answers as an owners' deployment does, which notes nothing.
+	// WouldCheckOwners is CheckOwners without writing ownee entries.
 	WouldCheckOwners(ctx context.Context, at schema.DeploymentID, questions []OwnerQuestion) (*OwnerAnswers, error)
-	// Plan answers what the deletion of targets would take along there.
+	// Plan returns the effects there of a deletion of targets.
 	Plan(ctx context.Context, at schema.DeploymentID, q PlanQuestion) (*Plan, error)
-	// Trace answers what resources there would be deleted with.
+	// Trace returns, for resources there, the targets and owners whose deletion would remove them.
 	Trace(ctx context.Context, at schema.DeploymentID, uids []uuid.UUID) (map[uuid.UUID]Trace, error)
 }
 
@@ -47,30 +46,31 @@ type Config struct {
 	Deployment schema.DeploymentID
 	Peers      Peers
 	Logger     *zap.Logger
-	// TentativeTTL is how long a tentative blockade stands before its holder must decide (default 15 s). Too short,
-	// and slow writes are aborted; too long, and a crashed writer delays deletes.
+	// TentativeTTL is the expiry of a tentative blockade: afterwards the target's deployment asks the holder's about it (default
+	// 15 s). A short one aborts slow writes; with a long one, a crashed writer delays deletes.
 	TentativeTTL time.Duration
 	// DeleteTimeout is how long a delete waits for undecided blockades when its caller gives no deadline (default 5 s).
 	DeleteTimeout time.Duration
-	// MaxLocalCascade is how many resources one transaction takes along (default 10,000); what is beyond goes later.
+	// MaxLocalCascade is the maximum number of resources that one delete removes or marks in its transaction (default 10,000); the
+	// others follow asynchronously.
 	MaxLocalCascade int
-	// BatchSize is how many holders of a deletion elsewhere one transaction handles (default 4,000). Larger batches
-	// hold locks longer; smaller ones pay more for each row.
+	// BatchSize is the number of holders or ownees that one transaction handles (default 4,000). Larger batches hold locks longer;
+	// smaller ones cost more for each row.
 	BatchSize int
-	// PollInterval is how late a watch can notice what another process committed where no notifications come; ten times as late
-	// where they do and one is lost (default 500 ms).
+	// PollInterval is the maximum delay of a watch after a commit of another process without notifications (default 500 ms); ten
+	// times this when notifications arrive and one is lost.
 	PollInterval time.Duration
-	// SlowTimeout is how long the reader of a watch may take for what has changed, before the watch ends with ErrSlow
-	// (default 1 min).
+	// SlowTimeout is how long the reader of a watch may take for pending events before the watch ends with ErrSlow (default
+	// 1 min).
 	SlowTimeout time.Duration
-	// OwnerGrace is how long an owner may be missing that was named without a uid, or may lack the reference that it
-	// needs, before it counts as gone (default 5 min).
+	// OwnerGrace is how long an owner that was named without a uid may be missing, or an owner may lack its required reference,
+	// before the owner reference is dropped (default 5 min).
 	OwnerGrace time.Duration
 	// Retention is how long change rows are kept for watches that resume (default 24 h).
 	Retention time.Duration
-	// RemovalsKept is how long it is kept why resources were removed (default 90 days).
+	// RemovalsKept is how long removals and their causes are kept (default 90 days).
 	RemovalsKept time.Duration
-	// Quotas of each holder's deployment.
+	// Quotas of each holder deployment.
 	Quotas Quotas
 }
 
@@ -82,45 +82,45 @@ type Store struct {
 	log   *zap.Logger
 	names *names
 	feeds *feed.Log
-	wake  *feed.Broadcast           // watches of this process
-	told  *feed.Broadcast           // RunNotifications: what this process committed itself
-	heard atomic.Pointer[time.Time] // RunNotifications: when a word of this process itself came back; nil: not since it listens
+	wake  *feed.Broadcast           // wakes the watches of this process
+	told  *feed.Broadcast           // commits of this process, for RunNotifications to send
+	heard atomic.Pointer[time.Time] // when the last notification of this process to itself arrived; nil: none on this connection
 	cfg   Config
 	usage *usage
 
 	selfID int32
-	// epoch of the database, as noticed last; moved says that another one has begun.
+	// epoch of the database, as of the last NoticeEpoch; moved receives when a transaction met another one (capacity one).
 	epoch atomic.Pointer[uuid.UUID]
 	moved chan struct{}
 	marks marks
-	// outrun says that another process has switched the version.
+	// outrun receives when another process has switched the version; see Outrun.
 	outrun chan struct{}
-	// database is the identity of this deployment's, from the first look on; met are those of the others (uuid.UUID by
-	// schema.DeploymentID) as far as they were compared a moment ago, strangers those that differed, and stakes what is
-	// known to be noted as at stake.
+	// database is the identity of this deployment's database, set by the first NoticeEpoch. met are those of the other deployments
+	// (uuid.UUID by schema.DeploymentID) that were compared recently, strangers those that differed, and stakes a cache of the
+	// stakes known to be stored.
 	database               atomic.Pointer[uuid.UUID]
 	met, strangers, stakes sync.Map
 	// environment is the one of the last Recover of this process.
 	environment atomic.Pointer[schema.Environment]
-	// tidied is the last foreign target that Tidy has looked at.
+	// tidied is the id of the last foreign target that Tidy has visited.
 	tidied atomic.Int64
-	// sampled is the last resource whose body an audit has compared.
+	// sampled is the id of the last resource whose body an audit has compared.
 	sampled atomic.Int64
-	// walks over the holders of targets that were broken off; see acting.
+	// walks are interrupted walks over the holders of targets; see acting.
 	walks walks
-	// pointed are the deployments (int32) that are known to be noted as pointed to.
+	// pointed is a cache of the deployments (int32) that are stored as referred to.
 	pointed sync.Map
-	// barred are the deployments that operators declared gone, as far as this process knows.
+	// barred are the decommissioned deployments that this process has read.
 	barred atomic.Pointer[[]schema.DeploymentID]
-	// The version that writes are validated with, or nil until Switch.
+	// version validates writes; nil before the first Switch.
 	version atomic.Pointer[version]
 }
 
 type version struct {
 	model      *schema.Model
 	generation int64
-	hiding     []int32 // kinds
-	keeps      bool    // there may be resources that the version has no place for
+	hiding     []int32 // kinds with hide_while_deleting
+	keeps      bool    // there may be kept resources, of kinds or patterns that the version lacks
 }
 
 const claimSQL = `
@@ -128,7 +128,8 @@ INSERT INTO dbcontroller.meta (service, region) VALUES ($1, $2)
 ON CONFLICT (singleton) DO UPDATE SET singleton = true
 RETURNING service, region`
 
-// Open takes the database for a deployment. It fails when the database belongs to another.
+// Open opens the database of a deployment, or makes an unused database that of the deployment. It fails when the database belongs to
+// another deployment.
 func Open(ctx context.Context, cfg Config) (*Store, error) {
 	defaults := func(d *time.Duration, v time.Duration) {
 		if *d <= 0 {
@@ -173,13 +174,13 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	return s, s.learnBarred(ctx)
 }
 
-// Logger is where it writes what operators should hear of.
+// Logger returns the store's logger, for callers that log on its behalf.
 func (s *Store) Logger() *zap.Logger { return s.log }
 
-// Deployment is whose store it is.
+// Deployment returns the deployment of the store.
 func (s *Store) Deployment() schema.DeploymentID { return s.self }
 
-// Model is what writes are validated with; nil before the first Switch.
+// Model returns the model that validates writes; nil before the first Switch.
 func (s *Store) Model() *schema.Model {
 	if v := s.version.Load(); v != nil {
 		return v.model
@@ -191,11 +192,11 @@ func (s *Store) current() (*version, error) {
 	if v := s.version.Load(); v != nil {
 		return v, nil
 	}
-	return nil, &UnavailableError{Deployments: []schema.DeploymentID{s.self}, Err: errors.New("its version is not known yet: is it registered?")}
+	return nil, &UnavailableError{Deployments: []schema.DeploymentID{s.self}, Err: errors.New("its version is not known yet: check that the deployment is registered and that the registry can be reached")}
 }
 
-// inTx runs fn in a transaction, again when PostgreSQL broke a deadlock. After the commit it wakes the watches of what
-// the transaction touches.
+// inTx runs fn in a transaction, and repeats it when PostgreSQL broke a deadlock. After the commit it wakes the watches of the feeds
+// that the transaction has changed.
 func (s *Store) inTx(ctx context.Context, touches feed.Topics, fn func(pgx.Tx) error) error {
 	const tries = 10
 	for try := 1; ; try++ {
@@ -215,7 +216,7 @@ func (s *Store) inTx(ctx context.Context, touches feed.Topics, fn func(pgx.Tx) e
 }
 
 func (s *Store) once(ctx context.Context, fn func(pgx.Tx) error) error {
-	// Said each time: a database, a role or a pooler can have another level by default.
+	// Set explicitly: the default of the database, the role or a pooler can be another level.
 	tx, err := s.pool.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
 	if err != nil {
 		return err
@@ -231,7 +232,7 @@ func (s *Store) once(ctx context.Context, fn func(pgx.Tx) error) error {
 	if err := tx.Commit(ctx); err != nil {
 		var pg *pgconn.PgError
 		if errors.As(err, &pg) || errors.Is(err, pgx.ErrTxCommitRollback) {
-			return err // the server's word: it rolled back
+			return err // the server reported a rollback: the outcome is known
 		}
 		return fmt.Errorf("%w: %w", ErrUnknown, err)
 	}
@@ -239,8 +240,8 @@ func (s *Store) once(ctx context.Context, fn func(pgx.Tx) error) error {
 	return nil
 }
 
-// Wake tells the watchers that something was committed: for callers of SaveTx, after their commit. It costs nothing;
-// without it watchers notice within a few seconds.
+// Wake wakes all watches, and sends a notification to the other processes. Callers of SaveTx call it after their commit; without it
+// watches notice the commit with their next pulse, after seconds.
 func (s *Store) Wake() { s.touched(allFeeds) }
 
 func (s *Store) touched(t feed.Topics) {

@@ -11,7 +11,7 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// versionLock is the advisory lock that writers share and a switch of the version takes alone.
+// versionLock is the advisory lock that writers hold shared, and a switch of the version exclusively.
 const versionLock int64 = 0x6462_6374_6c01
 
 const (
@@ -30,14 +30,12 @@ FROM before RETURNING generation, moves`
 	// runningColumns are of a row m of meta.
 	runningColumns = `m.version, m.generation, m.digest`
 
-	// Kinds that the version does not have: when one of a later version has them again, they are derived anew, since
-	// nothing is derived of them until then.
+	// Kinds that the version lacks are not derived by it. An empty fingerprint makes a later version that has them again derive them.
 	forgetDerivationsSQL = `UPDATE dbcontroller.derivation SET fingerprint = '' WHERE NOT kind_id = ANY ($1)`
 )
 
 var (
-	// Whoever has resources that something here owns is told the new version. (A message of an earlier switch would say
-	// less.)
+	// Work to send the new version to each deployment with ownees of resources here. It replaces the work of an earlier switch.
 	upgradeWorkSQL = codes(`
 WITH old AS (
     DELETE FROM dbcontroller.work WHERE action = {upgrade_owners}
@@ -45,8 +43,8 @@ WITH old AS (
 INSERT INTO dbcontroller.work (action, shard, deployment_id)
 SELECT DISTINCT {upgrade_owners}, deployment_id % $1, deployment_id FROM dbcontroller.ownee_entry`)
 
-	// Kinds whose references are derived otherwise than before, and that have resources. A pass that is under way for
-	// an earlier version ends with it.
+	// Work to derive the references of each kind whose fingerprint has changed and that has resources. It replaces the work of an
+	// earlier switch.
 	deriveWorkSQL = codes(`
 WITH i AS (
     SELECT * FROM unnest($1::int[], $2::text[], $3::smallint[]) AS i (kind_id, fingerprint, shard)
@@ -62,9 +60,10 @@ SELECT {derive}, i.shard, $4, i.kind_id, '' FROM moved JOIN i USING (kind_id)
 WHERE EXISTS (SELECT FROM dbcontroller.shadow s WHERE s.kind_id = i.kind_id)`)
 )
 
-// Switch makes the model the one that writes are validated with. Writes validated with another version, in whichever
-// process, fail at their commit and are tried again: they hold the version's lock shared until they commit. What has to be done because of it in the background becomes work: references
-// of kinds that are derived otherwise now, and the version in owner references to resources of this deployment.
+// Switch makes the model the one that validates writes, in the database and in this process. It waits for writes that hold the
+// version lock; later writes that were validated with another version, in any process, fail at their commit and are retried. It
+// creates work for the background: to derive the kinds whose references are derived differently, and to send the new version to the
+// deployments of ownees.
 func (s *Store) Switch(ctx context.Context, model *schema.Model) error {
 	for {
 		err := s.switchVersion(ctx, model)
@@ -108,7 +107,7 @@ func (s *Store) switchVersion(ctx context.Context, model *schema.Model) error {
 			return err
 		}
 		if now.generation != v.generation {
-			return errStale // another process has switched in between: what is to be derived is its affair
+			return errStale // another process has switched in between
 		}
 		if _, err := tx.Exec(ctx, forgetDerivationsSQL, ids); err != nil {
 			return err
@@ -128,8 +127,8 @@ func (s *Store) switchVersion(ctx context.Context, model *schema.Model) error {
 	return err
 }
 
-// Refresh takes a model of the version that runs already, made of more descriptors: it knows what other versions, which
-// were described meanwhile, call the same kinds.
+// Refresh replaces the model by one of the same version made of more descriptors: it has the names of kinds in versions that were
+// described meanwhile. A model of another version is ignored.
 func (s *Store) Refresh(model *schema.Model) {
 	for {
 		v := s.version.Load()
@@ -145,17 +144,17 @@ func (s *Store) Refresh(model *schema.Model) {
 	}
 }
 
-// running is the version that the database runs.
+// running is the version stored in the database.
 type running struct {
 	version    string
-	generation int64 // moves with each switch
+	generation int64 // increases with each switch
 	digest     string
 }
 
 func (r *running) into() []any { return []any{&r.version, &r.generation, &r.digest} }
 
-// inWordsOf fails when the database runs another version than the one that the caller goes by, or one of the same name that
-// says something else: whoever asked asks again.
+// inWordsOf fails with ErrAborted, and signals Outrun, when the version stored in the database is not the caller's: another name, or
+// the same name with another digest. The caller's request is retried.
 func (s *Store) inWordsOf(v *version, now running) error {
 	switch {
 	case now.generation == v.generation:
@@ -171,7 +170,7 @@ func (s *Store) inWordsOf(v *version, now running) error {
 	return nil
 }
 
-// stillRuns fails when no transaction could commit by the version, or in the epoch, any more.
+// stillRuns fails with ErrAborted when the version or the epoch of a write is not the current one, so that it could not commit.
 func (s *Store) stillRuns(ctx context.Context, sv *saving) error {
 	var now running
 	var epoch *uuid.UUID
@@ -181,12 +180,12 @@ func (s *Store) stillRuns(ctx context.Context, sv *saving) error {
 		return fmt.Errorf("read the version: %w", err)
 	case epoch == nil || *epoch != sv.epoch:
 		s.epochMoved()
-		return fmt.Errorf("%w: a database was restored or failed over", ErrAborted)
+		return fmt.Errorf("%w: the database failed over or was restored", ErrAborted)
 	}
 	return s.inWordsOf(sv.version, now)
 }
 
-// Runs reports whether the database runs what a model says. If not, another process has switched the version.
+// Runs reports whether the version stored in the database is that of the model. If not, another process has switched the version.
 func (s *Store) Runs(ctx context.Context, model *schema.Model) (bool, error) {
 	var now running
 	if err := s.pool.QueryRow(ctx, selectRunningSQL).Scan(now.into()...); err != nil {
@@ -195,18 +194,18 @@ func (s *Store) Runs(ctx context.Context, model *schema.Model) (bool, error) {
 	return model.Says(now.version, now.digest), nil
 }
 
-// Outrun tells of transactions that met another version than this process switched to. Capacity one; never closed.
+// Outrun receives after a transaction met another version than this process has switched to. Its capacity is one, since a signal
+// says all that several would; it is never closed.
 func (s *Store) Outrun() <-chan struct{} { return s.outrun }
 
-// adopt takes the generation of the database over: another process has switched away from the version of this one and
-// back to it.
+// adopt takes over the generation of the database: another process has switched to another version and back.
 func (s *Store) adopt(v *version, generation int64) {
 	fresh := *v
 	fresh.generation = generation
 	s.version.CompareAndSwap(v, &fresh)
 }
 
-// shapes are those of the names of each kind, whose numbers are in the order of the model.
+// shapes returns pairs of a kind's id and a shape of its names. ids are in the order of the model's KindNames.
 func (v *version) shapes(ids []int32) (kinds []int32, shapes []string) {
 	for i, name := range v.model.KindNames() {
 		if kind, err := v.model.Kind(name); err == nil {
@@ -218,7 +217,8 @@ func (v *version) shapes(ids []int32) (kinds []int32, shapes []string) {
 	return kinds, shapes
 }
 
-// learn stores the names that transactions will need, so that none of them has to ask for a second connection (I22).
+// learn stores and caches the ids of the version's kinds and field paths, so that no transaction needs a second connection to look
+// one up (I22).
 func (s *Store) learn(ctx context.Context, v *version) (ids []int32, fingerprints []string, shards []int16, err error) {
 	for _, name := range v.model.KindNames() {
 		kind, err := v.model.Kind(name)

@@ -10,8 +10,8 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// abortedRetention is longer than an attempt may be open: lock refuses one that is older than MaxAttemptAge. No clock has to be
-// trusted for that: an attempt that began before a decision which is forgotten cannot commit (queueDecision).
+// abortedRetention is how long ABORTED decisions are kept: longer than MaxAttemptAge, beyond which lock refuses an attempt. Safety does
+// not depend on clocks: an attempt that began before a forgotten decision cannot commit (queueDecision).
 const abortedRetention = 25 * time.Hour
 
 const (
@@ -25,18 +25,18 @@ DELETE FROM dbcontroller.request WHERE id IN (
     SELECT id FROM dbcontroller.request WHERE created_at < least(now(), $3::timestamptz) - $1::interval ORDER BY created_at LIMIT $2
 )`
 
-	// Also those that a clock which went back would come to once more.
+	// Ended rows, and rows with a time further ahead than possible, which a clock that was set back leaves.
 	tidyClosingSQL = `
 DELETE FROM dbcontroller.closing c WHERE (target_id, delete_id) IN (
     SELECT target_id, delete_id FROM dbcontroller.closing c WHERE c.until < now() - interval '1 min' OR c.until > ` + closesUntilSQL + ` LIMIT $1
 )`
 
-	// A piece of the table at a time: most of it is in use.
+	// Keyset pagination through the table, since most rows are in use.
 	unreferredSQL = `
 SELECT f.id, EXISTS (SELECT FROM dbcontroller.reference WHERE target_id = f.id)
 FROM dbcontroller.foreign_target f WHERE f.id > $1 ORDER BY f.id LIMIT $2`
 
-	// The mark moves in the transaction that removes, so that no token is honoured for rows that are gone.
+	// meta.compacted grows in the same transaction: no token is accepted whose rows are removed.
 	compactSQL = `
 WITH old AS (
     DELETE FROM dbcontroller.change WHERE seq IN (
@@ -52,7 +52,8 @@ SELECT count(*) FROM old`
 )
 
 var (
-	// $3 is the time by the process's clock: what one of the two calls young is kept, since the other may have jumped.
+	// $3 is the time by the process's clock: a row is removed only when it is old by this clock and by the database's, since either
+	// may have jumped.
 	tidyAttemptsSQL = codes(`
 WITH old AS (
     DELETE FROM dbcontroller.attempt WHERE id IN (
@@ -69,7 +70,7 @@ WITH old AS (
 )
 SELECT count(*) FROM old`)
 
-	// Messages that nobody takes any more: of attempts that were made while their target's deployment was decommissioned.
+	// Messages to decommissioned deployments, left by attempts that were under way when the deployment was decommissioned.
 	tidyRetiredSQL = codes(`
 DELETE FROM dbcontroller.work WHERE action <> {retire} AND deployment_id IN (
     SELECT deployment_id FROM dbcontroller.decommissioned x
@@ -77,8 +78,8 @@ DELETE FROM dbcontroller.work WHERE action <> {retire} AND deployment_id IN (
 )`)
 )
 
-// Tidy removes some of what nobody needs any more: old decisions, tombstones, change rows. It tells whether there may
-// be more.
+// Tidy removes rows whose retention has ended, up to 5,000 of a table: decisions, closed attempts, request outcomes, closing rows,
+// change rows, foreign targets without references, and removals. It reports whether there may be more.
 func (s *Store) Tidy(ctx context.Context) (more bool, err error) {
 	return s.tidy(ctx, time.Now())
 }
@@ -106,22 +107,22 @@ func (s *Store) tidy(ctx context.Context, now time.Time) (more bool, err error) 
 	if _, err := s.pool.Exec(ctx, tidyRetiredSQL); err != nil {
 		return false, fmt.Errorf("tidy: %w", err)
 	}
-	if err := s.learnBarred(ctx); err != nil { // another process may have been told
+	if err := s.learnBarred(ctx); err != nil { // another process may have stored a Decommission
 		return false, err
 	}
 	forgotten, err := s.tidyForeignTargets(ctx, limit)
 	if err != nil {
 		return false, err
 	}
-	var removals int64 // last: nothing depends on it
+	var removals int64 // last, since its failure must not keep back the others
 	if err := s.pool.QueryRow(ctx, `SELECT dbcontroller.forget_removals($1, $2)`, s.cfg.RemovalsKept, limit).Scan(&removals); err != nil {
 		return false, fmt.Errorf("forget removals: %w", err)
 	}
 	return more || n == limit || forgotten || removals == limit, nil
 }
 
-// tidyForeignTargets looks at the next foreign targets and forgets those that nothing refers to: their last reference
-// was dropped while they lived.
+// tidyForeignTargets removes those of the next foreign targets that have no references: the last one was dropped, and the target was
+// not deleted.
 func (s *Store) tidyForeignTargets(ctx context.Context, limit int) (more bool, err error) {
 	rows, err := s.pool.Query(ctx, unreferredSQL, s.tidied.Load(), limit)
 	if err != nil {
@@ -149,7 +150,7 @@ func (s *Store) tidyForeignTargets(ctx context.Context, limit int) (more bool, e
 	return more, s.forget(ctx, unused)
 }
 
-// Groups of outstanding work beside the actions, in countsSQL.
+// Groups in countsSQL, beside the actions of work.
 const (
 	acknowledgeGroup = 101
 	deletingGroup    = 102
@@ -170,16 +171,16 @@ UNION ALL
 SELECT {resolve_group}, d.service || '/' || d.region, count(*), COALESCE(extract(epoch FROM now() - min(b.expires_at)), 0)::float8
 FROM dbcontroller.blockade b JOIN dbcontroller.deployment d ON d.id = b.deployment_id WHERE ` + expiredSQL + `$1::interval) GROUP BY 2`)
 
-// Outstanding is how much of one group of work there is for a deployment, and the age of the oldest in seconds.
+// Outstanding counts one group of outstanding work for one deployment.
 type Outstanding struct {
-	Group      string
-	Deployment string
+	Group      string  // an action, "acknowledge", "deleting" or "resolve"
+	Deployment string  // empty for "deleting"
 	Count      int64
-	Oldest     float64
+	Oldest     float64 // age of the oldest piece in seconds
 }
 
-// Outstanding counts what is not settled: messages owed (confirm, release), looks owed (finalise), deletions that
-// others have not acknowledged, resources in DELETING, and expired undecided blockades.
+// Outstanding counts the outstanding work by group and deployment: messages owed (such as confirm and release), resources to look at
+// again (finalise), deletions that other deployments have not acknowledged, resources in DELETING, and expired tentative blockades.
 func (s *Store) Outstanding(ctx context.Context) ([]Outstanding, error) {
 	rows, err := s.pool.Query(ctx, countsSQL, s.cfg.TentativeTTL)
 	if err != nil {

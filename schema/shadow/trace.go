@@ -12,7 +12,7 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// maxTraced is how many resources a delete looks up in order to judge blockers.
+// maxTraced is the maximum number of resources that a delete traces in order to judge blockers.
 const maxTraced = 50_000
 
 var traceSQL = codes(`
@@ -27,12 +27,12 @@ SELECT up.origin, COALESCE(f.deployment_id, $2), COALESCE(f.uid, t.uid)
 FROM up LEFT JOIN dbcontroller.foreign_target f ON f.id = up.target_id LEFT JOIN dbcontroller.shadow t ON t.id = up.target_id
 WHERE COALESCE(f.uid, t.uid) IS NOT NULL LIMIT $3`)
 
-// Trace is what one resource would go with.
+// Trace lists the resources whose deletion would remove one resource.
 type Trace struct {
-	// Cascades are the targets of its cascading references, and what these hang on in the same database.
+	// Cascades are the targets of its cascading references, and those of these targets, transitively in the same database.
 	Cascades []PlanTarget
-	// Owners are those of it and of these: it goes when all of some resource's owners do, which nobody says who has not
-	// walked over them.
+	// Owners are the owners of the resource and of the local Cascades. The deletion of one owner is not enough: an ownee is
+	// deleted with the last one, which a trace does not decide.
 	Owners []PlanTarget
 }
 
@@ -44,8 +44,8 @@ WITH RECURSIVE up AS (
 )
 SELECT DISTINCT up.origin, o.deployment_id, o.uid FROM up JOIN dbcontroller.owner_reference o ON o.ownee_id = up.id LIMIT $2`)
 
-// Trace tells what resources here would be deleted with: the targets of what they refer to with a cascading behaviour,
-// and what these hang on in this database. It is the way back of what Plan walks forward, and short where that is wide.
+// Trace returns, by uid, the resources whose deletion would remove some resources here. It follows references upwards (holder →
+// target) where Plan follows them downwards; the fan-in is small where the fan-out is large.
 func (s *Store) Trace(ctx context.Context, uids []uuid.UUID) (map[uuid.UUID]Trace, error) {
 	out := map[uuid.UUID]Trace{}
 	err := s.traced(ctx, func(origin uuid.UUID, t PlanTarget) {
@@ -87,9 +87,9 @@ func (s *Store) traced(ctx context.Context, take func(origin uuid.UUID, t PlanTa
 	return nil
 }
 
-// judge settles which holders go with the deletion although the walk did not come to them, because it stopped at its
-// limit or because a deployment did not answer: it follows what they hang on, backwards, until it comes to something
-// that goes. Of whom nobody can say is unknown, which is neither "goes" nor "stays".
+// judge decides, after an incomplete walk (it reached its limit, or a deployment did not answer), which of the blocking holders the
+// deletion removes too: it traces them upwards until it finds a member. A holder is unknown when a deployment on its way does not
+// answer, or the limit of traces is reached; an unknown holder is neither excused nor a known blocker.
 func (w *walked) judge(ctx context.Context, holders []PlanTarget) error {
 	if !w.truncated && len(w.unasked) == 0 {
 		return nil // the walk was complete
@@ -121,7 +121,7 @@ func (w *walked) judge(ctx context.Context, holders []PlanTarget) error {
 			for uid, trace := range a.traces {
 				up[PlanTarget{a.from, uid}] = trace
 				for _, t := range trace.Cascades {
-					if t.Deployment != a.from { // what hangs together inside a database has been answered
+					if t.Deployment != a.from { // the answer is transitive inside its database
 						visit(t)
 					}
 				}
@@ -141,7 +141,7 @@ type tracedAt struct {
 	unasked Unasked
 }
 
-// traceAll asks deployments at the same time, each in half of the time that is left.
+// traceAll asks deployments concurrently, with half of the remaining time for each.
 func (w *walked) traceAll(ctx context.Context, uids map[schema.DeploymentID][]uuid.UUID) []tracedAt {
 	var out []tracedAt
 	var mu sync.Mutex // of out
@@ -188,7 +188,7 @@ func (w *walked) judgeOne(h PlanTarget, up map[PlanTarget]Trace, seen map[PlanTa
 			unknown = unknown || w.goes(owner) || w.silent[owner.Deployment]
 		}
 		for _, next := range up[t].Cascades {
-			// What hangs together inside a database was answered at once.
+			// Only targets in other deployments: a trace is transitive inside its database.
 			unknown = unknown || next.Deployment != t.Deployment && !seen[next] && !w.goes(next)
 			if !been[next] {
 				been[next] = true

@@ -6,15 +6,15 @@ import (
 	"strings"
 )
 
-// follows is a member and a reason for which it goes, seen from what goes first.
+// follows is a member with one of its reasons, indexed by the target of the reason.
 type follows struct {
 	member *walkedMember
 	via    Via
 }
 
-// settle gives every member its place, and of its reasons the one that stands for all: the shortest way from what the
-// deletion begins with, by cascades where there is such a way, and else by way of owners too. So the tree is one of what
-// there is, and not of who answered first.
+// settle builds the tree of members: it chooses for each member the reason on the shortest path from the root of the deletion, by
+// cascades alone where there is such a path, otherwise also by owners. So the tree depends on the references alone, and not on the
+// order of answers.
 func (w *walked) settle() {
 	w.order = nil
 	children := map[PlanTarget][]follows{}
@@ -33,7 +33,7 @@ func (w *walked) settle() {
 	w.spread(children, false)
 }
 
-// place is where a member may come: the number of what it follows, and how.
+// place is a possible position of a member: the index of its parent in walked.order, and the reason.
 type place struct {
 	parent int
 	via    Via
@@ -43,7 +43,7 @@ func (p place) compare(o place) int {
 	return cmp.Or(cmp.Compare(p.parent, o.parent), strings.Compare(p.via.Path, o.via.Path), cmp.Compare(p.via.Behaviour, o.via.Behaviour))
 }
 
-// spread places what follows those that have a place, level by level.
+// spread places the children of placed members, level by level. With certain it follows cascades only.
 func (w *walked) spread(children map[PlanTarget][]follows, certain bool) {
 	for from := 0; from < len(w.order); {
 		found := map[*walkedMember]place{}
@@ -63,7 +63,7 @@ func (w *walked) spread(children map[PlanTarget][]follows, certain bool) {
 	}
 }
 
-// put appends members in their order.
+// put appends the members of one level, sorted.
 func (w *walked) put(found map[*walkedMember]place, certain bool) {
 	level := make([]*walkedMember, 0, len(found))
 	for m := range found {

@@ -8,7 +8,7 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// State is that of a resource. The numbers are stored.
+// State is the lifecycle state of a resource. The numbers are stored.
 type State int16
 
 // A resource goes from Active to Deleting to Gone, never back (I12).
@@ -18,14 +18,14 @@ const (
 	Gone     State = 3
 )
 
-// Revision moves with every change of one incarnation of a resource; 0 stands for any. Two incarnations of a name are
-// told apart by their uids, not by it.
+// Revision increases with every change of a resource; 0 in a condition matches any. It does not identify an incarnation of a name:
+// the uid does.
 type Revision int64
 
-// AttemptID names one try of one write that needs foreign references: a UUIDv7, so that it tells its age.
+// AttemptID identifies one try of one write with new references to other deployments: a UUIDv7, which contains its time.
 type AttemptID = uuid.UUID
 
-// Resource is a resource as its deployment has it.
+// Resource is a stored resource.
 type Resource struct {
 	UID        uuid.UUID
 	Kind       string
@@ -38,22 +38,22 @@ type Resource struct {
 	CreatedAt  time.Time
 	UpdatedAt  time.Time
 	Owners     []OwnerReference `json:",omitempty"`
-	// BlockDeletion: no delete takes it.
+	// BlockDeletion refuses deletes that would remove the resource.
 	BlockDeletion bool `json:",omitempty"`
 }
 
-// Mode is what a write expects to find.
+// Mode is the precondition of a write.
 type Mode int
 
-// Create wants no such resource, Update wants one, Put takes either.
+// Create fails with ErrExists when the resource exists, Update with ErrNotFound when it does not; Put does either.
 const (
 	Put Mode = iota
 	Create
 	Update
 )
 
-// Write is one resource to be written. Body is the whole new body, in the shape of encoding/json. With a mask, an
-// update replaces only what it names: labels, labels.<key>, owner_references, body, body.<field>...
+// Write is one resource to write. Body is the whole new body, with the types of encoding/json. With a mask, an update replaces only
+// the fields of the mask: labels, labels.<key>, owner_references, body, body.<field>...
 type Write struct {
 	Mode     Mode
 	Name     string
@@ -65,7 +65,7 @@ type Write struct {
 	Mask     []string         `json:",omitempty"`
 }
 
-// Holder names a reference, for messages: who has it, in which field, and to what.
+// Holder describes a reference in messages: the holder's name, the field path, and the target.
 type Holder struct {
 	Name   schema.FullName
 	Path   string
@@ -80,7 +80,7 @@ type BlockadeKey struct {
 	TargetUID uuid.UUID
 }
 
-// EstablishReference is one reference that a holder elsewhere is about to have.
+// EstablishReference is one new reference of a holder in another deployment.
 type EstablishReference struct {
 	HolderUID  uuid.UUID
 	HolderKind string
@@ -95,11 +95,11 @@ type EstablishReference struct {
 // Question asks the holder's deployment about one blockade.
 type Question struct {
 	Key BlockadeKey
-	// By the clock of the target's database, and only by it.
+	// Expired, by the clock of the target's database: an undecided attempt is to be aborted.
 	Expired bool
 }
 
-// Answers are the verdicts on several questions, in order, and the epoch of the database that they are of.
+// Answers are the verdicts on several questions, in order, and the epoch of the holder's database.
 type Answers struct {
 	Verdicts []Verdict
 	Epoch    uuid.UUID
@@ -113,10 +113,11 @@ type Established struct {
 	Epoch   uuid.UUID
 }
 
-// Verdict is the answer of the holder's deployment.
+// Verdict is the answer of the holder's deployment to a Question.
 type Verdict int
 
-// Undecided attempts may still commit; unknown is not absent (I15).
+// Undecided: the attempt may still commit, and the blockade stays (I15). Held: its committed reference exists. GoneVerdict: the
+// reference does not exist, and the attempt can no longer commit one.
 const (
 	Undecided Verdict = iota
 	Held

@@ -12,40 +12,41 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// Why a deployment was not asked.
+// Why is the reason why a deployment was not asked, or did not answer.
 type Why int
 
-// A deployment that is away is Unreachable; one that is slow, or for which no time was left, TimedOut.
+// Unreachable: the call failed. TimedOut: it did not answer in time, or no time was left to ask. LimitReached: the walk stopped at
+// PlanLimit.
 const (
 	Unreachable Why = iota + 1
 	TimedOut
 	LimitReached
 )
 
-// Unasked is a deployment that had a part in a deletion, and could not be asked about it.
+// Unasked is a deployment that a deletion reaches, and that did not contribute to its plan.
 type Unasked struct {
 	Deployment schema.DeploymentID
 	Why        Why
-	// After is how long its answer was waited for; 0 when no time was left to ask it.
+	// After is how long the walk waited for the answer; 0 when no time was left to ask.
 	After time.Duration
-	// Detail is what the call failed with.
+	// Detail is the text of the call's error.
 	Detail string
 }
 
-// Error tells it to people.
+// Error describes it for people.
 func (u Unasked) Error() string {
 	switch {
 	case u.Why == LimitReached:
-		return fmt.Sprintf("%s was not asked: the deletion takes more than the %d resources that are looked at", u.Deployment, PlanLimit)
+		return fmt.Sprintf("%s was not asked: the deletion exceeds the limit of %d resources for a look-ahead", u.Deployment, PlanLimit)
 	case u.Why == TimedOut && u.After == 0:
-		return fmt.Sprintf("%s was not asked: no time was left; give the request more", u.Deployment)
+		return fmt.Sprintf("%s was not asked: no time was left; give the request a longer deadline", u.Deployment)
 	case u.Why == TimedOut:
 		return fmt.Sprintf("%s did not answer within %s", u.Deployment, u.After.Round(time.Millisecond))
 	}
 	return fmt.Sprintf("%s cannot be reached: %s", u.Deployment, u.Detail)
 }
 
-// whyNot says of each deployment why it was not asked.
+// whyNot joins the descriptions of several deployments.
 func whyNot(unasked []Unasked) string {
 	texts := make([]string, len(unasked))
 	for i, u := range unasked {
@@ -54,7 +55,7 @@ func whyNot(unasked []Unasked) string {
 	return strings.Join(texts, "; ")
 }
 
-// notAsked is why a call to a deployment failed that began then, in a time of its own.
+// notAsked describes a failed call to a deployment; ctx is the call's own, and began its start.
 func notAsked(ctx context.Context, d schema.DeploymentID, began time.Time, err error) Unasked {
 	u := Unasked{Deployment: d, Why: Unreachable, Detail: err.Error()}
 	if errors.Is(err, context.DeadlineExceeded) || errors.Is(ctx.Err(), context.DeadlineExceeded) {
@@ -72,7 +73,7 @@ func compareDeployments(a, b schema.DeploymentID) int {
 	return cmp.Or(cmp.Compare(a.Service, b.Service), cmp.Compare(a.Region, b.Region))
 }
 
-// inPart gives a part of the time that is left: who takes all of it leaves the rest to others.
+// inPart returns a context with the fraction part/of of the remaining time, so that the caller keeps the rest for other work.
 func inPart(ctx context.Context, part, of int64) (context.Context, context.CancelFunc) {
 	deadline, ok := ctx.Deadline()
 	if !ok {

@@ -12,16 +12,16 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-var errOnlyValidated = errors.New("nothing is to be stored")
+var errOnlyValidated = errors.New("validated: the transaction is rolled back")
 
-// Validate answers what a write would store, after all checks of a save, or fails as Save would; nothing is stored.
-// Other deployments are asked as well, without a blockade, so that no promise is made.
+// Validate returns the resource that a write would store, after all checks of Save, or fails as Save would; nothing is stored. Other
+// deployments check their targets without writing blockades: a later write may still fail.
 func (s *Store) Validate(ctx context.Context, w Write) (*Resource, error) {
 	return s.ValidateBatch(ctx, []Write{w}, "")
 }
 
-// ValidateBatch is Validate for the first of several writes in one batch. With a page token, which stands in a refusal that does not name
-// all references, it names the next ones.
+// ValidateBatch validates a batch of writes and returns the first resource. token is a page token of an earlier *RefusedError that did
+// not list all refusals: the error then lists those after it.
 func (s *Store) ValidateBatch(ctx context.Context, writes []Write, token string) (*Resource, error) {
 	would, err := s.validateBatch(ctx, writes)
 	var refused *RefusedError
@@ -44,7 +44,7 @@ func (s *Store) validateBatch(ctx context.Context, writes []Write) (*Resource, e
 	if err := s.askWhether(ctx, sv); err != nil {
 		return nil, err
 	}
-	// The locks of a save, and what it checks under them; then back.
+	// The locks and checks of a save, then a rollback.
 	err = s.inTx(ctx, noFeed, func(tx pgx.Tx) error {
 		if _, _, err := s.lock(ctx, tx, sv); err != nil {
 			return err
@@ -66,7 +66,7 @@ func (s *Store) validateBatch(ctx context.Context, writes []Write) (*Resource, e
 	return out, nil
 }
 
-// askWhether asks every deployment concerned, at the same time, whether the references could be established.
+// askWhether asks the deployments of all new references, concurrently, whether they could be established.
 func (s *Store) askWhether(ctx context.Context, sv *saving) error {
 	var (
 		mu      sync.Mutex
@@ -88,7 +88,7 @@ func (s *Store) askWhether(ctx context.Context, sv *saving) error {
 	return nil
 }
 
-// askAbout names every reference that a deployment refuses: where an answer has no room for all, it asks about the rest.
+// askAbout returns all references that a deployment refuses: when a response does not list all, it asks about the others.
 func (s *Store) askAbout(ctx context.Context, target schema.DeploymentID, refs []*newReference) *RefusedError {
 	all := &RefusedError{}
 	for {

@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	// With the epoch of this database, and whether that of another one has ended since something was established there.
+	// Also whether the epoch of another database has ended since references were established there ($1, $2).
 	selectNowSQL = `
 SELECT ` + runningColumns + `, now(), ARRAY(SELECT deployment_id FROM dbcontroller.decommissioned), ` + presentSQL + `,
     EXISTS (
@@ -33,14 +33,15 @@ FOR SHARE OF s`
 	lockOwnSQL = `
 SELECT id, revision, state, derivation FROM dbcontroller.shadow WHERE id = ANY ($1) ORDER BY id FOR NO KEY UPDATE`
 
-	// After the locks, so that the revisions of one resource are in the order of its commits.
+	// Runs after the locks: the revisions of one resource are in the order of its commits.
 	takeNumbersSQL = `
 SELECT nextval('dbcontroller.revision'), CASE WHEN n <= $2 THEN nextval('dbcontroller.object_id') ELSE 0 END
 FROM generate_series(1, $1) AS n`
 
 	commitAttemptSQL = `INSERT INTO dbcontroller.attempt (id, committed) VALUES ($1, true)`
 
-	// After the decision is inserted: one that was forgotten before is seen, and none is forgotten after.
+	// Runs after the decision is inserted: an ABORTED decision was either forgotten before, and forgotten shows that, or is still
+	// there, and the insert failed.
 	selectForgottenSQL = `SELECT forgotten FROM dbcontroller.meta`
 	deriveSQL          = `UPDATE dbcontroller.shadow SET derivation = derivation + 1 WHERE id = ANY ($1)`
 
@@ -48,7 +49,7 @@ FROM generate_series(1, $1) AS n`
 INSERT INTO dbcontroller.reference (holder_id, target_id, field_id, behaviour)
 SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::smallint[])`
 
-	// Nobody has acted by references that took the place of blocking ones after the mark.
+	// A reference that replaces a blocking one after its target was marked needs a notice: the mark wrote none for it.
 	insertLateNoticesSQL = `INSERT INTO dbcontroller.notice (target_id, deployment_id) SELECT DISTINCT unnest($1::bigint[]), $2::int`
 
 	insertForeignTargetsSQL = `
@@ -57,10 +58,10 @@ SELECT DISTINCT * FROM unnest($1::uuid[], $2::int[], $3::int[], $4::text[]) AS i
 WHERE NOT EXISTS (
     SELECT FROM dbcontroller.foreign_target f WHERE f.uid = i.uid AND f.deployment_id = i.deployment_id AND f.kind_id = i.kind_id
 )
-ON CONFLICT ON CONSTRAINT foreign_target_uid DO UPDATE SET kind_id = EXCLUDED.kind_id -- a version renamed it
+ON CONFLICT ON CONSTRAINT foreign_target_uid DO UPDATE SET kind_id = EXCLUDED.kind_id -- a version renamed the kind
 WHERE foreign_target.kind_id <> EXCLUDED.kind_id`
 
-	// FOR KEY SHARE keeps the row from being cleaned away; it is no obstacle to other holders of the same target.
+	// FOR KEY SHARE keeps Tidy from removing the row, and does not block other holders of the same target.
 	insertForeignReferencesSQL = `
 WITH f AS (
     SELECT id, uid, deployment_id FROM dbcontroller.foreign_target
@@ -86,7 +87,7 @@ WITH i AS (
 )
 INSERT INTO dbcontroller.change (uid, revision, generation, kind_id, state, created_at, name, labels, body, owners)
 SELECT i.uid, i.revision, 1, i.kind_id, {active}, now(), i.name, i.labels::jsonb, i.body::jsonb, i.owners::jsonb
-FROM s JOIN i USING (id)`)  // from s: the change's number is taken after the insert has waited for whoever had the name
+FROM s JOIN i USING (id)`)  // reads from s: the change's seq is taken after the insert has waited for a transaction that holds the name
 
 	updateResourcesSQL = codes(`
 WITH i AS (
@@ -105,8 +106,8 @@ WITH i AS (
 )
 SELECT id, generation FROM s`)
 
-	// What was dropped is released at foreign targets that it blocked; local ones that it blocked are looked at again.
-	// Where the holder owns resources, and may have to refer to them for it, their deployment is told.
+	// Dropped blocking references are released at foreign targets; local targets are looked at again. When the holder has ownees in
+	// the target's deployment, which may require the reference, a let_go is sent there.
 	dropReferencesSQL = codes(`
 WITH gone AS (
     DELETE FROM dbcontroller.reference r
@@ -140,7 +141,8 @@ INSERT INTO dbcontroller.work (action, shard, deployment_id, attempt)
 SELECT {confirm}, $1, d, $2 FROM unnest($3::int[]) AS d`)
 )
 
-// write does everything that a save does in its transaction: two round trips, one that locks and one that writes.
+// write runs the statements of a save in its transaction, in two round trips: locks and checks, then writes. It returns the resources
+// in the order of the writes.
 func (s *Store) write(ctx context.Context, tx pgx.Tx, sv *saving) ([]Resource, error) {
 	now, revisions, err := s.lock(ctx, tx, sv)
 	if err != nil {
@@ -156,9 +158,9 @@ func (s *Store) write(ctx context.Context, tx pgx.Tx, sv *saving) ([]Resource, e
 	if err := tx.SendBatch(ctx, b).Close(); err != nil {
 		switch {
 		case violates(err, "attempt_pkey"):
-			return nil, ErrAborted // a resolver was first
+			return nil, ErrAborted // a resolver has decided the attempt ABORTED
 		case violates(err, "shadow_name"):
-			return nil, errStale // somebody created it; compare again
+			return nil, errStale // another write has created the resource
 		}
 		return nil, fmt.Errorf("write resources: %w", err)
 	}
@@ -176,8 +178,8 @@ func (s *Store) write(ctx context.Context, tx pgx.Tx, sv *saving) ([]Resource, e
 	return saved, sv.request.record(ctx, tx, outcome{Saved: saved})
 }
 
-// lock takes, in this order, the version (shared), the local targets (shared), the own shadows; then it checks that
-// all is still as it was compared, and takes a revision and an id for each write.
+// lock locks, in this order, the version (shared), the local targets (shared), and the written shadows; then it checks that the rows
+// are unchanged since prepare, and takes a revision for each write and an id for each new resource.
 func (s *Store) lock(ctx context.Context, tx pgx.Tx, sv *saving) (time.Time, []int64, error) {
 	var (
 		now       = now{present: s.present(tx)}
@@ -224,19 +226,19 @@ func (s *Store) lock(ctx context.Context, tx pgx.Tx, sv *saving) (time.Time, []i
 		return err
 	})
 	if err := tx.SendBatch(ctx, b).Close(); err != nil {
-		return now.at, nil, fmt.Errorf("lock what is written: %w", err)
+		return now.at, nil, fmt.Errorf("lock the written resources: %w", err)
 	}
-	if !now.inEpoch(sv.epoch) { // numbers of before may be of rows that are lost
+	if !now.inEpoch(sv.epoch) { // ids that were looked up before may be of lost rows
 		s.epochMoved()
-		return now.at, nil, fmt.Errorf("%w: a database was restored or failed over", ErrAborted)
+		return now.at, nil, fmt.Errorf("%w: a database failed over or was restored", ErrAborted)
 	}
 	if now.tooLate(sv.attempt) {
-		return now.at, nil, fmt.Errorf("%w: it began more than %s ago", ErrAborted, MaxAttemptAge)
+		return now.at, nil, fmt.Errorf("%w: the attempt began more than %s ago", ErrAborted, MaxAttemptAge)
 	}
 	if err := s.inWordsOf(sv.version, now.running); err != nil {
 		return now.at, nil, err
 	}
-	if now.generation != sv.version.generation { // of the same words: they are compared again
+	if now.generation != sv.version.generation { // switched away and back: prepare again with the new generation
 		return now.at, nil, errStale
 	}
 	for _, wr := range sv.writes {
@@ -258,27 +260,27 @@ func (s *Store) lock(ctx context.Context, tx pgx.Tx, sv *saving) (time.Time, []i
 	return now.at, revisions, nil
 }
 
-// now is what holds for a write from then on: it has the version's lock.
+// now is the state that a write reads under the version lock, and that holds until its commit.
 type now struct {
 	running
 	at      time.Time
 	barred  []int32
 	present *present
-	ended   bool // an epoch of another database, in which something was established
+	ended   bool // the epoch of another database has ended since references were established there
 }
 
 func (n *now) scan(row pgx.Row) error {
 	return row.Scan(slices.Concat(n.into(), []any{&n.at, &n.barred}, n.present.columns(), []any{&n.ended})...)
 }
 
-// inEpoch tells whether an attempt of an epoch can still commit.
+// inEpoch reports whether an attempt that began in an epoch can still commit.
 func (n *now) inEpoch(epoch uuid.UUID) bool { return !n.ended && n.present.is(epoch) }
 
-// tooLate reports whether an attempt is too old to commit: nobody has to keep for longer what is known of it.
+// tooLate reports whether an attempt is too old to commit. That bounds how long its decision and its tombstones have to be kept.
 func (n *now) tooLate(attempt AttemptID) bool { return n.at.Sub(attemptTime(attempt)) > MaxAttemptAge }
 
-// queueDecision decides an attempt COMMITTED, unless it was decided ABORTED: also when that is forgotten, and whatever the
-// clocks say. The number began was taken before the attempt began, so a decision on it has a greater one.
+// queueDecision decides an attempt COMMITTED, or fails when it was decided ABORTED, also when that decision is forgotten, independent
+// of clocks: began was taken from the sequence mark before the attempt began, so each decision on it has a greater number.
 func (s *Store) queueDecision(b *pgx.Batch, attempt AttemptID, began int64) {
 	b.Queue(commitAttemptSQL, attempt)
 	b.Queue(selectForgottenSQL).QueryRow(func(row pgx.Row) error {
@@ -286,12 +288,12 @@ func (s *Store) queueDecision(b *pgx.Batch, attempt AttemptID, began int64) {
 		if err := row.Scan(&forgotten); err != nil || began >= forgotten {
 			return err
 		}
-		s.marks.see(forgotten) // the next attempt begins after it
-		return fmt.Errorf("%w: it began before a decision that is forgotten", ErrAborted)
+		s.marks.see(forgotten) // so that the next attempt begins with a greater number
+		return fmt.Errorf("%w: the attempt began before a decision that is no longer stored", ErrAborted)
 	})
 }
 
-// epochsAt are the epochs of other databases in which something was established there.
+// epochsAt returns the deployments of established references, and the epochs of their databases at that time.
 func (s *Store) epochsAt(ctx context.Context, sv *saving) (at []int32, epochs []uuid.UUID, err error) {
 	for d, refs := range sv.foreign {
 		id, err := s.names.deployment(ctx, d)
@@ -308,7 +310,7 @@ type localTarget struct {
 	name   string
 }
 
-// localTargets gives the distinct local targets of new references.
+// localTargets returns the distinct local targets of new references.
 func localTargets(self schema.DeploymentID, sv *saving) (kinds []int32, rels []string, wanted map[localTarget][]*newReference) {
 	wanted = map[localTarget][]*newReference{}
 	for _, wr := range sv.writes {
@@ -321,7 +323,7 @@ func localTargets(self schema.DeploymentID, sv *saving) (kinds []int32, rels []s
 				kinds, rels = append(kinds, k.kindID), append(rels, k.name)
 			}
 			wanted[k] = append(wanted[k], ref)
-			ref.targetID, ref.late = 0, false // of an earlier try
+			ref.targetID, ref.late = 0, false // from an earlier run of the transaction
 		}
 	}
 	return kinds, rels, wanted
@@ -357,7 +359,7 @@ func takeTargets(rows pgx.Rows, wanted map[localTarget][]*newReference) ([]Refus
 	return refused, err
 }
 
-// adoptBatchTargets lets resources of one batch refer to one another before they are there.
+// adoptBatchTargets sets the targets of references to resources that the same batch creates.
 func adoptBatchTargets(sv *saving) {
 	created := map[localTarget]int64{}
 	for _, wr := range sv.writes {
@@ -421,7 +423,7 @@ func (s *Store) queueResources(b *pgx.Batch, sv *saving, revisions []int64) {
 	}
 }
 
-// columns are the arrays that one set-based statement takes.
+// columns are the array parameters of one set-based statement.
 type columns struct {
 	ids, revisions []int64
 	uids           []uuid.UUID
@@ -503,8 +505,8 @@ func (s *Store) queueReferences(ctx context.Context, b *pgx.Batch, sv *saving) e
 	return nil
 }
 
-// wrote fails a statement that did not write as many rows as it was given: a foreign target was cleaned away between
-// two statements. The write is tried again.
+// wrote fails with errStale when a statement wrote fewer rows than it was given, since Tidy removed a foreign target between two
+// statements. The write is retried.
 func wrote(want int) func(tag pgconn.CommandTag) error {
 	return func(tag pgconn.CommandTag) error {
 		if tag.RowsAffected() != int64(want) {
