@@ -116,7 +116,8 @@ func (r *reasons) add(why reason) {
 	r.roots.add(why.cause)
 }
 
-// parameters are what goes and this deployment, then the reasons, then the statement's own.
+// parameters returns the parameters of a statement with notedSQL: the ids in going, this deployment, the reasons, and the statement's
+// own.
 func (r *reasons) parameters(going []int64, self int32, own ...any) []any {
 	return append([]any{going, self, r.ids, r.of, r.hows, r.viaDeps, r.viaUIDs, r.vias, r.roots.ids, r.roots.actors, r.roots.names, r.roots.uids, r.roots.requests, r.roots.times}, own...)
 }

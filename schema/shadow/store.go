@@ -40,9 +40,9 @@ type Peers interface {
 
 // Config of a Store. Zero means the default.
 type Config struct {
-	// Pool of the deployment's own database, migrated; from postgres.Connect, whose sessions have the settings that a Store needs.
+	// Pool of the deployment's own database, migrated; from postgres.Connect, which sets the session settings that a Store needs.
 	Pool *pgxpool.Pool
-	// Deployment that the database belongs to, or will from now on.
+	// Deployment of the database; stored there by the first Open.
 	Deployment schema.DeploymentID
 	Peers      Peers
 	Logger     *zap.Logger

@@ -173,8 +173,8 @@ FROM dbcontroller.blockade b JOIN dbcontroller.deployment d ON d.id = b.deployme
 
 // Outstanding counts one group of outstanding work for one deployment.
 type Outstanding struct {
-	Group      string  // an action, "acknowledge", "deleting" or "resolve"
-	Deployment string  // empty for "deleting"
+	Group      string // an action, "acknowledge", "deleting" or "resolve"
+	Deployment string // empty for "deleting"
 	Count      int64
 	Oldest     float64 // age of the oldest piece in seconds
 }

@@ -232,7 +232,7 @@ func (v *verifying) compareBodies(ctx context.Context, page *bodyPage) error {
 			_, err := tx.Exec(ctx, deriveAnewSQL, ids, v.store.selfID, reason)
 			return err
 		}); err != nil {
-			return fmt.Errorf("derive anew: %w", err)
+			return fmt.Errorf("queue derivations: %w", err)
 		}
 	}
 	for _, id := range ids {
