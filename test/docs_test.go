@@ -46,7 +46,7 @@ func TestDocumentsNameTestsThatExist(t *testing.T) {
 	}
 }
 
-// The grammar of names is written as the database has it; TestTheGrammarOfNamesIsThatOfTheDatabase compares that with Go.
+// The grammar of names is written as the database has it; TestGoAndPostgreSQLAcceptTheSameNames compares that with Go.
 func TestTheProtocolWritesTheGrammarOfNames(t *testing.T) {
 	sql, err := os.ReadFile("../migrations/deployment/00011_names.sql")
 	require.NoError(t, err)

@@ -14,9 +14,9 @@ import (
 	"github.com/db-controller/db-controller/test/harness"
 )
 
-// A copy of before takes the place of the database between two looks, under a process that runs: on the same server, which
-// says the same timeline, the copy has lost a blocking reference.
-func TestACopyOfBeforeDecidesNothingBetweenTwoLooks_I3(t *testing.T) {
+// An older copy replaces the database under a running process, between two calls of NoticeEpoch: on the same server with the same
+// timeline. The copy lacks a blocking reference.
+func TestAnOlderCopyOfTheDatabaseDecidesNothing_I3(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
 	b.MustPut(target, nil)
@@ -39,8 +39,8 @@ func TestACopyOfBeforeDecidesNothingBetweenTwoLooks_I3(t *testing.T) {
 	b.Audit()
 }
 
-// swapped is a process of a deployment on a server that can be exchanged for a copy of before, which writes the same timeline:
-// nothing that a server calls itself tells the two apart.
+// swapped is a process of a deployment on a server that can be replaced by an older copy of its files: system identifier and timeline
+// do not distinguish the two.
 type swapped struct {
 	t             *testing.T
 	store         *shadow.Store
@@ -81,9 +81,9 @@ func (s *swapped) establish(name string) {
 	require.NoError(s.t, err)
 }
 
-// A copy of the server's files takes the server's place: what the process has committed with is not in it. Each step that
-// removes or decides something finds that by itself, however often it is tried, and the next look begins a new epoch.
-func TestACopyOfTheFilesDecidesNothingBetweenTwoLooks_I3(t *testing.T) {
+// An older copy of the server's files replaces the server: it lacks commits of the process. Each transaction that removes or decides
+// something detects that, also when it is retried, and the next NoticeEpoch begins a new epoch.
+func TestAnOlderCopyOfTheServersFilesDecidesNothing_I3(t *testing.T) {
 	t.Parallel()
 	s := newSwapped(t)
 	s.establish("targets/t0")
@@ -117,8 +117,9 @@ func TestACopyOfTheFilesDecidesNothingBetweenTwoLooks_I3(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// A look finds a copy of before when no transaction has met it yet; and one that another process made was seen by the look.
-func TestALookFindsACopyOfBefore(t *testing.T) {
+// NoticeEpoch detects an older copy before any transaction has; and a process counts what NoticeEpoch has read of another process's
+// commits.
+func TestNoticeEpochDetectsAnOlderCopy(t *testing.T) {
 	t.Parallel()
 	s := newSwapped(t)
 	_, other := movingPool(t, s.primary, s.address)
@@ -134,7 +135,7 @@ func TestALookFindsACopyOfBefore(t *testing.T) {
 	require.True(t, awaiting)
 }
 
-// A crash of PostgreSQL loses nothing that was committed: it begins no epoch.
+// A crash of PostgreSQL loses no commits: it begins no epoch.
 func TestACrashBeginsNoEpoch(t *testing.T) {
 	t.Parallel()
 	server := newServer(t)

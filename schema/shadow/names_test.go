@@ -15,8 +15,8 @@ import (
 	"github.com/db-controller/db-controller/test/harness"
 )
 
-// PostgreSQL stores what Go takes for a name, and nothing else.
-func TestTheGrammarOfNamesIsThatOfTheDatabase(t *testing.T) {
+// PostgreSQL accepts exactly the names that Go accepts.
+func TestGoAndPostgreSQLAcceptTheSameNames(t *testing.T) {
 	t.Parallel()
 	b := harness.NewBox(t, services, nil, aWest)
 	pool := b.Pools[b.ID(aWest)]
@@ -71,7 +71,7 @@ SELECT pg_get_expr(conbin, conrelid) FROM pg_constraint WHERE conname = 'shadow_
 	require.Greater(t, good, 1000)
 }
 
-// FuzzNamesInSQL asks the database about each name by itself.
+// FuzzNamesInSQL checks each name in the database by itself.
 func FuzzNamesInSQL(f *testing.F) {
 	b := harness.NewBox(f, services, nil, aWest)
 	pool := b.Pools[b.ID(aWest)]
@@ -90,12 +90,12 @@ func FuzzNamesInSQL(f *testing.F) {
 	})
 }
 
-// What ids may hold is what SQL, filters, pages and paths could take for their own.
+// Ids may contain characters with a meaning in SQL, filters, page tokens and paths.
 var nasty = []string{
 	"a%2Fb", "..%2Fetc", "a*", "*", "a%25b", "a_b", "it's", "'%20OR%201=1--", "a,b", "$1", "a=b", "a@b.example:80", "(x)&;y!", "-", "~", "...", "a%00b", "%C3%A9", "a+b", "auth0%7C5f",
 }
 
-func TestNamesAreQuotedWhereverTheyGo_I1(t *testing.T) {
+func TestNamesAreQuotedInSQLFiltersPagesAndPaths_I1(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
 	store, ctx := b.Stores[b.ID(aWest)], t.Context()

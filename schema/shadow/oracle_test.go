@@ -22,7 +22,7 @@ import (
 	"github.com/db-controller/db-controller/test/harness"
 )
 
-// Nodes of two services with two fields of each behaviour, as columns of one native table have them.
+// Nodes of two services with two fields of each behaviour, like the columns of one native table.
 const nodes = `
 service: a.example.com
 version: v1
@@ -67,7 +67,7 @@ CREATE TABLE node (
 
 var fields = []string{"b1", "b2", "c1", "c2", "u1", "u2"}
 
-// native is one PostgreSQL with native keys: what everything is to be equal to.
+// native is one PostgreSQL database with native foreign keys: the expected behaviour.
 type native struct {
 	t    *testing.T
 	pool *pgxpool.Pool
@@ -91,7 +91,7 @@ func (n *native) delete(id string) error {
 	return n.refused(err)
 }
 
-// refused keeps what a foreign key refuses; everything else is a fault of the test.
+// refused returns the error of a foreign key; any other error is a fault of the test.
 func (n *native) refused(err error) error {
 	n.t.Helper()
 	var pg *pgconn.PgError
@@ -194,7 +194,7 @@ func newNative(t *testing.T) *native {
 	return &native{t: t, pool: pool}
 }
 
-// seeds is how many campaigns are played: a few, or what DBCONTROLLER_TEST_SEEDS says.
+// seeds is the number of campaigns: a few, or the value of DBCONTROLLER_TEST_SEEDS.
 func seeds(t *testing.T) uint64 {
 	t.Helper()
 	n, err := strconv.ParseUint(cmp.Or(os.Getenv("DBCONTROLLER_TEST_SEEDS"), "2"), 10, 16)

@@ -22,9 +22,9 @@ func described(t *testing.T, services string, version schema.ServiceVersion) *sc
 	return model
 }
 
-// S9: v1 is described anew while v2 runs, and switched to. A process that slept knows only the old words under that name:
-// what blocks by now would be no reference in its writes.
-func TestAProcessGoesByWhatAVersionSaysNotByItsName_I26(t *testing.T) {
+// S9: v1 is described again while v2 runs, and switched to. A process that was paused has the earlier descriptor of v1: a field that
+// blocks now would have no reference in its writes.
+func TestAProcessComparesTheDigestOfAVersionNotItsName_I26(t *testing.T) {
 	t.Parallel()
 	b, ctx := newVersions(t, nil), context.Background()
 	b.MustPut(targetName("t"), nil)
@@ -63,8 +63,8 @@ func TestAProcessGoesByWhatAVersionSaysNotByItsName_I26(t *testing.T) {
 	b.Audit()
 }
 
-// A kind is derived anew when a version is described anew, also when that is noticed by its words only.
-func TestAVersionThatIsDescribedAnewIsDerived_I26(t *testing.T) {
+// A kind is derived again when its version is described again, which only the digest shows.
+func TestAVersionDescribedAgainIsDerivedAgain_I26(t *testing.T) {
 	t.Parallel()
 	b, ctx := newVersions(t, nil), context.Background()
 	b.MustPut(targetName("t"), nil)
@@ -82,8 +82,9 @@ func TestAVersionThatIsDescribedAnewIsDerived_I26(t *testing.T) {
 	b.Audit()
 }
 
-// A process that another one has outrun asks nobody for blockades that it could not commit, however often a write is tried.
-func TestAProcessThatIsOutrunEstablishesNothing_I26(t *testing.T) {
+// After another process has switched the version, a process asks for no blockades that it could not commit, however often a write is
+// retried.
+func TestAnOutdatedProcessEstablishesNothing_I26(t *testing.T) {
 	t.Parallel()
 	b, ctx := newVersions(t, nil), context.Background()
 	b.MustPut(targetName("t"), nil)
@@ -100,8 +101,8 @@ func TestAProcessThatIsOutrunEstablishesNothing_I26(t *testing.T) {
 	require.Zero(t, b.Count(aWest, "tentative"))
 }
 
-// What a process that is outrun makes of names counts for nothing: neither for who asks it to establish something.
-func TestAProcessThatIsOutrunTakesNoBlockade_I26(t *testing.T) {
+// Nor does such a process establish anything for others: it could take a name for the wrong kind.
+func TestAnOutdatedProcessAcceptsNoBlockade_I26(t *testing.T) {
 	t.Parallel()
 	b, ctx := newVersions(t, nil), context.Background()
 	b.MustPut(targetName("t"), nil)
@@ -114,8 +115,8 @@ func TestAProcessThatIsOutrunTakesNoBlockade_I26(t *testing.T) {
 	require.Zero(t, b.Count(aWest, "blockade"))
 }
 
-// A program of before wrote no digest: then the name of the version decides.
-func TestAVersionOfAProgramWithoutDigestsIsKnownByItsName(t *testing.T) {
+// An older program stored no digest: then the version's name is compared.
+func TestAVersionWithoutADigestIsComparedByName(t *testing.T) {
 	t.Parallel()
 	b, ctx := newVersions(t, nil), context.Background()
 	store := b.Stores[b.ID(bEast)]

@@ -11,15 +11,14 @@ import (
 	"github.com/db-controller/db-controller/test/harness"
 )
 
-// unsets is an owner that lets the resource stay when it is the last to go.
+// unsets sets unset_on_delete of an owner reference.
 func unsets(o shadow.OwnerReference) shadow.OwnerReference {
 	o.UnsetOnDelete = true
 	return o
 }
 
-// Of two owners that go in one deletion the one without unset_on_delete decides, whichever goes first, wherever they are, and
-// however their ownee hears of it.
-func TestAnOwnerWithoutTheFlagDecidesInWhateverOrder_I17(t *testing.T) {
+// Of two owners in one deletion the one without unset_on_delete decides, in any order, in any database, and by any message.
+func TestAnOwnerWithoutUnsetOnDeleteDecidesInAnyOrder_I17(t *testing.T) {
 	t.Parallel()
 	holderAt := func(deployment, id string) string { return "//" + deployment + "/holders/" + id }
 	for _, c := range []struct{ name, flagged, plain, field string }{
@@ -64,7 +63,7 @@ func TestAnOwnerWithoutTheFlagDecidesInWhateverOrder_I17(t *testing.T) {
 	}
 }
 
-// goes lets an ownee hear of one owner that goes, and of no other.
+// goes delivers the deletion of one owner to an ownee, and no other.
 func goes(t *testing.T, b *harness.Box, ownee, gone, how string, again []shadow.OwnerReference) {
 	t.Helper()
 	full, err := schema.ParseFullName(gone)

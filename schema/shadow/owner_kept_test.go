@@ -18,7 +18,7 @@ func TestAnOwneeThatIsKeptByAnotherOwnerBlocks(t *testing.T) {
 	require.Error(t, err)
 }
 
-func TestAnOwneeThatLetsGoBlocks(t *testing.T) {
+func TestAnOwneeWithUnsetOnDeleteBlocks(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
 	b.MustPut(target, nil)
@@ -30,7 +30,7 @@ func TestAnOwneeThatLetsGoBlocks(t *testing.T) {
 	require.Error(t, err)
 }
 
-func TestAnOwneeNearbyThatRefersToItsOwner(t *testing.T) {
+func TestAnOwneeInItsOwnersDatabaseThatRefersToIt(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
 	b.MustPut(holder2, nil)
@@ -42,7 +42,7 @@ func TestAnOwneeNearbyThatRefersToItsOwner(t *testing.T) {
 	b.Gone(holder, holder2)
 }
 
-func TestRequiredOwnerNearby(t *testing.T) {
+func TestARequiredOwnerInTheSameDatabase(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, graceless)
 	b.MustPut(holder2, nil)

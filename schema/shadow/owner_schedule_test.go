@@ -88,7 +88,7 @@ func TestALivingOwnerIsThereWhileItsDeploymentSwitches_I16(t *testing.T) {
 				b.Stores[b.ID(aEast)] = old
 				goOn = func() { b.Stores[b.ID(aEast)] = now }
 			}
-			// Anything that asks again: here a user's change of a flag.
+			// A user's change of a flag creates a new check.
 			again := b.Get(holder).Owners[0]
 			again.Controller = true
 			mustOwn(t, b, holder, nil, again)
@@ -101,9 +101,9 @@ func TestALivingOwnerIsThereWhileItsDeploymentSwitches_I16(t *testing.T) {
 	}
 }
 
-// Work to tell the new version is there as soon as the first transaction of Switch commits, while the process still
-// has the old model: it must not tell old names under the new generation, since nobody would correct them.
-func TestNoOldKindIsToldUnderANewGeneration(t *testing.T) {
+// The work to send the new version exists as soon as the first transaction of Switch commits, while the process still has the old
+// model: it must not send old names with the new generation, since nothing would correct them.
+func TestAnUpgradeNeverSendsOldKindsWithANewGeneration(t *testing.T) {
 	t.Parallel()
 	for _, action := range []schema.Action{schema.UpgradeOwners, schema.CheckOwners} {
 		t.Run(action.String(), func(t *testing.T) {
@@ -131,7 +131,7 @@ func TestNoOldKindIsToldUnderANewGeneration(t *testing.T) {
 
 // Between question and answer the user stops requiring that the owner refers to the resource: the answer to the old
 // question must not take the living owner, and the resource with it.
-func TestAnAnswerToAQuestionThatIsNotAskedAnyMore_I16(t *testing.T) {
+func TestAnAnswerToAnOutdatedQuestionIsIgnored_I16(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, graceless)
 	b.MustPut(holder, nil)
@@ -147,8 +147,8 @@ func TestAnAnswerToAQuestionThatIsNotAskedAnyMore_I16(t *testing.T) {
 	require.NotNil(t, b.Get(ownee), "collected while its owner lives")
 }
 
-// The same with the grace period: the owner is taken away and named anew, which begins a new grace period.
-func TestAnOwnerThatIsNamedAnewHasItsOwnGrace_I17(t *testing.T) {
+// The same with the grace period: the owner is removed and added again, which begins a new grace period.
+func TestAnOwnerAddedAgainHasANewGracePeriod_I17(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, func(cfg *shadow.Config) { cfg.OwnerGrace = time.Hour })
 	mustOwn(t, b, ownee, nil, owner(t, holder, "Holder"))
@@ -165,7 +165,7 @@ func TestAnOwnerThatIsNamedAnewHasItsOwnGrace_I17(t *testing.T) {
 
 // The ownee's deployment switches to a version that imports a newer one of the owner's service, which renames the
 // kind; the process is started again. The owner that a user drops is dropped by either name.
-func TestAnOwnerThatAUserDroppedOwnsNoMore_I17(t *testing.T) {
+func TestAnOwnerDroppedByAUserCollectsNothing_I17(t *testing.T) {
 	t.Parallel()
 	b := newVersions(t, nil)
 	b.MustPut(targetName("t"), nil)
@@ -181,8 +181,8 @@ func TestAnOwnerThatAUserDroppedOwnsNoMore_I17(t *testing.T) {
 	require.NotNil(t, b.Get(holder), "collected by an owner that it does not have")
 }
 
-// The same, and the user replaces the owner: with the new one the resource goes.
-func TestAnOwnerThatAUserReplacedKeepsNothing_I17(t *testing.T) {
+// The same, and the user replaces the owner: the deletion of the new one deletes the resource.
+func TestAnOwnerReplacedByAUserKeepsNothing_I17(t *testing.T) {
 	t.Parallel()
 	b := newVersions(t, nil)
 	b.MustPut(targetName("t"), nil)
@@ -363,8 +363,8 @@ func TestTheKindFollowsTheOwnersVersion(t *testing.T) {
 	require.Equal(t, "Goal", b.Get(holder).Owners[0].Kind)
 }
 
-// An owner's kind is renamed, then its service is imported no more, then the owner goes: it is not shown any more.
-func TestADeletedOwnerIsNotSeenAnyMore(t *testing.T) {
+// An owner's kind is renamed, then the import of its service is removed, then the owner is deleted: the resource has it no more.
+func TestADeletedOwnerIsRemovedFromTheResource(t *testing.T) {
 	t.Parallel()
 	b := newVersions(t, nil)
 	b.MustPut(targetName("t"), nil)
@@ -382,9 +382,9 @@ func TestADeletedOwnerIsNotSeenAnyMore(t *testing.T) {
 	b.Audit()
 }
 
-// The answer is about an owner that is gone. Its name has a new one when the user names it anew: the late answer must
-// not bind the new owner reference to the old owner.
-func TestALateAnswerBindsNoOwnerThatIsNamedAnew_I9(t *testing.T) {
+// The answer is about an owner that is gone. Its name belongs to another resource when the user adds it again: the late answer must
+// not pin the new owner reference to the old owner.
+func TestALateAnswerDoesNotPinAnOwnerAddedAgain_I9(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, func(cfg *shadow.Config) { cfg.OwnerGrace = time.Hour })
 	b.MustPut(holder, nil)

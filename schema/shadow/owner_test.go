@@ -124,7 +124,7 @@ func TestAnOwnerThatIsMissingMayComeUntilTheGraceIsOver(t *testing.T) {
 	b.Gone(ownee2)
 	require.NotNil(t, b.Get(ownee))
 
-	// A uid does not come back, so that nothing is waited for.
+	// A uid is never used again: no grace period.
 	wrong := owner(t, holder, "Holder")
 	wrong.UID = uuid.Must(uuid.NewV7())
 	mustOwn(t, b, "//"+aEast+"/targets/wrong", nil, wrong)
@@ -154,7 +154,7 @@ func TestAnOwnerThatIsCreatedAgainIsAnotherOne_I9(t *testing.T) {
 	again := b.MustPut(holder, nil)
 	other := mustOwn(t, b, ownee, nil, owner(t, holder, "Holder"))
 	b.Settle()
-	// What was said of the first owner does not touch the second one's ownee, however late it comes.
+	// A late message about the first owner does not affect the second one's ownee.
 	_, more, err := b.Stores[b.ID(aEast)].DropOwners(context.Background(), b.ID(bEast), b.Stores[b.ID(bEast)].PresentEpoch(), []schema.Deletion{{UID: first.UID}}, nil)
 	require.NoError(t, err)
 	require.False(t, more)
@@ -181,7 +181,7 @@ func TestOwnersThatGoWhileTheControllersAreDown_I17(t *testing.T) {
 	b.Audit()
 }
 
-// An owner is deleted between its deployment's answer and what the ownee's does with it.
+// An owner is deleted after its deployment's answer and before the ownee's deployment applies it.
 func TestAnOwnerThatGoesWhileItIsCheckedIsNotMissed(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -213,7 +213,7 @@ func TestRequiredOwnersHaveToRefer(t *testing.T) {
 	b.Settle()
 	require.Equal(t, b.Get(holder).UID, b.Get(ownee).Owners[0].UID)
 
-	// It lets go and takes it back before anybody was told: nothing happens.
+	// It drops and adds the reference before the message is sent: nothing happens.
 	b.MustPut(holder, nil)
 	b.MustPut(holder, body{"unset": ownee})
 	b.Settle()
@@ -248,7 +248,7 @@ func TestTheLastOwnerWithUnsetOnDeleteLeavesTheResource(t *testing.T) {
 	require.NotNil(t, b.Get(ownee))
 }
 
-// Owners that own one another keep one another alive; when one is deleted, the ring goes.
+// Owners that own one another keep one another alive; when one is deleted, all are.
 func TestRingsOfOwners(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -289,7 +289,7 @@ func TestACollectionIsConditionalOnTheOwnersJustRead_I17(t *testing.T) {
 	b.Gone(ownee)
 }
 
-// What is collected cascades and is blocked as with any other deletion.
+// A collected resource cascades and is blocked as in any other deletion.
 func TestACollectedResourceCascadesAndMayBeBlocked(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -313,7 +313,7 @@ func TestACollectedResourceCascadesAndMayBeBlocked(t *testing.T) {
 }
 
 // A user's own removal of the last owner reference keeps the resource; owners are compared by name unless a uid is given.
-func TestOwnersAreWrittenAsAWhole(t *testing.T) {
+func TestOwnersAreReplacedAsAWhole(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
 	b.MustPut(holder, nil)
@@ -382,7 +382,7 @@ func TestOwnerMessagesAreIdempotentAndCommute_I7(t *testing.T) {
 	require.Equal(t, 1, b.Count(bEast, "ownee_entry"))
 }
 
-// An answer of before a switch of the owners' deployment arrives after the news of the switch.
+// An answer from before a switch of the owners' deployment arrives after the message about the switch.
 func TestAnAnswerOfBeforeASwitchDoesNotBringTheOldVersionBack(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -399,7 +399,7 @@ func TestAnAnswerOfBeforeASwitchDoesNotBringTheOldVersionBack(t *testing.T) {
 	require.NotEqual(t, "v1", b.Get(ownee).Owners[0].Version)
 }
 
-// One owner of many: bounded transactions, and all of them go.
+// One owner of thousands: all ownees are deleted, in bounded transactions.
 func TestAnOwnerOfThousands_I21(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, func(cfg *shadow.Config) { cfg.BatchSize = 50 })

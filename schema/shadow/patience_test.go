@@ -11,7 +11,7 @@ import (
 )
 
 // A write that is tried again until its time is up, and is in the middle of a try then, tells why it did not pass.
-func TestAWriteThatRanOutOfTimeTellsWhatItWaitedFor(t *testing.T) {
+func TestAWritePastItsDeadlineReturnsTheLastFailure(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
 	g := newGate("begin")

@@ -26,8 +26,7 @@ func answersInAnyOrder(b *harness.Box) {
 	}
 }
 
-// Equal questions give equal plans, in whatever order answers come: what is counted, the tree, the names that stand for a
-// group, and who blocks.
+// Equal questions give equal plans in any order of answers: counts, tree, samples of groups, and blockers.
 func TestEqualQuestionsGiveEqualPlans(t *testing.T) {
 	t.Parallel()
 	b := harness.NewBox(t, graphServices, nil, "a.example.com/us", "a.example.com/eu", "a.example.com/as")

@@ -39,7 +39,7 @@ type graphNode struct {
 
 // Random graphs over three deployments: what a plan says, what the delete then does, and what a few lines over the
 // graph say are the same: refused or not, with what kind of error, and which resources go.
-func TestPlanSaysWhatADeleteDoes(t *testing.T) {
+func TestAPlanMatchesItsDelete(t *testing.T) {
 	t.Parallel()
 	b := harness.NewBox(t, graphServices, nil, "a.example.com/us", "a.example.com/eu", "a.example.com/as")
 	const rounds = 25
@@ -123,8 +123,8 @@ func putGraph(t *testing.T, b *harness.Box, ns []graphNode) {
 	}
 }
 
-// What goes with the first node, and what of it is refused for: by cascades alone, since what only owners take away
-// is not known before the owners are gone.
+// The members of the deletion of the first node, and its blockers: by cascades alone, since ownees are not collected before their
+// owners are gone.
 func expected(ns []graphNode) (gone map[int]bool, why string) {
 	gone = map[int]bool{0: true}
 	cascaded := map[int]bool{0: true}
@@ -200,7 +200,7 @@ func planAndDelete(t *testing.T, b *harness.Box, ns []graphNode, gone map[int]bo
 	}
 }
 
-// What is left goes: the next graph is not to meet it.
+// The remaining resources are deleted before the next graph.
 func takeDown(t *testing.T, b *harness.Box, ns []graphNode) {
 	t.Helper()
 	for _, act := range []func(name string) error{

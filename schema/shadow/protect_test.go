@@ -94,8 +94,8 @@ kinds:
       - { path: cascade, targets: [a.example.com/Target], behaviour: CASCADE_DELETE }
 `
 
-// Hidden when nothing blocks or is undecided, and then for good; readable while something does.
-func TestHiddenWhileDeletingForGood_I12(t *testing.T) {
+// A resource in DELETING is hidden, permanently, as soon as it has no blockade; until then it is readable.
+func TestAHiddenResourceStaysHidden_I12(t *testing.T) {
 	t.Parallel()
 	b := harness.NewBox(t, hiding, nil, aWest, aEast, bEast)
 	store := b.Stores[b.ID(aWest)]
@@ -147,7 +147,7 @@ func TestHiddenWhileDeletingForGood_I12(t *testing.T) {
 	b.Audit()
 }
 
-func TestDisabledConstraintsAreNotLookedAt(t *testing.T) {
+func TestDisabledConstraintsAreIgnored(t *testing.T) {
 	t.Parallel()
 	b := harness.NewBox(t, hiding, nil, aWest, bEast)
 	b.MustPut(target, nil)
@@ -169,7 +169,7 @@ func TestDisabledConstraintsAreNotLookedAt(t *testing.T) {
 	require.True(t, b.MustDelete(entry).Removed)
 }
 
-// A holder's version may still think that the target's kind has constraints: it is told, for good.
+// The version of a holder's deployment may still have the constraints of the target's kind: the write is refused.
 func TestNothingRefersToAKindWithoutConstraints(t *testing.T) {
 	t.Parallel()
 	b := harness.NewBox(t, hiding, nil, aWest, bEast)

@@ -17,7 +17,7 @@ import (
 	"github.com/db-controller/db-controller/test/harness"
 )
 
-// looks counts what the watches of a process ask of its database: whether anything was written, and what.
+// looks counts the queries of a process's watches: pulses, and reads of feeds.
 type looks struct{ pulses, reads atomic.Int64 }
 
 func (l *looks) await(t *testing.T, pulses int64) {
@@ -36,7 +36,7 @@ func (l *looks) rest(t *testing.T) {
 	}, time.Minute, time.Millisecond, "idle watches read")
 }
 
-// counted is one more process of the deployment, whose looks are counted.
+// counted opens one more process of the deployment and counts its queries.
 func counted(t *testing.T, b *harness.Box, interval time.Duration) (*shadow.Store, *looks) {
 	t.Helper()
 	l := &looks{}
@@ -58,9 +58,9 @@ func counted(t *testing.T, b *harness.Box, interval time.Duration) (*shadow.Stor
 	return store, l
 }
 
-// However many watches a process has, one look for all of them finds out whether anything was written; while nothing was, none of
-// them reads. What another process writes without a word they see all the same, also what commits late.
-func TestIdleWatchesAreLookedAtOnceForAll_I23(t *testing.T) {
+// One pulse serves all watches of a process; while nothing is written, none of them reads. Commits of another process are delivered
+// without notifications too, also late ones.
+func TestOnePulseServesAllIdleWatches_I23(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
 	there := b.Stores[b.ID(aWest)]
@@ -95,7 +95,7 @@ func TestIdleWatchesAreLookedAtOnceForAll_I23(t *testing.T) {
 	l.rest(t)
 }
 
-// An idle watch ends when the database is another one, though nothing is written.
+// An idle watch ends when a new epoch begins, also when nothing is written.
 func TestAnIdleWatchEndsWithItsEpoch_I24(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -111,9 +111,9 @@ func TestAnIdleWatchEndsWithItsEpoch_I24(t *testing.T) {
 	require.ErrorIs(t, <-ended, shadow.ErrReset)
 }
 
-// While notifications come, the tables are looked at ten times less often; one that is lost is made up for, and when the connection
-// is lost on which they come, they are looked at more often until there is another one.
-func TestLostNotificationsAreMadeUpFor_I23(t *testing.T) {
+// While notifications arrive, pulses are ten times rarer; a pulse replaces a lost notification, and pulses are frequent again while the
+// connection for notifications is lost.
+func TestPulsesReplaceLostNotifications_I23(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
 	there := b.Stores[b.ID(aWest)] // says nothing to other processes

@@ -21,8 +21,7 @@ func refusedFor(t *testing.T, err error, reason shadow.Reason) {
 	require.Equal(t, reason, refused.Refusals[0].Reason, err)
 }
 
-// A deployment that establishes and never decides can keep deletes waiting: only so much of it, and the others are not
-// concerned.
+// A deployment that establishes and never decides makes deletes wait: its quota bounds that, without effect on other deployments.
 func TestTentativeBlockadesOfADeploymentAreBounded_I15(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, func(c *shadow.Config) { c.Quotas.Tentative = 10 })
@@ -34,14 +33,14 @@ func TestTentativeBlockadesOfADeploymentAreBounded_I15(t *testing.T) {
 		}})
 		return err
 	}
-	// A count beside what is under way may take it for twice as much, for a second.
+	// A count concurrent with an establish may count it twice, for a second.
 	require.Eventually(t, func() bool { return establish(hostile) != nil && b.Count(aWest, "tentative") == 10 }, 10*time.Second, time.Millisecond)
 	err := establish(hostile)
 	refusedFor(t, err, shadow.QuotaExceeded)
 	require.ErrorContains(t, err, "at most 10 tentative blockades")
 	require.NoError(t, establish(other))
 	require.Equal(t, 11, b.Count(aWest, "tentative"))
-	// What was settled does not count: it is counted again before anything is refused.
+	// Settled blockades do not count: the table is counted before a refusal.
 	require.NoError(t, b.Resolve(b.ID(aWest)))
 	_, err = b.Pools[b.ID(aWest)].Exec(t.Context(), `DELETE FROM dbcontroller.blockade`)
 	require.NoError(t, err)
@@ -73,8 +72,8 @@ func TestBlockingReferencesOfADeploymentAreBounded(t *testing.T) {
 	}, 5*time.Second, 20*time.Millisecond)
 }
 
-// The quota counts what was there before the process started.
-func TestAQuotaCountsWhatIsThere(t *testing.T) {
+// The quota counts blockades from before the process started.
+func TestAQuotaCountsEarlierBlockades(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
 	b.MustPut(target, nil)
@@ -91,8 +90,8 @@ func TestAQuotaCountsWhatIsThere(t *testing.T) {
 	}, 5*time.Second, 20*time.Millisecond)
 }
 
-// A kind says who may keep its resources; the deployment that has them enforces it, whatever others believe.
-func TestOnlyListedServicesReferToAKind(t *testing.T) {
+// The target's deployment enforces referable_by, whatever the holder's deployment has described.
+func TestOnlyServicesInReferableByReferToAKind(t *testing.T) {
 	t.Parallel()
 	const closed = `
 service: a.example.com
@@ -128,7 +127,7 @@ kinds:
 		_, _, err = b.Stores[b.ID(aWest)].WouldEstablish(t.Context(), c, ref)
 		refusedFor(t, err, shadow.NotReferable)
 	}
-	// Whoever describes such a reference is told before anything runs.
+	// A descriptor with such a reference is refused when it is applied.
 	_, err := schema.ParseFile("s.yaml", strings.NewReader(closed))
 	require.NoError(t, err)
 	file, err := schema.ParseFile("s.yaml", strings.NewReader(strings.Replace(closed, `patterns: ["things/{thing}"] }`,
@@ -139,8 +138,7 @@ kinds:
 	require.ErrorContains(t, err, "add c.example.com to its referable_by")
 }
 
-// A kind that is closed to a service later does not take the protection of what refers to it already: when that was lost
-// with a database, it is established again.
+// References from before a kind was closed to a service stay protected: when a database loses them, they are established again.
 func TestAKindThatIsClosedLaterKeepsItsReferences_I1_I19(t *testing.T) {
 	t.Parallel()
 	const narrowed = `
@@ -177,7 +175,7 @@ kinds:
 	b.Audit()
 }
 
-// Nobody closes the attempt of another deployment, whatever it knows of it.
+// No deployment can close the attempt of another one, even if it knows the id.
 func TestAnAttemptIsClosedByItsOwnDeployment_I5_I7(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -201,7 +199,7 @@ func TestAnAttemptIsClosedByItsOwnDeployment_I5_I7(t *testing.T) {
 	refusedFor(t, establish(), shadow.AttemptClosed)
 }
 
-// Field paths and kinds are stored for good: what no service has is not stored at all.
+// Field paths and kinds are never removed: names that no service describes are not stored.
 func TestNamesOfAHostileDeploymentAreBounded(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)

@@ -30,7 +30,7 @@ func tries(t *testing.T, n int) int {
 	return n
 }
 
-// together runs both at the same moment, the second one a little earlier or later from try to try.
+// together runs both functions concurrently, with an offset that varies from try to try.
 func together(try int, first, second func()) {
 	var wg sync.WaitGroup
 	start := make(chan struct{})
@@ -44,8 +44,8 @@ func together(try int, first, second func()) {
 	wg.Wait()
 }
 
-// The race of establish against delete: a delete that is accepted beside a reference that is established, I3. Each
-// variant deletes the target in its own way and tells whether it was accepted.
+// The race of establish against delete: no delete is accepted beside an established reference (I3). remove deletes the target in its
+// own way and reports whether that was accepted.
 func establishAgainstDelete(t *testing.T, b *harness.Box, n int, remove func(name string) bool) (both, established, deleted int) {
 	t.Helper()
 	ctx, store := context.Background(), b.Stores[b.ID(aWest)]
@@ -181,7 +181,7 @@ func TestRaceOfALateCommitAgainstResolve_I5(t *testing.T) {
 	require.NotZero(t, gone)
 }
 
-// Expired by time alone: whoever has not committed yet is taken for gone.
+// A wrong resolver, which answers gone for each expired attempt that has not committed yet.
 func TestRaceOfALateCommitAgainstResolveFindsTheWrongVariant(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)

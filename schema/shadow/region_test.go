@@ -31,7 +31,7 @@ kinds:
     parents: [{ kind: a.example.com/Project, behaviour: BLOCK, region: us-west2 }]
 `
 
-// A regional child has its parent in another region, with all that a parent does.
+// A regional child has its parent in another region, with all effects of a parent.
 func TestAParentInAnotherRegion_I1_I3(t *testing.T) {
 	t.Parallel()
 	b := harness.NewBox(t, regional, nil, aWest, aEast, bWest, bEast)
@@ -79,7 +79,7 @@ func TestAParentInAnotherRegion_I1_I3(t *testing.T) {
 	b.Audit()
 }
 
-func TestTheRegionInANameIsThatOfTheResource(t *testing.T) {
+func TestTheRegionInANameIsTheResourcesRegion(t *testing.T) {
 	t.Parallel()
 	b := harness.NewBox(t, regional, nil, aWest, aEast, bWest, bEast)
 	b.MustPut("//"+aWest+"/projects/p", nil)
@@ -90,7 +90,7 @@ func TestTheRegionInANameIsThatOfTheResource(t *testing.T) {
 	require.ErrorContains(t, err, "says region mars")
 	b.MustPut("//"+aWest+"/projects/p/regions/us-west2/sites/s", nil)
 
-	// A relative name that says its region is of that one.
+	// A relative name with a region refers to that region.
 	b.MustPut("//"+aEast+"/projects/p/regions/eastus2/sites/s", nil)
 	const fleet = "//" + bEast + "/projects/p/regions/eastus2/fleets/f"
 	b.MustPut(fleet, body{"home": "us-west2", "site": "projects/p/regions/us-west2/sites/s"})

@@ -10,7 +10,7 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow"
 )
 
-// removed is what is noted of the newest resource of a name.
+// removed returns the removal of the newest resource of a name.
 func removed(t *testing.T, store *shadow.Store, name string) shadow.Removal {
 	t.Helper()
 	found, err := store.Removals(t.Context(), name, uuid.Nil, 10)
@@ -19,8 +19,8 @@ func removed(t *testing.T, store *shadow.Store, name string) shadow.Removal {
 	return found[0]
 }
 
-// A chain over four deployments: every removal leads on to what was deleted first, by whom, and with which request.
-func TestEveryRemovalSaysWhoAndWhatWasAtItsRoot(t *testing.T) {
+// A chain over four deployments: each removal records the deleted root, the actor, the request, and the next link.
+func TestEachRemovalRecordsActorRequestAndRoot(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
 	root := b.MustPut(target, nil)
@@ -86,8 +86,8 @@ func TestEveryRemovalSaysWhoAndWhatWasAtItsRoot(t *testing.T) {
 	require.Equal(t, root.UID, found[1].UID)
 }
 
-// A delete that is refused, or rolled back, notes nothing.
-func TestARefusedDeleteNotesNoRemoval(t *testing.T) {
+// A delete that is refused or rolled back records no removal.
+func TestARefusedDeleteRecordsNoRemoval(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
 	b.MustPut(target, nil)

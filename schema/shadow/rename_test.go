@@ -26,7 +26,7 @@ func modelOf(t *testing.T, text, service, version string) *schema.Model {
 	return m
 }
 
-// A gate stops the first query with a text, or that is the text, in one process.
+// gate stops the first query of one process that contains a text.
 type gate struct {
 	text    string
 	whole   bool
@@ -195,7 +195,7 @@ kinds:
       - { path: near, targets: [Keeper], behaviour: BLOCK }
 `
 
-// regionFirst: b/us-west2 was switched first, and told b/eastus2 of the new name through an owner reference.
+// regionFirst switches b/us-west2 first: an owner reference has brought the new name to b/eastus2.
 func regionFirst(t *testing.T) *harness.Box {
 	t.Helper()
 	b := harness.NewBox(t, regions, graceless, aWest, bWest, bEast)
@@ -209,7 +209,7 @@ func regionFirst(t *testing.T) *harness.Box {
 	return b
 }
 
-// v1 -> v2 -> v1 where the new name was known already: on the way back everything is derived again.
+// v1 -> v2 -> v1 where the new name was already stored: the switch back derives everything again.
 func TestARenamedKindIsDerivedOnTheWayBack_I26(t *testing.T) {
 	t.Parallel()
 	b := regionFirst(t)
@@ -223,8 +223,8 @@ func TestARenamedKindIsDerivedOnTheWayBack_I26(t *testing.T) {
 	require.ErrorAs(t, err, new(*shadow.BlockedError), "I3: the body of an ACTIVE holder names it with BLOCK")
 }
 
-// A watch of the kind that runs, or resumes, over such a switch goes on hearing.
-func TestARenameSilencesNoWatch_I23(t *testing.T) {
+// A watch of the kind that is open, or resumes, over such a switch receives all changes.
+func TestAWatchContinuesOverARename_I23(t *testing.T) {
 	t.Parallel()
 	b := regionFirst(t)
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
@@ -254,7 +254,7 @@ func TestARenameSilencesNoWatch_I23(t *testing.T) {
 	t.Fatal("the watch is still open, and was told nothing of a change")
 }
 
-// A process that lags, or a call that is under way during the switch, never says a definite "no" of what is there.
+// A lagging process, or a call under way during the switch, never reports an existing resource as absent.
 func TestALaggingProcessDeniesNoOwner_I27(t *testing.T) {
 	t.Parallel()
 	b := regionFirst(t)

@@ -14,8 +14,8 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow"
 )
 
-// A request id keeps a refusal if, and only if, it is definite: whatever else refused a reference can pass, and the same request is
-// accepted once it has.
+// A refusal is recorded with its request id if, and only if, it is definite: any other reason can pass, and then the same request is
+// accepted.
 func TestARequestIDKeepsOnlyDefiniteRefusals_I29(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -69,7 +69,7 @@ func TestARequestIDKeepsOnlyDefiniteRefusals_I29(t *testing.T) {
 	b.Audit()
 }
 
-// What a process refuses by a version that its database does not run any more is not kept.
+// A refusal by a version that is not the current one any more is not recorded.
 func TestARefusalOfAnEarlierVersionIsNotKept_I29(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -84,9 +84,9 @@ func TestARefusalOfAnEarlierVersionIsNotKept_I29(t *testing.T) {
 	require.Zero(t, b.Count(bEast, "request"))
 }
 
-// A delete that is repeated under its request id answers as the first time: also when the resource is gone, exists anew, or
-// the delete would be accepted by now.
-func TestARepeatedDeleteAnswersAsTheFirstTime_I29(t *testing.T) {
+// A delete that is repeated with its request id returns the first answer, also when the resource is gone, was created again, or the
+// delete would be accepted now.
+func TestARepeatedDeleteReturnsTheFirstAnswer_I29(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
 	store, ctx := b.Stores[b.ID(aWest)], t.Context()
@@ -172,7 +172,7 @@ func TestARepeatedDeleteAnswersAsTheFirstTime_I29(t *testing.T) {
 	b.Audit()
 }
 
-func TestADeleteThatComesManyTimesAtOnceHasOneAnswer_I29(t *testing.T) {
+func TestConcurrentDeletesWithOneRequestIDHaveOneAnswer_I29(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
 	r := b.MustPut(target, nil)
@@ -191,8 +191,8 @@ func TestADeleteThatComesManyTimesAtOnceHasOneAnswer_I29(t *testing.T) {
 	b.Audit()
 }
 
-// Whether a delete is blocked by what is not decided is not decided either: it can be repeated until it is.
-func TestADeleteBesideWhatIsUndecidedIsNotDefinite_I29(t *testing.T) {
+// A delete beside an undecided blockade is not definite: it can be repeated until it is.
+func TestADeleteBesideAnUndecidedBlockadeIsNotDefinite_I29(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
 	b.MustPut(target, nil)
@@ -214,8 +214,8 @@ func TestADeleteBesideWhatIsUndecidedIsNotDefinite_I29(t *testing.T) {
 	b.Audit()
 }
 
-// A write that is repeated while its target's deployment does not answer leaves one release behind, and none where the deployment
-// was never reached. What the attempts may have established is gone in the end.
+// A write that is repeated while its target's deployment does not answer leaves one release behind, and none when the deployment
+// was never reached. Blockades of these attempts are removed in the end.
 func TestARepeatedWriteLeavesOneRelease_I5_I21(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -256,8 +256,8 @@ func TestARepeatedWriteLeavesOneRelease_I5_I21(t *testing.T) {
 	b.Audit()
 }
 
-// A deployment that is only slow is not called one that cannot be reached.
-func TestAWriteSaysThatADeploymentWasSlow(t *testing.T) {
+// A slow deployment is not reported as unreachable.
+func TestAWriteReportsASlowDeployment(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
 	b.MustPut(target, nil)

@@ -229,7 +229,7 @@ func TestConcurrentWritersOfOneResourceLoseNothing(t *testing.T) {
 	require.JSONEq(t, `{"n": 80}`, string(b.Get(target).Body))
 }
 
-func TestAVersionSwitchMakesAWriteValidatedBeforeItTryAgain(t *testing.T) {
+func TestAWriteValidatedBeforeASwitchIsRetried(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
 	b.MustPut(target, nil)
@@ -258,7 +258,7 @@ func TestADatabaseBelongsToOneDeployment(t *testing.T) {
 	require.ErrorContains(t, err, "this database belongs to a.example.com/us-west2, not to a.example.com/eastus2")
 }
 
-// I29: the same request id tells the one true result, whatever happened meanwhile; a refused request never commits.
+// I29: the same request id returns the one result, whatever happened meanwhile; a refused request never commits.
 func TestARequestIDGivesTheSameAnswer_I29(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -296,7 +296,7 @@ func TestARequestIDGivesTheSameAnswer_I29(t *testing.T) {
 	b.Audit()
 }
 
-func TestARequestThatComesManyTimesAtOnceTakesEffectOnce_I29(t *testing.T) {
+func TestConcurrentWritesWithOneRequestIDTakeEffectOnce_I29(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
 	b.MustPut(target, nil)

@@ -11,8 +11,8 @@ import (
 	"github.com/db-controller/db-controller/test/harness"
 )
 
-// A transaction whose snapshot is older than a switch would commit under the old model: a field that blocks by now would
-// have no reference.
+// A transaction whose snapshot is older than a switch would commit with the old version: a field that blocks now would have no
+// reference.
 func TestATransactionWithASnapshotOfBeforeASwitchTakesNoWrite_I1_I2(t *testing.T) {
 	t.Parallel()
 	b, ctx := newVersions(t, nil), context.Background()
@@ -36,9 +36,9 @@ func TestATransactionWithASnapshotOfBeforeASwitchTakesNoWrite_I1_I2(t *testing.T
 	b.Audit()
 }
 
-// What a write relies on in the transaction that it is part of is checked before anything is read, and the error says
-// what to do; the transaction can go on.
-func TestATransactionThatAWriteCannotRelyOnIsRefused(t *testing.T) {
+// The properties of the caller's transaction that a write relies on are checked before anything is read, and the error has the
+// remedy; the transaction can go on.
+func TestAnUnsuitableTransactionIsRefused(t *testing.T) {
 	t.Parallel()
 	b, ctx := newBox(t, nil), context.Background()
 	store := b.Stores[b.ID(bEast)]
@@ -79,7 +79,7 @@ func TestATransactionThatAWriteCannotRelyOnIsRefused(t *testing.T) {
 	}
 }
 
-func TestATransactionThatIsAbortedOrOverIsRefused(t *testing.T) {
+func TestAnAbortedOrEndedTransactionIsRefused(t *testing.T) {
 	t.Parallel()
 	b, ctx := newBox(t, nil), context.Background()
 	store := b.Stores[b.ID(bEast)]
@@ -105,9 +105,9 @@ func TestATransactionThatIsAbortedOrOverIsRefused(t *testing.T) {
 	require.ErrorContains(t, err, "begin another")
 }
 
-// A write that the caller takes back, with everything after a savepoint of its own, has never been: another one of the
-// same names and targets in the same transaction is compared anew.
-func TestAWriteBehindASavepointOfTheCallersCanBeTakenBack(t *testing.T) {
+// A caller's rollback to a savepoint undoes a write completely: another write of the same names and targets in the same transaction is
+// compared with the restored rows.
+func TestAWriteAfterACallersSavepointCanBeRolledBack(t *testing.T) {
 	t.Parallel()
 	b, ctx := newBox(t, nil), context.Background()
 	store := b.Stores[b.ID(bEast)]
@@ -128,7 +128,7 @@ func TestAWriteBehindASavepointOfTheCallersCanBeTakenBack(t *testing.T) {
 	b.Audit()
 }
 
-// The statements of a write run with the settings that they need, and the caller's hold again afterwards.
+// The statements of a write run with the store's settings; afterwards the caller's settings are restored.
 func TestAWriteHasSettingsOfItsOwnInTheCallersTransaction(t *testing.T) {
 	t.Parallel()
 	b, ctx := newBox(t, nil), context.Background()
@@ -136,7 +136,7 @@ func TestAWriteHasSettingsOfItsOwnInTheCallersTransaction(t *testing.T) {
 	store, pool := b.Stores[b.ID(bEast)], b.Pools[b.ID(bEast)]
 	for _, sql := range []string{
 		`CREATE SCHEMA mine`,
-		// What would answer wrongly, or not at all, where names are looked up there first.
+		// Objects that would give wrong answers, or errors, if names were looked up there first.
 		`CREATE FUNCTION mine.now() RETURNS timestamptz LANGUAGE sql AS $$ SELECT timestamptz '2001-01-01' $$`,
 		`CREATE FUNCTION mine.pg_advisory_xact_lock_shared(bigint) RETURNS void LANGUAGE plpgsql AS $$ BEGIN RAISE 'mine'; END $$`,
 		`CREATE FUNCTION mine.pg_walfile_name(pg_lsn) RETURNS text LANGUAGE sql AS $$ SELECT 'mine' $$`,
@@ -167,7 +167,7 @@ SET LOCAL statement_timeout = '7s'; SET LOCAL idle_in_transaction_session_timeou
 }
 
 // A database or a role can have another isolation level by default; the store's own transactions do not take it.
-func TestTheStoresTransactionsAreReadCommittedWhateverIsTheDefault_I3(t *testing.T) {
+func TestTheStoresTransactionsAreReadCommittedUnderAnyDefault_I3(t *testing.T) {
 	t.Parallel()
 	b, ctx := newBox(t, nil), context.Background()
 	_, err := b.Pools[b.ID(bEast)].Exec(ctx, `

@@ -20,7 +20,7 @@ import (
 
 // Schedules that once broke an invariant. Each stops a transaction somewhere by a lock of the test's own.
 
-// hold takes a row lock and answers how to let go.
+// hold takes a row lock and returns the function that releases it.
 func hold(t *testing.T, b *harness.Box, deployment, sql string, args ...any) (release func()) {
 	t.Helper()
 	tx, err := b.Pools[b.ID(deployment)].Begin(context.Background())
@@ -31,7 +31,7 @@ func hold(t *testing.T, b *harness.Box, deployment, sql string, args ...any) (re
 	return func() { require.NoError(t, tx.Rollback(context.Background())) }
 }
 
-// stopped waits until so many wait for a lock in the database.
+// stopped waits until a number of sessions wait for a lock in the database.
 func stopped(t *testing.T, b *harness.Box, deployment string, waiting int) {
 	t.Helper()
 	require.Eventually(t, func() bool {
@@ -45,9 +45,9 @@ func stopped(t *testing.T, b *harness.Box, deployment string, waiting int) {
 const lockReferencesSQL = `
 SELECT FROM dbcontroller.reference r JOIN dbcontroller.shadow s ON s.id = r.holder_id WHERE s.name = $1 FOR UPDATE OF r`
 
-// A blocker lets go while the transaction that saw it, and will mark its target, is open: the look that it leaves must
-// wait for the mark.
-func TestALookBesideAMarkThatIsUnderWayIsNotLost_I13(t *testing.T) {
+// A blocker drops its reference while the transaction that has read it, and will mark its target, is open: the resulting look must wait
+// for the mark.
+func TestALookWaitsForAConcurrentMark_I13(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
 	blocker := "//" + bEast + "/holders/x"
@@ -71,7 +71,8 @@ func TestALookBesideAMarkThatIsUnderWayIsNotLost_I13(t *testing.T) {
 	b.Audit()
 }
 
-// A release of an attempt takes its lock before the attempt's establish has committed: what it did not lock it leaves.
+// A release of an attempt takes its locks before the attempt's establish has committed: it leaves blockades whose targets it did not
+// lock.
 func TestAReleaseOfAnAttemptLeavesWhatItDidNotLock(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -119,8 +120,8 @@ kinds:
       - { path: dangling, targets: [Target], behaviour: ALLOW_DANGLING }
 `
 
-// What members of a deletion refer to among themselves hides no outsider, however much it is.
-func TestABlockerIsFoundBehindManyThatGoThemselves_I3(t *testing.T) {
+// Many references among the members of a deletion do not hide an outside blocker.
+func TestABlockerIsFoundBehindManyMembers_I3(t *testing.T) {
 	t.Parallel()
 	b := harness.NewBox(t, denseServices, func(c *shadow.Config) { c.MaxLocalCascade = 8 }, aWest)
 	name := func(s string, i int) string { return fmt.Sprintf("//%s/targets/%s%d", aWest, s, i) }
@@ -167,7 +168,7 @@ func TestAnUpdateKeepsAValueThatDanglesByPermission(t *testing.T) {
 	b.Audit()
 }
 
-func TestAReferenceToADeploymentThatIsNotThereLeavesNothingOutstanding_I28(t *testing.T) {
+func TestAReferenceToAnUnknownDeploymentLeavesNothingOutstanding_I28(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
 	_, err := b.Put(holder, body{"block": "//a.example.com/nowhere/targets/t"})
@@ -216,7 +217,7 @@ func TestTheMinimumOfConnectionsIsEnough_I22(t *testing.T) {
 	b.Audit()
 }
 
-func TestReadersThatDoNotReadLeaveConnectionsToOthers(t *testing.T) {
+func TestStalledReadersHoldNoConnections(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, fewConnections)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -241,7 +242,7 @@ func TestReadersThatDoNotReadLeaveConnectionsToOthers(t *testing.T) {
 	wg.Wait()
 }
 
-// Where new references come as fast as old ones are settled, a delete still comes to its end.
+// A delete ends although new references arrive as fast as old ones are settled.
 func TestABusyTargetCanBeDeleted(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, func(c *shadow.Config) { c.DeleteTimeout = 20 * time.Second })
@@ -274,7 +275,7 @@ func TestABusyTargetCanBeDeleted(t *testing.T) {
 	b.Audit()
 }
 
-func TestForeignTargetsThatNothingRefersToAreForgotten(t *testing.T) {
+func TestForeignTargetsWithoutReferencesAreRemoved(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
 	b.MustPut(target, nil)
@@ -300,7 +301,7 @@ func TestABodyThatPostgreSQLCannotStoreIsBadInput(t *testing.T) {
 }
 
 // z goes later because of b, and blocks a, which goes now: z is ACTIVE until then and may change its mind, so a waits.
-func TestAMemberWaitsForABlockerThatGoesLater_I2(t *testing.T) {
+func TestAMemberWaitsForABlockerThatIsRemovedLater_I2(t *testing.T) {
 	t.Parallel()
 	b := harness.NewBox(t, denseServices, nil, aWest)
 	name := func(s string) string { return "//" + aWest + "/targets/" + s }
@@ -328,7 +329,7 @@ func TestAMemberWaitsForABlockerThatGoesLater_I2(t *testing.T) {
 	b.Audit()
 }
 
-// Only what was there before the look-ahead is excused.
+// Only blockers from before the look-ahead are excused.
 func TestABlockerThatComesAfterTheLookAheadIsNotExcused_I3(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -393,7 +394,7 @@ func TestABlockerIsExcusedThough(t *testing.T) {
 	})
 }
 
-// A reader that pauses longer than changes are kept is told, not served with a gap.
+// A reader that pauses longer than the retention of changes gets a reset, never a gap.
 func TestAPausedReaderIsResetWhenItsChangesAreGone_I24(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -419,8 +420,8 @@ func TestAPausedReaderIsResetWhenItsChangesAreGone_I24(t *testing.T) {
 	require.ErrorIs(t, <-ended, shadow.ErrReset)
 }
 
-// Watches that meet a kind which another process stored need no second connection for its name.
-func TestAKindThatIsNewToTheProcessHangsNoWatch_I22(t *testing.T) {
+// Watches look up a kind that another process has stored without a second connection.
+func TestAKindUnknownToTheProcessBlocksNoWatch_I22(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, fewConnections)
 	b.MustPut(target, nil)

@@ -13,7 +13,7 @@ import (
 	"github.com/db-controller/db-controller/test/harness"
 )
 
-// Each version of b lets what blocks in v1 act otherwise.
+// Each later version of b has another behaviour for the reference that blocks in v1.
 func actingVersions(t *testing.T) *harness.Box {
 	t.Helper()
 	text := `
@@ -41,9 +41,9 @@ kinds:
 	return harness.NewBox(t, text, nil, aWest, bEast)
 }
 
-// S10: a cascade came to what a holder blocks, and the holder's deployment switches to a version in which it does not: it
-// acts, and the target goes.
-func TestWhatBlocksADeletionThatWaitsActsAfterASwitch_I13_I26(t *testing.T) {
+// S10: a cascade has marked a target that a holder blocks, and the holder's deployment switches to a version in which the reference does
+// not block: the holder acts, and the target is removed.
+func TestABlockingReferenceOfAWaitingDeletionActsAfterASwitch_I13_I26(t *testing.T) {
 	t.Parallel()
 	for version, stays := range map[string]bool{"v2": true, "v3": false, "v4": true, "v5": false, "v6": true} {
 		t.Run(version, func(t *testing.T) {
@@ -71,7 +71,7 @@ func TestWhatBlocksADeletionThatWaitsActsAfterASwitch_I13_I26(t *testing.T) {
 	}
 }
 
-// doomed makes resources to which a cascade that is accepted has not come yet: whoever blocks one until then lets it wait.
+// doomed makes resources that an accepted delete will reach by cascades: a blockade until then makes them wait.
 func doomed(b *harness.Box, names ...func(string) string) {
 	for _, name := range names {
 		b.MustPut(name("root"), nil)
@@ -83,8 +83,8 @@ func doomed(b *harness.Box, names ...func(string) string) {
 	}
 }
 
-// Only in the place of what the same holder blocks by the same field, and only what acts: nothing new refers to what is
-// DELETING.
+// Only an acting reference that replaces a blocking one of the same holder and field is accepted: no other new reference to a resource
+// in DELETING is.
 func TestNothingElseRefersToWhatIsDeleting_I4(t *testing.T) {
 	t.Parallel()
 	b, ctx := actingVersions(t), context.Background()

@@ -158,7 +158,7 @@ type idle struct{}
 
 func (idle) Run(ctx context.Context) error { <-ctx.Done(); return nil }
 
-// A peer's new version is described after this deployment has started: its model learns the other name.
+// Another service's new version is described after this deployment has started: its model receives the kind's other name.
 func TestARunningVersionLearnsOfLaterRenames(t *testing.T) {
 	t.Parallel()
 	b := harness.NewBox(t, chain, nil, aWest, bEast)
@@ -201,7 +201,7 @@ func TestARunningVersionLearnsOfLaterRenames(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// A page in which one resource is written again and again is derived all the same.
+// A page is derived although one of its resources is written continuously.
 func TestABusyResourceDoesNotStarveAPass_I22(t *testing.T) {
 	t.Parallel()
 	b := harness.NewBox(t, versions, nil, aWest, bEast)
@@ -233,7 +233,7 @@ func TestABusyResourceDoesNotStarveAPass_I22(t *testing.T) {
 	require.GreaterOrEqual(t, b.Count(bEast, "reference"), 19, "the other 19 are kept from being derived")
 }
 
-// A list of all kinds goes on after a switch that renames a kind.
+// The pages of a list of all kinds continue after a switch that renames a kind.
 func TestAListGoesOnAfterARename(t *testing.T) {
 	t.Parallel()
 	b := harness.NewBox(t, versions, nil, aWest, bEast)
@@ -251,7 +251,7 @@ func TestAListGoesOnAfterARename(t *testing.T) {
 	}
 }
 
-// Two processes derive the same pass, and set aside what they have to once.
+// Two processes derive the same pass, and set aside each resource once.
 func TestTwoProcessesSetAsideOnce(t *testing.T) {
 	t.Parallel()
 	b := harness.NewBox(t, versions, nil, aWest, bEast)

@@ -12,7 +12,7 @@ import (
 	"github.com/db-controller/db-controller/test/harness"
 )
 
-// switching switches the version, and returns when the switch waits for a lock, or is over.
+// switching switches the version, and returns when the switch waits for a lock, or has ended.
 func switching(t *testing.T, b *harness.Box, deployment string, model *schema.Model) <-chan error {
 	t.Helper()
 	done := make(chan error, 1)
@@ -21,7 +21,7 @@ func switching(t *testing.T, b *harness.Box, deployment string, model *schema.Mo
 	return done
 }
 
-// A write of the version before that is not committed yet is derived by the switch, which waits for it.
+// A switch waits for an uncommitted write of the earlier version, and derives its references.
 func TestASwitchWaitsForAWriteThatIsUnderWay_I26(t *testing.T) {
 	t.Parallel()
 	b := newVersions(t, nil)
@@ -40,8 +40,8 @@ func TestASwitchWaitsForAWriteThatIsUnderWay_I26(t *testing.T) {
 	b.Audit()
 }
 
-// A check of an owner that has the version before, and whose entry is not committed yet: the switch waits for it, and tells
-// the ownee's deployment the new version.
+// A switch waits for an owner check of the earlier version whose ownee entry is not committed yet, and sends the new version to the
+// ownee's deployment.
 func TestASwitchWaitsForACheckOfAnOwnerThatIsUnderWay_I26(t *testing.T) {
 	t.Parallel()
 	b := newVersions(t, nil)

@@ -60,8 +60,8 @@ func TestAKindThatIsDroppedAndBackIsDerived_I26(t *testing.T) {
 	require.ErrorAs(t, err, new(*shadow.BlockedError))
 }
 
-// The same for what was set aside.
-func TestWhatIsSetAsideSurvivesThatItsKindIsDropped_I26(t *testing.T) {
+// The same for a resource that was set aside.
+func TestSetAsideWorkSurvivesADroppedKind_I26(t *testing.T) {
 	t.Parallel()
 	b := harness.NewBox(t, droppedKind, nil, aWest, bEast)
 	b.MustPut(holder, body{"block": targetName("t")})
@@ -229,7 +229,7 @@ func TestAFieldWithOtherTargetsIsUnset_I1(t *testing.T) {
 	require.Empty(t, value(t, b.Get(holder), "unset"), "the reference was taken away, the value was not")
 }
 
-// Process one is between the two transactions of a switch to v2; process two, which lags, switches to v1 and derives.
+// Process one is between the two transactions of a switch to v2; the lagging process two switches to v1 and derives.
 func TestASwitchBetweenTheTransactionsOfAnother_I26(t *testing.T) {
 	t.Parallel()
 	b := harness.NewBox(t, droppedKind, nil, aWest, bEast)
@@ -255,7 +255,7 @@ func TestASwitchBetweenTheTransactionsOfAnother_I26(t *testing.T) {
 	require.ErrorAs(t, err, new(*shadow.BlockedError), "what was to be derived is held to be derived")
 }
 
-// Names that were read before a switch and arrive in the memory after it must not end the kind's pass.
+// Ids that were read before a switch and are cached after it must not end the kind's pass.
 func TestNamesReadBeforeASwitchDoNotComeBack_I26(t *testing.T) {
 	t.Parallel()
 	b := harness.NewBox(t, versions, nil, aWest, bEast)

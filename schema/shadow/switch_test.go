@@ -83,7 +83,7 @@ func newVersions(t *testing.T, configure harness.BoxConfig) *harness.Box {
 
 func targetName(name string) string { return "//" + aWest + "/targets/" + name }
 
-func TestASwitchDerivesReferencesAnew_I26(t *testing.T) {
+func TestASwitchDerivesReferencesAgain_I26(t *testing.T) {
 	t.Parallel()
 	b := newVersions(t, nil)
 	for _, name := range []string{"block", "unset", "turned", "dropped", "added"} {
@@ -125,7 +125,7 @@ func TestASwitchDerivesReferencesAnew_I26(t *testing.T) {
 	b.Audit()
 }
 
-// Old, new, old again, before anything was done about the first switch.
+// Old, new, old again, before the work of the first switch is done.
 func TestASwitchBackAndForth_I26(t *testing.T) {
 	t.Parallel()
 	b := newVersions(t, nil)
@@ -150,8 +150,8 @@ func TestASwitchBackAndForth_I26(t *testing.T) {
 	b.Audit()
 }
 
-// What cannot be derived is set aside, each resource by itself, told, and derived as soon as it can be.
-func TestWhatCannotBeDerivedIsSetAside_I20(t *testing.T) {
+// A resource that cannot be derived is set aside by itself, reported, and derived as soon as possible.
+func TestAResourceThatCannotBeDerivedIsSetAside_I20(t *testing.T) {
 	t.Parallel()
 	b := newVersions(t, nil)
 	b.MustPut(targetName("there"), nil)
@@ -188,8 +188,8 @@ func TestWhatCannotBeDerivedIsSetAside_I20(t *testing.T) {
 	b.Audit()
 }
 
-// Between the new form and the release of the old one the reference is never without either.
-func TestABehaviourChangesOnlyAfterTheTargetKnows(t *testing.T) {
+// The target has the old form of the reference until it has the new one.
+func TestABehaviourChangesAfterTheTargetHasEstablishedIt(t *testing.T) {
 	t.Parallel()
 	b := newVersions(t, nil)
 	b.MustPut(targetName("t"), nil)
@@ -208,7 +208,7 @@ func TestABehaviourChangesOnlyAfterTheTargetKnows(t *testing.T) {
 	b.Audit()
 }
 
-// While the target's deployment does not take the new form, the old one stays.
+// While the target's deployment refuses the new form, the old one stays.
 func TestTheOldFormStaysWhileTheNewOneIsRefused_I8_I26(t *testing.T) {
 	t.Parallel()
 	b := newVersions(t, nil)
@@ -299,7 +299,7 @@ func TestPeersOnDifferentVersionsAgreeOnIdentity(t *testing.T) {
 	require.Equal(t, shadow.UnknownKind, refused.Refusals[0].Reason)
 }
 
-// A service that is not imported any more still tells of the deletions of what was referred to.
+// Deletions of a service that is not imported any more are still watched: holders may refer to its resources.
 func TestADroppedImportLeavesNothingBehind(t *testing.T) {
 	t.Parallel()
 	b := newVersions(t, nil)
@@ -351,7 +351,7 @@ func TestASwitchUpgradesOwnerReferences(t *testing.T) {
 }
 
 // A write that was validated with the old version fails at its commit, and is tried again with the new one.
-func TestAWriteOfTheOldVersionIsTriedAgain(t *testing.T) {
+func TestAWriteOfTheOldVersionIsRetried(t *testing.T) {
 	t.Parallel()
 	b := newVersions(t, nil)
 	b.MustPut(targetName("t"), nil)
@@ -365,9 +365,9 @@ func TestAWriteOfTheOldVersionIsTriedAgain(t *testing.T) {
 	b.Audit()
 }
 
-// A process whose switch was cut off after its commit, or that lags behind another one's, establishes nothing that it could
-// not commit, however often it tries to derive.
-func TestAProcessThatLagsDerivesNothing_I26(t *testing.T) {
+// A process whose switch was interrupted after its commit, or that lags behind another process's, establishes nothing that it could not
+// commit, however often it retries the derivation.
+func TestALaggingProcessDerivesNothing_I26(t *testing.T) {
 	t.Parallel()
 	b := newVersions(t, nil)
 	b.MustPut(targetName("t"), nil)

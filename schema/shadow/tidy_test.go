@@ -27,8 +27,8 @@ func tidied(t *testing.T, b *harness.Box, deployment string) {
 	require.False(t, more)
 }
 
-// Each row is kept until nobody needs it any more, and then no longer.
-func TestWhatIsTidiedAwayIsOldEnough_I5_I29(t *testing.T) {
+// Each row is removed when its retention has ended by both clocks, and not before.
+func TestTidyRemovesOnlyRowsPastTheirRetention_I5_I29(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
 	b.MustPut(target, nil)
@@ -62,8 +62,8 @@ func TestWhatIsTidiedAwayIsOldEnough_I5_I29(t *testing.T) {
 	}
 }
 
-// What is forgotten is never before what was forgotten: an attempt that began between the two may have been ended by either.
-func TestWhatIsForgottenOnlyGrows_I5(t *testing.T) {
+// meta.forgotten never decreases: an attempt that began between two values may have been aborted by the greater one.
+func TestTheForgottenMarkOnlyGrows_I5(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
 	pool := b.Pools[b.ID(aWest)]
@@ -77,8 +77,8 @@ func TestWhatIsForgottenOnlyGrows_I5(t *testing.T) {
 	}
 }
 
-// A look at all foreign targets begins anew when it is through: who was referred to then may not be any more.
-func TestForeignTargetsAreLookedAtAgain(t *testing.T) {
+// Tidy starts again after the last foreign target: a target that had references in the last round may have none now.
+func TestTidyVisitsForeignTargetsAgain(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
 	b.MustPut(target, nil)
@@ -93,13 +93,13 @@ func TestForeignTargetsAreLookedAtAgain(t *testing.T) {
 	b.Audit()
 }
 
-// waiting reports whether somebody in a database waits for a lock.
+// waiting reports whether a session of a database waits for a lock.
 func waiting(t *testing.T, pool *pgxpool.Pool) bool {
 	t.Helper()
 	return countRows(t, pool, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`) > 0
 }
 
-// beside runs fn until it has ended or waits for a lock, lets then what is in its way go on, and answers how it ended.
+// beside runs fn until it has ended or waits for a lock, then releases the lock, and returns the result of fn.
 func beside(t *testing.T, pool *pgxpool.Pool, fn func() error, goOn func()) error {
 	t.Helper()
 	done := make(chan error, 1)
@@ -109,8 +109,8 @@ func beside(t *testing.T, pool *pgxpool.Pool, fn func() error, goOn func()) erro
 	return <-done
 }
 
-// A foreign target is forgotten beside a write that refers to it again and has not committed yet: it waits, and looks then.
-func TestAForeignTargetThatIsReferredToAgainIsKept_I1(t *testing.T) {
+// Tidy removes a foreign target beside an uncommitted write with a new reference to it: it waits, and checks again.
+func TestAForeignTargetWithANewReferenceIsKept_I1(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
 	b.MustPut(target, nil)
@@ -138,8 +138,8 @@ func TestAForeignTargetThatIsReferredToAgainIsKept_I1(t *testing.T) {
 	b.Audit()
 }
 
-// What was said to a deployment while it was declared gone is forgotten; what works it off is not.
-func TestMessagesToWhoIsGoneAreForgotten_I13(t *testing.T) {
+// Messages to a decommissioned deployment are removed; the work of the decommissioning itself is not.
+func TestMessagesToADecommissionedDeploymentAreRemoved_I13(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
 	b.MustPut(target, nil)

@@ -13,8 +13,8 @@ import (
 	"github.com/db-controller/db-controller/test/harness"
 )
 
-// Whatever the door, a name in a field that its kind does not declare is refused, and nothing is stored.
-func TestATypoStoresNoResourceWithoutItsReference_I1(t *testing.T) {
+// Each kind of write refuses a full name in a field without a declared reference, and stores nothing.
+func TestAReferenceInAnUndeclaredFieldIsRefused_I1(t *testing.T) {
 	t.Parallel()
 	b, ctx := newBox(t, nil), t.Context()
 	store := b.Stores[b.ID(bEast)]
@@ -53,9 +53,9 @@ func TestATypoStoresNoResourceWithoutItsReference_I1(t *testing.T) {
 	b.Audit()
 }
 
-// A body may hold references of the version before, and of the one that comes; what was stored under a version that is
-// described no more can still be updated.
-func TestNoVersionStrandsAResourceByItsFields_I26(t *testing.T) {
+// A body may have references of the previous and of the next version; a body of a version that is not described any more can still be
+// updated.
+func TestFieldsOfOtherVersionsDoNotRefuseUpdates_I26(t *testing.T) {
 	t.Parallel()
 	b := harness.NewBox(t, `
 service: a.example.com
@@ -82,7 +82,7 @@ kinds:
 	_, err := b.Put(down, body{"ovr": up})
 	require.ErrorContains(t, err, `field ovr: "`+up+`" is the name of a resource, and Knot has no reference there; did you mean over?`)
 
-	// The first version is described no more.
+	// The first version is not described any more.
 	services, err := schema.ParseFile("f.yaml", strings.NewReader(`
 service: a.example.com
 version: v2

@@ -8,9 +8,9 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// A confirm that finds nothing at the target is the first sign that the target's database has lost a blockade: the reference is
-// established again at once, and waits for no comparison.
-func TestAConfirmThatFindsNothingEstablishesAgain_I2_I8(t *testing.T) {
+// A confirm that finds no blockade is the first sign that the target's database has lost one: the reference is established again at
+// once, without waiting for a comparison.
+func TestAConfirmWithoutBlockadesEstablishesAgain_I2_I8(t *testing.T) {
 	t.Parallel()
 	for _, field := range []string{"block", "cascade", "unset"} {
 		t.Run(field, func(t *testing.T) {
@@ -26,9 +26,9 @@ func TestAConfirmThatFindsNothingEstablishesAgain_I2_I8(t *testing.T) {
 	}
 }
 
-// What a confirm does not find because it comes twice, because its reference was dropped and released before, or because its
-// target has gone, makes nothing anew.
-func TestAConfirmThatComesTwiceOrLateMakesNothing_I7_I8(t *testing.T) {
+// A confirm finds no blockade when it is repeated, when its reference was dropped and released before, or when its target is gone: then
+// nothing is established again.
+func TestARepeatedOrLateConfirmHasNoEffect_I7_I8(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
 	b.MustPut(target, nil)

@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// slowCount takes a while, and finds nothing.
+// slowCount is a count that takes a while and returns no rows.
 type slowCount struct {
 	takes time.Duration
 	n     atomic.Int32
@@ -33,9 +33,8 @@ func (noRows) Err() error                    { return nil }
 func (noRows) CommandTag() pgconn.CommandTag { return pgconn.CommandTag{} }
 func (noRows) Scan(...any) error             { return nil }
 
-// Everything that is established is settled at once. What is refused is refused for what is there, however slowly it is
-// counted.
-func TestAQuotaRefusesForWhatIsThere(t *testing.T) {
+// Each blockade is settled at once: a quota refuses only for stored blockades, however long a count takes.
+func TestAQuotaRefusesForStoredBlockadesOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := &slowCount{takes: 500 * time.Millisecond}
 		u := newUsage(Quotas{})
@@ -52,7 +51,7 @@ func TestAQuotaRefusesForWhatIsThere(t *testing.T) {
 	})
 }
 
-// Many who are over the limit do not count one after the other, and who was refused by a count costs none for a while.
+// Many calls over the limit share one count, and a deployment that was refused by a count causes no other one for a while.
 func TestAQuotaIsCountedOnceForAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := &slowCount{takes: 200 * time.Millisecond}

@@ -11,8 +11,8 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow"
 )
 
-// A reference that stands in a body and is not stored keeps nothing, and bookkeeping that is compared with bookkeeping
-// does not show it; one that is stored and in no body keeps what nobody refers to.
+// A reference in a body that is not stored protects nothing, and comparing two databases does not show it; a stored one that is in no
+// body protects a target without a holder.
 func TestVerifyReadsBodies_I1_I8(t *testing.T) {
 	t.Parallel()
 	b, ctx := newBox(t, nil), context.Background()
@@ -69,8 +69,8 @@ func TestVerifyReadsBodies_I1_I8(t *testing.T) {
 	b.Audit()
 }
 
-// What a version derives otherwise is under way, or set aside, and no difference; nor is what dangles by permission.
-func TestWhatIsBeingDerivedIsNoDifference_I26(t *testing.T) {
+// Resources that wait to be derived, or are set aside, have no differences; nor has a reference that may dangle.
+func TestPendingDerivationsAreNoDifference_I26(t *testing.T) {
 	t.Parallel()
 	b := newVersions(t, nil)
 	b.MustPut(targetName("t"), nil)
@@ -87,8 +87,8 @@ func TestWhatIsBeingDerivedIsNoDifference_I26(t *testing.T) {
 	require.Empty(t, verified(t, b, bEast, false))
 }
 
-// A process that another one has outrun would find what is not there.
-func TestAProcessThatIsOutrunVerifiesNoBodies_I26(t *testing.T) {
+// A process with an outdated version would report false differences.
+func TestAnOutdatedProcessVerifiesNoBodies_I26(t *testing.T) {
 	t.Parallel()
 	b, ctx := newVersions(t, nil), context.Background()
 	b.MustPut(targetName("t"), nil)
@@ -101,7 +101,7 @@ func TestAProcessThatIsOutrunVerifiesNoBodies_I26(t *testing.T) {
 	require.Zero(t, b.Count(bEast, "work"))
 }
 
-// An audit reads so many bodies at a time, and all in turn.
+// An audit reads a sample of bodies, and all of them in turn.
 func TestAnAuditReadsBodiesInTurn_I21(t *testing.T) {
 	t.Parallel()
 	b, ctx := newBox(t, nil), context.Background()

@@ -25,7 +25,7 @@ import (
 
 // Two transactions that overlap exactly, and one that takes its numbers first and commits last, with the database's
 // housekeeping and many commits in between: each comes once, whole, when it commits.
-func TestOverlappingTransactionsComeOnceEach_I23(t *testing.T) {
+func TestOverlappingTransactionsAreDeliveredOnceEach_I23(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
 	ctx, store, pool := context.Background(), b.Stores[b.ID(aWest)], b.Pools[b.ID(aWest)]
@@ -118,8 +118,8 @@ WHERE seq IN (SELECT seq FROM dbcontroller.change ORDER BY seq LIMIT $1)`, c.com
 	}
 }
 
-// A consumer that missed "created and removed", or "removed and created again", converges all the same.
-func TestWhatWasMissedAltogetherConverges_I25(t *testing.T) {
+// A consumer that missed "created and removed", or "removed and created again", converges.
+func TestAWatchThatMissedBothChangesConverges_I25(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
 	store := b.Stores[b.ID(aWest)]
@@ -138,8 +138,8 @@ func TestWhatWasMissedAltogetherConverges_I25(t *testing.T) {
 	}
 }
 
-// A reader that takes nothing is cut with an error that says to open the watch again, and goes on where it was.
-func TestAReaderThatTakesNothingIsCut(t *testing.T) {
+// A watch whose reader reads nothing ends with an error that asks to open it again, and resumes at its token.
+func TestAReaderThatReadsNothingIsEnded(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, func(cfg *shadow.Config) { cfg.SlowTimeout = 200 * time.Millisecond })
 	ctx, store := context.Background(), b.Stores[b.ID(aWest)]
@@ -162,8 +162,8 @@ func TestAReaderThatTakesNothingIsCut(t *testing.T) {
 	g.until("what it did not take", func() bool { return len(g.state) == 1 })
 }
 
-// An idle stream speaks, so that a half-open connection is noticed, and its token stays young.
-func TestAnIdleWatchSpeaks(t *testing.T) {
+// An idle watch sends bookmarks, so that a half-open connection is noticed, and its token stays valid.
+func TestAnIdleWatchSendsBookmarks(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
 	spoke := errors.New("spoke")
@@ -225,8 +225,8 @@ func decoded(t *testing.T, b *harness.Box, slot string) (transactions [][]change
 	return transactions
 }
 
-// What watches got is compared with what the database says that it committed: everything, each once, each resource in
-// the order of its commits, and no transaction on both sides of a token.
+// The events of watches equal the commits in the database's log: everything, each once, each resource in the order of its commits, and
+// no transaction on both sides of a token.
 func TestWatchesGetExactlyWhatWasCommitted_I23(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -368,8 +368,7 @@ func writeAtRandom(t *testing.T, b *harness.Box, seed uint64) {
 
 func pause(d time.Duration) { <-time.After(d) }
 
-// Watches that have come to the end of a feed share what is read there; one that joins, or falls behind, reads by itself
-// until it is there as well.
+// Watches at the end of a feed share one read; a watch that joins, or falls behind, reads by itself until it has caught up.
 func TestWatchesAtTheEndReadItOnce(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -421,7 +420,7 @@ func TestWatchesAtTheEndReadItOnce(t *testing.T) {
 	require.Less(t, reads.Load(), int64(60), "ten pages, %d watches", watchers)
 }
 
-// A watch that is far behind reads each change about once, also where the planner knows nothing of them yet.
+// A watch that is far behind reads each change about once, also without statistics for the planner.
 func TestAWatchThatIsBehindReadsEachChangeOnce(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -458,8 +457,8 @@ func TestAWatchThatIsBehindReadsEachChangeOnce(t *testing.T) {
 	require.Less(t, read()-before, 4*transactions*size)
 }
 
-// A look that panics ends its watch, and is no reason for the others to begin anew.
-func TestALookThatPanicsResetsNobody(t *testing.T) {
+// A panic while a watch reads ends that watch alone.
+func TestAPanickingReadEndsOnlyItsWatch(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
 	store := b.Stores[b.ID(aWest)]
