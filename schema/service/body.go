@@ -15,14 +15,14 @@ var (
 	errBodyTooDeep  = fmt.Errorf("body: more than %d levels", shadow.MaxBodyDepth)
 )
 
-// checkBody refuses a body that is too large or too deep, or has a number that JSON does not have, before anything is
-// made of it. It stops at the first problem, so that a message of any shape costs no more than a walk over MaxBodyBytes.
+// checkBody refuses a body that is too large or too deep, or has a number that JSON does not have, before it is converted.
+// It stops at the first problem, so that no message costs more than a walk over MaxBodyBytes.
 func checkBody(body *structpb.Struct) error {
 	left := shadow.MaxBodyBytes
 	return schema.Under("body", checkFields(body, shadow.MaxBodyDepth, &left))
 }
 
-// checkFields, like checkValue, takes the least bytes that the value can have as JSON from left.
+// checkFields and checkValue subtract from left the least number of bytes that the value can have as JSON.
 func checkFields(s *structpb.Struct, levels int, left *int) error {
 	for name, field := range s.GetFields() {
 		*left -= len(name) + len(`"":`)
@@ -44,7 +44,7 @@ func checkValue(v *structpb.Value, levels int, left *int) error {
 	switch kind := v.GetKind().(type) {
 	case *structpb.Value_NumberValue:
 		if math.IsInf(kind.NumberValue, 0) || math.IsNaN(kind.NumberValue) {
-			return schema.FieldErrorf("%v is no number that can be stored", kind.NumberValue)
+			return schema.FieldErrorf("%v cannot be stored: JSON has no such number", kind.NumberValue)
 		}
 	case *structpb.Value_StringValue:
 		*left -= len(kind.StringValue)

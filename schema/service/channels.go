@@ -10,28 +10,29 @@ import (
 	"github.com/db-controller/db-controller/internal/identity"
 )
 
-// Channels are the ways to a deployment's services from inside its own process: no sockets, no bytes. Deadlines,
-// metadata and call options go through as over a connection, and a panic of a service is an error of its caller.
+// Channels are in-process connections to the deployment's own services: without sockets and encoding. Deadlines, metadata
+// and call options pass as over a connection, and a panic of a service is an error of its caller.
 type Channels struct {
-	// Shared hands messages over as they are: for the caches, which change nothing of what they get.
+	// Shared passes messages as they are: for caches, which do not change the messages that they receive.
 	Shared grpc.ClientConnInterface
-	// Copied hands over copies: for handlers, which may change anything.
+	// Copied passes copies of messages: for handlers, which may change them.
 	Copied grpc.ClientConnInterface
 
 	cfg     Config
 	forward *forwarder
 }
 
-// As is a channel on which the caller is somebody, with the rights that the policy gives, and requests are forwarded: a
-// listener without a listener, for tests and tools.
+// As returns a channel whose caller has an identity, with the rights of the policy, and whose requests are forwarded as a
+// listener's are: for tests and tools.
 func (c *Channels) As(who identity.Identity) grpc.ClientConnInterface {
 	channel := newChannel(who,
-		[]grpc.UnaryServerInterceptor{c.forward.speakUnary, policy.Unary, c.forward.Unary},
-		[]grpc.StreamServerInterceptor{c.forward.speakStream, policy.Stream, c.forward.Stream})
+		[]grpc.UnaryServerInterceptor{c.forward.actForUnary, policy.Unary, c.forward.Unary},
+		[]grpc.StreamServerInterceptor{c.forward.actForStream, policy.Stream, c.forward.Stream})
 	register(channel, c.cfg)
 	return channel
 }
 
+// newChannels makes the channels of the deployment's own process, on which it is the caller itself.
 func newChannels(cfg Config, forward *forwarder) *Channels {
 	self := identity.Deployment(cfg.Store.Deployment())
 	shared := newChannel(self, nil, nil).WithCloner(inprocgrpc.CloneFunc(func(m any) (any, error) { return m, nil }))
@@ -54,7 +55,7 @@ func newChannel(who identity.Identity, unary []grpc.UnaryServerInterceptor, stre
 		WithServerStreamInterceptor(chainStream(append([]grpc.StreamServerInterceptor{recovery.StreamServerInterceptor(), namedStream}, stream...)))
 }
 
-// chainUnary calls interceptors one within the other, as a grpc.Server does with those of its options.
+// chainUnary nests interceptors as grpc.ChainUnaryInterceptor does: the first is the outermost.
 func chainUnary(all []grpc.UnaryServerInterceptor) grpc.UnaryServerInterceptor {
 	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 		for i := len(all) - 1; i >= 0; i-- {
@@ -75,7 +76,7 @@ func chainStream(all []grpc.StreamServerInterceptor) grpc.StreamServerIntercepto
 	}
 }
 
-// ownStream carries the identity of a call.
+// ownStream is a stream with another context, which has the identity of the caller.
 type ownStream struct {
 	grpc.ServerStream
 	ctx context.Context //nolint:containedctx // a stream is its context

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/google/uuid"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/fieldmaskpb"
 	"google.golang.org/protobuf/types/known/structpb"
@@ -18,7 +17,7 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow"
 )
 
-// owners reads owner references; relative names are of the deployment itself.
+// owners reads owner references. A relative name is the name of a resource of this deployment.
 func owners(self schema.DeploymentID, in []*resourcev1.OwnerReference) ([]shadow.OwnerReference, error) {
 	var out []shadow.OwnerReference
 	for i, p := range in {
@@ -28,7 +27,7 @@ func owners(self schema.DeploymentID, in []*resourcev1.OwnerReference) ([]shadow
 			return nil, invalid(field+".name", err)
 		}
 		if p.GetKind() == "" {
-			return nil, invalid(field+".kind", errors.New("say of which kind the owner is"))
+			return nil, invalid(field+".kind", errors.New("is missing: give the kind of the owner"))
 		}
 		o := shadow.OwnerReference{
 			Owner: name, Kind: p.GetKind(),
@@ -42,8 +41,8 @@ func owners(self schema.DeploymentID, in []*resourcev1.OwnerReference) ([]shadow
 	return out, nil
 }
 
-// prune leaves only what a read mask names (AIP-157): fields of the resource, labels.<key>, body.<field>... What
-// identifies the resource is always there.
+// prune removes the fields that a read mask does not name (AIP-157): fields of the resource, labels.<key>, body.<field>...
+// The fields that identify the resource stay.
 func prune(p *resourcev1.Resource, mask *fieldmaskpb.FieldMask) error {
 	paths := mask.GetPaths()
 	if p == nil || len(paths) == 0 || slices.Contains(paths, "*") {
@@ -54,43 +53,52 @@ func prune(p *resourcev1.Resource, mask *fieldmaskpb.FieldMask) error {
 	}
 	in := p.ProtoReflect()
 	fields := in.Descriptor().Fields()
-	keep := map[string]bool{"name": true, "kind": true, "uid": true}
-	labels, body := map[string]string{}, map[string]*structpb.Value{}
+	keep := keptFields{whole: map[string]bool{"name": true, "kind": true, "uid": true}, labels: map[string]string{}, body: map[string]*structpb.Value{}}
 	for _, path := range paths {
-		field, rest, deeper := strings.Cut(path, ".")
-		if fields.ByName(protoreflect.Name(field)) == nil || deeper && field != "labels" && field != "body" {
-			return invalid("read_mask", fmt.Errorf("unknown field %q", path))
-		}
-		switch {
-		case !deeper:
-			keep[field] = true
-		case field == "labels":
-			if value, ok := p.GetLabels()[rest]; ok {
-				labels[rest] = value
-			}
-		default:
-			pick(p.GetBody().GetFields(), body, strings.Split(rest, "."))
-		}
-	}
-	if !keep["labels"] {
-		p.Labels = labels
-	}
-	if !keep["body"] {
-		p.Body = nil
-		if len(body) > 0 {
-			p.Body = &structpb.Struct{Fields: body}
+		if err := keep.add(p, fields, path); err != nil {
+			return invalid("read_mask", err)
 		}
 	}
 	for i := range fields.Len() {
-		f := fields.Get(i)
-		if name := string(f.Name()); !keep[name] && name != "labels" && name != "body" {
+		if f := fields.Get(i); !keep.whole[string(f.Name())] {
 			in.Clear(f)
 		}
+	}
+	if !keep.whole["labels"] {
+		p.Labels = keep.labels
+	}
+	if !keep.whole["body"] && len(keep.body) > 0 {
+		p.Body = &structpb.Struct{Fields: keep.body}
 	}
 	return nil
 }
 
-// pick copies the field at a path.
+// keptFields are the fields that a read mask names: whole fields of the resource, and single labels and fields of the body.
+type keptFields struct {
+	whole  map[string]bool
+	labels map[string]string
+	body   map[string]*structpb.Value
+}
+
+func (k *keptFields) add(p *resourcev1.Resource, fields protoreflect.FieldDescriptors, path string) error {
+	field, rest, nested := strings.Cut(path, ".")
+	if fields.ByName(protoreflect.Name(field)) == nil || nested && field != "labels" && field != "body" {
+		return fmt.Errorf("unknown field %q", path)
+	}
+	switch {
+	case !nested:
+		k.whole[field] = true
+	case field == "labels":
+		if value, ok := p.GetLabels()[rest]; ok {
+			k.labels[rest] = value
+		}
+	default:
+		pick(p.GetBody().GetFields(), k.body, strings.Split(rest, "."))
+	}
+	return nil
+}
+
+// pick copies the value at a path from one message to another.
 func pick(from, to map[string]*structpb.Value, path []string) {
 	value, ok := from[path[0]]
 	if !ok {
@@ -112,28 +120,22 @@ func pick(from, to map[string]*structpb.Value, path []string) {
 	pick(below.GetFields(), into.GetFields(), path[1:])
 }
 
-func (r *resources) proto(in *shadow.Resource) (*resourcev1.Resource, error) {
+var stateProto = map[shadow.State]resourcev1.Resource_State{
+	shadow.Active:   resourcev1.Resource_STATE_ACTIVE,
+	shadow.Deleting: resourcev1.Resource_STATE_DELETING,
+}
+
+func resourceProto(self schema.DeploymentID, in *shadow.Resource) (*resourcev1.Resource, error) {
 	out := &resourcev1.Resource{
 		Name: in.Name, Kind: in.Kind, Uid: in.UID.String(), Revision: int64(in.Revision), Generation: in.Generation, Labels: in.Labels,
-		CreateTime: timestamppb.New(in.CreatedAt), UpdateTime: timestamppb.New(in.UpdatedAt), Deployment: r.store.Deployment().String(),
-		BlockDeletion: in.BlockDeletion,
+		CreateTime: timestamppb.New(in.CreatedAt), UpdateTime: timestamppb.New(in.UpdatedAt), Deployment: self.String(),
+		BlockDeletion: in.BlockDeletion, State: stateProto[in.State],
 	}
 	for _, o := range in.Owners {
-		ref := &resourcev1.OwnerReference{
-			Name: o.Owner.String(), Kind: o.Kind, Version: o.Version,
+		out.OwnerReferences = append(out.OwnerReferences, &resourcev1.OwnerReference{
+			Name: o.Owner.String(), Kind: o.Kind, Uid: optionalText(o.UID), Version: o.Version,
 			Controller: o.Controller, RequiresOwnerReference: o.Requires, UnsetOnDelete: o.UnsetOnDelete,
-		}
-		if o.UID != uuid.Nil {
-			ref.Uid = o.UID.String()
-		}
-		out.OwnerReferences = append(out.OwnerReferences, ref)
-	}
-	switch in.State {
-	case shadow.Active:
-		out.State = resourcev1.Resource_STATE_ACTIVE
-	case shadow.Deleting:
-		out.State = resourcev1.Resource_STATE_DELETING
-	case shadow.Gone:
+		})
 	}
 	if in.Body == nil {
 		return out, nil

@@ -13,8 +13,8 @@ import (
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 )
 
-// costly are the reads of people whose cost the caller chooses: by a filter, an order, a number of names, or the size of a
-// cascade.
+// costly are the methods for people whose cost depends on the request: on a filter, an order, the number of names, or the
+// size of a cascade.
 var costly = map[string]bool{
 	resourcev1.ResourceService_ListResources_FullMethodName:     true,
 	resourcev1.ResourceService_BatchGetResources_FullMethodName: true,
@@ -24,21 +24,21 @@ var costly = map[string]bool{
 	adminv1.AdminService_ListRemovals_FullMethodName:            true,
 }
 
-var errTooManyCalls = fmt.Errorf("%d lists, plans and the like are under way, as many as one caller may have: wait for some of them", maxCostly+maxCostlyWaiting)
+var errTooManyCalls = fmt.Errorf("%d lists, plans and other costly reads of this caller are in progress or waiting, and more are not allowed: wait until some of them end", maxCostly+maxCostlyWaiting)
 
-// costs bounds the costly reads of each identity, so that nobody takes all connections to the database: some go on, some
-// more wait, and what is beyond is refused at once.
+// costs bounds the costly reads of each identity, so that one caller cannot use all connections to the database: maxCostly
+// of them run, maxCostlyWaiting wait, and further ones are refused at once.
 type costs struct {
 	refused func(what string, who identity.Identity)
 
 	mu   sync.Mutex
-	uses map[identity.Identity]*use // guarded by mu; of identities that have some under way
+	uses map[identity.Identity]*use // guarded by mu; only of identities with costly reads in progress
 }
 
-// use is what one identity has under way.
+// use counts the costly reads of one identity.
 type use struct {
-	calls  int           // guarded by costs.mu; waiting ones included
-	places chan struct{} // one for each call that goes on; whoever puts one in takes it out
+	calls  int           // guarded by costs.mu; with those that wait
+	places chan struct{} // one element for each call that runs, which the call itself puts in and takes out
 }
 
 func newCosts(refused func(what string, who identity.Identity)) *costs {
@@ -48,7 +48,7 @@ func newCosts(refused func(what string, who identity.Identity)) *costs {
 	return &costs{refused: refused, uses: map[identity.Identity]*use{}}
 }
 
-// Unary comes after the identity that a deployment forwards for.
+// Unary runs after actForUnary, so that it counts the forwarded calls of a person as the person's.
 func (c *costs) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	who, err := identity.FromContext(ctx)
 	if err != nil || !costly[info.FullMethod] {

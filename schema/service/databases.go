@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/google/uuid"
+	"go.uber.org/zap"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
 
@@ -15,52 +16,60 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow"
 )
 
-// databaseKey names, in the metadata of each call between deployments and in the trailer of its answer, the database that a
-// side speaks from. A version that does not say it is taken at its word.
+// databaseKey is the metadata key with the identity of the sender's database: in each call between deployments, and in
+// the trailer of each answer. A deployment whose version does not send it is not compared.
 const databaseKey = "dbcontroller-database"
 
-// betweenDeployments tells whether a method is what deployments say to one another.
+// knownDatabases are the identities of this deployment's database, and of the others' as they were first seen. Meet fails
+// with a *shadow.DatabaseError when a deployment uses another database than the known one.
+type knownDatabases interface {
+	Database() uuid.UUID
+	Meet(ctx context.Context, with schema.DeploymentID, database uuid.UUID) error
+	Logger() *zap.Logger
+}
+
+// betweenDeployments reports whether a method is one of those that deployments call on one another.
 func betweenDeployments(method string) bool {
 	return strings.HasPrefix(method, "/"+schemav1.SchemaService_ServiceDesc.ServiceName+"/")
 }
 
-// acquainted lets deployments call only from the databases that are known of them.
-type acquainted struct {
-	store *shadow.Store
+// databaseCheck refuses calls of deployments from other databases than the known ones.
+type databaseCheck struct {
+	self  schema.DeploymentID
+	known knownDatabases
 }
 
-func (a acquainted) check(ctx context.Context, method string) (context.Context, error) {
+func (d databaseCheck) check(ctx context.Context, method string) (context.Context, error) {
 	who, err := identity.FromContext(ctx)
-	if err != nil || who.Role != identity.RoleDeployment || who.Deployment == a.store.Deployment() || !betweenDeployments(method) {
+	if err != nil || who.Role != identity.RoleDeployment || who.Deployment == d.self || !betweenDeployments(method) {
 		return ctx, nil
 	}
-	database, said, err := spokenDatabase(metadata.ValueFromIncomingContext(ctx, databaseKey))
-	if err != nil || !said {
+	database, sent, err := sentDatabase(metadata.ValueFromIncomingContext(ctx, databaseKey))
+	if err != nil || !sent {
 		return ctx, err
 	}
-	return shadow.SpokenFrom(ctx, database), toStatus(a.store.Logger(), a.store.Meet(ctx, who.Deployment, database))
+	return shadow.SpokenFrom(ctx, database), toStatus(d.known.Logger(), d.known.Meet(ctx, who.Deployment, database))
 }
 
-func (a acquainted) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-	own := a.store.Database()
-	if err := grpc.SetTrailer(ctx, metadata.Pairs(databaseKey, own.String())); err != nil {
+func (d databaseCheck) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	if err := grpc.SetTrailer(ctx, metadata.Pairs(databaseKey, d.known.Database().String())); err != nil {
 		return nil, err
 	}
-	ctx, err := a.check(ctx, info.FullMethod)
+	ctx, err := d.check(ctx, info.FullMethod)
 	if err != nil {
 		return nil, err
 	}
 	return handler(ctx, req)
 }
 
-func (a acquainted) Stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-	if _, err := a.check(stream.Context(), info.FullMethod); err != nil {
+func (d databaseCheck) Stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	if _, err := d.check(stream.Context(), info.FullMethod); err != nil {
 		return err
 	}
 	return handler(srv, stream)
 }
 
-func spokenDatabase(values []string) (database uuid.UUID, said bool, err error) {
+func sentDatabase(values []string) (database uuid.UUID, sent bool, err error) {
 	if len(values) == 0 {
 		return database, false, nil
 	}
@@ -70,45 +79,45 @@ func spokenDatabase(values []string) (database uuid.UUID, said bool, err error) 
 	return database, true, nil
 }
 
-// acquaintUnary says from which database a call is made, and takes no answer from a database that is not the one that is
-// known of the deployment, whatever it says: a refusal there means nothing either.
-func (p *Peers) acquaintUnary(to schema.DeploymentID) grpc.UnaryClientInterceptor {
+// checkAnswers sends the identity of this deployment's database with each call, and refuses every answer, errors
+// included, from another database than the known one of the called deployment.
+func (p *Peers) checkAnswers(to schema.DeploymentID) grpc.UnaryClientInterceptor {
 	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-		store := p.storeOf(method)
-		if store == nil {
+		known := p.knownFor(method)
+		if known == nil {
 			return invoke(ctx, method, req, reply, cc, opts...)
 		}
 		var trailer metadata.MD
-		ctx = metadata.AppendToOutgoingContext(ctx, databaseKey, store.Database().String())
+		ctx = metadata.AppendToOutgoingContext(ctx, databaseKey, known.Database().String())
 		err := invoke(ctx, method, req, reply, cc, append(opts, grpc.Trailer(&trailer))...)
-		database, said, unreadable := spokenDatabase(trailer.Get(databaseKey))
+		database, sent, unreadable := sentDatabase(trailer.Get(databaseKey))
 		if unreadable != nil {
 			return unreadable
 		}
-		if said {
-			if strange := store.Meet(ctx, to, database); strange != nil {
-				return toStatus(store.Logger(), strange)
+		if sent {
+			if other := known.Meet(ctx, to, database); other != nil {
+				return toStatus(known.Logger(), other)
 			}
 		}
 		return err
 	}
 }
 
-// acquaintStream says from which database a watch is opened. What it delivers needs no comparison: a database that is
-// another one has nothing that would be acted upon here.
-func (p *Peers) acquaintStream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
-	if store := p.storeOf(method); store != nil {
-		ctx = metadata.AppendToOutgoingContext(ctx, databaseKey, store.Database().String())
+// sendDatabase sends the identity of this deployment's database when a watch is opened. The events of a watch need no
+// comparison: nothing here refers to resources of another database, so its deletions have no effect.
+func (p *Peers) sendDatabase(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	if known := p.knownFor(method); known != nil {
+		ctx = metadata.AppendToOutgoingContext(ctx, databaseKey, known.Database().String())
 	}
 	return open(ctx, desc, cc, method, opts...)
 }
 
-// storeOf is whose database speaks, of methods of deployments; nil of others, and before there is one.
-func (p *Peers) storeOf(method string) *shadow.Store {
+// knownFor returns the known databases for the methods of deployments; nil for other methods, and before NewServer.
+func (p *Peers) knownFor(method string) knownDatabases {
 	if !betweenDeployments(method) {
 		return nil
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.store
+	return p.known
 }

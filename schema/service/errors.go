@@ -20,15 +20,16 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow"
 )
 
-// domain of ErrorInfo.
+// domain is the domain of each ErrorInfo.
 const domain = "dbcontroller"
 
-// outcomes are errors that are no more than a text.
+// outcomes are the sentinel errors with their reasons. The first that matches counts: an error that wraps two of them has
+// the reason of the earlier one.
 var outcomes = []struct {
 	err    error
 	reason string
 }{
-	{shadow.ErrUnknown, "OUTCOME_UNKNOWN"}, // whatever it was that left it unknown
+	{shadow.ErrUnknown, "OUTCOME_UNKNOWN"}, // wraps the error that left the outcome unknown
 	{shadow.ErrNotFound, "NOT_FOUND"},
 	{shadow.ErrExists, "ALREADY_EXISTS"},
 	{shadow.ErrRequestReused, "REQUEST_REUSED"},
@@ -37,17 +38,17 @@ var outcomes = []struct {
 	{shadow.ErrAborted, "ABORTED"},
 	{shadow.ErrBarred, "DECOMMISSIONED"},
 	{shadow.ErrOldEpoch, "OLD_EPOCH"},
-	{shadow.ErrPosition, "POSITION"}, // before ErrReset, which is why
+	{shadow.ErrPosition, "POSITION"}, // wraps ErrReset
 	{shadow.ErrReset, "RESET"},
 	{shadow.ErrSlow, "SLOW_READER"},
 	{errTooManyCalls, "TOO_MANY_CALLS"},
-	{shadow.ErrCostly, "COSTLY"}, // before the deadline, which is why
+	{shadow.ErrCostly, "COSTLY"}, // wraps context.DeadlineExceeded
 	{context.DeadlineExceeded, "DEADLINE_EXCEEDED"},
 	{context.Canceled, "CANCELED"},
 }
 
-// toStatus is the one place where errors become gRPC statuses. What is not an outcome is a fault of this side: it is
-// logged here, and its text, which may hold SQL, stays here.
+// toStatus is the only function that turns errors into gRPC statuses. An error that is not an outcome is a fault of this
+// server: it is logged here, and its text, which may contain SQL, is not sent.
 func toStatus(log *zap.Logger, err error) error {
 	if err == nil {
 		return nil
@@ -55,57 +56,72 @@ func toStatus(log *zap.Logger, err error) error {
 	if _, ok := status.FromError(err); ok {
 		return err
 	}
-	var (
-		invalid     *shadow.InvalidError
-		references  *shadow.RefusedError
-		blocked     *shadow.BlockedError
-		protected   *shadow.ProtectedError
-		unavailable *shadow.UnavailableError
-		strange     *shadow.DatabaseError
-		problems    schema.Problems
-	)
-	switch {
-	case errors.As(err, &invalid):
-		return refused("INVALID", err, 1, []*errdetails.BadRequest_FieldViolation{fieldViolation(invalid.Resource, invalid.Err.Error())}, fieldViolations)
-	case errors.As(err, &problems):
-		var bad []*errdetails.BadRequest_FieldViolation
-		for _, p := range problems {
-			bad = append(bad, fieldViolation(p.Pos.Path, p.Message))
-		}
-		return refused("INVALID", err, len(bad), bad, fieldViolations)
-	case errors.As(err, &references) && len(references.Refusals) > 0:
-		return refusedReferences(references)
-	case errors.As(err, &blocked):
-		reason := "BLOCKED"
-		if blocked.Undecided {
-			reason = "UNDECIDED"
-		}
-		return refused(reason, err, blocked.Total, blockedProto(reason, blocked), violations)
-	case errors.As(err, &protected):
-		return refused("BLOCK_DELETION", err, len(protected.By), protectedProto(protected), violations)
-	case errors.As(err, &strange):
-		return because("ANOTHER_DATABASE", err)
-	case errors.As(err, &unavailable):
-		return because("UNAVAILABLE", err)
+	if st := typedStatus(err); st != nil {
+		return st
 	}
 	for _, o := range outcomes {
 		if errors.Is(err, o.err) {
 			return because(o.reason, err)
 		}
 	}
-	if postgres.Unavailable(err) {
+	switch {
+	case postgres.Unavailable(err):
 		log.Warn("the database is unavailable", zap.Error(err))
-		return because("DATABASE_UNAVAILABLE", errors.New("the deployment's database is away for now: try again"))
-	}
-	if postgres.Busy(err) {
-		log.Warn("the database gave a request up", zap.Error(err))
-		return because("DATABASE_BUSY", errors.New("the deployment's database gave it up, since it took too long beside others: try again"))
+		return because("DATABASE_UNAVAILABLE", errors.New("the deployment's database is unavailable: try again"))
+	case postgres.Busy(err):
+		log.Warn("the database cancelled a request", zap.Error(err))
+		return because("DATABASE_BUSY", errors.New("the deployment's database cancelled the request, because a lock or a statement took too long: try again"))
 	}
 	log.Error("request failed", zap.Error(err))
-	return because("INTERNAL", errors.New("internal error: the server's log says more"))
+	return because("INTERNAL", errors.New("internal error: see the server's log"))
 }
 
-// because is a status of a reason, with the code that the reason has.
+// typedStatus returns the status of an error that has a type of its own, most with details; nil for other errors.
+func typedStatus(err error) error {
+	var (
+		invalid     *shadow.InvalidError
+		problems    schema.Problems
+		references  *shadow.RefusedError
+		blocked     *shadow.BlockedError
+		protected   *shadow.ProtectedError
+		database    *shadow.DatabaseError
+		unavailable *shadow.UnavailableError
+	)
+	switch {
+	case errors.As(err, &invalid):
+		return refused("INVALID", err, 1, []*errdetails.BadRequest_FieldViolation{fieldViolation(invalid.Resource, invalid.Err.Error())}, fieldViolations)
+	case errors.As(err, &problems):
+		return refused("INVALID", err, len(problems), problemsProto(problems), fieldViolations)
+	case errors.As(err, &references) && len(references.Refusals) > 0:
+		return refusedReferences(references)
+	case errors.As(err, &blocked):
+		reason := blockedReason(blocked)
+		return refused(reason, err, blocked.Total, blockedProto(reason, blocked), violations)
+	case errors.As(err, &protected):
+		return refused("BLOCK_DELETION", err, len(protected.By), protectedProto(protected), violations)
+	case errors.As(err, &database):
+		return because("ANOTHER_DATABASE", err)
+	case errors.As(err, &unavailable):
+		return because("UNAVAILABLE", err)
+	}
+	return nil
+}
+
+func blockedReason(e *shadow.BlockedError) string {
+	if e.Undecided {
+		return "UNDECIDED"
+	}
+	return "BLOCKED"
+}
+
+func problemsProto(problems schema.Problems) (out []*errdetails.BadRequest_FieldViolation) {
+	for _, p := range problems {
+		out = append(out, fieldViolation(p.Pos.Path, p.Message))
+	}
+	return out
+}
+
+// because returns the status of a reason, with the code of the reason.
 func because(reason string, err error) error {
 	return detailed(codeFor(reason), reason, err)
 }
@@ -114,7 +130,7 @@ func codeFor(reason string) codes.Code {
 	if code, ok := codeOf[reason]; ok {
 		return code
 	}
-	return codes.Unavailable // of a newer version, which may accept what this one cannot name
+	return codes.Unavailable // a reason of a newer version, which may not be final
 }
 
 func detailed(code codes.Code, reason string, err error, more ...protoadapt.MessageV1) error {
@@ -130,15 +146,16 @@ func withDetails(code codes.Code, err error, info *errdetails.ErrorInfo, more ..
 	return with.Err()
 }
 
-// refused is because with a list of total items in the details, as far as there is room.
+// refused returns the status of a reason with a list in its details: the first items that have room, of total.
 func refused[T proto.Message](reason string, err error, total int, items []T, message func([]T) protoadapt.MessageV1) error {
 	info := &errdetails.ErrorInfo{Reason: reason, Domain: domain}
 	list, _ := listed(info, items, total, message)
 	return withDetails(codeFor(reason), err, info, list)
 }
 
-// refusedReferences names references in the order of refusedError. Where not all have room, the page token is for
-// MutateAndValidateResource, which names the next ones; there is none where names are so long that it has no room.
+// refusedReferences returns the status of refused references, which it lists in the order of the error. When not all of
+// them have room, MutateAndValidateResource takes the page token of the metadata and lists the next ones; there is no
+// token when it has no room because the names are very long.
 func refusedReferences(e *shadow.RefusedError) error {
 	deciding := e.Deciding()
 	items := []*schemav1.ReferencesRefused_Refusal{}
@@ -147,7 +164,7 @@ func refusedReferences(e *shadow.RefusedError) error {
 	}
 	info := &errdetails.ErrorInfo{Reason: string(deciding.Reason), Domain: domain}
 	list, n := listed(info, items, e.Total(), refusals)
-	if at := slices.Index(e.Refusals, deciding); at >= n { // who sees only the first ones has to know what to do
+	if at := slices.Index(e.Refusals, deciding); at >= n { // the reference that decides the code is listed first
 		list, n = listed(info, append([]*schemav1.ReferencesRefused_Refusal{items[at]}, items...), e.Total(), refusals)
 		n--
 	}
@@ -183,14 +200,14 @@ func fieldViolation(field, description string) *errdetails.BadRequest_FieldViola
 	return &errdetails.BadRequest_FieldViolation{Field: shortText(field), Description: shortText(description)}
 }
 
-// fromStatus gives back the refusals that another deployment answered with.
+// fromStatus returns the *shadow.RefusedError in an error of another deployment, or the text of the error.
 func fromStatus(err error) error {
 	for _, detail := range status.Convert(err).Details() {
 		refused, ok := detail.(*schemav1.ReferencesRefused)
-		if !ok {
+		if !ok || len(refused.GetRefusals()) == 0 {
 			continue
 		}
-		out := &shadow.RefusedError{}
+		out := &shadow.RefusedError{More: notNamed(err)}
 		for _, r := range refused.GetRefusals() {
 			target, perr := schema.ParseFullName(r.GetTarget())
 			if perr != nil {
@@ -198,18 +215,12 @@ func fromStatus(err error) error {
 			}
 			out.Refusals = append(out.Refusals, shadow.Refusal{Holder: r.GetHolder(), Path: r.GetPath(), Target: target, Reason: shadow.Reason(r.GetReason())})
 		}
-		out.More = notNamed(err)
-		if len(out.Refusals) > 0 {
-			return out
-		}
+		return out
 	}
-	if st := status.Convert(err); st.Code() == codes.DeadlineExceeded {
-		return fmt.Errorf("%w: %s", context.DeadlineExceeded, st.Message())
-	}
-	return errors.New(status.Convert(err).Message())
+	return textOf(err)
 }
 
-// notNamed is how many more a list has than the details of an error name.
+// notNamed returns how many items of a list are not in the details of an error.
 func notNamed(err error) int {
 	for _, detail := range status.Convert(err).Details() {
 		if info, ok := detail.(*errdetails.ErrorInfo); ok && info.GetDomain() == domain {

@@ -1,6 +1,6 @@
 package service
 
-// For tests of the package from outside, which may use the harness.
+// For tests in package service_test, which use the harness.
 var (
 	Policy     = policy
 	ResponseOf = responseOf
@@ -9,9 +9,9 @@ var (
 // OnBehalfOf is the header of forwarded requests.
 const OnBehalfOf = onBehalfOf
 
-// NewChannels are those of NewServer, without its listeners.
+// NewChannels returns the channels of NewServer, without its listeners.
 func NewChannels(cfg Config) *Channels {
-	c := newChannels(cfg, &forwarder{self: cfg.Store.Deployment(), peers: cfg.Peers, log: cfg.Logger})
+	c := newChannels(cfg, newForwarder(cfg))
 	cfg.Peers.setOwn(c)
 	return c
 }

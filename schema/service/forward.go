@@ -25,10 +25,10 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow"
 )
 
-// onBehalfOf is the header in which a deployment that forwards a request says who made it: the path of its identity.
+// onBehalfOf is the header with the identity (its path) of the person whose request a deployment forwards.
 const onBehalfOf = identity.OnBehalfOf
 
-// forwarded lists the methods that are forwarded, and on which a deployment may therefore speak for a user.
+// forwarded lists the methods that are forwarded, and that a deployment may therefore call on behalf of a user.
 var forwarded = []string{
 	resourcev1.ResourceService_GetResource_FullMethodName,
 	resourcev1.ResourceService_ListResources_FullMethodName,
@@ -43,17 +43,22 @@ var forwarded = []string{
 	adminv1.AdminService_Explain_FullMethodName,
 }
 
-// forwarder sends what belongs to another region of the service there, once, with the identity of the caller.
+// forwarder forwards requests for another region of the service there, once, with the identity of the caller.
 type forwarder struct {
 	self  schema.DeploymentID
 	peers *Peers
 	log   *zap.Logger
 }
 
+func newForwarder(cfg Config) *forwarder {
+	return &forwarder{self: cfg.Store.Deployment(), peers: cfg.Peers, log: cfg.Logger}
+}
+
+// forwardedKey is the context key of the deployment that forwarded a request.
 type forwardedKey struct{}
 
-// speakUnary and speakStream come before the policy, which is about the caller and not about who forwards.
-func (f *forwarder) speakUnary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+// actForUnary and actForStream run before the policy, which applies to the person and not to the forwarding deployment.
+func (f *forwarder) actForUnary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	ctx, err := f.actFor(ctx, info.FullMethod)
 	if err != nil {
 		return nil, err
@@ -61,7 +66,7 @@ func (f *forwarder) speakUnary(ctx context.Context, req any, info *grpc.UnarySer
 	return handler(ctx, req)
 }
 
-func (f *forwarder) speakStream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+func (f *forwarder) actForStream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 	ctx, err := f.actFor(ss.Context(), info.FullMethod)
 	if err != nil {
 		return err
@@ -69,8 +74,9 @@ func (f *forwarder) speakStream(srv any, ss grpc.ServerStream, info *grpc.Stream
 	return handler(srv, &ownStream{ServerStream: ss, ctx: ctx})
 }
 
-// actFor takes the identity that a forwarding deployment speaks for. Only deployments of the same service may, only for
-// users, and only on the methods that are forwarded: a sibling that was taken over is nobody's operator.
+// actFor replaces the identity of a forwarding deployment by the one that it forwards for. Only deployments of the same
+// service may forward, only for users, and only the forwarded methods: a deployment that an attacker controls cannot act
+// as an operator of another region.
 func (f *forwarder) actFor(ctx context.Context, method string) (context.Context, error) {
 	values := metadata.ValueFromIncomingContext(ctx, onBehalfOf)
 	if len(values) == 0 {
@@ -83,12 +89,13 @@ func (f *forwarder) actFor(ctx context.Context, method string) (context.Context,
 	who, err := identity.ParsePath(values[0])
 	if err != nil || len(values) > 1 || by.Role != identity.RoleDeployment || by.Deployment.Service != f.self.Service ||
 		who.Role != identity.RoleUser || !slices.Contains(forwarded, method) {
-		return ctx, status.Errorf(codes.PermissionDenied, "%s may not speak for another", by)
+		return ctx, status.Errorf(codes.PermissionDenied, "%s may not act on behalf of another identity in this call", by)
 	}
 	return context.WithValue(identity.NewContext(ctx, who), forwardedKey{}, by), nil
 }
 
-// actor is who asks, for the record of what they remove: a forwarded request also names the region that says so.
+// actor returns the text that identifies the caller in records of removals; for a forwarded request also the region that
+// forwarded it.
 func actor(ctx context.Context) (string, error) {
 	who, err := identity.FromContext(ctx)
 	if err != nil {
@@ -100,47 +107,52 @@ func actor(ctx context.Context) (string, error) {
 	return who.String(), nil
 }
 
-// addressed gives the names that a request is about, and the region that it asks for.
+// addressed returns the names of the resources that a request is about, or the region that it names.
 func addressed(req any) (names []string, region string) {
 	switch req := req.(type) {
-	case *resourcev1.GetResourceRequest:
-		return []string{req.GetName()}, ""
-	case *resourcev1.CreateResourceRequest:
-		return []string{req.GetResource().GetName()}, ""
-	case *resourcev1.UpdateResourceRequest:
-		return []string{req.GetResource().GetName()}, ""
-	case *resourcev1.PutResourceRequest:
-		return []string{req.GetResource().GetName()}, ""
+	case *resourcev1.GetResourceRequest, *resourcev1.SetBlockDeletionRequest, *resourcev1.PlanDeletionRequest,
+		*resourcev1.DeleteResourceRequest, *adminv1.ExplainRequest:
+		return []string{req.(interface{ GetName() string }).GetName()}, ""
+	case *resourcev1.CreateResourceRequest, *resourcev1.UpdateResourceRequest, *resourcev1.PutResourceRequest:
+		return []string{req.(interface{ GetResource() *resourcev1.Resource }).GetResource().GetName()}, ""
 	case *resourcev1.BatchWriteResourcesRequest:
-		for _, w := range req.GetWrites() {
-			names = append(names, written(w).GetName())
-		}
-		return names, ""
+		return writtenNames(req.GetWrites()), ""
 	case *resourcev1.MutateAndValidateResourceRequest:
-		names = []string{written(req.GetWrite()).GetName()}
-		for _, w := range req.GetMore() {
-			names = append(names, written(w).GetName())
-		}
-		return names, ""
-	case *resourcev1.SetBlockDeletionRequest:
-		return []string{req.GetName()}, ""
-	case *resourcev1.PlanDeletionRequest:
-		return []string{req.GetName()}, ""
-	case *resourcev1.DeleteResourceRequest:
-		return []string{req.GetName()}, ""
-	case *resourcev1.ListResourcesRequest:
-		return nil, req.GetRegion()
-	case *resourcev1.WatchResourcesRequest:
-		return nil, req.GetRegion()
-	case *adminv1.ExplainRequest:
-		return []string{req.GetName()}, ""
+		return append(writtenNames([]*resourcev1.BatchWriteResourcesRequest_Write{req.GetWrite()}), writtenNames(req.GetMore())...), ""
+	case *resourcev1.ListResourcesRequest, *resourcev1.WatchResourcesRequest:
+		return nil, req.(interface{ GetRegion() string }).GetRegion()
 	}
-	return nil, "" // of this deployment, or handled by itself
+	return nil, "" // about this deployment; or of several ones, and the handler itself forwards
 }
 
-// elsewhere gives the deployment that a request belongs to; zero for this one.
+func writtenNames(writes []*resourcev1.BatchWriteResourcesRequest_Write) (names []string) {
+	for _, w := range writes {
+		names = append(names, written(w).GetName())
+	}
+	return names
+}
+
+// elsewhere returns the deployment that a request has to be forwarded to; zero when it is for this one.
 func (f *forwarder) elsewhere(ctx context.Context, req any) (schema.DeploymentID, error) {
 	names, region := addressed(req)
+	to, err := f.destination(names, region)
+	switch {
+	case err != nil:
+		return to, err
+	case to == f.self:
+		return schema.DeploymentID{}, nil
+	case to.Service != f.self.Service:
+		return to, invalid("name", fmt.Errorf("%s is of another service: ask %s, this is %s", names[0], to, f.self))
+	case !f.peers.knows(to):
+		return to, invalid("region", fmt.Errorf("%s has no deployment in region %s", to.Service, to.Region))
+	case ctx.Value(forwardedKey{}) != nil:
+		return to, fmt.Errorf("a request for %s was forwarded to %s", to, f.self)
+	}
+	return to, nil
+}
+
+// destination returns the one deployment of some names, or of a region of this service.
+func (f *forwarder) destination(names []string, region string) (schema.DeploymentID, error) {
 	to := f.self
 	if region != "" {
 		if err := schema.CheckRegion(region); err != nil {
@@ -162,20 +174,10 @@ func (f *forwarder) elsewhere(ctx context.Context, req any) (schema.DeploymentID
 		}
 		to = at
 	}
-	switch {
-	case to == f.self:
-		return schema.DeploymentID{}, nil
-	case to.Service != f.self.Service:
-		return to, invalid("name", fmt.Errorf("%s is of another service: ask %s, this is %s", names[0], to, f.self))
-	case !f.peers.knows(to):
-		return to, invalid("region", fmt.Errorf("%s has no deployment in region %s", to.Service, to.Region))
-	case ctx.Value(forwardedKey{}) != nil:
-		return to, fmt.Errorf("a request for %s was forwarded to %s", to, f.self)
-	}
 	return to, nil
 }
 
-// Unary and Stream forward what belongs elsewhere; they come after the policy.
+// Unary and Stream forward the requests for other regions. They run after the policy.
 func (f *forwarder) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	to, err := f.elsewhere(ctx, req)
 	switch {
@@ -197,7 +199,7 @@ func (f *forwarder) Unary(ctx context.Context, req any, info *grpc.UnaryServerIn
 	return out, conn.Invoke(ctx, info.FullMethod, req, out)
 }
 
-// get is Unary for one of many names.
+// get forwards a GetResource for one of the names of a batch.
 func (f *forwarder) get(ctx context.Context, to schema.DeploymentID, req *resourcev1.GetResourceRequest) (*resourcev1.Resource, error) {
 	conn, ctx, err := f.dial(ctx, to)
 	if err != nil {
@@ -206,9 +208,9 @@ func (f *forwarder) get(ctx context.Context, to schema.DeploymentID, req *resour
 	return resourcev1.NewResourceServiceClient(conn).GetResource(ctx, req)
 }
 
-// dial returns a connection, and a context that says for whom this deployment speaks. What is forwarded needs no more
-// than a user's rights, and the other side takes nothing else from a deployment: an operator is forwarded as the user of
-// that name.
+// dial returns a connection, and a context with the identity of the caller for the other side. Forwarded methods need no
+// more than the rights of a user, and the other side accepts no other role from a deployment: an operator is forwarded as
+// the user of the same name.
 func (f *forwarder) dial(ctx context.Context, to schema.DeploymentID) (grpc.ClientConnInterface, context.Context, error) {
 	who, err := identity.FromContext(ctx)
 	if err != nil {
@@ -225,27 +227,27 @@ func (f *forwarder) dial(ctx context.Context, to schema.DeploymentID) (grpc.Clie
 	return conn, metadata.AppendToOutgoingContext(ctx, onBehalfOf, who.Path()), nil
 }
 
-// connectPatience is longer than the longest pause between two attempts to connect (identity.Credentials.DialOptions).
-const connectPatience = 3 * time.Second
+// connectTimeout is longer than the longest pause between two attempts to connect (identity.Credentials.DialOptions).
+const connectTimeout = 3 * time.Second
 
-// connect waits while a connection is lost, so that the restart of another region is not seen by those who ask here. When
-// the patience ends the call goes on, and fails with the reason.
+// connect waits for a lost connection to return, so that callers here do not notice a restart in another region. After
+// connectTimeout the call is made all the same, and its error has the reason.
 func (f *forwarder) connect(ctx context.Context, conn grpc.ClientConnInterface) {
 	c, ok := conn.(*grpc.ClientConn)
 	if !ok {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, connectPatience)
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
 	for state := c.GetState(); state != connectivity.Ready && state != connectivity.Shutdown; state = c.GetState() {
-		c.Connect() // an idle one does not by itself
+		c.Connect() // an idle connection does not connect by itself
 		if !c.WaitForStateChange(ctx, state) {
 			return
 		}
 	}
 }
 
-// Stream forwards a watch: one request, then its events as they come.
+// Stream forwards a watch: one request, then each event when it arrives.
 func (f *forwarder) Stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 	if info.FullMethod != resourcev1.ResourceService_WatchResources_FullMethodName {
 		return handler(srv, stream)
@@ -269,18 +271,22 @@ func (f *forwarder) Stream(srv any, stream grpc.ServerStream, info *grpc.StreamS
 	if err != nil {
 		return err
 	}
+	return relay(from, stream)
+}
+
+func relay(from grpc.ServerStreamingClient[resourcev1.WatchResourcesResponse], to grpc.ServerStream) error {
 	for {
 		event, err := from.Recv()
 		if err != nil {
 			return err
 		}
-		if err := stream.SendMsg(event); err != nil {
+		if err := to.SendMsg(event); err != nil {
 			return err
 		}
 	}
 }
 
-// readAhead gives back a request that was read from a stream.
+// readAhead is a stream whose first message, the request, was already received: RecvMsg returns it once more.
 type readAhead struct {
 	grpc.ServerStream
 	req proto.Message
@@ -296,7 +302,7 @@ func (r *readAhead) RecvMsg(m any) error {
 	return nil
 }
 
-// responseOf makes the message that a method answers with.
+// responseOf returns an empty response message of a method.
 func responseOf(fullMethod string) (proto.Message, error) {
 	name := protoreflect.FullName(strings.ReplaceAll(strings.TrimPrefix(fullMethod, "/"), "/", "."))
 	d, err := protoregistry.GlobalFiles.FindDescriptorByName(name)
@@ -305,7 +311,7 @@ func responseOf(fullMethod string) (proto.Message, error) {
 	}
 	method, ok := d.(protoreflect.MethodDescriptor)
 	if !ok {
-		return nil, errors.New(fullMethod + " is no method")
+		return nil, errors.New(fullMethod + " is not a method")
 	}
 	m, err := protoregistry.GlobalTypes.FindMessageByName(method.Output().FullName())
 	if err != nil {

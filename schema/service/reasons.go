@@ -11,8 +11,8 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow"
 )
 
-// answer is what a reason, as ErrorInfo tells it, means. There is one code a reason, and a code is definite or not, so that
-// who looks only at codes is told nothing else. docs/guarantees.md has the table; `make generate` writes it.
+// answer describes a reason of ErrorInfo. Each reason has one code, and each code is definite or not, so that clients may
+// decide by the code alone. docs/guarantees.md has the table, which `make generate` writes.
 type answer struct {
 	reason string
 	code   codes.Code
@@ -20,32 +20,32 @@ type answer struct {
 }
 
 var answers = withRefusals([]answer{
-	{"INVALID", codes.InvalidArgument, "the request itself is wrong; details name the fields"},
-	{"NOT_FOUND", codes.NotFound, "there is no such resource, or none with that uid"},
-	{"ALREADY_EXISTS", codes.AlreadyExists, "the name is taken"},
-	{"REQUEST_REUSED", codes.AlreadyExists, "the request id stands for another request: take a new one"},
-	{"MOVED", codes.FailedPrecondition, "the resource is at another revision, or has another uid: read it, and send a new request"},
-	{"DELETING", codes.FailedPrecondition, "the resource is on its way out: wait until it is gone"},
-	{"BLOCKED", codes.FailedPrecondition, "a delete: others refer to the resource, or to what goes with it; details name them"},
-	{"BLOCK_DELETION", codes.FailedPrecondition, "a delete: `block_deletion` is set on the resource, or on what goes with it"},
-	{"POSITION", codes.FailedPrecondition, "between deployments: an acknowledged position that was never told"},
+	{"INVALID", codes.InvalidArgument, "the request is invalid; the details name the fields"},
+	{"NOT_FOUND", codes.NotFound, "there is no resource of this name, or it has another uid than the request"},
+	{"ALREADY_EXISTS", codes.AlreadyExists, "a resource of this name exists"},
+	{"REQUEST_REUSED", codes.AlreadyExists, "the request id was used for another request: use a new one"},
+	{"MOVED", codes.FailedPrecondition, "the resource has another revision or uid than the request: read it, and send a new request"},
+	{"DELETING", codes.FailedPrecondition, "the resource is being deleted: wait until it is removed"},
+	{"BLOCKED", codes.FailedPrecondition, "a delete: the resource, or a resource that the delete cascades to, is referred to; the details name the holders"},
+	{"BLOCK_DELETION", codes.FailedPrecondition, "a delete: `block_deletion` is set on the resource, or on a resource that the delete cascades to"},
+	{"POSITION", codes.FailedPrecondition, "between deployments: the acknowledged position was never sent to the caller"},
 	{"RESET", codes.OutOfRange, "a watch, or a list: the token cannot be resumed; begin without it"},
-	{"UNDECIDED", codes.Aborted, "a delete: who may be about to refer did not decide in time"},
-	{"ABORTED", codes.Aborted, "a version switch, a failover, or other writers came in between"},
-	{"OLD_EPOCH", codes.Aborted, "between deployments: said before the sender's database was restored"},
-	{"SLOW_READER", codes.Aborted, "a watch: what was delivered was not taken in time; go on from the last token"},
-	{"TOO_MANY_CALLS", codes.ResourceExhausted, "a list, a plan, or the like: the caller has as many under way as one may have"},
-	{"COSTLY", codes.ResourceExhausted, "a list: the database looked for the page for too long; ask for less"},
-	{"OUTCOME_UNKNOWN", codes.Unknown, "the database did not tell whether it committed"},
-	{"DEADLINE_EXCEEDED", codes.DeadlineExceeded, "the time that the caller gave is up"},
-	{"CANCELED", codes.Canceled, "the caller is gone"},
-	{"ANOTHER_DATABASE", codes.Unavailable, "between deployments: said from another database than the one that is known of the sender"},
-	{"DATABASE_UNAVAILABLE", codes.Unavailable, "the deployment's database is away, or takes no writes"},
-	{"DATABASE_BUSY", codes.Unavailable, "the deployment's database gave it up, since a lock or a statement took too long"},
-	{"INTERNAL", codes.Internal, "a fault of the server: its log says more"},
+	{"UNDECIDED", codes.Aborted, "a delete: a write that may refer to the resource was not decided in time: try again"},
+	{"ABORTED", codes.Aborted, "a version switch, a failover, or a concurrent write interfered: try again"},
+	{"OLD_EPOCH", codes.Aborted, "between deployments: the message was sent before the sender's database failed over or was restored"},
+	{"SLOW_READER", codes.Aborted, "a watch: the client did not read the events in time; go on from the last token"},
+	{"TOO_MANY_CALLS", codes.ResourceExhausted, "a costly read (lists, plans): the caller has too many in progress; wait until some end"},
+	{"COSTLY", codes.ResourceExhausted, "a list: the database needed too long for the page; use a narrower filter, or another order"},
+	{"OUTCOME_UNKNOWN", codes.Unknown, "the connection to the database broke during the commit, so the write may have taken effect"},
+	{"DEADLINE_EXCEEDED", codes.DeadlineExceeded, "the deadline of the call has passed"},
+	{"CANCELED", codes.Canceled, "the caller cancelled the call"},
+	{"ANOTHER_DATABASE", codes.Unavailable, "between deployments: the sender uses another database than the known one"},
+	{"DATABASE_UNAVAILABLE", codes.Unavailable, "the deployment's database cannot be reached, or is read-only"},
+	{"DATABASE_BUSY", codes.Unavailable, "the deployment's database cancelled the request, because a lock or a statement took too long"},
+	{"INTERNAL", codes.Internal, "a fault of the server: see its log"},
 })
 
-// Codes of refused references, where that is not the one of all that stand as long.
+// refusalCodes are the codes of refused references that differ from standingCodes.
 var refusalCodes = map[shadow.Reason]codes.Code{
 	shadow.QuotaExceeded:  codes.ResourceExhausted,
 	shadow.DeploymentGone: codes.PermissionDenied,
@@ -77,15 +77,15 @@ var codeOf = func() map[string]codes.Code {
 	return of
 }()
 
-// definite tells whether a code refuses for good.
+// definite reports whether a code is final: the same request is refused again.
 func definite(c codes.Code) bool {
 	return slices.Contains([]codes.Code{codes.FailedPrecondition, codes.NotFound, codes.AlreadyExists, codes.InvalidArgument, codes.PermissionDenied, codes.OutOfRange}, c)
 }
 
-// reasonTable is the table of the documents: what is definite first.
+// reasonTable returns the table of docs/guarantees.md, definite reasons first.
 func reasonTable() string {
 	var b strings.Builder
-	b.WriteString("| reason | code | definite | says |\n| --- | --- | --- | --- |\n")
+	b.WriteString("| reason | code | definite | meaning |\n| --- | --- | --- | --- |\n")
 	for _, yes := range []bool{true, false} {
 		for _, a := range answers {
 			if definite(a.code) == yes {

@@ -3,7 +3,6 @@ package service
 import (
 	"context"
 
-	"github.com/google/uuid"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/db-controller/db-controller/schema"
@@ -11,51 +10,46 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow"
 )
 
-// ListRemovals is for auditors: why something is gone.
+// ListRemovals is for auditors.
 func (a *admin) ListRemovals(ctx context.Context, req *adminv1.ListRemovalsRequest) (*adminv1.ListRemovalsResponse, error) {
+	out, err := a.listRemovals(ctx, req)
+	return out, toStatus(a.log, err)
+}
+
+func (a *admin) listRemovals(ctx context.Context, req *adminv1.ListRemovalsRequest) (*adminv1.ListRemovalsResponse, error) {
 	uid, err := optionalUUID("uid", req.GetUid())
 	if err != nil {
-		return nil, toStatus(a.log, err)
+		return nil, err
 	}
-	name, err := a.resources.ownName(req.GetName())
-	if err == nil {
-		if e := schema.CheckName(name); e != nil {
-			err = invalid("name", e)
-		}
-	}
+	name, err := ownName(a.self, req.GetName())
 	if err != nil {
-		return nil, toStatus(a.log, err)
+		return nil, err
 	}
-	found, err := a.store.Removals(ctx, name, uid, pageSize(req.GetPageSize()))
+	if err := schema.CheckName(name); err != nil {
+		return nil, invalid("name", err)
+	}
+	found, err := a.inspector.Removals(ctx, name, uid, pageSize(req.GetPageSize()))
 	if err != nil {
-		return nil, toStatus(a.log, err)
+		return nil, err
 	}
 	out := &adminv1.ListRemovalsResponse{}
 	for _, r := range found {
-		out.Removals = append(out.Removals, a.removal(r))
+		out.Removals = append(out.Removals, removalProto(a.self, r))
 	}
 	return out, nil
 }
 
-func (a *admin) removal(r shadow.Removal) *adminv1.Removal {
+func removalProto(self schema.DeploymentID, r shadow.Removal) *adminv1.Removal {
 	p := &adminv1.Removal{
-		Name: schema.FullName{Deployment: a.store.Deployment(), Name: r.Name}.String(), Kind: r.Kind, Uid: r.UID.String(),
-		How: r.How.String(), DecideTime: timestamppb.New(r.DecidedAt), Gone: r.Gone,
+		Name: schema.FullName{Deployment: self, Name: r.Name}.String(), Kind: r.Kind, Uid: r.UID.String(),
+		How: r.How.String(), DecideTime: timestamppb.New(r.DecidedAt), Gone: r.Gone, ViaUid: optionalText(r.ViaUID),
 	}
 	if r.Via.Name != "" {
 		p.Via = r.Via.String()
 	}
-	if r.ViaUID != uuid.Nil {
-		p.ViaUid = r.ViaUID.String()
-	}
 	if c := r.Cause; c != nil {
 		p.Root, p.Actor, p.RequestTime = c.Root, c.Actor, timestamppb.New(c.At)
-		if c.RootUID != uuid.Nil {
-			p.RootUid = c.RootUID.String()
-		}
-		if c.RequestID != uuid.Nil {
-			p.RequestId = c.RequestID.String()
-		}
+		p.RootUid, p.RequestId = optionalText(c.RootUID), optionalText(c.RequestID)
 	}
 	return p
 }

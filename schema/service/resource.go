@@ -25,14 +25,57 @@ const (
 	defaultPageSize = 100
 )
 
-// resources is the ResourceService of one deployment. What belongs to another region does not get here: it is
-// forwarded.
+// resourceReader reads stored resources. Get fails with shadow.ErrNotFound.
+type resourceReader interface {
+	Get(ctx context.Context, name string) (*shadow.Resource, error)
+	Conditions(ctx context.Context, name string) ([]shadow.Condition, error)
+	List(ctx context.Context, req shadow.ListRequest) ([]shadow.Resource, string, error)
+}
+
+// resourceWriter writes a batch of resources, all or nothing. ValidateBatch stores nothing and returns what the first
+// write would store.
+type resourceWriter interface {
+	Save(ctx context.Context, writes []shadow.Write) ([]shadow.Resource, error)
+	SaveRequested(ctx context.Context, id uuid.UUID, writes []shadow.Write) ([]shadow.Resource, error)
+	ValidateBatch(ctx context.Context, writes []shadow.Write, token string) (*shadow.Resource, error)
+}
+
+// resourceDeleter deletes resources, plans a deletion, and protects resources from being deleted.
+type resourceDeleter interface {
+	Delete(ctx context.Context, req shadow.DeleteRequest) (shadow.DeleteResult, error)
+	PlanDelete(ctx context.Context, name string) (*shadow.DeletePlan, error)
+	SetBlockDeletion(ctx context.Context, name string, uid uuid.UUID, block bool) (*shadow.Resource, error)
+}
+
+// watchedResources delivers the resources that a request asks for, as messages that all watches of them share.
+type watchedResources func(ctx context.Context, req *resourcev1.WatchResourcesRequest,
+	as func(shadow.Resource) (*resourcev1.WatchResourcesResponse, error),
+	deliver func(schema.Event[*resourcev1.WatchResourcesResponse]) error) error
+
+// resources is the ResourceService of one deployment. It handles resources of this deployment only: the forwarder has
+// already sent requests for other regions there.
 type resources struct {
 	resourcev1.UnimplementedResourceServiceServer
-	store *shadow.Store
-	// forward answers what other regions own.
+	self    schema.DeploymentID
+	model   func() *schema.Model // nil until the deployment runs a version
+	reader  resourceReader
+	writer  resourceWriter
+	deleter resourceDeleter
+	watched watchedResources
+	// forward gets resources of other regions for BatchGetResources, whose names can be of several regions.
 	forward *forwarder
 	log     *zap.Logger
+}
+
+func newResources(cfg Config) *resources {
+	store := cfg.Store
+	return &resources{
+		self: store.Deployment(), model: store.Model, reader: store, writer: store, deleter: store,
+		watched: func(ctx context.Context, req *resourcev1.WatchResourcesRequest, as func(shadow.Resource) (*resourcev1.WatchResourcesResponse, error), deliver func(schema.Event[*resourcev1.WatchResourcesResponse]) error) error {
+			return shadow.WatchResourcesAs(ctx, store, req.GetKind(), req.GetFilter(), req.GetResumeToken(), as, deliver)
+		},
+		forward: newForwarder(cfg), log: cfg.Logger,
+	}
 }
 
 func (r *resources) GetResource(ctx context.Context, req *resourcev1.GetResourceRequest) (*resourcev1.Resource, error) {
@@ -41,19 +84,19 @@ func (r *resources) GetResource(ctx context.Context, req *resourcev1.GetResource
 }
 
 func (r *resources) get(ctx context.Context, req *resourcev1.GetResourceRequest) (*resourcev1.Resource, error) {
-	name, err := r.ownName(req.GetName())
+	name, err := ownName(r.self, req.GetName())
 	if err != nil {
 		return nil, err
 	}
-	found, err := r.store.Get(ctx, name)
+	found, err := r.reader.Get(ctx, name)
 	if err != nil {
 		return nil, err
 	}
-	out, err := r.proto(found)
+	out, err := resourceProto(r.self, found)
 	if err != nil || found.State != shadow.Deleting {
 		return out, errors.Join(err, prune(out, req.GetReadMask()))
 	}
-	conditions, err := r.store.Conditions(ctx, name)
+	conditions, err := r.reader.Conditions(ctx, name)
 	for _, c := range conditions {
 		out.Conditions = append(out.Conditions, &resourcev1.Condition{Type: c.Type, Message: c.Message})
 	}
@@ -61,50 +104,59 @@ func (r *resources) get(ctx context.Context, req *resourcev1.GetResourceRequest)
 }
 
 func (r *resources) BatchGetResources(ctx context.Context, req *resourcev1.BatchGetResourcesRequest) (*resourcev1.BatchGetResourcesResponse, error) {
+	out, err := r.batchGet(ctx, req)
+	return out, toStatus(r.log, err)
+}
+
+func (r *resources) batchGet(ctx context.Context, req *resourcev1.BatchGetResourcesRequest) (*resourcev1.BatchGetResourcesResponse, error) {
 	if n := len(req.GetNames()); n > MaxBatch {
-		return nil, toStatus(r.log, invalid("names", fmt.Errorf("%d in one batch, at most %d are allowed", n, MaxBatch)))
+		return nil, invalid("names", fmt.Errorf("%d in one batch, at most %d are allowed", n, MaxBatch))
 	}
 	out, bytes := &resourcev1.BatchGetResourcesResponse{}, 0
 	for _, name := range req.GetNames() {
-		one := &resourcev1.GetResourceRequest{Name: name, ReadMask: req.GetReadMask()}
-		var found *resourcev1.Resource
-		to, err := r.forward.elsewhere(ctx, one)
-		switch {
-		case err != nil:
-		case to.IsZero():
-			found, err = r.get(ctx, one)
-		default:
-			found, err = r.forward.get(ctx, to, one)
-		}
+		found, err := r.getAnywhere(ctx, &resourcev1.GetResourceRequest{Name: name, ReadMask: req.GetReadMask()})
 		if err != nil {
-			return nil, toStatus(r.log, err)
+			return nil, err
 		}
 		if bytes += proto.Size(found); bytes > identity.MaxMessageBytes/2 {
-			return nil, toStatus(r.log, invalid("names", fmt.Errorf("the first %d resources have more than %d bytes together: ask for fewer", len(out.Resources), identity.MaxMessageBytes/2)))
+			return nil, invalid("names", fmt.Errorf("the first %d resources have more than %d bytes together: ask for fewer", len(out.Resources), identity.MaxMessageBytes/2))
 		}
 		out.Resources = append(out.Resources, found)
 	}
 	return out, nil
 }
 
-func (r *resources) ListResources(ctx context.Context, req *resourcev1.ListResourcesRequest) (*resourcev1.ListResourcesResponse, error) {
-	size := int(req.GetPageSize())
-	if size <= 0 {
-		size = defaultPageSize
+// getAnywhere gets a resource of any region of the service.
+func (r *resources) getAnywhere(ctx context.Context, req *resourcev1.GetResourceRequest) (*resourcev1.Resource, error) {
+	to, err := r.forward.elsewhere(ctx, req)
+	switch {
+	case err != nil:
+		return nil, err
+	case to.IsZero():
+		return r.get(ctx, req)
 	}
-	found, next, err := r.store.List(ctx, shadow.ListRequest{
-		Kind: req.GetKind(), Limit: min(size, maxPageSize), Token: req.GetPageToken(), Filter: req.GetFilter(), OrderBy: req.GetOrderBy(),
+	return r.forward.get(ctx, to, req)
+}
+
+func (r *resources) ListResources(ctx context.Context, req *resourcev1.ListResourcesRequest) (*resourcev1.ListResourcesResponse, error) {
+	out, err := r.list(ctx, req)
+	return out, toStatus(r.log, err)
+}
+
+func (r *resources) list(ctx context.Context, req *resourcev1.ListResourcesRequest) (*resourcev1.ListResourcesResponse, error) {
+	found, next, err := r.reader.List(ctx, shadow.ListRequest{
+		Kind: req.GetKind(), Limit: pageSize(req.GetPageSize()), Token: req.GetPageToken(), Filter: req.GetFilter(), OrderBy: req.GetOrderBy(),
 	})
 	if err != nil {
-		return nil, toStatus(r.log, err)
+		return nil, err
 	}
 	out := &resourcev1.ListResourcesResponse{NextPageToken: next, Resources: make([]*resourcev1.Resource, len(found))}
 	for i := range found {
-		if out.Resources[i], err = r.proto(&found[i]); err == nil {
+		if out.Resources[i], err = resourceProto(r.self, &found[i]); err == nil {
 			err = prune(out.Resources[i], req.GetReadMask())
 		}
 		if err != nil {
-			return nil, toStatus(r.log, err)
+			return nil, err
 		}
 	}
 	return out, nil
@@ -148,45 +200,51 @@ func (r *resources) BatchWriteResources(ctx context.Context, req *resourcev1.Bat
 }
 
 func (r *resources) MutateAndValidateResource(ctx context.Context, req *resourcev1.MutateAndValidateResourceRequest) (*resourcev1.Resource, error) {
+	out, err := r.validate(ctx, req)
+	return out, toStatus(r.log, err)
+}
+
+func (r *resources) validate(ctx context.Context, req *resourcev1.MutateAndValidateResourceRequest) (*resourcev1.Resource, error) {
 	if n := len(req.GetMore()); n >= MaxBatch {
-		return nil, toStatus(r.log, invalid("more", fmt.Errorf("%d in one batch with write, fewer than %d are allowed", n, MaxBatch)))
+		return nil, invalid("more", fmt.Errorf("%d in one batch with write, fewer than %d are allowed", n, MaxBatch))
 	}
-	writes := make([]shadow.Write, 1+len(req.GetMore()))
-	for i, w := range append([]*resourcev1.BatchWriteResourcesRequest_Write{req.GetWrite()}, req.GetMore()...) {
-		var err error
-		if writes[i], err = r.write(w); err != nil {
-			return nil, toStatus(r.log, err)
-		}
-	}
-	would, err := r.store.ValidateBatch(ctx, writes, req.GetPageToken())
+	writes, err := r.writes(append([]*resourcev1.BatchWriteResourcesRequest_Write{req.GetWrite()}, req.GetMore()...))
 	if err != nil {
-		return nil, toStatus(r.log, err)
+		return nil, err
 	}
-	out, err := r.proto(would)
-	if would.UID == uuid.Nil {
+	would, err := r.writer.ValidateBatch(ctx, writes, req.GetPageToken())
+	if err != nil {
+		return nil, err
+	}
+	out, err := resourceProto(r.self, would)
+	if would.UID == uuid.Nil { // it would be created
 		out.Uid, out.CreateTime, out.UpdateTime = "", nil, nil
 	}
-	return out, toStatus(r.log, err)
+	return out, err
 }
 
 func (r *resources) SetBlockDeletion(ctx context.Context, req *resourcev1.SetBlockDeletionRequest) (*resourcev1.Resource, error) {
-	name, err := r.ownName(req.GetName())
-	if err != nil {
-		return nil, toStatus(r.log, err)
-	}
-	uid, err := optionalUUID("uid", req.GetUid())
-	if err != nil {
-		return nil, toStatus(r.log, err)
-	}
-	found, err := r.store.SetBlockDeletion(ctx, name, uid, req.GetBlockDeletion())
-	if err != nil {
-		return nil, toStatus(r.log, err)
-	}
-	out, err := r.proto(found)
+	out, err := r.setBlockDeletion(ctx, req)
 	return out, toStatus(r.log, err)
 }
 
-// written gives the resource of a write.
+func (r *resources) setBlockDeletion(ctx context.Context, req *resourcev1.SetBlockDeletionRequest) (*resourcev1.Resource, error) {
+	name, err := ownName(r.self, req.GetName())
+	if err != nil {
+		return nil, err
+	}
+	uid, err := optionalUUID("uid", req.GetUid())
+	if err != nil {
+		return nil, err
+	}
+	found, err := r.deleter.SetBlockDeletion(ctx, name, uid, req.GetBlockDeletion())
+	if err != nil {
+		return nil, err
+	}
+	return resourceProto(r.self, found)
+}
+
+// written returns the resource of a write, or nil.
 func written(w *resourcev1.BatchWriteResourcesRequest_Write) *resourcev1.Resource {
 	switch w := w.GetWrite().(type) {
 	case *resourcev1.BatchWriteResourcesRequest_Write_Create:
@@ -199,10 +257,20 @@ func written(w *resourcev1.BatchWriteResourcesRequest_Write) *resourcev1.Resourc
 	return nil
 }
 
+func (r *resources) writes(in []*resourcev1.BatchWriteResourcesRequest_Write) (out []shadow.Write, err error) {
+	out = make([]shadow.Write, len(in))
+	for i, w := range in {
+		if out[i], err = r.write(w); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
 func (r *resources) write(in *resourcev1.BatchWriteResourcesRequest_Write) (w shadow.Write, err error) {
 	p := written(in)
 	if p == nil {
-		return w, invalid("resource", errors.New("there is none"))
+		return w, invalid("resource", errors.New("is missing: give the resource to write"))
 	}
 	switch in := in.GetWrite().(type) {
 	case *resourcev1.BatchWriteResourcesRequest_Write_Create:
@@ -210,7 +278,7 @@ func (r *resources) write(in *resourcev1.BatchWriteResourcesRequest_Write) (w sh
 	case *resourcev1.BatchWriteResourcesRequest_Write_Update:
 		w.Mode, w.Mask = shadow.Update, in.Update.GetUpdateMask().GetPaths()
 	}
-	if w.Name, err = r.ownName(p.GetName()); err != nil {
+	if w.Name, err = ownName(r.self, p.GetName()); err != nil {
 		return w, err
 	}
 	if err := checkBody(p.GetBody()); err != nil {
@@ -220,19 +288,16 @@ func (r *resources) write(in *resourcev1.BatchWriteResourcesRequest_Write) (w sh
 	if w.UID, err = optionalUUID("uid", p.GetUid()); err != nil {
 		return w, err
 	}
-	if w.Owners, err = owners(r.store.Deployment(), p.GetOwnerReferences()); err != nil {
+	if w.Owners, err = owners(r.self, p.GetOwnerReferences()); err != nil {
 		return w, err
 	}
 	return w, r.checkKind(p, w.Name)
 }
 
 func (r *resources) saveAll(ctx context.Context, request string, in []*resourcev1.BatchWriteResourcesRequest_Write) ([]*resourcev1.Resource, error) {
-	writes := make([]shadow.Write, len(in))
-	var err error
-	for i, w := range in {
-		if writes[i], err = r.write(w); err != nil {
-			return nil, err
-		}
+	writes, err := r.writes(in)
+	if err != nil {
+		return nil, err
 	}
 	id, err := optionalUUID("request_id", request)
 	if err != nil {
@@ -240,29 +305,29 @@ func (r *resources) saveAll(ctx context.Context, request string, in []*resourcev
 	}
 	var saved []shadow.Resource
 	if id == uuid.Nil {
-		saved, err = r.store.Save(ctx, writes)
+		saved, err = r.writer.Save(ctx, writes)
 	} else {
-		saved, err = r.store.SaveRequested(ctx, id, writes)
+		saved, err = r.writer.SaveRequested(ctx, id, writes)
 	}
 	if err != nil {
 		return nil, err
 	}
 	out := make([]*resourcev1.Resource, len(saved))
 	for i := range saved {
-		if out[i], err = r.proto(&saved[i]); err != nil {
+		if out[i], err = resourceProto(r.self, &saved[i]); err != nil {
 			return nil, err
 		}
 	}
 	return out, nil
 }
 
-// checkKind refuses a kind that is not that of the name.
+// checkKind refuses a kind that differs from the kind of the name.
 func (r *resources) checkKind(p *resourcev1.Resource, name string) error {
-	model := r.store.Model()
+	model := r.model()
 	if p.GetKind() == "" || model == nil {
 		return nil
 	}
-	given := model.Canonical(schema.KindID{Service: r.store.Deployment().Service, Kind: p.GetKind()})
+	given := model.Canonical(schema.KindID{Service: r.self.Service, Kind: p.GetKind()})
 	if _, err := model.Kind(given.Kind); err != nil {
 		return &shadow.InvalidError{Resource: name, Err: err}
 	}
@@ -273,39 +338,46 @@ func (r *resources) checkKind(p *resourcev1.Resource, name string) error {
 }
 
 func (r *resources) DeleteResource(ctx context.Context, req *resourcev1.DeleteResourceRequest) (*resourcev1.DeleteResourceResponse, error) {
-	name, err := r.ownName(req.GetName())
+	out, err := r.delete(ctx, req)
+	return out, toStatus(r.log, err)
+}
+
+func (r *resources) delete(ctx context.Context, req *resourcev1.DeleteResourceRequest) (*resourcev1.DeleteResourceResponse, error) {
+	del, err := r.deleteRequest(ctx, req)
 	if err != nil {
-		return nil, toStatus(r.log, err)
-	}
-	uid, err := optionalUUID("uid", req.GetUid())
-	if err != nil {
-		return nil, toStatus(r.log, err)
-	}
-	request, err := optionalUUID("request_id", req.GetRequestId())
-	if err != nil {
-		return nil, toStatus(r.log, err)
-	}
-	who, err := actor(ctx)
-	if err != nil {
-		return nil, toStatus(r.log, err)
+		return nil, err
 	}
 	ctx, cancel := beforeDeadline(ctx)
 	defer cancel()
-	result, err := r.store.Delete(ctx, shadow.DeleteRequest{
-		Name: name, UID: uid, Revision: shadow.Revision(req.GetRevision()), Actor: who, RequestID: request,
-	})
+	result, err := r.deleter.Delete(ctx, del)
 	if err != nil {
-		return nil, toStatus(r.log, err)
+		return nil, err
 	}
 	out := &resourcev1.DeleteResourceResponse{Removed: result.Removed}
 	out.UnaskedDeployments, out.Unasked = unaskedProto(result.Unasked)
 	if result.Resource != nil {
-		out.Resource, err = r.proto(result.Resource)
+		out.Resource, err = resourceProto(r.self, result.Resource)
 	}
-	return out, toStatus(r.log, err)
+	return out, err
 }
 
-// beforeDeadline ends a little before the caller stops waiting, so that it is still told why.
+func (r *resources) deleteRequest(ctx context.Context, req *resourcev1.DeleteResourceRequest) (out shadow.DeleteRequest, err error) {
+	out.Revision = shadow.Revision(req.GetRevision())
+	if out.Name, err = ownName(r.self, req.GetName()); err != nil {
+		return out, err
+	}
+	if out.UID, err = optionalUUID("uid", req.GetUid()); err != nil {
+		return out, err
+	}
+	if out.RequestID, err = optionalUUID("request_id", req.GetRequestId()); err != nil {
+		return out, err
+	}
+	out.Actor, err = actor(ctx)
+	return out, err
+}
+
+// beforeDeadline ends a little earlier than the caller's deadline, so that the reason of a timeout still reaches the
+// caller.
 func beforeDeadline(ctx context.Context) (context.Context, context.CancelFunc) {
 	deadline, ok := ctx.Deadline()
 	if !ok {
@@ -315,40 +387,44 @@ func beforeDeadline(ctx context.Context) (context.Context, context.CancelFunc) {
 }
 
 func (r *resources) WatchResources(req *resourcev1.WatchResourcesRequest, stream grpc.ServerStreamingServer[resourcev1.WatchResourcesResponse]) error {
-	err := shadow.WatchResourcesAs(stream.Context(), r.store, req.GetKind(), req.GetFilter(), req.GetResumeToken(), r.event, func(e schema.Event[*resourcev1.WatchResourcesResponse]) error {
-		for i, event := range e.Items {
-			if i == len(e.Items)-1 { // a message of its own: the others' is the same
-				event = &resourcev1.WatchResourcesResponse{Event: event.GetEvent(), ResumeToken: e.Token}
-			}
-			if err := stream.Send(event); err != nil {
-				return err
-			}
+	return toStatus(r.log, r.watched(stream.Context(), req, r.event, func(e schema.Event[*resourcev1.WatchResourcesResponse]) error {
+		return sendResources(e, stream.Send)
+	}))
+}
+
+// sendResources sends the messages of one event. The token goes with the last item, or in a message of its own.
+func sendResources(e schema.Event[*resourcev1.WatchResourcesResponse], send func(*resourcev1.WatchResourcesResponse) error) error {
+	for i, event := range e.Items {
+		if i == len(e.Items)-1 { // a copy: other watches share the message, and their tokens differ
+			event = &resourcev1.WatchResourcesResponse{Event: event.GetEvent(), ResumeToken: e.Token}
 		}
-		switch {
-		case e.EndOfSnapshot:
-			return stream.Send(&resourcev1.WatchResourcesResponse{Event: &resourcev1.WatchResourcesResponse_EndOfSnapshot_{
-				EndOfSnapshot: &resourcev1.WatchResourcesResponse_EndOfSnapshot{ResumeToken: e.Token},
-			}})
-		case e.Token != "" && len(e.Items) == 0:
-			return stream.Send(&resourcev1.WatchResourcesResponse{Event: &resourcev1.WatchResourcesResponse_Bookmark_{
-				Bookmark: &resourcev1.WatchResourcesResponse_Bookmark{ResumeToken: e.Token},
-			}})
+		if err := send(event); err != nil {
+			return err
 		}
-		return nil
-	})
-	return toStatus(r.log, err)
+	}
+	switch {
+	case e.EndOfSnapshot:
+		return send(&resourcev1.WatchResourcesResponse{Event: &resourcev1.WatchResourcesResponse_EndOfSnapshot_{
+			EndOfSnapshot: &resourcev1.WatchResourcesResponse_EndOfSnapshot{ResumeToken: e.Token},
+		}})
+	case e.Token != "" && len(e.Items) == 0:
+		return send(&resourcev1.WatchResourcesResponse{Event: &resourcev1.WatchResourcesResponse_Bookmark_{
+			Bookmark: &resourcev1.WatchResourcesResponse_Bookmark{ResumeToken: e.Token},
+		}})
+	}
+	return nil
 }
 
 func (r *resources) event(of shadow.Resource) (*resourcev1.WatchResourcesResponse, error) {
-	p, err := r.proto(&of)
+	p, err := resourceProto(r.self, &of)
 	if of.State == shadow.Gone {
 		return &resourcev1.WatchResourcesResponse{Event: &resourcev1.WatchResourcesResponse_Delete{Delete: p}}, err
 	}
 	return &resourcev1.WatchResourcesResponse{Event: &resourcev1.WatchResourcesResponse_Upsert{Upsert: p}}, err
 }
 
-// ownName takes a relative name, or the full name of a resource of this deployment.
-func (r *resources) ownName(s string) (string, error) {
+// ownName returns the relative name of a resource of this deployment, from a relative or a full name.
+func ownName(self schema.DeploymentID, s string) (string, error) {
 	if !strings.HasPrefix(s, "//") {
 		return s, nil
 	}
@@ -356,8 +432,8 @@ func (r *resources) ownName(s string) (string, error) {
 	if err != nil {
 		return "", &shadow.InvalidError{Err: err}
 	}
-	if full.Deployment != r.store.Deployment() {
-		return "", &shadow.InvalidError{Err: fmt.Errorf("%s belongs to %s, this is %s", full, full.Deployment, r.store.Deployment())}
+	if full.Deployment != self {
+		return "", &shadow.InvalidError{Err: fmt.Errorf("%s belongs to %s, this is %s", full, full.Deployment, self)}
 	}
 	return full.Name, nil
 }
@@ -371,4 +447,12 @@ func optionalUUID(field, s string) (uuid.UUID, error) {
 		return uuid.Nil, invalid(field, err)
 	}
 	return id, nil
+}
+
+// pageSize returns the number of items of a page: at most maxPageSize, and defaultPageSize when the request has none.
+func pageSize(asked int32) int {
+	if asked <= 0 {
+		return defaultPageSize
+	}
+	return min(int(asked), maxPageSize)
 }

@@ -1,6 +1,10 @@
-// Package service has the gRPC services of a deployment over its constraint store, and the connections to the services
-// of others. Every service is registered in one place, every method is in one policy table, every error becomes a
-// status in one function.
+// Package service has the gRPC services of a deployment over its constraint store, and the clients of other deployments'
+// services. All services are registered in one function (register), all methods are in one policy table (policy), and all
+// errors become statuses in one function (toStatus).
+//
+// Each handler declares the small interfaces of the store that it uses; the constructors fill all of them with the
+// *shadow.Store of Config. Interceptors run in this order: bounds of errors, panics, deadlines, decommissionCheck, the
+// identity of forwarded calls, costs, the policy, databaseCheck, forwarding.
 package service
 
 import (
@@ -26,9 +30,10 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow"
 )
 
+// people may use the services for people.
 var people = []identity.Role{identity.RoleUser, identity.RoleOperator}
 
-// policy has every method of every service that a deployment serves.
+// policy has the roles of each method that a deployment serves.
 var policy = identity.Policy{
 	resourcev1.ResourceService_GetResource_FullMethodName:    people,
 	resourcev1.ResourceService_ListResources_FullMethodName:  people,
@@ -76,7 +81,7 @@ var policy = identity.Policy{
 	healthv1.Health_Watch_FullMethodName: identity.Anybody,
 	healthv1.Health_List_FullMethodName:  identity.Anybody,
 
-	// Where Config.Reflection registers it.
+	// With Config.Reflection.
 	reflectionv1.ServerReflection_ServerReflectionInfo_FullMethodName:      people,
 	reflectionv1alpha.ServerReflection_ServerReflectionInfo_FullMethodName: people,
 }
@@ -88,38 +93,36 @@ type Config struct {
 	Credentials *identity.Credentials
 	Health      *health.Server
 	Logger      *zap.Logger
-	// Reflection tells clients that were made without our .proto files which services and messages there are.
+	// Reflection serves gRPC reflection, for clients without the .proto files.
 	Reflection bool
-	// Unary and Stream are further interceptors, such as those that count calls.
+	// Unary and Stream are further interceptors, such as counters of calls.
 	Unary  []grpc.UnaryServerInterceptor
 	Stream []grpc.StreamServerInterceptor
-	// Refused hears of connections and calls that were too many; nil for nobody.
+	// Refused is called for each connection and call that is refused because the caller has too many; may be nil.
 	Refused func(what string, who identity.Identity)
-	// Failures are the last ones of the handlers, for operators; nil for none.
+	// Failures returns the last failure of each handler and deployment; nil for none.
 	Failures func() []Failure
 }
 
-// Server has the services of one deployment, for all who may reach them.
+// Server has the services of one deployment: on a gRPC server for listeners, and on in-process channels.
 type Server struct {
-	// Of connections.
 	*grpc.Server
-	// Of this process.
 	Channels *Channels
 }
 
-// NewServer registers everything, on a server for listeners and on the channels of this process, and gives Peers those.
-// It fails when a method is missing in the policy.
+// NewServer registers all services, on the gRPC server and on the in-process channels, which Peers uses from then on. It
+// fails when a method is missing in the policy.
 func NewServer(cfg Config) (*Server, error) {
 	cfg.Logger, _ = postgres.LogOutageOnce(cfg.Logger)
-	forward := &forwarder{self: cfg.Store.Deployment(), peers: cfg.Peers, log: cfg.Logger}
-	barred := bar{cfg.Store} // of who calls, not of whom it speaks for
-	known := acquainted{cfg.Store}
+	forward := newForwarder(cfg)
+	decommissioned := decommissionCheck{cfg.Store} // before actFor: it is about the deployment that forwards
+	databases := databaseCheck{cfg.Store.Deployment(), cfg.Store}
 	costs := newCosts(cfg.Refused)
-	unary := append(slices.Clone(cfg.Unary), barred.Unary, forward.speakUnary, costs.Unary)
-	stream := append(slices.Clone(cfg.Stream), barred.Stream, forward.speakStream)
+	unary := append(slices.Clone(cfg.Unary), decommissioned.Unary, forward.actForUnary, costs.Unary)
+	stream := append(slices.Clone(cfg.Stream), decommissioned.Stream, forward.actForStream)
 	server := grpc.NewServer(append(ServerOptions(Guard{Credentials: cfg.Credentials, Policy: policy, Refused: cfg.Refused}, unary, stream),
-		// After the policy.
-		grpc.ChainUnaryInterceptor(known.Unary, forward.Unary), grpc.ChainStreamInterceptor(known.Stream, forward.Stream))...)
+		// These run after the policy.
+		grpc.ChainUnaryInterceptor(databases.Unary, forward.Unary), grpc.ChainStreamInterceptor(databases.Stream, forward.Stream))...)
 	register(server, cfg)
 	healthv1.RegisterHealthServer(server, cfg.Health)
 	if cfg.Reflection {
@@ -127,61 +130,57 @@ func NewServer(cfg Config) (*Server, error) {
 	}
 	channels := newChannels(cfg, forward)
 	cfg.Peers.setOwn(channels)
-	cfg.Peers.speakFrom(cfg.Store)
+	cfg.Peers.setKnown(cfg.Store)
 	return &Server{Server: server, Channels: channels}, policy.Covers(server)
 }
 
-// register is the one place where services are registered, whatever the channel.
+// register registers the services of a deployment on the gRPC server or on an in-process channel.
 func register(to grpc.ServiceRegistrar, cfg Config) {
-	r := &resources{store: cfg.Store, forward: &forwarder{self: cfg.Store.Deployment(), peers: cfg.Peers, log: cfg.Logger}, log: cfg.Logger}
-	failures := cfg.Failures
-	if failures == nil {
-		failures = func() []Failure { return nil }
-	}
-	resourcev1.RegisterResourceServiceServer(to, r)
-	adminv1.RegisterAdminServiceServer(to, &admin{resources: r, store: cfg.Store, failures: failures, log: cfg.Logger})
-	schemav1.RegisterSchemaServiceServer(to, &schemas{store: cfg.Store, mayRefer: cfg.Peers.MayRefer, disabled: cfg.Peers.Disabled, log: cfg.Logger})
+	resourcev1.RegisterResourceServiceServer(to, newResources(cfg))
+	adminv1.RegisterAdminServiceServer(to, newAdmin(cfg))
+	schemav1.RegisterSchemaServiceServer(to, newSchemas(cfg))
 }
 
-// What one caller may have of a server. docs/security.md has the table of all limits.
+// Limits of one caller. docs/security.md has the table of all limits.
 const (
-	// maxConnections of one identity, and maxCalls of it under way, watches included, on all of them together.
+	// maxConnections is the number of connections of one identity, maxCalls the number of its calls in progress on all
+	// connections together, watches included.
 	maxConnections = 200
 	maxCalls       = 1000
-	// maxForwarded is how many of them a deployment forwards for one person.
+	// maxForwarded is how many of the calls of a deployment may be forwarded for the same person.
 	maxForwarded = 100
-	// maxCostly is how many costly reads one identity may have under way, and maxCostlyWaiting how many more may wait for
-	// that.
+	// maxCostly is the number of costly reads of one identity that run at the same time, maxCostlyWaiting the number of
+	// further ones that wait.
 	maxCostly        = 4
 	maxCostlyWaiting = 32
 	// maxHeaderBytes bounds the headers of a call.
 	maxHeaderBytes = 16 << 10
-	// handshakeTimeout is how long a connection may take until it is known who it is.
+	// handshakeTimeout bounds the time until the certificate of a new connection is verified.
 	handshakeTimeout = 10 * time.Second
-	// connectionAge is how long a connection serves, since certificates are looked at when it begins; connectionGrace is
-	// for what is under way then. Watches go on with their tokens.
+	// connectionAge is how long a connection accepts calls: certificates are verified only when it begins. connectionGrace
+	// is the time that calls in progress still have; watches go on with their tokens on another connection.
 	connectionAge   = time.Hour
 	connectionGrace = 5 * time.Minute
-	// callTimeout is the deadline of a call whose caller has set none, or a later one. Watches and verify have none.
+	// callTimeout is the deadline of a call without one, or with a later one. Watches and verify have none.
 	callTimeout = time.Minute
 )
 
-// Guard is what every listener needs: certificates, the policy, and who hears of what is refused.
+// Guard has the access rules of a listener: certificates, policy, and the report of refusals.
 type Guard struct {
 	Credentials *identity.Credentials
 	Policy      identity.Policy
-	// Refused hears of connections and calls that were too many; may be nil.
+	// Refused is called for each connection and call that is refused because the caller has too many; may be nil.
 	Refused func(what string, who identity.Identity)
 }
 
-// ServerOptions are those of every listener: certificates, the policy, bounded messages, connections and calls, idle
-// connections noticed.
+// ServerOptions returns the options of every listener: certificates, the policy, bounds of messages, connections and
+// calls, and pings that notice dead connections.
 func ServerOptions(g Guard, unary []grpc.UnaryServerInterceptor, stream []grpc.StreamServerInterceptor) []grpc.ServerOption {
 	door := identity.NewDoor(identity.Limits{Connections: maxConnections, Calls: maxCalls, Forwarded: maxForwarded}, g.Refused)
 	return []grpc.ServerOption{
 		grpc.Creds(g.Credentials.Server(door)),
 		grpc.InTapHandle(door.Tap),
-		// Outermost, so that nothing a caller sends can end the process.
+		// The outermost interceptors, so that no request can end the process.
 		grpc.ChainUnaryInterceptor(append(append([]grpc.UnaryServerInterceptor{boundedUnary, recovery.UnaryServerInterceptor(), withDeadline}, unary...), g.Policy.Unary)...),
 		grpc.ChainStreamInterceptor(append(append([]grpc.StreamServerInterceptor{boundedStream, recovery.StreamServerInterceptor()}, stream...), g.Policy.Stream)...),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
@@ -195,7 +194,7 @@ func ServerOptions(g Guard, unary []grpc.UnaryServerInterceptor, stream []grpc.S
 	}
 }
 
-// defaultDeadlines are the calls whose store sets a deadline where the caller has none.
+// defaultDeadlines are the methods for which the store sets a deadline when the caller has none.
 var defaultDeadlines = []string{
 	resourcev1.ResourceService_CreateResource_FullMethodName, resourcev1.ResourceService_UpdateResource_FullMethodName,
 	resourcev1.ResourceService_PutResource_FullMethodName, resourcev1.ResourceService_BatchWriteResources_FullMethodName,
@@ -203,6 +202,7 @@ var defaultDeadlines = []string{
 	resourcev1.ResourceService_PlanDeletion_FullMethodName,
 }
 
+// withDeadline bounds a call by callTimeout.
 func withDeadline(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	if _, ok := ctx.Deadline(); !ok && slices.Contains(defaultDeadlines, info.FullMethod) {
 		return handler(ctx, req)

@@ -12,21 +12,17 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow"
 )
 
-// Verify compares this deployment with the others, and tells what it finds as it goes.
+// Verify compares this deployment with the others, and sends each difference when it is found.
 func (a *admin) Verify(req *adminv1.VerifyRequest, stream grpc.ServerStreamingServer[adminv1.VerifyResponse]) error {
-	told := time.Now()
-	done, err := a.store.Verify(stream.Context(), shadow.Verification{
+	sent := time.Now()
+	done, err := a.inspector.Verify(stream.Context(), shadow.Verification{
 		Repair: req.GetRepair(),
-		Report: func(d shadow.Difference) error {
-			return stream.Send(&adminv1.VerifyResponse{Event: &adminv1.VerifyResponse_Difference_{Difference: &adminv1.VerifyResponse_Difference{
-				Kind: string(d.Kind), Holder: d.Holder.String(), Target: d.Target.String(), Path: d.Path, Cause: d.Cause(), Remedy: d.Remedy(), Repaired: d.Repaired,
-			}}})
-		},
+		Report: func(d shadow.Difference) error { return stream.Send(differenceProto(d)) },
 		Progress: func(_ context.Context, so shadow.Verified) error {
-			if time.Since(told) < time.Second {
+			if time.Since(sent) < time.Second {
 				return nil
 			}
-			told = time.Now()
+			sent = time.Now()
 			return stream.Send(verifiedProto(so, false))
 		},
 	})
@@ -34,6 +30,12 @@ func (a *admin) Verify(req *adminv1.VerifyRequest, stream grpc.ServerStreamingSe
 		return toStatus(a.log, err)
 	}
 	return stream.Send(verifiedProto(done, true))
+}
+
+func differenceProto(d shadow.Difference) *adminv1.VerifyResponse {
+	return &adminv1.VerifyResponse{Event: &adminv1.VerifyResponse_Difference_{Difference: &adminv1.VerifyResponse_Difference{
+		Kind: string(d.Kind), Holder: d.Holder.String(), Target: d.Target.String(), Path: d.Path, Cause: d.Cause(), Remedy: d.Remedy(), Repaired: d.Repaired,
+	}}}
 }
 
 func verifiedProto(v shadow.Verified, done bool) *adminv1.VerifyResponse {

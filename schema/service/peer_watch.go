@@ -11,13 +11,14 @@ import (
 	"github.com/db-controller/db-controller/schema/wire"
 )
 
-// WatchShadows follows the outstanding work of this deployment's shadows, over the in-process channel without copies.
+// WatchShadows delivers the outstanding work of this deployment, over the in-process channel that does not copy messages.
+// It returns when the stream ends or deliver fails.
 func (p *Peers) WatchShadows(ctx context.Context, shards []uint32, deliver func(schema.Event[schema.Work]) error) error {
 	stream, err := p.shared().WatchResourceShadows(ctx, &schemav1.WatchResourceShadowsRequest{Shards: shards})
 	if err != nil {
 		return err
 	}
-	known := map[string]schema.DeploymentID{} // there are few, and each is kept once
+	known := map[string]schema.DeploymentID{} // a few deployments occur in many items: each is parsed and stored once
 	for {
 		msg, err := stream.Recv()
 		if err != nil {
@@ -52,12 +53,13 @@ func workEvent(msg *schemav1.WatchResourceShadowsResponse, known map[string]sche
 	case *schemav1.WatchResourceShadowsResponse_Bookmark:
 		out.Token = e.Bookmark.GetResumeToken()
 	default:
-		// A newer server may say more; what is not understood is passed over.
+		// A newer server may send other events, which are skipped.
 	}
 	return out, nil
 }
 
-// WatchDeletions follows the deletions at a deployment that this one has to act upon.
+// WatchDeletions delivers the deletions at a deployment that this one has to act upon. It returns when the stream ends or
+// deliver fails.
 func (p *Peers) WatchDeletions(ctx context.Context, from schema.DeploymentID, deliver func(schema.Event[schema.Deletion]) error) error {
 	client := p.shared()
 	if from != p.self {
@@ -66,7 +68,7 @@ func (p *Peers) WatchDeletions(ctx context.Context, from schema.DeploymentID, de
 			return err
 		}
 	}
-	// A deployment that is away is heard of when its connection is there again, and not at the end of a back-off.
+	// The watch of an unreachable deployment begins as soon as there is a connection, and not after a back-off.
 	stream, err := client.WatchImportedServiceDeletions(ctx, &schemav1.WatchImportedServiceDeletionsRequest{}, grpc.WaitForReady(true))
 	if err != nil {
 		return err
@@ -90,7 +92,7 @@ func deletionEvent(msg *schemav1.WatchImportedServiceDeletionsResponse) (out sch
 	switch e := msg.GetEvent().(type) {
 	case *schemav1.WatchImportedServiceDeletionsResponse_Upsert:
 		if len(e.Upsert.GetNotices()) != len(e.Upsert.GetResources()) {
-			return out, fmt.Errorf("%d resources with %d notices", len(e.Upsert.GetResources()), len(e.Upsert.GetNotices()))
+			return out, fmt.Errorf("%d resources, but %d notices: want one notice for each resource", len(e.Upsert.GetResources()), len(e.Upsert.GetNotices()))
 		}
 		for i, r := range e.Upsert.GetResources() {
 			d := schema.Deletion{Seq: e.Upsert.GetNotices()[i], Kind: r.GetKind(), Name: r.GetName()}
@@ -105,7 +107,7 @@ func deletionEvent(msg *schemav1.WatchImportedServiceDeletionsResponse) (out sch
 	case *schemav1.WatchImportedServiceDeletionsResponse_Bookmark:
 		out.Token = e.Bookmark.GetResumeToken()
 	default:
-		// A newer server may say more; what is not understood is passed over.
+		// A newer server may send other events, which are skipped.
 	}
 	return out, nil
 }

@@ -14,17 +14,18 @@ import (
 	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
 )
 
-// An error travels in HTTP/2 headers, of which clients take 8 KiB in most languages, and its text travels twice, the second time
-// with the details in base64. Who gets more sees a broken stream instead of the refusal, and repeats the call for ever.
+// A status is sent in HTTP/2 headers, of which most clients accept 8 KiB, and its text is sent twice: the second time with
+// the details, in base64. A client that receives more sees a broken stream instead of the status, and repeats the call for
+// ever.
 const (
-	maxErrorText    = 1 << 10 // as percent-encoded
+	maxErrorText    = 1 << 10 // percent-encoded
 	maxErrorDetails = 4 << 10
-	// Of it for a list, and for the token of its next page.
+	// listRoom and tokenRoom are the parts of maxErrorDetails for a list and for the token of its next page.
 	listRoom  = 2800
 	tokenRoom = 1100
 )
 
-// boundedUnary and boundedStream hold every error of a server to that, also those that no list of ours is in.
+// boundedUnary and boundedStream shorten every error of a server, with and without a list.
 func boundedUnary(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	out, err := handler(ctx, req)
 	return out, shortened(err)
@@ -34,7 +35,7 @@ func boundedStream(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, hand
 	return shortened(handler(srv, ss))
 }
 
-// shortened is an error with a text and details of bounded length: of the details, as many as have room, in their order.
+// shortened returns an error with a text of bounded length and the first details that have room.
 func shortened(err error) error {
 	st, ok := status.FromError(err)
 	if err == nil || !ok {
@@ -55,10 +56,10 @@ func shortened(err error) error {
 	return status.ErrorProto(p)
 }
 
-// shortText cuts a text that is too long, and says so.
+// shortText cuts a text that is too long, and marks it as shortened.
 func shortText(s string) string {
 	const more = " (shortened)"
-	left, cut := maxErrorText, -1 // what the text takes, and where there was still room for the note
+	left, cut := maxErrorText, -1 // bytes left, and the last place with room for the mark
 	for i, r := range s {
 		if cut < 0 && left < len(more)+3*utf8.UTFMax {
 			cut = i
@@ -70,7 +71,7 @@ func shortText(s string) string {
 	return s
 }
 
-// encodedLen is how many bytes a character takes in the header of a gRPC status.
+// encodedLen returns how many bytes a character takes in the header of a gRPC status.
 func encodedLen(r rune) int {
 	if r >= ' ' && r <= '~' && r != '%' {
 		return 1
@@ -78,12 +79,12 @@ func encodedLen(r rune) int {
 	return 3 * utf8.RuneLen(r)
 }
 
-// listed makes the detail of an error that names a list: the first items that have room. It answers how many those are; where they are
-// not all, the metadata of the info say so.
+// listed makes the detail of an error with the first items of a list that have room, and returns their number. When these
+// are not all, the metadata of the info have both numbers.
 func listed[T proto.Message](info *errdetails.ErrorInfo, items []T, total int, message func([]T) protoadapt.MessageV1) (protoadapt.MessageV1, int) {
 	room, n := listRoom, 0
 	for _, item := range items {
-		if room -= proto.Size(item) + 3; room < 0 { // with its tag and length
+		if room -= proto.Size(item) + 3; room < 0 { // 3 bytes for tag and length
 			break
 		}
 		n++

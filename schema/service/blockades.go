@@ -1,0 +1,182 @@
+package service
+
+import (
+	"context"
+
+	"github.com/google/uuid"
+
+	"github.com/db-controller/db-controller/schema"
+	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
+	"github.com/db-controller/db-controller/schema/shadow"
+	"github.com/db-controller/db-controller/schema/wire"
+)
+
+// blockadeStore confirms and releases blockades of a holder's deployment, and returns verdicts on blockades that a
+// target's deployment has of holders here.
+type blockadeStore interface {
+	Confirm(ctx context.Context, holder schema.DeploymentID, epoch uuid.UUID, attempts []shadow.AttemptID) (unknown []shadow.AttemptID, err error)
+	Release(ctx context.Context, holder schema.DeploymentID, epoch uuid.UUID, keys []shadow.BlockadeKey, attempts []shadow.AttemptID) error
+	Answer(ctx context.Context, target schema.DeploymentID, questions []shadow.Question) (*shadow.Answers, error)
+}
+
+// referenceChecker returns, in order, what this deployment stores about references of a holder's deployment.
+type referenceChecker interface {
+	CheckReferences(ctx context.Context, holder schema.DeploymentID, refs []shadow.CheckedReference) ([]shadow.Known, error)
+}
+
+func (s *schemas) ConfirmBlockades(ctx context.Context, req *schemav1.ConfirmBlockadesRequest) (*schemav1.ConfirmBlockadesResponse, error) {
+	out, err := s.confirm(ctx, req)
+	return out, toStatus(s.log, err)
+}
+
+func (s *schemas) confirm(ctx context.Context, req *schemav1.ConfirmBlockadesRequest) (*schemav1.ConfirmBlockadesResponse, error) {
+	holder, err := caller(ctx)
+	if err != nil {
+		return nil, err
+	}
+	attempts, err := wire.UIDs(req.GetAttempts())
+	if err == nil {
+		err = bounded("attempts", len(attempts))
+	}
+	if err != nil {
+		return nil, invalid("attempts", err)
+	}
+	epoch, err := optionalEpoch(req.GetEpoch())
+	if err != nil {
+		return nil, err
+	}
+	unknown, err := s.blockades.Confirm(ctx, holder, epoch, attempts)
+	if err != nil {
+		return nil, err
+	}
+	return &schemav1.ConfirmBlockadesResponse{UnknownAttempts: wire.Bytes(unknown)}, nil
+}
+
+func (s *schemas) ResolveBlockades(ctx context.Context, req *schemav1.ResolveBlockadesRequest) (*schemav1.ResolveBlockadesResponse, error) {
+	out, err := s.resolve(ctx, req)
+	return out, toStatus(s.log, err)
+}
+
+func (s *schemas) resolve(ctx context.Context, req *schemav1.ResolveBlockadesRequest) (*schemav1.ResolveBlockadesResponse, error) {
+	target, err := caller(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := bounded("questions", len(req.GetQuestions())); err != nil {
+		return nil, err
+	}
+	questions := make([]shadow.Question, len(req.GetQuestions()))
+	for i, q := range req.GetQuestions() {
+		key, err := blockadeKey(q.GetKey())
+		if err != nil {
+			return nil, invalid("questions", err)
+		}
+		questions[i] = shadow.Question{Key: key, Expired: q.GetExpired()}
+	}
+	answers, err := s.blockades.Answer(ctx, target, questions)
+	if err != nil {
+		return nil, err
+	}
+	out := &schemav1.ResolveBlockadesResponse{Epoch: answers.Epoch[:], Verdicts: make([]schemav1.ResolveBlockadesResponse_Verdict, len(answers.Verdicts))}
+	for i, v := range answers.Verdicts {
+		out.Verdicts[i] = verdictProto[v]
+	}
+	return out, nil
+}
+
+var verdictProto = map[shadow.Verdict]schemav1.ResolveBlockadesResponse_Verdict{
+	shadow.Held:        schemav1.ResolveBlockadesResponse_VERDICT_HELD,
+	shadow.GoneVerdict: schemav1.ResolveBlockadesResponse_VERDICT_GONE,
+	shadow.Undecided:   schemav1.ResolveBlockadesResponse_VERDICT_UNDECIDED,
+}
+
+func (s *schemas) ReleaseBlockades(ctx context.Context, req *schemav1.ReleaseBlockadesRequest) (*schemav1.ReleaseBlockadesResponse, error) {
+	if err := s.release(ctx, req); err != nil {
+		return nil, toStatus(s.log, err)
+	}
+	return &schemav1.ReleaseBlockadesResponse{}, nil
+}
+
+func (s *schemas) release(ctx context.Context, req *schemav1.ReleaseBlockadesRequest) error {
+	holder, err := caller(ctx)
+	if err != nil {
+		return err
+	}
+	if err := bounded("keys", len(req.GetKeys())+len(req.GetAttempts())); err != nil {
+		return err
+	}
+	keys := make([]shadow.BlockadeKey, len(req.GetKeys()))
+	for i, k := range req.GetKeys() {
+		if keys[i], err = blockadeKey(k); err != nil {
+			return invalid("keys", err)
+		}
+	}
+	attempts, err := wire.UIDs(req.GetAttempts())
+	if err != nil {
+		return invalid("attempts", err)
+	}
+	epoch, err := optionalEpoch(req.GetEpoch())
+	if err != nil {
+		return err
+	}
+	return s.blockades.Release(ctx, holder, epoch, keys, attempts)
+}
+
+func (s *schemas) CheckReferences(ctx context.Context, req *schemav1.CheckReferencesRequest) (*schemav1.CheckReferencesResponse, error) {
+	out, err := s.checkReferences(ctx, req)
+	return out, toStatus(s.log, err)
+}
+
+func (s *schemas) checkReferences(ctx context.Context, req *schemav1.CheckReferencesRequest) (*schemav1.CheckReferencesResponse, error) {
+	holder, err := caller(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := bounded("references", len(req.GetReferences())); err != nil {
+		return nil, err
+	}
+	refs := make([]shadow.CheckedReference, len(req.GetReferences()))
+	for i, r := range req.GetReferences() {
+		if refs[i].Key, err = blockadeKey(r.GetKey()); err == nil {
+			refs[i].Behaviour, err = wire.Behaviour(r.GetBehaviour())
+		}
+		if err != nil {
+			return nil, invalid("references", err)
+		}
+	}
+	known, err := s.references.CheckReferences(ctx, holder, refs)
+	if err != nil {
+		return nil, err
+	}
+	out := &schemav1.CheckReferencesResponse{Verdicts: make([]schemav1.CheckReferencesResponse_Verdict, len(known))}
+	for i, k := range known {
+		out.Verdicts[i] = knownProto[k]
+	}
+	return out, nil
+}
+
+var knownProto = map[shadow.Known]schemav1.CheckReferencesResponse_Verdict{
+	shadow.KnownHeld:     schemav1.CheckReferencesResponse_VERDICT_KNOWN,
+	shadow.KnownMissing:  schemav1.CheckReferencesResponse_VERDICT_UNKNOWN,
+	shadow.KnownDeleting: schemav1.CheckReferencesResponse_VERDICT_DELETING,
+	shadow.KnownAbsent:   schemav1.CheckReferencesResponse_VERDICT_ABSENT,
+}
+
+func blockadeKey(k *schemav1.BlockadeKey) (out shadow.BlockadeKey, err error) {
+	if out.Attempt, err = wire.UID(k.GetAttempt()); err != nil {
+		return out, err
+	}
+	if out.HolderUID, err = wire.UID(k.GetHolderUid()); err != nil {
+		return out, err
+	}
+	out.Path = k.GetPath()
+	if err = checkPath(out.Path); err != nil {
+		return out, err
+	}
+	out.TargetUID, err = wire.UID(k.GetTargetUid())
+	return out, err
+}
+
+func keyProto(k shadow.BlockadeKey) *schemav1.BlockadeKey {
+	return &schemav1.BlockadeKey{Attempt: k.Attempt[:], HolderUid: k.HolderUID[:], Path: k.Path, TargetUid: k.TargetUID[:]}
+}

@@ -1,0 +1,232 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+
+	"github.com/db-controller/db-controller/schema"
+	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
+	"github.com/db-controller/db-controller/schema/shadow"
+	"github.com/db-controller/db-controller/schema/wire"
+)
+
+const (
+	// peerTimeout bounds one call to another deployment; an earlier deadline of the caller counts.
+	peerTimeout = 5 * time.Second
+	// longPeerTimeout bounds a call whose server works for some seconds before it answers, often that there is more.
+	longPeerTimeout = 15 * time.Second
+)
+
+// Establish implements shadow.Peers.
+func (p *Peers) Establish(ctx context.Context, target schema.DeploymentID, attempt shadow.AttemptID, refs []shadow.EstablishReference) (*shadow.Established, error) {
+	return p.establish(ctx, target, attempt, refs, false)
+}
+
+// WouldEstablish implements shadow.Peers.
+func (p *Peers) WouldEstablish(ctx context.Context, target schema.DeploymentID, refs []shadow.EstablishReference) ([]uuid.UUID, error) {
+	answer, err := p.establish(ctx, target, uuid.Must(uuid.NewV7()), refs, true)
+	if err != nil {
+		return nil, err
+	}
+	return answer.UIDs, nil
+}
+
+func (p *Peers) establish(ctx context.Context, target schema.DeploymentID, attempt shadow.AttemptID, refs []shadow.EstablishReference, validateOnly bool) (*shadow.Established, error) {
+	client, err := p.Client(target)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", shadow.ErrNotSent, err)
+	}
+	req := &schemav1.EstablishReferencesRequest{Attempt: attempt[:], ValidateOnly: validateOnly, References: establishProto(refs)}
+	ctx, cancel := context.WithTimeout(ctx, peerTimeout)
+	defer cancel()
+	var server peer.Peer
+	answer, err := client.EstablishReferences(ctx, req, grpc.Peer(&server))
+	switch {
+	case err != nil && server.Addr == nil: // the call never got a stream
+		return nil, fmt.Errorf("%w: %w", shadow.ErrNotSent, fromStatus(err))
+	case err != nil:
+		return nil, fromStatus(err)
+	}
+	out := &shadow.Established{UIDs: make([]uuid.UUID, len(answer.GetTargets()))}
+	for i, t := range answer.GetTargets() {
+		if out.UIDs[i], err = wire.UID(t.GetUid()); err != nil {
+			return nil, err
+		}
+	}
+	out.Epoch, err = wire.OptionalUID(answer.GetEpoch())
+	return out, err
+}
+
+func establishProto(refs []shadow.EstablishReference) []*schemav1.EstablishReferencesRequest_Reference {
+	out := make([]*schemav1.EstablishReferencesRequest_Reference, len(refs))
+	for i, r := range refs {
+		out[i] = &schemav1.EstablishReferencesRequest_Reference{
+			Holder: resourceRef(r.HolderKind, r.HolderName, r.HolderUID), Path: r.Path,
+			Target:    &schemav1.ResourceRef{Kind: r.TargetKind, Name: r.TargetName, Uid: optionalBytes(r.TargetUID)},
+			Behaviour: schemav1.Behaviour(r.Behaviour),
+		}
+	}
+	return out
+}
+
+// CheckReferences implements shadow.Peers.
+func (p *Peers) CheckReferences(ctx context.Context, at schema.DeploymentID, refs []shadow.CheckedReference) ([]shadow.Known, error) {
+	client, err := p.Client(at)
+	if err != nil {
+		return nil, err
+	}
+	req := &schemav1.CheckReferencesRequest{References: make([]*schemav1.CheckReferencesRequest_Reference, len(refs))}
+	for i, r := range refs {
+		req.References[i] = &schemav1.CheckReferencesRequest_Reference{Key: keyProto(r.Key), Behaviour: schemav1.Behaviour(r.Behaviour)}
+	}
+	ctx, cancel := context.WithTimeout(ctx, peerTimeout)
+	defer cancel()
+	answer, err := client.CheckReferences(ctx, req)
+	if err != nil {
+		return nil, fromStatus(err)
+	}
+	known := make([]shadow.Known, len(answer.GetVerdicts()))
+	for i, verdict := range answer.GetVerdicts() {
+		for k, p := range knownProto {
+			if p == verdict {
+				known[i] = k
+			}
+		}
+	}
+	return known, nil
+}
+
+// AnnounceEpoch tells a deployment that the database of this one began a new epoch, and returns the greatest epoch that
+// is known there.
+func (p *Peers) AnnounceEpoch(ctx context.Context, at schema.DeploymentID, epoch uuid.UUID) (uuid.UUID, error) {
+	client, err := p.Client(at)
+	if err != nil {
+		return uuid.Nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, longPeerTimeout) // the server waits for writes in progress
+	defer cancel()
+	answer, err := client.AnnounceEpoch(ctx, &schemav1.AnnounceEpochRequest{Epoch: epoch[:]})
+	if err != nil {
+		return uuid.Nil, err
+	}
+	return wire.UID(answer.GetEpoch())
+}
+
+// ConfirmEpoch tells a deployment that all references to it have been compared: in its epoch as it was announced here,
+// and in the epoch of this deployment.
+func (p *Peers) ConfirmEpoch(ctx context.Context, at schema.DeploymentID, epoch, own uuid.UUID) error {
+	client, err := p.Client(at)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, peerTimeout)
+	defer cancel()
+	_, err = client.ConfirmEpoch(ctx, &schemav1.ConfirmEpochRequest{Epoch: epoch[:], OwnEpoch: own[:]})
+	return err
+}
+
+// Resolve implements shadow.Peers.
+func (p *Peers) Resolve(ctx context.Context, holder schema.DeploymentID, questions []shadow.Question) (*shadow.Answers, error) {
+	client, err := p.Client(holder)
+	if err != nil {
+		return nil, err
+	}
+	req := &schemav1.ResolveBlockadesRequest{Questions: make([]*schemav1.ResolveBlockadesRequest_Question, len(questions))}
+	for i, q := range questions {
+		req.Questions[i] = &schemav1.ResolveBlockadesRequest_Question{Key: keyProto(q.Key), Expired: q.Expired}
+	}
+	ctx, cancel := context.WithTimeout(ctx, peerTimeout)
+	defer cancel()
+	answer, err := client.ResolveBlockades(ctx, req)
+	if err != nil {
+		return nil, textOf(err)
+	}
+	out := &shadow.Answers{Verdicts: make([]shadow.Verdict, len(answer.GetVerdicts()))}
+	for i, v := range answer.GetVerdicts() {
+		out.Verdicts[i] = verdictOf(v)
+	}
+	out.Epoch, err = wire.OptionalUID(answer.GetEpoch())
+	return out, err
+}
+
+// verdictOf reads a verdict. Undecided also stands for a verdict of a newer version.
+func verdictOf(v schemav1.ResolveBlockadesResponse_Verdict) shadow.Verdict {
+	switch v {
+	case schemav1.ResolveBlockadesResponse_VERDICT_HELD:
+		return shadow.Held
+	case schemav1.ResolveBlockadesResponse_VERDICT_GONE:
+		return shadow.GoneVerdict
+	default:
+		return shadow.Undecided
+	}
+}
+
+// textOf returns the text of a call's error, without code and details; errors.Is finds context.DeadlineExceeded in it when
+// the call took too long.
+func textOf(err error) error {
+	st := status.Convert(err)
+	if st.Code() == codes.DeadlineExceeded {
+		return fmt.Errorf("%w: %s", context.DeadlineExceeded, st.Message())
+	}
+	return errors.New(st.Message())
+}
+
+// Confirm tells a deployment that attempts have committed, and returns the attempts that had no tentative blockade there.
+func (p *Peers) Confirm(ctx context.Context, target schema.DeploymentID, epoch uuid.UUID, attempts []shadow.AttemptID) ([]shadow.AttemptID, error) {
+	client, err := p.Client(target)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, peerTimeout)
+	defer cancel()
+	answer, err := client.ConfirmBlockades(ctx, &schemav1.ConfirmBlockadesRequest{Attempts: wire.Bytes(attempts), Epoch: epoch[:]})
+	if err != nil {
+		return nil, err
+	}
+	return wire.UIDs(answer.GetUnknownAttempts())
+}
+
+// Release tells a deployment that references were dropped, and that attempts were aborted.
+func (p *Peers) Release(ctx context.Context, target schema.DeploymentID, epoch uuid.UUID, keys []shadow.BlockadeKey, attempts []shadow.AttemptID) error {
+	client, err := p.Client(target)
+	if err != nil {
+		return err
+	}
+	req := &schemav1.ReleaseBlockadesRequest{Keys: make([]*schemav1.BlockadeKey, len(keys)), Attempts: wire.Bytes(attempts), Epoch: epoch[:]}
+	for i, k := range keys {
+		req.Keys[i] = keyProto(k)
+	}
+	ctx, cancel := context.WithTimeout(ctx, peerTimeout)
+	defer cancel()
+	_, err = client.ReleaseBlockades(ctx, req)
+	return err
+}
+
+// Acknowledge tells a deployment that this one has acted upon all its deletions up to a position, with exceptions.
+func (p *Peers) Acknowledge(ctx context.Context, target schema.DeploymentID, epoch uuid.UUID, position string, except []uuid.UUID) error {
+	req := &schemav1.AcknowledgeDeletionsRequest{Position: position, ExceptUids: wire.Bytes(except), Epoch: epoch[:], InParts: true}
+	for {
+		if more, err := p.acknowledge(ctx, target, req); err != nil || !more {
+			return err
+		}
+	}
+}
+
+func (p *Peers) acknowledge(ctx context.Context, target schema.DeploymentID, req *schemav1.AcknowledgeDeletionsRequest) (more bool, err error) {
+	client, err := p.Client(target)
+	if err != nil {
+		return false, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, longPeerTimeout)
+	defer cancel()
+	answer, err := client.AcknowledgeDeletions(ctx, req)
+	return answer.GetMore(), err
+}

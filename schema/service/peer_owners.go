@@ -1,0 +1,131 @@
+package service
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/google/uuid"
+
+	"github.com/db-controller/db-controller/schema"
+	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
+	"github.com/db-controller/db-controller/schema/shadow"
+	"github.com/db-controller/db-controller/schema/wire"
+)
+
+// CheckOwners asks a deployment whether owners exist there.
+func (p *Peers) CheckOwners(ctx context.Context, at schema.DeploymentID, questions []shadow.OwnerQuestion) (*shadow.OwnerAnswers, error) {
+	return p.checkOwners(ctx, at, questions, false)
+}
+
+// WouldCheckOwners implements shadow.Peers.
+func (p *Peers) WouldCheckOwners(ctx context.Context, at schema.DeploymentID, questions []shadow.OwnerQuestion) (*shadow.OwnerAnswers, error) {
+	return p.checkOwners(ctx, at, questions, true)
+}
+
+func (p *Peers) checkOwners(ctx context.Context, at schema.DeploymentID, questions []shadow.OwnerQuestion, validateOnly bool) (*shadow.OwnerAnswers, error) {
+	client, err := p.Client(at)
+	if err != nil {
+		return nil, err
+	}
+	if len(questions) > maxMessages {
+		return p.checkManyOwners(ctx, at, questions, validateOnly)
+	}
+	ctx, cancel := context.WithTimeout(ctx, peerTimeout)
+	defer cancel()
+	answer, err := client.CheckOwners(ctx, ownerQuestionsProto(questions, validateOnly))
+	if err != nil {
+		return nil, err
+	}
+	return readOwnerAnswers(answer)
+}
+
+func ownerQuestionsProto(questions []shadow.OwnerQuestion, validateOnly bool) *schemav1.CheckOwnersRequest {
+	req := &schemav1.CheckOwnersRequest{ValidateOnly: validateOnly}
+	for _, q := range questions {
+		req.Questions = append(req.Questions, &schemav1.CheckOwnersRequest_Question{
+			Owner:      &schemav1.ResourceRef{Kind: q.Kind, Name: q.Name, Uid: optionalBytes(q.UID)},
+			RequiredBy: optionalBytes(q.RequiredBy),
+		})
+	}
+	return req
+}
+
+func readOwnerAnswers(answer *schemav1.CheckOwnersResponse) (*shadow.OwnerAnswers, error) {
+	out := &shadow.OwnerAnswers{Version: answer.GetVersion(), Generation: answer.GetGeneration()}
+	deletions := make([]schema.Deletion, len(answer.GetAnswers()))
+	wire.SetCauses(deletions, answer.GetCauses(), answer.GetCauseOf())
+	for i, a := range answer.GetAnswers() {
+		o := shadow.OwnerAnswer{Kind: a.GetKind(), Noted: a.GetNoted(), Cause: deletions[i].Cause}
+		for verdict, p := range ownerVerdicts { // a verdict of a newer version stays OwnerUnknown
+			if p == a.GetVerdict() {
+				o.Verdict = verdict
+			}
+		}
+		var err error
+		if o.UID, err = wire.OptionalUID(a.GetUid()); err != nil {
+			return nil, err
+		}
+		if o.Verdict == shadow.OwnerExists && (o.UID == uuid.Nil || schema.CheckKind(o.Kind) != nil) {
+			o.Verdict = shadow.OwnerUnknown
+		}
+		out.Answers = append(out.Answers, o)
+	}
+	return out, nil
+}
+
+// checkManyOwners asks in several calls, whose answers have to be of one version of the other deployment.
+func (p *Peers) checkManyOwners(ctx context.Context, at schema.DeploymentID, questions []shadow.OwnerQuestion, validateOnly bool) (*shadow.OwnerAnswers, error) {
+	out, err := p.checkOwners(ctx, at, questions[:maxMessages], validateOnly)
+	if err != nil {
+		return nil, err
+	}
+	rest, err := p.checkOwners(ctx, at, questions[maxMessages:], validateOnly)
+	if err != nil {
+		return nil, err
+	}
+	if rest.Generation != out.Generation {
+		return nil, fmt.Errorf("%s switched its version between two parts of a request: try again", at)
+	}
+	out.Answers = append(out.Answers, rest.Answers...)
+	return out, nil
+}
+
+// DropOwners tells a deployment that owners of its resources were deleted here, or let go of its resources.
+func (p *Peers) DropOwners(ctx context.Context, at schema.DeploymentID, epoch uuid.UUID, deleted []schema.Deletion, letGo []shadow.LetGo) (failed []uuid.UUID, more bool, err error) {
+	client, err := p.Client(at)
+	if err != nil {
+		return nil, false, err
+	}
+	req := &schemav1.DropOwnersRequest{Epoch: epoch[:]}
+	for i := range deleted {
+		req.DeletedUids = append(req.DeletedUids, deleted[i].UID[:])
+	}
+	req.Causes, req.CauseOf = wire.CausesProto(deleted)
+	for i := range letGo {
+		req.LetGo = append(req.LetGo, &schemav1.DropOwnersRequest_LetGo{OwnerUid: letGo[i].Owner[:], OwneeUid: letGo[i].Ownee[:]})
+	}
+	ctx, cancel := context.WithTimeout(ctx, longPeerTimeout)
+	defer cancel()
+	answer, err := client.DropOwners(ctx, req)
+	if err != nil {
+		return nil, false, err
+	}
+	failed, err = wire.UIDs(answer.GetFailedUids())
+	return failed, answer.GetMore(), err
+}
+
+// UpgradeOwners sends a deployment the version that runs here, for its owner references to resources of this deployment.
+func (p *Peers) UpgradeOwners(ctx context.Context, at schema.DeploymentID, u *shadow.Upgrade) (remaining int64, err error) {
+	client, err := p.Client(at)
+	if err != nil {
+		return 0, err
+	}
+	req := &schemav1.UpgradeOwnerReferencesRequest{Version: u.Version, Generation: u.Generation}
+	for from, to := range u.Renamed {
+		req.Renamed = append(req.Renamed, &schemav1.UpgradeOwnerReferencesRequest_Renamed{From: from, To: to})
+	}
+	ctx, cancel := context.WithTimeout(ctx, longPeerTimeout)
+	defer cancel()
+	answer, err := client.UpgradeOwnerReferences(ctx, req)
+	return answer.GetRemaining(), err
+}

@@ -1,0 +1,148 @@
+package service
+
+import (
+	"context"
+	"slices"
+
+	"github.com/google/uuid"
+
+	"github.com/db-controller/db-controller/schema"
+	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
+	"github.com/db-controller/db-controller/schema/shadow"
+	"github.com/db-controller/db-controller/schema/wire"
+)
+
+// Plan implements shadow.Peers.
+func (p *Peers) Plan(ctx context.Context, at schema.DeploymentID, q shadow.PlanQuestion) (*shadow.Plan, error) {
+	client, err := p.Client(at)
+	if err != nil {
+		return nil, err
+	}
+	req := &schemav1.PlanDeletionRequest{Limit: int32(q.Limit), Detailed: q.Detailed}
+	for _, t := range q.Targets {
+		req.Targets = append(req.Targets, &schemav1.PlanDeletionRequest_Target{Deployment: t.Deployment.String(), Uid: t.UID[:]})
+	}
+	ctx, cancel := context.WithTimeout(ctx, longPeerTimeout)
+	defer cancel()
+	answer, err := client.PlanDeletion(ctx, req)
+	if err != nil {
+		return nil, textOf(err)
+	}
+	return readPlan(at, answer)
+}
+
+func readPlan(at schema.DeploymentID, answer *schemav1.PlanDeletionResponse) (_ *shadow.Plan, err error) {
+	plan := &shadow.Plan{Truncated: answer.GetTruncated()}
+	if plan.Members, err = readAll(answer.GetMembers(), readMember); err != nil {
+		return nil, err
+	}
+	if plan.Unsets, err = readAll(answer.GetUnsets(), readUnset); err != nil {
+		return nil, err
+	}
+	plan.Blockers, err = readAll(answer.GetBlockers(), func(b *schemav1.PlanDeletionResponse_Blocker) (shadow.PlanBlocker, error) { return readBlocker(at, b) })
+	if err != nil {
+		return nil, err
+	}
+	return plan, nil
+}
+
+// readAll reads the elements of a list; it returns nil for an empty one.
+func readAll[P, T any](in []P, read func(P) (T, error)) ([]T, error) {
+	var out []T
+	for _, p := range in {
+		t, err := read(p)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, t)
+	}
+	return out, nil
+}
+
+func readMember(m *schemav1.PlanDeletionResponse_Member) (out shadow.PlanMember, err error) {
+	out = shadow.PlanMember{Kind: m.GetResource().GetKind(), Name: m.GetResource().GetName(), BlockDeletion: m.GetBlockDeletion()}
+	if out.UID, err = wire.UID(m.GetResource().GetUid()); err != nil {
+		return out, err
+	}
+	if out.Entries, err = readAll(m.GetDeployments(), schema.ParseDeploymentID); err != nil {
+		return out, err
+	}
+	if out.Ownees, err = readAll(m.GetOwneeDeployments(), schema.ParseDeploymentID); err != nil {
+		return out, err
+	}
+	out.Vias, err = readAll(append([]*schemav1.PlanDeletionResponse_Via{m.GetVia()}, m.GetMoreVias()...), readVia)
+	return out, err
+}
+
+func readVia(p *schemav1.PlanDeletionResponse_Via) (v shadow.Via, err error) {
+	v.Path, v.Behaviour = p.GetPath(), schema.Behaviour(p.GetBehaviour())
+	v.Target, err = readTarget(p.GetTarget().GetDeployment(), p.GetTarget().GetUid())
+	return v, err
+}
+
+func readUnset(u *schemav1.PlanDeletionResponse_Unset) (out shadow.PlanUnset, err error) {
+	out = shadow.PlanUnset{Kind: u.GetHolder().GetKind(), Name: u.GetHolder().GetName()}
+	if out.UID, err = wire.UID(u.GetHolder().GetUid()); err != nil {
+		return out, err
+	}
+	out.Via, err = readVia(u.GetVia())
+	return out, err
+}
+
+func readBlocker(at schema.DeploymentID, b *schemav1.PlanDeletionResponse_Blocker) (out shadow.PlanBlocker, err error) {
+	out = shadow.PlanBlocker{
+		Holder: shadow.Holder{
+			Name: schema.FullName{Name: b.GetHolder().GetName()}, Path: b.GetPath(), Target: schema.FullName{Deployment: at, Name: b.GetTarget().GetName()},
+		},
+		Undecided: b.GetUndecided(), Unreachable: b.GetUnreachable(),
+	}
+	if out.Holder.Name.Deployment, err = schema.ParseDeploymentID(b.GetDeployment()); err != nil {
+		return out, err
+	}
+	if out.UID, err = wire.UID(b.GetHolder().GetUid()); err != nil {
+		return out, err
+	}
+	out.TargetUID, err = wire.OptionalUID(b.GetTarget().GetUid())
+	return out, err
+}
+
+// Trace implements shadow.Peers. It asks in as many calls as the bound of one call requires.
+func (p *Peers) Trace(ctx context.Context, at schema.DeploymentID, uids []uuid.UUID) (map[uuid.UUID]shadow.Trace, error) {
+	client, err := p.Client(at)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, peerTimeout)
+	defer cancel()
+	out := map[uuid.UUID]shadow.Trace{}
+	for part := range slices.Chunk(uids, maxMessages) {
+		answer, err := client.TraceCascades(ctx, &schemav1.TraceCascadesRequest{Uids: wire.Bytes(part)})
+		if err != nil {
+			return nil, textOf(err)
+		}
+		for _, t := range answer.GetTraces() {
+			uid, err := wire.UID(t.GetUid())
+			if err != nil {
+				return nil, err
+			}
+			if out[uid], err = readTrace(t); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return out, nil
+}
+
+func readTrace(t *schemav1.TraceCascadesResponse_Trace) (out shadow.Trace, err error) {
+	if out.Cascades, err = readTargets(t.GetTargets()); err != nil {
+		return out, err
+	}
+	out.Owners, err = readTargets(t.GetOwners())
+	return out, err
+}
+
+func readTargets(in []*schemav1.PlanDeletionResponse_Target) ([]shadow.PlanTarget, error) {
+	return readAll(in, func(p *schemav1.PlanDeletionResponse_Target) (shadow.PlanTarget, error) {
+		return readTarget(p.GetDeployment(), p.GetUid())
+	})
+}

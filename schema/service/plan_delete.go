@@ -1,0 +1,83 @@
+package service
+
+import (
+	"context"
+
+	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
+	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
+	"github.com/db-controller/db-controller/schema/shadow"
+)
+
+// PlanDeletion of the ResourceService is the plan for people, see SchemaService for the one between deployments.
+func (r *resources) PlanDeletion(ctx context.Context, req *resourcev1.PlanDeletionRequest) (*resourcev1.PlanDeletionResponse, error) {
+	out, err := r.planDeletion(ctx, req)
+	return out, toStatus(r.log, err)
+}
+
+func (r *resources) planDeletion(ctx context.Context, req *resourcev1.PlanDeletionRequest) (*resourcev1.PlanDeletionResponse, error) {
+	name, err := ownName(r.self, req.GetName())
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := beforeDeadline(ctx)
+	defer cancel()
+	plan, err := r.deleter.PlanDelete(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	out := &resourcev1.PlanDeletionResponse{Accepted: plan.Refusal == nil, Truncated: plan.Truncated}
+	out.UnaskedDeployments, out.Unasked = unaskedProto(plan.Unasked)
+	if plan.Refusal != nil {
+		out.Refusal = plan.Refusal.Error()
+	}
+	for _, g := range plan.Groups {
+		out.Groups = append(out.Groups, &resourcev1.PlanDeletionResponse_Group{
+			Parent: int32(g.Parent), Deployment: g.Deployment.String(), Kind: g.Kind, Path: g.Path, Behaviour: schemav1.Behaviour(g.Behaviour),
+			Count: int64(g.Count), Samples: g.Samples, Unset: g.Unset,
+		})
+	}
+	return out, pageBlockers(out, plan.Blockers, int(req.GetPageSize()), req.GetPageToken())
+}
+
+// pageBlockers adds one page of the blockers, which are in the order of their pages.
+func pageBlockers(out *resourcev1.PlanDeletionResponse, all []shadow.PlannedBlocker, size int, token string) error {
+	follows, err := shadow.Follows(token)
+	if err != nil {
+		return err
+	}
+	if size <= 0 || size > maxPageSize {
+		size = maxPageSize
+	}
+	out.TotalBlockers = int64(len(all))
+	var last shadow.Refusal
+	for _, b := range all {
+		at := shadow.Refusal{Holder: b.Holder.Name.String(), Path: b.Holder.Path, Target: b.Holder.Target}
+		if !follows(at) {
+			continue
+		}
+		if len(out.Blockers) == size {
+			out.NextPageToken = shadow.TokenAfter(last)
+			return nil
+		}
+		last = at
+		out.Blockers = append(out.Blockers, &resourcev1.PlanDeletionResponse_Blocker{
+			Holder: at.Holder, Path: at.Path, Target: at.Target.String(), Undecided: b.Undecided, Unknown: b.Unknown, Unanswered: b.Unanswered, Refuses: b.Refuses,
+		})
+	}
+	return nil
+}
+
+var whyProto = map[shadow.Why]resourcev1.UnaskedDeployment_Reason{
+	shadow.Unreachable:  resourcev1.UnaskedDeployment_REASON_UNREACHABLE,
+	shadow.TimedOut:     resourcev1.UnaskedDeployment_REASON_TIMED_OUT,
+	shadow.LimitReached: resourcev1.UnaskedDeployment_REASON_LIMIT_REACHED,
+}
+
+// unaskedProto returns the names of deployments that were not asked, and the same with reasons.
+func unaskedProto(in []shadow.Unasked) (names []string, out []*resourcev1.UnaskedDeployment) {
+	for _, u := range in {
+		names = append(names, u.Deployment.String())
+		out = append(out, &resourcev1.UnaskedDeployment{Deployment: u.Deployment.String(), Reason: whyProto[u.Why], Message: u.Error()})
+	}
+	return names, out
+}

@@ -1,0 +1,131 @@
+package service
+
+import (
+	"context"
+	"time"
+
+	"github.com/google/uuid"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/db-controller/db-controller/schema"
+	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
+	"github.com/db-controller/db-controller/schema/shadow"
+)
+
+// workStatus is the version that a deployment runs, its outstanding work, and the resources that only an earlier version
+// has a kind or a pattern for.
+type workStatus interface {
+	Status(ctx context.Context) (version string, generation int64, derivations []shadow.Derivation, err error)
+	Outstanding(ctx context.Context) ([]shadow.Outstanding, error)
+	Kept(ctx context.Context) ([]shadow.Kept, error)
+}
+
+// processStatus lists the processes of a deployment.
+type processStatus interface {
+	Members(ctx context.Context) ([]schema.Member, error)
+}
+
+// operatorStatus lists what operators decided about other deployments.
+type operatorStatus interface {
+	Decommissioned(ctx context.Context) ([]shadow.Decommissioned, error)
+	Words(ctx context.Context) ([]shadow.Word, error)
+}
+
+// databaseStatus is the identity and the epoch of the deployment's database, and the deployments that use another
+// database than the known one.
+type databaseStatus interface {
+	Database() uuid.UUID
+	Epoch(ctx context.Context) (shadow.EpochStatus, error)
+	Strangers() []shadow.Stranger
+}
+
+// Status is put together from several transactions, so its parts can be of slightly different moments.
+func (a *admin) Status(ctx context.Context, _ *adminv1.StatusRequest) (*adminv1.StatusResponse, error) {
+	out := &adminv1.StatusResponse{Deployment: a.self.String()}
+	for _, add := range []func(context.Context, *adminv1.StatusResponse) error{
+		a.addWork, a.addKept, a.addProcesses, a.addDatabase, a.addOperatorActions,
+	} {
+		if err := add(ctx, out); err != nil {
+			return nil, toStatus(a.log, err)
+		}
+	}
+	a.addFailures(out)
+	return out, nil
+}
+
+func (a *admin) addWork(ctx context.Context, out *adminv1.StatusResponse) error {
+	version, generation, derivations, err := a.work.Status(ctx)
+	if err != nil {
+		return err
+	}
+	outstanding, err := a.work.Outstanding(ctx)
+	if err != nil {
+		return err
+	}
+	out.Version, out.Generation = version, generation
+	now := time.Now()
+	for _, o := range outstanding {
+		out.Outstanding = append(out.Outstanding, &adminv1.StatusResponse_Outstanding{
+			Group: o.Group, Deployment: o.Deployment, Count: o.Count, OldestTime: timestamppb.New(now.Add(-time.Duration(o.Oldest * float64(time.Second)))),
+		})
+	}
+	for _, d := range derivations {
+		out.Derivations = append(out.Derivations, &adminv1.StatusResponse_Derivation{Kind: d.Kind, Done: d.Done, Total: d.Total, SetAside: d.SetAside})
+	}
+	return nil
+}
+
+func (a *admin) addKept(ctx context.Context, out *adminv1.StatusResponse) error {
+	kept, err := a.work.Kept(ctx)
+	for _, k := range kept {
+		out.Kept = append(out.Kept, &adminv1.StatusResponse_Kept{Kind: k.Kind, Resources: k.Resources, Sample: k.Sample})
+	}
+	return err
+}
+
+func (a *admin) addProcesses(ctx context.Context, out *adminv1.StatusResponse) error {
+	members, err := a.processes.Members(ctx)
+	for _, m := range members {
+		out.Processes = append(out.Processes, &adminv1.StatusResponse_Process{
+			Name: m.Name, Shards: m.Shards, JoinTime: timestamppb.New(m.JoinedAt), ExpireTime: timestamppb.New(m.ExpiresAt),
+		})
+	}
+	return err
+}
+
+func (a *admin) addDatabase(ctx context.Context, out *adminv1.StatusResponse) error {
+	epoch, err := a.databases.Epoch(ctx)
+	if err != nil {
+		return err
+	}
+	out.Epoch = &adminv1.StatusResponse_Epoch{
+		Id: epoch.ID.String(), Ordinal: epoch.Ordinal, Since: timestamppb.New(epoch.Since), Unconfirmed: deploymentNames(epoch.Unconfirmed), AwaitingRegistry: epoch.Awaiting,
+	}
+	out.DanglingReferences = epoch.Dangling
+	out.Database = a.databases.Database().String()
+	return nil
+}
+
+func (a *admin) addOperatorActions(ctx context.Context, out *adminv1.StatusResponse) error {
+	decommissioned, err := a.operators.Decommissioned(ctx)
+	if err != nil {
+		return err
+	}
+	for _, d := range decommissioned {
+		out.Decommissioned = append(out.Decommissioned, decommissionedProto(d))
+	}
+	words, err := a.operators.Words(ctx)
+	for _, w := range words {
+		out.Words = append(out.Words, &adminv1.Word{Deployment: w.Deployment.String(), What: w.What, Reason: w.Reason, SaidBy: w.By, SaidTime: timestamppb.New(w.At)})
+	}
+	return err
+}
+
+func (a *admin) addFailures(out *adminv1.StatusResponse) {
+	for _, s := range a.databases.Strangers() {
+		out.Failures = append(out.Failures, &adminv1.Failure{Handler: "database", Deployment: s.Err.Deployment.String(), Error: s.Err.Error(), Time: timestamppb.New(s.At)})
+	}
+	for _, f := range a.failures() {
+		out.Failures = append(out.Failures, &adminv1.Failure{Handler: f.Handler, Deployment: f.Deployment.String(), Error: f.Error, Time: timestamppb.New(f.Time)})
+	}
+}
