@@ -62,7 +62,7 @@ func (o *own) done(seqs []int64) {
 // acknowledged, so that a watch that is opened again brings only what is new.
 type foreign struct {
 	*cache.Cache[schema.Deletion]
-	subscription Subscription
+	subscription schema.Subscription
 	run          *watchRun
 	began        time.Time // of the stream
 	// steps are deletions in the order of the watch, with the positions in between.
@@ -103,7 +103,7 @@ type deletionKey struct {
 	seq int64
 }
 
-func newForeign(s Subscription) *foreign {
+func newForeign(s schema.Subscription) *foreign {
 	return &foreign{
 		subscription: s, acted: map[uuid.UUID]int64{}, failed: map[uuid.UUID]failure{},
 		Cache: cache.New(cache.Config[schema.Deletion]{

@@ -141,24 +141,37 @@ func seqs(work []schema.Work) (out []int64) {
 	return out
 }
 
-type pendingHandler struct{ *recorder }
+type ownedHandler struct{ *recorder }
 
-func (h pendingHandler) Handle(ctx context.Context, to schema.DeploymentID, work []schema.Work) ([]int64, error) {
+// Task is the action's group, with a task of their own for owners.
+func (h ownedHandler) Task(action schema.Action) string {
+	switch action {
+	case schema.Finalise:
+		return "deleting"
+	case schema.CheckOwners:
+		return "pending owners"
+	case schema.Confirm, schema.Release:
+		return "pending"
+	default:
+		return ""
+	}
+}
+
+func (h ownedHandler) Handle(ctx context.Context, to schema.DeploymentID, work []schema.Work) ([]int64, error) {
+	if h.Task(work[0].Action) == "deleting" {
+		return h.left(work), h.did(ctx, "deleting %v", seqs(work))
+	}
 	return h.left(work), h.did(ctx, "pending %s %v", to.Region, seqs(work))
 }
 
-func (h pendingHandler) Expired(context.Context) ([]schema.DeploymentID, error) {
+type resolveHandler struct{ *recorder }
+
+func (h resolveHandler) Expired(context.Context) ([]schema.DeploymentID, error) {
 	return h.expired, nil
 }
 
-func (h pendingHandler) Resolve(ctx context.Context, holder schema.DeploymentID) error {
+func (h resolveHandler) Resolve(ctx context.Context, holder schema.DeploymentID) error {
 	return h.did(ctx, "resolve %s", holder.Region)
-}
-
-type deletingHandler struct{ *recorder }
-
-func (h deletingHandler) Handle(ctx context.Context, _ schema.DeploymentID, work []schema.Work) error {
-	return h.did(ctx, "deleting %v", seqs(work))
 }
 
 type subscribedHandler struct{ *recorder }
@@ -195,12 +208,12 @@ func (r *recorder) WatchPrimed(watch string, d schema.DeploymentID, p constraint
 	r.watches[watch+" "+d.Region] = p
 }
 
-func newNode(t *testing.T, watches constraint.Watches, r *recorder) (*constraint.Node, chan<- []constraint.Subscription) {
+func newNode(t *testing.T, watches constraint.Watches, r *recorder) (*constraint.Node, chan<- []schema.Subscription) {
 	t.Helper()
-	subscriptions := make(chan []constraint.Subscription)
+	subscriptions := make(chan []schema.Subscription)
 	node, err := constraint.New(constraint.Config{
 		Name: "0", Deployment: self, Shards: []uint32{0}, Subscriptions: subscriptions, Watches: watches, Observer: r, Logger: zap.NewNop(), Sweeps: true,
-		Pending: pendingHandler{r}, Deleting: deletingHandler{r}, Subscribed: subscribedHandler{r},
+		Owned: ownedHandler{r}, Resolver: resolveHandler{r}, Subscribed: subscribedHandler{r},
 	})
 	require.NoError(t, err)
 	return node, subscriptions
@@ -209,11 +222,11 @@ func newNode(t *testing.T, watches constraint.Watches, r *recorder) (*constraint
 // inNode runs a node in a bubble of synctest, where time is the test's, and which fails when a goroutine is left.
 func inNode(t *testing.T, test func(s *streams, r *recorder)) {
 	t.Helper()
-	inSubscribedNode(t, func(s *streams, r *recorder, _ chan<- []constraint.Subscription) { test(s, r) })
+	inSubscribedNode(t, func(s *streams, r *recorder, _ chan<- []schema.Subscription) { test(s, r) })
 }
 
 // inSubscribedNode is inNode for tests that change the subscriptions.
-func inSubscribedNode(t *testing.T, test func(s *streams, r *recorder, subscriptions chan<- []constraint.Subscription)) {
+func inSubscribedNode(t *testing.T, test func(s *streams, r *recorder, subscriptions chan<- []schema.Subscription)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		s, r := newStreams(), &recorder{}
@@ -221,7 +234,7 @@ func inSubscribedNode(t *testing.T, test func(s *streams, r *recorder, subscript
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- node.Run(ctx) }()
-		subscriptions <- []constraint.Subscription{{DeploymentID: near}, {DeploymentID: far}}
+		subscriptions <- []schema.Subscription{{DeploymentID: near}, {DeploymentID: far}}
 		test(s, r, subscriptions)
 		cancel()
 		if r.ended != nil {

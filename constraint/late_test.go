@@ -82,8 +82,8 @@ func TestOnlyANodeThatIsToldToSweeps(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, r := newStreams(), &recorder{expired: []schema.DeploymentID{near}}
 		node, err := constraint.New(constraint.Config{
-			Name: "1", Deployment: self, Subscriptions: make(chan []constraint.Subscription), Watches: s, Observer: r, Logger: zap.NewNop(),
-			Pending: pendingHandler{r}, Deleting: deletingHandler{r}, Subscribed: subscribedHandler{r},
+			Name: "1", Deployment: self, Subscriptions: make(chan []schema.Subscription), Watches: s, Observer: r, Logger: zap.NewNop(),
+			Owned: ownedHandler{r}, Resolver: resolveHandler{r}, Subscribed: subscribedHandler{r},
 		})
 		require.NoError(t, err)
 		ctx, cancel := context.WithCancel(t.Context())

@@ -20,23 +20,26 @@ type Watches interface {
 	WatchDeletions(ctx context.Context, from schema.DeploymentID, deliver func(schema.Event[schema.Deletion]) error) error
 }
 
-// OwnedPending settles what this deployment owes to others.
-type OwnedPending interface {
-	// Handle answers the pieces of work that are to be tried again later.
-	Handle(ctx context.Context, to schema.DeploymentID, work []schema.Work) (left []int64, err error)
-	// Expired names the deployments to Resolve with.
+// Owned does the outstanding work of this deployment.
+type Owned interface {
+	// Task names the task of an action: the work of one task and one deployment is handled one batch at a time, beside all
+	// other tasks. It is empty for an action that this version does not know; its work is left to a newer version.
+	Task(action schema.Action) string
+	// Handle does work of one task for one deployment. It returns the pieces that wait for something that has not come
+	// yet. Pieces that fail by themselves are a schema.PartError; any other error is of the whole batch.
+	Handle(ctx context.Context, deployment schema.DeploymentID, work []schema.Work) (waiting []int64, err error)
+}
+
+// Resolver asks the holders' deployments about expired blockades.
+type Resolver interface {
+	// Expired names the deployments to call Resolve for.
 	Expired(ctx context.Context) ([]schema.DeploymentID, error)
 	Resolve(ctx context.Context, holder schema.DeploymentID) error
 }
 
-// OwnedDeleting ends deletions of this deployment. Pieces of work that fail by themselves are a schema.PartError.
-type OwnedDeleting interface {
-	Handle(ctx context.Context, to schema.DeploymentID, work []schema.Work) error
-}
-
-// SubscribedDeleting acts upon deletions seen in a deployment, and acknowledges them when a position is given. It
-// answers what failed, which is not acknowledged, and with schema.ErrUnfinished what has more holders than one run takes: it
-// is handled again, beside what is new.
+// SubscribedDeleting acts upon deletions of another deployment, and acknowledges them when a position is given. It returns
+// the deletions that failed, which it does not acknowledge, and with schema.ErrUnfinished those with more holders than one
+// run handles: they are handled again, beside new ones.
 type SubscribedDeleting interface {
 	Handle(ctx context.Context, from schema.DeploymentID, deletions []schema.Deletion, position string, earlier []uuid.UUID, again bool) (map[uuid.UUID]error, error)
 }
@@ -60,13 +63,6 @@ type Primed struct {
 	Ended   bool
 }
 
-// Subscription is a deployment whose deletions are followed. One that differs in anything replaces the one before it.
-type Subscription struct {
-	schema.DeploymentID
-	Version string
-	Address string
-}
-
 // Config of a Node. All fields but SweepInterval are needed.
 type Config struct {
 	Name       string
@@ -74,10 +70,10 @@ type Config struct {
 	// Shards of the ring whose work this node does.
 	Shards []uint32
 	// Subscriptions is sent whenever the set changes: the whole set. Closed by nobody; Run ends with its context.
-	Subscriptions <-chan []Subscription
+	Subscriptions <-chan []schema.Subscription
 	Watches       Watches
-	Pending       OwnedPending
-	Deleting      OwnedDeleting
+	Owned         Owned
+	Resolver      Resolver
 	Subscribed    SubscribedDeleting
 	Observer      Observer
 	Logger        *zap.Logger
@@ -112,7 +108,7 @@ type event struct {
 
 // New makes a node.
 func New(cfg Config) (*Node, error) {
-	if cfg.Watches == nil || cfg.Pending == nil || cfg.Deleting == nil || cfg.Subscribed == nil || cfg.Observer == nil || cfg.Logger == nil {
+	if cfg.Watches == nil || cfg.Owned == nil || cfg.Resolver == nil || cfg.Subscribed == nil || cfg.Observer == nil || cfg.Logger == nil {
 		return nil, errors.New("a node needs watches, handlers, an observer and a logger")
 	}
 	if cfg.SweepInterval <= 0 {
@@ -168,8 +164,8 @@ func (n *Node) Run(ctx context.Context) error {
 }
 
 // converge stops what is not wanted any more and waits for it, keeps what is equal, and starts what is new.
-func (n *Node) converge(ctx context.Context, set []Subscription) {
-	wanted := map[schema.DeploymentID]Subscription{}
+func (n *Node) converge(ctx context.Context, set []schema.Subscription) {
+	wanted := map[schema.DeploymentID]schema.Subscription{}
 	for _, s := range set {
 		wanted[s.DeploymentID] = s
 	}
@@ -198,7 +194,9 @@ func (n *Node) take(e event) {
 			n.cfg.Logger.Error("outstanding work that cannot be kept", zap.Error(err))
 		}
 		for _, w := range fresh {
-			n.task(taskOf(w)).add(w.Seq)
+			if name := n.cfg.Owned.Task(w.Action); name != "" {
+				n.task(taskKey{taskKind(name), w.Deployment}).add(w.Seq)
+			}
 		}
 		if e.work.EndOfSnapshot || e.lost {
 			n.cfg.Observer.WatchPrimed(n.shadowsWatch(), n.cfg.Deployment, Primed{Done: n.own.Primed(), Objects: n.own.Len(), Took: time.Since(n.own.began)})

@@ -273,7 +273,7 @@ func TestAResultOfALostStreamIsDropped(t *testing.T) {
 // A run for a subscription that was replaced meanwhile counts for nothing: its deployment has moved, or switched its version, and
 // what the new watch says is done by it.
 func TestAResultOfAReplacedSubscriptionIsDropped(t *testing.T) {
-	inSubscribedNode(t, func(s *streams, r *recorder, subscriptions chan<- []constraint.Subscription) {
+	inSubscribedNode(t, func(s *streams, r *recorder, subscriptions chan<- []schema.Subscription) {
 		block := make(chan struct{})
 		r.handle = func(_ context.Context, what string) error {
 			if strings.HasSuffix(what, `"p1" except 0`) {
@@ -286,7 +286,7 @@ func TestAResultOfAReplacedSubscriptionIsDropped(t *testing.T) {
 		s.deletions[near] <- endOfDeletions("p1")
 		synctest.Wait()
 		r.take()
-		subscriptions <- []constraint.Subscription{{DeploymentID: near, Address: "it has moved"}, {DeploymentID: far}}
+		subscriptions <- []schema.Subscription{{DeploymentID: near, Address: "it has moved"}, {DeploymentID: far}}
 		synctest.Wait()
 		s.deletions[near] <- deletion("x", "y")
 		s.deletions[near] <- endOfDeletions("p2")
@@ -387,7 +387,7 @@ func TestWorkThatIsLeftWaitsByItself_I20(t *testing.T) {
 
 // A deployment that switched its version, or moved, is watched anew; the others' watches go on.
 func TestAForeignSwitchRenewsOnlyThatSubscription(t *testing.T) {
-	inSubscribedNode(t, func(s *streams, r *recorder, subscriptions chan<- []constraint.Subscription) {
+	inSubscribedNode(t, func(s *streams, r *recorder, subscriptions chan<- []schema.Subscription) {
 		opened := func(d schema.DeploymentID) int {
 			s.mu.Lock()
 			defer s.mu.Unlock()
@@ -396,7 +396,7 @@ func TestAForeignSwitchRenewsOnlyThatSubscription(t *testing.T) {
 		s.work <- endOfWork()
 		s.deletions[near] <- endOfDeletions("p1")
 		s.deletions[far] <- endOfDeletions("q1")
-		subscriptions <- []constraint.Subscription{{DeploymentID: near, Version: "v2"}, {DeploymentID: far}}
+		subscriptions <- []schema.Subscription{{DeploymentID: near, Version: "v2"}, {DeploymentID: far}}
 		synctest.Wait()
 		require.Equal(t, 2, opened(near))
 		require.Equal(t, 1, opened(far))
@@ -406,7 +406,7 @@ func TestAForeignSwitchRenewsOnlyThatSubscription(t *testing.T) {
 		s.deletions[near] <- endOfDeletions("p2")
 		synctest.Wait()
 		require.Equal(t, []string{`subscribed us-west2 [x] "p2" except 0`}, r.take())
-		subscriptions <- []constraint.Subscription{{DeploymentID: far}}
+		subscriptions <- []schema.Subscription{{DeploymentID: far}}
 		synctest.Wait()
 		require.Equal(t, 1, opened(far))
 		s.deletions[far] <- deletion("y")
@@ -453,7 +453,7 @@ func TestALargeDeletionKeepsNoOtherWaiting_I20(t *testing.T) {
 
 // What is told of a watch ends with it: a deployment that is followed no more, and a node whose share another process has.
 func TestAWatchThatIsWantedNoMoreIsToldToHaveEnded(t *testing.T) {
-	inSubscribedNode(t, func(s *streams, r *recorder, subscriptions chan<- []constraint.Subscription) {
+	inSubscribedNode(t, func(s *streams, r *recorder, subscriptions chan<- []schema.Subscription) {
 		told := func(want map[string]constraint.Primed) {
 			t.Helper()
 			synctest.Wait()
@@ -466,7 +466,7 @@ func TestAWatchThatIsWantedNoMoreIsToldToHaveEnded(t *testing.T) {
 		s.deletions[far] <- endOfDeletions("q1")
 		primed, lost, ended := constraint.Primed{Done: true}, constraint.Primed{}, constraint.Primed{Ended: true}
 		told(map[string]constraint.Primed{"shadows-0 us-west2": primed, "deletions us-west2": primed, "deletions eastus2": primed})
-		subscriptions <- []constraint.Subscription{{DeploymentID: near, Address: "it has moved"}}
+		subscriptions <- []schema.Subscription{{DeploymentID: near, Address: "it has moved"}}
 		told(map[string]constraint.Primed{"shadows-0 us-west2": primed, "deletions us-west2": lost, "deletions eastus2": ended})
 		s.deletions[near] <- endOfDeletions("p1")
 		r.ended = func(done <-chan error) {

@@ -105,16 +105,16 @@ func primed(t *testing.T, order func(half, rest, end schema.Event[schema.Deletio
 		schema.Event[schema.Deletion]{EndOfSnapshot: true, Token: position},
 	)}
 	ack := &acknowledging{store: box.Stores[a], self: b, first: make(chan struct{})}
-	subscriptions, r := make(chan []constraint.Subscription), &recorder{}
+	subscriptions, r := make(chan []schema.Subscription), &recorder{}
 	node, err := constraint.New(constraint.Config{
 		Name: "0", Deployment: b, Subscriptions: subscriptions, Watches: s, Observer: r, Logger: zap.NewNop(),
-		Pending: pendingHandler{r}, Deleting: deletingHandler{r}, Subscribed: &handlers.SubscribedDeleting{Store: box.Stores[b], Peers: ack},
+		Owned: ownedHandler{r}, Resolver: resolveHandler{r}, Subscribed: &handlers.SubscribedDeleting{Store: box.Stores[b], Peers: ack},
 	})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() { done <- node.Run(ctx) }()
-	subscriptions <- []constraint.Subscription{{DeploymentID: a}}
+	subscriptions <- []schema.Subscription{{DeploymentID: a}}
 	if early { // in the pause
 		<-ack.first
 		_, err := box.Do(a, schema.Finalise)
@@ -180,17 +180,17 @@ func TestADeletionThatComesAgainIsActedUponAgain_I4(t *testing.T) {
 	box.Settle()
 	box.MustDelete(target)
 
-	subscriptions, r := make(chan []constraint.Subscription), &recorder{}
+	subscriptions, r := make(chan []schema.Subscription), &recorder{}
 	node, err := constraint.New(constraint.Config{
 		Name: "0", Deployment: b, Subscriptions: subscriptions, Watches: &stored{&staged{}, box.Stores[east], b}, Observer: r, Logger: zap.NewNop(),
-		Pending: pendingHandler{r}, Deleting: deletingHandler{r},
+		Owned: ownedHandler{r}, Resolver: resolveHandler{r},
 		Subscribed: &handlers.SubscribedDeleting{Store: box.Stores[b], Peers: &acknowledging{store: box.Stores[east], self: b, first: make(chan struct{})}},
 	})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() { done <- node.Run(ctx) }()
-	subscriptions <- []constraint.Subscription{{DeploymentID: east}}
+	subscriptions <- []schema.Subscription{{DeploymentID: east}}
 	box.AfterEstablish = func() { // the second holder is established, and commits after what follows
 		box.AfterEstablish = nil
 		_, err := box.Act(east, a)

@@ -10,7 +10,6 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
-	"github.com/db-controller/db-controller/constraint"
 	"github.com/db-controller/db-controller/schema"
 )
 
@@ -81,7 +80,7 @@ func TestWatchesArePrimedBesideOneAnother(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- node.Run(ctx) }()
-		subscriptions <- []constraint.Subscription{{DeploymentID: near}, {DeploymentID: far}}
+		subscriptions <- []schema.Subscription{{DeploymentID: near}, {DeploymentID: far}}
 		time.Sleep(10*time.Second + time.Millisecond)
 		synctest.Wait()
 		require.Len(t, r.take(), 2)

@@ -21,17 +21,8 @@ const batchLimit = 1000
 type taskKind string
 
 const (
-	pending    taskKind = "owned_pending"
-	owning     taskKind = "owned_pending_owners"
-	upgrading  taskKind = "owned_pending_upgrade"
-	deriving   taskKind = "owned_pending_derive"
-	retiring   taskKind = "owned_pending_retire"
-	announcing taskKind = "owned_pending_announce"
-	recovering taskKind = "owned_pending_recover"
 	resolving  taskKind = "owned_pending_resolve"
 	sweeping   taskKind = "owned_pending_sweep"
-	deleting   taskKind = "owned_deleting"
-	disowning  taskKind = "owned_deleting_owners"
 	subscribed taskKind = "subscribed_deleting"
 	continuing taskKind = "subscribed_deleting_again"
 )
@@ -42,21 +33,7 @@ type taskKey struct {
 	deployment schema.DeploymentID
 }
 
-// kinds of work that is a task of its own, so that what waits or takes long delays nothing else.
-var kinds = map[schema.Action]taskKind{
-	schema.Finalise: deleting, schema.DropOwners: disowning, schema.CheckOwners: owning,
-	schema.UpgradeOwners: upgrading, schema.Derive: deriving, schema.Retire: retiring,
-	schema.AnnounceEpoch: announcing, schema.ConfirmAgain: recovering, schema.VerifyBlockades: recovering,
-}
-
 func (k taskKey) String() string { return string(k.kind) + " " + k.deployment.String() }
-
-func taskOf(w *schema.Work) taskKey {
-	if kind, ok := kinds[w.Action]; ok {
-		return taskKey{kind, w.Deployment}
-	}
-	return taskKey{pending, w.Deployment}
-}
 
 // task is what waits to be done, and whether a worker is at it. It holds keys; what they stand for is in the caches.
 type task struct {
@@ -210,11 +187,11 @@ func (n *Node) batch(k taskKey, t *task) func(context.Context, *result) error {
 	switch k.kind {
 	case sweeping:
 		return func(ctx context.Context, r *result) (err error) {
-			r.expire, err = n.cfg.Pending.Expired(ctx)
+			r.expire, err = n.cfg.Resolver.Expired(ctx)
 			return err
 		}
 	case resolving:
-		return func(ctx context.Context, _ *result) error { return n.cfg.Pending.Resolve(ctx, k.deployment) }
+		return func(ctx context.Context, _ *result) error { return n.cfg.Resolver.Resolve(ctx, k.deployment) }
 	case subscribed, continuing:
 		return n.deletions(k)
 	default: // has a queue
@@ -228,10 +205,7 @@ func (n *Node) batch(k taskKey, t *task) func(context.Context, *result) error {
 		for _, w := range work {
 			r.seqs = append(r.seqs, w.Seq)
 		}
-		if k.kind == deleting || k.kind == disowning {
-			return n.cfg.Deleting.Handle(ctx, k.deployment, work)
-		}
-		r.left, err = n.cfg.Pending.Handle(ctx, k.deployment, work)
+		r.left, err = n.cfg.Owned.Handle(ctx, k.deployment, work)
 		return err
 	}
 }

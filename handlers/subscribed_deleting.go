@@ -13,37 +13,38 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// SubscribedStore does in this database what deletions elsewhere ask of it.
+// SubscribedStore acts upon the deletions of another deployment in this deployment's database.
 type SubscribedStore interface {
-	// PresentEpoch is that of the database, as far as it was noticed.
+	// PresentEpoch is the epoch of the database that this process has noticed last.
 	PresentEpoch() uuid.UUID
-	// ActFor answers the uids for which something failed, or is not finished; everything else is done.
+	// ActFor returns the uids for which something failed or, with schema.ErrUnfinished, is not finished when patience ends;
+	// everything else is done.
 	ActFor(ctx context.Context, from schema.DeploymentID, deletions []schema.Deletion, patience time.Duration) (map[uuid.UUID]error, error)
 }
 
-// Acknowledger tells a deployment what is done.
+// Acknowledger tells a deployment that its deletions up to a position are acted upon here, except some.
 type Acknowledger interface {
 	Acknowledge(ctx context.Context, target schema.DeploymentID, epoch uuid.UUID, position string, except []uuid.UUID) error
 }
 
-// SubscribedDeleting cascades and unsets for deletions seen in any interested deployment.
+// SubscribedDeleting cascades and unsets for the deletions of an interested deployment, and acknowledges them.
 type SubscribedDeleting struct {
 	Store SubscribedStore
 	Peers Acknowledger
 }
 
-// How long one run goes on with deletions that have many holders: when they are new, which keeps others waiting, and when
-// they are handled again, beside those.
+// The time that one run takes for deletions with many holders: new deletions wait behind each other, those that are
+// handled again wait behind none.
 const (
 	patienceNew   = 25 * time.Millisecond
 	patienceAgain = 2 * time.Second
 )
 
-// Handle acts upon deletions at a deployment and, when a position is given, acknowledges everything up to it except
-// what failed, now or earlier. A crash in between costs the batch a second time, without effect. It answers what failed
-// now; and with schema.ErrUnfinished what has many holders, which goes on when it is handled again.
+// Handle acts upon deletions of a deployment and, when a position is given, acknowledges everything up to it, except what
+// fails now or has failed earlier. A crash in between repeats the batch, without effect. It returns the deletions that
+// fail now, and with schema.ErrUnfinished those that have more holders than one run handles.
 func (h *SubscribedDeleting) Handle(ctx context.Context, from schema.DeploymentID, deletions []schema.Deletion, position string, earlier []uuid.UUID, again bool) (map[uuid.UUID]error, error) {
-	epoch := h.Store.PresentEpoch() // before: what is lost in a failover counts as not done
+	epoch := h.Store.PresentEpoch() // before acting: effects that a failover loses are not acknowledged
 	patience := patienceNew
 	if again {
 		patience = patienceAgain

@@ -10,7 +10,6 @@ import (
 	"github.com/google/uuid"
 	"go.uber.org/zap"
 
-	"github.com/db-controller/db-controller/constraint"
 	"github.com/db-controller/db-controller/schema"
 )
 
@@ -19,13 +18,13 @@ import (
 // are acted upon, and acknowledged, by one node.
 type innerManager struct {
 	cfg           Config
-	subscriptions <-chan []constraint.Subscription
+	subscriptions <-chan []schema.Subscription
 	// joined is told that the process has its part of the shards, and whether it speaks for the deployment is known.
 	joined func()
 	log    *zap.Logger
 
 	// Of the goroutine of run.
-	set     []constraint.Subscription
+	set     []schema.Subscription
 	member  uuid.UUID // zero: not joined
 	renewed time.Time // before the last renewal that succeeded was sent
 	failing bool      // the last renewal did not succeed
@@ -37,12 +36,12 @@ type innerManager struct {
 type runningNode struct {
 	shards []uint32
 	// Unbuffered: sent by the inner manager, received by the node until it ends.
-	subscriptions chan []constraint.Subscription
+	subscriptions chan []schema.Subscription
 	cancel        context.CancelFunc
 	done          chan struct{} // closed when the node has returned
 }
 
-func newInner(cfg Config, subscriptions <-chan []constraint.Subscription, joined func()) *innerManager {
+func newInner(cfg Config, subscriptions <-chan []schema.Subscription, joined func()) *innerManager {
 	return &innerManager{cfg: cfg, subscriptions: subscriptions, joined: joined, log: cfg.Logger, nodes: make([]*runningNode, cfg.Nodes)}
 }
 
@@ -150,7 +149,7 @@ func (i *innerManager) stop(which func(n int) bool) {
 
 func (i *innerManager) start(ctx context.Context, number int, shards []uint32) {
 	ctx, cancel := context.WithCancel(ctx)
-	n := &runningNode{shards: shards, subscriptions: make(chan []constraint.Subscription), cancel: cancel, done: make(chan struct{})}
+	n := &runningNode{shards: shards, subscriptions: make(chan []schema.Subscription), cancel: cancel, done: make(chan struct{})}
 	node, err := i.cfg.NewNode(Share{
 		Name: strconv.Itoa(number), Member: i.member, Shards: shards, Subscriptions: n.subscriptions, First: slices.Contains(shards, 0),
 	})
@@ -195,8 +194,8 @@ func (i *innerManager) leave(ctx context.Context) {
 	}
 }
 
-func mine(set []constraint.Subscription, shards []uint32) []constraint.Subscription {
-	var out []constraint.Subscription
+func mine(set []schema.Subscription, shards []uint32) []schema.Subscription {
+	var out []schema.Subscription
 	for _, s := range set {
 		if slices.Contains(shards, schema.Shard(s.String())) {
 			out = append(out, s)

@@ -10,7 +10,6 @@ import (
 	"github.com/google/uuid"
 	"go.uber.org/zap"
 
-	"github.com/db-controller/db-controller/constraint"
 	"github.com/db-controller/db-controller/schema"
 )
 
@@ -24,7 +23,7 @@ type Share struct {
 	Name          string
 	Member        uuid.UUID
 	Shards        []uint32
-	Subscriptions <-chan []constraint.Subscription
+	Subscriptions <-chan []schema.Subscription
 	// First is true for one node of a deployment, which does what is to be done once.
 	First bool
 }
@@ -117,7 +116,7 @@ func (m *Manager) Ready() error {
 // inner is a running inner manager.
 type inner struct {
 	model         *schema.Model
-	subscriptions chan []constraint.Subscription
+	subscriptions chan []schema.Subscription
 	cancel        context.CancelFunc
 	done          chan struct{} // closed when every node has returned
 }
@@ -232,14 +231,14 @@ func (f *following) follow(ctx context.Context) error {
 }
 
 // subscriptions gives the interested deployments with what makes a subscription another one.
-func (m *Manager) subscriptions(env *schema.Environment, model *schema.Model, pointedTo []schema.DeploymentID) []constraint.Subscription {
-	var out []constraint.Subscription
+func (m *Manager) subscriptions(env *schema.Environment, model *schema.Model, pointedTo []schema.DeploymentID) []schema.Subscription {
+	var out []schema.Subscription
 	for _, id := range env.Interested(model, pointedTo) {
 		d, _ := env.Deployment(id)
 		if d.Disabled || d.Address == "" && id != m.cfg.Deployment {
 			continue // cannot be asked; its references stay as they are
 		}
-		out = append(out, constraint.Subscription{DeploymentID: id, Version: d.Version, Address: d.Address})
+		out = append(out, schema.Subscription{DeploymentID: id, Version: d.Version, Address: d.Address})
 	}
 	return out
 }
@@ -247,7 +246,7 @@ func (m *Manager) subscriptions(env *schema.Environment, model *schema.Model, po
 func (m *Manager) startInner(ctx context.Context, model *schema.Model) *inner {
 	ctx, cancel := context.WithCancel(ctx)
 	// Unbuffered: sent by Run, received by the inner manager's loop until cancel, closed by nobody.
-	i := &inner{model: model, subscriptions: make(chan []constraint.Subscription), cancel: cancel, done: make(chan struct{})}
+	i := &inner{model: model, subscriptions: make(chan []schema.Subscription), cancel: cancel, done: make(chan struct{})}
 	go func() {
 		defer close(i.done)
 		newInner(m.cfg, i.subscriptions, func() { m.running.Store(&model.Descriptor.ServiceVersion) }).run(ctx)

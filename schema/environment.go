@@ -62,6 +62,13 @@ func (e *Environment) Interested(model *Model, pointedTo []DeploymentID) []Deplo
 	return SortedDeployments(out)
 }
 
+// Subscription is a deployment whose deletions are watched. One that differs in any field replaces the one before it.
+type Subscription struct {
+	DeploymentID
+	Version string
+	Address string // host:port
+}
+
 // MayRefer tells whether some described version of a service is of another one, or imports it.
 func (e *Environment) MayRefer(service, to string) bool {
 	return service == to || slices.ContainsFunc(e.Services, func(d *Descriptor) bool {

@@ -36,7 +36,7 @@ var allowed = map[string][]string{
 	"constraint":                               {"constraint/cache", "schema"},
 	"constraint/cache":                         {},
 	"handlers":                                 {"internal/crash", "schema", "schema/shadow"},
-	"nodemanager":                              {"constraint", "schema"},
+	"nodemanager":                              {"schema"},
 	"client":                                   {"envregistry", "internal/identity", "schema", "schema/schemapb/", "schema/wire"},
 	"cmd/db-controller":                        {""},
 	"cmd/db-controller/playground":             {"internal/identity", "schema"},

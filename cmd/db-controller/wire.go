@@ -157,6 +157,10 @@ func runDeployment(ctx context.Context, cfg deploymentConfig, log *zap.Logger) e
 	// One place: that the database is another one. Sent by followEpochs, received by the manager.
 	renewed := make(chan struct{}, 1)
 	leases := &shadow.Leases{Store: store, Name: cfg.name, TTL: cfg.lease}
+	owned, err := ownedHandlers(store, peers)
+	if err != nil {
+		return err
+	}
 	manager, err := nodemanager.New(nodemanager.Config{
 		Deployment: cfg.deployment, Environments: environments, Nodes: cfg.nodes, Switch: store.Switch, Refresh: store.Refresh, PointedTo: store.PointedTo, Logger: log,
 		Renewed: renewed, Runs: store.Runs, Outrun: store.Outrun(), Kept: keeper{store}.LoadEnvironment, Follows: peers.Update, Leases: leases, LeaseTTL: cfg.lease, Leads: client.Lead,
@@ -164,8 +168,8 @@ func runDeployment(ctx context.Context, cfg deploymentConfig, log *zap.Logger) e
 			node, err := constraint.New(constraint.Config{
 				Name: share.Name, Deployment: cfg.deployment, Shards: share.Shards, Subscriptions: share.Subscriptions,
 				Watches: peers, Observer: metrics, Logger: log, Sweeps: share.First,
-				Pending:    &handlers.OwnedPending{Store: store, Peers: peers},
-				Deleting:   &handlers.OwnedDeleting{Store: store, Peers: peers},
+				Owned:      owned,
+				Resolver:   &handlers.Resolve{Store: store, Peers: peers},
 				Subscribed: &handlers.SubscribedDeleting{Store: store, Peers: peers},
 			})
 			return fenced{node, leases, share.Member}, err
@@ -196,6 +200,24 @@ func runDeployment(ctx context.Context, cfg deploymentConfig, log *zap.Logger) e
 	})
 	log.Info("serving", zap.Stringer("grpc", listener.Addr()), zap.String("advertised", cfg.advertise))
 	return g.Wait()
+}
+
+// ownedHandlers are the handlers of the outstanding work of a deployment.
+func ownedHandlers(store *shadow.Store, peers *service.Peers) (*handlers.Table, error) {
+	return handlers.NewTable(handlers.Actions{
+		Confirm:         &handlers.Confirm{Store: store, Peers: peers},
+		Release:         &handlers.Release{Store: store, Peers: peers},
+		LetGo:           &handlers.LetGo{Store: store, Peers: peers},
+		CheckOwners:     &handlers.CheckOwners{Store: store, Peers: peers},
+		UpgradeOwners:   &handlers.UpgradeOwners{Store: store, Peers: peers},
+		Derive:          &handlers.Derive{Store: store},
+		Retire:          &handlers.Retire{Store: store},
+		AnnounceEpoch:   &handlers.AnnounceEpoch{Store: store, Peers: peers},
+		ConfirmAgain:    &handlers.ConfirmAgain{Store: store, Peers: peers},
+		VerifyBlockades: &handlers.VerifyBlockades{Store: store},
+		Finalise:        &handlers.Finalise{Store: store},
+		DropOwners:      &handlers.DropOwners{Store: store, Peers: peers},
+	})
 }
 
 // forward tells the peers of each environment before the node manager acts upon it; the newest replaces an older one

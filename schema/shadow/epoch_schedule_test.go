@@ -11,19 +11,10 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
-	"github.com/db-controller/db-controller/handlers"
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/test/harness"
 )
-
-// pendingOf is the handler of a deployment, over one of its processes.
-func pendingOf(t *testing.T, b *harness.Box, deployment string, store *shadow.Store) *handlers.OwnedPending {
-	t.Helper()
-	peers, ok := b.Peers(deployment).(handlers.PendingPeers)
-	require.True(t, ok)
-	return &handlers.OwnedPending{Store: store, Peers: peers}
-}
 
 // recovering is what a deployment has to do with another one after a failover.
 func recovering(b *harness.Box, at, with string, actions ...schema.Action) (out []schema.Work) {
@@ -86,7 +77,7 @@ func TestAPassThatIsGoneKeepsNoOtherBack_I20(t *testing.T) {
 	b.Settle()
 	b.Renew(aWest)
 	announced(t, b, aWest)
-	h := pendingOf(t, b, bEast, b.Stores[b.ID(bEast)])
+	h := b.Handlers(b.ID(bEast), b.Stores[b.ID(bEast)])
 	queue := recovering(b, bEast, aWest, schema.ConfirmAgain, schema.VerifyBlockades)
 	require.Len(t, queue, 2)
 	b.SetDown(aWest, true)
@@ -110,12 +101,12 @@ func TestAProcessThatHasNotNoticedAnnouncesNothing(t *testing.T) {
 	b.Renew(bEast)
 	work := recovering(b, bEast, aWest, schema.AnnounceEpoch)
 	require.Len(t, work, 1)
-	_, err := pendingOf(t, b, bEast, second).Handle(t.Context(), b.ID(aWest), work)
+	_, err := b.Handlers(b.ID(bEast), second).Handle(t.Context(), b.ID(aWest), work)
 	require.Error(t, err)
 	require.Len(t, recovering(b, bEast, aWest, schema.AnnounceEpoch), 1)
 	_, err = second.NoticeEpoch(t.Context())
 	require.NoError(t, err)
-	_, err = pendingOf(t, b, bEast, second).Handle(t.Context(), b.ID(aWest), work)
+	_, err = b.Handlers(b.ID(bEast), second).Handle(t.Context(), b.ID(aWest), work)
 	require.NoError(t, err)
 	require.Empty(t, recovering(b, bEast, aWest, schema.AnnounceEpoch))
 }

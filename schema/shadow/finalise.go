@@ -184,15 +184,16 @@ var selectMessagesSQL = codes(`
 SELECT w.seq, w.action, w.attempt, w.holder_uid, w.field_id, w.target_uid, ` + epochNowSQL + `
 FROM dbcontroller.work w, dbcontroller.meta m WHERE w.seq = ANY ($1) AND w.deployment_id = $2 AND w.action IN ({confirm}, {release}, {let_go})`)
 
-// Messages are what pieces of work come to, as they are now: what this deployment owes to another one.
+// Messages are the messages of pieces of work: what this deployment owes to another one now.
 type Messages struct {
 	// Epoch of the database in which they were read.
-	Epoch    uuid.UUID
-	Confirm  []AttemptID
-	Release  []BlockadeKey
-	Abandon  []AttemptID
-	LetGo    []LetGo
-	finished []int64
+	Epoch   uuid.UUID
+	Confirm []AttemptID
+	Release []BlockadeKey
+	Abandon []AttemptID
+	LetGo   []LetGo
+	// Seqs are the pieces of work of these messages, which Delivered removes.
+	Seqs []int64
 }
 
 // Messages reads the messages of some pieces of work for a deployment. Work that is done already has none.
@@ -224,7 +225,7 @@ func (s *Store) Messages(ctx context.Context, to schema.DeploymentID, seqs []int
 			return nil, s.recoveringSelf()
 		}
 		m.Epoch = *r.Epoch
-		m.finished = append(m.finished, r.Seq)
+		m.Seqs = append(m.Seqs, r.Seq)
 		switch {
 		case r.Action == schema.Confirm:
 			m.Confirm = append(m.Confirm, *r.Attempt)
@@ -245,5 +246,5 @@ func (s *Store) Messages(ctx context.Context, to schema.DeploymentID, seqs []int
 
 // Delivered says that the other deployment has taken the messages.
 func (s *Store) Delivered(ctx context.Context, m *Messages) error {
-	return s.finish(ctx, m.finished)
+	return s.finish(ctx, m.Seqs)
 }

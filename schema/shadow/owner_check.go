@@ -331,9 +331,16 @@ func scanOwnerRow(row pgx.CollectableRow) (r ownerRow, err error) {
 // OwnersToCheck are the questions to one owners' deployment that result from some pieces of work.
 type OwnersToCheck struct {
 	Questions []OwnerQuestion
-	service   string
-	rows      []ownerRow
-	pieces    map[int64][]int64 // ownee → work
+	// Settle applies the answers, one for each question, in their order. It returns the pieces of work that wait: for an
+	// owner whose uid has just become known, for one that is missing and may still come, and for an unknown answer.
+	Settle func(ctx context.Context, answers *OwnerAnswers) (waiting []int64, err error)
+}
+
+// askedOwners is what the questions were read from: an answer counts only for an owner reference that is still the same.
+type askedOwners struct {
+	service string
+	rows    []ownerRow        // one for each question
+	pieces  map[int64][]int64 // ownee → work
 }
 
 // OwnersToCheck reads the owner references to a deployment of the ownees of some pieces of work.
@@ -342,7 +349,10 @@ func (s *Store) OwnersToCheck(ctx context.Context, at schema.DeploymentID, seqs 
 	if err != nil {
 		return nil, err
 	}
-	c := &OwnersToCheck{service: at.Service, pieces: map[int64][]int64{}}
+	c, asked := &OwnersToCheck{}, &askedOwners{service: at.Service, pieces: map[int64][]int64{}}
+	c.Settle = func(ctx context.Context, answers *OwnerAnswers) ([]int64, error) {
+		return s.settleOwners(ctx, asked, answers)
+	}
 	rows, err := s.pool.Query(ctx, selectCheckSQL, seqs)
 	if err != nil {
 		return nil, fmt.Errorf("read owners to check: %w", err)
@@ -352,7 +362,7 @@ func (s *Store) OwnersToCheck(ctx context.Context, at schema.DeploymentID, seqs 
 	var ownees []int64
 	uids := map[int64]uuid.UUID{}
 	if _, err := pgx.ForEachRow(rows, []any{&seq, &ownee, &uid}, func() error {
-		if c.pieces[ownee] = append(c.pieces[ownee], seq); uid != nil {
+		if asked.pieces[ownee] = append(asked.pieces[ownee], seq); uid != nil {
 			ownees, uids[ownee] = append(ownees, ownee), *uid
 		}
 		return nil
@@ -362,10 +372,10 @@ func (s *Store) OwnersToCheck(ctx context.Context, at schema.DeploymentID, seqs 
 	if rows, err = s.pool.Query(ctx, selectOwnerRowsSQL, ownees, deployment, s.cfg.OwnerGrace); err != nil {
 		return nil, fmt.Errorf("read owners to check: %w", err)
 	}
-	if c.rows, err = pgx.CollectRows(rows, scanOwnerRow); err != nil {
+	if asked.rows, err = pgx.CollectRows(rows, scanOwnerRow); err != nil {
 		return nil, fmt.Errorf("read owners to check: %w", err)
 	}
-	for _, r := range c.rows {
+	for _, r := range asked.rows {
 		kind, err := s.names.kindOf(ctx, s.pool, r.kindID)
 		if err != nil {
 			return nil, err
@@ -379,13 +389,13 @@ func (s *Store) OwnersToCheck(ctx context.Context, at schema.DeploymentID, seqs 
 	return c, nil
 }
 
-// SettleOwners applies the answers of an owners' deployment to the owner references that are unchanged since the question: an
+// settleOwners applies the answers of an owners' deployment to the owner references that are unchanged since the question: an
 // owner that exists is pinned; one that is absent, or lacks a required reference, is dropped, and an ownee that has lost its last
 // owner is deleted (I17). It returns the pieces of work that are not done: those of ownees with an owner whose uid was just
 // stored, that is missing within its grace period, or that is unknown.
-func (s *Store) SettleOwners(ctx context.Context, c *OwnersToCheck, answers *OwnerAnswers) (left []int64, err error) {
-	if len(answers.Answers) != len(c.Questions) {
-		return nil, fmt.Errorf("the owners' deployment sent %d answers to %d questions", len(answers.Answers), len(c.Questions))
+func (s *Store) settleOwners(ctx context.Context, c *askedOwners, answers *OwnerAnswers) (left []int64, err error) {
+	if len(answers.Answers) != len(c.rows) {
+		return nil, fmt.Errorf("the owners' deployment sent %d answers to %d questions", len(answers.Answers), len(c.rows))
 	}
 	lost := map[ownerKey]bool{}
 	pins := map[ownerKey]pin{}

@@ -160,26 +160,26 @@ type Disowned struct {
 	// Epoch of the database in which they were read.
 	Epoch  uuid.UUID
 	Owners []schema.Deletion
-	to     int32   // the ownees' deployment
-	ids    []int64 // by owner
-	seqs   []int64 // the pieces of work, also those of owners that are already removed
-	of     []int64 // by piece of work: the id of its owner, 0 when that is already removed
+	To     int32   // the ownees' deployment
+	IDs    []int64 // by owner
+	Seqs   []int64 // the pieces of work, also those of owners that are already removed
+	Of     []int64 // by piece of work: the id of its owner, 0 when that is already removed
 }
 
 // Except returns a copy without the failed owners and their pieces of work.
 func (d *Disowned) Except(failed []uuid.UUID) *Disowned {
-	out := &Disowned{Epoch: d.Epoch, to: d.to}
+	out := &Disowned{Epoch: d.Epoch, To: d.To}
 	left := map[int64]bool{}
 	for i, o := range d.Owners {
 		if slices.Contains(failed, o.UID) {
-			left[d.ids[i]] = true
+			left[d.IDs[i]] = true
 		} else {
-			out.Owners, out.ids = append(out.Owners, o), append(out.ids, d.ids[i])
+			out.Owners, out.IDs = append(out.Owners, o), append(out.IDs, d.IDs[i])
 		}
 	}
-	for i, seq := range d.seqs {
-		if !left[d.of[i]] {
-			out.seqs, out.of = append(out.seqs, seq), append(out.of, d.of[i])
+	for i, seq := range d.Seqs {
+		if !left[d.Of[i]] {
+			out.Seqs, out.Of = append(out.Seqs, seq), append(out.Of, d.Of[i])
 		}
 	}
 	return out
@@ -187,7 +187,7 @@ func (d *Disowned) Except(failed []uuid.UUID) *Disowned {
 
 // Without returns the pieces of work that are not in told.
 func (d *Disowned) Without(told *Disowned) []int64 {
-	return slices.DeleteFunc(slices.Clone(d.seqs), func(seq int64) bool { return slices.Contains(told.seqs, seq) })
+	return slices.DeleteFunc(slices.Clone(d.Seqs), func(seq int64) bool { return slices.Contains(told.Seqs, seq) })
 }
 
 // Disowned reads the deleted owners of some pieces of work for an ownees' deployment.
@@ -200,7 +200,7 @@ func (s *Store) Disowned(ctx context.Context, to schema.DeploymentID, seqs []int
 	if err != nil {
 		return nil, fmt.Errorf("read deleted owners: %w", err)
 	}
-	d := &Disowned{to: deployment, seqs: seqs, of: make([]int64, len(seqs))}
+	d := &Disowned{To: deployment, Seqs: seqs, Of: make([]int64, len(seqs))}
 	var seq, id int64
 	var uid uuid.UUID
 	var epoch *uuid.UUID
@@ -210,8 +210,8 @@ func (s *Store) Disowned(ctx context.Context, to schema.DeploymentID, seqs []int
 			return s.recoveringSelf()
 		}
 		d.Epoch = *epoch
-		d.ids, d.Owners = append(d.ids, id), append(d.Owners, schema.Deletion{UID: uid, Cause: cause.cause()})
-		d.of[slices.Index(seqs, seq)] = id
+		d.IDs, d.Owners = append(d.IDs, id), append(d.Owners, schema.Deletion{UID: uid, Cause: cause.cause()})
+		d.Of[slices.Index(seqs, seq)] = id
 		return nil
 	}); err != nil {
 		return nil, fmt.Errorf("read deleted owners: %w", err)
@@ -230,7 +230,7 @@ func (s *Store) OwneesTold(ctx context.Context, d *Disowned) error {
 		if err != nil {
 			return err
 		}
-		_, err = tx.Exec(ctx, disownedSQL, d.ids, d.to, d.seqs, s.selfID)
+		_, err = tx.Exec(ctx, disownedSQL, d.IDs, d.To, d.Seqs, s.selfID)
 		return err
 	})
 	if err != nil {

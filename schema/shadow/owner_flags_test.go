@@ -100,6 +100,6 @@ func goes(t *testing.T, b *harness.Box, ownee, gone, how string, again []shadow.
 			answers.Answers[i].Verdict = shadow.OwnerUnknown // its answer is still to come
 		}
 	}
-	_, err = store.SettleOwners(t.Context(), check, answers)
+	_, err = check.Settle(t.Context(), answers)
 	require.NoError(t, err)
 }

@@ -30,7 +30,7 @@ type mutant struct {
 var mutants = []mutant{
 	{
 		"expiry-removes", "I5, I8", "A blockade that has expired is removed without asking.",
-		"handlers/owned_pending.go",
+		"handlers/pending_resolve.go",
 		[]string{
 			"		if len(answers.Verdicts) != len(questions) {",
 			`		for i := range answers.Verdicts {
@@ -41,7 +41,7 @@ var mutants = []mutant{
 	},
 	{
 		"unreachable-is-gone", "I5, I8, I15", "A holder's deployment that cannot be asked counts as one without references.",
-		"handlers/owned_pending.go",
+		"handlers/pending_resolve.go",
 		[]string{
 			`		if err != nil {
 			return fmt.Errorf("resolve at %s: %w", holder, err)
@@ -190,7 +190,7 @@ var mutants = []mutant{
 	},
 	{
 		"release-forgotten", "I8, I13", "What an update drops is not released.",
-		"handlers/owned_pending.go",
+		"handlers/pending_release.go",
 		[]string{
 			"if len(m.Release)+len(m.Abandon) > 0 {",
 			"if len(m.Abandon) > 0 {",
@@ -214,13 +214,14 @@ var mutants = []mutant{
 	},
 	{
 		"owner-unreachable-is-gone", "I15, I16", "An owner whose deployment cannot be asked counts as gone.",
-		"handlers/owned_pending.go",
+		"handlers/pending_check_owners.go",
 		[]string{
-			`				return nil, fmt.Errorf("check owners at %s: %w", at, err)`,
-			`				answers = &shadow.OwnerAnswers{}
-				for range c.Questions {
-					answers.Answers = append(answers.Answers, shadow.OwnerAnswer{Verdict: shadow.OwnerAbsent})
-				}`,
+			`			return nil, batchError{fmt.Errorf("check owners at %s: %w", at, err)}`,
+			`			answers = &shadow.OwnerAnswers{}
+			for range c.Questions {
+				answers.Answers = append(answers.Answers, shadow.OwnerAnswer{Verdict: shadow.OwnerAbsent})
+			}`,
+			"\t\"fmt\"\n", "",
 		},
 	},
 	{

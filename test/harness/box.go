@@ -258,6 +258,22 @@ func (b *Box) Work(deployment schema.DeploymentID) []schema.Work {
 	return all
 }
 
+// Handlers are the handlers of a process of a deployment.
+func (b *Box) Handlers(deployment schema.DeploymentID, store *shadow.Store) *handlers.Table {
+	b.t.Helper()
+	peers := &boxPeers{box: b, self: deployment}
+	table, err := handlers.NewTable(handlers.Actions{
+		Confirm: &handlers.Confirm{Store: store, Peers: peers}, Release: &handlers.Release{Store: store, Peers: peers}, LetGo: &handlers.LetGo{Store: store, Peers: peers},
+		CheckOwners: &handlers.CheckOwners{Store: store, Peers: peers}, UpgradeOwners: &handlers.UpgradeOwners{Store: store, Peers: peers},
+		Derive: &handlers.Derive{Store: store}, Retire: &handlers.Retire{Store: store},
+		AnnounceEpoch: &handlers.AnnounceEpoch{Store: store, Peers: peers}, ConfirmAgain: &handlers.ConfirmAgain{Store: store, Peers: peers},
+		VerifyBlockades: &handlers.VerifyBlockades{Store: store},
+		Finalise:        &handlers.Finalise{Store: store}, DropOwners: &handlers.DropOwners{Store: store, Peers: peers},
+	})
+	require.NoError(b.t, err)
+	return table
+}
+
 // Do does some outstanding work of a deployment: that of an action, once. It tells how much was done.
 func (b *Box) Do(deployment schema.DeploymentID, action schema.Action) (int, error) {
 	b.t.Helper()
@@ -265,7 +281,7 @@ func (b *Box) Do(deployment schema.DeploymentID, action schema.Action) (int, err
 }
 
 func (b *Box) do(deployment schema.DeploymentID, action schema.Action, work []schema.Work) (int, error) {
-	peers := &boxPeers{box: b, self: deployment}
+	table := b.Handlers(deployment, b.Stores[deployment])
 	by := map[schema.DeploymentID][]schema.Work{}
 	for _, w := range work {
 		if w.Action == action {
@@ -275,15 +291,9 @@ func (b *Box) do(deployment schema.DeploymentID, action schema.Action, work []sc
 	done := 0
 	var failed error
 	for to, work := range by {
-		var left []int64
-		var err error
-		if action == schema.Finalise || action == schema.DropOwners {
-			err = (&handlers.OwnedDeleting{Store: b.Stores[deployment], Peers: peers}).Handle(context.Background(), to, work)
-		} else {
-			left, err = (&handlers.OwnedPending{Store: b.Stores[deployment], Peers: peers}).Handle(context.Background(), to, work)
-		}
+		waiting, err := table.Handle(context.Background(), to, work)
 		if failed = errors.Join(failed, err); err == nil {
-			done += len(work) - len(left)
+			done += len(work) - len(waiting)
 		}
 	}
 	return done, failed
@@ -329,7 +339,7 @@ func (b *Box) Act(holder, from schema.DeploymentID) (int, error) {
 
 // Resolve lets a deployment ask about its expired blockades.
 func (b *Box) Resolve(deployment schema.DeploymentID) error {
-	h := &handlers.OwnedPending{Store: b.Stores[deployment], Peers: &boxPeers{box: b, self: deployment}}
+	h := &handlers.Resolve{Store: b.Stores[deployment], Peers: &boxPeers{box: b, self: deployment}}
 	expired, err := h.Expired(context.Background())
 	for _, holder := range expired {
 		err = errors.Join(err, h.Resolve(context.Background(), holder))

@@ -1,0 +1,52 @@
+package handlers
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/google/uuid"
+
+	"github.com/db-controller/db-controller/schema"
+)
+
+// AnnounceEpochStore has the epoch of this deployment's database.
+type AnnounceEpochStore interface {
+	PresentEpoch() uuid.UUID
+	// OutdoEpoch renames the present epoch, so that it is later than one that another deployment knows.
+	OutdoEpoch(ctx context.Context, known uuid.UUID) error
+	// Announced replaces the work by the comparison that follows. It fails when the epoch is not the present one any more.
+	Announced(ctx context.Context, to schema.DeploymentID, epoch uuid.UUID) error
+}
+
+// AnnounceEpochPeers tells another deployment the epoch.
+type AnnounceEpochPeers interface {
+	// AnnounceEpoch returns the epoch that the other deployment knows now.
+	AnnounceEpoch(ctx context.Context, at schema.DeploymentID, epoch uuid.UUID) (known uuid.UUID, err error)
+}
+
+// AnnounceEpoch tells another deployment that this deployment's database was failed over or restored.
+type AnnounceEpoch struct {
+	Store AnnounceEpochStore
+	Peers AnnounceEpochPeers
+}
+
+// Handle is Handler.
+func (h *AnnounceEpoch) Handle(ctx context.Context, to schema.DeploymentID, seqs []int64) ([]int64, error) {
+	return nil, each(seqs, func(int64) error { return h.announce(ctx, to) })
+}
+
+// announce fails when the other deployment knows a later epoch: a clock went back. The epoch is renamed then, and announced
+// by the work that the new name leaves.
+func (h *AnnounceEpoch) announce(ctx context.Context, to schema.DeploymentID) error {
+	epoch := h.Store.PresentEpoch()
+	known, err := h.Peers.AnnounceEpoch(ctx, to, epoch)
+	if err != nil {
+		return fmt.Errorf("announce the epoch to %s: %w", to, err)
+	}
+	if bytes.Compare(known[:], epoch[:]) > 0 {
+		return errors.Join(fmt.Errorf("announce the epoch to %s: a later epoch is known there: the clock of the database went back", to), h.Store.OutdoEpoch(ctx, known))
+	}
+	return h.Store.Announced(ctx, to, epoch)
+}

@@ -1,0 +1,59 @@
+package handlers
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/google/uuid"
+
+	"github.com/db-controller/db-controller/internal/crash"
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/shadow"
+)
+
+// MessageStore has the messages that this deployment owes to others.
+type MessageStore interface {
+	// Messages reads the messages of pieces of work. A piece that is done already has none.
+	Messages(ctx context.Context, to schema.DeploymentID, seqs []int64) (*shadow.Messages, error)
+	// Delivered removes the work of messages that the other deployment has taken.
+	Delivered(ctx context.Context, m *shadow.Messages) error
+}
+
+// ConfirmStore has the committed attempts whose targets are in another deployment.
+type ConfirmStore interface {
+	MessageStore
+	// RepairAttempts compares the references of attempts with the blockades in the other deployment, and establishes
+	// again those that are lost there.
+	RepairAttempts(ctx context.Context, at schema.DeploymentID, attempts []shadow.AttemptID) error
+}
+
+// ConfirmPeers confirms the blockades of attempts at another deployment.
+type ConfirmPeers interface {
+	// Confirm returns the attempts of which the other deployment has no blockade.
+	Confirm(ctx context.Context, target schema.DeploymentID, epoch uuid.UUID, attempts []shadow.AttemptID) (unknown []shadow.AttemptID, err error)
+}
+
+// Confirm tells the targets' deployment that attempts have committed. Messages of one reference may arrive in any order (I7).
+type Confirm struct {
+	Store ConfirmStore
+	Peers ConfirmPeers
+}
+
+// Handle is Handler.
+func (h *Confirm) Handle(ctx context.Context, to schema.DeploymentID, seqs []int64) ([]int64, error) {
+	m, err := h.Store.Messages(ctx, to, seqs)
+	if err != nil {
+		return nil, err
+	}
+	if len(m.Confirm) > 0 {
+		unknown, err := h.Peers.Confirm(ctx, to, m.Epoch, m.Confirm)
+		if err != nil {
+			return nil, fmt.Errorf("confirm at %s: %w", to, err)
+		}
+		crash.At("crash-confirm-told")
+		if err := h.Store.RepairAttempts(ctx, to, unknown); err != nil {
+			return nil, fmt.Errorf("repair the attempts that are unknown at %s: %w", to, err)
+		}
+	}
+	return nil, h.Store.Delivered(ctx, m)
+}

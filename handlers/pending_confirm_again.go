@@ -1,0 +1,68 @@
+package handlers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/google/uuid"
+
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/shadow"
+)
+
+// ConfirmAgainStore compares the references to another deployment after a failover, here or there.
+type ConfirmAgainStore interface {
+	PresentEpoch() uuid.UUID
+	// ConfirmAgain compares and repairs. It returns the epoch of the other deployment that started the comparison, zero
+	// when it was a failover here, and fails with shadow.ErrPassGone when the work is done or replaced.
+	ConfirmAgain(ctx context.Context, at schema.DeploymentID, seq int64) (told uuid.UUID, err error)
+	// Recovered removes the work.
+	Recovered(ctx context.Context, seq int64) error
+}
+
+// ConfirmAgainPeers tells another deployment that the references to it are compared.
+type ConfirmAgainPeers interface {
+	// ConfirmEpoch names the epochs that were compared: of the other deployment's database, and of this one's.
+	ConfirmEpoch(ctx context.Context, at schema.DeploymentID, epoch, own uuid.UUID) error
+}
+
+// ConfirmAgain compares what refers to another deployment with what is known there, establishes again what was lost, and
+// confirms that to it: until then nothing is deleted there.
+type ConfirmAgain struct {
+	Store ConfirmAgainStore
+	Peers ConfirmAgainPeers
+}
+
+// Handle is Handler.
+func (h *ConfirmAgain) Handle(ctx context.Context, at schema.DeploymentID, seqs []int64) ([]int64, error) {
+	return nil, each(seqs, func(seq int64) error { return unlessGone(h.confirm(ctx, at, seq)) })
+}
+
+func (h *ConfirmAgain) confirm(ctx context.Context, at schema.DeploymentID, seq int64) error {
+	selfEpoch := h.Store.PresentEpoch() // before the comparison: what is lost in a failover meanwhile is not compared
+	told, err := h.Store.ConfirmAgain(ctx, at, seq)
+	if err != nil {
+		return err
+	}
+	if err := h.Peers.ConfirmEpoch(ctx, at, told, selfEpoch); err != nil {
+		return fmt.Errorf("confirm references at %s: %w", at, err)
+	}
+	return h.Store.Recovered(ctx, seq)
+}
+
+// each does pieces one by one. A piece that fails keeps no other one back (I20).
+func each(seqs []int64, do func(seq int64) error) (err error) {
+	for _, seq := range seqs {
+		err = errors.Join(err, do(seq))
+	}
+	return err
+}
+
+// unlessGone is no error for a pass that has ended, or that another one has replaced: nothing is left to do.
+func unlessGone(err error) error {
+	if errors.Is(err, shadow.ErrPassGone) {
+		return nil
+	}
+	return err
+}

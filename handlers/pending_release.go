@@ -1,0 +1,39 @@
+package handlers
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/google/uuid"
+
+	"github.com/db-controller/db-controller/internal/crash"
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/shadow"
+)
+
+// ReleasePeers removes blockades at another deployment: those of dropped references, by key, and those of aborted attempts.
+type ReleasePeers interface {
+	Release(ctx context.Context, target schema.DeploymentID, epoch uuid.UUID, keys []shadow.BlockadeKey, attempts []shadow.AttemptID) error
+}
+
+// Release tells the targets' deployment which references were dropped, and which attempts were aborted. Messages of one
+// reference may arrive in any order (I7).
+type Release struct {
+	Store MessageStore
+	Peers ReleasePeers
+}
+
+// Handle is Handler.
+func (h *Release) Handle(ctx context.Context, to schema.DeploymentID, seqs []int64) ([]int64, error) {
+	m, err := h.Store.Messages(ctx, to, seqs)
+	if err != nil {
+		return nil, err
+	}
+	if len(m.Release)+len(m.Abandon) > 0 {
+		if err := h.Peers.Release(ctx, to, m.Epoch, m.Release, m.Abandon); err != nil {
+			return nil, fmt.Errorf("release at %s: %w", to, err)
+		}
+		crash.At("crash-release-told")
+	}
+	return nil, h.Store.Delivered(ctx, m)
+}

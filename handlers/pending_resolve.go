@@ -1,0 +1,66 @@
+package handlers
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/shadow"
+)
+
+// resolveBatch is the number of expired blockades in one call.
+const resolveBatch = 1000
+
+// ResolveStore has the expired blockades of this deployment, and settles the verdicts on them.
+type ResolveStore interface {
+	// ExpiredHolders names the holders' deployments that have expired blockades here.
+	ExpiredHolders(ctx context.Context) ([]schema.DeploymentID, error)
+	// Expired returns up to limit questions about expired blockades of one holders' deployment, the oldest first.
+	Expired(ctx context.Context, holder schema.DeploymentID, limit int) ([]shadow.Question, error)
+	// Settle confirms the blockades that are held, and removes those that are gone; undecided ones stay.
+	Settle(ctx context.Context, holder schema.DeploymentID, questions []shadow.Question, answers *shadow.Answers) error
+}
+
+// ResolvePeers asks the holders' deployment.
+type ResolvePeers interface {
+	Resolve(ctx context.Context, holder schema.DeploymentID, questions []shadow.Question) (*shadow.Answers, error)
+}
+
+// Resolve asks the holders' deployments about expired blockades. It is no action of outstanding work: blockades expire by
+// time, and one node of the deployment looks for them at intervals.
+type Resolve struct {
+	Store ResolveStore
+	Peers ResolvePeers
+}
+
+// Expired names the deployments to call Resolve for.
+func (h *Resolve) Expired(ctx context.Context) ([]schema.DeploymentID, error) {
+	return h.Store.ExpiredHolders(ctx)
+}
+
+// Resolve asks a holders' deployment about its expired blockades here, and settles its verdicts. While that deployment does
+// not answer, the blockades stay: time alone removes nothing (I5).
+func (h *Resolve) Resolve(ctx context.Context, holder schema.DeploymentID) error {
+	for {
+		questions, err := h.Store.Expired(ctx, holder, resolveBatch)
+		if err != nil || len(questions) == 0 {
+			return err
+		}
+		answers, err := h.Peers.Resolve(ctx, holder, questions)
+		if err != nil {
+			return fmt.Errorf("resolve at %s: %w", holder, err)
+		}
+		if len(answers.Verdicts) != len(questions) {
+			return fmt.Errorf("resolve at %s: %d answers to %d questions", holder, len(answers.Verdicts), len(questions))
+		}
+		if err := h.Store.Settle(ctx, holder, questions, answers); err != nil {
+			return err
+		}
+		if len(questions) < resolveBatch || !slices.ContainsFunc(answers.Verdicts, decided) {
+			return nil
+		}
+	}
+}
+
+func decided(v shadow.Verdict) bool { return v != shadow.Undecided }
