@@ -2,7 +2,6 @@ package handlers_test
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"testing"
 
@@ -38,8 +37,6 @@ func failsWith(err error, done *[]int64, poison ...int64) func(seqs []int64) err
 		return nil
 	}
 }
-
-var errPoison = errors.New("poison")
 
 func TestPiecesThatCannotBeFinalisedFailByThemselves_I20(t *testing.T) {
 	t.Parallel()
