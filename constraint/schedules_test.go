@@ -78,7 +78,7 @@ func (n *notices) event(from, to int) event {
 func TestDeletionsAreActedUponAndThenAcknowledgedOnEverySchedule(t *testing.T) {
 	for seed := range uint64(2000) {
 		r := rand.New(rand.NewPCG(seed, 1))
-		remote, f := &notices{}, newForeign(schema.Subscription{})
+		remote, f := &notices{}, newDeletions(schema.Subscription{})
 		times := map[int64]int{}
 		sent, snapshot, told := 0, 0, -1 // of this stream: told is the last position
 		var flights [2]*batch            // of what is new, and of what is handled again, beside one another

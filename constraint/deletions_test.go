@@ -12,8 +12,8 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// said is a foreign that a watch has told something.
-func said(t *testing.T, f *foreign, events ...event) {
+// said lets a watch deliver events.
+func said(t *testing.T, f *deletions, events ...event) {
 	t.Helper()
 	for _, e := range events {
 		require.NoError(t, f.take(e))
@@ -47,7 +47,7 @@ func more() event {
 // A batch that comes back after its stream was lost is done again, and not acknowledged with the position that it had: that is of
 // another snapshot.
 func TestABatchIsPutBackWithoutThePositionOfALostStream(t *testing.T) {
-	f := newForeign(schema.Subscription{})
+	f := newDeletions(schema.Subscription{})
 	said(t, f, event{started: true}, deleted("x"), end("p1"))
 	b := f.fresh()
 	require.Equal(t, "p1", b.position)
@@ -62,13 +62,13 @@ func TestABatchIsPutBackWithoutThePositionOfALostStream(t *testing.T) {
 
 // Positions that were not told yet when their stream was lost never are.
 func TestPositionsEndWithTheirStream(t *testing.T) {
-	f := newForeign(schema.Subscription{})
+	f := newDeletions(schema.Subscription{})
 	said(t, f, event{started: true}, deleted("x"), end("p1"), event{lost: true}, event{started: true}, deleted("x"), more(), deleted("last"), end("p2"))
 	require.Empty(t, f.fresh().position)
 	require.Equal(t, "p2", f.fresh().position)
 
 	// Nor does what is handled again use one that was told.
-	f = newForeign(schema.Subscription{})
+	f = newDeletions(schema.Subscription{})
 	said(t, f, event{started: true}, deleted("bad"), end("p1"))
 	b := f.fresh()
 	f.done(b, map[uuid.UUID]error{b.deletions[0].UID: errors.New("poison")})
@@ -79,7 +79,7 @@ func TestPositionsEndWithTheirStream(t *testing.T) {
 
 // What was done by a run of a lost stream is done; its position is not the new stream's.
 func TestThePositionOfALostStreamIsNotTheNewOnes(t *testing.T) {
-	f := newForeign(schema.Subscription{})
+	f := newDeletions(schema.Subscription{})
 	said(t, f, event{started: true}, deleted("bad", "x"), end("p1"))
 	b := f.fresh()
 	said(t, f, event{lost: true}, event{started: true}, deleted("bad"), end("p2"))
@@ -90,7 +90,7 @@ func TestThePositionOfALostStreamIsNotTheNewOnes(t *testing.T) {
 
 // What is handled again is of one batch's size, and an acknowledgement that would except very many is left out.
 func TestWhatIsHandledAgainIsBounded_I21(t *testing.T) {
-	f := newForeign(schema.Subscription{})
+	f := newDeletions(schema.Subscription{})
 	said(t, f, event{started: true})
 	failed := map[uuid.UUID]error{}
 	for i := range exceptLimit + 2*batchLimit {

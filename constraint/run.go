@@ -1,0 +1,234 @@
+package constraint
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"time"
+
+	"github.com/google/uuid"
+	"go.uber.org/zap"
+
+	"github.com/db-controller/db-controller/schema"
+)
+
+// batchLimit is the number of pieces of work, and about the number of deletions, in one run of a handler.
+const batchLimit = 1000
+
+// result of a worker. Sent by workers, which give up when the node ends; never closed.
+type result struct {
+	key     taskKey
+	seqs    []int64
+	waiting []int64 // of seqs: they are tried again later
+	items   int
+	took    time.Duration
+	err     error
+	holders []schema.DeploymentID // of sweeping: those that have to be asked
+	// Of subscribed and continuing.
+	run    *watchRun
+	batch  batch
+	failed map[uuid.UUID]error
+}
+
+// job is a batch for a worker.
+type job func(ctx context.Context, r *result) error
+
+// start gives a batch of every task that can run to a worker, and returns the time until the next one can.
+func (l *loop) start(ctx context.Context) time.Duration {
+	const idle = time.Hour
+	if !l.work.Primed() {
+		return idle
+	}
+	now := time.Now()
+	soonest := min(idle, l.wantDeletions(now))
+	for k, t := range l.tasks {
+		if t.resume(now); !t.due.IsZero() {
+			soonest = min(soonest, t.due.Sub(now))
+		}
+		if t.running || !t.wanted && len(t.queue) == 0 {
+			continue
+		}
+		if wait := t.notYet.Sub(now); wait > 0 {
+			soonest = min(soonest, wait)
+			continue
+		}
+		t.wanted = false
+		if next := l.batch(k, t); next != nil {
+			t.running = true
+			l.startWorker(ctx, k, next)
+		}
+	}
+	return soonest
+}
+
+// wantDeletions marks the tasks of deletions that have something to do, and returns the time until more have.
+func (l *loop) wantDeletions(now time.Time) time.Duration {
+	soonest := time.Hour
+	for id, d := range l.deletions {
+		if !d.Primed() {
+			continue
+		}
+		if d.hasNew() {
+			l.task(taskKey{subscribed, id}).wanted = true
+		}
+		if waits, wait := d.waits(now); waits && wait <= 0 {
+			l.task(taskKey{continuing, id}).wanted = true
+		} else if waits {
+			soonest = min(soonest, wait)
+		}
+	}
+	return soonest
+}
+
+// batch takes the next batch of a task; nil when there is nothing to do.
+func (l *loop) batch(k taskKey, t *task) job {
+	switch k.task {
+	case sweeping:
+		return func(ctx context.Context, r *result) (err error) {
+			r.holders, err = l.cfg.Resolver.Expired(ctx)
+			return err
+		}
+	case resolving:
+		return func(ctx context.Context, _ *result) error { return l.cfg.Resolver.Resolve(ctx, k.deployment) }
+	case subscribed, continuing:
+		return l.deletionsBatch(k)
+	default:
+		return l.workBatch(k, t)
+	}
+}
+
+func (l *loop) workBatch(k taskKey, t *task) job {
+	work := l.queued(t)
+	if len(work) == 0 {
+		return nil
+	}
+	return func(ctx context.Context, r *result) (err error) {
+		r.items = len(work)
+		for _, w := range work {
+			r.seqs = append(r.seqs, w.Seq)
+		}
+		r.waiting, err = l.cfg.Owned.Handle(ctx, k.deployment, work)
+		return err
+	}
+}
+
+// queued takes keys off the queue and looks their work up.
+func (l *loop) queued(t *task) []schema.Work {
+	var work []schema.Work
+	taken := map[int64]bool{} // a key can be queued twice: by a failed batch, and by a new snapshot
+	i := 0
+	for ; i < len(t.queue) && len(work) < batchLimit; i++ {
+		w, ok := l.work.get(t.queue[i])
+		if !ok {
+			delete(t.later, t.queue[i]) // another process has done it
+		} else if !taken[w.Seq] {
+			taken[w.Seq] = true
+			work = append(work, *w)
+		}
+	}
+	if t.queue = t.queue[i:]; len(t.queue) == 0 {
+		t.queue = nil // frees the array
+	}
+	return work
+}
+
+func (l *loop) deletionsBatch(k taskKey) job {
+	d := l.deletions[k.deployment]
+	if d == nil || !d.Primed() {
+		return nil
+	}
+	b, run := batch{}, d.run
+	if k.task == continuing {
+		b = d.again(time.Now())
+	} else {
+		b = d.fresh()
+	}
+	if len(b.deletions) == 0 && b.position == "" {
+		return nil
+	}
+	return func(ctx context.Context, r *result) (err error) {
+		r.run, r.batch, r.items = run, b, len(b.deletions)
+		r.failed, err = l.cfg.Subscribed.Handle(ctx, k.deployment, b.deletions, b.position, b.except, b.retry)
+		return err
+	}
+}
+
+// startWorker runs a batch in a goroutine of its own.
+func (l *loop) startWorker(ctx context.Context, k taskKey, next job) {
+	l.workers.Go(func() {
+		r := result{key: k}
+		began := time.Now()
+		r.err = guarded(ctx, next, &r)
+		r.took = time.Since(began)
+		select {
+		case l.done <- r:
+		case <-ctx.Done():
+		}
+	})
+}
+
+// guarded runs a batch. A panic of a handler is an error of the batch.
+func guarded(ctx context.Context, next job, r *result) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("handler panicked: %v\n%s", p, debug.Stack())
+		}
+	}()
+	return next(ctx, r)
+}
+
+// finish takes a worker's result: the caches and queues follow it, and its errors are logged. They are logged nowhere else.
+func (l *loop) finish(r result) {
+	t := l.task(r.key)
+	t.running = false
+	if r.key.task != sweeping || r.err != nil {
+		l.cfg.Observer.HandlerRan(r.key.task, r.key.deployment, r.items, r.took, r.err)
+	}
+	var part *schema.PartError
+	if errors.As(r.err, &part) {
+		r.waiting = append(r.waiting, part.Failed...)
+		l.log(r).Warn("pieces of work failed, they are tried again", zap.Int("failed", len(part.Failed)), zap.Error(part.Cause))
+	}
+	if r.err == nil || part != nil {
+		t.atOnce()
+		t.settle(l.work, r)
+	} else {
+		l.failed(t, r)
+	}
+	for _, holder := range r.holders {
+		l.task(taskKey{resolving, holder}).wanted = true
+	}
+	if d := l.deletions[r.key.deployment]; d != nil && r.run != nil && d.run == r.run {
+		l.acted(d, r)
+	}
+}
+
+// failed makes a task wait after a batch that failed as a whole, and queues its work behind the work that is new.
+func (l *loop) failed(t *task, r result) {
+	wait := t.backoff.Next()
+	t.notYet = time.Now().Add(wait)
+	l.log(r).Warn("a handler failed, it is tried again", zap.Duration("in", wait), zap.Error(r.err))
+	t.queue = append(t.queue, r.seqs...)
+	t.wanted = t.wanted || r.key.task == resolving
+}
+
+func (l *loop) log(r result) *zap.Logger {
+	return l.cfg.Logger.With(zap.String("handler", r.key.task), zap.Stringer("deployment", r.key.deployment), zap.Int("items", r.items))
+}
+
+// acted takes the result of a batch of deletions. A batch that is handled again, and fails as a whole, stays as it is.
+func (l *loop) acted(d *deletions, r result) {
+	if r.err != nil {
+		if !r.batch.retry {
+			d.putBack(r.batch)
+		}
+		return
+	}
+	d.done(r.batch, r.failed)
+	for _, deletion := range r.batch.deletions {
+		if cause := r.failed[deletion.UID]; cause != nil && !errors.Is(cause, schema.ErrUnfinished) {
+			l.log(r).Warn("a deletion cannot be carried out here yet, it is tried again", zap.String("name", deletion.Name), zap.Error(cause))
+		}
+	}
+}
