@@ -1,13 +1,12 @@
-// Package envregistry is the client of the environment registry: it delivers the newest environment of all deployments,
-// and registers its own one when it speaks for it. The registry is advisory: while it is away the last environment counts, which is kept in
-// the deployment's own database.
+// Package envregistry is the client of the environment registry: it delivers the newest environment, and registers the address
+// of its process while that leads the deployment. The registry is advisory: while it is unreachable the last environment
+// counts, which is kept in the deployment's own database.
 package envregistry
 
 import (
 	"cmp"
 	"context"
 	"errors"
-	"math/rand/v2"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -18,6 +17,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/db-controller/db-controller/internal/retry"
 	"github.com/db-controller/db-controller/schema"
 	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
 	"github.com/db-controller/db-controller/schema/wire"
@@ -25,7 +25,7 @@ import (
 
 // Keeper keeps the last environment.
 type Keeper interface {
-	// LoadEnvironment answers nil when none was kept.
+	// LoadEnvironment returns nil when none was kept.
 	LoadEnvironment(ctx context.Context) (*schema.Environment, error)
 	KeepEnvironment(ctx context.Context, env *schema.Environment) error
 }
@@ -46,7 +46,7 @@ type Client struct {
 	registry     registryv1.RegistryServiceClient
 	registration *registration
 	out          chan *schema.Environment
-	// problem is why the registry cannot be followed.
+	// problem is the reason why the registry cannot be followed; nil while it is.
 	problem atomic.Pointer[string]
 }
 
@@ -57,27 +57,27 @@ func New(cfg Config) (*Client, error) {
 	}
 	c := &Client{
 		cfg: cfg, registry: registryv1.NewRegistryServiceClient(cfg.Registry),
-		// One place, which holds the newest environment: sent by Run, which takes an older one out first; closed by nobody.
+		// Of capacity one, for the newest environment: sent by Run, which takes an older one out first; never closed.
 		out: make(chan *schema.Environment, 1),
 	}
 	c.registration = newRegistration(c)
 	return c, nil
 }
 
-// Lead tells that this process speaks for the deployment, or does not: the registry has the address of the one that does.
+// Lead notes whether this process leads its deployment: the registry has the address of the one that does.
 func (c *Client) Lead(leads bool) { c.registration.lead(leads) }
 
-// Leads tells whether this process speaks for the deployment.
+// Leads reports whether this process leads its deployment.
 func (c *Client) Leads() bool { return c.registration.leading() }
 
-// Registered fails, with the reason, while others are not told where to reach this process, or, when another one speaks for
-// the deployment, that one.
+// Registered returns the reason while the registry lacks the address of this process, when it leads the deployment, or any
+// address of the deployment, when another process does; nil otherwise.
 func (c *Client) Registered() error { return c.registration.registered() }
 
-// Environments delivers whole environments, the newest only: what a slow reader missed is in the next one.
+// Environments delivers whole environments, the newest only: a slow reader skips older ones.
 func (c *Client) Environments() <-chan *schema.Environment { return c.out }
 
-// Problem is why the registry cannot be followed, or does not take the registration; empty while all is well.
+// Problem is the reason why the registry cannot be followed, or refuses the registration; empty without one.
 func (c *Client) Problem() string {
 	if p := c.problem.Load(); p != nil {
 		return *p
@@ -85,7 +85,8 @@ func (c *Client) Problem() string {
 	return c.registration.why()
 }
 
-// Ask asks the registry now. Its answer says what there is, never what there is not.
+// Ask reads the environment from the registry now. A deployment that it lacks may exist all the same: the registry can have
+// lost it (Environment.Incomplete).
 func (c *Client) Ask(ctx context.Context) (*schema.Environment, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -98,7 +99,7 @@ func (c *Client) Ask(ctx context.Context) (*schema.Environment, error) {
 	return env, nil
 }
 
-// Run starts with the environment that was kept, if any, then follows the registry and keeps what it says. It blocks
+// Run starts with the environment that was kept, if any, then follows the registry and keeps each environment. It blocks
 // until ctx ends.
 func (c *Client) Run(ctx context.Context) error {
 	kept, err := c.cfg.Keeper.LoadEnvironment(ctx)
@@ -113,26 +114,17 @@ func (c *Client) Run(ctx context.Context) error {
 	defer registering.Wait()
 	registering.Go(func() { c.registration.run(ctx) })
 	b := newBuilder()
-	for wait := 100 * time.Millisecond; ctx.Err() == nil; wait = min(2*wait, 5*time.Second) {
-		began := time.Now()
-		lost := c.follow(ctx, b)
-		if ctx.Err() != nil {
-			break
-		}
-		problem, level := "the registry cannot be followed: "+status.Convert(lost).Message(), zap.WarnLevel
-		if before := c.problem.Swap(&problem); before != nil && *before == problem {
-			level = zap.DebugLevel // the same once more
-		}
-		if time.Since(began) > 10*time.Second {
-			wait = 100 * time.Millisecond
-		}
-		c.cfg.Logger.Log(level, "the registry cannot be followed; the last environment counts", zap.Error(lost), zap.Duration("again in", wait))
-		select {
-		case <-ctx.Done():
-		case <-time.After(wait/2 + rand.N(wait/2+1)): // so that those of a whole fleet do not come back at once
-		}
-	}
+	retry.Forever(ctx, retry.Backoff{First: firstPause, Max: longestPause}, func(ctx context.Context) error { return c.follow(ctx, b) }, c.lost)
 	return nil
+}
+
+// lost notes that a watch of the registry has ended. A problem that is the same as before is not logged again.
+func (c *Client) lost(err error, pause time.Duration, _ bool) {
+	problem, level := "the registry cannot be followed: "+status.Convert(err).Message(), zap.WarnLevel
+	if before := c.problem.Swap(&problem); before != nil && *before == problem {
+		level = zap.DebugLevel
+	}
+	c.cfg.Logger.Log(level, "the registry cannot be followed; the last environment counts", zap.Error(err), zap.Duration("again in", pause))
 }
 
 func (c *Client) publish(env *schema.Environment) {
@@ -143,61 +135,57 @@ func (c *Client) publish(env *schema.Environment) {
 	c.out <- env
 }
 
-// silence is how long a watch may say nothing, whose server speaks every few seconds: then its connection is half open,
-// or its server hangs.
-const silence = 30 * time.Second
-
-var errSilent = errors.New("nothing was heard for too long")
-
-// follow watches until the stream ends: on from where the one before it was, if it can.
+// follow watches until the stream ends. It goes on after the last token of the stream before it, if there is one.
 func (c *Client) follow(ctx context.Context, b *builder) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	silent := time.AfterFunc(silence, func() { cancel(errSilent) })
-	defer silent.Stop()
-	stream, err := c.registry.WatchEnvironment(ctx, &registryv1.WatchEnvironmentRequest{ResumeToken: b.begin()})
-	if err != nil {
-		return errors.Join(err, context.Cause(ctx))
-	}
-	for {
-		msg, err := stream.Recv()
+	return retry.Watch(ctx, func(ctx context.Context, heard func()) error {
+		stream, err := c.registry.WatchEnvironment(ctx, &registryv1.WatchEnvironmentRequest{ResumeToken: b.begin()})
 		if err != nil {
+			return err
+		}
+		for {
+			msg, err := stream.Recv()
 			if status.Code(err) == codes.OutOfRange {
 				b.token = "" // the next stream begins with a snapshot
 			}
-			return errors.Join(err, context.Cause(ctx))
+			if err != nil {
+				return err
+			}
+			heard()
+			c.take(ctx, b, msg)
 		}
-		silent.Reset(silence)
-		// Between the end of the snapshot and each bookmark the environment is whole; only then it is told.
-		whole, changed := b.take(msg)
-		if whole && c.problem.Swap(nil) != nil {
-			c.cfg.Logger.Info("the registry is followed again")
-		}
-		if !whole || !changed && !b.unkept {
-			continue
-		}
-		env := b.build()
-		err = c.cfg.Keeper.KeepEnvironment(ctx, env)
-		if b.unkept = err != nil; b.unkept {
-			c.cfg.Logger.Warn("the environment could not be kept for the next start, it is tried again", zap.Error(err))
-		}
-		if changed {
-			c.registration.see(env)
-			c.publish(env)
-		}
+	})
+}
+
+// take publishes the environment when it is whole: at the end of the snapshot, and at each bookmark after it.
+func (c *Client) take(ctx context.Context, b *builder, msg *registryv1.WatchEnvironmentResponse) {
+	whole, changed := b.take(msg)
+	if whole && c.problem.Swap(nil) != nil {
+		c.cfg.Logger.Info("the registry is followed again")
+	}
+	if !whole || !changed && !b.unkept {
+		return
+	}
+	env := b.build()
+	err := c.cfg.Keeper.KeepEnvironment(ctx, env)
+	if b.unkept = err != nil; b.unkept {
+		c.cfg.Logger.Warn("the environment could not be kept for the next start, it is tried again", zap.Error(err))
+	}
+	if changed {
+		c.registration.see(env)
+		c.publish(env)
 	}
 }
 
-// builder puts an environment together from a watch.
+// builder builds an environment from a watch.
 type builder struct {
 	regions     map[string]bool
 	services    map[schema.ServiceVersion]*schema.Descriptor
 	deployments map[schema.DeploymentID]schema.Deployment
 	revision    int64
-	// token is of the last moment at which it was whole; empty before the first one.
+	// token resumes the watch where the environment was whole the last time; empty before the first time.
 	token   string
 	changed bool
-	// unkept: it could not be kept for the next start yet.
+	// unkept: the environment could not be kept yet.
 	unkept bool
 }
 
@@ -207,8 +195,8 @@ func newBuilder() *builder {
 	return b
 }
 
-// begin prepares for a new stream, and answers the token that it goes on from. Without one it begins with everything,
-// and what it does not send is gone.
+// begin prepares for a new stream, and returns the token to resume it with. Without a token the stream begins with a snapshot,
+// which replaces everything.
 func (b *builder) begin() string {
 	if b.token == "" {
 		*b = builder{regions: map[string]bool{}, services: map[schema.ServiceVersion]*schema.Descriptor{}, deployments: map[schema.DeploymentID]schema.Deployment{}}
@@ -216,7 +204,7 @@ func (b *builder) begin() string {
 	return b.token
 }
 
-// take tells whether the environment is whole now, and whether it is another one than when it was so before.
+// take reports whether the environment is whole now, and whether it has changed since it was whole the last time.
 func (b *builder) take(msg *registryv1.WatchEnvironmentResponse) (whole, changed bool) {
 	switch e := msg.GetEvent().(type) {
 	case *registryv1.WatchEnvironmentResponse_Upsert:
@@ -235,7 +223,7 @@ func (b *builder) take(msg *registryv1.WatchEnvironmentResponse) (whole, changed
 		changed, b.changed = b.changed, false
 		return true, changed
 	}
-	return false, false // a newer server may say more
+	return false, false // an event that only newer servers send
 }
 
 func (b *builder) set(c *registryv1.WatchEnvironmentResponse_Change, present bool) {

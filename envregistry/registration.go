@@ -3,28 +3,28 @@ package envregistry
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"sync"
 	"time"
 
 	"go.uber.org/zap"
 	"google.golang.org/grpc/status"
 
+	"github.com/db-controller/db-controller/internal/retry"
 	"github.com/db-controller/db-controller/schema"
 	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
 )
 
-// registration sees to it that the registry has the address of this process while it speaks for the deployment.
+// registration keeps the address of this process in the registry while it leads the deployment.
 type registration struct {
 	client *Client
 
 	mu      sync.Mutex
 	leads   bool               // guarded by mu
 	known   bool               // guarded by mu: whether there is an environment
-	entry   *schema.Deployment // guarded by mu: this deployment's in the newest environment; nil when it lacks it
-	problem string             // guarded by mu: why the last try failed
+	entry   *schema.Deployment // guarded by mu: this deployment in the newest environment; nil when it is not in it
+	problem string             // guarded by mu: the reason why the last try failed
 
-	// One place: something of the above has changed. Sent by lead and see, received by run.
+	// Of capacity one: a field above has changed. Sent by lead and see, received by run; never closed.
 	changed chan struct{}
 }
 
@@ -35,7 +35,7 @@ func newRegistration(c *Client) *registration {
 func (r *registration) tell() {
 	select {
 	case r.changed <- struct{}{}:
-	default: // it is told already
+	default: // one is waiting already
 	}
 }
 
@@ -66,7 +66,7 @@ func (r *registration) see(env *schema.Environment) {
 	}
 }
 
-// registered fails while others are not told where to reach this process, or the one that speaks for the deployment.
+// registered returns the reason while others cannot learn where to reach this process, or the one that leads.
 func (r *registration) registered() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -80,45 +80,45 @@ func (r *registration) registered() error {
 	return nil
 }
 
-// due reports whether the registry has to be told, and the generation of that: the one after that which it has.
+// due reports whether a registration is needed, and its generation: the one after that of the entry.
 func (r *registration) due() (generation int64, due bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.leads || !r.known {
 		return 0, false
 	}
-	if r.entry == nil { // it says why it does not take it
+	if r.entry == nil { // the registry refuses, and says why
 		return 1, true
 	}
 	return r.entry.Generation + 1, r.entry.Address != r.client.cfg.Address
 }
 
 const (
-	// firstPause and longestPause are between two tries.
+	// firstPause and longestPause bound the pauses between two tries.
 	firstPause, longestPause = 100 * time.Millisecond, 5 * time.Second
-	// quiet is after how long without a try the next one is a first one.
+	// quiet is the time without a try after which the pauses begin anew.
 	quiet = 10 * time.Second
 )
 
-// run registers until the environment shows it, and whenever it does not any more. The pauses grow whether or not a try
-// succeeds: of two processes that believe to speak for the deployment, one is wrong for the length of a lease, and each
-// registration is told to all deployments.
+// run registers until the environment shows the address of this process, and whenever it does not any more. The pauses
+// grow whether or not a try succeeds: of two processes that believe to lead the deployment, one is wrong for the length of a
+// lease, and each registration is sent to all deployments.
 func (r *registration) run(ctx context.Context) {
-	var tried time.Time
-	for pause := time.Duration(0); ; {
+	backoff := retry.Backoff{First: firstPause, Max: longestPause}
+	var tried, next time.Time
+	for {
 		var again <-chan time.Time
 		if generation, due := r.due(); due {
 			if time.Since(tried) > quiet {
-				pause = 0
+				backoff.Reset()
+				next = time.Time{}
 			}
-			if wait := time.Until(tried.Add(pause)); wait > 0 {
-				again = time.After(wait)
-			} else {
+			if !time.Now().Before(next) {
 				r.register(ctx, generation)
-				pause = min(max(2*pause, firstPause), longestPause)
-				tried = time.Now().Add(-rand.N(pause / 2)) // so that those of a whole fleet do not come back at once
-				again = time.After(time.Until(tried.Add(pause)))
+				tried = time.Now()
+				next = tried.Add(backoff.Next())
 			}
+			again = time.After(time.Until(next))
 		}
 		select {
 		case <-ctx.Done():
@@ -141,7 +141,7 @@ func (r *registration) register(ctx context.Context, generation int64) {
 	}
 	problem := ""
 	if err != nil {
-		problem = "the registry does not take the registration: " + status.Convert(err).Message()
+		problem = "the registry refuses the registration: " + status.Convert(err).Message()
 	}
 	r.mu.Lock()
 	changed := r.problem != problem
@@ -152,7 +152,7 @@ func (r *registration) register(ctx context.Context, generation int64) {
 	}
 }
 
-// why is the problem of the last try while it matters.
+// why is the problem of the last try, unless this process does not lead, or is registered.
 func (r *registration) why() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
