@@ -1,10 +1,10 @@
 #!/bin/sh
-# install-postgresql.sh puts the PostgreSQL server programs (initdb, postgres)
-# on this machine when there are none. It starts no server and creates no
-# cluster: db-controller runs the programs itself, in folders of its own.
+# install-postgresql.sh installs the PostgreSQL server programs (initdb, postgres)
+# if they are missing. It starts no server and creates no cluster: db-controller
+# runs the programs itself, in folders of its own.
 #
 # It installs only as root on Debian and its relatives. Everywhere else it
-# prints the command to run and ends with 1.
+# prints the command to run and exits with 1.
 set -eu
 
 found() {
@@ -47,8 +47,8 @@ esac
 [ "$(id -u)" = 0 ] || by_hand "sudo apt-get install -y postgresql"
 
 # The package would create and start a cluster on port 5432 at installation.
-# The setting goes away again: it is not ours to keep it from a later, wanted
-# installation.
+# The setting is removed afterwards, so that a later installation of a cluster
+# is not affected.
 conf=/etc/postgresql-common/createcluster.d/db-controller-install.conf
 trap 'rm -f "$conf"' EXIT
 trap 'exit 1' HUP INT TERM

@@ -1,14 +1,13 @@
 #!/bin/sh
-# install-python-grpc.sh puts gRPC for Python, and what makes Python modules of
-# .proto files, on this machine when they are missing: the tests of stock
-# clients of another language run with them, and so does the example of
-# docs/other-languages.md.
+# install-python-grpc.sh installs gRPC for Python, and its generator of modules
+# from .proto files, if they are missing: the tests of stock clients of another
+# language need them, and so does the example of docs/other-languages.md.
 #
-# It installs only as root on Debian and its relatives. Everywhere else it says
-# what is missing and ends with 0: those tests are skipped there.
+# It installs only as root on Debian and its relatives. Everywhere else it names
+# the missing packages and exits with 0: those tests are skipped there.
 set -eu
 
-# The interpreter of the distribution: its packages are for no other one.
+# The interpreter of the distribution: its packages work with no other one.
 python=/usr/bin/python3
 packages="python3-grpcio protobuf-compiler-grpc libprotobuf-dev"
 

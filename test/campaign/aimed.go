@@ -41,7 +41,7 @@ func (p *Player) confirmLate(ctx context.Context) {
 		r, err := p.w.resources(ctx, full.Deployment).GetResource(asked, &resourcev1.GetResourceRequest{Name: full.Name})
 		cancel()
 		if err == nil && r.GetState() == resourcev1.Resource_STATE_DELETING {
-			p.c.add("confirmed what was being deleted", 1)
+			p.c.add("confirmed a target in DELETING", 1)
 			return
 		}
 	}
@@ -66,7 +66,7 @@ func (p *Player) blockLate(ctx context.Context) {
 			continue
 		}
 		if p.refer(ctx, holder, "b1", target); p.o.held[[2]string{holder, target}] {
-			p.c.add("blocked what was on its way to go", 1)
+			p.c.add("blocked a resource that a deletion was reaching", 1)
 			return
 		}
 	}
@@ -85,7 +85,7 @@ func (p *Player) refuse(ctx context.Context) {
 	p.g.n++
 	p.Put(ctx, holder, Content{Payload: fmt.Sprintf("p%d", p.g.n), Refs: map[string][]string{"u1": {target + "000"}}}) // which never is there
 	if p.blocks(holder) {
-		p.c.add("refused to let go", 1)
+		p.c.add("refused update that would have dropped a blocker", 1)
 	}
 }
 

@@ -203,5 +203,5 @@ func (p *Player) Still(ctx context.Context) {
 	if after := p.marks(ctx); after != before {
 		p.wrong("it is not quiet (I28):\nbefore:\n%safter:\n%s", before, after)
 	}
-	p.c.add("found quiet", 1)
+	p.c.add("nothing written at rest", 1)
 }

@@ -57,13 +57,13 @@ func keep(t *testing.T, seed uint64) {
 // Moments that campaigns have to come to, or they show nothing; many campaigns to more of them.
 var (
 	moments = []string{
-		"cascaded", "put refused", "decisions that had to be equal", "comparisons of everything", "watch opened",
-		"hot: refer refused", "hot: delete refused", "found quiet",
+		"cascaded", "put refused", "decisions compared with the oracle", "comparisons of all resources with the oracle", "watch opened",
+		"hot: refer refused", "hot: delete refused", "nothing written at rest",
 	}
 	rarer = []string{
-		"delete refused", "hot: histories Ok", "created again", "definite after it was unknown", "put on what was on its way to go", "referred to what was on its way to go",
-		"blocked on the way", "reported blocked, and drained", "sent by way of the other region", "watch resumed", "killed between two steps",
-		"confirmed what was being deleted", "blocked what was on its way to go", "refused to let go", "committed without an answer",
+		"delete refused", "hot: histories Ok", "created again", "definite after unknown", "put on a resource that a deletion was reaching", "referred to a resource that a deletion was reaching",
+		"accepted deletes with a blocker below", "reported blocked, and drained", "sent through the other region", "watch resumed", "killed between two steps",
+		"confirmed a target in DELETING", "blocked a resource that a deletion was reaching", "refused update that would have dropped a blocker", "committed without an answer",
 	}
 )
 
@@ -119,7 +119,7 @@ func TestCampaign(t *testing.T) {
 const campaignDocument = `# The last long campaign
 
 Made by ` + "`make campaign`" + ` (see [testing](testing.md)): %d campaigns (SEEDS=%d) in %s, %d puts and deletes with a definite outcome, beside
-those of the hot targets. All passed. What they came to:
+those of the hot targets. All passed. The counts:
 
 ` + "```" + `
 %s` + "```" + `

@@ -29,7 +29,7 @@ type mutant struct {
 
 var mutants = []mutant{
 	{
-		"expiry-removes", "I5, I8", "A blockade that has expired is removed without asking.",
+		"expiry-removes", "I5, I8", "An expired blockade is removed without asking the holder's deployment.",
 		"handlers/pending_resolve.go",
 		[]string{
 			"		if len(answers.Verdicts) != len(questions) {",
@@ -55,7 +55,7 @@ var mutants = []mutant{
 		},
 	},
 	{
-		"resolver-does-not-abort", "I5, I8", "What is undecided and has expired is answered with gone, and may commit afterwards.",
+		"resolver-does-not-abort", "I5, I8", "An undecided attempt that has expired is answered with gone, and may commit afterwards.",
 		"schema/shadow/blockade.go",
 		[]string{
 			`		if _, err := tx.Exec(ctx, decideAbortedSQL, expired); err != nil {
@@ -111,7 +111,7 @@ var mutants = []mutant{
 		},
 	},
 	{
-		"names-instead-of-attempts", "I7, I8, I9", "A release removes whatever the holder has at the target by that field.",
+		"names-instead-of-attempts", "I7, I8, I9", "A release removes every blockade of the holder on the target by that field.",
 		"schema/shadow/blockade.go",
 		[]string{
 			`    WHERE s.uid = i.target_uid AND b.target_id = s.id AND b.holder_uid = i.holder_uid AND b.field_id = i.field_id
@@ -125,7 +125,7 @@ var mutants = []mutant{
 		},
 	},
 	{
-		"deleting-takes-references", "I4, I1", "What is being deleted takes new references.",
+		"deleting-takes-references", "I4, I1", "A target in DELETING takes new references.",
 		"schema/shadow/establish.go",
 		[]string{
 			"	case state != Active:\n		return TargetDeleting",
@@ -133,7 +133,7 @@ var mutants = []mutant{
 		},
 	},
 	{
-		"tentative-does-not-count", "I3", "Only confirmed blockades are in the way of a delete.",
+		"tentative-does-not-count", "I3", "Only confirmed blockades block a delete.",
 		"schema/shadow/closure.go",
 		[]string{
 			"SELECT t, EXISTS (SELECT FROM dbcontroller.blockade WHERE target_id = t),",
@@ -141,7 +141,7 @@ var mutants = []mutant{
 		},
 	},
 	{
-		"entry-forgotten", "I8", "Confirming a reference that acts leaves nothing behind.",
+		"entry-forgotten", "I8", "Confirming an acting reference writes no holder entry.",
 		"schema/shadow/blockade.go",
 		[]string{
 			"    SELECT DISTINCT target_id, $2::int FROM taken WHERE behaviour <> {allow_dangling}\n    ON CONFLICT DO NOTHING",
@@ -149,7 +149,7 @@ var mutants = []mutant{
 		},
 	},
 	{
-		"late-confirm-tells-nobody", "I4", "A confirm of what was marked meanwhile writes no notice.",
+		"late-confirm-tells-nobody", "I4", "A confirm whose target was marked meanwhile writes no notice.",
 		"schema/shadow/blockade.go",
 		[]string{
 			"SELECT id, shard FROM dbcontroller.shadow WHERE id IN (SELECT target_id FROM taken) AND state = {deleting}",
@@ -157,7 +157,7 @@ var mutants = []mutant{
 		},
 	},
 	{
-		"finalised-beside-blockades", "I3, I13", "What is blocked is removed when everybody has acknowledged.",
+		"finalised-beside-blockades", "I3, I13", "A blocked resource is removed when every deployment has acknowledged.",
 		"schema/shadow/finalise.go",
 		[]string{
 			`WHERE NOT EXISTS (SELECT FROM dbcontroller.blockade WHERE target_id = t)
@@ -189,7 +189,7 @@ var mutants = []mutant{
 		},
 	},
 	{
-		"release-forgotten", "I8, I13", "What an update drops is not released.",
+		"release-forgotten", "I8, I13", "References that an update drops are not released.",
 		"handlers/pending_release.go",
 		[]string{
 			"if len(m.Release)+len(m.Abandon) > 0 {",
@@ -197,7 +197,7 @@ var mutants = []mutant{
 		},
 	},
 	{
-		"release-before-commit", "I6, I8", "What an update drops is released before it is decided whether it commits.",
+		"release-before-commit", "I6, I8", "References that an update drops are released before the update is decided.",
 		"schema/shadow/save.go",
 		[]string{
 			"		if err := s.establishAll(ctx, sv); err != nil {",
@@ -225,7 +225,7 @@ var mutants = []mutant{
 		},
 	},
 	{
-		"everything-is-excused", "I3", "A delete that looked ahead forgets who blocks it here.",
+		"everything-is-excused", "I3", "A delete that looked ahead ignores its local blockers.",
 		"schema/shadow/lookahead.go",
 		[]string{
 			"	for _, b := range from.blockers {\n		w.block(b)\n	}\n", "",
@@ -243,7 +243,7 @@ var mutants = []mutant{
 		},
 	},
 	{
-		"unset-takes-the-whole-list", "I10", "Unsetting one element of a list takes the others along.",
+		"unset-takes-the-whole-list", "I10", "Unsetting one element of a list removes the others too.",
 		"schema/shadow/carry.go",
 		[]string{
 			"			return s.Model().Names(s.self, kind.Kind, text, value, name, targetKind)",

@@ -74,10 +74,10 @@ func TestMutantsAreCaught(t *testing.T) {
 
 const mutantsHead = `# Planted mistakes
 
-Made by ` + "`make mutants`" + `: what the campaign of [testing](testing.md) finds when a mistake is planted. Each mistake is a change of a few lines
+Made by ` + "`make mutants`" + `: the findings of the campaign of [testing](testing.md) when a mistake is planted. Each mistake is a change of a few lines
 (` + "`test/campaign/mutants.go`" + `) in a build of its own; the sources hold none of them.
 
-| mutant | mistake | guards | caught at seed | as |
+| mutant | mistake | violates | caught at seed | finding |
 | --- | --- | --- | --- | --- |
 `
 

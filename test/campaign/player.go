@@ -86,7 +86,7 @@ func (p *Player) Step(ctx context.Context) {
 		// What is on its way to go could be saved by a write that comes earlier, with all that hangs on it: only of what
 		// nothing hangs on is the end clear.
 		if p.o.flight[name] && !p.g.of[name].leaf {
-			p.c.add("skipped, on its way to go", 1)
+			p.c.add("skipped: a deletion was reaching the resource", 1)
 			return
 		}
 		p.Put(ctx, name, p.content(name))
@@ -135,7 +135,7 @@ func (p *Player) chase(ctx context.Context) {
 	p.t.Helper()
 	name := p.going[0]
 	p.going = p.going[1:]
-	p.c.add("chased what goes", 1)
+	p.c.add("operations on resources of a running deletion", 1)
 	switch p.g.IntN(4) {
 	case 0:
 		p.Delete(ctx, name)
@@ -205,7 +205,7 @@ func (p *Player) Put(ctx context.Context, name string, c Content) {
 	}
 	switch {
 	case p.o.flight[name]:
-		p.c.add("put on what was on its way to go", 1)
+		p.c.add("put on a resource that a deletion was reaching", 1)
 	case p.gone[name] && !p.o.there(name):
 		p.c.add("created again", 1)
 	}
@@ -220,7 +220,7 @@ func (p *Player) Put(ctx context.Context, name string, c Content) {
 	delete(p.deleted, name)
 	before := len(p.o.rows)
 	late := p.o.Put(name, answer.GetUid(), c)
-	p.c.add("referred to what was on its way to go", late)
+	p.c.add("referred to a resource that a deletion was reaching", late)
 	if late > 0 && quiet {
 		p.wrong("put %s was accepted, and refers to what is not there: %v", name, would)
 	}
@@ -284,7 +284,7 @@ func (p *Player) Delete(ctx context.Context, name string) {
 	p.going = p.going[max(0, len(p.going)-6):]
 	p.deleted[name] = true
 	for _, b := range blockers {
-		p.c.add("blocked on the way", 1)
+		p.c.add("accepted deletes with a blocker below", 1)
 		if p.g.exact || b[1] == name && !flight[b[0]] && !gone {
 			p.wrong("delete %s was accepted, and %s blocks it", name, b[0])
 		}
@@ -311,7 +311,7 @@ func (p *Player) judge(verb, name string, quiet bool, would, err error) {
 	p.t.Helper()
 	p.c.add(verb+map[bool]string{true: " accepted", false: " refused"}[err == nil], 1)
 	if quiet {
-		p.c.add("decisions that had to be equal", 1)
+		p.c.add("decisions compared with the oracle", 1)
 		if err != nil && would == nil {
 			p.wrong("%s %s was refused, and nothing is in its way: %v", verb, name, err)
 		}
@@ -329,7 +329,7 @@ func (p *Player) until(ctx context.Context, name schema.FullName, call func(ctx 
 		at := name.Deployment
 		if p.g.IntN(5) == 0 {
 			at.Region = map[string]string{"east": "west", "west": "east"}[at.Region]
-			p.c.add("sent by way of the other region", 1)
+			p.c.add("sent through the other region", 1)
 		}
 		asked, cancel := context.WithTimeout(ctx, 6*time.Second)
 		err := call(asked, p.w.resources(ctx, at))
@@ -337,7 +337,7 @@ func (p *Player) until(ctx context.Context, name schema.FullName, call func(ctx 
 		switch status.Code(err) {
 		case codes.OK, codes.FailedPrecondition:
 			if try > 0 {
-				p.c.add("definite after it was unknown", 1)
+				p.c.add("definite after unknown", 1)
 			}
 			p.c.took("an operation without a definite outcome", time.Since(began))
 			return err

@@ -219,5 +219,5 @@ func (p *Player) Compare(ctx context.Context) {
 		p.wrong("the system and the oracle differ:\n%s", strings.Join(differences, "\n"))
 	}
 	p.o.flight, p.o.held = map[string]bool{}, map[[2]string]bool{}
-	p.c.add("comparisons of everything", 1)
+	p.c.add("comparisons of all resources with the oracle", 1)
 }
