@@ -167,7 +167,7 @@ func Hot(ctx context.Context, t testing.TB, w *World, c *Coverage, r *rand.Rand,
 		for _, op := range history {
 			t.Logf("%8.1f to %8.1f ms  client %d  %s", float64(op.Call)/1e6, float64(op.Return)/1e6, op.ClientId, hotModel.DescribeOperation(op.Input, op.Output))
 		}
-		require.Fail(t, "what clients were answered could not have happened one after the other (I2, I3)")
+		require.Fail(t, "the answers of clients are not linearizable (I2, I3)")
 	}
 }
 

@@ -50,7 +50,7 @@ var faults = []fault{
 	{"database out of connections", true, (*Nemesis).noConnections},
 	{"rows locked by somebody else", true, (*Nemesis).lockRows},
 	{"database server crashed", false, (*Nemesis).crash},
-	{"registry away", true, (*Nemesis).noRegistry},
+	{"registry unreachable", true, (*Nemesis).noRegistry},
 	{"version switched", true, (*Nemesis).switchVersion},
 }
 
