@@ -119,7 +119,8 @@ func TestCampaign(t *testing.T) {
 const campaignDocument = `# The last long campaign
 
 Made by ` + "`make campaign`" + ` (see [testing](testing.md)): %d campaigns (SEEDS=%d) in %s, %d puts and deletes with a definite outcome, beside
-those of the hot targets. All passed. The counts:
+those of the hot targets. All passed. Each line counts one kind of event: an outcome, a fault, a delayed step of the protocol, a call on a
+hot target (hot:), or a special moment; the last lines are the longest times.
 
 ` + "```" + `
 %s` + "```" + `

@@ -75,7 +75,8 @@ func TestMutantsAreCaught(t *testing.T) {
 const mutantsHead = `# Planted mistakes
 
 Made by ` + "`make mutants`" + `: the findings of the campaign of [testing](testing.md) when a mistake is planted. Each mistake is a change of a few lines
-(` + "`test/campaign/mutants.go`" + `) in a build of its own; the sources hold none of them.
+(` + "`test/campaign/mutants.go`" + `) in a build of its own; the sources hold none of them. For example, the first one removes expired blockades without asking; the finding is a
+blocking reference without its blockade, a violation of I8.
 
 | mutant | mistake | violates | caught at seed | finding |
 | --- | --- | --- | --- | --- |
