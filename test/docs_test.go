@@ -41,7 +41,34 @@ func TestDocumentsNameTestsThatExist(t *testing.T) {
 		text, err := os.ReadFile(path)
 		require.NoError(t, err)
 		for _, name := range testName.FindAllString(string(text), -1) {
-			require.True(t, there[name], "%s names %s, which is not there", path, name)
+			require.True(t, there[name], "%s names %s, which does not exist", path, name)
+		}
+	}
+}
+
+// fileName is a file of the repository in a document: with its folder, or the name alone.
+var fileName = regexp.MustCompile("`([a-z][\\w./-]*\\.(?:go|sql|sh))`")
+
+// A newcomer finds the files that the documents name.
+func TestDocumentsNameFilesThatExist(t *testing.T) {
+	exists := map[string]bool{}
+	var documents []string
+	require.NoError(t, filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		exists[filepath.ToSlash(strings.TrimPrefix(path, "../"))], exists[d.Name()] = true, true
+		if strings.HasSuffix(path, ".md") {
+			documents = append(documents, path)
+		}
+		return nil
+	}))
+	require.NotEmpty(t, documents)
+	for _, path := range documents {
+		text, err := os.ReadFile(path)
+		require.NoError(t, err)
+		for _, found := range fileName.FindAllStringSubmatch(string(text), -1) {
+			require.True(t, exists[found[1]], "%s names the file %s, which does not exist", path, found[1])
 		}
 	}
 }
