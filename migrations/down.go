@@ -10,15 +10,15 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Undone is a migration that was taken back, by whom, when, and why.
+// Undone is the record of a migration that was taken back.
 type Undone struct {
 	Name, By, Reason string
 	At               time.Time
 }
 
 const (
-	// Who serves has an application name of its own. One that this user may not see counts for a registry, whose servers
-	// leave no other trace: what is not known is not absent.
+	// A serving process has an application name of its own. A session whose name this user may not read counts as one for a
+	// registry, whose processes have no rows in a table: unknown is not absent.
 	sessionsSQL = `
 SELECT count(*) FROM pg_stat_activity
 WHERE datname = current_database() AND pid <> pg_backend_pid() AND usename IS NOT NULL
@@ -26,7 +26,7 @@ WHERE datname = current_database() AND pid <> pg_backend_pid() AND usename IS NO
 
 	membersSQL = `SELECT name FROM dbcontroller.member WHERE expires_at > clock_timestamp() ORDER BY name`
 
-	// Outside the schema, which the first migration takes along.
+	// Outside the schema, which the first migration drops when it is taken back.
 	makeUndoneSQL = `
 CREATE TABLE IF NOT EXISTS dbcontroller_migration_undone (
     at     timestamptz NOT NULL DEFAULT now(),
@@ -40,8 +40,8 @@ CREATE TABLE IF NOT EXISTS dbcontroller_migration_undone (
 	selectUndoneSQL = `SELECT name, by, reason, at FROM dbcontroller_migration_undone WHERE set = $1 ORDER BY at`
 )
 
-// TakeBack is Down on an operator's word: it refuses while a process works with the database, and keeps the reason. What the
-// migration made is gone with its data, such as the records of who removed what.
+// TakeBack is Down for operators: it refuses while a process uses the database, and stores the reason. The tables of the
+// migration are dropped with their data, such as the records of removals.
 func TakeBack(ctx context.Context, dsn string, set Set, reason string) (string, error) {
 	if strings.TrimSpace(reason) == "" || len(reason) > 1000 {
 		return "", errors.New("take back a migration: the reason is missing, or longer than 1000 bytes")
@@ -54,26 +54,14 @@ func TakeBack(ctx context.Context, dsn string, set Set, reason string) (string, 
 	if err := unused(ctx, conn, set); err != nil {
 		return "", err
 	}
-	states, err := List(ctx, dsn, set)
-	if err != nil {
+	newest, err := newestApplied(ctx, dsn, set)
+	if err != nil || newest == "" {
 		return "", err
 	}
-	newest := ""
-	for _, s := range states {
-		if s.Applied {
-			newest = s.Name
-		}
-	}
-	if newest == "" {
-		return "", nil
-	}
-	if _, err := conn.Exec(ctx, makeUndoneSQL); err != nil {
-		return "", fmt.Errorf("take back a migration: the reason cannot be kept: %w", err)
-	}
-	// Before: a crash in between leaves a record too many, not one too few.
-	var at time.Time
-	if err := conn.QueryRow(ctx, noteUndoneSQL, string(set), newest, reason).Scan(&at); err != nil {
-		return "", fmt.Errorf("take back a migration: the reason cannot be kept: %w", err)
+	// The reason is stored first: a crash in between leaves a record too many, not one too few.
+	at, err := noteUndone(ctx, conn, set, newest, reason)
+	if err != nil {
+		return "", fmt.Errorf("take back a migration: store the reason: %w", err)
 	}
 	name, err := Down(ctx, dsn, set)
 	if err != nil {
@@ -83,7 +71,26 @@ func TakeBack(ctx context.Context, dsn string, set Set, reason string) (string, 
 	return name, err
 }
 
-// unused fails while a process works with the database.
+// newestApplied returns the name of the newest migration that the database has; empty when it has none.
+func newestApplied(ctx context.Context, dsn string, set Set) (newest string, err error) {
+	states, err := List(ctx, dsn, set)
+	for _, s := range states {
+		if s.Applied {
+			newest = s.Name
+		}
+	}
+	return newest, err
+}
+
+func noteUndone(ctx context.Context, conn *pgx.Conn, set Set, name, reason string) (at time.Time, err error) {
+	if _, err := conn.Exec(ctx, makeUndoneSQL); err != nil {
+		return at, err
+	}
+	err = conn.QueryRow(ctx, noteUndoneSQL, string(set), name, reason).Scan(&at)
+	return at, err
+}
+
+// unused fails while a process uses the database.
 func unused(ctx context.Context, conn *pgx.Conn, set Set) error {
 	var members []string
 	var there bool
@@ -100,16 +107,16 @@ func unused(ctx context.Context, conn *pgx.Conn, set Set) error {
 	}
 	switch {
 	case err != nil:
-		return fmt.Errorf("take back a migration: who works with the database cannot be seen: %w", err)
+		return fmt.Errorf("take back a migration: read the sessions and processes of the database: %w", err)
 	case len(members) > 0:
-		return fmt.Errorf("take back a migration: %s work with this database: stop them first (one that was killed counts until its lease is over)", strings.Join(members, ", "))
+		return fmt.Errorf("take back a migration: processes of this database are running: %s: stop them first (a killed process counts until its lease expires)", strings.Join(members, ", "))
 	case sessions > 0:
-		return fmt.Errorf("take back a migration: %d connections of processes to this database are open: stop them first", sessions)
+		return fmt.Errorf("take back a migration: processes have %d open connections to this database: stop them first", sessions)
 	}
 	return nil
 }
 
-// ListUndone tells which migrations were taken back.
+// ListUndone returns the migrations that were taken back, the oldest first.
 func ListUndone(ctx context.Context, dsn string, set Set) ([]Undone, error) {
 	conn, err := pgx.Connect(ctx, dsn)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package migrations holds the database schemas of a deployment and of the registry: numbered SQL files, embedded,
-// each run in one transaction and never edited after it landed.
+// Package migrations has the database schemas of a deployment and of the registry: numbered SQL files, embedded, each run
+// in one transaction. A migration is never edited once it is released; checksums.txt, and a test, hold it to that.
 package migrations
 
 import (
@@ -9,7 +9,7 @@ import (
 	"fmt"
 	"io/fs"
 
-	_ "github.com/jackc/pgx/v5/stdlib" // the database/sql driver that goose speaks
+	_ "github.com/jackc/pgx/v5/stdlib" // the database/sql driver that goose uses
 	"github.com/pressly/goose/v3"
 	"github.com/pressly/goose/v3/lock"
 )
@@ -20,13 +20,13 @@ var files embed.FS
 // Set is one of the two database schemas.
 type Set string
 
-// The sets; each keeps its own table of what was applied.
+// The sets. Each has a table of its applied migrations.
 const (
 	Deployment Set = "deployment"
 	Registry   Set = "registry"
 )
 
-// versions is the table of what was applied.
+// versions returns the name of the table of applied migrations.
 func (s Set) versions() string { return "dbcontroller_migration_" + string(s) }
 
 // Status is one migration and whether the database has it.
@@ -35,8 +35,8 @@ type Status struct {
 	Applied bool
 }
 
-// Up brings the database to the newest schema and answers the names of what it applied. Processes that start
-// together take turns by an advisory lock.
+// Up applies all missing migrations, and returns their names. Processes that start at the same time take turns by an
+// advisory lock.
 func Up(ctx context.Context, dsn string, set Set) ([]string, error) {
 	var applied []string
 	err := with(dsn, set, func(p *goose.Provider) error {
@@ -52,7 +52,7 @@ func Up(ctx context.Context, dsn string, set Set) ([]string, error) {
 	return applied, nil
 }
 
-// Down takes back the newest migration and answers its name, empty when there was none.
+// Down takes back the newest migration, and returns its name; empty when there is none.
 func Down(ctx context.Context, dsn string, set Set) (string, error) {
 	var name string
 	err := with(dsn, set, func(p *goose.Provider) error {
@@ -72,7 +72,7 @@ func Down(ctx context.Context, dsn string, set Set) (string, error) {
 	return name, nil
 }
 
-// List tells which migrations there are and which of them the database has.
+// List returns all migrations of a set, and which of them the database has.
 func List(ctx context.Context, dsn string, set Set) ([]Status, error) {
 	var out []Status
 	err := with(dsn, set, func(p *goose.Provider) error {
@@ -88,7 +88,7 @@ func List(ctx context.Context, dsn string, set Set) ([]Status, error) {
 	return out, nil
 }
 
-// Current fails with an error that says what to do unless the database has every migration of the set.
+// Current fails unless the database has every migration of the set. The error has the remedy.
 func Current(ctx context.Context, dsn string, set Set) error {
 	states, err := List(ctx, dsn, set)
 	if err != nil {

@@ -13,7 +13,8 @@ import (
 	"github.com/pressly/goose/v3"
 )
 
-// ErrNotReady is why a process cannot work with a database that answers: the words say what to do, and nothing of hosts.
+// ErrNotReady is the error of a database that answers, and lacks a migration or a right. Its text has the remedy, and no
+// host names.
 var ErrNotReady = errors.New("the database is not ready")
 
 // Querier is a pool, or a connection.
@@ -22,8 +23,8 @@ type Querier interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
-// Ready fails unless the database has every migration of the set and its user the rights of those that serve. It changes
-// nothing.
+// Ready fails unless the database has every migration of the set, and its user has the rights of a serving process. It
+// changes nothing.
 func Ready(ctx context.Context, q Querier, set Set) error {
 	if err := hasNewest(ctx, q, set); err != nil {
 		return err
@@ -38,21 +39,26 @@ func Ready(ctx context.Context, q Querier, set Set) error {
 	}
 	rows, err := q.Query(ctx, missingRightsSQL, relations, columns, privileges, set.schema())
 	if err != nil {
-		return fmt.Errorf("look at the rights of the database's user: %w", err)
+		return fmt.Errorf("read the rights of the database's user: %w", err)
 	}
 	missing, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	if err != nil {
-		return fmt.Errorf("look at the rights of the database's user: %w", err)
+		return fmt.Errorf("read the rights of the database's user: %w", err)
 	}
 	if len(missing) == 0 {
 		return nil
 	}
+	return fmt.Errorf("%w: its user lacks %s: run `db-controller migrate up --set %s --roles`, with the role prefix of this database, and grant the roles that it names to the user", ErrNotReady, firstOf(missing), set)
+}
+
+// firstOf joins the first rights of a list, which can have hundreds.
+func firstOf(missing []string) string {
 	const named = 5
 	text := strings.Join(missing[:min(len(missing), named)], ", ")
 	if more := len(missing) - named; more > 0 {
 		text += fmt.Sprintf(" and %d more", more)
 	}
-	return fmt.Errorf("%w: its user lacks %s: run `db-controller migrate up --set %s --roles`, with the role prefix of this database, and grant the roles that it names to the user", ErrNotReady, text, set)
+	return text
 }
 
 func (s Set) schema() string {
@@ -62,7 +68,7 @@ func (s Set) schema() string {
 	return "dbcontroller"
 }
 
-// Tables whose names goose chooses are in the schema in which the first migration ran.
+// The version table of goose is in the schema that was the first of search_path when the first migration ran.
 const versionTableSQL = `
 SELECT format('%I.%I', n.nspname, c.relname) FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relname = $1 AND c.relkind = 'r' ORDER BY 1 LIMIT 1`
@@ -83,11 +89,11 @@ func hasNewest(ctx context.Context, q Querier, set Set) error {
 	case errors.Is(err, pgx.ErrNoRows):
 		return lacks
 	case err != nil:
-		return fmt.Errorf("look at the schema of the database: %w", err)
+		return fmt.Errorf("read the applied migrations of the database: %w", err)
 	}
 	var applied bool
 	if err := q.QueryRow(ctx, `SELECT COALESCE(bool_or(version_id >= $1 AND is_applied), false) FROM `+table, version).Scan(&applied); err != nil {
-		return fmt.Errorf("look at the schema of the database: %w", err)
+		return fmt.Errorf("read the applied migrations of the database: %w", err)
 	}
 	if !applied {
 		return lacks
@@ -95,7 +101,7 @@ func hasNewest(ctx context.Context, q Querier, set Set) error {
 	return nil
 }
 
-// right is one of a table, or, with a column, of that alone.
+// right is a privilege on a table, or, with a column, on that column alone.
 type right struct{ relation, column, privilege string }
 
 var (
@@ -103,7 +109,7 @@ var (
 	ofColumns = regexp.MustCompile(`^(\w+) \(([^)]+)\)$`)
 )
 
-// servingRights are those that the roles of serving processes are granted on tables: roles/*.sql is where they are written.
+// servingRights returns the rights on tables of the roles of serving processes, as roles/*.sql grants them.
 func servingRights(set Set) ([]right, error) {
 	script, err := roles.ReadFile("roles/" + string(set) + ".sql")
 	if err != nil {
@@ -132,7 +138,7 @@ func servingRights(set Set) ([]right, error) {
 	return out, nil
 }
 
-// missingRightsSQL names what the user may not do. A user without the right to use the schema has none of the others.
+// missingRightsSQL lists the rights that the user lacks; only USAGE on the schema when the user lacks that.
 const missingRightsSQL = `
 WITH usable AS (
     SELECT COALESCE(bool_and(pg_catalog.has_schema_privilege(oid, 'USAGE')), false) AS yes FROM pg_catalog.pg_namespace WHERE nspname = $4

@@ -28,7 +28,7 @@ func execute(t *testing.T, conn *pgx.Conn, statements ...string) {
 	}
 }
 
-// What a migration has made and no role was told of, and what a migration was to make, is named with what to do.
+// A right that the user lacks, and a migration that the database lacks, are named with the remedy.
 func TestReadyNamesWhatIsMissing(t *testing.T) {
 	t.Parallel()
 	for set, c := range map[migrations.Set]struct{ grants, revoke, missing string }{
@@ -60,7 +60,7 @@ func TestReadyNamesWhatIsMissing(t *testing.T) {
 			execute(t, own, "DO $$ BEGIN IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = '"+role+"') THEN CREATE ROLE "+role+"; END IF; END $$")
 			require.NoError(t, migrations.Roles(t.Context(), dsn, set, prefix))
 			execute(t, serving, "SET ROLE "+role)
-			require.Error(t, ready(), "roles that nobody granted to it")
+			require.Error(t, ready(), "the roles are not granted to it")
 			execute(t, own, "GRANT "+c.grants+" TO "+role)
 			require.NoError(t, ready(), "the least rights are enough")
 			execute(t, own, c.revoke)
@@ -77,8 +77,8 @@ func TestReadyNamesWhatIsMissing(t *testing.T) {
 	}
 }
 
-// Who serves is not left without its tables, and who took them back, and why, is kept.
-func TestAMigrationIsTakenBackWhenNobodyServes(t *testing.T) {
+// A serving process does not lose its tables, and the record of a taken-back migration has the operator and the reason.
+func TestAMigrationIsTakenBackWhenNoProcessUsesTheDatabase(t *testing.T) {
 	t.Parallel()
 	for _, set := range []migrations.Set{migrations.Deployment, migrations.Registry} {
 		dsn := harness.Postgres(t).NewDatabase(t, "")
@@ -90,7 +90,7 @@ func TestAMigrationIsTakenBackWhenNobodyServes(t *testing.T) {
 		if set == migrations.Deployment {
 			execute(t, own, `INSERT INTO dbcontroller.member (id, name, expires_at) VALUES (gen_random_uuid(), 'host:1', now() + interval '1 hour')`)
 			_, err = migrations.TakeBack(t.Context(), dsn, set, "a mistake")
-			require.ErrorContains(t, err, "host:1 work with this database: stop them first")
+			require.ErrorContains(t, err, "processes of this database are running: host:1: stop them first")
 			execute(t, own, `UPDATE dbcontroller.member SET expires_at = now() - interval '1 hour'`)
 		}
 		serving, err := pgx.ParseConfig(dsn)
@@ -99,7 +99,7 @@ func TestAMigrationIsTakenBackWhenNobodyServes(t *testing.T) {
 		conn, err := pgx.ConnectConfig(t.Context(), serving)
 		require.NoError(t, err)
 		_, err = migrations.TakeBack(t.Context(), dsn, set, "a mistake")
-		require.ErrorContains(t, err, "are open: stop them first")
+		require.ErrorContains(t, err, "open connections to this database: stop them first")
 		require.NoError(t, conn.Close(t.Context()))
 		states, err := migrations.List(t.Context(), dsn, set)
 		require.NoError(t, err)

@@ -18,10 +18,10 @@ var roles embed.FS
 
 var rolePrefix = regexp.MustCompile(`^[a-z][a-z0-9_]{0,40}$`)
 
-// Roles creates the roles of a database that was migrated, or brings them up to date: <prefix>_owner, who has everything
-// and logs in nowhere but for migrations; <prefix>_api and, for a deployment, <prefix>_controller, both of which the user
-// of serve needs; <prefix>_audit, who may read what happened and neither what users store nor any secret. Roles are those of the
-// whole server: databases that share one have prefixes of their own. It needs a user who may create roles.
+// Roles creates the roles of a migrated database, or brings them up to date: <prefix>_owner, which owns all tables and is
+// used for migrations only; <prefix>_api and, for a deployment, <prefix>_controller, which the user of a serving process
+// needs both; <prefix>_audit, which may read the history, but neither the bodies of resources nor secrets. Roles belong to
+// the whole server: databases of one server need different prefixes. The user of dsn has to have CREATEROLE.
 func Roles(ctx context.Context, dsn string, set Set, prefix string) error {
 	if !rolePrefix.MatchString(prefix) {
 		return fmt.Errorf("role prefix %q: want at most 41 lower-case letters, digits and underscores", prefix)
@@ -32,7 +32,7 @@ func Roles(ctx context.Context, dsn string, set Set, prefix string) error {
 	}
 	cfg, err := pgx.ParseConfig(dsn)
 	if err != nil {
-		return errors.New("not a PostgreSQL connection string") // the error itself would show the password
+		return errors.New("not a PostgreSQL connection string") // the error itself can have the password
 	}
 	cfg.RuntimeParams["dbcontroller.role_prefix"] = prefix
 	conn, err := pgx.ConnectConfig(ctx, cfg)
@@ -40,7 +40,8 @@ func Roles(ctx context.Context, dsn string, set Set, prefix string) error {
 		return fmt.Errorf("roles of %s: %w", set, err)
 	}
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
-	// Roles belong to the server, and locks to a database: two databases that make the same ones at a time try again.
+	// Roles belong to the server, and advisory locks to a database: two databases cannot exclude one another, and try again
+	// when they create the same roles at the same time.
 	for try := 1; ; try++ {
 		_, err := conn.Exec(ctx, string(script)) // one statement, so one transaction
 		if err == nil {
@@ -57,7 +58,7 @@ func Roles(ctx context.Context, dsn string, set Set, prefix string) error {
 	}
 }
 
-// atTheSameTime tells errors of somebody else making or granting the same role.
+// atTheSameTime reports whether another session created or granted the same role at the same time.
 func atTheSameTime(err error) bool {
 	var pg *pgconn.PgError
 	if !errors.As(err, &pg) {

@@ -15,7 +15,7 @@ import (
 	"github.com/db-controller/db-controller/test/harness"
 )
 
-// What no role but the owner may do, whatever it is for.
+// forbiddenToAll are statements that every role except the owner is refused.
 var forbiddenToAll = []string{
 	`DROP SCHEMA dbcontroller CASCADE`,
 	`DROP TABLE dbcontroller.shadow`,
@@ -122,7 +122,7 @@ func rolesDatabase(t *testing.T, set migrations.Set) (dsn string) {
 	return dsn
 }
 
-// as logs in as a user who has a role, and nothing else.
+// as logs in as a user with one role and no other right.
 func as(t *testing.T, dsn, role string) *pgx.Conn {
 	t.Helper()
 	ctx := context.Background()
@@ -161,7 +161,7 @@ func TestRolesMayDoNothingElse(t *testing.T) {
 	}
 }
 
-// inVain never commits, so that what should have been refused does not disturb the statements after it.
+// inVain never commits, so that a statement that is allowed by mistake does not disturb the next ones.
 func inVain(t *testing.T, conn *pgx.Conn, sql string) error {
 	t.Helper()
 	if sql == `CREATE DATABASE x` || sql == `ALTER SYSTEM SET fsync = off` { // not in transactions
@@ -232,7 +232,7 @@ func TestRolesRefuseAPrefixThatIsNone(t *testing.T) {
 	}
 }
 
-// Who may create roles and has the database needs to be no superuser.
+// The owner of the database with CREATEROLE needs not to be a superuser.
 func TestRolesAreMadeByTheDatabasesOwner(t *testing.T) {
 	dsn := harness.Postgres(t).NewDatabase(t, "template0")
 	admin, err := pgx.Connect(t.Context(), dsn)
@@ -257,8 +257,8 @@ func TestRolesAreMadeByTheDatabasesOwner(t *testing.T) {
 	}
 }
 
-// What was granted besides, to a role or to everybody, is taken back when it is run again.
-func TestRolesTakeBackWhatWasGrantedBesides(t *testing.T) {
+// Further grants, to a role or to PUBLIC, are revoked when Roles runs again.
+func TestRolesRevokeFurtherGrants(t *testing.T) {
 	dsn := rolesDatabase(t, migrations.Deployment)
 	admin, err := pgx.Connect(t.Context(), dsn)
 	require.NoError(t, err)
@@ -284,7 +284,7 @@ func TestRolesTakeBackWhatWasGrantedBesides(t *testing.T) {
 	}
 }
 
-// Databases of one server that are made ready at the same time, with the same roles.
+// Databases of one server can be prepared at the same time, with the same roles.
 func TestRolesOfTwoDatabasesAtATime(t *testing.T) {
 	server := harness.Postgres(t)
 	var all errgroup.Group

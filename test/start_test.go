@@ -247,7 +247,7 @@ func TestReadyNeedsTheSchemaAndTheRights(t *testing.T) {
 	require.Contains(t, out, "say --yes to go on")
 	out, err = run(t, append(down, "--reason", "to see", "--yes")...)
 	require.Error(t, err)
-	require.Contains(t, out, "work with this database: stop them first")
+	require.Contains(t, out, "processes of this database are running")
 	f.mustPut(aWest+"targets/t", nil)
 	f.mustDelete(aWest + "targets/t")
 
