@@ -1,0 +1,364 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/db-controller/db-controller/schema"
+	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
+	"github.com/db-controller/db-controller/schema/shadow"
+)
+
+// adminStore is the store of an AdminService: fixed answers for Status, functions for what a test looks at.
+type adminStore struct {
+	failing        map[string]error // by method
+	outstanding    []shadow.Outstanding
+	decommissioned []shadow.Decommissioned
+	words          []shadow.Word
+	strangers      []shadow.Stranger
+	epoch          shadow.EpochStatus
+
+	explain      func(name string) (*shadow.Explanation, error)
+	removals     func(name string, uid uuid.UUID, limit int) ([]shadow.Removal, error)
+	verify       func(ctx context.Context, how shadow.Verification) (shadow.Verified, error)
+	decommission func(d shadow.Decommissioned) error
+	accept       func(d shadow.AcceptedDatabase) error
+	waive        func(of schema.DeploymentID, reason, by string) error
+}
+
+func (s *adminStore) Status(context.Context) (string, int64, []shadow.Derivation, error) {
+	return "v2", 7, []shadow.Derivation{{Kind: "Device", Done: 3, Total: 9, SetAside: 1}}, s.failing["Status"]
+}
+
+func (s *adminStore) Outstanding(context.Context) ([]shadow.Outstanding, error) {
+	return s.outstanding, s.failing["Outstanding"]
+}
+
+func (s *adminStore) Kept(context.Context) ([]shadow.Kept, error) {
+	return []shadow.Kept{{Kind: "Old", Resources: 4, Sample: "olds/a"}}, s.failing["Kept"]
+}
+
+func (s *adminStore) Members(context.Context) ([]schema.Member, error) {
+	return []schema.Member{{Name: "host:1", Shards: []uint32{1, 2}, JoinedAt: time.Unix(1, 0), ExpiresAt: time.Unix(2, 0)}}, s.failing["Members"]
+}
+
+func (s *adminStore) Decommissioned(context.Context) ([]shadow.Decommissioned, error) {
+	return s.decommissioned, s.failing["Decommissioned"]
+}
+
+func (s *adminStore) Words(context.Context) ([]shadow.Word, error) {
+	return s.words, s.failing["Words"]
+}
+
+func (s *adminStore) Database() uuid.UUID { return uid(5) }
+
+func (s *adminStore) Epoch(context.Context) (shadow.EpochStatus, error) {
+	return s.epoch, s.failing["Epoch"]
+}
+
+func (s *adminStore) Strangers() []shadow.Stranger { return s.strangers }
+
+func (s *adminStore) Explain(_ context.Context, name string) (*shadow.Explanation, error) {
+	return s.explain(name)
+}
+
+func (s *adminStore) Removals(_ context.Context, name string, uid uuid.UUID, limit int) ([]shadow.Removal, error) {
+	return s.removals(name, uid, limit)
+}
+
+func (s *adminStore) Verify(ctx context.Context, how shadow.Verification) (shadow.Verified, error) {
+	return s.verify(ctx, how)
+}
+
+func (s *adminStore) Decommission(_ context.Context, d shadow.Decommissioned) error {
+	return s.decommission(d)
+}
+
+func (s *adminStore) AcceptDatabase(_ context.Context, d shadow.AcceptedDatabase) error {
+	return s.accept(d)
+}
+
+func (s *adminStore) WaiveComparison(_ context.Context, of schema.DeploymentID, reason, by string) error {
+	return s.waive(of, reason, by)
+}
+
+func newAdminService(store *adminStore, failures ...Failure) *admin {
+	return &admin{
+		self: self, work: store, processes: store, operators: store, databases: store, actions: store, inspector: store,
+		failures: func() []Failure { return failures }, log: zap.NewNop(),
+	}
+}
+
+func TestTheStatusHasAllThatAnOperatorLooksAt(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		a := newAdminService(&adminStore{
+			outstanding:    []shadow.Outstanding{{Group: "confirm", Deployment: other.String(), Count: 12, Oldest: 90}},
+			decommissioned: []shadow.Decommissioned{{Deployment: sibling, Blocking: schema.Unset, Reason: "closed", By: "operator/eve", At: began, Working: true}},
+			words:          []shadow.Word{{Deployment: other, What: "COMPARISON_WAIVED", Reason: "lost", By: "operator/eve", At: began}},
+			strangers:      []shadow.Stranger{{Err: &shadow.DatabaseError{Deployment: other, Known: uid(1), Spoken: uid(2)}, At: began}},
+			epoch:          shadow.EpochStatus{ID: uid(6), Since: began, Ordinal: 2, Awaiting: true, Unconfirmed: []schema.DeploymentID{other}, Dangling: 3},
+		}, Failure{Handler: "owned pending", Deployment: sibling, Error: "no answer", Time: began})
+		got, err := a.Status(as(t, operator), &adminv1.StatusRequest{})
+		require.NoError(t, err)
+		require.Equal(t, self.String(), got.GetDeployment())
+		require.Equal(t, "v2", got.GetVersion())
+		require.Equal(t, int64(7), got.GetGeneration())
+
+		require.Len(t, got.GetOutstanding(), 1)
+		require.Equal(t, int64(12), got.GetOutstanding()[0].GetCount())
+		require.Equal(t, began.Add(-90*time.Second).UTC(), got.GetOutstanding()[0].GetOldestTime().AsTime())
+		require.Equal(t, int64(1), got.GetDerivations()[0].GetSetAside())
+		require.Equal(t, "olds/a", got.GetKept()[0].GetSample())
+		require.Equal(t, []uint32{1, 2}, got.GetProcesses()[0].GetShards())
+		require.Equal(t, int64(2), got.GetProcesses()[0].GetExpireTime().GetSeconds())
+
+		require.Equal(t, uid(5).String(), got.GetDatabase())
+		require.Equal(t, uid(6).String(), got.GetEpoch().GetId())
+		require.Equal(t, []string{other.String()}, got.GetEpoch().GetUnconfirmed())
+		require.True(t, got.GetEpoch().GetAwaitingRegistry())
+		require.Equal(t, int64(3), got.GetDanglingReferences())
+
+		require.Equal(t, "UNSET", got.GetDecommissioned()[0].GetBlocking())
+		require.True(t, got.GetDecommissioned()[0].GetWorking())
+		require.Equal(t, "COMPARISON_WAIVED", got.GetWords()[0].GetWhat())
+
+		require.Len(t, got.GetFailures(), 2, "databases first, then handlers")
+		require.Equal(t, "database", got.GetFailures()[0].GetHandler())
+		require.Contains(t, got.GetFailures()[0].GetError(), uid(2).String())
+		require.Equal(t, "owned pending", got.GetFailures()[1].GetHandler())
+	})
+}
+
+func TestEachPartOfTheStatusCanFail(t *testing.T) {
+	t.Parallel()
+	for _, method := range []string{"Status", "Outstanding", "Kept", "Members", "Decommissioned", "Words", "Epoch"} {
+		a := newAdminService(&adminStore{failing: map[string]error{method: shadow.ErrAborted}})
+		got, err := a.Status(as(t, operator), &adminv1.StatusRequest{})
+		require.Equal(t, codes.Aborted, status.Code(err), method)
+		require.Nil(t, got)
+	}
+}
+
+// A reason without an error of its own has the last failure of a handler for its deployment.
+func TestAnExplanationHasTheLastErrors(t *testing.T) {
+	t.Parallel()
+	since := time.Unix(1_700_000_000, 0).UTC()
+	e := &shadow.Explanation{
+		Kind: "Device", Name: "devices/d", UID: uid(1), State: shadow.Deleting, Pending: true, UpdatedAt: since,
+		Reasons: []shadow.ExplainedReason{
+			{Type: "BLOCKED", Message: "by as/a", Since: since},
+			{Type: "release", Message: "owed to other", Deployment: other},
+			{Type: "confirm", Message: "owed to other", Deployment: other, Error: "its own"},
+			{Type: "confirm", Message: "owed to sibling", Deployment: sibling},
+		},
+	}
+	a := newAdminService(&adminStore{explain: func(name string) (*shadow.Explanation, error) {
+		require.Equal(t, "devices/d", name)
+		return e, nil
+	}}, Failure{Deployment: other, Error: "first"}, Failure{Deployment: other, Error: "second"})
+	got, err := a.Explain(as(t, ann), &adminv1.ExplainRequest{Name: "//a.example.com/us-west2/devices/d"})
+	require.NoError(t, err)
+	require.Equal(t, "//a.example.com/us-west2/devices/d", got.GetName())
+	require.Equal(t, uid(1).String(), got.GetUid())
+	require.Equal(t, "DELETING", got.GetState())
+	require.True(t, got.GetPending())
+	require.Equal(t, since, got.GetReasons()[0].GetSince().AsTime())
+	require.Nil(t, got.GetReasons()[1].GetSince())
+	var errs []string
+	for _, r := range got.GetReasons() {
+		errs = append(errs, r.GetLastError())
+	}
+	require.Equal(t, []string{"", "first", "its own", ""}, errs)
+
+	e.UID, e.State = uuid.Nil, shadow.Active
+	got, err = a.Explain(as(t, ann), &adminv1.ExplainRequest{Name: "devices/d"})
+	require.NoError(t, err)
+	require.Empty(t, got.GetUid())
+	require.Equal(t, "ACTIVE", got.GetState())
+	_, err = a.Explain(as(t, ann), &adminv1.ExplainRequest{Name: "//b.example.com/us-west2/devices/d"})
+	require.Equal(t, codes.InvalidArgument, status.Code(err))
+	a = newAdminService(&adminStore{explain: func(string) (*shadow.Explanation, error) { return nil, shadow.ErrNotFound }})
+	_, err = a.Explain(as(t, ann), &adminv1.ExplainRequest{Name: "devices/d"})
+	require.Equal(t, codes.NotFound, status.Code(err))
+}
+
+func TestADecommissioningNamesItsOperator(t *testing.T) {
+	t.Parallel()
+	store := &adminStore{}
+	store.decommission = func(d shadow.Decommissioned) error {
+		d.Working = true
+		store.decommissioned = []shadow.Decommissioned{{Deployment: other}, d}
+		return nil
+	}
+	a := newAdminService(store)
+	for blocking, want := range map[string]string{"": "UNSET", "UNSET": "UNSET", "CASCADE_DELETE": "CASCADE_DELETE"} {
+		got, err := a.Decommission(as(t, operator), &adminv1.DecommissionRequest{Deployment: sibling.String(), Blocking: blocking, Reason: "closed"})
+		require.NoError(t, err)
+		require.Equal(t, sibling.String(), got.GetDecommissioned().GetDeployment())
+		require.Equal(t, want, got.GetDecommissioned().GetBlocking())
+		require.Equal(t, "operator/eve", got.GetDecommissioned().GetSaidBy())
+		require.Equal(t, "closed", got.GetDecommissioned().GetReason())
+		require.True(t, got.GetDecommissioned().GetWorking())
+	}
+	for says, req := range map[string]*adminv1.DecommissionRequest{
+		"deployment: ": {Deployment: "sibling"},
+		"blocking: ":   {Deployment: sibling.String(), Blocking: "DROP"},
+	} {
+		_, err := a.Decommission(as(t, operator), req)
+		require.Equal(t, codes.InvalidArgument, status.Code(err))
+		require.ErrorContains(t, err, says)
+	}
+	_, err := a.Decommission(t.Context(), &adminv1.DecommissionRequest{Deployment: sibling.String()})
+	require.Equal(t, codes.Unauthenticated, status.Code(err))
+	for name, broken := range map[string]*adminStore{
+		"the store refuses":         {decommission: func(shadow.Decommissioned) error { return shadow.ErrAborted }},
+		"it cannot be read back":    {decommission: func(shadow.Decommissioned) error { return nil }, failing: map[string]error{"Decommissioned": shadow.ErrAborted}},
+		"it is missing in the list": {decommission: func(shadow.Decommissioned) error { return nil }},
+	} {
+		_, err := newAdminService(broken).Decommission(as(t, operator), &adminv1.DecommissionRequest{Deployment: sibling.String()})
+		require.Contains(t, []codes.Code{codes.Aborted, codes.Internal}, status.Code(err), name)
+	}
+}
+
+func TestAnAcceptedDatabaseIsNamedWithItsEpoch(t *testing.T) {
+	t.Parallel()
+	epoch := newAttempt(t)
+	a := newAdminService(&adminStore{accept: func(d shadow.AcceptedDatabase) error {
+		require.Equal(t, shadow.AcceptedDatabase{Deployment: other, Database: uid(1), Epoch: epoch, Reason: "the disk burnt", By: "operator/eve"}, d)
+		return nil
+	}})
+	valid := func() *adminv1.AcceptDatabaseRequest {
+		return &adminv1.AcceptDatabaseRequest{Deployment: other.String(), Database: uid(1).String(), Epoch: epoch.String(), Reason: "the disk burnt"}
+	}
+	_, err := a.AcceptDatabase(as(t, operator), valid())
+	require.NoError(t, err)
+	for says, change := range map[string]func(*adminv1.AcceptDatabaseRequest){
+		"deployment: ":           func(r *adminv1.AcceptDatabaseRequest) { r.Deployment = "" },
+		"database: ":             func(r *adminv1.AcceptDatabaseRequest) { r.Database = "1" },
+		"epoch: invalid":         func(r *adminv1.AcceptDatabaseRequest) { r.Epoch = "1" },
+		"epoch: want a UUIDv7":   func(r *adminv1.AcceptDatabaseRequest) { r.Epoch = uid(1).String() },
+		"epoch: invalid UUID le": func(r *adminv1.AcceptDatabaseRequest) { r.Epoch = "" },
+	} {
+		req := valid()
+		change(req)
+		_, err := a.AcceptDatabase(as(t, operator), req)
+		require.Equal(t, codes.InvalidArgument, status.Code(err), says)
+		require.ErrorContains(t, err, says)
+	}
+	_, err = a.AcceptDatabase(t.Context(), valid())
+	require.Equal(t, codes.Unauthenticated, status.Code(err))
+}
+
+func TestAComparisonIsWaivedByAnOperator(t *testing.T) {
+	t.Parallel()
+	failing := error(nil)
+	a := newAdminService(&adminStore{waive: func(of schema.DeploymentID, reason, by string) error {
+		require.Equal(t, []string{other.String(), "lost", "operator/eve"}, []string{of.String(), reason, by})
+		return failing
+	}})
+	_, err := a.WaiveComparison(as(t, operator), &adminv1.WaiveComparisonRequest{Deployment: other.String(), Reason: "lost"})
+	require.NoError(t, err)
+	failing = shadow.ErrNotFound
+	_, err = a.WaiveComparison(as(t, operator), &adminv1.WaiveComparisonRequest{Deployment: other.String(), Reason: "lost"})
+	require.Equal(t, codes.NotFound, status.Code(err))
+	_, err = a.WaiveComparison(as(t, operator), &adminv1.WaiveComparisonRequest{Deployment: "other"})
+	require.Equal(t, codes.InvalidArgument, status.Code(err))
+	_, err = a.WaiveComparison(t.Context(), &adminv1.WaiveComparisonRequest{Deployment: other.String()})
+	require.Equal(t, codes.Unauthenticated, status.Code(err))
+}
+
+func TestRemovalsAreListedWithTheirRoot(t *testing.T) {
+	t.Parallel()
+	at := time.Unix(1_700_000_000, 0).UTC()
+	found := []shadow.Removal{
+		{
+			Kind: "Device", Name: "devices/d", UID: uid(1), How: shadow.Cascaded, DecidedAt: at, Gone: true,
+			Via: schema.FullName{Deployment: other, Name: "ps/p"}, ViaUID: uid(2),
+			Cause: &schema.Cause{ID: uid(3), Root: "//b.example.com/us-west2/ps/p", RootUID: uid(4), Actor: "user/ann", RequestID: uid(5), At: at},
+		},
+		{Kind: "Device", Name: "devices/d", UID: uid(6), How: shadow.Requested, DecidedAt: at, Cause: &schema.Cause{ID: uid(7), Root: "r", Actor: "user/ann", At: at}},
+		{Kind: "Device", Name: "devices/d", UID: uid(8), How: shadow.Requested, DecidedAt: at},
+	}
+	a := newAdminService(&adminStore{removals: func(name string, id uuid.UUID, limit int) ([]shadow.Removal, error) {
+		require.Equal(t, "devices/d", name)
+		require.Equal(t, uid(1), id)
+		require.Equal(t, 3, limit)
+		return found, nil
+	}})
+	got, err := a.ListRemovals(as(t, operator), &adminv1.ListRemovalsRequest{Name: "//a.example.com/us-west2/devices/d", Uid: uid(1).String(), PageSize: 3})
+	require.NoError(t, err)
+	first, second, third := got.GetRemovals()[0], got.GetRemovals()[1], got.GetRemovals()[2]
+	require.Equal(t, "//a.example.com/us-west2/devices/d", first.GetName())
+	require.Equal(t, "CASCADED", first.GetHow())
+	require.True(t, first.GetGone())
+	require.Equal(t, "//b.example.com/us-west2/ps/p", first.GetVia())
+	require.Equal(t, []string{uid(2).String(), uid(4).String(), uid(5).String()}, []string{first.GetViaUid(), first.GetRootUid(), first.GetRequestId()})
+	require.Equal(t, "user/ann", first.GetActor())
+	require.Equal(t, at, first.GetRequestTime().AsTime())
+	require.Equal(t, []string{"", "", "", "", "r"}, []string{second.GetVia(), second.GetViaUid(), second.GetRootUid(), second.GetRequestId(), second.GetRoot()})
+	require.Equal(t, []string{"", ""}, []string{third.GetRoot(), third.GetActor()}, "the cause is not kept any more")
+	require.Nil(t, third.GetRequestTime())
+
+	for says, req := range map[string]*adminv1.ListRemovalsRequest{
+		"uid: ":                       {Name: "devices/d", Uid: "1"},
+		"name: name is empty":         {},
+		"name: name \"devices\"":      {Name: "devices"},
+		"belongs to b.example.com/us": {Name: "//b.example.com/us-west2/devices/d"},
+	} {
+		_, err := a.ListRemovals(as(t, operator), req)
+		require.Equal(t, codes.InvalidArgument, status.Code(err), says)
+		require.ErrorContains(t, err, says)
+	}
+	a = newAdminService(&adminStore{removals: func(string, uuid.UUID, int) ([]shadow.Removal, error) { return nil, shadow.ErrAborted }})
+	_, err = a.ListRemovals(as(t, operator), &adminv1.ListRemovalsRequest{Name: "devices/d"})
+	require.Equal(t, codes.Aborted, status.Code(err))
+}
+
+// Differences are sent at once, the progress once a second at most, and the last message has the totals.
+func TestAVerificationReportsItsProgress(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		total := shadow.Verified{References: 10, Blockades: 20, Owners: 30, Bodies: 40, Differences: 1, Repaired: 1, Unreachable: map[schema.DeploymentID]error{other: errors.New("no answer")}}
+		a := newAdminService(&adminStore{verify: func(ctx context.Context, how shadow.Verification) (shadow.Verified, error) {
+			require.True(t, how.Repair)
+			require.NoError(t, how.Report(shadow.Difference{
+				Kind: shadow.TargetGone, Holder: schema.FullName{Deployment: self, Name: "hs/h"}, Target: schema.FullName{Deployment: other, Name: "ts/t"}, Path: "p",
+			}))
+			for range 25 {
+				time.Sleep(100 * time.Millisecond)
+				require.NoError(t, how.Progress(ctx, shadow.Verified{References: 5}))
+			}
+			return total, nil
+		}})
+		stream := newServerStream[adminv1.VerifyResponse](as(t, operator))
+		require.NoError(t, a.Verify(&adminv1.VerifyRequest{Repair: true}, stream))
+		sent := stream.messages(t)
+		require.Len(t, sent, 4)
+		d := sent[0].GetDifference()
+		require.Equal(t, "TARGET_GONE", d.GetKind())
+		require.Equal(t, "//b.example.com/us-west2/ts/t", d.GetTarget())
+		require.NotEmpty(t, d.GetCause())
+		require.NotEmpty(t, d.GetRemedy())
+		require.False(t, sent[2].GetProgress().GetDone())
+		last := sent[3].GetProgress()
+		require.True(t, last.GetDone())
+		require.Equal(t, []int64{10, 20, 30, 40, 1, 1}, []int64{last.GetReferences(), last.GetBlockades(), last.GetOwners(), last.GetBodies(), last.GetDifferences(), last.GetRepaired()})
+		require.Equal(t, []string{other.String()}, last.GetUnreachable())
+	})
+	a := newAdminService(&adminStore{verify: func(context.Context, shadow.Verification) (shadow.Verified, error) {
+		return shadow.Verified{}, shadow.ErrAborted
+	}})
+	err := a.Verify(&adminv1.VerifyRequest{}, newServerStream[adminv1.VerifyResponse](as(t, operator)))
+	require.Equal(t, codes.Aborted, status.Code(err))
+}

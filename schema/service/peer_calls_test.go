@@ -1,0 +1,524 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/db-controller/db-controller/internal/identity"
+	"github.com/db-controller/db-controller/schema"
+	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
+	"github.com/db-controller/db-controller/schema/shadow"
+)
+
+// connected returns Peers that call a SchemaService over a store, as the deployment other. Both are self, so that the calls
+// need no socket.
+func connected(store *schemaStore) *Peers {
+	p := NewPeers(self, nil)
+	channel := newChannel(identity.Deployment(other), nil, nil)
+	schemav1.RegisterSchemaServiceServer(channel, newSchemaService(store))
+	p.setOwn(&Channels{Shared: channel, Copied: channel})
+	return p
+}
+
+// What one deployment sends is what the store of the other one receives, and the answer comes back as it was given.
+func TestEstablishedReferencesSurviveTheWire(t *testing.T) {
+	t.Parallel()
+	attempt, epoch := newAttempt(t), uid(9)
+	refs := []shadow.EstablishReference{
+		{HolderKind: "Device", HolderName: "devices/d", HolderUID: uid(1), Path: "a.*", TargetKind: "Account", TargetName: "accounts/a", TargetUID: uid(2), Behaviour: schema.Block},
+		{HolderKind: "Device", HolderName: "devices/d", HolderUID: uid(1), Path: schema.ParentPath, TargetKind: "Set", TargetName: "sets/s", Behaviour: schema.CascadeDelete},
+	}
+	p := connected(&schemaStore{
+		establish: func(holder schema.DeploymentID, a shadow.AttemptID, got []shadow.EstablishReference) (*shadow.Established, error) {
+			require.Equal(t, other, holder)
+			require.Equal(t, attempt, a)
+			require.Equal(t, refs, got)
+			return &shadow.Established{UIDs: []uuid.UUID{uid(2), uid(3)}, Epoch: epoch}, nil
+		},
+		wouldEstablish: func(_ schema.DeploymentID, got []shadow.EstablishReference) ([]uuid.UUID, string, error) {
+			require.Equal(t, refs, got)
+			return []uuid.UUID{uid(4)}, "v1", nil
+		},
+	})
+	done, err := p.Establish(t.Context(), self, attempt, refs)
+	require.NoError(t, err)
+	require.Equal(t, []uuid.UUID{uid(2), uid(3)}, done.UIDs)
+	require.Equal(t, epoch, done.Epoch)
+	would, err := p.WouldEstablish(t.Context(), self, refs)
+	require.NoError(t, err)
+	require.Equal(t, []uuid.UUID{uid(4)}, would)
+}
+
+func TestRefusedReferencesSurviveTheWire(t *testing.T) {
+	t.Parallel()
+	refusal := shadow.Refusal{Holder: "devices/d", Path: "a", Target: schema.FullName{Deployment: self, Name: "accounts/a"}, Reason: shadow.TargetMissing}
+	p := connected(&schemaStore{establish: func(schema.DeploymentID, shadow.AttemptID, []shadow.EstablishReference) (*shadow.Established, error) {
+		return nil, &shadow.RefusedError{Refusals: []shadow.Refusal{refusal}}
+	}})
+	_, err := p.Establish(t.Context(), self, newAttempt(t), []shadow.EstablishReference{{
+		HolderKind: "Device", HolderName: "devices/d", HolderUID: uid(1), Path: "a", TargetName: "accounts/a", Behaviour: schema.Block,
+	}})
+	var refused *shadow.RefusedError
+	require.ErrorAs(t, err, &refused)
+	require.Equal(t, []shadow.Refusal{refusal}, refused.Refusals)
+	_, err = p.WouldEstablish(t.Context(), self, nil)
+	require.ErrorContains(t, err, "references: ")
+}
+
+func TestConfirmationsAndReleasesSurviveTheWire(t *testing.T) {
+	t.Parallel()
+	attempts := []shadow.AttemptID{uid(1), uid(2)}
+	keys := []shadow.BlockadeKey{{Attempt: uid(3), HolderUID: uid(4), Path: "a.b", TargetUID: uid(5)}, {Attempt: uid(6), HolderUID: uid(7), Path: schema.ParentPath, TargetUID: uid(8)}}
+	failing := error(nil)
+	p := connected(&schemaStore{
+		confirm: func(holder schema.DeploymentID, epoch uuid.UUID, got []shadow.AttemptID) ([]shadow.AttemptID, error) {
+			require.Equal(t, other, holder)
+			require.Equal(t, uid(9), epoch)
+			require.Equal(t, attempts, got)
+			return attempts[1:], failing
+		},
+		release: func(holder schema.DeploymentID, epoch uuid.UUID, gotKeys []shadow.BlockadeKey, got []shadow.AttemptID) error {
+			require.Equal(t, other, holder)
+			require.Equal(t, uid(9), epoch)
+			require.Equal(t, keys, gotKeys)
+			require.Equal(t, attempts, got)
+			return failing
+		},
+	})
+	unknown, err := p.Confirm(t.Context(), self, uid(9), attempts)
+	require.NoError(t, err)
+	require.Equal(t, attempts[1:], unknown)
+	require.NoError(t, p.Release(t.Context(), self, uid(9), keys, attempts))
+	failing = shadow.ErrAborted
+	_, err = p.Confirm(t.Context(), self, uid(9), attempts)
+	require.Equal(t, codes.Aborted, status.Code(err))
+	require.Equal(t, codes.Aborted, status.Code(p.Release(t.Context(), self, uid(9), keys, attempts)))
+}
+
+func TestVerdictsSurviveTheWire(t *testing.T) {
+	t.Parallel()
+	questions := []shadow.Question{
+		{Key: shadow.BlockadeKey{Attempt: uid(1), HolderUID: uid(2), Path: "a", TargetUID: uid(3)}, Expired: true},
+		{Key: shadow.BlockadeKey{Attempt: uid(4), HolderUID: uid(2), Path: "a", TargetUID: uid(3)}},
+		{Key: shadow.BlockadeKey{Attempt: uid(5), HolderUID: uid(2), Path: "a", TargetUID: uid(3)}},
+	}
+	verdicts := []shadow.Verdict{shadow.Held, shadow.GoneVerdict, shadow.Undecided}
+	failing := error(nil)
+	p := connected(&schemaStore{answer: func(target schema.DeploymentID, got []shadow.Question) (*shadow.Answers, error) {
+		require.Equal(t, other, target)
+		require.Equal(t, questions, got)
+		return &shadow.Answers{Verdicts: verdicts, Epoch: uid(9)}, failing
+	}})
+	got, err := p.Resolve(t.Context(), self, questions)
+	require.NoError(t, err)
+	require.Equal(t, &shadow.Answers{Verdicts: verdicts, Epoch: uid(9)}, got)
+	failing = shadow.ErrAborted
+	_, err = p.Resolve(t.Context(), self, questions)
+	require.ErrorContains(t, err, shadow.ErrAborted.Error())
+	require.Equal(t, shadow.Undecided, verdictOf(99), "a verdict of a newer version decides nothing")
+	require.Equal(t, shadow.Undecided, verdictOf(schemav1.ResolveBlockadesResponse_VERDICT_UNSPECIFIED))
+}
+
+func TestComparedReferencesSurviveTheWire(t *testing.T) {
+	t.Parallel()
+	key := shadow.BlockadeKey{Attempt: uid(1), HolderUID: uid(2), Path: "a", TargetUID: uid(3)}
+	refs := []shadow.CheckedReference{{Key: key, Behaviour: schema.Block}, {Key: key, Behaviour: schema.Unset}, {Key: key, Behaviour: schema.CascadeDelete}, {Key: key, Behaviour: schema.AsyncUnset}}
+	known := []shadow.Known{shadow.KnownHeld, shadow.KnownMissing, shadow.KnownDeleting, shadow.KnownAbsent}
+	failing := error(nil)
+	p := connected(&schemaStore{checkReferences: func(holder schema.DeploymentID, got []shadow.CheckedReference) ([]shadow.Known, error) {
+		require.Equal(t, other, holder)
+		require.Equal(t, refs, got)
+		return known, failing
+	}})
+	got, err := p.CheckReferences(t.Context(), self, refs)
+	require.NoError(t, err)
+	require.Equal(t, known, got)
+	failing = context.DeadlineExceeded
+	_, err = p.CheckReferences(t.Context(), self, refs)
+	require.ErrorIs(t, err, context.DeadlineExceeded, "a time-out is recognised")
+}
+
+func TestEpochsSurviveTheWire(t *testing.T) {
+	t.Parallel()
+	mine, greater := newAttempt(t), newAttempt(t)
+	failing := error(nil)
+	p := connected(&schemaStore{
+		told: func(from schema.DeploymentID, epoch uuid.UUID) (uuid.UUID, error) {
+			require.Equal(t, other, from)
+			require.Equal(t, mine, epoch)
+			return greater, failing
+		},
+		confirmed: func(by schema.DeploymentID, epoch, own uuid.UUID) error {
+			require.Equal(t, other, by)
+			require.Equal(t, uid(1), epoch)
+			require.Equal(t, mine, own)
+			return failing
+		},
+	})
+	known, err := p.AnnounceEpoch(t.Context(), self, mine)
+	require.NoError(t, err)
+	require.Equal(t, greater, known)
+	require.NoError(t, p.ConfirmEpoch(t.Context(), self, uid(1), mine))
+	failing = shadow.ErrAborted
+	_, err = p.AnnounceEpoch(t.Context(), self, mine)
+	require.Error(t, err)
+	require.Error(t, p.ConfirmEpoch(t.Context(), self, uid(1), mine))
+}
+
+// An acknowledgement is repeated until nothing is left, or until it fails.
+func TestAnAcknowledgementIsRepeatedWhileThereIsMore(t *testing.T) {
+	t.Parallel()
+	calls, failAt := 0, 0
+	p := connected(&schemaStore{acknowledge: func(holder schema.DeploymentID, epoch uuid.UUID, token string, except []uuid.UUID, limit time.Duration) (bool, error) {
+		require.Equal(t, other, holder)
+		require.Equal(t, uid(9), epoch)
+		require.Equal(t, "position", token)
+		require.Equal(t, []uuid.UUID{uid(1)}, except)
+		require.Equal(t, acknowledgeTime, limit)
+		if calls++; calls == failAt {
+			return false, shadow.ErrAborted
+		}
+		return calls < 5, nil
+	}})
+	require.NoError(t, p.Acknowledge(t.Context(), self, uid(9), "position", []uuid.UUID{uid(1)}))
+	require.Equal(t, 5, calls)
+	calls, failAt = 0, 3
+	require.Equal(t, codes.Aborted, status.Code(p.Acknowledge(t.Context(), self, uid(9), "position", []uuid.UUID{uid(1)})))
+	require.Equal(t, 3, calls)
+}
+
+func TestOwnersSurviveTheWire(t *testing.T) {
+	t.Parallel()
+	questions := []shadow.OwnerQuestion{
+		{Kind: "Owner", Name: "os/a", UID: uid(1), RequiredBy: uid(2)}, {Kind: "Owner", Name: "os/b"}, {Kind: "Owner", Name: "os/c", UID: uid(3)}, {Kind: "Owner", Name: "os/d", UID: uid(4)},
+	}
+	cause := &schema.Cause{ID: uid(8), Root: "//a.example.com/us-west2/os/c", RootUID: uid(3), Actor: "user/ann", RequestID: uid(7), At: time.Unix(1_700_000_000, 0).UTC()}
+	answers := &shadow.OwnerAnswers{Version: "v2", Generation: 4, Answers: []shadow.OwnerAnswer{
+		{Verdict: shadow.OwnerExists, UID: uid(1), Kind: "Owner", Noted: true}, {Verdict: shadow.OwnerNotReferring},
+		{Verdict: shadow.OwnerAbsent, Cause: cause}, {Verdict: shadow.OwnerCannotOwn},
+	}}
+	check := func(ownee schema.DeploymentID, got []shadow.OwnerQuestion) (*shadow.OwnerAnswers, error) {
+		require.Equal(t, other, ownee)
+		require.Equal(t, questions, got)
+		return answers, nil
+	}
+	p := connected(&schemaStore{checkOwners: check})
+	got, err := p.CheckOwners(t.Context(), self, questions)
+	require.NoError(t, err)
+	require.Equal(t, answers, got)
+	p = connected(&schemaStore{wouldCheck: check})
+	got, err = p.WouldCheckOwners(t.Context(), self, questions)
+	require.NoError(t, err)
+	require.Equal(t, answers, got)
+}
+
+// An owner that exists has a uid and a kind. An answer without them, or with a verdict of a newer version, decides nothing.
+func TestIncompleteAnswersAboutOwnersDecideNothing_I15(t *testing.T) {
+	t.Parallel()
+	exists := schemav1.CheckOwnersResponse_VERDICT_EXISTS
+	got, err := readOwnerAnswers(&schemav1.CheckOwnersResponse{Answers: []*schemav1.CheckOwnersResponse_Answer{
+		{Verdict: exists, Kind: "Owner", Uid: bytesOf(uid(1))}, {Verdict: exists, Kind: "Owner"}, {Verdict: exists, Kind: "owner", Uid: bytesOf(uid(1))}, {Verdict: 99}, {},
+	}})
+	require.NoError(t, err)
+	var verdicts []shadow.OwnerVerdict
+	for _, a := range got.Answers {
+		verdicts = append(verdicts, a.Verdict)
+	}
+	require.Equal(t, []shadow.OwnerVerdict{shadow.OwnerExists, shadow.OwnerUnknown, shadow.OwnerUnknown, shadow.OwnerUnknown, shadow.OwnerUnknown}, verdicts)
+	_, err = readOwnerAnswers(&schemav1.CheckOwnersResponse{Answers: []*schemav1.CheckOwnersResponse_Answer{{Uid: []byte("bad")}}})
+	require.ErrorContains(t, err, "a uid has 16 bytes")
+}
+
+// More questions than one call may have are asked in several, whose answers have to be of one version.
+func TestManyOwnersAreAskedForInParts(t *testing.T) {
+	t.Parallel()
+	questions := make([]shadow.OwnerQuestion, 2*maxMessages+1)
+	for i := range questions {
+		questions[i] = shadow.OwnerQuestion{Kind: "Owner", Name: fmt.Sprintf("os/o%d", i)}
+	}
+	var sizes []int
+	generation := int64(1)
+	p := connected(&schemaStore{checkOwners: func(_ schema.DeploymentID, got []shadow.OwnerQuestion) (*shadow.OwnerAnswers, error) {
+		sizes = append(sizes, len(got))
+		out := &shadow.OwnerAnswers{Version: "v1", Generation: generation}
+		for _, q := range got {
+			out.Answers = append(out.Answers, shadow.OwnerAnswer{Verdict: shadow.OwnerNotReferring, Kind: "K" + q.Name[4:]})
+		}
+		return out, nil
+	}})
+	got, err := p.CheckOwners(t.Context(), self, questions)
+	require.NoError(t, err)
+	require.Equal(t, []int{maxMessages, maxMessages, 1}, sizes)
+	require.Len(t, got.Answers, len(questions))
+	for i := range got.Answers {
+		require.Equal(t, fmt.Sprintf("K%d", i), got.Answers[i].Kind, "in the order of the questions")
+	}
+	p = connected(&schemaStore{checkOwners: func(_ schema.DeploymentID, got []shadow.OwnerQuestion) (*shadow.OwnerAnswers, error) {
+		generation++
+		return &shadow.OwnerAnswers{Generation: generation, Answers: make([]shadow.OwnerAnswer, len(got))}, nil
+	}})
+	_, err = p.CheckOwners(t.Context(), self, questions)
+	require.ErrorContains(t, err, "switched its version between two parts of a request: try again")
+}
+
+func TestDroppedOwnersSurviveTheWire(t *testing.T) {
+	t.Parallel()
+	cause := &schema.Cause{ID: uid(8), Root: "//a.example.com/us-west2/os/c", Actor: "user/ann", At: time.Unix(1_700_000_000, 0).UTC()}
+	deleted := []schema.Deletion{{UID: uid(1), Cause: cause}, {UID: uid(2)}, {UID: uid(3), Cause: cause}}
+	letGo := []shadow.LetGo{{Owner: uid(4), Ownee: uid(5)}, {Owner: uid(4), Ownee: uid(6)}}
+	failing := error(nil)
+	p := connected(&schemaStore{
+		dropOwners: func(from schema.DeploymentID, epoch uuid.UUID, owners []schema.Deletion, got []shadow.LetGo) ([]uuid.UUID, bool, error) {
+			require.Equal(t, other, from)
+			require.Equal(t, uid(9), epoch)
+			require.Equal(t, deleted, owners)
+			require.Equal(t, letGo, got)
+			return []uuid.UUID{uid(2)}, true, failing
+		},
+		upgradeOwners: func(from schema.DeploymentID, version string, generation int64, renamed map[string]string) (int64, error) {
+			require.Equal(t, other, from)
+			require.Equal(t, "v3", version)
+			require.Equal(t, int64(5), generation)
+			require.Equal(t, map[string]string{"Old": "New", "Older": "New"}, renamed)
+			return 17, failing
+		},
+	})
+	failed, more, err := p.DropOwners(t.Context(), self, uid(9), deleted, letGo)
+	require.NoError(t, err)
+	require.True(t, more)
+	require.Equal(t, []uuid.UUID{uid(2)}, failed)
+	upgrade := &shadow.Upgrade{Version: "v3", Generation: 5, Renamed: map[string]string{"Old": "New", "Older": "New"}}
+	remaining, err := p.UpgradeOwners(t.Context(), self, upgrade)
+	require.NoError(t, err)
+	require.Equal(t, int64(17), remaining)
+	failing = shadow.ErrAborted
+	_, _, err = p.DropOwners(t.Context(), self, uid(9), deleted, letGo)
+	require.Error(t, err)
+	_, err = p.UpgradeOwners(t.Context(), self, upgrade)
+	require.Error(t, err)
+}
+
+func TestPlansSurviveTheWire(t *testing.T) {
+	t.Parallel()
+	question := shadow.PlanQuestion{Targets: []shadow.PlanTarget{{Deployment: self, UID: uid(1)}, {Deployment: other, UID: uid(2)}}, Limit: 50, Detailed: true}
+	via := func(n byte, path string, b schema.Behaviour) shadow.Via {
+		return shadow.Via{Target: shadow.PlanTarget{Deployment: other, UID: uid(n)}, Path: path, Behaviour: b}
+	}
+	plan := &shadow.Plan{
+		Members: []shadow.PlanMember{
+			{UID: uid(3), Kind: "Device", Name: "devices/d", Vias: []shadow.Via{via(1, "a", schema.CascadeDelete), via(2, "@owner", 0)}, BlockDeletion: true, Entries: []schema.DeploymentID{other}, Ownees: []schema.DeploymentID{sibling, other}},
+			{UID: uid(4), Kind: "Device", Name: "devices/e", Vias: []shadow.Via{via(3, "@parent", schema.CascadeDelete)}},
+		},
+		Unsets: []shadow.PlanUnset{{UID: uid(5), Kind: "Set", Name: "sets/s", Via: via(1, "b.*", schema.AsyncUnset)}},
+		Blockers: []shadow.PlanBlocker{
+			{Holder: shadow.Holder{Name: schema.FullName{Deployment: other, Name: "hs/h"}, Path: "p", Target: schema.FullName{Deployment: self, Name: "devices/d"}}, UID: uid(6), TargetUID: uid(3), Undecided: true},
+			{Holder: shadow.Holder{Name: schema.FullName{Deployment: sibling, Name: "hs/i"}, Path: "p", Target: schema.FullName{Deployment: self, Name: "devices/e"}}, UID: uid(7), TargetUID: uid(4), Unreachable: true},
+		},
+		Truncated: true,
+	}
+	failing := error(nil)
+	p := connected(&schemaStore{plan: func(q shadow.PlanQuestion) (*shadow.Plan, error) {
+		require.Equal(t, question, q)
+		return plan, failing
+	}})
+	got, err := p.Plan(t.Context(), self, question)
+	require.NoError(t, err)
+	require.Equal(t, plan, got)
+	failing = shadow.ErrAborted
+	_, err = p.Plan(t.Context(), self, question)
+	require.ErrorContains(t, err, shadow.ErrAborted.Error())
+
+	for asked, limit := range map[int32]int{0: defaultPlanLimit, -1: defaultPlanLimit, 7: 7, 1 << 30: shadow.PlanLimit} {
+		s := newSchemaService(&schemaStore{plan: func(q shadow.PlanQuestion) (*shadow.Plan, error) {
+			require.Equal(t, limit, q.Limit)
+			return &shadow.Plan{}, nil
+		}})
+		_, err := s.PlanDeletion(asDeployment(t, other), &schemav1.PlanDeletionRequest{Limit: asked})
+		require.NoError(t, err)
+	}
+}
+
+// A plan with a part that cannot be read is no plan: a member that is overlooked would not be deleted.
+func TestUnreadablePlansAreRefused(t *testing.T) {
+	t.Parallel()
+	type answer = schemav1.PlanDeletionResponse
+	via := func() *schemav1.PlanDeletionResponse_Via {
+		return &schemav1.PlanDeletionResponse_Via{Target: &schemav1.PlanDeletionResponse_Target{Deployment: other.String(), Uid: bytesOf(uid(1))}, Path: "a", Behaviour: 3}
+	}
+	member := func() *schemav1.PlanDeletionResponse_Member {
+		return &schemav1.PlanDeletionResponse_Member{Resource: resourceRef("Device", "devices/d", uid(1)), Via: via()}
+	}
+	for name, a := range map[string]*answer{
+		"a member without a uid":    {Members: []*schemav1.PlanDeletionResponse_Member{{Via: via()}}},
+		"a member without a reason": {Members: []*schemav1.PlanDeletionResponse_Member{{Resource: resourceRef("", "", uid(1))}}},
+		"a member of no deployment": {Members: []*schemav1.PlanDeletionResponse_Member{func() *schemav1.PlanDeletionResponse_Member { m := member(); m.Deployments = []string{"x"}; return m }()}},
+		"ownees of no deployment": {Members: []*schemav1.PlanDeletionResponse_Member{func() *schemav1.PlanDeletionResponse_Member {
+			m := member()
+			m.OwneeDeployments = []string{"x"}
+			return m
+		}()}},
+		"a second reason without a target": {Members: []*schemav1.PlanDeletionResponse_Member{func() *schemav1.PlanDeletionResponse_Member {
+			m := member()
+			m.MoreVias = append(m.MoreVias, nil)
+			return m
+		}()}},
+		"an unset holder without a uid":       {Unsets: []*schemav1.PlanDeletionResponse_Unset{{Via: via()}}},
+		"an unset holder without a reason":    {Unsets: []*schemav1.PlanDeletionResponse_Unset{{Holder: resourceRef("", "", uid(1))}}},
+		"a blocker of no deployment":          {Blockers: []*schemav1.PlanDeletionResponse_Blocker{{Holder: resourceRef("", "", uid(1))}}},
+		"a blocker without a uid":             {Blockers: []*schemav1.PlanDeletionResponse_Blocker{{Deployment: other.String()}}},
+		"a blocker of a target without bytes": {Blockers: []*schemav1.PlanDeletionResponse_Blocker{{Deployment: other.String(), Holder: resourceRef("", "", uid(1)), Target: &schemav1.ResourceRef{Uid: []byte{1}}}}},
+	} {
+		_, err := readPlan(self, a)
+		require.Error(t, err, name)
+	}
+	plan, err := readPlan(self, &answer{Members: []*schemav1.PlanDeletionResponse_Member{member()}})
+	require.NoError(t, err)
+	require.Len(t, plan.Members[0].Vias, 1)
+}
+
+func TestTracesSurviveTheWire(t *testing.T) {
+	t.Parallel()
+	uids := make([]uuid.UUID, 2*maxMessages+1)
+	for i := range uids {
+		uids[i] = uuid.New()
+	}
+	trace := shadow.Trace{Cascades: []shadow.PlanTarget{{Deployment: other, UID: uid(1)}, {Deployment: self, UID: uid(2)}}, Owners: []shadow.PlanTarget{{Deployment: sibling, UID: uid(3)}}}
+	var sizes []int
+	failing := error(nil)
+	p := connected(&schemaStore{trace: func(got []uuid.UUID) (map[uuid.UUID]shadow.Trace, error) {
+		sizes = append(sizes, len(got))
+		return map[uuid.UUID]shadow.Trace{got[0]: trace}, failing
+	}})
+	got, err := p.Trace(t.Context(), self, uids)
+	require.NoError(t, err)
+	require.Equal(t, []int{maxMessages, maxMessages, 1}, sizes, "in as many calls as their bound requires")
+	require.Equal(t, map[uuid.UUID]shadow.Trace{uids[0]: trace, uids[maxMessages]: trace, uids[2*maxMessages]: trace}, got)
+	got, err = p.Trace(t.Context(), self, nil)
+	require.NoError(t, err)
+	require.Empty(t, got)
+	failing = shadow.ErrAborted
+	_, err = p.Trace(t.Context(), self, uids[:1])
+	require.Error(t, err)
+	for _, bad := range []*schemav1.TraceCascadesResponse_Trace{
+		{Targets: []*schemav1.PlanDeletionResponse_Target{{Deployment: "x"}}}, {Owners: []*schemav1.PlanDeletionResponse_Target{{Deployment: other.String()}}},
+	} {
+		_, err := readTrace(bad)
+		require.Error(t, err)
+	}
+}
+
+// A watch delivers the events of the other side, and ends with its error or with the reader's.
+func TestWatchesOfPeersDeliverEvents(t *testing.T) {
+	t.Parallel()
+	end, stop := shadow.ErrReset, errors.New("the reader stops")
+	work := schema.Event[schema.Work]{Items: []schema.Work{{Seq: 1, Action: schema.Confirm, Deployment: other, CreatedAt: time.Unix(5, 0).UTC()}, {Seq: 2, Action: schema.Release, Deployment: other, CreatedAt: time.Unix(6, 0).UTC()}}}
+	deletions := schema.Event[schema.Deletion]{Items: []schema.Deletion{{Seq: 1, Kind: "Device", Name: "devices/d", UID: uid(1)}}}
+	store := &schemaStore{
+		watchWork: func(shards []int16, _ string, deliver func(schema.Event[schema.Work]) error) error {
+			require.Equal(t, []int16{3, 4}, shards)
+			require.NoError(t, deliver(schema.Event[schema.Work]{EndOfSnapshot: true, Token: "a"}))
+			require.NoError(t, deliver(work))
+			return end
+		},
+		watchDeletions: func(holder schema.DeploymentID, _ string, deliver func(schema.Event[schema.Deletion]) error) error {
+			require.Equal(t, self, holder)
+			require.NoError(t, deliver(schema.Event[schema.Deletion]{Token: "a"}))
+			require.NoError(t, deliver(deletions))
+			return end
+		},
+	}
+	p := NewPeers(self, nil)
+	channel := newChannel(identity.Deployment(self), nil, nil)
+	schemav1.RegisterSchemaServiceServer(channel, newSchemaService(store))
+	p.setOwn(&Channels{Shared: channel, Copied: channel})
+
+	var gotWork []schema.Event[schema.Work]
+	err := p.WatchShadows(t.Context(), []uint32{3, 4}, func(e schema.Event[schema.Work]) error {
+		gotWork = append(gotWork, e)
+		return nil
+	})
+	require.Equal(t, "RESET", reasonOf(t, err))
+	require.Equal(t, []schema.Event[schema.Work]{{EndOfSnapshot: true, Token: "a"}, work}, gotWork)
+	require.ErrorIs(t, p.WatchShadows(t.Context(), []uint32{3, 4}, func(schema.Event[schema.Work]) error { return stop }), stop)
+
+	var gotDeletions []schema.Event[schema.Deletion]
+	err = p.WatchDeletions(t.Context(), self, func(e schema.Event[schema.Deletion]) error {
+		gotDeletions = append(gotDeletions, e)
+		return nil
+	})
+	require.Equal(t, "RESET", reasonOf(t, err))
+	require.Equal(t, []schema.Event[schema.Deletion]{{Token: "a"}, deletions}, gotDeletions)
+	require.ErrorIs(t, p.WatchDeletions(t.Context(), self, func(schema.Event[schema.Deletion]) error { return stop }), stop)
+	require.ErrorContains(t, p.WatchDeletions(t.Context(), other, func(schema.Event[schema.Deletion]) error { return nil }), "deployment b.example.com/us-west2 is not known to the registry")
+}
+
+// Every call fails in the same way when there is no connection, and what was to be established was certainly not.
+func TestCallsToAnUnknownDeploymentFail(t *testing.T) {
+	t.Parallel()
+	p, ctx := NewPeers(self, nil), t.Context()
+	for name, call := range map[string]func() error{
+		"Establish":        func() error { _, err := p.Establish(ctx, other, uid(1), nil); return err },
+		"WouldEstablish":   func() error { _, err := p.WouldEstablish(ctx, other, nil); return err },
+		"CheckReferences":  func() error { _, err := p.CheckReferences(ctx, other, nil); return err },
+		"AnnounceEpoch":    func() error { _, err := p.AnnounceEpoch(ctx, other, uid(1)); return err },
+		"ConfirmEpoch":     func() error { return p.ConfirmEpoch(ctx, other, uid(1), uid(1)) },
+		"Resolve":          func() error { _, err := p.Resolve(ctx, other, nil); return err },
+		"Confirm":          func() error { _, err := p.Confirm(ctx, other, uid(1), nil); return err },
+		"Release":          func() error { return p.Release(ctx, other, uid(1), nil, nil) },
+		"Acknowledge":      func() error { return p.Acknowledge(ctx, other, uid(1), "", nil) },
+		"CheckOwners":      func() error { _, err := p.CheckOwners(ctx, other, nil); return err },
+		"WouldCheckOwners": func() error { _, err := p.WouldCheckOwners(ctx, other, nil); return err },
+		"DropOwners":       func() error { _, _, err := p.DropOwners(ctx, other, uid(1), nil, nil); return err },
+		"UpgradeOwners":    func() error { _, err := p.UpgradeOwners(ctx, other, &shadow.Upgrade{}); return err },
+		"Plan":             func() error { _, err := p.Plan(ctx, other, shadow.PlanQuestion{}); return err },
+		"Trace":            func() error { _, err := p.Trace(ctx, other, []uuid.UUID{uid(1)}); return err },
+	} {
+		err := call()
+		require.ErrorContains(t, err, "deployment b.example.com/us-west2 is not known to the registry", name)
+		require.Equal(t, name == "Establish" || name == "WouldEstablish", errors.Is(err, shadow.ErrNotSent), name)
+	}
+}
+
+// A deployment that does not answer is given up after a few seconds, whatever the caller's patience.
+func TestCallsOfPeersHaveDeadlines(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		silent := func(ctx context.Context, _ any, _ *grpc.UnaryServerInfo, _ grpc.UnaryHandler) (any, error) {
+			<-ctx.Done()
+			return nil, status.FromContextError(ctx.Err()).Err()
+		}
+		p := NewPeers(self, nil)
+		channel := newChannel(identity.Deployment(other), []grpc.UnaryServerInterceptor{silent}, nil)
+		schemav1.RegisterSchemaServiceServer(channel, newSchemaService(&schemaStore{}))
+		p.setOwn(&Channels{Shared: channel, Copied: channel})
+		ctx := t.Context()
+		for name, c := range map[string]struct {
+			call func() error
+			want time.Duration
+		}{
+			"Confirm":     {func() error { _, err := p.Confirm(ctx, self, uid(1), nil); return err }, peerTimeout},
+			"Release":     {func() error { return p.Release(ctx, self, uid(1), nil, nil) }, peerTimeout},
+			"Resolve":     {func() error { _, err := p.Resolve(ctx, self, nil); return err }, peerTimeout},
+			"Establish":   {func() error { _, err := p.Establish(ctx, self, uid(1), nil); return err }, peerTimeout},
+			"CheckOwners": {func() error { _, err := p.CheckOwners(ctx, self, nil); return err }, peerTimeout},
+			"Trace":       {func() error { _, err := p.Trace(ctx, self, []uuid.UUID{uid(1)}); return err }, peerTimeout},
+			"Plan":        {func() error { _, err := p.Plan(ctx, self, shadow.PlanQuestion{}); return err }, longPeerTimeout},
+			"Acknowledge": {func() error { return p.Acknowledge(ctx, self, uid(1), "", nil) }, longPeerTimeout},
+			"DropOwners":  {func() error { _, _, err := p.DropOwners(ctx, self, uid(1), nil, nil); return err }, longPeerTimeout},
+		} {
+			began := time.Now()
+			require.Error(t, c.call(), name)
+			require.Equal(t, c.want, time.Since(began), name)
+		}
+	})
+}
