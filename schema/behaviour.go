@@ -2,12 +2,12 @@ package schema
 
 import "fmt"
 
-// Behaviour is what happens to the holder of a reference when the target is deleted. The numbers are stored in
-// databases and sent between deployments; they never change.
+// Behaviour is the effect on the holder of a reference when its target is deleted. The numbers are stored in databases and
+// sent between deployments; they never change.
 type Behaviour int16
 
-// The behaviours. Unset and CascadeDelete act in the target's own transaction when holder and target share a
-// database, and later when they do not; the asynchronous ones always act later.
+// The behaviours. Unset and CascadeDelete act in the target's transaction when holder and target are in one database, and
+// after it when they are not; AsyncUnset and AsyncCascadeDelete always act after it.
 const (
 	Block              Behaviour = 1
 	Unset              Behaviour = 2
@@ -29,22 +29,22 @@ func (b Behaviour) String() string {
 	return fmt.Sprintf("Behaviour(%d)", int16(b))
 }
 
-// Valid tells whether the number is one of the behaviours.
+// Valid reports whether the number is one of the behaviours.
 func (b Behaviour) Valid() bool { return b >= Block && b <= AllowDangling }
 
-// Cascades tells whether the holder is deleted as well.
+// Cascades reports whether the holder is deleted as well.
 func (b Behaviour) Cascades() bool { return b == CascadeDelete || b == AsyncCascadeDelete }
 
-// Unsets tells whether the value leaves the holder's field.
+// Unsets reports whether the value is removed from the holder's field.
 func (b Behaviour) Unsets() bool { return b == Unset || b == AsyncUnset }
 
-// Acts tells whether the holder's deployment has something to do when the target is deleted.
+// Acts reports whether the holder changes when the target is deleted.
 func (b Behaviour) Acts() bool { return b.Cascades() || b.Unsets() }
 
-// Later tells whether the behaviour acts after the target's transaction even inside one database.
+// Later reports whether the behaviour acts after the target's transaction even inside one database.
 func (b Behaviour) Later() bool { return b == AsyncUnset || b == AsyncCascadeDelete }
 
-// ParseBehaviour reads a name such as CASCADE_DELETE.
+// ParseBehaviour parses a name such as CASCADE_DELETE.
 func ParseBehaviour(s string) (Behaviour, error) {
 	for b := Block; b <= AllowDangling; b++ {
 		if behaviourNames[b] == s {

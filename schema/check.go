@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// Check tells whether the descriptors can be so, together: grammar, unknown kinds, references without import,
-// import cycles, behaviours that cannot be. It reports everything at once, as Problems.
+// Check validates descriptors together: grammar, unknown kinds, references to services that are not imported, import
+// cycles, invalid behaviours. It returns all Problems at once.
 func Check(descriptors []*Descriptor) error {
 	var ps Problems
 	all := map[ServiceVersion]*Descriptor{}
@@ -40,7 +40,7 @@ func checkDescriptor(ps *Problems, d *Descriptor, all map[ServiceVersion]*Descri
 		case imported[imp.Service]:
 			ps.add(imp.Pos, "import one version of it", "%s is imported twice", imp.Service)
 		case all[imp.ServiceVersion] == nil:
-			ps.add(imp.Pos, "describe it as well, or mend the import", "import %s is not known", imp.ServiceVersion)
+			ps.add(imp.Pos, "add its descriptor, or correct the import", "import %s: there is no descriptor of this version", imp.ServiceVersion)
 		}
 		imported[imp.Service] = true
 	}
@@ -76,36 +76,45 @@ func checkKindDescriptor(ps *Problems, d *Descriptor, k *Kind, all map[ServiceVe
 			ps.add(k.Pos, "remove it: a service may refer to its own kinds", "referable_by lists %s itself", d.Service)
 		}
 	}
-	for _, parent := range k.Parents {
-		target := checkTarget(ps, d, parent.Pos, parent.Kind, all)
-		if parent.Behaviour.Unsets() {
-			ps.add(parent.Pos, "use CASCADE_DELETE or BLOCK", "%s cannot be a parent's behaviour: a name cannot lose its beginning", parent.Behaviour)
-		} else if !parent.Behaviour.Valid() {
-			ps.add(parent.Pos, "say what happens to the child when the parent is deleted, such as CASCADE_DELETE", "behaviour is missing")
-		}
-		checkParentRegion(ps, &parent, target)
-		if target != nil && !liesBelow(k, target) {
-			ps.add(parent.Pos, "begin a pattern of "+k.Name+" with a pattern of "+parent.Kind, "no name of %s lies below one of %s", k.Name, parent.Kind)
-		}
+	for i := range k.Parents {
+		checkParent(ps, d, k, &k.Parents[i], all)
 	}
 	paths := map[string]bool{}
-	for _, r := range k.References {
-		if _, err := ParsePath(r.Path); err != nil {
-			ps.add(r.Pos, "", "%v", err)
-		}
+	for i := range k.References {
+		r := &k.References[i]
 		if paths[r.Path] {
-			ps.add(r.Pos, "list all target kinds in one reference", "path %s stands twice", r.Path)
+			ps.add(r.Pos, "list all target kinds in one reference", "path %s is listed twice", r.Path)
 		}
 		paths[r.Path] = true
-		if len(r.Targets) == 0 {
-			ps.add(r.Pos, "add targets, such as [iam.example.com/Project]", "reference %s has no target kind", r.Path)
-		}
-		if !r.Behaviour.Valid() {
-			ps.add(r.Pos, "say what happens to the holder when the target is deleted, such as BLOCK", "behaviour is missing")
-		}
-		for _, target := range r.Targets {
-			checkTarget(ps, d, r.Pos, target, all)
-		}
+		checkReference(ps, d, r, all)
+	}
+}
+
+func checkParent(ps *Problems, d *Descriptor, k *Kind, parent *Parent, all map[ServiceVersion]*Descriptor) {
+	target := checkTarget(ps, d, parent.Pos, parent.Kind, all)
+	if parent.Behaviour.Unsets() {
+		ps.add(parent.Pos, "use CASCADE_DELETE or BLOCK", "%s cannot be a parent's behaviour: the parent's name is part of the child's name and cannot be removed from it", parent.Behaviour)
+	} else if !parent.Behaviour.Valid() {
+		ps.add(parent.Pos, "add the effect on the child when the parent is deleted, such as CASCADE_DELETE", "behaviour is missing")
+	}
+	checkParentRegion(ps, parent, target)
+	if target != nil && !liesBelow(k, target) {
+		ps.add(parent.Pos, "begin a pattern of "+k.Name+" with a pattern of "+parent.Kind, "no name of %s lies below one of %s", k.Name, parent.Kind)
+	}
+}
+
+func checkReference(ps *Problems, d *Descriptor, r *Reference, all map[ServiceVersion]*Descriptor) {
+	if _, err := ParsePath(r.Path); err != nil {
+		ps.add(r.Pos, "", "%v", err)
+	}
+	if len(r.Targets) == 0 {
+		ps.add(r.Pos, "add targets, such as [iam.example.com/Project]", "reference %s has no target kind", r.Path)
+	}
+	if !r.Behaviour.Valid() {
+		ps.add(r.Pos, "add the effect on the holder when the target is deleted, such as BLOCK", "behaviour is missing")
+	}
+	for _, target := range r.Targets {
+		checkTarget(ps, d, r.Pos, target, all)
 	}
 }
 
@@ -114,7 +123,7 @@ func checkParentRegion(ps *Problems, p *Parent, target *Kind) {
 		return
 	}
 	if p.Region != "" && p.RegionField != "" {
-		ps.add(p.Pos, "remove one of them", "the parent's region is given, and a field that has it as well")
+		ps.add(p.Pos, "remove one of them", "the parent has both a region and a region field")
 	}
 	if p.Region != "" {
 		if err := CheckRegion(p.Region); err != nil {
@@ -123,18 +132,18 @@ func checkParentRegion(ps *Problems, p *Parent, target *Kind) {
 	}
 	if p.RegionField != "" {
 		path, err := ParsePath(p.RegionField)
-		if _, scalar := path.Scalar(); err != nil {
+		if err != nil {
 			ps.add(p.Pos, "", "%v", err)
-		} else if !scalar {
+		} else if slices.Contains(path.segments, "*") {
 			ps.add(p.Pos, "name one field, without a star", "region: the field %s can have many values", p.RegionField)
 		}
 	}
 	if target != nil && slices.ContainsFunc(compilePatterns(target.Patterns), func(pattern Pattern) bool { return pattern.regionAt() >= 0 }) {
-		ps.add(p.Pos, "remove region", "names of %s say their region", p.Kind)
+		ps.add(p.Pos, "remove region", "names of %s contain their region", p.Kind)
 	}
 }
 
-// checkTarget gives the kind that is referred to, or nil after it reported why there is none.
+// checkTarget returns the kind that a reference names, or nil after it added the problem.
 func checkTarget(ps *Problems, d *Descriptor, pos Pos, target string, all map[ServiceVersion]*Descriptor) *Kind {
 	id, err := d.kindID(target)
 	if err != nil {
@@ -171,7 +180,7 @@ func checkTarget(ps *Problems, d *Descriptor, pos Pos, target string, all map[Se
 	return &of.Kinds[i]
 }
 
-// checkPreviousNames makes sure that each name, of this version and of an earlier one, stands for one kind.
+// checkPreviousNames checks that each name, current or previous, belongs to one kind of the version.
 func checkPreviousNames(ps *Problems, d *Descriptor, names map[string]bool) {
 	for i := range d.Kinds {
 		k := &d.Kinds[i]
@@ -182,13 +191,13 @@ func checkPreviousNames(ps *Problems, d *Descriptor, names map[string]bool) {
 			ps.add(k.Pos, "", "previous_name: %v", err)
 		}
 		if names[k.PreviousName] {
-			ps.add(k.Pos, "give the other kind another name, or remove previous_name", "previous_name %s is another kind of this version, or the previous name of one", k.PreviousName)
+			ps.add(k.Pos, "give the other kind another name, or remove previous_name", "previous_name %s is the name, or the previous name, of another kind of this version", k.PreviousName)
 		}
 		names[k.PreviousName] = true
 	}
 }
 
-// kindID reads service/Kind, or Kind alone for a kind of d's own service.
+// kindID parses service/Kind, or Kind alone for a kind of the service of d.
 func (d *Descriptor) kindID(s string) (KindID, error) {
 	if !strings.Contains(s, "/") {
 		return KindID{Service: d.Service, Kind: s}, CheckKind(s)
@@ -204,11 +213,11 @@ func liesBelow(child, parent *Kind) bool {
 			}
 		}
 	}
-	// Bad patterns are reported where they stand.
+	// Invalid patterns have problems of their own.
 	return len(child.Patterns) == 0 || len(parent.Patterns) == 0
 }
 
-// checkPatternOverlaps makes sure that a name tells its kind.
+// checkPatternOverlaps checks that no name fits patterns of two kinds.
 func checkPatternOverlaps(ps *Problems, d *Descriptor) {
 	type owned struct {
 		Pattern
@@ -224,7 +233,7 @@ func checkPatternOverlaps(ps *Problems, d *Descriptor) {
 			}
 			for _, other := range seen {
 				if p.overlaps(other.Pattern) {
-					ps.add(k.Pos, "let the collections differ", "pattern %s of %s and pattern %s of %s fit the same names", p, k.Name, other.Pattern, other.kind.Name)
+					ps.add(k.Pos, "use different collections", "pattern %s of %s and pattern %s of %s match the same names", p, k.Name, other.Pattern, other.kind.Name)
 				}
 			}
 			seen = append(seen, owned{p, k})
@@ -243,7 +252,7 @@ func checkImportCycles(ps *Problems, descriptors []*Descriptor, all map[ServiceV
 		path = append(path, d.ServiceVersion)
 		for _, imp := range d.Imports {
 			if imp.Service == d.Service {
-				continue // reported by itself
+				continue // a problem of its own
 			}
 			if i := slices.Index(path, imp.ServiceVersion); i >= 0 {
 				names := make([]string, 0, len(path)-i+1)

@@ -5,11 +5,11 @@ import (
 	"strings"
 )
 
-// Pos is where something was written, for messages: file and line are empty when it came over the wire.
+// Pos is a place in a document, for messages. A descriptor that was received over the wire has neither file nor line.
 type Pos struct {
 	File string
 	Line int
-	// Path inside the document, such as kinds[Device].references[spec.account].
+	// Path in the document, such as kinds[Device].references[spec.account].
 	Path string
 }
 
@@ -40,7 +40,7 @@ type ServiceVersion struct {
 
 func (v ServiceVersion) String() string { return v.Service + "@" + v.Version }
 
-// ParseServiceVersion reads service@version.
+// ParseServiceVersion parses service@version.
 func ParseServiceVersion(s string) (ServiceVersion, error) {
 	service, version, ok := strings.Cut(s, "@")
 	if !ok {
@@ -55,28 +55,28 @@ func ParseServiceVersion(s string) (ServiceVersion, error) {
 	return ServiceVersion{Service: service, Version: version}, nil
 }
 
-// Descriptor describes one version of a service. What it says is as written; Check tells whether it can be so.
+// Descriptor describes one version of a service, as it is written: Check validates it.
 type Descriptor struct {
 	ServiceVersion
 	Imports []Import
 	Kinds   []Kind
-	// PatternsDropped says what becomes of stored resources whose names fit a pattern of the version before and none of this
-	// one: "keep", or "refuse", which is meant by nothing.
+	// PatternsDropped decides about stored resources whose names fit a pattern of the previous version and none of this one:
+	// "keep" keeps them, "refuse" refuses to switch. Empty means "refuse".
 	PatternsDropped string
-	// Acknowledged is for Lint: it stays in the file.
+	// Acknowledged findings of Lint. They are not sent to the registry.
 	Acknowledged []Acknowledgement
 	Pos          Pos
 }
 
-// Acknowledgement says that a finding of Lint is meant.
+// Acknowledgement marks a finding of Lint as intended.
 type Acknowledgement struct {
-	// Finding and At are the finding's ID and path.
+	// Finding and At are the ID and the path of the finding.
 	Finding, At string
 	Reason      string
 	Pos         Pos
 }
 
-// Import is a service version whose kinds may be referred to.
+// Import is a version of another service to whose kinds references are allowed.
 type Import struct {
 	ServiceVersion
 	Pos Pos
@@ -85,32 +85,32 @@ type Import struct {
 // Kind is a type of resource.
 type Kind struct {
 	Name string
-	// PreviousName is what an earlier version called the same kind; its resources keep their names and uids.
+	// PreviousName is the name of the kind in an earlier version. Its resources keep their names and uids.
 	PreviousName string
 	Patterns     []string
 	Parents      []Parent
 	References   []Reference
-	// HideWhileDeleting lets readers see a resource as gone from the moment that nothing can keep it any more.
+	// HideWhileDeleting hides a resource in DELETING from readers, once no blocker can keep it.
 	HideWhileDeleting bool
-	// ConstraintsDisabled: nothing refers to its resources or owns through them, and what their fields name is not
-	// looked at.
+	// ConstraintsDisabled: no reference to its resources is allowed, they own nothing, and their bodies have no references.
 	ConstraintsDisabled bool
-	// ReferableBy are the services, beside its own, whose resources may refer to resources of this kind, and so keep them.
-	// Empty: all that import this service.
+	// ReferableBy are the other services whose resources may refer to resources of this kind, and so block their deletion.
+	// Empty: all services that import this one.
 	ReferableBy []string
 	Pos         Pos
 }
 
-// Parent is the kind that a name lies below, with what happens to the child when the parent is deleted.
+// Parent is the kind of the resource whose name is the beginning of a child's name.
 type Parent struct {
 	Kind      string
 	Behaviour Behaviour
-	// Region is that of the parent, or RegionField a field of the child's body that has it; else it is the child's.
+	// Region is the region of the parent; RegionField is a field of the child's body with it. Without both, the parent is in
+	// the region of the child.
 	Region, RegionField string
 	Pos                 Pos
 }
 
-// Reference is a field that names resources of other kinds.
+// Reference is a field of a kind's bodies that names resources.
 type Reference struct {
 	Path      string
 	Targets   []string
@@ -118,7 +118,7 @@ type Reference struct {
 	Pos       Pos
 }
 
-// Problem is one thing that is wrong with what a person wrote: where, what, and what to do.
+// Problem is a mistake in a document, with its place and the remedy.
 type Problem struct {
 	Pos     Pos
 	Message string
@@ -133,7 +133,7 @@ func (p Problem) String() string {
 	return s
 }
 
-// Problems is the error of checks that report everything at once.
+// Problems is the error of checks that return all problems at once.
 type Problems []Problem
 
 func (ps Problems) Error() string {
@@ -144,7 +144,7 @@ func (ps Problems) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// or gives nil for no problems, so that an empty list never becomes a non-nil error.
+// or returns nil for an empty list, which would otherwise be a non-nil error.
 func (ps Problems) or() error {
 	if len(ps) == 0 {
 		return nil

@@ -6,10 +6,10 @@ import (
 	"slices"
 )
 
-// Deployment is a deployment as the registry knows it.
+// Deployment is a deployment in the registry.
 type Deployment struct {
 	DeploymentID
-	// host:port of its gRPC server; empty until it registered.
+	// Address is host:port of its gRPC server; empty until it registers.
 	Address    string
 	Version    string
 	Generation int64
@@ -17,17 +17,17 @@ type Deployment struct {
 	Pos        Pos
 }
 
-// Environment is everything that the registry knows, at one moment. It is never changed once it is handed out.
+// Environment is the content of the registry at one moment. Nobody changes an Environment that was handed out.
 type Environment struct {
 	Revision    int64
 	Regions     []string
 	Services    []*Descriptor
 	Deployments []Deployment
-	// Incomplete says that the registry may have lost some of it.
+	// Incomplete: the registry's database lost commits, or is empty, and deployments may be missing.
 	Incomplete bool
 }
 
-// Deployment finds one.
+// Deployment returns a deployment, and reports whether there is one.
 func (e *Environment) Deployment(id DeploymentID) (Deployment, bool) {
 	i := slices.IndexFunc(e.Deployments, func(d Deployment) bool { return d.DeploymentID == id })
 	if i < 0 {
@@ -36,7 +36,7 @@ func (e *Environment) Deployment(id DeploymentID) (Deployment, bool) {
 	return e.Deployments[i], true
 }
 
-// Model compiles the version that a deployment runs.
+// Model compiles the version of a deployment.
 func (e *Environment) Model(id DeploymentID) (*Model, error) {
 	d, ok := e.Deployment(id)
 	if !ok {
@@ -45,9 +45,9 @@ func (e *Environment) Model(id DeploymentID) (*Model, error) {
 	return NewModel(ServiceVersion{Service: id.Service, Version: d.Version}, e.Services)
 }
 
-// Interested gives the deployments whose deletions concern a deployment that runs the model: all of its own service
-// and of every service that it imports, in all regions, its own included; and those that its stored references point
-// to, which an earlier version may have imported. In order, without repetition.
+// Interested returns the deployments whose deletions a deployment with the model has to watch: all regions of its own
+// service and of the imported ones, its own region included; and the deployments that its stored references point to, whose
+// service an earlier version may have imported. They are sorted, without duplicates.
 func (e *Environment) Interested(model *Model, pointedTo []DeploymentID) []DeploymentID {
 	services := []string{model.Descriptor.Service}
 	for _, imp := range model.Descriptor.Imports {
@@ -62,22 +62,22 @@ func (e *Environment) Interested(model *Model, pointedTo []DeploymentID) []Deplo
 	return SortedDeployments(out)
 }
 
-// Subscription is a deployment whose deletions are watched. One that differs in any field replaces the one before it.
+// Subscription is a deployment whose deletions are watched. A Subscription that differs in any field replaces the earlier one.
 type Subscription struct {
 	DeploymentID
 	Version string
 	Address string // host:port
 }
 
-// MayRefer tells whether some described version of a service is of another one, or imports it.
+// MayRefer reports whether two services are the same, or any described version of the first imports the second.
 func (e *Environment) MayRefer(service, to string) bool {
 	return service == to || slices.ContainsFunc(e.Services, func(d *Descriptor) bool {
 		return d.Service == service && slices.ContainsFunc(d.Imports, func(i Import) bool { return i.Service == to })
 	})
 }
 
-// With gives an environment that has what another one has besides, and of a deployment the later registration: for questions
-// of which a wrong "no" would do harm.
+// With returns the union of two environments, with the later registration of each deployment. It is for questions in which
+// a wrong "no" does harm.
 func (e *Environment) With(other *Environment) *Environment {
 	out := *e
 	out.Services, out.Deployments = slices.Clone(e.Services), slices.Clone(e.Deployments)
@@ -98,8 +98,7 @@ func (e *Environment) With(other *Environment) *Environment {
 	return &out
 }
 
-// Over gives an environment in which another one's descriptors, and versions of deployments, take the place of those that
-// there are.
+// Over returns the union of two environments, in which descriptors and deployments of given replace those of e.
 func (e *Environment) Over(given *Environment) *Environment {
 	out := &Environment{Revision: e.Revision, Regions: e.Regions, Services: slices.Clone(given.Services), Deployments: slices.Clone(given.Deployments)}
 	for _, s := range e.Services {
@@ -115,7 +114,7 @@ func (e *Environment) Over(given *Environment) *Environment {
 	return out
 }
 
-// SortedDeployments sorts in place and drops repetitions.
+// SortedDeployments sorts in place and removes duplicates.
 func SortedDeployments(ids []DeploymentID) []DeploymentID {
 	slices.SortFunc(ids, func(a, b DeploymentID) int {
 		return cmp.Or(cmp.Compare(a.Service, b.Service), cmp.Compare(a.Region, b.Region))
@@ -123,8 +122,8 @@ func SortedDeployments(ids []DeploymentID) []DeploymentID {
 	return slices.Compact(ids)
 }
 
-// Check tells whether the environment can be so: its descriptors together, and deployments of known regions and
-// versions. It reports everything at once, as Problems.
+// Check validates an environment: its descriptors together, and the regions and versions of its deployments. It returns
+// all Problems at once.
 func (e *Environment) Check() error {
 	var ps Problems
 	for _, r := range e.Regions {
@@ -141,7 +140,7 @@ func (e *Environment) Check() error {
 			ps.add(d.Pos, "list it under regions", "deployment %s: unknown region %s", d.DeploymentID, d.Region)
 		}
 		if !slices.ContainsFunc(e.Services, func(s *Descriptor) bool { return s.ServiceVersion == version }) {
-			ps.add(d.Pos, "apply its descriptor as well", "deployment %s: no descriptor of %s is known", d.DeploymentID, version)
+			ps.add(d.Pos, "apply its descriptor as well", "deployment %s: there is no descriptor of %s", d.DeploymentID, version)
 		}
 	}
 	var descriptors Problems

@@ -8,22 +8,24 @@ import (
 	"github.com/google/uuid"
 )
 
-// Event is what a watch delivers: items, the end of the snapshot, a bookmark, or items and a bookmark. A watch delivers the state at one
-// moment, then one end of the snapshot, then everything that happens after it, in order, each once, without gap.
+// Event is an event of a watch: items, the end of the snapshot, a bookmark, or items with a bookmark. A watch delivers the
+// state at one moment, then one end of the snapshot, then all later changes, in order, each once, without gaps.
 type Event[T any] struct {
 	Items         []T
 	EndOfSnapshot bool
-	// Token resumes the watch after everything that was delivered so far, these items included; empty where more of the
-	// same transactions is to come.
+	// Token resumes the watch after all events so far, this one included; empty when more items of the same transactions
+	// follow.
 	Token string
 }
 
 // Action is a kind of outstanding work. The numbers are stored.
 type Action int16
 
-// Confirm, Release and LetGo are messages owed to another deployment; Finalise looks again at a resource in DELETING.
-// CheckOwners asks for a resource's owners, DropOwners tells that an owner goes, UpgradeOwners tells a new version, and
-// Derive takes the references out of resources anew. Retire works off what a decommissioned deployment left.
+// Confirm, Release, LetGo, DropOwners and UpgradeOwners are messages to another deployment: attempts that committed,
+// references that were dropped, owners that let go of resources, owners that were deleted, the version of this deployment.
+// CheckOwners asks another deployment about the owners of a resource. Finalise checks whether a resource in DELETING can be
+// removed, Derive derives the references of stored bodies again, and Retire removes the references from and to a
+// decommissioned deployment.
 const (
 	Confirm       Action = 1
 	Release       Action = 2
@@ -34,8 +36,9 @@ const (
 	UpgradeOwners Action = 7
 	Derive        Action = 8
 	Retire        Action = 9
-	// AnnounceEpoch tells that the database was failed over; ConfirmAgain compares references with what their targets'
-	// deployment has, and VerifyBlockades what a holders' deployment has here with what it refers to.
+	// AnnounceEpoch tells another deployment that this database failed over or was restored. ConfirmAgain compares the
+	// references to another deployment with its blockades and holder entries; VerifyBlockades compares the blockades and
+	// holder entries of another deployment here with its references.
 	AnnounceEpoch   Action = 10
 	ConfirmAgain    Action = 11
 	VerifyBlockades Action = 12
@@ -54,8 +57,8 @@ func (a Action) String() string {
 	return "unknown"
 }
 
-// Work is a piece of outstanding work of one shadow, which makes it PENDING. It has no more than who it is for: what
-// there is to do is read when it is done.
+// Work is a piece of outstanding work of one shadow, which is PENDING while there is any. It names only the deployment that
+// it is for: the handler reads the details when it does the work.
 type Work struct {
 	Seq        int64
 	Action     Action
@@ -63,34 +66,34 @@ type Work struct {
 	CreatedAt  time.Time
 }
 
-// ErrUnfinished says that there is more to do than one run takes: it goes on, beside what is small.
+// ErrUnfinished is the error of a handler that did a part of its work: it is called again, after shorter work.
 var ErrUnfinished = errors.New("there is more to do")
 
-// Deletion is a resource of some deployment whose holders have to act. It comes again, with a greater number, when there
-// are more of them.
+// Deletion is a resource in DELETING whose holders in another deployment have to act. It is delivered again, with a greater
+// Seq, when there are further holders.
 type Deletion struct {
 	Seq  int64
 	Kind string
 	Name string
 	UID  uuid.UUID
-	// Cause is shared with other deletions; nil where it is not known.
+	// Cause is shared with other deletions; nil when it is unknown.
 	Cause *Cause
 }
 
-// Cause is what was at the root of a deletion: somebody's request, or an owner that went. It is the same in every
-// deployment that the deletion reaches.
+// Cause is the root of a deletion: a request of a caller, or the deletion of an owner. It is the same in every deployment
+// that the deletion reaches.
 type Cause struct {
 	ID uuid.UUID
-	// Root is the full name of what was deleted first, RootUID its uid, zero where that was never known.
+	// Root is the full name of the resource that was deleted first, RootUID its uid; zero when it is unknown.
 	Root    string
 	RootUID uuid.UUID
-	// Actor is who asked for it, such as user/alice; empty where nobody did.
+	// Actor is the caller, such as user/alice; empty without a request.
 	Actor     string
-	RequestID uuid.UUID // zero where the request had none
+	RequestID uuid.UUID // zero when the request had none
 	At        time.Time // by the clock of the root's deployment
 }
 
-// PartError says that some pieces of a batch of work failed, each by itself: they are tried again. The others are done.
+// PartError is the error of a batch of work of which some pieces failed: they are tried again. The other pieces are done.
 type PartError struct {
 	Failed []int64
 	Cause  error

@@ -6,13 +6,13 @@ import (
 	"strings"
 )
 
-// An id is any bytes but none, "." and ".." (programs that handle paths take these away), in one spelling: what RFC 3986
-// allows in a segment of a path stands as it is, everything else is percent-encoded with upper-case digits. So names are
-// compared, sorted and stored as they are written, and a slash always stands between segments. The same grammar is in SQL
-// (constraint shadow_name_grammar) and in docs/protocol.md.
+// An id stands for any bytes except none, "." and ".." (programs that handle paths remove these). Each has one spelling: the
+// characters that RFC 3986 allows in a path segment stand for themselves, all other bytes are percent-encoded with
+// upper-case digits. Names can therefore be compared, sorted and stored as they are written, and every slash separates
+// segments. The same grammar is in SQL (constraint shadow_name_grammar) and in docs/protocol.md.
 const plain = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~!$&'()*+,;=:@"
 
-// isPlain is a table, since names are checked wherever they come in.
+// isPlain is a table, because each name of each message is checked.
 var isPlain = func() (table [256]bool) {
 	for i := range len(plain) {
 		table[plain[i]] = true
@@ -20,7 +20,7 @@ var isPlain = func() (table [256]bool) {
 	return table
 }()
 
-// EscapeID gives the id for any text, such as o%2F1 for o/1. The empty text, "." and ".." have none, which CheckName tells.
+// EscapeID returns the id of a text, such as o%2F1 for o/1. CheckName refuses the results for the empty text, "." and "..".
 func EscapeID(text string) string {
 	var b strings.Builder
 	for i := range len(text) {
@@ -33,7 +33,7 @@ func EscapeID(text string) string {
 	return b.String()
 }
 
-// UnescapeID gives the text of an id.
+// UnescapeID returns the text of an id.
 func UnescapeID(id string) (string, error) {
 	if err := checkID(id); err != nil {
 		return "", err
@@ -41,7 +41,7 @@ func UnescapeID(id string) (string, error) {
 	return unescape(id), nil
 }
 
-// unescape leaves a percent sign that encodes nothing as it is.
+// unescape keeps percent signs that do not begin an encoded byte.
 func unescape(id string) string {
 	var b strings.Builder
 	for i := 0; i < len(id); i++ {
@@ -63,7 +63,7 @@ func checkID(id string) error {
 	case id == "":
 		return fmt.Errorf("an id is empty: %s", want)
 	case id == "." || id == "..":
-		return fmt.Errorf("id %q: programs that handle paths take it away", id)
+		return fmt.Errorf("id %q: not allowed, because programs that handle paths remove it", id)
 	case !spelt(id):
 		return fmt.Errorf("id %q: %s; write %s", clip(id), want, clip(EscapeID(unescape(id))))
 	}

@@ -7,21 +7,21 @@ import (
 	"github.com/google/uuid"
 )
 
-// ErrFenced says that a process was given up: others may have taken its work over, and nothing that it does takes effect
-// until it joins again.
-var ErrFenced = errors.New("this process is not a member any more")
+// ErrFenced is the error of a process whose lease has expired: other processes may have taken over its work, and none of its
+// transactions commits until it joins again.
+var ErrFenced = errors.New("the lease of this process has expired")
 
-// Grant is what a process holds of the ring of its deployment.
+// Grant is the part of the ring of a deployment that a process holds.
 type Grant struct {
-	// Member is the process, since it joined last. It is the term of everything that it holds: once it is given up, nothing
-	// takes effect under it any more.
+	// Member identifies the process from its last join on. It is the term of its shards: when the lease expires, no
+	// transaction under this term commits any more.
 	Member uuid.UUID
 	Shards []uint32
-	// Surplus are those of Shards that others are short of, to be released when nothing works on them any more.
+	// Surplus are the shards that other processes should have: they are released once no handler works on them.
 	Surplus []uint32
 }
 
-// Member is a process of a deployment, for people.
+// Member is a process of a deployment, as the status shows it.
 type Member struct {
 	Name      string
 	Shards    []uint32

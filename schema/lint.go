@@ -7,18 +7,18 @@ import (
 	"strings"
 )
 
-// Level is how much a finding of Lint matters.
+// Level is the severity of a finding of Lint.
 type Level string
 
-// A Warning is something that can get stuck, or take more along than one may think, or holds nothing; a Note is good to
-// know.
+// A Warning is about deletions that can get stuck or remove more than expected, and about declarations without effect; a
+// Note explains a consequence that is easily overlooked.
 const (
 	Warning Level = "warning"
 	Note    Level = "note"
 )
 
-// What is found has a name, which does not change: with the version and the path that a finding is about it tells it from
-// all others, now and in later versions of a file.
+// The IDs of findings, which never change. The ID, the version and the path identify a finding, also in later versions of a
+// file.
 const (
 	BlockedCascade       = "blocked-cascade"
 	CascadeCycle         = "cascade-cycle"
@@ -34,13 +34,13 @@ const (
 	ReferencesIgnored    = "references-ignored"
 )
 
-// Finding is something that can be so, and may not be what was meant.
+// Finding is a valid declaration that may not be intended.
 type Finding struct {
 	Level Level
 	ID    string
 	Of    ServiceVersion
 	Problem
-	// Acknowledged is the reason that the file gives for leaving it so.
+	// Acknowledged is the reason in the file for which the finding is intended.
 	Acknowledged string
 }
 
@@ -54,10 +54,10 @@ func (f Finding) String() string {
 	return strings.TrimSpace(where + " " + level + ": " + rest.String())
 }
 
-// Lint names what descriptors that pass Check may not have meant: deletions that somebody from outside can keep from
-// ending, rings of cascades and of blockers, names that lie below a resource and do not go with it, imports that are for
-// nothing, form a cycle of services, or (with deployments) lead to a region where the imported service is not; and
-// references that act later than they say, since holder and target are in different databases.
+// Lint returns the findings in descriptors that pass Check: cascades that a reference from outside can block, cycles of
+// cascades and of blockers, names that lie below a resource that is not their parent, imports without references, imports
+// that form a cycle of services, imports of services without a deployment in a region (for given deployments), and
+// references that act later than their behaviour says, because holder and target are in different databases.
 func Lint(descriptors []*Descriptor, deployments ...Deployment) []Finding {
 	g := newKindGraph(descriptors)
 	findings := slices.Concat(
@@ -73,7 +73,7 @@ func Lint(descriptors []*Descriptor, deployments ...Deployment) []Finding {
 	return findings
 }
 
-// acknowledge marks what a descriptor's author has seen, and finds acknowledgements of what is not there.
+// acknowledge marks acknowledged findings, and returns a finding for each acknowledgement without one.
 func (d *Descriptor) acknowledge(findings []Finding) (stale []Finding) {
 	for _, a := range d.Acknowledged {
 		found := false
@@ -85,7 +85,7 @@ func (d *Descriptor) acknowledge(findings []Finding) (stale []Finding) {
 		}
 		if !found {
 			stale = append(stale, Finding{Level: Warning, ID: NothingAcknowledged, Of: d.ServiceVersion, Problem: Problem{
-				Pos: a.Pos, Message: fmt.Sprintf("there is no %s at %s", a.Finding, a.At), Remedy: "remove it, or mend what it is about",
+				Pos: a.Pos, Message: fmt.Sprintf("there is no %s at %s", a.Finding, a.At), Remedy: "remove the acknowledgement, or correct its warning and its path",
 			}})
 		}
 	}

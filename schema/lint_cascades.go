@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// stuck finds A takes C along, D blocks C, and D does not go with A.
+// stuck finds kinds A, C and D: deleting A cascades to C, D blocks C, and deleting A does not cascade to D.
 func (g *kindGraph) stuck() []Finding {
 	var out []Finding
 	for _, block := range g.edges {
@@ -28,41 +28,41 @@ func (g *kindGraph) stuck() []Finding {
 		}
 		out = append(out, Finding{Level: Warning, ID: BlockedCascade, Of: block.holder.ServiceVersion, Problem: Problem{
 			Pos: block.pos,
-			Message: fmt.Sprintf("%s.%s blocks %s, which is deleted with %s, while %s is not: such a delete is refused, or waits as BLOCKED",
+			Message: fmt.Sprintf("%s.%s blocks %s, which is deleted with %s, and %s is not deleted with it: such a delete is refused, or waits as BLOCKED",
 				block.holder.kind, block.path, shortName(block.holder, block.target), strings.Join(taken, " and "), block.holder.kind),
-			Remedy: "leave it if that is what you want; else let " + block.holder.kind + " go as well, or unset the field",
+			Remedy: "acknowledge it if it is intended; otherwise let " + block.holder.kind + " be deleted as well, or use UNSET",
 		}})
 	}
 	return out
 }
 
-// cycles finds rings of kinds that a cascade comes back to.
+// cycles finds cycles of cascading references.
 func (g *kindGraph) cycles() []Finding {
 	var out []Finding
 	edges := g.edgesThat(Behaviour.Cascades)
 	for _, ring := range g.rings(edges) {
-		out = append(out, ringFinding(Warning, CascadeCycle, ring, "cascades form a cycle: "+ringText(ring)+": deleting one may take along everything of these kinds",
-			"leave it if that is what you want; else break it with another behaviour"))
+		out = append(out, ringFinding(Warning, CascadeCycle, ring, "cascades form a cycle: "+ringText(ring)+": deleting one resource can delete all resources of these kinds",
+			"acknowledge it if it is intended; otherwise use another behaviour in one of them"))
 	}
 	for _, e := range withinKind(edges) {
 		out = append(out, ringFinding(Note, CascadeWithinKind, []kindEdge{e},
-			fmt.Sprintf("%s.%s cascades within its own kind: deleting one takes along all that hang on it, level by level", e.holder.kind, e.path), ""))
+			fmt.Sprintf("%s.%s cascades within its own kind: deleting one resource deletes all that refer to it, directly or not, level by level", e.holder.kind, e.path), ""))
 	}
 	return out
 }
 
-// blockCycles finds kinds whose resources can block one another, so that none of them can be deleted before one lets go.
-// Of one kind two resources are enough; one that refers to itself blocks nothing.
+// blockCycles finds cycles of blocking references: none of the resources in such a cycle can be deleted before one of the
+// references is removed. Within one kind two resources are enough; a resource that refers to itself blocks nothing.
 func (g *kindGraph) blockCycles() []Finding {
 	var out []Finding
 	edges := g.edgesThat(func(b Behaviour) bool { return b == Block })
-	const remedy = "leave it if that is what you want; else let one of them unset or cascade"
+	const remedy = "acknowledge it if it is intended; otherwise use UNSET or CASCADE_DELETE in one of them"
 	for _, ring := range g.rings(edges) {
-		out = append(out, ringFinding(Warning, BlockCycle, ring, "blockers form a cycle: "+ringText(ring)+": resources that refer to one another so cannot be deleted before one lets go", remedy))
+		out = append(out, ringFinding(Warning, BlockCycle, ring, "blockers form a cycle: "+ringText(ring)+": resources in such a cycle cannot be deleted before one of the references is removed", remedy))
 	}
 	for _, e := range withinKind(edges) {
 		out = append(out, ringFinding(Warning, BlockWithinKind, []kindEdge{e},
-			fmt.Sprintf("%s.%s blocks within its own kind: two that refer to one another cannot be deleted before one lets go", e.holder.kind, e.path), remedy))
+			fmt.Sprintf("%s.%s blocks within its own kind: two resources that refer to one another cannot be deleted before one of the references is removed", e.holder.kind, e.path), remedy))
 	}
 	return out
 }
@@ -71,7 +71,8 @@ func ringFinding(level Level, id string, ring []kindEdge, message, remedy string
 	return Finding{Level: level, ID: id, Of: ring[0].holder.ServiceVersion, Problem: Problem{Pos: ring[0].pos, Message: message, Remedy: remedy}}
 }
 
-// later names, once a version, the references that say that they act in the target's transaction and cannot.
+// later returns for each version one finding with the references whose behaviour acts in the target's transaction, which is
+// not possible between databases.
 func (g *kindGraph) later(descriptors []*Descriptor) []Finding {
 	var out []Finding
 	for _, d := range descriptors {
@@ -92,12 +93,13 @@ func (g *kindGraph) later(descriptors []*Descriptor) []Finding {
 	return out
 }
 
+// ignored finds references and parents of kinds without constraints.
 func ignored(descriptors []*Descriptor) []Finding {
 	var out []Finding
 	for _, d := range descriptors {
 		for _, k := range d.Kinds {
 			if k.ConstraintsDisabled && len(k.References)+len(k.Parents) > 0 {
-				out = append(out, Finding{Level: Note, ID: ReferencesIgnored, Of: d.ServiceVersion, Problem: Problem{Pos: k.Pos, Message: "constraints of " + k.Name + " are disabled: its references are not looked at"}})
+				out = append(out, Finding{Level: Note, ID: ReferencesIgnored, Of: d.ServiceVersion, Problem: Problem{Pos: k.Pos, Message: "constraints of " + k.Name + " are disabled: its references and parents have no effect"}})
 			}
 		}
 	}

@@ -24,7 +24,7 @@ type kindEdge struct {
 type kindGraph struct {
 	nodes []kindNode
 	edges []kindEdge
-	// goes are the kinds that cascade with a kind, at once or by and by; itself only when a cascade comes back to it.
+	// goes are, for each kind, the kinds that its deletion cascades to, directly or not; itself only in a cycle.
 	goes map[kindNode]map[kindNode]bool
 }
 
@@ -67,7 +67,7 @@ func newKindGraph(descriptors []*Descriptor) *kindGraph {
 	return g
 }
 
-// holdersOf are the kinds that lead to a kind by some edges, in any number of steps.
+// holdersOf returns the kinds from which edges lead to a kind, directly or not.
 func holdersOf(n kindNode, edges []kindEdge) map[kindNode]bool {
 	seen := map[kindNode]bool{}
 	for frontier := []kindNode{n}; len(frontier) > 0; {
@@ -90,7 +90,7 @@ func shortName(from, n kindNode) string {
 	return n.String()
 }
 
-// inOrder gives the kinds by their names, so that a ring is told from the same one whatever stands around it in the files.
+// inOrder returns the kinds by their names, so that a ring is reported in the same way whatever the order of the files.
 func (g *kindGraph) inOrder() []kindNode {
 	return slices.SortedFunc(slices.Values(g.nodes), func(a, b kindNode) int {
 		return cmp.Or(cmp.Compare(a.Service, b.Service), compareVersions(a.Version, b.Version), cmp.Compare(a.kind, b.kind))
@@ -113,12 +113,12 @@ func sortEdges(edges []kindEdge) {
 	})
 }
 
-// rings gives, of the kinds that some edges lead around in, one ring each; what leads from a kind to itself is no part of it.
+// rings returns one ring for each set of kinds that form cycles. Edges from a kind to itself are left out.
 func (g *kindGraph) rings(edges []kindEdge) (out [][]kindEdge) {
 	edges = slices.DeleteFunc(slices.Clone(edges), func(e kindEdge) bool { return e.holder == e.target })
-	told := map[kindNode]bool{}
+	reported := map[kindNode]bool{}
 	for _, n := range g.inOrder() {
-		if told[n] {
+		if reported[n] {
 			continue
 		}
 		ring := ringFrom(n, edges)
@@ -126,7 +126,7 @@ func (g *kindGraph) rings(edges []kindEdge) (out [][]kindEdge) {
 			continue
 		}
 		for holder := range holdersOf(n, edges) {
-			told[holder] = told[holder] || holdersOf(holder, edges)[n]
+			reported[holder] = reported[holder] || holdersOf(holder, edges)[n]
 		}
 		out = append(out, ring)
 	}
@@ -137,7 +137,7 @@ func withinKind(edges []kindEdge) []kindEdge {
 	return slices.DeleteFunc(slices.Clone(edges), func(e kindEdge) bool { return e.holder != e.target })
 }
 
-// ringFrom is the shortest way from n over holders back to it, or nil.
+// ringFrom returns the shortest way from n over its holders back to n, or nil.
 func ringFrom(n kindNode, edges []kindEdge) []kindEdge {
 	ways := [][]kindEdge{nil}
 	seen := map[kindNode]bool{}

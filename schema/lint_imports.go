@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// importPos is where an import stands, under a path that stays when others come before it.
+// importPos returns the place of an import, with a path that does not depend on its index.
 func importPos(imp Import) Pos {
 	pos := imp.Pos
 	pos.Path = "imports[" + imp.Service + "]"
@@ -17,7 +17,7 @@ func importFinding(d *Descriptor, id string, imp Import, remedy, format string, 
 	return Finding{Level: Warning, ID: id, Of: d.ServiceVersion, Problem: Problem{Pos: importPos(imp), Message: fmt.Sprintf(format, args...), Remedy: remedy}}
 }
 
-// unusedImports finds imports of which no kind refers to a kind: each costs watches, one from every region to every other.
+// unusedImports finds imports of services to which no kind refers. Each costs a watch between each two regions.
 func unusedImports(descriptors []*Descriptor) []Finding {
 	var out []Finding
 	for _, d := range descriptors {
@@ -35,14 +35,14 @@ func unusedImports(descriptors []*Descriptor) []Finding {
 		for _, imp := range d.Imports {
 			if !used[imp.Service] {
 				out = append(out, importFinding(d, UnusedImport, imp, "remove it",
-					"import %s is unused: no kind of %s refers to a kind of it, and every region of the one watches every region of the other", imp.ServiceVersion, d.Service))
+					"import %s is unused: no kind of %s refers to one of its kinds, and each region of the one watches each region of the other", imp.ServiceVersion, d.Service))
 			}
 		}
 	}
 	return out
 }
 
-// targets are the kinds that a kind refers to, as written.
+// targets returns the names of the kinds that a kind refers to, as written.
 func (k *Kind) targets() (out []string) {
 	for _, p := range k.Parents {
 		out = append(out, p.Kind)
@@ -53,7 +53,7 @@ func (k *Kind) targets() (out []string) {
 	return out
 }
 
-// importCycles finds services that import one another by different versions; by the same ones they cannot be.
+// importCycles finds services that import one another in different versions. Check refuses cycles of versions.
 func importCycles(descriptors []*Descriptor) []Finding {
 	var edges []kindEdge
 	at := map[kindEdge]int{}
@@ -80,12 +80,12 @@ func importCycles(descriptors []*Descriptor) []Finding {
 		}
 		first := at[ring[len(ring)-1]]
 		out = append(out, importFinding(importers[first], ImportCycle, imports[first], "remove one of these imports",
-			"services import one another by their versions: %s: each watches the other, and deletions of each can wait for the other", strings.Join(ways, ", ")))
+			"services import one another in their versions: %s: each watches the other, and deletions of each can wait for the other", strings.Join(ways, ", ")))
 	}
 	return out
 }
 
-// withoutDeployment finds regions in which a version runs and a service that it imports does not.
+// withoutDeployment finds regions with a deployment of a version and without one of a service that it imports.
 func withoutDeployment(descriptors []*Descriptor, deployments []Deployment) []Finding {
 	var out []Finding
 	for _, d := range descriptors {
@@ -98,8 +98,8 @@ func withoutDeployment(descriptors []*Descriptor, deployments []Deployment) []Fi
 				}
 			}
 			if len(regions) > 0 {
-				out = append(out, importFinding(d, NoDeploymentInRegion, imp, "deploy it there; or name targets in full, with another region",
-					"%s runs in %s, where %s does not: names without a region, and parents, of it name nothing there", d.ServiceVersion, strings.Join(regions, ", "), imp.Service))
+				out = append(out, importFinding(d, NoDeploymentInRegion, imp, "deploy it there, or use full names with another region",
+					"%s runs in %s, where %s does not: names without a region, and parents, of that service cannot exist there", d.ServiceVersion, strings.Join(regions, ", "), imp.Service))
 			}
 		}
 	}

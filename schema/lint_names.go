@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// withoutParent finds names that lie below a resource of another kind, which is no parent of theirs: when it is deleted
-// they stay, and what would be warned of if they went with it is not seen either.
+// withoutParent finds patterns that lie below a pattern of another kind that is not a parent: when that resource is deleted,
+// the ones below it stay, and the other findings do not consider such a cascade.
 func withoutParent(descriptors []*Descriptor) []Finding {
 	var out []Finding
 	for _, d := range descriptors {
@@ -25,7 +25,7 @@ func withoutParent(descriptors []*Descriptor) []Finding {
 				name := shortKind(d, kinds[0])
 				out = append(out, Finding{Level: Warning, ID: PatternWithoutParent, Of: d.ServiceVersion, Problem: Problem{
 					Pos:     pos,
-					Message: fmt.Sprintf("%s lies below %s of %s, which is no parent of %s: it stays when that is deleted, and can be created without it", pattern, above, name, k.Name),
+					Message: fmt.Sprintf("%s lies below %s of %s, which is not a parent of %s: the lower resource stays when the upper one is deleted, and can be created without it", pattern, above, name, k.Name),
 					Remedy:  fmt.Sprintf("add parents: [{kind: %s, behaviour: CASCADE_DELETE}], or BLOCK", name),
 				}})
 			}
@@ -34,8 +34,8 @@ func withoutParent(descriptors []*Descriptor) []Finding {
 	return out
 }
 
-// nearestAbove gives the longest pattern that a pattern lies below, of the service itself or of one that it imports, and
-// the kinds that have it.
+// nearestAbove returns the longest pattern, of the service or of an imported one, below which a pattern lies, and the kinds
+// with that pattern.
 func nearestAbove(d *Descriptor, pattern string, descriptors []*Descriptor) (above string, kinds []KindID) {
 	longest := 0
 	for _, of := range descriptors {

@@ -64,8 +64,8 @@ kinds:
 	}, found)
 	found, all := lint(t, inventory(""))
 	require.Equal(t, []string{"pattern-without-parent inventory.example.com@v1 kinds[Image].patterns[models/{m}/images/{i}]"}, found)
-	require.Equal(t, "f.yaml:6: kinds[Image].patterns[models/{m}/images/{i}]: warning: models/{m}/images/{i} lies below models/{m} of Model, which is no parent of Image: "+
-		"it stays when that is deleted, and can be created without it; add parents: [{kind: Model, behaviour: CASCADE_DELETE}], or BLOCK", all[0].String())
+	require.Equal(t, "f.yaml:6: kinds[Image].patterns[models/{m}/images/{i}]: warning: models/{m}/images/{i} lies below models/{m} of Model, which is not a parent of Image: "+
+		"the lower resource stays when the upper one is deleted, and can be created without it; add parents: [{kind: Model, behaviour: CASCADE_DELETE}], or BLOCK", all[0].String())
 }
 
 func TestTheNearestKindAboveANameCounts(t *testing.T) {
@@ -185,7 +185,7 @@ acknowledge:
 	require.Empty(t, found)
 	file, err := schema.ParseFile("f.yaml", strings.NewReader(text))
 	require.NoError(t, err)
-	require.Equal(t, "f.yaml:7: kinds[A].references[up]: acknowledged: A.up blocks within its own kind: two that refer to one another cannot be deleted before one lets go; they form a tree",
+	require.Equal(t, "f.yaml:7: kinds[A].references[up]: acknowledged: A.up blocks within its own kind: two resources that refer to one another cannot be deleted before one of the references is removed; they form a tree",
 		schema.Lint(file.Services)[0].String())
 
 	// What is acknowledged is one finding, of one version; and what is not there is not.
@@ -196,8 +196,8 @@ acknowledge:
 
 	for bad, says := range map[string]string{
 		`{ warning: block-within-kind, at: "kinds[A].references[up]" }`: `acknowledge[0]: key "reason" is missing`,
-		`{ warning: block-within-kind, at: x, reason: "" }`:             `acknowledge[0].reason: the reason is empty; say why it is meant`,
-		`{ warning: block-within-kind, at: x, reason: y, line: 5 }`:     `unknown key "line"; known here are at, reason, warning`,
+		`{ warning: block-within-kind, at: x, reason: "" }`:             `acknowledge[0].reason: the reason is empty; add why the finding is intended`,
+		`{ warning: block-within-kind, at: x, reason: y, line: 5 }`:     `unknown key "line"; the keys here are at, reason, warning`,
 	} {
 		_, err := schema.ParseFile("f.yaml", strings.NewReader("service: a.example.com\nversion: v1\nacknowledge: ["+bad+"]\n"))
 		require.ErrorContains(t, err, says)

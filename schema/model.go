@@ -7,29 +7,29 @@ import (
 	"strings"
 )
 
-// Model is a checked descriptor made ready for use: it tells the kind of a name, and takes the references out of a
-// body. It does not change; a version switch makes a new one.
+// Model is a compiled descriptor: it finds the kind of a name, and derives references from bodies. It is immutable; a version
+// switch compiles another one.
 type Model struct {
 	Descriptor *Descriptor
-	// Digest stands for what the version says, together with what it imports.
+	// Digest identifies the content of the version and of the versions that it imports, see digest.
 	Digest  string
 	kinds   []*KindModel
 	renames *renames
 }
 
-// KindModel is a kind of the model's own service.
+// KindModel is a compiled kind of the model's own service.
 type KindModel struct {
 	ID KindID
 	// Hides and Unconstrained are the descriptor's hide_while_deleting and constraints_disabled.
 	Hides, Unconstrained bool
-	// ReferableBy are the services, beside its own, whose resources may refer to it; none: all that import it.
-	// EverReferableBy are those of any described version: whoever referred to it once is not told later that it may not.
+	// ReferableBy are the other services whose resources may refer to the kind; none means all that import it.
+	// EverReferableBy are those of all described versions together: a reference that was allowed once stays allowed.
 	ReferableBy, EverReferableBy []string
 
 	previous string
 	patterns []Pattern
-	// everPaths are those of the kind's references in any described version: a body may hold a reference of the version
-	// before, or of the one that comes.
+	// everPaths are the paths of the kind's references in all described versions: a body can have a reference of the previous
+	// or of the next version.
 	everPaths  []Path
 	references []referenceModel
 	parents    []referenceModel
@@ -39,7 +39,7 @@ type referenceModel struct {
 	path      Path
 	behaviour Behaviour
 	targets   []targetModel
-	// Where a parent lies, when that is declared.
+	// The declared region of a parent, see Parent.
 	region      string
 	regionField Path
 }
@@ -49,7 +49,7 @@ type targetModel struct {
 	patterns []Pattern
 }
 
-// Found is a reference as a body has it: at Path it names Target, which is of kind TargetKind.
+// Found is a reference in a body: at Path the body names Target, a resource of kind TargetKind.
 type Found struct {
 	Path       string
 	Target     FullName
@@ -57,7 +57,7 @@ type Found struct {
 	Behaviour  Behaviour
 }
 
-// NewModel compiles one version; the descriptors must hold it and what it imports. Errors are Problems.
+// NewModel compiles one version. The descriptors must contain it and the versions that it imports. Errors are Problems.
 func NewModel(version ServiceVersion, descriptors []*Descriptor) (*Model, error) {
 	needed, err := closureOf(version, descriptors)
 	if err != nil {
@@ -86,7 +86,7 @@ func NewModel(version ServiceVersion, descriptors []*Descriptor) (*Model, error)
 	return m, nil
 }
 
-// closureOf gives the version and everything it imports, directly or not; what is missing is left to Check.
+// closureOf returns the version and the versions that it imports, directly or not. Check reports missing ones.
 func closureOf(version ServiceVersion, descriptors []*Descriptor) ([]*Descriptor, error) {
 	var needed []*Descriptor
 	want, seen := []ServiceVersion{version}, map[ServiceVersion]bool{}
@@ -107,12 +107,12 @@ func closureOf(version ServiceVersion, descriptors []*Descriptor) ([]*Descriptor
 		}
 	}
 	if len(needed) == 0 {
-		return nil, fmt.Errorf("no descriptor of %s is known", version)
+		return nil, fmt.Errorf("there is no descriptor of %s", version)
 	}
 	return needed, nil
 }
 
-// versionsOf gives what the described versions of a service say of a kind, under all its names.
+// versionsOf returns a kind as all described versions of its service have it, under all its names.
 func (m *Model) versionsOf(id KindID, descriptors []*Descriptor) (out []Kind) {
 	for _, d := range descriptors {
 		for _, k := range d.Kinds {
@@ -124,7 +124,7 @@ func (m *Model) versionsOf(id KindID, descriptors []*Descriptor) (out []Kind) {
 	return out
 }
 
-// everReferableBy is empty as soon as one version lets all.
+// everReferableBy returns nil, which means all, if any version allows all services.
 func everReferableBy(versions []Kind) (listed []string) {
 	for _, k := range versions {
 		if len(k.ReferableBy) == 0 {
@@ -146,7 +146,7 @@ func everPaths(versions []Kind) (paths []Path) {
 	return paths
 }
 
-// compile presupposes that the descriptor was checked, hence the errors that cannot be.
+// compile expects a descriptor that passed Check, and ignores the errors that Check has excluded.
 func (m *Model) compile(k *Kind, all map[ServiceVersion]*Descriptor) *KindModel {
 	km := &KindModel{
 		ID: KindID{Service: m.Descriptor.Service, Kind: k.Name}, previous: k.PreviousName, patterns: compilePatterns(k.Patterns),
@@ -195,7 +195,7 @@ func compilePatterns(texts []string) []Pattern {
 	return out
 }
 
-// KindOf gives the kind that a relative name is of; the error names the patterns that there are.
+// KindOf returns the kind of a relative name. The error lists the patterns.
 func (m *Model) KindOf(name string) (*KindModel, error) {
 	if err := CheckName(name); err != nil {
 		return nil, err
@@ -212,7 +212,7 @@ func (m *Model) KindOf(name string) (*KindModel, error) {
 	return nil, fmt.Errorf("name %q fits no kind of %s: its patterns are %s", name, m.Descriptor.ServiceVersion, strings.Join(patterns, ", "))
 }
 
-// Kind gives a kind by its name.
+// Kind returns a kind by its name. The error lists the kinds.
 func (m *Model) Kind(name string) (*KindModel, error) {
 	var known []string
 	for _, k := range m.kinds {
@@ -224,8 +224,9 @@ func (m *Model) Kind(name string) (*KindModel, error) {
 	return nil, fmt.Errorf("unknown kind %q: kinds of %s are %s", clip(name), m.Descriptor.ServiceVersion, strings.Join(known, ", "))
 }
 
-// References takes the references out of a body, and the parents out of the name. Relative names are of the region
-// that they say (regions/{region}), else of that of the holder's own deployment. The errors name the field; more than MaxReferences are one.
+// References derives the references from a body, and the parent from the name. A relative name is in the region that it
+// contains (regions/{region}), otherwise in the region of the holder. Errors name the field; more than MaxReferences
+// references are an error.
 func (k *KindModel) References(self DeploymentID, name string, body map[string]any) ([]Found, error) {
 	var found []Found
 	for _, r := range k.references {
@@ -257,7 +258,7 @@ func (k *KindModel) References(self DeploymentID, name string, body map[string]a
 	return found, nil
 }
 
-// dedupe keeps one of each (path, target): a full and a relative name of one target are one reference.
+// dedupe removes repetitions of (path, target): a full and a relative name of one target are one reference.
 func dedupe(found []Found) []Found {
 	type key struct {
 		path   string
@@ -302,11 +303,11 @@ func (r referenceModel) resolve(self DeploymentID, value string) (Found, error) 
 	for i, t := range r.targets {
 		kinds[i] = t.id.String()
 	}
-	return Found{}, fmt.Errorf("%q names no %s", clip(value), strings.Join(kinds, " or "))
+	return Found{}, fmt.Errorf("%q is not the name of a resource of kind %s", clip(value), strings.Join(kinds, " or "))
 }
 
-// ResolveName reads a full name, or a relative one as of self's region; a relative name's service is settled by the
-// kind that it turns out to be of.
+// ResolveName parses a full name, or a relative one as a name in the deployment self. The caller corrects the service of a
+// relative name once the kind is known.
 func ResolveName(self DeploymentID, value string) (FullName, error) {
 	if strings.HasPrefix(value, "//") {
 		return ParseFullName(value)
@@ -317,7 +318,7 @@ func ResolveName(self DeploymentID, value string) (FullName, error) {
 	return FullName{Deployment: self, Name: value}, nil
 }
 
-// parentOf gives the parent of a name that lies below one.
+// parentOf returns the parent of a name, and reports whether the name lies below one.
 func (r referenceModel) parentOf(self DeploymentID, name string, body map[string]any) (Found, bool, error) {
 	t := r.targets[0]
 	for _, p := range t.patterns {
@@ -341,21 +342,21 @@ func (r referenceModel) parentOf(self DeploymentID, name string, body map[string
 	return Found{}, false, nil
 }
 
-// CheckRegion refuses a name that says another region than the one where its resource would lie.
+// CheckRegion refuses a name that contains another region than that of its deployment.
 func (k *KindModel) CheckRegion(self DeploymentID, name string) error {
 	for _, p := range k.patterns {
 		if !p.Match(name) {
 			continue
 		}
 		if said := p.regionOf(name); said != "" && said != self.Region {
-			return fmt.Errorf("name %q says region %s, and this is %s: give its full name, //%s/%s/...", clip(name), clip(said), self, self.Service, clip(said))
+			return fmt.Errorf("name %q contains region %s, and this is %s: use the full name, //%s/%s/...", clip(name), clip(said), self, self.Service, clip(said))
 		}
 	}
 	return nil
 }
 
-// Names tells whether a value in a field of one of the model's kinds names the target. A field that the version does
-// not have any more, or that may name other kinds now, is compared by the name alone: what is stored counts.
+// Names reports whether a value in a field of one of the model's kinds names the target. In a field that the version does
+// not have any more, or whose target kinds changed, the names alone are compared, because the stored reference counts.
 func (m *Model) Names(self DeploymentID, kind, path, value string, target FullName, targetKind KindID) bool {
 	if k, err := m.Kind(kind); err == nil {
 		for _, r := range k.references {
@@ -376,7 +377,7 @@ func (m *Model) Names(self DeploymentID, kind, path, value string, target FullNa
 	return err == nil && name == target
 }
 
-// KindNames are the model's kinds, in the descriptor's order.
+// KindNames returns the names of the model's kinds, in the order of the descriptor.
 func (m *Model) KindNames() []string {
 	names := make([]string, len(m.kinds))
 	for i, k := range m.kinds {
@@ -385,7 +386,7 @@ func (m *Model) KindNames() []string {
 	return names
 }
 
-// Kinds are the kind itself and those that it can refer to.
+// Kinds returns the kind itself and the kinds that it can refer to.
 func (k *KindModel) Kinds() []KindID {
 	ids := []KindID{k.ID}
 	for _, r := range append(slices.Clone(k.references), k.parents...) {
@@ -396,7 +397,7 @@ func (k *KindModel) Kinds() []KindID {
 	return ids
 }
 
-// Dropped are the patterns of the kind's names for which another version has no place, under whatever name it has the kind.
+// Dropped returns the patterns of the kind that another version does not have, under any name of the kind.
 func (k *KindModel) Dropped(by *Model) []Pattern {
 	var shapes []string
 	if now, err := by.Kind(by.Canonical(k.ID).Kind); err == nil {
@@ -405,7 +406,7 @@ func (k *KindModel) Dropped(by *Model) []Pattern {
 	return slices.DeleteFunc(slices.Clone(k.patterns), func(p Pattern) bool { return slices.Contains(shapes, p.Shape()) })
 }
 
-// Shapes are those of the patterns of the kind's names.
+// Shapes returns the shapes of the kind's patterns.
 func (k *KindModel) Shapes() []string {
 	shapes := make([]string, len(k.patterns))
 	for i, p := range k.patterns {
@@ -414,7 +415,7 @@ func (k *KindModel) Shapes() []string {
 	return shapes
 }
 
-// Paths are those of the kind's references, and of its parents.
+// Paths returns the field paths of the kind's references, and ParentPath if it has parents.
 func (k *KindModel) Paths() []string {
 	var paths []string
 	for _, r := range k.references {

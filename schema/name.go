@@ -7,10 +7,10 @@ import (
 	"strings"
 )
 
-// MaxNameBytes is the length that no relative resource name exceeds.
+// MaxNameBytes bounds a relative resource name.
 const MaxNameBytes = 512
 
-// RingSize is the number of shards that a deployment's outstanding work is divided into.
+// RingSize is the number of shards of a deployment's outstanding work.
 const RingSize = 64
 
 var (
@@ -18,7 +18,7 @@ var (
 	regionGrammar     = regexp.MustCompile(`^[a-z]([a-z0-9-]{0,61}[a-z0-9])?$`)
 	versionGrammar    = regexp.MustCompile(`^v[1-9][0-9]{0,5}((alpha|beta)[1-9][0-9]{0,5})?$`)
 	kindGrammar       = regexp.MustCompile(`^[A-Z][A-Za-z0-9]{0,62}$`)
-	collectionGrammar = regexp.MustCompile(`^[a-z][A-Za-z0-9]{0,62}$`) // in patterns, which names fit
+	collectionGrammar = regexp.MustCompile(`^[a-z][A-Za-z0-9]{0,62}$`) // of patterns
 )
 
 // DeploymentID names one service in one region, written iam.example.com/us-west2.
@@ -29,10 +29,10 @@ type DeploymentID struct {
 
 func (d DeploymentID) String() string { return d.Service + "/" + d.Region }
 
-// IsZero tells whether the deployment is not given.
+// IsZero reports whether the id is the zero value.
 func (d DeploymentID) IsZero() bool { return d == DeploymentID{} }
 
-// ParseDeploymentID reads service/region.
+// ParseDeploymentID parses service/region.
 func ParseDeploymentID(s string) (DeploymentID, error) {
 	service, region, ok := strings.Cut(s, "/")
 	if !ok {
@@ -47,7 +47,7 @@ func ParseDeploymentID(s string) (DeploymentID, error) {
 	return DeploymentID{Service: service, Region: region}, nil
 }
 
-// CheckService refuses what is not a domain name of at least two labels in lower case.
+// CheckService accepts domain names of at least two labels in lower case.
 func CheckService(s string) error {
 	if len(s) > 253 || !serviceGrammar.MatchString(s) {
 		return fmt.Errorf("service %q: want a domain name in lower case, such as iam.example.com", clip(s))
@@ -55,7 +55,7 @@ func CheckService(s string) error {
 	return nil
 }
 
-// CheckRegion refuses what is not a region such as us-west2.
+// CheckRegion accepts regions such as us-west2.
 func CheckRegion(s string) error {
 	if !regionGrammar.MatchString(s) {
 		return fmt.Errorf("region %q: want lower-case letters, digits and hyphens, such as us-west2", clip(s))
@@ -63,10 +63,10 @@ func CheckRegion(s string) error {
 	return nil
 }
 
-// CheckVersion refuses what is not a version such as v1 or v2beta1.
+// CheckVersion accepts versions such as v1 and v2beta1.
 func CheckVersion(s string) error {
 	if !versionGrammar.MatchString(s) {
-		return fmt.Errorf("version %q: want v1, v2, v2beta1 or the like", clip(s))
+		return fmt.Errorf("version %q: want a version such as v1, v2 or v2beta1", clip(s))
 	}
 	return nil
 }
@@ -79,7 +79,7 @@ type KindID struct {
 
 func (k KindID) String() string { return k.Service + "/" + k.Kind }
 
-// ParseKindID reads service/Kind.
+// ParseKindID parses service/Kind.
 func ParseKindID(s string) (KindID, error) {
 	service, kind, ok := strings.Cut(s, "/")
 	if !ok {
@@ -94,7 +94,7 @@ func ParseKindID(s string) (KindID, error) {
 	return KindID{Service: service, Kind: kind}, nil
 }
 
-// CheckKind refuses what is not upper camel case.
+// CheckKind accepts names in upper camel case.
 func CheckKind(s string) error {
 	if !kindGrammar.MatchString(s) {
 		return fmt.Errorf("kind %q: want upper camel case, such as ServiceAccount", clip(s))
@@ -102,10 +102,10 @@ func CheckKind(s string) error {
 	return nil
 }
 
-// FullName is the name of a resource anywhere: //devices.example.com/us-west2/projects/acme/devices/d1.
+// FullName is the name of a resource in any deployment: //devices.example.com/us-west2/projects/acme/devices/d1.
 type FullName struct {
 	Deployment DeploymentID
-	// Relative name, such as projects/acme/devices/d1.
+	// Name is the relative name, such as projects/acme/devices/d1.
 	Name string
 }
 
@@ -113,7 +113,7 @@ func (n FullName) String() string {
 	return "//" + n.Deployment.String() + "/" + n.Name
 }
 
-// ParseFullName reads //service/region/relative-name.
+// ParseFullName parses //service/region/relative-name.
 func ParseFullName(s string) (FullName, error) {
 	rest, ok := strings.CutPrefix(s, "//")
 	parts := strings.SplitN(rest, "/", 3)
@@ -130,7 +130,7 @@ func ParseFullName(s string) (FullName, error) {
 	return FullName{Deployment: d, Name: parts[2]}, nil
 }
 
-// CheckName refuses what cannot be a relative resource name: collections and ids in turn, at most MaxNameBytes.
+// CheckName accepts relative resource names: collections and ids in turn, at most MaxNameBytes.
 func CheckName(s string) error {
 	if s == "" {
 		return fmt.Errorf("name is empty: want collections and ids in turn, such as projects/acme")
@@ -155,14 +155,14 @@ func CheckName(s string) error {
 	return nil
 }
 
-// Shard is the part of the ring that a resource's outstanding work belongs to: FNV-1a of the name modulo RingSize.
+// Shard returns the shard of a resource's outstanding work: FNV-1a of the name modulo RingSize.
 func Shard(name string) uint32 {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(name))
 	return h.Sum32() % RingSize
 }
 
-// clip keeps untrusted text short in messages.
+// clip shortens untrusted text in messages.
 func clip(s string) string {
 	if len(s) > 80 {
 		return s[:77] + "..."

@@ -8,30 +8,30 @@ import (
 	"strings"
 )
 
-// ParentPath stands for the parent where a reference's field path stands; no field can have this path.
+// ParentPath takes the place of the field path in references to parents. No field can have this path.
 const ParentPath = "@parent"
 
-// MaxPathDepth is the number of segments that no field path exceeds.
+// MaxPathDepth bounds the segments of a field path.
 const MaxPathDepth = 16
 
-// MaxReferences is how many references one resource may have.
+// MaxReferences bounds the references of one resource.
 const MaxReferences = 1000
 
 var errTooManyReferences = fmt.Errorf("body: more than %d references, at most %d are allowed in one resource", MaxReferences, MaxReferences)
 
-// maxFieldLength is the length that fieldGrammar gives to a field.
+// maxFieldLength is the longest field that fieldGrammar accepts.
 const maxFieldLength = 63
 
 var fieldGrammar = regexp.MustCompile(`^[a-zA-Z_][a-zA-Z0-9_]{0,62}$`)
 
-// Path is a field path in a resource's body: spec.account, spec.members.* (each element of a list or each value of
-// a map), spec.bindings.*.role (a field of each). The star is that of AIP-161.
+// Path is a field path in a resource's body: spec.account, spec.members.* (each element of a list, or each value of a map),
+// spec.bindings.*.role (a field of each). The star has the meaning of AIP-161.
 type Path struct {
 	text     string
 	segments []string
 }
 
-// ParsePath reads a path; it starts with a field.
+// ParsePath parses a path, which begins with a field.
 func ParsePath(s string) (Path, error) {
 	segments := strings.Split(s, ".")
 	if len(segments) > MaxPathDepth {
@@ -50,14 +50,9 @@ func ParsePath(s string) (Path, error) {
 
 func (p Path) String() string { return p.text }
 
-// Scalar gives the segments of a path without stars, and whether it is one.
-func (p Path) Scalar() ([]string, bool) {
-	return p.segments, !slices.Contains(p.segments, "*")
-}
-
-// Values returns the distinct non-empty strings at the path, in order; more than MaxReferences are an error. What is
-// absent or null has no value; anything but a string at the end, or the wrong shape on the way, is an error that names
-// the place. The work is linear in the size of the body.
+// Values returns the distinct non-empty strings at the path, in order; more than MaxReferences are an error. A field that
+// is missing or null has no value. A value that is not a string, and a value on the way that is neither a message, a list
+// nor a map, are errors that name the place. The time is linear in the size of the body.
 func (p Path) Values(body map[string]any) ([]string, error) {
 	var values []string
 	seen := map[string]bool{}
@@ -79,14 +74,14 @@ func (p Path) Values(body map[string]any) ([]string, error) {
 	return values, err
 }
 
-// FieldError is a problem with a value in a body. The path to the value is put together only when the error is printed,
-// from the value outwards: keys can be long, and a path for each value would cost their product.
+// FieldError is a problem of a value in a body. It collects the path to the value on the way outwards, and joins it only
+// when it is printed: keys can be long, and a path for each value would cost too much.
 type FieldError struct {
 	problem string
 	inner   []string
 }
 
-// FieldErrorf returns the problem of a value; Under says where the value is.
+// FieldErrorf returns a FieldError without a path; Under and UnderIndex add the path.
 func FieldErrorf(problem string, args ...any) error {
 	return &FieldError{problem: fmt.Sprintf(problem, args...)}
 }
@@ -102,9 +97,9 @@ func (e *FieldError) Error() string {
 	return fmt.Sprintf("field %s: %s", at.String(), e.problem)
 }
 
-// Under adds a field name or a map key to the path of a FieldError; other errors stay as they are.
+// Under adds a field name or a map key to the path of a FieldError. It returns other errors unchanged.
 func Under(key string, err error) error {
-	if e, ok := err.(*FieldError); ok { //nolint:errorlint // nothing wraps it on its way outwards
+	if e, ok := err.(*FieldError); ok { //nolint:errorlint // no caller wraps it on the way outwards
 		e.inner = append(e.inner, clip(key))
 	}
 	return err
@@ -135,7 +130,7 @@ func walk(v any, segments []string, leaf func(any) error) error {
 		return nil
 	case []any:
 		if segment != "*" {
-			return FieldErrorf("is a list, where the descriptor's path has the field %q", segment)
+			return FieldErrorf("is a list, and the descriptor's path has the field %q here: use * for the elements of a list", segment)
 		}
 		for i, element := range node {
 			if err := walk(element, rest, leaf); err != nil {
@@ -147,14 +142,14 @@ func walk(v any, segments []string, leaf func(any) error) error {
 	return FieldErrorf("want a message, list or map, got %s", shapeOf(v))
 }
 
-// Unset takes every value for which drop answers true out of the body, in place: a scalar field and a map entry
-// leave their parent, a list element leaves the list. It tells how many left. Shapes that do not fit are left alone.
+// Unset removes each value at the path for which drop returns true, in place: a field from its message, an entry from its
+// map, an element from its list. It returns the number of removed values. Values of another shape than the path stay.
 func (p Path) Unset(body map[string]any, drop func(string) bool) int {
 	_, n := unset(body, p.segments, drop)
 	return n
 }
 
-// unset answers what stands in place of v: v itself, possibly changed, or nil when v is a value that goes.
+// unset returns the replacement of v: v itself, possibly changed, or nil when v is removed.
 func unset(v any, segments []string, drop func(string) bool) (any, int) {
 	if len(segments) == 0 {
 		if s, ok := v.(string); ok && s != "" && drop(s) {

@@ -12,7 +12,7 @@ type Pattern struct {
 	segments []string
 }
 
-// ParsePattern reads collections and {variables} in turn.
+// ParsePattern parses collections and {variables} in turn.
 func ParsePattern(s string) (Pattern, error) {
 	segments := strings.Split(s, "/")
 	if len(segments)%2 != 0 {
@@ -31,7 +31,7 @@ func ParsePattern(s string) (Pattern, error) {
 			return Pattern{}, fmt.Errorf("pattern %q: %q: want a variable in braces, such as {device}", clip(s), clip(segment))
 		}
 		if seen[variable] {
-			return Pattern{}, fmt.Errorf("pattern %q: variable {%s} stands twice", clip(s), clip(variable))
+			return Pattern{}, fmt.Errorf("pattern %q: variable {%s} is used twice", clip(s), clip(variable))
 		}
 		seen[variable] = true
 	}
@@ -40,7 +40,8 @@ func ParsePattern(s string) (Pattern, error) {
 
 func (p Pattern) String() string { return p.text }
 
-// Shape is the pattern with a * for each variable: patterns of one shape match the same names, others match no name of it.
+// Shape returns the pattern with * for each variable. Patterns of one shape match the same names; patterns of different
+// shapes have no name in common.
 func (p Pattern) Shape() string {
 	segments := slices.Clone(p.segments)
 	for i := 1; i < len(segments); i += 2 {
@@ -49,7 +50,7 @@ func (p Pattern) Shape() string {
 	return strings.Join(segments, "/")
 }
 
-// Match tells whether a checked relative name is of this pattern.
+// Match reports whether a valid relative name fits the pattern.
 func (p Pattern) Match(name string) bool {
 	for i, segment := range p.segments {
 		part, rest, more := strings.Cut(name, "/")
@@ -64,7 +65,7 @@ func (p Pattern) Match(name string) bool {
 	return true
 }
 
-// overlaps tells whether a name can be of both patterns: variables match anything, so only collections tell them apart.
+// overlaps reports whether a name can fit both patterns: variables match any id, so only collections differ.
 func (p Pattern) overlaps(q Pattern) bool {
 	if len(p.segments) != len(q.segments) {
 		return false
@@ -77,7 +78,7 @@ func (p Pattern) overlaps(q Pattern) bool {
 	return true
 }
 
-// regionAt is the segment in which names of this pattern say the region where they lie, as in regions/{region}; -1: none.
+// regionAt returns the index of the segment with the region of a resource, as in regions/{region}; -1 without one.
 func (p Pattern) regionAt() int {
 	for i := 1; i < len(p.segments); i += 2 {
 		if p.segments[i-1] == "regions" && p.segments[i] == "{region}" {
@@ -87,7 +88,7 @@ func (p Pattern) regionAt() int {
 	return -1
 }
 
-// regionOf gives the region that a name of this pattern, or one below, says; "" when it says none.
+// regionOf returns the region in a name that fits the pattern or lies below one that does; "" without one.
 func (p Pattern) regionOf(name string) string {
 	if i := p.regionAt(); i >= 0 {
 		return strings.Split(name, "/")[i]
@@ -95,7 +96,7 @@ func (p Pattern) regionOf(name string) string {
 	return ""
 }
 
-// prefixOf gives the part of name that p would be the parent pattern of, or "" when name does not lie below p.
+// prefixOf returns the beginning of a name that fits the pattern, or "" when the name does not lie below such a name.
 func (p Pattern) prefixOf(name string) string {
 	segments := strings.Split(name, "/")
 	if len(segments) <= len(p.segments) {

@@ -30,7 +30,7 @@ func TestTheRegionOfAParentIsDeclared(t *testing.T) {
 		require.Equal(t, want, found[0].Target.String(), region)
 		require.NoError(t, kind.CheckRegion(schema.DeploymentID{Service: "a.example.com", Region: "us"}, "ps/x/regions/us/cs/y"))
 		require.ErrorContains(t, kind.CheckRegion(schema.DeploymentID{Service: "a.example.com", Region: "us"}, "ps/x/regions/eu/cs/y"),
-			`name "ps/x/regions/eu/cs/y" says region eu, and this is a.example.com/us: give its full name, //a.example.com/eu/...`)
+			`name "ps/x/regions/eu/cs/y" contains region eu, and this is a.example.com/us: use the full name, //a.example.com/eu/...`)
 		_, err = kind.References(schema.DeploymentID{}, "ps/x/regions/us/cs/y", map[string]any{"spec": map[string]any{"home": "A/B", "nowhere": "A/B"}})
 		require.Equal(t, region != "" && region != ", region: eu", err != nil, region)
 	}
@@ -47,5 +47,5 @@ func TestTheRegionOfAParentIsDeclared(t *testing.T) {
 	}
 	_, err := parse(t, "service: a.example.com\nversion: v1\nkinds:\n  - { kind: P, patterns: [\"regions/{region}/ps/{p}\"] }\n"+
 		"  - { kind: C, patterns: [\"regions/{region}/ps/{p}/cs/{c}\"], parents: [{ kind: P, behaviour: BLOCK, region: eu }] }\n")
-	require.ErrorContains(t, err, "names of P say their region; remove region")
+	require.ErrorContains(t, err, "names of P contain their region; remove region")
 }

@@ -10,11 +10,11 @@ import (
 	"strings"
 )
 
-// renames knows the names that versions of services give to one kind, by what they say of previous names. A name stands
-// for one kind in all versions of a service (Check sees to it), so that a message needs no version beside it.
+// renames are the names of one kind in different versions of its service, from the previous names of the descriptors. A
+// name has one kind in all versions of a service (Check ensures it), so that messages need no version beside a kind.
 type renames struct {
 	root map[KindID]KindID
-	// now has the names of the versions that a model is of, or imports, by root.
+	// now has, by root, the names in the version of the model and in the versions that it imports.
 	now map[KindID]KindID
 }
 
@@ -35,7 +35,7 @@ func newRenames(descriptors []*Descriptor) *renames {
 	return r
 }
 
-// use takes the names of a version for those that the model speaks.
+// use makes the names of a version those of the model.
 func (r *renames) use(d *Descriptor) {
 	for _, k := range d.Kinds {
 		id := KindID{d.Service, k.Name}
@@ -50,7 +50,7 @@ func (r *renames) rootOf(id KindID) KindID {
 	return id
 }
 
-// classes are the names of one service that stand for one kind, where there are several.
+// classes returns the sets of names of one service that belong to one kind; kinds with one name only are left out.
 func classes(versions []*Descriptor) [][]string {
 	linked := map[string][]string{}
 	for _, d := range versions {
@@ -97,8 +97,8 @@ func reachable(from string, linked map[string][]string) []string {
 	return seen
 }
 
-// rootOf is the oldest name of a kind: that of the earliest version that has it, or what that version calls its previous
-// name. Later versions do not change it, so that it can be stored.
+// rootOf returns the oldest name of a kind: the name, or the previous name, in the earliest version that has the kind. Later
+// versions do not change it, so that it can be stored.
 func rootOf(class []string, versions []*Descriptor) string {
 	ordered := slices.Clone(versions)
 	slices.SortFunc(ordered, func(a, b *Descriptor) int { return compareVersions(a.Version, b.Version) })
@@ -112,7 +112,7 @@ func rootOf(class []string, versions []*Descriptor) string {
 	return class[0]
 }
 
-// compareVersions puts v1alpha1 before v1beta1, that before v1, and that before v2.
+// compareVersions orders versions: v1alpha1, v1beta1, v1, v2.
 func compareVersions(a, b string) int {
 	parts := func(v string) (major, stage, minor int) {
 		stage = 2
@@ -131,7 +131,7 @@ func compareVersions(a, b string) int {
 	return cmp.Or(cmp.Compare(am, bm), cmp.Compare(as, bs), cmp.Compare(an, bn))
 }
 
-// checkNames makes sure that each name stands for one kind in all versions of a service.
+// checkNames checks that each name has one kind in all versions of a service.
 func checkNames(ps *Problems, descriptors []*Descriptor) {
 	byService := map[string][]*Descriptor{}
 	var services []string
@@ -151,15 +151,15 @@ func checkNames(ps *Problems, descriptors []*Descriptor) {
 					}
 				}
 				if len(found) > 1 {
-					ps.add(found[1].Pos, "give one of them a name that no version used", "%s and %s of %s are one kind, by what versions of %s say of previous names", found[0].Name, found[1].Name, d.ServiceVersion, service)
+					ps.add(found[1].Pos, "give one of them a name that no version used", "%s and %s of %s are the same kind, by the previous names in versions of %s", found[0].Name, found[1].Name, d.ServiceVersion, service)
 				}
 			}
 		}
 	}
 }
 
-// Canonical gives the name that the model's version, or the version of a service that it imports, has for a kind which
-// another version of the service may call otherwise. A kind that the version does not have keeps the name it came with.
+// Canonical returns the name of a kind in the model's version, or in the version of a service that it imports, for the name
+// in any version. A kind that this version does not have keeps its name.
 func (m *Model) Canonical(id KindID) KindID {
 	if now, ok := m.renames.now[m.renames.rootOf(id)]; ok {
 		return now
@@ -167,10 +167,10 @@ func (m *Model) Canonical(id KindID) KindID {
 	return id
 }
 
-// Root gives the oldest name of a kind, which all its names have in common and no version changes.
+// Root returns the oldest name of a kind, which is the same for all its names and which no version changes.
 func (m *Model) Root(id KindID) KindID { return m.renames.rootOf(id) }
 
-// Renamed gives the kinds of the model's own service that it has another name for, by their other names.
+// Renamed returns the current names of renamed kinds of the model's own service, by their other names.
 func (m *Model) Renamed() map[string]string {
 	out := map[string]string{}
 	for id := range m.renames.root {
@@ -181,8 +181,8 @@ func (m *Model) Renamed() map[string]string {
 	return out
 }
 
-// Fingerprint changes when the references that would be derived from a body of the kind may be others: their paths,
-// behaviours, targets, the targets' patterns, the parents.
+// Fingerprint changes when other references may be derived from a body of the kind: with the paths, behaviours and targets
+// of its references, the patterns of the targets, and its parents.
 func (k *KindModel) Fingerprint() string {
 	h := sha256.New()
 	for _, r := range append(slices.Clone(k.references), k.parents...) {
@@ -200,9 +200,9 @@ func (k *KindModel) Fingerprint() string {
 	return hex.EncodeToString(h.Sum(nil)[:16])
 }
 
-// digest changes when a write, a read or a reference may be judged otherwise by a version: two descriptions under one name
-// are two versions. It begins with the version's name. What a later program adds to descriptors must leave it as it is where
-// that is not used, so that two programs agree on it.
+// digest changes when a version may treat a write, a read or a reference differently: two descriptors under one name are two
+// versions. It begins with the version's name. A field that a later program adds to descriptors must not change the digest
+// of descriptors without it, so that both programs compute the same.
 func (m *Model) digest() string {
 	kinds := slices.Clone(m.kinds)
 	slices.SortFunc(kinds, func(a, b *KindModel) int { return cmp.Compare(a.ID.Kind, b.ID.Kind) })
@@ -213,8 +213,8 @@ func (m *Model) digest() string {
 	return m.Descriptor.Version + " " + hex.EncodeToString(h.Sum(nil)[:16])
 }
 
-// Says reports whether a database in which a version of that name and digest runs goes by what the model says. A digest
-// that is of another version was left behind by a program that knew none: then the name decides.
+// Says reports whether the model is the version, of that name and digest, that runs in a database. A digest of another
+// version was left by an earlier program, which did not write digests: then the name alone decides.
 func (m *Model) Says(version, digest string) bool {
 	return version == m.Descriptor.Version && (digest == m.Digest || !strings.HasPrefix(digest, version+" "))
 }

@@ -32,23 +32,23 @@ func TestDescriptorProblemsNameFileLinePathAndRemedy(t *testing.T) {
 	for name, c := range map[string]struct{ yaml, want string }{
 		"broken YAML":       {"service: [", "f.yaml: line"},
 		"no mapping":        {"- a\n", `f.yaml:1: want a mapping, got a list; write key: value pairs`},
-		"unknown key":       {"service: a.example.com\nversion: v1\nkidns: []\n", `f.yaml:3: unknown key "kidns"; known here are acknowledge, defaults, imports, kinds, patterns_dropped, service, version`},
-		"key twice":         {"service: a.example.com\nservice: b.example.com\nversion: v1\n", `f.yaml:2: key "service" stands twice; keep one of them`},
+		"unknown key":       {"service: a.example.com\nversion: v1\nkidns: []\n", `f.yaml:3: unknown key "kidns"; the keys here are acknowledge, defaults, imports, kinds, patterns_dropped, service, version`},
+		"key twice":         {"service: a.example.com\nservice: b.example.com\nversion: v1\n", `f.yaml:2: key "service" is used twice; keep one of them`},
 		"missing version":   {"service: a.example.com\n", `f.yaml:1: key "version" is missing; add version: ...`},
 		"bad service":       {"service: Iam\nversion: v1\n", `f.yaml:1: service "Iam": want a domain name in lower case, such as iam.example.com`},
-		"bad version":       {"service: a.example.com\nversion: one\n", `version "one": want v1, v2, v2beta1 or the like`},
+		"bad version":       {"service: a.example.com\nversion: one\n", `version "one": want a version such as v1, v2 or v2beta1`},
 		"bad behaviour":     {"service: a.example.com\nversion: v1\nkinds:\n  - kind: K\n    patterns: [\"ks/{k}\"]\n    references:\n      - {path: x, targets: [K], behaviour: DROP}\n", `f.yaml:7: kinds[K].references[x].behaviour: behaviour "DROP": want one of BLOCK, UNSET`},
-		"missing behaviour": {"service: a.example.com\nversion: v1\nkinds:\n  - kind: K\n    patterns: [\"ks/{k}\"]\n    references:\n      - {path: x, targets: [K]}\n", `f.yaml:7: kinds[K].references[x]: behaviour is missing; say what happens to the holder when the target is deleted, such as BLOCK`},
+		"missing behaviour": {"service: a.example.com\nversion: v1\nkinds:\n  - kind: K\n    patterns: [\"ks/{k}\"]\n    references:\n      - {path: x, targets: [K]}\n", `f.yaml:7: kinds[K].references[x]: behaviour is missing; add the effect on the holder when the target is deleted, such as BLOCK`},
 		"unknown kind":      {iam + "    references:\n      - {path: x, targets: [Robot], behaviour: BLOCK}\n", `f.yaml:8: kinds[Project].references[x]: unknown kind iam.example.com/Robot: iam.example.com@v1 has no such kind; its kinds are Project`},
 		"without import":    {iam + "---\nservice: d.example.com\nversion: v1\nkinds:\n  - kind: D\n    patterns: [\"ds/{d}\"]\n    references:\n      - {path: x, targets: [iam.example.com/Project], behaviour: BLOCK}\n", `f.yaml:14: kinds[D].references[x]: d.example.com@v1 refers to iam.example.com/Project, which d.example.com@v1 does not import; add iam.example.com@<version> to imports`},
-		"unknown import":    {"service: a.example.com\nversion: v1\nimports: [b.example.com@v2]\n", `f.yaml:3: imports[0]: import b.example.com@v2 is not known; describe it as well, or mend the import`},
+		"unknown import":    {"service: a.example.com\nversion: v1\nimports: [b.example.com@v2]\n", `f.yaml:3: imports[0]: import b.example.com@v2: there is no descriptor of this version; add its descriptor, or correct the import`},
 		"import of itself":  {"service: a.example.com\nversion: v1\nimports: [a.example.com@v1]\n", `a.example.com@v1 imports itself`},
 		"import cycle":      {"service: a.example.com\nversion: v1\nimports: [b.example.com@v1]\n---\nservice: b.example.com\nversion: v1\nimports: [c.example.com@v1]\n---\nservice: c.example.com\nversion: v1\nimports: [a.example.com@v1]\n", `f.yaml:11: imports[0]: imports form a cycle: a.example.com@v1 -> b.example.com@v1 -> c.example.com@v1 -> a.example.com@v1; remove one of these imports`},
 		"bad path":          {iam + "    references:\n      - {path: a..b, targets: [Project], behaviour: BLOCK}\n", `path "a..b": segment "": want fields joined by dots`},
-		"path twice":        {iam + "    references:\n      - {path: a, targets: [Project], behaviour: BLOCK}\n      - {path: a, targets: [Project], behaviour: UNSET}\n", `f.yaml:9: kinds[Project].references[a]: path a stands twice`},
+		"path twice":        {iam + "    references:\n      - {path: a, targets: [Project], behaviour: BLOCK}\n      - {path: a, targets: [Project], behaviour: UNSET}\n", `f.yaml:9: kinds[Project].references[a]: path a is listed twice`},
 		"bad pattern":       {"service: a.example.com\nversion: v1\nkinds:\n  - kind: K\n    patterns: [ks]\n", `pattern "ks": want collections and {variables} in turn`},
-		"overlap":           {iam + "  - kind: Other\n    patterns: [\"projects/{other}\"]\n", `pattern projects/{other} of Other and pattern projects/{project} of Project fit the same names`},
-		"unset parent":      {iam + "  - kind: C\n    patterns: [\"projects/{project}/cs/{c}\"]\n    parents: [{kind: Project, behaviour: UNSET}]\n", `UNSET cannot be a parent's behaviour: a name cannot lose its beginning; use CASCADE_DELETE or BLOCK`},
+		"overlap":           {iam + "  - kind: Other\n    patterns: [\"projects/{other}\"]\n", `pattern projects/{other} of Other and pattern projects/{project} of Project match the same names`},
+		"unset parent":      {iam + "  - kind: C\n    patterns: [\"projects/{project}/cs/{c}\"]\n    parents: [{kind: Project, behaviour: UNSET}]\n", `UNSET cannot be a parent's behaviour: the parent's name is part of the child's name and cannot be removed from it; use CASCADE_DELETE or BLOCK`},
 		"not below parent":  {iam + "  - kind: C\n    patterns: [\"cs/{c}\"]\n    parents: [{kind: Project, behaviour: BLOCK}]\n", `no name of C lies below one of Project`},
 		"kind twice":        {iam + "  - kind: Project\n    patterns: [\"ps/{p}\"]\n", `kind Project is described twice`},
 		"described twice":   {iam + "---" + iam, `iam.example.com@v1 is described twice, first at f.yaml:2`},
@@ -238,10 +238,10 @@ kinds:
 		got = append(got, f.String())
 	}
 	require.Equal(t, []string{
-		`f.yaml:32: kinds[Device].references[account]: warning: Device.account blocks iam.example.com/Account, which is deleted with iam.example.com/Project, while Device is not: such a delete is refused, or waits as BLOCKED; leave it if that is what you want; else let Device go as well, or unset the field`,
-		`f.yaml:39: kinds[Set].references[first]: warning: cascades form a cycle: Device <- Set.first <- Device.set: deleting one may take along everything of these kinds; leave it if that is what you want; else break it with another behaviour`,
-		`f.yaml:18: kinds[Folder].references[up]: note: Folder.up cascades within its own kind: deleting one takes along all that hang on it, level by level`,
-		`f.yaml:19: kinds[Log]: note: constraints of Log are disabled: its references are not looked at`,
+		`f.yaml:32: kinds[Device].references[account]: warning: Device.account blocks iam.example.com/Account, which is deleted with iam.example.com/Project, and Device is not deleted with it: such a delete is refused, or waits as BLOCKED; acknowledge it if it is intended; otherwise let Device be deleted as well, or use UNSET`,
+		`f.yaml:39: kinds[Set].references[first]: warning: cascades form a cycle: Device <- Set.first <- Device.set: deleting one resource can delete all resources of these kinds; acknowledge it if it is intended; otherwise use another behaviour in one of them`,
+		`f.yaml:18: kinds[Folder].references[up]: note: Folder.up cascades within its own kind: deleting one resource deletes all that refer to it, directly or not, level by level`,
+		`f.yaml:19: kinds[Log]: note: constraints of Log are disabled: its references and parents have no effect`,
 		`f.yaml:25: note: devices.example.com@v1: UNSET and CASCADE_DELETE act after the target's transaction where the target is in another database: Device.backup`,
 	}, got)
 }
@@ -282,7 +282,7 @@ imports: [a.example.com@v1]
 	require.Equal(t, "One", canonical("b.example.com", "v1", "Two"), "as the imported version has it")
 	require.Equal(t, "Robot", canonical("a.example.com", "v1", "Robot"))
 	for text, says := range map[string]string{
-		`kinds: [{ kind: A, patterns: ["as/{a}"] }, { kind: B, previous_name: A, patterns: ["bs/{b}"] }]`: "previous_name A is another kind of this version",
+		`kinds: [{ kind: A, patterns: ["as/{a}"] }, { kind: B, previous_name: A, patterns: ["bs/{b}"] }]`: "previous_name A is the name, or the previous name, of another kind of this version",
 		`kinds: [{ kind: A, patterns: ["as/{a}"] }]
 ---
 service: a.example.com
@@ -291,7 +291,7 @@ kinds: [{ kind: B, previous_name: A, patterns: ["as/{a}"] }]
 ---
 service: a.example.com
 version: v3
-kinds: [{ kind: B, patterns: ["as/{a}"] }, { kind: A, patterns: ["others/{a}"] }]`: "B and A of a.example.com@v3 are one kind, by what versions of a.example.com say of previous names; give one of them a name that no version used",
+kinds: [{ kind: B, patterns: ["as/{a}"] }, { kind: A, patterns: ["others/{a}"] }]`: "B and A of a.example.com@v3 are the same kind, by the previous names in versions of a.example.com; give one of them a name that no version used",
 		`kinds: [{ kind: A, previous_name: x, patterns: ["as/{a}"] }]`:                                                                                                         `previous_name: kind "x": want upper camel case`,
 		`kinds: [{ kind: A, hide_while_deleting: perhaps, patterns: ["as/{a}"] }]`:                                                                                             `hide_while_deleting: want true or false`,
 		`kinds: [{ kind: A, constraints_disabled: true, patterns: ["as/{a}"] }, { kind: B, patterns: ["bs/{b}"], references: [{ path: a, targets: [A], behaviour: BLOCK }] }]`: "nothing can refer to a.example.com/A: its constraints are disabled",

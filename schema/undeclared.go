@@ -9,13 +9,13 @@ import (
 	"strings"
 )
 
-// UndeclaredError says that a field has the full name of a resource, and that its kind declares no reference there.
+// UndeclaredError is the error of a body with the full name of a resource in a field for which its kind declares no reference.
 type UndeclaredError struct {
 	// Field is the place in the body, such as spec.bindings[0].role.
 	Field string
 	Value string
 	Kind  string
-	// Closest is the declared path that is most like it; empty when the kind declares none.
+	// Closest is the most similar declared path; empty when the kind declares none.
 	Closest string
 }
 
@@ -27,9 +27,9 @@ func (e *UndeclaredError) Error() string {
 	return text + "declare a reference for the field in a version of the service"
 }
 
-// CheckUndeclared refuses full names of resources in fields that no described version has a reference for, at every
-// depth: most often the field's name has a typo, and nothing would keep the reference true. Names that stand so in what
-// is stored may stay, so that it can be updated. What a kind without constraints has is not looked at.
+// CheckUndeclared refuses full names of resources, at every depth, in fields for which no described version declares a
+// reference: usually the name of the field has a typo, and the reference would not be protected. Such names that are in the
+// stored body are allowed, so that it can be updated. Kinds without constraints are not checked.
 func (k *KindModel) CheckUndeclared(body, stored map[string]any) error {
 	if k.Unconstrained {
 		return nil
@@ -49,14 +49,14 @@ func (k *KindModel) CheckUndeclared(body, stored map[string]any) error {
 	return nil
 }
 
-// step is a field or map key on the way into a body, or the index of a list's element.
+// step is a step of the way to a value in a body: a field or map key, or the index of a list's element.
 type step struct {
 	key   string
-	index int // of an element, which has no key
+	index int // of an element; its key is empty
 }
 
-// undeclared gives the full names in fields without a reference, and the ways to them. It compares structure, not text:
-// a key can have a dot in it. A way is good until the next one.
+// undeclared yields the full names in fields without a reference, with the ways to them. It compares steps, not joined paths,
+// because a key can contain a dot. A way is valid until the next iteration.
 func (k *KindModel) undeclared(body map[string]any) iter.Seq2[[]step, string] {
 	return func(yield func([]step, string) bool) {
 		live := make([][]string, len(k.everPaths))
@@ -73,7 +73,7 @@ type undeclaredWalk struct {
 	yield func([]step, string) bool
 }
 
-// visit looks at a value, and reports whether to go on; live is what is left of the declared paths that lead here.
+// visit walks over a value, and reports whether to continue; live are the rests of the declared paths that lead here.
 func (w *undeclaredWalk) visit(v any, live [][]string) bool {
 	switch v := v.(type) {
 	case nil, bool, json.Number, float64, int, int64:
@@ -95,7 +95,7 @@ func (w *undeclaredWalk) visit(v any, live [][]string) bool {
 				return false
 			}
 		}
-	default: // another type of Go: as JSON has it
+	default: // another Go type: walk over its JSON
 		var plain any
 		if raw, err := json.Marshal(v); err == nil && json.Unmarshal(raw, &plain) == nil {
 			return w.visit(plain, live)
@@ -127,7 +127,7 @@ func fieldText(path []step) (text string) {
 	return text
 }
 
-// closest gives the declared path that is most like a way, of those that could hold the value if there are any.
+// closest returns the declared path that is most similar to a way; paths that could have the value come first.
 func (k *KindModel) closest(path []step, value string) string {
 	best, least, fitting := "", 0, false
 	for _, r := range k.references {
@@ -140,9 +140,9 @@ func (k *KindModel) closest(path []step, value string) string {
 	return best
 }
 
-// pathDistance is the edit distance of a way and a declared path, field by field; a star is like anything.
+// pathDistance returns the edit distance of a way and a declared path, field by field; a star is equal to any field.
 func pathDistance(path []step, declared []string) int {
-	var fields []string // a key with dots in it may be meant as a path
+	var fields []string // a key with dots may be a path that was written as a key
 	for _, s := range path {
 		key := s.key[:min(len(s.key), maxFieldLength)]
 		fields = append(fields, strings.Split(strings.ToLower(key), ".")...)
@@ -165,7 +165,7 @@ func pathDistance(path []step, declared []string) int {
 		})
 }
 
-// editDistance is the least that it costs to drop, add and change elements until one sequence is the other.
+// editDistance returns the least cost to turn one sequence into the other by dropping, adding and changing elements.
 func editDistance(n, m int, drop, add func(int) int, change func(i, j int) int) int {
 	row := make([]int, m+1)
 	for j := range m {

@@ -11,14 +11,14 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// File is what a YAML file of one or more documents says: service descriptors, regions, deployments.
+// File is the content of a YAML file with one or more documents: service descriptors, regions, deployments.
 type File struct {
 	Services    []*Descriptor
 	Regions     []string
 	Deployments []Deployment
 }
 
-// ParseFile reads YAML. It checks the form only; errors are Problems with file, line and path.
+// ParseFile parses YAML, and checks only the form of the documents. Errors are Problems with file, line and path.
 func ParseFile(file string, r io.Reader) (*File, error) {
 	d := &yamlReader{file: file, out: &File{}}
 	decoder := yaml.NewDecoder(r)
@@ -29,7 +29,7 @@ func ParseFile(file string, r io.Reader) (*File, error) {
 			break
 		}
 		if err != nil {
-			d.ps.add(Pos{File: file}, "mend the YAML", "%s", strings.TrimPrefix(err.Error(), "yaml: "))
+			d.ps.add(Pos{File: file}, "correct the YAML", "%s", strings.TrimPrefix(err.Error(), "yaml: "))
 			break
 		}
 		if len(document.Content) > 0 {
@@ -42,14 +42,14 @@ func ParseFile(file string, r io.Reader) (*File, error) {
 	return d.out, nil
 }
 
-// yamlReader walks the nodes itself, since only nodes know their lines.
+// yamlReader walks over nodes instead of decoding into structs, because only nodes have line numbers.
 type yamlReader struct {
 	file string
 	ps   Problems
 	out  *File
-	// visited counts nodes; by an alias one is visited again.
+	// visited counts nodes, those behind aliases each time.
 	visited int
-	full    bool // too many, which is told
+	full    bool // there are too many, which was reported
 }
 
 type yamlFields map[string]func(n *yaml.Node, path string)
@@ -92,7 +92,7 @@ func (d *yamlReader) document(n *yaml.Node) {
 				d.ps.add(d.pos(n, path), "write keep, or refuse", "patterns_dropped: %q", clip(s.PatternsDropped))
 			}
 		},
-		"kinds":       func(n *yaml.Node, _ string) { kinds = n }, // the defaults may stand after them
+		"kinds":       func(n *yaml.Node, _ string) { kinds = n }, // defaults can follow them
 		"acknowledge": func(n *yaml.Node, path string) { d.list(n, path, d.acknowledgement(s)) },
 	})
 	if kinds != nil {
@@ -102,7 +102,7 @@ func (d *yamlReader) document(n *yaml.Node) {
 	d.out.Services = append(d.out.Services, s)
 }
 
-// flags are the words of a kind for which a service can have defaults.
+// flags are the keys of a kind for which a service can have defaults.
 func (d *yamlReader) flags(k *Kind) yamlFields {
 	return yamlFields{
 		"hide_while_deleting":  func(n *yaml.Node, path string) { d.decode(n, path, "true or false", &k.HideWhileDeleting) },
@@ -122,7 +122,7 @@ func (d *yamlReader) acknowledgement(s *Descriptor) func(n *yaml.Node, path stri
 			"at":      func(n *yaml.Node, path string) { d.scalar(n, path, &a.At) },
 			"reason": func(n *yaml.Node, path string) {
 				if d.scalar(n, path, &a.Reason); a.Reason == "" {
-					d.ps.add(d.pos(n, path), "say why it is meant", "the reason is empty")
+					d.ps.add(d.pos(n, path), "add why the finding is intended", "the reason is empty")
 				}
 			},
 		})
@@ -169,7 +169,7 @@ func (d *yamlReader) kind(n *yaml.Node, path string, k Kind) Kind {
 	return k
 }
 
-// region is that of a parent: a region, or the field that has it.
+// region reads the region of a parent: a region, or the field with it.
 func (d *yamlReader) region(n *yaml.Node, path string, p *Parent) {
 	if resolved(n).Kind != yaml.MappingNode {
 		d.scalar(n, path, &p.Region)
@@ -206,10 +206,10 @@ func (d *yamlReader) mapping(n *yaml.Node, path string, fields yamlFields) {
 		switch {
 		case ok:
 			read(f.value, join(path, f.key.Value))
-		case path == "" && strings.HasPrefix(f.key.Value, "x-"): // a place for anchors
+		case path == "" && strings.HasPrefix(f.key.Value, "x-"): // for anchors
 		default:
 			known := slices.Sorted(maps.Keys(fields))
-			d.ps.add(d.pos(f.key, path), "known here are "+strings.Join(known, ", "), "unknown key %q", clip(f.key.Value))
+			d.ps.add(d.pos(f.key, path), "the keys here are "+strings.Join(known, ", "), "unknown key %q", clip(f.key.Value))
 		}
 	}
 }
@@ -242,7 +242,7 @@ func (d *yamlReader) scalar(n *yaml.Node, path string, into *string) {
 
 func (d *yamlReader) decode(n *yaml.Node, path, want string, into any) {
 	if value := resolved(n); value.Kind != yaml.ScalarNode || value.Decode(into) != nil {
-		d.ps.add(d.pos(value, path), "", "want %s, got %s", want, nodeShape(n)) // where the text is, not its alias
+		d.ps.add(d.pos(value, path), "", "want %s, got %s", want, nodeShape(n)) // the line of the text, not of its alias
 	}
 }
 
@@ -254,7 +254,7 @@ func (d *yamlReader) behaviour(n *yaml.Node, path string, into *Behaviour) {
 
 func (d *yamlReader) parsed(n *yaml.Node, path string, parse func() error) {
 	if resolved(n).Kind != yaml.ScalarNode {
-		return // reported as not a string
+		return // reported by scalar
 	}
 	if err := parse(); err != nil {
 		d.ps.add(d.pos(resolved(n), path), "", "%v", err)

@@ -7,13 +7,13 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// maxYAMLNodes is how many nodes a file may have once its aliases are followed, which can make much of little.
+// maxYAMLNodes bounds the nodes of a file with its aliases expanded: a short file can have very many.
 const maxYAMLNodes = 1_000_000
 
-// yamlField is a key of a mapping with its value, both where they were written.
+// yamlField is a key of a mapping with its value.
 type yamlField struct{ key, value *yaml.Node }
 
-// resolved follows an alias to what it stands for.
+// resolved returns the node behind an alias.
 func resolved(n *yaml.Node) *yaml.Node {
 	for n.Kind == yaml.AliasNode {
 		n = n.Alias
@@ -21,25 +21,25 @@ func resolved(n *yaml.Node) *yaml.Node {
 	return n
 }
 
-// more reports whether a further node may be visited; the first one too many is a problem.
+// more reports whether a further node may be visited; the first node beyond the limit adds a problem.
 func (d *yamlReader) more(n *yaml.Node) bool {
 	d.visited++
 	if d.visited < maxYAMLNodes {
 		return true
 	}
 	if !d.full {
-		d.ps.add(d.pos(n, ""), "use fewer aliases", "more than %d values, with all aliases", maxYAMLNodes)
+		d.ps.add(d.pos(n, ""), "use fewer aliases", "more than %d values, with all aliases expanded", maxYAMLNodes)
 	}
 	d.full = true
 	return false
 }
 
-// fields gives what a mapping has: its own keys, then those of its merge keys (<<) that it lacks.
+// fields returns the fields of a mapping: its own, then those of its merge keys (<<) that it lacks.
 func (d *yamlReader) fields(n *yaml.Node, path string) []yamlField {
 	return d.merge(nil, resolved(n), path, nil)
 }
 
-// merge adds a mapping's fields to those that come before it; within are the mappings that it is merged into.
+// merge appends the fields of a mapping that are not in have; within are the mappings into which it is merged.
 func (d *yamlReader) merge(have []yamlField, n *yaml.Node, path string, within []*yaml.Node) []yamlField {
 	if slices.Contains(within, n) {
 		d.ps.add(d.pos(n, path), "remove its alias from it", "a mapping is merged into itself")
@@ -54,7 +54,7 @@ func (d *yamlReader) merge(have []yamlField, n *yaml.Node, path string, within [
 		case key.Tag == "!!merge":
 			merges = append(merges, value)
 		case slices.ContainsFunc(have[own:], same):
-			d.ps.add(d.pos(key, path), "keep one of them", "key %q stands twice", clip(key.Value))
+			d.ps.add(d.pos(key, path), "keep one of them", "key %q is used twice", clip(key.Value))
 		case !slices.ContainsFunc(have, same):
 			have = append(have, yamlField{key, value})
 		}
@@ -75,7 +75,7 @@ func (d *yamlReader) merge(have []yamlField, n *yaml.Node, path string, within [
 	return have
 }
 
-// field gives the value of a key, or nil. Problems of the mapping are told by whoever reads all of it.
+// field returns the value of a key, or nil. It reports no problems: mapping does when it reads all keys.
 func (d *yamlReader) field(n *yaml.Node, key string) *yaml.Node {
 	if n = resolved(n); n.Kind != yaml.MappingNode {
 		return nil
@@ -91,7 +91,7 @@ func (d *yamlReader) field(n *yaml.Node, key string) *yaml.Node {
 
 func (d *yamlReader) has(n *yaml.Node, key string) bool { return d.field(n, key) != nil }
 
-// named replaces the index at the end of a path by the name that a person gave the element.
+// named replaces the index at the end of a path by the name of the element.
 func (d *yamlReader) named(n *yaml.Node, path, key string) string {
 	if name := d.field(n, key); name != nil && resolved(name).Value != "" {
 		return path[:strings.LastIndexByte(path, '[')] + "[" + clip(resolved(name).Value) + "]"

@@ -36,7 +36,7 @@ func TestAServiceHasDefaultsForItsKinds(t *testing.T) {
 		}, got)
 	}
 	for bad, says := range map[string]string{
-		"defaults: { hide_while_deletin: true }\n": `f.yaml:3: defaults: unknown key "hide_while_deletin"; known here are constraints_disabled, hide_while_deleting, referable_by`,
+		"defaults: { hide_while_deletin: true }\n": `f.yaml:3: defaults: unknown key "hide_while_deletin"; the keys here are constraints_disabled, hide_while_deleting, referable_by`,
 		"defaults: { hide_while_deleting: 5 }\n":   `f.yaml:3: defaults.hide_while_deleting: want true or false, got "5"`,
 		"defaults: { patterns: [] }\n":             `unknown key "patterns"`,
 		"defaults: []\n":                           `f.yaml:3: defaults: want a mapping, got a list`,
@@ -85,11 +85,11 @@ kinds:
 func TestProblemsBehindAliasesNameTheirLines(t *testing.T) {
 	const head = "service: a.example.com\nversion: v1\n"
 	for text, says := range map[string]string{
-		"x-a: &a\n  hide_while_deletin: true\nkinds:\n  - { <<: *a, kind: K, patterns: [\"ks/{k}\"] }\n":                     `f.yaml:4: kinds[K]: unknown key "hide_while_deletin"; known here are`,
+		"x-a: &a\n  hide_while_deletin: true\nkinds:\n  - { <<: *a, kind: K, patterns: [\"ks/{k}\"] }\n":                     `f.yaml:4: kinds[K]: unknown key "hide_while_deletin"; the keys here are`,
 		"x-a: &a\n  hide_while_deleting: 5\nkinds:\n  - { <<: *a, kind: K, patterns: [\"ks/{k}\"] }\n":                       `f.yaml:4: kinds[K].hide_while_deleting: want true or false, got "5"`,
 		"x-a: &a\n  parents:\n    - { kind: K, behaviour: DROP }\nkinds:\n  - { <<: *a, kind: K, patterns: [\"ks/{k}\"] }\n": `f.yaml:5: kinds[K].parents[K].behaviour: behaviour "DROP"`,
 		"x-b: &b DROP\nkinds:\n  - kind: K\n    references: [{ path: x, targets: [K], behaviour: *b }]\n":                    `f.yaml:3: kinds[K].references[x].behaviour: behaviour "DROP"`,
-		"x-a: &a { kind: K, kind: L }\nkinds:\n  - <<: *a\n":                                                                 `f.yaml:3: kinds[K]: key "kind" stands twice`,
+		"x-a: &a { kind: K, kind: L }\nkinds:\n  - <<: *a\n":                                                                 `f.yaml:3: kinds[K]: key "kind" is used twice`,
 		"kinds:\n  - <<: 5\n    kind: K\n":                     `f.yaml:4: kinds[K]: want a mapping, got "5"; merge a mapping: <<: *anchor`,
 		"kinds:\n  - &a\n    kind: K\n    <<: *a\n":            `a mapping is merged into itself; remove its alias from it`,
 		"kinds: &a [*a]\n":                                     `f.yaml:3: kinds[0]: want a mapping, got a list`,

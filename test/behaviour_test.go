@@ -43,7 +43,7 @@ func TestEveryBehaviour(t *testing.T) {
 	f.mustPut(aWest+"targets/t2", fields{"needs": []any{"others/o"}})
 	require.ErrorContains(t, f.delete(aWest+"others/o"), aWest+"targets/t2 (needs.*)")
 	_, err := f.put(bEast+"holders/x", fields{"block": aWest + "logs/l"})
-	require.ErrorContains(t, err, "names no a.example.com/Target or a.example.com/Other or a.example.com/Hidden")
+	require.ErrorContains(t, err, "is not the name of a resource of kind a.example.com/Target or a.example.com/Other or a.example.com/Hidden")
 
 	// Hidden while others still have to act; disabled constraints.
 	f.mustPut(aWest+"hidden/h", nil)

@@ -198,7 +198,7 @@ func TestASwitchToAnUndescribedVersionIsRefused(t *testing.T) {
 	f := newFixture(t)
 	out, err := run(t, "set-version", "b.example.com/eastus2", "v9", "--context", f.Context)
 	require.Error(t, err)
-	require.Contains(t, out, "no descriptor of b.example.com@v9 is known")
+	require.Contains(t, out, "there is no descriptor of b.example.com@v9")
 	out, err = run(t, "set-version", "c.example.com/eastus2", "v1", "--context", f.Context)
 	require.Error(t, err)
 	require.Contains(t, out, "unknown deployment: c.example.com/eastus2")

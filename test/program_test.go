@@ -226,7 +226,7 @@ func TestValidateAndApplyTellWhatIsWrong(t *testing.T) {
 	require.NoError(t, err, out)
 	require.Equal(t, "nothing changed\n", out)
 	for text, says := range map[string]string{
-		"regions: [us-west2]\ndeployments: [{deployment: iam.example.com/us-west2, version: v9}]\n":                                                     "no descriptor of iam.example.com@v9 is known; apply its descriptor as well",
+		"regions: [us-west2]\ndeployments: [{deployment: iam.example.com/us-west2, version: v9}]\n":                                                     "there is no descriptor of iam.example.com@v9; apply its descriptor as well",
 		"regions: [us-west2]\ndeployments: [{deployment: iam.example.com/mars, version: v1}]\n":                                                         "unknown region mars; list it under regions",
 		"service: iam.example.com\nversion: v1\nkinds: [{kind: P, patterns: [\"ps/{p}\"]}]\n":                                                           "iam.example.com@v1 runs on iam.example.com/eastus2 and cannot change; describe the change as a new version",
 		"service: iam.example.com\nversion: v2\nimports: [x.example.com@v1]\n---\nservice: x.example.com\nversion: v1\nimports: [iam.example.com@v2]\n": "imports form a cycle",
