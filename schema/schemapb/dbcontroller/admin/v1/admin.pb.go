@@ -26,7 +26,7 @@ type ListRemovalsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// A relative name, or the full name of a resource of this deployment.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// Only the resource with this uid, when given.
+	// Only the resource with this uid, if given.
 	Uid string `protobuf:"bytes,2,opt,name=uid,proto3" json:"uid,omitempty"`
 	// At most 1,000; 100 when it is 0.
 	PageSize      int32 `protobuf:"varint,3,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
@@ -130,7 +130,7 @@ func (x *ListRemovalsResponse) GetRemovals() []*Removal {
 	return nil
 }
 
-// Removal says why a resource is gone, or is going.
+// Removal is the record of a resource that was removed, or marked DELETING.
 type Removal struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Full name.
@@ -140,12 +140,12 @@ type Removal struct {
 	// REQUESTED, CASCADED or OWNER_GONE.
 	How        string                 `protobuf:"bytes,4,opt,name=how,proto3" json:"how,omitempty"`
 	DecideTime *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=decide_time,json=decideTime,proto3" json:"decide_time,omitempty"`
-	// It waits for nothing any more.
+	// The resource is removed.
 	Gone bool `protobuf:"varint,6,opt,name=gone,proto3" json:"gone,omitempty"`
-	// What it went with: its full name, in whose deployment the next link is noted, and its uid. Empty for the root.
+	// Full name and uid of the resource with which it was removed, in whose deployment the next link is. Empty for the root.
 	Via    string `protobuf:"bytes,7,opt,name=via,proto3" json:"via,omitempty"`
 	ViaUid string `protobuf:"bytes,8,opt,name=via_uid,json=viaUid,proto3" json:"via_uid,omitempty"`
-	// What was at the root: its full name and uid, who asked for it, with which request, and when.
+	// The root: full name and uid of the resource, caller, request id and time of the request.
 	Root          string                 `protobuf:"bytes,9,opt,name=root,proto3" json:"root,omitempty"`
 	RootUid       string                 `protobuf:"bytes,10,opt,name=root_uid,json=rootUid,proto3" json:"root_uid,omitempty"`
 	Actor         string                 `protobuf:"bytes,11,opt,name=actor,proto3" json:"actor,omitempty"`
@@ -317,24 +317,23 @@ type StatusResponse struct {
 	// service/region
 	Deployment string `protobuf:"bytes,1,opt,name=deployment,proto3" json:"deployment,omitempty"`
 	Version    string `protobuf:"bytes,2,opt,name=version,proto3" json:"version,omitempty"`
-	// Moves with each switch of the version.
+	// Increases with each switch of the version.
 	Generation  int64                         `protobuf:"varint,3,opt,name=generation,proto3" json:"generation,omitempty"`
 	Outstanding []*StatusResponse_Outstanding `protobuf:"bytes,4,rep,name=outstanding,proto3" json:"outstanding,omitempty"`
-	// Kinds whose references are being derived anew after a switch.
+	// Kinds whose references are being derived again after a switch.
 	Derivations    []*StatusResponse_Derivation `protobuf:"bytes,5,rep,name=derivations,proto3" json:"derivations,omitempty"`
 	Failures       []*Failure                   `protobuf:"bytes,6,rep,name=failures,proto3" json:"failures,omitempty"`
 	Decommissioned []*Decommissioned            `protobuf:"bytes,7,rep,name=decommissioned,proto3" json:"decommissioned,omitempty"`
-	// The processes that share the deployment's work.
+	// The processes of the deployment.
 	Processes []*StatusResponse_Process `protobuf:"bytes,8,rep,name=processes,proto3" json:"processes,omitempty"`
 	Epoch     *StatusResponse_Epoch     `protobuf:"bytes,9,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	// References whose targets went without them, when a database lost commits: a person decides.
+	// References whose targets were removed without them, because a database lost commits: they need a decision.
 	DanglingReferences int64 `protobuf:"varint,10,opt,name=dangling_references,json=danglingReferences,proto3" json:"dangling_references,omitempty"`
 	// The identity of the deployment's database: a UUID, which failovers and restored backups keep.
 	Database string `protobuf:"bytes,11,opt,name=database,proto3" json:"database,omitempty"`
-	// What operators said here of other deployments, the newest first.
+	// Decisions of operators about other deployments, the newest first.
 	Words []*Word `protobuf:"bytes,12,rep,name=words,proto3" json:"words,omitempty"`
-	// Stored resources that the version has no place for: it lacks their kind, or a pattern of their names. They can be read and
-	// deleted.
+	// Stored resources for which the version lacks the kind or a pattern. They can be read and deleted.
 	Kept          []*StatusResponse_Kept `protobuf:"bytes,13,rep,name=kept,proto3" json:"kept,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -461,19 +460,19 @@ func (x *StatusResponse) GetKept() []*StatusResponse_Kept {
 	return nil
 }
 
-// Decommissioned is what an operator said of a deployment that is gone for ever.
+// Decommissioned is an operator's decision that a deployment is decommissioned.
 type Decommissioned struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// service/region
 	Deployment string `protobuf:"bytes,1,opt,name=deployment,proto3" json:"deployment,omitempty"`
-	// How references act that blocked its resources: UNSET or CASCADE_DELETE. The others do what they do when their
-	// target is deleted.
+	// The effect on holders that refer to its resources with BLOCK: UNSET or CASCADE_DELETE. Other references act as when
+	// their target is deleted.
 	Blocking string `protobuf:"bytes,2,opt,name=blocking,proto3" json:"blocking,omitempty"`
 	Reason   string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
-	// Who said it.
+	// The operator.
 	SaidBy   string                 `protobuf:"bytes,4,opt,name=said_by,json=saidBy,proto3" json:"said_by,omitempty"`
 	SaidTime *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=said_time,json=saidTime,proto3" json:"said_time,omitempty"`
-	// What it had here, and what pointed to it, is still being worked off.
+	// References from and to it are still being removed.
 	Working       bool `protobuf:"varint,6,opt,name=working,proto3" json:"working,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -551,7 +550,7 @@ func (x *Decommissioned) GetWorking() bool {
 	return false
 }
 
-// Word is what an operator said of another deployment.
+// Word is an operator's decision about another deployment.
 type Word struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// service/region
@@ -559,7 +558,7 @@ type Word struct {
 	// DATABASE_ACCEPTED or COMPARISON_WAIVED.
 	What   string `protobuf:"bytes,2,opt,name=what,proto3" json:"what,omitempty"`
 	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
-	// Who said it.
+	// The operator.
 	SaidBy        string                 `protobuf:"bytes,4,opt,name=said_by,json=saidBy,proto3" json:"said_by,omitempty"`
 	SaidTime      *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=said_time,json=saidTime,proto3" json:"said_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -635,10 +634,10 @@ type AcceptDatabaseRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// service/region
 	Deployment string `protobuf:"bytes,1,opt,name=deployment,proto3" json:"deployment,omitempty"`
-	// The new database, and the epoch that it is in, as the deployment's status has them.
+	// The new database and its epoch, from the status of that deployment.
 	Database string `protobuf:"bytes,2,opt,name=database,proto3" json:"database,omitempty"`
 	Epoch    string `protobuf:"bytes,3,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	// Why, for those who ask later.
+	// The reason, which is stored.
 	Reason        string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -742,7 +741,7 @@ type WaiveComparisonRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// service/region
 	Deployment string `protobuf:"bytes,1,opt,name=deployment,proto3" json:"deployment,omitempty"`
-	// Why, for those who ask later.
+	// The reason, which is stored.
 	Reason        string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -830,7 +829,7 @@ func (*WaiveComparisonResponse) Descriptor() ([]byte, []int) {
 
 type VerifyRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Does what is certain: establishes again what the other side has lost, removes what nothing refers by.
+	// Repair differences with one certain repair: establish lost references again, and remove blockades without a reference.
 	Repair        bool `protobuf:"varint,1,opt,name=repair,proto3" json:"repair,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -948,7 +947,7 @@ type VerifyResponse_Difference_ struct {
 }
 
 type VerifyResponse_Progress_ struct {
-	// Now and then, and at the end.
+	// Sent at most once a second, and at the end.
 	Progress *VerifyResponse_Progress `protobuf:"bytes,2,opt,name=progress,proto3,oneof"`
 }
 
@@ -962,7 +961,7 @@ type DecommissionRequest struct {
 	Deployment string `protobuf:"bytes,1,opt,name=deployment,proto3" json:"deployment,omitempty"`
 	// UNSET (the default) or CASCADE_DELETE.
 	Blocking string `protobuf:"bytes,2,opt,name=blocking,proto3" json:"blocking,omitempty"`
-	// Why, for those who ask later.
+	// The reason, which is stored.
 	Reason        string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1134,7 +1133,7 @@ func (x *Failure) GetTime() *timestamppb.Timestamp {
 
 type ExplainRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Full name, or a relative one of the deployment that is asked.
+	// Full name, or a relative name in the called deployment.
 	Name          string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1276,7 +1275,7 @@ type StatusResponse_Kept struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Kind      string                 `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
 	Resources int64                  `protobuf:"varint,2,opt,name=resources,proto3" json:"resources,omitempty"`
-	// The first of their names.
+	// The first name.
 	Sample        string `protobuf:"bytes,3,opt,name=sample,proto3" json:"sample,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1333,17 +1332,17 @@ func (x *StatusResponse_Kept) GetSample() string {
 	return ""
 }
 
-// The database's epoch begins anew when it may have lost commits: with a failover, or when it is restored.
+// A new epoch begins when the database may have lost commits: with a failover or a restore.
 type StatusResponse_Epoch struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// 1 for the first.
 	Ordinal int64                  `protobuf:"varint,1,opt,name=ordinal,proto3" json:"ordinal,omitempty"`
 	Since   *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=since,proto3" json:"since,omitempty"`
-	// Nothing is deleted until these deployments have confirmed what refers to resources here.
+	// Nothing is deleted until these deployments have confirmed their references to resources here.
 	Unconfirmed []string `protobuf:"bytes,3,rep,name=unconfirmed,proto3" json:"unconfirmed,omitempty"`
-	// Nothing is deleted until the registry has said who that is.
+	// Nothing is deleted until the registry has answered which deployments these are.
 	AwaitingRegistry bool `protobuf:"varint,4,opt,name=awaiting_registry,json=awaitingRegistry,proto3" json:"awaiting_registry,omitempty"`
-	// As others are told.
+	// The epoch as it is announced to other deployments: a UUIDv7.
 	Id            string `protobuf:"bytes,5,opt,name=id,proto3" json:"id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1417,10 +1416,10 @@ func (x *StatusResponse_Epoch) GetId() string {
 type StatusResponse_Process struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// Of the ring.
+	// The shards of the ring that it holds.
 	Shards   []uint32               `protobuf:"varint,2,rep,packed,name=shards,proto3" json:"shards,omitempty"`
 	JoinTime *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=join_time,json=joinTime,proto3" json:"join_time,omitempty"`
-	// When it is given up unless it is heard of before.
+	// The end of its lease, unless it renews it before.
 	ExpireTime    *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=expire_time,json=expireTime,proto3" json:"expire_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1484,7 +1483,7 @@ func (x *StatusResponse_Process) GetExpireTime() *timestamppb.Timestamp {
 	return nil
 }
 
-// Work of one group for one deployment.
+// Outstanding work of one group for one deployment.
 type StatusResponse_Outstanding struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Group         string                 `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"`
@@ -1558,7 +1557,7 @@ type StatusResponse_Derivation struct {
 	Kind  string                 `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
 	Done  int64                  `protobuf:"varint,2,opt,name=done,proto3" json:"done,omitempty"`
 	Total int64                  `protobuf:"varint,3,opt,name=total,proto3" json:"total,omitempty"`
-	// Resources that cannot be derived for now.
+	// Resources whose references cannot be derived for now.
 	SetAside      int64 `protobuf:"varint,4,opt,name=set_aside,json=setAside,proto3" json:"set_aside,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1626,7 +1625,7 @@ type VerifyResponse_Difference struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Such as REFERENCE_NOT_KNOWN.
 	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
-	// Full names: the resource that refers, or is owned, and what it refers to, or is owned by.
+	// Full names of the holder and its target, or of the ownee and its owner.
 	Holder        string `protobuf:"bytes,2,opt,name=holder,proto3" json:"holder,omitempty"`
 	Target        string `protobuf:"bytes,3,opt,name=target,proto3" json:"target,omitempty"`
 	Path          string `protobuf:"bytes,4,opt,name=path,proto3" json:"path,omitempty"`
@@ -1723,10 +1722,10 @@ type VerifyResponse_Progress struct {
 	Owners      int64                  `protobuf:"varint,3,opt,name=owners,proto3" json:"owners,omitempty"`
 	Differences int64                  `protobuf:"varint,4,opt,name=differences,proto3" json:"differences,omitempty"`
 	Repaired    int64                  `protobuf:"varint,5,opt,name=repaired,proto3" json:"repaired,omitempty"`
-	// Deployments that could not be asked.
+	// Deployments that did not answer.
 	Unreachable []string `protobuf:"bytes,6,rep,name=unreachable,proto3" json:"unreachable,omitempty"`
 	Done        bool     `protobuf:"varint,7,opt,name=done,proto3" json:"done,omitempty"`
-	// Bodies from which references were derived, and compared with those that are stored.
+	// Bodies whose references were compared with the stored ones.
 	Bodies        int64 `protobuf:"varint,8,opt,name=bodies,proto3" json:"bodies,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1824,7 +1823,7 @@ type ExplainResponse_Reason struct {
 	Type    string                 `protobuf:"bytes,1,opt,name=type,proto3" json:"type,omitempty"`
 	Message string                 `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
 	Since   *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=since,proto3" json:"since,omitempty"`
-	// Of the last try, if it failed.
+	// The error of the last attempt, if it failed.
 	LastError     string `protobuf:"bytes,4,opt,name=last_error,json=lastError,proto3" json:"last_error,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

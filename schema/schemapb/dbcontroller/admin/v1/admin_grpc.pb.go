@@ -32,24 +32,25 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// AdminService tells operators what a deployment is at.
+// AdminService shows operators the state of a deployment, and takes their decisions about other deployments.
 type AdminServiceClient interface {
-	// Status is the deployment at a glance.
+	// Status returns the state of the deployment.
 	Status(ctx context.Context, in *StatusRequest, opts ...grpc.CallOption) (*StatusResponse, error)
-	// Explain tells why a resource is pending or still being deleted.
+	// Explain returns the reasons for which a resource is pending or still in DELETING.
 	Explain(ctx context.Context, in *ExplainRequest, opts ...grpc.CallOption) (*ExplainResponse, error)
-	// Decommission takes the word that another deployment is gone for ever. Said again, it changes nothing.
+	// Decommission declares another deployment decommissioned: its references are dropped, and it is refused every call. A
+	// repetition changes nothing.
 	Decommission(ctx context.Context, in *DecommissionRequest, opts ...grpc.CallOption) (*DecommissionResponse, error)
-	// AcceptDatabase takes the word that another deployment's database was replaced for good: what the one before knew is lost.
+	// AcceptDatabase accepts that the database of another deployment was replaced for good, and the content of the old one lost.
 	AcceptDatabase(ctx context.Context, in *AcceptDatabaseRequest, opts ...grpc.CallOption) (*AcceptDatabaseResponse, error)
-	// WaiveComparison takes the word that deletions here do not wait any more until another deployment has compared its
-	// references: those of its resources that are not known here may lose their targets.
+	// WaiveComparison stops deletions here from waiting until another deployment has compared its references: references of
+	// its resources that are not stored here may lose their targets.
 	WaiveComparison(ctx context.Context, in *WaiveComparisonRequest, opts ...grpc.CallOption) (*WaiveComparisonResponse, error)
-	// Verify compares what resources here refer to, what blocks here, and their owners, with what other deployments have of
-	// it, and the references that stand in bodies with those that are stored. It answers each difference as it is found, and at the end what was compared.
+	// Verify compares the references, blockades and owners here with the other deployments, and the references in bodies with
+	// the stored ones. It sends each difference when it is found, and the totals at the end.
 	Verify(ctx context.Context, in *VerifyRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[VerifyResponse], error)
-	// ListRemovals tells why resources were removed here: who asked for it, and what each one went with. The next link of a
-	// chain is noted in the deployment of what it went with.
+	// ListRemovals returns why resources were removed here: the request at the root, and the resource with which each was
+	// removed. The deployment of that resource has the next link of the chain.
 	ListRemovals(ctx context.Context, in *ListRemovalsRequest, opts ...grpc.CallOption) (*ListRemovalsResponse, error)
 }
 
@@ -144,24 +145,25 @@ func (c *adminServiceClient) ListRemovals(ctx context.Context, in *ListRemovalsR
 // All implementations must embed UnimplementedAdminServiceServer
 // for forward compatibility.
 //
-// AdminService tells operators what a deployment is at.
+// AdminService shows operators the state of a deployment, and takes their decisions about other deployments.
 type AdminServiceServer interface {
-	// Status is the deployment at a glance.
+	// Status returns the state of the deployment.
 	Status(context.Context, *StatusRequest) (*StatusResponse, error)
-	// Explain tells why a resource is pending or still being deleted.
+	// Explain returns the reasons for which a resource is pending or still in DELETING.
 	Explain(context.Context, *ExplainRequest) (*ExplainResponse, error)
-	// Decommission takes the word that another deployment is gone for ever. Said again, it changes nothing.
+	// Decommission declares another deployment decommissioned: its references are dropped, and it is refused every call. A
+	// repetition changes nothing.
 	Decommission(context.Context, *DecommissionRequest) (*DecommissionResponse, error)
-	// AcceptDatabase takes the word that another deployment's database was replaced for good: what the one before knew is lost.
+	// AcceptDatabase accepts that the database of another deployment was replaced for good, and the content of the old one lost.
 	AcceptDatabase(context.Context, *AcceptDatabaseRequest) (*AcceptDatabaseResponse, error)
-	// WaiveComparison takes the word that deletions here do not wait any more until another deployment has compared its
-	// references: those of its resources that are not known here may lose their targets.
+	// WaiveComparison stops deletions here from waiting until another deployment has compared its references: references of
+	// its resources that are not stored here may lose their targets.
 	WaiveComparison(context.Context, *WaiveComparisonRequest) (*WaiveComparisonResponse, error)
-	// Verify compares what resources here refer to, what blocks here, and their owners, with what other deployments have of
-	// it, and the references that stand in bodies with those that are stored. It answers each difference as it is found, and at the end what was compared.
+	// Verify compares the references, blockades and owners here with the other deployments, and the references in bodies with
+	// the stored ones. It sends each difference when it is found, and the totals at the end.
 	Verify(*VerifyRequest, grpc.ServerStreamingServer[VerifyResponse]) error
-	// ListRemovals tells why resources were removed here: who asked for it, and what each one went with. The next link of a
-	// chain is noted in the deployment of what it went with.
+	// ListRemovals returns why resources were removed here: the request at the root, and the resource with which each was
+	// removed. The deployment of that resource has the next link of the chain.
 	ListRemovals(context.Context, *ListRemovalsRequest) (*ListRemovalsResponse, error)
 	mustEmbedUnimplementedAdminServiceServer()
 }

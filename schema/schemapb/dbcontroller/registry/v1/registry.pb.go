@@ -72,9 +72,9 @@ type Deployment struct {
 	Region  string                 `protobuf:"bytes,2,opt,name=region,proto3" json:"region,omitempty"`
 	// host:port of the deployment's gRPC server.
 	Address string `protobuf:"bytes,3,opt,name=address,proto3" json:"address,omitempty"`
-	// The version that runs.
+	// The version that the deployment runs.
 	Version string `protobuf:"bytes,4,opt,name=version,proto3" json:"version,omitempty"`
-	// A number of the registry's, which moves with each registration that changes the address.
+	// Increases with each registration that changes the address.
 	Generation    int64 `protobuf:"varint,5,opt,name=generation,proto3" json:"generation,omitempty"`
 	Disabled      bool  `protobuf:"varint,6,opt,name=disabled,proto3" json:"disabled,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -283,7 +283,7 @@ func (x *ApplyRequest) GetDeployments() []*Deployment {
 
 type ApplyResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// One line a change, such as "service iam.example.com@v1: created".
+	// One line for each change, such as "service iam.example.com@v1: created".
 	Changes       []string `protobuf:"bytes,1,rep,name=changes,proto3" json:"changes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -390,7 +390,7 @@ func (x *RemoveRequest) GetDeployments() []string {
 
 type RemoveResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// One line a change.
+	// One line for each change.
 	Changes       []string `protobuf:"bytes,1,rep,name=changes,proto3" json:"changes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -472,7 +472,7 @@ func (*GetEnvironmentRequest) Descriptor() ([]byte, []int) {
 type GetEnvironmentResponse struct {
 	state       protoimpl.MessageState `protogen:"open.v1"`
 	Environment *Environment           `protobuf:"bytes,1,opt,name=environment,proto3" json:"environment,omitempty"`
-	// The registry's database was restored or failed over, or is empty, and may lack deployments: not all that it has were
+	// The registry's database was restored or failed over, or is empty, and deployments may be missing: not all of them were
 	// applied since.
 	Incomplete    bool `protobuf:"varint,2,opt,name=incomplete,proto3" json:"incomplete,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -588,8 +588,8 @@ type RegisterDeploymentRequest struct {
 	Service string                 `protobuf:"bytes,1,opt,name=service,proto3" json:"service,omitempty"`
 	Region  string                 `protobuf:"bytes,2,opt,name=region,proto3" json:"region,omitempty"`
 	Address string                 `protobuf:"bytes,3,opt,name=address,proto3" json:"address,omitempty"`
-	// The one after that which the environment shows. Without one, or with the milliseconds of a clock, which processes of
-	// before send, the registration replaces whatever is there.
+	// One more than the generation in the environment. Without a generation, or with the milliseconds of a clock, as earlier
+	// versions send it, the registration replaces any other.
 	Generation    int64 `protobuf:"varint,4,opt,name=generation,proto3" json:"generation,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -657,7 +657,7 @@ type DecommissionDeploymentRequest struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Service string                 `protobuf:"bytes,1,opt,name=service,proto3" json:"service,omitempty"`
 	Region  string                 `protobuf:"bytes,2,opt,name=region,proto3" json:"region,omitempty"`
-	// Why, for those who ask later.
+	// The reason, which is stored.
 	Reason        string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -752,7 +752,7 @@ func (*DecommissionDeploymentResponse) Descriptor() ([]byte, []int) {
 
 type WatchEnvironmentRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Of the last end of snapshot or bookmark: go on after it. OUT_OF_RANGE when that cannot be; then start without.
+	// The token of the last EndOfSnapshot or Bookmark, to go on after it. OUT_OF_RANGE if it cannot be resumed: begin without.
 	ResumeToken   string `protobuf:"bytes,1,opt,name=resume_token,json=resumeToken,proto3" json:"resume_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -898,7 +898,7 @@ type WatchEnvironmentResponse_EndOfSnapshot_ struct {
 }
 
 type WatchEnvironmentResponse_Bookmark_ struct {
-	// Proves that an idle stream still lives, and up to which revision it is complete.
+	// Shows that an idle stream is alive, and up to which revision it is complete.
 	Bookmark *WatchEnvironmentResponse_Bookmark `protobuf:"bytes,4,opt,name=bookmark,proto3,oneof"`
 }
 
@@ -918,7 +918,7 @@ type WatchEnvironmentResponse_Change struct {
 	//	*WatchEnvironmentResponse_Change_Service
 	//	*WatchEnvironmentResponse_Change_Deployment
 	Item isWatchEnvironmentResponse_Change_Item `protobuf_oneof:"item"`
-	// Of the environment that the change made.
+	// The revision of the environment after the change.
 	Revision      int64 `protobuf:"varint,4,opt,name=revision,proto3" json:"revision,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1019,7 +1019,7 @@ func (*WatchEnvironmentResponse_Change_Deployment) isWatchEnvironmentResponse_Ch
 
 type WatchEnvironmentResponse_EndOfSnapshot struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The newest that was sent on this stream.
+	// The newest revision on this stream.
 	Revision      int64  `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"`
 	ResumeToken   string `protobuf:"bytes,2,opt,name=resume_token,json=resumeToken,proto3" json:"resume_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1072,7 +1072,7 @@ func (x *WatchEnvironmentResponse_EndOfSnapshot) GetResumeToken() string {
 
 type WatchEnvironmentResponse_Bookmark struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The newest that was sent on this stream; 0 when nothing was.
+	// The newest revision on this stream; 0 before the first.
 	Revision      int64  `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"`
 	ResumeToken   string `protobuf:"bytes,2,opt,name=resume_token,json=resumeToken,proto3" json:"resume_token,omitempty"`
 	unknownFields protoimpl.UnknownFields

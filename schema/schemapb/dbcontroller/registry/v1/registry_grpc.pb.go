@@ -32,23 +32,23 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// RegistryService holds regions, services with the descriptors of their versions, and deployments.
+// RegistryService stores regions, services with the descriptors of their versions, and deployments.
 type RegistryServiceClient interface {
-	// Apply sets regions, services and deployments, all or nothing, and says what changed.
+	// Apply creates and updates regions, services and deployments, all or nothing, and returns the changes.
 	Apply(ctx context.Context, in *ApplyRequest, opts ...grpc.CallOption) (*ApplyResponse, error)
-	// Remove takes away what is named, all or nothing, and says what changed. What is removed can be applied again: the others
-	// keep what they have of it, and wait for it. That a deployment is gone for ever is said with DecommissionDeployment.
+	// Remove removes regions, services and deployments, all or nothing, and returns the changes. They can be applied again: the
+	// other deployments keep their references to them, and wait. DecommissionDeployment removes a deployment for good.
 	Remove(ctx context.Context, in *RemoveRequest, opts ...grpc.CallOption) (*RemoveResponse, error)
 	GetEnvironment(ctx context.Context, in *GetEnvironmentRequest, opts ...grpc.CallOption) (*GetEnvironmentResponse, error)
-	// SetDeploymentVersion switches the version that a deployment runs.
+	// SetDeploymentVersion switches the version of a deployment.
 	SetDeploymentVersion(ctx context.Context, in *SetDeploymentVersionRequest, opts ...grpc.CallOption) (*Deployment, error)
-	// RegisterDeployment tells the deployment's address. FAILED_PRECONDITION when another process has registered since the
-	// caller looked at the environment: its generation is not after the one that the registry has.
+	// RegisterDeployment stores the address of a deployment. FAILED_PRECONDITION if another process has registered since the
+	// caller read the environment: the generation of the request is not greater than the stored one.
 	RegisterDeployment(ctx context.Context, in *RegisterDeploymentRequest, opts ...grpc.CallOption) (*Deployment, error)
-	// DecommissionDeployment removes a deployment for ever: its name cannot be used again. The other deployments have to
-	// be told one by one (AdminService.Decommission): the registry's word alone changes nothing stored there.
+	// DecommissionDeployment removes a deployment for good: its name cannot be used again. Each other deployment has to be
+	// called as well (AdminService.Decommission): the registry alone changes no stored data there.
 	DecommissionDeployment(ctx context.Context, in *DecommissionDeploymentRequest, opts ...grpc.CallOption) (*DecommissionDeploymentResponse, error)
-	// WatchEnvironment sends everything, one EndOfSnapshot, then every change.
+	// WatchEnvironment sends the whole environment, one EndOfSnapshot, then every change.
 	WatchEnvironment(ctx context.Context, in *WatchEnvironmentRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchEnvironmentResponse], error)
 }
 
@@ -143,23 +143,23 @@ type RegistryService_WatchEnvironmentClient = grpc.ServerStreamingClient[WatchEn
 // All implementations must embed UnimplementedRegistryServiceServer
 // for forward compatibility.
 //
-// RegistryService holds regions, services with the descriptors of their versions, and deployments.
+// RegistryService stores regions, services with the descriptors of their versions, and deployments.
 type RegistryServiceServer interface {
-	// Apply sets regions, services and deployments, all or nothing, and says what changed.
+	// Apply creates and updates regions, services and deployments, all or nothing, and returns the changes.
 	Apply(context.Context, *ApplyRequest) (*ApplyResponse, error)
-	// Remove takes away what is named, all or nothing, and says what changed. What is removed can be applied again: the others
-	// keep what they have of it, and wait for it. That a deployment is gone for ever is said with DecommissionDeployment.
+	// Remove removes regions, services and deployments, all or nothing, and returns the changes. They can be applied again: the
+	// other deployments keep their references to them, and wait. DecommissionDeployment removes a deployment for good.
 	Remove(context.Context, *RemoveRequest) (*RemoveResponse, error)
 	GetEnvironment(context.Context, *GetEnvironmentRequest) (*GetEnvironmentResponse, error)
-	// SetDeploymentVersion switches the version that a deployment runs.
+	// SetDeploymentVersion switches the version of a deployment.
 	SetDeploymentVersion(context.Context, *SetDeploymentVersionRequest) (*Deployment, error)
-	// RegisterDeployment tells the deployment's address. FAILED_PRECONDITION when another process has registered since the
-	// caller looked at the environment: its generation is not after the one that the registry has.
+	// RegisterDeployment stores the address of a deployment. FAILED_PRECONDITION if another process has registered since the
+	// caller read the environment: the generation of the request is not greater than the stored one.
 	RegisterDeployment(context.Context, *RegisterDeploymentRequest) (*Deployment, error)
-	// DecommissionDeployment removes a deployment for ever: its name cannot be used again. The other deployments have to
-	// be told one by one (AdminService.Decommission): the registry's word alone changes nothing stored there.
+	// DecommissionDeployment removes a deployment for good: its name cannot be used again. Each other deployment has to be
+	// called as well (AdminService.Decommission): the registry alone changes no stored data there.
 	DecommissionDeployment(context.Context, *DecommissionDeploymentRequest) (*DecommissionDeploymentResponse, error)
-	// WatchEnvironment sends everything, one EndOfSnapshot, then every change.
+	// WatchEnvironment sends the whole environment, one EndOfSnapshot, then every change.
 	WatchEnvironment(*WatchEnvironmentRequest, grpc.ServerStreamingServer[WatchEnvironmentResponse]) error
 	mustEmbedUnimplementedRegistryServiceServer()
 }

@@ -80,9 +80,9 @@ const (
 	UnaskedDeployment_REASON_UNSPECIFIED UnaskedDeployment_Reason = 0
 	// It cannot be reached.
 	UnaskedDeployment_REASON_UNREACHABLE UnaskedDeployment_Reason = 1
-	// It did not answer in the time that it had, or no time was left to ask it.
+	// It did not answer in time, or no time was left to call it.
 	UnaskedDeployment_REASON_TIMED_OUT UnaskedDeployment_Reason = 2
-	// The deletion takes more resources than are looked at.
+	// The deletion reaches more resources than the limit of the walk.
 	UnaskedDeployment_REASON_LIMIT_REACHED UnaskedDeployment_Reason = 3
 )
 
@@ -134,11 +134,11 @@ type Resource struct {
 	// Relative name, such as projects/acme/devices/d1.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	Kind string `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`
-	// Given by the deployment at creation, never used twice.
+	// Assigned at creation, never used twice.
 	Uid string `protobuf:"bytes,3,opt,name=uid,proto3" json:"uid,omitempty"`
-	// Moves with every change of this incarnation; a write that gives it is refused when the resource moved on.
+	// Increases with every change of this incarnation. A write with a revision fails if the resource has another one.
 	Revision int64 `protobuf:"varint,4,opt,name=revision,proto3" json:"revision,omitempty"`
-	// Moves with every change of the body.
+	// Increases with every change of the body.
 	Generation int64                  `protobuf:"varint,5,opt,name=generation,proto3" json:"generation,omitempty"`
 	State      Resource_State         `protobuf:"varint,6,opt,name=state,proto3,enum=dbcontroller.resource.v1.Resource_State" json:"state,omitempty"`
 	Labels     map[string]string      `protobuf:"bytes,7,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
@@ -147,11 +147,11 @@ type Resource struct {
 	UpdateTime *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=update_time,json=updateTime,proto3" json:"update_time,omitempty"`
 	// The deployment that owns it, service/region; output only.
 	Deployment string `protobuf:"bytes,11,opt,name=deployment,proto3" json:"deployment,omitempty"`
-	// Why it is still DELETING; output only.
+	// The reasons for which it is still in DELETING; output only.
 	Conditions []*Condition `protobuf:"bytes,12,rep,name=conditions,proto3" json:"conditions,omitempty"`
-	// Resources that keep this one: it is deleted when the last of them is. Any deployments; no import is needed.
+	// The owners: the resource is deleted when its last owner is. Owners can be in any deployment, without an import.
 	OwnerReferences []*OwnerReference `protobuf:"bytes,13,rep,name=owner_references,json=ownerReferences,proto3" json:"owner_references,omitempty"`
-	// No delete takes it; output only, see SetBlockDeletion.
+	// Every delete that would remove it is refused; output only, see SetBlockDeletion.
 	BlockDeletion bool `protobuf:"varint,14,opt,name=block_deletion,json=blockDeletion,proto3" json:"block_deletion,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -338,21 +338,21 @@ func (x *Condition) GetMessage() string {
 	return ""
 }
 
-// A resource that owns another one. It is the same one as long as name, kind and uid are.
+// An owner of a resource, identified by name, kind and uid.
 type OwnerReference struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Full name, or a relative one as of the ownee's deployment.
+	// Full name, or a relative name in the ownee's deployment.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	Kind string `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`
-	// Found out, and kept, when it is not given.
+	// Looked up and stored if it is not given.
 	Uid string `protobuf:"bytes,3,opt,name=uid,proto3" json:"uid,omitempty"`
-	// The version of the owner's service that its deployment runs; output only.
+	// The version that the owner's deployment runs; output only.
 	Version string `protobuf:"bytes,4,opt,name=version,proto3" json:"version,omitempty"`
-	// For readers: this owner manages the resource.
+	// This owner manages the resource; for readers only.
 	Controller bool `protobuf:"varint,5,opt,name=controller,proto3" json:"controller,omitempty"`
-	// The owner has to refer to the resource in one of its fields; when it does not (any more), it owns it no longer.
+	// The owner has to refer to the resource in one of its fields. If it does not, it is not an owner any more.
 	RequiresOwnerReference bool `protobuf:"varint,6,opt,name=requires_owner_reference,json=requiresOwnerReference,proto3" json:"requires_owner_reference,omitempty"`
-	// When this owner is the last to go, the resource stays.
+	// If this owner is the last one to be deleted, the resource stays.
 	UnsetOnDelete bool `protobuf:"varint,7,opt,name=unset_on_delete,json=unsetOnDelete,proto3" json:"unset_on_delete,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -439,9 +439,9 @@ func (x *OwnerReference) GetUnsetOnDelete() bool {
 
 type GetResourceRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Full name, or a relative one of the deployment that is asked.
+	// Full name, or a relative name in the called deployment.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// Only these fields, such as labels or body.spec.size; all when it is empty.
+	// The fields to return, such as labels or body.spec.size; empty for all.
 	ReadMask      *fieldmaskpb.FieldMask `protobuf:"bytes,2,opt,name=read_mask,json=readMask,proto3" json:"read_mask,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -594,13 +594,13 @@ type ListResourcesRequest struct {
 	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
 	// At most 1,000; 0 means 100.
 	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// The rest of the request must be as in the one before.
+	// The other fields of the request must be those of the previous page.
 	PageToken string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	// AIP-160, such as: labels.team = "a" AND body.size > 5 AND NOT name = "projects/acme/*"
 	Filter string `protobuf:"bytes,4,opt,name=filter,proto3" json:"filter,omitempty"`
 	// AIP-132, such as: create_time desc, body.size
 	OrderBy string `protobuf:"bytes,5,opt,name=order_by,json=orderBy,proto3" json:"order_by,omitempty"`
-	// Of another region; empty for the deployment that is asked.
+	// A region; empty for that of the called deployment.
 	Region        string                 `protobuf:"bytes,6,opt,name=region,proto3" json:"region,omitempty"`
 	ReadMask      *fieldmaskpb.FieldMask `protobuf:"bytes,7,opt,name=read_mask,json=readMask,proto3" json:"read_mask,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -741,7 +741,7 @@ func (x *ListResourcesResponse) GetNextPageToken() string {
 type CreateResourceRequest struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Resource *Resource              `protobuf:"bytes,1,opt,name=resource,proto3" json:"resource,omitempty"`
-	// A UUID; repeated with the same body it gives the same answer.
+	// A UUID: the same request with the same id gets the same answer.
 	RequestId     string `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -795,8 +795,8 @@ type UpdateResourceRequest struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Resource  *Resource              `protobuf:"bytes,1,opt,name=resource,proto3" json:"resource,omitempty"`
 	RequestId string                 `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
-	// What to replace: labels, labels.<key>, owner_references, body, body.<field>...; what it names and the resource does
-	// not have is removed. Empty or *: everything.
+	// The fields to replace: labels, labels.<key>, owner_references, body, body.<field>...; a field in the mask that the
+	// resource of the request lacks is removed. Empty or *: all.
 	UpdateMask    *fieldmaskpb.FieldMask `protobuf:"bytes,3,opt,name=update_mask,json=updateMask,proto3" json:"update_mask,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1006,9 +1006,9 @@ func (x *BatchWriteResourcesResponse) GetResources() []*Resource {
 type MutateAndValidateResourceRequest struct {
 	state protoimpl.MessageState            `protogen:"open.v1"`
 	Write *BatchWriteResourcesRequest_Write `protobuf:"bytes,1,opt,name=write,proto3" json:"write,omitempty"`
-	// Others of the same batch; the answer is what write would store.
+	// Further writes of the same batch; the response is what the first write would store.
 	More []*BatchWriteResourcesRequest_Write `protobuf:"bytes,2,rep,name=more,proto3" json:"more,omitempty"`
-	// From the metadata of a refusal that does not name all references: the error then names the next ones.
+	// From the metadata of an error that does not list all refused references: the error then lists the next ones.
 	PageToken     string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1068,7 +1068,7 @@ func (x *MutateAndValidateResourceRequest) GetPageToken() string {
 type SetBlockDeletionRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// Only this incarnation, when given.
+	// Only the incarnation with this uid, if given.
 	Uid           string `protobuf:"bytes,2,opt,name=uid,proto3" json:"uid,omitempty"`
 	BlockDeletion bool   `protobuf:"varint,3,opt,name=block_deletion,json=blockDeletion,proto3" json:"block_deletion,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1129,9 +1129,9 @@ func (x *SetBlockDeletionRequest) GetBlockDeletion() bool {
 type PlanDeletionRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// How many blockers are answered at most: at most 1,000; 0 means 1,000.
+	// The maximum number of blockers, at most 1,000; 0 means 1,000.
 	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// The next_page_token of an earlier answer: the blockers after those.
+	// The next_page_token of an earlier response, for the blockers after those.
 	PageToken     string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1192,20 +1192,20 @@ type PlanDeletionResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The delete would be accepted now.
 	Accepted bool `protobuf:"varint,1,opt,name=accepted,proto3" json:"accepted,omitempty"`
-	// What would be deleted or unset, grouped; the first is the resource itself. Parents come before what follows them.
+	// The resources that would be deleted or unset, in groups; the first is the resource itself. A group comes after its parent.
 	Groups []*PlanDeletionResponse_Group `protobuf:"bytes,2,rep,name=groups,proto3" json:"groups,omitempty"`
-	// Who blocks what.
+	// The blockers and the resources that they block.
 	Blockers []*PlanDeletionResponse_Blocker `protobuf:"bytes,3,rep,name=blockers,proto3" json:"blockers,omitempty"`
-	// Deployments that could not be asked; unasked says why.
+	// Deployments that did not answer; unasked has the reasons.
 	UnaskedDeployments []string `protobuf:"bytes,4,rep,name=unasked_deployments,json=unaskedDeployments,proto3" json:"unasked_deployments,omitempty"`
-	// There is more than the plan has walked over.
+	// The plan reached its limit: there may be more resources and blockers.
 	Truncated bool `protobuf:"varint,5,opt,name=truncated,proto3" json:"truncated,omitempty"`
-	// The error that the delete would fail with now; empty when it would be accepted.
+	// The error with which the delete would fail now; empty if it would be accepted.
 	Refusal string               `protobuf:"bytes,6,opt,name=refusal,proto3" json:"refusal,omitempty"`
 	Unasked []*UnaskedDeployment `protobuf:"bytes,7,rep,name=unasked,proto3" json:"unasked,omitempty"`
 	// There are more blockers.
 	NextPageToken string `protobuf:"bytes,8,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
-	// How many blockers there are in all.
+	// The number of all blockers.
 	TotalBlockers int64 `protobuf:"varint,9,opt,name=total_blockers,json=totalBlockers,proto3" json:"total_blockers,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1307,12 +1307,12 @@ func (x *PlanDeletionResponse) GetTotalBlockers() int64 {
 type DeleteResourceRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// Only this incarnation, when given.
+	// Only the incarnation with this uid, if given.
 	Uid string `protobuf:"bytes,2,opt,name=uid,proto3" json:"uid,omitempty"`
-	// Only this revision, when given.
+	// Only the resource with this revision, if given.
 	Revision int64 `protobuf:"varint,3,opt,name=revision,proto3" json:"revision,omitempty"`
-	// A UUID; it is kept with everything that is removed because of this request. Repeated with the same name, uid and revision, it
-	// gives the same answer.
+	// A UUID, which is stored in the records of all removals of this request. The same name, uid and revision with the same id
+	// get the same answer.
 	RequestId     string `protobuf:"bytes,4,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1378,11 +1378,12 @@ func (x *DeleteResourceRequest) GetRequestId() string {
 
 type DeleteResourceResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Gone, or DELETING.
+	// The resource is removed; otherwise it is in DELETING.
 	Removed bool `protobuf:"varint,1,opt,name=removed,proto3" json:"removed,omitempty"`
-	// As it was marked; absent when removed.
+	// The resource in DELETING; absent if it is removed.
 	Resource *Resource `protobuf:"bytes,2,opt,name=resource,proto3" json:"resource,omitempty"`
-	// Deployments that could not be asked whether something there blocks what will cascade; unasked says why.
+	// Deployments that did not answer whether they have blockers of resources that the delete cascades to; unasked has the
+	// reasons.
 	UnaskedDeployments []string             `protobuf:"bytes,3,rep,name=unasked_deployments,json=unaskedDeployments,proto3" json:"unasked_deployments,omitempty"`
 	Unasked            []*UnaskedDeployment `protobuf:"bytes,4,rep,name=unasked,proto3" json:"unasked,omitempty"`
 	unknownFields      protoimpl.UnknownFields
@@ -1447,13 +1448,13 @@ func (x *DeleteResourceResponse) GetUnasked() []*UnaskedDeployment {
 	return nil
 }
 
-// UnaskedDeployment has a part in a deletion, and could not be asked about it.
+// UnaskedDeployment is a deployment that a deletion may reach, and that did not answer.
 type UnaskedDeployment struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// service/region
 	Deployment string                   `protobuf:"bytes,1,opt,name=deployment,proto3" json:"deployment,omitempty"`
 	Reason     UnaskedDeployment_Reason `protobuf:"varint,2,opt,name=reason,proto3,enum=dbcontroller.resource.v1.UnaskedDeployment_Reason" json:"reason,omitempty"`
-	// The same for people, with the error or the time.
+	// The reason as a text, with the error or the time.
 	Message       string `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1514,11 +1515,11 @@ type WatchResourcesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Empty for all kinds.
 	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
-	// The last one of an earlier watch, from any event; empty for a snapshot.
+	// The last token of an earlier watch, from any event; empty for a snapshot.
 	ResumeToken string `protobuf:"bytes,2,opt,name=resume_token,json=resumeToken,proto3" json:"resume_token,omitempty"`
-	// As in ListResources. What does not fit any more comes as deleted; so may what never fitted.
+	// As in ListResources. A resource that no longer matches is sent as deleted; so may be one that never matched.
 	Filter string `protobuf:"bytes,3,opt,name=filter,proto3" json:"filter,omitempty"`
-	// Of another region; empty for the deployment that is asked.
+	// A region; empty for that of the called deployment.
 	Region        string `protobuf:"bytes,4,opt,name=region,proto3" json:"region,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1591,7 +1592,7 @@ type WatchResourcesResponse struct {
 	//	*WatchResourcesResponse_EndOfSnapshot_
 	//	*WatchResourcesResponse_Bookmark_
 	Event isWatchResourcesResponse_Event `protobuf_oneof:"event"`
-	// Of some upserts and deletes: as a bookmark that follows them.
+	// On some upserts and deletes: as a bookmark after them.
 	ResumeToken   string `protobuf:"bytes,5,opt,name=resume_token,json=resumeToken,proto3" json:"resume_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1686,7 +1687,7 @@ type WatchResourcesResponse_Upsert struct {
 }
 
 type WatchResourcesResponse_Delete struct {
-	// Name, kind, uid and revision of what is gone.
+	// Name, kind, uid and revision of a removed resource.
 	Delete *Resource `protobuf:"bytes,2,opt,name=delete,proto3,oneof"`
 }
 
@@ -1804,10 +1805,10 @@ func (*BatchWriteResourcesRequest_Write_Update) isBatchWriteResourcesRequest_Wri
 
 func (*BatchWriteResourcesRequest_Write_Put) isBatchWriteResourcesRequest_Write_Write() {}
 
-// Resources of one kind in one deployment that follow the resources of another group in the same way.
+// Resources of one kind in one deployment that have the same reference to the resources of another group.
 type PlanDeletionResponse_Group struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Index of the group that these follow; -1 for the resource itself.
+	// The index of that other group; -1 for the resource itself.
 	Parent     int32  `protobuf:"varint,1,opt,name=parent,proto3" json:"parent,omitempty"`
 	Deployment string `protobuf:"bytes,2,opt,name=deployment,proto3" json:"deployment,omitempty"`
 	Kind       string `protobuf:"bytes,3,opt,name=kind,proto3" json:"kind,omitempty"`
@@ -1817,7 +1818,7 @@ type PlanDeletionResponse_Group struct {
 	Count     int64        `protobuf:"varint,6,opt,name=count,proto3" json:"count,omitempty"`
 	// Full names of the first few.
 	Samples []string `protobuf:"bytes,7,rep,name=samples,proto3" json:"samples,omitempty"`
-	// They lose a value, and stay.
+	// They are unset, not deleted.
 	Unset         bool `protobuf:"varint,8,opt,name=unset,proto3" json:"unset,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1914,15 +1915,15 @@ type PlanDeletionResponse_Blocker struct {
 	// Full name.
 	Holder string `protobuf:"bytes,1,opt,name=holder,proto3" json:"holder,omitempty"`
 	Path   string `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
-	// Full name of what it blocks.
+	// Full name of the blocked resource.
 	Target string `protobuf:"bytes,3,opt,name=target,proto3" json:"target,omitempty"`
-	// Nobody can say yet whether it is in the way: it may only be about to refer, or is unknown.
+	// It is not decided whether it blocks: its write is undecided, or unknown is set.
 	Undecided bool `protobuf:"varint,4,opt,name=undecided,proto3" json:"undecided,omitempty"`
-	// Else it only lets a part of the deletion wait.
+	// It refuses the delete; otherwise only a part of the deletion waits for it.
 	Refuses bool `protobuf:"varint,5,opt,name=refuses,proto3" json:"refuses,omitempty"`
-	// It refers, and a deployment does not answer whether it goes as well.
+	// It refers, and a deployment did not answer whether the deletion removes it as well.
 	Unknown bool `protobuf:"varint,6,opt,name=unknown,proto3" json:"unknown,omitempty"`
-	// Its deployment did not answer whether it still refers. Until it has, it does.
+	// Its deployment did not answer whether it still refers; until then the reference counts.
 	Unanswered    bool `protobuf:"varint,7,opt,name=unanswered,proto3" json:"unanswered,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2051,7 +2052,7 @@ func (x *WatchResourcesResponse_EndOfSnapshot) GetResumeToken() string {
 	return ""
 }
 
-// Whole transactions lie before it, and whole ones after it.
+// Each transaction is entirely before or entirely after it.
 type WatchResourcesResponse_Bookmark struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	ResumeToken   string                 `protobuf:"bytes,1,opt,name=resume_token,json=resumeToken,proto3" json:"resume_token,omitempty"`

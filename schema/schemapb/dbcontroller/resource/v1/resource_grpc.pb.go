@@ -37,31 +37,31 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// ResourceService is for the users of one deployment's resources. Any deployment of a service answers: one that is asked
-// for a resource of another region forwards the request there, with the identity of its caller.
+// ResourceService is for users of a deployment's resources. Every deployment of a service serves all regions: it forwards
+// requests for another region there, with the identity of the caller.
 type ResourceServiceClient interface {
 	GetResource(ctx context.Context, in *GetResourceRequest, opts ...grpc.CallOption) (*Resource, error)
-	// BatchGetResources answers in the order of the names; NOT_FOUND when one is missing.
+	// BatchGetResources returns resources in the order of the names; NOT_FOUND if one is missing.
 	BatchGetResources(ctx context.Context, in *BatchGetResourcesRequest, opts ...grpc.CallOption) (*BatchGetResourcesResponse, error)
 	ListResources(ctx context.Context, in *ListResourcesRequest, opts ...grpc.CallOption) (*ListResourcesResponse, error)
-	// CreateResource fails with ALREADY_EXISTS when the name is taken.
+	// CreateResource fails with ALREADY_EXISTS if a resource of this name exists.
 	CreateResource(ctx context.Context, in *CreateResourceRequest, opts ...grpc.CallOption) (*Resource, error)
-	// UpdateResource replaces what the mask names; fails with NOT_FOUND when there is no such resource.
+	// UpdateResource replaces the fields in the mask. It fails with NOT_FOUND if there is no such resource.
 	UpdateResource(ctx context.Context, in *UpdateResourceRequest, opts ...grpc.CallOption) (*Resource, error)
 	// PutResource creates or updates.
 	PutResource(ctx context.Context, in *PutResourceRequest, opts ...grpc.CallOption) (*Resource, error)
 	// BatchWriteResources writes all or nothing, in one transaction; the resources may refer to one another in any order.
 	BatchWriteResources(ctx context.Context, in *BatchWriteResourcesRequest, opts ...grpc.CallOption) (*BatchWriteResourcesResponse, error)
-	// MutateAndValidateResource answers what a write would store, or why it would be refused, and stores nothing. Other
-	// deployments are asked as well; no promise is made.
+	// MutateAndValidateResource returns what a write would store, or the error with which it would fail, and stores nothing. It
+	// calls other deployments as the write would; a later write can still fail.
 	MutateAndValidateResource(ctx context.Context, in *MutateAndValidateResourceRequest, opts ...grpc.CallOption) (*Resource, error)
-	// SetBlockDeletion lets no delete take a resource, or lets them again. For operators and for the service's own code.
+	// SetBlockDeletion protects a resource from every delete, or ends the protection. For operators and the service's own code.
 	SetBlockDeletion(ctx context.Context, in *SetBlockDeletionRequest, opts ...grpc.CallOption) (*Resource, error)
-	// PlanDeletion tells what a delete would do, in all deployments, and changes nothing.
+	// PlanDeletion returns what a delete would do, in all deployments, and changes nothing.
 	PlanDeletion(ctx context.Context, in *PlanDeletionRequest, opts ...grpc.CallOption) (*PlanDeletionResponse, error)
-	// DeleteResource answers when the resource is gone, or DELETING because others have to act first.
+	// DeleteResource returns when the resource is removed, or in DELETING because other deployments have to act first.
 	DeleteResource(ctx context.Context, in *DeleteResourceRequest, opts ...grpc.CallOption) (*DeleteResourceResponse, error)
-	// WatchResources sends the state at one cut, one EndOfSnapshot, then every change in order.
+	// WatchResources sends the state at one moment, one EndOfSnapshot, then every change in order.
 	WatchResources(ctx context.Context, in *WatchResourcesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchResourcesResponse], error)
 }
 
@@ -206,31 +206,31 @@ type ResourceService_WatchResourcesClient = grpc.ServerStreamingClient[WatchReso
 // All implementations must embed UnimplementedResourceServiceServer
 // for forward compatibility.
 //
-// ResourceService is for the users of one deployment's resources. Any deployment of a service answers: one that is asked
-// for a resource of another region forwards the request there, with the identity of its caller.
+// ResourceService is for users of a deployment's resources. Every deployment of a service serves all regions: it forwards
+// requests for another region there, with the identity of the caller.
 type ResourceServiceServer interface {
 	GetResource(context.Context, *GetResourceRequest) (*Resource, error)
-	// BatchGetResources answers in the order of the names; NOT_FOUND when one is missing.
+	// BatchGetResources returns resources in the order of the names; NOT_FOUND if one is missing.
 	BatchGetResources(context.Context, *BatchGetResourcesRequest) (*BatchGetResourcesResponse, error)
 	ListResources(context.Context, *ListResourcesRequest) (*ListResourcesResponse, error)
-	// CreateResource fails with ALREADY_EXISTS when the name is taken.
+	// CreateResource fails with ALREADY_EXISTS if a resource of this name exists.
 	CreateResource(context.Context, *CreateResourceRequest) (*Resource, error)
-	// UpdateResource replaces what the mask names; fails with NOT_FOUND when there is no such resource.
+	// UpdateResource replaces the fields in the mask. It fails with NOT_FOUND if there is no such resource.
 	UpdateResource(context.Context, *UpdateResourceRequest) (*Resource, error)
 	// PutResource creates or updates.
 	PutResource(context.Context, *PutResourceRequest) (*Resource, error)
 	// BatchWriteResources writes all or nothing, in one transaction; the resources may refer to one another in any order.
 	BatchWriteResources(context.Context, *BatchWriteResourcesRequest) (*BatchWriteResourcesResponse, error)
-	// MutateAndValidateResource answers what a write would store, or why it would be refused, and stores nothing. Other
-	// deployments are asked as well; no promise is made.
+	// MutateAndValidateResource returns what a write would store, or the error with which it would fail, and stores nothing. It
+	// calls other deployments as the write would; a later write can still fail.
 	MutateAndValidateResource(context.Context, *MutateAndValidateResourceRequest) (*Resource, error)
-	// SetBlockDeletion lets no delete take a resource, or lets them again. For operators and for the service's own code.
+	// SetBlockDeletion protects a resource from every delete, or ends the protection. For operators and the service's own code.
 	SetBlockDeletion(context.Context, *SetBlockDeletionRequest) (*Resource, error)
-	// PlanDeletion tells what a delete would do, in all deployments, and changes nothing.
+	// PlanDeletion returns what a delete would do, in all deployments, and changes nothing.
 	PlanDeletion(context.Context, *PlanDeletionRequest) (*PlanDeletionResponse, error)
-	// DeleteResource answers when the resource is gone, or DELETING because others have to act first.
+	// DeleteResource returns when the resource is removed, or in DELETING because other deployments have to act first.
 	DeleteResource(context.Context, *DeleteResourceRequest) (*DeleteResourceResponse, error)
-	// WatchResources sends the state at one cut, one EndOfSnapshot, then every change in order.
+	// WatchResources sends the state at one moment, one EndOfSnapshot, then every change in order.
 	WatchResources(*WatchResourcesRequest, grpc.ServerStreamingServer[WatchResourcesResponse]) error
 	mustEmbedUnimplementedResourceServiceServer()
 }

@@ -21,14 +21,14 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// What happens to the holder of a reference when its target is deleted.
+// The effect on the holder of a reference when its target is deleted.
 type Behaviour int32
 
 const (
 	Behaviour_BEHAVIOUR_UNSPECIFIED Behaviour = 0
 	// The target cannot be deleted while the holder refers to it.
 	Behaviour_BEHAVIOUR_BLOCK Behaviour = 1
-	// The value leaves the holder's field.
+	// The value is removed from the holder's field.
 	Behaviour_BEHAVIOUR_UNSET Behaviour = 2
 	// The holder is deleted as well.
 	Behaviour_BEHAVIOUR_CASCADE_DELETE Behaviour = 3
@@ -36,7 +36,7 @@ const (
 	Behaviour_BEHAVIOUR_ASYNC_UNSET Behaviour = 4
 	// As CASCADE_DELETE, but always after the target's transaction.
 	Behaviour_BEHAVIOUR_ASYNC_CASCADE_DELETE Behaviour = 5
-	// Nothing: the target only has to exist when the reference is written.
+	// No effect: the target has to exist only when the reference is written.
 	Behaviour_BEHAVIOUR_ALLOW_DANGLING Behaviour = 6
 )
 
@@ -89,18 +89,18 @@ func (Behaviour) EnumDescriptor() ([]byte, []int) {
 	return file_dbcontroller_schema_v1_descriptor_proto_rawDescGZIP(), []int{0}
 }
 
-// One version of a service: its kinds and what they refer to.
+// One version of a service: its kinds and their references.
 type ServiceDescriptor struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// A domain name, such as iam.example.com.
 	Service string `protobuf:"bytes,1,opt,name=service,proto3" json:"service,omitempty"`
 	// Such as v1.
 	Version string `protobuf:"bytes,2,opt,name=version,proto3" json:"version,omitempty"`
-	// Only kinds of imported services, and of the service itself, can be referred to.
+	// References are allowed to kinds of the service itself and of imported services only.
 	Imports []*ServiceVersion `protobuf:"bytes,3,rep,name=imports,proto3" json:"imports,omitempty"`
 	Kinds   []*KindDescriptor `protobuf:"bytes,4,rep,name=kinds,proto3" json:"kinds,omitempty"`
-	// What becomes of stored resources whose names fit no pattern of this version, but one of the version before: "keep" lets
-	// them be read and deleted; "refuse", or nothing, lets no deployment switch that has some.
+	// Decides about stored resources whose names fit a pattern of the previous version and none of this one: with "keep" they
+	// can be read and deleted; with "refuse", or without a value, a deployment that has such resources cannot switch.
 	PatternsDropped string `protobuf:"bytes,5,opt,name=patterns_dropped,json=patternsDropped,proto3" json:"patterns_dropped,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
@@ -232,14 +232,14 @@ type KindDescriptor struct {
 	Patterns   []string               `protobuf:"bytes,2,rep,name=patterns,proto3" json:"patterns,omitempty"`
 	Parents    []*ParentDescriptor    `protobuf:"bytes,3,rep,name=parents,proto3" json:"parents,omitempty"`
 	References []*ReferenceDescriptor `protobuf:"bytes,4,rep,name=references,proto3" json:"references,omitempty"`
-	// Readers see a resource that is deleted as gone from the moment that nothing can keep it any more.
+	// Readers do not see a resource in DELETING any more, once no blocker can keep it.
 	HideWhileDeleting bool `protobuf:"varint,5,opt,name=hide_while_deleting,json=hideWhileDeleting,proto3" json:"hide_while_deleting,omitempty"`
-	// Nothing refers to resources of this kind, none of them owns anything, and their fields are not looked at.
+	// References to resources of this kind are not allowed, they own nothing, and their bodies have no references.
 	ConstraintsDisabled bool `protobuf:"varint,6,opt,name=constraints_disabled,json=constraintsDisabled,proto3" json:"constraints_disabled,omitempty"`
-	// What an earlier version called the same kind.
+	// The name of the kind in an earlier version.
 	PreviousName string `protobuf:"bytes,7,opt,name=previous_name,json=previousName,proto3" json:"previous_name,omitempty"`
-	// Services, beside this one, whose resources may refer to resources of this kind, and so keep them. Empty: all that
-	// import this service.
+	// The other services whose resources may refer to resources of this kind, and so block their deletion. Empty: all services
+	// that import this one.
 	ReferableBy   []string `protobuf:"bytes,8,rep,name=referable_by,json=referableBy,proto3" json:"referable_by,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -331,15 +331,15 @@ func (x *KindDescriptor) GetReferableBy() []string {
 	return nil
 }
 
-// The resource that a name lies below; one more reference, with its own behaviour.
+// The kind of the resource whose name is the beginning of a child's name: a further reference, with its own behaviour.
 type ParentDescriptor struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// service/Kind.
 	Kind      string    `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
 	Behaviour Behaviour `protobuf:"varint,2,opt,name=behaviour,proto3,enum=dbcontroller.schema.v1.Behaviour" json:"behaviour,omitempty"`
-	// The region that the parent lies in; without it, and without a field, that of the child.
+	// The region of the parent; without region and region_field, the region of the child.
 	Region string `protobuf:"bytes,3,opt,name=region,proto3" json:"region,omitempty"`
-	// Field path in the child's body with the parent's region; when the field is empty, the parent lies in the child's.
+	// Field path of the parent's region in the child's body; while the field is empty, the region of the child.
 	RegionField   string `protobuf:"bytes,4,opt,name=region_field,json=regionField,proto3" json:"region_field,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -80,14 +80,14 @@ func (ResolveBlockadesResponse_Verdict) EnumDescriptor() ([]byte, []int) {
 type CheckOwnersResponse_Verdict int32
 
 const (
-	// Nobody can say now.
+	// Unknown for now.
 	CheckOwnersResponse_VERDICT_UNSPECIFIED CheckOwnersResponse_Verdict = 0
 	CheckOwnersResponse_VERDICT_EXISTS      CheckOwnersResponse_Verdict = 1
 	// There is no such resource, or it is being deleted.
 	CheckOwnersResponse_VERDICT_ABSENT CheckOwnersResponse_Verdict = 2
-	// It exists, and does not refer to the ownee as it has to.
+	// It exists, and does not refer to the ownee as required.
 	CheckOwnersResponse_VERDICT_NOT_REFERRING CheckOwnersResponse_Verdict = 3
-	// Its kind has no constraints, and owns nothing.
+	// Its kind has constraints disabled, and cannot own.
 	CheckOwnersResponse_VERDICT_CANNOT_OWN CheckOwnersResponse_Verdict = 4
 )
 
@@ -140,11 +140,11 @@ type CheckReferencesResponse_Verdict int32
 
 const (
 	CheckReferencesResponse_VERDICT_UNSPECIFIED CheckReferencesResponse_Verdict = 0
-	// What keeps or tells of the target is there.
+	// The blockade or holder entry exists.
 	CheckReferencesResponse_VERDICT_KNOWN CheckReferencesResponse_Verdict = 1
-	// The target is there, and nothing is known of the reference.
+	// The target exists, without a blockade or holder entry of the reference.
 	CheckReferencesResponse_VERDICT_UNKNOWN CheckReferencesResponse_Verdict = 2
-	// The target is being deleted, and nothing is known of the reference.
+	// The target is in DELETING, without a blockade or holder entry of the reference.
 	CheckReferencesResponse_VERDICT_DELETING CheckReferencesResponse_Verdict = 3
 	// There is no such target.
 	CheckReferencesResponse_VERDICT_ABSENT CheckReferencesResponse_Verdict = 4
@@ -274,13 +274,13 @@ func (WorkItem_Action) EnumDescriptor() ([]byte, []int) {
 	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{42, 0}
 }
 
-// One resource of the deployment that is asked, or that asks.
+// A resource of the called or of the calling deployment.
 type ResourceRef struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Kind  string                 `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
 	// Relative name, such as projects/acme/devices/d1.
 	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	// 16 bytes; empty where the uid is not known yet.
+	// 16 bytes; empty while the uid is unknown.
 	Uid           []byte `protobuf:"bytes,3,opt,name=uid,proto3" json:"uid,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -411,7 +411,7 @@ type EstablishReferencesRequest struct {
 	state      protoimpl.MessageState                  `protogen:"open.v1"`
 	Attempt    []byte                                  `protobuf:"bytes,1,opt,name=attempt,proto3" json:"attempt,omitempty"`
 	References []*EstablishReferencesRequest_Reference `protobuf:"bytes,2,rep,name=references,proto3" json:"references,omitempty"`
-	// Only asks whether it could be; nothing is stored, and the answer promises nothing.
+	// Check only: nothing is stored, and a later call can be refused.
 	ValidateOnly  bool `protobuf:"varint,3,opt,name=validate_only,json=validateOnly,proto3" json:"validate_only,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -472,7 +472,7 @@ type EstablishReferencesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// In the order of the request.
 	Targets []*EstablishReferencesResponse_Target `protobuf:"bytes,1,rep,name=targets,proto3" json:"targets,omitempty"`
-	// Of the database that it was established in.
+	// The epoch of the database in which the references were established.
 	Epoch         []byte `protobuf:"bytes,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -522,7 +522,7 @@ func (x *EstablishReferencesResponse) GetEpoch() []byte {
 	return nil
 }
 
-// Detail of the error when references are refused: every one that is in the way.
+// Detail of the error of refused references, with each refused reference.
 type ReferencesRefused struct {
 	state         protoimpl.MessageState       `protogen:"open.v1"`
 	Refusals      []*ReferencesRefused_Refusal `protobuf:"bytes,1,rep,name=refusals,proto3" json:"refusals,omitempty"`
@@ -570,7 +570,7 @@ func (x *ReferencesRefused) GetRefusals() []*ReferencesRefused_Refusal {
 type ConfirmBlockadesRequest struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Attempts [][]byte               `protobuf:"bytes,1,rep,name=attempts,proto3" json:"attempts,omitempty"`
-	// Of the database that this was read from.
+	// The epoch of the database from which the attempts were read.
 	Epoch         []byte `protobuf:"bytes,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -622,7 +622,7 @@ func (x *ConfirmBlockadesRequest) GetEpoch() []byte {
 
 type ConfirmBlockadesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Attempts of which nothing was tentative here: confirmed before, or released meanwhile.
+	// Attempts without a tentative blockade here: confirmed before, or released.
 	UnknownAttempts [][]byte `protobuf:"bytes,1,rep,name=unknown_attempts,json=unknownAttempts,proto3" json:"unknown_attempts,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
@@ -713,7 +713,7 @@ type ResolveBlockadesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// In the order of the request.
 	Verdicts []ResolveBlockadesResponse_Verdict `protobuf:"varint,1,rep,packed,name=verdicts,proto3,enum=dbcontroller.schema.v1.ResolveBlockadesResponse_Verdict" json:"verdicts,omitempty"`
-	// Of the database that they are of.
+	// The epoch of the database from which the verdicts were read.
 	Epoch         []byte `protobuf:"bytes,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -766,9 +766,9 @@ func (x *ResolveBlockadesResponse) GetEpoch() []byte {
 type ReleaseBlockadesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Keys  []*BlockadeKey         `protobuf:"bytes,1,rep,name=keys,proto3" json:"keys,omitempty"`
-	// Every blockade of these attempts; they were aborted.
+	// Aborted attempts: all their blockades are removed.
 	Attempts [][]byte `protobuf:"bytes,2,rep,name=attempts,proto3" json:"attempts,omitempty"`
-	// Of the database that this was read from.
+	// The epoch of the database from which keys and attempts were read.
 	Epoch         []byte `protobuf:"bytes,3,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1024,18 +1024,18 @@ func (*WatchImportedServiceDeletionsResponse_EndOfSnapshot) isWatchImportedServi
 func (*WatchImportedServiceDeletionsResponse_Bookmark) isWatchImportedServiceDeletionsResponse_Event() {
 }
 
-// Cause is what was at the root of a deletion, as the deployment says that tells of it. It is kept with what is removed
-// because of it, and decides nothing.
+// Cause is the root of a deletion, as the sending deployment reports it. It is stored in the records of removals, and no
+// decision depends on it.
 type Cause struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// 16 bytes, the same in every deployment that the deletion reaches.
 	Id []byte `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	// Full name, and uid, of what was deleted first.
+	// Full name and uid of the resource that was deleted first.
 	Root    string `protobuf:"bytes,2,opt,name=root,proto3" json:"root,omitempty"`
 	RootUid []byte `protobuf:"bytes,3,opt,name=root_uid,json=rootUid,proto3" json:"root_uid,omitempty"`
-	// Who asked for it, such as user/alice; empty where nobody did.
+	// The caller of the request, such as user/alice; empty without a request.
 	Actor string `protobuf:"bytes,4,opt,name=actor,proto3" json:"actor,omitempty"`
-	// Of that request, where it had one.
+	// The request id, if the request had one.
 	RequestId     []byte                 `protobuf:"bytes,5,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	Time          *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=time,proto3" json:"time,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1158,7 +1158,7 @@ func (x *EndOfSnapshot) GetResumeToken() string {
 	return ""
 }
 
-// Everything before it on the stream is complete up to the position in the token.
+// The events before it on the stream are complete up to the position in the token.
 type Bookmark struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	ResumeToken   string                 `protobuf:"bytes,1,opt,name=resume_token,json=resumeToken,proto3" json:"resume_token,omitempty"`
@@ -1207,12 +1207,11 @@ type AcknowledgeDeletionsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// From EndOfSnapshot or Bookmark of WatchImportedServiceDeletions.
 	Position string `protobuf:"bytes,1,opt,name=position,proto3" json:"position,omitempty"`
-	// Not done yet, in spite of the position.
+	// Deletions up to the position that the caller has not acted upon yet.
 	ExceptUids [][]byte `protobuf:"bytes,2,rep,name=except_uids,json=exceptUids,proto3" json:"except_uids,omitempty"`
-	// Of the database that it was done in.
+	// The epoch of the database in which the caller acted.
 	Epoch []byte `protobuf:"bytes,3,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	// The caller calls again while the answer says that there is more. Without this word a call goes on for as long as its caller
-	// waits.
+	// The caller calls again while the response has more set. Without in_parts a call takes as long as it needs.
 	InParts       bool `protobuf:"varint,4,opt,name=in_parts,json=inParts,proto3" json:"in_parts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1278,7 +1277,7 @@ func (x *AcknowledgeDeletionsRequest) GetInParts() bool {
 
 type AcknowledgeDeletionsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Not all is acknowledged yet: call again.
+	// Not all deletions are acknowledged yet: call again.
 	More          bool `protobuf:"varint,1,opt,name=more,proto3" json:"more,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1323,11 +1322,11 @@ func (x *AcknowledgeDeletionsResponse) GetMore() bool {
 
 type PlanDeletionRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Of any deployments, this one included.
+	// Resources of any deployments, this one included.
 	Targets []*PlanDeletionRequest_Target `protobuf:"bytes,1,rep,name=targets,proto3" json:"targets,omitempty"`
-	// At most so many members are answered; 0 means 1,000.
+	// The maximum number of members in the response; 0 means 1,000.
 	Limit int32 `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`
-	// For people: what would be unset as well.
+	// Also return the holders that would be unset, for people.
 	Detailed      bool `protobuf:"varint,3,opt,name=detailed,proto3" json:"detailed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1386,11 +1385,11 @@ func (x *PlanDeletionRequest) GetDetailed() bool {
 
 type PlanDeletionResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Resources here that cascade with the targets.
+	// Resources here that the deletion cascades to.
 	Members []*PlanDeletionResponse_Member `protobuf:"bytes,1,rep,name=members,proto3" json:"members,omitempty"`
-	// Whoever refers to a member and blocks it, unless the same deletion removes it too.
+	// Holders that block a member, except those that the same deletion removes.
 	Blockers []*PlanDeletionResponse_Blocker `protobuf:"bytes,2,rep,name=blockers,proto3" json:"blockers,omitempty"`
-	// There is more than the limit.
+	// There are more members than the limit.
 	Truncated bool `protobuf:"varint,3,opt,name=truncated,proto3" json:"truncated,omitempty"`
 	// Holders here that would lose a value.
 	Unsets        []*PlanDeletionResponse_Unset `protobuf:"bytes,4,rep,name=unsets,proto3" json:"unsets,omitempty"`
@@ -1502,7 +1501,7 @@ func (x *TraceCascadesRequest) GetUids() [][]byte {
 
 type TraceCascadesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Of those that would go with something.
+	// The resources that a deletion elsewhere would delete.
 	Traces        []*TraceCascadesResponse_Trace `protobuf:"bytes,1,rep,name=traces,proto3" json:"traces,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1548,7 +1547,7 @@ func (x *TraceCascadesResponse) GetTraces() []*TraceCascadesResponse_Trace {
 type CheckOwnersRequest struct {
 	state     protoimpl.MessageState         `protogen:"open.v1"`
 	Questions []*CheckOwnersRequest_Question `protobuf:"bytes,1,rep,name=questions,proto3" json:"questions,omitempty"`
-	// Only asks: it is not noted that the caller has ownees.
+	// Check only: it is not stored that the caller has ownees.
 	ValidateOnly  bool `protobuf:"varint,2,opt,name=validate_only,json=validateOnly,proto3" json:"validate_only,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1602,10 +1601,10 @@ type CheckOwnersResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// In the order of the request.
 	Answers []*CheckOwnersResponse_Answer `protobuf:"bytes,1,rep,name=answers,proto3" json:"answers,omitempty"`
-	// That the deployment runs, and how often it was switched.
+	// The version that runs here, and the number of its switch.
 	Version    string `protobuf:"bytes,2,opt,name=version,proto3" json:"version,omitempty"`
 	Generation int64  `protobuf:"varint,3,opt,name=generation,proto3" json:"generation,omitempty"`
-	// As in Deletions, for each answer: in which deletion an owner went that is absent, where that is known.
+	// As in Deletions, for each answer: the deletion of an absent owner, if it is known.
 	Causes        []*Cause `protobuf:"bytes,4,rep,name=causes,proto3" json:"causes,omitempty"`
 	CauseOf       []int32  `protobuf:"varint,5,rep,packed,name=cause_of,json=causeOf,proto3" json:"cause_of,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1684,7 +1683,7 @@ type DropOwnersRequest struct {
 	// As in Deletions, for each deleted owner.
 	Causes  []*Cause `protobuf:"bytes,3,rep,name=causes,proto3" json:"causes,omitempty"`
 	CauseOf []int32  `protobuf:"varint,4,rep,packed,name=cause_of,json=causeOf,proto3" json:"cause_of,omitempty"`
-	// Of the database that this was read from.
+	// The epoch of the database from which this was read.
 	Epoch         []byte `protobuf:"bytes,5,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1757,9 +1756,9 @@ func (x *DropOwnersRequest) GetEpoch() []byte {
 
 type DropOwnersResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Not all is done yet: call again.
+	// Not all owners are dropped yet: call again.
 	More bool `protobuf:"varint,1,opt,name=more,proto3" json:"more,omitempty"`
-	// Owners of which an ownee could not be handled; what was asked for the others is done.
+	// Owners with an ownee that could not be handled. The other owners are done.
 	FailedUids    [][]byte `protobuf:"bytes,2,rep,name=failed_uids,json=failedUids,proto3" json:"failed_uids,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1812,9 +1811,9 @@ func (x *DropOwnersResponse) GetFailedUids() [][]byte {
 type UpgradeOwnerReferencesRequest struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Version string                 `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
-	// Of two, the greater one counts.
+	// Of two calls, the one with the greater number counts.
 	Generation int64 `protobuf:"varint,2,opt,name=generation,proto3" json:"generation,omitempty"`
-	// Kinds that the version calls otherwise than earlier ones did.
+	// Kinds that the version has under another name than other versions.
 	Renamed       []*UpgradeOwnerReferencesRequest_Renamed `protobuf:"bytes,3,rep,name=renamed,proto3" json:"renamed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1873,7 +1872,7 @@ func (x *UpgradeOwnerReferencesRequest) GetRenamed() []*UpgradeOwnerReferencesRe
 
 type UpgradeOwnerReferencesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// How many are left: call again until there is none.
+	// The number of owner references that are left: call again until it is 0.
 	Remaining     int64 `protobuf:"varint,1,opt,name=remaining,proto3" json:"remaining,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1963,7 +1962,7 @@ func (x *AnnounceEpochRequest) GetEpoch() []byte {
 
 type AnnounceEpochResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// That is known here: greater than the announced one when the caller's clock went back.
+	// The greatest epoch that is known here: greater than the announced one if the caller's clock was set back.
 	Epoch         []byte `protobuf:"bytes,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2008,9 +2007,9 @@ func (x *AnnounceEpochResponse) GetEpoch() []byte {
 
 type ConfirmEpochRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Of the target's database, as it was announced; empty when none was.
+	// The epoch of the called deployment's database, as it was announced; empty if none was.
 	Epoch []byte `protobuf:"bytes,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	// Of the caller's.
+	// The epoch of the caller's database.
 	OwnEpoch      []byte `protobuf:"bytes,2,opt,name=own_epoch,json=ownEpoch,proto3" json:"own_epoch,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2299,7 +2298,7 @@ func (x *ListResourceShadowsResponse) GetNextPageToken() string {
 	return ""
 }
 
-// What the constraint store knows of a resource.
+// A shadow: what the constraint store has about a resource.
 type ResourceShadow struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Resource *ResourceRef           `protobuf:"bytes,1,opt,name=resource,proto3" json:"resource,omitempty"`
@@ -2307,7 +2306,7 @@ type ResourceShadow struct {
 	State      string                      `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
 	Revision   int64                       `protobuf:"varint,3,opt,name=revision,proto3" json:"revision,omitempty"`
 	References []*ResourceShadow_Reference `protobuf:"bytes,4,rep,name=references,proto3" json:"references,omitempty"`
-	// Deployments with acting references to it, and with resources that it owns.
+	// Deployments with acting references to it, and with ownees of it.
 	HolderDeployments []string `protobuf:"bytes,5,rep,name=holder_deployments,json=holderDeployments,proto3" json:"holder_deployments,omitempty"`
 	OwneeDeployments  []string `protobuf:"bytes,6,rep,name=ownee_deployments,json=owneeDeployments,proto3" json:"ownee_deployments,omitempty"`
 	unknownFields     protoimpl.UnknownFields
@@ -2491,7 +2490,7 @@ func (x *ListBlockadesResponse) GetNextPageToken() string {
 	return ""
 }
 
-// A holder elsewhere refers, or is about to refer, to a resource here.
+// A reference, committed or undecided, from another deployment to a resource here.
 type Blockade struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Target *ResourceRef           `protobuf:"bytes,1,opt,name=target,proto3" json:"target,omitempty"`
@@ -2737,7 +2736,7 @@ func (*WatchResourceShadowsResponse_EndOfSnapshot) isWatchResourceShadowsRespons
 
 func (*WatchResourceShadowsResponse_Bookmark) isWatchResourceShadowsResponse_Event() {}
 
-// A piece of outstanding work of one shadow, which makes the shadow PENDING.
+// A piece of outstanding work of one shadow, which is PENDING while there is any.
 type WorkItem struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Id     int64                  `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -3001,7 +3000,7 @@ func (x *ReferencesRefused_Refusal) GetReason() string {
 type ResolveBlockadesRequest_Question struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Key   *BlockadeKey           `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
-	// By the clock of the asking deployment: the attempt must not be left undecided any more.
+	// The blockade has expired by the clock of the caller: an undecided attempt has to be aborted.
 	Expired       bool `protobuf:"varint,2,opt,name=expired,proto3" json:"expired,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3054,9 +3053,10 @@ func (x *ResolveBlockadesRequest_Question) GetExpired() bool {
 type WatchImportedServiceDeletionsResponse_Deletions struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Resources []*ResourceRef         `protobuf:"bytes,1,rep,name=resources,proto3" json:"resources,omitempty"`
-	// One for each resource. A resource comes again, with a greater number, when more of its holders have to act.
+	// One for each resource. A resource is sent again, with a greater number, when further holders have to act.
 	Notices []int64 `protobuf:"varint,2,rep,packed,name=notices,proto3" json:"notices,omitempty"`
-	// What was at the root of them, each once, and for each resource which of these it is, from 1; 0: not known.
+	// The causes of the deletions, each once; cause_of has for each resource the number of its cause, from 1, or 0 when it is
+	// unknown.
 	Causes        []*Cause `protobuf:"bytes,3,rep,name=causes,proto3" json:"causes,omitempty"`
 	CauseOf       []int32  `protobuf:"varint,4,rep,packed,name=cause_of,json=causeOf,proto3" json:"cause_of,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -3177,14 +3177,14 @@ func (x *PlanDeletionRequest_Target) GetUid() []byte {
 type PlanDeletionResponse_Member struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Resource *ResourceRef           `protobuf:"bytes,1,opt,name=resource,proto3" json:"resource,omitempty"`
-	// Deployments that hold acting references to it, to be asked next.
+	// Deployments with acting references to the member, to be called next.
 	Deployments []string `protobuf:"bytes,2,rep,name=deployments,proto3" json:"deployments,omitempty"`
-	// Deployments with resources that it owns, to be asked next.
+	// Deployments with ownees of the member, to be called next.
 	OwneeDeployments []string                  `protobuf:"bytes,3,rep,name=ownee_deployments,json=owneeDeployments,proto3" json:"ownee_deployments,omitempty"`
 	Via              *PlanDeletionResponse_Via `protobuf:"bytes,4,opt,name=via,proto3" json:"via,omitempty"`
-	// Not to be deleted until an operator lets it.
+	// No delete may remove it until an operator clears block_deletion.
 	BlockDeletion bool `protobuf:"varint,5,opt,name=block_deletion,json=blockDeletion,proto3" json:"block_deletion,omitempty"`
-	// Further reasons for which it goes.
+	// Further reasons for its deletion.
 	MoreVias      []*PlanDeletionResponse_Via `protobuf:"bytes,6,rep,name=more_vias,json=moreVias,proto3" json:"more_vias,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3262,7 +3262,7 @@ func (x *PlanDeletionResponse_Member) GetMoreVias() []*PlanDeletionResponse_Via 
 	return nil
 }
 
-// Why something is concerned: what goes first, and how this follows from it.
+// The reason for which a resource is deleted or unset: the target or owner, and the reference to it.
 type PlanDeletionResponse_Via struct {
 	state  protoimpl.MessageState       `protogen:"open.v1"`
 	Target *PlanDeletionResponse_Target `protobuf:"bytes,1,opt,name=target,proto3" json:"target,omitempty"`
@@ -3432,14 +3432,14 @@ func (x *PlanDeletionResponse_Unset) GetVia() *PlanDeletionResponse_Via {
 type PlanDeletionResponse_Blocker struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Holder *ResourceRef           `protobuf:"bytes,1,opt,name=holder,proto3" json:"holder,omitempty"`
-	// The holder's.
+	// The deployment of the holder.
 	Deployment string `protobuf:"bytes,2,opt,name=deployment,proto3" json:"deployment,omitempty"`
 	Path       string `protobuf:"bytes,3,opt,name=path,proto3" json:"path,omitempty"`
-	// What it blocks.
+	// The blocked resource.
 	Target *ResourceRef `protobuf:"bytes,4,opt,name=target,proto3" json:"target,omitempty"`
-	// It may only be about to refer.
+	// The attempt of the reference is undecided.
 	Undecided bool `protobuf:"varint,5,opt,name=undecided,proto3" json:"undecided,omitempty"`
-	// Its deployment did not answer.
+	// The deployment of the holder did not answer.
 	Unreachable   bool `protobuf:"varint,6,opt,name=unreachable,proto3" json:"unreachable,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3520,9 +3520,9 @@ func (x *PlanDeletionResponse_Blocker) GetUnreachable() bool {
 type TraceCascadesResponse_Trace struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Uid   []byte                 `protobuf:"bytes,1,opt,name=uid,proto3" json:"uid,omitempty"`
-	// What it cascades with, at once or by and by inside this database.
+	// Targets of cascading references of it, directly or over other resources of this database.
 	Targets []*PlanDeletionResponse_Target `protobuf:"bytes,2,rep,name=targets,proto3" json:"targets,omitempty"`
-	// Owners of it, and of what it cascades with.
+	// Owners of it, and of those other resources.
 	Owners        []*PlanDeletionResponse_Target `protobuf:"bytes,3,rep,name=owners,proto3" json:"owners,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3581,9 +3581,9 @@ func (x *TraceCascadesResponse_Trace) GetOwners() []*PlanDeletionResponse_Target
 
 type CheckOwnersRequest_Question struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Its uid is empty while it is not known.
+	// The uid is empty while it is unknown.
 	Owner *ResourceRef `protobuf:"bytes,1,opt,name=owner,proto3" json:"owner,omitempty"`
-	// The uid of the ownee, when the owner has to refer to it itself.
+	// The uid of the ownee, if the owner is required to refer to it.
 	RequiredBy    []byte `protobuf:"bytes,2,opt,name=required_by,json=requiredBy,proto3" json:"required_by,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3637,9 +3637,9 @@ type CheckOwnersResponse_Answer struct {
 	state   protoimpl.MessageState      `protogen:"open.v1"`
 	Verdict CheckOwnersResponse_Verdict `protobuf:"varint,1,opt,name=verdict,proto3,enum=dbcontroller.schema.v1.CheckOwnersResponse_Verdict" json:"verdict,omitempty"`
 	Uid     []byte                      `protobuf:"bytes,2,opt,name=uid,proto3" json:"uid,omitempty"`
-	// As this version calls it.
+	// The name of the kind in this version.
 	Kind string `protobuf:"bytes,3,opt,name=kind,proto3" json:"kind,omitempty"`
-	// It was known before that the caller has ownees of it.
+	// It was stored before that the caller has ownees of it.
 	Noted         bool `protobuf:"varint,4,opt,name=noted,proto3" json:"noted,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

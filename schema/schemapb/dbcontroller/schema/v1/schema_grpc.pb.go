@@ -42,45 +42,45 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// SchemaService is what deployments say to one another. Every method is idempotent and batched.
-// The caller is the deployment in the certificate; no request names the caller.
+// SchemaService has the calls between deployments. Every method is idempotent and takes batches.
+// The caller is the deployment in the certificate; no request names it.
 type SchemaServiceClient interface {
-	// EstablishReferences makes a tentative blockade for each reference, all or nothing.
+	// EstablishReferences creates a tentative blockade for each reference, all or nothing.
 	EstablishReferences(ctx context.Context, in *EstablishReferencesRequest, opts ...grpc.CallOption) (*EstablishReferencesResponse, error)
-	// ConfirmBlockades says that the attempts were committed by the holder's deployment.
+	// ConfirmBlockades reports that attempts of the caller, the holder's deployment, have committed.
 	ConfirmBlockades(ctx context.Context, in *ConfirmBlockadesRequest, opts ...grpc.CallOption) (*ConfirmBlockadesResponse, error)
-	// ResolveBlockades asks the holder's deployment what became of blockades.
+	// ResolveBlockades asks the holder's deployment for verdicts on blockades.
 	ResolveBlockades(ctx context.Context, in *ResolveBlockadesRequest, opts ...grpc.CallOption) (*ResolveBlockadesResponse, error)
-	// ReleaseBlockades removes exactly the blockades of the given keys, or all of an aborted attempt.
+	// ReleaseBlockades removes the blockades with the given keys, and all blockades of aborted attempts.
 	ReleaseBlockades(ctx context.Context, in *ReleaseBlockadesRequest, opts ...grpc.CallOption) (*ReleaseBlockadesResponse, error)
-	// WatchImportedServiceDeletions tells the caller of each deletion that it must act upon and has not acknowledged.
+	// WatchImportedServiceDeletions sends each deletion here that the caller must act upon and has not acknowledged.
 	WatchImportedServiceDeletions(ctx context.Context, in *WatchImportedServiceDeletionsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchImportedServiceDeletionsResponse], error)
-	// AcknowledgeDeletions says that the caller has done everything up to a position, with exceptions.
+	// AcknowledgeDeletions reports that the caller has acted upon all deletions up to a position, with exceptions.
 	AcknowledgeDeletions(ctx context.Context, in *AcknowledgeDeletionsRequest, opts ...grpc.CallOption) (*AcknowledgeDeletionsResponse, error)
-	// PlanDeletion tells what the deletion of some targets would take along here, changing nothing.
+	// PlanDeletion returns the resources here that the deletion of targets would delete, and changes nothing.
 	PlanDeletion(ctx context.Context, in *PlanDeletionRequest, opts ...grpc.CallOption) (*PlanDeletionResponse, error)
-	// TraceCascades tells what some resources here would be deleted with, by what they refer to.
+	// TraceCascades returns the targets and owners with which resources here would be deleted.
 	TraceCascades(ctx context.Context, in *TraceCascadesRequest, opts ...grpc.CallOption) (*TraceCascadesResponse, error)
-	// CheckOwners asks whether the owners that resources of the caller name exist here, and notes that the caller has
-	// ownees of those that do.
+	// CheckOwners asks whether the owners of resources of the caller exist here, and stores that the caller has ownees of
+	// those that do.
 	CheckOwners(ctx context.Context, in *CheckOwnersRequest, opts ...grpc.CallOption) (*CheckOwnersResponse, error)
-	// DropOwners tells that owners at the caller are deleted, or let go of what they have to refer to. What has lost its
-	// last owner is deleted here.
+	// DropOwners reports that owners at the caller were deleted, or no longer refer to resources that require it. Resources
+	// here that lose their last owner are deleted.
 	DropOwners(ctx context.Context, in *DropOwnersRequest, opts ...grpc.CallOption) (*DropOwnersResponse, error)
-	// UpgradeOwnerReferences tells the version that the caller runs, for all owner references to its resources.
+	// UpgradeOwnerReferences stores the version of the caller in all owner references to its resources.
 	UpgradeOwnerReferences(ctx context.Context, in *UpgradeOwnerReferencesRequest, opts ...grpc.CallOption) (*UpgradeOwnerReferencesResponse, error)
-	// AnnounceEpoch says that the caller's database was restored or failed over, and may have lost commits. What the caller
-	// said before counts no more; what is known here of its references, and its of those here, is compared.
+	// AnnounceEpoch reports that the caller's database was restored or failed over, and may have lost commits. Earlier messages
+	// of the caller no longer count, and the references between the two deployments are compared, in both directions.
 	AnnounceEpoch(ctx context.Context, in *AnnounceEpochRequest, opts ...grpc.CallOption) (*AnnounceEpochResponse, error)
-	// ConfirmEpoch says that the caller has compared all its references to resources here, since this deployment announced an
-	// epoch, or since its own one began, and has established again what was lost.
+	// ConfirmEpoch reports that the caller has compared all its references to resources here, since this deployment announced
+	// an epoch or the caller's own one began, and has established the lost ones again.
 	ConfirmEpoch(ctx context.Context, in *ConfirmEpochRequest, opts ...grpc.CallOption) (*ConfirmEpochResponse, error)
-	// CheckReferences asks what is known here of references of the caller. It changes nothing.
+	// CheckReferences returns what is stored here about references of the caller. It changes nothing.
 	CheckReferences(ctx context.Context, in *CheckReferencesRequest, opts ...grpc.CallOption) (*CheckReferencesResponse, error)
 	// ListResourceShadows and ListBlockades are for tools and audits.
 	ListResourceShadows(ctx context.Context, in *ListResourceShadowsRequest, opts ...grpc.CallOption) (*ListResourceShadowsResponse, error)
 	ListBlockades(ctx context.Context, in *ListBlockadesRequest, opts ...grpc.CallOption) (*ListBlockadesResponse, error)
-	// WatchResourceShadows tells a deployment's own nodes which shadows have work outstanding.
+	// WatchResourceShadows sends the outstanding work of shadows to the deployment's own nodes.
 	WatchResourceShadows(ctx context.Context, in *WatchResourceShadowsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchResourceShadowsResponse], error)
 }
 
@@ -284,45 +284,45 @@ type SchemaService_WatchResourceShadowsClient = grpc.ServerStreamingClient[Watch
 // All implementations must embed UnimplementedSchemaServiceServer
 // for forward compatibility.
 //
-// SchemaService is what deployments say to one another. Every method is idempotent and batched.
-// The caller is the deployment in the certificate; no request names the caller.
+// SchemaService has the calls between deployments. Every method is idempotent and takes batches.
+// The caller is the deployment in the certificate; no request names it.
 type SchemaServiceServer interface {
-	// EstablishReferences makes a tentative blockade for each reference, all or nothing.
+	// EstablishReferences creates a tentative blockade for each reference, all or nothing.
 	EstablishReferences(context.Context, *EstablishReferencesRequest) (*EstablishReferencesResponse, error)
-	// ConfirmBlockades says that the attempts were committed by the holder's deployment.
+	// ConfirmBlockades reports that attempts of the caller, the holder's deployment, have committed.
 	ConfirmBlockades(context.Context, *ConfirmBlockadesRequest) (*ConfirmBlockadesResponse, error)
-	// ResolveBlockades asks the holder's deployment what became of blockades.
+	// ResolveBlockades asks the holder's deployment for verdicts on blockades.
 	ResolveBlockades(context.Context, *ResolveBlockadesRequest) (*ResolveBlockadesResponse, error)
-	// ReleaseBlockades removes exactly the blockades of the given keys, or all of an aborted attempt.
+	// ReleaseBlockades removes the blockades with the given keys, and all blockades of aborted attempts.
 	ReleaseBlockades(context.Context, *ReleaseBlockadesRequest) (*ReleaseBlockadesResponse, error)
-	// WatchImportedServiceDeletions tells the caller of each deletion that it must act upon and has not acknowledged.
+	// WatchImportedServiceDeletions sends each deletion here that the caller must act upon and has not acknowledged.
 	WatchImportedServiceDeletions(*WatchImportedServiceDeletionsRequest, grpc.ServerStreamingServer[WatchImportedServiceDeletionsResponse]) error
-	// AcknowledgeDeletions says that the caller has done everything up to a position, with exceptions.
+	// AcknowledgeDeletions reports that the caller has acted upon all deletions up to a position, with exceptions.
 	AcknowledgeDeletions(context.Context, *AcknowledgeDeletionsRequest) (*AcknowledgeDeletionsResponse, error)
-	// PlanDeletion tells what the deletion of some targets would take along here, changing nothing.
+	// PlanDeletion returns the resources here that the deletion of targets would delete, and changes nothing.
 	PlanDeletion(context.Context, *PlanDeletionRequest) (*PlanDeletionResponse, error)
-	// TraceCascades tells what some resources here would be deleted with, by what they refer to.
+	// TraceCascades returns the targets and owners with which resources here would be deleted.
 	TraceCascades(context.Context, *TraceCascadesRequest) (*TraceCascadesResponse, error)
-	// CheckOwners asks whether the owners that resources of the caller name exist here, and notes that the caller has
-	// ownees of those that do.
+	// CheckOwners asks whether the owners of resources of the caller exist here, and stores that the caller has ownees of
+	// those that do.
 	CheckOwners(context.Context, *CheckOwnersRequest) (*CheckOwnersResponse, error)
-	// DropOwners tells that owners at the caller are deleted, or let go of what they have to refer to. What has lost its
-	// last owner is deleted here.
+	// DropOwners reports that owners at the caller were deleted, or no longer refer to resources that require it. Resources
+	// here that lose their last owner are deleted.
 	DropOwners(context.Context, *DropOwnersRequest) (*DropOwnersResponse, error)
-	// UpgradeOwnerReferences tells the version that the caller runs, for all owner references to its resources.
+	// UpgradeOwnerReferences stores the version of the caller in all owner references to its resources.
 	UpgradeOwnerReferences(context.Context, *UpgradeOwnerReferencesRequest) (*UpgradeOwnerReferencesResponse, error)
-	// AnnounceEpoch says that the caller's database was restored or failed over, and may have lost commits. What the caller
-	// said before counts no more; what is known here of its references, and its of those here, is compared.
+	// AnnounceEpoch reports that the caller's database was restored or failed over, and may have lost commits. Earlier messages
+	// of the caller no longer count, and the references between the two deployments are compared, in both directions.
 	AnnounceEpoch(context.Context, *AnnounceEpochRequest) (*AnnounceEpochResponse, error)
-	// ConfirmEpoch says that the caller has compared all its references to resources here, since this deployment announced an
-	// epoch, or since its own one began, and has established again what was lost.
+	// ConfirmEpoch reports that the caller has compared all its references to resources here, since this deployment announced
+	// an epoch or the caller's own one began, and has established the lost ones again.
 	ConfirmEpoch(context.Context, *ConfirmEpochRequest) (*ConfirmEpochResponse, error)
-	// CheckReferences asks what is known here of references of the caller. It changes nothing.
+	// CheckReferences returns what is stored here about references of the caller. It changes nothing.
 	CheckReferences(context.Context, *CheckReferencesRequest) (*CheckReferencesResponse, error)
 	// ListResourceShadows and ListBlockades are for tools and audits.
 	ListResourceShadows(context.Context, *ListResourceShadowsRequest) (*ListResourceShadowsResponse, error)
 	ListBlockades(context.Context, *ListBlockadesRequest) (*ListBlockadesResponse, error)
-	// WatchResourceShadows tells a deployment's own nodes which shadows have work outstanding.
+	// WatchResourceShadows sends the outstanding work of shadows to the deployment's own nodes.
 	WatchResourceShadows(*WatchResourceShadowsRequest, grpc.ServerStreamingServer[WatchResourceShadowsResponse]) error
 	mustEmbedUnimplementedSchemaServiceServer()
 }
