@@ -16,8 +16,7 @@ import (
 // metrics is the nodes' observer, and reads what is outstanding from the store when it is scraped. No names or uids of
 // resources are labels.
 type metrics struct {
-	registry *prometheus.Registry
-	store    *shadow.Store
+	store *shadow.Store
 
 	batches *prometheus.CounterVec
 	items   *prometheus.CounterVec
@@ -58,10 +57,10 @@ func newPrometheus() *prometheus.Registry {
 	return r
 }
 
-func newMetrics(store *shadow.Store) *metrics {
+func newMetrics(registry *prometheus.Registry, store *shadow.Store) *metrics {
 	handler := []string{"handler", "deployment"}
 	m := &metrics{
-		registry: newPrometheus(), store: store, heard: map[watchKey]time.Time{},
+		store: store, heard: map[watchKey]time.Time{},
 		batches: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "dbcontroller_handler_batches_total", Help: "Runs of a handler."}, handler),
 		items:   prometheus.NewCounterVec(prometheus.CounterOpts{Name: "dbcontroller_handler_items_total", Help: "Pieces of work, or deletions, that a handler was given."}, handler),
 		errors:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "dbcontroller_handler_errors_total", Help: "Runs of a handler that failed and are tried again."}, handler),
@@ -78,8 +77,8 @@ func newMetrics(store *shadow.Store) *metrics {
 	m.auditedAt = prometheus.NewGauge(prometheus.GaugeOpts{Name: "dbcontroller_audit_timestamp_seconds", Help: "When the last audit ended."})
 	m.unaudited = prometheus.NewGauge(prometheus.GaugeOpts{Name: "dbcontroller_audit_unreachable_deployments", Help: "Deployments that the last audit could not ask."})
 	m.auditedBodies = prometheus.NewCounter(prometheus.CounterOpts{Name: "dbcontroller_audited_bodies_total", Help: "Bodies from which audits have derived references."})
-	m.registry.MustRegister(m.differences, m.auditedAt, m.unaudited, m.auditedBodies)
-	m.registry.MustRegister(m.batches, m.items, m.errors, m.seconds, m.resets, m.primed, m.objects, m.priming, &cachedCollector{Collector: m})
+	registry.MustRegister(m.differences, m.auditedAt, m.unaudited, m.auditedBodies)
+	registry.MustRegister(m.batches, m.items, m.errors, m.seconds, m.resets, m.primed, m.objects, m.priming, &cachedCollector{Collector: m})
 	return m
 }
 

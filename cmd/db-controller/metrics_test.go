@@ -35,7 +35,7 @@ func watched(t *testing.T, m *metrics) (names []string) {
 // A watch that nobody wants any more, since its deployment was removed or another process has its share, has no metrics: its lag
 // would grow for ever, and it would stay primed.
 func TestAWatchThatHasEndedHasNoMetrics(t *testing.T) {
-	m := newMetrics(nil)
+	m := newMetrics(prometheus.NewRegistry(), nil)
 	here, there := schema.DeploymentID{Service: "a.example.com", Region: "us-west2"}, schema.DeploymentID{Service: "a.example.com", Region: "eastus2"}
 	for _, d := range []schema.DeploymentID{here, there} {
 		m.WatchHeard("deletions", d)

@@ -1,12 +1,34 @@
 package main
 
 import (
+	"context"
+	"errors"
+
 	"github.com/spf13/cobra"
+	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/reflection"
+
+	registryserver "github.com/db-controller/db-controller/envregistry/server"
+	"github.com/db-controller/db-controller/internal/identity"
+	"github.com/db-controller/db-controller/internal/postgres"
+	"github.com/db-controller/db-controller/migrations"
+	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
+	"github.com/db-controller/db-controller/schema/service"
 )
 
+// registryConnections is the size of the registry's pool.
+const registryConnections = 8
+
+type registryConfig struct {
+	server   serverConfig
+	database databaseConfig
+}
+
 func newRegistry() *cobra.Command {
-	var cfg registryConfig
-	var plaintext bool
+	cfg := registryConfig{database: databaseConfig{connections: registryConnections}}
 	cmd := &cobra.Command{
 		Use:   "registry",
 		Short: "Run the registry of services, regions and deployments",
@@ -15,7 +37,7 @@ func newRegistry() *cobra.Command {
 			if err := require(cmd, "postgres", "certs", "listen"); err != nil {
 				return err
 			}
-			if err := checkDSN(cfg.dsn, plaintext); err != nil {
+			if err := errors.Join(cfg.database.check(), cfg.server.check()); err != nil {
 				return err
 			}
 			log, err := newLogger(cmd)
@@ -26,15 +48,52 @@ func newRegistry() *cobra.Command {
 			return runRegistry(cmd.Context(), cfg, log)
 		},
 	}
-	f := cmd.Flags()
-	f.StringVar(&cfg.dsn, "postgres", "", "DSN of the registry's database")
-	f.StringVar(&cfg.certs, "certs", "", "folder with tls.crt, tls.key and ca.crt")
-	f.StringVar(&cfg.listen, "listen", "", "host:port for gRPC")
-	f.StringVar(&cfg.http, "http", "", "host:port for /livez, /readyz and /metrics (default: none)")
-	f.StringVar(&cfg.pprof, "pprof", "", "loopback host:port for profiles (default: none)")
-	reflectionFlag(f, &cfg.reflection)
-	plaintextFlag(f, &plaintext)
-	f.BoolVar(&cfg.migrate, "migrate", false, "bring the database to the newest schema first")
-	startTimeoutFlag(f, &cfg.startTimeout, "until the database answers")
+	cfg.server.flags(cmd.Flags())
+	cfg.database.flags(cmd.Flags(), "the registry's", "the database answers")
 	return cmd
+}
+
+// runRegistry runs a registry until ctx ends or a part fails, and returns when all parts have returned.
+func runRegistry(ctx context.Context, cfg registryConfig, log *zap.Logger) error {
+	log, outage := postgres.LogOutageOnce(log)
+	credentials, err := identity.Load(identity.InDir(cfg.server.certs))
+	if err != nil {
+		return err
+	}
+	pool, err := connect(ctx, newStartWait(cfg.database.startTimeout, log), cfg.database, migrations.Registry, "db-controller registry")
+	if errors.Is(err, errInterrupted) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	endpoints, err := newEndpoints(ctx, cfg.server, credentials, newPrometheus(), log)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = endpoints.listener.Close() }()
+	environment := registryserver.New(pool, log)
+	server, err := newRegistryServer(environment, endpoints)
+	if err != nil {
+		return err
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	endpoints.start(ctx, g, server, []check{{"postgres", pool.Ping}, schemaCheck(pool, migrations.Registry)})
+	g.Go(func() error { return outage.Follow(ctx, takesWrites(pool)) })
+	g.Go(func() error { return environment.RunTidy(ctx) })
+	log.Info("serving", zap.Stringer("grpc", endpoints.listener.Addr()))
+	return g.Wait()
+}
+
+// newRegistryServer registers the services of the registry.
+func newRegistryServer(environment *registryserver.Server, e *endpoints) (*grpc.Server, error) {
+	guard := service.Guard{Credentials: e.credentials, Policy: registryserver.Policy, Refused: e.refused}
+	server := grpc.NewServer(service.ServerOptions(guard, e.unary(), e.stream())...)
+	registryv1.RegisterRegistryServiceServer(server, environment)
+	healthv1.RegisterHealthServer(server, e.health)
+	if e.cfg.reflection {
+		reflection.Register(server)
+	}
+	return server, registryserver.Policy.Covers(server)
 }

@@ -5,6 +5,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -28,7 +29,6 @@ Every flag can also be given in the environment (--log-level as DBCONTROLLER_LOG
 			return configure(cmd)
 		},
 	}
-	root.SetOut(os.Stdout) // what a command prints is its result
 	root.PersistentFlags().String("config", "", "YAML file with flags")
 	root.PersistentFlags().String("log-level", "info", "debug, info, warn or error")
 	root.AddGroup(&cobra.Group{ID: "try", Title: "Try it:"}, &cobra.Group{ID: "resources", Title: "Resources:"},
@@ -114,21 +114,30 @@ func checkKeys(cmd *cobra.Command, path string, given map[string]any) error {
 	return nil
 }
 
-// newLogger writes for people to a terminal, JSON elsewhere.
+// newLogger writes to stderr: text when it is a terminal, else JSON.
 func newLogger(cmd *cobra.Command) (*zap.Logger, error) {
 	text, _ := cmd.Flags().GetString("log-level")
 	level, err := zapcore.ParseLevel(text)
 	if err != nil {
 		return nil, fmt.Errorf("--log-level: %w", err)
 	}
-	cfg := zap.NewProductionConfig()
-	if info, err := os.Stderr.Stat(); err == nil && info.Mode()&os.ModeCharDevice != 0 {
-		cfg = zap.NewDevelopmentConfig()
+	stderr := cmd.ErrOrStderr()
+	out := zapcore.Lock(zapcore.AddSync(stderr))
+	options := []zap.Option{zap.AddCaller(), zap.ErrorOutput(out)}
+	if file, ok := stderr.(*os.File); ok && isTerminal(file) {
+		encoding := zap.NewDevelopmentEncoderConfig()
+		return zap.New(zapcore.NewCore(zapcore.NewConsoleEncoder(encoding), out, level), append(options, zap.Development())...), nil
 	}
-	cfg.Level = zap.NewAtomicLevelAt(level)
-	cfg.DisableStacktrace = true
-	cfg.EncoderConfig.EncodeTime = zapcore.ISO8601TimeEncoder
-	return cfg.Build()
+	encoding := zap.NewProductionEncoderConfig()
+	encoding.EncodeTime = zapcore.ISO8601TimeEncoder
+	core := zapcore.NewCore(zapcore.NewJSONEncoder(encoding), out, level)
+	// As zap's production configuration: of equal lines, the first 100 a second and then every hundredth.
+	return zap.New(zapcore.NewSamplerWithOptions(core, time.Second, 100, 100), options...), nil
+}
+
+func isTerminal(file *os.File) bool {
+	info, err := file.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
 func require(cmd *cobra.Command, flags ...string) error {

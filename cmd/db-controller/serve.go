@@ -1,18 +1,96 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/shadow"
 )
+
+// deploymentConfig is the configuration of a process of a deployment; every field is a flag of serve.
+type deploymentConfig struct {
+	id        schema.DeploymentID
+	registry  string // host:port, several separated by commas
+	advertise string // host:port; empty: the listener's address
+	server    serverConfig
+	database  databaseConfig
+	share     shareConfig
+	store     storeConfig
+	audit     auditConfig
+}
+
+// shareConfig is the part of the deployment's work that this process takes.
+type shareConfig struct {
+	nodes int
+	name  string        // among the processes of the deployment; empty: host:port
+	lease time.Duration // how long the process may be silent
+}
+
+func (c *shareConfig) flags(f *pflag.FlagSet) {
+	f.IntVar(&c.nodes, "nodes", 2, "constraint nodes that share the work")
+	f.StringVar(&c.name, "name", "", "name of this process within the deployment; a process that starts with the name of another replaces it (default: host:port)")
+	f.DurationVar(&c.lease, "lease", 5*time.Second, "how long this process may be silent before other processes take over its work; at least 1s")
+}
+
+func (c *shareConfig) check() error {
+	if c.lease < time.Second {
+		return fmt.Errorf("--lease %s: want at least 1s, so that a short pause of the process does not move its work", c.lease)
+	}
+	return nil
+}
+
+// storeConfig holds the store's limits; zero means the store's default.
+type storeConfig struct {
+	tentativeTTL, ownerGrace, removalsKept time.Duration
+	quotas                                 shadow.Quotas
+	restored                               bool // the operator says that the database is an older copy
+}
+
+func (c *storeConfig) flags(f *pflag.FlagSet) {
+	f.BoolVar(&c.restored, "restored", false, "the database was restored from a copy of its server's files: nothing is deleted until the other deployments have confirmed their references (other restores, and failovers, are detected without this flag)")
+	f.DurationVar(&c.tentativeTTL, "tentative-ttl", 0, "how long a tentative blockade stands before its holder must decide (default 15s)")
+	f.DurationVar(&c.ownerGrace, "owner-grace", 0, "how long an owner named without its uid may be missing before it counts as deleted (default 5m)")
+	f.Int64Var(&c.quotas.Tentative, "max-tentative", 0, "tentative references that each other deployment may have here at a time (default 100000)")
+	f.Int64Var(&c.quotas.Blocking, "max-blocking", 0, "blocking references that each other deployment may have here (default 10000000)")
+	f.DurationVar(&c.removalsKept, "removals-kept", 0, "how long the record of removals is kept, at least 168h (default 2160h, 90 days)")
+}
+
+func (c *storeConfig) check() error {
+	if c.removalsKept != 0 && c.removalsKept < 7*24*time.Hour {
+		return fmt.Errorf("--removals-kept %s: want at least 168h", c.removalsKept)
+	}
+	return nil
+}
+
+type auditConfig struct {
+	interval time.Duration // 0: no audits
+	rate     int           // rows a second
+}
+
+func (c *auditConfig) flags(f *pflag.FlagSet) {
+	f.DurationVar(&c.interval, "audit-interval", time.Hour, "pause between two comparisons with the other deployments (as verify does, without repairs); 0 for none")
+	f.IntVar(&c.rate, "audit-rate", 1000, "rows a second that such a comparison reads")
+}
+
+func (c *auditConfig) check() error {
+	if c.rate <= 0 {
+		return fmt.Errorf("--audit-rate %d: want at least 1; --audit-interval 0 turns audits off", c.rate)
+	}
+	return nil
+}
+
+func (c *deploymentConfig) check() error {
+	return errors.Join(c.database.check(), c.server.check(), c.share.check(), c.audit.check(), c.store.check())
+}
 
 func newServe() *cobra.Command {
 	var cfg deploymentConfig
 	var deployment string
-	var plaintext bool
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Run the db-controller of one deployment",
@@ -28,53 +106,24 @@ func newServe() *cobra.Command {
 				return err
 			}
 			defer func() { _ = log.Sync() }()
-			if cfg.deployment, err = schema.ParseDeploymentID(deployment); err != nil {
+			if cfg.id, err = schema.ParseDeploymentID(deployment); err != nil {
 				return err
 			}
-			if err := checkDSN(cfg.dsn, plaintext); err != nil {
+			if err := cfg.check(); err != nil {
 				return err
-			}
-			if cfg.pprof != "" {
-				if err := onLoopback(cfg.pprof); err != nil {
-					return fmt.Errorf("--pprof: %w", err)
-				}
-			}
-			if cfg.lease < time.Second {
-				return fmt.Errorf("--lease %s: want at least 1s, so that a process which is slow for a moment keeps its work", cfg.lease)
-			}
-			if cfg.auditRate <= 0 {
-				return fmt.Errorf("--audit-rate %d: want at least 1; --audit-interval 0 is for no audit", cfg.auditRate)
-			}
-			if cfg.removalsKept != 0 && cfg.removalsKept < 7*24*time.Hour {
-				return fmt.Errorf("--removals-kept %s: want at least 168h", cfg.removalsKept)
 			}
 			return runDeployment(cmd.Context(), cfg, log)
 		},
 	}
 	f := cmd.Flags()
 	f.StringVar(&deployment, "deployment", "", "service/region")
-	f.StringVar(&cfg.dsn, "postgres", "", "DSN of the deployment's own database")
-	f.StringVar(&cfg.registry, "registry", "", "host:port of the registry, or of several servers of it, separated by commas")
-	f.StringVar(&cfg.certs, "certs", "", "folder with tls.crt, tls.key and ca.crt")
-	f.StringVar(&cfg.listen, "listen", "", "host:port for gRPC")
-	f.StringVar(&cfg.advertise, "advertise", "", "host:port under which other deployments reach it (default: as it listens)")
-	f.StringVar(&cfg.http, "http", "", "host:port for /livez, /readyz and /metrics (default: none)")
-	f.StringVar(&cfg.pprof, "pprof", "", "loopback host:port for profiles (default: none)")
-	reflectionFlag(f, &cfg.reflection)
-	plaintextFlag(f, &plaintext)
-	f.BoolVar(&cfg.migrate, "migrate", false, "bring the database to the newest schema first")
-	f.IntVar(&cfg.nodes, "nodes", 2, "constraint nodes that share the work")
-	f.Int32Var(&cfg.connections, "connections", 20, "connections to the database; at least 4")
-	f.StringVar(&cfg.name, "name", "", "this process, among those of the deployment; one that starts under the same name takes its place (default: host:port)")
-	f.DurationVar(&cfg.lease, "lease", 5*time.Second, "how long this process may be silent before others take its work over; at least 1s")
-	startTimeoutFlag(f, &cfg.startTimeout, "until the database answers, and it is registered and knows its version")
-	f.BoolVar(&cfg.restored, "restored", false, "the database was restored from a copy of its server's files: nothing is deleted until other deployments have confirmed their references (other restores, and failovers, are noticed without it)")
-	f.DurationVar(&cfg.auditInterval, "audit-interval", time.Hour, "pause between two comparisons with the other deployments (as verify does, without repairs); 0 for none")
-	f.IntVar(&cfg.auditRate, "audit-rate", 1000, "rows a second that such a comparison takes")
-	f.DurationVar(&cfg.tentativeTTL, "tentative-ttl", 0, "how long a tentative blockade stands before its holder must decide (default 15s)")
-	f.DurationVar(&cfg.ownerGrace, "owner-grace", 0, "how long an owner that was named without its uid may be missing before it counts as gone (default 5m)")
-	f.Int64Var(&cfg.quotas.Tentative, "max-tentative", 0, "references under way that one other deployment may have here at a time (default 100000)")
-	f.Int64Var(&cfg.quotas.Blocking, "max-blocking", 0, "blocking references that one other deployment may have here (default 10000000)")
-	f.DurationVar(&cfg.removalsKept, "removals-kept", 0, "how long it is kept who and what removed resources, at least 168h (default 2160h, 90 days)")
+	f.StringVar(&cfg.registry, "registry", "", "host:port of the registry; several servers are separated by commas")
+	f.StringVar(&cfg.advertise, "advertise", "", "host:port under which other deployments reach it (default: the address it listens at)")
+	cfg.server.flags(f)
+	cfg.database.flags(f, "the deployment's own", "the database answers, the deployment is registered and its version is known")
+	f.Int32Var(&cfg.database.connections, "connections", 20, "connections to the database; at least 4")
+	cfg.share.flags(f)
+	cfg.store.flags(f)
+	cfg.audit.flags(f)
 	return cmd
 }

@@ -16,54 +16,57 @@ import (
 	"github.com/db-controller/db-controller/internal/postgres"
 )
 
-// patience is how long the start of a process may wait, and for what it does. While it waits it says so at once and then
-// every few seconds; after the timeout it fails with what it waited for: whoever started the process can see it, and start it
+// errInterrupted says that the context ended while a process waited to become ready.
+var errInterrupted = errors.New("interrupted during the start")
+
+// startWait bounds the waiting at the start of a process. It logs at once what the process waits for, and again every few
+// seconds; after the timeout the start fails with the same reasons, so that a supervisor can see them and start the process
 // again.
-type patience struct {
-	timeout     time.Duration // --start-timeout
-	began, told time.Time
-	log         *zap.Logger
+type startWait struct {
+	timeout       time.Duration // --start-timeout
+	began, logged time.Time
+	log           *zap.Logger
 }
 
-func newPatience(timeout time.Duration, log *zap.Logger) *patience {
-	return &patience{timeout: timeout, began: time.Now(), log: log}
+func newStartWait(timeout time.Duration, log *zap.Logger) *startWait {
+	return &startWait{timeout: timeout, began: time.Now(), log: log}
 }
 
-func startTimeoutFlag(f *pflag.FlagSet, to *time.Duration, what string) {
-	f.DurationVar(to, "start-timeout", 2*time.Minute, "how long to wait "+what+"; then it ends and says why")
+func startTimeoutFlag(f *pflag.FlagSet, to *time.Duration, until string) {
+	f.DurationVar(to, "start-timeout", 2*time.Minute, "how long to wait until "+until+"; after it the process exits with the reason")
 }
 
-// more reports whether to wait once more, and waits; it fails when the time is over.
-func (p *patience) more(ctx context.Context, pause time.Duration, waits ...string) (bool, error) {
+// pause waits before another attempt. It returns errInterrupted when ctx ends, and an error with the reasons after the timeout.
+func (w *startWait) pause(ctx context.Context, pause time.Duration, reasons ...string) error {
 	switch {
-	case time.Since(p.began) > p.timeout:
-		return false, fmt.Errorf("not ready after %s (--start-timeout): %s", p.timeout, strings.Join(waits, "; "))
-	case time.Since(p.told) > 5*time.Second:
-		p.told = time.Now()
-		p.log.Info("waiting to be ready", zap.Strings("for", waits), zap.Duration("gives up in", (p.timeout-time.Since(p.began)).Round(time.Second)))
+	case time.Since(w.began) > w.timeout:
+		return fmt.Errorf("not ready after %s (--start-timeout): %s", w.timeout, strings.Join(reasons, "; "))
+	case time.Since(w.logged) > 5*time.Second:
+		w.logged = time.Now()
+		w.log.Info("waiting to be ready", zap.Strings("for", reasons), zap.Duration("gives up in", (w.timeout-time.Since(w.began)).Round(time.Second)))
 	}
 	select {
 	case <-ctx.Done():
-		return false, nil
+		return errInterrupted
 	case <-time.After(pause):
-		return true, nil
+		return nil
 	}
 }
 
-// database runs what a start does with the database, again while the database is away.
-func (p *patience) database(ctx context.Context, dsn string, use func() error) error {
+// database calls use, which works with the database, and repeats it while the database is unavailable.
+func (w *startWait) database(ctx context.Context, dsn string, use func() error) error {
 	for {
 		err := reach(ctx, dsn)
 		if err == nil {
 			began := time.Now()
 			err = use()
-			p.began = p.began.Add(time.Since(began)) // a migration takes its time
+			w.began = w.began.Add(time.Since(began)) // the timeout excludes migrations
 		}
 		if err == nil || !postgres.Unavailable(err) || refused(err) {
 			return err
 		}
-		if more, gaveUp := p.more(ctx, 500*time.Millisecond, "postgres: "+err.Error()); !more {
-			return gaveUp
+		if stop := w.pause(ctx, 500*time.Millisecond, "postgres: "+err.Error()); stop != nil {
+			return stop
 		}
 	}
 }
@@ -71,7 +74,7 @@ func (p *patience) database(ctx context.Context, dsn string, use func() error) e
 // reach connects once.
 func reach(ctx context.Context, dsn string) error {
 	if _, err := pgx.ParseConfig(dsn); err != nil {
-		return errors.New("--postgres: not a PostgreSQL connection string") // the error itself would show the password
+		return errors.New("--postgres: not a PostgreSQL connection string") // the parser's error contains the password
 	}
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -82,41 +85,44 @@ func reach(ctx context.Context, dsn string) error {
 	return conn.Close(ctx)
 }
 
-// refused reports whether the server is there and does not let the user in, or lacks the database: waiting helps nobody.
+// refused reports whether the server rejects the user or has no such database, which waiting does not change.
 func refused(err error) bool {
 	var pg *pgconn.PgError
 	return errors.As(err, &pg) && (strings.HasPrefix(pg.Code, "28") || pg.Code == "3D000")
 }
 
-// checks waits until the checks pass for the first time.
-func (p *patience) checks(ctx context.Context, checks []check, problem func() string) error {
-	p.told = time.Now() // a start that takes its usual time is told of by nobody
+// checks waits until all checks pass for the first time. problem returns a further reason, or nothing.
+func (w *startWait) checks(ctx context.Context, checks []check, problem func() string) error {
+	w.logged = time.Now() // no log line about a start that takes its usual time
 	for {
-		var waits []string
+		var reasons []string
 		for _, c := range checks {
 			if err := c.run(ctx); err != nil {
-				waits = append(waits, c.name+": "+err.Error())
+				reasons = append(reasons, c.name+": "+err.Error())
 			}
 		}
-		if len(waits) == 0 || ctx.Err() != nil {
+		if len(reasons) == 0 || ctx.Err() != nil {
 			return nil
 		}
 		if p := problem(); p != "" {
-			waits = append(waits, p)
+			reasons = append(reasons, p)
 		}
-		if more, gaveUp := p.more(ctx, 100*time.Millisecond, waits...); !more {
-			return gaveUp
+		if err := w.pause(ctx, 100*time.Millisecond, reasons...); err != nil {
+			if errors.Is(err, errInterrupted) {
+				return nil
+			}
+			return err
 		}
 	}
 }
 
-// takesWrites fails while the database does not.
+// takesWrites returns an error while the database is read-only.
 func takesWrites(pool *pgxpool.Pool) func(context.Context) error {
 	return func(ctx context.Context) error {
 		var readOnly bool
 		err := pool.QueryRow(ctx, `SELECT pg_is_in_recovery() OR current_setting('transaction_read_only')::boolean`).Scan(&readOnly)
 		if err == nil && readOnly {
-			err = errors.New("the database takes no writes")
+			err = errors.New("the database is read-only")
 		}
 		return err
 	}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"go.uber.org/zap"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 
@@ -141,4 +142,18 @@ func (s *Server) Tidy(ctx context.Context) error {
 		return fmt.Errorf("compact changes of the environment: %w", err)
 	}
 	return nil
+}
+
+// RunTidy calls Tidy every minute until ctx ends. It returns nil.
+func (s *Server) RunTidy(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(time.Minute):
+		}
+		if err := s.Tidy(ctx); err != nil && ctx.Err() == nil {
+			s.log.Warn("expired changes could not be removed, retrying", zap.Error(err))
+		}
+	}
 }

@@ -1,0 +1,150 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"time"
+
+	grpcprom "github.com/grpc-ecosystem/go-grpc-middleware/providers/prometheus"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spf13/pflag"
+	"go.uber.org/zap"
+	"golang.org/x/net/netutil"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/health"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+
+	"github.com/db-controller/db-controller/internal/identity"
+)
+
+const (
+	// maxConnections bounds the open connections of a listener, including those without a verified identity.
+	maxConnections = 4000
+	// certificatesInterval is the pause between two reads of the certificate files.
+	certificatesInterval = 5 * time.Second
+	// stopTimeout bounds the graceful end of a server; watches have no end of their own.
+	stopTimeout = 2 * time.Second
+)
+
+// serverConfig is what a deployment and the registry serve, and where.
+type serverConfig struct {
+	certs, listen, http, pprof string
+	reflection                 bool
+}
+
+func (c *serverConfig) flags(f *pflag.FlagSet) {
+	f.StringVar(&c.certs, "certs", "", "folder with tls.crt, tls.key and ca.crt")
+	f.StringVar(&c.listen, "listen", "", "host:port for gRPC")
+	f.StringVar(&c.http, "http", "", "host:port for /livez, /readyz and /metrics (default: none)")
+	f.StringVar(&c.pprof, "pprof", "", "loopback host:port for profiles (default: none)")
+	f.BoolVar(&c.reflection, "reflection", false, "serve gRPC reflection, which lists services and messages, to users and operators")
+}
+
+func (c *serverConfig) check() error {
+	if c.pprof == "" {
+		return nil
+	}
+	if err := onLoopback(c.pprof); err != nil {
+		return fmt.Errorf("--pprof: %w", err)
+	}
+	return nil
+}
+
+// databaseConfig is the database of a process, and how the process starts with it.
+type databaseConfig struct {
+	dsn          string
+	connections  int32 // in the pool
+	plaintext    bool
+	migrate      bool
+	startTimeout time.Duration // until the process is ready for the first time
+}
+
+func (c *databaseConfig) flags(f *pflag.FlagSet, whose, ready string) {
+	f.StringVar(&c.dsn, "postgres", "", "DSN of "+whose+" database")
+	plaintextFlag(f, &c.plaintext)
+	f.BoolVar(&c.migrate, "migrate", false, "bring the database to the newest schema first")
+	startTimeoutFlag(f, &c.startTimeout, ready)
+}
+
+func (c *databaseConfig) check() error { return checkDSN(c.dsn, c.plaintext) }
+
+// endpoints are the servers of a process: gRPC, and over HTTP health, metrics and profiles.
+type endpoints struct {
+	cfg         serverConfig
+	log         *zap.Logger
+	credentials *identity.Credentials
+	listener    net.Listener
+	metrics     *prometheus.Registry
+	calls       *grpcprom.ServerMetrics
+	refused     func(what string, who identity.Identity)
+	health      *health.Server
+}
+
+// newEndpoints listens for gRPC; run serves.
+func newEndpoints(ctx context.Context, cfg serverConfig, credentials *identity.Credentials, metrics *prometheus.Registry, log *zap.Logger) (*endpoints, error) {
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", cfg.listen)
+	if err != nil {
+		return nil, fmt.Errorf("--listen: %w", err)
+	}
+	calls := grpcprom.NewServerMetrics()
+	metrics.MustRegister(certificateExpiry(credentials), calls)
+	return &endpoints{
+		cfg: cfg, log: log, credentials: credentials, listener: listener, metrics: metrics, calls: calls,
+		refused: newRefused(metrics), health: health.NewServer(),
+	}, nil
+}
+
+func (e *endpoints) unary() []grpc.UnaryServerInterceptor {
+	return []grpc.UnaryServerInterceptor{e.calls.UnaryServerInterceptor()}
+}
+
+func (e *endpoints) stream() []grpc.StreamServerInterceptor {
+	return []grpc.StreamServerInterceptor{e.calls.StreamServerInterceptor()}
+}
+
+// start serves with the group. The checks decide about readiness.
+func (e *endpoints) start(ctx context.Context, g *errgroup.Group, server *grpc.Server, checks []check) {
+	e.calls.InitializeMetrics(server)
+	g.Go(func() error { return serveGRPC(ctx, server, e.listener) })
+	g.Go(func() error { return serveHTTP(ctx, e.cfg.http, checks, e.metrics, e.log) })
+	g.Go(func() error { return servePprof(ctx, e.cfg.pprof, e.log) })
+	g.Go(func() error { return reportHealth(ctx, e.health, checks) })
+	g.Go(func() error { return e.credentials.Follow(ctx, certificatesInterval, e.log) })
+}
+
+// serveGRPC serves until ctx ends, and returns when the server has stopped.
+func serveGRPC(ctx context.Context, server *grpc.Server, listener net.Listener) error {
+	stopped := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(stopped)
+		cut := time.AfterFunc(stopTimeout, server.Stop)
+		defer cut.Stop()
+		server.GracefulStop()
+	})
+	err := server.Serve(netutil.LimitListener(listener, maxConnections))
+	if !stop() {
+		<-stopped
+	}
+	return err
+}
+
+func reportHealth(ctx context.Context, server *health.Server, checks []check) error {
+	server.SetServingStatus("", healthv1.HealthCheckResponse_NOT_SERVING)
+	for {
+		status := healthv1.HealthCheckResponse_SERVING
+		for _, c := range checks {
+			if c.run(ctx) != nil {
+				status = healthv1.HealthCheckResponse_NOT_SERVING
+			}
+		}
+		server.SetServingStatus("", status)
+		select {
+		case <-ctx.Done():
+			server.Shutdown()
+			return nil
+		case <-time.After(time.Second):
+		}
+	}
+}
