@@ -24,7 +24,7 @@ func newMigrate() *cobra.Command {
 		if s := migrations.Set(set); s != migrations.Deployment && s != migrations.Registry {
 			return fmt.Errorf("--set %s: want deployment or registry", set)
 		}
-		if err := require(cmd, "postgres"); err != nil {
+		if err := requireFlags(cmd, "postgres"); err != nil {
 			return err
 		}
 		return checkDSN(dsn, plaintext)

@@ -34,7 +34,7 @@ func newRegistry() *cobra.Command {
 		Short: "Run the registry of services, regions and deployments",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := require(cmd, "postgres", "certs", "listen"); err != nil {
+			if err := requireFlags(cmd, "postgres", "certs", "listen"); err != nil {
 				return err
 			}
 			if err := errors.Join(cfg.database.check(), cfg.server.check()); err != nil {

@@ -140,7 +140,7 @@ func isTerminal(file *os.File) bool {
 	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
-func require(cmd *cobra.Command, flags ...string) error {
+func requireFlags(cmd *cobra.Command, flags ...string) error {
 	var missing []string
 	for _, name := range flags {
 		if f := cmd.Flags().Lookup(name); f.Value.String() == "" {

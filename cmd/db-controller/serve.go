@@ -98,7 +98,7 @@ func newServe() *cobra.Command {
     --registry registry:7000 --certs /etc/db-controller --listen :7001 --advertise iam-us-west2:7001 --migrate`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := require(cmd, "deployment", "postgres", "registry", "certs", "listen"); err != nil {
+			if err := requireFlags(cmd, "deployment", "postgres", "registry", "certs", "listen"); err != nil {
 				return err
 			}
 			log, err := newLogger(cmd)
