@@ -39,7 +39,7 @@ func TestAProcessOverAnEmptyDatabase_I2_I15(t *testing.T) {
 	f.mustDelete(acted)
 	out, err := run(t, "verify", "--repair", "--context", f.Context)
 	require.Error(t, err, "it cannot be asked")
-	require.Contains(t, out, "not asked: "+of)
+	require.Contains(t, out, "not compared: "+of)
 	out, err = run(t, "status", "a.example.com/us-west2", "--context", f.Context)
 	require.NoError(t, err, out)
 	require.Contains(t, out, "accept-database "+of)

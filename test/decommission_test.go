@@ -44,13 +44,13 @@ func TestDecommission_I15(t *testing.T) {
 		require.Contains(t, out, says)
 		return out
 	}
-	refused("no way back", "decommission", gone, "--reason", "fire")
+	refused("cannot come back afterwards: add --yes to continue", "decommission", gone, "--reason", "fire")
 	refused("--reason is missing", "decommission", gone, "--yes")
 	refused("unknown deployment", "decommission", "c.example.com/mars", "--reason", "fire", "--yes")
 	// One that cannot be told is named, and the same command tells it later.
 	late := f.Deployments[f.id(aEast+"targets/x")]
 	require.NoError(t, late.Kill())
-	out := refused("a.example.com/eastus2 could not be told, and waits for b.example.com/us-west2 as before", "decommission", gone, "--reason", "fire, ticket 4711", "--yes")
+	out := refused("a.example.com/eastus2 did not answer, and still waits for b.example.com/us-west2", "decommission", gone, "--reason", "fire, ticket 4711", "--yes")
 	require.Contains(t, out, "b.example.com/us-west2 is decommissioned in the registry")
 	f.gone(aWest + "targets/waits")
 	f.mustDelete(aWest + "targets/blocked")

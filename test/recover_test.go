@@ -89,7 +89,7 @@ func TestAFailoverThatLosesCommits_I1_I2_I8(t *testing.T) {
 	// What refers to a target that was lost is a person's decision, and verify says so.
 	out, err = run(t, "verify", "--context", f.Context)
 	require.Error(t, err)
-	require.Contains(t, out, "1 differences are left")
+	require.Contains(t, out, "1 differences remain")
 	require.Contains(t, out, "TARGET_GONE  "+bEast+"holders/lost (block) and "+aWest+"targets/lost")
 	require.Contains(t, out, "needs a decision: update "+bEast+"holders/lost so that it refers to a resource that exists, or delete it")
 	out, err = run(t, "explain", bEast+"holders/lost", "--context", f.Context)
@@ -101,7 +101,7 @@ func TestAFailoverThatLosesCommits_I1_I2_I8(t *testing.T) {
 	f.settled()
 	out, err = run(t, "verify", "--context", f.Context)
 	require.NoError(t, err, out)
-	require.Contains(t, out, "Nothing differs.")
+	require.Contains(t, out, "No differences.")
 }
 
 // A copy of a server's files of before is not to be told from the server as it was. Without an operator's word, verify finds
@@ -156,7 +156,7 @@ func TestARestoredBackup_I1_I8(t *testing.T) {
 				})
 				out, err := run(t, "verify", "--context", f.Context)
 				require.Error(t, err)
-				require.Contains(t, out, "3 differences are left: verify --repair does what is certain")
+				require.Contains(t, out, "3 differences remain: verify --repair repairs those that are certain")
 				for _, found := range []string{
 					"REFERENCE_NOT_KNOWN  " + bEast + "holders/new (block) and " + aWest + "targets/kept",
 					"BLOCKADE_OF_NOTHING  " + bEast + "holders/held (block) and " + aWest + "targets/held",
@@ -183,7 +183,7 @@ func TestARestoredBackup_I1_I8(t *testing.T) {
 			require.NoError(t, away.Kill())
 			out, err = run(t, "verify", "--context", f.Context)
 			require.Error(t, err)
-			require.Contains(t, out, "not everything could be compared, because of b.example.com/us-west2")
+			require.Contains(t, out, "the comparison is incomplete, these deployments did not answer: b.example.com/us-west2")
 			require.Contains(t, out, "b.example.com/us-west2: NOT VERIFIED")
 		})
 	}

@@ -16,16 +16,16 @@ func newAcceptDatabase() *cobra.Command {
 	var yes bool
 	cmd := &cobra.Command{
 		Use:   "accept-database DEPLOYMENT --reason TEXT --yes",
-		Short: "Declare that the database a deployment runs over now has replaced the one before for good",
-		Long: `Declare that the database a deployment runs over now has replaced the one before for good, to every other deployment.
+		Short: "Declare that the current database of a deployment has replaced its former one for good",
+		Long: `Declare to every other deployment that the current database of a deployment has replaced its former one for good.
 
-Without this word what the deployment says from another database than before counts for nothing: it may have been started
-over an empty or a wrong one by mistake, and what it does not know there is not gone. A restored backup and a failover need
-no word. With it, everywhere else, after both sides have compared:
-  - what the lost database's resources blocked can be deleted
-  - references to resources that it had are marked as dangling: a person decides
-  - resources that were owned by resources that it had, and by nothing else, are deleted
-There is no way back. A deployment that cannot be told now is named: run the command again when it can.`,
+Until then the other deployments ignore messages that come from a new database: the deployment may have been started with an
+empty or a wrong database by mistake, and resources missing there may still exist. A restored backup and a failover need no
+declaration. After it, once both sides have compared their records, in all other deployments:
+  - resources that were blocked by resources of the lost database can be deleted
+  - references to resources of the lost database are marked as dangling: a person decides
+  - resources whose only owners were in the lost database are deleted
+This cannot be undone. The command lists the deployments that do not answer: run it again when they do.`,
 		Example: `  db-controller accept-database iam.example.com/us-west2 --reason "disk lost, no backup, ticket 4711" --yes`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -34,17 +34,17 @@ There is no way back. A deployment that cannot be told now is named: run the com
 				return err
 			}
 			if reason == "" {
-				return errors.New("--reason is missing: who asks later will want to know")
+				return errors.New("--reason is missing: it is kept for later questions")
 			}
 			if !yes {
-				return fmt.Errorf("there is no way back to the database that %s had: say --yes to go on (--help tells what happens)", id)
+				return fmt.Errorf("the former database of %s cannot be used again afterwards: add --yes to continue (--help describes the effects)", id)
 			}
 			return acceptDatabase(cmd, id, reason)
 		},
 	}
 	contextFlag(cmd)
-	cmd.Flags().StringVar(&reason, "reason", "", "why, kept by every deployment")
-	cmd.Flags().BoolVar(&yes, "yes", false, "there is no way back")
+	cmd.Flags().StringVar(&reason, "reason", "", "the reason, which every deployment keeps")
+	cmd.Flags().BoolVar(&yes, "yes", false, "confirm: this cannot be undone")
 	return cmd
 }
 
@@ -66,26 +66,26 @@ func acceptDatabase(cmd *cobra.Command, id schema.DeploymentID, reason string) e
 	if err != nil {
 		return err
 	}
-	word := &adminv1.AcceptDatabaseRequest{Deployment: id.String(), Database: now.GetDatabase(), Epoch: now.GetEpoch().GetId(), Reason: reason}
-	cmd.Printf("%s runs over the database %s\n", id, word.GetDatabase())
-	var untold []string
+	req := &adminv1.AcceptDatabaseRequest{Deployment: id.String(), Database: now.GetDatabase(), Epoch: now.GetEpoch().GetId(), Reason: reason}
+	cmd.Printf("%s uses the database %s\n", id, req.GetDatabase())
+	var failed []string
 	for _, d := range env.Deployments {
 		if d.DeploymentID == id {
 			continue
 		}
 		admin, err := c.Admin(cmd.Context(), d.DeploymentID)
 		if err == nil {
-			_, err = admin.AcceptDatabase(cmd.Context(), word)
+			_, err = admin.AcceptDatabase(cmd.Context(), req)
 		}
 		if err != nil {
-			cmd.Printf("  %-40s NOT TOLD: %v\n", d.DeploymentID, plain(err))
-			untold = append(untold, d.String())
+			cmd.Printf("  %-40s FAILED: %v\n", d.DeploymentID, plain(err))
+			failed = append(failed, d.String())
 			continue
 		}
-		cmd.Printf("  %-40s told; db-controller status %s shows when both have compared\n", d.DeploymentID, d.DeploymentID)
+		cmd.Printf("  %-40s ok; db-controller status %s shows when both have compared\n", d.DeploymentID, d.DeploymentID)
 	}
-	if len(untold) > 0 {
-		return fmt.Errorf("%s could not be told, and takes nothing from %s as before: run the same command again when it answers", strings.Join(untold, ", "), id)
+	if len(failed) > 0 {
+		return fmt.Errorf("%s did not answer, and still ignores messages of %s: run the same command again later", strings.Join(failed, ", "), id)
 	}
 	return nil
 }

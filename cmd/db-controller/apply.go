@@ -16,7 +16,7 @@ import (
 	"github.com/db-controller/db-controller/schema/wire"
 )
 
-// readFiles reads YAML files, all of them before it reports what is wrong with any.
+// readFiles reads YAML files, and reports the problems of all of them together.
 func readFiles(paths []string) (*schema.File, error) {
 	all := &schema.File{}
 	var wrong schema.Problems
@@ -48,7 +48,7 @@ func readFiles(paths []string) (*schema.File, error) {
 func newApply() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "apply FILE...",
-		Short: "Register regions, services and deployments, all or nothing; says what changed",
+		Short: "Register regions, services and deployments, all or nothing; print the changes",
 		Args:  cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			files, err := readFiles(args)
@@ -91,8 +91,8 @@ func newRemove() *cobra.Command {
 		Short: "Remove deployments (service/region), described versions (service@version) and regions, all or nothing",
 		Long: `Remove deployments (service/region), described versions (service@version) and regions, all or nothing.
 
-The registry's word is advisory: whatever other deployments have of a removed one stays, and waits for it. It can be applied
-again. That a deployment is gone for ever, with all that referred to it, is said with decommission.`,
+Removing a deployment from the registry deletes nothing: other deployments keep its references and blockades, and wait for
+it. It can be applied again. Use decommission for a deployment that will never come back.`,
 		Example: `  db-controller remove iam.example.com/eastus2 devices.example.com/eastus2 eastus2
   db-controller remove iam.example.com@v1`,
 		Args: cobra.MinimumNArgs(1),
@@ -140,7 +140,7 @@ func apply(ctx context.Context, c *client.Client, files *schema.File) ([]string,
 }
 
 func contextFlag(cmd *cobra.Command) {
-	cmd.Flags().String("context", client.DefaultFile(), "file that says how to reach the registry, written by `dev`")
+	cmd.Flags().String("context", client.DefaultFile(), "`FILE` with the address of the registry and the folder of the certificates; db-controller dev writes the default")
 }
 
 func openClient(cmd *cobra.Command) (*client.Client, error) {
@@ -151,7 +151,7 @@ func openClient(cmd *cobra.Command) (*client.Client, error) {
 	return client.Open(path)
 }
 
-// plain gives a status as a person reads it.
+// plain returns the message and the code of a gRPC status.
 func plain(err error) error {
 	if s, ok := status.FromError(err); ok {
 		return fmt.Errorf("%s (%s)", s.Message(), s.Code())

@@ -20,7 +20,7 @@ func newBench() *cobra.Command {
 	var dsn string
 	cmd := &cobra.Command{
 		Use:   "bench",
-		Short: "Measure this machine: each case beside native foreign keys, in the same run",
+		Short: "Measure this machine, and compare with native foreign keys in the same run",
 		Long: `bench starts PostgreSQL with its default durability, two services in two deployments, and runs cases at least three
 times. Ratios within a run are what counts; machines differ.
 

@@ -18,20 +18,20 @@ func newCerts() *cobra.Command {
 	var at hosts
 	cmd := &cobra.Command{
 		Use:   "certs IDENTITY...",
-		Short: "Make certificates for development: an authority, and what deployments, people and the registry show",
-		Long: `certs makes an authority in DIR/authority where there is none, and for each identity a folder with tls.crt, tls.key and
-ca.crt, as --certs takes it. An identity is
+		Short: "Make certificates for development: an authority, and certificates of deployments, people and the registry",
+		Long: `certs makes an authority in DIR/authority unless there is one, and for each identity a folder with tls.crt, tls.key and
+ca.crt for the flag --certs. An identity is
 
   deployment/SERVICE/REGION   a deployment, such as deployment/iam.example.com/us-west2
   operator/NAME, user/NAME    people, and programs that act for them
   registry                    the environment registry
   host/NAME                   a server that is known by its host name or address, such as PostgreSQL
 
-Certificates of deployments and of the registry also have the names and addresses of --dns and --ip, for clients that compare
-them with what they connect to, as those of most languages do. db-controller itself compares the identity.
+Certificates of deployments and of the registry also contain the names and addresses of --dns and --ip, for clients that
+compare them with the address of the connection, as most languages do. db-controller itself compares the identity.
 
-Processes that run take over what is made anew within seconds. The authority's key lies beside its certificate: for
-production use an authority of your own, whose certificates carry one URI, spiffe://TRUST-DOMAIN/IDENTITY.`,
+Running processes load replaced certificates within seconds. The authority's key is stored beside its certificate: for
+production use your own authority, whose certificates carry one URI, spiffe://TRUST-DOMAIN/IDENTITY.`,
 		Example: `  db-controller certs --dir certs --trust-domain example.org deployment/iam.example.com/us-west2 registry operator/alice`,
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -55,8 +55,8 @@ production use an authority of your own, whose certificates carry one URI, spiff
 		},
 	}
 	cmd.AddCommand(newRevokeCerts())
-	cmd.Flags().StringVar(&dir, "dir", "certs", "folder for all of it")
-	cmd.Flags().StringVar(&trustDomain, "trust-domain", "example.org", "what the identities belong to")
+	cmd.Flags().StringVar(&dir, "dir", "certs", "folder for the authority and the certificates")
+	cmd.Flags().StringVar(&trustDomain, "trust-domain", "example.org", "trust domain of the identities")
 	at.flags(cmd.Flags())
 	return cmd
 }
@@ -67,7 +67,7 @@ type hosts struct {
 	addresses []net.IP
 }
 
-// local are those of this machine.
+// local are the names and addresses of this machine.
 var local = hosts{playground.LocalNames, playground.LocalAddresses}
 
 func (h *hosts) flags(f *pflag.FlagSet) {

@@ -13,10 +13,10 @@ func newRevokeCerts() *cobra.Command {
 	var dir string
 	cmd := &cobra.Command{
 		Use:   "revoke IDENTITY...",
-		Short: "Take the certificates of identities back: nobody believes them any more",
+		Short: "Revoke the certificates of identities",
 		Long: `revoke adds the certificates of the identities' folders to the authority's revocation list, and copies the list, ca.crl, to
 each folder below DIR. Processes that run with these folders refuse the certificates within seconds, and close the
-connections that were made with them. A certificate that is made for the same identity afterwards is believed again.`,
+connections that use them. A certificate that is made for the same identity afterwards is accepted.`,
 		Example: `  db-controller certs revoke --dir certs user/mallory`,
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

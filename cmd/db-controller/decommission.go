@@ -17,15 +17,15 @@ func newDecommission() *cobra.Command {
 	var yes bool
 	cmd := &cobra.Command{
 		Use:   "decommission DEPLOYMENT --reason TEXT --yes",
-		Short: "Declare a deployment gone for ever, to the registry and to every other deployment",
-		Long: `Declare a deployment gone for ever, to the registry and to every other deployment.
+		Short: "Remove a deployment for ever: the registry and every other deployment stop waiting for it",
+		Long: `Declare to the registry and to every other deployment that a deployment will never come back.
 
-Without this word nothing of a deployment that is away is ever taken as gone. With it, everywhere else:
-  - what its resources refer to can be deleted: their blockades and acknowledgements are waited for no more
-  - references to its resources are unset or cascade, as they say; those that block, as --blocking says
-  - owner references to its resources are dropped; a resource without owners goes, if it had one
-  - the deployment is refused whatever it asks for, and its name cannot be used again
-There is no way back. A deployment that cannot be told now is named: run the command again when it can.`,
+Until then its resources count as existing, however long it does not answer. Afterwards, in all other deployments:
+  - the targets of its references can be deleted: nothing waits for its blockades and acknowledgements
+  - references to its resources are unset or cascade, as declared; references that block do what --blocking says
+  - its resources are removed from owner lists; a resource that loses its last owner is deleted
+  - its calls are refused, and its name cannot be used again
+This cannot be undone. The command lists the deployments that do not answer: run it again when they do.`,
 		Example: `  db-controller decommission iam.example.com/us-west2 --reason "region closed, ticket 4711" --yes`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -34,18 +34,18 @@ There is no way back. A deployment that cannot be told now is named: run the com
 				return err
 			}
 			if reason == "" {
-				return errors.New("--reason is missing: who asks later will want to know")
+				return errors.New("--reason is missing: it is kept for later questions")
 			}
 			if !yes {
-				return fmt.Errorf("there is no way back for %s: say --yes to go on (--help tells what happens)", id)
+				return fmt.Errorf("%s cannot come back afterwards: add --yes to continue (--help describes the effects)", id)
 			}
 			return decommission(cmd, id, strings.ToUpper(blocking), reason)
 		},
 	}
 	contextFlag(cmd)
-	cmd.Flags().StringVar(&reason, "reason", "", "why, kept by every deployment")
-	cmd.Flags().StringVar(&blocking, "blocking", schema.Unset.String(), "what becomes of references that blocked its resources: UNSET or CASCADE_DELETE")
-	cmd.Flags().BoolVar(&yes, "yes", false, "there is no way back")
+	cmd.Flags().StringVar(&reason, "reason", "", "the reason, which every deployment keeps")
+	cmd.Flags().StringVar(&blocking, "blocking", schema.Unset.String(), "what references that block do when their target was in this deployment: UNSET or CASCADE_DELETE")
+	cmd.Flags().BoolVar(&yes, "yes", false, "confirm: this cannot be undone")
 	return cmd
 }
 
@@ -58,7 +58,7 @@ func decommission(cmd *cobra.Command, id schema.DeploymentID, blocking, reason s
 		return err
 	}
 	defer c.Close()
-	// First the registry, so that the name is not registered again, and nobody follows it any more.
+	// The registry first: the name cannot be registered again, and no deployment follows it any more.
 	_, err = c.Registry.DecommissionDeployment(cmd.Context(), &registryv1.DecommissionDeploymentRequest{Service: id.Service, Region: id.Region, Reason: reason})
 	if err != nil {
 		return plain(err)
@@ -68,21 +68,21 @@ func decommission(cmd *cobra.Command, id schema.DeploymentID, blocking, reason s
 		return err
 	}
 	cmd.Printf("%s is decommissioned in the registry\n", id)
-	var untold []string
+	var failed []string
 	for _, d := range env.Deployments {
 		admin, err := c.Admin(cmd.Context(), d.DeploymentID)
 		if err == nil {
 			_, err = admin.Decommission(cmd.Context(), &adminv1.DecommissionRequest{Deployment: id.String(), Blocking: blocking, Reason: reason})
 		}
 		if err != nil {
-			cmd.Printf("  %-40s NOT TOLD: %v\n", d.DeploymentID, plain(err))
-			untold = append(untold, d.String())
+			cmd.Printf("  %-40s FAILED: %v\n", d.DeploymentID, plain(err))
+			failed = append(failed, d.String())
 			continue
 		}
-		cmd.Printf("  %-40s told; db-controller status %s shows when all of it is worked off\n", d.DeploymentID, d.DeploymentID)
+		cmd.Printf("  %-40s ok; db-controller status %s shows when the work is done\n", d.DeploymentID, d.DeploymentID)
 	}
-	if len(untold) > 0 {
-		return fmt.Errorf("%s could not be told, and waits for %s as before: run the same command again when it answers", strings.Join(untold, ", "), id)
+	if len(failed) > 0 {
+		return fmt.Errorf("%s did not answer, and still waits for %s: run the same command again later", strings.Join(failed, ", "), id)
 	}
 	return nil
 }

@@ -30,10 +30,12 @@ func newDev() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "dev",
 		Short: "Start a playground: PostgreSQL, a registry, two services in two regions",
-		Long: `dev finds or starts PostgreSQL and runs a registry and four deployments, each a process with a database and a
-certificate of its own, as in production. Each deployment takes 6 connections of PostgreSQL at least: a server that dev starts has
-as many as it needs, one that is given (--postgres) is looked at first. It stays until Ctrl-C and leaves nothing running. With --scenario it plays a
-scenario and ends; "demo" is the one that comes with it.`,
+		Long: `dev starts PostgreSQL, a registry and four deployments. As in production, each deployment is a process with its own database
+and certificate. It runs until Ctrl-C, and then stops all processes. With --scenario it plays a scenario and exits; "demo" is
+built in.
+
+Each deployment needs at least 6 connections to PostgreSQL. dev starts a server with enough connections; before it uses the
+server of --postgres, it checks that enough connections are free.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			err := runDev(cmd, cfg)
@@ -47,7 +49,7 @@ scenario and ends; "demo" is the one that comes with it.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&cfg.dsn, "postgres", "", "DSN of a PostgreSQL server to use, with the right to make databases (default: start one)")
+	f.StringVar(&cfg.dsn, "postgres", "", "DSN of a PostgreSQL server to use, of a user who may create databases (default: start a server)")
 	f.StringVar(&cfg.scenario, "scenario", "", `file with a scenario to play, or "demo"`)
 	f.StringSliceVar(&cfg.services, "services", nil, "files with services and deployments (default: iam and devices in two regions)")
 	cfg.hosts.flags(f)
@@ -71,7 +73,7 @@ func runDev(cmd *cobra.Command, cfg devConfig) error {
 		if play, err = readScenario(cfg.scenario); err != nil {
 			return err
 		}
-		// A scenario leaves the playground that somebody may have running alone.
+		// Another folder: the default one may belong to a running playground.
 		var done func()
 		if cfg.dir, done, err = temporary(); err != nil {
 			return err
@@ -116,7 +118,7 @@ func runDev(cmd *cobra.Command, cfg devConfig) error {
 	return nil
 }
 
-// temporary makes a folder that done removes.
+// temporary makes a folder, which done removes.
 func temporary() (dir string, done func(), err error) {
 	if dir, err = os.MkdirTemp("", "db-controller-"); err != nil {
 		return "", nil, err
@@ -135,10 +137,10 @@ func hints(cfg devConfig) string {
 		`put //iam.example.com/us-west2/projects/acme/serviceAccounts/robot`,
 		`put //devices.example.com/eastus2/fleets/north '{"project": "//iam.example.com/us-west2/projects/acme"}'`,
 		`put //devices.example.com/eastus2/fleets/north/devices/d1 '{"account": "//iam.example.com/us-west2/projects/acme/serviceAccounts/robot"}'`,
-		`delete //iam.example.com/us-west2/projects/acme/serviceAccounts/robot     # refused: the device needs it`,
+		`delete //iam.example.com/us-west2/projects/acme/serviceAccounts/robot     # refused: the device refers to it`,
 		`watch devices.example.com/eastus2                                         # leave it open while you delete`,
 		`delete //devices.example.com/eastus2/fleets/north`,
-		`plan //iam.example.com/us-west2/projects/acme                             # what a delete would do, everywhere`,
+		`plan //iam.example.com/us-west2/projects/acme                             # the effect of a delete in all deployments`,
 		`delete //iam.example.com/us-west2/projects/acme --wait 5s`,
 	}
 	if len(cfg.services) > 0 {
@@ -147,12 +149,12 @@ func hints(cfg devConfig) string {
 	for _, try := range tries {
 		lines = append(lines, "  "+os.Args[0]+context+" "+try)
 	}
-	lines = append(lines, "", "Logs and certificates: "+cfg.dir, "Ctrl-C ends it.", "")
+	lines = append(lines, "", "Logs and certificates: "+cfg.dir, "Ctrl-C stops it.", "")
 	return strings.Join(lines, "\n")
 }
 
-// startPlayground runs everything over a PostgreSQL server, and answers a client of it. The playground is answered
-// with an error as well, to be stopped.
+// startPlayground starts a playground on a PostgreSQL server, and returns it with a client. It returns the playground with an
+// error as well: the caller stops it.
 func startPlayground(ctx context.Context, pg *launcher.Server, dir string, files *schema.File, at hosts) (*playground.Playground, *client.Client, error) {
 	binary, err := os.Executable()
 	if err != nil {
@@ -164,7 +166,7 @@ func startPlayground(ctx context.Context, pg *launcher.Server, dir string, files
 	}
 	var plaintext []string
 	if postgres.CheckTLS(pg.DSN("")) != nil {
-		plaintext = []string{"--postgres-plaintext"} // a server that the user chose
+		plaintext = []string{"--postgres-plaintext"} // a server of the user
 	}
 	each, err := connectionsEach(ctx, pg, len(ids))
 	if err != nil {
@@ -175,7 +177,7 @@ func startPlayground(ctx context.Context, pg *launcher.Server, dir string, files
 		Dir: dir, Binary: binary, Deployments: ids, Args: []string{"--connections", strconv.Itoa(each), "--reflection"},
 		Database: func(ctx context.Context, name string) (string, error) {
 			name = "dbc_" + strings.ReplaceAll(name, "-", "_")
-			if err := pg.DropDatabase(ctx, name); err != nil { // of an earlier playground on a given server
+			if err := pg.DropDatabase(ctx, name); err != nil { // from an earlier playground on the same server
 				return "", err
 			}
 			return pg.DSN(name), pg.CreateDatabase(ctx, name)
@@ -199,17 +201,17 @@ func startPlayground(ctx context.Context, pg *launcher.Server, dir string, files
 }
 
 const (
-	// besides are connections of a deployment that are not in its pool: for notifications.
+	// besides is the number of connections of a deployment outside its pool, for notifications.
 	besides = 2
-	// others are those of the registry, of this process, and what PostgreSQL keeps for administrators.
+	// others is the number of connections of the registry and of this process, and those reserved for administrators.
 	others = 20
 )
 
-// connectionsFor is how many connections deployments need of a server, each with so many in its pool.
+// connectionsFor returns how many connections the deployments need when each has a pool of the given size.
 func connectionsFor(deployments, each int) int { return deployments*(each+besides) + others }
 
-// connectionsEach shares the free connections of a server out among deployments. Where there are too few for any of them to
-// work, it says so before anything starts.
+// connectionsEach divides the free connections of a server among deployments. It returns an error when they are too few for
+// the deployments to work.
 func connectionsEach(ctx context.Context, pg *launcher.Server, deployments int) (int, error) {
 	most, used, err := pg.Connections(ctx)
 	if err != nil {
@@ -222,7 +224,7 @@ func connectionsEach(ctx context.Context, pg *launcher.Server, deployments int) 
 	return min(20, (most-used-others)/max(1, deployments)-besides), nil
 }
 
-// ownServer are the settings of a server that is started for deployments.
+// ownServer returns the settings of a server that is started for deployments.
 func ownServer(deployments int) map[string]string {
 	return map[string]string{"max_connections": strconv.Itoa(max(300, connectionsFor(deployments, postgres.MinConnections)+others))}
 }
@@ -238,7 +240,7 @@ func devServices(paths []string) (*schema.File, error) {
 	return schema.ParseFile("services.yaml", bytes.NewReader(raw))
 }
 
-// readExample reads a file, or one that comes with the program when there is none of that name.
+// readExample reads a file, or the built-in example of that name when there is no such file.
 func readExample(name string) ([]byte, error) {
 	raw, err := os.ReadFile(name)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -11,9 +11,9 @@ import (
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 )
 
-// strandsNothing fails when a deployment that is to run another version has stored resources for which that version has no
-// place: it lacks their kind, or a pattern of their names, and does not say that they are kept. A deployment that cannot be
-// asked may have some.
+// strandsNothing returns an error when a deployment stores resources that its next version does not describe: the version
+// lacks their kind or the pattern of their names, and does not keep them (patterns_dropped). It returns an error as well when
+// such a deployment does not answer.
 func strandsNothing(ctx context.Context, c *client.Client, before, after *schema.Environment) error {
 	var stranded schema.Problems
 	for _, d := range after.Deployments {
@@ -24,7 +24,7 @@ func strandsNothing(ctx context.Context, c *client.Client, before, after *schema
 		from, err := before.Model(d.DeploymentID)
 		to, terr := after.Model(d.DeploymentID)
 		if err != nil || terr != nil || to.Descriptor.PatternsDropped == "keep" {
-			continue // the registry says what is wrong
+			continue // the registry reports the problem
 		}
 		for _, name := range from.KindNames() {
 			kind, err := from.Kind(name)
@@ -39,7 +39,7 @@ func strandsNothing(ctx context.Context, c *client.Client, before, after *schema
 			message := fmt.Sprintf("%s has no place for %s", to.Descriptor.ServiceVersion, found)
 			switch {
 			case err != nil:
-				message = fmt.Sprintf("%s has no pattern %s of kind %s, and %s does not say whether it stores such resources: %v", to.Descriptor.ServiceVersion, dropped[0], name, d.DeploymentID, plain(err))
+				message = fmt.Sprintf("%s has no pattern %s of kind %s, and %s does not answer whether it stores such resources: %v", to.Descriptor.ServiceVersion, dropped[0], name, d.DeploymentID, plain(err))
 			case found == "":
 				continue
 			}
@@ -55,7 +55,7 @@ func strandsNothing(ctx context.Context, c *client.Client, before, after *schema
 
 var errFound = errors.New("found")
 
-// first finds a stored resource of a kind whose name is of one of the patterns.
+// first returns the name of a stored resource of a kind that matches one of the patterns; empty: there is none.
 func first(ctx context.Context, c *client.Client, of schema.DeploymentID, kind string, patterns []schema.Pattern) (found string, err error) {
 	for _, p := range patterns {
 		q := client.Query{Kind: kind, Filter: fmt.Sprintf("name = %q", p.Shape())}

@@ -16,7 +16,7 @@ import (
 )
 
 func newExplain() *cobra.Command {
-	return resourceCommand("explain NAME", "Tell why a resource is pending, or still being deleted", "  db-controller explain //iam.example.com/us-west2/projects/acme", cobra.ExactArgs(1),
+	return resourceCommand("explain NAME", "Show why a resource is pending, or still being deleted", "  db-controller explain //iam.example.com/us-west2/projects/acme", cobra.ExactArgs(1),
 		func(cmd *cobra.Command, c *client.Client, args []string) error {
 			name, err := schema.ParseFullName(args[0])
 			if err != nil {
@@ -56,7 +56,7 @@ func sinceText(r *adminv1.ExplainResponse_Reason) string {
 }
 
 func newStatus() *cobra.Command {
-	return resourceCommand("status DEPLOYMENT", "Show a deployment at a glance: its version and what is outstanding", "  db-controller status iam.example.com/us-west2", cobra.ExactArgs(1),
+	return resourceCommand("status DEPLOYMENT", "Show the version, the processes and the outstanding work of a deployment", "  db-controller status iam.example.com/us-west2", cobra.ExactArgs(1),
 		func(cmd *cobra.Command, c *client.Client, args []string) error {
 			id, err := schema.ParseDeploymentID(args[0])
 			if err != nil {
@@ -77,26 +77,26 @@ func newStatus() *cobra.Command {
 			for _, d := range s.GetDecommissioned() {
 				still := ""
 				if d.GetWorking() {
-					still = "; what there is of it is being worked off"
+					still = "; work on its references and resources is outstanding"
 				}
 				cmd.Printf("%s is decommissioned, by %s on %s: %s%s\n", d.GetDeployment(), d.GetSaidBy(), d.GetSaidTime().AsTime().Format(time.DateOnly), d.GetReason(), still)
 			}
 			for _, w := range s.GetWords() {
-				cmd.Printf("%s of %s, said by %s on %s: %s\n", w.GetWhat(), w.GetDeployment(), w.GetSaidBy(), w.GetSaidTime().AsTime().Format(time.DateOnly), w.GetReason())
+				cmd.Printf("%s of %s, by %s on %s: %s\n", w.GetWhat(), w.GetDeployment(), w.GetSaidBy(), w.GetSaidTime().AsTime().Format(time.DateOnly), w.GetReason())
 			}
 			for _, f := range s.GetFailures() {
 				if f.GetHandler() == "database" {
-					cmd.Printf("WHAT %s SAYS COUNTS FOR NOTHING: %s\n", f.GetDeployment(), f.GetError())
+					cmd.Printf("MESSAGES OF %s ARE IGNORED: %s\n", f.GetDeployment(), f.GetError())
 				}
 			}
 			for _, line := range epochLines(s) {
 				cmd.Println(line)
 			}
 			for _, k := range s.GetKept() {
-				cmd.Printf("kept: %d resources of kind %s, such as %s, for which the version has no place: they can be read and deleted\n", k.GetResources(), k.GetKind(), k.GetSample())
+				cmd.Printf("kept: %d resources of kind %s, such as %s, which the version does not describe: they can be read and deleted\n", k.GetResources(), k.GetKind(), k.GetSample())
 			}
 			for _, d := range s.GetDerivations() {
-				cmd.Printf("deriving %s anew: %d of %d done, %d set aside\n", d.GetKind(), d.GetDone(), d.GetTotal(), d.GetSetAside())
+				cmd.Printf("deriving references of %s again: %d of %d done, %d set aside\n", d.GetKind(), d.GetDone(), d.GetTotal(), d.GetSetAside())
 			}
 			if len(s.GetOutstanding()) == 0 {
 				cmd.Println("Nothing is outstanding.")
@@ -115,7 +115,7 @@ func newStatus() *cobra.Command {
 		})
 }
 
-// epochLines tell of a failover, as long as somebody has to know of it.
+// epochLines describe the epoch of the database while it restricts deletes or references have lost their targets.
 func epochLines(s *adminv1.StatusResponse) []string {
 	var lines []string
 	e := s.GetEpoch()
@@ -124,29 +124,29 @@ func epochLines(s *adminv1.StatusResponse) []string {
 			e.GetOrdinal()-1, time.Since(e.GetSince().AsTime()).Round(time.Second)))
 	}
 	if e.GetAwaitingRegistry() {
-		lines = append(lines, "NOTHING IS DELETED until the registry says who may refer to resources here: if its database was restored or failed over as well, apply again what describes all deployments")
+		lines = append(lines, "NOTHING IS DELETED until the registry returns the deployments that may refer to resources here: if its database was restored or failed over as well, apply the files that describe all deployments again")
 	}
 	if len(e.GetUnconfirmed()) > 0 {
-		lines = append(lines, "NOTHING IS DELETED until these have confirmed what refers to resources here: "+strings.Join(e.GetUnconfirmed(), ", ")+
-			" (one that stays away: db-controller waive, or decommission)")
+		lines = append(lines, "NOTHING IS DELETED until these deployments have confirmed their references: "+strings.Join(e.GetUnconfirmed(), ", ")+
+			" (for one that stays down: db-controller waive, or decommission)")
 	}
 	if n := s.GetDanglingReferences(); n > 0 {
-		lines = append(lines, fmt.Sprintf("%d references have lost their targets: db-controller verify names them, a person decides", n))
+		lines = append(lines, fmt.Sprintf("%d references have lost their targets: db-controller verify lists them, a person decides", n))
 	}
 	return lines
 }
 
 func processLine(p *adminv1.StatusResponse_Process) string {
-	line := fmt.Sprintf("process %s does %d of %d shards, since %s", p.GetName(), len(p.GetShards()), schema.RingSize, time.Since(p.GetJoinTime().AsTime()).Round(time.Second))
+	line := fmt.Sprintf("process %s has %d of %d shards, since %s", p.GetName(), len(p.GetShards()), schema.RingSize, time.Since(p.GetJoinTime().AsTime()).Round(time.Second))
 	if late := time.Since(p.GetExpireTime().AsTime()); late > 0 {
-		line += fmt.Sprintf("; it has not been heard of since its lease ended %s ago", late.Round(time.Second))
+		line += fmt.Sprintf("; its lease expired %s ago", late.Round(time.Second))
 	}
 	return line
 }
 
 func newBlockDeletion() *cobra.Command {
 	var off bool
-	cmd := resourceCommand("block-deletion NAME", "Let no delete take a resource, for operators; --off takes it back", "  db-controller block-deletion //iam.example.com/us-west2/projects/acme", cobra.ExactArgs(1),
+	cmd := resourceCommand("block-deletion NAME", "Refuse every delete of a resource until --off, for operators", "  db-controller block-deletion //iam.example.com/us-west2/projects/acme", cobra.ExactArgs(1),
 		func(cmd *cobra.Command, c *client.Client, args []string) error {
 			name, resources, err := c.Named(cmd.Context(), args[0])
 			if err != nil {
@@ -158,11 +158,11 @@ func newBlockDeletion() *cobra.Command {
 			if off {
 				cmd.Println(name, "can be deleted again")
 			} else {
-				cmd.Println(name, "is taken by no delete")
+				cmd.Println(name, "cannot be deleted until block-deletion --off")
 			}
 			return nil
 		})
-	cmd.Flags().BoolVar(&off, "off", false, "let deletes take it again")
+	cmd.Flags().BoolVar(&off, "off", false, "allow deletes again")
 	return cmd
 }
 
@@ -194,7 +194,7 @@ func newSetVersion() *cobra.Command {
 			if err != nil {
 				return plain(err)
 			}
-			cmd.Printf("%s is to run %s; follow it with: db-controller status %s\n", id, d.GetVersion(), id)
+			cmd.Printf("%s switches to %s; see its progress with: db-controller status %s\n", id, d.GetVersion(), id)
 			return nil
 		},
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/db-controller/db-controller/schema/service"
 )
 
-// failures remembers the last failure of each handler for each deployment, until it succeeds.
+// failures holds the last failure of each handler for each deployment until the handler succeeds.
 type failures struct {
 	mu   sync.Mutex
 	last map[failureKey]service.Failure // guarded by mu

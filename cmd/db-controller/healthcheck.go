@@ -14,7 +14,7 @@ func newHealthcheck() *cobra.Command {
 	var url string
 	cmd := &cobra.Command{
 		Use:   "healthcheck",
-		Short: "Ask a running process whether it is ready; for container health checks",
+		Short: "Exit with 0 when a process is ready, else with 1; for container health checks",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			req, err := http.NewRequestWithContext(cmd.Context(), http.MethodGet, url+"?verbose", nil)
@@ -38,6 +38,6 @@ func newHealthcheck() *cobra.Command {
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&url, "url", "http://127.0.0.1:8080/readyz", "what to ask")
+	cmd.Flags().StringVar(&url, "url", "http://127.0.0.1:8080/readyz", "URL of the process's readiness endpoint")
 	return cmd
 }

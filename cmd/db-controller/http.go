@@ -19,8 +19,8 @@ type check struct {
 	run  func(context.Context) error
 }
 
-// serveHTTP serves health and metrics. Ready does not depend on other deployments: a region that is away must not
-// take this one out of service.
+// serveHTTP serves health and metrics. Readiness does not depend on other deployments: a region that is down must not take this
+// one out of service.
 func serveHTTP(ctx context.Context, address string, checks []check, metrics *prometheus.Registry, log *zap.Logger) error {
 	if address == "" {
 		return nil
@@ -36,7 +36,7 @@ func serveHTTP(ctx context.Context, address string, checks []check, metrics *pro
 	}, log)
 }
 
-// healthHandler answers ok or what fails; with ?verbose a line for each check.
+// healthHandler responds with ok or the failed checks; with ?verbose, with a line for each check.
 func healthHandler(name string, checks []check) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := context.WithTimeout(r.Context(), 2*time.Second)
@@ -47,7 +47,7 @@ func healthHandler(name string, checks []check) http.HandlerFunc {
 			if err := c.run(ctx); err != nil {
 				status, line = http.StatusServiceUnavailable, "[-]"+c.name+" failed\n"
 				if c.name == "version" || errors.Is(err, migrations.ErrNotReady) {
-					line = "[-]" + c.name + ": " + err.Error() + "\n" // our own words; others may show hosts
+					line = "[-]" + c.name + ": " + err.Error() + "\n" // messages of this program; other errors may contain host names
 				}
 			}
 			text += line

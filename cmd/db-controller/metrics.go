@@ -13,8 +13,8 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow"
 )
 
-// metrics is the nodes' observer, and reads what is outstanding from the store when it is scraped. No names or uids of
-// resources are labels.
+// metrics observes the nodes, and reads the outstanding work from the store at each scrape. Names and uids of resources are
+// no labels.
 type metrics struct {
 	store *shadow.Store
 
@@ -43,10 +43,10 @@ type watchKey struct{ watch, deployment string }
 var (
 	outstandingDesc = prometheus.NewDesc("dbcontroller_outstanding_work", "Pieces of outstanding work, by group and deployment.", []string{"group", "deployment"}, nil)
 	oldestDesc      = prometheus.NewDesc("dbcontroller_outstanding_work_oldest_seconds", "Age of the oldest piece of outstanding work.", []string{"group", "deployment"}, nil)
-	lagDesc         = prometheus.NewDesc("dbcontroller_watch_lag_seconds", "Time since a watch was last heard of; an idle one speaks every five seconds.", []string{"watch", "deployment"}, nil)
-	epochDesc       = prometheus.NewDesc("dbcontroller_epoch", "Epochs of the database that were noticed; more than one after a failover or a restore.", nil, nil)
-	unconfirmedDesc = prometheus.NewDesc("dbcontroller_unconfirmed_deployments", "Deployments that have not confirmed their references since; nothing is deleted until they have.", nil, nil)
-	danglingDesc    = prometheus.NewDesc("dbcontroller_dangling_references", "References whose targets went without them; a person decides.", nil, nil)
+	lagDesc         = prometheus.NewDesc("dbcontroller_watch_lag_seconds", "Time since the last message of a watch; an idle watch sends one every five seconds.", []string{"watch", "deployment"}, nil)
+	epochDesc       = prometheus.NewDesc("dbcontroller_epoch", "Number of epochs of the database; more than one after a failover or a restore.", nil, nil)
+	unconfirmedDesc = prometheus.NewDesc("dbcontroller_unconfirmed_deployments", "Deployments that have not confirmed their references in the current epoch; nothing is deleted until they have.", nil, nil)
+	danglingDesc    = prometheus.NewDesc("dbcontroller_dangling_references", "References whose targets do not exist any more; a person decides.", nil, nil)
 	shardsDesc      = prometheus.NewDesc("dbcontroller_shards", "Shards of the ring that a process of the deployment works on.", []string{"process"}, nil)
 	upDesc          = prometheus.NewDesc("dbcontroller_outstanding_work_up", "Whether the outstanding work could be read.", nil, nil)
 )
@@ -62,20 +62,20 @@ func newMetrics(registry *prometheus.Registry, store *shadow.Store) *metrics {
 	m := &metrics{
 		store: store, heard: map[watchKey]time.Time{},
 		batches: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "dbcontroller_handler_batches_total", Help: "Runs of a handler."}, handler),
-		items:   prometheus.NewCounterVec(prometheus.CounterOpts{Name: "dbcontroller_handler_items_total", Help: "Pieces of work, or deletions, that a handler was given."}, handler),
-		errors:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "dbcontroller_handler_errors_total", Help: "Runs of a handler that failed and are tried again."}, handler),
+		items:   prometheus.NewCounterVec(prometheus.CounterOpts{Name: "dbcontroller_handler_items_total", Help: "Pieces of work, or deletions, that were passed to a handler."}, handler),
+		errors:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "dbcontroller_handler_errors_total", Help: "Runs of a handler that failed and are retried."}, handler),
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "dbcontroller_handler_seconds", Help: "Time of a run of a handler.",
+			Name: "dbcontroller_handler_seconds", Help: "Duration of a run of a handler.",
 			Buckets: prometheus.ExponentialBuckets(0.0005, 4, 10),
 		}, []string{"handler"}),
 		resets:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "dbcontroller_watch_lost_total", Help: "Watches that ended and were opened again."}, []string{"watch", "deployment"}),
 		primed:  prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "dbcontroller_watch_primed", Help: "Whether a watch has reached its end of snapshot."}, []string{"watch", "deployment"}),
-		objects: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "dbcontroller_watch_snapshot_objects", Help: "How many objects the last snapshot of a watch had."}, []string{"watch", "deployment"}),
-		priming: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "dbcontroller_watch_snapshot_seconds", Help: "How long the last snapshot of a watch took."}, []string{"watch", "deployment"}),
+		objects: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "dbcontroller_watch_snapshot_objects", Help: "Objects in the last snapshot of a watch."}, []string{"watch", "deployment"}),
+		priming: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "dbcontroller_watch_snapshot_seconds", Help: "Duration of the last snapshot of a watch."}, []string{"watch", "deployment"}),
 	}
-	m.differences = prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "dbcontroller_audit_differences", Help: "What the last audit found, by kind."}, []string{"kind"})
-	m.auditedAt = prometheus.NewGauge(prometheus.GaugeOpts{Name: "dbcontroller_audit_timestamp_seconds", Help: "When the last audit ended."})
-	m.unaudited = prometheus.NewGauge(prometheus.GaugeOpts{Name: "dbcontroller_audit_unreachable_deployments", Help: "Deployments that the last audit could not ask."})
+	m.differences = prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "dbcontroller_audit_differences", Help: "Differences that the last audit found, by kind."}, []string{"kind"})
+	m.auditedAt = prometheus.NewGauge(prometheus.GaugeOpts{Name: "dbcontroller_audit_timestamp_seconds", Help: "Time of the end of the last audit."})
+	m.unaudited = prometheus.NewGauge(prometheus.GaugeOpts{Name: "dbcontroller_audit_unreachable_deployments", Help: "Deployments that did not answer the last audit."})
 	m.auditedBodies = prometheus.NewCounter(prometheus.CounterOpts{Name: "dbcontroller_audited_bodies_total", Help: "Bodies from which audits have derived references."})
 	registry.MustRegister(m.differences, m.auditedAt, m.unaudited, m.auditedBodies)
 	registry.MustRegister(m.batches, m.items, m.errors, m.seconds, m.resets, m.primed, m.objects, m.priming, &cachedCollector{Collector: m})
@@ -109,10 +109,10 @@ func (m *metrics) WatchPrimed(watch string, d schema.DeploymentID, p constraint.
 	m.priming.WithLabelValues(watch, d.String()).Set(p.Took.Seconds())
 }
 
-// forget drops the series of a watch, except the count of its losses.
+// forget removes the series of a watch, except the counter of its losses.
 func (m *metrics) forget(watch string, d schema.DeploymentID) {
-	for _, told := range []*prometheus.GaugeVec{m.primed, m.objects, m.priming} {
-		told.DeleteLabelValues(watch, d.String())
+	for _, gauge := range []*prometheus.GaugeVec{m.primed, m.objects, m.priming} {
+		gauge.DeleteLabelValues(watch, d.String())
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -126,7 +126,7 @@ func (m *metrics) WatchHeard(watch string, d schema.DeploymentID) {
 	m.heard[watchKey{watch, d.String()}] = time.Now()
 }
 
-// audited takes what an audit found.
+// audited records the result of an audit.
 func (m *metrics) audited(done shadow.Verified, found map[shadow.DifferenceKind]int) {
 	m.differences.Reset()
 	for kind, n := range found {

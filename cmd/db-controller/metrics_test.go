@@ -10,7 +10,7 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// watched are the series of watches: how often one was lost stays, as a counter does.
+// watched lists the gauges of watches; counters are never removed.
 func watched(t *testing.T, m *metrics) (names []string) {
 	t.Helper()
 	m.mu.Lock()
@@ -32,8 +32,8 @@ func watched(t *testing.T, m *metrics) (names []string) {
 	return names
 }
 
-// A watch that nobody wants any more, since its deployment was removed or another process has its share, has no metrics: its lag
-// would grow for ever, and it would stay primed.
+// A watch that has ended for good, because its deployment was removed or another process took over its shards, has no gauges:
+// its lag would grow for ever, and it would stay primed.
 func TestAWatchThatHasEndedHasNoMetrics(t *testing.T) {
 	m := newMetrics(prometheus.NewRegistry(), nil)
 	here, there := schema.DeploymentID{Service: "a.example.com", Region: "us-west2"}, schema.DeploymentID{Service: "a.example.com", Region: "eastus2"}

@@ -41,7 +41,7 @@ func newMigrate() *cobra.Command {
 	}
 	var roles bool
 	var prefix string
-	up := sub("up", "Apply what is missing", func(cmd *cobra.Command) error {
+	up := sub("up", "Apply the missing migrations", func(cmd *cobra.Command) error {
 		applied, err := migrations.Up(cmd.Context(), dsn, migrations.Set(set))
 		for _, name := range applied {
 			cmd.Println("applied", name)
@@ -58,30 +58,30 @@ func newMigrate() *cobra.Command {
 		cmd.Print(rolesText(migrations.Set(set), prefix))
 		return nil
 	})
-	up.Flags().BoolVar(&roles, "roles", false, "create roles with the least rights, or bring them up to date; needs a user who may create roles")
-	up.Flags().StringVar(&prefix, "role-prefix", "dbcontroller", "with --roles: what their names begin with; another one for each database of a server")
+	up.Flags().BoolVar(&roles, "roles", false, "create or update roles with the least rights; needs a user who may create roles")
+	up.Flags().StringVar(&prefix, "role-prefix", "dbcontroller", "with --roles: prefix of their names; use another one for each database of a server")
 	var yes bool
 	var reason string
-	down := sub("down", "Take back the newest migration, with its data", func(cmd *cobra.Command) error {
+	down := sub("down", "Undo the newest migration, which deletes its data", func(cmd *cobra.Command) error {
 		if reason == "" {
-			return errors.New("--reason is missing: who asks later will want to know")
+			return errors.New("--reason is missing: it is kept for later questions")
 		}
 		if !yes {
-			return errors.New("what the newest migration made goes with all its data, such as the records of who removed what: say --yes to go on")
+			return errors.New("the tables and columns of the newest migration are dropped with their data, such as the record of removals: add --yes to continue")
 		}
 		name, err := migrations.TakeBack(cmd.Context(), dsn, migrations.Set(set), reason)
 		if err == nil && name == "" {
 			name = "nothing"
 		}
 		if err == nil {
-			cmd.Println("took back", name)
+			cmd.Println("undid", name)
 		}
 		return err
 	})
-	down.Long = `down takes back the newest migration, with all its data: resources with the first one, the records of who removed what with
-another. It is refused while a process works with the database. The reason is kept in the database; "migrate status" shows it.`
-	down.Flags().BoolVar(&yes, "yes", false, "the data is gone for ever")
-	down.Flags().StringVar(&reason, "reason", "", "why, kept in the database")
+	down.Long = `down undoes the newest migration and deletes its data: resources with the first migration, the record of removals with another
+one. It is refused while a process uses the database. The reason is kept in the database; "migrate status" shows it.`
+	down.Flags().BoolVar(&yes, "yes", false, "confirm: the data is deleted")
+	down.Flags().StringVar(&reason, "reason", "", "the reason, which is kept in the database")
 	sub("status", "List the migrations", func(cmd *cobra.Command) error {
 		states, err := migrations.List(cmd.Context(), dsn, migrations.Set(set))
 		for _, s := range states {
@@ -96,14 +96,14 @@ another. It is refused while a process works with the database. The reason is ke
 		}
 		undone, err := migrations.ListUndone(cmd.Context(), dsn, migrations.Set(set))
 		for _, u := range undone {
-			cmd.Printf("%s was taken back by %s on %s: %s\n", u.Name, u.By, u.At.UTC().Format(time.RFC3339), u.Reason)
+			cmd.Printf("%s was undone by %s on %s: %s\n", u.Name, u.By, u.At.UTC().Format(time.RFC3339), u.Reason)
 		}
 		return err
 	})
 	return cmd
 }
 
-// rolesText tells what to do with the roles.
+// rolesText lists the roles and the next step.
 func rolesText(set migrations.Set, prefix string) string {
 	if set == migrations.Registry {
 		return fmt.Sprintf("roles %[1]s_owner (migrations), %[1]s_api (registry serve), %[1]s_audit (reading)\n"+
@@ -113,7 +113,7 @@ func rolesText(set migrations.Set, prefix string) string {
 		"next, for a user that logs in: GRANT %[1]s_api, %[1]s_controller TO <user>\n", prefix)
 }
 
-// ready makes sure that a database has the schema that this binary needs.
+// ready migrates a database, or checks that it has the schema that this binary needs.
 func ready(ctx context.Context, dsn string, set migrations.Set, migrate bool, log *zap.Logger) error {
 	if !migrate {
 		return migrations.Current(ctx, dsn, set)
@@ -125,12 +125,12 @@ func ready(ctx context.Context, dsn string, set migrations.Set, migrate bool, lo
 	return err
 }
 
-// schemaFor is how long a schema, and the rights in it, count as they were seen.
+// schemaFor is how long a successful check of the schema and the rights is valid.
 const schemaFor = 5 * time.Second
 
-// schemaCheck tells whether the database has the schema that this binary needs, and its user the rights.
+// schemaCheck checks that the database has the schema that this binary needs, and that its user has the rights.
 func schemaCheck(q migrations.Querier, set migrations.Set) check {
-	var seen atomic.Pointer[time.Time] // when all was well
+	var seen atomic.Pointer[time.Time] // time of the last success
 	return check{"schema", func(ctx context.Context) error {
 		if at := seen.Load(); at != nil && time.Since(*at) < schemaFor {
 			return nil

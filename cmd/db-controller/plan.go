@@ -12,7 +12,7 @@ import (
 )
 
 func newPlan() *cobra.Command {
-	return resourceCommand("plan NAME", "Show what a delete would do, in all deployments, and change nothing", "  db-controller plan //iam.example.com/us-west2/projects/acme", cobra.ExactArgs(1),
+	return resourceCommand("plan NAME", "Show the effect of a delete in all deployments, and change nothing", "  db-controller plan //iam.example.com/us-west2/projects/acme", cobra.ExactArgs(1),
 		func(cmd *cobra.Command, c *client.Client, args []string) error { return printPlan(cmd, c, args[0]) })
 }
 
@@ -29,7 +29,7 @@ func printPlan(cmd *cobra.Command, c *client.Client, full string) error {
 	return nil
 }
 
-// writePlan draws what would go as a tree, and says what is in the way.
+// writePlan draws the resources that would be deleted or changed as a tree, and lists blockers.
 func writePlan(out io.Writer, plan *resourcev1.PlanDeletionResponse) {
 	print := func(format string, args ...any) { _, _ = fmt.Fprintf(out, format+"\n", args...) }
 	groups := plan.GetGroups()
@@ -62,7 +62,7 @@ func writePlan(out io.Writer, plan *resourcev1.PlanDeletionResponse) {
 	for _, b := range plan.GetBlockers() {
 		switch {
 		case b.GetUnknown():
-			print("unknown    %s (%s) blocks %s, unless it goes too, which nobody can say: a deployment does not answer", b.GetHolder(), b.GetPath(), b.GetTarget())
+			print("unknown    %s (%s) blocks %s, unless it is deleted as well, which is unknown: a deployment does not answer", b.GetHolder(), b.GetPath(), b.GetTarget())
 		case b.GetUndecided() && b.GetUnanswered():
 			print("undecided  %s (%s) refers to %s or is about to: its deployment does not answer", b.GetHolder(), b.GetPath(), b.GetTarget())
 		case b.GetUndecided():
@@ -82,7 +82,7 @@ func writePlan(out io.Writer, plan *resourcev1.PlanDeletionResponse) {
 		if u.GetReason() == resourcev1.UnaskedDeployment_REASON_LIMIT_REACHED {
 			print("not asked  %s", u.GetMessage())
 		} else {
-			print("not asked  %s does not answer; what is there is not in this plan (%s)", u.GetDeployment(), u.GetMessage())
+			print("not asked  %s does not answer; its resources are not in this plan (%s)", u.GetDeployment(), u.GetMessage())
 		}
 	}
 	more := ""

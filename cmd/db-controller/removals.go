@@ -12,12 +12,12 @@ import (
 	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
 )
 
-// longestChain is how many links of a chain of removals are followed.
+// longestChain bounds how many links of a chain of removals are followed.
 const longestChain = 100
 
 func newRemovals() *cobra.Command {
 	var uid string
-	cmd := resourceCommand("removals NAME", "Tell who or what removed the resources of a name, link by link",
+	cmd := resourceCommand("removals NAME", "Show who or what removed the resources of a name, link by link",
 		"  db-controller removals //devices.example.com/us-west2/projects/acme/devices/d1", cobra.ExactArgs(1),
 		func(cmd *cobra.Command, c *client.Client, args []string) error {
 			name, err := schema.ParseFullName(args[0])
@@ -34,7 +34,7 @@ func newRemovals() *cobra.Command {
 				return err
 			}
 			if len(found) == 0 {
-				cmd.Printf("Nothing is known of a removal of %s: it was not removed, or longer ago than --removals-kept of its deployment.\n", args[0])
+				cmd.Printf("There is no record of a removal of %s: it was not removed, or longer ago than --removals-kept of its deployment.\n", args[0])
 				return nil
 			}
 			for _, r := range found {
@@ -58,7 +58,7 @@ func removalsAt(cmd *cobra.Command, c *client.Client, at schema.DeploymentID, re
 	return answer.GetRemovals(), nil
 }
 
-// printChain follows what a resource went with, from deployment to deployment.
+// printChain follows the cause of a removal from deployment to deployment.
 func printChain(cmd *cobra.Command, c *client.Client, r *adminv1.Removal) {
 	state := "gone"
 	if !r.GetGone() {
@@ -76,9 +76,9 @@ func printChain(cmd *cobra.Command, c *client.Client, r *adminv1.Removal) {
 		next, err := nextLink(cmd, c, r)
 		switch {
 		case err != nil:
-			cmd.Printf("  %s %s, whose deployment cannot be asked: %v\n", word, r.GetVia(), err)
+			cmd.Printf("  %s %s, whose deployment does not answer: %v\n", word, r.GetVia(), err)
 		case next == nil:
-			cmd.Printf("  %s %s, of which nothing is kept there\n", word, r.GetVia())
+			cmd.Printf("  %s %s, of which no record is kept\n", word, r.GetVia())
 		default:
 			cmd.Printf("  %s %s  %s  uid %s\n", word, next.GetName(), next.GetKind(), next.GetUid())
 			r = next
@@ -87,12 +87,12 @@ func printChain(cmd *cobra.Command, c *client.Client, r *adminv1.Removal) {
 		break
 	}
 	if r.GetRoot() == "" {
-		cmd.Println("  what was at the root of it is not kept any more")
+		cmd.Println("  the record of the root is no longer kept")
 		return
 	}
 	by := r.GetActor()
 	if by == "" {
-		by = "nobody: it was gone already"
+		by = "nobody: it did not exist any more"
 	}
 	request := ""
 	if r.GetRequestId() != "" {
@@ -101,7 +101,7 @@ func printChain(cmd *cobra.Command, c *client.Client, r *adminv1.Removal) {
 	cmd.Printf("  root: %s, deleted %s by %s%s\n", r.GetRoot(), localTime(r.GetRequestTime().AsTime()), by, request)
 }
 
-// nextLink is nil where nothing is kept of it.
+// nextLink returns the removal that caused r; nil: its record is no longer kept.
 func nextLink(cmd *cobra.Command, c *client.Client, r *adminv1.Removal) (*adminv1.Removal, error) {
 	via, err := schema.ParseFullName(r.GetVia())
 	if err != nil || r.GetViaUid() == "" {

@@ -26,10 +26,10 @@ import (
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 )
 
-// resourceCommand is a command about a resource, or a deployment's resources.
+// resourceCommand returns a command that calls a deployment.
 func resourceCommand(use, short, example string, args cobra.PositionalArgs, run func(cmd *cobra.Command, c *client.Client, args []string) error) *cobra.Command {
 	cmd := &cobra.Command{Use: use, Short: short, Example: example, Args: args, RunE: func(cmd *cobra.Command, args []string) error {
-		if err := checkOutput(cmd); err != nil { // before anything is done
+		if err := checkOutput(cmd); err != nil { // before the call
 			return err
 		}
 		c, err := openClient(cmd)
@@ -100,13 +100,13 @@ func newList() *cobra.Command {
 			if err := show(cmd, found); err != nil {
 				return err
 			}
-			cmd.PrintErrf("there are more: --limit %d\n", 10*limit)
+			cmd.PrintErrf("there are more resources: use --limit %d\n", 10*limit)
 			return nil
 		})
 	cmd.Flags().StringVar(&query.Kind, "kind", "", "only this kind")
-	cmd.Flags().StringVar(&query.Filter, "filter", "", "only what fits a filter (AIP-160)")
+	cmd.Flags().StringVar(&query.Filter, "filter", "", "only resources that match a filter (AIP-160)")
 	cmd.Flags().StringVar(&query.OrderBy, "order", "", "fields to sort by, such as 'create_time desc, body.size'")
-	cmd.Flags().IntVar(&limit, "limit", 100, "at most so many")
+	cmd.Flags().IntVar(&limit, "limit", 100, "maximum number of resources")
 	outputFlag(cmd)
 	return cmd
 }
@@ -114,7 +114,7 @@ func newList() *cobra.Command {
 func newPut() *cobra.Command {
 	var file string
 	var owners []string
-	cmd := resourceCommand("put NAME [BODY]", "Create a resource, or replace what it has; the body is JSON or YAML, given here or in a file; without one, only create",
+	cmd := resourceCommand("put NAME [BODY]", "Create or replace a resource; the body is JSON or YAML, in the argument or a file; without a body it only creates",
 		`  db-controller put //iam.example.com/us-west2/projects/acme '{"title": "Acme"}'
   db-controller put //devices.example.com/eastus2/projects/acme/devices/d1 -f device.yaml
   db-controller put //devices.example.com/eastus2/fleets/f --owner Project=//iam.example.com/us-west2/projects/acme`, cobra.RangeArgs(1, 2),
@@ -141,12 +141,12 @@ func newPut() *cobra.Command {
 			return show(cmd, []*resourcev1.Resource{r})
 		})
 	cmd.Flags().StringVarP(&file, "file", "f", "", "file with the body, - for standard input")
-	cmd.Flags().StringArrayVar(&owners, "owner", nil, "KIND=NAME of a resource that keeps this one; it goes when the last owner does")
+	cmd.Flags().StringArrayVar(&owners, "owner", nil, "KIND=NAME of an owner; the resource is deleted with its last owner")
 	outputFlag(cmd)
 	return cmd
 }
 
-// put replaces what a resource has. Without a body it only creates: nobody means to empty what is there by saying nothing.
+// put creates or replaces a resource. Without a body it only creates: a missing body must not empty an existing resource.
 func put(ctx context.Context, c resourcev1.ResourceServiceClient, r *resourcev1.Resource) (*resourcev1.Resource, error) {
 	if r.Body == nil {
 		return c.CreateResource(ctx, &resourcev1.CreateResourceRequest{Resource: r})
@@ -166,13 +166,13 @@ func readOwners(texts []string) ([]*resourcev1.OwnerReference, error) {
 	return out, nil
 }
 
-// readBody answers nil when no body is given, or one that has nothing in it.
+// readBody returns nil when there is no body, or one without a document.
 func readBody(cmd *cobra.Command, inline []string, file string) (*structpb.Struct, error) {
 	var raw []byte
 	var err error
 	switch {
 	case len(inline) > 0 && file != "":
-		return nil, errors.New("give the body here or in a file, not both")
+		return nil, errors.New("give the body as an argument or in a file, not both")
 	case len(inline) > 0:
 		raw = []byte(inline[0])
 	case file == "-":
@@ -192,7 +192,7 @@ func readBody(cmd *cobra.Command, inline []string, file string) (*structpb.Struc
 		return nil, errors.New("the body has more than one YAML document; a resource has one")
 	}
 	if body == nil {
-		return nil, nil //nolint:nilnil // no body, which is not an empty one
+		return nil, nil //nolint:nilnil // no body, which differs from an empty body
 	}
 	if err := exact("body", body); err != nil {
 		return nil, err
@@ -201,14 +201,14 @@ func readBody(cmd *cobra.Command, inline []string, file string) (*structpb.Struc
 	if err != nil {
 		return nil, fmt.Errorf("the body: %w", err)
 	}
-	// Protobuf's JSON knows which numbers cannot be: it would write NaN as a string.
+	// Protobuf's JSON would write NaN as a string; encoding/json refuses it.
 	if _, err := json.Marshal(body); err != nil {
 		return nil, fmt.Errorf("the body: %w", err)
 	}
 	return s, nil
 }
 
-// exact refuses what a body of JSON cannot hold as it was written.
+// exact returns an error for a value that JSON does not represent exactly.
 func exact(at string, v any) error {
 	switch v := v.(type) {
 	case map[string]any:
@@ -271,7 +271,7 @@ func newDelete() *cobra.Command {
 				return plain(err)
 			}
 			for _, u := range answer.GetUnasked() {
-				cmd.PrintErrf("note: %s could not be asked whether something there blocks what will cascade: %s\n", u.GetDeployment(), u.GetMessage())
+				cmd.PrintErrf("note: %s did not answer whether its resources block the cascade: %s\n", u.GetDeployment(), u.GetMessage())
 			}
 			if answer.GetRemoved() {
 				cmd.Println(name, "deleted")
@@ -298,13 +298,13 @@ func newDelete() *cobra.Command {
 				}
 			}
 			if wait > 0 {
-				return fmt.Errorf("%s is not gone after %s; it goes on", name, wait)
+				return fmt.Errorf("%s still exists after %s; its deletion continues", name, wait)
 			}
 			return nil
 		})
-	cmd.Flags().DurationVar(&timeout, "timeout", 0, "how long deployments are asked and undecided references waited for (default: the deployment's own limit, 5s)")
-	cmd.Flags().DurationVar(&wait, "wait", 0, "wait so long until it is gone")
-	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only show what it would do, as plan does")
+	cmd.Flags().DurationVar(&timeout, "timeout", 0, "how long to wait for the answers of deployments and for undecided references (default: the limit of the deployment, 5s)")
+	cmd.Flags().DurationVar(&wait, "wait", 0, "how long to wait until the resource is removed")
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only show the effect, as plan does")
 	return cmd
 }
 
@@ -336,7 +336,7 @@ func newWatch() *cobra.Command {
 			}
 		})
 	cmd.Flags().StringVar(&kind, "kind", "", "only this kind")
-	cmd.Flags().StringVar(&filter, "filter", "", "only what fits a filter (AIP-160)")
+	cmd.Flags().StringVar(&filter, "filter", "", "only resources that match a filter (AIP-160)")
 	return cmd
 }
 
@@ -349,7 +349,7 @@ func printEvent(cmd *cobra.Command, msg *resourcev1.WatchResourcesResponse) {
 	case *resourcev1.WatchResourcesResponse_Delete:
 		cmd.Printf("%s  %-8s  %s\n", at, "GONE", e.Delete.GetName())
 	case *resourcev1.WatchResourcesResponse_EndOfSnapshot_:
-		cmd.Printf("%s  -- that is all there is; changes follow --\n", at)
+		cmd.Printf("%s  -- end of the snapshot, changes follow --\n", at)
 	}
 }
 

@@ -18,11 +18,11 @@ func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "db-controller",
 		Short: "Foreign keys that cross databases, services and regions",
-		Long: `db-controller keeps references between resources of different deployments true: it blocks, cascades and unsets
-across databases, services and regions. Start with "db-controller dev", which says what to try.
+		Long: `db-controller enforces references between resources of different deployments: a delete is blocked, cascades, or unsets the
+references, across databases, services and regions. Start with "db-controller dev", which prints commands to try.
 
-Every flag can also be given in the environment (--log-level as DBCONTROLLER_LOG_LEVEL) and in a YAML file named by
---config (log-level: debug). Flags come first, then the environment, then the file.`,
+Every flag can also be set by an environment variable (--log-level by DBCONTROLLER_LOG_LEVEL) and in the YAML file that
+--config names (log-level: debug). A flag takes precedence over the environment, and the environment over the file.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
@@ -48,7 +48,7 @@ Every flag can also be given in the environment (--log-level as DBCONTROLLER_LOG
 	return root
 }
 
-// withUsage lets the error for wrong arguments say what the right ones are.
+// withUsage adds the usage line to errors about arguments.
 func withUsage(check cobra.PositionalArgs) cobra.PositionalArgs {
 	if check == nil {
 		return nil
@@ -61,7 +61,7 @@ func withUsage(check cobra.PositionalArgs) cobra.PositionalArgs {
 	}
 }
 
-// configure fills the flags that were not given from the environment, then from the file.
+// configure sets the flags that the command line does not set, from the environment, else from the file.
 func configure(cmd *cobra.Command) error {
 	given := map[string]any{}
 	if path, _ := cmd.Flags().GetString("config"); path != "" || os.Getenv("DBCONTROLLER_CONFIG") != "" {

@@ -372,13 +372,13 @@ func TestPutReadsTheBody(t *testing.T) {
 		require.Equal(t, "Acme", (<-served.put).GetBody().GetFields()["title"].GetStringValue())
 	}
 	for says, args := range map[string][]string{
-		"exists, and a put without a body would empty it":    nil,
-		"give the body here or in a file, not both":          {"a: 1", "-f", "x"},
-		"the body is neither JSON nor YAML with fields":      {"[1]"},
-		"the body has more than one YAML document":           {"a: 1\n---\nb: 2"},
-		"field body.n: 12345678901234567890 has more digits": {"n: 12345678901234567890"},
-		"field body.d: YAML takes it for a date":             {"d: 2020-01-01"},
-		"--owner Project: want KIND=NAME":                    {"a: 1", "--owner", "Project"},
+		"exists, and a put without a body would empty it":     nil,
+		"give the body as an argument or in a file, not both": {"a: 1", "-f", "x"},
+		"the body is neither JSON nor YAML with fields":       {"[1]"},
+		"the body has more than one YAML document":            {"a: 1\n---\nb: 2"},
+		"field body.n: 12345678901234567890 has more digits":  {"n: 12345678901234567890"},
+		"field body.d: YAML takes it for a date":              {"d: 2020-01-01"},
+		"--owner Project: want KIND=NAME":                     {"a: 1", "--owner", "Project"},
 	} {
 		got := command(t, append(at, args...)...)
 		require.Equal(t, 1, got.code, says)

@@ -26,7 +26,7 @@ import (
 	"github.com/db-controller/db-controller/schema/wire"
 )
 
-// step is one thing that a scenario does; one of its fields is set, and what belongs to it.
+// step is one step of a scenario: one action, and the fields that belong to it.
 type step struct {
 	Say     string    `yaml:"say"`
 	Put     *putStep  `yaml:"put"`
@@ -69,7 +69,7 @@ type scenario struct {
 	out   io.Writer
 	p     *playground.Playground
 	c     *client.Client
-	// deleted is when the last delete was asked for, and uids what incarnation was deleted.
+	// deleted is the time of the last delete, uids the uid of each deleted resource.
 	deleted time.Time
 	uids    map[string]string
 }
@@ -90,7 +90,7 @@ func readScenario(name string) (*scenario, error) {
 
 func (s *scenario) run(ctx context.Context, out io.Writer, p *playground.Playground, c *client.Client) error {
 	s.out, s.p, s.c = out, p, c
-	if _, err := c.Environment(ctx); err != nil { // also for when the scenario stops the registry
+	if _, err := c.Environment(ctx); err != nil { // cached for steps after the scenario stops the registry
 		return err
 	}
 	for i, st := range s.steps {
@@ -130,13 +130,13 @@ func (s *scenario) step(ctx context.Context, st step) error {
 	case st.Check == "dangling":
 		return s.dangling(ctx)
 	default:
-		return errors.New("it says nothing that is known")
+		return errors.New("the step has no known field")
 	}
 	return nil
 }
 
-// repeated makes a call again as long as its answer is that nobody can say for now, which every client is advised to:
-// deployments that have just started have not heard of one another yet, and on a busy machine one may answer too late.
+// repeated retries a call while it returns UNAVAILABLE, as clients should: deployments that have just started do not know one
+// another's addresses yet, and on a busy machine one may answer too late.
 func repeated(ctx context.Context, call func() error) error {
 	for began := time.Now(); ; {
 		err := call()

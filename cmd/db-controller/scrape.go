@@ -9,10 +9,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// collectAge is how old metrics that are read from the database may be: anybody may ask for them, however often.
+// collectAge bounds the age of metrics from the database, which is read at most once in that time however often they are scraped.
 const collectAge = time.Second
 
-// cachedCollector reads its collector at most once in collectAge, for all who ask.
+// cachedCollector reads its collector at most once in collectAge, for all scrapes.
 type cachedCollector struct {
 	prometheus.Collector
 
@@ -34,7 +34,7 @@ func (c *cachedCollector) read() []prometheus.Metric {
 	if time.Since(c.at) <= collectAge {
 		return c.metrics
 	}
-	found := make(chan prometheus.Metric) // closed when everything was read
+	found := make(chan prometheus.Metric) // closed when the collector has returned
 	go func() {
 		defer close(found)
 		c.Collector.Collect(found)
@@ -47,7 +47,7 @@ func (c *cachedCollector) read() []prometheus.Metric {
 	return c.metrics
 }
 
-// metricsHandler serves a few at a time, and tells others to come back.
+// metricsHandler serves at most four scrapes at a time, and refuses further ones with 503.
 func metricsHandler(from prometheus.Gatherer) http.Handler {
 	return promhttp.HandlerFor(from, promhttp.HandlerOpts{MaxRequestsInFlight: 4, Timeout: 10 * time.Second})
 }

@@ -21,7 +21,7 @@ func (c *countedCollector) Collect(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstMetric(countedDesc, prometheus.GaugeValue, float64(c.reads.Add(1)))
 }
 
-// Whoever scrapes without end costs the database no more than one who scrapes each second.
+// Continuous scrapes read the database as often as one scrape a second does.
 func TestScrapesReadTheDatabaseOnceASecond(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -18,10 +18,10 @@ func newValidate() *cobra.Command {
 	var output string
 	cmd := &cobra.Command{
 		Use:   "validate FILE...",
-		Short: "Check service descriptors, all files together: what is wrong, and where; what can get stuck",
-		Long: `Check service descriptors, all files together: what is wrong, and where; what can get stuck.
+		Short: "Check service descriptors, all files together: problems with their lines, and deletions that can get stuck",
+		Long: `Check service descriptors, all files together: problems with their lines, and deletions that can get stuck.
 
-A warning ends with its id in brackets. Where it is meant, the descriptor says so, and why:
+A warning ends with its id in brackets. A descriptor acknowledges an intended one, with the reason:
 
   acknowledge:
     - { warning: blocked-cascade, at: "kinds[Device].references[account]", reason: a device outlives its account }
@@ -58,7 +58,7 @@ The exit code is 1 when a file cannot be applied, and with --strict 3 when there
 	return cmd
 }
 
-// validated is what is to be said of some files.
+// validated is the result for some files.
 type validated struct {
 	files    *schema.File
 	problems schema.Problems
@@ -107,7 +107,7 @@ type serviceSummary struct {
 	References int    `json:"references"`
 }
 
-// services are told of when nothing is wrong.
+// services returns a summary of each service, none when there are problems.
 func (v validated) services() []serviceSummary {
 	out := []serviceSummary{}
 	if len(v.problems) > 0 {
@@ -136,15 +136,15 @@ type findingJSON struct {
 }
 
 func (v validated) printJSON(cmd *cobra.Command) error {
-	told := func(p schema.Problem) findingJSON {
+	convert := func(p schema.Problem) findingJSON {
 		return findingJSON{Level: "problem", File: p.Pos.File, Line: p.Pos.Line, Path: p.Pos.Path, Message: p.Message, Remedy: p.Remedy}
 	}
 	findings := []findingJSON{}
 	for _, p := range v.problems {
-		findings = append(findings, told(p))
+		findings = append(findings, convert(p))
 	}
 	for _, f := range v.findings {
-		one := told(f.Problem)
+		one := convert(f.Problem)
 		one.Level, one.ID, one.Of, one.Acknowledged = string(f.Level), f.ID, f.Of.String(), f.Acknowledged
 		findings = append(findings, one)
 	}

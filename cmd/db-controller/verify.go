@@ -19,18 +19,18 @@ func newVerify() *cobra.Command {
 	var repair bool
 	cmd := &cobra.Command{
 		Use:   "verify [DEPLOYMENT...]",
-		Short: "Compare references, blockades and owners between deployments; say what differs, and repair what is certain",
-		Long: `Compare what the resources of each deployment refer to, what blocks there, and their owners, with what the other
-deployments have of it: of all deployments, or of those that are named. The references that stand in bodies are compared
-with those that are stored.
+		Short: "Compare references, blockades and owners between deployments; list differences, and repair those that are certain",
+		Long: `Compare the references, blockades and owners of deployments with the records of the other deployments, and the references in
+bodies with the stored references. Without arguments it compares all deployments.
 
-In order, nothing differs. Differences come from databases that lost commits: a failover to a standby that lagged behind, a
-backup that was restored. Each is looked at twice, so that what is under way is none.
+There are no differences as long as no database loses commits. A failover to a standby that lagged behind, or a restored
+backup, can cause some. Each difference is read twice, so that messages in flight are not reported.
 
-With --repair, what is certain is done: a reference that its target's deployment has lost is established again, what nothing
-refers by any more is removed, owners are asked again, references are derived anew from bodies. Where a target is gone, a person decides what becomes of its holder.
+With --repair, it repairs the differences whose repair is certain: a reference that the deployment of its target has lost is
+established again, blockades without a reference are removed, owners are checked again, references are derived from bodies
+again. When the target of a reference does not exist any more, a person decides about its holder.
 
-It fails when something differs that is not repaired, or when a deployment could not be asked.`,
+The command fails when differences remain, or when a deployment did not answer.`,
 		Example: `  db-controller verify
   db-controller verify iam.example.com/us-west2 --repair`,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -43,11 +43,11 @@ It fails when something differs that is not repaired, or when a deployment could
 		},
 	}
 	contextFlag(cmd)
-	cmd.Flags().BoolVar(&repair, "repair", false, "do what is certain")
+	cmd.Flags().BoolVar(&repair, "repair", false, "repair the differences whose repair is certain")
 	return cmd
 }
 
-// verified is what came of all deployments.
+// verified sums up the results of all deployments.
 type verified struct {
 	differences, repaired int64
 	unasked               []string
@@ -80,23 +80,23 @@ func verify(cmd *cobra.Command, c *client.Client, names []string, repair bool) e
 	}
 	var wrong []string
 	if left := all.differences - all.repaired; left > 0 {
-		text := fmt.Sprintf("%d differences are left", left)
+		text := fmt.Sprintf("%d differences remain", left)
 		if !repair {
-			text += ": verify --repair does what is certain"
+			text += ": verify --repair repairs those that are certain"
 		}
 		wrong = append(wrong, text)
 	}
 	if len(all.unasked) > 0 {
-		wrong = append(wrong, "not everything could be compared, because of "+strings.Join(slices.Compact(slices.Sorted(slices.Values(all.unasked))), ", "))
+		wrong = append(wrong, "the comparison is incomplete, these deployments did not answer: "+strings.Join(slices.Compact(slices.Sorted(slices.Values(all.unasked))), ", "))
 	}
 	if len(wrong) > 0 {
 		return errors.New(strings.Join(wrong, "; "))
 	}
 	if all.repaired > 0 {
-		cmd.Printf("%d differences repaired. What is established again is confirmed in the background; verify again to see that nothing is left.\n", all.repaired)
+		cmd.Printf("%d differences repaired. References that were established again are confirmed in the background; run verify again to see the result.\n", all.repaired)
 		return nil
 	}
-	cmd.Println("Nothing differs.")
+	cmd.Println("No differences.")
 	return nil
 }
 
@@ -115,7 +115,7 @@ func verifyOne(cmd *cobra.Command, c *client.Client, id schema.DeploymentID, rep
 		msg, err := stream.Recv()
 		switch {
 		case errors.Is(err, io.EOF):
-			return errors.New("it ended without saying what it compared")
+			return errors.New("the stream ended without a result")
 		case err != nil:
 			return err
 		}
@@ -134,7 +134,7 @@ func verifyOne(cmd *cobra.Command, c *client.Client, id schema.DeploymentID, rep
 			id, p.GetReferences(), p.GetBlockades(), p.GetOwners(), p.GetBodies(), p.GetDifferences(), p.GetRepaired())
 		all.differences, all.repaired = all.differences+p.GetDifferences(), all.repaired+p.GetRepaired()
 		for _, u := range p.GetUnreachable() {
-			cmd.Printf("  not asked: %s, which does not answer\n", u)
+			cmd.Printf("  not compared: %s does not answer\n", u)
 		}
 		all.unasked = append(all.unasked, p.GetUnreachable()...)
 		return nil

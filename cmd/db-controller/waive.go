@@ -14,8 +14,8 @@ import (
 func newWaive() *cobra.Command {
 	var of, reason string
 	var yes bool
-	cmd := resourceCommand("waive DEPLOYMENT --of OTHER --reason TEXT --yes", "Let a deployment delete again without waiting for another one's comparison",
-		`  db-controller waive iam.example.com/us-west2 --of devices.example.com/eastus2 --reason "it stays away for days, ticket 4711" --yes`, cobra.ExactArgs(1),
+	cmd := resourceCommand("waive DEPLOYMENT --of OTHER --reason TEXT --yes", "Let a deployment delete again without waiting for the comparison of another one",
+		`  db-controller waive iam.example.com/us-west2 --of devices.example.com/eastus2 --reason "it is down for days, ticket 4711" --yes`, cobra.ExactArgs(1),
 		func(cmd *cobra.Command, c *client.Client, args []string) error {
 			at, err := schema.ParseDeploymentID(args[0])
 			if err != nil {
@@ -26,9 +26,9 @@ func newWaive() *cobra.Command {
 			case err != nil:
 				return fmt.Errorf("--of: %w", err)
 			case reason == "":
-				return errors.New("--reason is missing: who asks later will want to know")
+				return errors.New("--reason is missing: it is kept for later questions")
 			case !yes:
-				return fmt.Errorf("what %s refers to at %s, and is not known there, can be deleted then: say --yes to go on (--help tells what happens)", other, at)
+				return fmt.Errorf("resources to which %s refers, in references that %s has lost, can then be deleted: add --yes to continue (--help describes the effects)", other, at)
 			}
 			admin, err := c.Admin(cmd.Context(), at)
 			if err == nil {
@@ -37,17 +37,17 @@ func newWaive() *cobra.Command {
 			if err != nil {
 				return plain(err)
 			}
-			cmd.Printf("%s waits for %s no more\n", at, other)
+			cmd.Printf("%s no longer waits for %s\n", at, other)
 			return nil
 		})
-	cmd.Long = `Let a deployment delete again without waiting for another one's comparison.
+	cmd.Long = `Let a deployment delete again without waiting for the comparison of another one.
 
-After a failover or a restore, of either of the two, a deployment deletes nothing until the other one has compared what it
-refers to there. That is waited for however long the other one is away; status shows it. With this word it is not waited for
-any more, once: what the other one refers to, and is not known here, can be deleted, and is marked as dangling when it
-compares after all. One that never comes back is decommissioned instead.`
-	cmd.Flags().StringVar(&of, "of", "", "service/region of the deployment that is waited for")
-	cmd.Flags().StringVar(&reason, "reason", "", "why, kept by the deployment")
-	cmd.Flags().BoolVar(&yes, "yes", false, "there is no way back")
+After a failover or a restore of either database, a deployment deletes nothing until the other deployment has compared its
+references. It waits without a limit while the other deployment is down; status shows that. This command ends the wait once:
+targets of references that the deployment has lost can be deleted, and the references are marked as dangling when the other
+deployment compares later. Decommission a deployment that never comes back instead.`
+	cmd.Flags().StringVar(&of, "of", "", "service/region of the deployment that has not compared")
+	cmd.Flags().StringVar(&reason, "reason", "", "the reason, which the deployment keeps")
+	cmd.Flags().BoolVar(&yes, "yes", false, "confirm: this cannot be undone")
 	return cmd
 }
