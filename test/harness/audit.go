@@ -12,7 +12,7 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// The auditor reads the tables by itself, so that it shares no mistake with the store.
+// The auditor reads the tables with statements of its own, so that it shares no mistakes with the store.
 const (
 	auditLocalSQL = `
 SELECT h.name, f.path, r.target_id FROM dbcontroller.reference r
@@ -25,9 +25,9 @@ SELECT h.uid, h.name, h.state, f.path, r.attempt, r.behaviour, t.uid, d.service 
 FROM dbcontroller.reference r
 JOIN dbcontroller.shadow h ON h.id = r.holder_id JOIN dbcontroller.field f ON f.id = r.field_id
 JOIN dbcontroller.foreign_target t ON t.id = r.target_id JOIN dbcontroller.deployment d ON d.id = t.deployment_id
-WHERE NOT r.dangling` // what was lost with a database, and is known to be: a person decides
+WHERE NOT r.dangling` // a dangling mark reports a lost target: a user decides about its holder
 
-	// Of some resources those that are there, and whether they know that the deployment refers to them.
+	// The existing ones of some resources, and whether each has a holder entry of the deployment.
 	auditTargetsSQL = `
 SELECT s.uid, EXISTS (SELECT FROM dbcontroller.holder_entry e JOIN dbcontroller.deployment d ON d.id = e.deployment_id
     WHERE e.target_id = s.id AND d.service || '/' || d.region = $2)
@@ -48,7 +48,7 @@ UNION ALL SELECT 'owner_lost', count(*) FROM dbcontroller.owner_lost o WHERE NOT
 UNION ALL SELECT 'ownee_entry', count(*) FROM dbcontroller.ownee_entry e WHERE NOT EXISTS (SELECT FROM dbcontroller.shadow s WHERE s.id = e.owner_id)
 UNION ALL SELECT 'notice', count(*) FROM dbcontroller.notice`
 
-	// What users see of owners, and what is kept of them, resource by resource.
+	// Resources whose number of owners differs from their number of rows of owner_reference.
 	auditOwnersSeenSQL = `
 SELECT s.name FROM dbcontroller.shadow s JOIN dbcontroller.resource r USING (id)
 WHERE s.state = 1 AND COALESCE(jsonb_array_length(r.owners), 0) <> (SELECT count(*) FROM dbcontroller.owner_reference o WHERE o.ownee_id = s.id)`
@@ -78,7 +78,7 @@ func (b *Box) Audit() {
 	require.Empty(b.t, problems)
 }
 
-// AuditDatabases is Audit over databases.
+// AuditDatabases audits databases and returns the violations that it found.
 func AuditDatabases(t require.TestingT, pools map[schema.DeploymentID]*pgxpool.Pool) (problems []string) {
 	ctx := context.Background()
 	held := map[blockadeID]bool{}
@@ -130,7 +130,7 @@ func AuditDatabases(t require.TestingT, pools map[schema.DeploymentID]*pgxpool.P
 	return problems
 }
 
-// auditOwners checks what I16 and I17 promise at rest: a known owner is there, and will tell this deployment when it goes.
+// auditOwners checks I16 and I17 at rest: each checked owner exists, and has an ownee entry of this deployment.
 func auditOwners(t require.TestingT, id schema.DeploymentID, pool *pgxpool.Pool, pools map[schema.DeploymentID]*pgxpool.Pool, report func(string, ...any)) {
 	ctx := context.Background()
 	rows, err := pool.Query(ctx, auditOwnersSeenSQL)
@@ -167,8 +167,8 @@ func auditOwners(t require.TestingT, id schema.DeploymentID, pool *pgxpool.Pool,
 	}
 }
 
-// auditThere asks each deployment about resources of it: a resource that is there has a value, and whether it knows about the
-// deployment that is audited. A deployment that has no database here has no map.
+// auditThere looks up resources in their deployments' databases. An existing resource has a value in the result: whether it has an entry
+// of the audited deployment. A deployment without a database here has no map.
 func auditThere(t require.TestingT, sql string, by map[string][]uuid.UUID, audited schema.DeploymentID, pools map[schema.DeploymentID]*pgxpool.Pool) map[string]map[uuid.UUID]bool {
 	known := map[string]map[uuid.UUID]bool{}
 	for at, uids := range by {

@@ -11,8 +11,8 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// Removals are found by their whole key: there is no index of uids, and without one a planner whose statistics are of
-// before the deletions takes the square of their number.
+// Removals are found by name and uid: there is no index of uids alone, and without one a plan made from statistics of before the
+// deletions takes quadratic time.
 const (
 	auditUnrecordedSQL = `
 SELECT DISTINCT c.name FROM dbcontroller.change c
@@ -25,7 +25,7 @@ WHERE s.state = 2 AND NOT EXISTS (
 	auditLiveSQL = `
 SELECT s.name FROM dbcontroller.shadow s JOIN dbcontroller.removal r USING (name, uid) WHERE s.state = 1`
 
-	// The chains of the root's own word: a decommissioned deployment has none. One of all that went with the same is enough.
+	// The links of cascades; those of a decommissioned deployment end without one. One removal for each distinct link is enough.
 	auditLinksSQL = `
 SELECT min(r.name), d.service || '/' || d.region, x.via_name, x.via_uid, x.root
 FROM dbcontroller.removal r JOIN dbcontroller.cause x ON x.id = r.cause_id
@@ -40,8 +40,8 @@ WHERE NOT EXISTS (SELECT FROM dbcontroller.removal r WHERE r.name = i.name AND r
 	auditEpochsSQL = `SELECT count(*) FROM dbcontroller.epoch`
 )
 
-// auditRemovals checks that every removal was noted with its cause, nothing that lives was, and that every chain of
-// cascades leads on to what was deleted first.
+// auditRemovals checks that each resource that is gone or DELETING has a removal with a cause, that no ACTIVE resource has one, and that
+// each chain of cascades leads to the deleted root.
 func auditRemovals(t require.TestingT, id schema.DeploymentID, pool *pgxpool.Pool, pools map[schema.DeploymentID]*pgxpool.Pool, report func(string, ...any)) {
 	ctx := context.Background()
 	for sql, problem := range map[string]string{auditUnrecordedSQL: "%s: %s is gone, or going, and nobody knows why", auditLiveSQL: "%s: the removal of %s is noted, but it lives"} {
@@ -55,7 +55,7 @@ func auditRemovals(t require.TestingT, id schema.DeploymentID, pool *pgxpool.Poo
 		var epochs int
 		require.NoError(t, p.QueryRow(ctx, auditEpochsSQL).Scan(&epochs))
 		if epochs > 1 {
-			return // what was lost with a database has lost its links
+			return // a database has lost commits, and links with them
 		}
 	}
 	type link struct{ name, of string }
@@ -75,7 +75,7 @@ func auditRemovals(t require.TestingT, id schema.DeploymentID, pool *pgxpool.Poo
 			return err
 		}
 		if _, err := schema.ParseFullName(root); err != nil || pools[there] == nil {
-			return nil // the word that a deployment is gone
+			return nil // caused by a Decommission
 		}
 		if links[there] == nil {
 			links[there] = map[uuid.UUID]link{}

@@ -10,7 +10,7 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow"
 )
 
-// An auditor that finds nothing is worth something only if it would have found it.
+// The auditor finds each kind of violation that is planted.
 func TestTheAuditorFindsWhatIsWrong(t *testing.T) {
 	t.Parallel()
 	const targets, holders = "a.example.com/east", "b.example.com/west"

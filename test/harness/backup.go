@@ -12,8 +12,8 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow"
 )
 
-// Backup takes a copy of a deployment's database, and answers what restores it: the deployment then goes on with the copy,
-// which is another database, and has lost everything since. Nothing else may be under way.
+// Backup copies a deployment's database, and returns a function that restores it: the deployment then continues with the copy, and has
+// lost all later commits. Nothing else may be under way.
 func (b *Box) Backup(deployment string) (restore func()) {
 	b.t.Helper()
 	id := b.ID(deployment)
@@ -29,7 +29,7 @@ func (b *Box) Backup(deployment string) (restore func()) {
 	}
 }
 
-// Replace starts a deployment over an empty database, and answers what lets it go on with the one that it had.
+// Replace starts a deployment over an empty database, and returns a function that gives it its former database again.
 func (b *Box) Replace(deployment string) (back func()) {
 	b.t.Helper()
 	id := b.ID(deployment)
@@ -44,7 +44,7 @@ func (b *Box) Replace(deployment string) (back func()) {
 	}
 }
 
-// reopen lets a deployment go on with a database that it has, or has had.
+// reopen opens a deployment's store over a database of its own.
 func (b *Box) reopen(id schema.DeploymentID, dsn string) {
 	b.t.Helper()
 	cfg := b.configs[id]
@@ -61,7 +61,7 @@ func (b *Box) close(id schema.DeploymentID) {
 	b.configs[id].Pool.Close()
 }
 
-// Environment is what a registry would say of the box.
+// Environment returns the environment that a registry of the box would store.
 func (b *Box) Environment() *schema.Environment {
 	env := &schema.Environment{Services: b.services}
 	for id, store := range b.Stores {
@@ -70,7 +70,7 @@ func (b *Box) Environment() *schema.Environment {
 	return env
 }
 
-// Recover lets a deployment notice that its database was restored. What there is to do about it becomes work.
+// Recover makes a deployment notice that its database was restored, and creates the resulting work.
 func (b *Box) Recover(deployment string) {
 	b.t.Helper()
 	store := b.Stores[b.ID(deployment)]
@@ -80,7 +80,7 @@ func (b *Box) Recover(deployment string) {
 	require.NoError(b.t, store.Recover(context.Background(), b.Environment()))
 }
 
-// Renew lets a deployment's database begin a new epoch, without having lost anything.
+// Renew begins a new epoch of a deployment's database that has lost nothing.
 func (b *Box) Renew(deployment string) {
 	b.t.Helper()
 	_, err := b.Pools[b.ID(deployment)].Exec(context.Background(), `UPDATE dbcontroller.meta SET server = 'another'`)
@@ -88,8 +88,8 @@ func (b *Box) Renew(deployment string) {
 	b.Recover(deployment)
 }
 
-// Copy takes a copy of a deployment's database, and answers what puts it in the place of the present one, under the process
-// that runs: as a standby that takes over behind one address.
+// Copy copies a deployment's database, and returns a function that replaces the database by the copy under the running process: like a
+// standby that takes over behind one address.
 func (b *Box) Copy(deployment string) (takeOver func()) {
 	b.t.Helper()
 	ctx := context.Background()

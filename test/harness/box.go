@@ -19,9 +19,9 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow"
 )
 
-// Box is a number of deployments in one process: the real stores and handlers over a database each, joined by calls
-// instead of connections. Nothing happens by itself: a test says when messages are delivered, deletions are acted
-// upon, work is done, and so can stop anywhere in between. Settle does everything until nothing is left.
+// Box runs several deployments in one process: the real stores and handlers, each over a database of its own, joined by function calls
+// instead of connections. Nothing happens by itself: a test decides when messages are delivered, deletions are acted upon and work is
+// done, and can stop anywhere in between. Settle does everything until nothing is left.
 type Box struct {
 	t      testing.TB
 	Stores map[schema.DeploymentID]*shadow.Store
@@ -29,26 +29,26 @@ type Box struct {
 
 	mu   sync.Mutex
 	down map[schema.DeploymentID]bool // guarded by mu
-	// OnEstablish and OnResolve, when set, come before the call to the other deployment; an error is the answer.
+	// OnEstablish and OnResolve, when set, run before the call to the other deployment; an error is returned in its place.
 	OnEstablish func(to schema.DeploymentID, attempt shadow.AttemptID, refs []shadow.EstablishReference) error
 	OnResolve   func(to schema.DeploymentID) error
-	// OnPlan and OnResolveIn, when set, come before the call to the other deployment, in the time that it has.
+	// OnPlan and OnResolveIn, when set, run before the call to the other deployment, with the call's deadline.
 	OnPlan, OnResolveIn func(ctx context.Context, to schema.DeploymentID) error
-	// AfterEstablish, when set, comes between a successful answer and the holder's commit.
+	// AfterEstablish, when set, runs between a successful answer and the holder's commit.
 	AfterEstablish func()
-	// AfterPlan, when set, comes between another deployment's plan and what the delete does with it.
+	// AfterPlan, when set, runs after another deployment's plan and before the delete uses it.
 	AfterPlan func()
-	// AfterCheckOwners, when set, comes between an owners' deployment's answer and what is done with it.
+	// AfterCheckOwners, when set, runs after an owners' deployment's answer and before it is applied.
 	AfterCheckOwners func()
 
 	services []*schema.Descriptor
 	configs  map[schema.DeploymentID]shadow.Config
 }
 
-// BoxConfig is for stores that need other settings than the defaults.
+// BoxConfig changes the configuration of a box's stores.
 type BoxConfig func(*shadow.Config)
 
-// NewBox makes deployments of services that are given in YAML.
+// NewBox creates deployments of services that are given in YAML.
 func NewBox(t testing.TB, services string, configure BoxConfig, deployments ...string) *Box {
 	t.Helper()
 	file, err := schema.ParseFile("services.yaml", strings.NewReader(services))
@@ -83,7 +83,7 @@ func deploymentTemplate(t testing.TB, server *Server) string {
 	})
 }
 
-// connect opens a database for a test, which may do anything, and for a store, which has the rights that serve needs.
+// connect opens a database for a test, with all rights, and for a store, with the rights that serve needs.
 func (b *Box) connect(dsn string) (test, serving *pgxpool.Pool) {
 	b.t.Helper()
 	var pools [2]*pgxpool.Pool
@@ -96,7 +96,7 @@ func (b *Box) connect(dsn string) (test, serving *pgxpool.Pool) {
 	return pools[0], pools[1]
 }
 
-// Peers are what a deployment's store needs from the others.
+// Peers returns the calls of a deployment's store to the others.
 func (b *Box) Peers(deployment string) shadow.Peers { return &boxPeers{box: b, self: b.ID(deployment)} }
 
 // SecondProcess opens a deployment's database once more, as another process of the deployment would.
@@ -125,7 +125,7 @@ func (b *Box) open(cfg shadow.Config, services []*schema.Descriptor) *shadow.Sto
 	return store
 }
 
-// Switch lets a deployment run another version of its service. What is to be derived anew because of it is work.
+// Switch makes a deployment run another version of its service. Derivations are left as work.
 func (b *Box) Switch(deployment, version string) {
 	b.t.Helper()
 	id := b.ID(deployment)
@@ -134,7 +134,7 @@ func (b *Box) Switch(deployment, version string) {
 	require.NoError(b.t, b.Stores[id].Switch(context.Background(), model))
 }
 
-// ID reads service/region.
+// ID parses service/region.
 func (b *Box) ID(deployment string) schema.DeploymentID {
 	b.t.Helper()
 	id, err := schema.ParseDeploymentID(deployment)
@@ -175,7 +175,7 @@ func (b *Box) PutOwned(name string, body Body, owners ...shadow.OwnerReference) 
 	return saved[0], nil
 }
 
-// MustPut is Put where nothing can go wrong.
+// MustPut is Put that fails the test on an error.
 func (b *Box) MustPut(name string, body Body) shadow.Resource {
 	b.t.Helper()
 	r, err := b.Put(name, body)
@@ -190,7 +190,7 @@ func (b *Box) Delete(name string) (shadow.DeleteResult, error) {
 	return store.Delete(context.Background(), shadow.DeleteRequest{Name: full.Name})
 }
 
-// MustDelete is Delete where nothing can go wrong, however busy the machine is.
+// MustDelete is Delete that fails the test on an error; its deadline suits a busy machine.
 func (b *Box) MustDelete(name string) shadow.DeleteResult {
 	b.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -201,7 +201,7 @@ func (b *Box) MustDelete(name string) shadow.DeleteResult {
 	return r
 }
 
-// Get reads a resource by its full name; nil when it is not there.
+// Get reads a resource by its full name; nil when it does not exist.
 func (b *Box) Get(name string) *shadow.Resource {
 	b.t.Helper()
 	full, store := b.full(name)
@@ -213,7 +213,7 @@ func (b *Box) Get(name string) *shadow.Resource {
 	return r
 }
 
-// Gone fails unless none of the resources is there.
+// Gone fails the test if one of the resources exists.
 func (b *Box) Gone(names ...string) {
 	b.t.Helper()
 	for _, name := range names {
@@ -221,7 +221,7 @@ func (b *Box) Gone(names ...string) {
 	}
 }
 
-// SetDown cuts a deployment off, or brings it back: calls to it fail.
+// SetDown makes a deployment unreachable (calls to it fail), or reachable again.
 func (b *Box) SetDown(deployment string, down bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -239,7 +239,7 @@ func (b *Box) reach(to schema.DeploymentID) (*shadow.Store, error) {
 
 var errEnd = errors.New("end of snapshot")
 
-// Work reads what a deployment has outstanding.
+// Work reads the outstanding work of a deployment.
 func (b *Box) Work(deployment schema.DeploymentID) []schema.Work {
 	b.t.Helper()
 	var all []schema.Work
@@ -258,7 +258,7 @@ func (b *Box) Work(deployment schema.DeploymentID) []schema.Work {
 	return all
 }
 
-// Handlers are the handlers of a process of a deployment.
+// Handlers returns the handlers of a process of a deployment.
 func (b *Box) Handlers(deployment schema.DeploymentID, store *shadow.Store) *handlers.Table {
 	b.t.Helper()
 	peers := &boxPeers{box: b, self: deployment}
@@ -274,7 +274,7 @@ func (b *Box) Handlers(deployment schema.DeploymentID, store *shadow.Store) *han
 	return table
 }
 
-// Do does some outstanding work of a deployment: that of an action, once. It tells how much was done.
+// Do handles a deployment's outstanding work of an action once, and returns how many pieces were done.
 func (b *Box) Do(deployment schema.DeploymentID, action schema.Action) (int, error) {
 	b.t.Helper()
 	return b.do(deployment, action, b.Work(deployment))
@@ -314,10 +314,10 @@ func (b *Box) Seen(holder, from schema.DeploymentID) (deletions []schema.Deletio
 	return deletions, position
 }
 
-// Act lets a holder's deployment act upon the deletions at another one, and acknowledge them. It tells how many.
+// Act makes a holder's deployment act upon the deletions at another one and acknowledge them. It returns how many were done.
 func (b *Box) Act(holder, from schema.DeploymentID) (int, error) {
 	b.t.Helper()
-	if holder != from { // as the watch does
+	if holder != from { // the watch does so
 		if err := b.Stores[from].Meet(context.Background(), holder, b.Stores[holder].Database()); err != nil {
 			return 0, err
 		}
@@ -328,7 +328,7 @@ func (b *Box) Act(holder, from schema.DeploymentID) (int, error) {
 	}
 	h := &handlers.SubscribedDeleting{Store: b.Stores[holder], Peers: &boxPeers{box: b, self: holder}}
 	failed, err := h.Handle(context.Background(), from, deletions, position, nil, true)
-	done := len(deletions) // what fails is not done, however often it is tried
+	done := len(deletions) // less those that failed
 	for _, cause := range failed {
 		if !errors.Is(cause, schema.ErrUnfinished) {
 			done--
@@ -337,7 +337,7 @@ func (b *Box) Act(holder, from schema.DeploymentID) (int, error) {
 	return done, err
 }
 
-// Resolve lets a deployment ask about its expired blockades.
+// Resolve makes a deployment ask about its expired blockades.
 func (b *Box) Resolve(deployment schema.DeploymentID) error {
 	h := &handlers.Resolve{Store: b.Stores[deployment], Peers: &boxPeers{box: b, self: deployment}}
 	expired, err := h.Expired(context.Background())
@@ -347,8 +347,8 @@ func (b *Box) Resolve(deployment schema.DeploymentID) error {
 	return err
 }
 
-// outstanding tells, in one question, whether there is anything of a kind: mostly there is not, and the three ways to read it
-// are some twenty.
+// outstanding reports in one query which kinds of outstanding rows exist: mostly there are none, and reading them takes some twenty
+// queries.
 func (b *Box) outstanding(deployment schema.DeploymentID) (left struct{ tentative, work, notices bool }) {
 	b.t.Helper()
 	const sql = `
@@ -357,14 +357,14 @@ SELECT EXISTS (SELECT FROM dbcontroller.blockade WHERE expires_at IS NOT NULL), 
 	return left
 }
 
-// Settle does everything that is outstanding anywhere, until nothing is. What cannot be reached stays.
+// Settle does all outstanding work of all deployments until nothing is left but work for unreachable deployments.
 func (b *Box) Settle() {
 	b.t.Helper()
-	var done []string // in the last round
+	var done []string // work done in the last round
 	for round := 0; ; round++ {
 		require.Less(b.t, round, 100, "it does not come to rest: %s", done)
 		done = nil
-		count := func(what any, id schema.DeploymentID, n int, err error) { // what cannot be done stays
+		count := func(what any, id schema.DeploymentID, n int, err error) { // failed work stays
 			if n > 0 {
 				done = append(done, fmt.Sprintf("%v at %s: %d (%v)", what, id, n, err))
 			}
@@ -372,7 +372,7 @@ func (b *Box) Settle() {
 		for id := range b.Stores {
 			left := b.outstanding(id)
 			if left.tentative {
-				_ = b.Resolve(id) // what cannot be asked stays
+				_ = b.Resolve(id) // blockades of unreachable deployments stay
 			}
 			if left.work {
 				work := b.Work(id)
@@ -416,7 +416,7 @@ func (b *Box) Count(deployment, table string) (n int) {
 	return n
 }
 
-// Expire makes every tentative blockade at a deployment expired, as time would.
+// Expire makes every tentative blockade at a deployment expire.
 func (b *Box) Expire(deployment string) {
 	b.t.Helper()
 	_, err := b.Pools[b.ID(deployment)].Exec(context.Background(), `UPDATE dbcontroller.blockade SET expires_at = now() WHERE expires_at IS NOT NULL`)

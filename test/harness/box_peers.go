@@ -10,14 +10,13 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow"
 )
 
-// boxPeers calls the other stores as one deployment.
+// boxPeers calls the stores of other deployments on behalf of one deployment.
 type boxPeers struct {
 	box  *Box
 	self schema.DeploymentID
 }
 
-// reach finds the store of a deployment. Both sides look whose database the other one speaks for, as connections between
-// deployments do.
+// reach returns the store of a deployment. Both sides check the identity of the other's database, as connections between deployments do.
 func (p *boxPeers) reach(ctx context.Context, to schema.DeploymentID) (*shadow.Store, error) {
 	store, err := p.box.reach(to)
 	if err != nil || to == p.self {
@@ -38,7 +37,7 @@ func (p *boxPeers) Establish(ctx context.Context, to schema.DeploymentID, attemp
 	}
 	store, err := p.reach(ctx, to)
 	if p.box.Stores[to] == nil {
-		return nil, fmt.Errorf("%w: %w", shadow.ErrNotSent, err) // as for a deployment that the environment does not have
+		return nil, fmt.Errorf("%w: %w", shadow.ErrNotSent, err) // as for a deployment that is not in the environment
 	}
 	if err != nil {
 		return nil, err

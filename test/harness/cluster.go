@@ -20,9 +20,8 @@ import (
 	"github.com/db-controller/db-controller/internal/postgres/launcher"
 )
 
-// Cluster is a PostgreSQL server of a test's own, whose folder can be copied while it does not run: for backups that are
-// restored and for standbys. It needs the binaries on this machine; without them the test is skipped, or fails as that of
-// Postgres.
+// Cluster is a PostgreSQL server for one test, whose folder can be copied while it does not run: for restored backups and standbys. It
+// needs the PostgreSQL binaries on this machine; without them the test is skipped or fails, as with Postgres.
 type Cluster struct {
 	t      testing.TB
 	dir    string
@@ -41,7 +40,7 @@ func NewCluster(t testing.TB) *Cluster {
 	return c
 }
 
-// NewClusterWith starts a server that shows the certificate of a folder, tls.crt and tls.key.
+// NewClusterWith starts a server with the certificate of a folder (tls.crt and tls.key).
 func NewClusterWith(t testing.TB, certs string) *Cluster {
 	t.Helper()
 	c := newCluster(t)
@@ -52,7 +51,7 @@ func NewClusterWith(t testing.TB, certs string) *Cluster {
 		require.NoError(t, err)
 		require.NoError(t, os.WriteFile(filepath.Join(own, name), raw, 0o600))
 	}
-	// The server reads nobody else's key. Its user is known once it has run.
+	// The key has to belong to the server's user, which is known once the server has run.
 	c.Start()
 	data, err := os.Stat(filepath.Join(c.dir, "data"))
 	if err != nil {
@@ -83,8 +82,7 @@ func clusterParent(t testing.TB) string {
 	return parent
 }
 
-// NewSmallCluster starts a server on a disk of so many bytes, which is in memory. Where none can be mounted the test is
-// skipped.
+// NewSmallCluster starts a server on a disk of a given size in bytes, in memory. The test is skipped when it cannot be mounted.
 func NewSmallCluster(t testing.TB, bytes int64) (c *Cluster, disk string) {
 	t.Helper()
 	parent := clusterParent(t)
@@ -112,13 +110,13 @@ func (c *Cluster) Start() {
 	c.t.Cleanup(func() { _ = server.Stop() })
 }
 
-// Stop ends the server in order: everything it has committed is in its folder.
+// Stop shuts the server down: all commits are in its folder.
 func (c *Cluster) Stop() {
 	c.t.Helper()
 	require.NoError(c.t, c.server.Stop())
 }
 
-// Crash ends the server at once: what was not flushed to its log is lost.
+// Crash ends the server at once: log records that were not flushed are lost.
 func (c *Cluster) Crash() {
 	c.t.Helper()
 	raw, err := os.ReadFile(filepath.Join(c.dir, "data", "postmaster.pid"))
@@ -131,7 +129,7 @@ func (c *Cluster) Crash() {
 	_ = c.server.Stop()
 }
 
-// Runs tells whether the server has not ended by itself.
+// Runs reports whether the server runs; it may have ended by itself.
 func (c *Cluster) Runs() bool {
 	raw, err := os.ReadFile(filepath.Join(c.dir, "data", "postmaster.pid"))
 	if err != nil {
@@ -149,10 +147,10 @@ func (c *Cluster) Restart() {
 	c.Start()
 }
 
-// DSN of a database.
+// DSN returns the connection string of a database.
 func (c *Cluster) DSN(database string) string { return c.server.DSN(database) }
 
-// Address under which the server accepts connections now.
+// Address returns the address at which the server accepts connections.
 func (c *Cluster) Address() string {
 	c.t.Helper()
 	cfg, err := pgx.ParseConfig(c.DSN(""))
@@ -160,7 +158,7 @@ func (c *Cluster) Address() string {
 	return net.JoinHostPort(cfg.Host, strconv.Itoa(int(cfg.Port)))
 }
 
-// CreateDatabase makes an empty one.
+// CreateDatabase creates an empty database.
 func (c *Cluster) CreateDatabase(name string) {
 	c.t.Helper()
 	require.NoError(c.t, c.server.CreateDatabase(c.t.Context(), name))
@@ -175,8 +173,8 @@ func (c *Cluster) Copy() *Cluster {
 	return out
 }
 
-// StartPromoted starts a copy as a standby that is cut off from its primary, and promotes it: a failover that loses what
-// the primary has committed since.
+// StartPromoted starts a copy as a standby without a connection to its primary, and promotes it: a failover that loses the primary's
+// commits since the copy.
 func (c *Cluster) StartPromoted() {
 	c.t.Helper()
 	signal := filepath.Join(c.dir, "data", "standby.signal")

@@ -27,8 +27,8 @@ import (
 	"github.com/db-controller/db-controller/schema/wire"
 )
 
-// Islands are deployments as containers, each with its PostgreSQL on a network of its own, and a network between them all that
-// each can be taken off. The test reaches them by their own networks.
+// Islands are deployments in containers, each with its PostgreSQL on a network of its own. A further network, the sea, connects all of
+// them; each can be disconnected from it. The test reaches them by their own networks.
 type Islands struct {
 	t       testing.TB
 	engine  client.APIClient
@@ -43,7 +43,7 @@ type Islands struct {
 }
 
 type island struct {
-	name      string // also on the sea
+	name      string // also its host name on the sea
 	own       *testcontainers.DockerNetwork
 	container *testcontainers.DockerContainer
 	address   string // host of gRPC, for the test
@@ -54,8 +54,8 @@ const (
 	islandHTTP = "7002"
 )
 
-// NewIslands starts a registry and the deployments that YAML describes. Without an engine, or an image of PostgreSQL, the test is
-// skipped.
+// NewIslands starts a registry and the deployments that a YAML document describes. Without a container engine, or an image of
+// PostgreSQL, the test is skipped.
 func NewIslands(t testing.TB, services string, args ...string) *Islands {
 	t.Helper()
 	ctx := t.Context()
@@ -96,7 +96,7 @@ func islandName(d schema.DeploymentID) string {
 
 func (i *Islands) certs(name string) string { return filepath.Join(i.dir, name) }
 
-// build makes an image of nothing but the program.
+// build makes an image with the program alone.
 func (i *Islands) build() {
 	root, err := exec.CommandContext(i.t.Context(), "go", "list", "-m", "-f", "{{.Dir}}").Output()
 	require.NoError(i.t, err)
@@ -194,14 +194,14 @@ func (i *Islands) Deployment(id schema.DeploymentID) *grpc.ClientConn {
 	return i.Dial(islandName(id), identity.Deployment(id))
 }
 
-// Leave takes a deployment off the network between them.
+// Leave disconnects a deployment from the sea.
 func (i *Islands) Leave(id schema.DeploymentID) {
 	i.t.Helper()
 	_, err := i.engine.NetworkDisconnect(i.t.Context(), i.sea.ID, client.NetworkDisconnectOptions{Container: i.islands[islandName(id)].container.ID})
 	require.NoError(i.t, err)
 }
 
-// Join brings it back, with another address.
+// Join connects it again, with another address.
 func (i *Islands) Join(id schema.DeploymentID) {
 	i.t.Helper()
 	name := islandName(id)

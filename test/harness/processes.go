@@ -23,7 +23,7 @@ import (
 
 var (
 	binary = sync.OnceValues(func() (string, error) { return build() })
-	// crashing is the program with the points of package crash.
+	// crashing is the program with the crash points of package crash.
 	crashing = sync.OnceValues(func() (string, error) { return build("-tags", "crashpoints") })
 )
 
@@ -43,14 +43,14 @@ func build(flags ...string) (string, error) {
 	return path, build.Run()
 }
 
-// GoBuild is go build as make build does it, of which the compiled packages are kept.
+// GoBuild runs go build with the flags of make build, so that both share the build cache.
 func GoBuild(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, "go", append([]string{"build", "-trimpath"}, args...)...)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	return cmd
 }
 
-// Binary builds the program, once a test process.
+// Binary builds the program, once for each test process.
 func Binary(t testing.TB) string {
 	t.Helper()
 	path, err := binary()
@@ -58,7 +58,7 @@ func Binary(t testing.TB) string {
 	return path
 }
 
-// CrashingBinary is Binary with the points at which it can be killed.
+// CrashingBinary is Binary with crash points.
 func CrashingBinary(t testing.TB) string {
 	t.Helper()
 	path, err := crashing()
@@ -67,10 +67,10 @@ func CrashingBinary(t testing.TB) string {
 	return path
 }
 
-// built: there is a crashing one to remove.
+// built: there is a crashing binary to remove.
 var built atomic.Bool
 
-// RemoveBinary is for TestMain.
+// RemoveBinary removes the binaries. TestMain calls it.
 func RemoveBinary() {
 	if path, err := binary(); err == nil {
 		_ = os.RemoveAll(filepath.Dir(path))
@@ -86,7 +86,7 @@ func RemoveBinary() {
 type Processes struct {
 	*playground.Playground
 	Client *client.Client
-	// Context is the client file, for the command line.
+	// Context is the path of the client file for the command line.
 	Context string
 	files   *schema.File
 }
@@ -107,7 +107,7 @@ func NewProcesses(t testing.TB, services string, args ...string) *Processes {
 	return NewProcessesWith(t, services, playground.Config{Args: args})
 }
 
-// NewProcessesWith is NewProcesses with what a configuration says; folder, program and deployments are not its affair.
+// NewProcessesWith is NewProcesses with a configuration, of which folder, program and deployments are ignored.
 func NewProcessesWith(t testing.TB, services string, cfg playground.Config) *Processes {
 	t.Helper()
 	p := DescribeProcesses(t, services, cfg)
@@ -115,7 +115,7 @@ func NewProcessesWith(t testing.TB, services string, cfg playground.Config) *Pro
 	return p
 }
 
-// DescribeProcesses is NewProcessesWith of which nothing runs yet.
+// DescribeProcesses is NewProcessesWith without starting anything; Begin does.
 func DescribeProcesses(t testing.TB, services string, cfg playground.Config) *Processes {
 	t.Helper()
 	files, err := schema.ParseFile("services.yaml", strings.NewReader(services))
@@ -145,7 +145,7 @@ func DescribeProcesses(t testing.TB, services string, cfg playground.Config) *Pr
 	return &Processes{Playground: p, Client: c, Context: filepath.Join(dir, playground.ClientFile), files: files}
 }
 
-// Begin starts what was described.
+// Begin starts the described processes.
 func (p *Processes) Begin(t testing.TB) {
 	t.Helper()
 	env := wire.EnvironmentProto(&schema.Environment{Regions: p.files.Regions, Services: p.files.Services, Deployments: p.files.Deployments})
@@ -155,15 +155,15 @@ func (p *Processes) Begin(t testing.TB) {
 	}))
 }
 
-// DeploymentDatabase is a migrated database on the tests' server, for a test that gives it to a deployment itself.
+// DeploymentDatabase creates a migrated database on the tests' server, for a test that passes it to a deployment.
 func DeploymentDatabase(t testing.TB) (dsn string) {
 	t.Helper()
 	server := Postgres(t)
 	return server.NewDatabase(t, deploymentTemplate(t, server))
 }
 
-// ServingDatabase brings a database of a test's own to the newest schema, with the tests' roles, and answers the DSN of
-// sessions with the rights that `serve` needs.
+// ServingDatabase migrates a test's own database, creates the tests' roles, and returns the DSN of sessions with the rights that
+// `serve` needs.
 func ServingDatabase(t testing.TB, dsn string) string {
 	t.Helper()
 	_, err := migrations.Up(context.Background(), dsn, migrations.Deployment)

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Line is how a proxy's connections are.
+// Line is the state of a proxy's connections.
 type Line int32
 
 // The lines.
@@ -20,29 +20,29 @@ const (
 	Clear Line = iota
 	// Dead forwards nothing in either direction, and closes nothing.
 	Dead
-	// OneWay forwards what clients send, and no answer.
+	// OneWay forwards requests and no responses.
 	OneWay
 	// Trickling forwards a few bytes at a time.
 	Trickling
 	// Far takes five milliseconds each way.
 	Far
-	// CommitsUnanswered is of a line to a database: commits take effect, and instead of the answer the connection ends.
+	// CommitsUnanswered, on a line to a database: a commit takes effect, and its connection ends instead of the response.
 	CommitsUnanswered
 )
 
 // commit is a COMMIT as pgx sends it, in the simple protocol.
 var commit = []byte("Q\x00\x00\x00\x0bcommit\x00")
 
-// Proxy forwards TCP connections to an address that can be moved: the name of a database server whose standby takes over,
-// or a line that can be cut.
+// Proxy forwards TCP connections to an address that can be changed: like the name of a database server whose standby takes over, or a
+// line that can be cut.
 type Proxy struct {
 	listener net.Listener
 	line     atomic.Int32
 
 	mu         sync.Mutex
 	to         string              // guarded by mu
-	conns      map[net.Conn]func() // guarded by mu; what ends each
-	unanswered map[net.Conn]bool   // guarded by mu; by whom there is a commit
+	conns      map[net.Conn]func() // guarded by mu; the functions that end them
+	unanswered map[net.Conn]bool   // guarded by mu; connections with a commit whose response is to be lost
 }
 
 // NewProxy listens on a free port, until the end of the test.
@@ -60,10 +60,10 @@ func NewProxy(t testing.TB, to string) *Proxy {
 	return p
 }
 
-// Address is where it listens.
+// Address returns the address at which it listens.
 func (p *Proxy) Address() string { return p.listener.Addr().String() }
 
-// SetLine changes what becomes of bytes from now on, also in the connections that there are.
+// SetLine changes the state of all connections, existing and new.
 func (p *Proxy) SetLine(l Line) { p.line.Store(int32(l)) }
 
 // Move cuts all connections; new ones go to another address.
@@ -145,7 +145,7 @@ func (p *Proxy) copy(to, from, of net.Conn, answers bool) {
 	delete(p.unanswered, of)
 }
 
-// losesAnswer notes commits where the line says so, and tells of what comes back whether it is to be lost.
+// losesAnswer records the commits on a CommitsUnanswered line, and reports for each response whether it is to be lost.
 func (p *Proxy) losesAnswer(of net.Conn, answers bool, sent []byte) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -158,7 +158,7 @@ func (p *Proxy) losesAnswer(of net.Conn, answers bool, sent []byte) bool {
 	return false
 }
 
-// wait holds bytes back for as long as the line says, or the connection lasts.
+// wait delays bytes as the line requires, at most until the connection ends.
 func (p *Proxy) wait(of net.Conn, answers bool) {
 	for {
 		switch line := Line(p.line.Load()); {

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A commit whose answer is lost is an error for who asked for it, and has taken effect.
+// A commit whose response is lost has taken effect, and returns an error to the client.
 func TestALineThatLosesTheAnswersOfCommits(t *testing.T) {
 	t.Parallel()
 	direct := Postgres(t).NewDatabase(t, "")

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// python is the interpreter that the distribution's packages are for.
+// python is the interpreter of the distribution's packages.
 const python = "/usr/bin/python3"
 
 // Root is the folder of the module.
@@ -21,14 +21,14 @@ func Root(t testing.TB) string {
 	return strings.TrimSpace(string(root))
 }
 
-// Python runs programs that use the stock gRPC library of Python, which shares no code with ours.
+// Python runs programs with the stock gRPC library of Python, which shares no code with Go's.
 type Python struct {
-	// Modules is a folder with those made of our .proto files.
+	// Modules is a folder with the modules generated from our .proto files.
 	Modules string
 }
 
-// NewPython makes the modules. Where deploy/install-python-grpc.sh has installed nothing the test is skipped; on a build
-// machine (CI=true) it fails.
+// NewPython generates the modules. Without the packages of deploy/install-python-grpc.sh the test is skipped; on a build machine
+// (CI=true) it fails.
 func NewPython(t testing.TB) *Python {
 	t.Helper()
 	NeedsPython(t)
@@ -64,7 +64,7 @@ func NeedsPython(t testing.TB) {
 	t.Skipf("gRPC for Python is missing, deploy/install-python-grpc.sh installs it: %v", err)
 }
 
-// Run runs a program with arguments, and gives what it printed. It fails the test when the program fails.
+// Run runs a program with arguments and returns its output. It fails the test when the program fails.
 func (p *Python) Run(t testing.TB, program string, args ...string) string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), python, append([]string{"-c", program}, args...)...)

@@ -9,7 +9,7 @@ import (
 	"github.com/db-controller/db-controller/migrations"
 )
 
-// RolePrefix is that of the roles in the databases of boxes, and ServingRole has what `serve` needs there.
+// RolePrefix is the prefix of the roles in the databases of boxes; ServingRole has the rights that `serve` needs there.
 const (
 	RolePrefix  = "dbcontroller_box"
 	ServingRole = RolePrefix + "_serving"
@@ -23,7 +23,7 @@ DO $$ BEGIN
     GRANT dbcontroller_box_api, dbcontroller_box_controller TO dbcontroller_box_serving;
 END $$`
 
-// leastPrivileges makes the roles of a box, so that every test of the store shows that they are enough.
+// leastPrivileges creates the roles of a box: every test of the store shows that their rights are sufficient.
 func leastPrivileges(ctx context.Context, dsn string) error {
 	if err := migrations.Roles(ctx, dsn, migrations.Deployment, RolePrefix); err != nil {
 		return err
@@ -37,7 +37,7 @@ func leastPrivileges(ctx context.Context, dsn string) error {
 	return err
 }
 
-// AsServing is a connection string whose sessions have no more rights than `serve` needs.
+// AsServing returns a connection string whose sessions have only the rights that `serve` needs.
 func AsServing(dsn string) string {
 	separator := "?"
 	if strings.Contains(dsn, "?") {

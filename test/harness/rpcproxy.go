@@ -37,14 +37,14 @@ type Mishap struct {
 	Lose bool
 	// Repeat executes the call twice, and answers the second.
 	Repeat bool
-	// Replay executes the call once more, that much later; nobody hears its answer.
+	// Replay executes the call once more after this delay, and drops the response.
 	Replay time.Duration
 }
 
-// Misfortune says what happens to a call. It is called beside itself.
+// Misfortune decides what happens to a call. It is called concurrently.
 type Misfortune func(from identity.Identity, method string) Mishap
 
-// and is both.
+// and combines two mishaps.
 func (m Mishap) and(o Mishap) Mishap {
 	return Mishap{
 		Cut: m.Cut || o.Cut, Lose: m.Lose || o.Lose, Repeat: m.Repeat || o.Repeat,
@@ -52,15 +52,15 @@ func (m Mishap) and(o Mishap) Mishap {
 	}
 }
 
-// RPCProxy stands before the gRPC server of a deployment: it shows the deployment's certificate, and calls the server with that
-// of whoever called it. What it does to calls, between which parties, is said to Suffer.
+// RPCProxy is a proxy of the gRPC server of a deployment: it presents the deployment's certificate, and calls the server with the
+// certificate of the caller. Suffer configures its effects on calls.
 type RPCProxy struct {
 	address string
 	to      identity.Identity
 	parties map[identity.Identity]*grpc.ClientConn
 	server  *grpc.Server
 	replays sync.WaitGroup
-	// onTheWay counts calls but streams that are not at their end yet, those included that are to come once more.
+	// onTheWay counts unary calls that have not ended, pending replays included.
 	onTheWay atomic.Int64
 
 	mu          sync.Mutex
@@ -69,8 +69,7 @@ type RPCProxy struct {
 	changed     chan struct{}      // guarded by mu; closed when misfortunes change
 }
 
-// NewRPCProxy listens before a server until the end of the test. Certs is the folder with a folder of certificates for each
-// party.
+// NewRPCProxy starts a proxy of a server until the end of the test. Certs is the folder with a folder of certificates for each party.
 func NewRPCProxy(t testing.TB, certs, own, server string) *RPCProxy {
 	t.Helper()
 	p := &RPCProxy{parties: map[identity.Identity]*grpc.ClientConn{}, misfortunes: map[int]Misfortune{}, changed: make(chan struct{})}
@@ -102,7 +101,7 @@ func NewRPCProxy(t testing.TB, certs, own, server string) *RPCProxy {
 // Address is where it listens.
 func (p *RPCProxy) Address() string { return p.address }
 
-// Suffer lets a misfortune happen to calls, beside others, until it is mended.
+// Suffer adds a misfortune, beside earlier ones, until the returned function is called.
 func (p *RPCProxy) Suffer(m Misfortune) (mend func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -118,7 +117,7 @@ func (p *RPCProxy) Suffer(m Misfortune) (mend func()) {
 	}
 }
 
-// Landed waits until no call is on its way: after a misfortune is mended, what it held back or repeats may still come.
+// Landed waits until no call is on its way: delayed and replayed calls outlast their misfortune.
 func (p *RPCProxy) Landed(ctx context.Context) error {
 	for {
 		n := p.onTheWay.Load()
@@ -162,7 +161,7 @@ func (p *RPCProxy) forward(_ any, in grpc.ServerStream) error {
 	if streams(method) {
 		return p.stream(in, conn, from, method)
 	}
-	p.onTheWay.Add(1) // before anything is said to happen to it
+	p.onTheWay.Add(1) // before its mishap is decided
 	defer p.onTheWay.Add(-1)
 	m, _ := p.mishap(from, method)
 	if m.Cut {
@@ -254,7 +253,7 @@ func (p *RPCProxy) stream(in grpc.ServerStream, conn *grpc.ClientConn, from iden
 	}
 }
 
-// outgoing is a context of calls with what came along with the one that is forwarded.
+// outgoing returns a context for calls with the metadata of the forwarded call.
 func outgoing(ctx, in context.Context) context.Context {
 	came, _ := metadata.FromIncomingContext(in)
 	md := metadata.MD{}
@@ -273,15 +272,15 @@ func streams(method string) bool {
 	return err == nil && ok && m.IsStreamingServer()
 }
 
-// Some is one of several durations up to a limit, at random.
+// Some returns a random duration up to a limit.
 func Some(r *rand.Rand, limit time.Duration) time.Duration {
 	return time.Duration(r.Int64N(int64(limit)))
 }
 
-// frame is a message that nobody here reads.
+// frame is a message that is not decoded.
 type frame struct{ data []byte }
 
-// rawCodec passes frames on as they are.
+// rawCodec passes frames through unchanged.
 type rawCodec struct{}
 
 func (rawCodec) Marshal(v any) (mem.BufferSlice, error) {

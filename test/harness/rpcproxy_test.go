@@ -18,7 +18,7 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// A call that is to come once more is on its way until it has come, also when what delayed it is mended.
+// A call with a pending replay is on its way until the replay has ended, also when its misfortune has ended.
 func TestACallThatComesOnceMoreIsOnItsWay(t *testing.T) {
 	t.Parallel()
 	certs := t.TempDir()
