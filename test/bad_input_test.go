@@ -22,7 +22,7 @@ import (
 	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
 )
 
-// answers lists what a server may say to a request that is wrong: never that the server is.
+// answers lists the codes that a server may return for a wrong request: never an internal error.
 var answers = []codes.Code{codes.InvalidArgument, codes.NotFound, codes.FailedPrecondition, codes.OutOfRange, codes.Aborted}
 
 type badRequests struct {
@@ -140,7 +140,7 @@ func TestAWrongQuestionIsTheCallersMistake(t *testing.T) {
 	}
 }
 
-func TestAPeersWrongWordsAreItsMistake(t *testing.T) {
+func TestAPeersWrongMessageIsItsMistake(t *testing.T) {
 	f := newFixture(t)
 	bad := badRequests{t: t}
 	f.mustPut(aWest+"targets/t", nil)
@@ -167,7 +167,7 @@ func TestAPeersWrongWordsAreItsMistake(t *testing.T) {
 			bad.refused("establish: "+what, err)
 		}
 	}
-	// A kind that this version does not have is nothing that a peer can help: neither yes nor no.
+	// A kind that this version lacks is not the peer's mistake: the answer is neither yes nor no.
 	_, err = peer.EstablishReferences(ctx, &schemav1.EstablishReferencesRequest{
 		Attempt: attempt[:], References: []*schemav1.EstablishReferencesRequest_Reference{reference("block", "Nope", 1)},
 	})
@@ -204,8 +204,8 @@ func TestAPeersWrongWordsAreItsMistake(t *testing.T) {
 	bad.refused("deletions: resume token", err)
 }
 
-// The header in which deployments pass on for whom they ask is nobody else's to set.
-func TestNobodyElseSpeaksForOthers(t *testing.T) {
+// Only deployments may set the header with the original caller of a forwarded request.
+func TestOnlyDeploymentsForwardCallers(t *testing.T) {
 	f := newFixture(t)
 	f.mustPut(aWest+"targets/t", nil)
 	certs, err := f.Issue(identity.Deployment(f.id(bEast + "holders/h")))
@@ -222,8 +222,8 @@ func TestNobodyElseSpeaksForOthers(t *testing.T) {
 	}
 }
 
-// What one caller may put every caller can get, and a page of many fits into a message.
-func TestWhatCanBePutCanBeRead(t *testing.T) {
+// The largest accepted resource can be read by every caller, and a page of them fits into a message.
+func TestTheLargestResourcesCanBeRead(t *testing.T) {
 	f := newFixture(t)
 	for _, n := range []string{"a", "b", "c", "d", "e", "f"} {
 		f.mustPut(aWest+"targets/"+n, fields{"blob": strings.Repeat("x", 900_000)})

@@ -10,7 +10,7 @@ import (
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 )
 
-// Every behaviour, between databases and inside one, as users see it.
+// Every behaviour, between databases and in one database, as users see it.
 func TestEveryBehaviour(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -45,7 +45,7 @@ func TestEveryBehaviour(t *testing.T) {
 	_, err := f.put(bEast+"holders/x", fields{"block": aWest + "logs/l"})
 	require.ErrorContains(t, err, "is not the name of a resource of kind a.example.com/Target or a.example.com/Other or a.example.com/Hidden")
 
-	// Hidden while others still have to act; disabled constraints.
+	// Hidden while other deployments have to act; disabled constraints.
 	f.mustPut(aWest+"hidden/h", nil)
 	f.mustPut(bEast+"holders/cascade", fields{"cascade": aWest + "hidden/h"})
 	f.mustDelete(aWest + "hidden/h")
@@ -82,8 +82,8 @@ func TestBlockDeletionIsForOperators(t *testing.T) {
 	f.settled()
 }
 
-// A holder elsewhere that both blocks and cascades, rings over regions, diamonds: held only from inside, they go.
-func TestASetThatIsHeldOnlyFromInsideGoes_I14(t *testing.T) {
+// A holder elsewhere that both blocks and cascades, cycles over regions, diamonds: without an outside blocker they are deleted.
+func TestADeletionWithoutOutsideBlockersIsAccepted_I14(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	const top, left, right, bottom = aWest + "targets/top", aEast + "targets/left", aWest + "targets/right", bEast + "holders/bottom"

@@ -18,7 +18,7 @@ import (
 	"github.com/db-controller/db-controller/test/harness"
 )
 
-// Where processes are killed, and of which deployment: that of the targets, or that of the holders.
+// The crash points, and the deployment whose process is killed there: that of the targets, or that of the holders.
 var crashPoints = map[string]string{
 	"crash-save-established":    bEast,
 	"crash-save-committed":      bEast,
@@ -34,8 +34,8 @@ var crashPoints = map[string]string{
 	"crash-act-acknowledged":    bEast,
 }
 
-// A process is killed at each of the points, and started again: what was answered holds, what was not can be repeated, and
-// at rest everything is as if nothing had been.
+// A process is killed at each crash point and started again: answered requests hold, others can be repeated, and at rest the state is
+// the same as without the crash.
 func TestACrashBetweenTwoSteps_I1_I3_I6_I8_I19(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -105,13 +105,13 @@ func TestACrashBetweenTwoSteps_I1_I3_I6_I8_I19(t *testing.T) {
 	}
 }
 
-// insist repeats what a process that has crashed could not do, or did without saying so.
+// insist repeats a call that a crashed process has not answered.
 func (f *fixture) insist(do func() error) {
 	f.t.Helper()
 	require.EventuallyWithT(f.t, func(c *assert.CollectT) { require.NoError(c, do()) }, time.Minute, 50*time.Millisecond)
 }
 
-// find tells whether a resource is there; it counts as there while nobody can say.
+// find reports whether a resource exists; true while that cannot be read.
 func (f *fixture) find(name string) bool {
 	f.t.Helper()
 	full, resources := f.named(name)
@@ -119,7 +119,7 @@ func (f *fixture) find(name string) bool {
 	return status.Code(err) != codes.NotFound
 }
 
-// What is built without the tag has no such points, nor their names.
+// A binary built without the tag contains no crash points, nor their names.
 func TestReleasesHaveNoCrashPoints(t *testing.T) {
 	t.Parallel()
 	for binary, has := range map[string]bool{harness.Binary(t): false, harness.CrashingBinary(t): true} {

@@ -7,8 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A holder's process is started over an empty database by mistake. Whatever it is asked it knows nothing of, and nobody
-// takes that for an answer; operators are told. Over the right one all goes on; one that is lost for good is said to be.
+// A holder's process is started over an empty database by mistake. Other deployments ignore its answers, and status reports it. Over the
+// right database everything continues; for a lost database an operator accepts the new one.
 func TestAProcessOverAnEmptyDatabase_I2_I15(t *testing.T) {
 	t.Parallel()
 	const of = "b.example.com/eastus2"
@@ -71,7 +71,7 @@ func TestAProcessOverAnEmptyDatabase_I2_I15(t *testing.T) {
 	require.False(t, f.strangers("a.example.com/us-west2"))
 }
 
-// strangers tells whether a deployment has met one that runs over another database than before.
+// strangers reports whether a deployment has met another one with an unknown database identity.
 func (f *fixture) strangers(deployment string) bool {
 	for _, failure := range f.status(deployment).GetFailures() {
 		if failure.GetHandler() == "database" {

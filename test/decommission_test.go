@@ -15,7 +15,7 @@ import (
 	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
 )
 
-// A deployment burns down. What waits for it waits until an operator says so, and not longer; it never comes back.
+// A deployment burns down. Deletions wait for it until an operator decommissions it, and no longer; it never comes back.
 func TestDecommission_I15(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "--owner-grace", "1s")
@@ -47,7 +47,7 @@ func TestDecommission_I15(t *testing.T) {
 	refused("cannot come back afterwards: add --yes to continue", "decommission", gone, "--reason", "fire")
 	refused("--reason is missing", "decommission", gone, "--yes")
 	refused("unknown deployment", "decommission", "c.example.com/mars", "--reason", "fire", "--yes")
-	// One that cannot be told is named, and the same command tells it later.
+	// The command names a deployment that it cannot reach; repeating it reaches that one later.
 	late := f.Deployments[f.id(aEast+"targets/x")]
 	require.NoError(t, late.Kill())
 	out := refused("a.example.com/eastus2 did not answer, and still waits for b.example.com/us-west2", "decommission", gone, "--reason", "fire, ticket 4711", "--yes")
@@ -65,8 +65,8 @@ func TestDecommission_I15(t *testing.T) {
 	require.Contains(t, out, gone+" is decommissioned, by operator/")
 	require.Contains(t, out, "fire, ticket 4711")
 
-	// It is refused by the others, whatever certificate it has, and by the registry; its name is not used again.
-	for err == nil { // what it had opened before ends
+	// Other deployments refuse it with any certificate, and so does the registry; its name is not used again.
+	for err == nil { // its open streams end
 		_, err = open.Recv()
 	}
 	require.Equal(t, codes.PermissionDenied, status.Code(err), "%v", err)
@@ -78,7 +78,7 @@ func TestDecommission_I15(t *testing.T) {
 	refused("was decommissioned by operator/", "apply", file)
 	_, err = f.put(aWest+"targets/new", nil, ownedBy("Holder", bWest+"holders/blocks"))
 	require.ErrorContains(t, err, "decommissioned")
-	// Users may not say it.
+	// Users may not decommission.
 	_, err = adminv1.NewAdminServiceClient(f.asUser("a.example.com/us-west2")).Decommission(t.Context(), &adminv1.DecommissionRequest{Deployment: "a.example.com/eastus2", Reason: "x"})
 	require.Equal(t, codes.PermissionDenied, status.Code(err))
 }

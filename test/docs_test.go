@@ -16,7 +16,7 @@ var (
 	testFunc = regexp.MustCompile(`(?m)^func (Test[A-Z]\w+)\(`)
 )
 
-// Tests that the documents name are there.
+// The tests that the documents name exist.
 func TestDocumentsNameTestsThatExist(t *testing.T) {
 	there := map[string]bool{}
 	var documents []string
@@ -73,7 +73,7 @@ func TestDocumentsNameFilesThatExist(t *testing.T) {
 	}
 }
 
-// The grammar of names is written as the database has it; TestGoAndPostgreSQLAcceptTheSameNames compares that with Go.
+// The grammar of names in the protocol is that of the database; TestGoAndPostgreSQLAcceptTheSameNames compares that with Go.
 func TestTheProtocolWritesTheGrammarOfNames(t *testing.T) {
 	sql, err := os.ReadFile("../migrations/deployment/00011_names.sql")
 	require.NoError(t, err)

@@ -22,7 +22,7 @@ import (
 	"github.com/db-controller/db-controller/test/harness"
 )
 
-// Two services in two regions that have everything a descriptor can say. v2 of b is what it is switched to.
+// Two services in two regions with every feature of a descriptor. Tests switch b to its v2.
 const everything = `
 service: a.example.com
 version: v1
@@ -103,7 +103,7 @@ const (
 	bEast = "//b.example.com/eastus2/"
 )
 
-// fixture is everything as real processes, and short words for what a user does with them.
+// fixture runs a registry and deployments as real processes, with helpers for user actions.
 type fixture struct {
 	t *testing.T
 	*harness.Processes
@@ -146,7 +146,8 @@ func (f *fixture) put(name string, content fields, owners ...*resourcev1.OwnerRe
 	return resources.PutResource(f.t.Context(), &resourcev1.PutResourceRequest{Resource: &resourcev1.Resource{Name: relative, Body: body(f.t, content), OwnerReferences: owners}})
 }
 
-// mustPut is put where nothing can go wrong. Deployments that have just started may not have heard of one another yet.
+// mustPut is put that fails the test on an error. It repeats refusals by deployments that have just started and do not have the environment
+// yet.
 func (f *fixture) mustPut(name string, content fields, owners ...*resourcev1.OwnerReference) (r *resourcev1.Resource) {
 	f.t.Helper()
 	require.NoError(f.t, patiently(f.t.Context(), func() (err error) {
@@ -156,7 +157,7 @@ func (f *fixture) mustPut(name string, content fields, owners ...*resourcev1.Own
 	return r
 }
 
-// patiently repeats what a busy machine could not do in time, as a client does with what can be repeated.
+// patiently repeats calls that a busy machine did not answer in time, as a client does.
 func patiently(ctx context.Context, call func() error) error {
 	for began := time.Now(); ; {
 		err := call()
@@ -182,7 +183,8 @@ func (f *fixture) delete(name string) error {
 	return err
 }
 
-// mustDelete is delete where nothing can go wrong: repeated with its request id while nobody can say, as every client should.
+// mustDelete is delete that fails the test on a refusal; while the outcome is unknown it repeats the request with its request id, as every
+// client should.
 func (f *fixture) mustDelete(name string) {
 	f.t.Helper()
 	relative, resources := f.named(name)
@@ -204,7 +206,7 @@ func (f *fixture) get(name string) *resourcev1.Resource {
 	return r
 }
 
-// eventually waits until something holds.
+// eventually waits until a condition holds.
 func (f *fixture) eventually(what string, holds func() bool) {
 	f.t.Helper()
 	require.Eventually(f.t, holds, time.Minute, 10*time.Millisecond, what)
@@ -232,7 +234,7 @@ func (f *fixture) status(deployment string) *adminv1.StatusResponse {
 	return s
 }
 
-// settled waits until nothing is outstanding anywhere, and audits all databases.
+// settled waits until no deployment has outstanding work, and audits all databases.
 func (f *fixture) settled() {
 	f.t.Helper()
 	require.EventuallyWithT(f.t, func(c *assert.CollectT) {
@@ -243,7 +245,7 @@ func (f *fixture) settled() {
 	audit(f.t, f.Processes)
 }
 
-// analyze lets the planner of a deployment's database look at what there is now, as autovacuum does whenever it pleases.
+// analyze updates the planner's statistics of a deployment's database, as autovacuum may do at any time.
 func (f *fixture) analyze(deployment string) {
 	f.t.Helper()
 	conn, err := pgx.Connect(f.t.Context(), f.Deployments[f.id(deployment+"x/y")].DSN)
@@ -253,7 +255,7 @@ func (f *fixture) analyze(deployment string) {
 	require.NoError(f.t, err)
 }
 
-// switchVersion lets a deployment run another version, and waits until it does.
+// switchVersion makes a deployment run another version, and waits until it does.
 func (f *fixture) switchVersion(deployment, version string) {
 	f.t.Helper()
 	id, err := schema.ParseDeploymentID(deployment)
@@ -263,7 +265,7 @@ func (f *fixture) switchVersion(deployment, version string) {
 	f.eventually(deployment+" runs "+version, func() bool { return f.status(deployment).GetVersion() == version })
 }
 
-// as connects to a deployment with a certificate of one's own.
+// as connects to a deployment with a given certificate.
 func (f *fixture) as(certs, deployment string) *grpc.ClientConn {
 	f.t.Helper()
 	id, err := schema.ParseDeploymentID(deployment)

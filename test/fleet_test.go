@@ -29,16 +29,16 @@ const (
 	fleetResources = 20_000
 	fleetProjects  = 6
 	fleetSeed      = 1
-	// shared stands for the project of what belongs to none.
+	// shared takes the place of a project for resources without one.
 	shared = -1
 )
 
 var fleetProject = schema.KindID{Service: "iam.fleet.example.com", Kind: "Project"}
 
-// A company with seven services in three regions deletes one of its customers' projects. What has to go, and what must
-// be unset, is computed from the bodies alone, by the rules of the behaviours; what went is what nobody lists any more.
+// A company with seven services in three regions deletes one of its customers' projects. The expected deletions and unsets are computed
+// from the bodies alone, by the rules of the behaviours, and compared with what the deployments list afterwards.
 //
-// Not parallel: it takes all cores and 200 connections, and the time limits of tests beside it would mean nothing.
+// Not parallel: it takes all cores and 200 connections, and concurrent tests would exceed their time limits.
 func TestFleetTearDownOfAProject(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a process for each of 21 deployments")
@@ -100,7 +100,7 @@ const (
 	outstandingSQL = `SELECT (SELECT count(*) FROM dbcontroller.work) + (SELECT count(*) FROM dbcontroller.notice)`
 )
 
-// sum adds what all databases answer.
+// sum adds the results of a query in all databases.
 func sum(t require.TestingT, pools map[schema.DeploymentID]*pgxpool.Pool, sql string) (all int) {
 	for _, pool := range pools {
 		var n int
@@ -112,7 +112,7 @@ func sum(t require.TestingT, pools map[schema.DeploymentID]*pgxpool.Pool, sql st
 
 func since(began time.Time) time.Duration { return time.Since(began).Round(10 * time.Millisecond) }
 
-// readFleet reads the example as its README says to: all files together.
+// readFleet reads the example as its README does: all files together.
 func readFleet(t *testing.T) (string, *schema.File) {
 	t.Helper()
 	paths, err := filepath.Glob("../docs/examples/fleet/*.yaml")
@@ -128,7 +128,7 @@ func readFleet(t *testing.T) (string, *schema.File) {
 	return text, files
 }
 
-// fleet is the example company: its kinds, and random resources of them. It knows nothing of the kinds but Project.
+// fleet is the example company: its kinds, and random resources of them. Project is the only kind that it treats specially.
 type fleet struct {
 	*require.Assertions
 	t      *testing.T
@@ -145,7 +145,7 @@ type fleetKind struct {
 	order      int        // from 1; 0 while it has none
 	parent     *fleetKind // nil at the top
 	references []fleetReference
-	bound      bool                     // to a project: its resources belong to one and go with it
+	bound      bool                     // its resources belong to a project and are deleted with it
 	resources  map[int][]*fleetResource // by project
 }
 
@@ -195,7 +195,7 @@ func newFleet(t *testing.T, files *schema.File) *fleet {
 	return f
 }
 
-// kindOf reads the name of a kind as a descriptor has it.
+// kindOf returns the kind of a name in a descriptor.
 func (f *fleet) kindOf(holder *fleetKind, name string) *fleetKind {
 	of, kind, foreign := strings.Cut(name, "/")
 	if !foreign {
@@ -206,8 +206,8 @@ func (f *fleet) kindOf(holder *fleetKind, name string) *fleetKind {
 	return k
 }
 
-// sort puts targets before holders. Where kinds form a cycle, the one of which the least is missing goes first, though
-// never before what it cannot be without; what it lacks is filled in late.
+// sort puts targets before holders. In a cycle of kinds, the one with the fewest missing targets comes first, never before a required
+// target; its other references are filled in late.
 func (f *fleet) sort(kinds []*fleetKind) {
 	for len(kinds) > 0 {
 		best, fewest := -1, 0
@@ -245,7 +245,7 @@ func (k *fleetKind) missing() (needed, all int) {
 	return needed, all + needed
 }
 
-// populate invents resources, the more of a kind the deeper it lies, and links them.
+// populate creates resources, more of a kind the deeper it is, and links them.
 func (f *fleet) populate() {
 	weight := func(k *fleetKind) int { return []int{0, 1, 7, 12}[strings.Count(k.Patterns[0], "{")] }
 	weights := 0
@@ -269,7 +269,7 @@ func (f *fleet) populate() {
 	f.link(false)
 }
 
-// invent makes a resource below a random parent, or in a random region when it has none.
+// invent creates a resource below a random parent, or in a random region when it has none.
 func (f *fleet) invent(k *fleetKind, number int) *fleetResource {
 	r := &fleetResource{kind: k, project: shared, number: number, body: map[string]any{"displayName": fmt.Sprint(k.Name, " ", number)}}
 	if k.bound {
@@ -293,7 +293,7 @@ func (f *fleet) invent(k *fleetKind, number int) *fleetResource {
 	return r
 }
 
-// link fills in the fields, or the late ones, whose targets come after their holders. It answers what it changed.
+// link fills in the fields, or the late ones, whose targets come after their holders. It returns the changed resources.
 func (f *fleet) link(late bool) (linked []*fleetResource) {
 	for _, r := range f.all {
 		changed := false
@@ -312,8 +312,8 @@ func (f *fleet) link(late bool) (linked []*fleetResource) {
 	return linked
 }
 
-// target gives the name of a resource that r may refer to, or nil when there is none. What blocks or cascades stays
-// inside of the project; other references leave it now and then.
+// target returns a resource that r may refer to, or nil when there is none. Blocking and cascading references stay inside the project;
+// others leave it sometimes.
 func (f *fleet) target(r *fleetResource, ref fleetReference) any {
 	k := ref.targets[f.random.IntN(len(ref.targets))]
 	project := shared
@@ -342,8 +342,7 @@ func (f *fleet) target(r *fleetResource, ref fleetReference) any {
 	return chosen.name.String()
 }
 
-// fill puts values at a path, and leaves what is there. A path does not tell whether a star stands for a list or for a
-// map; all resources agree on it.
+// fill sets values at a path, and keeps existing ones. A star of a path matches a list or a map; all resources use the same one.
 func (f *fleet) fill(at any, path []string, above string, value func() any) any {
 	if len(path) == 0 {
 		return value()
@@ -373,7 +372,7 @@ func (f *fleet) fill(at any, path []string, above string, value func() any) any 
 	return m
 }
 
-// load puts everything, kind by kind, and then what refers to later ones once more.
+// load puts all resources, kind by kind, and then once more those with references to later kinds.
 func (f *fleet) load(c *client.Client) {
 	for rest := f.all; len(rest) > 0; {
 		n, _ := slices.BinarySearchFunc(rest, rest[0].kind.order+1, func(r *fleetResource, order int) int { return r.kind.order - order })
@@ -383,7 +382,7 @@ func (f *fleet) load(c *client.Client) {
 	f.put(c, f.link(true))
 }
 
-// put puts resources that do not need one another, in batches, in all deployments at once.
+// put puts independent resources in batches, in all deployments concurrently.
 func (f *fleet) put(c *client.Client, resources []*fleetResource) {
 	by := map[schema.DeploymentID][]*fleetResource{}
 	for _, r := range resources {
@@ -417,15 +416,15 @@ func putBatch(ctx context.Context, c *client.Client, id schema.DeploymentID, bat
 	return err
 }
 
-// references are what a body says, read by the model and not by what filled it.
+// references derives the references of a body with the model, independent of fill.
 func (f *fleet) references(r *fleetResource, body map[string]any) []schema.Found {
 	found, err := r.kind.model.References(r.name.Deployment, r.name.Name, body)
 	f.NoError(err)
 	return found
 }
 
-// closure gives what has to go with a resource, and makes sure that the example is what it claims to be: everything of
-// the project goes and nothing else, and what blocks goes itself.
+// closure returns the resources that have to be deleted with a resource, and checks the example: they are exactly those of the project,
+// and include all blockers.
 func (f *fleet) closure(victim *fleetResource) map[schema.FullName]bool {
 	type holder struct {
 		*fleetResource
@@ -470,8 +469,7 @@ func (f *fleet) closure(victim *fleetResource) map[schema.FullName]bool {
 	return gone
 }
 
-// check makes sure that all that had to go went, that everything else is there, and that its bodies lack what had to be
-// unset and nothing else.
+// check verifies that exactly the expected resources are gone, and that exactly the expected values are unset in the others.
 func (f *fleet) check(c *client.Client, gone map[schema.FullName]bool) {
 	there := map[schema.FullName]map[string]any{}
 	for _, d := range f.files.Deployments {

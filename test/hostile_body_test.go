@@ -43,7 +43,7 @@ func texts(n int, text string) *structpb.Value {
 	return structpb.NewListValue(list)
 }
 
-// One request of a few megabytes costs the process little, whatever its shape, by whichever door it comes.
+// One request of a few megabytes costs the process little, in any shape and by any method.
 func TestACostlyBodyCostsLittle_I20_I21(t *testing.T) {
 	t.Parallel()
 	const deployment = "a.example.com/us-west2"
@@ -118,8 +118,8 @@ func TestACostlyBodyCostsLittle_I20_I21(t *testing.T) {
 	})
 }
 
-// costsLittle makes a call that is accepted or refused as the caller's mistake, and compares its cost for the process with
-// what one call may take.
+// costsLittle makes a call that is accepted, or refused as the caller's mistake, and compares its cost for the process with the limit for
+// one call.
 func (f *fixture) costsLittle(deployment, what string, call func() error) {
 	f.t.Helper()
 	const cpu = "process_cpu_seconds_total"

@@ -19,7 +19,7 @@ import (
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 )
 
-// members of a deployment, as its database has them: another one after a lease was lost.
+// members reads the members of a deployment: a new one appears when a lease was lost.
 func (f *fixture) members(deployment string) (ids []string) {
 	f.t.Helper()
 	conn, err := pgx.Connect(f.t.Context(), f.Deployments[f.id(deployment+"x/y")].DSN)
@@ -32,9 +32,9 @@ func (f *fixture) members(deployment string) (ids []string) {
 	return ids
 }
 
-// Hundreds of costly lists of one user, and scrapes without end: other users read and write, other deployments are answered, the
-// lease is kept, and handlers go on.
-func TestNobodyTakesAllConnections_I20(t *testing.T) {
+// Hundreds of costly lists of one user, and endless scrapes: other users read and write, other deployments get answers, the lease is kept,
+// and handlers go on.
+func TestNoUserTakesAllConnections_I20(t *testing.T) {
 	t.Parallel()
 	const deployment = "a.example.com/us-west2"
 	f := newFixture(t)

@@ -25,7 +25,7 @@ import (
 	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
 )
 
-// others is what everybody else sees of the service meanwhile: how long reads and writes take.
+// others runs a function while other callers write, and returns the time of their slowest write.
 func (f *fixture) others(during func()) (worst time.Duration) {
 	f.t.Helper()
 	ctx, stop := context.WithCancel(f.t.Context())
@@ -57,13 +57,13 @@ func (f *fixture) others(during func()) (worst time.Duration) {
 	return took[len(took)-1]
 }
 
-// memory of a deployment's process.
+// memory returns the memory of a deployment's process.
 func (f *fixture) memory(deployment string) float64 {
 	f.t.Helper()
 	return f.metric("//"+deployment+"/x/y", "process_resident_memory_bytes")
 }
 
-// dialTLS is a connection whose frames the test writes itself.
+// dialTLS returns a connection whose frames the test writes itself.
 func (f *fixture) dialTLS(certs, deployment string) net.Conn {
 	f.t.Helper()
 	cert, err := tls.LoadX509KeyPair(filepath.Join(certs, "tls.crt"), filepath.Join(certs, "tls.key"))
@@ -86,8 +86,7 @@ func headersOf(method string) []byte {
 	return []byte(block.String())
 }
 
-// 100,000 calls that never say anything, on connections that do not care for what they are told: others go on, and the
-// memory stays bounded.
+// 100,000 calls that never send a message, on connections that ignore flow control: other users go on, and memory is bounded.
 func TestAHostileUserOpensStreams_I20(t *testing.T) {
 	t.Parallel()
 	const deployment = "a.example.com/us-west2"
@@ -121,7 +120,7 @@ func TestAHostileUserOpensStreams_I20(t *testing.T) {
 	require.Positive(t, f.metric(aWest+"x/y", `dbcontroller_refused_total{role="user",what="calls"}`))
 }
 
-// Connections that never say who they are, and calls that come a byte at a time.
+// Connections that never finish their handshake, and calls that arrive byte by byte.
 func TestAHostileClientIsSlow_I20(t *testing.T) {
 	t.Parallel()
 	const deployment = "a.example.com/us-west2"
@@ -137,7 +136,7 @@ func TestAHostileClientIsSlow_I20(t *testing.T) {
 			t.Cleanup(func() { _ = conn.Close() })
 			silent = append(silent, conn)
 		}
-		// A request of which a byte comes now and then: it takes one of this caller's calls, and nobody else's.
+		// A request that arrives slowly, byte by byte: it takes one of this caller's concurrent calls, and nobody else's.
 		conn := f.dialTLS(certs, deployment)
 		_, err := io.WriteString(conn, http2.ClientPreface)
 		require.NoError(t, err)
@@ -151,7 +150,7 @@ func TestAHostileClientIsSlow_I20(t *testing.T) {
 			require.NoError(t, framer.WriteData(1, false, []byte{10}))
 			<-time.After(200 * time.Millisecond)
 		}
-		// Who does not say who it is is cut.
+		// A connection without a handshake is closed.
 		began := time.Now()
 		for _, conn := range silent {
 			require.NoError(t, conn.SetReadDeadline(began.Add(30*time.Second)))
@@ -162,7 +161,7 @@ func TestAHostileClientIsSlow_I20(t *testing.T) {
 	require.Less(t, worst, 10*time.Second)
 }
 
-// A deployment that lies about others: what it says in their name has no effect, and what it says of itself is bounded.
+// A deployment that lies: messages in the name of other deployments have no effect, and its own are bounded.
 func TestAHostileDeploymentLies_I2_I7_I16(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -236,7 +235,7 @@ func TestAHostileDeploymentLies_I2_I7_I16(t *testing.T) {
 	require.Len(t, got.GetOwnerReferences(), 1)
 }
 
-// Names that mean something to a shell, to SQL, to a path, to a terminal or to a log are nobody's names here.
+// Names with a meaning for a shell, SQL, a path, a terminal or a log are refused.
 func TestNamesFullOfTricks(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -260,7 +259,7 @@ func TestNamesFullOfTricks(t *testing.T) {
 			require.Less(t, len(status.Convert(err).Message()), 600)
 		}
 	}
-	// What RFC 3986 allows in a segment is a name like any other.
+	// Characters that RFC 3986 allows in a segment are allowed in names.
 	for _, name := range []string{"targets/$(reboot)", "targets/a*", "targets/-", "targets/a%2Fb", "targets/..%2F..%2Fetc", "targets/%00", "targets/;--'", "targets/" + strings.Repeat("a", 504)} {
 		req := &resourcev1.PutResourceRequest{Resource: &resourcev1.Resource{Name: name}}
 		put, err := resources.PutResource(t.Context(), req)
@@ -276,8 +275,7 @@ func TestNamesFullOfTricks(t *testing.T) {
 
 func second[T any](_ T, err error) error { return err }
 
-// One who may read cannot come between two regions: what people ask of another one has its own connection, and each of them
-// a part of it.
+// A reader cannot cut two regions off: forwarded requests of users have a connection of their own, of which each user gets a share.
 func TestAUserDoesNotCutRegionsOff_I20(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)

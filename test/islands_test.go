@@ -34,9 +34,9 @@ deployments:
   - { deployment: a.example.com/as, version: v1 }
 `
 
-// Deployments in containers, each with its database on a network of its own. One is taken off the network between them, and
-// comes back with another address: meanwhile nothing is taken for absent, and afterwards all is as if nothing had been.
-func TestDeploymentsOnNetworksThatAreCut_I1_I3_I15(t *testing.T) {
+// Deployments in containers, each with its database on a network of its own. One is disconnected from the network between them, and
+// returns with another address: meanwhile nothing counts as absent, and afterwards the state is the same as without the cut.
+func TestDeploymentsOnDisconnectedNetworks_I1_I3_I15(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts eight containers")
 	}
@@ -79,7 +79,7 @@ func TestDeploymentsOnNetworksThatAreCut_I1_I3_I15(t *testing.T) {
 			require.Empty(c, harness.AuditDatabases(t, i.Pools))
 		}, time.Minute, 50*time.Millisecond)
 	}
-	settled() // what is tentative could not be told from what is not
+	settled() // no tentative blockades are left from before
 
 	i.Leave(ids["eu"])
 	require.Equal(t, codes.Unavailable, status.Code(put("eu", "new", fields{"block": full("us", "free")})), "the target cannot be asked for")
@@ -88,7 +88,7 @@ func TestDeploymentsOnNetworksThatAreCut_I1_I3_I15(t *testing.T) {
 	require.NoError(t, remove("us", "goes"))
 	require.NoError(t, put("eu", "local", nil), "what concerns nobody else goes on")
 	require.NoError(t, remove("us", "free"), "nothing refers to it")
-	<-time.After(3 * time.Second) // longer than what is tentative stands
+	<-time.After(3 * time.Second) // longer than the expiry of tentative blockades
 	require.True(t, there("us", "goes"), "not everybody has acted")
 	require.True(t, there("eu", "follower7"))
 

@@ -9,9 +9,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A version that drops kinds or name patterns of stored resources is refused, unless it says that they are kept; then they
-// can be read, listed and deleted, and status tells of them.
-func TestAVersionThatDropsPatternsOfStoredResourcesTakesAWord(t *testing.T) {
+// A version that drops kinds or name patterns of stored resources is refused, unless it is confirmed that they are kept; then they can be
+// read, listed and deleted, and status counts them.
+func TestAVersionThatDropsPatternsOfStoredResourcesNeedsAConfirmation(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	const hidden = aWest + "hidden/h"
@@ -29,7 +29,7 @@ func TestAVersionThatDropsPatternsOfStoredResourcesTakesAWord(t *testing.T) {
 	out, err = run(t, "set-version", "a.example.com/eastus2", "v1", "--context", f.Context)
 	require.NoError(t, err, out)
 
-	// With apply as with set-version; the word stands in the file.
+	// The same with apply; the confirmation is in the file.
 	file := func(text string) string {
 		path := filepath.Join(t.TempDir(), "services.yaml")
 		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))

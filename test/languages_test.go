@@ -30,8 +30,8 @@ regions: [us-west2]
 deployments: [{deployment: iam.example.com/us-west2, version: v1}]
 `
 
-// The commands and the program of docs/other-languages.md, as they stand there, with the stock library of Debian, which
-// compares host names where ours compares the URI.
+// The commands and the program of docs/other-languages.md, unchanged, with Debian's stock library, which compares host names where ours
+// compares the URI.
 func TestTheExampleForOtherLanguages(t *testing.T) {
 	t.Parallel()
 	harness.NeedsPython(t)
@@ -59,8 +59,8 @@ func TestTheExampleForOtherLanguages(t *testing.T) {
 	}
 }
 
-// Certificates of servers have the names and addresses that are asked for, this machine's by default; those of people have
-// none, with which a client that compares nothing else would take them for servers.
+// Certificates of servers have the requested names and addresses, by default those of this machine; certificates of people have none, since
+// a client that compares only these would take them for servers.
 func TestCertificatesHaveHostNames(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -97,7 +97,7 @@ func TestCertificatesHaveHostNames(t *testing.T) {
 	require.Equal(t, []string{"db.example.org"}, certs["host_db.example.org"].DNSNames)
 }
 
-// services asks a server what it has.
+// services lists the services of a server by reflection.
 func services(ctx context.Context, conn grpc.ClientConnInterface) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -114,7 +114,7 @@ func services(ctx context.Context, conn grpc.ClientConnInterface) ([]string, err
 	return names, err
 }
 
-// Servers tell what they have where that is configured, and only whom the policy lets ask.
+// Servers offer reflection where it is configured, and only to callers that the policy allows.
 func TestReflectionIsConfiguredAndByThePolicy(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -132,7 +132,7 @@ func TestReflectionIsConfiguredAndByThePolicy(t *testing.T) {
 	require.Equal(t, codes.PermissionDenied, status.Code(err), "%v", err)
 }
 
-// A server that has too few connections for what is described says so, and what to do, before anything starts.
+// dev reports, with the remedy, that PostgreSQL allows too few connections for the described deployments, before anything starts.
 func TestDevCountsConnectionsFirst(t *testing.T) {
 	t.Parallel()
 	server, file := harness.NewCluster(t), filepath.Join(t.TempDir(), "many.yaml")

@@ -1,4 +1,4 @@
-// Package test has what is tested from outside: the program as its users run it, and the shape of the code.
+// Package test tests the program from outside, as its users run it, and the structure of the code.
 package test
 
 import (

@@ -45,7 +45,7 @@ func TestOwnersAcrossServices_I16_I17(t *testing.T) {
 	f.mustDelete(bEast + "holders/two")
 	f.gone(ownee, bEast+"holders/two")
 
-	// One that never comes, with the grace over; one that has to refer and does not any more; one that only unsets.
+	// An owner that never exists, after its grace period; one that drops a required reference; one with unset_on_delete.
 	f.mustPut(ownee, nil, ownedBy("Holder", bWest+"holders/nobody"))
 	f.gone(ownee)
 	f.mustPut(bWest+"holders/one", nil)
@@ -64,7 +64,7 @@ func TestOwnersAcrossServices_I16_I17(t *testing.T) {
 	f.settled()
 }
 
-// Owners go while one side's controller, then the other's, is dead or disabled.
+// Owners are deleted while one side's controller, then the other's, is dead or disabled.
 func TestOwnersGoWhileControllersAreDown_I15_I17(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "--owner-grace", "1s")
@@ -84,7 +84,7 @@ func TestOwnersGoWhileControllersAreDown_I15_I17(t *testing.T) {
 	f.ready("a.example.com/eastus2")
 	f.gone(ownee, bWest+"holders/one")
 
-	// While the owner's deployment is away, nothing is known of it.
+	// While the owner's deployment cannot be reached, the owner is unknown.
 	require.NoError(t, owner.Kill())
 	f.mustPut(late, nil, ownedBy("Holder", bWest+"holders/two"))
 	f.eventually("it says what it waits for", func() bool {
@@ -102,7 +102,7 @@ func TestOwnersGoWhileControllersAreDown_I15_I17(t *testing.T) {
 	f.settled()
 }
 
-// A disabled deployment answers nobody, which says nothing of its resources; neither does one that nobody has heard of.
+// A disabled deployment answers nobody: its resources are unknown, not absent; so are those of a deployment that is not in the environment.
 func TestOwnersInADisabledDeployment_I15_I27(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "--owner-grace", "1s")
@@ -183,7 +183,7 @@ func TestAVersionSwitch_I26(t *testing.T) {
 	require.ErrorContains(t, f.delete(target), "(note)")
 	require.NoError(t, f.delete(dangling), "cascades now")
 	f.gone(dangling, bEast+"holders/old", aEast+"targets/owned")
-	// The other region is still on v1, and goes on; the target's service renames its kind.
+	// The other region still runs v1, and continues; the target's service renames its kind.
 	f.mustPut(bWest+"holders/v1", fields{"block": target})
 	f.switchVersion("a.example.com/us-west2", "v2")
 	require.Equal(t, "Goal", f.get(target).GetKind())
@@ -192,7 +192,7 @@ func TestAVersionSwitch_I26(t *testing.T) {
 	f.settled()
 }
 
-// The environment is empty, or does not have the deployment: what runs goes on (I27).
+// The environment is empty, or lacks the deployment: processes continue (I27).
 func TestASwitchToAnUndescribedVersionIsRefused(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -204,7 +204,7 @@ func TestASwitchToAnUndescribedVersionIsRefused(t *testing.T) {
 	require.Contains(t, out, "unknown deployment: c.example.com/eastus2")
 }
 
-// Two owners in different deployments, or in one, go in one deletion, many times: the one without unset_on_delete decides each time.
+// Two owners in one or two deployments are deleted in one deletion, many times: the one without unset_on_delete decides each time.
 func TestEqualDeletionsOfTwoOwnersEndEqually_I17(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)

@@ -20,8 +20,8 @@ import (
 	"github.com/db-controller/db-controller/internal/identity"
 )
 
-// Who may call what, written down a second time: a change of the policy is a change here as well. Callers are a user, an
-// operator, a deployment and the registry.
+// A second copy of the policy: a change of the policy has to be made here too. Callers are a user, an operator, a deployment and the
+// registry.
 const whoMay = `
 dbcontroller.resource.v1.ResourceService GetResource ListResources CreateResource UpdateResource PutResource DeleteResource WatchResources BatchGetResources BatchWriteResources MutateAndValidateResource PlanDeletion: user operator
 dbcontroller.resource.v1.ResourceService SetBlockDeletion: operator
@@ -35,7 +35,7 @@ dbcontroller.registry.v1.RegistryService RegisterDeployment: deployment
 grpc.health.v1.Health Check Watch List: user operator deployment registry
 `
 
-// methods are those of the generated code, with who may call them.
+// methods are the methods of the generated code with their allowed callers.
 func methods(t *testing.T) map[protoreflect.MethodDescriptor][]string {
 	t.Helper()
 	may := map[string][]string{}
@@ -83,8 +83,8 @@ func callEmpty(ctx context.Context, conn grpc.ClientConnInterface, m protoreflec
 	return errors.Join(stream.CloseSend(), stream.RecvMsg(out))
 }
 
-// Every certificate at every listener, for every method of every service: who may is not refused, who may not is, and a
-// service that a listener does not have is not there for anybody.
+// Each certificate at each listener calls each method of each service: allowed callers pass, others are refused, and a service that a
+// listener lacks is unimplemented for all.
 func TestCertificatesListenersAndMethods(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -137,7 +137,7 @@ func hasPrefix(s string, any []string) bool {
 	return false
 }
 
-// at is a connection to a listener of the fixture: a deployment's, or the registry's.
+// at connects to a listener of the fixture: a deployment's, or the registry's.
 func (f *fixture) at(certs, listener string) *grpc.ClientConn {
 	f.t.Helper()
 	if listener != "registry" {

@@ -19,7 +19,7 @@ import (
 	"github.com/db-controller/db-controller/test/harness"
 )
 
-// pooled puts pgbouncer in transaction mode before a database, and answers the DSN through it.
+// pooled starts pgbouncer in transaction mode before a database, and returns the DSN through it.
 func pooled(t *testing.T, server *harness.Cluster, database string) string {
 	t.Helper()
 	program, err := exec.LookPath("pgbouncer")
@@ -78,7 +78,7 @@ ignore_startup_parameters = statement_timeout,lock_timeout,idle_in_transaction_s
 	return dsn.String()
 }
 
-// Behind a pooler that gives each transaction another session, processes share the work, pause and die as without.
+// Behind a pooler in transaction mode, processes share the work, pause and crash as without one.
 func TestProcessesBehindAPooler_I18(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {

@@ -14,7 +14,7 @@ import (
 	"github.com/db-controller/db-controller/test/harness"
 )
 
-// another starts one more process of a deployment.
+// another starts a further process of a deployment.
 func (f *fixture) another(deployment, name string, args ...string) *playground.Process {
 	f.t.Helper()
 	d := f.Deployments[f.id("//"+deployment+"/x/y")]
@@ -32,7 +32,7 @@ func (f *fixture) another(deployment, name string, args ...string) *playground.P
 	return p
 }
 
-// shared waits until as many processes share a deployment's work in about equal parts.
+// shared waits until a number of processes share a deployment's shards about equally.
 func (f *fixture) shared(deployment string, processes int) {
 	f.t.Helper()
 	f.eventually("the processes share the ring", func() bool {
@@ -47,7 +47,7 @@ func (f *fixture) shared(deployment string, processes int) {
 	})
 }
 
-// tearDown deletes a target with holders in the deployment, and answers how long it took until all were gone.
+// tearDown deletes a target with holders in the deployment, and returns the time until all are gone.
 func (f *fixture) tearDown(target string, holders int, meanwhile func()) {
 	f.t.Helper()
 	f.mustPut(aWest+"targets/"+target, nil)
@@ -57,9 +57,9 @@ func (f *fixture) tearDown(target string, holders int, meanwhile func()) {
 	f.gone(aWest + "targets/" + target)
 }
 
-// Three processes share the work of one deployment. One pauses for longer than its lease in the middle of a cascade, one is
-// killed, and then the one that others speak to: what they did is taken over within seconds, nothing is done under an old
-// term, and the registry learns of another address.
+// Three processes share the work of one deployment. One pauses for longer than its lease in the middle of a cascade, one is killed, and
+// then the registered one: the others take over their work within seconds, no transaction runs with an old term, and the registry gets
+// another address.
 func TestProcessesOfOneDeployment_I18(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "--lease", "2s")

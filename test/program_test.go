@@ -20,7 +20,7 @@ import (
 	"github.com/db-controller/db-controller/test/harness"
 )
 
-// run runs the program and answers what it printed.
+// run runs the program and returns its output.
 func run(t *testing.T, args ...string) (string, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
@@ -60,7 +60,7 @@ func examples(t *testing.T) string {
 	return string(raw)
 }
 
-// As a new user would, by hand: what is right works, what is wrong is told precisely and changes nothing.
+// As a new user would, by hand: right input works; errors name the mistake, and nothing changes.
 func TestTheCommandLine(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -80,7 +80,7 @@ func TestTheCommandLine(t *testing.T) {
 		{[]string{"put", fleet, `{"project": "` + project + `"}`}, ""},
 		{[]string{"put", device, `account: ` + robot}, ""},
 		{[]string{"get", device, "-o", "yaml"}, ""},
-		// Without a body nothing that is there is emptied; the fleet still goes with its project below.
+		// Without a body an existing one is not emptied; the fleet is still deleted with its project below.
 		{[]string{"put", fleet}, fleet + ` exists, and a put without a body would empty it: give its whole body, or '{}' for none`},
 		{[]string{"put", fleet, ""}, `a put without a body would empty it`},
 		{[]string{"put", fleet, "# nothing"}, `a put without a body would empty it`},
@@ -117,7 +117,7 @@ func TestTheCommandLine(t *testing.T) {
 		require.Error(t, err, out)
 		require.Contains(t, out, "not found")
 	}
-	// Every command takes what a name can be.
+	// Every command accepts every valid name.
 	const odd, owned = `//iam.example.com/us-west2/projects/it's,a@b=c*d;$(e)%2F..%2Ff`, "//devices.example.com/eastus2/fleets/100%25"
 	for _, c := range [][]string{
 		{"put", odd, "title: odd"}, {"put", owned, "--owner", "Project=" + odd}, {"get", odd}, {"get", odd, "-o", "yaml"}, {"explain", odd}, {"plan", odd},
@@ -170,7 +170,7 @@ func TestHealthAndMetrics(t *testing.T) {
 	}
 	code, body := get("/livez")
 	require.Equal(t, http.StatusOK, code, body)
-	// Ready does not depend on others being up.
+	// Readiness does not depend on other deployments.
 	for other, d := range p.Deployments {
 		if other != id {
 			require.NoError(t, d.Kill())
@@ -193,7 +193,7 @@ func TestHealthAndMetrics(t *testing.T) {
 		}
 	}, time.Minute, 50*time.Millisecond)
 
-	// With the registry away, a controller starts from the environment that it kept.
+	// Without the registry, a process starts from the environment in its database.
 	require.NoError(t, p.Deployments[id].Kill())
 	require.NoError(t, p.Deployments[id].Start())
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -201,7 +201,7 @@ func TestHealthAndMetrics(t *testing.T) {
 	require.NoError(t, p.Deployments[id].WaitReady(ctx))
 }
 
-func TestValidateAndApplyTellWhatIsWrong(t *testing.T) {
+func TestValidateAndApplyReportMistakes(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	write := func(name, text string) string {

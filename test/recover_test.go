@@ -13,7 +13,7 @@ import (
 	"github.com/db-controller/db-controller/test/harness"
 )
 
-// movable is a fixture in which one deployment has a server of its own, behind an address that can be moved to another.
+// movable is a fixture in which one deployment has its own PostgreSQL server, behind a proxy that can be moved to another one.
 func movable(t *testing.T, of string, args ...string) (*fixture, *harness.Cluster, *harness.Proxy) {
 	t.Helper()
 	if testing.Short() {
@@ -33,8 +33,8 @@ func movable(t *testing.T, of string, args ...string) (*fixture, *harness.Cluste
 	return &fixture{t: t, Processes: p}, server, proxy
 }
 
-// A standby that misses the last commits takes over while everything runs. The deployment notices by itself: a target whose
-// blockade was lost is never deleted, one whose holder was lost does not stay blocked, and status and metrics tell of it.
+// A standby without the last commits takes over while everything runs. The deployment detects it: a target whose blockade was lost is
+// never deleted, one whose holder was lost does not stay blocked, and status and metrics report it.
 func TestAFailoverThatLosesCommits_I1_I2_I8(t *testing.T) {
 	t.Parallel()
 	const of = "a.example.com/us-west2"
@@ -49,7 +49,7 @@ func TestAFailoverThatLosesCommits_I1_I2_I8(t *testing.T) {
 	primary.Start()
 	proxy.Move(primary.Address())
 	f.ready(of)
-	// Lost: that it is referred to, that it is not any more, a resource, and what it refers to.
+	// Lost: a blockade, a release, a resource, and its references.
 	f.eventually("the connections are made again", func() bool { _, err := f.put(aWest+"targets/lost", nil); return err == nil })
 	f.mustPut(bEast+"holders/new", fields{"block": aWest + "targets/kept"})
 	f.mustPut(bWest+"holders/unsets", fields{"unset": fields{"list": []any{aWest + "targets/kept"}}})
@@ -86,7 +86,7 @@ func TestAFailoverThatLosesCommits_I1_I2_I8(t *testing.T) {
 	require.NoError(t, f.delete(aWest+"targets/held"), "its holder has let go, which was lost")
 	require.NoError(t, f.delete(aEast+"targets/elsewhere"), "its holder was lost")
 	require.Nil(t, f.get(aWest+"targets/lost"))
-	// What refers to a target that was lost is a person's decision, and verify says so.
+	// verify reports that a user has to decide about the holder of a lost target.
 	out, err = run(t, "verify", "--context", f.Context)
 	require.Error(t, err)
 	require.Contains(t, out, "1 differences remain")
@@ -104,8 +104,8 @@ func TestAFailoverThatLosesCommits_I1_I2_I8(t *testing.T) {
 	require.Contains(t, out, "No differences.")
 }
 
-// A copy of a server's files of before is not to be told from the server as it was. Without an operator's word, verify finds
-// what is missing, and repairs it; with --restored, the deployment recovers by itself.
+// An older copy of a server's files cannot be distinguished from the server at that time. Without --restored, verify finds and repairs the
+// differences; with it, the deployment recovers by itself.
 func TestARestoredBackup_I1_I8(t *testing.T) {
 	t.Parallel()
 	for _, said := range []bool{false, true} {
@@ -178,7 +178,7 @@ func TestARestoredBackup_I1_I8(t *testing.T) {
 			})
 			require.ErrorContains(t, f.delete(aWest+"targets/kept"), bEast+"holders/new")
 			f.mustDelete(aWest + "targets/held")
-			// Who cannot be asked is named.
+			// A deployment that does not answer is named.
 			away := f.Deployments[f.id(bWest+"x/y")]
 			require.NoError(t, away.Kill())
 			out, err = run(t, "verify", "--context", f.Context)

@@ -15,7 +15,8 @@ import (
 	"github.com/db-controller/db-controller/test/harness"
 )
 
-// Each of these calls is refused, for more reasons than an error has room for. It prints what a client sees of it, and asks for the rest.
+// Each of these calls is refused for more reasons than an error can list. The program prints what a client receives, and asks for the
+// others.
 const refusedClient = `
 import sys, json
 import grpc
@@ -94,7 +95,7 @@ with grpc.secure_channel(address, grpc.ssl_channel_credentials(read("ca.crt"), r
 print(json.dumps(out))
 `
 
-// A client of another language gets refusals of whatever size, and not a broken stream; what they do not name it can ask for.
+// A client in another language receives refusals of any size, not a broken stream, and can ask for those that the error does not list.
 func TestStockClientsGetLongRefusals(t *testing.T) {
 	t.Parallel()
 	python := harness.NewPython(t)

@@ -39,8 +39,8 @@ func (f *fixture) lost(at, of string) float64 {
 	return f.metric("//"+at+"/x/y", fmt.Sprintf(`dbcontroller_watch_lost_total{deployment=%q,watch="deletions"}`, of))
 }
 
-// Two registry servers over one database, and everything that can happen to deployments and regions while all runs: exactly
-// the subscriptions that it concerns change.
+// Two registry servers over one database, and every change of deployments and regions while all runs: only the affected subscriptions
+// change.
 func TestDeploymentsComeAndGoWhileAllRuns(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -55,7 +55,7 @@ func TestDeploymentsComeAndGoWhileAllRuns(t *testing.T) {
 	others := func() float64 { return f.lost(at, "a.example.com/us-west2") + f.lost(at, "b.example.com/eastus2") }
 	before := others()
 
-	// One registry server dies: the other one goes on.
+	// One registry server dies: the other one continues.
 	require.NoError(t, f.Registries[0].Kill())
 	moved := f.Deployments[f.id(aEast+"x/y")]
 	// It moves: another process, at another address.
@@ -74,7 +74,7 @@ func TestDeploymentsComeAndGoWhileAllRuns(t *testing.T) {
 	})
 	require.Equal(t, before, others(), "nothing else was subscribed to again")
 
-	// Removed, it is away, and nothing more: what refers to it stays, owners are not gone.
+	// Removed, it counts as unreachable: references to it stay, and owners are not gone.
 	require.NoError(t, f.Registries[0].Start())
 	out, err := run(t, "remove", east, "--context", f.Context)
 	require.NoError(t, err, out)
@@ -87,7 +87,7 @@ func TestDeploymentsComeAndGoWhileAllRuns(t *testing.T) {
 	})
 	require.NotNil(t, f.get(bWest+"holders/h"))
 	require.NotNil(t, f.get(bWest+"holders/owned"))
-	// Created again, with what it was.
+	// Created again, over its former database.
 	f.apply("deployments: [{deployment: " + east + ", version: v1}]\n")
 	f.eventually("others reach it again", func() bool {
 		_, err := f.put(bWest+"holders/late", fields{"block": aEast + "targets/t"})
@@ -95,7 +95,7 @@ func TestDeploymentsComeAndGoWhileAllRuns(t *testing.T) {
 	})
 	require.Equal(t, before, others(), "nothing else was subscribed to again")
 
-	// A region comes, with a deployment; and goes.
+	// A region is added, with a deployment, and removed.
 	f.apply("regions: [asia1]\n---\ndeployments: [{deployment: a.example.com/asia1, version: v1}]\n")
 	f.eventually("the new deployment is known", func() bool {
 		_, err := f.put(bWest+"holders/asia", fields{"block": "//a.example.com/asia1/targets/t"})
@@ -110,7 +110,7 @@ func TestDeploymentsComeAndGoWhileAllRuns(t *testing.T) {
 	require.NotNil(t, f.get(bWest+"holders/owned"))
 }
 
-// count is how many resources of a kind a deployment has.
+// count returns the number of resources of a kind in a deployment.
 func (f *fixture) count(at, kind string) (n int) {
 	f.t.Helper()
 	require.NoError(f.t, f.Client.Each(f.t.Context(), f.id(at+"x/y"), client.Query{Kind: kind}, func(*resourcev1.Resource) error {
@@ -120,13 +120,13 @@ func (f *fixture) count(at, kind string) (n int) {
 	return n
 }
 
-// liar is a registry that says what a test lets it say.
+// liar is a registry with an environment that a test sets.
 type liar struct {
 	registryv1.UnimplementedRegistryServiceServer
 
 	mu  sync.Mutex
 	env *registryv1.Environment // guarded by mu
-	cut chan struct{}           // guarded by mu; closed when it says something else
+	cut chan struct{}           // guarded by mu; closed when env changes
 }
 
 func (l *liar) say(env *registryv1.Environment) {
@@ -143,7 +143,7 @@ func (l *liar) said() (*registryv1.Environment, chan struct{}) {
 	return l.env, l.cut
 }
 
-// WatchEnvironment sends a snapshot of what is said, and ends when something else is.
+// WatchEnvironment sends a snapshot of env, and ends when env changes.
 func (l *liar) WatchEnvironment(req *registryv1.WatchEnvironmentRequest, stream grpc.ServerStreamingServer[registryv1.WatchEnvironmentResponse]) error {
 	if req.GetResumeToken() != "" {
 		return status.Error(codes.OutOfRange, "from the beginning")
@@ -181,8 +181,8 @@ func (l *liar) WatchEnvironment(req *registryv1.WatchEnvironmentRequest, stream 
 	}
 }
 
-// A registry that lies: nothing, half of it, what was before, what contradicts itself, and all in turns. While it does,
-// less may be available; nothing is deleted that would not be, and nothing is kept afterwards that would not be.
+// A registry sends wrong environments: empty, half, old, contradictory ones, and all in turns. Meanwhile less may be available; nothing is
+// deleted that would not be otherwise, and nothing stays afterwards that would not.
 func TestALyingRegistryDeletesNothing_I15_I27(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "--owner-grace", "1s")
@@ -248,7 +248,7 @@ func TestALyingRegistryDeletesNothing_I15_I27(t *testing.T) {
 	}
 	turns := time.NewTicker(20 * time.Millisecond)
 	defer turns.Stop()
-	// In turns, while deletions are under way: they come to their end when it says the truth again, and no other does.
+	// In turns, while deletions are under way: these end when the environment is right again, and no others happen.
 	for i := range 10 {
 		f.mustDelete(fmt.Sprintf("%stargets/t%d", aEast, i))
 		for _, env := range lies {
@@ -267,9 +267,9 @@ func TestALyingRegistryDeletesNothing_I15_I27(t *testing.T) {
 	f.settled()
 }
 
-// A process whose clock was an hour ahead registered a deployment by it, as processes of before do, and is gone. The one that
-// runs takes its place at once.
-func TestAClockThatWasAheadKeepsNoDeploymentAway(t *testing.T) {
+// A process of an earlier version, with a clock an hour ahead, registered a deployment by its clock, and is gone. The running process
+// replaces its registration at once.
+func TestARegistrationByAnAheadClockIsReplaced(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	f.mustPut(aEast+"targets/t", nil)
@@ -300,7 +300,7 @@ func TestAClockThatWasAheadKeepsNoDeploymentAway(t *testing.T) {
 	require.NoError(t, f.Deployments[east].WaitReady(t.Context()))
 }
 
-// A deployment whose registry is away, and that knows nothing from before, waits for a while, and then says why.
+// A deployment without a registry and without a stored environment waits for a while, and then ends with the reason.
 func TestAStartWithoutARegistryIsExplained(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)

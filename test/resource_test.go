@@ -93,8 +93,8 @@ func TestTheResourceService(t *testing.T) {
 	require.Equal(t, codes.InvalidArgument, status.Code(err))
 }
 
-// A request may arrive at any deployment of the service; it is answered by the region that owns the resource, for the
-// caller, once.
+// A request may arrive at any deployment of the service; it is forwarded once, to the region that owns the resource, with the caller's
+// identity.
 func TestRequestsAreForwardedToTheOwningRegionOnce(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -139,7 +139,7 @@ func TestRequestsAreForwardedToTheOwningRegionOnce(t *testing.T) {
 	_, err = a.SetBlockDeletion(ctx, &resourcev1.SetBlockDeletionRequest{Name: there, BlockDeletion: true})
 	require.Equal(t, codes.PermissionDenied, status.Code(err))
 	require.ErrorContains(t, err, "user/ann")
-	// Nobody but a deployment of the same service speaks for others, and only for people.
+	// Only a deployment of the same service may forward requests, and only those of people.
 	speak := func(conn *grpc.ClientConn, as string) error {
 		_, err := resourcev1.NewResourceServiceClient(conn).SetBlockDeletion(metadata.AppendToOutgoingContext(ctx, "dbcontroller-on-behalf-of", as),
 			&resourcev1.SetBlockDeletionRequest{Name: "targets/t", BlockDeletion: true})
@@ -156,7 +156,7 @@ func TestRequestsAreForwardedToTheOwningRegionOnce(t *testing.T) {
 	_, err = resourcev1.NewResourceServiceClient(sibling).GetResource(metadata.AppendToOutgoingContext(ctx, "dbcontroller-on-behalf-of", "/user/ann"),
 		&resourcev1.GetResourceRequest{Name: aWest + "targets/here"})
 	require.Equal(t, codes.Internal, status.Code(err), "forwarded once already: %v", err)
-	// Not even on what everybody may call is a sibling believed about an operator, nor on what is not forwarded about a user.
+	// Even in methods for everybody a deployment cannot claim to forward for an operator, nor in methods that are not forwarded for a user.
 	_, err = resourcev1.NewResourceServiceClient(sibling).GetResource(metadata.AppendToOutgoingContext(ctx, "dbcontroller-on-behalf-of", "/operator/eve"),
 		&resourcev1.GetResourceRequest{Name: "targets/t"})
 	require.Equal(t, codes.PermissionDenied, status.Code(err))
@@ -167,14 +167,14 @@ func TestRequestsAreForwardedToTheOwningRegionOnce(t *testing.T) {
 		_, err = adminv1.NewAdminServiceClient(sibling).Decommission(as, &adminv1.DecommissionRequest{Deployment: "b.example.com/us-west2"})
 		require.Equal(t, codes.PermissionDenied, status.Code(err))
 	}
-	// An operator's request is forwarded as that of a user; what only operators may ask is not.
+	// An operator's request is forwarded as a user's; requests that only operators may make are not forwarded.
 	operator := resourcev1.NewResourceServiceClient(f.as(f.ClientCerts(), "a.example.com/us-west2"))
 	_, err = operator.GetResource(ctx, &resourcev1.GetResourceRequest{Name: there})
 	require.NoError(t, err)
 	_, err = operator.SetBlockDeletion(ctx, &resourcev1.SetBlockDeletionRequest{Name: there, BlockDeletion: true})
 	require.ErrorContains(t, err, "ask that deployment")
 
-	// What a forwarded request removes is recorded with who asked, and with the region that says so.
+	// The removal by a forwarded request records the caller, and the region that vouches for it.
 	f.mustPut(aEast+"targets/short", nil)
 	_, err = a.DeleteResource(ctx, &resourcev1.DeleteResourceRequest{Name: aEast + "targets/short"})
 	require.NoError(t, err)
@@ -182,7 +182,7 @@ func TestRequestsAreForwardedToTheOwningRegionOnce(t *testing.T) {
 	require.NoError(t, err, out)
 	require.Contains(t, out, "user/ann by way of us-west2")
 
-	// Of another service, or of two regions in one transaction: told.
+	// Resources of another service, or of two regions in one transaction, are refused.
 	_, err = a.GetResource(ctx, &resourcev1.GetResourceRequest{Name: bEast + "holders/h"})
 	require.ErrorContains(t, err, "is of another service: ask b.example.com/eastus2")
 	_, err = a.BatchWriteResources(ctx, &resourcev1.BatchWriteResourcesRequest{Writes: []*resourcev1.BatchWriteResourcesRequest_Write{
@@ -190,7 +190,7 @@ func TestRequestsAreForwardedToTheOwningRegionOnce(t *testing.T) {
 		{Write: &resourcev1.BatchWriteResourcesRequest_Write_Put{Put: &resourcev1.Resource{Name: "targets/here"}}},
 	}})
 	require.ErrorContains(t, err, "one transaction is of one deployment")
-	// The region that owns it is away: the answer says so. It is back: the next request gets through, however long it was away.
+	// The owning region cannot be reached: the error says so. When it is back, the next request succeeds, after any time.
 	require.NoError(t, f.Deployments[f.id(there)].Kill())
 	for range 2 {
 		_, err = a.GetResource(ctx, &resourcev1.GetResourceRequest{Name: there})

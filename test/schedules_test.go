@@ -29,7 +29,7 @@ func (f *fixture) killed(name string) {
 	f.ready(d.Name)
 }
 
-// The processes of both sides are killed again and again in the middle of a cascade, before they can have done much.
+// The processes of both sides are killed repeatedly in the middle of a cascade, with little time between two kills.
 func TestAKillLoopInTheMiddleOfACascade_I1_I19(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "--lease", "1s")
@@ -53,8 +53,8 @@ func TestAKillLoopInTheMiddleOfACascade_I1_I19(t *testing.T) {
 	require.NotNil(t, f.get(bWest+"holders/u3000"))
 }
 
-// One target has as many holders as DBCONTROLLER_TEST_HOLDERS says (a million in `make campaign`), and processes of both sides are
-// killed while they go.
+// One target has DBCONTROLLER_TEST_HOLDERS holders (a million in `make campaign`), and processes of both sides are killed while the holders
+// are deleted.
 func TestVeryManyHoldersWithKills_I19(t *testing.T) {
 	t.Parallel()
 	n, err := strconv.Atoi(cmp.Or(os.Getenv("DBCONTROLLER_TEST_HOLDERS"), "20000"))
@@ -78,8 +78,8 @@ func TestVeryManyHoldersWithKills_I19(t *testing.T) {
 	f.settled()
 }
 
-// The disk of one deployment's database server is full for a while. What was answered holds, what was not can be repeated,
-// and afterwards everything goes on.
+// The disk of one deployment's database server is full for a while. Answered requests hold, others can be repeated, and afterwards everything
+// continues.
 func TestAFullDisk_I8_I29(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -138,7 +138,7 @@ func TestAFullDisk_I8_I29(t *testing.T) {
 	f.settled()
 }
 
-// fill writes a file until nothing more goes onto a disk.
+// fill writes a file until the disk is full.
 func fill(t *testing.T, disk string) (ballast string) {
 	t.Helper()
 	ballast = filepath.Join(disk, "ballast")

@@ -15,7 +15,7 @@ import (
 	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
 )
 
-// orders gives every order of n things.
+// orders returns all permutations of n things.
 func orders(n int) [][]int {
 	if n == 0 {
 		return [][]int{nil}
@@ -32,7 +32,7 @@ func orders(n int) [][]int {
 
 func raw(id uuid.UUID) []byte { return id[:] }
 
-// peer is what a deployment says to another one, by hand.
+// peer sends the messages of a deployment to another one by hand.
 type peer struct {
 	f       *fixture
 	service schemav1.SchemaServiceClient // at a.example.com/us-west2, as b.example.com/eastus2
@@ -60,8 +60,8 @@ func (p *peer) key(attempt, holder uuid.UUID, path string) *schemav1.BlockadeKey
 	return &schemav1.BlockadeKey{Attempt: raw(attempt), HolderUid: raw(holder), Path: path, TargetUid: raw(p.target)}
 }
 
-// Establish, confirm and release of attempts that were never committed: repeated, late, and in every order. However it
-// went, the target's deployment asks, is told that nothing is held, and nothing is left.
+// Establish, confirm and release of attempts that never committed: repeated, late, and in every order. In each case the target's deployment
+// asks, gets the verdict gone, and no rows are left.
 func TestMessagesOfAnAttemptInEveryOrder_I5_I7(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -85,7 +85,7 @@ func TestMessagesOfAnAttemptInEveryOrder_I5_I7(t *testing.T) {
 				}
 				released = true
 			case 3:
-				// A release of another key of the same target leaves this one alone.
+				// A release of another key of the same target does not affect this one.
 				_, err := p.service.ReleaseBlockades(ctx, &schemav1.ReleaseBlockadesRequest{Keys: []*schemav1.BlockadeKey{p.key(uuid.Must(uuid.NewV7()), holder, path)}})
 				require.NoError(t, err)
 			case 4:
@@ -105,8 +105,8 @@ func TestMessagesOfAnAttemptInEveryOrder_I5_I7(t *testing.T) {
 	f.settled()
 }
 
-// Everything about references that are committed, said again at any time, leaves them as they are.
-func TestMessagesOfCommittedReferencesSaidAgain_I7_I8(t *testing.T) {
+// Repeated messages about committed references, at any time, do not change them.
+func TestRepeatedMessagesOfCommittedReferences_I7_I8(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	p, ctx := newPeer(f), t.Context()
@@ -151,7 +151,7 @@ func TestMessagesOfCommittedReferencesSaidAgain_I7_I8(t *testing.T) {
 		require.NoError(t, err)
 		require.NotEmpty(t, confirmed.GetUnknownAttempts(), "nothing is invented")
 	}
-	// A duplicate of the establish, of long ago: asked about, held, confirmed.
+	// A late duplicate of the establish: resolved, held, confirmed.
 	for _, k := range keys {
 		b := schema.Block
 		if k.GetPath() == "cascade" {
@@ -169,7 +169,7 @@ func TestMessagesOfCommittedReferencesSaidAgain_I7_I8(t *testing.T) {
 		return err == nil
 	})
 	require.Equal(t, 6, blockades())
-	// Questions and plans change nothing, however often they are asked.
+	// Repeated questions and plans change nothing.
 	holder := schemav1.NewSchemaServiceClient(f.as(f.Deployments[f.id(aWest+"targets/t")].Certs, "b.example.com/eastus2"))
 	for range 2 {
 		var questions []*schemav1.ResolveBlockadesRequest_Question
@@ -191,7 +191,7 @@ func TestMessagesOfCommittedReferencesSaidAgain_I7_I8(t *testing.T) {
 }
 
 // Acknowledgements: of an earlier position, again, of another deployment's position.
-func TestAcknowledgementsSaidAgainAndLate(t *testing.T) {
+func TestRepeatedAndLateAcknowledgements(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	p, ctx := newPeer(f), t.Context()
@@ -214,7 +214,7 @@ func TestAcknowledgementsSaidAgainAndLate(t *testing.T) {
 	f.settled()
 	require.NoError(t, f.Deployments[f.id(bEast+"holders/h")].Kill())
 	f.mustDelete(aWest + "targets/t")
-	for range 2 { // of before the deletion: does not count
+	for range 2 { // a position from before the deletion: does not count
 		_, err := p.service.AcknowledgeDeletions(ctx, &schemav1.AcknowledgeDeletionsRequest{Position: early})
 		require.NoError(t, err)
 	}
@@ -236,7 +236,7 @@ func TestAcknowledgementsSaidAgainAndLate(t *testing.T) {
 	f.settled()
 }
 
-// What is said of owners: checked, dropped, let go, upgraded, in every order and twice each.
+// The messages about owners: checked, dropped, let go, upgraded, in every order and twice each.
 func TestMessagesOfOwnersInEveryOrder_I7_I16(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -268,7 +268,7 @@ func TestMessagesOfOwnersInEveryOrder_I7_I16(t *testing.T) {
 					_, err = at.DropOwners(ctx, &schemav1.DropOwnersRequest{DeletedUids: [][]byte{raw(uuid.New())}})
 				case 2: // a let-go by an owner that need not refer
 					_, err = at.DropOwners(ctx, &schemav1.DropOwnersRequest{LetGo: []*schemav1.DropOwnersRequest_LetGo{{OwnerUid: raw(uid), OwneeUid: raw(uuid.MustParse(kept.GetUid()))}}})
-				case 3: // news of a switch that is older than what is known
+				case 3: // an upgrade with an older generation than the stored one
 					_, err = at.UpgradeOwnerReferences(ctx, &schemav1.UpgradeOwnerReferencesRequest{Version: "v7", Generation: 0})
 				}
 				require.NoError(t, err)
@@ -285,7 +285,7 @@ func TestMessagesOfOwnersInEveryOrder_I7_I16(t *testing.T) {
 	f.settled()
 }
 
-// What is a deployment's own affair is not told to others, and malformed input is refused with its place.
+// Data about a deployment is not sent to other deployments, and malformed input is refused with its place.
 func TestTheSchemaServiceRefusesStrangersAndNonsense(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)

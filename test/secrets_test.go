@@ -21,8 +21,8 @@ import (
 
 const canary = "c4n4ry-pa55w0rd"
 
-// What goes wrong with a database is told without its password.
-func TestErrorsShowNoPassword(t *testing.T) {
+// Errors of a database do not contain its password.
+func TestErrorsContainNoPassword(t *testing.T) {
 	t.Parallel()
 	certs := t.TempDir()
 	_, err := run(t, "certs", "--dir", certs, "registry", "deployment/a.example.com/us-west2")
@@ -53,8 +53,8 @@ func TestErrorsShowNoPassword(t *testing.T) {
 	}
 }
 
-// Everything that comes out of running processes: logs, metrics, health, errors.
-func TestNoSecretComesOut(t *testing.T) {
+// All outputs of running processes: logs, metrics, health, errors.
+func TestOutputsContainNoSecrets(t *testing.T) {
 	t.Parallel()
 	addresses, err := playground.FreeAddresses(1)
 	require.NoError(t, err)

@@ -25,7 +25,7 @@ import (
 	"github.com/db-controller/db-controller/test/harness"
 )
 
-// away is a registry and one deployment over a server that a test takes away from them.
+// away is a registry and one deployment over a PostgreSQL server that a test stops and starts.
 type away struct {
 	t      *testing.T
 	server *harness.Cluster
@@ -73,7 +73,7 @@ func (a *away) process(name, http string, args ...string) *playground.Process {
 	return p
 }
 
-// back lets the server run again.
+// back starts the server again.
 func (a *away) back() {
 	a.server.Start()
 	a.line.Move(a.server.Address())
@@ -86,7 +86,7 @@ func (a *away) ready(p *playground.Process) {
 	require.NoError(a.t, p.WaitReady(ctx), p.Tail())
 }
 
-// said is what a process has logged since a moment, in lines.
+// said returns the log lines of a process since a moment.
 func (a *away) said(p *playground.Process, since int) []string {
 	a.t.Helper()
 	raw, err := os.ReadFile(p.Log())
@@ -121,7 +121,7 @@ func (a *away) dial(address string, expected identity.Identity) *grpc.ClientConn
 	return conn
 }
 
-// PostgreSQL comes up after what needs it: both processes wait, say for what, and go on.
+// PostgreSQL starts after the processes that need it: both wait, log the reason, and continue.
 func TestAStartWaitsForPostgreSQL(t *testing.T) {
 	t.Parallel()
 	a := newAway(t, "2m")
@@ -139,7 +139,7 @@ func TestAStartWaitsForPostgreSQL(t *testing.T) {
 	a.ready(a.deployment)
 }
 
-// A start that waits in vain ends, and says for what it waited; one whose password is wrong ends at once.
+// A start that waits too long ends with the reason; one with a wrong password ends at once.
 func TestAStartWithoutPostgreSQLEndsAndSaysWhy(t *testing.T) {
 	t.Parallel()
 	a := newAway(t, "1s")
@@ -163,8 +163,8 @@ func TestAStartWithoutPostgreSQLEndsAndSaysWhy(t *testing.T) {
 	}
 }
 
-// While PostgreSQL is away every call is answered UNAVAILABLE, and the log says so once, and once that it is back.
-func TestADatabaseThatIsAwayIsOneLineOfTheLog(t *testing.T) {
+// While PostgreSQL cannot be reached every call returns UNAVAILABLE, and the log has one line for the outage and one for its end.
+func TestADatabaseOutageIsLoggedOnce(t *testing.T) {
 	t.Parallel()
 	a := newAway(t, "1m")
 	require.NoError(t, a.registry.Start())
@@ -202,8 +202,8 @@ func TestADatabaseThatIsAwayIsOneLineOfTheLog(t *testing.T) {
 	}
 }
 
-// The database was migrated and the roles were not told of it: the process is not ready, and says what to do. Nobody takes
-// its tables away while it works with them.
+// The database was migrated and the grants of the roles were not: the process is not ready, and reports the remedy. Its tables cannot be
+// removed while it uses them.
 func TestReadyNeedsTheSchemaAndTheRights(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)

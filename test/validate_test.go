@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// exitCode runs the program without its errors' output.
+// exitCode runs the program and returns its exit code; the output of errors is dropped.
 func exitCode(t *testing.T, args ...string) (code int, out string) {
 	t.Helper()
 	out, err := run(t, args...)
@@ -102,7 +102,7 @@ func TestTheReadmesDescriptorIsValid(t *testing.T) {
 	require.Contains(t, out, "devices.example.com@v1: 1 kinds, 1 references, ok")
 }
 
-// The example company has acknowledged what it is warned of, and nothing besides.
+// The descriptors of the example company acknowledge exactly their warnings.
 func TestTheFleetsWarningsAreAcknowledged(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("../docs/examples/fleet/*.yaml")

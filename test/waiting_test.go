@@ -10,12 +10,12 @@ import (
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 )
 
-// prompt is far below the five seconds between two bookmarks of an idle watch, and above what a busy machine makes of some
-// milliseconds.
+// prompt is far below the five seconds between two bookmarks of an idle watch, and enough for a few milliseconds of work on a busy
+// machine.
 const prompt = 1500 * time.Millisecond
 
-// promptly plays something that takes one moment where nothing is waited for. A busy machine may need another try; what waits for
-// a bookmark, a tick or a back-off is late each time.
+// promptly runs a step that takes a moment unless it waits for a timer. A busy machine may need another try; a step that waits for a
+// bookmark, a tick or a back-off is late each time.
 func (f *fixture) promptly(what string, play func(try int) time.Duration) {
 	f.t.Helper()
 	var took []time.Duration
@@ -27,7 +27,7 @@ func (f *fixture) promptly(what string, play func(try int) time.Duration) {
 	require.Fail(f.t, what+" waits for something", "%v", took)
 }
 
-// holders tells how many of a target's are left: none, or some.
+// holders returns 1 while some of a target's holders are left, then 0.
 func (f *fixture) holders(target string) int {
 	f.t.Helper()
 	_, resources := f.named(bWest + "holders/x")
@@ -38,9 +38,9 @@ func (f *fixture) holders(target string) int {
 	return len(list.GetResources())
 }
 
-// A deletion between deployments that are idle otherwise is acknowledged, and its target removed, when the last holder is gone,
-// whatever their number: nothing waits for the next word of an idle watch.
-func TestADeletionAmongIdleDeploymentsWaitsForNothing_I13(t *testing.T) {
+// A deletion between idle deployments is acknowledged, and its target removed, when the last of any number of holders is gone: nothing waits
+// for the next bookmark of an idle watch.
+func TestADeletionAmongIdleDeploymentsWaitsForNoTimer_I13(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	for _, n := range []int{1, 200, 201, 300, 1000, 3000} {

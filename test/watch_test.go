@@ -16,7 +16,7 @@ import (
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 )
 
-// metric reads one value from a deployment's metrics; 0 when it is not there.
+// metric reads one value from a deployment's metrics; 0 when it is missing.
 func (f *fixture) metric(name, metric string) float64 {
 	f.t.Helper()
 	res, err := http.Get(f.Deployments[f.id(name)].HTTP + "/metrics")
@@ -32,8 +32,8 @@ func (f *fixture) metric(name, metric string) float64 {
 	return 0
 }
 
-// Two hundred watchers, twenty of which never read: the others get everything, writers go on, and memory is bounded.
-func TestManyWatchersOfWhichSomeNeverRead_I20_I21(t *testing.T) {
+// Two hundred watches, twenty of which are never read: the others receive everything, writers continue, and memory is bounded.
+func TestManyWatchesWithStalledReaders_I20_I21(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	const watchers, stuck, resources = 200, 20, 600
