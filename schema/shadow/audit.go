@@ -54,15 +54,15 @@ FROM dbcontroller.shadow s WHERE s.id > $1 AND ($2 = 0 OR s.kind_id = $2) ORDER 
 	viewBlockadesSQL = `
 WITH page AS (
     (SELECT * FROM dbcontroller.blockade
-    WHERE target_id = $1 AND (holder_uid, field_id, attempt) > ($2, $3, $4) AND ($5 = 0 OR deployment_id = $5)
-    ORDER BY holder_uid, field_id, attempt LIMIT $6)
+    WHERE target_id = @target AND (holder_uid, field_id, attempt) > (@holder, @field, @attempt) AND (@deployment = 0 OR deployment_id = @deployment)
+    ORDER BY holder_uid, field_id, attempt LIMIT @at_most)
     UNION ALL
     (SELECT * FROM dbcontroller.blockade
-    WHERE target_id > $1 AND ($5 = 0 OR deployment_id = $5)
-    ORDER BY target_id, holder_uid, field_id, attempt LIMIT $6)
+    WHERE target_id > @target AND (@deployment = 0 OR deployment_id = @deployment)
+    ORDER BY target_id, holder_uid, field_id, attempt LIMIT @at_most)
 )
 SELECT b.target_id, k.kind, t.name, t.uid, b.attempt, b.holder_uid, f.path, d.service, d.region, b.holder_name, b.behaviour, b.expires_at
-FROM (SELECT * FROM page ORDER BY target_id, holder_uid, field_id, attempt LIMIT $6) b JOIN dbcontroller.shadow t ON t.id = b.target_id JOIN dbcontroller.kind k ON k.id = t.kind_id
+FROM (SELECT * FROM page ORDER BY target_id, holder_uid, field_id, attempt LIMIT @at_most) b JOIN dbcontroller.shadow t ON t.id = b.target_id JOIN dbcontroller.kind k ON k.id = t.kind_id
 JOIN dbcontroller.field f ON f.id = b.field_id JOIN dbcontroller.deployment d ON d.id = b.deployment_id
 ORDER BY b.target_id, b.holder_uid, b.field_id, b.attempt`
 )
@@ -182,7 +182,9 @@ func (s *Store) ListBlockades(ctx context.Context, of schema.DeploymentID, token
 	if err != nil {
 		return nil, "", err
 	}
-	rows, err := s.pool.Query(ctx, viewBlockadesSQL, after.target, after.holder, field, after.attempt, deployment, limit)
+	rows, err := s.pool.Query(ctx, viewBlockadesSQL, named{
+		"target": after.target, "holder": after.holder, "field": field, "attempt": after.attempt, "deployment": deployment, "at_most": limit,
+	})
 	if err != nil {
 		return nil, "", fmt.Errorf("list blockades: %w", err)
 	}

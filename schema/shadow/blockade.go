@@ -26,23 +26,22 @@ RETURNING attempt`)
 	confirmActingSQL = codes(`
 WITH taken AS (
     DELETE FROM dbcontroller.blockade
-    WHERE attempt = ANY ($1) AND deployment_id = $2 AND behaviour <> {block} AND target_id = ANY ($4)
+    WHERE attempt = ANY (@attempts) AND deployment_id = @deployment AND behaviour <> {block} AND target_id = ANY (@targets)
     RETURNING target_id, behaviour, attempt
 )` + enterTakenSQL + `
 SELECT DISTINCT attempt FROM taken`)
 
 	enterTakenSQL = codes(`, entries AS (
     INSERT INTO dbcontroller.holder_entry (target_id, deployment_id)
-    SELECT DISTINCT target_id, $2::int FROM taken WHERE behaviour <> {allow_dangling}
+    SELECT DISTINCT target_id, @deployment::int FROM taken WHERE behaviour <> {allow_dangling}
     ON CONFLICT DO NOTHING
 ), marked AS (
     SELECT id, shard FROM dbcontroller.shadow WHERE id IN (SELECT target_id FROM taken) AND state = {deleting}
 ), notices AS (
     INSERT INTO dbcontroller.notice (target_id, deployment_id)
-    SELECT id, $2::int FROM marked WHERE id IN (SELECT target_id FROM taken WHERE behaviour <> {allow_dangling})
+    SELECT id, @deployment::int FROM marked WHERE id IN (SELECT target_id FROM taken WHERE behaviour <> {allow_dangling})
 ), looked AS (
-    INSERT INTO dbcontroller.work (action, shard, deployment_id, target_id)
-    SELECT {finalise}, shard, $3::int, id FROM marked WHERE id NOT IN (SELECT target_id FROM taken WHERE behaviour <> {allow_dangling})
+` + lookAgain("@self", `marked s WHERE s.id NOT IN (SELECT target_id FROM taken WHERE behaviour <> {allow_dangling})`) + `
 )`)
 )
 
@@ -94,7 +93,7 @@ func (s *Store) Confirm(ctx context.Context, holder schema.DeploymentID, epoch u
 		b := &pgx.Batch{}
 		s.ofPresentEpoch(tx, b, deployment, epoch, own)
 		b.Queue(confirmBlockingSQL, attempts, deployment, locked).Query(take)
-		b.Queue(confirmActingSQL, attempts, deployment, s.selfID, locked).Query(take)
+		b.Queue(confirmActingSQL, named{"attempts": attempts, "deployment": deployment, "self": s.selfID, "targets": locked}).Query(take)
 		return tx.SendBatch(ctx, b).Close()
 	})
 	if err != nil {
@@ -125,26 +124,20 @@ var (
 	removeKeysSQL = `
 WITH gone AS (
     DELETE FROM dbcontroller.blockade b
-    USING unnest($1::uuid[], $2::uuid[], $3::int[], $4::uuid[]) AS i (attempt, holder_uid, field_id, target_uid),
+    USING unnest(@attempts::uuid[], @holders::uuid[], @fields::int[], @targets::uuid[]) AS i (attempt, holder_uid, field_id, target_uid),
         dbcontroller.shadow s
     WHERE s.uid = i.target_uid AND b.target_id = s.id AND b.holder_uid = i.holder_uid AND b.field_id = i.field_id
-        AND b.attempt = i.attempt AND b.deployment_id = $5
+        AND b.attempt = i.attempt AND b.deployment_id = @deployment
     RETURNING b.target_id
 )` + lookAtGoneSQL
 
 	removeAttemptsSQL = `
 WITH gone AS (
     DELETE FROM dbcontroller.blockade
-    WHERE attempt = ANY ($1) AND deployment_id = $2 AND target_id = ANY ($4) RETURNING target_id
-)` + lookAtGoneAttemptsSQL
+    WHERE attempt = ANY (@attempts) AND deployment_id = @deployment AND target_id = ANY (@targets) RETURNING target_id
+)` + lookAtGoneSQL
 
-	lookAtGoneSQL = codes(`
-INSERT INTO dbcontroller.work (action, shard, deployment_id, target_id)
-SELECT DISTINCT {finalise}, s.shard, $6::int, s.id FROM gone JOIN dbcontroller.shadow s ON s.id = gone.target_id WHERE s.state = {deleting}`)
-
-	lookAtGoneAttemptsSQL = codes(`
-INSERT INTO dbcontroller.work (action, shard, deployment_id, target_id)
-SELECT DISTINCT {finalise}, s.shard, $3::int, s.id FROM gone JOIN dbcontroller.shadow s ON s.id = gone.target_id WHERE s.state = {deleting}`)
+	lookAtGoneSQL = lookAgain("@self", codes(`gone JOIN dbcontroller.shadow s ON s.id = gone.target_id WHERE s.state = {deleting}`))
 )
 
 // Release removes exactly the blockades of the keys, and every blockade of the attempts, which were aborted. What
@@ -162,8 +155,10 @@ func (s *Store) Release(ctx context.Context, holder schema.DeploymentID, epoch u
 	err = s.aboutTargets(ctx, lockReleasedSQL, []any{k.targets, attempts, deployment}, func(tx pgx.Tx, locked []int64) error {
 		b := &pgx.Batch{}
 		s.ofPresentEpoch(tx, b, deployment, epoch, own)
-		b.Queue(removeKeysSQL, k.attempts, k.holders, k.fields, k.targets, deployment, s.selfID)
-		b.Queue(removeAttemptsSQL, attempts, deployment, s.selfID, locked)
+		b.Queue(removeKeysSQL, named{
+			"attempts": k.attempts, "holders": k.holders, "fields": k.fields, "targets": k.targets, "deployment": deployment, "self": s.selfID,
+		})
+		b.Queue(removeAttemptsSQL, named{"attempts": attempts, "deployment": deployment, "targets": locked, "self": s.selfID})
 		b.Queue(closeAttemptsSQL, append(k.attempts, attempts...), deployment)
 		return tx.SendBatch(ctx, b).Close()
 	})
@@ -299,10 +294,10 @@ WHERE b.target_id = s.id AND b.holder_uid = i.holder_uid AND b.field_id = i.fiel
 	settleActingSQL = codes(`
 WITH taken AS (
     DELETE FROM dbcontroller.blockade b
-    USING unnest($1::uuid[], $4::uuid[], $5::int[], $6::uuid[]) AS i (attempt, holder_uid, field_id, target_uid),
+    USING unnest(@attempts::uuid[], @holders::uuid[], @fields::int[], @targets::uuid[]) AS i (attempt, holder_uid, field_id, target_uid),
         dbcontroller.shadow s
     WHERE s.uid = i.target_uid AND b.target_id = s.id AND b.holder_uid = i.holder_uid AND b.field_id = i.field_id
-        AND b.attempt = i.attempt AND b.deployment_id = $2 AND b.behaviour <> {block}
+        AND b.attempt = i.attempt AND b.deployment_id = @deployment AND b.behaviour <> {block}
     RETURNING b.target_id, b.behaviour
 )` + enterTakenSQL + `
 SELECT count(*) FROM taken`)
@@ -342,7 +337,9 @@ func (s *Store) Settle(ctx context.Context, holder schema.DeploymentID, question
 		b := &pgx.Batch{}
 		s.ofPresentEpoch(tx, b, deployment, answers.Epoch, own)
 		b.Queue(settleBlockingSQL, k.attempts, k.holders, k.fields, k.targets, deployment)
-		b.Queue(settleActingSQL, k.attempts, deployment, s.selfID, k.holders, k.fields, k.targets)
+		b.Queue(settleActingSQL, named{
+			"attempts": k.attempts, "holders": k.holders, "fields": k.fields, "targets": k.targets, "deployment": deployment, "self": s.selfID,
+		})
 		return tx.SendBatch(ctx, b).Close()
 	})
 	if err != nil {

@@ -17,33 +17,28 @@ var (
 	// again. Holders that are DELETING have no references any more, and so keep nothing (I14).
 	leaveReferencesSQL = codes(`
 owned AS (
-    DELETE FROM dbcontroller.owner_reference WHERE ownee_id = ANY ($1)
+    DELETE FROM dbcontroller.owner_reference WHERE ownee_id = ANY (@ids)
 ), owned_once AS (
-    DELETE FROM dbcontroller.owner_lost WHERE ownee_id = ANY ($1)
+    DELETE FROM dbcontroller.owner_lost WHERE ownee_id = ANY (@ids)
 ), refs AS (
-    DELETE FROM dbcontroller.reference WHERE holder_id = ANY ($1) RETURNING holder_id, target_id, field_id, behaviour, attempt
+    DELETE FROM dbcontroller.reference WHERE holder_id = ANY (@ids) RETURNING holder_id, target_id, field_id, behaviour, attempt
 ), released AS (
     INSERT INTO dbcontroller.work (action, shard, deployment_id, attempt, holder_uid, field_id, target_uid)
     SELECT {release}, going.shard, f.deployment_id, refs.attempt, going.uid, refs.field_id, f.uid
     FROM refs JOIN going ON going.id = refs.holder_id JOIN dbcontroller.foreign_target f ON f.id = refs.target_id
     WHERE refs.behaviour = {block}
 ), looked AS (
-    INSERT INTO dbcontroller.work (action, shard, deployment_id, target_id)
-    SELECT DISTINCT {finalise}, t.shard, $2::int, t.id
-    FROM refs JOIN dbcontroller.shadow t ON t.id = refs.target_id
-    WHERE refs.behaviour = {block} AND NOT t.id = ANY ($1)
+` + lookAgain("@self", `refs JOIN dbcontroller.shadow s ON s.id = refs.target_id WHERE refs.behaviour = {block} AND NOT s.id = ANY (@ids)`) + `
 )`)
 
 	removeSQL = codes(`
 WITH going AS (
-    DELETE FROM dbcontroller.shadow WHERE id = ANY ($1) RETURNING id, uid, kind_id, name, shard, generation, created_at, hidden
+    DELETE FROM dbcontroller.shadow WHERE id = ANY (@ids) RETURNING id, uid, kind_id, name, shard, generation, created_at, hidden
 ), ` + notedSQL + `, bodies AS (
-    DELETE FROM dbcontroller.resource WHERE id = ANY ($1)
+    DELETE FROM dbcontroller.resource WHERE id = ANY (@ids)
 ), entries AS (
-    DELETE FROM dbcontroller.holder_entry WHERE target_id = ANY ($1)
-), ` + leaveReferencesSQL + `
-INSERT INTO dbcontroller.change (uid, revision, generation, kind_id, state, created_at, name)
-SELECT uid, nextval('dbcontroller.revision'), generation, kind_id, {gone}, created_at, name FROM going WHERE NOT hidden`)
+    DELETE FROM dbcontroller.holder_entry WHERE target_id = ANY (@ids)
+), ` + leaveReferencesSQL + changeGone(`nextval('dbcontroller.revision')`, `going WHERE NOT hidden`))
 
 	removeDanglingSQL = codes(`DELETE FROM dbcontroller.reference WHERE target_id = ANY ($1) AND behaviour = {allow_dangling}`)
 
@@ -51,20 +46,17 @@ SELECT uid, nextval('dbcontroller.revision'), generation, kind_id, {gone}, creat
 WITH going AS (
     UPDATE dbcontroller.shadow
     SET state = {deleting}, revision = nextval('dbcontroller.revision'), updated_at = now(),
-        hidden = COALESCE(kind_id = ANY ($16::int[]), false) AND NOT COALESCE(id = ANY ($17::bigint[]), false)
-    WHERE id = ANY ($1) AND state = {active}
+        hidden = COALESCE(kind_id = ANY (@hiding::int[]), false) AND NOT COALESCE(id = ANY (@visible::bigint[]), false)
+    WHERE id = ANY (@ids) AND state = {active}
     RETURNING id, uid, kind_id, name, shard, revision, generation, created_at, hidden, block_deletion
 ), ` + notedSQL + `, notices AS (
     INSERT INTO dbcontroller.notice (target_id, deployment_id)
     SELECT e.target_id, e.deployment_id FROM dbcontroller.holder_entry e JOIN going ON going.id = e.target_id
-    UNION SELECT id, $2::int FROM going WHERE id = ANY ($15)
+    UNION SELECT id, @self::int FROM going WHERE id = ANY (@notify)
 ), disowned AS (
     INSERT INTO dbcontroller.work (action, shard, deployment_id, target_id)
     SELECT {drop_owners}, going.shard, e.deployment_id, going.id FROM dbcontroller.ownee_entry e JOIN going ON going.id = e.owner_id
-), ` + leaveReferencesSQL + `
-INSERT INTO dbcontroller.change (uid, revision, generation, kind_id, state, created_at, name, labels, body, owners, block_deletion)
-SELECT uid, revision, generation, kind_id, {deleting}, created_at, name, labels, body, owners, block_deletion
-FROM going JOIN dbcontroller.resource r USING (id) WHERE NOT hidden
+), ` + leaveReferencesSQL + changeTo(`{deleting}`, `going JOIN dbcontroller.resource r USING (id) WHERE NOT hidden`) + `
 UNION ALL
 SELECT uid, revision, generation, kind_id, {gone}, created_at, name, NULL, NULL, NULL, false FROM going WHERE hidden`)
 )
@@ -81,10 +73,12 @@ func (s *Store) carryOut(ctx context.Context, tx pgx.Tx, c *closure, v verdict) 
 	}
 	b := &pgx.Batch{}
 	if len(v.mark) > 0 {
-		b.Queue(markSQL, reasonsOf(c, v.mark).parameters(v.mark, s.selfID, v.notify, s.hiding(), v.visible)...)
+		args := reasonsOf(c, v.mark).parameters(v.mark, s.selfID)
+		args["notify"], args["hiding"], args["visible"] = v.notify, s.hiding(), v.visible
+		b.Queue(markSQL, args)
 	}
 	if len(v.remove) > 0 {
-		b.Queue(removeSQL, reasonsOf(c, v.remove).parameters(v.remove, s.selfID)...)
+		b.Queue(removeSQL, reasonsOf(c, v.remove).parameters(v.remove, s.selfID))
 		if c.dangling {
 			b.Queue(removeDanglingSQL, v.remove)
 		}
@@ -136,9 +130,7 @@ WITH i AS (
     RETURNING s.id, s.uid, s.kind_id, s.name, s.revision, s.generation, s.created_at, s.block_deletion
 ), r AS (
     UPDATE dbcontroller.resource r SET body = i.body::jsonb FROM i WHERE r.id = i.id RETURNING r.id, r.labels, r.body, r.owners
-)
-INSERT INTO dbcontroller.change (uid, revision, generation, kind_id, state, created_at, name, labels, body, owners, block_deletion)
-SELECT uid, revision, generation, kind_id, {active}, created_at, name, labels, body, owners, block_deletion FROM s JOIN r USING (id)`)
+)` + changeTo(`{active}`, `s JOIN r USING (id)`))
 )
 
 // unset takes the values out of the holders' bodies: an ordinary update of holders whose shadows are locked, so that

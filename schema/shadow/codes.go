@@ -40,3 +40,25 @@ func codes(sql string) string {
 		return fmt.Sprint(code)
 	})
 }
+
+// lookAgain inserts a piece of work for each resource of a FROM clause with a row s of dbcontroller.shadow: it may be that
+// nothing holds the resource any more. self is the parameter of this deployment's number.
+func lookAgain(self, from string) string {
+	return codes(`
+INSERT INTO dbcontroller.work (action, shard, deployment_id, target_id)
+SELECT DISTINCT {finalise}, s.shard, ` + self + `::int, s.id FROM ` + from)
+}
+
+// changeTo inserts a change of each resource of a FROM clause, which has the columns of a change.
+func changeTo(state, from string) string {
+	return codes(`
+INSERT INTO dbcontroller.change (uid, revision, generation, kind_id, state, created_at, name, labels, body, owners, block_deletion)
+SELECT uid, revision, generation, kind_id, ` + state + `, created_at, name, labels, body, owners, block_deletion FROM ` + from)
+}
+
+// changeGone inserts the last change of each resource of a FROM clause.
+func changeGone(revision, from string) string {
+	return codes(`
+INSERT INTO dbcontroller.change (uid, revision, generation, kind_id, state, created_at, name)
+SELECT uid, ` + revision + `, generation, kind_id, {gone}, created_at, name FROM ` + from)
+}

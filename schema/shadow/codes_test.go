@@ -19,9 +19,12 @@ func TestACodeIsALiteralInAStatement(t *testing.T) {
 	require.PanicsWithValue(t, `no code is called {going} in "state = {going}"`, func() { codes(`state = {going}`) })
 }
 
+// positionalSix finds a sixth positional parameter: such a statement names its arguments.
+var positionalSix = regexp.MustCompile(`\$[6-9]\b|\$[1-9]\d`)
+
 // bareCodes find a number where a code has to be named.
 var bareCodes = []*regexp.Regexp{
-	regexp.MustCompile(`\b(action|a|behaviour|state|how|blocking)\s*(=|<>|IN\s*\()\s*\d`),
+	regexp.MustCompile(`\b(action|a|behaviour|state|how|blocking)\s*(=|<>|<|>|IN\s*\()\s*\d`),
 	regexp.MustCompile(`\bflags\s*&\s*\d`),
 	regexp.MustCompile(`ARRAY \[\d[\d, ]*\]\) AS a\b`),
 	// The list of values of what is inserted where a code is a column.
@@ -29,7 +32,7 @@ var bareCodes = []*regexp.Regexp{
 	regexp.MustCompile(`INSERT INTO dbcontroller\.(change|shadow) \([^)]*\bstate\b[^)]*\)\s*SELECT [^F]*\bkind_id, \d`),
 }
 
-func TestNoStatementHasABareCode(t *testing.T) {
+func TestStatementsNameCodesAndManyArguments(t *testing.T) {
 	t.Parallel()
 	files, err := os.ReadDir(".")
 	require.NoError(t, err)
@@ -45,6 +48,7 @@ func TestNoStatementHasABareCode(t *testing.T) {
 			if !ok || literal.Kind != token.STRING {
 				return true
 			}
+			require.NotRegexp(t, positionalSix, literal.Value, "%s: name the arguments (named.go)", set.Position(literal.Pos()))
 			for _, bare := range bareCodes {
 				found := bare.FindString(literal.Value)
 				require.Empty(t, found, "%s: name the code (codes.go)", set.Position(literal.Pos()))

@@ -167,16 +167,18 @@ SELECT DISTINCT id FROM (
 	// Establish, Confirm and deletes hold the shadow: what they write comes before this or never.
 	lockRetiredTargetsSQL = `SELECT FROM dbcontroller.shadow WHERE id = ANY ($1) ORDER BY id FOR NO KEY UPDATE`
 
-	retiredForeignTargetsSQL = `
-SELECT f.id, f.uid FROM dbcontroller.foreign_target f
-WHERE f.deployment_id = $1 AND f.id > $2 AND EXISTS (SELECT FROM dbcontroller.reference r WHERE r.target_id = f.id AND r.behaviour < 6)
-ORDER BY f.id LIMIT $3`
-
 	retiredOwneesSQL = `
 SELECT DISTINCT ownee_id FROM dbcontroller.owner_reference WHERE deployment_id = $1 AND ownee_id > $2 ORDER BY ownee_id LIMIT $3`
+)
+
+var (
+	retiredForeignTargetsSQL = codes(`
+SELECT f.id, f.uid FROM dbcontroller.foreign_target f
+WHERE f.deployment_id = $1 AND f.id > $2 AND EXISTS (SELECT FROM dbcontroller.reference r WHERE r.target_id = f.id AND r.behaviour < {allow_dangling})
+ORDER BY f.id LIMIT $3`)
 
 	// As long as anything is left the piece of work is, too.
-	retiredSQL = `
+	retiredSQL = codes(`
 DELETE FROM dbcontroller.work w WHERE w.deployment_id = $1
     AND NOT EXISTS (SELECT FROM dbcontroller.blockade WHERE deployment_id = $1)
     AND NOT EXISTS (SELECT FROM dbcontroller.holder_entry WHERE deployment_id = $1)
@@ -185,8 +187,8 @@ DELETE FROM dbcontroller.work w WHERE w.deployment_id = $1
     AND NOT EXISTS (SELECT FROM dbcontroller.owner_reference WHERE deployment_id = $1)
     AND NOT EXISTS (
         SELECT FROM dbcontroller.foreign_target f JOIN dbcontroller.reference r ON r.target_id = f.id
-        WHERE f.deployment_id = $1 AND r.behaviour < 6
-    )`
+        WHERE f.deployment_id = $1 AND r.behaviour < {allow_dangling}
+    )`)
 )
 
 var (
@@ -199,9 +201,7 @@ WITH blockades AS (
     DELETE FROM dbcontroller.notice WHERE deployment_id = $1 AND target_id = ANY ($2)
 ), ownees AS (
     DELETE FROM dbcontroller.ownee_entry WHERE deployment_id = $1 AND owner_id = ANY ($2)
-)
-INSERT INTO dbcontroller.work (action, shard, deployment_id, target_id)
-SELECT {finalise}, shard, $3::int, id FROM dbcontroller.shadow WHERE id = ANY ($2) AND state = {deleting}`)
+)` + lookAgain(`$3`, `dbcontroller.shadow s WHERE s.id = ANY ($2) AND s.state = {deleting}`))
 
 	blockingHoldersSQL = codes(`
 SELECT r.holder_id FROM dbcontroller.reference r JOIN dbcontroller.foreign_target f ON f.id = r.target_id

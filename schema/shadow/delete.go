@@ -46,11 +46,11 @@ WHERE kind_id = $1 AND name = $2 FOR UPDATE`
 	// Without those of the keys that are excused.
 	selectBlockadesSQL = `
 SELECT b.target_id, t.uid, b.attempt, b.holder_uid, b.field_id, b.deployment_id, b.holder_name, t.name, b.behaviour,
-       b.expires_at IS NOT NULL, COALESCE(` + expiredSQL + `$6::interval), true)
+       b.expires_at IS NOT NULL, COALESCE(` + expiredSQL + `@ttl::interval), true)
 FROM dbcontroller.blockade b JOIN dbcontroller.shadow t ON t.id = b.target_id
-LEFT JOIN unnest($3::uuid[], $4::uuid[], $5::int[]) AS e (attempt, holder_uid, field_id)
+LEFT JOIN unnest(@attempts::uuid[], @holders::uuid[], @fields::int[]) AS e (attempt, holder_uid, field_id)
     ON e.attempt = b.attempt AND e.holder_uid = b.holder_uid AND e.field_id = b.field_id
-WHERE b.target_id = ANY ($1) AND e.attempt IS NULL ORDER BY b.target_id, b.holder_uid, b.field_id, b.attempt LIMIT $2`
+WHERE b.target_id = ANY (@targets) AND e.attempt IS NULL ORDER BY b.target_id, b.holder_uid, b.field_id, b.attempt LIMIT @at_most`
 
 	// closesSQL is of a row c of closing: it counts, and is not further ahead than it can be, since the clock went back.
 	closesSQL      = `c.until > now() AND c.until <= ` + closesUntilSQL
@@ -317,7 +317,9 @@ func (s *Store) obstacle(ctx context.Context, tx pgx.Tx, targets []int64, limit 
 	if ahead != nil {
 		k = ahead.keys
 	}
-	rows, err := tx.Query(ctx, selectBlockadesSQL, targets, limit, k.attempts, k.holders, k.fields, s.cfg.TentativeTTL)
+	rows, err := tx.Query(ctx, selectBlockadesSQL, named{
+		"targets": targets, "at_most": limit, "attempts": k.attempts, "holders": k.holders, "fields": k.fields, "ttl": s.cfg.TentativeTTL,
+	})
 	if err != nil {
 		return nil, fmt.Errorf("read blockades: %w", err)
 	}

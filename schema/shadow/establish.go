@@ -42,8 +42,8 @@ FROM dbcontroller.meta m`
 
 	insertBlockadesSQL = `
 INSERT INTO dbcontroller.blockade (target_id, holder_uid, attempt, field_id, deployment_id, holder_kind_id, behaviour, expires_at, holder_name)
-SELECT i.target_id, i.holder_uid, $1, i.field_id, $2, i.kind_id, i.behaviour, now() + $3, i.name
-FROM unnest($4::bigint[], $5::uuid[], $6::int[], $7::int[], $8::smallint[], $9::text[])
+SELECT i.target_id, i.holder_uid, @attempt, i.field_id, @deployment, i.kind_id, i.behaviour, now() + @ttl, i.name
+FROM unnest(@targets::bigint[], @holders::uuid[], @fields::int[], @kinds::int[], @behaviours::smallint[], @names::text[])
     AS i (target_id, holder_uid, field_id, kind_id, behaviour, name)
 ON CONFLICT DO NOTHING` // repeated: what is there stays as it is, tentative or confirmed
 )
@@ -168,8 +168,10 @@ func (s *Store) Establish(ctx context.Context, holder schema.DeploymentID, attem
 			return err
 		}
 		out.UIDs, out.Version, out.Epoch = uids, running.version, own
-		_, err := tx.Exec(ctx, insertBlockadesSQL, attempt, ids.holder, s.cfg.TentativeTTL,
-			targets, ids.holderUIDs, ids.fields, ids.holderKinds, ids.behaviours, ids.holderNames)
+		_, err := tx.Exec(ctx, insertBlockadesSQL, named{
+			"attempt": attempt, "deployment": ids.holder, "ttl": s.cfg.TentativeTTL, "targets": targets, "holders": ids.holderUIDs,
+			"fields": ids.fields, "kinds": ids.holderKinds, "behaviours": ids.behaviours, "names": ids.holderNames,
+		})
 		return err
 	})
 	crash.At("crash-establish-committed")

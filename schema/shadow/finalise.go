@@ -19,14 +19,13 @@ import (
 var acknowledgeSQL = codes(`
 WITH page AS (
     SELECT n.seq FROM dbcontroller.notice n JOIN dbcontroller.shadow s ON s.id = n.target_id
-    WHERE n.deployment_id = $1 AND n.seq > $5 AND pg_visible_in_snapshot(n.xid, $2::text::pg_snapshot)
-        AND NOT s.uid = ANY (COALESCE($3::uuid[], '{}'))
-    ORDER BY n.seq LIMIT $6
+    WHERE n.deployment_id = @deployment AND n.seq > @after AND pg_visible_in_snapshot(n.xid, @position::text::pg_snapshot)
+        AND NOT s.uid = ANY (COALESCE(@except::uuid[], '{}'))
+    ORDER BY n.seq LIMIT @at_most
 ), done AS (
     DELETE FROM dbcontroller.notice n USING page WHERE n.seq = page.seq RETURNING n.target_id
 ), look AS (
-    INSERT INTO dbcontroller.work (action, shard, deployment_id, target_id)
-    SELECT DISTINCT {finalise}, s.shard, $4::int, s.id FROM done JOIN dbcontroller.shadow s ON s.id = done.target_id
+` + lookAgain("@self", `done JOIN dbcontroller.shadow s ON s.id = done.target_id`) + `
 )
 SELECT count(*), COALESCE(max(seq), 0) FROM page`)
 
@@ -64,8 +63,9 @@ func (s *Store) AcknowledgeFor(ctx context.Context, holder schema.DeploymentID, 
 			}
 			b := &pgx.Batch{}
 			s.ofPresentEpoch(tx, b, deployment, epoch, own)
-			b.Queue(acknowledgeSQL, deployment, position.Text, except, s.selfID, after, s.cfg.BatchSize).
-				QueryRow(func(row pgx.Row) error { return row.Scan(&n, &last) })
+			b.Queue(acknowledgeSQL, named{
+				"deployment": deployment, "position": position.Text, "except": except, "self": s.selfID, "after": after, "at_most": s.cfg.BatchSize,
+			}).QueryRow(func(row pgx.Row) error { return row.Scan(&n, &last) })
 			return tx.SendBatch(ctx, b).Close()
 		})
 		if err != nil {
@@ -78,20 +78,20 @@ func (s *Store) AcknowledgeFor(ctx context.Context, holder schema.DeploymentID, 
 const (
 	// Waits for whoever is about to mark one of them, and shows the mark: a condition on the state would pass over the
 	// old version without waiting, and the look would be lost. It is no obstacle to who refers to an ACTIVE one.
-	awaitMarksSQL   = `SELECT id, state FROM dbcontroller.shadow WHERE id = ANY ($1) ORDER BY id FOR KEY SHARE`
-	lockDeletingSQL = `SELECT id FROM dbcontroller.shadow WHERE id = ANY ($1) ORDER BY id FOR UPDATE`
+	awaitMarksSQL = `SELECT id, state FROM dbcontroller.shadow WHERE id = ANY ($1) ORDER BY id FOR KEY SHARE`
 
-	// Whoever refers is ACTIVE: holders that are DELETING have dropped their references.
-	nothingLeftSQL = `
+	lockDeletingSQL = `SELECT id FROM dbcontroller.shadow WHERE id = ANY ($1) ORDER BY id FOR UPDATE`
+	doneSQL         = `DELETE FROM dbcontroller.work WHERE seq = ANY ($1)`
+)
+
+// Whoever refers is ACTIVE: holders that are DELETING have dropped their references.
+var nothingLeftSQL = codes(`
 SELECT t FROM unnest($1::bigint[]) AS t
 WHERE NOT EXISTS (SELECT FROM dbcontroller.blockade WHERE target_id = t)
     AND NOT EXISTS (SELECT FROM dbcontroller.notice WHERE target_id = t)
-    AND NOT EXISTS (SELECT FROM dbcontroller.reference WHERE target_id = t AND behaviour < 6)
+    AND NOT EXISTS (SELECT FROM dbcontroller.reference WHERE target_id = t AND behaviour < {allow_dangling})
     AND NOT EXISTS (SELECT FROM dbcontroller.ownee_entry WHERE owner_id = t)
-    AND NOT EXISTS (SELECT FROM dbcontroller.shadow WHERE id = t AND block_deletion)`
-
-	doneSQL = `DELETE FROM dbcontroller.work WHERE seq = ANY ($1)`
-)
+    AND NOT EXISTS (SELECT FROM dbcontroller.shadow WHERE id = t AND block_deletion)`)
 
 var (
 	selectFinaliseSQL = codes(`SELECT DISTINCT target_id FROM dbcontroller.work WHERE seq = ANY ($1) AND action = {finalise}`)
@@ -104,9 +104,7 @@ WITH hiding AS (
         AND NOT EXISTS (SELECT FROM dbcontroller.blockade WHERE target_id = s.id)
         AND NOT EXISTS (SELECT FROM dbcontroller.reference WHERE target_id = s.id AND behaviour = {block})
     RETURNING uid, revision, generation, kind_id, created_at, name
-)
-INSERT INTO dbcontroller.change (uid, revision, generation, kind_id, state, created_at, name)
-SELECT uid, revision, generation, kind_id, {gone}, created_at, name FROM hiding`)
+)` + changeGone(`revision`, `hiding`))
 )
 
 // Finalise looks again at the resources of some pieces of work: what is DELETING and waits for nothing any more is
@@ -148,7 +146,7 @@ func (s *Store) Finalise(ctx context.Context, seqs []int64) (removed int, err er
 		if hiding := s.hiding(); len(hiding) > 0 {
 			b.Queue(hideSQL, targets, free, hiding)
 		}
-		b.Queue(removeSQL, (&reasons{}).parameters(free, s.selfID)...) // noted when they were marked
+		b.Queue(removeSQL, (&reasons{}).parameters(free, s.selfID)) // noted when they were marked
 		b.Queue(removeDanglingSQL, free)
 		b.Queue(doneSQL, seqs)
 		return tx.SendBatch(ctx, b).Close()

@@ -182,7 +182,7 @@ WHERE o.ownee_id = i.ownee_id AND o.deployment_id = i.deployment_id AND o.name =
 // One piece of work for each ownee and owner's deployment.
 var addOwnersSQL = codes(`
 WITH i AS (
-    SELECT * FROM unnest($1::bigint[], $2::int[], $3::int[], $4::text[], $5::uuid[], $6::smallint[], $7::smallint[])
+    SELECT * FROM unnest(@ownees::bigint[], @deployments::int[], @kinds::int[], @names::text[], @uids::uuid[], @flags::smallint[], @shards::smallint[])
         AS i (ownee_id, deployment_id, kind_id, name, uid, flags, shard)
 ), o AS (
     INSERT INTO dbcontroller.owner_reference AS r (ownee_id, deployment_id, kind_id, name, uid, flags)
@@ -222,6 +222,8 @@ func queueOwners(b *pgx.Batch, sv *saving) {
 		b.Queue(dropOwnersSQL, d.ownees, d.deployments, d.kinds, d.names, d.uids)
 	}
 	if a := add; len(a.ownees) > 0 {
-		b.Queue(addOwnersSQL, a.ownees, a.deployments, a.kinds, a.names, a.uids, a.flags, a.shards)
+		b.Queue(addOwnersSQL, named{
+			"ownees": a.ownees, "deployments": a.deployments, "kinds": a.kinds, "names": a.names, "uids": a.uids, "flags": a.flags, "shards": a.shards,
+		})
 	}
 }

@@ -48,8 +48,8 @@ type ownerChange struct {
 const (
 	pinOwnerRowsSQL = `
 INSERT INTO dbcontroller.owner_reference AS o (ownee_id, deployment_id, kind_id, name, uid, flags, checked, generation)
-SELECT ownee_id, deployment_id, kind_id, name, uid, flags, checked, $7
-FROM unnest($1::bigint[], $2::int[], $3::int[], $4::text[], $5::uuid[], $6::smallint[], $8::boolean[])
+SELECT ownee_id, deployment_id, kind_id, name, uid, flags, checked, @generation
+FROM unnest(@ownees::bigint[], @deployments::int[], @kinds::int[], @names::text[], @uids::uuid[], @flags::smallint[], @checked::boolean[])
     AS i (ownee_id, deployment_id, kind_id, name, uid, flags, checked)
 ON CONFLICT ON CONSTRAINT owner_reference_pkey DO UPDATE
 SET checked = o.checked OR EXCLUDED.checked, generation = greatest(o.generation, EXCLUDED.generation)`
@@ -67,9 +67,7 @@ WITH i AS (
     RETURNING s.id, s.uid, s.kind_id, s.name, s.revision, s.generation, s.created_at, s.block_deletion
 ), r AS (
     UPDATE dbcontroller.resource r SET owners = i.owners::jsonb FROM i WHERE r.id = i.id RETURNING r.id, r.labels, r.body, r.owners
-)
-INSERT INTO dbcontroller.change (uid, revision, generation, kind_id, state, created_at, name, labels, body, owners, block_deletion)
-SELECT uid, revision, generation, kind_id, {active}, created_at, name, labels, body, owners, block_deletion FROM s JOIN r USING (id)`)
+)` + changeTo(`{active}`, `s JOIN r USING (id)`))
 
 // changeOwners locks ownees, reads their owner references, and drops and pins them as the change decides. Ownees that keep
 // an owner are updated. An ownee without owners is deleted with its cascades, unless every owner that it lost had
@@ -227,7 +225,10 @@ func (e *ownerEdit) write(ctx context.Context, tx pgx.Tx) error {
 		b.Queue(dropOwnersSQL, d.ownees, d.deployments, d.kinds, d.names, d.uids)
 	}
 	if p := pinned; len(p.ownees) > 0 {
-		b.Queue(pinOwnerRowsSQL, p.ownees, p.deployments, p.kinds, p.names, p.uids, p.flags, e.change.generation, checked)
+		b.Queue(pinOwnerRowsSQL, named{
+			"ownees": p.ownees, "deployments": p.deployments, "kinds": p.kinds, "names": p.names, "uids": p.uids, "flags": p.flags,
+			"generation": e.change.generation, "checked": checked,
+		})
 	}
 	e.queueLost(b)
 	ids, owners, err := e.rewrite(ctx, tx)

@@ -150,9 +150,7 @@ WITH entries AS (
     DELETE FROM dbcontroller.ownee_entry WHERE owner_id = ANY ($1) AND deployment_id = $2
 ), done AS (
     DELETE FROM dbcontroller.work WHERE seq = ANY ($3)
-)
-INSERT INTO dbcontroller.work (action, shard, deployment_id, target_id)
-SELECT {finalise}, shard, $4::int, id FROM dbcontroller.shadow WHERE id = ANY ($1)`)
+)` + lookAgain(`$4`, `dbcontroller.shadow s WHERE s.id = ANY ($1)`))
 )
 
 // Disowned are deleted owners whose deletion has to be sent to a deployment with ownees of them.

@@ -18,12 +18,8 @@ WITH s AS (
     WHERE id = $1 AND block_deletion <> $2
     RETURNING id, uid, kind_id, state, shard, name, revision, generation, created_at, block_deletion
 ), looked AS (
-    INSERT INTO dbcontroller.work (action, shard, deployment_id, target_id)
-    SELECT {finalise}, shard, $3::int, id FROM s WHERE state = {deleting} AND NOT block_deletion
-)
-INSERT INTO dbcontroller.change (uid, revision, generation, kind_id, state, created_at, name, labels, body, owners, block_deletion)
-SELECT uid, revision, generation, kind_id, state, created_at, name, labels, body, owners, block_deletion
-FROM s JOIN dbcontroller.resource r USING (id)`)
+` + lookAgain(`$3`, `s WHERE s.state = {deleting} AND NOT s.block_deletion`) + `
+)` + changeTo(`state`, `s JOIN dbcontroller.resource r USING (id)`))
 
 // SetBlockDeletion sets or clears block_deletion of a resource and returns the resource. While it is set, a delete that would
 // remove the resource is refused, and an asynchronous cascade leaves it in DELETING. A non-zero uid has to match the resource's.

@@ -49,11 +49,12 @@ type link struct {
 }
 
 // notedSQL are common table expressions of a statement that removes or marks the resources in going: they insert one cause for each
-// reason and one removal for each resource.
+// reason and one removal for each resource. Their arguments are those of reasons.parameters.
 const notedSQL = `
 causes AS (
     SELECT nextval('dbcontroller.cause_id') AS id, c.*
-    FROM unnest($5::smallint[], $6::int[], $7::uuid[], $8::text[], $9::uuid[], $10::text[], $11::text[], $12::uuid[], $13::uuid[], $14::timestamptz[])
+    FROM unnest(@hows::smallint[], @via_deployments::int[], @via_uids::uuid[], @via_names::text[], @deletions::uuid[], @actors::text[], @roots::text[],
+        @root_uids::uuid[], @requests::uuid[], @times::timestamptz[])
         WITH ORDINALITY AS c (how, via_deployment_id, via_uid, via_name, deletion_id, actor, root, root_uid, request_id, at, n)
 ), noted_causes AS (
     INSERT INTO dbcontroller.cause (id, how, via_deployment_id, via_uid, via_name, deletion_id, actor, root, root_uid, request_id, at)
@@ -61,7 +62,7 @@ causes AS (
 ), noted AS (
     INSERT INTO dbcontroller.removal (name, uid, kind_id, cause_id)
     SELECT going.name, going.uid, going.kind_id, causes.id
-    FROM going JOIN unnest($3::bigint[], $4::int[]) AS i (id, n) USING (id) JOIN causes USING (n)
+    FROM going JOIN unnest(@noted::bigint[], @reasons::int[]) AS i (id, n) USING (id) JOIN causes USING (n)
 )`
 
 // reasons are the parameters of notedSQL: the distinct reasons, and the number of its reason for each member.
@@ -116,10 +117,14 @@ func (r *reasons) add(why reason) {
 	r.roots.add(why.cause)
 }
 
-// parameters returns the parameters of a statement with notedSQL: the ids in going, this deployment, the reasons, and the statement's
-// own.
-func (r *reasons) parameters(going []int64, self int32, own ...any) []any {
-	return append([]any{going, self, r.ids, r.of, r.hows, r.viaDeps, r.viaUIDs, r.vias, r.roots.ids, r.roots.actors, r.roots.names, r.roots.uids, r.roots.requests, r.roots.times}, own...)
+// parameters returns the arguments of a statement with notedSQL: the ids in going, this deployment, and the reasons.
+func (r *reasons) parameters(going []int64, self int32) named {
+	return named{
+		"ids": going, "self": self, "noted": r.ids, "reasons": r.of,
+		"hows": r.hows, "via_deployments": r.viaDeps, "via_uids": r.viaUIDs, "via_names": r.vias,
+		"deletions": r.roots.ids, "actors": r.roots.actors, "roots": r.roots.names, "root_uids": r.roots.uids,
+		"requests": r.roots.requests, "times": r.roots.times,
+	}
 }
 
 type causeColumns struct {

@@ -35,11 +35,11 @@ type CheckedReference struct {
 var checkReferencesSQL = codes(`
 SELECT i.n - 1, s.state, EXISTS (
     SELECT FROM dbcontroller.blockade b WHERE b.target_id = s.id AND b.holder_uid = i.holder_uid AND b.field_id = i.field_id
-        AND b.attempt = i.attempt AND b.deployment_id = $1
+        AND b.attempt = i.attempt AND b.deployment_id = @deployment
 ) OR i.behaviour <> {block} AND EXISTS (
-    SELECT FROM dbcontroller.holder_entry e WHERE e.target_id = s.id AND e.deployment_id = $1
+    SELECT FROM dbcontroller.holder_entry e WHERE e.target_id = s.id AND e.deployment_id = @deployment
 )
-FROM unnest($2::uuid[], $3::uuid[], $4::int[], $5::uuid[], $6::smallint[]) WITH ORDINALITY
+FROM unnest(@attempts::uuid[], @holders::uuid[], @fields::int[], @targets::uuid[], @behaviours::smallint[]) WITH ORDINALITY
     AS i (attempt, holder_uid, field_id, target_uid, behaviour, n)
 JOIN dbcontroller.shadow s ON s.uid = i.target_uid`)
 
@@ -68,7 +68,9 @@ func (s *Store) CheckReferences(ctx context.Context, holder schema.DeploymentID,
 		if epoch, err := s.epochOf(ctx, tx); err != nil || epoch != own { // commits may be lost: a missing row decides nothing
 			return cmp.Or(err, s.recoveringSelf())
 		}
-		rows, err := tx.Query(ctx, checkReferencesSQL, deployment, k.attempts, k.holders, k.fields, k.targets, behaviours)
+		rows, err := tx.Query(ctx, checkReferencesSQL, named{
+			"deployment": deployment, "attempts": k.attempts, "holders": k.holders, "fields": k.fields, "targets": k.targets, "behaviours": behaviours,
+		})
 		if err != nil {
 			return err
 		}

@@ -17,8 +17,8 @@ const (
 	ownersPageSQL = `
 SELECT o.ownee_id, o.deployment_id, o.kind_id, o.name, o.uid, o.flags, o.generation, s.uid, s.name
 FROM (
-    SELECT * FROM dbcontroller.owner_reference WHERE (ownee_id, deployment_id, kind_id, name, uid) > ($1, $2, $3, $4, $5)
-    ORDER BY ownee_id, deployment_id, kind_id, name, uid LIMIT $6
+    SELECT * FROM dbcontroller.owner_reference WHERE (ownee_id, deployment_id, kind_id, name, uid) > (@ownee, @deployment, @kind, @name, @uid)
+    ORDER BY ownee_id, deployment_id, kind_id, name, uid LIMIT @at_most
 ) AS o JOIN dbcontroller.shadow s ON s.id = o.ownee_id
 ORDER BY o.ownee_id, o.deployment_id, o.kind_id, o.name, o.uid`
 
@@ -61,7 +61,9 @@ func (v *verifying) owners(ctx context.Context, cursor string, save func(string)
 		}
 	}
 	for {
-		rows, err := v.store.pool.Query(ctx, ownersPageSQL, last.Ownee, last.Deployment, last.Kind, last.Name, last.UID, verifyPage)
+		rows, err := v.store.pool.Query(ctx, ownersPageSQL, named{
+			"ownee": last.Ownee, "deployment": last.Deployment, "kind": last.Kind, "name": last.Name, "uid": last.UID, "at_most": verifyPage,
+		})
 		if err != nil {
 			return err
 		}

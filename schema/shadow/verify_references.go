@@ -57,11 +57,11 @@ WHERE r.holder_id = i.holder_id AND r.field_id = i.field_id AND r.target_id = i.
 // blockades permanent.
 var releaseLeftSQL = codes(`
 INSERT INTO dbcontroller.work (action, shard, deployment_id, attempt, holder_uid, field_id, target_uid)
-SELECT {release}, $1, $2, $3, i.holder_uid, i.field_id, i.target_uid
-FROM unnest($4::uuid[], $5::int[], $6::uuid[], $7::bigint[], $8::bigint[]) AS i (holder_uid, field_id, target_uid, holder_id, target_id)
+SELECT {release}, @shard, @deployment, @attempt, i.holder_uid, i.field_id, i.target_uid
+FROM unnest(@holder_uids::uuid[], @fields::int[], @target_uids::uuid[], @holders::bigint[], @targets::bigint[]) AS i (holder_uid, field_id, target_uid, holder_id, target_id)
 WHERE NOT EXISTS (
     SELECT FROM dbcontroller.reference r
-    WHERE r.holder_id = i.holder_id AND r.field_id = i.field_id AND r.target_id = i.target_id AND r.attempt = $3
+    WHERE r.holder_id = i.holder_id AND r.field_id = i.field_id AND r.target_id = i.target_id AND r.attempt = @attempt
 )`)
 
 // referenceRow is a reference with its holder and its target.
@@ -396,7 +396,10 @@ func (v *verifying) renew(ctx context.Context, at schema.DeploymentID, refs []*r
 		b.Queue(renewAttemptSQL, holders, targets, fields, attempts, attempt)
 		s.queueDecision(b, attempt, began)
 		b.Queue(confirmWorkSQL, schema.Shard(refs[0].holderName), attempt, []int32{deployment})
-		b.Queue(releaseLeftSQL, schema.Shard(refs[0].holderName), deployment, attempt, holderUIDs, fields, targetUIDs, holders, targets)
+		b.Queue(releaseLeftSQL, named{
+			"shard": schema.Shard(refs[0].holderName), "deployment": deployment, "attempt": attempt,
+			"holder_uids": holderUIDs, "fields": fields, "target_uids": targetUIDs, "holders": holders, "targets": targets,
+		})
 		return tx.SendBatch(ctx, b).Close()
 	})
 }

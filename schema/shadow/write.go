@@ -65,18 +65,18 @@ WHERE foreign_target.kind_id <> EXCLUDED.kind_id`
 	insertForeignReferencesSQL = `
 WITH f AS (
     SELECT id, uid, deployment_id FROM dbcontroller.foreign_target
-    WHERE uid = ANY ($2::uuid[]) FOR KEY SHARE
+    WHERE uid = ANY (@uids::uuid[]) FOR KEY SHARE
 )
 INSERT INTO dbcontroller.reference (holder_id, target_id, attempt, field_id, behaviour)
-SELECT i.holder_id, f.id, $6, i.field_id, i.behaviour
-FROM unnest($1::bigint[], $2::uuid[], $3::int[], $4::int[], $5::smallint[]) AS i (holder_id, uid, deployment_id, field_id, behaviour)
+SELECT i.holder_id, f.id, @attempt, i.field_id, i.behaviour
+FROM unnest(@holders::bigint[], @uids::uuid[], @deployments::int[], @fields::int[], @behaviours::smallint[]) AS i (holder_id, uid, deployment_id, field_id, behaviour)
 JOIN f ON f.uid = i.uid AND f.deployment_id = i.deployment_id`
 )
 
 var (
 	insertResourcesSQL = codes(`
 WITH i AS (
-    SELECT * FROM unnest($1::bigint[], $2::uuid[], $3::int[], $4::text[], $5::smallint[], $6::bigint[], $7::text[], $8::text[], $9::text[])
+    SELECT * FROM unnest(@ids::bigint[], @uids::uuid[], @kinds::int[], @names::text[], @shards::smallint[], @revisions::bigint[], @labels::text[], @bodies::text[], @owners::text[])
         AS i (id, uid, kind_id, name, shard, revision, labels, body, owners)
 ), s AS (
     INSERT INTO dbcontroller.shadow (id, uid, kind_id, state, shard, revision, generation, name)
@@ -84,10 +84,11 @@ WITH i AS (
     RETURNING id
 ), r AS (
     INSERT INTO dbcontroller.resource (id, labels, body, owners) SELECT id, labels::jsonb, body::jsonb, owners::jsonb FROM i
-)
-INSERT INTO dbcontroller.change (uid, revision, generation, kind_id, state, created_at, name, labels, body, owners)
-SELECT i.uid, i.revision, 1, i.kind_id, {active}, now(), i.name, i.labels::jsonb, i.body::jsonb, i.owners::jsonb
-FROM s JOIN i USING (id)`)  // reads from s: the change's seq is taken after the insert has waited for a transaction that holds the name
+)` + changeTo(`{active}`, `(
+    SELECT i.uid, i.revision, 1 AS generation, i.kind_id, now() AS created_at, i.name,
+        i.labels::jsonb AS labels, i.body::jsonb AS body, i.owners::jsonb AS owners, false AS block_deletion
+    FROM s JOIN i USING (id)
+) AS created`)) // reads from s: the change's seq is taken after the insert has waited for a transaction that holds the name
 
 	updateResourcesSQL = codes(`
 WITH i AS (
@@ -97,12 +98,11 @@ WITH i AS (
     SET revision = i.revision, generation = s.generation + (r.body <> i.body::jsonb)::int, updated_at = now()
     FROM i JOIN dbcontroller.resource r ON r.id = i.id
     WHERE s.id = i.id
-    RETURNING s.id, s.uid, s.kind_id, s.name, s.revision, s.generation, s.created_at, s.block_deletion, i.labels, i.body, i.owners
+    RETURNING s.id, s.uid, s.kind_id, s.name, s.revision, s.generation, s.created_at, s.block_deletion,
+        i.labels::jsonb AS labels, i.body::jsonb AS body, i.owners::jsonb AS owners
 ), r AS (
     UPDATE dbcontroller.resource r SET labels = i.labels::jsonb, body = i.body::jsonb, owners = i.owners::jsonb FROM i WHERE r.id = i.id
-), c AS (
-    INSERT INTO dbcontroller.change (uid, revision, generation, kind_id, state, created_at, name, labels, body, owners, block_deletion)
-    SELECT uid, revision, generation, kind_id, {active}, created_at, name, labels::jsonb, body::jsonb, owners::jsonb, block_deletion FROM s
+), c AS (` + changeTo(`{active}`, `s`) + `
 )
 SELECT id, generation FROM s`)
 
@@ -130,11 +130,7 @@ WITH gone AS (
     LEFT JOIN dbcontroller.foreign_target f ON f.id = gone.target_id
     LEFT JOIN dbcontroller.shadow t ON t.id = gone.target_id
     WHERE e.deployment_id = COALESCE(f.deployment_id, $4::int) AND COALESCE(f.uid, t.uid) IS NOT NULL
-)
-INSERT INTO dbcontroller.work (action, shard, deployment_id, target_id)
-SELECT DISTINCT {finalise}, t.shard, $4::int, t.id
-FROM gone JOIN dbcontroller.shadow t ON t.id = gone.target_id
-WHERE gone.behaviour = {block}`)
+)` + lookAgain(`$4`, `gone JOIN dbcontroller.shadow s ON s.id = gone.target_id WHERE gone.behaviour = {block}`))
 
 	confirmWorkSQL = codes(`
 INSERT INTO dbcontroller.work (action, shard, deployment_id, attempt)
@@ -408,7 +404,10 @@ func (s *Store) queueResources(b *pgx.Batch, sv *saving, revisions []int64) {
 	}
 	if len(created.ids) > 0 {
 		c := created
-		b.Queue(insertResourcesSQL, c.ids, c.uids, c.kinds, c.names, c.shards, c.revisions, c.labels, c.bodies, c.owners)
+		b.Queue(insertResourcesSQL, named{
+			"ids": c.ids, "uids": c.uids, "kinds": c.kinds, "names": c.names, "shards": c.shards, "revisions": c.revisions,
+			"labels": c.labels, "bodies": c.bodies, "owners": c.owners,
+		})
 	}
 	if len(updated.ids) > 0 {
 		c := updated
@@ -495,7 +494,9 @@ func (s *Store) queueReferences(ctx context.Context, b *pgx.Batch, sv *saving) e
 	if f := foreign; len(f.holders) > 0 {
 		s.queueDecision(b, sv.attempt, sv.began)
 		b.Queue(insertForeignTargetsSQL, f.uids, f.deployment, f.kinds, f.names)
-		b.Queue(insertForeignReferencesSQL, f.holders, f.uids, f.deployment, f.fields, f.behaviours, sv.attempt).Exec(wrote(len(f.holders)))
+		b.Queue(insertForeignReferencesSQL, named{
+			"holders": f.holders, "uids": f.uids, "deployments": f.deployment, "fields": f.fields, "behaviours": f.behaviours, "attempt": sv.attempt,
+		}).Exec(wrote(len(f.holders)))
 		ids := make([]int32, 0, len(deployments))
 		for _, id := range deployments {
 			ids = append(ids, id)

@@ -115,11 +115,11 @@ var mutants = []mutant{
 		"schema/shadow/blockade.go",
 		[]string{
 			`    WHERE s.uid = i.target_uid AND b.target_id = s.id AND b.holder_uid = i.holder_uid AND b.field_id = i.field_id
-        AND b.attempt = i.attempt AND b.deployment_id = $5
+        AND b.attempt = i.attempt AND b.deployment_id = @deployment
     RETURNING b.target_id
 )`,
 			`    WHERE s.uid = i.target_uid AND b.target_id = s.id AND b.holder_uid = i.holder_uid AND b.field_id = i.field_id
-        AND b.deployment_id = $5
+        AND b.deployment_id = @deployment
     RETURNING b.target_id
 )`,
 		},
@@ -144,8 +144,8 @@ var mutants = []mutant{
 		"entry-forgotten", "I8", "Confirming an acting reference writes no holder entry.",
 		"schema/shadow/blockade.go",
 		[]string{
-			"    SELECT DISTINCT target_id, $2::int FROM taken WHERE behaviour <> {allow_dangling}\n    ON CONFLICT DO NOTHING",
-			"    SELECT DISTINCT target_id, $2::int FROM taken WHERE behaviour = {allow_dangling}\n    ON CONFLICT DO NOTHING",
+			"    SELECT DISTINCT target_id, @deployment::int FROM taken WHERE behaviour <> {allow_dangling}\n    ON CONFLICT DO NOTHING",
+			"    SELECT DISTINCT target_id, @deployment::int FROM taken WHERE behaviour = {allow_dangling}\n    ON CONFLICT DO NOTHING",
 		},
 	},
 	{
