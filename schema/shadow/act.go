@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"runtime/debug"
 	"slices"
@@ -12,7 +11,6 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-	"go.uber.org/zap"
 
 	"github.com/db-controller/db-controller/schema"
 )
@@ -63,15 +61,6 @@ type actTarget struct {
 	name string
 }
 
-// Act is ActFor for deletions of which no more than the uid is known, without an end: everything is done when it returns without an error.
-func (s *Store) Act(ctx context.Context, from schema.DeploymentID, uids []uuid.UUID) (map[uuid.UUID]error, error) {
-	deletions := make([]schema.Deletion, len(uids))
-	for i, uid := range uids {
-		deletions[i].UID = uid
-	}
-	return s.ActFor(ctx, from, deletions, math.MaxInt64)
-}
-
 // fewHolders is up to how many holders a deletion is small: it is done before those that have more go on.
 const fewHolders = 200
 
@@ -117,8 +106,9 @@ func (s *Store) ActFor(ctx context.Context, from schema.DeploymentID, deletions 
 		}
 	}
 	for uid, f := range a.aside {
-		s.log.Warn("holders of a deleted resource could not be handled; they are tried again",
-			zap.Stringer("uid", uid), zap.Int("holders", f.n), zap.NamedError("last", f.cause))
+		if err := a.failed[uid]; err != nil && !errors.Is(err, schema.ErrUnfinished) {
+			a.failed[uid] = fmt.Errorf("%d holders could not be handled, the last one: %w", f.n, f.cause)
+		}
 	}
 	if from != s.self {
 		return a.failed, s.forget(ctx, ids)
@@ -273,28 +263,23 @@ func (a *acting) batch(ctx context.Context, targets, holders []int64) error {
 	if len(holders) == 0 {
 		return nil
 	}
-	err := a.try(ctx, targets, holders, lockMembersSQL)
-	if hasCode(err, codeLockNotAvailable) {
-		err = a.try(ctx, targets, holders, lockFreeMembersSQL)
+	left, err := a.store.halving(ctx, holders, halving{
+		run: func(part []int64) error {
+			err := a.try(ctx, targets, part, lockMembersSQL)
+			if hasCode(err, codeLockNotAvailable) {
+				err = a.try(ctx, targets, part, lockFreeMembersSQL)
+			}
+			return err
+		},
+		failed: func(holder int64, err error) error {
+			return a.setAside(ctx, a.store.pool, targets, []int64{holder}, err)
+		},
+		stop: func() bool { return time.Since(a.began) >= a.patience },
+	})
+	if len(left) > 0 {
+		a.left = left[0]
 	}
-	if err == nil {
-		return nil
-	}
-	if ctx.Err() != nil || notTheHoldersFault(err) || a.store.pool.Ping(ctx) != nil {
-		return err // not the holders' fault
-	}
-	if len(holders) == 1 {
-		return a.setAside(ctx, a.store.pool, targets, holders, err)
-	}
-	half := len(holders) / 2
-	if err := a.batch(ctx, targets, holders[:half]); err != nil || a.left != 0 {
-		return err
-	}
-	if time.Since(a.began) >= a.patience {
-		a.left = holders[half]
-		return nil
-	}
-	return a.batch(ctx, targets, holders[half:])
+	return err
 }
 
 // try acts in one transaction. A panic is an error of the holders that it is about.
@@ -365,24 +350,20 @@ func (a *acting) act(ctx context.Context, tx pgx.Tx, targets, holders []int64, l
 			roots = append(roots, m)
 		}
 	}
-	c, err := s.expand(ctx, tx, roots)
+	d, err := s.decideOn(ctx, tx, roots)
 	if err != nil {
 		return err
 	}
 	var unsets []edge
 	for _, e := range edges {
-		if e.behaviour.Unsets() && c.members[e.holderID] == nil {
+		if e.behaviour.Unsets() && d.closure.members[e.holderID] == nil {
 			unsets = append(unsets, e)
 		}
 	}
 	if err := s.unset(ctx, tx, unsets, a.nameOf); err != nil {
 		return err
 	}
-	b, err := readBonds(ctx, tx, c)
-	if err != nil {
-		return err
-	}
-	return s.carryOut(ctx, tx, c, decide(c, b))
+	return s.carryOut(ctx, tx, d)
 }
 
 func (a *acting) nameOf(ctx context.Context, tx pgx.Tx, id int64) (schema.FullName, schema.KindID, error) {

@@ -61,8 +61,28 @@ UNION ALL
 SELECT uid, revision, generation, kind_id, {gone}, created_at, name, NULL, NULL, NULL, false FROM going WHERE hidden`)
 )
 
+// decision is what becomes of the roots of a deletion, and of what goes with them in this database.
+type decision struct {
+	closure *closure
+	bonds   bonds
+	verdict verdict
+}
+
+// decideOn finds what goes with roots, which are locked, locks it, and decides.
+func (s *Store) decideOn(ctx context.Context, tx pgx.Tx, roots []*member) (d decision, err error) {
+	if d.closure, err = s.expand(ctx, tx, roots); err != nil {
+		return d, err
+	}
+	if d.bonds, err = readBonds(ctx, tx, d.closure); err != nil {
+		return d, err
+	}
+	d.verdict = decide(d.closure, d.bonds)
+	return d, nil
+}
+
 // carryOut does what was decided. The members are locked.
-func (s *Store) carryOut(ctx context.Context, tx pgx.Tx, c *closure, v verdict) error {
+func (s *Store) carryOut(ctx context.Context, tx pgx.Tx, d decision) error {
+	c, v := d.closure, d.verdict
 	if err := s.unset(ctx, tx, v.unset, s.memberNames(c)); err != nil {
 		return err
 	}

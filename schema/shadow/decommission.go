@@ -354,7 +354,7 @@ func (s *Store) retireOwners(ctx context.Context, deployment int32, cause *schem
 			return errors.Join(failed, err)
 		}
 		after = ownees[len(ownees)-1]
-		failed = errors.Join(failed, s.halving(ctx, ownees, func(part []int64) error {
+		failed = errors.Join(failed, s.changeEach(ctx, ownees, func(part []int64) error {
 			return s.inTx(ctx, allFeeds, func(tx pgx.Tx) error { return s.changeOwners(ctx, tx, slices.Clone(part), change) })
 		}))
 		if ctx.Err() != nil {

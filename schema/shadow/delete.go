@@ -101,60 +101,93 @@ func (s *Store) delete(ctx context.Context, id *request, req DeleteRequest) (Del
 	}
 	ctx, cancel := withDefaultTimeout(ctx, s.cfg.DeleteTimeout)
 	defer cancel()
-	closed := &closing{id: uuid.New()}
-	defer s.reopen(ctx, closed)
-	cause := &schema.Cause{
-		ID: uuid.Must(uuid.NewV7()), Root: schema.FullName{Deployment: s.self, Name: req.Name}.String(),
-		Actor: req.Actor, RequestID: req.RequestID, At: time.Now(),
-	}
-	var ahead *lookAhead
-	var undecided []blockade // when it was looked ahead last
-	obstacles := 0
+	d := &deletion{store: s, req: req, request: id, kindID: kindID, closed: &closing{id: uuid.New()}, cause: &schema.Cause{
+		ID: uuid.Must(uuid.NewV7()), Root: s.full(req.Name).String(), Actor: req.Actor, RequestID: req.RequestID, At: time.Now(),
+	}}
+	defer s.reopen(ctx, d.closed)
+	return d.run(ctx)
+}
+
+// deletion is one delete under way. It tries (one transaction); what stands in the way is looked at without one; and it tries
+// again, until it is carried out, refused, or its time is over.
+type deletion struct {
+	store   *Store
+	req     DeleteRequest
+	request *request // nil without a request id
+	kindID  int32
+	cause   *schema.Cause
+	closed  *closing
+	// ahead is the look-ahead that the next try goes by; nil when there has to be another one.
+	ahead *lookAhead
+	// undecided are the blockades that were undecided when the deletion was looked ahead last.
+	undecided []blockade
+	obstacles int // tries that met something which a look-ahead had not found, or has settled
+}
+
+func (d *deletion) run(ctx context.Context) (DeleteResult, error) {
 	for wait := 2 * time.Millisecond; ; wait = min(2*wait, 100*time.Millisecond) {
-		result, found, err := s.tryDelete(ctx, kindID, id, req, cause, ahead)
-		if hasCode(err, codeLockNotAvailable) && ctx.Err() == nil {
-			if err := s.keepAwayFromRoot(ctx, closed, kindID, req.Name); err != nil {
-				return result, err
-			}
-			continue
-		}
-		late := ahead != nil // what is found came after the look-ahead
-		if err == nil && found == nil {
+		result, found, err := d.try(ctx)
+		switch {
+		case hasCode(err, codeLockNotAvailable) && ctx.Err() == nil:
+			err = d.store.keepAwayFromRoot(ctx, d.closed, d.kindID, d.req.Name)
+		case err == nil && found == nil:
 			return result, nil
-		}
-		if err == nil {
-			if ahead, err = s.lookAhead(ctx, req.Name, found); err == nil {
-				undecided = ahead.undecided
-			}
-		}
-		if len(undecided) > 0 && gaveUp(err) {
-			return result, s.undecided(req.Name, undecided)
+		case err == nil:
+			err = d.giveWay(ctx, found, wait)
+		default:
+			err = d.whyNot(err)
 		}
 		if err != nil {
 			return result, err
 		}
-		if len(ahead.undecided) == 0 && !ahead.moved && !late {
-			continue
-		}
-		// Once is chance; twice, new references come as fast as old ones are settled.
-		if obstacles++; obstacles > 1 || !ahead.moved {
-			if err := s.keepAway(ctx, closed, found.targets); err != nil && ctx.Err() == nil {
-				return result, err
-			}
-		}
-		if len(ahead.undecided) == 0 || ahead.moved {
-			if ahead.moved {
-				ahead = nil // what was settled may be followed elsewhere
-			}
-			continue
-		}
-		select {
-		case <-ctx.Done():
-			return result, s.undecided(req.Name, undecided)
-		case <-time.After(wait):
-			ahead = nil // whom it excused may have been changed meanwhile
+	}
+}
+
+// giveWay does what a try that met an obstacle has to wait for: it looks ahead, keeps new references away where they come as
+// fast as old ones are settled, and waits for attempts that are undecided.
+func (d *deletion) giveWay(ctx context.Context, found *obstacle, wait time.Duration) error {
+	late := d.ahead != nil // what is found came after the look-ahead
+	if err := d.lookAhead(ctx, found); err != nil {
+		return err
+	}
+	waits, moved := len(d.undecided) > 0, d.ahead.moved
+	if !waits && !moved && !late {
+		return nil
+	}
+	// Once is chance; twice, new references come as fast as old ones are settled.
+	if d.obstacles++; d.obstacles > 1 || !moved {
+		if err := d.store.keepAway(ctx, d.closed, found.targets); err != nil && ctx.Err() == nil {
+			return err
 		}
 	}
+	switch {
+	case moved:
+		d.ahead = nil // what was settled may be followed elsewhere
+	case waits:
+		d.ahead = nil // whom it excused may have been changed meanwhile
+		select {
+		case <-ctx.Done():
+			return d.store.undecided(d.req.Name, d.undecided)
+		case <-time.After(wait):
+		}
+	}
+	return nil
+}
+
+func (d *deletion) lookAhead(ctx context.Context, found *obstacle) (err error) {
+	if d.ahead, err = d.store.lookAhead(ctx, d.req.Name, found); err != nil {
+		return d.whyNot(err)
+	}
+	d.undecided = d.ahead.undecided
+	return nil
+}
+
+// whyNot names who is undecided instead of an error that comes of having waited for them.
+func (d *deletion) whyNot(err error) error {
+	if len(d.undecided) > 0 && gaveUp(err) {
+		return d.store.undecided(d.req.Name, d.undecided)
+	}
+	return err
 }
 
 // gaveUp tells whether patience ended in the middle of a try, which then has changed nothing: also when the last question had no
@@ -197,55 +230,32 @@ type blockade struct {
 	depID      int32
 }
 
-// tryDelete is the whole delete in one transaction: first the lock, then the checks, then the mark.
-func (s *Store) tryDelete(ctx context.Context, kindID int32, id *request, req DeleteRequest, cause *schema.Cause, ahead *lookAhead) (DeleteResult, *obstacle, error) {
-	var (
-		result DeleteResult
-		found  *obstacle
-	)
-	errObstacle := errors.New("obstacle")
-	err := s.inTx(ctx, allFeeds, func(tx pgx.Tx) error {
-		result, found = DeleteResult{}, nil // of an earlier try
-		result.Unasked = ahead.notAsked()
+// errObstacle rolls a try back.
+var errObstacle = errors.New("obstacle")
+
+// try is the whole delete in one transaction: first the lock, then the checks, then the mark. It changes nothing when it
+// returns an obstacle.
+func (d *deletion) try(ctx context.Context) (result DeleteResult, found *obstacle, err error) {
+	s := d.store
+	err = s.inTx(ctx, allFeeds, func(tx pgx.Tx) error {
+		result, found = DeleteResult{Unasked: d.ahead.notAsked()}, nil // of an earlier try
 		if _, err := tx.Exec(ctx, shortWaitSQL); err != nil {
 			return err
 		}
-		root, err := s.lockRoot(ctx, tx, kindID, req)
+		root, err := s.lockRoot(ctx, tx, d.kindID, d.req)
 		if err != nil {
 			return err
 		}
 		if root.state == Active {
-			cause.RootUID = root.uid
-			root.why = reason{how: Requested, cause: cause}
-			c, err := s.expand(ctx, tx, []*member{root})
-			if err != nil {
+			if result.Removed, found, err = d.carryOut(ctx, tx, root); err != nil {
 				return err
 			}
-			b, err := readBonds(ctx, tx, c)
-			if err != nil {
-				return err
-			}
-			v := decide(c, b)
-			if len(v.protected) > 0 {
-				return &ProtectedError{Name: req.Name, By: s.fullNames(v.protected)}
-			}
-			enough, err := s.lookedFarEnough(ctx, tx, b, v, ahead)
-			if err != nil {
-				return err
-			}
-			if !enough {
-				if found, err = s.beforeLookAhead(ctx, tx, c, v); err != nil {
-					return err
-				}
+			if found != nil {
 				return errObstacle
 			}
-			if err := s.carryOut(ctx, tx, c, v); err != nil {
-				return err
-			}
-			result.Removed = slices.Contains(v.remove, root.id)
 		}
 		if !result.Removed {
-			result.Resource, err = s.get(ctx, tx, kindID, req.Name)
+			result.Resource, err = s.get(ctx, tx, d.kindID, d.req.Name)
 			if errors.Is(err, ErrNotFound) { // its kind hides it from now on
 				result.Removed, err = true, nil
 			}
@@ -253,7 +263,7 @@ func (s *Store) tryDelete(ctx context.Context, kindID int32, id *request, req De
 		if err != nil {
 			return err
 		}
-		return id.record(ctx, tx, outcome{Deleted: &result})
+		return d.request.record(ctx, tx, outcome{Deleted: &result})
 	})
 	if errors.Is(err, errObstacle) {
 		err = nil
@@ -262,6 +272,29 @@ func (s *Store) tryDelete(ctx context.Context, kindID int32, id *request, req De
 		crash.At("crash-delete-committed")
 	}
 	return result, found, err
+}
+
+// carryOut removes or marks the root, which is locked, with what goes with it; or returns what has to be looked at before.
+func (d *deletion) carryOut(ctx context.Context, tx pgx.Tx, root *member) (removed bool, found *obstacle, err error) {
+	s := d.store
+	d.cause.RootUID = root.uid
+	root.why = reason{how: Requested, cause: d.cause}
+	decided, err := s.decideOn(ctx, tx, []*member{root})
+	if err != nil {
+		return false, nil, err
+	}
+	if protected := decided.verdict.protected; len(protected) > 0 {
+		return false, nil, &ProtectedError{Name: d.req.Name, By: s.fullNames(protected)}
+	}
+	enough, err := s.lookedFarEnough(ctx, tx, decided, d.ahead)
+	if err != nil {
+		return false, nil, err
+	}
+	if !enough {
+		found, err = s.beforeLookAhead(ctx, tx, decided)
+		return false, found, err
+	}
+	return slices.Contains(decided.verdict.remove, root.id), nil, s.carryOut(ctx, tx, decided)
 }
 
 func (s *Store) lockRoot(ctx context.Context, tx pgx.Tx, kindID int32, req DeleteRequest) (*member, error) {
@@ -297,7 +330,8 @@ func (s *Store) full(name string) schema.FullName {
 
 // lookedFarEnough reports whether nothing has to be asked before the delete is carried out: nothing of it is elsewhere and
 // nobody blocks it, or the look-ahead has excused all who do.
-func (s *Store) lookedFarEnough(ctx context.Context, tx pgx.Tx, b bonds, v verdict, ahead *lookAhead) (bool, error) {
+func (s *Store) lookedFarEnough(ctx context.Context, tx pgx.Tx, d decision, ahead *lookAhead) (bool, error) {
+	b, v := d.bonds, d.verdict
 	if ahead == nil {
 		return len(b.entered)+len(b.owns)+len(v.notify)+len(v.blocks)+len(v.blockaded) == 0, nil
 	}
@@ -346,7 +380,8 @@ func (s *Store) obstacle(ctx context.Context, tx pgx.Tx, targets []int64, limit 
 
 // beforeLookAhead reads what a deletion takes here, which other deployments have to act because of it, and who blocks
 // it now: only those can be excused later.
-func (s *Store) beforeLookAhead(ctx context.Context, tx pgx.Tx, c *closure, v verdict) (*obstacle, error) {
+func (s *Store) beforeLookAhead(ctx context.Context, tx pgx.Tx, d decision) (*obstacle, error) {
+	c, v := d.closure, d.verdict
 	o, err := s.obstacle(ctx, tx, v.blockaded, PlanLimit, nil)
 	if err != nil {
 		return nil, err

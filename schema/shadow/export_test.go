@@ -2,9 +2,13 @@ package shadow
 
 import (
 	"context"
+	"math"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+
+	"github.com/db-controller/db-controller/schema"
 )
 
 // InTx runs fn as a handler's transaction, for tests of what surrounds it.
@@ -30,3 +34,13 @@ func (s *Store) SaveUnder(ctx context.Context, attempt AttemptID, writes []Write
 
 // TidyAt is Tidy by a given clock of the process.
 func (s *Store) TidyAt(ctx context.Context, now time.Time) (bool, error) { return s.tidy(ctx, now) }
+
+// Act is ActFor for deletions of which no more than the uid is known, without an end: everything is done when it returns without
+// an error.
+func (s *Store) Act(ctx context.Context, from schema.DeploymentID, uids []uuid.UUID) (map[uuid.UUID]error, error) {
+	deletions := make([]schema.Deletion, len(uids))
+	for i, uid := range uids {
+		deletions[i].UID = uid
+	}
+	return s.ActFor(ctx, from, deletions, math.MaxInt64)
+}

@@ -110,15 +110,11 @@ func (s *Store) changeOwners(ctx context.Context, tx pgx.Tx, ownees []int64, cha
 	if err := e.giveReasons(ctx, tx, collected); err != nil {
 		return err
 	}
-	c, err := s.expand(ctx, tx, collected)
+	d, err := s.decideOn(ctx, tx, collected)
 	if err != nil {
 		return err
 	}
-	b, err := readBonds(ctx, tx, c)
-	if err != nil {
-		return err
-	}
-	return s.carryOut(ctx, tx, c, decide(c, b))
+	return s.carryOut(ctx, tx, d)
 }
 
 // ownerEdit collects the effects of an ownerChange on the owner references of some ownees.

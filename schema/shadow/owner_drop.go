@@ -2,7 +2,6 @@ package shadow
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -87,18 +86,24 @@ func (s *Store) DropOwners(ctx context.Context, from schema.DeploymentID, epoch 
 			return nil, false, fmt.Errorf("read ownees: %w", err)
 		}
 		if len(ownees) > 0 {
-			err = s.halving(ctx, ownees, func(part []int64) error {
-				return s.inTx(ctx, allFeeds, func(tx pgx.Tx) error {
-					b := &pgx.Batch{}
-					s.ofPresentEpoch(tx, b, deployment, epoch, own)
-					if err := tx.SendBatch(ctx, b).Close(); err != nil {
-						return err
-					}
-					return s.changeOwners(ctx, tx, slices.Clone(part), change)
-				})
+			_, err = s.halving(ctx, ownees, halving{
+				run: func(part []int64) error {
+					return s.inTx(ctx, allFeeds, func(tx pgx.Tx) error {
+						b := &pgx.Batch{}
+						s.ofPresentEpoch(tx, b, deployment, epoch, own)
+						if err := tx.SendBatch(ctx, b).Close(); err != nil {
+							return err
+						}
+						return s.changeOwners(ctx, tx, slices.Clone(part), change)
+					})
+				},
+				failed: func(ownee int64, err error) error { // stillOwning returns its owners
+					s.log.Warn("changing the owners of a resource failed; it will be retried", zap.Int64("resource", ownee), zap.Error(err))
+					return nil
+				},
 			})
 		}
-		if err != nil && (ctx.Err() != nil || notTheHoldersFault(err) || s.pool.Ping(ctx) != nil) {
+		if err != nil {
 			return nil, false, err
 		}
 		if len(ownees) < s.cfg.BatchSize {
@@ -122,21 +127,6 @@ func (s *Store) stillOwning(ctx context.Context, deployment int32, deleted []uui
 }
 
 const stillOwningSQL = `SELECT DISTINCT uid FROM dbcontroller.owner_reference WHERE deployment_id = $1 AND uid = ANY ($2)`
-
-// halving runs a transaction over resources. When it fails, it is run for each half, so that a resource that fails by itself does
-// not keep back the others (I20). The errors are joined. An error that every part would have is returned at once.
-func (s *Store) halving(ctx context.Context, ids []int64, run func(part []int64) error) error {
-	err := run(ids)
-	if err == nil || ctx.Err() != nil || notTheHoldersFault(err) || s.pool.Ping(ctx) != nil {
-		return err
-	}
-	if len(ids) == 1 {
-		s.log.Warn("changing the owners of a resource failed; it will be retried", zap.Int64("resource", ids[0]), zap.Error(err))
-		return fmt.Errorf("change the owners of resource %d: %w", ids[0], err)
-	}
-	half := len(ids) / 2
-	return errors.Join(s.halving(ctx, ids[:half], run), s.halving(ctx, ids[half:], run))
-}
 
 var (
 	selectDisownedSQL = codes(`

@@ -61,7 +61,7 @@ func (s *Store) UpgradeOwners(ctx context.Context, from schema.DeploymentID, ver
 		if len(ownees) == 0 {
 			break
 		}
-		failed = errors.Join(failed, s.halving(ctx, ownees, func(part []int64) error {
+		failed = errors.Join(failed, s.changeEach(ctx, ownees, func(part []int64) error {
 			return s.inTx(ctx, changeFeed, func(tx pgx.Tx) error { return s.upgradeSome(ctx, tx, u, part) })
 		}))
 		after = ownees[len(ownees)-1]

@@ -83,31 +83,32 @@ var mutants = []mutant{
 		"check-with-the-lock", "I1, I3", "A delete looks for blockades before it has the lock.",
 		"schema/shadow/delete.go",
 		[]string{
-			`		root, err := s.lockRoot(ctx, tx, kindID, req)
+			`		root, err := s.lockRoot(ctx, tx, d.kindID, d.req)
 		if err != nil {
 			return err
 		}`,
 			`		var early int64
-		if err := tx.QueryRow(ctx, selectRootSQL, kindID, req.Name).Scan(&early); err != nil && !errors.Is(err, pgx.ErrNoRows) {
+		if err := tx.QueryRow(ctx, selectRootSQL, d.kindID, d.req.Name).Scan(&early); err != nil && !errors.Is(err, pgx.ErrNoRows) {
 			return err
 		}
 		seen, err := readBonds(ctx, tx, &closure{members: map[int64]*member{early: {id: early}}})
 		if err != nil {
 			return err
 		}
-		root, err := s.lockRoot(ctx, tx, kindID, req)
+		d.freeBefore = len(seen.blockaded) == 0
+		root, err := s.lockRoot(ctx, tx, d.kindID, d.req)
 		if err != nil {
 			return err
-		}
-		_ = seen`,
+		}`,
+			"	obstacles int // tries", "	freeBefore bool\n	obstacles int // tries",
 			// the root's blockades are those that were seen then
-			`			v := decide(c, b)
-			if len(v.protected) > 0 {`,
-			`			if len(seen.blockaded) == 0 {
-				b.blockaded = slices.DeleteFunc(b.blockaded, func(id int64) bool { return id == early })
-			}
-			v := decide(c, b)
-			if len(v.protected) > 0 {`,
+			"	if protected := decided.verdict.protected; len(protected) > 0 {",
+			`	if d.freeBefore {
+		b := &decided.bonds
+		b.blockaded = slices.DeleteFunc(b.blockaded, func(id int64) bool { return id == root.id })
+		decided.verdict = decide(decided.closure, *b)
+	}
+	if protected := decided.verdict.protected; len(protected) > 0 {`,
 		},
 	},
 	{
