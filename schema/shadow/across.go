@@ -17,9 +17,16 @@ const maxAsking = 32
 // maxPatience is how long a level waits for who is slow. It is asked for longer; its answer is taken with a later level.
 const maxPatience = time.Second
 
+// walkPeers are asked in a walk: what a deletion takes along there, and what resources there would be deleted with.
+type walkPeers interface {
+	Plan(ctx context.Context, at schema.DeploymentID, q PlanQuestion) (*Plan, error)
+	Trace(ctx context.Context, at schema.DeploymentID, uids []uuid.UUID) (map[uuid.UUID]Trace, error)
+}
+
 // walked is what a walk over all deployments found. What it says does not depend on the order in which they answered.
 type walked struct {
-	store    *Store
+	self     schema.DeploymentID
+	peers    walkPeers
 	detailed bool
 	members  map[PlanTarget]*walkedMember
 	// order are the members, after settle.
@@ -70,9 +77,9 @@ type blockerKey struct {
 	target PlanTarget
 }
 
-func newWalk(s *Store, detailed bool) *walked {
+func newWalk(self schema.DeploymentID, peers walkPeers, detailed bool) *walked {
 	return &walked{
-		store: s, detailed: detailed, members: map[PlanTarget]*walkedMember{},
+		self: self, peers: peers, detailed: detailed, members: map[PlanTarget]*walkedMember{},
 		unsets: map[unsetKey]walkedUnset{}, blockers: map[blockerKey]PlanBlocker{}, silent: map[schema.DeploymentID]bool{},
 		excused: map[PlanTarget]bool{}, unknown: map[PlanTarget]bool{},
 		ask: map[schema.DeploymentID]map[PlanTarget]bool{}, owners: map[schema.DeploymentID][]PlanTarget{},
@@ -91,7 +98,7 @@ func (w *walked) follow(d schema.DeploymentID, t PlanTarget) {
 
 // begin notes what the deletion begins with.
 func (w *walked) begin(members []PlanMember) {
-	w.take(w.store.self, members)
+	w.take(w.self, members)
 	for _, m := range w.members {
 		m.first = true
 	}
@@ -231,7 +238,7 @@ func (w *walked) askOne(ctx context.Context, at schema.DeploymentID, q PlanQuest
 	}
 	ctx, cancel := inPart(ctx, 2, 3)
 	defer cancel()
-	plan, err := w.store.peers.Plan(ctx, at, q)
+	plan, err := w.peers.Plan(ctx, at, q)
 	if err != nil {
 		to <- answer{from: at, unasked: notAsked(ctx, at, began, err)}
 		return

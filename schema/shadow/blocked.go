@@ -15,7 +15,7 @@ func (w *walked) refuses(b PlanBlocker) bool {
 	if m := w.members[b.target()]; m != nil && !m.certain {
 		return false
 	}
-	return !w.goes(b.holder()) || w.mindAll && b.Holder.Target.Deployment == w.store.self
+	return !w.goes(b.holder()) || w.mindAll && b.Holder.Target.Deployment == w.self
 }
 
 // inOrder are the blockers by the names of their holders.
@@ -43,11 +43,11 @@ func (w *walked) refusal(name string) error {
 	if len(protected.By) > 0 {
 		return protected
 	}
-	blocked := &BlockedError{Name: name, Deployment: w.store.self, AtLeast: w.truncated || w.mindAll}
+	blocked := &BlockedError{Name: name, Deployment: w.self, AtLeast: w.truncated || w.mindAll}
 	var unknown []PlanBlocker
 	for _, b := range w.inOrder() {
 		// What is undecided elsewhere will be decided when the cascade comes there.
-		undecided := b.Undecided && (!b.Unreachable || b.Holder.Target.Deployment != w.store.self)
+		undecided := b.Undecided && (!b.Unreachable || b.Holder.Target.Deployment != w.self)
 		switch {
 		case undecided || !w.refuses(b):
 		case b.Undecided || w.unknown[b.holder()]:

@@ -5,53 +5,8 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-
-	"github.com/db-controller/db-controller/schema"
 )
-
-// member is a resource that goes: the root of a deletion, or what cascades with it inside this database. Its shadow
-// is locked FOR UPDATE, so nothing new can refer to it, and what refers to it already can be read.
-type member struct {
-	id    int64
-	uid   uuid.UUID
-	kind  int32
-	name  string
-	state State
-	shard int16
-	// protected: block_deletion is set.
-	protected bool
-	// later: it has local holders that act after this transaction.
-	later bool
-	why   reason
-}
-
-// edge is a local reference to a member.
-type edge struct {
-	targetID  int64
-	holderID  int64
-	fieldID   int32
-	behaviour schema.Behaviour
-}
-
-// outsider is a local holder that blocks a member and does not go with it.
-type outsider struct {
-	edge
-	uid  uuid.UUID
-	name string
-}
-
-// closure is everything that a deletion reaches inside this database in one transaction.
-type closure struct {
-	members map[int64]*member
-	unsets  []edge     // their holders are locked; some may turn out to be members
-	blocks  []outsider // holders that do not go, the first maxBlockers of them
-	// blocked are members that an ACTIVE holder blocks, whether or not it goes later: they are marked, not removed.
-	blocked []int64
-	// dangling tells that references with ALLOW_DANGLING to members exist.
-	dangling bool
-}
 
 const (
 	lockMembersSQL = `
@@ -173,9 +128,6 @@ func (s *Store) expand(ctx context.Context, tx pgx.Tx, roots []*member) (*closur
 // the database. Over a line of 10 ms a longer one, which is walked twice and looked ahead, takes just the default 5 s.)
 const maxLevels = 100
 
-// maxBlockers is how many local blockers are looked at, of which a look-ahead may excuse all; a delete is refused for one.
-const maxBlockers = PlanLimit
-
 // look reads who refers to a level, and answers the references to follow.
 func (c *closure) look(ctx context.Context, tx pgx.Tx, frontier []*member, ids []int64, limit int) ([]edge, error) {
 	var acting []edge
@@ -253,23 +205,6 @@ func (c *closure) take(ctx context.Context, tx pgx.Tx, self int32, ids []int64, 
 		}
 	}
 	return next, nil
-}
-
-func idsOf(members []*member) []int64 {
-	ids := make([]int64, len(members))
-	for i, m := range members {
-		ids[i] = m.id
-	}
-	return ids
-}
-
-func (c *closure) ids() []int64 {
-	ids := make([]int64, 0, len(c.members))
-	for id := range c.members {
-		ids = append(ids, id)
-	}
-	slices.Sort(ids)
-	return ids
 }
 
 const bondsSQL = `

@@ -26,10 +26,6 @@ import (
 var ErrOldEpoch = errors.New("this is of before a failover or a restore of the sender's database; " +
 	"if it is not, that database was put back to before one: start its deployment with --restored")
 
-// errRecovering is why nothing is deleted for now.
-var errRecovering = errors.New("the database was restored or failed over, and may have lost what refers to its resources: " +
-	"nothing is deleted here until these have confirmed their references")
-
 // epochNowSQL is of a row m of meta: the epoch, or null when the server is not the one that it was noticed on.
 const epochNowSQL = feed.EpochSQL
 

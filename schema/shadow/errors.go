@@ -6,9 +6,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/jackc/pgx/v5/pgconn"
-
-	"github.com/db-controller/db-controller/internal/feed"
 	"github.com/db-controller/db-controller/schema"
 )
 
@@ -33,10 +30,6 @@ var (
 	ErrNotSent = errors.New("not sent")
 	// ErrUnknown says that the database did not tell whether it committed.
 	ErrUnknown = errors.New("the outcome is not known")
-	// ErrReset says that a resume token cannot be resumed: start with a new snapshot.
-	ErrReset = feed.ErrReset
-	// ErrSlow says that the reader of a watch took too long to take what was delivered: open it again.
-	ErrSlow = feed.ErrSlow
 	// ErrBarred says that an operator has declared the asking deployment gone for ever.
 	ErrBarred = errors.New("an operator has decommissioned this deployment")
 	// ErrPosition says that an acknowledged position is not one that this database gave to the caller.
@@ -174,35 +167,9 @@ func (e *UnavailableError) Error() string {
 
 func (e *UnavailableError) Unwrap() error { return e.Err }
 
-const (
-	codeUniqueViolation      = "23505"
-	codeSerializationFailure = "40001"
-	codeDeadlockDetected     = "40P01"
-	codeLockNotAvailable     = "55P03"
-	codeInFailedTransaction  = "25P02"
-	codeUndefinedTable       = "42P01"
-	codeInvalidSchema        = "3F000"
-)
+// errRecovering is why nothing is deleted for now.
+var errRecovering = errors.New("the database was restored or failed over, and may have lost what refers to its resources: " +
+	"nothing is deleted here until these have confirmed their references")
 
-func hasCode(err error, codes ...string) bool {
-	var pg *pgconn.PgError
-	if !errors.As(err, &pg) {
-		return false
-	}
-	for _, code := range codes {
-		if pg.Code == code {
-			return true
-		}
-	}
-	return false
-}
-
-// again tells whether the transaction did nothing and can simply be run again.
-func again(err error) bool {
-	return hasCode(err, codeSerializationFailure, codeDeadlockDetected)
-}
-
-func violates(err error, constraint string) bool {
-	var pg *pgconn.PgError
-	return errors.As(err, &pg) && pg.Code == codeUniqueViolation && pg.ConstraintName == constraint
-}
+// maxNamedInText is the number of list items in the text of an error.
+const maxNamedInText = 5

@@ -15,6 +15,14 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
+// Outcomes of watches.
+var (
+	// ErrReset says that a resume token cannot be resumed: start with a new snapshot.
+	ErrReset = feed.ErrReset
+	// ErrSlow says that the reader of a watch took too long to take what was delivered: open it again.
+	ErrSlow = feed.ErrSlow
+)
+
 // The tables that watches follow.
 const (
 	changeFeed feed.Topics = 1 << iota

@@ -29,7 +29,7 @@ func (l *lookAhead) notAsked() []Unasked {
 // lookAhead walks over a deletion, starting from what it takes here, and asks about the blockades here. It fails with
 // *BlockedError, *ProtectedError or *UnavailableError when the delete is refused.
 func (s *Store) lookAhead(ctx context.Context, name string, from *obstacle) (*lookAhead, error) {
-	w := newWalk(s, false)
+	w := newWalk(s.self, s.peers, false)
 	w.mindAll = from.tooMany()
 	w.begin(from.members)
 	for _, t := range from.later {
@@ -52,7 +52,7 @@ func (s *Store) lookAhead(ctx context.Context, name string, from *obstacle) (*lo
 	for _, b := range from.blocks {
 		l.blocks[b.edge] = w.goes(PlanTarget{s.self, b.uid}) && !w.mindAll
 	}
-	if err := w.askBlockades(ctx, l, from.blockades); err != nil || l.moved {
+	if err := s.askBlockades(ctx, w, l, from.blockades); err != nil || l.moved {
 		return l, err
 	}
 	l.unasked = w.unasked
@@ -66,7 +66,7 @@ func (s *Store) lookAhead(ctx context.Context, name string, from *obstacle) (*lo
 }
 
 // askBlockades excuses the blockades here whose holders go, and asks about the others.
-func (w *walked) askBlockades(ctx context.Context, l *lookAhead, blockades []blockade) error {
+func (s *Store) askBlockades(ctx context.Context, w *walked, l *lookAhead, blockades []blockade) error {
 	stays := slices.DeleteFunc(slices.Clone(blockades), func(b blockade) bool {
 		goes := w.goes(PlanTarget{b.deployment, b.question.Key.HolderUID}) && !w.mindAll
 		if goes {
@@ -76,7 +76,7 @@ func (w *walked) askBlockades(ctx context.Context, l *lookAhead, blockades []blo
 		}
 		return goes
 	})
-	asked := w.store.askAll(ctx, stays)
+	asked := s.askAll(ctx, stays)
 	for _, b := range asked.blockers() {
 		w.block(b)
 	}

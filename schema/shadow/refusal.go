@@ -121,9 +121,6 @@ func (e *RefusedError) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// maxNamedInText is the number of list items in the text of an error.
-const maxNamedInText = 5
-
 // Deciding returns the first refusal with the lowest standing, which decides the status of the write. It panics without refusals.
 func (e *RefusedError) Deciding() Refusal {
 	return slices.MinFunc(e.Refusals, func(a, b Refusal) int { return cmp.Compare(a.Reason.Standing(), b.Reason.Standing()) })

@@ -11,43 +11,6 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// How is the kind of reason for which a resource was removed. The numbers are stored.
-type How int16
-
-// A resource is removed by a user's request, by a cascade from a removed target, or with its last owner.
-const (
-	Requested How = 1
-	Cascaded  How = 2
-	Disowning How = 3
-)
-
-func (h How) String() string {
-	switch h {
-	case Requested:
-		return "REQUESTED"
-	case Cascaded:
-		return "CASCADED"
-	case Disowning:
-		return "OWNER_GONE"
-	}
-	return "UNKNOWN"
-}
-
-// reason is why a deletion removes a member of its closure.
-type reason struct {
-	how   How
-	cause *schema.Cause
-	// via is the removed target or owner; nil for the root.
-	via *link
-}
-
-// link identifies a removed target or owner.
-type link struct {
-	deploymentID int32
-	uid          uuid.UUID
-	name         string
-}
-
 // notedSQL are common table expressions of a statement that removes or marks the resources in going: they insert one cause for each
 // reason and one removal for each resource. Their arguments are those of reasons.parameters.
 const notedSQL = `

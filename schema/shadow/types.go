@@ -123,3 +123,43 @@ const (
 	Held
 	GoneVerdict
 )
+
+// OwnerReference names an owner of a resource, in any deployment. A resource is deleted with its last owner. Two owner
+// references are the same when owner, kind and uid are equal.
+type OwnerReference struct {
+	Owner schema.FullName `json:"owner"`
+	Kind  string          `json:"kind"`
+	// UID of the owner; when it is zero, the controller looks it up by name and stores it.
+	UID uuid.UUID `json:"uid"`
+	// Version of the service that the owner's deployment runs. The store keeps it up to date; users cannot set it.
+	Version string `json:"version,omitempty"`
+	// Controller marks the managing owner for readers; the store does not use it.
+	Controller bool `json:"controller,omitempty"`
+	// Requires: the owner reference is valid only while the owner itself refers to the resource.
+	Requires bool `json:"requires,omitempty"`
+	// UnsetOnDelete: when this owner is the last one to be deleted, the resource stays, without owners.
+	UnsetOnDelete bool `json:"unset_on_delete,omitempty"`
+}
+
+func (r OwnerReference) kindID() schema.KindID {
+	return schema.KindID{Service: r.Owner.Deployment.Service, Kind: r.Kind}
+}
+
+// Bits of owner_reference.flags.
+const (
+	flagController int16 = 1 << iota
+	flagRequires
+	flagUnsetOnDelete
+)
+
+func (r OwnerReference) flags() (f int16) {
+	for _, set := range []struct {
+		on   bool
+		flag int16
+	}{{r.Controller, flagController}, {r.Requires, flagRequires}, {r.UnsetOnDelete, flagUnsetOnDelete}} {
+		if set.on {
+			f |= set.flag
+		}
+	}
+	return f
+}

@@ -88,7 +88,7 @@ WITH i AS (
     SELECT i.uid, i.revision, 1 AS generation, i.kind_id, now() AS created_at, i.name,
         i.labels::jsonb AS labels, i.body::jsonb AS body, i.owners::jsonb AS owners, false AS block_deletion
     FROM s JOIN i USING (id)
-) AS created`)) // reads from s: the change's seq is taken after the insert has waited for a transaction that holds the name
+) AS created`))  // reads from s: the change's seq is taken after the insert has waited for a transaction that holds the name
 
 	updateResourcesSQL = codes(`
 WITH i AS (
