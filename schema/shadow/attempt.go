@@ -172,3 +172,12 @@ func (s *Store) abandon(ctx context.Context, sv *saving, established, unanswered
 	})
 	return committed, err
 }
+
+// newAttempt returns a UUIDv7 by the clock of this process (RFC 9562, section 5.7: its first 48 bits are milliseconds).
+func (s *Store) newAttempt() AttemptID {
+	id, ms := uuid.Must(uuid.NewV7()), s.now().UnixMilli()
+	for i := 5; i >= 0; i-- {
+		id[i], ms = byte(ms), ms>>8
+	}
+	return id
+}

@@ -81,16 +81,15 @@ func TestAForgottenDecisionHoldsAgainstALateRepair_I5_I8(t *testing.T) {
 func TestAnOldAttemptCannotCommit_I5(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
-	old := newAttempt()
-	ms := time.Now().Add(-shadow.MaxAttemptAge - time.Minute).UnixMilli()
-	for i := 5; i >= 0; i-- {
-		old[i], ms = byte(ms), ms>>8
-	}
 	store := b.Stores[b.ID(aWest)]
-	_, err := store.SaveUnder(t.Context(), old, []shadow.Write{{Name: "targets/t"}})
+	store.SetClock(func() time.Time { return time.Now().Add(-shadow.MaxAttemptAge - time.Minute) })
+	soon, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	_, err := store.Save(soon, []shadow.Write{{Name: "targets/t"}})
 	require.ErrorIs(t, err, shadow.ErrAborted)
 	require.Nil(t, b.Get(target))
-	_, err = store.SaveUnder(t.Context(), newAttempt(), []shadow.Write{{Name: "targets/t"}})
+	store.SetClock(time.Now)
+	_, err = store.Save(t.Context(), []shadow.Write{{Name: "targets/t"}})
 	require.NoError(t, err)
 }
 
@@ -115,9 +114,11 @@ func TestOneClockForgetsNothing_I5_I29(t *testing.T) {
 	exec(t, b, aWest, `UPDATE dbcontroller.attempt SET decided_at = decided_at - interval '26 hours'`)
 	exec(t, b, aWest, `UPDATE dbcontroller.closed_attempt SET closed_at = closed_at - interval '26 hours'`)
 	exec(t, b, aWest, `UPDATE dbcontroller.request SET created_at = created_at - interval '26 hours'`)
-	_, err = store.TidyAt(t.Context(), time.Now().Add(-26*time.Hour))
+	store.SetClock(func() time.Time { return time.Now().Add(-26 * time.Hour) })
+	_, err = store.Tidy(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, 3, left())
+	store.SetClock(time.Now)
 	_, err = store.Tidy(t.Context())
 	require.NoError(t, err)
 	require.Zero(t, left())

@@ -22,18 +22,8 @@ func (s *Store) Hears() bool { return s.hears() }
 // Mark is the greatest number that this process has seen.
 func (s *Store) Mark() int64 { return s.marks.seen.Load() }
 
-// SaveUnder is Save under a given attempt, once.
-func (s *Store) SaveUnder(ctx context.Context, attempt AttemptID, writes []Write) ([]Resource, error) {
-	sv, err := s.prepare(ctx, s.pool, writes)
-	if err != nil {
-		return nil, err
-	}
-	sv.attempt = attempt
-	return s.commit(ctx, sv, nil)
-}
-
-// TidyAt is Tidy by a given clock of the process.
-func (s *Store) TidyAt(ctx context.Context, now time.Time) (bool, error) { return s.tidy(ctx, now) }
+// SetClock replaces the clock of the process.
+func (s *Store) SetClock(now func() time.Time) { s.now = now }
 
 // Act is ActFor for deletions of which no more than the uid is known, without an end: everything is done when it returns without
 // an error.

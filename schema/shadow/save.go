@@ -128,7 +128,7 @@ type saving struct {
 }
 
 func (s *Store) newSaving(v *version) *saving {
-	return &saving{version: v, epoch: s.PresentEpoch(), began: s.marks.seen.Load(), attempt: uuid.Must(uuid.NewV7()), foreign: map[schema.DeploymentID][]*newReference{}}
+	return &saving{version: v, epoch: s.PresentEpoch(), began: s.marks.seen.Load(), attempt: s.newAttempt(), foreign: map[schema.DeploymentID][]*newReference{}}
 }
 
 // touches returns the feeds that the write adds rows to.

@@ -86,6 +86,7 @@ type Store struct {
 	told  *feed.Broadcast           // commits of this process, for RunNotifications to send
 	heard atomic.Pointer[time.Time] // when the last notification of this process to itself arrived; nil: none on this connection
 	cfg   Config
+	now   func() time.Time // the clock of this process; tests move it
 	usage *usage
 
 	selfID int32
@@ -153,7 +154,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	}
 	cfg.Logger, _ = postgres.LogOutageOnce(cfg.Logger)
 	s := &Store{
-		pool: cfg.Pool, self: cfg.Deployment, peers: cfg.Peers, log: cfg.Logger, names: newNames(cfg.Pool), wake: feed.NewBroadcast(), told: feed.NewBroadcast(), cfg: cfg, usage: newUsage(cfg.Quotas),
+		pool: cfg.Pool, self: cfg.Deployment, peers: cfg.Peers, log: cfg.Logger, names: newNames(cfg.Pool), wake: feed.NewBroadcast(), told: feed.NewBroadcast(), cfg: cfg, now: time.Now, usage: newUsage(cfg.Quotas),
 		moved: make(chan struct{}, 1), outrun: make(chan struct{}, 1),
 	}
 	s.feeds = feed.NewLog(feed.Config{Pool: cfg.Pool, StateSQL: stateSQL, WrittenSQL: writtenSQL, Wake: s.wake, PollInterval: cfg.PollInterval, Heard: s.hears, SlowTimeout: cfg.SlowTimeout})

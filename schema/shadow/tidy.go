@@ -81,12 +81,8 @@ DELETE FROM dbcontroller.work WHERE action <> {retire} AND deployment_id IN (
 // Tidy removes rows whose retention has ended, up to 5,000 of a table: decisions, closed attempts, request outcomes, closing rows,
 // change rows, foreign targets without references, and removals. It reports whether there may be more.
 func (s *Store) Tidy(ctx context.Context) (more bool, err error) {
-	return s.tidy(ctx, time.Now())
-}
-
-func (s *Store) tidy(ctx context.Context, now time.Time) (more bool, err error) {
 	const limit = 5000
-	var n int
+	now, n := s.now(), 0
 	if err := s.pool.QueryRow(ctx, tidyAttemptsSQL, abortedRetention, limit, now).Scan(&n); err != nil {
 		return false, fmt.Errorf("tidy: %w", err)
 	}
