@@ -134,9 +134,9 @@ func (l *loop) run(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer l.workers.Wait()
 	defer cancel()
-	own := l.watchOwn(ctx)
+	selfWatch := l.watchOwn(ctx)
 	defer func() {
-		own.stop()
+		selfWatch.stop()
 		l.cfg.Observer.WatchPrimed(l.shadowsWatch(), l.cfg.Deployment, Primed{Ended: true})
 	}()
 	defer l.converge(ctx, nil)

@@ -16,7 +16,7 @@ type DropOwnersStore interface {
 	// Disowned reads the owners of pieces of work. An owner that is gone already is not among them.
 	Disowned(ctx context.Context, to schema.DeploymentID, seqs []int64) (*shadow.Disowned, error)
 	// OwneesTold removes the work, and has the owners looked at again: they may have waited for nothing else.
-	OwneesTold(ctx context.Context, d *shadow.Disowned) error
+	MarkOwneesNotified(ctx context.Context, d *shadow.Disowned) error
 }
 
 // OwnersPeers tells the ownees' deployment which owners are deleted, and which ones do not refer to an ownee any more.
@@ -47,7 +47,7 @@ func (h *DropOwners) Handle(ctx context.Context, to schema.DeploymentID, seqs []
 	}
 	crash.At("crash-disown-told")
 	told := d.Except(failed)
-	if err := h.Store.OwneesTold(ctx, told); err != nil {
+	if err := h.Store.MarkOwneesNotified(ctx, told); err != nil {
 		return nil, err
 	}
 	if len(failed) > 0 {

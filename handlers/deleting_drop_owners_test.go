@@ -34,7 +34,7 @@ func (d *dropping) Disowned(_ context.Context, _ schema.DeploymentID, seqs []int
 	return out, d.read
 }
 
-func (d *dropping) OwneesTold(_ context.Context, told *shadow.Disowned) error {
+func (d *dropping) MarkOwneesNotified(_ context.Context, told *shadow.Disowned) error {
 	d.add("told", told.Seqs, len(told.Owners))
 	return d.told
 }
@@ -93,8 +93,8 @@ func TestOwnersStayWhileTheirOwneesDeploymentIsUnreachable_I15_I17(t *testing.T)
 func TestStaleOwnersStay_I17(t *testing.T) {
 	t.Parallel()
 	d := newDropping()
-	d.answer = func(int) ([]uuid.UUID, bool, error) { return nil, false, shadow.ErrOldEpoch }
-	require.ErrorIs(t, d.handle(t), shadow.ErrOldEpoch)
+	d.answer = func(int) ([]uuid.UUID, bool, error) { return nil, false, shadow.ErrStaleEpoch }
+	require.ErrorIs(t, d.handle(t), shadow.ErrStaleEpoch)
 	require.Equal(t, steps{"drop 3 0 true"}, d.steps)
 }
 

@@ -15,9 +15,9 @@ import (
 type AnnounceEpochStore interface {
 	PresentEpoch() uuid.UUID
 	// OutdoEpoch renames the present epoch, so that it is later than one that another deployment knows.
-	OutdoEpoch(ctx context.Context, known uuid.UUID) error
+	AdvanceEpoch(ctx context.Context, known uuid.UUID) error
 	// Announced replaces the work by the comparison that follows. It fails when the epoch is not the present one any more.
-	Announced(ctx context.Context, to schema.DeploymentID, epoch uuid.UUID) error
+	MarkAnnounced(ctx context.Context, to schema.DeploymentID, epoch uuid.UUID) error
 }
 
 // AnnounceEpochPeers tells another deployment the epoch.
@@ -46,7 +46,7 @@ func (h *AnnounceEpoch) announce(ctx context.Context, to schema.DeploymentID) er
 		return fmt.Errorf("announce the epoch to %s: %w", to, err)
 	}
 	if bytes.Compare(known[:], epoch[:]) > 0 {
-		return errors.Join(fmt.Errorf("announce the epoch to %s: a later epoch is known there: the clock of the database went back", to), h.Store.OutdoEpoch(ctx, known))
+		return errors.Join(fmt.Errorf("announce the epoch to %s: a later epoch is known there: the clock of the database went back", to), h.Store.AdvanceEpoch(ctx, known))
 	}
-	return h.Store.Announced(ctx, to, epoch)
+	return h.Store.MarkAnnounced(ctx, to, epoch)
 }

@@ -98,9 +98,9 @@ func TestAStaleMessageIsRefusedAndKeepsItsWork(t *testing.T) {
 	t.Parallel()
 	for _, action := range []string{"confirm", "release", "let go"} {
 		x := newMessaging(owed)
-		x.peers.err = shadow.ErrOldEpoch
+		x.peers.err = shadow.ErrStaleEpoch
 		_, err := x.handlers()[action].Handle(t.Context(), there, []int64{1})
-		require.ErrorIs(t, err, shadow.ErrOldEpoch)
+		require.ErrorIs(t, err, shadow.ErrStaleEpoch)
 		require.NotContains(t, x.did, "delivered [1]")
 	}
 }

@@ -28,12 +28,12 @@ func (r *recovery) PresentEpoch() uuid.UUID {
 	return epoch
 }
 
-func (r *recovery) OutdoEpoch(_ context.Context, known uuid.UUID) error {
+func (r *recovery) AdvanceEpoch(_ context.Context, known uuid.UUID) error {
 	r.add("outdo", known == laterEpoch)
 	return nil
 }
 
-func (r *recovery) Announced(_ context.Context, _ schema.DeploymentID, told uuid.UUID) error {
+func (r *recovery) MarkAnnounced(_ context.Context, _ schema.DeploymentID, told uuid.UUID) error {
 	r.add("announced", told == epoch)
 	if r.announced != nil {
 		return r.announced()

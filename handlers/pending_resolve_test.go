@@ -115,8 +115,8 @@ func TestTooFewVerdictsSettleNothing_I5(t *testing.T) {
 
 func TestAFailureToSettleEndsTheRun(t *testing.T) {
 	t.Parallel()
-	r := &resolving{expired: 2300, verdict: shadow.GoneVerdict, settle: shadow.ErrOldEpoch}
-	require.ErrorIs(t, r.resolve(t), shadow.ErrOldEpoch)
+	r := &resolving{expired: 2300, verdict: shadow.GoneVerdict, settle: shadow.ErrStaleEpoch}
+	require.ErrorIs(t, r.resolve(t), shadow.ErrStaleEpoch)
 	require.Len(t, r.steps, 3)
 }
 

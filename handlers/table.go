@@ -46,7 +46,7 @@ func NewTable(a Actions) (*Table, error) {
 		{schema.CheckOwners, "owned_pending_owners", a.CheckOwners},
 		{schema.UpgradeOwners, "owned_pending_upgrade", a.UpgradeOwners},
 		{schema.Derive, "owned_pending_derive", a.Derive},
-		{schema.Retire, "owned_pending_retire", a.Retire},
+		{schema.CleanUpDecommissioned, "owned_pending_retire", a.Retire},
 		{schema.AnnounceEpoch, "owned_pending_announce", a.AnnounceEpoch},
 		{schema.ConfirmAgain, "owned_pending_recover", a.ConfirmAgain},
 		{schema.VerifyBlockades, "owned_pending_recover", a.VerifyBlockades},

@@ -135,7 +135,7 @@ func inManager(t *testing.T, test func(w *world, m *nodemanager.Manager, envs ch
 			},
 			Leases:  w.leases.process(),
 			Renewed: w.renewed,
-			Outrun:  w.outrun,
+			Superseded:  w.outrun,
 			Runs: func(_ context.Context, model *schema.Model) (bool, error) {
 				w.mu.Lock()
 				defer w.mu.Unlock()

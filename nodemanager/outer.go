@@ -64,7 +64,7 @@ type Config struct {
 	// switched the version: this one gives its shards up, is not ready, and goes on when it knows what it says.
 	Runs func(ctx context.Context, model *schema.Model) (bool, error)
 	// Outrun lets that be looked at at once; else it is looked at each second. May be nil; never closed.
-	Outrun <-chan struct{}
+	Superseded <-chan struct{}
 	// Kept reads the environment that processes of the deployment keep in its database, nil for none; Follows is told when
 	// the manager goes on by it. Needed with Runs.
 	Kept    func(ctx context.Context) (*schema.Environment, error)
@@ -155,7 +155,7 @@ func (m *Manager) Run(ctx context.Context) error {
 			if f.inStep(ctx) && !f.pointsElsewhere(ctx) {
 				continue
 			}
-		case <-m.cfg.Outrun:
+		case <-m.cfg.Superseded:
 			if f.inStep(ctx) {
 				continue
 			}

@@ -35,7 +35,7 @@ const (
 	LetGo         Action = 6
 	UpgradeOwners Action = 7
 	Derive        Action = 8
-	Retire        Action = 9
+	CleanUpDecommissioned        Action = 9
 	// AnnounceEpoch tells another deployment that this database failed over or was restored. ConfirmAgain compares the
 	// references to another deployment with its blockades and holder entries; VerifyBlockades compares the blockades and
 	// holder entries of another deployment here with its references.
@@ -46,7 +46,7 @@ const (
 
 var actionNames = map[Action]string{
 	Confirm: "confirm", Release: "release", Finalise: "finalise", CheckOwners: "check_owners", DropOwners: "drop_owners",
-	LetGo: "let_go", UpgradeOwners: "upgrade_owners", Derive: "derive", Retire: "retire",
+	LetGo: "let_go", UpgradeOwners: "upgrade_owners", Derive: "derive", CleanUpDecommissioned: "retire",
 	AnnounceEpoch: "announce_epoch", ConfirmAgain: "confirm_again", VerifyBlockades: "verify_blockades",
 }
 

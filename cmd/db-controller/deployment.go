@@ -173,8 +173,8 @@ func (d *deployment) buildManager(context.Context) (err error) {
 	leases := &shadow.Leases{Store: d.store, Name: d.cfg.share.name, TTL: d.cfg.share.lease}
 	d.manager, err = nodemanager.New(nodemanager.Config{
 		Deployment: d.cfg.id, Environments: d.environments, Nodes: d.cfg.share.nodes, Logger: d.log,
-		Switch: d.store.Switch, Refresh: d.store.Refresh, PointedTo: d.store.PointedTo,
-		Renewed: d.renewed, Runs: d.store.Runs, Outrun: d.store.Outrun(),
+		Switch: d.store.Switch, Refresh: d.store.Refresh, PointedTo: d.store.ReferencedDeployments,
+		Renewed: d.renewed, Runs: d.store.Runs, Superseded: d.store.Superseded(),
 		Kept: keeper{d.store}.LoadEnvironment, Follows: d.peers.Update,
 		Leases: leases, LeaseTTL: d.cfg.share.lease, Leads: d.registry.Lead,
 		NewNode: func(share nodemanager.Share) (nodemanager.Runner, error) { return d.newNode(leases, share) },

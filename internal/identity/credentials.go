@@ -41,7 +41,7 @@ type Credentials struct {
 	current     atomic.Pointer[material]
 
 	mu    sync.Mutex
-	doors []*Door // guarded by mu; of the servers with these credentials
+	limiters []*Limiter // guarded by mu; of the servers with these credentials
 }
 
 // material is one state of the files.
@@ -190,11 +190,11 @@ func (c *Credentials) Follow(ctx context.Context, interval time.Duration, log *z
 // expel closes connections that could not be made any more.
 func (c *Credentials) expel(log *zap.Logger) {
 	c.mu.Lock()
-	doors := slices.Clone(c.doors)
+	limiters := slices.Clone(c.limiters)
 	c.mu.Unlock()
 	list := c.current.Load().revoked
-	for _, door := range doors {
-		for _, who := range door.closeIf(func(info Info) bool { return info.expired() || list.has(info.chain) }) {
+	for _, limiter := range limiters {
+		for _, who := range limiter.closeIf(func(info Info) bool { return info.expired() || list.has(info.chain) }) {
 			log.Info("connection closed: its certificate has expired or was revoked", zap.Stringer("identity", who))
 		}
 	}
@@ -216,7 +216,7 @@ type transport struct {
 	credentials.TransportCredentials
 	c        *Credentials
 	expected *Identity // of clients
-	door     *Door     // of servers; nil for no limit
+	limiter     *Limiter     // of servers; nil for no limit
 }
 
 func (c *Credentials) info(state tls.ConnectionState) (Info, error) {
@@ -249,7 +249,7 @@ func (c *Credentials) info(state tls.ConnectionState) (Info, error) {
 
 // Server is for listeners: everybody must show a certificate of the same trust domain. The door, where there is one, bounds
 // how many connections each identity has.
-func (c *Credentials) Server(door *Door) credentials.TransportCredentials {
+func (c *Credentials) Server(limiter *Limiter) credentials.TransportCredentials {
 	config := &tls.Config{
 		MinVersion: tls.VersionTLS13,
 		// Nobody comes back without showing a certificate.
@@ -266,12 +266,12 @@ func (c *Credentials) Server(door *Door) credentials.TransportCredentials {
 			},
 		}, nil
 	}
-	if door != nil {
+	if limiter != nil {
 		c.mu.Lock()
-		c.doors = append(c.doors, door)
+		c.limiters = append(c.limiters, limiter)
 		c.mu.Unlock()
 	}
-	return &transport{TransportCredentials: credentials.NewTLS(config), c: c, door: door}
+	return &transport{TransportCredentials: credentials.NewTLS(config), c: c, limiter: limiter}
 }
 
 // Client is for connections: the other end must be who it is expected to be. Its address does not matter.
@@ -301,7 +301,7 @@ func (t *transport) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInf
 	}
 	info, err := t.c.info(auth.(credentials.TLSInfo).State)
 	if err == nil {
-		conn, err = t.door.enter(info, conn)
+		conn, err = t.limiter.enter(info, conn)
 	}
 	if err != nil {
 		_ = raw.Close()

@@ -206,7 +206,7 @@ func TestOneIdentityTakesNobodysPlace(t *testing.T) {
 	a, server := authority(t), identity.Deployment(west)
 	var mu sync.Mutex
 	var refused []string // guarded by mu
-	door := identity.NewDoor(identity.Limits{Connections: 3, Calls: 5}, func(what string, who identity.Identity) {
+	limiter := identity.NewLimiter(identity.Limits{Connections: 3, Calls: 5}, func(what string, who identity.Identity) {
 		mu.Lock()
 		defer mu.Unlock()
 		refused = append(refused, what+" of "+who.String())
@@ -214,7 +214,7 @@ func TestOneIdentityTakesNobodysPlace(t *testing.T) {
 	c := issue(t, a, server)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	s := grpc.NewServer(grpc.Creds(c.Server(door)), grpc.InTapHandle(door.Tap))
+	s := grpc.NewServer(grpc.Creds(c.Server(limiter)), grpc.InTapHandle(limiter.Tap))
 	healthv1.RegisterHealthServer(s, health.NewServer())
 	go func() { _ = s.Serve(l) }()
 	t.Cleanup(s.Stop)

@@ -23,8 +23,8 @@ type adminStore struct {
 	failing        map[string]error // by method
 	outstanding    []shadow.Outstanding
 	decommissioned []shadow.Decommissioned
-	words          []shadow.Word
-	strangers      []shadow.Stranger
+	words          []shadow.OperatorDecision
+	strangers      []shadow.DatabaseMismatch
 	epoch          shadow.EpochStatus
 
 	explain      func(name string) (*shadow.Explanation, error)
@@ -55,7 +55,7 @@ func (s *adminStore) Decommissioned(context.Context) ([]shadow.Decommissioned, e
 	return s.decommissioned, s.failing["Decommissioned"]
 }
 
-func (s *adminStore) Words(context.Context) ([]shadow.Word, error) {
+func (s *adminStore) OperatorDecisions(context.Context) ([]shadow.OperatorDecision, error) {
 	return s.words, s.failing["Words"]
 }
 
@@ -65,7 +65,7 @@ func (s *adminStore) Epoch(context.Context) (shadow.EpochStatus, error) {
 	return s.epoch, s.failing["Epoch"]
 }
 
-func (s *adminStore) Strangers() []shadow.Stranger { return s.strangers }
+func (s *adminStore) DatabaseMismatches() []shadow.DatabaseMismatch { return s.strangers }
 
 func (s *adminStore) Explain(_ context.Context, name string) (*shadow.Explanation, error) {
 	return s.explain(name)
@@ -105,8 +105,8 @@ func TestTheStatusHasAllThatAnOperatorLooksAt(t *testing.T) {
 		a := newAdminService(&adminStore{
 			outstanding:    []shadow.Outstanding{{Group: "confirm", Deployment: other.String(), Count: 12, Oldest: 90}},
 			decommissioned: []shadow.Decommissioned{{Deployment: sibling, Blocking: schema.Unset, Reason: "closed", By: "operator/eve", At: began, Working: true}},
-			words:          []shadow.Word{{Deployment: other, What: "COMPARISON_WAIVED", Reason: "lost", By: "operator/eve", At: began}},
-			strangers:      []shadow.Stranger{{Err: &shadow.DatabaseError{Deployment: other, Known: uid(1), Spoken: uid(2)}, At: began}},
+			words:          []shadow.OperatorDecision{{Deployment: other, What: "COMPARISON_WAIVED", Reason: "lost", By: "operator/eve", At: began}},
+			strangers:      []shadow.DatabaseMismatch{{Err: &shadow.DatabaseError{Deployment: other, Known: uid(1), Spoken: uid(2)}, At: began}},
 			epoch:          shadow.EpochStatus{ID: uid(6), Since: began, Ordinal: 2, Awaiting: true, Unconfirmed: []schema.DeploymentID{other}, Dangling: 3},
 		}, Failure{Handler: "owned pending", Deployment: sibling, Error: "no answer", Time: began})
 		got, err := a.Status(as(t, operator), &adminv1.StatusRequest{})

@@ -24,7 +24,7 @@ const databaseKey = "dbcontroller-database"
 // with a *shadow.DatabaseError when a deployment uses another database than the known one.
 type knownDatabases interface {
 	Database() uuid.UUID
-	Meet(ctx context.Context, with schema.DeploymentID, database uuid.UUID) error
+	CheckDatabase(ctx context.Context, with schema.DeploymentID, database uuid.UUID) error
 	Logger() *zap.Logger
 }
 
@@ -48,7 +48,7 @@ func (d databaseCheck) check(ctx context.Context, method string) (context.Contex
 	if err != nil || !sent {
 		return ctx, err
 	}
-	return shadow.SpokenFrom(ctx, database), toStatus(d.known.Logger(), d.known.Meet(ctx, who.Deployment, database))
+	return shadow.WithCallerDatabase(ctx, database), toStatus(d.known.Logger(), d.known.CheckDatabase(ctx, who.Deployment, database))
 }
 
 func (d databaseCheck) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
@@ -95,7 +95,7 @@ func (p *Peers) checkAnswers(to schema.DeploymentID) grpc.UnaryClientInterceptor
 			return unreadable
 		}
 		if sent {
-			if other := known.Meet(ctx, to, database); other != nil {
+			if other := known.CheckDatabase(ctx, to, database); other != nil {
 				return toStatus(known.Logger(), other)
 			}
 		}

@@ -13,7 +13,7 @@ import (
 
 // decommissions reports whether an operator has decommissioned a deployment.
 type decommissions interface {
-	Barred(id schema.DeploymentID) bool
+	IsDecommissioned(id schema.DeploymentID) bool
 }
 
 // decommissionCheck refuses every call of decommissioned deployments, however valid their certificates are.
@@ -23,7 +23,7 @@ type decommissionCheck struct {
 
 func (d decommissionCheck) check(ctx context.Context) error {
 	who, err := identity.FromContext(ctx)
-	if err == nil && who.Role == identity.RoleDeployment && d.decommissions.Barred(who.Deployment) {
+	if err == nil && who.Role == identity.RoleDeployment && d.decommissions.IsDecommissioned(who.Deployment) {
 		return status.Errorf(codes.PermissionDenied, "%s is decommissioned: an operator has removed this deployment for good", who.Deployment)
 	}
 	return nil // the policy refuses callers without an identity

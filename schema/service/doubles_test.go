@@ -133,11 +133,11 @@ func (s *schemaStore) UpgradeOwners(_ context.Context, from schema.DeploymentID,
 	return s.upgradeOwners(from, version, generation, renamed)
 }
 
-func (s *schemaStore) Told(_ context.Context, from schema.DeploymentID, epoch uuid.UUID) (uuid.UUID, error) {
+func (s *schemaStore) RecordPeerEpoch(_ context.Context, from schema.DeploymentID, epoch uuid.UUID) (uuid.UUID, error) {
 	return s.told(from, epoch)
 }
 
-func (s *schemaStore) Confirmed(_ context.Context, by schema.DeploymentID, epoch, own uuid.UUID) error {
+func (s *schemaStore) MarkReferencesConfirmed(_ context.Context, by schema.DeploymentID, epoch, own uuid.UUID) error {
 	return s.confirmed(by, epoch, own)
 }
 
@@ -243,7 +243,7 @@ func (d *databaseDouble) Database() uuid.UUID { return d.database }
 
 func (d *databaseDouble) Logger() *zap.Logger { return zap.NewNop() }
 
-func (d *databaseDouble) Meet(_ context.Context, with schema.DeploymentID, database uuid.UUID) error {
+func (d *databaseDouble) CheckDatabase(_ context.Context, with schema.DeploymentID, database uuid.UUID) error {
 	d.met = append(d.met, with.String()+" "+database.String())
 	if d.meet == nil {
 		return nil
@@ -254,7 +254,7 @@ func (d *databaseDouble) Meet(_ context.Context, with schema.DeploymentID, datab
 // decommissionedDouble is the set of decommissioned deployments.
 type decommissionedDouble map[schema.DeploymentID]bool
 
-func (d decommissionedDouble) Barred(id schema.DeploymentID) bool { return d[id] }
+func (d decommissionedDouble) IsDecommissioned(id schema.DeploymentID) bool { return d[id] }
 
 // streamDouble is the server's side of a stream: it keeps the sent messages, and returns one request.
 type streamDouble struct {

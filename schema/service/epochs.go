@@ -20,8 +20,8 @@ const maxAhead = 2 * time.Hour
 // epochStore keeps the epochs of other deployments' databases. Told returns the greatest epoch that is known of the
 // caller.
 type epochStore interface {
-	Told(ctx context.Context, from schema.DeploymentID, epoch uuid.UUID) (known uuid.UUID, err error)
-	Confirmed(ctx context.Context, by schema.DeploymentID, epoch, own uuid.UUID) error
+	RecordPeerEpoch(ctx context.Context, from schema.DeploymentID, epoch uuid.UUID) (known uuid.UUID, err error)
+	MarkReferencesConfirmed(ctx context.Context, by schema.DeploymentID, epoch, own uuid.UUID) error
 }
 
 func epochOf(raw []byte) (uuid.UUID, error) {
@@ -52,7 +52,7 @@ func (s *schemas) announceEpoch(ctx context.Context, req *schemav1.AnnounceEpoch
 	if err != nil {
 		return nil, err
 	}
-	known, err := s.epochs.Told(ctx, from, epoch)
+	known, err := s.epochs.RecordPeerEpoch(ctx, from, epoch)
 	if err != nil {
 		return nil, err
 	}
@@ -76,5 +76,5 @@ func (s *schemas) confirmEpoch(ctx context.Context, req *schemav1.ConfirmEpochRe
 	if err != nil {
 		return err
 	}
-	return s.epochs.Confirmed(ctx, by, epoch, own)
+	return s.epochs.MarkReferencesConfirmed(ctx, by, epoch, own)
 }

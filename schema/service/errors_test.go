@@ -32,7 +32,7 @@ func TestErrorsBecomeStatuses(t *testing.T) {
 	}{
 		{shadow.ErrNotFound, codes.NotFound},
 		{shadow.ErrExists, codes.AlreadyExists},
-		{shadow.ErrMoved, codes.FailedPrecondition}, // the same request would be refused again
+		{shadow.ErrConflict, codes.FailedPrecondition}, // the same request would be refused again
 		{shadow.ErrUnknown, codes.Unknown},
 		{shadow.ErrReset, codes.OutOfRange},
 		{&shadow.InvalidError{Err: errors.New("bad")}, codes.InvalidArgument},

@@ -12,6 +12,6 @@ const OnBehalfOf = onBehalfOf
 // NewChannels returns the channels of NewServer, without its listeners.
 func NewChannels(cfg Config) *Channels {
 	c := newChannels(cfg, newForwarder(cfg))
-	cfg.Peers.setOwn(c)
+	cfg.Peers.setSelf(c)
 	return c
 }

@@ -26,7 +26,7 @@ func connected(store *schemaStore) *Peers {
 	p := NewPeers(self, nil)
 	channel := newChannel(identity.Deployment(other), nil, nil)
 	schemav1.RegisterSchemaServiceServer(channel, newSchemaService(store))
-	p.setOwn(&Channels{Shared: channel, Copied: channel})
+	p.setSelf(&Channels{Shared: channel, Copied: channel})
 	return p
 }
 
@@ -440,7 +440,7 @@ func TestWatchesOfPeersDeliverEvents(t *testing.T) {
 	p := NewPeers(self, nil)
 	channel := newChannel(identity.Deployment(self), nil, nil)
 	schemav1.RegisterSchemaServiceServer(channel, newSchemaService(store))
-	p.setOwn(&Channels{Shared: channel, Copied: channel})
+	p.setSelf(&Channels{Shared: channel, Copied: channel})
 
 	var gotWork []schema.Event[schema.Work]
 	err := p.WatchShadows(t.Context(), []uint32{3, 4}, func(e schema.Event[schema.Work]) error {
@@ -500,7 +500,7 @@ func TestCallsOfPeersHaveDeadlines(t *testing.T) {
 		p := NewPeers(self, nil)
 		channel := newChannel(identity.Deployment(other), []grpc.UnaryServerInterceptor{silent}, nil)
 		schemav1.RegisterSchemaServiceServer(channel, newSchemaService(&schemaStore{}))
-		p.setOwn(&Channels{Shared: channel, Copied: channel})
+		p.setSelf(&Channels{Shared: channel, Copied: channel})
 		ctx := t.Context()
 		for name, c := range map[string]struct {
 			call func() error

@@ -19,7 +19,7 @@ type Peers struct {
 	credentials *identity.Credentials
 
 	mu    sync.Mutex
-	own   *Channels                     // guarded by mu
+	selfChannels   *Channels                     // guarded by mu
 	known knownDatabases                // guarded by mu; nil until NewServer
 	env   *schema.Environment           // guarded by mu
 	conns map[connectionKey]*connection // guarded by mu
@@ -109,10 +109,10 @@ func (p *Peers) Close() {
 	p.Update(&schema.Environment{})
 }
 
-func (p *Peers) setOwn(own *Channels) {
+func (p *Peers) setSelf(self *Channels) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.own = own
+	p.selfChannels = self
 }
 
 func (p *Peers) setKnown(known knownDatabases) {
@@ -134,7 +134,7 @@ func (p *Peers) Client(id schema.DeploymentID) (schemav1.SchemaServiceClient, er
 func (p *Peers) shared() schemav1.SchemaServiceClient {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return schemav1.NewSchemaServiceClient(p.own.Shared)
+	return schemav1.NewSchemaServiceClient(p.selfChannels.Shared)
 }
 
 // Conn returns the connection to a deployment for calls between deployments; for this one the in-process channel that
@@ -153,7 +153,7 @@ func (p *Peers) conn(key connectionKey) (grpc.ClientConnInterface, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if id == p.self {
-		return p.own.Copied, nil
+		return p.selfChannels.Copied, nil
 	}
 	if c, ok := p.conns[key]; ok {
 		return c.conn, nil

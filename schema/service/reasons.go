@@ -48,7 +48,7 @@ var answers = withRefusals([]answer{
 // refusalCodes are the codes of refused references that differ from standingCodes.
 var refusalCodes = map[shadow.Reason]codes.Code{
 	shadow.QuotaExceeded:  codes.ResourceExhausted,
-	shadow.DeploymentGone: codes.PermissionDenied,
+	shadow.TargetDecommissioned: codes.PermissionDenied,
 }
 
 var standingCodes = map[shadow.Standing]codes.Code{

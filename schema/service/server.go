@@ -129,7 +129,7 @@ func NewServer(cfg Config) (*Server, error) {
 		reflection.Register(server)
 	}
 	channels := newChannels(cfg, forward)
-	cfg.Peers.setOwn(channels)
+	cfg.Peers.setSelf(channels)
 	cfg.Peers.setKnown(cfg.Store)
 	return &Server{Server: server, Channels: channels}, policy.Covers(server)
 }
@@ -176,10 +176,10 @@ type Guard struct {
 // ServerOptions returns the options of every listener: certificates, the policy, bounds of messages, connections and
 // calls, and pings that notice dead connections.
 func ServerOptions(g Guard, unary []grpc.UnaryServerInterceptor, stream []grpc.StreamServerInterceptor) []grpc.ServerOption {
-	door := identity.NewDoor(identity.Limits{Connections: maxConnections, Calls: maxCalls, Forwarded: maxForwarded}, g.Refused)
+	limiter := identity.NewLimiter(identity.Limits{Connections: maxConnections, Calls: maxCalls, Forwarded: maxForwarded}, g.Refused)
 	return []grpc.ServerOption{
-		grpc.Creds(g.Credentials.Server(door)),
-		grpc.InTapHandle(door.Tap),
+		grpc.Creds(g.Credentials.Server(limiter)),
+		grpc.InTapHandle(limiter.Tap),
 		// The outermost interceptors, so that no request can end the process.
 		grpc.ChainUnaryInterceptor(append(append([]grpc.UnaryServerInterceptor{boundedUnary, recovery.UnaryServerInterceptor(), withDeadline}, unary...), g.Policy.Unary)...),
 		grpc.ChainStreamInterceptor(append(append([]grpc.StreamServerInterceptor{boundedStream, recovery.StreamServerInterceptor()}, stream...), g.Policy.Stream)...),

@@ -23,7 +23,7 @@ type shadowStore interface {
 }
 
 // own refuses every caller except the deployment itself.
-func (s *schemas) own(ctx context.Context) error {
+func (s *schemas) requireSelf(ctx context.Context) error {
 	if who, err := caller(ctx); err != nil || who != s.self {
 		return status.Errorf(codes.PermissionDenied, "only %s itself may read its shadows and its outstanding work", s.self)
 	}
@@ -35,12 +35,12 @@ func (s *schemas) ownOrOperator(ctx context.Context) error {
 	if id, err := identity.FromContext(ctx); err == nil && id.Role == identity.RoleOperator {
 		return nil
 	}
-	return s.own(ctx)
+	return s.requireSelf(ctx)
 }
 
 // WatchResourceShadows is for the deployment's own nodes.
 func (s *schemas) WatchResourceShadows(req *schemav1.WatchResourceShadowsRequest, stream grpc.ServerStreamingServer[schemav1.WatchResourceShadowsResponse]) error {
-	if err := s.own(stream.Context()); err != nil {
+	if err := s.requireSelf(stream.Context()); err != nil {
 		return toStatus(s.log, err)
 	}
 	shards, err := shardList(req.GetShards())

@@ -28,7 +28,7 @@ type processStatus interface {
 // operatorStatus lists what operators decided about other deployments.
 type operatorStatus interface {
 	Decommissioned(ctx context.Context) ([]shadow.Decommissioned, error)
-	Words(ctx context.Context) ([]shadow.Word, error)
+	OperatorDecisions(ctx context.Context) ([]shadow.OperatorDecision, error)
 }
 
 // databaseStatus is the identity and the epoch of the deployment's database, and the deployments that use another
@@ -36,7 +36,7 @@ type operatorStatus interface {
 type databaseStatus interface {
 	Database() uuid.UUID
 	Epoch(ctx context.Context) (shadow.EpochStatus, error)
-	Strangers() []shadow.Stranger
+	DatabaseMismatches() []shadow.DatabaseMismatch
 }
 
 // Status is put together from several transactions, so its parts can be of slightly different moments.
@@ -114,7 +114,7 @@ func (a *admin) addOperatorActions(ctx context.Context, out *adminv1.StatusRespo
 	for _, d := range decommissioned {
 		out.Decommissioned = append(out.Decommissioned, decommissionedProto(d))
 	}
-	words, err := a.operators.Words(ctx)
+	words, err := a.operators.OperatorDecisions(ctx)
 	for _, w := range words {
 		out.Words = append(out.Words, &adminv1.Word{Deployment: w.Deployment.String(), What: w.What, Reason: w.Reason, SaidBy: w.By, SaidTime: timestamppb.New(w.At)})
 	}
@@ -122,7 +122,7 @@ func (a *admin) addOperatorActions(ctx context.Context, out *adminv1.StatusRespo
 }
 
 func (a *admin) addFailures(out *adminv1.StatusResponse) {
-	for _, s := range a.databases.Strangers() {
+	for _, s := range a.databases.DatabaseMismatches() {
 		out.Failures = append(out.Failures, &adminv1.Failure{Handler: "database", Deployment: s.Err.Deployment.String(), Error: s.Err.Error(), Time: timestamppb.New(s.At)})
 	}
 	for _, f := range a.failures() {

@@ -24,7 +24,7 @@ type walkPeers interface {
 }
 
 // walked is what a walk over all deployments found. What it says does not depend on the order in which they answered.
-type walked struct {
+type planWalk struct {
 	self     schema.DeploymentID
 	peers    walkPeers
 	detailed bool
@@ -77,8 +77,8 @@ type blockerKey struct {
 	target PlanTarget
 }
 
-func newWalk(self schema.DeploymentID, peers walkPeers, detailed bool) *walked {
-	return &walked{
+func newWalk(self schema.DeploymentID, peers walkPeers, detailed bool) *planWalk {
+	return &planWalk{
 		self: self, peers: peers, detailed: detailed, members: map[PlanTarget]*walkedMember{},
 		unsets: map[unsetKey]walkedUnset{}, blockers: map[blockerKey]PlanBlocker{}, silent: map[schema.DeploymentID]bool{},
 		excused: map[PlanTarget]bool{}, unknown: map[PlanTarget]bool{},
@@ -87,9 +87,9 @@ func newWalk(self schema.DeploymentID, peers walkPeers, detailed bool) *walked {
 }
 
 // goes reports whether a resource is removed by the deletion, as far as is known.
-func (w *walked) goes(t PlanTarget) bool { return w.members[t] != nil || w.excused[t] }
+func (w *planWalk) goes(t PlanTarget) bool { return w.members[t] != nil || w.excused[t] }
 
-func (w *walked) follow(d schema.DeploymentID, t PlanTarget) {
+func (w *planWalk) follow(d schema.DeploymentID, t PlanTarget) {
 	if w.ask[d] == nil {
 		w.ask[d] = map[PlanTarget]bool{}
 	}
@@ -97,7 +97,7 @@ func (w *walked) follow(d schema.DeploymentID, t PlanTarget) {
 }
 
 // begin notes what the deletion begins with.
-func (w *walked) begin(members []PlanMember) {
+func (w *planWalk) begin(members []PlanMember) {
 	w.take(w.self, members)
 	for _, m := range w.members {
 		m.first = true
@@ -105,7 +105,7 @@ func (w *walked) begin(members []PlanMember) {
 }
 
 // take notes members of one deployment, and who has to be asked because of them.
-func (w *walked) take(d schema.DeploymentID, members []PlanMember) {
+func (w *planWalk) take(d schema.DeploymentID, members []PlanMember) {
 	for _, m := range members {
 		t := PlanTarget{d, m.UID}
 		if known := w.members[t]; known != nil {
@@ -127,7 +127,7 @@ func (w *walked) take(d schema.DeploymentID, members []PlanMember) {
 	}
 }
 
-func (w *walked) takePlan(d schema.DeploymentID, plan *Plan) {
+func (w *planWalk) takePlan(d schema.DeploymentID, plan *Plan) {
 	w.truncated = w.truncated || plan.Truncated
 	for _, b := range plan.Blockers {
 		b.Holder.Target.Deployment = d
@@ -140,7 +140,7 @@ func (w *walked) takePlan(d schema.DeploymentID, plan *Plan) {
 }
 
 // block notes a blocker. What is certain of it counts more than what may be.
-func (w *walked) block(b PlanBlocker) {
+func (w *planWalk) block(b PlanBlocker) {
 	key := blockerKey{b.holder(), b.Holder.Path, b.target()}
 	if known, ok := w.blockers[key]; ok && !known.Undecided && !known.Unreachable {
 		return
@@ -158,7 +158,7 @@ type answer struct {
 // run follows the deletion over all deployments, level by level: those of a level are asked at the same time, and each
 // has two thirds of the time that the walk has left, whatever the others take. It is best effort: what changes afterwards, is too
 // much, or cannot be asked, is handled when the cascade gets there.
-func (w *walked) run(parent context.Context) error {
+func (w *planWalk) run(parent context.Context) error {
 	ctx, cancel := inPart(parent, 3, 4)
 	defer cancel()
 	answers := make(chan answer, maxAsking)
@@ -191,14 +191,14 @@ func (w *walked) run(parent context.Context) error {
 }
 
 // skip notes that a deployment was not asked about all, since the walk has come to its limit.
-func (w *walked) skip(d schema.DeploymentID) {
+func (w *planWalk) skip(d schema.DeploymentID) {
 	if !w.silent[d] {
 		w.unasked = append(w.unasked, Unasked{Deployment: d, Why: LimitReached})
 	}
 }
 
 // next are the deployments to be asked now: one question at a time each, and none more for those that did not answer.
-func (w *walked) next(asking map[schema.DeploymentID]bool) map[schema.DeploymentID]bool {
+func (w *planWalk) next(asking map[schema.DeploymentID]bool) map[schema.DeploymentID]bool {
 	fresh := map[schema.DeploymentID]bool{}
 	for d := range w.ask {
 		switch {
@@ -212,7 +212,7 @@ func (w *walked) next(asking map[schema.DeploymentID]bool) map[schema.Deployment
 }
 
 // question to a deployment: what it was not told of yet, and the owners.
-func (w *walked) question(d schema.DeploymentID) PlanQuestion {
+func (w *planWalk) question(d schema.DeploymentID) PlanQuestion {
 	targets := w.ask[d]
 	delete(w.ask, d)
 	for _, o := range w.owners[d] {
@@ -230,7 +230,7 @@ func compareTargets(a, b PlanTarget) int {
 	return cmp.Or(compareDeployments(a.Deployment, b.Deployment), slices.Compare(a.UID[:], b.UID[:]))
 }
 
-func (w *walked) askOne(ctx context.Context, at schema.DeploymentID, q PlanQuestion, to chan<- answer) {
+func (w *planWalk) askOne(ctx context.Context, at schema.DeploymentID, q PlanQuestion, to chan<- answer) {
 	began := time.Now()
 	if ctx.Err() != nil {
 		to <- answer{from: at, unasked: Unasked{Deployment: at, Why: TimedOut}}
@@ -270,7 +270,7 @@ func level(ctx context.Context, answers <-chan answer, asking, fresh map[schema.
 	return out
 }
 
-func (w *walked) takeAnswer(a answer) {
+func (w *planWalk) takeAnswer(a answer) {
 	if a.plan == nil {
 		w.silent[a.from] = true
 		w.unasked = append(w.unasked, a.unasked)

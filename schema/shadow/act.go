@@ -62,7 +62,7 @@ type actTarget struct {
 }
 
 // fewHolders is up to how many holders a deletion is small: it is done before those that have more go on.
-const fewHolders = 200
+const smallTarget = 200
 
 // ActFor does what holders in this database have to do for deletions at a deployment: unset and cascade, whatever their
 // number, in transactions of Config.BatchSize holders. The deployment can be this one, for what acts later. Doing it
@@ -75,7 +75,7 @@ func (s *Store) ActFor(ctx context.Context, from schema.DeploymentID, deletions 
 	}
 	a := &acting{
 		store: s, from: from, epoch: s.PresentEpoch(), began: time.Now(), patience: patience,
-		deletions: map[uuid.UUID]schema.Deletion{}, targets: map[int64]actTarget{}, failed: map[uuid.UUID]error{}, aside: map[uuid.UUID]aside{},
+		deletions: map[uuid.UUID]schema.Deletion{}, targets: map[int64]actTarget{}, failed: map[uuid.UUID]error{}, failedHolders: map[uuid.UUID]failedHolders{},
 	}
 	uids := make([]uuid.UUID, len(deletions))
 	for i, d := range deletions {
@@ -93,7 +93,7 @@ func (s *Store) ActFor(ctx context.Context, from schema.DeploymentID, deletions 
 			fresh = append(fresh, id)
 		}
 	}
-	large, err := a.few(ctx, fresh)
+	large, err := a.actSmall(ctx, fresh)
 	if err != nil {
 		return nil, err
 	}
@@ -101,11 +101,11 @@ func (s *Store) ActFor(ctx context.Context, from schema.DeploymentID, deletions 
 	rand.Shuffle(len(many), func(i, j int) { many[i], many[j] = many[j], many[i] }) // a page may take more than its share
 	for i, id := range many {
 		share := max(0, patience-time.Since(a.began)) / time.Duration(len(many)-i)
-		if err := a.rest(ctx, id, share, i == 0); err != nil {
+		if err := a.actLarge(ctx, id, share, i == 0); err != nil {
 			return nil, err
 		}
 	}
-	for uid, f := range a.aside {
+	for uid, f := range a.failedHolders {
 		if err := a.failed[uid]; err != nil && !errors.Is(err, schema.ErrUnfinished) {
 			a.failed[uid] = fmt.Errorf("%d holders could not be handled, the last one: %w", f.n, f.cause)
 		}
@@ -126,7 +126,7 @@ type acting struct {
 	deletions map[uuid.UUID]schema.Deletion
 	targets   map[int64]actTarget
 	failed    map[uuid.UUID]error
-	aside     map[uuid.UUID]aside
+	failedHolders     map[uuid.UUID]failedHolders
 	// left is the first of the holders of a batch that there was no time for, or 0.
 	left int64
 }
@@ -137,7 +137,7 @@ func (a *acting) key(uid uuid.UUID) deletionKey {
 }
 
 // aside are holders that failed: how many, and the last one's error.
-type aside struct {
+type failedHolders struct {
 	n     int
 	cause error
 }
@@ -164,11 +164,11 @@ func (a *acting) load(ctx context.Context, q querier, uids []uuid.UUID) error {
 }
 
 // few acts upon the targets that have few holders, and upon a few holders of the others, which it answers.
-func (a *acting) few(ctx context.Context, ids []int64) (many []int64, err error) {
+func (a *acting) actSmall(ctx context.Context, ids []int64) (many []int64, err error) {
 	size := a.store.cfg.BatchSize
 	seen := map[int64]int{}
 	for len(ids) > 0 {
-		rows, err := a.store.pool.Query(ctx, firstHoldersSQL, ids, fewHolders+1, size)
+		rows, err := a.store.pool.Query(ctx, firstHoldersSQL, ids, smallTarget+1, size)
 		if err != nil {
 			return nil, fmt.Errorf("read holders: %w", err)
 		}
@@ -194,8 +194,8 @@ func (a *acting) few(ctx context.Context, ids []int64) (many []int64, err error)
 		left := ids[:0:0]
 		for _, id := range ids {
 			switch failed := a.failed[a.targets[id].uid] != nil; {
-			case failed && seen[id] <= fewHolders && !full: // all were seen, and what failed is tried again
-			case failed, seen[id] > fewHolders: // those behind what fails must not wait for it (I20)
+			case failed && seen[id] <= smallTarget && !full: // all were seen, and what failed is tried again
+			case failed, seen[id] > smallTarget: // those behind what fails must not wait for it (I20)
 				many = append(many, id)
 			default:
 				left = append(left, id)
@@ -210,7 +210,7 @@ func (a *acting) few(ctx context.Context, ids []int64) (many []int64, err error)
 
 // rest pages through all holders of one target, for as long as patience lasts, and goes on where the run before it ended; the
 // first one of a run does something in any case. Whoever fails, however many, is tried again only when all others had their turn (I20).
-func (a *acting) rest(ctx context.Context, id int64, patience time.Duration, first bool) error {
+func (a *acting) actLarge(ctx context.Context, id int64, patience time.Duration, first bool) error {
 	began, uid := time.Now(), a.targets[id].uid
 	w := a.store.walks.take(id, a.key(uid))
 	delete(a.failed, uid) // it comes again
@@ -272,7 +272,7 @@ func (a *acting) batch(ctx context.Context, targets, holders []int64) error {
 			return err
 		},
 		failed: func(holder int64, err error) error {
-			return a.setAside(ctx, a.store.pool, targets, []int64{holder}, err)
+			return a.recordFailed(ctx, a.store.pool, targets, []int64{holder}, err)
 		},
 		stop: func() bool { return time.Since(a.began) >= a.patience },
 	})
@@ -294,7 +294,7 @@ func (a *acting) try(ctx context.Context, targets, holders []int64, lockSQL stri
 	})
 }
 
-func (a *acting) setAside(ctx context.Context, q querier, targets, holders []int64, cause error) error {
+func (a *acting) recordFailed(ctx context.Context, q querier, targets, holders []int64, cause error) error {
 	rows, err := q.Query(ctx, actingOnSQL, holders, targets)
 	if err != nil {
 		return fmt.Errorf("read references: %w", err)
@@ -303,7 +303,7 @@ func (a *acting) setAside(ctx context.Context, q querier, targets, holders []int
 	for _, e := range edges {
 		uid := a.targets[e.targetID].uid
 		a.failed[uid] = cause
-		a.aside[uid] = aside{a.aside[uid].n + 1, cause}
+		a.failedHolders[uid] = failedHolders{a.failedHolders[uid].n + 1, cause}
 	}
 	return err
 }
@@ -325,7 +325,7 @@ func (a *acting) act(ctx context.Context, tx pgx.Tx, targets, holders []int64, l
 			_, found := slices.BinarySearch(ids, id)
 			return found
 		})
-		if err := a.setAside(ctx, tx, targets, passed, errLocked); err != nil {
+		if err := a.recordFailed(ctx, tx, targets, passed, errLocked); err != nil {
 			return err
 		}
 	}

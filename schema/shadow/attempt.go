@@ -53,8 +53,8 @@ func (s *Store) establishAll(ctx context.Context, sv *saving) error {
 
 // establishOne tells what was refused, and whether the deployment may have established something.
 func (s *Store) establishOne(ctx context.Context, sv *saving, target schema.DeploymentID, refs []*newReference) (refused *RefusedError, reached bool) {
-	if s.Barred(target) {
-		return refuseAll(refs, DeploymentGone, ""), false
+	if s.IsDecommissioned(target) {
+		return refuseAll(refs, TargetDecommissioned, ""), false
 	}
 	answer, err := s.peers.Establish(ctx, target, sv.attempt, establishRequest(refs))
 	if err == nil && len(answer.UIDs) != len(refs) {

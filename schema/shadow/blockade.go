@@ -48,7 +48,7 @@ SELECT DISTINCT attempt FROM taken`)
 // aboutTargets locks targets in one statement, and lets fn change the blockades of these, and of no other, in the next:
 // a blockade of a target that the lock did not see (its Establish was under way, a duplicate) stays tentative, and is
 // asked about when it expires. Only what concerns targets in DELETING is of interest to watches.
-func (s *Store) aboutTargets(ctx context.Context, lock string, args []any, fn func(tx pgx.Tx, locked []int64) error) error {
+func (s *Store) withLockedTargets(ctx context.Context, lock string, args []any, fn func(tx pgx.Tx, locked []int64) error) error {
 	deleting := false
 	err := s.inTx(ctx, noFeed, func(tx pgx.Tx) error {
 		rows, err := tx.Query(ctx, lock, args...)
@@ -77,13 +77,13 @@ func (s *Store) aboutTargets(ctx context.Context, lock string, args []any, fn fu
 // references one entry of the deployment takes their place. It answers the attempts of which nothing was tentative:
 // confirmed or released before. Nothing is invented for them.
 func (s *Store) Confirm(ctx context.Context, holder schema.DeploymentID, epoch uuid.UUID, attempts []AttemptID) ([]AttemptID, error) {
-	own := s.PresentEpoch()
+	selfEpoch := s.PresentEpoch()
 	deployment, err := s.names.deployment(ctx, holder)
 	if err != nil {
 		return nil, err
 	}
 	known := map[AttemptID]bool{}
-	err = s.aboutTargets(ctx, lockAttemptTargetsSQL, []any{attempts, deployment}, func(tx pgx.Tx, locked []int64) error {
+	err = s.withLockedTargets(ctx, lockAttemptTargetsSQL, []any{attempts, deployment}, func(tx pgx.Tx, locked []int64) error {
 		clear(known) // of an earlier try
 		take := func(rows pgx.Rows) error {
 			var a AttemptID
@@ -91,7 +91,7 @@ func (s *Store) Confirm(ctx context.Context, holder schema.DeploymentID, epoch u
 			return err
 		}
 		b := &pgx.Batch{}
-		s.ofPresentEpoch(tx, b, deployment, epoch, own)
+		s.checkPeerEpoch(tx, b, deployment, epoch, selfEpoch)
 		b.Queue(confirmBlockingSQL, attempts, deployment, locked).Query(take)
 		b.Queue(confirmActingSQL, named{"attempts": attempts, "deployment": deployment, "self": s.selfID, "targets": locked}).Query(take)
 		return tx.SendBatch(ctx, b).Close()
@@ -143,7 +143,7 @@ WITH gone AS (
 // Release removes exactly the blockades of the keys, and every blockade of the attempts, which were aborted. What
 // arrives late or again finds nothing; the attempts establish nothing any more.
 func (s *Store) Release(ctx context.Context, holder schema.DeploymentID, epoch uuid.UUID, keys []BlockadeKey, attempts []AttemptID) error {
-	own := s.PresentEpoch()
+	selfEpoch := s.PresentEpoch()
 	deployment, err := s.names.deployment(ctx, holder)
 	if err != nil {
 		return err
@@ -152,9 +152,9 @@ func (s *Store) Release(ctx context.Context, holder schema.DeploymentID, epoch u
 	if err != nil {
 		return err
 	}
-	err = s.aboutTargets(ctx, lockReleasedSQL, []any{k.targets, attempts, deployment}, func(tx pgx.Tx, locked []int64) error {
+	err = s.withLockedTargets(ctx, lockReleasedSQL, []any{k.targets, attempts, deployment}, func(tx pgx.Tx, locked []int64) error {
 		b := &pgx.Batch{}
-		s.ofPresentEpoch(tx, b, deployment, epoch, own)
+		s.checkPeerEpoch(tx, b, deployment, epoch, selfEpoch)
 		b.Queue(removeKeysSQL, named{
 			"attempts": k.attempts, "holders": k.holders, "fields": k.fields, "targets": k.targets, "deployment": deployment, "self": s.selfID,
 		})
@@ -199,7 +199,7 @@ JOIN dbcontroller.reference r ON r.holder_id = s.id AND r.field_id = i.field_id 
 // reference is there, gone when the attempt is decided and the reference is not there, undecided otherwise. For
 // blockades that the target's clock calls expired, it first makes sure that the attempt can never commit.
 func (s *Store) Answer(ctx context.Context, target schema.DeploymentID, questions []Question) (*Answers, error) {
-	own := s.PresentEpoch()
+	selfEpoch := s.PresentEpoch()
 	deployment, err := s.names.deployment(ctx, target)
 	if err != nil {
 		return nil, err
@@ -229,7 +229,7 @@ func (s *Store) Answer(ctx context.Context, target schema.DeploymentID, question
 	err = s.inTx(ctx, noFeed, func(tx pgx.Tx) error {
 		clear(verdicts)
 		epoch, err = s.epochOf(ctx, tx)
-		if err == nil && epoch != own { // numbers that were looked up may mean something else: not held is not gone
+		if err == nil && epoch != selfEpoch { // numbers that were looked up may mean something else: not held is not gone
 			err = s.recoveringSelf()
 		}
 		if err != nil {
@@ -306,7 +306,7 @@ SELECT count(*) FROM taken`)
 // Settle applies the verdicts of a holder's deployment: held confirms, gone removes, undecided changes nothing. It
 // touches only blockades that are still there.
 func (s *Store) Settle(ctx context.Context, holder schema.DeploymentID, questions []Question, answers *Answers) error {
-	own := s.PresentEpoch()
+	selfEpoch := s.PresentEpoch()
 	var held, gone []BlockadeKey
 	for i, v := range answers.Verdicts {
 		switch v {
@@ -333,9 +333,9 @@ func (s *Store) Settle(ctx context.Context, holder schema.DeploymentID, question
 	if err != nil {
 		return err
 	}
-	err = s.aboutTargets(ctx, lockUIDsSQL, []any{k.targets}, func(tx pgx.Tx, _ []int64) error {
+	err = s.withLockedTargets(ctx, lockUIDsSQL, []any{k.targets}, func(tx pgx.Tx, _ []int64) error {
 		b := &pgx.Batch{}
-		s.ofPresentEpoch(tx, b, deployment, answers.Epoch, own)
+		s.checkPeerEpoch(tx, b, deployment, answers.Epoch, selfEpoch)
 		b.Queue(settleBlockingSQL, k.attempts, k.holders, k.fields, k.targets, deployment)
 		b.Queue(settleActingSQL, named{
 			"attempts": k.attempts, "holders": k.holders, "fields": k.fields, "targets": k.targets, "deployment": deployment, "self": s.selfID,

@@ -11,7 +11,7 @@ import (
 
 // refuses reports whether a blocker, from outside the deletion, refuses it. What goes only because it loses its owners
 // waits for who blocks it.
-func (w *walked) refuses(b PlanBlocker) bool {
+func (w *planWalk) refuses(b PlanBlocker) bool {
 	if m := w.members[b.target()]; m != nil && !m.certain {
 		return false
 	}
@@ -19,7 +19,7 @@ func (w *walked) refuses(b PlanBlocker) bool {
 }
 
 // inOrder are the blockers by the names of their holders.
-func (w *walked) inOrder() []PlanBlocker {
+func (w *planWalk) inOrder() []PlanBlocker {
 	out := make([]PlanBlocker, 0, len(w.blockers))
 	for _, b := range w.blockers {
 		out = append(out, b)
@@ -33,7 +33,7 @@ func (w *walked) inOrder() []PlanBlocker {
 
 // refusal is the error of a delete that somebody blocks, or that takes what is not to be deleted; or of which nobody
 // can say whether somebody does. A plan and the delete itself have it from here.
-func (w *walked) refusal(name string) error {
+func (w *planWalk) refusal(name string) error {
 	protected := &ProtectedError{Name: name}
 	for _, m := range w.order {
 		if m.BlockDeletion && m.certain {
@@ -70,7 +70,7 @@ func (w *walked) refusal(name string) error {
 
 // unavailable is the error of a delete of whose blockers nobody can say whether they still refer, or go with it: it names
 // the deployments that would have to say it (I13).
-func (w *walked) unavailable(name string, by []PlanBlocker) error {
+func (w *planWalk) unavailable(name string, by []PlanBlocker) error {
 	e := &UnavailableError{Unasked: slices.Clone(w.unasked)}
 	for _, b := range by {
 		silent := func(u Unasked) bool { return u.Deployment == b.Holder.Name.Deployment }

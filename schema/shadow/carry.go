@@ -87,7 +87,7 @@ func (s *Store) carryOut(ctx context.Context, tx pgx.Tx, d decision) error {
 		return err
 	}
 	if len(v.mark)+len(v.remove) > 0 {
-		if err := s.settled(ctx, tx); err != nil {
+		if err := s.checkRecovered(ctx, tx); err != nil {
 			return err
 		}
 	}

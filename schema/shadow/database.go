@@ -34,63 +34,63 @@ func (s *Store) Database() uuid.UUID { return *s.database.Load() }
 
 const (
 	// Also whether the recovery of this epoch of the database has left it out.
-	metSQL = `
-SELECT d.database_id, ` + atStakeSQL + `, d.counted_in IS DISTINCT FROM m.epoch AND NOT d.unconfirmed AND ` + mayHaveLostSQL + `
+	selectPeerDatabaseSQL = `
+SELECT d.database_id, ` + relatedSQL + `, d.counted_in IS DISTINCT FROM m.epoch AND NOT d.unconfirmed AND ` + mayHaveLostSQL + `
 FROM dbcontroller.deployment d, dbcontroller.meta m WHERE d.id = $1`
 
 	// What was ever there counts: that it is not there any more may be one of the things that are lost.
-	atStakeSQL = `(d.referred OR d.owned OR d.pointed_to OR d.unconfirmed OR d.uncompared
+	relatedSQL = `(d.referred OR d.owned OR d.pointed_to OR d.unconfirmed OR d.uncompared
     OR EXISTS (SELECT FROM dbcontroller.owner_reference o WHERE o.deployment_id = d.id))`
 
 	// Epochs of one database say nothing of those of another.
-	meetSQL = `
+	recordDatabaseSQL = `
 UPDATE dbcontroller.deployment d SET epoch = CASE WHEN database_id IS NULL THEN epoch END, database_id = $2
-WHERE id = $1 AND (database_id IS NULL OR NOT ` + atStakeSQL + `)`
+WHERE id = $1 AND (database_id IS NULL OR NOT ` + relatedSQL + `)`
 )
 
 // Meet compares the database that another deployment speaks from with the one that is known of it, and remembers the first.
 // It fails with *DatabaseError when they differ, and something is at stake.
-func (s *Store) Meet(ctx context.Context, with schema.DeploymentID, database uuid.UUID) error {
-	if known, ok := s.met.Load(with); ok && known == database {
+func (s *Store) CheckDatabase(ctx context.Context, with schema.DeploymentID, database uuid.UUID) error {
+	if known, ok := s.checkedDatabases.Load(with); ok && known == database {
 		return nil
 	}
 	id, err := s.names.deployment(ctx, with)
 	if err != nil {
 		return err
 	}
-	known, atStake, leftOut, err := s.metBefore(ctx, id)
-	if err == nil && (known == nil || *known != database && !atStake) {
+	known, related, leftOut, err := s.peerDatabase(ctx, id)
+	if err == nil && (known == nil || *known != database && !related) {
 		err = s.inTx(ctx, noFeed, func(tx pgx.Tx) error {
 			// What puts something at stake holds it shared.
 			if _, err := tx.Exec(ctx, lockVersionSQL, versionLock); err != nil {
 				return err
 			}
-			_, err := tx.Exec(ctx, meetSQL, id, database)
+			_, err := tx.Exec(ctx, recordDatabaseSQL, id, database)
 			return err
 		})
 		if err == nil {
-			known, _, _, err = s.metBefore(ctx, id)
+			known, _, _, err = s.peerDatabase(ctx, id)
 		}
 	}
 	if err != nil {
 		return fmt.Errorf("meet %s: %w", with, err)
 	}
 	if known == nil || *known != database {
-		return s.stranger(&DatabaseError{Deployment: with, Known: *known, Spoken: database})
+		return s.recordMismatch(&DatabaseError{Deployment: with, Known: *known, Spoken: database})
 	}
 	if leftOut && s.mayReferHere(with) {
-		if err := s.count(ctx, id); err != nil {
+		if err := s.awaitPeer(ctx, id); err != nil {
 			return fmt.Errorf("wait for %s: %w", with, err)
 		}
 	}
-	s.met.Store(with, database)
-	s.strangers.Delete(with)
+	s.checkedDatabases.Store(with, database)
+	s.mismatches.Delete(with)
 	return nil
 }
 
-func (s *Store) metBefore(ctx context.Context, id int32) (known *uuid.UUID, atStake, leftOut bool, err error) {
-	err = s.pool.QueryRow(ctx, metSQL, id).Scan(&known, &atStake, &leftOut)
-	return known, atStake, leftOut, err
+func (s *Store) peerDatabase(ctx context.Context, id int32) (known *uuid.UUID, related, leftOut bool, err error) {
+	err = s.pool.QueryRow(ctx, selectPeerDatabaseSQL, id).Scan(&known, &related, &leftOut)
+	return known, related, leftOut, err
 }
 
 // mayReferHere tells whether a deployment may refer to resources here, as far as is known. A service that is not described
@@ -105,16 +105,16 @@ const waitForSQL = `UPDATE dbcontroller.deployment SET unconfirmed = true, refer
 
 // count takes a deployment that speaks for itself, and that nobody named when the recovery of this epoch began, among
 // those that are told and waited for. Before that has begun, it is taken with the others.
-func (s *Store) count(ctx context.Context, id int32) error {
+func (s *Store) awaitPeer(ctx context.Context, id int32) error {
 	return s.inTx(ctx, workFeed, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, shareVersionSQL, versionLock); err != nil {
 			return err
 		}
-		var awaiting, mayHaveLost, barred bool
+		var awaiting, mayHaveLost, decommissioned bool
 		if err := tx.QueryRow(ctx, lockAwaitingSQL).Scan(&awaiting, &mayHaveLost); err != nil || !mayHaveLost {
 			return err
 		}
-		if err := tx.QueryRow(ctx, selectBarredSQL, id).Scan(&barred); err != nil || barred {
+		if err := tx.QueryRow(ctx, isDecommissionedSQL, id).Scan(&decommissioned); err != nil || decommissioned {
 			return err
 		}
 		b := &pgx.Batch{}
@@ -127,41 +127,41 @@ func (s *Store) count(ctx context.Context, id int32) error {
 }
 
 // Stranger is a deployment that was met with a database which is not known of it.
-type Stranger struct {
+type DatabaseMismatch struct {
 	Err *DatabaseError
 	At  time.Time
 }
 
-func (s *Store) stranger(e *DatabaseError) error {
-	if _, known := s.strangers.Swap(e.Deployment, Stranger{e, time.Now()}); !known {
+func (s *Store) recordMismatch(e *DatabaseError) error {
+	if _, known := s.mismatches.Swap(e.Deployment, DatabaseMismatch{e, time.Now()}); !known {
 		s.log.Warn("a deployment runs over another database than before; what it says counts for nothing", zap.Error(e))
 	}
 	return e
 }
 
 // Strangers are those that this process has met and not met otherwise since.
-func (s *Store) Strangers() (out []Stranger) {
-	s.strangers.Range(func(_, v any) bool {
-		if stranger, ok := v.(Stranger); ok {
-			out = append(out, stranger)
+func (s *Store) DatabaseMismatches() (out []DatabaseMismatch) {
+	s.mismatches.Range(func(_, v any) bool {
+		if mismatch, ok := v.(DatabaseMismatch); ok {
+			out = append(out, mismatch)
 		}
 		return true
 	})
 	return out
 }
 
-type speaker struct{}
+type callerDatabase struct{}
 
 // SpokenFrom notes of a call from which database it is made, for transactions that put something at stake: another one
 // may have been accepted since they were let in.
-func SpokenFrom(ctx context.Context, database uuid.UUID) context.Context {
-	return context.WithValue(ctx, speaker{}, database)
+func WithCallerDatabase(ctx context.Context, database uuid.UUID) context.Context {
+	return context.WithValue(ctx, callerDatabase{}, database)
 }
 
 // sameSpeaker fails when a call is not made from the database that is known; where one of the two is not known, there is
 // nothing to compare.
-func sameSpeaker(ctx context.Context, who schema.DeploymentID, known *uuid.UUID) error {
-	spoken, ok := ctx.Value(speaker{}).(uuid.UUID)
+func checkCallerDatabase(ctx context.Context, who schema.DeploymentID, known *uuid.UUID) error {
+	spoken, ok := ctx.Value(callerDatabase{}).(uuid.UUID)
 	if !ok || known == nil || *known == spoken {
 		return nil
 	}
@@ -174,20 +174,20 @@ const (
 	noteOwnedSQL    = `UPDATE dbcontroller.deployment SET owned = true WHERE id = $1 AND NOT owned`
 )
 
-type stake struct {
+type deploymentFlag struct {
 	sql        string
 	deployment int32
 }
 
 // noteStake notes it once a process and epoch.
-func (s *Store) noteStake(ctx context.Context, sql string, deployment int32) error {
-	if _, noted := s.stakes.Load(stake{sql, deployment}); noted {
+func (s *Store) setFlag(ctx context.Context, sql string, deployment int32) error {
+	if _, noted := s.flagged.Load(deploymentFlag{sql, deployment}); noted {
 		return nil
 	}
 	if _, err := s.pool.Exec(ctx, sql, deployment); err != nil {
 		return fmt.Errorf("note what is at stake: %w", err)
 	}
-	s.stakes.Store(stake{sql, deployment}, true)
+	s.flagged.Store(deploymentFlag{sql, deployment}, true)
 	return nil
 }
 
@@ -207,9 +207,9 @@ UPDATE dbcontroller.deployment
 SET database_id = $2, epoch = CASE WHEN database_id IS NULL THEN GREATEST(epoch, $3) ELSE $3 END, unconfirmed = true
 WHERE id = $1 AND database_id IS DISTINCT FROM $2`
 
-	insertWordSQL = `INSERT INTO dbcontroller.word (deployment_id, what, reason, said_by) VALUES ($1, $2, $3, $4)`
+	insertOperatorDecisionSQL = `INSERT INTO dbcontroller.word (deployment_id, what, reason, said_by) VALUES ($1, $2, $3, $4)`
 
-	selectWordsSQL = `
+	selectOperatorDecisionsSQL = `
 SELECT d.service, d.region, w.what, w.reason, w.said_by, w.said_at
 FROM dbcontroller.word w JOIN dbcontroller.deployment d ON d.id = w.deployment_id ORDER BY w.seq DESC LIMIT 100`
 )
@@ -226,21 +226,21 @@ func (s *Store) AcceptDatabase(ctx context.Context, d AcceptedDatabase) error {
 	if err != nil {
 		return err
 	}
-	err = s.said(ctx, id, databaseAccepted, d.Reason, d.By, func(tx pgx.Tx) (bool, error) {
+	err = s.recordDecision(ctx, id, databaseAccepted, d.Reason, d.By, func(tx pgx.Tx) (bool, error) {
 		tag, err := tx.Exec(ctx, acceptSQL, id, d.Database, d.Epoch)
 		if err != nil || tag.RowsAffected() == 0 {
 			return false, err
 		}
 		b := &pgx.Batch{}
 		b.Queue(keepDeletingSQL, id)
-		b.Queue(toldWorkSQL, id, schema.RingSize)
+		b.Queue(peerEpochWorkSQL, id, schema.RingSize)
 		return true, tx.SendBatch(ctx, b).Close()
 	})
 	if err != nil {
 		return fmt.Errorf("accept the database of %s: %w", d.Deployment, err)
 	}
-	s.met.Clear()
-	s.strangers.Delete(d.Deployment)
+	s.checkedDatabases.Clear()
+	s.mismatches.Delete(d.Deployment)
 	return nil
 }
 
@@ -248,7 +248,7 @@ const databaseAccepted = "DATABASE_ACCEPTED"
 
 // said does what an operator's word about a deployment changes, and keeps the word with it; what it does not change, it
 // was said before. Writes hold the version's lock shared until they commit.
-func (s *Store) said(ctx context.Context, of int32, what, reason, by string, change func(pgx.Tx) (bool, error)) error {
+func (s *Store) recordDecision(ctx context.Context, of int32, what, reason, by string, change func(pgx.Tx) (bool, error)) error {
 	if reason == "" || len(reason) > 1000 {
 		return &InvalidError{Resource: "reason", Err: errors.New("want up to 1000 characters: it is kept for those who ask later")}
 	}
@@ -256,36 +256,36 @@ func (s *Store) said(ctx context.Context, of int32, what, reason, by string, cha
 		if _, err := tx.Exec(ctx, lockVersionSQL, versionLock); err != nil {
 			return err
 		}
-		var barred bool
-		if err := tx.QueryRow(ctx, selectBarredSQL, of).Scan(&barred); err != nil {
+		var decommissioned bool
+		if err := tx.QueryRow(ctx, isDecommissionedSQL, of).Scan(&decommissioned); err != nil {
 			return err
 		}
-		if barred {
-			return ErrBarred
+		if decommissioned {
+			return ErrDecommissioned
 		}
 		changed, err := change(tx)
 		if err != nil || !changed {
 			return err
 		}
-		_, err = tx.Exec(ctx, insertWordSQL, of, what, reason, by)
+		_, err = tx.Exec(ctx, insertOperatorDecisionSQL, of, what, reason, by)
 		return err
 	})
 }
 
 // Word is what an operator said of another deployment.
-type Word struct {
+type OperatorDecision struct {
 	Deployment       schema.DeploymentID
 	What, Reason, By string
 	At               time.Time
 }
 
 // Words are the last ones, the newest first.
-func (s *Store) Words(ctx context.Context) ([]Word, error) {
-	rows, err := s.pool.Query(ctx, selectWordsSQL)
+func (s *Store) OperatorDecisions(ctx context.Context) ([]OperatorDecision, error) {
+	rows, err := s.pool.Query(ctx, selectOperatorDecisionsSQL)
 	if err != nil {
 		return nil, fmt.Errorf("read what operators said: %w", err)
 	}
-	out, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (w Word, err error) {
+	out, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (w OperatorDecision, err error) {
 		err = row.Scan(&w.Deployment.Service, &w.Deployment.Region, &w.What, &w.Reason, &w.By, &w.At)
 		return w, err
 	})

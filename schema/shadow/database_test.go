@@ -175,7 +175,7 @@ func TestADatabaseThatWasReplacedForGood_I13(t *testing.T) {
 	b.MustPut(holder2, nil)
 	b.Settle()
 	b.MustDelete(target) // what blocked it is lost
-	words, err := b.Stores[b.ID(aWest)].Words(t.Context())
+	words, err := b.Stores[b.ID(aWest)].OperatorDecisions(t.Context())
 	require.NoError(t, err)
 	require.Len(t, words, 1)
 	require.Equal(t, "operator/eve", words[0].By)

@@ -31,7 +31,7 @@ type Decommissioned struct {
 const (
 	// Nobody waits for what it refers to here any more.
 	forgetUnconfirmedSQL = `UPDATE dbcontroller.deployment SET unconfirmed = false, uncompared = false WHERE id = $1 AND (unconfirmed OR uncompared)`
-	selectBarredSQL      = `SELECT EXISTS (SELECT FROM dbcontroller.decommissioned WHERE deployment_id = $1)`
+	isDecommissionedSQL      = `SELECT EXISTS (SELECT FROM dbcontroller.decommissioned WHERE deployment_id = $1)`
 )
 
 var (
@@ -79,7 +79,7 @@ func (s *Store) Decommission(ctx context.Context, d Decommissioned) error {
 		return fmt.Errorf("decommission %s: %w", d.Deployment, err)
 	}
 	s.log.Warn("a deployment is decommissioned", zap.Stringer("deployment", d.Deployment), zap.String("by", d.By), zap.String("reason", d.Reason))
-	return s.learnBarred(ctx)
+	return s.loadDecommissioned(ctx)
 }
 
 // Decommissioned lists what operators declared gone.
@@ -100,34 +100,34 @@ func (s *Store) Decommissioned(ctx context.Context) ([]Decommissioned, error) {
 
 // Barred tells whether a deployment is known here to be decommissioned. Another process may know it a little earlier;
 // what must not happen is refused by the transactions themselves.
-func (s *Store) Barred(id schema.DeploymentID) bool {
-	barred := s.barred.Load()
-	return barred != nil && slices.Contains(*barred, id)
+func (s *Store) IsDecommissioned(id schema.DeploymentID) bool {
+	decommissioned := s.decommissioned.Load()
+	return decommissioned != nil && slices.Contains(*decommissioned, id)
 }
 
-func (s *Store) learnBarred(ctx context.Context) error {
+func (s *Store) loadDecommissioned(ctx context.Context) error {
 	all, err := s.Decommissioned(ctx)
 	if err != nil {
 		return err
 	}
-	barred := make([]schema.DeploymentID, len(all))
+	decommissioned := make([]schema.DeploymentID, len(all))
 	for i, d := range all {
-		barred[i] = d.Deployment
+		decommissioned[i] = d.Deployment
 	}
-	s.barred.Store(&barred)
+	s.decommissioned.Store(&decommissioned)
 	return nil
 }
 
 // notBarred refuses new references and owners in deployments that are gone. The version's lock is held shared.
-func (s *Store) notBarred(ctx context.Context, sv *saving, barred []int32) error {
-	if len(barred) == 0 {
+func (s *Store) refuseDecommissioned(ctx context.Context, sv *saving, decommissioned []int32) error {
+	if len(decommissioned) == 0 {
 		return nil
 	}
 	var refused []Refusal
 	for _, wr := range sv.writes {
 		for _, o := range wr.addOwners {
-			if slices.Contains(barred, o.deploymentID) {
-				return &InvalidError{Resource: wr.Name, Err: fmt.Errorf("owner %s: %w", o.name, errGoneDeployment)}
+			if slices.Contains(decommissioned, o.deploymentID) {
+				return &InvalidError{Resource: wr.Name, Err: fmt.Errorf("owner %s: %w", o.name, errOwnerDecommissioned)}
 			}
 		}
 		for _, ref := range wr.add {
@@ -138,8 +138,8 @@ func (s *Store) notBarred(ctx context.Context, sv *saving, barred []int32) error
 			if err != nil {
 				return err
 			}
-			if slices.Contains(barred, id) {
-				refused = append(refused, Refusal{Holder: wr.Name, Path: ref.Path, Target: ref.Target, Reason: DeploymentGone})
+			if slices.Contains(decommissioned, id) {
+				refused = append(refused, Refusal{Holder: wr.Name, Path: ref.Path, Target: ref.Target, Reason: TargetDecommissioned})
 			}
 		}
 	}
@@ -149,11 +149,11 @@ func (s *Store) notBarred(ctx context.Context, sv *saving, barred []int32) error
 	return nil
 }
 
-var errGoneDeployment = errors.New("an operator has decommissioned its deployment")
+var errOwnerDecommissioned = errors.New("an operator has decommissioned its deployment")
 
 const (
 	// What a deployment has here, by the keys it is stored under: a page walks no row twice.
-	retiredTargetsSQL = `
+	decommissionedTargetsSQL = `
 SELECT DISTINCT id FROM (
     (SELECT target_id AS id FROM dbcontroller.blockade WHERE deployment_id = $1 AND target_id > $2 ORDER BY target_id LIMIT $3)
     UNION ALL
@@ -165,20 +165,20 @@ SELECT DISTINCT id FROM (
 ) AS t ORDER BY id LIMIT $3`
 
 	// Establish, Confirm and deletes hold the shadow: what they write comes before this or never.
-	lockRetiredTargetsSQL = `SELECT FROM dbcontroller.shadow WHERE id = ANY ($1) ORDER BY id FOR NO KEY UPDATE`
+	lockDecommissionedTargetsSQL = `SELECT FROM dbcontroller.shadow WHERE id = ANY ($1) ORDER BY id FOR NO KEY UPDATE`
 
-	retiredOwneesSQL = `
+	decommissionedOwneesSQL = `
 SELECT DISTINCT ownee_id FROM dbcontroller.owner_reference WHERE deployment_id = $1 AND ownee_id > $2 ORDER BY ownee_id LIMIT $3`
 )
 
 var (
-	retiredForeignTargetsSQL = codes(`
+	decommissionedForeignTargetsSQL = codes(`
 SELECT f.id, f.uid FROM dbcontroller.foreign_target f
 WHERE f.deployment_id = $1 AND f.id > $2 AND EXISTS (SELECT FROM dbcontroller.reference r WHERE r.target_id = f.id AND r.behaviour < {allow_dangling})
 ORDER BY f.id LIMIT $3`)
 
 	// As long as anything is left the piece of work is, too.
-	retiredSQL = codes(`
+	finishDecommissionSQL = codes(`
 DELETE FROM dbcontroller.work w WHERE w.deployment_id = $1
     AND NOT EXISTS (SELECT FROM dbcontroller.blockade WHERE deployment_id = $1)
     AND NOT EXISTS (SELECT FROM dbcontroller.holder_entry WHERE deployment_id = $1)
@@ -192,7 +192,7 @@ DELETE FROM dbcontroller.work w WHERE w.deployment_id = $1
 )
 
 var (
-	retireTargetsSQL = codes(`
+	cleanUpTargetsSQL = codes(`
 WITH blockades AS (
     DELETE FROM dbcontroller.blockade WHERE deployment_id = $1 AND target_id = ANY ($2)
 ), entries AS (
@@ -208,22 +208,22 @@ SELECT r.holder_id FROM dbcontroller.reference r JOIN dbcontroller.foreign_targe
 WHERE f.deployment_id = $1 AND f.uid = ANY ($2) AND r.behaviour = {block} LIMIT $3`)
 
 	// Under the locks of the holders. A parent cannot be unset: it may dangle.
-	turnBlockingSQL = codes(`
+	replaceBlockingSQL = codes(`
 UPDATE dbcontroller.reference r SET behaviour = CASE WHEN $3 = {unset} AND r.field_id = $5 THEN {allow_dangling} ELSE $3 END
 FROM dbcontroller.foreign_target f
 WHERE r.holder_id = ANY ($4) AND f.id = r.target_id AND f.deployment_id = $1 AND f.uid = ANY ($2) AND r.behaviour = {block}`)
 
-	dropRetiredWorkSQL = codes(`DELETE FROM dbcontroller.work WHERE deployment_id = $1 AND action <> {retire}`)
+	dropDecommissionedWorkSQL = codes(`DELETE FROM dbcontroller.work WHERE deployment_id = $1 AND action <> {retire}`)
 )
 
 // retirePage is how many targets, and how many foreign ones, one step takes.
-const retirePage = 1000
+const decommissionPage = 1000
 
 // Retire works off what a decommissioned deployment had here, and what pointed to it: blockades, entries and
 // unacknowledged deletions of its holders go, references to its resources act, owner references to them are dropped,
 // and messages to it are forgotten. It ends with all of it, and goes on where it was when it is called again. What it
 // was not told of is not touched.
-func (s *Store) Retire(ctx context.Context, deployment schema.DeploymentID) error {
+func (s *Store) CleanUpDecommissioned(ctx context.Context, deployment schema.DeploymentID) error {
 	id, err := s.names.deployment(ctx, deployment)
 	if err != nil {
 		return err
@@ -238,15 +238,15 @@ func (s *Store) Retire(ctx context.Context, deployment schema.DeploymentID) erro
 	if err != nil {
 		return fmt.Errorf("retire %s: %w", deployment, err)
 	}
-	err = errors.Join(s.retireTargets(ctx, id), s.retireReferences(ctx, deployment, id, blocking, cause), s.retireOwners(ctx, id, cause))
+	err = errors.Join(s.cleanUpTargets(ctx, id), s.cleanUpReferences(ctx, deployment, id, blocking, cause), s.cleanUpOwners(ctx, id, cause))
 	if err != nil {
 		return fmt.Errorf("retire %s: %w", deployment, err)
 	}
 	return s.inTx(ctx, workFeed, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, dropRetiredWorkSQL, id); err != nil {
+		if _, err := tx.Exec(ctx, dropDecommissionedWorkSQL, id); err != nil {
 			return err
 		}
-		tag, err := tx.Exec(ctx, retiredSQL, id)
+		tag, err := tx.Exec(ctx, finishDecommissionSQL, id)
 		if err == nil && tag.RowsAffected() > 0 {
 			s.log.Info("everything of a decommissioned deployment is worked off", zap.Stringer("deployment", deployment))
 		}
@@ -254,9 +254,9 @@ func (s *Store) Retire(ctx context.Context, deployment schema.DeploymentID) erro
 	})
 }
 
-func (s *Store) retireTargets(ctx context.Context, deployment int32) error {
+func (s *Store) cleanUpTargets(ctx context.Context, deployment int32) error {
 	for after := int64(0); ; {
-		rows, err := s.pool.Query(ctx, retiredTargetsSQL, deployment, after, retirePage)
+		rows, err := s.pool.Query(ctx, decommissionedTargetsSQL, deployment, after, decommissionPage)
 		if err != nil {
 			return err
 		}
@@ -267,8 +267,8 @@ func (s *Store) retireTargets(ctx context.Context, deployment int32) error {
 		after = targets[len(targets)-1]
 		err = s.inTx(ctx, workFeed|noticeFeed, func(tx pgx.Tx) error {
 			b := &pgx.Batch{}
-			b.Queue(lockRetiredTargetsSQL, targets)
-			b.Queue(retireTargetsSQL, deployment, targets, s.selfID)
+			b.Queue(lockDecommissionedTargetsSQL, targets)
+			b.Queue(cleanUpTargetsSQL, deployment, targets, s.selfID)
 			return tx.SendBatch(ctx, b).Close()
 		})
 		if err != nil {
@@ -277,14 +277,14 @@ func (s *Store) retireTargets(ctx context.Context, deployment int32) error {
 	}
 }
 
-func (s *Store) retireReferences(ctx context.Context, deployment schema.DeploymentID, id int32, blocking schema.Behaviour, cause *schema.Cause) error {
+func (s *Store) cleanUpReferences(ctx context.Context, deployment schema.DeploymentID, id int32, blocking schema.Behaviour, cause *schema.Cause) error {
 	var failed error
 	for after := int64(0); ; {
-		rows, err := s.pool.Query(ctx, retiredForeignTargetsSQL, id, after, retirePage)
+		rows, err := s.pool.Query(ctx, decommissionedForeignTargetsSQL, id, after, decommissionPage)
 		if err != nil {
 			return err
 		}
-		targets, err := pgx.CollectRows(rows, pgx.RowToStructByPos[retiredTarget])
+		targets, err := pgx.CollectRows(rows, pgx.RowToStructByPos[decommissionedTarget])
 		if err != nil || len(targets) == 0 {
 			return errors.Join(failed, err)
 		}
@@ -293,26 +293,26 @@ func (s *Store) retireReferences(ctx context.Context, deployment schema.Deployme
 		for i, t := range targets {
 			uids[i], deletions[i] = t.UID, schema.Deletion{UID: t.UID, Cause: cause}
 		}
-		if err := s.turnBlocking(ctx, id, uids, blocking); err != nil {
+		if err := s.replaceBlocking(ctx, id, uids, blocking); err != nil {
 			return err
 		}
-		aside, err := s.ActFor(ctx, deployment, deletions, math.MaxInt64)
+		failures, err := s.ActFor(ctx, deployment, deletions, math.MaxInt64)
 		if err != nil {
 			return err
 		}
-		for _, err := range aside { // the others go on (I20)
+		for _, err := range failures { // the others go on (I20)
 			failed = errors.Join(failed, err)
 		}
 	}
 }
 
-type retiredTarget struct {
+type decommissionedTarget struct {
 	ID  int64
 	UID uuid.UUID
 }
 
 // turnBlocking lets references that blocked act, as the operator said.
-func (s *Store) turnBlocking(ctx context.Context, deployment int32, uids []uuid.UUID, blocking schema.Behaviour) error {
+func (s *Store) replaceBlocking(ctx context.Context, deployment int32, uids []uuid.UUID, blocking schema.Behaviour) error {
 	parent, err := s.names.field(ctx, schema.ParentPath)
 	if err != nil {
 		return err
@@ -332,7 +332,7 @@ func (s *Store) turnBlocking(ctx context.Context, deployment int32, uids []uuid.
 			if _, err := lockMembers(ctx, tx, holders); err != nil {
 				return err
 			}
-			_, err := tx.Exec(ctx, turnBlockingSQL, deployment, uids, int16(blocking), holders, parent)
+			_, err := tx.Exec(ctx, replaceBlockingSQL, deployment, uids, int16(blocking), holders, parent)
 			return err
 		})
 		if err != nil {
@@ -341,11 +341,11 @@ func (s *Store) turnBlocking(ctx context.Context, deployment int32, uids []uuid.
 	}
 }
 
-func (s *Store) retireOwners(ctx context.Context, deployment int32, cause *schema.Cause) error {
+func (s *Store) cleanUpOwners(ctx context.Context, deployment int32, cause *schema.Cause) error {
 	change := ownerChange{cause: cause, lost: func(r ownerRow) bool { return r.deploymentID == deployment }}
 	var failed error
 	for after := int64(0); ; {
-		rows, err := s.pool.Query(ctx, retiredOwneesSQL, deployment, after, s.cfg.BatchSize)
+		rows, err := s.pool.Query(ctx, decommissionedOwneesSQL, deployment, after, s.cfg.BatchSize)
 		if err != nil {
 			return err
 		}

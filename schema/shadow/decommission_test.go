@@ -43,7 +43,7 @@ func TestWhatADecommissionedDeploymentHeldIsLetGo_I15(t *testing.T) {
 	b.MustDelete(t3)
 	b.Expire(aWest)
 	onlyHere := func() {
-		for action := schema.Confirm; action <= schema.Retire; action++ {
+		for action := schema.Confirm; action <= schema.CleanUpDecommissioned; action++ {
 			_, _ = b.Do(b.ID(aWest), action)
 		}
 		_, err := b.Do(b.ID(aWest), schema.Finalise)
@@ -119,7 +119,7 @@ func TestReferencesToADecommissionedDeploymentAct_I1(t *testing.T) {
 			b.Settle()
 			b.Gone(in("cascades"))
 			require.Zero(t, b.Count(bEast, "work"))
-			pointed, err := b.Stores[b.ID(bEast)].PointedTo(t.Context())
+			pointed, err := b.Stores[b.ID(bEast)].ReferencedDeployments(t.Context())
 			require.NoError(t, err)
 			require.NotContains(t, pointed, b.ID(aWest))
 		})
@@ -140,7 +140,7 @@ func TestADecommissionedDeploymentIsBarred(t *testing.T) {
 		_, err := store.Establish(t.Context(), b.ID(bEast), attempt, []shadow.EstablishReference{reference("block", schema.Block, uuid.New())})
 		require.ErrorContains(t, err, "decommissioned")
 		_, err = store.CheckOwners(t.Context(), b.ID(bEast), []shadow.OwnerQuestion{{Kind: "Target", Name: "targets/t"}})
-		require.ErrorIs(t, err, shadow.ErrBarred)
+		require.ErrorIs(t, err, shadow.ErrDecommissioned)
 	}
 	_, err := b.Put(holder, body{"block": target})
 	require.ErrorContains(t, err, "decommissioned")
@@ -148,7 +148,7 @@ func TestADecommissionedDeploymentIsBarred(t *testing.T) {
 	require.ErrorContains(t, err, "decommissioned")
 	require.Zero(t, b.Count(bEast, "work"))
 	require.Error(t, b.Stores[b.ID(aWest)].Decommission(t.Context(), shadow.Decommissioned{Deployment: b.ID(aWest), Blocking: schema.Unset, Reason: "x"}), "itself")
-	require.Error(t, b.Stores[b.ID(aWest)].Retire(t.Context(), b.ID(aEast)), "nobody has said it of that one")
+	require.Error(t, b.Stores[b.ID(aWest)].CleanUpDecommissioned(t.Context(), b.ID(aEast)), "nobody has said it of that one")
 }
 
 // A write that is under way commits before the word and is worked off, or after it and is refused: nothing is left that
@@ -173,7 +173,7 @@ func TestTheWordMeetsWritesThatAreUnderWay(t *testing.T) {
 			<-start
 			said := store.Decommission(t.Context(), shadow.Decommissioned{Deployment: gone, Blocking: schema.Unset, Reason: "race"})
 			if said == nil {
-				said = store.Retire(t.Context(), gone)
+				said = store.CleanUpDecommissioned(t.Context(), gone)
 			}
 			require.NoError(t, said)
 		})
@@ -211,7 +211,7 @@ func TestWorkingOffIsResumed_I19(t *testing.T) {
 	g.arm(0)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- first.Retire(ctx, b.ID(aWest)) }()
+	go func() { done <- first.CleanUpDecommissioned(ctx, b.ID(aWest)) }()
 	select {
 	case <-g.reached:
 	case err := <-done:

@@ -129,7 +129,7 @@ func (d *deletion) run(ctx context.Context) (DeleteResult, error) {
 		result, found, err := d.try(ctx)
 		switch {
 		case hasCode(err, codeLockNotAvailable) && ctx.Err() == nil:
-			err = d.store.keepAwayFromRoot(ctx, d.closed, d.kindID, d.req.Name)
+			err = d.store.closeRoot(ctx, d.closed, d.kindID, d.req.Name)
 		case err == nil && found == nil:
 			return result, nil
 		case err == nil:
@@ -156,7 +156,7 @@ func (d *deletion) giveWay(ctx context.Context, found *obstacle, wait time.Durat
 	}
 	// Once is chance; twice, new references come as fast as old ones are settled.
 	if d.obstacles++; d.obstacles > 1 || !moved {
-		if err := d.store.keepAway(ctx, d.closed, found.targets); err != nil && ctx.Err() == nil {
+		if err := d.store.closeTargets(ctx, d.closed, found.targets); err != nil && ctx.Err() == nil {
 			return err
 		}
 	}
@@ -286,7 +286,7 @@ func (d *deletion) carryOut(ctx context.Context, tx pgx.Tx, root *member) (remov
 	if protected := decided.verdict.protected; len(protected) > 0 {
 		return false, nil, &ProtectedError{Name: d.req.Name, By: s.fullNames(protected)}
 	}
-	enough, err := s.lookedFarEnough(ctx, tx, decided, d.ahead)
+	enough, err := s.lookAheadComplete(ctx, tx, decided, d.ahead)
 	if err != nil {
 		return false, nil, err
 	}
@@ -310,7 +310,7 @@ func (s *Store) lockRoot(ctx context.Context, tx pgx.Tx, kindID int32, req Delet
 	case req.UID != uuid.Nil && req.UID != root.uid:
 		return nil, fmt.Errorf("%s: %w with uid %s", req.Name, ErrNotFound, req.UID)
 	case req.Revision != 0 && req.Revision != revision && root.state == Active:
-		return nil, fmt.Errorf("%s: %w: it is at revision %d, not %d", req.Name, ErrMoved, revision, req.Revision)
+		return nil, fmt.Errorf("%s: %w: it is at revision %d, not %d", req.Name, ErrConflict, revision, req.Revision)
 	}
 	return root, nil
 }
@@ -330,7 +330,7 @@ func (s *Store) full(name string) schema.FullName {
 
 // lookedFarEnough reports whether nothing has to be asked before the delete is carried out: nothing of it is elsewhere and
 // nobody blocks it, or the look-ahead has excused all who do.
-func (s *Store) lookedFarEnough(ctx context.Context, tx pgx.Tx, d decision, ahead *lookAhead) (bool, error) {
+func (s *Store) lookAheadComplete(ctx context.Context, tx pgx.Tx, d decision, ahead *lookAhead) (bool, error) {
 	b, v := d.bonds, d.verdict
 	if ahead == nil {
 		return len(b.entered)+len(b.owns)+len(v.notify)+len(v.blocks)+len(v.blockaded) == 0, nil
@@ -514,7 +514,7 @@ type closing struct {
 }
 
 // keepAway closes targets to new references, once each, until a little after the deadline.
-func (s *Store) keepAway(ctx context.Context, closed *closing, targets []int64) error {
+func (s *Store) closeTargets(ctx context.Context, closed *closing, targets []int64) error {
 	var more []int64
 	for _, id := range targets {
 		if !slices.Contains(closed.targets, id) {
@@ -525,7 +525,7 @@ func (s *Store) keepAway(ctx context.Context, closed *closing, targets []int64) 
 		return nil
 	}
 	// While nothing is deleted anyway, what was lost has to be established again.
-	if err := s.inTx(ctx, noFeed, func(tx pgx.Tx) error { return s.settled(ctx, tx) }); err != nil {
+	if err := s.inTx(ctx, noFeed, func(tx pgx.Tx) error { return s.checkRecovered(ctx, tx) }); err != nil {
 		return err
 	}
 	deadline, _ := ctx.Deadline()
@@ -536,7 +536,7 @@ func (s *Store) keepAway(ctx context.Context, closed *closing, targets []int64) 
 	return nil
 }
 
-func (s *Store) keepAwayFromRoot(ctx context.Context, closed *closing, kindID int32, name string) error {
+func (s *Store) closeRoot(ctx context.Context, closed *closing, kindID int32, name string) error {
 	var id int64
 	err := s.pool.QueryRow(ctx, selectRootSQL, kindID, name).Scan(&id)
 	if errors.Is(err, pgx.ErrNoRows) {
@@ -545,7 +545,7 @@ func (s *Store) keepAwayFromRoot(ctx context.Context, closed *closing, kindID in
 	if err != nil {
 		return fmt.Errorf("keep new references away: %w", err)
 	}
-	return s.keepAway(ctx, closed, []int64{id})
+	return s.closeTargets(ctx, closed, []int64{id})
 }
 
 func (s *Store) reopen(ctx context.Context, closed *closing) {

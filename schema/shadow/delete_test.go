@@ -78,7 +78,7 @@ func TestDeleteByUIDAndRevision(t *testing.T) {
 	_, err := store.Delete(ctx, shadow.DeleteRequest{Name: "targets/t", UID: uuid.New()})
 	require.ErrorIs(t, err, shadow.ErrNotFound)
 	_, err = store.Delete(ctx, shadow.DeleteRequest{Name: "targets/t", Revision: r.Revision + 1})
-	require.ErrorIs(t, err, shadow.ErrMoved)
+	require.ErrorIs(t, err, shadow.ErrConflict)
 	_, err = store.Delete(ctx, shadow.DeleteRequest{Name: "targets/none"})
 	require.ErrorIs(t, err, shadow.ErrNotFound)
 	res, err := store.Delete(ctx, shadow.DeleteRequest{Name: "targets/t", UID: r.UID, Revision: r.Revision})

@@ -61,8 +61,8 @@ func (s *Store) Derive(ctx context.Context, seq int64) (Derived, error) {
 	}
 	d := &deriving{store: s, seq: seq, sv: s.newSaving(v)}
 	var cursor *string
-	var now running
-	err = s.pool.QueryRow(ctx, selectDeriveSQL, seq).Scan(append([]any{&d.kindID, &d.one, &cursor}, now.into()...)...)
+	var stored running
+	err = s.pool.QueryRow(ctx, selectDeriveSQL, seq).Scan(append([]any{&d.kindID, &d.one, &cursor}, stored.into()...)...)
 	if cursor != nil {
 		d.cursor = *cursor
 	}
@@ -73,7 +73,7 @@ func (s *Store) Derive(ctx context.Context, seq int64) (Derived, error) {
 		return DerivedNot, fmt.Errorf("read what to derive: %w", err)
 	}
 	// Before others are asked for blockades, at each try, of which none could be committed.
-	if err := s.inWordsOf(v, now); err != nil {
+	if err := s.checkVersion(v, stored); err != nil {
 		return DerivedNot, err
 	}
 	sql, args := selectOneSQL, []any{d.one}

@@ -19,29 +19,29 @@ WHERE pointed_to AND NOT EXISTS (SELECT FROM dbcontroller.decommissioned WHERE d
 
 // pointTo notes, before anything is established there, that deployments are pointed to. It also makes sure that their
 // numbers are known: the transaction to come must not ask for a second connection.
-func (s *Store) pointTo(ctx context.Context, sv *saving) error {
+func (s *Store) noteTargets(ctx context.Context, sv *saving) error {
 	var ids []int32
 	for d := range sv.foreign {
 		id, err := s.names.deployment(ctx, d)
 		if err != nil {
 			return err
 		}
-		if _, known := s.pointed.Load(id); !known {
+		if _, known := s.notedTargets.Load(id); !known {
 			ids = append(ids, id)
 		}
 	}
-	return s.notePointed(ctx, ids)
+	return s.noteReferenced(ctx, ids)
 }
 
 // noteInterest notes that a deployment's deletions concern this one.
 func (s *Store) noteInterest(ctx context.Context, id int32) error {
-	if _, known := s.pointed.Load(id); known {
+	if _, known := s.notedTargets.Load(id); known {
 		return nil
 	}
-	return s.notePointed(ctx, []int32{id})
+	return s.noteReferenced(ctx, []int32{id})
 }
 
-func (s *Store) notePointed(ctx context.Context, ids []int32) error {
+func (s *Store) noteReferenced(ctx context.Context, ids []int32) error {
 	if len(ids) == 0 {
 		return nil
 	}
@@ -49,14 +49,14 @@ func (s *Store) notePointed(ctx context.Context, ids []int32) error {
 		return fmt.Errorf("note who is pointed to: %w", err)
 	}
 	for _, id := range ids {
-		s.pointed.Store(id, true)
+		s.notedTargets.Store(id, true)
 	}
 	return nil
 }
 
 // PointedTo names the deployments that references were ever established at, whether or not the version that runs
 // imports them: a holder entry of this deployment stays there as long as its target lives.
-func (s *Store) PointedTo(ctx context.Context) ([]schema.DeploymentID, error) {
+func (s *Store) ReferencedDeployments(ctx context.Context) ([]schema.DeploymentID, error) {
 	rows, err := s.pool.Query(ctx, selectPointedToSQL)
 	if err != nil {
 		return nil, fmt.Errorf("read who is pointed to: %w", err)

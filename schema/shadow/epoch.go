@@ -23,7 +23,7 @@ import (
 //   - what is referred to from here, and what blocks here, is compared as well.
 
 // ErrOldEpoch refuses a message that was made before its sender's database began a new epoch.
-var ErrOldEpoch = errors.New("this is of before a failover or a restore of the sender's database; " +
+var ErrStaleEpoch = errors.New("this is of before a failover or a restore of the sender's database; " +
 	"if it is not, that database was put back to before one: start its deployment with --restored")
 
 // epochNowSQL is of a row m of meta: the epoch, or null when the server is not the one that it was noticed on.
@@ -70,31 +70,31 @@ SELECT setval(s::regclass, nextval(s::regclass) + 100000) FROM unnest(ARRAY [
 // It begins a new epoch when the server is another one or its database a copy of before, unless another process has. It tells whether it has to be known who may refer to resources here (Recover).
 func (s *Store) NoticeEpoch(ctx context.Context) (awaiting bool, err error) {
 	was := s.epoch.Load()
-	now := noticed{was: was, seen: s.marks.seen.Load()}
-	if err = now.scan(s.pool.QueryRow(ctx, readEpochSQL)); err == nil {
-		err = s.sameDatabase(now.database)
+	observed := observedEpoch{was: was, seen: s.rollback.seen.Load()}
+	if err = observed.scan(s.pool.QueryRow(ctx, readEpochSQL)); err == nil {
+		err = s.sameDatabase(observed.database)
 	}
-	if err == nil && s.hasEnded(&now) {
-		err = s.inTx(ctx, noFeed, func(tx pgx.Tx) error { return s.beginEpoch(ctx, tx, &now) })
+	if err == nil && s.hasEnded(&observed) {
+		err = s.inTx(ctx, noFeed, func(tx pgx.Tx) error { return s.beginEpoch(ctx, tx, &observed) })
 	}
 	if err != nil {
 		return false, fmt.Errorf("notice the database's epoch: %w", err)
 	}
-	if now.flushed {
-		s.marks.see(now.mark)
+	if observed.flushed {
+		s.rollback.observe(observed.mark)
 	}
-	if was != nil && *was != *now.epoch {
+	if was != nil && *was != *observed.epoch {
 		// Numbers that were looked up before may be of rows that are lost: whoever uses one compares the epochs.
 		s.names.forget()
-		s.pointed.Clear()
-		s.stakes.Clear()
-		if err := s.learnBarred(ctx); err != nil {
+		s.notedTargets.Clear()
+		s.flagged.Clear()
+		if err := s.loadDecommissioned(ctx); err != nil {
 			return false, err
 		}
 	}
-	s.epoch.Store(now.epoch)
-	s.met.Clear() // another process may have accepted another database
-	return now.awaiting, nil
+	s.epoch.Store(observed.epoch)
+	s.checkedDatabases.Clear() // another process may have accepted another database
+	return observed.awaiting, nil
 }
 
 // sameDatabase fails when another database has taken the place of the one that this process began with. Its epoch is not
@@ -116,7 +116,7 @@ func (s *Store) ForgetServer(ctx context.Context) error {
 }
 
 // noticed is the epoch as it is stored, and as the server says; and what this process has seen before.
-type noticed struct {
+type observedEpoch struct {
 	was  *uuid.UUID
 	seen int64
 
@@ -128,13 +128,13 @@ type noticed struct {
 	flushed                bool  // no crash can forget it
 }
 
-func (n *noticed) scan(row pgx.Row) error {
+func (n *observedEpoch) scan(row pgx.Row) error {
 	return row.Scan(&n.epoch, &n.server, &n.live, &n.timeline, &n.awaiting, &n.database, &n.mark, &n.flushed)
 }
 
 // hasEnded reports whether a new epoch is to be begun. The server is another one; or files of before were put back, and nobody
 // has said so: of before an epoch that this process has seen, or of before what it has seen in the present one.
-func (s *Store) hasEnded(n *noticed) bool {
+func (s *Store) hasEnded(n *observedEpoch) bool {
 	if n.server != n.live {
 		return true
 	}
@@ -142,14 +142,14 @@ func (s *Store) hasEnded(n *noticed) bool {
 		return false
 	}
 	later := bytes.Compare(n.was[:], n.epoch[:])
-	return later > 0 || later == 0 && n.mark < n.seen || s.marks.ended(*n.epoch)
+	return later > 0 || later == 0 && n.mark < n.seen || s.rollback.hasEnded(*n.epoch)
 }
 
-func (s *Store) beginEpoch(ctx context.Context, tx pgx.Tx, now *noticed) error {
-	if err := now.scan(tx.QueryRow(ctx, lockEpochSQL)); err != nil || !s.hasEnded(now) {
+func (s *Store) beginEpoch(ctx context.Context, tx pgx.Tx, observed *observedEpoch) error {
+	if err := observed.scan(tx.QueryRow(ctx, lockEpochSQL)); err != nil || !s.hasEnded(observed) {
 		return err // another process was first
 	}
-	if now.awaiting = now.epoch != nil; now.awaiting {
+	if observed.awaiting = observed.epoch != nil; observed.awaiting {
 		if _, err := tx.Exec(ctx, skipNumbersSQL); err != nil {
 			return err
 		}
@@ -157,11 +157,11 @@ func (s *Store) beginEpoch(ctx context.Context, tx pgx.Tx, now *noticed) error {
 			return err
 		}
 		s.log.Warn("the database was restored or failed over; nothing is deleted until other deployments have confirmed their references",
-			zap.String("was", now.server), zap.String("is", now.live))
+			zap.String("was", observed.server), zap.String("is", observed.live))
 	}
 	epoch := uuid.Must(uuid.NewV7())
-	now.epoch = &epoch
-	_, err := tx.Exec(ctx, beginEpochSQL, epoch, now.live, now.timeline, now.awaiting)
+	observed.epoch = &epoch
+	_, err := tx.Exec(ctx, beginEpochSQL, epoch, observed.live, observed.timeline, observed.awaiting)
 	return err
 }
 
@@ -185,7 +185,7 @@ WITH noted AS (
 )
 UPDATE dbcontroller.meta SET epoch = $2 WHERE epoch = $1`
 
-var tellAgainSQL = codes(`
+var announceAgainSQL = codes(`
 WITH old AS (
     DELETE FROM dbcontroller.work WHERE action = {announce_epoch}
 )
@@ -195,7 +195,7 @@ WHERE id <> $1 AND NOT EXISTS (SELECT FROM dbcontroller.decommissioned WHERE dep
 
 // OutdoEpoch gives the present epoch a greater name than one that another deployment was told: the clock went back since.
 // Everybody is told again.
-func (s *Store) OutdoEpoch(ctx context.Context, known uuid.UUID) error {
+func (s *Store) AdvanceEpoch(ctx context.Context, known uuid.UUID) error {
 	greater := uuid.Must(uuid.NewV7())
 	if ms := attemptTime(known).UnixMilli() + 1; attemptTime(greater).UnixMilli() < ms {
 		for i := 5; i >= 0; i-- {
@@ -208,7 +208,7 @@ func (s *Store) OutdoEpoch(ctx context.Context, known uuid.UUID) error {
 		if err != nil || tag.RowsAffected() == 0 { // another process was first
 			return err
 		}
-		_, err = tx.Exec(ctx, tellAgainSQL, s.selfID, schema.RingSize)
+		_, err = tx.Exec(ctx, announceAgainSQL, s.selfID, schema.RingSize)
 		return err
 	})
 	if err != nil {
@@ -227,11 +227,11 @@ func (s *Store) PresentEpoch() uuid.UUID {
 }
 
 // EpochMoved tells of transactions that met a server which is not noticed yet. Capacity one; never closed.
-func (s *Store) EpochMoved() <-chan struct{} { return s.moved }
+func (s *Store) EpochChanged() <-chan struct{} { return s.epochChanged }
 
-func (s *Store) epochMoved() {
+func (s *Store) signalEpochChanged() {
 	select {
-	case s.moved <- struct{}{}:
+	case s.epochChanged <- struct{}{}:
 	default:
 	}
 }
@@ -322,17 +322,17 @@ const (
 
 	selectUnconfirmedSQL = `SELECT service, region FROM dbcontroller.deployment d WHERE ` + awaitedSQL + ` ORDER BY 1, 2`
 
-	settledSQL = `
+	recoveredSQL = `
 SELECT ` + presentSQL + `, NOT m.awaiting AND NOT EXISTS (SELECT FROM dbcontroller.deployment d WHERE ` + awaitedSQL + `)
 FROM dbcontroller.meta m`
 )
 
 // settled fails while what refers to resources here may have been lost. Asked for under the locks of what is to go: who
 // establishes again waits for them, and is not confirmed before.
-func (s *Store) settled(ctx context.Context, tx pgx.Tx) error {
+func (s *Store) checkRecovered(ctx context.Context, tx pgx.Tx) error {
 	var settled bool
 	present := s.present(tx)
-	if err := tx.QueryRow(ctx, settledSQL).Scan(append(present.columns(), &settled)...); err != nil {
+	if err := tx.QueryRow(ctx, recoveredSQL).Scan(append(present.columns(), &settled)...); err != nil {
 		return err
 	}
 	noticed := present.epoch() != nil
@@ -340,7 +340,7 @@ func (s *Store) settled(ctx context.Context, tx pgx.Tx) error {
 		return nil
 	}
 	if !noticed {
-		s.epochMoved()
+		s.signalEpochChanged()
 	}
 	rows, err := tx.Query(ctx, selectUnconfirmedSQL)
 	if err != nil {
@@ -357,8 +357,8 @@ func (s *Store) settled(ctx context.Context, tx pgx.Tx) error {
 }
 
 // notTheHoldersFault tells of an error that every part of a batch would have: it is not searched for.
-func notTheHoldersFault(err error) bool {
-	return errors.Is(err, errRecovering) || errors.Is(err, ErrOldEpoch) || errors.Is(err, schema.ErrFenced) || postgres.Unavailable(err)
+func failsWholeBatch(err error) bool {
+	return errors.Is(err, errRecovering) || errors.Is(err, ErrStaleEpoch) || errors.Is(err, schema.ErrFenced) || postgres.Unavailable(err)
 }
 
 const (
@@ -386,7 +386,7 @@ ORDER BY id FOR KEY SHARE`)
 
 	// What it may have forgotten to do is told once more; references to it are compared with what it has, and its blockades
 	// with what it refers to.
-	toldWorkSQL = codes(`
+	peerEpochWorkSQL = codes(`
 WITH again AS (
     INSERT INTO dbcontroller.notice (target_id, deployment_id)
     SELECT e.target_id, e.deployment_id FROM dbcontroller.holder_entry e JOIN dbcontroller.shadow s ON s.id = e.target_id
@@ -400,16 +400,16 @@ WHERE a <> {announce_epoch} OR EXISTS (SELECT FROM dbcontroller.deployment WHERE
 
 // ofPresentEpoch refuses what a deployment said in an epoch that has ended, as far as that was told; and numbers that were
 // looked up in another epoch of this database.
-func (s *Store) ofPresentEpoch(tx pgx.Tx, b *pgx.Batch, deployment int32, epoch, own uuid.UUID) {
+func (s *Store) checkPeerEpoch(tx pgx.Tx, b *pgx.Batch, deployment int32, epoch, selfEpoch uuid.UUID) {
 	present := s.present(tx)
 	b.Queue(knownEpochSQL, deployment, epoch).QueryRow(func(row pgx.Row) error {
 		var known bool
 		err := row.Scan(append([]any{&known}, present.columns()...)...)
 		switch {
-		case err == nil && !present.is(own), errors.Is(err, pgx.ErrNoRows):
+		case err == nil && !present.is(selfEpoch), errors.Is(err, pgx.ErrNoRows):
 			return s.recoveringSelf()
 		case err == nil && !known:
-			return ErrOldEpoch
+			return ErrStaleEpoch
 		}
 		return err
 	})
@@ -417,14 +417,14 @@ func (s *Store) ofPresentEpoch(tx pgx.Tx, b *pgx.Batch, deployment int32, epoch,
 
 // recoveringSelf is the answer of a transaction that has met another epoch than it began in.
 func (s *Store) recoveringSelf() error {
-	s.epochMoved()
+	s.signalEpochChanged()
 	return &UnavailableError{Deployments: []schema.DeploymentID{s.self}, Err: errRecovering}
 }
 
 // Told takes the word of another deployment that its database has begun a new epoch. From the commit on nothing counts
 // that was established there before, or was said by it: writes hold the version's lock shared until they commit. Of two
 // epochs the greater one counts, whichever comes last; it is answered.
-func (s *Store) Told(ctx context.Context, from schema.DeploymentID, epoch uuid.UUID) (known uuid.UUID, err error) {
+func (s *Store) RecordPeerEpoch(ctx context.Context, from schema.DeploymentID, epoch uuid.UUID) (known uuid.UUID, err error) {
 	id, err := s.names.deployment(ctx, from)
 	if err != nil {
 		return known, err
@@ -433,19 +433,19 @@ func (s *Store) Told(ctx context.Context, from schema.DeploymentID, epoch uuid.U
 		if _, err := tx.Exec(ctx, lockVersionSQL, versionLock); err != nil {
 			return err
 		}
-		var moved, barred bool
-		if err := tx.QueryRow(ctx, selectBarredSQL, id).Scan(&barred); err != nil {
+		var moved, decommissioned bool
+		if err := tx.QueryRow(ctx, isDecommissionedSQL, id).Scan(&decommissioned); err != nil {
 			return err
 		}
-		if barred { // nobody is waited for who is not let in to answer
-			return ErrBarred
+		if decommissioned { // nobody is waited for who is not let in to answer
+			return ErrDecommissioned
 		}
 		if err := tx.QueryRow(ctx, learnEpochSQL, id, epoch).Scan(&moved, &known); err != nil || !moved {
 			return err
 		}
 		b := &pgx.Batch{}
 		b.Queue(keepDeletingSQL, id)
-		b.Queue(toldWorkSQL, id, schema.RingSize)
+		b.Queue(peerEpochWorkSQL, id, schema.RingSize)
 		return tx.SendBatch(ctx, b).Close()
 	})
 	if err != nil {
@@ -455,11 +455,11 @@ func (s *Store) Told(ctx context.Context, from schema.DeploymentID, epoch uuid.U
 }
 
 // In which epoch of this database it has compared, and in which of its own.
-const confirmedSQL = `
+const markConfirmedSQL = `
 UPDATE dbcontroller.deployment d SET unconfirmed = d.unconfirmed AND m.epoch <> $2, uncompared = d.uncompared AND d.epoch <> $3
 FROM dbcontroller.meta m WHERE d.id = $1 AND (d.unconfirmed OR d.uncompared)`
 
-var announcedSQL = codes(`
+var markAnnouncedSQL = codes(`
 WITH done AS (
     DELETE FROM dbcontroller.work WHERE action = {announce_epoch} AND deployment_id = $1 RETURNING deployment_id
 )
@@ -467,7 +467,7 @@ INSERT INTO dbcontroller.work (action, shard, deployment_id, cursor) SELECT {con
 
 // Announced takes that another deployment knows the present epoch, and refuses what was said before it. Only then
 // references to it can be compared: what is there is not released any more by what is under way.
-func (s *Store) Announced(ctx context.Context, to schema.DeploymentID, epoch uuid.UUID) error {
+func (s *Store) MarkAnnounced(ctx context.Context, to schema.DeploymentID, epoch uuid.UUID) error {
 	id, err := s.names.deployment(ctx, to)
 	if err != nil {
 		return err
@@ -480,7 +480,7 @@ func (s *Store) Announced(ctx context.Context, to schema.DeploymentID, epoch uui
 		if err != nil {
 			return err
 		}
-		_, err = tx.Exec(ctx, announcedSQL, id, schema.RingSize)
+		_, err = tx.Exec(ctx, markAnnouncedSQL, id, schema.RingSize)
 		return err
 	})
 	if err != nil {
@@ -491,7 +491,7 @@ func (s *Store) Announced(ctx context.Context, to schema.DeploymentID, epoch uui
 
 // Confirmed takes that a deployment has compared what it refers to here, in an epoch of this database as it was told, and in
 // one of its own, and has established again whatever was lost.
-func (s *Store) Confirmed(ctx context.Context, by schema.DeploymentID, epoch, own uuid.UUID) error {
+func (s *Store) MarkReferencesConfirmed(ctx context.Context, by schema.DeploymentID, epoch, selfEpoch uuid.UUID) error {
 	here := s.PresentEpoch()
 	id, err := s.names.deployment(ctx, by)
 	if err != nil {
@@ -506,7 +506,7 @@ func (s *Store) Confirmed(ctx context.Context, by schema.DeploymentID, epoch, ow
 		if err != nil {
 			return err
 		}
-		tag, err := tx.Exec(ctx, confirmedSQL, id, epoch, own)
+		tag, err := tx.Exec(ctx, markConfirmedSQL, id, epoch, selfEpoch)
 		confirmed = tag.RowsAffected() > 0
 		return err
 	})

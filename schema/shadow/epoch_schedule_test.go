@@ -156,7 +156,7 @@ func TestAnOldEpochDoesNotCountAgainAfterTheTargetsOwnFailover_I5_I8(t *testing.
 	b.Settle()
 	b.Renew(aWest)
 	b.Settle()
-	require.ErrorIs(t, b.Stores[b.ID(aWest)].Release(ctx, b.ID(bEast), old, []shadow.BlockadeKey{key}, nil), shadow.ErrOldEpoch)
+	require.ErrorIs(t, b.Stores[b.ID(aWest)].Release(ctx, b.ID(bEast), old, []shadow.BlockadeKey{key}, nil), shadow.ErrStaleEpoch)
 	b.Settle()
 	b.Audit()
 	_, err := b.Delete(target)

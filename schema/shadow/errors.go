@@ -14,7 +14,7 @@ var (
 	ErrNotFound = errors.New("not found")
 	ErrExists   = errors.New("already exists")
 	// ErrMoved says that the resource is not at the revision, or has not the uid, that the write asked for.
-	ErrMoved = errors.New("has changed meanwhile")
+	ErrConflict = errors.New("has changed meanwhile")
 	// ErrDeleting says that the resource is on its way out and takes no writes.
 	ErrDeleting = errors.New("is being deleted")
 	// ErrAborted says that the attempt was decided ABORTED, by a target's resolver or a version switch; try again.
@@ -31,7 +31,7 @@ var (
 	// ErrUnknown says that the database did not tell whether it committed.
 	ErrUnknown = errors.New("the outcome is not known")
 	// ErrBarred says that an operator has declared the asking deployment gone for ever.
-	ErrBarred = errors.New("an operator has decommissioned this deployment")
+	ErrDecommissioned = errors.New("an operator has decommissioned this deployment")
 	// ErrPosition says that an acknowledged position is not one that this database gave to the caller.
 	ErrPosition = errors.New("not a position of this database for this caller")
 )
@@ -157,7 +157,7 @@ type UnavailableError struct {
 
 func (e *UnavailableError) Error() string {
 	if len(e.Unasked) > 0 {
-		return whyNot(e.Unasked)
+		return describeUnasked(e.Unasked)
 	}
 	if errors.Is(e.Err, errRecovering) { // they are waited for, whether or not they can be reached
 		return fmt.Sprintf("%v: %s", e.Err, joined(e.Deployments))

@@ -90,26 +90,26 @@ func (s *Store) WouldEstablish(ctx context.Context, holder schema.DeploymentID, 
 // Establish makes a tentative blockade for each reference of a holder's attempt, all or nothing; whatever the
 // behaviour, since the target must not vanish before the holder's commit. It fails with *RefusedError that names every target in the way.
 func (s *Store) Establish(ctx context.Context, holder schema.DeploymentID, attempt AttemptID, refs []EstablishReference) (*Established, error) {
-	own := s.PresentEpoch()
+	selfEpoch := s.PresentEpoch()
 	deployment, err := s.names.deployment(ctx, holder)
 	if err != nil {
 		return nil, err
 	}
-	landed, err := s.admit(ctx, deployment, refs) // before anything is stored of them
+	done, err := s.admit(ctx, deployment, refs) // before anything is stored of them
 	if err != nil {
 		return nil, err
 	}
-	defer landed()
+	defer done()
 	ids, err := s.establishIDs(ctx, holder, refs)
 	if err != nil {
 		return nil, err
 	}
-	if err := s.noteStake(ctx, noteReferredSQL, deployment); err != nil {
+	if err := s.setFlag(ctx, noteReferredSQL, deployment); err != nil {
 		return nil, err
 	}
 	out := &Established{}
 	err = s.inTx(ctx, noFeed, func(tx pgx.Tx) error {
-		var closed, barred bool
+		var closed, decommissioned bool
 		var now time.Time
 		var database *uuid.UUID
 		var running running
@@ -135,18 +135,18 @@ func (s *Store) Establish(ctx context.Context, holder schema.DeploymentID, attem
 		})
 		// After the lock: a release of this attempt that came before has committed its tombstone.
 		b.Queue(selectClosedSQL, attempt, ids.holder).QueryRow(func(row pgx.Row) error {
-			return row.Scan(slices.Concat([]any{&closed, &barred, &now}, present.columns(), []any{&database}, running.into())...)
+			return row.Scan(slices.Concat([]any{&closed, &decommissioned, &now}, present.columns(), []any{&database}, running.into())...)
 		})
 		if err := tx.SendBatch(ctx, b).Close(); err != nil {
 			return fmt.Errorf("lock targets: %w", err)
 		}
-		if err := sameSpeaker(ctx, holder, database); err != nil {
+		if err := checkCallerDatabase(ctx, holder, database); err != nil {
 			return err
 		}
-		if !present.is(own) { // before what is refused: a target that is not here may be lost
+		if !present.is(selfEpoch) { // before what is refused: a target that is not here may be lost
 			return s.recoveringSelf()
 		}
-		if err := s.inWordsOf(ids.version, running); err != nil {
+		if err := s.checkVersion(ids.version, running); err != nil {
 			return err
 		}
 		if err := replaceBlocks(ctx, tx, refs, ids, targets, refused); err != nil {
@@ -154,8 +154,8 @@ func (s *Store) Establish(ctx context.Context, holder schema.DeploymentID, attem
 		}
 		for i := range refused {
 			switch {
-			case barred:
-				refused[i] = DeploymentGone
+			case decommissioned:
+				refused[i] = TargetDecommissioned
 			case closed:
 				refused[i] = AttemptClosed
 			case now.Sub(attemptTime(attempt)) > MaxAttemptAge:
@@ -167,7 +167,7 @@ func (s *Store) Establish(ctx context.Context, holder schema.DeploymentID, attem
 		if err := s.refusals(refs, refused); err != nil {
 			return err
 		}
-		out.UIDs, out.Version, out.Epoch = uids, running.version, own
+		out.UIDs, out.Version, out.Epoch = uids, running.version, selfEpoch
 		_, err := tx.Exec(ctx, insertBlockadesSQL, named{
 			"attempt": attempt, "deployment": ids.holder, "ttl": s.cfg.TentativeTTL, "targets": targets, "holders": ids.holderUIDs,
 			"fields": ids.fields, "kinds": ids.holderKinds, "behaviours": ids.behaviours, "names": ids.holderNames,

@@ -157,7 +157,7 @@ func (e *Explanation) owners(ctx context.Context, s *Store, id int64) error {
 	var uid uuid.UUID
 	_, err = pgx.ForEachRow(rows, []any{&owner, &kind, &flags, &created, &over, &uid}, func() error {
 		if full, err := schema.ParseFullName(owner); err == nil {
-			kind = s.names.now(schema.KindID{Service: full.Deployment.Service, Kind: kind}).Kind
+			kind = s.names.canonical(schema.KindID{Service: full.Deployment.Service, Kind: kind}).Kind
 		}
 		message := fmt.Sprintf("%s %s has not been found yet", kind, owner)
 		if flags&flagRequires != 0 {
@@ -182,7 +182,7 @@ var workMessages = map[schema.Action]string{
 	schema.CheckOwners: "%s has to be asked for its owners",
 	schema.DropOwners:  "%s has to drop it as an owner",
 	schema.LetGo:       "%s has to be told that it let go of what it owns",
-	schema.Retire:      "what there is of %s is worked off: it was decommissioned",
+	schema.CleanUpDecommissioned:      "what there is of %s is worked off: it was decommissioned",
 	schema.Derive:      "its references could not be derived anew by %s after a switch of the version",
 }
 

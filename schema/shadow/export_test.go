@@ -17,10 +17,10 @@ func (s *Store) InTx(ctx context.Context, fn func(pgx.Tx) error) error {
 }
 
 // Hears tells whether what other processes commit is heard of.
-func (s *Store) Hears() bool { return s.hears() }
+func (s *Store) Hears() bool { return s.notificationsAlive() }
 
 // Mark is the greatest number that this process has seen.
-func (s *Store) Mark() int64 { return s.marks.seen.Load() }
+func (s *Store) Mark() int64 { return s.rollback.seen.Load() }
 
 // SetClock replaces the clock of the process.
 func (s *Store) SetClock(now func() time.Time) { s.now = now }

@@ -42,7 +42,7 @@ func (s *Store) Acknowledge(ctx context.Context, holder schema.DeploymentID, epo
 // It acknowledges in transactions of Config.BatchSize notices, and tells whether there are more when patience has ended. What a
 // call has acknowledged stays so, however it ends: repeating it comes to an end, whatever the number of notices.
 func (s *Store) AcknowledgeFor(ctx context.Context, holder schema.DeploymentID, epoch uuid.UUID, token string, except []uuid.UUID, patience time.Duration) (more bool, err error) {
-	own := s.PresentEpoch()
+	selfEpoch := s.PresentEpoch()
 	deployment, err := s.names.deployment(ctx, holder)
 	if err != nil {
 		return false, err
@@ -62,7 +62,7 @@ func (s *Store) AcknowledgeFor(ctx context.Context, holder schema.DeploymentID, 
 				return s.followed(err)
 			}
 			b := &pgx.Batch{}
-			s.ofPresentEpoch(tx, b, deployment, epoch, own)
+			s.checkPeerEpoch(tx, b, deployment, epoch, selfEpoch)
 			b.Queue(acknowledgeSQL, named{
 				"deployment": deployment, "position": position.Text, "except": except, "self": s.selfID, "after": after, "at_most": s.cfg.BatchSize,
 			}).QueryRow(func(row pgx.Row) error { return row.Scan(&n, &last) })
@@ -130,7 +130,7 @@ func (s *Store) Finalise(ctx context.Context, seqs []int64) (removed int, err er
 			return err
 		}
 		if len(targets) > 0 {
-			if err := s.settled(ctx, tx); err != nil {
+			if err := s.checkRecovered(ctx, tx); err != nil {
 				return err
 			}
 		}

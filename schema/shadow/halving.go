@@ -23,7 +23,7 @@ func (s *Store) halving(ctx context.Context, ids []int64, h halving) (left []int
 	if err == nil {
 		return nil, nil
 	}
-	if ctx.Err() != nil || notTheHoldersFault(err) || s.pool.Ping(ctx) != nil {
+	if ctx.Err() != nil || failsWholeBatch(err) || s.pool.Ping(ctx) != nil {
 		return nil, err
 	}
 	if len(ids) == 1 {

@@ -23,25 +23,25 @@ type names struct {
 	model atomic.Pointer[schema.Model] // nil before the first version
 
 	mu          sync.RWMutex
-	deployments twoWay[schema.DeploymentID] // guarded by mu
-	kinds       twoWay[schema.KindID]       // guarded by mu
-	fields      twoWay[string]              // guarded by mu
-	era         int64                       // guarded by mu; how often all was forgotten
+	deployments bimap[schema.DeploymentID] // guarded by mu
+	kinds       bimap[schema.KindID]       // guarded by mu
+	fields      bimap[string]              // guarded by mu
+	generation         int64                       // guarded by mu; how often all was forgotten
 }
 
-type twoWay[T comparable] struct {
+type bimap[T comparable] struct {
 	ids  map[T]int32
 	text map[int32]T
 }
 
-func newTwoWay[T comparable]() twoWay[T] {
-	return twoWay[T]{ids: map[T]int32{}, text: map[int32]T{}}
+func newBimap[T comparable]() bimap[T] {
+	return bimap[T]{ids: map[T]int32{}, text: map[int32]T{}}
 }
 
-func (m twoWay[T]) put(v T, id int32) { m.ids[v], m.text[id] = id, v }
+func (m bimap[T]) put(v T, id int32) { m.ids[v], m.text[id] = id, v }
 
 func newNames(pool *pgxpool.Pool) *names {
-	return &names{pool: pool, deployments: newTwoWay[schema.DeploymentID](), kinds: newTwoWay[schema.KindID](), fields: newTwoWay[string]()}
+	return &names{pool: pool, deployments: newBimap[schema.DeploymentID](), kinds: newBimap[schema.KindID](), fields: newBimap[string]()}
 }
 
 const (
@@ -99,7 +99,7 @@ func (n *names) deploymentOf(ctx context.Context, q querier, id int32) (schema.D
 
 func (n *names) kindOf(ctx context.Context, q querier, id int32) (schema.KindID, error) {
 	k, err := lookUp(ctx, n, q, &n.kinds, id)
-	return n.now(k), err
+	return n.canonical(k), err
 }
 
 // root is the name that a kind is stored under, and now the one that the present version has for it.
@@ -110,7 +110,7 @@ func (n *names) root(k schema.KindID) schema.KindID {
 	return k
 }
 
-func (n *names) now(k schema.KindID) schema.KindID {
+func (n *names) canonical(k schema.KindID) schema.KindID {
 	if m := n.model.Load(); m != nil {
 		return m.Canonical(k)
 	}
@@ -123,14 +123,14 @@ func (n *names) fieldOf(ctx context.Context, q querier, id int32) (string, error
 
 // besideTx marks calls for a transaction of the caller's own: the pool may have no connection left beside it (I22), so
 // that a name which is new to this process is stored over a connection of its own.
-type besideTx struct{}
+type separateConnection struct{}
 
 func (n *names) storing(ctx context.Context) (q interface {
 	querier
 	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
 }, done func(), err error,
 ) {
-	if ctx.Value(besideTx{}) == nil {
+	if ctx.Value(separateConnection{}) == nil {
 		return n.pool, func() {}, nil
 	}
 	conn, err := pgx.ConnectConfig(ctx, n.pool.Config().ConnConfig.Copy())
@@ -141,7 +141,7 @@ func (n *names) storing(ctx context.Context) (q interface {
 }
 
 // intern stores a new name by itself, never inside a transaction: names are harmless when the transaction fails.
-func intern[T comparable](ctx context.Context, n *names, m *twoWay[T], v T, insert string, args ...any) (int32, error) {
+func intern[T comparable](ctx context.Context, n *names, m *bimap[T], v T, insert string, args ...any) (int32, error) {
 	n.mu.RLock()
 	id, ok := m.ids[v]
 	n.mu.RUnlock()
@@ -168,7 +168,7 @@ func intern[T comparable](ctx context.Context, n *names, m *twoWay[T], v T, inse
 }
 
 // lookUp reads missing names through q, so that inside a transaction it needs no second connection (I22).
-func lookUp[T comparable](ctx context.Context, n *names, q querier, m *twoWay[T], id int32) (T, error) {
+func lookUp[T comparable](ctx context.Context, n *names, q querier, m *bimap[T], id int32) (T, error) {
 	n.mu.RLock()
 	v, ok := m.text[id]
 	n.mu.RUnlock()
@@ -191,17 +191,17 @@ func lookUp[T comparable](ctx context.Context, n *names, q querier, m *twoWay[T]
 func (n *names) load(ctx context.Context, q querier) error {
 	for {
 		n.mu.RLock()
-		era := n.era
+		generation := n.generation
 		n.mu.RUnlock()
-		if taken, err := n.loadIn(ctx, q, era); err != nil || taken {
+		if taken, err := n.loadIn(ctx, q, generation); err != nil || taken {
 			return err
 		}
 	}
 }
 
 // loadIn takes what it reads unless everything was forgotten meanwhile: a part may be of the database of before.
-func (n *names) loadIn(ctx context.Context, q querier, era int64) (taken bool, err error) {
-	deployments, kinds, fields := newTwoWay[schema.DeploymentID](), newTwoWay[schema.KindID](), newTwoWay[string]()
+func (n *names) loadIn(ctx context.Context, q querier, generation int64) (taken bool, err error) {
+	deployments, kinds, fields := newBimap[schema.DeploymentID](), newBimap[schema.KindID](), newBimap[string]()
 	var id int32
 	var a, b string
 	each := func(sql string, into []any, put func()) error {
@@ -223,7 +223,7 @@ func (n *names) loadIn(ctx context.Context, q querier, era int64) (taken bool, e
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.era != era {
+	if n.generation != generation {
 		return false, nil
 	}
 	n.deployments.merge(deployments)
@@ -233,7 +233,7 @@ func (n *names) loadIn(ctx context.Context, q querier, era int64) (taken bool, e
 }
 
 // merge adds what another load may not have seen yet; names never change.
-func (m twoWay[T]) merge(more twoWay[T]) {
+func (m bimap[T]) merge(more bimap[T]) {
 	maps.Copy(m.ids, more.ids)
 	maps.Copy(m.text, more.text)
 }
@@ -242,7 +242,7 @@ func (m twoWay[T]) merge(more twoWay[T]) {
 func (n *names) knownField(ctx context.Context, path string) (int32, error) {
 	n.mu.RLock()
 	id, ok := n.fields.ids[path]
-	era := n.era
+	generation := n.generation
 	n.mu.RUnlock()
 	if ok {
 		return id, nil
@@ -257,7 +257,7 @@ func (n *names) knownField(ctx context.Context, path string) (int32, error) {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.era == era {
+	if n.generation == generation {
 		n.fields.put(path, ids[0])
 	}
 	return ids[0], nil
@@ -267,6 +267,6 @@ func (n *names) knownField(ctx context.Context, path string) (int32, error) {
 func (n *names) forget() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.era++
-	n.deployments, n.kinds, n.fields = newTwoWay[schema.DeploymentID](), newTwoWay[schema.KindID](), newTwoWay[string]()
+	n.generation++
+	n.deployments, n.kinds, n.fields = newBimap[schema.DeploymentID](), newBimap[schema.KindID](), newBimap[string]()
 }

@@ -25,7 +25,7 @@ type Trace struct {
 // judge decides, after an incomplete walk (it reached its limit, or a deployment did not answer), which of the blocking holders the
 // deletion removes too: it traces them upwards until it finds a member. A holder is unknown when a deployment on its way does not
 // answer, or the limit of traces is reached; an unknown holder is neither excused nor a known blocker.
-func (w *walked) judge(ctx context.Context, holders []PlanTarget) error {
+func (w *planWalk) judge(ctx context.Context, holders []PlanTarget) error {
 	if !w.truncated && len(w.unasked) == 0 {
 		return nil // the walk was complete
 	}
@@ -77,7 +77,7 @@ type tracedAt struct {
 }
 
 // traceAll asks deployments concurrently, with half of the remaining time for each.
-func (w *walked) traceAll(ctx context.Context, uids map[schema.DeploymentID][]uuid.UUID) []tracedAt {
+func (w *planWalk) traceAll(ctx context.Context, uids map[schema.DeploymentID][]uuid.UUID) []tracedAt {
 	var out []tracedAt
 	var mu sync.Mutex // of out
 	var wg sync.WaitGroup
@@ -105,7 +105,7 @@ func (w *walked) traceAll(ctx context.Context, uids map[schema.DeploymentID][]uu
 	return out
 }
 
-func (w *walked) judgeOne(h PlanTarget, up map[PlanTarget]Trace, seen map[PlanTarget]bool) {
+func (w *planWalk) judgeOne(h PlanTarget, up map[PlanTarget]Trace, seen map[PlanTarget]bool) {
 	if w.goes(h) {
 		return
 	}

@@ -33,7 +33,7 @@ func TestAHolderThatTheRegistryHasLostIsWaitedFor_I2_I3_I15(t *testing.T) {
 		},
 		"by itself": func(t *testing.T, b *harness.Box) {
 			t.Helper()
-			require.NoError(t, b.Stores[b.ID(aWest)].Meet(t.Context(), b.ID(bEast), b.Stores[b.ID(bEast)].Database()))
+			require.NoError(t, b.Stores[b.ID(aWest)].CheckDatabase(t.Context(), b.ID(bEast), b.Stores[b.ID(bEast)].Database()))
 			require.Equal(t, []schema.DeploymentID{b.ID(bEast)}, unconfirmed(t, b, aWest))
 		},
 	} {
@@ -116,7 +116,7 @@ func TestAnEpochHaltsOnlyThoseItConcerns_I13_I20(t *testing.T) {
 	b.MustPut(holder, nil) // what it let go may be lost to it
 	b.Settle()
 	for _, d := range []string{aWest, aEast, bWest} {
-		_, err := b.Stores[b.ID(d)].Told(t.Context(), b.ID(bEast), uuid.Must(uuid.NewV7()))
+		_, err := b.Stores[b.ID(d)].RecordPeerEpoch(t.Context(), b.ID(bEast), uuid.Must(uuid.NewV7()))
 		require.NoError(t, err)
 	}
 	b.SetDown(bEast, true)
@@ -132,7 +132,7 @@ func TestAnEpochHaltsOnlyThoseItConcerns_I13_I20(t *testing.T) {
 	}
 	require.Empty(t, unconfirmed(t, b, aWest))
 	b.MustDelete(target)
-	words, err := store.Words(t.Context())
+	words, err := store.OperatorDecisions(t.Context())
 	require.NoError(t, err)
 	require.Len(t, words, 1)
 	require.Equal(t, "COMPARISON_WAIVED", words[0].What)
@@ -151,11 +151,11 @@ func TestWhoIsToldOfItsEntriesStaysInterested_I13(t *testing.T) {
 	b.Settle()
 	restore()
 	b.Recover(bEast)
-	pointedTo, err := b.Stores[b.ID(bEast)].PointedTo(t.Context())
+	pointedTo, err := b.Stores[b.ID(bEast)].ReferencedDeployments(t.Context())
 	require.NoError(t, err)
 	require.Empty(t, pointedTo)
 	b.Settle()
-	pointedTo, err = b.Stores[b.ID(bEast)].PointedTo(t.Context())
+	pointedTo, err = b.Stores[b.ID(bEast)].ReferencedDeployments(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, []schema.DeploymentID{b.ID(aWest)}, pointedTo)
 }

@@ -107,7 +107,7 @@ func TestAVerdictOfAnOldEpochSettlesNothing_I5_I8(t *testing.T) {
 	b.Recover(bEast)
 	announced(t, b, bEast)
 	late := b.SecondProcess(aWest, shadow.Config{})
-	require.ErrorIs(t, b.Stores[b.ID(aWest)].Settle(t.Context(), b.ID(bEast), question, answers), shadow.ErrOldEpoch)
+	require.ErrorIs(t, b.Stores[b.ID(aWest)].Settle(t.Context(), b.ID(bEast), question, answers), shadow.ErrStaleEpoch)
 	require.Equal(t, 1, b.Count(aWest, "tentative"))
 	b.Expire(aWest)
 	b.Settle()

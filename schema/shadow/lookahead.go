@@ -66,7 +66,7 @@ func (s *Store) lookAhead(ctx context.Context, name string, from *obstacle) (*lo
 }
 
 // askBlockades excuses the blockades here whose holders go, and asks about the others.
-func (s *Store) askBlockades(ctx context.Context, w *walked, l *lookAhead, blockades []blockade) error {
+func (s *Store) askBlockades(ctx context.Context, w *planWalk, l *lookAhead, blockades []blockade) error {
 	stays := slices.DeleteFunc(slices.Clone(blockades), func(b blockade) bool {
 		goes := w.goes(PlanTarget{b.deployment, b.question.Key.HolderUID}) && !w.mindAll
 		if goes {
@@ -86,7 +86,7 @@ func (s *Store) askBlockades(ctx context.Context, w *walked, l *lookAhead, block
 }
 
 // holders are those of the blockers.
-func (w *walked) holders() []PlanTarget {
+func (w *planWalk) holders() []PlanTarget {
 	var out []PlanTarget
 	for _, b := range w.inOrder() {
 		out = append(out, b.holder())

@@ -11,15 +11,15 @@ import (
 // something takes a number from the sequence mark, which nothing else uses: it is greater than each one that this process
 // has committed with or has read from disk. An older copy returns a smaller number, even if its server has the same system
 // identifier and timeline; from then on nothing is decided until a new epoch has begun.
-type marks struct {
+type rollbackDetector struct {
 	// seen only grows. Only numbers of committed transactions are included: a crash may lose the others.
 	seen atomic.Int64
 	// behind is the epoch in which a smaller number was taken. It counts as ended from then on, also when later transactions
 	// take greater numbers: retries advance the copy's sequence.
-	behind atomic.Pointer[uuid.UUID]
+	endedEpoch atomic.Pointer[uuid.UUID]
 }
 
-func (m *marks) see(n int64) {
+func (m *rollbackDetector) observe(n int64) {
 	for {
 		seen := m.seen.Load()
 		if n <= seen || m.seen.CompareAndSwap(seen, n) {
@@ -29,8 +29,8 @@ func (m *marks) see(n int64) {
 }
 
 // ended reports whether a smaller number was taken in an epoch.
-func (m *marks) ended(epoch uuid.UUID) bool {
-	behind := m.behind.Load()
+func (m *rollbackDetector) hasEnded(epoch uuid.UUID) bool {
+	behind := m.endedEpoch.Load()
 	return behind != nil && *behind == epoch
 }
 
@@ -47,7 +47,7 @@ type present struct {
 }
 
 func (s *Store) present(tx pgx.Tx) *present {
-	return &present{store: s, tx: tx, seen: s.marks.seen.Load()}
+	return &present{store: s, tx: tx, seen: s.rollback.seen.Load()}
 }
 
 // columns returns the scan targets of presentSQL.
@@ -60,9 +60,9 @@ func (p *present) epoch() *uuid.UUID {
 		return nil
 	}
 	if p.mark <= p.seen {
-		p.store.marks.behind.Store(p.now)
+		p.store.rollback.endedEpoch.Store(p.now)
 	}
-	if p.store.marks.ended(*p.now) {
+	if p.store.rollback.hasEnded(*p.now) {
 		return nil
 	}
 	if m, ok := p.tx.(*marked); ok {

@@ -101,7 +101,7 @@ func TestAnOlderCopyOfTheServersFilesDecidesNothing_I3(t *testing.T) {
 	_, err = s.store.Save(t.Context(), []shadow.Write{{Name: "targets/new"}})
 	require.ErrorIs(t, err, shadow.ErrAborted)
 	select {
-	case <-s.store.EpochMoved():
+	case <-s.store.EpochChanged():
 	default:
 		require.Fail(t, "nobody was told to look")
 	}

@@ -21,7 +21,7 @@ import (
 const notifyChannel = "dbcontroller_wake"
 
 // gather is how long commits are collected into one notification.
-const gather = 4 * time.Millisecond
+const notifyDelay = 4 * time.Millisecond
 
 // RunNotifications sends and receives wake-ups between the processes of this deployment: a NOTIFY on a connection of its
 // own after commits, one for several. (Inside the writing transactions NOTIFY would serialize their commits.)
@@ -36,8 +36,8 @@ func (s *Store) RunNotifications(ctx context.Context) error {
 		g.Go(func() error { return s.listen(both, process) })
 		g.Go(func() error { return s.notify(both, process) })
 		err := g.Wait()
-		s.heard.Store(nil)
-		s.wake.Wake(allFeeds) // the pulse changes to its short interval
+		s.notifiedAt.Store(nil)
+		s.watchers.Wake(allFeeds) // the pulse changes to its short interval
 		if err != nil && !errors.Is(err, context.Canceled) {
 			s.log.Warn("notifications were interrupted; watches poll until they resume", zap.Error(err))
 		}
@@ -49,14 +49,14 @@ func (s *Store) RunNotifications(ctx context.Context) error {
 // alive is the interval of the notifications that a process sends to itself; after deaf without one, notifications count
 // as interrupted.
 const (
-	alive = 5 * time.Second
-	deaf  = 12 * time.Second
+	heartbeatInterval = 5 * time.Second
+	heartbeatTimeout  = 12 * time.Second
 )
 
 // hears reports whether notifications of other processes arrive.
-func (s *Store) hears() bool {
-	at := s.heard.Load()
-	return at != nil && time.Since(*at) < deaf
+func (s *Store) notificationsAlive() bool {
+	at := s.notifiedAt.Load()
+	return at != nil && time.Since(*at) < heartbeatTimeout
 }
 
 func (s *Store) connection(ctx context.Context) (*pgx.Conn, error) {
@@ -76,7 +76,7 @@ func (s *Store) listen(ctx context.Context, process string) error {
 	if _, err := conn.Exec(ctx, "LISTEN "+notifyChannel); err != nil {
 		return err
 	}
-	s.wake.Wake(allFeeds) // for notifications sent before LISTEN
+	s.watchers.Wake(allFeeds) // for notifications sent before LISTEN
 	for {
 		n, err := conn.WaitForNotification(ctx)
 		if err != nil {
@@ -87,9 +87,9 @@ func (s *Store) listen(ctx context.Context, process string) error {
 		switch {
 		case from == process:
 			now := time.Now()
-			s.heard.Store(&now)
+			s.notifiedAt.Store(&now)
 		case err == nil:
-			s.wake.Wake(feed.Topics(touched) & allFeeds)
+			s.watchers.Wake(feed.Topics(touched) & allFeeds)
 		}
 	}
 }
@@ -102,7 +102,7 @@ func (s *Store) notify(ctx context.Context, process string) error {
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
 	// New channels are taken before the notification is sent: a commit in between closes one of them and is sent next.
 	wait := func() map[feed.Topics]<-chan struct{} {
-		return map[feed.Topics]<-chan struct{}{changeFeed: s.told.Wait(changeFeed), workFeed: s.told.Wait(workFeed), noticeFeed: s.told.Wait(noticeFeed)}
+		return map[feed.Topics]<-chan struct{}{changeFeed: s.committed.Wait(changeFeed), workFeed: s.committed.Wait(workFeed), noticeFeed: s.committed.Wait(noticeFeed)}
 	}
 	next := wait()
 	for touched := allFeeds; ; { // the first notification covers earlier commits
@@ -116,9 +116,9 @@ func (s *Store) notify(ctx context.Context, process string) error {
 		case <-waiting[changeFeed]:
 		case <-waiting[workFeed]:
 		case <-waiting[noticeFeed]:
-		case <-time.After(alive):
+		case <-time.After(heartbeatInterval):
 		}
-		if err := sleep(ctx, gather); err != nil {
+		if err := sleep(ctx, notifyDelay); err != nil {
 			return err
 		}
 		next, touched = wait(), noFeed

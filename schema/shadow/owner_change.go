@@ -318,7 +318,7 @@ func (e *ownerEdit) seenKey(ownee int64, o OwnerReference) seenOwner {
 
 // kindNow returns the current version's name of a kind of this service; stored is the kind's oldest name.
 func (s *Store) kindNow(stored string) string {
-	return s.names.now(schema.KindID{Service: s.self.Service, Kind: stored}).Kind
+	return s.names.canonical(schema.KindID{Service: s.self.Service, Kind: stored}).Kind
 }
 
 func (e *ownerEdit) byName(ctx context.Context, tx pgx.Tx) (map[seenOwner]bool, map[seenOwner]pin, error) {

@@ -97,7 +97,7 @@ func (s *Store) WouldCheckOwners(ctx context.Context, ownee schema.DeploymentID,
 }
 
 func (s *Store) checkOwners(ctx context.Context, ownee schema.DeploymentID, questions []OwnerQuestion, validateOnly bool) (*OwnerAnswers, error) {
-	own := s.PresentEpoch()
+	selfEpoch := s.PresentEpoch()
 	v, err := s.current()
 	if err != nil {
 		return nil, err
@@ -106,7 +106,7 @@ func (s *Store) checkOwners(ctx context.Context, ownee schema.DeploymentID, ques
 	if err != nil {
 		return nil, err
 	}
-	c := &ownerCheck{store: s, epoch: own, validateOnly: validateOnly, version: v, ownee: deployment, questions: questions, kinds: make([]int32, len(questions)), out: &OwnerAnswers{Answers: make([]OwnerAnswer, len(questions))}}
+	c := &ownerCheck{store: s, epoch: selfEpoch, validateOnly: validateOnly, version: v, ownee: deployment, questions: questions, kinds: make([]int32, len(questions)), out: &OwnerAnswers{Answers: make([]OwnerAnswer, len(questions))}}
 	for i, q := range questions {
 		kind, err := v.model.Kind(v.model.Canonical(schema.KindID{Service: s.self.Service, Kind: q.Kind}).Kind)
 		switch {
@@ -122,7 +122,7 @@ func (s *Store) checkOwners(ctx context.Context, ownee schema.DeploymentID, ques
 		}
 	}
 	if !validateOnly {
-		if err := s.noteStake(ctx, noteOwnedSQL, deployment); err != nil {
+		if err := s.setFlag(ctx, noteOwnedSQL, deployment); err != nil {
 			return nil, err
 		}
 	}
@@ -159,12 +159,12 @@ func (c *ownerCheck) run(ctx context.Context, tx pgx.Tx) error {
 	if epoch, err := c.store.epochOf(ctx, tx); err != nil || epoch != c.epoch {
 		return cmp.Or(err, c.store.recoveringSelf())
 	}
-	var barred bool
-	if err := tx.QueryRow(ctx, selectBarredSQL, c.ownee).Scan(&barred); err != nil {
+	var decommissioned bool
+	if err := tx.QueryRow(ctx, isDecommissionedSQL, c.ownee).Scan(&decommissioned); err != nil {
 		return err
 	}
-	if barred {
-		return ErrBarred
+	if decommissioned {
+		return ErrDecommissioned
 	}
 	found, err := c.lock(ctx, tx)
 	if err != nil {
@@ -213,7 +213,7 @@ func (c *ownerCheck) run(ctx context.Context, tx pgx.Tx) error {
 		return err
 	}
 	// While commits may be lost, a missing owner is unknown, not absent (I15).
-	if err := c.store.settled(ctx, tx); errors.Is(err, errRecovering) {
+	if err := c.store.checkRecovered(ctx, tx); errors.Is(err, errRecovering) {
 		for i := range c.out.Answers {
 			if a := &c.out.Answers[i]; a.Verdict == OwnerAbsent || a.Verdict == OwnerNotReferring {
 				a.Verdict = OwnerUnknown
@@ -225,12 +225,12 @@ func (c *ownerCheck) run(ctx context.Context, tx pgx.Tx) error {
 	if err := c.causes(ctx, tx); err != nil {
 		return err
 	}
-	var now running
-	if err := tx.QueryRow(ctx, selectRunningSQL).Scan(now.into()...); err != nil {
+	var stored running
+	if err := tx.QueryRow(ctx, selectRunningSQL).Scan(stored.into()...); err != nil {
 		return err
 	}
-	c.out.Version, c.out.Generation = now.version, now.generation
-	return c.store.inWordsOf(c.version, now)
+	c.out.Version, c.out.Generation = stored.version, stored.generation
+	return c.store.checkVersion(c.version, stored)
 }
 
 // causes fills in the causes of the deletions of absent owners.

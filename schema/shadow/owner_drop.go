@@ -42,7 +42,7 @@ WHERE o.flags & $4 <> 0`)
 // handled; all others are done; more is true when the call reached its time limit and has to be repeated. It is idempotent. A
 // message of an ended epoch fails with ErrOldEpoch.
 func (s *Store) DropOwners(ctx context.Context, from schema.DeploymentID, epoch uuid.UUID, owners []schema.Deletion, letGo []LetGo) (failed []uuid.UUID, more bool, err error) {
-	own := s.PresentEpoch()
+	selfEpoch := s.PresentEpoch()
 	deployment, err := s.names.deployment(ctx, from)
 	if err != nil {
 		return nil, false, err
@@ -90,7 +90,7 @@ func (s *Store) DropOwners(ctx context.Context, from schema.DeploymentID, epoch 
 				run: func(part []int64) error {
 					return s.inTx(ctx, allFeeds, func(tx pgx.Tx) error {
 						b := &pgx.Batch{}
-						s.ofPresentEpoch(tx, b, deployment, epoch, own)
+						s.checkPeerEpoch(tx, b, deployment, epoch, selfEpoch)
 						if err := tx.SendBatch(ctx, b).Close(); err != nil {
 							return err
 						}
@@ -209,7 +209,7 @@ func (s *Store) Disowned(ctx context.Context, to schema.DeploymentID, seqs []int
 
 // OwneesTold records that the ownees' deployment has acted upon the deletion of the owners: their ownee entries and pieces of work
 // are removed, and each owner is looked at again for removal.
-func (s *Store) OwneesTold(ctx context.Context, d *Disowned) error {
+func (s *Store) MarkOwneesNotified(ctx context.Context, d *Disowned) error {
 	err := s.inTx(ctx, workFeed, func(tx pgx.Tx) error {
 		present, err := s.epochOf(ctx, tx)
 		if err == nil && present != d.Epoch && len(d.Owners) > 0 { // a restored database may contain an owner and its ownees again

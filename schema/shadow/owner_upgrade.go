@@ -35,16 +35,16 @@ func (s *Store) UpgradeOwners(ctx context.Context, from schema.DeploymentID, ver
 		return 0, err
 	}
 	kinds := map[int32]pin{}
-	for old, now := range renamed {
+	for old, stored := range renamed {
 		was, err := s.names.kind(ctx, schema.KindID{Service: from.Service, Kind: old})
 		if err != nil {
 			return 0, err
 		}
-		is, err := s.names.kind(ctx, schema.KindID{Service: from.Service, Kind: now})
+		is, err := s.names.kind(ctx, schema.KindID{Service: from.Service, Kind: stored})
 		if err != nil {
 			return 0, err
 		}
-		kinds[was] = pin{kindID: is, kind: now}
+		kinds[was] = pin{kindID: is, kind: stored}
 	}
 	u := ownerUpgrade{deployment: deployment, version: version, generation: generation, kinds: kinds}
 	after := int64(0)
@@ -126,12 +126,12 @@ func (s *Store) Upgrade(ctx context.Context, seqs []int64) (*Upgrade, error) {
 	if !open {
 		return nil, nil //nolint:nilnil // nothing to do
 	}
-	var now running
-	if err := s.pool.QueryRow(ctx, selectRunningSQL).Scan(now.into()...); err != nil {
+	var stored running
+	if err := s.pool.QueryRow(ctx, selectRunningSQL).Scan(stored.into()...); err != nil {
 		return nil, fmt.Errorf("read the version: %w", err)
 	}
-	u.Version, u.Generation = now.version, now.generation
-	return u, s.inWordsOf(v, now)
+	u.Version, u.Generation = stored.version, stored.generation
+	return u, s.checkVersion(v, stored)
 }
 
 // Upgraded removes the pieces of work of a deployment that has received the upgrade.

@@ -51,7 +51,7 @@ type PlannedBlocker struct {
 }
 
 // groups summarizes the resources that a walk found as a tree.
-func (w *walked) groups() []PlanGroup {
+func (w *planWalk) groups() []PlanGroup {
 	type key struct {
 		parent     int
 		deployment schema.DeploymentID

@@ -398,9 +398,9 @@ func expected(wr *writing) error {
 	case wr.Mode == Create:
 		return fmt.Errorf("%s: %w", full, ErrExists)
 	case wr.UID != uuid.Nil && wr.UID != wr.before.uid:
-		return fmt.Errorf("%s: %w: its uid is %s", full, ErrMoved, wr.before.uid)
+		return fmt.Errorf("%s: %w: its uid is %s", full, ErrConflict, wr.before.uid)
 	case wr.Revision != 0 && wr.Revision != wr.before.revision:
-		return fmt.Errorf("%s: %w: it is at revision %d, not %d", full, ErrMoved, wr.before.revision, wr.Revision)
+		return fmt.Errorf("%s: %w: it is at revision %d, not %d", full, ErrConflict, wr.before.revision, wr.Revision)
 	}
 	return nil
 }

@@ -39,12 +39,12 @@ type usage struct {
 
 	mu      sync.Mutex
 	used    map[int32]used      // by deployment; guarded by mu, like all below
-	flying  map[int32]used      // the part of used whose transactions have not ended: a count may not see it
+	inFlight  map[int32]used      // the part of used whose transactions have not ended: a count may not see it
 	refused map[int32]time.Time // the last refusal by a count
 	named   map[int32]int       // the number of names stored by this process for the deployment
 	began   time.Time           // start of the last count; zero: never
 	counted time.Time           // its end; its start while it runs
-	done    time.Time           // start of the last count that has ended
+	completed    time.Time           // start of the last count that has ended
 	took    time.Duration       // duration of that count
 }
 
@@ -61,7 +61,7 @@ func newUsage(q Quotas) *usage {
 	if q.Blocking <= 0 {
 		q.Blocking = 10_000_000
 	}
-	return &usage{limits: q, counting: make(chan struct{}, 1), used: map[int32]used{}, flying: map[int32]used{}, refused: map[int32]time.Time{}, named: map[int32]int{}}
+	return &usage{limits: q, counting: make(chan struct{}, 1), used: map[int32]used{}, inFlight: map[int32]used{}, refused: map[int32]time.Time{}, named: map[int32]int{}}
 }
 
 // add reserves the blockades that a deployment is about to establish. It returns the exceeded limit as text, and then reserves
@@ -104,7 +104,7 @@ func (u *usage) try(deployment int32, more used) (detail string, due, hopeless b
 		u.began, u.counted = time.Now(), time.Now() // other calls do not begin a count too
 	}
 	u.used[deployment] = now.plus(more)
-	u.flying[deployment] = u.flying[deployment].plus(more)
+	u.inFlight[deployment] = u.inFlight[deployment].plus(more)
 	return "", due, false
 }
 
@@ -127,13 +127,13 @@ func (u *usage) name(deployment int32, n int) bool {
 }
 
 // landed marks blockades reserved by add as committed or aborted: the next count sees whichever it is.
-func (u *usage) landed(deployment int32, added used) {
+func (u *usage) done(deployment int32, added used) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if left := u.flying[deployment].plus(used{-added.tentative, -added.blocking}); left != (used{}) {
-		u.flying[deployment] = left
+	if left := u.inFlight[deployment].plus(used{-added.tentative, -added.blocking}); left != (used{}) {
+		u.inFlight[deployment] = left
 	} else {
-		delete(u.flying, deployment)
+		delete(u.inFlight, deployment)
 	}
 }
 
@@ -158,13 +158,13 @@ func (u *usage) count(ctx context.Context, q querier) error {
 	}
 	began := time.Now()
 	u.mu.Lock()
-	if u.done.After(called) {
+	if u.completed.After(called) {
 		u.mu.Unlock()
 		return nil
 	}
 	before := maps.Clone(u.used)
-	for id, flying := range u.flying {
-		before[id] = before[id].plus(used{-flying.tentative, -flying.blocking})
+	for id, inFlight := range u.inFlight {
+		before[id] = before[id].plus(used{-inFlight.tentative, -inFlight.blocking})
 	}
 	u.began = began
 	u.mu.Unlock()
@@ -184,13 +184,13 @@ func (u *usage) count(ctx context.Context, q querier) error {
 		was := before[id]
 		fresh[id] = fresh[id].plus(used{now.tentative - was.tentative, now.blocking - was.blocking})
 	}
-	u.used, u.counted, u.took, u.done = fresh, time.Now(), time.Since(began), began
+	u.used, u.counted, u.took, u.completed = fresh, time.Now(), time.Since(began), began
 	return nil
 }
 
 // admit fails with a *RefusedError (QuotaExceeded) when the references exceed the quota of their holders' deployment. Otherwise the
 // caller has to call landed when the transaction that writes them has ended.
-func (s *Store) admit(ctx context.Context, holder int32, refs []EstablishReference) (landed func(), err error) {
+func (s *Store) admit(ctx context.Context, holder int32, refs []EstablishReference) (done func(), err error) {
 	more := used{tentative: int64(len(refs))}
 	for _, r := range refs {
 		if r.Behaviour == schema.Block {
@@ -202,7 +202,7 @@ func (s *Store) admit(ctx context.Context, holder int32, refs []EstablishReferen
 		return nil, err
 	}
 	if detail == "" {
-		return func() { s.usage.landed(holder, more) }, nil
+		return func() { s.usage.done(holder, more) }, nil
 	}
 	return nil, s.tooMuch(refs, detail)
 }
@@ -220,10 +220,10 @@ func (s *Store) tooMuch(refs []EstablishReference, detail string) error {
 
 // referableBy reports whether resources of a service may refer to resources of the kind. For references that are established again,
 // it is enough that some version of the kind allowed it.
-func referableBy(kind *schema.KindModel, service, own string, again bool) bool {
+func referableBy(kind *schema.KindModel, service, self string, again bool) bool {
 	listed := kind.ReferableBy
 	if again {
 		listed = kind.EverReferableBy
 	}
-	return service == own || len(listed) == 0 || slices.Contains(listed, service)
+	return service == self || len(listed) == 0 || slices.Contains(listed, service)
 }

@@ -30,7 +30,7 @@ const (
 	AttemptTooOld    Reason = "ATTEMPT_TOO_OLD"
 	AttemptClosed    Reason = "ATTEMPT_CLOSED"
 	AttemptOfFuture  Reason = "ATTEMPT_OF_FUTURE"
-	DeploymentGone   Reason = "DECOMMISSIONED"
+	TargetDecommissioned   Reason = "DECOMMISSIONED"
 	TargetUnreadable Reason = "UNAVAILABLE"
 	TargetSlow       Reason = "NO_ANSWER_IN_TIME"
 )
@@ -68,7 +68,7 @@ var refusalReasons = map[Reason]struct {
 	AttemptTooOld:    {Again, "was requested by an attempt that is too old, try again"},
 	AttemptClosed:    {Again, "was requested by an attempt that has ended, try again"},
 	AttemptOfFuture:  {Later, "was requested by a deployment whose clock is hours ahead: correct that clock"},
-	DeploymentGone:   {Final, "cannot be referred to: an operator has decommissioned one of the two deployments"},
+	TargetDecommissioned:   {Final, "cannot be referred to: an operator has decommissioned one of the two deployments"},
 	TargetUnreadable: {Later, "could not be checked: its deployment is unavailable"},
 	TargetSlow:       {Later, "belongs to a deployment that did not answer in time and may be overloaded: try again"},
 }
@@ -157,7 +157,7 @@ func Definite(err error) bool {
 	return slices.ContainsFunc(definite, func(is error) bool { return errors.Is(err, is) })
 }
 
-var definite = []error{ErrNotFound, ErrExists, ErrMoved, ErrDeleting, ErrRequestReused, ErrBarred, ErrPosition, ErrReset}
+var definite = []error{ErrNotFound, ErrExists, ErrConflict, ErrDeleting, ErrRequestReused, ErrDecommissioned, ErrPosition, ErrReset}
 
 // add appends the refusals of another deployment.
 func (e *RefusedError) add(by *RefusedError) {

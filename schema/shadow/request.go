@@ -36,7 +36,7 @@ type outcome struct {
 }
 
 // recordable are the sentinels of definite refusals without further fields. The keys are stored.
-var recordable = map[string]error{"not found": ErrNotFound, "exists": ErrExists, "moved": ErrMoved, "deleting": ErrDeleting}
+var recordable = map[string]error{"not found": ErrNotFound, "exists": ErrExists, "moved": ErrConflict, "deleting": ErrDeleting}
 
 // replayed is a recorded refusal, with the message and the sentinel of the first one.
 type replayed struct {

@@ -39,7 +39,7 @@ func TestARequestIDKeepsOnlyDefiniteRefusals_I29(t *testing.T) {
 		}
 		return e
 	}
-	definite := map[shadow.Reason]bool{shadow.TargetMissing: true, shadow.TargetDeleting: true, shadow.DeploymentGone: true}
+	definite := map[shadow.Reason]bool{shadow.TargetMissing: true, shadow.TargetDeleting: true, shadow.TargetDecommissioned: true}
 	reasons := shadow.Reasons()
 	require.Greater(t, len(reasons), len(definite))
 	for i, reason := range reasons {
@@ -149,7 +149,7 @@ func TestARepeatedDeleteReturnsTheFirstAnswer_I29(t *testing.T) {
 	require.ErrorAs(t, refused, new(*shadow.BlockedError))
 	b.MustDelete(holder)
 	_, moved := delete(shadow.DeleteRequest{Name: "targets/t", Revision: r.Revision + 1, RequestID: uuid.New()})
-	require.ErrorIs(t, moved, shadow.ErrMoved)
+	require.ErrorIs(t, moved, shadow.ErrConflict)
 	_, err = store.SetBlockDeletion(ctx, "targets/t", uuid.Nil, true)
 	require.NoError(t, err)
 	protected := shadow.DeleteRequest{Name: "targets/t", RequestID: uuid.New()}

@@ -57,7 +57,7 @@ func (s *Store) FollowEpochs(ctx context.Context, cfg EpochConfig) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-s.EpochMoved():
+		case <-s.EpochChanged():
 		case <-time.After(time.Second):
 		}
 	}

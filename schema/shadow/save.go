@@ -85,7 +85,7 @@ func (s *Store) commit(ctx context.Context, sv *saving, also func(pgx.Tx) error)
 		if err := s.stillRuns(ctx, sv); err != nil { // before other deployments establish references that could not commit
 			return nil, err
 		}
-		if err := s.pointTo(ctx, sv); err != nil {
+		if err := s.noteTargets(ctx, sv); err != nil {
 			return nil, err
 		}
 		if err := s.establishAll(ctx, sv); err != nil {
@@ -128,7 +128,7 @@ type saving struct {
 }
 
 func (s *Store) newSaving(v *version) *saving {
-	return &saving{version: v, epoch: s.PresentEpoch(), began: s.marks.seen.Load(), attempt: s.newAttempt(), foreign: map[schema.DeploymentID][]*newReference{}}
+	return &saving{version: v, epoch: s.PresentEpoch(), began: s.rollback.seen.Load(), attempt: s.newAttempt(), foreign: map[schema.DeploymentID][]*newReference{}}
 }
 
 // touches returns the feeds that the write adds rows to.

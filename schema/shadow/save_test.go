@@ -100,8 +100,8 @@ func TestSaveModesUidsAndRevisions(t *testing.T) {
 	require.NoError(t, save(shadow.Write{Mode: shadow.Create}))
 	require.ErrorIs(t, save(shadow.Write{Mode: shadow.Create}), shadow.ErrExists)
 	r := b.Get(target)
-	require.ErrorIs(t, save(shadow.Write{UID: uuid.New()}), shadow.ErrMoved)
-	require.ErrorIs(t, save(shadow.Write{Revision: r.Revision + 1}), shadow.ErrMoved)
+	require.ErrorIs(t, save(shadow.Write{UID: uuid.New()}), shadow.ErrConflict)
+	require.ErrorIs(t, save(shadow.Write{Revision: r.Revision + 1}), shadow.ErrConflict)
 	require.NoError(t, save(shadow.Write{Mode: shadow.Update, UID: r.UID, Revision: r.Revision, Body: body{"x": 1.0}, Labels: map[string]string{"l": "v"}}))
 	u := b.Get(target)
 	require.Greater(t, u.Revision, r.Revision)
@@ -217,7 +217,7 @@ func TestConcurrentWritersOfOneResourceLoseNothing(t *testing.T) {
 					if err == nil {
 						break
 					}
-					if !errors.Is(err, shadow.ErrMoved) {
+					if !errors.Is(err, shadow.ErrConflict) {
 						t.Error(err)
 						return
 					}

@@ -46,7 +46,7 @@ var givenBack = []string{"search_path", "enable_seqscan", "jit", "lock_timeout",
 // savepoint: after an error the transaction can go on. It sets synchronous_commit on when it was off, and
 // idle_in_transaction_session_timeout to at most 30 s, both until the end of the transaction. Call Wake after the commit.
 func (s *Store) SaveTx(ctx context.Context, tx pgx.Tx, writes []Write) (saved []Resource, err error) {
-	ctx = context.WithValue(ctx, besideTx{}, true)
+	ctx = context.WithValue(ctx, separateConnection{}, true)
 	// A savepoint: a failed write leaves the caller's transaction usable and its settings unchanged.
 	err = pgx.BeginFunc(ctx, tx, func(tx pgx.Tx) error {
 		was, err := s.takeSettings(ctx, tx)
@@ -132,7 +132,7 @@ func (s *Store) fits(ctx context.Context, tx pgx.Tx) error {
 	case encoding != "UTF8":
 		return because("its client_encoding is %s, and names and bodies are sent in UTF-8: SET LOCAL client_encoding = 'UTF8'", encoding)
 	case !same:
-		s.epochMoved()
+		s.signalEpochChanged()
 		return fmt.Errorf("%w: the transaction runs on another server than the one on which the epoch of %s began, or on a copy of it: retry, and use the address of the primary server", ErrAborted, s.self)
 	}
 	return nil

@@ -82,9 +82,9 @@ type Store struct {
 	log   *zap.Logger
 	names *names
 	feeds *feed.Log
-	wake  *feed.Broadcast           // wakes the watches of this process
-	told  *feed.Broadcast           // commits of this process, for RunNotifications to send
-	heard atomic.Pointer[time.Time] // when the last notification of this process to itself arrived; nil: none on this connection
+	watchers  *feed.Broadcast           // wakes the watches of this process
+	committed  *feed.Broadcast           // commits of this process, for RunNotifications to send
+	notifiedAt atomic.Pointer[time.Time] // when the last notification of this process to itself arrived; nil: none on this connection
 	cfg   Config
 	now   func() time.Time // the clock of this process; tests move it
 	usage *usage
@@ -92,15 +92,15 @@ type Store struct {
 	selfID int32
 	// epoch of the database, as of the last NoticeEpoch; moved receives when a transaction met another one (capacity one).
 	epoch atomic.Pointer[uuid.UUID]
-	moved chan struct{}
-	marks marks
+	epochChanged chan struct{}
+	rollback rollbackDetector
 	// outrun receives when another process has switched the version; see Outrun.
-	outrun chan struct{}
+	superseded chan struct{}
 	// database is the identity of this deployment's database, set by the first NoticeEpoch. met are those of the other deployments
 	// (uuid.UUID by schema.DeploymentID) that were compared recently, strangers those that differed, and stakes a cache of the
 	// stakes known to be stored.
 	database               atomic.Pointer[uuid.UUID]
-	met, strangers, stakes sync.Map
+	checkedDatabases, mismatches, flagged sync.Map
 	// environment is the one of the last Recover of this process.
 	environment atomic.Pointer[schema.Environment]
 	// tidied is the id of the last foreign target that Tidy has visited.
@@ -110,9 +110,9 @@ type Store struct {
 	// walks are interrupted walks over the holders of targets; see acting.
 	walks walks
 	// pointed is a cache of the deployments (int32) that are stored as referred to.
-	pointed sync.Map
+	notedTargets sync.Map
 	// barred are the decommissioned deployments that this process has read.
-	barred atomic.Pointer[[]schema.DeploymentID]
+	decommissioned atomic.Pointer[[]schema.DeploymentID]
 	// version validates writes; nil before the first Switch.
 	version atomic.Pointer[version]
 }
@@ -154,10 +154,10 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	}
 	cfg.Logger, _ = postgres.LogOutageOnce(cfg.Logger)
 	s := &Store{
-		pool: cfg.Pool, self: cfg.Deployment, peers: cfg.Peers, log: cfg.Logger, names: newNames(cfg.Pool), wake: feed.NewBroadcast(), told: feed.NewBroadcast(), cfg: cfg, now: time.Now, usage: newUsage(cfg.Quotas),
-		moved: make(chan struct{}, 1), outrun: make(chan struct{}, 1),
+		pool: cfg.Pool, self: cfg.Deployment, peers: cfg.Peers, log: cfg.Logger, names: newNames(cfg.Pool), watchers: feed.NewBroadcast(), committed: feed.NewBroadcast(), cfg: cfg, now: time.Now, usage: newUsage(cfg.Quotas),
+		epochChanged: make(chan struct{}, 1), superseded: make(chan struct{}, 1),
 	}
-	s.feeds = feed.NewLog(feed.Config{Pool: cfg.Pool, StateSQL: stateSQL, WrittenSQL: writtenSQL, Wake: s.wake, PollInterval: cfg.PollInterval, Heard: s.hears, SlowTimeout: cfg.SlowTimeout})
+	s.feeds = feed.NewLog(feed.Config{Pool: cfg.Pool, StateSQL: stateSQL, WrittenSQL: writtenSQL, Wake: s.watchers, PollInterval: cfg.PollInterval, Heard: s.notificationsAlive, SlowTimeout: cfg.SlowTimeout})
 	var owner schema.DeploymentID
 	if err := s.pool.QueryRow(ctx, claimSQL, s.self.Service, s.self.Region).Scan(&owner.Service, &owner.Region); err != nil {
 		return nil, fmt.Errorf("open the constraint store: %w", err)
@@ -172,7 +172,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	if _, err := s.NoticeEpoch(ctx); err != nil {
 		return nil, err
 	}
-	return s, s.learnBarred(ctx)
+	return s, s.loadDecommissioned(ctx)
 }
 
 // Logger returns the store's logger, for callers that log on its behalf.
@@ -237,7 +237,7 @@ func (s *Store) once(ctx context.Context, fn func(pgx.Tx) error) error {
 		}
 		return fmt.Errorf("%w: %w", ErrUnknown, err)
 	}
-	s.marks.see(m.mark)
+	s.rollback.observe(m.mark)
 	return nil
 }
 
@@ -246,6 +246,6 @@ func (s *Store) once(ctx context.Context, fn func(pgx.Tx) error) error {
 func (s *Store) Wake() { s.touched(allFeeds) }
 
 func (s *Store) touched(t feed.Topics) {
-	s.wake.Wake(t)
-	s.told.Wake(t)
+	s.watchers.Wake(t)
+	s.committed.Wake(t)
 }

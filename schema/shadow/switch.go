@@ -102,11 +102,11 @@ func (s *Store) switchVersion(ctx context.Context, model *schema.Model) error {
 		if _, err := tx.Exec(ctx, lockVersionSQL, versionLock); err != nil {
 			return err
 		}
-		var now running
-		if err := tx.QueryRow(ctx, selectRunningSQL).Scan(now.into()...); err != nil {
+		var stored running
+		if err := tx.QueryRow(ctx, selectRunningSQL).Scan(stored.into()...); err != nil {
 			return err
 		}
-		if now.generation != v.generation {
+		if stored.generation != v.generation {
 			return errStale // another process has switched in between
 		}
 		if _, err := tx.Exec(ctx, forgetDerivationsSQL, ids); err != nil {
@@ -155,48 +155,48 @@ func (r *running) into() []any { return []any{&r.version, &r.generation, &r.dige
 
 // inWordsOf fails with ErrAborted, and signals Outrun, when the version stored in the database is not the caller's: another name, or
 // the same name with another digest. The caller's request is retried.
-func (s *Store) inWordsOf(v *version, now running) error {
+func (s *Store) checkVersion(v *version, stored running) error {
 	switch {
-	case now.generation == v.generation:
+	case stored.generation == v.generation:
 		return nil
-	case !v.model.Says(now.version, now.digest):
+	case !v.model.Says(stored.version, stored.digest):
 		select {
-		case s.outrun <- struct{}{}:
+		case s.superseded <- struct{}{}:
 		default:
 		}
 		return fmt.Errorf("%w: the deployment switched its version", ErrAborted)
 	}
-	s.adopt(v, now.generation)
+	s.adopt(v, stored.generation)
 	return nil
 }
 
 // stillRuns fails with ErrAborted when the version or the epoch of a write is not the current one, so that it could not commit.
 func (s *Store) stillRuns(ctx context.Context, sv *saving) error {
-	var now running
+	var stored running
 	var epoch *uuid.UUID
-	err := s.pool.QueryRow(ctx, `SELECT `+runningColumns+`, `+epochNowSQL+` FROM dbcontroller.meta m`).Scan(append(now.into(), &epoch)...)
+	err := s.pool.QueryRow(ctx, `SELECT `+runningColumns+`, `+epochNowSQL+` FROM dbcontroller.meta m`).Scan(append(stored.into(), &epoch)...)
 	switch {
 	case err != nil:
 		return fmt.Errorf("read the version: %w", err)
 	case epoch == nil || *epoch != sv.epoch:
-		s.epochMoved()
+		s.signalEpochChanged()
 		return fmt.Errorf("%w: the database failed over or was restored", ErrAborted)
 	}
-	return s.inWordsOf(sv.version, now)
+	return s.checkVersion(sv.version, stored)
 }
 
 // Runs reports whether the version stored in the database is that of the model. If not, another process has switched the version.
 func (s *Store) Runs(ctx context.Context, model *schema.Model) (bool, error) {
-	var now running
-	if err := s.pool.QueryRow(ctx, selectRunningSQL).Scan(now.into()...); err != nil {
+	var stored running
+	if err := s.pool.QueryRow(ctx, selectRunningSQL).Scan(stored.into()...); err != nil {
 		return false, fmt.Errorf("read the version: %w", err)
 	}
-	return model.Says(now.version, now.digest), nil
+	return model.Says(stored.version, stored.digest), nil
 }
 
 // Outrun receives after a transaction met another version than this process has switched to. Its capacity is one, since a signal
 // says all that several would; it is never closed.
-func (s *Store) Outrun() <-chan struct{} { return s.outrun }
+func (s *Store) Superseded() <-chan struct{} { return s.superseded }
 
 // adopt takes over the generation of the database: another process has switched to another version and back.
 func (s *Store) adopt(v *version, generation int64) {

@@ -138,13 +138,13 @@ func TestSwitchesUnderLoad_I26(t *testing.T) {
 		require.NoError(t, err)
 		e, err := store.Explain(context.Background(), r.Name)
 		require.NoError(t, err)
-		aside := ""
+		reasons := ""
 		for _, reason := range e.Reasons {
-			aside += reason.Error
+			reasons += reason.Error
 		}
 		for _, f := range found {
 			k := fmt.Sprint(r.Name, " ", f.Path, " ", f.Behaviour, " ", f.Target.Name)
-			if strings.Contains(aside, f.Path+": ") {
+			if strings.Contains(reasons, f.Path+": ") {
 				delete(got, k)
 				continue
 			}
@@ -171,7 +171,7 @@ func TestARunningVersionLearnsOfLaterRenames(t *testing.T) {
 	environments := make(chan *schema.Environment)
 	m, err := nodemanager.New(nodemanager.Config{
 		Deployment: b.ID(aWest), Environments: environments, Nodes: 1, Logger: zap.NewNop(),
-		Switch: b.Stores[b.ID(aWest)].Switch, Refresh: b.Stores[b.ID(aWest)].Refresh, PointedTo: b.Stores[b.ID(aWest)].PointedTo,
+		Switch: b.Stores[b.ID(aWest)].Switch, Refresh: b.Stores[b.ID(aWest)].Refresh, PointedTo: b.Stores[b.ID(aWest)].ReferencedDeployments,
 		Leases: &shadow.Leases{Store: b.Stores[b.ID(aWest)], Name: "one", TTL: 5 * time.Second},
 		NewNode: func(s nodemanager.Share) (nodemanager.Runner, error) {
 			go func() {

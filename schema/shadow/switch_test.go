@@ -308,7 +308,7 @@ func TestADroppedImportLeavesNothingBehind(t *testing.T) {
 	b.Settle()
 	b.Switch(bEast, "v4")
 	b.Settle()
-	pointed, err := b.Stores[b.ID(bEast)].PointedTo(context.Background())
+	pointed, err := b.Stores[b.ID(bEast)].ReferencedDeployments(context.Background())
 	require.NoError(t, err)
 	require.Contains(t, pointed, b.ID(aWest), "its entry there stands until the target goes")
 	require.Zero(t, b.Count(bEast, "reference"))

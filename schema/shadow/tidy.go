@@ -71,7 +71,7 @@ WITH old AS (
 SELECT count(*) FROM old`)
 
 	// Messages to decommissioned deployments, left by attempts that were under way when the deployment was decommissioned.
-	tidyRetiredSQL = codes(`
+	tidyDecommissionedSQL = codes(`
 DELETE FROM dbcontroller.work WHERE action <> {retire} AND deployment_id IN (
     SELECT deployment_id FROM dbcontroller.decommissioned x
     WHERE NOT EXISTS (SELECT FROM dbcontroller.work w WHERE w.action = {retire} AND w.deployment_id = x.deployment_id)
@@ -100,10 +100,10 @@ func (s *Store) Tidy(ctx context.Context) (more bool, err error) {
 	if err := s.pool.QueryRow(ctx, compactSQL, s.cfg.Retention, limit).Scan(&n); err != nil {
 		return false, fmt.Errorf("compact changes: %w", err)
 	}
-	if _, err := s.pool.Exec(ctx, tidyRetiredSQL); err != nil {
+	if _, err := s.pool.Exec(ctx, tidyDecommissionedSQL); err != nil {
 		return false, fmt.Errorf("tidy: %w", err)
 	}
-	if err := s.learnBarred(ctx); err != nil { // another process may have stored a Decommission
+	if err := s.loadDecommissioned(ctx); err != nil { // another process may have stored a Decommission
 		return false, err
 	}
 	forgotten, err := s.tidyForeignTargets(ctx, limit)

@@ -15,7 +15,7 @@ type follows struct {
 // settle builds the tree of members: it chooses for each member the reason on the shortest path from the root of the deletion, by
 // cascades alone where there is such a path, otherwise also by owners. So the tree depends on the references alone, and not on the
 // order of answers.
-func (w *walked) settle() {
+func (w *planWalk) settle() {
 	w.order = nil
 	children := map[PlanTarget][]follows{}
 	begin := map[*walkedMember]place{}
@@ -44,7 +44,7 @@ func (p place) compare(o place) int {
 }
 
 // spread places the children of placed members, level by level. With certain it follows cascades only.
-func (w *walked) spread(children map[PlanTarget][]follows, certain bool) {
+func (w *planWalk) spread(children map[PlanTarget][]follows, certain bool) {
 	for from := 0; from < len(w.order); {
 		found := map[*walkedMember]place{}
 		for i, m := range w.order[from:] {
@@ -64,7 +64,7 @@ func (w *walked) spread(children map[PlanTarget][]follows, certain bool) {
 }
 
 // put appends the members of one level, sorted.
-func (w *walked) put(found map[*walkedMember]place, certain bool) {
+func (w *planWalk) put(found map[*walkedMember]place, certain bool) {
 	level := make([]*walkedMember, 0, len(found))
 	for m := range found {
 		level = append(level, m)

@@ -47,7 +47,7 @@ func (u Unasked) Error() string {
 }
 
 // whyNot joins the descriptions of several deployments.
-func whyNot(unasked []Unasked) string {
+func describeUnasked(unasked []Unasked) string {
 	texts := make([]string, len(unasked))
 	for i, u := range unasked {
 		texts[i] = u.Error()

@@ -47,7 +47,7 @@ JOIN dbcontroller.shadow s ON s.uid = i.target_uid`)
 // blockade; when it does not block, also by the holder entry of its deployment, which replaces the blockade when the reference is
 // confirmed.
 func (s *Store) CheckReferences(ctx context.Context, holder schema.DeploymentID, refs []CheckedReference) ([]Known, error) {
-	own := s.PresentEpoch()
+	selfEpoch := s.PresentEpoch()
 	deployment, err := s.names.deployment(ctx, holder)
 	if err != nil {
 		return nil, err
@@ -65,7 +65,7 @@ func (s *Store) CheckReferences(ctx context.Context, holder schema.DeploymentID,
 		out[i] = KnownAbsent
 	}
 	err = s.inTx(ctx, noFeed, func(tx pgx.Tx) error {
-		if epoch, err := s.epochOf(ctx, tx); err != nil || epoch != own { // commits may be lost: a missing row decides nothing
+		if epoch, err := s.epochOf(ctx, tx); err != nil || epoch != selfEpoch { // commits may be lost: a missing row decides nothing
 			return cmp.Or(err, s.recoveringSelf())
 		}
 		rows, err := tx.Query(ctx, checkReferencesSQL, named{
@@ -235,7 +235,7 @@ func (s *Store) Verify(ctx context.Context, how Verification) (Verified, error) 
 const verifyPage = 1000
 
 func (v *verifying) concerns(d schema.DeploymentID) bool {
-	return (v.how.With == nil || slices.Contains(v.how.With, d)) && v.out.Unreachable[d] == nil && !v.store.Barred(d)
+	return (v.how.With == nil || slices.Contains(v.how.With, d)) && v.out.Unreachable[d] == nil && !v.store.IsDecommissioned(d)
 }
 
 func (v *verifying) found(d Difference) error {

@@ -73,7 +73,7 @@ func (v *verifying) compareBlockades(ctx context.Context, holder schema.Deployme
 		}
 	}
 	for _, b := range ofNothing {
-		d := Difference{Kind: BlockadeOfNone, Holder: b.Holder, Target: v.store.own(b.Name), Path: b.Key.Path, Behaviour: b.Behaviour, Repaired: v.how.Repair}
+		d := Difference{Kind: BlockadeOfNone, Holder: b.Holder, Target: v.store.selfName(b.Name), Path: b.Key.Path, Behaviour: b.Behaviour, Repaired: v.how.Repair}
 		if err := v.found(d); err != nil {
 			return err
 		}

@@ -101,11 +101,11 @@ func (v *verifying) readBodies(ctx context.Context, after, to int64, limit int) 
 	page := &bodyPage{model: current.model, differing: map[int64][]Difference{}}
 	options := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
 	err = pgx.BeginTxFunc(ctx, s.pool, options, func(tx pgx.Tx) error {
-		var now running
-		if err := tx.QueryRow(ctx, selectRunningSQL).Scan(now.into()...); err != nil {
+		var stored running
+		if err := tx.QueryRow(ctx, selectRunningSQL).Scan(stored.into()...); err != nil {
 			return err
 		}
-		if err := s.inWordsOf(current, now); err != nil {
+		if err := s.checkVersion(current, stored); err != nil {
 			return err
 		}
 		rows, err := tx.Query(ctx, comparedBodiesSQL, after, to, limit)
@@ -177,7 +177,7 @@ func (v *verifying) bodyDifferences(ctx context.Context, tx pgx.Tx, model *schem
 	}
 	found, err := kind.References(s.self, row.name, row.body)
 	if err != nil {
-		return []Difference{{Kind: BodyUnreadable, Holder: s.own(row.name), Target: s.own(row.name), Path: err.Error()}}, nil
+		return []Difference{{Kind: BodyUnreadable, Holder: s.selfName(row.name), Target: s.selfName(row.name), Path: err.Error()}}, nil
 	}
 	type key struct {
 		path   string
@@ -192,7 +192,7 @@ func (v *verifying) bodyDifferences(ctx context.Context, tx pgx.Tx, model *schem
 		if err != nil {
 			return nil, err
 		}
-		target := s.own(*h.name)
+		target := s.selfName(*h.name)
 		if h.deployment != nil {
 			if target.Deployment, err = s.names.deploymentOf(ctx, tx, *h.deployment); err != nil {
 				return nil, err
@@ -203,7 +203,7 @@ func (v *verifying) bodyDifferences(ctx context.Context, tx pgx.Tx, model *schem
 	var out []Difference
 	differs := func(kind DifferenceKind, k key, b schema.Behaviour) {
 		if v.concerns(k.target.Deployment) {
-			out = append(out, Difference{Kind: kind, Holder: s.own(row.name), Target: k.target, Path: k.path, Behaviour: b})
+			out = append(out, Difference{Kind: kind, Holder: s.selfName(row.name), Target: k.target, Path: k.path, Behaviour: b})
 		}
 	}
 	for _, f := range found {

@@ -129,7 +129,7 @@ func (v *verifying) compareOwners(ctx context.Context, at schema.DeploymentID, o
 			continue
 		}
 		d := Difference{
-			Kind: r.differs, Holder: v.store.own(r.owneeName), Target: schema.FullName{Deployment: at, Name: r.Name}, Path: "@owner", Repaired: v.how.Repair,
+			Kind: r.differs, Holder: v.store.selfName(r.owneeName), Target: schema.FullName{Deployment: at, Name: r.Name}, Path: "@owner", Repaired: v.how.Repair,
 		}
 		if err := v.found(d); err != nil {
 			return err

@@ -170,7 +170,7 @@ func (v *verifying) comparePage(ctx context.Context, page []*referenceRow) error
 		switch {
 		case r.behaviour == schema.AllowDangling:
 		case r.deployment == nil && !r.local:
-			d := Difference{Kind: LocalTargetGone, Holder: v.store.own(r.holderName), Target: v.store.own("?"), Path: r.path, Behaviour: r.behaviour}
+			d := Difference{Kind: LocalTargetGone, Holder: v.store.selfName(r.holderName), Target: v.store.selfName("?"), Path: r.path, Behaviour: r.behaviour}
 			if err := v.found(d); err != nil {
 				return err
 			}
@@ -201,7 +201,7 @@ func (v *verifying) comparePage(ctx context.Context, page []*referenceRow) error
 	return nil
 }
 
-func (s *Store) own(name string) schema.FullName {
+func (s *Store) selfName(name string) schema.FullName {
 	return schema.FullName{Deployment: s.self, Name: name}
 }
 
@@ -275,7 +275,7 @@ func (v *verifying) settleReferences(ctx context.Context, at schema.DeploymentID
 	}
 	for _, r := range refs {
 		d := Difference{
-			Kind: differenceOf[r.known], Holder: v.store.own(r.holderName), Target: schema.FullName{Deployment: at, Name: *r.targetName},
+			Kind: differenceOf[r.known], Holder: v.store.selfName(r.holderName), Target: schema.FullName{Deployment: at, Name: *r.targetName},
 			Path: r.path, Behaviour: r.behaviour, Repaired: v.how.Repair && r.known == KnownMissing,
 		}
 		if err := v.found(d); err != nil {
@@ -319,7 +319,7 @@ func (v *verifying) reestablish(ctx context.Context, at schema.DeploymentID, ref
 		if len(lost) == 0 {
 			return nil
 		}
-		began, epoch := v.store.marks.seen.Load(), v.store.PresentEpoch()
+		began, epoch := v.store.rollback.seen.Load(), v.store.PresentEpoch()
 		attempt := uuid.Must(uuid.NewV7())
 		answer, err := v.store.peers.Establish(ctx, at, attempt, request)
 		var refused *RefusedError
@@ -381,15 +381,15 @@ func (v *verifying) renew(ctx context.Context, at schema.DeploymentID, refs []*r
 		holderUIDs, targetUIDs = append(holderUIDs, r.holderUID), append(targetUIDs, *r.targetUID)
 	}
 	return s.inTx(ctx, workFeed, func(tx pgx.Tx) error {
-		now := now{present: s.present(tx)}
+		view := commitView{present: s.present(tx)}
 		b := &pgx.Batch{}
 		b.Queue(shareVersionSQL, versionLock)
-		b.Queue(selectNowSQL, []int32{deployment}, []uuid.UUID{there}).QueryRow(now.scan)
+		b.Queue(selectNowSQL, []int32{deployment}, []uuid.UUID{there}).QueryRow(view.scan)
 		b.Queue(lockOwnSQL, slices.Compact(slices.Sorted(slices.Values(holders))))
 		if err := tx.SendBatch(ctx, b).Close(); err != nil {
 			return err
 		}
-		if !now.inEpoch(epoch) || slices.Contains(now.barred, deployment) || now.tooLate(attempt) {
+		if !view.inEpoch(epoch) || slices.Contains(view.decommissioned, deployment) || view.tooLate(attempt) {
 			return fmt.Errorf("%w: a database failed over or was restored, %s was decommissioned, or the attempt is too old", ErrAborted, at)
 		}
 		b = &pgx.Batch{}

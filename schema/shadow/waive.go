@@ -21,7 +21,7 @@ func (s *Store) WaiveComparison(ctx context.Context, of schema.DeploymentID, rea
 	if err != nil {
 		return err
 	}
-	err = s.said(ctx, id, comparisonWaived, reason, by, func(tx pgx.Tx) (bool, error) {
+	err = s.recordDecision(ctx, id, comparisonWaived, reason, by, func(tx pgx.Tx) (bool, error) {
 		tag, err := tx.Exec(ctx, forgetUnconfirmedSQL, id)
 		return tag.RowsAffected() > 0, err
 	})

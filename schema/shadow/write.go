@@ -178,9 +178,9 @@ func (s *Store) write(ctx context.Context, tx pgx.Tx, sv *saving) ([]Resource, e
 // are unchanged since prepare, and takes a revision for each write and an id for each new resource.
 func (s *Store) lock(ctx context.Context, tx pgx.Tx, sv *saving) (time.Time, []int64, error) {
 	var (
-		now       = now{present: s.present(tx)}
+		view       = commitView{present: s.present(tx)}
 		refused   []Refusal
-		own       = map[int64]shadowRow{}
+		selfRows       = map[int64]shadowRow{}
 		revisions []int64
 		ids       []int64
 	)
@@ -188,9 +188,9 @@ func (s *Store) lock(ctx context.Context, tx pgx.Tx, sv *saving) (time.Time, []i
 	b.Queue(shareVersionSQL, versionLock)
 	established, epochs, err := s.epochsAt(ctx, sv)
 	if err != nil {
-		return now.at, nil, err
+		return view.at, nil, err
 	}
-	b.Queue(selectNowSQL, established, epochs).QueryRow(now.scan)
+	b.Queue(selectNowSQL, established, epochs).QueryRow(view.scan)
 	if kinds, rels, wanted := localTargets(s.self, sv); len(kinds) > 0 {
 		b.Queue(lockTargetsSQL, kinds, rels).Query(func(rows pgx.Rows) (err error) {
 			refused, err = takeTargets(rows, wanted)
@@ -209,7 +209,7 @@ func (s *Store) lock(ctx context.Context, tx pgx.Tx, sv *saving) (time.Time, []i
 	if len(before) > 0 {
 		b.Queue(lockOwnSQL, before).Query(func(rows pgx.Rows) error {
 			var r shadowRow
-			_, err := pgx.ForEachRow(rows, []any{&r.id, &r.revision, &r.state, &r.derivation}, func() error { own[r.id] = r; return nil })
+			_, err := pgx.ForEachRow(rows, []any{&r.id, &r.revision, &r.state, &r.derivation}, func() error { selfRows[r.id] = r; return nil })
 			return err
 		})
 	}
@@ -222,58 +222,58 @@ func (s *Store) lock(ctx context.Context, tx pgx.Tx, sv *saving) (time.Time, []i
 		return err
 	})
 	if err := tx.SendBatch(ctx, b).Close(); err != nil {
-		return now.at, nil, fmt.Errorf("lock the written resources: %w", err)
+		return view.at, nil, fmt.Errorf("lock the written resources: %w", err)
 	}
-	if !now.inEpoch(sv.epoch) { // ids that were looked up before may be of lost rows
-		s.epochMoved()
-		return now.at, nil, fmt.Errorf("%w: a database failed over or was restored", ErrAborted)
+	if !view.inEpoch(sv.epoch) { // ids that were looked up before may be of lost rows
+		s.signalEpochChanged()
+		return view.at, nil, fmt.Errorf("%w: a database failed over or was restored", ErrAborted)
 	}
-	if now.tooLate(sv.attempt) {
-		return now.at, nil, fmt.Errorf("%w: the attempt began more than %s ago", ErrAborted, MaxAttemptAge)
+	if view.tooLate(sv.attempt) {
+		return view.at, nil, fmt.Errorf("%w: the attempt began more than %s ago", ErrAborted, MaxAttemptAge)
 	}
-	if err := s.inWordsOf(sv.version, now.running); err != nil {
-		return now.at, nil, err
+	if err := s.checkVersion(sv.version, view.running); err != nil {
+		return view.at, nil, err
 	}
-	if now.generation != sv.version.generation { // switched away and back: prepare again with the new generation
-		return now.at, nil, errStale
+	if view.generation != sv.version.generation { // switched away and back: prepare again with the new generation
+		return view.at, nil, errStale
 	}
 	for _, wr := range sv.writes {
 		if wr.before == nil {
 			wr.id, ids = ids[0], ids[1:]
 			continue
 		}
-		if row, ok := own[wr.before.id]; !ok || row.revision != wr.before.revision || row.derivation != wr.before.derivation || row.state != Active {
-			return now.at, nil, errStale
+		if row, ok := selfRows[wr.before.id]; !ok || row.revision != wr.before.revision || row.derivation != wr.before.derivation || row.state != Active {
+			return view.at, nil, errStale
 		}
 	}
 	adoptBatchTargets(sv)
-	if err := s.notBarred(ctx, sv, now.barred); err != nil {
-		return now.at, nil, err
+	if err := s.refuseDecommissioned(ctx, sv, view.decommissioned); err != nil {
+		return view.at, nil, err
 	}
 	if refused = append(refused, missingTargets(s.self, sv)...); len(refused) > 0 {
-		return now.at, nil, (&RefusedError{Refusals: refused}).sorted()
+		return view.at, nil, (&RefusedError{Refusals: refused}).sorted()
 	}
-	return now.at, revisions, nil
+	return view.at, revisions, nil
 }
 
 // now is the state that a write reads under the version lock, and that holds until its commit.
-type now struct {
+type commitView struct {
 	running
 	at      time.Time
-	barred  []int32
+	decommissioned  []int32
 	present *present
 	ended   bool // the epoch of another database has ended since references were established there
 }
 
-func (n *now) scan(row pgx.Row) error {
-	return row.Scan(slices.Concat(n.into(), []any{&n.at, &n.barred}, n.present.columns(), []any{&n.ended})...)
+func (n *commitView) scan(row pgx.Row) error {
+	return row.Scan(slices.Concat(n.into(), []any{&n.at, &n.decommissioned}, n.present.columns(), []any{&n.ended})...)
 }
 
 // inEpoch reports whether an attempt that began in an epoch can still commit.
-func (n *now) inEpoch(epoch uuid.UUID) bool { return !n.ended && n.present.is(epoch) }
+func (n *commitView) inEpoch(epoch uuid.UUID) bool { return !n.ended && n.present.is(epoch) }
 
 // tooLate reports whether an attempt is too old to commit. That bounds how long its decision and its tombstones have to be kept.
-func (n *now) tooLate(attempt AttemptID) bool { return n.at.Sub(attemptTime(attempt)) > MaxAttemptAge }
+func (n *commitView) tooLate(attempt AttemptID) bool { return n.at.Sub(attemptTime(attempt)) > MaxAttemptAge }
 
 // queueDecision decides an attempt COMMITTED, or fails when it was decided ABORTED, also when that decision is forgotten, independent
 // of clocks: began was taken from the sequence mark before the attempt began, so each decision on it has a greater number.
@@ -284,7 +284,7 @@ func (s *Store) queueDecision(b *pgx.Batch, attempt AttemptID, began int64) {
 		if err := row.Scan(&forgotten); err != nil || began >= forgotten {
 			return err
 		}
-		s.marks.see(forgotten) // so that the next attempt begins with a greater number
+		s.rollback.observe(forgotten) // so that the next attempt begins with a greater number
 		return fmt.Errorf("%w: the attempt began before a decision that is no longer stored", ErrAborted)
 	})
 }

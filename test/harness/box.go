@@ -318,7 +318,7 @@ func (b *Box) Seen(holder, from schema.DeploymentID) (deletions []schema.Deletio
 func (b *Box) Act(holder, from schema.DeploymentID) (int, error) {
 	b.t.Helper()
 	if holder != from { // the watch does so
-		if err := b.Stores[from].Meet(context.Background(), holder, b.Stores[holder].Database()); err != nil {
+		if err := b.Stores[from].CheckDatabase(context.Background(), holder, b.Stores[holder].Database()); err != nil {
 			return 0, err
 		}
 	}

@@ -22,11 +22,11 @@ func (p *boxPeers) reach(ctx context.Context, to schema.DeploymentID) (*shadow.S
 	if err != nil || to == p.self {
 		return store, err
 	}
-	own := p.box.Stores[p.self]
-	if err := store.Meet(ctx, p.self, own.Database()); err != nil {
+	selfEpoch := p.box.Stores[p.self]
+	if err := store.CheckDatabase(ctx, p.self, selfEpoch.Database()); err != nil {
 		return nil, err
 	}
-	return store, own.Meet(ctx, to, store.Database())
+	return store, selfEpoch.CheckDatabase(ctx, to, store.Database())
 }
 
 func (p *boxPeers) Establish(ctx context.Context, to schema.DeploymentID, attempt shadow.AttemptID, refs []shadow.EstablishReference) (*shadow.Established, error) {
@@ -109,15 +109,15 @@ func (p *boxPeers) AnnounceEpoch(ctx context.Context, at schema.DeploymentID, ep
 	if err != nil {
 		return uuid.Nil, err
 	}
-	return store.Told(ctx, p.self, epoch)
+	return store.RecordPeerEpoch(ctx, p.self, epoch)
 }
 
-func (p *boxPeers) ConfirmEpoch(ctx context.Context, at schema.DeploymentID, epoch, own uuid.UUID) error {
+func (p *boxPeers) ConfirmEpoch(ctx context.Context, at schema.DeploymentID, epoch, selfEpoch uuid.UUID) error {
 	store, err := p.reach(ctx, at)
 	if err != nil {
 		return err
 	}
-	return store.Confirmed(ctx, p.self, epoch, own)
+	return store.MarkReferencesConfirmed(ctx, p.self, epoch, selfEpoch)
 }
 
 func (p *boxPeers) DropOwners(ctx context.Context, at schema.DeploymentID, epoch uuid.UUID, deleted []schema.Deletion, letGo []shadow.LetGo) ([]uuid.UUID, bool, error) {

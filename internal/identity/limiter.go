@@ -29,7 +29,7 @@ const OnBehalfOf = "dbcontroller-on-behalf-of"
 const roleForwarder Role = "forwarder"
 
 // Door counts who is in.
-type Door struct {
+type Limiter struct {
 	limits Limits
 	// refused hears of each refusal: "connections" or "calls".
 	refused func(what string, who Identity)
@@ -42,15 +42,15 @@ type Door struct {
 type presence struct{ connections, calls int }
 
 // NewDoor makes a door. Refused may be nil.
-func NewDoor(limits Limits, refused func(what string, who Identity)) *Door {
+func NewLimiter(limits Limits, refused func(what string, who Identity)) *Limiter {
 	if refused == nil {
 		refused = func(string, Identity) {}
 	}
-	return &Door{limits: limits, refused: refused, in: map[Identity]*presence{}, conns: map[*counted]bool{}}
+	return &Limiter{limits: limits, refused: refused, in: map[Identity]*presence{}, conns: map[*counted]bool{}}
 }
 
 // change counts, unless it would be too many.
-func (d *Door) change(who Identity, connections, calls int) bool {
+func (d *Limiter) change(who Identity, connections, calls int) bool {
 	most := d.limits.Calls
 	if who.Name != "" && !who.Deployment.IsZero() { // somebody, by way of a deployment
 		most = d.limits.Forwarded
@@ -73,7 +73,7 @@ func (d *Door) change(who Identity, connections, calls int) bool {
 }
 
 // enter counts a connection until it is closed.
-func (d *Door) enter(info Info, conn net.Conn) (net.Conn, error) {
+func (d *Limiter) enter(info Info, conn net.Conn) (net.Conn, error) {
 	if d == nil {
 		return conn, nil
 	}
@@ -96,7 +96,7 @@ func (d *Door) enter(info Info, conn net.Conn) (net.Conn, error) {
 }
 
 // closeIf closes the connections that a condition is true of, and returns whose they were.
-func (d *Door) closeIf(is func(Info) bool) (closed []Identity) {
+func (d *Limiter) closeIf(is func(Info) bool) (closed []Identity) {
 	d.mu.Lock()
 	var all []*counted
 	for c := range d.conns {
@@ -124,7 +124,7 @@ func (c *counted) Close() error {
 }
 
 // Tap refuses a call before anything is read of it: grpc.InTapHandle.
-func (d *Door) Tap(ctx context.Context, info *tap.Info) (context.Context, error) {
+func (d *Limiter) Tap(ctx context.Context, info *tap.Info) (context.Context, error) {
 	who, err := FromContext(ctx)
 	if err != nil {
 		return ctx, status.Error(codes.Unauthenticated, err.Error())

@@ -45,7 +45,7 @@ func TestAProcessComparesTheDigestOfAVersionNotItsName_I26(t *testing.T) {
 	require.ErrorIs(t, err, shadow.ErrAborted)
 	b.Gone(holder)
 	select {
-	case <-asleep.Outrun():
+	case <-asleep.Superseded():
 	default:
 		t.Error("nobody is told")
 	}

@@ -43,7 +43,7 @@ func TestAQuotaRefusesForStoredBlockadesOnly(t *testing.T) {
 			detail, err := u.add(t.Context(), q, 1, more)
 			require.NoError(t, err)
 			require.Empty(t, detail)
-			u.landed(1, more)
+			u.done(1, more)
 			time.Sleep(10 * time.Millisecond)
 		}
 		require.Less(t, q.n.Load(), int32(50))
