@@ -23,17 +23,17 @@ var self = schema.DeploymentID{Service: "b.example.com", Region: "us-west2"}
 
 // world records what the manager does.
 type world struct {
-	mu      sync.Mutex
-	log     []string
-	running int
-	shards  map[uint32]int
-	workers map[uint32][]uuid.UUID
-	subs    map[string][]string // node of a member → deployments; of those that run
-	fail    error
-	away    error // what the database is asked for fails with; guarded by mu
-	leases  *table
-	renewed chan struct{}
-	outrun  chan struct{}
+	mu         sync.Mutex
+	log        []string
+	running    int
+	shards     map[uint32]int
+	workers    map[uint32][]uuid.UUID
+	subs       map[string][]string // node of a member → deployments; of those that run
+	fail       error
+	away       error // what the database is asked for fails with; guarded by mu
+	leases     *table
+	renewed    chan struct{}
+	superseded chan struct{}
 	// database is the model that the deployment's database runs, kept the environment that is in it; guarded by mu.
 	database *schema.Model
 	kept     *schema.Environment
@@ -118,7 +118,7 @@ func (w *world) subscriptions() (all []string) {
 func inManager(t *testing.T, test func(w *world, m *nodemanager.Manager, envs chan *schema.Environment)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		w := &world{shards: map[uint32]int{}, workers: map[uint32][]uuid.UUID{}, subs: map[string][]string{}, leases: newTable(), renewed: make(chan struct{}, 1), outrun: make(chan struct{}, 1)}
+		w := &world{shards: map[uint32]int{}, workers: map[uint32][]uuid.UUID{}, subs: map[string][]string{}, leases: newTable(), renewed: make(chan struct{}, 1), superseded: make(chan struct{}, 1)}
 		envs := make(chan *schema.Environment)
 		m, err := nodemanager.New(nodemanager.Config{
 			Deployment: self, Environments: envs, Nodes: 3, Logger: zap.NewNop(),
@@ -135,7 +135,7 @@ func inManager(t *testing.T, test func(w *world, m *nodemanager.Manager, envs ch
 			},
 			Leases:  w.leases.process(),
 			Renewed: w.renewed,
-			Superseded:  w.outrun,
+			Superseded:  w.superseded,
 			Runs: func(_ context.Context, model *schema.Model) (bool, error) {
 				w.mu.Lock()
 				defer w.mu.Unlock()

@@ -128,8 +128,8 @@ type following struct {
 	running *inner // nil: no version runs here
 	// pointedTo are the deployments of interest that the version does not name.
 	pointedTo []schema.DeploymentID
-	// outrun is the model that ran here when another process switched the version; nil: none did.
-	outrun *schema.Model
+	// superseded is the model that ran here when another process switched the version; nil: none did.
+	superseded *schema.Model
 }
 
 // Run blocks until ctx ends and all nodes have returned.
@@ -150,7 +150,7 @@ func (m *Manager) Run(ctx context.Context) error {
 		case <-again:
 		case <-m.cfg.Renewed:
 			f.stop()
-			f.outrun = nil // whatever was switched is lost
+			f.superseded = nil // whatever was switched is lost
 		case <-look:
 			if f.inStep(ctx) && !f.pointsElsewhere(ctx) {
 				continue
@@ -192,7 +192,7 @@ func (f *following) pointsElsewhere(ctx context.Context) bool {
 // follow lets what the environment says be what runs. What it fails with is tried again.
 func (f *following) follow(ctx context.Context) error {
 	m := f.manager
-	if f.outrun != nil && !f.catchUp(ctx) {
+	if f.superseded != nil && !f.catchUp(ctx) {
 		return nil
 	}
 	model, err := f.env.Model(m.cfg.Deployment)

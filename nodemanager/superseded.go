@@ -13,16 +13,16 @@ import (
 func (f *following) inStep(ctx context.Context) bool {
 	m := f.manager
 	if f.running == nil {
-		return f.outrun == nil
+		return f.superseded == nil
 	}
 	same, err := m.cfg.Runs(ctx, f.running.model)
 	if err != nil || same {
 		return true // nothing takes effect that is of another version
 	}
-	f.outrun = f.running.model
+	f.superseded = f.running.model
 	m.setReason("another process has switched the version of this deployment")
 	m.cfg.Logger.Warn("another process has switched the version: this one gives its shards up until it knows what is run now",
-		zap.Stringer("ran", f.outrun.Descriptor.ServiceVersion))
+		zap.Stringer("ran", f.superseded.Descriptor.ServiceVersion))
 	f.stop()
 	return false
 }
@@ -43,14 +43,14 @@ func (f *following) catchUp(ctx context.Context) bool {
 	case kept != nil && kept.Revision >= f.env.Revision && f.keptRuns(ctx, kept):
 		f.env = kept
 		m.cfg.Follows(kept)
-	case err == nil && own.Digest != f.outrun.Digest, kept != nil && kept.Revision < f.env.Revision:
+	case err == nil && own.Digest != f.superseded.Digest, kept != nil && kept.Revision < f.env.Revision:
 		// The registry has said something since, or the database is one of before.
 	default:
 		m.setReason("another process has switched the version of this deployment, and neither the registry nor the environment " +
 			"that is kept in the database tells this one what is run now: is the registry reachable, and does it know of the switch?")
 		return false
 	}
-	f.outrun = nil
+	f.superseded = nil
 	return true
 }
 

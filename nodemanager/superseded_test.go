@@ -75,7 +75,7 @@ func TestAProcessThatDoesNotKnowWhatIsRunGivesItsShardsUp_I15_I26(t *testing.T) 
 		w.take()
 		next := environment(t, "b.example.com/us-west2@v2")
 		w.switched(t, next, false)
-		w.outrun <- struct{}{} // a transaction met it
+		w.superseded <- struct{}{} // a transaction met it
 		time.Sleep(1500 * time.Millisecond)
 		synctest.Wait()
 		require.ErrorContains(t, m.Ready(), "another process has switched the version of this deployment")
@@ -191,8 +191,8 @@ func TestASwitchByAnEarlierEnvironmentIsNotFollowed_I26(t *testing.T) {
 	})
 }
 
-// A process that was outrun, and whose database is then restored from before both versions, waits for no switch that is lost.
-func TestARestoreLosesWhatAProcessWasOutrunBy_I26(t *testing.T) {
+// A process that was superseded, and whose database is then restored from before both versions, waits for no switch that is lost.
+func TestARestoreLosesWhatAProcessWasSupersededBy_I26(t *testing.T) {
 	inManager(t, func(w *world, m *nodemanager.Manager, envs chan *schema.Environment) {
 		envs <- environment(t, "b.example.com/us-west2@v1")
 		synctest.Wait()
@@ -219,7 +219,7 @@ func TestADatabaseThatCannotBeAskedEndsNothing_I26(t *testing.T) {
 		w.mu.Lock()
 		w.away = errors.New("database away")
 		w.mu.Unlock()
-		w.outrun <- struct{}{}
+		w.superseded <- struct{}{}
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		require.NoError(t, m.Ready())

@@ -67,7 +67,7 @@ type querier interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 }
 
-// decommissioned tells of each deployment that is gone for ever who said so, when and why.
+// decommissioned returns for each decommissioned deployment a sentence that says who decommissioned it, when and why.
 func decommissioned(ctx context.Context, q querier) (map[schema.DeploymentID]string, error) {
 	rows, err := q.Query(ctx, selectDecommissionedSQL)
 	if err != nil {
@@ -87,7 +87,7 @@ func decommissioned(ctx context.Context, q querier) (map[schema.DeploymentID]str
 	return out, nil
 }
 
-// notDecommissioned refuses names of deployments that are gone for ever.
+// notDecommissioned refuses names of decommissioned deployments.
 func notDecommissioned(ctx context.Context, q querier, deployments []schema.Deployment) error {
 	gone, err := decommissioned(ctx, q)
 	if err != nil {

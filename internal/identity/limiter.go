@@ -28,7 +28,7 @@ const OnBehalfOf = "dbcontroller-on-behalf-of"
 // roleForwarder is that of a deployment as far as it forwards.
 const roleForwarder Role = "forwarder"
 
-// Door counts who is in.
+// Limiter counts the open connections and the calls in flight of each identity, and refuses those above Limits.
 type Limiter struct {
 	limits Limits
 	// refused hears of each refusal: "connections" or "calls".
@@ -41,7 +41,7 @@ type Limiter struct {
 
 type presence struct{ connections, calls int }
 
-// NewDoor makes a door. Refused may be nil.
+// NewLimiter returns a limiter without connections. Refused may be nil.
 func NewLimiter(limits Limits, refused func(what string, who Identity)) *Limiter {
 	if refused == nil {
 		refused = func(string, Identity) {}
@@ -50,61 +50,61 @@ func NewLimiter(limits Limits, refused func(what string, who Identity)) *Limiter
 }
 
 // change counts, unless it would be too many.
-func (d *Limiter) change(who Identity, connections, calls int) bool {
-	most := d.limits.Calls
+func (l *Limiter) change(who Identity, connections, calls int) bool {
+	most := l.limits.Calls
 	if who.Name != "" && !who.Deployment.IsZero() { // somebody, by way of a deployment
-		most = d.limits.Forwarded
+		most = l.limits.Forwarded
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	p := d.in[who]
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	p := l.in[who]
 	if p == nil {
 		p = &presence{}
-		d.in[who] = p
+		l.in[who] = p
 	}
-	if connections > 0 && p.connections >= d.limits.Connections || calls > 0 && p.calls >= most {
+	if connections > 0 && p.connections >= l.limits.Connections || calls > 0 && p.calls >= most {
 		return false
 	}
 	p.connections, p.calls = p.connections+connections, p.calls+calls
 	if *p == (presence{}) {
-		delete(d.in, who)
+		delete(l.in, who)
 	}
 	return true
 }
 
 // enter counts a connection until it is closed.
-func (d *Limiter) enter(info Info, conn net.Conn) (net.Conn, error) {
-	if d == nil {
+func (l *Limiter) enter(info Info, conn net.Conn) (net.Conn, error) {
+	if l == nil {
 		return conn, nil
 	}
 	who := info.Identity
-	if !d.change(who, 1, 0) {
-		d.refused("connections", who)
-		return nil, fmt.Errorf("%s has %d connections, which is as many as one may have", who, d.limits.Connections)
+	if !l.change(who, 1, 0) {
+		l.refused("connections", who)
+		return nil, fmt.Errorf("%s has %d connections, which is as many as one may have", who, l.limits.Connections)
 	}
 	c := &counted{Conn: conn, info: info}
 	c.leave = sync.OnceFunc(func() {
-		d.change(who, -1, 0)
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		delete(d.conns, c)
+		l.change(who, -1, 0)
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		delete(l.conns, c)
 	})
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.conns[c] = true
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.conns[c] = true
 	return c, nil
 }
 
 // closeIf closes the connections that a condition is true of, and returns whose they were.
-func (d *Limiter) closeIf(is func(Info) bool) (closed []Identity) {
-	d.mu.Lock()
+func (l *Limiter) closeIf(is func(Info) bool) (closed []Identity) {
+	l.mu.Lock()
 	var all []*counted
-	for c := range d.conns {
+	for c := range l.conns {
 		if is(c.info) {
 			all = append(all, c)
 		}
 	}
-	d.mu.Unlock()
+	l.mu.Unlock()
 	for _, c := range all {
 		_ = c.Close()
 		closed = append(closed, c.info.Identity)
@@ -124,20 +124,20 @@ func (c *counted) Close() error {
 }
 
 // Tap refuses a call before anything is read of it: grpc.InTapHandle.
-func (d *Limiter) Tap(ctx context.Context, info *tap.Info) (context.Context, error) {
+func (l *Limiter) Tap(ctx context.Context, info *tap.Info) (context.Context, error) {
 	who, err := FromContext(ctx)
 	if err != nil {
 		return ctx, status.Error(codes.Unauthenticated, err.Error())
 	}
 	all := countedAs(who, info.Header.Get(OnBehalfOf))
 	for i, counts := range all {
-		if d.change(counts, 0, 1) {
+		if l.change(counts, 0, 1) {
 			continue
 		}
 		for _, counted := range all[:i] {
-			d.change(counted, 0, -1)
+			l.change(counted, 0, -1)
 		}
-		d.refused("calls", counts)
+		l.refused("calls", counts)
 		if counts.Role == roleForwarder {
 			return ctx, status.Errorf(codes.ResourceExhausted, "%s forwards as many calls as one may; try again", counts.Deployment)
 		}
@@ -146,7 +146,7 @@ func (d *Limiter) Tap(ctx context.Context, info *tap.Info) (context.Context, err
 	// The context ends with the call, however that ends.
 	context.AfterFunc(ctx, func() {
 		for _, counted := range all {
-			d.change(counted, 0, -1)
+			l.change(counted, 0, -1)
 		}
 	})
 	return ctx, nil

@@ -15,21 +15,24 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// Decommissioned is an operator's word that a deployment is gone for ever. Nothing else ever is taken for that.
+// Decommissioned is an operator's decision that a deployment never comes back. Only an operator decommissions: an
+// unreachable deployment, or one that the registry does not list, is not decommissioned.
 type Decommissioned struct {
 	Deployment schema.DeploymentID
-	// Blocking is how references act that blocked its resources: schema.Unset or schema.CascadeDelete. Those that act
-	// do what they do when their target is deleted.
+	// Blocking is the behaviour of BLOCK references to its resources: schema.Unset or schema.CascadeDelete. References
+	// with another behaviour act as on the deletion of their target.
 	Blocking schema.Behaviour
-	Reason   string
-	By       string
-	At       time.Time
-	// Working says that what it had here, and what pointed to it, is still being worked off.
+	// Reason has 1 to 1000 bytes.
+	Reason string
+	// By is the operator's identity; At the time of the decision, by this database's clock. Both are set by Decommissioned.
+	By string
+	At time.Time
+	// Working reports that CleanUpDecommissioned has not finished.
 	Working bool
 }
 
 const (
-	// Nobody waits for what it refers to here any more.
+	// Recovery does not wait for a decommissioned deployment.
 	forgetUnconfirmedSQL = `UPDATE dbcontroller.deployment SET unconfirmed = false, uncompared = false WHERE id = $1 AND (unconfirmed OR uncompared)`
 	isDecommissionedSQL      = `SELECT EXISTS (SELECT FROM dbcontroller.decommissioned WHERE deployment_id = $1)`
 )
@@ -49,9 +52,9 @@ FROM dbcontroller.decommissioned x JOIN dbcontroller.deployment d ON d.id = x.de
 ORDER BY d.service, d.region`)
 )
 
-// Decommission takes the word that another deployment is gone for ever: from its commit on, nothing is established to
-// or from it, and nothing of it is taken as an owner or an ownee. What there is of it becomes work (Retire). Said again,
-// it changes nothing: the first word counts.
+// Decommission decommissions another deployment: after its commit no reference to or from that deployment is
+// established, and none of its resources becomes an owner or an ownee here. CleanUpDecommissioned, which it adds as
+// work, removes what is stored. A second call changes nothing: the first decision counts. It fails with *InvalidError.
 func (s *Store) Decommission(ctx context.Context, d Decommissioned) error {
 	switch {
 	case d.Deployment == s.self:
@@ -66,7 +69,8 @@ func (s *Store) Decommission(ctx context.Context, d Decommissioned) error {
 		return err
 	}
 	err = s.inTx(ctx, workFeed, func(tx pgx.Tx) error {
-		// Alone: whoever writes, establishes or asks about owners holds it shared, and looks who is barred after that.
+		// Exclusive version lock: writes, establishes and owner checks hold it shared, and read the decommissioned
+		// deployments after they have it.
 		if _, err := tx.Exec(ctx, lockVersionSQL, versionLock); err != nil {
 			return err
 		}
@@ -82,7 +86,7 @@ func (s *Store) Decommission(ctx context.Context, d Decommissioned) error {
 	return s.loadDecommissioned(ctx)
 }
 
-// Decommissioned lists what operators declared gone.
+// Decommissioned lists the decommissioned deployments, by service and region.
 func (s *Store) Decommissioned(ctx context.Context) ([]Decommissioned, error) {
 	rows, err := s.pool.Query(ctx, selectDecommissionedSQL)
 	if err != nil {
@@ -229,18 +233,18 @@ func (s *Store) CleanUpDecommissioned(ctx context.Context, deployment schema.Dep
 		return err
 	}
 	var blocking schema.Behaviour
-	// The same in every deployment that it is said to.
+	// The same id in every deployment that decommissions it.
 	cause := &schema.Cause{ID: uuid.NewSHA1(uuid.NameSpaceURL, []byte("decommission/"+deployment.String())), Root: "//" + deployment.String()}
 	err = s.pool.QueryRow(ctx, `SELECT blocking, said_by, said_at FROM dbcontroller.decommissioned WHERE deployment_id = $1`, id).Scan(&blocking, &cause.Actor, &cause.At)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return fmt.Errorf("retire %s: nobody has said that it is gone", deployment)
+		return fmt.Errorf("clean up after %s: it is not decommissioned", deployment)
 	}
 	if err != nil {
-		return fmt.Errorf("retire %s: %w", deployment, err)
+		return fmt.Errorf("clean up after %s: %w", deployment, err)
 	}
 	err = errors.Join(s.cleanUpTargets(ctx, id), s.cleanUpReferences(ctx, deployment, id, blocking, cause), s.cleanUpOwners(ctx, id, cause))
 	if err != nil {
-		return fmt.Errorf("retire %s: %w", deployment, err)
+		return fmt.Errorf("clean up after %s: %w", deployment, err)
 	}
 	return s.inTx(ctx, workFeed, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, dropDecommissionedWorkSQL, id); err != nil {
@@ -248,7 +252,7 @@ func (s *Store) CleanUpDecommissioned(ctx context.Context, deployment schema.Dep
 		}
 		tag, err := tx.Exec(ctx, finishDecommissionSQL, id)
 		if err == nil && tag.RowsAffected() > 0 {
-			s.log.Info("everything of a decommissioned deployment is worked off", zap.Stringer("deployment", deployment))
+			s.log.Info("cleaned up after a decommissioned deployment", zap.Stringer("deployment", deployment))
 		}
 		return err
 	})

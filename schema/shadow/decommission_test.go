@@ -126,7 +126,7 @@ func TestReferencesToADecommissionedDeploymentAct_I1(t *testing.T) {
 	}
 }
 
-func TestADecommissionedDeploymentIsBarred(t *testing.T) {
+func TestADecommissionedDeploymentIsRefused(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
 	b.MustPut(target, nil)

@@ -54,7 +54,7 @@ func (s *Store) noteReferenced(ctx context.Context, ids []int32) error {
 	return nil
 }
 
-// PointedTo names the deployments that references were ever established at, whether or not the version that runs
+// ReferencedDeployments names the deployments that references were ever established at, whether or not the version that runs
 // imports them: a holder entry of this deployment stays there as long as its target lives.
 func (s *Store) ReferencedDeployments(ctx context.Context) ([]schema.DeploymentID, error) {
 	rows, err := s.pool.Query(ctx, selectPointedToSQL)

@@ -193,7 +193,7 @@ INSERT INTO dbcontroller.work (action, shard, deployment_id, cursor)
 SELECT {announce_epoch}, id % $2::int, id, '' FROM dbcontroller.deployment d
 WHERE id <> $1 AND NOT EXISTS (SELECT FROM dbcontroller.decommissioned WHERE deployment_id = d.id)`)
 
-// OutdoEpoch gives the present epoch a greater name than one that another deployment was told: the clock went back since.
+// AdvanceEpoch gives the present epoch a greater name than one that another deployment was told: the clock went back since.
 // Everybody is told again.
 func (s *Store) AdvanceEpoch(ctx context.Context, known uuid.UUID) error {
 	greater := uuid.Must(uuid.NewV7())
@@ -292,7 +292,7 @@ func (s *Store) Recover(ctx context.Context, env *schema.Environment) error {
 		}
 	}
 	err := s.inTx(ctx, workFeed, func(tx pgx.Tx) error {
-		// A word that a deployment is gone for ever waits, or is seen.
+		// Shared version lock: a concurrent Decommission waits for us or is already visible.
 		if _, err := tx.Exec(ctx, shareVersionSQL, versionLock); err != nil {
 			return err
 		}
@@ -317,7 +317,7 @@ func (s *Store) Recover(ctx context.Context, env *schema.Environment) error {
 }
 
 const (
-	// Who is gone for ever is not waited for.
+	// Decommissioned deployments are not waited for.
 	awaitedSQL = `(d.unconfirmed OR d.uncompared) AND NOT EXISTS (SELECT FROM dbcontroller.decommissioned x WHERE x.deployment_id = d.id)`
 
 	selectUnconfirmedSQL = `SELECT service, region FROM dbcontroller.deployment d WHERE ` + awaitedSQL + ` ORDER BY 1, 2`

@@ -37,7 +37,7 @@ func TestDropOwnersOfAnOldEpochCountsForNothing_I16(t *testing.T) {
 	b.Audit()
 }
 
-// A deployment that is gone for ever and still speaks of a failover is not waited for.
+// A decommissioned deployment that still announces a failover is not waited for.
 func TestADecommissionedDeploymentsEpochIsNotWaitedFor_I13(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)

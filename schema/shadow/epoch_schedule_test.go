@@ -294,7 +294,7 @@ func TestADeleteWaitsUntilARestoredHolderHasCompared_I3(t *testing.T) {
 	b.Audit()
 }
 
-// The word that a deployment is gone for ever comes while this one finds out who may refer to its resources.
+// A deployment is decommissioned while this one reads which deployments may refer to its resources.
 func TestADeploymentThatIsGoneIsNotWaitedForAfterAFailover_I15(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -315,7 +315,7 @@ func TestADeploymentThatIsGoneIsNotWaitedForAfterAFailover_I15(t *testing.T) {
 }
 
 // The word is being said while this deployment finds out whom to wait for: it waits for the word, and then for nobody.
-func TestAWordOfDecommissioningBesideARecovery_I15(t *testing.T) {
+func TestADecommissionBesideARecovery_I15(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
 	b.MustPut(target, nil)

@@ -60,7 +60,7 @@ func TestAConfirmBesideAMarkThatIsUnderWayIsTold_I4(t *testing.T) {
 }
 
 // A deployment is declared gone while something of it is being established: the word waits, and it is worked off as well.
-func TestAWordOfDecommissioningBesideAnEstablish_I15(t *testing.T) {
+func TestADecommissionBesideAnEstablish_I15(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
 	b.MustPut(target, nil)

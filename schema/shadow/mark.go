@@ -14,7 +14,7 @@ import (
 type rollbackDetector struct {
 	// seen only grows. Only numbers of committed transactions are included: a crash may lose the others.
 	seen atomic.Int64
-	// behind is the epoch in which a smaller number was taken. It counts as ended from then on, also when later transactions
+	// endedEpoch is the epoch in which a smaller number was taken. It counts as ended from then on, also when later transactions
 	// take greater numbers: retries advance the copy's sequence.
 	endedEpoch atomic.Pointer[uuid.UUID]
 }

@@ -85,7 +85,7 @@ SELECT s.n - 1, ` + causeColumnsSQL + ` FROM unnest($1::text[], $2::uuid[]) WITH
 
 // CheckOwners reports which owners exist here to the deployment of their ownees, and writes an ownee entry for each that exists: it
 // makes the owner's deletion send DropOwners there. An owner in DELETING counts as absent, since DELETING is final. While the
-// database recovers from lost commits, absent owners are OwnerUnknown. It fails with ErrBarred when the ownee's deployment was
+// database recovers from lost commits, absent owners are OwnerUnknown. It fails with ErrDecommissioned when the ownee's deployment was
 // decommissioned, and with an UnavailableError when the epoch changed.
 func (s *Store) CheckOwners(ctx context.Context, ownee schema.DeploymentID, questions []OwnerQuestion) (*OwnerAnswers, error) {
 	return s.checkOwners(ctx, ownee, questions, false)

@@ -40,7 +40,7 @@ WHERE o.flags & $4 <> 0`)
 // DropOwners applies the deletion of owners in another deployment to their ownees here: it drops the owner references and deletes
 // each ownee that has lost its last owner. Owners in letGo are checked again. It returns the owners of which an ownee could not be
 // handled; all others are done; more is true when the call reached its time limit and has to be repeated. It is idempotent. A
-// message of an ended epoch fails with ErrOldEpoch.
+// message of an ended epoch fails with ErrStaleEpoch.
 func (s *Store) DropOwners(ctx context.Context, from schema.DeploymentID, epoch uuid.UUID, owners []schema.Deletion, letGo []LetGo) (failed []uuid.UUID, more bool, err error) {
 	selfEpoch := s.PresentEpoch()
 	deployment, err := s.names.deployment(ctx, from)
@@ -207,7 +207,7 @@ func (s *Store) Disowned(ctx context.Context, to schema.DeploymentID, seqs []int
 	return d, nil
 }
 
-// OwneesTold records that the ownees' deployment has acted upon the deletion of the owners: their ownee entries and pieces of work
+// MarkOwneesNotified records that the ownees' deployment has acted upon the deletion of the owners: their ownee entries and pieces of work
 // are removed, and each owner is looked at again for removal.
 func (s *Store) MarkOwneesNotified(ctx context.Context, d *Disowned) error {
 	err := s.inTx(ctx, workFeed, func(tx pgx.Tx) error {

@@ -27,7 +27,7 @@ var errStale = errors.New("the resource changed while it was written")
 // Save creates or updates resources, all or nothing (I6), and returns them in the order of writes. References to other deployments
 // are established there first, under one attempt id; then one transaction decides the attempt and writes everything. The resources
 // may refer to one another in any order. Temporary failures (a target that a delete is closing, a concurrent write) are retried
-// until the deadline of ctx, 10 s by default. It fails with *InvalidError, *RefusedError, ErrNotFound, ErrExists, ErrMoved,
+// until the deadline of ctx, 10 s by default. It fails with *InvalidError, *RefusedError, ErrNotFound, ErrExists, ErrConflict,
 // ErrDeleting, ErrAborted, or ErrUnknown when the answer to the commit was lost.
 func (s *Store) Save(ctx context.Context, writes []Write) ([]Resource, error) {
 	return s.save(ctx, nil, writes)

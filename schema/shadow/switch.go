@@ -153,7 +153,7 @@ type running struct {
 
 func (r *running) into() []any { return []any{&r.version, &r.generation, &r.digest} }
 
-// inWordsOf fails with ErrAborted, and signals Outrun, when the version stored in the database is not the caller's: another name, or
+// checkVersion fails with ErrAborted, and signals Superseded, when the version stored in the database is not the caller's: another name, or
 // the same name with another digest. The caller's request is retried.
 func (s *Store) checkVersion(v *version, stored running) error {
 	switch {
@@ -194,7 +194,7 @@ func (s *Store) Runs(ctx context.Context, model *schema.Model) (bool, error) {
 	return model.Says(stored.version, stored.digest), nil
 }
 
-// Outrun receives after a transaction met another version than this process has switched to. Its capacity is one, since a signal
+// Superseded receives after a transaction met another version than this process has switched to. Its capacity is one, since a signal
 // says all that several would; it is never closed.
 func (s *Store) Superseded() <-chan struct{} { return s.superseded }
 

@@ -110,7 +110,7 @@ func (p *Player) loseCommit(ctx context.Context) {
 
 // pair is a resource that can come to block another one in another deployment, or nothing.
 func (p *Player) pair(ctx context.Context) (holder, target string) {
-	p.landed(ctx)
+	p.forgetSettled(ctx)
 	var found [][2]string
 	for _, holder := range p.g.names {
 		for _, target := range p.g.targets[holder] {
@@ -163,7 +163,7 @@ func (p *Player) siteOf(name string) *site {
 // field; or nothing. Best is a target that was not there before: nobody else knows of it who would be told when it goes.
 func (p *Player) trio(ctx context.Context, field string) (target, root, holder string) {
 	p.t.Helper()
-	p.landed(ctx)
+	p.forgetSettled(ctx)
 	var fresh, other [][3]string
 	for _, target := range p.g.names {
 		for _, root := range p.g.targets[target] {

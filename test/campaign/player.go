@@ -76,7 +76,7 @@ func (p *Player) wrong(format string, args ...any) {
 // Step does one operation.
 func (p *Player) Step(ctx context.Context) {
 	p.t.Helper()
-	p.landed(ctx)
+	p.forgetSettled(ctx)
 	name := p.g.name()
 	if len(p.going) > 0 && p.g.IntN(2) == 0 {
 		p.chase(ctx)
@@ -240,8 +240,8 @@ func (p *Player) Delete(ctx context.Context, name string) {
 	full, err := schema.ParseFullName(name)
 	require.NoError(p.t, err)
 	before := p.o.rows[name]
-	flying := p.o.flight[name]
-	if flying {
+	inFlight := p.o.flight[name]
+	if inFlight {
 		before.UID = "" // it may be another one by now
 	}
 	var answer *resourcev1.DeleteResourceResponse
@@ -263,9 +263,9 @@ func (p *Player) Delete(ctx context.Context, name string) {
 		err = p.until(ctx, full, call)
 	}
 	switch {
-	case missed && !flying && p.o.there(name):
+	case missed && !inFlight && p.o.there(name):
 		p.wrong("%s was gone, and nothing had deleted it (I2, I9)", name)
-	case err == nil && !gone && !flying && !p.o.there(name):
+	case err == nil && !gone && !inFlight && !p.o.there(name):
 		p.wrong("%s was still there, and had gone (I12)", name)
 	}
 	flight := maps.Clone(p.o.flight)
@@ -358,8 +358,8 @@ func (p *Player) until(ctx context.Context, name schema.FullName, call func(ctx 
 	}
 }
 
-// landed forgets what is not on its way any more: gone there as here, or there as it is here.
-func (p *Player) landed(ctx context.Context) {
+// forgetSettled forgets what is not on its way any more: gone there as here, or there as it is here.
+func (p *Player) forgetSettled(ctx context.Context) {
 	for name := range p.o.flight {
 		full, _ := schema.ParseFullName(name)
 		asked, cancel := context.WithTimeout(ctx, time.Second)
