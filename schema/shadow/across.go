@@ -11,10 +11,10 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// maxAsking is how many deployments are asked at a time.
+// maxAsking is the number of deployments that are asked at the same time.
 const maxAsking = 32
 
-// maxPatience is how long a level waits for who is slow. It is asked for longer; its answer is taken with a later level.
+// maxPatience is how long a level waits for slow deployments. Their calls go on; the answers join a later level.
 const maxPatience = time.Second
 
 // walkPeers are asked in a walk: what a deletion takes along there, and what resources there would be deleted with.
@@ -33,17 +33,17 @@ type planWalk struct {
 	order    []*walkedMember
 	unsets   map[unsetKey]walkedUnset
 	blockers map[blockerKey]PlanBlocker
-	// silent are deployments that did not answer; unasked are these, and those that were not come to.
+	// silent are the deployments that did not answer; unasked are these and those that the walk did not reach.
 	silent    map[schema.DeploymentID]bool
 	unasked   []Unasked
 	truncated bool
-	// excused are holders that go although the walk did not come to them, and unknown those of which nobody can say it; judge
-	// finds both. mindAll: nobody who blocks something here is excused.
+	// excused are holders that the deletion removes although the walk did not reach them; unknown are holders for which
+	// that could not be determined. judge fills both. mindAll: no blocker of a member here is excused.
 	excused, unknown map[PlanTarget]bool
 	mindAll          bool
 	ask              map[schema.DeploymentID]map[PlanTarget]bool
-	// owners are the members that own something in a deployment. It is told of all of them each time, since a
-	// resource goes only when all its owners do.
+	// owners are by deployment the members that own resources there. Each question names all of them, since an ownee is
+	// deleted only when all its owners are.
 	owners map[schema.DeploymentID][]PlanTarget
 }
 
@@ -51,12 +51,12 @@ type planWalk struct {
 type walkedMember struct {
 	PlanMember
 	at PlanTarget
-	// via is the reason that stands for all, after settle; certain says that it follows by cascades alone, and not because it
-	// loses its owners.
+	// via is one reason out of Vias, chosen by settle; certain reports that cascades alone lead to the member, and no loss
+	// of owners.
 	via     Via
 	certain bool
 	placed  bool
-	// first: the deletion begins with it.
+	// first reports that the deletion starts with it.
 	first bool
 }
 
@@ -86,7 +86,7 @@ func newWalk(self schema.DeploymentID, peers walkPeers, detailed bool) *planWalk
 	}
 }
 
-// goes reports whether a resource is removed by the deletion, as far as is known.
+// goes reports whether the walk found that the deletion removes a resource.
 func (w *planWalk) goes(t PlanTarget) bool { return w.members[t] != nil || w.excused[t] }
 
 func (w *planWalk) follow(d schema.DeploymentID, t PlanTarget) {
@@ -96,7 +96,7 @@ func (w *planWalk) follow(d schema.DeploymentID, t PlanTarget) {
 	w.ask[d][t] = true
 }
 
-// begin notes what the deletion begins with.
+// begin adds the members with which the deletion starts.
 func (w *planWalk) begin(members []PlanMember) {
 	w.take(w.self, members)
 	for _, m := range w.members {
@@ -104,7 +104,7 @@ func (w *planWalk) begin(members []PlanMember) {
 	}
 }
 
-// take notes members of one deployment, and who has to be asked because of them.
+// take adds members of one deployment, and the deployments that have to be asked because of them.
 func (w *planWalk) take(d schema.DeploymentID, members []PlanMember) {
 	for _, m := range members {
 		t := PlanTarget{d, m.UID}
@@ -139,7 +139,7 @@ func (w *planWalk) takePlan(d schema.DeploymentID, plan *Plan) {
 	w.take(d, plan.Members)
 }
 
-// block notes a blocker. What is certain of it counts more than what may be.
+// block adds a blocker. A confirmed one replaces an undecided or unreachable one, and is not replaced.
 func (w *planWalk) block(b PlanBlocker) {
 	key := blockerKey{b.holder(), b.Holder.Path, b.target()}
 	if known, ok := w.blockers[key]; ok && !known.Undecided && !known.Unreachable {
@@ -148,16 +148,16 @@ func (w *planWalk) block(b PlanBlocker) {
 	w.blockers[key] = b
 }
 
-// answer of one deployment to a question; unasked when there was none.
+// answer is one deployment's plan, or unasked when it sent none.
 type answer struct {
 	from    schema.DeploymentID
 	plan    *Plan
 	unasked Unasked
 }
 
-// run follows the deletion over all deployments, level by level: those of a level are asked at the same time, and each
-// has two thirds of the time that the walk has left, whatever the others take. It is best effort: what changes afterwards, is too
-// much, or cannot be asked, is handled when the cascade gets there.
+// run follows the deletion over all deployments, level by level. The deployments of a level are asked concurrently; each
+// call has two thirds of the time that the walk has left. The result is best effort: resources that change afterwards,
+// exceed the limit or belong to unreachable deployments are handled when the cascade reaches them.
 func (w *planWalk) run(parent context.Context) error {
 	ctx, cancel := inPart(parent, 3, 4)
 	defer cancel()
@@ -190,14 +190,14 @@ func (w *planWalk) run(parent context.Context) error {
 	return parent.Err()
 }
 
-// skip notes that a deployment was not asked about all, since the walk has come to its limit.
+// skip records that a deployment was not asked about all targets, because the walk has reached its limit.
 func (w *planWalk) skip(d schema.DeploymentID) {
 	if !w.silent[d] {
 		w.unasked = append(w.unasked, Unasked{Deployment: d, Why: LimitReached})
 	}
 }
 
-// next are the deployments to be asked now: one question at a time each, and none more for those that did not answer.
+// next returns the deployments to ask now: each has one question in flight, and silent ones are not asked again.
 func (w *planWalk) next(asking map[schema.DeploymentID]bool) map[schema.DeploymentID]bool {
 	fresh := map[schema.DeploymentID]bool{}
 	for d := range w.ask {
@@ -211,7 +211,7 @@ func (w *planWalk) next(asking map[schema.DeploymentID]bool) map[schema.Deployme
 	return fresh
 }
 
-// question to a deployment: what it was not told of yet, and the owners.
+// question returns the next question to a deployment: the targets that it was not asked about yet, and the owners.
 func (w *planWalk) question(d schema.DeploymentID) PlanQuestion {
 	targets := w.ask[d]
 	delete(w.ask, d)
@@ -246,8 +246,8 @@ func (w *planWalk) askOne(ctx context.Context, at schema.DeploymentID, q PlanQue
 	to <- answer{from: at, plan: plan}
 }
 
-// level waits until those that have just been asked have answered, and no longer than patience lasts: who is slow delays
-// nobody. When only such ones are left, the first of them makes the level.
+// level waits for the answers of the deployments in fresh, until maxPatience or a sixth of the remaining time has passed,
+// so that a slow deployment delays no other. When only slow ones are left, it returns with the first answer.
 func level(ctx context.Context, answers <-chan answer, asking, fresh map[schema.DeploymentID]bool) []answer {
 	patience := maxPatience
 	if deadline, ok := ctx.Deadline(); ok {
@@ -279,5 +279,5 @@ func (w *planWalk) takeAnswer(a answer) {
 	w.takePlan(a.from, a.plan)
 }
 
-// isZero reports whether a reason is none: the deletion begins there.
+// isZero reports whether there is no reason: the deletion starts with the member.
 func (v Via) isZero() bool { return v.Target.UID == uuid.Nil }

@@ -21,7 +21,7 @@ SELECT id, uid, kind_id, name FROM dbcontroller.foreign_target WHERE deployment_
 
 	selectLocalTargetsSQL = `SELECT id, uid, kind_id, name FROM dbcontroller.shadow WHERE uid = ANY ($1)`
 
-	// By key: a batch does not walk over what the batches before it deleted.
+	// Keyset paging: a page does not scan the dead rows of earlier pages.
 	nextHoldersSQL = `
 SELECT holder_id FROM dbcontroller.reference
 WHERE target_id = $1 AND behaviour = $2 AND holder_id > $3
@@ -29,7 +29,7 @@ ORDER BY holder_id LIMIT $4`
 
 	lockForeignTargetsSQL = `SELECT id FROM dbcontroller.foreign_target WHERE id = ANY ($1) ORDER BY id FOR UPDATE`
 
-	// Somebody else's lock is waited for less long than elsewhere: thousands may wait behind it.
+	// A shorter lock timeout than elsewhere: thousands of holders may wait behind the locked one.
 	actLockTimeoutSQL = `SET LOCAL lock_timeout = '1s'`
 
 	lockFreeMembersSQL = lockMembersSQL + ` SKIP LOCKED`
@@ -40,7 +40,7 @@ WHERE id = ANY ($1) AND NOT EXISTS (SELECT FROM dbcontroller.reference WHERE tar
 )
 
 var (
-	// Of each target a few, so that none keeps the others waiting.
+	// At most $2 holders of each target, so that none keeps the others waiting.
 	firstHoldersSQL = codes(`
 SELECT t, r.holder_id FROM unnest($1::bigint[]) AS t CROSS JOIN LATERAL (
     SELECT holder_id FROM dbcontroller.reference WHERE target_id = t AND behaviour IN ({unset}, {cascade_delete}, {async_unset}, {async_cascade_delete}) LIMIT $2
@@ -51,9 +51,9 @@ SELECT target_id, holder_id, field_id, behaviour FROM dbcontroller.reference
 WHERE holder_id = ANY ($1) AND target_id = ANY ($2) AND behaviour IN ({unset}, {cascade_delete}, {async_unset}, {async_cascade_delete})`)
 )
 
-var errLocked = errors.New("a holder is locked by somebody else's transaction")
+var errLocked = errors.New("another transaction holds the lock of a holder")
 
-// actTarget is a deleted resource that holders here refer to.
+// actTarget is a deleted resource with holders here.
 type actTarget struct {
 	id   int64
 	uid  uuid.UUID
@@ -64,11 +64,10 @@ type actTarget struct {
 // fewHolders is up to how many holders a deletion is small: it is done before those that have more go on.
 const smallTarget = 200
 
-// ActFor does what holders in this database have to do for deletions at a deployment: unset and cascade, whatever their
-// number, in transactions of Config.BatchSize holders. The deployment can be this one, for what acts later. Doing it
-// again has no effect. It answers the uids for which something failed, with the error of each, and with
-// schema.ErrUnfinished those that have more than a few holders, when patience has ended; everything else is done when it
-// returns without an error.
+// ActFor unsets and cascades the holders in this database for deletions at a deployment, any number of them, in
+// transactions of Config.BatchSize holders. from is this deployment itself for references that act asynchronously. It is
+// idempotent. It returns by uid the errors of deletions that could not be carried out completely: schema.ErrUnfinished
+// for large targets that are not done when patience ends. All other deletions are done when err is nil.
 func (s *Store) ActFor(ctx context.Context, from schema.DeploymentID, deletions []schema.Deletion, patience time.Duration) (map[uuid.UUID]error, error) {
 	if _, err := s.current(); err != nil {
 		return nil, err
@@ -136,7 +135,7 @@ func (a *acting) key(uid uuid.UUID) deletionKey {
 	return deletionKey{seq: a.deletions[uid].Seq, epoch: a.epoch}
 }
 
-// aside are holders that failed: how many, and the last one's error.
+// failedHolders counts the holders of a target that failed, with the error of the last.
 type failedHolders struct {
 	n     int
 	cause error
@@ -163,7 +162,7 @@ func (a *acting) load(ctx context.Context, q querier, uids []uuid.UUID) error {
 	return nil
 }
 
-// few acts upon the targets that have few holders, and upon a few holders of the others, which it answers.
+// actSmall handles all holders of small targets and some holders of large targets. It returns the large targets.
 func (a *acting) actSmall(ctx context.Context, ids []int64) (many []int64, err error) {
 	size := a.store.cfg.BatchSize
 	seen := map[int64]int{}
@@ -194,26 +193,26 @@ func (a *acting) actSmall(ctx context.Context, ids []int64) (many []int64, err e
 		left := ids[:0:0]
 		for _, id := range ids {
 			switch failed := a.failed[a.targets[id].uid] != nil; {
-			case failed && seen[id] <= smallTarget && !full: // all were seen, and what failed is tried again
-			case failed, seen[id] > smallTarget: // those behind what fails must not wait for it (I20)
+			case failed && seen[id] <= smallTarget && !full: // all holders were read; the caller retries the failed ones
+			case failed, seen[id] > smallTarget: // holders behind failing ones must not wait for them (I20)
 				many = append(many, id)
 			default:
 				left = append(left, id)
 			}
 		}
 		if ids = left; !full {
-			break // all of their holders were seen
+			break // all of their holders were read
 		}
 	}
 	return many, nil
 }
 
-// rest pages through all holders of one target, for as long as patience lasts, and goes on where the run before it ended; the
-// first one of a run does something in any case. Whoever fails, however many, is tried again only when all others had their turn (I20).
+// actLarge pages through all holders of one target until patience ends, from where the last run stopped. The first large
+// target of a run is paged at least once. Failed holders, however many, are retried only after all others (I20).
 func (a *acting) actLarge(ctx context.Context, id int64, patience time.Duration, first bool) error {
 	began, uid := time.Now(), a.targets[id].uid
 	w := a.store.walks.take(id, a.key(uid))
-	delete(a.failed, uid) // it comes again
+	delete(a.failed, uid) // set again if its pages fail
 	for ; w.behaviour < len(actingBehaviours); first = false {
 		if time.Since(began) >= patience && !first {
 			a.store.walks.put(id, w)
@@ -257,8 +256,8 @@ func (a *acting) page(ctx context.Context, target int64, b schema.Behaviour, aft
 	return after, true, nil
 }
 
-// batch runs one transaction. Holders that somebody else has locked for long are passed over; and where a single one makes
-// it fail, the others go on without it (I20), for as long as there is time.
+// batch handles holders in one transaction. It skips holders that stay locked by another transaction. When the
+// transaction fails it halves the batch, so that a failing holder does not stop the others (I20), until patience ends.
 func (a *acting) batch(ctx context.Context, targets, holders []int64) error {
 	if len(holders) == 0 {
 		return nil
@@ -282,7 +281,7 @@ func (a *acting) batch(ctx context.Context, targets, holders []int64) error {
 	return err
 }
 
-// try acts in one transaction. A panic is an error of the holders that it is about.
+// try calls act in one transaction. A panic becomes an error of these holders.
 func (a *acting) try(ctx context.Context, targets, holders []int64, lockSQL string) error {
 	return a.store.inTx(ctx, allFeeds, func(tx pgx.Tx) (err error) {
 		defer func() {
@@ -308,8 +307,9 @@ func (a *acting) recordFailed(ctx context.Context, q querier, targets, holders [
 	return err
 }
 
-// act handles holders of targets in one transaction: lock them, read again what they still refer to, then what goes
-// with them inside this database. What others still block is marked all the same and waits (BLOCKED).
+// act handles holders of targets in one transaction: it locks them, reads again which references they still have, and
+// unsets or cascades them with everything that cascades inside this database. Members with blockers are marked, not
+// removed, and wait (BLOCKED).
 func (a *acting) act(ctx context.Context, tx pgx.Tx, targets, holders []int64, lockSQL string) error {
 	s := a.store
 	if _, err := tx.Exec(ctx, actLockTimeoutSQL); err != nil {
@@ -319,7 +319,7 @@ func (a *acting) act(ctx context.Context, tx pgx.Tx, targets, holders []int64, l
 	if err != nil {
 		return err
 	}
-	if len(locked) < len(holders) { // gone, or passed over
+	if len(locked) < len(holders) { // removed, or skipped because locked
 		ids := idsOf(locked)
 		passed := slices.DeleteFunc(slices.Clone(holders), func(id int64) bool {
 			_, found := slices.BinarySearch(ids, id)
@@ -337,7 +337,7 @@ func (a *acting) act(ctx context.Context, tx pgx.Tx, targets, holders []int64, l
 	if err != nil {
 		return fmt.Errorf("read references: %w", err)
 	}
-	with := map[int64]actTarget{} // what each one that cascades goes with
+	with := map[int64]actTarget{} // by holder: the target whose deletion cascades to it
 	for _, e := range edges {
 		if e.behaviour.Cascades() {
 			with[e.holderID] = a.targets[e.targetID]
@@ -372,8 +372,8 @@ func (a *acting) nameOf(ctx context.Context, tx pgx.Tx, id int64) (schema.FullNa
 	return schema.FullName{Deployment: a.from, Name: t.name}, kind, err
 }
 
-// forget removes foreign targets that nothing refers to any more: first the lock, which a save that refers to one of
-// them holds shared, then the look.
+// forget removes foreign targets without references. It locks them before it looks for references: a save that refers to
+// one of them holds that lock shared.
 func (s *Store) forget(ctx context.Context, ids []int64) error {
 	err := s.inTx(ctx, noFeed, func(tx pgx.Tx) error {
 		b := &pgx.Batch{}
@@ -382,7 +382,7 @@ func (s *Store) forget(ctx context.Context, ids []int64) error {
 		return tx.SendBatch(ctx, b).Close()
 	})
 	if err != nil {
-		return fmt.Errorf("forget foreign targets: %w", err)
+		return fmt.Errorf("remove foreign targets without references: %w", err)
 	}
 	return nil
 }

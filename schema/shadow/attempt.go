@@ -3,6 +3,7 @@ package shadow
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"time"
@@ -14,13 +15,13 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// establishAll asks every deployment concerned at the same time. When one refuses or does not answer, the attempt is
-// decided ABORTED at once, and what was or may have been established is released.
+// establishAll establishes the attempt's references at all targets' deployments concurrently. When one refuses or does
+// not answer, the attempt is decided ABORTED at once, and its blockades, including those that may exist, are released.
 func (s *Store) establishAll(ctx context.Context, sv *saving) error {
 	var (
 		mu      sync.Mutex
 		refused RefusedError // guarded by mu
-		// Where something was established, and where it may have been; guarded by mu.
+		// Deployments with blockades of the attempt, and those that may have some; guarded by mu.
 		established, unanswered []schema.DeploymentID
 		wg                      sync.WaitGroup
 	)
@@ -46,19 +47,19 @@ func (s *Store) establishAll(ctx context.Context, sv *saving) error {
 		return refused.sorted()
 	}
 	if _, err := s.abandon(ctx, sv, established, unanswered); err != nil {
-		s.log.Warn("an aborted attempt could not be recorded; its blockades are resolved when they expire", zap.Error(err)) // I5
+		s.log.Warn("cannot record an aborted attempt; its blockades are resolved when they expire", zap.Error(err)) // I5
 	}
 	return refused.sorted()
 }
 
-// establishOne tells what was refused, and whether the deployment may have established something.
+// establishOne returns the refused references, and whether the deployment may have inserted blockades.
 func (s *Store) establishOne(ctx context.Context, sv *saving, target schema.DeploymentID, refs []*newReference) (refused *RefusedError, reached bool) {
 	if s.IsDecommissioned(target) {
 		return refuseAll(refs, TargetDecommissioned, ""), false
 	}
 	answer, err := s.peers.Establish(ctx, target, sv.attempt, establishRequest(refs))
 	if err == nil && len(answer.UIDs) != len(refs) {
-		err = errors.New("it answered for another number of references than it was asked for")
+		err = fmt.Errorf("its answer has %d uids for %d references", len(answer.UIDs), len(refs))
 	}
 	if err != nil {
 		return refusalsOf(refs, err)
@@ -80,7 +81,8 @@ func establishRequest(refs []*newReference) []EstablishReference {
 	return request
 }
 
-// refusalsOf tells what an error of an establish refuses: what it names, or everything, which then may have been done.
+// refusalsOf translates an error of an Establish call into refusals: those that it names, or all references. reached
+// reports whether the call may have inserted blockades.
 func refusalsOf(refs []*newReference, err error) (refused *RefusedError, reached bool) {
 	switch {
 	case err == nil:
@@ -115,15 +117,15 @@ var (
 INSERT INTO dbcontroller.work (action, shard, deployment_id, attempt)
 SELECT {release}, $1, d, $2 FROM unnest($3::int[]) AS d`)
 
-	// Where nobody knows whether it established anything, one release stands for all attempts of a write that is repeated. What later
-	// ones may have established expires, is asked about, and is gone.
+	// For a deployment that may have blockades, one release stands for all attempts of a repeated write. Blockades of the
+	// later attempts expire, are resolved, and removed.
 	releaseChainSQL = codes(`
 INSERT INTO dbcontroller.work (action, shard, deployment_id, attempt, chain)
 SELECT {release}, $1, d, $2, $4 FROM unnest($3::int[]) AS d
 ON CONFLICT (chain, deployment_id) WHERE chain IS NOT NULL DO NOTHING`)
 )
 
-// chain names the attempts of one write that is repeated: those for the same holders.
+// chain returns an id that all attempts of a repeated write share: a hash of its holders' names.
 func (sv *saving) chain() uuid.UUID {
 	names := make([]string, len(sv.writes))
 	for i, wr := range sv.writes {
@@ -132,8 +134,8 @@ func (sv *saving) chain() uuid.UUID {
 	return uuid.NewSHA1(uuid.Nil, []byte(strings.Join(names, "\n")))
 }
 
-// abandon makes sure that the attempt can never commit, and leaves the release of what it established, or may have, as work. It
-// tells when the attempt has committed after all.
+// abandon decides the attempt ABORTED and adds the releases of its blockades as work, for deployments that established
+// some and for those that may have. It returns true, and adds nothing, when the attempt has committed.
 func (s *Store) abandon(ctx context.Context, sv *saving, established, unanswered []schema.DeploymentID) (committed bool, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
@@ -152,7 +154,7 @@ func (s *Store) abandon(ctx context.Context, sv *saving, established, unanswered
 		holders = append(holders, wr.id)
 	}
 	err = s.inTx(ctx, workFeed, func(tx pgx.Tx) error {
-		// Who was paused for long asks when the decision is forgotten; the references are what is left of it.
+		// A process that was paused for long may find its decision tidied; the references then prove the commit.
 		if err := tx.QueryRow(ctx, standsSQL, holders, sv.attempt).Scan(&committed); err != nil || committed {
 			return err
 		}
@@ -160,7 +162,7 @@ func (s *Store) abandon(ctx context.Context, sv *saving, established, unanswered
 		if _, err := tx.Exec(ctx, decideAbortedSQL, attempts); err != nil {
 			return err
 		}
-		// Its own statement, so that it sees a commit that the insert waited for.
+		// A statement of its own: its snapshot sees a commit for which the insert waited.
 		if err := tx.QueryRow(ctx, selectDecisionsSQL, attempts).Scan(&attempts[0], &committed); err != nil || committed {
 			return err
 		}

@@ -14,14 +14,14 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// ResourceView is what the store knows of a resource, for tools and audits.
+// ResourceView is a resource with its references and entries, for tools and audits.
 type ResourceView struct {
 	Kind, Name string
 	UID        uuid.UUID
 	State      State
 	Revision   Revision
 	References []ReferenceView
-	// Holders and Ownees are the deployments with acting references to it, and with resources that it owns.
+	// Holders are the deployments with acting references to it, Ownees those with resources that it owns.
 	Holders, Ownees []schema.DeploymentID
 }
 

@@ -21,8 +21,8 @@ UPDATE dbcontroller.blockade SET expires_at = NULL
 WHERE attempt = ANY ($1) AND deployment_id = $2 AND behaviour = {block} AND expires_at IS NOT NULL AND target_id = ANY ($3)
 RETURNING attempt`)
 
-	// The tentative rows of acting references become one entry a deployment. A target that a cascade has marked
-	// meanwhile gets a new notice, so that only an acknowledgement of a later position counts (I4).
+	// One holder entry replaces the tentative blockades of acting references. A target that a cascade has marked in the
+	// meantime gets a new notice, so that only an acknowledgement of a later position counts (I4).
 	confirmActingSQL = codes(`
 WITH taken AS (
     DELETE FROM dbcontroller.blockade
@@ -45,9 +45,9 @@ SELECT DISTINCT attempt FROM taken`)
 )`)
 )
 
-// aboutTargets locks targets in one statement, and lets fn change the blockades of these, and of no other, in the next:
-// a blockade of a target that the lock did not see (its Establish was under way, a duplicate) stays tentative, and is
-// asked about when it expires. Only what concerns targets in DELETING is of interest to watches.
+// withLockedTargets locks targets in one statement and calls fn, which changes the blockades of these targets alone. A
+// blockade on a target that the lock statement did not see (a duplicate Establish was in flight) stays tentative and is
+// resolved after it expires. Watches are notified only when one of the targets is DELETING.
 func (s *Store) withLockedTargets(ctx context.Context, lock string, args []any, fn func(tx pgx.Tx, locked []int64) error) error {
 	deleting := false
 	err := s.inTx(ctx, noFeed, func(tx pgx.Tx) error {
@@ -73,9 +73,10 @@ func (s *Store) withLockedTargets(ctx context.Context, lock string, args []any, 
 	return err
 }
 
-// Confirm says that the holder's attempts have committed, in an epoch of its database: blocking blockades stand from now on, and for the acting
-// references one entry of the deployment takes their place. It answers the attempts of which nothing was tentative:
-// confirmed or released before. Nothing is invented for them.
+// Confirm records that attempts of a holder's deployment have committed, in the given epoch of its database: BLOCK
+// blockades become confirmed; one holder entry replaces the blockades of acting references. It returns the attempts
+// without a tentative blockade, which were confirmed or released before: nothing is created for them. It fails with
+// ErrStaleEpoch.
 func (s *Store) Confirm(ctx context.Context, holder schema.DeploymentID, epoch uuid.UUID, attempts []AttemptID) ([]AttemptID, error) {
 	selfEpoch := s.PresentEpoch()
 	deployment, err := s.names.deployment(ctx, holder)
@@ -109,8 +110,8 @@ func (s *Store) Confirm(ctx context.Context, holder schema.DeploymentID, epoch u
 }
 
 const (
-	// FOR NO KEY UPDATE, unlike FOR SHARE, waits for an Establish of the same attempt that is under way, so that the
-	// removal sees its rows, and a later one sees the tombstone.
+	// FOR NO KEY UPDATE, unlike FOR SHARE, waits for an Establish of the same attempt in flight: the DELETE sees the
+	// blockades of an earlier Establish, and a later one sees the closed attempt.
 	lockReleasedSQL = `
 SELECT id, state FROM dbcontroller.shadow WHERE uid = ANY ($1)
     OR id IN (SELECT target_id FROM dbcontroller.blockade WHERE attempt = ANY ($2) AND deployment_id = $3)
@@ -140,8 +141,9 @@ WITH gone AS (
 	lookAtGoneSQL = lookAgain("@self", codes(`gone JOIN dbcontroller.shadow s ON s.id = gone.target_id WHERE s.state = {deleting}`))
 )
 
-// Release removes exactly the blockades of the keys, and every blockade of the attempts, which were aborted. What
-// arrives late or again finds nothing; the attempts establish nothing any more.
+// Release removes the blockades with the given keys, and all blockades of the given aborted attempts, for a holder's
+// deployment in the given epoch of its database. It closes the attempts: they cannot establish any more. It is
+// idempotent. It fails with ErrStaleEpoch.
 func (s *Store) Release(ctx context.Context, holder schema.DeploymentID, epoch uuid.UUID, keys []BlockadeKey, attempts []AttemptID) error {
 	selfEpoch := s.PresentEpoch()
 	deployment, err := s.names.deployment(ctx, holder)
@@ -173,7 +175,7 @@ type keyColumns struct {
 	fields                     []int32
 }
 
-// keyColumns looks paths up and stores none: of one that was never stored there is no row.
+// keyColumns returns the keys as columns for unnest. It stores no field path: a blockade of an unknown path cannot exist.
 func (s *Store) keyColumns(ctx context.Context, keys []BlockadeKey) (k keyColumns, err error) {
 	for _, key := range keys {
 		field, err := s.names.knownField(ctx, key.Path)
@@ -195,16 +197,16 @@ JOIN dbcontroller.foreign_target f ON f.uid = i.target_uid AND f.deployment_id =
 JOIN dbcontroller.reference r ON r.holder_id = s.id AND r.field_id = i.field_id AND r.target_id = f.id AND r.attempt = i.attempt`
 )
 
-// Answer tells the deployment of targets what became of attempts of this deployment: held while the committed
-// reference is there, gone when the attempt is decided and the reference is not there, undecided otherwise. For
-// blockades that the target's clock calls expired, it first makes sure that the attempt can never commit.
+// Answer returns a verdict on each blockade that the deployment of its target asks about: held while the committed
+// reference exists, gone when the attempt is decided and the reference does not exist, undecided otherwise. An undecided
+// attempt whose blockade has expired by the target's clock is first decided ABORTED.
 func (s *Store) Answer(ctx context.Context, target schema.DeploymentID, questions []Question) (*Answers, error) {
 	selfEpoch := s.PresentEpoch()
 	deployment, err := s.names.deployment(ctx, target)
 	if err != nil {
 		return nil, err
 	}
-	// Who asks has something of ours: its deletions concern us, whatever is left here of why.
+	// The caller has blockades of this deployment, so that this deployment has to watch its deletions.
 	if err := s.noteInterest(ctx, deployment); err != nil {
 		return nil, err
 	}
@@ -229,7 +231,7 @@ func (s *Store) Answer(ctx context.Context, target schema.DeploymentID, question
 	err = s.inTx(ctx, noFeed, func(tx pgx.Tx) error {
 		clear(verdicts)
 		epoch, err = s.epochOf(ctx, tx)
-		if err == nil && epoch != selfEpoch { // numbers that were looked up may mean something else: not held is not gone
+		if err == nil && epoch != selfEpoch { // the looked-up ids may mean other rows: "not found" would not mean gone
 			err = s.recoveringSelf()
 		}
 		if err != nil {
@@ -244,11 +246,11 @@ func (s *Store) Answer(ctx context.Context, target schema.DeploymentID, question
 				expired = append(expired, q.Key.Attempt)
 			}
 		}
-		// Waits for a commit of the same attempt that is under way; the next statements then see what it wrote.
+		// Waits for a concurrent commit of the same attempt; the next statements then see its rows.
 		if _, err := tx.Exec(ctx, decideAbortedSQL, expired); err != nil {
 			return err
 		}
-		// Decisions before references: an attempt that commits between the two statements has its references seen.
+		// Decisions before references: the references of an attempt that commits between the two statements are seen.
 		decided, err := decisions(ctx, tx, k.attempts)
 		if err != nil {
 			return err
@@ -264,7 +266,7 @@ func (s *Store) Answer(ctx context.Context, target schema.DeploymentID, question
 		return nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("answer what became of attempts: %w", err)
+		return nil, fmt.Errorf("resolve attempts: %w", err)
 	}
 	return &Answers{verdicts, epoch}, nil
 }
@@ -303,8 +305,8 @@ WITH taken AS (
 SELECT count(*) FROM taken`)
 )
 
-// Settle applies the verdicts of a holder's deployment: held confirms, gone removes, undecided changes nothing. It
-// touches only blockades that are still there.
+// Settle applies the verdicts of a holder's deployment to blockades that still exist: held confirms, gone removes,
+// undecided changes nothing. It fails with ErrStaleEpoch.
 func (s *Store) Settle(ctx context.Context, holder schema.DeploymentID, questions []Question, answers *Answers) error {
 	selfEpoch := s.PresentEpoch()
 	var held, gone []BlockadeKey
@@ -349,8 +351,8 @@ func (s *Store) Settle(ctx context.Context, holder schema.DeploymentID, question
 }
 
 const (
-	// expiredSQL goes on with TentativeTTL, which is an interval, and ")". It is of a tentative blockade b: its time is over, or
-	// further ahead than it can be, since the clock went back. To ask early costs its writer another try at most.
+	// expiredSQL is a condition on a tentative blockade b, to be followed by TentativeTTL, an interval, and ")": it has
+	// expired, or its expiry is impossibly late because the clock went back. Resolving early costs a retry of the write.
 	expiredSQL = `(b.expires_at <= now() OR b.expires_at > now() + interval '1 s' + 2 * `
 
 	selectExpiredHoldersSQL = `SELECT DISTINCT deployment_id FROM dbcontroller.blockade b WHERE ` + expiredSQL + `$1::interval)`
@@ -362,7 +364,7 @@ WHERE ` + expiredSQL + `$3::interval) AND b.deployment_id = $1
 ORDER BY b.expires_at LIMIT $2`
 )
 
-// ExpiredHolders names the deployments that have tentative blockades here which are expired by this database's clock.
+// ExpiredHolders returns the deployments with expired tentative blockades here, by this database's clock.
 func (s *Store) ExpiredHolders(ctx context.Context) ([]schema.DeploymentID, error) {
 	rows, err := s.pool.Query(ctx, selectExpiredHoldersSQL, s.cfg.TentativeTTL)
 	if err != nil {
@@ -381,7 +383,7 @@ func (s *Store) ExpiredHolders(ctx context.Context) ([]schema.DeploymentID, erro
 	return out, nil
 }
 
-// Expired gives up to limit questions about expired blockades of one holder's deployment, the oldest first.
+// Expired returns up to limit questions about expired blockades of one holder's deployment, oldest first.
 func (s *Store) Expired(ctx context.Context, holder schema.DeploymentID, limit int) ([]Question, error) {
 	deployment, err := s.names.deployment(ctx, holder)
 	if err != nil {

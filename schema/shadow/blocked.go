@@ -18,7 +18,7 @@ func (w *planWalk) refuses(b PlanBlocker) bool {
 	return !w.goes(b.holder()) || w.mindAll && b.Holder.Target.Deployment == w.self
 }
 
-// inOrder are the blockers by the names of their holders.
+// inOrder returns the blockers, sorted by the names of their holders.
 func (w *planWalk) inOrder() []PlanBlocker {
 	out := make([]PlanBlocker, 0, len(w.blockers))
 	for _, b := range w.blockers {

@@ -13,8 +13,8 @@ import (
 )
 
 var (
-	// What goes drops its owners, and its references: foreign ones that block are released, local ones that block are looked at
-	// again. Holders that are DELETING have no references any more, and so keep nothing (I14).
+	// A marked or removed resource drops its owners and its references. Foreign BLOCK references are released; the targets
+	// of local ones are looked at again. A holder in DELETING therefore has no references and keeps no target (I14).
 	leaveReferencesSQL = codes(`
 owned AS (
     DELETE FROM dbcontroller.owner_reference WHERE ownee_id = ANY (@ids)
@@ -110,7 +110,7 @@ func (s *Store) carryOut(ctx context.Context, tx pgx.Tx, d decision) error {
 	return nil
 }
 
-// hiding are the kinds whose resources readers see as gone once nothing can keep them.
+// hiding returns the kinds with hide_while_deleting: readers see their resources as gone once nothing blocks them.
 func (s *Store) hiding() []int32 {
 	if v := s.version.Load(); v != nil {
 		return v.hiding
@@ -118,7 +118,7 @@ func (s *Store) hiding() []int32 {
 	return nil
 }
 
-// nameOf tells the name and the kind of the target of a reference that is unset.
+// nameOf returns the name and the kind of the target of a reference that is unset.
 type nameOf func(ctx context.Context, tx pgx.Tx, targetID int64) (schema.FullName, schema.KindID, error)
 
 func (s *Store) memberNames(c *closure) nameOf {
@@ -153,8 +153,8 @@ WITH i AS (
 )` + changeTo(`{active}`, `s JOIN r USING (id)`))
 )
 
-// unset takes the values out of the holders' bodies: an ordinary update of holders whose shadows are locked, so that
-// no concurrent one is lost (I10). The edges are sorted by holder.
+// unset removes the references' values from the holders' bodies. The holders' shadows are locked, so that no concurrent
+// update is lost (I10). The edges are sorted by holder.
 func (s *Store) unset(ctx context.Context, tx pgx.Tx, edges []edge, target nameOf) error {
 	if len(edges) == 0 {
 		return nil

@@ -16,14 +16,14 @@ SELECT id, uid, kind_id, name, state, shard, block_deletion FROM dbcontroller.sh
 )
 
 var (
-	// Which members have holders that act later, or that never act.
+	// For each member: has it asynchronous holders, and holders that may dangle?
 	otherReferencesSQL = codes(`
 SELECT t, EXISTS (SELECT FROM dbcontroller.reference WHERE target_id = t AND behaviour IN ({async_unset}, {async_cascade_delete})),
     EXISTS (SELECT FROM dbcontroller.reference WHERE target_id = t AND behaviour = {allow_dangling})
 FROM unnest($1::bigint[]) AS t`)
 
-	// Who is left when everything that cascades, now or later, is gone. Read when all members are known: a limit on
-	// what members have among themselves could hide an outsider.
+	// Holders with BLOCK references that no cascade removes, now or later. Read when all members are known: with a limit,
+	// references between members could hide an outsider.
 	outsidersSQL = codes(`
 SELECT r.target_id, r.holder_id, r.field_id, r.behaviour, h.uid, h.name
 FROM dbcontroller.reference r JOIN dbcontroller.shadow h ON h.id = r.holder_id
@@ -35,7 +35,7 @@ WHERE r.target_id = ANY ($1) AND r.behaviour = {block} AND m IS NULL
     )
 ORDER BY h.name LIMIT $2`)
 
-	// A holder that cascades later is ACTIVE until then, and may change its mind.
+	// A holder that cascades asynchronously is ACTIVE until then, and a write may still change it.
 	blockedMembersSQL = codes(`
 SELECT DISTINCT r.target_id
 FROM dbcontroller.reference r LEFT JOIN unnest($1::bigint[]) AS m ON m = r.holder_id
@@ -45,7 +45,7 @@ WHERE r.target_id = ANY ($1) AND r.behaviour = {block} AND m IS NULL`)
 SELECT target_id, holder_id, field_id, behaviour FROM dbcontroller.reference
 WHERE target_id = ANY ($1) AND behaviour IN ({unset}, {cascade_delete}) LIMIT $2`)
 
-	// After the holders were locked: do they still refer to it? (I11)
+	// Read after the holders were locked: references that they still have (I11).
 	stillActingSQL = codes(`
 SELECT target_id, holder_id, field_id, behaviour FROM dbcontroller.reference
 WHERE holder_id = ANY ($1) AND target_id = ANY ($2) AND behaviour IN ({unset}, {cascade_delete})`)
@@ -77,17 +77,18 @@ func readMembers(ctx context.Context, tx pgx.Tx, lockSQL string, ids []int64) ([
 	return members, nil
 }
 
-// expand follows the references that act in the same transaction, level by level from roots that are locked, up to
-// Config.MaxLocalCascade members and maxLevels levels. Holders beyond that act later. Roots say why they go, and others go with them.
+// expand follows the references that act in the same transaction, level by level from locked roots, up to
+// Config.MaxLocalCascade members and maxLevels levels. Holders beyond these limits act later. The caller sets the reason
+// of the roots; that of the other members is the member to which they refer.
 func (s *Store) expand(ctx context.Context, tx pgx.Tx, roots []*member) (*closure, error) {
 	limit, self := s.cfg.MaxLocalCascade, s.selfID
 	c := &closure{members: make(map[int64]*member, len(roots))}
 	for _, m := range roots {
 		c.members[m.id] = m
 	}
-	var referred bool // as most are not
+	var referred bool // most roots have no holders
 	if err := tx.QueryRow(ctx, anyReferenceSQL, idsOf(roots)).Scan(&referred); err != nil {
-		return nil, fmt.Errorf("read whether anything refers: %w", err)
+		return nil, fmt.Errorf("look for references: %w", err)
 	}
 	if !referred {
 		return c, nil
@@ -95,7 +96,7 @@ func (s *Store) expand(ctx context.Context, tx pgx.Tx, roots []*member) (*closur
 	for level, frontier := 0, roots; len(frontier) > 0; level++ {
 		ids := idsOf(frontier)
 		if level == maxLevels {
-			limit = 0 // who refers to this level acts later
+			limit = 0 // the holders of this level act later
 		}
 		edges, err := c.look(ctx, tx, frontier, ids, limit)
 		if err != nil {
@@ -118,14 +119,15 @@ func (s *Store) expand(ctx context.Context, tx pgx.Tx, roots []*member) (*closur
 		return err
 	})
 	if err := tx.SendBatch(ctx, b).Close(); err != nil {
-		return nil, fmt.Errorf("read who blocks: %w", err)
+		return nil, fmt.Errorf("read blocking references: %w", err)
 	}
 	return c, nil
 }
 
-// maxLevels is how deep one transaction follows: each level is two round trips, under the locks of all those before. A chain
-// that one transaction could not follow within its deadline could never be deleted. (A delete of a hundred takes 34 ms beside
-// the database. Over a line of 10 ms a longer one, which is walked twice and looked ahead, takes just the default 5 s.)
+// maxLevels is the depth that one transaction follows. Each level takes two round trips, under the locks of all levels
+// before it. A chain that one transaction could not follow within its deadline could never be deleted. (Deleting a chain
+// of a hundred takes 34 ms beside the database. With 10 ms of latency, a longer one, which is walked twice and looked
+// ahead, takes just the default 5 s.)
 const maxLevels = 100
 
 // look reads who refers to a level, and answers the references to follow.
@@ -148,7 +150,7 @@ func (c *closure) look(ctx context.Context, tx pgx.Tx, frontier []*member, ids [
 		return err
 	})
 	if err := tx.SendBatch(ctx, b).Close(); err != nil {
-		return nil, fmt.Errorf("read who refers: %w", err)
+		return nil, fmt.Errorf("read references: %w", err)
 	}
 	if len(acting) > room {
 		for _, m := range frontier {
@@ -159,7 +161,7 @@ func (c *closure) look(ctx context.Context, tx pgx.Tx, frontier []*member, ids [
 	return acting, nil
 }
 
-// take locks the holders of a level and answers those that join it.
+// take locks the holders of a level and returns the new members among them.
 func (c *closure) take(ctx context.Context, tx pgx.Tx, self int32, ids []int64, edges []edge) ([]*member, error) {
 	if len(edges) == 0 {
 		return nil, nil
@@ -174,7 +176,7 @@ func (c *closure) take(ctx context.Context, tx pgx.Tx, self int32, ids []int64, 
 	holders = slices.Compact(holders)
 	var locked []*member
 	var still []edge
-	b := &pgx.Batch{} // two statements: the second one sees what was committed before the locks were had
+	b := &pgx.Batch{} // two statements: the snapshot of the second is taken after the locks
 	b.Queue(lockMembersSQL, holders).Query(func(rows pgx.Rows) (err error) {
 		locked, err = pgx.CollectRows(rows, scanMember)
 		return err
@@ -194,7 +196,7 @@ func (c *closure) take(ctx context.Context, tx pgx.Tx, self int32, ids []int64, 
 	for _, e := range still {
 		m := candidates[e.holderID]
 		switch {
-		case m == nil: // gone before it could be locked
+		case m == nil: // removed before it was locked
 		case e.behaviour.Unsets():
 			c.unsets = append(c.unsets, e)
 		case c.members[m.id] == nil:
@@ -216,7 +218,7 @@ WHERE EXISTS (SELECT FROM dbcontroller.blockade WHERE target_id = t)
     OR EXISTS (SELECT FROM dbcontroller.holder_entry WHERE target_id = t)
     OR EXISTS (SELECT FROM dbcontroller.ownee_entry WHERE owner_id = t)`
 
-// readBonds reads blockades and entries in one statement: a confirm moves what is tentative from one to the other.
+// readBonds reads blockades and entries in one statement: a Confirm replaces blockades by entries in between.
 func readBonds(ctx context.Context, tx pgx.Tx, c *closure) (b bonds, err error) {
 	rows, err := tx.Query(ctx, bondsSQL, c.ids())
 	if err != nil {

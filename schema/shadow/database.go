@@ -14,11 +14,12 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// A database has an identity: a UUID that was made with it. Failovers and restored backups keep it; an empty database, or
-// another deployment's, has another one. Each deployment remembers the identity of the others' databases, as soon as
-// something is at stake between the two: what another database says in a deployment's name is unknown, never "gone" (I15).
+// A database has an identity: a UUID that is created with it. Failovers and restored backups keep it; an empty database,
+// or another deployment's, has another one. A deployment stores the identity of another's database as soon as the two are
+// related: references or owner references exist, or existed, between them. The answer of a different database is treated
+// as unknown, never as "gone" (I15).
 
-// DatabaseError says that a deployment speaks, or answers, from another database than the one that is known of it.
+// DatabaseError reports that a deployment calls or answers from another database (Spoken) than the stored one (Known).
 type DatabaseError struct {
 	Deployment    schema.DeploymentID
 	Known, Spoken uuid.UUID
@@ -29,20 +30,20 @@ func (e *DatabaseError) Error() string {
 		"if it is lost for good, say so: db-controller accept-database %s", e.Deployment, e.Spoken, e.Known, e.Deployment)
 }
 
-// Database is the identity of this deployment's database.
+// Database returns the identity of this deployment's database.
 func (s *Store) Database() uuid.UUID { return *s.database.Load() }
 
 const (
-	// Also whether the recovery of this epoch of the database has left it out.
+	// The last column: the recovery of the present epoch did not know the deployment.
 	selectPeerDatabaseSQL = `
 SELECT d.database_id, ` + relatedSQL + `, d.counted_in IS DISTINCT FROM m.epoch AND NOT d.unconfirmed AND ` + mayHaveLostSQL + `
 FROM dbcontroller.deployment d, dbcontroller.meta m WHERE d.id = $1`
 
-	// What was ever there counts: that it is not there any more may be one of the things that are lost.
+	// Flags that are never reset: a reference that is missing now may be one of the lost rows.
 	relatedSQL = `(d.referred OR d.owned OR d.pointed_to OR d.unconfirmed OR d.uncompared
     OR EXISTS (SELECT FROM dbcontroller.owner_reference o WHERE o.deployment_id = d.id))`
 
-	// Epochs of one database say nothing of those of another.
+	// The stored epoch is forgotten with the database to which it belongs.
 	recordDatabaseSQL = `
 UPDATE dbcontroller.deployment d SET epoch = CASE WHEN database_id IS NULL THEN epoch END, database_id = $2
 WHERE id = $1 AND (database_id IS NULL OR NOT ` + relatedSQL + `)`
@@ -93,8 +94,8 @@ func (s *Store) peerDatabase(ctx context.Context, id int32) (known *uuid.UUID, r
 	return known, related, leftOut, err
 }
 
-// mayReferHere tells whether a deployment may refer to resources here, as far as is known. A service that is not described
-// may: the registry may have lost it.
+// mayReferHere reports whether a deployment may refer to resources here, by the last environment. A service without a
+// descriptor may: the registry may have lost it.
 func (s *Store) mayReferHere(who schema.DeploymentID) bool {
 	env := s.environment.Load()
 	return env == nil || env.MayRefer(who.Service, s.self.Service) ||
@@ -103,8 +104,8 @@ func (s *Store) mayReferHere(who schema.DeploymentID) bool {
 
 const waitForSQL = `UPDATE dbcontroller.deployment SET unconfirmed = true, referred = true WHERE id = $1`
 
-// count takes a deployment that speaks for itself, and that nobody named when the recovery of this epoch began, among
-// those that are told and waited for. Before that has begun, it is taken with the others.
+// awaitPeer adds a deployment, which has called but was unknown when the recovery of the present epoch started, to those
+// that recovery waits for. Before recovery has started, Recover does the rest.
 func (s *Store) awaitPeer(ctx context.Context, id int32) error {
 	return s.inTx(ctx, workFeed, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, shareVersionSQL, versionLock); err != nil {
@@ -134,7 +135,7 @@ type DatabaseMismatch struct {
 
 func (s *Store) recordMismatch(e *DatabaseError) error {
 	if _, known := s.mismatches.Swap(e.Deployment, DatabaseMismatch{e, time.Now()}); !known {
-		s.log.Warn("a deployment runs over another database than before; what it says counts for nothing", zap.Error(e))
+		s.log.Warn("a deployment runs over another database than before; its messages are ignored", zap.Error(e))
 	}
 	return e
 }
@@ -152,14 +153,14 @@ func (s *Store) DatabaseMismatches() (out []DatabaseMismatch) {
 
 type callerDatabase struct{}
 
-// SpokenFrom notes of a call from which database it is made, for transactions that put something at stake: another one
-// may have been accepted since they were let in.
+// WithCallerDatabase stores in ctx the database from which a call is made, for transactions that relate the two
+// deployments: another database may have been accepted since the call was admitted.
 func WithCallerDatabase(ctx context.Context, database uuid.UUID) context.Context {
 	return context.WithValue(ctx, callerDatabase{}, database)
 }
 
-// sameSpeaker fails when a call is not made from the database that is known; where one of the two is not known, there is
-// nothing to compare.
+// checkCallerDatabase fails with *DatabaseError when a call is made from another database than the known one. It passes
+// when one of the two is not known.
 func checkCallerDatabase(ctx context.Context, who schema.DeploymentID, known *uuid.UUID) error {
 	spoken, ok := ctx.Value(callerDatabase{}).(uuid.UUID)
 	if !ok || known == nil || *known == spoken {
@@ -168,7 +169,7 @@ func checkCallerDatabase(ctx context.Context, who schema.DeploymentID, known *uu
 	return &DatabaseError{Deployment: who, Known: *known, Spoken: spoken}
 }
 
-// What is at stake with another deployment, noted before it is so.
+// Flags in the row of another deployment, set before the first reference or owner entry is stored.
 const (
 	noteReferredSQL = `UPDATE dbcontroller.deployment SET referred = true WHERE id = $1 AND NOT referred`
 	noteOwnedSQL    = `UPDATE dbcontroller.deployment SET owned = true WHERE id = $1 AND NOT owned`
@@ -191,7 +192,7 @@ func (s *Store) setFlag(ctx context.Context, sql string, deployment int32) error
 	return nil
 }
 
-// AcceptedDatabase is an operator's word that a deployment's database was replaced for good.
+// AcceptedDatabase is an operator's decision that a deployment's database was replaced and does not come back.
 type AcceptedDatabase struct {
 	Deployment schema.DeploymentID
 	// Database, and the epoch that it is in.
@@ -246,8 +247,9 @@ func (s *Store) AcceptDatabase(ctx context.Context, d AcceptedDatabase) error {
 
 const databaseAccepted = "DATABASE_ACCEPTED"
 
-// said does what an operator's word about a deployment changes, and keeps the word with it; what it does not change, it
-// was said before. Writes hold the version's lock shared until they commit.
+// recordDecision applies an operator's decision about a deployment and stores it in the same transaction. When change
+// returns false, the decision was applied before, and nothing is stored. Writes hold the version lock shared until they
+// commit. It fails with *InvalidError and ErrDecommissioned.
 func (s *Store) recordDecision(ctx context.Context, of int32, what, reason, by string, change func(pgx.Tx) (bool, error)) error {
 	if reason == "" || len(reason) > 1000 {
 		return &InvalidError{Resource: "reason", Err: errors.New("want up to 1000 characters: it is kept for those who ask later")}
@@ -272,14 +274,14 @@ func (s *Store) recordDecision(ctx context.Context, of int32, what, reason, by s
 	})
 }
 
-// Word is what an operator said of another deployment.
+// OperatorDecision is a stored decision of an operator about another deployment.
 type OperatorDecision struct {
 	Deployment       schema.DeploymentID
 	What, Reason, By string
 	At               time.Time
 }
 
-// Words are the last ones, the newest first.
+// OperatorDecisions returns the last 100 decisions, newest first.
 func (s *Store) OperatorDecisions(ctx context.Context) ([]OperatorDecision, error) {
 	rows, err := s.pool.Query(ctx, selectOperatorDecisionsSQL)
 	if err != nil {

@@ -5,34 +5,35 @@ import (
 	"slices"
 )
 
-// bonds tell which members of a closure are tied to other deployments.
+// bonds are the members of a closure with rows of other deployments.
 type bonds struct {
-	// blockaded have a blockade, confirmed or tentative of any behaviour: what is undecided counts as live (I3).
+	// blockaded have a blockade, confirmed, or tentative of any behaviour: undecided attempts count as committed (I3).
 	blockaded []int64
-	// entered have a holder deployment entry: somebody elsewhere has to act.
+	// entered have a holder entry: another deployment has to act.
 	entered []int64
-	// owns have ownee entries: deployments have to be told to drop them as owners.
+	// owns have ownee entries: other deployments have to drop them as owners.
 	owns []int64
 }
 
-// verdict is what becomes of a closure.
+// verdict is the decision on a closure.
 type verdict struct {
-	remove []int64 // nothing to wait for
-	mark   []int64 // DELETING until others have acted or let go
-	// notify are those of mark with local holders that act later: this deployment is told of them as well.
+	remove []int64 // members that wait for nothing
+	mark   []int64 // members that become DELETING until others have acted or released them
+	// notify are the members of mark with local holders that act asynchronously: this deployment gets a notice too.
 	notify []int64
-	// visible are those of mark that something holds back: readers go on to see them, whatever their kind says.
+	// visible are the members of mark with blockers or block_deletion: readers still see them, also when their kind hides
+	// resources in DELETING.
 	visible []int64
 	unset   []edge // sorted by holder and field
-	// blocks and blockaded are held from outside. A user's delete is refused for them; a cascade waits.
+	// blocks and blockaded have blockers outside the closure. A user's delete is refused for them; a cascade waits.
 	blocks    []outsider
 	blockaded []int64
 	// protected are members that no delete takes (block_deletion).
 	protected []*member
 }
 
-// decide settles what may go at once and what has to wait. It is the rule of one PostgreSQL with NO ACTION DEFERRABLE
-// INITIALLY DEFERRED: what counts is who still refers after everything that cascades is gone, so a holder that goes
+// decide divides a closure into members to remove now and members that have to wait. It follows the rule of NO ACTION
+// DEFERRABLE INITIALLY DEFERRED in one PostgreSQL: references count after all cascades, so that a holder which is a member
 // itself blocks nothing.
 func decide(c *closure, b bonds) verdict {
 	v := verdict{blockaded: b.blockaded, blocks: c.blocks}

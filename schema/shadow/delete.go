@@ -15,27 +15,28 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// DeleteRequest asks for one resource to be deleted; UID and Revision are for who wants only that one.
+// DeleteRequest names the resource to delete. UID and Revision are preconditions.
 type DeleteRequest struct {
 	Name     string
 	UID      uuid.UUID // zero: any
 	Revision Revision  // 0: any
-	// Actor is who asks for it, such as user/alice: kept with all that is removed.
+	// Actor is the caller's identity, such as user/alice. It is stored with the removal of every member.
 	Actor string
-	// RequestID is what the caller calls the request, if anything: kept likewise. The same id and request get the same answer.
+	// RequestID, unless zero, is the caller's id of the request, stored likewise. The same id and request get the same
+	// answer.
 	RequestID uuid.UUID
 }
 
-// DeleteResult tells whether the resource is gone, or DELETING because others have to act first.
+// DeleteResult reports whether the resource was removed, or is DELETING because other deployments have to act first.
 type DeleteResult struct {
 	Removed bool
-	// Unasked are deployments that could not be asked whether something there blocks what will cascade.
+	// Unasked are the deployments that could not be asked for blockers of the cascade.
 	Unasked []Unasked
-	// Resource as it was marked; nil when removed.
+	// Resource is the marked resource; nil when removed.
 	Resource *Resource
 }
 
-// maxClosing is how long a delete keeps new references away from its targets at most.
+// maxClosing is the longest time for which a delete closes its targets to new references.
 const maxClosing = 9 * time.Minute
 
 const (
@@ -43,7 +44,7 @@ const (
 SELECT id, uid, kind_id, name, state, shard, revision, block_deletion, hidden FROM dbcontroller.shadow
 WHERE kind_id = $1 AND name = $2 FOR UPDATE`
 
-	// Without those of the keys that are excused.
+	// The blockades of the targets, except the excused ones ($3 to $5).
 	selectBlockadesSQL = `
 SELECT b.target_id, t.uid, b.attempt, b.holder_uid, b.field_id, b.deployment_id, b.holder_name, t.name, b.behaviour,
        b.expires_at IS NOT NULL, COALESCE(` + expiredSQL + `@ttl::interval), true)
@@ -52,11 +53,12 @@ LEFT JOIN unnest(@attempts::uuid[], @holders::uuid[], @fields::int[]) AS e (atte
     ON e.attempt = b.attempt AND e.holder_uid = b.holder_uid AND e.field_id = b.field_id
 WHERE b.target_id = ANY (@targets) AND e.attempt IS NULL ORDER BY b.target_id, b.holder_uid, b.field_id, b.attempt LIMIT @at_most`
 
-	// closesSQL is of a row c of closing: it counts, and is not further ahead than it can be, since the clock went back.
+	// closesSQL is a condition on a row c of closing: it has not ended, and its end is not impossibly late because the
+	// clock went back.
 	closesSQL      = `c.until > now() AND c.until <= ` + closesUntilSQL
 	closesUntilSQL = `now() + interval '10 min'`
 
-	// A row for each delete, so that none ends another's.
+	// One row for each delete, so that none ends the closing of another.
 	closeTargetsSQL = `
 INSERT INTO dbcontroller.closing (target_id, delete_id, until) SELECT id, $2, now() + $3 FROM unnest($1::bigint[]) AS id`
 
@@ -64,17 +66,17 @@ INSERT INTO dbcontroller.closing (target_id, delete_id, until) SELECT id, $2, no
 
 	selectRootSQL = `SELECT id FROM dbcontroller.shadow WHERE kind_id = $1 AND name = $2`
 
-	// So that a delete which waits behind many who share the lock can keep further ones away.
+	// A delete that waits behind many shared locks gives up soon, to close its target to further ones.
 	shortWaitSQL = `SET LOCAL lock_timeout = '300ms'`
 )
 
-// Delete deletes a resource and what cascades with it. It is refused, changing nothing, with *BlockedError that names
-// the holders in the way. Blockades that stand in the way are first asked about: what was let go meanwhile, or was
-// never committed, does not block. What is undecided is waited for until the deadline (default
-// Config.DeleteTimeout), as a lock would be; meanwhile the resource takes no new references, so that a busy one can be
-// deleted at all. What the deletion will take along in other deployments is walked over first, so that a blocker there
-// refuses it too. When an undecided holder's deployment does not answer: *UnavailableError. With a request id, what came of it is
-// kept as with SaveRequested.
+// Delete deletes a resource with everything that cascades. Before it is refused, the blockades in its way are resolved:
+// released ones, and those of aborted attempts, do not block. It waits for undecided attempts until the deadline (default
+// Config.DeleteTimeout), as for a lock; meanwhile the resource takes no new references, so that a busy one can be
+// deleted. A look-ahead over other deployments finds blockers of the cascade there. With a request id, the outcome is
+// stored as by SaveRequested. When it fails with one of these errors, nothing has changed: *BlockedError, which names
+// the blockers; *ProtectedError (block_deletion); *UnavailableError, when a blocker's deployment does not answer;
+// ErrNotFound; ErrConflict.
 func (s *Store) Delete(ctx context.Context, req DeleteRequest) (DeleteResult, error) {
 	if req.RequestID == uuid.Nil {
 		return s.delete(ctx, nil, req)
@@ -190,8 +192,8 @@ func (d *deletion) whyNot(err error) error {
 	return err
 }
 
-// gaveUp tells whether patience ended in the middle of a try, which then has changed nothing: also when the last question had no
-// time any more.
+// gaveUp reports whether the deadline ended a try, which then has changed nothing: in a statement, or in the last
+// question to another deployment.
 func gaveUp(err error) bool {
 	var unavailable *UnavailableError
 	if errors.As(err, &unavailable) {
@@ -201,7 +203,7 @@ func gaveUp(err error) bool {
 	return errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, ErrUnknown)
 }
 
-// obstacle is why a delete has to be looked ahead: what goes here, and who blocks it here now. Only those can be excused.
+// obstacle is the reason for a look-ahead: the members here and their present blockers here. Only these can be excused.
 type obstacle struct {
 	// targets are those of the blockades.
 	targets   []int64
@@ -213,7 +215,7 @@ type obstacle struct {
 	blockers []PlanBlocker
 }
 
-// tooMany reports whether there may be more than was read: then nobody is excused.
+// tooMany reports whether more blockers may exist than were read: then none is excused.
 func (o *obstacle) tooMany() bool {
 	return len(o.blockades) >= PlanLimit || len(o.blocks) >= maxBlockers
 }
@@ -323,7 +325,7 @@ func (s *Store) fullNames(members []*member) []schema.FullName {
 	return names
 }
 
-// full is the full name of a resource of this deployment.
+// full returns the full name of a resource of this deployment.
 func (s *Store) full(name string) schema.FullName {
 	return schema.FullName{Deployment: s.self, Name: name}
 }
@@ -407,19 +409,19 @@ func (s *Store) beforeLookAhead(ctx context.Context, tx pgx.Tx, d decision) (*ob
 	return o, nil
 }
 
-// asked is what came of asking about blockades.
+// asked is the result of resolving blockades.
 type asked struct {
-	// held are blocking ones that hold.
+	// held are BLOCK blockades of existing references.
 	held []blockade
-	// undecided may still commit.
+	// undecided are blockades of attempts that may still commit.
 	undecided []blockade
-	// unanswered are those of deployments that did not answer. They count, and nobody can say whether they hold.
+	// unanswered are the blockades of deployments that did not answer. They block, since they may be held.
 	unanswered []blockade
-	moved      bool // something was settled
+	moved      bool // at least one blockade was settled
 	unasked    []Unasked
 }
 
-// blockers are who blocks, or may.
+// blockers returns the blockades that block, or may.
 func (a *asked) blockers() []PlanBlocker {
 	var out []PlanBlocker
 	for _, b := range a.held {
@@ -445,7 +447,7 @@ func (b blockade) reference() Holder {
 	return Holder{Name: b.holder, Path: b.question.Key.Path, Target: b.target}
 }
 
-// askAll asks every holders' deployment at the same time. Who does not answer takes half of the time that is left.
+// askAll resolves blockades at all holders' deployments concurrently. Each call has half of the remaining time.
 func (s *Store) askAll(ctx context.Context, blockades []blockade) *asked {
 	by := map[schema.DeploymentID][]blockade{}
 	for _, b := range blockades {
@@ -490,7 +492,7 @@ func (s *Store) ask(ctx context.Context, holder schema.DeploymentID, blockades [
 	}
 	answers, err := s.peers.Resolve(ctx, holder, questions)
 	if err == nil && len(answers.Verdicts) != len(questions) {
-		err = errors.New("it answered another number of questions than it was asked")
+		err = fmt.Errorf("its answer has %d verdicts for %d questions", len(answers.Verdicts), len(questions))
 	}
 	if err != nil {
 		return nil, err
@@ -498,7 +500,7 @@ func (s *Store) ask(ctx context.Context, holder schema.DeploymentID, blockades [
 	return answers, s.Settle(ctx, holder, questions, answers)
 }
 
-// undecided is the error of a delete whose patience has ended.
+// undecided returns the error of a delete that waited for undecided attempts until its deadline.
 func (s *Store) undecided(name string, by []blockade) error {
 	e := &BlockedError{Name: name, Deployment: s.self, Undecided: true}
 	for _, b := range by {
@@ -507,13 +509,14 @@ func (s *Store) undecided(name string, by []blockade) error {
 	return e
 }
 
-// closing is what one delete keeps new references away from.
+// closing holds the targets that one delete has closed to new references.
 type closing struct {
 	id      uuid.UUID
 	targets []int64
 }
 
-// keepAway closes targets to new references, once each, until a little after the deadline.
+// closeTargets closes targets to new references until one second after the deadline. A target that is closed already
+// keeps its end.
 func (s *Store) closeTargets(ctx context.Context, closed *closing, targets []int64) error {
 	var more []int64
 	for _, id := range targets {
@@ -524,13 +527,13 @@ func (s *Store) closeTargets(ctx context.Context, closed *closing, targets []int
 	if len(more) == 0 {
 		return nil
 	}
-	// While nothing is deleted anyway, what was lost has to be established again.
+	// Not during recovery: nothing can be deleted then, and lost references have to be established again.
 	if err := s.inTx(ctx, noFeed, func(tx pgx.Tx) error { return s.checkRecovered(ctx, tx) }); err != nil {
 		return err
 	}
 	deadline, _ := ctx.Deadline()
 	if _, err := s.pool.Exec(ctx, closeTargetsSQL, more, closed.id, min(time.Until(deadline)+time.Second, maxClosing)); err != nil {
-		return fmt.Errorf("keep new references away: %w", err)
+		return fmt.Errorf("close targets to new references: %w", err)
 	}
 	closed.targets = append(closed.targets, more...)
 	return nil
@@ -543,7 +546,7 @@ func (s *Store) closeRoot(ctx context.Context, closed *closing, kindID int32, na
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("keep new references away: %w", err)
+		return fmt.Errorf("close targets to new references: %w", err)
 	}
 	return s.closeTargets(ctx, closed, []int64{id})
 }
@@ -554,5 +557,5 @@ func (s *Store) reopen(ctx context.Context, closed *closing) {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
-	_, _ = s.pool.Exec(ctx, openTargetsSQL, closed.targets, closed.id) // ends by itself as well
+	_, _ = s.pool.Exec(ctx, openTargetsSQL, closed.targets, closed.id) // on an error the closing ends by its time
 }

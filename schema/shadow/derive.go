@@ -11,11 +11,11 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// derivePage is how many resources one transaction derives anew.
+// derivePage is the number of resources that one transaction derives.
 const derivePage = 500
 
 const (
-	// Only from where it was read: another process may have taken the page, and a switch the whole pass.
+	// Only from the cursor that was read: another process may have advanced the pass, or a switch replaced it.
 	advanceSQL     = `UPDATE dbcontroller.work SET cursor = $2, progress = progress + $3 WHERE seq = $1 AND cursor = $4`
 	endPassSQL     = `DELETE FROM dbcontroller.work WHERE seq = $1 AND cursor = $2`
 	explainWorkSQL = `UPDATE dbcontroller.work SET reason = $2 WHERE seq = $1 AND reason IS DISTINCT FROM $2`
@@ -39,10 +39,10 @@ INSERT INTO dbcontroller.work (action, shard, deployment_id, kind_id, target_id,
 SELECT {derive}, i.shard, $1, $2, i.id, i.reason FROM unnest($3::bigint[], $4::smallint[], $5::text[]) AS i (id, shard, reason)`)
 )
 
-// Derived tells how far a piece of derivation is.
+// Derived is the progress of a piece of derivation.
 type Derived int
 
-// DerivedAll: done. DerivedSome: there is more of it. DerivedNot: not now; try again later.
+// DerivedAll: done. DerivedSome: a page is done, and others follow. DerivedNot: not possible now; try again later.
 const (
 	DerivedAll Derived = iota
 	DerivedSome
@@ -91,7 +91,7 @@ func (s *Store) Derive(ctx context.Context, seq int64) (Derived, error) {
 	return d.run(ctx)
 }
 
-// deriving is one page, or one resource, under way.
+// deriving is the derivation of one page or one resource.
 type deriving struct {
 	store  *Store
 	seq    int64

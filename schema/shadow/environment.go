@@ -17,8 +17,8 @@ WHERE pointed_to AND NOT EXISTS (SELECT FROM dbcontroller.decommissioned WHERE d
 	pointToSQL = `UPDATE dbcontroller.deployment SET pointed_to = true WHERE id = ANY ($1) AND NOT pointed_to`
 )
 
-// pointTo notes, before anything is established there, that deployments are pointed to. It also makes sure that their
-// numbers are known: the transaction to come must not ask for a second connection.
+// noteTargets sets pointed_to of the targets' deployments, before references are established there. It also loads their
+// ids: the following transaction must not need a second connection.
 func (s *Store) noteTargets(ctx context.Context, sv *saving) error {
 	var ids []int32
 	for d := range sv.foreign {
@@ -33,7 +33,7 @@ func (s *Store) noteTargets(ctx context.Context, sv *saving) error {
 	return s.noteReferenced(ctx, ids)
 }
 
-// noteInterest notes that a deployment's deletions concern this one.
+// noteInterest sets pointed_to of a deployment, so that this one watches its deletions.
 func (s *Store) noteInterest(ctx context.Context, id int32) error {
 	if _, known := s.notedTargets.Load(id); known {
 		return nil
@@ -46,7 +46,7 @@ func (s *Store) noteReferenced(ctx context.Context, ids []int32) error {
 		return nil
 	}
 	if _, err := s.pool.Exec(ctx, pointToSQL, ids); err != nil {
-		return fmt.Errorf("note who is pointed to: %w", err)
+		return fmt.Errorf("record referenced deployments: %w", err)
 	}
 	for _, id := range ids {
 		s.notedTargets.Store(id, true)
@@ -54,8 +54,9 @@ func (s *Store) noteReferenced(ctx context.Context, ids []int32) error {
 	return nil
 }
 
-// ReferencedDeployments names the deployments that references were ever established at, whether or not the version that runs
-// imports them: a holder entry of this deployment stays there as long as its target lives.
+// ReferencedDeployments returns the deployments to which this one has ever established references, without the
+// decommissioned. The running version need not import them: a holder entry of this deployment stays there as long as its
+// target exists.
 func (s *Store) ReferencedDeployments(ctx context.Context) ([]schema.DeploymentID, error) {
 	rows, err := s.pool.Query(ctx, selectPointedToSQL)
 	if err != nil {
@@ -68,19 +69,19 @@ func (s *Store) ReferencedDeployments(ctx context.Context) ([]schema.DeploymentI
 	return ids, nil
 }
 
-// KeepEnvironment keeps the registry's last word, in whatever form the caller gives it.
+// KeepEnvironment stores the last environment of the registry; the encoding is the caller's.
 func (s *Store) KeepEnvironment(ctx context.Context, environment []byte) error {
 	const sql = `UPDATE dbcontroller.meta SET environment = $1 WHERE environment IS DISTINCT FROM $1`
 	if _, err := s.pool.Exec(ctx, sql, environment); err != nil {
-		return fmt.Errorf("keep the environment: %w", err)
+		return fmt.Errorf("store the environment: %w", err)
 	}
 	return nil
 }
 
-// KeptEnvironment gives it back; nil when none was kept.
+// KeptEnvironment returns the stored environment; nil when there is none.
 func (s *Store) KeptEnvironment(ctx context.Context) (environment []byte, err error) {
 	if err := s.pool.QueryRow(ctx, `SELECT environment FROM dbcontroller.meta`).Scan(&environment); err != nil {
-		return nil, fmt.Errorf("read the kept environment: %w", err)
+		return nil, fmt.Errorf("read the stored environment: %w", err)
 	}
 	return environment, nil
 }

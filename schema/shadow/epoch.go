@@ -15,12 +15,12 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// An epoch of a database begins when it may have lost commits: a standby was promoted, a backup restored. What was said
-// to and by other deployments before may not be what the database knows. So when it is noticed
-//   - attempts of the old epoch cannot commit any more, and messages of it are refused by whom was told of the new one;
+// A database begins a new epoch when it may have lost commits: a standby was promoted, or a backup restored. Its rows may
+// then contradict messages that were exchanged with other deployments. From the new epoch on
+//   - attempts of the old epoch cannot commit, and deployments that know the new epoch refuse messages of the old one;
 //   - nothing is removed or marked until every deployment that may refer to resources here has compared its references
-//     with what is known here, and has established again what was lost;
-//   - what is referred to from here, and what blocks here, is compared as well.
+//     with the blockades and entries here, and has established lost ones again;
+//   - references from here to other deployments, and blockades here, are compared as well.
 
 // ErrOldEpoch refuses a message that was made before its sender's database began a new epoch.
 var ErrStaleEpoch = errors.New("this is of before a failover or a restore of the sender's database; " +
@@ -36,7 +36,7 @@ SELECT m.epoch, COALESCE(m.server, ''), ` + feed.ServerSQL + `, ` + feed.Timelin
 FROM dbcontroller.meta m`
 	lockEpochSQL = readEpochSQL + ` FOR UPDATE`
 
-	// A switch of the version may be lost: whoever knows of it finds another generation, and switches again.
+	// A version switch may be lost. The jump of the generation makes every process compare its version again.
 	beginEpochSQL = `
 WITH noted AS (
     INSERT INTO dbcontroller.epoch (id, server) VALUES ($1, $2)
@@ -44,7 +44,7 @@ WITH noted AS (
 UPDATE dbcontroller.meta
 SET epoch = $1, server = $2, timeline = $3, awaiting = $4, generation = generation + CASE WHEN $4 THEN 1000000 ELSE 0 END`
 
-	// Times were told by another server's clock, which may be hours ahead of this one's.
+	// The stored times are of the former server's clock, which may have been hours ahead.
 	boundTimesSQL = `
 WITH closed AS (
     DELETE FROM dbcontroller.closing
@@ -53,7 +53,7 @@ WITH closed AS (
 )
 UPDATE dbcontroller.blockade SET expires_at = clock_timestamp() + $1::interval WHERE expires_at > clock_timestamp() + $1::interval`
 
-	// Numbers that were given out and lost are not given again: who saw them takes what is greater for newer.
+	// Skip the numbers that lost transactions may have taken: readers take the greater number for the newer row.
 	skipNumbersSQL = `
 SELECT setval(s::regclass, nextval(s::regclass) + 1000000000) FROM unnest(ARRAY [
     'dbcontroller.object_id', 'dbcontroller.revision', 'dbcontroller.mark', pg_get_serial_sequence('dbcontroller.notice', 'seq'),
@@ -97,8 +97,8 @@ func (s *Store) NoticeEpoch(ctx context.Context) (awaiting bool, err error) {
 	return observed.awaiting, nil
 }
 
-// sameDatabase fails when another database has taken the place of the one that this process began with. Its epoch is not
-// taken either, so that no transaction here decides anything.
+// sameDatabase fails when the pool reaches another database than the one that this process started with. The caller then
+// keeps its epoch, so that no transaction over the other database decides anything.
 func (s *Store) sameDatabase(live uuid.UUID) error {
 	if !s.database.CompareAndSwap(nil, &live) && *s.database.Load() != live {
 		return fmt.Errorf("another database (%s) has taken the place of the one that this process began with (%s): connect it to the right one, or restore a backup of that", live, s.Database())
@@ -106,8 +106,8 @@ func (s *Store) sameDatabase(live uuid.UUID) error {
 	return nil
 }
 
-// ForgetServer lets the next look begin a new epoch, on an operator's word: a process that has seen nothing cannot tell a
-// restored copy of the server's files from the server as it was.
+// ForgetServer makes the next NoticeEpoch begin a new epoch (--restored): a process that has just started cannot
+// distinguish a restored copy of the server's files from the original.
 func (s *Store) ForgetServer(ctx context.Context) error {
 	if _, err := s.pool.Exec(ctx, `UPDATE dbcontroller.meta SET server = '', timeline = ''`); err != nil {
 		return fmt.Errorf("begin a new epoch: %w", err)
@@ -165,7 +165,8 @@ func (s *Store) beginEpoch(ctx context.Context, tx pgx.Tx, observed *observedEpo
 	return err
 }
 
-// epochOf is the epoch that a transaction works in. It fails while it is not noticed.
+// epochOf returns the epoch of the database within tx. It fails with *UnavailableError when the server has changed and
+// the new epoch is not noticed yet.
 func (s *Store) epochOf(ctx context.Context, tx pgx.Tx) (uuid.UUID, error) {
 	present := s.present(tx)
 	if err := tx.QueryRow(ctx, `SELECT `+presentSQL+` FROM dbcontroller.meta m`).Scan(present.columns()...); err != nil {
@@ -193,8 +194,8 @@ INSERT INTO dbcontroller.work (action, shard, deployment_id, cursor)
 SELECT {announce_epoch}, id % $2::int, id, '' FROM dbcontroller.deployment d
 WHERE id <> $1 AND NOT EXISTS (SELECT FROM dbcontroller.decommissioned WHERE deployment_id = d.id)`)
 
-// AdvanceEpoch gives the present epoch a greater name than one that another deployment was told: the clock went back since.
-// Everybody is told again.
+// AdvanceEpoch replaces the id of the present epoch by one greater than known, the epoch of this database that another
+// deployment has stored: the clock went back since then. The new id is announced to all deployments.
 func (s *Store) AdvanceEpoch(ctx context.Context, known uuid.UUID) error {
 	greater := uuid.Must(uuid.NewV7())
 	if ms := attemptTime(known).UnixMilli() + 1; attemptTime(greater).UnixMilli() < ms {
@@ -212,13 +213,13 @@ func (s *Store) AdvanceEpoch(ctx context.Context, known uuid.UUID) error {
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("outdo the epoch that is known elsewhere: %w", err)
+		return fmt.Errorf("advance the epoch beyond the one that another deployment knows: %w", err)
 	}
 	_, err = s.NoticeEpoch(ctx)
 	return err
 }
 
-// PresentEpoch is the one that this process has noticed last.
+// PresentEpoch returns the epoch that this process noticed last; uuid.Nil before the first.
 func (s *Store) PresentEpoch() uuid.UUID {
 	if e := s.epoch.Load(); e != nil {
 		return *e
@@ -237,12 +238,12 @@ func (s *Store) signalEpochChanged() {
 }
 
 const (
-	// In the first epoch of a database nothing is lost.
+	// A database in its first epoch has lost nothing.
 	lockAwaitingSQL = `SELECT awaiting, ` + mayHaveLostSQL + ` FROM dbcontroller.meta m FOR UPDATE`
 	mayHaveLostSQL  = `EXISTS (SELECT FROM dbcontroller.epoch e WHERE e.id <> m.epoch)`
 
-	// Those that may refer to resources here, of which some may be known by what is left of it only. What they have referred
-	// to may be lost, too.
+	// The deployments that may refer to resources here: those that the registry names, and those with rows here, which
+	// the registry may have lost. Blockades of theirs may be lost, so that each of them has to compare.
 	unconfirmedSQL = `
 WITH who AS (
     SELECT id FROM dbcontroller.deployment d, dbcontroller.meta m WHERE id <> $2 AND d.counted_in IS DISTINCT FROM m.epoch
@@ -261,7 +262,7 @@ UPDATE dbcontroller.deployment d SET unconfirmed = true, referred = true FROM wh
 var (
 	forgetPassesSQL = codes(`DELETE FROM dbcontroller.work WHERE action IN ({announce_epoch}, {confirm_again}, {verify_blockades})`)
 
-	// Everybody is told, once an epoch. Their blockades here are compared with what they say.
+	// Once an epoch, for each deployment: announce the epoch, and verify its blockades here.
 	recoverWorkSQL = codes(`
 WITH counted AS (
     UPDATE dbcontroller.deployment d SET counted_in = m.epoch FROM dbcontroller.meta m
@@ -274,9 +275,10 @@ INSERT INTO dbcontroller.work (action, shard, deployment_id, cursor)
 SELECT a, id % $3::int, id, '' FROM counted, unnest(ARRAY [{announce_epoch}, {verify_blockades}]) AS a`)
 )
 
-// Recover takes, in a new epoch, which deployments may refer to resources here, and which others there are: all of them
-// are told, and until the former have confirmed their references nothing is deleted here. Called again, in any epoch but the
-// first, it takes who has appeared since: the registry may have lost some as well. All others it leaves as they are.
+// Recover starts the recovery of a new epoch with the deployments of an environment. The epoch is announced to all of
+// them; those that may refer to resources here are waited for: nothing is deleted here until they have confirmed their
+// references. A later call, in any epoch but the first, adds deployments that have appeared since (the registry may have
+// lost some as well) and changes nothing for the others.
 func (s *Store) Recover(ctx context.Context, env *schema.Environment) error {
 	var referring, all []int32
 	for _, d := range env.Deployments {
@@ -327,8 +329,8 @@ SELECT ` + presentSQL + `, NOT m.awaiting AND NOT EXISTS (SELECT FROM dbcontroll
 FROM dbcontroller.meta m`
 )
 
-// settled fails while what refers to resources here may have been lost. Asked for under the locks of what is to go: who
-// establishes again waits for them, and is not confirmed before.
+// checkRecovered fails with *UnavailableError while blockades and entries here may be lost. A transaction that marks or
+// removes resources calls it after it has locked them: establishing again waits for these locks, and is confirmed later.
 func (s *Store) checkRecovered(ctx context.Context, tx pgx.Tx) error {
 	var settled bool
 	present := s.present(tx)
@@ -356,19 +358,19 @@ func (s *Store) checkRecovered(ctx context.Context, tx pgx.Tx) error {
 	return &UnavailableError{Deployments: waiting, Err: errRecovering}
 }
 
-// notTheHoldersFault tells of an error that every part of a batch would have: it is not searched for.
+// failsWholeBatch reports whether every part of a batch would fail with the error, so that halving the batch is useless.
 func failsWholeBatch(err error) bool {
 	return errors.Is(err, errRecovering) || errors.Is(err, ErrStaleEpoch) || errors.Is(err, schema.ErrFenced) || postgres.Unavailable(err)
 }
 
 const (
-	// A word of an earlier epoch than the one that was told counts for nothing. A new one waits for messages that are under
-	// way, so that what is compared in it stays as it is.
+	// Messages of earlier epochs than the stored one are refused. The row lock makes RecordPeerEpoch wait for the messages
+	// in flight, so that none of them changes rows that the new epoch has compared.
 	knownEpochSQL = `
 SELECT d.epoch IS NULL OR d.epoch <= $2, ` + presentSQL + `
 FROM dbcontroller.deployment d, dbcontroller.meta m WHERE d.id = $1 FOR SHARE OF d`
 
-	// Only one that has ever referred here can have lost what it let go, and only for it deletes wait.
+	// Deletes wait only for a deployment that has ever referred to resources here: only that one can have lost a reference.
 	learnEpochSQL = `
 WITH before AS (
     SELECT epoch FROM dbcontroller.deployment WHERE id = $1
@@ -379,13 +381,13 @@ FROM before WHERE d.id = $1 RETURNING before.epoch IS DISTINCT FROM d.epoch, d.e
 )
 
 var (
-	// Finalise waits for this, or has removed them before the next statement.
+	// Finalise waits for these locks, or has removed the shadows before the next statement.
 	keepDeletingSQL = codes(`
 SELECT FROM dbcontroller.shadow WHERE state = {deleting} AND id IN (SELECT target_id FROM dbcontroller.holder_entry WHERE deployment_id = $1)
 ORDER BY id FOR KEY SHARE`)
 
-	// What it may have forgotten to do is told once more; references to it are compared with what it has, and its blockades
-	// with what it refers to.
+	// New notices for the deletions on which the deployment may have lost its work; then compare the references to it
+	// (confirm again) and its blockades here (verify blockades).
 	peerEpochWorkSQL = codes(`
 WITH again AS (
     INSERT INTO dbcontroller.notice (target_id, deployment_id)
@@ -398,8 +400,8 @@ INSERT INTO dbcontroller.work (action, shard, deployment_id, cursor) SELECT a, $
 WHERE a <> {announce_epoch} OR EXISTS (SELECT FROM dbcontroller.deployment WHERE id = $1 AND unconfirmed)`)
 )
 
-// ofPresentEpoch refuses what a deployment said in an epoch that has ended, as far as that was told; and numbers that were
-// looked up in another epoch of this database.
+// checkPeerEpoch makes the batch fail with ErrStaleEpoch when a later epoch than epoch is stored for the sender's
+// database; and with *UnavailableError when this database is not in selfEpoch, in which the caller looked up its ids.
 func (s *Store) checkPeerEpoch(tx pgx.Tx, b *pgx.Batch, deployment int32, epoch, selfEpoch uuid.UUID) {
 	present := s.present(tx)
 	b.Queue(knownEpochSQL, deployment, epoch).QueryRow(func(row pgx.Row) error {
@@ -415,7 +417,7 @@ func (s *Store) checkPeerEpoch(tx pgx.Tx, b *pgx.Batch, deployment int32, epoch,
 	})
 }
 
-// recoveringSelf is the answer of a transaction that has met another epoch than it began in.
+// recoveringSelf returns the error of a transaction that found another epoch than the noticed one, and signals it.
 func (s *Store) recoveringSelf() error {
 	s.signalEpochChanged()
 	return &UnavailableError{Deployments: []schema.DeploymentID{s.self}, Err: errRecovering}
@@ -449,12 +451,12 @@ func (s *Store) RecordPeerEpoch(ctx context.Context, from schema.DeploymentID, e
 		return tx.SendBatch(ctx, b).Close()
 	})
 	if err != nil {
-		return known, fmt.Errorf("take the epoch of %s: %w", from, err)
+		return known, fmt.Errorf("record the epoch of %s: %w", from, err)
 	}
 	return known, nil
 }
 
-// In which epoch of this database it has compared, and in which of its own.
+// $2 is the epoch of this database in which the deployment compared, $3 that of its own database.
 const markConfirmedSQL = `
 UPDATE dbcontroller.deployment d SET unconfirmed = d.unconfirmed AND m.epoch <> $2, uncompared = d.uncompared AND d.epoch <> $3
 FROM dbcontroller.meta m WHERE d.id = $1 AND (d.unconfirmed OR d.uncompared)`
@@ -484,7 +486,7 @@ func (s *Store) MarkAnnounced(ctx context.Context, to schema.DeploymentID, epoch
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("%s was told the epoch: %w", to, err)
+		return fmt.Errorf("record that %s knows the epoch: %w", to, err)
 	}
 	return nil
 }
@@ -500,7 +502,7 @@ func (s *Store) MarkReferencesConfirmed(ctx context.Context, by schema.Deploymen
 	var confirmed bool
 	err = s.inTx(ctx, noFeed, func(tx pgx.Tx) error {
 		present, err := s.epochOf(ctx, tx)
-		if err == nil && present != here { // the number of the deployment may be another one's
+		if err == nil && present != here { // the id may belong to another deployment in this epoch
 			err = s.recoveringSelf()
 		}
 		if err != nil {
@@ -511,7 +513,7 @@ func (s *Store) MarkReferencesConfirmed(ctx context.Context, by schema.Deploymen
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("%s has confirmed its references: %w", by, err)
+		return fmt.Errorf("record that %s has confirmed its references: %w", by, err)
 	}
 	if confirmed {
 		s.log.Info("references are confirmed after the failover", zap.Stringer("by", by))

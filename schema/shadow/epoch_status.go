@@ -10,17 +10,17 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// EpochStatus is what operators want to know of the database's epochs.
+// EpochStatus describes the present epoch of the database and its recovery, for operators.
 type EpochStatus struct {
 	ID      uuid.UUID
 	Since   time.Time
 	Ordinal int64 // 1 for the first
-	// Awaiting: the registry has to say who may refer to resources here.
+	// Awaiting reports that recovery has not started: it needs the registry's list of deployments (Recover).
 	Awaiting bool
-	// Unconfirmed have not compared their references since this database, or theirs, was failed over; until they have,
-	// nothing is deleted here.
+	// Unconfirmed are the deployments that have not compared their references since this database, or theirs, failed over;
+	// nothing is deleted here until they have.
 	Unconfirmed []schema.DeploymentID
-	// Dangling is how many references were found whose targets went without them.
+	// Dangling is the number of references whose target is gone because a database lost commits.
 	Dangling int64
 }
 
@@ -30,7 +30,7 @@ SELECT e.id, e.noticed_at, (SELECT count(*) FROM dbcontroller.epoch), m.awaiting
     (SELECT count(*) FROM dbcontroller.reference WHERE dangling)
 FROM dbcontroller.meta m JOIN dbcontroller.epoch e ON e.id = m.epoch ORDER BY e.seq DESC LIMIT 1`
 
-// Epoch tells in which epoch the database is.
+// Epoch returns the status of the present epoch.
 func (s *Store) Epoch(ctx context.Context) (e EpochStatus, err error) {
 	var names []string
 	if err := s.pool.QueryRow(ctx, epochStatusSQL).Scan(&e.ID, &e.Since, &e.Ordinal, &e.Awaiting, &names, &e.Dangling); err != nil {

@@ -56,7 +56,8 @@ WHERE EXISTS (
         AND b.deployment_id = $4 AND b.behaviour = {block} AND b.expires_at IS NULL
 )`)
 
-// WouldEstablish tells what Establish would refuse now. It stores nothing, and promises nothing.
+// WouldEstablish returns the targets' uids and this deployment's version, or the *RefusedError that Establish would
+// return now. It stores nothing and locks nothing.
 func (s *Store) WouldEstablish(ctx context.Context, holder schema.DeploymentID, refs []EstablishReference) ([]uuid.UUID, string, error) {
 	ids, err := s.establishIDs(ctx, holder, refs)
 	if err != nil {
@@ -87,15 +88,16 @@ func (s *Store) WouldEstablish(ctx context.Context, holder schema.DeploymentID, 
 	return uids, v.model.Descriptor.Version, s.refusals(refs, refused)
 }
 
-// Establish makes a tentative blockade for each reference of a holder's attempt, all or nothing; whatever the
-// behaviour, since the target must not vanish before the holder's commit. It fails with *RefusedError that names every target in the way.
+// Establish inserts a tentative blockade for each reference of a holder's attempt, all or none. References of every
+// behaviour get one, since the target must not be deleted before the holder's commit. It fails with *RefusedError, which
+// names every refused target.
 func (s *Store) Establish(ctx context.Context, holder schema.DeploymentID, attempt AttemptID, refs []EstablishReference) (*Established, error) {
 	selfEpoch := s.PresentEpoch()
 	deployment, err := s.names.deployment(ctx, holder)
 	if err != nil {
 		return nil, err
 	}
-	done, err := s.admit(ctx, deployment, refs) // before anything is stored of them
+	done, err := s.admit(ctx, deployment, refs) // before names of the holders are stored
 	if err != nil {
 		return nil, err
 	}
@@ -120,7 +122,7 @@ func (s *Store) Establish(ctx context.Context, holder schema.DeploymentID, attem
 			refused[i] = ids.missing(i)
 		}
 		b := &pgx.Batch{}
-		b.Queue(shareVersionSQL, versionLock) // a word that the holder's deployment is gone waits, or is seen below
+		b.Queue(shareVersionSQL, versionLock) // a concurrent Decommission waits for us or is visible below
 		b.Queue(lockEstablishedSQL, ids.targetKinds, ids.targetNames).Query(func(rows pgx.Rows) error {
 			var n, id int64
 			var uid uuid.UUID
@@ -133,7 +135,7 @@ func (s *Store) Establish(ctx context.Context, holder schema.DeploymentID, attem
 			})
 			return err
 		})
-		// After the lock: a release of this attempt that came before has committed its tombstone.
+		// After the lock: an earlier release of this attempt has committed its closed_attempt row.
 		b.Queue(selectClosedSQL, attempt, ids.holder).QueryRow(func(row pgx.Row) error {
 			return row.Scan(slices.Concat([]any{&closed, &decommissioned, &now}, present.columns(), []any{&database}, running.into())...)
 		})
@@ -143,7 +145,7 @@ func (s *Store) Establish(ctx context.Context, holder schema.DeploymentID, attem
 		if err := checkCallerDatabase(ctx, holder, database); err != nil {
 			return err
 		}
-		if !present.is(selfEpoch) { // before what is refused: a target that is not here may be lost
+		if !present.is(selfEpoch) { // before the refusals: a missing target may be lost, not deleted
 			return s.recoveringSelf()
 		}
 		if err := s.checkVersion(ids.version, running); err != nil {
@@ -193,9 +195,9 @@ func refusalOf(ref EstablishReference, uid uuid.UUID, state State, closing bool)
 	return ""
 }
 
-// replaceBlocks lets what acts take the place of what blocks, by the same field of the same holder, also when the target is
-// DELETING: a switch of the version has changed the behaviour. It is nothing new that refers to the target (I4), and once it
-// is confirmed its deployment is told of the deletion, and lets the target go by acting.
+// replaceBlocks allows an acting reference to replace a BLOCK reference by the same field of the same holder although the
+// target is DELETING: a version switch has changed the behaviour. That adds no reference to the target (I4); after it is
+// confirmed, its deployment gets a notice of the deletion and acts.
 func replaceBlocks(ctx context.Context, tx pgx.Tx, refs []EstablishReference, ids *establishIDs, targets []int64, refused []Reason) error {
 	if !slices.Contains(refused, TargetDeleting) {
 		return nil
@@ -230,7 +232,7 @@ func (s *Store) refusals(refs []EstablishReference, reasons []Reason) error {
 	return nil
 }
 
-// attemptTime is when a UUIDv7 was made, by the clock of the holder's deployment.
+// attemptTime returns the time in a UUIDv7, by the clock of the holder's deployment, in milliseconds.
 func attemptTime(a AttemptID) time.Time {
 	var ms int64
 	for _, b := range a[:6] {
@@ -249,7 +251,7 @@ type establishIDs struct {
 	behaviours                       []int16
 }
 
-// establishIDs turns names into numbers, outside the transaction; kinds that this deployment does not know are refused.
+// establishIDs looks up the ids of names, outside the transaction, and refuses unknown kinds.
 func (s *Store) establishIDs(ctx context.Context, holder schema.DeploymentID, refs []EstablishReference) (*establishIDs, error) {
 	v, err := s.current()
 	if err != nil {
@@ -262,7 +264,7 @@ func (s *Store) establishIDs(ctx context.Context, holder schema.DeploymentID, re
 		kind, err := v.model.KindOf(ref.TargetName)
 		switch {
 		case err != nil && ref.TargetUID != uuid.Nil:
-			kept[i] = true // what was established once is established again, also where the version has no place for it
+			kept[i] = true // a target of a kind that the version lacks is established again, for recovery
 		case err != nil || kind.ID != targetKinds[i]:
 			reasons[i] = UnknownKind
 		case kind.Unconstrained:
@@ -305,8 +307,8 @@ func (s *Store) establishIDs(ctx context.Context, holder schema.DeploymentID, re
 	return out, nil
 }
 
-// missing is the refusal of a target that is not there. What the version has no word for may be another resource's: it cannot
-// say.
+// missing returns the refusal of a target without a shadow. When the version lacks the target's kind, the name may belong
+// to another kind, so that its absence is not certain: UnknownKind.
 func (ids *establishIDs) missing(i int) Reason {
 	if ids.kept[i] {
 		return UnknownKind

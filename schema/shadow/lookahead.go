@@ -7,14 +7,14 @@ import (
 	"go.uber.org/zap"
 )
 
-// lookAhead is what a delete found out about the other deployments before it locks anything for good.
+// lookAhead is the result of a look-ahead: the blockers that a delete may ignore, and those that it has to wait for.
 type lookAhead struct {
-	// keys and blocks are the blockades, and the local references, of resources that go themselves and were there before the
-	// walk: they and no others are excused.
+	// keys and blocks are the excused blockades and local references: their holders are removed by the same deletion, and
+	// they existed before the walk. No others are excused.
 	keys    keyColumns
 	blocks  map[edge]bool
 	unasked []Unasked
-	// undecided are blockades here that may still commit, and moved says that others were settled.
+	// undecided are blockades here whose attempts may still commit; moved reports that others were settled.
 	undecided []blockade
 	moved     bool
 }
@@ -26,8 +26,9 @@ func (l *lookAhead) notAsked() []Unasked {
 	return l.unasked
 }
 
-// lookAhead walks over a deletion, starting from what it takes here, and asks about the blockades here. It fails with
-// *BlockedError, *ProtectedError or *UnavailableError when the delete is refused.
+// lookAhead walks over the deployments that a deletion reaches, starting from its members here, and resolves the
+// blockades here that are not excused. It fails with *BlockedError, *ProtectedError or *UnavailableError when the delete
+// is refused.
 func (s *Store) lookAhead(ctx context.Context, name string, from *obstacle) (*lookAhead, error) {
 	w := newWalk(s.self, s.peers, false)
 	w.mindAll = from.tooMany()
@@ -56,9 +57,9 @@ func (s *Store) lookAhead(ctx context.Context, name string, from *obstacle) (*lo
 		return l, err
 	}
 	l.unasked = w.unasked
-	if len(l.undecided) == 0 { // else it is asked again
+	if len(l.undecided) == 0 { // otherwise the look-ahead is repeated, and logs then
 		for _, u := range w.unasked {
-			s.log.Warn("a deployment could not be asked what a delete would take along there",
+			s.log.Warn("cannot ask a deployment for the part of a deletion there",
 				zap.String("name", name), zap.Stringer("deployment", u.Deployment), zap.Error(u))
 		}
 	}
@@ -85,7 +86,7 @@ func (s *Store) askBlockades(ctx context.Context, w *planWalk, l *lookAhead, blo
 	return ctx.Err()
 }
 
-// holders are those of the blockers.
+// holders returns the holders of the blockers.
 func (w *planWalk) holders() []PlanTarget {
 	var out []PlanTarget
 	for _, b := range w.inOrder() {
