@@ -137,7 +137,7 @@ func TestADeleteSaysWhyADeploymentWasNotAsked_I15(t *testing.T) {
 	require.Equal(t, []shadow.Why{shadow.TimedOut, shadow.Unreachable, shadow.TimedOut}, []shadow.Why{result.Unasked[0].Why, result.Unasked[1].Why, result.Unasked[2].Why})
 	require.Contains(t, result.Unasked[0].Error(), "did not answer within")
 	require.Contains(t, result.Unasked[1].Error(), "cut off")
-	told := logs.FilterMessageSnippet("could not be asked").All()
+	told := logs.FilterMessageSnippet("cannot ask a deployment").All()
 	require.Len(t, told, 3)
 	require.Contains(t, told[0].ContextMap()["deployment"], "a.example.com/r1")
 }
