@@ -17,26 +17,26 @@ var (
 	ErrConflict = errors.New("has changed meanwhile")
 	// ErrDeleting says that the resource is on its way out and takes no writes.
 	ErrDeleting = errors.New("is being deleted")
-	// ErrAborted says that the attempt was decided ABORTED, by a target's resolver or a version switch; try again.
+	// ErrAborted reports that the attempt was aborted, by a target's resolver, a version switch or a new epoch; try again.
 	ErrAborted = errors.New("the write was aborted, try again")
-	// ErrForeignReference says that a write in the caller's own transaction would need another deployment.
+	// ErrForeignReference reports that a write in the caller's transaction has a new reference to another deployment.
 	ErrForeignReference = errors.New("a new reference to another deployment cannot be written inside a transaction of your own: use Save")
-	// ErrTransaction says that a write cannot be part of the caller's transaction as it is; nothing was written, and the
-	// message says what to do.
+	// ErrTransaction reports that the caller's transaction cannot contain the write. Nothing was written; the message
+	// names the remedy.
 	ErrTransaction = errors.New("the transaction cannot take the write")
-	// ErrRequestReused says that a request id came before with another content.
+	// ErrRequestReused reports that a request id was used before with another content.
 	ErrRequestReused = errors.New("the request id was used for another request")
-	// ErrNotSent says that a call to another deployment was certainly not sent.
+	// ErrNotSent reports that a call to another deployment was certainly not sent.
 	ErrNotSent = errors.New("not sent")
-	// ErrUnknown says that the database did not tell whether it committed.
+	// ErrUnknown reports that the result of a commit is unknown.
 	ErrUnknown = errors.New("the outcome is not known")
 	// ErrBarred says that an operator has declared the asking deployment gone for ever.
 	ErrDecommissioned = errors.New("an operator has decommissioned this deployment")
-	// ErrPosition says that an acknowledged position is not one that this database gave to the caller.
+	// ErrPosition reports that this database did not issue an acknowledged position to the caller.
 	ErrPosition = errors.New("not a position of this database for this caller")
 )
 
-// InvalidError is bad input: which field, and what is wrong with it.
+// InvalidError reports invalid input: the resource or field, and the fault.
 type InvalidError struct {
 	Resource string
 	Err      error
@@ -51,29 +51,29 @@ func (e *InvalidError) Error() string {
 
 func (e *InvalidError) Unwrap() error { return e.Err }
 
-// BlockedError refuses a delete. Holders are the first MaxNamedHolders references in its way, by name; Total is how many
-// there are.
+// BlockedError refuses a delete. Holders are the first MaxNamedHolders blocking references, by name; Total counts all.
 type BlockedError struct {
-	// Name, in Deployment, is what was to be deleted. What goes with it may be what is referred to.
+	// Name, in Deployment, is the resource to be deleted. The target of a holder may be another member of the deletion.
 	Name       string
 	Deployment schema.DeploymentID
 	Holders    []Holder
 	Total      int
-	// AtLeast says that there may be more than Total.
+	// AtLeast reports that there may be more than Total.
 	AtLeast bool
-	// Undecided says that the holders may only be about to refer.
+	// Undecided reports that the attempts of the references are undecided.
 	Undecided bool
-	// Unanswered are deployments of holders that did not answer whether these still refer: until they have, that counts.
+	// Unanswered are holders' deployments that did not answer whether the references still exist; until they do, these
+	// block.
 	Unanswered []schema.DeploymentID
 }
 
-// MaxNamedHolders is how many holders an error names.
+// MaxNamedHolders is the number of holders in a BlockedError.
 const MaxNamedHolders = 100
 
-// maxToldHolders is how many of them its text names.
+// maxToldHolders is the number of holders in its text.
 const maxToldHolders = 5
 
-// add takes holders in the order of their names.
+// add adds a holder. The caller adds them in the order of their names.
 func (e *BlockedError) add(h Holder) {
 	if e.Total++; len(e.Holders) < MaxNamedHolders {
 		e.Holders = append(e.Holders, h)
@@ -129,7 +129,7 @@ func joined(deployments []schema.DeploymentID) string {
 	return strings.Join(names, ", ")
 }
 
-// ProtectedError refuses a delete that would take resources which are not to be deleted (block_deletion).
+// ProtectedError refuses a delete with members that have block_deletion set.
 type ProtectedError struct {
 	Name string
 	By   []schema.FullName
@@ -147,11 +147,11 @@ func (e *ProtectedError) Error() string {
 	return s
 }
 
-// UnavailableError names deployments that had to be asked and did not answer.
+// UnavailableError names deployments that did not answer, or for which recovery waits.
 type UnavailableError struct {
 	Deployments []schema.DeploymentID
 	Err         error
-	// Unasked says of each why, where that is known.
+	// Unasked has the reason for each deployment, where it is known.
 	Unasked []Unasked
 }
 

@@ -12,27 +12,27 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// Explanation tells why a resource is pending, or still being deleted.
+// Explanation lists the reasons why a resource is pending or still in DELETING.
 type Explanation struct {
 	Kind      string
 	Name      string
 	UID       uuid.UUID
 	State     State
 	UpdatedAt time.Time
-	// Pending: work is outstanding.
+	// Pending reports that work is outstanding.
 	Pending bool
 	Reasons []ExplainedReason
 }
 
-// ExplainedReason is one thing that a resource waits for.
+// ExplainedReason is one reason.
 type ExplainedReason struct {
 	// Type is BLOCKED, WAITING, PROTECTED, TENTATIVE, OWNER, or the name of outstanding work.
 	Type    string
 	Message string
-	Since   time.Time // zero: not known
-	// Deployment that the work is for; zero for other reasons.
+	Since   time.Time // zero: unknown
+	// Deployment to which the work belongs; zero for other reasons.
 	Deployment schema.DeploymentID
-	// Error of the last try, if it is known.
+	// Error of the last try, if known.
 	Error string
 }
 
@@ -59,7 +59,7 @@ WHERE w.action IN ({finalise}, {check_owners}, {drop_owners}, {derive}) AND w.ta
     OR w.action = {confirm} AND w.attempt IN (SELECT attempt FROM dbcontroller.reference WHERE holder_id = $1)
 ORDER BY w.seq LIMIT 50`)
 
-// Explain tells what a resource waits for. It fails with ErrNotFound or *InvalidError.
+// Explain returns what a resource waits for. It fails with ErrNotFound or *InvalidError.
 func (s *Store) Explain(ctx context.Context, name string) (*Explanation, error) {
 	kindID, err := s.kindOfName(ctx, name)
 	if err != nil {
@@ -206,11 +206,11 @@ func (e *Explanation) work(ctx context.Context, s *Store, id int64) error {
 	return err
 }
 
-// Derivation is how far a kind's references are derived anew.
+// Derivation is the progress of deriving the references of a kind anew: resources done, of all.
 type Derivation struct {
 	Kind        string
 	Done, Total int64
-	// SetAside are resources that could not be derived for now.
+	// SetAside is the number of resources that cannot be derived now.
 	SetAside int64
 }
 
@@ -222,7 +222,7 @@ SELECT k.kind,
 FROM dbcontroller.work w JOIN dbcontroller.kind k ON k.id = w.kind_id
 WHERE w.action = {derive} GROUP BY w.kind_id, k.kind ORDER BY k.kind`)
 
-// Status is a deployment's version, how often it was switched, and which kinds are being derived anew.
+// Status returns the deployment's version, its switch generation, and the derivations in progress.
 func (s *Store) Status(ctx context.Context) (version string, generation int64, derivations []Derivation, err error) {
 	if err := s.pool.QueryRow(ctx, selectVersionSQL).Scan(&version, &generation); err != nil {
 		return "", 0, nil, fmt.Errorf("read the version: %w", err)

@@ -41,13 +41,13 @@ var writtenSQL = codes(feed.WrittenBegin + `
     EXISTS (SELECT FROM dbcontroller.change WHERE` + feed.New + `)::int + {work_feed} * EXISTS (SELECT FROM dbcontroller.work WHERE` + feed.New + `)::int
     + {notice_feed} * EXISTS (SELECT FROM dbcontroller.notice WHERE` + feed.New + `)::int` + feed.WrittenFrom + `dbcontroller.meta` + feed.StateEnd)
 
-// chunk and bodyChunk bound how many items one watch holds in memory; those of the latter have bodies.
+// chunk is the number of items that one watch holds in memory; bodyChunk that of items with bodies.
 const (
 	chunk     = 500
 	bodyChunk = 100
 )
 
-// noticesFilter binds a token to what was watched, and by whom.
+// noticesFilter is the filter of a deletions watch, which binds its tokens to the watch and its caller.
 func noticesFilter(d schema.DeploymentID) string { return "deletions for " + d.String() }
 
 const (
@@ -70,7 +70,7 @@ ORDER BY n.seq`
     WHERE n.deployment_id = (SELECT id FROM dbcontroller.deployment WHERE service = split_part($4, '/', 1) AND region = split_part($4, '/', 2)) AND` + feed.New
 )
 
-// followed is what a watch ended with. Only this process can begin the epoch that it missed.
+// followed translates the error of a watch: a server that is not noticed yet is signalled, and is *UnavailableError.
 func (s *Store) followed(err error) error {
 	if errors.Is(err, feed.ErrUnnoticed) {
 		return s.recoveringSelf()
@@ -78,7 +78,7 @@ func (s *Store) followed(err error) error {
 	return err
 }
 
-// WatchDeletions follows the deletions that a holder's deployment has to act upon and has not acknowledged.
+// WatchDeletions delivers the notices of a holder's deployment: the deletions that it has not acknowledged.
 func (s *Store) WatchDeletions(ctx context.Context, holder schema.DeploymentID, token string, deliver func(schema.Event[schema.Deletion]) error) error {
 	return s.followed(feed.Follow(ctx, s.feeds, feed.Feed[schema.Deletion]{
 		Filter: noticesFilter(holder), Topic: noticeFeed, Chunk: chunk, SnapshotSQL: noticesSnapshotSQL, FirstSQL: noticesNewSQL + feed.FirstPage, NextSQL: noticesNewSQL + feed.NextPage, // By name: the number may become another one's within the life of a watch.
@@ -109,7 +109,7 @@ WHERE w.shard = ANY ($1) ORDER BY w.seq`
     WHERE w.shard = ANY ($4) AND` + feed.New
 )
 
-// WatchWork follows the outstanding work of some shards: what makes shadows PENDING, and DELETING ones worth a look.
+// WatchWork delivers the outstanding work of some shards.
 func (s *Store) WatchWork(ctx context.Context, shards []int16, token string, deliver func(schema.Event[schema.Work]) error) error {
 	return s.followed(feed.Follow(ctx, s.feeds, feed.Feed[schema.Work]{
 		Filter: fmt.Sprint("work of shards ", shards), Topic: workFeed, Chunk: chunk, SnapshotSQL: workSnapshotSQL, FirstSQL: workNewSQL + feed.FirstPage, NextSQL: workNewSQL + feed.NextPage, Args: []any{shards},
@@ -140,7 +140,7 @@ WHERE ($1::int = 0 OR x.kind_id = $1) AND `
 
 	resourcesOrderSQL = ` ORDER BY x.kind_id, x.name`
 
-	// What does not fit the filter is gone for the watch.
+	// A resource that does not match the filter is delivered as gone.
 	resourcesNewSQL = beginSinceSQL + `
     SELECT x.seq, x.uid, x.kind, x.name, CASE WHEN `
 )
@@ -151,15 +151,14 @@ var resourcesNewOfSQL = codes(` THEN x.state ELSE {gone} END, x.revision, x.gene
     ) AS x
     WHERE ($4::int = 0 OR x.kind_id = $4) AND` + feed.New)
 
-// WatchResources follows the resources of a kind, or of all kinds when it is empty, that fit a filter. What is gone
-// comes as an item in state Gone, with name, kind, uid and revision; so does what has changed and does not fit, whether
-// or not it did before.
+// WatchResources delivers the resources of a kind, or of all kinds when kindName is empty, that match a filter. A removed
+// resource is delivered in state Gone, with name, kind, uid and revision; so is a changed resource that does not match,
+// whether or not it matched before.
 func (s *Store) WatchResources(ctx context.Context, kindName, filter, token string, deliver func(schema.Event[Resource]) error) error {
 	return WatchResourcesAs(ctx, s, kindName, filter, token, func(r Resource) (Resource, error) { return r, nil }, deliver)
 }
 
-// WatchResourcesAs is WatchResources for watches that want resources in another form: what many of them watch is put into
-// it once.
+// WatchResourcesAs is WatchResources with a conversion, which runs once for all watches that share a feed.
 func WatchResourcesAs[T any](ctx context.Context, s *Store, kindName, filter, token string, as func(Resource) (T, error), deliver func(schema.Event[T]) error) error {
 	v, err := s.current()
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// A page, by key: a page does not walk over what the pages before it removed.
+// Keyset paging: a page does not scan the dead rows of earlier pages.
 var acknowledgeSQL = codes(`
 WITH page AS (
     SELECT n.seq FROM dbcontroller.notice n JOIN dbcontroller.shadow s ON s.id = n.target_id
@@ -29,18 +29,19 @@ WITH page AS (
 )
 SELECT count(*), COALESCE(max(seq), 0) FROM page`)
 
-// Acknowledge is AcknowledgeFor without an end: everything is acknowledged when it returns without an error.
+// Acknowledge is AcknowledgeFor without a time limit.
 func (s *Store) Acknowledge(ctx context.Context, holder schema.DeploymentID, epoch uuid.UUID, token string, except []uuid.UUID) error {
 	_, err := s.AcknowledgeFor(ctx, holder, epoch, token, except, math.MaxInt64)
 	return err
 }
 
-// AcknowledgeFor says that a holder's deployment has done, in an epoch of its database, all that it was told up to a position
-// of its watch, except for some uids. A notice counts when the transaction that wrote it is visible in the position. It fails with
-// ErrPosition when the position is not one of this database's present epoch for this deployment.
+// AcknowledgeFor removes the notices on which a holder's deployment has acted, in the given epoch of its database: those
+// up to a position of its watch, except those of some uids. A notice is up to a position when the position sees the
+// transaction that wrote it. It fails with ErrPosition when the token is not a position of this database's present epoch
+// for this deployment, and with ErrStaleEpoch.
 //
-// It acknowledges in transactions of Config.BatchSize notices, and tells whether there are more when patience has ended. What a
-// call has acknowledged stays so, however it ends: repeating it comes to an end, whatever the number of notices.
+// It works in transactions of Config.BatchSize notices, and returns whether more are left when patience ends. Each
+// transaction lasts, however the call ends: repeated calls terminate for any number of notices.
 func (s *Store) AcknowledgeFor(ctx context.Context, holder schema.DeploymentID, epoch uuid.UUID, token string, except []uuid.UUID, patience time.Duration) (more bool, err error) {
 	selfEpoch := s.PresentEpoch()
 	deployment, err := s.names.deployment(ctx, holder)
@@ -96,7 +97,7 @@ WHERE NOT EXISTS (SELECT FROM dbcontroller.blockade WHERE target_id = t)
 var (
 	selectFinaliseSQL = codes(`SELECT DISTINCT target_id FROM dbcontroller.work WHERE seq = ANY ($1) AND action = {finalise}`)
 
-	// What only waits for others to act can be hidden: nothing can begin to block it any more (I12).
+	// A resource in DELETING without blockers can be hidden: no blocker can be added any more (I12).
 	hideSQL = codes(`
 WITH hiding AS (
     UPDATE dbcontroller.shadow s SET hidden = true, revision = nextval('dbcontroller.revision')
@@ -107,9 +108,8 @@ WITH hiding AS (
 )` + changeGone(`revision`, `hiding`))
 )
 
-// Finalise looks again at the resources of some pieces of work: what is DELETING and waits for nothing any more is
-// removed. The work is done in the same transaction; what still waits is looked at again when something it waits for
-// has changed.
+// Finalise checks the resources of some pieces of work, removes those in DELETING that wait for nothing, and returns
+// their number. The work is removed in the same transaction: each change for which a resource waits adds new work.
 func (s *Store) Finalise(ctx context.Context, seqs []int64) (removed int, err error) {
 	err = s.inTx(ctx, changeFeed|workFeed, func(tx pgx.Tx) error {
 		rows, err := tx.Query(ctx, selectFinaliseSQL, seqs)
@@ -160,7 +160,7 @@ func (s *Store) Finalise(ctx context.Context, seqs []int64) (removed int, err er
 	return removed, nil
 }
 
-// deleting gives those of the targets that are in DELETING.
+// deleting returns the targets in DELETING.
 func deleting(ctx context.Context, tx pgx.Tx, targets []int64) ([]int64, error) {
 	rows, err := tx.Query(ctx, awaitMarksSQL, targets)
 	if err != nil {
@@ -194,7 +194,7 @@ type Messages struct {
 	Seqs []int64
 }
 
-// Messages reads the messages of some pieces of work for a deployment. Work that is done already has none.
+// Messages reads the messages of some pieces of work for a deployment. Work that was removed has none.
 func (s *Store) Messages(ctx context.Context, to schema.DeploymentID, seqs []int64) (*Messages, error) {
 	deployment, err := s.names.deployment(ctx, to)
 	if err != nil {
@@ -242,7 +242,7 @@ func (s *Store) Messages(ctx context.Context, to schema.DeploymentID, seqs []int
 	return m, nil
 }
 
-// Delivered says that the other deployment has taken the messages.
+// Delivered removes the work of messages that the other deployment has accepted.
 func (s *Store) Delivered(ctx context.Context, m *Messages) error {
 	return s.finish(ctx, m.Seqs)
 }

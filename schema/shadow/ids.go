@@ -14,10 +14,10 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// names maps names that stand once in the database to their numbers, and back. Rows are never removed or changed, so
-// what is known stays true. The memory is that of the distinct deployments, kinds and field paths.
+// names maps the names of deployments, kinds and field paths to their ids in the database, and back. The rows are never
+// changed or removed within an epoch, so that the cache stays valid. Its size is the number of distinct names.
 //
-// A kind stands under its oldest name, whatever versions and peers call it: kind and kindOf translate by the model.
+// A kind is stored by its oldest name, whatever its name in other versions: kind and kindOf translate by the model.
 type names struct {
 	pool  *pgxpool.Pool
 	model atomic.Pointer[schema.Model] // nil before the first version
@@ -85,7 +85,7 @@ func (n *names) unknown(paths []string, kinds []schema.KindID) int {
 	return len(fresh)
 }
 
-// knownDeployment gives a number without asking the database.
+// knownDeployment returns the id of a deployment from the cache alone.
 func (n *names) knownDeployment(d schema.DeploymentID) (int32, bool) {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
@@ -102,7 +102,7 @@ func (n *names) kindOf(ctx context.Context, q querier, id int32) (schema.KindID,
 	return n.canonical(k), err
 }
 
-// root is the name that a kind is stored under, and now the one that the present version has for it.
+// root returns the name by which a kind is stored; canonical returns its name in the running version.
 func (n *names) root(k schema.KindID) schema.KindID {
 	if m := n.model.Load(); m != nil {
 		return m.Root(k)
@@ -121,8 +121,8 @@ func (n *names) fieldOf(ctx context.Context, q querier, id int32) (string, error
 	return lookUp(ctx, n, q, &n.fields, id)
 }
 
-// besideTx marks calls for a transaction of the caller's own: the pool may have no connection left beside it (I22), so
-// that a name which is new to this process is stored over a connection of its own.
+// separateConnection marks the context of calls within a transaction of the caller: the pool may have no connection left
+// (I22), so that a name which is new to this process is stored over a separate connection.
 type separateConnection struct{}
 
 func (n *names) storing(ctx context.Context) (q interface {
@@ -140,7 +140,7 @@ func (n *names) storing(ctx context.Context) (q interface {
 	return conn, func() { _ = conn.Close(context.WithoutCancel(ctx)) }, nil
 }
 
-// intern stores a new name by itself, never inside a transaction: names are harmless when the transaction fails.
+// intern returns the id of a name, and stores a new one outside any transaction: a name without rows does no harm.
 func intern[T comparable](ctx context.Context, n *names, m *bimap[T], v T, insert string, args ...any) (int32, error) {
 	n.mu.RLock()
 	id, ok := m.ids[v]
@@ -162,7 +162,7 @@ func intern[T comparable](ctx context.Context, n *names, m *bimap[T], v T, inser
 	n.mu.RLock()
 	defer n.mu.RUnlock()
 	if id, ok = m.ids[v]; !ok {
-		return 0, fmt.Errorf("name %v was stored and is not there", v)
+		return 0, fmt.Errorf("name %v was stored, but cannot be read", v)
 	}
 	return id, nil
 }
@@ -186,8 +186,8 @@ func lookUp[T comparable](ctx context.Context, n *names, q querier, m *bimap[T],
 	return v, nil
 }
 
-// load reads all names, and takes the lock only when it has them: who waits for the lock may hold the connection that
-// the query needs.
+// load reads all names. It takes the mutex only after the query: a goroutine that waits for the mutex may hold the
+// connection that the query needs.
 func (n *names) load(ctx context.Context, q querier) error {
 	for {
 		n.mu.RLock()
@@ -199,7 +199,7 @@ func (n *names) load(ctx context.Context, q querier) error {
 	}
 }
 
-// loadIn takes what it reads unless everything was forgotten meanwhile: a part may be of the database of before.
+// loadIn adds the names that it reads, unless forget was called in the meantime: some may be of the epoch before.
 func (n *names) loadIn(ctx context.Context, q querier, generation int64) (taken bool, err error) {
 	deployments, kinds, fields := newBimap[schema.DeploymentID](), newBimap[schema.KindID](), newBimap[string]()
 	var id int32
@@ -232,13 +232,13 @@ func (n *names) loadIn(ctx context.Context, q querier, generation int64) (taken 
 	return true, nil
 }
 
-// merge adds what another load may not have seen yet; names never change.
+// merge adds names, and keeps those that a concurrent load has added; names never change.
 func (m bimap[T]) merge(more bimap[T]) {
 	maps.Copy(m.ids, more.ids)
 	maps.Copy(m.text, more.text)
 }
 
-// knownField gives a path's number, 0 when it was never stored.
+// knownField returns the id of a field path, 0 when it was never stored.
 func (n *names) knownField(ctx context.Context, path string) (int32, error) {
 	n.mu.RLock()
 	id, ok := n.fields.ids[path]
@@ -263,7 +263,7 @@ func (n *names) knownField(ctx context.Context, path string) (int32, error) {
 	return ids[0], nil
 }
 
-// forget lets everything be looked up again.
+// forget empties the cache.
 func (n *names) forget() {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -11,12 +11,12 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// A version can lack kinds, and patterns of names, that stored resources have by a version before it. They are kept: read,
-// listed, planned and deleted by their names, and held to what they refer to. Nobody writes them, and nothing new refers to
-// them, until a version has a place for them again.
+// A version can lack kinds or patterns of stored resources that an earlier version had. These resources are kept: they
+// can be read, listed, planned and deleted by their names, and their references stay in force. They cannot be written or
+// referred to anew until a version has their kind and pattern again.
 
 const (
-	// What the patterns of kinds were ever, and are not any more. After deriveWorkSQL, which adds kinds.
+	// dropped: the shapes of names that earlier versions had and this one lacks. After deriveWorkSQL, which adds kinds.
 	noteShapesSQL = `
 WITH i AS (
     SELECT kind_id, array_agg(shape ORDER BY shape) AS shapes FROM unnest($1::int[], $2::text[]) AS i (kind_id, shape) GROUP BY kind_id
@@ -27,12 +27,12 @@ UPDATE dbcontroller.derivation d
 SET shapes = n.shapes, dropped = ARRAY(SELECT DISTINCT s FROM unnest(d.dropped || d.shapes) AS s WHERE NOT s = ANY (n.shapes) ORDER BY s)
 FROM n WHERE n.kind_id = d.kind_id AND (n.shapes <> d.shapes OR d.dropped && n.shapes)`
 
-	// The kind that the version has for the name counts before others.
+	// The version's own kind for the name comes first.
 	selectKindOfSQL = `
 SELECT s.kind_id FROM dbcontroller.kind k JOIN dbcontroller.shadow s ON s.kind_id = k.id AND s.name = $2
 WHERE k.service = $1 ORDER BY s.kind_id <> $3 LIMIT 1`
 
-	// What is stored, or else the kind that had names of that shape: one that was deleted is not found.
+	// The kind of the stored resource, or else the kind that had names of that shape, so that a deleted one is not found.
 	selectKeptUnderSQL = `
 (SELECT s.kind_id FROM dbcontroller.kind k JOIN dbcontroller.shadow s ON s.kind_id = k.id AND s.name = $2 WHERE k.service = $1 LIMIT 1)
 UNION ALL
@@ -49,14 +49,14 @@ JOIN dbcontroller.shadow s ON s.kind_id = d.kind_id
 WHERE d.dropped <> '{}' GROUP BY k.kind ORDER BY k.kind`
 )
 
-// Kept are resources of a kind whose names fit no pattern of the version that runs, or of which it lacks the kind.
+// Kept counts the kept resources of a kind: the running version lacks the kind, or a pattern for their names.
 type Kept struct {
 	Kind      string
 	Resources int64
 	Sample    string // the first name
 }
 
-// Kept tells which stored resources the version that runs has no place for.
+// Kept returns the kept resources by kind.
 func (s *Store) Kept(ctx context.Context) ([]Kept, error) {
 	rows, err := s.pool.Query(ctx, selectKeptSQL)
 	if err != nil {
@@ -72,7 +72,7 @@ func (s *Store) Kept(ctx context.Context) ([]Kept, error) {
 	return kept, nil
 }
 
-// kindOfName gives the kind that a name is of by the version that runs, or else the one under which it is kept.
+// kindOfName returns the kind of a name by the running version, or else the kind under which it is kept.
 func (s *Store) kindOfName(ctx context.Context, name string) (int32, error) {
 	v, err := s.current()
 	if err != nil {
@@ -93,8 +93,8 @@ func (s *Store) kindOfName(ctx context.Context, name string) (int32, error) {
 	return id, err
 }
 
-// keptUnder gives the kind under which a resource is kept, or would be, whose name fits no pattern; without one it fails with
-// unfit.
+// keptUnder returns the kind under which a resource whose name fits no pattern is kept, or would be. Without such a kind
+// it fails with unfit.
 func (s *Store) keptUnder(ctx context.Context, q querier, name string, unfit error) (int32, error) {
 	if schema.CheckName(name) != nil {
 		return 0, &InvalidError{Err: unfit}
@@ -113,7 +113,7 @@ func (s *Store) keptUnder(ctx context.Context, q querier, name string, unfit err
 	return ids[0], nil
 }
 
-// unfit is the refusal of a write by a name that fits no pattern.
+// unfit returns the refusal of a write to a name that fits no pattern.
 func (s *Store) unfit(ctx context.Context, q querier, name string, unfit error) error {
 	if _, err := s.keptUnder(ctx, q, name, unfit); err != nil {
 		return err
@@ -122,7 +122,7 @@ func (s *Store) unfit(ctx context.Context, q querier, name string, unfit error) 
 		"and be written by a version that has a pattern for it", unfit)}
 }
 
-// kindsToRead are the kinds of the version, by their numbers, and those of earlier versions of which something may be kept.
+// kindsToRead returns the ids and names of the version's kinds, and of the kinds with resources that may be kept.
 func (s *Store) kindsToRead(ctx context.Context, v *version) (ids []int32, names []string, err error) {
 	for _, name := range v.model.KindNames() {
 		id, err := s.names.kind(ctx, schema.KindID{Service: s.self.Service, Kind: name})
@@ -152,7 +152,7 @@ func (s *Store) kindsToRead(ctx context.Context, v *version) (ids []int32, names
 	return ids, names, nil
 }
 
-// kindToRead finds a kind by the name that any version has for it. It fails with *InvalidError.
+// kindToRead returns the id and the present name of a kind, by its name in any version. It fails with *InvalidError.
 func (s *Store) kindToRead(ctx context.Context, v *version, name string) (int32, string, error) {
 	now := s.kindNow(name)
 	ids, names, err := s.kindsToRead(ctx, v)

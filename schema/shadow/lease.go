@@ -15,19 +15,19 @@ import (
 )
 
 const (
-	// A process that starts again under its name takes its own place at once. The row is locked by what its predecessor has
-	// under way, if that is not dead at all.
+	// A restarted process replaces its own row at once. Transactions in flight of its predecessor, if that still lives,
+	// hold the row's lock.
 	replaceSQL      = `DELETE FROM dbcontroller.member WHERE name = $1`
 	insertMemberSQL = `INSERT INTO dbcontroller.member (id, name, expires_at) VALUES ($1, $2, clock_timestamp() + $3::interval)`
 
 	renewSQL = `
 UPDATE dbcontroller.member SET expires_at = clock_timestamp() + $2::interval WHERE id = $1 AND expires_at > clock_timestamp()`
 
-	// Those whose transactions are under way are left for the next time: they hold their rows.
+	// Skips members with transactions in flight, which hold the rows' locks, until the next call.
 	lockExpiredSQL = `SELECT id FROM dbcontroller.member WHERE ` + deadSQL + ` ORDER BY id FOR UPDATE SKIP LOCKED`
 	evictSQL       = `DELETE FROM dbcontroller.member WHERE ` + deadSQL + ` AND id = ANY ($2)`
-	// Its time is over, or further ahead than it can be (of a process that may have another TTL): the clock went back, and it
-	// has not renewed since.
+	// Expired, or with an impossibly late expiry (the TTLs of processes may differ): the clock went back, and the member has
+	// not renewed since.
 	deadSQL = `(expires_at < clock_timestamp() OR expires_at > clock_timestamp() + interval '15 s' + 3 * $1::interval)`
 
 	countSQL = `
@@ -49,19 +49,19 @@ FROM dbcontroller.member m LEFT JOIN dbcontroller.lease l ON l.member_id = m.id
 GROUP BY m.id ORDER BY m.name`
 )
 
-// Leases are the shares that processes of one deployment have in its work. They are rows and row locks of single
-// transactions: nothing depends on a session.
+// Leases divide the shards of a deployment among its processes. They are rows, and locks of single transactions: nothing
+// depends on a session.
 type Leases struct {
 	Store *Store
 	// Name of the process, which no other process of the deployment has at the same time.
 	Name string
-	// TTL is how long a process counts as alive without having renewed, by the clock of the database. Too short, and a
-	// process that is slow for a moment loses its work; too long, and the work of a dead one waits.
+	// TTL is the time after a renewal for which a process counts as alive, by the clock of the database. Too short: a
+	// process that pauses loses its shards. Too long: the shards of a dead process wait.
 	TTL time.Duration
 }
 
-// Renew says that the process lives, gives up those that do not, and takes its part of what is free; without a member it
-// joins. It fails with schema.ErrFenced when the member was given up.
+// Renew renews the member, evicts expired members, and takes the member's part of the free shards. With uuid.Nil it joins
+// as a new member first. It fails with schema.ErrFenced when the member has expired or was evicted.
 func (l *Leases) Renew(ctx context.Context, member uuid.UUID) (g schema.Grant, err error) {
 	if member == uuid.Nil {
 		if member, err = l.join(ctx); err != nil {
@@ -110,11 +110,11 @@ func evict(ctx context.Context, tx pgx.Tx, ttl time.Duration) error {
 	if err != nil || len(expired) == 0 {
 		return err
 	}
-	_, err = tx.Exec(ctx, evictSQL, ttl, expired) // locked above, and looked at again here
+	_, err = tx.Exec(ctx, evictSQL, ttl, expired) // checked again under the locks
 	return err
 }
 
-// share takes of the free shards as many as are missing for an equal part, and tells what is more than that.
+// share takes free shards up to an equal part, and returns the member's shards and those beyond its part.
 func share(ctx context.Context, tx pgx.Tx, member uuid.UUID) (held, surplus []uint32, err error) {
 	var members, mine int
 	if err := tx.QueryRow(ctx, countSQL, member).Scan(&members, &mine); err != nil {
@@ -149,7 +149,7 @@ func shard(row pgx.CollectableRow) (uint32, error) {
 	return uint32(n), err //nolint:gosec // of the ring
 }
 
-// Release lets others have shards that nothing of this process works on any more; without shards, the process leaves.
+// Release frees shards on which this process has stopped working; without shards, the member leaves.
 func (l *Leases) Release(ctx context.Context, member uuid.UUID, shards []uint32) error {
 	var err error
 	if len(shards) == 0 {
@@ -163,7 +163,7 @@ func (l *Leases) Release(ctx context.Context, member uuid.UUID, shards []uint32)
 	return nil
 }
 
-// Members are the processes of this deployment that share its work.
+// Members returns the processes of this deployment with their shards, by name.
 func (s *Store) Members(ctx context.Context) ([]schema.Member, error) {
 	rows, err := s.pool.Query(ctx, membersSQL)
 	if err != nil {
@@ -190,9 +190,9 @@ type fence struct {
 	ttl    time.Duration
 }
 
-// Fenced makes every transaction under ctx one of a member: it fails with schema.ErrFenced when the member was given up or has
-// expired, and holds those off who would give it up, until it ends. PostgreSQL ends one that pauses for longer than the
-// member may.
+// Fenced binds every transaction under ctx to a member: the transaction fails with schema.ErrFenced when the member was
+// evicted or has expired, and its lock prevents the eviction until it ends. PostgreSQL ends a transaction that is idle for
+// longer than the TTL.
 func (l *Leases) Fenced(ctx context.Context, member uuid.UUID) context.Context {
 	return context.WithValue(ctx, fenceKey{}, fence{member, l.TTL})
 }
@@ -201,7 +201,7 @@ const fenceSQL = `
 SELECT set_config('idle_in_transaction_session_timeout', $2, true)
 FROM dbcontroller.member WHERE id = $1 AND expires_at > clock_timestamp() FOR KEY SHARE`
 
-// enforce checks the fence that a context has, as the first thing in a transaction.
+// enforce checks the context's fence, if any. It is the first statement of a transaction.
 func enforce(ctx context.Context, tx pgx.Tx) error {
 	f, ok := ctx.Value(fenceKey{}).(fence)
 	if !ok {

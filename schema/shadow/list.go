@@ -19,12 +19,12 @@ import (
 type ListRequest struct {
 	Kind    string // empty: all kinds
 	Limit   int
-	Token   string // from the page before; the rest of the request is as it was then
+	Token   string // of the page before; the other fields are the same as in its request
 	Filter  string // AIP-160
 	OrderBy string // AIP-132; empty: by kind and name
 }
 
-// cursor is a page token: the last resource of the page before, and what it was sorted by.
+// cursor is a page token: the last resource of the page before, and the values of its sort keys.
 type cursor struct {
 	// Request is a hash of the filter, the order and the kind.
 	Request []byte            `json:"r"`
@@ -56,7 +56,7 @@ func (r ListRequest) cursor() (*cursor, error) {
 	return c, nil
 }
 
-// listedSQL gives a resource the columns that filters and orders know.
+// listedSQL is a table x of resources with the columns of filters and orders.
 const listedSQL = `
 FROM (
     SELECT s.uid, s.kind_id, k.kind, s.name, s.state, s.revision, s.generation, s.created_at, s.updated_at, r.labels, r.body, r.owners, s.block_deletion
@@ -68,10 +68,10 @@ FROM (
 const listColumns = `
 SELECT x.uid, x.kind_id, x.name, x.state, x.revision, x.generation, x.created_at, x.updated_at, x.labels, x.body, x.owners, x.block_deletion`
 
-// listTimeout is how long the database may look for a page.
+// listTimeout is the longest time for one page.
 const listTimeout = 10 * time.Second
 
-// ErrCostly says that a list needs more time than one may have.
+// ErrCostly reports that a list exceeded listTimeout.
 var ErrCostly = errors.New("the list takes too long: ask for one kind, leave order_by out, or filter by what more resources have")
 
 // List reads a page of resources, and returns the token for the next one; it is empty after the last.
@@ -129,10 +129,10 @@ type listing struct {
 	keys  [][]byte // JSON arrays: what each one found is sorted by; none for a list by name
 }
 
-// maxPageBytes is about how much a page has: it ends early, so that it fits into a message.
+// maxPageBytes is the size of the bodies at which a page ends early, so that it fits into a message.
 const maxPageBytes = 3 << 20
 
-// malformed tells values that PostgreSQL cannot take, such as those of a made-up token.
+// malformed returns *InvalidError for values that PostgreSQL cannot convert, such as those of a forged token.
 func malformed(err error) error {
 	var pg *pgconn.PgError
 	if errors.As(err, &pg) && strings.HasPrefix(pg.Code, "22") {
@@ -171,7 +171,7 @@ func (l *listing) byName(ctx context.Context, from *cursor) error {
 	return nil
 }
 
-// ordered sorts what fits the filter; equal ones by kind and name.
+// ordered lists the matching resources by the sort keys, then by kind and name.
 func (l *listing) ordered(ctx context.Context, from *cursor) error {
 	c, err := l.store.compile(l.req.Filter, 3)
 	if err != nil {
@@ -212,7 +212,7 @@ func (l *listing) ordered(ctx context.Context, from *cursor) error {
 	return nil
 }
 
-// after is the condition that a row lies behind the cursor.
+// after returns the condition that a row comes after the cursor.
 func after(c *condition, keys []sortKey, from *cursor) string {
 	if from == nil {
 		return "true"
@@ -233,7 +233,7 @@ func after(c *condition, keys []sortKey, from *cursor) string {
 	return "(" + strings.Join(ways, " OR ") + ")"
 }
 
-// withLast takes the last column away from the scan.
+// withLast scans the last column into last, and the others as before.
 type withLast struct {
 	pgx.CollectableRow
 	last *[]byte
