@@ -66,6 +66,9 @@ type Work struct {
 	CreatedAt  time.Time
 }
 
+// ErrReset says that a resume token cannot be resumed: start with a new snapshot.
+var ErrReset = errors.New("the resume token cannot be resumed, start with a new snapshot")
+
 // ErrUnfinished is the error of a handler that did a part of its work: it is called again, after shorter work.
 var ErrUnfinished = errors.New("there is more to do")
 

@@ -6,11 +6,13 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/db-controller/db-controller/schema"
 )
 
 var (
 	// ErrReset says that a resume token cannot be resumed: start with a new snapshot.
-	ErrReset = errors.New("the resume token cannot be resumed, start with a new snapshot")
+	ErrReset = schema.ErrReset
 	// ErrSlow says that the reader of a watch took too long to take what was delivered: open it again.
 	ErrSlow = errors.New("the reader is too slow, open the watch again")
 	// ErrUnnoticed says that the database was restored or failed over and has not begun a new epoch yet: that passes.

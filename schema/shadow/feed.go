@@ -18,7 +18,7 @@ import (
 // Outcomes of watches.
 var (
 	// ErrReset says that a resume token cannot be resumed: start with a new snapshot.
-	ErrReset = feed.ErrReset
+	ErrReset = schema.ErrReset
 	// ErrSlow says that the reader of a watch took too long to take what was delivered: open it again.
 	ErrSlow = feed.ErrSlow
 )
