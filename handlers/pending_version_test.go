@@ -133,7 +133,9 @@ func TestAnUpgradeThatCannotBeReadTellsNobody(t *testing.T) {
 
 type retireStore func(schema.DeploymentID) error
 
-func (s retireStore) CleanUpDecommissioned(_ context.Context, d schema.DeploymentID) error { return s(d) }
+func (s retireStore) CleanUpDecommissioned(_ context.Context, d schema.DeploymentID) error {
+	return s(d)
+}
 
 func TestADecommissionedDeploymentIsWorkedOffOnceForAllItsPieces(t *testing.T) {
 	t.Parallel()

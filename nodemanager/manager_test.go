@@ -133,9 +133,9 @@ func inManager(t *testing.T, test func(w *world, m *nodemanager.Manager, envs ch
 				w.say("switch to %s with %d nodes running", model.Descriptor.Version, running)
 				return err
 			},
-			Leases:  w.leases.process(),
-			Renewed: w.renewed,
-			Superseded:  w.superseded,
+			Leases:     w.leases.process(),
+			Renewed:    w.renewed,
+			Superseded: w.superseded,
 			Runs: func(_ context.Context, model *schema.Model) (bool, error) {
 				w.mu.Lock()
 				defer w.mu.Unlock()

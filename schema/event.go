@@ -27,15 +27,15 @@ type Action int16
 // removed, Derive derives the references of stored bodies again, and Retire removes the references from and to a
 // decommissioned deployment.
 const (
-	Confirm       Action = 1
-	Release       Action = 2
-	Finalise      Action = 3
-	CheckOwners   Action = 4
-	DropOwners    Action = 5
-	LetGo         Action = 6
-	UpgradeOwners Action = 7
-	Derive        Action = 8
-	CleanUpDecommissioned        Action = 9
+	Confirm               Action = 1
+	Release               Action = 2
+	Finalise              Action = 3
+	CheckOwners           Action = 4
+	DropOwners            Action = 5
+	LetGo                 Action = 6
+	UpgradeOwners         Action = 7
+	Derive                Action = 8
+	CleanUpDecommissioned Action = 9
 	// AnnounceEpoch tells another deployment that this database failed over or was restored. ConfirmAgain compares the
 	// references to another deployment with its blockades and holder entries; VerifyBlockades compares the blockades and
 	// holder entries of another deployment here with its references.

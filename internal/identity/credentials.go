@@ -40,7 +40,7 @@ type Credentials struct {
 	files       Files
 	current     atomic.Pointer[material]
 
-	mu    sync.Mutex
+	mu       sync.Mutex
 	limiters []*Limiter // guarded by mu; of the servers with these credentials
 }
 
@@ -216,7 +216,7 @@ type transport struct {
 	credentials.TransportCredentials
 	c        *Credentials
 	expected *Identity // of clients
-	limiter     *Limiter     // of servers; nil for no limit
+	limiter  *Limiter  // of servers; nil for no limit
 }
 
 func (c *Credentials) info(state tls.ConnectionState) (Info, error) {

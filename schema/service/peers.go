@@ -18,11 +18,11 @@ type Peers struct {
 	self        schema.DeploymentID
 	credentials *identity.Credentials
 
-	mu    sync.Mutex
-	selfChannels   *Channels                     // guarded by mu
-	known knownDatabases                // guarded by mu; nil until NewServer
-	env   *schema.Environment           // guarded by mu
-	conns map[connectionKey]*connection // guarded by mu
+	mu           sync.Mutex
+	selfChannels *Channels                     // guarded by mu
+	known        knownDatabases                // guarded by mu; nil until NewServer
+	env          *schema.Environment           // guarded by mu
+	conns        map[connectionKey]*connection // guarded by mu
 }
 
 // connectionKey names a connection. Forwarded requests of people have a connection of their own, so that they cannot

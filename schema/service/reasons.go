@@ -47,7 +47,7 @@ var answers = withRefusals([]answer{
 
 // refusalCodes are the codes of refused references that differ from standingCodes.
 var refusalCodes = map[shadow.Reason]codes.Code{
-	shadow.QuotaExceeded:  codes.ResourceExhausted,
+	shadow.QuotaExceeded:        codes.ResourceExhausted,
 	shadow.TargetDecommissioned: codes.PermissionDenied,
 }
 

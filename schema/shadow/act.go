@@ -116,16 +116,16 @@ func (s *Store) ActFor(ctx context.Context, from schema.DeploymentID, deletions 
 }
 
 type acting struct {
-	store     *Store
-	from      schema.DeploymentID
-	fromID    int32
-	epoch     uuid.UUID // of this database, when the run began
-	began     time.Time
-	patience  time.Duration
-	deletions map[uuid.UUID]schema.Deletion
-	targets   map[int64]actTarget
-	failed    map[uuid.UUID]error
-	failedHolders     map[uuid.UUID]failedHolders
+	store         *Store
+	from          schema.DeploymentID
+	fromID        int32
+	epoch         uuid.UUID // of this database, when the run began
+	began         time.Time
+	patience      time.Duration
+	deletions     map[uuid.UUID]schema.Deletion
+	targets       map[int64]actTarget
+	failed        map[uuid.UUID]error
+	failedHolders map[uuid.UUID]failedHolders
 	// left is the first of the holders of a batch that there was no time for, or 0.
 	left int64
 }

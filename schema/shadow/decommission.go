@@ -34,7 +34,7 @@ type Decommissioned struct {
 const (
 	// Recovery does not wait for a decommissioned deployment.
 	forgetUnconfirmedSQL = `UPDATE dbcontroller.deployment SET unconfirmed = false, uncompared = false WHERE id = $1 AND (unconfirmed OR uncompared)`
-	isDecommissionedSQL      = `SELECT EXISTS (SELECT FROM dbcontroller.decommissioned WHERE deployment_id = $1)`
+	isDecommissionedSQL  = `SELECT EXISTS (SELECT FROM dbcontroller.decommissioned WHERE deployment_id = $1)`
 )
 
 var (

@@ -176,14 +176,14 @@ func (e *Explanation) owners(ctx context.Context, s *Store, id int64) error {
 }
 
 var workMessages = map[schema.Action]string{
-	schema.Confirm:     "%s has to be told that references to it were committed",
-	schema.Release:     "%s has to be told that references to it were dropped",
-	schema.Finalise:    "it is about to be looked at again by %s",
-	schema.CheckOwners: "%s has to be asked for its owners",
-	schema.DropOwners:  "%s has to drop it as an owner",
-	schema.LetGo:       "%s has to be told that it let go of what it owns",
-	schema.CleanUpDecommissioned:      "what there is of %s is worked off: it was decommissioned",
-	schema.Derive:      "its references could not be derived anew by %s after a switch of the version",
+	schema.Confirm:               "%s has to be told that references to it were committed",
+	schema.Release:               "%s has to be told that references to it were dropped",
+	schema.Finalise:              "it is about to be looked at again by %s",
+	schema.CheckOwners:           "%s has to be asked for its owners",
+	schema.DropOwners:            "%s has to drop it as an owner",
+	schema.LetGo:                 "%s has to be told that it let go of what it owns",
+	schema.CleanUpDecommissioned: "what there is of %s is worked off: it was decommissioned",
+	schema.Derive:                "its references could not be derived anew by %s after a switch of the version",
 }
 
 func (e *Explanation) work(ctx context.Context, s *Store, id int64) error {

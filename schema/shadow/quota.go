@@ -37,15 +37,15 @@ type usage struct {
 
 	counting chan struct{} // semaphore of one: held while counting
 
-	mu      sync.Mutex
-	used    map[int32]used      // by deployment; guarded by mu, like all below
+	mu        sync.Mutex
+	used      map[int32]used      // by deployment; guarded by mu, like all below
 	inFlight  map[int32]used      // the part of used whose transactions have not ended: a count may not see it
-	refused map[int32]time.Time // the last refusal by a count
-	named   map[int32]int       // the number of names stored by this process for the deployment
-	began   time.Time           // start of the last count; zero: never
-	counted time.Time           // its end; its start while it runs
-	completed    time.Time           // start of the last count that has ended
-	took    time.Duration       // duration of that count
+	refused   map[int32]time.Time // the last refusal by a count
+	named     map[int32]int       // the number of names stored by this process for the deployment
+	began     time.Time           // start of the last count; zero: never
+	counted   time.Time           // its end; its start while it runs
+	completed time.Time           // start of the last count that has ended
+	took      time.Duration       // duration of that count
 }
 
 type used struct{ tentative, blocking int64 }

@@ -18,21 +18,21 @@ type Reason string
 
 // refusalReasons has the meaning of each reason.
 const (
-	TargetMissing    Reason = "TARGET_MISSING"
-	TargetDeleting   Reason = "TARGET_DELETING"
-	TargetClosing    Reason = "TARGET_CLOSING"
-	TargetReplaced   Reason = "TARGET_REPLACED"
-	UnknownKind      Reason = "UNKNOWN_KIND"
-	NotImported      Reason = "NOT_IMPORTED"
-	NotReferable     Reason = "NOT_REFERABLE"
-	NotConstrained   Reason = "CONSTRAINTS_DISABLED"
-	QuotaExceeded    Reason = "QUOTA_EXCEEDED"
-	AttemptTooOld    Reason = "ATTEMPT_TOO_OLD"
-	AttemptClosed    Reason = "ATTEMPT_CLOSED"
-	AttemptOfFuture  Reason = "ATTEMPT_OF_FUTURE"
-	TargetDecommissioned   Reason = "DECOMMISSIONED"
-	TargetUnreadable Reason = "UNAVAILABLE"
-	TargetSlow       Reason = "NO_ANSWER_IN_TIME"
+	TargetMissing        Reason = "TARGET_MISSING"
+	TargetDeleting       Reason = "TARGET_DELETING"
+	TargetClosing        Reason = "TARGET_CLOSING"
+	TargetReplaced       Reason = "TARGET_REPLACED"
+	UnknownKind          Reason = "UNKNOWN_KIND"
+	NotImported          Reason = "NOT_IMPORTED"
+	NotReferable         Reason = "NOT_REFERABLE"
+	NotConstrained       Reason = "CONSTRAINTS_DISABLED"
+	QuotaExceeded        Reason = "QUOTA_EXCEEDED"
+	AttemptTooOld        Reason = "ATTEMPT_TOO_OLD"
+	AttemptClosed        Reason = "ATTEMPT_CLOSED"
+	AttemptOfFuture      Reason = "ATTEMPT_OF_FUTURE"
+	TargetDecommissioned Reason = "DECOMMISSIONED"
+	TargetUnreadable     Reason = "UNAVAILABLE"
+	TargetSlow           Reason = "NO_ANSWER_IN_TIME"
 )
 
 // Standing is how long a refusal is valid.
@@ -56,21 +56,21 @@ var refusalReasons = map[Reason]struct {
 	standing Standing
 	says     string
 }{
-	TargetMissing:    {Final, "does not exist"},
-	TargetDeleting:   {Final, "is being deleted"},
-	TargetClosing:    {Again, "is about to be deleted, try again"},
-	TargetReplaced:   {Again, "is another resource of the same name now, try again"},
-	UnknownKind:      {Later, "is of a kind that the version run by its deployment does not have"},
-	NotImported:      {Later, "belongs to a service that the holder's service does not import, according to the target's deployment: add the import to the descriptor, or wait until that deployment has received it"},
-	NotReferable:     {Later, "is of a kind that only listed services may refer to: ask its owner to list yours in referable_by"},
-	NotConstrained:   {Later, "is of a kind whose constraints are disabled in the version run by its deployment: nothing can refer to it"},
-	QuotaExceeded:    {Later, "cannot be referred to: the holder's deployment has reached its quota of references there"},
-	AttemptTooOld:    {Again, "was requested by an attempt that is too old, try again"},
-	AttemptClosed:    {Again, "was requested by an attempt that has ended, try again"},
-	AttemptOfFuture:  {Later, "was requested by a deployment whose clock is hours ahead: correct that clock"},
-	TargetDecommissioned:   {Final, "cannot be referred to: an operator has decommissioned one of the two deployments"},
-	TargetUnreadable: {Later, "could not be checked: its deployment is unavailable"},
-	TargetSlow:       {Later, "belongs to a deployment that did not answer in time and may be overloaded: try again"},
+	TargetMissing:        {Final, "does not exist"},
+	TargetDeleting:       {Final, "is being deleted"},
+	TargetClosing:        {Again, "is about to be deleted, try again"},
+	TargetReplaced:       {Again, "is another resource of the same name now, try again"},
+	UnknownKind:          {Later, "is of a kind that the version run by its deployment does not have"},
+	NotImported:          {Later, "belongs to a service that the holder's service does not import, according to the target's deployment: add the import to the descriptor, or wait until that deployment has received it"},
+	NotReferable:         {Later, "is of a kind that only listed services may refer to: ask its owner to list yours in referable_by"},
+	NotConstrained:       {Later, "is of a kind whose constraints are disabled in the version run by its deployment: nothing can refer to it"},
+	QuotaExceeded:        {Later, "cannot be referred to: the holder's deployment has reached its quota of references there"},
+	AttemptTooOld:        {Again, "was requested by an attempt that is too old, try again"},
+	AttemptClosed:        {Again, "was requested by an attempt that has ended, try again"},
+	AttemptOfFuture:      {Later, "was requested by a deployment whose clock is hours ahead: correct that clock"},
+	TargetDecommissioned: {Final, "cannot be referred to: an operator has decommissioned one of the two deployments"},
+	TargetUnreadable:     {Later, "could not be checked: its deployment is unavailable"},
+	TargetSlow:           {Later, "belongs to a deployment that did not answer in time and may be overloaded: try again"},
 }
 
 // Reasons returns all reasons, sorted.

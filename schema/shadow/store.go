@@ -76,30 +76,30 @@ type Config struct {
 
 // Store is the constraint store of one deployment. It is safe for concurrent use.
 type Store struct {
-	pool  *pgxpool.Pool
-	self  schema.DeploymentID
-	peers Peers
-	log   *zap.Logger
-	names *names
-	feeds *feed.Log
-	watchers  *feed.Broadcast           // wakes the watches of this process
+	pool       *pgxpool.Pool
+	self       schema.DeploymentID
+	peers      Peers
+	log        *zap.Logger
+	names      *names
+	feeds      *feed.Log
+	watchers   *feed.Broadcast           // wakes the watches of this process
 	committed  *feed.Broadcast           // commits of this process, for RunNotifications to send
 	notifiedAt atomic.Pointer[time.Time] // when the last notification of this process to itself arrived; nil: none on this connection
-	cfg   Config
-	now   func() time.Time // the clock of this process; tests move it
-	usage *usage
+	cfg        Config
+	now        func() time.Time // the clock of this process; tests move it
+	usage      *usage
 
 	selfID int32
 	// epoch of the database, as of the last NoticeEpoch; moved receives when a transaction met another one (capacity one).
-	epoch atomic.Pointer[uuid.UUID]
+	epoch        atomic.Pointer[uuid.UUID]
 	epochChanged chan struct{}
-	rollback rollbackDetector
+	rollback     rollbackDetector
 	// outrun receives when another process has switched the version; see Outrun.
 	superseded chan struct{}
 	// database is the identity of this deployment's database, set by the first NoticeEpoch. met are those of the other deployments
 	// (uuid.UUID by schema.DeploymentID) that were compared recently, strangers those that differed, and stakes a cache of the
 	// stakes known to be stored.
-	database               atomic.Pointer[uuid.UUID]
+	database                              atomic.Pointer[uuid.UUID]
 	checkedDatabases, mismatches, flagged sync.Map
 	// environment is the one of the last Recover of this process.
 	environment atomic.Pointer[schema.Environment]

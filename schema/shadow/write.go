@@ -178,9 +178,9 @@ func (s *Store) write(ctx context.Context, tx pgx.Tx, sv *saving) ([]Resource, e
 // are unchanged since prepare, and takes a revision for each write and an id for each new resource.
 func (s *Store) lock(ctx context.Context, tx pgx.Tx, sv *saving) (time.Time, []int64, error) {
 	var (
-		view       = commitView{present: s.present(tx)}
+		view      = commitView{present: s.present(tx)}
 		refused   []Refusal
-		selfRows       = map[int64]shadowRow{}
+		selfRows  = map[int64]shadowRow{}
 		revisions []int64
 		ids       []int64
 	)
@@ -259,10 +259,10 @@ func (s *Store) lock(ctx context.Context, tx pgx.Tx, sv *saving) (time.Time, []i
 // now is the state that a write reads under the version lock, and that holds until its commit.
 type commitView struct {
 	running
-	at      time.Time
-	decommissioned  []int32
-	present *present
-	ended   bool // the epoch of another database has ended since references were established there
+	at             time.Time
+	decommissioned []int32
+	present        *present
+	ended          bool // the epoch of another database has ended since references were established there
 }
 
 func (n *commitView) scan(row pgx.Row) error {
@@ -273,7 +273,9 @@ func (n *commitView) scan(row pgx.Row) error {
 func (n *commitView) inEpoch(epoch uuid.UUID) bool { return !n.ended && n.present.is(epoch) }
 
 // tooLate reports whether an attempt is too old to commit. That bounds how long its decision and its tombstones have to be kept.
-func (n *commitView) tooLate(attempt AttemptID) bool { return n.at.Sub(attemptTime(attempt)) > MaxAttemptAge }
+func (n *commitView) tooLate(attempt AttemptID) bool {
+	return n.at.Sub(attemptTime(attempt)) > MaxAttemptAge
+}
 
 // queueDecision decides an attempt COMMITTED, or fails when it was decided ABORTED, also when that decision is forgotten, independent
 // of clocks: began was taken from the sequence mark before the attempt began, so each decision on it has a greater number.
