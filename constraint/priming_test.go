@@ -15,6 +15,7 @@ import (
 	"github.com/db-controller/db-controller/constraint"
 	"github.com/db-controller/db-controller/handlers"
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/test/harness"
 )
@@ -195,7 +196,7 @@ func TestADeletionThatComesAgainIsActedUponAgain_I4(t *testing.T) {
 		box.AfterEstablish = nil
 		_, err := box.Act(east, a)
 		require.NoError(t, err)
-		require.Equal(t, shadow.Deleting, box.Get(middle).State)
+		require.Equal(t, peer.Deleting, box.Get(middle).State)
 		require.Eventually(t, func() bool { return box.Count(b.String(), "resource") == 0 }, 5*time.Second, 10*time.Millisecond, "the first goes")
 	}
 	box.MustPut("//"+b.String()+"/holders/h2", harness.Body{"cascade": middle})

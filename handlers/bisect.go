@@ -5,7 +5,7 @@ import (
 	"errors"
 
 	"github.com/db-controller/db-controller/schema"
-	"github.com/db-controller/db-controller/schema/shadow"
+	"github.com/db-controller/db-controller/schema/peer"
 )
 
 // bisect does a batch and, when it fails, each of its halves, so that a piece that fails by itself keeps no other one back
@@ -16,7 +16,7 @@ func bisect(ctx context.Context, seqs []int64, do func(seqs []int64) (waiting []
 	switch {
 	case err == nil:
 		return waiting, nil
-	case ctx.Err() != nil, errors.As(err, new(*shadow.UnavailableError)), errors.As(err, new(batchError)):
+	case ctx.Err() != nil, errors.As(err, new(*peer.UnavailableError)), errors.As(err, new(batchError)):
 		return nil, err
 	case len(seqs) == 1:
 		return nil, &schema.PartError{Failed: seqs, Cause: err}

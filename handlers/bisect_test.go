@@ -9,7 +9,7 @@ import (
 
 	"github.com/db-controller/db-controller/handlers"
 	"github.com/db-controller/db-controller/schema"
-	"github.com/db-controller/db-controller/schema/shadow"
+	"github.com/db-controller/db-controller/schema/peer"
 )
 
 type finaliseStore struct {
@@ -54,9 +54,9 @@ func TestPiecesThatCannotBeFinalisedFailByThemselves_I20(t *testing.T) {
 func TestAnUnavailableDatabaseFailsTheWholeBatch_I20(t *testing.T) {
 	t.Parallel()
 	tries := 0
-	h := &handlers.Finalise{Store: &finaliseStore{func([]int64) error { tries++; return &shadow.UnavailableError{} }}}
+	h := &handlers.Finalise{Store: &finaliseStore{func([]int64) error { tries++; return &peer.UnavailableError{} }}}
 	_, err := h.Handle(t.Context(), there, upTo(10))
-	require.ErrorAs(t, err, new(*shadow.UnavailableError))
+	require.ErrorAs(t, err, new(*peer.UnavailableError))
 	require.NotErrorAs(t, err, new(*schema.PartError))
 	require.Equal(t, 1, tries, "the pieces are not tried one by one")
 }

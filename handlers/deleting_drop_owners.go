@@ -8,22 +8,22 @@ import (
 
 	"github.com/db-controller/db-controller/internal/crash"
 	"github.com/db-controller/db-controller/schema"
-	"github.com/db-controller/db-controller/schema/shadow"
+	"github.com/db-controller/db-controller/schema/peer"
 )
 
 // DropOwnersStore has the deleted owners whose ownees' deployment has to be told.
 type DropOwnersStore interface {
 	// Disowned reads the owners of pieces of work. An owner that is gone already is not among them.
-	Disowned(ctx context.Context, to schema.DeploymentID, seqs []int64) (*shadow.Disowned, error)
+	Disowned(ctx context.Context, to schema.DeploymentID, seqs []int64) (*peer.Disowned, error)
 	// OwneesTold removes the work, and has the owners looked at again: they may have waited for nothing else.
-	MarkOwneesNotified(ctx context.Context, d *shadow.Disowned) error
+	MarkOwneesNotified(ctx context.Context, d *peer.Disowned) error
 }
 
 // OwnersPeers tells the ownees' deployment which owners are deleted, and which ones do not refer to an ownee any more.
 type OwnersPeers interface {
 	// DropOwners returns the owners with an ownee that could not be handled there, and whether the call has to be
 	// repeated: it ends after a while when there are many ownees.
-	DropOwners(ctx context.Context, at schema.DeploymentID, epoch uuid.UUID, deleted []schema.Deletion, letGo []shadow.LetGo) (failed []uuid.UUID, more bool, err error)
+	DropOwners(ctx context.Context, at schema.DeploymentID, epoch uuid.UUID, deleted []schema.Deletion, letGo []peer.LetGo) (failed []uuid.UUID, more bool, err error)
 }
 
 // DropOwners has another deployment drop its owner references to deleted owners of this one, and delete the ownees that have

@@ -9,7 +9,7 @@ import (
 
 	"github.com/db-controller/db-controller/handlers"
 	"github.com/db-controller/db-controller/schema"
-	"github.com/db-controller/db-controller/schema/shadow"
+	"github.com/db-controller/db-controller/schema/peer"
 )
 
 // dropping is the store with deleted owners 1, 2, 3 of pieces of work of the same numbers, and their ownees' deployment.
@@ -26,20 +26,20 @@ func newDropping() *dropping {
 	return &dropping{owners: []uuid.UUID{uuid.New(), uuid.New(), uuid.New()}, answer: func(int) ([]uuid.UUID, bool, error) { return nil, false, nil }}
 }
 
-func (d *dropping) Disowned(_ context.Context, _ schema.DeploymentID, seqs []int64) (*shadow.Disowned, error) {
-	out := &shadow.Disowned{Epoch: epoch, Seqs: seqs, Of: make([]int64, len(seqs))}
+func (d *dropping) Disowned(_ context.Context, _ schema.DeploymentID, seqs []int64) (*peer.Disowned, error) {
+	out := &peer.Disowned{Epoch: epoch, Seqs: seqs, Of: make([]int64, len(seqs))}
 	for i, uid := range d.owners {
 		out.Owners, out.IDs, out.Of[i] = append(out.Owners, schema.Deletion{UID: uid}), append(out.IDs, int64(i+1)), int64(i+1)
 	}
 	return out, d.read
 }
 
-func (d *dropping) MarkOwneesNotified(_ context.Context, told *shadow.Disowned) error {
+func (d *dropping) MarkOwneesNotified(_ context.Context, told *peer.Disowned) error {
 	d.add("told", told.Seqs, len(told.Owners))
 	return d.told
 }
 
-func (d *dropping) DropOwners(_ context.Context, _ schema.DeploymentID, of uuid.UUID, deleted []schema.Deletion, letGo []shadow.LetGo) ([]uuid.UUID, bool, error) {
+func (d *dropping) DropOwners(_ context.Context, _ schema.DeploymentID, of uuid.UUID, deleted []schema.Deletion, letGo []peer.LetGo) ([]uuid.UUID, bool, error) {
 	d.add("drop", len(deleted), len(letGo), of == epoch)
 	d.calls++
 	return d.answer(d.calls)
@@ -93,8 +93,8 @@ func TestOwnersStayWhileTheirOwneesDeploymentIsUnreachable_I15_I17(t *testing.T)
 func TestStaleOwnersStay_I17(t *testing.T) {
 	t.Parallel()
 	d := newDropping()
-	d.answer = func(int) ([]uuid.UUID, bool, error) { return nil, false, shadow.ErrStaleEpoch }
-	require.ErrorIs(t, d.handle(t), shadow.ErrStaleEpoch)
+	d.answer = func(int) ([]uuid.UUID, bool, error) { return nil, false, peer.ErrStaleEpoch }
+	require.ErrorIs(t, d.handle(t), peer.ErrStaleEpoch)
 	require.Equal(t, steps{"drop 3 0 true"}, d.steps)
 }
 

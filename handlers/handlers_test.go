@@ -8,7 +8,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/db-controller/db-controller/schema"
-	"github.com/db-controller/db-controller/schema/shadow"
+	"github.com/db-controller/db-controller/schema/peer"
 )
 
 var (
@@ -34,25 +34,25 @@ func (s *steps) add(what string, args ...any) {
 // messageStore has messages, and notes the calls.
 type messageStore struct {
 	*steps
-	messages  shadow.Messages
+	messages  peer.Messages
 	read      error
 	delivered error
 	repair    error
 }
 
-func (s *messageStore) Messages(_ context.Context, _ schema.DeploymentID, seqs []int64) (*shadow.Messages, error) {
+func (s *messageStore) Messages(_ context.Context, _ schema.DeploymentID, seqs []int64) (*peer.Messages, error) {
 	s.add("read", seqs)
 	m := s.messages
 	m.Epoch, m.Seqs = epoch, seqs
 	return &m, s.read
 }
 
-func (s *messageStore) RepairAttempts(_ context.Context, _ schema.DeploymentID, attempts []shadow.AttemptID) error {
+func (s *messageStore) RepairAttempts(_ context.Context, _ schema.DeploymentID, attempts []peer.AttemptID) error {
 	s.add("repair", len(attempts))
 	return s.repair
 }
 
-func (s *messageStore) Delivered(_ context.Context, m *shadow.Messages) error {
+func (s *messageStore) Delivered(_ context.Context, m *peer.Messages) error {
 	s.add("delivered", m.Seqs)
 	return s.delivered
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/db-controller/db-controller/internal/crash"
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow"
 )
 
@@ -16,7 +17,7 @@ type CheckOwnersStore interface {
 
 // CheckOwnersPeers asks the owners' deployment.
 type CheckOwnersPeers interface {
-	CheckOwners(ctx context.Context, at schema.DeploymentID, questions []shadow.OwnerQuestion) (*shadow.OwnerAnswers, error)
+	CheckOwners(ctx context.Context, at schema.DeploymentID, questions []peer.OwnerQuestion) (*peer.OwnerAnswers, error)
 }
 
 // CheckOwners asks another deployment whether owners exist there, and settles its answers (I16, I17): an owner that exists
@@ -43,7 +44,7 @@ func (h *CheckOwners) check(ctx context.Context, at schema.DeploymentID, seqs []
 	if err != nil {
 		return nil, batchError{err}
 	}
-	answers := &shadow.OwnerAnswers{}
+	answers := &peer.OwnerAnswers{}
 	if len(c.Questions) > 0 {
 		if answers, err = h.Peers.CheckOwners(ctx, at, c.Questions); err != nil {
 			return nil, batchError{fmt.Errorf("check owners at %s: %w", at, err)}

@@ -8,15 +8,15 @@ import (
 
 	"github.com/db-controller/db-controller/internal/crash"
 	"github.com/db-controller/db-controller/schema"
-	"github.com/db-controller/db-controller/schema/shadow"
+	"github.com/db-controller/db-controller/schema/peer"
 )
 
 // MessageStore has the messages that this deployment owes to others.
 type MessageStore interface {
 	// Messages reads the messages of pieces of work. A piece that is done already has none.
-	Messages(ctx context.Context, to schema.DeploymentID, seqs []int64) (*shadow.Messages, error)
+	Messages(ctx context.Context, to schema.DeploymentID, seqs []int64) (*peer.Messages, error)
 	// Delivered removes the work of messages that the other deployment has taken.
-	Delivered(ctx context.Context, m *shadow.Messages) error
+	Delivered(ctx context.Context, m *peer.Messages) error
 }
 
 // ConfirmStore has the committed attempts whose targets are in another deployment.
@@ -24,13 +24,13 @@ type ConfirmStore interface {
 	MessageStore
 	// RepairAttempts compares the references of attempts with the blockades in the other deployment, and establishes
 	// again those that are lost there.
-	RepairAttempts(ctx context.Context, at schema.DeploymentID, attempts []shadow.AttemptID) error
+	RepairAttempts(ctx context.Context, at schema.DeploymentID, attempts []peer.AttemptID) error
 }
 
 // ConfirmPeers confirms the blockades of attempts at another deployment.
 type ConfirmPeers interface {
 	// Confirm returns the attempts of which the other deployment has no blockade.
-	Confirm(ctx context.Context, target schema.DeploymentID, epoch uuid.UUID, attempts []shadow.AttemptID) (unknown []shadow.AttemptID, err error)
+	Confirm(ctx context.Context, target schema.DeploymentID, epoch uuid.UUID, attempts []peer.AttemptID) (unknown []peer.AttemptID, err error)
 }
 
 // Confirm tells the targets' deployment that attempts have committed. Messages of one reference may arrive in any order (I7).

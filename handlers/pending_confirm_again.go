@@ -8,14 +8,14 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/db-controller/db-controller/schema"
-	"github.com/db-controller/db-controller/schema/shadow"
+	"github.com/db-controller/db-controller/schema/peer"
 )
 
 // ConfirmAgainStore compares the references to another deployment after a failover, here or there.
 type ConfirmAgainStore interface {
 	PresentEpoch() uuid.UUID
 	// ConfirmAgain compares and repairs. It returns the epoch of the other deployment that started the comparison, zero
-	// when it was a failover here, and fails with shadow.ErrPassGone when the work is done or replaced.
+	// when it was a failover here, and fails with peer.ErrPassGone when the work is done or replaced.
 	ConfirmAgain(ctx context.Context, at schema.DeploymentID, seq int64) (told uuid.UUID, err error)
 	// Recovered removes the work.
 	Recovered(ctx context.Context, seq int64) error
@@ -61,7 +61,7 @@ func each(seqs []int64, do func(seq int64) error) (err error) {
 
 // unlessGone is no error for a pass that has ended, or that another one has replaced: nothing is left to do.
 func unlessGone(err error) error {
-	if errors.Is(err, shadow.ErrPassGone) {
+	if errors.Is(err, peer.ErrPassGone) {
 		return nil
 	}
 	return err

@@ -6,13 +6,13 @@ import (
 	"fmt"
 
 	"github.com/db-controller/db-controller/schema"
-	"github.com/db-controller/db-controller/schema/shadow"
+	"github.com/db-controller/db-controller/schema/peer"
 )
 
 // DeriveStore derives references from bodies anew.
 type DeriveStore interface {
 	// Derive does one step of a piece of work: a page of a pass over a kind, or a resource that was set aside.
-	Derive(ctx context.Context, seq int64) (shadow.Derived, error)
+	Derive(ctx context.Context, seq int64) (peer.Derived, error)
 }
 
 // Derive takes the references of resources anew from their bodies, after a switch of the version. A piece of work that fails
@@ -26,15 +26,15 @@ func (h *Derive) Handle(ctx context.Context, _ schema.DeploymentID, seqs []int64
 		if failed != nil {
 			err = errors.Join(err, fmt.Errorf("derive references: %w", failed))
 		}
-		if derived == shadow.DerivedNot {
+		if derived == peer.DerivedNot {
 			waiting = append(waiting, seq)
 		}
 	}
 	return waiting, errors.Join(err, ctx.Err())
 }
 
-func (h *Derive) pass(ctx context.Context, seq int64) (derived shadow.Derived, err error) {
-	for derived = shadow.DerivedSome; derived == shadow.DerivedSome && err == nil && ctx.Err() == nil; {
+func (h *Derive) pass(ctx context.Context, seq int64) (derived peer.Derived, err error) {
+	for derived = peer.DerivedSome; derived == peer.DerivedSome && err == nil && ctx.Err() == nil; {
 		derived, err = h.Store.Derive(ctx, seq)
 	}
 	return derived, err

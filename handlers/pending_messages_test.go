@@ -9,30 +9,30 @@ import (
 
 	"github.com/db-controller/db-controller/handlers"
 	"github.com/db-controller/db-controller/schema"
-	"github.com/db-controller/db-controller/schema/shadow"
+	"github.com/db-controller/db-controller/schema/peer"
 )
 
 // messagePeers is the other deployment, which takes messages.
 type messagePeers struct {
 	*steps
-	unknown []shadow.AttemptID
+	unknown []peer.AttemptID
 	err     error
 	epoch   uuid.UUID // of the last message
 }
 
-func (p *messagePeers) Confirm(_ context.Context, _ schema.DeploymentID, epoch uuid.UUID, attempts []shadow.AttemptID) ([]shadow.AttemptID, error) {
+func (p *messagePeers) Confirm(_ context.Context, _ schema.DeploymentID, epoch uuid.UUID, attempts []peer.AttemptID) ([]peer.AttemptID, error) {
 	p.epoch = epoch
 	p.add("confirm", len(attempts))
 	return p.unknown, p.err
 }
 
-func (p *messagePeers) Release(_ context.Context, _ schema.DeploymentID, epoch uuid.UUID, keys []shadow.BlockadeKey, attempts []shadow.AttemptID) error {
+func (p *messagePeers) Release(_ context.Context, _ schema.DeploymentID, epoch uuid.UUID, keys []peer.BlockadeKey, attempts []peer.AttemptID) error {
 	p.epoch = epoch
 	p.add("release", len(keys), len(attempts))
 	return p.err
 }
 
-func (p *messagePeers) DropOwners(_ context.Context, _ schema.DeploymentID, epoch uuid.UUID, deleted []schema.Deletion, letGo []shadow.LetGo) ([]uuid.UUID, bool, error) {
+func (p *messagePeers) DropOwners(_ context.Context, _ schema.DeploymentID, epoch uuid.UUID, deleted []schema.Deletion, letGo []peer.LetGo) ([]uuid.UUID, bool, error) {
 	p.epoch = epoch
 	p.add("let go", len(deleted), len(letGo))
 	return nil, false, p.err
@@ -45,7 +45,7 @@ type messaging struct {
 	peers *messagePeers
 }
 
-func newMessaging(m shadow.Messages) *messaging {
+func newMessaging(m peer.Messages) *messaging {
 	x := &messaging{}
 	x.store, x.peers = &messageStore{steps: &x.did, messages: m}, &messagePeers{steps: &x.did}
 	return x
@@ -59,10 +59,10 @@ func (x *messaging) handlers() map[string]handlers.Handler {
 	}
 }
 
-var owed = shadow.Messages{
-	Confirm: []shadow.AttemptID{uuid.New(), uuid.New()},
-	Release: []shadow.BlockadeKey{{Path: "target"}}, Abandon: []shadow.AttemptID{uuid.New()},
-	LetGo: []shadow.LetGo{{Owner: uuid.New(), Ownee: uuid.New()}},
+var owed = peer.Messages{
+	Confirm: []peer.AttemptID{uuid.New(), uuid.New()},
+	Release: []peer.BlockadeKey{{Path: "target"}}, Abandon: []peer.AttemptID{uuid.New()},
+	LetGo: []peer.LetGo{{Owner: uuid.New(), Ownee: uuid.New()}},
 }
 
 // The message comes before its work is removed: a crash in between sends it twice, which has no effect.
@@ -98,9 +98,9 @@ func TestAStaleMessageIsRefusedAndKeepsItsWork(t *testing.T) {
 	t.Parallel()
 	for _, action := range []string{"confirm", "release", "let go"} {
 		x := newMessaging(owed)
-		x.peers.err = shadow.ErrStaleEpoch
+		x.peers.err = peer.ErrStaleEpoch
 		_, err := x.handlers()[action].Handle(t.Context(), there, []int64{1})
-		require.ErrorIs(t, err, shadow.ErrStaleEpoch)
+		require.ErrorIs(t, err, peer.ErrStaleEpoch)
 		require.NotContains(t, x.did, "delivered [1]")
 	}
 }
@@ -108,7 +108,7 @@ func TestAStaleMessageIsRefusedAndKeepsItsWork(t *testing.T) {
 func TestWorkThatIsDoneAlreadyIsRemovedWithoutACall(t *testing.T) {
 	t.Parallel()
 	for _, action := range []string{"confirm", "release", "let go"} {
-		x := newMessaging(shadow.Messages{})
+		x := newMessaging(peer.Messages{})
 		_, err := x.handlers()[action].Handle(t.Context(), there, []int64{1})
 		require.NoError(t, err)
 		require.Equal(t, steps{"read [1]", "delivered [1]"}, x.did, action)
@@ -158,7 +158,7 @@ func TestAnAttemptThatCannotBeRepairedKeepsItsWork_I1(t *testing.T) {
 // A release names dropped references by their keys, and aborted attempts as a whole; either is reason enough.
 func TestDroppedReferencesAndAbortedAttemptsAreReleased_I8(t *testing.T) {
 	t.Parallel()
-	for _, m := range []shadow.Messages{{Release: owed.Release}, {Abandon: owed.Abandon}} {
+	for _, m := range []peer.Messages{{Release: owed.Release}, {Abandon: owed.Abandon}} {
 		x := newMessaging(m)
 		_, err := x.handlers()["release"].Handle(t.Context(), there, []int64{1})
 		require.NoError(t, err)

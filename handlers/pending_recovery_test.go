@@ -10,7 +10,7 @@ import (
 
 	"github.com/db-controller/db-controller/handlers"
 	"github.com/db-controller/db-controller/schema"
-	"github.com/db-controller/db-controller/schema/shadow"
+	"github.com/db-controller/db-controller/schema/peer"
 )
 
 // recovery is the store and the other deployment after a failover; a nil function succeeds.
@@ -104,7 +104,7 @@ func TestAnEpochThatCannotBeAnnouncedKeepsItsWork(t *testing.T) {
 // A process that has not noticed the newest epoch announces an older one: the store refuses to forget the work.
 func TestAStaleEpochKeepsItsWork(t *testing.T) {
 	t.Parallel()
-	r := &recovery{announced: func() error { return &shadow.UnavailableError{} }}
+	r := &recovery{announced: func() error { return &peer.UnavailableError{} }}
 	require.Error(t, r.do(t, &handlers.AnnounceEpoch{Store: r, Peers: r}, 1))
 }
 
@@ -146,7 +146,7 @@ func TestAComparisonThatIsNotConfirmedKeepsItsWork(t *testing.T) {
 // A pass that has ended, or that another one has replaced, leaves nothing to do; it keeps no other piece of the batch back.
 func TestAPassThatIsGoneIsDone_I20(t *testing.T) {
 	t.Parallel()
-	gone := fmt.Errorf("compare: %w", shadow.ErrPassGone)
+	gone := fmt.Errorf("compare: %w", peer.ErrPassGone)
 	r := &recovery{
 		compare: func(seq int64) (uuid.UUID, error) {
 			if seq == 1 {

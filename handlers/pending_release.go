@@ -8,12 +8,12 @@ import (
 
 	"github.com/db-controller/db-controller/internal/crash"
 	"github.com/db-controller/db-controller/schema"
-	"github.com/db-controller/db-controller/schema/shadow"
+	"github.com/db-controller/db-controller/schema/peer"
 )
 
 // ReleasePeers removes blockades at another deployment: those of dropped references, by key, and those of aborted attempts.
 type ReleasePeers interface {
-	Release(ctx context.Context, target schema.DeploymentID, epoch uuid.UUID, keys []shadow.BlockadeKey, attempts []shadow.AttemptID) error
+	Release(ctx context.Context, target schema.DeploymentID, epoch uuid.UUID, keys []peer.BlockadeKey, attempts []peer.AttemptID) error
 }
 
 // Release tells the targets' deployment which references were dropped, and which attempts were aborted. Messages of one

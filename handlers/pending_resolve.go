@@ -6,7 +6,7 @@ import (
 	"slices"
 
 	"github.com/db-controller/db-controller/schema"
-	"github.com/db-controller/db-controller/schema/shadow"
+	"github.com/db-controller/db-controller/schema/peer"
 )
 
 // resolveBatch is the number of expired blockades in one call.
@@ -17,14 +17,14 @@ type ResolveStore interface {
 	// ExpiredHolders names the holders' deployments that have expired blockades here.
 	ExpiredHolders(ctx context.Context) ([]schema.DeploymentID, error)
 	// Expired returns up to limit questions about expired blockades of one holders' deployment, the oldest first.
-	Expired(ctx context.Context, holder schema.DeploymentID, limit int) ([]shadow.Question, error)
+	Expired(ctx context.Context, holder schema.DeploymentID, limit int) ([]peer.Question, error)
 	// Settle confirms the blockades that are held, and removes those that are gone; undecided ones stay.
-	Settle(ctx context.Context, holder schema.DeploymentID, questions []shadow.Question, answers *shadow.Answers) error
+	Settle(ctx context.Context, holder schema.DeploymentID, questions []peer.Question, answers *peer.Answers) error
 }
 
 // ResolvePeers asks the holders' deployment.
 type ResolvePeers interface {
-	Resolve(ctx context.Context, holder schema.DeploymentID, questions []shadow.Question) (*shadow.Answers, error)
+	Resolve(ctx context.Context, holder schema.DeploymentID, questions []peer.Question) (*peer.Answers, error)
 }
 
 // Resolve asks the holders' deployments about expired blockades. It is no action of outstanding work: blockades expire by
@@ -63,4 +63,4 @@ func (h *Resolve) Resolve(ctx context.Context, holder schema.DeploymentID) error
 	}
 }
 
-func decided(v shadow.Verdict) bool { return v != shadow.Undecided }
+func decided(v peer.Verdict) bool { return v != peer.Undecided }

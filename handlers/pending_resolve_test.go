@@ -8,15 +8,15 @@ import (
 
 	"github.com/db-controller/db-controller/handlers"
 	"github.com/db-controller/db-controller/schema"
-	"github.com/db-controller/db-controller/schema/shadow"
+	"github.com/db-controller/db-controller/schema/peer"
 )
 
 // resolving has expired blockades, and the holders' deployment that decides about them.
 type resolving struct {
 	steps
 	expired int // blockades
-	verdict shadow.Verdict
-	answer  func(asked int) (*shadow.Answers, error)
+	verdict peer.Verdict
+	answer  func(asked int) (*peer.Answers, error)
 	read    error
 	settle  error
 }
@@ -25,13 +25,13 @@ func (r *resolving) ExpiredHolders(context.Context) ([]schema.DeploymentID, erro
 	return []schema.DeploymentID{there}, r.read
 }
 
-func (r *resolving) Expired(_ context.Context, _ schema.DeploymentID, limit int) ([]shadow.Question, error) {
+func (r *resolving) Expired(_ context.Context, _ schema.DeploymentID, limit int) ([]peer.Question, error) {
 	n := min(limit, r.expired)
 	r.add("read", n)
-	return make([]shadow.Question, n), r.read
+	return make([]peer.Question, n), r.read
 }
 
-func (r *resolving) Resolve(_ context.Context, _ schema.DeploymentID, questions []shadow.Question) (*shadow.Answers, error) {
+func (r *resolving) Resolve(_ context.Context, _ schema.DeploymentID, questions []peer.Question) (*peer.Answers, error) {
 	r.add("ask", len(questions))
 	if r.answer != nil {
 		return r.answer(len(questions))
@@ -39,18 +39,18 @@ func (r *resolving) Resolve(_ context.Context, _ schema.DeploymentID, questions 
 	return r.verdicts(len(questions)), nil
 }
 
-func (r *resolving) verdicts(n int) *shadow.Answers {
-	a := &shadow.Answers{Epoch: epoch}
+func (r *resolving) verdicts(n int) *peer.Answers {
+	a := &peer.Answers{Epoch: epoch}
 	for range n {
 		a.Verdicts = append(a.Verdicts, r.verdict)
 	}
 	return a
 }
 
-func (r *resolving) Settle(_ context.Context, _ schema.DeploymentID, questions []shadow.Question, answers *shadow.Answers) error {
+func (r *resolving) Settle(_ context.Context, _ schema.DeploymentID, questions []peer.Question, answers *peer.Answers) error {
 	r.add("settle", len(questions), answers.Epoch == epoch)
 	for _, v := range answers.Verdicts {
-		if v != shadow.Undecided {
+		if v != peer.Undecided {
 			r.expired--
 		}
 	}
@@ -64,7 +64,7 @@ func (r *resolving) resolve(t *testing.T) error {
 
 func TestExpiredBlockadesAreSettledByTheHoldersVerdict_I5(t *testing.T) {
 	t.Parallel()
-	for _, verdict := range []shadow.Verdict{shadow.Held, shadow.GoneVerdict} {
+	for _, verdict := range []peer.Verdict{peer.Held, peer.GoneVerdict} {
 		r := &resolving{expired: 3, verdict: verdict}
 		require.NoError(t, r.resolve(t))
 		require.Equal(t, steps{"read 3", "ask 3", "settle 3 true"}, r.steps)
@@ -80,7 +80,7 @@ func TestWithoutExpiredBlockadesNobodyIsAsked(t *testing.T) {
 
 func TestMoreBlockadesThanOneCallTakesAreAskedAboutInTurn_I21(t *testing.T) {
 	t.Parallel()
-	r := &resolving{expired: 2300, verdict: shadow.GoneVerdict}
+	r := &resolving{expired: 2300, verdict: peer.GoneVerdict}
 	require.NoError(t, r.resolve(t))
 	require.Equal(t, steps{
 		"read 1000", "ask 1000", "settle 1000 true", "read 1000", "ask 1000", "settle 1000 true", "read 300", "ask 300", "settle 300 true",
@@ -90,7 +90,7 @@ func TestMoreBlockadesThanOneCallTakesAreAskedAboutInTurn_I21(t *testing.T) {
 // Undecided blockades stay, and would be read again: the run ends, and the next look asks.
 func TestUndecidedBlockadesAreNotAskedAboutAtOnceAgain_I5(t *testing.T) {
 	t.Parallel()
-	r := &resolving{expired: 2300, verdict: shadow.Undecided}
+	r := &resolving{expired: 2300, verdict: peer.Undecided}
 	require.NoError(t, r.resolve(t))
 	require.Equal(t, steps{"read 1000", "ask 1000", "settle 1000 true"}, r.steps)
 	require.Equal(t, 2300, r.expired)
@@ -99,7 +99,7 @@ func TestUndecidedBlockadesAreNotAskedAboutAtOnceAgain_I5(t *testing.T) {
 // I5: time alone removes nothing.
 func TestBlockadesOfAnUnreachableDeploymentStay_I5(t *testing.T) {
 	t.Parallel()
-	r := &resolving{expired: 3, answer: func(int) (*shadow.Answers, error) { return nil, errUnreachable }}
+	r := &resolving{expired: 3, answer: func(int) (*peer.Answers, error) { return nil, errUnreachable }}
 	err := r.resolve(t)
 	require.ErrorIs(t, err, errUnreachable)
 	require.ErrorContains(t, err, "resolve at a.example.com/us-west2")
@@ -108,15 +108,15 @@ func TestBlockadesOfAnUnreachableDeploymentStay_I5(t *testing.T) {
 
 func TestTooFewVerdictsSettleNothing_I5(t *testing.T) {
 	t.Parallel()
-	r := &resolving{expired: 3, answer: func(asked int) (*shadow.Answers, error) { return (&resolving{}).verdicts(asked - 1), nil }}
+	r := &resolving{expired: 3, answer: func(asked int) (*peer.Answers, error) { return (&resolving{}).verdicts(asked - 1), nil }}
 	require.ErrorContains(t, r.resolve(t), "2 answers to 3 questions")
 	require.Equal(t, steps{"read 3", "ask 3"}, r.steps)
 }
 
 func TestAFailureToSettleEndsTheRun(t *testing.T) {
 	t.Parallel()
-	r := &resolving{expired: 2300, verdict: shadow.GoneVerdict, settle: shadow.ErrStaleEpoch}
-	require.ErrorIs(t, r.resolve(t), shadow.ErrStaleEpoch)
+	r := &resolving{expired: 2300, verdict: peer.GoneVerdict, settle: peer.ErrStaleEpoch}
+	require.ErrorIs(t, r.resolve(t), peer.ErrStaleEpoch)
 	require.Len(t, r.steps, 3)
 }
 

@@ -5,13 +5,13 @@ import (
 	"fmt"
 
 	"github.com/db-controller/db-controller/schema"
-	"github.com/db-controller/db-controller/schema/shadow"
+	"github.com/db-controller/db-controller/schema/peer"
 )
 
 // UpgradeOwnersStore has the version that owner references to resources of this deployment should name.
 type UpgradeOwnersStore interface {
 	// Upgrade returns nil when the work is done already.
-	Upgrade(ctx context.Context, seqs []int64) (*shadow.Upgrade, error)
+	Upgrade(ctx context.Context, seqs []int64) (*peer.Upgrade, error)
 	// Upgraded removes the work.
 	Upgraded(ctx context.Context, seqs []int64) error
 }
@@ -19,7 +19,7 @@ type UpgradeOwnersStore interface {
 // UpgradeOwnersPeers writes it at the ownees' deployment, some owner references a call.
 type UpgradeOwnersPeers interface {
 	// UpgradeOwners returns the number of owner references that are still to be upgraded.
-	UpgradeOwners(ctx context.Context, at schema.DeploymentID, u *shadow.Upgrade) (remaining int64, err error)
+	UpgradeOwners(ctx context.Context, at schema.DeploymentID, u *peer.Upgrade) (remaining int64, err error)
 }
 
 // UpgradeOwners has the ownees' deployment write the version that this deployment runs into its owner references.

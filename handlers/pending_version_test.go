@@ -8,24 +8,24 @@ import (
 
 	"github.com/db-controller/db-controller/handlers"
 	"github.com/db-controller/db-controller/schema"
-	"github.com/db-controller/db-controller/schema/shadow"
+	"github.com/db-controller/db-controller/schema/peer"
 )
 
 // deriveStore returns the outcomes of the steps of each piece of work, in turn.
 type deriveStore struct {
 	steps
-	outcomes map[int64][]shadow.Derived
+	outcomes map[int64][]peer.Derived
 	fail     int64
 	then     func()
 }
 
-func (s *deriveStore) Derive(_ context.Context, seq int64) (shadow.Derived, error) {
+func (s *deriveStore) Derive(_ context.Context, seq int64) (peer.Derived, error) {
 	s.add("derive", seq)
 	if s.then != nil {
 		s.then()
 	}
 	if seq == s.fail {
-		return shadow.DerivedNot, errDatabase
+		return peer.DerivedNot, errDatabase
 	}
 	next := s.outcomes[seq][0]
 	s.outcomes[seq] = s.outcomes[seq][1:]
@@ -34,7 +34,7 @@ func (s *deriveStore) Derive(_ context.Context, seq int64) (shadow.Derived, erro
 
 func TestAPassOverAKindGoesOnUntilItEnds(t *testing.T) {
 	t.Parallel()
-	s := &deriveStore{outcomes: map[int64][]shadow.Derived{1: {shadow.DerivedSome, shadow.DerivedSome, shadow.DerivedAll}, 2: {shadow.DerivedAll}}}
+	s := &deriveStore{outcomes: map[int64][]peer.Derived{1: {peer.DerivedSome, peer.DerivedSome, peer.DerivedAll}, 2: {peer.DerivedAll}}}
 	waiting, err := (&handlers.Derive{Store: s}).Handle(t.Context(), there, []int64{1, 2})
 	require.NoError(t, err)
 	require.Empty(t, waiting)
@@ -43,7 +43,7 @@ func TestAPassOverAKindGoesOnUntilItEnds(t *testing.T) {
 
 func TestAResourceThatCannotBeDerivedNowWaits(t *testing.T) {
 	t.Parallel()
-	s := &deriveStore{outcomes: map[int64][]shadow.Derived{1: {shadow.DerivedNot}, 2: {shadow.DerivedAll}}}
+	s := &deriveStore{outcomes: map[int64][]peer.Derived{1: {peer.DerivedNot}, 2: {peer.DerivedAll}}}
 	waiting, err := (&handlers.Derive{Store: s}).Handle(t.Context(), there, []int64{1, 2})
 	require.NoError(t, err)
 	require.Equal(t, []int64{1}, waiting)
@@ -51,7 +51,7 @@ func TestAResourceThatCannotBeDerivedNowWaits(t *testing.T) {
 
 func TestADerivationThatFailsKeepsNoOtherBack_I20(t *testing.T) {
 	t.Parallel()
-	s := &deriveStore{fail: 1, outcomes: map[int64][]shadow.Derived{2: {shadow.DerivedAll}}}
+	s := &deriveStore{fail: 1, outcomes: map[int64][]peer.Derived{2: {peer.DerivedAll}}}
 	_, err := (&handlers.Derive{Store: s}).Handle(t.Context(), there, []int64{1, 2})
 	require.ErrorIs(t, err, errDatabase)
 	require.ErrorContains(t, err, "derive references: ")
@@ -61,7 +61,7 @@ func TestADerivationThatFailsKeepsNoOtherBack_I20(t *testing.T) {
 func TestADerivationEndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
-	s := &deriveStore{then: cancel, outcomes: map[int64][]shadow.Derived{1: {shadow.DerivedSome, shadow.DerivedSome}}}
+	s := &deriveStore{then: cancel, outcomes: map[int64][]peer.Derived{1: {peer.DerivedSome, peer.DerivedSome}}}
 	_, err := (&handlers.Derive{Store: s}).Handle(ctx, there, []int64{1, 2})
 	require.ErrorIs(t, err, context.Canceled)
 	require.Equal(t, steps{"derive 1"}, s.steps)
@@ -70,13 +70,13 @@ func TestADerivationEndsWithItsContext(t *testing.T) {
 // upgrading is the store and the ownees' deployment of an upgrade of owner references.
 type upgrading struct {
 	steps
-	upgrade   *shadow.Upgrade
+	upgrade   *peer.Upgrade
 	read      error
 	remaining []int64 // after each call
 	err       error
 }
 
-func (u *upgrading) Upgrade(context.Context, []int64) (*shadow.Upgrade, error) {
+func (u *upgrading) Upgrade(context.Context, []int64) (*peer.Upgrade, error) {
 	return u.upgrade, u.read
 }
 
@@ -85,7 +85,7 @@ func (u *upgrading) Upgraded(_ context.Context, seqs []int64) error {
 	return nil
 }
 
-func (u *upgrading) UpgradeOwners(_ context.Context, _ schema.DeploymentID, to *shadow.Upgrade) (remaining int64, err error) {
+func (u *upgrading) UpgradeOwners(_ context.Context, _ schema.DeploymentID, to *peer.Upgrade) (remaining int64, err error) {
 	u.add("upgrade to", to.Version)
 	if u.err != nil {
 		return 0, u.err
@@ -103,7 +103,7 @@ func (u *upgrading) handle(t *testing.T) error {
 
 func TestOwnerReferencesAreUpgradedUntilNoneRemains_I26(t *testing.T) {
 	t.Parallel()
-	u := &upgrading{upgrade: &shadow.Upgrade{Version: "v2"}, remaining: []int64{700, 0}}
+	u := &upgrading{upgrade: &peer.Upgrade{Version: "v2"}, remaining: []int64{700, 0}}
 	require.NoError(t, u.handle(t))
 	require.Equal(t, steps{"upgrade to v2", "upgrade to v2", "upgraded [1 2]"}, u.steps)
 }
@@ -117,7 +117,7 @@ func TestAnUpgradeThatIsDoneAlreadyTellsNobody(t *testing.T) {
 
 func TestAnUpgradeThatIsNotTakenKeepsItsWork_I26(t *testing.T) {
 	t.Parallel()
-	u := &upgrading{upgrade: &shadow.Upgrade{Version: "v2"}, err: errUnreachable}
+	u := &upgrading{upgrade: &peer.Upgrade{Version: "v2"}, err: errUnreachable}
 	err := u.handle(t)
 	require.ErrorIs(t, err, errUnreachable)
 	require.ErrorContains(t, err, "upgrade owner references at a.example.com/us-west2")

@@ -23,8 +23,20 @@ var allowed = map[string][]string{
 	"schema/schemapb/dbcontroller/admin/v1":    {},
 	"schema/schemapb/dbcontroller/registry/v1": {"schema/schemapb/dbcontroller/schema/v1"},
 	"schema/wire":                              {"schema", "schema/schemapb/"},
-	"schema/shadow":                            {"internal/crash", "internal/feed", "internal/postgres", "schema"},
-	"schema/service":                           {"internal/identity", "internal/postgres", "schema", "schema/schemapb/", "schema/shadow", "schema/wire"},
+	"schema/peer":                              {"schema"},
+	"schema/shadow":                            {"schema", "schema/peer", "schema/shadow/internal/"},
+	"schema/shadow/internal/plan":              {"schema", "schema/peer"},
+	"schema/shadow/internal/db":                {"internal/feed", "internal/postgres", "schema", "schema/peer"},
+	"schema/shadow/internal/gate":              rooms("db"),
+	"schema/shadow/internal/read":              rooms("db", "gate"),
+	"schema/shadow/internal/target":            rooms("db", "gate", "read"),
+	"schema/shadow/internal/write":             rooms("db", "gate", "read", "target"),
+	"schema/shadow/internal/cascade":           rooms("db", "gate", "read", "target", "write"),
+	"schema/shadow/internal/owner":             rooms("db", "gate", "read", "write", "cascade"),
+	"schema/shadow/internal/deletion":          rooms("db", "gate", "read", "target", "write", "cascade", "plan"),
+	"schema/shadow/internal/verify":            rooms("db", "gate", "read", "target", "write"),
+	"schema/shadow/internal/admin":             rooms("db", "gate", "read", "target", "write", "cascade", "owner", "verify"),
+	"schema/service":                           {"internal/identity", "internal/postgres", "schema", "schema/peer", "schema/schemapb/", "schema/shadow", "schema/wire"},
 	"migrations":                               {},
 	"internal/crash":                           {},
 	"internal/feed":                            {"schema"},
@@ -36,17 +48,26 @@ var allowed = map[string][]string{
 	"envregistry/server":                       {"internal/feed", "internal/identity", "internal/postgres", "schema", "schema/schemapb/", "schema/wire"},
 	"constraint":                               {"constraint/cache", "internal/retry", "schema"},
 	"constraint/cache":                         {},
-	"handlers":                                 {"internal/crash", "schema", "schema/shadow"},
+	"handlers":                                 {"internal/crash", "schema", "schema/peer", "schema/shadow"},
 	"nodemanager":                              {"schema"},
 	"client":                                   {"envregistry", "internal/identity", "schema", "schema/schemapb/", "schema/wire"},
 	"cmd/db-controller":                        {""},
 	"cmd/db-controller/playground":             {"internal/identity", "schema"},
-	"cmd/db-controller/bench":                  {"client", "cmd/db-controller/playground", "internal/postgres", "schema", "schema/schemapb/", "schema/shadow"},
+	"cmd/db-controller/bench":                  {"client", "cmd/db-controller/playground", "internal/postgres", "schema", "schema/peer", "schema/schemapb/", "schema/shadow"},
 	"test":                                     {""},
 	"test/harness":                             {""},
 	"test/campaign":                            {""},
 	"test/stub":                                {""},
 	"test/model":                               {},
+}
+
+// rooms returns the imports of a room of the store that stands on these others.
+func rooms(below ...string) []string {
+	may := []string{"internal/crash", "internal/feed", "internal/postgres", "schema", "schema/peer"}
+	for _, room := range below {
+		may = append(may, "schema/shadow/internal/"+room)
+	}
+	return may
 }
 
 type listed struct {
@@ -104,7 +125,9 @@ var notLinked = map[string][]string{
 		module + "/internal/feed", module + "/internal/postgres", module + "/migrations", module + "/nodemanager",
 		module + "/schema/service", module + "/schema/shadow",
 	},
-	"internal/identity": {"github.com/jackc/pgx"},
+	"internal/identity":           {"github.com/jackc/pgx"},
+	"schema/peer":                 {"github.com/jackc/pgx", "google.golang.org/grpc", "go.uber.org/zap"},
+	"schema/shadow/internal/plan": {"github.com/jackc/pgx", "google.golang.org/grpc", "go.uber.org/zap"},
 }
 
 // Programs that import the vocabulary or the client link no drivers, and the client links no server.

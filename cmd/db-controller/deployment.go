@@ -170,7 +170,7 @@ func (d *deployment) buildManager(context.Context) (err error) {
 	if d.owned, err = ownedHandlers(d.store, d.peers); err != nil {
 		return err
 	}
-	leases := &shadow.Leases{Store: d.store, Name: d.cfg.share.name, TTL: d.cfg.share.lease}
+	leases := d.store.Leases(d.cfg.share.name, d.cfg.share.lease)
 	d.manager, err = nodemanager.New(nodemanager.Config{
 		Deployment: d.cfg.id, Environments: d.environments, Nodes: d.cfg.share.nodes, Logger: d.log,
 		Switch: d.store.Switch, Refresh: d.store.Refresh, PointedTo: d.store.ReferencedDeployments,

@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/db-controller/db-controller/schema"
-	"github.com/db-controller/db-controller/schema/shadow"
+	"github.com/db-controller/db-controller/schema/peer"
 )
 
 // deploymentConfig is the configuration of a process of a deployment; every field is a flag of serve.
@@ -47,7 +47,7 @@ func (c *shareConfig) check() error {
 // storeConfig holds the store's limits; zero means the store's default.
 type storeConfig struct {
 	tentativeTTL, ownerGrace, removalsKept time.Duration
-	quotas                                 shadow.Quotas
+	quotas                                 peer.Quotas
 	restored                               bool // the operator says that the database is an older copy
 }
 

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
 	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
 	"github.com/db-controller/db-controller/schema/shadow"
 )
@@ -106,7 +107,7 @@ func TestTheStatusHasAllThatAnOperatorLooksAt(t *testing.T) {
 			outstanding:    []shadow.Outstanding{{Group: "confirm", Deployment: other.String(), Count: 12, Oldest: 90}},
 			decommissioned: []shadow.Decommissioned{{Deployment: sibling, Blocking: schema.Unset, Reason: "closed", By: "operator/eve", At: began, Working: true}},
 			words:          []shadow.OperatorDecision{{Deployment: other, What: "COMPARISON_WAIVED", Reason: "lost", By: "operator/eve", At: began}},
-			strangers:      []shadow.DatabaseMismatch{{Err: &shadow.DatabaseError{Deployment: other, Known: uid(1), Spoken: uid(2)}, At: began}},
+			strangers:      []shadow.DatabaseMismatch{{Err: &peer.DatabaseError{Deployment: other, Known: uid(1), Spoken: uid(2)}, At: began}},
 			epoch:          shadow.EpochStatus{ID: uid(6), Since: began, Ordinal: 2, Awaiting: true, Unconfirmed: []schema.DeploymentID{other}, Dangling: 3},
 		}, Failure{Handler: "owned pending", Deployment: sibling, Error: "no answer", Time: began})
 		got, err := a.Status(as(t, operator), &adminv1.StatusRequest{})
@@ -143,7 +144,7 @@ func TestTheStatusHasAllThatAnOperatorLooksAt(t *testing.T) {
 func TestEachPartOfTheStatusCanFail(t *testing.T) {
 	t.Parallel()
 	for _, method := range []string{"Status", "Outstanding", "Kept", "Members", "Decommissioned", "Words", "Epoch"} {
-		a := newAdminService(&adminStore{failing: map[string]error{method: shadow.ErrAborted}})
+		a := newAdminService(&adminStore{failing: map[string]error{method: peer.ErrAborted}})
 		got, err := a.Status(as(t, operator), &adminv1.StatusRequest{})
 		require.Equal(t, codes.Aborted, status.Code(err), method)
 		require.Nil(t, got)
@@ -155,7 +156,7 @@ func TestAnExplanationHasTheLastErrors(t *testing.T) {
 	t.Parallel()
 	since := time.Unix(1_700_000_000, 0).UTC()
 	e := &shadow.Explanation{
-		Kind: "Device", Name: "devices/d", UID: uid(1), State: shadow.Deleting, Pending: true, UpdatedAt: since,
+		Kind: "Device", Name: "devices/d", UID: uid(1), State: peer.Deleting, Pending: true, UpdatedAt: since,
 		Reasons: []shadow.ExplainedReason{
 			{Type: "BLOCKED", Message: "by as/a", Since: since},
 			{Type: "release", Message: "owed to other", Deployment: other},
@@ -181,14 +182,14 @@ func TestAnExplanationHasTheLastErrors(t *testing.T) {
 	}
 	require.Equal(t, []string{"", "first", "its own", ""}, errs)
 
-	e.UID, e.State = uuid.Nil, shadow.Active
+	e.UID, e.State = uuid.Nil, peer.Active
 	got, err = a.Explain(as(t, ann), &adminv1.ExplainRequest{Name: "devices/d"})
 	require.NoError(t, err)
 	require.Empty(t, got.GetUid())
 	require.Equal(t, "ACTIVE", got.GetState())
 	_, err = a.Explain(as(t, ann), &adminv1.ExplainRequest{Name: "//b.example.com/us-west2/devices/d"})
 	require.Equal(t, codes.InvalidArgument, status.Code(err))
-	a = newAdminService(&adminStore{explain: func(string) (*shadow.Explanation, error) { return nil, shadow.ErrNotFound }})
+	a = newAdminService(&adminStore{explain: func(string) (*shadow.Explanation, error) { return nil, peer.ErrNotFound }})
 	_, err = a.Explain(as(t, ann), &adminv1.ExplainRequest{Name: "devices/d"})
 	require.Equal(t, codes.NotFound, status.Code(err))
 }
@@ -222,8 +223,8 @@ func TestADecommissioningNamesItsOperator(t *testing.T) {
 	_, err := a.Decommission(t.Context(), &adminv1.DecommissionRequest{Deployment: sibling.String()})
 	require.Equal(t, codes.Unauthenticated, status.Code(err))
 	for name, broken := range map[string]*adminStore{
-		"the store refuses":         {decommission: func(shadow.Decommissioned) error { return shadow.ErrAborted }},
-		"it cannot be read back":    {decommission: func(shadow.Decommissioned) error { return nil }, failing: map[string]error{"Decommissioned": shadow.ErrAborted}},
+		"the store refuses":         {decommission: func(shadow.Decommissioned) error { return peer.ErrAborted }},
+		"it cannot be read back":    {decommission: func(shadow.Decommissioned) error { return nil }, failing: map[string]error{"Decommissioned": peer.ErrAborted}},
 		"it is missing in the list": {decommission: func(shadow.Decommissioned) error { return nil }},
 	} {
 		_, err := newAdminService(broken).Decommission(as(t, operator), &adminv1.DecommissionRequest{Deployment: sibling.String()})
@@ -269,7 +270,7 @@ func TestAComparisonIsWaivedByAnOperator(t *testing.T) {
 	}})
 	_, err := a.WaiveComparison(as(t, operator), &adminv1.WaiveComparisonRequest{Deployment: other.String(), Reason: "lost"})
 	require.NoError(t, err)
-	failing = shadow.ErrNotFound
+	failing = peer.ErrNotFound
 	_, err = a.WaiveComparison(as(t, operator), &adminv1.WaiveComparisonRequest{Deployment: other.String(), Reason: "lost"})
 	require.Equal(t, codes.NotFound, status.Code(err))
 	_, err = a.WaiveComparison(as(t, operator), &adminv1.WaiveComparisonRequest{Deployment: "other"})
@@ -283,12 +284,12 @@ func TestRemovalsAreListedWithTheirRoot(t *testing.T) {
 	at := time.Unix(1_700_000_000, 0).UTC()
 	found := []shadow.Removal{
 		{
-			Kind: "Device", Name: "devices/d", UID: uid(1), How: shadow.Cascaded, DecidedAt: at, Gone: true,
+			Kind: "Device", Name: "devices/d", UID: uid(1), How: peer.Cascaded, DecidedAt: at, Gone: true,
 			Via: schema.FullName{Deployment: other, Name: "ps/p"}, ViaUID: uid(2),
 			Cause: &schema.Cause{ID: uid(3), Root: "//b.example.com/us-west2/ps/p", RootUID: uid(4), Actor: "user/ann", RequestID: uid(5), At: at},
 		},
-		{Kind: "Device", Name: "devices/d", UID: uid(6), How: shadow.Requested, DecidedAt: at, Cause: &schema.Cause{ID: uid(7), Root: "r", Actor: "user/ann", At: at}},
-		{Kind: "Device", Name: "devices/d", UID: uid(8), How: shadow.Requested, DecidedAt: at},
+		{Kind: "Device", Name: "devices/d", UID: uid(6), How: peer.Requested, DecidedAt: at, Cause: &schema.Cause{ID: uid(7), Root: "r", Actor: "user/ann", At: at}},
+		{Kind: "Device", Name: "devices/d", UID: uid(8), How: peer.Requested, DecidedAt: at},
 	}
 	a := newAdminService(&adminStore{removals: func(name string, id uuid.UUID, limit int) ([]shadow.Removal, error) {
 		require.Equal(t, "devices/d", name)
@@ -320,7 +321,7 @@ func TestRemovalsAreListedWithTheirRoot(t *testing.T) {
 		require.Equal(t, codes.InvalidArgument, status.Code(err), says)
 		require.ErrorContains(t, err, says)
 	}
-	a = newAdminService(&adminStore{removals: func(string, uuid.UUID, int) ([]shadow.Removal, error) { return nil, shadow.ErrAborted }})
+	a = newAdminService(&adminStore{removals: func(string, uuid.UUID, int) ([]shadow.Removal, error) { return nil, peer.ErrAborted }})
 	_, err = a.ListRemovals(as(t, operator), &adminv1.ListRemovalsRequest{Name: "devices/d"})
 	require.Equal(t, codes.Aborted, status.Code(err))
 }
@@ -357,7 +358,7 @@ func TestAVerificationReportsItsProgress(t *testing.T) {
 		require.Equal(t, []string{other.String()}, last.GetUnreachable())
 	})
 	a := newAdminService(&adminStore{verify: func(context.Context, shadow.Verification) (shadow.Verified, error) {
-		return shadow.Verified{}, shadow.ErrAborted
+		return shadow.Verified{}, peer.ErrAborted
 	}})
 	err := a.Verify(&adminv1.VerifyRequest{}, newServerStream[adminv1.VerifyResponse](as(t, operator)))
 	require.Equal(t, codes.Aborted, status.Code(err))

@@ -6,22 +6,22 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
 	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
-	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/schema/wire"
 )
 
 // blockadeStore confirms and releases blockades of a holder's deployment, and returns verdicts on blockades that a
 // target's deployment has of holders here.
 type blockadeStore interface {
-	Confirm(ctx context.Context, holder schema.DeploymentID, epoch uuid.UUID, attempts []shadow.AttemptID) (unknown []shadow.AttemptID, err error)
-	Release(ctx context.Context, holder schema.DeploymentID, epoch uuid.UUID, keys []shadow.BlockadeKey, attempts []shadow.AttemptID) error
-	Answer(ctx context.Context, target schema.DeploymentID, questions []shadow.Question) (*shadow.Answers, error)
+	Confirm(ctx context.Context, holder schema.DeploymentID, epoch uuid.UUID, attempts []peer.AttemptID) (unknown []peer.AttemptID, err error)
+	Release(ctx context.Context, holder schema.DeploymentID, epoch uuid.UUID, keys []peer.BlockadeKey, attempts []peer.AttemptID) error
+	Answer(ctx context.Context, target schema.DeploymentID, questions []peer.Question) (*peer.Answers, error)
 }
 
 // referenceChecker returns, in order, what this deployment stores about references of a holder's deployment.
 type referenceChecker interface {
-	CheckReferences(ctx context.Context, holder schema.DeploymentID, refs []shadow.CheckedReference) ([]shadow.Known, error)
+	CheckReferences(ctx context.Context, holder schema.DeploymentID, refs []peer.CheckedReference) ([]peer.Known, error)
 }
 
 func (s *schemas) ConfirmBlockades(ctx context.Context, req *schemav1.ConfirmBlockadesRequest) (*schemav1.ConfirmBlockadesResponse, error) {
@@ -65,13 +65,13 @@ func (s *schemas) resolve(ctx context.Context, req *schemav1.ResolveBlockadesReq
 	if err := bounded("questions", len(req.GetQuestions())); err != nil {
 		return nil, err
 	}
-	questions := make([]shadow.Question, len(req.GetQuestions()))
+	questions := make([]peer.Question, len(req.GetQuestions()))
 	for i, q := range req.GetQuestions() {
 		key, err := blockadeKey(q.GetKey())
 		if err != nil {
 			return nil, invalid("questions", err)
 		}
-		questions[i] = shadow.Question{Key: key, Expired: q.GetExpired()}
+		questions[i] = peer.Question{Key: key, Expired: q.GetExpired()}
 	}
 	answers, err := s.blockades.Answer(ctx, target, questions)
 	if err != nil {
@@ -84,10 +84,10 @@ func (s *schemas) resolve(ctx context.Context, req *schemav1.ResolveBlockadesReq
 	return out, nil
 }
 
-var verdictProto = map[shadow.Verdict]schemav1.ResolveBlockadesResponse_Verdict{
-	shadow.Held:        schemav1.ResolveBlockadesResponse_VERDICT_HELD,
-	shadow.GoneVerdict: schemav1.ResolveBlockadesResponse_VERDICT_GONE,
-	shadow.Undecided:   schemav1.ResolveBlockadesResponse_VERDICT_UNDECIDED,
+var verdictProto = map[peer.Verdict]schemav1.ResolveBlockadesResponse_Verdict{
+	peer.Held:        schemav1.ResolveBlockadesResponse_VERDICT_HELD,
+	peer.GoneVerdict: schemav1.ResolveBlockadesResponse_VERDICT_GONE,
+	peer.Undecided:   schemav1.ResolveBlockadesResponse_VERDICT_UNDECIDED,
 }
 
 func (s *schemas) ReleaseBlockades(ctx context.Context, req *schemav1.ReleaseBlockadesRequest) (*schemav1.ReleaseBlockadesResponse, error) {
@@ -105,7 +105,7 @@ func (s *schemas) release(ctx context.Context, req *schemav1.ReleaseBlockadesReq
 	if err := bounded("keys", len(req.GetKeys())+len(req.GetAttempts())); err != nil {
 		return err
 	}
-	keys := make([]shadow.BlockadeKey, len(req.GetKeys()))
+	keys := make([]peer.BlockadeKey, len(req.GetKeys()))
 	for i, k := range req.GetKeys() {
 		if keys[i], err = blockadeKey(k); err != nil {
 			return invalid("keys", err)
@@ -135,7 +135,7 @@ func (s *schemas) checkReferences(ctx context.Context, req *schemav1.CheckRefere
 	if err := bounded("references", len(req.GetReferences())); err != nil {
 		return nil, err
 	}
-	refs := make([]shadow.CheckedReference, len(req.GetReferences()))
+	refs := make([]peer.CheckedReference, len(req.GetReferences()))
 	for i, r := range req.GetReferences() {
 		if refs[i].Key, err = blockadeKey(r.GetKey()); err == nil {
 			refs[i].Behaviour, err = wire.Behaviour(r.GetBehaviour())
@@ -155,14 +155,14 @@ func (s *schemas) checkReferences(ctx context.Context, req *schemav1.CheckRefere
 	return out, nil
 }
 
-var knownProto = map[shadow.Known]schemav1.CheckReferencesResponse_Verdict{
-	shadow.KnownHeld:     schemav1.CheckReferencesResponse_VERDICT_KNOWN,
-	shadow.KnownMissing:  schemav1.CheckReferencesResponse_VERDICT_UNKNOWN,
-	shadow.KnownDeleting: schemav1.CheckReferencesResponse_VERDICT_DELETING,
-	shadow.KnownAbsent:   schemav1.CheckReferencesResponse_VERDICT_ABSENT,
+var knownProto = map[peer.Known]schemav1.CheckReferencesResponse_Verdict{
+	peer.KnownHeld:     schemav1.CheckReferencesResponse_VERDICT_KNOWN,
+	peer.KnownMissing:  schemav1.CheckReferencesResponse_VERDICT_UNKNOWN,
+	peer.KnownDeleting: schemav1.CheckReferencesResponse_VERDICT_DELETING,
+	peer.KnownAbsent:   schemav1.CheckReferencesResponse_VERDICT_ABSENT,
 }
 
-func blockadeKey(k *schemav1.BlockadeKey) (out shadow.BlockadeKey, err error) {
+func blockadeKey(k *schemav1.BlockadeKey) (out peer.BlockadeKey, err error) {
 	if out.Attempt, err = wire.UID(k.GetAttempt()); err != nil {
 		return out, err
 	}
@@ -177,6 +177,6 @@ func blockadeKey(k *schemav1.BlockadeKey) (out shadow.BlockadeKey, err error) {
 	return out, err
 }
 
-func keyProto(k shadow.BlockadeKey) *schemav1.BlockadeKey {
+func keyProto(k peer.BlockadeKey) *schemav1.BlockadeKey {
 	return &schemav1.BlockadeKey{Attempt: k.Attempt[:], HolderUid: k.HolderUID[:], Path: k.Path, TargetUid: k.TargetUID[:]}
 }

@@ -21,6 +21,7 @@ import (
 
 	"github.com/db-controller/db-controller/internal/identity"
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
 	"github.com/db-controller/db-controller/schema/service"
@@ -108,7 +109,7 @@ func TestEveryMethodIsOnEveryChannelByThePolicy(t *testing.T) {
 // What a person says in a watch of the channel with rights goes through the policy as well.
 func TestAWatchOnTheChannelWithRights(t *testing.T) {
 	c, store := channels(t)
-	_, err := store.Save(t.Context(), []shadow.Write{{Name: "targets/t"}})
+	_, err := store.Save(t.Context(), []peer.Write{{Name: "targets/t"}})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -122,7 +123,7 @@ func TestAWatchOnTheChannelWithRights(t *testing.T) {
 // The position of what a watch has said comes with it, and not with the next bookmark: an acknowledgement waits for it.
 func TestAPositionComesWithWhatItCovers(t *testing.T) {
 	c, store := channels(t)
-	_, err := store.Save(t.Context(), []shadow.Write{
+	_, err := store.Save(t.Context(), []peer.Write{
 		{Name: "targets/t"}, {Name: "targets/h", Body: map[string]any{"soon": "//" + store.Deployment().String() + "/targets/t"}},
 	})
 	require.NoError(t, err)

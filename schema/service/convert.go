@@ -13,13 +13,14 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 	"github.com/db-controller/db-controller/schema/shadow"
 )
 
 // owners reads owner references. A relative name is the name of a resource of this deployment.
-func owners(self schema.DeploymentID, in []*resourcev1.OwnerReference) ([]shadow.OwnerReference, error) {
-	var out []shadow.OwnerReference
+func owners(self schema.DeploymentID, in []*resourcev1.OwnerReference) ([]peer.OwnerReference, error) {
+	var out []peer.OwnerReference
 	for i, p := range in {
 		field := fmt.Sprintf("owner_references[%d]", i)
 		name, err := schema.ResolveName(self, p.GetName())
@@ -29,7 +30,7 @@ func owners(self schema.DeploymentID, in []*resourcev1.OwnerReference) ([]shadow
 		if p.GetKind() == "" {
 			return nil, invalid(field+".kind", errors.New("is missing: give the kind of the owner"))
 		}
-		o := shadow.OwnerReference{
+		o := peer.OwnerReference{
 			Owner: name, Kind: p.GetKind(),
 			Controller: p.GetController(), Requires: p.GetRequiresOwnerReference(), UnsetOnDelete: p.GetUnsetOnDelete(),
 		}
@@ -120,12 +121,12 @@ func pick(from, to map[string]*structpb.Value, path []string) {
 	pick(below.GetFields(), into.GetFields(), path[1:])
 }
 
-var stateProto = map[shadow.State]resourcev1.Resource_State{
-	shadow.Active:   resourcev1.Resource_STATE_ACTIVE,
-	shadow.Deleting: resourcev1.Resource_STATE_DELETING,
+var stateProto = map[peer.State]resourcev1.Resource_State{
+	peer.Active:   resourcev1.Resource_STATE_ACTIVE,
+	peer.Deleting: resourcev1.Resource_STATE_DELETING,
 }
 
-func resourceProto(self schema.DeploymentID, in *shadow.Resource) (*resourcev1.Resource, error) {
+func resourceProto(self schema.DeploymentID, in *peer.Resource) (*resourcev1.Resource, error) {
 	out := &resourcev1.Resource{
 		Name: in.Name, Kind: in.Kind, Uid: in.UID.String(), Revision: int64(in.Revision), Generation: in.Generation, Labels: in.Labels,
 		CreateTime: timestamppb.New(in.CreatedAt), UpdateTime: timestamppb.New(in.UpdatedAt), Deployment: self.String(),

@@ -12,8 +12,8 @@ import (
 
 	"github.com/db-controller/db-controller/internal/identity"
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
 	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
-	"github.com/db-controller/db-controller/schema/shadow"
 )
 
 // databaseKey is the metadata key with the identity of the sender's database: in each call between deployments, and in
@@ -21,7 +21,7 @@ import (
 const databaseKey = "dbcontroller-database"
 
 // knownDatabases are the identities of this deployment's database, and of the others' as they were first seen. Meet fails
-// with a *shadow.DatabaseError when a deployment uses another database than the known one.
+// with a *peer.DatabaseError when a deployment uses another database than the known one.
 type knownDatabases interface {
 	Database() uuid.UUID
 	CheckDatabase(ctx context.Context, with schema.DeploymentID, database uuid.UUID) error
@@ -48,7 +48,7 @@ func (d databaseCheck) check(ctx context.Context, method string) (context.Contex
 	if err != nil || !sent {
 		return ctx, err
 	}
-	return shadow.WithCallerDatabase(ctx, database), toStatus(d.known.Logger(), d.known.CheckDatabase(ctx, who.Deployment, database))
+	return peer.WithCallerDatabase(ctx, database), toStatus(d.known.Logger(), d.known.CheckDatabase(ctx, who.Deployment, database))
 }
 
 func (d databaseCheck) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {

@@ -8,8 +8,8 @@ import (
 
 	"github.com/db-controller/db-controller/internal/identity"
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
 	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
-	"github.com/db-controller/db-controller/schema/shadow"
 )
 
 // That a deployment is disabled passes: what it establishes then, also again after a failover, is not refused for good.
@@ -30,7 +30,7 @@ func TestADisabledDeploymentIsNotRefusedForGood_I2_I15(t *testing.T) {
 				Target: &schemav1.ResourceRef{Kind: "User", Name: "users/u", Uid: known}, Behaviour: schemav1.Behaviour_BEHAVIOUR_BLOCK,
 			}},
 		})
-		var unavailable *shadow.UnavailableError
+		var unavailable *peer.UnavailableError
 		require.ErrorAs(t, err, &unavailable, name)
 		require.Equal(t, []schema.DeploymentID{holder}, unavailable.Deployments)
 		require.ErrorContains(t, err, "disabled in the registry")

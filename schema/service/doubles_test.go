@@ -14,6 +14,7 @@ import (
 
 	"github.com/db-controller/db-controller/internal/identity"
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow"
 )
 
@@ -64,48 +65,48 @@ func reasonOf(t testing.TB, err error) string {
 // schemaStore is the store of a SchemaService: a test sets the functions that it expects to be called, and a call of
 // another one panics.
 type schemaStore struct {
-	establish       func(holder schema.DeploymentID, attempt shadow.AttemptID, refs []shadow.EstablishReference) (*shadow.Established, error)
-	wouldEstablish  func(holder schema.DeploymentID, refs []shadow.EstablishReference) ([]uuid.UUID, string, error)
-	confirm         func(holder schema.DeploymentID, epoch uuid.UUID, attempts []shadow.AttemptID) ([]shadow.AttemptID, error)
-	release         func(holder schema.DeploymentID, epoch uuid.UUID, keys []shadow.BlockadeKey, attempts []shadow.AttemptID) error
-	answer          func(target schema.DeploymentID, questions []shadow.Question) (*shadow.Answers, error)
-	checkReferences func(holder schema.DeploymentID, refs []shadow.CheckedReference) ([]shadow.Known, error)
+	establish       func(holder schema.DeploymentID, attempt peer.AttemptID, refs []peer.EstablishReference) (*peer.Established, error)
+	wouldEstablish  func(holder schema.DeploymentID, refs []peer.EstablishReference) ([]uuid.UUID, string, error)
+	confirm         func(holder schema.DeploymentID, epoch uuid.UUID, attempts []peer.AttemptID) ([]peer.AttemptID, error)
+	release         func(holder schema.DeploymentID, epoch uuid.UUID, keys []peer.BlockadeKey, attempts []peer.AttemptID) error
+	answer          func(target schema.DeploymentID, questions []peer.Question) (*peer.Answers, error)
+	checkReferences func(holder schema.DeploymentID, refs []peer.CheckedReference) ([]peer.Known, error)
 	watchDeletions  func(holder schema.DeploymentID, token string, deliver func(schema.Event[schema.Deletion]) error) error
 	acknowledge     func(holder schema.DeploymentID, epoch uuid.UUID, token string, except []uuid.UUID, limit time.Duration) (bool, error)
-	checkOwners     func(ownee schema.DeploymentID, questions []shadow.OwnerQuestion) (*shadow.OwnerAnswers, error)
-	wouldCheck      func(ownee schema.DeploymentID, questions []shadow.OwnerQuestion) (*shadow.OwnerAnswers, error)
-	dropOwners      func(from schema.DeploymentID, epoch uuid.UUID, owners []schema.Deletion, letGo []shadow.LetGo) ([]uuid.UUID, bool, error)
+	checkOwners     func(ownee schema.DeploymentID, questions []peer.OwnerQuestion) (*peer.OwnerAnswers, error)
+	wouldCheck      func(ownee schema.DeploymentID, questions []peer.OwnerQuestion) (*peer.OwnerAnswers, error)
+	dropOwners      func(from schema.DeploymentID, epoch uuid.UUID, owners []schema.Deletion, letGo []peer.LetGo) ([]uuid.UUID, bool, error)
 	upgradeOwners   func(from schema.DeploymentID, version string, generation int64, renamed map[string]string) (int64, error)
 	told            func(from schema.DeploymentID, epoch uuid.UUID) (uuid.UUID, error)
 	confirmed       func(by schema.DeploymentID, epoch, own uuid.UUID) error
-	plan            func(q shadow.PlanQuestion) (*shadow.Plan, error)
-	trace           func(uids []uuid.UUID) (map[uuid.UUID]shadow.Trace, error)
+	plan            func(q peer.PlanQuestion) (*peer.Plan, error)
+	trace           func(uids []uuid.UUID) (map[uuid.UUID]peer.Trace, error)
 	listShadows     func(kind, token string, limit int) ([]shadow.ResourceView, string, error)
 	listBlockades   func(of schema.DeploymentID, token string, limit int) ([]shadow.BlockadeView, string, error)
 	watchWork       func(shards []int16, token string, deliver func(schema.Event[schema.Work]) error) error
 }
 
-func (s *schemaStore) Establish(_ context.Context, holder schema.DeploymentID, attempt shadow.AttemptID, refs []shadow.EstablishReference) (*shadow.Established, error) {
+func (s *schemaStore) Establish(_ context.Context, holder schema.DeploymentID, attempt peer.AttemptID, refs []peer.EstablishReference) (*peer.Established, error) {
 	return s.establish(holder, attempt, refs)
 }
 
-func (s *schemaStore) WouldEstablish(_ context.Context, holder schema.DeploymentID, refs []shadow.EstablishReference) ([]uuid.UUID, string, error) {
+func (s *schemaStore) WouldEstablish(_ context.Context, holder schema.DeploymentID, refs []peer.EstablishReference) ([]uuid.UUID, string, error) {
 	return s.wouldEstablish(holder, refs)
 }
 
-func (s *schemaStore) Confirm(_ context.Context, holder schema.DeploymentID, epoch uuid.UUID, attempts []shadow.AttemptID) ([]shadow.AttemptID, error) {
+func (s *schemaStore) Confirm(_ context.Context, holder schema.DeploymentID, epoch uuid.UUID, attempts []peer.AttemptID) ([]peer.AttemptID, error) {
 	return s.confirm(holder, epoch, attempts)
 }
 
-func (s *schemaStore) Release(_ context.Context, holder schema.DeploymentID, epoch uuid.UUID, keys []shadow.BlockadeKey, attempts []shadow.AttemptID) error {
+func (s *schemaStore) Release(_ context.Context, holder schema.DeploymentID, epoch uuid.UUID, keys []peer.BlockadeKey, attempts []peer.AttemptID) error {
 	return s.release(holder, epoch, keys, attempts)
 }
 
-func (s *schemaStore) Answer(_ context.Context, target schema.DeploymentID, questions []shadow.Question) (*shadow.Answers, error) {
+func (s *schemaStore) Answer(_ context.Context, target schema.DeploymentID, questions []peer.Question) (*peer.Answers, error) {
 	return s.answer(target, questions)
 }
 
-func (s *schemaStore) CheckReferences(_ context.Context, holder schema.DeploymentID, refs []shadow.CheckedReference) ([]shadow.Known, error) {
+func (s *schemaStore) CheckReferences(_ context.Context, holder schema.DeploymentID, refs []peer.CheckedReference) ([]peer.Known, error) {
 	return s.checkReferences(holder, refs)
 }
 
@@ -117,15 +118,15 @@ func (s *schemaStore) AcknowledgeFor(_ context.Context, holder schema.Deployment
 	return s.acknowledge(holder, epoch, token, except, limit)
 }
 
-func (s *schemaStore) CheckOwners(_ context.Context, ownee schema.DeploymentID, questions []shadow.OwnerQuestion) (*shadow.OwnerAnswers, error) {
+func (s *schemaStore) CheckOwners(_ context.Context, ownee schema.DeploymentID, questions []peer.OwnerQuestion) (*peer.OwnerAnswers, error) {
 	return s.checkOwners(ownee, questions)
 }
 
-func (s *schemaStore) WouldCheckOwners(_ context.Context, ownee schema.DeploymentID, questions []shadow.OwnerQuestion) (*shadow.OwnerAnswers, error) {
+func (s *schemaStore) WouldCheckOwners(_ context.Context, ownee schema.DeploymentID, questions []peer.OwnerQuestion) (*peer.OwnerAnswers, error) {
 	return s.wouldCheck(ownee, questions)
 }
 
-func (s *schemaStore) DropOwners(_ context.Context, from schema.DeploymentID, epoch uuid.UUID, owners []schema.Deletion, letGo []shadow.LetGo) ([]uuid.UUID, bool, error) {
+func (s *schemaStore) DropOwners(_ context.Context, from schema.DeploymentID, epoch uuid.UUID, owners []schema.Deletion, letGo []peer.LetGo) ([]uuid.UUID, bool, error) {
 	return s.dropOwners(from, epoch, owners, letGo)
 }
 
@@ -141,11 +142,11 @@ func (s *schemaStore) MarkReferencesConfirmed(_ context.Context, by schema.Deplo
 	return s.confirmed(by, epoch, own)
 }
 
-func (s *schemaStore) Plan(_ context.Context, q shadow.PlanQuestion) (*shadow.Plan, error) {
+func (s *schemaStore) Plan(_ context.Context, q peer.PlanQuestion) (*peer.Plan, error) {
 	return s.plan(q)
 }
 
-func (s *schemaStore) Trace(_ context.Context, uids []uuid.UUID) (map[uuid.UUID]shadow.Trace, error) {
+func (s *schemaStore) Trace(_ context.Context, uids []uuid.UUID) (map[uuid.UUID]peer.Trace, error) {
 	return s.trace(uids)
 }
 
@@ -174,18 +175,18 @@ func newSchemaService(store *schemaStore) *schemas {
 
 // resourceStore is the store of a ResourceService, see schemaStore.
 type resourceStore struct {
-	get              func(name string) (*shadow.Resource, error)
+	get              func(name string) (*peer.Resource, error)
 	conditions       func(name string) ([]shadow.Condition, error)
-	list             func(req shadow.ListRequest) ([]shadow.Resource, string, error)
-	save             func(writes []shadow.Write) ([]shadow.Resource, error)
-	saveRequested    func(id uuid.UUID, writes []shadow.Write) ([]shadow.Resource, error)
-	validate         func(writes []shadow.Write, token string) (*shadow.Resource, error)
-	delete           func(ctx context.Context, req shadow.DeleteRequest) (shadow.DeleteResult, error)
+	list             func(req shadow.ListRequest) ([]peer.Resource, string, error)
+	save             func(writes []peer.Write) ([]peer.Resource, error)
+	saveRequested    func(id uuid.UUID, writes []peer.Write) ([]peer.Resource, error)
+	validate         func(writes []peer.Write, token string) (*peer.Resource, error)
+	delete           func(ctx context.Context, req shadow.DeleteRequest) (peer.DeleteResult, error)
 	planDelete       func(name string) (*shadow.DeletePlan, error)
-	setBlockDeletion func(name string, uid uuid.UUID, block bool) (*shadow.Resource, error)
+	setBlockDeletion func(name string, uid uuid.UUID, block bool) (*peer.Resource, error)
 }
 
-func (s *resourceStore) Get(_ context.Context, name string) (*shadow.Resource, error) {
+func (s *resourceStore) Get(_ context.Context, name string) (*peer.Resource, error) {
 	return s.get(name)
 }
 
@@ -193,23 +194,23 @@ func (s *resourceStore) Conditions(_ context.Context, name string) ([]shadow.Con
 	return s.conditions(name)
 }
 
-func (s *resourceStore) List(_ context.Context, req shadow.ListRequest) ([]shadow.Resource, string, error) {
+func (s *resourceStore) List(_ context.Context, req shadow.ListRequest) ([]peer.Resource, string, error) {
 	return s.list(req)
 }
 
-func (s *resourceStore) Save(_ context.Context, writes []shadow.Write) ([]shadow.Resource, error) {
+func (s *resourceStore) Save(_ context.Context, writes []peer.Write) ([]peer.Resource, error) {
 	return s.save(writes)
 }
 
-func (s *resourceStore) SaveRequested(_ context.Context, id uuid.UUID, writes []shadow.Write) ([]shadow.Resource, error) {
+func (s *resourceStore) SaveRequested(_ context.Context, id uuid.UUID, writes []peer.Write) ([]peer.Resource, error) {
 	return s.saveRequested(id, writes)
 }
 
-func (s *resourceStore) ValidateBatch(_ context.Context, writes []shadow.Write, token string) (*shadow.Resource, error) {
+func (s *resourceStore) ValidateBatch(_ context.Context, writes []peer.Write, token string) (*peer.Resource, error) {
 	return s.validate(writes, token)
 }
 
-func (s *resourceStore) Delete(ctx context.Context, req shadow.DeleteRequest) (shadow.DeleteResult, error) {
+func (s *resourceStore) Delete(ctx context.Context, req shadow.DeleteRequest) (peer.DeleteResult, error) {
 	return s.delete(ctx, req)
 }
 
@@ -217,7 +218,7 @@ func (s *resourceStore) PlanDelete(_ context.Context, name string) (*shadow.Dele
 	return s.planDelete(name)
 }
 
-func (s *resourceStore) SetBlockDeletion(_ context.Context, name string, uid uuid.UUID, block bool) (*shadow.Resource, error) {
+func (s *resourceStore) SetBlockDeletion(_ context.Context, name string, uid uuid.UUID, block bool) (*peer.Resource, error) {
 	return s.setBlockDeletion(name, uid, block)
 }
 

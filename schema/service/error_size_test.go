@@ -16,8 +16,8 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
 	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
-	"github.com/db-controller/db-controller/schema/shadow"
 )
 
 // fits fails unless an error is as short as clients of other languages take it: text and details each, and the headers in which
@@ -45,32 +45,32 @@ func TestEveryRefusalFitsIntoTheHeadersOfStockClients(t *testing.T) {
 	t.Parallel()
 	long := schema.FullName{Deployment: schema.DeploymentID{Service: strings.Repeat("s", 200) + ".example.com", Region: "eastus2"}, Name: strings.Repeat("n", schema.MaxNameBytes)}
 	for _, n := range []int{1, 5, 6, 30, 200, 10_000} {
-		var holders []shadow.Holder
+		var holders []peer.Holder
 		var names []schema.FullName
 		var problems schema.Problems
 		var away []schema.DeploymentID
 		for range n {
-			holders = append(holders, shadow.Holder{Name: long, Path: strings.Repeat("p", 300)})
+			holders = append(holders, peer.Holder{Name: long, Path: strings.Repeat("p", 300)})
 			names = append(names, long)
 			problems = append(problems, schema.Problem{Message: strings.Repeat("ü", 500)})
 			away = append(away, long.Deployment)
 		}
 		samples := map[string]error{
-			"blocked":     &shadow.BlockedError{Name: long.Name, Holders: holders, Total: n},
-			"undecided":   &shadow.BlockedError{Name: long.Name, Holders: holders, Total: n, Undecided: true},
-			"protected":   &shadow.ProtectedError{Name: long.Name, By: names},
-			"unavailable": &shadow.UnavailableError{Deployments: away, Err: errors.New(strings.Repeat("x", n))},
+			"blocked":     &peer.BlockedError{Name: long.Name, Holders: holders, Total: n},
+			"undecided":   &peer.BlockedError{Name: long.Name, Holders: holders, Total: n, Undecided: true},
+			"protected":   &peer.ProtectedError{Name: long.Name, By: names},
+			"unavailable": &peer.UnavailableError{Deployments: away, Err: errors.New(strings.Repeat("x", n))},
 			"problems":    problems,
-			"invalid":     &shadow.InvalidError{Resource: strings.Repeat("ä", n), Err: fmt.Errorf("%q fits no kind", strings.Repeat("%", n))},
+			"invalid":     &peer.InvalidError{Resource: strings.Repeat("ä", n), Err: fmt.Errorf("%q fits no kind", strings.Repeat("%", n))},
 			"fault":       errors.New(strings.Repeat("x", n)),
 		}
 		for _, o := range outcomes {
 			samples[o.reason] = fmt.Errorf("%s: %w", strings.Repeat("\n", n), o.err)
 		}
-		for _, reason := range shadow.Reasons() {
-			e := &shadow.RefusedError{}
+		for _, reason := range peer.Reasons() {
+			e := &peer.RefusedError{}
 			for i := range n {
-				e.Refusals = append(e.Refusals, shadow.Refusal{Holder: fmt.Sprintf("%s%05d", long.Name[5:], i), Path: "p", Target: long, Reason: reason, Detail: strings.Repeat("d", 300)})
+				e.Refusals = append(e.Refusals, peer.Refusal{Holder: fmt.Sprintf("%s%05d", long.Name[5:], i), Path: "p", Target: long, Reason: reason, Detail: strings.Repeat("d", 300)})
 			}
 			samples["refused "+string(reason)] = e
 		}
@@ -104,18 +104,18 @@ func TestEveryRefusalFitsIntoTheHeadersOfStockClients(t *testing.T) {
 func TestTheRefusalThatDecidesIsNamed(t *testing.T) {
 	t.Parallel()
 	target := schema.FullName{Deployment: schema.DeploymentID{Service: "a.example.com", Region: "us"}, Name: "ts/t"}
-	e := &shadow.RefusedError{}
+	e := &peer.RefusedError{}
 	for i := range 500 {
-		e.Refusals = append(e.Refusals, shadow.Refusal{Holder: fmt.Sprintf("hs/h%03d", i), Path: "p", Target: target, Reason: shadow.TargetMissing})
+		e.Refusals = append(e.Refusals, peer.Refusal{Holder: fmt.Sprintf("hs/h%03d", i), Path: "p", Target: target, Reason: peer.TargetMissing})
 	}
-	e.Refusals[400].Reason = shadow.UnknownKind
+	e.Refusals[400].Reason = peer.UnknownKind
 	err := toStatus(zap.NewNop(), e)
 	require.Equal(t, codes.Unavailable, status.Code(err))
-	var got *shadow.RefusedError
+	var got *peer.RefusedError
 	require.ErrorAs(t, fromStatus(err), &got)
-	require.False(t, shadow.Definite(got))
+	require.False(t, peer.Definite(got))
 	require.Equal(t, 500, got.Total())
-	require.Equal(t, shadow.UnknownKind, got.Deciding().Reason)
+	require.Equal(t, peer.UnknownKind, got.Deciding().Reason)
 }
 
 // What no list of ours is in: an error of whatever length that a handler answers is shortened by the server.

@@ -16,6 +16,7 @@ import (
 
 	"github.com/db-controller/db-controller/internal/postgres"
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
 	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
 	"github.com/db-controller/db-controller/schema/shadow"
 )
@@ -29,17 +30,17 @@ var outcomes = []struct {
 	err    error
 	reason string
 }{
-	{shadow.ErrUnknown, "OUTCOME_UNKNOWN"}, // wraps the error that left the outcome unknown
-	{shadow.ErrNotFound, "NOT_FOUND"},
-	{shadow.ErrExists, "ALREADY_EXISTS"},
-	{shadow.ErrRequestReused, "REQUEST_REUSED"},
-	{shadow.ErrConflict, "MOVED"},
-	{shadow.ErrDeleting, "DELETING"},
-	{shadow.ErrAborted, "ABORTED"},
-	{shadow.ErrDecommissioned, "DECOMMISSIONED"},
-	{shadow.ErrStaleEpoch, "OLD_EPOCH"},
-	{shadow.ErrPosition, "POSITION"}, // wraps ErrReset
-	{shadow.ErrReset, "RESET"},
+	{peer.ErrUnknown, "OUTCOME_UNKNOWN"}, // wraps the error that left the outcome unknown
+	{peer.ErrNotFound, "NOT_FOUND"},
+	{peer.ErrExists, "ALREADY_EXISTS"},
+	{peer.ErrRequestReused, "REQUEST_REUSED"},
+	{peer.ErrConflict, "MOVED"},
+	{peer.ErrDeleting, "DELETING"},
+	{peer.ErrAborted, "ABORTED"},
+	{peer.ErrDecommissioned, "DECOMMISSIONED"},
+	{peer.ErrStaleEpoch, "OLD_EPOCH"},
+	{peer.ErrPosition, "POSITION"}, // wraps ErrReset
+	{peer.ErrReset, "RESET"},
 	{shadow.ErrSlow, "SLOW_READER"},
 	{errTooManyCalls, "TOO_MANY_CALLS"},
 	{shadow.ErrCostly, "COSTLY"}, // wraps context.DeadlineExceeded
@@ -79,13 +80,13 @@ func toStatus(log *zap.Logger, err error) error {
 // typedStatus returns the status of an error that has a type of its own, most with details; nil for other errors.
 func typedStatus(err error) error {
 	var (
-		invalid     *shadow.InvalidError
+		invalid     *peer.InvalidError
 		problems    schema.Problems
-		references  *shadow.RefusedError
-		blocked     *shadow.BlockedError
-		protected   *shadow.ProtectedError
-		database    *shadow.DatabaseError
-		unavailable *shadow.UnavailableError
+		references  *peer.RefusedError
+		blocked     *peer.BlockedError
+		protected   *peer.ProtectedError
+		database    *peer.DatabaseError
+		unavailable *peer.UnavailableError
 	)
 	switch {
 	case errors.As(err, &invalid):
@@ -107,7 +108,7 @@ func typedStatus(err error) error {
 	return nil
 }
 
-func blockedReason(e *shadow.BlockedError) string {
+func blockedReason(e *peer.BlockedError) string {
 	if e.Undecided {
 		return "UNDECIDED"
 	}
@@ -156,7 +157,7 @@ func refused[T proto.Message](reason string, err error, total int, items []T, me
 // refusedReferences returns the status of refused references, which it lists in the order of the error. When not all of
 // them have room, MutateAndValidateResource takes the page token of the metadata and lists the next ones; there is no
 // token when it has no room because the names are very long.
-func refusedReferences(e *shadow.RefusedError) error {
+func refusedReferences(e *peer.RefusedError) error {
 	deciding := e.Deciding()
 	items := []*schemav1.ReferencesRefused_Refusal{}
 	for _, r := range e.Refusals {
@@ -169,18 +170,18 @@ func refusedReferences(e *shadow.RefusedError) error {
 		n--
 	}
 	if 0 < n && n < e.Total() && e.More == 0 {
-		if token := shadow.TokenAfter(e.Refusals[n-1]); len(token) < tokenRoom {
+		if token := peer.TokenAfter(e.Refusals[n-1]); len(token) < tokenRoom {
 			info.Metadata["page_token"] = token
 		}
 	}
 	return withDetails(codeFor(info.GetReason()), e, info, list)
 }
 
-func refusalProto(r shadow.Refusal) *schemav1.ReferencesRefused_Refusal {
+func refusalProto(r peer.Refusal) *schemav1.ReferencesRefused_Refusal {
 	return &schemav1.ReferencesRefused_Refusal{Holder: r.Holder, Path: r.Path, Target: r.Target.String(), Reason: string(r.Reason)}
 }
 
-func blockedProto(reason string, e *shadow.BlockedError) (out []*errdetails.PreconditionFailure_Violation) {
+func blockedProto(reason string, e *peer.BlockedError) (out []*errdetails.PreconditionFailure_Violation) {
 	for _, h := range e.Holders {
 		out = append(out, &errdetails.PreconditionFailure_Violation{
 			Type: reason, Subject: h.Name.String(), Description: fmt.Sprintf("refers to %s in %s", h.Target, h.Path),
@@ -189,7 +190,7 @@ func blockedProto(reason string, e *shadow.BlockedError) (out []*errdetails.Prec
 	return out
 }
 
-func protectedProto(e *shadow.ProtectedError) (out []*errdetails.PreconditionFailure_Violation) {
+func protectedProto(e *peer.ProtectedError) (out []*errdetails.PreconditionFailure_Violation) {
 	for _, name := range e.By {
 		out = append(out, &errdetails.PreconditionFailure_Violation{Type: "BLOCK_DELETION", Subject: name.String()})
 	}
@@ -200,20 +201,20 @@ func fieldViolation(field, description string) *errdetails.BadRequest_FieldViola
 	return &errdetails.BadRequest_FieldViolation{Field: shortText(field), Description: shortText(description)}
 }
 
-// fromStatus returns the *shadow.RefusedError in an error of another deployment, or the text of the error.
+// fromStatus returns the *peer.RefusedError in an error of another deployment, or the text of the error.
 func fromStatus(err error) error {
 	for _, detail := range status.Convert(err).Details() {
 		refused, ok := detail.(*schemav1.ReferencesRefused)
 		if !ok || len(refused.GetRefusals()) == 0 {
 			continue
 		}
-		out := &shadow.RefusedError{More: notNamed(err)}
+		out := &peer.RefusedError{More: notNamed(err)}
 		for _, r := range refused.GetRefusals() {
 			target, perr := schema.ParseFullName(r.GetTarget())
 			if perr != nil {
 				return err
 			}
-			out.Refusals = append(out.Refusals, shadow.Refusal{Holder: r.GetHolder(), Path: r.GetPath(), Target: target, Reason: shadow.Reason(r.GetReason())})
+			out.Refusals = append(out.Refusals, peer.Refusal{Holder: r.GetHolder(), Path: r.GetPath(), Target: target, Reason: peer.Reason(r.GetReason())})
 		}
 		return out
 	}

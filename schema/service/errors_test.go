@@ -16,12 +16,12 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/db-controller/db-controller/schema"
-	"github.com/db-controller/db-controller/schema/shadow"
+	"github.com/db-controller/db-controller/schema/peer"
 )
 
 func TestErrorsBecomeStatuses(t *testing.T) {
-	refusal := func(reason shadow.Reason) *shadow.RefusedError {
-		return &shadow.RefusedError{Refusals: []shadow.Refusal{{
+	refusal := func(reason peer.Reason) *peer.RefusedError {
+		return &peer.RefusedError{Refusals: []peer.Refusal{{
 			Holder: "hs/h", Path: "p", Reason: reason,
 			Target: schema.FullName{Deployment: schema.DeploymentID{Service: "a.example.com", Region: "us"}, Name: "ts/t"},
 		}}}
@@ -30,21 +30,21 @@ func TestErrorsBecomeStatuses(t *testing.T) {
 		err  error
 		code codes.Code
 	}{
-		{shadow.ErrNotFound, codes.NotFound},
-		{shadow.ErrExists, codes.AlreadyExists},
-		{shadow.ErrConflict, codes.FailedPrecondition}, // the same request would be refused again
-		{shadow.ErrUnknown, codes.Unknown},
-		{shadow.ErrReset, codes.OutOfRange},
-		{&shadow.InvalidError{Err: errors.New("bad")}, codes.InvalidArgument},
+		{peer.ErrNotFound, codes.NotFound},
+		{peer.ErrExists, codes.AlreadyExists},
+		{peer.ErrConflict, codes.FailedPrecondition}, // the same request would be refused again
+		{peer.ErrUnknown, codes.Unknown},
+		{peer.ErrReset, codes.OutOfRange},
+		{&peer.InvalidError{Err: errors.New("bad")}, codes.InvalidArgument},
 		{schema.Problems{{Message: "bad"}}, codes.InvalidArgument},
-		{&shadow.BlockedError{Name: "ts/t"}, codes.FailedPrecondition},
-		{&shadow.UnavailableError{Err: errors.New("away")}, codes.Unavailable},
-		{refusal(shadow.TargetMissing), codes.FailedPrecondition},
-		{refusal(shadow.TargetClosing), codes.Aborted},
-		{refusal(shadow.NotImported), codes.Unavailable}, // not heard of yet is not refused
-		{&shadow.BlockedError{Name: "ts/t", Undecided: true}, codes.Aborted},
-		{refusal(shadow.TargetUnreadable), codes.Unavailable},
-		{&shadow.RefusedError{}, codes.Internal}, // no refusal at all is a mistake of ours, and no reason to end
+		{&peer.BlockedError{Name: "ts/t"}, codes.FailedPrecondition},
+		{&peer.UnavailableError{Err: errors.New("away")}, codes.Unavailable},
+		{refusal(peer.TargetMissing), codes.FailedPrecondition},
+		{refusal(peer.TargetClosing), codes.Aborted},
+		{refusal(peer.NotImported), codes.Unavailable}, // not heard of yet is not refused
+		{&peer.BlockedError{Name: "ts/t", Undecided: true}, codes.Aborted},
+		{refusal(peer.TargetUnreadable), codes.Unavailable},
+		{&peer.RefusedError{}, codes.Internal}, // no refusal at all is a mistake of ours, and no reason to end
 		{&pgconn.PgError{Code: "55000", Message: "SQLSTATE"}, codes.Unavailable},
 		{&pgconn.PgError{Code: "57014"}, codes.Unavailable},
 		{&pgconn.PgError{Code: "55P03"}, codes.Unavailable},
@@ -58,9 +58,9 @@ func TestErrorsBecomeStatuses(t *testing.T) {
 	}
 	require.NoError(t, toStatus(zap.NewNop(), nil))
 
-	var refused *shadow.RefusedError
-	require.ErrorAs(t, fromStatus(toStatus(zap.NewNop(), refusal(shadow.TargetMissing))), &refused)
-	require.Equal(t, refusal(shadow.TargetMissing), refused, "refusals survive the wire")
+	var refused *peer.RefusedError
+	require.ErrorAs(t, fromStatus(toStatus(zap.NewNop(), refusal(peer.TargetMissing))), &refused)
+	require.Equal(t, refusal(peer.TargetMissing), refused, "refusals survive the wire")
 }
 
 // Clients repeat a request by the code of its refusal, and the store keeps a refusal under the request id by its kind: both say the
@@ -68,20 +68,20 @@ func TestErrorsBecomeStatuses(t *testing.T) {
 func TestCodesAreDefiniteAsTheStoreKeepsThem_I29(t *testing.T) {
 	t.Parallel()
 	samples := []error{
-		&shadow.InvalidError{Err: errors.New("bad")}, &shadow.BlockedError{Name: "ts/t"}, &shadow.BlockedError{Undecided: true},
-		&shadow.ProtectedError{}, &shadow.UnavailableError{Err: errors.New("away")}, &shadow.DatabaseError{},
-		fmt.Errorf("%w: %w", shadow.ErrUnknown, shadow.ErrNotFound), &pgconn.PgError{Code: "57P01"}, &pgconn.PgError{Code: "55P03"}, errors.New("a fault"),
+		&peer.InvalidError{Err: errors.New("bad")}, &peer.BlockedError{Name: "ts/t"}, &peer.BlockedError{Undecided: true},
+		&peer.ProtectedError{}, &peer.UnavailableError{Err: errors.New("away")}, &peer.DatabaseError{},
+		fmt.Errorf("%w: %w", peer.ErrUnknown, peer.ErrNotFound), &pgconn.PgError{Code: "57P01"}, &pgconn.PgError{Code: "55P03"}, errors.New("a fault"),
 	}
 	for _, o := range outcomes {
 		samples = append(samples, fmt.Errorf("ts/t: %w", o.err))
 	}
-	reasons := shadow.Reasons()
+	reasons := peer.Reasons()
 	for i, reason := range reasons {
-		samples = append(samples, &shadow.RefusedError{Refusals: []shadow.Refusal{{Reason: reason}}},
-			&shadow.RefusedError{Refusals: []shadow.Refusal{{Reason: reason}, {Reason: reasons[(i+1)%len(reasons)]}}},
-			&shadow.RefusedError{Refusals: []shadow.Refusal{{Reason: shadow.TargetMissing}, {Reason: reason}}})
+		samples = append(samples, &peer.RefusedError{Refusals: []peer.Refusal{{Reason: reason}}},
+			&peer.RefusedError{Refusals: []peer.Refusal{{Reason: reason}, {Reason: reasons[(i+1)%len(reasons)]}}},
+			&peer.RefusedError{Refusals: []peer.Refusal{{Reason: peer.TargetMissing}, {Reason: reason}}})
 	}
-	samples = append(samples, &shadow.RefusedError{Refusals: []shadow.Refusal{{Reason: "OF_A_NEWER_VERSION"}}})
+	samples = append(samples, &peer.RefusedError{Refusals: []peer.Refusal{{Reason: "OF_A_NEWER_VERSION"}}})
 	seen := map[string]bool{}
 	for _, err := range samples {
 		got := status.Convert(toStatus(zap.NewNop(), err))
@@ -92,7 +92,7 @@ func TestCodesAreDefiniteAsTheStoreKeepsThem_I29(t *testing.T) {
 			}
 		}
 		seen[reason] = true
-		require.Equal(t, shadow.Definite(err), definite(got.Code()), "%s %v: %v", reason, got.Code(), err)
+		require.Equal(t, peer.Definite(err), definite(got.Code()), "%s %v: %v", reason, got.Code(), err)
 		if code, known := codeOf[reason]; known {
 			require.Equal(t, code, got.Code(), reason)
 		}

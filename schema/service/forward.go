@@ -20,9 +20,9 @@ import (
 
 	"github.com/db-controller/db-controller/internal/identity"
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
 	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
-	"github.com/db-controller/db-controller/schema/shadow"
 )
 
 // onBehalfOf is the header with the identity (its path) of the person whose request a deployment forwards.
@@ -221,7 +221,7 @@ func (f *forwarder) dial(ctx context.Context, to schema.DeploymentID) (grpc.Clie
 	}
 	conn, err := f.peers.forwarding(to)
 	if err != nil {
-		return nil, ctx, &shadow.UnavailableError{Deployments: []schema.DeploymentID{to}, Err: err}
+		return nil, ctx, &peer.UnavailableError{Deployments: []schema.DeploymentID{to}, Err: err}
 	}
 	f.connect(ctx, conn)
 	return conn, metadata.AppendToOutgoingContext(ctx, onBehalfOf, who.Path()), nil

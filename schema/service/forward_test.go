@@ -20,10 +20,10 @@ import (
 
 	"github.com/db-controller/db-controller/internal/identity"
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
 	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
-	"github.com/db-controller/db-controller/schema/shadow"
 )
 
 func newTestForwarder(t testing.TB, deployments ...schema.DeploymentID) *forwarder {
@@ -248,7 +248,7 @@ func TestARequestIsForwardedWithTheIdentityOfItsCaller(t *testing.T) {
 		&grpc.UnaryServerInfo{FullMethod: resourcev1.ResourceService_SetBlockDeletion_FullMethodName}, h.unary)
 	require.ErrorContains(t, err, "belongs to a.example.com/eastus2: this request is for operators and is not forwarded, so ask that deployment")
 
-	r := newResourceService(&resourceStore{get: func(name string) (*shadow.Resource, error) { return stored(name), nil }})
+	r := newResourceService(&resourceStore{get: func(name string) (*peer.Resource, error) { return stored(name), nil }})
 	r.forward = f
 	batch, err := r.BatchGetResources(as(t, ann), &resourcev1.BatchGetResourcesRequest{Names: []string{"devices/a", "//a.example.com/eastus2/devices/b"}})
 	require.NoError(t, err)

@@ -18,10 +18,10 @@ import (
 
 	"github.com/db-controller/db-controller/internal/identity"
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
 	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
-	"github.com/db-controller/db-controller/schema/shadow"
 )
 
 const (
@@ -65,7 +65,7 @@ func (h *handled) stream(_ any, ss grpc.ServerStream) error {
 
 func TestADeploymentCallsFromItsKnownDatabaseOnly(t *testing.T) {
 	t.Parallel()
-	another := &shadow.DatabaseError{Deployment: other, Known: uid(1), Spoken: uid(2)}
+	another := &peer.DatabaseError{Deployment: other, Known: uid(1), Spoken: uid(2)}
 	for name, c := range map[string]struct {
 		who    identity.Identity
 		method string
@@ -81,7 +81,7 @@ func TestADeploymentCallsFromItsKnownDatabaseOnly(t *testing.T) {
 		"the deployment itself":             {identity.Deployment(self), confirmMethod, []string{databaseKey, uid(2).String()}, another, codes.OK, nil},
 		"a person":                          {ann, confirmMethod, []string{databaseKey, uid(2).String()}, another, codes.OK, nil},
 		"a method for people":               {identity.Deployment(other), getMethod, []string{databaseKey, uid(2).String()}, another, codes.OK, nil},
-		"the store cannot compare just now": {identity.Deployment(other), confirmMethod, []string{databaseKey, uid(1).String()}, shadow.ErrAborted, codes.Aborted, []string{other.String() + " " + uid(1).String()}},
+		"the store cannot compare just now": {identity.Deployment(other), confirmMethod, []string{databaseKey, uid(1).String()}, peer.ErrAborted, codes.Aborted, []string{other.String() + " " + uid(1).String()}},
 	} {
 		known := &databaseDouble{database: uid(9), meet: func(schema.DeploymentID, uuid.UUID) error { return c.meet }}
 		check, h := databaseCheck{self, known}, &handled{}
@@ -113,10 +113,10 @@ func TestAnswersOfOtherDatabasesAreRefused(t *testing.T) {
 	}{
 		"known, agrees":           {[]string{databaseKey, uid(1).String()}, nil, nil, codes.OK},
 		"known, refuses":          {[]string{databaseKey, uid(1).String()}, refusal, nil, codes.FailedPrecondition},
-		"another one, agrees":     {[]string{databaseKey, uid(2).String()}, nil, &shadow.DatabaseError{Deployment: other}, codes.Unavailable},
-		"another one, refuses":    {[]string{databaseKey, uid(2).String()}, refusal, &shadow.DatabaseError{Deployment: other}, codes.Unavailable},
-		"not sent":                {nil, nil, &shadow.DatabaseError{Deployment: other}, codes.OK},
-		"not sent, with an error": {nil, refusal, &shadow.DatabaseError{Deployment: other}, codes.FailedPrecondition},
+		"another one, agrees":     {[]string{databaseKey, uid(2).String()}, nil, &peer.DatabaseError{Deployment: other}, codes.Unavailable},
+		"another one, refuses":    {[]string{databaseKey, uid(2).String()}, refusal, &peer.DatabaseError{Deployment: other}, codes.Unavailable},
+		"not sent":                {nil, nil, &peer.DatabaseError{Deployment: other}, codes.OK},
+		"not sent, with an error": {nil, refusal, &peer.DatabaseError{Deployment: other}, codes.FailedPrecondition},
 		"no UUID":                 {[]string{databaseKey, "mine"}, nil, nil, codes.InvalidArgument},
 	} {
 		p := NewPeers(self, nil)

@@ -7,17 +7,17 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
 	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
-	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/schema/wire"
 )
 
 // ownerStore returns verdicts, in order, on owners that resources of another deployment name, and drops owners of
 // resources here. WouldCheckOwners stores nothing.
 type ownerStore interface {
-	CheckOwners(ctx context.Context, ownee schema.DeploymentID, questions []shadow.OwnerQuestion) (*shadow.OwnerAnswers, error)
-	WouldCheckOwners(ctx context.Context, ownee schema.DeploymentID, questions []shadow.OwnerQuestion) (*shadow.OwnerAnswers, error)
-	DropOwners(ctx context.Context, from schema.DeploymentID, epoch uuid.UUID, owners []schema.Deletion, letGo []shadow.LetGo) (failed []uuid.UUID, more bool, err error)
+	CheckOwners(ctx context.Context, ownee schema.DeploymentID, questions []peer.OwnerQuestion) (*peer.OwnerAnswers, error)
+	WouldCheckOwners(ctx context.Context, ownee schema.DeploymentID, questions []peer.OwnerQuestion) (*peer.OwnerAnswers, error)
+	DropOwners(ctx context.Context, from schema.DeploymentID, epoch uuid.UUID, owners []schema.Deletion, letGo []peer.LetGo) (failed []uuid.UUID, more bool, err error)
 }
 
 // ownerUpgrader stores the version of an owners' deployment in the owner references to its resources.
@@ -25,9 +25,9 @@ type ownerUpgrader interface {
 	UpgradeOwners(ctx context.Context, from schema.DeploymentID, version string, generation int64, renamed map[string]string) (remaining int64, err error)
 }
 
-var ownerVerdicts = map[shadow.OwnerVerdict]schemav1.CheckOwnersResponse_Verdict{
-	shadow.OwnerExists: schemav1.CheckOwnersResponse_VERDICT_EXISTS, shadow.OwnerAbsent: schemav1.CheckOwnersResponse_VERDICT_ABSENT,
-	shadow.OwnerNotReferring: schemav1.CheckOwnersResponse_VERDICT_NOT_REFERRING, shadow.OwnerCannotOwn: schemav1.CheckOwnersResponse_VERDICT_CANNOT_OWN,
+var ownerVerdicts = map[peer.OwnerVerdict]schemav1.CheckOwnersResponse_Verdict{
+	peer.OwnerExists: schemav1.CheckOwnersResponse_VERDICT_EXISTS, peer.OwnerAbsent: schemav1.CheckOwnersResponse_VERDICT_ABSENT,
+	peer.OwnerNotReferring: schemav1.CheckOwnersResponse_VERDICT_NOT_REFERRING, peer.OwnerCannotOwn: schemav1.CheckOwnersResponse_VERDICT_CANNOT_OWN,
 }
 
 func (s *schemas) CheckOwners(ctx context.Context, req *schemav1.CheckOwnersRequest) (*schemav1.CheckOwnersResponse, error) {
@@ -43,7 +43,7 @@ func (s *schemas) checkOwners(ctx context.Context, req *schemav1.CheckOwnersRequ
 	if err := bounded("questions", len(req.GetQuestions())); err != nil {
 		return nil, err
 	}
-	questions := make([]shadow.OwnerQuestion, len(req.GetQuestions()))
+	questions := make([]peer.OwnerQuestion, len(req.GetQuestions()))
 	for i, p := range req.GetQuestions() {
 		if questions[i], err = ownerQuestion(p); err != nil {
 			return nil, invalid(fmt.Sprintf("questions[%d]", i), err)
@@ -60,7 +60,7 @@ func (s *schemas) checkOwners(ctx context.Context, req *schemav1.CheckOwnersRequ
 	return ownerAnswersProto(answers), nil
 }
 
-func ownerQuestion(p *schemav1.CheckOwnersRequest_Question) (q shadow.OwnerQuestion, err error) {
+func ownerQuestion(p *schemav1.CheckOwnersRequest_Question) (q peer.OwnerQuestion, err error) {
 	q.Kind, q.Name = p.GetOwner().GetKind(), p.GetOwner().GetName()
 	if err = schema.CheckName(q.Name); err != nil {
 		return q, err
@@ -75,7 +75,7 @@ func ownerQuestion(p *schemav1.CheckOwnersRequest_Question) (q shadow.OwnerQuest
 	return q, err
 }
 
-func ownerAnswersProto(answers *shadow.OwnerAnswers) *schemav1.CheckOwnersResponse {
+func ownerAnswersProto(answers *peer.OwnerAnswers) *schemav1.CheckOwnersResponse {
 	out := &schemav1.CheckOwnersResponse{Version: answers.Version, Generation: answers.Generation}
 	deletions := make([]schema.Deletion, len(answers.Answers))
 	for i, a := range answers.Answers {
@@ -133,8 +133,8 @@ func (s *schemas) dropOwners(ctx context.Context, req *schemav1.DropOwnersReques
 	return &schemav1.DropOwnersResponse{More: more, FailedUids: wire.Bytes(failed)}, nil
 }
 
-func readLetGo(in []*schemav1.DropOwnersRequest_LetGo) ([]shadow.LetGo, error) {
-	out := make([]shadow.LetGo, len(in))
+func readLetGo(in []*schemav1.DropOwnersRequest_LetGo) ([]peer.LetGo, error) {
+	out := make([]peer.LetGo, len(in))
 	for i, p := range in {
 		var err error
 		if out[i].Owner, err = wire.UID(p.GetOwnerUid()); err == nil {

@@ -9,12 +9,12 @@ import (
 	"github.com/google/uuid"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/peer"
+	grpcpeer "google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
 	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
-	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/schema/wire"
 )
 
@@ -25,13 +25,13 @@ const (
 	longPeerTimeout = 15 * time.Second
 )
 
-// Establish implements shadow.Peers.
-func (p *Peers) Establish(ctx context.Context, target schema.DeploymentID, attempt shadow.AttemptID, refs []shadow.EstablishReference) (*shadow.Established, error) {
+// Establish implements peer.Peers.
+func (p *Peers) Establish(ctx context.Context, target schema.DeploymentID, attempt peer.AttemptID, refs []peer.EstablishReference) (*peer.Established, error) {
 	return p.establish(ctx, target, attempt, refs, false)
 }
 
-// WouldEstablish implements shadow.Peers.
-func (p *Peers) WouldEstablish(ctx context.Context, target schema.DeploymentID, refs []shadow.EstablishReference) ([]uuid.UUID, error) {
+// WouldEstablish implements peer.Peers.
+func (p *Peers) WouldEstablish(ctx context.Context, target schema.DeploymentID, refs []peer.EstablishReference) ([]uuid.UUID, error) {
 	answer, err := p.establish(ctx, target, uuid.Must(uuid.NewV7()), refs, true)
 	if err != nil {
 		return nil, err
@@ -39,23 +39,23 @@ func (p *Peers) WouldEstablish(ctx context.Context, target schema.DeploymentID, 
 	return answer.UIDs, nil
 }
 
-func (p *Peers) establish(ctx context.Context, target schema.DeploymentID, attempt shadow.AttemptID, refs []shadow.EstablishReference, validateOnly bool) (*shadow.Established, error) {
+func (p *Peers) establish(ctx context.Context, target schema.DeploymentID, attempt peer.AttemptID, refs []peer.EstablishReference, validateOnly bool) (*peer.Established, error) {
 	client, err := p.Client(target)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", shadow.ErrNotSent, err)
+		return nil, fmt.Errorf("%w: %w", peer.ErrNotSent, err)
 	}
 	req := &schemav1.EstablishReferencesRequest{Attempt: attempt[:], ValidateOnly: validateOnly, References: establishProto(refs)}
 	ctx, cancel := context.WithTimeout(ctx, peerTimeout)
 	defer cancel()
-	var server peer.Peer
+	var server grpcpeer.Peer
 	answer, err := client.EstablishReferences(ctx, req, grpc.Peer(&server))
 	switch {
 	case err != nil && server.Addr == nil: // the call never got a stream
-		return nil, fmt.Errorf("%w: %w", shadow.ErrNotSent, fromStatus(err))
+		return nil, fmt.Errorf("%w: %w", peer.ErrNotSent, fromStatus(err))
 	case err != nil:
 		return nil, fromStatus(err)
 	}
-	out := &shadow.Established{UIDs: make([]uuid.UUID, len(answer.GetTargets()))}
+	out := &peer.Established{UIDs: make([]uuid.UUID, len(answer.GetTargets()))}
 	for i, t := range answer.GetTargets() {
 		if out.UIDs[i], err = wire.UID(t.GetUid()); err != nil {
 			return nil, err
@@ -65,7 +65,7 @@ func (p *Peers) establish(ctx context.Context, target schema.DeploymentID, attem
 	return out, err
 }
 
-func establishProto(refs []shadow.EstablishReference) []*schemav1.EstablishReferencesRequest_Reference {
+func establishProto(refs []peer.EstablishReference) []*schemav1.EstablishReferencesRequest_Reference {
 	out := make([]*schemav1.EstablishReferencesRequest_Reference, len(refs))
 	for i, r := range refs {
 		out[i] = &schemav1.EstablishReferencesRequest_Reference{
@@ -77,8 +77,8 @@ func establishProto(refs []shadow.EstablishReference) []*schemav1.EstablishRefer
 	return out
 }
 
-// CheckReferences implements shadow.Peers.
-func (p *Peers) CheckReferences(ctx context.Context, at schema.DeploymentID, refs []shadow.CheckedReference) ([]shadow.Known, error) {
+// CheckReferences implements peer.Peers.
+func (p *Peers) CheckReferences(ctx context.Context, at schema.DeploymentID, refs []peer.CheckedReference) ([]peer.Known, error) {
 	client, err := p.Client(at)
 	if err != nil {
 		return nil, err
@@ -93,7 +93,7 @@ func (p *Peers) CheckReferences(ctx context.Context, at schema.DeploymentID, ref
 	if err != nil {
 		return nil, fromStatus(err)
 	}
-	known := make([]shadow.Known, len(answer.GetVerdicts()))
+	known := make([]peer.Known, len(answer.GetVerdicts()))
 	for i, verdict := range answer.GetVerdicts() {
 		for k, p := range knownProto {
 			if p == verdict {
@@ -133,8 +133,8 @@ func (p *Peers) ConfirmEpoch(ctx context.Context, at schema.DeploymentID, epoch,
 	return err
 }
 
-// Resolve implements shadow.Peers.
-func (p *Peers) Resolve(ctx context.Context, holder schema.DeploymentID, questions []shadow.Question) (*shadow.Answers, error) {
+// Resolve implements peer.Peers.
+func (p *Peers) Resolve(ctx context.Context, holder schema.DeploymentID, questions []peer.Question) (*peer.Answers, error) {
 	client, err := p.Client(holder)
 	if err != nil {
 		return nil, err
@@ -149,7 +149,7 @@ func (p *Peers) Resolve(ctx context.Context, holder schema.DeploymentID, questio
 	if err != nil {
 		return nil, textOf(err)
 	}
-	out := &shadow.Answers{Verdicts: make([]shadow.Verdict, len(answer.GetVerdicts()))}
+	out := &peer.Answers{Verdicts: make([]peer.Verdict, len(answer.GetVerdicts()))}
 	for i, v := range answer.GetVerdicts() {
 		out.Verdicts[i] = verdictOf(v)
 	}
@@ -158,14 +158,14 @@ func (p *Peers) Resolve(ctx context.Context, holder schema.DeploymentID, questio
 }
 
 // verdictOf reads a verdict. Undecided also stands for a verdict of a newer version.
-func verdictOf(v schemav1.ResolveBlockadesResponse_Verdict) shadow.Verdict {
+func verdictOf(v schemav1.ResolveBlockadesResponse_Verdict) peer.Verdict {
 	switch v {
 	case schemav1.ResolveBlockadesResponse_VERDICT_HELD:
-		return shadow.Held
+		return peer.Held
 	case schemav1.ResolveBlockadesResponse_VERDICT_GONE:
-		return shadow.GoneVerdict
+		return peer.GoneVerdict
 	default:
-		return shadow.Undecided
+		return peer.Undecided
 	}
 }
 
@@ -180,7 +180,7 @@ func textOf(err error) error {
 }
 
 // Confirm tells a deployment that attempts have committed, and returns the attempts that had no tentative blockade there.
-func (p *Peers) Confirm(ctx context.Context, target schema.DeploymentID, epoch uuid.UUID, attempts []shadow.AttemptID) ([]shadow.AttemptID, error) {
+func (p *Peers) Confirm(ctx context.Context, target schema.DeploymentID, epoch uuid.UUID, attempts []peer.AttemptID) ([]peer.AttemptID, error) {
 	client, err := p.Client(target)
 	if err != nil {
 		return nil, err
@@ -195,7 +195,7 @@ func (p *Peers) Confirm(ctx context.Context, target schema.DeploymentID, epoch u
 }
 
 // Release tells a deployment that references were dropped, and that attempts were aborted.
-func (p *Peers) Release(ctx context.Context, target schema.DeploymentID, epoch uuid.UUID, keys []shadow.BlockadeKey, attempts []shadow.AttemptID) error {
+func (p *Peers) Release(ctx context.Context, target schema.DeploymentID, epoch uuid.UUID, keys []peer.BlockadeKey, attempts []peer.AttemptID) error {
 	client, err := p.Client(target)
 	if err != nil {
 		return err

@@ -16,8 +16,8 @@ import (
 
 	"github.com/db-controller/db-controller/internal/identity"
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
 	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
-	"github.com/db-controller/db-controller/schema/shadow"
 )
 
 // connected returns Peers that call a SchemaService over a store, as the deployment other. Both are self, so that the calls
@@ -34,18 +34,18 @@ func connected(store *schemaStore) *Peers {
 func TestEstablishedReferencesSurviveTheWire(t *testing.T) {
 	t.Parallel()
 	attempt, epoch := newAttempt(t), uid(9)
-	refs := []shadow.EstablishReference{
+	refs := []peer.EstablishReference{
 		{HolderKind: "Device", HolderName: "devices/d", HolderUID: uid(1), Path: "a.*", TargetKind: "Account", TargetName: "accounts/a", TargetUID: uid(2), Behaviour: schema.Block},
 		{HolderKind: "Device", HolderName: "devices/d", HolderUID: uid(1), Path: schema.ParentPath, TargetKind: "Set", TargetName: "sets/s", Behaviour: schema.CascadeDelete},
 	}
 	p := connected(&schemaStore{
-		establish: func(holder schema.DeploymentID, a shadow.AttemptID, got []shadow.EstablishReference) (*shadow.Established, error) {
+		establish: func(holder schema.DeploymentID, a peer.AttemptID, got []peer.EstablishReference) (*peer.Established, error) {
 			require.Equal(t, other, holder)
 			require.Equal(t, attempt, a)
 			require.Equal(t, refs, got)
-			return &shadow.Established{UIDs: []uuid.UUID{uid(2), uid(3)}, Epoch: epoch}, nil
+			return &peer.Established{UIDs: []uuid.UUID{uid(2), uid(3)}, Epoch: epoch}, nil
 		},
-		wouldEstablish: func(_ schema.DeploymentID, got []shadow.EstablishReference) ([]uuid.UUID, string, error) {
+		wouldEstablish: func(_ schema.DeploymentID, got []peer.EstablishReference) ([]uuid.UUID, string, error) {
 			require.Equal(t, refs, got)
 			return []uuid.UUID{uid(4)}, "v1", nil
 		},
@@ -61,33 +61,33 @@ func TestEstablishedReferencesSurviveTheWire(t *testing.T) {
 
 func TestRefusedReferencesSurviveTheWire(t *testing.T) {
 	t.Parallel()
-	refusal := shadow.Refusal{Holder: "devices/d", Path: "a", Target: schema.FullName{Deployment: self, Name: "accounts/a"}, Reason: shadow.TargetMissing}
-	p := connected(&schemaStore{establish: func(schema.DeploymentID, shadow.AttemptID, []shadow.EstablishReference) (*shadow.Established, error) {
-		return nil, &shadow.RefusedError{Refusals: []shadow.Refusal{refusal}}
+	refusal := peer.Refusal{Holder: "devices/d", Path: "a", Target: schema.FullName{Deployment: self, Name: "accounts/a"}, Reason: peer.TargetMissing}
+	p := connected(&schemaStore{establish: func(schema.DeploymentID, peer.AttemptID, []peer.EstablishReference) (*peer.Established, error) {
+		return nil, &peer.RefusedError{Refusals: []peer.Refusal{refusal}}
 	}})
-	_, err := p.Establish(t.Context(), self, newAttempt(t), []shadow.EstablishReference{{
+	_, err := p.Establish(t.Context(), self, newAttempt(t), []peer.EstablishReference{{
 		HolderKind: "Device", HolderName: "devices/d", HolderUID: uid(1), Path: "a", TargetName: "accounts/a", Behaviour: schema.Block,
 	}})
-	var refused *shadow.RefusedError
+	var refused *peer.RefusedError
 	require.ErrorAs(t, err, &refused)
-	require.Equal(t, []shadow.Refusal{refusal}, refused.Refusals)
+	require.Equal(t, []peer.Refusal{refusal}, refused.Refusals)
 	_, err = p.WouldEstablish(t.Context(), self, nil)
 	require.ErrorContains(t, err, "references: ")
 }
 
 func TestConfirmationsAndReleasesSurviveTheWire(t *testing.T) {
 	t.Parallel()
-	attempts := []shadow.AttemptID{uid(1), uid(2)}
-	keys := []shadow.BlockadeKey{{Attempt: uid(3), HolderUID: uid(4), Path: "a.b", TargetUID: uid(5)}, {Attempt: uid(6), HolderUID: uid(7), Path: schema.ParentPath, TargetUID: uid(8)}}
+	attempts := []peer.AttemptID{uid(1), uid(2)}
+	keys := []peer.BlockadeKey{{Attempt: uid(3), HolderUID: uid(4), Path: "a.b", TargetUID: uid(5)}, {Attempt: uid(6), HolderUID: uid(7), Path: schema.ParentPath, TargetUID: uid(8)}}
 	failing := error(nil)
 	p := connected(&schemaStore{
-		confirm: func(holder schema.DeploymentID, epoch uuid.UUID, got []shadow.AttemptID) ([]shadow.AttemptID, error) {
+		confirm: func(holder schema.DeploymentID, epoch uuid.UUID, got []peer.AttemptID) ([]peer.AttemptID, error) {
 			require.Equal(t, other, holder)
 			require.Equal(t, uid(9), epoch)
 			require.Equal(t, attempts, got)
 			return attempts[1:], failing
 		},
-		release: func(holder schema.DeploymentID, epoch uuid.UUID, gotKeys []shadow.BlockadeKey, got []shadow.AttemptID) error {
+		release: func(holder schema.DeploymentID, epoch uuid.UUID, gotKeys []peer.BlockadeKey, got []peer.AttemptID) error {
 			require.Equal(t, other, holder)
 			require.Equal(t, uid(9), epoch)
 			require.Equal(t, keys, gotKeys)
@@ -99,7 +99,7 @@ func TestConfirmationsAndReleasesSurviveTheWire(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, attempts[1:], unknown)
 	require.NoError(t, p.Release(t.Context(), self, uid(9), keys, attempts))
-	failing = shadow.ErrAborted
+	failing = peer.ErrAborted
 	_, err = p.Confirm(t.Context(), self, uid(9), attempts)
 	require.Equal(t, codes.Aborted, status.Code(err))
 	require.Equal(t, codes.Aborted, status.Code(p.Release(t.Context(), self, uid(9), keys, attempts)))
@@ -107,35 +107,35 @@ func TestConfirmationsAndReleasesSurviveTheWire(t *testing.T) {
 
 func TestVerdictsSurviveTheWire(t *testing.T) {
 	t.Parallel()
-	questions := []shadow.Question{
-		{Key: shadow.BlockadeKey{Attempt: uid(1), HolderUID: uid(2), Path: "a", TargetUID: uid(3)}, Expired: true},
-		{Key: shadow.BlockadeKey{Attempt: uid(4), HolderUID: uid(2), Path: "a", TargetUID: uid(3)}},
-		{Key: shadow.BlockadeKey{Attempt: uid(5), HolderUID: uid(2), Path: "a", TargetUID: uid(3)}},
+	questions := []peer.Question{
+		{Key: peer.BlockadeKey{Attempt: uid(1), HolderUID: uid(2), Path: "a", TargetUID: uid(3)}, Expired: true},
+		{Key: peer.BlockadeKey{Attempt: uid(4), HolderUID: uid(2), Path: "a", TargetUID: uid(3)}},
+		{Key: peer.BlockadeKey{Attempt: uid(5), HolderUID: uid(2), Path: "a", TargetUID: uid(3)}},
 	}
-	verdicts := []shadow.Verdict{shadow.Held, shadow.GoneVerdict, shadow.Undecided}
+	verdicts := []peer.Verdict{peer.Held, peer.GoneVerdict, peer.Undecided}
 	failing := error(nil)
-	p := connected(&schemaStore{answer: func(target schema.DeploymentID, got []shadow.Question) (*shadow.Answers, error) {
+	p := connected(&schemaStore{answer: func(target schema.DeploymentID, got []peer.Question) (*peer.Answers, error) {
 		require.Equal(t, other, target)
 		require.Equal(t, questions, got)
-		return &shadow.Answers{Verdicts: verdicts, Epoch: uid(9)}, failing
+		return &peer.Answers{Verdicts: verdicts, Epoch: uid(9)}, failing
 	}})
 	got, err := p.Resolve(t.Context(), self, questions)
 	require.NoError(t, err)
-	require.Equal(t, &shadow.Answers{Verdicts: verdicts, Epoch: uid(9)}, got)
-	failing = shadow.ErrAborted
+	require.Equal(t, &peer.Answers{Verdicts: verdicts, Epoch: uid(9)}, got)
+	failing = peer.ErrAborted
 	_, err = p.Resolve(t.Context(), self, questions)
-	require.ErrorContains(t, err, shadow.ErrAborted.Error())
-	require.Equal(t, shadow.Undecided, verdictOf(99), "a verdict of a newer version decides nothing")
-	require.Equal(t, shadow.Undecided, verdictOf(schemav1.ResolveBlockadesResponse_VERDICT_UNSPECIFIED))
+	require.ErrorContains(t, err, peer.ErrAborted.Error())
+	require.Equal(t, peer.Undecided, verdictOf(99), "a verdict of a newer version decides nothing")
+	require.Equal(t, peer.Undecided, verdictOf(schemav1.ResolveBlockadesResponse_VERDICT_UNSPECIFIED))
 }
 
 func TestComparedReferencesSurviveTheWire(t *testing.T) {
 	t.Parallel()
-	key := shadow.BlockadeKey{Attempt: uid(1), HolderUID: uid(2), Path: "a", TargetUID: uid(3)}
-	refs := []shadow.CheckedReference{{Key: key, Behaviour: schema.Block}, {Key: key, Behaviour: schema.Unset}, {Key: key, Behaviour: schema.CascadeDelete}, {Key: key, Behaviour: schema.AsyncUnset}}
-	known := []shadow.Known{shadow.KnownHeld, shadow.KnownMissing, shadow.KnownDeleting, shadow.KnownAbsent}
+	key := peer.BlockadeKey{Attempt: uid(1), HolderUID: uid(2), Path: "a", TargetUID: uid(3)}
+	refs := []peer.CheckedReference{{Key: key, Behaviour: schema.Block}, {Key: key, Behaviour: schema.Unset}, {Key: key, Behaviour: schema.CascadeDelete}, {Key: key, Behaviour: schema.AsyncUnset}}
+	known := []peer.Known{peer.KnownHeld, peer.KnownMissing, peer.KnownDeleting, peer.KnownAbsent}
 	failing := error(nil)
-	p := connected(&schemaStore{checkReferences: func(holder schema.DeploymentID, got []shadow.CheckedReference) ([]shadow.Known, error) {
+	p := connected(&schemaStore{checkReferences: func(holder schema.DeploymentID, got []peer.CheckedReference) ([]peer.Known, error) {
 		require.Equal(t, other, holder)
 		require.Equal(t, refs, got)
 		return known, failing
@@ -169,7 +169,7 @@ func TestEpochsSurviveTheWire(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, greater, known)
 	require.NoError(t, p.ConfirmEpoch(t.Context(), self, uid(1), mine))
-	failing = shadow.ErrAborted
+	failing = peer.ErrAborted
 	_, err = p.AnnounceEpoch(t.Context(), self, mine)
 	require.Error(t, err)
 	require.Error(t, p.ConfirmEpoch(t.Context(), self, uid(1), mine))
@@ -186,7 +186,7 @@ func TestAnAcknowledgementIsRepeatedWhileThereIsMore(t *testing.T) {
 		require.Equal(t, []uuid.UUID{uid(1)}, except)
 		require.Equal(t, acknowledgeTime, limit)
 		if calls++; calls == failAt {
-			return false, shadow.ErrAborted
+			return false, peer.ErrAborted
 		}
 		return calls < 5, nil
 	}})
@@ -199,15 +199,15 @@ func TestAnAcknowledgementIsRepeatedWhileThereIsMore(t *testing.T) {
 
 func TestOwnersSurviveTheWire(t *testing.T) {
 	t.Parallel()
-	questions := []shadow.OwnerQuestion{
+	questions := []peer.OwnerQuestion{
 		{Kind: "Owner", Name: "os/a", UID: uid(1), RequiredBy: uid(2)}, {Kind: "Owner", Name: "os/b"}, {Kind: "Owner", Name: "os/c", UID: uid(3)}, {Kind: "Owner", Name: "os/d", UID: uid(4)},
 	}
 	cause := &schema.Cause{ID: uid(8), Root: "//a.example.com/us-west2/os/c", RootUID: uid(3), Actor: "user/ann", RequestID: uid(7), At: time.Unix(1_700_000_000, 0).UTC()}
-	answers := &shadow.OwnerAnswers{Version: "v2", Generation: 4, Answers: []shadow.OwnerAnswer{
-		{Verdict: shadow.OwnerExists, UID: uid(1), Kind: "Owner", Noted: true}, {Verdict: shadow.OwnerNotReferring},
-		{Verdict: shadow.OwnerAbsent, Cause: cause}, {Verdict: shadow.OwnerCannotOwn},
+	answers := &peer.OwnerAnswers{Version: "v2", Generation: 4, Answers: []peer.OwnerAnswer{
+		{Verdict: peer.OwnerExists, UID: uid(1), Kind: "Owner", Noted: true}, {Verdict: peer.OwnerNotReferring},
+		{Verdict: peer.OwnerAbsent, Cause: cause}, {Verdict: peer.OwnerCannotOwn},
 	}}
-	check := func(ownee schema.DeploymentID, got []shadow.OwnerQuestion) (*shadow.OwnerAnswers, error) {
+	check := func(ownee schema.DeploymentID, got []peer.OwnerQuestion) (*peer.OwnerAnswers, error) {
 		require.Equal(t, other, ownee)
 		require.Equal(t, questions, got)
 		return answers, nil
@@ -230,11 +230,11 @@ func TestIncompleteAnswersAboutOwnersDecideNothing_I15(t *testing.T) {
 		{Verdict: exists, Kind: "Owner", Uid: bytesOf(uid(1))}, {Verdict: exists, Kind: "Owner"}, {Verdict: exists, Kind: "owner", Uid: bytesOf(uid(1))}, {Verdict: 99}, {},
 	}})
 	require.NoError(t, err)
-	var verdicts []shadow.OwnerVerdict
+	var verdicts []peer.OwnerVerdict
 	for _, a := range got.Answers {
 		verdicts = append(verdicts, a.Verdict)
 	}
-	require.Equal(t, []shadow.OwnerVerdict{shadow.OwnerExists, shadow.OwnerUnknown, shadow.OwnerUnknown, shadow.OwnerUnknown, shadow.OwnerUnknown}, verdicts)
+	require.Equal(t, []peer.OwnerVerdict{peer.OwnerExists, peer.OwnerUnknown, peer.OwnerUnknown, peer.OwnerUnknown, peer.OwnerUnknown}, verdicts)
 	_, err = readOwnerAnswers(&schemav1.CheckOwnersResponse{Answers: []*schemav1.CheckOwnersResponse_Answer{{Uid: []byte("bad")}}})
 	require.ErrorContains(t, err, "a uid has 16 bytes")
 }
@@ -242,17 +242,17 @@ func TestIncompleteAnswersAboutOwnersDecideNothing_I15(t *testing.T) {
 // More questions than one call may have are asked in several, whose answers have to be of one version.
 func TestManyOwnersAreAskedForInParts(t *testing.T) {
 	t.Parallel()
-	questions := make([]shadow.OwnerQuestion, 2*maxMessages+1)
+	questions := make([]peer.OwnerQuestion, 2*maxMessages+1)
 	for i := range questions {
-		questions[i] = shadow.OwnerQuestion{Kind: "Owner", Name: fmt.Sprintf("os/o%d", i)}
+		questions[i] = peer.OwnerQuestion{Kind: "Owner", Name: fmt.Sprintf("os/o%d", i)}
 	}
 	var sizes []int
 	generation := int64(1)
-	p := connected(&schemaStore{checkOwners: func(_ schema.DeploymentID, got []shadow.OwnerQuestion) (*shadow.OwnerAnswers, error) {
+	p := connected(&schemaStore{checkOwners: func(_ schema.DeploymentID, got []peer.OwnerQuestion) (*peer.OwnerAnswers, error) {
 		sizes = append(sizes, len(got))
-		out := &shadow.OwnerAnswers{Version: "v1", Generation: generation}
+		out := &peer.OwnerAnswers{Version: "v1", Generation: generation}
 		for _, q := range got {
-			out.Answers = append(out.Answers, shadow.OwnerAnswer{Verdict: shadow.OwnerNotReferring, Kind: "K" + q.Name[4:]})
+			out.Answers = append(out.Answers, peer.OwnerAnswer{Verdict: peer.OwnerNotReferring, Kind: "K" + q.Name[4:]})
 		}
 		return out, nil
 	}})
@@ -263,9 +263,9 @@ func TestManyOwnersAreAskedForInParts(t *testing.T) {
 	for i := range got.Answers {
 		require.Equal(t, fmt.Sprintf("K%d", i), got.Answers[i].Kind, "in the order of the questions")
 	}
-	p = connected(&schemaStore{checkOwners: func(_ schema.DeploymentID, got []shadow.OwnerQuestion) (*shadow.OwnerAnswers, error) {
+	p = connected(&schemaStore{checkOwners: func(_ schema.DeploymentID, got []peer.OwnerQuestion) (*peer.OwnerAnswers, error) {
 		generation++
-		return &shadow.OwnerAnswers{Generation: generation, Answers: make([]shadow.OwnerAnswer, len(got))}, nil
+		return &peer.OwnerAnswers{Generation: generation, Answers: make([]peer.OwnerAnswer, len(got))}, nil
 	}})
 	_, err = p.CheckOwners(t.Context(), self, questions)
 	require.ErrorContains(t, err, "switched its version between two parts of a request: try again")
@@ -275,10 +275,10 @@ func TestDroppedOwnersSurviveTheWire(t *testing.T) {
 	t.Parallel()
 	cause := &schema.Cause{ID: uid(8), Root: "//a.example.com/us-west2/os/c", Actor: "user/ann", At: time.Unix(1_700_000_000, 0).UTC()}
 	deleted := []schema.Deletion{{UID: uid(1), Cause: cause}, {UID: uid(2)}, {UID: uid(3), Cause: cause}}
-	letGo := []shadow.LetGo{{Owner: uid(4), Ownee: uid(5)}, {Owner: uid(4), Ownee: uid(6)}}
+	letGo := []peer.LetGo{{Owner: uid(4), Ownee: uid(5)}, {Owner: uid(4), Ownee: uid(6)}}
 	failing := error(nil)
 	p := connected(&schemaStore{
-		dropOwners: func(from schema.DeploymentID, epoch uuid.UUID, owners []schema.Deletion, got []shadow.LetGo) ([]uuid.UUID, bool, error) {
+		dropOwners: func(from schema.DeploymentID, epoch uuid.UUID, owners []schema.Deletion, got []peer.LetGo) ([]uuid.UUID, bool, error) {
 			require.Equal(t, other, from)
 			require.Equal(t, uid(9), epoch)
 			require.Equal(t, deleted, owners)
@@ -297,11 +297,11 @@ func TestDroppedOwnersSurviveTheWire(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, more)
 	require.Equal(t, []uuid.UUID{uid(2)}, failed)
-	upgrade := &shadow.Upgrade{Version: "v3", Generation: 5, Renamed: map[string]string{"Old": "New", "Older": "New"}}
+	upgrade := &peer.Upgrade{Version: "v3", Generation: 5, Renamed: map[string]string{"Old": "New", "Older": "New"}}
 	remaining, err := p.UpgradeOwners(t.Context(), self, upgrade)
 	require.NoError(t, err)
 	require.Equal(t, int64(17), remaining)
-	failing = shadow.ErrAborted
+	failing = peer.ErrAborted
 	_, _, err = p.DropOwners(t.Context(), self, uid(9), deleted, letGo)
 	require.Error(t, err)
 	_, err = p.UpgradeOwners(t.Context(), self, upgrade)
@@ -310,38 +310,38 @@ func TestDroppedOwnersSurviveTheWire(t *testing.T) {
 
 func TestPlansSurviveTheWire(t *testing.T) {
 	t.Parallel()
-	question := shadow.PlanQuestion{Targets: []shadow.PlanTarget{{Deployment: self, UID: uid(1)}, {Deployment: other, UID: uid(2)}}, Limit: 50, Detailed: true}
-	via := func(n byte, path string, b schema.Behaviour) shadow.Via {
-		return shadow.Via{Target: shadow.PlanTarget{Deployment: other, UID: uid(n)}, Path: path, Behaviour: b}
+	question := peer.PlanQuestion{Targets: []peer.PlanTarget{{Deployment: self, UID: uid(1)}, {Deployment: other, UID: uid(2)}}, Limit: 50, Detailed: true}
+	via := func(n byte, path string, b schema.Behaviour) peer.Via {
+		return peer.Via{Target: peer.PlanTarget{Deployment: other, UID: uid(n)}, Path: path, Behaviour: b}
 	}
-	plan := &shadow.Plan{
-		Members: []shadow.PlanMember{
-			{UID: uid(3), Kind: "Device", Name: "devices/d", Vias: []shadow.Via{via(1, "a", schema.CascadeDelete), via(2, "@owner", 0)}, BlockDeletion: true, Entries: []schema.DeploymentID{other}, Ownees: []schema.DeploymentID{sibling, other}},
-			{UID: uid(4), Kind: "Device", Name: "devices/e", Vias: []shadow.Via{via(3, "@parent", schema.CascadeDelete)}},
+	plan := &peer.Plan{
+		Members: []peer.PlanMember{
+			{UID: uid(3), Kind: "Device", Name: "devices/d", Vias: []peer.Via{via(1, "a", schema.CascadeDelete), via(2, "@owner", 0)}, BlockDeletion: true, Entries: []schema.DeploymentID{other}, Ownees: []schema.DeploymentID{sibling, other}},
+			{UID: uid(4), Kind: "Device", Name: "devices/e", Vias: []peer.Via{via(3, "@parent", schema.CascadeDelete)}},
 		},
-		Unsets: []shadow.PlanUnset{{UID: uid(5), Kind: "Set", Name: "sets/s", Via: via(1, "b.*", schema.AsyncUnset)}},
-		Blockers: []shadow.PlanBlocker{
-			{Holder: shadow.Holder{Name: schema.FullName{Deployment: other, Name: "hs/h"}, Path: "p", Target: schema.FullName{Deployment: self, Name: "devices/d"}}, UID: uid(6), TargetUID: uid(3), Undecided: true},
-			{Holder: shadow.Holder{Name: schema.FullName{Deployment: sibling, Name: "hs/i"}, Path: "p", Target: schema.FullName{Deployment: self, Name: "devices/e"}}, UID: uid(7), TargetUID: uid(4), Unreachable: true},
+		Unsets: []peer.PlanUnset{{UID: uid(5), Kind: "Set", Name: "sets/s", Via: via(1, "b.*", schema.AsyncUnset)}},
+		Blockers: []peer.PlanBlocker{
+			{Holder: peer.Holder{Name: schema.FullName{Deployment: other, Name: "hs/h"}, Path: "p", Target: schema.FullName{Deployment: self, Name: "devices/d"}}, UID: uid(6), TargetUID: uid(3), Undecided: true},
+			{Holder: peer.Holder{Name: schema.FullName{Deployment: sibling, Name: "hs/i"}, Path: "p", Target: schema.FullName{Deployment: self, Name: "devices/e"}}, UID: uid(7), TargetUID: uid(4), Unreachable: true},
 		},
 		Truncated: true,
 	}
 	failing := error(nil)
-	p := connected(&schemaStore{plan: func(q shadow.PlanQuestion) (*shadow.Plan, error) {
+	p := connected(&schemaStore{plan: func(q peer.PlanQuestion) (*peer.Plan, error) {
 		require.Equal(t, question, q)
 		return plan, failing
 	}})
 	got, err := p.Plan(t.Context(), self, question)
 	require.NoError(t, err)
 	require.Equal(t, plan, got)
-	failing = shadow.ErrAborted
+	failing = peer.ErrAborted
 	_, err = p.Plan(t.Context(), self, question)
-	require.ErrorContains(t, err, shadow.ErrAborted.Error())
+	require.ErrorContains(t, err, peer.ErrAborted.Error())
 
-	for asked, limit := range map[int32]int{0: defaultPlanLimit, -1: defaultPlanLimit, 7: 7, 1 << 30: shadow.PlanLimit} {
-		s := newSchemaService(&schemaStore{plan: func(q shadow.PlanQuestion) (*shadow.Plan, error) {
+	for asked, limit := range map[int32]int{0: defaultPlanLimit, -1: defaultPlanLimit, 7: 7, 1 << 30: peer.PlanLimit} {
+		s := newSchemaService(&schemaStore{plan: func(q peer.PlanQuestion) (*peer.Plan, error) {
 			require.Equal(t, limit, q.Limit)
-			return &shadow.Plan{}, nil
+			return &peer.Plan{}, nil
 		}})
 		_, err := s.PlanDeletion(asDeployment(t, other), &schemav1.PlanDeletionRequest{Limit: asked})
 		require.NoError(t, err)
@@ -392,21 +392,21 @@ func TestTracesSurviveTheWire(t *testing.T) {
 	for i := range uids {
 		uids[i] = uuid.New()
 	}
-	trace := shadow.Trace{Cascades: []shadow.PlanTarget{{Deployment: other, UID: uid(1)}, {Deployment: self, UID: uid(2)}}, Owners: []shadow.PlanTarget{{Deployment: sibling, UID: uid(3)}}}
+	trace := peer.Trace{Cascades: []peer.PlanTarget{{Deployment: other, UID: uid(1)}, {Deployment: self, UID: uid(2)}}, Owners: []peer.PlanTarget{{Deployment: sibling, UID: uid(3)}}}
 	var sizes []int
 	failing := error(nil)
-	p := connected(&schemaStore{trace: func(got []uuid.UUID) (map[uuid.UUID]shadow.Trace, error) {
+	p := connected(&schemaStore{trace: func(got []uuid.UUID) (map[uuid.UUID]peer.Trace, error) {
 		sizes = append(sizes, len(got))
-		return map[uuid.UUID]shadow.Trace{got[0]: trace}, failing
+		return map[uuid.UUID]peer.Trace{got[0]: trace}, failing
 	}})
 	got, err := p.Trace(t.Context(), self, uids)
 	require.NoError(t, err)
 	require.Equal(t, []int{maxMessages, maxMessages, 1}, sizes, "in as many calls as their bound requires")
-	require.Equal(t, map[uuid.UUID]shadow.Trace{uids[0]: trace, uids[maxMessages]: trace, uids[2*maxMessages]: trace}, got)
+	require.Equal(t, map[uuid.UUID]peer.Trace{uids[0]: trace, uids[maxMessages]: trace, uids[2*maxMessages]: trace}, got)
 	got, err = p.Trace(t.Context(), self, nil)
 	require.NoError(t, err)
 	require.Empty(t, got)
-	failing = shadow.ErrAborted
+	failing = peer.ErrAborted
 	_, err = p.Trace(t.Context(), self, uids[:1])
 	require.Error(t, err)
 	for _, bad := range []*schemav1.TraceCascadesResponse_Trace{
@@ -420,7 +420,7 @@ func TestTracesSurviveTheWire(t *testing.T) {
 // A watch delivers the events of the other side, and ends with its error or with the reader's.
 func TestWatchesOfPeersDeliverEvents(t *testing.T) {
 	t.Parallel()
-	end, stop := shadow.ErrReset, errors.New("the reader stops")
+	end, stop := peer.ErrReset, errors.New("the reader stops")
 	work := schema.Event[schema.Work]{Items: []schema.Work{{Seq: 1, Action: schema.Confirm, Deployment: other, CreatedAt: time.Unix(5, 0).UTC()}, {Seq: 2, Action: schema.Release, Deployment: other, CreatedAt: time.Unix(6, 0).UTC()}}}
 	deletions := schema.Event[schema.Deletion]{Items: []schema.Deletion{{Seq: 1, Kind: "Device", Name: "devices/d", UID: uid(1)}}}
 	store := &schemaStore{
@@ -479,13 +479,13 @@ func TestCallsToAnUnknownDeploymentFail(t *testing.T) {
 		"CheckOwners":      func() error { _, err := p.CheckOwners(ctx, other, nil); return err },
 		"WouldCheckOwners": func() error { _, err := p.WouldCheckOwners(ctx, other, nil); return err },
 		"DropOwners":       func() error { _, _, err := p.DropOwners(ctx, other, uid(1), nil, nil); return err },
-		"UpgradeOwners":    func() error { _, err := p.UpgradeOwners(ctx, other, &shadow.Upgrade{}); return err },
-		"Plan":             func() error { _, err := p.Plan(ctx, other, shadow.PlanQuestion{}); return err },
+		"UpgradeOwners":    func() error { _, err := p.UpgradeOwners(ctx, other, &peer.Upgrade{}); return err },
+		"Plan":             func() error { _, err := p.Plan(ctx, other, peer.PlanQuestion{}); return err },
 		"Trace":            func() error { _, err := p.Trace(ctx, other, []uuid.UUID{uid(1)}); return err },
 	} {
 		err := call()
 		require.ErrorContains(t, err, "deployment b.example.com/us-west2 is not known to the registry", name)
-		require.Equal(t, name == "Establish" || name == "WouldEstablish", errors.Is(err, shadow.ErrNotSent), name)
+		require.Equal(t, name == "Establish" || name == "WouldEstablish", errors.Is(err, peer.ErrNotSent), name)
 	}
 }
 
@@ -512,7 +512,7 @@ func TestCallsOfPeersHaveDeadlines(t *testing.T) {
 			"Establish":   {func() error { _, err := p.Establish(ctx, self, uid(1), nil); return err }, peerTimeout},
 			"CheckOwners": {func() error { _, err := p.CheckOwners(ctx, self, nil); return err }, peerTimeout},
 			"Trace":       {func() error { _, err := p.Trace(ctx, self, []uuid.UUID{uid(1)}); return err }, peerTimeout},
-			"Plan":        {func() error { _, err := p.Plan(ctx, self, shadow.PlanQuestion{}); return err }, longPeerTimeout},
+			"Plan":        {func() error { _, err := p.Plan(ctx, self, peer.PlanQuestion{}); return err }, longPeerTimeout},
 			"Acknowledge": {func() error { return p.Acknowledge(ctx, self, uid(1), "", nil) }, longPeerTimeout},
 			"DropOwners":  {func() error { _, _, err := p.DropOwners(ctx, self, uid(1), nil, nil); return err }, longPeerTimeout},
 		} {

@@ -7,22 +7,22 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
 	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
-	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/schema/wire"
 )
 
 // CheckOwners asks a deployment whether owners exist there.
-func (p *Peers) CheckOwners(ctx context.Context, at schema.DeploymentID, questions []shadow.OwnerQuestion) (*shadow.OwnerAnswers, error) {
+func (p *Peers) CheckOwners(ctx context.Context, at schema.DeploymentID, questions []peer.OwnerQuestion) (*peer.OwnerAnswers, error) {
 	return p.checkOwners(ctx, at, questions, false)
 }
 
-// WouldCheckOwners implements shadow.Peers.
-func (p *Peers) WouldCheckOwners(ctx context.Context, at schema.DeploymentID, questions []shadow.OwnerQuestion) (*shadow.OwnerAnswers, error) {
+// WouldCheckOwners implements peer.Peers.
+func (p *Peers) WouldCheckOwners(ctx context.Context, at schema.DeploymentID, questions []peer.OwnerQuestion) (*peer.OwnerAnswers, error) {
 	return p.checkOwners(ctx, at, questions, true)
 }
 
-func (p *Peers) checkOwners(ctx context.Context, at schema.DeploymentID, questions []shadow.OwnerQuestion, validateOnly bool) (*shadow.OwnerAnswers, error) {
+func (p *Peers) checkOwners(ctx context.Context, at schema.DeploymentID, questions []peer.OwnerQuestion, validateOnly bool) (*peer.OwnerAnswers, error) {
 	client, err := p.Client(at)
 	if err != nil {
 		return nil, err
@@ -39,7 +39,7 @@ func (p *Peers) checkOwners(ctx context.Context, at schema.DeploymentID, questio
 	return readOwnerAnswers(answer)
 }
 
-func ownerQuestionsProto(questions []shadow.OwnerQuestion, validateOnly bool) *schemav1.CheckOwnersRequest {
+func ownerQuestionsProto(questions []peer.OwnerQuestion, validateOnly bool) *schemav1.CheckOwnersRequest {
 	req := &schemav1.CheckOwnersRequest{ValidateOnly: validateOnly}
 	for _, q := range questions {
 		req.Questions = append(req.Questions, &schemav1.CheckOwnersRequest_Question{
@@ -50,12 +50,12 @@ func ownerQuestionsProto(questions []shadow.OwnerQuestion, validateOnly bool) *s
 	return req
 }
 
-func readOwnerAnswers(answer *schemav1.CheckOwnersResponse) (*shadow.OwnerAnswers, error) {
-	out := &shadow.OwnerAnswers{Version: answer.GetVersion(), Generation: answer.GetGeneration()}
+func readOwnerAnswers(answer *schemav1.CheckOwnersResponse) (*peer.OwnerAnswers, error) {
+	out := &peer.OwnerAnswers{Version: answer.GetVersion(), Generation: answer.GetGeneration()}
 	deletions := make([]schema.Deletion, len(answer.GetAnswers()))
 	wire.SetCauses(deletions, answer.GetCauses(), answer.GetCauseOf())
 	for i, a := range answer.GetAnswers() {
-		o := shadow.OwnerAnswer{Kind: a.GetKind(), Noted: a.GetNoted(), Cause: deletions[i].Cause}
+		o := peer.OwnerAnswer{Kind: a.GetKind(), Noted: a.GetNoted(), Cause: deletions[i].Cause}
 		for verdict, p := range ownerVerdicts { // a verdict of a newer version stays OwnerUnknown
 			if p == a.GetVerdict() {
 				o.Verdict = verdict
@@ -65,8 +65,8 @@ func readOwnerAnswers(answer *schemav1.CheckOwnersResponse) (*shadow.OwnerAnswer
 		if o.UID, err = wire.OptionalUID(a.GetUid()); err != nil {
 			return nil, err
 		}
-		if o.Verdict == shadow.OwnerExists && (o.UID == uuid.Nil || schema.CheckKind(o.Kind) != nil) {
-			o.Verdict = shadow.OwnerUnknown
+		if o.Verdict == peer.OwnerExists && (o.UID == uuid.Nil || schema.CheckKind(o.Kind) != nil) {
+			o.Verdict = peer.OwnerUnknown
 		}
 		out.Answers = append(out.Answers, o)
 	}
@@ -74,7 +74,7 @@ func readOwnerAnswers(answer *schemav1.CheckOwnersResponse) (*shadow.OwnerAnswer
 }
 
 // checkManyOwners asks in several calls, whose answers have to be of one version of the other deployment.
-func (p *Peers) checkManyOwners(ctx context.Context, at schema.DeploymentID, questions []shadow.OwnerQuestion, validateOnly bool) (*shadow.OwnerAnswers, error) {
+func (p *Peers) checkManyOwners(ctx context.Context, at schema.DeploymentID, questions []peer.OwnerQuestion, validateOnly bool) (*peer.OwnerAnswers, error) {
 	out, err := p.checkOwners(ctx, at, questions[:maxMessages], validateOnly)
 	if err != nil {
 		return nil, err
@@ -91,7 +91,7 @@ func (p *Peers) checkManyOwners(ctx context.Context, at schema.DeploymentID, que
 }
 
 // DropOwners tells a deployment that owners of its resources were deleted here, or let go of its resources.
-func (p *Peers) DropOwners(ctx context.Context, at schema.DeploymentID, epoch uuid.UUID, deleted []schema.Deletion, letGo []shadow.LetGo) (failed []uuid.UUID, more bool, err error) {
+func (p *Peers) DropOwners(ctx context.Context, at schema.DeploymentID, epoch uuid.UUID, deleted []schema.Deletion, letGo []peer.LetGo) (failed []uuid.UUID, more bool, err error) {
 	client, err := p.Client(at)
 	if err != nil {
 		return nil, false, err
@@ -115,7 +115,7 @@ func (p *Peers) DropOwners(ctx context.Context, at schema.DeploymentID, epoch uu
 }
 
 // UpgradeOwners sends a deployment the version that runs here, for its owner references to resources of this deployment.
-func (p *Peers) UpgradeOwners(ctx context.Context, at schema.DeploymentID, u *shadow.Upgrade) (remaining int64, err error) {
+func (p *Peers) UpgradeOwners(ctx context.Context, at schema.DeploymentID, u *peer.Upgrade) (remaining int64, err error) {
 	client, err := p.Client(at)
 	if err != nil {
 		return 0, err

@@ -7,13 +7,13 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
 	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
-	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/schema/wire"
 )
 
-// Plan implements shadow.Peers.
-func (p *Peers) Plan(ctx context.Context, at schema.DeploymentID, q shadow.PlanQuestion) (*shadow.Plan, error) {
+// Plan implements peer.Peers.
+func (p *Peers) Plan(ctx context.Context, at schema.DeploymentID, q peer.PlanQuestion) (*peer.Plan, error) {
 	client, err := p.Client(at)
 	if err != nil {
 		return nil, err
@@ -31,15 +31,15 @@ func (p *Peers) Plan(ctx context.Context, at schema.DeploymentID, q shadow.PlanQ
 	return readPlan(at, answer)
 }
 
-func readPlan(at schema.DeploymentID, answer *schemav1.PlanDeletionResponse) (_ *shadow.Plan, err error) {
-	plan := &shadow.Plan{Truncated: answer.GetTruncated()}
+func readPlan(at schema.DeploymentID, answer *schemav1.PlanDeletionResponse) (_ *peer.Plan, err error) {
+	plan := &peer.Plan{Truncated: answer.GetTruncated()}
 	if plan.Members, err = readAll(answer.GetMembers(), readMember); err != nil {
 		return nil, err
 	}
 	if plan.Unsets, err = readAll(answer.GetUnsets(), readUnset); err != nil {
 		return nil, err
 	}
-	plan.Blockers, err = readAll(answer.GetBlockers(), func(b *schemav1.PlanDeletionResponse_Blocker) (shadow.PlanBlocker, error) { return readBlocker(at, b) })
+	plan.Blockers, err = readAll(answer.GetBlockers(), func(b *schemav1.PlanDeletionResponse_Blocker) (peer.PlanBlocker, error) { return readBlocker(at, b) })
 	if err != nil {
 		return nil, err
 	}
@@ -59,8 +59,8 @@ func readAll[P, T any](in []P, read func(P) (T, error)) ([]T, error) {
 	return out, nil
 }
 
-func readMember(m *schemav1.PlanDeletionResponse_Member) (out shadow.PlanMember, err error) {
-	out = shadow.PlanMember{Kind: m.GetResource().GetKind(), Name: m.GetResource().GetName(), BlockDeletion: m.GetBlockDeletion()}
+func readMember(m *schemav1.PlanDeletionResponse_Member) (out peer.PlanMember, err error) {
+	out = peer.PlanMember{Kind: m.GetResource().GetKind(), Name: m.GetResource().GetName(), BlockDeletion: m.GetBlockDeletion()}
 	if out.UID, err = wire.UID(m.GetResource().GetUid()); err != nil {
 		return out, err
 	}
@@ -74,14 +74,14 @@ func readMember(m *schemav1.PlanDeletionResponse_Member) (out shadow.PlanMember,
 	return out, err
 }
 
-func readVia(p *schemav1.PlanDeletionResponse_Via) (v shadow.Via, err error) {
+func readVia(p *schemav1.PlanDeletionResponse_Via) (v peer.Via, err error) {
 	v.Path, v.Behaviour = p.GetPath(), schema.Behaviour(p.GetBehaviour())
 	v.Target, err = readTarget(p.GetTarget().GetDeployment(), p.GetTarget().GetUid())
 	return v, err
 }
 
-func readUnset(u *schemav1.PlanDeletionResponse_Unset) (out shadow.PlanUnset, err error) {
-	out = shadow.PlanUnset{Kind: u.GetHolder().GetKind(), Name: u.GetHolder().GetName()}
+func readUnset(u *schemav1.PlanDeletionResponse_Unset) (out peer.PlanUnset, err error) {
+	out = peer.PlanUnset{Kind: u.GetHolder().GetKind(), Name: u.GetHolder().GetName()}
 	if out.UID, err = wire.UID(u.GetHolder().GetUid()); err != nil {
 		return out, err
 	}
@@ -89,9 +89,9 @@ func readUnset(u *schemav1.PlanDeletionResponse_Unset) (out shadow.PlanUnset, er
 	return out, err
 }
 
-func readBlocker(at schema.DeploymentID, b *schemav1.PlanDeletionResponse_Blocker) (out shadow.PlanBlocker, err error) {
-	out = shadow.PlanBlocker{
-		Holder: shadow.Holder{
+func readBlocker(at schema.DeploymentID, b *schemav1.PlanDeletionResponse_Blocker) (out peer.PlanBlocker, err error) {
+	out = peer.PlanBlocker{
+		Holder: peer.Holder{
 			Name: schema.FullName{Name: b.GetHolder().GetName()}, Path: b.GetPath(), Target: schema.FullName{Deployment: at, Name: b.GetTarget().GetName()},
 		},
 		Undecided: b.GetUndecided(), Unreachable: b.GetUnreachable(),
@@ -106,15 +106,15 @@ func readBlocker(at schema.DeploymentID, b *schemav1.PlanDeletionResponse_Blocke
 	return out, err
 }
 
-// Trace implements shadow.Peers. It asks in as many calls as the bound of one call requires.
-func (p *Peers) Trace(ctx context.Context, at schema.DeploymentID, uids []uuid.UUID) (map[uuid.UUID]shadow.Trace, error) {
+// Trace implements peer.Peers. It asks in as many calls as the bound of one call requires.
+func (p *Peers) Trace(ctx context.Context, at schema.DeploymentID, uids []uuid.UUID) (map[uuid.UUID]peer.Trace, error) {
 	client, err := p.Client(at)
 	if err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, peerTimeout)
 	defer cancel()
-	out := map[uuid.UUID]shadow.Trace{}
+	out := map[uuid.UUID]peer.Trace{}
 	for part := range slices.Chunk(uids, maxMessages) {
 		answer, err := client.TraceCascades(ctx, &schemav1.TraceCascadesRequest{Uids: wire.Bytes(part)})
 		if err != nil {
@@ -133,7 +133,7 @@ func (p *Peers) Trace(ctx context.Context, at schema.DeploymentID, uids []uuid.U
 	return out, nil
 }
 
-func readTrace(t *schemav1.TraceCascadesResponse_Trace) (out shadow.Trace, err error) {
+func readTrace(t *schemav1.TraceCascadesResponse_Trace) (out peer.Trace, err error) {
 	if out.Cascades, err = readTargets(t.GetTargets()); err != nil {
 		return out, err
 	}
@@ -141,8 +141,8 @@ func readTrace(t *schemav1.TraceCascadesResponse_Trace) (out shadow.Trace, err e
 	return out, err
 }
 
-func readTargets(in []*schemav1.PlanDeletionResponse_Target) ([]shadow.PlanTarget, error) {
-	return readAll(in, func(p *schemav1.PlanDeletionResponse_Target) (shadow.PlanTarget, error) {
+func readTargets(in []*schemav1.PlanDeletionResponse_Target) ([]peer.PlanTarget, error) {
+	return readAll(in, func(p *schemav1.PlanDeletionResponse_Target) (peer.PlanTarget, error) {
 		return readTarget(p.GetDeployment(), p.GetUid())
 	})
 }

@@ -14,7 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/db-controller/db-controller/schema"
-	"github.com/db-controller/db-controller/schema/shadow"
+	"github.com/db-controller/db-controller/schema/peer"
 )
 
 func TestOnlyWhoImportsAServiceMayReferToIt(t *testing.T) {
@@ -72,7 +72,7 @@ func TestACallThatWasNeverSentIsToldFromOneWithoutAnAnswer(t *testing.T) {
 		require.Error(t, err)
 		return err
 	}
-	require.NotErrorIs(t, establish(), shadow.ErrNotSent, "it was sent, and answered with what says nothing")
+	require.NotErrorIs(t, establish(), peer.ErrNotSent, "it was sent, and answered with what says nothing")
 	server.Stop()
-	require.Eventually(t, func() bool { return errors.Is(establish(), shadow.ErrNotSent) }, 10*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return errors.Is(establish(), peer.ErrNotSent) }, 10*time.Second, 10*time.Millisecond)
 }

@@ -7,8 +7,8 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
 	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
-	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/schema/wire"
 )
 
@@ -18,8 +18,8 @@ const defaultPlanLimit = 1000
 // planner follows references of resources here, for deletions that reach several deployments: Plan from targets to their
 // holders, Trace from holders to their targets. Both change nothing.
 type planner interface {
-	Plan(ctx context.Context, q shadow.PlanQuestion) (*shadow.Plan, error)
-	Trace(ctx context.Context, uids []uuid.UUID) (map[uuid.UUID]shadow.Trace, error)
+	Plan(ctx context.Context, q peer.PlanQuestion) (*peer.Plan, error)
+	Trace(ctx context.Context, uids []uuid.UUID) (map[uuid.UUID]peer.Trace, error)
 }
 
 func (s *schemas) PlanDeletion(ctx context.Context, req *schemav1.PlanDeletionRequest) (*schemav1.PlanDeletionResponse, error) {
@@ -35,7 +35,7 @@ func (s *schemas) planDeletion(ctx context.Context, req *schemav1.PlanDeletionRe
 	if limit <= 0 {
 		limit = defaultPlanLimit
 	}
-	q := shadow.PlanQuestion{Targets: make([]shadow.PlanTarget, len(req.GetTargets())), Limit: min(limit, shadow.PlanLimit), Detailed: req.GetDetailed()}
+	q := peer.PlanQuestion{Targets: make([]peer.PlanTarget, len(req.GetTargets())), Limit: min(limit, peer.PlanLimit), Detailed: req.GetDetailed()}
 	for i, t := range req.GetTargets() {
 		var err error
 		if q.Targets[i], err = readTarget(t.GetDeployment(), t.GetUid()); err != nil {
@@ -49,7 +49,7 @@ func (s *schemas) planDeletion(ctx context.Context, req *schemav1.PlanDeletionRe
 	return planProto(plan), nil
 }
 
-func readTarget(deployment string, uid []byte) (out shadow.PlanTarget, err error) {
+func readTarget(deployment string, uid []byte) (out peer.PlanTarget, err error) {
 	if out.Deployment, err = schema.ParseDeploymentID(deployment); err != nil {
 		return out, err
 	}
@@ -57,7 +57,7 @@ func readTarget(deployment string, uid []byte) (out shadow.PlanTarget, err error
 	return out, err
 }
 
-func planProto(plan *shadow.Plan) *schemav1.PlanDeletionResponse {
+func planProto(plan *peer.Plan) *schemav1.PlanDeletionResponse {
 	out := &schemav1.PlanDeletionResponse{Truncated: plan.Truncated}
 	for _, m := range plan.Members {
 		out.Members = append(out.Members, memberProto(m))
@@ -74,7 +74,7 @@ func planProto(plan *shadow.Plan) *schemav1.PlanDeletionResponse {
 	return out
 }
 
-func memberProto(m shadow.PlanMember) *schemav1.PlanDeletionResponse_Member {
+func memberProto(m peer.PlanMember) *schemav1.PlanDeletionResponse_Member {
 	out := &schemav1.PlanDeletionResponse_Member{
 		Resource: resourceRef(m.Kind, m.Name, m.UID), Deployments: deploymentNames(m.Entries), OwneeDeployments: deploymentNames(m.Ownees),
 		BlockDeletion: m.BlockDeletion,
@@ -101,11 +101,11 @@ func deploymentNames(ids []schema.DeploymentID) []string {
 	return out
 }
 
-func viaProto(v shadow.Via) *schemav1.PlanDeletionResponse_Via {
+func viaProto(v peer.Via) *schemav1.PlanDeletionResponse_Via {
 	return &schemav1.PlanDeletionResponse_Via{Target: targetProto(v.Target), Path: v.Path, Behaviour: schemav1.Behaviour(v.Behaviour)}
 }
 
-func targetProto(t shadow.PlanTarget) *schemav1.PlanDeletionResponse_Target {
+func targetProto(t peer.PlanTarget) *schemav1.PlanDeletionResponse_Target {
 	return &schemav1.PlanDeletionResponse_Target{Deployment: t.Deployment.String(), Uid: t.UID[:]}
 }
 
@@ -133,7 +133,7 @@ func (s *schemas) traceCascades(ctx context.Context, req *schemav1.TraceCascades
 	return out, nil
 }
 
-func targetsProto(in []shadow.PlanTarget) []*schemav1.PlanDeletionResponse_Target {
+func targetsProto(in []peer.PlanTarget) []*schemav1.PlanDeletionResponse_Target {
 	var out []*schemav1.PlanDeletionResponse_Target
 	for _, t := range in {
 		out = append(out, targetProto(t))

@@ -3,6 +3,7 @@ package service
 import (
 	"context"
 
+	"github.com/db-controller/db-controller/schema/peer"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
 	"github.com/db-controller/db-controller/schema/shadow"
@@ -41,7 +42,7 @@ func (r *resources) planDeletion(ctx context.Context, req *resourcev1.PlanDeleti
 
 // pageBlockers adds one page of the blockers, which are in the order of their pages.
 func pageBlockers(out *resourcev1.PlanDeletionResponse, all []shadow.PlannedBlocker, size int, token string) error {
-	follows, err := shadow.Follows(token)
+	follows, err := peer.Follows(token)
 	if err != nil {
 		return err
 	}
@@ -49,14 +50,14 @@ func pageBlockers(out *resourcev1.PlanDeletionResponse, all []shadow.PlannedBloc
 		size = maxPageSize
 	}
 	out.TotalBlockers = int64(len(all))
-	var last shadow.Refusal
+	var last peer.Refusal
 	for _, b := range all {
-		at := shadow.Refusal{Holder: b.Holder.Name.String(), Path: b.Holder.Path, Target: b.Holder.Target}
+		at := peer.Refusal{Holder: b.Holder.Name.String(), Path: b.Holder.Path, Target: b.Holder.Target}
 		if !follows(at) {
 			continue
 		}
 		if len(out.Blockers) == size {
-			out.NextPageToken = shadow.TokenAfter(last)
+			out.NextPageToken = peer.TokenAfter(last)
 			return nil
 		}
 		last = at
@@ -67,14 +68,14 @@ func pageBlockers(out *resourcev1.PlanDeletionResponse, all []shadow.PlannedBloc
 	return nil
 }
 
-var whyProto = map[shadow.Why]resourcev1.UnaskedDeployment_Reason{
-	shadow.Unreachable:  resourcev1.UnaskedDeployment_REASON_UNREACHABLE,
-	shadow.TimedOut:     resourcev1.UnaskedDeployment_REASON_TIMED_OUT,
-	shadow.LimitReached: resourcev1.UnaskedDeployment_REASON_LIMIT_REACHED,
+var whyProto = map[peer.Why]resourcev1.UnaskedDeployment_Reason{
+	peer.Unreachable:  resourcev1.UnaskedDeployment_REASON_UNREACHABLE,
+	peer.TimedOut:     resourcev1.UnaskedDeployment_REASON_TIMED_OUT,
+	peer.LimitReached: resourcev1.UnaskedDeployment_REASON_LIMIT_REACHED,
 }
 
 // unaskedProto returns the names of deployments that were not asked, and the same with reasons.
-func unaskedProto(in []shadow.Unasked) (names []string, out []*resourcev1.UnaskedDeployment) {
+func unaskedProto(in []peer.Unasked) (names []string, out []*resourcev1.UnaskedDeployment) {
 	for _, u := range in {
 		names = append(names, u.Deployment.String())
 		out = append(out, &resourcev1.UnaskedDeployment{Deployment: u.Deployment.String(), Reason: whyProto[u.Why], Message: u.Error()})

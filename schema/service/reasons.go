@@ -8,7 +8,7 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/code"
 	"google.golang.org/grpc/codes"
 
-	"github.com/db-controller/db-controller/schema/shadow"
+	"github.com/db-controller/db-controller/schema/peer"
 )
 
 // answer describes a reason of ErrorInfo. Each reason has one code, and each code is definite or not, so that clients may
@@ -46,20 +46,20 @@ var answers = withRefusals([]answer{
 })
 
 // refusalCodes are the codes of refused references that differ from standingCodes.
-var refusalCodes = map[shadow.Reason]codes.Code{
-	shadow.QuotaExceeded:        codes.ResourceExhausted,
-	shadow.TargetDecommissioned: codes.PermissionDenied,
+var refusalCodes = map[peer.Reason]codes.Code{
+	peer.QuotaExceeded:        codes.ResourceExhausted,
+	peer.TargetDecommissioned: codes.PermissionDenied,
 }
 
-var standingCodes = map[shadow.Standing]codes.Code{
-	shadow.Final: codes.FailedPrecondition,
-	shadow.Again: codes.Aborted,
-	shadow.Later: codes.Unavailable,
+var standingCodes = map[peer.Standing]codes.Code{
+	peer.Final: codes.FailedPrecondition,
+	peer.Again: codes.Aborted,
+	peer.Later: codes.Unavailable,
 }
 
 // withRefusals adds the reasons of refused references.
 func withRefusals(own []answer) []answer {
-	for _, r := range shadow.Reasons() {
+	for _, r := range peer.Reasons() {
 		as, ok := refusalCodes[r]
 		if !ok {
 			as = standingCodes[r.Standing()]

@@ -14,6 +14,7 @@ import (
 
 	"github.com/db-controller/db-controller/internal/identity"
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 	"github.com/db-controller/db-controller/schema/shadow"
 )
@@ -25,31 +26,31 @@ const (
 	defaultPageSize = 100
 )
 
-// resourceReader reads stored resources. Get fails with shadow.ErrNotFound.
+// resourceReader reads stored resources. Get fails with peer.ErrNotFound.
 type resourceReader interface {
-	Get(ctx context.Context, name string) (*shadow.Resource, error)
+	Get(ctx context.Context, name string) (*peer.Resource, error)
 	Conditions(ctx context.Context, name string) ([]shadow.Condition, error)
-	List(ctx context.Context, req shadow.ListRequest) ([]shadow.Resource, string, error)
+	List(ctx context.Context, req shadow.ListRequest) ([]peer.Resource, string, error)
 }
 
 // resourceWriter writes a batch of resources, all or nothing. ValidateBatch stores nothing and returns what the first
 // write would store.
 type resourceWriter interface {
-	Save(ctx context.Context, writes []shadow.Write) ([]shadow.Resource, error)
-	SaveRequested(ctx context.Context, id uuid.UUID, writes []shadow.Write) ([]shadow.Resource, error)
-	ValidateBatch(ctx context.Context, writes []shadow.Write, token string) (*shadow.Resource, error)
+	Save(ctx context.Context, writes []peer.Write) ([]peer.Resource, error)
+	SaveRequested(ctx context.Context, id uuid.UUID, writes []peer.Write) ([]peer.Resource, error)
+	ValidateBatch(ctx context.Context, writes []peer.Write, token string) (*peer.Resource, error)
 }
 
 // resourceDeleter deletes resources, plans a deletion, and protects resources from being deleted.
 type resourceDeleter interface {
-	Delete(ctx context.Context, req shadow.DeleteRequest) (shadow.DeleteResult, error)
+	Delete(ctx context.Context, req shadow.DeleteRequest) (peer.DeleteResult, error)
 	PlanDelete(ctx context.Context, name string) (*shadow.DeletePlan, error)
-	SetBlockDeletion(ctx context.Context, name string, uid uuid.UUID, block bool) (*shadow.Resource, error)
+	SetBlockDeletion(ctx context.Context, name string, uid uuid.UUID, block bool) (*peer.Resource, error)
 }
 
 // watchedResources delivers the resources that a request asks for, as messages that all watches of them share.
 type watchedResources func(ctx context.Context, req *resourcev1.WatchResourcesRequest,
-	as func(shadow.Resource) (*resourcev1.WatchResourcesResponse, error),
+	as func(peer.Resource) (*resourcev1.WatchResourcesResponse, error),
 	deliver func(schema.Event[*resourcev1.WatchResourcesResponse]) error) error
 
 // resources is the ResourceService of one deployment. It handles resources of this deployment only: the forwarder has
@@ -71,7 +72,7 @@ func newResources(cfg Config) *resources {
 	store := cfg.Store
 	return &resources{
 		self: store.Deployment(), model: store.Model, reader: store, writer: store, deleter: store,
-		watched: func(ctx context.Context, req *resourcev1.WatchResourcesRequest, as func(shadow.Resource) (*resourcev1.WatchResourcesResponse, error), deliver func(schema.Event[*resourcev1.WatchResourcesResponse]) error) error {
+		watched: func(ctx context.Context, req *resourcev1.WatchResourcesRequest, as func(peer.Resource) (*resourcev1.WatchResourcesResponse, error), deliver func(schema.Event[*resourcev1.WatchResourcesResponse]) error) error {
 			return shadow.WatchResourcesAs(ctx, store, req.GetKind(), req.GetFilter(), req.GetResumeToken(), as, deliver)
 		},
 		forward: newForwarder(cfg), log: cfg.Logger,
@@ -93,7 +94,7 @@ func (r *resources) get(ctx context.Context, req *resourcev1.GetResourceRequest)
 		return nil, err
 	}
 	out, err := resourceProto(r.self, found)
-	if err != nil || found.State != shadow.Deleting {
+	if err != nil || found.State != peer.Deleting {
 		return out, errors.Join(err, prune(out, req.GetReadMask()))
 	}
 	conditions, err := r.reader.Conditions(ctx, name)
@@ -257,8 +258,8 @@ func written(w *resourcev1.BatchWriteResourcesRequest_Write) *resourcev1.Resourc
 	return nil
 }
 
-func (r *resources) writes(in []*resourcev1.BatchWriteResourcesRequest_Write) (out []shadow.Write, err error) {
-	out = make([]shadow.Write, len(in))
+func (r *resources) writes(in []*resourcev1.BatchWriteResourcesRequest_Write) (out []peer.Write, err error) {
+	out = make([]peer.Write, len(in))
 	for i, w := range in {
 		if out[i], err = r.write(w); err != nil {
 			return nil, err
@@ -267,24 +268,24 @@ func (r *resources) writes(in []*resourcev1.BatchWriteResourcesRequest_Write) (o
 	return out, nil
 }
 
-func (r *resources) write(in *resourcev1.BatchWriteResourcesRequest_Write) (w shadow.Write, err error) {
+func (r *resources) write(in *resourcev1.BatchWriteResourcesRequest_Write) (w peer.Write, err error) {
 	p := written(in)
 	if p == nil {
 		return w, invalid("resource", errors.New("is missing: give the resource to write"))
 	}
 	switch in := in.GetWrite().(type) {
 	case *resourcev1.BatchWriteResourcesRequest_Write_Create:
-		w.Mode = shadow.Create
+		w.Mode = peer.Create
 	case *resourcev1.BatchWriteResourcesRequest_Write_Update:
-		w.Mode, w.Mask = shadow.Update, in.Update.GetUpdateMask().GetPaths()
+		w.Mode, w.Mask = peer.Update, in.Update.GetUpdateMask().GetPaths()
 	}
 	if w.Name, err = ownName(r.self, p.GetName()); err != nil {
 		return w, err
 	}
 	if err := checkBody(p.GetBody()); err != nil {
-		return w, &shadow.InvalidError{Resource: w.Name, Err: err}
+		return w, &peer.InvalidError{Resource: w.Name, Err: err}
 	}
-	w.Revision, w.Labels, w.Body = shadow.Revision(p.GetRevision()), p.GetLabels(), p.GetBody().AsMap()
+	w.Revision, w.Labels, w.Body = peer.Revision(p.GetRevision()), p.GetLabels(), p.GetBody().AsMap()
 	if w.UID, err = optionalUUID("uid", p.GetUid()); err != nil {
 		return w, err
 	}
@@ -303,7 +304,7 @@ func (r *resources) saveAll(ctx context.Context, request string, in []*resourcev
 	if err != nil {
 		return nil, err
 	}
-	var saved []shadow.Resource
+	var saved []peer.Resource
 	if id == uuid.Nil {
 		saved, err = r.writer.Save(ctx, writes)
 	} else {
@@ -329,10 +330,10 @@ func (r *resources) checkKind(p *resourcev1.Resource, name string) error {
 	}
 	given := model.Canonical(schema.KindID{Service: r.self.Service, Kind: p.GetKind()})
 	if _, err := model.Kind(given.Kind); err != nil {
-		return &shadow.InvalidError{Resource: name, Err: err}
+		return &peer.InvalidError{Resource: name, Err: err}
 	}
 	if kind, err := model.KindOf(name); err == nil && kind.ID != given {
-		return &shadow.InvalidError{Resource: name, Err: fmt.Errorf("kind %q does not fit the name, which is of kind %s", p.GetKind(), kind.ID.Kind)}
+		return &peer.InvalidError{Resource: name, Err: fmt.Errorf("kind %q does not fit the name, which is of kind %s", p.GetKind(), kind.ID.Kind)}
 	}
 	return nil
 }
@@ -362,7 +363,7 @@ func (r *resources) delete(ctx context.Context, req *resourcev1.DeleteResourceRe
 }
 
 func (r *resources) deleteRequest(ctx context.Context, req *resourcev1.DeleteResourceRequest) (out shadow.DeleteRequest, err error) {
-	out.Revision = shadow.Revision(req.GetRevision())
+	out.Revision = peer.Revision(req.GetRevision())
 	if out.Name, err = ownName(r.self, req.GetName()); err != nil {
 		return out, err
 	}
@@ -415,9 +416,9 @@ func sendResources(e schema.Event[*resourcev1.WatchResourcesResponse], send func
 	return nil
 }
 
-func (r *resources) event(of shadow.Resource) (*resourcev1.WatchResourcesResponse, error) {
+func (r *resources) event(of peer.Resource) (*resourcev1.WatchResourcesResponse, error) {
 	p, err := resourceProto(r.self, &of)
-	if of.State == shadow.Gone {
+	if of.State == peer.Gone {
 		return &resourcev1.WatchResourcesResponse{Event: &resourcev1.WatchResourcesResponse_Delete{Delete: p}}, err
 	}
 	return &resourcev1.WatchResourcesResponse{Event: &resourcev1.WatchResourcesResponse_Upsert{Upsert: p}}, err
@@ -430,10 +431,10 @@ func ownName(self schema.DeploymentID, s string) (string, error) {
 	}
 	full, err := schema.ParseFullName(s)
 	if err != nil {
-		return "", &shadow.InvalidError{Err: err}
+		return "", &peer.InvalidError{Err: err}
 	}
 	if full.Deployment != self {
-		return "", &shadow.InvalidError{Err: fmt.Errorf("%s belongs to %s, this is %s", full, full.Deployment, self)}
+		return "", &peer.InvalidError{Err: fmt.Errorf("%s belongs to %s, this is %s", full, full.Deployment, self)}
 	}
 	return full.Name, nil
 }

@@ -18,17 +18,18 @@ import (
 
 	"github.com/db-controller/db-controller/internal/identity"
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
 	"github.com/db-controller/db-controller/schema/shadow"
 )
 
-func stored(name string) *shadow.Resource {
-	return &shadow.Resource{
-		UID: uid(1), Kind: "Device", Name: name, State: shadow.Active, Revision: 5, Generation: 2,
+func stored(name string) *peer.Resource {
+	return &peer.Resource{
+		UID: uid(1), Kind: "Device", Name: name, State: peer.Active, Revision: 5, Generation: 2,
 		Labels: map[string]string{"team": "a", "tier": "gold"}, Body: []byte(`{"size":3,"spec":{"a":"x","b":[1,2],"c":{"d":null}}}`),
 		CreatedAt: time.Unix(1_700_000_000, 0), UpdatedAt: time.Unix(1_700_000_100, 0),
-		Owners: []shadow.OwnerReference{
+		Owners: []peer.OwnerReference{
 			{Owner: schema.FullName{Deployment: other, Name: "os/o"}, Kind: "Owner", UID: uid(2), Version: "v3", Controller: true, UnsetOnDelete: true},
 			{Owner: schema.FullName{Deployment: self, Name: "os/p"}, Kind: "Owner", Requires: true},
 		},
@@ -38,7 +39,7 @@ func stored(name string) *shadow.Resource {
 
 func TestAStoredResourceIsReturnedWithAllItsFields(t *testing.T) {
 	t.Parallel()
-	r := newResourceService(&resourceStore{get: func(name string) (*shadow.Resource, error) { return stored(name), nil }})
+	r := newResourceService(&resourceStore{get: func(name string) (*peer.Resource, error) { return stored(name), nil }})
 	for _, name := range []string{"devices/d", "//a.example.com/us-west2/devices/d"} {
 		got, err := r.GetResource(as(t, ann), &resourcev1.GetResourceRequest{Name: name})
 		require.NoError(t, err)
@@ -69,9 +70,9 @@ func TestAResourceInDeletingIsReturnedWithItsConditions(t *testing.T) {
 	t.Parallel()
 	failing := error(nil)
 	r := newResourceService(&resourceStore{
-		get: func(name string) (*shadow.Resource, error) {
+		get: func(name string) (*peer.Resource, error) {
 			found := stored(name)
-			found.State = shadow.Deleting
+			found.State = peer.Deleting
 			return found, nil
 		},
 		conditions: func(name string) ([]shadow.Condition, error) {
@@ -89,21 +90,21 @@ func TestAResourceInDeletingIsReturnedWithItsConditions(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, got.GetConditions(), 2)
 	require.Nil(t, got.GetBody())
-	failing = shadow.ErrNotFound // it was removed in between
+	failing = peer.ErrNotFound // it was removed in between
 	_, err = r.GetResource(as(t, ann), &resourcev1.GetResourceRequest{Name: "devices/d"})
 	require.Equal(t, codes.NotFound, status.Code(err))
 }
 
 func TestABrokenStoredBodyIsAFaultOfTheServer(t *testing.T) {
 	t.Parallel()
-	r := newResourceService(&resourceStore{get: func(name string) (*shadow.Resource, error) {
+	r := newResourceService(&resourceStore{get: func(name string) (*peer.Resource, error) {
 		found := stored(name)
 		found.Body = []byte("{")
 		return found, nil
 	}})
 	_, err := r.GetResource(as(t, ann), &resourcev1.GetResourceRequest{Name: "devices/d"})
 	require.Equal(t, codes.Internal, status.Code(err))
-	gone, err := resourceProto(self, &shadow.Resource{Name: "devices/d", UID: uid(1), State: shadow.Gone})
+	gone, err := resourceProto(self, &peer.Resource{Name: "devices/d", UID: uid(1), State: peer.Gone})
 	require.NoError(t, err)
 	require.Nil(t, gone.GetBody())
 	require.Equal(t, resourcev1.Resource_STATE_UNSPECIFIED, gone.GetState())
@@ -202,9 +203,9 @@ func TestAReadMaskKeepsTheFieldsThatItNames(t *testing.T) {
 
 func TestABatchIsReadInTheOrderOfItsNames(t *testing.T) {
 	t.Parallel()
-	r := newResourceService(&resourceStore{get: func(name string) (*shadow.Resource, error) {
+	r := newResourceService(&resourceStore{get: func(name string) (*peer.Resource, error) {
 		if name == "devices/none" {
-			return nil, shadow.ErrNotFound
+			return nil, peer.ErrNotFound
 		}
 		return stored(name), nil
 	}})
@@ -231,7 +232,7 @@ func TestABatchIsReadInTheOrderOfItsNames(t *testing.T) {
 // An answer has to fit into a message.
 func TestABatchOfLargeResourcesIsRefused(t *testing.T) {
 	t.Parallel()
-	r := newResourceService(&resourceStore{get: func(name string) (*shadow.Resource, error) {
+	r := newResourceService(&resourceStore{get: func(name string) (*peer.Resource, error) {
 		found := stored(name)
 		found.Body = []byte(`{"text":"` + strings.Repeat("x", 1<<20) + `"}`)
 		return found, nil
@@ -249,9 +250,9 @@ func TestABatchOfLargeResourcesIsRefused(t *testing.T) {
 
 func TestAListPassesItsRequestToTheStore(t *testing.T) {
 	t.Parallel()
-	r := newResourceService(&resourceStore{list: func(req shadow.ListRequest) ([]shadow.Resource, string, error) {
+	r := newResourceService(&resourceStore{list: func(req shadow.ListRequest) ([]peer.Resource, string, error) {
 		require.Equal(t, shadow.ListRequest{Kind: "Device", Limit: 1000, Token: "page", Filter: "f", OrderBy: "name"}, req)
-		return []shadow.Resource{*stored("devices/a"), *stored("devices/b")}, "next", nil
+		return []peer.Resource{*stored("devices/a"), *stored("devices/b")}, "next", nil
 	}})
 	req := &resourcev1.ListResourcesRequest{Kind: "Device", PageSize: 5000, PageToken: "page", Filter: "f", OrderBy: "name", ReadMask: &fieldmaskpb.FieldMask{Paths: []string{"body.size"}}}
 	got, err := r.ListResources(as(t, ann), req)
@@ -262,7 +263,7 @@ func TestAListPassesItsRequestToTheStore(t *testing.T) {
 	req.ReadMask.Paths = []string{"colour"}
 	_, err = r.ListResources(as(t, ann), req)
 	require.ErrorContains(t, err, `read_mask: unknown field "colour"`)
-	r = newResourceService(&resourceStore{list: func(shadow.ListRequest) ([]shadow.Resource, string, error) { return nil, "", shadow.ErrCostly }})
+	r = newResourceService(&resourceStore{list: func(shadow.ListRequest) ([]peer.Resource, string, error) { return nil, "", shadow.ErrCostly }})
 	_, err = r.ListResources(as(t, ann), &resourcev1.ListResourcesRequest{})
 	require.Equal(t, codes.ResourceExhausted, status.Code(err))
 }
@@ -277,36 +278,36 @@ func device() *resourcev1.Resource {
 
 func TestEachKindOfWriteHasItsMode(t *testing.T) {
 	t.Parallel()
-	var got []shadow.Write
-	r := newResourceService(&resourceStore{save: func(writes []shadow.Write) ([]shadow.Resource, error) {
+	var got []peer.Write
+	r := newResourceService(&resourceStore{save: func(writes []peer.Write) ([]peer.Resource, error) {
 		got = writes
-		out := make([]shadow.Resource, len(writes))
+		out := make([]peer.Resource, len(writes))
 		for i, w := range writes {
 			out[i] = *stored(w.Name)
 		}
 		return out, nil
 	}})
-	want := shadow.Write{
+	want := peer.Write{
 		Name: "devices/d", UID: uid(1), Revision: 4, Labels: map[string]string{"team": "a"}, Body: map[string]any{"size": 3.0},
-		Owners: []shadow.OwnerReference{{Owner: schema.FullName{Deployment: self, Name: "os/o"}, Kind: "Owner", UID: uid(2), Controller: true, Requires: true, UnsetOnDelete: true}},
+		Owners: []peer.OwnerReference{{Owner: schema.FullName{Deployment: self, Name: "os/o"}, Kind: "Owner", UID: uid(2), Controller: true, Requires: true, UnsetOnDelete: true}},
 	}
 	update := &resourcev1.UpdateResourceRequest{Resource: device(), UpdateMask: &fieldmaskpb.FieldMask{Paths: []string{"body.size", "labels"}}}
 	_, err := r.PutResource(as(t, ann), &resourcev1.PutResourceRequest{Resource: device()})
 	require.NoError(t, err)
-	require.Equal(t, []shadow.Write{want}, got)
+	require.Equal(t, []peer.Write{want}, got)
 
 	create := want
-	create.Mode = shadow.Create
+	create.Mode = peer.Create
 	saved, err := r.CreateResource(as(t, ann), &resourcev1.CreateResourceRequest{Resource: device()})
 	require.NoError(t, err)
-	require.Equal(t, []shadow.Write{create}, got)
+	require.Equal(t, []peer.Write{create}, got)
 	require.Equal(t, int64(5), saved.GetRevision(), "the stored resource is returned")
 
 	updated := want
-	updated.Mode, updated.Mask = shadow.Update, []string{"body.size", "labels"}
+	updated.Mode, updated.Mask = peer.Update, []string{"body.size", "labels"}
 	_, err = r.UpdateResource(as(t, ann), update)
 	require.NoError(t, err)
-	require.Equal(t, []shadow.Write{updated}, got)
+	require.Equal(t, []peer.Write{updated}, got)
 
 	second := device()
 	second.Name = "devices/e"
@@ -318,16 +319,16 @@ func TestEachKindOfWriteHasItsMode(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "devices/e", out.GetResources()[2].GetName())
 	want.Name = "devices/e"
-	require.Equal(t, []shadow.Write{create, updated, want}, got)
+	require.Equal(t, []peer.Write{create, updated, want}, got)
 }
 
 // A request id is a UUID, under which the store keeps the outcome.
 func TestAWriteWithARequestIDIsKept_I29(t *testing.T) {
 	t.Parallel()
 	var got uuid.UUID
-	r := newResourceService(&resourceStore{saveRequested: func(id uuid.UUID, writes []shadow.Write) ([]shadow.Resource, error) {
+	r := newResourceService(&resourceStore{saveRequested: func(id uuid.UUID, writes []peer.Write) ([]peer.Resource, error) {
 		got = id
-		return []shadow.Resource{*stored(writes[0].Name)}, nil
+		return []peer.Resource{*stored(writes[0].Name)}, nil
 	}})
 	request := uid(8).String()
 	_, err := r.PutResource(as(t, ann), &resourcev1.PutResourceRequest{Resource: device(), RequestId: request})
@@ -398,7 +399,7 @@ kinds:
 	require.NoError(t, err)
 	model, err := schema.NewModel(file.Services[0].ServiceVersion, file.Services)
 	require.NoError(t, err)
-	r := newResourceService(&resourceStore{save: func([]shadow.Write) ([]shadow.Resource, error) { return []shadow.Resource{*stored("devices/d")}, nil }})
+	r := newResourceService(&resourceStore{save: func([]peer.Write) ([]peer.Resource, error) { return []peer.Resource{*stored("devices/d")}, nil }})
 	r.model = func() *schema.Model { return model }
 	for kind, says := range map[string]string{
 		"": "", "Device": "", "Thing": "", // the name of an earlier version
@@ -425,11 +426,11 @@ kinds:
 func TestValidationReturnsWhatTheFirstWriteWouldStore(t *testing.T) {
 	t.Parallel()
 	would := stored("devices/d")
-	r := newResourceService(&resourceStore{validate: func(writes []shadow.Write, token string) (*shadow.Resource, error) {
+	r := newResourceService(&resourceStore{validate: func(writes []peer.Write, token string) (*peer.Resource, error) {
 		require.Equal(t, "page", token)
 		require.Len(t, writes, 2)
-		require.Equal(t, shadow.Create, writes[0].Mode)
-		require.Equal(t, shadow.Mode(0), writes[1].Mode)
+		require.Equal(t, peer.Create, writes[0].Mode)
+		require.Equal(t, peer.Mode(0), writes[1].Mode)
 		return would, nil
 	}})
 	req := &resourcev1.MutateAndValidateResourceRequest{
@@ -452,8 +453,8 @@ func TestValidationReturnsWhatTheFirstWriteWouldStore(t *testing.T) {
 func TestADeleteNamesTheActorAndTheRequest(t *testing.T) {
 	t.Parallel()
 	want := shadow.DeleteRequest{Name: "devices/d", UID: uid(1), Revision: 7, RequestID: uid(2)}
-	var result shadow.DeleteResult
-	r := newResourceService(&resourceStore{delete: func(_ context.Context, req shadow.DeleteRequest) (shadow.DeleteResult, error) {
+	var result peer.DeleteResult
+	r := newResourceService(&resourceStore{delete: func(_ context.Context, req shadow.DeleteRequest) (peer.DeleteResult, error) {
 		require.Equal(t, want, req)
 		return result, nil
 	}})
@@ -466,7 +467,7 @@ func TestADeleteNamesTheActorAndTheRequest(t *testing.T) {
 
 	want.Actor = "user/ann by way of eastus2"
 	forwarded := context.WithValue(as(t, ann), forwardedKey{}, identity.Deployment(sibling))
-	result = shadow.DeleteResult{Resource: stored("devices/d"), Unasked: []shadow.Unasked{{Deployment: other, Why: shadow.TimedOut, After: time.Second}}}
+	result = peer.DeleteResult{Resource: stored("devices/d"), Unasked: []peer.Unasked{{Deployment: other, Why: peer.TimedOut, After: time.Second}}}
 	got, err = r.DeleteResource(forwarded, req)
 	require.NoError(t, err)
 	require.False(t, got.GetRemoved())
@@ -492,11 +493,11 @@ func TestADeleteEndsBeforeItsDeadline(t *testing.T) {
 			time.Second: 100 * time.Millisecond, 3 * time.Second: 300 * time.Millisecond, 5 * time.Second: 500 * time.Millisecond, time.Hour: 500 * time.Millisecond,
 		} {
 			ctx, cancel := context.WithTimeout(as(t, ann), given)
-			r := newResourceService(&resourceStore{delete: func(ctx context.Context, _ shadow.DeleteRequest) (shadow.DeleteResult, error) {
+			r := newResourceService(&resourceStore{delete: func(ctx context.Context, _ shadow.DeleteRequest) (peer.DeleteResult, error) {
 				deadline, ok := ctx.Deadline()
 				require.True(t, ok)
 				require.Equal(t, given-earlier, time.Until(deadline))
-				return shadow.DeleteResult{Removed: true}, nil
+				return peer.DeleteResult{Removed: true}, nil
 			}})
 			_, err := r.DeleteResource(ctx, &resourcev1.DeleteResourceRequest{Name: "devices/d"})
 			require.NoError(t, err)
@@ -512,7 +513,7 @@ func TestADeleteEndsBeforeItsDeadline(t *testing.T) {
 func TestBlockDeletionIsSetAndCleared(t *testing.T) {
 	t.Parallel()
 	for _, block := range []bool{true, false} {
-		r := newResourceService(&resourceStore{setBlockDeletion: func(name string, id uuid.UUID, got bool) (*shadow.Resource, error) {
+		r := newResourceService(&resourceStore{setBlockDeletion: func(name string, id uuid.UUID, got bool) (*peer.Resource, error) {
 			require.Equal(t, "devices/d", name)
 			require.Equal(t, uid(1), id)
 			require.Equal(t, block, got)
@@ -546,7 +547,7 @@ func TestEventsOfResourcesBecomeMessages(t *testing.T) {
 		var got []string
 		stream := newServerStream[resourcev1.WatchResourcesResponse](as(t, ann))
 		r := newResourceService(&resourceStore{})
-		r.watched = func(_ context.Context, req *resourcev1.WatchResourcesRequest, _ func(shadow.Resource) (*resourcev1.WatchResourcesResponse, error), deliver func(event) error) error {
+		r.watched = func(_ context.Context, req *resourcev1.WatchResourcesRequest, _ func(peer.Resource) (*resourcev1.WatchResourcesResponse, error), deliver func(event) error) error {
 			require.Equal(t, "Device", req.GetKind())
 			return deliver(c.event)
 		}
@@ -568,13 +569,13 @@ func TestEventsOfResourcesBecomeMessages(t *testing.T) {
 	require.Empty(t, gone.GetResumeToken(), "watches share the messages of items: a token is set in a copy")
 
 	r := newResourceService(&resourceStore{})
-	for state, deleted := range map[shadow.State]bool{shadow.Active: false, shadow.Deleting: false, shadow.Gone: true} {
-		m, err := r.event(shadow.Resource{Name: "devices/a", State: state})
+	for state, deleted := range map[peer.State]bool{peer.Active: false, peer.Deleting: false, peer.Gone: true} {
+		m, err := r.event(peer.Resource{Name: "devices/a", State: state})
 		require.NoError(t, err)
 		require.Equal(t, deleted, m.GetDelete() != nil)
 		require.Equal(t, deleted, m.GetUpsert() == nil)
 	}
-	r.watched = func(context.Context, *resourcev1.WatchResourcesRequest, func(shadow.Resource) (*resourcev1.WatchResourcesResponse, error), func(event) error) error {
+	r.watched = func(context.Context, *resourcev1.WatchResourcesRequest, func(peer.Resource) (*resourcev1.WatchResourcesResponse, error), func(event) error) error {
 		return shadow.ErrSlow
 	}
 	err := r.WatchResources(&resourcev1.WatchResourcesRequest{}, newServerStream[resourcev1.WatchResourcesResponse](as(t, ann)))
@@ -583,7 +584,7 @@ func TestEventsOfResourcesBecomeMessages(t *testing.T) {
 
 func TestAPlanForPeopleHasGroupsBlockersAndItsRefusal(t *testing.T) {
 	t.Parallel()
-	holder := shadow.Holder{Name: schema.FullName{Deployment: other, Name: "hs/h"}, Path: "p", Target: schema.FullName{Deployment: self, Name: "devices/d"}}
+	holder := peer.Holder{Name: schema.FullName{Deployment: other, Name: "hs/h"}, Path: "p", Target: schema.FullName{Deployment: self, Name: "devices/d"}}
 	r := newResourceService(&resourceStore{planDelete: func(name string) (*shadow.DeletePlan, error) {
 		require.Equal(t, "devices/d", name)
 		return &shadow.DeletePlan{
@@ -593,7 +594,7 @@ func TestAPlanForPeopleHasGroupsBlockersAndItsRefusal(t *testing.T) {
 				{Parent: 0, Deployment: other, Kind: "Part", Path: "device", Behaviour: schema.Unset, Unset: true, Count: 9},
 			},
 			Blockers:  []shadow.PlannedBlocker{{Holder: holder, Undecided: true, Unknown: true, Unanswered: true, Refuses: true}},
-			Unasked:   []shadow.Unasked{{Deployment: other, Why: shadow.Unreachable}, {Deployment: sibling, Why: shadow.LimitReached}},
+			Unasked:   []peer.Unasked{{Deployment: other, Why: peer.Unreachable}, {Deployment: sibling, Why: peer.LimitReached}},
 			Truncated: true,
 		}, nil
 	}})
@@ -625,7 +626,7 @@ func TestTheBlockersOfAPlanArePaged(t *testing.T) {
 	t.Parallel()
 	var all []shadow.PlannedBlocker
 	for i := range 25 {
-		all = append(all, shadow.PlannedBlocker{Holder: shadow.Holder{Name: schema.FullName{Deployment: other, Name: fmt.Sprintf("hs/h%02d", i)}, Path: "p", Target: schema.FullName{Deployment: self, Name: "ts/t"}}})
+		all = append(all, shadow.PlannedBlocker{Holder: peer.Holder{Name: schema.FullName{Deployment: other, Name: fmt.Sprintf("hs/h%02d", i)}, Path: "p", Target: schema.FullName{Deployment: self, Name: "ts/t"}}})
 	}
 	for size, pages := range map[int]int{10: 3, 25: 1, 24: 2, 0: 1, -5: 1, 5000: 1} {
 		var got []string

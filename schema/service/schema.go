@@ -12,8 +12,8 @@ import (
 
 	"github.com/db-controller/db-controller/internal/identity"
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
 	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
-	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/schema/wire"
 )
 
@@ -21,10 +21,10 @@ import (
 const maxMessages = 10_000
 
 // establisher establishes references of other deployments to resources of this one, all or nothing. A refusal is a
-// *shadow.RefusedError. WouldEstablish stores nothing.
+// *peer.RefusedError. WouldEstablish stores nothing.
 type establisher interface {
-	Establish(ctx context.Context, holder schema.DeploymentID, attempt shadow.AttemptID, refs []shadow.EstablishReference) (*shadow.Established, error)
-	WouldEstablish(ctx context.Context, holder schema.DeploymentID, refs []shadow.EstablishReference) ([]uuid.UUID, string, error)
+	Establish(ctx context.Context, holder schema.DeploymentID, attempt peer.AttemptID, refs []peer.EstablishReference) (*peer.Established, error)
+	WouldEstablish(ctx context.Context, holder schema.DeploymentID, refs []peer.EstablishReference) ([]uuid.UUID, string, error)
 }
 
 // schemas is the SchemaService of one deployment, for other deployments. The caller is the deployment in the
@@ -70,7 +70,7 @@ func caller(ctx context.Context) (schema.DeploymentID, error) {
 }
 
 func invalid(field string, err error) error {
-	return &shadow.InvalidError{Resource: field, Err: err}
+	return &peer.InvalidError{Resource: field, Err: err}
 }
 
 func bounded(field string, n int) error {
@@ -110,7 +110,7 @@ func (s *schemas) establish(ctx context.Context, req *schemav1.EstablishReferenc
 	if err := s.checkHolder(holder, refs); err != nil {
 		return nil, err
 	}
-	done := &shadow.Established{}
+	done := &peer.Established{}
 	if req.GetValidateOnly() {
 		done.UIDs, done.Version, err = s.establisher.WouldEstablish(ctx, holder, refs)
 	} else {
@@ -126,7 +126,7 @@ func (s *schemas) establish(ctx context.Context, req *schemav1.EstablishReferenc
 	return out, nil
 }
 
-func attemptID(raw []byte) (shadow.AttemptID, error) {
+func attemptID(raw []byte) (peer.AttemptID, error) {
 	attempt, err := wire.UID(raw)
 	if err == nil && attempt.Version() != 7 {
 		err = errors.New("want a UUIDv7")
@@ -137,14 +137,14 @@ func attemptID(raw []byte) (shadow.AttemptID, error) {
 	return attempt, nil
 }
 
-func establishReferences(in []*schemav1.EstablishReferencesRequest_Reference) ([]shadow.EstablishReference, error) {
+func establishReferences(in []*schemav1.EstablishReferencesRequest_Reference) ([]peer.EstablishReference, error) {
 	if err := bounded("references", len(in)); err != nil {
 		return nil, err
 	}
 	if len(in) == 0 {
 		return nil, invalid("references", errors.New("the list is empty: give at least one reference"))
 	}
-	refs := make([]shadow.EstablishReference, len(in))
+	refs := make([]peer.EstablishReference, len(in))
 	for i, r := range in {
 		var err error
 		if refs[i], err = establishReference(r); err != nil {
@@ -156,9 +156,9 @@ func establishReferences(in []*schemav1.EstablishReferencesRequest_Reference) ([
 
 // checkHolder refuses references of a deployment whose version does not import this service. A disabled deployment, and
 // one that the registry's environment lacks, get errors that pass: their references may be valid later.
-func (s *schemas) checkHolder(holder schema.DeploymentID, refs []shadow.EstablishReference) error {
+func (s *schemas) checkHolder(holder schema.DeploymentID, refs []peer.EstablishReference) error {
 	if err := s.disabled(holder); err != nil {
-		return &shadow.UnavailableError{Deployments: []schema.DeploymentID{holder}, Err: err}
+		return &peer.UnavailableError{Deployments: []schema.DeploymentID{holder}, Err: err}
 	}
 	again := true // every uid is known, so every reference was established before
 	for _, r := range refs {
@@ -166,22 +166,22 @@ func (s *schemas) checkHolder(holder schema.DeploymentID, refs []shadow.Establis
 	}
 	allowed, err := s.mayRefer(holder, again)
 	if err != nil {
-		return &shadow.UnavailableError{Deployments: []schema.DeploymentID{s.self}, Err: err}
+		return &peer.UnavailableError{Deployments: []schema.DeploymentID{s.self}, Err: err}
 	}
 	if allowed {
 		return nil
 	}
-	e := &shadow.RefusedError{}
+	e := &peer.RefusedError{}
 	for _, r := range refs {
-		e.Refusals = append(e.Refusals, shadow.Refusal{
-			Holder: r.HolderName, Path: r.Path, Target: schema.FullName{Deployment: s.self, Name: r.TargetName}, Reason: shadow.NotImported,
+		e.Refusals = append(e.Refusals, peer.Refusal{
+			Holder: r.HolderName, Path: r.Path, Target: schema.FullName{Deployment: s.self, Name: r.TargetName}, Reason: peer.NotImported,
 		})
 	}
 	return e
 }
 
-func establishReference(r *schemav1.EstablishReferencesRequest_Reference) (out shadow.EstablishReference, err error) {
-	out = shadow.EstablishReference{
+func establishReference(r *schemav1.EstablishReferencesRequest_Reference) (out peer.EstablishReference, err error) {
+	out = peer.EstablishReference{
 		HolderKind: r.GetHolder().GetKind(), HolderName: r.GetHolder().GetName(), Path: r.GetPath(),
 		TargetKind: r.GetTarget().GetKind(), TargetName: r.GetTarget().GetName(),
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/db-controller/db-controller/internal/identity"
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
 	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
 	"github.com/db-controller/db-controller/schema/shadow"
 )
@@ -106,25 +107,25 @@ func TestOnlyDeploymentsCallTheSchemaService(t *testing.T) {
 // A failure of the store reaches the caller of every method with its reason.
 func TestEveryMethodOfTheSchemaServiceReportsFailuresOfTheStore(t *testing.T) {
 	t.Parallel()
-	failing := shadow.ErrAborted
+	failing := peer.ErrAborted
 	s := newSchemaService(&schemaStore{
-		establish: func(schema.DeploymentID, shadow.AttemptID, []shadow.EstablishReference) (*shadow.Established, error) {
+		establish: func(schema.DeploymentID, peer.AttemptID, []peer.EstablishReference) (*peer.Established, error) {
 			return nil, failing
 		},
-		confirm: func(schema.DeploymentID, uuid.UUID, []shadow.AttemptID) ([]shadow.AttemptID, error) {
+		confirm: func(schema.DeploymentID, uuid.UUID, []peer.AttemptID) ([]peer.AttemptID, error) {
 			return nil, failing
 		},
-		release: func(schema.DeploymentID, uuid.UUID, []shadow.BlockadeKey, []shadow.AttemptID) error { return failing },
-		answer:  func(schema.DeploymentID, []shadow.Question) (*shadow.Answers, error) { return nil, failing },
-		checkReferences: func(schema.DeploymentID, []shadow.CheckedReference) ([]shadow.Known, error) {
+		release: func(schema.DeploymentID, uuid.UUID, []peer.BlockadeKey, []peer.AttemptID) error { return failing },
+		answer:  func(schema.DeploymentID, []peer.Question) (*peer.Answers, error) { return nil, failing },
+		checkReferences: func(schema.DeploymentID, []peer.CheckedReference) ([]peer.Known, error) {
 			return nil, failing
 		},
 		watchDeletions: func(schema.DeploymentID, string, func(schema.Event[schema.Deletion]) error) error { return failing },
 		acknowledge: func(schema.DeploymentID, uuid.UUID, string, []uuid.UUID, time.Duration) (bool, error) {
 			return false, failing
 		},
-		checkOwners: func(schema.DeploymentID, []shadow.OwnerQuestion) (*shadow.OwnerAnswers, error) { return nil, failing },
-		dropOwners: func(schema.DeploymentID, uuid.UUID, []schema.Deletion, []shadow.LetGo) ([]uuid.UUID, bool, error) {
+		checkOwners: func(schema.DeploymentID, []peer.OwnerQuestion) (*peer.OwnerAnswers, error) { return nil, failing },
+		dropOwners: func(schema.DeploymentID, uuid.UUID, []schema.Deletion, []peer.LetGo) ([]uuid.UUID, bool, error) {
 			return nil, false, failing
 		},
 		upgradeOwners: func(schema.DeploymentID, string, int64, map[string]string) (int64, error) { return 0, failing },
@@ -144,18 +145,18 @@ func TestEveryMethodOfTheSchemaServiceReportsFailuresOfTheStore(t *testing.T) {
 func TestEstablishReferencesPassesTheReferencesToTheStore(t *testing.T) {
 	t.Parallel()
 	attempt, epoch := newAttempt(t), uid(9)
-	want := []shadow.EstablishReference{{
+	want := []peer.EstablishReference{{
 		HolderKind: "Device", HolderName: "devices/d", HolderUID: uid(1), Path: "spec.account",
 		TargetKind: "Account", TargetName: "accounts/a", TargetUID: uid(2), Behaviour: schema.Block,
 	}}
 	s := newSchemaService(&schemaStore{
-		establish: func(holder schema.DeploymentID, a shadow.AttemptID, refs []shadow.EstablishReference) (*shadow.Established, error) {
+		establish: func(holder schema.DeploymentID, a peer.AttemptID, refs []peer.EstablishReference) (*peer.Established, error) {
 			require.Equal(t, other, holder)
 			require.Equal(t, attempt, a)
 			require.Equal(t, want, refs)
-			return &shadow.Established{UIDs: []uuid.UUID{uid(2)}, Version: "v2", Epoch: epoch}, nil
+			return &peer.Established{UIDs: []uuid.UUID{uid(2)}, Version: "v2", Epoch: epoch}, nil
 		},
-		wouldEstablish: func(holder schema.DeploymentID, refs []shadow.EstablishReference) ([]uuid.UUID, string, error) {
+		wouldEstablish: func(holder schema.DeploymentID, refs []peer.EstablishReference) ([]uuid.UUID, string, error) {
 			require.Equal(t, other, holder)
 			require.Equal(t, want, refs)
 			return []uuid.UUID{uid(3)}, "v3", nil
@@ -180,10 +181,10 @@ func TestEstablishReferencesPassesTheReferencesToTheStore(t *testing.T) {
 func TestEstablishReferencesTakesParentsAndAllBehaviours(t *testing.T) {
 	t.Parallel()
 	for b := schema.Block; b <= schema.AllowDangling; b++ {
-		var got []shadow.EstablishReference
-		s := newSchemaService(&schemaStore{establish: func(_ schema.DeploymentID, _ shadow.AttemptID, refs []shadow.EstablishReference) (*shadow.Established, error) {
+		var got []peer.EstablishReference
+		s := newSchemaService(&schemaStore{establish: func(_ schema.DeploymentID, _ peer.AttemptID, refs []peer.EstablishReference) (*peer.Established, error) {
 			got = refs
-			return &shadow.Established{}, nil
+			return &peer.Established{}, nil
 		}})
 		req := establishRequest(newAttempt(t))
 		req.References[0].Path, req.References[0].Behaviour = schema.ParentPath, schemav1.Behaviour(b)
@@ -234,8 +235,8 @@ func TestReferencesThatWereEstablishedBeforeAreRecognised(t *testing.T) {
 		"known, new":   {[][]byte{bytesOf(uid(1)), nil}, false},
 		"known, known": {[][]byte{bytesOf(uid(1)), bytesOf(uid(2))}, true},
 	} {
-		s := newSchemaService(&schemaStore{establish: func(schema.DeploymentID, shadow.AttemptID, []shadow.EstablishReference) (*shadow.Established, error) {
-			return &shadow.Established{}, nil
+		s := newSchemaService(&schemaStore{establish: func(schema.DeploymentID, peer.AttemptID, []peer.EstablishReference) (*peer.Established, error) {
+			return &peer.Established{}, nil
 		}})
 		asked := false
 		s.mayRefer = func(holder schema.DeploymentID, again bool) (bool, error) {
@@ -266,13 +267,13 @@ func TestADeploymentThatDoesNotImportTheServiceIsRefusedEachReference(t *testing
 	second.Path = "spec.backup"
 	req.References = append(req.References, second)
 	_, err := s.EstablishReferences(asDeployment(t, other), req)
-	require.Equal(t, string(shadow.NotImported), reasonOf(t, err))
-	var refused *shadow.RefusedError
+	require.Equal(t, string(peer.NotImported), reasonOf(t, err))
+	var refused *peer.RefusedError
 	require.ErrorAs(t, fromStatus(err), &refused)
 	target := schema.FullName{Deployment: self, Name: "accounts/a"}
-	require.Equal(t, []shadow.Refusal{
-		{Holder: "devices/d", Path: "spec.account", Target: target, Reason: shadow.NotImported},
-		{Holder: "devices/d", Path: "spec.backup", Target: target, Reason: shadow.NotImported},
+	require.Equal(t, []peer.Refusal{
+		{Holder: "devices/d", Path: "spec.account", Target: target, Reason: peer.NotImported},
+		{Holder: "devices/d", Path: "spec.backup", Target: target, Reason: peer.NotImported},
 	}, refused.Refusals)
 }
 
@@ -295,7 +296,7 @@ func TestBlockadeKeysAreChecked(t *testing.T) {
 	t.Parallel()
 	key, err := blockadeKey(validKey())
 	require.NoError(t, err)
-	require.Equal(t, shadow.BlockadeKey{Attempt: uid(1), HolderUID: uid(2), Path: "a.*", TargetUID: uid(3)}, key)
+	require.Equal(t, peer.BlockadeKey{Attempt: uid(1), HolderUID: uid(2), Path: "a.*", TargetUID: uid(3)}, key)
 	require.Equal(t, validKey().String(), keyProto(key).String())
 	for says, change := range map[string]func(k *schemav1.BlockadeKey){
 		"a uid has 16 bytes, got 0":  func(k *schemav1.BlockadeKey) { k.Attempt = nil },
@@ -667,7 +668,7 @@ func TestAShadowIsListedWithItsReferences(t *testing.T) {
 	t.Parallel()
 	s := newSchemaService(&schemaStore{listShadows: func(string, string, int) ([]shadow.ResourceView, string, error) {
 		view := shadow.ResourceView{Holders: []schema.DeploymentID{other}, Ownees: []schema.DeploymentID{sibling, other}}
-		view.Kind, view.Name, view.UID, view.State, view.Revision = "Device", "devices/d", uid(1), shadow.Deleting, 8
+		view.Kind, view.Name, view.UID, view.State, view.Revision = "Device", "devices/d", uid(1), peer.Deleting, 8
 		view.References = append(view.References, shadow.ReferenceView{}, shadow.ReferenceView{})
 		for i, at := range []schema.DeploymentID{self, other} {
 			r := &view.References[i]
@@ -698,7 +699,7 @@ func TestBlockadesAreListedForTheirHolders(t *testing.T) {
 		require.Equal(t, 7, limit)
 		v := shadow.BlockadeView{}
 		v.Kind, v.Name, v.Holder, v.Behaviour = "Account", "accounts/a", schema.FullName{Deployment: other, Name: "devices/d"}, schema.Block
-		v.Key = shadow.BlockadeKey{Attempt: uid(1), HolderUID: uid(2), Path: "p", TargetUID: uid(3)}
+		v.Key = peer.BlockadeKey{Attempt: uid(1), HolderUID: uid(2), Path: "p", TargetUID: uid(3)}
 		tentative := v
 		tentative.ExpiresAt = expires
 		return []shadow.BlockadeView{v, tentative}, token + "2", nil

@@ -11,6 +11,7 @@ import (
 
 	"github.com/db-controller/db-controller/internal/identity"
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
 	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
 	"github.com/db-controller/db-controller/schema/shadow"
 )
@@ -122,7 +123,7 @@ func (s *schemas) listShadows(ctx context.Context, req *schemav1.ListResourceSha
 }
 
 // stateNames are the states in answers for people.
-var stateNames = map[shadow.State]string{shadow.Active: "ACTIVE", shadow.Deleting: "DELETING"}
+var stateNames = map[peer.State]string{peer.Active: "ACTIVE", peer.Deleting: "DELETING"}
 
 func (s *schemas) shadowProto(v shadow.ResourceView) *schemav1.ResourceShadow {
 	p := &schemav1.ResourceShadow{

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/test/harness"
 )
@@ -48,11 +49,11 @@ func TestAnAcceptedDatabaseIsWaitedFor_I2_I3(t *testing.T) {
 	accept(t, b, aWest, bEast)
 	require.Equal(t, []schema.DeploymentID{b.ID(bEast)}, unconfirmed(t, b, aWest))
 	_, err = b.Delete(target)
-	require.ErrorAs(t, err, new(*shadow.UnavailableError))
+	require.ErrorAs(t, err, new(*peer.UnavailableError))
 	b.SetDown(bEast, false)
 	b.Settle()
 	_, err = b.Delete(target)
-	require.ErrorAs(t, err, new(*shadow.BlockedError))
+	require.ErrorAs(t, err, new(*peer.BlockedError))
 	b.Audit()
 }
 
@@ -75,9 +76,9 @@ func TestTheReplacedDatabaseAcknowledgesNothing_I1_I13(t *testing.T) {
 	b.Settle()
 	b.MustDelete(target)
 	_, position := b.Seen(b.ID(bEast), b.ID(aWest))
-	require.ErrorIs(t, store.Acknowledge(t.Context(), b.ID(bEast), former, position, nil), shadow.ErrStaleEpoch)
+	require.ErrorIs(t, store.Acknowledge(t.Context(), b.ID(bEast), former, position, nil), peer.ErrStaleEpoch)
 	_, err = store.Confirm(t.Context(), b.ID(bEast), former, nil)
-	require.ErrorIs(t, err, shadow.ErrStaleEpoch)
+	require.ErrorIs(t, err, peer.ErrStaleEpoch)
 	b.Settle()
 	b.Gone(target, holder)
 	b.Audit()
@@ -142,12 +143,12 @@ func TestANumberOfBeforeConfirmsForNobodyElse_I2_I3(t *testing.T) {
 	require.Error(t, slow.MarkReferencesConfirmed(t.Context(), b.ID(bEast), quick.PresentEpoch(), b.Stores[b.ID(bEast)].PresentEpoch()))
 	require.Contains(t, unconfirmed(t, b, aWest), b.ID(bWest))
 	_, err = quick.Delete(t.Context(), shadow.DeleteRequest{Name: "targets/t"})
-	require.ErrorAs(t, err, new(*shadow.UnavailableError))
+	require.ErrorAs(t, err, new(*peer.UnavailableError))
 	b.Stores[b.ID(aWest)] = quick
 	b.Settle()
 	require.Empty(t, unconfirmed(t, b, aWest))
 	_, err = b.Delete(target)
-	require.ErrorAs(t, err, new(*shadow.BlockedError))
+	require.ErrorAs(t, err, new(*peer.BlockedError))
 	b.Audit()
 }
 
@@ -210,7 +211,7 @@ func TestOwneesAreNotedAgainInANewEpoch_I17(t *testing.T) {
 	b.Recover(bEast)
 	b.Settle()
 	back := b.Replace(aEast)
-	require.ErrorAs(t, store.CheckDatabase(t.Context(), b.ID(aEast), b.Stores[b.ID(aEast)].Database()), new(*shadow.DatabaseError))
+	require.ErrorAs(t, store.CheckDatabase(t.Context(), b.ID(aEast), b.Stores[b.ID(aEast)].Database()), new(*peer.DatabaseError))
 	b.MustDelete(holder)
 	b.Settle()
 	back()

@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/db-controller/db-controller/schema"
-	"github.com/db-controller/db-controller/schema/shadow"
+	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/test/harness"
 )
 
@@ -17,33 +17,33 @@ import (
 func TestAWriteMayRepeatAReferenceToWhatIsBeingDeleted_I4(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
-	middle, peer := "//"+aEast+"/targets/m", "//"+aEast+"/targets/peer"
+	middle, remote := "//"+aEast+"/targets/m", "//"+aEast+"/targets/peer"
 	b.MustPut(target, nil)
 	b.MustPut(middle, body{"next": target})
 	b.Settle()
 	b.MustDelete(target)
 	b.MustPut(holder, body{"block": middle})
 	b.MustPut(holder2, body{"cascade": middle})
-	b.MustPut(peer, body{"peer": middle})
+	b.MustPut(remote, body{"peer": middle})
 	_, err := b.Do(b.ID(bEast), schema.Confirm)
 	require.NoError(t, err)
 	_, err = b.Act(b.ID(aEast), b.ID(aWest))
 	require.NoError(t, err)
-	require.Equal(t, shadow.Deleting, b.Get(middle).State)
+	require.Equal(t, peer.Deleting, b.Get(middle).State)
 	b.MustPut(holder, body{"block": middle, "n": 1.0})
 	b.MustPut(holder2, body{"cascade": middle, "n": 1.0})
-	b.MustPut(peer, body{"peer": middle, "n": 1.0})
+	b.MustPut(remote, body{"peer": middle, "n": 1.0})
 	_, err = b.Put(holder, body{"block": middle, "unset": middle})
-	require.Equal(t, shadow.TargetDeleting, refusals(t, err)[0].Reason)
-	_, err = b.Put(peer, body{"peer": middle, "next": middle})
-	require.Equal(t, shadow.TargetDeleting, refusals(t, err)[0].Reason)
+	require.Equal(t, peer.TargetDeleting, refusals(t, err)[0].Reason)
+	_, err = b.Put(remote, body{"peer": middle, "next": middle})
+	require.Equal(t, peer.TargetDeleting, refusals(t, err)[0].Reason)
 	b.MustPut(holder, nil)
 	_, err = b.Put(holder, body{"block": middle})
-	require.Equal(t, shadow.TargetDeleting, refusals(t, err)[0].Reason, "it had let go")
+	require.Equal(t, peer.TargetDeleting, refusals(t, err)[0].Reason, "it had let go")
 	b.Settle()
 	b.Gone(holder2)
-	require.Equal(t, shadow.Deleting, b.Get(middle).State, "its peer refers to it")
-	b.MustPut(peer, nil)
+	require.Equal(t, peer.Deleting, b.Get(middle).State, "its remote refers to it")
+	b.MustPut(remote, nil)
 	b.Settle()
 	b.Gone(middle)
 	b.Audit()
@@ -64,7 +64,7 @@ func TestCascadesGoOnBelowWhatIsBlocked(t *testing.T) {
 	b.MustDelete(target)
 	b.MustPut("//"+bWest+"/holders/w", body{"block": middle}) // after the look-ahead, before the cascade
 	b.Settle()
-	require.Equal(t, shadow.Deleting, b.Get(middle).State)
+	require.Equal(t, peer.Deleting, b.Get(middle).State)
 	b.Gone(target, below, child, holder)
 	require.JSONEq(t, `{}`, string(b.Get(holder2).Body))
 	b.MustPut("//"+bWest+"/holders/w", nil)
@@ -91,7 +91,7 @@ func TestABlockerOfAnOwneeIsSeenAndWaitedFor(t *testing.T) {
 	b.MustDelete(target)
 	b.Settle()
 	b.Gone(target)
-	require.Equal(t, shadow.Deleting, b.Get(ownee).State)
+	require.Equal(t, peer.Deleting, b.Get(ownee).State)
 	b.MustPut(holder, nil)
 	b.Settle()
 	b.Gone(ownee)
@@ -107,8 +107,8 @@ func TestAPutWithoutOwnersDropsThem(t *testing.T) {
 	mustOwn(t, b, ownee2, nil, owner(t, target, "Target"))
 	b.Settle()
 	b.MustPut(ownee, body{"n": 1.0})
-	_, err := b.Stores[b.ID(aEast)].Save(t.Context(), []shadow.Write{{
-		Mode: shadow.Update, Name: "targets/owned2", Body: body{"n": 1.0}, Mask: []string{"body"},
+	_, err := b.Stores[b.ID(aEast)].Save(t.Context(), []peer.Write{{
+		Mode: peer.Update, Name: "targets/owned2", Body: body{"n": 1.0}, Mask: []string{"body"},
 	}})
 	require.NoError(t, err)
 	require.Empty(t, b.Get(ownee).Owners)
@@ -116,7 +116,7 @@ func TestAPutWithoutOwnersDropsThem(t *testing.T) {
 	b.MustDelete(target)
 	b.Settle()
 	b.Gone(target, ownee2)
-	require.Equal(t, shadow.Active, b.Get(ownee).State)
+	require.Equal(t, peer.Active, b.Get(ownee).State)
 	b.Audit()
 }
 
@@ -129,7 +129,7 @@ kinds:
     hide_while_deleting: true
     references:
       - { path: up, targets: [Target], behaviour: CASCADE_DELETE }
-      - { path: peer, targets: [Target], behaviour: BLOCK }
+      - { path: remote, targets: [Target], behaviour: BLOCK }
 `
 
 // What its kind hides is readable while somebody in its own database blocks it: when it is marked, and when it is looked at
@@ -137,19 +137,19 @@ kinds:
 func TestWhatALocalHolderBlocksIsNotHidden_I2_I12(t *testing.T) {
 	t.Parallel()
 	b := harness.NewBox(t, hidingPeers, nil, aWest, aEast)
-	up, peer, peer2 := "//"+aEast+"/targets/up", "//"+aWest+"/targets/peer", "//"+aWest+"/targets/peer2"
+	up, remote, peer2 := "//"+aEast+"/targets/up", "//"+aWest+"/targets/peer", "//"+aWest+"/targets/peer2"
 	b.MustPut(up, nil)
 	b.MustPut(target, body{"up": up})
 	b.Settle()
 	b.MustDelete(up)
-	b.MustPut(peer, body{"peer": target}) // after the look-ahead, before the cascade
+	b.MustPut(remote, body{"peer": target}) // after the look-ahead, before the cascade
 	b.MustPut(peer2, body{"peer": target})
 	_, err := b.Act(b.ID(aWest), b.ID(aEast))
 	require.NoError(t, err)
 	visible := func() {
 		t.Helper()
 		require.NotNil(t, b.Get(target), "a holder refers to it")
-		require.Equal(t, shadow.Deleting, b.Get(target).State)
+		require.Equal(t, peer.Deleting, b.Get(target).State)
 	}
 	visible()
 	b.Settle()
@@ -157,7 +157,7 @@ func TestWhatALocalHolderBlocksIsNotHidden_I2_I12(t *testing.T) {
 	b.MustPut(peer2, nil) // it is looked at again
 	b.Settle()
 	visible()
-	b.MustPut(peer, nil)
+	b.MustPut(remote, nil)
 	b.Settle()
 	b.Gone(target, up)
 	b.Audit()

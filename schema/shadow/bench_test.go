@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/db-controller/db-controller/schema"
-	"github.com/db-controller/db-controller/schema/shadow"
+	"github.com/db-controller/db-controller/schema/peer"
 )
 
 // BenchmarkWatch is one writer, of a thousand resources at a time, and watches of this process. An operation is a
@@ -29,7 +29,7 @@ func BenchmarkWatch(b *testing.B) {
 				arrived.Add(1)
 				readers.Go(func() {
 					got := 0
-					_ = store.WatchResources(ctx, "Target", "", "", func(e schema.Event[shadow.Resource]) error {
+					_ = store.WatchResources(ctx, "Target", "", "", func(e schema.Event[peer.Resource]) error {
 						if e.EndOfSnapshot {
 							primed.Done()
 						}
@@ -44,7 +44,7 @@ func BenchmarkWatch(b *testing.B) {
 			total = size * b.N
 			b.ResetTimer()
 			for i := range b.N {
-				writes := make([]shadow.Write, size)
+				writes := make([]peer.Write, size)
 				for j := range writes {
 					writes[j].Name = fmt.Sprintf("targets/t%d-%d", i, j)
 				}

@@ -12,25 +12,25 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/db-controller/db-controller/schema"
-	"github.com/db-controller/db-controller/schema/shadow"
+	"github.com/db-controller/db-controller/schema/peer"
 )
 
 // reference is what bEast's holder h asks for at aWest, as its deployment does over the wire.
-func reference(path string, b schema.Behaviour, holderUID uuid.UUID) shadow.EstablishReference {
-	return shadow.EstablishReference{
+func reference(path string, b schema.Behaviour, holderUID uuid.UUID) peer.EstablishReference {
+	return peer.EstablishReference{
 		HolderUID: holderUID, HolderKind: "Holder", HolderName: "holders/h", Path: path,
 		TargetKind: "Target", TargetName: "targets/t", Behaviour: b,
 	}
 }
 
-func newAttempt() shadow.AttemptID { return uuid.Must(uuid.NewV7()) }
+func newAttempt() peer.AttemptID { return uuid.Must(uuid.NewV7()) }
 
 func TestEstablishRefusesWhatCannotBeReferredTo(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
 	uid := b.MustPut(target, nil).UID
 	ctx, store := context.Background(), b.Stores[b.ID(aWest)]
-	establish := func(attempt shadow.AttemptID, refs ...shadow.EstablishReference) error {
+	establish := func(attempt peer.AttemptID, refs ...peer.EstablishReference) error {
 		_, err := store.Establish(ctx, b.ID(bEast), attempt, refs)
 		return err
 	}
@@ -39,14 +39,14 @@ func TestEstablishRefusesWhatCannotBeReferredTo(t *testing.T) {
 	missing.TargetName, replaced.TargetUID, kind.TargetKind = "targets/none", uuid.New(), "Robot"
 	err := establish(newAttempt(), good, missing, replaced)
 	r := refusals(t, err)
-	require.Equal(t, []shadow.Reason{shadow.TargetMissing, shadow.TargetReplaced}, []shadow.Reason{r[0].Reason, r[1].Reason}, "each failing target is named")
-	require.Equal(t, shadow.UnknownKind, refusals(t, establish(newAttempt(), kind))[0].Reason)
+	require.Equal(t, []peer.Reason{peer.TargetMissing, peer.TargetReplaced}, []peer.Reason{r[0].Reason, r[1].Reason}, "each failing target is named")
+	require.Equal(t, peer.UnknownKind, refusals(t, establish(newAttempt(), kind))[0].Reason)
 	old := newAttempt()
 	ms := time.Now().Add(-13 * time.Hour).UnixMilli()
 	for i := range 6 {
 		old[i] = byte(ms >> (8 * (5 - i)))
 	}
-	require.Equal(t, shadow.AttemptTooOld, refusals(t, establish(old, good))[0].Reason)
+	require.Equal(t, peer.AttemptTooOld, refusals(t, establish(old, good))[0].Reason)
 	require.Zero(t, b.Count(aWest, "blockade"), "all or nothing")
 
 	good.TargetUID = uid
@@ -64,11 +64,11 @@ func TestNothingIsEstablishedToAResourceInDeleting_I4(t *testing.T) {
 	b.Settle()
 	require.False(t, b.MustDelete(target).Removed)
 	_, err := b.Put(holder2, body{"unset": target})
-	require.Equal(t, shadow.TargetDeleting, refusals(t, err)[0].Reason)
+	require.Equal(t, peer.TargetDeleting, refusals(t, err)[0].Reason)
 	_, err = b.Put("//"+aWest+"/targets/local", body{"peer": "targets/t"})
-	require.Equal(t, shadow.TargetDeleting, refusals(t, err)[0].Reason)
+	require.Equal(t, peer.TargetDeleting, refusals(t, err)[0].Reason)
 	_, err = b.Put(target, nil)
-	require.ErrorIs(t, err, shadow.ErrDeleting)
+	require.ErrorIs(t, err, peer.ErrDeleting)
 	b.Settle()
 	b.Gone(target, holder)
 	b.Audit()
@@ -89,38 +89,38 @@ func TestMessagesOfOneAttemptCommute_I7(t *testing.T) {
 					random := rand.New(rand.NewPCG(seed, 1))
 					attempt, holderUID := newAttempt(), uuid.New()
 					path := map[schema.Behaviour]string{schema.Block: "block", schema.Unset: "unset"}[behaviour]
-					key := shadow.BlockadeKey{Attempt: attempt, HolderUID: holderUID, Path: path, TargetUID: targetUID}
+					key := peer.BlockadeKey{Attempt: attempt, HolderUID: holderUID, Path: path, TargetUID: targetUID}
 					establish := func() {
-						_, err := store.Establish(ctx, from, attempt, []shadow.EstablishReference{reference(path, behaviour, holderUID)})
-						var refused *shadow.RefusedError
-						if err != nil && (!errors.As(err, &refused) || !refused.Only(shadow.AttemptClosed)) {
+						_, err := store.Establish(ctx, from, attempt, []peer.EstablishReference{reference(path, behaviour, holderUID)})
+						var refused *peer.RefusedError
+						if err != nil && (!errors.As(err, &refused) || !refused.Only(peer.AttemptClosed)) {
 							t.Fatal(err)
 						}
 					}
 					messages := []func(){
 						establish,
 						func() {
-							_, err := store.Confirm(ctx, from, uuid.Nil, []shadow.AttemptID{attempt})
+							_, err := store.Confirm(ctx, from, uuid.Nil, []peer.AttemptID{attempt})
 							require.NoError(t, err)
 						},
 					}
 					if !held {
-						messages = append(messages, func() { require.NoError(t, store.Release(ctx, from, uuid.Nil, []shadow.BlockadeKey{key}, nil)) })
+						messages = append(messages, func() { require.NoError(t, store.Release(ctx, from, uuid.Nil, []peer.BlockadeKey{key}, nil)) })
 					}
 					establish() // the first one always comes first: the holder commits only after its answer
 					for _, i := range append(random.Perm(len(messages)), random.Perm(len(messages))...) {
 						messages[i]()
 					}
-					verdict := shadow.GoneVerdict
+					verdict := peer.GoneVerdict
 					if held {
-						verdict = shadow.Held
+						verdict = peer.Held
 					}
 					// As time would have it: only what is tentative is asked about, once it has expired.
 					b.Expire(aWest)
 					questions, err := store.Expired(ctx, from, 10)
 					require.NoError(t, err)
 					for _, q := range questions {
-						require.NoError(t, store.Settle(ctx, from, []shadow.Question{q}, &shadow.Answers{Verdicts: []shadow.Verdict{verdict}}))
+						require.NoError(t, store.Settle(ctx, from, []peer.Question{q}, &peer.Answers{Verdicts: []peer.Verdict{verdict}}))
 					}
 					switch {
 					case held && behaviour == schema.Block:
@@ -140,9 +140,9 @@ func TestAConfirmOfAnUnknownAttemptIsReportedAndInventsNothing(t *testing.T) {
 	b := newBox(t, nil)
 	b.MustPut(target, nil)
 	attempt := newAttempt()
-	unknown, err := b.Stores[b.ID(aWest)].Confirm(context.Background(), b.ID(bEast), uuid.Nil, []shadow.AttemptID{attempt})
+	unknown, err := b.Stores[b.ID(aWest)].Confirm(context.Background(), b.ID(bEast), uuid.Nil, []peer.AttemptID{attempt})
 	require.NoError(t, err)
-	require.Equal(t, []shadow.AttemptID{attempt}, unknown)
+	require.Equal(t, []peer.AttemptID{attempt}, unknown)
 	require.Zero(t, b.Count(aWest, "blockade"))
 	require.Zero(t, b.Count(aWest, "holder_entry"))
 }
@@ -156,9 +156,9 @@ func TestAPeerTouchesOnlyItsOwnBlockades(t *testing.T) {
 	ctx, store := context.Background(), b.Stores[b.ID(aWest)]
 	var attempt uuid.UUID
 	require.NoError(t, b.Pools[b.ID(aWest)].QueryRow(ctx, `SELECT attempt FROM dbcontroller.blockade`).Scan(&attempt))
-	key := shadow.BlockadeKey{Attempt: attempt, HolderUID: h.UID, Path: "block", TargetUID: targetUID}
-	require.NoError(t, store.Release(ctx, b.ID(bWest), uuid.Nil, []shadow.BlockadeKey{key}, []shadow.AttemptID{attempt}))
-	require.NoError(t, store.Settle(ctx, b.ID(bWest), []shadow.Question{{Key: key}}, &shadow.Answers{Verdicts: []shadow.Verdict{shadow.GoneVerdict}}))
+	key := peer.BlockadeKey{Attempt: attempt, HolderUID: h.UID, Path: "block", TargetUID: targetUID}
+	require.NoError(t, store.Release(ctx, b.ID(bWest), uuid.Nil, []peer.BlockadeKey{key}, []peer.AttemptID{attempt}))
+	require.NoError(t, store.Settle(ctx, b.ID(bWest), []peer.Question{{Key: key}}, &peer.Answers{Verdicts: []peer.Verdict{peer.GoneVerdict}}))
 	require.Equal(t, 1, b.Count(aWest, "blockade"))
 	b.Audit()
 }
@@ -172,7 +172,7 @@ func TestCrashTable(t *testing.T) {
 		t.Parallel()
 		b := newBox(t, nil)
 		b.MustPut(target, nil)
-		b.OnEstablish = func(schema.DeploymentID, shadow.AttemptID, []shadow.EstablishReference) error { return errCrash }
+		b.OnEstablish = func(schema.DeploymentID, peer.AttemptID, []peer.EstablishReference) error { return errCrash }
 		_, err := b.Put(holder, body{"block": target})
 		require.Error(t, err)
 		require.Zero(t, b.Count(aWest, "blockade"))
@@ -182,11 +182,11 @@ func TestCrashTable(t *testing.T) {
 		t.Parallel()
 		b := newBox(t, nil)
 		b.MustPut(target, nil)
-		_, err := b.Stores[b.ID(aWest)].Establish(context.Background(), b.ID(bEast), newAttempt(), []shadow.EstablishReference{reference("block", schema.Block, uuid.New())})
+		_, err := b.Stores[b.ID(aWest)].Establish(context.Background(), b.ID(bEast), newAttempt(), []peer.EstablishReference{reference("block", schema.Block, uuid.New())})
 		require.NoError(t, err)
 		// Not expired: the holder may still commit, so a delete is refused as undecided.
 		_, err = b.Delete(target)
-		var blocked *shadow.BlockedError
+		var blocked *peer.BlockedError
 		require.ErrorAs(t, err, &blocked)
 		require.True(t, blocked.Undecided)
 		b.Expire(aWest)
@@ -200,7 +200,7 @@ func TestCrashTable(t *testing.T) {
 		b := newBox(t, nil)
 		b.MustPut(target, nil)
 		tries := 0
-		b.OnEstablish = func(schema.DeploymentID, shadow.AttemptID, []shadow.EstablishReference) error {
+		b.OnEstablish = func(schema.DeploymentID, peer.AttemptID, []peer.EstablishReference) error {
 			if tries++; tries > 1 {
 				return errCrash // the write is tried again; that is not what is looked at here
 			}
@@ -245,7 +245,7 @@ func TestCrashTable(t *testing.T) {
 		require.Error(t, b.Resolve(b.ID(aWest)))
 		require.Equal(t, 1, b.Count(aWest, "tentative"), "time alone removes nothing")
 		_, err := b.Delete(target)
-		var unavailable *shadow.UnavailableError
+		var unavailable *peer.UnavailableError
 		require.ErrorAs(t, err, &unavailable)
 		require.Equal(t, []schema.DeploymentID{b.ID(bEast)}, unavailable.Deployments)
 		b.SetDown(bEast, false)
@@ -310,13 +310,13 @@ func TestTheAnswerOfACommitIsLostAndTheWriteStandsAllTheSame_I29(t *testing.T) {
 	require.NoError(t, b.Pools[b.ID(aWest)].QueryRow(ctx, `SELECT attempt FROM dbcontroller.blockade`).Scan(&attempt))
 	// Expired by the target's clock, but committed: the resolver's ABORTED comes second.
 	uid := b.Get(holder).UID
-	verdicts, err := b.Stores[b.ID(bEast)].Answer(ctx, b.ID(aWest), []shadow.Question{
-		{Key: shadow.BlockadeKey{Attempt: attempt, HolderUID: uid, Path: "block", TargetUID: b.Get(target).UID}, Expired: true},
-		{Key: shadow.BlockadeKey{Attempt: attempt, HolderUID: uid, Path: "unset", TargetUID: b.Get(target).UID}},
-		{Key: shadow.BlockadeKey{Attempt: newAttempt(), HolderUID: uid, Path: "block", TargetUID: b.Get(target).UID}},
+	verdicts, err := b.Stores[b.ID(bEast)].Answer(ctx, b.ID(aWest), []peer.Question{
+		{Key: peer.BlockadeKey{Attempt: attempt, HolderUID: uid, Path: "block", TargetUID: b.Get(target).UID}, Expired: true},
+		{Key: peer.BlockadeKey{Attempt: attempt, HolderUID: uid, Path: "unset", TargetUID: b.Get(target).UID}},
+		{Key: peer.BlockadeKey{Attempt: newAttempt(), HolderUID: uid, Path: "block", TargetUID: b.Get(target).UID}},
 	})
 	require.NoError(t, err)
-	require.Equal(t, []shadow.Verdict{shadow.Held, shadow.GoneVerdict, shadow.Undecided}, verdicts.Verdicts)
+	require.Equal(t, []peer.Verdict{peer.Held, peer.GoneVerdict, peer.Undecided}, verdicts.Verdicts)
 	require.Zero(t, b.Count(bEast, "aborted"))
 }
 
@@ -331,6 +331,6 @@ func TestAnAttemptOfTheFutureIsRefused_I7(t *testing.T) {
 	for i := range 6 {
 		attempt[i] = byte(ms >> (8 * (5 - i)))
 	}
-	_, err := b.Stores[b.ID(aWest)].Establish(t.Context(), b.ID(bEast), attempt, []shadow.EstablishReference{reference("block", schema.Block, uuid.New())})
+	_, err := b.Stores[b.ID(aWest)].Establish(t.Context(), b.ID(bEast), attempt, []peer.EstablishReference{reference("block", schema.Block, uuid.New())})
 	require.ErrorContains(t, err, "clock is hours ahead")
 }

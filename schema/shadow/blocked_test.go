@@ -6,12 +6,13 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/test/harness"
 )
 
 // refusals of the same delete, by the plan and by the delete itself.
-func refusedTwice(t *testing.T, b *harness.Box, deployment, name string) (plan *shadow.DeletePlan, planned, refused *shadow.BlockedError) {
+func refusedTwice(t *testing.T, b *harness.Box, deployment, name string) (plan *shadow.DeletePlan, planned, refused *peer.BlockedError) {
 	t.Helper()
 	plan, err := b.Stores[b.ID(deployment)].PlanDelete(t.Context(), name)
 	require.NoError(t, err)
@@ -83,7 +84,7 @@ func TestLocalAndForeignBlockersAreCountedTogether(t *testing.T) {
 	b.Settle()
 	_, planned, refused := refusedTwice(t, b, us, "nodes/root")
 	require.Equal(t, 130, refused.Total)
-	require.Len(t, refused.Holders, shadow.MaxNamedHolders)
+	require.Len(t, refused.Holders, peer.MaxNamedHolders)
 	require.Equal(t, planned, refused)
 	require.False(t, refused.AtLeast)
 }
@@ -103,7 +104,7 @@ func TestAHolderThatHasLetGoCountsUntilItsDeploymentCanSayIt_I13_I29(t *testing.
 	require.ErrorContains(t, refused, "could not be asked whether their holders still refer: "+bEast)
 	require.True(t, plan.Blockers[0].Unanswered)
 	require.False(t, plan.Blockers[0].Undecided, "it has referred")
-	require.Equal(t, shadow.Active, b.Get(target).State)
+	require.Equal(t, peer.Active, b.Get(target).State)
 	b.SetDown(bEast, false)
 	require.True(t, b.MustDelete(target).Removed, "it says that it has let go")
 	b.Settle()

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/test/harness"
 )
@@ -22,9 +23,9 @@ func TestADeepChainIsDeletedInPieces_I21(t *testing.T) {
 			t.Parallel()
 			const depth = 1200
 			b := newBox(t, nil)
-			writes := make([]shadow.Write, depth)
+			writes := make([]peer.Write, depth)
 			for i := range writes {
-				writes[i] = shadow.Write{Name: fmt.Sprintf("targets/c%d", i)}
+				writes[i] = peer.Write{Name: fmt.Sprintf("targets/c%d", i)}
 				if i > 0 {
 					writes[i].Body = body{"next": fmt.Sprintf("targets/c%d", i-1)}
 				}

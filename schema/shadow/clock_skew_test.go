@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/test/harness"
 )
@@ -48,10 +49,10 @@ func TestClocksAnHourApart_I5_I7_I8(t *testing.T) { // alone: the clock is that 
 		// An attempt that is never decided, and one that is called off, of a clock that is apart.
 		attempt := newAttempt()
 		ref := reference("block", schema.Block, newAttempt())
-		_, err = b.Stores[b.ID(aWest)].Establish(t.Context(), b.ID(bEast), attempt, []shadow.EstablishReference{ref})
+		_, err = b.Stores[b.ID(aWest)].Establish(t.Context(), b.ID(bEast), attempt, []peer.EstablishReference{ref})
 		require.NoError(t, err)
-		require.NoError(t, b.Stores[b.ID(aWest)].Release(t.Context(), b.ID(bEast), b.Stores[b.ID(bEast)].PresentEpoch(), nil, []shadow.AttemptID{attempt}))
-		_, err = b.Stores[b.ID(aWest)].Establish(t.Context(), b.ID(bEast), attempt, []shadow.EstablishReference{ref})
+		require.NoError(t, b.Stores[b.ID(aWest)].Release(t.Context(), b.ID(bEast), b.Stores[b.ID(bEast)].PresentEpoch(), nil, []peer.AttemptID{attempt}))
+		_, err = b.Stores[b.ID(aWest)].Establish(t.Context(), b.ID(bEast), attempt, []peer.EstablishReference{ref})
 		require.Error(t, err, "it was released")
 		b.MustPut(holder, body{"block": target2})
 		b.Settle()
@@ -78,7 +79,7 @@ func TestMutualSavesWithTheFewestConnections_I22(t *testing.T) {
 		own, other := sides[g%2], sides[(g+1)%2]
 		wg.Go(func() {
 			for i := range 8 {
-				_, err := b.Stores[b.ID("a.example.com/"+own)].Save(ctx, []shadow.Write{{
+				_, err := b.Stores[b.ID("a.example.com/"+own)].Save(ctx, []peer.Write{{
 					Name: fmt.Sprintf("nodes/n%d-%d", g, i), Body: body{"b": []any{"//a.example.com/" + other + "/nodes/target"}},
 				}})
 				if err != nil {
@@ -143,9 +144,9 @@ func TestOwnersThatAreSwappedWhileOneGoes_I16_I17(t *testing.T) {
 // putHolders writes holders/prefix0 and so on at bEast.
 func putHolders(t *testing.T, b *harness.Box, prefix string, n int, content body) {
 	t.Helper()
-	var writes []shadow.Write
+	var writes []peer.Write
 	for i := range n {
-		writes = append(writes, shadow.Write{Name: fmt.Sprintf("holders/%s%d", prefix, i), Body: content})
+		writes = append(writes, peer.Write{Name: fmt.Sprintf("holders/%s%d", prefix, i), Body: content})
 	}
 	_, err := b.Stores[b.ID(bEast)].Save(t.Context(), writes)
 	require.NoError(t, err)
@@ -169,7 +170,7 @@ func TestTwoHundredFailingHoldersDelayNoOther_I20(t *testing.T) {
 	b.MustDelete(target)
 	b.Settle()
 	require.Equal(t, 200, b.Count(bEast, "reference"), "those that could be handled are")
-	require.Equal(t, shadow.Deleting, b.Get(target).State)
+	require.Equal(t, peer.Deleting, b.Get(target).State)
 	spoil(`{"unset": "`+target+`"}`, `{}`)
 	b.Settle()
 	b.Gone(target)

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/db-controller/db-controller/schema"
-	"github.com/db-controller/db-controller/schema/shadow"
+	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/test/harness"
 )
 
@@ -53,7 +53,7 @@ func TestAForgottenDecisionHoldsAgainstALateCommit_I5_I8(t *testing.T) {
 	require.Equal(t, 1, b.Count(aWest, "blockade"))
 	b.Audit()
 	_, err := b.Delete(target)
-	require.ErrorAs(t, err, new(*shadow.BlockedError))
+	require.ErrorAs(t, err, new(*peer.BlockedError))
 }
 
 // The same while a reference is established again for a target's database that has lost it.
@@ -74,7 +74,7 @@ func TestAForgottenDecisionHoldsAgainstALateRepair_I5_I8(t *testing.T) {
 	require.Equal(t, 1, b.Count(aWest, "blockade"))
 	b.Audit()
 	_, err := b.Delete(target)
-	require.ErrorAs(t, err, new(*shadow.BlockedError))
+	require.ErrorAs(t, err, new(*peer.BlockedError))
 }
 
 // An attempt that is older than any decision is kept does not commit, whatever is known of it.
@@ -82,14 +82,14 @@ func TestAnOldAttemptCannotCommit_I5(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
 	store := b.Stores[b.ID(aWest)]
-	store.SetClock(func() time.Time { return time.Now().Add(-shadow.MaxAttemptAge - time.Minute) })
+	store.SetClock(func() time.Time { return time.Now().Add(-peer.MaxAttemptAge - time.Minute) })
 	soon, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
-	_, err := store.Save(soon, []shadow.Write{{Name: "targets/t"}})
-	require.ErrorIs(t, err, shadow.ErrAborted)
+	_, err := store.Save(soon, []peer.Write{{Name: "targets/t"}})
+	require.ErrorIs(t, err, peer.ErrAborted)
 	require.Nil(t, b.Get(target))
 	store.SetClock(time.Now)
-	_, err = store.Save(t.Context(), []shadow.Write{{Name: "targets/t"}})
+	_, err = store.Save(t.Context(), []peer.Write{{Name: "targets/t"}})
 	require.NoError(t, err)
 }
 
@@ -99,11 +99,11 @@ func TestOneClockForgetsNothing_I5_I29(t *testing.T) {
 	b := newBox(t, nil)
 	b.MustPut(target, nil)
 	store := b.Stores[b.ID(aWest)]
-	_, err := store.Answer(t.Context(), b.ID(bEast), []shadow.Question{{Key: shadow.BlockadeKey{Attempt: newAttempt(), Path: "block"}, Expired: true}})
+	_, err := store.Answer(t.Context(), b.ID(bEast), []peer.Question{{Key: peer.BlockadeKey{Attempt: newAttempt(), Path: "block"}, Expired: true}})
 	require.NoError(t, err)
-	require.NoError(t, store.Release(t.Context(), b.ID(bEast), uuid.Max, nil, []shadow.AttemptID{newAttempt()}))
+	require.NoError(t, store.Release(t.Context(), b.ID(bEast), uuid.Max, nil, []peer.AttemptID{newAttempt()}))
 	id := uuid.New()
-	_, err = store.SaveRequested(t.Context(), id, []shadow.Write{{Name: "targets/t", Body: body{}}})
+	_, err = store.SaveRequested(t.Context(), id, []peer.Write{{Name: "targets/t", Body: body{}}})
 	require.NoError(t, err)
 	left := func() (n int) {
 		require.NoError(t, b.Pools[b.ID(aWest)].QueryRow(t.Context(), `SELECT (SELECT count(*) FROM dbcontroller.attempt)
@@ -135,7 +135,7 @@ func TestAClockThatGoesBackKeepsNoDeleteWaiting_I28(t *testing.T) {
 	ref := reference("block", schema.Block, uuid.New())
 	for _, name := range []string{"targets/t", "targets/t2"} {
 		ref.TargetName = name
-		_, err := b.Stores[b.ID(aWest)].Establish(t.Context(), b.ID(bEast), newAttempt(), []shadow.EstablishReference{ref})
+		_, err := b.Stores[b.ID(aWest)].Establish(t.Context(), b.ID(bEast), newAttempt(), []peer.EstablishReference{ref})
 		require.NoError(t, err)
 	}
 	exec(t, b, aWest, `INSERT INTO dbcontroller.closing SELECT id, gen_random_uuid(), now() + interval '6 s' FROM dbcontroller.shadow`)
@@ -161,11 +161,11 @@ func TestAClockThatGoesBackKeepsNoShards_I18_I28(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
 	store := b.Stores[b.ID(aWest)]
-	dead := &shadow.Leases{Store: store, Name: "dead", TTL: time.Second}
+	dead := store.Leases("dead", time.Second)
 	_, err := dead.Renew(t.Context(), uuid.Nil)
 	require.NoError(t, err)
 	exec(t, b, aWest, `UPDATE dbcontroller.member SET expires_at = expires_at + interval '1 hour'`)
-	grant, err := (&shadow.Leases{Store: store, Name: "living", TTL: time.Second}).Renew(t.Context(), uuid.Nil)
+	grant, err := store.Leases("living", time.Second).Renew(t.Context(), uuid.Nil)
 	require.NoError(t, err)
 	require.Len(t, grant.Shards, schema.RingSize)
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/test/harness"
 )
@@ -41,7 +42,7 @@ func TestAnEmptyDatabaseDoesNotAnswerForItsHolders_I2_I15(t *testing.T) {
 	back()
 	settleThrough(b)
 	_, err = b.Delete(target)
-	require.ErrorAs(t, err, new(*shadow.BlockedError))
+	require.ErrorAs(t, err, new(*peer.BlockedError))
 	b.Gone(target2, holder2)
 	b.Audit()
 }
@@ -54,7 +55,7 @@ func TestAnEmptyDatabaseAbortsNoAttempt_I2_I5(t *testing.T) {
 	b.MustPut(holder, body{"block": target}) // the confirm is under way
 	back := b.Replace(bEast)
 	_, err := b.Delete(target)
-	var unavailable *shadow.UnavailableError
+	var unavailable *peer.UnavailableError
 	require.ErrorAs(t, err, &unavailable)
 	require.Equal(t, []schema.DeploymentID{b.ID(bEast)}, unavailable.Deployments)
 	require.ErrorContains(t, err, "accept-database")
@@ -63,7 +64,7 @@ func TestAnEmptyDatabaseAbortsNoAttempt_I2_I5(t *testing.T) {
 	require.Equal(t, 1, b.Count(aWest, "blockade"))
 	settleThrough(b)
 	_, err = b.Delete(target)
-	require.ErrorAs(t, err, new(*shadow.BlockedError))
+	require.ErrorAs(t, err, new(*peer.BlockedError))
 	b.Audit()
 }
 
@@ -88,9 +89,9 @@ func TestAnEmptyDatabaseDoesNotAnswerForItsTargets_I1_I13_I15_I16(t *testing.T) 
 	back := b.Replace(aWest)
 	recheck()
 	_, err := b.Put(going, body{"block": target})
-	var refused *shadow.RefusedError
+	var refused *peer.RefusedError
 	require.ErrorAs(t, err, &refused)
-	require.True(t, refused.Only(shadow.TargetUnreadable), "%v", err)
+	require.True(t, refused.Only(peer.TargetUnreadable), "%v", err)
 	b.MustPut(going, nil)
 	settleThrough(b)
 	_, err = b.Stores[b.ID(bEast)].Verify(t.Context(), shadow.Verification{Repair: true, Settle: 1})
@@ -102,7 +103,7 @@ func TestAnEmptyDatabaseDoesNotAnswerForItsTargets_I1_I13_I15_I16(t *testing.T) 
 	require.NotNil(t, b.Get(ownee))
 	b.MustDelete(target2) // the release has come
 	_, err = b.Delete(target)
-	require.ErrorAs(t, err, new(*shadow.BlockedError))
+	require.ErrorAs(t, err, new(*peer.BlockedError))
 	b.Audit()
 }
 
@@ -138,11 +139,11 @@ func TestAnEmptyDatabaseConfirmsNothing_I2(t *testing.T) {
 	b.Settle()
 	require.Contains(t, unconfirmed(t, b, aWest), b.ID(bEast))
 	_, err := b.Delete(target)
-	require.ErrorAs(t, err, new(*shadow.UnavailableError))
+	require.ErrorAs(t, err, new(*peer.UnavailableError))
 	back()
 	b.Settle()
 	_, err = b.Delete(target)
-	require.ErrorAs(t, err, new(*shadow.BlockedError))
+	require.ErrorAs(t, err, new(*peer.BlockedError))
 	b.Audit()
 }
 

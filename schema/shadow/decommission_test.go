@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/test/harness"
 )
@@ -34,7 +35,7 @@ func TestWhatADecommissionedDeploymentHeldIsLetGo_I15(t *testing.T) {
 	mustOwn(t, b, "//"+bEast+"/holders/owned", nil, owner(t, t3, "Target"))
 	b.Settle()
 	b.MustPut("//"+bEast+"/holders/h4", body{"unset": t4}) // not confirmed
-	_, err := b.Stores[b.ID(aWest)].Establish(t.Context(), b.ID(bEast), newAttempt(), []shadow.EstablishReference{{
+	_, err := b.Stores[b.ID(aWest)].Establish(t.Context(), b.ID(bEast), newAttempt(), []peer.EstablishReference{{
 		HolderUID: uuid.New(), HolderKind: "Holder", HolderName: "holders/h5", Path: "block", TargetKind: "Target", TargetName: "targets/t5", Behaviour: schema.Block,
 	}})
 	require.NoError(t, err)
@@ -55,7 +56,7 @@ func TestWhatADecommissionedDeploymentHeldIsLetGo_I15(t *testing.T) {
 		require.Error(t, err, name)
 	}
 	for _, name := range []string{target2, t3} {
-		require.Equal(t, shadow.Deleting, b.Get(name).State, name)
+		require.Equal(t, peer.Deleting, b.Get(name).State, name)
 	}
 
 	decommission(t, b, aWest, bEast, schema.Unset)
@@ -105,7 +106,7 @@ func TestReferencesToADecommissionedDeploymentAct_I1(t *testing.T) {
 			decommission(t, b, bEast, aWest, blocking)
 			b.Settle()
 			b.Gone(in("owned"), in("unchecked"))
-			require.Equal(t, shadow.Deleting, b.Get(in("cascades")).State, "as with any cascade, somebody else blocks it")
+			require.Equal(t, peer.Deleting, b.Get(in("cascades")).State, "as with any cascade, somebody else blocks it")
 			if blocking == schema.Unset {
 				require.JSONEq(t, fmt.Sprintf(`{"list": [%q]}`, east), string(b.Get(in("blocks")).Body))
 			} else {
@@ -137,10 +138,10 @@ func TestADecommissionedDeploymentIsRefused(t *testing.T) {
 	b.Settle()
 	// In a process that has not heard of it, too.
 	for _, store := range []*shadow.Store{b.Stores[b.ID(aWest)], b.SecondProcess(aWest, shadow.Config{})} {
-		_, err := store.Establish(t.Context(), b.ID(bEast), attempt, []shadow.EstablishReference{reference("block", schema.Block, uuid.New())})
+		_, err := store.Establish(t.Context(), b.ID(bEast), attempt, []peer.EstablishReference{reference("block", schema.Block, uuid.New())})
 		require.ErrorContains(t, err, "decommissioned")
-		_, err = store.CheckOwners(t.Context(), b.ID(bEast), []shadow.OwnerQuestion{{Kind: "Target", Name: "targets/t"}})
-		require.ErrorIs(t, err, shadow.ErrDecommissioned)
+		_, err = store.CheckOwners(t.Context(), b.ID(bEast), []peer.OwnerQuestion{{Kind: "Target", Name: "targets/t"}})
+		require.ErrorIs(t, err, peer.ErrDecommissioned)
 	}
 	_, err := b.Put(holder, body{"block": target})
 	require.ErrorContains(t, err, "decommissioned")
@@ -167,7 +168,7 @@ func TestTheWordMeetsWritesThatAreUnderWay(t *testing.T) {
 		var err error
 		wg.Go(func() {
 			<-start
-			_, err = store.Establish(t.Context(), gone, newAttempt(), []shadow.EstablishReference{reference("block", schema.Block, uuid.New())})
+			_, err = store.Establish(t.Context(), gone, newAttempt(), []peer.EstablishReference{reference("block", schema.Block, uuid.New())})
 		})
 		wg.Go(func() {
 			<-start

@@ -14,13 +14,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/test/harness"
 )
 
 func requireBlocked(t *testing.T, err error, by ...string) {
 	t.Helper()
-	var blocked *shadow.BlockedError
+	var blocked *peer.BlockedError
 	require.ErrorAs(t, err, &blocked)
 	require.False(t, blocked.Undecided)
 	var names []string
@@ -40,7 +41,7 @@ func TestDeleteIsRefusedBesideALiveBlockerAndNamesIt_I3(t *testing.T) {
 	b.Settle()
 	_, err = b.Delete(target)
 	requireBlocked(t, err, holder)
-	require.Equal(t, shadow.Active, b.Get(target).State, "refused means that nothing changed")
+	require.Equal(t, peer.Active, b.Get(target).State, "refused means that nothing changed")
 	b.SetDown(bEast, true)
 	_, err = b.Delete(target)
 	requireBlocked(t, err, holder) // confirmed counts, whether or not its holder can be asked
@@ -55,17 +56,17 @@ func TestDeleteNamesAtMostAHundredHoldersAndTheirTotal(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
 	b.MustPut(target, nil)
-	var writes []shadow.Write
+	var writes []peer.Write
 	for i := range 130 {
-		writes = append(writes, shadow.Write{Name: fmt.Sprintf("holders/h%d", i), Body: body{"block": target}})
+		writes = append(writes, peer.Write{Name: fmt.Sprintf("holders/h%d", i), Body: body{"block": target}})
 	}
 	_, err := b.Stores[b.ID(bEast)].Save(context.Background(), writes)
 	require.NoError(t, err)
 	b.Settle()
 	_, err = b.Delete(target)
-	var blocked *shadow.BlockedError
+	var blocked *peer.BlockedError
 	require.ErrorAs(t, err, &blocked)
-	require.Len(t, blocked.Holders, shadow.MaxNamedHolders)
+	require.Len(t, blocked.Holders, peer.MaxNamedHolders)
 	require.Equal(t, 130, blocked.Total)
 	require.ErrorContains(t, err, "and 125 more")
 }
@@ -76,11 +77,11 @@ func TestDeleteByUIDAndRevision(t *testing.T) {
 	r := b.MustPut(target, nil)
 	ctx, store := context.Background(), b.Stores[b.ID(aWest)]
 	_, err := store.Delete(ctx, shadow.DeleteRequest{Name: "targets/t", UID: uuid.New()})
-	require.ErrorIs(t, err, shadow.ErrNotFound)
+	require.ErrorIs(t, err, peer.ErrNotFound)
 	_, err = store.Delete(ctx, shadow.DeleteRequest{Name: "targets/t", Revision: r.Revision + 1})
-	require.ErrorIs(t, err, shadow.ErrConflict)
+	require.ErrorIs(t, err, peer.ErrConflict)
 	_, err = store.Delete(ctx, shadow.DeleteRequest{Name: "targets/none"})
-	require.ErrorIs(t, err, shadow.ErrNotFound)
+	require.ErrorIs(t, err, peer.ErrNotFound)
 	res, err := store.Delete(ctx, shadow.DeleteRequest{Name: "targets/t", UID: r.UID, Revision: r.Revision})
 	require.NoError(t, err)
 	require.True(t, res.Removed)
@@ -107,7 +108,7 @@ func TestAWaitingDeleteKeepsNewReferencesAway(t *testing.T) {
 	b.MustPut(target, nil)
 	ctx, store := context.Background(), b.Stores[b.ID(aWest)]
 	ref := reference("block", schema.Block, uuid.New())
-	_, err := store.Establish(ctx, b.ID(bEast), newAttempt(), []shadow.EstablishReference{ref})
+	_, err := store.Establish(ctx, b.ID(bEast), newAttempt(), []peer.EstablishReference{ref})
 	require.NoError(t, err)
 	asked := make(chan struct{}, 1000)
 	b.OnResolve = func(schema.DeploymentID) error { asked <- struct{}{}; return nil }
@@ -115,13 +116,13 @@ func TestAWaitingDeleteKeepsNewReferencesAway(t *testing.T) {
 	go func() { _, err := b.Delete(target); done <- err }()
 	<-asked
 	<-asked // the second time, the target is closed
-	_, err = store.Establish(ctx, b.ID(bEast), newAttempt(), []shadow.EstablishReference{ref})
-	require.Equal(t, shadow.TargetClosing, refusals(t, err)[0].Reason)
+	_, err = store.Establish(ctx, b.ID(bEast), newAttempt(), []peer.EstablishReference{ref})
+	require.Equal(t, peer.TargetClosing, refusals(t, err)[0].Reason)
 	err = pgx.BeginFunc(ctx, b.Pools[b.ID(aWest)], func(tx pgx.Tx) error {
-		_, err := store.SaveTx(ctx, tx, []shadow.Write{{Name: "targets/x", Body: body{"peer": "targets/t"}}})
+		_, err := store.SaveTx(ctx, tx, []peer.Write{{Name: "targets/x", Body: body{"peer": "targets/t"}}})
 		return err
 	})
-	require.Equal(t, shadow.TargetClosing, refusals(t, err)[0].Reason)
+	require.Equal(t, peer.TargetClosing, refusals(t, err)[0].Reason)
 	b.Expire(aWest)
 	require.NoError(t, <-done)
 	b.Gone(target)
@@ -133,7 +134,7 @@ func TestADeleteThatGaveUpOpensItsTargetAgain(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, func(c *shadow.Config) { c.DeleteTimeout = 100 * time.Millisecond })
 	b.MustPut(target, nil)
-	_, err := b.Stores[b.ID(aWest)].Establish(context.Background(), b.ID(bEast), newAttempt(), []shadow.EstablishReference{reference("block", schema.Block, uuid.New())})
+	_, err := b.Stores[b.ID(aWest)].Establish(context.Background(), b.ID(bEast), newAttempt(), []peer.EstablishReference{reference("block", schema.Block, uuid.New())})
 	require.NoError(t, err)
 	_, err = b.Delete(target)
 	require.Error(t, err)
@@ -179,7 +180,7 @@ func TestCyclesAndSelfReferencesEnd_I14(t *testing.T) {
 	b := newBox(t, nil)
 	store, ctx := b.Stores[b.ID(bEast)], context.Background()
 	near := func(b body) body { return body{"near": b} }
-	_, err := store.Save(ctx, []shadow.Write{
+	_, err := store.Save(ctx, []peer.Write{
 		{Name: "holders/x", Body: near(body{"cascade": "holders/y", "block": "holders/z"})},
 		{Name: "holders/y", Body: near(body{"cascade": "holders/z", "block": "holders/x"})},
 		{Name: "holders/z", Body: near(body{"cascade": "holders/x", "block": "holders/z"})},
@@ -210,10 +211,10 @@ func TestWhatIsTooManyForOneTransactionGoesLater_I21(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, func(c *shadow.Config) { c.MaxLocalCascade, c.BatchSize = 10, 7 })
 	store, ctx := b.Stores[b.ID(bEast)], context.Background()
-	writes := []shadow.Write{{Name: "holders/root"}}
+	writes := []peer.Write{{Name: "holders/root"}}
 	for i := range 50 {
-		writes = append(writes, shadow.Write{Name: fmt.Sprintf("holders/c%d", i), Body: body{"near": body{"cascade": "holders/root"}}},
-			shadow.Write{Name: fmt.Sprintf("holders/u%d", i), Body: body{"near": body{"unset": "holders/root"}}})
+		writes = append(writes, peer.Write{Name: fmt.Sprintf("holders/c%d", i), Body: body{"near": body{"cascade": "holders/root"}}},
+			peer.Write{Name: fmt.Sprintf("holders/u%d", i), Body: body{"near": body{"unset": "holders/root"}}})
 	}
 	_, err := store.Save(ctx, writes)
 	require.NoError(t, err)
@@ -263,7 +264,7 @@ func TestUnsetLosesNoConcurrentUpdate_I10(t *testing.T) {
 					return
 				}
 				fields["n"] = 1.0
-				_, err := b.Stores[b.ID(bEast)].Save(ctx, []shadow.Write{{Name: h, Revision: r.Revision, Body: fields}})
+				_, err := b.Stores[b.ID(bEast)].Save(ctx, []peer.Write{{Name: h, Revision: r.Revision, Body: fields}})
 				if err == nil {
 					done <- nil
 					return
@@ -315,12 +316,12 @@ func TestACascadedHolderThatOthersBlockWaitsAndSaysSo_I13(t *testing.T) {
 	b.MustPut(local, body{"near": body{"block": "holders/h"}}) // after the look-ahead, before the cascade
 	b.Settle()
 	b.Gone(target)
-	require.Equal(t, shadow.Deleting, b.Get(holder).State, "stays readable")
+	require.Equal(t, peer.Deleting, b.Get(holder).State, "stays readable")
 	conditions, err := b.Stores[b.ID(bEast)].Conditions(context.Background(), "holders/h")
 	require.NoError(t, err)
 	require.Equal(t, []shadow.Condition{{Type: "BLOCKED", Message: "by " + local + " (near.block)"}}, conditions)
 	_, err = b.Put("//"+bEast+"/holders/late", body{"near": body{"block": "holders/h"}})
-	require.Equal(t, shadow.TargetDeleting, refusals(t, err)[0].Reason)
+	require.Equal(t, peer.TargetDeleting, refusals(t, err)[0].Reason)
 	b.MustPut(local, nil)
 	b.Settle()
 	b.Gone(holder)
@@ -338,7 +339,7 @@ func TestAForeignBlockerOfACascadedHolderIsWaitedFor(t *testing.T) {
 	b.MustPut(holder, body{"block": middle}) // after the look-ahead, before the cascade
 	b.Settle()
 	b.Gone(target)
-	require.Equal(t, shadow.Deleting, b.Get(middle).State)
+	require.Equal(t, peer.Deleting, b.Get(middle).State)
 	require.NotNil(t, b.Get(holder))
 	b.MustDelete(holder)
 	b.Settle()
@@ -380,7 +381,7 @@ func TestADarkRegionKeepsItsTargetsAndNothingElse_I15(t *testing.T) {
 	_, err = b.Do(b.ID(aWest), schema.Finalise)
 	require.NoError(t, err)
 	b.Gone("//" + bWest + "/holders/h")
-	require.Equal(t, shadow.Deleting, b.Get(target).State, "unreachable is never no references")
+	require.Equal(t, peer.Deleting, b.Get(target).State, "unreachable is never no references")
 	b.SetDown(bEast, false)
 	b.SetDown(aEast, false)
 	b.Settle()
@@ -401,7 +402,7 @@ func TestAConfirmDuringADeletionIsWaitedFor_I4(t *testing.T) {
 	b.MustPut(holder, body{"cascade": middle}) // committed, its confirm is under way
 	_, err := b.Act(b.ID(aEast), b.ID(aWest))
 	require.NoError(t, err)
-	require.Equal(t, shadow.Deleting, b.Get(middle).State, "undecided counts as BLOCKED")
+	require.Equal(t, peer.Deleting, b.Get(middle).State, "undecided counts as BLOCKED")
 	_, early := b.Seen(b.ID(bEast), b.ID(aEast))
 	_, err = b.Do(b.ID(bEast), schema.Confirm)
 	require.NoError(t, err)
@@ -426,7 +427,7 @@ func TestAnAcknowledgementNeedsAPositionOfThisDatabaseForThisCaller(t *testing.T
 	_, other := b.Seen(b.ID(bEast), b.ID(aEast))
 	_, forWest := b.Seen(b.ID(bWest), b.ID(aWest))
 	for _, forged := range []string{"", "x", other, forWest, position[:len(position)-4] + "AAAA"} {
-		require.ErrorIs(t, store.Acknowledge(ctx, b.ID(bEast), uuid.Nil, forged, nil), shadow.ErrPosition)
+		require.ErrorIs(t, store.Acknowledge(ctx, b.ID(bEast), uuid.Nil, forged, nil), peer.ErrPosition)
 	}
 	require.NoError(t, store.Acknowledge(ctx, b.ID(bEast), uuid.Nil, position, []uuid.UUID{b.Get(target).UID}))
 	require.Equal(t, 1, b.Count(aWest, "notice"), "excepted")
@@ -507,9 +508,9 @@ func TestAFailingHolderDelaysNoOther_I20(t *testing.T) {
 	b.MustPut(target, nil)
 	b.MustPut(target2, nil)
 	bad := b.MustPut(holder, body{"unset": target})
-	var writes []shadow.Write
+	var writes []peer.Write
 	for i := range 20 {
-		writes = append(writes, shadow.Write{Name: fmt.Sprintf("holders/good%d", i), Body: body{"unset": target, "list": []any{target2}}})
+		writes = append(writes, peer.Write{Name: fmt.Sprintf("holders/good%d", i), Body: body{"unset": target, "list": []any{target2}}})
 	}
 	_, err := b.Stores[b.ID(bEast)].Save(ctx, writes)
 	require.NoError(t, err)
@@ -568,7 +569,7 @@ func TestABlockerInAnotherDeploymentRefusesTheWholeDelete(t *testing.T) {
 	b.Settle()
 	_, err := b.Delete(target) // aWest → aEast → bEast, where it is blocked
 	requireBlocked(t, err, local)
-	require.Equal(t, shadow.Active, b.Get(target).State)
+	require.Equal(t, peer.Active, b.Get(target).State)
 	b.MustPut(local, nil)
 	b.Settle()
 	b.MustPut("//"+bWest+"/holders/w", body{"block": middle})
@@ -619,9 +620,9 @@ func TestALargeDeletionKeepsNoOtherWaiting_I20_I21(t *testing.T) {
 	for i, holders := range []int{many, few, few, many} {
 		name := fmt.Sprintf("//%s/targets/t%d", aWest, i)
 		uids = append(uids, b.MustPut(name, nil).UID)
-		var writes []shadow.Write
+		var writes []peer.Write
 		for n := range holders {
-			writes = append(writes, shadow.Write{Name: fmt.Sprintf("holders/t%d-%d", i, n), Body: body{[]string{"cascade", "unset"}[n%2]: name}})
+			writes = append(writes, peer.Write{Name: fmt.Sprintf("holders/t%d-%d", i, n), Body: body{[]string{"cascade", "unset"}[n%2]: name}})
 		}
 		_, err := b.Stores[b.ID(bEast)].Save(t.Context(), writes)
 		require.NoError(t, err)

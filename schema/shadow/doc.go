@@ -1,28 +1,27 @@
 // Package shadow is the constraint store: resource shadows in one deployment's PostgreSQL, their references, and the
-// blockades that holders in other deployments have on them. It is the only package with SQL for shadows.
+// blockades that holders in other deployments have on them. The store and its rooms are the only packages with SQL for shadows.
 //
-// Where to start reading:
+// This package is the door: Open joins the rooms, and a Store has their methods. A room imports only rooms above it in this list.
 //
-//	save.go       create and update: prepare.go compares, references are established elsewhere, then write.go writes all
-//	              in one transaction
-//	establish.go  the other side of it
-//	blockade.go   confirm, release, and the answer to "is it still held?"
-//	request.go    a write that may be repeated because its answer was lost
-//	delete.go     a user's delete; closure.go what goes with it; decide.go what may go and what has to wait; carry.go
-//	              does what was decided; lookahead.go walks over other deployments (across.go,
-//	              tree.go), judge.go follows blockers upwards, plan.go answers other deployments, blocked.go makes the refusal
-//	act.go        deletions seen in other deployments: cascade and unset
-//	finalise.go   the end of a resource that had to wait, and acknowledgements
-//	owner.go      owners of resources; owner_check.go, owner_drop.go, owner_upgrade.go what deployments say of them
-//	switch.go     another version of the service; derive.go what it changes in references
-//	list.go       lists; filter.go their conditions, and those of watches
-//	feed.go       watches; position.go says what a position is
-//	codes.go      {names} of codes in statements, and the statements that many others end with; named.go @names of arguments
+//	schema/peer        the values that deployments exchange, without a database
+//	internal/plan      the graph of a deletion over all deployments, without a database
+//	internal/db        the pool and its transactions, names and their numbers, feeds, leases; SQL's codes and named arguments
+//	internal/gate      the conditions that a transaction checks before it writes: epoch, identity of the database, version
+//	internal/read      resources, lists (filter.go), watches (feed.go), explanations, audits
+//	internal/target    the side of the target: establish.go, blockade.go (confirm, release), quotas, acknowledgements
+//	internal/write     create and update: save.go, prepare.go compares, establishes elsewhere, then write.go writes all in one
+//	                   transaction; request.go repeats a write whose answer was lost; derive.go after a version switch
+//	internal/cascade   a deletion in one database: closure.go what it reaches, decide.go what goes at once and what waits,
+//	                   carry.go does it; act.go for deletions in other deployments, owner_change.go for lost owners
+//	internal/owner     owners of resources: questions (owner_check.go), deletions (owner_drop.go), version switches (owner_upgrade.go)
+//	internal/deletion  a user's delete: delete.go, lookahead.go over other deployments, plan.go answers one, trace.go upwards
+//	internal/verify    compares references with bodies and with other deployments, and repairs them
+//	internal/admin     version switches, decommissioned deployments, kept environments, tidying, and the loops that run them
 //
-// Locks. What writes runs at READ COMMITTED: a lock is taken in one statement, and what it protects is read in the
-// next, whose snapshot then sees everything that was committed before the lock was had. Who refers to a target holds
-// its shadow FOR SHARE; who removes or marks a resource holds FOR UPDATE; who removes a blockade holds FOR NO KEY
-// UPDATE. Targets are locked before their holders, and rows of one statement by id; what deadlocks all the same (a
-// cycle of references) PostgreSQL breaks, and the transaction is run again. No transaction is open during an RPC.
-// Snapshots of watches, and plans, read at REPEATABLE READ: they are of one moment, and decide nothing.
+// Locks. A write transaction runs at READ COMMITTED: it takes a lock in one statement and reads what the lock protects in the next
+// one, whose snapshot contains everything that was committed before the lock was granted. A holder's transaction locks its targets
+// FOR SHARE; a transaction that removes or marks a resource locks it FOR UPDATE; one that removes a blockade locks the target
+// FOR NO KEY UPDATE. Targets are locked before their holders, and rows of one statement by id. PostgreSQL breaks the deadlocks that
+// remain (cycles of references), and the transaction runs again. No transaction is open during an RPC. Snapshots of watches, and
+// plans, read at REPEATABLE READ: they show one moment and decide nothing.
 package shadow

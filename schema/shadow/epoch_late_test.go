@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/db-controller/db-controller/schema"
-	"github.com/db-controller/db-controller/schema/shadow"
+	"github.com/db-controller/db-controller/schema/peer"
 )
 
 // What a deployment said of owners before a failover that lost their deletion takes nothing away afterwards.
@@ -30,7 +30,7 @@ func TestDropOwnersOfAnOldEpochCountsForNothing_I16(t *testing.T) {
 	b.Settle()
 	require.NotNil(t, b.Get(holder))
 	_, _, err = b.Stores[b.ID(aEast)].DropOwners(t.Context(), b.ID(bEast), told.Epoch, told.Owners, nil)
-	require.ErrorIs(t, err, shadow.ErrStaleEpoch)
+	require.ErrorIs(t, err, peer.ErrStaleEpoch)
 	require.Error(t, b.Stores[b.ID(bEast)].MarkOwneesNotified(t.Context(), told), "the owner still has an ownee")
 	b.Settle()
 	require.NotNil(t, b.Get(ownee), "its owner is there")
@@ -45,7 +45,7 @@ func TestADecommissionedDeploymentsEpochIsNotWaitedFor_I13(t *testing.T) {
 	decommission(t, b, aWest, bEast, schema.Unset)
 	b.Settle()
 	_, err := b.Stores[b.ID(aWest)].RecordPeerEpoch(t.Context(), b.ID(bEast), uuid.Must(uuid.NewV7()))
-	require.ErrorIs(t, err, shadow.ErrDecommissioned)
+	require.ErrorIs(t, err, peer.ErrDecommissioned)
 	b.MustDelete(target)
 	b.Gone(target)
 }
@@ -56,7 +56,7 @@ func TestTimesOfALostServersClockAreBounded_I28(t *testing.T) {
 	b := newBox(t, nil)
 	b.MustPut(target, nil)
 	b.Settle()
-	_, err := b.Stores[b.ID(aWest)].Establish(t.Context(), b.ID(bEast), newAttempt(), []shadow.EstablishReference{reference("block", schema.Block, uuid.New())})
+	_, err := b.Stores[b.ID(aWest)].Establish(t.Context(), b.ID(bEast), newAttempt(), []peer.EstablishReference{reference("block", schema.Block, uuid.New())})
 	require.NoError(t, err)
 	pool := b.Pools[b.ID(aWest)]
 	for _, sql := range []string{

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/test/harness"
 )
@@ -65,7 +66,7 @@ func TestTwoFailoversOneAfterTheOther_I1_I2_I8(t *testing.T) {
 	b.Audit()
 	b.MustDelete(target2)
 	_, err := b.Delete(target)
-	require.ErrorAs(t, err, new(*shadow.BlockedError))
+	require.ErrorAs(t, err, new(*peer.BlockedError))
 }
 
 // A node's queue has pieces of work that are done, or whose place others have taken: they keep none back.
@@ -147,7 +148,7 @@ func TestAnOldEpochDoesNotCountAgainAfterTheTargetsOwnFailover_I5_I8(t *testing.
 	ctx := context.Background()
 	var attempt uuid.UUID
 	require.NoError(t, b.Pools[b.ID(aWest)].QueryRow(ctx, `SELECT attempt FROM dbcontroller.blockade`).Scan(&attempt))
-	key := shadow.BlockadeKey{Attempt: attempt, HolderUID: h.UID, Path: "block", TargetUID: b.Get(target).UID}
+	key := peer.BlockadeKey{Attempt: attempt, HolderUID: h.UID, Path: "block", TargetUID: b.Get(target).UID}
 	restore := b.Backup(bEast)
 	old := b.Stores[b.ID(bEast)].PresentEpoch()
 	b.MustPut(holder, body{}) // its release is under way
@@ -156,11 +157,11 @@ func TestAnOldEpochDoesNotCountAgainAfterTheTargetsOwnFailover_I5_I8(t *testing.
 	b.Settle()
 	b.Renew(aWest)
 	b.Settle()
-	require.ErrorIs(t, b.Stores[b.ID(aWest)].Release(ctx, b.ID(bEast), old, []shadow.BlockadeKey{key}, nil), shadow.ErrStaleEpoch)
+	require.ErrorIs(t, b.Stores[b.ID(aWest)].Release(ctx, b.ID(bEast), old, []peer.BlockadeKey{key}, nil), peer.ErrStaleEpoch)
 	b.Settle()
 	b.Audit()
 	_, err := b.Delete(target)
-	require.ErrorAs(t, err, new(*shadow.BlockedError))
+	require.ErrorAs(t, err, new(*peer.BlockedError))
 }
 
 // A deployment, and a path, that were first heard of in what is lost: the process knows numbers of rows that are not there.
@@ -183,9 +184,9 @@ func TestNamesThatWereLostAreLookedUpAgain_I1_I3(t *testing.T) {
 			b.Recover(aWest)
 			b.Settle()
 			_, err := b.Delete(target)
-			require.ErrorAs(t, err, new(*shadow.BlockedError))
+			require.ErrorAs(t, err, new(*peer.BlockedError))
 			_, err = b.SecondProcess(aWest, shadow.Config{}).Delete(t.Context(), shadow.DeleteRequest{Name: "targets/t"})
-			require.ErrorAs(t, err, new(*shadow.BlockedError))
+			require.ErrorAs(t, err, new(*peer.BlockedError))
 			b.Audit()
 		})
 	}
@@ -221,7 +222,7 @@ func TestASwitchThatWasLostIsMadeAgain_I26(t *testing.T) {
 	store := b.Stores[b.ID(aWest)]
 	short, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
-	_, err = store.Save(short, []shadow.Write{{Name: "targets/t"}})
+	_, err = store.Save(short, []peer.Write{{Name: "targets/t"}})
 	require.Error(t, err)
 	require.NoError(t, store.Switch(t.Context(), store.Model())) // as the node manager does with a new epoch
 	b.MustPut(target, nil)
@@ -230,7 +231,7 @@ func TestASwitchThatWasLostIsMadeAgain_I26(t *testing.T) {
 // A reference that cannot be established again for a reason of its own keeps nothing else back, and is told.
 func TestAReferenceThatIsNotAllowedAnyMoreIsTold_I20(t *testing.T) {
 	t.Parallel()
-	for _, reason := range []shadow.Reason{shadow.NotImported, shadow.NotReferable, shadow.NotConstrained} {
+	for _, reason := range []peer.Reason{peer.NotImported, peer.NotReferable, peer.NotConstrained} {
 		t.Run(string(reason), func(t *testing.T) {
 			t.Parallel()
 			toldThatItIsNotAllowed(t, reason)
@@ -238,7 +239,7 @@ func TestAReferenceThatIsNotAllowedAnyMoreIsTold_I20(t *testing.T) {
 	}
 }
 
-func toldThatItIsNotAllowed(t *testing.T, reason shadow.Reason) {
+func toldThatItIsNotAllowed(t *testing.T, reason peer.Reason) {
 	t.Helper()
 	b := newBox(t, nil)
 	b.MustPut(target, nil)
@@ -250,18 +251,18 @@ func toldThatItIsNotAllowed(t *testing.T, reason shadow.Reason) {
 	b.Settle()
 	restore()
 	b.Recover(aWest)
-	b.OnEstablish = func(_ schema.DeploymentID, _ shadow.AttemptID, refs []shadow.EstablishReference) error { // as the service does
+	b.OnEstablish = func(_ schema.DeploymentID, _ peer.AttemptID, refs []peer.EstablishReference) error { // as the service does
 		for _, r := range refs {
 			if r.TargetName == "targets/t" {
 				full := schema.FullName{Deployment: b.ID(aWest), Name: r.TargetName}
-				return &shadow.RefusedError{Refusals: []shadow.Refusal{{Holder: r.HolderName, Path: r.Path, Target: full, Reason: reason}}}
+				return &peer.RefusedError{Refusals: []peer.Refusal{{Holder: r.HolderName, Path: r.Path, Target: full, Reason: reason}}}
 			}
 		}
 		return nil
 	}
 	b.Settle()
 	_, err := b.Delete(target2)
-	require.ErrorAs(t, err, new(*shadow.BlockedError), "the other one is known again")
+	require.ErrorAs(t, err, new(*peer.BlockedError), "the other one is known again")
 	require.Equal(t, 1, b.Count(bEast, "dangling"))
 	b.OnEstablish = nil
 	found := verified(t, b, bEast, true)
@@ -287,10 +288,10 @@ func TestADeleteWaitsUntilARestoredHolderHasCompared_I3(t *testing.T) {
 	b.Recover(bEast)
 	announced(t, b, bEast)
 	_, err := b.Delete(target)
-	require.ErrorAs(t, err, new(*shadow.UnavailableError))
+	require.ErrorAs(t, err, new(*peer.UnavailableError))
 	b.Settle()
 	_, err = b.Delete(target)
-	require.ErrorAs(t, err, new(*shadow.BlockedError))
+	require.ErrorAs(t, err, new(*peer.BlockedError))
 	b.Audit()
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/test/harness"
 )
@@ -29,7 +30,7 @@ func TestATargetsDatabaseThatLostItsHolders_I2_I15(t *testing.T) {
 	b.Settle()
 	restore()
 	_, err := b.Delete(target)
-	var unavailable *shadow.UnavailableError
+	var unavailable *peer.UnavailableError
 	require.ErrorAs(t, err, &unavailable, "the registry has not said who may refer")
 	b.Recover(aWest)
 	b.SetDown(bEast, true)
@@ -40,7 +41,7 @@ func TestATargetsDatabaseThatLostItsHolders_I2_I15(t *testing.T) {
 	b.SetDown(bEast, false)
 	b.Settle()
 	_, err = b.Delete(target)
-	var blocked *shadow.BlockedError
+	var blocked *peer.BlockedError
 	require.ErrorAs(t, err, &blocked)
 	b.MustDelete(target2)
 	b.Settle()
@@ -72,7 +73,7 @@ func TestAHoldersDatabaseThatLostItsReferences_I1_I8(t *testing.T) {
 	b.Audit()
 	b.MustDelete(target) // nothing refers to it
 	_, err := b.Delete(target2)
-	var blocked *shadow.BlockedError
+	var blocked *peer.BlockedError
 	require.ErrorAs(t, err, &blocked)
 	require.Equal(t, 1, b.Count(bEast, "dangling"))
 	found := verified(t, b, bEast, false)
@@ -100,7 +101,7 @@ func TestMessagesOfAnOldEpochCountForNothing_I5_I8(t *testing.T) {
 	ctx := context.Background()
 	var attempt uuid.UUID
 	require.NoError(t, b.Pools[b.ID(aWest)].QueryRow(ctx, `SELECT attempt FROM dbcontroller.blockade`).Scan(&attempt))
-	key := shadow.BlockadeKey{Attempt: attempt, HolderUID: h.UID, Path: "block", TargetUID: b.Get(target).UID}
+	key := peer.BlockadeKey{Attempt: attempt, HolderUID: h.UID, Path: "block", TargetUID: b.Get(target).UID}
 	restore := b.Backup(bEast)
 	old := b.Stores[b.ID(bEast)].PresentEpoch()
 	b.MustPut(holder, body{}) // its release is under way
@@ -108,17 +109,17 @@ func TestMessagesOfAnOldEpochCountForNothing_I5_I8(t *testing.T) {
 	b.Recover(bEast)
 	b.Settle()
 	a := b.Stores[b.ID(aWest)]
-	require.ErrorIs(t, a.Release(ctx, b.ID(bEast), old, []shadow.BlockadeKey{key}, nil), shadow.ErrStaleEpoch)
-	_, err := a.Confirm(ctx, b.ID(bEast), old, []shadow.AttemptID{attempt})
-	require.ErrorIs(t, err, shadow.ErrStaleEpoch)
-	err = a.Settle(ctx, b.ID(bEast), []shadow.Question{{Key: key}}, &shadow.Answers{Verdicts: []shadow.Verdict{shadow.GoneVerdict}, Epoch: old})
-	require.ErrorIs(t, err, shadow.ErrStaleEpoch)
+	require.ErrorIs(t, a.Release(ctx, b.ID(bEast), old, []peer.BlockadeKey{key}, nil), peer.ErrStaleEpoch)
+	_, err := a.Confirm(ctx, b.ID(bEast), old, []peer.AttemptID{attempt})
+	require.ErrorIs(t, err, peer.ErrStaleEpoch)
+	err = a.Settle(ctx, b.ID(bEast), []peer.Question{{Key: key}}, &peer.Answers{Verdicts: []peer.Verdict{peer.GoneVerdict}, Epoch: old})
+	require.ErrorIs(t, err, peer.ErrStaleEpoch)
 	_, position := b.Seen(b.ID(bEast), b.ID(aWest))
-	require.ErrorIs(t, a.Acknowledge(ctx, b.ID(bEast), old, position, nil), shadow.ErrStaleEpoch)
+	require.ErrorIs(t, a.Acknowledge(ctx, b.ID(bEast), old, position, nil), peer.ErrStaleEpoch)
 	b.Settle()
 	b.Audit()
 	_, err = b.Delete(target)
-	require.ErrorAs(t, err, new(*shadow.BlockedError))
+	require.ErrorAs(t, err, new(*peer.BlockedError))
 	known, err := a.RecordPeerEpoch(ctx, b.ID(bEast), old)
 	require.NoError(t, err)
 	require.Equal(t, b.Stores[b.ID(bEast)].PresentEpoch(), known, "an announcement that comes late changes nothing")
@@ -152,15 +153,15 @@ func TestAttemptsOfAnOldEpochCannotCommit_I5(t *testing.T) {
 				b.Settle()
 			}
 			tried := false
-			b.OnEstablish = func(schema.DeploymentID, shadow.AttemptID, []shadow.EstablishReference) error {
+			b.OnEstablish = func(schema.DeploymentID, peer.AttemptID, []peer.EstablishReference) error {
 				tried = true
 				return nil
 			}
-			_, err := second.Save(t.Context(), []shadow.Write{{Name: "holders/h", Body: body{"block": target}}})
+			_, err := second.Save(t.Context(), []peer.Write{{Name: "holders/h", Body: body{"block": target}}})
 			require.True(t, tried)
 			if err != nil { // the second process keeps to its epoch until it notices
 				if !errors.Is(err, context.DeadlineExceeded) { // it was busy when its time was up
-					require.ErrorIs(t, err, shadow.ErrAborted)
+					require.ErrorIs(t, err, peer.ErrAborted)
 				}
 				require.Nil(t, b.Get(holder))
 			}

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/db-controller/db-controller/schema"
-	"github.com/db-controller/db-controller/schema/shadow"
+	"github.com/db-controller/db-controller/schema/peer"
 )
 
 // The registry has lost a holder's deployment, and the restored database still knows something of it: what is left may not be
@@ -42,11 +42,11 @@ func TestWhoIsKnownByWhatIsLeftIsWaitedFor_I2_I3_I15(t *testing.T) {
 			require.NoError(t, store.Recover(t.Context(), without(b, bEast)))
 			require.Contains(t, unconfirmed(t, b, aWest), b.ID(bEast))
 			_, err = b.Delete(target2)
-			require.ErrorAs(t, err, new(*shadow.UnavailableError))
+			require.ErrorAs(t, err, new(*peer.UnavailableError))
 			b.Settle()
 			require.Empty(t, unconfirmed(t, b, aWest))
 			_, err = b.Delete(target2)
-			require.ErrorAs(t, err, new(*shadow.BlockedError))
+			require.ErrorAs(t, err, new(*peer.BlockedError))
 			b.Expire(aWest)
 			b.Settle()
 			b.Audit()
@@ -81,7 +81,7 @@ func TestAComparisonInAnEarlierEpochConfirmsNothing_I2_I3(t *testing.T) {
 	require.NoError(t, store.MarkReferencesConfirmed(t.Context(), by, store.PresentEpoch(), told[0]))
 	require.Equal(t, []schema.DeploymentID{by}, unconfirmed(t, b, aWest), "the holder's database began another epoch since")
 	_, err := b.Delete(target2)
-	require.ErrorAs(t, err, new(*shadow.UnavailableError))
+	require.ErrorAs(t, err, new(*peer.UnavailableError))
 	require.NoError(t, store.MarkReferencesConfirmed(t.Context(), by, store.PresentEpoch(), told[1]))
 	require.Empty(t, unconfirmed(t, b, aWest))
 }

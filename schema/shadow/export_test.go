@@ -9,21 +9,22 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 )
 
 // InTx runs fn as a handler's transaction, for tests of what surrounds it.
 func (s *Store) InTx(ctx context.Context, fn func(pgx.Tx) error) error {
-	return s.inTx(ctx, noFeed, fn)
+	return s.db.InTx(ctx, db.NoFeed, fn)
 }
 
 // Hears tells whether what other processes commit is heard of.
-func (s *Store) Hears() bool { return s.notificationsAlive() }
+func (s *Store) Hears() bool { return s.db.NotificationsAlive() }
 
 // Mark is the greatest number that this process has seen.
-func (s *Store) Mark() int64 { return s.rollback.seen.Load() }
+func (s *Store) Mark() int64 { return s.db.Rollback.Seen.Load() }
 
 // SetClock replaces the clock of the process.
-func (s *Store) SetClock(now func() time.Time) { s.now = now }
+func (s *Store) SetClock(now func() time.Time) { s.db.Now = now }
 
 // Act is ActFor for deletions of which no more than the uid is known, without an end: everything is done when it returns without
 // an error.

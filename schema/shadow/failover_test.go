@@ -18,6 +18,7 @@ import (
 	"github.com/db-controller/db-controller/internal/postgres"
 	"github.com/db-controller/db-controller/migrations"
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/test/harness"
 )
@@ -70,7 +71,7 @@ func openOver(t *testing.T, pool *pgxpool.Pool) *shadow.Store {
 func newestXID(t *testing.T, store *shadow.Store, pool *pgxpool.Pool, prefix string, n int) (xid string) {
 	t.Helper()
 	for i := range n {
-		_, err := store.Save(t.Context(), []shadow.Write{{Name: fmt.Sprintf("targets/%s%d", prefix, i)}})
+		_, err := store.Save(t.Context(), []peer.Write{{Name: fmt.Sprintf("targets/%s%d", prefix, i)}})
 		require.NoError(t, err)
 	}
 	require.NoError(t, pool.QueryRow(t.Context(), `SELECT xid::text FROM dbcontroller.change ORDER BY seq DESC LIMIT 1`).Scan(&xid))
@@ -90,15 +91,15 @@ func TestAPromotedStandbyResetsTokens_I24(t *testing.T) {
 	late, stop := follow(t, store, early.token)
 	late.until("what is lost later", func() bool { return len(late.state) == 9 && late.token != "" })
 	stop()
-	peer := schema.DeploymentID{Service: "b.example.com", Region: "us-west2"}
+	remote := schema.DeploymentID{Service: "b.example.com", Region: "us-west2"}
 	var position string
 	watching, cancel := context.WithCancel(t.Context())
-	_ = store.WatchDeletions(watching, peer, "", func(e schema.Event[schema.Deletion]) error {
+	_ = store.WatchDeletions(watching, remote, "", func(e schema.Event[schema.Deletion]) error {
 		position = e.Token
 		cancel()
 		return nil
 	})
-	require.NoError(t, store.Acknowledge(t.Context(), peer, uuid.Nil, position, nil))
+	require.NoError(t, store.Acknowledge(t.Context(), remote, uuid.Nil, position, nil))
 	var before string
 	require.NoError(t, pool.QueryRow(t.Context(), `SELECT pg_current_snapshot()::text`).Scan(&before))
 	pool.Close()
@@ -112,11 +113,11 @@ func TestAPromotedStandbyResetsTokens_I24(t *testing.T) {
 	require.NoError(t, pool.QueryRow(t.Context(), `SELECT pg_visible_in_snapshot($1::text::xid8, $2::text::pg_snapshot)`, again, before).Scan(&seen))
 	require.True(t, seen, "the ids are used again: by them alone, what was written now would lie before the token")
 	for _, token := range []string{early.token, late.token} {
-		err := store.WatchResources(t.Context(), "", "", token, func(schema.Event[shadow.Resource]) error { return pgx.ErrNoRows })
-		require.ErrorIs(t, err, shadow.ErrReset)
+		err := store.WatchResources(t.Context(), "", "", token, func(schema.Event[peer.Resource]) error { return pgx.ErrNoRows })
+		require.ErrorIs(t, err, peer.ErrReset)
 		require.ErrorContains(t, err, "failed over")
 	}
-	require.ErrorIs(t, store.Acknowledge(t.Context(), peer, uuid.Nil, position, []uuid.UUID{}), shadow.ErrPosition)
+	require.ErrorIs(t, store.Acknowledge(t.Context(), remote, uuid.Nil, position, []uuid.UUID{}), peer.ErrPosition)
 	f, _ := follow(t, store, "")
 	f.until("a new snapshot has what there is", func() bool { return f.ended && len(f.state) == 6 })
 }
@@ -191,7 +192,7 @@ func TestAWatchEndsWhenAnotherServerTakesOver_I24(t *testing.T) {
 	var mu sync.Mutex
 	var got []string
 	go func() {
-		ended <- store.WatchResources(t.Context(), "", "", "", func(e schema.Event[shadow.Resource]) error {
+		ended <- store.WatchResources(t.Context(), "", "", "", func(e schema.Event[peer.Resource]) error {
 			mu.Lock()
 			defer mu.Unlock()
 			switch {
@@ -213,13 +214,13 @@ func TestAWatchEndsWhenAnotherServerTakesOver_I24(t *testing.T) {
 	standby.StartPromoted()
 	address.Store(standby.Address())
 	pool.Reset() // as a pool does by itself with connections that have rested
-	_, err := store.Save(t.Context(), []shadow.Write{{Name: "targets/early"}})
-	require.ErrorIs(t, err, shadow.ErrAborted, "nothing is written before it is noticed")
+	_, err := store.Save(t.Context(), []peer.Write{{Name: "targets/early"}})
+	require.ErrorIs(t, err, peer.ErrAborted, "nothing is written before it is noticed")
 	awaiting, err := store.NoticeEpoch(t.Context())
 	require.NoError(t, err)
 	require.True(t, awaiting)
 	newestXID(t, store, pool, "other", 3)
-	require.ErrorIs(t, <-ended, shadow.ErrReset)
+	require.ErrorIs(t, <-ended, peer.ErrReset)
 	mu.Lock()
 	defer mu.Unlock()
 	require.Len(t, got, 13)
@@ -255,12 +256,12 @@ func TestTwoStandbysPromotedOneAfterTheOther_I23_I24(t *testing.T) {
 	store, pool = openOn(t, second)
 	t.Cleanup(pool.Close)
 	newestXID(t, store, pool, "other", 40)
-	err := store.WatchResources(t.Context(), "", "", f.token, func(e schema.Event[shadow.Resource]) error {
+	err := store.WatchResources(t.Context(), "", "", f.token, func(e schema.Event[peer.Resource]) error {
 		t.Logf("resumed with %d changes of 40", len(e.Items))
 		return pgx.ErrNoRows
 	})
-	require.ErrorIs(t, err, shadow.ErrReset)
-	require.ErrorIs(t, store.Acknowledge(t.Context(), holder, uuid.Nil, position, nil), shadow.ErrPosition)
+	require.ErrorIs(t, err, peer.ErrReset)
+	require.ErrorIs(t, store.Acknowledge(t.Context(), holder, uuid.Nil, position, nil), peer.ErrPosition)
 }
 
 // A watch that rests on the first of two standbys that were promoted does not go on at the other.
@@ -275,7 +276,7 @@ func TestAWatchEndsWhenAnotherStandbyTakesOver_I24(t *testing.T) {
 	ended, resting := make(chan error, 1), make(chan struct{})
 	rests := sync.OnceFunc(func() { close(resting) })
 	go func() {
-		ended <- store.WatchResources(t.Context(), "", "", "", func(e schema.Event[shadow.Resource]) error {
+		ended <- store.WatchResources(t.Context(), "", "", "", func(e schema.Event[peer.Resource]) error {
 			if len(e.Items) == 0 && !e.EndOfSnapshot { // a bookmark: no look is under way
 				rests()
 			}
@@ -288,8 +289,8 @@ func TestAWatchEndsWhenAnotherStandbyTakesOver_I24(t *testing.T) {
 	address.Store(second.Address())
 	pool.Reset()
 	_, other := movingPool(t, second, &address) // a process of the deployment that has begun the epoch
-	_, err := other.Save(t.Context(), []shadow.Write{{Name: "targets/other"}})
+	_, err := other.Save(t.Context(), []peer.Write{{Name: "targets/other"}})
 	require.NoError(t, err)
 	store.Wake()
-	require.ErrorIs(t, <-ended, shadow.ErrReset)
+	require.ErrorIs(t, <-ended, peer.ErrReset)
 }

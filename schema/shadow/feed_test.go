@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow"
 )
 
@@ -22,8 +23,8 @@ import (
 type follower struct {
 	t        *testing.T
 	mu       sync.Mutex
-	state    map[string]string             // guarded by mu: name → body
-	revision map[uuid.UUID]shadow.Revision // of one incarnation
+	state    map[string]string           // guarded by mu: name → body
+	revision map[uuid.UUID]peer.Revision // of one incarnation
 	events   int
 	ended    bool
 	token    string
@@ -32,7 +33,7 @@ type follower struct {
 
 func follow(t *testing.T, store *shadow.Store, token string) (*follower, context.CancelFunc) {
 	t.Helper()
-	f := &follower{t: t, state: map[string]string{}, revision: map[uuid.UUID]shadow.Revision{}, changed: make(chan struct{}, 1)}
+	f := &follower{t: t, state: map[string]string{}, revision: map[uuid.UUID]peer.Revision{}, changed: make(chan struct{}, 1)}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {
@@ -47,7 +48,7 @@ func follow(t *testing.T, store *shadow.Store, token string) (*follower, context
 	return f, stop
 }
 
-func (f *follower) take(e schema.Event[shadow.Resource]) error {
+func (f *follower) take(e schema.Event[peer.Resource]) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, r := range e.Items {
@@ -56,7 +57,7 @@ func (f *follower) take(e schema.Event[shadow.Resource]) error {
 			f.t.Errorf("%s went from revision %d to %d", r.Name, f.revision[r.UID], r.Revision)
 		}
 		f.revision[r.UID] = r.Revision
-		if r.State == shadow.Gone {
+		if r.State == peer.Gone {
 			delete(f.state, r.Name)
 		} else {
 			f.state[r.Name] = string(r.Body)
@@ -125,7 +126,7 @@ func TestALateCommitIsNotMissed_I23(t *testing.T) {
 	f.until("the end of the snapshot", func() bool { return f.ended })
 	tx, err := b.Pools[b.ID(aWest)].Begin(ctx)
 	require.NoError(t, err)
-	_, err = store.SaveTx(ctx, tx, []shadow.Write{{Name: "targets/late"}})
+	_, err = store.SaveTx(ctx, tx, []peer.Write{{Name: "targets/late"}})
 	require.NoError(t, err)
 	for i := range 20 {
 		b.MustPut(fmt.Sprintf("//%s/targets/t%d", aWest, i), nil)
@@ -162,12 +163,12 @@ func TestATokenThatCannotBeResumedIsReset_I24(t *testing.T) {
 	require.NoError(t, err)
 	raw[len(raw)-2]++
 	watch := func(store *shadow.Store, kind, token string) error {
-		return store.WatchResources(ctx, kind, "", token, func(schema.Event[shadow.Resource]) error { return errors.New("delivered") })
+		return store.WatchResources(ctx, kind, "", token, func(schema.Event[peer.Resource]) error { return errors.New("delivered") })
 	}
-	require.ErrorIs(t, watch(store, "", "nonsense"), shadow.ErrReset, "malformed")
-	require.ErrorIs(t, watch(store, "", base64.RawURLEncoding.EncodeToString(raw)), shadow.ErrReset, "forged")
-	require.ErrorIs(t, watch(store, "Target", f.token), shadow.ErrReset, "of another filter")
-	require.ErrorIs(t, watch(b.Stores[b.ID(aEast)], "", f.token), shadow.ErrReset, "of another database")
+	require.ErrorIs(t, watch(store, "", "nonsense"), peer.ErrReset, "malformed")
+	require.ErrorIs(t, watch(store, "", base64.RawURLEncoding.EncodeToString(raw)), peer.ErrReset, "forged")
+	require.ErrorIs(t, watch(store, "Target", f.token), peer.ErrReset, "of another filter")
+	require.ErrorIs(t, watch(b.Stores[b.ID(aEast)], "", f.token), peer.ErrReset, "of another database")
 
 	b.MustPut(target, nil)
 	b.MustDelete(target)
@@ -177,7 +178,7 @@ func TestATokenThatCannotBeResumedIsReset_I24(t *testing.T) {
 	require.NoError(t, err)
 	require.False(t, more)
 	require.Zero(t, b.Count(aWest, "change"))
-	require.ErrorIs(t, watch(store, "", f.token), shadow.ErrReset, "older than what is kept")
+	require.ErrorIs(t, watch(store, "", f.token), peer.ErrReset, "older than what is kept")
 }
 
 func TestWatchesUnderRandomWritersEndUpEqual_I23(t *testing.T) {
@@ -193,12 +194,12 @@ func TestWatchesUnderRandomWritersEndUpEqual_I23(t *testing.T) {
 				name := fmt.Sprintf("targets/t%d", random.IntN(12))
 				if random.IntN(3) == 0 {
 					_, err := store.Delete(ctx, shadow.DeleteRequest{Name: name})
-					if err != nil && !errors.Is(err, shadow.ErrNotFound) {
+					if err != nil && !errors.Is(err, peer.ErrNotFound) {
 						t.Error(err)
 					}
 					continue
 				}
-				if _, err := store.Save(ctx, []shadow.Write{{Name: name, Body: body{"w": float64(w), "i": float64(i)}}}); err != nil {
+				if _, err := store.Save(ctx, []peer.Write{{Name: name, Body: body{"w": float64(w), "i": float64(i)}}}); err != nil {
 					t.Error(err)
 				}
 			}
@@ -240,7 +241,7 @@ func TestALargeTransactionIsNotSplitByAToken(t *testing.T) {
 	defer cancel()
 	ready := make(chan struct{})
 	go func() {
-		_ = store.WatchResources(watching, "", "", "", func(e schema.Event[shadow.Resource]) error {
+		_ = store.WatchResources(watching, "", "", "", func(e schema.Event[peer.Resource]) error {
 			mu.Lock()
 			defer mu.Unlock()
 			if e.EndOfSnapshot {
@@ -259,9 +260,9 @@ func TestALargeTransactionIsNotSplitByAToken(t *testing.T) {
 		})
 	}()
 	<-ready
-	var writes []shadow.Write
+	var writes []peer.Write
 	for i := range 1700 {
-		writes = append(writes, shadow.Write{Name: fmt.Sprintf("targets/t%d", i)})
+		writes = append(writes, peer.Write{Name: fmt.Sprintf("targets/t%d", i)})
 	}
 	_, err := store.Save(ctx, writes)
 	require.NoError(t, err)
@@ -295,7 +296,7 @@ func TestOtherProcessesAreWokenByNotifications(t *testing.T) {
 	f, _ := follow(t, there, "")
 	f.until("the end of the snapshot", func() bool { return f.ended })
 	for i := range 30 {
-		_, err := here.Save(ctx, []shadow.Write{{Name: fmt.Sprintf("targets/t%d", i)}})
+		_, err := here.Save(ctx, []peer.Write{{Name: fmt.Sprintf("targets/t%d", i)}})
 		require.NoError(t, err)
 		f.until("what the other process wrote", func() bool { return len(f.state) == i+1 })
 	}

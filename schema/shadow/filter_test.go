@@ -13,6 +13,7 @@ import (
 	"github.com/db-controller/db-controller/internal/postgres"
 	"github.com/db-controller/db-controller/migrations"
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow"
 )
 
@@ -30,7 +31,7 @@ func TestAFilterIsNoSQL(t *testing.T) {
 	} {
 		found, _, err := store.List(ctx, shadow.ListRequest{Filter: filter, Limit: 10})
 		require.Empty(t, found, filter)
-		require.ErrorAs(t, err, new(*shadow.InvalidError), filter)
+		require.ErrorAs(t, err, new(*peer.InvalidError), filter)
 	}
 }
 
@@ -41,7 +42,7 @@ func TestNULsAndMadeUpTokensAreInvalid(t *testing.T) {
 	store, ctx := b.Stores[b.ID(aWest)], t.Context()
 	b.MustPut(target, nil)
 	bad := func(what string, err error) {
-		require.ErrorAs(t, err, new(*shadow.InvalidError), what)
+		require.ErrorAs(t, err, new(*peer.InvalidError), what)
 	}
 	for _, filter := range []string{"name = \"a\x00\"", "body.\"a\x00\" = 1", "labels:\"\x00\""} {
 		_, _, err := store.List(ctx, shadow.ListRequest{Filter: filter, Limit: 1})
@@ -70,8 +71,8 @@ func TestNULsAndMadeUpTokensAreInvalid(t *testing.T) {
 	req.Token = token(req, func(c map[string]any) { c["n"] = "a\x00" })
 	_, _, err := store.List(ctx, req)
 	bad("token name", err)
-	w := shadow.Write{Name: "targets/x", Labels: map[string]string{"a": "\x00"}}
-	_, err = store.Save(ctx, []shadow.Write{w})
+	w := peer.Write{Name: "targets/x", Labels: map[string]string{"a": "\x00"}}
+	_, err = store.Save(ctx, []peer.Write{w})
 	bad("label", err)
 	_, err = store.Validate(ctx, w)
 	bad("label, validated", err)
@@ -100,9 +101,9 @@ func TestAFilterMeansTheSameInAListAndInAWatch(t *testing.T) {
 	filter := `name > "targets/a"` // bytes: B is before a
 	done := errors.New("done")
 	var seen []string
-	err = store.WatchResources(ctx, "Target", filter, "", func(e schema.Event[shadow.Resource]) error {
+	err = store.WatchResources(ctx, "Target", filter, "", func(e schema.Event[peer.Resource]) error {
 		for _, r := range e.Items {
-			if r.State == shadow.Active {
+			if r.State == peer.Active {
 				seen = append(seen, r.Name)
 			}
 			if r.Name == "targets/z" {
@@ -111,7 +112,7 @@ func TestAFilterMeansTheSameInAListAndInAWatch(t *testing.T) {
 		}
 		if e.EndOfSnapshot {
 			for _, name := range []string{"targets/B", "targets/z"} {
-				_, err := store.Save(ctx, []shadow.Write{{Name: name}})
+				_, err := store.Save(ctx, []peer.Write{{Name: name}})
 				require.NoError(t, err)
 			}
 		}

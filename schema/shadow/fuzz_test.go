@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/test/harness"
 )
@@ -18,7 +19,7 @@ import (
 func FuzzLists(f *testing.F) {
 	b := harness.NewBox(f, services, nil, aWest)
 	store := b.Stores[b.ID(aWest)]
-	_, err := store.Save(context.Background(), []shadow.Write{{Name: "targets/t", Labels: map[string]string{"a": "b"}, Body: body{"x": 1, "y": body{"z": "w"}}}})
+	_, err := store.Save(context.Background(), []peer.Write{{Name: "targets/t", Labels: map[string]string{"a": "b"}, Body: body{"x": 1, "y": body{"z": "w"}}}})
 	require.NoError(f, err)
 	for _, seed := range [][3]string{
 		{`labels.a = "b"`, "name", ""},
@@ -34,7 +35,7 @@ func FuzzLists(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, filter, order, token string) {
 		_, _, err := store.List(t.Context(), shadow.ListRequest{Filter: filter, OrderBy: order, Token: token, Limit: 10})
-		if err != nil && !errors.As(err, new(*shadow.InvalidError)) {
+		if err != nil && !errors.As(err, new(*peer.InvalidError)) {
 			t.Fatalf("filter %q, order %q, token %q: %v", filter, order, token, err)
 		}
 	})
@@ -55,10 +56,10 @@ func FuzzBlockades(f *testing.F) {
 		}
 		ctx := t.Context()
 		name := "targets/" + uuid.NewString()
-		saved, err := target.Save(ctx, []shadow.Write{{Name: name}})
+		saved, err := target.Save(ctx, []peer.Write{{Name: name}})
 		require.NoError(t, err)
 		attempt, uid := uuid.Must(uuid.NewV7()), uuid.New()
-		key := shadow.BlockadeKey{Attempt: attempt, HolderUID: uid, Path: "block", TargetUID: saved[0].UID}
+		key := peer.BlockadeKey{Attempt: attempt, HolderUID: uid, Path: "block", TargetUID: saved[0].UID}
 		over := false
 		for _, m := range messages {
 			by := holder
@@ -69,17 +70,17 @@ func FuzzBlockades(f *testing.F) {
 			own := by == holder
 			switch m {
 			case 'e':
-				_, err := target.Establish(ctx, holder, attempt, []shadow.EstablishReference{{
+				_, err := target.Establish(ctx, holder, attempt, []peer.EstablishReference{{
 					HolderUID: uid, HolderKind: "Holder", HolderName: "holders/h", Path: "block", TargetKind: "Target", TargetName: name, Behaviour: schema.Block,
 				}})
 				require.Equal(t, over, err != nil, "%q: %v", messages, err)
 			case 'c':
-				_, _ = target.Confirm(ctx, by, epoch, []shadow.AttemptID{attempt})
+				_, _ = target.Confirm(ctx, by, epoch, []peer.AttemptID{attempt})
 			case 'r':
-				require.NoError(t, target.Release(ctx, by, epoch, []shadow.BlockadeKey{key}, nil))
+				require.NoError(t, target.Release(ctx, by, epoch, []peer.BlockadeKey{key}, nil))
 				over = over || own
 			case 'a':
-				require.NoError(t, target.Release(ctx, by, epoch, nil, []shadow.AttemptID{attempt}))
+				require.NoError(t, target.Release(ctx, by, epoch, nil, []peer.AttemptID{attempt}))
 				over = over || own
 			case 'x':
 				_ = b.Resolve(at)

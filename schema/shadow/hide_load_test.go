@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/test/harness"
 )
@@ -59,7 +60,7 @@ func TestWhatIsHiddenStaysHiddenUnderLoad(t *testing.T) {
 				i := r.IntN(n)
 				got, err := store.Get(ctx, fmt.Sprintf("targets/t%d", i))
 				switch {
-				case errors.Is(err, shadow.ErrNotFound):
+				case errors.Is(err, peer.ErrNotFound):
 					away[i] = true
 				case err == nil && got.UID == uids[i] && away[i]:
 					w.complain("read again: " + got.Name)
@@ -130,12 +131,12 @@ type hiddenWatcher struct {
 	wrong  []string          // guarded by mu
 }
 
-func (w *hiddenWatcher) event(e schema.Event[shadow.Resource]) error {
+func (w *hiddenWatcher) event(e schema.Event[peer.Resource]) error {
 	for _, r := range e.Items {
 		if w.seen()[r.UID] > 0 {
 			w.complain(fmt.Sprintf("after its end: %s, %v", r.Name, r.State))
 		}
-		if r.State == shadow.Gone {
+		if r.State == peer.Gone {
 			w.mu.Lock()
 			w.gone[r.UID]++
 			w.mu.Unlock()

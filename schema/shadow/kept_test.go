@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/test/harness"
 )
@@ -82,9 +83,9 @@ func TestWhatAVersionHasNoPlaceForIsKept_I13_I26(t *testing.T) {
 	_, _, err = store.List(ctx, shadow.ListRequest{Limit: 10, Kind: "Never"})
 	require.ErrorContains(t, err, "unknown kind")
 	for name, target := range map[string]string{old: targetName("old"), gone: targetName("gone")} {
-		require.Equal(t, shadow.Active, b.Get(full(name)).State)
+		require.Equal(t, peer.Active, b.Get(full(name)).State)
 		_, err := b.Put(full(name), nil)
-		require.ErrorAs(t, err, new(*shadow.InvalidError))
+		require.ErrorAs(t, err, new(*peer.InvalidError))
 		require.ErrorContains(t, err, "it can be read and deleted")
 		_, err = store.Explain(ctx, name)
 		require.NoError(t, err)
@@ -92,7 +93,7 @@ func TestWhatAVersionHasNoPlaceForIsKept_I13_I26(t *testing.T) {
 		require.NoError(t, err)
 		require.Nil(t, plan.Refusal)
 		_, err = b.Delete(target)
-		require.ErrorAs(t, err, new(*shadow.BlockedError), "it still blocks")
+		require.ErrorAs(t, err, new(*peer.BlockedError), "it still blocks")
 		b.MustDelete(full(name))
 		b.Settle()
 		b.Gone(full(name))
@@ -105,7 +106,7 @@ func TestWhatAVersionHasNoPlaceForIsKept_I13_I26(t *testing.T) {
 	_, err = store.Get(ctx, "never/n")
 	require.ErrorContains(t, err, "fits no kind")
 	_, err = store.Delete(ctx, shadow.DeleteRequest{Name: old})
-	require.ErrorIs(t, err, shadow.ErrNotFound)
+	require.ErrorIs(t, err, peer.ErrNotFound)
 	b.Audit()
 }
 
@@ -134,16 +135,16 @@ func TestWhatRefersToWhatIsKeptIsEstablishedAgain_I8_I15(t *testing.T) {
 	b, ctx := harness.NewBox(t, dropping, nil, aWest, bEast), context.Background()
 	r := b.MustPut("//"+bEast+"/gones/g", nil)
 	b.Switch(bEast, "v2")
-	ask := func(ref shadow.EstablishReference) error {
-		_, err := b.Stores[b.ID(bEast)].Establish(ctx, b.ID(bWest), newAttempt(), []shadow.EstablishReference{ref})
+	ask := func(ref peer.EstablishReference) error {
+		_, err := b.Stores[b.ID(bEast)].Establish(ctx, b.ID(bWest), newAttempt(), []peer.EstablishReference{ref})
 		return err
 	}
-	ref := shadow.EstablishReference{
+	ref := peer.EstablishReference{
 		HolderUID: newAttempt(), HolderKind: "Holder", HolderName: "holders/w", Path: "block", TargetKind: "Gone", TargetName: "gones/g", Behaviour: schema.Block,
 	}
-	require.Equal(t, shadow.UnknownKind, refusals(t, ask(ref))[0].Reason, "nothing new refers to it")
+	require.Equal(t, peer.UnknownKind, refusals(t, ask(ref))[0].Reason, "nothing new refers to it")
 	ref.TargetUID = r.UID
 	require.NoError(t, ask(ref))
 	ref.TargetName = "gones/other"
-	require.Equal(t, shadow.UnknownKind, refusals(t, ask(ref))[0].Reason, "it cannot say")
+	require.Equal(t, peer.UnknownKind, refusals(t, ask(ref))[0].Reason, "it cannot say")
 }

@@ -14,16 +14,17 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/test/harness"
 )
 
 // keyOf is the key of the one blockade of a holder.
-func keyOf(t *testing.T, b *harness.Box, holder shadow.Resource, target uuid.UUID) shadow.BlockadeKey {
+func keyOf(t *testing.T, b *harness.Box, holder peer.Resource, target uuid.UUID) peer.BlockadeKey {
 	t.Helper()
 	var attempt uuid.UUID
 	require.NoError(t, b.Pools[b.ID(aWest)].QueryRow(t.Context(), `SELECT attempt FROM dbcontroller.blockade`).Scan(&attempt))
-	return shadow.BlockadeKey{Attempt: attempt, HolderUID: holder.UID, Path: "block", TargetUID: target}
+	return peer.BlockadeKey{Attempt: attempt, HolderUID: holder.UID, Path: "block", TargetUID: target}
 }
 
 // A release that comes last, after the holder refers again, after both were created again, or with nobody left, takes nothing
@@ -32,13 +33,13 @@ func TestAReleaseThatArrivesLastTakesNothing_I7_I8_I9(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
 	ctx, store, from := context.Background(), b.Stores[b.ID(aWest)], b.ID(bEast)
-	var late []shadow.BlockadeKey
+	var late []peer.BlockadeKey
 	release := func(left int) {
 		for range 2 {
 			require.NoError(t, store.Release(ctx, from, b.Stores[from].PresentEpoch(), late, nil))
 		}
 		for _, key := range late {
-			_, err := store.Establish(ctx, from, key.Attempt, []shadow.EstablishReference{reference(key.Path, 1, key.HolderUID)})
+			_, err := store.Establish(ctx, from, key.Attempt, []peer.EstablishReference{reference(key.Path, 1, key.HolderUID)})
 			require.Error(t, err, "a late establish of what was released")
 		}
 		b.Settle()
@@ -66,7 +67,7 @@ func TestAReleaseThatArrivesLastTakesNothing_I7_I8_I9(t *testing.T) {
 	b.Settle()
 	release(1)
 	_, err := b.Delete(target)
-	require.ErrorAs(t, err, new(*shadow.BlockedError))
+	require.ErrorAs(t, err, new(*peer.BlockedError))
 }
 
 // The holder's commit hangs after it was sent: the target's deployment waits for what comes of it, however long ago the
@@ -84,7 +85,7 @@ func TestACommitThatHangsIsWaitedFor_I3_I5(t *testing.T) {
 	go func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
-		_, err := process.Save(ctx, []shadow.Write{{Name: "holders/h", Body: body{"block": target}}})
+		_, err := process.Save(ctx, []peer.Write{{Name: "holders/h", Body: body{"block": target}}})
 		saved <- err
 	}()
 	<-g.reached
@@ -155,7 +156,7 @@ func commitUnanswered(t *testing.T, forgotten bool) {
 		tries++
 		line.SetLine(harness.CommitsUnanswered)
 	}
-	saved, err := store.Save(t.Context(), []shadow.Write{{Name: "holders/h", Body: body{"block": target}}})
+	saved, err := store.Save(t.Context(), []peer.Write{{Name: "holders/h", Body: body{"block": target}}})
 	require.NoError(t, err)
 	require.Equal(t, 1, tries, "it was not tried again")
 	require.Equal(t, int32(1), lost.Load())
@@ -164,7 +165,7 @@ func commitUnanswered(t *testing.T, forgotten bool) {
 	require.Equal(t, 1, b.Count(aWest, "blockade"))
 	b.Audit()
 	_, err = b.Delete(target)
-	require.ErrorAs(t, err, new(*shadow.BlockedError))
+	require.ErrorAs(t, err, new(*peer.BlockedError))
 }
 
 // throughProxy opens a deployment once more, as a process at the other end of a line.

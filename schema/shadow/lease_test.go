@@ -21,7 +21,7 @@ import (
 const leaseTTL = time.Second
 
 func newLeases(b *harness.Box, name string) *shadow.Leases {
-	return &shadow.Leases{Store: b.Stores[b.ID(aWest)], Name: name, TTL: leaseTTL}
+	return b.Stores[b.ID(aWest)].Leases(name, leaseTTL)
 }
 
 func renew(t *testing.T, l *shadow.Leases, member uuid.UUID) schema.Grant {

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/test/harness"
 )
@@ -29,7 +30,7 @@ func TestAHolderThatTheRegistryHasLostIsWaitedFor_I2_I3_I15(t *testing.T) {
 			require.NoError(t, b.Stores[b.ID(aWest)].Recover(t.Context(), b.Environment()))
 			require.Equal(t, []schema.DeploymentID{b.ID(bEast)}, unconfirmed(t, b, aWest))
 			_, err := b.Delete(target)
-			require.ErrorAs(t, err, new(*shadow.UnavailableError))
+			require.ErrorAs(t, err, new(*peer.UnavailableError))
 		},
 		"by itself": func(t *testing.T, b *harness.Box) {
 			t.Helper()
@@ -57,7 +58,7 @@ func TestAHolderThatTheRegistryHasLostIsWaitedFor_I2_I3_I15(t *testing.T) {
 			b.Settle()
 			require.Empty(t, unconfirmed(t, b, aWest))
 			_, err = b.Delete(target)
-			require.ErrorAs(t, err, new(*shadow.BlockedError))
+			require.ErrorAs(t, err, new(*peer.BlockedError))
 			require.NoError(t, store.Recover(t.Context(), b.Environment()), "who has confirmed is not asked again")
 			require.Empty(t, unconfirmed(t, b, aWest))
 			b.Audit()
@@ -88,18 +89,18 @@ func TestARefusalThatPassesConfirmsNothing_I2_I15(t *testing.T) {
 	b.Settle()
 	restore()
 	b.Recover(aWest)
-	b.OnEstablish = func(schema.DeploymentID, shadow.AttemptID, []shadow.EstablishReference) error { // as the service answers
-		return &shadow.UnavailableError{Deployments: []schema.DeploymentID{b.ID(bEast)}, Err: shadow.ErrNotSent}
+	b.OnEstablish = func(schema.DeploymentID, peer.AttemptID, []peer.EstablishReference) error { // as the service answers
+		return &peer.UnavailableError{Deployments: []schema.DeploymentID{b.ID(bEast)}, Err: peer.ErrNotSent}
 	}
 	b.Settle()
 	require.Zero(t, b.Count(bEast, "dangling"))
 	require.Contains(t, unconfirmed(t, b, aWest), b.ID(bEast))
 	_, err := b.Delete(target)
-	require.ErrorAs(t, err, new(*shadow.UnavailableError))
+	require.ErrorAs(t, err, new(*peer.UnavailableError))
 	b.OnEstablish = nil
 	b.Settle()
 	_, err = b.Delete(target)
-	require.ErrorAs(t, err, new(*shadow.BlockedError))
+	require.ErrorAs(t, err, new(*peer.BlockedError))
 	b.Audit()
 }
 
@@ -123,7 +124,7 @@ func TestAnEpochHaltsOnlyThoseItConcerns_I13_I20(t *testing.T) {
 	b.Settle()
 	b.MustDelete(elsewhere)
 	_, err := b.Delete(target)
-	require.ErrorAs(t, err, new(*shadow.UnavailableError), "it has referred there")
+	require.ErrorAs(t, err, new(*peer.UnavailableError), "it has referred there")
 	store := b.Stores[b.ID(aWest)]
 	require.Equal(t, []schema.DeploymentID{b.ID(bEast)}, unconfirmed(t, b, aWest))
 	require.Error(t, store.WaiveComparison(t.Context(), b.ID(bEast), "", "operator/eve"))

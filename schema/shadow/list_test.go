@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow"
 )
 
@@ -17,16 +18,16 @@ func TestListsFilterOrderAndPage(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
 	store, ctx := b.Stores[b.ID(aWest)], context.Background()
-	var writes []shadow.Write
+	var writes []peer.Write
 	for i := range 25 {
 		labels := map[string]string{"team": []string{"red", "blue"}[i%2]}
 		content := body{"size": i % 7, "tag": fmt.Sprintf("t_%d", i%3), "on": i%2 == 0, "list": []any{"a", fmt.Sprint(i)}, "deep": body{"er": fmt.Sprint(i)}}
 		if i == 24 {
 			content = body{"size": "large"}
 		}
-		writes = append(writes, shadow.Write{Name: fmt.Sprintf("targets/n%02d", i), Labels: labels, Body: content})
+		writes = append(writes, peer.Write{Name: fmt.Sprintf("targets/n%02d", i), Labels: labels, Body: content})
 	}
-	writes = append(writes, shadow.Write{Name: "targets/n00/children/c"})
+	writes = append(writes, peer.Write{Name: "targets/n00/children/c"})
 	_, err := store.Save(ctx, writes)
 	require.NoError(t, err)
 
@@ -76,7 +77,7 @@ func TestListsFilterOrderAndPage(t *testing.T) {
 		"at most 4096 are allowed":         {Limit: 1, Filter: strings.Repeat("x", 5000)},
 	} {
 		_, _, err := store.List(ctx, req)
-		require.ErrorAs(t, err, new(*shadow.InvalidError), says)
+		require.ErrorAs(t, err, new(*peer.InvalidError), says)
 		require.ErrorContains(t, err, says)
 	}
 	_, next, err := store.List(ctx, shadow.ListRequest{Kind: "Target", Limit: 2})
@@ -93,10 +94,10 @@ func TestAWatchWithAFilterTellsWhatComesAndGoes(t *testing.T) {
 	done := errors.New("done")
 	var seen []string
 	primed := false
-	err := b.Stores[b.ID(aWest)].WatchResources(context.Background(), "Target", `body.on = true`, "", func(e schema.Event[shadow.Resource]) error {
+	err := b.Stores[b.ID(aWest)].WatchResources(context.Background(), "Target", `body.on = true`, "", func(e schema.Event[peer.Resource]) error {
 		for _, r := range e.Items {
 			what := "has "
-			if r.State == shadow.Gone {
+			if r.State == peer.Gone {
 				what = "not "
 				require.Nil(t, r.Body, "nothing of what does not fit")
 			}
@@ -124,23 +125,23 @@ func TestMaskedUpdatesReplaceOnlyWhatTheyName(t *testing.T) {
 	store, ctx := b.Stores[b.ID(bEast)], context.Background()
 	b.MustPut(target, nil)
 	b.MustPut(target2, nil)
-	_, err := store.Save(ctx, []shadow.Write{{
-		Name: "holders/h", Labels: map[string]string{"a": "1", "b": "2"}, Owners: []shadow.OwnerReference{owner(t, target, "Target")},
+	_, err := store.Save(ctx, []peer.Write{{
+		Name: "holders/h", Labels: map[string]string{"a": "1", "b": "2"}, Owners: []peer.OwnerReference{owner(t, target, "Target")},
 		Body: body{"block": target, "unset": target, "deep": body{"x": 1, "y": 2}, "keep": "me", "big": 12345678901234567},
 	}})
 	require.NoError(t, err)
-	update := func(w shadow.Write) error {
-		w.Name, w.Mode = "holders/h", shadow.Update
-		_, err := store.Save(ctx, []shadow.Write{w})
+	update := func(w peer.Write) error {
+		w.Name, w.Mode = "holders/h", peer.Update
+		_, err := store.Save(ctx, []peer.Write{w})
 		return err
 	}
-	require.NoError(t, update(shadow.Write{Mask: []string{"body.unset", "body.deep.y", "labels.b", "body.deep.z"}, Body: body{"deep": body{"y": 3}, "keep": "not this"}}))
+	require.NoError(t, update(peer.Write{Mask: []string{"body.unset", "body.deep.y", "labels.b", "body.deep.z"}, Body: body{"deep": body{"y": 3}, "keep": "not this"}}))
 	r := b.Get(holder)
 	require.JSONEq(t, `{"block": "`+target+`", "deep": {"x": 1, "y": 3}, "keep": "me", "big": 12345678901234567}`, string(r.Body))
 	require.Contains(t, string(r.Body), "12345678901234567", "digit by digit")
 	require.Equal(t, map[string]string{"a": "1"}, r.Labels)
 	require.Len(t, r.Owners, 1)
-	require.NoError(t, update(shadow.Write{Mask: []string{"owner_references", "labels", "body.block"}, Labels: map[string]string{"c": "3"}, Body: body{"block": target2}}))
+	require.NoError(t, update(peer.Write{Mask: []string{"owner_references", "labels", "body.block"}, Labels: map[string]string{"c": "3"}, Body: body{"block": target2}}))
 	b.Settle()
 	require.Empty(t, b.Get(holder).Owners)
 	require.Equal(t, map[string]string{"c": "3"}, b.Get(holder).Labels)
@@ -148,16 +149,16 @@ func TestMaskedUpdatesReplaceOnlyWhatTheyName(t *testing.T) {
 	b.Settle()
 	b.Gone(target)
 	_, err = b.Delete(target2)
-	require.ErrorAs(t, err, new(*shadow.BlockedError))
-	require.NoError(t, update(shadow.Write{Mask: []string{"*"}, Body: body{"only": "this"}}))
+	require.ErrorAs(t, err, new(*peer.BlockedError))
+	require.NoError(t, update(peer.Write{Mask: []string{"*"}, Body: body{"only": "this"}}))
 	require.JSONEq(t, `{"only": "this"}`, string(b.Get(holder).Body))
 	for says, mask := range map[string]string{"want labels": "uid", "not a message in the stored resource": "body.only.x"} {
-		require.ErrorContains(t, update(shadow.Write{Mask: []string{mask}, Body: body{"only": body{"x": 1}}}), says)
+		require.ErrorContains(t, update(peer.Write{Mask: []string{mask}, Body: body{"only": body{"x": 1}}}), says)
 	}
 	require.ErrorIs(t, func() error {
-		_, err := store.Save(ctx, []shadow.Write{{Name: "holders/nobody", Mode: shadow.Update, Mask: []string{"labels"}}})
+		_, err := store.Save(ctx, []peer.Write{{Name: "holders/nobody", Mode: peer.Update, Mask: []string{"labels"}}})
 		return err
-	}(), shadow.ErrNotFound)
+	}(), peer.ErrNotFound)
 	b.Settle()
 	b.Audit()
 }
@@ -168,22 +169,22 @@ func TestValidateChecksEverythingAndStoresNothing(t *testing.T) {
 	b := newBox(t, nil)
 	store, ctx := b.Stores[b.ID(bEast)], context.Background()
 	b.MustPut(target, nil)
-	would, err := store.Validate(ctx, shadow.Write{Name: "holders/h", Body: body{"block": target}})
+	would, err := store.Validate(ctx, peer.Write{Name: "holders/h", Body: body{"block": target}})
 	require.NoError(t, err)
 	require.Equal(t, "Holder", would.Kind)
-	var refused *shadow.RefusedError
+	var refused *peer.RefusedError
 	for _, content := range []body{{"block": "//" + aWest + "/targets/none"}, {"near": body{"block": "holders/none"}}} {
-		_, err = store.Validate(ctx, shadow.Write{Name: "holders/h", Body: content})
+		_, err = store.Validate(ctx, peer.Write{Name: "holders/h", Body: content})
 		require.ErrorAs(t, err, &refused)
-		require.Equal(t, shadow.TargetMissing, refused.Refusals[0].Reason)
+		require.Equal(t, peer.TargetMissing, refused.Refusals[0].Reason)
 	}
 	b.SetDown(aWest, true)
-	_, err = store.Validate(ctx, shadow.Write{Name: "holders/h", Body: body{"block": target}})
+	_, err = store.Validate(ctx, peer.Write{Name: "holders/h", Body: body{"block": target}})
 	require.ErrorAs(t, err, &refused)
-	require.Equal(t, shadow.TargetUnreadable, refused.Refusals[0].Reason)
+	require.Equal(t, peer.TargetUnreadable, refused.Refusals[0].Reason)
 	b.SetDown(aWest, false)
-	_, err = store.Validate(ctx, shadow.Write{Mode: shadow.Update, Name: "holders/h"})
-	require.ErrorIs(t, err, shadow.ErrNotFound)
+	_, err = store.Validate(ctx, peer.Write{Mode: peer.Update, Name: "holders/h"})
+	require.ErrorIs(t, err, peer.ErrNotFound)
 	require.Nil(t, b.Get(holder))
 	for _, table := range []string{"blockade", "work"} {
 		require.Zero(t, b.Count(aWest, table))

@@ -9,6 +9,7 @@ import (
 
 	"github.com/db-controller/db-controller/handlers"
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow"
 )
 
@@ -47,7 +48,7 @@ func TestAConfirmBesideAMarkThatIsUnderWayIsTold_I4(t *testing.T) {
 		require.FailNow(t, "it marked nothing", "%v", err)
 	}
 	require.NoError(t, beside(t, b.Pools[b.ID(bWest)], func() error {
-		unknown, err := b.Stores[b.ID(bWest)].Confirm(context.Background(), b.ID(bEast), b.Stores[b.ID(bEast)].PresentEpoch(), []shadow.AttemptID{attempt})
+		unknown, err := b.Stores[b.ID(bWest)].Confirm(context.Background(), b.ID(bEast), b.Stores[b.ID(bEast)].PresentEpoch(), []peer.AttemptID{attempt})
 		if len(unknown) > 0 {
 			t.Errorf("the attempt of %s is not known", h.Name)
 		}
@@ -72,7 +73,7 @@ func TestADecommissionBesideAnEstablish_I15(t *testing.T) {
 	g.arm(0)
 	established := make(chan error, 1)
 	go func() {
-		_, err := process.Establish(context.Background(), b.ID(bEast), newAttempt(), []shadow.EstablishReference{ref})
+		_, err := process.Establish(context.Background(), b.ID(bEast), newAttempt(), []peer.EstablishReference{ref})
 		established <- err
 	}()
 	<-g.reached
@@ -99,15 +100,15 @@ func TestAVerdictOfAnOldEpochSettlesNothing_I5_I8(t *testing.T) {
 	restore := b.Backup(bEast)
 	h := b.MustPut(holder, body{"block": target})
 	key := keyOf(t, b, h, b.Get(target).UID) // its confirm is under way
-	question := []shadow.Question{{Key: key}}
+	question := []peer.Question{{Key: key}}
 	answers, err := b.Stores[b.ID(bEast)].Answer(t.Context(), b.ID(aWest), question)
 	require.NoError(t, err)
-	require.Equal(t, []shadow.Verdict{shadow.Held}, answers.Verdicts)
+	require.Equal(t, []peer.Verdict{peer.Held}, answers.Verdicts)
 	restore() // the reference is lost
 	b.Recover(bEast)
 	announced(t, b, bEast)
 	late := b.SecondProcess(aWest, shadow.Config{})
-	require.ErrorIs(t, b.Stores[b.ID(aWest)].Settle(t.Context(), b.ID(bEast), question, answers), shadow.ErrStaleEpoch)
+	require.ErrorIs(t, b.Stores[b.ID(aWest)].Settle(t.Context(), b.ID(bEast), question, answers), peer.ErrStaleEpoch)
 	require.Equal(t, 1, b.Count(aWest, "tentative"))
 	b.Expire(aWest)
 	b.Settle()
@@ -119,9 +120,9 @@ func TestAVerdictOfAnOldEpochSettlesNothing_I5_I8(t *testing.T) {
 	b.Renew(bEast)
 	b.Settle()
 	_, err = lateHolder.Answer(t.Context(), b.ID(aWest), question)
-	require.ErrorAs(t, err, new(*shadow.UnavailableError))
-	for _, verdict := range []shadow.Verdict{shadow.Held, shadow.GoneVerdict} {
-		of := &shadow.Answers{Verdicts: []shadow.Verdict{verdict}, Epoch: b.Stores[b.ID(bEast)].PresentEpoch()}
-		require.ErrorAs(t, late.Settle(t.Context(), b.ID(bEast), question, of), new(*shadow.UnavailableError), "it knows numbers of before")
+	require.ErrorAs(t, err, new(*peer.UnavailableError))
+	for _, verdict := range []peer.Verdict{peer.Held, peer.GoneVerdict} {
+		of := &peer.Answers{Verdicts: []peer.Verdict{verdict}, Epoch: b.Stores[b.ID(bEast)].PresentEpoch()}
+		require.ErrorAs(t, late.Settle(t.Context(), b.ID(bEast), question, of), new(*peer.UnavailableError), "it knows numbers of before")
 	}
 }

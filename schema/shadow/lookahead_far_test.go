@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/test/harness"
 )
@@ -38,7 +39,7 @@ func newMany(t *testing.T, n int, configure harness.BoxConfig) *harness.Box {
 func nodeOf(region int) string { return fmt.Sprintf("//a.example.com/r%d/nodes/n", region) }
 
 // unaskedIDs are the deployments that a delete or a plan could not ask.
-func unaskedIDs(unasked []shadow.Unasked) (ids []string) {
+func unaskedIDs(unasked []peer.Unasked) (ids []string) {
 	for _, u := range unasked {
 		ids = append(ids, u.Deployment.String())
 	}
@@ -134,7 +135,7 @@ func TestADeleteSaysWhyADeploymentWasNotAsked_I15(t *testing.T) {
 	result, err := b.Delete(rootOfMany)
 	require.NoError(t, err)
 	require.Equal(t, []string{"a.example.com/r1", "a.example.com/r2", "a.example.com/r5"}, unaskedIDs(result.Unasked))
-	require.Equal(t, []shadow.Why{shadow.TimedOut, shadow.Unreachable, shadow.TimedOut}, []shadow.Why{result.Unasked[0].Why, result.Unasked[1].Why, result.Unasked[2].Why})
+	require.Equal(t, []peer.Why{peer.TimedOut, peer.Unreachable, peer.TimedOut}, []peer.Why{result.Unasked[0].Why, result.Unasked[1].Why, result.Unasked[2].Why})
 	require.Contains(t, result.Unasked[0].Error(), "did not answer within")
 	require.Contains(t, result.Unasked[1].Error(), "cut off")
 	told := logs.FilterMessageSnippet("cannot ask a deployment").All()
@@ -149,14 +150,14 @@ func TestAWalkThatStopsAtItsLimitNamesWhoWasNotAsked(t *testing.T) {
 		t.Skip("ten thousand resources")
 	}
 	b := newMany(t, 3, func(cfg *shadow.Config) { cfg.DeleteTimeout = time.Minute })
-	putMany(t, b, "a.example.com/r1", "nodes/m", shadow.PlanLimit, body{"c": []any{rootOfMany}})
+	putMany(t, b, "a.example.com/r1", "nodes/m", peer.PlanLimit, body{"c": []any{rootOfMany}})
 	b.MustPut("//a.example.com/r2/nodes/below", body{"c": []any{nodeOf(1)}})
 	b.Settle()
 	plan, err := b.Stores[b.ID("a.example.com/r0")].PlanDelete(t.Context(), "nodes/root")
 	require.NoError(t, err)
 	require.True(t, plan.Truncated)
 	for _, u := range plan.Unasked {
-		require.Equal(t, shadow.LimitReached, u.Why, u.Error())
+		require.Equal(t, peer.LimitReached, u.Why, u.Error())
 	}
 	require.Equal(t, []string{"a.example.com/r2"}, unaskedIDs(plan.Unasked))
 }
@@ -191,7 +192,7 @@ func TestADeleteThatRunsOutOfTimeSaysWhatItKnew_I29(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, func(cfg *shadow.Config) { cfg.DeleteTimeout = time.Second })
 	b.MustPut(target, nil)
-	_, err := b.Stores[b.ID(aWest)].Establish(t.Context(), b.ID(bEast), newAttempt(), []shadow.EstablishReference{reference("block", schema.Block, uuid.New())})
+	_, err := b.Stores[b.ID(aWest)].Establish(t.Context(), b.ID(bEast), newAttempt(), []peer.EstablishReference{reference("block", schema.Block, uuid.New())})
 	require.NoError(t, err)
 	asked := false
 	b.OnResolveIn = func(ctx context.Context, _ schema.DeploymentID) error {
@@ -203,7 +204,7 @@ func TestADeleteThatRunsOutOfTimeSaysWhatItKnew_I29(t *testing.T) {
 		return ctx.Err()
 	}
 	_, err = b.Delete(target)
-	var blocked *shadow.BlockedError
+	var blocked *peer.BlockedError
 	require.ErrorAs(t, err, &blocked)
 	require.True(t, blocked.Undecided)
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/test/harness"
 )
@@ -36,10 +37,10 @@ func TestBlockDeletionOfWhatGoesLaterRefuses(t *testing.T) {
 	protect(t, b, job, true)
 	plan, err := b.Stores[b.ID(aWest)].PlanDelete(t.Context(), "targets/t")
 	require.NoError(t, err)
-	require.ErrorAs(t, plan.Refusal, new(*shadow.ProtectedError))
+	require.ErrorAs(t, plan.Refusal, new(*peer.ProtectedError))
 	_, err = b.Delete(target)
-	require.ErrorAs(t, err, new(*shadow.ProtectedError))
-	require.Equal(t, shadow.Active, b.Get(job).State)
+	require.ErrorAs(t, err, new(*peer.ProtectedError))
+	require.Equal(t, peer.Active, b.Get(job).State)
 }
 
 func TestABlockerOfWhatGoesLaterRefuses(t *testing.T) {
@@ -52,9 +53,9 @@ func TestABlockerOfWhatGoesLaterRefuses(t *testing.T) {
 	b.Settle()
 	plan, err := b.Stores[b.ID(aWest)].PlanDelete(t.Context(), "targets/t")
 	require.NoError(t, err)
-	require.ErrorAs(t, plan.Refusal, new(*shadow.BlockedError))
+	require.ErrorAs(t, plan.Refusal, new(*peer.BlockedError))
 	_, err = b.Delete(target)
-	require.ErrorAs(t, err, new(*shadow.BlockedError))
+	require.ErrorAs(t, err, new(*peer.BlockedError))
 }
 
 // x goes twice: its only owner is r, and it cascades from y, which cascades from r. An outsider blocks x, so a delete
@@ -76,7 +77,7 @@ func TestACollectedResourceThatAlsoCascadesRefuses(t *testing.T) {
 	}
 	require.Zero(t, refused[false])
 	_, err := b.Delete(r)
-	require.ErrorAs(t, err, new(*shadow.BlockedError))
+	require.ErrorAs(t, err, new(*peer.BlockedError))
 }
 
 // The same with deletes, and with block_deletion instead of a blocker.
@@ -115,7 +116,7 @@ func TestWhatIsLearntByAskingIsLookedAheadToo(t *testing.T) {
 		b.MustPut(west, body{"cascade": target}) // committed, not confirmed yet
 		b.MustPut(blocker, body{"near": body{"block": west}})
 		_, err := b.Delete(target)
-		require.ErrorAs(t, err, new(*shadow.BlockedError), "another deployment has an entry: %v", other)
+		require.ErrorAs(t, err, new(*peer.BlockedError), "another deployment has an entry: %v", other)
 	}
 }
 
@@ -128,7 +129,7 @@ func TestAPlanShowsWhatIsNotConfirmedYet(t *testing.T) {
 	for range 2 { // the second after the first has learnt of it
 		plan, err := b.Stores[b.ID(aWest)].PlanDelete(t.Context(), "targets/t")
 		require.NoError(t, err)
-		require.ErrorAs(t, plan.Refusal, new(*shadow.BlockedError))
+		require.ErrorAs(t, plan.Refusal, new(*peer.BlockedError))
 	}
 }
 
@@ -194,7 +195,7 @@ func TestABlockerThatIsOwnedByWhatIsAwayIsUnknown(t *testing.T) {
 	b.Settle()
 	b.SetDown("c.example.com/us", true)
 	_, err := b.Delete(project)
-	require.ErrorAs(t, err, new(*shadow.UnavailableError))
+	require.ErrorAs(t, err, new(*peer.UnavailableError))
 	b.SetDown("c.example.com/us", false)
 	b.MustDelete(project) // with all there, it is excused
 	b.Settle()
@@ -207,7 +208,7 @@ func TestPlanAndATentativeBlockadeThatCannotBeAsked(t *testing.T) {
 	b := newJudged(t)
 	b.MustPut("//a.example.com/us/projects/q", nil)
 	store := b.Stores[b.ID("a.example.com/us")]
-	_, err := store.Establish(t.Context(), b.ID("b.example.com/us"), newAttempt(), []shadow.EstablishReference{{
+	_, err := store.Establish(t.Context(), b.ID("b.example.com/us"), newAttempt(), []peer.EstablishReference{{
 		HolderUID: uuid.New(), HolderKind: "Holder", HolderName: "holders/h", Path: "blocks", TargetKind: "Project", TargetName: "projects/q", Behaviour: schema.Block,
 	}})
 	require.NoError(t, err)

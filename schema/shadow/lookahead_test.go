@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/test/harness"
 )
@@ -73,9 +74,9 @@ func newDeliveries(t *testing.T, n int) *harness.Box {
 func putMany(t *testing.T, b *harness.Box, deployment, prefix string, n int, content body) {
 	t.Helper()
 	for first := 0; first < n; first += 1000 {
-		var writes []shadow.Write
+		var writes []peer.Write
 		for i := first; i < min(n, first+1000); i++ {
-			writes = append(writes, shadow.Write{Name: fmt.Sprint(prefix, i), Body: content})
+			writes = append(writes, peer.Write{Name: fmt.Sprint(prefix, i), Body: content})
 		}
 		_, err := b.Stores[b.ID(deployment)].Save(context.Background(), writes)
 		require.NoError(t, err)
@@ -90,7 +91,7 @@ func TestBlockersAreJudgedOneByOneHoweverMany_I3(t *testing.T) {
 	}
 	for _, n := range []int{1100, 10_300} { // more than is asked about at a time, and than is walked over
 		b := newDeliveries(t, n)
-		if n < shadow.PlanLimit {
+		if n < peer.PlanLimit {
 			b.MustPut(outside, body{"place": place})
 			b.Settle()
 			_, err := b.Delete(project)
@@ -126,10 +127,10 @@ func TestADeploymentThatIsAwayIsNamedAndNotItsResources_I15(t *testing.T) {
 	b.Settle()
 	b.SetDown("b.example.com/us", true)
 	_, err := b.Delete(project)
-	var unavailable *shadow.UnavailableError
+	var unavailable *peer.UnavailableError
 	require.ErrorAs(t, err, &unavailable)
 	require.Equal(t, "b.example.com/us", unavailable.Deployments[0].String())
-	require.Equal(t, shadow.Active, b.Get(project).State)
+	require.Equal(t, peer.Active, b.Get(project).State)
 	plan, err := b.Stores[b.ID("a.example.com/us")].PlanDelete(context.Background(), "projects/p")
 	require.NoError(t, err)
 	require.ErrorAs(t, plan.Refusal, &unavailable)

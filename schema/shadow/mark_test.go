@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/test/harness"
 )
@@ -27,14 +28,14 @@ func TestAnOlderCopyOfTheDatabaseDecidesNothing_I3(t *testing.T) {
 	b.Settle()
 	takeOver()
 	_, err := b.Delete(target)
-	var unavailable *shadow.UnavailableError
+	var unavailable *peer.UnavailableError
 	require.ErrorAs(t, err, &unavailable)
 	_, err = b.Put("//"+aWest+"/targets/new", body{"peer": target2})
 	require.Error(t, err, "what is written is lost as well when the database comes back")
 	b.Recover(aWest)
 	b.Settle()
 	_, err = b.Delete(target)
-	require.ErrorAs(t, err, new(*shadow.BlockedError))
+	require.ErrorAs(t, err, new(*peer.BlockedError))
 	b.MustDelete(target2)
 	b.Audit()
 }
@@ -77,7 +78,7 @@ func (s *swapped) establish(name string) {
 	s.t.Helper()
 	ref := reference("block", schema.Block, uuid.New())
 	ref.TargetName = name
-	_, err := s.store.Establish(s.t.Context(), peerOfA, newAttempt(), []shadow.EstablishReference{ref})
+	_, err := s.store.Establish(s.t.Context(), peerOfA, newAttempt(), []peer.EstablishReference{ref})
 	require.NoError(s.t, err)
 }
 
@@ -89,17 +90,17 @@ func TestAnOlderCopyOfTheServersFilesDecidesNothing_I3(t *testing.T) {
 	s.establish("targets/t0")
 	before := s.store.PresentEpoch()
 	s.swap()
-	var unavailable *shadow.UnavailableError
+	var unavailable *peer.UnavailableError
 	for range 10 {
 		_, err := s.store.Delete(s.t.Context(), shadow.DeleteRequest{Name: "targets/t0"})
 		require.ErrorAs(t, err, &unavailable)
 	}
-	_, err := s.store.Confirm(t.Context(), peerOfA, uuid.Must(uuid.NewV7()), []shadow.AttemptID{newAttempt()})
+	_, err := s.store.Confirm(t.Context(), peerOfA, uuid.Must(uuid.NewV7()), []peer.AttemptID{newAttempt()})
 	require.ErrorAs(t, err, &unavailable)
-	_, err = s.store.Answer(t.Context(), peerOfA, []shadow.Question{{Key: shadow.BlockadeKey{Attempt: newAttempt()}, Expired: true}})
+	_, err = s.store.Answer(t.Context(), peerOfA, []peer.Question{{Key: peer.BlockadeKey{Attempt: newAttempt()}, Expired: true}})
 	require.ErrorAs(t, err, &unavailable)
-	_, err = s.store.Save(t.Context(), []shadow.Write{{Name: "targets/new"}})
-	require.ErrorIs(t, err, shadow.ErrAborted)
+	_, err = s.store.Save(t.Context(), []peer.Write{{Name: "targets/new"}})
+	require.ErrorIs(t, err, peer.ErrAborted)
 	select {
 	case <-s.store.EpochChanged():
 	default:
@@ -113,7 +114,7 @@ func TestAnOlderCopyOfTheServersFilesDecidesNothing_I3(t *testing.T) {
 	_, err = s.store.NoticeEpoch(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, epoch, s.store.PresentEpoch(), "one is enough")
-	_, err = s.store.Save(t.Context(), []shadow.Write{{Name: "targets/new"}})
+	_, err = s.store.Save(t.Context(), []peer.Write{{Name: "targets/new"}})
 	require.NoError(t, err)
 }
 
@@ -123,7 +124,7 @@ func TestNoticeEpochDetectsAnOlderCopy(t *testing.T) {
 	t.Parallel()
 	s := newSwapped(t)
 	_, other := movingPool(t, s.primary, s.address)
-	_, err := other.Save(t.Context(), []shadow.Write{{Name: "targets/others"}})
+	_, err := other.Save(t.Context(), []peer.Write{{Name: "targets/others"}})
 	require.NoError(t, err)
 	require.Eventually(t, func() bool { // what is seen is on disk
 		_, err := s.store.NoticeEpoch(t.Context())
@@ -147,7 +148,7 @@ func TestACrashBeginsNoEpoch(t *testing.T) {
 	epoch := store.PresentEpoch()
 	tx, err := pool.BeginTx(t.Context(), pgx.TxOptions{})
 	require.NoError(t, err)
-	_, err = store.SaveTx(t.Context(), tx, []shadow.Write{{Name: "targets/never"}})
+	_, err = store.SaveTx(t.Context(), tx, []peer.Write{{Name: "targets/never"}})
 	require.NoError(t, err)
 	server.Crash()
 	_ = tx.Rollback(t.Context())
@@ -158,6 +159,6 @@ func TestACrashBeginsNoEpoch(t *testing.T) {
 	require.NoError(t, err)
 	require.False(t, awaiting)
 	require.Equal(t, epoch, store.PresentEpoch())
-	_, err = store.Save(t.Context(), []shadow.Write{{Name: "targets/t9"}})
+	_, err = store.Save(t.Context(), []peer.Write{{Name: "targets/t9"}})
 	require.NoError(t, err)
 }

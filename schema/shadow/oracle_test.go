@@ -18,6 +18,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
+	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/test/harness"
 )
@@ -131,7 +132,7 @@ func stateOf(t *testing.T, b *harness.Box) map[string]map[string]string {
 		for _, r := range found {
 			values := map[string]string{}
 			require.NoError(t, json.Unmarshal(r.Body, &values))
-			require.Equal(t, shadow.Active, r.State, "%s/%s waits for something at rest", id, r.Name)
+			require.Equal(t, peer.Active, r.State, "%s/%s waits for something at rest", id, r.Name)
 			out["//"+id.String()+"/"+r.Name] = values
 		}
 	}
@@ -163,7 +164,7 @@ func play(t *testing.T, b *harness.Box, n *native, names []string, seed uint64, 
 			before := len(n.state())
 			want := n.delete(name)
 			_, got := b.Delete(name)
-			if errors.Is(got, shadow.ErrNotFound) {
+			if errors.Is(got, peer.ErrNotFound) {
 				got = nil // native keys do not mind
 			}
 			require.Equal(t, want == nil, got == nil, "seed %d step %d: delete %s: native %v, here %v", seed, step, name, want, got)

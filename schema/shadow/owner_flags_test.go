@@ -7,12 +7,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/db-controller/db-controller/schema"
-	"github.com/db-controller/db-controller/schema/shadow"
+	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/test/harness"
 )
 
 // unsets sets unset_on_delete of an owner reference.
-func unsets(o shadow.OwnerReference) shadow.OwnerReference {
+func unsets(o peer.OwnerReference) peer.OwnerReference {
 	o.UnsetOnDelete = true
 	return o
 }
@@ -64,13 +64,13 @@ func TestAnOwnerWithoutUnsetOnDeleteDecidesInAnyOrder_I17(t *testing.T) {
 }
 
 // goes delivers the deletion of one owner to an ownee, and no other.
-func goes(t *testing.T, b *harness.Box, ownee, gone, how string, again []shadow.OwnerReference) {
+func goes(t *testing.T, b *harness.Box, ownee, gone, how string, again []peer.OwnerReference) {
 	t.Helper()
 	full, err := schema.ParseFullName(gone)
 	require.NoError(t, err)
 	store, at := b.Stores[b.ID(aWest)], full.Deployment
 	if how == "told" {
-		var uid []shadow.OwnerReference
+		var uid []peer.OwnerReference
 		for _, o := range again {
 			if o.Owner == full {
 				uid = append(uid, o)
@@ -97,7 +97,7 @@ func goes(t *testing.T, b *harness.Box, ownee, gone, how string, again []shadow.
 	require.NoError(t, err)
 	for i, q := range check.Questions {
 		if q.Name != full.Name {
-			answers.Answers[i].Verdict = shadow.OwnerUnknown // its answer is still to come
+			answers.Answers[i].Verdict = peer.OwnerUnknown // its answer is still to come
 		}
 	}
 	_, err = check.Settle(t.Context(), answers)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/db-controller/db-controller/internal/postgres"
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/test/harness"
 )
@@ -31,7 +32,7 @@ func putRandom(t *testing.T, b *harness.Box, r *rand.Rand) error {
 	if kindOfOwned(name) == "Holder" {
 		content[[]string{"unset", "cascade", "block"}[r.IntN(3)]] = []string{target, target2, ownee}[r.IntN(3)]
 	}
-	var owners []shadow.OwnerReference
+	var owners []peer.OwnerReference
 	for _, o := range ownedNames {
 		if o != name && r.IntN(4) == 0 {
 			ref := owner(t, o, kindOfOwned(o))

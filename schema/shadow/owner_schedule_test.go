@@ -11,11 +11,12 @@ import (
 
 	"github.com/db-controller/db-controller/internal/postgres"
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/test/harness"
 )
 
-func withUID(o shadow.OwnerReference, uid uuid.UUID) shadow.OwnerReference { o.UID = uid; return o }
+func withUID(o peer.OwnerReference, uid uuid.UUID) peer.OwnerReference { o.UID = uid; return o }
 
 // In v2 of a, Target is called Goal and has a reference, whose path is stored between the two transactions of Switch. In
 // v3, Target is something else.
@@ -218,7 +219,7 @@ func TestAFlagThatIsChangedMakesNoSecondRow_I20(t *testing.T) {
 	require.Equal(t, 1, b.Count(bEast, "owner_reference"))
 }
 
-func spoil(t *testing.T, b *harness.Box, deployment string, r shadow.Resource) {
+func spoil(t *testing.T, b *harness.Box, deployment string, r peer.Resource) {
 	t.Helper()
 	_, err := b.Pools[b.ID(deployment)].Exec(context.Background(), `UPDATE dbcontroller.resource SET owners = '{}' WHERE id = (SELECT id FROM dbcontroller.shadow WHERE uid = $1)`, r.UID)
 	require.NoError(t, err)
@@ -303,7 +304,7 @@ func TestSaveTxWithAnOwnerNeedsNoSecondConnection_I22(t *testing.T) {
 				begun <- struct{}{}
 				<-all
 				o := owner(t, fmt.Sprintf("//c.example.com/r%d/things/x", i), "Thing")
-				if _, err := s.SaveTx(ctx, tx, []shadow.Write{{Name: fmt.Sprintf("targets/n%d", i), Owners: []shadow.OwnerReference{o}}}); err != nil {
+				if _, err := s.SaveTx(ctx, tx, []peer.Write{{Name: fmt.Sprintf("targets/n%d", i), Owners: []peer.OwnerReference{o}}}); err != nil {
 					return err
 				}
 				return tx.Commit(ctx)
@@ -415,5 +416,5 @@ func TestAnOwnersNameIsChecked_I20(t *testing.T) {
 	bad.Owner.Name = "Not a/name"
 	require.Error(t, schema.CheckName(bad.Owner.Name), "schema/service/owners.go refuses the whole call for it")
 	_, err := b.PutOwned(ownee, nil, bad)
-	require.ErrorAs(t, err, new(*shadow.InvalidError))
+	require.ErrorAs(t, err, new(*peer.InvalidError))
 }

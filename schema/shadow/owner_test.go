@@ -10,19 +10,20 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/test/harness"
 )
 
 // owner is an owner reference to a resource by its full name. Targets import nothing: owners need no import.
-func owner(t *testing.T, name, kind string) shadow.OwnerReference {
+func owner(t *testing.T, name, kind string) peer.OwnerReference {
 	t.Helper()
 	full, err := schema.ParseFullName(name)
 	require.NoError(t, err)
-	return shadow.OwnerReference{Owner: full, Kind: kind}
+	return peer.OwnerReference{Owner: full, Kind: kind}
 }
 
-func mustOwn(t *testing.T, b *harness.Box, name string, content body, owners ...shadow.OwnerReference) shadow.Resource {
+func mustOwn(t *testing.T, b *harness.Box, name string, content body, owners ...peer.OwnerReference) peer.Resource {
 	t.Helper()
 	r, err := b.PutOwned(name, content, owners...)
 	require.NoError(t, err)
@@ -302,7 +303,7 @@ func TestACollectedResourceCascadesAndMayBeBlocked(t *testing.T) {
 	b.MustDelete(target)
 	b.Settle()
 	b.Gone(target, holder, ownee+"/children/c")
-	require.Equal(t, shadow.Deleting, b.Get(ownee).State, "it waits, and says for whom")
+	require.Equal(t, peer.Deleting, b.Get(ownee).State, "it waits, and says for whom")
 	conditions, err := b.Stores[b.ID(aEast)].Conditions(context.Background(), "targets/owned")
 	require.NoError(t, err)
 	require.Equal(t, []shadow.Condition{{Type: "BLOCKED", Message: "by " + holder2 + " (block)"}}, conditions)
@@ -331,15 +332,15 @@ func TestOwnersAreReplacedAsAWhole(t *testing.T) {
 	b.Gone(holder)
 	require.NotNil(t, b.Get(ownee))
 
-	for says, owners := range map[string][]shadow.OwnerReference{
+	for says, owners := range map[string][]peer.OwnerReference{
 		"is listed twice":     {owner(t, holder, "Holder"), owner(t, holder, "Holder")},
 		" is listed twice":    {owner(t, holder, "Holder"), withUID(owner(t, holder, "Holder"), uuid.New())},
 		"want upper camel":    {owner(t, holder, "holder")},
 		"is of kind Target":   {owner(t, target, "Child")},
-		"more than 100 owner": make([]shadow.OwnerReference, 101),
+		"more than 100 owner": make([]peer.OwnerReference, 101),
 	} {
 		_, err := b.PutOwned(ownee, nil, owners...)
-		require.ErrorAs(t, err, new(*shadow.InvalidError))
+		require.ErrorAs(t, err, new(*peer.InvalidError))
 		require.ErrorContains(t, err, says)
 	}
 }
@@ -361,7 +362,7 @@ func TestOwnerMessagesAreIdempotentAndCommute_I7(t *testing.T) {
 	}
 	require.Equal(t, "v7", b.Get(ownee).Owners[0].Version)
 	// A let-go that comes when the owner does not have to refer at all.
-	_, _, err := at.DropOwners(ctx, from, uuid.Nil, nil, []shadow.LetGo{{Owner: o.UID, Ownee: b.Get(ownee).UID}})
+	_, _, err := at.DropOwners(ctx, from, uuid.Nil, nil, []peer.LetGo{{Owner: o.UID, Ownee: b.Get(ownee).UID}})
 	require.NoError(t, err)
 	b.Settle()
 	require.NotNil(t, b.Get(ownee))
@@ -376,7 +377,7 @@ func TestOwnerMessagesAreIdempotentAndCommute_I7(t *testing.T) {
 		b.Gone(ownee)
 	}
 	for range 3 { // checks leave one entry
-		_, err := b.Stores[from].CheckOwners(ctx, b.ID(aEast), []shadow.OwnerQuestion{{Kind: "Holder", Name: "holders/h"}, {Kind: "Holder", Name: "holders/h", UID: o.UID}})
+		_, err := b.Stores[from].CheckOwners(ctx, b.ID(aEast), []peer.OwnerQuestion{{Kind: "Holder", Name: "holders/h"}, {Kind: "Holder", Name: "holders/h", UID: o.UID}})
 		require.NoError(t, err)
 	}
 	require.Equal(t, 1, b.Count(bEast, "ownee_entry"))
@@ -404,9 +405,9 @@ func TestAnOwnerOfThousands_I21(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, func(cfg *shadow.Config) { cfg.BatchSize = 50 })
 	b.MustPut(holder, nil)
-	var writes []shadow.Write
+	var writes []peer.Write
 	for i := range 300 {
-		writes = append(writes, shadow.Write{Name: fmt.Sprintf("targets/n%d", i), Owners: []shadow.OwnerReference{owner(t, holder, "Holder")}})
+		writes = append(writes, peer.Write{Name: fmt.Sprintf("targets/n%d", i), Owners: []peer.OwnerReference{owner(t, holder, "Holder")}})
 	}
 	_, err := b.Stores[b.ID(aEast)].Save(context.Background(), writes)
 	require.NoError(t, err)

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/test/harness"
 )
@@ -108,7 +109,7 @@ func putGraph(t *testing.T, b *harness.Box, ns []graphNode) {
 			}
 			content[path] = names
 		}
-		var owners []shadow.OwnerReference
+		var owners []peer.OwnerReference
 		for _, o := range n.owners {
 			owners = append(owners, owner(t, ns[o].name, "Node"))
 		}
@@ -186,7 +187,7 @@ func planAndDelete(t *testing.T, b *harness.Box, ns []graphNode, gone map[int]bo
 		}
 		for i, n := range ns {
 			got := b.Get(n.name)
-			goes := got == nil || got.State == shadow.Deleting // the latter waits for what blocks it
+			goes := got == nil || got.State == peer.Deleting // the latter waits for what blocks it
 			if goes {
 				went++
 			}
@@ -214,7 +215,7 @@ func takeDown(t *testing.T, b *harness.Box, ns []graphNode) {
 		func(name string) error { _, err := b.Delete(name); return err },
 	} {
 		for _, n := range ns {
-			if got := b.Get(n.name); got != nil && got.State == shadow.Active {
+			if got := b.Get(n.name); got != nil && got.State == peer.Active {
 				require.NoError(t, act(n.name))
 			}
 		}

@@ -10,12 +10,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/test/harness"
 )
 
 // value gives a field of a body as JSON.
-func value(t *testing.T, r *shadow.Resource, field string) string {
+func value(t *testing.T, r *peer.Resource, field string) string {
 	t.Helper()
 	var fields map[string]json.RawMessage
 	require.NoError(t, json.Unmarshal(r.Body, &fields))
@@ -38,7 +39,7 @@ func TestBlockDeletionRefusesAndDefers(t *testing.T) {
 	b.MustPut(target+"/children/c", nil)
 	b.MustPut(holder, body{"cascade": target})
 	b.Settle()
-	var protected *shadow.ProtectedError
+	var protected *peer.ProtectedError
 	for _, name := range []string{target, target + "/children/c", holder} { // itself, along in the database, along elsewhere
 		protect(t, b, name, true)
 		_, err := b.Delete(target)
@@ -55,19 +56,19 @@ func TestBlockDeletionRefusesAndDefers(t *testing.T) {
 	b.MustDelete(target)
 	protect(t, b, holder, true) // after the delete was accepted: the cascade leaves it, until it is let go
 	b.Settle()
-	require.Equal(t, shadow.Deleting, b.Get(holder).State)
+	require.Equal(t, peer.Deleting, b.Get(holder).State)
 	conditions, err := b.Stores[b.ID(bEast)].Conditions(context.Background(), "holders/h")
 	require.NoError(t, err)
 	require.Equal(t, "by block_deletion, which an operator has to clear", conditions[0].Message)
 	b.Gone(target, target+"/children/c")
 	_, err = b.Put(holder, nil)
-	require.ErrorIs(t, err, shadow.ErrDeleting)
+	require.ErrorIs(t, err, peer.ErrDeleting)
 	protect(t, b, holder, false)
 	b.Settle()
 	b.Gone(holder)
 	b.Audit()
 	_, err = b.Stores[b.ID(bEast)].SetBlockDeletion(context.Background(), "holders/h", uuid.Nil, true)
-	require.ErrorIs(t, err, shadow.ErrNotFound)
+	require.ErrorIs(t, err, peer.ErrNotFound)
 }
 
 const hiding = `
@@ -102,10 +103,10 @@ func TestAHiddenResourceStaysHidden_I12(t *testing.T) {
 	uid := b.MustPut(target, nil).UID
 	b.MustPut(holder, body{"cascade": target})
 	b.Settle()
-	var seen []shadow.State
-	watch := func() []shadow.State {
+	var seen []peer.State
+	watch := func() []peer.State {
 		seen = nil
-		err := store.WatchResources(context.Background(), "Target", "", "", func(e schema.Event[shadow.Resource]) error {
+		err := store.WatchResources(context.Background(), "Target", "", "", func(e schema.Event[peer.Resource]) error {
 			for _, r := range e.Items {
 				seen = append(seen, r.State)
 			}
@@ -117,7 +118,7 @@ func TestAHiddenResourceStaysHidden_I12(t *testing.T) {
 		require.ErrorContains(t, err, "enough")
 		return seen
 	}
-	require.Equal(t, []shadow.State{shadow.Active}, watch())
+	require.Equal(t, []peer.State{peer.Active}, watch())
 	require.True(t, b.MustDelete(target).Removed, "for readers it is gone")
 	require.Equal(t, 1, b.Count(aWest, "deleting"), "the holder still has to act")
 	b.Gone(target)
@@ -126,9 +127,9 @@ func TestAHiddenResourceStaysHidden_I12(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, found)
 	_, err = b.Delete(target)
-	require.ErrorIs(t, err, shadow.ErrNotFound)
+	require.ErrorIs(t, err, peer.ErrNotFound)
 	_, err = b.Put(target, nil)
-	require.ErrorIs(t, err, shadow.ErrDeleting, "the name is not free yet")
+	require.ErrorIs(t, err, peer.ErrDeleting, "the name is not free yet")
 	b.Settle()
 	b.Gone(target, holder)
 	require.NotEqual(t, uid, b.MustPut(target, nil).UID)
@@ -140,7 +141,7 @@ func TestAHiddenResourceStaysHidden_I12(t *testing.T) {
 	b.MustDelete("//" + aEast + "/targets/up")
 	b.MustPut(holder, body{"block": target})
 	b.Settle()
-	require.Equal(t, shadow.Deleting, b.Get(target).State, "somebody blocks it")
+	require.Equal(t, peer.Deleting, b.Get(target).State, "somebody blocks it")
 	b.MustPut(holder, nil)
 	b.Settle()
 	b.Gone(target)
@@ -156,10 +157,10 @@ func TestDisabledConstraintsAreIgnored(t *testing.T) {
 	b.MustPut(entry, body{"about": "nonsense"})
 	require.Zero(t, b.Count(aWest, "reference"))
 	require.True(t, b.MustDelete(target).Removed, "a log blocks nothing")
-	_, err := b.Stores[b.ID(aWest)].Establish(context.Background(), b.ID(bEast), newAttempt(), []shadow.EstablishReference{{
+	_, err := b.Stores[b.ID(aWest)].Establish(context.Background(), b.ID(bEast), newAttempt(), []peer.EstablishReference{{
 		HolderUID: uuid.New(), HolderKind: "Holder", HolderName: "holders/h", Path: "block", TargetKind: "Log", TargetName: "logs/l", Behaviour: schema.Block,
 	}})
-	require.ErrorAs(t, err, new(*shadow.RefusedError))
+	require.ErrorAs(t, err, new(*peer.RefusedError))
 	_, err = b.PutOwned("//"+aWest+"/targets/x", nil, owner(t, entry, "Log"))
 	require.ErrorContains(t, err, "kind Log cannot own resources")
 	_, err = b.PutOwned(holder, nil, owner(t, entry, "Log")) // another service cannot know, and its owner's deployment says
@@ -175,7 +176,7 @@ func TestNothingRefersToAKindWithoutConstraints(t *testing.T) {
 	b := harness.NewBox(t, hiding, nil, aWest, bEast)
 	ref := reference("block", schema.Block, uuid.New())
 	ref.TargetKind, ref.TargetName = "Log", "logs/l"
-	_, err := b.Stores[b.ID(aWest)].Establish(t.Context(), b.ID(bEast), newAttempt(), []shadow.EstablishReference{ref})
-	require.Equal(t, shadow.NotConstrained, refusals(t, err)[0].Reason)
+	_, err := b.Stores[b.ID(aWest)].Establish(t.Context(), b.ID(bEast), newAttempt(), []peer.EstablishReference{ref})
+	require.Equal(t, peer.NotConstrained, refusals(t, err)[0].Reason)
 	require.ErrorContains(t, err, "has disabled")
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/test/harness"
 )
@@ -81,11 +82,11 @@ func TestOnePulseServesAllIdleWatches_I23(t *testing.T) {
 
 	tx, err := b.Pools[b.ID(aWest)].Begin(t.Context())
 	require.NoError(t, err)
-	_, err = there.SaveTx(t.Context(), tx, []shadow.Write{{Name: "targets/late"}})
+	_, err = there.SaveTx(t.Context(), tx, []peer.Write{{Name: "targets/late"}})
 	require.NoError(t, err)
 	l.await(t, 5)
 	for i := range 10 {
-		_, err := there.Save(t.Context(), []shadow.Write{{Name: fmt.Sprintf("targets/t%d", i)}})
+		_, err := there.Save(t.Context(), []peer.Write{{Name: fmt.Sprintf("targets/t%d", i)}})
 		require.NoError(t, err)
 		f.until("what another process wrote", func() bool { return len(f.state) == i+1 })
 	}
@@ -102,13 +103,13 @@ func TestAnIdleWatchEndsWithItsEpoch_I24(t *testing.T) {
 	here, l := counted(t, b, 10*time.Millisecond)
 	ended := make(chan error, 1)
 	go func() {
-		ended <- here.WatchResources(t.Context(), "", "", "", func(schema.Event[shadow.Resource]) error { return nil })
+		ended <- here.WatchResources(t.Context(), "", "", "", func(schema.Event[peer.Resource]) error { return nil })
 	}()
 	l.await(t, 5)
 	l.rest(t)
 	_, err := b.Pools[b.ID(aWest)].Exec(t.Context(), `UPDATE dbcontroller.meta SET epoch = gen_random_uuid()`)
 	require.NoError(t, err)
-	require.ErrorIs(t, <-ended, shadow.ErrReset)
+	require.ErrorIs(t, <-ended, peer.ErrReset)
 }
 
 // While notifications arrive, pulses are ten times rarer; a pulse replaces a lost notification, and pulses are frequent again while the
@@ -131,7 +132,7 @@ func TestPulsesReplaceLostNotifications_I23(t *testing.T) {
 		began := time.Now()
 		l.await(t, 3)
 		require.GreaterOrEqual(t, time.Since(began), 300*time.Millisecond, "rarely")
-		_, err := there.Save(t.Context(), []shadow.Write{{Name: fmt.Sprintf("targets/t%d", i)}})
+		_, err := there.Save(t.Context(), []peer.Write{{Name: fmt.Sprintf("targets/t%d", i)}})
 		require.NoError(t, err)
 		f.until("what no notification tells of", func() bool { return len(f.state) == i+1 })
 		_, err = b.Pools[b.ID(aWest)].Exec(t.Context(), `

@@ -10,13 +10,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/test/harness"
 )
 
-func refusedFor(t *testing.T, err error, reason shadow.Reason) {
+func refusedFor(t *testing.T, err error, reason peer.Reason) {
 	t.Helper()
-	var refused *shadow.RefusedError
+	var refused *peer.RefusedError
 	require.ErrorAs(t, err, &refused)
 	require.Equal(t, reason, refused.Refusals[0].Reason, err)
 }
@@ -28,7 +29,7 @@ func TestTentativeBlockadesOfADeploymentAreBounded_I15(t *testing.T) {
 	b.MustPut(target, nil)
 	store, hostile, other := b.Stores[b.ID(aWest)], b.ID(bEast), b.ID(bWest)
 	establish := func(by schema.DeploymentID) error {
-		_, err := store.Establish(t.Context(), by, uuid.Must(uuid.NewV7()), []shadow.EstablishReference{{
+		_, err := store.Establish(t.Context(), by, uuid.Must(uuid.NewV7()), []peer.EstablishReference{{
 			HolderUID: uuid.New(), HolderKind: "Holder", HolderName: "holders/h", Path: "cascade", TargetKind: "Target", TargetName: "targets/t", Behaviour: schema.CascadeDelete,
 		}})
 		return err
@@ -36,7 +37,7 @@ func TestTentativeBlockadesOfADeploymentAreBounded_I15(t *testing.T) {
 	// A count concurrent with an establish may count it twice, for a second.
 	require.Eventually(t, func() bool { return establish(hostile) != nil && b.Count(aWest, "tentative") == 10 }, 10*time.Second, time.Millisecond)
 	err := establish(hostile)
-	refusedFor(t, err, shadow.QuotaExceeded)
+	refusedFor(t, err, peer.QuotaExceeded)
 	require.ErrorContains(t, err, "at most 10 tentative blockades")
 	require.NoError(t, establish(other))
 	require.Equal(t, 11, b.Count(aWest, "tentative"))
@@ -58,7 +59,7 @@ func TestBlockingReferencesOfADeploymentAreBounded(t *testing.T) {
 		}, 10*time.Second, time.Millisecond)
 	}
 	_, err := b.Put(holder, body{"block": target})
-	refusedFor(t, err, shadow.QuotaExceeded)
+	refusedFor(t, err, peer.QuotaExceeded)
 	require.ErrorContains(t, err, "at most 5 blocking references")
 	b.MustPut(holder, body{"cascade": target}) // keeps nothing
 	b.MustPut("//"+bWest+"/holders/h", body{"block": target})
@@ -81,9 +82,9 @@ func TestAQuotaCountsEarlierBlockades(t *testing.T) {
 		b.MustPut(fmt.Sprintf("//%s/holders/h%d", bEast, i), body{"block": target})
 	}
 	b.Settle()
-	again := b.SecondProcess(aWest, shadow.Config{Quotas: shadow.Quotas{Blocking: 5}})
+	again := b.SecondProcess(aWest, shadow.Config{Quotas: peer.Quotas{Blocking: 5}})
 	require.Eventually(t, func() bool { // the first count is not waited for
-		_, err := again.Establish(t.Context(), b.ID(bEast), uuid.Must(uuid.NewV7()), []shadow.EstablishReference{{
+		_, err := again.Establish(t.Context(), b.ID(bEast), uuid.Must(uuid.NewV7()), []peer.EstablishReference{{
 			HolderUID: uuid.New(), HolderKind: "Holder", HolderName: "holders/h", Path: "block", TargetKind: "Target", TargetName: "targets/t", Behaviour: schema.Block,
 		}})
 		return err != nil && strings.Contains(err.Error(), "at most 5 blocking references")
@@ -119,13 +120,13 @@ kinds:
 	b.MustPut("//"+aEast+"/own/far", body{"to": target})
 	c := b.ID("c.example.com/us-west2")
 	for _, uid := range []uuid.UUID{uuid.Nil, b.Get(target).UID} {
-		ref := []shadow.EstablishReference{{
+		ref := []peer.EstablishReference{{
 			HolderUID: uuid.New(), HolderKind: "Thing", HolderName: "things/x", Path: "block", TargetKind: "Target", TargetName: "targets/t", TargetUID: uid, Behaviour: schema.Block,
 		}}
 		_, err := b.Stores[b.ID(aWest)].Establish(t.Context(), c, uuid.Must(uuid.NewV7()), ref)
-		refusedFor(t, err, shadow.NotReferable)
+		refusedFor(t, err, peer.NotReferable)
 		_, _, err = b.Stores[b.ID(aWest)].WouldEstablish(t.Context(), c, ref)
-		refusedFor(t, err, shadow.NotReferable)
+		refusedFor(t, err, peer.NotReferable)
 	}
 	// A descriptor with such a reference is refused when it is applied.
 	_, err := schema.ParseFile("s.yaml", strings.NewReader(closed))
@@ -169,9 +170,9 @@ kinds:
 	b.Recover(aWest)
 	b.Settle()
 	_, err := b.Delete(target)
-	require.ErrorAs(t, err, new(*shadow.BlockedError))
+	require.ErrorAs(t, err, new(*peer.BlockedError))
 	_, err = b.Put(holder2, body{"block": target})
-	refusedFor(t, err, shadow.NotReferable)
+	refusedFor(t, err, peer.NotReferable)
 	b.Audit()
 }
 
@@ -182,13 +183,13 @@ func TestAnAttemptIsClosedByItsOwnDeployment_I5_I7(t *testing.T) {
 	b.MustPut(target, nil)
 	store, attempt := b.Stores[b.ID(aWest)], uuid.Must(uuid.NewV7())
 	establish := func() error {
-		_, err := store.Establish(t.Context(), b.ID(bEast), attempt, []shadow.EstablishReference{{
+		_, err := store.Establish(t.Context(), b.ID(bEast), attempt, []peer.EstablishReference{{
 			HolderUID: uuid.New(), HolderKind: "Holder", HolderName: "holders/h", Path: "block", TargetKind: "Target", TargetName: "targets/t", Behaviour: schema.Block,
 		}})
 		return err
 	}
 	release := func(by string) {
-		require.NoError(t, store.Release(t.Context(), b.ID(by), b.Stores[b.ID(by)].PresentEpoch(), nil, []shadow.AttemptID{attempt}))
+		require.NoError(t, store.Release(t.Context(), b.ID(by), b.Stores[b.ID(by)].PresentEpoch(), nil, []peer.AttemptID{attempt}))
 	}
 	release(bWest)
 	require.NoError(t, establish())
@@ -196,7 +197,7 @@ func TestAnAttemptIsClosedByItsOwnDeployment_I5_I7(t *testing.T) {
 	require.Equal(t, 1, b.Count(aWest, "blockade"))
 	release(bEast)
 	require.Zero(t, b.Count(aWest, "blockade"))
-	refusedFor(t, establish(), shadow.AttemptClosed)
+	refusedFor(t, establish(), peer.AttemptClosed)
 }
 
 // Field paths and kinds are never removed: names that no service describes are not stored.
@@ -210,16 +211,16 @@ func TestNamesOfAHostileDeploymentAreBounded(t *testing.T) {
 		return n
 	}
 	before := names()
-	var refs []shadow.EstablishReference
+	var refs []peer.EstablishReference
 	for i := range 5000 {
-		refs = append(refs, shadow.EstablishReference{
+		refs = append(refs, peer.EstablishReference{
 			HolderUID: uuid.New(), HolderKind: fmt.Sprintf("Kind%d", i), HolderName: "holders/h", Path: fmt.Sprintf("p%d", i), TargetKind: "Target", TargetName: "targets/t", Behaviour: schema.Block,
 		})
 	}
 	_, err := store.Establish(t.Context(), b.ID(bEast), uuid.Must(uuid.NewV7()), refs)
-	refusedFor(t, err, shadow.QuotaExceeded)
+	refusedFor(t, err, peer.QuotaExceeded)
 	_, _, err = store.WouldEstablish(t.Context(), b.ID(bEast), refs)
-	refusedFor(t, err, shadow.QuotaExceeded)
+	refusedFor(t, err, peer.QuotaExceeded)
 	require.LessOrEqual(t, names(), before+1)
 	b.MustPut(holder, body{"block": target})
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/test/harness"
 )
@@ -51,13 +52,13 @@ func establishAgainstDelete(t *testing.T, b *harness.Box, n int, remove func(nam
 	ctx, store := context.Background(), b.Stores[b.ID(aWest)]
 	for try := range n {
 		name := fmt.Sprintf("targets/r%d", try)
-		_, err := store.Save(ctx, []shadow.Write{{Name: name}})
+		_, err := store.Save(ctx, []peer.Write{{Name: name}})
 		require.NoError(t, err)
 		ref := reference("block", schema.Block, uuid.New())
 		ref.TargetName = name
 		var accepted, removed bool
 		together(try, func() {
-			_, err := store.Establish(ctx, b.ID(bEast), newAttempt(), []shadow.EstablishReference{ref})
+			_, err := store.Establish(ctx, b.ID(bEast), newAttempt(), []peer.EstablishReference{ref})
 			accepted = err == nil
 		}, func() { removed = remove(name) })
 		switch {
@@ -110,19 +111,19 @@ WITH gone AS (
 }
 
 // The race of a late commit against a resolver: the holder's deployment answers "gone", and the write commits, I5.
-func lateCommitAgainstResolve(t *testing.T, b *harness.Box, n int, answer func(key shadow.BlockadeKey) bool) (both, committed, gone int) {
+func lateCommitAgainstResolve(t *testing.T, b *harness.Box, n int, answer func(key peer.BlockadeKey) bool) (both, committed, gone int) {
 	t.Helper()
 	ctx, store := context.Background(), b.Stores[b.ID(bEast)]
 	targetUID := b.MustPut(target, nil).UID
 	errOver := errors.New("the first attempt is over")
 	type established struct {
-		key  shadow.BlockadeKey
+		key  peer.BlockadeKey
 		goOn chan struct{}
 	}
 	first := make(chan established)
 	var mu sync.Mutex
 	seen := false
-	b.OnEstablish = func(_ schema.DeploymentID, attempt shadow.AttemptID, refs []shadow.EstablishReference) error {
+	b.OnEstablish = func(_ schema.DeploymentID, attempt peer.AttemptID, refs []peer.EstablishReference) error {
 		mu.Lock()
 		again := seen
 		seen = true
@@ -130,7 +131,7 @@ func lateCommitAgainstResolve(t *testing.T, b *harness.Box, n int, answer func(k
 		if again {
 			return errOver
 		}
-		e := established{shadow.BlockadeKey{Attempt: attempt, HolderUID: refs[0].HolderUID, Path: refs[0].Path, TargetUID: targetUID}, make(chan struct{})}
+		e := established{peer.BlockadeKey{Attempt: attempt, HolderUID: refs[0].HolderUID, Path: refs[0].Path, TargetUID: targetUID}, make(chan struct{})}
 		first <- e
 		<-e.goOn
 		return nil
@@ -142,7 +143,7 @@ func lateCommitAgainstResolve(t *testing.T, b *harness.Box, n int, answer func(k
 		saved := make(chan error)
 		name := fmt.Sprintf("holders/r%d", try)
 		go func() {
-			_, err := store.Save(ctx, []shadow.Write{{Name: name, Body: body{"dangling": target}}})
+			_, err := store.Save(ctx, []peer.Write{{Name: name, Body: body{"dangling": target}}})
 			saved <- err
 		}()
 		e := <-first
@@ -171,10 +172,10 @@ const attemptHeldSQL = `SELECT EXISTS (SELECT FROM dbcontroller.reference WHERE 
 func TestRaceOfALateCommitAgainstResolve_I5(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
-	both, committed, gone := lateCommitAgainstResolve(t, b, tries(t, alignedTries), func(key shadow.BlockadeKey) bool {
-		verdicts, err := b.Stores[b.ID(bEast)].Answer(context.Background(), b.ID(aWest), []shadow.Question{{Key: key, Expired: true}})
+	both, committed, gone := lateCommitAgainstResolve(t, b, tries(t, alignedTries), func(key peer.BlockadeKey) bool {
+		verdicts, err := b.Stores[b.ID(bEast)].Answer(context.Background(), b.ID(aWest), []peer.Question{{Key: key, Expired: true}})
 		require.NoError(t, err)
-		return verdicts.Verdicts[0] == shadow.GoneVerdict
+		return verdicts.Verdicts[0] == peer.GoneVerdict
 	})
 	require.Zero(t, both, "an attempt committed after it was answered as gone")
 	require.NotZero(t, committed)
@@ -185,7 +186,7 @@ func TestRaceOfALateCommitAgainstResolve_I5(t *testing.T) {
 func TestRaceOfALateCommitAgainstResolveFindsTheWrongVariant(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
-	both, _, _ := lateCommitAgainstResolve(t, b, wrongTries/50, func(key shadow.BlockadeKey) bool {
+	both, _, _ := lateCommitAgainstResolve(t, b, wrongTries/50, func(key peer.BlockadeKey) bool {
 		var held bool
 		require.NoError(t, b.Pools[b.ID(bEast)].QueryRow(context.Background(), attemptHeldSQL, key.Attempt).Scan(&held))
 		return !held

@@ -5,7 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/db-controller/db-controller/schema/shadow"
+	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/test/harness"
 )
 
@@ -84,9 +84,9 @@ func TestTheRegionInANameIsTheResourcesRegion(t *testing.T) {
 	b := harness.NewBox(t, regional, nil, aWest, aEast, bWest, bEast)
 	b.MustPut("//"+aWest+"/projects/p", nil)
 	_, err := b.Put("//"+aWest+"/projects/p/regions/eastus2/sites/s", nil)
-	require.ErrorAs(t, err, new(*shadow.InvalidError))
+	require.ErrorAs(t, err, new(*peer.InvalidError))
 	require.ErrorContains(t, err, "says region eastus2, and this is "+aWest+": give its full name, //"+aEast+"/...")
-	_, err = b.Stores[b.ID(aWest)].Validate(t.Context(), shadow.Write{Name: "projects/p/regions/mars/sites/s"})
+	_, err = b.Stores[b.ID(aWest)].Validate(t.Context(), peer.Write{Name: "projects/p/regions/mars/sites/s"})
 	require.ErrorContains(t, err, "says region mars")
 	b.MustPut("//"+aWest+"/projects/p/regions/us-west2/sites/s", nil)
 

@@ -7,6 +7,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
+	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow"
 )
 
@@ -49,16 +50,16 @@ func TestEachRemovalRecordsActorRequestAndRoot(t *testing.T) {
 	for _, c := range []struct {
 		at, name string
 		uid      uuid.UUID
-		how      shadow.How
+		how      peer.How
 		via      uuid.UUID
 		viaAt    string
 	}{
-		{aWest, "targets/t", root.UID, shadow.Requested, uuid.Nil, ""},
-		{aWest, "targets/t/children/c", child.UID, shadow.Cascaded, root.UID, aWest},
-		{bEast, "holders/h", cascading.UID, shadow.Cascaded, root.UID, aWest},
-		{bEast, "holders/h2", async.UID, shadow.Cascaded, root.UID, aWest},
-		{bEast, "holders/near", near.UID, shadow.Cascaded, cascading.UID, bEast},
-		{aEast, "targets/owned", owned.UID, shadow.Disowning, cascading.UID, bEast},
+		{aWest, "targets/t", root.UID, peer.Requested, uuid.Nil, ""},
+		{aWest, "targets/t/children/c", child.UID, peer.Cascaded, root.UID, aWest},
+		{bEast, "holders/h", cascading.UID, peer.Cascaded, root.UID, aWest},
+		{bEast, "holders/h2", async.UID, peer.Cascaded, root.UID, aWest},
+		{bEast, "holders/near", near.UID, peer.Cascaded, cascading.UID, bEast},
+		{aEast, "targets/owned", owned.UID, peer.Disowning, cascading.UID, bEast},
 	} {
 		r := removed(t, b.Stores[b.ID(c.at)], c.name)
 		require.Equal(t, c.uid, r.UID, c.name)
@@ -94,7 +95,7 @@ func TestARefusedDeleteRecordsNoRemoval(t *testing.T) {
 	b.MustPut(holder, body{"block": target})
 	b.Settle()
 	_, err := b.Stores[b.ID(aWest)].Delete(t.Context(), shadow.DeleteRequest{Name: "targets/t"})
-	require.ErrorAs(t, err, new(*shadow.BlockedError))
+	require.ErrorAs(t, err, new(*peer.BlockedError))
 	found, err := b.Stores[b.ID(aWest)].Removals(t.Context(), "targets/t", uuid.Nil, 10)
 	require.NoError(t, err)
 	require.Empty(t, found)

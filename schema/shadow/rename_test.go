@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/test/harness"
 )
@@ -220,7 +221,7 @@ func TestARenamedKindIsDerivedOnTheWayBack_I26(t *testing.T) {
 	b.Settle()
 	require.Equal(t, 1, b.Count(bEast, "reference"), "v1 has it again")
 	_, err := b.Delete(targetName("t"))
-	require.ErrorAs(t, err, new(*shadow.BlockedError), "I3: the body of an ACTIVE holder names it with BLOCK")
+	require.ErrorAs(t, err, new(*peer.BlockedError), "I3: the body of an ACTIVE holder names it with BLOCK")
 }
 
 // A watch of the kind that is open, or resumes, over such a switch receives all changes.
@@ -229,10 +230,10 @@ func TestAWatchContinuesOverARename_I23(t *testing.T) {
 	b := regionFirst(t)
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	seen := make(chan shadow.Resource, 100)
+	seen := make(chan peer.Resource, 100)
 	end := make(chan struct{})
 	go func() {
-		_ = b.Stores[b.ID(bEast)].WatchResources(ctx, "Holder", "", "", func(e schema.Event[shadow.Resource]) error {
+		_ = b.Stores[b.ID(bEast)].WatchResources(ctx, "Holder", "", "", func(e schema.Event[peer.Resource]) error {
 			if e.EndOfSnapshot {
 				close(end)
 			}
@@ -262,8 +263,8 @@ func TestALaggingProcessDeniesNoOwner_I27(t *testing.T) {
 	lagging := b.SecondProcess(bEast, shadow.Config{})
 	b.Switch(bEast, "v2")
 	uid := b.Get("//" + bEast + "/holders/boss2").UID
-	_, err := lagging.CheckOwners(context.Background(), b.ID(bWest), []shadow.OwnerQuestion{{Kind: "Keeper", Name: "holders/boss2", UID: uid}})
-	require.ErrorIs(t, err, shadow.ErrAborted, "it cannot say; whoever is told that it is absent deletes what it owns")
+	_, err := lagging.CheckOwners(context.Background(), b.ID(bWest), []peer.OwnerQuestion{{Kind: "Keeper", Name: "holders/boss2", UID: uid}})
+	require.ErrorIs(t, err, peer.ErrAborted, "it cannot say; whoever is told that it is absent deletes what it owns")
 }
 
 func TestALaggingProcessDeniesNoTarget(t *testing.T) {
@@ -272,10 +273,10 @@ func TestALaggingProcessDeniesNoTarget(t *testing.T) {
 	b.MustPut("//"+bEast+"/holders/boss2", nil)
 	lagging := b.SecondProcess(bEast, shadow.Config{})
 	b.Switch(bEast, "v2")
-	_, err := lagging.Establish(context.Background(), b.ID(bWest), newAttempt(), []shadow.EstablishReference{{
+	_, err := lagging.Establish(context.Background(), b.ID(bWest), newAttempt(), []peer.EstablishReference{{
 		HolderUID: uuid.Must(uuid.NewV7()), HolderKind: "Holder", HolderName: "holders/x", Path: "near", TargetKind: "Holder", TargetName: "holders/boss2", Behaviour: schema.Block,
 	}})
-	require.False(t, err != nil && shadow.Definite(err), "it exists: %v", err)
+	require.False(t, err != nil && peer.Definite(err), "it exists: %v", err)
 }
 
 // The whole way: the check is under way while the owner's deployment switches, and the ownee of a living owner stays.
@@ -287,16 +288,16 @@ func TestACheckDuringASwitchDeniesNoOwner_I27(t *testing.T) {
 	asked := gatedProcess(t, b, bEast, g, modelOf(t, regions, "b.example.com", "v1"))
 	uid := b.Get("//" + bEast + "/holders/boss2").UID
 	g.arm(0)
-	done := make(chan *shadow.OwnerAnswers)
+	done := make(chan *peer.OwnerAnswers)
 	go func() {
-		a, _ := asked.CheckOwners(context.Background(), b.ID(bWest), []shadow.OwnerQuestion{{Kind: "Holder", Name: "holders/boss2", UID: uid}})
+		a, _ := asked.CheckOwners(context.Background(), b.ID(bWest), []peer.OwnerQuestion{{Kind: "Holder", Name: "holders/boss2", UID: uid}})
 		done <- a
 	}()
 	<-g.reached
 	b.Switch(bEast, "v2")
 	close(g.open)
 	if a := <-done; a != nil { // else it cannot say
-		require.NotEqual(t, shadow.OwnerAbsent, a.Answers[0].Verdict)
+		require.NotEqual(t, peer.OwnerAbsent, a.Answers[0].Verdict)
 	}
 }
 
@@ -333,6 +334,6 @@ func TestAProcessThatMissedASwitchGoesOn_I22(t *testing.T) {
 	require.NoError(t, second.Switch(ctx, v2))
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
-	_, err := first.Save(ctx, []shadow.Write{{Name: "holders/h"}})
+	_, err := first.Save(ctx, []peer.Write{{Name: "holders/h"}})
 	require.NoError(t, err, "both processes and the database are at v2, and nobody switches any more")
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow"
 )
 
@@ -21,15 +22,15 @@ func TestARequestIDKeepsOnlyDefiniteRefusals_I29(t *testing.T) {
 	b := newBox(t, nil)
 	b.MustPut(target, nil)
 	store := b.Stores[b.ID(bEast)]
-	var refuse []shadow.Reason // guarded by nothing, as what follows: one write at a time
+	var refuse []peer.Reason // guarded by nothing, as what follows: one write at a time
 	var giveUp func()
-	b.OnEstablish = func(_ schema.DeploymentID, _ shadow.AttemptID, refs []shadow.EstablishReference) error {
-		if len(refuse) > 0 && refuse[0].Standing() == shadow.Again {
+	b.OnEstablish = func(_ schema.DeploymentID, _ peer.AttemptID, refs []peer.EstablishReference) error {
+		if len(refuse) > 0 && refuse[0].Standing() == peer.Again {
 			giveUp() // else it is tried until the deadline
 		}
-		e := &shadow.RefusedError{}
+		e := &peer.RefusedError{}
 		for _, reason := range refuse {
-			e.Refusals = append(e.Refusals, shadow.Refusal{
+			e.Refusals = append(e.Refusals, peer.Refusal{
 				Holder: refs[0].HolderName, Path: refs[0].Path, Reason: reason,
 				Target: schema.FullName{Deployment: b.ID(aWest), Name: refs[0].TargetName},
 			})
@@ -39,22 +40,22 @@ func TestARequestIDKeepsOnlyDefiniteRefusals_I29(t *testing.T) {
 		}
 		return e
 	}
-	definite := map[shadow.Reason]bool{shadow.TargetMissing: true, shadow.TargetDeleting: true, shadow.TargetDecommissioned: true}
-	reasons := shadow.Reasons()
+	definite := map[peer.Reason]bool{peer.TargetMissing: true, peer.TargetDeleting: true, peer.TargetDecommissioned: true}
+	reasons := peer.Reasons()
 	require.Greater(t, len(reasons), len(definite))
 	for i, reason := range reasons {
-		for _, beside := range []shadow.Reason{"", shadow.TargetMissing} { // beside a definite one it may pass all the same
+		for _, beside := range []peer.Reason{"", peer.TargetMissing} { // beside a definite one it may pass all the same
 			id := uuid.New()
-			write := []shadow.Write{{Name: fmt.Sprintf("holders/h%d%s", i, beside[:min(len(beside), 1)]), Body: body{"block": target}}}
-			if refuse = []shadow.Reason{reason}; beside != "" {
-				refuse = append([]shadow.Reason{beside}, refuse...)
+			write := []peer.Write{{Name: fmt.Sprintf("holders/h%d%s", i, beside[:min(len(beside), 1)]), Body: body{"block": target}}}
+			if refuse = []peer.Reason{reason}; beside != "" {
+				refuse = append([]peer.Reason{beside}, refuse...)
 			}
 			ctx, cancel := context.WithCancel(t.Context())
 			giveUp = cancel
 			_, err := store.SaveRequested(ctx, id, write)
 			cancel()
 			require.Len(t, refusals(t, err), len(refuse), reason)
-			require.Equal(t, definite[reason], shadow.Definite(err), reason)
+			require.Equal(t, definite[reason], peer.Definite(err), reason)
 			refuse = nil
 			_, again := store.SaveRequested(t.Context(), id, write)
 			if definite[reason] {
@@ -76,11 +77,11 @@ func TestARefusalOfAnEarlierVersionIsNotKept_I29(t *testing.T) {
 	store, id := b.Stores[b.ID(bEast)], uuid.New()
 	_, err := b.Pools[b.ID(bEast)].Exec(t.Context(), `UPDATE dbcontroller.meta SET version = 'v9'`)
 	require.NoError(t, err)
-	unknown := []shadow.Write{{Name: "novelties/n"}}
+	unknown := []peer.Write{{Name: "novelties/n"}}
 	_, err = store.SaveRequested(t.Context(), id, unknown)
-	require.ErrorIs(t, err, shadow.ErrAborted)
+	require.ErrorIs(t, err, peer.ErrAborted)
 	_, err = store.Delete(t.Context(), shadow.DeleteRequest{Name: "novelties/n", RequestID: id})
-	require.ErrorIs(t, err, shadow.ErrAborted)
+	require.ErrorIs(t, err, peer.ErrAborted)
 	require.Zero(t, b.Count(bEast, "request"))
 }
 
@@ -90,7 +91,7 @@ func TestARepeatedDeleteReturnsTheFirstAnswer_I29(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
 	store, ctx := b.Stores[b.ID(aWest)], t.Context()
-	repeat := func(req shadow.DeleteRequest, first shadow.DeleteResult, err error) {
+	repeat := func(req shadow.DeleteRequest, first peer.DeleteResult, err error) {
 		t.Helper()
 		again, aerr := store.Delete(ctx, req)
 		require.Equal(t, err, aerr)
@@ -103,7 +104,7 @@ func TestARepeatedDeleteReturnsTheFirstAnswer_I29(t *testing.T) {
 			require.Equal(t, first.Resource.State, again.Resource.State)
 		}
 	}
-	delete := func(req shadow.DeleteRequest) (shadow.DeleteResult, error) {
+	delete := func(req shadow.DeleteRequest) (peer.DeleteResult, error) {
 		result, err := store.Delete(ctx, req)
 		repeat(req, result, err)
 		return result, err
@@ -140,34 +141,34 @@ func TestARepeatedDeleteReturnsTheFirstAnswer_I29(t *testing.T) {
 	// Refused, for whatever definite reason.
 	missing := shadow.DeleteRequest{Name: "targets/t", UID: r.UID, RequestID: uuid.New()}
 	_, err = delete(missing)
-	require.ErrorIs(t, err, shadow.ErrNotFound)
+	require.ErrorIs(t, err, peer.ErrNotFound)
 	r = b.MustPut(target, nil)
 	b.MustPut(holder, body{"block": target})
 	b.Settle()
 	blocked := shadow.DeleteRequest{Name: "targets/t", UID: r.UID, RequestID: uuid.New()}
 	_, refused := delete(blocked)
-	require.ErrorAs(t, refused, new(*shadow.BlockedError))
+	require.ErrorAs(t, refused, new(*peer.BlockedError))
 	b.MustDelete(holder)
 	_, moved := delete(shadow.DeleteRequest{Name: "targets/t", Revision: r.Revision + 1, RequestID: uuid.New()})
-	require.ErrorIs(t, moved, shadow.ErrConflict)
+	require.ErrorIs(t, moved, peer.ErrConflict)
 	_, err = store.SetBlockDeletion(ctx, "targets/t", uuid.Nil, true)
 	require.NoError(t, err)
 	protected := shadow.DeleteRequest{Name: "targets/t", RequestID: uuid.New()}
 	_, perr := delete(protected)
-	require.ErrorAs(t, perr, new(*shadow.ProtectedError))
+	require.ErrorAs(t, perr, new(*peer.ProtectedError))
 	_, err = store.SetBlockDeletion(ctx, "targets/t", uuid.Nil, false)
 	require.NoError(t, err)
 	b.Settle()
-	repeat(blocked, shadow.DeleteResult{}, refused)
-	repeat(protected, shadow.DeleteResult{}, perr)
+	repeat(blocked, peer.DeleteResult{}, refused)
+	repeat(protected, peer.DeleteResult{}, perr)
 	require.NotNil(t, b.Get(target), "what was refused takes effect nowhere")
 
 	// The id stands for this one request.
 	blocked.UID = uuid.Nil
 	_, err = store.Delete(ctx, blocked)
-	require.ErrorIs(t, err, shadow.ErrRequestReused)
-	_, err = store.SaveRequested(ctx, blocked.RequestID, []shadow.Write{{Name: "targets/other"}})
-	require.ErrorIs(t, err, shadow.ErrRequestReused)
+	require.ErrorIs(t, err, peer.ErrRequestReused)
+	_, err = store.SaveRequested(ctx, blocked.RequestID, []peer.Write{{Name: "targets/other"}})
+	require.ErrorIs(t, err, peer.ErrRequestReused)
 	b.Settle()
 	b.Audit()
 }
@@ -197,16 +198,16 @@ func TestADeleteBesideAnUndecidedBlockadeIsNotDefinite_I29(t *testing.T) {
 	b := newBox(t, nil)
 	b.MustPut(target, nil)
 	store, holding := b.Stores[b.ID(aWest)], uuid.New()
-	_, err := store.Establish(t.Context(), b.ID(bEast), uuid.Must(uuid.NewV7()), []shadow.EstablishReference{reference("block", 1, holding)})
+	_, err := store.Establish(t.Context(), b.ID(bEast), uuid.Must(uuid.NewV7()), []peer.EstablishReference{reference("block", 1, holding)})
 	require.NoError(t, err)
 	req := shadow.DeleteRequest{Name: "targets/t", RequestID: uuid.New()}
 	short, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
 	_, err = store.Delete(short, req)
-	var blocked *shadow.BlockedError
+	var blocked *peer.BlockedError
 	require.ErrorAs(t, err, &blocked)
 	require.True(t, blocked.Undecided)
-	require.False(t, shadow.Definite(err))
+	require.False(t, peer.Definite(err))
 	b.Expire(aWest)
 	result, err := store.Delete(t.Context(), req)
 	require.NoError(t, err)
@@ -223,14 +224,14 @@ func TestARepeatedWriteLeavesOneRelease_I5_I21(t *testing.T) {
 	repeat := func(id uuid.UUID, left int) {
 		t.Helper()
 		for range 20 {
-			_, err := b.Stores[b.ID(bEast)].SaveRequested(t.Context(), id, []shadow.Write{{Name: "holders/h", Body: body{"block": target}}})
+			_, err := b.Stores[b.ID(bEast)].SaveRequested(t.Context(), id, []peer.Write{{Name: "holders/h", Body: body{"block": target}}})
 			require.Error(t, err)
-			require.False(t, shadow.Definite(err))
+			require.False(t, peer.Definite(err))
 		}
 		require.Equal(t, left, b.Count(bEast, "work"))
 	}
-	b.OnEstablish = func(schema.DeploymentID, shadow.AttemptID, []shadow.EstablishReference) error {
-		return shadow.ErrNotSent
+	b.OnEstablish = func(schema.DeploymentID, peer.AttemptID, []peer.EstablishReference) error {
+		return peer.ErrNotSent
 	}
 	repeat(uuid.New(), 0)
 	b.OnEstablish = nil
@@ -238,7 +239,7 @@ func TestARepeatedWriteLeavesOneRelease_I5_I21(t *testing.T) {
 	id := uuid.New()
 	repeat(id, 1)
 	b.SetDown(aWest, false)
-	b.OnEstablish = func(_ schema.DeploymentID, attempt shadow.AttemptID, refs []shadow.EstablishReference) error {
+	b.OnEstablish = func(_ schema.DeploymentID, attempt peer.AttemptID, refs []peer.EstablishReference) error {
 		_, err := b.Stores[b.ID(aWest)].Establish(t.Context(), b.ID(bEast), attempt, refs)
 		require.NoError(t, err)
 		return context.DeadlineExceeded // the answer does not come in time
@@ -250,7 +251,7 @@ func TestARepeatedWriteLeavesOneRelease_I5_I21(t *testing.T) {
 	b.Expire(aWest)
 	b.Settle()
 	require.Zero(t, b.Count(aWest, "blockade"))
-	_, err := b.Stores[b.ID(bEast)].SaveRequested(t.Context(), id, []shadow.Write{{Name: "holders/h", Body: body{"block": target}}})
+	_, err := b.Stores[b.ID(bEast)].SaveRequested(t.Context(), id, []peer.Write{{Name: "holders/h", Body: body{"block": target}}})
 	require.NoError(t, err)
 	b.Settle()
 	b.Audit()
@@ -261,13 +262,13 @@ func TestAWriteReportsASlowDeployment(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
 	b.MustPut(target, nil)
-	b.OnEstablish = func(schema.DeploymentID, shadow.AttemptID, []shadow.EstablishReference) error {
+	b.OnEstablish = func(schema.DeploymentID, peer.AttemptID, []peer.EstablishReference) error {
 		return context.DeadlineExceeded
 	}
 	_, err := b.Put(holder, body{"block": target})
-	require.Equal(t, shadow.TargetSlow, refusals(t, err)[0].Reason)
+	require.Equal(t, peer.TargetSlow, refusals(t, err)[0].Reason)
 	require.ErrorContains(t, err, "did not answer in time")
-	require.False(t, shadow.Definite(err))
+	require.False(t, peer.Definite(err))
 	b.OnEstablish = nil
 	b.Settle()
 	b.Audit()

@@ -12,12 +12,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow"
 )
 
-func refusals(t *testing.T, err error) []shadow.Refusal {
+func refusals(t *testing.T, err error) []peer.Refusal {
 	t.Helper()
-	var refused *shadow.RefusedError
+	var refused *peer.RefusedError
 	require.ErrorAs(t, err, &refused)
 	return refused.Refusals
 }
@@ -31,7 +32,7 @@ func TestSaveWithForeignReferencesIsAllOrNothing_I6(t *testing.T) {
 	_, err := b.Put(holder, body{"block": target, "unset": "//" + aEast + "/targets/missing"})
 	r := refusals(t, err)
 	require.Len(t, r, 1)
-	require.Equal(t, shadow.TargetMissing, r[0].Reason)
+	require.Equal(t, peer.TargetMissing, r[0].Reason)
 	require.Equal(t, "unset", r[0].Path)
 	require.Contains(t, err.Error(), "//a.example.com/eastus2/targets/missing does not exist")
 	b.Gone(holder)
@@ -55,7 +56,7 @@ func TestSaveWhileATargetsDeploymentIsAwayNamesIt(t *testing.T) {
 	b.SetDown(aWest, true)
 	_, err := b.Put(holder, body{"block": target})
 	r := refusals(t, err)
-	require.Equal(t, shadow.TargetUnreadable, r[0].Reason)
+	require.Equal(t, peer.TargetUnreadable, r[0].Reason)
 	b.Gone(holder)
 	b.SetDown(aWest, false)
 	b.Settle()
@@ -78,7 +79,7 @@ func TestSaveRefusesBadInputAndChangesNothing(t *testing.T) {
 		{holder, body{"block": "holders/x"}, "names no a.example.com/Target"},
 	} {
 		_, err := b.Put(c.name, c.body)
-		var invalid *shadow.InvalidError
+		var invalid *peer.InvalidError
 		require.ErrorAs(t, err, &invalid)
 		require.ErrorContains(t, err, c.says)
 	}
@@ -90,25 +91,25 @@ func TestSaveModesUidsAndRevisions(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
 	store, ctx := b.Stores[b.ID(aWest)], context.Background()
-	save := func(w shadow.Write) error {
+	save := func(w peer.Write) error {
 		w.Name = "targets/t"
-		_, err := store.Save(ctx, []shadow.Write{w})
+		_, err := store.Save(ctx, []peer.Write{w})
 		return err
 	}
-	require.ErrorIs(t, save(shadow.Write{Mode: shadow.Update}), shadow.ErrNotFound)
-	require.ErrorIs(t, save(shadow.Write{UID: uuid.New()}), shadow.ErrNotFound)
-	require.NoError(t, save(shadow.Write{Mode: shadow.Create}))
-	require.ErrorIs(t, save(shadow.Write{Mode: shadow.Create}), shadow.ErrExists)
+	require.ErrorIs(t, save(peer.Write{Mode: peer.Update}), peer.ErrNotFound)
+	require.ErrorIs(t, save(peer.Write{UID: uuid.New()}), peer.ErrNotFound)
+	require.NoError(t, save(peer.Write{Mode: peer.Create}))
+	require.ErrorIs(t, save(peer.Write{Mode: peer.Create}), peer.ErrExists)
 	r := b.Get(target)
-	require.ErrorIs(t, save(shadow.Write{UID: uuid.New()}), shadow.ErrConflict)
-	require.ErrorIs(t, save(shadow.Write{Revision: r.Revision + 1}), shadow.ErrConflict)
-	require.NoError(t, save(shadow.Write{Mode: shadow.Update, UID: r.UID, Revision: r.Revision, Body: body{"x": 1.0}, Labels: map[string]string{"l": "v"}}))
+	require.ErrorIs(t, save(peer.Write{UID: uuid.New()}), peer.ErrConflict)
+	require.ErrorIs(t, save(peer.Write{Revision: r.Revision + 1}), peer.ErrConflict)
+	require.NoError(t, save(peer.Write{Mode: peer.Update, UID: r.UID, Revision: r.Revision, Body: body{"x": 1.0}, Labels: map[string]string{"l": "v"}}))
 	u := b.Get(target)
 	require.Greater(t, u.Revision, r.Revision)
 	require.Equal(t, r.Generation+1, u.Generation)
 	require.Equal(t, r.UID, u.UID)
 	require.Equal(t, map[string]string{"l": "v"}, u.Labels)
-	require.NoError(t, save(shadow.Write{Body: body{"x": 1.0}}))
+	require.NoError(t, save(peer.Write{Body: body{"x": 1.0}}))
 	require.Equal(t, u.Generation, b.Get(target).Generation, "the body is the same")
 }
 
@@ -116,17 +117,17 @@ func TestResourcesOfOneBatchMayReferToOneAnotherInAnyOrder(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
 	store := b.Stores[b.ID(bEast)]
-	_, err := store.Save(context.Background(), []shadow.Write{
+	_, err := store.Save(context.Background(), []peer.Write{
 		{Name: "holders/x", Body: body{"near": body{"block": "holders/y"}}},
 		{Name: "holders/y", Body: body{"near": body{"cascade": "holders/x", "unset": "holders/y"}}},
 	})
 	require.NoError(t, err)
 	require.Equal(t, 3, b.Count(bEast, "reference"))
-	_, err = store.Save(context.Background(), []shadow.Write{
+	_, err = store.Save(context.Background(), []peer.Write{
 		{Name: "holders/p", Body: body{"near": body{"block": "holders/q"}}},
 		{Name: "holders/r", Body: body{"near": body{"block": "holders/none"}}},
 	})
-	require.Equal(t, shadow.TargetMissing, refusals(t, err)[0].Reason)
+	require.Equal(t, peer.TargetMissing, refusals(t, err)[0].Reason)
 	require.Len(t, refusals(t, err), 2)
 	require.Equal(t, 2, b.Count(bEast, "shadow"))
 	b.Audit()
@@ -139,29 +140,29 @@ func TestSaveInTheCallersTransaction(t *testing.T) {
 	store, pool, ctx := b.Stores[b.ID(bEast)], b.Pools[b.ID(bEast)], context.Background()
 	_, err := pool.Exec(ctx, `CREATE TABLE public.mine (id text PRIMARY KEY)`)
 	require.NoError(t, err)
-	write := func(w shadow.Write, commit bool) error {
+	write := func(w peer.Write, commit bool) error {
 		return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 			if _, err := tx.Exec(ctx, `INSERT INTO public.mine VALUES ($1)`, w.Name); err != nil {
 				return err
 			}
-			_, err := store.SaveTx(ctx, tx, []shadow.Write{w})
+			_, err := store.SaveTx(ctx, tx, []peer.Write{w})
 			if err == nil && !commit {
 				err = errors.New("changed my mind")
 			}
 			return err
 		})
 	}
-	require.NoError(t, write(shadow.Write{Name: "holders/x"}, true))
-	require.ErrorContains(t, write(shadow.Write{Name: "holders/y"}, false), "changed my mind")
-	require.NoError(t, write(shadow.Write{Name: "holders/z", Body: body{"near": body{"block": "holders/x"}}}, true))
-	require.ErrorIs(t, write(shadow.Write{Name: "holders/v", Body: body{"block": target}}, true), shadow.ErrForeignReference)
+	require.NoError(t, write(peer.Write{Name: "holders/x"}, true))
+	require.ErrorContains(t, write(peer.Write{Name: "holders/y"}, false), "changed my mind")
+	require.NoError(t, write(peer.Write{Name: "holders/z", Body: body{"near": body{"block": "holders/x"}}}, true))
+	require.ErrorIs(t, write(peer.Write{Name: "holders/v", Body: body{"block": target}}, true), peer.ErrForeignReference)
 	b.Gone("//"+bEast+"/holders/y", "//"+bEast+"/holders/v")
 	_, err = b.Delete("//" + bEast + "/holders/x")
 	require.ErrorContains(t, err, "holders/z (near.block)")
 
 	// A foreign reference that is there already is not new.
 	b.MustPut(holder, body{"block": target})
-	require.NoError(t, write(shadow.Write{Name: "holders/h", Body: body{"block": target, "note": "mine"}}, true))
+	require.NoError(t, write(peer.Write{Name: "holders/h", Body: body{"block": target, "note": "mine"}}, true))
 	b.Settle()
 	b.Audit()
 }
@@ -171,9 +172,9 @@ func TestARefusedWriteLeavesTheCallersTransactionUsable(t *testing.T) {
 	b := newBox(t, nil)
 	store, pool, ctx := b.Stores[b.ID(bEast)], b.Pools[b.ID(bEast)], context.Background()
 	require.NoError(t, pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
-		_, err := store.SaveTx(ctx, tx, []shadow.Write{{Name: "holders/x", Body: body{"near": body{"block": "holders/none"}}}})
-		require.Equal(t, shadow.TargetMissing, refusals(t, err)[0].Reason)
-		_, err = store.SaveTx(ctx, tx, []shadow.Write{{Name: "holders/y"}})
+		_, err := store.SaveTx(ctx, tx, []peer.Write{{Name: "holders/x", Body: body{"near": body{"block": "holders/none"}}}})
+		require.Equal(t, peer.TargetMissing, refusals(t, err)[0].Reason)
+		_, err = store.SaveTx(ctx, tx, []peer.Write{{Name: "holders/y"}})
 		return err
 	}))
 	require.NotNil(t, b.Get("//"+bEast+"/holders/y"))
@@ -190,7 +191,7 @@ func TestAnUpdateReleasesWhatItDroppedAndKeepsTheRest(t *testing.T) {
 	b.MustPut(holder, body{"block": target2, "list": []any{target2, target2}})
 	b.Settle()
 	b.Audit()
-	require.True(t, b.MustDelete(target).Removed || b.Get(target).State == shadow.Deleting)
+	require.True(t, b.MustDelete(target).Removed || b.Get(target).State == peer.Deleting)
 	b.Settle()
 	b.Gone(target)
 	_, err := b.Delete(target2)
@@ -213,11 +214,11 @@ func TestConcurrentWritersOfOneResourceLoseNothing(t *testing.T) {
 						t.Error(err)
 						return
 					}
-					_, err := b.Stores[b.ID(aWest)].Save(context.Background(), []shadow.Write{{Name: "targets/t", Revision: r.Revision, Body: body{"n": v.N + 1}}})
+					_, err := b.Stores[b.ID(aWest)].Save(context.Background(), []peer.Write{{Name: "targets/t", Revision: r.Revision, Body: body{"n": v.N + 1}}})
 					if err == nil {
 						break
 					}
-					if !errors.Is(err, shadow.ErrConflict) {
+					if !errors.Is(err, peer.ErrConflict) {
 						t.Error(err)
 						return
 					}
@@ -235,7 +236,7 @@ func TestAWriteValidatedBeforeASwitchIsRetried(t *testing.T) {
 	b.MustPut(target, nil)
 	ctx, store := context.Background(), b.Stores[b.ID(bEast)]
 	calls := 0
-	b.OnEstablish = func(schema.DeploymentID, shadow.AttemptID, []shadow.EstablishReference) error {
+	b.OnEstablish = func(schema.DeploymentID, peer.AttemptID, []peer.EstablishReference) error {
 		if calls++; calls == 1 {
 			// Another process switches the version while the reference is being established.
 			_, err := b.Pools[b.ID(bEast)].Exec(ctx, `UPDATE dbcontroller.meta SET version = 'v2', generation = generation + 1`)
@@ -263,18 +264,18 @@ func TestARequestIDGivesTheSameAnswer_I29(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
 	ctx, store := context.Background(), b.Stores[b.ID(bEast)]
-	create := []shadow.Write{{Mode: shadow.Create, Name: "holders/h", Body: body{"block": target}}}
+	create := []peer.Write{{Mode: peer.Create, Name: "holders/h", Body: body{"block": target}}}
 	refusedID, id := uuid.New(), uuid.New()
 
 	_, err := store.SaveRequested(ctx, refusedID, create)
-	require.Equal(t, shadow.TargetMissing, refusals(t, err)[0].Reason)
+	require.Equal(t, peer.TargetMissing, refusals(t, err)[0].Reason)
 	b.MustPut(target, nil)
 	_, again := store.SaveRequested(ctx, refusedID, create)
 	require.Equal(t, err, again, "it was refused, though it would be accepted now")
 
 	b.SetDown(aWest, true)
 	_, err = store.SaveRequested(ctx, id, create)
-	require.Equal(t, shadow.TargetUnreadable, refusals(t, err)[0].Reason)
+	require.Equal(t, peer.TargetUnreadable, refusals(t, err)[0].Reason)
 	b.SetDown(aWest, false)
 	first, err := store.SaveRequested(ctx, id, create)
 	require.NoError(t, err, "what could not be decided can be repeated")
@@ -285,12 +286,12 @@ func TestARequestIDGivesTheSameAnswer_I29(t *testing.T) {
 	require.Equal(t, first[0].Revision, second[0].Revision)
 	require.JSONEq(t, `{"note": "changed"}`, string(b.Get(holder).Body), "it took effect once")
 
-	_, err = store.SaveRequested(ctx, id, []shadow.Write{{Mode: shadow.Create, Name: "holders/other"}})
-	require.ErrorIs(t, err, shadow.ErrRequestReused)
+	_, err = store.SaveRequested(ctx, id, []peer.Write{{Mode: peer.Create, Name: "holders/other"}})
+	require.ErrorIs(t, err, peer.ErrRequestReused)
 	exists := uuid.New()
 	for range 2 {
-		_, err = store.SaveRequested(ctx, exists, []shadow.Write{{Mode: shadow.Create, Name: "holders/h"}})
-		require.ErrorIs(t, err, shadow.ErrExists)
+		_, err = store.SaveRequested(ctx, exists, []peer.Write{{Mode: peer.Create, Name: "holders/h"}})
+		require.ErrorIs(t, err, peer.ErrExists)
 	}
 	b.Settle()
 	b.Audit()
@@ -305,7 +306,7 @@ func TestConcurrentWritesWithOneRequestIDTakeEffectOnce_I29(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range uids {
 		wg.Go(func() {
-			saved, err := store.SaveRequested(context.Background(), id, []shadow.Write{{Name: "holders/h", Body: body{"block": target}}})
+			saved, err := store.SaveRequested(context.Background(), id, []peer.Write{{Name: "holders/h", Body: body{"block": target}}})
 			if err != nil {
 				t.Error(err)
 				return

@@ -7,6 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
+	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/test/harness"
 )
@@ -27,8 +28,8 @@ func TestATransactionWithASnapshotOfBeforeASwitchTakesNoWrite_I1_I2(t *testing.T
 		require.NoError(t, err)
 		b.Switch(bEast, "v2")
 		b.Settle()
-		_, err = asleep.SaveTx(ctx, tx, []shadow.Write{{Name: "holders/h", Body: body{"added": targetName("t")}}})
-		require.ErrorIs(t, err, shadow.ErrTransaction)
+		_, err = asleep.SaveTx(ctx, tx, []peer.Write{{Name: "holders/h", Body: body{"added": targetName("t")}}})
+		require.ErrorIs(t, err, peer.ErrTransaction)
 		require.ErrorContains(t, err, "begin it READ COMMITTED")
 		require.NoError(t, tx.Commit(ctx), "it can go on")
 		b.Gone(holder)
@@ -68,8 +69,8 @@ func TestAnUnsuitableTransactionIsRefused(t *testing.T) {
 				_, err = tx.Exec(ctx, c.first)
 				require.NoError(t, err)
 			}
-			_, err = store.SaveTx(ctx, tx, []shadow.Write{{Name: "holders/x"}})
-			require.ErrorIs(t, err, shadow.ErrTransaction)
+			_, err = store.SaveTx(ctx, tx, []peer.Write{{Name: "holders/x"}})
+			require.ErrorIs(t, err, peer.ErrTransaction)
 			require.ErrorContains(t, err, c.says)
 			_, err = tx.Exec(ctx, `SELECT 1`)
 			require.NoError(t, err, "it can go on")
@@ -90,9 +91,9 @@ func TestAnAbortedOrEndedTransactionIsRefused(t *testing.T) {
 	require.NoError(t, err)
 	_, err = tx.Exec(ctx, `SELECT 1 / 0`)
 	require.Error(t, err)
-	write := []shadow.Write{{Name: "holders/x"}}
+	write := []peer.Write{{Name: "holders/x"}}
 	_, err = store.SaveTx(ctx, tx, write)
-	require.ErrorIs(t, err, shadow.ErrTransaction)
+	require.ErrorIs(t, err, peer.ErrTransaction)
 	require.ErrorContains(t, err, "roll it back")
 	_, err = tx.Exec(ctx, `ROLLBACK TO mine`)
 	require.NoError(t, err)
@@ -101,7 +102,7 @@ func TestAnAbortedOrEndedTransactionIsRefused(t *testing.T) {
 	require.NoError(t, tx.Commit(ctx))
 	require.NotNil(t, b.Get("//"+bEast+"/holders/x"))
 	_, err = store.SaveTx(ctx, tx, write)
-	require.ErrorIs(t, err, shadow.ErrTransaction)
+	require.ErrorIs(t, err, peer.ErrTransaction)
 	require.ErrorContains(t, err, "begin another")
 }
 
@@ -114,13 +115,13 @@ func TestAWriteAfterACallersSavepointCanBeRolledBack(t *testing.T) {
 	require.NoError(t, pgx.BeginFunc(ctx, b.Pools[b.ID(bEast)], func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, `SAVEPOINT mine`)
 		require.NoError(t, err)
-		_, err = store.SaveTx(ctx, tx, []shadow.Write{{Name: "holders/x"}, {Name: "holders/y", Body: body{"near": body{"block": "holders/x"}}}})
+		_, err = store.SaveTx(ctx, tx, []peer.Write{{Name: "holders/x"}, {Name: "holders/y", Body: body{"near": body{"block": "holders/x"}}}})
 		require.NoError(t, err)
 		_, err = tx.Exec(ctx, `ROLLBACK TO mine`)
 		require.NoError(t, err)
-		_, err = store.SaveTx(ctx, tx, []shadow.Write{{Name: "holders/y", Body: body{"near": body{"block": "holders/x"}}}})
-		require.Equal(t, shadow.TargetMissing, refusals(t, err)[0].Reason)
-		_, err = store.SaveTx(ctx, tx, []shadow.Write{{Name: "holders/x"}})
+		_, err = store.SaveTx(ctx, tx, []peer.Write{{Name: "holders/y", Body: body{"near": body{"block": "holders/x"}}}})
+		require.Equal(t, peer.TargetMissing, refusals(t, err)[0].Reason)
+		_, err = store.SaveTx(ctx, tx, []peer.Write{{Name: "holders/x"}})
 		return err
 	}))
 	require.NotNil(t, b.Get("//"+bEast+"/holders/x"))
@@ -151,10 +152,10 @@ SELECT current_setting('search_path'), current_setting('enable_seqscan'), curren
 		_, err := tx.Exec(ctx, `SET LOCAL search_path = mine, pg_catalog; SET LOCAL enable_seqscan = on; SET LOCAL lock_timeout = 0;
 SET LOCAL statement_timeout = '7s'; SET LOCAL idle_in_transaction_session_timeout = 0; SET LOCAL synchronous_commit = off`)
 		require.NoError(t, err)
-		saved, err := store.SaveTx(ctx, tx, []shadow.Write{{Name: "holders/x", Body: body{"near": body{"block": "holders/y"}}}})
+		saved, err := store.SaveTx(ctx, tx, []peer.Write{{Name: "holders/x", Body: body{"near": body{"block": "holders/y"}}}})
 		require.NoError(t, err)
 		require.NotEqual(t, 2001, saved[0].CreatedAt.Year())
-		_, err = store.SaveTx(ctx, tx, []shadow.Write{{Name: "holders/z", Body: body{"near": body{"block": "holders/none"}}}})
+		_, err = store.SaveTx(ctx, tx, []peer.Write{{Name: "holders/z", Body: body{"near": body{"block": "holders/none"}}}})
 		require.Error(t, err)
 		var path, seqscan, lock, statement, idle, durable string
 		require.NoError(t, tx.QueryRow(ctx, settings).Scan(&path, &seqscan, &lock, &statement, &idle, &durable))

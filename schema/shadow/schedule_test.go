@@ -14,6 +14,7 @@ import (
 
 	"github.com/db-controller/db-controller/internal/postgres"
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/test/harness"
 )
@@ -86,12 +87,12 @@ func TestAReleaseOfAnAttemptLeavesWhatItDidNotLock(t *testing.T) {
 	attempt := newAttempt()
 	released := make(chan error)
 	go func() {
-		released <- store.Release(ctx, from, uuid.Nil, []shadow.BlockadeKey{{Attempt: newAttempt(), HolderUID: other.UID, Path: "near.block", TargetUID: other.UID}}, []shadow.AttemptID{attempt})
+		released <- store.Release(ctx, from, uuid.Nil, []peer.BlockadeKey{{Attempt: newAttempt(), HolderUID: other.UID, Path: "near.block", TargetUID: other.UID}}, []peer.AttemptID{attempt})
 	}()
 	stopped(t, b, bEast, 1)
 	ref := reference("near.block", schema.Block, other.UID)
 	ref.TargetKind, ref.TargetName = "Holder", "holders/h"
-	_, err := store.Establish(ctx, from, attempt, []shadow.EstablishReference{ref})
+	_, err := store.Establish(ctx, from, attempt, []peer.EstablishReference{ref})
 	require.NoError(t, err)
 	letGoReferences := hold(t, b, bEast, lockReferencesSQL, "holders/h")
 	acted := make(chan error)
@@ -164,7 +165,7 @@ func TestAnUpdateKeepsAValueThatDanglesByPermission(t *testing.T) {
 	b.MustDelete(target)
 	b.MustPut(target2, body{"dangling": "targets/t", "note": "changed"})
 	_, err := b.Put(target2, body{"dangling": "targets/other"})
-	require.Equal(t, shadow.TargetMissing, refusals(t, err)[0].Reason)
+	require.Equal(t, peer.TargetMissing, refusals(t, err)[0].Reason)
 	b.Audit()
 }
 
@@ -172,7 +173,7 @@ func TestAReferenceToAnUnknownDeploymentLeavesNothingOutstanding_I28(t *testing.
 	t.Parallel()
 	b := newBox(t, nil)
 	_, err := b.Put(holder, body{"block": "//a.example.com/nowhere/targets/t"})
-	require.Equal(t, shadow.TargetUnreadable, refusals(t, err)[0].Reason)
+	require.Equal(t, peer.TargetUnreadable, refusals(t, err)[0].Reason)
 	require.Zero(t, b.Count(bEast, "work"))
 	require.Zero(t, b.Count(bEast, "aborted"))
 }
@@ -197,7 +198,7 @@ func TestTheMinimumOfConnectionsIsEnough_I22(t *testing.T) {
 		wg.Go(func() {
 			for i := range 10 {
 				name := fmt.Sprintf("holders/n%d-%d", g, i)
-				if _, err := b.Stores[b.ID(bEast)].Save(ctx, []shadow.Write{{Name: name, Body: body{"unset": target}}}); err != nil {
+				if _, err := b.Stores[b.ID(bEast)].Save(ctx, []peer.Write{{Name: name, Body: body{"unset": target}}}); err != nil {
 					t.Error(err)
 				}
 			}
@@ -226,7 +227,7 @@ func TestStalledReadersHoldNoConnections(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 10 {
 		wg.Go(func() {
-			_ = b.Stores[b.ID(aWest)].WatchResources(ctx, "", "", "", func(schema.Event[shadow.Resource]) error {
+			_ = b.Stores[b.ID(aWest)].WatchResources(ctx, "", "", "", func(schema.Event[peer.Resource]) error {
 				reading <- struct{}{}
 				<-block
 				return nil
@@ -253,7 +254,7 @@ func TestABusyTargetCanBeDeleted(t *testing.T) {
 	for g := range 8 {
 		wg.Go(func() {
 			for i := 0; ctx.Err() == nil; i++ {
-				_, err := b.Stores[b.ID(bEast)].Save(ctx, []shadow.Write{{Name: fmt.Sprintf("holders/z%d-%d", g, i), Body: body{"unset": target}}})
+				_, err := b.Stores[b.ID(bEast)].Save(ctx, []peer.Write{{Name: fmt.Sprintf("holders/z%d-%d", g, i), Body: body{"unset": target}}})
 				if i == 0 {
 					first <- struct{}{}
 				}
@@ -293,7 +294,7 @@ func TestABodyThatPostgreSQLCannotStoreIsBadInput(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
 	_, err := b.Put(target, body{"x": "a\x00b"})
-	var invalid *shadow.InvalidError
+	var invalid *peer.InvalidError
 	require.ErrorAs(t, err, &invalid)
 	require.ErrorContains(t, err, "NUL character")
 	b.MustPut(target, body{"x": `a\u0000b`}) // six characters that only look like one
@@ -322,7 +323,7 @@ func TestAMemberWaitsForABlockerThatIsRemovedLater_I2(t *testing.T) {
 	require.NoError(t, <-saved)
 	b.Settle()
 	b.Gone(name("b"))
-	require.Equal(t, shadow.Deleting, b.Get(name("a")).State)
+	require.Equal(t, peer.Deleting, b.Get(name("a")).State)
 	b.MustDelete(name("z"))
 	b.Settle()
 	b.Gone(name("a"))
@@ -345,7 +346,7 @@ func TestABlockerThatComesAfterTheLookAheadIsNotExcused_I3(t *testing.T) {
 	_, err := b.Delete(target)
 	requireBlocked(t, err, holder)
 	b.Settle()
-	require.Equal(t, shadow.Active, b.Get(target).State)
+	require.Equal(t, peer.Active, b.Get(target).State)
 	b.Audit()
 }
 
@@ -366,9 +367,9 @@ func TestABlockerIsExcusedThough(t *testing.T) {
 		t.Parallel()
 		b := newBox(t, nil)
 		b.MustPut(target, nil)
-		var writes []shadow.Write
+		var writes []peer.Write
 		for i := range 1100 {
-			writes = append(writes, shadow.Write{Name: fmt.Sprintf("holders/h%d", i), Body: both})
+			writes = append(writes, peer.Write{Name: fmt.Sprintf("holders/h%d", i), Body: both})
 		}
 		_, err := b.Stores[b.ID(bEast)].Save(context.Background(), writes)
 		require.NoError(t, err)
@@ -401,7 +402,7 @@ func TestAPausedReaderIsResetWhenItsChangesAreGone_I24(t *testing.T) {
 	ctx, store := context.Background(), b.Stores[b.ID(aWest)]
 	paused, goOn, ended := make(chan struct{}), make(chan struct{}), make(chan error)
 	go func() {
-		ended <- store.WatchResources(ctx, "", "", "", func(e schema.Event[shadow.Resource]) error {
+		ended <- store.WatchResources(ctx, "", "", "", func(e schema.Event[peer.Resource]) error {
 			if e.EndOfSnapshot {
 				close(paused)
 				<-goOn
@@ -417,7 +418,7 @@ func TestAPausedReaderIsResetWhenItsChangesAreGone_I24(t *testing.T) {
 	require.NoError(t, err)
 	b.MustPut(target2, nil)
 	close(goOn)
-	require.ErrorIs(t, <-ended, shadow.ErrReset)
+	require.ErrorIs(t, <-ended, peer.ErrReset)
 }
 
 // Watches look up a kind that another process has stored without a second connection.
@@ -434,7 +435,7 @@ func TestAKindUnknownToTheProcessBlocksNoWatch_I22(t *testing.T) {
 	primed, seen := make(chan struct{}, watches), make(chan struct{}, watches)
 	for range watches {
 		wg.Go(func() {
-			_ = store.WatchResources(ctx, "", "", "", func(e schema.Event[shadow.Resource]) error {
+			_ = store.WatchResources(ctx, "", "", "", func(e schema.Event[peer.Resource]) error {
 				if e.EndOfSnapshot {
 					primed <- struct{}{}
 				}
@@ -457,7 +458,7 @@ func TestAKindUnknownToTheProcessBlocksNoWatch_I22(t *testing.T) {
 	require.NoError(t, err)
 	other := b.SecondProcess(aWest, shadow.Config{})
 	require.NoError(t, other.Switch(ctx, model))
-	_, err = other.Save(ctx, []shadow.Write{{Name: "fresh/f"}})
+	_, err = other.Save(ctx, []peer.Write{{Name: "fresh/f"}})
 	require.NoError(t, err)
 	store.Wake()
 	for range watches {

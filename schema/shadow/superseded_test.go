@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow"
 )
 
@@ -36,13 +37,13 @@ func TestAProcessComparesTheDigestOfAVersionNotItsName_I26(t *testing.T) {
 	model := described(t, anew, schema.ServiceVersion{Service: "b.example.com", Version: "v1"})
 	require.NoError(t, b.Stores[b.ID(bEast)].Switch(ctx, model))
 	b.Settle()
-	write := []shadow.Write{{Name: "holders/h", Body: body{"added": targetName("t")}}}
-	_, err := asleep.SaveRequested(ctx, uuid.New(), []shadow.Write{{Name: "holders/h", Body: body{"added": 1}, Mode: shadow.Update}})
-	require.ErrorIs(t, err, shadow.ErrAborted, "what it refuses is not kept either")
+	write := []peer.Write{{Name: "holders/h", Body: body{"added": targetName("t")}}}
+	_, err := asleep.SaveRequested(ctx, uuid.New(), []peer.Write{{Name: "holders/h", Body: body{"added": 1}, Mode: peer.Update}})
+	require.ErrorIs(t, err, peer.ErrAborted, "what it refuses is not kept either")
 	short, cancel := context.WithTimeout(ctx, 300e6)
 	defer cancel()
 	_, err = asleep.Save(short, write)
-	require.ErrorIs(t, err, shadow.ErrAborted)
+	require.ErrorIs(t, err, peer.ErrAborted)
 	b.Gone(holder)
 	select {
 	case <-asleep.Superseded():
@@ -59,7 +60,7 @@ func TestAProcessComparesTheDigestOfAVersionNotItsName_I26(t *testing.T) {
 	require.NoError(t, err)
 	b.Settle()
 	_, err = b.Delete(targetName("t"))
-	require.ErrorAs(t, err, new(*shadow.BlockedError))
+	require.ErrorAs(t, err, new(*peer.BlockedError))
 	b.Audit()
 }
 
@@ -78,7 +79,7 @@ func TestAVersionDescribedAgainIsDerivedAgain_I26(t *testing.T) {
 	require.Equal(t, before+1, after)
 	b.Settle()
 	_, err = b.Delete(targetName("t"))
-	require.ErrorAs(t, err, new(*shadow.BlockedError))
+	require.ErrorAs(t, err, new(*peer.BlockedError))
 	b.Audit()
 }
 
@@ -91,11 +92,11 @@ func TestAnSupersededProcessEstablishesNothing_I26(t *testing.T) {
 	asleep := b.SecondProcess(bEast, shadow.Config{})
 	b.Switch(bEast, "v2")
 	asked := 0
-	b.OnEstablish = func(schema.DeploymentID, shadow.AttemptID, []shadow.EstablishReference) error { asked++; return nil }
+	b.OnEstablish = func(schema.DeploymentID, peer.AttemptID, []peer.EstablishReference) error { asked++; return nil }
 	short, cancel := context.WithTimeout(ctx, 500e6)
 	defer cancel()
-	_, err := asleep.Save(short, []shadow.Write{{Name: "holders/h", Body: body{"block": targetName("t")}}})
-	require.ErrorIs(t, err, shadow.ErrAborted)
+	_, err := asleep.Save(short, []peer.Write{{Name: "holders/h", Body: body{"block": targetName("t")}}})
+	require.ErrorIs(t, err, peer.ErrAborted)
 	require.Zero(t, asked)
 	require.Zero(t, b.Count(bEast, "work"), "nothing has to be released")
 	require.Zero(t, b.Count(aWest, "tentative"))
@@ -108,10 +109,10 @@ func TestAnSupersededProcessAcceptsNoBlockade_I26(t *testing.T) {
 	b.MustPut(targetName("t"), nil)
 	asleep := b.SecondProcess(aWest, shadow.Config{})
 	b.Switch(aWest, "v2")
-	_, err := asleep.Establish(ctx, b.ID(bEast), newAttempt(), []shadow.EstablishReference{{
+	_, err := asleep.Establish(ctx, b.ID(bEast), newAttempt(), []peer.EstablishReference{{
 		HolderUID: uuid.New(), HolderKind: "Holder", HolderName: "holders/h", Path: "block", TargetKind: "Target", TargetName: "targets/t", Behaviour: schema.Block,
 	}})
-	require.ErrorIs(t, err, shadow.ErrAborted)
+	require.ErrorIs(t, err, peer.ErrAborted)
 	require.Zero(t, b.Count(aWest, "blockade"))
 }
 

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/db-controller/db-controller/schema"
-	"github.com/db-controller/db-controller/schema/shadow"
+	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/test/harness"
 )
 
@@ -53,8 +53,8 @@ func TestABlockingReferenceOfAWaitingDeletionActsAfterASwitch_I13_I26(t *testing
 			doomed(b, targetName, near)
 			b.MustPut(holder, body{"far": targetName("mid"), "near": "holders/mid"})
 			b.Settle()
-			require.Equal(t, shadow.Deleting, b.Get(targetName("mid")).State)
-			require.Equal(t, shadow.Deleting, b.Get(near("mid")).State)
+			require.Equal(t, peer.Deleting, b.Get(targetName("mid")).State)
+			require.Equal(t, peer.Deleting, b.Get(near("mid")).State)
 			b.Switch(bEast, version)
 			b.Settle()
 			b.Gone(targetName("mid"), near("mid"))
@@ -91,9 +91,9 @@ func TestNothingElseRefersToWhatIsDeleting_I4(t *testing.T) {
 	doomed(b, targetName)
 	uid := b.MustPut(holder, body{"far": targetName("mid")}).UID
 	b.Settle()
-	require.Equal(t, shadow.Deleting, b.Get(targetName("mid")).State)
+	require.Equal(t, peer.Deleting, b.Get(targetName("mid")).State)
 	ask := func(uid uuid.UUID, path string, behaviour schema.Behaviour) error {
-		_, err := b.Stores[b.ID(aWest)].Establish(ctx, b.ID(bEast), newAttempt(), []shadow.EstablishReference{{
+		_, err := b.Stores[b.ID(aWest)].Establish(ctx, b.ID(bEast), newAttempt(), []peer.EstablishReference{{
 			HolderUID: uid, HolderKind: "Holder", HolderName: "holders/h", Path: path, TargetKind: "Target", TargetName: "targets/mid", Behaviour: behaviour,
 		}})
 		return err
@@ -104,7 +104,7 @@ func TestNothingElseRefersToWhatIsDeleting_I4(t *testing.T) {
 		"other holder":  ask(uuid.New(), "far", schema.Unset),
 		"other service": func() error { _, err := b.Put(targetName("x"), body{"next": targetName("mid")}); return err }(),
 	} {
-		require.Equal(t, shadow.TargetDeleting, refusals(t, err)[0].Reason, what)
+		require.Equal(t, peer.TargetDeleting, refusals(t, err)[0].Reason, what)
 	}
 	require.NoError(t, ask(uid, "far", schema.CascadeDelete))
 	b.MustPut(holder, nil) // lets go: what was established is in no reference

@@ -16,6 +16,7 @@ import (
 
 	"github.com/db-controller/db-controller/nodemanager"
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/test/harness"
 )
@@ -62,7 +63,7 @@ func TestSwitchesUnderLoad_I26(t *testing.T) {
 	}
 	for range 2 {
 		every(0, 0, func() error {
-			_, err := store.Save(ctx, []shadow.Write{{Name: fmt.Sprint("holders/h", rand.IntN(25)), Body: random()}})
+			_, err := store.Save(ctx, []peer.Write{{Name: fmt.Sprint("holders/h", rand.IntN(25)), Body: random()}})
 			return err
 		})
 	}
@@ -71,7 +72,7 @@ func TestSwitchesUnderLoad_I26(t *testing.T) {
 		return err
 	})
 	every(2, 20*time.Millisecond, func() error {
-		_, err := b.Stores[b.ID(aWest)].Save(ctx, []shadow.Write{{Name: fmt.Sprint("targets/t", rand.IntN(6))}})
+		_, err := b.Stores[b.ID(aWest)].Save(ctx, []peer.Write{{Name: fmt.Sprint("targets/t", rand.IntN(6))}})
 		return err
 	})
 	every(3, 100*time.Millisecond, func() error {
@@ -127,7 +128,7 @@ func TestSwitchesUnderLoad_I26(t *testing.T) {
 	all, _, err := store.List(context.Background(), shadow.ListRequest{Limit: 1000})
 	require.NoError(t, err)
 	for _, r := range all {
-		if r.State != shadow.Active {
+		if r.State != peer.Active {
 			continue
 		}
 		kind, err := model.KindOf(r.Name)
@@ -172,7 +173,7 @@ func TestARunningVersionLearnsOfLaterRenames(t *testing.T) {
 	m, err := nodemanager.New(nodemanager.Config{
 		Deployment: b.ID(aWest), Environments: environments, Nodes: 1, Logger: zap.NewNop(),
 		Switch: b.Stores[b.ID(aWest)].Switch, Refresh: b.Stores[b.ID(aWest)].Refresh, PointedTo: b.Stores[b.ID(aWest)].ReferencedDeployments,
-		Leases: &shadow.Leases{Store: b.Stores[b.ID(aWest)], Name: "one", TTL: 5 * time.Second},
+		Leases: b.Stores[b.ID(aWest)].Leases("one", 5*time.Second),
 		NewNode: func(s nodemanager.Share) (nodemanager.Runner, error) {
 			go func() {
 				for {
@@ -268,7 +269,7 @@ func TestTwoProcessesSetAsideOnce(t *testing.T) {
 	_ = g
 	second := b.SecondProcess(bEast, shadow.Config{})
 	did := false
-	b.OnEstablish = func(schema.DeploymentID, shadow.AttemptID, []shadow.EstablishReference) error {
+	b.OnEstablish = func(schema.DeploymentID, peer.AttemptID, []peer.EstablishReference) error {
 		if !did {
 			did = true
 			_, err := second.Derive(ctx, pass)

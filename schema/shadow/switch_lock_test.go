@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/db-controller/db-controller/schema"
-	"github.com/db-controller/db-controller/schema/shadow"
+	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/test/harness"
 )
 
@@ -29,14 +29,14 @@ func TestASwitchWaitsForAWriteThatIsUnderWay_I26(t *testing.T) {
 	b.MustPut(targetName("t"), nil)
 	tx, err := b.Pools[b.ID(bEast)].Begin(ctx)
 	require.NoError(t, err)
-	_, err = store.SaveTx(ctx, tx, []shadow.Write{{Name: "holders/h", Body: body{"added": targetName("t")}}})
+	_, err = store.SaveTx(ctx, tx, []peer.Write{{Name: "holders/h", Body: body{"added": targetName("t")}}})
 	require.NoError(t, err)
 	done := switching(t, b, bEast, modelOf(t, versions, "b.example.com", "v2"))
 	require.NoError(t, tx.Commit(ctx))
 	require.NoError(t, <-done)
 	b.Settle()
 	_, err = b.Delete(targetName("t"))
-	require.ErrorAs(t, err, new(*shadow.BlockedError), "v2 refers to it")
+	require.ErrorAs(t, err, new(*peer.BlockedError), "v2 refers to it")
 	b.Audit()
 }
 
@@ -51,7 +51,7 @@ func TestASwitchWaitsForACheckOfAnOwnerThatIsUnderWay_I26(t *testing.T) {
 	g.arm(0)
 	checked := make(chan error, 1)
 	go func() {
-		_, err := asked.CheckOwners(context.Background(), b.ID(bEast), []shadow.OwnerQuestion{{Kind: "Target", Name: "targets/t", UID: owner.UID}})
+		_, err := asked.CheckOwners(context.Background(), b.ID(bEast), []peer.OwnerQuestion{{Kind: "Target", Name: "targets/t", UID: owner.UID}})
 		checked <- err
 	}()
 	<-g.reached // it has the lock of the version

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/test/harness"
 )
@@ -57,7 +58,7 @@ func TestAKindThatIsDroppedAndBackIsDerived_I26(t *testing.T) {
 	b.Switch(bEast, "v2")
 	b.Settle()
 	_, err := b.Delete(targetName("t"))
-	require.ErrorAs(t, err, new(*shadow.BlockedError))
+	require.ErrorAs(t, err, new(*peer.BlockedError))
 }
 
 // The same for a resource that was set aside.
@@ -146,18 +147,18 @@ func TestTheSameNameInTwoRegionsIsDerived_I20(t *testing.T) {
 func TestAPageWithTooManyReferencesIsCut_I20(t *testing.T) {
 	t.Parallel()
 	b := harness.NewBox(t, listed, nil, aWest, bEast)
-	var targets, writes []shadow.Write
+	var targets, writes []peer.Write
 	var more []any
 	for i := range 21 {
-		targets = append(targets, shadow.Write{Name: fmt.Sprintf("targets/t%d", i)})
+		targets = append(targets, peer.Write{Name: fmt.Sprintf("targets/t%d", i)})
 		more = append(more, fmt.Sprintf("//%s/targets/t%d", aWest, i))
 	}
 	_, err := b.Stores[b.ID(aWest)].Save(context.Background(), targets)
 	require.NoError(t, err)
 	for i := range 500 {
-		writes = append(writes, shadow.Write{Name: fmt.Sprintf("holders/h%03d", i), Body: body{"more": more}})
+		writes = append(writes, peer.Write{Name: fmt.Sprintf("holders/h%03d", i), Body: body{"more": more}})
 	}
-	writes = append(writes, shadow.Write{Name: "others/o", Body: body{"block": more[0]}})
+	writes = append(writes, peer.Write{Name: "others/o", Body: body{"block": more[0]}})
 	_, err = b.Stores[b.ID(bEast)].Save(context.Background(), writes)
 	require.NoError(t, err)
 	b.Switch(bEast, "v3")
@@ -178,7 +179,7 @@ func TestAnOwnerIsDroppedAfterItsKindWasRenamed_I26(t *testing.T) {
 	b.Settle()
 	restarted := b.SecondProcess(bEast, shadow.Config{})
 	b.Stores[b.ID(bEast)] = restarted
-	_, err := restarted.Save(context.Background(), []shadow.Write{{Name: "holders/h", Body: body{"mine": true}}}) // no owners
+	_, err := restarted.Save(context.Background(), []peer.Write{{Name: "holders/h", Body: body{"mine": true}}}) // no owners
 	require.NoError(t, err)
 	require.Empty(t, b.Get(holder).Owners)
 	b.MustDelete(targetName("t"))
@@ -252,7 +253,7 @@ func TestASwitchBetweenTheTransactionsOfAnother_I26(t *testing.T) {
 	require.NoError(t, two.Switch(ctx, v2)) // it catches up
 	b.Settle()
 	_, err := b.Delete(targetName("t"))
-	require.ErrorAs(t, err, new(*shadow.BlockedError), "what was to be derived is held to be derived")
+	require.ErrorAs(t, err, new(*peer.BlockedError), "what was to be derived is held to be derived")
 }
 
 // Ids that were read before a switch and are cached after it must not end the kind's pass.
@@ -282,7 +283,7 @@ func TestNamesReadBeforeASwitchDoNotComeBack_I26(t *testing.T) {
 	for _, w := range b.Work(b.ID(bEast)) {
 		if w.Action == schema.Derive {
 			derived, err := store.Derive(ctx, w.Seq)
-			require.False(t, err == nil && derived == shadow.DerivedAll && b.Count(bEast, "reference") == 0, "done, it says")
+			require.False(t, err == nil && derived == peer.DerivedAll && b.Count(bEast, "reference") == 0, "done, it says")
 		}
 	}
 }

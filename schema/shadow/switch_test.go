@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/test/harness"
 )
@@ -144,7 +145,7 @@ func TestASwitchBackAndForth_I26(t *testing.T) {
 	b.Audit()
 	require.Equal(t, 1, b.Count(bEast, "reference"))
 	_, err := b.Delete(targetName("unset"))
-	require.ErrorAs(t, err, new(*shadow.BlockedError))
+	require.ErrorAs(t, err, new(*peer.BlockedError))
 	b.MustDelete(targetName("added"))
 	b.Settle()
 	b.Audit()
@@ -184,7 +185,7 @@ func TestAResourceThatCannotBeDerivedIsSetAside_I20(t *testing.T) {
 	b.Settle()
 	require.Equal(t, 0, b.Count(bEast, "work"))
 	_, err = b.Delete(targetName("missing"))
-	require.ErrorAs(t, err, new(*shadow.BlockedError))
+	require.ErrorAs(t, err, new(*peer.BlockedError))
 	b.Audit()
 }
 
@@ -204,7 +205,7 @@ func TestABehaviourChangesAfterTheTargetHasEstablishedIt(t *testing.T) {
 	}
 	b.Settle()
 	_, err := b.Delete(targetName("t"))
-	require.ErrorAs(t, err, new(*shadow.BlockedError))
+	require.ErrorAs(t, err, new(*peer.BlockedError))
 	b.Audit()
 }
 
@@ -237,9 +238,9 @@ func TestADerivationIsResumable_I19(t *testing.T) {
 	t.Parallel()
 	b := newVersions(t, nil)
 	b.MustPut(targetName("t"), nil)
-	var writes []shadow.Write
+	var writes []peer.Write
 	for i := range 1200 {
-		writes = append(writes, shadow.Write{Name: fmt.Sprintf("holders/n%04d", i), Body: body{"added": targetName("t"), "near": "holders/n0000"}})
+		writes = append(writes, peer.Write{Name: fmt.Sprintf("holders/n%04d", i), Body: body{"added": targetName("t"), "near": "holders/n0000"}})
 	}
 	_, err := b.Stores[b.ID(bEast)].Save(context.Background(), writes)
 	require.NoError(t, err)
@@ -253,7 +254,7 @@ func TestADerivationIsResumable_I19(t *testing.T) {
 	}
 	derived, err := b.Stores[b.ID(bEast)].Derive(context.Background(), pass)
 	require.NoError(t, err)
-	require.Equal(t, shadow.DerivedSome, derived)
+	require.Equal(t, peer.DerivedSome, derived)
 	again := b.SecondProcess(bEast, shadow.Config{})
 	_, _, derivations, err := again.Status(context.Background())
 	require.NoError(t, err)
@@ -276,7 +277,7 @@ func TestPeersOnDifferentVersionsAgreeOnIdentity(t *testing.T) {
 	b.Settle()
 	require.Equal(t, "Goal", b.Get(targetName("t")).Kind)
 	_, err := b.Delete(targetName("t"))
-	require.ErrorAs(t, err, new(*shadow.BlockedError))
+	require.ErrorAs(t, err, new(*peer.BlockedError))
 	b.Switch(bEast, "v2")
 	b.Switch(bEast, "v3") // speaks of Goal as well
 	b.Settle()
@@ -291,12 +292,12 @@ func TestPeersOnDifferentVersionsAgreeOnIdentity(t *testing.T) {
 	require.Equal(t, "Target", b.Get(targetName("t")).Kind)
 
 	// A kind that only the newer version has: its deployment cannot say, which is not "no".
-	_, err = b.Stores[b.ID(aWest)].Establish(context.Background(), b.ID(bEast), newAttempt(), []shadow.EstablishReference{{
+	_, err = b.Stores[b.ID(aWest)].Establish(context.Background(), b.ID(bEast), newAttempt(), []peer.EstablishReference{{
 		HolderUID: b.Get(holder).UID, HolderKind: "Keeper", HolderName: "holders/h", Path: "block", TargetKind: "Extra", TargetName: "extras/x", Behaviour: schema.Block,
 	}})
-	var refused *shadow.RefusedError
+	var refused *peer.RefusedError
 	require.ErrorAs(t, err, &refused)
-	require.Equal(t, shadow.UnknownKind, refused.Refusals[0].Reason)
+	require.Equal(t, peer.UnknownKind, refused.Refusals[0].Reason)
 }
 
 // Deletions of a service that is not imported any more are still watched: holders may refer to its resources.
@@ -378,7 +379,7 @@ func TestALaggingProcessDerivesNothing_I26(t *testing.T) {
 	require.NoError(t, err)
 	for range 2 {
 		_, err = b.Do(b.ID(bEast), schema.Derive)
-		require.ErrorIs(t, err, shadow.ErrAborted)
+		require.ErrorIs(t, err, peer.ErrAborted)
 		require.Equal(t, 0, b.Count(aWest, "tentative"))
 		require.Equal(t, 1, b.Count(bEast, "work"), "nothing has to be released again")
 	}
@@ -390,5 +391,5 @@ func TestALaggingProcessDerivesNothing_I26(t *testing.T) {
 	b.Settle()
 	b.Audit()
 	_, err = b.Delete(targetName("t"))
-	require.ErrorAs(t, err, new(*shadow.BlockedError))
+	require.ErrorAs(t, err, new(*peer.BlockedError))
 }

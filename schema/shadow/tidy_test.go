@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/db-controller/db-controller/schema"
-	"github.com/db-controller/db-controller/schema/shadow"
+	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/test/harness"
 )
 
@@ -123,7 +123,7 @@ func TestAForeignTargetWithANewReferenceIsKept_I1(t *testing.T) {
 	b.AfterEstablish = func() { g.arm(0) }
 	saved := make(chan error, 1)
 	go func() {
-		_, err := process.Save(context.Background(), []shadow.Write{{Name: "holders/h", Body: body{"block": target}}})
+		_, err := process.Save(context.Background(), []peer.Write{{Name: "holders/h", Body: body{"block": target}}})
 		saved <- err
 	}()
 	<-g.reached

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/db-controller/db-controller/schema"
-	"github.com/db-controller/db-controller/schema/shadow"
+	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/test/harness"
 )
 
@@ -26,23 +26,23 @@ func TestAReferenceInAnUndeclaredFieldIsRefused_I1(t *testing.T) {
 		{"list": []any{target}, "lists": []any{target}},
 		{"roles": map[string]any{"admin": map[string]any{"whom": target}}},
 	} {
-		create := []shadow.Write{{Mode: shadow.Create, Name: "holders/h", Body: typo}}
-		masked := []shadow.Write{{Mode: shadow.Update, Name: "holders/h2", Body: typo, Mask: []string{"body"}}}
-		doors := map[string]func([]shadow.Write) error{
-			"save": func(w []shadow.Write) error { _, err := store.Save(ctx, w); return err },
-			"requested": func(w []shadow.Write) error {
+		create := []peer.Write{{Mode: peer.Create, Name: "holders/h", Body: typo}}
+		masked := []peer.Write{{Mode: peer.Update, Name: "holders/h2", Body: typo, Mask: []string{"body"}}}
+		doors := map[string]func([]peer.Write) error{
+			"save": func(w []peer.Write) error { _, err := store.Save(ctx, w); return err },
+			"requested": func(w []peer.Write) error {
 				_, err := store.SaveRequested(ctx, uuid.Must(uuid.NewV7()), w)
 				return err
 			},
-			"validate": func(w []shadow.Write) error { _, err := store.Validate(ctx, w[0]); return err },
-			"own transaction": func(w []shadow.Write) error {
+			"validate": func(w []peer.Write) error { _, err := store.Validate(ctx, w[0]); return err },
+			"own transaction": func(w []peer.Write) error {
 				return pgx.BeginFunc(ctx, b.Pools[b.ID(bEast)], func(tx pgx.Tx) error { _, err := store.SaveTx(ctx, tx, w); return err })
 			},
 		}
 		for name, door := range doors {
-			for _, w := range [][]shadow.Write{create, masked} {
+			for _, w := range [][]peer.Write{create, masked} {
 				err := door(w)
-				require.ErrorAs(t, err, new(*shadow.InvalidError), "%s: %v", name, typo)
+				require.ErrorAs(t, err, new(*peer.InvalidError), "%s: %v", name, typo)
 				require.ErrorContains(t, err, "did you mean")
 			}
 		}

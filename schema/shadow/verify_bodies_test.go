@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow"
 )
 
@@ -61,9 +62,9 @@ func TestVerifyReadsBodies_I1_I8(t *testing.T) {
 	b.Settle()
 	require.Empty(t, verified(t, b, bEast, false))
 	_, err = b.Delete("//" + aWest + "/targets/lost")
-	require.ErrorAs(t, err, new(*shadow.BlockedError))
+	require.ErrorAs(t, err, new(*peer.BlockedError))
 	_, err = b.Delete("//" + bEast + "/holders/near")
-	require.ErrorAs(t, err, new(*shadow.BlockedError))
+	require.ErrorAs(t, err, new(*peer.BlockedError))
 	b.MustDelete("//" + aWest + "/targets/left")
 	b.Settle()
 	b.Audit()
@@ -97,7 +98,7 @@ func TestAnSupersededProcessVerifiesNoBodies_I26(t *testing.T) {
 	b.Switch(bEast, "v2")
 	b.Settle()
 	_, err := asleep.Verify(ctx, shadow.Verification{Settle: 1, Repair: true})
-	require.ErrorIs(t, err, shadow.ErrAborted)
+	require.ErrorIs(t, err, peer.ErrAborted)
 	require.Zero(t, b.Count(bEast, "work"))
 }
 
@@ -105,9 +106,9 @@ func TestAnSupersededProcessVerifiesNoBodies_I26(t *testing.T) {
 func TestAnAuditReadsBodiesInTurn_I21(t *testing.T) {
 	t.Parallel()
 	b, ctx := newBox(t, nil), context.Background()
-	var writes []shadow.Write
+	var writes []peer.Write
 	for i := range 250 {
-		writes = append(writes, shadow.Write{Name: fmt.Sprintf("holders/h%03d", i), Body: body{"near": body{"block": "holders/h000"}}})
+		writes = append(writes, peer.Write{Name: fmt.Sprintf("holders/h%03d", i), Body: body{"near": body{"block": "holders/h000"}}})
 	}
 	store := b.Stores[b.ID(bEast)]
 	_, err := store.Save(ctx, writes)

@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/test/harness"
 )
@@ -34,9 +35,9 @@ func TestOverlappingTransactionsAreDeliveredOnceEach_I23(t *testing.T) {
 	begin := func(names ...string) func() {
 		tx, err := pool.Begin(ctx)
 		require.NoError(t, err)
-		var writes []shadow.Write
+		var writes []peer.Write
 		for _, name := range names {
-			writes = append(writes, shadow.Write{Name: "targets/" + name})
+			writes = append(writes, peer.Write{Name: "targets/" + name})
 		}
 		_, err = store.SaveTx(ctx, tx, writes)
 		require.NoError(t, err)
@@ -108,8 +109,8 @@ WHERE seq IN (SELECT seq FROM dbcontroller.change ORDER BY seq LIMIT $1)`, c.com
 		require.NoError(t, err)
 		require.Equal(t, 6-c.compacted, b.Count(aWest, "change"))
 		if c.reset {
-			err := store.WatchResources(ctx, "", "", f.token, func(schema.Event[shadow.Resource]) error { return nil })
-			require.ErrorIs(t, err, shadow.ErrReset, "compacted up to %d", c.compacted)
+			err := store.WatchResources(ctx, "", "", f.token, func(schema.Event[peer.Resource]) error { return nil })
+			require.ErrorIs(t, err, peer.ErrReset, "compacted up to %d", c.compacted)
 			continue
 		}
 		g, _ := follow(t, store, f.token)
@@ -146,7 +147,7 @@ func TestAReaderThatReadsNothingIsEnded(t *testing.T) {
 	token, stuck := "", make(chan struct{})
 	defer close(stuck)
 	began := time.Now()
-	err := store.WatchResources(ctx, "", "", "", func(e schema.Event[shadow.Resource]) error {
+	err := store.WatchResources(ctx, "", "", "", func(e schema.Event[peer.Resource]) error {
 		if e.EndOfSnapshot {
 			token = e.Token
 			b.MustPut(target, nil)
@@ -168,7 +169,7 @@ func TestAnIdleWatchSendsBookmarks(t *testing.T) {
 	b := newBox(t, nil)
 	spoke := errors.New("spoke")
 	ended := time.Time{}
-	err := b.Stores[b.ID(aWest)].WatchResources(context.Background(), "", "", "", func(e schema.Event[shadow.Resource]) error {
+	err := b.Stores[b.ID(aWest)].WatchResources(context.Background(), "", "", "", func(e schema.Event[peer.Resource]) error {
 		if e.EndOfSnapshot {
 			ended = time.Now()
 		} else if e.Token != "" {
@@ -250,7 +251,7 @@ func TestWatchesGetExactlyWhatWasCommitted_I23(t *testing.T) {
 			token, primed := "", false
 			for watching.Err() == nil {
 				open = nil // what came after the last token comes again
-				_ = store.WatchResources(watching, "", "", token, func(e schema.Event[shadow.Resource]) error {
+				_ = store.WatchResources(watching, "", "", token, func(e schema.Event[peer.Resource]) error {
 					for _, r := range e.Items {
 						open = append(open, changed{r.UID, int64(r.Revision), int(r.State)})
 					}
@@ -339,14 +340,14 @@ func writeAtRandom(t *testing.T, b *harness.Box, seed uint64) {
 		name := fmt.Sprintf("targets/t%d", r.IntN(15))
 		switch r.IntN(4) {
 		case 0:
-			if _, err := store.Delete(ctx, shadow.DeleteRequest{Name: name}); err != nil && !errors.Is(err, shadow.ErrNotFound) {
+			if _, err := store.Delete(ctx, shadow.DeleteRequest{Name: name}); err != nil && !errors.Is(err, peer.ErrNotFound) {
 				t.Error(err)
 			}
 		case 1:
 			err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
-				var writes []shadow.Write
+				var writes []peer.Write
 				for j := range 1 + r.IntN(4) {
-					writes = append(writes, shadow.Write{Name: fmt.Sprintf("targets/own%d-%d-%d", seed, i, j)})
+					writes = append(writes, peer.Write{Name: fmt.Sprintf("targets/own%d-%d-%d", seed, i, j)})
 				}
 				if _, err := store.SaveTx(ctx, tx, writes); err != nil {
 					return err
@@ -359,7 +360,7 @@ func writeAtRandom(t *testing.T, b *harness.Box, seed uint64) {
 			}
 			store.Wake()
 		default:
-			if _, err := store.Save(ctx, []shadow.Write{{Name: name, Body: body{"i": i}}}); err != nil {
+			if _, err := store.Save(ctx, []peer.Write{{Name: name, Body: body{"i": i}}}); err != nil {
 				t.Error(err)
 			}
 		}
@@ -397,12 +398,12 @@ func TestWatchesAtTheEndReadItOnce(t *testing.T) {
 		}
 	}
 	all(0)
-	_, err = store.Save(t.Context(), []shadow.Write{{Name: "targets/first"}}) // brings all to one position
+	_, err = store.Save(t.Context(), []peer.Write{{Name: "targets/first"}}) // brings all to one position
 	require.NoError(t, err)
 	all(1)
 	reads.Store(0)
 	for i := range writes {
-		_, err := store.Save(t.Context(), []shadow.Write{{Name: fmt.Sprintf("targets/t%d", i)}})
+		_, err := store.Save(t.Context(), []peer.Write{{Name: fmt.Sprintf("targets/t%d", i)}})
 		require.NoError(t, err)
 		all(i + 2)
 	}
@@ -410,9 +411,9 @@ func TestWatchesAtTheEndReadItOnce(t *testing.T) {
 
 	// What is larger than a page is read once as well.
 	reads.Store(0)
-	var burst []shadow.Write
+	var burst []peer.Write
 	for i := range 1000 {
-		burst = append(burst, shadow.Write{Name: fmt.Sprintf("targets/burst%d", i)})
+		burst = append(burst, peer.Write{Name: fmt.Sprintf("targets/burst%d", i)})
 	}
 	_, err = store.Save(t.Context(), burst)
 	require.NoError(t, err)
@@ -430,9 +431,9 @@ func TestAWatchThatIsBehindReadsEachChangeOnce(t *testing.T) {
 	stop()
 	const transactions, size = 5, 1000
 	for i := range transactions {
-		var writes []shadow.Write
+		var writes []peer.Write
 		for j := range size {
-			writes = append(writes, shadow.Write{Name: fmt.Sprintf("targets/t%d-%d", i, j)})
+			writes = append(writes, peer.Write{Name: fmt.Sprintf("targets/t%d-%d", i, j)})
 		}
 		_, err := writer.Save(t.Context(), writes)
 		require.NoError(t, err)
@@ -468,7 +469,7 @@ func TestAPanickingReadEndsOnlyItsWatch(t *testing.T) {
 	for range cap(ended) {
 		primed.Add(1)
 		go func() {
-			ended <- shadow.WatchResourcesAs(t.Context(), store, "", "", "", func(r shadow.Resource) (string, error) {
+			ended <- shadow.WatchResourcesAs(t.Context(), store, "", "", "", func(r peer.Resource) (string, error) {
 				if once.CompareAndSwap(false, true) {
 					panic("a mistake")
 				}
@@ -486,7 +487,7 @@ func TestAPanickingReadEndsOnlyItsWatch(t *testing.T) {
 	for range cap(ended) {
 		err := <-ended
 		require.Error(t, err)
-		require.NotErrorIs(t, err, shadow.ErrReset)
+		require.NotErrorIs(t, err, peer.ErrReset)
 	}
 }
 

@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/db-controller/db-controller/schema/shadow"
+	"github.com/db-controller/db-controller/schema/peer"
 )
 
 // A write that is tried again until its time is up, and is in the middle of a try then, tells why it did not pass.
@@ -23,7 +23,7 @@ func TestAWritePastItsDeadlineReturnsTheLastFailure(t *testing.T) {
 	defer cancel()
 	answer := make(chan error, 1)
 	go func() {
-		_, err := store.Save(ctx, []shadow.Write{{Name: "targets/early"}})
+		_, err := store.Save(ctx, []peer.Write{{Name: "targets/early"}})
 		answer <- err
 	}()
 	select {
@@ -34,6 +34,6 @@ func TestAWritePastItsDeadlineReturnsTheLastFailure(t *testing.T) {
 	<-ctx.Done()
 	close(g.open)
 	err = <-answer
-	require.ErrorIs(t, err, shadow.ErrAborted)
+	require.ErrorIs(t, err, peer.ErrAborted)
 	require.ErrorContains(t, err, "failed over")
 }

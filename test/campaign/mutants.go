@@ -56,7 +56,7 @@ var mutants = []mutant{
 	},
 	{
 		"resolver-does-not-abort", "I5, I8", "An undecided attempt that has expired is answered with gone, and may commit afterwards.",
-		"schema/shadow/blockade.go",
+		"schema/shadow/internal/write/blockade.go",
 		[]string{
 			`		if _, err := tx.Exec(ctx, decideAbortedSQL, expired); err != nil {
 			return err
@@ -73,7 +73,7 @@ var mutants = []mutant{
 	},
 	{
 		"establish-without-lock", "I1, I3", "Establish reads its targets and does not lock them.",
-		"schema/shadow/establish.go",
+		"schema/shadow/internal/target/establish.go",
 		[]string{
 			"lockEstablishedSQL = selectEstablishedSQL + ` FOR SHARE OF s`",
 			"lockEstablishedSQL = selectEstablishedSQL",
@@ -81,7 +81,7 @@ var mutants = []mutant{
 	},
 	{
 		"check-with-the-lock", "I1, I3", "A delete looks for blockades before it has the lock.",
-		"schema/shadow/delete.go",
+		"schema/shadow/internal/deletion/delete.go",
 		[]string{
 			`		root, err := s.lockRoot(ctx, tx, d.kindID, d.req)
 		if err != nil {
@@ -100,20 +100,21 @@ var mutants = []mutant{
 		if err != nil {
 			return err
 		}`,
-			"	obstacles int // tries", "	freeBefore bool\n	obstacles int // tries",
+			"\tobstacles int // tries", `	freeBefore bool
+	obstacles int // tries`,
 			// the root's blockades are those that were seen then
-			"	if protected := decided.verdict.protected; len(protected) > 0 {",
+			"\tif protected := decided.Verdict.Protected; len(protected) > 0 {",
 			`	if d.freeBefore {
 		b := &decided.bonds
 		b.blockaded = slices.DeleteFunc(b.blockaded, func(id int64) bool { return id == root.id })
 		decided.verdict = decide(decided.closure, *b)
 	}
-	if protected := decided.verdict.protected; len(protected) > 0 {`,
+	if Protected := decided.verdict.protected; len(Protected) > 0 {`,
 		},
 	},
 	{
 		"names-instead-of-attempts", "I7, I8, I9", "A release removes every blockade of the holder on the target by that field.",
-		"schema/shadow/blockade.go",
+		"schema/shadow/internal/target/blockade.go",
 		[]string{
 			`    WHERE s.uid = i.target_uid AND b.target_id = s.id AND b.holder_uid = i.holder_uid AND b.field_id = i.field_id
         AND b.attempt = i.attempt AND b.deployment_id = @deployment
@@ -127,15 +128,17 @@ var mutants = []mutant{
 	},
 	{
 		"deleting-takes-references", "I4, I1", "A target in DELETING takes new references.",
-		"schema/shadow/establish.go",
+		"schema/shadow/internal/target/establish.go",
 		[]string{
-			"	case state != Active:\n		return TargetDeleting",
-			"	case state != Active && closing:\n		return TargetDeleting",
+			`	case state != peer.Active:
+		return peer.TargetDeleting`,
+			`	case state != peer.Active && closing:
+		return peer.TargetDeleting`,
 		},
 	},
 	{
 		"tentative-does-not-count", "I3", "Only confirmed blockades block a delete.",
-		"schema/shadow/closure.go",
+		"schema/shadow/internal/cascade/closure.go",
 		[]string{
 			"SELECT t, EXISTS (SELECT FROM dbcontroller.blockade WHERE target_id = t),",
 			"SELECT t, EXISTS (SELECT FROM dbcontroller.blockade WHERE target_id = t AND expires_at IS NULL),",
@@ -143,15 +146,17 @@ var mutants = []mutant{
 	},
 	{
 		"entry-forgotten", "I8", "Confirming an acting reference writes no holder entry.",
-		"schema/shadow/blockade.go",
+		"schema/shadow/internal/target/blockade.go",
 		[]string{
-			"    SELECT DISTINCT target_id, @deployment::int FROM taken WHERE behaviour <> {allow_dangling}\n    ON CONFLICT DO NOTHING",
-			"    SELECT DISTINCT target_id, @deployment::int FROM taken WHERE behaviour = {allow_dangling}\n    ON CONFLICT DO NOTHING",
+			`    SELECT DISTINCT target_id, @deployment::int FROM taken WHERE behaviour <> {allow_dangling}
+    ON CONFLICT DO NOTHING`,
+			`    SELECT DISTINCT target_id, @deployment::int FROM taken WHERE behaviour = {allow_dangling}
+    ON CONFLICT DO NOTHING`,
 		},
 	},
 	{
 		"late-confirm-tells-nobody", "I4", "A confirm whose target was marked meanwhile writes no notice.",
-		"schema/shadow/blockade.go",
+		"schema/shadow/internal/target/blockade.go",
 		[]string{
 			"SELECT id, shard FROM dbcontroller.shadow WHERE id IN (SELECT target_id FROM taken) AND state = {deleting}",
 			"SELECT id, shard FROM dbcontroller.shadow WHERE id IN (SELECT target_id FROM taken) AND state = 9",
@@ -159,11 +164,11 @@ var mutants = []mutant{
 	},
 	{
 		"finalised-beside-blockades", "I3, I13", "A blocked resource is removed when every deployment has acknowledged.",
-		"schema/shadow/finalise.go",
+		"schema/shadow/internal/target/finalise.go",
 		[]string{
 			`WHERE NOT EXISTS (SELECT FROM dbcontroller.blockade WHERE target_id = t)
     AND NOT EXISTS (SELECT FROM dbcontroller.notice`,
-			`WHERE NOT EXISTS (SELECT FROM dbcontroller.notice`,
+			"WHERE NOT EXISTS (SELECT FROM dbcontroller.notice",
 		},
 	},
 	{
@@ -199,9 +204,9 @@ var mutants = []mutant{
 	},
 	{
 		"release-before-commit", "I6, I8", "References that an update drops are released before the update is decided.",
-		"schema/shadow/save.go",
+		"schema/shadow/internal/write/save.go",
 		[]string{
-			"		if err := s.establishAll(ctx, sv); err != nil {",
+			"\t\tif err := s.establishAll(ctx, sv); err != nil {",
 			`		for _, wr := range sv.writes {
 			for _, h := range wr.drop {
 				if h.behaviour == schema.Block && h.deployment != nil && h.uid != nil {
@@ -227,28 +232,33 @@ var mutants = []mutant{
 	},
 	{
 		"everything-is-excused", "I3", "A delete that looked ahead ignores its local blockers.",
-		"schema/shadow/lookahead.go",
+		"schema/shadow/internal/deletion/lookahead.go",
 		[]string{
-			"	for _, b := range from.blockers {\n		w.block(b)\n	}\n", "",
-			"		l.blocks[b.edge] = w.goes(PlanTarget{s.self, b.uid}) && !w.mindAll", "		l.blocks[b.edge] = true",
+			`	for _, b := range from.blockers {
+		w.Block(b)
+	}
+`, "",
+			"\t\tl.blocks[b.Edge] = w.Goes(peer.PlanTarget{Deployment: s.Self, UID: b.UID}) && !w.MindAll", "\t\tl.blocks[b.edge] = true",
 		},
 	},
 	{
 		"lost-commit-is-released", "I8, I29", "A write whose commit's answer was lost is taken for failed.",
-		"schema/shadow/attempt.go",
+		"schema/shadow/internal/write/attempt.go",
 		[]string{
-			"Scan(&attempts[0], &committed); err != nil || committed {\n			return err",
-			"Scan(&attempts[0], &committed); err != nil {\n			return err",
+			`Scan(&attempts[0], &committed); err != nil || committed {
+			return err`,
+			`Scan(&attempts[0], &committed); err != nil {
+			return err`,
 			"sv.attempt).Scan(&committed); err != nil || committed {",
 			"sv.attempt).Scan(&committed); err != nil {",
 		},
 	},
 	{
 		"unset-takes-the-whole-list", "I10", "Unsetting one element of a list removes the others too.",
-		"schema/shadow/carry.go",
+		"schema/shadow/internal/cascade/carry.go",
 		[]string{
-			"			return s.Model().Names(s.self, kind.Kind, text, value, name, targetKind)",
-			"			return value != \"\" || s.Model().Names(s.self, kind.Kind, text, value, name, targetKind)",
+			"\t\t\treturn s.Model().Names(s.Self, kind.Kind, text, value, name, targetKind)",
+			`			return value != "" || s.Model().Names(s.self, kind.Kind, text, value, name, targetKind)`,
 		},
 	},
 }

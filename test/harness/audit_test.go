@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/db-controller/db-controller/schema"
-	"github.com/db-controller/db-controller/schema/shadow"
+	"github.com/db-controller/db-controller/schema/peer"
 )
 
 // The auditor finds each kind of violation that is planted.
@@ -53,7 +53,7 @@ kinds:
 			b.MustPut("//"+holders+"/holders/o", nil)
 			owner, err := schema.ParseFullName("//" + holders + "/holders/o")
 			require.NoError(t, err)
-			_, err = b.PutOwned("//"+targets+"/targets/owned", nil, shadow.OwnerReference{Owner: owner, Kind: "Holder"})
+			_, err = b.PutOwned("//"+targets+"/targets/owned", nil, peer.OwnerReference{Owner: owner, Kind: "Holder"})
 			require.NoError(t, err)
 			b.MustPut("//"+targets+"/targets/gone", nil)
 			b.MustPut("//"+holders+"/holders/gone", Body{"cascade": "//" + targets + "/targets/gone"})

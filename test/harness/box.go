@@ -16,6 +16,7 @@ import (
 	"github.com/db-controller/db-controller/internal/postgres"
 	"github.com/db-controller/db-controller/migrations"
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow"
 )
 
@@ -30,7 +31,7 @@ type Box struct {
 	mu   sync.Mutex
 	down map[schema.DeploymentID]bool // guarded by mu
 	// OnEstablish and OnResolve, when set, run before the call to the other deployment; an error is returned in its place.
-	OnEstablish func(to schema.DeploymentID, attempt shadow.AttemptID, refs []shadow.EstablishReference) error
+	OnEstablish func(to schema.DeploymentID, attempt peer.AttemptID, refs []peer.EstablishReference) error
 	OnResolve   func(to schema.DeploymentID) error
 	// OnPlan and OnResolveIn, when set, run before the call to the other deployment, with the call's deadline.
 	OnPlan, OnResolveIn func(ctx context.Context, to schema.DeploymentID) error
@@ -97,7 +98,7 @@ func (b *Box) connect(dsn string) (test, serving *pgxpool.Pool) {
 }
 
 // Peers returns the calls of a deployment's store to the others.
-func (b *Box) Peers(deployment string) shadow.Peers { return &boxPeers{box: b, self: b.ID(deployment)} }
+func (b *Box) Peers(deployment string) peer.Peers { return &boxPeers{box: b, self: b.ID(deployment)} }
 
 // SecondProcess opens a deployment's database once more, as another process of the deployment would.
 func (b *Box) SecondProcess(deployment string, cfg shadow.Config) *shadow.Store {
@@ -154,29 +155,29 @@ func (b *Box) full(name string) (schema.FullName, *shadow.Store) {
 type Body = map[string]any
 
 // Put writes a resource by its full name.
-func (b *Box) Put(name string, body Body) (shadow.Resource, error) {
+func (b *Box) Put(name string, body Body) (peer.Resource, error) {
 	b.t.Helper()
 	full, store := b.full(name)
-	saved, err := store.Save(context.Background(), []shadow.Write{{Name: full.Name, Body: body}})
+	saved, err := store.Save(context.Background(), []peer.Write{{Name: full.Name, Body: body}})
 	if err != nil {
-		return shadow.Resource{}, err
+		return peer.Resource{}, err
 	}
 	return saved[0], nil
 }
 
 // PutOwned writes a resource with owners.
-func (b *Box) PutOwned(name string, body Body, owners ...shadow.OwnerReference) (shadow.Resource, error) {
+func (b *Box) PutOwned(name string, body Body, owners ...peer.OwnerReference) (peer.Resource, error) {
 	b.t.Helper()
 	full, store := b.full(name)
-	saved, err := store.Save(context.Background(), []shadow.Write{{Name: full.Name, Body: body, Owners: owners}})
+	saved, err := store.Save(context.Background(), []peer.Write{{Name: full.Name, Body: body, Owners: owners}})
 	if err != nil {
-		return shadow.Resource{}, err
+		return peer.Resource{}, err
 	}
 	return saved[0], nil
 }
 
 // MustPut is Put that fails the test on an error.
-func (b *Box) MustPut(name string, body Body) shadow.Resource {
+func (b *Box) MustPut(name string, body Body) peer.Resource {
 	b.t.Helper()
 	r, err := b.Put(name, body)
 	require.NoError(b.t, err)
@@ -184,14 +185,14 @@ func (b *Box) MustPut(name string, body Body) shadow.Resource {
 }
 
 // Delete deletes a resource by its full name.
-func (b *Box) Delete(name string) (shadow.DeleteResult, error) {
+func (b *Box) Delete(name string) (peer.DeleteResult, error) {
 	b.t.Helper()
 	full, store := b.full(name)
 	return store.Delete(context.Background(), shadow.DeleteRequest{Name: full.Name})
 }
 
 // MustDelete is Delete that fails the test on an error; its deadline suits a busy machine.
-func (b *Box) MustDelete(name string) shadow.DeleteResult {
+func (b *Box) MustDelete(name string) peer.DeleteResult {
 	b.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -202,11 +203,11 @@ func (b *Box) MustDelete(name string) shadow.DeleteResult {
 }
 
 // Get reads a resource by its full name; nil when it does not exist.
-func (b *Box) Get(name string) *shadow.Resource {
+func (b *Box) Get(name string) *peer.Resource {
 	b.t.Helper()
 	full, store := b.full(name)
 	r, err := store.Get(context.Background(), full.Name)
-	if errors.Is(err, shadow.ErrNotFound) {
+	if errors.Is(err, peer.ErrNotFound) {
 		return nil
 	}
 	require.NoError(b.t, err)

@@ -7,6 +7,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow"
 )
 
@@ -29,7 +30,7 @@ func (p *boxPeers) reach(ctx context.Context, to schema.DeploymentID) (*shadow.S
 	return store, selfEpoch.CheckDatabase(ctx, to, store.Database())
 }
 
-func (p *boxPeers) Establish(ctx context.Context, to schema.DeploymentID, attempt shadow.AttemptID, refs []shadow.EstablishReference) (*shadow.Established, error) {
+func (p *boxPeers) Establish(ctx context.Context, to schema.DeploymentID, attempt peer.AttemptID, refs []peer.EstablishReference) (*peer.Established, error) {
 	if hook := p.box.OnEstablish; hook != nil {
 		if err := hook(to, attempt, refs); err != nil {
 			return nil, err
@@ -37,7 +38,7 @@ func (p *boxPeers) Establish(ctx context.Context, to schema.DeploymentID, attemp
 	}
 	store, err := p.reach(ctx, to)
 	if p.box.Stores[to] == nil {
-		return nil, fmt.Errorf("%w: %w", shadow.ErrNotSent, err) // as for a deployment that is not in the environment
+		return nil, fmt.Errorf("%w: %w", peer.ErrNotSent, err) // as for a deployment that is not in the environment
 	}
 	if err != nil {
 		return nil, err
@@ -49,7 +50,7 @@ func (p *boxPeers) Establish(ctx context.Context, to schema.DeploymentID, attemp
 	return done, err
 }
 
-func (p *boxPeers) Resolve(ctx context.Context, to schema.DeploymentID, questions []shadow.Question) (*shadow.Answers, error) {
+func (p *boxPeers) Resolve(ctx context.Context, to schema.DeploymentID, questions []peer.Question) (*peer.Answers, error) {
 	if hook := p.box.OnResolve; hook != nil {
 		if err := hook(to); err != nil {
 			return nil, err
@@ -67,7 +68,7 @@ func (p *boxPeers) Resolve(ctx context.Context, to schema.DeploymentID, question
 	return store.Answer(ctx, p.self, questions)
 }
 
-func (p *boxPeers) WouldEstablish(ctx context.Context, to schema.DeploymentID, refs []shadow.EstablishReference) ([]uuid.UUID, error) {
+func (p *boxPeers) WouldEstablish(ctx context.Context, to schema.DeploymentID, refs []peer.EstablishReference) ([]uuid.UUID, error) {
 	store, err := p.reach(ctx, to)
 	if err != nil {
 		return nil, err
@@ -76,7 +77,7 @@ func (p *boxPeers) WouldEstablish(ctx context.Context, to schema.DeploymentID, r
 	return uids, err
 }
 
-func (p *boxPeers) CheckOwners(ctx context.Context, at schema.DeploymentID, questions []shadow.OwnerQuestion) (*shadow.OwnerAnswers, error) {
+func (p *boxPeers) CheckOwners(ctx context.Context, at schema.DeploymentID, questions []peer.OwnerQuestion) (*peer.OwnerAnswers, error) {
 	store, err := p.reach(ctx, at)
 	if err != nil {
 		return nil, err
@@ -88,7 +89,7 @@ func (p *boxPeers) CheckOwners(ctx context.Context, at schema.DeploymentID, ques
 	return answers, err
 }
 
-func (p *boxPeers) WouldCheckOwners(ctx context.Context, at schema.DeploymentID, questions []shadow.OwnerQuestion) (*shadow.OwnerAnswers, error) {
+func (p *boxPeers) WouldCheckOwners(ctx context.Context, at schema.DeploymentID, questions []peer.OwnerQuestion) (*peer.OwnerAnswers, error) {
 	store, err := p.reach(ctx, at)
 	if err != nil {
 		return nil, err
@@ -96,7 +97,7 @@ func (p *boxPeers) WouldCheckOwners(ctx context.Context, at schema.DeploymentID,
 	return store.WouldCheckOwners(ctx, p.self, questions)
 }
 
-func (p *boxPeers) CheckReferences(ctx context.Context, at schema.DeploymentID, refs []shadow.CheckedReference) ([]shadow.Known, error) {
+func (p *boxPeers) CheckReferences(ctx context.Context, at schema.DeploymentID, refs []peer.CheckedReference) ([]peer.Known, error) {
 	store, err := p.reach(ctx, at)
 	if err != nil {
 		return nil, err
@@ -120,7 +121,7 @@ func (p *boxPeers) ConfirmEpoch(ctx context.Context, at schema.DeploymentID, epo
 	return store.MarkReferencesConfirmed(ctx, p.self, epoch, selfEpoch)
 }
 
-func (p *boxPeers) DropOwners(ctx context.Context, at schema.DeploymentID, epoch uuid.UUID, deleted []schema.Deletion, letGo []shadow.LetGo) ([]uuid.UUID, bool, error) {
+func (p *boxPeers) DropOwners(ctx context.Context, at schema.DeploymentID, epoch uuid.UUID, deleted []schema.Deletion, letGo []peer.LetGo) ([]uuid.UUID, bool, error) {
 	store, err := p.reach(ctx, at)
 	if err != nil {
 		return nil, false, err
@@ -128,7 +129,7 @@ func (p *boxPeers) DropOwners(ctx context.Context, at schema.DeploymentID, epoch
 	return store.DropOwners(ctx, p.self, epoch, deleted, letGo)
 }
 
-func (p *boxPeers) UpgradeOwners(ctx context.Context, at schema.DeploymentID, u *shadow.Upgrade) (int64, error) {
+func (p *boxPeers) UpgradeOwners(ctx context.Context, at schema.DeploymentID, u *peer.Upgrade) (int64, error) {
 	store, err := p.reach(ctx, at)
 	if err != nil {
 		return 0, err
@@ -136,7 +137,7 @@ func (p *boxPeers) UpgradeOwners(ctx context.Context, at schema.DeploymentID, u 
 	return store.UpgradeOwners(ctx, p.self, u.Version, u.Generation, u.Renamed)
 }
 
-func (p *boxPeers) Plan(ctx context.Context, at schema.DeploymentID, q shadow.PlanQuestion) (*shadow.Plan, error) {
+func (p *boxPeers) Plan(ctx context.Context, at schema.DeploymentID, q peer.PlanQuestion) (*peer.Plan, error) {
 	if hook := p.box.OnPlan; hook != nil {
 		if err := hook(ctx, at); err != nil {
 			return nil, err
@@ -153,7 +154,7 @@ func (p *boxPeers) Plan(ctx context.Context, at schema.DeploymentID, q shadow.Pl
 	return plan, err
 }
 
-func (p *boxPeers) Trace(ctx context.Context, at schema.DeploymentID, uids []uuid.UUID) (map[uuid.UUID]shadow.Trace, error) {
+func (p *boxPeers) Trace(ctx context.Context, at schema.DeploymentID, uids []uuid.UUID) (map[uuid.UUID]peer.Trace, error) {
 	store, err := p.reach(ctx, at)
 	if err != nil {
 		return nil, err
@@ -161,7 +162,7 @@ func (p *boxPeers) Trace(ctx context.Context, at schema.DeploymentID, uids []uui
 	return store.Trace(ctx, uids)
 }
 
-func (p *boxPeers) Confirm(ctx context.Context, to schema.DeploymentID, epoch uuid.UUID, attempts []shadow.AttemptID) ([]shadow.AttemptID, error) {
+func (p *boxPeers) Confirm(ctx context.Context, to schema.DeploymentID, epoch uuid.UUID, attempts []peer.AttemptID) ([]peer.AttemptID, error) {
 	store, err := p.reach(ctx, to)
 	if err != nil {
 		return nil, err
@@ -169,7 +170,7 @@ func (p *boxPeers) Confirm(ctx context.Context, to schema.DeploymentID, epoch uu
 	return store.Confirm(ctx, p.self, epoch, attempts)
 }
 
-func (p *boxPeers) Release(ctx context.Context, to schema.DeploymentID, epoch uuid.UUID, keys []shadow.BlockadeKey, attempts []shadow.AttemptID) error {
+func (p *boxPeers) Release(ctx context.Context, to schema.DeploymentID, epoch uuid.UUID, keys []peer.BlockadeKey, attempts []peer.AttemptID) error {
 	store, err := p.reach(ctx, to)
 	if err != nil {
 		return err

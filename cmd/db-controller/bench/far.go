@@ -12,6 +12,7 @@ import (
 
 	"github.com/db-controller/db-controller/internal/postgres"
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow"
 )
 
@@ -69,8 +70,8 @@ type farAway struct {
 	close  func()
 
 	mu       sync.Mutex
-	delay    time.Duration                                 // guarded by mu
-	attempts map[[2]schema.DeploymentID][]shadow.AttemptID // from a holder's deployment to a target's; guarded by mu
+	delay    time.Duration                               // guarded by mu
+	attempts map[[2]schema.DeploymentID][]peer.AttemptID // from a holder's deployment to a target's; guarded by mu
 }
 
 func openFar(ctx context.Context, databases func(context.Context, int) ([]string, error)) (*farAway, error) {
@@ -86,7 +87,7 @@ func openFar(ctx context.Context, databases func(context.Context, int) ([]string
 	if err != nil {
 		return nil, err
 	}
-	f := &farAway{stores: map[schema.DeploymentID]*shadow.Store{}, attempts: map[[2]schema.DeploymentID][]shadow.AttemptID{}, close: func() {}}
+	f := &farAway{stores: map[schema.DeploymentID]*shadow.Store{}, attempts: map[[2]schema.DeploymentID][]peer.AttemptID{}, close: func() {}}
 	for i, dsn := range dsns {
 		pool, err := postgres.Connect(ctx, dsn, "bench", postgres.MinConnections)
 		if err != nil {
@@ -119,7 +120,7 @@ func (f *farAway) measure(ctx context.Context, root string, delay time.Duration)
 		return schema.FullName{Deployment: d, Name: node}.String()
 	}
 	put := func(d schema.DeploymentID, node string, body map[string]any) error {
-		_, err := f.stores[d].Save(ctx, []shadow.Write{{Name: node, Body: body}})
+		_, err := f.stores[d].Save(ctx, []peer.Write{{Name: node, Body: body}})
 		return err
 	}
 	if err := put(f.ids[0], root, nil); err != nil {
@@ -158,7 +159,7 @@ func (f *farAway) slow(delay time.Duration) {
 func (f *farAway) confirm(ctx context.Context) error {
 	f.mu.Lock()
 	attempts := f.attempts
-	f.attempts = map[[2]schema.DeploymentID][]shadow.AttemptID{}
+	f.attempts = map[[2]schema.DeploymentID][]peer.AttemptID{}
 	f.mu.Unlock()
 	for between, ids := range attempts {
 		holder, target := between[0], between[1]
@@ -191,7 +192,7 @@ func (p *farPeers) reach(ctx context.Context, to schema.DeploymentID) (*shadow.S
 	}
 }
 
-func (p *farPeers) Establish(ctx context.Context, to schema.DeploymentID, attempt shadow.AttemptID, refs []shadow.EstablishReference) (*shadow.Established, error) {
+func (p *farPeers) Establish(ctx context.Context, to schema.DeploymentID, attempt peer.AttemptID, refs []peer.EstablishReference) (*peer.Established, error) {
 	store, err := p.reach(ctx, to)
 	if err != nil {
 		return nil, err
@@ -203,7 +204,7 @@ func (p *farPeers) Establish(ctx context.Context, to schema.DeploymentID, attemp
 	return store.Establish(ctx, p.self, attempt, refs)
 }
 
-func (p *farPeers) Resolve(ctx context.Context, to schema.DeploymentID, questions []shadow.Question) (*shadow.Answers, error) {
+func (p *farPeers) Resolve(ctx context.Context, to schema.DeploymentID, questions []peer.Question) (*peer.Answers, error) {
 	store, err := p.reach(ctx, to)
 	if err != nil {
 		return nil, err
@@ -211,7 +212,7 @@ func (p *farPeers) Resolve(ctx context.Context, to schema.DeploymentID, question
 	return store.Answer(ctx, p.self, questions)
 }
 
-func (p *farPeers) Plan(ctx context.Context, to schema.DeploymentID, q shadow.PlanQuestion) (*shadow.Plan, error) {
+func (p *farPeers) Plan(ctx context.Context, to schema.DeploymentID, q peer.PlanQuestion) (*peer.Plan, error) {
 	store, err := p.reach(ctx, to)
 	if err != nil {
 		return nil, err
@@ -219,7 +220,7 @@ func (p *farPeers) Plan(ctx context.Context, to schema.DeploymentID, q shadow.Pl
 	return store.Plan(ctx, q)
 }
 
-func (p *farPeers) Trace(ctx context.Context, to schema.DeploymentID, uids []uuid.UUID) (map[uuid.UUID]shadow.Trace, error) {
+func (p *farPeers) Trace(ctx context.Context, to schema.DeploymentID, uids []uuid.UUID) (map[uuid.UUID]peer.Trace, error) {
 	store, err := p.reach(ctx, to)
 	if err != nil {
 		return nil, err
@@ -229,14 +230,14 @@ func (p *farPeers) Trace(ctx context.Context, to schema.DeploymentID, uids []uui
 
 var errNotMeasured = errors.New("nothing that is measured asks for it")
 
-func (p *farPeers) WouldEstablish(context.Context, schema.DeploymentID, []shadow.EstablishReference) ([]uuid.UUID, error) {
+func (p *farPeers) WouldEstablish(context.Context, schema.DeploymentID, []peer.EstablishReference) ([]uuid.UUID, error) {
 	return nil, errNotMeasured
 }
 
-func (p *farPeers) CheckReferences(context.Context, schema.DeploymentID, []shadow.CheckedReference) ([]shadow.Known, error) {
+func (p *farPeers) CheckReferences(context.Context, schema.DeploymentID, []peer.CheckedReference) ([]peer.Known, error) {
 	return nil, errNotMeasured
 }
 
-func (p *farPeers) WouldCheckOwners(context.Context, schema.DeploymentID, []shadow.OwnerQuestion) (*shadow.OwnerAnswers, error) {
+func (p *farPeers) WouldCheckOwners(context.Context, schema.DeploymentID, []peer.OwnerQuestion) (*peer.OwnerAnswers, error) {
 	return nil, errNotMeasured
 }

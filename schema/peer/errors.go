@@ -1,0 +1,175 @@
+package peer
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/db-controller/db-controller/schema"
+)
+
+// Outcomes that a caller may want to tell apart.
+var (
+	ErrNotFound = errors.New("not found")
+	ErrExists   = errors.New("already exists")
+	// ErrMoved says that the resource is not at the revision, or has not the uid, that the write asked for.
+	ErrConflict = errors.New("has changed meanwhile")
+	// ErrDeleting says that the resource is on its way out and takes no writes.
+	ErrDeleting = errors.New("is being deleted")
+	// ErrAborted reports that the attempt was aborted, by a target's resolver, a version switch or a new epoch; try again.
+	ErrAborted = errors.New("the write was aborted, try again")
+	// ErrForeignReference reports that a write in the caller's transaction has a new reference to another deployment.
+	ErrForeignReference = errors.New("a new reference to another deployment cannot be written inside a transaction of your own: use Save")
+	// ErrTransaction reports that the caller's transaction cannot contain the write. Nothing was written; the message
+	// names the remedy.
+	ErrTransaction = errors.New("the transaction cannot take the write")
+	// ErrRequestReused reports that a request id was used before with another content.
+	ErrRequestReused = errors.New("the request id was used for another request")
+	// ErrNotSent reports that a call to another deployment was certainly not sent.
+	ErrNotSent = errors.New("not sent")
+	// ErrUnknown reports that the result of a commit is unknown.
+	ErrUnknown = errors.New("the outcome is not known")
+	// ErrBarred says that an operator has declared the asking deployment gone for ever.
+	ErrDecommissioned = errors.New("an operator has decommissioned this deployment")
+	// ErrPosition reports that this database did not issue an acknowledged position to the caller.
+	ErrPosition = errors.New("not a position of this database for this caller")
+)
+
+// InvalidError reports invalid input: the resource or field, and the fault.
+type InvalidError struct {
+	Resource string
+	Err      error
+}
+
+func (e *InvalidError) Error() string {
+	if e.Resource == "" {
+		return e.Err.Error()
+	}
+	return e.Resource + ": " + e.Err.Error()
+}
+
+func (e *InvalidError) Unwrap() error { return e.Err }
+
+// BlockedError refuses a delete. Holders are the first MaxNamedHolders blocking references, by name; Total counts all.
+type BlockedError struct {
+	// Name, in Deployment, is the resource to be deleted. The target of a holder may be another member of the deletion.
+	Name       string
+	Deployment schema.DeploymentID
+	Holders    []Holder
+	Total      int
+	// AtLeast reports that there may be more than Total.
+	AtLeast bool
+	// Undecided reports that the attempts of the references are undecided.
+	Undecided bool
+	// Unanswered are holders' deployments that did not answer whether the references still exist; until they do, these
+	// block.
+	Unanswered []schema.DeploymentID
+}
+
+// MaxNamedHolders is the number of holders in a BlockedError.
+const MaxNamedHolders = 100
+
+// maxToldHolders is the number of holders in its text.
+const maxToldHolders = 5
+
+// Add adds a holder. The caller adds them in the order of their names.
+func (e *BlockedError) Add(h Holder) {
+	if e.Total++; len(e.Holders) < MaxNamedHolders {
+		e.Holders = append(e.Holders, h)
+	}
+}
+
+func (e *BlockedError) Error() string {
+	verb := "is referred to by"
+	if e.Undecided {
+		verb = "may be referred to, which is not decided yet, by"
+	}
+	root := schema.FullName{Deployment: e.Deployment, Name: e.Name}
+	told := slices.Clone(e.Holders[:min(len(e.Holders), maxToldHolders)])
+	slices.SortStableFunc(told, func(a, b Holder) int {
+		if isRoot := a.Target == root; isRoot != (b.Target == root) {
+			return map[bool]int{true: -1, false: 1}[isRoot]
+		}
+		return strings.Compare(a.Target.String(), b.Target.String())
+	})
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s cannot be deleted:", e.Name)
+	for i, h := range told {
+		switch {
+		case i > 0 && h.Target == told[i-1].Target:
+			b.WriteByte(',')
+		case h.Target == root:
+			fmt.Fprintf(&b, " it %s", verb)
+		default:
+			if i > 0 {
+				b.WriteByte(';')
+			}
+			fmt.Fprintf(&b, " %s, which goes with it, %s", h.Target, verb)
+		}
+		fmt.Fprintf(&b, " %s (%s)", h.Name, h.Path)
+	}
+	if more := e.Total - len(told); more > 0 {
+		fmt.Fprintf(&b, " and %d more", more)
+	}
+	if e.AtLeast {
+		b.WriteString(", or still more: not everything was looked at")
+	}
+	if len(e.Unanswered) > 0 {
+		fmt.Fprintf(&b, "; could not be asked whether their holders still refer: %s", joined(e.Unanswered))
+	}
+	return b.String()
+}
+
+func joined(deployments []schema.DeploymentID) string {
+	names := make([]string, len(deployments))
+	for i, d := range deployments {
+		names[i] = d.String()
+	}
+	return strings.Join(names, ", ")
+}
+
+// ProtectedError refuses a delete with members that have block_deletion set.
+type ProtectedError struct {
+	Name string
+	By   []schema.FullName
+}
+
+func (e *ProtectedError) Error() string {
+	names := make([]string, 0, len(e.By))
+	for _, n := range e.By[:min(len(e.By), maxNamedInText)] {
+		names = append(names, n.String())
+	}
+	s := fmt.Sprintf("%s cannot be deleted: block_deletion is set on %s", e.Name, strings.Join(names, ", "))
+	if more := len(e.By) - len(names); more > 0 {
+		s += fmt.Sprintf(" and %d more", more)
+	}
+	return s
+}
+
+// UnavailableError names deployments that did not answer, or for which recovery waits.
+type UnavailableError struct {
+	Deployments []schema.DeploymentID
+	Err         error
+	// Unasked has the reason for each deployment, where it is known.
+	Unasked []Unasked
+}
+
+func (e *UnavailableError) Error() string {
+	if len(e.Unasked) > 0 {
+		return describeUnasked(e.Unasked)
+	}
+	if errors.Is(e.Err, ErrRecovering) { // they are waited for, whether or not they can be reached
+		return fmt.Sprintf("%v: %s", e.Err, joined(e.Deployments))
+	}
+	return fmt.Sprintf("%s cannot be reached: %v", joined(e.Deployments), e.Err)
+}
+
+func (e *UnavailableError) Unwrap() error { return e.Err }
+
+// ErrRecovering is why nothing is deleted for now.
+var ErrRecovering = errors.New("the database was restored or failed over, and may have lost what refers to its resources: " +
+	"nothing is deleted here until these have confirmed their references")
+
+// maxNamedInText is the number of list items in the text of an error.
+const maxNamedInText = 5

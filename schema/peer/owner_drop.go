@@ -1,0 +1,50 @@
+package peer
+
+import (
+	"slices"
+
+	"github.com/google/uuid"
+
+	"github.com/db-controller/db-controller/schema"
+)
+
+// LetGo reports that an owner has dropped a reference to a resource that it owns.
+type LetGo struct {
+	Owner uuid.UUID
+	Ownee uuid.UUID
+}
+
+// Disowned are deleted owners whose deletion has to be sent to a deployment with ownees of them.
+type Disowned struct {
+	// Epoch of the database in which they were read.
+	Epoch  uuid.UUID
+	Owners []schema.Deletion
+	To     int32   // the ownees' deployment
+	IDs    []int64 // by owner
+	Seqs   []int64 // the pieces of work, also those of owners that are already removed
+	Of     []int64 // by piece of work: the id of its owner, 0 when that is already removed
+}
+
+// Except returns a copy without the failed owners and their pieces of work.
+func (d *Disowned) Except(failed []uuid.UUID) *Disowned {
+	out := &Disowned{Epoch: d.Epoch, To: d.To}
+	left := map[int64]bool{}
+	for i, o := range d.Owners {
+		if slices.Contains(failed, o.UID) {
+			left[d.IDs[i]] = true
+		} else {
+			out.Owners, out.IDs = append(out.Owners, o), append(out.IDs, d.IDs[i])
+		}
+	}
+	for i, seq := range d.Seqs {
+		if !left[d.Of[i]] {
+			out.Seqs, out.Of = append(out.Seqs, seq), append(out.Of, d.Of[i])
+		}
+	}
+	return out
+}
+
+// Without returns the pieces of work that are not in told.
+func (d *Disowned) Without(told *Disowned) []int64 {
+	return slices.DeleteFunc(slices.Clone(d.Seqs), func(seq int64) bool { return slices.Contains(told.Seqs, seq) })
+}

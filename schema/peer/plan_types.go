@@ -1,0 +1,81 @@
+package peer
+
+import (
+	"github.com/google/uuid"
+
+	"github.com/db-controller/db-controller/schema"
+)
+
+// PlanLimit is the number of resources that a look-ahead visits, in all deployments together. A blocker beyond it does not refuse
+// the delete, unless TraceCascades finds it: resources that it blocks wait as BLOCKED, as with changes after the look-ahead.
+const PlanLimit = 10_000
+
+// OwnerPath takes the place of a field path in a Via that is an owner reference; no field can have this path.
+const OwnerPath = "@owner"
+
+// PlanTarget identifies a resource that a deletion removes, in any deployment.
+type PlanTarget struct {
+	Deployment schema.DeploymentID
+	UID        uuid.UUID
+}
+
+// Via is one reason why a deletion removes or changes a resource: it refers to, or is owned by, a removed target.
+type Via struct {
+	Target    PlanTarget
+	Path      string
+	Behaviour schema.Behaviour // 0 for an owner
+}
+
+// PlanMember is a resource in the asked deployment that the deletion removes.
+type PlanMember struct {
+	UID  uuid.UUID
+	Kind string
+	Name string
+	// Vias are all reasons known in its deployment; none for the root of the deletion.
+	Vias []Via
+	// BlockDeletion refuses the deletion.
+	BlockDeletion bool
+	// Entries are the deployments with acting references to it (holder entries), and Ownees those with resources that it owns.
+	Entries, Ownees []schema.DeploymentID
+}
+
+// PlanUnset is a holder from which the deletion removes a value.
+type PlanUnset struct {
+	UID  uuid.UUID
+	Kind string
+	Name string
+	Via  Via
+}
+
+// PlanBlocker is a holder whose reference blocks a member, unless the same deletion removes the holder too.
+type PlanBlocker struct {
+	// Holder names the holder and the blocked resource, which is in the asked deployment.
+	Holder    Holder
+	UID       uuid.UUID // of the holder
+	TargetUID uuid.UUID
+	// Undecided: the holder's write has established the reference and has not committed or aborted yet.
+	Undecided bool
+	// Unreachable: the holder's deployment did not answer whether the reference exists.
+	Unreachable bool
+}
+
+func (b PlanBlocker) HolderResource() PlanTarget { return PlanTarget{b.Holder.Name.Deployment, b.UID} }
+
+func (b PlanBlocker) Target() PlanTarget { return PlanTarget{b.Holder.Target.Deployment, b.TargetUID} }
+
+// PlanQuestion asks a deployment for the effects of a deletion of targets.
+type PlanQuestion struct {
+	Targets []PlanTarget
+	// Limit is the maximum number of members in the answer.
+	Limit int
+	// Detailed adds, for people, the unsets and the undecided blockers.
+	Detailed bool
+}
+
+// Plan lists the effects of a deletion of some targets in one deployment.
+type Plan struct {
+	Members   []PlanMember
+	Blockers  []PlanBlocker
+	Unsets    []PlanUnset
+	Truncated bool
+}

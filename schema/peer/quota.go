@@ -1,0 +1,10 @@
+package peer
+
+// Quotas bound the blockades that the holders of one deployment have here at a time, since each of them can keep a resource from
+// being deleted.
+type Quotas struct {
+	// Tentative is the maximum number of tentative blockades, of attempts under way (default 100,000).
+	Tentative int64
+	// Blocking is the maximum number of blockades of BLOCK references, tentative or confirmed (default 10,000,000).
+	Blocking int64
+}

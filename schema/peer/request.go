@@ -1,0 +1,8 @@
+package peer
+
+import (
+	"time"
+)
+
+// RequestRetention is how long the outcome of a request is kept: repeating the request within this time returns the same answer.
+const RequestRetention = 24 * time.Hour

@@ -1,0 +1,86 @@
+package shadow
+
+import (
+	"context"
+
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
+	"github.com/db-controller/db-controller/schema/shadow/internal/admin"
+	"github.com/db-controller/db-controller/schema/shadow/internal/db"
+	"github.com/db-controller/db-controller/schema/shadow/internal/deletion"
+	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
+	"github.com/db-controller/db-controller/schema/shadow/internal/owner"
+	"github.com/db-controller/db-controller/schema/shadow/internal/plan"
+	"github.com/db-controller/db-controller/schema/shadow/internal/read"
+	"github.com/db-controller/db-controller/schema/shadow/internal/verify"
+	"github.com/db-controller/db-controller/schema/shadow/internal/write"
+)
+
+// What the store's methods take and return, beside the values of package peer.
+type (
+	Config = db.Config
+	Leases = db.Leases
+
+	// Reads.
+	ListRequest     = read.ListRequest
+	Condition       = read.Condition
+	Explanation     = read.Explanation
+	ExplainedReason = read.ExplainedReason
+	ResourceView    = read.ResourceView
+	ReferenceView   = read.ReferenceView
+	BlockadeView    = read.BlockadeView
+	Derivation      = read.Derivation
+	Removal         = read.Removal
+	Kept            = read.Kept
+
+	// Deletes.
+	DeleteRequest  = deletion.DeleteRequest
+	DeletePlan     = plan.DeletePlan
+	PlanGroup      = plan.PlanGroup
+	PlannedBlocker = plan.PlannedBlocker
+
+	// Handlers.
+	OwnersToCheck = owner.OwnersToCheck
+
+	// Operators.
+	AuditConfig      = admin.AuditConfig
+	EpochConfig      = admin.EpochConfig
+	EpochStatus      = read.EpochStatus
+	DatabaseMismatch = gate.DatabaseMismatch
+	OperatorDecision = gate.OperatorDecision
+	AcceptedDatabase = gate.AcceptedDatabase
+	Decommissioned   = gate.Decommissioned
+	Difference       = verify.Difference
+	DifferenceKind   = verify.DifferenceKind
+	Verification     = verify.Verification
+	Verified         = verify.Verified
+	Outstanding      = admin.Outstanding
+)
+
+// Limits of a write.
+const (
+	MaxBodyBytes = write.MaxBodyBytes
+	MaxBodyDepth = write.MaxBodyDepth
+)
+
+// Differences that Verify finds.
+const (
+	TargetGone = verify.TargetGone
+	OwnerLetGo = verify.OwnerLetGo
+)
+
+// Errors of reads.
+var (
+	// ErrCostly is the error of a list that reads more rows than its page may cost.
+	ErrCostly = read.ErrCostly
+	// ErrSlow is the error of a watch whose reader took too long to take what was delivered: open it again.
+	ErrSlow = read.ErrSlow
+)
+
+// CheckMask returns an error for a field mask with more than 1,000 paths or more than 256 KiB in all paths together.
+func CheckMask(paths []string) error { return write.CheckMask(paths) }
+
+// WatchResourcesAs is Store.WatchResources for readers that want another form of a resource, which is made once for all watches.
+func WatchResourcesAs[T any](ctx context.Context, s *Store, kind, filter, token string, as func(peer.Resource) (T, error), deliver func(schema.Event[T]) error) error {
+	return read.WatchResourcesAs(ctx, s.Reader, kind, filter, token, as, deliver)
+}

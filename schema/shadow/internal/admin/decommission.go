@@ -1,0 +1,275 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"go.uber.org/zap"
+
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
+	"github.com/db-controller/db-controller/schema/shadow/internal/cascade"
+	"github.com/db-controller/db-controller/schema/shadow/internal/db"
+	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
+	"github.com/db-controller/db-controller/schema/shadow/internal/write"
+)
+
+var (
+	decommissionSQL = db.Codes(`
+WITH said AS (
+    INSERT INTO dbcontroller.decommissioned (deployment_id, blocking, reason, said_by) VALUES ($1, $2, $3, $4)
+    ON CONFLICT DO NOTHING RETURNING deployment_id
+)
+INSERT INTO dbcontroller.work (action, shard, deployment_id) SELECT {retire}, $5, deployment_id FROM said`)
+)
+
+// Decommission decommissions another deployment: after its commit no reference to or from that deployment is
+// established, and none of its resources becomes an owner or an ownee here. CleanUpDecommissioned, which it adds as
+// work, removes what is stored. A second call changes nothing: the first decision counts. It fails with *InvalidError.
+func (s *Admin) Decommission(ctx context.Context, d gate.Decommissioned) error {
+	switch {
+	case d.Deployment == s.Self:
+		return &peer.InvalidError{Resource: "deployment", Err: errors.New("a deployment cannot decommission itself: say it to the others")}
+	case d.Blocking != schema.Unset && d.Blocking != schema.CascadeDelete:
+		return &peer.InvalidError{Resource: "blocking", Err: errors.New("want UNSET or CASCADE_DELETE")}
+	case d.Reason == "" || len(d.Reason) > 1000:
+		return &peer.InvalidError{Resource: "reason", Err: errors.New("want up to 1000 characters: it is kept for those who ask later")}
+	}
+	id, err := s.Names.Deployment(ctx, d.Deployment)
+	if err != nil {
+		return err
+	}
+	err = s.InTx(ctx, db.WorkFeed, func(tx pgx.Tx) error {
+		// Exclusive version lock: writes, establishes and owner checks hold it shared, and read the decommissioned
+		// deployments after they have it.
+		if _, err := tx.Exec(ctx, gate.LockVersionSQL, gate.VersionLock); err != nil {
+			return err
+		}
+		b := &pgx.Batch{}
+		b.Queue(decommissionSQL, id, int16(d.Blocking), d.Reason, d.By, schema.Shard(d.Deployment.String()))
+		b.Queue(gate.ForgetUnconfirmedSQL, id)
+		return tx.SendBatch(ctx, b).Close()
+	})
+	if err != nil {
+		return fmt.Errorf("decommission %s: %w", d.Deployment, err)
+	}
+	s.Log.Warn("a deployment is decommissioned", zap.Stringer("deployment", d.Deployment), zap.String("by", d.By), zap.String("reason", d.Reason))
+	return s.gate.LoadDecommissioned(ctx)
+}
+
+const (
+	// What a deployment has here, by the keys it is stored under: a page walks no row twice.
+	decommissionedTargetsSQL = `
+SELECT DISTINCT id FROM (
+    (SELECT target_id AS id FROM dbcontroller.blockade WHERE deployment_id = $1 AND target_id > $2 ORDER BY target_id LIMIT $3)
+    UNION ALL
+    (SELECT target_id FROM dbcontroller.holder_entry WHERE deployment_id = $1 AND target_id > $2 ORDER BY target_id LIMIT $3)
+    UNION ALL
+    (SELECT target_id FROM dbcontroller.notice WHERE deployment_id = $1 AND target_id > $2 ORDER BY target_id LIMIT $3)
+    UNION ALL
+    (SELECT owner_id FROM dbcontroller.ownee_entry WHERE deployment_id = $1 AND owner_id > $2 ORDER BY owner_id LIMIT $3)
+) AS t ORDER BY id LIMIT $3`
+
+	// Establish, Confirm and deletes hold the shadow: what they write comes before this or never.
+	lockDecommissionedTargetsSQL = `SELECT FROM dbcontroller.shadow WHERE id = ANY ($1) ORDER BY id FOR NO KEY UPDATE`
+
+	decommissionedOwneesSQL = `
+SELECT DISTINCT ownee_id FROM dbcontroller.owner_reference WHERE deployment_id = $1 AND ownee_id > $2 ORDER BY ownee_id LIMIT $3`
+)
+
+var (
+	decommissionedForeignTargetsSQL = db.Codes(`
+SELECT f.id, f.uid FROM dbcontroller.foreign_target f
+WHERE f.deployment_id = $1 AND f.id > $2 AND EXISTS (SELECT FROM dbcontroller.reference r WHERE r.target_id = f.id AND r.behaviour < {allow_dangling})
+ORDER BY f.id LIMIT $3`)
+
+	// As long as anything is left the piece of work is, too.
+	finishDecommissionSQL = db.Codes(`
+DELETE FROM dbcontroller.work w WHERE w.deployment_id = $1
+    AND NOT EXISTS (SELECT FROM dbcontroller.blockade WHERE deployment_id = $1)
+    AND NOT EXISTS (SELECT FROM dbcontroller.holder_entry WHERE deployment_id = $1)
+    AND NOT EXISTS (SELECT FROM dbcontroller.notice WHERE deployment_id = $1)
+    AND NOT EXISTS (SELECT FROM dbcontroller.ownee_entry WHERE deployment_id = $1)
+    AND NOT EXISTS (SELECT FROM dbcontroller.owner_reference WHERE deployment_id = $1)
+    AND NOT EXISTS (
+        SELECT FROM dbcontroller.foreign_target f JOIN dbcontroller.reference r ON r.target_id = f.id
+        WHERE f.deployment_id = $1 AND r.behaviour < {allow_dangling}
+    )`)
+)
+
+var (
+	cleanUpTargetsSQL = db.Codes(`
+WITH blockades AS (
+    DELETE FROM dbcontroller.blockade WHERE deployment_id = $1 AND target_id = ANY ($2)
+), entries AS (
+    DELETE FROM dbcontroller.holder_entry WHERE deployment_id = $1 AND target_id = ANY ($2)
+), notices AS (
+    DELETE FROM dbcontroller.notice WHERE deployment_id = $1 AND target_id = ANY ($2)
+), ownees AS (
+    DELETE FROM dbcontroller.ownee_entry WHERE deployment_id = $1 AND owner_id = ANY ($2)
+)` + db.LookAgain(`$3`, `dbcontroller.shadow s WHERE s.id = ANY ($2) AND s.state = {deleting}`))
+
+	blockingHoldersSQL = db.Codes(`
+SELECT r.holder_id FROM dbcontroller.reference r JOIN dbcontroller.foreign_target f ON f.id = r.target_id
+WHERE f.deployment_id = $1 AND f.uid = ANY ($2) AND r.behaviour = {block} LIMIT $3`)
+
+	// Under the locks of the holders. A parent cannot be unset: it may dangle.
+	replaceBlockingSQL = db.Codes(`
+UPDATE dbcontroller.reference r SET behaviour = CASE WHEN $3 = {unset} AND r.field_id = $5 THEN {allow_dangling} ELSE $3 END
+FROM dbcontroller.foreign_target f
+WHERE r.holder_id = ANY ($4) AND f.id = r.target_id AND f.deployment_id = $1 AND f.uid = ANY ($2) AND r.behaviour = {block}`)
+
+	dropDecommissionedWorkSQL = db.Codes(`DELETE FROM dbcontroller.work WHERE deployment_id = $1 AND action <> {retire}`)
+)
+
+// retirePage is how many targets, and how many foreign ones, one step takes.
+const decommissionPage = 1000
+
+// Retire works off what a decommissioned deployment had here, and what pointed to it: blockades, entries and
+// unacknowledged deletions of its holders go, references to its resources act, owner references to them are dropped,
+// and messages to it are forgotten. It ends with all of it, and goes on where it was when it is called again. What it
+// was not told of is not touched.
+func (s *Admin) CleanUpDecommissioned(ctx context.Context, deployment schema.DeploymentID) error {
+	id, err := s.Names.Deployment(ctx, deployment)
+	if err != nil {
+		return err
+	}
+	var blocking schema.Behaviour
+	// The same id in every deployment that decommissions it.
+	cause := &schema.Cause{ID: uuid.NewSHA1(uuid.NameSpaceURL, []byte("decommission/"+deployment.String())), Root: "//" + deployment.String()}
+	err = s.Pool.QueryRow(ctx, `SELECT blocking, said_by, said_at FROM dbcontroller.decommissioned WHERE deployment_id = $1`, id).Scan(&blocking, &cause.Actor, &cause.At)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return fmt.Errorf("clean up after %s: it is not decommissioned", deployment)
+	}
+	if err != nil {
+		return fmt.Errorf("clean up after %s: %w", deployment, err)
+	}
+	err = errors.Join(s.cleanUpTargets(ctx, id), s.cleanUpReferences(ctx, deployment, id, blocking, cause), s.cleanUpOwners(ctx, id, cause))
+	if err != nil {
+		return fmt.Errorf("clean up after %s: %w", deployment, err)
+	}
+	return s.InTx(ctx, db.WorkFeed, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, dropDecommissionedWorkSQL, id); err != nil {
+			return err
+		}
+		tag, err := tx.Exec(ctx, finishDecommissionSQL, id)
+		if err == nil && tag.RowsAffected() > 0 {
+			s.Log.Info("cleaned up after a decommissioned deployment", zap.Stringer("deployment", deployment))
+		}
+		return err
+	})
+}
+
+func (s *Admin) cleanUpTargets(ctx context.Context, deployment int32) error {
+	for after := int64(0); ; {
+		rows, err := s.Pool.Query(ctx, decommissionedTargetsSQL, deployment, after, decommissionPage)
+		if err != nil {
+			return err
+		}
+		targets, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+		if err != nil || len(targets) == 0 {
+			return err
+		}
+		after = targets[len(targets)-1]
+		err = s.InTx(ctx, db.WorkFeed|db.NoticeFeed, func(tx pgx.Tx) error {
+			b := &pgx.Batch{}
+			b.Queue(lockDecommissionedTargetsSQL, targets)
+			b.Queue(cleanUpTargetsSQL, deployment, targets, s.SelfID)
+			return tx.SendBatch(ctx, b).Close()
+		})
+		if err != nil {
+			return err
+		}
+	}
+}
+
+func (s *Admin) cleanUpReferences(ctx context.Context, deployment schema.DeploymentID, id int32, blocking schema.Behaviour, cause *schema.Cause) error {
+	var failed error
+	for after := int64(0); ; {
+		rows, err := s.Pool.Query(ctx, decommissionedForeignTargetsSQL, id, after, decommissionPage)
+		if err != nil {
+			return err
+		}
+		targets, err := pgx.CollectRows(rows, pgx.RowToStructByPos[decommissionedTarget])
+		if err != nil || len(targets) == 0 {
+			return errors.Join(failed, err)
+		}
+		after = targets[len(targets)-1].ID
+		uids, deletions := make([]uuid.UUID, len(targets)), make([]schema.Deletion, len(targets))
+		for i, t := range targets {
+			uids[i], deletions[i] = t.UID, schema.Deletion{UID: t.UID, Cause: cause}
+		}
+		if err := s.replaceBlocking(ctx, id, uids, blocking); err != nil {
+			return err
+		}
+		failures, err := s.cascade.ActFor(ctx, deployment, deletions, math.MaxInt64)
+		if err != nil {
+			return err
+		}
+		for _, err := range failures { // the others go on (I20)
+			failed = errors.Join(failed, err)
+		}
+	}
+}
+
+type decommissionedTarget struct {
+	ID  int64
+	UID uuid.UUID
+}
+
+// turnBlocking lets references that blocked act, as the operator said.
+func (s *Admin) replaceBlocking(ctx context.Context, deployment int32, uids []uuid.UUID, blocking schema.Behaviour) error {
+	parent, err := s.Names.Field(ctx, schema.ParentPath)
+	if err != nil {
+		return err
+	}
+	for {
+		rows, err := s.Pool.Query(ctx, blockingHoldersSQL, deployment, uids, s.Cfg.BatchSize)
+		if err != nil {
+			return err
+		}
+		holders, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+		if err != nil || len(holders) == 0 {
+			return err
+		}
+		slices.Sort(holders)
+		holders = slices.Compact(holders)
+		err = s.InTx(ctx, db.NoFeed, func(tx pgx.Tx) error {
+			if _, err := cascade.LockMembers(ctx, tx, holders); err != nil {
+				return err
+			}
+			_, err := tx.Exec(ctx, replaceBlockingSQL, deployment, uids, int16(blocking), holders, parent)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+}
+
+func (s *Admin) cleanUpOwners(ctx context.Context, deployment int32, cause *schema.Cause) error {
+	change := cascade.OwnerChange{Cause: cause, Lost: func(r write.OwnerRow) bool { return r.DeploymentID == deployment }}
+	var failed error
+	for after := int64(0); ; {
+		rows, err := s.Pool.Query(ctx, decommissionedOwneesSQL, deployment, after, s.Cfg.BatchSize)
+		if err != nil {
+			return err
+		}
+		ownees, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+		if err != nil || len(ownees) == 0 {
+			return errors.Join(failed, err)
+		}
+		after = ownees[len(ownees)-1]
+		failed = errors.Join(failed, s.ChangeEach(ctx, ownees, func(part []int64) error {
+			return s.InTx(ctx, db.AllFeeds, func(tx pgx.Tx) error { return s.cascade.ChangeOwners(ctx, tx, slices.Clone(part), change) })
+		}))
+		if ctx.Err() != nil {
+			return errors.Join(failed, ctx.Err())
+		}
+	}
+}

@@ -1,0 +1,179 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/google/uuid"
+	"go.uber.org/zap"
+
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/shadow/internal/verify"
+)
+
+// RunTidy removes expired rows, in small steps, until ctx ends. It returns nil.
+func (s *Admin) RunTidy(ctx context.Context) error {
+	for wait := time.Minute; ; {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(wait):
+		}
+		more, err := s.Tidy(ctx)
+		if wait = time.Minute; more {
+			wait = time.Second
+		}
+		if err != nil && ctx.Err() == nil {
+			s.Log.Warn("expired rows could not be removed, retrying", zap.Error(err))
+		}
+	}
+}
+
+// EpochConfig is what FollowEpochs reads the deployments from, and whom it notifies.
+type EpochConfig struct {
+	// Ask asks the registry for the environment; Kept returns the environment that is stored in the database, nil for none.
+	Ask, Kept func(context.Context) (*schema.Environment, error)
+	// Latest returns the newest environment that the process has, nil for none.
+	Latest func() *schema.Environment
+	// Renewed is sent an entry for each new epoch. It has one place.
+	Renewed chan<- struct{}
+}
+
+// FollowEpochs detects that the database was restored or failed over: at once when a transaction meets it, else within a
+// second. In a new epoch it recovers from the deployments that may refer to resources here: those of the registry's
+// environment and those of the stored one, since either may lack some. A deployment that a later environment adds may
+// have existed before, unknown to the registry, and is recovered from as well. It returns nil when ctx ends.
+func (s *Admin) FollowEpochs(ctx context.Context, cfg EpochConfig) error {
+	f := epochFollower{EpochConfig: cfg, store: s, last: s.gate.PresentEpoch()}
+	for failed := false; ; {
+		err := f.step(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil && !failed {
+			s.Log.Warn("the epoch of the database is not settled, retrying every second", zap.Error(err))
+		}
+		failed = err != nil
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-s.gate.EpochChanged():
+		case <-time.After(time.Second):
+		}
+	}
+}
+
+type epochFollower struct {
+	EpochConfig
+	store *Admin
+	last  uuid.UUID           // the epoch that Renewed was told of
+	seen  *schema.Environment // the environment that was recovered from
+}
+
+func (f *epochFollower) step(ctx context.Context) error {
+	awaiting, err := f.store.gate.NoticeEpoch(ctx)
+	if now := f.store.gate.PresentEpoch(); now != f.last {
+		f.last = now
+		select {
+		case f.Renewed <- struct{}{}:
+		default: // the entry before was not received yet
+		}
+	}
+	if err != nil {
+		return err
+	}
+	if awaiting {
+		return f.recover(ctx)
+	}
+	env := f.Latest()
+	if env == f.seen {
+		return nil
+	}
+	if err := f.store.gate.Recover(ctx, env); err != nil {
+		return err
+	}
+	f.seen = env
+	return nil
+}
+
+func (f *epochFollower) recover(ctx context.Context) error {
+	env, err := f.Ask(ctx)
+	if err != nil {
+		return err
+	}
+	if _, listed := env.Deployment(f.store.Deployment()); env.Incomplete || !listed {
+		return errors.New("the deployments that may refer to resources here are not known: the registry's database was restored or failed over, or is empty, " +
+			"and may lack deployments: db-controller apply the files that describe all of them, or remove those that no longer exist")
+	}
+	kept, err := f.Kept(ctx)
+	if err != nil {
+		return err
+	}
+	if kept != nil {
+		env = env.With(kept)
+	}
+	return f.store.gate.Recover(ctx, env)
+}
+
+// AuditConfig of RunAudits.
+type AuditConfig struct {
+	Interval time.Duration // pause between two audits; 0: no audits
+	Rate     int           // rows a second
+	// Leads reports whether this process does the work of which one process of the deployment is enough.
+	Leads func() bool
+	// Audited is called with the result of each complete audit.
+	Audited func(verify.Verified, map[verify.DifferenceKind]int)
+}
+
+// auditBodies is the number of bodies from which one audit derives references: reading all bodies each time would cost more
+// than the rest of the audit.
+const auditBodies = 10_000
+
+// RunAudits compares with the other deployments, again and again, slowly, and repairs nothing. It returns nil when ctx ends.
+func (s *Admin) RunAudits(ctx context.Context, cfg AuditConfig) error {
+	for cfg.Interval > 0 {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(cfg.Interval):
+		}
+		if !cfg.Leads() {
+			continue
+		}
+		done, found, err := s.runAudit(ctx, cfg.Rate)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			s.Log.Warn("an audit failed, it starts again", zap.Error(err))
+			continue
+		}
+		cfg.Audited(done, found)
+	}
+	<-ctx.Done()
+	return nil
+}
+
+func (s *Admin) runAudit(ctx context.Context, rate int) (verify.Verified, map[verify.DifferenceKind]int, error) {
+	began, found := time.Now(), map[verify.DifferenceKind]int{}
+	done, err := s.verify.Verify(ctx, verify.Verification{
+		Bodies: auditBodies,
+		Report: func(d verify.Difference) error {
+			found[d.Kind]++
+			s.Log.Warn("an audit found a difference", zap.String("kind", string(d.Kind)), zap.Stringer("holder", d.Holder),
+				zap.Stringer("target", d.Target), zap.String("path", d.Path), zap.String("cause", d.Cause()), zap.String("remedy", d.Remedy()))
+			return nil
+		},
+		Progress: func(ctx context.Context, so verify.Verified) error {
+			due := began.Add(time.Duration(so.Rows()) * time.Second / time.Duration(rate))
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-time.After(time.Until(due)):
+				return nil
+			}
+		},
+	})
+	return done, found, err
+}

@@ -1,0 +1,167 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/shadow/internal/db"
+	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
+	"github.com/db-controller/db-controller/schema/shadow/internal/read"
+)
+
+const (
+	switchSQL = `
+WITH before AS (
+    SELECT version <> $1 OR digest <> $2 AS moves FROM dbcontroller.meta
+)
+UPDATE dbcontroller.meta SET version = $1, digest = $2, generation = generation + moves::int
+FROM before RETURNING generation, moves`
+
+	// Kinds that the version lacks are not derived by it. An empty fingerprint makes a later version that has them again derive them.
+	forgetDerivationsSQL = `UPDATE dbcontroller.derivation SET fingerprint = '' WHERE NOT kind_id = ANY ($1)`
+)
+
+var (
+	// Work to send the new version to each deployment with ownees of resources here. It replaces the work of an earlier switch.
+	upgradeWorkSQL = db.Codes(`
+WITH old AS (
+    DELETE FROM dbcontroller.work WHERE action = {upgrade_owners}
+)
+INSERT INTO dbcontroller.work (action, shard, deployment_id)
+SELECT DISTINCT {upgrade_owners}, deployment_id % $1, deployment_id FROM dbcontroller.ownee_entry`)
+
+	// Work to derive the references of each kind whose fingerprint has changed and that has resources. It replaces the work of an
+	// earlier switch.
+	deriveWorkSQL = db.Codes(`
+WITH i AS (
+    SELECT * FROM unnest($1::int[], $2::text[], $3::smallint[]) AS i (kind_id, fingerprint, shard)
+), moved AS (
+    INSERT INTO dbcontroller.derivation AS d (kind_id, fingerprint) SELECT kind_id, fingerprint FROM i
+    ON CONFLICT (kind_id) DO UPDATE SET fingerprint = EXCLUDED.fingerprint WHERE d.fingerprint <> EXCLUDED.fingerprint
+    RETURNING d.kind_id
+), old AS (
+    DELETE FROM dbcontroller.work WHERE action = {derive} AND kind_id IN (SELECT kind_id FROM moved)
+)
+INSERT INTO dbcontroller.work (action, shard, deployment_id, kind_id, cursor)
+SELECT {derive}, i.shard, $4, i.kind_id, '' FROM moved JOIN i USING (kind_id)
+WHERE EXISTS (SELECT FROM dbcontroller.shadow s WHERE s.kind_id = i.kind_id)`)
+)
+
+// Switch makes the model the one that validates writes, in the database and in this process. It waits for writes that hold the
+// version lock; later writes that were validated with another version, in any process, fail at their commit and are retried. It
+// creates work for the background: to derive the kinds whose references are derived differently, and to send the new version to the
+// deployments of ownees.
+func (s *Admin) Switch(ctx context.Context, model *schema.Model) error {
+	for {
+		err := s.switchVersion(ctx, model)
+		if errors.Is(err, db.ErrStale) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("switch to %s: %w", model.Descriptor.ServiceVersion, err)
+		}
+		return nil
+	}
+}
+
+func (s *Admin) switchVersion(ctx context.Context, model *schema.Model) error {
+	v := &db.Version{Model: model}
+	err := s.InTx(ctx, db.WorkFeed, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, gate.LockVersionSQL, gate.VersionLock); err != nil {
+			return err
+		}
+		var moved bool
+		if err := tx.QueryRow(ctx, switchSQL, model.Descriptor.Version, model.Digest).Scan(&v.Generation, &moved); err != nil || !moved {
+			return err
+		}
+		_, err := tx.Exec(ctx, upgradeWorkSQL, schema.RingSize)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	s.Names.Model.Store(model)
+	ids, fingerprints, shards, err := s.learn(ctx, v)
+	if err != nil {
+		return err
+	}
+	err = s.InTx(ctx, db.WorkFeed, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, gate.LockVersionSQL, gate.VersionLock); err != nil {
+			return err
+		}
+		var stored gate.Running
+		if err := tx.QueryRow(ctx, gate.SelectRunningSQL).Scan(stored.Into()...); err != nil {
+			return err
+		}
+		if stored.Generation != v.Generation {
+			return db.ErrStale // another process has switched in between
+		}
+		if _, err := tx.Exec(ctx, forgetDerivationsSQL, ids); err != nil {
+			return err
+		}
+		if _, err := tx.Exec(ctx, deriveWorkSQL, ids, fingerprints, shards, s.SelfID); err != nil {
+			return err
+		}
+		kinds, shapes := v.Shapes(ids)
+		if _, err := tx.Exec(ctx, read.NoteShapesSQL, kinds, shapes); err != nil {
+			return err
+		}
+		return tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM dbcontroller.derivation WHERE dropped <> '{}')`).Scan(&v.Keeps)
+	})
+	if err == nil {
+		s.Version.Store(v)
+	}
+	return err
+}
+
+// Refresh replaces the model by one of the same version made of more descriptors: it has the names of kinds in versions that were
+// described meanwhile. A model of another version is ignored.
+func (s *Admin) Refresh(model *schema.Model) {
+	for {
+		v := s.Version.Load()
+		if v == nil || v.Model.Digest != model.Digest {
+			return
+		}
+		fresh := *v
+		fresh.Model = model
+		if s.Version.CompareAndSwap(v, &fresh) {
+			s.Names.Model.Store(model)
+			return
+		}
+	}
+}
+
+// learn stores and caches the ids of the version's kinds and field paths, so that no transaction needs a second connection to look
+// one up (I22).
+func (s *Admin) learn(ctx context.Context, v *db.Version) (ids []int32, fingerprints []string, shards []int16, err error) {
+	for _, name := range v.Model.KindNames() {
+		kind, err := v.Model.Kind(name)
+		if err != nil {
+			return nil, nil, nil, err
+		}
+		for i, id := range kind.Kinds() {
+			n, err := s.Names.Kind(ctx, id)
+			if err != nil {
+				return nil, nil, nil, err
+			}
+			if i > 0 {
+				continue
+			}
+			ids, fingerprints = append(ids, n), append(fingerprints, kind.Fingerprint())
+			shards = append(shards, int16(schema.Shard(name)))
+			if kind.Hides {
+				v.Hiding = append(v.Hiding, n)
+			}
+		}
+		for _, path := range kind.Paths() {
+			if _, err := s.Names.Field(ctx, path); err != nil {
+				return nil, nil, nil, err
+			}
+		}
+	}
+	return ids, fingerprints, shards, nil
+}

@@ -1,0 +1,390 @@
+package cascade
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"runtime/debug"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
+	"github.com/db-controller/db-controller/schema/shadow/internal/db"
+)
+
+const (
+	selectForeignTargetsSQL = `
+SELECT id, uid, kind_id, name FROM dbcontroller.foreign_target WHERE deployment_id = $1 AND uid = ANY ($2)`
+
+	selectLocalTargetsSQL = `SELECT id, uid, kind_id, name FROM dbcontroller.shadow WHERE uid = ANY ($1)`
+
+	// Keyset paging: a page does not scan the dead rows of earlier pages.
+	nextHoldersSQL = `
+SELECT holder_id FROM dbcontroller.reference
+WHERE target_id = $1 AND behaviour = $2 AND holder_id > $3
+ORDER BY holder_id LIMIT $4`
+
+	lockForeignTargetsSQL = `SELECT id FROM dbcontroller.foreign_target WHERE id = ANY ($1) ORDER BY id FOR UPDATE`
+
+	// A shorter lock timeout than elsewhere: thousands of holders may wait behind the locked one.
+	actLockTimeoutSQL = `SET LOCAL lock_timeout = '1s'`
+
+	lockFreeMembersSQL = lockMembersSQL + ` SKIP LOCKED`
+
+	removeForeignTargetsSQL = `
+DELETE FROM dbcontroller.foreign_target f
+WHERE id = ANY ($1) AND NOT EXISTS (SELECT FROM dbcontroller.reference WHERE target_id = f.id)`
+)
+
+var (
+	// At most $2 holders of each target, so that none keeps the others waiting.
+	firstHoldersSQL = db.Codes(`
+SELECT t, r.holder_id FROM unnest($1::bigint[]) AS t CROSS JOIN LATERAL (
+    SELECT holder_id FROM dbcontroller.reference WHERE target_id = t AND behaviour IN ({unset}, {cascade_delete}, {async_unset}, {async_cascade_delete}) LIMIT $2
+) AS r LIMIT $3`)
+
+	actingOnSQL = db.Codes(`
+SELECT target_id, holder_id, field_id, behaviour FROM dbcontroller.reference
+WHERE holder_id = ANY ($1) AND target_id = ANY ($2) AND behaviour IN ({unset}, {cascade_delete}, {async_unset}, {async_cascade_delete})`)
+)
+
+var errLocked = errors.New("another transaction holds the lock of a holder")
+
+// ActTarget is a deleted resource with holders here.
+type ActTarget struct {
+	id   int64
+	UID  uuid.UUID
+	kind int32
+	name string
+}
+
+// fewHolders is up to how many holders a deletion is small: it is done before those that have more go on.
+const smallTarget = 200
+
+// ActFor unsets and cascades the holders in this database for deletions at a deployment, any number of them, in
+// transactions of Config.BatchSize holders. from is this deployment itself for references that act asynchronously. It is
+// idempotent. It returns by uid the errors of deletions that could not be carried out completely: schema.ErrUnfinished
+// for large targets that are not done when patience ends. All other deletions are done when err is nil.
+func (s *Actor) ActFor(ctx context.Context, from schema.DeploymentID, deletions []schema.Deletion, patience time.Duration) (map[uuid.UUID]error, error) {
+	if _, err := s.Current(); err != nil {
+		return nil, err
+	}
+	a := &Acting{
+		Store: s, From: from, epoch: s.gate.PresentEpoch(), began: time.Now(), patience: patience,
+		deletions: map[uuid.UUID]schema.Deletion{}, Targets: map[int64]ActTarget{}, failed: map[uuid.UUID]error{}, failedHolders: map[uuid.UUID]failedHolders{},
+	}
+	uids := make([]uuid.UUID, len(deletions))
+	for i, d := range deletions {
+		uids[i], a.deletions[d.UID] = d.UID, d
+	}
+	if err := a.Load(ctx, s.Pool, uids); err != nil {
+		return nil, err
+	}
+	var ids, fresh, many []int64
+	for id, t := range a.Targets {
+		ids = append(ids, id)
+		if s.walks.has(id, a.key(t.UID)) {
+			many = append(many, id)
+		} else {
+			fresh = append(fresh, id)
+		}
+	}
+	large, err := a.actSmall(ctx, fresh)
+	if err != nil {
+		return nil, err
+	}
+	many = append(many, large...)
+	rand.Shuffle(len(many), func(i, j int) { many[i], many[j] = many[j], many[i] }) // a page may take more than its share
+	for i, id := range many {
+		share := max(0, patience-time.Since(a.began)) / time.Duration(len(many)-i)
+		if err := a.actLarge(ctx, id, share, i == 0); err != nil {
+			return nil, err
+		}
+	}
+	for uid, f := range a.failedHolders {
+		if err := a.failed[uid]; err != nil && !errors.Is(err, schema.ErrUnfinished) {
+			a.failed[uid] = fmt.Errorf("%d holders could not be handled, the last one: %w", f.n, f.cause)
+		}
+	}
+	if from != s.Self {
+		return a.failed, s.Forget(ctx, ids)
+	}
+	return a.failed, nil
+}
+
+type Acting struct {
+	Store         *Actor
+	From          schema.DeploymentID
+	fromID        int32
+	epoch         uuid.UUID // of this database, when the run began
+	began         time.Time
+	patience      time.Duration
+	deletions     map[uuid.UUID]schema.Deletion
+	Targets       map[int64]ActTarget
+	failed        map[uuid.UUID]error
+	failedHolders map[uuid.UUID]failedHolders
+	// left is the first of the holders of a batch that there was no time for, or 0.
+	left int64
+}
+
+// key names the deletion of a target, for walks.
+func (a *Acting) key(uid uuid.UUID) deletionKey {
+	return deletionKey{seq: a.deletions[uid].Seq, epoch: a.epoch}
+}
+
+// failedHolders counts the holders of a target that failed, with the error of the last.
+type failedHolders struct {
+	n     int
+	cause error
+}
+
+func (a *Acting) Load(ctx context.Context, q db.Querier, uids []uuid.UUID) error {
+	var err error
+	if a.fromID, err = a.Store.Names.Deployment(ctx, a.From); err != nil {
+		return err
+	}
+	sql, args := selectLocalTargetsSQL, []any{uids}
+	if a.From != a.Store.Self {
+		sql, args = selectForeignTargetsSQL, []any{a.fromID, uids}
+	}
+	rows, err := q.Query(ctx, sql, args...)
+	if err != nil {
+		return fmt.Errorf("read targets: %w", err)
+	}
+	var t ActTarget
+	_, err = pgx.ForEachRow(rows, []any{&t.id, &t.UID, &t.kind, &t.name}, func() error { a.Targets[t.id] = t; return nil })
+	if err != nil {
+		return fmt.Errorf("read targets: %w", err)
+	}
+	return nil
+}
+
+// actSmall handles all holders of small targets and some holders of large targets. It returns the large targets.
+func (a *Acting) actSmall(ctx context.Context, ids []int64) (many []int64, err error) {
+	size := a.Store.Cfg.BatchSize
+	seen := map[int64]int{}
+	for len(ids) > 0 {
+		rows, err := a.Store.Pool.Query(ctx, firstHoldersSQL, ids, smallTarget+1, size)
+		if err != nil {
+			return nil, fmt.Errorf("read holders: %w", err)
+		}
+		var target, holder int64
+		var holders []int64
+		_, err = pgx.ForEachRow(rows, []any{&target, &holder}, func() error {
+			seen[target]++
+			holders = append(holders, holder)
+			return nil
+		})
+		if err != nil {
+			return nil, fmt.Errorf("read holders: %w", err)
+		}
+		full := len(holders) == size
+		slices.Sort(holders)
+		if err := a.batch(ctx, ids, slices.Compact(holders)); err != nil {
+			return nil, err
+		}
+		if a.left != 0 { // each is walked from its beginning
+			a.left = 0
+			return append(many, ids...), nil
+		}
+		left := ids[:0:0]
+		for _, id := range ids {
+			switch failed := a.failed[a.Targets[id].UID] != nil; {
+			case failed && seen[id] <= smallTarget && !full: // all holders were read; the caller retries the failed ones
+			case failed, seen[id] > smallTarget: // holders behind failing ones must not wait for them (I20)
+				many = append(many, id)
+			default:
+				left = append(left, id)
+			}
+		}
+		if ids = left; !full {
+			break // all of their holders were read
+		}
+	}
+	return many, nil
+}
+
+// actLarge pages through all holders of one target until patience ends, from where the last run stopped. The first large
+// target of a run is paged at least once. Failed holders, however many, are retried only after all others (I20).
+func (a *Acting) actLarge(ctx context.Context, id int64, patience time.Duration, first bool) error {
+	began, uid := time.Now(), a.Targets[id].UID
+	w := a.Store.walks.take(id, a.key(uid))
+	delete(a.failed, uid) // set again if its pages fail
+	for ; w.behaviour < len(actingBehaviours); first = false {
+		if time.Since(began) >= patience && !first {
+			a.Store.walks.put(id, w)
+			a.failed[uid] = schema.ErrUnfinished
+			return nil
+		}
+		last, more, err := a.page(ctx, id, actingBehaviours[w.behaviour], w.after)
+		if err != nil {
+			return err
+		}
+		if w.after = last; !more {
+			w.behaviour, w.after = w.behaviour+1, 0
+		}
+		if a.failed[uid] != nil {
+			w.failed = a.failed[uid]
+		}
+	}
+	if w.failed != nil {
+		a.failed[uid] = w.failed
+	}
+	return nil
+}
+
+func (a *Acting) page(ctx context.Context, target int64, b schema.Behaviour, after int64) (last int64, more bool, err error) {
+	size := a.Store.Cfg.BatchSize
+	rows, err := a.Store.Pool.Query(ctx, nextHoldersSQL, target, int16(b), after, size)
+	if err != nil {
+		return after, false, fmt.Errorf("read holders: %w", err)
+	}
+	holders, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	if err != nil {
+		return after, false, fmt.Errorf("read holders: %w", err)
+	}
+	if len(holders) > 0 {
+		after = holders[len(holders)-1]
+	}
+	if err := a.batch(ctx, []int64{target}, holders); err != nil || a.left == 0 {
+		return after, len(holders) == size, err
+	}
+	after, a.left = a.left-1, 0
+	return after, true, nil
+}
+
+// batch handles holders in one transaction. It skips holders that stay locked by another transaction. When the
+// transaction fails it halves the batch, so that a failing holder does not stop the others (I20), until patience ends.
+func (a *Acting) batch(ctx context.Context, targets, holders []int64) error {
+	if len(holders) == 0 {
+		return nil
+	}
+	left, err := a.Store.Halving(ctx, holders, db.Halving{
+		Run: func(part []int64) error {
+			err := a.try(ctx, targets, part, lockMembersSQL)
+			if db.HasCode(err, db.CodeLockNotAvailable) {
+				err = a.try(ctx, targets, part, lockFreeMembersSQL)
+			}
+			return err
+		},
+		Failed: func(holder int64, err error) error {
+			return a.recordFailed(ctx, a.Store.Pool, targets, []int64{holder}, err)
+		},
+		Stop: func() bool { return time.Since(a.began) >= a.patience },
+	})
+	if len(left) > 0 {
+		a.left = left[0]
+	}
+	return err
+}
+
+// try calls act in one transaction. A panic becomes an error of these holders.
+func (a *Acting) try(ctx context.Context, targets, holders []int64, lockSQL string) error {
+	return a.Store.InTx(ctx, db.AllFeeds, func(tx pgx.Tx) (err error) {
+		defer func() {
+			if cause := recover(); cause != nil {
+				err = fmt.Errorf("panic: %v\n%s", cause, debug.Stack())
+			}
+		}()
+		return a.act(ctx, tx, targets, holders, lockSQL)
+	})
+}
+
+func (a *Acting) recordFailed(ctx context.Context, q db.Querier, targets, holders []int64, cause error) error {
+	rows, err := q.Query(ctx, actingOnSQL, holders, targets)
+	if err != nil {
+		return fmt.Errorf("read references: %w", err)
+	}
+	edges, err := pgx.CollectRows(rows, scanEdge)
+	for _, e := range edges {
+		uid := a.Targets[e.TargetID].UID
+		a.failed[uid] = cause
+		a.failedHolders[uid] = failedHolders{a.failedHolders[uid].n + 1, cause}
+	}
+	return err
+}
+
+// act handles holders of targets in one transaction: it locks them, reads again which references they still have, and
+// unsets or cascades them with everything that cascades inside this database. Members with blockers are marked, not
+// removed, and wait (BLOCKED).
+func (a *Acting) act(ctx context.Context, tx pgx.Tx, targets, holders []int64, lockSQL string) error {
+	s := a.Store
+	if _, err := tx.Exec(ctx, actLockTimeoutSQL); err != nil {
+		return fmt.Errorf("limit waiting for locks: %w", err)
+	}
+	locked, err := readMembers(ctx, tx, lockSQL, holders)
+	if err != nil {
+		return err
+	}
+	if len(locked) < len(holders) { // removed, or skipped because locked
+		ids := idsOf(locked)
+		passed := slices.DeleteFunc(slices.Clone(holders), func(id int64) bool {
+			_, found := slices.BinarySearch(ids, id)
+			return found
+		})
+		if err := a.recordFailed(ctx, tx, targets, passed, errLocked); err != nil {
+			return err
+		}
+	}
+	rows, err := tx.Query(ctx, actingOnSQL, idsOf(locked), targets)
+	if err != nil {
+		return fmt.Errorf("read references: %w", err)
+	}
+	edges, err := pgx.CollectRows(rows, scanEdge)
+	if err != nil {
+		return fmt.Errorf("read references: %w", err)
+	}
+	with := map[int64]ActTarget{} // by holder: the target whose deletion cascades to it
+	for _, e := range edges {
+		if e.Behaviour.Cascades() {
+			with[e.HolderID] = a.Targets[e.TargetID]
+		}
+	}
+	var roots []*Member
+	for _, m := range locked {
+		if t, ok := with[m.ID]; ok {
+			m.Why = Reason{How: peer.Cascaded, Cause: causeOr(a.deletions[t.UID].Cause, a.From, t.name, t.UID), via: &link{a.fromID, t.UID, t.name}}
+			roots = append(roots, m)
+		}
+	}
+	d, err := s.DecideOn(ctx, tx, roots)
+	if err != nil {
+		return err
+	}
+	var unsets []Edge
+	for _, e := range edges {
+		if e.Behaviour.Unsets() && d.Closure.Members[e.HolderID] == nil {
+			unsets = append(unsets, e)
+		}
+	}
+	if err := s.unset(ctx, tx, unsets, a.nameOf); err != nil {
+		return err
+	}
+	return s.CarryOut(ctx, tx, d)
+}
+
+func (a *Acting) nameOf(ctx context.Context, tx pgx.Tx, id int64) (schema.FullName, schema.KindID, error) {
+	t := a.Targets[id]
+	kind, err := a.Store.Names.KindOf(ctx, tx, t.kind)
+	return schema.FullName{Deployment: a.From, Name: t.name}, kind, err
+}
+
+// Forget removes foreign targets without references. It locks them before it looks for references: a save that refers to
+// one of them holds that lock shared.
+func (s *Actor) Forget(ctx context.Context, ids []int64) error {
+	err := s.InTx(ctx, db.NoFeed, func(tx pgx.Tx) error {
+		b := &pgx.Batch{}
+		b.Queue(lockForeignTargetsSQL, ids)
+		b.Queue(removeForeignTargetsSQL, ids)
+		return tx.SendBatch(ctx, b).Close()
+	})
+	if err != nil {
+		return fmt.Errorf("remove foreign targets without references: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,234 @@
+package cascade
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/db-controller/db-controller/internal/crash"
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/shadow/internal/db"
+)
+
+var (
+	// A marked or removed resource drops its owners and its references. Foreign BLOCK references are released; the targets
+	// of local ones are looked at again. A holder in DELETING therefore has no references and keeps no target (I14).
+	leaveReferencesSQL = db.Codes(`
+owned AS (
+    DELETE FROM dbcontroller.owner_reference WHERE ownee_id = ANY (@ids)
+), owned_once AS (
+    DELETE FROM dbcontroller.owner_lost WHERE ownee_id = ANY (@ids)
+), refs AS (
+    DELETE FROM dbcontroller.reference WHERE holder_id = ANY (@ids) RETURNING holder_id, target_id, field_id, behaviour, attempt
+), released AS (
+    INSERT INTO dbcontroller.work (action, shard, deployment_id, attempt, holder_uid, field_id, target_uid)
+    SELECT {release}, going.shard, f.deployment_id, refs.attempt, going.uid, refs.field_id, f.uid
+    FROM refs JOIN going ON going.id = refs.holder_id JOIN dbcontroller.foreign_target f ON f.id = refs.target_id
+    WHERE refs.behaviour = {block}
+), looked AS (
+` + db.LookAgain("@self", `refs JOIN dbcontroller.shadow s ON s.id = refs.target_id WHERE refs.behaviour = {block} AND NOT s.id = ANY (@ids)`) + `
+)`)
+
+	removeSQL = db.Codes(`
+WITH going AS (
+    DELETE FROM dbcontroller.shadow WHERE id = ANY (@ids) RETURNING id, uid, kind_id, name, shard, generation, created_at, hidden
+), ` + notedSQL + `, bodies AS (
+    DELETE FROM dbcontroller.resource WHERE id = ANY (@ids)
+), entries AS (
+    DELETE FROM dbcontroller.holder_entry WHERE target_id = ANY (@ids)
+), ` + leaveReferencesSQL + db.ChangeGone(`nextval('dbcontroller.revision')`, `going WHERE NOT hidden`))
+
+	removeDanglingSQL = db.Codes(`DELETE FROM dbcontroller.reference WHERE target_id = ANY ($1) AND behaviour = {allow_dangling}`)
+
+	markSQL = db.Codes(`
+WITH going AS (
+    UPDATE dbcontroller.shadow
+    SET state = {deleting}, revision = nextval('dbcontroller.revision'), updated_at = now(),
+        hidden = COALESCE(kind_id = ANY (@hiding::int[]), false) AND NOT COALESCE(id = ANY (@visible::bigint[]), false)
+    WHERE id = ANY (@ids) AND state = {active}
+    RETURNING id, uid, kind_id, name, shard, revision, generation, created_at, hidden, block_deletion
+), ` + notedSQL + `, notices AS (
+    INSERT INTO dbcontroller.notice (target_id, deployment_id)
+    SELECT e.target_id, e.deployment_id FROM dbcontroller.holder_entry e JOIN going ON going.id = e.target_id
+    UNION SELECT id, @self::int FROM going WHERE id = ANY (@notify)
+), disowned AS (
+    INSERT INTO dbcontroller.work (action, shard, deployment_id, target_id)
+    SELECT {drop_owners}, going.shard, e.deployment_id, going.id FROM dbcontroller.ownee_entry e JOIN going ON going.id = e.owner_id
+), ` + leaveReferencesSQL + db.ChangeTo(`{deleting}`, `going JOIN dbcontroller.resource r USING (id) WHERE NOT hidden`) + `
+UNION ALL
+SELECT uid, revision, generation, kind_id, {gone}, created_at, name, NULL, NULL, NULL, false FROM going WHERE hidden`)
+)
+
+// Decision is what becomes of the roots of a deletion, and of what goes with them in this database.
+type Decision struct {
+	Closure *closure
+	Bonds   bonds
+	Verdict verdict
+}
+
+// DecideOn finds what goes with roots, which are locked, locks it, and decides.
+func (s *Actor) DecideOn(ctx context.Context, tx pgx.Tx, roots []*Member) (d Decision, err error) {
+	if d.Closure, err = s.expand(ctx, tx, roots); err != nil {
+		return d, err
+	}
+	if d.Bonds, err = readBonds(ctx, tx, d.Closure); err != nil {
+		return d, err
+	}
+	d.Verdict = decide(d.Closure, d.Bonds)
+	return d, nil
+}
+
+// CarryOut does what was decided. The members are locked.
+func (s *Actor) CarryOut(ctx context.Context, tx pgx.Tx, d Decision) error {
+	c, v := d.Closure, d.Verdict
+	if err := s.unset(ctx, tx, v.unset, s.memberNames(c)); err != nil {
+		return err
+	}
+	if len(v.mark)+len(v.Remove) > 0 {
+		if err := s.gate.CheckRecovered(ctx, tx); err != nil {
+			return err
+		}
+	}
+	b := &pgx.Batch{}
+	if len(v.mark) > 0 {
+		args := reasonsOf(c, v.mark).parameters(v.mark, s.SelfID)
+		args["notify"], args["hiding"], args["visible"] = v.Notify, s.hiding(), v.visible
+		b.Queue(markSQL, args)
+	}
+	if len(v.Remove) > 0 {
+		b.Queue(removeSQL, reasonsOf(c, v.Remove).parameters(v.Remove, s.SelfID))
+		if c.dangling {
+			b.Queue(removeDanglingSQL, v.Remove)
+		}
+	}
+	if err := tx.SendBatch(ctx, b).Close(); err != nil {
+		return fmt.Errorf("delete resources: %w", err)
+	}
+	crash.At("crash-delete-uncommitted")
+	return nil
+}
+
+// hiding returns the kinds with hide_while_deleting: readers see their resources as gone once nothing blocks them.
+func (s *Actor) hiding() []int32 {
+	if v := s.Version.Load(); v != nil {
+		return v.Hiding
+	}
+	return nil
+}
+
+// nameOf returns the name and the kind of the target of a reference that is unset.
+type nameOf func(ctx context.Context, tx pgx.Tx, targetID int64) (schema.FullName, schema.KindID, error)
+
+func (s *Actor) memberNames(c *closure) nameOf {
+	return func(ctx context.Context, tx pgx.Tx, id int64) (schema.FullName, schema.KindID, error) {
+		m := c.Members[id]
+		kind, err := s.Names.KindOf(ctx, tx, m.Kind)
+		return schema.FullName{Deployment: s.Self, Name: m.Name}, kind, err
+	}
+}
+
+const dropUnsetSQL = `
+DELETE FROM dbcontroller.reference r
+USING unnest($1::bigint[], $2::int[], $3::bigint[]) AS i (holder_id, field_id, target_id)
+WHERE r.holder_id = i.holder_id AND r.field_id = i.field_id AND r.target_id = i.target_id`
+
+var (
+	selectBodiesSQL = db.Codes(`
+SELECT s.id, s.kind_id, s.name, r.body
+FROM dbcontroller.shadow s JOIN dbcontroller.resource r USING (id)
+WHERE s.id = ANY ($1) AND s.state = {active}`)
+
+	writeBodiesSQL = db.Codes(`
+WITH i AS (
+    SELECT * FROM unnest($1::bigint[], $2::text[]) AS i (id, body)
+), s AS (
+    UPDATE dbcontroller.shadow s
+    SET revision = nextval('dbcontroller.revision'), generation = s.generation + 1, updated_at = now()
+    FROM i WHERE s.id = i.id
+    RETURNING s.id, s.uid, s.kind_id, s.name, s.revision, s.generation, s.created_at, s.block_deletion
+), r AS (
+    UPDATE dbcontroller.resource r SET body = i.body::jsonb FROM i WHERE r.id = i.id RETURNING r.id, r.labels, r.body, r.owners
+)` + db.ChangeTo(`{active}`, `s JOIN r USING (id)`))
+)
+
+// unset removes the references' values from the holders' bodies. The holders' shadows are locked, so that no concurrent
+// update is lost (I10). The edges are sorted by holder.
+func (s *Actor) unset(ctx context.Context, tx pgx.Tx, edges []Edge, target nameOf) error {
+	if len(edges) == 0 {
+		return nil
+	}
+	byHolder := map[int64][]Edge{}
+	var holders, targets []int64
+	var fields []int32
+	for _, e := range edges {
+		byHolder[e.HolderID] = append(byHolder[e.HolderID], e)
+		holders, fields, targets = append(holders, e.HolderID), append(fields, e.FieldID), append(targets, e.TargetID)
+	}
+	rows, err := tx.Query(ctx, selectBodiesSQL, holders)
+	if err != nil {
+		return fmt.Errorf("read bodies to unset: %w", err)
+	}
+	before, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (h unsetHolder, err error) {
+		err = row.Scan(&h.id, &h.kind, &h.name, &h.body)
+		return h, err
+	})
+	if err != nil {
+		return fmt.Errorf("read bodies to unset: %w", err)
+	}
+	ids, bodies := make([]int64, len(before)), make([]string, len(before))
+	for i, h := range before {
+		ids[i] = h.id
+		if bodies[i], err = s.withoutValues(ctx, tx, h, byHolder[h.id], target); err != nil {
+			return fmt.Errorf("unset in %s: %w", h.name, err)
+		}
+	}
+	b := &pgx.Batch{}
+	b.Queue(writeBodiesSQL, ids, bodies)
+	b.Queue(dropUnsetSQL, holders, fields, targets)
+	if err := tx.SendBatch(ctx, b).Close(); err != nil {
+		return fmt.Errorf("unset references: %w", err)
+	}
+	return nil
+}
+
+type unsetHolder struct {
+	id   int64
+	kind int32
+	name string
+	body []byte
+}
+
+func (s *Actor) withoutValues(ctx context.Context, tx pgx.Tx, h unsetHolder, edges []Edge, target nameOf) (string, error) {
+	kind, err := s.Names.KindOf(ctx, tx, h.kind)
+	if err != nil {
+		return "", err
+	}
+	var body map[string]any
+	decoder := json.NewDecoder(bytes.NewReader(h.body))
+	decoder.UseNumber() // numbers stay as they were written
+	if err := decoder.Decode(&body); err != nil {
+		return "", err
+	}
+	for _, e := range edges {
+		text, err := s.Names.FieldOf(ctx, tx, e.FieldID)
+		if err != nil {
+			return "", err
+		}
+		path, err := schema.ParsePath(text)
+		if err != nil {
+			return "", err
+		}
+		name, targetKind, err := target(ctx, tx, e.TargetID)
+		if err != nil {
+			return "", err
+		}
+		path.Unset(body, func(value string) bool {
+			return s.Model().Names(s.Self, kind.Kind, text, value, name, targetKind)
+		})
+	}
+	changed, err := json.Marshal(body)
+	return string(changed), err
+}

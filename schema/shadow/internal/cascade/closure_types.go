@@ -1,0 +1,87 @@
+package cascade
+
+import (
+	"slices"
+
+	"github.com/google/uuid"
+
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
+)
+
+// Member is a resource that goes: the root of a deletion, or what cascades with it inside this database. Its shadow
+// is locked FOR UPDATE, so nothing new can refer to it, and what refers to it already can be read.
+type Member struct {
+	ID    int64
+	UID   uuid.UUID
+	Kind  int32
+	Name  string
+	State peer.State
+	Shard int16
+	// protected: block_deletion is set.
+	Protected bool
+	// later: it has local holders that act after this transaction.
+	later bool
+	Why   Reason
+}
+
+// Edge is a local reference to a member.
+type Edge struct {
+	TargetID  int64
+	HolderID  int64
+	FieldID   int32
+	Behaviour schema.Behaviour
+}
+
+// Outsider is a local holder that blocks a member and does not go with it.
+type Outsider struct {
+	Edge
+	UID  uuid.UUID
+	Name string
+}
+
+// closure is everything that a deletion reaches inside this database in one transaction.
+type closure struct {
+	Members map[int64]*Member
+	unsets  []Edge     // their holders are locked; some may turn out to be members
+	blocks  []Outsider // holders that do not go, the first maxBlockers of them
+	// blocked are members that an ACTIVE holder blocks, whether or not it goes later: they are marked, not removed.
+	blocked []int64
+	// dangling tells that references with ALLOW_DANGLING to members exist.
+	dangling bool
+}
+
+// MaxBlockers is how many local blockers are looked at, of which a look-ahead may excuse all; a delete is refused for one.
+const MaxBlockers = peer.PlanLimit
+
+func idsOf(members []*Member) []int64 {
+	ids := make([]int64, len(members))
+	for i, m := range members {
+		ids[i] = m.ID
+	}
+	return ids
+}
+
+func (c *closure) IDs() []int64 {
+	ids := make([]int64, 0, len(c.Members))
+	for id := range c.Members {
+		ids = append(ids, id)
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+// Reason is why a deletion removes a member of its closure.
+type Reason struct {
+	How   peer.How
+	Cause *schema.Cause
+	// via is the removed target or owner; nil for the root.
+	via *link
+}
+
+// link identifies a removed target or owner.
+type link struct {
+	deploymentID int32
+	uid          uuid.UUID
+	name         string
+}

@@ -1,0 +1,65 @@
+package db
+
+import (
+	"fmt"
+	"regexp"
+
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
+)
+
+// sqlCodes are the numbers that stand in the database for a word: {deleting} in a statement is the number of Deleting.
+var sqlCodes = map[string]int{
+	// dbcontroller.shadow.state, dbcontroller.change.state
+	"active": int(peer.Active), "deleting": int(peer.Deleting), "gone": int(peer.Gone),
+	// behaviour of dbcontroller.reference and dbcontroller.blockade
+	"block": int(schema.Block), "unset": int(schema.Unset), "cascade_delete": int(schema.CascadeDelete),
+	"async_unset": int(schema.AsyncUnset), "async_cascade_delete": int(schema.AsyncCascadeDelete), "allow_dangling": int(schema.AllowDangling),
+	// dbcontroller.work.action
+	"confirm": int(schema.Confirm), "release": int(schema.Release), "finalise": int(schema.Finalise),
+	"check_owners": int(schema.CheckOwners), "drop_owners": int(schema.DropOwners), "let_go": int(schema.LetGo),
+	"upgrade_owners": int(schema.UpgradeOwners), "derive": int(schema.Derive), "retire": int(schema.CleanUpDecommissioned),
+	"announce_epoch": int(schema.AnnounceEpoch), "confirm_again": int(schema.ConfirmAgain), "verify_blockades": int(schema.VerifyBlockades),
+	// bits of dbcontroller.owner_reference.flags
+	"requires_owner": int(peer.FlagRequires), "unset_on_delete": int(peer.FlagUnsetOnDelete),
+	// not stored
+	"work_feed": int(WorkFeed), "notice_feed": int(NoticeFeed),
+	"acknowledge_group": AcknowledgeGroup, "deleting_group": DeletingGroup, "resolve_group": ResolveGroup,
+}
+
+var codeName = regexp.MustCompile(`\{([a-z_]+)\}`)
+
+// Codes replaces {name} in a statement by the number of that code. The numbers are literals and no parameters: partial
+// indexes are used, and plans are chosen, by what PostgreSQL sees in the text. It is for package variables, and panics on a
+// name that is not known, so that no program with such a statement starts.
+func Codes(sql string) string {
+	return codeName.ReplaceAllStringFunc(sql, func(name string) string {
+		code, ok := sqlCodes[name[1:len(name)-1]]
+		if !ok {
+			panic(fmt.Sprintf("no code is called %s in %q", name, sql))
+		}
+		return fmt.Sprint(code)
+	})
+}
+
+// LookAgain inserts a piece of work for each resource of a FROM clause with a row s of dbcontroller.shadow: it may be that
+// nothing holds the resource any more. self is the parameter of this deployment's number.
+func LookAgain(self, from string) string {
+	return Codes(`
+INSERT INTO dbcontroller.work (action, shard, deployment_id, target_id)
+SELECT DISTINCT {finalise}, s.shard, ` + self + `::int, s.id FROM ` + from)
+}
+
+// ChangeTo inserts a change of each resource of a FROM clause, which has the columns of a change.
+func ChangeTo(state, from string) string {
+	return Codes(`
+INSERT INTO dbcontroller.change (uid, revision, generation, kind_id, state, created_at, name, labels, body, owners, block_deletion)
+SELECT uid, revision, generation, kind_id, ` + state + `, created_at, name, labels, body, owners, block_deletion FROM ` + from)
+}
+
+// ChangeGone inserts the last change of each resource of a FROM clause.
+func ChangeGone(revision, from string) string {
+	return Codes(`
+INSERT INTO dbcontroller.change (uid, revision, generation, kind_id, state, created_at, name)
+SELECT uid, ` + revision + `, generation, kind_id, {gone}, created_at, name FROM ` + from)
+}

@@ -1,0 +1,22 @@
+package db
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+)
+
+func (s *DB) Finish(ctx context.Context, seqs []int64) error {
+	if len(seqs) == 0 {
+		return nil
+	}
+	err := s.InTx(ctx, NoFeed, func(tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, DoneSQL, seqs)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("finish work: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,5 @@
+package db
+
+const (
+	DoneSQL = `DELETE FROM dbcontroller.work WHERE seq = ANY ($1)`
+)

@@ -1,0 +1,272 @@
+package db
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"sync"
+	"sync/atomic"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/db-controller/db-controller/schema"
+)
+
+// names maps the names of deployments, kinds and field paths to their ids in the database, and back. The rows are never
+// changed or removed within an epoch, so that the cache stays valid. Its size is the number of distinct names.
+//
+// A kind is stored by its oldest name, whatever its name in other versions: kind and kindOf translate by the model.
+type names struct {
+	pool  *pgxpool.Pool
+	Model atomic.Pointer[schema.Model] // nil before the first version
+
+	mu          sync.RWMutex
+	deployments bimap[schema.DeploymentID] // guarded by mu
+	kinds       bimap[schema.KindID]       // guarded by mu
+	fields      bimap[string]              // guarded by mu
+	generation  int64                      // guarded by mu; how often all was forgotten
+}
+
+type bimap[T comparable] struct {
+	ids  map[T]int32
+	text map[int32]T
+}
+
+func newBimap[T comparable]() bimap[T] {
+	return bimap[T]{ids: map[T]int32{}, text: map[int32]T{}}
+}
+
+func (m bimap[T]) put(v T, id int32) { m.ids[v], m.text[id] = id, v }
+
+func newNames(pool *pgxpool.Pool) *names {
+	return &names{pool: pool, deployments: newBimap[schema.DeploymentID](), kinds: newBimap[schema.KindID](), fields: newBimap[string]()}
+}
+
+const (
+	insertDeploymentSQL = `INSERT INTO dbcontroller.deployment (service, region) VALUES ($1, $2) ON CONFLICT DO NOTHING`
+	insertKindSQL       = `INSERT INTO dbcontroller.kind (service, kind) VALUES ($1, $2) ON CONFLICT DO NOTHING`
+	insertFieldSQL      = `INSERT INTO dbcontroller.field (path) VALUES ($1) ON CONFLICT DO NOTHING`
+	selectDeploymentSQL = `SELECT id, service, region FROM dbcontroller.deployment`
+	selectKindSQL       = `SELECT id, service, kind FROM dbcontroller.kind`
+	selectFieldSQL      = `SELECT id, path FROM dbcontroller.field`
+	selectOneFieldSQL   = `SELECT id FROM dbcontroller.field WHERE path = $1`
+)
+
+func (n *names) Deployment(ctx context.Context, d schema.DeploymentID) (int32, error) {
+	return intern(ctx, n, &n.deployments, d, insertDeploymentSQL, d.Service, d.Region)
+}
+
+func (n *names) Kind(ctx context.Context, k schema.KindID) (int32, error) {
+	k = n.Root(k)
+	return intern(ctx, n, &n.kinds, k, insertKindSQL, k.Service, k.Kind)
+}
+
+func (n *names) Field(ctx context.Context, path string) (int32, error) {
+	return intern(ctx, n, &n.fields, path, insertFieldSQL, path)
+}
+
+// Unknown counts the field paths and kinds that this process has not stored or read yet, each once.
+func (n *names) Unknown(paths []string, kinds []schema.KindID) int {
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	fresh := map[any]bool{}
+	for _, p := range paths {
+		if _, ok := n.fields.ids[p]; !ok {
+			fresh[p] = true
+		}
+	}
+	for _, k := range kinds {
+		if _, ok := n.kinds.ids[n.Root(k)]; !ok {
+			fresh[k] = true
+		}
+	}
+	return len(fresh)
+}
+
+// KnownDeployment returns the id of a deployment from the cache alone.
+func (n *names) KnownDeployment(d schema.DeploymentID) (int32, bool) {
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	id, ok := n.deployments.ids[d]
+	return id, ok
+}
+
+func (n *names) DeploymentOf(ctx context.Context, q Querier, id int32) (schema.DeploymentID, error) {
+	return lookUp(ctx, n, q, &n.deployments, id)
+}
+
+func (n *names) KindOf(ctx context.Context, q Querier, id int32) (schema.KindID, error) {
+	k, err := lookUp(ctx, n, q, &n.kinds, id)
+	return n.Canonical(k), err
+}
+
+// Root returns the name by which a kind is stored; canonical returns its name in the running version.
+func (n *names) Root(k schema.KindID) schema.KindID {
+	if m := n.Model.Load(); m != nil {
+		return m.Root(k)
+	}
+	return k
+}
+
+func (n *names) Canonical(k schema.KindID) schema.KindID {
+	if m := n.Model.Load(); m != nil {
+		return m.Canonical(k)
+	}
+	return k
+}
+
+func (n *names) FieldOf(ctx context.Context, q Querier, id int32) (string, error) {
+	return lookUp(ctx, n, q, &n.fields, id)
+}
+
+// SeparateConnection marks the context of calls within a transaction of the caller: the pool may have no connection left
+// (I22), so that a name which is new to this process is stored over a separate connection.
+type SeparateConnection struct{}
+
+func (n *names) storing(ctx context.Context) (q interface {
+	Querier
+	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
+}, done func(), err error,
+) {
+	if ctx.Value(SeparateConnection{}) == nil {
+		return n.pool, func() {}, nil
+	}
+	conn, err := pgx.ConnectConfig(ctx, n.pool.Config().ConnConfig.Copy())
+	if err != nil {
+		return nil, nil, fmt.Errorf("connect to store a name: %w", err)
+	}
+	return conn, func() { _ = conn.Close(context.WithoutCancel(ctx)) }, nil
+}
+
+// intern returns the id of a name, and stores a new one outside any transaction: a name without rows does no harm.
+func intern[T comparable](ctx context.Context, n *names, m *bimap[T], v T, insert string, args ...any) (int32, error) {
+	n.mu.RLock()
+	id, ok := m.ids[v]
+	n.mu.RUnlock()
+	if ok {
+		return id, nil
+	}
+	q, done, err := n.storing(ctx)
+	if err != nil {
+		return 0, err
+	}
+	defer done()
+	if _, err := q.Exec(ctx, insert, args...); err != nil {
+		return 0, fmt.Errorf("store a name: %w", err)
+	}
+	if err := n.load(ctx, q); err != nil {
+		return 0, err
+	}
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	if id, ok = m.ids[v]; !ok {
+		return 0, fmt.Errorf("name %v was stored, but cannot be read", v)
+	}
+	return id, nil
+}
+
+// lookUp reads missing names through q, so that inside a transaction it needs no second connection (I22).
+func lookUp[T comparable](ctx context.Context, n *names, q Querier, m *bimap[T], id int32) (T, error) {
+	n.mu.RLock()
+	v, ok := m.text[id]
+	n.mu.RUnlock()
+	if ok {
+		return v, nil
+	}
+	if err := n.load(ctx, q); err != nil {
+		return v, err
+	}
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	if v, ok = m.text[id]; !ok {
+		return v, fmt.Errorf("no name has the number %d", id)
+	}
+	return v, nil
+}
+
+// load reads all names. It takes the mutex only after the query: a goroutine that waits for the mutex may hold the
+// connection that the query needs.
+func (n *names) load(ctx context.Context, q Querier) error {
+	for {
+		n.mu.RLock()
+		generation := n.generation
+		n.mu.RUnlock()
+		if taken, err := n.loadIn(ctx, q, generation); err != nil || taken {
+			return err
+		}
+	}
+}
+
+// loadIn adds the names that it reads, unless forget was called in the meantime: some may be of the epoch before.
+func (n *names) loadIn(ctx context.Context, q Querier, generation int64) (taken bool, err error) {
+	deployments, kinds, fields := newBimap[schema.DeploymentID](), newBimap[schema.KindID](), newBimap[string]()
+	var id int32
+	var a, b string
+	each := func(sql string, into []any, put func()) error {
+		rows, err := q.Query(ctx, sql)
+		if err != nil {
+			return fmt.Errorf("read names: %w", err)
+		}
+		_, err = pgx.ForEachRow(rows, into, func() error { put(); return nil })
+		return err
+	}
+	if err := each(selectDeploymentSQL, []any{&id, &a, &b}, func() { deployments.put(schema.DeploymentID{Service: a, Region: b}, id) }); err != nil {
+		return false, err
+	}
+	if err := each(selectKindSQL, []any{&id, &a, &b}, func() { kinds.put(schema.KindID{Service: a, Kind: b}, id) }); err != nil {
+		return false, err
+	}
+	if err := each(selectFieldSQL, []any{&id, &a}, func() { fields.put(a, id) }); err != nil {
+		return false, err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.generation != generation {
+		return false, nil
+	}
+	n.deployments.merge(deployments)
+	n.kinds.merge(kinds)
+	n.fields.merge(fields)
+	return true, nil
+}
+
+// merge adds names, and keeps those that a concurrent load has added; names never change.
+func (m bimap[T]) merge(more bimap[T]) {
+	maps.Copy(m.ids, more.ids)
+	maps.Copy(m.text, more.text)
+}
+
+// KnownField returns the id of a field path, 0 when it was never stored.
+func (n *names) KnownField(ctx context.Context, path string) (int32, error) {
+	n.mu.RLock()
+	id, ok := n.fields.ids[path]
+	generation := n.generation
+	n.mu.RUnlock()
+	if ok {
+		return id, nil
+	}
+	rows, err := n.pool.Query(ctx, selectOneFieldSQL, path)
+	if err != nil {
+		return 0, fmt.Errorf("look a path up: %w", err)
+	}
+	ids, err := pgx.CollectRows(rows, pgx.RowTo[int32])
+	if err != nil || len(ids) == 0 {
+		return 0, err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.generation == generation {
+		n.fields.put(path, ids[0])
+	}
+	return ids[0], nil
+}
+
+// Forget empties the cache.
+func (n *names) Forget() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.generation++
+	n.deployments, n.kinds, n.fields = newBimap[schema.DeploymentID](), newBimap[schema.KindID](), newBimap[string]()
+}

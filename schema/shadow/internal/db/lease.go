@@ -1,0 +1,216 @@
+package db
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/db-controller/db-controller/schema"
+)
+
+const (
+	// A restarted process replaces its own row at once. Transactions in flight of its predecessor, if that still lives,
+	// hold the row's lock.
+	replaceSQL      = `DELETE FROM dbcontroller.member WHERE name = $1`
+	insertMemberSQL = `INSERT INTO dbcontroller.member (id, name, expires_at) VALUES ($1, $2, clock_timestamp() + $3::interval)`
+
+	renewSQL = `
+UPDATE dbcontroller.member SET expires_at = clock_timestamp() + $2::interval WHERE id = $1 AND expires_at > clock_timestamp()`
+
+	// Skips members with transactions in flight, which hold the rows' locks, until the next call.
+	lockExpiredSQL = `SELECT id FROM dbcontroller.member WHERE ` + deadSQL + ` ORDER BY id FOR UPDATE SKIP LOCKED`
+	evictSQL       = `DELETE FROM dbcontroller.member WHERE ` + deadSQL + ` AND id = ANY ($2)`
+	// Expired, or with an impossibly late expiry (the TTLs of processes may differ): the clock went back, and the member has
+	// not renewed since.
+	deadSQL = `(expires_at < clock_timestamp() OR expires_at > clock_timestamp() + interval '15 s' + 3 * $1::interval)`
+
+	countSQL = `
+SELECT (SELECT count(*) FROM dbcontroller.member), (SELECT count(*) FROM dbcontroller.lease WHERE member_id = $1)`
+	lockFreeSQL = `
+SELECT shard FROM dbcontroller.lease l WHERE NOT EXISTS (SELECT FROM dbcontroller.member m WHERE m.id = l.member_id)
+ORDER BY shard LIMIT $1 FOR UPDATE SKIP LOCKED`
+	takeSQL = `
+UPDATE dbcontroller.lease l SET member_id = $1, since = clock_timestamp()
+WHERE shard = ANY ($2) AND NOT EXISTS (SELECT FROM dbcontroller.member m WHERE m.id = l.member_id)`
+	heldSQL = `SELECT shard FROM dbcontroller.lease WHERE member_id = $1 ORDER BY shard`
+
+	releaseSQL = `UPDATE dbcontroller.lease SET member_id = NULL, since = clock_timestamp() WHERE member_id = $1 AND shard = ANY ($2)`
+	leaveSQL   = `DELETE FROM dbcontroller.member WHERE id = $1`
+
+	membersSQL = `
+SELECT m.name, m.joined_at, m.expires_at, array_agg(l.shard ORDER BY l.shard) FILTER (WHERE l.shard IS NOT NULL)
+FROM dbcontroller.member m LEFT JOIN dbcontroller.lease l ON l.member_id = m.id
+GROUP BY m.id ORDER BY m.name`
+)
+
+// Leases divide the shards of a deployment among its processes. They are rows, and locks of single transactions: nothing
+// depends on a session.
+type Leases struct {
+	Store *DB
+	// Name of the process, which no other process of the deployment has at the same time.
+	Name string
+	// TTL is the time after a renewal for which a process counts as alive, by the clock of the database. Too short: a
+	// process that pauses loses its shards. Too long: the shards of a dead process wait.
+	TTL time.Duration
+}
+
+// Renew renews the member, evicts expired members, and takes the member's part of the free shards. With uuid.Nil it joins
+// as a new member first. It fails with schema.ErrFenced when the member has expired or was evicted.
+func (l *Leases) Renew(ctx context.Context, member uuid.UUID) (g schema.Grant, err error) {
+	if member == uuid.Nil {
+		if member, err = l.join(ctx); err != nil {
+			return g, fmt.Errorf("join the processes of %s: %w", l.Store.Self, err)
+		}
+	}
+	g = schema.Grant{Member: member}
+	err = l.Store.InTx(ctx, NoFeed, func(tx pgx.Tx) error {
+		tag, err := tx.Exec(ctx, renewSQL, member, l.TTL)
+		if err == nil && tag.RowsAffected() == 0 {
+			err = schema.ErrFenced
+		}
+		if err != nil {
+			return err
+		}
+		if err := evict(ctx, tx, l.TTL); err != nil {
+			return err
+		}
+		g.Shards, g.Surplus, err = share(ctx, tx, member)
+		return err
+	})
+	if err != nil {
+		return g, fmt.Errorf("renew the lease of %s: %w", l.Name, err)
+	}
+	return g, nil
+}
+
+func (l *Leases) join(ctx context.Context) (member uuid.UUID, err error) {
+	member = uuid.Must(uuid.NewV7())
+	err = l.Store.InTx(ctx, NoFeed, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, replaceSQL, l.Name); err != nil {
+			return err
+		}
+		_, err := tx.Exec(ctx, insertMemberSQL, member, l.Name, l.TTL)
+		return err
+	})
+	return member, err
+}
+
+func evict(ctx context.Context, tx pgx.Tx, ttl time.Duration) error {
+	rows, err := tx.Query(ctx, lockExpiredSQL, ttl)
+	if err != nil {
+		return err
+	}
+	expired, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
+	if err != nil || len(expired) == 0 {
+		return err
+	}
+	_, err = tx.Exec(ctx, evictSQL, ttl, expired) // checked again under the locks
+	return err
+}
+
+// share takes free shards up to an equal part, and returns the member's shards and those beyond its part.
+func share(ctx context.Context, tx pgx.Tx, member uuid.UUID) (held, surplus []uint32, err error) {
+	var members, mine int
+	if err := tx.QueryRow(ctx, countSQL, member).Scan(&members, &mine); err != nil {
+		return nil, nil, err
+	}
+	part := (schema.RingSize + members - 1) / members
+	if mine < part {
+		rows, err := tx.Query(ctx, lockFreeSQL, part-mine)
+		if err != nil {
+			return nil, nil, err
+		}
+		free, err := pgx.CollectRows(rows, pgx.RowTo[int16])
+		if err != nil {
+			return nil, nil, err
+		}
+		if _, err := tx.Exec(ctx, takeSQL, member, free); err != nil {
+			return nil, nil, err
+		}
+	}
+	rows, err := tx.Query(ctx, heldSQL, member)
+	if err != nil {
+		return nil, nil, err
+	}
+	if held, err = pgx.CollectRows(rows, shard); err != nil || len(held) <= part {
+		return held, nil, err
+	}
+	return held, slices.Clone(held[part:]), nil
+}
+
+func shard(row pgx.CollectableRow) (uint32, error) {
+	n, err := pgx.RowTo[int16](row)
+	return uint32(n), err //nolint:gosec // of the ring
+}
+
+// Release frees shards on which this process has stopped working; without shards, the member leaves.
+func (l *Leases) Release(ctx context.Context, member uuid.UUID, shards []uint32) error {
+	var err error
+	if len(shards) == 0 {
+		_, err = l.Store.Pool.Exec(ctx, leaveSQL, member)
+	} else {
+		_, err = l.Store.Pool.Exec(ctx, releaseSQL, member, shards)
+	}
+	if err != nil {
+		return fmt.Errorf("release leases of %s: %w", l.Name, err)
+	}
+	return nil
+}
+
+// Members returns the processes of this deployment with their shards, by name.
+func (s *DB) Members(ctx context.Context) ([]schema.Member, error) {
+	rows, err := s.Pool.Query(ctx, membersSQL)
+	if err != nil {
+		return nil, fmt.Errorf("read the processes: %w", err)
+	}
+	members, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (m schema.Member, err error) {
+		var shards []int16
+		err = row.Scan(&m.Name, &m.JoinedAt, &m.ExpiresAt, &shards)
+		for _, n := range shards {
+			m.Shards = append(m.Shards, uint32(n)) //nolint:gosec // of the ring
+		}
+		return m, err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read the processes: %w", err)
+	}
+	return members, nil
+}
+
+type fenceKey struct{}
+
+type fence struct {
+	member uuid.UUID
+	ttl    time.Duration
+}
+
+// Fenced binds every transaction under ctx to a member: the transaction fails with schema.ErrFenced when the member was
+// evicted or has expired, and its lock prevents the eviction until it ends. PostgreSQL ends a transaction that is idle for
+// longer than the TTL.
+func (l *Leases) Fenced(ctx context.Context, member uuid.UUID) context.Context {
+	return context.WithValue(ctx, fenceKey{}, fence{member, l.TTL})
+}
+
+const fenceSQL = `
+SELECT set_config('idle_in_transaction_session_timeout', $2, true)
+FROM dbcontroller.member WHERE id = $1 AND expires_at > clock_timestamp() FOR KEY SHARE`
+
+// enforce checks the context's fence, if any. It is the first statement of a transaction.
+func enforce(ctx context.Context, tx pgx.Tx) error {
+	f, ok := ctx.Value(fenceKey{}).(fence)
+	if !ok {
+		return nil
+	}
+	var set string
+	err := tx.QueryRow(ctx, fenceSQL, f.member, strconv.FormatInt(f.ttl.Milliseconds(), 10)).Scan(&set)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return schema.ErrFenced
+	}
+	return err
+}

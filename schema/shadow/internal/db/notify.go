@@ -1,0 +1,142 @@
+package db
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/db-controller/db-controller/internal/feed"
+)
+
+// notifyChannel carries the payload "process feeds": the id of the committing process and the bit mask of the feeds that it
+// changed, in decimal.
+const notifyChannel = "dbcontroller_wake"
+
+// gather is how long commits are collected into one notification.
+const notifyDelay = 4 * time.Millisecond
+
+// RunNotifications sends and receives wake-ups between the processes of this deployment: a NOTIFY on a connection of its
+// own after commits, one for several. (Inside the writing transactions NOTIFY would serialize their commits.)
+// Notifications carry no data: a lost one delays watches until their next pulse. It blocks until ctx ends and returns nil.
+//
+// Notifications may not arrive at all: a pooler does not forward them, and a connection can be half open. The process
+// detects that by the notifications that it sends to itself every few seconds; while they arrive, pulses are rare.
+func (s *DB) RunNotifications(ctx context.Context) error {
+	process := uuid.NewString()
+	for ctx.Err() == nil {
+		g, both := errgroup.WithContext(ctx)
+		g.Go(func() error { return s.listen(both, process) })
+		g.Go(func() error { return s.notify(both, process) })
+		err := g.Wait()
+		s.notifiedAt.Store(nil)
+		s.watchers.Wake(AllFeeds) // the pulse changes to its short interval
+		if err != nil && !errors.Is(err, context.Canceled) {
+			s.Log.Warn("notifications were interrupted; watches poll until they resume", zap.Error(err))
+		}
+		_ = sleep(ctx, time.Second)
+	}
+	return nil
+}
+
+// alive is the interval of the notifications that a process sends to itself; after deaf without one, notifications count
+// as interrupted.
+const (
+	heartbeatInterval = 5 * time.Second
+	heartbeatTimeout  = 12 * time.Second
+)
+
+// hears reports whether notifications of other processes arrive.
+func (s *DB) NotificationsAlive() bool {
+	at := s.notifiedAt.Load()
+	return at != nil && time.Since(*at) < heartbeatTimeout
+}
+
+func (s *DB) connection(ctx context.Context) (*pgx.Conn, error) {
+	conn, err := pgx.ConnectConfig(ctx, s.Pool.Config().ConnConfig.Copy())
+	if err != nil {
+		return nil, fmt.Errorf("connect for notifications: %w", err)
+	}
+	return conn, nil
+}
+
+func (s *DB) listen(ctx context.Context, process string) error {
+	conn, err := s.connection(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	if _, err := conn.Exec(ctx, "LISTEN "+notifyChannel); err != nil {
+		return err
+	}
+	s.watchers.Wake(AllFeeds) // for notifications sent before LISTEN
+	for {
+		n, err := conn.WaitForNotification(ctx)
+		if err != nil {
+			return err
+		}
+		from, mask, _ := strings.Cut(n.Payload, " ")
+		touched, err := strconv.ParseUint(mask, 10, 8)
+		switch {
+		case from == process:
+			now := time.Now()
+			s.notifiedAt.Store(&now)
+		case err == nil:
+			s.watchers.Wake(feed.Topics(touched) & AllFeeds)
+		}
+	}
+}
+
+func (s *DB) notify(ctx context.Context, process string) error {
+	conn, err := s.connection(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	// New channels are taken before the notification is sent: a commit in between closes one of them and is sent next.
+	wait := func() map[feed.Topics]<-chan struct{} {
+		return map[feed.Topics]<-chan struct{}{ChangeFeed: s.committed.Wait(ChangeFeed), WorkFeed: s.committed.Wait(WorkFeed), NoticeFeed: s.committed.Wait(NoticeFeed)}
+	}
+	next := wait()
+	for touched := AllFeeds; ; { // the first notification covers earlier commits
+		if _, err := conn.Exec(ctx, `SELECT pg_notify($1, $2)`, notifyChannel, fmt.Sprintf("%s %d", process, touched)); err != nil {
+			return err
+		}
+		waiting := next
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-waiting[ChangeFeed]:
+		case <-waiting[WorkFeed]:
+		case <-waiting[NoticeFeed]:
+		case <-time.After(heartbeatInterval):
+		}
+		if err := sleep(ctx, notifyDelay); err != nil {
+			return err
+		}
+		next, touched = wait(), NoFeed
+		for topic, ch := range waiting {
+			select {
+			case <-ch:
+				touched |= topic
+			default:
+			}
+		}
+	}
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
+}

@@ -1,0 +1,27 @@
+// Package deletion is a user's delete: it looks ahead over all deployments, refuses what is blocked, and begins the deletion in
+// this deployment's database. Plans and traces read the same graph.
+package deletion
+
+import (
+	"github.com/db-controller/db-controller/schema/shadow/internal/cascade"
+	"github.com/db-controller/db-controller/schema/shadow/internal/db"
+	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
+	"github.com/db-controller/db-controller/schema/shadow/internal/read"
+	"github.com/db-controller/db-controller/schema/shadow/internal/target"
+	"github.com/db-controller/db-controller/schema/shadow/internal/write"
+)
+
+// Deleter deletes resources of one deployment.
+type Deleter struct {
+	*db.DB
+	gate    *gate.Gate
+	read    *read.Reader
+	target  *target.Keeper
+	write   *write.Writer
+	cascade *cascade.Actor
+}
+
+// New joins the parts.
+func New(g *gate.Gate, r *read.Reader, t *target.Keeper, w *write.Writer, c *cascade.Actor) *Deleter {
+	return &Deleter{DB: g.DB, gate: g, read: r, target: t, write: w, cascade: c}
+}

@@ -1,0 +1,372 @@
+package deletion
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
+	"github.com/db-controller/db-controller/schema/shadow/internal/cascade"
+	"github.com/db-controller/db-controller/schema/shadow/internal/db"
+)
+
+var (
+	planHoldersSQL = db.Codes(`
+SELECT DISTINCT r.holder_id, h.uid
+FROM dbcontroller.reference r JOIN dbcontroller.shadow h ON h.id = r.holder_id
+WHERE r.target_id = ANY ($1) AND r.behaviour IN ({cascade_delete}, {async_cascade_delete}) ORDER BY r.holder_id LIMIT $2`)
+
+	planViasSQL = db.Codes(`
+SELECT holder_id, target_id, field_id, behaviour FROM dbcontroller.reference
+WHERE holder_id = ANY ($1) AND target_id = ANY ($2) AND behaviour IN ({cascade_delete}, {async_cascade_delete})`)
+
+	// Ownees that lose all owners, at least one of them without unset_on_delete; with the owner of the smallest uid.
+	planOwneesSQL = db.Codes(`
+WITH gone AS (
+    SELECT DISTINCT * FROM unnest($1::int[], $2::uuid[]) AS gone (deployment_id, uid)
+), o AS (
+    SELECT o.ownee_id, (array_agg(o.deployment_id ORDER BY o.uid))[1] AS deployment_id, (array_agg(o.uid ORDER BY o.uid))[1] AS uid
+    FROM dbcontroller.owner_reference o JOIN gone USING (deployment_id, uid)
+    GROUP BY o.ownee_id
+    HAVING bool_or(o.flags & {unset_on_delete} = 0)
+        AND count(*) = (SELECT count(*) FROM dbcontroller.owner_reference a WHERE a.ownee_id = o.ownee_id)
+)
+SELECT o.ownee_id, o.deployment_id, o.uid, s.uid FROM o JOIN dbcontroller.shadow s ON s.id = o.ownee_id
+ORDER BY o.ownee_id LIMIT $3`)
+
+	planMembersSQL = db.Codes(`
+SELECT s.id, s.uid, s.kind_id, s.name, s.block_deletion,
+    ARRAY (SELECT deployment_id FROM dbcontroller.holder_entry e WHERE e.target_id = s.id ORDER BY 1),
+    ARRAY (SELECT deployment_id FROM dbcontroller.ownee_entry e WHERE e.owner_id = s.id ORDER BY 1)
+FROM dbcontroller.shadow s WHERE s.id = ANY ($1) AND s.state = {active} ORDER BY s.id`)
+
+	planBlockersSQL = db.Codes(`
+SELECT h.uid, h.name, r.field_id, t.uid, t.name
+FROM dbcontroller.reference r JOIN dbcontroller.shadow h ON h.id = r.holder_id JOIN dbcontroller.shadow t ON t.id = r.target_id
+WHERE r.target_id = ANY ($1) AND r.behaviour = {block} AND NOT r.holder_id = ANY ($1) ORDER BY r.target_id, r.holder_id, r.field_id LIMIT $2`)
+
+	planUnsetsSQL = db.Codes(`
+SELECT h.uid, h.kind_id, h.name, r.field_id, r.behaviour, r.target_id
+FROM dbcontroller.reference r JOIN dbcontroller.shadow h ON h.id = r.holder_id
+WHERE r.target_id = ANY ($1) AND r.behaviour IN ({unset}, {async_unset}) AND NOT r.holder_id = ANY ($2) ORDER BY h.name, r.field_id, r.target_id LIMIT $3`)
+)
+
+// Plan returns the effects here of a deletion of targets. The only rows it changes are blockades: as a delete would, it asks about
+// those in the way and removes released ones. Undecided blockades are left out unless the question is Detailed, since they may be
+// released before the cascade arrives.
+func (s *Deleter) Plan(ctx context.Context, q peer.PlanQuestion) (*peer.Plan, error) {
+	p := &planning{store: s, question: q}
+	for _, t := range q.Targets { // the transaction must not ask for a second connection
+		if _, err := s.Names.Deployment(ctx, t.Deployment); err != nil {
+			return nil, err
+		}
+	}
+	options := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
+	for again := true; ; again = false {
+		err := pgx.BeginTxFunc(ctx, s.Pool, options, func(tx pgx.Tx) error { return p.read(ctx, tx) })
+		if err != nil {
+			return nil, fmt.Errorf("plan a deletion: %w", err)
+		}
+		blockers, moved := s.planAsked(ctx, p.obstacle, q.Detailed)
+		if moved && again {
+			continue
+		}
+		p.plan.Blockers = append(p.plan.Blockers, blockers...)
+		return p.plan, nil
+	}
+}
+
+// planAsked asks the holders' deployments about blockades and returns those that are held or could not be resolved. The second
+// result reports whether blockades were removed, so that the plan has to be read again.
+func (s *Deleter) planAsked(ctx context.Context, o *obstacle, detailed bool) ([]peer.PlanBlocker, bool) {
+	asked := s.askAll(ctx, o.blockades)
+	blockers := asked.blockers()
+	if !detailed {
+		blockers = slices.DeleteFunc(blockers, func(b peer.PlanBlocker) bool { return b.Undecided })
+	}
+	return blockers, asked.moved
+}
+
+// planning is a plan under way, in one transaction.
+type planning struct {
+	store    *Deleter
+	question peer.PlanQuestion
+	plan     *peer.Plan
+	obstacle *obstacle
+	// ids are the members in the order in which they were found.
+	ids []int64
+	// owners has, for each collected ownee, its owner.
+	owners map[int64]peer.Via
+	// targets are the members and the targets of the question, by id in this database.
+	targets map[int64]peer.PlanTarget
+}
+
+func (p *planning) read(ctx context.Context, tx pgx.Tx) error {
+	p.plan, p.ids, p.owners, p.targets = &peer.Plan{}, nil, map[int64]peer.Via{}, map[int64]peer.PlanTarget{}
+	if err := p.closure(ctx, tx); err != nil {
+		return err
+	}
+	if len(p.ids) > p.question.Limit {
+		for _, id := range p.ids[p.question.Limit:] {
+			delete(p.targets, id)
+		}
+		p.ids, p.plan.Truncated = p.ids[:p.question.Limit], true
+	}
+	vias, err := p.vias(ctx, tx)
+	if err != nil {
+		return err
+	}
+	ids := slices.Sorted(maps.Keys(vias)) // also local targets of the question: there may be further reasons for them
+	if err := p.members(ctx, tx, ids, vias); err != nil {
+		return err
+	}
+	if err := p.blockers(ctx, tx, ids); err != nil {
+		return err
+	}
+	if p.question.Detailed {
+		if err = p.unsets(ctx, tx); err != nil {
+			return err
+		}
+	}
+	p.obstacle, err = p.store.obstacle(ctx, tx, p.ids, peer.PlanLimit, nil)
+	return err
+}
+
+// closure finds the members: cascading holders, level by level, in the transaction of the delete or asynchronously, and ownees that
+// lose all owners.
+func (p *planning) closure(ctx context.Context, tx pgx.Tx) error {
+	byDeployment := map[schema.DeploymentID][]uuid.UUID{}
+	for _, t := range p.question.Targets {
+		byDeployment[t.Deployment] = append(byDeployment[t.Deployment], t.UID)
+	}
+	var frontier []int64
+	for d, uids := range byDeployment {
+		a := &cascade.Acting{Store: p.store.cascade, From: d, Targets: map[int64]cascade.ActTarget{}}
+		if err := a.Load(ctx, tx, uids); err != nil {
+			return err
+		}
+		for id, t := range a.Targets {
+			p.targets[id] = peer.PlanTarget{Deployment: d, UID: t.UID}
+			frontier = append(frontier, id)
+		}
+	}
+	for {
+		for len(frontier) > 0 && len(p.ids) <= p.question.Limit {
+			var err error
+			if frontier, err = p.holders(ctx, tx, frontier); err != nil {
+				return err
+			}
+		}
+		if len(p.ids) > p.question.Limit {
+			return nil
+		}
+		var err error
+		if frontier, err = p.ownees(ctx, tx); err != nil || len(frontier) == 0 {
+			return err
+		}
+	}
+}
+
+func (p *planning) take(id int64, uid uuid.UUID) bool {
+	if _, seen := p.targets[id]; seen {
+		return false
+	}
+	p.targets[id] = peer.PlanTarget{Deployment: p.store.Self, UID: uid}
+	p.ids = append(p.ids, id)
+	return true
+}
+
+func (p *planning) holders(ctx context.Context, tx pgx.Tx, of []int64) (next []int64, err error) {
+	// Enough rows for one member above the limit, which sets Truncated, even if all targets of the question are found again.
+	named := len(p.targets) - len(p.ids)
+	rows, err := tx.Query(ctx, planHoldersSQL, of, named+p.question.Limit+1)
+	if err != nil {
+		return nil, err
+	}
+	var id int64
+	var uid uuid.UUID
+	_, err = pgx.ForEachRow(rows, []any{&id, &uid}, func() error {
+		if p.take(id, uid) {
+			next = append(next, id)
+		}
+		return nil
+	})
+	return next, err
+}
+
+func (p *planning) ownees(ctx context.Context, tx pgx.Tx) (next []int64, err error) {
+	var deployments []int32
+	var uids []uuid.UUID
+	gone := slices.Clone(p.question.Targets)
+	for _, id := range p.ids {
+		gone = append(gone, p.targets[id])
+	}
+	for _, t := range gone {
+		id, ok := p.store.Names.KnownDeployment(t.Deployment)
+		if !ok {
+			continue // no owner reference here names the deployment
+		}
+		deployments, uids = append(deployments, id), append(uids, t.UID)
+	}
+	rows, err := tx.Query(ctx, planOwneesSQL, deployments, uids, len(p.targets)+p.question.Limit+1)
+	if err != nil {
+		return nil, err
+	}
+	type ownee struct {
+		ID         int64
+		Deployment int32
+		Owner, UID uuid.UUID
+	}
+	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[ownee])
+	if err != nil {
+		return nil, err
+	}
+	for _, o := range found {
+		d, err := p.store.Names.DeploymentOf(ctx, tx, o.Deployment)
+		if err != nil {
+			return nil, err
+		}
+		p.owners[o.ID] = peer.Via{Target: peer.PlanTarget{Deployment: d, UID: o.Owner}, Path: peer.OwnerPath}
+		if p.take(o.ID, o.UID) {
+			next = append(next, o.ID)
+		}
+	}
+	return next, nil
+}
+
+// vias returns all reasons for which resources here are removed, by id. A complete list makes the plan independent of the order in
+// which deployments answer.
+func (p *planning) vias(ctx context.Context, tx pgx.Tx) (map[int64][]peer.Via, error) {
+	vias := map[int64][]peer.Via{}
+	for id, owner := range p.owners {
+		if _, goes := p.targets[id]; goes { // members above the limit were removed from targets
+			vias[id] = append(vias[id], owner)
+		}
+	}
+	targets := slices.Collect(maps.Keys(p.targets))
+	rows, err := tx.Query(ctx, planViasSQL, targets, targets)
+	if err != nil {
+		return nil, err
+	}
+	edges, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (e cascade.Edge, err error) {
+		return e, row.Scan(&e.HolderID, &e.TargetID, &e.FieldID, &e.Behaviour)
+	})
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range edges {
+		path, err := p.store.Names.FieldOf(ctx, tx, e.FieldID)
+		if err != nil {
+			return nil, err
+		}
+		vias[e.HolderID] = append(vias[e.HolderID], peer.Via{Target: p.targets[e.TargetID], Path: path, Behaviour: e.Behaviour})
+	}
+	return vias, nil
+}
+
+// members reads the ACTIVE resources with some ids and adds them to the plan.
+func (p *planning) members(ctx context.Context, tx pgx.Tx, ids []int64, vias map[int64][]peer.Via) error {
+	type row struct {
+		ID              int64
+		UID             uuid.UUID
+		Kind            int32
+		Name            string
+		BlockDeletion   bool
+		Entries, Ownees []int32
+	}
+	s := p.store
+	rows, err := tx.Query(ctx, planMembersSQL, ids)
+	if err != nil {
+		return err
+	}
+	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[row])
+	if err != nil {
+		return err
+	}
+	for _, r := range found {
+		m := peer.PlanMember{UID: r.UID, Name: r.Name, Vias: vias[r.ID], BlockDeletion: r.BlockDeletion}
+		kind, err := s.Names.KindOf(ctx, tx, r.Kind)
+		if err != nil {
+			return err
+		}
+		m.Kind = kind.Kind
+		if m.Entries, err = s.DeploymentsOf(ctx, tx, r.Entries); err != nil {
+			return err
+		}
+		if m.Ownees, err = s.DeploymentsOf(ctx, tx, r.Ownees); err != nil {
+			return err
+		}
+		p.plan.Members = append(p.plan.Members, m)
+	}
+	return nil
+}
+
+// blockers adds the local holders that block members to the plan.
+func (p *planning) blockers(ctx context.Context, tx pgx.Tx, ids []int64) error {
+	type blocker struct {
+		UID       uuid.UUID
+		Name      string
+		Field     int32
+		TargetUID uuid.UUID
+		Target    string
+	}
+	rows, err := tx.Query(ctx, planBlockersSQL, ids, peer.PlanLimit)
+	if err != nil {
+		return err
+	}
+	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[blocker])
+	if err != nil {
+		return err
+	}
+	for _, b := range found {
+		path, err := p.store.Names.FieldOf(ctx, tx, b.Field)
+		if err != nil {
+			return err
+		}
+		p.plan.Blockers = append(p.plan.Blockers, peer.PlanBlocker{
+			Holder: peer.Holder{Name: p.store.full(b.Name), Path: path, Target: p.store.full(b.Target)},
+			UID:    b.UID, TargetUID: b.TargetUID,
+		})
+	}
+	return nil
+}
+
+func (p *planning) unsets(ctx context.Context, tx pgx.Tx) error {
+	type unset struct {
+		UID       uuid.UUID
+		Kind      int32
+		Name      string
+		Field     int32
+		Behaviour schema.Behaviour
+		Target    int64
+	}
+	var of []int64
+	for id := range p.targets {
+		of = append(of, id)
+	}
+	rows, err := tx.Query(ctx, planUnsetsSQL, of, append([]int64{}, p.ids...), p.question.Limit)
+	if err != nil {
+		return err
+	}
+	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[unset])
+	if err != nil {
+		return err
+	}
+	for _, u := range found {
+		kind, err := p.store.Names.KindOf(ctx, tx, u.Kind)
+		if err != nil {
+			return err
+		}
+		path, err := p.store.Names.FieldOf(ctx, tx, u.Field)
+		if err != nil {
+			return err
+		}
+		p.plan.Unsets = append(p.plan.Unsets, peer.PlanUnset{UID: u.UID, Kind: kind.Kind, Name: u.Name, Via: peer.Via{Target: p.targets[u.Target], Path: path, Behaviour: u.Behaviour}})
+	}
+	return nil
+}

@@ -1,0 +1,89 @@
+package deletion
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/db-controller/db-controller/schema/peer"
+	"github.com/db-controller/db-controller/schema/shadow/internal/db"
+	"github.com/db-controller/db-controller/schema/shadow/internal/plan"
+)
+
+// PlanDelete returns the effects of a delete in all deployments, as of now. Like Plan it changes only blockades. Its default
+// deadline is four times Config.DeleteTimeout. It fails with ErrNotFound, ErrDeleting or *InvalidError.
+func (s *Deleter) PlanDelete(ctx context.Context, name string) (*plan.DeletePlan, error) {
+	kindID, err := s.KindOfName(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := db.WithDefaultTimeout(ctx, 4*s.Cfg.DeleteTimeout) // it holds no locks: only the caller waits
+	defer cancel()
+	var root int64
+	var state peer.State
+	p := &planning{store: s}
+	options := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
+	for again := true; ; again = false {
+		err = pgx.BeginTxFunc(ctx, s.Pool, options, func(tx pgx.Tx) error {
+			p.plan = &peer.Plan{}
+			if err := tx.QueryRow(ctx, selectPlanRootSQL, kindID, name).Scan(&root, &state); err != nil {
+				return err
+			}
+			if err := p.members(ctx, tx, []int64{root}, nil); err != nil {
+				return err
+			}
+			if err := p.blockers(ctx, tx, []int64{root}); err != nil {
+				return err
+			}
+			p.obstacle, err = s.obstacle(ctx, tx, []int64{root}, peer.PlanLimit, nil)
+			return err
+		})
+		switch {
+		case errors.Is(err, pgx.ErrNoRows):
+			return nil, fmt.Errorf("%s: %w", name, peer.ErrNotFound)
+		case err != nil:
+			return nil, fmt.Errorf("plan a deletion: %w", err)
+		case state != peer.Active:
+			return nil, fmt.Errorf("%s: %w", name, peer.ErrDeleting)
+		}
+		asked := s.askAll(ctx, p.obstacle.blockades)
+		if asked.moved && again {
+			continue
+		}
+		p.plan.Blockers = append(p.plan.Blockers, asked.blockers()...)
+		return s.planFrom(ctx, name, p.plan, asked.unasked)
+	}
+}
+
+// planFrom completes a plan whose first level is the root of the deletion.
+func (s *Deleter) planFrom(ctx context.Context, name string, root *peer.Plan, unasked []peer.Unasked) (*plan.DeletePlan, error) {
+	w := plan.NewWalk(s.Self, s.Peers, true)
+	w.Begin(root.Members)
+	for _, b := range root.Blockers {
+		w.Block(b)
+	}
+	// The walk asks its own deployment like any other.
+	w.Follow(s.Self, peer.PlanTarget{Deployment: s.Self, UID: root.Members[0].UID})
+	if err := w.Run(ctx); err != nil {
+		return nil, err
+	}
+	if err := w.Judge(ctx, w.Holders()); err != nil {
+		return nil, err
+	}
+	w.Unasked = peer.SortUnasked(append(w.Unasked, unasked...))
+	out := &plan.DeletePlan{Refusal: w.Refusal(name), Unasked: w.Unasked, Truncated: w.Truncated, Groups: w.Groups()}
+	for _, b := range w.InOrder() {
+		if w.Goes(b.HolderResource()) {
+			continue
+		}
+		unknown := w.Unknown[b.HolderResource()] && !b.Undecided
+		out.Blockers = append(out.Blockers, plan.PlannedBlocker{
+			Holder: b.Holder, Undecided: b.Undecided || unknown, Unknown: unknown, Unanswered: b.Unreachable, Refuses: w.Refuses(b),
+		})
+	}
+	return out, nil
+}
+
+const selectPlanRootSQL = `SELECT id, state FROM dbcontroller.shadow WHERE kind_id = $1 AND name = $2 AND NOT hidden`

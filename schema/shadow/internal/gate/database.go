@@ -1,0 +1,276 @@
+package gate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"go.uber.org/zap"
+
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
+	"github.com/db-controller/db-controller/schema/shadow/internal/db"
+)
+
+// Database returns the identity of this deployment's database.
+func (s *Gate) Database() uuid.UUID { return *s.database.Load() }
+
+const (
+	// The last column: the recovery of the present epoch did not know the deployment.
+	selectPeerDatabaseSQL = `
+SELECT d.database_id, ` + relatedSQL + `, d.counted_in IS DISTINCT FROM m.epoch AND NOT d.unconfirmed AND ` + mayHaveLostSQL + `
+FROM dbcontroller.deployment d, dbcontroller.meta m WHERE d.id = $1`
+
+	// Flags that are never reset: a reference that is missing now may be one of the lost rows.
+	relatedSQL = `(d.referred OR d.owned OR d.pointed_to OR d.unconfirmed OR d.uncompared
+    OR EXISTS (SELECT FROM dbcontroller.owner_reference o WHERE o.deployment_id = d.id))`
+
+	// The stored epoch is forgotten with the database to which it belongs.
+	recordDatabaseSQL = `
+UPDATE dbcontroller.deployment d SET epoch = CASE WHEN database_id IS NULL THEN epoch END, database_id = $2
+WHERE id = $1 AND (database_id IS NULL OR NOT ` + relatedSQL + `)`
+)
+
+// Meet compares the database that another deployment speaks from with the one that is known of it, and remembers the first.
+// It fails with *DatabaseError when they differ, and something is at stake.
+func (s *Gate) CheckDatabase(ctx context.Context, with schema.DeploymentID, database uuid.UUID) error {
+	if known, ok := s.checkedDatabases.Load(with); ok && known == database {
+		return nil
+	}
+	id, err := s.Names.Deployment(ctx, with)
+	if err != nil {
+		return err
+	}
+	known, related, leftOut, err := s.peerDatabase(ctx, id)
+	if err == nil && (known == nil || *known != database && !related) {
+		err = s.InTx(ctx, db.NoFeed, func(tx pgx.Tx) error {
+			// What puts something at stake holds it shared.
+			if _, err := tx.Exec(ctx, LockVersionSQL, VersionLock); err != nil {
+				return err
+			}
+			_, err := tx.Exec(ctx, recordDatabaseSQL, id, database)
+			return err
+		})
+		if err == nil {
+			known, _, _, err = s.peerDatabase(ctx, id)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("meet %s: %w", with, err)
+	}
+	if known == nil || *known != database {
+		return s.recordMismatch(&peer.DatabaseError{Deployment: with, Known: *known, Spoken: database})
+	}
+	if leftOut && s.mayReferHere(with) {
+		if err := s.awaitPeer(ctx, id); err != nil {
+			return fmt.Errorf("wait for %s: %w", with, err)
+		}
+	}
+	s.checkedDatabases.Store(with, database)
+	s.mismatches.Delete(with)
+	return nil
+}
+
+func (s *Gate) peerDatabase(ctx context.Context, id int32) (known *uuid.UUID, related, leftOut bool, err error) {
+	err = s.Pool.QueryRow(ctx, selectPeerDatabaseSQL, id).Scan(&known, &related, &leftOut)
+	return known, related, leftOut, err
+}
+
+// mayReferHere reports whether a deployment may refer to resources here, by the last environment. A service without a
+// descriptor may: the registry may have lost it.
+func (s *Gate) mayReferHere(who schema.DeploymentID) bool {
+	env := s.environment.Load()
+	return env == nil || env.MayRefer(who.Service, s.Self.Service) ||
+		!slices.ContainsFunc(env.Services, func(d *schema.Descriptor) bool { return d.Service == who.Service })
+}
+
+const waitForSQL = `UPDATE dbcontroller.deployment SET unconfirmed = true, referred = true WHERE id = $1`
+
+// awaitPeer adds a deployment, which has called but was unknown when the recovery of the present epoch started, to those
+// that recovery waits for. Before recovery has started, Recover does the rest.
+func (s *Gate) awaitPeer(ctx context.Context, id int32) error {
+	return s.InTx(ctx, db.WorkFeed, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, ShareVersionSQL, VersionLock); err != nil {
+			return err
+		}
+		var awaiting, mayHaveLost, decommissioned bool
+		if err := tx.QueryRow(ctx, lockAwaitingSQL).Scan(&awaiting, &mayHaveLost); err != nil || !mayHaveLost {
+			return err
+		}
+		if err := tx.QueryRow(ctx, IsDecommissionedSQL, id).Scan(&decommissioned); err != nil || decommissioned {
+			return err
+		}
+		b := &pgx.Batch{}
+		b.Queue(waitForSQL, id)
+		if !awaiting {
+			b.Queue(recoverWorkSQL, []int32{id}, s.SelfID, schema.RingSize)
+		}
+		return tx.SendBatch(ctx, b).Close()
+	})
+}
+
+// Stranger is a deployment that was met with a database which is not known of it.
+type DatabaseMismatch struct {
+	Err *peer.DatabaseError
+	At  time.Time
+}
+
+func (s *Gate) recordMismatch(e *peer.DatabaseError) error {
+	if _, known := s.mismatches.Swap(e.Deployment, DatabaseMismatch{e, time.Now()}); !known {
+		s.Log.Warn("a deployment runs over another database than before; its messages are ignored", zap.Error(e))
+	}
+	return e
+}
+
+// Strangers are those that this process has met and not met otherwise since.
+func (s *Gate) DatabaseMismatches() (out []DatabaseMismatch) {
+	s.mismatches.Range(func(_, v any) bool {
+		if mismatch, ok := v.(DatabaseMismatch); ok {
+			out = append(out, mismatch)
+		}
+		return true
+	})
+	return out
+}
+
+// CheckCallerDatabase fails with *DatabaseError when a call is made from another database than the known one. It passes
+// when one of the two is not known.
+func CheckCallerDatabase(ctx context.Context, who schema.DeploymentID, known *uuid.UUID) error {
+	spoken, ok := ctx.Value(peer.CallerDatabase{}).(uuid.UUID)
+	if !ok || known == nil || *known == spoken {
+		return nil
+	}
+	return &peer.DatabaseError{Deployment: who, Known: *known, Spoken: spoken}
+}
+
+// Flags in the row of another deployment, set before the first reference or owner entry is stored.
+const (
+	NoteReferredSQL = `UPDATE dbcontroller.deployment SET referred = true WHERE id = $1 AND NOT referred`
+	NoteOwnedSQL    = `UPDATE dbcontroller.deployment SET owned = true WHERE id = $1 AND NOT owned`
+)
+
+type deploymentFlag struct {
+	sql        string
+	deployment int32
+}
+
+// noteStake notes it once a process and epoch.
+func (s *Gate) SetFlag(ctx context.Context, sql string, deployment int32) error {
+	if _, noted := s.flagged.Load(deploymentFlag{sql, deployment}); noted {
+		return nil
+	}
+	if _, err := s.Pool.Exec(ctx, sql, deployment); err != nil {
+		return fmt.Errorf("note what is at stake: %w", err)
+	}
+	s.flagged.Store(deploymentFlag{sql, deployment}, true)
+	return nil
+}
+
+// AcceptedDatabase is an operator's decision that a deployment's database was replaced and does not come back.
+type AcceptedDatabase struct {
+	Deployment schema.DeploymentID
+	// Database, and the epoch that it is in.
+	Database, Epoch uuid.UUID
+	Reason, By      string
+}
+
+const (
+	// Nothing is deleted until it has compared. Epochs of the former database count for nothing, also those that began by a
+	// clock ahead of the new one's.
+	acceptSQL = `
+UPDATE dbcontroller.deployment
+SET database_id = $2, epoch = CASE WHEN database_id IS NULL THEN GREATEST(epoch, $3) ELSE $3 END, unconfirmed = true
+WHERE id = $1 AND database_id IS DISTINCT FROM $2`
+
+	insertOperatorDecisionSQL = `INSERT INTO dbcontroller.word (deployment_id, what, reason, said_by) VALUES ($1, $2, $3, $4)`
+
+	selectOperatorDecisionsSQL = `
+SELECT d.service, d.region, w.what, w.reason, w.said_by, w.said_at
+FROM dbcontroller.word w JOIN dbcontroller.deployment d ON d.id = w.deployment_id ORDER BY w.seq DESC LIMIT 100`
+)
+
+// AcceptDatabase takes the word. Both sides compare, as after a failover: what the lost database knew is lost.
+func (s *Gate) AcceptDatabase(ctx context.Context, d AcceptedDatabase) error {
+	if d.Deployment == s.Self {
+		return &peer.InvalidError{Resource: "deployment", Err: errors.New("a deployment knows its own database: say it to the others")}
+	}
+	if d.Database == uuid.Nil || d.Epoch.Version() != 7 {
+		return &peer.InvalidError{Resource: "database", Err: errors.New("want the identity of the new database, and the epoch that it is in")}
+	}
+	id, err := s.Names.Deployment(ctx, d.Deployment)
+	if err != nil {
+		return err
+	}
+	err = s.recordDecision(ctx, id, databaseAccepted, d.Reason, d.By, func(tx pgx.Tx) (bool, error) {
+		tag, err := tx.Exec(ctx, acceptSQL, id, d.Database, d.Epoch)
+		if err != nil || tag.RowsAffected() == 0 {
+			return false, err
+		}
+		b := &pgx.Batch{}
+		b.Queue(keepDeletingSQL, id)
+		b.Queue(peerEpochWorkSQL, id, schema.RingSize)
+		return true, tx.SendBatch(ctx, b).Close()
+	})
+	if err != nil {
+		return fmt.Errorf("accept the database of %s: %w", d.Deployment, err)
+	}
+	s.checkedDatabases.Clear()
+	s.mismatches.Delete(d.Deployment)
+	return nil
+}
+
+const databaseAccepted = "DATABASE_ACCEPTED"
+
+// recordDecision applies an operator's decision about a deployment and stores it in the same transaction. When change
+// returns false, the decision was applied before, and nothing is stored. Writes hold the version lock shared until they
+// commit. It fails with *InvalidError and ErrDecommissioned.
+func (s *Gate) recordDecision(ctx context.Context, of int32, what, reason, by string, change func(pgx.Tx) (bool, error)) error {
+	if reason == "" || len(reason) > 1000 {
+		return &peer.InvalidError{Resource: "reason", Err: errors.New("want up to 1000 characters: it is kept for those who ask later")}
+	}
+	return s.InTx(ctx, db.WorkFeed|db.NoticeFeed, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, LockVersionSQL, VersionLock); err != nil {
+			return err
+		}
+		var decommissioned bool
+		if err := tx.QueryRow(ctx, IsDecommissionedSQL, of).Scan(&decommissioned); err != nil {
+			return err
+		}
+		if decommissioned {
+			return peer.ErrDecommissioned
+		}
+		changed, err := change(tx)
+		if err != nil || !changed {
+			return err
+		}
+		_, err = tx.Exec(ctx, insertOperatorDecisionSQL, of, what, reason, by)
+		return err
+	})
+}
+
+// OperatorDecision is a stored decision of an operator about another deployment.
+type OperatorDecision struct {
+	Deployment       schema.DeploymentID
+	What, Reason, By string
+	At               time.Time
+}
+
+// OperatorDecisions returns the last 100 decisions, newest first.
+func (s *Gate) OperatorDecisions(ctx context.Context) ([]OperatorDecision, error) {
+	rows, err := s.Pool.Query(ctx, selectOperatorDecisionsSQL)
+	if err != nil {
+		return nil, fmt.Errorf("read what operators said: %w", err)
+	}
+	out, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (w OperatorDecision, err error) {
+		err = row.Scan(&w.Deployment.Service, &w.Deployment.Region, &w.What, &w.Reason, &w.By, &w.At)
+		return w, err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read what operators said: %w", err)
+	}
+	return out, nil
+}

@@ -1,0 +1,507 @@
+package gate
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"go.uber.org/zap"
+
+	"github.com/db-controller/db-controller/internal/feed"
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
+	"github.com/db-controller/db-controller/schema/shadow/internal/db"
+)
+
+// EpochNowSQL is of a row m of meta: the epoch, or null when the server is not the one that it was noticed on.
+const EpochNowSQL = feed.EpochSQL
+
+const (
+	readEpochSQL = `
+SELECT m.epoch, COALESCE(m.server, ''), ` + feed.ServerSQL + `, ` + feed.TimelineSQL + `, m.awaiting, m.database_id,
+    (SELECT last_value FROM dbcontroller.mark), pg_current_wal_flush_lsn() >= pg_current_wal_insert_lsn() -- in this order
+FROM dbcontroller.meta m`
+	lockEpochSQL = readEpochSQL + ` FOR UPDATE`
+
+	// A version switch may be lost. The jump of the generation makes every process compare its version again.
+	beginEpochSQL = `
+WITH noted AS (
+    INSERT INTO dbcontroller.epoch (id, server) VALUES ($1, $2)
+)
+UPDATE dbcontroller.meta
+SET epoch = $1, server = $2, timeline = $3, awaiting = $4, generation = generation + CASE WHEN $4 THEN 1000000 ELSE 0 END`
+
+	// The stored times are of the former server's clock, which may have been hours ahead.
+	boundTimesSQL = `
+WITH closed AS (
+    DELETE FROM dbcontroller.closing
+), members AS (
+    UPDATE dbcontroller.member SET expires_at = clock_timestamp() + interval '15 s' WHERE expires_at > clock_timestamp() + interval '15 s'
+)
+UPDATE dbcontroller.blockade SET expires_at = clock_timestamp() + $1::interval WHERE expires_at > clock_timestamp() + $1::interval`
+
+	// Skip the numbers that lost transactions may have taken: readers take the greater number for the newer row.
+	skipNumbersSQL = `
+SELECT setval(s::regclass, nextval(s::regclass) + 1000000000) FROM unnest(ARRAY [
+    'dbcontroller.object_id', 'dbcontroller.revision', 'dbcontroller.mark', pg_get_serial_sequence('dbcontroller.notice', 'seq'),
+    pg_get_serial_sequence('dbcontroller.work', 'seq'), pg_get_serial_sequence('dbcontroller.change', 'seq')
+]) AS s
+UNION ALL
+SELECT setval(s::regclass, nextval(s::regclass) + 100000) FROM unnest(ARRAY [
+    pg_get_serial_sequence('dbcontroller.deployment', 'id'), pg_get_serial_sequence('dbcontroller.kind', 'id'),
+    pg_get_serial_sequence('dbcontroller.field', 'id')
+]) AS s`
+)
+
+// NoticeEpoch compares the server with the one that was noticed last, and its numbers with those that this process has seen.
+// It begins a new epoch when the server is another one or its database a copy of before, unless another process has. It tells whether it has to be known who may refer to resources here (Recover).
+func (s *Gate) NoticeEpoch(ctx context.Context) (awaiting bool, err error) {
+	was := s.epoch.Load()
+	observed := observedEpoch{was: was, seen: s.Rollback.Seen.Load()}
+	if err = observed.scan(s.Pool.QueryRow(ctx, readEpochSQL)); err == nil {
+		err = s.sameDatabase(observed.database)
+	}
+	if err == nil && s.hasEnded(&observed) {
+		err = s.InTx(ctx, db.NoFeed, func(tx pgx.Tx) error { return s.beginEpoch(ctx, tx, &observed) })
+	}
+	if err != nil {
+		return false, fmt.Errorf("notice the database's epoch: %w", err)
+	}
+	if observed.flushed {
+		s.Rollback.Observe(observed.mark)
+	}
+	if was != nil && *was != *observed.epoch {
+		// Numbers that were looked up before may be of rows that are lost: whoever uses one compares the epochs.
+		s.Names.Forget()
+		s.NotedTargets.Clear()
+		s.flagged.Clear()
+		if err := s.LoadDecommissioned(ctx); err != nil {
+			return false, err
+		}
+	}
+	s.epoch.Store(observed.epoch)
+	s.checkedDatabases.Clear() // another process may have accepted another database
+	return observed.awaiting, nil
+}
+
+// sameDatabase fails when the pool reaches another database than the one that this process started with. The caller then
+// keeps its epoch, so that no transaction over the other database decides anything.
+func (s *Gate) sameDatabase(live uuid.UUID) error {
+	if !s.database.CompareAndSwap(nil, &live) && *s.database.Load() != live {
+		return fmt.Errorf("another database (%s) has taken the place of the one that this process began with (%s): connect it to the right one, or restore a backup of that", live, s.Database())
+	}
+	return nil
+}
+
+// ForgetServer makes the next NoticeEpoch begin a new epoch (--restored): a process that has just started cannot
+// distinguish a restored copy of the server's files from the original.
+func (s *Gate) ForgetServer(ctx context.Context) error {
+	if _, err := s.Pool.Exec(ctx, `UPDATE dbcontroller.meta SET server = '', timeline = ''`); err != nil {
+		return fmt.Errorf("begin a new epoch: %w", err)
+	}
+	return nil
+}
+
+// noticed is the epoch as it is stored, and as the server says; and what this process has seen before.
+type observedEpoch struct {
+	was  *uuid.UUID
+	seen int64
+
+	epoch                  *uuid.UUID // null before the first one
+	server, live, timeline string
+	awaiting               bool
+	database               uuid.UUID
+	mark                   int64 // that was taken last
+	flushed                bool  // no crash can forget it
+}
+
+func (n *observedEpoch) scan(row pgx.Row) error {
+	return row.Scan(&n.epoch, &n.server, &n.live, &n.timeline, &n.awaiting, &n.database, &n.mark, &n.flushed)
+}
+
+// hasEnded reports whether a new epoch is to be begun. The server is another one; or files of before were put back, and nobody
+// has said so: of before an epoch that this process has seen, or of before what it has seen in the present one.
+func (s *Gate) hasEnded(n *observedEpoch) bool {
+	if n.server != n.live {
+		return true
+	}
+	if n.was == nil || n.epoch == nil {
+		return false
+	}
+	later := bytes.Compare(n.was[:], n.epoch[:])
+	return later > 0 || later == 0 && n.mark < n.seen || s.Rollback.HasEnded(*n.epoch)
+}
+
+func (s *Gate) beginEpoch(ctx context.Context, tx pgx.Tx, observed *observedEpoch) error {
+	if err := observed.scan(tx.QueryRow(ctx, lockEpochSQL)); err != nil || !s.hasEnded(observed) {
+		return err // another process was first
+	}
+	if observed.awaiting = observed.epoch != nil; observed.awaiting {
+		if _, err := tx.Exec(ctx, skipNumbersSQL); err != nil {
+			return err
+		}
+		if _, err := tx.Exec(ctx, boundTimesSQL, s.Cfg.TentativeTTL); err != nil {
+			return err
+		}
+		s.Log.Warn("the database was restored or failed over; nothing is deleted until other deployments have confirmed their references",
+			zap.String("was", observed.server), zap.String("is", observed.live))
+	}
+	epoch := uuid.Must(uuid.NewV7())
+	observed.epoch = &epoch
+	_, err := tx.Exec(ctx, beginEpochSQL, epoch, observed.live, observed.timeline, observed.awaiting)
+	return err
+}
+
+// EpochOf returns the epoch of the database within tx. It fails with *UnavailableError when the server has changed and
+// the new epoch is not noticed yet.
+func (s *Gate) EpochOf(ctx context.Context, tx pgx.Tx) (uuid.UUID, error) {
+	present := s.Present(tx)
+	if err := tx.QueryRow(ctx, `SELECT `+PresentSQL+` FROM dbcontroller.meta m`).Scan(present.Columns()...); err != nil {
+		return uuid.Nil, err
+	}
+	if epoch := present.epoch(); epoch != nil {
+		return *epoch, nil
+	}
+	return uuid.Nil, s.RecoveringSelf()
+}
+
+const renameEpochSQL = `
+WITH noted AS (
+    UPDATE dbcontroller.epoch SET id = $2 WHERE id = $1
+), counted AS (
+    UPDATE dbcontroller.deployment SET counted_in = $2 WHERE counted_in = $1
+)
+UPDATE dbcontroller.meta SET epoch = $2 WHERE epoch = $1`
+
+var announceAgainSQL = db.Codes(`
+WITH old AS (
+    DELETE FROM dbcontroller.work WHERE action = {announce_epoch}
+)
+INSERT INTO dbcontroller.work (action, shard, deployment_id, cursor)
+SELECT {announce_epoch}, id % $2::int, id, '' FROM dbcontroller.deployment d
+WHERE id <> $1 AND NOT EXISTS (SELECT FROM dbcontroller.decommissioned WHERE deployment_id = d.id)`)
+
+// AdvanceEpoch replaces the id of the present epoch by one greater than known, the epoch of this database that another
+// deployment has stored: the clock went back since then. The new id is announced to all deployments.
+func (s *Gate) AdvanceEpoch(ctx context.Context, known uuid.UUID) error {
+	greater := uuid.Must(uuid.NewV7())
+	if ms := peer.AttemptTime(known).UnixMilli() + 1; peer.AttemptTime(greater).UnixMilli() < ms {
+		for i := 5; i >= 0; i-- {
+			greater[i], ms = byte(ms), ms>>8
+		}
+	}
+	present := s.PresentEpoch()
+	err := s.InTx(ctx, db.WorkFeed, func(tx pgx.Tx) error {
+		tag, err := tx.Exec(ctx, renameEpochSQL, present, greater)
+		if err != nil || tag.RowsAffected() == 0 { // another process was first
+			return err
+		}
+		_, err = tx.Exec(ctx, announceAgainSQL, s.SelfID, schema.RingSize)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("advance the epoch beyond the one that another deployment knows: %w", err)
+	}
+	_, err = s.NoticeEpoch(ctx)
+	return err
+}
+
+// PresentEpoch returns the epoch that this process noticed last; uuid.Nil before the first.
+func (s *Gate) PresentEpoch() uuid.UUID {
+	if e := s.epoch.Load(); e != nil {
+		return *e
+	}
+	return uuid.Nil
+}
+
+// EpochMoved tells of transactions that met a server which is not noticed yet. Capacity one; never closed.
+func (s *Gate) EpochChanged() <-chan struct{} { return s.epochChanged }
+
+func (s *Gate) SignalEpochChanged() {
+	select {
+	case s.epochChanged <- struct{}{}:
+	default:
+	}
+}
+
+const (
+	// A database in its first epoch has lost nothing.
+	lockAwaitingSQL = `SELECT awaiting, ` + mayHaveLostSQL + ` FROM dbcontroller.meta m FOR UPDATE`
+	mayHaveLostSQL  = `EXISTS (SELECT FROM dbcontroller.epoch e WHERE e.id <> m.epoch)`
+
+	// The deployments that may refer to resources here: those that the registry names, and those with rows here, which
+	// the registry may have lost. Blockades of theirs may be lost, so that each of them has to compare.
+	unconfirmedSQL = `
+WITH who AS (
+    SELECT id FROM dbcontroller.deployment d, dbcontroller.meta m WHERE id <> $2 AND d.counted_in IS DISTINCT FROM m.epoch
+        AND NOT EXISTS (SELECT FROM dbcontroller.decommissioned WHERE deployment_id = d.id)
+        AND (
+            id = ANY ($1) OR m.awaiting AND (
+                EXISTS (SELECT FROM dbcontroller.blockade WHERE deployment_id = d.id)
+                OR EXISTS (SELECT FROM dbcontroller.holder_entry WHERE deployment_id = d.id)
+                OR EXISTS (SELECT FROM dbcontroller.notice WHERE deployment_id = d.id)
+            )
+        )
+)
+UPDATE dbcontroller.deployment d SET unconfirmed = true, referred = true FROM who WHERE who.id = d.id`
+)
+
+var (
+	forgetPassesSQL = db.Codes(`DELETE FROM dbcontroller.work WHERE action IN ({announce_epoch}, {confirm_again}, {verify_blockades})`)
+
+	// Once an epoch, for each deployment: announce the epoch, and verify its blockades here.
+	recoverWorkSQL = db.Codes(`
+WITH counted AS (
+    UPDATE dbcontroller.deployment d SET counted_in = m.epoch FROM dbcontroller.meta m
+    WHERE d.id <> $2 AND d.counted_in IS DISTINCT FROM m.epoch
+        AND NOT EXISTS (SELECT FROM dbcontroller.decommissioned WHERE deployment_id = d.id)
+        AND (d.id = ANY ($1) OR d.unconfirmed OR d.pointed_to)
+    RETURNING d.id
+)
+INSERT INTO dbcontroller.work (action, shard, deployment_id, cursor)
+SELECT a, id % $3::int, id, '' FROM counted, unnest(ARRAY [{announce_epoch}, {verify_blockades}]) AS a`)
+)
+
+// Recover starts the recovery of a new epoch with the deployments of an environment. The epoch is announced to all of
+// them; those that may refer to resources here are waited for: nothing is deleted here until they have confirmed their
+// references. A later call, in any epoch but the first, adds deployments that have appeared since (the registry may have
+// lost some as well) and changes nothing for the others.
+func (s *Gate) Recover(ctx context.Context, env *schema.Environment) error {
+	var referring, all []int32
+	for _, d := range env.Deployments {
+		if d.Address == "" && d.Generation == 0 {
+			continue // it never ran
+		}
+		id, err := s.Names.Deployment(ctx, d.DeploymentID)
+		if err != nil {
+			return err
+		}
+		if all = append(all, id); env.MayRefer(d.Service, s.Self.Service) {
+			referring = append(referring, id)
+		}
+	}
+	err := s.InTx(ctx, db.WorkFeed, func(tx pgx.Tx) error {
+		// Shared version lock: a concurrent Decommission waits for us or is already visible.
+		if _, err := tx.Exec(ctx, ShareVersionSQL, VersionLock); err != nil {
+			return err
+		}
+		var awaiting, mayHaveLost bool
+		if err := tx.QueryRow(ctx, lockAwaitingSQL).Scan(&awaiting, &mayHaveLost); err != nil || !mayHaveLost {
+			return err
+		}
+		b := &pgx.Batch{}
+		if awaiting {
+			b.Queue(forgetPassesSQL)
+		}
+		b.Queue(unconfirmedSQL, referring, s.SelfID)
+		b.Queue(recoverWorkSQL, all, s.SelfID, schema.RingSize)
+		b.Queue(`UPDATE dbcontroller.meta SET awaiting = false`)
+		return tx.SendBatch(ctx, b).Close()
+	})
+	if err != nil {
+		return fmt.Errorf("recover after a failover: %w", err)
+	}
+	s.environment.Store(env)
+	return nil
+}
+
+const (
+	// Decommissioned deployments are not waited for.
+	AwaitedSQL = `(d.unconfirmed OR d.uncompared) AND NOT EXISTS (SELECT FROM dbcontroller.decommissioned x WHERE x.deployment_id = d.id)`
+
+	selectUnconfirmedSQL = `SELECT service, region FROM dbcontroller.deployment d WHERE ` + AwaitedSQL + ` ORDER BY 1, 2`
+
+	recoveredSQL = `
+SELECT ` + PresentSQL + `, NOT m.awaiting AND NOT EXISTS (SELECT FROM dbcontroller.deployment d WHERE ` + AwaitedSQL + `)
+FROM dbcontroller.meta m`
+)
+
+// CheckRecovered fails with *UnavailableError while blockades and entries here may be lost. A transaction that marks or
+// removes resources calls it after it has locked them: establishing again waits for these locks, and is confirmed later.
+func (s *Gate) CheckRecovered(ctx context.Context, tx pgx.Tx) error {
+	var settled bool
+	present := s.Present(tx)
+	if err := tx.QueryRow(ctx, recoveredSQL).Scan(append(present.Columns(), &settled)...); err != nil {
+		return err
+	}
+	noticed := present.epoch() != nil
+	if noticed && settled {
+		return nil
+	}
+	if !noticed {
+		s.SignalEpochChanged()
+	}
+	rows, err := tx.Query(ctx, selectUnconfirmedSQL)
+	if err != nil {
+		return err
+	}
+	waiting, err := pgx.CollectRows(rows, pgx.RowToStructByPos[schema.DeploymentID])
+	if err != nil {
+		return err
+	}
+	if len(waiting) == 0 {
+		waiting = []schema.DeploymentID{s.Self}
+	}
+	return &peer.UnavailableError{Deployments: waiting, Err: peer.ErrRecovering}
+}
+
+const (
+	// Messages of earlier epochs than the stored one are refused. The row lock makes RecordPeerEpoch wait for the messages
+	// in flight, so that none of them changes rows that the new epoch has compared.
+	knownEpochSQL = `
+SELECT d.epoch IS NULL OR d.epoch <= $2, ` + PresentSQL + `
+FROM dbcontroller.deployment d, dbcontroller.meta m WHERE d.id = $1 FOR SHARE OF d`
+
+	// Deletes wait only for a deployment that has ever referred to resources here: only that one can have lost a reference.
+	learnEpochSQL = `
+WITH before AS (
+    SELECT epoch FROM dbcontroller.deployment WHERE id = $1
+)
+UPDATE dbcontroller.deployment d
+SET epoch = GREATEST(d.epoch, $2), uncompared = d.uncompared OR d.referred AND (d.epoch IS NULL OR d.epoch < $2)
+FROM before WHERE d.id = $1 RETURNING before.epoch IS DISTINCT FROM d.epoch, d.epoch`
+)
+
+var (
+	// Finalise waits for these locks, or has removed the shadows before the next statement.
+	keepDeletingSQL = db.Codes(`
+SELECT FROM dbcontroller.shadow WHERE state = {deleting} AND id IN (SELECT target_id FROM dbcontroller.holder_entry WHERE deployment_id = $1)
+ORDER BY id FOR KEY SHARE`)
+
+	// New notices for the deletions on which the deployment may have lost its work; then compare the references to it
+	// (confirm again) and its blockades here (verify blockades).
+	peerEpochWorkSQL = db.Codes(`
+WITH again AS (
+    INSERT INTO dbcontroller.notice (target_id, deployment_id)
+    SELECT e.target_id, e.deployment_id FROM dbcontroller.holder_entry e JOIN dbcontroller.shadow s ON s.id = e.target_id
+    WHERE e.deployment_id = $1 AND s.state = {deleting}
+), old AS (
+    DELETE FROM dbcontroller.work WHERE action IN ({confirm_again}, {verify_blockades}) AND deployment_id = $1
+)
+INSERT INTO dbcontroller.work (action, shard, deployment_id, cursor) SELECT a, $1 % $2::int, $1, '' FROM unnest(ARRAY [{announce_epoch}, {confirm_again}, {verify_blockades}]) AS a
+WHERE a <> {announce_epoch} OR EXISTS (SELECT FROM dbcontroller.deployment WHERE id = $1 AND unconfirmed)`)
+)
+
+// CheckPeerEpoch makes the batch fail with ErrStaleEpoch when a later epoch than epoch is stored for the sender's
+// database; and with *UnavailableError when this database is not in selfEpoch, in which the caller looked up its ids.
+func (s *Gate) CheckPeerEpoch(tx pgx.Tx, b *pgx.Batch, deployment int32, epoch, selfEpoch uuid.UUID) {
+	present := s.Present(tx)
+	b.Queue(knownEpochSQL, deployment, epoch).QueryRow(func(row pgx.Row) error {
+		var known bool
+		err := row.Scan(append([]any{&known}, present.Columns()...)...)
+		switch {
+		case err == nil && !present.Is(selfEpoch), errors.Is(err, pgx.ErrNoRows):
+			return s.RecoveringSelf()
+		case err == nil && !known:
+			return peer.ErrStaleEpoch
+		}
+		return err
+	})
+}
+
+// RecoveringSelf returns the error of a transaction that found another epoch than the noticed one, and signals it.
+func (s *Gate) RecoveringSelf() error {
+	s.SignalEpochChanged()
+	return &peer.UnavailableError{Deployments: []schema.DeploymentID{s.Self}, Err: peer.ErrRecovering}
+}
+
+// Told takes the word of another deployment that its database has begun a new epoch. From the commit on nothing counts
+// that was established there before, or was said by it: writes hold the version's lock shared until they commit. Of two
+// epochs the greater one counts, whichever comes last; it is answered.
+func (s *Gate) RecordPeerEpoch(ctx context.Context, from schema.DeploymentID, epoch uuid.UUID) (known uuid.UUID, err error) {
+	id, err := s.Names.Deployment(ctx, from)
+	if err != nil {
+		return known, err
+	}
+	err = s.InTx(ctx, db.WorkFeed|db.NoticeFeed, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, LockVersionSQL, VersionLock); err != nil {
+			return err
+		}
+		var moved, decommissioned bool
+		if err := tx.QueryRow(ctx, IsDecommissionedSQL, id).Scan(&decommissioned); err != nil {
+			return err
+		}
+		if decommissioned { // nobody is waited for who is not let in to answer
+			return peer.ErrDecommissioned
+		}
+		if err := tx.QueryRow(ctx, learnEpochSQL, id, epoch).Scan(&moved, &known); err != nil || !moved {
+			return err
+		}
+		b := &pgx.Batch{}
+		b.Queue(keepDeletingSQL, id)
+		b.Queue(peerEpochWorkSQL, id, schema.RingSize)
+		return tx.SendBatch(ctx, b).Close()
+	})
+	if err != nil {
+		return known, fmt.Errorf("record the epoch of %s: %w", from, err)
+	}
+	return known, nil
+}
+
+// $2 is the epoch of this database in which the deployment compared, $3 that of its own database.
+const markConfirmedSQL = `
+UPDATE dbcontroller.deployment d SET unconfirmed = d.unconfirmed AND m.epoch <> $2, uncompared = d.uncompared AND d.epoch <> $3
+FROM dbcontroller.meta m WHERE d.id = $1 AND (d.unconfirmed OR d.uncompared)`
+
+var markAnnouncedSQL = db.Codes(`
+WITH done AS (
+    DELETE FROM dbcontroller.work WHERE action = {announce_epoch} AND deployment_id = $1 RETURNING deployment_id
+)
+INSERT INTO dbcontroller.work (action, shard, deployment_id, cursor) SELECT {confirm_again}, deployment_id % $2::int, deployment_id, '' FROM done`)
+
+// Announced takes that another deployment knows the present epoch, and refuses what was said before it. Only then
+// references to it can be compared: what is there is not released any more by what is under way.
+func (s *Gate) MarkAnnounced(ctx context.Context, to schema.DeploymentID, epoch uuid.UUID) error {
+	id, err := s.Names.Deployment(ctx, to)
+	if err != nil {
+		return err
+	}
+	err = s.InTx(ctx, db.WorkFeed, func(tx pgx.Tx) error {
+		present, err := s.EpochOf(ctx, tx)
+		if err == nil && present != epoch {
+			err = s.RecoveringSelf() // another process has noticed a later one
+		}
+		if err != nil {
+			return err
+		}
+		_, err = tx.Exec(ctx, markAnnouncedSQL, id, schema.RingSize)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("record that %s knows the epoch: %w", to, err)
+	}
+	return nil
+}
+
+// Confirmed takes that a deployment has compared what it refers to here, in an epoch of this database as it was told, and in
+// one of its own, and has established again whatever was lost.
+func (s *Gate) MarkReferencesConfirmed(ctx context.Context, by schema.DeploymentID, epoch, selfEpoch uuid.UUID) error {
+	here := s.PresentEpoch()
+	id, err := s.Names.Deployment(ctx, by)
+	if err != nil {
+		return err
+	}
+	var confirmed bool
+	err = s.InTx(ctx, db.NoFeed, func(tx pgx.Tx) error {
+		present, err := s.EpochOf(ctx, tx)
+		if err == nil && present != here { // the id may belong to another deployment in this epoch
+			err = s.RecoveringSelf()
+		}
+		if err != nil {
+			return err
+		}
+		tag, err := tx.Exec(ctx, markConfirmedSQL, id, epoch, selfEpoch)
+		confirmed = tag.RowsAffected() > 0
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("record that %s has confirmed its references: %w", by, err)
+	}
+	if confirmed {
+		s.Log.Info("references are confirmed after the failover", zap.Stringer("by", by))
+	}
+	return nil
+}

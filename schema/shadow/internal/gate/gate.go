@@ -1,0 +1,45 @@
+// Package gate is what a transaction passes before it writes: the epoch and the identity of the database, the version of the
+// service, and what is known of other deployments' databases.
+package gate
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+
+	"github.com/google/uuid"
+
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/shadow/internal/db"
+)
+
+// Gate holds what this process knows of epochs, databases and versions.
+type Gate struct {
+	*db.DB
+
+	// epoch of the database, as of the last NoticeEpoch; epochChanged receives when a transaction met another one (capacity one).
+	epoch        atomic.Pointer[uuid.UUID]
+	epochChanged chan struct{}
+	// superseded receives when another process has switched the version; see Superseded.
+	superseded chan struct{}
+	// database is the identity of this deployment's database, set by the first NoticeEpoch. checkedDatabases are those of the other
+	// deployments (uuid.UUID by schema.DeploymentID) that were compared recently, mismatches those that differed, and flagged a
+	// cache of the flags known to be stored.
+	database                              atomic.Pointer[uuid.UUID]
+	checkedDatabases, mismatches, flagged sync.Map
+	// environment is the one of the last Recover of this process.
+	environment atomic.Pointer[schema.Environment]
+	// NotedTargets is a cache of the deployments (int32) that are stored as referred to.
+	NotedTargets sync.Map
+	// decommissioned are the decommissioned deployments that this process has read.
+	decommissioned atomic.Pointer[[]schema.DeploymentID]
+}
+
+// New reads the epoch of the database and the decommissioned deployments.
+func New(ctx context.Context, d *db.DB) (*Gate, error) {
+	s := &Gate{DB: d, epochChanged: make(chan struct{}, 1), superseded: make(chan struct{}, 1)}
+	if _, err := s.NoticeEpoch(ctx); err != nil {
+		return nil, err
+	}
+	return s, s.LoadDecommissioned(ctx)
+}

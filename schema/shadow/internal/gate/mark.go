@@ -1,0 +1,51 @@
+package gate
+
+import (
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/db-controller/db-controller/schema/shadow/internal/db"
+)
+
+// PresentSQL is a select list over a row m of meta: the next number of the sequence mark, and the current epoch; present reads it.
+const PresentSQL = `nextval('dbcontroller.mark'), ` + EpochNowSQL
+
+// present checks the epoch of a transaction by the columns of presentSQL.
+type present struct {
+	store *Gate
+	tx    pgx.Tx
+	seen  int64 // marks.seen before the statement was sent
+	mark  int64
+	now   *uuid.UUID
+}
+
+func (s *Gate) Present(tx pgx.Tx) *present {
+	return &present{store: s, tx: tx, seen: s.Rollback.Seen.Load()}
+}
+
+// Columns returns the scan targets of presentSQL.
+func (p *present) Columns() []any { return []any{&p.mark, &p.now} }
+
+// epoch returns the epoch of the transaction; nil when the server is not the one on which the stored epoch began, or the
+// number shows that its database is an older copy. It records the number in the transaction.
+func (p *present) epoch() *uuid.UUID {
+	if p.now == nil {
+		return nil
+	}
+	if p.mark <= p.seen {
+		p.store.Rollback.EndedEpoch.Store(p.now)
+	}
+	if p.store.Rollback.HasEnded(*p.now) {
+		return nil
+	}
+	if m, ok := p.tx.(*db.Marked); ok {
+		m.Mark = p.mark
+	}
+	return p.now
+}
+
+// Is reports whether the transaction runs in an epoch.
+func (p *present) Is(epoch uuid.UUID) bool {
+	now := p.epoch()
+	return now != nil && *now == epoch
+}

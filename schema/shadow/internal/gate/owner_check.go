@@ -1,0 +1,5 @@
+package gate
+
+const (
+	SelectVersionSQL = `SELECT version, generation FROM dbcontroller.meta`
+)

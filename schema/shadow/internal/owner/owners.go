@@ -1,0 +1,21 @@
+// Package owner keeps owner references true across deployments: owners are found, pinned, told of their ownees, and upgraded;
+// ownees that lost their last owner are collected.
+package owner
+
+import (
+	"github.com/db-controller/db-controller/schema/shadow/internal/cascade"
+	"github.com/db-controller/db-controller/schema/shadow/internal/db"
+	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
+)
+
+// Owners keeps the owner references of one deployment's resources.
+type Owners struct {
+	*db.DB
+	gate    *gate.Gate
+	cascade *cascade.Actor
+}
+
+// New joins the parts.
+func New(g *gate.Gate, c *cascade.Actor) *Owners {
+	return &Owners{DB: g.DB, gate: g, cascade: c}
+}

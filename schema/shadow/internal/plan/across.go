@@ -1,0 +1,281 @@
+package plan
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
+)
+
+// maxAsking is the number of deployments that are asked at the same time.
+const maxAsking = 32
+
+// maxPatience is how long a level waits for slow deployments. Their calls go on; the answers join a later level.
+const maxPatience = time.Second
+
+// walkPeers are asked in a walk: what a deletion takes along there, and what resources there would be deleted with.
+type walkPeers interface {
+	Plan(ctx context.Context, at schema.DeploymentID, q peer.PlanQuestion) (*peer.Plan, error)
+	Trace(ctx context.Context, at schema.DeploymentID, uids []uuid.UUID) (map[uuid.UUID]peer.Trace, error)
+}
+
+// walked is what a walk over all deployments found. What it says does not depend on the order in which they answered.
+type PlanWalk struct {
+	self     schema.DeploymentID
+	peers    walkPeers
+	detailed bool
+	members  map[peer.PlanTarget]*walkedMember
+	// order are the members, after settle.
+	order    []*walkedMember
+	unsets   map[unsetKey]walkedUnset
+	blockers map[blockerKey]peer.PlanBlocker
+	// silent are the deployments that did not answer; unasked are these and those that the walk did not reach.
+	silent    map[schema.DeploymentID]bool
+	Unasked   []peer.Unasked
+	Truncated bool
+	// excused are holders that the deletion removes although the walk did not reach them; unknown are holders for which
+	// that could not be determined. judge fills both. mindAll: no blocker of a member here is excused.
+	excused, Unknown map[peer.PlanTarget]bool
+	MindAll          bool
+	ask              map[schema.DeploymentID]map[peer.PlanTarget]bool
+	// owners are by deployment the members that own resources there. Each question names all of them, since an ownee is
+	// deleted only when all its owners are.
+	owners map[schema.DeploymentID][]peer.PlanTarget
+}
+
+// walkedMember is a resource that the deletion removes.
+type walkedMember struct {
+	peer.PlanMember
+	at peer.PlanTarget
+	// via is one reason out of Vias, chosen by settle; certain reports that cascades alone lead to the member, and no loss
+	// of owners.
+	via     peer.Via
+	certain bool
+	placed  bool
+	// first reports that the deletion starts with it.
+	first bool
+}
+
+type walkedUnset struct {
+	peer.PlanUnset
+	deployment schema.DeploymentID
+}
+
+type unsetKey struct {
+	holder peer.PlanTarget
+	path   string
+	target peer.PlanTarget
+}
+
+type blockerKey struct {
+	holder peer.PlanTarget
+	path   string
+	target peer.PlanTarget
+}
+
+func NewWalk(self schema.DeploymentID, peers walkPeers, detailed bool) *PlanWalk {
+	return &PlanWalk{
+		self: self, peers: peers, detailed: detailed, members: map[peer.PlanTarget]*walkedMember{},
+		unsets: map[unsetKey]walkedUnset{}, blockers: map[blockerKey]peer.PlanBlocker{}, silent: map[schema.DeploymentID]bool{},
+		excused: map[peer.PlanTarget]bool{}, Unknown: map[peer.PlanTarget]bool{},
+		ask: map[schema.DeploymentID]map[peer.PlanTarget]bool{}, owners: map[schema.DeploymentID][]peer.PlanTarget{},
+	}
+}
+
+// Goes reports whether the walk found that the deletion removes a resource.
+func (w *PlanWalk) Goes(t peer.PlanTarget) bool { return w.members[t] != nil || w.excused[t] }
+
+func (w *PlanWalk) Follow(d schema.DeploymentID, t peer.PlanTarget) {
+	if w.ask[d] == nil {
+		w.ask[d] = map[peer.PlanTarget]bool{}
+	}
+	w.ask[d][t] = true
+}
+
+// Begin adds the members with which the deletion starts.
+func (w *PlanWalk) Begin(members []peer.PlanMember) {
+	w.take(w.self, members)
+	for _, m := range w.members {
+		m.first = true
+	}
+}
+
+// take adds members of one deployment, and the deployments that have to be asked because of them.
+func (w *PlanWalk) take(d schema.DeploymentID, members []peer.PlanMember) {
+	for _, m := range members {
+		t := peer.PlanTarget{Deployment: d, UID: m.UID}
+		if known := w.members[t]; known != nil {
+			for _, via := range m.Vias {
+				if !slices.Contains(known.Vias, via) {
+					known.Vias = append(known.Vias, via)
+				}
+			}
+			continue
+		}
+		w.members[t] = &walkedMember{PlanMember: m, at: t}
+		for _, e := range m.Entries {
+			w.Follow(e, t)
+		}
+		for _, o := range m.Ownees {
+			w.Follow(o, t)
+			w.owners[o] = append(w.owners[o], t)
+		}
+	}
+}
+
+func (w *PlanWalk) takePlan(d schema.DeploymentID, plan *peer.Plan) {
+	w.Truncated = w.Truncated || plan.Truncated
+	for _, b := range plan.Blockers {
+		b.Holder.Target.Deployment = d
+		w.Block(b)
+	}
+	for _, u := range plan.Unsets {
+		w.unsets[unsetKey{peer.PlanTarget{Deployment: d, UID: u.UID}, u.Via.Path, u.Via.Target}] = walkedUnset{u, d}
+	}
+	w.take(d, plan.Members)
+}
+
+// Block adds a blocker. A confirmed one replaces an undecided or unreachable one, and is not replaced.
+func (w *PlanWalk) Block(b peer.PlanBlocker) {
+	key := blockerKey{b.HolderResource(), b.Holder.Path, b.Target()}
+	if known, ok := w.blockers[key]; ok && !known.Undecided && !known.Unreachable {
+		return
+	}
+	w.blockers[key] = b
+}
+
+// answer is one deployment's plan, or unasked when it sent none.
+type answer struct {
+	from    schema.DeploymentID
+	plan    *peer.Plan
+	unasked peer.Unasked
+}
+
+// Run follows the deletion over all deployments, level by level. The deployments of a level are asked concurrently; each
+// call has two thirds of the time that the walk has left. The result is best effort: resources that change afterwards,
+// exceed the limit or belong to unreachable deployments are handled when the cascade reaches them.
+func (w *PlanWalk) Run(parent context.Context) error {
+	ctx, cancel := peer.InPart(parent, 3, 4)
+	defer cancel()
+	answers := make(chan answer, maxAsking)
+	asking := map[schema.DeploymentID]bool{}
+	for len(w.members) < peer.PlanLimit {
+		fresh := w.next(asking)
+		for d := range fresh {
+			asking[d] = true
+			go w.askOne(ctx, d, w.question(d), answers)
+		}
+		if len(asking) == 0 {
+			break
+		}
+		for _, a := range level(ctx, answers, asking, fresh) {
+			w.takeAnswer(a)
+		}
+	}
+	w.Truncated = w.Truncated || len(w.members) >= peer.PlanLimit
+	cancel()
+	for range asking {
+		a := <-answers
+		w.skip(a.from)
+	}
+	for d := range w.ask {
+		w.skip(d)
+	}
+	w.Unasked = peer.SortUnasked(w.Unasked)
+	w.settle()
+	return parent.Err()
+}
+
+// skip records that a deployment was not asked about all targets, because the walk has reached its limit.
+func (w *PlanWalk) skip(d schema.DeploymentID) {
+	if !w.silent[d] {
+		w.Unasked = append(w.Unasked, peer.Unasked{Deployment: d, Why: peer.LimitReached})
+	}
+}
+
+// next returns the deployments to ask now: each has one question in flight, and silent ones are not asked again.
+func (w *PlanWalk) next(asking map[schema.DeploymentID]bool) map[schema.DeploymentID]bool {
+	fresh := map[schema.DeploymentID]bool{}
+	for d := range w.ask {
+		switch {
+		case w.silent[d]:
+			delete(w.ask, d)
+		case !asking[d] && len(asking)+len(fresh) < maxAsking:
+			fresh[d] = true
+		}
+	}
+	return fresh
+}
+
+// question returns the next question to a deployment: the targets that it was not asked about yet, and the owners.
+func (w *PlanWalk) question(d schema.DeploymentID) peer.PlanQuestion {
+	targets := w.ask[d]
+	delete(w.ask, d)
+	for _, o := range w.owners[d] {
+		targets[o] = true
+	}
+	q := peer.PlanQuestion{Limit: max(1, peer.PlanLimit-len(w.members)), Detailed: w.detailed}
+	for t := range targets {
+		q.Targets = append(q.Targets, t)
+	}
+	slices.SortFunc(q.Targets, compareTargets)
+	return q
+}
+
+func compareTargets(a, b peer.PlanTarget) int {
+	return cmp.Or(peer.CompareDeployments(a.Deployment, b.Deployment), slices.Compare(a.UID[:], b.UID[:]))
+}
+
+func (w *PlanWalk) askOne(ctx context.Context, at schema.DeploymentID, q peer.PlanQuestion, to chan<- answer) {
+	began := time.Now()
+	if ctx.Err() != nil {
+		to <- answer{from: at, unasked: peer.Unasked{Deployment: at, Why: peer.TimedOut}}
+		return
+	}
+	ctx, cancel := peer.InPart(ctx, 2, 3)
+	defer cancel()
+	plan, err := w.peers.Plan(ctx, at, q)
+	if err != nil {
+		to <- answer{from: at, unasked: peer.NotAsked(ctx, at, began, err)}
+		return
+	}
+	to <- answer{from: at, plan: plan}
+}
+
+// level waits for the answers of the deployments in fresh, until maxPatience or a sixth of the remaining time has passed,
+// so that a slow deployment delays no other. When only slow ones are left, it returns with the first answer.
+func level(ctx context.Context, answers <-chan answer, asking, fresh map[schema.DeploymentID]bool) []answer {
+	patience := maxPatience
+	if deadline, ok := ctx.Deadline(); ok {
+		patience = min(patience, time.Until(deadline)/6)
+	}
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	var out []answer
+	for len(asking) > 0 && (len(fresh) > 0 || len(out) == 0) {
+		select {
+		case a := <-answers:
+			delete(asking, a.from)
+			delete(fresh, a.from)
+			out = append(out, a)
+		case <-timer.C:
+			clear(fresh)
+		}
+	}
+	slices.SortFunc(out, func(a, b answer) int { return peer.CompareDeployments(a.from, b.from) })
+	return out
+}
+
+func (w *PlanWalk) takeAnswer(a answer) {
+	if a.plan == nil {
+		w.silent[a.from] = true
+		w.Unasked = append(w.Unasked, a.unasked)
+		return
+	}
+	w.takePlan(a.from, a.plan)
+}

@@ -1,0 +1,101 @@
+package plan
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
+)
+
+// maxSamples is the number of names listed for a group.
+const maxSamples = 3
+
+// PlanGroup summarizes resources of one kind in one deployment that are removed, or lose a value, because of the same parent group
+// by the same path and behaviour.
+type PlanGroup struct {
+	Parent     int // index of the parent group; -1 for the deleted resource itself
+	Deployment schema.DeploymentID
+	Kind       string
+	Path       string
+	Behaviour  schema.Behaviour
+	Unset      bool
+	Count      int
+	Samples    []string // full names
+}
+
+// DeletePlan lists the effects of a delete in all deployments.
+type DeletePlan struct {
+	// Refusal is the error that the delete would fail with now; nil when it would be accepted.
+	Refusal error
+	// Groups are ordered parents first; the first is the deleted resource itself.
+	Groups   []PlanGroup
+	Blockers []PlannedBlocker
+	// Unasked are the deployments that could not be asked, with the reason.
+	Unasked []peer.Unasked
+	// Truncated: the walk stopped at PlanLimit.
+	Truncated bool
+}
+
+// PlannedBlocker is a holder that blocks a resource of the deletion.
+type PlannedBlocker struct {
+	Holder peer.Holder
+	// Undecided: it is not known yet whether the holder blocks, since its write has not committed or aborted, or (with Unknown set)
+	// since an unanswered deployment decides whether the deletion removes the holder as well.
+	Undecided, Unknown bool
+	// Unanswered: the holder's deployment did not answer whether the reference still exists; until it has, the holder blocks.
+	Unanswered bool
+	// Refuses: it refuses the whole delete; otherwise only the blocked resource waits as BLOCKED.
+	Refuses bool
+}
+
+// Groups summarizes the resources that a walk found as a tree.
+func (w *PlanWalk) Groups() []PlanGroup {
+	type key struct {
+		parent     int
+		deployment schema.DeploymentID
+		kind, path string
+		behaviour  schema.Behaviour
+		unset      bool
+	}
+	var groups []PlanGroup
+	at := map[key]int{}
+	groupOf := map[peer.PlanTarget]int{}
+	put := func(d schema.DeploymentID, kind, name string, via peer.Via, unset bool) int {
+		k := key{-1, d, kind, via.Path, via.Behaviour, unset}
+		if !via.IsZero() {
+			k.parent = groupOf[via.Target]
+			if p := groups[k.parent]; p.Deployment == d && p.Kind == kind && p.Path == via.Path && !unset {
+				// Descendants of one kind by one path form one group, whatever their depth.
+				k = key{p.Parent, d, kind, via.Path, via.Behaviour, false}
+			}
+		}
+		i, ok := at[k]
+		if !ok {
+			i = len(groups)
+			at[k] = i
+			groups = append(groups, PlanGroup{Parent: k.parent, Deployment: d, Kind: kind, Path: via.Path, Behaviour: via.Behaviour, Unset: unset})
+		}
+		g := &groups[i]
+		if g.Count++; len(g.Samples) < maxSamples {
+			g.Samples = append(g.Samples, schema.FullName{Deployment: d, Name: name}.String())
+		}
+		return i
+	}
+	for _, m := range w.order {
+		groupOf[m.at] = put(m.at.Deployment, m.Kind, m.Name, m.via, false)
+	}
+	unsets := slices.Collect(maps.Values(w.unsets))
+	slices.SortFunc(unsets, func(a, b walkedUnset) int {
+		return cmp.Or(cmp.Compare(groupOf[a.Via.Target], groupOf[b.Via.Target]), peer.CompareDeployments(a.deployment, b.deployment),
+			strings.Compare(a.Kind, b.Kind), strings.Compare(a.Via.Path, b.Via.Path), strings.Compare(a.Name, b.Name), compareTargets(a.Via.Target, b.Via.Target))
+	})
+	for _, u := range unsets {
+		if !w.Goes(peer.PlanTarget{Deployment: u.deployment, UID: u.UID}) {
+			put(u.deployment, u.Kind, u.Name, u.Via, true)
+		}
+	}
+	return groups
+}

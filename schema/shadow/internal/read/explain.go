@@ -1,0 +1,245 @@
+package read
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
+	"github.com/db-controller/db-controller/schema/shadow/internal/db"
+	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
+)
+
+// Explanation lists the reasons why a resource is pending or still in DELETING.
+type Explanation struct {
+	Kind      string
+	Name      string
+	UID       uuid.UUID
+	State     peer.State
+	UpdatedAt time.Time
+	// Pending reports that work is outstanding.
+	Pending bool
+	Reasons []ExplainedReason
+}
+
+// ExplainedReason is one reason.
+type ExplainedReason struct {
+	// Type is BLOCKED, WAITING, PROTECTED, TENTATIVE, OWNER, or the name of outstanding work.
+	Type    string
+	Message string
+	Since   time.Time // zero: unknown
+	// Deployment to which the work belongs; zero for other reasons.
+	Deployment schema.DeploymentID
+	// Error of the last try, if known.
+	Error string
+}
+
+const (
+	selectExplainedSQL = `
+SELECT id, uid, state, updated_at, block_deletion FROM dbcontroller.shadow WHERE kind_id = $1 AND name = $2`
+
+	explainTentativeSQL = `
+SELECT '//' || d.service || '/' || d.region || '/' || b.holder_name, f.path, b.expires_at, ` + db.ExpiredSQL + `$2::interval), b.attempt
+FROM dbcontroller.blockade b JOIN dbcontroller.deployment d ON d.id = b.deployment_id JOIN dbcontroller.field f ON f.id = b.field_id
+WHERE b.target_id = $1 AND b.expires_at IS NOT NULL ORDER BY b.expires_at LIMIT 20`
+
+	explainOwnersSQL = `
+SELECT '//' || d.service || '/' || d.region || '/' || o.name, k.kind, o.flags, o.created_at, o.created_at + $2 <= now(), o.uid
+FROM dbcontroller.owner_reference o JOIN dbcontroller.deployment d ON d.id = o.deployment_id JOIN dbcontroller.kind k ON k.id = o.kind_id
+WHERE o.ownee_id = $1 AND NOT o.checked ORDER BY 1 LIMIT 20`
+)
+
+var explainOwnedWorkSQL = db.Codes(`
+SELECT w.action, d.service, d.region, w.created_at, COALESCE(w.reason, ''), w.attempt
+FROM dbcontroller.work w JOIN dbcontroller.deployment d ON d.id = w.deployment_id
+WHERE w.action IN ({finalise}, {check_owners}, {drop_owners}, {derive}) AND w.target_id = $1
+    OR w.action IN ({release}, {let_go}) AND w.holder_uid = $2
+    OR w.action = {confirm} AND w.attempt IN (SELECT attempt FROM dbcontroller.reference WHERE holder_id = $1)
+ORDER BY w.seq LIMIT 50`)
+
+// Explain returns what a resource waits for. It fails with ErrNotFound or *InvalidError.
+func (s *Reader) Explain(ctx context.Context, name string) (*Explanation, error) {
+	kindID, err := s.KindOfName(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	kind, err := s.Names.KindOf(ctx, s.Pool, kindID)
+	if err != nil {
+		return nil, err
+	}
+	e := &Explanation{Name: name, Kind: kind.Kind}
+	var id int64
+	var protected bool
+	err = s.Pool.QueryRow(ctx, selectExplainedSQL, kindID, name).Scan(&id, &e.UID, &e.State, &e.UpdatedAt, &protected)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil, fmt.Errorf("%s: %w", name, peer.ErrNotFound)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("explain %s: %w", name, err)
+	}
+	conditions, err := s.Conditions(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	for _, c := range conditions {
+		e.Reasons = append(e.Reasons, ExplainedReason{Type: c.Type, Message: c.Message, Since: e.UpdatedAt})
+	}
+	if protected && e.State == peer.Active {
+		e.Reasons = append(e.Reasons, ExplainedReason{
+			Type: "PROTECTED", Message: "block_deletion is set: no delete takes it until an operator takes that back (db-controller block-deletion --off)",
+		})
+	}
+	for _, part := range []func(context.Context, int64) error{
+		func(ctx context.Context, id int64) error { return e.tentative(ctx, s, id) },
+		func(ctx context.Context, id int64) error { return e.dangling(ctx, s, id) },
+		func(ctx context.Context, id int64) error { return e.owners(ctx, s, id) },
+		func(ctx context.Context, id int64) error { return e.work(ctx, s, id) },
+	} {
+		if err := part(ctx, id); err != nil {
+			return nil, fmt.Errorf("explain %s: %w", name, err)
+		}
+	}
+	return e, nil
+}
+
+func (e *Explanation) tentative(ctx context.Context, s *Reader, id int64) error {
+	rows, err := s.Pool.Query(ctx, explainTentativeSQL, id, s.Cfg.TentativeTTL)
+	if err != nil {
+		return err
+	}
+	var holder, path string
+	var expires time.Time
+	var expired bool
+	var attempt uuid.UUID
+	_, err = pgx.ForEachRow(rows, []any{&holder, &path, &expires, &expired, &attempt}, func() error {
+		message := fmt.Sprintf("%s (%s) may be about to refer to it; its deployment is asked from %s on (attempt %s)", holder, path, expires.UTC().Format(time.TimeOnly), attempt)
+		if expired {
+			message = fmt.Sprintf("%s (%s) may refer to it; its deployment has not said yet (attempt %s)", holder, path, attempt)
+		}
+		e.Reasons = append(e.Reasons, ExplainedReason{Type: "TENTATIVE", Message: message, Since: peer.AttemptTime(attempt)})
+		return nil
+	})
+	return err
+}
+
+const explainDanglingSQL = `
+SELECT f.path, '//' || d.service || '/' || d.region || '/' || t.name
+FROM dbcontroller.reference r JOIN dbcontroller.field f ON f.id = r.field_id
+JOIN dbcontroller.foreign_target t ON t.id = r.target_id JOIN dbcontroller.deployment d ON d.id = t.deployment_id
+WHERE r.holder_id = $1 AND r.dangling ORDER BY 1, 2`
+
+func (e *Explanation) dangling(ctx context.Context, s *Reader, id int64) error {
+	rows, err := s.Pool.Query(ctx, explainDanglingSQL, id)
+	if err != nil {
+		return err
+	}
+	var path, target string
+	_, err = pgx.ForEachRow(rows, []any{&path, &target}, func() error {
+		e.Reasons = append(e.Reasons, ExplainedReason{
+			Type: "DANGLING", Message: fmt.Sprintf("%s refers to %s, which went without it when a database lost commits: update it so that it refers to something that is there, or delete it", path, target),
+		})
+		return nil
+	})
+	return err
+}
+
+func (e *Explanation) owners(ctx context.Context, s *Reader, id int64) error {
+	rows, err := s.Pool.Query(ctx, explainOwnersSQL, id, s.Cfg.OwnerGrace)
+	if err != nil {
+		return err
+	}
+	var owner, kind string
+	var flags int16
+	var created time.Time
+	var over bool
+	var uid uuid.UUID
+	_, err = pgx.ForEachRow(rows, []any{&owner, &kind, &flags, &created, &over, &uid}, func() error {
+		if full, err := schema.ParseFullName(owner); err == nil {
+			kind = s.Names.Canonical(schema.KindID{Service: full.Deployment.Service, Kind: kind}).Kind
+		}
+		message := fmt.Sprintf("%s %s has not been found yet", kind, owner)
+		if flags&peer.FlagRequires != 0 {
+			message += ", or does not refer to this resource as it has to"
+		}
+		switch {
+		case over || uid != uuid.Nil:
+			message += "; it is dropped as soon as its deployment says that it is not there"
+		default:
+			message += fmt.Sprintf("; it may still come until %s", created.Add(s.Cfg.OwnerGrace).UTC().Format(time.TimeOnly))
+		}
+		e.Reasons = append(e.Reasons, ExplainedReason{Type: "OWNER", Message: message, Since: created})
+		return nil
+	})
+	return err
+}
+
+var workMessages = map[schema.Action]string{
+	schema.Confirm:               "%s has to be told that references to it were committed",
+	schema.Release:               "%s has to be told that references to it were dropped",
+	schema.Finalise:              "it is about to be looked at again by %s",
+	schema.CheckOwners:           "%s has to be asked for its owners",
+	schema.DropOwners:            "%s has to drop it as an owner",
+	schema.LetGo:                 "%s has to be told that it let go of what it owns",
+	schema.CleanUpDecommissioned: "what there is of %s is worked off: it was decommissioned",
+	schema.Derive:                "its references could not be derived anew by %s after a switch of the version",
+}
+
+func (e *Explanation) work(ctx context.Context, s *Reader, id int64) error {
+	rows, err := s.Pool.Query(ctx, explainOwnedWorkSQL, id, e.UID)
+	if err != nil {
+		return err
+	}
+	var action schema.Action
+	var r ExplainedReason
+	var attempt *uuid.UUID
+	_, err = pgx.ForEachRow(rows, []any{&action, &r.Deployment.Service, &r.Deployment.Region, &r.Since, &r.Error, &attempt}, func() error {
+		e.Pending = true
+		r.Type, r.Message = action.String(), fmt.Sprintf(workMessages[action], r.Deployment)
+		if attempt != nil {
+			r.Message += fmt.Sprintf(" (attempt %s)", attempt)
+		}
+		e.Reasons = append(e.Reasons, r)
+		return nil
+	})
+	return err
+}
+
+// Derivation is the progress of deriving the references of a kind anew: resources done, of all.
+type Derivation struct {
+	Kind        string
+	Done, Total int64
+	// SetAside is the number of resources that cannot be derived now.
+	SetAside int64
+}
+
+var selectDerivationsSQL = db.Codes(`
+SELECT k.kind,
+    COALESCE(max(w.progress) FILTER (WHERE w.target_id IS NULL), (SELECT count(*) FROM dbcontroller.shadow s WHERE s.kind_id = w.kind_id)),
+    (SELECT count(*) FROM dbcontroller.shadow s WHERE s.kind_id = w.kind_id),
+    count(*) FILTER (WHERE w.target_id IS NOT NULL)
+FROM dbcontroller.work w JOIN dbcontroller.kind k ON k.id = w.kind_id
+WHERE w.action = {derive} GROUP BY w.kind_id, k.kind ORDER BY k.kind`)
+
+// Status returns the deployment's version, its switch generation, and the derivations in progress.
+func (s *Reader) Status(ctx context.Context) (version string, generation int64, derivations []Derivation, err error) {
+	if err := s.Pool.QueryRow(ctx, gate.SelectVersionSQL).Scan(&version, &generation); err != nil {
+		return "", 0, nil, fmt.Errorf("read the version: %w", err)
+	}
+	rows, err := s.Pool.Query(ctx, selectDerivationsSQL)
+	if err != nil {
+		return "", 0, nil, fmt.Errorf("read derivations: %w", err)
+	}
+	derivations, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Derivation])
+	if err != nil {
+		return "", 0, nil, fmt.Errorf("read derivations: %w", err)
+	}
+	for i := range derivations {
+		derivations[i].Kind = s.KindNow(derivations[i].Kind)
+	}
+	return version, generation, derivations, nil
+}

@@ -1,0 +1,186 @@
+package read
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/db-controller/db-controller/internal/feed"
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
+	"github.com/db-controller/db-controller/schema/shadow/internal/db"
+)
+
+var (
+	// ErrSlow says that the reader of a watch took too long to take what was delivered: open it again.
+	ErrSlow = feed.ErrSlow
+)
+
+const (
+	beginSinceSQL = feed.SinceBegin + `dbcontroller.meta` + feed.SinceJoin
+)
+
+// chunk is the number of items that one watch holds in memory; bodyChunk that of items with bodies.
+const (
+	chunk     = 500
+	bodyChunk = 100
+)
+
+// NoticesFilter is the filter of a deletions watch, which binds its tokens to the watch and its caller.
+func NoticesFilter(d schema.DeploymentID) string { return "deletions for " + d.String() }
+
+const (
+	noticesSnapshotSQL = `
+DECLARE feed NO SCROLL CURSOR FOR
+SELECT n.seq, k.kind, s.name, s.uid, ` + CauseColumnsSQL + `
+FROM dbcontroller.notice n
+JOIN dbcontroller.shadow s ON s.id = n.target_id
+JOIN dbcontroller.kind k ON k.id = s.kind_id
+` + CauseOfSQL + `
+WHERE n.deployment_id = (SELECT id FROM dbcontroller.deployment WHERE service = split_part($1, '/', 1) AND region = split_part($1, '/', 2))
+ORDER BY n.seq`
+
+	noticesNewSQL = beginSinceSQL + `
+    SELECT n.seq, k.kind, s.name, s.uid, ` + CauseColumnsSQL + `
+    FROM dbcontroller.notice n
+    JOIN dbcontroller.shadow s ON s.id = n.target_id
+    JOIN dbcontroller.kind k ON k.id = s.kind_id
+    ` + CauseOfSQL + `
+    WHERE n.deployment_id = (SELECT id FROM dbcontroller.deployment WHERE service = split_part($4, '/', 1) AND region = split_part($4, '/', 2)) AND` + feed.New
+)
+
+// Followed translates the error of a watch: a server that is not noticed yet is signalled, and is *UnavailableError.
+func (s *Reader) Followed(err error) error {
+	if errors.Is(err, feed.ErrUnnoticed) {
+		return s.gate.RecoveringSelf()
+	}
+	return err
+}
+
+// WatchDeletions delivers the notices of a holder's deployment: the deletions that it has not acknowledged.
+func (s *Reader) WatchDeletions(ctx context.Context, holder schema.DeploymentID, token string, deliver func(schema.Event[schema.Deletion]) error) error {
+	return s.Followed(feed.Follow(ctx, s.Feeds, feed.Feed[schema.Deletion]{
+		Filter: NoticesFilter(holder), Topic: db.NoticeFeed, Chunk: chunk, SnapshotSQL: noticesSnapshotSQL, FirstSQL: noticesNewSQL + feed.FirstPage, NextSQL: noticesNewSQL + feed.NextPage, // By name: the number may become another one's within the life of a watch.
+		Args: []any{holder.String()},
+		Scan: func(row pgx.CollectableRow) (d schema.Deletion, seq int64, err error) {
+			var n *int64
+			var kind, name *string
+			var uid *uuid.UUID
+			var cause CauseRow
+			if err := row.Scan(append([]any{&n, &kind, &name, &uid}, cause.Dest()...)...); err != nil || n == nil {
+				return d, 0, err
+			}
+			return schema.Deletion{Seq: *n, Kind: s.KindNow(*kind), Name: *name, UID: *uid, Cause: cause.Cause()}, *n, nil
+		},
+	}, token, deliver))
+}
+
+const (
+	workSnapshotSQL = `
+DECLARE feed NO SCROLL CURSOR FOR
+SELECT w.seq, w.action, d.service, d.region, w.created_at
+FROM dbcontroller.work w JOIN dbcontroller.deployment d ON d.id = w.deployment_id
+WHERE w.shard = ANY ($1) ORDER BY w.seq`
+
+	workNewSQL = beginSinceSQL + `
+    SELECT w.seq, w.action, d.service, d.region, w.created_at
+    FROM dbcontroller.work w JOIN dbcontroller.deployment d ON d.id = w.deployment_id
+    WHERE w.shard = ANY ($4) AND` + feed.New
+)
+
+// WatchWork delivers the outstanding work of some shards.
+func (s *Reader) WatchWork(ctx context.Context, shards []int16, token string, deliver func(schema.Event[schema.Work]) error) error {
+	return s.Followed(feed.Follow(ctx, s.Feeds, feed.Feed[schema.Work]{
+		Filter: fmt.Sprint("work of shards ", shards), Topic: db.WorkFeed, Chunk: chunk, SnapshotSQL: workSnapshotSQL, FirstSQL: workNewSQL + feed.FirstPage, NextSQL: workNewSQL + feed.NextPage, Args: []any{shards},
+		Scan: func(row pgx.CollectableRow) (w schema.Work, seq int64, err error) {
+			var n *int64
+			var action *schema.Action
+			var service, region *string
+			var created *time.Time
+			if err := row.Scan(&n, &action, &service, &region, &created); err != nil || n == nil {
+				return w, 0, err
+			}
+			return schema.Work{Seq: *n, Action: *action, Deployment: schema.DeploymentID{Service: *service, Region: *region}, CreatedAt: *created}, *n, nil
+		},
+	}, token, deliver))
+}
+
+// A row x of a resource, or of a change of one, has the columns that filters know.
+const (
+	resourcesSnapshotSQL = `
+DECLARE feed NO SCROLL CURSOR FOR
+SELECT x.id, x.uid, x.kind, x.name, x.state, x.revision, x.generation, x.created_at, x.updated_at, x.labels, x.body, x.owners, x.block_deletion
+FROM (
+    SELECT s.*, k.kind, r.labels, r.body, r.owners
+    FROM dbcontroller.shadow s JOIN dbcontroller.kind k ON k.id = s.kind_id LEFT JOIN dbcontroller.resource r ON r.id = s.id
+    WHERE NOT s.hidden
+) AS x
+WHERE ($1::int = 0 OR x.kind_id = $1) AND `
+
+	resourcesOrderSQL = ` ORDER BY x.kind_id, x.name`
+
+	// A resource that does not match the filter is delivered as gone.
+	resourcesNewSQL = beginSinceSQL + `
+    SELECT x.seq, x.uid, x.kind, x.name, CASE WHEN `
+)
+
+var resourcesNewOfSQL = db.Codes(` THEN x.state ELSE {gone} END, x.revision, x.generation, x.created_at, x.updated_at, x.labels, x.body, x.owners, x.block_deletion
+    FROM (
+        SELECT c.*, c.changed_at AS updated_at, k.kind FROM dbcontroller.change c JOIN dbcontroller.kind k ON k.id = c.kind_id
+    ) AS x
+    WHERE ($4::int = 0 OR x.kind_id = $4) AND` + feed.New)
+
+// WatchResources delivers the resources of a kind, or of all kinds when kindName is empty, that match a filter. A removed
+// resource is delivered in state Gone, with name, kind, uid and revision; so is a changed resource that does not match,
+// whether or not it matched before.
+func (s *Reader) WatchResources(ctx context.Context, kindName, filter, token string, deliver func(schema.Event[peer.Resource]) error) error {
+	return WatchResourcesAs(ctx, s, kindName, filter, token, func(r peer.Resource) (peer.Resource, error) { return r, nil }, deliver)
+}
+
+// WatchResourcesAs is WatchResources with a conversion, which runs once for all watches that share a feed.
+func WatchResourcesAs[T any](ctx context.Context, s *Reader, kindName, filter, token string, as func(peer.Resource) (T, error), deliver func(schema.Event[T]) error) error {
+	v, err := s.Current()
+	if err != nil {
+		return err
+	}
+	var kindID int32
+	bound := "resources of kind " + kindName
+	if filter != "" {
+		sum := sha256.Sum256([]byte(filter))
+		bound += " " + hex.EncodeToString(sum[:16])
+	}
+	if kindName != "" {
+		if kindID, _, err = s.kindToRead(ctx, v, kindName); err != nil {
+			return err
+		}
+	}
+	// The same condition, with its parameters behind those of each statement.
+	var conditions [3]*condition
+	for i, first := range []int{2, 6, 7} {
+		if conditions[i], err = s.compile(filter, first); err != nil {
+			return err
+		}
+	}
+	return s.Followed(feed.Follow(ctx, s.Feeds, feed.Feed[T]{
+		Filter: bound, Topic: db.ChangeFeed, Chunk: bodyChunk, Aged: true,
+		SnapshotSQL: resourcesSnapshotSQL + conditions[0].sql.String() + resourcesOrderSQL,
+		FirstSQL:    resourcesNewSQL + conditions[1].sql.String() + resourcesNewOfSQL + feed.FirstPage,
+		NextSQL:     resourcesNewSQL + conditions[2].sql.String() + resourcesNewOfSQL + feed.NextPage,
+		Args:        []any{kindID}, More: conditions[0].args,
+		Scan: func(row pgx.CollectableRow) (item T, seq int64, err error) {
+			r, seq, err := scanChange(row)
+			if err != nil || seq == 0 {
+				return item, seq, err
+			}
+			r.Kind = s.KindNow(r.Kind)
+			item, err = as(r)
+			return item, seq, err
+		},
+	}, token, deliver))
+}

@@ -1,0 +1,278 @@
+package read
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/db-controller/db-controller/schema/peer"
+)
+
+// ListRequest asks for a page of resources.
+type ListRequest struct {
+	Kind    string // empty: all kinds
+	Limit   int
+	Token   string // of the page before; the other fields are the same as in its request
+	Filter  string // AIP-160
+	OrderBy string // AIP-132; empty: by kind and name
+}
+
+// cursor is a page token: the last resource of the page before, and the values of its sort keys.
+type cursor struct {
+	// Request is a hash of the filter, the order and the kind.
+	Request []byte            `json:"r"`
+	Kind    string            `json:"k"`
+	Name    string            `json:"n"`
+	Keys    []json.RawMessage `json:"v,omitempty"`
+}
+
+func (r ListRequest) hash() []byte {
+	sum := sha256.Sum256([]byte(strings.Join([]string{r.Kind, r.Filter, r.OrderBy}, "\x00")))
+	return sum[:8]
+}
+
+func (r ListRequest) cursor() (*cursor, error) {
+	if r.Token == "" {
+		return nil, nil //nolint:nilnil // the first page
+	}
+	c := &cursor{}
+	raw, err := base64.RawURLEncoding.DecodeString(r.Token)
+	if err != nil || json.Unmarshal(raw, c) != nil {
+		return nil, &peer.InvalidError{Resource: "page_token", Err: errors.New("want the next_page_token of an earlier answer")}
+	}
+	if strings.ContainsRune(c.Name+c.Kind, 0) {
+		return nil, &peer.InvalidError{Resource: "page_token", Err: errors.New("want the next_page_token of an earlier answer")}
+	}
+	if string(c.Request) != string(r.hash()) {
+		return nil, &peer.InvalidError{Resource: "page_token", Err: errors.New("it is of a list of another kind, filter or order")}
+	}
+	return c, nil
+}
+
+// listedSQL is a table x of resources with the columns of filters and orders.
+const listedSQL = `
+FROM (
+    SELECT s.uid, s.kind_id, k.kind, s.name, s.state, s.revision, s.generation, s.created_at, s.updated_at, r.labels, r.body, r.owners, s.block_deletion
+    FROM dbcontroller.shadow s JOIN dbcontroller.kind k ON k.id = s.kind_id LEFT JOIN dbcontroller.resource r ON r.id = s.id
+    WHERE NOT s.hidden
+) AS x
+`
+
+const listColumns = `
+SELECT x.uid, x.kind_id, x.name, x.state, x.revision, x.generation, x.created_at, x.updated_at, x.labels, x.body, x.owners, x.block_deletion`
+
+// listTimeout is the longest time for one page.
+const listTimeout = 10 * time.Second
+
+// ErrCostly reports that a list exceeded listTimeout.
+var ErrCostly = errors.New("the list takes too long: ask for one kind, leave order_by out, or filter by what more resources have")
+
+// List reads a page of resources, and returns the token for the next one; it is empty after the last.
+func (s *Reader) List(ctx context.Context, req ListRequest) ([]peer.Resource, string, error) {
+	bounded, cancel := context.WithTimeout(ctx, listTimeout)
+	defer cancel()
+	found, next, err := s.list(bounded, req)
+	if err != nil && ctx.Err() == nil && bounded.Err() != nil {
+		return nil, "", ErrCostly
+	}
+	return found, next, err
+}
+
+func (s *Reader) list(ctx context.Context, req ListRequest) ([]peer.Resource, string, error) {
+	v, err := s.Current()
+	if err != nil {
+		return nil, "", err
+	}
+	from, err := req.cursor()
+	if err != nil {
+		return nil, "", err
+	}
+	ids, names := make([]int32, 1), make([]string, 1)
+	if req.Kind != "" {
+		ids[0], names[0], err = s.kindToRead(ctx, v, req.Kind)
+	} else {
+		ids, names, err = s.kindsToRead(ctx, v)
+	}
+	if err != nil {
+		return nil, "", err
+	}
+	if from != nil {
+		if from.Kind = s.KindNow(from.Kind); !slices.Contains(names, from.Kind) {
+			return nil, "", &peer.InvalidError{Resource: "page_token", Err: fmt.Errorf("it goes on with kind %s, which there is not any more", from.Kind)}
+		}
+	}
+	l := &listing{store: s, req: req, kinds: ids, names: names}
+	if req.OrderBy != "" {
+		err = l.ordered(ctx, from)
+	} else {
+		err = l.byName(ctx, from)
+	}
+	if err != nil {
+		return nil, "", err
+	}
+	return l.answer()
+}
+
+type listing struct {
+	store *Reader
+	req   ListRequest
+	kinds []int32
+	names []string
+	found []scannedResource
+	keys  [][]byte // JSON arrays: what each one found is sorted by; none for a list by name
+}
+
+// maxPageBytes is the size of the bodies at which a page ends early, so that it fits into a message.
+const maxPageBytes = 3 << 20
+
+// malformed returns *InvalidError for values that PostgreSQL cannot convert, such as those of a forged token.
+func malformed(err error) error {
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) && strings.HasPrefix(pg.Code, "22") {
+		return &peer.InvalidError{Resource: "filter or page_token", Err: errors.New("it has a value that cannot be")}
+	}
+	return fmt.Errorf("list: %w", err)
+}
+
+// byName lists kind after kind, each in the order of the index on names.
+func (l *listing) byName(ctx context.Context, from *cursor) error {
+	where, err := l.store.compile(l.req.Filter, 4)
+	if err != nil {
+		return err
+	}
+	sql := listColumns + listedSQL + `WHERE x.kind_id = $1 AND x.name > $2 AND ` + where.sql.String() + ` ORDER BY x.name LIMIT $3`
+	for i, kind := range l.kinds {
+		after := ""
+		if from != nil {
+			if l.names[i] != from.Kind {
+				continue
+			}
+			after, from = from.Name, nil
+		}
+		rows, err := l.store.Pool.Query(ctx, sql, append([]any{kind, after, l.req.Limit - len(l.found)}, where.args...)...)
+		if err != nil {
+			return malformed(err)
+		}
+		found, err := pgx.CollectRows(rows, scanResource)
+		if err != nil {
+			return malformed(err)
+		}
+		if l.found = append(l.found, found...); len(l.found) == l.req.Limit {
+			break
+		}
+	}
+	return nil
+}
+
+// ordered lists the matching resources by the sort keys, then by kind and name.
+func (l *listing) ordered(ctx context.Context, from *cursor) error {
+	c, err := l.store.compile(l.req.Filter, 3)
+	if err != nil {
+		return err
+	}
+	keys, err := orderBy(l.req.OrderBy, c)
+	if err != nil {
+		return err
+	}
+	keys = append(keys, sortKey{sql: "to_jsonb(x.kind)"}, sortKey{sql: "to_jsonb(x.name)"})
+	if from != nil && len(from.Keys) != len(keys) {
+		return &peer.InvalidError{Resource: "page_token", Err: errors.New("want the next_page_token of an earlier answer")}
+	}
+	var exprs, order []string
+	for _, k := range keys {
+		exprs = append(exprs, k.sql)
+		if k.descending {
+			order = append(order, k.sql+" DESC")
+		} else {
+			order = append(order, k.sql)
+		}
+	}
+	sql := listColumns + `, jsonb_build_array(` + strings.Join(exprs, ", ") + `)` + listedSQL + `WHERE x.kind_id = ANY ($1) AND ` + c.sql.String() +
+		` AND ` + after(c, keys, from) + ` ORDER BY ` + strings.Join(order, ", ") + ` LIMIT $2`
+	rows, err := l.store.Pool.Query(ctx, sql, append([]any{l.kinds, l.req.Limit}, c.args...)...)
+	if err != nil {
+		return malformed(err)
+	}
+	l.found, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (scannedResource, error) {
+		var keys []byte
+		r, err := scanResource(&withLast{row, &keys})
+		l.keys = append(l.keys, keys)
+		return r, err
+	})
+	if err != nil {
+		return malformed(err)
+	}
+	return nil
+}
+
+// after returns the condition that a row comes after the cursor.
+func after(c *condition, keys []sortKey, from *cursor) string {
+	if from == nil {
+		return "true"
+	}
+	var ways []string
+	for i, k := range keys {
+		var all []string
+		for j := range i {
+			all = append(all, keys[j].sql+" = "+c.param(string(from.Keys[j]), "jsonb"))
+		}
+		op := " > "
+		if k.descending {
+			op = " < "
+		}
+		all = append(all, k.sql+op+c.param(string(from.Keys[i]), "jsonb"))
+		ways = append(ways, "("+strings.Join(all, " AND ")+")")
+	}
+	return "(" + strings.Join(ways, " OR ") + ")"
+}
+
+// withLast scans the last column into last, and the others as before.
+type withLast struct {
+	pgx.CollectableRow
+	last *[]byte
+}
+
+func (r *withLast) Scan(dest ...any) error {
+	return r.CollectableRow.Scan(append(dest, r.last)...)
+}
+
+func (l *listing) answer() ([]peer.Resource, string, error) {
+	more := len(l.found) == l.req.Limit
+	bytes := 0
+	for i, r := range l.found {
+		if bytes += len(r.Body); bytes > maxPageBytes && i > 0 {
+			l.found, more = l.found[:i], true
+			break
+		}
+	}
+	out := make([]peer.Resource, len(l.found))
+	for i, r := range l.found {
+		out[i] = r.Resource
+		for j, id := range l.kinds {
+			if id == r.kindID {
+				out[i].Kind = l.names[j]
+			}
+		}
+	}
+	if !more || len(out) == 0 {
+		return out, "", nil
+	}
+	last := out[len(out)-1]
+	next := cursor{Request: l.req.hash(), Kind: last.Kind, Name: last.Name}
+	if l.keys != nil {
+		if err := json.Unmarshal(l.keys[len(out)-1], &next.Keys); err != nil {
+			return nil, "", err
+		}
+	}
+	raw, err := json.Marshal(next)
+	return out, base64.RawURLEncoding.EncodeToString(raw), err
+}

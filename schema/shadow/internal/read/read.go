@@ -1,0 +1,130 @@
+package read
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/db-controller/db-controller/schema/peer"
+	"github.com/db-controller/db-controller/schema/shadow/internal/db"
+)
+
+const (
+	resourceColumns = `s.uid, s.kind_id, s.name, s.state, s.revision, s.generation, s.created_at, s.updated_at, r.labels, r.body, r.owners, s.block_deletion`
+
+	getSQL = `SELECT ` + resourceColumns + `
+FROM dbcontroller.shadow s LEFT JOIN dbcontroller.resource r USING (id)
+WHERE s.kind_id = $1 AND s.name = $2 AND NOT s.hidden`
+)
+
+var conditionsSQL = db.Codes(`
+SELECT 'BLOCKED', d.service || '/' || d.region, count(*), min('//' || d.service || '/' || d.region || '/' || b.holder_name || ' (' || f.path || ')')
+FROM dbcontroller.blockade b JOIN dbcontroller.deployment d ON d.id = b.deployment_id JOIN dbcontroller.field f ON f.id = b.field_id
+JOIN dbcontroller.shadow s ON s.id = b.target_id
+WHERE s.kind_id = $1 AND s.name = $2 AND s.state = {deleting} GROUP BY 2
+UNION ALL
+SELECT 'BLOCKED', '', count(*), min(h.name || ' (' || f.path || ')')
+FROM dbcontroller.reference r JOIN dbcontroller.shadow h ON h.id = r.holder_id JOIN dbcontroller.field f ON f.id = r.field_id
+JOIN dbcontroller.shadow s ON s.id = r.target_id
+WHERE s.kind_id = $1 AND s.name = $2 AND s.state = {deleting} AND r.behaviour = {block} HAVING count(*) > 0
+UNION ALL
+SELECT 'PROTECTED', '', 0, '' FROM dbcontroller.shadow s WHERE s.kind_id = $1 AND s.name = $2 AND s.state = {deleting} AND s.block_deletion
+UNION ALL
+SELECT DISTINCT 'WAITING', d.service || '/' || d.region, 0, 'to cascade or unset'
+FROM dbcontroller.notice n JOIN dbcontroller.deployment d ON d.id = n.deployment_id
+JOIN dbcontroller.shadow s ON s.id = n.target_id
+WHERE s.kind_id = $1 AND s.name = $2 AND s.state = {deleting}
+UNION ALL
+SELECT DISTINCT 'WAITING', d.service || '/' || d.region, 0, 'to drop it as an owner'
+FROM dbcontroller.ownee_entry e JOIN dbcontroller.deployment d ON d.id = e.deployment_id
+JOIN dbcontroller.shadow s ON s.id = e.owner_id
+WHERE s.kind_id = $1 AND s.name = $2 AND s.state = {deleting}
+ORDER BY 1, 2`)
+
+type scannedResource struct {
+	peer.Resource
+	kindID int32
+}
+
+func scanResource(row pgx.CollectableRow) (r scannedResource, err error) {
+	var labels, owners []byte
+	if err = row.Scan(&r.UID, &r.kindID, &r.Name, &r.State, &r.Revision, &r.Generation, &r.CreatedAt, &r.UpdatedAt, &labels, &r.Body, &owners, &r.BlockDeletion); err != nil {
+		return r, err
+	}
+	if err = db.Decode(labels, &r.Labels); err != nil {
+		return r, err
+	}
+	return r, db.Decode(owners, &r.Owners)
+}
+
+// Get reads one resource. It fails with ErrNotFound or *InvalidError.
+func (s *Reader) Get(ctx context.Context, name string) (*peer.Resource, error) {
+	kindID, err := s.KindOfName(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	return s.LookUp(ctx, s.Pool, kindID, name)
+}
+
+func (s *Reader) LookUp(ctx context.Context, q db.Querier, kindID int32, name string) (*peer.Resource, error) {
+	rows, err := q.Query(ctx, getSQL, kindID, name)
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", name, err)
+	}
+	found, err := pgx.CollectExactlyOneRow(rows, scanResource)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil, fmt.Errorf("%s: %w", name, peer.ErrNotFound)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", name, err)
+	}
+	kind, err := s.Names.KindOf(ctx, q, found.kindID)
+	found.Kind = kind.Kind
+	return &found.Resource, err
+}
+
+// Condition is a reason why a resource is still DELETING. The types are BLOCKED (by a holder, or by block_deletion) and WAITING
+// (for a deployment that has to act upon the deletion).
+type Condition struct {
+	Type    string
+	Message string
+}
+
+// Conditions returns the reasons why a resource is still DELETING, one for each deployment and type; none for a resource in any
+// other state, or that does not exist.
+func (s *Reader) Conditions(ctx context.Context, name string) ([]Condition, error) {
+	kindID, err := s.KindOfName(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := s.Pool.Query(ctx, conditionsSQL, kindID, name)
+	if err != nil {
+		return nil, fmt.Errorf("read conditions of %s: %w", name, err)
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (c Condition, err error) {
+		var deployment, first string
+		var n int
+		if err = row.Scan(&c.Type, &deployment, &n, &first); err != nil {
+			return c, err
+		}
+		if c.Type == "WAITING" {
+			c.Message = "for " + deployment + " " + first
+			return c, nil
+		}
+		if c.Type == "PROTECTED" {
+			c.Type, c.Message = "BLOCKED", "by block_deletion, which an operator has to clear"
+			return c, nil
+		}
+		if deployment == "" {
+			first = schemaName(s, first)
+		}
+		if c.Message = "by " + first; n > 1 {
+			c.Message = fmt.Sprintf("by %s and %d more", first, n-1)
+		}
+		return c, nil
+	})
+}
+
+func schemaName(s *Reader, relative string) string { return "//" + s.Self.String() + "/" + relative }

@@ -1,0 +1,16 @@
+// Package read answers questions of clients and operators: resources, lists, watches, explanations, audits. It changes nothing.
+package read
+
+import (
+	"github.com/db-controller/db-controller/schema/shadow/internal/db"
+	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
+)
+
+// Reader reads one deployment's database.
+type Reader struct {
+	*db.DB
+	gate *gate.Gate
+}
+
+// New joins the parts.
+func New(g *gate.Gate) *Reader { return &Reader{DB: g.DB, gate: g} }

@@ -1,0 +1,113 @@
+package read
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
+)
+
+// CauseRow scans causeColumnsSQL: a row of cause, or nulls.
+type CauseRow struct {
+	id, rootUID, requestID *uuid.UUID
+	actor, root            *string
+	at                     *time.Time
+}
+
+// Select list and joins for the cause of the deletion of a shadow s in DELETING.
+const (
+	CauseColumnsSQL = `x.deletion_id, x.actor, x.root, x.root_uid, x.request_id, x.at`
+	CauseOfSQL      = ` LEFT JOIN dbcontroller.removal r ON r.name = s.name AND r.uid = s.uid LEFT JOIN dbcontroller.cause x ON x.id = r.cause_id `
+)
+
+func (r *CauseRow) Dest() []any {
+	return []any{&r.id, &r.actor, &r.root, &r.rootUID, &r.requestID, &r.at}
+}
+
+// Cause returns nil when no cause is stored.
+func (r *CauseRow) Cause() *schema.Cause {
+	if r.id == nil {
+		return nil
+	}
+	c := &schema.Cause{ID: *r.id, Actor: *r.actor, Root: *r.root, RootUID: *r.rootUID, At: *r.at}
+	if r.requestID != nil {
+		c.RequestID = *r.requestID
+	}
+	return c
+}
+
+// Removal records why a resource was or is being deleted.
+type Removal struct {
+	Kind      string
+	Name      string
+	UID       uuid.UUID
+	How       peer.How
+	DecidedAt time.Time
+	// Via is the deleted target or owner; its deployment has the next link of the chain. Zero for the root.
+	Via    schema.FullName
+	ViaUID uuid.UUID     // zero also for an owner whose uid was never known
+	Cause  *schema.Cause // nil when its retention has ended
+	// Gone: the resource is removed; otherwise it is in DELETING.
+	Gone bool
+}
+
+const selectRemovalsSQL = `
+SELECT r.kind_id, r.name, r.uid, x.how, r.decided_at, x.via_deployment_id, x.via_uid, x.via_name, s.id IS NULL, ` + CauseColumnsSQL + `
+FROM dbcontroller.removal r
+LEFT JOIN dbcontroller.cause x ON x.id = r.cause_id LEFT JOIN dbcontroller.shadow s ON s.uid = r.uid
+WHERE r.name = $1 AND ($2 OR r.uid = $3)
+ORDER BY r.decided_at DESC, r.uid LIMIT $4`
+
+// Removals returns the removals of the resources with a name, newest first, at most limit; with a non-zero uid only that of this
+// resource.
+func (s *Reader) Removals(ctx context.Context, name string, uid uuid.UUID, limit int) ([]Removal, error) {
+	rows, err := s.Pool.Query(ctx, selectRemovalsSQL, name, uid == uuid.Nil, uid, limit)
+	if err != nil {
+		return nil, fmt.Errorf("read removals: %w", err)
+	}
+	all, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (f foundRemoval, err error) {
+		return f, row.Scan(append([]any{&f.kind, &f.Name, &f.UID, &f.how, &f.DecidedAt, &f.viaDeployment, &f.viaUID, &f.viaName, &f.Gone}, f.cause.Dest()...)...)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read removals: %w", err)
+	}
+	out := make([]Removal, len(all))
+	for i := range all {
+		if out[i], err = s.removal(ctx, &all[i]); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+type foundRemoval struct {
+	Removal
+	kind          int32
+	how           *peer.How
+	viaDeployment *int32
+	viaUID        *uuid.UUID
+	viaName       *string
+	cause         CauseRow
+}
+
+func (s *Reader) removal(ctx context.Context, f *foundRemoval) (r Removal, err error) {
+	kind, err := s.Names.KindOf(ctx, s.Pool, f.kind)
+	if err != nil {
+		return r, err
+	}
+	r = f.Removal
+	r.Kind, r.Cause = s.KindNow(kind.Kind), f.cause.Cause()
+	if f.how != nil {
+		r.How = *f.how
+	}
+	if f.viaDeployment != nil {
+		r.ViaUID, r.Via.Name = *f.viaUID, *f.viaName
+		r.Via.Deployment, err = s.Names.DeploymentOf(ctx, s.Pool, *f.viaDeployment)
+	}
+	return r, err
+}

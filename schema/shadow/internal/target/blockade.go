@@ -1,0 +1,300 @@
+package target
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
+	"github.com/db-controller/db-controller/schema/shadow/internal/db"
+)
+
+const lockAttemptTargetsSQL = `
+SELECT id, state FROM dbcontroller.shadow
+WHERE id IN (SELECT target_id FROM dbcontroller.blockade WHERE attempt = ANY ($1) AND deployment_id = $2)
+ORDER BY id FOR SHARE`
+
+var (
+	confirmBlockingSQL = db.Codes(`
+UPDATE dbcontroller.blockade SET expires_at = NULL
+WHERE attempt = ANY ($1) AND deployment_id = $2 AND behaviour = {block} AND expires_at IS NOT NULL AND target_id = ANY ($3)
+RETURNING attempt`)
+
+	// One holder entry replaces the tentative blockades of acting references. A target that a cascade has marked in the
+	// meantime gets a new notice, so that only an acknowledgement of a later position counts (I4).
+	confirmActingSQL = db.Codes(`
+WITH taken AS (
+    DELETE FROM dbcontroller.blockade
+    WHERE attempt = ANY (@attempts) AND deployment_id = @deployment AND behaviour <> {block} AND target_id = ANY (@targets)
+    RETURNING target_id, behaviour, attempt
+)` + enterTakenSQL + `
+SELECT DISTINCT attempt FROM taken`)
+
+	enterTakenSQL = db.Codes(`, entries AS (
+    INSERT INTO dbcontroller.holder_entry (target_id, deployment_id)
+    SELECT DISTINCT target_id, @deployment::int FROM taken WHERE behaviour <> {allow_dangling}
+    ON CONFLICT DO NOTHING
+), marked AS (
+    SELECT id, shard FROM dbcontroller.shadow WHERE id IN (SELECT target_id FROM taken) AND state = {deleting}
+), notices AS (
+    INSERT INTO dbcontroller.notice (target_id, deployment_id)
+    SELECT id, @deployment::int FROM marked WHERE id IN (SELECT target_id FROM taken WHERE behaviour <> {allow_dangling})
+), looked AS (
+` + db.LookAgain("@self", `marked s WHERE s.id NOT IN (SELECT target_id FROM taken WHERE behaviour <> {allow_dangling})`) + `
+)`)
+)
+
+// withLockedTargets locks targets in one statement and calls fn, which changes the blockades of these targets alone. A
+// blockade on a target that the lock statement did not see (a duplicate Establish was in flight) stays tentative and is
+// resolved after it expires. Watches are notified only when one of the targets is DELETING.
+func (s *Keeper) withLockedTargets(ctx context.Context, lock string, args []any, fn func(tx pgx.Tx, locked []int64) error) error {
+	deleting := false
+	err := s.InTx(ctx, db.NoFeed, func(tx pgx.Tx) error {
+		rows, err := tx.Query(ctx, lock, args...)
+		if err != nil {
+			return err
+		}
+		locked := []int64{}
+		var id int64
+		var state peer.State
+		_, err = pgx.ForEachRow(rows, []any{&id, &state}, func() error {
+			locked, deleting = append(locked, id), deleting || state == peer.Deleting
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		return fn(tx, locked)
+	})
+	if err == nil && deleting {
+		s.Touched(db.WorkFeed | db.NoticeFeed)
+	}
+	return err
+}
+
+// Confirm records that attempts of a holder's deployment have committed, in the given epoch of its database: BLOCK
+// blockades become confirmed; one holder entry replaces the blockades of acting references. It returns the attempts
+// without a tentative blockade, which were confirmed or released before: nothing is created for them. It fails with
+// ErrStaleEpoch.
+func (s *Keeper) Confirm(ctx context.Context, holder schema.DeploymentID, epoch uuid.UUID, attempts []peer.AttemptID) ([]peer.AttemptID, error) {
+	selfEpoch := s.gate.PresentEpoch()
+	deployment, err := s.Names.Deployment(ctx, holder)
+	if err != nil {
+		return nil, err
+	}
+	known := map[peer.AttemptID]bool{}
+	err = s.withLockedTargets(ctx, lockAttemptTargetsSQL, []any{attempts, deployment}, func(tx pgx.Tx, locked []int64) error {
+		clear(known) // of an earlier try
+		take := func(rows pgx.Rows) error {
+			var a peer.AttemptID
+			_, err := pgx.ForEachRow(rows, []any{&a}, func() error { known[a] = true; return nil })
+			return err
+		}
+		b := &pgx.Batch{}
+		s.gate.CheckPeerEpoch(tx, b, deployment, epoch, selfEpoch)
+		b.Queue(confirmBlockingSQL, attempts, deployment, locked).Query(take)
+		b.Queue(confirmActingSQL, db.Named{"attempts": attempts, "deployment": deployment, "self": s.SelfID, "targets": locked}).Query(take)
+		return tx.SendBatch(ctx, b).Close()
+	})
+	if err != nil {
+		return nil, fmt.Errorf("confirm blockades: %w", err)
+	}
+	var unknown []peer.AttemptID
+	for _, a := range attempts {
+		if !known[a] {
+			unknown = append(unknown, a)
+		}
+	}
+	return unknown, nil
+}
+
+const (
+	// FOR NO KEY UPDATE, unlike FOR SHARE, waits for an Establish of the same attempt in flight: the DELETE sees the
+	// blockades of an earlier Establish, and a later one sees the closed attempt.
+	lockReleasedSQL = `
+SELECT id, state FROM dbcontroller.shadow WHERE uid = ANY ($1)
+    OR id IN (SELECT target_id FROM dbcontroller.blockade WHERE attempt = ANY ($2) AND deployment_id = $3)
+ORDER BY id FOR NO KEY UPDATE`
+
+	closeAttemptsSQL = `
+INSERT INTO dbcontroller.closed_attempt (attempt, deployment_id) SELECT DISTINCT unnest($1::uuid[]), $2::int ON CONFLICT DO NOTHING`
+)
+
+var (
+	removeKeysSQL = `
+WITH gone AS (
+    DELETE FROM dbcontroller.blockade b
+    USING unnest(@attempts::uuid[], @holders::uuid[], @fields::int[], @targets::uuid[]) AS i (attempt, holder_uid, field_id, target_uid),
+        dbcontroller.shadow s
+    WHERE s.uid = i.target_uid AND b.target_id = s.id AND b.holder_uid = i.holder_uid AND b.field_id = i.field_id
+        AND b.attempt = i.attempt AND b.deployment_id = @deployment
+    RETURNING b.target_id
+)` + lookAtGoneSQL
+
+	removeAttemptsSQL = `
+WITH gone AS (
+    DELETE FROM dbcontroller.blockade
+    WHERE attempt = ANY (@attempts) AND deployment_id = @deployment AND target_id = ANY (@targets) RETURNING target_id
+)` + lookAtGoneSQL
+
+	lookAtGoneSQL = db.LookAgain("@self", db.Codes(`gone JOIN dbcontroller.shadow s ON s.id = gone.target_id WHERE s.state = {deleting}`))
+)
+
+// Release removes the blockades with the given keys, and all blockades of the given aborted attempts, for a holder's
+// deployment in the given epoch of its database. It closes the attempts: they cannot establish any more. It is
+// idempotent. It fails with ErrStaleEpoch.
+func (s *Keeper) Release(ctx context.Context, holder schema.DeploymentID, epoch uuid.UUID, keys []peer.BlockadeKey, attempts []peer.AttemptID) error {
+	selfEpoch := s.gate.PresentEpoch()
+	deployment, err := s.Names.Deployment(ctx, holder)
+	if err != nil {
+		return err
+	}
+	k, err := s.KeyColumns(ctx, keys)
+	if err != nil {
+		return err
+	}
+	err = s.withLockedTargets(ctx, lockReleasedSQL, []any{k.Targets, attempts, deployment}, func(tx pgx.Tx, locked []int64) error {
+		b := &pgx.Batch{}
+		s.gate.CheckPeerEpoch(tx, b, deployment, epoch, selfEpoch)
+		b.Queue(removeKeysSQL, db.Named{
+			"attempts": k.Attempts, "holders": k.Holders, "fields": k.Fields, "targets": k.Targets, "deployment": deployment, "self": s.SelfID,
+		})
+		b.Queue(removeAttemptsSQL, db.Named{"attempts": attempts, "deployment": deployment, "targets": locked, "self": s.SelfID})
+		b.Queue(closeAttemptsSQL, append(k.Attempts, attempts...), deployment)
+		return tx.SendBatch(ctx, b).Close()
+	})
+	if err != nil {
+		return fmt.Errorf("release blockades: %w", err)
+	}
+	return nil
+}
+
+const lockUIDsSQL = `SELECT id, state FROM dbcontroller.shadow WHERE uid = ANY ($1) ORDER BY id FOR NO KEY UPDATE`
+
+var (
+	settleBlockingSQL = db.Codes(`
+UPDATE dbcontroller.blockade b SET expires_at = NULL
+FROM unnest($1::uuid[], $2::uuid[], $3::int[], $4::uuid[]) AS i (attempt, holder_uid, field_id, target_uid)
+JOIN dbcontroller.shadow s ON s.uid = i.target_uid
+WHERE b.target_id = s.id AND b.holder_uid = i.holder_uid AND b.field_id = i.field_id AND b.attempt = i.attempt
+    AND b.deployment_id = $5 AND b.behaviour = {block} AND b.expires_at IS NOT NULL`)
+
+	settleActingSQL = db.Codes(`
+WITH taken AS (
+    DELETE FROM dbcontroller.blockade b
+    USING unnest(@attempts::uuid[], @holders::uuid[], @fields::int[], @targets::uuid[]) AS i (attempt, holder_uid, field_id, target_uid),
+        dbcontroller.shadow s
+    WHERE s.uid = i.target_uid AND b.target_id = s.id AND b.holder_uid = i.holder_uid AND b.field_id = i.field_id
+        AND b.attempt = i.attempt AND b.deployment_id = @deployment AND b.behaviour <> {block}
+    RETURNING b.target_id, b.behaviour
+)` + enterTakenSQL + `
+SELECT count(*) FROM taken`)
+)
+
+// Settle applies the verdicts of a holder's deployment to blockades that still exist: held confirms, gone removes,
+// undecided changes nothing. It fails with ErrStaleEpoch.
+func (s *Keeper) Settle(ctx context.Context, holder schema.DeploymentID, questions []peer.Question, answers *peer.Answers) error {
+	selfEpoch := s.gate.PresentEpoch()
+	var held, gone []peer.BlockadeKey
+	for i, v := range answers.Verdicts {
+		switch v {
+		case peer.Held:
+			held = append(held, questions[i].Key)
+		case peer.GoneVerdict:
+			gone = append(gone, questions[i].Key)
+		case peer.Undecided:
+		}
+	}
+	if len(gone) > 0 {
+		if err := s.Release(ctx, holder, answers.Epoch, gone, nil); err != nil {
+			return err
+		}
+	}
+	if len(held) == 0 {
+		return nil
+	}
+	deployment, err := s.Names.Deployment(ctx, holder)
+	if err != nil {
+		return err
+	}
+	k, err := s.KeyColumns(ctx, held)
+	if err != nil {
+		return err
+	}
+	err = s.withLockedTargets(ctx, lockUIDsSQL, []any{k.Targets}, func(tx pgx.Tx, _ []int64) error {
+		b := &pgx.Batch{}
+		s.gate.CheckPeerEpoch(tx, b, deployment, answers.Epoch, selfEpoch)
+		b.Queue(settleBlockingSQL, k.Attempts, k.Holders, k.Fields, k.Targets, deployment)
+		b.Queue(settleActingSQL, db.Named{
+			"attempts": k.Attempts, "holders": k.Holders, "fields": k.Fields, "targets": k.Targets, "deployment": deployment, "self": s.SelfID,
+		})
+		return tx.SendBatch(ctx, b).Close()
+	})
+	if err != nil {
+		return fmt.Errorf("settle blockades: %w", err)
+	}
+	return nil
+}
+
+const (
+	selectExpiredHoldersSQL = `SELECT DISTINCT deployment_id FROM dbcontroller.blockade b WHERE ` + db.ExpiredSQL + `$1::interval)`
+
+	selectExpiredSQL = `
+SELECT b.attempt, b.holder_uid, b.field_id, s.uid
+FROM dbcontroller.blockade b JOIN dbcontroller.shadow s ON s.id = b.target_id
+WHERE ` + db.ExpiredSQL + `$3::interval) AND b.deployment_id = $1
+ORDER BY b.expires_at LIMIT $2`
+)
+
+// ExpiredHolders returns the deployments with expired tentative blockades here, by this database's clock.
+func (s *Keeper) ExpiredHolders(ctx context.Context) ([]schema.DeploymentID, error) {
+	rows, err := s.Pool.Query(ctx, selectExpiredHoldersSQL, s.Cfg.TentativeTTL)
+	if err != nil {
+		return nil, fmt.Errorf("read expired blockades: %w", err)
+	}
+	ids, err := pgx.CollectRows(rows, pgx.RowTo[int32])
+	if err != nil {
+		return nil, fmt.Errorf("read expired blockades: %w", err)
+	}
+	out := make([]schema.DeploymentID, len(ids))
+	for i, id := range ids {
+		if out[i], err = s.Names.DeploymentOf(ctx, s.Pool, id); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// Expired returns up to limit questions about expired blockades of one holder's deployment, oldest first.
+func (s *Keeper) Expired(ctx context.Context, holder schema.DeploymentID, limit int) ([]peer.Question, error) {
+	deployment, err := s.Names.Deployment(ctx, holder)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := s.Pool.Query(ctx, selectExpiredSQL, deployment, limit, s.Cfg.TentativeTTL)
+	if err != nil {
+		return nil, fmt.Errorf("read expired blockades: %w", err)
+	}
+	type row struct {
+		q     peer.Question
+		field int32
+	}
+	found, err := pgx.CollectRows(rows, func(r pgx.CollectableRow) (x row, err error) {
+		err = r.Scan(&x.q.Key.Attempt, &x.q.Key.HolderUID, &x.field, &x.q.Key.TargetUID)
+		return x, err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read expired blockades: %w", err)
+	}
+	out := make([]peer.Question, len(found))
+	for i, x := range found {
+		out[i] = peer.Question{Key: x.q.Key, Expired: true}
+		if out[i].Key.Path, err = s.Names.FieldOf(ctx, s.Pool, x.field); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}

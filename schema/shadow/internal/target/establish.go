@@ -1,0 +1,307 @@
+package target
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/db-controller/db-controller/internal/crash"
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
+	"github.com/db-controller/db-controller/schema/shadow/internal/db"
+	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
+)
+
+const (
+	// maxClockAhead is how far the clock of a holder's deployment may be ahead: an attempt dated later would outlive its
+	// tombstone.
+	maxClockAhead = 2 * time.Hour
+)
+
+const (
+	// The lock comes with the newest version of each row, and what it shows stays true until the commit: a delete
+	// takes FOR UPDATE first.
+	lockEstablishedSQL = selectEstablishedSQL + ` FOR SHARE OF s`
+
+	selectEstablishedSQL = `
+SELECT i.n, s.id, s.uid, s.state, EXISTS (SELECT FROM dbcontroller.closing c WHERE c.target_id = s.id AND ` + ClosesSQL + `)
+FROM unnest($1::int[], $2::text[]) WITH ORDINALITY AS i (kind_id, name, n)
+JOIN dbcontroller.shadow s ON s.kind_id = i.kind_id AND s.name = i.name
+ORDER BY s.id`
+
+	selectClosedSQL = `
+SELECT EXISTS (SELECT FROM dbcontroller.closed_attempt WHERE attempt = $1 AND deployment_id IN (0, $2)),
+    EXISTS (SELECT FROM dbcontroller.decommissioned WHERE deployment_id = $2), now(), ` + gate.PresentSQL + `,
+    (SELECT database_id FROM dbcontroller.deployment WHERE id = $2), ` + gate.RunningColumns + `
+FROM dbcontroller.meta m`
+
+	insertBlockadesSQL = `
+INSERT INTO dbcontroller.blockade (target_id, holder_uid, attempt, field_id, deployment_id, holder_kind_id, behaviour, expires_at, holder_name)
+SELECT i.target_id, i.holder_uid, @attempt, i.field_id, @deployment, i.kind_id, i.behaviour, now() + @ttl, i.name
+FROM unnest(@targets::bigint[], @holders::uuid[], @fields::int[], @kinds::int[], @behaviours::smallint[], @names::text[])
+    AS i (target_id, holder_uid, field_id, kind_id, behaviour, name)
+ON CONFLICT DO NOTHING` // repeated: what is there stays as it is, tentative or confirmed
+)
+
+// Which holders block a target by the same field until now. After the lock: a release that came before has removed it.
+var selectBlockingSQL = db.Codes(`
+SELECT i.n - 1 FROM unnest($1::bigint[], $2::uuid[], $3::int[]) WITH ORDINALITY AS i (target_id, holder_uid, field_id, n)
+WHERE EXISTS (
+    SELECT FROM dbcontroller.blockade b WHERE b.target_id = i.target_id AND b.holder_uid = i.holder_uid AND b.field_id = i.field_id
+        AND b.deployment_id = $4 AND b.behaviour = {block} AND b.expires_at IS NULL
+)`)
+
+// WouldEstablish returns the targets' uids and this deployment's version, or the *RefusedError that Establish would
+// return now. It stores nothing and locks nothing.
+func (s *Keeper) WouldEstablish(ctx context.Context, holder schema.DeploymentID, refs []peer.EstablishReference) ([]uuid.UUID, string, error) {
+	ids, err := s.establishIDs(ctx, holder, refs)
+	if err != nil {
+		return nil, "", err
+	}
+	uids, refused := make([]uuid.UUID, len(refs)), make([]peer.Reason, len(refs))
+	for i := range refused {
+		refused[i] = ids.missing(i)
+	}
+	rows, err := s.Pool.Query(ctx, selectEstablishedSQL, ids.targetKinds, ids.targetNames)
+	if err != nil {
+		return nil, "", fmt.Errorf("read targets: %w", err)
+	}
+	var n, id int64
+	var uid uuid.UUID
+	var state peer.State
+	var closing bool
+	if _, err := pgx.ForEachRow(rows, []any{&n, &id, &uid, &state, &closing}, func() error {
+		uids[n-1], refused[n-1] = uid, refusalOf(refs[n-1], uid, state, closing)
+		return nil
+	}); err != nil {
+		return nil, "", fmt.Errorf("read targets: %w", err)
+	}
+	v, err := s.Current()
+	if err != nil {
+		return nil, "", err
+	}
+	return uids, v.Model.Descriptor.Version, s.refusals(refs, refused)
+}
+
+// Establish inserts a tentative blockade for each reference of a holder's attempt, all or none. References of every
+// behaviour get one, since the target must not be deleted before the holder's commit. It fails with *RefusedError, which
+// names every refused target.
+func (s *Keeper) Establish(ctx context.Context, holder schema.DeploymentID, attempt peer.AttemptID, refs []peer.EstablishReference) (*peer.Established, error) {
+	selfEpoch := s.gate.PresentEpoch()
+	deployment, err := s.Names.Deployment(ctx, holder)
+	if err != nil {
+		return nil, err
+	}
+	done, err := s.admit(ctx, deployment, refs) // before names of the holders are stored
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	ids, err := s.establishIDs(ctx, holder, refs)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.gate.SetFlag(ctx, gate.NoteReferredSQL, deployment); err != nil {
+		return nil, err
+	}
+	out := &peer.Established{}
+	err = s.InTx(ctx, db.NoFeed, func(tx pgx.Tx) error {
+		var closed, decommissioned bool
+		var now time.Time
+		var database *uuid.UUID
+		var running gate.Running
+		present := s.gate.Present(tx)
+		targets, refused := make([]int64, len(refs)), make([]peer.Reason, len(refs))
+		uids := make([]uuid.UUID, len(refs))
+		for i := range refused {
+			refused[i] = ids.missing(i)
+		}
+		b := &pgx.Batch{}
+		b.Queue(gate.ShareVersionSQL, gate.VersionLock) // a concurrent Decommission waits for us or is visible below
+		b.Queue(lockEstablishedSQL, ids.targetKinds, ids.targetNames).Query(func(rows pgx.Rows) error {
+			var n, id int64
+			var uid uuid.UUID
+			var state peer.State
+			var closing bool
+			_, err := pgx.ForEachRow(rows, []any{&n, &id, &uid, &state, &closing}, func() error {
+				targets[n-1], uids[n-1] = id, uid
+				refused[n-1] = refusalOf(refs[n-1], uid, state, closing)
+				return nil
+			})
+			return err
+		})
+		// After the lock: an earlier release of this attempt has committed its closed_attempt row.
+		b.Queue(selectClosedSQL, attempt, ids.holder).QueryRow(func(row pgx.Row) error {
+			return row.Scan(slices.Concat([]any{&closed, &decommissioned, &now}, present.Columns(), []any{&database}, running.Into())...)
+		})
+		if err := tx.SendBatch(ctx, b).Close(); err != nil {
+			return fmt.Errorf("lock targets: %w", err)
+		}
+		if err := gate.CheckCallerDatabase(ctx, holder, database); err != nil {
+			return err
+		}
+		if !present.Is(selfEpoch) { // before the refusals: a missing target may be lost, not deleted
+			return s.gate.RecoveringSelf()
+		}
+		if err := s.gate.CheckVersion(ids.version, running); err != nil {
+			return err
+		}
+		if err := replaceBlocks(ctx, tx, refs, ids, targets, refused); err != nil {
+			return err
+		}
+		for i := range refused {
+			switch {
+			case decommissioned:
+				refused[i] = peer.TargetDecommissioned
+			case closed:
+				refused[i] = peer.AttemptClosed
+			case now.Sub(peer.AttemptTime(attempt)) > peer.MaxAttemptAge:
+				refused[i] = peer.AttemptTooOld
+			case peer.AttemptTime(attempt).Sub(now) > maxClockAhead:
+				refused[i] = peer.AttemptOfFuture
+			}
+		}
+		if err := s.refusals(refs, refused); err != nil {
+			return err
+		}
+		out.UIDs, out.Version, out.Epoch = uids, running.Version, selfEpoch
+		_, err := tx.Exec(ctx, insertBlockadesSQL, db.Named{
+			"attempt": attempt, "deployment": ids.holder, "ttl": s.Cfg.TentativeTTL, "targets": targets, "holders": ids.holderUIDs,
+			"fields": ids.fields, "kinds": ids.holderKinds, "behaviours": ids.behaviours, "names": ids.holderNames,
+		})
+		return err
+	})
+	crash.At("crash-establish-committed")
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func refusalOf(ref peer.EstablishReference, uid uuid.UUID, state peer.State, closing bool) peer.Reason {
+	switch {
+	case ref.TargetUID != uuid.Nil && ref.TargetUID != uid:
+		return peer.TargetReplaced
+	case state != peer.Active:
+		return peer.TargetDeleting
+	case closing:
+		return peer.TargetClosing
+	}
+	return ""
+}
+
+// replaceBlocks allows an acting reference to replace a BLOCK reference by the same field of the same holder although the
+// target is DELETING: a version switch has changed the behaviour. That adds no reference to the target (I4); after it is
+// confirmed, its deployment gets a notice of the deletion and acts.
+func replaceBlocks(ctx context.Context, tx pgx.Tx, refs []peer.EstablishReference, ids *establishIDs, targets []int64, refused []peer.Reason) error {
+	if !slices.Contains(refused, peer.TargetDeleting) {
+		return nil
+	}
+	rows, err := tx.Query(ctx, selectBlockingSQL, targets, ids.holderUIDs, ids.fields, ids.holder)
+	if err != nil {
+		return err
+	}
+	var n int
+	_, err = pgx.ForEachRow(rows, []any{&n}, func() error {
+		if refused[n] == peer.TargetDeleting && refs[n].Behaviour != schema.Block {
+			refused[n] = ""
+		}
+		return nil
+	})
+	return err
+}
+
+func (s *Keeper) refusals(refs []peer.EstablishReference, reasons []peer.Reason) error {
+	var out []peer.Refusal
+	for i, reason := range reasons {
+		if reason != "" {
+			out = append(out, peer.Refusal{
+				Holder: refs[i].HolderName, Path: refs[i].Path,
+				Target: schema.FullName{Deployment: s.Self, Name: refs[i].TargetName}, Reason: reason,
+			})
+		}
+	}
+	if len(out) > 0 {
+		return &peer.RefusedError{Refusals: out}
+	}
+	return nil
+}
+
+type establishIDs struct {
+	version                          *db.Version // that kinds are named by
+	kept                             []bool      // it has no place for the target, if that is there at all
+	holder                           int32
+	targetKinds, holderKinds, fields []int32
+	targetNames, holderNames         []string
+	holderUIDs                       []uuid.UUID
+	behaviours                       []int16
+}
+
+// establishIDs looks up the ids of names, outside the transaction, and refuses unknown kinds.
+func (s *Keeper) establishIDs(ctx context.Context, holder schema.DeploymentID, refs []peer.EstablishReference) (*establishIDs, error) {
+	v, err := s.Current()
+	if err != nil {
+		return nil, err
+	}
+	reasons, kept := make([]peer.Reason, len(refs)), make([]bool, len(refs))
+	targetKinds := make([]schema.KindID, len(refs))
+	for i, ref := range refs {
+		targetKinds[i] = v.Model.Canonical(schema.KindID{Service: s.Self.Service, Kind: ref.TargetKind})
+		kind, err := v.Model.KindOf(ref.TargetName)
+		switch {
+		case err != nil && ref.TargetUID != uuid.Nil:
+			kept[i] = true // a target of a kind that the version lacks is established again, for recovery
+		case err != nil || kind.ID != targetKinds[i]:
+			reasons[i] = peer.UnknownKind
+		case kind.Unconstrained:
+			reasons[i] = peer.NotConstrained
+		case !referableBy(kind, holder.Service, s.Self.Service, ref.TargetUID != uuid.Nil):
+			reasons[i] = peer.NotReferable
+		}
+	}
+	if err := s.refusals(refs, reasons); err != nil {
+		return nil, err
+	}
+	out := &establishIDs{version: v, kept: kept}
+	if out.holder, err = s.Names.Deployment(ctx, holder); err != nil {
+		return nil, err
+	}
+	paths, holderKinds := make([]string, len(refs)), make([]schema.KindID, len(refs))
+	for i, ref := range refs {
+		paths[i], holderKinds[i] = ref.Path, v.Model.Canonical(schema.KindID{Service: holder.Service, Kind: ref.HolderKind})
+	}
+	if !s.usage.name(out.holder, s.Names.Unknown(paths, holderKinds)) {
+		return nil, s.tooMuch(refs, "its field paths and kinds are more than a service has")
+	}
+	for i, ref := range refs {
+		targetKind, err := s.Names.Kind(ctx, targetKinds[i])
+		if err != nil {
+			return nil, err
+		}
+		holderKind, err := s.Names.Kind(ctx, holderKinds[i])
+		if err != nil {
+			return nil, err
+		}
+		field, err := s.Names.Field(ctx, ref.Path)
+		if err != nil {
+			return nil, err
+		}
+		out.targetKinds, out.holderKinds, out.fields = append(out.targetKinds, targetKind), append(out.holderKinds, holderKind), append(out.fields, field)
+		out.targetNames, out.holderNames = append(out.targetNames, ref.TargetName), append(out.holderNames, ref.HolderName)
+		out.holderUIDs, out.behaviours = append(out.holderUIDs, ref.HolderUID), append(out.behaviours, int16(ref.Behaviour))
+	}
+	return out, nil
+}
+
+// missing returns the refusal of a target without a shadow. When the version lacks the target's kind, the name may belong
+// to another kind, so that its absence is not certain: UnknownKind.
+func (ids *establishIDs) missing(i int) peer.Reason {
+	if ids.kept[i] {
+		return peer.UnknownKind
+	}
+	return peer.TargetMissing
+}

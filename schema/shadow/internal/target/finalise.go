@@ -1,0 +1,186 @@
+package target
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/db-controller/db-controller/internal/feed"
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
+	"github.com/db-controller/db-controller/schema/shadow/internal/db"
+	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
+	"github.com/db-controller/db-controller/schema/shadow/internal/read"
+)
+
+// Keyset paging: a page does not scan the dead rows of earlier pages.
+var acknowledgeSQL = db.Codes(`
+WITH page AS (
+    SELECT n.seq FROM dbcontroller.notice n JOIN dbcontroller.shadow s ON s.id = n.target_id
+    WHERE n.deployment_id = @deployment AND n.seq > @after AND pg_visible_in_snapshot(n.xid, @position::text::pg_snapshot)
+        AND NOT s.uid = ANY (COALESCE(@except::uuid[], '{}'))
+    ORDER BY n.seq LIMIT @at_most
+), done AS (
+    DELETE FROM dbcontroller.notice n USING page WHERE n.seq = page.seq RETURNING n.target_id
+), look AS (
+` + db.LookAgain("@self", `done JOIN dbcontroller.shadow s ON s.id = done.target_id`) + `
+)
+SELECT count(*), COALESCE(max(seq), 0) FROM page`)
+
+// Acknowledge is AcknowledgeFor without a time limit.
+func (s *Keeper) Acknowledge(ctx context.Context, holder schema.DeploymentID, epoch uuid.UUID, token string, except []uuid.UUID) error {
+	_, err := s.AcknowledgeFor(ctx, holder, epoch, token, except, math.MaxInt64)
+	return err
+}
+
+// AcknowledgeFor removes the notices on which a holder's deployment has acted, in the given epoch of its database: those
+// up to a position of its watch, except those of some uids. A notice is up to a position when the position sees the
+// transaction that wrote it. It fails with ErrPosition when the token is not a position of this database's present epoch
+// for this deployment, and with ErrStaleEpoch.
+//
+// It works in transactions of Config.BatchSize notices, and returns whether more are left when patience ends. Each
+// transaction lasts, however the call ends: repeated calls terminate for any number of notices.
+func (s *Keeper) AcknowledgeFor(ctx context.Context, holder schema.DeploymentID, epoch uuid.UUID, token string, except []uuid.UUID, patience time.Duration) (more bool, err error) {
+	selfEpoch := s.gate.PresentEpoch()
+	deployment, err := s.Names.Deployment(ctx, holder)
+	if err != nil {
+		return false, err
+	}
+	n, last := s.Cfg.BatchSize, int64(0)
+	for began := time.Now(); n == s.Cfg.BatchSize; {
+		if last > 0 && time.Since(began) >= patience {
+			return true, nil
+		}
+		after := last
+		err = s.InTx(ctx, db.WorkFeed, func(tx pgx.Tx) error {
+			position, err := s.Feeds.Open(ctx, tx, token, read.NoticesFilter(holder))
+			if errors.Is(err, feed.ErrReset) {
+				err = fmt.Errorf("%w: %w", peer.ErrPosition, err)
+			}
+			if err != nil {
+				return s.read.Followed(err)
+			}
+			b := &pgx.Batch{}
+			s.gate.CheckPeerEpoch(tx, b, deployment, epoch, selfEpoch)
+			b.Queue(acknowledgeSQL, db.Named{
+				"deployment": deployment, "position": position.Text, "except": except, "self": s.SelfID, "after": after, "at_most": s.Cfg.BatchSize,
+			}).QueryRow(func(row pgx.Row) error { return row.Scan(&n, &last) })
+			return tx.SendBatch(ctx, b).Close()
+		})
+		if err != nil {
+			return false, fmt.Errorf("acknowledge deletions: %w", err)
+		}
+	}
+	return false, nil
+}
+
+const (
+	// Waits for whoever is about to mark one of them, and shows the mark: a condition on the state would pass over the
+	// old version without waiting, and the look would be lost. It is no obstacle to who refers to an ACTIVE one.
+	awaitMarksSQL = `SELECT id, state FROM dbcontroller.shadow WHERE id = ANY ($1) ORDER BY id FOR KEY SHARE`
+
+	LockDeletingSQL = `SELECT id FROM dbcontroller.shadow WHERE id = ANY ($1) ORDER BY id FOR UPDATE`
+)
+
+// Whoever refers is ACTIVE: holders that are DELETING have dropped their references.
+var NothingLeftSQL = db.Codes(`
+SELECT t FROM unnest($1::bigint[]) AS t
+WHERE NOT EXISTS (SELECT FROM dbcontroller.blockade WHERE target_id = t)
+    AND NOT EXISTS (SELECT FROM dbcontroller.notice WHERE target_id = t)
+    AND NOT EXISTS (SELECT FROM dbcontroller.reference WHERE target_id = t AND behaviour < {allow_dangling})
+    AND NOT EXISTS (SELECT FROM dbcontroller.ownee_entry WHERE owner_id = t)
+    AND NOT EXISTS (SELECT FROM dbcontroller.shadow WHERE id = t AND block_deletion)`)
+
+var (
+	SelectFinaliseSQL = db.Codes(`SELECT DISTINCT target_id FROM dbcontroller.work WHERE seq = ANY ($1) AND action = {finalise}`)
+
+	// A resource in DELETING without blockers can be hidden: no blocker can be added any more (I12).
+	HideSQL = db.Codes(`
+WITH hiding AS (
+    UPDATE dbcontroller.shadow s SET hidden = true, revision = nextval('dbcontroller.revision')
+    WHERE id = ANY ($1) AND NOT COALESCE(id = ANY ($2), false) AND kind_id = ANY ($3::int[]) AND NOT hidden AND NOT block_deletion
+        AND NOT EXISTS (SELECT FROM dbcontroller.blockade WHERE target_id = s.id)
+        AND NOT EXISTS (SELECT FROM dbcontroller.reference WHERE target_id = s.id AND behaviour = {block})
+    RETURNING uid, revision, generation, kind_id, created_at, name
+)` + db.ChangeGone(`revision`, `hiding`))
+)
+
+// Deleting returns the targets in DELETING.
+func Deleting(ctx context.Context, tx pgx.Tx, targets []int64) ([]int64, error) {
+	rows, err := tx.Query(ctx, awaitMarksSQL, targets)
+	if err != nil {
+		return nil, err
+	}
+	var marked []int64
+	var id int64
+	var state peer.State
+	_, err = pgx.ForEachRow(rows, []any{&id, &state}, func() error {
+		if state == peer.Deleting {
+			marked = append(marked, id)
+		}
+		return nil
+	})
+	return marked, err
+}
+
+var selectMessagesSQL = db.Codes(`
+SELECT w.seq, w.action, w.attempt, w.holder_uid, w.field_id, w.target_uid, ` + gate.EpochNowSQL + `
+FROM dbcontroller.work w, dbcontroller.meta m WHERE w.seq = ANY ($1) AND w.deployment_id = $2 AND w.action IN ({confirm}, {release}, {let_go})`)
+
+// Messages reads the messages of some pieces of work for a deployment. Work that was removed has none.
+func (s *Keeper) Messages(ctx context.Context, to schema.DeploymentID, seqs []int64) (*peer.Messages, error) {
+	deployment, err := s.Names.Deployment(ctx, to)
+	if err != nil {
+		return nil, err
+	}
+	type row struct {
+		Seq       int64
+		Action    schema.Action
+		Attempt   *uuid.UUID
+		HolderUID *uuid.UUID
+		Field     *int32
+		TargetUID *uuid.UUID
+		Epoch     *uuid.UUID
+	}
+	rows, err := s.Pool.Query(ctx, selectMessagesSQL, seqs, deployment)
+	if err != nil {
+		return nil, fmt.Errorf("read work: %w", err)
+	}
+	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[row])
+	if err != nil {
+		return nil, fmt.Errorf("read work: %w", err)
+	}
+	m := &peer.Messages{}
+	for _, r := range found {
+		if r.Epoch == nil {
+			return nil, s.gate.RecoveringSelf()
+		}
+		m.Epoch = *r.Epoch
+		m.Seqs = append(m.Seqs, r.Seq)
+		switch {
+		case r.Action == schema.Confirm:
+			m.Confirm = append(m.Confirm, *r.Attempt)
+		case r.Action == schema.LetGo:
+			m.LetGo = append(m.LetGo, peer.LetGo{Owner: *r.HolderUID, Ownee: *r.TargetUID})
+		case r.HolderUID == nil:
+			m.Abandon = append(m.Abandon, *r.Attempt)
+		default:
+			path, err := s.Names.FieldOf(ctx, s.Pool, *r.Field)
+			if err != nil {
+				return nil, err
+			}
+			m.Release = append(m.Release, peer.BlockadeKey{Attempt: *r.Attempt, HolderUID: *r.HolderUID, Path: path, TargetUID: *r.TargetUID})
+		}
+	}
+	return m, nil
+}
+
+// Delivered removes the work of messages that the other deployment has accepted.
+func (s *Keeper) Delivered(ctx context.Context, m *peer.Messages) error {
+	return s.Finish(ctx, m.Seqs)
+}

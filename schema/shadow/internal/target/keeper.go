@@ -1,0 +1,22 @@
+// Package target is the side of references that their targets' deployment keeps: blockades and holder entries, which other
+// deployments establish, confirm and release, and the acknowledgements of deletions.
+package target
+
+import (
+	"github.com/db-controller/db-controller/schema/shadow/internal/db"
+	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
+	"github.com/db-controller/db-controller/schema/shadow/internal/read"
+)
+
+// Keeper keeps what holders in other deployments have on this deployment's resources.
+type Keeper struct {
+	*db.DB
+	gate  *gate.Gate
+	read  *read.Reader
+	usage *usage
+}
+
+// New joins the parts.
+func New(g *gate.Gate, r *read.Reader) *Keeper {
+	return &Keeper{DB: g.DB, gate: g, read: r, usage: newUsage(g.Cfg.Quotas)}
+}

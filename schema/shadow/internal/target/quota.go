@@ -1,0 +1,222 @@
+package target
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
+	"github.com/db-controller/db-controller/schema/shadow/internal/db"
+)
+
+var countBlockadesSQL = db.Codes(`
+SELECT deployment_id, count(*) FILTER (WHERE expires_at IS NOT NULL), count(*) FILTER (WHERE behaviour = {block})
+FROM dbcontroller.blockade GROUP BY deployment_id`)
+
+// countAtMost bounds the time spent counting to 1/countAtMost: between two counts of which the first took t, countAtMost*t passes.
+const countAtMost = 20
+
+// usage is the number of blockades of each holder's deployment, an upper bound for those that this process establishes: the last
+// count plus everything established since; releases are subtracted only by the next count. Before it refuses, it counts again,
+// except for a deployment that was refused by a recent count.
+type usage struct {
+	limits peer.Quotas
+
+	counting chan struct{} // semaphore of one: held while counting
+
+	mu        sync.Mutex
+	used      map[int32]used      // by deployment; guarded by mu, like all below
+	inFlight  map[int32]used      // the part of used whose transactions have not ended: a count may not see it
+	refused   map[int32]time.Time // the last refusal by a count
+	named     map[int32]int       // the number of names stored by this process for the deployment
+	began     time.Time           // start of the last count; zero: never
+	counted   time.Time           // its end; its start while it runs
+	completed time.Time           // start of the last count that has ended
+	took      time.Duration       // duration of that count
+}
+
+type used struct{ tentative, blocking int64 }
+
+func (n used) plus(more used) used {
+	return used{n.tentative + more.tentative, n.blocking + more.blocking}
+}
+
+func newUsage(q peer.Quotas) *usage {
+	if q.Tentative <= 0 {
+		q.Tentative = 100_000
+	}
+	if q.Blocking <= 0 {
+		q.Blocking = 10_000_000
+	}
+	return &usage{limits: q, counting: make(chan struct{}, 1), used: map[int32]used{}, inFlight: map[int32]used{}, refused: map[int32]time.Time{}, named: map[int32]int{}}
+}
+
+// add reserves the blockades that a deployment is about to establish. It returns the exceeded limit as text, and then reserves
+// nothing. Counting millions of rows takes seconds: add waits for a count only before it refuses.
+func (u *usage) add(ctx context.Context, q db.Querier, deployment int32, more used) (detail string, err error) {
+	detail, due, hopeless := u.try(deployment, more)
+	if due {
+		go func() {
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+			defer cancel()
+			_ = u.count(ctx, q) // the next call near the limit tries again
+		}()
+	}
+	if detail == "" || hopeless {
+		return detail, nil
+	}
+	if err := u.count(ctx, q); err != nil {
+		return "", err
+	}
+	if detail, _, _ = u.try(deployment, more); detail != "" {
+		u.mu.Lock()
+		defer u.mu.Unlock()
+		u.refused[deployment] = time.Now()
+	}
+	return detail, nil
+}
+
+// try is add without counting. It also reports whether a count is due, and whether a recent count has refused the deployment, so
+// that counting again is hopeless.
+func (u *usage) try(deployment int32, more used) (detail string, due, hopeless bool) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	pause := max(time.Second, countAtMost*u.took)
+	now := u.used[deployment]
+	if detail = u.over(now, more); detail != "" {
+		return detail, false, time.Since(u.refused[deployment]) < pause
+	}
+	near := now.tentative > u.limits.Tentative/2 || now.blocking > u.limits.Blocking/2
+	if due = u.began.IsZero() || near && time.Since(u.counted) > pause; due {
+		u.began, u.counted = time.Now(), time.Now() // other calls do not begin a count too
+	}
+	u.used[deployment] = now.plus(more)
+	u.inFlight[deployment] = u.inFlight[deployment].plus(more)
+	return "", due, false
+}
+
+// maxNewNames is the maximum number of field paths and kinds that this process stores for one deployment: they are never removed,
+// and a service has some hundreds.
+const maxNewNames = 1000
+
+// name reserves n new names for a deployment, and reports whether they are within maxNewNames.
+func (u *usage) name(deployment int32, n int) bool {
+	if n == 0 {
+		return true
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.named[deployment]+n > maxNewNames {
+		return false
+	}
+	u.named[deployment] += n
+	return true
+}
+
+// landed marks blockades reserved by add as committed or aborted: the next count sees whichever it is.
+func (u *usage) done(deployment int32, added used) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if left := u.inFlight[deployment].plus(used{-added.tentative, -added.blocking}); left != (used{}) {
+		u.inFlight[deployment] = left
+	} else {
+		delete(u.inFlight, deployment)
+	}
+}
+
+func (u *usage) over(now, more used) string {
+	switch {
+	case now.tentative+more.tentative > u.limits.Tentative:
+		return fmt.Sprintf("at most %d tentative blockades are allowed", u.limits.Tentative)
+	case now.blocking+more.blocking > u.limits.Blocking:
+		return fmt.Sprintf("at most %d blocking references are allowed", u.limits.Blocking)
+	}
+	return ""
+}
+
+// count replaces used by a count of the table, unless a count that began after the call has ended meanwhile.
+func (u *usage) count(ctx context.Context, q db.Querier) error {
+	called := time.Now()
+	select {
+	case u.counting <- struct{}{}:
+		defer func() { <-u.counting }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	began := time.Now()
+	u.mu.Lock()
+	if u.completed.After(called) {
+		u.mu.Unlock()
+		return nil
+	}
+	before := maps.Clone(u.used)
+	for id, inFlight := range u.inFlight {
+		before[id] = before[id].plus(used{-inFlight.tentative, -inFlight.blocking})
+	}
+	u.began = began
+	u.mu.Unlock()
+	rows, err := q.Query(ctx, countBlockadesSQL)
+	if err != nil {
+		return fmt.Errorf("count blockades: %w", err)
+	}
+	fresh := map[int32]used{}
+	var deployment int32
+	var n used
+	if _, err := pgx.ForEachRow(rows, []any{&deployment, &n.tentative, &n.blocking}, func() error { fresh[deployment] = n; return nil }); err != nil {
+		return fmt.Errorf("count blockades: %w", err)
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for id, now := range u.used { // in-flight and new reservations are added, whether or not the count has seen their rows
+		was := before[id]
+		fresh[id] = fresh[id].plus(used{now.tentative - was.tentative, now.blocking - was.blocking})
+	}
+	u.used, u.counted, u.took, u.completed = fresh, time.Now(), time.Since(began), began
+	return nil
+}
+
+// admit fails with a *RefusedError (QuotaExceeded) when the references exceed the quota of their holders' deployment. Otherwise the
+// caller has to call landed when the transaction that writes them has ended.
+func (s *Keeper) admit(ctx context.Context, holder int32, refs []peer.EstablishReference) (done func(), err error) {
+	more := used{tentative: int64(len(refs))}
+	for _, r := range refs {
+		if r.Behaviour == schema.Block {
+			more.blocking++
+		}
+	}
+	detail, err := s.usage.add(ctx, s.Pool, holder, more)
+	if err != nil {
+		return nil, err
+	}
+	if detail == "" {
+		return func() { s.usage.done(holder, more) }, nil
+	}
+	return nil, s.tooMuch(refs, detail)
+}
+
+func (s *Keeper) tooMuch(refs []peer.EstablishReference, detail string) error {
+	e := &peer.RefusedError{Refusals: make([]peer.Refusal, len(refs))}
+	for i, r := range refs {
+		e.Refusals[i] = peer.Refusal{
+			Holder: r.HolderName, Path: r.Path, Reason: peer.QuotaExceeded, Detail: detail,
+			Target: schema.FullName{Deployment: s.Self, Name: r.TargetName},
+		}
+	}
+	return e
+}
+
+// referableBy reports whether resources of a service may refer to resources of the kind. For references that are established again,
+// it is enough that some version of the kind allowed it.
+func referableBy(kind *schema.KindModel, service, self string, again bool) bool {
+	listed := kind.ReferableBy
+	if again {
+		listed = kind.EverReferableBy
+	}
+	return service == self || len(listed) == 0 || slices.Contains(listed, service)
+}

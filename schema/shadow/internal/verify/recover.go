@@ -1,0 +1,123 @@
+package verify
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
+	"github.com/db-controller/db-controller/schema/shadow/internal/db"
+)
+
+const (
+	selectPassSQL = `
+SELECT w.cursor, d.epoch FROM dbcontroller.work w JOIN dbcontroller.deployment d ON d.id = w.deployment_id
+WHERE w.seq = $1 AND w.action = $2`
+
+	savePassSQL = `UPDATE dbcontroller.work SET cursor = $2, progress = progress + 1 WHERE seq = $1`
+)
+
+// ownersBegin is the cursor of a pass that has compared all references and begins with the owners.
+const ownersBegin = "{}"
+
+// ConfirmAgain compares all references to a deployment's resources, and all owner references to them, with the deployment's
+// records, and establishes lost references again. It is one piece of work, and resumes at its saved cursor. It returns the last
+// epoch that the deployment has announced, which the caller confirms now; a zero one when it has announced none.
+func (s *Verifier) ConfirmAgain(ctx context.Context, at schema.DeploymentID, seq int64) (told uuid.UUID, err error) {
+	cursor, epoch, err := s.pass(ctx, schema.ConfirmAgain, seq)
+	if err != nil {
+		return told, err
+	}
+	v := s.recovering(at)
+	save := func(c string) error { return s.savePass(ctx, seq, c) }
+	if !strings.HasPrefix(cursor, "{") {
+		if err := v.references(ctx, cursor, save); err != nil {
+			return told, fmt.Errorf("compare references to %s: %w", at, err)
+		}
+		if err := save(ownersBegin); err != nil {
+			return told, err
+		}
+		cursor = ownersBegin
+	}
+	if err := v.owners(ctx, cursor, save); err != nil {
+		return told, fmt.Errorf("compare owners at %s: %w", at, err)
+	}
+	if epoch != nil {
+		told = *epoch
+	}
+	return told, nil
+}
+
+// VerifyBlockades compares the blockades of a deployment here with its references, and removes those without a reference. It is one
+// piece of work, and resumes at its saved cursor.
+func (s *Verifier) VerifyBlockades(ctx context.Context, of schema.DeploymentID, seq int64) error {
+	cursor, _, err := s.pass(ctx, schema.VerifyBlockades, seq)
+	if err != nil {
+		return err
+	}
+	if err := s.recovering(of).blockades(ctx, cursor, func(c string) error { return s.savePass(ctx, seq, c) }); err != nil {
+		return fmt.Errorf("compare blockades of %s: %w", of, err)
+	}
+	if err := s.remindOfEntries(ctx, of); err != nil {
+		return err
+	}
+	return s.Recovered(ctx, seq)
+}
+
+const hasEntriesSQL = `
+SELECT EXISTS (SELECT FROM dbcontroller.holder_entry WHERE deployment_id = $1) OR EXISTS (SELECT FROM dbcontroller.notice WHERE deployment_id = $1)`
+
+// remindOfEntries sends an empty ResolveBlockades to a deployment with holder entries or notices here. The receiver records that
+// this deployment's deletions concern it, which its database may have lost. Without the record it would not watch them, and they
+// would wait for its acknowledgement forever (I13).
+func (s *Verifier) remindOfEntries(ctx context.Context, of schema.DeploymentID) error {
+	id, err := s.Names.Deployment(ctx, of)
+	if err != nil {
+		return err
+	}
+	var has bool
+	if err := s.Pool.QueryRow(ctx, hasEntriesSQL, id).Scan(&has); err != nil {
+		return fmt.Errorf("read entries of %s: %w", of, err)
+	}
+	if !has {
+		return nil
+	}
+	if _, err := s.Peers.Resolve(ctx, of, nil); err != nil {
+		return fmt.Errorf("remind %s of its entries: %w", of, err)
+	}
+	return nil
+}
+
+// Recovered removes the work of a pass that has ended.
+func (s *Verifier) Recovered(ctx context.Context, seq int64) error {
+	return s.Finish(ctx, []int64{seq})
+}
+
+// recovering returns a verification that repairs at once: repairing what a message under way settles anyway has no effect.
+func (s *Verifier) recovering(with schema.DeploymentID) *verifying {
+	return s.verifying(Verification{With: []schema.DeploymentID{with}, Repair: true, Settle: time.Millisecond})
+}
+
+func (s *Verifier) pass(ctx context.Context, action schema.Action, seq int64) (cursor string, epoch *uuid.UUID, err error) {
+	err = s.Pool.QueryRow(ctx, selectPassSQL, seq, action).Scan(&cursor, &epoch)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return "", nil, fmt.Errorf("%s: %w", action, peer.ErrPassGone)
+	}
+	if err != nil {
+		return "", nil, fmt.Errorf("read the cursor of a pass: %w", err)
+	}
+	return cursor, epoch, nil
+}
+
+func (s *Verifier) savePass(ctx context.Context, seq int64, cursor string) error {
+	return s.InTx(ctx, db.NoFeed, func(tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, savePassSQL, seq, cursor)
+		return err
+	})
+}

@@ -1,0 +1,29 @@
+// Package verify compares references with bodies, and both with what other deployments know: for operators, in the background,
+// and after a failover or a restore. It repairs what it finds.
+package verify
+
+import (
+	"sync/atomic"
+
+	"github.com/db-controller/db-controller/schema/shadow/internal/db"
+	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
+	"github.com/db-controller/db-controller/schema/shadow/internal/read"
+	"github.com/db-controller/db-controller/schema/shadow/internal/target"
+	"github.com/db-controller/db-controller/schema/shadow/internal/write"
+)
+
+// Verifier compares one deployment's references with all sides.
+type Verifier struct {
+	*db.DB
+	gate   *gate.Gate
+	read   *read.Reader
+	target *target.Keeper
+	write  *write.Writer
+	// sampled is the last resource whose body an audit compared.
+	sampled atomic.Int64
+}
+
+// New joins the parts.
+func New(g *gate.Gate, r *read.Reader, t *target.Keeper, w *write.Writer) *Verifier {
+	return &Verifier{DB: g.DB, gate: g, read: r, target: t, write: w}
+}

@@ -1,0 +1,252 @@
+package verify
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
+	"github.com/db-controller/db-controller/schema/shadow/internal/db"
+)
+
+var checkReferencesSQL = db.Codes(`
+SELECT i.n - 1, s.state, EXISTS (
+    SELECT FROM dbcontroller.blockade b WHERE b.target_id = s.id AND b.holder_uid = i.holder_uid AND b.field_id = i.field_id
+        AND b.attempt = i.attempt AND b.deployment_id = @deployment
+) OR i.behaviour <> {block} AND EXISTS (
+    SELECT FROM dbcontroller.holder_entry e WHERE e.target_id = s.id AND e.deployment_id = @deployment
+)
+FROM unnest(@attempts::uuid[], @holders::uuid[], @fields::int[], @targets::uuid[], @behaviours::smallint[]) WITH ORDINALITY
+    AS i (attempt, holder_uid, field_id, target_uid, behaviour, n)
+JOIN dbcontroller.shadow s ON s.uid = i.target_uid`)
+
+// CheckReferences returns the state of references of another deployment, in the order of refs. A reference is held by its
+// blockade; when it does not block, also by the holder entry of its deployment, which replaces the blockade when the reference is
+// confirmed.
+func (s *Verifier) CheckReferences(ctx context.Context, holder schema.DeploymentID, refs []peer.CheckedReference) ([]peer.Known, error) {
+	selfEpoch := s.gate.PresentEpoch()
+	deployment, err := s.Names.Deployment(ctx, holder)
+	if err != nil {
+		return nil, err
+	}
+	keys, behaviours := make([]peer.BlockadeKey, len(refs)), make([]int16, len(refs))
+	for i, r := range refs {
+		keys[i], behaviours[i] = r.Key, int16(r.Behaviour)
+	}
+	k, err := s.KeyColumns(ctx, keys)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]peer.Known, len(refs))
+	for i := range out {
+		out[i] = peer.KnownAbsent
+	}
+	err = s.InTx(ctx, db.NoFeed, func(tx pgx.Tx) error {
+		if epoch, err := s.gate.EpochOf(ctx, tx); err != nil || epoch != selfEpoch { // commits may be lost: a missing row decides nothing
+			return cmp.Or(err, s.gate.RecoveringSelf())
+		}
+		rows, err := tx.Query(ctx, checkReferencesSQL, db.Named{
+			"deployment": deployment, "attempts": k.Attempts, "holders": k.Holders, "fields": k.Fields, "targets": k.Targets, "behaviours": behaviours,
+		})
+		if err != nil {
+			return err
+		}
+		var n int
+		var state peer.State
+		var held bool
+		_, err = pgx.ForEachRow(rows, []any{&n, &state, &held}, func() error {
+			switch {
+			case held:
+				out[n] = peer.KnownHeld
+			case state == peer.Deleting:
+				out[n] = peer.KnownDeleting
+			default:
+				out[n] = peer.KnownMissing
+			}
+			return nil
+		})
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("check references: %w", err)
+	}
+	return out, nil
+}
+
+// DifferenceKind classifies a difference between two databases, or between a body and its stored references.
+type DifferenceKind string
+
+// Kinds of differences. Of a reference: its target is gone, is being deleted without acting upon it, or its deployment has no
+// record of it. Of a blockade: no reference belongs to it. Of an owner: it is gone, lacks a required reference, or its deployment
+// has no ownee entry, so that its deletion would not reach the ownee.
+const (
+	TargetGone      DifferenceKind = "TARGET_GONE"
+	TargetGoing     DifferenceKind = "TARGET_DELETING"
+	ReferenceLost   DifferenceKind = "REFERENCE_NOT_KNOWN"
+	BlockadeOfNone  DifferenceKind = "BLOCKADE_OF_NOTHING"
+	OwnerGone       DifferenceKind = "OWNER_GONE"
+	OwnerLetGo      DifferenceKind = "OWNER_NOT_REFERRING"
+	OwneeNotNoted   DifferenceKind = "OWNEE_NOT_KNOWN"
+	NotAllowed      DifferenceKind = "REFERENCE_NOT_ALLOWED"
+	LocalTargetGone DifferenceKind = "LOCAL_TARGET_GONE"
+	// Of a body: a reference in it is not stored, or is stored with another behaviour or target; a stored reference is not in it;
+	// the current version cannot parse it.
+	ReferenceNotStored DifferenceKind = "REFERENCE_NOT_STORED"
+	ReferenceNotInBody DifferenceKind = "REFERENCE_NOT_IN_BODY"
+	BodyUnreadable     DifferenceKind = "BODY_UNREADABLE"
+)
+
+// Difference was found twice, with Verification.Settle in between, so that it is not caused by messages under way.
+type Difference struct {
+	Kind DifferenceKind
+	// Holder refers to Target by Path. For an owner reference, Holder is the ownee, Target its owner, and Path "@owner".
+	Holder, Target schema.FullName
+	Path           string
+	Behaviour      schema.Behaviour
+	// Repaired: the repair is done, or is queued as work.
+	Repaired bool
+}
+
+// Cause describes, for operators, how the difference can have come about.
+func (d Difference) Cause() string {
+	switch d.Kind {
+	case TargetGone:
+		return "the target was deleted without acting upon the reference from " + d.Holder.Deployment.String() + ", or was lost when its database failed over or was restored"
+	case TargetGoing:
+		return "the target is being deleted, and its deployment has no record of the reference"
+	case ReferenceLost:
+		return d.Target.Deployment.String() + " has no record of the reference: one of the two databases lost commits"
+	case NotAllowed:
+		return "one of the two databases lost commits, and the reference is not allowed any more: " + d.Holder.Deployment.String() + " does not import the target's service, or the target's kind does not accept it"
+	case BlockadeOfNone:
+		return "no reference in " + d.Holder.Deployment.String() + " belongs to the blockade: one of the two databases lost commits"
+	case OwnerGone:
+		return "the owner is gone, and the message about its deletion did not arrive: one of the two databases lost commits"
+	case OwnerLetGo:
+		return "the owner does not refer to its ownee, which it is required to, and the message about that did not arrive: one of the two databases lost commits"
+	case OwneeNotNoted:
+		return d.Target.Deployment.String() + " has no record that the owner has ownees here: one of the two databases lost commits"
+	case ReferenceNotStored, ReferenceNotInBody, BodyUnreadable:
+		return "rows of the database were changed by hand or lost: the protocol does not cause this"
+	case LocalTargetGone:
+		return "the database lost rows: the protocol does not cause this"
+	}
+	return ""
+}
+
+// Remedy describes, for operators, what to do about the difference.
+func (d Difference) Remedy() string {
+	switch {
+	case d.Repaired:
+		return "repaired, or being repaired in the background"
+	case d.Kind == TargetGone || d.Kind == TargetGoing || d.Kind == NotAllowed || d.Kind == LocalTargetGone || d.Kind == BodyUnreadable:
+		return "needs a decision: update " + d.Holder.String() + " so that it refers to a resource that exists, or delete it"
+	}
+	return "verify --repair"
+}
+
+// Verification configures a comparison.
+type Verification struct {
+	// With are the deployments to compare with, each of which has to answer; nil: all that resources here refer to, are owned by,
+	// or are blocked by, and those that do not answer are skipped.
+	With []schema.DeploymentID
+	// Repair repairs differences for which one repair is certain to be right.
+	Repair bool
+	// Bodies is the number of bodies to derive references from and to compare with the stored ones: a sample that moves on with
+	// each comparison; 0: all bodies.
+	Bodies int
+	// Settle is the time between the two looks at a difference (default 2 s): messages under way arrive in between.
+	Settle time.Duration
+	// Progress, when set, is called after each page with the totals so far, to report them or to limit the rate. Its error
+	// ends the verification.
+	Progress func(ctx context.Context, so Verified) error
+	// Report, when set, is called for each difference. Its error ends the verification.
+	Report func(Difference) error
+}
+
+// Verified counts what was compared and found.
+type Verified struct {
+	References, Blockades, Owners, Bodies int64
+	Differences, Repaired                 int64
+	// Unreachable are the deployments that did not answer, with the error.
+	Unreachable map[schema.DeploymentID]error
+}
+
+// Rows returns the number of rows compared.
+func (v Verified) Rows() int64 { return v.References + v.Blockades + v.Owners + v.Bodies }
+
+// verifying is a verification under way: it reads its own database in pages, and asks the other deployments about each page.
+type verifying struct {
+	store *Verifier
+	how   Verification
+	out   Verified
+}
+
+func (s *Verifier) verifying(how Verification) *verifying {
+	if how.Settle <= 0 {
+		how.Settle = 2 * time.Second
+	}
+	if how.Progress == nil {
+		how.Progress = func(context.Context, Verified) error { return nil }
+	}
+	return &verifying{store: s, how: how, out: Verified{Unreachable: map[schema.DeploymentID]error{}}}
+}
+
+// Verify compares the references, blockades and owner references of this database with the other deployments' records, and the
+// references derived from bodies with the stored ones. Each difference is looked at twice, so that messages under way are not
+// reported. It reads in pages; its memory does not grow with the database.
+func (s *Verifier) Verify(ctx context.Context, how Verification) (Verified, error) {
+	v := s.verifying(how)
+	for _, pass := range []func(context.Context, string, func(string) error) error{v.references, v.blockades, v.owners} {
+		if err := pass(ctx, "", func(string) error { return nil }); err != nil {
+			return v.out, fmt.Errorf("verify: %w", err)
+		}
+	}
+	if err := v.bodies(ctx); err != nil {
+		return v.out, fmt.Errorf("verify: %w", err)
+	}
+	return v.out, nil
+}
+
+// verifyPage is how many rows are compared at a time.
+const verifyPage = 1000
+
+func (v *verifying) concerns(d schema.DeploymentID) bool {
+	return (v.how.With == nil || slices.Contains(v.how.With, d)) && v.out.Unreachable[d] == nil && !v.store.gate.IsDecommissioned(d)
+}
+
+func (v *verifying) found(d Difference) error {
+	v.out.Differences++
+	if d.Repaired {
+		v.out.Repaired++
+	}
+	if v.how.Report == nil {
+		return nil
+	}
+	return v.how.Report(d)
+}
+
+// unreachable records that a deployment did not answer, and lets the verification go on with the others. A deployment that With
+// names has to answer: then the error is returned.
+func (v *verifying) unreachable(ctx context.Context, d schema.DeploymentID, err error) error {
+	if ctx.Err() != nil || v.how.With != nil {
+		return fmt.Errorf("ask %s: %w", d, err)
+	}
+	v.out.Unreachable[d] = err
+	return nil
+}
+
+// settle waits between the two looks at a difference.
+func (v *verifying) settle(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(v.how.Settle):
+		return nil
+	}
+}

@@ -1,0 +1,43 @@
+package write
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/db-controller/db-controller/schema/peer"
+)
+
+// notBarred refuses new references and owners in deployments that are gone. The version's lock is held shared.
+func (s *Writer) refuseDecommissioned(ctx context.Context, sv *saving, decommissioned []int32) error {
+	if len(decommissioned) == 0 {
+		return nil
+	}
+	var refused []peer.Refusal
+	for _, wr := range sv.writes {
+		for _, o := range wr.addOwners {
+			if slices.Contains(decommissioned, o.DeploymentID) {
+				return &peer.InvalidError{Resource: wr.Name, Err: fmt.Errorf("owner %s: %w", o.Name, errOwnerDecommissioned)}
+			}
+		}
+		for _, ref := range wr.add {
+			if ref.Target.Deployment == s.Self {
+				continue
+			}
+			id, err := s.Names.Deployment(ctx, ref.Target.Deployment)
+			if err != nil {
+				return err
+			}
+			if slices.Contains(decommissioned, id) {
+				refused = append(refused, peer.Refusal{Holder: wr.Name, Path: ref.Path, Target: ref.Target, Reason: peer.TargetDecommissioned})
+			}
+		}
+	}
+	if len(refused) > 0 {
+		return &peer.RefusedError{Refusals: refused}
+	}
+	return nil
+}
+
+var errOwnerDecommissioned = errors.New("an operator has decommissioned its deployment")

@@ -1,0 +1,237 @@
+package write
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
+	"github.com/db-controller/db-controller/schema/shadow/internal/db"
+	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
+	"github.com/db-controller/db-controller/schema/shadow/internal/read"
+)
+
+// derivePage is the number of resources that one transaction derives.
+const derivePage = 500
+
+const (
+	// Only from the cursor that was read: another process may have advanced the pass, or a switch replaced it.
+	advanceSQL     = `UPDATE dbcontroller.work SET cursor = $2, progress = progress + $3 WHERE seq = $1 AND cursor = $4`
+	endPassSQL     = `DELETE FROM dbcontroller.work WHERE seq = $1 AND cursor = $2`
+	explainWorkSQL = `UPDATE dbcontroller.work SET reason = $2 WHERE seq = $1 AND reason IS DISTINCT FROM $2`
+)
+
+var (
+	selectDeriveSQL = db.Codes(`
+SELECT w.kind_id, w.target_id, w.cursor, ` + gate.RunningColumns + ` FROM dbcontroller.work w CROSS JOIN dbcontroller.meta m
+WHERE w.seq = $1 AND w.action = {derive}`)
+
+	selectPageSQL = db.Codes(ShadowColumns + `
+FROM dbcontroller.shadow s LEFT JOIN dbcontroller.resource r ON r.id = s.id
+WHERE s.kind_id = $1 AND s.name > $2 AND s.state = {active} ORDER BY s.name LIMIT $3`)
+
+	selectOneSQL = db.Codes(ShadowColumns + `
+FROM dbcontroller.shadow s LEFT JOIN dbcontroller.resource r ON r.id = s.id
+WHERE s.id = $1 AND s.state = {active}`)
+
+	setAsideSQL = db.Codes(`
+INSERT INTO dbcontroller.work (action, shard, deployment_id, kind_id, target_id, reason)
+SELECT {derive}, i.shard, $1, $2, i.id, i.reason FROM unnest($3::bigint[], $4::smallint[], $5::text[]) AS i (id, shard, reason)`)
+)
+
+// Derive takes the references of some resources anew out of their bodies, by the version that runs: a page of a kind's
+// pass, or one resource that was set aside. Where a reference is new, or behaves otherwise, the target's deployment has
+// its new form before the holder's transaction, which drops the old one, and that is released afterwards. What cannot
+// be derived now (its target is missing, or cannot be asked for) is set aside, each resource by itself, and the rest
+// goes on.
+func (s *Writer) Derive(ctx context.Context, seq int64) (peer.Derived, error) {
+	v, err := s.Current()
+	if err != nil {
+		return peer.DerivedNot, err
+	}
+	d := &deriving{store: s, seq: seq, sv: s.newSaving(v)}
+	var cursor *string
+	var stored gate.Running
+	err = s.Pool.QueryRow(ctx, selectDeriveSQL, seq).Scan(append([]any{&d.kindID, &d.one, &cursor}, stored.Into()...)...)
+	if cursor != nil {
+		d.cursor = *cursor
+	}
+	if errors.Is(err, pgx.ErrNoRows) {
+		return peer.DerivedAll, nil
+	}
+	if err != nil {
+		return peer.DerivedNot, fmt.Errorf("read what to derive: %w", err)
+	}
+	// Before others are asked for blockades, at each try, of which none could be committed.
+	if err := s.gate.CheckVersion(v, stored); err != nil {
+		return peer.DerivedNot, err
+	}
+	sql, args := selectOneSQL, []any{d.one}
+	if d.one == nil {
+		sql, args = selectPageSQL, []any{d.kindID, cursor, derivePage}
+	}
+	rows, err := s.Pool.Query(ctx, sql, args...)
+	if err != nil {
+		return peer.DerivedNot, fmt.Errorf("read what to derive: %w", err)
+	}
+	if d.page, err = pgx.CollectRows(rows, ScanShadow); err != nil {
+		return peer.DerivedNot, fmt.Errorf("read what to derive: %w", err)
+	}
+	d.last = len(d.page) < derivePage
+	return d.run(ctx)
+}
+
+// deriving is the derivation of one page or one resource.
+type deriving struct {
+	store  *Writer
+	seq    int64
+	kindID int32
+	one    *int64 // null: a pass over the kind
+	cursor string
+	page   []*ShadowRow
+	last   bool // the page is the last one
+	sv     *saving
+	aside  []setAside
+}
+
+type setAside struct {
+	id     int64
+	shard  int16
+	reason string
+}
+
+func (d *deriving) run(ctx context.Context) (peer.Derived, error) {
+	if len(d.page) == 0 {
+		return peer.DerivedAll, d.store.Finish(ctx, []int64{d.seq})
+	}
+	if err := d.compare(ctx); err != nil {
+		return peer.DerivedNot, err
+	}
+	// Each round leaves out what was refused; what is not refused is not asked for again in vain.
+	for range 5 {
+		_, err := d.store.commit(ctx, d.sv, func(tx pgx.Tx) error { return d.note(ctx, tx) })
+		var refused *peer.RefusedError
+		switch {
+		case err == nil && d.one == nil && !d.last:
+			return peer.DerivedSome, nil
+		case err == nil && d.one != nil && len(d.aside) > 0:
+			return peer.DerivedNot, nil
+		case err == nil:
+			return peer.DerivedAll, nil
+		case errors.Is(err, db.ErrStale):
+			return peer.DerivedNot, nil // a user, or another process, was there meanwhile
+		case !errors.As(err, &refused):
+			return peer.DerivedNot, err
+		}
+		d.leaveOut(refused)
+	}
+	return peer.DerivedNot, peer.ErrAborted
+}
+
+func (d *deriving) compare(ctx context.Context) error {
+	s := d.store
+	id, err := s.Names.KindOf(ctx, s.Pool, d.kindID)
+	if err != nil {
+		return err
+	}
+	kind, err := d.sv.version.Model.Kind(id.Kind)
+	if err != nil {
+		return nil // the version does not have the kind: what there is stays as it is, and a later version derives anew
+	}
+	ids := make([]int64, len(d.page))
+	for i, row := range d.page {
+		ids[i] = row.ID
+	}
+	held, err := read.ReadHeld(ctx, s.Pool, ids)
+	if err != nil {
+		return err
+	}
+	for i, row := range d.page {
+		wr := &writing{Write: peer.Write{Name: row.Name, Body: row.Body}, kind: kind.ID, kindID: d.kindID, derives: true, before: row, id: row.ID, uid: row.uid}
+		found, err := kind.References(s.Self, row.Name, row.Body)
+		if err != nil {
+			d.setAside(wr, err.Error())
+			continue
+		}
+		err = s.compare(ctx, s.Pool, d.sv, wr, found, held[row.ID])
+		var tooMany *peer.InvalidError
+		switch {
+		case errors.As(err, &tooMany) && len(d.sv.writes) > 0:
+			d.page, d.last = d.page[:i], false // the next page begins here
+			return nil
+		case errors.As(err, &tooMany):
+			d.setAside(wr, err.Error())
+			continue
+		case err != nil:
+			return err
+		}
+		if len(wr.add)+len(wr.drop) > 0 {
+			d.sv.writes = append(d.sv.writes, wr)
+		}
+	}
+	return nil
+}
+
+func (d *deriving) setAside(wr *writing, reason string) {
+	if !slices.ContainsFunc(d.aside, func(a setAside) bool { return a.id == wr.id }) {
+		d.aside = append(d.aside, setAside{id: wr.id, shard: int16(schema.Shard(wr.Name)), reason: reason})
+	}
+}
+
+// leaveOut starts the attempt anew without the references that were refused; what they stand in place of stays. One
+// that may dangle, and does, needs no reference.
+func (d *deriving) leaveOut(refused *peer.RefusedError) {
+	sv := d.store.newSaving(d.sv.version)
+	for _, wr := range d.sv.writes {
+		wr.add = slices.DeleteFunc(wr.add, func(ref *newReference) bool {
+			i := slices.IndexFunc(refused.Refusals, func(r peer.Refusal) bool {
+				return r.Holder == wr.Name && r.Path == ref.Path && r.Target == ref.Target
+			})
+			if i < 0 {
+				return false
+			}
+			if ref.Behaviour != schema.AllowDangling || refused.Refusals[i].Reason != peer.TargetMissing {
+				d.setAside(wr, refused.Refusals[i].String())
+				wr.drop = slices.DeleteFunc(wr.drop, func(h read.HeldReference) bool {
+					return h.FieldID == ref.fieldID && h.Target == ref.Target
+				})
+			}
+			return true
+		})
+		if len(wr.add)+len(wr.drop) > 0 && sv.establish(d.store.Self, wr) == nil { // fewer than before
+			sv.writes = append(sv.writes, wr)
+		}
+	}
+	d.sv = sv
+}
+
+// note writes down, in the transaction that derives, how far it is and what was set aside.
+func (d *deriving) note(ctx context.Context, tx pgx.Tx) error {
+	b := &pgx.Batch{}
+	switch {
+	case d.one != nil && len(d.aside) == 0:
+		b.Queue(db.DoneSQL, []int64{d.seq})
+	case d.one != nil:
+		b.Queue(explainWorkSQL, d.seq, d.aside[0].reason)
+	default:
+		var ids []int64
+		var shards []int16
+		var reasons []string
+		for _, a := range d.aside {
+			ids, shards, reasons = append(ids, a.id), append(shards, a.shard), append(reasons, a.reason)
+		}
+		if d.last {
+			b.Queue(endPassSQL, d.seq, d.cursor).Exec(wrote(1))
+		} else {
+			b.Queue(advanceSQL, d.seq, d.page[len(d.page)-1].Name, len(d.page), d.cursor).Exec(wrote(1))
+		}
+		if len(ids) > 0 {
+			b.Queue(setAsideSQL, d.store.SelfID, d.kindID, ids, shards, reasons)
+		}
+	}
+	return tx.SendBatch(ctx, b).Close()
+}

@@ -1,0 +1,47 @@
+package write
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/db-controller/db-controller/schema"
+)
+
+const (
+	selectPointedToSQL = `
+SELECT service, region FROM dbcontroller.deployment d
+WHERE pointed_to AND NOT EXISTS (SELECT FROM dbcontroller.decommissioned WHERE deployment_id = d.id)`
+)
+
+// noteTargets sets pointed_to of the targets' deployments, before references are established there. It also loads their
+// ids: the following transaction must not need a second connection.
+func (s *Writer) noteTargets(ctx context.Context, sv *saving) error {
+	var ids []int32
+	for d := range sv.foreign {
+		id, err := s.Names.Deployment(ctx, d)
+		if err != nil {
+			return err
+		}
+		if _, known := s.gate.NotedTargets.Load(id); !known {
+			ids = append(ids, id)
+		}
+	}
+	return s.gate.NoteReferenced(ctx, ids)
+}
+
+// ReferencedDeployments returns the deployments to which this one has ever established references, without the
+// decommissioned. The running version need not import them: a holder entry of this deployment stays there as long as its
+// target exists.
+func (s *Writer) ReferencedDeployments(ctx context.Context) ([]schema.DeploymentID, error) {
+	rows, err := s.Pool.Query(ctx, selectPointedToSQL)
+	if err != nil {
+		return nil, fmt.Errorf("read who is pointed to: %w", err)
+	}
+	ids, err := pgx.CollectRows(rows, pgx.RowToStructByPos[schema.DeploymentID])
+	if err != nil {
+		return nil, fmt.Errorf("read who is pointed to: %w", err)
+	}
+	return ids, nil
+}

@@ -1,0 +1,351 @@
+package write
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
+	"github.com/db-controller/db-controller/schema/shadow/internal/db"
+	"github.com/db-controller/db-controller/schema/shadow/internal/read"
+)
+
+// ShadowRow is a stored resource, read before a write.
+type ShadowRow struct {
+	ID            int64
+	uid           uuid.UUID
+	KindID        int32
+	Name          string
+	state         peer.State
+	revision      peer.Revision
+	generation    int64
+	derivation    int32
+	blockDeletion bool
+	createdAt     time.Time
+	updatedAt     time.Time
+	labels        map[string]string
+	Body          map[string]any
+	owners        []peer.OwnerReference
+}
+
+const (
+	ShadowColumns = `
+SELECT s.id, s.uid, s.kind_id, s.name, s.state, s.revision, s.generation, s.derivation, s.block_deletion, s.created_at, s.updated_at,
+    r.labels, r.body, r.owners
+`
+	selectShadowsSQL = ShadowColumns + `
+FROM unnest($1::int[], $2::text[]) AS i (kind_id, name)
+JOIN dbcontroller.shadow s ON s.kind_id = i.kind_id AND s.name = i.name
+LEFT JOIN dbcontroller.resource r ON r.id = s.id`
+)
+
+func ScanShadow(row pgx.CollectableRow) (*ShadowRow, error) {
+	r := &ShadowRow{}
+	var labels, body, owners []byte
+	if err := row.Scan(&r.ID, &r.uid, &r.KindID, &r.Name, &r.state, &r.revision, &r.generation, &r.derivation, &r.blockDeletion,
+		&r.createdAt, &r.updatedAt, &labels, &body, &owners); err != nil {
+		return nil, err
+	}
+	for _, column := range []struct {
+		raw  []byte
+		into any
+	}{{labels, &r.labels}, {body, &r.Body}, {owners, &r.owners}} {
+		if err := db.Decode(column.raw, column.into); err != nil {
+			return nil, err
+		}
+	}
+	return r, nil
+}
+
+// prepare reads the stored resources, validates the writes, and computes the references and owner references that they add and
+// drop.
+func (s *Writer) prepare(ctx context.Context, q db.Querier, writes []peer.Write) (*saving, error) {
+	v, err := s.Current()
+	if err != nil {
+		return nil, err
+	}
+	sv := s.newSaving(v)
+	named := map[string]bool{}
+	for _, w := range writes {
+		if named[w.Name] {
+			return nil, &peer.InvalidError{Resource: w.Name, Err: errors.New("the batch contains this resource twice")}
+		}
+		named[w.Name] = true
+		kind, err := v.Model.KindOf(w.Name)
+		if err != nil {
+			return nil, s.read.Unfit(ctx, q, w.Name, err)
+		}
+		wr := &writing{Write: w, kind: kind.ID}
+		if wr.kindID, err = s.Names.Kind(ctx, kind.ID); err != nil {
+			return nil, err
+		}
+		sv.writes = append(sv.writes, wr)
+	}
+	held, err := s.readBefore(ctx, q, sv)
+	if err != nil {
+		return nil, err
+	}
+	references := 0
+	for _, wr := range sv.writes {
+		if err := expected(wr); err != nil {
+			return nil, err
+		}
+		found, err := s.validate(v.Model, wr)
+		if err != nil {
+			return nil, &peer.InvalidError{Resource: wr.Name, Err: err}
+		}
+		if references += len(found); references > maxBatchReferences {
+			return nil, &peer.InvalidError{Err: fmt.Errorf("the batch has more than %d references: split it", maxBatchReferences)}
+		}
+		if err := s.compare(ctx, q, sv, wr, found, held[wr.id]); err != nil {
+			return nil, err
+		}
+		if err := s.compareOwners(ctx, v.Model, wr); err != nil {
+			return nil, err
+		}
+	}
+	return sv, nil
+}
+
+// validate sets the JSON columns to store, and returns the references in the body.
+func (s *Writer) validate(model *schema.Model, wr *writing) ([]schema.Found, error) {
+	if wr.before != nil && len(wr.Mask) > 0 {
+		if err := wr.merge(); err != nil {
+			return nil, err
+		}
+	}
+	if wr.Body == nil {
+		wr.Body = map[string]any{}
+	}
+	kind, err := model.Kind(wr.kind.Kind)
+	if err != nil {
+		return nil, err
+	}
+	// Depth and size come first: they bound the work of the other checks.
+	if !within(wr.Body, MaxBodyDepth) {
+		return nil, fmt.Errorf("body: more than %d levels", MaxBodyDepth)
+	}
+	var stored map[string]any
+	if wr.before != nil {
+		stored = wr.before.Body
+	} else if err := kind.CheckRegion(s.Self, wr.Name); err != nil {
+		return nil, err
+	}
+	if err := kind.CheckUndeclared(wr.Body, stored); err != nil {
+		return nil, err
+	}
+	body, err := json.Marshal(wr.Body)
+	if err != nil {
+		return nil, err
+	}
+	wr.body = string(body)
+	if err := storable("body", wr.body, MaxBodyBytes); err != nil {
+		return nil, err
+	}
+	found, err := kind.References(s.Self, wr.Name, wr.Body)
+	if err != nil || len(wr.Labels) == 0 {
+		return found, err
+	}
+	if _, ok := wr.Labels[""]; ok {
+		return nil, errors.New("labels: a key is empty")
+	}
+	labels, err := json.Marshal(wr.Labels)
+	if err != nil {
+		return nil, err
+	}
+	text := string(labels)
+	wr.labels = &text
+	return found, storable("labels", text, maxLabelBytes)
+}
+
+// MaxBodyBytes is the maximum size of a body as JSON: each stored body has to fit into a gRPC message.
+const (
+	MaxBodyBytes  = 1 << 20
+	maxLabelBytes = 64 << 10
+	// MaxBodyDepth is the maximum nesting of objects and lists in a body, which JSON parsers of other languages can be expected
+	// to support.
+	MaxBodyDepth = 100
+	// maxBatchReferences is the maximum number of references in one batch of writes, which is also the maximum that one deployment
+	// establishes in one call.
+	maxBatchReferences = 10_000
+)
+
+// within reports whether a value has at most a number of nested levels of objects and lists.
+func within(value any, levels int) bool {
+	switch v := value.(type) {
+	case map[string]any:
+		for _, e := range v {
+			if levels == 0 || !within(e, levels-1) {
+				return false
+			}
+		}
+	case []any:
+		for _, e := range v {
+			if levels == 0 || !within(e, levels-1) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+func storable(what, text string, most int) error {
+	if len(text) > most {
+		return fmt.Errorf("%s: %d bytes as JSON, at most %d are allowed", what, len(text), most)
+	}
+	// In \\u0000 the backslash itself is escaped: no NUL.
+	if strings.Contains(text, `\u0000`) && strings.Contains(strings.ReplaceAll(text, `\\`, ""), `\u0000`) {
+		return fmt.Errorf("%s: contains a NUL character, which PostgreSQL cannot store", what)
+	}
+	return nil
+}
+
+// readBefore reads the stored resources into the writes, and returns the references that they hold, by holder id.
+func (s *Writer) readBefore(ctx context.Context, q db.Querier, sv *saving) (map[int64][]read.HeldReference, error) {
+	type key struct {
+		kindID int32
+		name   string
+	}
+	byName := map[key]*writing{}
+	kinds, rels := make([]int32, len(sv.writes)), make([]string, len(sv.writes))
+	for i, wr := range sv.writes {
+		kinds[i], rels[i] = wr.kindID, wr.Name
+		byName[key{wr.kindID, wr.Name}] = wr
+	}
+	rows, err := q.Query(ctx, selectShadowsSQL, kinds, rels)
+	if err != nil {
+		return nil, fmt.Errorf("read shadows: %w", err)
+	}
+	before, err := pgx.CollectRows(rows, ScanShadow)
+	if err != nil || len(before) == 0 {
+		return nil, err
+	}
+	ids := make([]int64, len(before))
+	for i, row := range before {
+		wr := byName[key{row.KindID, row.Name}]
+		wr.before, wr.id, wr.uid = row, row.ID, row.uid
+		ids[i] = row.ID
+	}
+	return read.ReadHeld(ctx, q, ids)
+}
+
+// compare computes the references that a write adds and drops. When a switch of the version changes the behaviour of a stored
+// reference, the new form is added and the old one dropped: the target's deployment establishes the new form before the old one is
+// released.
+func (s *Writer) compare(ctx context.Context, q db.Querier, sv *saving, wr *writing, found []schema.Found, held []read.HeldReference) error {
+	if wr.before == nil {
+		wr.uid = uuid.Must(uuid.NewV7())
+	}
+	type key struct {
+		fieldID int32
+		kind    schema.KindID
+		target  schema.FullName
+	}
+	have := map[key]read.HeldReference{}
+	for _, h := range held {
+		if wr.before == nil || h.Name == nil {
+			continue
+		}
+		d := s.Self
+		var err error
+		if h.Deployment != nil {
+			if d, err = s.Names.DeploymentOf(ctx, q, *h.Deployment); err != nil {
+				return err
+			}
+		}
+		kind, err := s.Names.KindOf(ctx, q, *h.KindID)
+		if err != nil {
+			return err
+		}
+		h.Target = schema.FullName{Deployment: d, Name: *h.Name}
+		have[key{h.FieldID, sv.version.Model.Canonical(kind), h.Target}] = h
+	}
+	for _, f := range found {
+		ref := &newReference{Found: f, holder: wr}
+		var err error
+		if ref.fieldID, err = s.Names.Field(ctx, f.Path); err != nil {
+			return err
+		}
+		if ref.kindID, err = s.Names.Kind(ctx, f.TargetKind); err != nil {
+			return err
+		}
+		k := key{ref.fieldID, f.TargetKind, f.Target}
+		if h, ok := have[k]; ok && h.Behaviour == f.Behaviour {
+			if !h.Dangling {
+				delete(have, k)
+				continue
+			}
+		}
+		wr.add = append(wr.add, ref)
+	}
+	for _, h := range have {
+		wr.drop = append(wr.drop, h)
+	}
+	s.keepDangling(sv, wr)
+	return sv.establish(s.Self, wr)
+}
+
+// establish adds the new references of a write to other deployments to those of the whole transaction. When there are too many, it
+// adds none.
+func (sv *saving) establish(self schema.DeploymentID, wr *writing) error {
+	foreign := map[schema.DeploymentID][]*newReference{}
+	for _, ref := range wr.add {
+		if d := ref.Target.Deployment; d != self {
+			if foreign[d] = append(foreign[d], ref); len(sv.foreign[d])+len(foreign[d]) > MaxNewReferences {
+				return &peer.InvalidError{Resource: wr.Name, Err: fmt.Errorf("more than %d new references to %s in one write", MaxNewReferences, d)}
+			}
+		}
+	}
+	for d, refs := range foreign {
+		sv.foreign[d] = append(sv.foreign[d], refs...)
+	}
+	return nil
+}
+
+// keepDangling lets an update keep the value of an ALLOW_DANGLING reference whose target was deleted: the stored reference was
+// removed with the target, but the value is not a new reference.
+func (s *Writer) keepDangling(sv *saving, wr *writing) {
+	mayDangle := func(ref *newReference) bool { return ref.Behaviour == schema.AllowDangling }
+	if wr.before == nil || wr.derives || !slices.ContainsFunc(wr.add, mayDangle) {
+		return
+	}
+	kind, err := sv.version.Model.Kind(wr.kind.Kind)
+	if err != nil {
+		return
+	}
+	had, err := kind.References(s.Self, wr.Name, wr.before.Body)
+	if err != nil {
+		return // written under another version, which this one cannot parse: all references are new
+	}
+	wr.add = slices.DeleteFunc(wr.add, func(ref *newReference) bool {
+		return mayDangle(ref) && slices.ContainsFunc(had, func(f schema.Found) bool { return f == ref.Found })
+	})
+}
+
+func expected(wr *writing) error {
+	full := wr.Name
+	switch {
+	case wr.before == nil:
+		if wr.Mode == peer.Update || wr.UID != uuid.Nil || wr.Revision != 0 {
+			return fmt.Errorf("%s: %w", full, peer.ErrNotFound)
+		}
+		return nil
+	case wr.before.state != peer.Active:
+		return fmt.Errorf("%s: %w", full, peer.ErrDeleting)
+	case wr.Mode == peer.Create:
+		return fmt.Errorf("%s: %w", full, peer.ErrExists)
+	case wr.UID != uuid.Nil && wr.UID != wr.before.uid:
+		return fmt.Errorf("%s: %w: its uid is %s", full, peer.ErrConflict, wr.before.uid)
+	case wr.Revision != 0 && wr.Revision != wr.before.revision:
+		return fmt.Errorf("%s: %w: it is at revision %d, not %d", full, peer.ErrConflict, wr.before.revision, wr.Revision)
+	}
+	return nil
+}

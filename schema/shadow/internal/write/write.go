@@ -1,0 +1,494 @@
+package write
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
+	"github.com/db-controller/db-controller/schema/shadow/internal/db"
+	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
+	"github.com/db-controller/db-controller/schema/shadow/internal/target"
+)
+
+const (
+	lockTargetsSQL = `
+SELECT s.id, s.kind_id, s.name, s.state, EXISTS (SELECT FROM dbcontroller.closing c WHERE c.target_id = s.id AND ` + target.ClosesSQL + `)
+FROM dbcontroller.shadow s
+JOIN unnest($1::int[], $2::text[]) AS i (kind_id, name) ON s.kind_id = i.kind_id AND s.name = i.name
+ORDER BY s.id
+FOR SHARE OF s`
+
+	LockOwnSQL = `
+SELECT id, revision, state, derivation FROM dbcontroller.shadow WHERE id = ANY ($1) ORDER BY id FOR NO KEY UPDATE`
+
+	// Runs after the locks: the revisions of one resource are in the order of its commits.
+	takeNumbersSQL = `
+SELECT nextval('dbcontroller.revision'), CASE WHEN n <= $2 THEN nextval('dbcontroller.object_id') ELSE 0 END
+FROM generate_series(1, $1) AS n`
+
+	commitAttemptSQL = `INSERT INTO dbcontroller.attempt (id, committed) VALUES ($1, true)`
+
+	// Runs after the decision is inserted: an ABORTED decision was either forgotten before, and forgotten shows that, or is still
+	// there, and the insert failed.
+	selectForgottenSQL = `SELECT forgotten FROM dbcontroller.meta`
+	deriveSQL          = `UPDATE dbcontroller.shadow SET derivation = derivation + 1 WHERE id = ANY ($1)`
+
+	insertLocalReferencesSQL = `
+INSERT INTO dbcontroller.reference (holder_id, target_id, field_id, behaviour)
+SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::smallint[])`
+
+	// A reference that replaces a blocking one after its target was marked needs a notice: the mark wrote none for it.
+	insertLateNoticesSQL = `INSERT INTO dbcontroller.notice (target_id, deployment_id) SELECT DISTINCT unnest($1::bigint[]), $2::int`
+
+	insertForeignTargetsSQL = `
+INSERT INTO dbcontroller.foreign_target (uid, deployment_id, kind_id, name)
+SELECT DISTINCT * FROM unnest($1::uuid[], $2::int[], $3::int[], $4::text[]) AS i (uid, deployment_id, kind_id, name)
+WHERE NOT EXISTS (
+    SELECT FROM dbcontroller.foreign_target f WHERE f.uid = i.uid AND f.deployment_id = i.deployment_id AND f.kind_id = i.kind_id
+)
+ON CONFLICT ON CONSTRAINT foreign_target_uid DO UPDATE SET kind_id = EXCLUDED.kind_id -- a version renamed the kind
+WHERE foreign_target.kind_id <> EXCLUDED.kind_id`
+
+	// FOR KEY SHARE keeps Tidy from removing the row, and does not block other holders of the same target.
+	insertForeignReferencesSQL = `
+WITH f AS (
+    SELECT id, uid, deployment_id FROM dbcontroller.foreign_target
+    WHERE uid = ANY (@uids::uuid[]) FOR KEY SHARE
+)
+INSERT INTO dbcontroller.reference (holder_id, target_id, attempt, field_id, behaviour)
+SELECT i.holder_id, f.id, @attempt, i.field_id, i.behaviour
+FROM unnest(@holders::bigint[], @uids::uuid[], @deployments::int[], @fields::int[], @behaviours::smallint[]) AS i (holder_id, uid, deployment_id, field_id, behaviour)
+JOIN f ON f.uid = i.uid AND f.deployment_id = i.deployment_id`
+)
+
+var (
+	insertResourcesSQL = db.Codes(`
+WITH i AS (
+    SELECT * FROM unnest(@ids::bigint[], @uids::uuid[], @kinds::int[], @names::text[], @shards::smallint[], @revisions::bigint[], @labels::text[], @bodies::text[], @owners::text[])
+        AS i (id, uid, kind_id, name, shard, revision, labels, body, owners)
+), s AS (
+    INSERT INTO dbcontroller.shadow (id, uid, kind_id, state, shard, revision, generation, name)
+    SELECT id, uid, kind_id, {active}, shard, revision, 1, name FROM i
+    RETURNING id
+), r AS (
+    INSERT INTO dbcontroller.resource (id, labels, body, owners) SELECT id, labels::jsonb, body::jsonb, owners::jsonb FROM i
+)` + db.ChangeTo(`{active}`, `(
+    SELECT i.uid, i.revision, 1 AS generation, i.kind_id, now() AS created_at, i.name,
+        i.labels::jsonb AS labels, i.body::jsonb AS body, i.owners::jsonb AS owners, false AS block_deletion
+    FROM s JOIN i USING (id)
+) AS created`))  // reads from s: the change's seq is taken after the insert has waited for a transaction that holds the name
+
+	updateResourcesSQL = db.Codes(`
+WITH i AS (
+    SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::text[], $5::text[]) AS i (id, revision, labels, body, owners)
+), s AS (
+    UPDATE dbcontroller.shadow s
+    SET revision = i.revision, generation = s.generation + (r.body <> i.body::jsonb)::int, updated_at = now()
+    FROM i JOIN dbcontroller.resource r ON r.id = i.id
+    WHERE s.id = i.id
+    RETURNING s.id, s.uid, s.kind_id, s.name, s.revision, s.generation, s.created_at, s.block_deletion,
+        i.labels::jsonb AS labels, i.body::jsonb AS body, i.owners::jsonb AS owners
+), r AS (
+    UPDATE dbcontroller.resource r SET labels = i.labels::jsonb, body = i.body::jsonb, owners = i.owners::jsonb FROM i WHERE r.id = i.id
+), c AS (` + db.ChangeTo(`{active}`, `s`) + `
+)
+SELECT id, generation FROM s`)
+
+	// Dropped blocking references are released at foreign targets; local targets are looked at again. When the holder has ownees in
+	// the target's deployment, which may require the reference, a let_go is sent there.
+	dropReferencesSQL = db.Codes(`
+WITH gone AS (
+    DELETE FROM dbcontroller.reference r
+    USING unnest($1::bigint[], $2::int[], $3::bigint[]) AS i (holder_id, field_id, target_id)
+    WHERE r.holder_id = i.holder_id AND r.field_id = i.field_id AND r.target_id = i.target_id
+    RETURNING r.*
+), released AS (
+    INSERT INTO dbcontroller.work (action, shard, deployment_id, attempt, holder_uid, field_id, target_uid)
+    SELECT {release}, s.shard, f.deployment_id, gone.attempt, s.uid, gone.field_id, f.uid
+    FROM gone
+    JOIN dbcontroller.shadow s ON s.id = gone.holder_id
+    JOIN dbcontroller.foreign_target f ON f.id = gone.target_id
+    WHERE gone.behaviour = {block}
+), told AS (
+    INSERT INTO dbcontroller.work (action, shard, deployment_id, holder_uid, target_uid)
+    SELECT DISTINCT {let_go}, s.shard, e.deployment_id, s.uid, COALESCE(f.uid, t.uid)
+    FROM gone
+    JOIN dbcontroller.shadow s ON s.id = gone.holder_id
+    JOIN dbcontroller.ownee_entry e ON e.owner_id = s.id
+    LEFT JOIN dbcontroller.foreign_target f ON f.id = gone.target_id
+    LEFT JOIN dbcontroller.shadow t ON t.id = gone.target_id
+    WHERE e.deployment_id = COALESCE(f.deployment_id, $4::int) AND COALESCE(f.uid, t.uid) IS NOT NULL
+)` + db.LookAgain(`$4`, `gone JOIN dbcontroller.shadow s ON s.id = gone.target_id WHERE gone.behaviour = {block}`))
+
+	ConfirmWorkSQL = db.Codes(`
+INSERT INTO dbcontroller.work (action, shard, deployment_id, attempt)
+SELECT {confirm}, $1, d, $2 FROM unnest($3::int[]) AS d`)
+)
+
+// write runs the statements of a save in its transaction, in two round trips: locks and checks, then writes. It returns the resources
+// in the order of the writes.
+func (s *Writer) write(ctx context.Context, tx pgx.Tx, sv *saving) ([]peer.Resource, error) {
+	now, revisions, err := s.lock(ctx, tx, sv)
+	if err != nil {
+		return nil, err
+	}
+	b := &pgx.Batch{}
+	s.queueResources(b, sv, revisions)
+	s.queueDrops(b, sv)
+	if err := s.queueReferences(ctx, b, sv); err != nil {
+		return nil, err
+	}
+	queueOwners(b, sv)
+	if err := tx.SendBatch(ctx, b).Close(); err != nil {
+		switch {
+		case db.Violates(err, "attempt_pkey"):
+			return nil, peer.ErrAborted // a resolver has decided the attempt ABORTED
+		case db.Violates(err, "shadow_name"):
+			return nil, db.ErrStale // another write has created the resource
+		}
+		return nil, fmt.Errorf("write resources: %w", err)
+	}
+	saved := make([]peer.Resource, len(sv.writes))
+	for i, wr := range sv.writes {
+		saved[i] = peer.Resource{
+			UID: wr.uid, Kind: wr.kind.Kind, Name: wr.Name, State: peer.Active, Revision: peer.Revision(revisions[i]), Generation: 1,
+			Labels: wr.Labels, Body: []byte(wr.body), CreatedAt: now, UpdatedAt: now, Owners: wr.Owners,
+		}
+		if wr.before != nil {
+			saved[i].Generation, saved[i].CreatedAt = wr.before.generation, wr.before.createdAt
+			saved[i].BlockDeletion = wr.before.blockDeletion
+		}
+	}
+	return saved, sv.request.Record(ctx, tx, Outcome{Saved: saved})
+}
+
+// lock locks, in this order, the version (shared), the local targets (shared), and the written shadows; then it checks that the rows
+// are unchanged since prepare, and takes a revision for each write and an id for each new resource.
+func (s *Writer) lock(ctx context.Context, tx pgx.Tx, sv *saving) (time.Time, []int64, error) {
+	var (
+		view      = gate.CommitView{Present: s.gate.Present(tx)}
+		refused   []peer.Refusal
+		selfRows  = map[int64]ShadowRow{}
+		revisions []int64
+		ids       []int64
+	)
+	b := &pgx.Batch{}
+	b.Queue(gate.ShareVersionSQL, gate.VersionLock)
+	established, epochs, err := s.epochsAt(ctx, sv)
+	if err != nil {
+		return view.At, nil, err
+	}
+	b.Queue(gate.SelectNowSQL, established, epochs).QueryRow(view.Scan)
+	if kinds, rels, wanted := localTargets(s.Self, sv); len(kinds) > 0 {
+		b.Queue(lockTargetsSQL, kinds, rels).Query(func(rows pgx.Rows) (err error) {
+			refused, err = takeTargets(rows, wanted)
+			return err
+		})
+	}
+	var before []int64
+	created := 0
+	for _, wr := range sv.writes {
+		if wr.before != nil {
+			before = append(before, wr.before.ID)
+		} else {
+			created++
+		}
+	}
+	if len(before) > 0 {
+		b.Queue(LockOwnSQL, before).Query(func(rows pgx.Rows) error {
+			var r ShadowRow
+			_, err := pgx.ForEachRow(rows, []any{&r.ID, &r.revision, &r.state, &r.derivation}, func() error { selfRows[r.ID] = r; return nil })
+			return err
+		})
+	}
+	b.Queue(takeNumbersSQL, len(sv.writes), created).Query(func(rows pgx.Rows) error {
+		var revision, id int64
+		_, err := pgx.ForEachRow(rows, []any{&revision, &id}, func() error {
+			revisions, ids = append(revisions, revision), append(ids, id)
+			return nil
+		})
+		return err
+	})
+	if err := tx.SendBatch(ctx, b).Close(); err != nil {
+		return view.At, nil, fmt.Errorf("lock the written resources: %w", err)
+	}
+	if !view.InEpoch(sv.epoch) { // ids that were looked up before may be of lost rows
+		s.gate.SignalEpochChanged()
+		return view.At, nil, fmt.Errorf("%w: a database failed over or was restored", peer.ErrAborted)
+	}
+	if view.TooLate(sv.attempt) {
+		return view.At, nil, fmt.Errorf("%w: the attempt began more than %s ago", peer.ErrAborted, peer.MaxAttemptAge)
+	}
+	if err := s.gate.CheckVersion(sv.version, view.Running); err != nil {
+		return view.At, nil, err
+	}
+	if view.Generation != sv.version.Generation { // switched away and back: prepare again with the new generation
+		return view.At, nil, db.ErrStale
+	}
+	for _, wr := range sv.writes {
+		if wr.before == nil {
+			wr.id, ids = ids[0], ids[1:]
+			continue
+		}
+		if row, ok := selfRows[wr.before.ID]; !ok || row.revision != wr.before.revision || row.derivation != wr.before.derivation || row.state != peer.Active {
+			return view.At, nil, db.ErrStale
+		}
+	}
+	adoptBatchTargets(sv)
+	if err := s.refuseDecommissioned(ctx, sv, view.Decommissioned); err != nil {
+		return view.At, nil, err
+	}
+	if refused = append(refused, missingTargets(s.Self, sv)...); len(refused) > 0 {
+		return view.At, nil, (&peer.RefusedError{Refusals: refused}).Sorted()
+	}
+	return view.At, revisions, nil
+}
+
+// QueueDecision decides an attempt COMMITTED, or fails when it was decided ABORTED, also when that decision is forgotten, independent
+// of clocks: began was taken from the sequence mark before the attempt began, so each decision on it has a greater number.
+func (s *Writer) QueueDecision(b *pgx.Batch, attempt peer.AttemptID, began int64) {
+	b.Queue(commitAttemptSQL, attempt)
+	b.Queue(selectForgottenSQL).QueryRow(func(row pgx.Row) error {
+		var forgotten int64
+		if err := row.Scan(&forgotten); err != nil || began >= forgotten {
+			return err
+		}
+		s.Rollback.Observe(forgotten) // so that the next attempt begins with a greater number
+		return fmt.Errorf("%w: the attempt began before a decision that is no longer stored", peer.ErrAborted)
+	})
+}
+
+// epochsAt returns the deployments of established references, and the epochs of their databases at that time.
+func (s *Writer) epochsAt(ctx context.Context, sv *saving) (at []int32, epochs []uuid.UUID, err error) {
+	for d, refs := range sv.foreign {
+		id, err := s.Names.Deployment(ctx, d)
+		if err != nil {
+			return nil, nil, err
+		}
+		at, epochs = append(at, id), append(epochs, refs[0].epoch)
+	}
+	return at, epochs, nil
+}
+
+type localTarget struct {
+	kindID int32
+	name   string
+}
+
+// localTargets returns the distinct local targets of new references.
+func localTargets(self schema.DeploymentID, sv *saving) (kinds []int32, rels []string, wanted map[localTarget][]*newReference) {
+	wanted = map[localTarget][]*newReference{}
+	for _, wr := range sv.writes {
+		for _, ref := range wr.add {
+			if ref.Target.Deployment != self {
+				continue
+			}
+			k := localTarget{ref.kindID, ref.Target.Name}
+			if wanted[k] == nil {
+				kinds, rels = append(kinds, k.kindID), append(rels, k.name)
+			}
+			wanted[k] = append(wanted[k], ref)
+			ref.targetID, ref.late = 0, false // from an earlier run of the transaction
+		}
+	}
+	return kinds, rels, wanted
+}
+
+func takeTargets(rows pgx.Rows, wanted map[localTarget][]*newReference) ([]peer.Refusal, error) {
+	var (
+		refused []peer.Refusal
+		id      int64
+		k       localTarget
+		state   peer.State
+		closing bool
+	)
+	_, err := pgx.ForEachRow(rows, []any{&id, &k.kindID, &k.name, &state, &closing}, func() error {
+		for _, ref := range wanted[k] {
+			ref.targetID = id
+			refusal := peer.Refusal{Holder: ref.holder.Name, Path: ref.Path, Target: ref.Target}
+			switch {
+			case state != peer.Active && ref.replacesBlock(id):
+				ref.late = true
+				continue
+			case state != peer.Active:
+				refusal.Reason = peer.TargetDeleting
+			case closing:
+				refusal.Reason = peer.TargetClosing
+			default:
+				continue
+			}
+			refused = append(refused, refusal)
+		}
+		return nil
+	})
+	return refused, err
+}
+
+// adoptBatchTargets sets the targets of references to resources that the same batch creates.
+func adoptBatchTargets(sv *saving) {
+	created := map[localTarget]int64{}
+	for _, wr := range sv.writes {
+		if wr.before == nil {
+			created[localTarget{wr.kindID, wr.Name}] = wr.id
+		}
+	}
+	for _, wr := range sv.writes {
+		for _, ref := range wr.add {
+			if id, ok := created[localTarget{ref.kindID, ref.Target.Name}]; ok && ref.targetID == 0 && ref.uid == uuid.Nil {
+				ref.targetID = id
+			}
+		}
+	}
+}
+
+func missingTargets(self schema.DeploymentID, sv *saving) []peer.Refusal {
+	var missing []peer.Refusal
+	for _, wr := range sv.writes {
+		for _, ref := range wr.add {
+			if ref.Target.Deployment == self && ref.targetID == 0 {
+				missing = append(missing, peer.Refusal{Holder: wr.Name, Path: ref.Path, Target: ref.Target, Reason: peer.TargetMissing})
+			}
+		}
+	}
+	return missing
+}
+
+func (s *Writer) queueResources(b *pgx.Batch, sv *saving, revisions []int64) {
+	var created, updated columns
+	var derived []int64
+	byID := map[int64]*writing{}
+	for i, wr := range sv.writes {
+		switch {
+		case wr.before == nil:
+			created.add(wr, revisions[i])
+		case wr.derives:
+			derived = append(derived, wr.id)
+		default:
+			updated.add(wr, revisions[i])
+			byID[wr.id] = wr
+		}
+	}
+	if len(derived) > 0 {
+		b.Queue(deriveSQL, derived)
+	}
+	if len(created.ids) > 0 {
+		c := created
+		b.Queue(insertResourcesSQL, db.Named{
+			"ids": c.ids, "uids": c.uids, "kinds": c.kinds, "names": c.names, "shards": c.shards, "revisions": c.revisions,
+			"labels": c.labels, "bodies": c.bodies, "owners": c.owners,
+		})
+	}
+	if len(updated.ids) > 0 {
+		c := updated
+		b.Queue(updateResourcesSQL, c.ids, c.revisions, c.labels, c.bodies, c.owners).Query(func(rows pgx.Rows) error {
+			var id, generation int64
+			_, err := pgx.ForEachRow(rows, []any{&id, &generation}, func() error {
+				byID[id].before.generation = generation
+				return nil
+			})
+			return err
+		})
+	}
+}
+
+// columns are the array parameters of one set-based statement.
+type columns struct {
+	ids, revisions []int64
+	uids           []uuid.UUID
+	kinds          []int32
+	names, bodies  []string
+	labels, owners []*string
+	shards         []int16
+}
+
+func (c *columns) add(wr *writing, revision int64) {
+	c.ids, c.revisions, c.uids = append(c.ids, wr.id), append(c.revisions, revision), append(c.uids, wr.uid)
+	c.kinds, c.names, c.bodies = append(c.kinds, wr.kindID), append(c.names, wr.Name), append(c.bodies, wr.body)
+	c.labels, c.owners = append(c.labels, wr.labels), append(c.owners, wr.owners)
+	c.shards = append(c.shards, int16(schema.Shard(wr.Name)))
+}
+
+func (s *Writer) queueDrops(b *pgx.Batch, sv *saving) {
+	var holders, targets []int64
+	var fields []int32
+	for _, wr := range sv.writes {
+		for _, h := range wr.drop {
+			holders, fields, targets = append(holders, h.HolderID), append(fields, h.FieldID), append(targets, h.TargetID)
+		}
+	}
+	if len(holders) > 0 {
+		b.Queue(dropReferencesSQL, holders, fields, targets, s.SelfID)
+	}
+}
+
+func (s *Writer) queueReferences(ctx context.Context, b *pgx.Batch, sv *saving) error {
+	var local, foreign struct {
+		holders, targets   []int64
+		fields, deployment []int32
+		kinds              []int32
+		names              []string
+		behaviours         []int16
+		uids               []uuid.UUID
+	}
+	var late []int64
+	deployments := map[schema.DeploymentID]int32{}
+	for d := range sv.foreign {
+		id, err := s.Names.Deployment(ctx, d)
+		if err != nil {
+			return err
+		}
+		deployments[d] = id
+	}
+	for _, wr := range sv.writes {
+		for _, ref := range wr.add {
+			to := &local
+			if ref.Target.Deployment != s.Self {
+				to = &foreign
+				to.uids, to.deployment = append(to.uids, ref.uid), append(to.deployment, deployments[ref.Target.Deployment])
+				to.kinds, to.names = append(to.kinds, ref.kindID), append(to.names, ref.Target.Name)
+			}
+			to.holders, to.targets = append(to.holders, wr.id), append(to.targets, ref.targetID)
+			to.fields, to.behaviours = append(to.fields, ref.fieldID), append(to.behaviours, int16(ref.Behaviour))
+			if ref.late && ref.Behaviour != schema.AllowDangling {
+				late = append(late, ref.targetID)
+			}
+		}
+	}
+	if len(local.holders) > 0 {
+		b.Queue(insertLocalReferencesSQL, local.holders, local.targets, local.fields, local.behaviours)
+	}
+	if len(late) > 0 {
+		b.Queue(insertLateNoticesSQL, late, s.SelfID)
+	}
+	if f := foreign; len(f.holders) > 0 {
+		s.QueueDecision(b, sv.attempt, sv.began)
+		b.Queue(insertForeignTargetsSQL, f.uids, f.deployment, f.kinds, f.names)
+		b.Queue(insertForeignReferencesSQL, db.Named{
+			"holders": f.holders, "uids": f.uids, "deployments": f.deployment, "fields": f.fields, "behaviours": f.behaviours, "attempt": sv.attempt,
+		}).Exec(wrote(len(f.holders)))
+		ids := make([]int32, 0, len(deployments))
+		for _, id := range deployments {
+			ids = append(ids, id)
+		}
+		b.Queue(ConfirmWorkSQL, schema.Shard(sv.writes[0].Name), sv.attempt, ids)
+	}
+	return nil
+}
+
+// wrote fails with errStale when a statement wrote fewer rows than it was given, since Tidy removed a foreign target between two
+// statements. The write is retried.
+func wrote(want int) func(tag pgconn.CommandTag) error {
+	return func(tag pgconn.CommandTag) error {
+		if tag.RowsAffected() != int64(want) {
+			return errors.Join(db.ErrStale, fmt.Errorf("%d of %d references were written", tag.RowsAffected(), want))
+		}
+		return nil
+	}
+}
