@@ -52,12 +52,12 @@ func TestACrashBetweenTwoSteps_I1_I3_I6_I8_I19(t *testing.T) {
 		require.NoError(t, d.Start())
 		ctx, stop := context.WithCancel(t.Context())
 		crashed := make(chan bool, 1)
-		go func() { // an orchestrator: it starts again what has ended
+		go func() { // an orchestrator: restarts processes that have ended
 			for ctx.Err() == nil {
 				if d.Ended() {
 					_ = d.Kill() // notes that it has ended
 					d.Environment()
-					crashed <- d.Start() == nil // and f.ready tells the rest
+					crashed <- d.Start() == nil // f.ready waits for the rest
 					return
 				}
 				<-time.After(time.Millisecond)

@@ -56,7 +56,7 @@ func TestDecommission_I15(t *testing.T) {
 	f.mustDelete(aWest + "targets/blocked")
 	require.NoError(t, late.Start())
 	f.ready("a.example.com/eastus2")
-	require.NotNil(t, f.get(aEast+"targets/owned"), "it was not told")
+	require.NotNil(t, f.get(aEast+"targets/owned"), "the deployment has not received the Decommission")
 	out, err = run(t, "decommission", gone, "--reason", "fire, ticket 4711", "--yes", "--context", f.Context)
 	require.NoError(t, err, out)
 	f.gone(aEast + "targets/owned")

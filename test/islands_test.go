@@ -86,7 +86,7 @@ func TestDeploymentsOnDisconnectedNetworks_I1_I3_I15(t *testing.T) {
 	require.Equal(t, codes.Unavailable, status.Code(put("us", "new", fields{"block": full("eu", "keeper")})))
 	require.Equal(t, codes.FailedPrecondition, status.Code(remove("us", "kept")), "it is referred to, though its holder is away")
 	require.NoError(t, remove("us", "goes"))
-	require.NoError(t, put("eu", "local", nil), "what concerns nobody else goes on")
+	require.NoError(t, put("eu", "local", nil), "writes without foreign references continue")
 	require.NoError(t, remove("us", "free"), "nothing refers to it")
 	<-time.After(3 * time.Second) // longer than the expiry of tentative blockades
 	require.True(t, there("us", "goes"), "not everybody has acted")

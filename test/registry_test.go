@@ -243,7 +243,7 @@ func TestALyingRegistryDeletesNothing_I15_I27(t *testing.T) {
 	}
 	for name, env := range lies {
 		l.say(env)
-		_ = f.delete(aEast + "targets/none-" + name[:2]) // whatever it says, somebody asks for something
+		_ = f.delete(aEast + "targets/none-" + name[:2]) // any request, under any environment
 		require.Never(t, func() bool { return f.count(bWest, "Holder") != 20 || f.count(aWest, "Target") != 20 }, time.Second, 50*time.Millisecond, name)
 	}
 	turns := time.NewTicker(20 * time.Millisecond)

@@ -96,7 +96,7 @@ func TestMessagesOfAnAttemptInEveryOrder_I5_I7(t *testing.T) {
 		}
 	}
 	require.NoError(t, p.establish(ctx, uuid.Must(uuid.NewV7()), uuid.New(), "block", schema.Block, true))
-	f.eventually("what nobody holds goes", func() bool {
+	f.eventually("blockades without a holder are removed", func() bool {
 		found, err := p.service.ListBlockades(ctx, &schemav1.ListBlockadesRequest{})
 		return err == nil && len(found.GetBlockades()) == 0
 	})
@@ -185,7 +185,7 @@ func TestRepeatedMessagesOfCommittedReferences_I7_I8(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, plan.GetMembers(), 6)
 	}
-	require.NoError(t, f.delete(aWest+"targets/t"), "who blocks goes as well")
+	require.NoError(t, f.delete(aWest+"targets/t"), "the blocker is removed as well")
 	f.gone(aWest+"targets/t", bEast+"holders/h0", bEast+"holders/h5")
 	f.settled()
 }
@@ -226,7 +226,7 @@ func TestRepeatedAndLateAcknowledgements(t *testing.T) {
 	}
 	stranger := schemav1.NewSchemaServiceClient(f.as(f.Deployments[f.id(bWest+"holders/h")].Certs, "a.example.com/us-west2"))
 	_, err := stranger.AcknowledgeDeletions(ctx, &schemav1.AcknowledgeDeletionsRequest{Position: now})
-	require.Equal(t, codes.FailedPrecondition, status.Code(err), "a position is for who was given it")
+	require.Equal(t, codes.FailedPrecondition, status.Code(err), "a position is valid only for its receiver")
 	require.NotNil(t, f.get(aWest+"targets/t"))
 	require.NoError(t, f.Deployments[f.id(bEast+"holders/h")].Start())
 	f.ready("b.example.com/eastus2")

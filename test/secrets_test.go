@@ -98,7 +98,7 @@ func TestOutputsContainNoSecrets(t *testing.T) {
 	for _, path := range []string{"/metrics", "/readyz?verbose", "/livez?verbose", "/healthz?verbose", "/debug/pprof/", "/debug/vars", "/"} {
 		out[path] = get(t, d.HTTP+path)
 	}
-	require.Contains(t, out["/debug/pprof/"], "404", "profiles are nobody's affair")
+	require.Contains(t, out["/debug/pprof/"], "404", "profiles are not served there")
 
 	require.NoError(t, f.Deployments[f.id(bWest+"x/y")].Kill())
 	_, err = f.put(aWest+"targets/elsewhere", nil, ownedBy("Holder", bWest+"holders/x"))

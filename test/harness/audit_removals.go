@@ -44,7 +44,7 @@ WHERE NOT EXISTS (SELECT FROM dbcontroller.removal r WHERE r.name = i.name AND r
 // each chain of cascades leads to the deleted root.
 func auditRemovals(t require.TestingT, id schema.DeploymentID, pool *pgxpool.Pool, pools map[schema.DeploymentID]*pgxpool.Pool, report func(string, ...any)) {
 	ctx := context.Background()
-	for sql, problem := range map[string]string{auditUnrecordedSQL: "%s: %s is gone, or going, and nobody knows why", auditLiveSQL: "%s: the removal of %s is noted, but it lives"} {
+	for sql, problem := range map[string]string{auditUnrecordedSQL: "%s: %s is gone or DELETING, and has no removal with a cause", auditLiveSQL: "%s: the removal of %s is noted, but it lives"} {
 		rows, err := pool.Query(ctx, sql)
 		require.NoError(t, err)
 		var name string
@@ -67,7 +67,7 @@ func auditRemovals(t require.TestingT, id schema.DeploymentID, pool *pgxpool.Poo
 	var via *uuid.UUID
 	_, err = pgx.ForEachRow(rows, []any{&name, &at, &viaName, &via, &root}, func() error {
 		if at == nil || viaName == nil || via == nil {
-			report("%s: %s cascaded with nobody knows what", id, name)
+			report("%s: the removal of %s by a cascade names no target", id, name)
 			return nil
 		}
 		there, err := schema.ParseDeploymentID(*at)

@@ -26,7 +26,7 @@ func TestTheAuditorFindsWhatIsWrong(t *testing.T) {
 		"an owner knows nothing":      {holders, `DELETE FROM dbcontroller.ownee_entry`, "which does not know that it has ownees here"},
 		"an owner is seen no more":    {targets, `UPDATE dbcontroller.resource SET owners = NULL`, "are not those that users see"},
 		"a holder is lost":            {holders, `DELETE FROM dbcontroller.shadow WHERE name = 'holders/b'`, "1 rows of resource belong to nothing"},
-		"a removal has no reason":     {targets, `DELETE FROM dbcontroller.removal`, "nobody knows why"},
+		"a removal has no reason":     {targets, `DELETE FROM dbcontroller.removal`, "has no removal with a cause"},
 		"what lives was removed":      {targets, `UPDATE dbcontroller.removal r SET name = s.name, uid = s.uid FROM dbcontroller.shadow s WHERE s.name = 'targets/t'`, "but it lives"},
 		"a cascade came from nowhere": {holders, `UPDATE dbcontroller.cause SET via_uid = gen_random_uuid() WHERE how = 2`, "the removal of which is not noted there"},
 	} {

@@ -11,9 +11,9 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// cheapPassword stores the superuser's password of a server of our own such that its proof takes one round instead of
-// 4,096 (RFC 5802, PostgreSQL's SCRAM-SHA-256 secrets): with the race detector those were a good part of the time that
-// tests take, for they connect thousands of times. The password is random text; rounds would add nothing to it.
+// cheapPassword stores the superuser's password of a server of the harness with one SCRAM iteration instead of 4,096 (RFC 5802): tests
+// connect thousands of times, and with the race detector the iterations took much of their time. They would add nothing to a random
+// password.
 func cheapPassword(ctx context.Context, dsn string) error {
 	conn, err := pgx.Connect(ctx, dsn)
 	if err != nil {
@@ -22,7 +22,7 @@ func cheapPassword(ctx context.Context, dsn string) error {
 	defer func() { _ = conn.Close(ctx) }()
 	secret, err := scramSecret(conn.Config().Password)
 	if err == nil {
-		// The statement takes no parameters; the secret is of base64 and punctuation alone.
+		// The statement takes no parameters; the secret contains only base64 and punctuation.
 		_, err = conn.Exec(ctx, "ALTER ROLE CURRENT_USER PASSWORD '"+secret+"'")
 	}
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package harness gives tests the servers they run against.
+// Package harness starts the servers that tests need.
 //
 // Postgres is one PostgreSQL server per test process, started at the first use
 // and gone with the process. Tests get databases of their own on it, as clones
@@ -17,9 +17,9 @@
 //     (image/build.sh makes it without a registry), else postgres:17-alpine.
 //  3. The PostgreSQL binaries on this machine.
 //
-// DBCONTROLLER_TEST_POSTGRES=container or =local leaves nothing but that way.
-// Without a server the tests are skipped; they fail when one was asked for by
-// any of these variables, and on a build machine (CI=true).
+// DBCONTROLLER_TEST_POSTGRES=container or =local allows only that source.
+// Without a server the tests are skipped; they fail when one of these variables
+// is set, and on a build machine (CI=true).
 package harness
 
 import (
@@ -47,13 +47,13 @@ const (
 	migrateLimit = 2 * time.Minute
 	// dropLimit bounds the removal of one database.
 	dropLimit = 30 * time.Second
-	// databaseAge is how old a database of ours gets before a later test process
-	// takes it for a leftover. Longer than any test runs.
+	// databaseAge is the age at which a test process removes a database of an
+	// earlier one. No test runs as long.
 	databaseAge = 24 * time.Hour
 )
 
-// serverSettings trade the safety of the data, which no test needs after a
-// crash, for speed. All servers that we start have them.
+// serverSettings give up durability, which no test needs, for speed. All servers
+// that the harness starts have them.
 var serverSettings = map[string]string{
 	"fsync":              "off",
 	"synchronous_commit": "off",
@@ -71,10 +71,10 @@ var serverSettings = map[string]string{
 type Server struct {
 	postgres *launcher.Server
 	source   string
-	stop     func() error // leaves nothing of ours running
+	stop     func() error // stops everything that the harness has started
 
-	// prefix starts the names of all our databases: the server may be shared
-	// with other test processes.
+	// prefix begins the names of this process's databases: the server may be
+	// shared with other test processes.
 	prefix string
 	count  atomic.Int64
 
@@ -108,13 +108,13 @@ func Postgres(t testing.TB) *Server {
 	return shared.server
 }
 
-// Main runs the tests and stops the server. Using it is optional, it makes the
-// end of the server orderly and early:
+// Main runs the tests and stops the server. Using it is optional; the server
+// then stops in order, and early:
 //
 //	func TestMain(m *testing.M) { os.Exit(harness.Main(m)) }
 //
-// Without it the server ends with the process all the same. A check for leaked
-// goroutines belongs behind Main, for the server has some while it runs.
+// Without it the server ends with the process. A check for leaked goroutines
+// has to run after Main: the running server has some.
 func Main(m *testing.M) int {
 	code := m.Run()
 	shared.once.Do(func() { shared.err = errors.New("the tests are over") })
@@ -128,9 +128,9 @@ func Main(m *testing.M) int {
 	return code
 }
 
-// choice is which server the environment asks for.
+// choice is the server that the environment variables select.
 type choice struct {
-	dsn   string // a server that is there
+	dsn   string // of an existing server
 	kind  string // "container", "local", or empty for either
 	image string // empty for the default ones
 	ci    bool   // this is a build machine
@@ -145,8 +145,8 @@ func choiceFromEnvironment() choice {
 	}
 }
 
-// refuse ends a test that has no server. Silence would hide on a build machine,
-// or from somebody who asked for a certain server, that nothing was tested.
+// refuse skips or fails a test that has no server. A skip on a build machine, or
+// when a certain server was selected, would hide that nothing was tested.
 func refuse(t testing.TB, from choice, err error) {
 	t.Helper()
 	if from.ci || from != (choice{}) {
@@ -168,7 +168,7 @@ func startAndTell(from choice) (*Server, error) {
 	return s, nil
 }
 
-// start takes the first server that there is.
+// start starts or connects to the first available server.
 func start(ctx context.Context, from choice) (*Server, error) {
 	if from.dsn != "" {
 		return useGiven(ctx, from.dsn)
@@ -226,7 +226,7 @@ func newServer(postgres *launcher.Server, source string) *Server {
 	}
 }
 
-// Source says in one readable phrase which server this is.
+// Source describes the server in one readable phrase.
 func (s *Server) Source() string { return s.source }
 
 // DSN returns the connection string to a database for a superuser (for a server
@@ -235,7 +235,7 @@ func (s *Server) DSN(database string) string { return s.postgres.DSN(database) }
 
 // NewDatabase creates a database for this test alone and returns its connection
 // string. It starts as a copy of the template, and empty for an empty template.
-// It goes away with the test, whoever is still connected.
+// It is removed at the end of the test, also while there are connections.
 func (s *Server) NewDatabase(t testing.TB, template string) string {
 	t.Helper()
 	name := s.newName()
@@ -260,13 +260,13 @@ func (s *Server) NewDatabase(t testing.TB, template string) string {
 
 // Template returns the database to clone with NewDatabase. The first call for a
 // name in this process creates it and has migrate fill it, calls meanwhile wait
-// for that. Nobody can connect to it afterwards, so that it can be cloned at any
-// time and stays what it is.
+// for that. Connections to it are refused afterwards, so that it can be cloned at
+// any time and stays unchanged.
 func (s *Server) Template(t testing.TB, name string, migrate func(ctx context.Context, dsn string) error) string {
 	t.Helper()
 	made := s.template(name)
 	made.once.Do(func() {
-		// What the other tests see when migrate ends this one.
+		// The error that other tests get when migrate ends this test.
 		made.err = errors.New("its migration did not come to an end")
 		made.err = s.makeTemplate(made.database, migrate)
 	})
@@ -299,8 +299,8 @@ func (s *Server) makeTemplate(database string, migrate func(ctx context.Context,
 	return s.seal(ctx, database)
 }
 
-// seal keeps everybody out of the database. A connection that migrate left open
-// would make every clone fail.
+// seal refuses and ends all connections to the database. One that migrate left
+// open would make every clone fail.
 func (s *Server) seal(ctx context.Context, database string) error {
 	conn, err := pgx.Connect(ctx, s.DSN(""))
 	if err != nil {
@@ -317,8 +317,8 @@ func (s *Server) seal(ctx context.Context, database string) error {
 	return nil
 }
 
-// dropTemplates removes the databases that no test removes. Only on a server
-// that goes on without us does that matter.
+// dropTemplates removes the databases that no test removes. That matters only on
+// a server that outlives the process.
 func (s *Server) dropTemplates() error {
 	ctx, cancel := context.WithTimeout(context.Background(), dropLimit)
 	defer cancel()
@@ -331,10 +331,10 @@ func (s *Server) dropTemplates() error {
 	return errors.Join(errs...)
 }
 
-// ourDatabases is what all prefixes have in common.
+// ourDatabases is the common beginning of all prefixes.
 const ourDatabases = "dbctest_"
 
-// databasePrefix says when a database was made, which PostgreSQL does not.
+// databasePrefix contains the creation time, which PostgreSQL does not store.
 func databasePrefix(now time.Time) string {
 	random := strings.ToLower(rand.Text()[:8])
 	return ourDatabases + strconv.FormatInt(now.Unix(), 36) + "_" + random + "_"
@@ -342,7 +342,8 @@ func databasePrefix(now time.Time) string {
 
 func (s *Server) newName() string { return s.prefix + strconv.FormatInt(s.count.Add(1), 10) }
 
-// madeAt is when the database was made; false when it is none of ours.
+// madeAt returns the creation time of a database; false when the harness has not
+// created it.
 func madeAt(database string) (time.Time, bool) {
 	rest, ours := strings.CutPrefix(database, ourDatabases)
 	stamp, _, more := strings.Cut(rest, "_")
@@ -353,8 +354,8 @@ func madeAt(database string) (time.Time, bool) {
 	return time.Unix(seconds, 0), true
 }
 
-// dropLeftovers removes the databases of test processes that were killed. Only a
-// server that was given can have any.
+// dropLeftovers removes the databases of test processes that were killed. Only an
+// existing server (DBCONTROLLER_TEST_DSN) can have any.
 func (s *Server) dropLeftovers(ctx context.Context, before time.Time) error {
 	conn, err := pgx.Connect(ctx, s.DSN(""))
 	if err != nil {
@@ -371,8 +372,8 @@ func (s *Server) dropLeftovers(ctx context.Context, before time.Time) error {
 	}
 	for _, name := range names {
 		if made, ours := madeAt(name); ours && made.Before(before) {
-			// Without force: whoever is still connected keeps it. And a parallel
-			// test process may be faster.
+			// Without FORCE, so that a database with connections stays. An error is
+			// ignored: a parallel test process may have removed it.
 			_, _ = conn.Exec(ctx, "DROP DATABASE IF EXISTS "+pgx.Identifier{name}.Sanitize())
 		}
 	}

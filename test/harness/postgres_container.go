@@ -28,16 +28,16 @@ const (
 	builtImage  = "localhost/db-controller-postgres:15"
 	publicImage = "postgres:17-alpine"
 
-	// answerLimit is how long a registry or a server may take to answer at all, so
-	// that tests start soon where none can be reached. A pull may take longer.
+	// answerLimit bounds the wait for the first answer of a registry or a server,
+	// so that tests start soon when none can be reached. A pull may take longer.
 	answerLimit = 5 * time.Second
 	readyLimit  = 60 * time.Second
 
 	// ownerLabel marks our containers.
 	ownerLabel = "db-controller.test"
 	ownerValue = "postgres"
-	// containerAge is how old a container without a leash gets before a later test
-	// process takes it for a leftover.
+	// containerAge is the age at which a test process removes a container without
+	// a leash of an earlier one.
 	containerAge = time.Hour
 
 	// dataMount is in memory. It is no volume of either image.
@@ -46,7 +46,7 @@ const (
 )
 
 // startContainer starts a server in a container of the image, or of the first
-// default image that can be had.
+// available default image.
 func startContainer(ctx context.Context, image string) (*Server, error) {
 	s, err := tryContainer(ctx, image)
 	if err != nil {
@@ -78,9 +78,9 @@ func tryContainer(ctx context.Context, wanted string) (*Server, error) {
 	return s, nil
 }
 
-// configureLibrary has to come before the first use of the library.
+// configureLibrary has to be called before the first use of the library.
 var configureLibrary = sync.OnceFunc(func() {
-	// Its reaper is an image more to get. Leashes do its work.
+	// Its reaper needs one more image; leashes replace it.
 	_ = os.Setenv("TESTCONTAINERS_RYUK_DISABLED", "true") // the name is a valid one
 	// It would report every step to standard error.
 	tclog.SetDefault(tclog.NewNoopLogger())
@@ -105,7 +105,7 @@ func connectEngine(ctx context.Context) (engine client.APIClient, err error) {
 	return provider.Client(), nil
 }
 
-// findImage returns an image that is present now.
+// findImage returns an image that is present, or was pulled.
 func findImage(ctx context.Context, engine client.APIClient, wanted string) (string, error) {
 	candidates := []string{builtImage, publicImage}
 	if wanted != "" {
@@ -148,7 +148,7 @@ func pull(ctx context.Context, engine client.APIClient, image string) error {
 	return nil
 }
 
-// cause is why the context ended, and err when it did not.
+// cause returns the reason why the context ended, or err when it did not.
 func cause(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -157,8 +157,8 @@ func cause(ctx context.Context, err error) error {
 }
 
 // runContainer starts a container and waits until the server in it accepts
-// connections. With an error the container may be not nil, and is the caller's
-// to terminate.
+// connections. With an error the container may be non-nil; then the caller has to
+// terminate it.
 func runContainer(ctx context.Context, image, owner string, more ...testcontainers.ContainerCustomizer) (*testcontainers.DockerContainer, string, error) {
 	password := rand.Text()
 	tail := &logTail{}
@@ -194,8 +194,8 @@ func serverCommand() []string {
 	return command
 }
 
-// serverIn makes a Server of the container, which then lives no longer than this
-// process.
+// serverIn returns a Server for the container, which ends with this process at the
+// latest.
 func serverIn(ctx context.Context, engine client.APIClient, c *testcontainers.DockerContainer, password string) (*Server, error) {
 	held, err := leash(ctx, engine, c.ID)
 	if err != nil {
@@ -215,13 +215,12 @@ func serverIn(ctx context.Context, engine client.APIClient, c *testcontainers.Do
 	return s, nil
 }
 
-// reach connects to the server by the port that the engine published. Where that
-// is depends on where the engine runs and on where we do: on this machine, on
-// another one, or we ourselves in a container. The library guesses, and takes
-// any sign of a container for the last. This machine goes first because it
-// answers at once, and the password keeps us from taking a stranger's server.
-// Where the container's own address can be reached, as on Linux, it is better
-// still: no proxy copies each packet.
+// reach connects to the server by the port that the engine published. Its host
+// depends on where the engine and the tests run: on this machine, on another one,
+// or the tests in a container. The library guesses, and assumes the last at any
+// sign of a container. This machine is tried first, since it answers at once; the
+// password excludes another process's server. The container's own address, when
+// it can be reached, as on Linux, is better still: no proxy copies each packet.
 func reach(ctx context.Context, c *testcontainers.DockerContainer, password string) (*launcher.Server, error) {
 	port, err := c.MappedPort(ctx, "5432/tcp")
 	if err != nil {
@@ -267,9 +266,9 @@ func use(ctx context.Context, dsn string) (*launcher.Server, error) {
 	return launcher.Start(ctx, launcher.Config{DSN: dsn})
 }
 
-// leash ties the life of the container to ours: a shell in it reads from the
-// connection that leash returns, and ends the server when the connection does.
-// The kernel closes it with our process, however that ends.
+// leash ends the container with this process: a shell in it reads from the
+// connection that leash returns, and stops the server when the connection ends.
+// The kernel closes the connection with the process, however that ends.
 func leash(ctx context.Context, engine client.APIClient, id string) (net.Conn, error) {
 	shell, err := engine.ExecCreate(ctx, id, client.ExecCreateOptions{
 		AttachStdin: true, AttachStdout: true, // the engine notices the end of both
@@ -289,9 +288,8 @@ func terminate(c *testcontainers.DockerContainer) error {
 	return testcontainers.TerminateContainer(c, testcontainers.StopTimeout(0))
 }
 
-// removeLeftovers removes the owner's containers from before that are on no
-// leash: of processes that were killed between the start of the container and
-// the leash.
+// removeLeftovers removes the owner's older containers without a leash: those of
+// processes that were killed between the start of the container and its leash.
 func removeLeftovers(ctx context.Context, engine client.APIClient, owner string, before time.Time) error {
 	found, err := engine.ContainerList(ctx, client.ContainerListOptions{
 		All:     true,
@@ -324,8 +322,8 @@ func removeUnleashed(ctx context.Context, engine client.APIClient, id string) er
 	return nil
 }
 
-// logTail keeps the last lines of a container: it is removed when it ends, and
-// its log with it.
+// logTail keeps the last log lines of a container, which is removed with its log
+// when it ends.
 type logTail struct {
 	mu    sync.Mutex
 	lines []string

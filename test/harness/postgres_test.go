@@ -22,20 +22,20 @@ import (
 	"go.uber.org/goleak"
 )
 
-// parentEnv makes TestContainerParent do its work.
+// parentEnv enables TestContainerParent.
 const parentEnv = "HARNESS_TEST_PARENT"
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(stopped{m}) }
 
-// stopped runs the tests through Main, so that the check for leaks sees what a
-// stopped server leaves.
+// stopped runs the tests through Main, so that the check for leaks covers a stopped
+// server.
 type stopped struct{ m *testing.M }
 
 func (s stopped) Run() int { return Main(s.m) }
 
-// TestContainerParent is no test but the process that
-// TestContainerEndsWithItsProcess kills: it starts a container, names it, and
-// waits for its end.
+// TestContainerParent is not a test but the process that
+// TestContainerEndsWithItsProcess kills: it starts a container, prints its name,
+// and waits to be killed.
 func TestContainerParent(t *testing.T) {
 	if os.Getenv(parentEnv) == "" {
 		t.Skip("only for TestContainerEndsWithItsProcess")
@@ -80,8 +80,8 @@ var templates atomic.Int64
 // the same one.
 func newTemplateName() string { return fmt.Sprint("template ", templates.Add(1)) }
 
-// migrateNote is a migration that leaves a row, and its connection open: the
-// template has to be usable all the same.
+// migrateNote is a migration that writes a row and leaves its connection open: the
+// template has to be usable nevertheless.
 func migrateNote(ctx context.Context, dsn string) error {
 	conn, err := pgx.Connect(ctx, dsn)
 	if err != nil {
@@ -309,8 +309,7 @@ func TestMadeAt(t *testing.T) {
 	}
 }
 
-// engineAndImage returns what containers need, or skips the test where there is
-// none.
+// engineAndImage returns a container engine and an image, or skips the test.
 func engineAndImage(t *testing.T) (client.APIClient, string) {
 	t.Helper()
 	engine, err := connectEngine(t.Context())
@@ -325,8 +324,8 @@ func engineAndImage(t *testing.T) (client.APIClient, string) {
 	return engine, image
 }
 
-// TestPostgresRunsInAContainer proves the way through a container, whichever
-// server the other tests use.
+// TestPostgresRunsInAContainer tests the container source, whichever server the
+// other tests use.
 func TestPostgresRunsInAContainer(t *testing.T) {
 	engine, image := engineAndImage(t)
 	c, password, err := runContainer(t.Context(), image, ownerValue)
@@ -360,7 +359,7 @@ func TestPostgresRunsInAContainer(t *testing.T) {
 }
 
 // TestContainerEndsWithItsProcess kills a process that has started a container,
-// and expects the container to end and go away.
+// and expects the container to be removed.
 func TestContainerEndsWithItsProcess(t *testing.T) {
 	engine, _ := engineAndImage(t)
 	parent := exec.Command(os.Args[0], "-test.run=^TestContainerParent$")
@@ -455,7 +454,7 @@ func TestContainerSaysWhyItDoesNotStart(t *testing.T) {
 	}
 }
 
-// BenchmarkNewDatabase measures what a test pays for its database.
+// BenchmarkNewDatabase measures the cost of a test's database.
 func BenchmarkNewDatabase(b *testing.B) {
 	s := Postgres(b)
 	template := s.Template(b, "note", migrateNote)

@@ -33,9 +33,9 @@ type Mishap struct {
 	Cut bool
 	// Before delays the request, After the answer.
 	Before, After time.Duration
-	// Lose answers UNAVAILABLE after the call was executed.
+	// Lose returns UNAVAILABLE after the call was executed.
 	Lose bool
-	// Repeat executes the call twice, and answers the second.
+	// Repeat executes the call twice, and returns the second response.
 	Repeat bool
 	// Replay executes the call once more after this delay, and drops the response.
 	Replay time.Duration
