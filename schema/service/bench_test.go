@@ -16,7 +16,7 @@ import (
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 )
 
-// BenchmarkList is the same list of 100 resources over each way.
+// BenchmarkList reads the same list of 100 resources over each kind of channel.
 func BenchmarkList(b *testing.B) {
 	listed := &fixed{answer: &resourcev1.ListResourcesResponse{}}
 	for range 100 {
@@ -53,7 +53,7 @@ func BenchmarkList(b *testing.B) {
 	}
 }
 
-// fixed answers without a database, so that only the way is measured.
+// fixed returns its answer without a database, so that only the channel is measured.
 type fixed struct {
 	resourcev1.UnimplementedResourceServiceServer
 	answer *resourcev1.ListResourcesResponse

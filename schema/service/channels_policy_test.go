@@ -40,7 +40,7 @@ kinds:
     references: [{ path: soon, targets: [Target], behaviour: ASYNC_CASCADE_DELETE }]
 `
 
-// channels are those of a deployment's real services over a real store.
+// channels returns the channels of a deployment's services over a real store.
 func channels(t testing.TB) (*service.Channels, *shadow.Store) {
 	t.Helper()
 	self := schema.DeploymentID{Service: "a.example.com", Region: "us-west2"}
@@ -48,7 +48,7 @@ func channels(t testing.TB) (*service.Channels, *shadow.Store) {
 	return service.NewChannels(service.Config{Store: store, Peers: service.NewPeers(self, nil), Logger: zap.NewNop()}), store
 }
 
-// requestOf makes the message that a method takes.
+// requestOf returns an empty request of a method.
 func requestOf(t *testing.T, method string) proto.Message {
 	t.Helper()
 	d, err := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(strings.ReplaceAll(method[1:], "/", ".")))
@@ -58,7 +58,7 @@ func requestOf(t *testing.T, method string) proto.Message {
 	return m.New().Interface()
 }
 
-// Every method is on every channel, in one registration; on the channel with rights, what the policy denies is denied.
+// Every channel has every method; on the channel with rights the policy decides.
 func TestEveryMethodIsOnEveryChannelByThePolicy(t *testing.T) {
 	c, _ := channels(t)
 	user, operator := identity.Identity{Role: identity.RoleUser, Name: "ann"}, identity.Identity{Role: identity.RoleOperator, Name: "eve"}
@@ -71,7 +71,7 @@ func TestEveryMethodIsOnEveryChannelByThePolicy(t *testing.T) {
 		if strings.Contains(method, "/Watch") || strings.Contains(method, "/Verify") { // streams
 			stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, method)
 			require.NoError(t, err)
-			if err := stream.SendMsg(requestOf(t, method)); !errors.Is(err, io.EOF) { // EOF: it was refused already, RecvMsg says why
+			if err := stream.SendMsg(requestOf(t, method)); !errors.Is(err, io.EOF) { // EOF: it was refused already, and RecvMsg has the error
 				require.NoError(t, err)
 			}
 			require.NoError(t, stream.CloseSend())
@@ -100,13 +100,13 @@ func TestEveryMethodIsOnEveryChannelByThePolicy(t *testing.T) {
 			}
 		}
 	}
-	// Nobody speaks for another on a channel with rights, but deployments of the service.
+	// On a channel with rights only deployments of the service may act on behalf of another identity.
 	ctx := metadata.AppendToOutgoingContext(t.Context(), service.OnBehalfOf, operator.Path())
 	_, err := resourcev1.NewResourceServiceClient(c.As(user)).SetBlockDeletion(ctx, &resourcev1.SetBlockDeletionRequest{Name: "targets/t"})
 	require.Equal(t, codes.PermissionDenied, status.Code(err))
 }
 
-// What a person says in a watch of the channel with rights goes through the policy as well.
+// The policy applies to watches on the channel with rights too.
 func TestAWatchOnTheChannelWithRights(t *testing.T) {
 	c, store := channels(t)
 	_, err := store.Save(t.Context(), []peer.Write{{Name: "targets/t"}})
@@ -120,8 +120,9 @@ func TestAWatchOnTheChannelWithRights(t *testing.T) {
 	require.Equal(t, "targets/t", event.GetUpsert().GetName())
 }
 
-// The position of what a watch has said comes with it, and not with the next bookmark: an acknowledgement waits for it.
-func TestAPositionComesWithWhatItCovers(t *testing.T) {
+// The position of an event is sent right after its items, and not with the next periodic bookmark: an acknowledgement waits
+// for it.
+func TestAPositionFollowsItsItems(t *testing.T) {
 	c, store := channels(t)
 	_, err := store.Save(t.Context(), []peer.Write{
 		{Name: "targets/t"}, {Name: "targets/h", Body: map[string]any{"soon": "//" + store.Deployment().String() + "/targets/t"}},

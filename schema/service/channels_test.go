@@ -21,11 +21,11 @@ import (
 
 var self = schema.DeploymentID{Service: "a.example.com", Region: "us-west2"}
 
-// fake answers with messages of its own, which a test can compare with what arrives.
+// fake returns its own messages, which a test can compare with the received ones.
 type fake struct {
 	resourcev1.UnimplementedResourceServiceServer
 	stored *resourcev1.Resource
-	ctx    context.Context //nolint:containedctx // of the last call, to look at
+	ctx    context.Context //nolint:containedctx // of the last call
 }
 
 func (f *fake) GetResource(ctx context.Context, req *resourcev1.GetResourceRequest) (*resourcev1.Resource, error) {
@@ -62,7 +62,7 @@ func fakeChannel(f *fake, share bool) grpc.ClientConnInterface {
 	return channel
 }
 
-// spoil changes everything that can be reached.
+// spoil changes all fields of a resource.
 func spoil(r *resourcev1.Resource) {
 	r.Name, r.Labels["k"], r.OwnerReferences[0].Name = "spoilt", "spoilt", "spoilt"
 	r.Body.Fields["deep"].GetStructValue().Fields["er"] = structpb.NewStringValue("spoilt")
@@ -88,12 +88,12 @@ func TestSharedChannelsShareAndCopiedOnesCopy(t *testing.T) {
 		if !share {
 			spoil(got)
 			spoil(event.GetUpsert())
-			require.True(t, proto.Equal(before, f.stored), "handlers may change anything they get")
+			require.True(t, proto.Equal(before, f.stored), "handlers may change the messages that they receive")
 		}
 	}
 }
 
-func TestChannelsPassWhatAConnectionPasses(t *testing.T) {
+func TestChannelsPassMetadataDeadlinesAndOptionsAsConnectionsDo(t *testing.T) {
 	f := newFake(t)
 	for _, share := range []bool{true, false} {
 		client := resourcev1.NewResourceServiceClient(fakeChannel(f, share))
@@ -117,6 +117,6 @@ func TestChannelsPassWhatAConnectionPasses(t *testing.T) {
 		stream, err := client.WatchResources(t.Context(), &resourcev1.WatchResourcesRequest{Kind: "panic"})
 		require.NoError(t, err)
 		_, err = stream.Recv()
-		require.Error(t, err, "and the process goes on")
+		require.Error(t, err, "and the process does not end")
 	}
 }

@@ -14,7 +14,7 @@ import (
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 )
 
-// One user's costly reads go on a few at a time; some wait, further ones are refused at once; others notice nothing.
+// A few costly reads of one user run, some more wait, further ones are refused at once; other users are not affected.
 func TestCostlyReadsOfOneIdentityAreBounded_I20(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -46,7 +46,7 @@ func TestCostlyReadsOfOneIdentityAreBounded_I20(t *testing.T) {
 		}
 		require.Contains(t, told, "costly calls of user/hostile")
 		others := []<-chan codes.Code{call(t.Context(), "other", list), call(t.Context(), "hostile", resourcev1.ResourceService_PutResource_FullMethodName)}
-		require.Len(t, underWay, maxCostly+2, "neither others nor other calls wait")
+		require.Len(t, underWay, maxCostly+2, "neither other users nor other calls wait")
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		require.Equal(t, codes.ResourceExhausted, <-call(ctx, "hostile", list))
@@ -54,6 +54,6 @@ func TestCostlyReadsOfOneIdentityAreBounded_I20(t *testing.T) {
 		for _, done := range append(all, others...) {
 			require.Equal(t, codes.OK, <-done)
 		}
-		require.Empty(t, c.uses, "nothing is kept of who has nothing under way")
+		require.Empty(t, c.uses, "identities without a call in progress are forgotten")
 	})
 }

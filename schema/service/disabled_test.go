@@ -12,7 +12,8 @@ import (
 	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
 )
 
-// That a deployment is disabled passes: what it establishes then, also again after a failover, is not refused for good.
+// A disabled deployment can be enabled again: its references, new ones and those that it establishes again after a failover,
+// are unavailable and not refused for good.
 func TestADisabledDeploymentIsNotRefusedForGood_I2_I15(t *testing.T) {
 	target, holder := schema.DeploymentID{Service: "iam.example.com", Region: "us-west2"}, schema.DeploymentID{Service: "devices.example.com", Region: "eastus2"}
 	p := NewPeers(target, nil)

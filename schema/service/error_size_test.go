@@ -20,8 +20,8 @@ import (
 	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
 )
 
-// fits fails unless an error is as short as clients of other languages take it: text and details each, and the headers in which
-// both travel.
+// fits fails unless an error is as short as clients of other languages accept it: the text, the details, and the headers with
+// both.
 func fits(t *testing.T, err error) *status.Status {
 	t.Helper()
 	st := status.Convert(err)
@@ -40,7 +40,7 @@ func fits(t *testing.T, err error) *status.Status {
 	return st
 }
 
-// Every kind of refusal, with as much in it as can be.
+// Every kind of error, with the longest names and lists.
 func TestEveryRefusalFitsIntoTheHeadersOfStockClients(t *testing.T) {
 	t.Parallel()
 	long := schema.FullName{Deployment: schema.DeploymentID{Service: strings.Repeat("s", 200) + ".example.com", Region: "eastus2"}, Name: strings.Repeat("n", schema.MaxNameBytes)}
@@ -100,7 +100,7 @@ func TestEveryRefusalFitsIntoTheHeadersOfStockClients(t *testing.T) {
 	}
 }
 
-// What was refused for now stands first, when only the first ones have room: a deployment that asks another one, and a client, decide by it.
+// A refusal that passes is listed first when not all have room: calling deployments and clients decide by it.
 func TestTheRefusalThatDecidesIsNamed(t *testing.T) {
 	t.Parallel()
 	target := schema.FullName{Deployment: schema.DeploymentID{Service: "a.example.com", Region: "us"}, Name: "ts/t"}
@@ -118,7 +118,7 @@ func TestTheRefusalThatDecidesIsNamed(t *testing.T) {
 	require.Equal(t, peer.UnknownKind, got.Deciding().Reason)
 }
 
-// What no list of ours is in: an error of whatever length that a handler answers is shortened by the server.
+// The server shortens every error of a handler, also one without a list of refusals.
 func TestServersShortenEveryError(t *testing.T) {
 	t.Parallel()
 	st, err := status.New(codes.FailedPrecondition, strings.Repeat("é", 5000)).WithDetails(

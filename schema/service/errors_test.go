@@ -2,10 +2,7 @@ package service
 
 import (
 	"errors"
-	"flag"
 	"fmt"
-	"os"
-	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -63,8 +60,9 @@ func TestErrorsBecomeStatuses(t *testing.T) {
 	require.Equal(t, refusal(peer.TargetMissing), refused, "refusals survive the wire")
 }
 
-// Clients repeat a request by the code of its refusal, and the store keeps a refusal under the request id by its kind: both say the
-// same of every reason, so that what is answered as definite never takes effect, and nothing else is kept.
+// A client decides by the code of an error whether to repeat a request, and the store decides by the error whether to keep it
+// under the request id. Both agree for every reason: a request with a definite error never takes effect, and no other error
+// is kept.
 func TestCodesAreDefiniteAsTheStoreKeepsThem_I29(t *testing.T) {
 	t.Parallel()
 	samples := []error{
@@ -100,24 +98,4 @@ func TestCodesAreDefiniteAsTheStoreKeepsThem_I29(t *testing.T) {
 	for _, a := range answers {
 		require.True(t, seen[a.reason], "no sample has the reason %s", a.reason)
 	}
-}
-
-var write = flag.Bool("write", false, "write the table of reasons into docs/guarantees.md")
-
-// The document has the table of the code.
-func TestTheTableOfReasonsIsThatOfTheCode(t *testing.T) {
-	t.Parallel()
-	const path, begins, ends = "../../docs/guarantees.md", "<!-- reasons, written by make generate -->\n", "<!-- end of reasons -->\n"
-	text, err := os.ReadFile(path)
-	require.NoError(t, err)
-	before, rest, ok := strings.Cut(string(text), begins)
-	require.True(t, ok)
-	_, after, ok := strings.Cut(rest, ends)
-	require.True(t, ok)
-	want := before + begins + reasonTable() + ends + after
-	if *write {
-		require.NoError(t, os.WriteFile(path, []byte(want), 0o644)) //nolint:gosec // a document
-		return
-	}
-	require.Equal(t, want, string(text), "make generate writes it")
 }

@@ -9,8 +9,8 @@ import (
 	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
 )
 
-// A newer server may say more than this one understands, which is no reason to end a watch; what is broken is one.
-func TestEventsThatAreNotUnderstoodArePassedOver(t *testing.T) {
+// A newer server may send events that this version lacks: they are skipped. A broken event ends the watch.
+func TestUnknownEventsAreSkipped(t *testing.T) {
 	work, err := workEvent(&schemav1.WatchResourceShadowsResponse{}, map[string]schema.DeploymentID{})
 	require.NoError(t, err)
 	require.Zero(t, work)

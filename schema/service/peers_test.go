@@ -32,7 +32,7 @@ func TestOnlyWhoImportsAServiceMayReferToIt(t *testing.T) {
 	}
 	p := NewPeers(id("iam.example.com/us-west2"), nil)
 	_, err := p.MayRefer(id("devices.example.com/us-west2"), false)
-	require.Error(t, err, "before the first environment nobody knows")
+	require.Error(t, err, "unknown before the first environment")
 	p.Update(&schema.Environment{
 		Services: []*schema.Descriptor{version("iam.example.com", "v1"), version("devices.example.com", "v1", "iam.example.com"), version("devices.example.com", "v2")},
 		Deployments: []schema.Deployment{
@@ -53,8 +53,8 @@ func TestOnlyWhoImportsAServiceMayReferToIt(t *testing.T) {
 	require.Error(t, err, "unknown is not no")
 }
 
-// What never left this process cannot have established anything; whether what was sent did, nobody knows without an answer.
-func TestACallThatWasNeverSentIsToldFromOneWithoutAnAnswer(t *testing.T) {
+// A call that was not sent cannot have established anything. A call that was sent, and not answered, may have.
+func TestACallThatWasNotSentDiffersFromOneWithoutAnAnswer(t *testing.T) {
 	t.Parallel()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -72,7 +72,7 @@ func TestACallThatWasNeverSentIsToldFromOneWithoutAnAnswer(t *testing.T) {
 		require.Error(t, err)
 		return err
 	}
-	require.NotErrorIs(t, establish(), peer.ErrNotSent, "it was sent, and answered with what says nothing")
+	require.NotErrorIs(t, establish(), shadow.ErrNotSent, "it was sent, and its answer decides nothing")
 	server.Stop()
 	require.Eventually(t, func() bool { return errors.Is(establish(), peer.ErrNotSent) }, 10*time.Second, 10*time.Millisecond)
 }

@@ -1,11 +1,6 @@
 package service
 
 import (
-	"fmt"
-	"slices"
-	"strings"
-
-	"google.golang.org/genproto/googleapis/rpc/code"
 	"google.golang.org/grpc/codes"
 
 	"github.com/db-controller/db-controller/schema/peer"
@@ -76,22 +71,3 @@ var codeOf = func() map[string]codes.Code {
 	}
 	return of
 }()
-
-// definite reports whether a code is final: the same request is refused again.
-func definite(c codes.Code) bool {
-	return slices.Contains([]codes.Code{codes.FailedPrecondition, codes.NotFound, codes.AlreadyExists, codes.InvalidArgument, codes.PermissionDenied, codes.OutOfRange}, c)
-}
-
-// reasonTable returns the table of docs/guarantees.md, definite reasons first.
-func reasonTable() string {
-	var b strings.Builder
-	b.WriteString("| reason | code | definite | meaning |\n| --- | --- | --- | --- |\n")
-	for _, yes := range []bool{true, false} {
-		for _, a := range answers {
-			if definite(a.code) == yes {
-				fmt.Fprintf(&b, "| `%s` | `%v` | %s | %s |\n", a.reason, code.Code(a.code), map[bool]string{true: "yes", false: "no"}[yes], a.means)
-			}
-		}
-	}
-	return b.String()
-}

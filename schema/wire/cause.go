@@ -13,7 +13,7 @@ import (
 // maxCauseBytes bounds the texts of a cause: a full name at most.
 const maxCauseBytes = schema.MaxNameBytes + 400
 
-// CausesProto writes the causes of deletions, each once, and which of them is that of each deletion, from 1; 0 is for none.
+// CausesProto returns the causes of deletions, each once, and for each deletion the number of its cause: from 1, or 0 for none.
 func CausesProto(deletions []schema.Deletion) (causes []*schemav1.Cause, of []int32) {
 	at := map[uuid.UUID]int32{}
 	of = make([]int32, len(deletions))
@@ -40,8 +40,8 @@ func causeProto(c *schema.Cause) *schemav1.Cause {
 	return p
 }
 
-// SetCauses gives deletions what CausesProto has written. What cannot be read counts as not known: a deletion
-// does not fail for its cause.
+// SetCauses sets the causes of deletions from the results of CausesProto. A cause that is invalid counts as unknown, because
+// a deletion must not fail for its cause.
 func SetCauses(deletions []schema.Deletion, causes []*schemav1.Cause, of []int32) {
 	if len(of) != len(deletions) {
 		return
@@ -71,7 +71,7 @@ func cause(p *schemav1.Cause) *schema.Cause {
 		return nil
 	}
 	if at := p.GetTime().AsTime(); at.Year() < 1970 || at.After(time.Now().AddDate(1, 0, 0)) {
-		return nil // not one that a database can keep, or that anybody means
+		return nil // a time that the database cannot store, or that is certainly wrong
 	}
 	if !printable(p.GetRoot()) || !printable(p.GetActor()) {
 		return nil
@@ -79,8 +79,8 @@ func cause(p *schemav1.Cause) *schema.Cause {
 	return &schema.Cause{ID: id, Root: p.GetRoot(), RootUID: root, Actor: p.GetActor(), RequestID: request, At: p.GetTime().AsTime()}
 }
 
-// printable keeps what ends a line, or a string in the database, out of an auditor's sight. Names and identities have
-// ASCII only.
+// printable reports whether a text is of printable ASCII without spaces, as names and identities are. Other characters could
+// end a line or a string where an auditor reads it.
 func printable(s string) bool {
 	for _, r := range s {
 		if r <= ' ' || r > '~' {

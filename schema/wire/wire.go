@@ -1,5 +1,5 @@
-// Package wire turns the words of package schema into protobuf and back. What comes from outside is checked here, so
-// that nothing malformed gets past it.
+// Package wire converts the types of package schema to protobuf messages and back. It checks uids, behaviours and causes;
+// schema.Check and Environment.Check check descriptors and environments.
 package wire
 
 import (
@@ -12,7 +12,7 @@ import (
 	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
 )
 
-// UID reads 16 bytes.
+// UID parses 16 bytes.
 func UID(b []byte) (uuid.UUID, error) {
 	id, err := uuid.FromBytes(b)
 	if err != nil {
@@ -21,7 +21,7 @@ func UID(b []byte) (uuid.UUID, error) {
 	return id, nil
 }
 
-// OptionalUID reads 16 bytes, or none for the zero uid.
+// OptionalUID parses 16 bytes, or none for the zero uid.
 func OptionalUID(b []byte) (uuid.UUID, error) {
 	if len(b) == 0 {
 		return uuid.Nil, nil
@@ -29,7 +29,7 @@ func OptionalUID(b []byte) (uuid.UUID, error) {
 	return UID(b)
 }
 
-// UIDs reads a list of uids.
+// UIDs parses a list of uids.
 func UIDs(list [][]byte) ([]uuid.UUID, error) {
 	out := make([]uuid.UUID, len(list))
 	for i, b := range list {
@@ -42,7 +42,7 @@ func UIDs(list [][]byte) ([]uuid.UUID, error) {
 	return out, nil
 }
 
-// Bytes writes uids.
+// Bytes returns the bytes of uids.
 func Bytes(ids []uuid.UUID) [][]byte {
 	out := make([][]byte, len(ids))
 	for i := range ids {
@@ -51,7 +51,7 @@ func Bytes(ids []uuid.UUID) [][]byte {
 	return out
 }
 
-// Behaviour reads a behaviour; the numbers are the same.
+// Behaviour converts a behaviour, which has the same number.
 func Behaviour(b schemav1.Behaviour) (schema.Behaviour, error) {
 	if out := schema.Behaviour(b); out.Valid() {
 		return out, nil
@@ -59,7 +59,7 @@ func Behaviour(b schemav1.Behaviour) (schema.Behaviour, error) {
 	return 0, fmt.Errorf("unknown behaviour %d", b)
 }
 
-// Descriptor reads a service descriptor. What it says is checked by schema.Check.
+// Descriptor converts a service descriptor. schema.Check validates it.
 func Descriptor(d *schemav1.ServiceDescriptor) *schema.Descriptor {
 	at := schema.ServiceVersion{Service: d.GetService(), Version: d.GetVersion()}
 	out := &schema.Descriptor{ServiceVersion: at, PatternsDropped: d.GetPatternsDropped(), Pos: schema.Pos{Path: at.String()}}
@@ -90,7 +90,7 @@ func Descriptor(d *schemav1.ServiceDescriptor) *schema.Descriptor {
 	return out
 }
 
-// DescriptorProto writes a service descriptor.
+// DescriptorProto converts a service descriptor to its message.
 func DescriptorProto(d *schema.Descriptor) *schemav1.ServiceDescriptor {
 	out := &schemav1.ServiceDescriptor{Service: d.Service, Version: d.Version, PatternsDropped: d.PatternsDropped}
 	for _, imp := range d.Imports {
@@ -112,7 +112,7 @@ func DescriptorProto(d *schema.Descriptor) *schemav1.ServiceDescriptor {
 	return out
 }
 
-// Deployment reads a deployment.
+// Deployment converts a deployment.
 func Deployment(d *registryv1.Deployment) schema.Deployment {
 	id := schema.DeploymentID{Service: d.GetService(), Region: d.GetRegion()}
 	return schema.Deployment{
@@ -121,12 +121,12 @@ func Deployment(d *registryv1.Deployment) schema.Deployment {
 	}
 }
 
-// DeploymentProto writes a deployment.
+// DeploymentProto converts a deployment to its message.
 func DeploymentProto(d schema.Deployment) *registryv1.Deployment {
 	return &registryv1.Deployment{Service: d.Service, Region: d.Region, Address: d.Address, Version: d.Version, Generation: d.Generation, Disabled: d.Disabled}
 }
 
-// Environment reads an environment.
+// Environment converts an environment.
 func Environment(e *registryv1.Environment) *schema.Environment {
 	out := &schema.Environment{Revision: e.GetRevision()}
 	for _, r := range e.GetRegions() {
@@ -141,7 +141,7 @@ func Environment(e *registryv1.Environment) *schema.Environment {
 	return out
 }
 
-// EnvironmentProto writes an environment.
+// EnvironmentProto converts an environment to its message.
 func EnvironmentProto(e *schema.Environment) *registryv1.Environment {
 	out := &registryv1.Environment{Revision: e.Revision}
 	for _, r := range e.Regions {

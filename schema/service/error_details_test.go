@@ -1,0 +1,275 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"go.uber.org/zap/zaptest/observer"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/shadow"
+)
+
+// Each error has the reason and the code of the table in docs/guarantees.md.
+func TestEveryErrorHasItsReason(t *testing.T) {
+	t.Parallel()
+	refusal := func(reasons ...shadow.Reason) error {
+		e := &shadow.RefusedError{}
+		for _, r := range reasons {
+			e.Refusals = append(e.Refusals, shadow.Refusal{Holder: "hs/h", Path: "p", Target: schema.FullName{Deployment: other, Name: "ts/t"}, Reason: r})
+		}
+		return e
+	}
+	for _, c := range []struct {
+		err    error
+		reason string
+		code   codes.Code
+	}{
+		{shadow.ErrNotFound, "NOT_FOUND", codes.NotFound},
+		{shadow.ErrExists, "ALREADY_EXISTS", codes.AlreadyExists},
+		{shadow.ErrRequestReused, "REQUEST_REUSED", codes.AlreadyExists},
+		{shadow.ErrDeleting, "DELETING", codes.FailedPrecondition},
+		{shadow.ErrAborted, "ABORTED", codes.Aborted},
+		{shadow.ErrReset, "RESET", codes.OutOfRange},
+		{shadow.ErrPosition, "POSITION", codes.FailedPrecondition},
+		{shadow.ErrSlow, "SLOW_READER", codes.Aborted},
+		{shadow.ErrCostly, "COSTLY", codes.ResourceExhausted},
+		{shadow.ErrUnknown, "OUTCOME_UNKNOWN", codes.Unknown},
+		{errTooManyCalls, "TOO_MANY_CALLS", codes.ResourceExhausted},
+		{context.DeadlineExceeded, "DEADLINE_EXCEEDED", codes.DeadlineExceeded},
+		{context.Canceled, "CANCELED", codes.Canceled},
+		{&shadow.InvalidError{Resource: "name", Err: errors.New("bad")}, "INVALID", codes.InvalidArgument},
+		{schema.Problems{{Message: "bad"}}, "INVALID", codes.InvalidArgument},
+		{&shadow.BlockedError{Name: "ts/t"}, "BLOCKED", codes.FailedPrecondition},
+		{&shadow.BlockedError{Name: "ts/t", Undecided: true}, "UNDECIDED", codes.Aborted},
+		{&shadow.ProtectedError{Name: "ts/t"}, "BLOCK_DELETION", codes.FailedPrecondition},
+		{&shadow.DatabaseError{Deployment: other}, "ANOTHER_DATABASE", codes.Unavailable},
+		{&shadow.UnavailableError{Err: errors.New("no answer")}, "UNAVAILABLE", codes.Unavailable},
+		{refusal(shadow.TargetMissing), string(shadow.TargetMissing), codes.FailedPrecondition},
+		{refusal(shadow.QuotaExceeded), string(shadow.QuotaExceeded), codes.ResourceExhausted},
+		{refusal(shadow.DeploymentGone), string(shadow.DeploymentGone), codes.PermissionDenied},
+		{refusal("OF_A_NEWER_VERSION"), "OF_A_NEWER_VERSION", codes.Unavailable},
+		{&pgconn.PgError{Code: "57P01"}, "DATABASE_UNAVAILABLE", codes.Unavailable},
+		{&pgconn.PgError{Code: "55P03"}, "DATABASE_BUSY", codes.Unavailable},
+		{errors.New("a fault"), "INTERNAL", codes.Internal},
+		// Of two sentinels in one error the one that decides more counts.
+		{fmt.Errorf("%w: %w", shadow.ErrUnknown, context.DeadlineExceeded), "OUTCOME_UNKNOWN", codes.Unknown},
+		{fmt.Errorf("%w: %w", shadow.ErrCostly, context.DeadlineExceeded), "COSTLY", codes.ResourceExhausted},
+	} {
+		for _, err := range []error{c.err, fmt.Errorf("while testing: %w", c.err)} {
+			got := toStatus(zap.NewNop(), err)
+			require.Equal(t, c.reason, reasonOf(t, got), "%v", err)
+			require.Equal(t, c.code, status.Code(got), "%v", err)
+			require.Equal(t, c.code, codeFor(c.reason), "one code for each reason")
+		}
+	}
+}
+
+// A status of another deployment, or of an interceptor, is passed on as it is.
+func TestAStatusStaysAsItIs(t *testing.T) {
+	t.Parallel()
+	st := status.Error(codes.Unauthenticated, "who are you")
+	require.Equal(t, st, toStatus(zap.NewNop(), st))
+	refused := detailed(codes.NotFound, "NOT_FOUND", errors.New("devices/d: not found"))
+	require.Equal(t, refused, toStatus(zap.NewNop(), refused))
+}
+
+// The text of a fault can contain SQL or values: it is in the log, and not in the answer.
+func TestOnlyFaultsAreLogged(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		err    error
+		level  zapcore.Level
+		logged int
+	}{
+		{errors.New("relation secret does not exist"), zapcore.ErrorLevel, 1},
+		{&pgconn.PgError{Code: "57P01", Message: "secret"}, zapcore.WarnLevel, 1},
+		{&pgconn.PgError{Code: "55P03", Message: "secret"}, zapcore.WarnLevel, 1},
+		{shadow.ErrNotFound, 0, 0},
+		{&shadow.InvalidError{Err: errors.New("bad")}, 0, 0},
+		{&shadow.UnavailableError{Err: errors.New("no answer")}, 0, 0},
+		{nil, 0, 0},
+	} {
+		core, logs := observer.New(zapcore.DebugLevel)
+		err := toStatus(zap.New(core), c.err)
+		require.Equal(t, c.logged, logs.Len(), "%v", c.err)
+		if c.logged > 0 {
+			require.Equal(t, c.level, logs.All()[0].Level)
+			require.NotContains(t, err.Error(), "secret")
+		}
+	}
+}
+
+func TestInvalidFieldsAreInTheDetails(t *testing.T) {
+	t.Parallel()
+	fields := func(err error) (out []string) {
+		for _, d := range status.Convert(toStatus(zap.NewNop(), err)).Details() {
+			if bad, ok := d.(*errdetails.BadRequest); ok {
+				for _, v := range bad.GetFieldViolations() {
+					out = append(out, v.GetField()+": "+v.GetDescription())
+				}
+			}
+		}
+		return out
+	}
+	require.Equal(t, []string{"uid: not a UUID"}, fields(invalid("uid", errors.New("not a UUID"))))
+	require.Equal(t, []string{"kinds[A]: bad", "kinds[B]: worse"}, fields(schema.Problems{
+		{Pos: schema.Pos{Path: "kinds[A]"}, Message: "bad", Remedy: "mend it"}, {Pos: schema.Pos{Path: "kinds[B]"}, Message: "worse"},
+	}))
+}
+
+func TestBlockersAreInTheDetails(t *testing.T) {
+	t.Parallel()
+	violations := func(err error) (out []string) {
+		for _, d := range status.Convert(toStatus(zap.NewNop(), err)).Details() {
+			if f, ok := d.(*errdetails.PreconditionFailure); ok {
+				for _, v := range f.GetViolations() {
+					out = append(out, strings.TrimSpace(v.GetType()+" "+v.GetSubject()+" "+v.GetDescription()))
+				}
+			}
+		}
+		return out
+	}
+	holder := shadow.Holder{Name: schema.FullName{Deployment: other, Name: "hs/h"}, Path: "spec.x", Target: schema.FullName{Deployment: self, Name: "ts/t"}}
+	want := "//b.example.com/us-west2/hs/h refers to //a.example.com/us-west2/ts/t in spec.x"
+	require.Equal(t, []string{"BLOCKED " + want}, violations(&shadow.BlockedError{Name: "ts/t", Deployment: self, Holders: []shadow.Holder{holder}, Total: 1}))
+	require.Equal(t, []string{"UNDECIDED " + want}, violations(&shadow.BlockedError{Name: "ts/t", Deployment: self, Holders: []shadow.Holder{holder}, Total: 1, Undecided: true}))
+	require.Equal(t, []string{"BLOCK_DELETION //b.example.com/us-west2/hs/h"}, violations(&shadow.ProtectedError{Name: "ts/t", By: []schema.FullName{holder.Name}}))
+}
+
+// When a list of refusals has no room, the rest can be read with the page token in the metadata.
+func TestALongListOfRefusalsHasAPageToken(t *testing.T) {
+	t.Parallel()
+	refusals := func(n int) *shadow.RefusedError {
+		e := &shadow.RefusedError{}
+		for i := range n {
+			e.Refusals = append(e.Refusals, shadow.Refusal{Holder: fmt.Sprintf("hs/h%04d", i), Path: "p", Target: schema.FullName{Deployment: other, Name: "ts/t"}, Reason: shadow.TargetMissing})
+		}
+		return e
+	}
+	info := func(err error) *errdetails.ErrorInfo {
+		for _, d := range status.Convert(err).Details() {
+			if i, ok := d.(*errdetails.ErrorInfo); ok {
+				return i
+			}
+		}
+		return nil
+	}
+	short := toStatus(zap.NewNop(), refusals(3))
+	require.Empty(t, info(short).GetMetadata())
+	require.Zero(t, notNamed(short))
+
+	all := refusals(500)
+	long := toStatus(zap.NewNop(), all)
+	token := info(long).GetMetadata()["page_token"]
+	require.NotEmpty(t, token)
+	follows, err := shadow.Follows(token)
+	require.NoError(t, err)
+	rest := 0
+	for _, r := range all.Refusals {
+		if follows(r) {
+			rest++
+		}
+	}
+	require.Equal(t, notNamed(long), rest, "the next page begins after the last listed refusal")
+	var back *shadow.RefusedError
+	require.ErrorAs(t, fromStatus(long), &back)
+	require.Equal(t, 500, back.Total())
+	require.Len(t, back.Refusals, 500-rest)
+
+	passedOn := refusals(500)
+	passedOn.More = 1 // some of the refusals of another deployment were not listed
+	require.Empty(t, info(toStatus(zap.NewNop(), passedOn)).GetMetadata()["page_token"])
+}
+
+func TestErrorsOfOtherDeploymentsBecomeErrorsOfTheStore(t *testing.T) {
+	t.Parallel()
+	late := fromStatus(status.Error(codes.DeadlineExceeded, "too late"))
+	require.ErrorIs(t, late, context.DeadlineExceeded)
+	require.ErrorContains(t, late, "too late")
+	require.EqualError(t, fromStatus(status.Error(codes.Internal, "internal error")), "internal error")
+	require.EqualError(t, fromStatus(errors.New("not a status")), "not a status")
+
+	unreadable := toStatus(zap.NewNop(), &shadow.RefusedError{Refusals: []shadow.Refusal{{Holder: "hs/h", Reason: shadow.TargetMissing}}})
+	var refused *shadow.RefusedError
+	require.False(t, errors.As(fromStatus(unreadable), &refused), "a refusal without a target is not understood")
+	require.Zero(t, notNamed(errors.New("no details")))
+}
+
+func TestDefiniteCodesRefuseForGood(t *testing.T) {
+	t.Parallel()
+	for c := codes.OK; c <= codes.Unauthenticated; c++ {
+		want := map[codes.Code]bool{
+			codes.FailedPrecondition: true, codes.NotFound: true, codes.AlreadyExists: true,
+			codes.InvalidArgument: true, codes.PermissionDenied: true, codes.OutOfRange: true,
+		}[c]
+		require.Equal(t, want, definite(c), c)
+	}
+	require.Equal(t, codes.Unavailable, codeFor("OF_A_NEWER_VERSION"))
+	seen := map[string]bool{}
+	for _, a := range answers {
+		require.False(t, seen[a.reason], "%s is in the table twice", a.reason)
+		seen[a.reason] = true
+		require.NotEmpty(t, a.means)
+		require.Contains(t, reasonTable(), "| `"+a.reason+"` |")
+	}
+}
+
+func structOf(t testing.TB, v map[string]any) *structpb.Struct {
+	t.Helper()
+	s, err := structpb.NewStruct(v)
+	require.NoError(t, err)
+	return s
+}
+
+func TestBodiesAreBoundedBeforeTheyAreConverted(t *testing.T) {
+	t.Parallel()
+	nested := func(levels int) *structpb.Struct {
+		v := structpb.NewStringValue("x")
+		for range levels - 1 {
+			v = structpb.NewStructValue(&structpb.Struct{Fields: map[string]*structpb.Value{"a": v}})
+		}
+		return &structpb.Struct{Fields: map[string]*structpb.Value{"a": v}}
+	}
+	require.NoError(t, checkBody(nil))
+	require.NoError(t, checkBody(structOf(t, map[string]any{"a": []any{1, "x", nil, true, map[string]any{"b": 1e308}}})))
+	require.NoError(t, checkBody(nested(shadow.MaxBodyDepth)))
+	require.ErrorIs(t, checkBody(nested(shadow.MaxBodyDepth+1)), errBodyTooDeep)
+	require.NoError(t, checkBody(structOf(t, map[string]any{"a": strings.Repeat("x", shadow.MaxBodyBytes-100)})))
+	for name, body := range map[string]map[string]any{
+		"a text":         {"a": strings.Repeat("x", shadow.MaxBodyBytes+1)},
+		"a key":          {strings.Repeat("k", shadow.MaxBodyBytes+1): 1},
+		"many elements":  {"a": make([]any, shadow.MaxBodyBytes+1)},
+		"many keys":      {"a": manyKeys(shadow.MaxBodyBytes / 5)},
+		"texts together": {"a": strings.Repeat("x", shadow.MaxBodyBytes/2), "b": strings.Repeat("y", shadow.MaxBodyBytes/2)},
+	} {
+		require.ErrorIs(t, checkBody(structOf(t, body)), errBodyTooLarge, name)
+	}
+	for _, n := range []float64{math.Inf(1), math.Inf(-1), math.NaN()} {
+		err := checkBody(&structpb.Struct{Fields: map[string]*structpb.Value{"a": structpb.NewListValue(&structpb.ListValue{Values: []*structpb.Value{
+			structpb.NewStructValue(&structpb.Struct{Fields: map[string]*structpb.Value{"b": structpb.NewNumberValue(n)}}),
+		}})}})
+		require.ErrorContains(t, err, "field body.a[0].b: ")
+		require.ErrorContains(t, err, "cannot be stored: JSON has no such number")
+	}
+}
+
+func manyKeys(n int) map[string]any {
+	out := map[string]any{}
+	for i := range n {
+		out[fmt.Sprintf("%x", i)] = nil
+	}
+	return out
+}
