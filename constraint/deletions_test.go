@@ -31,10 +31,6 @@ func end(position string) event {
 	return event{deletion: schema.Event[schema.Deletion]{EndOfSnapshot: true, Token: position}}
 }
 
-func token(position string) event {
-	return event{deletion: schema.Event[schema.Deletion]{Token: position}}
-}
-
 // more are as many deletions as one batch takes, so that what comes behind them is of another batch.
 func more() event {
 	var names []string

@@ -1,4 +1,4 @@
-// Package schema holds the words of db-controller: names, kinds, behaviours, references, service descriptors and the
-// environment of deployments. It has values only: it parses and checks, and does no I/O. Everything else imports it;
-// it imports nothing of the project.
+// Package schema has the types that all other packages share: names, kinds, behaviours, references, descriptors of service
+// versions, the environment of deployments, and events of watches. It has values only: it parses, validates and compiles
+// them, and does no I/O. It imports no other package of the project.
 package schema

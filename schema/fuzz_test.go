@@ -35,7 +35,7 @@ func FuzzNames(f *testing.F) {
 	})
 }
 
-// Each text has one id, and each id one text; nothing in an id is taken for what stands around it.
+// Each text has one id, and each id one text; no id can be confused with the separators around it.
 func FuzzIDs(f *testing.F) {
 	for _, seed := range []string{"a", ".", "..", "", "a/b", "50%", "%2F", "é", "\x00\xff", "auth0|5f", "a@b.example", "!$&'()*+,;=:@", "//x", "...", "a b"} {
 		f.Add(seed)
@@ -83,7 +83,7 @@ func FuzzParseFile(f *testing.F) {
 	})
 }
 
-// Paths, and the references that they find in any body.
+// Any paths, and the references that they find in any body.
 func FuzzReferences(f *testing.F) {
 	m := model(f)
 	for path, body := range map[string]string{

@@ -9,7 +9,7 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// lint gives what is found in a file, as ids and paths.
+// lint returns the warnings of a file that are not acknowledged: as ids with paths, and as findings.
 func lint(t *testing.T, text string) (found []string, all []schema.Finding) {
 	t.Helper()
 	file, err := schema.ParseFile("f.yaml", strings.NewReader(text))
@@ -34,8 +34,8 @@ kinds:
 ---
 `
 
-// Two warnings of what blocks a child vanish with its parent, since nothing takes it along any more: this one comes.
-func TestANameBelowAnotherKindWantsItAsParent(t *testing.T) {
+// Without the parent no cascade reaches the child, so its blockers are not found any more. The missing parent is found instead.
+func TestAPatternBelowAnotherKindNeedsAParent(t *testing.T) {
 	inventory := func(parents string) string {
 		return `
 service: inventory.example.com
@@ -74,12 +74,12 @@ func TestTheNearestKindAboveANameCounts(t *testing.T) {
 			"  - { kind: Ref, patterns: [\"refs/{r}\"], references: [{ path: p, targets: [iam.example.com/Project], behaviour: UNSET }] }\n" + kinds
 	}
 	for kinds, want := range map[string][]string{
-		// the parent's own parent is that of all below it
+		// the parent's own parent is reached over the parent
 		`  - { kind: D, patterns: ["organizations/{a}/projects/{b}/ds/{d}"], parents: [{ kind: iam.example.com/Project, behaviour: CASCADE_DELETE }] }`: nil,
-		// a parent further up does not do
+		// a parent further up is not enough
 		`  - { kind: D, patterns: ["organizations/{a}/projects/{b}/ds/{d}"], parents: [{ kind: iam.example.com/Organization, behaviour: CASCADE_DELETE }] }`: {
 			"pattern-without-parent devices.example.com@v1 kinds[D].patterns[organizations/{a}/projects/{b}/ds/{d}]"},
-		// each pattern by itself
+		// each pattern is checked
 		`  - { kind: D, patterns: ["ds/{d}", "projects/{p}/ds/{d}", "organizations/{o}/ds/{d}"], parents: [{ kind: iam.example.com/Project, behaviour: CASCADE_DELETE }] }`: {
 			"pattern-without-parent devices.example.com@v1 kinds[D].patterns[organizations/{o}/ds/{d}]"},
 		// a collection in between
@@ -102,7 +102,7 @@ func TestBlockersThatFormACycleAreFound(t *testing.T) {
 	require.Equal(t, []string{"block-within-kind a.example.com@v1 kinds[A].references[a]"}, found)
 	require.Contains(t, all[0].Message, "A.a blocks within its own kind")
 
-	// The same ring, whichever kind comes first.
+	// The same ring, in any order of the kinds.
 	ring := []string{kind("A", "b", "B", "BLOCK"), kind("B", "c", "C", "BLOCK"), kind("C", "a", "A", "BLOCK")}
 	for i := range ring {
 		found, all = lint(t, head+ring[i]+ring[(i+1)%3]+ring[(i+2)%3])
@@ -111,12 +111,12 @@ func TestBlockersThatFormACycleAreFound(t *testing.T) {
 	}
 	found, _ = lint(t, head+kind("A", "b", "B", "BLOCK")+kind("B", "a", "A", "UNSET"))
 	require.Empty(t, found)
-	// A child that blocks its parent, which refers to the child.
+	// A child that blocks its parent, while the parent refers to the child.
 	found, _ = lint(t, head+kind("A", "first", "B", "BLOCK")+"  - { kind: B, patterns: [\"as/{a}/bs/{b}\"], parents: [{ kind: A, behaviour: BLOCK }] }\n")
 	require.Equal(t, []string{"block-cycle a.example.com@v1 kinds[B].parents[A]"}, found)
 }
 
-// What leads from a kind to itself hides no larger ring that it is part of.
+// A reference within a kind does not hide a larger ring of the kind.
 func TestARingIsNotHiddenByAKindThatCascadesToItself(t *testing.T) {
 	found, _ := lint(t, `
 service: a.example.com
@@ -132,7 +132,7 @@ kinds:
 	require.Equal(t, []string{"cascade-cycle a.example.com@v1 kinds[B].references[a]"}, found)
 }
 
-func TestImportsThatAreForNothingOrLeadAroundOrNowhere(t *testing.T) {
+func TestUnusedImportsCyclesOfImportsAndMissingDeploymentsAreFound(t *testing.T) {
 	found, all := lint(t, lintIam+`
 service: a.example.com
 version: v1
@@ -188,7 +188,7 @@ acknowledge:
 	require.Equal(t, "f.yaml:7: kinds[A].references[up]: acknowledged: A.up blocks within its own kind: two resources that refer to one another cannot be deleted before one of the references is removed; they form a tree",
 		schema.Lint(file.Services)[0].String())
 
-	// What is acknowledged is one finding, of one version; and what is not there is not.
+	// An acknowledgement is for one finding of one version; one without a finding is a finding itself.
 	found, _ = lint(t, strings.ReplaceAll(text, "path: up", "path: over"))
 	require.Equal(t, []string{"block-within-kind a.example.com@v1 kinds[A].references[over]", "nothing-acknowledged a.example.com@v1 acknowledge[0]"}, found)
 	found, _ = lint(t, text+"---\nservice: a.example.com\nversion: v2\nkinds: [{ kind: A, patterns: [\"as/{a}\"], references: [{ path: up, targets: [A], behaviour: BLOCK }] }]\n")

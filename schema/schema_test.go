@@ -27,7 +27,7 @@ kinds:
     patterns: ["projects/{project}"]
 `
 
-// Every problem names file, line, path, and what to do.
+// Every problem names file, line, path and remedy.
 func TestDescriptorProblemsNameFileLinePathAndRemedy(t *testing.T) {
 	for name, c := range map[string]struct{ yaml, want string }{
 		"broken YAML":       {"service: [", "f.yaml: line"},
@@ -96,7 +96,7 @@ func model(t testing.TB) *schema.Model {
 
 var self = schema.DeploymentID{Service: "devices.example.com", Region: "us-west2"}
 
-func TestReferencesAreTakenOutOfNestedMessagesListsAndMaps(t *testing.T) {
+func TestReferencesAreDerivedFromNestedMessagesListsAndMaps(t *testing.T) {
 	kind, err := model(t).KindOf("projects/acme/devices/d1")
 	require.NoError(t, err)
 	var body map[string]any
@@ -115,12 +115,12 @@ func TestReferencesAreTakenOutOfNestedMessagesListsAndMaps(t *testing.T) {
 		"owner.project BLOCK Project //iam.example.com/eastus2/projects/p",
 		"peers.* UNSET Device //devices.example.com/us-west2/projects/acme/devices/d2", // equal values are one reference
 		"roles.*.who UNSET Device //devices.example.com/us-west2/projects/acme/devices/d3",
-		"roles.*.who UNSET Project //iam.example.com/us-west2/projects/x", // relative: the own region
+		"roles.*.who UNSET Project //iam.example.com/us-west2/projects/x", // relative: the region of the holder
 		"@parent CASCADE_DELETE Project //iam.example.com/us-west2/projects/acme",
 	}, got)
 }
 
-func TestUnsetTakesExactlyTheValuesAway(t *testing.T) {
+func TestUnsetRemovesExactlyTheGivenValues(t *testing.T) {
 	for _, c := range []struct{ path, before, after string }{
 		{"a", `{"a":"x","b":1}`, `{"b":1}`},
 		{"a", `{"a":"y"}`, `{"a":"y"}`},
@@ -158,7 +158,7 @@ func TestNamesFollowOneGrammar(t *testing.T) {
 	} {
 		require.Error(t, schema.CheckName(bad), bad)
 	}
-	// Who writes an id otherwise is told its one spelling.
+	// The error of a wrong spelling has the right one.
 	for bad, right := range map[string]string{
 		"a b": "a%20b", "a|b": "a%7Cb", "%41b": "Ab", "%2f": "%2F", "50%": "50%25", "é": "%C3%A9", "%C3%a9": "%C3%A9", "a?b#c": "a%3Fb%23c",
 	} {
@@ -191,7 +191,7 @@ func TestInterestedDeploymentsAreThoseOfTheServiceAndItsImportsInAllRegions(t *t
 	require.Contains(t, env.Interested(model(t), []schema.DeploymentID{billing}), billing, "references still point to it")
 }
 
-func TestLintNamesWhatCanGetStuckAndWhatComesBack(t *testing.T) {
+func TestLintFindsBlockedCascadesAndCycles(t *testing.T) {
 	services, err := parse(t, `
 service: iam.example.com
 version: v1

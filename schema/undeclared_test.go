@@ -45,12 +45,12 @@ func TestFullNamesInFieldsWithoutAReferenceAreFound(t *testing.T) {
 		require.NoError(t, json.Unmarshal([]byte(body), &v))
 		require.NoError(t, kind.CheckUndeclared(v, nil), body)
 	}
-	// What another program writes inside its own transaction need not come out of JSON.
+	// The body of a write in another program's transaction can have other Go types than JSON has.
 	require.Error(t, kind.CheckUndeclared(map[string]any{"tags": []string{"//iam.example.com/us-west2/projects/p"}}, nil))
 }
 
-// A body as long as one may be, made so that each name would cost as much as the whole.
-func TestALongBodyIsLookedAtInLinearTime(t *testing.T) {
+// A body of the greatest size, in which each name would cost as much as the whole body if paths were joined.
+func TestALongBodyIsCheckedInLinearTime(t *testing.T) {
 	kind, err := model(t).KindOf("projects/acme/devices/d1")
 	require.NoError(t, err)
 	var names []any

@@ -81,7 +81,7 @@ kinds:
 	require.Equal(t, schema.CascadeDelete, services[0].Kinds[3].Parents[0].Behaviour)
 }
 
-// A problem in what an alias stands for is told with the line where it is written, and the path where it is used.
+// A problem behind an alias has the line of the text, and the path of the place where it is used.
 func TestProblemsBehindAliasesNameTheirLines(t *testing.T) {
 	const head = "service: a.example.com\nversion: v1\n"
 	for text, says := range map[string]string{
@@ -103,7 +103,7 @@ func TestProblemsBehindAliasesNameTheirLines(t *testing.T) {
 	}
 }
 
-// Aliases of aliases make much of little.
+// A short file with aliases of aliases can have very many nodes.
 func TestAliasesAreBounded(t *testing.T) {
 	many := func(alias string) string { return "[" + strings.Repeat("*"+alias+", ", 999) + "*" + alias + "]" }
 	bomb := "x-t: &t \"a.example.com/A\"\nx-ts: &ts " + many("t") + "\nx-r: &r { path: a, behaviour: BLOCK, targets: *ts }\nx-rs: &rs " + many("r") +

@@ -13,7 +13,7 @@ import (
 	"github.com/db-controller/db-controller/schema/wire"
 )
 
-// Descriptors as anybody may send them: they are checked, and what passes says the same when it is written again.
+// Any descriptor: one that passes Check has a model, and passes again after a round trip.
 func FuzzDescriptors(f *testing.F) {
 	for _, d := range []*schemav1.ServiceDescriptor{
 		{},
@@ -43,7 +43,7 @@ func FuzzDescriptors(f *testing.F) {
 	})
 }
 
-// Causes come from other deployments and are kept: what cannot be kept is not known.
+// Causes of other deployments are stored: a cause that cannot be stored counts as unknown.
 func FuzzCauses(f *testing.F) {
 	f.Add([]byte("0123456789abcdef"), "//a/b/c/d", []byte("0123456789abcdef"), "user/u", []byte{}, int64(1_700_000_000), int32(1))
 	f.Add([]byte("x"), "a\x00b", []byte{}, "a\nb", []byte("y"), int64(-1)<<62, int32(-7))
