@@ -19,16 +19,17 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow"
 )
 
 // Each error has the reason and the code of the table in docs/guarantees.md.
 func TestEveryErrorHasItsReason(t *testing.T) {
 	t.Parallel()
-	refusal := func(reasons ...shadow.Reason) error {
-		e := &shadow.RefusedError{}
+	refusal := func(reasons ...peer.Reason) error {
+		e := &peer.RefusedError{}
 		for _, r := range reasons {
-			e.Refusals = append(e.Refusals, shadow.Refusal{Holder: "hs/h", Path: "p", Target: schema.FullName{Deployment: other, Name: "ts/t"}, Reason: r})
+			e.Refusals = append(e.Refusals, peer.Refusal{Holder: "hs/h", Path: "p", Target: schema.FullName{Deployment: other, Name: "ts/t"}, Reason: r})
 		}
 		return e
 	}
@@ -37,35 +38,35 @@ func TestEveryErrorHasItsReason(t *testing.T) {
 		reason string
 		code   codes.Code
 	}{
-		{shadow.ErrNotFound, "NOT_FOUND", codes.NotFound},
-		{shadow.ErrExists, "ALREADY_EXISTS", codes.AlreadyExists},
-		{shadow.ErrRequestReused, "REQUEST_REUSED", codes.AlreadyExists},
-		{shadow.ErrDeleting, "DELETING", codes.FailedPrecondition},
-		{shadow.ErrAborted, "ABORTED", codes.Aborted},
-		{shadow.ErrReset, "RESET", codes.OutOfRange},
-		{shadow.ErrPosition, "POSITION", codes.FailedPrecondition},
+		{peer.ErrNotFound, "NOT_FOUND", codes.NotFound},
+		{peer.ErrExists, "ALREADY_EXISTS", codes.AlreadyExists},
+		{peer.ErrRequestReused, "REQUEST_REUSED", codes.AlreadyExists},
+		{peer.ErrDeleting, "DELETING", codes.FailedPrecondition},
+		{peer.ErrAborted, "ABORTED", codes.Aborted},
+		{peer.ErrReset, "RESET", codes.OutOfRange},
+		{peer.ErrPosition, "POSITION", codes.FailedPrecondition},
 		{shadow.ErrSlow, "SLOW_READER", codes.Aborted},
 		{shadow.ErrCostly, "COSTLY", codes.ResourceExhausted},
-		{shadow.ErrUnknown, "OUTCOME_UNKNOWN", codes.Unknown},
+		{peer.ErrUnknown, "OUTCOME_UNKNOWN", codes.Unknown},
 		{errTooManyCalls, "TOO_MANY_CALLS", codes.ResourceExhausted},
 		{context.DeadlineExceeded, "DEADLINE_EXCEEDED", codes.DeadlineExceeded},
 		{context.Canceled, "CANCELED", codes.Canceled},
-		{&shadow.InvalidError{Resource: "name", Err: errors.New("bad")}, "INVALID", codes.InvalidArgument},
+		{&peer.InvalidError{Resource: "name", Err: errors.New("bad")}, "INVALID", codes.InvalidArgument},
 		{schema.Problems{{Message: "bad"}}, "INVALID", codes.InvalidArgument},
-		{&shadow.BlockedError{Name: "ts/t"}, "BLOCKED", codes.FailedPrecondition},
-		{&shadow.BlockedError{Name: "ts/t", Undecided: true}, "UNDECIDED", codes.Aborted},
-		{&shadow.ProtectedError{Name: "ts/t"}, "BLOCK_DELETION", codes.FailedPrecondition},
-		{&shadow.DatabaseError{Deployment: other}, "ANOTHER_DATABASE", codes.Unavailable},
-		{&shadow.UnavailableError{Err: errors.New("no answer")}, "UNAVAILABLE", codes.Unavailable},
-		{refusal(shadow.TargetMissing), string(shadow.TargetMissing), codes.FailedPrecondition},
-		{refusal(shadow.QuotaExceeded), string(shadow.QuotaExceeded), codes.ResourceExhausted},
-		{refusal(shadow.DeploymentGone), string(shadow.DeploymentGone), codes.PermissionDenied},
+		{&peer.BlockedError{Name: "ts/t"}, "BLOCKED", codes.FailedPrecondition},
+		{&peer.BlockedError{Name: "ts/t", Undecided: true}, "UNDECIDED", codes.Aborted},
+		{&peer.ProtectedError{Name: "ts/t"}, "BLOCK_DELETION", codes.FailedPrecondition},
+		{&peer.DatabaseError{Deployment: other}, "ANOTHER_DATABASE", codes.Unavailable},
+		{&peer.UnavailableError{Err: errors.New("no answer")}, "UNAVAILABLE", codes.Unavailable},
+		{refusal(peer.TargetMissing), string(peer.TargetMissing), codes.FailedPrecondition},
+		{refusal(peer.QuotaExceeded), string(peer.QuotaExceeded), codes.ResourceExhausted},
+		{refusal(peer.TargetDecommissioned), string(peer.TargetDecommissioned), codes.PermissionDenied},
 		{refusal("OF_A_NEWER_VERSION"), "OF_A_NEWER_VERSION", codes.Unavailable},
 		{&pgconn.PgError{Code: "57P01"}, "DATABASE_UNAVAILABLE", codes.Unavailable},
 		{&pgconn.PgError{Code: "55P03"}, "DATABASE_BUSY", codes.Unavailable},
 		{errors.New("a fault"), "INTERNAL", codes.Internal},
 		// Of two sentinels in one error the one that decides more counts.
-		{fmt.Errorf("%w: %w", shadow.ErrUnknown, context.DeadlineExceeded), "OUTCOME_UNKNOWN", codes.Unknown},
+		{fmt.Errorf("%w: %w", peer.ErrUnknown, context.DeadlineExceeded), "OUTCOME_UNKNOWN", codes.Unknown},
 		{fmt.Errorf("%w: %w", shadow.ErrCostly, context.DeadlineExceeded), "COSTLY", codes.ResourceExhausted},
 	} {
 		for _, err := range []error{c.err, fmt.Errorf("while testing: %w", c.err)} {
@@ -97,9 +98,9 @@ func TestOnlyFaultsAreLogged(t *testing.T) {
 		{errors.New("relation secret does not exist"), zapcore.ErrorLevel, 1},
 		{&pgconn.PgError{Code: "57P01", Message: "secret"}, zapcore.WarnLevel, 1},
 		{&pgconn.PgError{Code: "55P03", Message: "secret"}, zapcore.WarnLevel, 1},
-		{shadow.ErrNotFound, 0, 0},
-		{&shadow.InvalidError{Err: errors.New("bad")}, 0, 0},
-		{&shadow.UnavailableError{Err: errors.New("no answer")}, 0, 0},
+		{peer.ErrNotFound, 0, 0},
+		{&peer.InvalidError{Err: errors.New("bad")}, 0, 0},
+		{&peer.UnavailableError{Err: errors.New("no answer")}, 0, 0},
 		{nil, 0, 0},
 	} {
 		core, logs := observer.New(zapcore.DebugLevel)
@@ -142,20 +143,20 @@ func TestBlockersAreInTheDetails(t *testing.T) {
 		}
 		return out
 	}
-	holder := shadow.Holder{Name: schema.FullName{Deployment: other, Name: "hs/h"}, Path: "spec.x", Target: schema.FullName{Deployment: self, Name: "ts/t"}}
+	holder := peer.Holder{Name: schema.FullName{Deployment: other, Name: "hs/h"}, Path: "spec.x", Target: schema.FullName{Deployment: self, Name: "ts/t"}}
 	want := "//b.example.com/us-west2/hs/h refers to //a.example.com/us-west2/ts/t in spec.x"
-	require.Equal(t, []string{"BLOCKED " + want}, violations(&shadow.BlockedError{Name: "ts/t", Deployment: self, Holders: []shadow.Holder{holder}, Total: 1}))
-	require.Equal(t, []string{"UNDECIDED " + want}, violations(&shadow.BlockedError{Name: "ts/t", Deployment: self, Holders: []shadow.Holder{holder}, Total: 1, Undecided: true}))
-	require.Equal(t, []string{"BLOCK_DELETION //b.example.com/us-west2/hs/h"}, violations(&shadow.ProtectedError{Name: "ts/t", By: []schema.FullName{holder.Name}}))
+	require.Equal(t, []string{"BLOCKED " + want}, violations(&peer.BlockedError{Name: "ts/t", Deployment: self, Holders: []peer.Holder{holder}, Total: 1}))
+	require.Equal(t, []string{"UNDECIDED " + want}, violations(&peer.BlockedError{Name: "ts/t", Deployment: self, Holders: []peer.Holder{holder}, Total: 1, Undecided: true}))
+	require.Equal(t, []string{"BLOCK_DELETION //b.example.com/us-west2/hs/h"}, violations(&peer.ProtectedError{Name: "ts/t", By: []schema.FullName{holder.Name}}))
 }
 
 // When a list of refusals has no room, the rest can be read with the page token in the metadata.
 func TestALongListOfRefusalsHasAPageToken(t *testing.T) {
 	t.Parallel()
-	refusals := func(n int) *shadow.RefusedError {
-		e := &shadow.RefusedError{}
+	refusals := func(n int) *peer.RefusedError {
+		e := &peer.RefusedError{}
 		for i := range n {
-			e.Refusals = append(e.Refusals, shadow.Refusal{Holder: fmt.Sprintf("hs/h%04d", i), Path: "p", Target: schema.FullName{Deployment: other, Name: "ts/t"}, Reason: shadow.TargetMissing})
+			e.Refusals = append(e.Refusals, peer.Refusal{Holder: fmt.Sprintf("hs/h%04d", i), Path: "p", Target: schema.FullName{Deployment: other, Name: "ts/t"}, Reason: peer.TargetMissing})
 		}
 		return e
 	}
@@ -175,7 +176,7 @@ func TestALongListOfRefusalsHasAPageToken(t *testing.T) {
 	long := toStatus(zap.NewNop(), all)
 	token := info(long).GetMetadata()["page_token"]
 	require.NotEmpty(t, token)
-	follows, err := shadow.Follows(token)
+	follows, err := peer.Follows(token)
 	require.NoError(t, err)
 	rest := 0
 	for _, r := range all.Refusals {
@@ -184,7 +185,7 @@ func TestALongListOfRefusalsHasAPageToken(t *testing.T) {
 		}
 	}
 	require.Equal(t, notNamed(long), rest, "the next page begins after the last listed refusal")
-	var back *shadow.RefusedError
+	var back *peer.RefusedError
 	require.ErrorAs(t, fromStatus(long), &back)
 	require.Equal(t, 500, back.Total())
 	require.Len(t, back.Refusals, 500-rest)
@@ -202,8 +203,8 @@ func TestErrorsOfOtherDeploymentsBecomeErrorsOfTheStore(t *testing.T) {
 	require.EqualError(t, fromStatus(status.Error(codes.Internal, "internal error")), "internal error")
 	require.EqualError(t, fromStatus(errors.New("not a status")), "not a status")
 
-	unreadable := toStatus(zap.NewNop(), &shadow.RefusedError{Refusals: []shadow.Refusal{{Holder: "hs/h", Reason: shadow.TargetMissing}}})
-	var refused *shadow.RefusedError
+	unreadable := toStatus(zap.NewNop(), &peer.RefusedError{Refusals: []peer.Refusal{{Holder: "hs/h", Reason: peer.TargetMissing}}})
+	var refused *peer.RefusedError
 	require.False(t, errors.As(fromStatus(unreadable), &refused), "a refusal without a target is not understood")
 	require.Zero(t, notNamed(errors.New("no details")))
 }

@@ -61,7 +61,7 @@ func TestDeploymentsWithoutAnAddressHaveNoConnection(t *testing.T) {
 	t.Parallel()
 	p := NewPeers(self, nil)
 	own := &Channels{Shared: &grpc.ClientConn{}, Copied: &grpc.ClientConn{}}
-	p.setOwn(own)
+	p.setSelf(own)
 	p.Update(environmentOf(schema.Deployment{DeploymentID: sibling}, schema.Deployment{DeploymentID: other, Address: "127.0.0.1:1", Disabled: true}))
 	for id, says := range map[schema.DeploymentID]string{
 		sibling: "deployment a.example.com/eastus2 has not registered yet",

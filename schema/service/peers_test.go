@@ -72,7 +72,7 @@ func TestACallThatWasNotSentDiffersFromOneWithoutAnAnswer(t *testing.T) {
 		require.Error(t, err)
 		return err
 	}
-	require.NotErrorIs(t, establish(), shadow.ErrNotSent, "it was sent, and its answer decides nothing")
+	require.NotErrorIs(t, establish(), peer.ErrNotSent, "it was sent, and its answer decides nothing")
 	server.Stop()
 	require.Eventually(t, func() bool { return errors.Is(establish(), peer.ErrNotSent) }, 10*time.Second, 10*time.Millisecond)
 }
