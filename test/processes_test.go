@@ -17,6 +17,18 @@ import (
 // another starts a further process of a deployment.
 func (f *fixture) another(deployment, name string, args ...string) *playground.Process {
 	f.t.Helper()
+	return f.beside(deployment, name, args...).Process
+}
+
+// sibling is one more process of a deployment, where it listens, and its HTTP.
+type sibling struct {
+	*playground.Process
+	address, http string
+}
+
+// beside is another, with its addresses.
+func (f *fixture) beside(deployment, name string, args ...string) sibling {
+	f.t.Helper()
 	d := f.Deployments[f.id("//"+deployment+"/x/y")]
 	addresses, err := playground.FreeAddresses(2)
 	require.NoError(f.t, err)
@@ -29,7 +41,7 @@ func (f *fixture) another(deployment, name string, args ...string) *playground.P
 	ctx, cancel := context.WithTimeout(f.t.Context(), time.Minute)
 	defer cancel()
 	require.NoError(f.t, p.WaitReady(ctx))
-	return p
+	return sibling{Process: p, address: addresses[0], http: "http://" + addresses[1]}
 }
 
 // shared waits until a number of processes share a deployment's shards about equally.
