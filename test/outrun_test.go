@@ -16,7 +16,6 @@ import (
 
 	"github.com/db-controller/db-controller/internal/identity"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
-	"github.com/db-controller/db-controller/schema/service"
 	"github.com/db-controller/db-controller/test/harness"
 )
 
@@ -40,7 +39,7 @@ func (f *fixture) putAt(s sibling, name string, content fields) error {
 	require.NoError(f.t, err)
 	credentials, err := identity.Load(identity.InDir(certs))
 	require.NoError(f.t, err)
-	conn, err := grpc.NewClient(s.address, service.DialOptions(credentials, identity.Deployment(f.id(name)))...)
+	conn, err := grpc.NewClient(s.address, credentials.DialOptions(identity.Deployment(f.id(name)))...)
 	require.NoError(f.t, err)
 	defer func() { _ = conn.Close() }()
 	relative, _ := f.named(name)
