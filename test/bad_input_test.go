@@ -52,6 +52,7 @@ func TestAWrongWriteIsTheCallersMistake(t *testing.T) {
 	}
 	for what, r := range map[string]*resourcev1.Resource{
 		"nothing":                  nil,
+		"no body":                  {Name: "targets/t"},
 		"a NUL in a label":         {Name: "targets/l", Labels: map[string]string{"a": "\x00"}},
 		"a NUL in a label's key":   {Name: "targets/l", Labels: map[string]string{"\x00": "a"}},
 		"an empty label key":       {Name: "targets/l", Labels: map[string]string{"": ""}},
@@ -71,6 +72,9 @@ func TestAWrongWriteIsTheCallersMistake(t *testing.T) {
 		"infinity":                 {Name: "targets/n", Body: number(math.Inf(1))},
 		"not a number":             {Name: "targets/n", Body: number(math.NaN())},
 	} {
+		if r != nil && r.Body == nil && what != "no body" {
+			r.Body = body(t, nil)
+		}
 		_, err := user.PutResource(ctx, &resourcev1.PutResourceRequest{Resource: r})
 		bad.refused("put: "+what, err)
 		_, err = user.MutateAndValidateResource(ctx, &resourcev1.MutateAndValidateResourceRequest{

@@ -37,7 +37,7 @@ func (f *fixture) others(during func()) (worst time.Duration) {
 		g.Go(func() {
 			for n := 0; ctx.Err() == nil; n++ {
 				began := time.Now()
-				_, err := resources.PutResource(f.t.Context(), &resourcev1.PutResourceRequest{Resource: &resourcev1.Resource{Name: fmt.Sprintf("targets/others%d-%d", i, n%10)}})
+				_, err := resources.PutResource(f.t.Context(), &resourcev1.PutResourceRequest{Resource: &resourcev1.Resource{Name: fmt.Sprintf("targets/others%d-%d", i, n%10), Body: body(f.t, nil)}})
 				if err != nil {
 					f.t.Errorf("others are refused: %v", err)
 					return
@@ -247,7 +247,7 @@ func TestNamesFullOfTricks(t *testing.T) {
 		"//a.example.com/us-west2/targets/../x", "//evil/../targets/t", "targets/a%2fb", "targets/%2E%2E", "targets/a|b", "targets/<script>", "projects/x/" + strings.Repeat("y/z/", 1000),
 	} {
 		for what, err := range map[string]error{
-			"put":    second(resources.PutResource(t.Context(), &resourcev1.PutResourceRequest{Resource: &resourcev1.Resource{Name: name}})),
+			"put":    second(resources.PutResource(t.Context(), &resourcev1.PutResourceRequest{Resource: &resourcev1.Resource{Name: name, Body: body(t, nil)}})),
 			"get":    second(resources.GetResource(t.Context(), &resourcev1.GetResourceRequest{Name: name})),
 			"delete": second(resources.DeleteResource(t.Context(), &resourcev1.DeleteResourceRequest{Name: name})),
 			"plan":   second(resources.PlanDeletion(t.Context(), &resourcev1.PlanDeletionRequest{Name: name})),
@@ -261,7 +261,7 @@ func TestNamesFullOfTricks(t *testing.T) {
 	}
 	// Characters that RFC 3986 allows in a segment are allowed in names.
 	for _, name := range []string{"targets/$(reboot)", "targets/a*", "targets/-", "targets/a%2Fb", "targets/..%2F..%2Fetc", "targets/%00", "targets/;--'", "targets/" + strings.Repeat("a", 504)} {
-		req := &resourcev1.PutResourceRequest{Resource: &resourcev1.Resource{Name: name}}
+		req := &resourcev1.PutResourceRequest{Resource: &resourcev1.Resource{Name: name, Body: body(t, nil)}}
 		put, err := resources.PutResource(t.Context(), req)
 		require.NoError(t, err, name)
 		found, err := resources.GetResource(t.Context(), &resourcev1.GetResourceRequest{Name: name})

@@ -50,6 +50,13 @@ func TestTheResourceService(t *testing.T) {
 	require.Equal(t, codes.AlreadyExists, status.Code(err))
 	require.Equal(t, "REQUEST_REUSED", reasonOf(err))
 
+	// Without a body nothing is replaced by nothing.
+	_, err = a.PutResource(ctx, &resourcev1.PutResourceRequest{Resource: &resourcev1.Resource{Name: "targets/x"}})
+	require.Equal(t, codes.InvalidArgument, status.Code(err))
+	require.ErrorContains(t, err, "give the whole body, an empty one for none")
+	_, err = a.UpdateResource(ctx, &resourcev1.UpdateResourceRequest{Resource: &resourcev1.Resource{Name: "targets/x"}})
+	require.Equal(t, codes.InvalidArgument, status.Code(err))
+
 	// Masks, revisions.
 	x := wrote.GetResources()[0]
 	updated, err := a.UpdateResource(ctx, &resourcev1.UpdateResourceRequest{
@@ -186,8 +193,8 @@ func TestRequestsAreForwardedToTheOwningRegionOnce(t *testing.T) {
 	_, err = a.GetResource(ctx, &resourcev1.GetResourceRequest{Name: bEast + "holders/h"})
 	require.ErrorContains(t, err, "is of another service: ask b.example.com/eastus2")
 	_, err = a.BatchWriteResources(ctx, &resourcev1.BatchWriteResourcesRequest{Writes: []*resourcev1.BatchWriteResourcesRequest_Write{
-		{Write: &resourcev1.BatchWriteResourcesRequest_Write_Put{Put: &resourcev1.Resource{Name: there}}},
-		{Write: &resourcev1.BatchWriteResourcesRequest_Write_Put{Put: &resourcev1.Resource{Name: "targets/here"}}},
+		{Write: &resourcev1.BatchWriteResourcesRequest_Write_Put{Put: &resourcev1.Resource{Name: there, Body: body(t, nil)}}},
+		{Write: &resourcev1.BatchWriteResourcesRequest_Write_Put{Put: &resourcev1.Resource{Name: "targets/here", Body: body(t, nil)}}},
 	}})
 	require.ErrorContains(t, err, "one transaction is of one deployment")
 	// The owning region cannot be reached: the error says so. When it is back, the next request succeeds, after any time.

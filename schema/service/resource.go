@@ -268,6 +268,11 @@ func (r *resources) writes(in []*resourcev1.BatchWriteResourcesRequest_Write) (o
 	return out, nil
 }
 
+// errNoBody refuses a write that replaces everything and has no body: most likely its caller does not mean to empty what is
+// there.
+var errNoBody = errors.New("there is no body, and the write replaces all that the resource has: give the whole body, an empty one for none; " +
+	"to keep what is there, update with a mask; to create only, create")
+
 func (r *resources) write(in *resourcev1.BatchWriteResourcesRequest_Write) (w peer.Write, err error) {
 	p := written(in)
 	if p == nil {
@@ -281,6 +286,9 @@ func (r *resources) write(in *resourcev1.BatchWriteResourcesRequest_Write) (w pe
 	}
 	if w.Name, err = ownName(r.self, p.GetName()); err != nil {
 		return w, err
+	}
+	if p.GetBody() == nil && w.Mode != peer.Create && len(w.Mask) == 0 {
+		return w, &peer.InvalidError{Resource: w.Name, Err: errNoBody}
 	}
 	if err := checkBody(p.GetBody()); err != nil {
 		return w, &peer.InvalidError{Resource: w.Name, Err: err}

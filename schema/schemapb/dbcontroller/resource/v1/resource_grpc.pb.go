@@ -46,9 +46,11 @@ type ResourceServiceClient interface {
 	ListResources(ctx context.Context, in *ListResourcesRequest, opts ...grpc.CallOption) (*ListResourcesResponse, error)
 	// CreateResource fails with ALREADY_EXISTS if a resource of this name exists.
 	CreateResource(ctx context.Context, in *CreateResourceRequest, opts ...grpc.CallOption) (*Resource, error)
-	// UpdateResource replaces the fields in the mask. It fails with NOT_FOUND if there is no such resource.
+	// UpdateResource replaces the fields in the mask. It fails with NOT_FOUND if there is no such resource. Without a mask it
+	// replaces all fields, and fails with INVALID_ARGUMENT if there is no body; an empty body empties the resource.
 	UpdateResource(ctx context.Context, in *UpdateResourceRequest, opts ...grpc.CallOption) (*Resource, error)
-	// PutResource creates or updates.
+	// PutResource creates a resource, or replaces all fields. It fails with INVALID_ARGUMENT if there is no body; an empty body empties
+	// the resource.
 	PutResource(ctx context.Context, in *PutResourceRequest, opts ...grpc.CallOption) (*Resource, error)
 	// BatchWriteResources writes all or nothing, in one transaction; the resources may refer to one another in any order.
 	BatchWriteResources(ctx context.Context, in *BatchWriteResourcesRequest, opts ...grpc.CallOption) (*BatchWriteResourcesResponse, error)
@@ -215,9 +217,11 @@ type ResourceServiceServer interface {
 	ListResources(context.Context, *ListResourcesRequest) (*ListResourcesResponse, error)
 	// CreateResource fails with ALREADY_EXISTS if a resource of this name exists.
 	CreateResource(context.Context, *CreateResourceRequest) (*Resource, error)
-	// UpdateResource replaces the fields in the mask. It fails with NOT_FOUND if there is no such resource.
+	// UpdateResource replaces the fields in the mask. It fails with NOT_FOUND if there is no such resource. Without a mask it
+	// replaces all fields, and fails with INVALID_ARGUMENT if there is no body; an empty body empties the resource.
 	UpdateResource(context.Context, *UpdateResourceRequest) (*Resource, error)
-	// PutResource creates or updates.
+	// PutResource creates a resource, or replaces all fields. It fails with INVALID_ARGUMENT if there is no body; an empty body empties
+	// the resource.
 	PutResource(context.Context, *PutResourceRequest) (*Resource, error)
 	// BatchWriteResources writes all or nothing, in one transaction; the resources may refer to one another in any order.
 	BatchWriteResources(context.Context, *BatchWriteResourcesRequest) (*BatchWriteResourcesResponse, error)
