@@ -224,6 +224,20 @@ func TestARenamedKindIsDerivedOnTheWayBack_I26(t *testing.T) {
 	require.ErrorAs(t, err, new(*peer.BlockedError), "I3: the body of an ACTIVE holder names it with BLOCK")
 }
 
+// A filter knows a kind by each of its names, under whichever it is stored.
+func TestAFilterKnowsARenamedKindByEachName(t *testing.T) {
+	t.Parallel()
+	b := regionFirst(t)
+	for _, version := range []string{"v1", "v2"} {
+		b.Switch(bEast, version)
+		for _, kind := range []string{"Holder", "Keeper"} {
+			found, _, err := b.Stores[b.ID(bEast)].List(t.Context(), shadow.ListRequest{Limit: 10, Filter: `kind = "` + kind + `"`})
+			require.NoError(t, err)
+			require.Len(t, found, 2, "%s in %s", kind, version)
+		}
+	}
+}
+
 // A watch of the kind that is open, or resumes, over such a switch receives all changes.
 func TestAWatchContinuesOverARename_I23(t *testing.T) {
 	t.Parallel()
