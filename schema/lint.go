@@ -62,7 +62,7 @@ func Lint(descriptors []*Descriptor, deployments ...Deployment) []Finding {
 	g := newKindGraph(descriptors)
 	findings := slices.Concat(
 		g.stuck(), g.cycles(), g.blockCycles(), g.later(descriptors), ignored(descriptors),
-		withoutParent(descriptors), unusedImports(descriptors), importCycles(descriptors), withoutDeployment(descriptors, deployments),
+		withoutParent(descriptors), unusedImports(descriptors), importCycles(descriptors), withoutDeployment(descriptors, deployments), parentsWithoutDeployment(descriptors, deployments),
 	)
 	for _, d := range descriptors {
 		findings = append(findings, d.acknowledge(findings)...)

@@ -85,6 +85,31 @@ func importCycles(descriptors []*Descriptor) []Finding {
 	return out
 }
 
+// parentsWithoutDeployment finds parents with a fixed region in which their service has no deployment: no child can be created.
+func parentsWithoutDeployment(descriptors []*Descriptor, deployments []Deployment) []Finding {
+	var out []Finding
+	for _, d := range descriptors {
+		if !slices.ContainsFunc(deployments, func(o Deployment) bool { return o.Service == d.Service && o.Version == d.Version }) {
+			continue
+		}
+		for i := range d.Kinds {
+			for _, p := range d.Kinds[i].Parents {
+				parent, err := d.kindID(p.Kind)
+				there := DeploymentID{Service: parent.Service, Region: p.Region}
+				if err != nil || p.Region == "" || slices.ContainsFunc(deployments, func(o Deployment) bool { return o.DeploymentID == there }) {
+					continue
+				}
+				out = append(out, Finding{Level: Warning, ID: NoDeploymentInRegion, Of: d.ServiceVersion, Problem: Problem{
+					Pos:     p.Pos,
+					Message: fmt.Sprintf("the parent's region is %s, where %s has no deployment: no %s can be created", p.Region, parent.Service, d.Kinds[i].Name),
+					Remedy:  "deploy it there, or correct the region",
+				}})
+			}
+		}
+	}
+	return out
+}
+
 // withoutDeployment finds regions with a deployment of a version and without one of a service that it imports.
 func withoutDeployment(descriptors []*Descriptor, deployments []Deployment) []Finding {
 	var out []Finding

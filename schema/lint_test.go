@@ -170,6 +170,26 @@ deployments:
 	require.Contains(t, all[3].Message, "a.example.com@v1 runs in eu, asia, where b.example.com does not")
 }
 
+func TestAParentsRegionHasADeploymentOfItsService(t *testing.T) {
+	const text = `
+service: a.example.com
+version: v1
+kinds:
+  - { kind: Root, patterns: ["roots/{root}"] }
+  - kind: Child
+    patterns: ["roots/{root}/children/{child}"]
+    parents: [{ kind: Root, behaviour: CASCADE_DELETE, region: us }]
+`
+	found, _ := lint(t, text)
+	require.Empty(t, found, "where it runs is not known")
+	const deployed = text + "---\nregions: [us, eu]\ndeployments: [{ deployment: a.example.com/eu, version: v1 }"
+	found, all := lint(t, deployed+"]\n")
+	require.Equal(t, []string{"no-deployment-in-region a.example.com@v1 kinds[Child].parents[Root]"}, found)
+	require.Contains(t, all[0].Message, "the parent's region is us, where a.example.com has no deployment: no Child can be created")
+	found, _ = lint(t, deployed+", { deployment: a.example.com/us, version: v1 }]\n")
+	require.Empty(t, found)
+}
+
 func TestAWarningIsAcknowledgedInItsFileWithAReason(t *testing.T) {
 	const text = `
 service: a.example.com

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -65,8 +66,12 @@ func newApply() *cobra.Command {
 				return err
 			}
 			given := &schema.Environment{Services: files.Services, Deployments: files.Deployments}
-			if err := strandsNothing(cmd.Context(), c, before, before.Over(given)); err != nil {
+			after := before.Over(given)
+			if err := strandsNothing(cmd.Context(), c, before, after); err != nil {
 				return err
+			}
+			for _, f := range unreached(given.Services, after) {
+				cmd.PrintErrf("%s [%s]\n", f, f.ID)
 			}
 			changes, err := apply(cmd.Context(), c, files)
 			if err != nil {
@@ -83,6 +88,15 @@ func newApply() *cobra.Command {
 	}
 	contextFlag(cmd)
 	return cmd
+}
+
+// unreached are the warnings of services that lead to regions in which, as far as all files and the registry know, the service
+// that they refer to is not.
+func unreached(services []*schema.Descriptor, env *schema.Environment) []schema.Finding {
+	return slices.DeleteFunc(schema.Lint(env.Services, env.Deployments...), func(f schema.Finding) bool {
+		given := slices.ContainsFunc(services, func(d *schema.Descriptor) bool { return d.ServiceVersion == f.Of })
+		return f.ID != schema.NoDeploymentInRegion || f.Acknowledged != "" || !given
+	})
 }
 
 func newRemove() *cobra.Command {

@@ -1,6 +1,7 @@
 package postgres_test
 
 import (
+	"maps"
 	"net/url"
 	"path/filepath"
 	"strings"
@@ -31,6 +32,21 @@ func TestConnectionsHaveTheirSettings_I22(t *testing.T) {
 	require.NoError(t, err)
 	pool.Reset()
 	require.NoError(t, postgres.CheckSettings(t.Context(), pool))
+}
+
+// A session that answers commits before they are on disk is refused, whatever else it has.
+func TestASessionThatForgetsCommitsIsRefused_I29(t *testing.T) {
+	t.Parallel()
+	cfg, err := pgxpool.ParseConfig(harness.Postgres(t).NewDatabase(t, ""))
+	require.NoError(t, err)
+	maps.Copy(cfg.ConnConfig.RuntimeParams, postgres.Settings)
+	cfg.ConnConfig.RuntimeParams["synchronous_commit"] = "off"
+	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
+	require.NoError(t, err)
+	defer pool.Close()
+	err = postgres.CheckSettings(t.Context(), pool)
+	require.ErrorContains(t, err, "SET synchronous_commit = 'on';")
+	require.NotContains(t, err.Error(), "enable_seqscan")
 }
 
 func TestOtherMachinesAreConnectedToWithVerifiedTLS(t *testing.T) {

@@ -1,0 +1,74 @@
+package shadow_test
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/shadow"
+)
+
+// After a restore the registry names the deployments that may refer to resources here. An answer of a registry that may have
+// lost deployments is not used, and neither is one without this deployment, such as an empty one. Until a usable one comes,
+// nothing is deleted; then deployments that only the stored environment names are waited for as well.
+func TestARecoveryWaitsForACompleteRegistry_I2_I15(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	b.MustPut(target, nil)
+	restore := b.Backup(aWest)
+	b.MustPut(holder, body{"block": target})
+	b.Settle()
+	restore()
+	store := b.Stores[b.ID(aWest)]
+	type answer struct {
+		env   *schema.Environment
+		err   error
+		asked atomic.Int64
+	}
+	var registry atomic.Pointer[answer]
+	incomplete := b.Environment()
+	incomplete.Incomplete = true
+	registry.Store(&answer{env: incomplete})
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() {
+		ended <- store.FollowEpochs(ctx, shadow.EpochConfig{
+			Ask: func(context.Context) (*schema.Environment, error) {
+				said := registry.Load()
+				said.asked.Add(1)
+				return said.env, said.err
+			},
+			Kept:    func(context.Context) (*schema.Environment, error) { return b.Environment(), nil },
+			Latest:  b.Environment,
+			Renewed: make(chan struct{}, 1),
+		})
+	}()
+	for name, said := range map[string]*answer{
+		"incomplete":             {env: incomplete},
+		"empty":                  {env: &schema.Environment{}},
+		"without the deployment": {env: without(b, aWest)},
+		"away":                   {err: errors.New("the registry is away")},
+	} {
+		registry.Store(said)
+		require.Eventually(t, func() bool { return said.asked.Load() >= 2 }, 20*time.Second, 10*time.Millisecond, name)
+		epoch, err := store.Epoch(t.Context())
+		require.NoError(t, err)
+		require.True(t, epoch.Awaiting, name)
+		_, err = b.Delete(target)
+		require.ErrorAs(t, err, new(*shadow.UnavailableError), name)
+	}
+	registry.Store(&answer{env: without(b, bEast)})
+	require.Eventually(t, func() bool { e, err := store.Epoch(t.Context()); return err == nil && !e.Awaiting }, 20*time.Second, 10*time.Millisecond)
+	require.Contains(t, unconfirmed(t, b, aWest), b.ID(bEast))
+	cancel()
+	require.NoError(t, <-ended)
+	b.Settle()
+	_, err := b.Delete(target)
+	require.ErrorAs(t, err, new(*shadow.BlockedError))
+	b.Audit()
+}
