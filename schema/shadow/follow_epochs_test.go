@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow"
 )
 
@@ -60,7 +61,7 @@ func TestARecoveryWaitsForACompleteRegistry_I2_I15(t *testing.T) {
 		require.NoError(t, err)
 		require.True(t, epoch.Awaiting, name)
 		_, err = b.Delete(target)
-		require.ErrorAs(t, err, new(*shadow.UnavailableError), name)
+		require.ErrorAs(t, err, new(*peer.UnavailableError), name)
 	}
 	registry.Store(&answer{env: without(b, bEast)})
 	require.Eventually(t, func() bool { e, err := store.Epoch(t.Context()); return err == nil && !e.Awaiting }, 20*time.Second, 10*time.Millisecond)
@@ -69,6 +70,6 @@ func TestARecoveryWaitsForACompleteRegistry_I2_I15(t *testing.T) {
 	require.NoError(t, <-ended)
 	b.Settle()
 	_, err := b.Delete(target)
-	require.ErrorAs(t, err, new(*shadow.BlockedError))
+	require.ErrorAs(t, err, new(*peer.BlockedError))
 	b.Audit()
 }
