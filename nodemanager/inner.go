@@ -13,21 +13,21 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// innerManager runs the nodes of one version over the shards that this process has leased. Node i has those that are i
-// modulo the number of nodes, and the subscriptions whose deployment's name falls into them: each deployment's deletions
-// are acted upon, and acknowledged, by one node.
+// innerManager runs the nodes of one version over the shards that this process has leased. Node i has the shards that are i
+// modulo the number of nodes, and the subscriptions to the deployments whose names hash to them: so one node acts upon the
+// deletions of a deployment, and acknowledges them.
 type innerManager struct {
 	cfg           Config
 	subscriptions <-chan []schema.Subscription
-	// joined is told that the process has its part of the shards, and whether it speaks for the deployment is known.
+	// joined is called when the process has leased its part of the shards, and it is known whether it leads the deployment.
 	joined func()
 	log    *zap.Logger
 
 	// Of the goroutine of run.
 	set     []schema.Subscription
 	member  uuid.UUID // zero: not joined
-	renewed time.Time // before the last renewal that succeeded was sent
-	failing bool      // the last renewal did not succeed
+	renewed time.Time // the time before the last renewal that succeeded
+	failing bool      // the last renewal failed
 	leads   bool
 	nodes   []*runningNode // by number; nil for those without shards
 }
@@ -64,7 +64,7 @@ func (i *innerManager) run(ctx context.Context) {
 	}
 }
 
-// renew keeps the lease, and lets the nodes be what it says.
+// renew renews the lease, and runs the nodes of the shards that it grants.
 func (i *innerManager) renew(ctx context.Context) {
 	began := time.Now()
 	asked, cancel := context.WithTimeout(ctx, i.cfg.LeaseTTL)
@@ -74,23 +74,7 @@ func (i *innerManager) renew(ctx context.Context) {
 		return
 	}
 	if err != nil {
-		level := zap.WarnLevel
-		if i.failing {
-			level = zap.DebugLevel // the same once more
-		}
-		i.failing = true
-		// What the nodes do takes no effect once the member was given up; until that is likely they go on.
-		switch {
-		case i.member == uuid.Nil:
-			i.log.Log(level, "this process could not join, it is tried again", zap.Error(err))
-		case errors.Is(err, schema.ErrFenced), time.Since(i.renewed) > i.cfg.LeaseTTL:
-			i.log.Warn("this process was given up, its nodes end and it joins again", zap.Error(err))
-			i.stop(nil)
-			i.lead(false)
-			i.member = uuid.Nil
-		default:
-			i.log.Log(level, "the lease could not be renewed, it is tried again", zap.Error(err))
-		}
+		i.notRenewed(err)
 		return
 	}
 	i.member, i.renewed, i.failing = g.Member, began, false
@@ -101,9 +85,30 @@ func (i *innerManager) renew(ctx context.Context) {
 	if len(g.Surplus) == 0 {
 		return
 	}
-	i.log.Info("shards are released to others", zap.Uint32s("shards", g.Surplus))
+	i.log.Info("surplus shards are released", zap.Uint32s("shards", g.Surplus))
 	if err := i.cfg.Leases.Release(asked, i.member, g.Surplus); err != nil {
 		i.log.Warn("shards could not be released, it is tried again", zap.Error(err))
+	}
+}
+
+// notRenewed handles a renewal that failed. Transactions of the nodes take no effect after the member has expired; until that is
+// likely the nodes go on.
+func (i *innerManager) notRenewed(err error) {
+	level := zap.WarnLevel
+	if i.failing {
+		level = zap.DebugLevel // logged before
+	}
+	i.failing = true
+	switch {
+	case i.member == uuid.Nil:
+		i.log.Log(level, "this process could not join, it is tried again", zap.Error(err))
+	case errors.Is(err, schema.ErrFenced), time.Since(i.renewed) > i.cfg.LeaseTTL:
+		i.log.Warn("the lease of this process has expired: its nodes end, and it joins again", zap.Error(err))
+		i.stop(nil)
+		i.lead(false)
+		i.member = uuid.Nil
+	default:
+		i.log.Log(level, "the lease could not be renewed, it is tried again", zap.Error(err))
 	}
 }
 
@@ -114,7 +119,7 @@ func (i *innerManager) lead(leads bool) {
 	}
 }
 
-// divide gives shards to the nodes. A node with other ones than before is another node: the old one ends first.
+// divide divides the shards among the nodes. A node whose shards change is replaced: the old one ends first.
 func (i *innerManager) divide(ctx context.Context, held []uint32) {
 	shares := make([][]uint32, len(i.nodes))
 	for _, s := range held {
@@ -132,7 +137,7 @@ func (i *innerManager) divide(ctx context.Context, held []uint32) {
 	}
 }
 
-// stop ends nodes, or all of them, and waits.
+// stop ends the nodes that which selects, all of them when it is nil, and waits for them.
 func (i *innerManager) stop(which func(n int) bool) {
 	var ending []*runningNode
 	for n, running := range i.nodes {
@@ -168,7 +173,7 @@ func (i *innerManager) start(ctx context.Context, number int, shards []uint32) {
 	i.tell(ctx, n)
 }
 
-// tell gives a node its part of the subscriptions.
+// tell sends a node its part of the subscriptions.
 func (i *innerManager) tell(ctx context.Context, n *runningNode) {
 	if n == nil {
 		return
@@ -180,7 +185,7 @@ func (i *innerManager) tell(ctx context.Context, n *runningNode) {
 	}
 }
 
-// leave ends the nodes, and lets others have what they worked on.
+// leave ends the nodes, and releases the shards to other processes.
 func (i *innerManager) leave(ctx context.Context) {
 	i.stop(nil)
 	i.lead(false)
@@ -190,7 +195,7 @@ func (i *innerManager) leave(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 	defer cancel()
 	if err := i.cfg.Leases.Release(ctx, i.member, nil); err != nil {
-		i.log.Warn("others take over when the lease has expired", zap.Error(err))
+		i.log.Warn("the shards could not be released: other processes get them when the lease has expired", zap.Error(err))
 	}
 }
 

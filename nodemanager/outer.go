@@ -18,55 +18,55 @@ type Runner interface {
 	Run(ctx context.Context) error
 }
 
-// Share is what one node of the inner manager takes care of, under a term that ends with its Member.
+// Share is the part of one node, for the term of its Member.
 type Share struct {
 	Name          string
 	Member        uuid.UUID
 	Shards        []uint32
 	Subscriptions <-chan []schema.Subscription
-	// First is true for one node of a deployment, which does what is to be done once.
+	// First is true for one node of a deployment: it does the work that one node has to do for all.
 	First bool
 }
 
 // Leases divide the ring among the processes of a deployment.
 type Leases interface {
-	// Renew keeps what a member holds and takes its part of what is free; without a member it joins. It fails with
-	// schema.ErrFenced when the member was given up; another error does not tell, and nothing takes effect any more when it
-	// was.
+	// Renew renews the leases of a member, and leases its part of the free shards; without a member the process joins. It
+	// fails with schema.ErrFenced when the member has expired. After any other error the member may have expired as well;
+	// then its transactions take no effect.
 	Renew(ctx context.Context, member uuid.UUID) (schema.Grant, error)
-	// Release lets others have shards; without any, the member leaves.
+	// Release releases shards to other members; without shards the member leaves.
 	Release(ctx context.Context, member uuid.UUID, shards []uint32) error
 }
 
-// Config of a Manager. All fields but Nodes are needed.
+// Config of a Manager. All fields are needed unless their comment says otherwise.
 type Config struct {
 	Deployment schema.DeploymentID
-	// Environments is sent whole environments; of several, the newest counts. Run ends with its context, not with it.
+	// Environments delivers whole environments; the newest counts. It is never closed; Run ends with its context.
 	Environments <-chan *schema.Environment
-	// Nodes is how many nodes share the deployment's work (default 2).
+	// Nodes is the number of nodes that share the work of this process (default 2).
 	Nodes int
-	// Switch makes a version the one that the store works with. Called before any node of that version runs, and when
-	// no node of another one does.
+	// Switch makes the store work with a version. It is called while no node runs.
 	Switch func(ctx context.Context, model *schema.Model) error
-	// Refresh gives the store a model of the version that runs, made of all that is described now; may be nil.
+	// Refresh gives the store the model of the running version from the newest descriptors; may be nil.
 	Refresh func(model *schema.Model)
-	// PointedTo names deployments that stored references point to; they are of interest whatever the version imports.
+	// PointedTo names the deployments that stored references point to; they are of interest whatever the version imports.
 	PointedTo func(ctx context.Context) ([]schema.DeploymentID, error)
 	Leases    Leases
-	// LeaseTTL is how long the deployment waits for a process that does not renew (default 5 s).
+	// LeaseTTL is the time after which a process that does not renew loses its shards (default 5 s). A short one costs
+	// renewals, five in that time; a long one delays the work of a process that died.
 	LeaseTTL time.Duration
-	// Leads is told when this process begins to speak for the deployment, and when it ends to; may be nil.
+	// Leads is called when this process begins to lead the deployment, and when it ends to; may be nil.
 	Leads func(bool)
-	// Renewed says that the deployment's database is another one than before: what nodes know of it, and the version that it
-	// runs, may be lost with it. May be nil; never closed.
+	// Renewed delivers a new epoch of the deployment's database: the caches of the nodes, and the version in the database, may be
+	// out of date. May be nil; never closed.
 	Renewed <-chan struct{}
-	// Runs reports whether the deployment's database runs what a model says; may be nil. When it does not, another process has
-	// switched the version: this one gives its shards up, is not ready, and goes on when it knows what it says.
+	// Runs reports whether the version in the deployment's database is that of a model; may be nil. When it is not, another
+	// process has switched the version: this one releases its shards, is not ready, and goes on when it knows that version.
 	Runs func(ctx context.Context, model *schema.Model) (bool, error)
-	// Outrun lets that be looked at at once; else it is looked at each second. May be nil; never closed.
+	// Superseded makes the manager call Runs at once; without it it does each second. May be nil; never closed.
 	Superseded <-chan struct{}
-	// Kept reads the environment that processes of the deployment keep in its database, nil for none; Follows is told when
-	// the manager goes on by it. Needed with Runs.
+	// Kept reads the environment that processes of the deployment keep in its database, nil for none; Follows is called when
+	// the manager follows that one. Needed with Runs.
 	Kept    func(ctx context.Context) (*schema.Environment, error)
 	Follows func(env *schema.Environment)
 	// NewNode makes a node.
@@ -105,7 +105,7 @@ func New(cfg Config) (*Manager, error) {
 
 func (m *Manager) setReason(s string) { m.reason.Store(&s) }
 
-// Ready fails with the reason while no version runs, and until the process has joined those that share its work.
+// Ready returns the reason while no version runs, and until the process has joined the processes of its deployment.
 func (m *Manager) Ready() error {
 	if m.running.Load() == nil {
 		return errors.New(*m.reason.Load())
@@ -121,20 +121,20 @@ type inner struct {
 	done          chan struct{} // closed when every node has returned
 }
 
-// following is what Run goes by.
+// following is the state of Run.
 type following struct {
 	manager *Manager
 	env     *schema.Environment
 	running *inner // nil: no version runs here
-	// pointedTo are the deployments of interest that the version does not name.
+	// pointedTo are the deployments that stored references point to, as they were read last.
 	pointedTo []schema.DeploymentID
-	// superseded is the model that ran here when another process switched the version; nil: none did.
+	// superseded is the model that ran here when another process switched the version; nil: no process did.
 	superseded *schema.Model
 }
 
 // Run blocks until ctx ends and all nodes have returned.
 func (m *Manager) Run(ctx context.Context) error {
-	var again, look <-chan time.Time // after something that failed; at what the database runs
+	var again, look <-chan time.Time // again: after a failure; look: at the version in the database
 	f := &following{manager: m}
 	defer f.stop()
 	if m.cfg.Runs != nil {
@@ -150,7 +150,7 @@ func (m *Manager) Run(ctx context.Context) error {
 		case <-again:
 		case <-m.cfg.Renewed:
 			f.stop()
-			f.superseded = nil // whatever was switched is lost
+			f.superseded = nil // the switch may be lost with the old database
 		case <-look:
 			if f.inStep(ctx) && !f.pointsElsewhere(ctx) {
 				continue
@@ -163,13 +163,13 @@ func (m *Manager) Run(ctx context.Context) error {
 		if again = nil; f.env == nil {
 			continue
 		}
-		if err := f.follow(ctx); err != nil {
+		if !f.follow(ctx) {
 			again = time.After(time.Second)
 		}
 	}
 }
 
-// stop ends what runs, if anything does, and waits for it.
+// stop ends the inner manager, if one runs, and waits for it.
 func (f *following) stop() {
 	if f.running != nil {
 		f.running.cancel()
@@ -179,8 +179,8 @@ func (f *following) stop() {
 	f.manager.running.Store(nil)
 }
 
-// pointsElsewhere reports whether other deployments are of interest than those that are followed: one that was restored hears
-// of them from others.
+// pointsElsewhere reports whether stored references point to other deployments than when they were read last: a deployment that
+// was restored learns of references from others.
 func (f *following) pointsElsewhere(ctx context.Context) bool {
 	if f.running == nil {
 		return false
@@ -189,54 +189,62 @@ func (f *following) pointsElsewhere(ctx context.Context) bool {
 	return err == nil && !slices.Equal(schema.SortedDeployments(slices.Clone(pointedTo)), schema.SortedDeployments(slices.Clone(f.pointedTo)))
 }
 
-// follow lets what the environment says be what runs. What it fails with is tried again.
-func (f *following) follow(ctx context.Context) error {
+// follow runs the version of the environment, with its subscriptions. It returns false after a failure, which it has logged: it
+// has to be called again.
+func (f *following) follow(ctx context.Context) bool {
 	m := f.manager
 	if f.superseded != nil && !f.catchUp(ctx) {
-		return nil
+		return true // called again by the next look
 	}
 	model, err := f.env.Model(m.cfg.Deployment)
 	if err != nil {
-		// What runs goes on: the registry is advisory (I27).
+		// The version that runs goes on: the registry is advisory (I27).
 		m.setReason(err.Error())
-		m.cfg.Logger.Warn("the environment does not tell what this deployment runs", zap.Error(err))
-		return nil
+		m.cfg.Logger.Warn("the environment has no version for this deployment", zap.Error(err))
+		return true // called again with the next environment
 	}
-	if f.running == nil || f.running.model.Digest != model.Digest {
-		f.stop()
-		m.setReason("switching to " + model.Descriptor.String())
-		if err := m.cfg.Switch(ctx, model); err != nil {
-			m.setReason(err.Error())
-			m.cfg.Logger.Warn("the version could not be switched, it is tried again", zap.Error(err))
-			return err
-		}
-		m.setReason("joining the processes of the deployment")
-		f.running = m.startInner(ctx, model)
-		m.cfg.Logger.Info("running", zap.Stringer("version", model.Descriptor.ServiceVersion), zap.Int("nodes", m.cfg.Nodes))
+	if (f.running == nil || f.running.model.Digest != model.Digest) && !f.switchTo(ctx, model) {
+		return false
 	}
 	if m.cfg.Refresh != nil {
 		m.cfg.Refresh(model)
 	}
 	pointedTo, err := m.cfg.PointedTo(ctx)
 	if err != nil {
-		m.cfg.Logger.Warn("the interested deployments are not known yet, it is tried again", zap.Error(err))
-		return err
+		m.cfg.Logger.Warn("the interested deployments could not be read, it is tried again", zap.Error(err))
+		return false
 	}
 	f.pointedTo = pointedTo
 	select {
 	case f.running.subscriptions <- m.subscriptions(f.env, model, pointedTo):
 	case <-ctx.Done():
 	}
-	return nil
+	return true
 }
 
-// subscriptions gives the interested deployments with what makes a subscription another one.
+// switchTo replaces the version that runs: no node runs while the store is switched.
+func (f *following) switchTo(ctx context.Context, model *schema.Model) bool {
+	m := f.manager
+	f.stop()
+	m.setReason("switching to " + model.Descriptor.String())
+	if err := m.cfg.Switch(ctx, model); err != nil {
+		m.setReason(err.Error())
+		m.cfg.Logger.Warn("the version could not be switched, it is tried again", zap.Error(err))
+		return false
+	}
+	m.setReason("joining the processes of the deployment")
+	f.running = m.startInner(ctx, model)
+	m.cfg.Logger.Info("running", zap.Stringer("version", model.Descriptor.ServiceVersion), zap.Int("nodes", m.cfg.Nodes))
+	return true
+}
+
+// subscriptions returns a subscription to each interested deployment that can be reached.
 func (m *Manager) subscriptions(env *schema.Environment, model *schema.Model, pointedTo []schema.DeploymentID) []schema.Subscription {
 	var out []schema.Subscription
 	for _, id := range env.Interested(model, pointedTo) {
 		d, _ := env.Deployment(id)
 		if d.Disabled || d.Address == "" && id != m.cfg.Deployment {
-			continue // cannot be asked; its references stay as they are
+			continue // it cannot be watched; references to it stay as they are
 		}
 		out = append(out, schema.Subscription{DeploymentID: id, Version: d.Version, Address: d.Address})
 	}

@@ -8,8 +8,8 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// inStep reports that there is nothing to do: the database runs what runs here, as far as it can be asked. When another
-// process has switched the version, what runs here ends, and its shards are free.
+// inStep reports whether there is nothing to do: the database has the version that runs here, or cannot be read. When another
+// process has switched the version, the nodes of this process end, and its shards are released.
 func (f *following) inStep(ctx context.Context) bool {
 	m := f.manager
 	if f.running == nil {
@@ -17,19 +17,19 @@ func (f *following) inStep(ctx context.Context) bool {
 	}
 	same, err := m.cfg.Runs(ctx, f.running.model)
 	if err != nil || same {
-		return true // nothing takes effect that is of another version
+		return true // if the version differs, transactions of this process take no effect
 	}
 	f.superseded = f.running.model
 	m.setReason("another process has switched the version of this deployment")
-	m.cfg.Logger.Warn("another process has switched the version: this one gives its shards up until it knows what is run now",
+	m.cfg.Logger.Warn("another process has switched the version: this one releases its shards until it knows the new version",
 		zap.Stringer("ran", f.superseded.Descriptor.ServiceVersion))
 	f.stop()
 	return false
 }
 
-// catchUp reports whether this process knows what to run after another one switched the version. That is what the database
-// runs, as the newest environment describes it, its own or the one that another process has kept; or what the registry has
-// said since.
+// catchUp reports whether this process knows the version to run after another process has switched it: that of the database, as
+// the newest environment describes it, the own one or the one that another process has kept; or a version that the
+// registry has named since.
 func (f *following) catchUp(ctx context.Context) bool {
 	m := f.manager
 	kept, err := m.cfg.Kept(ctx)
@@ -44,10 +44,10 @@ func (f *following) catchUp(ctx context.Context) bool {
 		f.env = kept
 		m.cfg.Follows(kept)
 	case err == nil && own.Digest != f.superseded.Digest, kept != nil && kept.Revision < f.env.Revision:
-		// The registry has said something since, or the database is one of before.
+		// The registry has named a version since, or the database was restored from an older backup.
 	default:
 		m.setReason("another process has switched the version of this deployment, and neither the registry nor the environment " +
-			"that is kept in the database tells this one what is run now: is the registry reachable, and does it know of the switch?")
+			"that is kept in the database describes the new version: is the registry reachable, and does it know of the switch?")
 		return false
 	}
 	f.superseded = nil
