@@ -3,7 +3,6 @@ package constraint
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 	"time"
 
@@ -102,8 +101,6 @@ func (n *Node) Run(ctx context.Context) error {
 	newLoop(n.cfg).run(ctx)
 	return nil
 }
-
-func (n *Node) String() string { return fmt.Sprintf("node %s of %s", n.cfg.Name, n.cfg.Deployment) }
 
 // loop is the state of a node that runs. All fields but the channels belong to the goroutine of run.
 type loop struct {

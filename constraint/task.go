@@ -22,8 +22,6 @@ type taskKey struct {
 	deployment schema.DeploymentID
 }
 
-func (k taskKey) String() string { return k.task + " " + k.deployment.String() }
-
 // task has the keys of its work, and at most one worker. The work itself is in the caches.
 type task struct {
 	queue []int64 // in the order of arrival; unused by resolving, sweeping, subscribed and continuing

@@ -23,17 +23,18 @@ var self = schema.DeploymentID{Service: "b.example.com", Region: "us-west2"}
 
 // world records what the manager does.
 type world struct {
-	mu         sync.Mutex
-	log        []string
-	running    int
-	shards     map[uint32]int
-	workers    map[uint32][]uuid.UUID
-	subs       map[string][]string // node of a member → deployments; of those that run
-	fail       error
-	away       error // what the database is asked for fails with; guarded by mu
-	leases     *table
-	renewed    chan struct{}
-	superseded chan struct{}
+	mu      sync.Mutex
+	log     []string
+	running int
+	shards  map[uint32]int
+	workers map[uint32][]uuid.UUID
+	subs    map[string][]string // node of a member → deployments; of those that run
+	fail    error
+	away    error // guarded by mu; every read of the database fails with it
+	noNode  error // guarded by mu; no node can be made
+	leases  *table
+	renewed chan struct{}
+	superseded  chan struct{}
 	// database is the model that the deployment's database runs, kept the environment that is in it; guarded by mu.
 	database *schema.Model
 	kept     *schema.Environment
@@ -147,15 +148,19 @@ func inManager(t *testing.T, test func(w *world, m *nodemanager.Manager, envs ch
 			Kept: func(context.Context) (*schema.Environment, error) {
 				w.mu.Lock()
 				defer w.mu.Unlock()
-				return w.kept, nil
+				return w.kept, w.away
 			},
 			Follows: func(*schema.Environment) { w.mu.Lock(); defer w.mu.Unlock(); w.followed++ },
 			PointedTo: func(context.Context) ([]schema.DeploymentID, error) {
 				w.mu.Lock()
 				defer w.mu.Unlock()
-				return w.pointedTo, nil
+				return w.pointedTo, w.away
 			},
-			NewNode: func(share nodemanager.Share) (nodemanager.Runner, error) { return node{w, share}, nil },
+			NewNode: func(share nodemanager.Share) (nodemanager.Runner, error) {
+				w.mu.Lock()
+				defer w.mu.Unlock()
+				return node{w, share}, w.noNode
+			},
 		})
 		require.NoError(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
