@@ -31,7 +31,7 @@ func end(position string) event {
 	return event{deletion: schema.Event[schema.Deletion]{EndOfSnapshot: true, Token: position}}
 }
 
-// more are as many deletions as one batch takes, so that what comes behind them is of another batch.
+// more is a full batch of deletions, so that the deletions after it are in another batch.
 func more() event {
 	var names []string
 	for i := range batchLimit {
@@ -40,8 +40,8 @@ func more() event {
 	return deleted(names...)
 }
 
-// A batch that comes back after its stream was lost is done again, and not acknowledged with the position that it had: that is of
-// another snapshot.
+// A batch that is put back after its stream was lost is done again, and not acknowledged with its position, which is of another
+// snapshot.
 func TestABatchIsPutBackWithoutThePositionOfALostStream(t *testing.T) {
 	f := newDeletions(schema.Subscription{})
 	said(t, f, event{started: true}, deleted("x"), end("p1"))
@@ -56,7 +56,7 @@ func TestABatchIsPutBackWithoutThePositionOfALostStream(t *testing.T) {
 	require.Equal(t, "p2", f.fresh().position)
 }
 
-// Positions that were not told yet when their stream was lost never are.
+// Positions that were not acknowledged when their stream was lost never are.
 func TestPositionsEndWithTheirStream(t *testing.T) {
 	f := newDeletions(schema.Subscription{})
 	said(t, f, event{started: true}, deleted("x"), end("p1"), event{lost: true}, event{started: true}, deleted("x"), more(), deleted("last"), end("p2"))
@@ -73,7 +73,7 @@ func TestPositionsEndWithTheirStream(t *testing.T) {
 	require.Empty(t, f.again(time.Now().Add(time.Hour)).position)
 }
 
-// What was done by a run of a lost stream is done; its position is not the new stream's.
+// The deletions of a run of a lost stream are done; its position is not one of the new stream.
 func TestThePositionOfALostStreamIsNotTheNewOnes(t *testing.T) {
 	f := newDeletions(schema.Subscription{})
 	said(t, f, event{started: true}, deleted("bad", "x"), end("p1"))
@@ -84,8 +84,8 @@ func TestThePositionOfALostStreamIsNotTheNewOnes(t *testing.T) {
 	require.Equal(t, "p2", f.fresh().position)
 }
 
-// What is handled again is of one batch's size, and an acknowledgement that would except very many is left out.
-func TestWhatIsHandledAgainIsBounded_I21(t *testing.T) {
+// Deletions that are handled again come in batches, and an acknowledgement that would except very many is left out.
+func TestRetriedDeletionsAreBounded_I21(t *testing.T) {
 	f := newDeletions(schema.Subscription{})
 	said(t, f, event{started: true})
 	failed := map[uuid.UUID]error{}

@@ -31,7 +31,7 @@ func TestNothingRunsBeforeTheOwnEndOfSnapshot(t *testing.T) {
 	})
 }
 
-func TestAForeignSetHoldsBackOnlyItsOwnTasks(t *testing.T) {
+func TestADeploymentWithoutEndOfSnapshotHoldsBackOnlyItsOwnTasks(t *testing.T) {
 	inNode(t, func(s *streams, r *recorder) {
 		s.work <- endOfWork()
 		s.deletions[far] <- deletion("held") // and no end of snapshot
@@ -85,7 +85,7 @@ func TestAFailedRunIsTriedAgainWithTheSameDeletionsAndPosition(t *testing.T) {
 	})
 }
 
-// I20: what one deployment's slowness or failure holds up is its own.
+// I20: a deployment that is slow or fails delays only its own work.
 func TestASlowDeploymentDelaysNoOther_I20(t *testing.T) {
 	inNode(t, func(s *streams, r *recorder) {
 		r.handle = func(ctx context.Context, what string) error {
@@ -210,7 +210,7 @@ func TestExpiredBlockadesAreAskedAboutByDeployment(t *testing.T) {
 	})
 }
 
-// What failed in a batch that had no position yet, and succeeded later, is acknowledged with the next position.
+// A deletion that failed in a batch without a position, and succeeded later, is acknowledged with the next position.
 func TestARetriedDeletionIsAcknowledgedAfterItSucceeded(t *testing.T) {
 	inNode(t, func(s *streams, r *recorder) {
 		r.failed = map[uuid.UUID]error{uidOf("bad"): errors.New("poison")}
@@ -230,7 +230,7 @@ func TestARetriedDeletionIsAcknowledgedAfterItSucceeded(t *testing.T) {
 	})
 }
 
-func TestWhatAlwaysFailsIsTriedLessAndLess(t *testing.T) {
+func TestADeletionThatAlwaysFailsIsTriedLessAndLess(t *testing.T) {
 	inNode(t, func(s *streams, r *recorder) {
 		r.failed = map[uuid.UUID]error{uidOf("bad"): errors.New("poison")}
 		s.work <- endOfWork()
@@ -242,7 +242,7 @@ func TestWhatAlwaysFailsIsTriedLessAndLess(t *testing.T) {
 	})
 }
 
-// A worker of a stream that was lost reports late: the new stream's snapshot counts, not what the worker brings back.
+// A worker of a lost stream reports late: the snapshot of the new stream counts, not the worker's result.
 func TestAResultOfALostStreamIsDropped(t *testing.T) {
 	inNode(t, func(s *streams, r *recorder) {
 		block := make(chan struct{})
@@ -270,8 +270,8 @@ func TestAResultOfALostStreamIsDropped(t *testing.T) {
 	})
 }
 
-// A run for a subscription that was replaced meanwhile counts for nothing: its deployment has moved, or switched its version, and
-// what the new watch says is done by it.
+// The result of a run for a subscription that was replaced meanwhile is dropped: the deployment has moved, or switched its
+// version, and the new watch delivers its deletions.
 func TestAResultOfAReplacedSubscriptionIsDropped(t *testing.T) {
 	inSubscribedNode(t, func(s *streams, r *recorder, subscriptions chan<- []schema.Subscription) {
 		block := make(chan struct{})
@@ -297,8 +297,8 @@ func TestAResultOfAReplacedSubscriptionIsDropped(t *testing.T) {
 	})
 }
 
-// A deployment that was away is spoken to at once when it is heard of again: nothing waits until the end of a back-off.
-func TestADeploymentThatIsHeardOfAgainIsSpokenToAtOnce(t *testing.T) {
+// The work for a deployment that is reachable again begins at once: nothing waits until the end of a back-off.
+func TestADeploymentThatIsReachableAgainGetsItsWorkAtOnce(t *testing.T) {
 	inNode(t, func(s *streams, r *recorder) {
 		away := true
 		r.handle = func(_ context.Context, what string) error {
@@ -324,7 +324,7 @@ func TestADeploymentThatIsHeardOfAgainIsSpokenToAtOnce(t *testing.T) {
 	})
 }
 
-// Of a batch of work some pieces fail: the others are done, and these wait by themselves and hold up nothing that comes (I20).
+// Some pieces of a batch fail: the others are done, and these wait by themselves and delay no new work (I20).
 func TestPiecesThatFailWaitByThemselves_I20(t *testing.T) {
 	inNode(t, func(s *streams, r *recorder) {
 		r.handle = func(_ context.Context, what string) error {
@@ -347,7 +347,7 @@ func TestPiecesThatFailWaitByThemselves_I20(t *testing.T) {
 }
 
 // Work that waits for something (an owner that may still come) waits by itself, longer each time, and delays nothing.
-func TestWorkThatIsLeftWaitsByItself_I20(t *testing.T) {
+func TestWorkThatWaitsDelaysNoOther_I20(t *testing.T) {
 	inNode(t, func(s *streams, r *recorder) {
 		r.waiting = map[int64]bool{1: true, 2: true}
 		s.work <- endOfWork()
@@ -385,8 +385,8 @@ func TestWorkThatIsLeftWaitsByItself_I20(t *testing.T) {
 	})
 }
 
-// A deployment that switched its version, or moved, is watched anew; the others' watches go on.
-func TestAForeignSwitchRenewsOnlyThatSubscription(t *testing.T) {
+// A deployment that switched its version, or moved, gets a new watch; the watches of others go on.
+func TestASwitchOfAnotherDeploymentRenewsOnlyItsSubscription(t *testing.T) {
 	inSubscribedNode(t, func(s *streams, r *recorder, subscriptions chan<- []schema.Subscription) {
 		opened := func(d schema.DeploymentID) int {
 			s.mu.Lock()
@@ -416,7 +416,7 @@ func TestAForeignSwitchRenewsOnlyThatSubscription(t *testing.T) {
 	})
 }
 
-// A deletion with many holders goes on beside those that come after it, and is acknowledged when it is done.
+// A deletion with many holders goes on beside later ones, and is acknowledged when it is done.
 func TestALargeDeletionKeepsNoOtherWaiting_I20(t *testing.T) {
 	inNode(t, func(s *streams, r *recorder) {
 		r.failed = map[uuid.UUID]error{uidOf("large"): schema.ErrUnfinished}
@@ -451,8 +451,8 @@ func TestALargeDeletionKeepsNoOtherWaiting_I20(t *testing.T) {
 	})
 }
 
-// What is told of a watch ends with it: a deployment that is followed no more, and a node whose share another process has.
-func TestAWatchThatIsWantedNoMoreIsToldToHaveEnded(t *testing.T) {
+// A watch ends with its subscription, and with its node: the observer is told, so that its metrics end.
+func TestARemovedWatchIsReportedToHaveEnded(t *testing.T) {
 	inSubscribedNode(t, func(s *streams, r *recorder, subscriptions chan<- []schema.Subscription) {
 		told := func(want map[string]constraint.Primed) {
 			t.Helper()
@@ -476,8 +476,8 @@ func TestAWatchThatIsWantedNoMoreIsToldToHaveEnded(t *testing.T) {
 	})
 }
 
-// The run that goes on with a large deletion ends while the acknowledgement that excepted it is under way: it is told once more
-// when that one is done, and waits for no word of the watch, which is idle from then on.
+// The run of a large deletion ends while the acknowledgement that excepted it is under way: another acknowledgement follows that
+// one, without a further event of the watch, which is idle from then on.
 func TestALargeDeletionIsAcknowledgedWhenItIsDone_I13(t *testing.T) {
 	inNode(t, func(s *streams, r *recorder) {
 		r.failed = map[uuid.UUID]error{uidOf("large"): schema.ErrUnfinished}
@@ -517,8 +517,8 @@ func TestALargeDeletionIsAcknowledgedWhenItIsDone_I13(t *testing.T) {
 	})
 }
 
-// A stream that begins while only a large deletion is under way has said its position before that is done, and may be idle
-// from then on.
+// A stream that begins while only a large deletion is under way delivers its position before that is done, and may be idle from
+// then on.
 func TestALargeDeletionIsAcknowledgedWithAPositionOfTheNewStream_I13(t *testing.T) {
 	inNode(t, func(s *streams, r *recorder) {
 		r.failed = map[uuid.UUID]error{uidOf("large"): schema.ErrUnfinished}
@@ -550,7 +550,7 @@ func TestALargeDeletionIsAcknowledgedWithAPositionOfTheNewStream_I13(t *testing.
 	})
 }
 
-// Deletions that fail wait each by itself: others that fail, again and again, put none of them off (I20).
+// Each deletion that fails has a back-off of its own: others that fail again and again do not prolong it (I20).
 func TestADeletionThatFailsWaitsByItself_I20(t *testing.T) {
 	inNode(t, func(s *streams, r *recorder) {
 		r.failed = map[uuid.UUID]error{}

@@ -71,7 +71,7 @@ func (s *staged) WatchDeletions(ctx context.Context, _ schema.DeploymentID, deli
 	return ctx.Err()
 }
 
-// acknowledging is the other deployment, which forgets what it is told is done.
+// acknowledging is the other deployment, which removes the notices that are acknowledged.
 type acknowledging struct {
 	store *shadow.Store
 	self  schema.DeploymentID
@@ -86,7 +86,7 @@ func (a *acknowledging) Acknowledge(ctx context.Context, _ schema.DeploymentID, 
 }
 
 // primed lets a real node of the holders' deployment act on forty deletions whose snapshot comes in two halves, the end in
-// the order of the test; what the audit finds when all is at rest is the answer.
+// the order of the test. It returns the problems that the audit finds at rest.
 func primed(t *testing.T, order func(half, rest, end schema.Event[schema.Deletion]) [2][]schema.Event[schema.Deletion], early bool) (problems []string) {
 	a, b := schema.DeploymentID{Service: "a.example.com", Region: "us-west2"}, schema.DeploymentID{Service: "b.example.com", Region: "us-west2"}
 	box := harness.NewBox(t, services, nil, a.String(), b.String())
@@ -139,9 +139,9 @@ func primed(t *testing.T, order func(half, rest, end schema.Event[schema.Deletio
 	return append(problems, harness.AuditDatabases(t, box.Pools)...)
 }
 
-// A node that acted on a half-filled cache would acknowledge, with the position of the whole, what it has not seen yet:
-// targets go and their holders stay. The same snapshot with its end in the middle, which is what a node without priming
-// sees, is found out.
+// A node that acts on a half-filled cache acknowledges deletions that it has not seen yet, with the position of the whole
+// snapshot: their targets are removed, and their holders stay. The audit finds that when the end of the snapshot comes in its
+// middle, as for a node without priming.
 func TestAHalfFilledCacheIsNeverActedUpon(t *testing.T) {
 	t.Parallel()
 	require.Empty(t, primed(t, func(half, rest, end schema.Event[schema.Deletion]) [2][]schema.Event[schema.Deletion] {

@@ -42,7 +42,7 @@ func TestAReopenedWatchReplaysNothingThatHasNotChanged(t *testing.T) {
 	})
 }
 
-// A stream that breaks in the middle of its snapshot primes nothing: what it brought waits for the end of the next one.
+// A stream that breaks in the middle of its snapshot primes nothing: its events wait for the end of the next snapshot.
 func TestAWatchThatBreaksInItsSnapshotPrimesNothing(t *testing.T) {
 	inNode(t, func(s *streams, r *recorder) {
 		s.work <- endOfWork()
@@ -60,7 +60,7 @@ func TestAWatchThatBreaksInItsSnapshotPrimesNothing(t *testing.T) {
 	})
 }
 
-// slowStart is watches that need a while for their snapshots, and say nothing afterwards.
+// slowStart are watches that need a while for their snapshots, and deliver nothing after them.
 type slowStart struct{ *streams }
 
 func (s slowStart) WatchShadows(ctx context.Context, _ []uint32, deliver func(schema.Event[schema.Work]) error) error {
@@ -89,8 +89,8 @@ func TestWatchesArePrimedBesideOneAnother(t *testing.T) {
 	})
 }
 
-// What a new snapshot lacks is handled as gone: here, nothing waits for it any more.
-func TestWhatANewSnapshotLacksIsNotTriedAgain(t *testing.T) {
+// A deletion that a new snapshot lacks is gone, and is not handled again.
+func TestADeletionThatANewSnapshotLacksIsNotTriedAgain(t *testing.T) {
 	inNode(t, func(s *streams, r *recorder) {
 		r.failed = map[uuid.UUID]error{uidOf("bad"): errors.New("poison")}
 		s.work <- endOfWork()
@@ -108,7 +108,7 @@ func TestWhatANewSnapshotLacksIsNotTriedAgain(t *testing.T) {
 	})
 }
 
-// A stream that says nothing is given up: its server speaks every few seconds. The others go on.
+// A silent stream is closed and opened again: its server sends something every few seconds. The other streams go on.
 func TestASilentWatchIsOpenedAgain(t *testing.T) {
 	inNode(t, func(s *streams, r *recorder) {
 		s.work <- endOfWork()
@@ -130,7 +130,7 @@ func TestASilentWatchIsOpenedAgain(t *testing.T) {
 	})
 }
 
-// Nothing begins after a node was told to end, and its end waits for what runs.
+// No handler begins after the node's context has ended, and Run waits for the handlers that are running.
 func TestANodeThatEndsStartsNothingAndWaits(t *testing.T) {
 	inNode(t, func(s *streams, r *recorder) {
 		began, finish := make(chan struct{}), make(chan struct{})

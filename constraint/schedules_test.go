@@ -15,8 +15,8 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// notices are what a deployment has deleted and its holders' deployment has not acknowledged, in their order; a position is
-// how many there were. A resource comes again when more of its holders have to act.
+// notices are the deletions of a deployment for one holders' deployment, in their order; a position is their number at a time. A
+// deletion comes again when there are more holders.
 type notices struct {
 	all []*notice
 }
@@ -34,7 +34,7 @@ func (n *notices) delete(r *rand.Rand) {
 	n.all = append(n.all, &notice{Deletion: schema.Deletion{Seq: int64(len(n.all) + 1), Name: name, UID: uuid.NewSHA1(uuid.NameSpaceURL, []byte(name))}})
 }
 
-// act does what is to be done for a resource, for all that it has come for until then.
+// act acts upon a deletion, and all earlier arrivals of it.
 func (n *notices) act(d schema.Deletion) {
 	for _, o := range n.all {
 		o.acted = o.acted || o.UID == d.UID && o.Seq <= d.Seq
@@ -72,9 +72,9 @@ func (n *notices) event(from, to int) event {
 	return e
 }
 
-// Streams that break anywhere, runs that fail as a whole or in part, that are lost on the way, and that end while a new
-// stream begins: nothing is acknowledged that was not acted upon, in the end everything is, without any further word of a watch
-// that has said all, and what did succeed is not done again because a watch was opened again.
+// Streams break anywhere; runs fail as a whole or in part, lose their answers, and end while a new stream begins. No deletion is
+// acknowledged before it was acted upon; in the end every deletion is acknowledged, without further events of the watch; and
+// a deletion that succeeded is not acted upon again because a watch was opened again.
 func TestDeletionsAreActedUponAndThenAcknowledgedOnEverySchedule(t *testing.T) {
 	for seed := range uint64(2000) {
 		r := rand.New(rand.NewPCG(seed, 1))

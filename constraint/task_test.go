@@ -10,7 +10,7 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// A key that waits longer never makes another one wait longer, in whatever order they are postponed.
+// A key with a longer pause never prolongs that of another one, in whatever order they are postponed.
 func TestALaterPostponementDelaysNoEarlierOne(t *testing.T) {
 	now := time.Now()
 	for _, order := range [][2]int64{{1, 2}, {2, 1}} {
@@ -26,7 +26,7 @@ func TestALaterPostponementDelaysNoEarlierOne(t *testing.T) {
 	}
 }
 
-func TestPostponedWorkThatSomebodyElseHasDoneIsForgotten(t *testing.T) {
+func TestPostponedWorkThatAnotherProcessHasDoneIsForgotten(t *testing.T) {
 	o, tk := newOutstanding(), &task{}
 	l := &loop{work: o}
 	there := event{started: true}

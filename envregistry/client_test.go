@@ -23,7 +23,7 @@ import (
 
 var self = schema.DeploymentID{Service: "iam.example.com", Region: "us-west2"}
 
-// registry says what a test sends; a nil message cuts the stream, and a refusal answers the next watch.
+// registry sends the messages of a test; a nil message cuts the stream, and a refusal ends the next watch.
 type registry struct {
 	registryv1.UnimplementedRegistryServiceServer
 	say chan *registryv1.WatchEnvironmentResponse
@@ -111,7 +111,7 @@ func (k *keeper) KeepEnvironment(_ context.Context, env *schema.Environment) err
 	return nil
 }
 
-// sizes tells of all that was kept how many deployments it had.
+// sizes are the numbers of deployments in the environments that were kept.
 func (k *keeper) sizes() (sizes []int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -139,8 +139,8 @@ func inClient(t *testing.T, test func(t *testing.T, r *registry, k *keeper, envi
 	})
 }
 
-// rewind plays a registry whose watch is cut and begins again with a snapshot, and looks at what is stored in the middle
-// of it. The registry gives a snapshot's events in the order that it is given; it answers the sizes of what was stored.
+// rewind cuts the watch of a registry, which begins again with a snapshot in the order of the test, and returns the sizes of the
+// environments that were kept in the middle of it.
 func rewind(t *testing.T, order func(half, rest []*registryv1.WatchEnvironmentResponse, end *registryv1.WatchEnvironmentResponse) (before, after []*registryv1.WatchEnvironmentResponse)) (sizes []int) {
 	inClient(t, func(_ *testing.T, r *registry, k *keeper, _ <-chan *schema.Environment) {
 		for _, msg := range []*registryv1.WatchEnvironmentResponse{upsert("a"), upsert("b"), upsert("c"), end("1")} {
@@ -164,8 +164,8 @@ func rewind(t *testing.T, order func(half, rest []*registryv1.WatchEnvironmentRe
 	return sizes
 }
 
-// Nobody acts on a half-filled environment: what is stored is not rewound to it while a new snapshot comes in. The same
-// watch with its end first, which is what a client that does not wait for the end sees, is found out.
+// A half-filled environment is neither published nor kept while a new snapshot comes in. The test finds it when the end of the
+// snapshot comes first, as for a client that does not wait for it.
 func TestAHalfFilledEnvironmentRewindsNothing(t *testing.T) {
 	require.Equal(t, []int{3, 3}, rewind(t, func(half, rest []*registryv1.WatchEnvironmentResponse, end *registryv1.WatchEnvironmentResponse) (before, after []*registryv1.WatchEnvironmentResponse) {
 		return half, append(rest, end)
@@ -175,7 +175,7 @@ func TestAHalfFilledEnvironmentRewindsNothing(t *testing.T) {
 	}), 1, "without priming")
 }
 
-func TestTheClientGoesOnWhereItWasAndTellsOnlyWhatIsNew(t *testing.T) {
+func TestTheClientResumesItsWatchAndPublishesOnlyChanges(t *testing.T) {
 	inClient(t, func(t *testing.T, r *registry, k *keeper, environments <-chan *schema.Environment) {
 		for _, msg := range []*registryv1.WatchEnvironmentResponse{upsert("a"), upsert("b"), end("1"), bookmark("2"), nil, bookmark("3")} {
 			r.say <- msg
@@ -223,7 +223,7 @@ func TestAnEnvironmentThatCouldNotBeKeptIsKeptLater(t *testing.T) {
 	})
 }
 
-// What a slow reader did not take is in the next environment; only the newest waits for it.
+// A slow reader skips environments: only the newest waits for it.
 func TestASlowReaderGetsTheNewestEnvironment(t *testing.T) {
 	inClient(t, func(t *testing.T, r *registry, _ *keeper, environments <-chan *schema.Environment) {
 		r.say <- end("0")
@@ -236,7 +236,7 @@ func TestASlowReaderGetsTheNewestEnvironment(t *testing.T) {
 	})
 }
 
-// A watch that says nothing is given up: the server speaks every few seconds, so its connection is half open.
+// A silent watch is closed and opened again: the server sends something every few seconds, so its connection is half open.
 func TestASilentWatchIsOpenedAgain(t *testing.T) {
 	inClient(t, func(t *testing.T, r *registry, _ *keeper, _ <-chan *schema.Environment) {
 		r.say <- end("1")
@@ -251,8 +251,8 @@ func TestASilentWatchIsOpenedAgain(t *testing.T) {
 	})
 }
 
-// While a registry cannot be reached the environment that was kept counts, and nothing is told to be gone.
-func TestARegistryThatIsAwayChangesNothing_I27(t *testing.T) {
+// While the registry is unreachable the kept environment counts, and no deployment is removed from it.
+func TestAnUnreachableRegistryChangesNothing_I27(t *testing.T) {
 	inClient(t, func(t *testing.T, r *registry, k *keeper, environments <-chan *schema.Environment) {
 		for _, msg := range []*registryv1.WatchEnvironmentResponse{upsert("a"), end("1")} {
 			r.say <- msg

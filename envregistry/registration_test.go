@@ -20,7 +20,7 @@ import (
 	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
 )
 
-// book is a registry with one deployment, which it tells to all that watch.
+// book is a registry with one deployment.
 type book struct {
 	registryv1.UnimplementedRegistryServiceServer
 
@@ -117,7 +117,7 @@ func leading(t *testing.T, address string, generation int64, test func(t *testin
 	})
 }
 
-// A registration that failed is tried again although nothing else changes.
+// A registration that failed is tried again without any other change.
 func TestAFailedRegistrationIsTriedAgain(t *testing.T) {
 	leading(t, "there:1", 3, func(t *testing.T, b *book, client *envregistry.Client) {
 		synctest.Wait()
@@ -143,9 +143,9 @@ func TestAFailedRegistrationIsTriedAgain(t *testing.T) {
 	})
 }
 
-// The generation is the one after that which the registry has, whatever any clock says; also of a registry that compares
-// nothing else, as older ones do, and that has one of a clock which is ahead by years.
-func TestAGenerationIsTheRegistrysAndNoClocks(t *testing.T) {
+// The generation is the one after that of the registry's entry, independent of clocks: also with an older registry, which compares
+// nothing else, and has stored the time of a clock that is years ahead.
+func TestAGenerationIsANumberOfTheRegistryAndNoTime(t *testing.T) {
 	for _, has := range []int64{0, 3, 4102444800000} {
 		leading(t, "there:1", has, func(t *testing.T, b *book, client *envregistry.Client) {
 			synctest.Wait()
@@ -165,8 +165,7 @@ func TestAGenerationIsTheRegistrysAndNoClocks(t *testing.T) {
 	}
 }
 
-// Ready means that this process's address is registered, as soon as it speaks for the deployment; it says so when another
-// one takes its place, and takes it back.
+// A process that leads is ready when its own address is registered, and registers again when another one replaces it.
 func TestReadyMeansThatThisAddressIsRegistered(t *testing.T) {
 	leading(t, "there:1", 3, func(t *testing.T, b *book, client *envregistry.Client) {
 		synctest.Wait()
@@ -189,9 +188,9 @@ func TestReadyMeansThatThisAddressIsRegistered(t *testing.T) {
 	})
 }
 
-// Two processes that both believe to speak for the deployment take the registration from one another a few times, not as
-// fast as they can: each time all others are told.
-func TestTwoThatBelieveToLeadRegisterInTurnsSlowly(t *testing.T) {
+// Two processes that both believe to lead the deployment replace each other's registration at growing intervals: each registration
+// is sent to all deployments.
+func TestTwoLeadersRegisterInTurnsSlowly(t *testing.T) {
 	leading(t, "there:1", 3, func(t *testing.T, b *book, client *envregistry.Client) {
 		ctx, cancel := context.WithCancel(t.Context())
 		channel := &inprocgrpc.Channel{}
@@ -218,8 +217,8 @@ func TestTwoThatBelieveToLeadRegisterInTurnsSlowly(t *testing.T) {
 	})
 }
 
-// What was kept counts at a start without a registry.
-func TestAStartWithoutARegistryIsRegisteredAsItWas(t *testing.T) {
+// The kept environment counts at a start without a registry.
+func TestAStartWithoutARegistryKeepsTheRegistration(t *testing.T) {
 	for _, address := range []string{"here:1", "there:1"} {
 		synctest.Test(t, func(t *testing.T) {
 			client, err := envregistry.New(envregistry.Config{

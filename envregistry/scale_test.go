@@ -162,8 +162,8 @@ func large(services, regions int) *schema.Environment {
 	return env
 }
 
-// Thousands of deployments follow one registry: what a start, a change and an outage cost, in messages and in streams a
-// second, with the real client. One in ten of the deployments runs; figures are of those that do.
+// Thousands of deployments follow one registry: the cost of a start, a change and an outage in messages and in streams a second, with
+// the real client. One in ten of the deployments runs; the figures are of these.
 func TestThousandsOfDeploymentsFollowOneRegistry(t *testing.T) {
 	for _, regions := range []int{10, 50} {
 		const services, oneIn = 60, 10

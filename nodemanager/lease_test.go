@@ -37,7 +37,7 @@ func (t *table) lives(member uuid.UUID) bool {
 
 func (t *table) process() *process { return &process{table: t} }
 
-// process is one process's way to the table, which a test can cut.
+// process is the connection of one process to the table, which a test can cut.
 type process struct {
 	*table
 	away  bool // guarded by mu
@@ -137,14 +137,14 @@ func (m *member) lead(leads bool) {
 	m.leads = append(m.leads, leads)
 }
 
-// led is what the process was told about speaking for its deployment.
+// led is whether the process leads its deployment, each time that it changed.
 func (m *member) led() []bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return slices.Clone(m.leads)
 }
 
-// worked is how many shards are worked on, each by one node.
+// worked is the number of shards that have a node; no shard has two.
 func (w *world) worked(t *testing.T) (n int) {
 	t.Helper()
 	synctest.Wait()
@@ -170,7 +170,7 @@ func (m *member) end(t *testing.T) {
 	require.NoError(t, <-m.done)
 }
 
-// A process that has not joined yet does not know whether it speaks for the deployment: it is not ready.
+// A process that has not joined yet does not know whether it leads the deployment: it is not ready.
 func TestAProcessThatHasNotJoinedIsNotReady(t *testing.T) {
 	inTable(t, func(t *testing.T, w *world) {
 		p := w.leases.process()
@@ -215,7 +215,7 @@ func TestProcessesShareTheRing_I18(t *testing.T) {
 	})
 }
 
-// A process that cannot renew ends its nodes when its lease is over, and others go on; then it joins again.
+// A process that cannot renew its lease ends its nodes when the lease expires, and others take its shards; then it joins again.
 func TestAProcessThatCannotRenewIsReplaced_I18(t *testing.T) {
 	inTable(t, func(t *testing.T, w *world) {
 		first := w.begin(t)
@@ -242,8 +242,8 @@ func TestAProcessThatCannotRenewIsReplaced_I18(t *testing.T) {
 	})
 }
 
-// Nodes that start anew, since the process was given up and joins again, or since others take a part of its shards, are told
-// what to follow: the registry says nothing new for that.
+// Nodes that start anew, because the process joins again or loses a part of its shards, get their subscriptions without a new
+// environment.
 func TestNodesThatStartAnewAreToldWhatToFollow_I13(t *testing.T) {
 	inTable(t, func(t *testing.T, w *world) {
 		followed := []string{self.String() + "@v1"}

@@ -23,18 +23,18 @@ var self = schema.DeploymentID{Service: "b.example.com", Region: "us-west2"}
 
 // world records what the manager does.
 type world struct {
-	mu      sync.Mutex
-	log     []string
-	running int
-	shards  map[uint32]int
-	workers map[uint32][]uuid.UUID
-	subs    map[string][]string // node of a member → deployments; of those that run
-	fail    error
-	away    error // guarded by mu; every read of the database fails with it
-	noNode  error // guarded by mu; no node can be made
-	leases  *table
-	renewed chan struct{}
-	superseded  chan struct{}
+	mu         sync.Mutex
+	log        []string
+	running    int
+	shards     map[uint32]int
+	workers    map[uint32][]uuid.UUID
+	subs       map[string][]string // node of a member → deployments; of those that run
+	fail       error
+	away       error // guarded by mu; every read of the database fails with it
+	noNode     error // guarded by mu; no node can be made
+	leases     *table
+	renewed    chan struct{}
+	superseded chan struct{}
 	// database is the model that the deployment's database runs, kept the environment that is in it; guarded by mu.
 	database *schema.Model
 	kept     *schema.Environment
@@ -229,8 +229,8 @@ func TestADeploymentThatReferencesStillPointToIsFollowed(t *testing.T) {
 	})
 }
 
-// A deployment of which the database hears only later, such as one that others still point to after a restore.
-func TestADeploymentThatIsPointedToLaterIsFollowedWithoutAWordOfTheRegistry(t *testing.T) {
+// Stored references can point to a further deployment later, such as after a restore.
+func TestADeploymentThatReferencesPointToLaterIsFollowedWithoutTheRegistry(t *testing.T) {
 	inManager(t, func(w *world, _ *nodemanager.Manager, envs chan *schema.Environment) {
 		envs <- environment(t, "b.example.com/us-west2@v1", "c.example.com/us-west2@v1")
 		synctest.Wait()
@@ -259,7 +259,7 @@ func TestAVersionSwitchStopsAllNodesFirstAndWaitsForThem(t *testing.T) {
 	})
 }
 
-// A database that was restored: what the nodes know is of before, and so is the version, if its switch was lost.
+// After a restore of the database the caches of the nodes are out of date, and the switch of the version may be lost.
 func TestANewEpochOfTheDatabaseStartsEverythingAnew_I26(t *testing.T) {
 	inManager(t, func(w *world, _ *nodemanager.Manager, envs chan *schema.Environment) {
 		w.renewed <- struct{}{} // before anything runs
@@ -288,7 +288,7 @@ func TestASwitchThatFailsIsTriedAgain(t *testing.T) {
 	})
 }
 
-// I27: an environment that is empty, or says nonsense, stops nothing that runs.
+// I27: an environment that is empty, or has an unknown version, stops no node.
 func TestABadEnvironmentChangesNothing_I27(t *testing.T) {
 	inManager(t, func(w *world, m *nodemanager.Manager, envs chan *schema.Environment) {
 		envs <- environment(t, "b.example.com/us-west2@v1")

@@ -12,7 +12,7 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// switched is another process switching the version, by an environment that it may have kept.
+// switched lets another process switch the version to that of an environment, which it may keep in the database.
 func (w *world) switched(t *testing.T, env *schema.Environment, keeps bool) {
 	t.Helper()
 	model, err := env.Model(self)
@@ -43,7 +43,7 @@ func (p *process) held() (held []uint32) {
 	return held
 }
 
-// A process without the registry goes on by the environment that another process keeps in the database.
+// A process without the registry follows the environment that another process keeps in the database.
 func TestASwitchOfAnotherProcessIsFollowed_I26(t *testing.T) {
 	inManager(t, func(w *world, m *nodemanager.Manager, envs chan *schema.Environment) {
 		env := environment(t, "b.example.com/us-west2@v1")
@@ -64,8 +64,8 @@ func TestASwitchOfAnotherProcessIsFollowed_I26(t *testing.T) {
 	})
 }
 
-// As long as nobody tells it what is run now, it is not ready and holds no shard; it never switches back.
-func TestAProcessThatDoesNotKnowWhatIsRunGivesItsShardsUp_I15_I26(t *testing.T) {
+// As long as it cannot learn the new version, it is not ready and holds no shard; it never switches back.
+func TestAProcessThatDoesNotKnowTheNewVersionReleasesItsShards_I15_I26(t *testing.T) {
 	inManager(t, func(w *world, m *nodemanager.Manager, envs chan *schema.Environment) {
 		env := environment(t, "b.example.com/us-west2@v1")
 		w.kept = env
@@ -95,8 +95,8 @@ func TestAProcessThatDoesNotKnowWhatIsRunGivesItsShardsUp_I15_I26(t *testing.T) 
 	})
 }
 
-// What the registry says afterwards counts, also when the other process went elsewhere, or back.
-func TestAfterASwitchOfAnotherProcessTheRegistrysNextWordCounts(t *testing.T) {
+// The next environment of the registry counts, also when the other process switches to a third version, or back.
+func TestAfterASwitchOfAnotherProcessTheNextEnvironmentCounts(t *testing.T) {
 	inManager(t, func(w *world, m *nodemanager.Manager, envs chan *schema.Environment) {
 		w.kept = environment(t, "b.example.com/us-west2@v1")
 		envs <- w.kept
@@ -121,7 +121,7 @@ func TestAfterASwitchOfAnotherProcessTheRegistrysNextWordCounts(t *testing.T) {
 	})
 }
 
-// otherWords is an environment in which v1, that nothing ran for a while, is described anew.
+// otherWords is an environment in which v1 has another description.
 func otherWords(t *testing.T) *schema.Environment {
 	t.Helper()
 	env := environment(t, "b.example.com/us-west2@v1")
@@ -135,8 +135,8 @@ func otherWords(t *testing.T) *schema.Environment {
 	return env
 }
 
-// S9: a version that is described anew under its name is another version.
-func TestAVersionThatSaysSomethingElseIsSwitchedTo_I26(t *testing.T) {
+// S9: a version with another description is another version, though its name is the same.
+func TestAChangedDescriptionOfTheRunningVersionIsSwitchedTo_I26(t *testing.T) {
 	inManager(t, func(w *world, _ *nodemanager.Manager, envs chan *schema.Environment) {
 		envs <- environment(t, "b.example.com/us-west2@v1")
 		synctest.Wait()
@@ -148,7 +148,7 @@ func TestAVersionThatSaysSomethingElseIsSwitchedTo_I26(t *testing.T) {
 	})
 }
 
-// The registry may say the version again that ran here before the other process switched away from it.
+// The registry may return to the version that ran here before the other process switched.
 func TestAProcessThatHasCaughtUpGoesBackWhenTheRegistrySaysSo_I26(t *testing.T) {
 	inManager(t, func(w *world, m *nodemanager.Manager, envs chan *schema.Environment) {
 		w.kept = environment(t, "b.example.com/us-west2@v1")
@@ -172,7 +172,7 @@ func TestAProcessThatHasCaughtUpGoesBackWhenTheRegistrySaysSo_I26(t *testing.T) 
 	})
 }
 
-// A process that lags goes by an environment of before, and keeps it; the newest one counts.
+// A process that lags switches to an older environment, and keeps it; the newest environment counts.
 func TestASwitchByAnEarlierEnvironmentIsNotFollowed_I26(t *testing.T) {
 	inManager(t, func(w *world, m *nodemanager.Manager, envs chan *schema.Environment) {
 		env := environment(t, "b.example.com/us-west2@v1")
@@ -191,8 +191,9 @@ func TestASwitchByAnEarlierEnvironmentIsNotFollowed_I26(t *testing.T) {
 	})
 }
 
-// A process that was superseded, and whose database is then restored from before both versions, waits for no switch that is lost.
-func TestARestoreLosesWhatAProcessWasSupersededBy_I26(t *testing.T) {
+// Another process has switched the version, and then the database is restored from a backup before both versions: this process
+// does not wait for the lost switch.
+func TestAfterARestoreAProcessWaitsForNoLostSwitch_I26(t *testing.T) {
 	inManager(t, func(w *world, m *nodemanager.Manager, envs chan *schema.Environment) {
 		envs <- environment(t, "b.example.com/us-west2@v1")
 		synctest.Wait()
@@ -210,8 +211,8 @@ func TestARestoreLosesWhatAProcessWasSupersededBy_I26(t *testing.T) {
 	})
 }
 
-// What the database runs is unknown while it cannot be asked, which is not that it runs another version.
-func TestADatabaseThatCannotBeAskedEndsNothing_I26(t *testing.T) {
+// While the database is unavailable its version is unknown, which does not mean another version.
+func TestAnUnavailableDatabaseEndsNoNode_I26(t *testing.T) {
 	inManager(t, func(w *world, m *nodemanager.Manager, envs chan *schema.Environment) {
 		envs <- environment(t, "b.example.com/us-west2@v1")
 		synctest.Wait()

@@ -18,7 +18,7 @@ type Index[T any] struct {
 	Required bool
 }
 
-// Query is a question by name. What its arguments are is its own affair; it says when they do not fit.
+// Query is a named query. It checks its arguments itself.
 type Query[T any] struct {
 	Name string
 	Run  func(v *View[T], args ...any) ([]T, error)
@@ -33,8 +33,7 @@ type Config[T any] struct {
 	Version func(T) int64
 	Indexes []Index[T]
 	Queries []Query[T]
-	// Clone makes a copy that shares nothing with an object; Views that are to be handed to code that may change what
-	// it gets need it.
+	// Clone makes a deep copy of an object. Copies needs it.
 	Clone func(T) T
 }
 
@@ -47,7 +46,7 @@ type Cache[T any] struct {
 	objects *btree.Map[string, T]   // guarded by mu
 	indexes []*btree.Map[string, T] // guarded by mu; by key, a separator, and id
 	view    *View[T]                // guarded by mu; nil after a write
-	stale   map[string]bool         // guarded by mu; between Begin and End: what was not sent yet
+	stale   map[string]bool         // guarded by mu; between Begin and End: the ids that were not sent yet
 }
 
 // New makes an empty cache.
@@ -62,7 +61,7 @@ func New[T any](cfg Config[T]) *Cache[T] {
 // separator of key and id in an index. No id or key has it; one that does is refused.
 const separator = "\x00"
 
-// Begin says that a stream begins: what it does not send until End is gone then. Until End the cache is not primed.
+// Begin begins a stream: objects that it does not send until End are gone then. Until End the cache is not primed.
 func (c *Cache[T]) Begin() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -70,7 +69,7 @@ func (c *Cache[T]) Begin() {
 	c.objects.Scan(func(id string, _ T) bool { c.stale[id] = true; return true })
 }
 
-// End says that the snapshot is complete, and answers the objects that it lacked: they are deleted.
+// End completes the snapshot, and returns the objects that it lacked: they are deleted.
 func (c *Cache[T]) End() (gone []T) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -84,15 +83,15 @@ func (c *Cache[T]) End() (gone []T) {
 	return gone
 }
 
-// Lost says that the stream ended: what is known stays, and may be old.
+// Lost notes that the stream ended: the objects stay, and may be out of date.
 func (c *Cache[T]) Lost() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.primed, c.view = false, nil
 }
 
-// Upsert takes objects, and answers those that are new or newer than what was known. An object that an index refuses is
-// not taken, in no index; the others are, and the error names each.
+// Upsert stores objects, and returns those that are new, or newer than the stored version. An object that an index refuses is not
+// stored, in no index; the others are, and the error names each refused one.
 func (c *Cache[T]) Upsert(objects ...T) (changed []T, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -154,8 +153,8 @@ func (c *Cache[T]) unindex(id string, o T) {
 	}
 }
 
-// Delete takes objects out by their ids, and answers those that were there. With a version, only what is not newer
-// goes: a delete that arrives late takes no newer incarnation along.
+// Delete removes objects by their ids, and returns them. With a version, it removes only objects that are not newer: a delete that
+// arrives late does not remove a newer incarnation.
 func (c *Cache[T]) Delete(version int64, ids ...string) (gone []T) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -179,7 +178,7 @@ func (c *Cache[T]) remove(id string) (o T, ok bool) {
 	return o, ok
 }
 
-// Primed tells whether the stream has sent everything there is.
+// Primed reports whether the stream has sent its whole snapshot.
 func (c *Cache[T]) Primed() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -193,7 +192,7 @@ func (c *Cache[T]) Len() int {
 	return c.objects.Len()
 }
 
-// View gives the present version, to look at without copies: what it answers must not be changed.
+// View returns the current version, without copies: its objects must not be changed.
 func (c *Cache[T]) View() *View[T] {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -207,7 +206,7 @@ func (c *Cache[T]) View() *View[T] {
 	return c.view
 }
 
-// Copies gives the present version to code that may change what it gets: every answer is a copy.
+// Copies returns the current version for code that may change objects: every object that it returns is a copy.
 func (c *Cache[T]) Copies() *View[T] {
 	v := *c.View()
 	v.clone = c.cfg.Clone

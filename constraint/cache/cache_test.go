@@ -73,7 +73,7 @@ func namesOf(all iter.Seq[*device]) (names []string) {
 	return names
 }
 
-// Random operations on the cache and on a plain map, in which everything is looked for one by one.
+// Random operations on the cache and on a plain map, which is searched object by object.
 func TestACacheAnswersAsAPlainMapDoes(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(20) {
@@ -174,7 +174,7 @@ func compare(t *testing.T, v *cache.View[*device], model map[string]*device) {
 	}), namesOf(found))
 }
 
-// Readers walk a version that stays as it is, in which no index shows both an old key and a new one, or neither.
+// Readers see a version that does not change: each object has exactly one key in each index.
 func TestReadersSeeOneVersionWhileWritersGoOn(t *testing.T) {
 	t.Parallel()
 	c := newDevices(false)
@@ -261,7 +261,7 @@ func TestParentsAreThoseOfTheName(t *testing.T) {
 	require.Empty(t, c.View().Parents("projects/a"))
 }
 
-// Code that is given copies may change everything it gets; neither the cache nor who reads without copies sees it.
+// Code that gets copies may change them; neither the cache nor readers without copies see it.
 func TestCopiesCanBeChangedFreely(t *testing.T) {
 	t.Parallel()
 	c := newDevices(false)

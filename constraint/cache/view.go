@@ -10,10 +10,10 @@ import (
 	"github.com/tidwall/btree"
 )
 
-// ErrUnknown says that there is no index, or no query, of a name.
+// ErrUnknown is the error for the name of an unknown index or query.
 var ErrUnknown = errors.New("unknown")
 
-// View is one version of a cache. It does not change, and any number may read it.
+// View is one version of a cache. It does not change, and any number of goroutines may read it.
 type View[T any] struct {
 	cfg     *Config[T]
 	primed  bool
@@ -29,7 +29,7 @@ func (v *View[T]) give(o T) T {
 	return o
 }
 
-// Primed tells whether the view has everything there was.
+// Primed reports whether the view has a whole snapshot.
 func (v *View[T]) Primed() bool { return v.primed }
 
 // Len is the number of objects.
@@ -81,7 +81,7 @@ func (v *View[T]) names() string {
 	return "[" + strings.Join(names, " ") + "]"
 }
 
-// Query asks by name.
+// Query runs a query by its name.
 func (v *View[T]) Query(name string, args ...any) ([]T, error) {
 	i := slices.IndexFunc(v.cfg.Queries, func(q Query[T]) bool { return q.Name == name })
 	if i < 0 {
@@ -94,8 +94,7 @@ func (v *View[T]) Query(name string, args ...any) ([]T, error) {
 	return found, nil
 }
 
-// Parents gives the objects whose ids are the beginnings of a hierarchical id (projects/acme/devices/d1), the outermost
-// first.
+// Parents returns the objects whose ids are prefixes of a hierarchical id (projects/acme/devices/d1), the outermost first.
 func (v *View[T]) Parents(id string) []T {
 	var parents []T
 	for at, slashes := 0, 0; at < len(id); at++ {

@@ -22,7 +22,7 @@ ON CONFLICT DO NOTHING`
 	selectDecommissionedSQL = `SELECT service, region, reason, said_by, said_at FROM dbcontroller_registry.decommissioned`
 )
 
-// DecommissionDeployment removes a deployment for ever. Said again, it changes nothing.
+// DecommissionDeployment removes a deployment for ever. A repeated call changes nothing.
 func (s *Server) DecommissionDeployment(ctx context.Context, req *registryv1.DecommissionDeploymentRequest) (*registryv1.DecommissionDeploymentResponse, error) {
 	id := schema.DeploymentID{Service: req.GetService(), Region: req.GetRegion()}
 	if req.GetReason() == "" || len(req.GetReason()) > 1000 {
@@ -67,11 +67,11 @@ type querier interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 }
 
-// decommissioned returns for each decommissioned deployment a sentence that says who decommissioned it, when and why.
+// decommissioned describes for each decommissioned deployment who decommissioned it, when and why.
 func decommissioned(ctx context.Context, q querier) (map[schema.DeploymentID]string, error) {
 	rows, err := q.Query(ctx, selectDecommissionedSQL)
 	if err != nil {
-		return nil, fmt.Errorf("read who is decommissioned: %w", err)
+		return nil, fmt.Errorf("read the decommissioned deployments: %w", err)
 	}
 	out := map[schema.DeploymentID]string{}
 	var id schema.DeploymentID
@@ -82,12 +82,12 @@ func decommissioned(ctx context.Context, q querier) (map[schema.DeploymentID]str
 		return nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("read who is decommissioned: %w", err)
+		return nil, fmt.Errorf("read the decommissioned deployments: %w", err)
 	}
 	return out, nil
 }
 
-// notDecommissioned refuses names of decommissioned deployments.
+// notDecommissioned refuses the names of decommissioned deployments.
 func notDecommissioned(ctx context.Context, q querier, deployments []schema.Deployment) error {
 	gone, err := decommissioned(ctx, q)
 	if err != nil {

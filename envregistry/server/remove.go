@@ -35,7 +35,7 @@ SELECT m.revision, true, old.service, old.region, old.version, old.address, old.
 FROM old, dbcontroller_registry.meta m`
 )
 
-// Remove takes away what is named, all or nothing.
+// Remove removes the named regions, versions and deployments: all, or none.
 func (s *Server) Remove(ctx context.Context, req *registryv1.RemoveRequest) (*registryv1.RemoveResponse, error) {
 	var removed removal
 	var problems schema.Problems
@@ -69,7 +69,7 @@ type removal struct {
 	deployments []schema.DeploymentID
 }
 
-// from takes everything out of an environment, and tells what is in the way.
+// from removes them from an environment; the error names everything that still needs one of them.
 func (r *removal) from(env *schema.Environment) error {
 	env.Deployments = slices.DeleteFunc(env.Deployments, func(d schema.Deployment) bool { return slices.Contains(r.deployments, d.DeploymentID) })
 	env.Services = slices.DeleteFunc(env.Services, func(d *schema.Descriptor) bool { return slices.Contains(r.versions, d.ServiceVersion) })
@@ -93,7 +93,7 @@ func (r *removal) from(env *schema.Environment) error {
 	return nil
 }
 
-// queueRemovals removes what an environment has no more, in the order in which each is free of what needs it.
+// queueRemovals removes the rows that the new environment lacks: deployments first, which need services and regions.
 func queueRemovals(b *pgx.Batch, before, after *schema.Environment) (told []string) {
 	for _, d := range before.Deployments {
 		if find(after, d.DeploymentID) == nil {

@@ -1,5 +1,5 @@
-// Package server is the environment registry itself, over PostgreSQL. Several servers may run over one database: all
-// state is there, and a watch looks at it again when something was changed here, and at least every second.
+// Package server is the environment registry, over PostgreSQL. Several servers may run over one database: all state is there, and a
+// watch reads it again after a change by its own server, and at least every second.
 package server
 
 import (
@@ -87,7 +87,7 @@ func (s *Server) fail(err error) error {
 	return status.Error(codes.Internal, "internal error: the registry's log says more")
 }
 
-// Apply sets what is given and leaves everything else; all is checked together, with what is there.
+// Apply sets the given regions, services and deployments, and leaves all others. The result is checked as a whole.
 func (s *Server) Apply(ctx context.Context, req *registryv1.ApplyRequest) (*registryv1.ApplyResponse, error) {
 	in := wire.Environment(&registryv1.Environment{Regions: req.GetRegions(), Services: req.GetServices(), Deployments: req.GetDeployments()})
 	changes, err := s.store.apply(ctx, in)
@@ -100,7 +100,7 @@ func (s *Server) Apply(ctx context.Context, req *registryv1.ApplyRequest) (*regi
 	return &registryv1.ApplyResponse{Changes: changes}, nil
 }
 
-// GetEnvironment answers everything.
+// GetEnvironment returns the whole environment.
 func (s *Server) GetEnvironment(ctx context.Context, _ *registryv1.GetEnvironmentRequest) (*registryv1.GetEnvironmentResponse, error) {
 	env, err := s.store.read(ctx)
 	if err != nil {
@@ -126,7 +126,7 @@ func (s *Server) SetDeploymentVersion(ctx context.Context, req *registryv1.SetDe
 	return s.deployment(ctx, id)
 }
 
-// RegisterDeployment takes the address of the caller's own deployment.
+// RegisterDeployment stores the address of the caller's own deployment.
 func (s *Server) RegisterDeployment(ctx context.Context, req *registryv1.RegisterDeploymentRequest) (*registryv1.Deployment, error) {
 	id := schema.DeploymentID{Service: req.GetService(), Region: req.GetRegion()}
 	who, err := identity.FromContext(ctx)
@@ -153,24 +153,24 @@ func (s *Server) RegisterDeployment(ctx context.Context, req *registryv1.Registe
 	return s.deployment(ctx, id)
 }
 
-// clocks are generations that are no numbers of this registry: processes of before send the milliseconds of their clock.
+// clocks is the smallest generation that is the time of a clock: processes of older versions send its milliseconds.
 const clocks = 1 << 36
 
-// register sets the address of a deployment unless the caller names a generation that is not after the one that counts: then
-// another process has registered since the caller looked. Who names none, or a clock's, is taken at its word: no clock keeps
-// another process out.
+// register sets the address of a deployment, unless the generation is not after the current one: then another process has
+// registered since the caller read the environment. A registration without a generation, or with the time of a clock, is always
+// accepted: no clock excludes another process.
 func register(d *schema.Deployment, address string, generation, revision int64) error {
 	numbered := generation != 0 && generation < clocks
 	switch {
 	case d.Address == address && (!numbered || generation == d.Generation):
-		return nil // said again
+		return nil // repeated
 	case numbered && generation <= d.Generation:
 		return fmt.Errorf("%w: %s was registered by a newer process, at %s", errSuperseded, d.DeploymentID, d.Address)
 	case numbered:
 		d.Generation = generation
 	case d.Generation < clocks:
 		d.Generation++
-	default: // a registry of before has stored a clock's
+	default: // an older registry has stored the time of a clock
 		d.Generation = revision + 1
 	}
 	d.Address = address

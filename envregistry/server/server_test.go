@@ -49,7 +49,7 @@ deployments:
 
 var west = schema.DeploymentID{Service: "iam.example.com", Region: "us-west2"}
 
-// serve runs a registry whose callers are all the identity.
+// serve runs a registry; all its callers have the identity.
 func serve(t *testing.T, dsn string, who identity.Identity) registryv1.RegistryServiceClient {
 	t.Helper()
 	conn := connect(t, dsn, who)
@@ -95,7 +95,7 @@ func apply(t *testing.T, c registryv1.RegistryServiceClient, yaml string) []stri
 	return answer.GetChanges()
 }
 
-func TestApplyTellsWhatChanged(t *testing.T) {
+func TestApplyReturnsTheChanges(t *testing.T) {
 	t.Parallel()
 	c := serve(t, database(t), identity.Identity{Role: identity.RoleOperator, Name: "o"})
 	require.Equal(t, []string{
@@ -125,9 +125,9 @@ func TestADeploymentRegistersOnlyItselfAndTheNewerProcessCounts(t *testing.T) {
 	require.Equal(t, "new:1", d.Address)
 }
 
-// A process of before sends its clock. However far that is ahead, it keeps nobody out: neither a process of before whose
-// clock is right, nor one of now, which names the generation after that which it sees.
-func TestAClockKeepsNoProcessOut(t *testing.T) {
+// Processes of older versions send the time of their clock as the generation. However far it is ahead, it excludes no other process:
+// neither one of an older version whose clock is right, nor a current one, which sends the generation after that of the entry.
+func TestAGenerationFromAClockExcludesNoProcess(t *testing.T) {
 	t.Parallel()
 	dsn := database(t)
 	apply(t, serve(t, dsn, identity.Identity{Role: identity.RoleOperator, Name: "o"}), example)
@@ -164,8 +164,8 @@ func TestAClockKeepsNoProcessOut(t *testing.T) {
 	require.Less(t, entry().Generation, int64(1_000_000), "a number of the registry's own")
 }
 
-// A registration said again changes nothing, and one that comes late, after another process has registered, is refused.
-func TestARegistrationSaidAgainOrLateReplacesNoOther(t *testing.T) {
+// A repeated registration changes nothing, and a late one, after another process has registered, is refused.
+func TestARepeatedOrLateRegistrationReplacesNoOther(t *testing.T) {
 	t.Parallel()
 	dsn := database(t)
 	apply(t, serve(t, dsn, identity.Identity{Role: identity.RoleOperator, Name: "o"}), example)
@@ -189,9 +189,9 @@ func TestARegistrationSaidAgainOrLateReplacesNoOther(t *testing.T) {
 	require.EqualValues(t, 3, unnumbered.GetGeneration())
 }
 
-// The registry's own database takes no connections for a while, and loses those that there were: a retry, not a fault, and
-// one line in the log, however many ask.
-func TestARegistryWhoseDatabaseIsAwayIsUnavailable(t *testing.T) {
+// The registry's database refuses connections for a while, and closes the existing ones: calls fail with UNAVAILABLE, and one line
+// is logged, whatever the number of calls.
+func TestARegistryWithoutItsDatabaseIsUnavailable(t *testing.T) {
 	t.Parallel()
 	dsn := database(t)
 	apply(t, serve(t, dsn, identity.Identity{Role: identity.RoleOperator, Name: "o"}), example)
@@ -320,8 +320,8 @@ func TestTheClientFollowsWhatIsAppliedThroughAnotherServer(t *testing.T) {
 	require.NoError(t, <-done)
 }
 
-// A registry whose database was restored or failed over may lack deployments: what it lists counts as all that there are when an
-// operator has applied each of them since. An empty list says nothing (I15).
+// A registry whose database was restored or failed over may lack deployments: its list counts as complete when an operator has
+// applied each deployment in it since. An empty list never does (I15).
 func TestARegistryThatMayLackDeploymentsSaysSo_I15(t *testing.T) {
 	t.Parallel()
 	dsn := database(t)
@@ -349,7 +349,7 @@ func TestARegistryThatMayLackDeploymentsSaysSo_I15(t *testing.T) {
 	require.False(t, incomplete())
 }
 
-// What was applied before the registry noted where counts as applied where its migration ran.
+// Deployments that were applied before the registry recorded the server count as applied on the server of its migration.
 func TestAnUpgradedRegistryLacksNothing(t *testing.T) {
 	t.Parallel()
 	dsn := database(t)

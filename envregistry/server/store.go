@@ -24,7 +24,7 @@ var (
 
 type store struct {
 	pool  *pgxpool.Pool
-	wake  *feed.Broadcast // watches of this process; what they see is in the database
+	wake  *feed.Broadcast // wakes the watches of this process, which read the database
 	feeds *feed.Log
 }
 
@@ -78,7 +78,7 @@ WHERE d.service = i.service AND d.region = i.region AND d.applied_in IS DISTINCT
 	moveRevisionSQL = `UPDATE dbcontroller_registry.meta SET revision = revision + 1`
 )
 
-// read gives the environment at one moment.
+// read returns the environment of one moment.
 func (s *store) read(ctx context.Context) (*schema.Environment, error) {
 	var env *schema.Environment
 	options := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
@@ -128,7 +128,7 @@ func readEnvironment(ctx context.Context, tx pgx.Tx, revisionSQL string) (*schem
 	return env, tx.SendBatch(ctx, b).Close()
 }
 
-// apply sets what is given; a deployment keeps the address that it registered unless another is given.
+// apply sets regions, services and deployments; a deployment keeps its registered address unless another one is given.
 func (s *store) apply(ctx context.Context, in *schema.Environment) ([]string, error) {
 	return s.change(ctx, func(env *schema.Environment) error {
 		env.Regions = append(env.Regions, in.Regions...)
@@ -161,14 +161,14 @@ func (s *store) apply(ctx context.Context, in *schema.Environment) ([]string, er
 	})
 }
 
-// vouch notes that an operator has applied deployments in the present epoch of the registry's database.
+// vouch records that an operator has applied deployments on the present server of the registry's database.
 func (s *store) vouch(ctx context.Context, applied []schema.Deployment) error {
 	var services, regions []string
 	for _, d := range applied {
 		services, regions = append(services, d.Service), append(regions, d.Region)
 	}
 	if _, err := s.pool.Exec(ctx, vouchSQL, services, regions); err != nil {
-		return fmt.Errorf("note what was applied: %w", err)
+		return fmt.Errorf("record the applied deployments: %w", err)
 	}
 	return nil
 }
@@ -186,8 +186,8 @@ func sameDescriptor(a, b *schema.Descriptor) bool {
 	return proto.Equal(wire.DescriptorProto(a), wire.DescriptorProto(b))
 }
 
-// change edits the environment under the lock of its revision, checks the whole, and writes what differs. It tells
-// what that was.
+// change edits the environment under the lock of its revision, checks the whole, and writes the differences, which it returns as
+// lines for the caller.
 func (s *store) change(ctx context.Context, edit func(*schema.Environment) error) ([]string, error) {
 	var told []string
 	err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
@@ -209,7 +209,7 @@ func (s *store) change(ctx context.Context, edit func(*schema.Environment) error
 			return err
 		}
 		b := &pgx.Batch{}
-		b.Queue(moveRevisionSQL) // first: what changes carries it
+		b.Queue(moveRevisionSQL) // first: the changes have the new revision
 		if told, err = queueDifference(b, before, after); err != nil || len(told) == 0 {
 			return err
 		}

@@ -19,7 +19,7 @@ import (
 // environmentFeed is the one topic of the registry.
 const environmentFeed feed.Topics = 1
 
-// environmentFilter binds tokens; bump it when what a watch sends changes, so that old tokens are reset.
+// environmentFilter binds tokens to this kind of watch; change it when the events change, so that old tokens are reset.
 const environmentFilter = "environment"
 
 const (
@@ -32,7 +32,7 @@ WHERE m.server IS DISTINCT FROM ` + feed.ServerSQL + ` OR ` + feed.EpochSQL + ` 
 	writtenSQL    = feed.WrittenBegin + `EXISTS (SELECT FROM dbcontroller_registry.change WHERE` + feed.New + `)::int` + feed.WrittenFrom + `dbcontroller_registry.meta` + feed.StateEnd
 	beginSinceSQL = feed.SinceBegin + `dbcontroller_registry.meta` + feed.SinceJoin
 
-	// In the order in which each needs what is before it.
+	// In the order of dependence: deployments need regions and services.
 	environmentSnapshotSQL = `
 DECLARE feed NO SCROLL CURSOR FOR
 SELECT 1::bigint AS seq, m.revision, false AS gone, name AS region, NULL AS service, NULL AS version, NULL AS address,
@@ -50,7 +50,7 @@ ORDER BY seq, service, version, region`
     SELECT seq, revision, gone, region, service, version, address, generation, disabled, descriptor
     FROM dbcontroller_registry.change WHERE` + feed.New
 
-	// The mark moves in the transaction that removes, so that no token is honoured for rows that are gone.
+	// The mark moves in the transaction that removes the rows, so that no token resumes at removed rows.
 	compactSQL = `
 WITH old AS (
     DELETE FROM dbcontroller_registry.change WHERE changed_at < now() - $1::interval RETURNING xid
@@ -60,10 +60,10 @@ WITH old AS (
 UPDATE dbcontroller_registry.meta SET compacted = newest.xid FROM newest WHERE newest.xid > meta.compacted`
 )
 
-// retention is how long changes are kept for watches that resume.
+// retention is the time that changes are kept for watches that resume.
 const retention = 24 * time.Hour
 
-// changed is what a watch sees of one row.
+// changed is one row of a watch.
 type changed struct {
 	change *registryv1.WatchEnvironmentResponse_Change
 	gone   bool
@@ -96,8 +96,8 @@ func scanChanged(row pgx.CollectableRow) (out changed, _ int64, _ error) {
 	return out, *seq, nil
 }
 
-// WatchEnvironment sends everything, the end of the snapshot, and then every change, or with a token what has changed
-// since; between the end of the snapshot and each bookmark what was sent is a whole environment.
+// WatchEnvironment sends the whole environment, the end of the snapshot, and then every change; with a token, the changes since. At
+// the end of the snapshot, and at each bookmark, the events before it are a whole environment.
 func (s *Server) WatchEnvironment(req *registryv1.WatchEnvironmentRequest, stream grpc.ServerStreamingServer[registryv1.WatchEnvironmentResponse]) error {
 	if _, err := s.store.pool.Exec(stream.Context(), beginEpochSQL); err != nil {
 		return s.fail(err)

@@ -20,7 +20,7 @@ import (
 
 var operator = identity.Identity{Role: identity.RoleOperator, Name: "o"}
 
-// heard says an event in a line.
+// heard formats an event as a line.
 func heard(msg *registryv1.WatchEnvironmentResponse) string {
 	said := func(c *registryv1.WatchEnvironmentResponse_Change) string {
 		switch item := c.GetItem().(type) {
@@ -44,7 +44,7 @@ func heard(msg *registryv1.WatchEnvironmentResponse) string {
 	}
 }
 
-// listen gives what a watch says, and the last token, until enough was heard or the watch ends.
+// listen returns the events of a watch, and its last token, when there are enough events or the watch ends.
 func listen(t *testing.T, c registryv1.RegistryServiceClient, token string, enough func(heard []string) bool) (all []string, last string, err error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -70,8 +70,8 @@ func ends(with ...string) func([]string) bool {
 	return func(all []string) bool { return len(all) >= len(with) && slices.Equal(all[len(all)-len(with):], with) }
 }
 
-// The environment is watched by the same rules as resources: a snapshot, one end, then every change, and tokens.
-func TestTheEnvironmentIsWatchedLikeEverythingElse_I23(t *testing.T) {
+// The watch of the environment follows the rules of all watches: a snapshot, one end of it, then every change, and tokens.
+func TestTheWatchOfTheEnvironmentFollowsTheRulesOfWatches_I23(t *testing.T) {
 	t.Parallel()
 	dsn := database(t)
 	c := serve(t, dsn, operator)

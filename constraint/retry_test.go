@@ -16,8 +16,8 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// While the watch of a deployment is lost nothing begins for it, also what was known before: what the next snapshot lacks was done
-// by somebody else.
+// While the watch of a deployment is lost no handler begins for its deletions: those that the next snapshot lacks were done by another
+// process.
 func TestALostWatchHoldsBackItsDeployment(t *testing.T) {
 	inNode(t, func(s *streams, r *recorder) {
 		r.failed = map[uuid.UUID]error{uidOf("bad"): errors.New("poison")}
@@ -35,8 +35,8 @@ func TestALostWatchHoldsBackItsDeployment(t *testing.T) {
 	})
 }
 
-// A deployment that could not be asked about expired blockades is asked again, also when the next look finds nothing new.
-func TestAQuestionThatFailedIsAskedAgain(t *testing.T) {
+// A deployment that did not answer about expired blockades is asked again, also when the next look finds none.
+func TestAResolveThatFailedIsTriedAgain(t *testing.T) {
 	inNode(t, func(s *streams, r *recorder) {
 		asked := 0
 		r.expired = []schema.DeploymentID{near}
@@ -56,8 +56,8 @@ func TestAQuestionThatFailedIsAskedAgain(t *testing.T) {
 	})
 }
 
-// A run of what is handled again that fails as a whole is tried again as such: with what is new it would keep that waiting.
-func TestARunOfWhatIsHandledAgainThatFailsStaysOne_I20(t *testing.T) {
+// A run of retried deletions that fails as a whole is retried by itself: together with new deletions it would delay them.
+func TestARunOfRetriedDeletionsThatFailsIsRetriedByItself_I20(t *testing.T) {
 	inNode(t, func(s *streams, r *recorder) {
 		r.failed = map[uuid.UUID]error{uidOf("large"): schema.ErrUnfinished}
 		r.handle = func(_ context.Context, what string) error {
@@ -77,8 +77,8 @@ func TestARunOfWhatIsHandledAgainThatFailsStaysOne_I20(t *testing.T) {
 	})
 }
 
-// Of the nodes of a deployment one looks for expired blockades.
-func TestOnlyANodeThatIsToldToSweeps(t *testing.T) {
+// One node of a deployment looks for expired blockades.
+func TestOnlyASweepingNodeLooksForExpiredBlockades(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, r := newStreams(), &recorder{expired: []schema.DeploymentID{near}}
 		node, err := constraint.New(constraint.Config{
