@@ -94,24 +94,24 @@ func (r *removal) from(env *schema.Environment) error {
 }
 
 // queueRemovals removes the rows that the new environment lacks: deployments first, which need services and regions.
-func queueRemovals(b *pgx.Batch, before, after *schema.Environment) (told []string) {
+func queueRemovals(b *pgx.Batch, before, after *schema.Environment) (changes []string) {
 	for _, d := range before.Deployments {
 		if find(after, d.DeploymentID) == nil {
 			b.Queue(removeDeploymentSQL, d.Service, d.Region)
-			told = append(told, "deployment "+d.String()+": removed")
+			changes = append(changes, "deployment "+d.String()+": removed")
 		}
 	}
 	for _, d := range before.Services {
 		if !slices.ContainsFunc(after.Services, func(e *schema.Descriptor) bool { return e.ServiceVersion == d.ServiceVersion }) {
 			b.Queue(removeServiceSQL, d.Service, d.Version)
-			told = append(told, "service "+d.String()+": removed")
+			changes = append(changes, "service "+d.String()+": removed")
 		}
 	}
 	for _, r := range before.Regions {
 		if !slices.Contains(after.Regions, r) {
 			b.Queue(removeRegionSQL, r)
-			told = append(told, "region "+r+": removed")
+			changes = append(changes, "region "+r+": removed")
 		}
 	}
-	return told
+	return changes
 }

@@ -81,7 +81,7 @@ func (s *Server) fail(err error) error {
 	}
 	if postgres.Unavailable(err) || postgres.Busy(err) {
 		s.log.Warn("a request needs the database", zap.Error(err))
-		return status.Error(codes.Unavailable, "the registry's database is away for now: try again")
+		return status.Error(codes.Unavailable, "the registry's database is unavailable: try again")
 	}
 	s.log.Error("request failed", zap.Error(err))
 	return status.Error(codes.Internal, "internal error: the registry's log says more")

@@ -189,9 +189,9 @@ func sameDescriptor(a, b *schema.Descriptor) bool {
 // change edits the environment under the lock of its revision, checks the whole, and writes the differences, which it returns as
 // lines for the caller.
 func (s *store) change(ctx context.Context, edit func(*schema.Environment) error) ([]string, error) {
-	var told []string
+	var changes []string
 	err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
-		told = nil
+		changes = nil
 		before, err := readEnvironment(ctx, tx, lockRevisionSQL)
 		if err != nil {
 			return err
@@ -210,7 +210,7 @@ func (s *store) change(ctx context.Context, edit func(*schema.Environment) error
 		}
 		b := &pgx.Batch{}
 		b.Queue(moveRevisionSQL) // first: the changes have the new revision
-		if told, err = queueDifference(b, before, after); err != nil || len(told) == 0 {
+		if changes, err = queueDifference(b, before, after); err != nil || len(changes) == 0 {
 			return err
 		}
 		return tx.SendBatch(ctx, b).Close()
@@ -218,18 +218,18 @@ func (s *store) change(ctx context.Context, edit func(*schema.Environment) error
 	if err != nil {
 		return nil, err
 	}
-	if len(told) > 0 {
+	if len(changes) > 0 {
 		s.wake.Wake(environmentFeed)
 	}
-	return told, nil
+	return changes, nil
 }
 
 func queueDifference(b *pgx.Batch, before, after *schema.Environment) ([]string, error) {
-	var told []string
+	var changes []string
 	for _, r := range after.Regions {
 		if !slices.Contains(before.Regions, r) {
 			b.Queue(upsertRegionSQL, r)
-			told = append(told, "region "+r+": created")
+			changes = append(changes, "region "+r+": created")
 		}
 	}
 	for _, d := range after.Services {
@@ -242,7 +242,7 @@ func queueDifference(b *pgx.Batch, before, after *schema.Environment) ([]string,
 			return nil, err
 		}
 		b.Queue(upsertServiceSQL, d.Service, d.Version, raw)
-		told = append(told, "service "+d.String()+": "+word(i >= 0))
+		changes = append(changes, "service "+d.String()+": "+word(i >= 0))
 	}
 	for _, d := range after.Deployments {
 		old := find(before, d.DeploymentID)
@@ -250,9 +250,9 @@ func queueDifference(b *pgx.Batch, before, after *schema.Environment) ([]string,
 			continue
 		}
 		b.Queue(upsertDeploymentSQL, d.Service, d.Region, d.Version, d.Address, d.Generation, d.Disabled)
-		told = append(told, "deployment "+d.String()+": "+word(old != nil))
+		changes = append(changes, "deployment "+d.String()+": "+word(old != nil))
 	}
-	return append(told, queueRemovals(b, before, after)...), nil
+	return append(changes, queueRemovals(b, before, after)...), nil
 }
 
 func word(existed bool) string {

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Backoff gives the pauses between tries: they double up to a maximum, with jitter, so that processes that failed together do
+// Backoff has the pauses between tries: they double up to a maximum, with jitter, so that processes that failed together do
 // not come back together. (The shape is that of exponential back-off in gRPC's connection back-off protocol.) The zero
 // Backoff is ready to use. It belongs to one goroutine.
 type Backoff struct {
