@@ -32,7 +32,7 @@ type step struct {
 	Put     *putStep  `yaml:"put"`
 	Bulk    *bulkStep `yaml:"bulk"`
 	Delete  string    `yaml:"delete"`
-	Refused string    `yaml:"refused"` // with put and delete: part of the error that must come
+	Refused string    `yaml:"refused"` // with put and delete: a part of the expected error
 	Gone    []string  `yaml:"gone"`
 	Without *struct {
 		Name  string `yaml:"name"`
@@ -42,7 +42,7 @@ type step struct {
 	Start  string      `yaml:"start"`
 	Kill   string      `yaml:"kill"`
 	Switch *switchStep `yaml:"switch"`
-	Midway string      `yaml:"midway"` // with kill and switch: once some resources of this kind are gone, and some are not
+	Midway string      `yaml:"midway"` // with kill and switch: after a cascade has removed some resources of this kind, and not all
 	Plan   string      `yaml:"plan"`
 	Check  string      `yaml:"check"`
 }
@@ -151,7 +151,7 @@ func repeated(ctx context.Context, call func() error) error {
 	}
 }
 
-// expect prints what came of a write, and fails when that is not what the scenario says.
+// expect prints the result of a write, and returns an error when the scenario expects another one.
 func (s *scenario) expect(refused, verb, name string, err error) error {
 	switch {
 	case refused == "" && err != nil:
@@ -159,9 +159,9 @@ func (s *scenario) expect(refused, verb, name string, err error) error {
 	case refused == "":
 		s.print("  %-7s %s", verb, name)
 	case err == nil:
-		return fmt.Errorf("%s %s: it was to be refused (%s), and was not", verb, name, refused)
+		return fmt.Errorf("%s %s: accepted, although the scenario expects a refusal (%s)", verb, name, refused)
 	case !strings.Contains(err.Error(), refused):
-		return fmt.Errorf("%s %s: it was to be refused with %q, but: %w", verb, name, refused, plain(err))
+		return fmt.Errorf("%s %s: the scenario expects a refusal with %q, but: %w", verb, name, refused, plain(err))
 	default:
 		s.print("  %-7s %s\n  refused %s", verb, name, plain(err))
 	}
@@ -224,14 +224,14 @@ func (s *scenario) gone(ctx context.Context, names []string) error {
 			return err
 		}
 		if err := s.c.WaitGone(ctx, name, s.uidOf(ctx, full)); err != nil {
-			return fmt.Errorf("%s is not gone: %w", full, plain(err))
+			return fmt.Errorf("%s still exists: %w", full, plain(err))
 		}
 		s.print("  gone    %s   after %s", full, since(s.deleted))
 	}
 	return nil
 }
 
-// uidOf gives the uid of a resource that is waited for: of what was put by name, or of what is there now.
+// uidOf returns the uid of the resource to wait for: that of the last put of the name, else the current one.
 func (s *scenario) uidOf(ctx context.Context, full string) string {
 	if uid := s.uids[full]; uid != "" {
 		return uid
@@ -317,8 +317,8 @@ func (s *scenario) deployment(name string) (*playground.Deployment, error) {
 const countKindSQL = `
 SELECT count(*) FROM dbcontroller.shadow s JOIN dbcontroller.kind k ON k.id = s.kind_id WHERE k.kind = $1`
 
-// midway waits until a cascade has taken some resources of a kind and not all, by looking into the database: the
-// moment is short.
+// midway waits until a cascade has removed some resources of a kind and not all. It reads the database, since the moment is
+// short.
 func (s *scenario) midway(ctx context.Context, d *playground.Deployment, kind string) error {
 	if kind == "" {
 		return nil
@@ -373,7 +373,7 @@ func (s *scenario) plan(ctx context.Context, full string) error {
 	return nil
 }
 
-// indented moves lines to where the scenario's are.
+// indented indents lines like the steps of the scenario.
 type indented struct{ out io.Writer }
 
 func (w *indented) Write(line []byte) (int, error) {
@@ -381,7 +381,7 @@ func (w *indented) Write(line []byte) (int, error) {
 	return len(line), err
 }
 
-// settled waits until every deployment runs the version that the registry says, and nothing is outstanding anywhere.
+// settled waits until every deployment runs its registered version, and no work is outstanding.
 func (s *scenario) settled(ctx context.Context) error {
 	began := time.Now()
 	answer, err := s.c.Registry.GetEnvironment(ctx, &registryv1.GetEnvironmentRequest{})
@@ -399,7 +399,7 @@ func (s *scenario) settled(ctx context.Context) error {
 				break
 			}
 			if time.Since(began) > 30*time.Second {
-				return errors.Join(fmt.Errorf("%s/%s does not come to rest: %v", d.GetService(), d.GetRegion(), status), err)
+				return errors.Join(fmt.Errorf("%s/%s still has outstanding work: %v", d.GetService(), d.GetRegion(), status), err)
 			}
 			time.Sleep(2 * time.Millisecond)
 		}
@@ -408,7 +408,7 @@ func (s *scenario) settled(ctx context.Context) error {
 	return nil
 }
 
-// dangling lists everything everywhere and looks whether what it refers to is there.
+// dangling lists all resources of all deployments, and checks that the targets of their references exist.
 func (s *scenario) dangling(ctx context.Context) error {
 	answer, err := s.c.Registry.GetEnvironment(ctx, &registryv1.GetEnvironmentRequest{}) // versions may have been switched
 	if err != nil {

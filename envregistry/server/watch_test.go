@@ -129,7 +129,7 @@ func TestATokenOfTheEnvironmentThatCannotBeResumedIsReset_I24(t *testing.T) {
 	_, err = pool.Exec(t.Context(), `UPDATE dbcontroller_registry.change SET changed_at = now() - interval '25 hours'`)
 	require.NoError(t, err)
 	require.NoError(t, server.New(pool, zap.NewNop()).Tidy(t.Context()))
-	reset(c, token, "older than what is kept")
+	reset(c, token, "older than the retention of changes")
 
 	// The server is another one, which may call its timeline as the one before.
 	_, token, err = listen(t, c, "", ends("end"))

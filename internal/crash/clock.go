@@ -7,15 +7,15 @@ import (
 	"time"
 	_ "unsafe" // for go:linkname
 
-	_ "github.com/google/uuid" // whose clock it is
+	_ "github.com/google/uuid" // the owner of the clock
 )
 
-// uuidNow is the clock that attempts and epochs are dated with.
+// uuidNow is the clock that dates attempts and epochs.
 //
 //go:linkname uuidNow github.com/google/uuid.timeNow
 var uuidNow func() time.Time
 
-// DBCONTROLLER_CLOCK, such as -1h, is how far the process's clock is from the others'.
+// DBCONTROLLER_CLOCK, such as -1h, is the offset of the process's clock.
 func init() {
 	if apart, err := time.ParseDuration(os.Getenv("DBCONTROLLER_CLOCK")); err == nil {
 		uuidNow = func() time.Time { return time.Now().Add(apart) }

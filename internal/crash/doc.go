@@ -1,7 +1,6 @@
-// Package crash has named points at which a test build of the program can be killed: between two steps that a crash
-// could come between. They are there with the build tag crashpoints alone; without it At is nothing, and no name of a
-// point is in the program.
+// Package crash has named points, each between two steps, at which a test build of the program can be killed. They exist with
+// the build tag crashpoints only; without it At does nothing, and the program contains no names of points.
 //
-// DBCONTROLLER_CRASH names a point. The process ends, as with SIGKILL, when it comes there the first time. DBCONTROLLER_CLOCK sets the
-// process apart from the others in time.
+// DBCONTROLLER_CRASH names a point: the process is killed with SIGKILL when it reaches the point. DBCONTROLLER_CLOCK is an
+// offset of the process's clock.
 package crash

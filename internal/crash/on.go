@@ -13,6 +13,6 @@ var point = os.Getenv("DBCONTROLLER_CRASH")
 func At(name string) {
 	if name == point {
 		_ = syscall.Kill(syscall.Getpid(), syscall.SIGKILL)
-		select {} // until it comes
+		select {} // until the signal arrives
 	}
 }

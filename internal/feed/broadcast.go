@@ -2,19 +2,19 @@ package feed
 
 import "sync"
 
-// Topics is a set of tables that watches follow; which bit is which belongs to the package that has the tables.
+// Topics is a set of tables that watches follow. The package that has the tables assigns the bits.
 type Topics uint8
 
-// Broadcast wakes the watches of some topics. It carries nothing and is never the reason that data is seen or missed.
+// Broadcast wakes the watches of some topics. It carries no data: a lost or needless wake-up changes only when a watch reads.
 type Broadcast struct {
 	mu      sync.Mutex
-	waiting map[Topics]chan struct{} // guarded by mu; closed, and forgotten, at the next Wake of the topic
+	waiting map[Topics]chan struct{} // guarded by mu; closed and removed at the next Wake of the topic
 }
 
-// NewBroadcast makes a broadcast that nobody waits for yet.
+// NewBroadcast returns a broadcast without waiters.
 func NewBroadcast() *Broadcast { return &Broadcast{waiting: map[Topics]chan struct{}{}} }
 
-// Wait gives a channel that the next Wake of the topic closes. Take it before looking at the data.
+// Wait returns a channel that the next Wake of the topic closes. Call it before reading the data.
 func (b *Broadcast) Wait(topic Topics) <-chan struct{} {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -26,7 +26,7 @@ func (b *Broadcast) Wait(topic Topics) <-chan struct{} {
 	return ch
 }
 
-// Wake wakes everybody who waits for one of the topics.
+// Wake wakes all waiters of the topics.
 func (b *Broadcast) Wake(touched Topics) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -15,7 +15,7 @@ var (
 	ErrReset = schema.ErrReset
 	// ErrSlow says that the reader of a watch took too long to take what was delivered: open it again.
 	ErrSlow = errors.New("the reader is too slow, open the watch again")
-	// ErrUnnoticed says that the database was restored or failed over and has not begun a new epoch yet: that passes.
+	// ErrUnnoticed: the database was restored or failed over and has not begun a new epoch yet; try again.
 	ErrUnnoticed = errors.New("the database was restored or failed over, and has not begun a new epoch yet: try again")
 )
 
@@ -27,28 +27,28 @@ type Config struct {
 	// WrittenSQL is WrittenBegin, which of the topics have a row with New, as a number, WrittenFrom, the table of one row, and
 	// StateEnd. It takes xmax and xip.
 	WrittenSQL string
-	// Wake is woken after commits of this process, and for those of others that were heard of.
+	// Wake is woken after commits of this process, and at notifications of commits of other processes.
 	Wake *Broadcast
-	// PollInterval is how often one look is taken for all watches whether anything was written (default 1 s).
+	// PollInterval is the pause between two reads, for all watches together, of whether anything was written (default 1 s).
 	PollInterval time.Duration
-	// Heard tells whether commits of other processes are heard of by notifications: then the look is a net for what these miss, and
-	// taken ten times less often (default: never).
+	// Heard reports whether notifications of other processes' commits arrive. While they do, that read only finds commits whose
+	// notification was lost, and happens ten times less often (default: they do not).
 	Heard func() bool
 	// SlowTimeout is how long a reader may take for what has changed, before its watch ends with ErrSlow; it can open it
 	// again with its last token, and is served from the table as long as rows are kept (default 1 min).
 	SlowTimeout time.Duration
 }
 
-// Log is the tables of one database that are followed.
+// Log is the set of followed tables of one database.
 type Log struct {
 	cfg Config
-	// snapshots are the open ones of feeds whose readers are anybody: at most a quarter of the connections.
+	// snapshots bounds the open snapshots of feeds that users can read, to a quarter of the connections.
 	snapshots chan struct{}
 	tails     tails
 	pulse     pulse
 }
 
-// NewLog makes a log.
+// NewLog returns a log.
 func NewLog(cfg Config) *Log {
 	if cfg.PollInterval <= 0 {
 		cfg.PollInterval = time.Second
@@ -62,15 +62,15 @@ func NewLog(cfg Config) *Log {
 	return &Log{cfg: cfg, snapshots: make(chan struct{}, max(1, cfg.Pool.Config().MaxConns/4)), tails: tails{byKey: map[tailKey]counted{}}, pulse: pulse{at: Position{xmax: "0"}}}
 }
 
-// Feed is a table that is its own log: the rows there are, and those that a newer position sees.
+// Feed is a table that is its own log: its rows at a position, and the rows that a newer position sees in addition.
 type Feed[T any] struct {
-	// Filter says what is watched, and by whom: a token is bound to it.
+	// Filter identifies the watched rows and the reader: tokens are bound to it.
 	Filter string
 	// Topic wakes the feed.
 	Topic Topics
 	// Chunk bounds how many items one watch holds in memory.
 	Chunk int
-	// Aged: rows are removed because of their age, and not only when they are done; the readers are anybody.
+	// Aged: rows are removed because of their age, and not only when they are done; users can read the feed.
 	Aged bool
 	// SnapshotSQL declares a cursor, DECLARE feed NO SCROLL CURSOR FOR ..., and takes Args. FirstSQL and NextSQL take xmax,
 	// xip, a limit, Args, the end of the window, and NextSQL after these the last sequence number: SinceBegin, the
@@ -83,11 +83,11 @@ type Feed[T any] struct {
 }
 
 // The statements of a feed, around the table of one row and the SELECT of the items. The left join gives a row without
-// an item where there is none, so that the statement's snapshot and epoch are always told.
+// an item where there is none, so that the statement always returns its snapshot and epoch.
 //
 // What can be new is xid >= xmax OR xid = ANY (running). The first page finds it by the index on xid: "seq + 0" keeps
-// the planner from walking the whole table in the order of seq instead, which it likes for its LIMIT. When there are
-// more pages the window is large, and they do walk in the order of seq, from where the last page ended.
+// the planner from scanning the whole table in the order of seq, which it prefers because of the LIMIT. Further pages mean
+// that the window is large: they scan in the order of seq, from the end of the page before.
 const (
 	SinceBegin = `
 SELECT pg_current_snapshot()::text, ` + lsnSQL + `, COALESCE((` + EpochSQL + `)::text, ''), m.compacted::text, x.* FROM `

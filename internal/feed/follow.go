@@ -13,7 +13,7 @@ import (
 const (
 	// bookmarkInterval keeps an idle stream alive, and its token young.
 	bookmarkInterval = 5 * time.Second
-	// stuckAtEnd is how long a watch that is told to end waits for a reader that takes nothing.
+	// stuckAtEnd is how long a watch that has to end waits for a call of deliver that does not return.
 	stuckAtEnd = time.Second
 )
 
@@ -22,7 +22,7 @@ const (
 // the database does; a token that cannot be resumed is ErrReset. A reader that is slow is served from the tables: it
 // costs a chunk of memory and delays nobody. Items are shared with other watches: deliver must not change them.
 //
-// deliver is called in a goroutine of its own, one call after the other. When it takes too long Follow returns ErrSlow
+// deliver is called in its own goroutine, one call at a time. When a call takes too long Follow returns ErrSlow
 // without it, so that the caller ends the stream that it sends on; a watch that ends otherwise ends after what it was
 // delivering, unless that is stuck.
 func Follow[T any](ctx context.Context, l *Log, f Feed[T], token string, deliver func(schema.Event[T]) error) error {
@@ -31,7 +31,7 @@ func Follow[T any](ctx context.Context, l *Log, f Feed[T], token string, deliver
 	slow := make(chan struct{})
 	patience := time.AfterFunc(time.Hour, sync.OnceFunc(func() { close(slow) }))
 	patience.Stop()
-	done := make(chan error, 1) // one place: nobody may wait any more
+	done := make(chan error, 1) // one place: the receiver may have returned
 	go func() {
 		defer func() {
 			if p := recover(); p != nil {
@@ -80,10 +80,10 @@ func follow[T any](ctx context.Context, l *Log, f Feed[T], token string, within 
 			return err
 		}
 		switch {
-		case k.to.Text == at.Text: // there is nothing newer yet
+		case k.to.Text == at.Text: // nothing newer yet
 		case at.after(k.to) && k.began.After(reached):
 			return errBack
-		case at.after(k.to): // it began when the others were at rest
+		case at.after(k.to): // the watch is newer than the last read of the tail
 			t.advance(ctx, k)
 			continue
 		default:
@@ -91,14 +91,14 @@ func follow[T any](ctx context.Context, l *Log, f Feed[T], token string, within 
 				return err
 			}
 			at, reached = k.to, time.Now()
-			continue // somebody may have looked again meanwhile
+			continue // another watch may have read again meanwhile
 		}
 		poll.Reset(l.due())
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-k.woken:
-			// At once after a rest; under load one look finds what several commits wrote.
+			// At once after a pause; under load one read returns the rows of several commits.
 			if err := sleep(ctx, t.pause()-time.Since(k.began)); err != nil {
 				return err
 			}
@@ -113,7 +113,7 @@ func follow[T any](ctx context.Context, l *Log, f Feed[T], token string, within 
 	}
 }
 
-// begin delivers the snapshot and its end, or reads the token; it answers the state that tokens are made from.
+// begin delivers the snapshot and its end, or reads the token. It returns the state that tokens are made from.
 func begin[T any](ctx context.Context, l *Log, f Feed[T], token string, within func(limit time.Duration, e schema.Event[T]) error) (st state, at Position, err error) {
 	if token == "" {
 		if st, at, err = snapshot(ctx, l, f, within); err != nil {
@@ -128,7 +128,7 @@ func begin[T any](ctx context.Context, l *Log, f Feed[T], token string, within f
 		return st, at, err
 	}
 	if st.compactedBeyond(at) {
-		return st, at, fmt.Errorf("%w: it is older than what is kept", ErrReset)
+		return st, at, fmt.Errorf("%w: it is older than the retention of changes", ErrReset)
 	}
 	return st, at, nil
 }

@@ -5,11 +5,11 @@ import (
 	"slices"
 )
 
-// sharedPages bounds how many pages a tail keeps for the watches that have not come to them yet. A watch that is further
-// behind than that reads by itself.
+// sharedPages bounds how many pages a tail keeps for watches that have not delivered them yet. A watch that is further behind
+// reads by itself.
 const sharedPages = 20
 
-// pages are those behind the first one of a look, each read once for all watches that come by.
+// pages are the pages after the first one of a look; each is read once for all watches that need it.
 type pages[T any] struct {
 	kept []*keptPage[T] // oldest first
 }
@@ -18,12 +18,12 @@ type keptPage[T any] struct {
 	from, until string
 	after       int64
 
-	done chan struct{} // closed when the following is there, which does not change any more
+	done chan struct{} // closed when the fields below are set; they do not change afterwards
 	page page[T]
 	err  error
 }
 
-// of gives the page between two positions behind a sequence number, and whether somebody reads it already.
+// of returns the page between two positions after a sequence number, and whether another watch reads it already.
 func (ps *pages[T]) of(from, until string, after int64) (k *keptPage[T], ok bool) {
 	for _, k := range ps.kept {
 		if k.from == from && k.until == until && k.after == after {
@@ -38,12 +38,12 @@ func (ps *pages[T]) of(from, until string, after int64) (k *keptPage[T], ok bool
 	return k, false
 }
 
-// forget drops all but the pages of the newest look.
+// forget removes all pages but those of the newest look.
 func (ps *pages[T]) forget(newest string) {
 	ps.kept = slices.DeleteFunc(ps.kept, func(k *keptPage[T]) bool { return k.until != newest })
 }
 
-// read gives what the feed's read does; where there are several watches, one of them reads for all.
+// read returns a page of the feed; of several watches that need it, one reads for all.
 func (t *tail[T]) read(ctx context.Context, from Position, until string, after int64) (page[T], error) {
 	if t.watches.Load() < 2 {
 		return read(ctx, t.log, t.feed, t.state.epoch, from, until, after)
@@ -60,10 +60,10 @@ func (t *tail[T]) read(ctx context.Context, from Position, until string, after i
 		if k.err == nil {
 			return k.page, nil
 		}
-		return read(ctx, t.log, t.feed, t.state.epoch, from, until, after) // whatever it was, it may be that watch's own
+		return read(ctx, t.log, t.feed, t.state.epoch, from, until, after) // the error may concern the other watch only
 	}
 	defer close(k.done)
-	// The others wait for it, whatever becomes of this watch.
+	// Not cancelled with this watch: other watches wait for the page.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookTimeout)
 	defer cancel()
 	k.page, k.err = read(ctx, t.log, t.feed, t.state.epoch, from, until, after)

@@ -45,7 +45,7 @@ func parsePosition(text string) (Position, error) {
 	return p, nil
 }
 
-// ServerSQL is of a database's row of state m: what the server says of itself. It changes with a restored or copied
+// ServerSQL is the identity of the server, for the state row m. It changes with a restored or copied
 // database (which has another oid), another server and a promoted standby; whoever finds another one than is stored begins
 // a new epoch. Two standbys of one primary that are promoted one after the other say the same, so transaction ids, and what
 // is told of them, are of an epoch, and never of a server. The timeline is that of the log that is written now: the control
@@ -75,17 +75,17 @@ SELECT pg_current_snapshot()::text, ` + lsnSQL + `, COALESCE((` + EpochSQL + `):
 	WrittenFrom = `)::smallint FROM `
 )
 
-// state is what a database says of itself, and when.
+// state is the identity of a database and its server at a position.
 type state struct {
 	at        string
 	lsn       string
 	flushed   bool
-	epoch     string // empty while it is not noticed
+	epoch     string // empty until a new epoch has begun
 	key       []byte
 	compacted string
 }
 
-// Querier is a pool, or a transaction: what is read in one is true of all that is done in it.
+// Querier is a pool or a transaction.
 type Querier interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
@@ -174,16 +174,16 @@ func (st state) open(token, filter string) (Position, error) {
 	return p, nil
 }
 
-// compactedBeyond tells whether rows that lie after the position may be gone: all that were removed are visible in it
+// compactedBeyond reports whether rows after the position may have been removed: all removed rows are visible in it
 // only when its oldest running transaction is newer than they.
 func (st state) compactedBeyond(p Position) bool {
 	return len(p.xmin) < len(st.compacted) || len(p.xmin) == len(st.compacted) && p.xmin <= st.compacted
 }
 
-// after tells whether a position was taken later than another one of the same timeline.
+// after reports whether a position was taken later than another one of the same timeline.
 func (p Position) after(q Position) bool {
 	if p.xmax != q.xmax {
 		return len(p.xmax) > len(q.xmax) || len(p.xmax) == len(q.xmax) && p.xmax > q.xmax
 	}
-	return len(p.xip) < len(q.xip) // no other ones began, and some have ended
+	return len(p.xip) < len(q.xip) // no transaction began, and some have ended
 }

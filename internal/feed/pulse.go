@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-// everything is all topics.
+// everything is the set of all topics.
 const everything = ^Topics(0)
 
-// restful is how many times less often the tables are looked at while what other processes commit is heard of.
+// restful is the factor by which pulses are rarer while notifications of other processes' commits arrive.
 const restful = 10
 
 // pulse is the one look for all watches of a process: it asks which topics have something new since the pulse before, and wakes
@@ -24,7 +24,7 @@ type pulse struct {
 	epoch   string    // guarded by mu; at is of this epoch
 }
 
-// due tells how long the next pulse has to wait.
+// due returns how long to wait before the next pulse.
 func (l *Log) due() time.Duration {
 	l.pulse.mu.Lock()
 	defer l.pulse.mu.Unlock()
@@ -60,7 +60,7 @@ func (l *Log) beat(ctx context.Context) {
 		p.mu.Unlock()
 		l.cfg.Wake.Wake(touched)
 	}()
-	// The others count on it, whatever becomes of the watch that happened to find it due.
+	// Not cancelled with the watch that found it due: the other watches depend on it.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookTimeout)
 	defer cancel()
 	now, written, err := l.written(ctx, from)
@@ -77,12 +77,12 @@ func (l *Log) beat(ctx context.Context) {
 	from, epoch = to, now.epoch
 }
 
-// written tells what was written after a position, up to one that is on disk.
+// written returns the topics that were written after a position, and a newer position that is on disk.
 func (l *Log) written(ctx context.Context, from Position) (now state, touched Topics, err error) {
 	var mask int16
 	row := l.cfg.Pool.QueryRow(ctx, l.cfg.WrittenSQL, from.xmax, from.xip)
 	if err := row.Scan(&now.at, &now.lsn, &now.flushed, &now.epoch, &mask); err != nil {
-		return now, everything, fmt.Errorf("look for what was written: %w", err)
+		return now, everything, fmt.Errorf("read which topics were written: %w", err)
 	}
 	return now, Topics(mask), l.flush(ctx, now) //nolint:gosec // as many bits as there are topics
 }

@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	// stallTimeout ends a snapshot whose reader does not take a chunk: an open snapshot holds a connection, and keeps
-	// PostgreSQL from cleaning up.
+	// stallTimeout ends a snapshot whose reader does not receive a chunk: an open snapshot holds a connection, and keeps
+	// PostgreSQL from removing dead rows.
 	stallTimeout = 10 * time.Second
 	// snapshotTimeout ends a snapshot that takes too long altogether, of a feed whose readers are anybody. One of what a deployment
 	// has to do may be as large as it likes: begun anew each time it would never end.
@@ -64,7 +64,7 @@ func snapshot[T any](ctx context.Context, l *Log, f Feed[T], within func(limit t
 }
 
 func fetch[T any](ctx context.Context, tx pgx.Tx, f Feed[T]) ([]T, error) {
-	// Described each time: the same text has other columns for another feed.
+	// Described each time: the same text returns other columns for another feed.
 	rows, err := tx.Query(ctx, fetchSQL, pgx.QueryExecModeDescribeExec)
 	if err != nil {
 		return nil, err

@@ -18,7 +18,7 @@ const (
 	coalesce        = 4 * time.Millisecond
 	coalesceOfWatch = 100 * time.Microsecond
 	coalesceMost    = 50 * time.Millisecond
-	// lookTimeout bounds a look, which many may wait for and nobody can cancel.
+	// lookTimeout bounds a look, which many watches may wait for and none can cancel.
 	lookTimeout = time.Minute
 )
 
@@ -27,7 +27,7 @@ const (
 type tail[T any] struct {
 	log   *Log
 	feed  Feed[T]
-	state state // of who was first
+	state state // of the first watch
 
 	watches atomic.Int32
 
@@ -36,21 +36,21 @@ type tail[T any] struct {
 	pages pages[T] // guarded by mu
 }
 
-// look is one reading of the tail: what lies between two positions.
+// look is one read of the tail: the rows between two positions.
 type look[T any] struct {
 	began time.Time
 	from  Position
 	// woken is closed by the first commit after the look began.
 	woken <-chan struct{}
 
-	done  chan struct{} // closed when the following is there, which does not change any more
+	done  chan struct{} // closed when the fields below are set; they do not change afterwards
 	to    Position
 	page  page[T] // the first one
 	token string  // of to
 	err   error
 }
 
-// tails are those that are watched.
+// tails are the tails that have watches.
 type tails struct {
 	mu    sync.Mutex
 	byKey map[tailKey]counted // guarded by mu
@@ -66,12 +66,12 @@ type counted interface{ count(n int32) int32 }
 
 func (t *tail[T]) count(n int32) int32 { return t.watches.Add(n) }
 
-// pause is how long to wait between two looks.
+// pause returns how long to wait between two looks.
 func (t *tail[T]) pause() time.Duration {
 	return min(coalesce+time.Duration(t.watches.Load()-1)*coalesceOfWatch, coalesceMost)
 }
 
-// join gives the tail of a feed to a watch at some position, until leave.
+// join returns the tail of a feed to a watch at some position; the watch calls leave when it ends.
 func join[T any](l *Log, f Feed[T], st state, at Position) (t *tail[T], leave func()) {
 	key := tailKey{f.Filter, f.FirstSQL, st.epoch, reflect.TypeFor[T]()}
 	l.tails.mu.Lock()
@@ -98,7 +98,7 @@ func newTail[T any](l *Log, f Feed[T], st state, at Position) *tail[T] {
 	return &tail[T]{log: l, feed: f, state: st, last: &look[T]{from: at, to: at, woken: now, done: now}}
 }
 
-// newest is the last look, complete.
+// newest returns the last complete look.
 func (t *tail[T]) newest(ctx context.Context) (*look[T], error) {
 	t.mu.Lock()
 	k := t.last
@@ -111,7 +111,7 @@ func (t *tail[T]) newest(ctx context.Context) (*look[T], error) {
 	}
 }
 
-// advance looks again, unless somebody has since the given look.
+// advance reads again, unless another watch has since the given look.
 func (t *tail[T]) advance(ctx context.Context, since *look[T]) {
 	t.mu.Lock()
 	if t.last != since {
@@ -119,7 +119,7 @@ func (t *tail[T]) advance(ctx context.Context, since *look[T]) {
 		return
 	}
 	k := &look[T]{began: time.Now(), from: since.to, done: make(chan struct{})}
-	k.woken = t.log.cfg.Wake.Wait(t.feed.Topic) // before the look, so that a commit after it is not slept through
+	k.woken = t.log.cfg.Wake.Wait(t.feed.Topic) // before the read, so that a commit after it wakes the watch
 	t.last = k
 	t.pages.forget(since.to.Text)
 	t.mu.Unlock()
@@ -131,7 +131,7 @@ func (t *tail[T]) advance(ctx context.Context, since *look[T]) {
 		}
 		close(k.done)
 	}()
-	// The others wait for it, whatever becomes of the watch that happened to be first.
+	// Not cancelled with the watch that was first: the others wait for it.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookTimeout)
 	defer cancel()
 	p, err := read(ctx, t.log, t.feed, t.state.epoch, k.from, "", 0)
@@ -149,12 +149,12 @@ func (t *tail[T]) advance(ctx context.Context, since *look[T]) {
 }
 
 var (
-	errLook = errors.New("a look did not come to its end")
+	errLook = errors.New("a read of the feed did not complete")
 	// errBack: positions of one timeline never go back, but over a crash that lost what was not on disk yet.
-	errBack = fmt.Errorf("%w: the database has forgotten what it had begun: it crashed", ErrReset)
+	errBack = fmt.Errorf("%w: the database crashed and lost transactions that it had begun", ErrReset)
 )
 
-// drop lets nobody join a tail that has failed: those who did end.
+// drop removes a tail that has failed: no watch joins it, and its watches end.
 func (ts *tails) drop(t counted) {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
@@ -165,8 +165,8 @@ func (ts *tails) drop(t counted) {
 	}
 }
 
-// deliver brings a watch from its position to the end of a look. The last event of it has the token; where there is none,
-// nothing is delivered.
+// deliver brings a watch from its position to the end of a look. The last event has the token; without events nothing is
+// delivered.
 func (t *tail[T]) deliver(ctx context.Context, at Position, k *look[T], deliver func(schema.Event[T]) error) error {
 	p, err := k.page, error(nil)
 	if k.from.Text != at.Text { // it is behind

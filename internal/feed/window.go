@@ -8,13 +8,13 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// page is some of what lies between two positions, in order.
+// page is a part of the rows between two positions, in order.
 type page[T any] struct {
 	items []T
-	// last is the sequence number of the last item; when the page is full there may be more behind it.
+	// last is the sequence number of the last item; after a full page there may be more.
 	last int64
 	full bool
-	// now is of the statement.
+	// now is the position of the statement.
 	now state
 }
 
@@ -41,7 +41,7 @@ func read[T any](ctx context.Context, l *Log, f Feed[T], epoch string, from Posi
 	}
 	b.Queue(sql, append(args, f.More...)...)
 	answers := l.cfg.Pool.SendBatch(ctx, b)
-	defer func() { _ = answers.Close() }() // what could be wrong is told by the rows
+	defer func() { _ = answers.Close() }() // errors are those of the rows
 	if after > 0 {
 		if _, err := answers.Exec(); err != nil {
 			return p, fmt.Errorf("follow %s: %w", f.Filter, err)
@@ -70,13 +70,13 @@ func read[T any](ctx context.Context, l *Log, f Feed[T], epoch string, from Posi
 		return p, fmt.Errorf("%w: the database failed over", ErrReset)
 	}
 	if f.Aged && p.now.compactedBeyond(from) {
-		return p, fmt.Errorf("%w: the reader paused longer than changes are kept", ErrReset)
+		return p, fmt.Errorf("%w: the reader paused for longer than the retention of changes", ErrReset)
 	}
 	p.full = len(p.items) >= f.Chunk
 	return p, nil
 }
 
-// withSnapshot takes the first columns, which tell about the statement, away from the scan.
+// withSnapshot scans the first columns, which describe the statement, and passes the others on.
 type withSnapshot struct {
 	pgx.CollectableRow
 	first []any

@@ -20,20 +20,20 @@ import (
 	"google.golang.org/grpc/credentials"
 )
 
-// Files are the certificate, its key, and the authorities to believe, in PEM; and the authorities' revocation lists, a
-// file that need not be there.
+// Files are the paths of the certificate, its key, the trusted authorities and their revocation lists, all in PEM. The file
+// of the revocation lists is optional.
 type Files struct {
 	Cert, Key, CA, CRL string
 }
 
-// InDir are the files tls.crt, tls.key, ca.crt and ca.crl of a folder.
+// InDir returns the paths of the files tls.crt, tls.key, ca.crt and ca.crl of a folder.
 func InDir(dir string) Files {
 	in := func(name string) string { return filepath.Join(dir, name) }
 	return Files{Cert: in("tls.crt"), Key: in("tls.key"), CA: in("ca.crt"), CRL: in("ca.crl")}
 }
 
-// Credentials are what a process shows and whom it believes. Both can be renewed while it runs: connections that begin
-// after Reload have the new ones.
+// Credentials are the certificate of a process and the authorities that it trusts. Both can be renewed while the process runs:
+// connections that begin after Reload use the new ones.
 type Credentials struct {
 	Identity    Identity
 	trustDomain spiffeid.TrustDomain
@@ -44,12 +44,12 @@ type Credentials struct {
 	limiters []*Limiter // guarded by mu; of the servers with these credentials
 }
 
-// material is one state of the files.
+// material is the content of the files at one time.
 type material struct {
 	cert    tls.Certificate
 	roots   *x509.CertPool
 	revoked revoked
-	pem     [4]string // as read, to see what changed
+	pem     [4]string // the files' text, to detect changes
 }
 
 // Load reads the files.
@@ -94,7 +94,7 @@ func read(f Files) (*material, error) {
 	return m, nil
 }
 
-// private refuses a key that every user of the machine may read.
+// private returns an error for a key that every user of the machine may read or change.
 func private(key string) error {
 	info, err := os.Stat(key)
 	if err != nil {
@@ -120,8 +120,8 @@ func whose(file string, leaf *x509.Certificate) (id Identity, domain spiffeid.Tr
 	return id, uri.TrustDomain(), nil
 }
 
-// Reload reads the files again and tells whether anything changed. What cannot be read, has expired, or is somebody
-// else's changes nothing.
+// Reload reads the files again, and reports whether they changed. Files that cannot be read, a certificate that has expired,
+// and a certificate of another identity are errors, and the former ones stay in use.
 func (c *Credentials) Reload() (changed bool, err error) {
 	m, err := read(c.files)
 	if err != nil {
@@ -135,20 +135,20 @@ func (c *Credentials) Reload() (changed bool, err error) {
 	case err != nil:
 		return false, err
 	case m.pem[3] == "" && c.current.Load().pem[3] != "":
-		return false, fmt.Errorf("the revocation list %s is not there any more: put a list without entries there if nothing is revoked", c.files.CRL)
+		return false, fmt.Errorf("the revocation list %s no longer exists: write a list without entries if nothing is revoked", c.files.CRL)
 	case id != c.Identity || domain != c.trustDomain:
-		return false, fmt.Errorf("certificate %s is of %s in %s now, not of %s in %s: start again for another identity", c.files.Cert, id, domain, c.Identity, c.trustDomain)
+		return false, fmt.Errorf("certificate %s now has the identity %s in %s, not %s in %s: restart the process to change its identity", c.files.Cert, id, domain, c.Identity, c.trustDomain)
 	}
 	for _, usage := range []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth} {
 		if err := m.verify(usage); err != nil && c.current.Load().verify(usage) == nil {
-			return false, fmt.Errorf("certificate %s would not be believed: %w", c.files.Cert, err)
+			return false, fmt.Errorf("certificate %s would be rejected: %w", c.files.Cert, err)
 		}
 	}
 	c.current.Store(m)
 	return true, nil
 }
 
-// verify tells whether who believes the same authorities would believe the certificate now.
+// verify returns an error when a process with the same authorities would reject the certificate now.
 func (m *material) verify(usage x509.ExtKeyUsage) error {
 	intermediates := x509.NewCertPool()
 	for _, der := range m.cert.Certificate[1:] {
@@ -160,12 +160,12 @@ func (m *material) verify(usage x509.ExtKeyUsage) error {
 	return err
 }
 
-// NotAfter is the end of the certificate's validity.
+// NotAfter returns the end of the certificate's validity.
 func (c *Credentials) NotAfter() time.Time { return c.current.Load().cert.Leaf.NotAfter }
 
-// Follow reloads at an interval until ctx ends, and closes the connections to its servers whose certificates have expired
-// or were revoked: their calls and watches end with them. A file that is replaced while it is read is read again the next
-// time.
+// Follow reloads the files at an interval until ctx ends, and closes connections to its servers whose certificates have
+// expired or were revoked; their calls and watches end with them. A file that is replaced during a read is read again at the
+// next interval.
 func (c *Credentials) Follow(ctx context.Context, interval time.Duration, log *zap.Logger) error {
 	said := ""
 	for {
@@ -187,7 +187,7 @@ func (c *Credentials) Follow(ctx context.Context, interval time.Duration, log *z
 	}
 }
 
-// expel closes connections that could not be made any more.
+// expel closes the connections that a new handshake would refuse.
 func (c *Credentials) expel(log *zap.Logger) {
 	c.mu.Lock()
 	limiters := slices.Clone(c.limiters)
@@ -200,18 +200,18 @@ func (c *Credentials) expel(log *zap.Logger) {
 	}
 }
 
-// Info is what is known of the other end of a connection.
+// Info describes the other end of a connection.
 type Info struct {
 	credentials.TLSInfo
 	Identity Identity
-	// NotAfter is until when its certificates are valid: the first of the chain to end.
+	// NotAfter is the earliest end of validity in its chain of certificates.
 	NotAfter time.Time
 	chain    []*x509.Certificate
 }
 
 func (i Info) expired() bool { return time.Now().After(i.NotAfter) }
 
-// transport is the credentials of connections in one direction, with the files as they are when each begins.
+// transport implements the credentials of one direction. Each handshake uses the current content of the files.
 type transport struct {
 	credentials.TransportCredentials
 	c        *Credentials
@@ -226,7 +226,7 @@ func (c *Credentials) info(state tls.ConnectionState) (Info, error) {
 		intermediates.AddCert(cert)
 	}
 	usage := x509.ExtKeyUsageServerAuth
-	if state.VerifiedChains != nil { // a client's, which the handshake has verified
+	if state.VerifiedChains != nil { // at a server, the handshake has verified the client
 		usage = x509.ExtKeyUsageClientAuth
 	}
 	m := c.current.Load()
@@ -252,7 +252,7 @@ func (c *Credentials) info(state tls.ConnectionState) (Info, error) {
 func (c *Credentials) Server(limiter *Limiter) credentials.TransportCredentials {
 	config := &tls.Config{
 		MinVersion: tls.VersionTLS13,
-		// Nobody comes back without showing a certificate.
+		// No session resumption: it would skip the check of the certificate.
 		SessionTicketsDisabled: true,
 	}
 	config.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
@@ -274,14 +274,14 @@ func (c *Credentials) Server(limiter *Limiter) credentials.TransportCredentials 
 	return &transport{TransportCredentials: credentials.NewTLS(config), c: c, limiter: limiter}
 }
 
-// Client is for connections: the other end must be who it is expected to be. Its address does not matter.
+// Client returns the credentials of a connection to a server with the expected identity, whatever its address is.
 func (c *Credentials) Client(expected Identity) credentials.TransportCredentials {
 	return &transport{c: c, expected: &expected, TransportCredentials: credentials.NewTLS(&tls.Config{
 		MinVersion: tls.VersionTLS13,
 		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 			return &c.current.Load().cert, nil
 		},
-		// Names are not what is verified: VerifyConnection does the chain and the identity.
+		// The host name is not verified: VerifyConnection verifies the chain and the identity.
 		InsecureSkipVerify: true, //nolint:gosec // see VerifyConnection
 		VerifyConnection: func(state tls.ConnectionState) error {
 			info, err := c.info(state)
@@ -293,7 +293,7 @@ func (c *Credentials) Client(expected Identity) credentials.TransportCredentials
 	})}
 }
 
-// ServerHandshake adds who it is to what is known of the connection.
+// ServerHandshake adds the client's identity to the connection.
 func (t *transport) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	conn, auth, err := t.TransportCredentials.ServerHandshake(raw)
 	if err != nil {
@@ -311,7 +311,7 @@ func (t *transport) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInf
 	return conn, info, nil
 }
 
-// Clone is for connections that change a setting.
+// Clone is credentials.TransportCredentials.
 func (t *transport) Clone() credentials.TransportCredentials {
 	out := *t
 	out.TransportCredentials = t.TransportCredentials.Clone()

@@ -1,6 +1,6 @@
-// Package identity says who is at the other end of a connection, and what it may do. Everybody carries a certificate
-// with one URI, spiffe://<trust domain>/deployment/<service>/<region>, /user/<name>, /operator/<name> or /registry;
-// a request is never believed about who sent it.
+// Package identity authenticates and authorises callers. Every client and server has a certificate with one URI,
+// spiffe://<trust domain>/deployment/<service>/<region>, /user/<name>, /operator/<name> or /registry. The identity of a caller
+// comes from its certificate, never from the request.
 package identity
 
 import (
@@ -17,10 +17,10 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// Role is what kind of party an identity is.
+// Role is the kind of an identity.
 type Role string
 
-// The roles. A deployment that speaks to itself, over its in-process channel, has RoleDeployment too.
+// The roles. A deployment has RoleDeployment on its in-process channel, too.
 const (
 	RoleDeployment Role = "deployment"
 	RoleUser       Role = "user"
@@ -28,14 +28,14 @@ const (
 	RoleRegistry   Role = "registry"
 )
 
-// Identity is who speaks.
+// Identity is an authenticated caller or server.
 type Identity struct {
 	Role       Role
 	Deployment schema.DeploymentID // of RoleDeployment
 	Name       string              // of RoleUser and RoleOperator
 }
 
-// Path is the path of the identity's URI.
+// Path returns the path of the identity's URI.
 func (i Identity) Path() string {
 	switch i.Role {
 	case RoleDeployment:
@@ -49,15 +49,15 @@ func (i Identity) Path() string {
 
 func (i Identity) String() string { return strings.TrimPrefix(i.Path(), "/") }
 
-// Deployment is the identity of a deployment.
+// Deployment returns the identity of a deployment.
 func Deployment(d schema.DeploymentID) Identity {
 	return Identity{Role: RoleDeployment, Deployment: d}
 }
 
-// nameGrammar is that of people's names: they are written into logs and kept with what they remove.
+// nameGrammar restricts the names of people, which are written into logs and into the record of removals.
 var nameGrammar = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._@+-]{0,126}$`)
 
-// ParsePath reads the path of a URI, as Path gives it.
+// ParsePath parses the result of Path.
 func ParsePath(path string) (Identity, error) {
 	parts := strings.Split(strings.TrimPrefix(path, "/"), "/")
 	switch {
@@ -72,7 +72,7 @@ func ParsePath(path string) (Identity, error) {
 	return Identity{}, fmt.Errorf("identity %.100q: want /deployment/SERVICE/REGION, /user/NAME, /operator/NAME or /registry", path)
 }
 
-// ofCertificate reads the one URI of a verified certificate.
+// ofCertificate returns the identity in a verified certificate.
 func ofCertificate(cert *x509.Certificate, trustDomain spiffeid.TrustDomain) (Identity, error) {
 	if len(cert.URIs) != 1 {
 		return Identity{}, fmt.Errorf("the certificate has %d URIs, want one", len(cert.URIs))
@@ -89,12 +89,12 @@ func ofCertificate(cert *x509.Certificate, trustDomain spiffeid.TrustDomain) (Id
 
 type contextKey struct{}
 
-// NewContext marks a call that this process makes to itself.
+// NewContext returns a context with the identity of an in-process call.
 func NewContext(ctx context.Context, id Identity) context.Context {
 	return context.WithValue(ctx, contextKey{}, id)
 }
 
-// FromContext tells who called: by the mark of an in-process call, or by the connection's certificate.
+// FromContext returns the identity of the caller: that of an in-process call, or that of the connection's certificate.
 func FromContext(ctx context.Context) (Identity, error) {
 	if id, ok := ctx.Value(contextKey{}).(Identity); ok {
 		return id, nil
@@ -107,7 +107,7 @@ func FromContext(ctx context.Context) (Identity, error) {
 	if !ok {
 		return Identity{}, errors.New("the connection has no verified certificate")
 	}
-	// A connection may be older than its certificate is valid.
+	// The certificate may have expired since the handshake.
 	if info.expired() {
 		return Identity{}, fmt.Errorf("the certificate of %s has expired: connect again with a new one", info.Identity)
 	}

@@ -11,32 +11,32 @@ import (
 	"google.golang.org/grpc/tap"
 )
 
-// Limits bound what one identity may have at a server at a time, so that nobody takes it from the others.
+// Limits bound the connections and calls of one identity at a server, so that one identity cannot exhaust the server.
 type Limits struct {
 	// Connections of one identity.
 	Connections int
-	// Calls are requests under way, watches included, on all connections together: from their first byte on.
+	// Calls are requests in progress on all connections together, watches included, counted from the first byte.
 	Calls int
-	// Forwarded are calls that a deployment makes for one person. They do not count as its own; all that it forwards counts
-	// as much as Calls.
+	// Forwarded are calls that a deployment forwards for one person. They do not count as calls of the deployment; all calls
+	// that it forwards are bounded together, by Calls.
 	Forwarded int
 }
 
-// OnBehalfOf is the header in which a deployment says for whom it forwards a call: the path of an identity.
+// OnBehalfOf is the header of a forwarded call with the path of the caller's identity.
 const OnBehalfOf = "dbcontroller-on-behalf-of"
 
-// roleForwarder is that of a deployment as far as it forwards.
+// roleForwarder is the role under which the forwarded calls of a deployment are counted.
 const roleForwarder Role = "forwarder"
 
 // Limiter counts the open connections and the calls in flight of each identity, and refuses those above Limits.
 type Limiter struct {
 	limits Limits
-	// refused hears of each refusal: "connections" or "calls".
+	// refused is called at each refusal, with "connections" or "calls".
 	refused func(what string, who Identity)
 
 	mu    sync.Mutex
 	in    map[Identity]*presence // guarded by mu
-	conns map[*counted]bool      // guarded by mu; those that are open
+	conns map[*counted]bool      // guarded by mu; open ones
 }
 
 type presence struct{ connections, calls int }
@@ -139,9 +139,9 @@ func (l *Limiter) Tap(ctx context.Context, info *tap.Info) (context.Context, err
 		}
 		l.refused("calls", counts)
 		if counts.Role == roleForwarder {
-			return ctx, status.Errorf(codes.ResourceExhausted, "%s forwards as many calls as one may; try again", counts.Deployment)
+			return ctx, status.Errorf(codes.ResourceExhausted, "%s forwards the maximum number of calls; try again", counts.Deployment)
 		}
-		return ctx, status.Errorf(codes.ResourceExhausted, "%s has as many calls under way as one may have; end some, or wait", counts)
+		return ctx, status.Errorf(codes.ResourceExhausted, "%s has the maximum number of calls in progress; end some, or wait", counts)
 	}
 	// The context ends with the call, however that ends.
 	context.AfterFunc(ctx, func() {
@@ -152,7 +152,7 @@ func (l *Limiter) Tap(ctx context.Context, info *tap.Info) (context.Context, err
 	return ctx, nil
 }
 
-// countedAs are whose calls one is counted with. Whether a deployment may speak for somebody is looked at later.
+// countedAs returns the identities that a call counts for. Whether a deployment may forward the call is checked later.
 func countedAs(who Identity, onBehalfOf []string) []Identity {
 	if who.Role != RoleDeployment || len(onBehalfOf) == 0 {
 		return []Identity{who}

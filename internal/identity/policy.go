@@ -11,13 +11,13 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Policy says which roles may call a method, by its full name: what is not in it is denied.
+// Policy lists the roles that may call each method, by the method's full name. A method without an entry is denied.
 type Policy map[string][]Role
 
-// Anybody is everybody with a certificate.
+// Anybody is every identity with a certificate.
 var Anybody = []Role{RoleDeployment, RoleUser, RoleOperator, RoleRegistry}
 
-// Covers fails when the server has a method that the policy does not speak of.
+// Covers returns an error when the server has a method without an entry.
 func (p Policy) Covers(server *grpc.Server) error {
 	for service, info := range server.GetServiceInfo() {
 		for _, method := range info.Methods {

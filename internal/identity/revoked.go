@@ -7,7 +7,7 @@ import (
 	"slices"
 )
 
-// revoked are the certificates that their authorities take back, by issuer and serial number (RFC 5280, section 5).
+// revoked is the set of revoked certificates, by issuer and serial number (RFC 5280, section 5).
 type revoked map[string]bool
 
 func revokedKey(issuer []byte, serial string) string { return string(issuer) + "\x00" + serial }
@@ -19,8 +19,8 @@ func (r revoked) has(chain []*x509.Certificate) bool {
 	})
 }
 
-// readRevoked reads revocation lists in PEM. Each must be signed by one of the authorities, in PEM as well; a list that
-// is older than it says it should be still counts, since what it names was revoked.
+// readRevoked parses revocation lists in PEM. Each must be signed by one of the authorities, in PEM as well. A list is valid
+// after its next update was due, too: its certificates stay revoked.
 func readRevoked(lists, authorities []byte) (revoked, error) {
 	var issuers []*x509.Certificate
 	for block := range blocks(authorities, "CERTIFICATE") {
@@ -43,12 +43,12 @@ func readRevoked(lists, authorities []byte) (revoked, error) {
 		}
 	}
 	if len(lists) > 0 && !found {
-		return nil, errors.New("there is no list in PEM in it")
+		return nil, errors.New("it contains no list in PEM")
 	}
 	return out, nil
 }
 
-// blocks are the contents of the PEM blocks of a type.
+// blocks returns the contents of the PEM blocks of a type.
 func blocks(raw []byte, kind string) func(func([]byte) bool) {
 	return func(yield func([]byte) bool) {
 		for block, rest := pem.Decode(raw); block != nil; block, rest = pem.Decode(rest) {

@@ -1,4 +1,4 @@
-// Package bench measures db-controller beside what one PostgreSQL does by itself, in the same run on the same server.
+// Package bench compares db-controller with native foreign keys in one PostgreSQL database, in the same run on the same server.
 package bench
 
 import (
@@ -17,7 +17,7 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// Cases that there are.
+// Cases lists all cases.
 var Cases = []string{"fan-out", "single", "write", "watch", "prime", "fairness", "far"}
 
 // Config of a run. The playground runs the example services.
@@ -25,12 +25,12 @@ type Config struct {
 	Cases []string
 	N     []int
 	Runs  int // at least 3
-	// Playground and Client are of deployments that run.
+	// Playground runs, and Client is a client of it.
 	Playground *playground.Playground
 	Client     *client.Client
-	// BaselineDSN gives an empty database on the same server.
+	// BaselineDSN creates an empty database on the same server.
 	BaselineDSN func(ctx context.Context) (string, error)
-	// Databases gives so many migrated databases of deployments on the same server.
+	// Databases creates migrated databases of deployments on the same server.
 	Databases func(ctx context.Context, n int) ([]string, error)
 	Progress  func(format string, args ...any)
 }
@@ -48,7 +48,7 @@ type Result struct {
 	Bare float64 `json:"bare,omitempty"`
 }
 
-// Where targets and holders are.
+// The deployments of targets and holders.
 var (
 	targets = schema.DeploymentID{Service: "iam.example.com", Region: "us-west2"}
 	holders = schema.DeploymentID{Service: "devices.example.com", Region: "eastus2"}
@@ -101,7 +101,7 @@ func line(r Result) string {
 	return string(raw)
 }
 
-// Print writes JSON lines, or a table for people.
+// Print writes JSON lines, or a table.
 func Print(out io.Writer, results []Result, asJSON bool) error {
 	if asJSON {
 		for _, r := range results {

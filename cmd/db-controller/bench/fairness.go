@@ -11,10 +11,10 @@ import (
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 )
 
-// dependants is how many holders the large deletion has that small ones are measured beside.
+// dependants is the number of holders of the large deletion during which small ones are measured.
 const dependants = 1_000_000
 
-// dependantsSQL makes more holders like one that is there.
+// dependantsSQL copies an existing holder.
 const dependantsSQL = `
 WITH like_it AS (
     SELECT s.kind_id, r.body, f.target_id, f.field_id, f.behaviour, f.attempt FROM dbcontroller.shadow s
@@ -30,7 +30,7 @@ INSERT INTO dbcontroller.reference (holder_id, target_id, field_id, behaviour, a
 SELECT more.id, target_id, field_id, behaviour, attempt FROM more, like_it`
 
 // fairness measures small deletions, one holder each, while a deletion with very many holders of the same two
-// deployments is under way. The baseline are the same ones without it.
+// deployments is in progress. The baseline is the same without the large one.
 func (r *run) fairness(ctx context.Context) error {
 	var p50, p99, idle50, idle99 []float64
 	for i := range r.Runs {
@@ -55,7 +55,7 @@ func (r *run) fairness(ctx context.Context) error {
 	return nil
 }
 
-// besideLarge measures small deletions for as long as the large one takes.
+// besideLarge measures small deletions until the large one has finished.
 func (r *run) besideLarge(ctx context.Context, name string) ([]float64, error) {
 	target := schema.FullName{Deployment: targets, Name: "projects/" + name + "-large"}
 	uid, err := r.put(ctx, target, nil)
@@ -90,7 +90,7 @@ func (r *run) besideLarge(ctx context.Context, name string) ([]float64, error) {
 	return r.deleteEach(ctx, small, gone)
 }
 
-// deleteEach deletes small ones, one after the other, until something else is over; nil: all of them.
+// deleteEach deletes targets, one after the other, until the channel has an entry; nil: all of them.
 func (r *run) deleteEach(ctx context.Context, pairs []pair, over chan error) (took []float64, err error) {
 	for _, p := range pairs {
 		select {

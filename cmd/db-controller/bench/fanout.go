@@ -96,7 +96,7 @@ func (r *run) fanOut(ctx context.Context) error {
 	return nil
 }
 
-// timed fills the baseline and answers how long its delete took, in milliseconds.
+// timed fills the baseline and returns the duration of its delete, in milliseconds.
 func (r *run) timed(ctx context.Context, fill string, n int, remove string) (float64, error) {
 	if _, err := r.baseline.Exec(ctx, fill, n); err != nil {
 		return 0, err
@@ -109,7 +109,7 @@ func (r *run) timed(ctx context.Context, fill string, n int, remove string) (flo
 	return milliseconds(time.Since(began)), err
 }
 
-// fanOutOnce is from the Delete call until the target is gone, in milliseconds.
+// fanOutOnce returns the time from the Delete call until the target is removed, in milliseconds.
 func (r *run) fanOutOnce(ctx context.Context, name string, n int) (float64, error) {
 	target := schema.FullName{Deployment: targets, Name: "projects/" + name}
 	uid, err := r.put(ctx, target, nil)
@@ -151,7 +151,7 @@ func (r *run) put(ctx context.Context, name schema.FullName, body map[string]any
 
 const outstandingSQL = `SELECT (SELECT count(*) FROM dbcontroller.work) + (SELECT count(*) FROM dbcontroller.notice)`
 
-// settle waits until nothing is outstanding anywhere, and gives the databases fresh statistics, as they would have.
+// settle waits until no work is outstanding, and updates the statistics of the databases, as autovacuum would.
 func (r *run) settle(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()

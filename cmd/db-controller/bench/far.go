@@ -63,7 +63,7 @@ func (r *run) far(ctx context.Context) error {
 	return nil
 }
 
-// farAway are deployments that are a round trip away from one another.
+// farAway is a set of deployments with a round trip between any two of them.
 type farAway struct {
 	ids    []schema.DeploymentID
 	stores map[schema.DeploymentID]*shadow.Store
@@ -155,7 +155,7 @@ func (f *farAway) slow(delay time.Duration) {
 	f.delay = delay
 }
 
-// confirm tells what was committed, as the controllers would.
+// confirm confirms committed attempts, as the controllers would.
 func (f *farAway) confirm(ctx context.Context) error {
 	f.mu.Lock()
 	attempts := f.attempts
@@ -176,7 +176,7 @@ type farPeers struct {
 	self schema.DeploymentID
 }
 
-// reach takes a round trip; a call within one deployment takes none.
+// reach waits for a round trip; a call within one deployment has none.
 func (p *farPeers) reach(ctx context.Context, to schema.DeploymentID) (*shadow.Store, error) {
 	p.mu.Lock()
 	delay := p.delay

@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// primeOutstanding is how much is outstanding, for a deployment that nobody knows.
+// primeOutstanding is the number of pieces of outstanding work, for a deployment that is not registered.
 const primeOutstanding = 100_000
 
 const (
@@ -86,8 +86,8 @@ func (r *run) prime(ctx context.Context) error {
 	return d.WaitReady(ctx)
 }
 
-// primed starts the controller again, and answers after how many milliseconds its nodes know of as much as is outstanding,
-// and how many megabytes it holds then.
+// primed restarts the controller, and returns the milliseconds until its nodes have read all outstanding work, and the megabytes
+// of memory that the process has then.
 func (r *run) primed(ctx context.Context, outstanding float64) (ms, mb float64, err error) {
 	d := r.Playground.Deployments[targets]
 	if err := d.Stop(); err != nil {
@@ -110,7 +110,7 @@ func (r *run) primed(ctx context.Context, outstanding float64) (ms, mb float64, 
 	return 0, 0, fmt.Errorf("its watches were not primed within a minute: %w", ctx.Err())
 }
 
-// scrape adds up what nodes say about their watches of shadows.
+// scrape sums up the metrics of the nodes' watches of shadows.
 func scrape(ctx context.Context, url string) (map[string]float64, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {

@@ -90,7 +90,7 @@ func (r *run) singleRun(ctx context.Context, name string, n int) ([]float64, err
 	return took, nil
 }
 
-// watchGone answers a channel with an entry for each holder that goes.
+// watchGone returns a channel with an entry for each removed holder.
 func (r *run) watchGone(ctx context.Context) (<-chan struct{}, error) {
 	resources, err := r.Client.Resources(ctx, holders)
 	if err != nil {
@@ -109,7 +109,7 @@ func (r *run) watchGone(ctx context.Context) (<-chan struct{}, error) {
 			break
 		}
 	}
-	gone := make(chan struct{}, singles) // one for each; nobody waits for a reader that has given up
+	gone := make(chan struct{}, singles) // one place for each, so that the sender never waits for a receiver that has returned
 	go func() {
 		for {
 			msg, err := stream.Recv()
@@ -190,7 +190,7 @@ func (r *run) write(ctx context.Context) error {
 	return nil
 }
 
-// rate runs clients in parallel for a while and answers how many they did in a second.
+// rate runs clients in parallel for a while, and returns their operations a second.
 func (r *run) rate(ctx context.Context, clients int, do func(ctx context.Context, n int64) error) (float64, error) {
 	var n atomic.Int64
 	g, ctx := errgroup.WithContext(ctx)

@@ -192,7 +192,7 @@ func (r *run) burst(ctx context.Context, name string) (float64, error) {
 	return burstSize / took.Seconds(), writer.Wait()
 }
 
-// another is a client with connections of its own.
+// another returns a client with its own connections.
 func (r *run) another(ctx context.Context) (resources resourcev1.ResourceServiceClient, done func(), err error) {
 	c, err := client.New(client.File{Registry: r.Playground.RegistryAddress, Certs: r.Playground.ClientCerts()}, "")
 	if err != nil {
@@ -202,7 +202,7 @@ func (r *run) another(ctx context.Context) (resources resourcev1.ResourceService
 	return resources, c.Close, err
 }
 
-// tokenOfNow is where watches that want no snapshot begin.
+// tokenOfNow returns a token at the current position, for watches without a snapshot.
 func tokenOfNow(ctx context.Context, resources resourcev1.ResourceServiceClient) (string, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -22,7 +22,7 @@ import (
 	"github.com/db-controller/db-controller/internal/identity"
 )
 
-// trustDomain of a playground's certificates.
+// trustDomain is that of a playground's certificates.
 const trustDomain = "playground.db-controller.dev"
 
 // Authority makes certificates of one trust domain, for development and tests.
@@ -37,7 +37,7 @@ const (
 	authorityValidity = 365 * 24 * time.Hour
 )
 
-// NewAuthority makes an authority of its own for a playground. Its key is never written down.
+// NewAuthority makes an authority for a playground. Its key is kept in memory only.
 func NewAuthority() (*Authority, error) { return newAuthority(trustDomain) }
 
 func newAuthority(trustDomain string) (*Authority, error) {
@@ -65,7 +65,7 @@ func newAuthority(trustDomain string) (*Authority, error) {
 	return &Authority{cert: cert, key: key}, nil
 }
 
-// OpenAuthority reads the authority of a folder, ca.crt and ca.key, or makes one of the trust domain there.
+// OpenAuthority reads the authority in a folder, ca.crt and ca.key, or makes one with the trust domain.
 func OpenAuthority(dir, trustDomain string) (*Authority, error) {
 	certFile, keyFile := filepath.Join(dir, "ca.crt"), filepath.Join(dir, "ca.key")
 	raw, err := os.ReadFile(certFile)
@@ -77,7 +77,7 @@ func OpenAuthority(dir, trustDomain string) (*Authority, error) {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return nil, err
 		}
-		// The certificate last: with it the authority is there.
+		// The certificate last: it marks a complete authority.
 		return a, errors.Join(writeKey(keyFile, a.key), writePEM(certFile, "CERTIFICATE", a.cert.Raw))
 	}
 	if err != nil {
@@ -104,7 +104,7 @@ func OpenAuthority(dir, trustDomain string) (*Authority, error) {
 	return a, nil
 }
 
-// TrustDomain is what the names of its certificates begin with.
+// TrustDomain returns the trust domain of its certificates.
 func (a *Authority) TrustDomain() string {
 	if len(a.cert.URIs) != 1 {
 		return ""
@@ -128,9 +128,9 @@ func template(name string, validity time.Duration) (*x509.Certificate, error) {
 	return &x509.Certificate{SerialNumber: serial, Subject: pkix.Name{CommonName: name}, NotBefore: now.Add(-time.Hour), NotAfter: now.Add(validity)}, nil
 }
 
-// Issue writes tls.crt, tls.key and ca.crt for an identity into a folder. What is there is replaced, file by file, so that
-// a process that runs with them goes over to the new ones. Changes may say what else the certificate has. Who serves is
-// reached as localhost unless they say otherwise (ReachedAt).
+// Issue writes tls.crt, tls.key and ca.crt for an identity into a folder. It replaces existing files one by one: a running
+// process loads the new ones. changes edit the certificate; servers have the host names of this machine unless ReachedAt sets
+// others.
 func (a *Authority) Issue(dir string, id identity.Identity, changes ...func(*x509.Certificate)) error {
 	return a.issue(dir, id.String(), append([]func(*x509.Certificate){func(t *x509.Certificate) {
 		t.URIs = []*url.URL{{Scheme: "spiffe", Host: a.TrustDomain(), Path: id.Path()}}
@@ -141,25 +141,25 @@ func (a *Authority) Issue(dir string, id identity.Identity, changes ...func(*x50
 	}}, changes...))
 }
 
-// LocalNames and LocalAddresses are those of servers on this machine.
+// LocalNames and LocalAddresses are the host names and addresses of this machine.
 var (
 	LocalNames     = []string{"localhost"}
 	LocalAddresses = []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback}
 )
 
-// Serves reports whether others connect to an identity. A certificate of anybody else has no host name: with one, a stock
-// client, which looks at nothing but the name, would take its bearer for a server.
+// Serves reports whether an identity is that of a server. Certificates of other identities have no host name: with one, a client
+// that verifies host names only would accept their bearer as a server.
 func Serves(id identity.Identity) bool {
 	return id.Role == identity.RoleDeployment || id.Role == identity.RoleRegistry
 }
 
-// ReachedAt puts the names and addresses of a server into its certificate, for clients that compare them with what they
-// connect to. The clients of this project compare the URI instead.
+// ReachedAt sets the names and addresses in a server's certificate, for clients that verify host names. The clients of this
+// project verify the URI instead.
 func ReachedAt(names []string, addresses []net.IP) func(*x509.Certificate) {
 	return func(t *x509.Certificate) { t.DNSNames, t.IPAddresses = names, addresses }
 }
 
-// IssueHost is Issue for a server that is known by its host name or address, such as PostgreSQL.
+// IssueHost is Issue for a server with a host name or address instead of an identity, such as PostgreSQL.
 func (a *Authority) IssueHost(dir, host string) error {
 	return a.issue(dir, host, []func(*x509.Certificate){func(t *x509.Certificate) {
 		if ip := net.ParseIP(host); ip != nil {
@@ -210,9 +210,9 @@ func writeKey(path string, key *ecdsa.PrivateKey) error {
 	return writePEM(path, "PRIVATE KEY", der)
 }
 
-// writePEM replaces a file at once: nobody reads half of it.
+// writePEM replaces a file atomically.
 func writePEM(path, kind string, der []byte) error {
-	file, err := os.CreateTemp(filepath.Dir(path), ".new-*") // nobody else may read it
+	file, err := os.CreateTemp(filepath.Dir(path), ".new-*") // mode 0600
 	if err != nil {
 		return err
 	}

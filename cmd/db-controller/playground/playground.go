@@ -1,6 +1,5 @@
-// Package playground brings up db-controllers on one machine as they run in production: PostgreSQL, a registry, and a
-// process with a database and a certificate for each deployment. The command `dev`, the benchmarks and the tests
-// stand on it.
+// Package playground runs a registry and deployments on one machine as in production: each is a process with its own database
+// and certificate. The command dev, the benchmarks and the tests use it.
 package playground
 
 import (
@@ -26,20 +25,21 @@ type Config struct {
 	Dir string
 	// Binary is the db-controller program.
 	Binary string
-	// Database gives a DSN to an empty database of a name.
+	// Database creates an empty database with a name, and returns its DSN.
 	Database func(ctx context.Context, name string) (dsn string, err error)
-	// Serving makes what the process of a deployment connects with, of the DSN that Database gave (default: the same).
+	// Serving returns the DSN for the process of a deployment, from that of Database (default: the same).
 	Serving func(dsn string) string
 	// Registries is how many servers the registry has (default 1).
 	Registries int
-	// DSNs of deployments that have a database already.
+	// DSNs are those of deployments that have a database already.
 	DSNs map[schema.DeploymentID]string
-	// Deployments to run; they must be described by what is applied with Apply.
+	// Deployments to run. The argument apply of Start has to register them.
 	Deployments []schema.DeploymentID
-	// HostNames and Addresses are those of the processes' certificates (default: of this machine), for stock clients.
+	// HostNames and Addresses in the certificates of the processes (default: those of this machine), for clients that verify
+	// host names.
 	HostNames []string
 	Addresses []net.IP
-	// Args are further flags of each deployment's serve, DatabaseArgs of whatever connects to a database.
+	// Args are further flags of each deployment's serve, DatabaseArgs those of every command that connects to a database.
 	Args         []string
 	DatabaseArgs []string
 }
@@ -65,7 +65,7 @@ type Deployment struct {
 	Certs   string
 }
 
-// ClientFile is where Start writes down how clients reach the playground.
+// ClientFile is the name of the client's configuration that Start writes.
 const ClientFile = "client.yaml"
 
 // New makes certificates and databases, and describes the processes; nothing runs yet.
@@ -95,7 +95,7 @@ func New(ctx context.Context, cfg Config) (*Playground, error) {
 	}
 	addresses = addresses[2*cfg.Registries:]
 	g, ctx := errgroup.WithContext(ctx)
-	g.SetLimit(1) // databases are cloned from one template, which allows nobody else at it
+	g.SetLimit(1) // databases are cloned from one template, one at a time
 	for i, id := range cfg.Deployments {
 		d := &Deployment{Address: addresses[2*i], HTTP: "http://" + addresses[2*i+1], Certs: p.certs(fileName(id))}
 		p.Deployments[id] = d
@@ -156,12 +156,12 @@ func (p *Playground) describe(ctx context.Context, id schema.DeploymentID, d *De
 	return nil
 }
 
-// Start starts the registry, calls apply, which has to describe the deployments, starts them, and waits until all are
-// ready. It writes ClientFile.
+// Start writes ClientFile, starts the registry, calls apply, which has to register the deployments, starts the deployments,
+// and waits until all are ready.
 func (p *Playground) Start(ctx context.Context, apply func(ctx context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
-	client := fmt.Sprintf("# How clients reach this playground; made by its start.\nregistry: %s\ncerts: %s\n", p.RegistryAddress, p.certs("client"))
+	client := fmt.Sprintf("# Configuration of clients of this playground; written at its start.\nregistry: %s\ncerts: %s\n", p.RegistryAddress, p.certs("client"))
 	if err := os.WriteFile(filepath.Join(p.cfg.Dir, ClientFile), []byte(client), 0o600); err != nil {
 		return err
 	}
@@ -194,7 +194,7 @@ func (p *Playground) ClientCerts() string { return p.certs("client") }
 // RegistryCerts is the folder with the registry's certificate.
 func (p *Playground) RegistryCerts() string { return p.certs("registry") }
 
-// Issue writes a certificate for a person into a folder, and answers it.
+// Issue writes a certificate for a person into a folder, and returns the folder.
 func (p *Playground) Issue(id identity.Identity) (dir string, err error) {
 	dir = p.certs(string(id.Role) + "-" + id.Name)
 	return dir, p.authority.Issue(dir, id)

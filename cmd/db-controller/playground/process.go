@@ -25,34 +25,34 @@ type Process struct {
 
 	mu   sync.Mutex
 	args []string      // guarded by mu
-	env  []string      // guarded by mu; beside what this process has
+	env  []string      // guarded by mu; in addition to the environment of this process
 	cmd  *exec.Cmd     // guarded by mu; nil when it does not run
 	done chan struct{} // guarded by mu; closed when cmd has ended
 }
 
-// Log is the file with everything that it has said.
+// Log returns the path of its output.
 func (p *Process) Log() string { return p.log }
 
-// NewProcess describes a process of this program; url tells when it is ready.
+// NewProcess describes a process of this program. url is its readiness endpoint.
 func NewProcess(name, binary string, args []string, log, url string) *Process {
 	return &Process{Name: name, args: append([]string{binary}, args...), log: log, url: url}
 }
 
-// Add gives the process one more argument, from its next start on.
+// Add adds an argument for the next start.
 func (p *Process) Add(arg string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.args = append(p.args, arg)
 }
 
-// Environment gives the process NAME=VALUE settings, from its next start on, instead of those that it was given before.
+// Environment replaces the additional NAME=VALUE settings of the environment for the next start.
 func (p *Process) Environment(env ...string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.env = env
 }
 
-// Ended tells whether it was started and has ended by itself.
+// Ended reports whether it was started and has ended by itself.
 func (p *Process) Ended() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -64,7 +64,7 @@ func (p *Process) Ended() bool {
 	}
 }
 
-// Start starts it; WaitReady waits.
+// Start starts it, and does not wait until it is ready.
 func (p *Process) Start() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -98,7 +98,7 @@ func (p *Process) Start() error {
 	return nil
 }
 
-// WaitReady waits until the process says that it is ready.
+// WaitReady waits until the readiness endpoint responds with 200.
 func (p *Process) WaitReady(ctx context.Context) error {
 	p.mu.Lock()
 	done := p.done
@@ -136,7 +136,7 @@ func ready(ctx context.Context, url string) error {
 	return nil
 }
 
-// Tail gives the last lines of the log.
+// Tail returns the last lines of the log.
 func (p *Process) Tail() string {
 	raw, err := os.ReadFile(p.log)
 	if err != nil {
@@ -156,10 +156,10 @@ func (p *Process) Signal(s syscall.Signal) error {
 	return p.cmd.Process.Signal(s)
 }
 
-// Kill ends it at once, with SIGKILL, and waits until it has ended.
+// Kill sends SIGKILL and waits until the process has ended.
 func (p *Process) Kill() error { return p.end(syscall.SIGKILL) }
 
-// Stop asks it to end and waits, at most five seconds.
+// Stop sends SIGTERM, after five seconds SIGKILL, and waits until the process has ended.
 func (p *Process) Stop() error { return p.end(syscall.SIGTERM) }
 
 func (p *Process) end(s syscall.Signal) error {
@@ -179,15 +179,14 @@ func (p *Process) end(s syscall.Signal) error {
 	return nil
 }
 
-// given are the ports that this process has given out.
+// given holds the ports that FreeAddresses has returned in this process.
 var given = struct {
 	sync.Mutex
 	ports map[int]bool // guarded by Mutex
 }{ports: map[int]bool{}}
 
-// FreeAddresses gives n addresses on loopback that nobody listens on at the moment, and that this process has not given
-// before. They lie below the ports that systems take for outgoing connections, one of which may otherwise have it by the
-// time that somebody listens.
+// FreeAddresses returns n addresses on loopback on which no process listens, and that it has not returned before. Their ports
+// are below the range of outgoing connections, one of which could otherwise take the port before a server listens.
 func FreeAddresses(n int) ([]string, error) {
 	given.Lock()
 	defer given.Unlock()

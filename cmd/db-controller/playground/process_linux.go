@@ -2,7 +2,7 @@ package playground
 
 import "syscall"
 
-// childAttributes let a child end with us, whatever happens to us, and keep the terminal's Ctrl-C from it: we end it.
+// childAttributes end a child together with this process, and keep the terminal's Ctrl-C from it: this process ends it.
 func childAttributes() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }

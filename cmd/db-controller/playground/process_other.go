@@ -4,7 +4,7 @@ package playground
 
 import "syscall"
 
-// childAttributes keep the terminal's Ctrl-C from a child: we end it.
+// childAttributes keep the terminal's Ctrl-C from a child: this process ends it.
 func childAttributes() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true}
 }

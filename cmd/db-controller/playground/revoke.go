@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// Revoke takes certificates back: their serial numbers are added to the authority's revocation list, ca.crl, in the
-// authority's folder, and the list is copied to each folder.
+// Revoke adds the serial numbers of certificates to the authority's revocation list, ca.crl in dir, and copies the list to each
+// folder.
 func (a *Authority) Revoke(dir string, certFiles, folders []string) error {
 	path := filepath.Join(dir, "ca.crl")
 	list, err := a.revocations(path)
@@ -33,7 +33,7 @@ func (a *Authority) Revoke(dir string, certFiles, folders []string) error {
 	}
 	der, err := x509.CreateRevocationList(rand.Reader, list, a.cert, a.key)
 	if err != nil {
-		return fmt.Errorf("sign the revocation list (an authority that was made before there were any cannot: make a new one): %w", err)
+		return fmt.Errorf("sign the revocation list (an authority made by an old version cannot sign one: make a new authority): %w", err)
 	}
 	for _, folder := range append([]string{dir}, folders...) {
 		if err := writePEM(filepath.Join(folder, "ca.crl"), "X509 CRL", der); err != nil {
@@ -43,7 +43,7 @@ func (a *Authority) Revoke(dir string, certFiles, folders []string) error {
 	return nil
 }
 
-// Share copies the revocation list in the authority's folder, where there is one, to another folder.
+// Share copies the revocation list in the authority's folder, if there is one, to another folder.
 func (a *Authority) Share(dir, folder string) error {
 	raw, err := os.ReadFile(filepath.Join(dir, "ca.crl"))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -55,7 +55,7 @@ func (a *Authority) Share(dir, folder string) error {
 	return writePEM(filepath.Join(folder, "ca.crl"), "X509 CRL", blockOf(raw))
 }
 
-// revocations is the next list: the entries of the one that is there, and a greater number.
+// revocations returns the next list: the entries of the current one, and a greater number.
 func (a *Authority) revocations(path string) (*x509.RevocationList, error) {
 	next := &x509.RevocationList{Number: big.NewInt(1), ThisUpdate: time.Now(), NextUpdate: time.Now().Add(authorityValidity)}
 	raw, err := os.ReadFile(path)

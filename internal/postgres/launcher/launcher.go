@@ -74,8 +74,9 @@ type Server struct {
 	folder  *serverFolder  // nil for a server that was given
 	process *serverProcess // nil for a server that was given
 
-	stop    sync.Once
-	stopErr error
+	watching sync.WaitGroup // Stop waits for it
+	stop     sync.Once
+	stopErr  error
 }
 
 // Start takes the server named by cfg.DSN; else it starts one with the
@@ -174,24 +175,25 @@ func (p *Server) startOn(ctx context.Context, cfg Config, r serverRunner, port i
 		return errors.Join(err, c.stop())
 	}
 	p.process = c
-	go c.watch()
+	p.watching.Go(c.watch)
 	return nil
 }
 
 // waitReady returns once the server accepts a connection, or with the reason why
 // it does not.
 func (p *Server) waitReady(ctx context.Context, c *serverProcess) error {
+	var watching sync.WaitGroup
+	defer watching.Wait()
 	ctx, cancel := context.WithTimeout(ctx, readyLimit)
 	defer cancel()
-	// Whatever else listens on the port must not hold us up when the server could
-	// not have it.
-	go func() {
+	// Another server on the port must not delay us when ours could not listen and has ended.
+	watching.Go(func() {
 		select {
 		case <-c.done:
 			cancel()
 		case <-ctx.Done():
 		}
-	}()
+	})
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for {
@@ -231,7 +233,11 @@ func (p *Server) Stop() error {
 		if p.process == nil {
 			return
 		}
-		if err := errors.Join(p.process.stop(), p.folder.removeTemporary()); err != nil {
+		stopped := p.process.stop()
+		if stopped == nil {
+			p.watching.Wait()
+		}
+		if err := errors.Join(stopped, p.folder.removeTemporary()); err != nil {
 			p.stopErr = fmt.Errorf("stop postgresql: %w", err)
 		}
 	})
