@@ -34,7 +34,7 @@ var mutants = []mutant{
 		[]string{
 			"		if len(answers.Verdicts) != len(questions) {",
 			`		for i := range answers.Verdicts {
-			answers.Verdicts[i] = shadow.GoneVerdict
+			answers.Verdicts[i] = peer.GoneVerdict
 		}
 		if len(answers.Verdicts) != len(questions) {`,
 		},
@@ -47,9 +47,9 @@ var mutants = []mutant{
 			return fmt.Errorf("resolve at %s: %w", holder, err)
 		}`,
 			`		if err != nil {
-			answers = &shadow.Answers{Epoch: uuid.Max}
+			answers = &peer.Answers{Epoch: uuid.Max}
 			for range questions {
-				answers.Verdicts = append(answers.Verdicts, shadow.GoneVerdict)
+				answers.Verdicts = append(answers.Verdicts, peer.GoneVerdict)
 			}
 		}`,
 		},
@@ -63,8 +63,8 @@ var mutants = []mutant{
 		}`,
 			`		if len(expired) > 0 {
 			for i := range verdicts {
-				if verdicts[i] == Undecided && questions[i].Expired {
-					verdicts[i] = GoneVerdict
+				if verdicts[i] == peer.Undecided && questions[i].Expired {
+					verdicts[i] = peer.GoneVerdict
 				}
 			}
 			return nil
@@ -87,29 +87,25 @@ var mutants = []mutant{
 		if err != nil {
 			return err
 		}`,
-			`		var early int64
-		if err := tx.QueryRow(ctx, selectRootSQL, d.kindID, d.req.Name).Scan(&early); err != nil && !errors.Is(err, pgx.ErrNoRows) {
+			`		early := &cascade.Member{}
+		if err := tx.QueryRow(ctx, selectRootSQL, d.kindID, d.req.Name).Scan(&early.ID); err != nil && !errors.Is(err, pgx.ErrNoRows) {
 			return err
 		}
-		seen, err := readBonds(ctx, tx, &closure{members: map[int64]*member{early: {id: early}}})
+		before, err := s.cascade.DecideOn(ctx, tx, []*cascade.Member{early})
 		if err != nil {
 			return err
 		}
-		d.freeBefore = len(seen.blockaded) == 0
+		d.before = before
 		root, err := s.lockRoot(ctx, tx, d.kindID, d.req)
 		if err != nil {
 			return err
 		}`,
-			"\tobstacles int // tries", `	freeBefore bool
+			"\tobstacles int // tries", `	before    cascade.Decision
 	obstacles int // tries`,
-			// the root's blockades are those that were seen then
+			// what was decided before the lock counts
 			"\tif protected := decided.Verdict.Protected; len(protected) > 0 {",
-			`	if d.freeBefore {
-		b := &decided.bonds
-		b.blockaded = slices.DeleteFunc(b.blockaded, func(id int64) bool { return id == root.id })
-		decided.verdict = decide(decided.closure, *b)
-	}
-	if Protected := decided.verdict.protected; len(Protected) > 0 {`,
+			`	decided.Verdict = d.before.Verdict
+	if protected := decided.Verdict.Protected; len(protected) > 0 {`,
 		},
 	},
 	{
@@ -209,9 +205,9 @@ var mutants = []mutant{
 			"\t\tif err := s.establishAll(ctx, sv); err != nil {",
 			`		for _, wr := range sv.writes {
 			for _, h := range wr.drop {
-				if h.behaviour == schema.Block && h.deployment != nil && h.uid != nil {
-					_, _ = s.pool.Exec(ctx, "INSERT INTO dbcontroller.work (action, shard, deployment_id, attempt, holder_uid, field_id, target_uid)"+
-						" VALUES (2, $1, $2, $3, $4, $5, $6)", schema.Shard(wr.Name), *h.deployment, h.attempt, wr.uid, h.fieldID, *h.uid)
+				if h.Behaviour == schema.Block && h.Deployment != nil && h.UID != nil {
+					_, _ = s.Pool.Exec(ctx, "INSERT INTO dbcontroller.work (action, shard, deployment_id, attempt, holder_uid, field_id, target_uid)"+
+						" VALUES (2, $1, $2, $3, $4, $5, $6)", schema.Shard(wr.Name), *h.Deployment, h.Attempt, wr.uid, h.FieldID, *h.UID)
 				}
 			}
 		}
@@ -223,9 +219,9 @@ var mutants = []mutant{
 		"handlers/pending_check_owners.go",
 		[]string{
 			`			return nil, batchError{fmt.Errorf("check owners at %s: %w", at, err)}`,
-			`			answers = &shadow.OwnerAnswers{}
+			`			answers = &peer.OwnerAnswers{}
 			for range c.Questions {
-				answers.Answers = append(answers.Answers, shadow.OwnerAnswer{Verdict: shadow.OwnerAbsent})
+				answers.Answers = append(answers.Answers, peer.OwnerAnswer{Verdict: peer.OwnerAbsent})
 			}`,
 			"\t\"fmt\"\n", "",
 		},
@@ -238,7 +234,7 @@ var mutants = []mutant{
 		w.Block(b)
 	}
 `, "",
-			"\t\tl.blocks[b.Edge] = w.Goes(peer.PlanTarget{Deployment: s.Self, UID: b.UID}) && !w.MindAll", "\t\tl.blocks[b.edge] = true",
+			"\t\tl.blocks[b.Edge] = w.Goes(peer.PlanTarget{Deployment: s.Self, UID: b.UID}) && !w.MindAll", "\t\tl.blocks[b.Edge] = true",
 		},
 	},
 	{

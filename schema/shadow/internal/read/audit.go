@@ -144,10 +144,10 @@ func (s *Reader) views(ctx context.Context, held []HeldReference) ([]ReferenceVi
 			}
 		}
 		if h.Name != nil {
-			v.Target.Name, v.TargetUID = *h.Name, *h.uid
+			v.Target.Name, v.TargetUID = *h.Name, *h.UID
 		}
-		if h.attempt != nil {
-			v.Attempt = *h.attempt
+		if h.Attempt != nil {
+			v.Attempt = *h.Attempt
 		}
 		out = append(out, v)
 	}

@@ -17,12 +17,12 @@ type HeldReference struct {
 	FieldID    int32
 	TargetID   int64
 	Behaviour  schema.Behaviour
-	attempt    *uuid.UUID
+	Attempt    *uuid.UUID
 	Dangling   bool   // the target was deleted without acting upon the reference
 	Deployment *int32 // null: a local target
 	KindID     *int32 // null, like name and uid: the target is gone
 	Name       *string
-	uid        *uuid.UUID
+	UID        *uuid.UUID
 	Target     schema.FullName // set by compare
 }
 
@@ -37,7 +37,7 @@ WHERE r.holder_id = ANY ($1)`
 )
 
 func scanHeld(row pgx.CollectableRow) (h HeldReference, err error) {
-	err = row.Scan(&h.HolderID, &h.FieldID, &h.TargetID, &h.Behaviour, &h.attempt, &h.Dangling, &h.Deployment, &h.KindID, &h.Name, &h.uid)
+	err = row.Scan(&h.HolderID, &h.FieldID, &h.TargetID, &h.Behaviour, &h.Attempt, &h.Dangling, &h.Deployment, &h.KindID, &h.Name, &h.UID)
 	return h, err
 }
 
