@@ -254,7 +254,7 @@ var mutants = []mutant{
 		"schema/shadow/internal/cascade/carry.go",
 		[]string{
 			"\t\t\treturn s.Model().Names(s.Self, kind.Kind, text, value, name, targetKind)",
-			`			return value != "" || s.Model().Names(s.self, kind.Kind, text, value, name, targetKind)`,
+			`			return value != "" || s.Model().Names(s.Self, kind.Kind, text, value, name, targetKind)`,
 		},
 	},
 }
