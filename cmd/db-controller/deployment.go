@@ -22,6 +22,7 @@ import (
 	"github.com/db-controller/db-controller/migrations"
 	"github.com/db-controller/db-controller/nodemanager"
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
 	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
 	"github.com/db-controller/db-controller/schema/service"
 	"github.com/db-controller/db-controller/schema/shadow"
@@ -135,7 +136,7 @@ func (d *deployment) openStore(ctx context.Context) error {
 	limits := d.cfg.store
 	return d.waiting.database(ctx, d.cfg.database.dsn, func() (err error) {
 		d.store, err = shadow.Open(ctx, shadow.Config{
-			Pool: d.pool, Deployment: d.cfg.id, Peers: d.peers, Logger: d.log,
+			Pool: d.pool, Deployment: d.cfg.id, Peers: peer.PeersOf(d.peers), Logger: d.log,
 			TentativeTTL: limits.tentativeTTL, OwnerGrace: limits.ownerGrace, RemovalsKept: limits.removalsKept, Quotas: limits.quotas,
 		})
 		if err == nil && limits.restored {

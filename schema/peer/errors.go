@@ -1,10 +1,13 @@
 package peer
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/google/uuid"
 
 	"github.com/db-controller/db-controller/schema"
 )
@@ -173,3 +176,47 @@ var ErrRecovering = errors.New("the database was restored or failed over, and ma
 
 // maxNamedInText is the number of list items in the text of an error.
 const maxNamedInText = 5
+
+// A database has an identity: a UUID that is created with it. Failovers and restored backups keep it; an empty database,
+// or another deployment's, has another one. A deployment stores the identity of another's database as soon as the two are
+// related: references or owner references exist, or existed, between them. The answer of a different database is treated
+// as unknown, never as "gone" (I15).
+
+// DatabaseError reports that a deployment calls or answers from another database (Spoken) than the stored one (Known).
+type DatabaseError struct {
+	Deployment    schema.DeploymentID
+	Known, Spoken uuid.UUID
+}
+
+func (e *DatabaseError) Error() string {
+	return fmt.Sprintf("%s runs over the database %s, and not over %s, which is known of it: start it over the right one, or restore a backup of that; "+
+		"if it is lost for good, say so: db-controller accept-database %s", e.Deployment, e.Spoken, e.Known, e.Deployment)
+}
+
+type CallerDatabase struct{}
+
+// WithCallerDatabase stores in ctx the database from which a call is made, for transactions that relate the two
+// deployments: another database may have been accepted since the call was admitted.
+func WithCallerDatabase(ctx context.Context, database uuid.UUID) context.Context {
+	return context.WithValue(ctx, CallerDatabase{}, database)
+}
+
+// A database begins a new epoch when it may have lost commits: a standby was promoted, or a backup restored. Its rows may
+// then contradict messages that were exchanged with other deployments. From the new epoch on
+//   - attempts of the old epoch cannot commit, and deployments that know the new epoch refuse messages of the old one;
+//   - nothing is removed or marked until every deployment that may refer to resources here has compared its references
+//     with the blockades and entries here, and has established lost ones again;
+//   - references from here to other deployments, and blockades here, are compared as well.
+
+// ErrOldEpoch refuses a message that was made before its sender's database began a new epoch.
+var ErrStaleEpoch = errors.New("this is of before a failover or a restore of the sender's database; " +
+	"if it is not, that database was put back to before one: start its deployment with --restored")
+
+// Outcomes of watches.
+var (
+	// ErrReset says that a resume token cannot be resumed: start with a new snapshot.
+	ErrReset = schema.ErrReset
+)
+
+// ErrPassGone means that a pass has ended, or was replaced by another one.
+var ErrPassGone = errors.New("the comparison has ended or was replaced by a newer one")

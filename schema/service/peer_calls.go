@@ -25,12 +25,12 @@ const (
 	longPeerTimeout = 15 * time.Second
 )
 
-// Establish implements peer.Peers.
+// Establish implements peer.Establisher.
 func (p *Peers) Establish(ctx context.Context, target schema.DeploymentID, attempt peer.AttemptID, refs []peer.EstablishReference) (*peer.Established, error) {
 	return p.establish(ctx, target, attempt, refs, false)
 }
 
-// WouldEstablish implements peer.Peers.
+// WouldEstablish implements peer.Establisher.
 func (p *Peers) WouldEstablish(ctx context.Context, target schema.DeploymentID, refs []peer.EstablishReference) ([]uuid.UUID, error) {
 	answer, err := p.establish(ctx, target, uuid.Must(uuid.NewV7()), refs, true)
 	if err != nil {
@@ -77,7 +77,7 @@ func establishProto(refs []peer.EstablishReference) []*schemav1.EstablishReferen
 	return out
 }
 
-// CheckReferences implements peer.Peers.
+// CheckReferences implements peer.Checker.
 func (p *Peers) CheckReferences(ctx context.Context, at schema.DeploymentID, refs []peer.CheckedReference) ([]peer.Known, error) {
 	client, err := p.Client(at)
 	if err != nil {
@@ -133,7 +133,7 @@ func (p *Peers) ConfirmEpoch(ctx context.Context, at schema.DeploymentID, epoch,
 	return err
 }
 
-// Resolve implements peer.Peers.
+// Resolve implements peer.Checker.
 func (p *Peers) Resolve(ctx context.Context, holder schema.DeploymentID, questions []peer.Question) (*peer.Answers, error) {
 	client, err := p.Client(holder)
 	if err != nil {

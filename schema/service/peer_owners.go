@@ -17,7 +17,7 @@ func (p *Peers) CheckOwners(ctx context.Context, at schema.DeploymentID, questio
 	return p.checkOwners(ctx, at, questions, false)
 }
 
-// WouldCheckOwners implements peer.Peers.
+// WouldCheckOwners implements peer.Checker.
 func (p *Peers) WouldCheckOwners(ctx context.Context, at schema.DeploymentID, questions []peer.OwnerQuestion) (*peer.OwnerAnswers, error) {
 	return p.checkOwners(ctx, at, questions, true)
 }

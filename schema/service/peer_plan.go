@@ -12,7 +12,7 @@ import (
 	"github.com/db-controller/db-controller/schema/wire"
 )
 
-// Plan implements peer.Peers.
+// Plan implements peer.Planner.
 func (p *Peers) Plan(ctx context.Context, at schema.DeploymentID, q peer.PlanQuestion) (*peer.Plan, error) {
 	client, err := p.Client(at)
 	if err != nil {
@@ -106,7 +106,7 @@ func readBlocker(at schema.DeploymentID, b *schemav1.PlanDeletionResponse_Blocke
 	return out, err
 }
 
-// Trace implements peer.Peers. It asks in as many calls as the bound of one call requires.
+// Trace implements peer.Planner. It asks in as many calls as the bound of one call requires.
 func (p *Peers) Trace(ctx context.Context, at schema.DeploymentID, uids []uuid.UUID) (map[uuid.UUID]peer.Trace, error) {
 	client, err := p.Client(at)
 	if err != nil {

@@ -31,7 +31,7 @@ func TestAConfirmBesideAMarkThatIsUnderWayIsTold_I4(t *testing.T) {
 	g := newGate("commit") // of the transaction that marks
 	g.whole = true
 	process := gatedProcess(t, b, bWest, g, b.Stores[b.ID(bWest)].Model())
-	peers, ok := b.Peers(bWest).(handlers.Acknowledger)
+	peers, ok := b.Peers(bWest).Planner.(handlers.Acknowledger)
 	require.True(t, ok)
 	g.arm(0)
 	acted := make(chan error, 1)

@@ -63,7 +63,7 @@ func NewBox(t testing.TB, services string, configure BoxConfig, deployments ...s
 		dsn := server.NewDatabase(t, template)
 		pool, serving := b.connect(dsn)
 		b.Pools[id] = pool
-		cfg := shadow.Config{Pool: serving, Deployment: id, Peers: &boxPeers{box: b, self: id}, DeleteTimeout: 15 * time.Second}
+		cfg := shadow.Config{Pool: serving, Deployment: id, Peers: peer.PeersOf(&boxPeers{box: b, self: id}), DeleteTimeout: 15 * time.Second}
 		if configure != nil {
 			configure(&cfg)
 		}
@@ -98,13 +98,15 @@ func (b *Box) connect(dsn string) (test, serving *pgxpool.Pool) {
 }
 
 // Peers returns the calls of a deployment's store to the others.
-func (b *Box) Peers(deployment string) peer.Peers { return &boxPeers{box: b, self: b.ID(deployment)} }
+func (b *Box) Peers(deployment string) peer.Peers {
+	return peer.PeersOf(&boxPeers{box: b, self: b.ID(deployment)})
+}
 
 // SecondProcess opens a deployment's database once more, as another process of the deployment would.
 func (b *Box) SecondProcess(deployment string, cfg shadow.Config) *shadow.Store {
 	b.t.Helper()
 	id := b.ID(deployment)
-	cfg.Pool, cfg.Deployment, cfg.Peers = b.configs[id].Pool, id, &boxPeers{box: b, self: id}
+	cfg.Pool, cfg.Deployment, cfg.Peers = b.configs[id].Pool, id, peer.PeersOf(&boxPeers{box: b, self: id})
 	store, err := shadow.Open(context.Background(), cfg)
 	require.NoError(b.t, err)
 	require.NoError(b.t, store.Switch(context.Background(), b.Stores[id].Model()))

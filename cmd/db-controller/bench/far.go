@@ -97,7 +97,7 @@ func openFar(ctx context.Context, databases func(context.Context, int) ([]string
 		before := f.close
 		f.close = func() { pool.Close(); before() }
 		id := schema.DeploymentID{Service: "far.example.com", Region: fmt.Sprintf("r%02d", i)}
-		store, err := shadow.Open(ctx, shadow.Config{Pool: pool, Deployment: id, Peers: &farPeers{f, id}})
+		store, err := shadow.Open(ctx, shadow.Config{Pool: pool, Deployment: id, Peers: peer.PeersOf(&farPeers{f, id})})
 		if err == nil {
 			err = store.Switch(ctx, model)
 		}

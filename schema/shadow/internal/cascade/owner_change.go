@@ -332,3 +332,12 @@ func (e *ownerEdit) byName(ctx context.Context, tx pgx.Tx) (map[seenOwner]bool, 
 	}
 	return lost, becomes, nil
 }
+
+const SelectOwnerRowsSQL = `
+SELECT ownee_id, deployment_id, kind_id, name, uid, flags, checked, generation, created_at, created_at + $3 <= now()
+FROM dbcontroller.owner_reference WHERE ownee_id = ANY ($1) AND ($2::int IS NULL OR deployment_id = $2)`
+
+func ScanOwnerRow(row pgx.CollectableRow) (r write.OwnerRow, err error) {
+	err = row.Scan(&r.OwneeID, &r.DeploymentID, &r.KindID, &r.Name, &r.UID, &r.Flags, &r.Checked, &r.Generation, &r.CreatedAt, &r.Over)
+	return r, err
+}

@@ -1,9 +1,15 @@
 package db
 
 import (
+	"context"
 	"errors"
+	"slices"
 
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/db-controller/db-controller/internal/postgres"
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
 )
 
 const (
@@ -37,4 +43,20 @@ func again(err error) bool {
 func Violates(err error, constraint string) bool {
 	var pg *pgconn.PgError
 	return errors.As(err, &pg) && pg.Code == codeUniqueViolation && pg.ConstraintName == constraint
+}
+
+// GaveUp reports whether the deadline ended a try, which then has changed nothing: in a statement, or in the last
+// question to another deployment.
+func GaveUp(err error) bool {
+	var unavailable *peer.UnavailableError
+	if errors.As(err, &unavailable) {
+		another := func(u peer.Unasked) bool { return u.Why != peer.TimedOut }
+		return len(unavailable.Unasked) > 0 && !slices.ContainsFunc(unavailable.Unasked, another)
+	}
+	return errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, peer.ErrUnknown)
+}
+
+// failsWholeBatch reports whether every part of a batch would fail with the error, so that halving the batch is useless.
+func failsWholeBatch(err error) bool {
+	return errors.Is(err, peer.ErrRecovering) || errors.Is(err, peer.ErrStaleEpoch) || errors.Is(err, schema.ErrFenced) || postgres.Unavailable(err)
 }

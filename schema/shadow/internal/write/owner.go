@@ -189,3 +189,16 @@ func queueOwners(b *pgx.Batch, sv *saving) {
 		})
 	}
 }
+
+// OwnerKey is the primary key of owner_reference.
+type OwnerKey struct {
+	OwneeID      int64
+	DeploymentID int32
+	KindID       int32
+	Name         string
+	UID          uuid.UUID
+}
+
+func (r OwnerRow) Key() OwnerKey {
+	return OwnerKey{r.OwneeID, r.DeploymentID, r.KindID, r.Name, r.UID}
+}

@@ -20,3 +20,14 @@ func (s *DB) Finish(ctx context.Context, seqs []int64) error {
 	}
 	return nil
 }
+
+const (
+	DoneSQL = `DELETE FROM dbcontroller.work WHERE seq = ANY ($1)`
+)
+
+// Groups in countsSQL, beside the actions of work.
+const (
+	AcknowledgeGroup = 101
+	DeletingGroup    = 102
+	ResolveGroup     = 103
+)

@@ -8,6 +8,28 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
+// Messages are the messages of pieces of work: what this deployment owes to another one now.
+type Messages struct {
+	// Epoch of the database in which they were read.
+	Epoch   uuid.UUID
+	Confirm []AttemptID
+	Release []BlockadeKey
+	Abandon []AttemptID
+	LetGo   []LetGo
+	// Seqs are the pieces of work of these messages, which Delivered removes.
+	Seqs []int64
+}
+
+// Derived is the progress of a piece of derivation.
+type Derived int
+
+// DerivedAll: done. DerivedSome: a page is done, and others follow. DerivedNot: not possible now; try again later.
+const (
+	DerivedAll Derived = iota
+	DerivedSome
+	DerivedNot
+)
+
 // LetGo reports that an owner has dropped a reference to a resource that it owns.
 type LetGo struct {
 	Owner uuid.UUID

@@ -67,3 +67,7 @@ func (s *Gate) adopt(v *db.Version, generation int64) {
 	fresh.Generation = generation
 	s.Version.CompareAndSwap(v, &fresh)
 }
+
+const (
+	SelectVersionSQL = `SELECT version, generation FROM dbcontroller.meta`
+)

@@ -279,3 +279,12 @@ func (w *PlanWalk) takeAnswer(a answer) {
 	}
 	w.takePlan(a.from, a.plan)
 }
+
+// Holders returns the holders of the blockers.
+func (w *PlanWalk) Holders() []peer.PlanTarget {
+	var out []peer.PlanTarget
+	for _, b := range w.InOrder() {
+		out = append(out, b.HolderResource())
+	}
+	return out
+}

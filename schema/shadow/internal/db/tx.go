@@ -1,7 +1,9 @@
 package db
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -133,4 +135,41 @@ func (s *DB) Wake() { s.Touched(AllFeeds) }
 func (s *DB) Touched(t feed.Topics) {
 	s.watchers.Wake(t)
 	s.committed.Wake(t)
+}
+
+// ErrStale means that stored rows changed after prepare had compared the write with them: Save prepares it again.
+var ErrStale = errors.New("the resource changed while it was written")
+
+func WithDefaultTimeout(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+	if _, ok := ctx.Deadline(); ok {
+		return ctx, func() {}
+	}
+	return context.WithTimeout(ctx, d)
+}
+
+// Querier is the pool or a transaction.
+type Querier interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}
+
+// Decode reads stored JSON. Numbers keep their spelling (json.Number); a NULL column leaves into unchanged.
+func Decode(raw []byte, into any) error {
+	if raw == nil {
+		return nil
+	}
+	d := json.NewDecoder(bytes.NewReader(raw))
+	d.UseNumber()
+	return d.Decode(into)
+}
+
+// Shapes returns pairs of a kind's id and a shape of its names. ids are in the order of the model's KindNames.
+func (v *Version) Shapes(ids []int32) (kinds []int32, shapes []string) {
+	for i, name := range v.Model.KindNames() {
+		if kind, err := v.Model.Kind(name); err == nil {
+			for _, shape := range kind.Shapes() {
+				kinds, shapes = append(kinds, ids[i]), append(shapes, shape)
+			}
+		}
+	}
+	return kinds, shapes
 }

@@ -79,3 +79,24 @@ type Plan struct {
 	Unsets    []PlanUnset
 	Truncated bool
 }
+
+// IsZero reports whether there is no reason: the deletion starts with the member.
+func (v Via) IsZero() bool { return v.Target.UID == uuid.Nil }
+
+// Trace lists the resources whose deletion would remove one resource.
+type Trace struct {
+	// Cascades are the targets of its cascading references, and those of these targets, transitively in the same database.
+	Cascades []PlanTarget
+	// Owners are the owners of the resource and of the local Cascades. The deletion of one owner is not enough: an ownee is
+	// deleted with the last one, which a trace does not decide.
+	Owners []PlanTarget
+}
+
+// DeleteResult reports whether the resource was removed, or is DELETING because other deployments have to act first.
+type DeleteResult struct {
+	Removed bool
+	// Unasked are the deployments that could not be asked for blockers of the cascade.
+	Unasked []Unasked
+	// Resource is the marked resource; nil when removed.
+	Resource *Resource
+}

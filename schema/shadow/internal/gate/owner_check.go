@@ -1,5 +1,0 @@
-package gate
-
-const (
-	SelectVersionSQL = `SELECT version, generation FROM dbcontroller.meta`
-)
