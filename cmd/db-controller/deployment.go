@@ -269,6 +269,9 @@ func (d *deployment) close() {
 	if d.endpoints != nil {
 		_ = d.endpoints.listener.Close() // an error: the server has closed it
 	}
+	if d.store != nil {
+		d.store.Close()
+	}
 	if d.pool != nil {
 		d.pool.Close()
 	}

@@ -16,8 +16,8 @@ import (
 var (
 	ErrNotFound = errors.New("not found")
 	ErrExists   = errors.New("already exists")
-	// ErrMoved says that the resource is not at the revision, or has not the uid, that the write asked for.
-	ErrConflict = errors.New("has changed meanwhile")
+	// ErrConflict says that the resource is not at the revision, or has not the uid, that the write asked for.
+	ErrConflict = errors.New("uid or revision does not match")
 	// ErrDeleting says that the resource is on its way out and takes no writes.
 	ErrDeleting = errors.New("is being deleted")
 	// ErrAborted reports that the attempt was aborted, by a target's resolver, a version switch or a new epoch; try again.
@@ -33,7 +33,7 @@ var (
 	ErrNotSent = errors.New("not sent")
 	// ErrUnknown reports that the result of a commit is unknown.
 	ErrUnknown = errors.New("the outcome is not known")
-	// ErrBarred says that an operator has declared the asking deployment gone for ever.
+	// ErrDecommissioned is the error of a deployment that an operator here has decommissioned.
 	ErrDecommissioned = errors.New("an operator has decommissioned this deployment")
 	// ErrPosition reports that this database did not issue an acknowledged position to the caller.
 	ErrPosition = errors.New("not a position of this database for this caller")

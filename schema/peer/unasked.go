@@ -46,7 +46,7 @@ func (u Unasked) Error() string {
 	return fmt.Sprintf("%s cannot be reached: %s", u.Deployment, u.Detail)
 }
 
-// whyNot joins the descriptions of several deployments.
+// describeUnasked joins the descriptions of several deployments.
 func describeUnasked(unasked []Unasked) string {
 	texts := make([]string, len(unasked))
 	for i, u := range unasked {

@@ -54,6 +54,9 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	}, nil
 }
 
+// Close ends what the store runs in the background. Call it once, when no other method runs, and before the pool is closed.
+func (s *Store) Close() { s.Keeper.Close() }
+
 // Logger of what operators should know.
 func (s *Store) Logger() *zap.Logger { return s.db.Logger() }
 

@@ -127,10 +127,10 @@ WHERE r.holder_id = ANY ($4) AND f.id = r.target_id AND f.deployment_id = $1 AND
 	dropDecommissionedWorkSQL = db.Codes(`DELETE FROM dbcontroller.work WHERE deployment_id = $1 AND action <> {retire}`)
 )
 
-// retirePage is how many targets, and how many foreign ones, one step takes.
+// decommissionPage is the maximum number of targets, and of foreign targets, of one step.
 const decommissionPage = 1000
 
-// Retire works off what a decommissioned deployment had here, and what pointed to it: blockades, entries and
+// CleanUpDecommissioned removes, in pages, all rows of a decommissioned deployment and all references to it: blockades, entries and
 // unacknowledged deletions of its holders go, references to its resources act, owner references to them are dropped,
 // and messages to it are forgotten. It ends with all of it, and goes on where it was when it is called again. What it
 // was not told of is not touched.
@@ -222,7 +222,7 @@ type decommissionedTarget struct {
 	UID uuid.UUID
 }
 
-// turnBlocking lets references that blocked act, as the operator said.
+// replaceBlocking gives blocking references the behaviour that the operator chose.
 func (s *Admin) replaceBlocking(ctx context.Context, deployment int32, uids []uuid.UUID, blocking schema.Behaviour) error {
 	parent, err := s.Names.Field(ctx, schema.ParentPath)
 	if err != nil {

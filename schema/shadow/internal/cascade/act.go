@@ -63,7 +63,7 @@ type ActTarget struct {
 	name string
 }
 
-// fewHolders is up to how many holders a deletion is small: it is done before those that have more go on.
+// smallTarget is the maximum number of holders of a small deletion: small ones are done before large ones continue.
 const smallTarget = 200
 
 // ActFor unsets and cascades the holders in this database for deletions at a deployment, any number of them, in

@@ -307,8 +307,8 @@ func (s *Deleter) full(name string) schema.FullName {
 	return schema.FullName{Deployment: s.Self, Name: name}
 }
 
-// lookedFarEnough reports whether nothing has to be asked before the delete is carried out: nothing of it is elsewhere and
-// nobody blocks it, or the look-ahead has excused all who do.
+// lookAheadComplete reports whether the delete can be carried out without further questions: no other deployment is concerned and
+// no holder blocks it, or the look-ahead has excused every blocker.
 func (s *Deleter) lookAheadComplete(ctx context.Context, tx pgx.Tx, d cascade.Decision, ahead *lookAhead) (bool, error) {
 	b, v := d.Bonds, d.Verdict
 	if ahead == nil {

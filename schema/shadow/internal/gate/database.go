@@ -158,7 +158,7 @@ type deploymentFlag struct {
 	deployment int32
 }
 
-// noteStake notes it once a process and epoch.
+// SetFlag sets a flag of a deployment, once in each process and epoch.
 func (s *Gate) SetFlag(ctx context.Context, sql string, deployment int32) error {
 	if _, noted := s.flagged.Load(deploymentFlag{sql, deployment}); noted {
 		return nil

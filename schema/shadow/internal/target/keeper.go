@@ -20,3 +20,6 @@ type Keeper struct {
 func New(g *gate.Gate, r *read.Reader) *Keeper {
 	return &Keeper{DB: g.DB, gate: g, read: r, usage: newUsage(g.Cfg.Quotas)}
 }
+
+// Close ends what runs in the background.
+func (s *Keeper) Close() { s.usage.close() }

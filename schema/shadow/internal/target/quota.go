@@ -28,7 +28,9 @@ const countAtMost = 20
 type usage struct {
 	limits peer.Quotas
 
-	counting chan struct{} // semaphore of one: held while counting
+	counting   chan struct{} // semaphore of one: held while counting
+	closed     chan struct{} // closed by close, which ends counts in the background
+	background sync.WaitGroup
 
 	mu        sync.Mutex
 	used      map[int32]used      // by deployment; guarded by mu, like all below
@@ -54,7 +56,7 @@ func newUsage(q peer.Quotas) *usage {
 	if q.Blocking <= 0 {
 		q.Blocking = 10_000_000
 	}
-	return &usage{limits: q, counting: make(chan struct{}, 1), used: map[int32]used{}, inFlight: map[int32]used{}, refused: map[int32]time.Time{}, named: map[int32]int{}}
+	return &usage{limits: q, counting: make(chan struct{}, 1), closed: make(chan struct{}), used: map[int32]used{}, inFlight: map[int32]used{}, refused: map[int32]time.Time{}, named: map[int32]int{}}
 }
 
 // add reserves the blockades that a deployment is about to establish. It returns the exceeded limit as text, and then reserves
@@ -62,11 +64,7 @@ func newUsage(q peer.Quotas) *usage {
 func (u *usage) add(ctx context.Context, q db.Querier, deployment int32, more used) (detail string, err error) {
 	detail, due, hopeless := u.try(deployment, more)
 	if due {
-		go func() {
-			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
-			defer cancel()
-			_ = u.count(ctx, q) // the next call near the limit tries again
-		}()
+		u.background.Go(func() { u.countBehind(context.WithoutCancel(ctx), q) })
 	}
 	if detail == "" || hopeless {
 		return detail, nil
@@ -80,6 +78,29 @@ func (u *usage) add(ctx context.Context, q db.Querier, deployment int32, more us
 		u.refused[deployment] = time.Now()
 	}
 	return detail, nil
+}
+
+// countBehind counts while the caller goes on, until close.
+func (u *usage) countBehind(ctx context.Context, q db.Querier) {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = u.count(ctx, q) // the next call near the limit tries again
+	}()
+	select {
+	case <-done:
+	case <-u.closed:
+		cancel()
+		<-done
+	}
+}
+
+// close ends counts in the background, and returns when they have ended. Nothing may call add any more.
+func (u *usage) close() {
+	close(u.closed)
+	u.background.Wait()
 }
 
 // try is add without counting. It also reports whether a count is due, and whether a recent count has refused the deployment, so
@@ -119,7 +140,7 @@ func (u *usage) name(deployment int32, n int) bool {
 	return true
 }
 
-// landed marks blockades reserved by add as committed or aborted: the next count sees whichever it is.
+// done marks blockades reserved by add as committed or aborted: the next count sees whichever it is.
 func (u *usage) done(deployment int32, added used) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -182,7 +203,7 @@ func (u *usage) count(ctx context.Context, q db.Querier) error {
 }
 
 // admit fails with a *RefusedError (QuotaExceeded) when the references exceed the quota of their holders' deployment. Otherwise the
-// caller has to call landed when the transaction that writes them has ended.
+// caller has to call done when the transaction that writes them has ended.
 func (s *Keeper) admit(ctx context.Context, holder int32, refs []peer.EstablishReference) (done func(), err error) {
 	more := used{tentative: int64(len(refs))}
 	for _, r := range refs {

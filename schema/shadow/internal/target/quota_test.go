@@ -73,3 +73,26 @@ func TestAQuotaIsCountedOnceForAll(t *testing.T) {
 		require.LessOrEqual(t, q.n.Load(), int32(2))
 	})
 }
+
+// endless counts until its context ends.
+type endless struct{ began chan struct{} }
+
+func (e endless) Query(ctx context.Context, _ string, _ ...any) (pgx.Rows, error) {
+	close(e.began)
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+func TestCloseEndsACountInTheBackground(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		u, q := newUsage(peer.Quotas{}), endless{make(chan struct{})}
+		detail, err := u.add(t.Context(), q, 1, used{tentative: 1})
+		require.NoError(t, err)
+		require.Empty(t, detail)
+		<-q.began
+		began := time.Now()
+		u.close()
+		require.Zero(t, time.Since(began))
+	})
+}

@@ -9,7 +9,7 @@ import (
 	"github.com/db-controller/db-controller/schema/peer"
 )
 
-// notBarred refuses new references and owners in deployments that are gone. The version's lock is held shared.
+// refuseDecommissioned refuses new references to, and owners in, decommissioned deployments. The caller holds the version lock shared.
 func (s *Writer) refuseDecommissioned(ctx context.Context, sv *saving, decommissioned []int32) error {
 	if len(decommissioned) == 0 {
 		return nil
