@@ -81,7 +81,7 @@ func TestProcessesOfOneDeployment_I18(t *testing.T) {
 	f.shared(deployment, 3)
 	out, err := run(t, "status", deployment, "--context", f.Context)
 	require.NoError(t, err, out)
-	require.Contains(t, out, "process second does 2")
+	require.Contains(t, out, "process second has 2")
 
 	f.tearDown("pauses", 2000, func() { require.NoError(t, second.Signal(syscall.SIGSTOP)) })
 	f.shared(deployment, 2)

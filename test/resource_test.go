@@ -242,7 +242,7 @@ A delete would be refused: targets/t cannot be deleted: `+aEast+`targets/n3, whi
 	require.NoError(t, f.Deployments[f.id(bEast+"holders/x")].Kill())
 	out, err := run(t, "plan", target, "--context", f.Context)
 	require.NoError(t, err, out)
-	require.Contains(t, out, "not asked  b.example.com/eastus2 does not answer; what is there is not in this plan")
+	require.Contains(t, out, "not asked  b.example.com/eastus2 does not answer; its resources are not in this plan")
 	require.Contains(t, out, "b.example.com/eastus2 cannot be reached: ")
 	require.Contains(t, out, "A delete would be accepted: 7 deleted, 0 unset.")
 	require.NoError(t, f.Deployments[f.id(bEast+"holders/x")].Start())

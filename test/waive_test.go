@@ -35,7 +35,7 @@ func TestWaiveLetsDeletesGoOn_I13(t *testing.T) {
 	for want, args := range map[string][]string{
 		"--of: ":                   {"--reason", "it burnt", "--yes"},
 		"--reason is missing":      {"--of", other, "--yes"},
-		"say --yes to go on":       {"--of", other, "--reason", "it burnt"},
+		"add --yes to continue":    {"--of", other, "--reason", "it burnt"},
 		`--of: region "eastus2/x"`: {"--of", other + "/x", "--reason", "it burnt", "--yes"},
 	} {
 		out, err := waive(args...)

@@ -42,7 +42,7 @@ func TestAWriteMayRepeatAReferenceToWhatIsBeingDeleted_I4(t *testing.T) {
 	require.Equal(t, peer.TargetDeleting, refusals(t, err)[0].Reason, "it had let go")
 	b.Settle()
 	b.Gone(holder2)
-	require.Equal(t, peer.Deleting, b.Get(middle).State, "its remote refers to it")
+	require.Equal(t, peer.Deleting, b.Get(middle).State, "its peer refers to it")
 	b.MustPut(remote, nil)
 	b.Settle()
 	b.Gone(middle)
@@ -129,7 +129,7 @@ kinds:
     hide_while_deleting: true
     references:
       - { path: up, targets: [Target], behaviour: CASCADE_DELETE }
-      - { path: remote, targets: [Target], behaviour: BLOCK }
+      - { path: peer, targets: [Target], behaviour: BLOCK }
 `
 
 // What its kind hides is readable while somebody in its own database blocks it: when it is marked, and when it is looked at

@@ -178,5 +178,5 @@ func TestNothingRefersToAKindWithoutConstraints(t *testing.T) {
 	ref.TargetKind, ref.TargetName = "Log", "logs/l"
 	_, err := b.Stores[b.ID(aWest)].Establish(t.Context(), b.ID(bEast), newAttempt(), []peer.EstablishReference{ref})
 	require.Equal(t, peer.NotConstrained, refusals(t, err)[0].Reason)
-	require.ErrorContains(t, err, "has disabled")
+	require.ErrorContains(t, err, "whose constraints are disabled")
 }

@@ -85,9 +85,9 @@ func TestTheRegionInANameIsTheResourcesRegion(t *testing.T) {
 	b.MustPut("//"+aWest+"/projects/p", nil)
 	_, err := b.Put("//"+aWest+"/projects/p/regions/eastus2/sites/s", nil)
 	require.ErrorAs(t, err, new(*peer.InvalidError))
-	require.ErrorContains(t, err, "says region eastus2, and this is "+aWest+": give its full name, //"+aEast+"/...")
+	require.ErrorContains(t, err, "contains region eastus2, and this is "+aWest+": use the full name, //"+aEast+"/...")
 	_, err = b.Stores[b.ID(aWest)].Validate(t.Context(), peer.Write{Name: "projects/p/regions/mars/sites/s"})
-	require.ErrorContains(t, err, "says region mars")
+	require.ErrorContains(t, err, "contains region mars")
 	b.MustPut("//"+aWest+"/projects/p/regions/us-west2/sites/s", nil)
 
 	// A relative name with a region refers to that region.

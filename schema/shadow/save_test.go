@@ -75,8 +75,8 @@ func TestSaveRefusesBadInputAndChangesNothing(t *testing.T) {
 		{holder, body{"block": 5.0}, "field block: want the name of a resource as a string, got a number"},
 		{holder, body{"list": "x"}, "field list: want a message, list or map, got a string"},
 		{holder, body{"block": "//nowhere"}, `want //service/region/name`},
-		{holder, body{"block": "//c.example.com/us-west2/targets/t"}, "names no a.example.com/Target"},
-		{holder, body{"block": "holders/x"}, "names no a.example.com/Target"},
+		{holder, body{"block": "//c.example.com/us-west2/targets/t"}, "is not the name of a resource of kind a.example.com/Target"},
+		{holder, body{"block": "holders/x"}, "is not the name of a resource of kind a.example.com/Target"},
 	} {
 		_, err := b.Put(c.name, c.body)
 		var invalid *peer.InvalidError
