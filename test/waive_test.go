@@ -46,7 +46,7 @@ func TestWaiveLetsDeletesGoOn_I13(t *testing.T) {
 	for range 2 { // said again it changes nothing
 		out, err := waive("--of", other, "--reason", "it burnt", "--yes")
 		require.NoError(t, err, out)
-		require.Equal(t, deployment+" waits for "+other+" no more\n", out)
+		require.Equal(t, deployment+" no longer waits for "+other+"\n", out)
 	}
 	f.mustDelete(aWest + "targets/t")
 	out, err := run(t, "status", deployment, "--context", f.Context)
