@@ -7,12 +7,11 @@ import (
 	"github.com/db-controller/db-controller/internal/crash"
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
-	"github.com/db-controller/db-controller/schema/shadow"
 )
 
 // CheckOwnersStore has the owners that have to be checked, and settles the answers.
 type CheckOwnersStore interface {
-	OwnersToCheck(ctx context.Context, at schema.DeploymentID, seqs []int64) (*shadow.OwnersToCheck, error)
+	OwnersToCheck(ctx context.Context, at schema.DeploymentID, seqs []int64) (*peer.OwnersToCheck, error)
 }
 
 // CheckOwnersPeers asks the owners' deployment.

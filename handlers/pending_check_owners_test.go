@@ -12,7 +12,6 @@ import (
 	"github.com/db-controller/db-controller/handlers"
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
-	"github.com/db-controller/db-controller/schema/shadow"
 )
 
 // checkOwnersStore has one question a piece of work.
@@ -23,13 +22,13 @@ type checkOwnersStore struct {
 	done []int64
 }
 
-func (s *checkOwnersStore) OwnersToCheck(_ context.Context, _ schema.DeploymentID, seqs []int64) (*shadow.OwnersToCheck, error) {
+func (s *checkOwnersStore) OwnersToCheck(_ context.Context, _ schema.DeploymentID, seqs []int64) (*peer.OwnersToCheck, error) {
 	if s.read != nil {
 		if err := s.read(seqs); err != nil {
 			return nil, err
 		}
 	}
-	c := &shadow.OwnersToCheck{Settle: func(_ context.Context, answers *peer.OwnerAnswers) ([]int64, error) { return s.settle(seqs, answers) }}
+	c := &peer.OwnersToCheck{Settle: func(_ context.Context, answers *peer.OwnerAnswers) ([]int64, error) { return s.settle(seqs, answers) }}
 	for _, seq := range seqs {
 		if !slices.Contains(s.done, seq) {
 			c.Questions = append(c.Questions, peer.OwnerQuestion{Name: "owners/o"})

@@ -9,7 +9,7 @@ import (
 // VerifyBlockadesStore compares the blockades of another deployment's resources after a failover, here or there.
 type VerifyBlockadesStore interface {
 	// VerifyBlockades asks the other deployment, removes blockades without a reference, and removes the work. It fails with
-	// shadow.ErrPassGone when the work is done or replaced.
+	// peer.ErrPassGone when the work is done or replaced.
 	VerifyBlockades(ctx context.Context, of schema.DeploymentID, seq int64) error
 }
 

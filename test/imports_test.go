@@ -48,7 +48,7 @@ var allowed = map[string][]string{
 	"envregistry/server":                       {"internal/feed", "internal/identity", "internal/postgres", "schema", "schema/schemapb/", "schema/wire"},
 	"constraint":                               {"constraint/cache", "internal/retry", "schema"},
 	"constraint/cache":                         {},
-	"handlers":                                 {"internal/crash", "schema", "schema/peer", "schema/shadow"},
+	"handlers":                                 {"internal/crash", "schema", "schema/peer"},
 	"nodemanager":                              {"schema"},
 	"client":                                   {"envregistry", "internal/identity", "schema", "schema/schemapb/", "schema/wire"},
 	"cmd/db-controller":                        {""},

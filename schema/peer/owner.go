@@ -1,6 +1,8 @@
 package peer
 
 import (
+	"context"
+
 	"github.com/google/uuid"
 
 	"github.com/db-controller/db-controller/schema"
@@ -51,4 +53,12 @@ type Upgrade struct {
 	Generation int64
 	// Renamed maps the names of kinds in other versions to their names in this version.
 	Renamed map[string]string
+}
+
+// OwnersToCheck are the questions to one owners' deployment that result from some pieces of work.
+type OwnersToCheck struct {
+	Questions []OwnerQuestion
+	// Settle applies the answers, one for each question, in their order. It returns the pieces of work that wait: for an
+	// owner whose uid has just become known, for one that is missing and may still come, and for an unknown answer.
+	Settle func(ctx context.Context, answers *OwnerAnswers) (waiting []int64, err error)
 }

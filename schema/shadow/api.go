@@ -9,7 +9,6 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 	"github.com/db-controller/db-controller/schema/shadow/internal/deletion"
 	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
-	"github.com/db-controller/db-controller/schema/shadow/internal/owner"
 	"github.com/db-controller/db-controller/schema/shadow/internal/plan"
 	"github.com/db-controller/db-controller/schema/shadow/internal/read"
 	"github.com/db-controller/db-controller/schema/shadow/internal/verify"
@@ -38,9 +37,6 @@ type (
 	DeletePlan     = plan.DeletePlan
 	PlanGroup      = plan.PlanGroup
 	PlannedBlocker = plan.PlannedBlocker
-
-	// Handlers.
-	OwnersToCheck = owner.OwnersToCheck
 
 	// Operators.
 	AuditConfig      = admin.AuditConfig

@@ -57,10 +57,10 @@ var errLocked = errors.New("another transaction holds the lock of a holder")
 
 // ActTarget is a deleted resource with holders here.
 type ActTarget struct {
-	id   int64
+	ID   int64
 	UID  uuid.UUID
-	kind int32
-	name string
+	Kind int32
+	Name string
 }
 
 // smallTarget is the maximum number of holders of a small deletion: small ones are done before large ones continue.
@@ -157,7 +157,7 @@ func (a *Acting) Load(ctx context.Context, q db.Querier, uids []uuid.UUID) error
 		return fmt.Errorf("read targets: %w", err)
 	}
 	var t ActTarget
-	_, err = pgx.ForEachRow(rows, []any{&t.id, &t.UID, &t.kind, &t.name}, func() error { a.Targets[t.id] = t; return nil })
+	_, err = pgx.ForEachRow(rows, []any{&t.ID, &t.UID, &t.Kind, &t.Name}, func() error { a.Targets[t.ID] = t; return nil })
 	if err != nil {
 		return fmt.Errorf("read targets: %w", err)
 	}
@@ -348,7 +348,7 @@ func (a *Acting) act(ctx context.Context, tx pgx.Tx, targets, holders []int64, l
 	var roots []*Member
 	for _, m := range locked {
 		if t, ok := with[m.ID]; ok {
-			m.Why = Reason{How: peer.Cascaded, Cause: causeOr(a.deletions[t.UID].Cause, a.From, t.name, t.UID), via: &link{a.fromID, t.UID, t.name}}
+			m.Why = Reason{How: peer.Cascaded, Cause: causeOr(a.deletions[t.UID].Cause, a.From, t.Name, t.UID), Via: &link{a.fromID, t.UID, t.Name}}
 			roots = append(roots, m)
 		}
 	}
@@ -370,8 +370,8 @@ func (a *Acting) act(ctx context.Context, tx pgx.Tx, targets, holders []int64, l
 
 func (a *Acting) nameOf(ctx context.Context, tx pgx.Tx, id int64) (schema.FullName, schema.KindID, error) {
 	t := a.Targets[id]
-	kind, err := a.Store.Names.KindOf(ctx, tx, t.kind)
-	return schema.FullName{Deployment: a.From, Name: t.name}, kind, err
+	kind, err := a.Store.Names.KindOf(ctx, tx, t.Kind)
+	return schema.FullName{Deployment: a.From, Name: t.Name}, kind, err
 }
 
 // Forget removes foreign targets without references. It locks them before it looks for references: a save that refers to

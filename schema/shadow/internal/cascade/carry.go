@@ -84,23 +84,23 @@ func (s *Actor) DecideOn(ctx context.Context, tx pgx.Tx, roots []*Member) (d Dec
 // CarryOut does what was decided. The members are locked.
 func (s *Actor) CarryOut(ctx context.Context, tx pgx.Tx, d Decision) error {
 	c, v := d.Closure, d.Verdict
-	if err := s.unset(ctx, tx, v.unset, s.memberNames(c)); err != nil {
+	if err := s.unset(ctx, tx, v.Unset, s.memberNames(c)); err != nil {
 		return err
 	}
-	if len(v.mark)+len(v.Remove) > 0 {
+	if len(v.Mark)+len(v.Remove) > 0 {
 		if err := s.gate.CheckRecovered(ctx, tx); err != nil {
 			return err
 		}
 	}
 	b := &pgx.Batch{}
-	if len(v.mark) > 0 {
-		args := reasonsOf(c, v.mark).parameters(v.mark, s.SelfID)
-		args["notify"], args["hiding"], args["visible"] = v.Notify, s.hiding(), v.visible
+	if len(v.Mark) > 0 {
+		args := reasonsOf(c, v.Mark).parameters(v.Mark, s.SelfID)
+		args["notify"], args["hiding"], args["visible"] = v.Notify, s.hiding(), v.Visible
 		b.Queue(markSQL, args)
 	}
 	if len(v.Remove) > 0 {
 		b.Queue(removeSQL, reasonsOf(c, v.Remove).parameters(v.Remove, s.SelfID))
-		if c.dangling {
+		if c.Dangling {
 			b.Queue(removeDanglingSQL, v.Remove)
 		}
 	}

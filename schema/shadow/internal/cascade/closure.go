@@ -111,14 +111,14 @@ func (s *Actor) expand(ctx context.Context, tx pgx.Tx, roots []*Member) (*closur
 	}
 	b := &pgx.Batch{}
 	b.Queue(outsidersSQL, c.IDs(), MaxBlockers).Query(func(rows pgx.Rows) (err error) {
-		c.blocks, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (o Outsider, err error) {
+		c.Blocks, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (o Outsider, err error) {
 			err = row.Scan(&o.TargetID, &o.HolderID, &o.FieldID, &o.Behaviour, &o.UID, &o.Name)
 			return o, err
 		})
 		return err
 	})
 	b.Queue(blockedMembersSQL, c.IDs()).Query(func(rows pgx.Rows) (err error) {
-		c.blocked, err = pgx.CollectRows(rows, pgx.RowTo[int64])
+		c.Blocked, err = pgx.CollectRows(rows, pgx.RowTo[int64])
 		return err
 	})
 	if err := tx.SendBatch(ctx, b).Close(); err != nil {
@@ -141,13 +141,13 @@ func (c *closure) look(ctx context.Context, tx pgx.Tx, frontier []*Member, ids [
 		var id int64
 		var async, dangling bool
 		_, err := pgx.ForEachRow(rows, []any{&id, &async, &dangling}, func() error {
-			c.Members[id].later = c.Members[id].later || async
-			c.dangling = c.dangling || dangling
+			c.Members[id].Later = c.Members[id].Later || async
+			c.Dangling = c.Dangling || dangling
 			return nil
 		})
 		return err
 	})
-	room := max(0, limit-len(c.Members)-len(c.unsets))
+	room := max(0, limit-len(c.Members)-len(c.Unsets))
 	b.Queue(actingReferencesSQL, ids, room+1).Query(func(rows pgx.Rows) (err error) {
 		acting, err = pgx.CollectRows(rows, scanEdge)
 		return err
@@ -157,7 +157,7 @@ func (c *closure) look(ctx context.Context, tx pgx.Tx, frontier []*Member, ids [
 	}
 	if len(acting) > room {
 		for _, m := range frontier {
-			m.later = true // too many for one transaction (I21)
+			m.Later = true // too many for one transaction (I21)
 		}
 		return nil, nil
 	}
@@ -201,10 +201,10 @@ func (c *closure) take(ctx context.Context, tx pgx.Tx, self int32, ids []int64, 
 		switch {
 		case m == nil: // removed before it was locked
 		case e.Behaviour.Unsets():
-			c.unsets = append(c.unsets, e)
+			c.Unsets = append(c.Unsets, e)
 		case c.Members[m.ID] == nil:
 			with := c.Members[e.TargetID]
-			m.Why = Reason{How: peer.Cascaded, Cause: with.Why.Cause, via: &link{self, with.UID, with.Name}}
+			m.Why = Reason{How: peer.Cascaded, Cause: with.Why.Cause, Via: &link{self, with.UID, with.Name}}
 			c.Members[m.ID] = m
 			next = append(next, m)
 		}
@@ -231,7 +231,7 @@ func readBonds(ctx context.Context, tx pgx.Tx, c *closure) (b bonds, err error) 
 	var blockaded, entered, owns bool
 	_, err = pgx.ForEachRow(rows, []any{&id, &blockaded, &entered, &owns}, func() error {
 		if blockaded {
-			b.blockaded = append(b.blockaded, id)
+			b.Blockaded = append(b.Blockaded, id)
 		}
 		if entered {
 			b.Entered = append(b.Entered, id)

@@ -18,10 +18,10 @@ type Member struct {
 	Name  string
 	State peer.State
 	Shard int16
-	// protected: block_deletion is set.
+	// Protected: block_deletion is set.
 	Protected bool
 	// later: it has local holders that act after this transaction.
-	later bool
+	Later bool
 	Why   Reason
 }
 
@@ -43,12 +43,12 @@ type Outsider struct {
 // closure is everything that a deletion reaches inside this database in one transaction.
 type closure struct {
 	Members map[int64]*Member
-	unsets  []Edge     // their holders are locked; some may turn out to be members
-	blocks  []Outsider // holders that do not go, the first maxBlockers of them
+	Unsets  []Edge     // their holders are locked; some may turn out to be members
+	Blocks  []Outsider // holders that do not go, the first maxBlockers of them
 	// blocked are members that an ACTIVE holder blocks, whether or not it goes later: they are marked, not removed.
-	blocked []int64
+	Blocked []int64
 	// dangling tells that references with ALLOW_DANGLING to members exist.
-	dangling bool
+	Dangling bool
 }
 
 // MaxBlockers is how many local blockers are looked at, of which a look-ahead may excuse all; a delete is refused for one.
@@ -76,7 +76,7 @@ type Reason struct {
 	How   peer.How
 	Cause *schema.Cause
 	// via is the removed target or owner; nil for the root.
-	via *link
+	Via *link
 }
 
 // link identifies a removed target or owner.

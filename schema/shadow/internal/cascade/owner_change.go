@@ -27,7 +27,7 @@ type Pin struct {
 type OwnerChange struct {
 	Lost func(write.OwnerRow) bool        // reports whether the owner is gone: the reference is dropped
 	Pin  func(write.OwnerRow) (Pin, bool) // returns the uid and kind to store
-	// causes are the reported causes of the owners' deletions, by the owner's uid.
+	// Causes are the reported causes of the owners' deletions, by the owner's uid.
 	Causes map[uuid.UUID]*schema.Cause
 	Cause  *schema.Cause // of owners that are not in causes; may be nil
 	// Version and generation of the owners' deployment, stored with pinned references.
@@ -187,7 +187,7 @@ func (e *ownerEdit) giveReasons(ctx context.Context, tx pgx.Tx, collected []*Mem
 			}
 			cause = unnamed[of]
 		}
-		m.Why = Reason{How: peer.Disowning, Cause: cause, via: &link{k.DeploymentID, k.UID, k.Name}}
+		m.Why = Reason{How: peer.Disowning, Cause: cause, Via: &link{k.DeploymentID, k.UID, k.Name}}
 	}
 	return nil
 }

@@ -54,8 +54,8 @@ func reasonsOf(c *closure, ids []int64) *reasons {
 			continue
 		}
 		key := reasonKey{how: m.Why.How, deletion: m.Why.Cause.ID}
-		if m.Why.via != nil {
-			key.via = *m.Why.via
+		if m.Why.Via != nil {
+			key.via = *m.Why.Via
 		}
 		n := r.seen[key]
 		if n == 0 {
@@ -72,8 +72,8 @@ func (r *reasons) add(why Reason) {
 	var deployment *int32
 	var uid *uuid.UUID
 	var name *string
-	if why.via != nil {
-		deployment, uid, name = &why.via.deploymentID, &why.via.uid, &why.via.name
+	if why.Via != nil {
+		deployment, uid, name = &why.Via.deploymentID, &why.Via.uid, &why.Via.name
 	}
 	r.hows, r.viaDeps, r.viaUIDs, r.vias = append(r.hows, int16(why.How)), append(r.viaDeps, deployment), append(r.viaUIDs, uid), append(r.vias, name)
 	r.roots.add(why.Cause)

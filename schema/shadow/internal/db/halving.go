@@ -10,9 +10,9 @@ import (
 // not keep back the others (I20).
 type Halving struct {
 	Run func(part []int64) error
-	// failed takes the error of a single resource. Its own error ends the whole.
+	// Failed takes the error of a single resource. Its own error ends the whole.
 	Failed func(id int64, err error) error
-	// stop, when set, reports between two halves that there is no time for more.
+	// Stop, when set, reports between two halves that there is no time for more.
 	Stop func() bool
 }
 

@@ -14,7 +14,7 @@ import (
 type rollbackDetector struct {
 	// seen only grows. Only numbers of committed transactions are included: a crash may lose the others.
 	Seen atomic.Int64
-	// endedEpoch is the epoch in which a smaller number was taken. It counts as ended from then on, also when later transactions
+	// EndedEpoch is the epoch in which a smaller number was taken. It counts as ended from then on, also when later transactions
 	// take greater numbers: retries advance the copy's sequence.
 	EndedEpoch atomic.Pointer[uuid.UUID]
 }

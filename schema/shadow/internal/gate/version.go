@@ -26,10 +26,10 @@ const (
 type Running struct {
 	Version    string
 	Generation int64 // increases with each switch
-	digest     string
+	Digest     string
 }
 
-func (r *Running) Into() []any { return []any{&r.Version, &r.Generation, &r.digest} }
+func (r *Running) Into() []any { return []any{&r.Version, &r.Generation, &r.Digest} }
 
 // CheckVersion fails with ErrAborted, and signals Superseded, when the version stored in the database is not the caller's: another name, or
 // the same name with another digest. The caller's request is retried.
@@ -37,7 +37,7 @@ func (s *Gate) CheckVersion(v *db.Version, stored Running) error {
 	switch {
 	case stored.Generation == v.Generation:
 		return nil
-	case !v.Model.Says(stored.Version, stored.digest):
+	case !v.Model.Says(stored.Version, stored.Digest):
 		select {
 		case s.superseded <- struct{}{}:
 		default:
@@ -54,7 +54,7 @@ func (s *Gate) Runs(ctx context.Context, model *schema.Model) (bool, error) {
 	if err := s.Pool.QueryRow(ctx, SelectRunningSQL).Scan(stored.Into()...); err != nil {
 		return false, fmt.Errorf("read the version: %w", err)
 	}
-	return model.Says(stored.Version, stored.digest), nil
+	return model.Says(stored.Version, stored.Digest), nil
 }
 
 // Superseded receives after a transaction met another version than this process has switched to. Its capacity is one, since a signal

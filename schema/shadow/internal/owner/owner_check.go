@@ -284,14 +284,6 @@ SELECT w.seq, w.target_id, s.uid FROM dbcontroller.work w
 LEFT JOIN dbcontroller.shadow s ON s.id = w.target_id AND s.state = {active}
 WHERE w.seq = ANY ($1) AND w.action = {check_owners}`)
 
-// OwnersToCheck are the questions to one owners' deployment that result from some pieces of work.
-type OwnersToCheck struct {
-	Questions []peer.OwnerQuestion
-	// Settle applies the answers, one for each question, in their order. It returns the pieces of work that wait: for an
-	// owner whose uid has just become known, for one that is missing and may still come, and for an unknown answer.
-	Settle func(ctx context.Context, answers *peer.OwnerAnswers) (waiting []int64, err error)
-}
-
 // askedOwners is what the questions were read from: an answer counts only for an owner reference that is still the same.
 type askedOwners struct {
 	service string
@@ -300,12 +292,12 @@ type askedOwners struct {
 }
 
 // OwnersToCheck reads the owner references to a deployment of the ownees of some pieces of work.
-func (s *Owners) OwnersToCheck(ctx context.Context, at schema.DeploymentID, seqs []int64) (*OwnersToCheck, error) {
+func (s *Owners) OwnersToCheck(ctx context.Context, at schema.DeploymentID, seqs []int64) (*peer.OwnersToCheck, error) {
 	deployment, err := s.Names.Deployment(ctx, at)
 	if err != nil {
 		return nil, err
 	}
-	c, asked := &OwnersToCheck{}, &askedOwners{service: at.Service, pieces: map[int64][]int64{}}
+	c, asked := &peer.OwnersToCheck{}, &askedOwners{service: at.Service, pieces: map[int64][]int64{}}
 	c.Settle = func(ctx context.Context, answers *peer.OwnerAnswers) ([]int64, error) {
 		return s.settleOwners(ctx, asked, answers)
 	}

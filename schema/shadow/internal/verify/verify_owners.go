@@ -41,17 +41,17 @@ type ownedRow struct {
 	Kind       int32
 	Name       string
 	UID        uuid.UUID
-	flags      int16
-	generation int64
-	owneeUID   uuid.UUID
-	owneeName  string
-	at         schema.DeploymentID
-	differs    DifferenceKind
+	Flags      int16
+	Generation int64
+	OwneeUID   uuid.UUID
+	OwneeName  string
+	At         schema.DeploymentID
+	Differs    DifferenceKind
 }
 
 func scanOwnedRow(row pgx.CollectableRow) (*ownedRow, error) {
 	r := &ownedRow{}
-	return r, row.Scan(&r.Ownee, &r.Deployment, &r.Kind, &r.Name, &r.UID, &r.flags, &r.generation, &r.owneeUID, &r.owneeName)
+	return r, row.Scan(&r.Ownee, &r.Deployment, &r.Kind, &r.Name, &r.UID, &r.Flags, &r.Generation, &r.OwneeUID, &r.OwneeName)
 }
 
 // owners compares owner references with the owners and the ownee entries in the owners' deployments.
@@ -75,11 +75,11 @@ func (v *verifying) owners(ctx context.Context, cursor string, save func(string)
 		}
 		by := map[schema.DeploymentID][]*ownedRow{}
 		for _, r := range page {
-			if r.at, err = v.store.Names.DeploymentOf(ctx, v.store.Pool, r.Deployment); err != nil {
+			if r.At, err = v.store.Names.DeploymentOf(ctx, v.store.Pool, r.Deployment); err != nil {
 				return err
 			}
-			if v.concerns(r.at) {
-				by[r.at] = append(by[r.at], r)
+			if v.concerns(r.At) {
+				by[r.At] = append(by[r.At], r)
 			}
 		}
 		for at, owned := range by {
@@ -127,11 +127,11 @@ func (v *verifying) compareOwners(ctx context.Context, at schema.DeploymentID, o
 		}
 	}
 	for _, r := range differing {
-		if r.differs == "" {
+		if r.Differs == "" {
 			continue
 		}
 		d := Difference{
-			Kind: r.differs, Holder: v.store.selfName(r.owneeName), Target: schema.FullName{Deployment: at, Name: r.Name}, Path: "@owner", Repaired: v.how.Repair,
+			Kind: r.Differs, Holder: v.store.selfName(r.OwneeName), Target: schema.FullName{Deployment: at, Name: r.Name}, Path: "@owner", Repaired: v.how.Repair,
 		}
 		if err := v.found(d); err != nil {
 			return err
@@ -150,8 +150,8 @@ func (v *verifying) wronglyOwned(ctx context.Context, at schema.DeploymentID, ow
 			return nil, err
 		}
 		questions[i] = peer.OwnerQuestion{Kind: kind.Kind, Name: r.Name, UID: r.UID}
-		if r.flags&peer.FlagRequires != 0 {
-			questions[i].RequiredBy = r.owneeUID
+		if r.Flags&peer.FlagRequires != 0 {
+			questions[i].RequiredBy = r.OwneeUID
 		}
 	}
 	answers, err := v.store.Peers.WouldCheckOwners(ctx, at, questions)
@@ -166,15 +166,15 @@ func (v *verifying) wronglyOwned(ctx context.Context, at schema.DeploymentID, ow
 		r := owned[i]
 		switch {
 		case a.Verdict == peer.OwnerExists && !a.Noted:
-			r.differs = OwneeNotNoted
+			r.Differs = OwneeNotNoted
 		case a.Verdict == peer.OwnerAbsent && r.UID != uuid.Nil:
-			r.differs = OwnerGone
+			r.Differs = OwnerGone
 		case a.Verdict == peer.OwnerNotReferring:
-			r.differs = OwnerLetGo
-		case a.Verdict == peer.OwnerExists && r.generation < answers.Generation && v.how.Repair:
-			r.differs = "" // the message about a switch is under way, or was lost: repaired, not reported
+			r.Differs = OwnerLetGo
+		case a.Verdict == peer.OwnerExists && r.Generation < answers.Generation && v.how.Repair:
+			r.Differs = "" // the message about a switch is under way, or was lost: repaired, not reported
 		case a.Verdict == peer.OwnerUnknown && v.how.Repair:
-			r.differs = "" // repeated until the answer is definite; not reported
+			r.Differs = "" // repeated until the answer is definite; not reported
 		default:
 			continue
 		}

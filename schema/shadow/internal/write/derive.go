@@ -151,7 +151,7 @@ func (d *deriving) compare(ctx context.Context) error {
 		return err
 	}
 	for i, row := range d.page {
-		wr := &writing{Write: peer.Write{Name: row.Name, Body: row.Body}, kind: kind.ID, kindID: d.kindID, derives: true, before: row, id: row.ID, uid: row.uid}
+		wr := &writing{Write: peer.Write{Name: row.Name, Body: row.Body}, kind: kind.ID, kindID: d.kindID, derives: true, before: row, id: row.ID, uid: row.UID}
 		found, err := kind.References(s.Self, row.Name, row.Body)
 		if err != nil {
 			d.setAside(wr, err.Error())

@@ -38,7 +38,7 @@ func (wr *writing) merge() error {
 		return fmt.Errorf("update_mask: %w", err)
 	}
 	given := wr.Write
-	wr.Labels, wr.Owners = maps.Clone(wr.before.labels), wr.before.owners
+	wr.Labels, wr.Owners = maps.Clone(wr.before.Labels), wr.before.Owners
 	wr.Body = clone(wr.before.Body)
 	for _, path := range wr.Mask {
 		part, rest, _ := strings.Cut(path, ".")

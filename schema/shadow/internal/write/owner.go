@@ -38,7 +38,7 @@ type OwnerRow struct {
 func (s *Writer) compareOwners(ctx context.Context, model *schema.Model, wr *writing) error {
 	var had []peer.OwnerReference
 	if wr.before != nil {
-		had = wr.before.owners
+		had = wr.before.Owners
 	}
 	if len(wr.Owners)+len(had) == 0 {
 		return nil
@@ -162,14 +162,14 @@ type OwnerColumns struct {
 	Deployments, Kinds []int32
 	Names              []string
 	UIDs               []uuid.UUID
-	Flags, shards      []int16
+	Flags, Shards      []int16
 }
 
 func (c *OwnerColumns) Add(owneeID int64, shard int16, rows ...OwnerRow) {
 	for _, r := range rows {
 		c.Ownees, c.Deployments, c.Kinds = append(c.Ownees, owneeID), append(c.Deployments, r.DeploymentID), append(c.Kinds, r.KindID)
 		c.Names, c.UIDs = append(c.Names, r.Name), append(c.UIDs, r.UID)
-		c.Flags, c.shards = append(c.Flags, r.Flags), append(c.shards, shard)
+		c.Flags, c.Shards = append(c.Flags, r.Flags), append(c.Shards, shard)
 	}
 }
 
@@ -185,7 +185,7 @@ func queueOwners(b *pgx.Batch, sv *saving) {
 	}
 	if a := add; len(a.Ownees) > 0 {
 		b.Queue(addOwnersSQL, db.Named{
-			"ownees": a.Ownees, "deployments": a.Deployments, "kinds": a.Kinds, "names": a.Names, "uids": a.UIDs, "flags": a.Flags, "shards": a.shards,
+			"ownees": a.Ownees, "deployments": a.Deployments, "kinds": a.Kinds, "names": a.Names, "uids": a.UIDs, "flags": a.Flags, "shards": a.Shards,
 		})
 	}
 }

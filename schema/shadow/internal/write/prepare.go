@@ -21,19 +21,19 @@ import (
 // ShadowRow is a stored resource, read before a write.
 type ShadowRow struct {
 	ID            int64
-	uid           uuid.UUID
+	UID           uuid.UUID
 	KindID        int32
 	Name          string
-	state         peer.State
-	revision      peer.Revision
-	generation    int64
-	derivation    int32
-	blockDeletion bool
-	createdAt     time.Time
-	updatedAt     time.Time
-	labels        map[string]string
+	State         peer.State
+	Revision      peer.Revision
+	Generation    int64
+	Derivation    int32
+	BlockDeletion bool
+	CreatedAt     time.Time
+	UpdatedAt     time.Time
+	Labels        map[string]string
 	Body          map[string]any
-	owners        []peer.OwnerReference
+	Owners        []peer.OwnerReference
 }
 
 const (
@@ -50,14 +50,14 @@ LEFT JOIN dbcontroller.resource r ON r.id = s.id`
 func ScanShadow(row pgx.CollectableRow) (*ShadowRow, error) {
 	r := &ShadowRow{}
 	var labels, body, owners []byte
-	if err := row.Scan(&r.ID, &r.uid, &r.KindID, &r.Name, &r.state, &r.revision, &r.generation, &r.derivation, &r.blockDeletion,
-		&r.createdAt, &r.updatedAt, &labels, &body, &owners); err != nil {
+	if err := row.Scan(&r.ID, &r.UID, &r.KindID, &r.Name, &r.State, &r.Revision, &r.Generation, &r.Derivation, &r.BlockDeletion,
+		&r.CreatedAt, &r.UpdatedAt, &labels, &body, &owners); err != nil {
 		return nil, err
 	}
 	for _, column := range []struct {
 		raw  []byte
 		into any
-	}{{labels, &r.labels}, {body, &r.Body}, {owners, &r.owners}} {
+	}{{labels, &r.Labels}, {body, &r.Body}, {owners, &r.Owners}} {
 		if err := db.Decode(column.raw, column.into); err != nil {
 			return nil, err
 		}
@@ -231,7 +231,7 @@ func (s *Writer) readBefore(ctx context.Context, q db.Querier, sv *saving) (map[
 	ids := make([]int64, len(before))
 	for i, row := range before {
 		wr := byName[key{row.KindID, row.Name}]
-		wr.before, wr.id, wr.uid = row, row.ID, row.uid
+		wr.before, wr.id, wr.uid = row, row.ID, row.UID
 		ids[i] = row.ID
 	}
 	return read.ReadHeld(ctx, q, ids)
@@ -338,14 +338,14 @@ func expected(wr *writing) error {
 			return fmt.Errorf("%s: %w", full, peer.ErrNotFound)
 		}
 		return nil
-	case wr.before.state != peer.Active:
+	case wr.before.State != peer.Active:
 		return fmt.Errorf("%s: %w", full, peer.ErrDeleting)
 	case wr.Mode == peer.Create:
 		return fmt.Errorf("%s: %w", full, peer.ErrExists)
-	case wr.UID != uuid.Nil && wr.UID != wr.before.uid:
-		return fmt.Errorf("%s: %w: its uid is %s", full, peer.ErrConflict, wr.before.uid)
-	case wr.Revision != 0 && wr.Revision != wr.before.revision:
-		return fmt.Errorf("%s: %w: it is at revision %d, not %d", full, peer.ErrConflict, wr.before.revision, wr.Revision)
+	case wr.UID != uuid.Nil && wr.UID != wr.before.UID:
+		return fmt.Errorf("%s: %w: its uid is %s", full, peer.ErrConflict, wr.before.UID)
+	case wr.Revision != 0 && wr.Revision != wr.before.Revision:
+		return fmt.Errorf("%s: %w: it is at revision %d, not %d", full, peer.ErrConflict, wr.before.Revision, wr.Revision)
 	}
 	return nil
 }

@@ -62,8 +62,8 @@ func (s *Writer) validateBatch(ctx context.Context, writes []peer.Write) (*peer.
 	wr := sv.writes[0]
 	out := &peer.Resource{Kind: wr.kind.Kind, Name: wr.Name, State: peer.Active, Generation: 1, Labels: wr.Labels, Body: []byte(wr.body), Owners: wr.Owners}
 	if b := wr.before; b != nil {
-		out.UID, out.Revision, out.Generation, out.CreatedAt, out.UpdatedAt = b.uid, b.revision, b.generation, b.createdAt, b.updatedAt
-		out.BlockDeletion = b.blockDeletion
+		out.UID, out.Revision, out.Generation, out.CreatedAt, out.UpdatedAt = b.UID, b.Revision, b.Generation, b.CreatedAt, b.UpdatedAt
+		out.BlockDeletion = b.BlockDeletion
 	}
 	return out, nil
 }

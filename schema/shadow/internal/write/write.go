@@ -162,8 +162,8 @@ func (s *Writer) write(ctx context.Context, tx pgx.Tx, sv *saving) ([]peer.Resou
 			Labels: wr.Labels, Body: []byte(wr.body), CreatedAt: now, UpdatedAt: now, Owners: wr.Owners,
 		}
 		if wr.before != nil {
-			saved[i].Generation, saved[i].CreatedAt = wr.before.generation, wr.before.createdAt
-			saved[i].BlockDeletion = wr.before.blockDeletion
+			saved[i].Generation, saved[i].CreatedAt = wr.before.Generation, wr.before.CreatedAt
+			saved[i].BlockDeletion = wr.before.BlockDeletion
 		}
 	}
 	return saved, sv.request.Record(ctx, tx, Outcome{Saved: saved})
@@ -204,7 +204,7 @@ func (s *Writer) lock(ctx context.Context, tx pgx.Tx, sv *saving) (time.Time, []
 	if len(before) > 0 {
 		b.Queue(LockOwnSQL, before).Query(func(rows pgx.Rows) error {
 			var r ShadowRow
-			_, err := pgx.ForEachRow(rows, []any{&r.ID, &r.revision, &r.state, &r.derivation}, func() error { selfRows[r.ID] = r; return nil })
+			_, err := pgx.ForEachRow(rows, []any{&r.ID, &r.Revision, &r.State, &r.Derivation}, func() error { selfRows[r.ID] = r; return nil })
 			return err
 		})
 	}
@@ -237,7 +237,7 @@ func (s *Writer) lock(ctx context.Context, tx pgx.Tx, sv *saving) (time.Time, []
 			wr.id, ids = ids[0], ids[1:]
 			continue
 		}
-		if row, ok := selfRows[wr.before.ID]; !ok || row.revision != wr.before.revision || row.derivation != wr.before.derivation || row.state != peer.Active {
+		if row, ok := selfRows[wr.before.ID]; !ok || row.Revision != wr.before.Revision || row.Derivation != wr.before.Derivation || row.State != peer.Active {
 			return view.At, nil, db.ErrStale
 		}
 	}
@@ -390,7 +390,7 @@ func (s *Writer) queueResources(b *pgx.Batch, sv *saving, revisions []int64) {
 		b.Queue(updateResourcesSQL, c.ids, c.revisions, c.labels, c.bodies, c.owners).Query(func(rows pgx.Rows) error {
 			var id, generation int64
 			_, err := pgx.ForEachRow(rows, []any{&id, &generation}, func() error {
-				byID[id].before.generation = generation
+				byID[id].before.Generation = generation
 				return nil
 			})
 			return err
