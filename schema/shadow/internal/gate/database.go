@@ -126,7 +126,7 @@ func (s *Gate) recordMismatch(e *peer.DatabaseError) error {
 	return e
 }
 
-// Strangers are those that this process has met and not met otherwise since.
+// DatabaseMismatches returns the mismatches that no later comparison of this process has ended.
 func (s *Gate) DatabaseMismatches() (out []DatabaseMismatch) {
 	s.mismatches.Range(func(_, v any) bool {
 		if mismatch, ok := v.(DatabaseMismatch); ok {

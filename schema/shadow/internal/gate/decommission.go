@@ -58,7 +58,7 @@ func (s *Gate) Decommissioned(ctx context.Context) ([]Decommissioned, error) {
 	return out, nil
 }
 
-// Barred tells whether a deployment is known here to be decommissioned. Another process may know it a little earlier;
+// IsDecommissioned reports whether this process knows a deployment to be decommissioned. Another process may know it a little earlier;
 // what must not happen is refused by the transactions themselves.
 func (s *Gate) IsDecommissioned(id schema.DeploymentID) bool {
 	decommissioned := s.decommissioned.Load()
