@@ -48,6 +48,10 @@ type Client struct {
 	out          chan *schema.Environment
 	// problem is the reason why the registry cannot be followed; nil while it is.
 	problem atomic.Pointer[string]
+	// listed: the environment that counts lists this deployment, or may. Of the goroutine of Run.
+	listed bool
+	// unlisted is the time since which the registry lists this deployment no more; nil while it does.
+	unlisted atomic.Pointer[time.Time]
 }
 
 // New makes a client.
@@ -85,6 +89,14 @@ func (c *Client) Problem() string {
 	return c.registration.why()
 }
 
+// Unlisted reports whether the registry has an environment without this deployment, which is not taken, and since when.
+func (c *Client) Unlisted() (since time.Time, unlisted bool) {
+	if t := c.unlisted.Load(); t != nil {
+		return *t, true
+	}
+	return time.Time{}, false
+}
+
 // Ask reads the environment from the registry now. A deployment that it lacks may exist all the same: the registry can have
 // lost it (Environment.Incomplete).
 func (c *Client) Ask(ctx context.Context) (*schema.Environment, error) {
@@ -105,8 +117,10 @@ func (c *Client) Run(ctx context.Context) error {
 	kept, err := c.cfg.Keeper.LoadEnvironment(ctx)
 	switch {
 	case err != nil:
+		c.listed = true // unknown: what is kept is not replaced by less
 		c.cfg.Logger.Warn("the kept environment cannot be read", zap.Error(err))
 	case kept != nil:
+		_, c.listed = kept.Deployment(c.cfg.Deployment)
 		c.registration.see(kept)
 		c.publish(kept)
 	}
@@ -166,6 +180,9 @@ func (c *Client) take(ctx context.Context, b *builder, msg *registryv1.WatchEnvi
 		return
 	}
 	env := b.build()
+	if !c.lists(env) {
+		return
+	}
 	err := c.cfg.Keeper.KeepEnvironment(ctx, env)
 	if b.unkept = err != nil; b.unkept {
 		c.cfg.Logger.Warn("the environment could not be kept for the next start, it is tried again", zap.Error(err))
@@ -174,6 +191,25 @@ func (c *Client) take(ctx context.Context, b *builder, msg *registryv1.WatchEnvi
 		c.registration.see(env)
 		c.publish(env)
 	}
+}
+
+// lists reports whether an environment may replace the one that counts. One without this deployment does not replace one with it:
+// the registry has lost its database, or an operator has removed a deployment that still runs. Without the former environment no
+// process could start again, and none would know the addresses of others.
+func (c *Client) lists(env *schema.Environment) bool {
+	_, listed := env.Deployment(c.cfg.Deployment)
+	if !listed && c.listed {
+		now := time.Now()
+		if c.unlisted.CompareAndSwap(nil, &now) {
+			c.cfg.Logger.Warn("the registry lists this deployment no more; the last environment that lists it counts",
+				zap.Int("deployments listed", len(env.Deployments)))
+		}
+		return false
+	}
+	if c.listed = listed; c.unlisted.Swap(nil) != nil {
+		c.cfg.Logger.Info("the registry lists this deployment again")
+	}
+	return true
 }
 
 // builder builds an environment from a watch.

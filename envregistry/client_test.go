@@ -223,6 +223,97 @@ func TestAnEnvironmentThatCouldNotBeKeptIsKeptLater(t *testing.T) {
 	})
 }
 
+// An environment without the deployment does not replace one with it, neither for the process that runs nor for the next start: a
+// registry that has lost its database would stop everybody.
+func TestAnEnvironmentWithoutTheDeploymentIsNotTaken_I27(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, k := &registry{say: make(chan *registryv1.WatchEnvironmentResponse)}, &keeper{}
+		channel := &inprocgrpc.Channel{}
+		registryv1.RegisterRegistryServiceServer(channel, r)
+		client, err := envregistry.New(envregistry.Config{Deployment: self, Address: "here:1", Registry: channel, Keeper: k, Logger: zap.NewNop()})
+		require.NoError(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- client.Run(ctx) }()
+		say := func(messages ...*registryv1.WatchEnvironmentResponse) {
+			for _, msg := range messages {
+				r.say <- msg
+			}
+			synctest.Wait()
+		}
+		unlisted := func() bool { _, unlisted := client.Unlisted(); return unlisted }
+
+		say(upsert("elsewhere"), end("1"))
+		require.Len(t, (<-client.Environments()).Deployments, 1, "nothing is lost when none has listed it")
+		require.False(t, unlisted())
+		say(upsert(self.Region), bookmark("2"))
+		require.Len(t, (<-client.Environments()).Deployments, 2)
+		require.NoError(t, client.Registered())
+
+		r.mu.Lock()
+		r.refuse = status.Error(codes.OutOfRange, "reset")
+		r.mu.Unlock()
+		r.say <- nil
+		time.Sleep(10 * time.Second)
+		say(end("3")) // empty
+		require.Empty(t, client.Environments())
+		require.Equal(t, []int{1, 2}, k.sizes())
+		require.NoError(t, client.Registered(), "ready without the registry")
+		require.True(t, unlisted())
+		say(upsert("elsewhere"), bookmark("4"))
+		require.Empty(t, client.Environments())
+
+		say(upsert(self.Region), bookmark("5"))
+		require.Len(t, (<-client.Environments()).Deployments, 2)
+		require.Equal(t, []int{1, 2, 2}, k.sizes())
+		require.False(t, unlisted())
+		cancel()
+		require.NoError(t, <-done)
+	})
+}
+
+// The same at a start, with the environment that was kept; and with one that cannot be read, which may list the deployment.
+func TestAStartBesideAnEmptyRegistryKeepsTheEnvironment_I27(t *testing.T) {
+	for name, keeper := range map[string]envregistry.Keeper{
+		"kept":       kept{&schema.Environment{Deployments: []schema.Deployment{{DeploymentID: self, Version: "v1", Address: "here:1", Generation: 2}}}},
+		"unreadable": unreadable{},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := &registry{say: make(chan *registryv1.WatchEnvironmentResponse)}
+				channel := &inprocgrpc.Channel{}
+				registryv1.RegisterRegistryServiceServer(channel, r)
+				client, err := envregistry.New(envregistry.Config{Deployment: self, Address: "here:1", Registry: channel, Keeper: keeper, Logger: zap.NewNop()})
+				require.NoError(t, err)
+				ctx, cancel := context.WithCancel(t.Context())
+				done := make(chan error)
+				go func() { done <- client.Run(ctx) }()
+				r.say <- end("1")
+				synctest.Wait()
+				for len(client.Environments()) > 0 {
+					require.NotEmpty(t, (<-client.Environments()).Deployments)
+				}
+				_, unlisted := client.Unlisted()
+				require.True(t, unlisted)
+				require.Equal(t, name == "kept", client.Registered() == nil)
+				cancel()
+				require.NoError(t, <-done)
+			})
+		})
+	}
+}
+
+// unreadable is a keeper whose environment cannot be read.
+type unreadable struct{}
+
+func (unreadable) LoadEnvironment(context.Context) (*schema.Environment, error) {
+	return nil, errors.New("the database is away")
+}
+
+func (unreadable) KeepEnvironment(context.Context, *schema.Environment) error {
+	panic("replaces an environment that was not read")
+}
+
 // A slow reader skips environments: only the newest waits for it.
 func TestASlowReaderGetsTheNewestEnvironment(t *testing.T) {
 	inClient(t, func(t *testing.T, r *registry, _ *keeper, environments <-chan *schema.Environment) {

@@ -150,7 +150,7 @@ func (d *deployment) buildServer(context.Context) (err error) {
 	d.metrics = newMetrics(d.endpoints.metrics, d.store)
 	d.server, err = service.NewServer(service.Config{
 		Store: d.store, Peers: d.peers, Credentials: d.credentials, Health: d.endpoints.health,
-		Reflection: d.cfg.server.reflection, Logger: d.log, Failures: d.metrics.failures.list, Refused: d.endpoints.refused,
+		Reflection: d.cfg.server.reflection, Logger: d.log, Failures: d.failures, Refused: d.endpoints.refused,
 		Unary: d.endpoints.unary(), Stream: d.endpoints.stream(),
 	})
 	return err
@@ -224,10 +224,10 @@ func (n fenced) Run(ctx context.Context) error { return n.Node.Run(n.leases.Fenc
 // run blocks until ctx ends or a part fails, and returns when all parts have returned.
 func (d *deployment) run(ctx context.Context) error {
 	checks := []check{
-		{"postgres", d.pool.Ping},
+		{name: "postgres", run: d.pool.Ping},
 		schemaCheck(d.pool, migrations.Deployment),
-		{"version", func(context.Context) error { return d.manager.Ready() }},
-		{"registered", func(context.Context) error { return d.registry.Registered() }},
+		{name: "version", run: func(context.Context) error { return d.manager.Ready() }},
+		{name: "registered", run: func(context.Context) error { return d.registry.Registered() }, note: d.unlisted},
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	for _, part := range []func(context.Context) error{
@@ -240,6 +240,26 @@ func (d *deployment) run(ctx context.Context) error {
 	g.Go(func() error { return d.outage.Follow(ctx, takesWrites(d.pool)) })
 	d.log.Info("serving", zap.Stringer("grpc", d.endpoints.listener.Addr()), zap.String("advertised", d.cfg.advertise))
 	return g.Wait()
+}
+
+// unlistedText tells operators what an environment without this deployment means.
+const unlistedText = "the registry does not list this deployment; it goes on with the last environment that did: apply the environment again, or stop the process if the deployment was removed"
+
+func (d *deployment) unlisted() string {
+	if _, unlisted := d.registry.Unlisted(); unlisted {
+		return unlistedText
+	}
+	return ""
+}
+
+// failures are those of the handlers, and that of the registry. It is called by the services, which serve after the registry's
+// client exists.
+func (d *deployment) failures() []service.Failure {
+	out := d.metrics.failures.list()
+	if since, unlisted := d.registry.Unlisted(); unlisted {
+		out = append(out, service.Failure{Handler: "registry", Deployment: d.cfg.id, Error: unlistedText, Time: since})
+	}
+	return out
 }
 
 func (d *deployment) followEnvironments(ctx context.Context) error {

@@ -17,6 +17,17 @@ import (
 type check struct {
 	name string
 	run  func(context.Context) error
+	// note is added to the line of a check that passes; may be nil.
+	note func() string
+}
+
+func (c check) passed() string {
+	if c.note != nil {
+		if note := c.note(); note != "" {
+			return "[+]" + c.name + " ok: " + note + "\n"
+		}
+	}
+	return "[+]" + c.name + " ok\n"
 }
 
 // serveHTTP serves health and metrics. Readiness does not depend on other deployments: a region that is down must not take this
@@ -43,7 +54,7 @@ func healthHandler(name string, checks []check) http.HandlerFunc {
 		defer cancel()
 		status, text := http.StatusOK, ""
 		for _, c := range checks {
-			line := "[+]" + c.name + " ok\n"
+			line := c.passed()
 			if err := c.run(ctx); err != nil {
 				status, line = http.StatusServiceUnavailable, "[-]"+c.name+" failed\n"
 				if c.name == "version" || errors.Is(err, migrations.ErrNotReady) {

@@ -131,7 +131,7 @@ const schemaFor = 5 * time.Second
 // schemaCheck checks that the database has the schema that this binary needs, and that its user has the rights.
 func schemaCheck(q migrations.Querier, set migrations.Set) check {
 	var seen atomic.Pointer[time.Time] // time of the last success
-	return check{"schema", func(ctx context.Context) error {
+	return check{name: "schema", run: func(ctx context.Context) error {
 		if at := seen.Load(); at != nil && time.Since(*at) < schemaFor {
 			return nil
 		}

@@ -79,7 +79,7 @@ func runRegistry(ctx context.Context, cfg registryConfig, log *zap.Logger) error
 		return err
 	}
 	g, ctx := errgroup.WithContext(ctx)
-	endpoints.start(ctx, g, server, []check{{"postgres", pool.Ping}, schemaCheck(pool, migrations.Registry)})
+	endpoints.start(ctx, g, server, []check{{name: "postgres", run: pool.Ping}, schemaCheck(pool, migrations.Registry)})
 	g.Go(func() error { return outage.Follow(ctx, takesWrites(pool)) })
 	g.Go(func() error { return environment.RunTidy(ctx) })
 	log.Info("serving", zap.Stringer("grpc", endpoints.listener.Addr()))
