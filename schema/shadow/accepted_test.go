@@ -13,7 +13,7 @@ import (
 	"github.com/db-controller/db-controller/test/harness"
 )
 
-// accept is an operator's word at one deployment that another one's database was replaced for good by the one that it has.
+// accept calls AcceptDatabase at one deployment, for the present database of another one.
 func accept(t *testing.T, b *harness.Box, at, of string) {
 	t.Helper()
 	replaced := b.Stores[b.ID(of)]
@@ -22,15 +22,16 @@ func accept(t *testing.T, b *harness.Box, at, of string) {
 	}))
 }
 
-// The target's database is restored to before the word, and the registry has lost the holder's deployment. The word is said
-// again: nothing is deleted until the accepted database has said what refers from it, which it did after the first word.
+// The target's database is restored to a backup older than AcceptDatabase, and the registry has lost the holder's deployment. An
+// operator accepts the database again: nothing is deleted until the accepted database has compared in the new epoch; its
+// comparison after the first AcceptDatabase does not count.
 func TestAnAcceptedDatabaseIsWaitedFor_I2_I3(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
 	b.MustPut(target, nil)
 	b.MustPut(target2, nil)
 	b.MustPut(holder, body{"block": target2})
-	b.MustPut(holder, nil) // nothing is left of it but that it has referred here
+	b.MustPut(holder, nil) // no reference remains; the target's deployment still has a row of the holder's deployment
 	b.Settle()
 	restore := b.Backup(aWest)
 	b.Replace(bEast)
@@ -57,8 +58,8 @@ func TestAnAcceptedDatabaseIsWaitedFor_I2_I3(t *testing.T) {
 	b.Audit()
 }
 
-// A process over the database that was replaced may still run, and another process of the target's deployment may not have
-// heard of the word: what it acknowledges, confirms or releases is of an epoch that has ended.
+// A process over the replaced database may still run, and a second process of the target's deployment may have read the databases
+// before AcceptDatabase: acknowledgements, confirms and releases of the replaced database have an epoch that has ended.
 func TestTheReplacedDatabaseAcknowledgesNothing_I1_I13(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -84,8 +85,8 @@ func TestTheReplacedDatabaseAcknowledgesNothing_I1_I13(t *testing.T) {
 	b.Audit()
 }
 
-// A deployment begins with a database anew, whose epochs began by a clock behind that of the former one: because nothing was
-// at stake, or by an operator's word. The former one's epochs count for nothing.
+// A deployment begins with a new database (nothing was at stake, or an operator accepted it) whose first epoch is smaller than
+// the epoch of the former database, because the former clock was ahead. The epochs of the former database are forgotten.
 func TestEpochsOfAReplacedDatabaseAreForgotten_I13(t *testing.T) {
 	t.Parallel()
 	for _, atStake := range []bool{false, true} {
@@ -117,13 +118,13 @@ func TestEpochsOfAReplacedDatabaseAreForgotten_I13(t *testing.T) {
 	}
 }
 
-// Two processes of a deployment over whose database a copy of before was put: one has noticed it, the other one has not, and
-// knows numbers of deployments of before. One of these is another deployment's by now.
+// An older copy takes the place of a deployment's database while two processes run. One has noticed; the other still has the
+// deployment numbers of the lost history, and the copy has given one of these numbers to another deployment.
 func TestANumberOfBeforeConfirmsForNobodyElse_I2_I3(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
 	b.MustPut(target, nil)
-	takeOver := b.Copy(aWest) // which has heard of no holder's deployment
+	takeOver := b.Copy(aWest) // the copy has no row of the holder's deployment
 	slow := b.Stores[b.ID(aWest)]
 	b.MustPut(holder, body{"block": target})
 	b.Settle()
@@ -152,8 +153,8 @@ func TestANumberOfBeforeConfirmsForNobodyElse_I2_I3(t *testing.T) {
 	b.Audit()
 }
 
-// A deployment that is gone for ever is neither told of a new epoch nor waited for, by whichever way it comes up: the
-// registry names it, it speaks for itself, or the epoch gets another name.
+// Every path that could announce an epoch to a decommissioned deployment, or wait for it, leaves it out: the registry names it,
+// it calls by itself, or the epoch is advanced.
 func TestADecommissionedDeploymentIsNotToldOfEpochs_I13(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -187,16 +188,16 @@ func TestADecommissionedDeploymentIsNotToldOfEpochs_I13(t *testing.T) {
 	untold()
 	b.Settle()
 	require.Empty(t, unconfirmed(t, b, aWest))
-	// A flag that an earlier release has left is no obstacle either.
+	// A flag that an earlier release has left behind changes nothing either.
 	_, err = b.Pools[b.ID(aWest)].Exec(t.Context(), `UPDATE dbcontroller.deployment SET unconfirmed = true WHERE service || '/' || region = $1`, bEast)
 	require.NoError(t, err)
 	require.Empty(t, unconfirmed(t, b, aWest))
 	b.MustDelete(target)
 }
 
-// A process notes once an epoch that a deployment has ownees of its resources. Under it, a copy of before takes the place of its
-// database, which knows that deployment, and not yet that it has ownees: that is noted again. An empty database that is started
-// in that deployment's name is then not told of deleted owners.
+// A process writes once an epoch that a deployment has ownees of its resources. When an older copy takes the place of the
+// database, with a row of that deployment but without this flag, the process writes the flag again. An empty database that is
+// started in that deployment's name is then refused the notices of deleted owners.
 func TestOwneesAreNotedAgainInANewEpoch_I17(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, graceless)

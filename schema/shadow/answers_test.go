@@ -10,10 +10,10 @@ import (
 	"github.com/db-controller/db-controller/test/harness"
 )
 
-// Answers that docs/guarantees.md gives to questions of what is not an error and not obvious either.
+// Tests of the answers in docs/guarantees.md about cases that are no errors, but surprise.
 
-// A reference that stands stays as it is, also when its target is being deleted: a write that repeats its value is
-// accepted. What would be a new reference is refused, though it names the same.
+// A stored reference stays valid while its target is being deleted: a write that repeats its value is accepted. A new reference
+// to the same target is refused.
 func TestAWriteMayRepeatAReferenceToWhatIsBeingDeleted_I4(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -39,7 +39,7 @@ func TestAWriteMayRepeatAReferenceToWhatIsBeingDeleted_I4(t *testing.T) {
 	require.Equal(t, peer.TargetDeleting, refusals(t, err)[0].Reason)
 	b.MustPut(holder, nil)
 	_, err = b.Put(holder, body{"block": middle})
-	require.Equal(t, peer.TargetDeleting, refusals(t, err)[0].Reason, "it had let go")
+	require.Equal(t, peer.TargetDeleting, refusals(t, err)[0].Reason, "the reference was released")
 	b.Settle()
 	b.Gone(holder2)
 	require.Equal(t, peer.Deleting, b.Get(middle).State, "its peer refers to it")
@@ -49,7 +49,7 @@ func TestAWriteMayRepeatAReferenceToWhatIsBeingDeleted_I4(t *testing.T) {
 	b.Audit()
 }
 
-// What is BLOCKED waits, and nothing else does: what goes with it goes at once, here and elsewhere.
+// Only the blocked resource waits: the resources that the deletion removes with it are removed at once, here and elsewhere.
 func TestCascadesGoOnBelowWhatIsBlocked(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -73,8 +73,8 @@ func TestCascadesGoOnBelowWhatIsBlocked(t *testing.T) {
 	b.Audit()
 }
 
-// The walk before a delete comes to what loses its owners as well. Who blocks that refuses nothing, is shown by the plan,
-// and is waited for.
+// The look-ahead also reaches ownees that lose their owners. A blocker of such an ownee does not refuse the delete: the plan
+// shows it, and the deletion waits for it.
 func TestABlockerOfAnOwneeIsSeenAndWaitedFor(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -98,7 +98,8 @@ func TestABlockerOfAnOwneeIsSeenAndWaitedFor(t *testing.T) {
 	b.Audit()
 }
 
-// A put is the whole resource: without owners it has none any more, and nothing collects it. A mask leaves them.
+// A put replaces the whole resource: a put without owners drops them all, and the resource is not collected. An update mask keeps
+// them.
 func TestAPutWithoutOwnersDropsThem(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -132,8 +133,8 @@ kinds:
       - { path: peer, targets: [Target], behaviour: BLOCK }
 `
 
-// What its kind hides is readable while somebody in its own database blocks it: when it is marked, and when it is looked at
-// again.
+// A resource of a kind that hides DELETING resources stays readable while a holder in its own database blocks it: when it is
+// marked, and when it is looked at again.
 func TestWhatALocalHolderBlocksIsNotHidden_I2_I12(t *testing.T) {
 	t.Parallel()
 	b := harness.NewBox(t, hidingPeers, nil, aWest, aEast)
@@ -154,7 +155,7 @@ func TestWhatALocalHolderBlocksIsNotHidden_I2_I12(t *testing.T) {
 	visible()
 	b.Settle()
 	visible()
-	b.MustPut(peer2, nil) // it is looked at again
+	b.MustPut(peer2, nil) // creates the work that looks at the target again
 	b.Settle()
 	visible()
 	b.MustPut(remote, nil)

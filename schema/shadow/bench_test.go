@@ -12,8 +12,8 @@ import (
 	"github.com/db-controller/db-controller/schema/peer"
 )
 
-// BenchmarkWatch is one writer, of a thousand resources at a time, and watches of this process. An operation is a
-// transaction with its thousand events at every watch.
+// BenchmarkWatch has one writer, of a thousand resources at a time, and watches in the same process. An operation is one
+// transaction, with the delivery of its thousand events to every watch.
 func BenchmarkWatch(b *testing.B) {
 	for _, watches := range []int{1, 100} {
 		b.Run(fmt.Sprint(watches), func(b *testing.B) {
@@ -22,8 +22,8 @@ func BenchmarkWatch(b *testing.B) {
 			ctx, stop := context.WithCancel(b.Context())
 			defer stop()
 			var primed, readers sync.WaitGroup
-			var arrived sync.WaitGroup // of the last event, at every watch
-			total := -1                // written once all are primed, before the first write
+			var arrived sync.WaitGroup // counts the watches that have delivered the last event
+			total := -1                // set once all watches are primed, before the first write
 			for range watches {
 				primed.Add(1)
 				arrived.Add(1)

@@ -15,7 +15,7 @@ import (
 	"github.com/db-controller/db-controller/schema/peer"
 )
 
-// reference is what bEast's holder h asks for at aWest, as its deployment does over the wire.
+// reference is the message by which bEast establishes a reference of its holder h at aWest.
 func reference(path string, b schema.Behaviour, holderUID uuid.UUID) peer.EstablishReference {
 	return peer.EstablishReference{
 		HolderUID: holderUID, HolderKind: "Holder", HolderName: "holders/h", Path: path,
@@ -52,7 +52,7 @@ func TestEstablishRefusesWhatCannotBeReferredTo(t *testing.T) {
 	good.TargetUID = uid
 	attempt := newAttempt()
 	require.NoError(t, establish(attempt, good))
-	require.NoError(t, establish(attempt, good), "repeating is harmless")
+	require.NoError(t, establish(attempt, good), "a repeated establish changes nothing")
 	require.Equal(t, 1, b.Count(aWest, "blockade"))
 }
 
@@ -74,8 +74,8 @@ func TestNothingIsEstablishedToAResourceInDeleting_I4(t *testing.T) {
 	b.Audit()
 }
 
-// I7: the messages of one attempt, in any order, each any number of times, come to the same end once the holder is
-// asked: what is held stands, what is not held is gone.
+// I7: the messages of one attempt, in any order and any number of times, lead to the same state after the blockade is resolved:
+// held blockades stay, the others are removed.
 func TestMessagesOfOneAttemptCommute_I7(t *testing.T) {
 	t.Parallel()
 	for _, behaviour := range []schema.Behaviour{schema.Block, schema.Unset} {
@@ -107,7 +107,7 @@ func TestMessagesOfOneAttemptCommute_I7(t *testing.T) {
 					if !held {
 						messages = append(messages, func() { require.NoError(t, store.Release(ctx, from, uuid.Nil, []peer.BlockadeKey{key}, nil)) })
 					}
-					establish() // the first one always comes first: the holder commits only after its answer
+					establish() // the first establish comes first in every order: the holder commits only after its answer
 					for _, i := range append(random.Perm(len(messages)), random.Perm(len(messages))...) {
 						messages[i]()
 					}
@@ -115,7 +115,7 @@ func TestMessagesOfOneAttemptCommute_I7(t *testing.T) {
 					if held {
 						verdict = peer.Held
 					}
-					// As time would have it: only what is tentative is asked about, once it has expired.
+					// The background's resolve asks only about tentative blockades that have expired.
 					b.Expire(aWest)
 					questions, err := store.Expired(ctx, from, 10)
 					require.NoError(t, err)
@@ -163,7 +163,7 @@ func TestAPeerTouchesOnlyItsOwnBlockades(t *testing.T) {
 	b.Audit()
 }
 
-// The crash table of the protocol, row by row: what is left behind, and how it ends.
+// The crash table of docs/protocol.md, row by row: the state that each crash leaves, and how it is repaired.
 func TestCrashTable(t *testing.T) {
 	t.Parallel()
 	errCrash := errors.New("crash")
@@ -202,7 +202,7 @@ func TestCrashTable(t *testing.T) {
 		tries := 0
 		b.OnEstablish = func(schema.DeploymentID, peer.AttemptID, []peer.EstablishReference) error {
 			if tries++; tries > 1 {
-				return errCrash // the write is tried again; that is not what is looked at here
+				return errCrash // the save begins a second attempt, which this case does not examine
 			}
 			return nil
 		}
@@ -230,12 +230,12 @@ func TestCrashTable(t *testing.T) {
 			require.NoError(t, b.Resolve(b.ID(aWest)))
 			require.Zero(t, b.Count(aWest, "tentative"))
 			b.Audit()
-			b.Settle() // the confirm comes late and finds nothing to do
+			b.Settle() // the late confirm finds the blockade confirmed
 			b.Audit()
 		}
 	})
 
-	t.Run("holder's deployment away at expiry: it stays, and a delete says who", func(t *testing.T) {
+	t.Run("holder's deployment unreachable at expiry: the blockade stays, and a delete names the deployment", func(t *testing.T) {
 		t.Parallel()
 		b := newBox(t, nil)
 		b.MustPut(target, nil)
@@ -255,7 +255,7 @@ func TestCrashTable(t *testing.T) {
 		b.Audit()
 	})
 
-	t.Run("between cascade and acknowledgement: done again, without effect", func(t *testing.T) {
+	t.Run("between cascade and acknowledgement: repeated, without effect", func(t *testing.T) {
 		t.Parallel()
 		b := newBox(t, nil)
 		b.MustPut(target, nil)
@@ -271,13 +271,13 @@ func TestCrashTable(t *testing.T) {
 		}
 		b.Gone(holder)
 		require.Equal(t, int64(2), b.Get(holder2).Generation)
-		require.NotNil(t, b.Get(target), "it was not acknowledged")
+		require.NotNil(t, b.Get(target), "not acknowledged")
 		b.Settle()
 		b.Gone(target)
 		b.Audit()
 	})
 
-	t.Run("in the middle of finalising: the rest is removed", func(t *testing.T) {
+	t.Run("in the middle of finalising: the remaining resources are removed", func(t *testing.T) {
 		t.Parallel()
 		b := newBox(t, nil)
 		b.MustPut(target, nil)
@@ -308,7 +308,7 @@ func TestTheAnswerOfACommitIsLostAndTheWriteStandsAllTheSame_I29(t *testing.T) {
 	var attempt uuid.UUID
 	ctx := context.Background()
 	require.NoError(t, b.Pools[b.ID(aWest)].QueryRow(ctx, `SELECT attempt FROM dbcontroller.blockade`).Scan(&attempt))
-	// Expired by the target's clock, but committed: the resolver's ABORTED comes second.
+	// Expired by the target's clock, but committed: the resolver's insert of ABORTED comes second.
 	uid := b.Get(holder).UID
 	verdicts, err := b.Stores[b.ID(bEast)].Answer(ctx, b.ID(aWest), []peer.Question{
 		{Key: peer.BlockadeKey{Attempt: attempt, HolderUID: uid, Path: "block", TargetUID: b.Get(target).UID}, Expired: true},
@@ -320,8 +320,8 @@ func TestTheAnswerOfACommitIsLostAndTheWriteStandsAllTheSame_I29(t *testing.T) {
 	require.Zero(t, b.Count(bEast, "aborted"))
 }
 
-// An attempt whose id is of a clock that is days ahead would be young when its tombstone is removed, and a late
-// duplicate would bring its blockade back.
+// A closed attempt is kept for a day. An attempt whose id is dated days ahead would still be young when its row is removed, and a
+// late duplicate of its establish would restore the blockade.
 func TestAnAttemptOfTheFutureIsRefused_I7(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)

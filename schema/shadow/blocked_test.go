@@ -22,8 +22,8 @@ func refusedTwice(t *testing.T, b *harness.Box, deployment, name string) (plan *
 	return plan, planned, refused
 }
 
-// Whoever blocks is named: here and elsewhere, what is deleted itself and what goes with it, each with its field and with
-// what it refers to. A plan says the same.
+// A refused delete names every blocker, local and foreign, of the root and of the cascaded members, with the field and the target
+// of its reference. The plan has the same list.
 func TestADeleteNamesEveryBlockerAndWhatItRefersTo_I13(t *testing.T) {
 	t.Parallel()
 	const us, eu, as = "a.example.com/us", "a.example.com/eu", "a.example.com/as"
@@ -64,7 +64,7 @@ func TestADeleteNamesEveryBlockerAndWhatItRefersTo_I13(t *testing.T) {
 			far+", which goes with it, is referred to by "+node(as, "r4")+" (b.*), "+node(eu, "r3")+" (b.*); "+
 			near+", which goes with it, is referred to by "+node(as, "r2")+" (b.*) and 1 more", refused.Error())
 	}
-	// What goes with it is in nobody's way.
+	// A blocker that the deletion removes is excused.
 	b.MustPut(node(us, "l1"), body{"b": []any{root}, "c": []any{far}})
 	b.MustPut(node(as, "r1"), body{"b": []any{root}, "c": []any{near}})
 	b.Settle()
@@ -73,7 +73,7 @@ func TestADeleteNamesEveryBlockerAndWhatItRefersTo_I13(t *testing.T) {
 	require.Equal(t, 4, refused.Total)
 }
 
-// Nothing of it is in other deployments, and so nobody is walked to; the list is the same.
+// No member is in another deployment, so that the look-ahead asks nobody; the list is the same.
 func TestLocalAndForeignBlockersAreCountedTogether(t *testing.T) {
 	t.Parallel()
 	const us, eu = "a.example.com/us", "a.example.com/eu"
@@ -89,7 +89,8 @@ func TestLocalAndForeignBlockersAreCountedTogether(t *testing.T) {
 	require.False(t, refused.AtLeast)
 }
 
-// A confirmed blockade counts until its holder's deployment says otherwise. While that is away, the refusal names it.
+// A confirmed blockade counts until its holder's deployment reports that it has gone. While that deployment cannot be reached,
+// the refusal names it.
 func TestAHolderThatHasLetGoCountsUntilItsDeploymentCanSayIt_I13_I29(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -103,15 +104,15 @@ func TestAHolderThatHasLetGoCountsUntilItsDeploymentCanSayIt_I13_I29(t *testing.
 	require.Equal(t, bEast, refused.Unanswered[0].String())
 	require.ErrorContains(t, refused, "could not be asked whether their holders still refer: "+bEast)
 	require.True(t, plan.Blockers[0].Unanswered)
-	require.False(t, plan.Blockers[0].Undecided, "it has referred")
+	require.False(t, plan.Blockers[0].Undecided, "it was confirmed")
 	require.Equal(t, peer.Active, b.Get(target).State)
 	b.SetDown(bEast, false)
-	require.True(t, b.MustDelete(target).Removed, "it says that it has let go")
+	require.True(t, b.MustDelete(target).Removed, "the verdict is gone")
 	b.Settle()
 	b.Audit()
 }
 
-// What has referred for long, and may go with a deployment that is away, is not about to refer.
+// A confirmed blocker that may be excused by a deployment that does not answer is shown as such, not as about to refer.
 func TestAPlanSaysOfWhatReferredForLongWhatItIs(t *testing.T) {
 	t.Parallel()
 	b := newDeliveries(t, 3)

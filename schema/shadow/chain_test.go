@@ -14,8 +14,8 @@ import (
 	"github.com/db-controller/db-controller/test/harness"
 )
 
-// A chain of any length can be deleted, also over a slow line to the database: one transaction follows so many levels, and the
-// rest goes later, piece by piece.
+// A chain of any length can be deleted, also over a slow line to the database: one transaction follows a bounded number of
+// levels, and later transactions continue.
 func TestADeepChainIsDeletedInPieces_I21(t *testing.T) {
 	t.Parallel()
 	for name, line := range map[string]harness.Line{"beside the database": harness.Clear, "over a slow line": harness.Far} {
@@ -40,9 +40,9 @@ func TestADeepChainIsDeletedInPieces_I21(t *testing.T) {
 			defer cancel()
 			result, err := store.Delete(ctx, shadow.DeleteRequest{Name: "targets/c0"})
 			require.NoError(t, err)
-			require.True(t, result.Removed, "it waits for nobody")
+			require.True(t, result.Removed, "no other deployment is involved")
 			left := b.Count(aWest, "shadow")
-			require.Greater(t, left, depth-200, "the rest is not held up by one transaction")
+			require.Greater(t, left, depth-200, "one transaction removes a bounded number of levels")
 			require.Less(t, left, depth-50)
 			b.Settle()
 			require.Zero(t, b.Count(aWest, "shadow"))

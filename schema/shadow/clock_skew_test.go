@@ -21,13 +21,13 @@ import (
 	"github.com/db-controller/db-controller/test/harness"
 )
 
-// uuidNow is the clock that attempts are dated with.
+// uuidNow is the clock of new attempt ids.
 //
 //go:linkname uuidNow github.com/google/uuid.timeNow
 var uuidNow func() time.Time
 
-// The clocks of two deployments are an hour apart, in either direction: what is tentative expires by the target's clock alone,
-// and what the holder's says is the date of an attempt is believed.
+// The clocks of two deployments differ by an hour, in either direction: blockades expire by the target's clock alone, and the
+// date in an attempt's id, which is the holder's, is believed.
 func TestClocksAnHourApart_I5_I7_I8(t *testing.T) { // alone: the clock is that of all tests
 	honest := uuidNow
 	defer func() { uuidNow = honest }()
@@ -46,7 +46,7 @@ func TestClocksAnHourApart_I5_I7_I8(t *testing.T) { // alone: the clock is that 
 		b.Settle()
 		require.Zero(t, b.Count(aWest, "tentative"))
 
-		// An attempt that is never decided, and one that is called off, of a clock that is apart.
+		// With a clock that differs: an attempt that is never decided, and one that is aborted.
 		attempt := newAttempt()
 		ref := reference("block", schema.Block, newAttempt())
 		_, err = b.Stores[b.ID(aWest)].Establish(t.Context(), b.ID(bEast), attempt, []peer.EstablishReference{ref})
@@ -63,8 +63,8 @@ func TestClocksAnHourApart_I5_I7_I8(t *testing.T) { // alone: the clock is that 
 	}
 }
 
-// Two deployments save what refers to the other one, all at once, with the fewest connections that are allowed: nobody waits
-// for the other with a connection in its hand.
+// Two deployments save references to each other concurrently, with the fewest connections allowed: no save holds a connection
+// while it waits for the other deployment.
 func TestMutualSavesWithTheFewestConnections_I22(t *testing.T) {
 	t.Parallel()
 	b := harness.NewBox(t, graphServices, fewConnections, "a.example.com/us", "a.example.com/eu")
@@ -95,11 +95,12 @@ func TestMutualSavesWithTheFewestConnections_I22(t *testing.T) {
 	b.Audit()
 }
 
-// An ownee changes from one owner to another while the first goes, at every point of that: it stays, and goes with the second.
+// An ownee changes from one owner to another while the first one is deleted, before and after every step of that deletion: it
+// stays, and is deleted with the second owner.
 func TestOwnersThatAreSwappedWhileOneGoes_I16_I17(t *testing.T) {
 	t.Parallel()
 	const first, second, ownee = "//a.example.com/us/nodes/first", "//a.example.com/eu/nodes/second", "//a.example.com/as/nodes/ownee"
-	for _, point := range []string{"before the delete", "after the delete", "after it was told", "both for a while"} {
+	for _, point := range []string{"before the delete", "after the delete", "after the drop", "both at first"} {
 		t.Run(point, func(t *testing.T) {
 			b := harness.NewBox(t, graphServices, nil, "a.example.com/us", "a.example.com/eu", "a.example.com/as")
 			b.MustPut(first, nil)
@@ -118,12 +119,12 @@ func TestOwnersThatAreSwappedWhileOneGoes_I16_I17(t *testing.T) {
 			case "after the delete":
 				b.MustDelete(first)
 				swap()
-			case "after it was told":
+			case "after the drop":
 				b.MustDelete(first)
 				_, _ = b.Do(b.ID("a.example.com/us"), schema.DropOwners)
-				require.Nil(t, b.Get(ownee), "its only owner was gone before the swap")
-				swap() // it is another one
-			case "both for a while":
+				require.Nil(t, b.Get(ownee), "its only owner was removed before the swap")
+				swap() // a new resource of this name
+			case "both at first":
 				_, err := b.PutOwned(ownee, nil, owner(t, first, "Node"), owner(t, second, "Node"))
 				require.NoError(t, err)
 				b.MustDelete(first)
@@ -152,8 +153,8 @@ func putHolders(t *testing.T, b *harness.Box, prefix string, n int, content body
 	require.NoError(t, err)
 }
 
-// Two hundred holders that always fail come before the others: these are handled all the same, each of the failing ones is told
-// of, and once they can be handled nothing is left.
+// Two hundred holders that always fail come first in key order: the other holders are handled all the same, each failure is
+// reported, and once the cause is removed, no reference remains.
 func TestTwoHundredFailingHoldersDelayNoOther_I20(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -169,7 +170,7 @@ func TestTwoHundredFailingHoldersDelayNoOther_I20(t *testing.T) {
 	spoil(`[]`, `{}`)
 	b.MustDelete(target)
 	b.Settle()
-	require.Equal(t, 200, b.Count(bEast, "reference"), "those that could be handled are")
+	require.Equal(t, 200, b.Count(bEast, "reference"), "all others are handled")
 	require.Equal(t, peer.Deleting, b.Get(target).State)
 	spoil(`{"unset": "`+target+`"}`, `{}`)
 	b.Settle()
@@ -177,8 +178,8 @@ func TestTwoHundredFailingHoldersDelayNoOther_I20(t *testing.T) {
 	b.Audit()
 }
 
-// However many holders always fail, by whichever behaviour, and however little time a run has, those behind them have their
-// turn; then it is told what failed, so that the next try can wait.
+// With any number of failing holders, of each behaviour, and with very short runs, the holders behind them are handled; only then
+// the failure is returned, so that the next try can be delayed.
 func TestManyFailingHoldersDelayNoOther_I20(t *testing.T) {
 	t.Parallel()
 	for _, field := range []string{"cascade", "unset", "asyncCascade", "near.asyncUnset"} {
@@ -204,7 +205,7 @@ func TestManyFailingHoldersDelayNoOther_I20(t *testing.T) {
 			deletions, _ := b.Seen(b.ID(bEast), b.ID(from))
 			var failed map[uuid.UUID]error
 			for runs := 1; len(failed) == 0 || errors.Is(failed[deletions[0].UID], schema.ErrUnfinished); runs++ {
-				require.LessOrEqual(t, runs, 700, "each of them does something for one of 600")
+				require.LessOrEqual(t, runs, 700, "each run handles at least one of 600")
 				failed, err = b.Stores[b.ID(bEast)].ActFor(t.Context(), b.ID(from), deletions, 50*time.Millisecond)
 				require.NoError(t, err)
 				require.Len(t, failed, 1)
@@ -213,7 +214,7 @@ func TestManyFailingHoldersDelayNoOther_I20(t *testing.T) {
 			var left int
 			require.NoError(t, pool.QueryRow(t.Context(), `SELECT count(*) FROM dbcontroller.shadow s JOIN dbcontroller.reference r ON r.holder_id = s.id
 				WHERE s.name LIKE 'holders/good%' AND s.state = 1`).Scan(&left))
-			require.Zero(t, left, "holders that could be handled")
+			require.Zero(t, left, "holders that do not fail")
 			failed, err = b.Stores[b.ID(bEast)].ActFor(t.Context(), b.ID(from), deletions, time.Minute)
 			require.NoError(t, err, "it ends")
 			require.Len(t, failed, 1)
@@ -221,7 +222,7 @@ func TestManyFailingHoldersDelayNoOther_I20(t *testing.T) {
 	}
 }
 
-// What is marked or unset is written to one of the two tables.
+// Marking writes to shadow, unsetting to resource.
 const failingSQL = `
 CREATE FUNCTION public.fails() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
     IF OLD.id IN (SELECT id FROM dbcontroller.shadow WHERE name LIKE 'holders/bad%') THEN
@@ -232,7 +233,7 @@ END $$;
 CREATE TRIGGER fails BEFORE UPDATE OR DELETE ON dbcontroller.shadow FOR EACH ROW EXECUTE FUNCTION public.fails();
 CREATE TRIGGER fails BEFORE UPDATE ON dbcontroller.resource FOR EACH ROW EXECUTE FUNCTION public.fails()`
 
-// A deletion that is told again is about holders that a walk may have passed: it begins anew.
+// A deletion that is delivered again may concern new holders at keys that the walk has passed: the walk begins anew.
 func TestADeletionThatIsToldAgainIsWalkedFromTheBeginning_I4(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, func(cfg *shadow.Config) { cfg.BatchSize = 20 })
@@ -245,7 +246,7 @@ func TestADeletionThatIsToldAgainIsWalkedFromTheBeginning_I4(t *testing.T) {
 	require.NoError(t, err)
 	b.MustDelete(target)
 	deletions, _ := b.Seen(b.ID(bEast), b.ID(aWest))
-	for b.Count(bEast, "reference") > 590 { // until the walk is behind all that fail
+	for b.Count(bEast, "reference") > 590 { // until the walk has passed all that fail
 		failed, err := b.Stores[b.ID(bEast)].ActFor(t.Context(), b.ID(aWest), deletions, 20*time.Millisecond)
 		require.NoError(t, err)
 		require.ErrorIs(t, failed[deletions[0].UID], schema.ErrUnfinished)
@@ -261,7 +262,7 @@ func TestADeletionThatIsToldAgainIsWalkedFromTheBeginning_I4(t *testing.T) {
 	b.Audit()
 }
 
-// Holders that somebody else has locked, in a transaction that hangs, are passed over within seconds.
+// Holders locked by a transaction that hangs are skipped within seconds.
 func TestLockedHoldersDelayNoOther_I20(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -279,15 +280,15 @@ func TestLockedHoldersDelayNoOther_I20(t *testing.T) {
 	failed, err := b.Stores[b.ID(bEast)].ActFor(t.Context(), b.ID(aWest), deletions, time.Minute)
 	require.NoError(t, err)
 	require.ErrorContains(t, failed[deletions[0].UID], "holds the lock")
-	require.Less(t, time.Since(began), 30*time.Second, "one after the other would take minutes")
-	require.Equal(t, 111, b.Count(bEast, "reference"), "the locked ones")
+	require.Less(t, time.Since(began), 30*time.Second, "waiting for each lock in turn would take minutes")
+	require.Equal(t, 111, b.Count(bEast, "reference"), "the locked holders remain")
 	require.NoError(t, tx.Rollback(t.Context()))
 	b.Settle()
 	b.Gone(target)
 	b.Audit()
 }
 
-// A database that takes no writes is nobody's fault: the batch fails as a whole, and none of its holders is set aside.
+// A database that refuses writes is not the fault of a holder: the batch fails as a whole, and no holder is reported.
 func TestAReadOnlyDatabaseIsNoHoldersFault_I20(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -305,23 +306,23 @@ func TestAReadOnlyDatabaseIsNoHoldersFault_I20(t *testing.T) {
 	_, err = pool.Exec(t.Context(), `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()`)
 	require.NoError(t, err)
 	var failed map[uuid.UUID]error
-	require.Eventually(t, func() bool { // once the pool has noticed that its connections are gone
+	require.Eventually(t, func() bool { // until the pool has replaced its broken connections
 		failed, err = b.Stores[b.ID(bEast)].ActFor(t.Context(), b.ID(aWest), deletions, time.Minute)
 		return err == nil || strings.Contains(err.Error(), "read-only")
 	}, 10*time.Second, 10*time.Millisecond)
 	require.ErrorContains(t, err, "read-only transaction")
-	require.Empty(t, failed, "no holder is to blame")
+	require.Empty(t, failed, "no holder is reported")
 }
 
-// A batch over two deletions that ran out of time among the failing holders of one leaves out none of the other's.
+// A batch with two deletions, which runs out of time among the failing holders of one, skips no holder of the other.
 func TestABatchThatRanOutOfTimeSkipsNobody_I1_I20(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, func(cfg *shadow.Config) { cfg.BatchSize = 50 })
 	store, pool := b.Stores[b.ID(bEast)], b.Pools[b.ID(bEast)]
-	const rounds = 12 // which of the two comes first is chance
+	const rounds = 12 // the order of the two in a batch is random
 	var uids [rounds][]uuid.UUID
 	for i := range rounds {
-		// The good ones are more than the first look and a page take on, so that there are some to skip.
+		// More good holders than the first look and a page, so that some could be skipped.
 		holders := map[string]int{"good": 360, "bad": 60}
 		for _, prefix := range []string{"good", "bad"} {
 			name := fmt.Sprintf("//%s/targets/%s%d", aWest, prefix, i)
@@ -346,6 +347,6 @@ func TestABatchThatRanOutOfTimeSkipsNobody_I1_I20(t *testing.T) {
 		var left int
 		require.NoError(t, pool.QueryRow(t.Context(), `SELECT count(*) FROM dbcontroller.reference r JOIN dbcontroller.foreign_target f ON f.id = r.target_id
 			WHERE f.uid = $1`, pair[0]).Scan(&left))
-		require.Zero(t, left, "it was said to be done")
+		require.Zero(t, left, "the deletion was reported as done")
 	}
 }

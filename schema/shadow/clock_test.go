@@ -20,8 +20,9 @@ func exec(t *testing.T, b *harness.Box, deployment, sql string, args ...any) {
 	require.NoError(t, err)
 }
 
-// abandoned lets the target's deployment give up what is being established there. Then the clock of the holder's database
-// jumps ahead by more than a day, what is old by it is forgotten, and the clock comes back. All that happens once.
+// abandoned returns a function that makes the target's deployment expire and remove the first attempt's blockade. Then the clock
+// of the holder's database jumps ahead by more than a day, the ABORTED decision is removed by its age, and the clock comes back.
+// Later calls do nothing but count.
 func abandoned(t *testing.T, b *harness.Box, tries *int) func() {
 	return func() {
 		if *tries++; *tries > 1 {
@@ -38,8 +39,8 @@ func abandoned(t *testing.T, b *harness.Box, tries *int) func() {
 	}
 }
 
-// The decision that ended an attempt is forgotten by a clock that jumps ahead and comes back, while the attempt is young by
-// all clocks: it cannot commit all the same, and the write is tried under another one.
+// An ABORTED decision is forgotten because the clock jumps ahead and back, while its attempt is young by every clock: the attempt
+// still cannot commit, and the write is tried under another attempt.
 func TestAForgottenDecisionHoldsAgainstALateCommit_I5_I8(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -56,7 +57,7 @@ func TestAForgottenDecisionHoldsAgainstALateCommit_I5_I8(t *testing.T) {
 	require.ErrorAs(t, err, new(*peer.BlockedError))
 }
 
-// The same while a reference is established again for a target's database that has lost it.
+// The same for a reference that is established again at a target's database that has lost it.
 func TestAForgottenDecisionHoldsAgainstALateRepair_I5_I8(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -77,7 +78,7 @@ func TestAForgottenDecisionHoldsAgainstALateRepair_I5_I8(t *testing.T) {
 	require.ErrorAs(t, err, new(*peer.BlockedError))
 }
 
-// An attempt that is older than any decision is kept does not commit, whatever is known of it.
+// An attempt older than the retention of decisions does not commit, with or without a decision.
 func TestAnOldAttemptCannotCommit_I5(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -93,7 +94,7 @@ func TestAnOldAttemptCannotCommit_I5(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// What is old by the database's clock and young by the process's is kept: one of them has jumped.
+// Rows that are old by the database's clock but not by the process's are kept: one of the clocks has jumped.
 func TestOneClockForgetsNothing_I5_I29(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -124,8 +125,8 @@ func TestOneClockForgetsNothing_I5_I29(t *testing.T) {
 	require.Zero(t, left())
 }
 
-// The clock of the target's database goes back by an hour: what dead writers and a dead delete left behind is further ahead
-// than it can be, and keeps nobody waiting.
+// The clock of the target's database goes back by an hour: expiries that crashed writers and a crashed delete left behind are
+// then further ahead than any valid one, and delay no delete.
 func TestAClockThatGoesBackKeepsNoDeleteWaiting_I28(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -145,18 +146,18 @@ func TestAClockThatGoesBackKeepsNoDeleteWaiting_I28(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, b.Resolve(b.ID(aWest)))
 	require.Zero(t, b.Count(aWest, "blockade"))
-	b.MustPut(holder, body{"block": target2}) // nobody is about to delete it
+	b.MustPut(holder, body{"block": target2}) // the row of closing does not count
 	b.MustPut("//"+aWest+"/targets/local", body{"peer": target2})
 	_, err = b.Stores[b.ID(aWest)].Tidy(t.Context())
 	require.NoError(t, err)
 	var closing int
 	require.NoError(t, b.Pools[b.ID(aWest)].QueryRow(t.Context(), `SELECT count(*) FROM dbcontroller.closing`).Scan(&closing))
-	require.Zero(t, closing, "the clock would come to them")
+	require.Zero(t, closing, "the clock would reach their times again")
 	b.Settle()
 	b.Audit()
 }
 
-// A process that died before the clock went back does not keep its share for that time.
+// A process that crashed before the clock went back does not keep its shards until the clock has caught up.
 func TestAClockThatGoesBackKeepsNoShards_I18_I28(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)

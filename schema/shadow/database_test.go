@@ -12,7 +12,7 @@ import (
 	"github.com/db-controller/db-controller/test/harness"
 )
 
-// settleThrough lets everything happen that time and messages bring.
+// settleThrough settles the box with all blockades expired: all that time and messages bring about.
 func settleThrough(b *harness.Box) {
 	for range 2 {
 		for _, d := range everywhere {
@@ -22,7 +22,7 @@ func settleThrough(b *harness.Box) {
 	}
 }
 
-// A holder's deployment is started over an empty database for a moment: what it does not know there is not gone.
+// A holder's deployment runs over an empty database for a moment: its lack of a reference proves nothing.
 func TestAnEmptyDatabaseDoesNotAnswerForItsHolders_I2_I15(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -34,11 +34,11 @@ func TestAnEmptyDatabaseDoesNotAnswerForItsHolders_I2_I15(t *testing.T) {
 	back := b.Replace(bEast)
 	_, err := b.Delete(target)
 	require.Error(t, err)
-	b.MustDelete(target2) // waits until its holder has gone along
+	b.MustDelete(target2) // waits for the holder's removal
 	settleThrough(b)
 	_, err = b.Stores[b.ID(aWest)].Verify(t.Context(), shadow.Verification{Repair: true, Settle: 1})
 	require.NoError(t, err)
-	require.NotNil(t, b.Get(target2), "nobody has acted upon its deletion")
+	require.NotNil(t, b.Get(target2), "its deletion was not acted upon")
 	back()
 	settleThrough(b)
 	_, err = b.Delete(target)
@@ -47,12 +47,12 @@ func TestAnEmptyDatabaseDoesNotAnswerForItsHolders_I2_I15(t *testing.T) {
 	b.Audit()
 }
 
-// A tentative blockade, whose writer has committed, is not given up either; nor is one that is confirmed by nobody.
+// Neither a tentative blockade of a committed writer nor an unconfirmed one is removed.
 func TestAnEmptyDatabaseAbortsNoAttempt_I2_I5(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
 	b.MustPut(target, nil)
-	b.MustPut(holder, body{"block": target}) // the confirm is under way
+	b.MustPut(holder, body{"block": target}) // its confirm is not delivered yet
 	back := b.Replace(bEast)
 	_, err := b.Delete(target)
 	var unavailable *peer.UnavailableError
@@ -85,7 +85,7 @@ func TestAnEmptyDatabaseDoesNotAnswerForItsTargets_I1_I13_I15_I16(t *testing.T) 
 			SELECT 4, s.shard, o.deployment_id, s.id FROM dbcontroller.owner_reference o JOIN dbcontroller.shadow s ON s.id = o.ownee_id`)
 		require.NoError(t, err)
 	}
-	b.MustPut(holder2, nil) // its release is under way
+	b.MustPut(holder2, nil) // its release is not delivered yet
 	back := b.Replace(aWest)
 	recheck()
 	_, err := b.Put(going, body{"block": target})
@@ -101,13 +101,13 @@ func TestAnEmptyDatabaseDoesNotAnswerForItsTargets_I1_I13_I15_I16(t *testing.T) 
 	back()
 	settleThrough(b)
 	require.NotNil(t, b.Get(ownee))
-	b.MustDelete(target2) // the release has come
+	b.MustDelete(target2) // the release was delivered
 	_, err = b.Delete(target)
 	require.ErrorAs(t, err, new(*peer.BlockedError))
 	b.Audit()
 }
 
-// A deletion that is owed to ownees is not told to a database that has none.
+// The notice of a deleted owner is not delivered to an empty database.
 func TestAnEmptyDatabaseIsNotToldOfOwners_I17(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, graceless)
@@ -123,7 +123,7 @@ func TestAnEmptyDatabaseIsNotToldOfOwners_I17(t *testing.T) {
 	b.Audit()
 }
 
-// It confirms nothing after a failover of others.
+// After a failover elsewhere, an empty database confirms no comparison.
 func TestAnEmptyDatabaseConfirmsNothing_I2(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -147,7 +147,7 @@ func TestAnEmptyDatabaseConfirmsNothing_I2(t *testing.T) {
 	b.Audit()
 }
 
-// Where nothing is at stake, a deployment may begin with a database anew. Where something is, an operator's word lets it.
+// A deployment may begin with a new database when nothing is at stake; otherwise an operator has to accept it.
 func TestADatabaseThatWasReplacedForGood_I13(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, graceless)
@@ -175,7 +175,7 @@ func TestADatabaseThatWasReplacedForGood_I13(t *testing.T) {
 	b.MustPut(holder2, body{"block": target})
 	b.MustPut(holder2, nil)
 	b.Settle()
-	b.MustDelete(target) // what blocked it is lost
+	b.MustDelete(target) // the blocking reference is lost
 	words, err := b.Stores[b.ID(aWest)].OperatorDecisions(t.Context())
 	require.NoError(t, err)
 	require.Len(t, words, 1)
@@ -183,7 +183,7 @@ func TestADatabaseThatWasReplacedForGood_I13(t *testing.T) {
 	b.Audit()
 }
 
-// Another database under a process that runs is not served.
+// A running process does not serve another database than it started with.
 func TestAnotherDatabaseUnderAProcessIsNoticed_I15(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)

@@ -22,7 +22,7 @@ func decommission(t *testing.T, b *harness.Box, at, gone string, blocking schema
 	require.NoError(t, err)
 }
 
-// Everything that waits for a deployment which is away waits until an operator says that it is gone, and no longer.
+// Whatever waits for an unreachable deployment waits exactly until an operator decommissions it.
 func TestWhatADecommissionedDeploymentHeldIsLetGo_I15(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, func(cfg *shadow.Config) { cfg.DeleteTimeout = 200 * time.Millisecond })
@@ -60,7 +60,7 @@ func TestWhatADecommissionedDeploymentHeldIsLetGo_I15(t *testing.T) {
 	}
 
 	decommission(t, b, aWest, bEast, schema.Unset)
-	decommission(t, b, aWest, bEast, schema.CascadeDelete) // the first word counts
+	decommission(t, b, aWest, bEast, schema.CascadeDelete) // the first decision counts
 	onlyHere()
 	b.Gone(target2, t3)
 	for _, name := range []string{target, t4, t5} {
@@ -101,12 +101,12 @@ func TestReferencesToADecommissionedDeploymentAct_I1(t *testing.T) {
 			mustOwn(t, b, in("unchecked"), nil, owner(t, "//"+aWest+"/targets/nobody", "Target"))
 			b.SetDown(aWest, true)
 			b.Settle()
-			require.NotNil(t, b.Get(in("owned")), "away is not gone")
+			require.NotNil(t, b.Get(in("owned")), "unreachable is not gone")
 
 			decommission(t, b, bEast, aWest, blocking)
 			b.Settle()
 			b.Gone(in("owned"), in("unchecked"))
-			require.Equal(t, peer.Deleting, b.Get(in("cascades")).State, "as with any cascade, somebody else blocks it")
+			require.Equal(t, peer.Deleting, b.Get(in("cascades")).State, "as with any cascade, another holder blocks it")
 			if blocking == schema.Unset {
 				require.JSONEq(t, fmt.Sprintf(`{"list": [%q]}`, east), string(b.Get(in("blocks")).Body))
 			} else {
@@ -136,7 +136,7 @@ func TestADecommissionedDeploymentIsRefused(t *testing.T) {
 	decommission(t, b, aWest, bEast, schema.Unset)
 	decommission(t, b, bEast, aWest, schema.Unset)
 	b.Settle()
-	// In a process that has not heard of it, too.
+	// Also in a process that has not read the decommissioning yet.
 	for _, store := range []*shadow.Store{b.Stores[b.ID(aWest)], b.SecondProcess(aWest, shadow.Config{})} {
 		_, err := store.Establish(t.Context(), b.ID(bEast), attempt, []peer.EstablishReference{reference("block", schema.Block, uuid.New())})
 		require.ErrorContains(t, err, "decommissioned")
@@ -149,11 +149,11 @@ func TestADecommissionedDeploymentIsRefused(t *testing.T) {
 	require.ErrorContains(t, err, "decommissioned")
 	require.Zero(t, b.Count(bEast, "work"))
 	require.Error(t, b.Stores[b.ID(aWest)].Decommission(t.Context(), shadow.Decommissioned{Deployment: b.ID(aWest), Blocking: schema.Unset, Reason: "x"}), "itself")
-	require.Error(t, b.Stores[b.ID(aWest)].CleanUpDecommissioned(t.Context(), b.ID(aEast)), "nobody has said it of that one")
+	require.Error(t, b.Stores[b.ID(aWest)].CleanUpDecommissioned(t.Context(), b.ID(aEast)), "that one is not decommissioned")
 }
 
-// A write that is under way commits before the word and is worked off, or after it and is refused: nothing is left that
-// points to the deployment.
+// A concurrent write either commits before the decommissioning, and is worked off, or after it, and is refused: no row that
+// points to the deployment remains.
 func TestTheWordMeetsWritesThatAreUnderWay(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -189,7 +189,7 @@ func TestTheWordMeetsWritesThatAreUnderWay(t *testing.T) {
 	}
 	t.Logf("of %d tries: %d established and worked off, %d refused", tries, established, refused)
 
-	// The holder's side: the establish is answered, and then the word comes.
+	// The holder's side: decommissioned after the establish was answered, before the commit.
 	b.AfterEstablish = func() { decommission(t, b, bEast, aWest, schema.Unset) }
 	_, err := b.Put(holder, body{"block": target})
 	require.ErrorContains(t, err, "decommissioned")
@@ -198,7 +198,7 @@ func TestTheWordMeetsWritesThatAreUnderWay(t *testing.T) {
 	require.Zero(t, b.Count(bEast, "foreign_target"))
 }
 
-// A process dies in the middle; another one goes on.
+// A process crashes in the middle of working off; another one continues.
 func TestWorkingOffIsResumed_I19(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, func(cfg *shadow.Config) { cfg.BatchSize = 50 })
@@ -216,7 +216,7 @@ func TestWorkingOffIsResumed_I19(t *testing.T) {
 	select {
 	case <-g.reached:
 	case err := <-done:
-		t.Fatalf("it was never in the middle: %v", err)
+		t.Fatalf("working off ended before the crash: %v", err)
 	}
 	cancel()
 	close(g.open)

@@ -37,17 +37,17 @@ func TestDeleteIsRefusedBesideALiveBlockerAndNamesIt_I3(t *testing.T) {
 	b.MustPut(target, nil)
 	b.MustPut(holder, body{"block": target})
 	_, err := b.Delete(target)
-	requireBlocked(t, err, holder) // still tentative here, and held
+	requireBlocked(t, err, holder) // tentative here, and held
 	b.Settle()
 	_, err = b.Delete(target)
 	requireBlocked(t, err, holder)
 	require.Equal(t, peer.Active, b.Get(target).State, "refused means that nothing changed")
 	b.SetDown(bEast, true)
 	_, err = b.Delete(target)
-	requireBlocked(t, err, holder) // confirmed counts, whether or not its holder can be asked
+	requireBlocked(t, err, holder) // a confirmed blockade counts, whether or not its holder's deployment answers
 	b.SetDown(bEast, false)
 	b.MustPut(holder, nil)
-	require.True(t, b.MustDelete(target).Removed, "what was let go does not block, though its release is still under way")
+	require.True(t, b.MustDelete(target).Removed, "a dropped reference does not block, though its release is not delivered yet")
 	b.Settle()
 	b.Audit()
 }
@@ -101,7 +101,7 @@ func TestASecondDeleteAnswersWithTheRunningOne(t *testing.T) {
 	require.Equal(t, []shadow.Condition{{Type: "WAITING", Message: "for b.example.com/eastus2 to cascade or unset"}}, conditions)
 }
 
-// While undecided blockades are waited for, the target takes no new references, so that a busy one can be deleted.
+// While a delete waits for undecided blockades, its target takes no new references, so that a target in use can be deleted.
 func TestAWaitingDeleteKeepsNewReferencesAway(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, func(c *shadow.Config) { c.DeleteTimeout = time.Minute })
@@ -129,7 +129,7 @@ func TestAWaitingDeleteKeepsNewReferencesAway(t *testing.T) {
 	b.Audit()
 }
 
-// A delete that gives up lets new references in again.
+// A delete that runs out of time opens its target for new references again.
 func TestADeleteThatGaveUpOpensItsTargetAgain(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, func(c *shadow.Config) { c.DeleteTimeout = 100 * time.Millisecond })
@@ -174,7 +174,7 @@ func TestALocalBlockerFromOutsideRefusesTheWholeDelete(t *testing.T) {
 	b.Audit()
 }
 
-// I14: what is held only from inside itself goes.
+// I14: resources that are held only by one another are removed.
 func TestCyclesAndSelfReferencesEnd_I14(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -242,7 +242,7 @@ func TestForeignUnsetLeavesScalarListAndMap(t *testing.T) {
 	b.Audit()
 }
 
-// I10: the unset and the user's update both survive, in whichever order they come.
+// I10: both the unset and the user's update survive, in either order.
 func TestUnsetLosesNoConcurrentUpdate_I10(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -255,7 +255,7 @@ func TestUnsetLosesNoConcurrentUpdate_I10(t *testing.T) {
 		b.MustDelete(target)
 		done := make(chan error)
 		go func() {
-			// An update that keeps the field as it read it.
+			// An update that repeats the value of the field as it was read.
 			for {
 				r := b.Get("//" + bEast + "/" + h)
 				var fields map[string]any
@@ -280,7 +280,7 @@ func TestUnsetLosesNoConcurrentUpdate_I10(t *testing.T) {
 	b.Audit()
 }
 
-// I11: a holder that no longer refers to that uid is not cascaded; I9: another resource of the same name is not touched.
+// I11: a holder that no longer refers to that uid is kept; I9: another resource of the same name is not touched.
 func TestACascadeTakesOnlyWhoStillRefersToThatUID_I11_I9(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -291,11 +291,11 @@ func TestACascadeTakesOnlyWhoStillRefersToThatUID_I11_I9(t *testing.T) {
 	b.Settle()
 	b.MustDelete(target)
 	deletions, _ := b.Seen(b.ID(bEast), b.ID(aWest))
-	b.MustPut(holder, body{"cascade": target2}) // pointed away in time
+	b.MustPut(holder, body{"cascade": target2}) // refers to another target before the cascade
 	b.Settle()
 	b.Gone(target, holder2)
 	require.NotNil(t, b.Get(holder))
-	// The target is there again under its name, and so is a holder; an old deletion arrives once more.
+	// Target and holder are created again under their names; the old deletion is delivered once more.
 	b.MustPut(target, nil)
 	b.MustPut(holder2, body{"cascade": target})
 	b.Settle()
@@ -331,7 +331,7 @@ func TestACascadedHolderThatOthersBlockWaitsAndSaysSo_I13(t *testing.T) {
 func TestAForeignBlockerOfACascadedHolderIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
-	middle := "//" + aEast + "/targets/m" // cascades with target, over the region
+	middle := "//" + aEast + "/targets/m" // cascades with target, in another region
 	b.MustPut(target, nil)
 	b.MustPut(middle, body{"next": target})
 	b.Settle()
@@ -347,7 +347,7 @@ func TestAForeignBlockerOfACascadedHolderIsWaitedFor(t *testing.T) {
 	b.Audit()
 }
 
-// A ring through three regions goes as a whole, also where its members block one another.
+// A ring through three regions is removed as a whole, also where its members block one another.
 func TestACycleOverThreeRegionsEnds_I14(t *testing.T) {
 	t.Parallel()
 	const aNorth = "a.example.com/northeu"
@@ -381,7 +381,7 @@ func TestADarkRegionKeepsItsTargetsAndNothingElse_I15(t *testing.T) {
 	_, err = b.Do(b.ID(aWest), schema.Finalise)
 	require.NoError(t, err)
 	b.Gone("//" + bWest + "/holders/h")
-	require.Equal(t, peer.Deleting, b.Get(target).State, "unreachable is never no references")
+	require.Equal(t, peer.Deleting, b.Get(target).State, "an unreachable deployment may have references")
 	b.SetDown(bEast, false)
 	b.SetDown(aEast, false)
 	b.Settle()
@@ -389,7 +389,7 @@ func TestADarkRegionKeepsItsTargetsAndNothingElse_I15(t *testing.T) {
 	b.Audit()
 }
 
-// I4: what was tentative when a cascade marked the target is confirmed, and then the deletion waits for it: only an
+// I4: a blockade that was tentative when a cascade marked its target is confirmed, and the deletion waits for it: only an
 // acknowledgement of a later position counts.
 func TestAConfirmDuringADeletionIsWaitedFor_I4(t *testing.T) {
 	t.Parallel()
@@ -399,7 +399,7 @@ func TestAConfirmDuringADeletionIsWaitedFor_I4(t *testing.T) {
 	b.MustPut(middle, body{"next": target})
 	b.Settle()
 	b.MustDelete(target)
-	b.MustPut(holder, body{"cascade": middle}) // committed, its confirm is under way
+	b.MustPut(holder, body{"cascade": middle}) // committed, its confirm is not delivered yet
 	_, err := b.Act(b.ID(aEast), b.ID(aWest))
 	require.NoError(t, err)
 	require.Equal(t, peer.Deleting, b.Get(middle).State, "undecided counts as BLOCKED")
@@ -436,7 +436,7 @@ func TestAnAcknowledgementNeedsAPositionOfThisDatabaseForThisCaller(t *testing.T
 	b.Audit()
 }
 
-// How long a deployment has not acknowledged what it was told is what operators are alerted by.
+// The age of unacknowledged notices, which operators' alerts use, grows.
 func TestTheAgeOfWhatIsNotAcknowledgedGrows(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -460,8 +460,8 @@ func TestTheAgeOfWhatIsNotAcknowledgedGrows(t *testing.T) {
 	b.Settle()
 }
 
-// S14: a deployment that was away acknowledges what it has missed, however much that is: in transactions of a page each, of which
-// every one counts when the call ends before all are done.
+// S14: a deployment that was unreachable acknowledges any number of notices in transactions of one page each; the pages that are
+// done count when the call ends early.
 func TestAnyNumberOfNoticesIsAcknowledgedPageByPage_I13_I21(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, func(cfg *shadow.Config) { cfg.BatchSize = 10 })
@@ -500,7 +500,7 @@ SELECT max(n), sum(n) FROM (SELECT count(*) AS n FROM dbcontroller.work WHERE ac
 	}
 }
 
-// I20: one holder that always fails keeps its own target, and nobody else's.
+// I20: a holder that always fails delays its own target and no other.
 func TestAFailingHolderDelaysNoOther_I20(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -557,7 +557,7 @@ func TestParentsInAnotherServiceAreReferences(t *testing.T) {
 	b.Audit()
 }
 
-// The look-ahead: what a cascade would meet in other deployments refuses the delete up front.
+// The look-ahead: a blocker that the cascade would meet in another deployment refuses the delete at once.
 func TestABlockerInAnotherDeploymentRefusesTheWholeDelete(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -574,9 +574,9 @@ func TestABlockerInAnotherDeploymentRefusesTheWholeDelete(t *testing.T) {
 	b.Settle()
 	b.MustPut("//"+bWest+"/holders/w", body{"block": middle})
 	_, err = b.Delete(target)
-	requireBlocked(t, err, "//"+bWest+"/holders/w") // its confirm is under way; it is asked about
+	requireBlocked(t, err, "//"+bWest+"/holders/w") // its confirm is not delivered yet; the delete asks about it
 	b.MustDelete("//" + bWest + "/holders/w")
-	b.MustDelete(target) // its release is under way; it is asked about
+	b.MustDelete(target) // its release is not delivered yet; the delete asks about it
 	b.Settle()
 	b.Gone(target, middle, holder)
 	b.Audit()
@@ -611,13 +611,13 @@ func TestADeleteSaysWhatCouldNotBeAsked(t *testing.T) {
 	b.Audit()
 }
 
-// Small deletions of a batch are done at once, whatever large ones stand before them; those go on from where they were.
+// Small deletions of a batch are finished in the first run, in any order with large ones; the next run continues the large ones.
 func TestALargeDeletionKeepsNoOtherWaiting_I20_I21(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
-	const many, few = 1000, 20
+	const large, small = 1000, 20
 	var uids []uuid.UUID
-	for i, holders := range []int{many, few, few, many} {
+	for i, holders := range []int{large, small, small, large} {
 		name := fmt.Sprintf("//%s/targets/t%d", aWest, i)
 		uids = append(uids, b.MustPut(name, nil).UID)
 		var writes []peer.Write
@@ -637,8 +637,8 @@ func TestALargeDeletionKeepsNoOtherWaiting_I20_I21(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, map[uuid.UUID]error{uids[0]: schema.ErrUnfinished, uids[3]: schema.ErrUnfinished}, failed)
 	left := b.Count(bEast, "reference")
-	require.Less(t, left, 2*many, "some of each are done")
-	require.Greater(t, left, many)
+	require.Less(t, left, 2*large, "each large deletion has progressed")
+	require.Greater(t, left, large)
 	failed, err = store.ActFor(t.Context(), b.ID(aWest), deletions, time.Minute)
 	require.NoError(t, err)
 	require.Empty(t, failed)

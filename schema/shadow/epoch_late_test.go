@@ -10,7 +10,7 @@ import (
 	"github.com/db-controller/db-controller/schema/peer"
 )
 
-// What a deployment said of owners before a failover that lost their deletion takes nothing away afterwards.
+// A DropOwners call of an epoch that lost the owner's deletion is refused: the owner exists again.
 func TestDropOwnersOfAnOldEpochCountsForNothing_I16(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, graceless)
@@ -33,7 +33,7 @@ func TestDropOwnersOfAnOldEpochCountsForNothing_I16(t *testing.T) {
 	require.ErrorIs(t, err, peer.ErrStaleEpoch)
 	require.Error(t, b.Stores[b.ID(bEast)].MarkOwneesNotified(t.Context(), told), "the owner still has an ownee")
 	b.Settle()
-	require.NotNil(t, b.Get(ownee), "its owner is there")
+	require.NotNil(t, b.Get(ownee), "its owner exists")
 	b.Audit()
 }
 
@@ -50,7 +50,7 @@ func TestADecommissionedDeploymentsEpochIsNotWaitedFor_I13(t *testing.T) {
 	b.Gone(target)
 }
 
-// Times that the lost server's clock told, hours ahead of the new one's, keep nothing waiting for hours.
+// Expiries written by a lost server, whose clock was hours ahead of the new server's, delay nothing for hours.
 func TestTimesOfALostServersClockAreBounded_I28(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -73,5 +73,5 @@ func TestTimesOfALostServersClockAreBounded_I28(t *testing.T) {
 	require.NoError(t, pool.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM dbcontroller.blockade WHERE expires_at > now() + interval '1 minute')
 		+ (SELECT count(*) FROM dbcontroller.member WHERE expires_at > now() + interval '1 minute') + (SELECT count(*) FROM dbcontroller.closing)`).Scan(&late))
 	require.Zero(t, late)
-	b.MustPut(holder, body{"block": target}) // it is not closed
+	b.MustPut(holder, body{"block": target}) // the target is not closed
 }

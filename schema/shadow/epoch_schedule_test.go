@@ -17,7 +17,7 @@ import (
 	"github.com/db-controller/db-controller/test/harness"
 )
 
-// recovering is what a deployment has to do with another one after a failover.
+// recovering returns a deployment's work of some actions with another deployment.
 func recovering(b *harness.Box, at, with string, actions ...schema.Action) (out []schema.Work) {
 	for _, w := range b.Work(b.ID(at)) {
 		for _, a := range actions {
@@ -42,8 +42,8 @@ func announced(t *testing.T, b *harness.Box, deployment string) {
 	require.NoError(t, err)
 }
 
-// Two deployments fail over one after the other, each to before what they had agreed on, the second one before it has
-// compared with the first.
+// Two deployments fail over one after the other, each to a state before a reference that they shared; the second one before it
+// has compared with the first.
 func TestTwoFailoversOneAfterTheOther_I1_I2_I8(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -53,11 +53,11 @@ func TestTwoFailoversOneAfterTheOther_I1_I2_I8(t *testing.T) {
 	b.Settle()
 	restoreTargets, restoreHolders := b.Backup(aWest), b.Backup(bEast)
 	b.MustPut(holder2, body{"block": target2}) // lost at both
-	b.MustPut(holder, nil)                     // and this: it refers again
+	b.MustPut(holder, nil)                     // the backup still has the reference
 	b.Settle()
 	restoreTargets()
 	b.Recover(aWest)
-	announced(t, b, aWest) // the other one has not compared yet
+	announced(t, b, aWest) // the holders' deployment has not compared yet
 	restoreHolders()
 	b.Recover(bEast)
 	b.Settle()
@@ -69,7 +69,7 @@ func TestTwoFailoversOneAfterTheOther_I1_I2_I8(t *testing.T) {
 	require.ErrorAs(t, err, new(*peer.BlockedError))
 }
 
-// A node's queue has pieces of work that are done, or whose place others have taken: they keep none back.
+// A node's queue may name work that is done or was replaced by newer work: it delays no other work.
 func TestAPassThatIsGoneKeepsNoOtherBack_I20(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -85,7 +85,7 @@ func TestAPassThatIsGoneKeepsNoOtherBack_I20(t *testing.T) {
 	_, err := h.Handle(t.Context(), b.ID(aWest), queue)
 	require.Error(t, err)
 	b.SetDown(aWest, false)
-	b.Renew(aWest) // once more
+	b.Renew(aWest) // a second epoch
 	announced(t, b, aWest)
 	queue = append(queue, recovering(b, bEast, aWest, schema.ConfirmAgain, schema.VerifyBlockades)...)
 	require.Len(t, queue, 4)
@@ -94,7 +94,7 @@ func TestAPassThatIsGoneKeepsNoOtherBack_I20(t *testing.T) {
 	require.NotContains(t, unconfirmed(t, b, aWest), b.ID(bEast))
 }
 
-// A process that has not noticed yet does not announce an epoch that has ended, and forget the piece of work.
+// A process that has not noticed the new epoch announces nothing, and leaves the work in place.
 func TestAProcessThatHasNotNoticedAnnouncesNothing(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -112,7 +112,7 @@ func TestAProcessThatHasNotNoticedAnnouncesNothing(t *testing.T) {
 	require.Empty(t, recovering(b, bEast, aWest, schema.AnnounceEpoch))
 }
 
-// A user lets go of a reference just while it is established again.
+// A user drops a reference while the recovery establishes it again.
 func TestWhatIsDroppedWhileItIsEstablishedAgainLeavesNothing_I8(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -138,7 +138,7 @@ func TestWhatIsDroppedWhileItIsEstablishedAgainLeavesNothing_I8(t *testing.T) {
 	b.Audit()
 }
 
-// What a deployment was told of another one's epoch survives its own failover.
+// The epoch recorded of another deployment survives a failover of the recorder.
 func TestAnOldEpochDoesNotCountAgainAfterTheTargetsOwnFailover_I5_I8(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -151,7 +151,7 @@ func TestAnOldEpochDoesNotCountAgainAfterTheTargetsOwnFailover_I5_I8(t *testing.
 	key := peer.BlockadeKey{Attempt: attempt, HolderUID: h.UID, Path: "block", TargetUID: b.Get(target).UID}
 	restore := b.Backup(bEast)
 	old := b.Stores[b.ID(bEast)].PresentEpoch()
-	b.MustPut(holder, body{}) // its release is under way
+	b.MustPut(holder, body{}) // its release is not delivered yet
 	restore()
 	b.Recover(bEast)
 	b.Settle()
@@ -164,7 +164,7 @@ func TestAnOldEpochDoesNotCountAgainAfterTheTargetsOwnFailover_I5_I8(t *testing.
 	require.ErrorAs(t, err, new(*peer.BlockedError))
 }
 
-// A deployment, and a path, that were first heard of in what is lost: the process knows numbers of rows that are not there.
+// A deployment and a field path were first stored in the lost commits: the process caches numbers of rows that no longer exist.
 func TestNamesThatWereLostAreLookedUpAgain_I1_I3(t *testing.T) {
 	t.Parallel()
 	for name, before := range map[string]body{"deployment": nil, "path": {"unset": target2}} {
@@ -192,7 +192,7 @@ func TestNamesThatWereLostAreLookedUpAgain_I1_I3(t *testing.T) {
 	}
 }
 
-// Files of before a failover are put back under a process that runs: it has seen a later epoch.
+// An older copy of the files takes the place of the database of a running process, which has seen a later epoch.
 func TestAnEpochOfBeforeThatComesBackIsNoticed(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -211,7 +211,7 @@ func TestAnEpochOfBeforeThatComesBackIsNoticed(t *testing.T) {
 	b.MustPut(holder, body{"block": target})
 }
 
-// A switch of the version that was lost: whoever runs the version switches again.
+// The commit of a version switch was lost: a process of the new version switches again.
 func TestASwitchThatWasLostIsMadeAgain_I26(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -228,7 +228,8 @@ func TestASwitchThatWasLostIsMadeAgain_I26(t *testing.T) {
 	b.MustPut(target, nil)
 }
 
-// A reference that cannot be established again for a reason of its own keeps nothing else back, and is told.
+// A reference that is refused when it is established again, because it is no longer allowed, delays no other reference, and is
+// reported.
 func TestAReferenceThatIsNotAllowedAnyMoreIsTold_I20(t *testing.T) {
 	t.Parallel()
 	for _, reason := range []peer.Reason{peer.NotImported, peer.NotReferable, peer.NotConstrained} {
@@ -262,7 +263,7 @@ func toldThatItIsNotAllowed(t *testing.T, reason peer.Reason) {
 	}
 	b.Settle()
 	_, err := b.Delete(target2)
-	require.ErrorAs(t, err, new(*peer.BlockedError), "the other one is known again")
+	require.ErrorAs(t, err, new(*peer.BlockedError), "the other reference is established again")
 	require.Equal(t, 1, b.Count(bEast, "dangling"))
 	b.OnEstablish = nil
 	found := verified(t, b, bEast, true)
@@ -273,7 +274,7 @@ func toldThatItIsNotAllowed(t *testing.T, reason peer.Reason) {
 	b.Audit()
 }
 
-// Between the word that a holder's database was restored and its comparison, what it refers to may be known by nothing.
+// After a holder's database was restored, and before its comparison, the target's database may lack blockades of its references.
 func TestADeleteWaitsUntilARestoredHolderHasCompared_I3(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -282,7 +283,7 @@ func TestADeleteWaitsUntilARestoredHolderHasCompared_I3(t *testing.T) {
 	b.Settle()
 	restore := b.Backup(bEast)
 	b.MustPut(holder, body{})
-	b.MustPut(holder, body{"block": target}) // the same, under another attempt
+	b.MustPut(holder, body{"block": target}) // the same reference, under another attempt
 	b.Settle()
 	restore()
 	b.Recover(bEast)
@@ -315,7 +316,8 @@ func TestADeploymentThatIsGoneIsNotWaitedForAfterAFailover_I15(t *testing.T) {
 	b.MustDelete(target)
 }
 
-// The word is being said while this deployment finds out whom to wait for: it waits for the word, and then for nobody.
+// Decommission holds its lock while Recover starts: Recover waits for the lock, and then does not wait for the decommissioned
+// deployment.
 func TestADecommissionBesideARecovery_I15(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -328,7 +330,7 @@ func TestADecommissionBesideARecovery_I15(t *testing.T) {
 	require.NoError(t, err)
 	tx, err := pool.Begin(t.Context())
 	require.NoError(t, err)
-	for _, sql := range []string{ // as Decommission does
+	for _, sql := range []string{ // the statements of Decommission
 		`SELECT pg_advisory_xact_lock(x'646263746c01'::bigint)`,
 		`INSERT INTO dbcontroller.decommissioned (deployment_id, blocking, reason, said_by)
 		SELECT id, 2, 'fire', 'eve' FROM dbcontroller.deployment WHERE service = 'b.example.com' AND region = 'eastus2'`,
@@ -339,7 +341,7 @@ func TestADecommissionBesideARecovery_I15(t *testing.T) {
 	}
 	recovered := make(chan error, 1)
 	go func() { recovered <- store.Recover(t.Context(), b.Environment()) }()
-	require.Eventually(t, func() bool { // it waits for the lock, or is past it
+	require.Eventually(t, func() bool { // Recover waits for the lock, or has returned
 		var waits bool
 		err := pool.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted
 			AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))`).Scan(&waits)
@@ -350,7 +352,7 @@ func TestADecommissionBesideARecovery_I15(t *testing.T) {
 	require.NotContains(t, unconfirmed(t, b, aWest), b.ID(bEast))
 }
 
-// A deployment that is described and never ran refers to nothing: it is not waited for.
+// A deployment that was described and has never run holds no references: it is not waited for.
 func TestADeploymentThatNeverRanIsNotWaitedForAfterAFailover(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -367,7 +369,7 @@ func TestADeploymentThatNeverRanIsNotWaitedForAfterAFailover(t *testing.T) {
 	require.NotContains(t, unconfirmed(t, b, aWest), asia)
 	b.Settle()
 	b.MustDelete(target)
-	// One that did run once is, whatever the registry says now.
+	// A deployment that has run is waited for, even if the registry has lost its address.
 	require.NoError(t, store.ForgetServer(t.Context()))
 	_, err = store.NoticeEpoch(t.Context())
 	require.NoError(t, err)
@@ -375,7 +377,7 @@ func TestADeploymentThatNeverRanIsNotWaitedForAfterAFailover(t *testing.T) {
 	require.Contains(t, unconfirmed(t, b, aWest), asia)
 }
 
-// Databases are restored, and fail over without losing anything, between any two steps of everything.
+// Random steps; between any two of them, databases are restored, or fail over without a loss.
 func TestRecoveriesInRandomSteps_I1_I8_I19(t *testing.T) {
 	t.Parallel()
 	const seeds = 4
@@ -405,14 +407,14 @@ func TestRecoveriesInRandomSteps_I1_I8_I19(t *testing.T) {
 
 var everywhere = []string{aWest, aEast, bWest, bEast}
 
-// steps are random ones, of users, handlers and databases.
+// steps takes random steps as users, handlers and databases.
 type steps struct {
 	t        *testing.T
 	b        *harness.Box
 	random   *rand.Rand
 	restores map[string]func()
 
-	mu       sync.Mutex // of random and meddling, while deployments are asked at the same time
+	mu       sync.Mutex // guards random and meddling: deployments are asked concurrently
 	meddling bool
 }
 
@@ -426,7 +428,7 @@ func (r *steps) holder() string {
 	return fmt.Sprintf("//%s/holders/h%d", r.one(bWest, bEast), r.random.IntN(4))
 }
 
-// meddle lets a user drop references between the establishment and the commit of others.
+// meddle drops references, as a user, between another write's establish and its commit.
 func (r *steps) meddle() {
 	r.mu.Lock()
 	begins := !r.meddling && r.random.IntN(6) == 0

@@ -16,8 +16,8 @@ import (
 	"github.com/db-controller/db-controller/test/harness"
 )
 
-// A target's database that has lost a blockade and an entry deletes nothing until the holders' deployments have said what
-// refers to its resources; then it knows as much as before.
+// A target's database that has lost a blockade and a holder entry deletes nothing until the holders' deployments have compared;
+// afterwards both are there again.
 func TestATargetsDatabaseThatLostItsHolders_I2_I15(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -31,13 +31,13 @@ func TestATargetsDatabaseThatLostItsHolders_I2_I15(t *testing.T) {
 	restore()
 	_, err := b.Delete(target)
 	var unavailable *peer.UnavailableError
-	require.ErrorAs(t, err, &unavailable, "the registry has not said who may refer")
+	require.ErrorAs(t, err, &unavailable, "the deployments that may refer are not known yet")
 	b.Recover(aWest)
 	b.SetDown(bEast, true)
 	b.Settle()
 	_, err = b.Delete(target)
 	require.ErrorAs(t, err, &unavailable)
-	require.Equal(t, []schema.DeploymentID{b.ID(bEast)}, unavailable.Deployments, "the others have nothing there, and said so")
+	require.Equal(t, []schema.DeploymentID{b.ID(bEast)}, unavailable.Deployments, "the others have confirmed")
 	b.SetDown(bEast, false)
 	b.Settle()
 	_, err = b.Delete(target)
@@ -49,8 +49,8 @@ func TestATargetsDatabaseThatLostItsHolders_I2_I15(t *testing.T) {
 	b.Audit()
 }
 
-// A holder's database that has lost a reference leaves no blockade behind, and one that has lost that a reference was
-// dropped, or acted upon, gets its target's protection back, or tells that the target is gone.
+// A holder's database that has lost a reference leaves no blockade at the target. One that has lost the removal of a reference
+// establishes it again, or, if the target is gone, reports it as dangling.
 func TestAHoldersDatabaseThatLostItsReferences_I1_I8(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -62,7 +62,7 @@ func TestAHoldersDatabaseThatLostItsReferences_I1_I8(t *testing.T) {
 	b.Settle()
 	restore := b.Backup(bEast)
 	b.MustPut(holder2, body{"block": target}) // lost
-	b.MustPut(holder, body{})                 // lost: it refers to both again
+	b.MustPut(holder, body{})                 // lost: the backup refers to both
 	b.Settle()
 	b.MustDelete(third)
 	b.Settle()
@@ -80,9 +80,9 @@ func TestAHoldersDatabaseThatLostItsReferences_I1_I8(t *testing.T) {
 	require.Len(t, found, 1)
 	require.Equal(t, shadow.TargetGone, found[0].Kind)
 	require.Contains(t, found[0].Remedy(), "needs a decision: update "+holder)
-	// The person does.
+	// The remedy is carried out.
 	_, err = b.Put(holder, body{"cascade": third, "block": target2})
-	require.Error(t, err, "it is refused until it names something that is there")
+	require.Error(t, err, "refused as long as it names the missing target")
 	b.MustPut(holder, body{"block": target2})
 	b.Settle()
 	require.Zero(t, b.Count(bEast, "dangling"))
@@ -90,8 +90,8 @@ func TestAHoldersDatabaseThatLostItsReferences_I1_I8(t *testing.T) {
 	b.Audit()
 }
 
-// What was sent before a failover and arrives after it takes nothing away: neither a release of a reference that is there
-// again, nor an acknowledgement of what was not done, nor a verdict.
+// Messages that were sent before a failover are refused after it: a release of a restored reference, an acknowledgement of lost
+// effects, a verdict.
 func TestMessagesOfAnOldEpochCountForNothing_I5_I8(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -104,7 +104,7 @@ func TestMessagesOfAnOldEpochCountForNothing_I5_I8(t *testing.T) {
 	key := peer.BlockadeKey{Attempt: attempt, HolderUID: h.UID, Path: "block", TargetUID: b.Get(target).UID}
 	restore := b.Backup(bEast)
 	old := b.Stores[b.ID(bEast)].PresentEpoch()
-	b.MustPut(holder, body{}) // its release is under way
+	b.MustPut(holder, body{}) // its release is not delivered yet
 	restore()
 	b.Recover(bEast)
 	b.Settle()
@@ -122,11 +122,10 @@ func TestMessagesOfAnOldEpochCountForNothing_I5_I8(t *testing.T) {
 	require.ErrorAs(t, err, new(*peer.BlockedError))
 	known, err := a.RecordPeerEpoch(ctx, b.ID(bEast), old)
 	require.NoError(t, err)
-	require.Equal(t, b.Stores[b.ID(bEast)].PresentEpoch(), known, "an announcement that comes late changes nothing")
+	require.Equal(t, b.Stores[b.ID(bEast)].PresentEpoch(), known, "a late announcement of an earlier epoch changes nothing")
 }
 
-// An attempt whose deployment's database was restored between its establishment and its commit, at either end, does not
-// commit.
+// An attempt does not commit if one of its databases, the holder's or the target's, was restored after the establish.
 func TestAttemptsOfAnOldEpochCannotCommit_I5(t *testing.T) {
 	t.Parallel()
 	for _, restored := range []string{aWest, bEast} {
@@ -135,7 +134,7 @@ func TestAttemptsOfAnOldEpochCannotCommit_I5(t *testing.T) {
 			b := newBox(t, nil)
 			b.MustPut(target, nil)
 			b.Settle()
-			second := b.SecondProcess(bEast, shadow.Config{}) // it learns of nothing by itself
+			second := b.SecondProcess(bEast, shadow.Config{}) // it notices no epoch by itself
 			once := true
 			b.AfterEstablish = func() {
 				if !once {
@@ -143,7 +142,7 @@ func TestAttemptsOfAnOldEpochCannotCommit_I5(t *testing.T) {
 				}
 				once = false
 				pool := b.Pools[b.ID(restored)]
-				_, err := pool.Exec(context.Background(), `UPDATE dbcontroller.meta SET server = 'another'`) // as if it were
+				_, err := pool.Exec(context.Background(), `UPDATE dbcontroller.meta SET server = 'another'`) // as after a restore on another server
 				require.NoError(t, err)
 				if restored == aWest { // the blockade is lost
 					_, err = pool.Exec(context.Background(), `DELETE FROM dbcontroller.blockade`)
@@ -159,8 +158,8 @@ func TestAttemptsOfAnOldEpochCannotCommit_I5(t *testing.T) {
 			}
 			_, err := second.Save(t.Context(), []peer.Write{{Name: "holders/h", Body: body{"block": target}}})
 			require.True(t, tried)
-			if err != nil { // the second process keeps to its epoch until it notices
-				if !errors.Is(err, context.DeadlineExceeded) { // it was busy when its time was up
+			if err != nil { // the second process keeps its epoch until it notices the new one
+				if !errors.Is(err, context.DeadlineExceeded) { // its deadline passed while it tried again
 					require.ErrorIs(t, err, peer.ErrAborted)
 				}
 				require.Nil(t, b.Get(holder))
@@ -172,7 +171,7 @@ func TestAttemptsOfAnOldEpochCannotCommit_I5(t *testing.T) {
 	}
 }
 
-// Numbers that were given out and lost are not given again.
+// Numbers that were given out by the lost commits are not given out again.
 func TestNumbersAreSkippedInANewEpoch(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -184,7 +183,7 @@ func TestNumbersAreSkippedInANewEpoch(t *testing.T) {
 	require.Greater(t, b.MustPut(target, nil).Revision, lost.Revision+1_000_000)
 }
 
-// A clock that went back between two failovers does not let the earlier epoch count.
+// A clock that went back between two failovers: the new epoch is still greater than the known ones.
 func TestAnEpochOutdoesALaterOneThatWasLost(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -217,8 +216,8 @@ func verified(t *testing.T, b *harness.Box, deployment string, repair bool) (fou
 	return found
 }
 
-// Databases are restored from older backups at random, one after the other, while resources come and go. When all is at
-// rest, the whole is what it promises, or says what a person must decide.
+// Databases are restored from older backups at random, one after the other, while users write and delete. At rest all invariants
+// hold, except for dangling references, which are reported for a person to decide.
 func TestRestoredBackupsComeToRest_I1_I8_I15_I17(t *testing.T) {
 	t.Parallel()
 	const seeds = 6
@@ -285,7 +284,7 @@ func TestRestoredBackupsComeToRest_I1_I8_I15_I17(t *testing.T) {
 	t.Logf("%d references were left for a person to decide", dangling)
 }
 
-// A blockade that was released before its database lost that goes again.
+// The database has lost the release of a blockade: the comparison removes the blockade again.
 func TestATargetsDatabaseThatLostAReleaseIsNotBlockedForEver_I8(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -302,8 +301,8 @@ func TestATargetsDatabaseThatLostAReleaseIsNotBlockedForEver_I8(t *testing.T) {
 	b.MustDelete(target)
 }
 
-// A deployment that has acted upon a deletion, acknowledged it, and lost that with its database is told once more, as long
-// as the target is there.
+// A holder's database has lost the effects of a deletion that it had acknowledged: as long as the target exists, its deployment
+// acts upon the deletion again.
 func TestADeletionThatWasForgottenIsToldAgain_I1(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -322,7 +321,7 @@ func TestADeletionThatWasForgottenIsToldAgain_I1(t *testing.T) {
 	b.Recover(bEast)
 	require.NotNil(t, b.Get(holder))
 	b.SetDown(bWest, false)
-	// The other one acknowledges only after the announcement was made.
+	// bWest, reachable again, acknowledges only after the announcement.
 	told, err := b.Do(b.ID(bEast), schema.AnnounceEpoch)
 	require.NoError(t, err)
 	require.Equal(t, 3, told)
@@ -332,8 +331,8 @@ func TestADeletionThatWasForgottenIsToldAgain_I1(t *testing.T) {
 	b.Audit()
 }
 
-// An owner's database that lost who has ownees of it is told again, and an owner that was lost counts as gone only when the
-// deployments that may refer to its service's resources have said what they know.
+// An owner's database that has lost an ownee entry gets it again by the comparison, and a lost owner counts as absent only after
+// all deployments that may refer to resources of its service have confirmed.
 func TestOwnersOfADatabaseThatWasRestored_I15_I17(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, func(cfg *shadow.Config) { cfg.OwnerGrace = 1 })
@@ -350,7 +349,7 @@ func TestOwnersOfADatabaseThatWasRestored_I15_I17(t *testing.T) {
 	restore()
 	b.Recover(bEast)
 	b.Settle()
-	require.NotNil(t, b.Get(ofLate), "what may be lost is not absent")
+	require.NotNil(t, b.Get(ofLate), "a lost owner is not absent")
 	b.SetDown(bWest, false)
 	b.Settle()
 	b.Gone(ofLate)

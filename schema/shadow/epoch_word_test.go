@@ -10,8 +10,8 @@ import (
 	"github.com/db-controller/db-controller/schema/peer"
 )
 
-// The registry has lost a holder's deployment, and the restored database still knows something of it: what is left may not be
-// all that it had, so it is waited for.
+// The registry has lost a holder's deployment, and the restored database still has a blockade or a holder entry of it. It may
+// have lost others, so that the deployment is waited for.
 func TestWhoIsKnownByWhatIsLeftIsWaitedFor_I2_I3_I15(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -33,7 +33,7 @@ func TestWhoIsKnownByWhatIsLeftIsWaitedFor_I2_I3_I15(t *testing.T) {
 			}
 			require.Equal(t, c.left, [2]int{b.Count(aWest, "blockade"), b.Count(aWest, "holder_entry")})
 			restore := b.Backup(aWest)
-			b.MustPut(holder2, body{"block": target2}) // lost
+			b.MustPut(holder2, body{"block": target2}) // lost by the restore
 			b.Settle()
 			restore()
 			store := b.Stores[b.ID(aWest)]
@@ -54,8 +54,7 @@ func TestWhoIsKnownByWhatIsLeftIsWaitedFor_I2_I3_I15(t *testing.T) {
 	}
 }
 
-// A comparison in an epoch that another one has followed confirms nothing: neither an earlier one of the target's database,
-// nor an earlier one of the holder's.
+// A comparison in an earlier epoch, of the target's or of the holder's database, confirms nothing.
 func TestAComparisonInAnEarlierEpochConfirmsNothing_I2_I3(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -86,8 +85,8 @@ func TestAComparisonInAnEarlierEpochConfirmsNothing_I2_I3(t *testing.T) {
 	require.Empty(t, unconfirmed(t, b, aWest))
 }
 
-// A process notes once an epoch whose deletions concern it. Under it, a copy of before has taken the place of its database,
-// which knows the target's deployment, and not yet that it is pointed to: that is noted again.
+// A process writes once an epoch that a target's deployment is referred to, and its deletions are to be watched. When an older
+// copy takes the place of the database, with a row of that deployment but without this flag, the process writes the flag again.
 func TestWhoIsPointedToIsNotedAgainInANewEpoch_I13(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -102,7 +101,7 @@ func TestWhoIsPointedToIsNotedAgainInANewEpoch_I13(t *testing.T) {
 	b.MustPut(holder, body{"unset": target})
 	pointedTo, err := store.ReferencedDeployments(t.Context())
 	require.NoError(t, err)
-	require.Equal(t, []schema.DeploymentID{b.ID(aWest)}, pointedTo, "nobody would act upon its deletions")
+	require.Equal(t, []schema.DeploymentID{b.ID(aWest)}, pointedTo, "otherwise its deletions would not be watched")
 	b.Settle()
 	b.MustDelete(target)
 	b.Settle()

@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What no delete takes says so, and does not wait for nothing.
+// Explain reports block_deletion, and no empty WAITING.
 func TestExplainSaysThatDeletionIsBlocked(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -26,7 +26,7 @@ func TestExplainSaysThatDeletionIsBlocked(t *testing.T) {
 	}
 }
 
-// A blocker is named with its field, here and elsewhere.
+// The explanation names a blocker with its field, in this deployment and in others.
 func TestExplainNamesTheFieldOfABlocker_I13(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)

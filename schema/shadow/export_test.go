@@ -12,22 +12,22 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 )
 
-// InTx runs fn as a handler's transaction, for tests of what surrounds it.
+// InTx runs fn in a transaction as handlers run theirs, for tests of its fencing.
 func (s *Store) InTx(ctx context.Context, fn func(pgx.Tx) error) error {
 	return s.db.InTx(ctx, db.NoFeed, fn)
 }
 
-// Hears tells whether what other processes commit is heard of.
+// Hears reports whether the notifications of other processes' commits arrive.
 func (s *Store) Hears() bool { return s.db.NotificationsAlive() }
 
-// Mark is the greatest number that this process has seen.
+// Mark is the greatest value of the sequence mark that this process has seen.
 func (s *Store) Mark() int64 { return s.db.Rollback.Seen.Load() }
 
 // SetClock replaces the clock of the process.
 func (s *Store) SetClock(now func() time.Time) { s.db.Now = now }
 
-// Act is ActFor for deletions of which no more than the uid is known, without an end: everything is done when it returns without
-// an error.
+// Act calls ActFor for deletions with their uids alone, without a time limit: everything is done when it returns without an
+// error.
 func (s *Store) Act(ctx context.Context, from schema.DeploymentID, uids []uuid.UUID) (map[uuid.UUID]error, error) {
 	deletions := make([]schema.Deletion, len(uids))
 	for i, uid := range uids {

@@ -23,7 +23,7 @@ import (
 	"github.com/db-controller/db-controller/test/harness"
 )
 
-// newServer has an empty database of a deployment.
+// newServer starts a server with an empty database of a deployment.
 func newServer(t *testing.T) *harness.Cluster {
 	t.Helper()
 	c := harness.NewCluster(t)
@@ -33,7 +33,7 @@ func newServer(t *testing.T) *harness.Cluster {
 	return c
 }
 
-// newStandby is a server that runs, and a copy of before, which does not: it has three resources.
+// newStandby starts a server with three resources, and prepares an older copy of it, which is stopped.
 func newStandby(t *testing.T) (primary, standby *harness.Cluster) {
 	t.Helper()
 	primary = newServer(t)
@@ -46,7 +46,7 @@ func newStandby(t *testing.T) (primary, standby *harness.Cluster) {
 	return primary, standby
 }
 
-// openOn opens the deployment's database on a server of the test's own.
+// openOn opens the deployment's database on a test's own server.
 func openOn(t *testing.T, c *harness.Cluster) (*shadow.Store, *pgxpool.Pool) {
 	t.Helper()
 	pool, err := postgres.Connect(t.Context(), c.DSN("a"), "test", 8)
@@ -67,7 +67,7 @@ func openOver(t *testing.T, pool *pgxpool.Pool) *shadow.Store {
 	return store
 }
 
-// newestXID writes resources, and answers the transaction of the last one.
+// newestXID writes resources and returns the transaction id of the last one.
 func newestXID(t *testing.T, store *shadow.Store, pool *pgxpool.Pool, prefix string, n int) (xid string) {
 	t.Helper()
 	for i := range n {
@@ -78,8 +78,8 @@ func newestXID(t *testing.T, store *shadow.Store, pool *pgxpool.Pool, prefix str
 	return xid
 }
 
-// A standby that misses the last commits is promoted, and uses their transaction ids again for others: a token of before
-// would skip these in silence. It is reset, and a position that was to be acknowledged is none any more.
+// A standby without the last commits is promoted and assigns their transaction ids to other transactions: an older token would
+// skip these silently. The token is reset, and an older position is no longer accepted in an acknowledgement.
 func TestAPromotedStandbyResetsTokens_I24(t *testing.T) {
 	t.Parallel()
 	primary, standby := newStandby(t)
@@ -89,7 +89,7 @@ func TestAPromotedStandbyResetsTokens_I24(t *testing.T) {
 	stop()
 	newestXID(t, store, pool, "lost", 9)
 	late, stop := follow(t, store, early.token)
-	late.until("what is lost later", func() bool { return len(late.state) == 9 && late.token != "" })
+	late.until("the changes that will be lost", func() bool { return len(late.state) == 9 && late.token != "" })
 	stop()
 	remote := schema.DeploymentID{Service: "b.example.com", Region: "us-west2"}
 	var position string
@@ -111,7 +111,7 @@ func TestAPromotedStandbyResetsTokens_I24(t *testing.T) {
 	again := newestXID(t, store, pool, "other", 3)
 	var seen bool
 	require.NoError(t, pool.QueryRow(t.Context(), `SELECT pg_visible_in_snapshot($1::text::xid8, $2::text::pg_snapshot)`, again, before).Scan(&seen))
-	require.True(t, seen, "the ids are used again: by them alone, what was written now would lie before the token")
+	require.True(t, seen, "the ids are assigned again: by the ids alone, the new writes would lie before the token")
 	for _, token := range []string{early.token, late.token} {
 		err := store.WatchResources(t.Context(), "", "", token, func(schema.Event[peer.Resource]) error { return pgx.ErrNoRows })
 		require.ErrorIs(t, err, peer.ErrReset)
@@ -119,10 +119,10 @@ func TestAPromotedStandbyResetsTokens_I24(t *testing.T) {
 	}
 	require.ErrorIs(t, store.Acknowledge(t.Context(), remote, uuid.Nil, position, []uuid.UUID{}), peer.ErrPosition)
 	f, _ := follow(t, store, "")
-	f.until("a new snapshot has what there is", func() bool { return f.ended && len(f.state) == 6 })
+	f.until("the new snapshot", func() bool { return f.ended && len(f.state) == 6 })
 }
 
-// rollBack begins transactions and takes them back; it answers the last one's id.
+// rollBack begins and rolls back n transactions, and returns the last one's id.
 func rollBack(t *testing.T, pool *pgxpool.Pool, n int) (last uint64) {
 	t.Helper()
 	for range n {
@@ -134,19 +134,19 @@ func rollBack(t *testing.T, pool *pgxpool.Pool, n int) (last uint64) {
 	return last
 }
 
-// A crash forgets what was not on disk, also that transactions began and were rolled back: their ids are given out again. A
-// position is told only when that cannot happen to what lies before it.
+// A crash loses the transaction ids that were not on disk, also those of transactions that were rolled back: they are assigned
+// again. A position is sent only when all ids before it are on disk.
 func TestACrashDoesNotPutNewWritesBeforeOldTokens_I24(t *testing.T) {
 	t.Parallel()
 	server := newServer(t)
 	var address atomic.Value
 	pool, store := movingPool(t, server, &address)
 	newestXID(t, store, pool, "kept", 3)
-	rests, stopRests := follow(t, store, "") // over the crash
+	rests, stopRests := follow(t, store, "") // stays open over the crash
 	defer stopRests()
 	rests.until("the snapshot", func() bool { return rests.ended })
 	newestXID(t, store, pool, "calm", 1)
-	rests.until("what came last", func() bool { return len(rests.state) == 4 })
+	rests.until("the last change", func() bool { return len(rests.state) == 4 })
 	rolledBack := rollBack(t, pool, 30)
 	early, stop := follow(t, store, "")
 	early.until("the snapshot", func() bool { return early.ended })
@@ -158,11 +158,11 @@ func TestACrashDoesNotPutNewWritesBeforeOldTokens_I24(t *testing.T) {
 	again := newestXID(t, store, pool, "other", 2)
 	t.Logf("rolled back up to %d before the crash, wrote %s after it", rolledBack, again)
 	late, _ := follow(t, store, early.token)
-	late.until("what was written after the crash", func() bool { return len(late.state) == 2 })
-	rests.until("what was written after the crash", func() bool { return len(rests.state) == 6 })
+	late.until("the writes after the crash", func() bool { return len(late.state) == 2 })
+	rests.until("the writes after the crash", func() bool { return len(rests.state) == 6 })
 }
 
-// movingPool is a pool whose connections go to where a server is now.
+// movingPool returns a pool that connects to the server's present address.
 func movingPool(t *testing.T, server *harness.Cluster, address *atomic.Value) (*pgxpool.Pool, *shadow.Store) {
 	t.Helper()
 	address.Store(server.Address())
@@ -179,8 +179,8 @@ func movingPool(t *testing.T, server *harness.Cluster, address *atomic.Value) (*
 	return pool, openOver(t, pool)
 }
 
-// A pool replaces connections that were lost: a watch that rested while the standby took over at the same address would
-// go on there, with a position that means nothing.
+// A pool replaces broken connections: an idle watch, whose standby took over at the same address, would continue there with a
+// position of another history.
 func TestAWatchEndsWhenAnotherServerTakesOver_I24(t *testing.T) {
 	t.Parallel()
 	primary, standby := newStandby(t)
@@ -213,9 +213,9 @@ func TestAWatchEndsWhenAnotherServerTakesOver_I24(t *testing.T) {
 	primary.Stop()
 	standby.StartPromoted()
 	address.Store(standby.Address())
-	pool.Reset() // as a pool does by itself with connections that have rested
+	pool.Reset() // as a pool does with connections that were idle for long
 	_, err := store.Save(t.Context(), []peer.Write{{Name: "targets/early"}})
-	require.ErrorIs(t, err, peer.ErrAborted, "nothing is written before it is noticed")
+	require.ErrorIs(t, err, peer.ErrAborted, "no write before the new epoch")
 	awaiting, err := store.NoticeEpoch(t.Context())
 	require.NoError(t, err)
 	require.True(t, awaiting)
@@ -226,8 +226,8 @@ func TestAWatchEndsWhenAnotherServerTakesOver_I24(t *testing.T) {
 	require.Len(t, got, 13)
 }
 
-// Two standbys of one primary are promoted one after the other, and each calls its timeline the second one: what was told by
-// the first means nothing to the other, which has given the same transaction ids to others.
+// Two standbys of one primary are promoted one after the other, both to timeline 2: a token of the first is invalid at the
+// second, which has assigned the same transaction ids to other transactions.
 func TestTwoStandbysPromotedOneAfterTheOther_I23_I24(t *testing.T) {
 	t.Parallel()
 	primary, first := newStandby(t)
@@ -264,7 +264,7 @@ func TestTwoStandbysPromotedOneAfterTheOther_I23_I24(t *testing.T) {
 	require.ErrorIs(t, store.Acknowledge(t.Context(), holder, uuid.Nil, position, nil), peer.ErrPosition)
 }
 
-// A watch that rests on the first of two standbys that were promoted does not go on at the other.
+// An idle watch at the first of two promoted standbys does not continue at the second.
 func TestAWatchEndsWhenAnotherStandbyTakesOver_I24(t *testing.T) {
 	t.Parallel()
 	primary, first := newStandby(t)
@@ -277,7 +277,7 @@ func TestAWatchEndsWhenAnotherStandbyTakesOver_I24(t *testing.T) {
 	rests := sync.OnceFunc(func() { close(resting) })
 	go func() {
 		ended <- store.WatchResources(t.Context(), "", "", "", func(e schema.Event[peer.Resource]) error {
-			if len(e.Items) == 0 && !e.EndOfSnapshot { // a bookmark: no look is under way
+			if len(e.Items) == 0 && !e.EndOfSnapshot { // a bookmark: no read of the feed is in progress
 				rests()
 			}
 			return nil
@@ -288,7 +288,7 @@ func TestAWatchEndsWhenAnotherStandbyTakesOver_I24(t *testing.T) {
 	second.StartPromoted()
 	address.Store(second.Address())
 	pool.Reset()
-	_, other := movingPool(t, second, &address) // a process of the deployment that has begun the epoch
+	_, other := movingPool(t, second, &address) // a process that has noticed the new epoch
 	_, err := other.Save(t.Context(), []peer.Write{{Name: "targets/other"}})
 	require.NoError(t, err)
 	store.Wake()

@@ -19,16 +19,16 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow"
 )
 
-// follower keeps what a watch of resources says, and checks its grammar while it does.
+// follower applies the events of a watch of resources, and checks their order.
 type follower struct {
 	t        *testing.T
 	mu       sync.Mutex
 	state    map[string]string           // guarded by mu: name → body
-	revision map[uuid.UUID]peer.Revision // of one incarnation
+	revision map[uuid.UUID]peer.Revision // by uid
 	events   int
 	ended    bool
 	token    string
-	changed  chan struct{} // one place: somebody should look again
+	changed  chan struct{} // capacity 1: signals that until should check again
 }
 
 func follow(t *testing.T, store *shadow.Store, token string) (*follower, context.CancelFunc) {
@@ -117,7 +117,7 @@ func TestAWatchOfNothingEndsItsSnapshot(t *testing.T) {
 	f.until("the end of the snapshot", func() bool { return f.ended && f.events == 0 && f.token != "" })
 }
 
-// A transaction that takes its numbers early and commits late is seen; so is everything around it, each once.
+// A transaction that takes its numbers early and commits late is delivered, and every other change around it, each exactly once.
 func TestALateCommitIsNotMissed_I23(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -131,7 +131,7 @@ func TestALateCommitIsNotMissed_I23(t *testing.T) {
 	for i := range 20 {
 		b.MustPut(fmt.Sprintf("//%s/targets/t%d", aWest, i), nil)
 	}
-	f.until("what committed meanwhile", func() bool { return len(f.state) == 20 })
+	f.until("the commits meanwhile", func() bool { return len(f.state) == 20 })
 	require.NoError(t, tx.Commit(ctx))
 	store.Wake()
 	f.until("the late one", func() bool { _, ok := f.state["targets/late"]; return ok && f.events == 21 })
@@ -148,7 +148,7 @@ func TestAWatchResumesAfterItsTokenWithoutASnapshot(t *testing.T) {
 	b.MustPut(target2, nil)
 	b.MustDelete(target2)
 	g, _ := follow(t, store, f.token)
-	g.until("what was missed", func() bool { return g.events == 2 && len(g.state) == 0 })
+	g.until("the missed changes", func() bool { return g.events == 2 && len(g.state) == 0 })
 	require.False(t, g.ended)
 }
 
@@ -178,7 +178,7 @@ func TestATokenThatCannotBeResumedIsReset_I24(t *testing.T) {
 	require.NoError(t, err)
 	require.False(t, more)
 	require.Zero(t, b.Count(aWest, "change"))
-	require.ErrorIs(t, watch(store, "", f.token), peer.ErrReset, "older than what is kept")
+	require.ErrorIs(t, watch(store, "", f.token), peer.ErrReset, "older than the kept changes")
 }
 
 func TestWatchesUnderRandomWritersEndUpEqual_I23(t *testing.T) {
@@ -204,7 +204,7 @@ func TestWatchesUnderRandomWritersEndUpEqual_I23(t *testing.T) {
 				}
 			}
 		})
-		f, _ := follow(t, store, "") // some begin in the middle
+		f, _ := follow(t, store, "") // some watches begin in the middle
 		followers = append(followers, f)
 	}
 	writers.Wait()
@@ -229,7 +229,7 @@ func TestWatchesUnderRandomWritersEndUpEqual_I23(t *testing.T) {
 	}
 }
 
-// More than a chunk in one transaction: the token comes only after all of it.
+// A transaction larger than a chunk: the token comes only after its last change.
 func TestALargeTransactionIsNotSplitByAToken(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -276,7 +276,7 @@ func TestALargeTransactionIsNotSplitByAToken(t *testing.T) {
 	require.Equal(t, 1700, largest)
 }
 
-// Watches of one process are woken by what another one commits; polling is off, so that only a notification can do it.
+// Commits of another process wake the watches of this one; polling is off, so that only a notification can.
 func TestOtherProcessesAreWokenByNotifications(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -298,6 +298,6 @@ func TestOtherProcessesAreWokenByNotifications(t *testing.T) {
 	for i := range 30 {
 		_, err := here.Save(ctx, []peer.Write{{Name: fmt.Sprintf("targets/t%d", i)}})
 		require.NoError(t, err)
-		f.until("what the other process wrote", func() bool { return len(f.state) == i+1 })
+		f.until("the other process's write", func() bool { return len(f.state) == i+1 })
 	}
 }

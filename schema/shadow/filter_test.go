@@ -17,7 +17,7 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow"
 )
 
-// What stands for an operator in a filter never becomes text of a statement.
+// A filter's function names and operators never become text of a statement.
 func TestAFilterIsNoSQL(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -25,8 +25,8 @@ func TestAFilterIsNoSQL(t *testing.T) {
 	b.MustPut(target, nil)
 	for _, filter := range []string{
 		`IS/**/NULL/**/OR/**/true/**/OR/**/x.name/**/LIKE(name, "no such name")`,        // everything
-		`IS/**/NOT/**/NULL/**/AND/**/current_user/**/NOT/**/LIKE(name, "no such user")`, // would ask the server
-		`~(name, "t$")`, // regular expressions, which can run for long
+		`IS/**/NOT/**/NULL/**/AND/**/current_user/**/NOT/**/LIKE(name, "no such user")`, // would query the server
+		`~(name, "t$")`, // regular expressions, which can run for a long time
 		`foo(name, "x")`, `;DROP(name, "x")`,
 	} {
 		found, _, err := store.List(ctx, shadow.ListRequest{Filter: filter, Limit: 10})
@@ -35,7 +35,7 @@ func TestAFilterIsNoSQL(t *testing.T) {
 	}
 }
 
-// What PostgreSQL cannot take is the caller's mistake, not a fault of the server.
+// Values that PostgreSQL cannot store are the caller's errors, not internal errors.
 func TestNULsAndMadeUpTokensAreInvalid(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -98,7 +98,7 @@ func TestAFilterMeansTheSameInAListAndInAWatch(t *testing.T) {
 	store, err := shadow.Open(ctx, shadow.Config{Pool: pool, Deployment: b.ID(aWest)})
 	require.NoError(t, err)
 	require.NoError(t, store.Switch(ctx, b.Stores[b.ID(aWest)].Model()))
-	filter := `name > "targets/a"` // bytes: B is before a
+	filter := `name > "targets/a"` // compared by bytes: B is before a
 	done := errors.New("done")
 	var seen []string
 	err = store.WatchResources(ctx, "Target", filter, "", func(e schema.Event[peer.Resource]) error {
@@ -130,7 +130,7 @@ func TestAFilterMeansTheSameInAListAndInAWatch(t *testing.T) {
 
 func TestNotEqualWithAStarIsTheContraryOfEqual(t *testing.T) {
 	b := newBox(t, nil)
-	b.MustPut(target, nil) // has no such field
+	b.MustPut(target, nil) // lacks the field of the filter
 	store := b.Stores[b.ID(aWest)]
 	for _, f := range []string{`body.tag != "red"`, `body.tag != "re*"`} {
 		found, _, err := store.List(t.Context(), shadow.ListRequest{Filter: f, Limit: 10})

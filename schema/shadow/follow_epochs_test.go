@@ -14,9 +14,9 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow"
 )
 
-// After a restore the registry names the deployments that may refer to resources here. An answer of a registry that may have
-// lost deployments is not used, and neither is one without this deployment, such as an empty one. Until a usable one comes,
-// nothing is deleted; then deployments that only the stored environment names are waited for as well.
+// After a restore the registry names the deployments that may refer to resources here. The answer of a registry that may have
+// lost deployments is not used, nor one without this deployment, such as an empty one. Until a complete answer comes, nothing is
+// deleted; then deployments that only the stored environment names are waited for as well.
 func TestARecoveryWaitsForACompleteRegistry_I2_I15(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -53,7 +53,7 @@ func TestARecoveryWaitsForACompleteRegistry_I2_I15(t *testing.T) {
 		"incomplete":             {env: incomplete},
 		"empty":                  {env: &schema.Environment{}},
 		"without the deployment": {env: without(b, aWest)},
-		"away":                   {err: errors.New("the registry is away")},
+		"unreachable":            {err: errors.New("the registry is unreachable")},
 	} {
 		registry.Store(said)
 		require.Eventually(t, func() bool { return said.asked.Load() >= 2 }, 20*time.Second, 10*time.Millisecond, name)

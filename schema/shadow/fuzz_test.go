@@ -15,7 +15,7 @@ import (
 	"github.com/db-controller/db-controller/test/harness"
 )
 
-// Filters, orders and page tokens as anybody may write them: answered, or the caller's mistake.
+// Arbitrary filters, orders and page tokens: each list is answered, or refused as the caller's error.
 func FuzzLists(f *testing.F) {
 	b := harness.NewBox(f, services, nil, aWest)
 	store := b.Stores[b.ID(aWest)]
@@ -41,8 +41,8 @@ func FuzzLists(f *testing.F) {
 	})
 }
 
-// Messages about one blockade in any order, as often as anybody likes, by its holder's deployment and by another: what
-// stands at the end is what the attempt's decision says, and nothing keeps the target that should not (I5, I7, I8).
+// Messages about one blockade in any order and number, from its holder's deployment and from another: the final state follows
+// from the attempt's decision alone, and no other row protects the target (I5, I7, I8).
 func FuzzBlockades(f *testing.F) {
 	b := harness.NewBox(f, services, func(c *shadow.Config) { c.TentativeTTL = time.Millisecond }, aWest, bEast, bWest)
 	at, holder, other := b.ID(aWest), b.ID(bEast), b.ID(bWest)
@@ -63,7 +63,7 @@ func FuzzBlockades(f *testing.F) {
 		over := false
 		for _, m := range messages {
 			by := holder
-			if m >= 'A' && m <= 'Z' { // another deployment, which knows all of it
+			if m >= 'A' && m <= 'Z' { // from another deployment, with the right key
 				by, m = other, m-'A'+'a'
 			}
 			epoch := b.Stores[by].PresentEpoch()
@@ -93,7 +93,7 @@ func FuzzBlockades(f *testing.F) {
 		if over {
 			require.Zero(t, count(`SELECT count(*) FROM dbcontroller.blockade`), "%q", messages)
 		}
-		// Its holder's deployment knows of no such attempt: whatever was said of it, it says so when it is asked.
+		// The holder's deployment has no such attempt: whatever messages arrived, the resolve reports "gone".
 		_, err = target.Delete(ctx, shadow.DeleteRequest{Name: name})
 		require.NoError(t, err, "%q", messages)
 		require.Zero(t, count(`SELECT count(*) FROM dbcontroller.blockade`), "%q", messages)

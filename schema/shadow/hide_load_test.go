@@ -19,8 +19,8 @@ import (
 	"github.com/db-controller/db-controller/test/harness"
 )
 
-// What is hidden while it is deleted is gone for watchers exactly once, and whoever saw it gone never sees that
-// incarnation again, while blockers come and go, deletes give up, and deletion is forbidden and allowed.
+// A resource of a kind that hides DELETING ones ends exactly once for watchers, and its uid never appears again, while blockers
+// come and go, deletes give up, and block_deletion is set and cleared.
 func TestWhatIsHiddenStaysHiddenUnderLoad(t *testing.T) {
 	t.Parallel()
 	b := harness.NewBox(t, hiding, nil, aWest, aEast, bEast)
@@ -123,7 +123,7 @@ func TestWhatIsHiddenStaysHiddenUnderLoad(t *testing.T) {
 	b.Audit()
 }
 
-// A hiddenWatcher counts how often each incarnation went.
+// hiddenWatcher counts how often each incarnation ended.
 type hiddenWatcher struct {
 	primed chan struct{}
 	mu     sync.Mutex

@@ -46,8 +46,8 @@ kinds:
   - { kind: Back, previous_name: Gone, patterns: ["gones/{gone}"] }
 `
 
-// What the version that runs has no place for can be read, listed, planned and deleted, and is told; it keeps what it
-// refers to until then.
+// Kept resources, whose kind or pattern the running version lacks, can be read, listed, planned and deleted, and status reports
+// them; until then their references stay.
 func TestWhatAVersionHasNoPlaceForIsKept_I13_I26(t *testing.T) {
 	t.Parallel()
 	b, ctx := harness.NewBox(t, dropping, nil, aWest, bEast), context.Background()
@@ -110,7 +110,7 @@ func TestWhatAVersionHasNoPlaceForIsKept_I13_I26(t *testing.T) {
 	b.Audit()
 }
 
-// A later version that has a place for it takes it as it is.
+// A later version with the pattern takes the resource as it is stored.
 func TestWhatIsKeptComesBack_I26(t *testing.T) {
 	t.Parallel()
 	b, ctx := harness.NewBox(t, dropping, nil, aWest, bEast), context.Background()
@@ -129,7 +129,7 @@ func TestWhatIsKeptComesBack_I26(t *testing.T) {
 	b.Audit()
 }
 
-// What refers to a resource that is kept is established again after a failover: unknown is not absent, and not in the way.
+// References to a kept resource are established again after a failover: its unknown kind is no reason to lose them.
 func TestWhatRefersToWhatIsKeptIsEstablishedAgain_I8_I15(t *testing.T) {
 	t.Parallel()
 	b, ctx := harness.NewBox(t, dropping, nil, aWest, bEast), context.Background()
@@ -146,5 +146,5 @@ func TestWhatRefersToWhatIsKeptIsEstablishedAgain_I8_I15(t *testing.T) {
 	ref.TargetUID = r.UID
 	require.NoError(t, ask(ref))
 	ref.TargetName = "gones/other"
-	require.Equal(t, peer.UnknownKind, refusals(t, ask(ref))[0].Reason, "it cannot say")
+	require.Equal(t, peer.UnknownKind, refusals(t, ask(ref))[0].Reason, "the kind is unknown")
 }

@@ -27,8 +27,8 @@ func keyOf(t *testing.T, b *harness.Box, holder peer.Resource, target uuid.UUID)
 	return peer.BlockadeKey{Attempt: attempt, HolderUID: holder.UID, Path: "block", TargetUID: target}
 }
 
-// A release that comes last, after the holder refers again, after both were created again, or with nobody left, takes nothing
-// of what is there now; and what was released is not established any more.
+// A release that arrives last (the holder refers again; holder and target were created anew; no holder exists) removes nothing
+// newer than its blockade, and a released attempt cannot establish any more.
 func TestAReleaseThatArrivesLastTakesNothing_I7_I8_I9(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -40,7 +40,7 @@ func TestAReleaseThatArrivesLastTakesNothing_I7_I8_I9(t *testing.T) {
 		}
 		for _, key := range late {
 			_, err := store.Establish(ctx, from, key.Attempt, []peer.EstablishReference{reference(key.Path, 1, key.HolderUID)})
-			require.Error(t, err, "a late establish of what was released")
+			require.Error(t, err, "a late establish of a released attempt")
 		}
 		b.Settle()
 		require.Equal(t, left, b.Count(aWest, "blockade"))
@@ -70,8 +70,8 @@ func TestAReleaseThatArrivesLastTakesNothing_I7_I8_I9(t *testing.T) {
 	require.ErrorAs(t, err, new(*peer.BlockedError))
 }
 
-// The holder's commit hangs after it was sent: the target's deployment waits for what comes of it, however long ago the
-// blockade has expired, and the reference stands.
+// The holder's commit is sent and hangs: the target's deployment waits for its decision, however long ago the blockade expired,
+// and the blockade stays.
 func TestACommitThatHangsIsWaitedFor_I3_I5(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -92,7 +92,7 @@ func TestACommitThatHangsIsWaitedFor_I3_I5(t *testing.T) {
 	impatient, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	_, err := b.Stores[b.ID(aWest)].Delete(impatient, shadow.DeleteRequest{Name: "targets/t"})
-	require.Error(t, err, "what is undecided counts as live")
+	require.Error(t, err, "an undecided reference counts as live")
 	b.Expire(aWest)
 	resolved := make(chan error, 1)
 	go func() { resolved <- b.Resolve(b.ID(aWest)) }()
@@ -111,7 +111,7 @@ func TestACommitThatHangsIsWaitedFor_I3_I5(t *testing.T) {
 	b.Audit()
 }
 
-// hearing does something as soon as a statement was not answered.
+// hearing calls lost when a statement ends without an answer.
 type hearing struct{ lost func() }
 
 func (h hearing) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
@@ -124,12 +124,11 @@ func (h hearing) TraceQueryEnd(_ context.Context, _ *pgx.Conn, data pgx.TraceQue
 	}
 }
 
-// A commit takes effect, and its answer is lost: the write is found to stand, and its blockade is not taken for one of a write
-// that failed.
+// A commit takes effect and its answer is lost: the write reads the decision, finds COMMITTED, and does not release its blockade.
 func TestACommitWhoseAnswerIsLostStands_I8_I29(t *testing.T) {
 	t.Parallel()
 	t.Run("asked at once", func(t *testing.T) { commitUnanswered(t, false) })
-	t.Run("asked when the decision is forgotten", func(t *testing.T) { commitUnanswered(t, true) }) // by one who was paused for hours
+	t.Run("asked when the decision is forgotten", func(t *testing.T) { commitUnanswered(t, true) }) // as after a pause of hours
 }
 
 func commitUnanswered(t *testing.T, forgotten bool) {
@@ -158,7 +157,7 @@ func commitUnanswered(t *testing.T, forgotten bool) {
 	}
 	saved, err := store.Save(t.Context(), []peer.Write{{Name: "holders/h", Body: body{"block": target}}})
 	require.NoError(t, err)
-	require.Equal(t, 1, tries, "it was not tried again")
+	require.Equal(t, 1, tries, "no second attempt")
 	require.Equal(t, int32(1), lost.Load())
 	require.Equal(t, b.Get(holder).UID, saved[0].UID)
 	b.Settle()
@@ -168,7 +167,7 @@ func commitUnanswered(t *testing.T, forgotten bool) {
 	require.ErrorAs(t, err, new(*peer.BlockedError))
 }
 
-// throughProxy opens a deployment once more, as a process at the other end of a line.
+// throughProxy opens a second process of a deployment, whose database connections pass a proxy.
 func throughProxy(t *testing.T, b *harness.Box, deployment string, configure func(*pgxpool.Config)) (*shadow.Store, *harness.Proxy) {
 	t.Helper()
 	id := b.ID(deployment)

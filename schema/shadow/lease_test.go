@@ -31,14 +31,14 @@ func renew(t *testing.T, l *shadow.Leases, member uuid.UUID) schema.Grant {
 	return g
 }
 
-// expire lets the time of a member be over.
+// expire ends the time of a member.
 func expire(t *testing.T, b *harness.Box, member uuid.UUID) {
 	t.Helper()
 	_, err := b.Pools[b.ID(aWest)].Exec(t.Context(), `UPDATE dbcontroller.member SET expires_at = clock_timestamp() - interval '1 ms' WHERE id = $1`, member)
 	require.NoError(t, err)
 }
 
-// A process that pauses for longer than its lease was given up when it wakes: nothing that it does takes effect.
+// A process pauses for longer than its lease and resumes: its later transactions are refused.
 func TestAMemberThatWasGivenUpChangesNothing_I18(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -55,7 +55,7 @@ func TestAMemberThatWasGivenUpChangesNothing_I18(t *testing.T) {
 	expire(t, b, old.Member)
 	fenced := first.Fenced(t.Context(), old.Member)
 	err := b.Stores[b.ID(aWest)].InTx(fenced, func(pgx.Tx) error { return errors.New("not to be reached") })
-	require.ErrorIs(t, err, schema.ErrFenced, "its time is over, though nobody has taken its place yet")
+	require.ErrorIs(t, err, schema.ErrFenced, "its time is over, though no other member has taken its shards yet")
 	next := renew(t, second, uuid.Nil)
 	require.Len(t, next.Shards, schema.RingSize)
 	_, err = first.Renew(t.Context(), old.Member)
@@ -66,15 +66,15 @@ func TestAMemberThatWasGivenUpChangesNothing_I18(t *testing.T) {
 	require.ErrorIs(t, err, schema.ErrFenced)
 	require.NoError(t, b.Stores[b.ID(aWest)].InTx(second.Fenced(t.Context(), next.Member), func(pgx.Tx) error { return nil }))
 	again := renew(t, first, uuid.Nil)
-	require.NotEqual(t, old.Member, again.Member, "whoever joins again has another term")
-	require.Empty(t, again.Shards, "until the other one releases them")
+	require.NotEqual(t, old.Member, again.Member, "a member that joins again has another term")
+	require.Empty(t, again.Shards, "none before the other one releases them")
 	next = renew(t, second, next.Member)
 	require.Len(t, next.Surplus, schema.RingSize/2)
 	require.NoError(t, second.Release(t.Context(), next.Member, next.Surplus))
 	require.ElementsMatch(t, next.Surplus, renew(t, first, again.Member).Shards)
 }
 
-// What is under way holds off who would take over; when it pauses for longer than its lease, PostgreSQL ends it.
+// An open transaction delays the takeover of its shards; PostgreSQL ends it when it is idle for longer than the lease.
 func TestATransactionThatPausesTooLongIsEnded_I18(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -107,7 +107,7 @@ func TestATransactionThatPausesTooLongIsEnded_I18(t *testing.T) {
 	require.Empty(t, kept)
 }
 
-// A process that starts again takes its own place at once, also from a predecessor that still lives.
+// A process that starts again takes its former place at once, also from a predecessor that still runs.
 func TestAProcessThatStartsAgainTakesItsPlace(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -127,8 +127,8 @@ func TestAProcessThatStartsAgainTakesItsPlace(t *testing.T) {
 	require.Empty(t, members)
 }
 
-// Takeover against transactions of the one that is given up, aligned as closely as can be: what commits, commits before
-// the takeover.
+// Takeovers race with transactions of the former member, aligned as closely as possible: whatever commits, commits before the
+// takeover.
 func TestRaceOfATransactionAgainstATakeover_I18(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -169,8 +169,8 @@ func TestRaceOfATransactionAgainstATakeover_I18(t *testing.T) {
 	t.Logf("%d committed before the takeover, %d were fenced off", committed, fencedOff)
 }
 
-// Processes come, go, pause and die at random: at any time each shard has one holder at most, and at rest all have one, in
-// equal parts.
+// Processes join, leave, pause and crash at random: at any time each shard has at most one member, and at rest all shards are
+// assigned in equal parts.
 func TestProcessesComeAndGo_I18(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -210,7 +210,7 @@ func TestProcessesComeAndGo_I18(t *testing.T) {
 		case what == 0 && p.grant.Member != uuid.Nil: // leaves
 			require.NoError(t, p.leases.Release(t.Context(), p.grant.Member, nil))
 			p.grant = schema.Grant{}
-		case what == 1 && p.grant.Member != uuid.Nil: // dies, or pauses for long
+		case what == 1 && p.grant.Member != uuid.Nil: // crashes, or pauses for long
 			expire(t, b, p.grant.Member)
 		default:
 			step(i)

@@ -13,15 +13,15 @@ import (
 	"github.com/db-controller/db-controller/test/harness"
 )
 
-// without is what a registry says that has lost deployments.
+// without is the environment of a registry that has lost some deployments.
 func without(b *harness.Box, lost ...string) *schema.Environment {
 	env := b.Environment()
 	env.Deployments = slices.DeleteFunc(env.Deployments, func(d schema.Deployment) bool { return slices.Contains(lost, d.String()) })
 	return env
 }
 
-// A target's database and the registry are restored to before a holder's deployment came. When it appears in the environment
-// again, or speaks for itself, it is waited for.
+// A target's database and the registry are restored to a state before a holder's deployment existed. When that deployment appears
+// in the environment again, or calls by itself, it is waited for.
 func TestAHolderThatTheRegistryHasLostIsWaitedFor_I2_I3_I15(t *testing.T) {
 	t.Parallel()
 	for name, appears := range map[string]func(*testing.T, *harness.Box){
@@ -42,7 +42,7 @@ func TestAHolderThatTheRegistryHasLostIsWaitedFor_I2_I3_I15(t *testing.T) {
 			t.Parallel()
 			b := newBox(t, nil)
 			b.MustPut(target, nil)
-			restore := b.Backup(aWest) // it has never heard of the holder's deployment
+			restore := b.Backup(aWest) // has no row of the holder's deployment
 			b.MustPut(holder, body{"block": target})
 			b.Settle()
 			restore()
@@ -59,14 +59,14 @@ func TestAHolderThatTheRegistryHasLostIsWaitedFor_I2_I3_I15(t *testing.T) {
 			require.Empty(t, unconfirmed(t, b, aWest))
 			_, err = b.Delete(target)
 			require.ErrorAs(t, err, new(*peer.BlockedError))
-			require.NoError(t, store.Recover(t.Context(), b.Environment()), "who has confirmed is not asked again")
+			require.NoError(t, store.Recover(t.Context(), b.Environment()), "a confirmed deployment is not asked again")
 			require.Empty(t, unconfirmed(t, b, aWest))
 			b.Audit()
 		})
 	}
 }
 
-// In the first epoch of a database nothing can be lost: who comes is not waited for.
+// The first epoch of a database has lost nothing: new callers are not waited for.
 func TestNobodyIsWaitedForInTheFirstEpoch(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -77,8 +77,8 @@ func TestNobodyIsWaitedForInTheFirstEpoch(t *testing.T) {
 	b.MustDelete(target)
 }
 
-// A refusal that passes, such as that of a deployment which is disabled for now, is an obstacle: the epoch is not confirmed
-// before the reference is known again.
+// A temporary refusal, such as that of a disabled deployment, is no result of a comparison: the epoch is not confirmed before the
+// reference is established again.
 func TestARefusalThatPassesConfirmsNothing_I2_I15(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -89,7 +89,7 @@ func TestARefusalThatPassesConfirmsNothing_I2_I15(t *testing.T) {
 	b.Settle()
 	restore()
 	b.Recover(aWest)
-	b.OnEstablish = func(schema.DeploymentID, peer.AttemptID, []peer.EstablishReference) error { // as the service answers
+	b.OnEstablish = func(schema.DeploymentID, peer.AttemptID, []peer.EstablishReference) error { // as the service answers for it
 		return &peer.UnavailableError{Deployments: []schema.DeploymentID{b.ID(bEast)}, Err: peer.ErrNotSent}
 	}
 	b.Settle()
@@ -104,8 +104,8 @@ func TestARefusalThatPassesConfirmsNothing_I2_I15(t *testing.T) {
 	b.Audit()
 }
 
-// A deployment that announces an epoch and dies keeps only those waiting to whose resources it has ever referred; and an
-// operator can let them go on.
+// A deployment that announces an epoch and then crashes halts deletes only in the deployments to which it has ever referred; an
+// operator can waive its comparison.
 func TestAnEpochHaltsOnlyThoseItConcerns_I13_I20(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -114,7 +114,7 @@ func TestAnEpochHaltsOnlyThoseItConcerns_I13_I20(t *testing.T) {
 	b.MustPut(target2, nil)
 	b.MustPut(elsewhere, nil)
 	b.MustPut(holder, body{"block": target2})
-	b.MustPut(holder, nil) // what it let go may be lost to it
+	b.MustPut(holder, nil) // the database may lose this removal
 	b.Settle()
 	for _, d := range []string{aWest, aEast, bWest} {
 		_, err := b.Stores[b.ID(d)].RecordPeerEpoch(t.Context(), b.ID(bEast), uuid.Must(uuid.NewV7()))
@@ -124,12 +124,12 @@ func TestAnEpochHaltsOnlyThoseItConcerns_I13_I20(t *testing.T) {
 	b.Settle()
 	b.MustDelete(elsewhere)
 	_, err := b.Delete(target)
-	require.ErrorAs(t, err, new(*peer.UnavailableError), "it has referred there")
+	require.ErrorAs(t, err, new(*peer.UnavailableError), "it has referred to that deployment")
 	store := b.Stores[b.ID(aWest)]
 	require.Equal(t, []schema.DeploymentID{b.ID(bEast)}, unconfirmed(t, b, aWest))
 	require.Error(t, store.WaiveComparison(t.Context(), b.ID(bEast), "", "operator/eve"))
 	for range 2 {
-		require.NoError(t, store.WaiveComparison(t.Context(), b.ID(bEast), "it burnt, and held nothing", "operator/eve"))
+		require.NoError(t, store.WaiveComparison(t.Context(), b.ID(bEast), "lost in a fire; it held nothing", "operator/eve"))
 	}
 	require.Empty(t, unconfirmed(t, b, aWest))
 	b.MustDelete(target)
@@ -139,8 +139,8 @@ func TestAnEpochHaltsOnlyThoseItConcerns_I13_I20(t *testing.T) {
 	require.Equal(t, "COMPARISON_WAIVED", words[0].What)
 }
 
-// A holder's database is restored to before it referred anywhere: it hears from its targets' deployments that their deletions
-// concern it.
+// A holder's database is restored to a state before its first reference: it learns from the targets' deployments which deletions
+// to watch.
 func TestWhoIsToldOfItsEntriesStaysInterested_I13(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -161,8 +161,8 @@ func TestWhoIsToldOfItsEntriesStaysInterested_I13(t *testing.T) {
 	require.Equal(t, []schema.DeploymentID{b.ID(aWest)}, pointedTo)
 }
 
-// An ownee's database is restored to before its owner, which has to refer to it, let go: the owner is asked again, after the
-// restore and by verify.
+// An ownee's database is restored to a state before its owner, whose reference requires the owner, let go: the restore's
+// comparison asks the owner's deployment again, and so does verify.
 func TestAnOwnerThatHasLetGoIsAskedAgainAfterARestore_I17(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, graceless)
@@ -184,7 +184,7 @@ func TestAnOwnerThatHasLetGoIsAskedAgainAfterARestore_I17(t *testing.T) {
 	b.Settle()
 	b.Gone(ownee)
 	again()
-	// Nobody has noticed the restore: verify finds it.
+	// The restore was not noticed: verify finds the difference.
 	_, err := b.Pools[b.ID(aEast)].Exec(t.Context(), `UPDATE dbcontroller.meta SET awaiting = false`)
 	require.NoError(t, err)
 	found := verified(t, b, aEast, true)
@@ -198,7 +198,7 @@ func kindsOf(found []shadow.Difference) (kinds []shadow.DifferenceKind) {
 	return kinds
 }
 
-// An ownee's database is restored to before it was told that its owner's deployment had switched the version.
+// An ownee's database loses the message that its owner's deployment had switched its version.
 func TestAnUpgradeThatWasLostIsMadeAgain_I26(t *testing.T) {
 	t.Parallel()
 	b := harness.NewBox(t, renames, nil, aWest, bEast)

@@ -99,7 +99,7 @@ func TestAWatchWithAFilterTellsWhatComesAndGoes(t *testing.T) {
 			what := "has "
 			if r.State == peer.Gone {
 				what = "not "
-				require.Nil(t, r.Body, "nothing of what does not fit")
+				require.Nil(t, r.Body, "a resource that no longer matches has no body")
 			}
 			seen = append(seen, what+r.Name)
 		}
@@ -163,7 +163,7 @@ func TestMaskedUpdatesReplaceOnlyWhatTheyName(t *testing.T) {
 	b.Audit()
 }
 
-// Everything that a save checks, on the far side too, and nothing stored anywhere.
+// Validate runs all checks of a save, those of other deployments included, and stores nothing anywhere.
 func TestValidateChecksEverythingAndStoresNothing(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)

@@ -13,8 +13,9 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow"
 )
 
-// A confirm comes while a cascade marks its target, and has not committed: it waits for the mark, and then tells the holder's
-// deployment of the deletion. Without the lock the target would wait for ever, for an entry whose deployment nobody has told.
+// A confirm arrives while a cascade has marked its target and not committed yet: the confirm waits for the mark, and then creates
+// a notice for the holder's deployment. Without the lock there would be a holder entry without a notice, and the target would
+// wait for ever.
 func TestAConfirmBesideAMarkThatIsUnderWayIsTold_I4(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -23,12 +24,12 @@ func TestAConfirmBesideAMarkThatIsUnderWayIsTold_I4(t *testing.T) {
 	b.MustPut(near, body{"cascade": target})
 	b.Settle()
 	b.MustDelete(target)
-	h := b.MustPut(holder, body{"near": body{"asyncCascade": near}}) // its confirm is under way
+	h := b.MustPut(holder, body{"near": body{"asyncCascade": near}}) // its confirm is not delivered yet
 	var attempt uuid.UUID
 	require.NoError(t, b.Pools[b.ID(bEast)].QueryRow(t.Context(), `SELECT id FROM dbcontroller.attempt ORDER BY decided_at DESC LIMIT 1`).Scan(&attempt))
 	deletions, _ := b.Seen(b.ID(bWest), b.ID(aWest))
 	require.Len(t, deletions, 1)
-	g := newGate("commit") // of the transaction that marks
+	g := newGate("commit") // stops the commit of the transaction that marks
 	g.whole = true
 	process := gatedProcess(t, b, bWest, g, b.Stores[b.ID(bWest)].Model())
 	peers, ok := b.Peers(bWest).Planner.(handlers.Acknowledger)
@@ -45,7 +46,7 @@ func TestAConfirmBesideAMarkThatIsUnderWayIsTold_I4(t *testing.T) {
 	select {
 	case <-g.reached:
 	case err := <-acted:
-		require.FailNow(t, "it marked nothing", "%v", err)
+		require.FailNow(t, "no mark", "%v", err)
 	}
 	require.NoError(t, beside(t, b.Pools[b.ID(bWest)], func() error {
 		unknown, err := b.Stores[b.ID(bWest)].Confirm(context.Background(), b.ID(bEast), b.Stores[b.ID(bEast)].PresentEpoch(), []peer.AttemptID{attempt})
@@ -60,7 +61,8 @@ func TestAConfirmBesideAMarkThatIsUnderWayIsTold_I4(t *testing.T) {
 	b.Audit()
 }
 
-// A deployment is declared gone while something of it is being established: the word waits, and it is worked off as well.
+// A deployment is decommissioned while an establish of it is in progress: Decommission waits for it, and its blockade is worked
+// off as well.
 func TestADecommissionBesideAnEstablish_I15(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -81,7 +83,7 @@ func TestADecommissionBesideAnEstablish_I15(t *testing.T) {
 	require.NoError(t, beside(t, b.Pools[b.ID(aWest)], func() error {
 		err := b.Stores[b.ID(aWest)].Decommission(context.Background(), shadow.Decommissioned{Deployment: b.ID(bEast), Blocking: schema.Unset, Reason: "fire", By: "eve"})
 		if len(established) == 0 && !waiting(t, b.Pools[b.ID(aWest)]) {
-			b.Settle() // it is worked off before the other one commits
+			b.Settle() // working off starts before the establish commits
 		}
 		return err
 	}, func() { close(g.open) }))
@@ -91,15 +93,15 @@ func TestADecommissionBesideAnEstablish_I15(t *testing.T) {
 	b.MustDelete(target)
 }
 
-// A verdict that was given in an epoch which has ended since, there or here, settles nothing; and who has not noticed that
-// its database has begun another one gives none.
+// A verdict given in an epoch of either deployment that has ended settles nothing, and a process whose database has begun an
+// epoch that it has not noticed gives none.
 func TestAVerdictOfAnOldEpochSettlesNothing_I5_I8(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
 	b.MustPut(target, nil)
 	restore := b.Backup(bEast)
 	h := b.MustPut(holder, body{"block": target})
-	key := keyOf(t, b, h, b.Get(target).UID) // its confirm is under way
+	key := keyOf(t, b, h, b.Get(target).UID) // its confirm is not delivered yet
 	question := []peer.Question{{Key: key}}
 	answers, err := b.Stores[b.ID(bEast)].Answer(t.Context(), b.ID(aWest), question)
 	require.NoError(t, err)
@@ -123,6 +125,6 @@ func TestAVerdictOfAnOldEpochSettlesNothing_I5_I8(t *testing.T) {
 	require.ErrorAs(t, err, new(*peer.UnavailableError))
 	for _, verdict := range []peer.Verdict{peer.Held, peer.GoneVerdict} {
 		of := &peer.Answers{Verdicts: []peer.Verdict{verdict}, Epoch: b.Stores[b.ID(bEast)].PresentEpoch()}
-		require.ErrorAs(t, late.Settle(t.Context(), b.ID(bEast), question, of), new(*peer.UnavailableError), "it knows numbers of before")
+		require.ErrorAs(t, late.Settle(t.Context(), b.ID(bEast), question, of), new(*peer.UnavailableError), "it caches numbers of the lost history")
 	}
 }

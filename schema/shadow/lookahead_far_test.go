@@ -20,7 +20,7 @@ import (
 
 const rootOfMany = "//a.example.com/r0/nodes/root"
 
-// newMany makes a root in the first of n regions, and in each other one a node that cascades with it.
+// newMany creates a root in the first of n regions, and in each other region a node that cascades with it.
 func newMany(t *testing.T, n int, configure harness.BoxConfig) *harness.Box {
 	t.Helper()
 	var deployments []string
@@ -38,7 +38,7 @@ func newMany(t *testing.T, n int, configure harness.BoxConfig) *harness.Box {
 
 func nodeOf(region int) string { return fmt.Sprintf("//a.example.com/r%d/nodes/n", region) }
 
-// unaskedIDs are the deployments that a delete or a plan could not ask.
+// unaskedIDs returns the deployments that a delete or a plan could not ask.
 func unaskedIDs(unasked []peer.Unasked) (ids []string) {
 	for _, u := range unasked {
 		ids = append(ids, u.Deployment.String())
@@ -46,7 +46,7 @@ func unaskedIDs(unasked []peer.Unasked) (ids []string) {
 	return ids
 }
 
-// Nobody answers before everybody has been asked: one deployment after the other would never get an answer.
+// No deployment answers before all are asked: asked one after the other, they would never answer.
 func TestADeleteAsksALevelAtTheSameTime(t *testing.T) {
 	t.Parallel()
 	const n = 18
@@ -73,7 +73,7 @@ func TestADeleteAsksALevelAtTheSameTime(t *testing.T) {
 	b.Gone(rootOfMany, nodeOf(1), nodeOf(n-1))
 }
 
-// A deployment that answers only when the walk has come to its end elsewhere delays nobody, and its answer counts.
+// A deployment answers only after the walk of all others has ended: it delays none of them, and its answer counts.
 func TestASlowDeploymentIsWaitedForAndDelaysNoOther_I20(t *testing.T) {
 	t.Parallel()
 	b := newMany(t, 6, nil)
@@ -81,10 +81,10 @@ func TestASlowDeploymentIsWaitedForAndDelaysNoOther_I20(t *testing.T) {
 	b.MustPut(nodeOf(3), body{"c": []any{nodeOf(2)}})
 	b.MustPut(nodeOf(4), body{"c": []any{nodeOf(3)}})
 	b.MustPut(nodeOf(5), body{"c": []any{nodeOf(4)}})
-	b.MustPut(below, body{"c": []any{nodeOf(1)}}) // found by way of the slow one only
+	b.MustPut(below, body{"c": []any{nodeOf(1)}}) // reachable only through the slow deployment
 	b.MustPut(blocker, body{"b": []any{below}})
 	b.Settle()
-	slow := func() { // until the walk has come to its end elsewhere
+	slow := func() { // until the walk of the others has ended
 		deepest := make(chan struct{})
 		var once sync.Once
 		b.OnPlan = func(ctx context.Context, to schema.DeploymentID) error {
@@ -111,11 +111,11 @@ func TestASlowDeploymentIsWaitedForAndDelaysNoOther_I20(t *testing.T) {
 	b.OnPlan = nil
 	plan, err := b.Stores[b.ID("a.example.com/r0")].PlanDelete(t.Context(), "nodes/root")
 	require.NoError(t, err)
-	require.Equal(t, plan, late, "who is slow makes no difference")
+	require.Equal(t, plan, late, "the plan does not depend on the order of answers")
 }
 
-// Each has a time of its own: who never answers takes none of the others', and is named with the reason, in the answer and
-// in the log.
+// Each call has a time limit of its own: a deployment that never answers leaves the others their time, and the answer and the log
+// name it with the reason.
 func TestADeleteSaysWhyADeploymentWasNotAsked_I15(t *testing.T) {
 	t.Parallel()
 	core, logs := observer.New(zap.InfoLevel)
@@ -143,7 +143,7 @@ func TestADeleteSaysWhyADeploymentWasNotAsked_I15(t *testing.T) {
 	require.Contains(t, told[0].ContextMap()["deployment"], "a.example.com/r1")
 }
 
-// A walk that stops at its limit says of whom it did not come to that this was why.
+// A walk that stops at its limit names the deployments that were not asked, with that reason.
 func TestAWalkThatStopsAtItsLimitNamesWhoWasNotAsked(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -162,12 +162,12 @@ func TestAWalkThatStopsAtItsLimitNamesWhoWasNotAsked(t *testing.T) {
 	require.Equal(t, []string{"a.example.com/r2"}, unaskedIDs(plan.Unasked))
 }
 
-// A deployment that is asked and has to ask another one, which does not answer, answers in time.
+// A deployment, asked for a plan, has to ask another one that does not answer: it answers in time all the same.
 func TestWhoAsksADeploymentThatIsSilentAnswersAllTheSame_I15(t *testing.T) {
 	t.Parallel()
 	b := newMany(t, 4, nil)
 	b.MustPut("//a.example.com/r3/nodes/blocker", body{"b": []any{nodeOf(2)}})
-	b.MustPut(nodeOf(3), nil) // does not cascade any more
+	b.MustPut(nodeOf(3), nil) // no longer cascades
 	b.Settle()
 	b.OnResolveIn = func(ctx context.Context, to schema.DeploymentID) error {
 		if to.Region == "r3" {
@@ -177,7 +177,7 @@ func TestWhoAsksADeploymentThatIsSilentAnswersAllTheSame_I15(t *testing.T) {
 		return nil
 	}
 	_, err := b.Delete(rootOfMany)
-	requireBlocked(t, err, "//a.example.com/r3/nodes/blocker") // what was confirmed counts
+	requireBlocked(t, err, "//a.example.com/r3/nodes/blocker") // the confirmed blockade counts
 	require.ErrorContains(t, err, "a.example.com/r2/nodes/n, which goes with it")
 	require.ErrorContains(t, err, "could not be asked whether their holders still refer: a.example.com/r3", "and not r2, which is healthy")
 	plan, err := b.Stores[b.ID("a.example.com/r0")].PlanDelete(t.Context(), "nodes/root")
@@ -186,8 +186,8 @@ func TestWhoAsksADeploymentThatIsSilentAnswersAllTheSame_I15(t *testing.T) {
 	require.True(t, plan.Blockers[0].Unanswered)
 }
 
-// The time of a delete ends in the middle of its last question: what was answered before counts, and who had no time to
-// answer again is not said to be away.
+// The deadline of a delete passes during its last question: earlier answers count, and deployments without time for an answer are
+// not reported as unreachable.
 func TestADeleteThatRunsOutOfTimeSaysWhatItKnew_I29(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, func(cfg *shadow.Config) { cfg.DeleteTimeout = time.Second })
@@ -196,7 +196,7 @@ func TestADeleteThatRunsOutOfTimeSaysWhatItKnew_I29(t *testing.T) {
 	require.NoError(t, err)
 	asked := false
 	b.OnResolveIn = func(ctx context.Context, _ schema.DeploymentID) error {
-		if !asked { // it is undecided
+		if !asked { // the blockade is undecided
 			asked = true
 			return nil
 		}

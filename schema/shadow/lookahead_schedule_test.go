@@ -26,7 +26,7 @@ kinds:
       - {path: needs, targets: [Job], behaviour: BLOCK}
 `
 
-// A job goes with its target, a moment later and in the same database: what keeps the job keeps the target.
+// A job is deleted with its target, later and in the same database: block_deletion of the job refuses the delete of the target.
 func TestBlockDeletionOfWhatGoesLaterRefuses(t *testing.T) {
 	t.Parallel()
 	b := harness.NewBox(t, asyncServices, nil, aWest)
@@ -58,8 +58,8 @@ func TestABlockerOfWhatGoesLaterRefuses(t *testing.T) {
 	require.ErrorAs(t, err, new(*peer.BlockedError))
 }
 
-// x goes twice: its only owner is r, and it cascades from y, which cascades from r. An outsider blocks x, so a delete
-// of r is refused: whatever way the walk comes to x first.
+// x is a member in two ways: its only owner is r, and it cascades from y, which cascades from r. A holder from outside blocks x,
+// so that a delete of r is refused, by whichever way the walk reaches x first.
 func TestACollectedResourceThatAlsoCascadesRefuses(t *testing.T) {
 	t.Parallel()
 	b := harness.NewBox(t, graphServices, nil, "a.example.com/us", "a.example.com/eu", "a.example.com/as")
@@ -80,10 +80,10 @@ func TestACollectedResourceThatAlsoCascadesRefuses(t *testing.T) {
 	require.ErrorAs(t, err, new(*peer.BlockedError))
 }
 
-// The same with deletes, and with block_deletion instead of a blocker.
+// The same with deletes instead of plans, and with block_deletion instead of a blocker.
 func TestADeleteIsRefusedEachTime(t *testing.T) {
 	t.Parallel()
-	// Patient: what cannot be asked in time, on a machine that is busy, is told instead.
+	// A long limit: a deployment that a busy machine could not ask in time would be reported instead.
 	patient := func(cfg *shadow.Config) { cfg.DeleteTimeout = 30 * time.Second }
 	b := harness.NewBox(t, graphServices, patient, "a.example.com/us", "a.example.com/eu", "a.example.com/as")
 	accepted := 0
@@ -95,15 +95,15 @@ func TestADeleteIsRefusedEachTime(t *testing.T) {
 		b.Settle()
 		protect(t, b, x, true)
 		if result, err := b.Delete(r); err == nil {
-			t.Logf("%s was accepted; what could not be asked: %v", r, result.Unasked)
+			t.Logf("%s was accepted; deployments that could not be asked: %v", r, result.Unasked)
 			accepted++
 		}
 	}
-	require.Zero(t, accepted, "of 40 deletes that would take what block_deletion is set on")
+	require.Zero(t, accepted, "of 40 deletes that reach a resource with block_deletion")
 }
 
-// A holder that committed, and is confirmed a moment later; another deployment has an entry already. What the delete
-// learns by asking has to be walked over as well.
+// A committed holder whose confirm is not delivered yet, and an entry of another deployment: members that the delete learns of by
+// resolving have to be walked over as well.
 func TestWhatIsLearntByAskingIsLookedAheadToo(t *testing.T) {
 	for _, other := range []bool{false, true} {
 		b := newBox(t, nil)
@@ -113,7 +113,7 @@ func TestWhatIsLearntByAskingIsLookedAheadToo(t *testing.T) {
 			b.MustPut(holder, body{"cascade": target})
 			b.Settle()
 		}
-		b.MustPut(west, body{"cascade": target}) // committed, not confirmed yet
+		b.MustPut(west, body{"cascade": target}) // committed, its confirm is not delivered yet
 		b.MustPut(blocker, body{"near": body{"block": west}})
 		_, err := b.Delete(target)
 		require.ErrorAs(t, err, new(*peer.BlockedError), "another deployment has an entry: %v", other)
@@ -126,7 +126,7 @@ func TestAPlanShowsWhatIsNotConfirmedYet(t *testing.T) {
 	b.MustPut(target, nil)
 	b.MustPut(west, body{"cascade": target})
 	b.MustPut(blocker, body{"near": body{"block": west}})
-	for range 2 { // the second after the first has learnt of it
+	for range 2 { // the first settles the tentative blockades
 		plan, err := b.Stores[b.ID(aWest)].PlanDelete(t.Context(), "targets/t")
 		require.NoError(t, err)
 		require.ErrorAs(t, plan.Refusal, new(*peer.BlockedError))
@@ -174,7 +174,7 @@ func newJudged(t *testing.T) *harness.Box {
 
 const judgedHolder = "//b.example.com/us/holders/h"
 
-// Everything that the blocker hangs on answers, and none of it goes: it blocks, whoever else is away.
+// All deployments that could remove the blocker answer, and none does: it blocks, whichever other deployments are unreachable.
 func TestABlockerOfWhichAllIsKnownIsNamed(t *testing.T) {
 	t.Parallel()
 	b := newJudged(t)
@@ -182,12 +182,13 @@ func TestABlockerOfWhichAllIsKnownIsNamed(t *testing.T) {
 	b.MustPut("//d.example.com/us/rooms/x", body{"up": "//d.example.com/us/rooms/y"})
 	b.MustPut(judgedHolder, body{"blocks": project, "room": "//d.example.com/us/rooms/x"})
 	b.Settle()
-	b.SetDown("c.example.com/us", true) // nothing to do with the blocker
+	b.SetDown("c.example.com/us", true) // no path leads from it to the blocker
 	_, err := b.Delete(project)
 	requireBlocked(t, err, judgedHolder)
 }
 
-// The blocker loses its only owner with the deletion, by way of a deployment that is away: nobody can say.
+// The deletion removes the blocker's only owner, in a deployment that cannot be reached: whether the blocker is removed is
+// unknown.
 func TestABlockerThatIsOwnedByWhatIsAwayIsUnknown(t *testing.T) {
 	t.Parallel()
 	b := newJudged(t)
@@ -197,12 +198,12 @@ func TestABlockerThatIsOwnedByWhatIsAwayIsUnknown(t *testing.T) {
 	_, err := b.Delete(project)
 	require.ErrorAs(t, err, new(*peer.UnavailableError))
 	b.SetDown("c.example.com/us", false)
-	b.MustDelete(project) // with all there, it is excused
+	b.MustDelete(project) // with all deployments reachable, the blocker is excused
 	b.Settle()
 	b.Gone(project, place, judgedHolder)
 }
 
-// A plan says of a tentative blockade whose holder's deployment is away what the delete says.
+// For a tentative blockade whose holder's deployment cannot be reached, the plan reports the same as the delete.
 func TestPlanAndATentativeBlockadeThatCannotBeAsked(t *testing.T) {
 	t.Parallel()
 	b := newJudged(t)

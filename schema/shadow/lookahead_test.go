@@ -13,7 +13,7 @@ import (
 	"github.com/db-controller/db-controller/test/harness"
 )
 
-// A project takes places and fleets of other services along; deliveries go with their fleet, and block their place.
+// A project cascades to places and fleets of other services; deliveries cascade with their fleet, and block their place.
 const deliveries = `
 service: a.example.com
 version: v1
@@ -59,7 +59,7 @@ func newDeliveries(t *testing.T, n int) *harness.Box {
 	t.Helper()
 	patient := func(cfg *shadow.Config) {
 		if n > 1000 {
-			cfg.DeleteTimeout = 20 * time.Second // how long it takes is not what these tests are about
+			cfg.DeleteTimeout = 20 * time.Second // these tests do not depend on time
 		}
 	}
 	b := harness.NewBox(t, deliveries, patient, "a.example.com/us", "a.example.com/eu", "b.example.com/us", "c.example.com/us")
@@ -83,13 +83,13 @@ func putMany(t *testing.T, b *harness.Box, deployment, prefix string, n int, con
 	}
 }
 
-// However many blockers go themselves, they refuse nothing; and one from outside among them does.
+// Any number of excused blockers refuses nothing; one blocker from outside among them refuses the delete.
 func TestBlockersAreJudgedOneByOneHoweverMany_I3(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
 		t.Skip("tens of thousands of resources")
 	}
-	for _, n := range []int{1100, 10_300} { // more than is asked about at a time, and than is walked over
+	for _, n := range []int{1100, 10_300} { // more than one question holds, and more than a walk's limit
 		b := newDeliveries(t, n)
 		if n < peer.PlanLimit {
 			b.MustPut(outside, body{"place": place})
@@ -102,12 +102,12 @@ func TestBlockersAreJudgedOneByOneHoweverMany_I3(t *testing.T) {
 		b.MustDelete(project)
 		b.Settle()
 		b.Gone(project, place, "//b.example.com/us/fleets/p")
-		require.LessOrEqual(t, b.Count("b.example.com/us", "shadow"), 2, "the other fleet, and what is outside")
+		require.LessOrEqual(t, b.Count("b.example.com/us", "shadow"), 2, "the other fleet, and the delivery from outside")
 		b.Audit()
 	}
 }
 
-// Those that hold the root in its own database, and go by way of another region.
+// Local holders of the root that the deletion removes by way of another region.
 func TestLocalBlockersThatGoByWayOfAnotherRegionAreExcused_I14(t *testing.T) {
 	t.Parallel()
 	b := newDeliveries(t, 0)
@@ -120,7 +120,7 @@ func TestLocalBlockersThatGoByWayOfAnotherRegionAreExcused_I14(t *testing.T) {
 	b.Audit()
 }
 
-// A deployment that is away may hold what goes: nobody can say, which is neither a refusal that names it nor a yes.
+// An unreachable deployment may have members of the deletion: the delete is neither refused with a named resource nor accepted.
 func TestADeploymentThatIsAwayIsNamedAndNotItsResources_I15(t *testing.T) {
 	t.Parallel()
 	b := newDeliveries(t, 3)
@@ -142,7 +142,7 @@ func TestADeploymentThatIsAwayIsNamedAndNotItsResources_I15(t *testing.T) {
 	b.Audit()
 }
 
-// What an owner's deletion collects is excused like what cascades, when it really goes.
+// A resource that an owner's deletion collects is excused like one that cascades, if it is really collected.
 func TestABlockerThatLosesItsLastOwnerIsExcused(t *testing.T) {
 	t.Parallel()
 	b := newDeliveries(t, 0)

@@ -10,8 +10,8 @@ import (
 	"github.com/db-controller/db-controller/test/harness"
 )
 
-// Most of what these tests take is waiting: for a lock, a commit, a time limit. Twice as many at once as processors, or more by
-// -parallel.
+// These tests mostly wait: for locks, commits, time limits. Twice as many run at once as there are processors, or as many as
+// -parallel says.
 func TestMain(m *testing.M) {
 	if err := flag.Set("test.parallel", strconv.Itoa(2*runtime.GOMAXPROCS(0))); err != nil {
 		panic(err)
@@ -19,7 +19,7 @@ func TestMain(m *testing.M) {
 	os.Exit(harness.Main(m))
 }
 
-// Two services in two regions, with a kind of holder for each behaviour. Everything below refers to these names.
+// Two services in two regions, with a kind of holder for each behaviour, for all tests of this package.
 const services = `
 service: a.example.com
 version: v1

@@ -31,7 +31,7 @@ func TestAnOlderCopyOfTheDatabaseDecidesNothing_I3(t *testing.T) {
 	var unavailable *peer.UnavailableError
 	require.ErrorAs(t, err, &unavailable)
 	_, err = b.Put("//"+aWest+"/targets/new", body{"peer": target2})
-	require.Error(t, err, "what is written is lost as well when the database comes back")
+	require.Error(t, err, "a write would be lost when the former database comes back")
 	b.Recover(aWest)
 	b.Settle()
 	_, err = b.Delete(target)
@@ -104,7 +104,7 @@ func TestAnOlderCopyOfTheServersFilesDecidesNothing_I3(t *testing.T) {
 	select {
 	case <-s.store.EpochChanged():
 	default:
-		require.Fail(t, "nobody was told to look")
+		require.Fail(t, "no signal to call NoticeEpoch")
 	}
 	awaiting, err := s.store.NoticeEpoch(t.Context())
 	require.NoError(t, err)
@@ -126,7 +126,7 @@ func TestNoticeEpochDetectsAnOlderCopy(t *testing.T) {
 	_, other := movingPool(t, s.primary, s.address)
 	_, err := other.Save(t.Context(), []peer.Write{{Name: "targets/others"}})
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { // what is seen is on disk
+	require.Eventually(t, func() bool { // the values seen are on disk
 		_, err := s.store.NoticeEpoch(t.Context())
 		return err == nil && s.store.Mark() == other.Mark()
 	}, 10*time.Second, 10*time.Millisecond)
@@ -142,7 +142,7 @@ func TestACrashBeginsNoEpoch(t *testing.T) {
 	server := newServer(t)
 	var address atomic.Value
 	pool, store := movingPool(t, server, &address)
-	for i := range 40 { // beyond what a sequence notes ahead
+	for i := range 40 { // more than a sequence writes ahead to the log
 		newestXID(t, store, pool, "t", 1+i%2)
 	}
 	epoch := store.PresentEpoch()

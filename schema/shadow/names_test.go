@@ -111,7 +111,7 @@ func TestNamesAreQuotedInSQLFiltersPagesAndPaths_I1(t *testing.T) {
 		_, err := b.Delete(full)
 		require.ErrorContains(t, err, "//"+bEast+"/holders/"+id, id)
 
-		// In double quotes a name needs no care but for its stars.
+		// In double quotes only the stars of a name have to be escaped.
 		for _, field := range []string{`name = "%s"`, `NOT name != "%s"`} {
 			filter := fmt.Sprintf(field, strings.ReplaceAll("targets/"+id, "*", `\\*`))
 			found, _, err := store.List(ctx, shadow.ListRequest{Kind: "Target", Filter: filter, Limit: 100})
@@ -123,7 +123,7 @@ func TestNamesAreQuotedInSQLFiltersPagesAndPaths_I1(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, holders, 1, id)
 	}
-	// A star that is not escaped is any text, and pages are in the order of bytes.
+	// An unescaped star matches any text, and pages are in the order of bytes.
 	found, _, err := store.List(ctx, shadow.ListRequest{Kind: "Target", Filter: `name = "targets/a*"`, Limit: 100})
 	require.NoError(t, err)
 	require.Len(t, found, 10)

@@ -53,8 +53,9 @@ kinds:
       - { path: u2, targets: [Item, a.example.com/Node], behaviour: UNSET }
 `
 
-// Everything is deferred. The actions of ON DELETE are not, whatever the constraint says; but the checks have to be: a row
-// that loses two values and then goes is checked after the first, and fails if what it goes with is gone already.
+// All constraints are deferred. PostgreSQL runs the actions of ON DELETE at once all the same, but checks have to wait: a row
+// that loses two values and is then removed is checked after the first change, and would fail although its holders are removed as
+// well.
 const nativeSQL = `
 CREATE TABLE node (
     id text PRIMARY KEY,
@@ -139,7 +140,7 @@ func stateOf(t *testing.T, b *harness.Box) map[string]map[string]string {
 	return out
 }
 
-// play does random writes and deletes on both, and compares what is accepted and, at rest, everything there is.
+// play does random writes and deletes on both, and compares the outcome of each, and at rest all rows.
 func play(t *testing.T, b *harness.Box, n *native, names []string, seed uint64, steps int) {
 	t.Helper()
 	r := rand.New(rand.NewPCG(seed, seed))
@@ -203,8 +204,8 @@ func seeds(t *testing.T) uint64 {
 	return n
 }
 
-// Inside one database the decisions are those of native keys with NO ACTION DEFERRABLE INITIALLY DEFERRED: cycles,
-// diamonds, self references, whatever.
+// Inside one database the decisions are those of native keys with NO ACTION DEFERRABLE INITIALLY DEFERRED, with cycles, diamonds
+// and self references.
 func TestOneDatabaseDecidesAsNativeKeysDo_I1_I3_I14(t *testing.T) {
 	t.Parallel()
 	for seed := range seeds(t) {
@@ -217,7 +218,7 @@ func TestOneDatabaseDecidesAsNativeKeysDo_I1_I3_I14(t *testing.T) {
 	}
 }
 
-// Over three deployments as well, when nothing else happens meanwhile: a delete looks ahead, and excuses who goes too.
+// Also over three deployments, one operation at a time: a delete looks ahead and excuses the members of the deletion.
 func TestDeploymentsAtRestEqualNativeKeys_I1_I8_I14(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {

@@ -17,7 +17,7 @@ func unsets(o peer.OwnerReference) peer.OwnerReference {
 	return o
 }
 
-// Of two owners in one deletion the one without unset_on_delete decides, in any order, in any database, and by any message.
+// Of two owners in one deletion, the one without unset_on_delete decides: in any order, in any database, by any message.
 func TestAnOwnerWithoutUnsetOnDeleteDecidesInAnyOrder_I17(t *testing.T) {
 	t.Parallel()
 	holderAt := func(deployment, id string) string { return "//" + deployment + "/holders/" + id }
@@ -41,7 +41,7 @@ func TestAnOwnerWithoutUnsetOnDeleteDecidesInAnyOrder_I17(t *testing.T) {
 					b.Settle()
 					later := map[string]string{"flagged": c.plain, "plain": c.flagged}[first]
 					again := b.Get(o).Owners
-					if how == "asked" { // as an ownee asks again of which a flag has changed
+					if how == "asked" { // an ownee with a changed flag asks again
 						again[0].Controller = true
 						again[1].Controller = true
 					}
@@ -97,7 +97,7 @@ func goes(t *testing.T, b *harness.Box, ownee, gone, how string, again []peer.Ow
 	require.NoError(t, err)
 	for i, q := range check.Questions {
 		if q.Name != full.Name {
-			answers.Answers[i].Verdict = peer.OwnerUnknown // its answer is still to come
+			answers.Answers[i].Verdict = peer.OwnerUnknown // its answer has not arrived yet
 		}
 	}
 	_, err = check.Settle(t.Context(), answers)

@@ -45,7 +45,7 @@ func putRandom(t *testing.T, b *harness.Box, r *rand.Rand) error {
 	return err
 }
 
-// Everything at once, with as few connections as there may be: it comes to rest, and everything holds then.
+// Users and handlers at once, with the fewest connections allowed: it comes to rest, and all invariants hold.
 func TestOwnersUnderLoad_I16_I17(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, func(cfg *shadow.Config) { cfg.OwnerGrace = time.Hour })
@@ -130,7 +130,7 @@ WHERE state = 2
 	}
 }
 
-// Random steps, one at a time, with other steps between an owners' answer and what is done with it.
+// Random steps, one at a time, with other steps between the answer of an owners' deployment and its application.
 func TestOwnersInRandomSteps_I16_I17(t *testing.T) {
 	t.Parallel()
 	for seed := range 3 * seeds(t) {

@@ -19,7 +19,7 @@ import (
 func withUID(o peer.OwnerReference, uid uuid.UUID) peer.OwnerReference { o.UID = uid; return o }
 
 // In v2 of a, Target is called Goal and has a reference, whose path is stored between the two transactions of Switch. In
-// v3, Target is something else.
+// v3, Target is another kind.
 const renames = `
 service: a.example.com
 version: v1
@@ -62,8 +62,8 @@ func halted(t *testing.T, b *harness.Box, deployment, version string) (goOn func
 	return func() { require.NoError(t, tx.Rollback(ctx)); <-done }
 }
 
-// The owner's deployment is about to run v2 (its database does, this process does not yet), which calls the kind
-// otherwise; a newer region has spoken of the new name before. Nobody may take the living owner for absent.
+// The owner's deployment is about to run v2 (its database does, this process does not yet), which renames the kind; a newer
+// region has sent the new name before. The living owner must not be reported absent.
 func TestALivingOwnerIsThereWhileItsDeploymentSwitches_I16(t *testing.T) {
 	t.Parallel()
 	for _, how := range []string{"one process", "two processes"} {
@@ -93,7 +93,7 @@ func TestALivingOwnerIsThereWhileItsDeploymentSwitches_I16(t *testing.T) {
 			again := b.Get(holder).Owners[0]
 			again.Controller = true
 			mustOwn(t, b, holder, nil, again)
-			_, _ = b.Do(b.ID(bEast), schema.CheckOwners) // the owner's deployment may be unable to say
+			_, _ = b.Do(b.ID(bEast), schema.CheckOwners) // the owner's deployment may answer "unknown"
 			goOn()
 			b.Settle()
 			require.NotNil(t, b.Get(east("owner")), "the owner lives")
@@ -334,7 +334,7 @@ func TestARequirementThatIsNewHasAGracePeriod(t *testing.T) {
 	require.NotNil(t, b.Get(ownee), "it has not had an hour")
 }
 
-// A resource that blocks its owner goes with it.
+// A resource that blocks its owner is removed with it.
 func TestAnOwneeThatRefersToItsOwner(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -392,7 +392,7 @@ func TestALateAnswerDoesNotPinAnOwnerAddedAgain_I9(t *testing.T) {
 	mustOwn(t, b, ownee, nil, owner(t, holder, "Holder"))
 	b.AfterCheckOwners = func() {
 		b.AfterCheckOwners = nil
-		b.MustPut(ownee, nil) // nobody owns it
+		b.MustPut(ownee, nil) // no owner
 		b.MustDelete(holder)
 		_, err := b.Do(b.ID(bEast), schema.DropOwners)
 		require.NoError(t, err)

@@ -52,7 +52,7 @@ func TestAnOwnerIsPinnedAndItsDeletionCollectsTheOwnee_I17(t *testing.T) {
 	conditions, err := b.Stores[b.ID(bEast)].Conditions(context.Background(), "holders/h")
 	require.NoError(t, err)
 	require.Equal(t, []shadow.Condition{{Type: "WAITING", Message: "for " + aEast + " to drop it as an owner"}}, conditions)
-	require.NotNil(t, b.Get(ownee), "nothing happens before it is told")
+	require.NotNil(t, b.Get(ownee), "nothing happens before the drop is delivered")
 	b.Settle()
 	b.Gone(holder, ownee)
 	require.Zero(t, b.Count(aEast, "owner_reference"))
@@ -88,11 +88,11 @@ func TestAnOwnerThatCannotBeAskedCollectsNothing_I15(t *testing.T) {
 	mustOwn(t, b, ownee, nil, owner(t, holder, "Holder"))
 	b.SetDown(bEast, true)
 	b.Settle()
-	require.NotNil(t, b.Get(ownee), "its owner's deployment is away")
+	require.NotNil(t, b.Get(ownee), "its owner's deployment cannot be reached")
 	nowhere := "//c.example.com/us-west2/things/x"
 	mustOwn(t, b, ownee2, nil, owner(t, nowhere, "Thing"))
 	b.Settle()
-	require.NotNil(t, b.Get(ownee2), "nobody knows a deployment of that name")
+	require.NotNil(t, b.Get(ownee2), "no deployment has that name")
 	b.SetDown(bEast, false)
 	b.Settle()
 	b.Gone(ownee)
@@ -100,7 +100,7 @@ func TestAnOwnerThatCannotBeAskedCollectsNothing_I15(t *testing.T) {
 
 	mustOwn(t, b, "//"+aEast+"/targets/kindless", nil, owner(t, holder, "Robot"))
 	b.Settle()
-	require.NotNil(t, b.Get("//"+aEast+"/targets/kindless"), "its version does not know the kind, and cannot say")
+	require.NotNil(t, b.Get("//"+aEast+"/targets/kindless"), "its version does not know the kind: unknown")
 	e, err := b.Stores[b.ID(aEast)].Explain(context.Background(), "targets/kindless")
 	require.NoError(t, err)
 	require.True(t, e.Pending)
@@ -148,7 +148,7 @@ func TestAnOwnerThatIsCreatedAgainIsAnotherOne_I9(t *testing.T) {
 	b.SetDown(aEast, true)
 	b.MustDelete(holder)
 	b.Settle()
-	require.NotNil(t, b.Get(holder), "it waits for the ownees' deployment, which is away")
+	require.NotNil(t, b.Get(holder), "it waits for the unreachable ownees' deployment")
 	b.SetDown(aEast, false)
 	b.Settle()
 	b.Gone(holder, ownee)
@@ -163,7 +163,7 @@ func TestAnOwnerThatIsCreatedAgainIsAnotherOne_I9(t *testing.T) {
 	require.Equal(t, again.UID, b.Get(ownee).Owners[0].UID)
 }
 
-// The controllers of both sides are down while the owner is deleted; what they left is found again.
+// The controllers of both sides are down while the owner is deleted; the outstanding work is found again.
 func TestOwnersThatGoWhileTheControllersAreDown_I17(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, graceless)
@@ -171,13 +171,13 @@ func TestOwnersThatGoWhileTheControllersAreDown_I17(t *testing.T) {
 	b.MustPut(holder2, nil)
 	mustOwn(t, b, ownee, nil, owner(t, holder, "Holder"))
 	b.Settle()
-	b.MustDelete(holder) // told to nobody yet
+	b.MustDelete(holder) // not yet announced to the ownees' deployment
 	mustOwn(t, b, ownee2, nil, owner(t, holder2, "Holder"))
-	b.MustDelete(holder2) // removed: nobody had asked for it yet
+	b.MustDelete(holder2) // removed: no deployment had an ownee entry yet
 	b.Gone(holder2)
 	require.NotNil(t, b.Get(ownee))
 	require.NotNil(t, b.Get(ownee2))
-	b.Settle() // both come back
+	b.Settle() // both are started again
 	b.Gone(holder, ownee, ownee2)
 	b.Audit()
 }
@@ -272,7 +272,7 @@ func TestRingsOfOwners(t *testing.T) {
 	require.ErrorContains(t, err, "a resource cannot own itself")
 }
 
-// A user gives a resource a new owner while its last one is being dropped: either way is right, and nothing is lost.
+// A user gives a resource a new owner while its last one is being dropped: both orders are valid, and no owner is lost.
 func TestACollectionIsConditionalOnTheOwnersJustRead_I17(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -303,7 +303,7 @@ func TestACollectedResourceCascadesAndMayBeBlocked(t *testing.T) {
 	b.MustDelete(target)
 	b.Settle()
 	b.Gone(target, holder, ownee+"/children/c")
-	require.Equal(t, peer.Deleting, b.Get(ownee).State, "it waits, and says for whom")
+	require.Equal(t, peer.Deleting, b.Get(ownee).State, "it waits, and explains for which deployment")
 	conditions, err := b.Stores[b.ID(aEast)].Conditions(context.Background(), "targets/owned")
 	require.NoError(t, err)
 	require.Equal(t, []shadow.Condition{{Type: "BLOCKED", Message: "by " + holder2 + " (block)"}}, conditions)
@@ -322,8 +322,8 @@ func TestOwnersAreReplacedAsAWhole(t *testing.T) {
 	b.Settle()
 	pinned := b.Get(ownee)
 	mustOwn(t, b, ownee, body{"x": "y"}, owner(t, holder, "Holder"))
-	require.Equal(t, pinned.Owners, b.Get(ownee).Owners, "named without its uid, it is the one that is there")
-	require.Empty(t, b.Work(b.ID(aEast)), "nothing to be asked again")
+	require.Equal(t, pinned.Owners, b.Get(ownee).Owners, "named without its uid, it is the existing one")
+	require.Empty(t, b.Work(b.ID(aEast)), "no further check")
 	b.MustPut(ownee, nil)
 	b.Settle()
 	require.Empty(t, b.Get(ownee).Owners)
@@ -345,7 +345,7 @@ func TestOwnersAreReplacedAsAWhole(t *testing.T) {
 	}
 }
 
-// Repeated, late and out of order, the messages about owners change nothing that they should not (I7).
+// Repeated, late and out of order, messages about owners have no other effect (I7).
 func TestOwnerMessagesAreIdempotentAndCommute_I7(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -366,7 +366,7 @@ func TestOwnerMessagesAreIdempotentAndCommute_I7(t *testing.T) {
 	require.NoError(t, err)
 	b.Settle()
 	require.NotNil(t, b.Get(ownee))
-	// A drop from another deployment than the owner's is about nobody.
+	// A drop from another deployment than the owner's has no effect.
 	_, _, err = at.DropOwners(ctx, b.ID(bWest), b.Stores[b.ID(bWest)].PresentEpoch(), []schema.Deletion{{UID: o.UID}}, nil)
 	require.NoError(t, err)
 	require.Len(t, b.Get(ownee).Owners, 1)

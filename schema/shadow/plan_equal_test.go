@@ -14,7 +14,7 @@ import (
 	"github.com/db-controller/db-controller/test/harness"
 )
 
-// answersInAnyOrder lets each answer take a random time on its way.
+// answersInAnyOrder delays each answer by a random time.
 func answersInAnyOrder(b *harness.Box) {
 	b.OnPlan = func(ctx context.Context, _ schema.DeploymentID) error {
 		select {
@@ -53,7 +53,7 @@ func TestEqualQuestionsGiveEqualPlans(t *testing.T) {
 	}
 }
 
-// A deployment with ownees is told of all owners at each question: what it says of one of them twice counts once.
+// A deployment with ownees is asked about all owners at each level: an ownee in two answers counts once.
 func TestAPlanCountsAnUnsetOnce(t *testing.T) {
 	t.Parallel()
 	b := harness.NewBox(t, graphServices, nil, "a.example.com/us", "a.example.com/eu", "a.example.com/as")

@@ -38,8 +38,8 @@ type graphNode struct {
 	blocksDeletion bool
 }
 
-// Random graphs over three deployments: what a plan says, what the delete then does, and what a few lines over the
-// graph say are the same: refused or not, with what kind of error, and which resources go.
+// Random graphs over three deployments: the plan, the delete, and a short walk over the graph agree on the refusal, its kind of
+// error, and the removed resources.
 func TestAPlanMatchesItsDelete(t *testing.T) {
 	t.Parallel()
 	b := harness.NewBox(t, graphServices, nil, "a.example.com/us", "a.example.com/eu", "a.example.com/as")
@@ -187,7 +187,7 @@ func planAndDelete(t *testing.T, b *harness.Box, ns []graphNode, gone map[int]bo
 		}
 		for i, n := range ns {
 			got := b.Get(n.name)
-			goes := got == nil || got.State == peer.Deleting // the latter waits for what blocks it
+			goes := got == nil || got.State == peer.Deleting // a resource in DELETING waits for its blockers
 			if goes {
 				went++
 			}

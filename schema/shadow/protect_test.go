@@ -15,7 +15,7 @@ import (
 	"github.com/db-controller/db-controller/test/harness"
 )
 
-// value gives a field of a body as JSON.
+// value returns a field of a body as JSON.
 func value(t *testing.T, r *peer.Resource, field string) string {
 	t.Helper()
 	var fields map[string]json.RawMessage
@@ -54,7 +54,7 @@ func TestBlockDeletionRefusesAndDefers(t *testing.T) {
 	b.MustPut(holder, body{"cascade": target, "x": 1})
 	require.Greater(t, b.Get(holder).Revision, before)
 	b.MustDelete(target)
-	protect(t, b, holder, true) // after the delete was accepted: the cascade leaves it, until it is let go
+	protect(t, b, holder, true) // after the delete was accepted: the cascade keeps the resource until block_deletion is cleared
 	b.Settle()
 	require.Equal(t, peer.Deleting, b.Get(holder).State)
 	conditions, err := b.Stores[b.ID(bEast)].Conditions(context.Background(), "holders/h")
@@ -141,7 +141,7 @@ func TestAHiddenResourceStaysHidden_I12(t *testing.T) {
 	b.MustDelete("//" + aEast + "/targets/up")
 	b.MustPut(holder, body{"block": target})
 	b.Settle()
-	require.Equal(t, peer.Deleting, b.Get(target).State, "somebody blocks it")
+	require.Equal(t, peer.Deleting, b.Get(target).State, "a holder blocks it")
 	b.MustPut(holder, nil)
 	b.Settle()
 	b.Gone(target)
@@ -163,10 +163,10 @@ func TestDisabledConstraintsAreIgnored(t *testing.T) {
 	require.ErrorAs(t, err, new(*peer.RefusedError))
 	_, err = b.PutOwned("//"+aWest+"/targets/x", nil, owner(t, entry, "Log"))
 	require.ErrorContains(t, err, "kind Log cannot own resources")
-	_, err = b.PutOwned(holder, nil, owner(t, entry, "Log")) // another service cannot know, and its owner's deployment says
+	_, err = b.PutOwned(holder, nil, owner(t, entry, "Log")) // another service does not know the kind; its owner's deployment answers
 	require.NoError(t, err)
 	b.Settle()
-	require.NotNil(t, b.Get(holder), "cannot be right, which is not gone")
+	require.NotNil(t, b.Get(holder), "an invalid owner is not an absent owner")
 	require.True(t, b.MustDelete(entry).Removed)
 }
 

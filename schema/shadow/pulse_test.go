@@ -88,11 +88,11 @@ func TestOnePulseServesAllIdleWatches_I23(t *testing.T) {
 	for i := range 10 {
 		_, err := there.Save(t.Context(), []peer.Write{{Name: fmt.Sprintf("targets/t%d", i)}})
 		require.NoError(t, err)
-		f.until("what another process wrote", func() bool { return len(f.state) == i+1 })
+		f.until("the other process's write", func() bool { return len(f.state) == i+1 })
 	}
 	l.await(t, 5)
 	require.NoError(t, tx.Commit(t.Context()))
-	f.until("what committed late", func() bool { return len(f.state) == 11 })
+	f.until("the late commit", func() bool { return len(f.state) == 11 })
 	l.rest(t)
 }
 
@@ -117,7 +117,7 @@ func TestAnIdleWatchEndsWithItsEpoch_I24(t *testing.T) {
 func TestPulsesReplaceLostNotifications_I23(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
-	there := b.Stores[b.ID(aWest)] // says nothing to other processes
+	there := b.Stores[b.ID(aWest)] // sends no notifications
 	here, l := counted(t, b, 20*time.Millisecond)
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
@@ -134,7 +134,7 @@ func TestPulsesReplaceLostNotifications_I23(t *testing.T) {
 		require.GreaterOrEqual(t, time.Since(began), 300*time.Millisecond, "rarely")
 		_, err := there.Save(t.Context(), []peer.Write{{Name: fmt.Sprintf("targets/t%d", i)}})
 		require.NoError(t, err)
-		f.until("what no notification tells of", func() bool { return len(f.state) == i+1 })
+		f.until("a commit without a notification", func() bool { return len(f.state) == i+1 })
 		_, err = b.Pools[b.ID(aWest)].Exec(t.Context(), `
 SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN%'`)
 		require.NoError(t, err)

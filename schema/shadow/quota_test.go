@@ -61,7 +61,7 @@ func TestBlockingReferencesOfADeploymentAreBounded(t *testing.T) {
 	_, err := b.Put(holder, body{"block": target})
 	refusedFor(t, err, peer.QuotaExceeded)
 	require.ErrorContains(t, err, "at most 5 blocking references")
-	b.MustPut(holder, body{"cascade": target}) // keeps nothing
+	b.MustPut(holder, body{"cascade": target}) // an acting reference
 	b.MustPut("//"+bWest+"/holders/h", body{"block": target})
 	b.Settle()
 	b.Audit()
@@ -83,7 +83,7 @@ func TestAQuotaCountsEarlierBlockades(t *testing.T) {
 	}
 	b.Settle()
 	again := b.SecondProcess(aWest, shadow.Config{Quotas: peer.Quotas{Blocking: 5}})
-	require.Eventually(t, func() bool { // the first count is not waited for
+	require.Eventually(t, func() bool { // refusals do not wait for the first count
 		_, err := again.Establish(t.Context(), b.ID(bEast), uuid.Must(uuid.NewV7()), []peer.EstablishReference{{
 			HolderUID: uuid.New(), HolderKind: "Holder", HolderName: "holders/h", Path: "block", TargetKind: "Target", TargetName: "targets/t", Behaviour: schema.Block,
 		}})

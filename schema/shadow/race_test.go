@@ -17,7 +17,7 @@ import (
 	"github.com/db-controller/db-controller/test/harness"
 )
 
-// aligned tries are what a race is given; the wrong variants are found out well before.
+// aligned is the number of tries of each race; the wrong variants fail well before.
 const (
 	alignedTries = 1000
 	wrongTries   = 5000
@@ -150,7 +150,7 @@ func lateCommitAgainstResolve(t *testing.T, b *harness.Box, n int, answer func(k
 		var isGone bool
 		var err error
 		together(try, func() { close(e.goOn); err = <-saved }, func() {
-			// The holder's commit is a few round trips away; ask at some moment of them.
+			// The holder's commit takes a few round trips; the question comes at a random moment of them.
 			<-time.After(time.Duration(try%40) * 100 * time.Microsecond)
 			isGone = answer(e.key)
 		})
@@ -182,7 +182,7 @@ func TestRaceOfALateCommitAgainstResolve_I5(t *testing.T) {
 	require.NotZero(t, gone)
 }
 
-// A wrong resolver, which answers gone for each expired attempt that has not committed yet.
+// A wrong resolver, which answers "gone" for each expired attempt without a decision.
 func TestRaceOfALateCommitAgainstResolveFindsTheWrongVariant(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)

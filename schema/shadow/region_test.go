@@ -53,7 +53,7 @@ func TestAParentInAnotherRegion_I1_I3(t *testing.T) {
 	require.NotNil(t, b.Get(fleet))
 	b.Audit()
 
-	// What goes under way: a look-ahead that meets the lock, then a cascade over two services of another region.
+	// Deletes: a look-ahead that meets the lock, then a cascade over two services of another region.
 	b.MustDelete(lock)
 	b.Settle()
 	b.MustDelete(project)

@@ -76,7 +76,7 @@ func TestEachRemovalRecordsActorRequestAndRoot(t *testing.T) {
 	}
 	found, err := b.Stores[b.ID(bWest)].Removals(t.Context(), "holders/unset", unset.UID, 10)
 	require.NoError(t, err)
-	require.Empty(t, found, "what is unset is not removed")
+	require.Empty(t, found, "an unset holder is not removed")
 
 	// A name that is used again has one line for each resource.
 	b.MustPut(target, nil)

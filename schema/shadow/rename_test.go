@@ -141,7 +141,7 @@ kinds:
       - { path: block, targets: [a.example.com/Aim], behaviour: BLOCK }
 `
 
-// A kind with three names, two of which the database has met.
+// A kind with three names, two of which the database has stored.
 func TestAChainOfRenames(t *testing.T) {
 	t.Parallel()
 	b := harness.NewBox(t, chain, nil, aWest, bEast)
@@ -150,10 +150,10 @@ func TestAChainOfRenames(t *testing.T) {
 	b.Settle()
 	// The third version is not described yet.
 	require.NoError(t, b.Stores[b.ID(aWest)].Switch(context.Background(), modelOf(t, chainOfTwo, "a.example.com", "v2")))
-	b.Settle() // the owner reference follows: b knows Target and Goal now
+	b.Settle() // the owner reference follows: b has stored Target and Goal
 	for range 3 {
 		err := b.Stores[b.ID(bEast)].Switch(context.Background(), modelOf(t, chain, "b.example.com", "v3"))
-		require.NoError(t, err, "b cannot ever switch to what imports the third name")
+		require.NoError(t, err, "b can never switch to a version that imports the third name")
 	}
 }
 
@@ -224,7 +224,7 @@ func TestARenamedKindIsDerivedOnTheWayBack_I26(t *testing.T) {
 	require.ErrorAs(t, err, new(*peer.BlockedError), "I3: the body of an ACTIVE holder names it with BLOCK")
 }
 
-// A filter knows a kind by each of its names, under whichever it is stored.
+// A filter accepts each name of a kind, whichever of them it is stored by.
 func TestAFilterKnowsARenamedKindByEachName(t *testing.T) {
 	t.Parallel()
 	b := regionFirst(t)
@@ -266,7 +266,7 @@ func TestAWatchContinuesOverARename_I23(t *testing.T) {
 			return
 		}
 	}
-	t.Fatal("the watch is still open, and was told nothing of a change")
+	t.Fatal("the watch is still open, and did not receive a change")
 }
 
 // A lagging process, or a call under way during the switch, never reports an existing resource as absent.
@@ -278,7 +278,7 @@ func TestALaggingProcessDeniesNoOwner_I27(t *testing.T) {
 	b.Switch(bEast, "v2")
 	uid := b.Get("//" + bEast + "/holders/boss2").UID
 	_, err := lagging.CheckOwners(context.Background(), b.ID(bWest), []peer.OwnerQuestion{{Kind: "Keeper", Name: "holders/boss2", UID: uid}})
-	require.ErrorIs(t, err, peer.ErrAborted, "it cannot say; whoever is told that it is absent deletes what it owns")
+	require.ErrorIs(t, err, peer.ErrAborted, "unknown: a deployment that reads absent deletes the ownees")
 }
 
 func TestALaggingProcessDeniesNoTarget(t *testing.T) {
@@ -310,12 +310,12 @@ func TestACheckDuringASwitchDeniesNoOwner_I27(t *testing.T) {
 	<-g.reached
 	b.Switch(bEast, "v2")
 	close(g.open)
-	if a := <-done; a != nil { // else it cannot say
+	if a := <-done; a != nil { // otherwise the answer is "unknown"
 		require.NotEqual(t, peer.OwnerAbsent, a.Answers[0].Verdict)
 	}
 }
 
-// The same to the end: the process that answers the question of another region lags.
+// The same up to the collection: the process that answers the other region lags.
 func TestARolloutByRegionsCollectsNothing_I27(t *testing.T) {
 	t.Parallel()
 	b := regionFirst(t)
@@ -327,11 +327,11 @@ func TestARolloutByRegionsCollectsNothing_I27(t *testing.T) {
 	current := b.Stores[b.ID(bEast)]
 	b.Stores[b.ID(bEast)] = lagging
 	mustOwn(t, b, "//"+bWest+"/holders/w", body{"mine": true}, o)
-	_, _ = b.Do(b.ID(bWest), schema.CheckOwners) // it cannot say, or says that it is there
+	_, _ = b.Do(b.ID(bWest), schema.CheckOwners) // it answers "unknown" or "exists"
 	b.Stores[b.ID(bEast)] = current
 	b.Settle()
 	require.NotNil(t, b.Get("//"+bEast+"/holders/boss2"), "the owner lives")
-	require.NotNil(t, b.Get("//"+bWest+"/holders/w"), "and what it owns was deleted")
+	require.NotNil(t, b.Get("//"+bWest+"/holders/w"), "and its ownee was deleted")
 }
 
 // Two processes: one sees v2 -> v1 -> v2, the other (the newest wins) only v2. It goes on writing.
@@ -349,5 +349,5 @@ func TestAProcessThatMissedASwitchGoesOn_I22(t *testing.T) {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
 	_, err := first.Save(ctx, []peer.Write{{Name: "holders/h"}})
-	require.NoError(t, err, "both processes and the database are at v2, and nobody switches any more")
+	require.NoError(t, err, "both processes and the database are at v2, and no further switch follows")
 }

@@ -22,11 +22,11 @@ func TestARequestIDKeepsOnlyDefiniteRefusals_I29(t *testing.T) {
 	b := newBox(t, nil)
 	b.MustPut(target, nil)
 	store := b.Stores[b.ID(bEast)]
-	var refuse []peer.Reason // guarded by nothing, as what follows: one write at a time
+	var refuse []peer.Reason // not guarded, as the variables below: one write at a time
 	var giveUp func()
 	b.OnEstablish = func(_ schema.DeploymentID, _ peer.AttemptID, refs []peer.EstablishReference) error {
 		if len(refuse) > 0 && refuse[0].Standing() == peer.Again {
-			giveUp() // else it is tried until the deadline
+			giveUp() // a temporary refusal is retried until the deadline
 		}
 		e := &peer.RefusedError{}
 		for _, reason := range refuse {
@@ -138,7 +138,7 @@ func TestARepeatedDeleteReturnsTheFirstAnswer_I29(t *testing.T) {
 	b.Gone(target, holder)
 	repeat(marked, first, nil)
 
-	// Refused, for whatever definite reason.
+	// Refused, for each definite reason.
 	missing := shadow.DeleteRequest{Name: "targets/t", UID: r.UID, RequestID: uuid.New()}
 	_, err = delete(missing)
 	require.ErrorIs(t, err, peer.ErrNotFound)
@@ -161,7 +161,7 @@ func TestARepeatedDeleteReturnsTheFirstAnswer_I29(t *testing.T) {
 	b.Settle()
 	repeat(blocked, peer.DeleteResult{}, refused)
 	repeat(protected, peer.DeleteResult{}, perr)
-	require.NotNil(t, b.Get(target), "what was refused takes effect nowhere")
+	require.NotNil(t, b.Get(target), "a refused delete has no effect")
 
 	// The id stands for this one request.
 	blocked.UID = uuid.Nil

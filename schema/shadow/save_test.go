@@ -39,7 +39,7 @@ func TestSaveWithForeignReferencesIsAllOrNothing_I6(t *testing.T) {
 	require.Equal(t, 1, b.Count(bEast, "aborted"), "the attempt is decided at once")
 
 	b.Settle()
-	require.Zero(t, b.Count(aWest, "blockade"), "what was established is released")
+	require.Zero(t, b.Count(aWest, "blockade"), "the established blockades are released")
 	b.Audit()
 
 	b.MustPut(holder, body{"block": target, "unset": "//" + aEast + "/targets/e"})
@@ -259,7 +259,7 @@ func TestADatabaseBelongsToOneDeployment(t *testing.T) {
 	require.ErrorContains(t, err, "this database belongs to a.example.com/us-west2, not to a.example.com/eastus2")
 }
 
-// I29: the same request id returns the one result, whatever happened meanwhile; a refused request never commits.
+// I29: the same request id returns the one result, in any later state; a refused request never commits.
 func TestARequestIDGivesTheSameAnswer_I29(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -278,7 +278,7 @@ func TestARequestIDGivesTheSameAnswer_I29(t *testing.T) {
 	require.Equal(t, peer.TargetUnreadable, refusals(t, err)[0].Reason)
 	b.SetDown(aWest, false)
 	first, err := store.SaveRequested(ctx, id, create)
-	require.NoError(t, err, "what could not be decided can be repeated")
+	require.NoError(t, err, "an undecided request can be repeated")
 	b.MustPut(holder, body{"note": "changed"})
 	second, err := store.SaveRequested(ctx, id, create)
 	require.NoError(t, err)

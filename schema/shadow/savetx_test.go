@@ -137,7 +137,7 @@ func TestAWriteHasSettingsOfItsOwnInTheCallersTransaction(t *testing.T) {
 	store, pool := b.Stores[b.ID(bEast)], b.Pools[b.ID(bEast)]
 	for _, sql := range []string{
 		`CREATE SCHEMA mine`,
-		// Objects that would give wrong answers, or errors, if names were looked up there first.
+		// Objects that would give wrong results, or errors, if names were looked up in their schema first.
 		`CREATE FUNCTION mine.now() RETURNS timestamptz LANGUAGE sql AS $$ SELECT timestamptz '2001-01-01' $$`,
 		`CREATE FUNCTION mine.pg_advisory_xact_lock_shared(bigint) RETURNS void LANGUAGE plpgsql AS $$ BEGIN RAISE 'mine'; END $$`,
 		`CREATE FUNCTION mine.pg_walfile_name(pg_lsn) RETURNS text LANGUAGE sql AS $$ SELECT 'mine' $$`,
@@ -161,7 +161,7 @@ SET LOCAL statement_timeout = '7s'; SET LOCAL idle_in_transaction_session_timeou
 		require.NoError(t, tx.QueryRow(ctx, settings).Scan(&path, &seqscan, &lock, &statement, &idle, &durable))
 		require.Equal(t, []string{"mine, pg_catalog", "on", "0", "7s"}, []string{path, seqscan, lock, statement})
 		require.Equal(t, "30s", idle, "it holds the lock of the version until it ends, which a switch waits for")
-		require.Equal(t, "on", durable, "what it is answered is on disk")
+		require.Equal(t, "on", durable, "acknowledged commits are on disk")
 		return nil
 	}))
 	b.Audit()

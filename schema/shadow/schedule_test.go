@@ -60,7 +60,7 @@ func TestALookWaitsForAConcurrentMark_I13(t *testing.T) {
 	release := hold(t, b, bEast, lockReferencesSQL, "holders/h")
 	acted := make(chan error)
 	go func() { _, err := b.Act(b.ID(bEast), b.ID(aWest)); acted <- err }()
-	stopped(t, b, bEast, 1) // it has read who blocks, and is about to drop the references
+	stopped(t, b, bEast, 1) // it has read the blockers, and is about to drop the references
 	b.MustPut(blocker, nil)
 	looked := make(chan error)
 	go func() { _, err := b.Do(b.ID(bEast), schema.Finalise); looked <- err }()
@@ -145,7 +145,7 @@ func TestABlockerIsFoundBehindManyMembers_I3(t *testing.T) {
 	b.Audit()
 }
 
-// A local holder that blocks and cascades later goes with the deletion.
+// A local holder that blocks and cascades later is removed by the deletion.
 func TestALocalHolderThatBlocksAndCascadesLaterDoesNotBlock(t *testing.T) {
 	t.Parallel()
 	b := harness.NewBox(t, denseServices, nil, aWest)
@@ -186,7 +186,7 @@ func fewConnections(c *shadow.Config) {
 	c.Pool = pool
 }
 
-// I22: the documented minimum of connections is enough, whatever comes at once: new names, writes, deletes.
+// I22: the documented minimum of connections is enough for new names, writes and deletes at once.
 func TestTheMinimumOfConnectionsIsEnough_I22(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, fewConnections)
@@ -301,7 +301,8 @@ func TestABodyThatPostgreSQLCannotStoreIsBadInput(t *testing.T) {
 	require.Contains(t, string(b.Get(target).Body), `a\\u0000b`)
 }
 
-// z goes later because of b, and blocks a, which goes now: z is ACTIVE until then and may change its mind, so a waits.
+// z is removed later because of b, and blocks a, which is removed now: z is ACTIVE until then and may still drop its reference to
+// b, so a waits.
 func TestAMemberWaitsForABlockerThatIsRemovedLater_I2(t *testing.T) {
 	t.Parallel()
 	b := harness.NewBox(t, denseServices, nil, aWest)
@@ -313,10 +314,10 @@ func TestAMemberWaitsForABlockerThatIsRemovedLater_I2(t *testing.T) {
 	release := hold(t, b, aWest, `SELECT FROM dbcontroller.shadow WHERE name = 'targets/other' FOR UPDATE`)
 	saved := make(chan error)
 	go func() {
-		_, err := b.Put(name("z"), body{"list": []any{"targets/a", "targets/other"}}) // no longer goes with b
+		_, err := b.Put(name("z"), body{"list": []any{"targets/a", "targets/other"}}) // no longer cascades with b
 		saved <- err
 	}()
-	stopped(t, b, aWest, 1) // it was compared with what is stored, and is about to be written
+	stopped(t, b, aWest, 1) // it was compared with the stored resource, and is about to be written
 	b.MustDelete(name("b"))
 	require.NotNil(t, b.Get(name("a")), "z refers to it")
 	release()

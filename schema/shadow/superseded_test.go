@@ -39,7 +39,7 @@ func TestAProcessComparesTheDigestOfAVersionNotItsName_I26(t *testing.T) {
 	b.Settle()
 	write := []peer.Write{{Name: "holders/h", Body: body{"added": targetName("t")}}}
 	_, err := asleep.SaveRequested(ctx, uuid.New(), []peer.Write{{Name: "holders/h", Body: body{"added": 1}, Mode: peer.Update}})
-	require.ErrorIs(t, err, peer.ErrAborted, "what it refuses is not kept either")
+	require.ErrorIs(t, err, peer.ErrAborted, "its refusals are not kept either")
 	short, cancel := context.WithTimeout(ctx, 300e6)
 	defer cancel()
 	_, err = asleep.Save(short, write)
@@ -48,12 +48,12 @@ func TestAProcessComparesTheDigestOfAVersionNotItsName_I26(t *testing.T) {
 	select {
 	case <-asleep.Superseded():
 	default:
-		t.Error("nobody is told")
+		t.Error("the node manager is not notified")
 	}
 	runs, err := asleep.Runs(ctx, asleep.Model())
 	require.NoError(t, err)
 	require.False(t, runs)
-	asleep.Refresh(model) // takes no other words than it switched to
+	asleep.Refresh(model) // keeps the descriptor that it switched to
 	require.NotEqual(t, model.Digest, asleep.Model().Digest)
 	require.NoError(t, asleep.Switch(ctx, model))
 	_, err = asleep.Save(ctx, write)

@@ -107,7 +107,7 @@ func TestNothingElseRefersToWhatIsDeleting_I4(t *testing.T) {
 		require.Equal(t, peer.TargetDeleting, refusals(t, err)[0].Reason, what)
 	}
 	require.NoError(t, ask(uid, "far", schema.CascadeDelete))
-	b.MustPut(holder, nil) // lets go: what was established is in no reference
+	b.MustPut(holder, nil) // drops its reference: the new blockade belongs to none
 	b.Expire(aWest)
 	b.Settle()
 	b.Gone(targetName("mid"))

@@ -21,7 +21,7 @@ import (
 	"github.com/db-controller/db-controller/test/harness"
 )
 
-// Everything at once, and at rest the stored references are those of the bodies.
+// Users, handlers and switches at once; at rest the stored references are those of the bodies.
 func TestSwitchesUnderLoad_I26(t *testing.T) {
 	t.Parallel()
 	b := newVersions(t, func(cfg *shadow.Config) { cfg.DeleteTimeout = 300 * time.Millisecond; cfg.TentativeTTL = time.Second })
@@ -192,7 +192,7 @@ func TestARunningVersionLearnsOfLaterRenames(t *testing.T) {
 	go func() { done <- m.Run(ctx) }()
 	v1, _, _ := strings.Cut(chainOfTwo, "---")
 	environments <- environment(v1, "v1")
-	environments <- environment(chainOfTwo, "v1") // v2 is described; nobody runs it yet
+	environments <- environment(chainOfTwo, "v1") // v2 is described, and no deployment runs it yet
 	environments <- environment(chainOfTwo, "v1") // the one before was taken
 	cancel()
 	require.NoError(t, <-done)

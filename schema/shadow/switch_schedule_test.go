@@ -213,7 +213,7 @@ kinds:
       - { path: unset, targets: [a.example.com/Extra], behaviour: UNSET }
 `
 
-// A field that has other target kinds now. What is stored is UNSET and not derived yet; its target is deleted.
+// The target kinds of a field change. The stored reference is UNSET and not derived yet; its target is deleted.
 func TestAFieldWithOtherTargetsIsUnset_I1(t *testing.T) {
 	t.Parallel()
 	b := harness.NewBox(t, retargeted, nil, aWest, bEast)
@@ -222,7 +222,7 @@ func TestAFieldWithOtherTargetsIsUnset_I1(t *testing.T) {
 	b.Settle()
 	b.Switch(bEast, "v2")
 	b.Settle() // set aside: the value fits no kind of v2
-	require.Equal(t, 1, b.Count(bEast, "reference"), "what is stored acts")
+	require.Equal(t, 1, b.Count(bEast, "reference"), "the stored reference acts")
 	b.MustDelete(target)
 	b.Settle()
 	b.Gone(target)
@@ -253,7 +253,7 @@ func TestASwitchBetweenTheTransactionsOfAnother_I26(t *testing.T) {
 	require.NoError(t, two.Switch(ctx, v2)) // it catches up
 	b.Settle()
 	_, err := b.Delete(targetName("t"))
-	require.ErrorAs(t, err, new(*peer.BlockedError), "what was to be derived is held to be derived")
+	require.ErrorAs(t, err, new(*peer.BlockedError), "the switch lost the work to derive the kind")
 }
 
 // Ids that were read before a switch and are cached after it must not end the kind's pass.
@@ -283,7 +283,7 @@ func TestNamesReadBeforeASwitchDoNotComeBack_I26(t *testing.T) {
 	for _, w := range b.Work(b.ID(bEast)) {
 		if w.Action == schema.Derive {
 			derived, err := store.Derive(ctx, w.Seq)
-			require.False(t, err == nil && derived == peer.DerivedAll && b.Count(bEast, "reference") == 0, "done, it says")
+			require.False(t, err == nil && derived == peer.DerivedAll && b.Count(bEast, "reference") == 0, "reported as derived")
 		}
 	}
 }

@@ -110,12 +110,12 @@ func TestASwitchDerivesReferencesAgain_I26(t *testing.T) {
 	b.Switch(bEast, "v2")
 	require.Equal(t, before.UID, b.Get(holder).UID)
 	require.Equal(t, "Keeper", b.Get(holder).Kind, "renamed with everything it has")
-	check() // until it is derived anew, what was stored counts
+	check() // until they are derived, the stored references count
 	b.Settle()
 	deletable = map[string]bool{"block": false, "unset": true, "turned": false, "dropped": true, "added": false}
 	check()
 	b.Audit()
-	require.Equal(t, before.Revision, b.Get(holder).Revision, "nothing that a user sees has changed")
+	require.Equal(t, before.Revision, b.Get(holder).Revision, "no change that a user sees")
 	b.MustDelete(targetName("unset"))
 	b.MustDelete(targetName("dropped"))
 	b.Settle()
@@ -199,9 +199,9 @@ func TestABehaviourChangesAfterTheTargetHasEstablishedIt(t *testing.T) {
 	b.Switch(bEast, "v2")
 	b.AfterEstablish = func() {
 		b.AfterEstablish = nil
-		// The old form still acts: the delete goes through or waits for what is undecided, and is never between.
+		// The old form still acts: the delete either succeeds or waits for the undecided reference.
 		_, err := b.Delete(targetName("t"))
-		require.Error(t, err, "what is about to block counts")
+		require.Error(t, err, "an undecided blocking reference counts")
 	}
 	b.Settle()
 	_, err := b.Delete(targetName("t"))
@@ -266,7 +266,7 @@ func TestADerivationIsResumable_I19(t *testing.T) {
 	require.Equal(t, 1200+1199, b.Count(bEast, "reference"))
 }
 
-// Peers on different versions agree on identity, and one that cannot express a reference says so.
+// Deployments with different versions agree on identity, and a version that cannot express a reference reports that.
 func TestPeersOnDifferentVersionsAgreeOnIdentity(t *testing.T) {
 	t.Parallel()
 	b := newVersions(t, nil)
@@ -291,7 +291,7 @@ func TestPeersOnDifferentVersionsAgreeOnIdentity(t *testing.T) {
 	b.Audit()
 	require.Equal(t, "Target", b.Get(targetName("t")).Kind)
 
-	// A kind that only the newer version has: its deployment cannot say, which is not "no".
+	// A kind that only the newer version has: its deployment answers "unknown", which is not "absent".
 	_, err = b.Stores[b.ID(aWest)].Establish(context.Background(), b.ID(bEast), newAttempt(), []peer.EstablishReference{{
 		HolderUID: b.Get(holder).UID, HolderKind: "Keeper", HolderName: "holders/h", Path: "block", TargetKind: "Extra", TargetName: "extras/x", Behaviour: schema.Block,
 	}})

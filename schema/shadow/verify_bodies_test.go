@@ -57,7 +57,7 @@ func TestVerifyReadsBodies_I1_I8(t *testing.T) {
 		require.True(t, d.Repaired, d)
 	}
 	again := verified(t, b, bEast, true)
-	require.Empty(t, again, "what is to be derived is told elsewhere")
+	require.Empty(t, again, "pending derivations are reported elsewhere")
 	require.Equal(t, 1+1, b.Count(bEast, "work"), "one for each")
 	b.Settle()
 	require.Empty(t, verified(t, b, bEast, false))

@@ -71,8 +71,8 @@ func TestOverlappingTransactionsAreDeliveredOnceEach_I23(t *testing.T) {
 	var token string
 	f.until("a token", func() bool { token = f.token; return token != "" })
 	late()
-	f.until("what was open all the time", func() bool { return seen("late1", "late2", "t39")() && f.events == 46 })
-	g, _ := follow(t, store, token) // a token of while it was open
+	f.until("the longest transaction", func() bool { return seen("late1", "late2", "t39")() && f.events == 46 })
+	g, _ := follow(t, store, token) // a token from before its commit
 	g.until("the rest", func() bool { _, ok := g.state["targets/late2"]; return ok })
 }
 
@@ -114,7 +114,7 @@ WHERE seq IN (SELECT seq FROM dbcontroller.change ORDER BY seq LIMIT $1)`, c.com
 			continue
 		}
 		g, _ := follow(t, store, f.token)
-		g.until("all that came after", func() bool { return g.events == 3 })
+		g.until("all later changes", func() bool { return g.events == 3 })
 		require.Len(t, g.state, 1, "compacted up to %d", c.compacted)
 	}
 }
@@ -160,7 +160,7 @@ func TestAReaderThatReadsNothingIsEnded(t *testing.T) {
 	require.ErrorIs(t, err, shadow.ErrSlow)
 	require.Less(t, time.Since(began), 5*time.Second)
 	g, _ := follow(t, store, token)
-	g.until("what it did not take", func() bool { return len(g.state) == 1 })
+	g.until("the changes that it did not take", func() bool { return len(g.state) == 1 })
 }
 
 // An idle watch sends bookmarks, so that a half-open connection is noticed, and its token stays valid.
@@ -194,11 +194,11 @@ var (
 	decodedState    = regexp.MustCompile(` state\[smallint\]:(\d)`)
 )
 
-// decoded reads what was committed out of the database's own log: transactions in the order of their commits. It shares
-// nothing with the watches but the table.
+// decoded reads the commits from the database's own log: transactions in the order of their commits. It shares only the table
+// with the watches.
 func decoded(t *testing.T, b *harness.Box, slot string) (transactions [][]changed) {
 	t.Helper()
-	// Decoding reads what is flushed, and the test servers flush when they please: the last commit waits for it.
+	// Decoding reads what is flushed, and the test servers flush late: wait for the last commit.
 	require.NoError(t, pgx.BeginFunc(context.Background(), b.Pools[b.ID(aWest)], func(tx pgx.Tx) error {
 		_, err := tx.Exec(context.Background(), `SET LOCAL synchronous_commit = on; SELECT pg_logical_emit_message(true, '', '')`)
 		return err
@@ -239,7 +239,7 @@ func TestWatchesGetExactlyWhatWasCommitted_I23(t *testing.T) {
 
 	const watchers = 9
 	var mu sync.Mutex
-	windows := make([][][]changed, watchers) // by watcher; what came between two tokens
+	windows := make([][][]changed, watchers) // for each watcher, the changes between two tokens
 	watching, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup
 	ready := make(chan struct{}, watchers)
@@ -250,7 +250,7 @@ func TestWatchesGetExactlyWhatWasCommitted_I23(t *testing.T) {
 			var open []changed
 			token, primed := "", false
 			for watching.Err() == nil {
-				open = nil // what came after the last token comes again
+				open = nil // the changes after the last token are delivered again
 				_ = store.WatchResources(watching, "", "", token, func(e schema.Event[peer.Resource]) error {
 					for _, r := range e.Items {
 						open = append(open, changed{r.UID, int64(r.Revision), int(r.State)})
@@ -409,7 +409,7 @@ func TestWatchesAtTheEndReadItOnce(t *testing.T) {
 	}
 	require.LessOrEqual(t, reads.Load(), int64(3*writes), "%d watches", watchers)
 
-	// What is larger than a page is read once as well.
+	// Changes of more than one page are read once as well.
 	reads.Store(0)
 	var burst []peer.Write
 	for i := range 1000 {
@@ -438,7 +438,7 @@ func TestAWatchThatIsBehindReadsEachChangeOnce(t *testing.T) {
 		_, err := writer.Save(t.Context(), writes)
 		require.NoError(t, err)
 	}
-	// Sessions that end tell what they read.
+	// A session reports its reads to the statistics when it ends.
 	read := func() (n int) {
 		require.NoError(t, b.Pools[b.ID(aWest)].QueryRow(t.Context(),
 			`SELECT sum(idx_tup_read) FROM pg_stat_user_indexes WHERE relid = 'dbcontroller.change'::regclass`).Scan(&n))
@@ -451,7 +451,7 @@ func TestAWatchThatIsBehindReadsEachChangeOnce(t *testing.T) {
 	require.NoError(t, store.Switch(t.Context(), writer.Model()))
 	before := read()
 	f, stop = follow(t, store, f.token)
-	f.until("all that was written", func() bool { return len(f.state) == transactions*size })
+	f.until("all writes", func() bool { return len(f.state) == transactions*size })
 	stop()
 	pool.Close()
 	require.Eventually(t, func() bool { return read() > before }, 20*time.Second, 50*time.Millisecond)

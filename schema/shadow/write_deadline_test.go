@@ -10,7 +10,7 @@ import (
 	"github.com/db-controller/db-controller/schema/peer"
 )
 
-// A write that is tried again until its time is up, and is in the middle of a try then, tells why it did not pass.
+// A write that is retried until its deadline, and is in the middle of a try then, reports the failure of the last complete try.
 func TestAWritePastItsDeadlineReturnsTheLastFailure(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
