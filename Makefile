@@ -47,7 +47,7 @@ fuzz: postgresql ## every fuzz target for FUZZTIME (default 30s) each; what fail
 
 generate: ## generate code from .proto files, and documents from code
 	$(BUF) generate
-	$(GO) test -count=1 -run TestTheTableOfReasonsIsThatOfTheCode ./schema/service -write
+	$(GO) test -count=1 -run TestTheTableOfReasonsIsThatOfTheCode ./schema/service/outcome -write
 
 lint: ## go vet, golangci-lint, buf lint
 	$(GO) vet ./...

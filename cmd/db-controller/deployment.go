@@ -25,6 +25,7 @@ import (
 	"github.com/db-controller/db-controller/schema/peer"
 	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
 	"github.com/db-controller/db-controller/schema/service"
+	"github.com/db-controller/db-controller/schema/service/peers"
 	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/schema/wire"
 )
@@ -39,7 +40,7 @@ type deployment struct {
 
 	credentials  *identity.Credentials
 	pool         *pgxpool.Pool
-	peers        *service.Peers
+	peers        *peers.Peers
 	store        *shadow.Store
 	metrics      *metrics
 	endpoints    *endpoints
@@ -132,7 +133,7 @@ func (d *deployment) listen(ctx context.Context) (err error) {
 }
 
 func (d *deployment) openStore(ctx context.Context) error {
-	d.peers = service.NewPeers(d.cfg.id, d.credentials)
+	d.peers = peers.New(d.cfg.id, d.credentials)
 	limits := d.cfg.store
 	return d.waiting.database(ctx, d.cfg.database.dsn, func() (err error) {
 		d.store, err = shadow.Open(ctx, shadow.Config{
@@ -195,7 +196,7 @@ func (d *deployment) newNode(leases *shadow.Leases, share nodemanager.Share) (no
 }
 
 // ownedHandlers returns the handlers of the outstanding work of a deployment.
-func ownedHandlers(store *shadow.Store, peers *service.Peers) (*handlers.Table, error) {
+func ownedHandlers(store *shadow.Store, peers *peers.Peers) (*handlers.Table, error) {
 	return handlers.NewTable(handlers.Actions{
 		Confirm:         &handlers.Confirm{Store: store, Peers: peers},
 		Release:         &handlers.Release{Store: store, Peers: peers},

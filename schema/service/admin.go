@@ -16,6 +16,7 @@ import (
 	"github.com/db-controller/db-controller/internal/identity"
 	"github.com/db-controller/db-controller/schema"
 	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
+	"github.com/db-controller/db-controller/schema/service/outcome"
 	"github.com/db-controller/db-controller/schema/shadow"
 )
 
@@ -69,7 +70,7 @@ func newAdmin(cfg Config) *admin {
 
 func (a *admin) Explain(ctx context.Context, req *adminv1.ExplainRequest) (*adminv1.ExplainResponse, error) {
 	out, err := a.explain(ctx, req)
-	return out, toStatus(a.log, err)
+	return out, outcome.Status(a.log, err)
 }
 
 func (a *admin) explain(ctx context.Context, req *adminv1.ExplainRequest) (*adminv1.ExplainResponse, error) {
@@ -116,7 +117,7 @@ func optionalText(uid uuid.UUID) string {
 
 func (a *admin) Decommission(ctx context.Context, req *adminv1.DecommissionRequest) (*adminv1.DecommissionResponse, error) {
 	out, err := a.decommission(ctx, req)
-	return out, toStatus(a.log, err)
+	return out, outcome.Status(a.log, err)
 }
 
 func (a *admin) decommission(ctx context.Context, req *adminv1.DecommissionRequest) (*adminv1.DecommissionResponse, error) {
@@ -126,7 +127,7 @@ func (a *admin) decommission(ctx context.Context, req *adminv1.DecommissionReque
 	}
 	blocking, err := schema.ParseBehaviour(cmp.Or(req.GetBlocking(), schema.Unset.String()))
 	if err != nil {
-		return nil, invalid("blocking", err)
+		return nil, outcome.Invalid("blocking", err)
 	}
 	if err := a.actions.Decommission(ctx, shadow.Decommissioned{Deployment: id, Blocking: blocking, Reason: req.GetReason(), By: by}); err != nil {
 		return nil, err
@@ -143,7 +144,7 @@ func (a *admin) decommission(ctx context.Context, req *adminv1.DecommissionReque
 }
 
 func (a *admin) AcceptDatabase(ctx context.Context, req *adminv1.AcceptDatabaseRequest) (*adminv1.AcceptDatabaseResponse, error) {
-	return &adminv1.AcceptDatabaseResponse{}, toStatus(a.log, a.acceptDatabase(ctx, req))
+	return &adminv1.AcceptDatabaseResponse{}, outcome.Status(a.log, a.acceptDatabase(ctx, req))
 }
 
 func (a *admin) acceptDatabase(ctx context.Context, req *adminv1.AcceptDatabaseRequest) error {
@@ -153,11 +154,11 @@ func (a *admin) acceptDatabase(ctx context.Context, req *adminv1.AcceptDatabaseR
 	}
 	database, err := uuid.Parse(req.GetDatabase())
 	if err != nil {
-		return invalid("database", err)
+		return outcome.Invalid("database", err)
 	}
 	epoch, err := uuid.Parse(req.GetEpoch())
 	if err != nil {
-		return invalid("epoch", err)
+		return outcome.Invalid("epoch", err)
 	}
 	if _, err := epochOf(epoch[:]); err != nil {
 		return err
@@ -170,14 +171,14 @@ func (a *admin) WaiveComparison(ctx context.Context, req *adminv1.WaiveCompariso
 	if err == nil {
 		err = a.actions.WaiveComparison(ctx, id, req.GetReason(), by)
 	}
-	return &adminv1.WaiveComparisonResponse{}, toStatus(a.log, err)
+	return &adminv1.WaiveComparisonResponse{}, outcome.Status(a.log, err)
 }
 
 // operatorAction returns the deployment that an action is about, and the operator who calls it.
 func operatorAction(ctx context.Context, deployment string) (schema.DeploymentID, string, error) {
 	id, err := schema.ParseDeploymentID(deployment)
 	if err != nil {
-		return id, "", invalid("deployment", err)
+		return id, "", outcome.Invalid("deployment", err)
 	}
 	by, err := identity.FromContext(ctx)
 	if err != nil {

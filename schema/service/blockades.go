@@ -8,6 +8,7 @@ import (
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
+	"github.com/db-controller/db-controller/schema/service/outcome"
 	"github.com/db-controller/db-controller/schema/wire"
 )
 
@@ -26,7 +27,7 @@ type referenceChecker interface {
 
 func (s *schemas) ConfirmBlockades(ctx context.Context, req *schemav1.ConfirmBlockadesRequest) (*schemav1.ConfirmBlockadesResponse, error) {
 	out, err := s.confirm(ctx, req)
-	return out, toStatus(s.log, err)
+	return out, outcome.Status(s.log, err)
 }
 
 func (s *schemas) confirm(ctx context.Context, req *schemav1.ConfirmBlockadesRequest) (*schemav1.ConfirmBlockadesResponse, error) {
@@ -39,7 +40,7 @@ func (s *schemas) confirm(ctx context.Context, req *schemav1.ConfirmBlockadesReq
 		err = bounded("attempts", len(attempts))
 	}
 	if err != nil {
-		return nil, invalid("attempts", err)
+		return nil, outcome.Invalid("attempts", err)
 	}
 	epoch, err := optionalEpoch(req.GetEpoch())
 	if err != nil {
@@ -54,7 +55,7 @@ func (s *schemas) confirm(ctx context.Context, req *schemav1.ConfirmBlockadesReq
 
 func (s *schemas) ResolveBlockades(ctx context.Context, req *schemav1.ResolveBlockadesRequest) (*schemav1.ResolveBlockadesResponse, error) {
 	out, err := s.resolve(ctx, req)
-	return out, toStatus(s.log, err)
+	return out, outcome.Status(s.log, err)
 }
 
 func (s *schemas) resolve(ctx context.Context, req *schemav1.ResolveBlockadesRequest) (*schemav1.ResolveBlockadesResponse, error) {
@@ -67,9 +68,9 @@ func (s *schemas) resolve(ctx context.Context, req *schemav1.ResolveBlockadesReq
 	}
 	questions := make([]peer.Question, len(req.GetQuestions()))
 	for i, q := range req.GetQuestions() {
-		key, err := blockadeKey(q.GetKey())
+		key, err := wire.BlockadeKey(q.GetKey())
 		if err != nil {
-			return nil, invalid("questions", err)
+			return nil, outcome.Invalid("questions", err)
 		}
 		questions[i] = peer.Question{Key: key, Expired: q.GetExpired()}
 	}
@@ -79,20 +80,14 @@ func (s *schemas) resolve(ctx context.Context, req *schemav1.ResolveBlockadesReq
 	}
 	out := &schemav1.ResolveBlockadesResponse{Epoch: answers.Epoch[:], Verdicts: make([]schemav1.ResolveBlockadesResponse_Verdict, len(answers.Verdicts))}
 	for i, v := range answers.Verdicts {
-		out.Verdicts[i] = verdictProto[v]
+		out.Verdicts[i] = wire.Verdicts[v]
 	}
 	return out, nil
 }
 
-var verdictProto = map[peer.Verdict]schemav1.ResolveBlockadesResponse_Verdict{
-	peer.Held:        schemav1.ResolveBlockadesResponse_VERDICT_HELD,
-	peer.GoneVerdict: schemav1.ResolveBlockadesResponse_VERDICT_GONE,
-	peer.Undecided:   schemav1.ResolveBlockadesResponse_VERDICT_UNDECIDED,
-}
-
 func (s *schemas) ReleaseBlockades(ctx context.Context, req *schemav1.ReleaseBlockadesRequest) (*schemav1.ReleaseBlockadesResponse, error) {
 	if err := s.release(ctx, req); err != nil {
-		return nil, toStatus(s.log, err)
+		return nil, outcome.Status(s.log, err)
 	}
 	return &schemav1.ReleaseBlockadesResponse{}, nil
 }
@@ -107,13 +102,13 @@ func (s *schemas) release(ctx context.Context, req *schemav1.ReleaseBlockadesReq
 	}
 	keys := make([]peer.BlockadeKey, len(req.GetKeys()))
 	for i, k := range req.GetKeys() {
-		if keys[i], err = blockadeKey(k); err != nil {
-			return invalid("keys", err)
+		if keys[i], err = wire.BlockadeKey(k); err != nil {
+			return outcome.Invalid("keys", err)
 		}
 	}
 	attempts, err := wire.UIDs(req.GetAttempts())
 	if err != nil {
-		return invalid("attempts", err)
+		return outcome.Invalid("attempts", err)
 	}
 	epoch, err := optionalEpoch(req.GetEpoch())
 	if err != nil {
@@ -124,7 +119,7 @@ func (s *schemas) release(ctx context.Context, req *schemav1.ReleaseBlockadesReq
 
 func (s *schemas) CheckReferences(ctx context.Context, req *schemav1.CheckReferencesRequest) (*schemav1.CheckReferencesResponse, error) {
 	out, err := s.checkReferences(ctx, req)
-	return out, toStatus(s.log, err)
+	return out, outcome.Status(s.log, err)
 }
 
 func (s *schemas) checkReferences(ctx context.Context, req *schemav1.CheckReferencesRequest) (*schemav1.CheckReferencesResponse, error) {
@@ -137,11 +132,11 @@ func (s *schemas) checkReferences(ctx context.Context, req *schemav1.CheckRefere
 	}
 	refs := make([]peer.CheckedReference, len(req.GetReferences()))
 	for i, r := range req.GetReferences() {
-		if refs[i].Key, err = blockadeKey(r.GetKey()); err == nil {
+		if refs[i].Key, err = wire.BlockadeKey(r.GetKey()); err == nil {
 			refs[i].Behaviour, err = wire.Behaviour(r.GetBehaviour())
 		}
 		if err != nil {
-			return nil, invalid("references", err)
+			return nil, outcome.Invalid("references", err)
 		}
 	}
 	known, err := s.references.CheckReferences(ctx, holder, refs)
@@ -150,33 +145,7 @@ func (s *schemas) checkReferences(ctx context.Context, req *schemav1.CheckRefere
 	}
 	out := &schemav1.CheckReferencesResponse{Verdicts: make([]schemav1.CheckReferencesResponse_Verdict, len(known))}
 	for i, k := range known {
-		out.Verdicts[i] = knownProto[k]
+		out.Verdicts[i] = wire.KnownVerdicts[k]
 	}
 	return out, nil
-}
-
-var knownProto = map[peer.Known]schemav1.CheckReferencesResponse_Verdict{
-	peer.KnownHeld:     schemav1.CheckReferencesResponse_VERDICT_KNOWN,
-	peer.KnownMissing:  schemav1.CheckReferencesResponse_VERDICT_UNKNOWN,
-	peer.KnownDeleting: schemav1.CheckReferencesResponse_VERDICT_DELETING,
-	peer.KnownAbsent:   schemav1.CheckReferencesResponse_VERDICT_ABSENT,
-}
-
-func blockadeKey(k *schemav1.BlockadeKey) (out peer.BlockadeKey, err error) {
-	if out.Attempt, err = wire.UID(k.GetAttempt()); err != nil {
-		return out, err
-	}
-	if out.HolderUID, err = wire.UID(k.GetHolderUid()); err != nil {
-		return out, err
-	}
-	out.Path = k.GetPath()
-	if err = checkPath(out.Path); err != nil {
-		return out, err
-	}
-	out.TargetUID, err = wire.UID(k.GetTargetUid())
-	return out, err
-}
-
-func keyProto(k peer.BlockadeKey) *schemav1.BlockadeKey {
-	return &schemav1.BlockadeKey{Attempt: k.Attempt[:], HolderUid: k.HolderUID[:], Path: k.Path, TargetUid: k.TargetUID[:]}
 }

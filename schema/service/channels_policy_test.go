@@ -25,6 +25,7 @@ import (
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
 	"github.com/db-controller/db-controller/schema/service"
+	"github.com/db-controller/db-controller/schema/service/peers"
 	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/test/harness"
 )
@@ -45,7 +46,7 @@ func channels(t testing.TB) (*service.Channels, *shadow.Store) {
 	t.Helper()
 	self := schema.DeploymentID{Service: "a.example.com", Region: "us-west2"}
 	store := harness.NewBox(t, services, nil, self.String()).Stores[self]
-	return service.NewChannels(service.Config{Store: store, Peers: service.NewPeers(self, nil), Logger: zap.NewNop()}), store
+	return service.NewChannels(service.Config{Store: store, Peers: peers.New(self, nil), Logger: zap.NewNop()}), store
 }
 
 // requestOf returns an empty request of a method.

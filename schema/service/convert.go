@@ -15,6 +15,7 @@ import (
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
+	"github.com/db-controller/db-controller/schema/service/outcome"
 	"github.com/db-controller/db-controller/schema/shadow"
 )
 
@@ -25,10 +26,10 @@ func owners(self schema.DeploymentID, in []*resourcev1.OwnerReference) ([]peer.O
 		field := fmt.Sprintf("owner_references[%d]", i)
 		name, err := schema.ResolveName(self, p.GetName())
 		if err != nil {
-			return nil, invalid(field+".name", err)
+			return nil, outcome.Invalid(field+".name", err)
 		}
 		if p.GetKind() == "" {
-			return nil, invalid(field+".kind", errors.New("is missing: give the kind of the owner"))
+			return nil, outcome.Invalid(field+".kind", errors.New("is missing: give the kind of the owner"))
 		}
 		o := peer.OwnerReference{
 			Owner: name, Kind: p.GetKind(),
@@ -50,14 +51,14 @@ func prune(p *resourcev1.Resource, mask *fieldmaskpb.FieldMask) error {
 		return nil
 	}
 	if err := shadow.CheckMask(paths); err != nil {
-		return invalid("read_mask", err)
+		return outcome.Invalid("read_mask", err)
 	}
 	in := p.ProtoReflect()
 	fields := in.Descriptor().Fields()
 	keep := keptFields{whole: map[string]bool{"name": true, "kind": true, "uid": true}, labels: map[string]string{}, body: map[string]*structpb.Value{}}
 	for _, path := range paths {
 		if err := keep.add(p, fields, path); err != nil {
-			return invalid("read_mask", err)
+			return outcome.Invalid("read_mask", err)
 		}
 	}
 	for i := range fields.Len() {

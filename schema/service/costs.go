@@ -11,6 +11,7 @@ import (
 	"github.com/db-controller/db-controller/internal/identity"
 	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
+	"github.com/db-controller/db-controller/schema/service/outcome"
 )
 
 // costly are the methods for people whose cost depends on the request: on a filter, an order, the number of names, or the
@@ -24,7 +25,7 @@ var costly = map[string]bool{
 	adminv1.AdminService_ListRemovals_FullMethodName:            true,
 }
 
-var errTooManyCalls = fmt.Errorf("%d lists, plans and other costly reads of this caller are in progress or waiting, and more are not allowed: wait until some of them end", maxCostly+maxCostlyWaiting)
+var errTooManyCosts = fmt.Errorf("%d lists, plans and other costly reads of this caller are in progress or waiting, and %w", maxCostly+maxCostlyWaiting, outcome.ErrTooManyCalls)
 
 // costs bounds the costly reads of each identity, so that one caller cannot use all connections to the database: maxCostly
 // of them run, maxCostlyWaiting wait, and further ones are refused at once.
@@ -57,7 +58,7 @@ func (c *costs) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, 
 	u := c.enter(who)
 	if u == nil {
 		c.refused("costly calls", who)
-		return nil, because("TOO_MANY_CALLS", fmt.Errorf("%s: %w", who, errTooManyCalls))
+		return nil, outcome.Because("TOO_MANY_CALLS", fmt.Errorf("%s: %w", who, errTooManyCosts))
 	}
 	defer c.leave(who, u)
 	select {

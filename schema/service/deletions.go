@@ -10,6 +10,7 @@ import (
 
 	"github.com/db-controller/db-controller/schema"
 	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
+	"github.com/db-controller/db-controller/schema/service/outcome"
 	"github.com/db-controller/db-controller/schema/wire"
 )
 
@@ -22,9 +23,9 @@ type deletionStore interface {
 func (s *schemas) WatchImportedServiceDeletions(req *schemav1.WatchImportedServiceDeletionsRequest, stream grpc.ServerStreamingServer[schemav1.WatchImportedServiceDeletionsResponse]) error {
 	holder, err := caller(stream.Context())
 	if err != nil {
-		return toStatus(s.log, err)
+		return outcome.Status(s.log, err)
 	}
-	return toStatus(s.log, s.deletions.WatchDeletions(stream.Context(), holder, req.GetResumeToken(), func(e schema.Event[schema.Deletion]) error {
+	return outcome.Status(s.log, s.deletions.WatchDeletions(stream.Context(), holder, req.GetResumeToken(), func(e schema.Event[schema.Deletion]) error {
 		return sendDeletions(e, stream.Send)
 	}))
 }
@@ -51,7 +52,7 @@ func deletionsProto(items []schema.Deletion) *schemav1.WatchImportedServiceDelet
 	out := &schemav1.WatchImportedServiceDeletionsResponse_Deletions{Resources: make([]*schemav1.ResourceRef, len(items)), Notices: make([]int64, len(items))}
 	out.Causes, out.CauseOf = wire.CausesProto(items)
 	for i := range items {
-		out.Resources[i], out.Notices[i] = resourceRef(items[i].Kind, items[i].Name, items[i].UID), items[i].Seq
+		out.Resources[i], out.Notices[i] = wire.ResourceRef(items[i].Kind, items[i].Name, items[i].UID), items[i].Seq
 	}
 	return out
 }
@@ -62,7 +63,7 @@ const acknowledgeTime = 2 * time.Second
 func (s *schemas) AcknowledgeDeletions(ctx context.Context, req *schemav1.AcknowledgeDeletionsRequest) (*schemav1.AcknowledgeDeletionsResponse, error) {
 	more, err := s.acknowledge(ctx, req)
 	if err != nil {
-		return nil, toStatus(s.log, err)
+		return nil, outcome.Status(s.log, err)
 	}
 	return &schemav1.AcknowledgeDeletionsResponse{More: more}, nil
 }
@@ -74,7 +75,7 @@ func (s *schemas) acknowledge(ctx context.Context, req *schemav1.AcknowledgeDele
 	}
 	except, err := wire.UIDs(req.GetExceptUids())
 	if err != nil {
-		return false, invalid("except_uids", err)
+		return false, outcome.Invalid("except_uids", err)
 	}
 	epoch, err := optionalEpoch(req.GetEpoch())
 	if err != nil {

@@ -10,13 +10,14 @@ import (
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
+	"github.com/db-controller/db-controller/schema/service/peers"
 )
 
 // A disabled deployment can be enabled again: its references, new ones and those that it establishes again after a failover,
 // are unavailable and not refused for good.
 func TestADisabledDeploymentIsNotRefusedForGood_I2_I15(t *testing.T) {
 	target, holder := schema.DeploymentID{Service: "iam.example.com", Region: "us-west2"}, schema.DeploymentID{Service: "devices.example.com", Region: "eastus2"}
-	p := NewPeers(target, nil)
+	p := peers.New(target, nil)
 	devices := &schema.Descriptor{ServiceVersion: schema.ServiceVersion{Service: "devices.example.com", Version: "v1"}}
 	p.Update(&schema.Environment{
 		Services:    []*schema.Descriptor{devices},

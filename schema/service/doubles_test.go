@@ -15,6 +15,7 @@ import (
 	"github.com/db-controller/db-controller/internal/identity"
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
+	"github.com/db-controller/db-controller/schema/service/peers"
 	"github.com/db-controller/db-controller/schema/shadow"
 )
 
@@ -55,7 +56,7 @@ func reasonOf(t testing.TB, err error) string {
 	t.Helper()
 	for _, d := range status.Convert(err).Details() {
 		if info, ok := d.(*errdetails.ErrorInfo); ok {
-			require.Equal(t, domain, info.GetDomain())
+			require.Equal(t, "dbcontroller", info.GetDomain())
 			return info.GetReason()
 		}
 	}
@@ -225,7 +226,7 @@ func (s *resourceStore) SetBlockDeletion(_ context.Context, name string, uid uui
 // newResourceService returns a ResourceService of self over a double of the store, without a version, in an environment
 // with self, sibling and other.
 func newResourceService(store *resourceStore) *resources {
-	peers := NewPeers(self, nil)
+	peers := peers.New(self, nil)
 	peers.Update(&schema.Environment{Deployments: []schema.Deployment{{DeploymentID: self}, {DeploymentID: sibling}, {DeploymentID: other}}})
 	return &resources{
 		self: self, model: func() *schema.Model { return nil }, reader: store, writer: store, deleter: store,

@@ -10,6 +10,7 @@ import (
 
 	"github.com/db-controller/db-controller/schema"
 	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
+	"github.com/db-controller/db-controller/schema/service/outcome"
 	"github.com/db-controller/db-controller/schema/wire"
 )
 
@@ -33,14 +34,14 @@ func epochOf(raw []byte) (uuid.UUID, error) {
 		err = fmt.Errorf("its time is %s ahead of the clock of this deployment, at most %s is allowed: correct the clocks", ahead.Round(time.Second), maxAhead)
 	}
 	if err != nil {
-		return epoch, invalid("epoch", err)
+		return epoch, outcome.Invalid("epoch", err)
 	}
 	return epoch, nil
 }
 
 func (s *schemas) AnnounceEpoch(ctx context.Context, req *schemav1.AnnounceEpochRequest) (*schemav1.AnnounceEpochResponse, error) {
 	out, err := s.announceEpoch(ctx, req)
-	return out, toStatus(s.log, err)
+	return out, outcome.Status(s.log, err)
 }
 
 func (s *schemas) announceEpoch(ctx context.Context, req *schemav1.AnnounceEpochRequest) (*schemav1.AnnounceEpochResponse, error) {
@@ -60,7 +61,7 @@ func (s *schemas) announceEpoch(ctx context.Context, req *schemav1.AnnounceEpoch
 }
 
 func (s *schemas) ConfirmEpoch(ctx context.Context, req *schemav1.ConfirmEpochRequest) (*schemav1.ConfirmEpochResponse, error) {
-	return &schemav1.ConfirmEpochResponse{}, toStatus(s.log, s.confirmEpoch(ctx, req))
+	return &schemav1.ConfirmEpochResponse{}, outcome.Status(s.log, s.confirmEpoch(ctx, req))
 }
 
 func (s *schemas) confirmEpoch(ctx context.Context, req *schemav1.ConfirmEpochRequest) error {

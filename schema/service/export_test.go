@@ -12,6 +12,6 @@ const OnBehalfOf = onBehalfOf
 // NewChannels returns the channels of NewServer, without its listeners.
 func NewChannels(cfg Config) *Channels {
 	c := newChannels(cfg, newForwarder(cfg))
-	cfg.Peers.setSelf(c)
+	cfg.Peers.SetSelf(c.Shared, c.Copied)
 	return c
 }

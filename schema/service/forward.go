@@ -23,6 +23,8 @@ import (
 	"github.com/db-controller/db-controller/schema/peer"
 	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
+	"github.com/db-controller/db-controller/schema/service/outcome"
+	"github.com/db-controller/db-controller/schema/service/peers"
 )
 
 // onBehalfOf is the header with the identity (its path) of the person whose request a deployment forwards.
@@ -46,7 +48,7 @@ var forwarded = []string{
 // forwarder forwards requests for another region of the service there, once, with the identity of the caller.
 type forwarder struct {
 	self  schema.DeploymentID
-	peers *Peers
+	peers *peers.Peers
 	log   *zap.Logger
 }
 
@@ -142,9 +144,9 @@ func (f *forwarder) elsewhere(ctx context.Context, req any) (schema.DeploymentID
 	case to == f.self:
 		return schema.DeploymentID{}, nil
 	case to.Service != f.self.Service:
-		return to, invalid("name", fmt.Errorf("%s is of another service: ask %s, this is %s", names[0], to, f.self))
-	case !f.peers.knows(to):
-		return to, invalid("region", fmt.Errorf("%s has no deployment in region %s", to.Service, to.Region))
+		return to, outcome.Invalid("name", fmt.Errorf("%s is of another service: ask %s, this is %s", names[0], to, f.self))
+	case !f.peers.Knows(to):
+		return to, outcome.Invalid("region", fmt.Errorf("%s has no deployment in region %s", to.Service, to.Region))
 	case ctx.Value(forwardedKey{}) != nil:
 		return to, fmt.Errorf("a request for %s was forwarded to %s", to, f.self)
 	}
@@ -156,7 +158,7 @@ func (f *forwarder) destination(names []string, region string) (schema.Deploymen
 	to := f.self
 	if region != "" {
 		if err := schema.CheckRegion(region); err != nil {
-			return to, invalid("region", err)
+			return to, outcome.Invalid("region", err)
 		}
 		to.Region = region
 	}
@@ -165,12 +167,12 @@ func (f *forwarder) destination(names []string, region string) (schema.Deploymen
 		if strings.HasPrefix(name, "//") {
 			full, err := schema.ParseFullName(name)
 			if err != nil {
-				return to, invalid("name", err)
+				return to, outcome.Invalid("name", err)
 			}
 			at = full.Deployment
 		}
 		if i > 0 && at != to {
-			return to, invalid("name", fmt.Errorf("%s is of %s, others are of %s: one transaction is of one deployment", name, at, to))
+			return to, outcome.Invalid("name", fmt.Errorf("%s is of %s, others are of %s: one transaction is of one deployment", name, at, to))
 		}
 		to = at
 	}
@@ -182,19 +184,19 @@ func (f *forwarder) Unary(ctx context.Context, req any, info *grpc.UnaryServerIn
 	to, err := f.elsewhere(ctx, req)
 	switch {
 	case err != nil:
-		return nil, toStatus(f.log, err)
+		return nil, outcome.Status(f.log, err)
 	case to.IsZero():
 		return handler(ctx, req)
 	case !slices.Contains(forwarded, info.FullMethod):
-		return nil, toStatus(f.log, invalid("name", fmt.Errorf("belongs to %s: this request is for operators and is not forwarded, so ask that deployment", to)))
+		return nil, outcome.Status(f.log, outcome.Invalid("name", fmt.Errorf("belongs to %s: this request is for operators and is not forwarded, so ask that deployment", to)))
 	}
 	out, err := responseOf(info.FullMethod)
 	if err != nil {
-		return nil, toStatus(f.log, err)
+		return nil, outcome.Status(f.log, err)
 	}
 	conn, ctx, err := f.dial(ctx, to)
 	if err != nil {
-		return nil, toStatus(f.log, err)
+		return nil, outcome.Status(f.log, err)
 	}
 	return out, conn.Invoke(ctx, info.FullMethod, req, out)
 }
@@ -219,7 +221,7 @@ func (f *forwarder) dial(ctx context.Context, to schema.DeploymentID) (grpc.Clie
 	if who.Role == identity.RoleOperator {
 		who.Role = identity.RoleUser
 	}
-	conn, err := f.peers.forwarding(to)
+	conn, err := f.peers.Forwarding(to)
 	if err != nil {
 		return nil, ctx, &peer.UnavailableError{Deployments: []schema.DeploymentID{to}, Err: err}
 	}
@@ -259,13 +261,13 @@ func (f *forwarder) Stream(srv any, stream grpc.ServerStream, info *grpc.StreamS
 	to, err := f.elsewhere(stream.Context(), req)
 	switch {
 	case err != nil:
-		return toStatus(f.log, err)
+		return outcome.Status(f.log, err)
 	case to.IsZero():
 		return handler(srv, &readAhead{ServerStream: stream, req: req})
 	}
 	conn, ctx, err := f.dial(stream.Context(), to)
 	if err != nil {
-		return toStatus(f.log, err)
+		return outcome.Status(f.log, err)
 	}
 	from, err := resourcev1.NewResourceServiceClient(conn).WatchResources(ctx, req)
 	if err != nil {

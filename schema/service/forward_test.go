@@ -24,11 +24,13 @@ import (
 	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
+	"github.com/db-controller/db-controller/schema/service/outcome"
+	"github.com/db-controller/db-controller/schema/service/peers"
 )
 
 func newTestForwarder(t testing.TB, deployments ...schema.DeploymentID) *forwarder {
 	t.Helper()
-	peers := NewPeers(self, nil)
+	peers := peers.New(self, plain{})
 	env := &schema.Environment{}
 	for _, d := range append([]schema.DeploymentID{self}, deployments...) {
 		env.Deployments = append(env.Deployments, schema.Deployment{DeploymentID: d})
@@ -102,9 +104,9 @@ func TestRequestsThatCannotBeForwardedAreRefused(t *testing.T) {
 	} {
 		_, err := f.elsewhere(as(t, ann), req)
 		require.ErrorContains(t, err, says)
-		require.Equal(t, codes.InvalidArgument, status.Code(toStatus(zap.NewNop(), err)), says)
+		require.Equal(t, codes.InvalidArgument, status.Code(outcome.Status(zap.NewNop(), err)), says)
 	}
-	before := &forwarder{self: self, peers: NewPeers(self, nil), log: zap.NewNop()}
+	before := &forwarder{self: self, peers: peers.New(self, nil), log: zap.NewNop()}
 	to, err := before.elsewhere(as(t, ann), &resourcev1.GetResourceRequest{Name: "//a.example.com/mars/devices/d"})
 	require.NoError(t, err, "before the first environment every region may exist")
 	require.Equal(t, "mars", to.Region)
@@ -181,7 +183,7 @@ type regional struct {
 
 func (regional) GetResource(ctx context.Context, req *resourcev1.GetResourceRequest) (*resourcev1.Resource, error) {
 	if strings.HasSuffix(req.GetName(), "/none") {
-		return nil, because("NOT_FOUND", errors.New("devices/none: not found"))
+		return nil, outcome.Because("NOT_FOUND", errors.New("devices/none: not found"))
 	}
 	return &resourcev1.Resource{Name: req.GetName(), Labels: map[string]string{"for": strings.Join(metadata.ValueFromIncomingContext(ctx, onBehalfOf), " ")}}, nil
 }
@@ -197,8 +199,15 @@ func (regional) WatchResources(req *resourcev1.WatchResourcesRequest, stream grp
 	return status.Error(codes.OutOfRange, "the end")
 }
 
-// listen serves services on a port of its own, and makes that the connection of a deployment.
-func listen(t *testing.T, p *Peers, to schema.DeploymentID, register func(*grpc.Server)) {
+// plain is the credentials of connections without certificates.
+type plain struct{}
+
+func (plain) DialOptions(identity.Identity) []grpc.DialOption {
+	return []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())}
+}
+
+// listen serves services on a port of its own, and makes that the address of a deployment.
+func listen(t *testing.T, p *peers.Peers, to schema.DeploymentID, register func(*grpc.Server)) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -206,14 +215,8 @@ func listen(t *testing.T, p *Peers, to schema.DeploymentID, register func(*grpc.
 	register(server)
 	go func() { _ = server.Serve(listener) }()
 	t.Cleanup(server.Stop)
-	conn, err := grpc.NewClient(listener.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = conn.Close() })
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, forward := range []bool{true, false} {
-		p.conns[connectionKey{to: to, forward: forward}] = &connection{address: listener.Addr().String(), conn: conn}
-	}
+	p.Update(&schema.Environment{Deployments: []schema.Deployment{{DeploymentID: self}, {DeploymentID: to, Address: listener.Addr().String()}}})
+	t.Cleanup(p.Close)
 }
 
 func TestARequestIsForwardedWithTheIdentityOfItsCaller(t *testing.T) {
@@ -338,7 +341,7 @@ func TestForwardedMethodsAreThoseOfUsers(t *testing.T) {
 		require.NoError(t, err, method)
 		require.NotNil(t, out)
 		require.Contains(t, policy[method], identity.RoleUser, method)
-		require.False(t, betweenDeployments(method))
+		require.False(t, peers.BetweenDeployments(method))
 	}
 	for method := range policy {
 		out, err := responseOf(method)

@@ -2,7 +2,6 @@ package service
 
 import (
 	"context"
-	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -22,6 +21,7 @@ import (
 	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
+	"github.com/db-controller/db-controller/schema/service/peers"
 )
 
 const (
@@ -74,14 +74,14 @@ func TestADeploymentCallsFromItsKnownDatabaseOnly(t *testing.T) {
 		code   codes.Code
 		met    []string
 	}{
-		"a known database":                  {identity.Deployment(other), confirmMethod, []string{databaseKey, uid(1).String()}, nil, codes.OK, []string{other.String() + " " + uid(1).String()}},
-		"another database":                  {identity.Deployment(other), confirmMethod, []string{databaseKey, uid(2).String()}, another, codes.Unavailable, []string{other.String() + " " + uid(2).String()}},
+		"a known database":                  {identity.Deployment(other), confirmMethod, []string{peers.DatabaseKey, uid(1).String()}, nil, codes.OK, []string{other.String() + " " + uid(1).String()}},
+		"another database":                  {identity.Deployment(other), confirmMethod, []string{peers.DatabaseKey, uid(2).String()}, another, codes.Unavailable, []string{other.String() + " " + uid(2).String()}},
 		"an earlier version sends none":     {identity.Deployment(other), confirmMethod, nil, another, codes.OK, nil},
-		"no UUID":                           {identity.Deployment(other), confirmMethod, []string{databaseKey, "mine"}, nil, codes.InvalidArgument, nil},
-		"the deployment itself":             {identity.Deployment(self), confirmMethod, []string{databaseKey, uid(2).String()}, another, codes.OK, nil},
-		"a person":                          {ann, confirmMethod, []string{databaseKey, uid(2).String()}, another, codes.OK, nil},
-		"a method for people":               {identity.Deployment(other), getMethod, []string{databaseKey, uid(2).String()}, another, codes.OK, nil},
-		"the store cannot compare just now": {identity.Deployment(other), confirmMethod, []string{databaseKey, uid(1).String()}, peer.ErrAborted, codes.Aborted, []string{other.String() + " " + uid(1).String()}},
+		"no UUID":                           {identity.Deployment(other), confirmMethod, []string{peers.DatabaseKey, "mine"}, nil, codes.InvalidArgument, nil},
+		"the deployment itself":             {identity.Deployment(self), confirmMethod, []string{peers.DatabaseKey, uid(2).String()}, another, codes.OK, nil},
+		"a person":                          {ann, confirmMethod, []string{peers.DatabaseKey, uid(2).String()}, another, codes.OK, nil},
+		"a method for people":               {identity.Deployment(other), getMethod, []string{peers.DatabaseKey, uid(2).String()}, another, codes.OK, nil},
+		"the store cannot compare just now": {identity.Deployment(other), confirmMethod, []string{peers.DatabaseKey, uid(1).String()}, peer.ErrAborted, codes.Aborted, []string{other.String() + " " + uid(1).String()}},
 	} {
 		known := &databaseDouble{database: uid(9), meet: func(schema.DeploymentID, uuid.UUID) error { return c.meet }}
 		check, h := databaseCheck{self, known}, &handled{}
@@ -89,84 +89,16 @@ func TestADeploymentCallsFromItsKnownDatabaseOnly(t *testing.T) {
 		_, err := check.Unary(ctx, nil, &grpc.UnaryServerInfo{FullMethod: c.method}, h.unary)
 		require.Equal(t, c.code, status.Code(err), name)
 		require.Equal(t, c.met, known.met, name)
-		require.Equal(t, []string{uid(9).String()}, tr.trailer.Get(databaseKey), "every answer names the database, refusals too")
+		require.Equal(t, []string{uid(9).String()}, tr.trailer.Get(peers.DatabaseKey), "every answer names the database, refusals too")
 		require.Equal(t, c.code == codes.OK, h.calls == 1, name)
 
 		err = check.Stream(nil, &streamDouble{ctx: ctx}, &grpc.StreamServerInfo{FullMethod: c.method}, h.stream)
 		require.Equal(t, c.code, status.Code(err), name)
 	}
-	ctx, _ := received(t.Context(), databaseKey, uid(1).String())
+	ctx, _ := received(t.Context(), peers.DatabaseKey, uid(1).String())
 	h := &handled{}
 	_, err := databaseCheck{self, &databaseDouble{}}.Unary(ctx, nil, &grpc.UnaryServerInfo{FullMethod: confirmMethod}, h.unary)
 	require.NoError(t, err, "the policy refuses callers without an identity")
-}
-
-// The answer of another database counts for nothing, whether it agrees or refuses.
-func TestAnswersOfOtherDatabasesAreRefused(t *testing.T) {
-	t.Parallel()
-	refusal := status.Error(codes.FailedPrecondition, "refused")
-	for name, c := range map[string]struct {
-		trailer []string
-		answer  error
-		meet    error
-		want    codes.Code
-	}{
-		"known, agrees":           {[]string{databaseKey, uid(1).String()}, nil, nil, codes.OK},
-		"known, refuses":          {[]string{databaseKey, uid(1).String()}, refusal, nil, codes.FailedPrecondition},
-		"another one, agrees":     {[]string{databaseKey, uid(2).String()}, nil, &peer.DatabaseError{Deployment: other}, codes.Unavailable},
-		"another one, refuses":    {[]string{databaseKey, uid(2).String()}, refusal, &peer.DatabaseError{Deployment: other}, codes.Unavailable},
-		"not sent":                {nil, nil, &peer.DatabaseError{Deployment: other}, codes.OK},
-		"not sent, with an error": {nil, refusal, &peer.DatabaseError{Deployment: other}, codes.FailedPrecondition},
-		"no UUID":                 {[]string{databaseKey, "mine"}, nil, nil, codes.InvalidArgument},
-	} {
-		p := NewPeers(self, nil)
-		known := &databaseDouble{database: uid(9), meet: func(with schema.DeploymentID, _ uuid.UUID) error {
-			require.Equal(t, other, with)
-			return c.meet
-		}}
-		p.setKnown(known)
-		invoke := func(ctx context.Context, _ string, _, _ any, _ *grpc.ClientConn, opts ...grpc.CallOption) error {
-			md, _ := metadata.FromOutgoingContext(ctx)
-			require.Equal(t, []string{uid(9).String()}, md.Get(databaseKey), "the call names the database of the caller")
-			for _, o := range opts {
-				if trailer, ok := o.(grpc.TrailerCallOption); ok {
-					*trailer.TrailerAddr = metadata.Pairs(c.trailer...)
-				}
-			}
-			return c.answer
-		}
-		err := p.checkAnswers(other)(t.Context(), confirmMethod, nil, nil, nil, invoke)
-		require.Equal(t, c.want, status.Code(err), name)
-	}
-}
-
-func TestDatabasesAreNamedBetweenDeploymentsOnly(t *testing.T) {
-	t.Parallel()
-	p := NewPeers(self, nil)
-	sent := func(method string) []string {
-		var got []string
-		err := p.checkAnswers(other)(t.Context(), method, nil, nil, nil, func(ctx context.Context, _ string, _, _ any, _ *grpc.ClientConn, _ ...grpc.CallOption) error {
-			md, _ := metadata.FromOutgoingContext(ctx)
-			got = md.Get(databaseKey)
-			return nil
-		})
-		require.NoError(t, err)
-		var opened []string
-		_, err = p.sendDatabase(t.Context(), nil, nil, method, func(ctx context.Context, _ *grpc.StreamDesc, _ *grpc.ClientConn, _ string, _ ...grpc.CallOption) (grpc.ClientStream, error) {
-			md, _ := metadata.FromOutgoingContext(ctx)
-			opened = md.Get(databaseKey)
-			return nil, nil
-		})
-		require.NoError(t, err)
-		require.Equal(t, got, opened)
-		return got
-	}
-	require.Empty(t, sent(confirmMethod), "before there is a store")
-	p.setKnown(&databaseDouble{database: uid(9)})
-	require.Equal(t, []string{uid(9).String()}, sent(confirmMethod))
-	for _, method := range []string{getMethod, adminv1.AdminService_Status_FullMethodName, healthv1.Health_Check_FullMethodName} {
-		require.Empty(t, sent(method), method)
-	}
 }
 
 func TestADecommissionedDeploymentIsRefusedEverything(t *testing.T) {
@@ -237,17 +169,6 @@ func TestEveryCallHasADeadline(t *testing.T) {
 	})
 }
 
-func TestAStreamsErrorIsShortenedToo(t *testing.T) {
-	t.Parallel()
-	long := status.Error(codes.Internal, string(make([]byte, 5000)))
-	err := boundedStream(nil, nil, nil, func(any, grpc.ServerStream) error { return long })
-	fits(t, err)
-	require.Equal(t, codes.Internal, status.Code(err))
-	plain := errors.New("not a status")
-	require.Equal(t, plain, boundedStream(nil, nil, nil, func(any, grpc.ServerStream) error { return plain }))
-	require.NoError(t, boundedStream(nil, nil, nil, func(any, grpc.ServerStream) error { return nil }))
-}
-
 // Interceptors run from the first to the last, and the last one calls the handler.
 func TestInterceptorsOfChannelsAreNested(t *testing.T) {
 	t.Parallel()
@@ -291,7 +212,7 @@ func TestThePolicyCoversAllServices(t *testing.T) {
 	}
 	require.Len(t, policy, served+2, "with the two versions of reflection, and no method that is not served")
 	for method := range policy {
-		if betweenDeployments(method) {
+		if peers.BetweenDeployments(method) {
 			require.NotContains(t, policy[method], identity.RoleUser, method)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
+	"github.com/db-controller/db-controller/schema/service/outcome"
 	"github.com/db-controller/db-controller/schema/wire"
 )
 
@@ -25,14 +26,9 @@ type ownerUpgrader interface {
 	UpgradeOwners(ctx context.Context, from schema.DeploymentID, version string, generation int64, renamed map[string]string) (remaining int64, err error)
 }
 
-var ownerVerdicts = map[peer.OwnerVerdict]schemav1.CheckOwnersResponse_Verdict{
-	peer.OwnerExists: schemav1.CheckOwnersResponse_VERDICT_EXISTS, peer.OwnerAbsent: schemav1.CheckOwnersResponse_VERDICT_ABSENT,
-	peer.OwnerNotReferring: schemav1.CheckOwnersResponse_VERDICT_NOT_REFERRING, peer.OwnerCannotOwn: schemav1.CheckOwnersResponse_VERDICT_CANNOT_OWN,
-}
-
 func (s *schemas) CheckOwners(ctx context.Context, req *schemav1.CheckOwnersRequest) (*schemav1.CheckOwnersResponse, error) {
 	out, err := s.checkOwners(ctx, req)
-	return out, toStatus(s.log, err)
+	return out, outcome.Status(s.log, err)
 }
 
 func (s *schemas) checkOwners(ctx context.Context, req *schemav1.CheckOwnersRequest) (*schemav1.CheckOwnersResponse, error) {
@@ -46,7 +42,7 @@ func (s *schemas) checkOwners(ctx context.Context, req *schemav1.CheckOwnersRequ
 	questions := make([]peer.OwnerQuestion, len(req.GetQuestions()))
 	for i, p := range req.GetQuestions() {
 		if questions[i], err = ownerQuestion(p); err != nil {
-			return nil, invalid(fmt.Sprintf("questions[%d]", i), err)
+			return nil, outcome.Invalid(fmt.Sprintf("questions[%d]", i), err)
 		}
 	}
 	check := s.owners.CheckOwners
@@ -81,24 +77,16 @@ func ownerAnswersProto(answers *peer.OwnerAnswers) *schemav1.CheckOwnersResponse
 	for i, a := range answers.Answers {
 		deletions[i].Cause = a.Cause
 		out.Answers = append(out.Answers, &schemav1.CheckOwnersResponse_Answer{
-			Verdict: ownerVerdicts[a.Verdict], Kind: a.Kind, Noted: a.Noted, Uid: optionalBytes(a.UID),
+			Verdict: wire.OwnerVerdicts[a.Verdict], Kind: a.Kind, Noted: a.Noted, Uid: wire.OptionalBytes(a.UID),
 		})
 	}
 	out.Causes, out.CauseOf = wire.CausesProto(deletions)
 	return out
 }
 
-// optionalBytes returns the bytes of a uid, none for the zero uid.
-func optionalBytes(uid uuid.UUID) []byte {
-	if uid == uuid.Nil {
-		return nil
-	}
-	return uid[:]
-}
-
 func (s *schemas) DropOwners(ctx context.Context, req *schemav1.DropOwnersRequest) (*schemav1.DropOwnersResponse, error) {
 	out, err := s.dropOwners(ctx, req)
-	return out, toStatus(s.log, err)
+	return out, outcome.Status(s.log, err)
 }
 
 func (s *schemas) dropOwners(ctx context.Context, req *schemav1.DropOwnersRequest) (*schemav1.DropOwnersResponse, error) {
@@ -111,7 +99,7 @@ func (s *schemas) dropOwners(ctx context.Context, req *schemav1.DropOwnersReques
 	}
 	deleted, err := wire.UIDs(req.GetDeletedUids())
 	if err != nil {
-		return nil, invalid("deleted_uids", err)
+		return nil, outcome.Invalid("deleted_uids", err)
 	}
 	letGo, err := readLetGo(req.GetLetGo())
 	if err != nil {
@@ -141,7 +129,7 @@ func readLetGo(in []*schemav1.DropOwnersRequest_LetGo) ([]peer.LetGo, error) {
 			out[i].Ownee, err = wire.UID(p.GetOwneeUid())
 		}
 		if err != nil {
-			return nil, invalid(fmt.Sprintf("let_go[%d]", i), err)
+			return nil, outcome.Invalid(fmt.Sprintf("let_go[%d]", i), err)
 		}
 	}
 	return out, nil
@@ -149,7 +137,7 @@ func readLetGo(in []*schemav1.DropOwnersRequest_LetGo) ([]peer.LetGo, error) {
 
 func (s *schemas) UpgradeOwnerReferences(ctx context.Context, req *schemav1.UpgradeOwnerReferencesRequest) (*schemav1.UpgradeOwnerReferencesResponse, error) {
 	out, err := s.upgradeOwners(ctx, req)
-	return out, toStatus(s.log, err)
+	return out, outcome.Status(s.log, err)
 }
 
 func (s *schemas) upgradeOwners(ctx context.Context, req *schemav1.UpgradeOwnerReferencesRequest) (*schemav1.UpgradeOwnerReferencesResponse, error) {
@@ -158,13 +146,13 @@ func (s *schemas) upgradeOwners(ctx context.Context, req *schemav1.UpgradeOwnerR
 		return nil, err
 	}
 	if err := schema.CheckVersion(req.GetVersion()); err != nil {
-		return nil, invalid("version", err)
+		return nil, outcome.Invalid("version", err)
 	}
 	renamed := map[string]string{}
 	for _, r := range req.GetRenamed() {
 		for _, kind := range []string{r.GetFrom(), r.GetTo()} {
 			if err := schema.CheckKind(kind); err != nil {
-				return nil, invalid("renamed", err)
+				return nil, outcome.Invalid("renamed", err)
 			}
 		}
 		renamed[r.GetFrom()] = r.GetTo()

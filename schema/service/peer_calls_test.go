@@ -5,12 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -18,15 +16,17 @@ import (
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
+	"github.com/db-controller/db-controller/schema/service/peers"
+	"github.com/db-controller/db-controller/schema/wire"
 )
 
 // connected returns Peers that call a SchemaService over a store, as the deployment other. Both are self, so that the calls
 // need no socket.
-func connected(store *schemaStore) *Peers {
-	p := NewPeers(self, nil)
+func connected(store *schemaStore) *peers.Peers {
+	p := peers.New(self, nil)
 	channel := newChannel(identity.Deployment(other), nil, nil)
 	schemav1.RegisterSchemaServiceServer(channel, newSchemaService(store))
-	p.setSelf(&Channels{Shared: channel, Copied: channel})
+	p.SetSelf(channel, channel)
 	return p
 }
 
@@ -125,8 +125,8 @@ func TestVerdictsSurviveTheWire(t *testing.T) {
 	failing = peer.ErrAborted
 	_, err = p.Resolve(t.Context(), self, questions)
 	require.ErrorContains(t, err, peer.ErrAborted.Error())
-	require.Equal(t, peer.Undecided, verdictOf(99), "a verdict of a newer version decides nothing")
-	require.Equal(t, peer.Undecided, verdictOf(schemav1.ResolveBlockadesResponse_VERDICT_UNSPECIFIED))
+	require.Equal(t, peer.Undecided, wire.Verdict(99), "a verdict of a newer version decides nothing")
+	require.Equal(t, peer.Undecided, wire.Verdict(schemav1.ResolveBlockadesResponse_VERDICT_UNSPECIFIED))
 }
 
 func TestComparedReferencesSurviveTheWire(t *testing.T) {
@@ -222,27 +222,10 @@ func TestOwnersSurviveTheWire(t *testing.T) {
 	require.Equal(t, answers, got)
 }
 
-// An owner that exists has a uid and a kind. An answer without them, or with a verdict of a newer version, decides nothing.
-func TestIncompleteAnswersAboutOwnersDecideNothing_I15(t *testing.T) {
-	t.Parallel()
-	exists := schemav1.CheckOwnersResponse_VERDICT_EXISTS
-	got, err := readOwnerAnswers(&schemav1.CheckOwnersResponse{Answers: []*schemav1.CheckOwnersResponse_Answer{
-		{Verdict: exists, Kind: "Owner", Uid: bytesOf(uid(1))}, {Verdict: exists, Kind: "Owner"}, {Verdict: exists, Kind: "owner", Uid: bytesOf(uid(1))}, {Verdict: 99}, {},
-	}})
-	require.NoError(t, err)
-	var verdicts []peer.OwnerVerdict
-	for _, a := range got.Answers {
-		verdicts = append(verdicts, a.Verdict)
-	}
-	require.Equal(t, []peer.OwnerVerdict{peer.OwnerExists, peer.OwnerUnknown, peer.OwnerUnknown, peer.OwnerUnknown, peer.OwnerUnknown}, verdicts)
-	_, err = readOwnerAnswers(&schemav1.CheckOwnersResponse{Answers: []*schemav1.CheckOwnersResponse_Answer{{Uid: []byte("bad")}}})
-	require.ErrorContains(t, err, "a uid has 16 bytes")
-}
-
 // More questions than one call may have are asked in several, whose answers have to be of one version.
 func TestManyOwnersAreAskedForInParts(t *testing.T) {
 	t.Parallel()
-	questions := make([]peer.OwnerQuestion, 2*maxMessages+1)
+	questions := make([]peer.OwnerQuestion, 2*wire.MaxMessages+1)
 	for i := range questions {
 		questions[i] = peer.OwnerQuestion{Kind: "Owner", Name: fmt.Sprintf("os/o%d", i)}
 	}
@@ -258,7 +241,7 @@ func TestManyOwnersAreAskedForInParts(t *testing.T) {
 	}})
 	got, err := p.CheckOwners(t.Context(), self, questions)
 	require.NoError(t, err)
-	require.Equal(t, []int{maxMessages, maxMessages, 1}, sizes)
+	require.Equal(t, []int{wire.MaxMessages, wire.MaxMessages, 1}, sizes)
 	require.Len(t, got.Answers, len(questions))
 	for i := range got.Answers {
 		require.Equal(t, fmt.Sprintf("K%d", i), got.Answers[i].Kind, "in the order of the questions")
@@ -348,47 +331,9 @@ func TestPlansSurviveTheWire(t *testing.T) {
 	}
 }
 
-// A plan with a part that cannot be read is no plan: a member that is overlooked would not be deleted.
-func TestUnreadablePlansAreRefused(t *testing.T) {
-	t.Parallel()
-	type answer = schemav1.PlanDeletionResponse
-	via := func() *schemav1.PlanDeletionResponse_Via {
-		return &schemav1.PlanDeletionResponse_Via{Target: &schemav1.PlanDeletionResponse_Target{Deployment: other.String(), Uid: bytesOf(uid(1))}, Path: "a", Behaviour: 3}
-	}
-	member := func() *schemav1.PlanDeletionResponse_Member {
-		return &schemav1.PlanDeletionResponse_Member{Resource: resourceRef("Device", "devices/d", uid(1)), Via: via()}
-	}
-	for name, a := range map[string]*answer{
-		"a member without a uid":    {Members: []*schemav1.PlanDeletionResponse_Member{{Via: via()}}},
-		"a member without a reason": {Members: []*schemav1.PlanDeletionResponse_Member{{Resource: resourceRef("", "", uid(1))}}},
-		"a member of no deployment": {Members: []*schemav1.PlanDeletionResponse_Member{func() *schemav1.PlanDeletionResponse_Member { m := member(); m.Deployments = []string{"x"}; return m }()}},
-		"ownees of no deployment": {Members: []*schemav1.PlanDeletionResponse_Member{func() *schemav1.PlanDeletionResponse_Member {
-			m := member()
-			m.OwneeDeployments = []string{"x"}
-			return m
-		}()}},
-		"a second reason without a target": {Members: []*schemav1.PlanDeletionResponse_Member{func() *schemav1.PlanDeletionResponse_Member {
-			m := member()
-			m.MoreVias = append(m.MoreVias, nil)
-			return m
-		}()}},
-		"an unset holder without a uid":       {Unsets: []*schemav1.PlanDeletionResponse_Unset{{Via: via()}}},
-		"an unset holder without a reason":    {Unsets: []*schemav1.PlanDeletionResponse_Unset{{Holder: resourceRef("", "", uid(1))}}},
-		"a blocker of no deployment":          {Blockers: []*schemav1.PlanDeletionResponse_Blocker{{Holder: resourceRef("", "", uid(1))}}},
-		"a blocker without a uid":             {Blockers: []*schemav1.PlanDeletionResponse_Blocker{{Deployment: other.String()}}},
-		"a blocker of a target without bytes": {Blockers: []*schemav1.PlanDeletionResponse_Blocker{{Deployment: other.String(), Holder: resourceRef("", "", uid(1)), Target: &schemav1.ResourceRef{Uid: []byte{1}}}}},
-	} {
-		_, err := readPlan(self, a)
-		require.Error(t, err, name)
-	}
-	plan, err := readPlan(self, &answer{Members: []*schemav1.PlanDeletionResponse_Member{member()}})
-	require.NoError(t, err)
-	require.Len(t, plan.Members[0].Vias, 1)
-}
-
 func TestTracesSurviveTheWire(t *testing.T) {
 	t.Parallel()
-	uids := make([]uuid.UUID, 2*maxMessages+1)
+	uids := make([]uuid.UUID, 2*wire.MaxMessages+1)
 	for i := range uids {
 		uids[i] = uuid.New()
 	}
@@ -401,20 +346,14 @@ func TestTracesSurviveTheWire(t *testing.T) {
 	}})
 	got, err := p.Trace(t.Context(), self, uids)
 	require.NoError(t, err)
-	require.Equal(t, []int{maxMessages, maxMessages, 1}, sizes, "in as many calls as their bound requires")
-	require.Equal(t, map[uuid.UUID]peer.Trace{uids[0]: trace, uids[maxMessages]: trace, uids[2*maxMessages]: trace}, got)
+	require.Equal(t, []int{wire.MaxMessages, wire.MaxMessages, 1}, sizes, "in as many calls as their bound requires")
+	require.Equal(t, map[uuid.UUID]peer.Trace{uids[0]: trace, uids[wire.MaxMessages]: trace, uids[2*wire.MaxMessages]: trace}, got)
 	got, err = p.Trace(t.Context(), self, nil)
 	require.NoError(t, err)
 	require.Empty(t, got)
 	failing = peer.ErrAborted
 	_, err = p.Trace(t.Context(), self, uids[:1])
 	require.Error(t, err)
-	for _, bad := range []*schemav1.TraceCascadesResponse_Trace{
-		{Targets: []*schemav1.PlanDeletionResponse_Target{{Deployment: "x"}}}, {Owners: []*schemav1.PlanDeletionResponse_Target{{Deployment: other.String()}}},
-	} {
-		_, err := readTrace(bad)
-		require.Error(t, err)
-	}
 }
 
 // A watch delivers the events of the other side, and ends with its error or with the reader's.
@@ -437,10 +376,10 @@ func TestWatchesOfPeersDeliverEvents(t *testing.T) {
 			return end
 		},
 	}
-	p := NewPeers(self, nil)
+	p := peers.New(self, nil)
 	channel := newChannel(identity.Deployment(self), nil, nil)
 	schemav1.RegisterSchemaServiceServer(channel, newSchemaService(store))
-	p.setSelf(&Channels{Shared: channel, Copied: channel})
+	p.SetSelf(channel, channel)
 
 	var gotWork []schema.Event[schema.Work]
 	err := p.WatchShadows(t.Context(), []uint32{3, 4}, func(e schema.Event[schema.Work]) error {
@@ -465,7 +404,7 @@ func TestWatchesOfPeersDeliverEvents(t *testing.T) {
 // Every call fails in the same way when there is no connection, and what was to be established was certainly not.
 func TestCallsToAnUnknownDeploymentFail(t *testing.T) {
 	t.Parallel()
-	p, ctx := NewPeers(self, nil), t.Context()
+	p, ctx := peers.New(self, nil), t.Context()
 	for name, call := range map[string]func() error{
 		"Establish":        func() error { _, err := p.Establish(ctx, other, uid(1), nil); return err },
 		"WouldEstablish":   func() error { _, err := p.WouldEstablish(ctx, other, nil); return err },
@@ -487,38 +426,4 @@ func TestCallsToAnUnknownDeploymentFail(t *testing.T) {
 		require.ErrorContains(t, err, "deployment b.example.com/us-west2 is not known to the registry", name)
 		require.Equal(t, name == "Establish" || name == "WouldEstablish", errors.Is(err, peer.ErrNotSent), name)
 	}
-}
-
-// A deployment that does not answer is given up after a few seconds, whatever the caller's patience.
-func TestCallsOfPeersHaveDeadlines(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		silent := func(ctx context.Context, _ any, _ *grpc.UnaryServerInfo, _ grpc.UnaryHandler) (any, error) {
-			<-ctx.Done()
-			return nil, status.FromContextError(ctx.Err()).Err()
-		}
-		p := NewPeers(self, nil)
-		channel := newChannel(identity.Deployment(other), []grpc.UnaryServerInterceptor{silent}, nil)
-		schemav1.RegisterSchemaServiceServer(channel, newSchemaService(&schemaStore{}))
-		p.setSelf(&Channels{Shared: channel, Copied: channel})
-		ctx := t.Context()
-		for name, c := range map[string]struct {
-			call func() error
-			want time.Duration
-		}{
-			"Confirm":     {func() error { _, err := p.Confirm(ctx, self, uid(1), nil); return err }, peerTimeout},
-			"Release":     {func() error { return p.Release(ctx, self, uid(1), nil, nil) }, peerTimeout},
-			"Resolve":     {func() error { _, err := p.Resolve(ctx, self, nil); return err }, peerTimeout},
-			"Establish":   {func() error { _, err := p.Establish(ctx, self, uid(1), nil); return err }, peerTimeout},
-			"CheckOwners": {func() error { _, err := p.CheckOwners(ctx, self, nil); return err }, peerTimeout},
-			"Trace":       {func() error { _, err := p.Trace(ctx, self, []uuid.UUID{uid(1)}); return err }, peerTimeout},
-			"Plan":        {func() error { _, err := p.Plan(ctx, self, peer.PlanQuestion{}); return err }, longPeerTimeout},
-			"Acknowledge": {func() error { return p.Acknowledge(ctx, self, uid(1), "", nil) }, longPeerTimeout},
-			"DropOwners":  {func() error { _, _, err := p.DropOwners(ctx, self, uid(1), nil, nil); return err }, longPeerTimeout},
-		} {
-			began := time.Now()
-			require.Error(t, c.call(), name)
-			require.Equal(t, c.want, time.Since(began), name)
-		}
-	})
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
+	"github.com/db-controller/db-controller/schema/service/outcome"
 	"github.com/db-controller/db-controller/schema/wire"
 )
 
@@ -24,7 +25,7 @@ type planner interface {
 
 func (s *schemas) PlanDeletion(ctx context.Context, req *schemav1.PlanDeletionRequest) (*schemav1.PlanDeletionResponse, error) {
 	out, err := s.planDeletion(ctx, req)
-	return out, toStatus(s.log, err)
+	return out, outcome.Status(s.log, err)
 }
 
 func (s *schemas) planDeletion(ctx context.Context, req *schemav1.PlanDeletionRequest) (*schemav1.PlanDeletionResponse, error) {
@@ -38,8 +39,8 @@ func (s *schemas) planDeletion(ctx context.Context, req *schemav1.PlanDeletionRe
 	q := peer.PlanQuestion{Targets: make([]peer.PlanTarget, len(req.GetTargets())), Limit: min(limit, peer.PlanLimit), Detailed: req.GetDetailed()}
 	for i, t := range req.GetTargets() {
 		var err error
-		if q.Targets[i], err = readTarget(t.GetDeployment(), t.GetUid()); err != nil {
-			return nil, invalid(fmt.Sprintf("targets[%d]", i), err)
+		if q.Targets[i], err = wire.PlanTarget(t.GetDeployment(), t.GetUid()); err != nil {
+			return nil, outcome.Invalid(fmt.Sprintf("targets[%d]", i), err)
 		}
 	}
 	plan, err := s.plans.Plan(ctx, q)
@@ -49,26 +50,18 @@ func (s *schemas) planDeletion(ctx context.Context, req *schemav1.PlanDeletionRe
 	return planProto(plan), nil
 }
 
-func readTarget(deployment string, uid []byte) (out peer.PlanTarget, err error) {
-	if out.Deployment, err = schema.ParseDeploymentID(deployment); err != nil {
-		return out, err
-	}
-	out.UID, err = wire.UID(uid)
-	return out, err
-}
-
 func planProto(plan *peer.Plan) *schemav1.PlanDeletionResponse {
 	out := &schemav1.PlanDeletionResponse{Truncated: plan.Truncated}
 	for _, m := range plan.Members {
 		out.Members = append(out.Members, memberProto(m))
 	}
 	for _, u := range plan.Unsets {
-		out.Unsets = append(out.Unsets, &schemav1.PlanDeletionResponse_Unset{Holder: resourceRef(u.Kind, u.Name, u.UID), Via: viaProto(u.Via)})
+		out.Unsets = append(out.Unsets, &schemav1.PlanDeletionResponse_Unset{Holder: wire.ResourceRef(u.Kind, u.Name, u.UID), Via: viaProto(u.Via)})
 	}
 	for _, b := range plan.Blockers {
 		out.Blockers = append(out.Blockers, &schemav1.PlanDeletionResponse_Blocker{
-			Holder: resourceRef("", b.Holder.Name.Name, b.UID), Deployment: b.Holder.Name.Deployment.String(), Path: b.Holder.Path,
-			Target: resourceRef("", b.Holder.Target.Name, b.TargetUID), Undecided: b.Undecided, Unreachable: b.Unreachable,
+			Holder: wire.ResourceRef("", b.Holder.Name.Name, b.UID), Deployment: b.Holder.Name.Deployment.String(), Path: b.Holder.Path,
+			Target: wire.ResourceRef("", b.Holder.Target.Name, b.TargetUID), Undecided: b.Undecided, Unreachable: b.Unreachable,
 		})
 	}
 	return out
@@ -76,7 +69,7 @@ func planProto(plan *peer.Plan) *schemav1.PlanDeletionResponse {
 
 func memberProto(m peer.PlanMember) *schemav1.PlanDeletionResponse_Member {
 	out := &schemav1.PlanDeletionResponse_Member{
-		Resource: resourceRef(m.Kind, m.Name, m.UID), Deployments: deploymentNames(m.Entries), OwneeDeployments: deploymentNames(m.Ownees),
+		Resource: wire.ResourceRef(m.Kind, m.Name, m.UID), Deployments: deploymentNames(m.Entries), OwneeDeployments: deploymentNames(m.Ownees),
 		BlockDeletion: m.BlockDeletion,
 	}
 	for i, via := range m.Vias {
@@ -89,10 +82,6 @@ func memberProto(m peer.PlanMember) *schemav1.PlanDeletionResponse_Member {
 	return out
 }
 
-func resourceRef(kind, name string, uid uuid.UUID) *schemav1.ResourceRef {
-	return &schemav1.ResourceRef{Kind: kind, Name: name, Uid: uid[:]}
-}
-
 func deploymentNames(ids []schema.DeploymentID) []string {
 	var out []string
 	for _, d := range ids {
@@ -102,16 +91,12 @@ func deploymentNames(ids []schema.DeploymentID) []string {
 }
 
 func viaProto(v peer.Via) *schemav1.PlanDeletionResponse_Via {
-	return &schemav1.PlanDeletionResponse_Via{Target: targetProto(v.Target), Path: v.Path, Behaviour: schemav1.Behaviour(v.Behaviour)}
-}
-
-func targetProto(t peer.PlanTarget) *schemav1.PlanDeletionResponse_Target {
-	return &schemav1.PlanDeletionResponse_Target{Deployment: t.Deployment.String(), Uid: t.UID[:]}
+	return &schemav1.PlanDeletionResponse_Via{Target: wire.PlanTargetProto(v.Target), Path: v.Path, Behaviour: schemav1.Behaviour(v.Behaviour)}
 }
 
 func (s *schemas) TraceCascades(ctx context.Context, req *schemav1.TraceCascadesRequest) (*schemav1.TraceCascadesResponse, error) {
 	out, err := s.traceCascades(ctx, req)
-	return out, toStatus(s.log, err)
+	return out, outcome.Status(s.log, err)
 }
 
 func (s *schemas) traceCascades(ctx context.Context, req *schemav1.TraceCascadesRequest) (*schemav1.TraceCascadesResponse, error) {
@@ -120,7 +105,7 @@ func (s *schemas) traceCascades(ctx context.Context, req *schemav1.TraceCascades
 	}
 	uids, err := wire.UIDs(req.GetUids())
 	if err != nil {
-		return nil, invalid("uids", err)
+		return nil, outcome.Invalid("uids", err)
 	}
 	traces, err := s.plans.Trace(ctx, uids)
 	if err != nil {
@@ -136,7 +121,7 @@ func (s *schemas) traceCascades(ctx context.Context, req *schemav1.TraceCascades
 func targetsProto(in []peer.PlanTarget) []*schemav1.PlanDeletionResponse_Target {
 	var out []*schemav1.PlanDeletionResponse_Target
 	for _, t := range in {
-		out = append(out, targetProto(t))
+		out = append(out, wire.PlanTargetProto(t))
 	}
 	return out
 }

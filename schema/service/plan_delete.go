@@ -6,13 +6,14 @@ import (
 	"github.com/db-controller/db-controller/schema/peer"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
+	"github.com/db-controller/db-controller/schema/service/outcome"
 	"github.com/db-controller/db-controller/schema/shadow"
 )
 
 // PlanDeletion of the ResourceService is the plan for people, see SchemaService for the one between deployments.
 func (r *resources) PlanDeletion(ctx context.Context, req *resourcev1.PlanDeletionRequest) (*resourcev1.PlanDeletionResponse, error) {
 	out, err := r.planDeletion(ctx, req)
-	return out, toStatus(r.log, err)
+	return out, outcome.Status(r.log, err)
 }
 
 func (r *resources) planDeletion(ctx context.Context, req *resourcev1.PlanDeletionRequest) (*resourcev1.PlanDeletionResponse, error) {

@@ -7,13 +7,14 @@ import (
 
 	"github.com/db-controller/db-controller/schema"
 	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
+	"github.com/db-controller/db-controller/schema/service/outcome"
 	"github.com/db-controller/db-controller/schema/shadow"
 )
 
 // ListRemovals is for auditors.
 func (a *admin) ListRemovals(ctx context.Context, req *adminv1.ListRemovalsRequest) (*adminv1.ListRemovalsResponse, error) {
 	out, err := a.listRemovals(ctx, req)
-	return out, toStatus(a.log, err)
+	return out, outcome.Status(a.log, err)
 }
 
 func (a *admin) listRemovals(ctx context.Context, req *adminv1.ListRemovalsRequest) (*adminv1.ListRemovalsResponse, error) {
@@ -26,7 +27,7 @@ func (a *admin) listRemovals(ctx context.Context, req *adminv1.ListRemovalsReque
 		return nil, err
 	}
 	if err := schema.CheckName(name); err != nil {
-		return nil, invalid("name", err)
+		return nil, outcome.Invalid("name", err)
 	}
 	found, err := a.inspector.Removals(ctx, name, uid, pageSize(req.GetPageSize()))
 	if err != nil {

@@ -16,6 +16,7 @@ import (
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
+	"github.com/db-controller/db-controller/schema/service/outcome"
 	"github.com/db-controller/db-controller/schema/shadow"
 )
 
@@ -81,7 +82,7 @@ func newResources(cfg Config) *resources {
 
 func (r *resources) GetResource(ctx context.Context, req *resourcev1.GetResourceRequest) (*resourcev1.Resource, error) {
 	out, err := r.get(ctx, req)
-	return out, toStatus(r.log, err)
+	return out, outcome.Status(r.log, err)
 }
 
 func (r *resources) get(ctx context.Context, req *resourcev1.GetResourceRequest) (*resourcev1.Resource, error) {
@@ -106,12 +107,12 @@ func (r *resources) get(ctx context.Context, req *resourcev1.GetResourceRequest)
 
 func (r *resources) BatchGetResources(ctx context.Context, req *resourcev1.BatchGetResourcesRequest) (*resourcev1.BatchGetResourcesResponse, error) {
 	out, err := r.batchGet(ctx, req)
-	return out, toStatus(r.log, err)
+	return out, outcome.Status(r.log, err)
 }
 
 func (r *resources) batchGet(ctx context.Context, req *resourcev1.BatchGetResourcesRequest) (*resourcev1.BatchGetResourcesResponse, error) {
 	if n := len(req.GetNames()); n > MaxBatch {
-		return nil, invalid("names", fmt.Errorf("%d in one batch, at most %d are allowed", n, MaxBatch))
+		return nil, outcome.Invalid("names", fmt.Errorf("%d in one batch, at most %d are allowed", n, MaxBatch))
 	}
 	out, bytes := &resourcev1.BatchGetResourcesResponse{}, 0
 	for _, name := range req.GetNames() {
@@ -120,7 +121,7 @@ func (r *resources) batchGet(ctx context.Context, req *resourcev1.BatchGetResour
 			return nil, err
 		}
 		if bytes += proto.Size(found); bytes > identity.MaxMessageBytes/2 {
-			return nil, invalid("names", fmt.Errorf("the first %d resources have more than %d bytes together: ask for fewer", len(out.Resources), identity.MaxMessageBytes/2))
+			return nil, outcome.Invalid("names", fmt.Errorf("the first %d resources have more than %d bytes together: ask for fewer", len(out.Resources), identity.MaxMessageBytes/2))
 		}
 		out.Resources = append(out.Resources, found)
 	}
@@ -141,7 +142,7 @@ func (r *resources) getAnywhere(ctx context.Context, req *resourcev1.GetResource
 
 func (r *resources) ListResources(ctx context.Context, req *resourcev1.ListResourcesRequest) (*resourcev1.ListResourcesResponse, error) {
 	out, err := r.list(ctx, req)
-	return out, toStatus(r.log, err)
+	return out, outcome.Status(r.log, err)
 }
 
 func (r *resources) list(ctx context.Context, req *resourcev1.ListResourcesRequest) (*resourcev1.ListResourcesResponse, error) {
@@ -184,30 +185,30 @@ func (r *resources) PutResource(ctx context.Context, req *resourcev1.PutResource
 func (r *resources) save(ctx context.Context, request string, w *resourcev1.BatchWriteResourcesRequest_Write) (*resourcev1.Resource, error) {
 	saved, err := r.saveAll(ctx, request, []*resourcev1.BatchWriteResourcesRequest_Write{w})
 	if err != nil {
-		return nil, toStatus(r.log, err)
+		return nil, outcome.Status(r.log, err)
 	}
 	return saved[0], nil
 }
 
 func (r *resources) BatchWriteResources(ctx context.Context, req *resourcev1.BatchWriteResourcesRequest) (*resourcev1.BatchWriteResourcesResponse, error) {
 	if n := len(req.GetWrites()); n > MaxBatch {
-		return nil, toStatus(r.log, invalid("writes", fmt.Errorf("%d in one batch, at most %d are allowed", n, MaxBatch)))
+		return nil, outcome.Status(r.log, outcome.Invalid("writes", fmt.Errorf("%d in one batch, at most %d are allowed", n, MaxBatch)))
 	}
 	saved, err := r.saveAll(ctx, req.GetRequestId(), req.GetWrites())
 	if err != nil {
-		return nil, toStatus(r.log, err)
+		return nil, outcome.Status(r.log, err)
 	}
 	return &resourcev1.BatchWriteResourcesResponse{Resources: saved}, nil
 }
 
 func (r *resources) MutateAndValidateResource(ctx context.Context, req *resourcev1.MutateAndValidateResourceRequest) (*resourcev1.Resource, error) {
 	out, err := r.validate(ctx, req)
-	return out, toStatus(r.log, err)
+	return out, outcome.Status(r.log, err)
 }
 
 func (r *resources) validate(ctx context.Context, req *resourcev1.MutateAndValidateResourceRequest) (*resourcev1.Resource, error) {
 	if n := len(req.GetMore()); n >= MaxBatch {
-		return nil, invalid("more", fmt.Errorf("%d in one batch with write, fewer than %d are allowed", n, MaxBatch))
+		return nil, outcome.Invalid("more", fmt.Errorf("%d in one batch with write, fewer than %d are allowed", n, MaxBatch))
 	}
 	writes, err := r.writes(append([]*resourcev1.BatchWriteResourcesRequest_Write{req.GetWrite()}, req.GetMore()...))
 	if err != nil {
@@ -226,7 +227,7 @@ func (r *resources) validate(ctx context.Context, req *resourcev1.MutateAndValid
 
 func (r *resources) SetBlockDeletion(ctx context.Context, req *resourcev1.SetBlockDeletionRequest) (*resourcev1.Resource, error) {
 	out, err := r.setBlockDeletion(ctx, req)
-	return out, toStatus(r.log, err)
+	return out, outcome.Status(r.log, err)
 }
 
 func (r *resources) setBlockDeletion(ctx context.Context, req *resourcev1.SetBlockDeletionRequest) (*resourcev1.Resource, error) {
@@ -276,7 +277,7 @@ var errNoBody = errors.New("there is no body, and the write replaces all that th
 func (r *resources) write(in *resourcev1.BatchWriteResourcesRequest_Write) (w peer.Write, err error) {
 	p := written(in)
 	if p == nil {
-		return w, invalid("resource", errors.New("is missing: give the resource to write"))
+		return w, outcome.Invalid("resource", errors.New("is missing: give the resource to write"))
 	}
 	switch in := in.GetWrite().(type) {
 	case *resourcev1.BatchWriteResourcesRequest_Write_Create:
@@ -348,7 +349,7 @@ func (r *resources) checkKind(p *resourcev1.Resource, name string) error {
 
 func (r *resources) DeleteResource(ctx context.Context, req *resourcev1.DeleteResourceRequest) (*resourcev1.DeleteResourceResponse, error) {
 	out, err := r.delete(ctx, req)
-	return out, toStatus(r.log, err)
+	return out, outcome.Status(r.log, err)
 }
 
 func (r *resources) delete(ctx context.Context, req *resourcev1.DeleteResourceRequest) (*resourcev1.DeleteResourceResponse, error) {
@@ -396,7 +397,7 @@ func beforeDeadline(ctx context.Context) (context.Context, context.CancelFunc) {
 }
 
 func (r *resources) WatchResources(req *resourcev1.WatchResourcesRequest, stream grpc.ServerStreamingServer[resourcev1.WatchResourcesResponse]) error {
-	return toStatus(r.log, r.watched(stream.Context(), req, r.event, func(e schema.Event[*resourcev1.WatchResourcesResponse]) error {
+	return outcome.Status(r.log, r.watched(stream.Context(), req, r.event, func(e schema.Event[*resourcev1.WatchResourcesResponse]) error {
 		return sendResources(e, stream.Send)
 	}))
 }
@@ -453,7 +454,7 @@ func optionalUUID(field, s string) (uuid.UUID, error) {
 	}
 	id, err := uuid.Parse(s)
 	if err != nil {
-		return uuid.Nil, invalid(field, err)
+		return uuid.Nil, outcome.Invalid(field, err)
 	}
 	return id, nil
 }

@@ -14,11 +14,9 @@ import (
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
+	"github.com/db-controller/db-controller/schema/service/outcome"
 	"github.com/db-controller/db-controller/schema/wire"
 )
-
-// maxMessages bounds the keys, attempts or references of one call.
-const maxMessages = 10_000
 
 // establisher establishes references of other deployments to resources of this one, all or nothing. A refusal is a
 // *peer.RefusedError. WouldEstablish stores nothing.
@@ -69,13 +67,9 @@ func caller(ctx context.Context) (schema.DeploymentID, error) {
 	return id.Deployment, nil
 }
 
-func invalid(field string, err error) error {
-	return &peer.InvalidError{Resource: field, Err: err}
-}
-
 func bounded(field string, n int) error {
-	if n > maxMessages {
-		return invalid(field, fmt.Errorf("%d in one call, at most %d are allowed", n, maxMessages))
+	if n > wire.MaxMessages {
+		return outcome.Invalid(field, fmt.Errorf("%d in one call, at most %d are allowed", n, wire.MaxMessages))
 	}
 	return nil
 }
@@ -84,14 +78,14 @@ func bounded(field string, n int) error {
 func optionalEpoch(raw []byte) (uuid.UUID, error) {
 	epoch, err := wire.OptionalUID(raw)
 	if err != nil {
-		return uuid.Nil, invalid("epoch", err)
+		return uuid.Nil, outcome.Invalid("epoch", err)
 	}
 	return epoch, nil
 }
 
 func (s *schemas) EstablishReferences(ctx context.Context, req *schemav1.EstablishReferencesRequest) (*schemav1.EstablishReferencesResponse, error) {
 	out, err := s.establish(ctx, req)
-	return out, toStatus(s.log, err)
+	return out, outcome.Status(s.log, err)
 }
 
 func (s *schemas) establish(ctx context.Context, req *schemav1.EstablishReferencesRequest) (*schemav1.EstablishReferencesResponse, error) {
@@ -132,7 +126,7 @@ func attemptID(raw []byte) (peer.AttemptID, error) {
 		err = errors.New("want a UUIDv7")
 	}
 	if err != nil {
-		return attempt, invalid("attempt", err)
+		return attempt, outcome.Invalid("attempt", err)
 	}
 	return attempt, nil
 }
@@ -142,13 +136,13 @@ func establishReferences(in []*schemav1.EstablishReferencesRequest_Reference) ([
 		return nil, err
 	}
 	if len(in) == 0 {
-		return nil, invalid("references", errors.New("the list is empty: give at least one reference"))
+		return nil, outcome.Invalid("references", errors.New("the list is empty: give at least one reference"))
 	}
 	refs := make([]peer.EstablishReference, len(in))
 	for i, r := range in {
 		var err error
 		if refs[i], err = establishReference(r); err != nil {
-			return nil, invalid(fmt.Sprintf("references[%d]", i), err)
+			return nil, outcome.Invalid(fmt.Sprintf("references[%d]", i), err)
 		}
 	}
 	return refs, nil
@@ -200,18 +194,9 @@ func establishReference(r *schemav1.EstablishReferencesRequest_Reference) (out p
 	if err = schema.CheckName(out.TargetName); err != nil {
 		return out, err
 	}
-	if err = checkPath(out.Path); err != nil {
+	if err = wire.CheckPath(out.Path); err != nil {
 		return out, err
 	}
 	out.Behaviour, err = wire.Behaviour(r.GetBehaviour())
 	return out, err
-}
-
-// checkPath refuses a text that is neither a field path nor schema.ParentPath.
-func checkPath(path string) error {
-	if path == schema.ParentPath {
-		return nil
-	}
-	_, err := schema.ParsePath(path)
-	return err
 }

@@ -16,7 +16,9 @@ import (
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
+	"github.com/db-controller/db-controller/schema/service/outcome"
 	"github.com/db-controller/db-controller/schema/shadow"
+	"github.com/db-controller/db-controller/schema/wire"
 )
 
 // schemaCalls are calls of every method of the SchemaService with valid requests.
@@ -90,8 +92,8 @@ func establishRequest(attempt uuid.UUID) *schemav1.EstablishReferencesRequest {
 
 func establishedReference() *schemav1.EstablishReferencesRequest_Reference {
 	return &schemav1.EstablishReferencesRequest_Reference{
-		Holder: resourceRef("Device", "devices/d", uid(1)), Path: "spec.account",
-		Target: resourceRef("Account", "accounts/a", uid(2)), Behaviour: schemav1.Behaviour_BEHAVIOUR_BLOCK,
+		Holder: wire.ResourceRef("Device", "devices/d", uid(1)), Path: "spec.account",
+		Target: wire.ResourceRef("Account", "accounts/a", uid(2)), Behaviour: schemav1.Behaviour_BEHAVIOUR_BLOCK,
 	}
 }
 
@@ -199,10 +201,12 @@ func TestEstablishReferencesRefusesInvalidReferences(t *testing.T) {
 	t.Parallel()
 	type request = schemav1.EstablishReferencesRequest
 	for says, change := range map[string]func(r *request){
-		"attempt: ":                          func(r *request) { r.Attempt = []byte("short") },
-		"attempt: want a UUIDv7":             func(r *request) { r.Attempt = bytesOf(uid(1)) },
-		"references: ":                       func(r *request) { r.References = nil },
-		"at most 10000 are allowed":          func(r *request) { r.References = make([]*schemav1.EstablishReferencesRequest_Reference, maxMessages+1) },
+		"attempt: ":              func(r *request) { r.Attempt = []byte("short") },
+		"attempt: want a UUIDv7": func(r *request) { r.Attempt = bytesOf(uid(1)) },
+		"references: ":           func(r *request) { r.References = nil },
+		"at most 10000 are allowed": func(r *request) {
+			r.References = make([]*schemav1.EstablishReferencesRequest_Reference, wire.MaxMessages+1)
+		},
 		"references[0]: kind \"\"":           func(r *request) { r.References[0].Holder.Kind = "" },
 		"references[0]: name is empty":       func(r *request) { r.References[0].Holder.Name = "" },
 		"references[0]: name \"accounts\"":   func(r *request) { r.References[0].Target.Name = "accounts" },
@@ -269,7 +273,7 @@ func TestADeploymentThatDoesNotImportTheServiceIsRefusedEachReference(t *testing
 	_, err := s.EstablishReferences(asDeployment(t, other), req)
 	require.Equal(t, string(peer.NotImported), reasonOf(t, err))
 	var refused *peer.RefusedError
-	require.ErrorAs(t, fromStatus(err), &refused)
+	require.ErrorAs(t, outcome.FromStatus(err), &refused)
 	target := schema.FullName{Deployment: self, Name: "accounts/a"}
 	require.Equal(t, []peer.Refusal{
 		{Holder: "devices/d", Path: "spec.account", Target: target, Reason: peer.NotImported},
@@ -294,10 +298,10 @@ func validKey() *schemav1.BlockadeKey {
 
 func TestBlockadeKeysAreChecked(t *testing.T) {
 	t.Parallel()
-	key, err := blockadeKey(validKey())
+	key, err := wire.BlockadeKey(validKey())
 	require.NoError(t, err)
 	require.Equal(t, peer.BlockadeKey{Attempt: uid(1), HolderUID: uid(2), Path: "a.*", TargetUID: uid(3)}, key)
-	require.Equal(t, validKey().String(), keyProto(key).String())
+	require.Equal(t, validKey().String(), wire.BlockadeKeyProto(key).String())
 	for says, change := range map[string]func(k *schemav1.BlockadeKey){
 		"a uid has 16 bytes, got 0":  func(k *schemav1.BlockadeKey) { k.Attempt = nil },
 		"a uid has 16 bytes, got 1":  func(k *schemav1.BlockadeKey) { k.HolderUid = []byte{1} },
@@ -307,7 +311,7 @@ func TestBlockadeKeysAreChecked(t *testing.T) {
 	} {
 		k := validKey()
 		change(k)
-		_, err := blockadeKey(k)
+		_, err := wire.BlockadeKey(k)
 		require.ErrorContains(t, err, says)
 		for method, call := range map[string]func() error{
 			"questions: ": func() error {
@@ -331,7 +335,7 @@ func TestBlockadeKeysAreChecked(t *testing.T) {
 	}
 	parent := validKey()
 	parent.Path = schema.ParentPath
-	_, err = blockadeKey(parent)
+	_, err = wire.BlockadeKey(parent)
 	require.NoError(t, err)
 }
 
@@ -339,7 +343,7 @@ func TestBlockadeKeysAreChecked(t *testing.T) {
 func TestCallsOfTheSchemaServiceAreBounded_I21(t *testing.T) {
 	t.Parallel()
 	ctx := asDeployment(t, other)
-	many := make([][]byte, maxMessages+1)
+	many := make([][]byte, wire.MaxMessages+1)
 	for i := range many {
 		many[i] = make([]byte, 16)
 	}
@@ -354,11 +358,11 @@ func TestCallsOfTheSchemaServiceAreBounded_I21(t *testing.T) {
 			return err
 		},
 		"questions": func() error {
-			_, err := s.ResolveBlockades(ctx, &schemav1.ResolveBlockadesRequest{Questions: make([]*schemav1.ResolveBlockadesRequest_Question, maxMessages+1)})
+			_, err := s.ResolveBlockades(ctx, &schemav1.ResolveBlockadesRequest{Questions: make([]*schemav1.ResolveBlockadesRequest_Question, wire.MaxMessages+1)})
 			return err
 		},
 		"references": func() error {
-			_, err := s.CheckReferences(ctx, &schemav1.CheckReferencesRequest{References: make([]*schemav1.CheckReferencesRequest_Reference, maxMessages+1)})
+			_, err := s.CheckReferences(ctx, &schemav1.CheckReferencesRequest{References: make([]*schemav1.CheckReferencesRequest_Reference, wire.MaxMessages+1)})
 			return err
 		},
 		"owners": func() error {
@@ -366,7 +370,7 @@ func TestCallsOfTheSchemaServiceAreBounded_I21(t *testing.T) {
 			return err
 		},
 		"targets": func() error {
-			_, err := s.PlanDeletion(ctx, &schemav1.PlanDeletionRequest{Targets: make([]*schemav1.PlanDeletionRequest_Target, maxMessages+1)})
+			_, err := s.PlanDeletion(ctx, &schemav1.PlanDeletionRequest{Targets: make([]*schemav1.PlanDeletionRequest_Target, wire.MaxMessages+1)})
 			return err
 		},
 		"uids": func() error {
@@ -378,7 +382,7 @@ func TestCallsOfTheSchemaServiceAreBounded_I21(t *testing.T) {
 		require.Equal(t, codes.InvalidArgument, status.Code(err), field)
 		require.ErrorContains(t, err, field+": 10001 in one call, at most 10000 are allowed")
 	}
-	_, err := s.CheckOwners(ctx, &schemav1.CheckOwnersRequest{Questions: make([]*schemav1.CheckOwnersRequest_Question, maxMessages+1)})
+	_, err := s.CheckOwners(ctx, &schemav1.CheckOwnersRequest{Questions: make([]*schemav1.CheckOwnersRequest_Question, wire.MaxMessages+1)})
 	require.ErrorContains(t, err, "questions: 10001 in one call")
 }
 
@@ -570,7 +574,7 @@ func TestEventsOfDeletionsBecomeMessages(t *testing.T) {
 		}
 		require.Equal(t, c.want, got, name)
 		if len(c.event.Items) > 0 { // what is sent is read again
-			back, err := deletionEvent(stream.messages(t)[0])
+			back, err := wire.DeletionEvent(stream.messages(t)[0])
 			require.NoError(t, err)
 			require.Equal(t, items[1], back.Items[1])
 			require.Equal(t, cause.ID, back.Items[0].Cause.ID)
@@ -605,7 +609,7 @@ func TestEventsOfWorkBecomeMessages(t *testing.T) {
 		require.NoError(t, s.WatchResourceShadows(&schemav1.WatchResourceShadowsRequest{Shards: []uint32{0, 63}, ResumeToken: "resume"}, stream), name)
 		var got []schema.Event[schema.Work]
 		for _, m := range stream.messages(t) {
-			event, err := workEvent(m, map[string]schema.DeploymentID{})
+			event, err := wire.WorkEvent(m, map[string]schema.DeploymentID{})
 			require.NoError(t, err)
 			got = append(got, event)
 		}

@@ -1,6 +1,5 @@
-// Package service has the gRPC services of a deployment over its constraint store, and the clients of other deployments'
-// services. All services are registered in one function (register), all methods are in one policy table (policy), and all
-// errors become statuses in one function (toStatus).
+// Package service has the gRPC services of a deployment over its constraint store. All services are registered in one function (register), all methods are in one policy table (policy), and all
+// errors become statuses in one function (outcome.Status).
 //
 // Each handler declares the small interfaces of the store that it uses; the constructors fill all of them with the
 // *shadow.Store of Config. Interceptors run in this order: bounds of errors, panics, deadlines, decommissionCheck, the
@@ -27,6 +26,8 @@ import (
 	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
+	"github.com/db-controller/db-controller/schema/service/outcome"
+	"github.com/db-controller/db-controller/schema/service/peers"
 	"github.com/db-controller/db-controller/schema/shadow"
 )
 
@@ -89,7 +90,7 @@ var policy = identity.Policy{
 // Config of the services of one deployment.
 type Config struct {
 	Store       *shadow.Store
-	Peers       *Peers
+	Peers       *peers.Peers
 	Credentials *identity.Credentials
 	Health      *health.Server
 	Logger      *zap.Logger
@@ -129,8 +130,8 @@ func NewServer(cfg Config) (*Server, error) {
 		reflection.Register(server)
 	}
 	channels := newChannels(cfg, forward)
-	cfg.Peers.setSelf(channels)
-	cfg.Peers.setKnown(cfg.Store)
+	cfg.Peers.SetSelf(channels.Shared, channels.Copied)
+	cfg.Peers.SetKnown(cfg.Store)
 	return &Server{Server: server, Channels: channels}, policy.Covers(server)
 }
 
@@ -181,8 +182,8 @@ func ServerOptions(g Guard, unary []grpc.UnaryServerInterceptor, stream []grpc.S
 		grpc.Creds(g.Credentials.Server(limiter)),
 		grpc.InTapHandle(limiter.Tap),
 		// The outermost interceptors, so that no request can end the process.
-		grpc.ChainUnaryInterceptor(append(append([]grpc.UnaryServerInterceptor{boundedUnary, recovery.UnaryServerInterceptor(), withDeadline}, unary...), g.Policy.Unary)...),
-		grpc.ChainStreamInterceptor(append(append([]grpc.StreamServerInterceptor{boundedStream, recovery.StreamServerInterceptor()}, stream...), g.Policy.Stream)...),
+		grpc.ChainUnaryInterceptor(append(append([]grpc.UnaryServerInterceptor{outcome.BoundedUnary, recovery.UnaryServerInterceptor(), withDeadline}, unary...), g.Policy.Unary)...),
+		grpc.ChainStreamInterceptor(append(append([]grpc.StreamServerInterceptor{outcome.BoundedStream, recovery.StreamServerInterceptor()}, stream...), g.Policy.Stream)...),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
 			Time: 20 * time.Second, Timeout: 5 * time.Second, MaxConnectionAge: connectionAge, MaxConnectionAgeGrace: connectionGrace,
 		}),

@@ -13,7 +13,9 @@ import (
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
+	"github.com/db-controller/db-controller/schema/service/outcome"
 	"github.com/db-controller/db-controller/schema/shadow"
+	"github.com/db-controller/db-controller/schema/wire"
 )
 
 // shadowStore lists shadows and blockades by pages, and delivers outstanding work.
@@ -42,13 +44,13 @@ func (s *schemas) ownOrOperator(ctx context.Context) error {
 // WatchResourceShadows is for the deployment's own nodes.
 func (s *schemas) WatchResourceShadows(req *schemav1.WatchResourceShadowsRequest, stream grpc.ServerStreamingServer[schemav1.WatchResourceShadowsResponse]) error {
 	if err := s.requireSelf(stream.Context()); err != nil {
-		return toStatus(s.log, err)
+		return outcome.Status(s.log, err)
 	}
 	shards, err := shardList(req.GetShards())
 	if err != nil {
-		return toStatus(s.log, err)
+		return outcome.Status(s.log, err)
 	}
-	return toStatus(s.log, s.shadows.WatchWork(stream.Context(), shards, req.GetResumeToken(), func(e schema.Event[schema.Work]) error {
+	return outcome.Status(s.log, s.shadows.WatchWork(stream.Context(), shards, req.GetResumeToken(), func(e schema.Event[schema.Work]) error {
 		return sendWork(e, stream.Send)
 	}))
 }
@@ -89,7 +91,7 @@ func shardList(in []uint32) ([]int16, error) {
 	out := make([]int16, len(in))
 	for i, shard := range in {
 		if shard >= schema.RingSize {
-			return nil, invalid("shards", fmt.Errorf("shard %d: want a number from 0 to %d", shard, schema.RingSize-1))
+			return nil, outcome.Invalid("shards", fmt.Errorf("shard %d: want a number from 0 to %d", shard, schema.RingSize-1))
 		}
 		out[i] = int16(shard)
 	}
@@ -99,7 +101,7 @@ func shardList(in []uint32) ([]int16, error) {
 // ListResourceShadows is for operators, and for the deployment's own audits.
 func (s *schemas) ListResourceShadows(ctx context.Context, req *schemav1.ListResourceShadowsRequest) (*schemav1.ListResourceShadowsResponse, error) {
 	out, err := s.listShadows(ctx, req)
-	return out, toStatus(s.log, err)
+	return out, outcome.Status(s.log, err)
 }
 
 func (s *schemas) listShadows(ctx context.Context, req *schemav1.ListResourceShadowsRequest) (*schemav1.ListResourceShadowsResponse, error) {
@@ -108,7 +110,7 @@ func (s *schemas) listShadows(ctx context.Context, req *schemav1.ListResourceSha
 	}
 	if req.GetKind() != "" {
 		if err := schema.CheckKind(req.GetKind()); err != nil {
-			return nil, invalid("kind", err)
+			return nil, outcome.Invalid("kind", err)
 		}
 	}
 	found, next, err := s.shadows.ListShadows(ctx, req.GetKind(), req.GetPageToken(), pageSize(req.GetPageSize()))
@@ -127,7 +129,7 @@ var stateNames = map[peer.State]string{peer.Active: "ACTIVE", peer.Deleting: "DE
 
 func (s *schemas) shadowProto(v shadow.ResourceView) *schemav1.ResourceShadow {
 	p := &schemav1.ResourceShadow{
-		Resource: resourceRef(v.Kind, v.Name, v.UID), State: stateNames[v.State], Revision: int64(v.Revision),
+		Resource: wire.ResourceRef(v.Kind, v.Name, v.UID), State: stateNames[v.State], Revision: int64(v.Revision),
 		HolderDeployments: deploymentNames(v.Holders), OwneeDeployments: deploymentNames(v.Ownees),
 	}
 	for _, r := range v.References {
@@ -143,7 +145,7 @@ func (s *schemas) shadowProto(v shadow.ResourceView) *schemav1.ResourceShadow {
 // ListBlockades returns to another deployment the blockades of its own resources, and all blockades to operators.
 func (s *schemas) ListBlockades(ctx context.Context, req *schemav1.ListBlockadesRequest) (*schemav1.ListBlockadesResponse, error) {
 	out, err := s.listBlockades(ctx, req)
-	return out, toStatus(s.log, err)
+	return out, outcome.Status(s.log, err)
 }
 
 func (s *schemas) listBlockades(ctx context.Context, req *schemav1.ListBlockadesRequest) (*schemav1.ListBlockadesResponse, error) {
@@ -166,7 +168,7 @@ func (s *schemas) listBlockades(ctx context.Context, req *schemav1.ListBlockades
 }
 
 func blockadeProto(v shadow.BlockadeView) *schemav1.Blockade {
-	p := &schemav1.Blockade{Target: resourceRef(v.Kind, v.Name, v.Key.TargetUID), Key: keyProto(v.Key), Holder: v.Holder.String(), Behaviour: schemav1.Behaviour(v.Behaviour)}
+	p := &schemav1.Blockade{Target: wire.ResourceRef(v.Kind, v.Name, v.Key.TargetUID), Key: wire.BlockadeKeyProto(v.Key), Holder: v.Holder.String(), Behaviour: schemav1.Behaviour(v.Behaviour)}
 	if !v.ExpiresAt.IsZero() {
 		p.ExpireTime = timestamppb.New(v.ExpiresAt)
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/db-controller/db-controller/schema"
 	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
+	"github.com/db-controller/db-controller/schema/service/outcome"
 	"github.com/db-controller/db-controller/schema/shadow"
 )
 
@@ -46,7 +47,7 @@ func (a *admin) Status(ctx context.Context, _ *adminv1.StatusRequest) (*adminv1.
 		a.addWork, a.addKept, a.addProcesses, a.addDatabase, a.addOperatorActions,
 	} {
 		if err := add(ctx, out); err != nil {
-			return nil, toStatus(a.log, err)
+			return nil, outcome.Status(a.log, err)
 		}
 	}
 	a.addFailures(out)

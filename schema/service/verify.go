@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc"
 
 	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
+	"github.com/db-controller/db-controller/schema/service/outcome"
 	"github.com/db-controller/db-controller/schema/shadow"
 )
 
@@ -27,7 +28,7 @@ func (a *admin) Verify(req *adminv1.VerifyRequest, stream grpc.ServerStreamingSe
 		},
 	})
 	if err != nil {
-		return toStatus(a.log, err)
+		return outcome.Status(a.log, err)
 	}
 	return stream.Send(verifiedProto(done, true))
 }

@@ -1,5 +1,5 @@
-// Package wire converts the types of package schema to protobuf messages and back. It checks uids, behaviours and causes;
-// schema.Check and Environment.Check check descriptors and environments.
+// Package wire converts the types of packages schema and schema/peer to protobuf messages and back. It checks uids, behaviours, paths and
+// causes; schema.Check and Environment.Check check descriptors and environments.
 package wire
 
 import (

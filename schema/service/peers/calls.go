@@ -1,20 +1,18 @@
-package service
+package peers
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
 	"github.com/google/uuid"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
 	grpcpeer "google.golang.org/grpc/peer"
-	"google.golang.org/grpc/status"
 
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
+	"github.com/db-controller/db-controller/schema/service/outcome"
 	"github.com/db-controller/db-controller/schema/wire"
 )
 
@@ -51,9 +49,9 @@ func (p *Peers) establish(ctx context.Context, target schema.DeploymentID, attem
 	answer, err := client.EstablishReferences(ctx, req, grpc.Peer(&server))
 	switch {
 	case err != nil && server.Addr == nil: // the call never got a stream
-		return nil, fmt.Errorf("%w: %w", peer.ErrNotSent, fromStatus(err))
+		return nil, fmt.Errorf("%w: %w", peer.ErrNotSent, outcome.FromStatus(err))
 	case err != nil:
-		return nil, fromStatus(err)
+		return nil, outcome.FromStatus(err)
 	}
 	out := &peer.Established{UIDs: make([]uuid.UUID, len(answer.GetTargets()))}
 	for i, t := range answer.GetTargets() {
@@ -69,8 +67,8 @@ func establishProto(refs []peer.EstablishReference) []*schemav1.EstablishReferen
 	out := make([]*schemav1.EstablishReferencesRequest_Reference, len(refs))
 	for i, r := range refs {
 		out[i] = &schemav1.EstablishReferencesRequest_Reference{
-			Holder: resourceRef(r.HolderKind, r.HolderName, r.HolderUID), Path: r.Path,
-			Target:    &schemav1.ResourceRef{Kind: r.TargetKind, Name: r.TargetName, Uid: optionalBytes(r.TargetUID)},
+			Holder: wire.ResourceRef(r.HolderKind, r.HolderName, r.HolderUID), Path: r.Path,
+			Target:    &schemav1.ResourceRef{Kind: r.TargetKind, Name: r.TargetName, Uid: wire.OptionalBytes(r.TargetUID)},
 			Behaviour: schemav1.Behaviour(r.Behaviour),
 		}
 	}
@@ -85,17 +83,17 @@ func (p *Peers) CheckReferences(ctx context.Context, at schema.DeploymentID, ref
 	}
 	req := &schemav1.CheckReferencesRequest{References: make([]*schemav1.CheckReferencesRequest_Reference, len(refs))}
 	for i, r := range refs {
-		req.References[i] = &schemav1.CheckReferencesRequest_Reference{Key: keyProto(r.Key), Behaviour: schemav1.Behaviour(r.Behaviour)}
+		req.References[i] = &schemav1.CheckReferencesRequest_Reference{Key: wire.BlockadeKeyProto(r.Key), Behaviour: schemav1.Behaviour(r.Behaviour)}
 	}
 	ctx, cancel := context.WithTimeout(ctx, peerTimeout)
 	defer cancel()
 	answer, err := client.CheckReferences(ctx, req)
 	if err != nil {
-		return nil, fromStatus(err)
+		return nil, outcome.FromStatus(err)
 	}
 	known := make([]peer.Known, len(answer.GetVerdicts()))
 	for i, verdict := range answer.GetVerdicts() {
-		for k, p := range knownProto {
+		for k, p := range wire.KnownVerdicts {
 			if p == verdict {
 				known[i] = k
 			}
@@ -141,42 +139,20 @@ func (p *Peers) Resolve(ctx context.Context, holder schema.DeploymentID, questio
 	}
 	req := &schemav1.ResolveBlockadesRequest{Questions: make([]*schemav1.ResolveBlockadesRequest_Question, len(questions))}
 	for i, q := range questions {
-		req.Questions[i] = &schemav1.ResolveBlockadesRequest_Question{Key: keyProto(q.Key), Expired: q.Expired}
+		req.Questions[i] = &schemav1.ResolveBlockadesRequest_Question{Key: wire.BlockadeKeyProto(q.Key), Expired: q.Expired}
 	}
 	ctx, cancel := context.WithTimeout(ctx, peerTimeout)
 	defer cancel()
 	answer, err := client.ResolveBlockades(ctx, req)
 	if err != nil {
-		return nil, textOf(err)
+		return nil, outcome.TextOf(err)
 	}
 	out := &peer.Answers{Verdicts: make([]peer.Verdict, len(answer.GetVerdicts()))}
 	for i, v := range answer.GetVerdicts() {
-		out.Verdicts[i] = verdictOf(v)
+		out.Verdicts[i] = wire.Verdict(v)
 	}
 	out.Epoch, err = wire.OptionalUID(answer.GetEpoch())
 	return out, err
-}
-
-// verdictOf reads a verdict. Undecided also stands for a verdict of a newer version.
-func verdictOf(v schemav1.ResolveBlockadesResponse_Verdict) peer.Verdict {
-	switch v {
-	case schemav1.ResolveBlockadesResponse_VERDICT_HELD:
-		return peer.Held
-	case schemav1.ResolveBlockadesResponse_VERDICT_GONE:
-		return peer.GoneVerdict
-	default:
-		return peer.Undecided
-	}
-}
-
-// textOf returns the text of a call's error, without code and details; errors.Is finds context.DeadlineExceeded in it when
-// the call took too long.
-func textOf(err error) error {
-	st := status.Convert(err)
-	if st.Code() == codes.DeadlineExceeded {
-		return fmt.Errorf("%w: %s", context.DeadlineExceeded, st.Message())
-	}
-	return errors.New(st.Message())
 }
 
 // Confirm tells a deployment that attempts have committed, and returns the attempts that had no tentative blockade there.
@@ -202,7 +178,7 @@ func (p *Peers) Release(ctx context.Context, target schema.DeploymentID, epoch u
 	}
 	req := &schemav1.ReleaseBlockadesRequest{Keys: make([]*schemav1.BlockadeKey, len(keys)), Attempts: wire.Bytes(attempts), Epoch: epoch[:]}
 	for i, k := range keys {
-		req.Keys[i] = keyProto(k)
+		req.Keys[i] = wire.BlockadeKeyProto(k)
 	}
 	ctx, cancel := context.WithTimeout(ctx, peerTimeout)
 	defer cancel()

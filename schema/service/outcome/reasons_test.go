@@ -1,4 +1,4 @@
-package service
+package outcome
 
 import (
 	"flag"
@@ -23,7 +23,7 @@ func reasonTable() string {
 	var b strings.Builder
 	b.WriteString("| reason | code | definite | meaning |\n| --- | --- | --- | --- |\n")
 	for _, yes := range []bool{true, false} {
-		for _, a := range answers {
+		for _, a := range reasons {
 			if definite(a.code) == yes {
 				fmt.Fprintf(&b, "| `%s` | `%v` | %s | %s |\n", a.reason, code.Code(a.code), map[bool]string{true: "yes", false: "no"}[yes], a.means)
 			}
@@ -37,7 +37,7 @@ var write = flag.Bool("write", false, "write the table of reasons into docs/guar
 // docs/guarantees.md has the table of the code.
 func TestTheTableOfReasonsIsThatOfTheCode(t *testing.T) {
 	t.Parallel()
-	const path, begins, ends = "../../docs/guarantees.md", "<!-- reasons, written by make generate -->\n", "<!-- end of reasons -->\n"
+	const path, begins, ends = "../../../docs/guarantees.md", "<!-- reasons, written by make generate -->\n", "<!-- end of reasons -->\n"
 	text, err := os.ReadFile(path)
 	require.NoError(t, err)
 	before, rest, ok := strings.Cut(string(text), begins)

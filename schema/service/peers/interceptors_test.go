@@ -1,4 +1,4 @@
-package service
+package peers
 
 import (
 	"net"
@@ -20,8 +20,8 @@ func TestErrorsOfCallsAndWatchesShowNoAddresses(t *testing.T) {
 	require.NoError(t, err)
 	address := listener.Addr().String()
 	require.NoError(t, listener.Close())
-	p := NewPeers(self, nil)
-	p.setKnown(&databaseDouble{database: uid(9)})
+	p := New(self, nil)
+	p.SetKnown(&databaseDouble{database: uid(9)})
 	conn, err := grpc.NewClient(address, append(p.interceptors(other), grpc.WithTransportCredentials(insecure.NewCredentials()))...)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
@@ -57,23 +57,3 @@ type clientStream struct {
 }
 
 func (s *clientStream) RecvMsg(any) error { return s.err }
-
-func TestBrokenEventsOfDeletionsAreErrors(t *testing.T) {
-	t.Parallel()
-	upsert := func(d *schemav1.WatchImportedServiceDeletionsResponse_Deletions) *schemav1.WatchImportedServiceDeletionsResponse {
-		return &schemav1.WatchImportedServiceDeletionsResponse{Event: &schemav1.WatchImportedServiceDeletionsResponse_Upsert{Upsert: d}}
-	}
-	resource := resourceRef("Device", "devices/d", uid(1))
-	for says, d := range map[string]*schemav1.WatchImportedServiceDeletionsResponse_Deletions{
-		"1 resources, but 0 notices: want one notice for each resource": {Resources: []*schemav1.ResourceRef{resource}},
-		"0 resources, but 1 notices":                                    {Notices: []int64{1}},
-		"a uid has 16 bytes":                                            {Resources: []*schemav1.ResourceRef{{Uid: []byte{1}}}, Notices: []int64{1}},
-	} {
-		_, err := deletionEvent(upsert(d))
-		require.ErrorContains(t, err, says)
-	}
-	event, err := deletionEvent(upsert(&schemav1.WatchImportedServiceDeletionsResponse_Deletions{Resources: []*schemav1.ResourceRef{resource}, Notices: []int64{7}}))
-	require.NoError(t, err)
-	require.Equal(t, int64(7), event.Items[0].Seq)
-	require.Nil(t, event.Items[0].Cause)
-}

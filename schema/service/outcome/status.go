@@ -1,4 +1,6 @@
-package service
+// Package outcome is the one mapping between the errors of a deployment and gRPC statuses, in both directions: reasons, codes,
+// details, and the bounds of their size.
+package outcome
 
 import (
 	"context"
@@ -24,6 +26,9 @@ import (
 // domain is the domain of each ErrorInfo.
 const domain = "dbcontroller"
 
+// ErrTooManyCalls is the end of the text of an error that refuses a call because the caller has too many in progress.
+var ErrTooManyCalls = errors.New("more are not allowed: wait until some of them end")
+
 // outcomes are the sentinel errors with their reasons. The first that matches counts: an error that wraps two of them has
 // the reason of the earlier one.
 var outcomes = []struct {
@@ -42,15 +47,15 @@ var outcomes = []struct {
 	{peer.ErrPosition, "POSITION"}, // wraps ErrReset
 	{peer.ErrReset, "RESET"},
 	{shadow.ErrSlow, "SLOW_READER"},
-	{errTooManyCalls, "TOO_MANY_CALLS"},
+	{ErrTooManyCalls, "TOO_MANY_CALLS"},
 	{shadow.ErrCostly, "COSTLY"}, // wraps context.DeadlineExceeded
 	{context.DeadlineExceeded, "DEADLINE_EXCEEDED"},
 	{context.Canceled, "CANCELED"},
 }
 
-// toStatus is the only function that turns errors into gRPC statuses. An error that is not an outcome is a fault of this
+// Status is the only function that turns errors into gRPC statuses. An error that is not an outcome is a fault of this
 // server: it is logged here, and its text, which may contain SQL, is not sent.
-func toStatus(log *zap.Logger, err error) error {
+func Status(log *zap.Logger, err error) error {
 	if err == nil {
 		return nil
 	}
@@ -62,19 +67,19 @@ func toStatus(log *zap.Logger, err error) error {
 	}
 	for _, o := range outcomes {
 		if errors.Is(err, o.err) {
-			return because(o.reason, err)
+			return Because(o.reason, err)
 		}
 	}
 	switch {
 	case postgres.Unavailable(err):
 		log.Warn("the database is unavailable", zap.Error(err))
-		return because("DATABASE_UNAVAILABLE", errors.New("the deployment's database is unavailable: try again"))
+		return Because("DATABASE_UNAVAILABLE", errors.New("the deployment's database is unavailable: try again"))
 	case postgres.Busy(err):
 		log.Warn("the database cancelled a request", zap.Error(err))
-		return because("DATABASE_BUSY", errors.New("the deployment's database cancelled the request, because a lock or a statement took too long: try again"))
+		return Because("DATABASE_BUSY", errors.New("the deployment's database cancelled the request, because a lock or a statement took too long: try again"))
 	}
 	log.Error("request failed", zap.Error(err))
-	return because("INTERNAL", errors.New("internal error: see the server's log"))
+	return Because("INTERNAL", errors.New("internal error: see the server's log"))
 }
 
 // typedStatus returns the status of an error that has a type of its own, most with details; nil for other errors.
@@ -101,9 +106,9 @@ func typedStatus(err error) error {
 	case errors.As(err, &protected):
 		return refused("BLOCK_DELETION", err, len(protected.By), protectedProto(protected), violations)
 	case errors.As(err, &database):
-		return because("ANOTHER_DATABASE", err)
+		return Because("ANOTHER_DATABASE", err)
 	case errors.As(err, &unavailable):
-		return because("UNAVAILABLE", err)
+		return Because("UNAVAILABLE", err)
 	}
 	return nil
 }
@@ -122,8 +127,8 @@ func problemsProto(problems schema.Problems) (out []*errdetails.BadRequest_Field
 	return out
 }
 
-// because returns the status of a reason, with the code of the reason.
-func because(reason string, err error) error {
+// Because returns the status of a reason, with the code of the reason.
+func Because(reason string, err error) error {
 	return detailed(codeFor(reason), reason, err)
 }
 
@@ -201,8 +206,8 @@ func fieldViolation(field, description string) *errdetails.BadRequest_FieldViola
 	return &errdetails.BadRequest_FieldViolation{Field: shortText(field), Description: shortText(description)}
 }
 
-// fromStatus returns the *peer.RefusedError in an error of another deployment, or the text of the error.
-func fromStatus(err error) error {
+// FromStatus returns the *peer.RefusedError in an error of another deployment, or the text of the error.
+func FromStatus(err error) error {
 	for _, detail := range status.Convert(err).Details() {
 		refused, ok := detail.(*schemav1.ReferencesRefused)
 		if !ok || len(refused.GetRefusals()) == 0 {
@@ -218,7 +223,7 @@ func fromStatus(err error) error {
 		}
 		return out
 	}
-	return textOf(err)
+	return TextOf(err)
 }
 
 // notNamed returns how many items of a list are not in the details of an error.
@@ -231,4 +236,19 @@ func notNamed(err error) int {
 		}
 	}
 	return 0
+}
+
+// TextOf returns the text of a call's error, without code and details; errors.Is finds context.DeadlineExceeded in it when
+// the call took too long.
+func TextOf(err error) error {
+	st := status.Convert(err)
+	if st.Code() == codes.DeadlineExceeded {
+		return fmt.Errorf("%w: %s", context.DeadlineExceeded, st.Message())
+	}
+	return errors.New(st.Message())
+}
+
+// Invalid returns the error of a field of a request that is invalid.
+func Invalid(field string, err error) error {
+	return &peer.InvalidError{Resource: field, Err: err}
 }

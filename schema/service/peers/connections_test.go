@@ -1,4 +1,4 @@
-package service
+package peers
 
 import (
 	"testing"
@@ -30,7 +30,7 @@ func TestConnectionsFollowTheEnvironment(t *testing.T) {
 		"removed":     {schema.Deployment{DeploymentID: sibling, Address: address}, false},
 		"unreachable": {schema.Deployment{DeploymentID: other}, false},
 	} {
-		p := NewPeers(self, nil)
+		p := New(self, nil)
 		p.Update(environmentOf(schema.Deployment{DeploymentID: other, Address: address}))
 		var conns []*grpc.ClientConn
 		for _, forward := range []bool{false, true} {
@@ -43,7 +43,7 @@ func TestConnectionsFollowTheEnvironment(t *testing.T) {
 		before, err := p.Conn(other)
 		require.NoError(t, err)
 		require.Same(t, conns[0], before)
-		forwarding, err := p.forwarding(other)
+		forwarding, err := p.Forwarding(other)
 		require.NoError(t, err)
 		require.Same(t, conns[1], forwarding, "requests of people have a connection of their own")
 		p.Update(environmentOf(c.next))
@@ -59,9 +59,9 @@ func TestConnectionsFollowTheEnvironment(t *testing.T) {
 
 func TestDeploymentsWithoutAnAddressHaveNoConnection(t *testing.T) {
 	t.Parallel()
-	p := NewPeers(self, nil)
-	own := &Channels{Shared: &grpc.ClientConn{}, Copied: &grpc.ClientConn{}}
-	p.setSelf(own)
+	p := New(self, nil)
+	copied := &grpc.ClientConn{}
+	p.SetSelf(&grpc.ClientConn{}, copied)
 	p.Update(environmentOf(schema.Deployment{DeploymentID: sibling}, schema.Deployment{DeploymentID: other, Address: "127.0.0.1:1", Disabled: true}))
 	for id, says := range map[schema.DeploymentID]string{
 		sibling: "deployment a.example.com/eastus2 has not registered yet",
@@ -70,27 +70,27 @@ func TestDeploymentsWithoutAnAddressHaveNoConnection(t *testing.T) {
 	} {
 		_, err := p.Conn(id)
 		require.EqualError(t, err, says)
-		_, err = p.forwarding(id)
+		_, err = p.Forwarding(id)
 		require.EqualError(t, err, says)
 		_, err = p.Client(id)
 		require.EqualError(t, err, says)
 	}
 	conn, err := p.Conn(self)
 	require.NoError(t, err)
-	require.Same(t, own.Copied, conn, "this deployment is called over its channel")
+	require.Same(t, copied, conn, "this deployment is called over its channel")
 }
 
 func TestADisabledDeploymentIsNamed(t *testing.T) {
 	t.Parallel()
-	p := NewPeers(self, nil)
+	p := New(self, nil)
 	require.NoError(t, p.Disabled(other), "before the first environment")
-	require.True(t, p.knows(other), "before the first environment every deployment may exist")
+	require.True(t, p.Knows(other), "before the first environment every deployment may exist")
 	p.Update(environmentOf(schema.Deployment{DeploymentID: other, Disabled: true}, schema.Deployment{DeploymentID: sibling}))
 	require.ErrorContains(t, p.Disabled(other), "b.example.com/us-west2 is disabled in the registry: enable it")
 	require.NoError(t, p.Disabled(sibling))
 	require.NoError(t, p.Disabled(self), "a deployment that is not registered is not disabled")
-	require.True(t, p.knows(other))
-	require.False(t, p.knows(self))
+	require.True(t, p.Knows(other))
+	require.False(t, p.Knows(self))
 	require.Len(t, p.Environment().Deployments, 2)
 }
 
@@ -116,7 +116,7 @@ func TestEarlierVersionsCountForEstablishedReferences(t *testing.T) {
 		"its version has no descriptor":    {[]*schema.Descriptor{version("v1", self.Service)}, "v9", false, true},
 		"nothing is described at all here": {nil, "v1", false, false},
 	} {
-		p := NewPeers(self, nil)
+		p := New(self, nil)
 		env := environmentOf(schema.Deployment{DeploymentID: other, Version: c.runs}, schema.Deployment{DeploymentID: sibling, Version: "v7"})
 		env.Services = c.services
 		p.Update(env)

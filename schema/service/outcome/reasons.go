@@ -1,4 +1,4 @@
-package service
+package outcome
 
 import (
 	"google.golang.org/grpc/codes"
@@ -6,15 +6,15 @@ import (
 	"github.com/db-controller/db-controller/schema/peer"
 )
 
-// answer describes a reason of ErrorInfo. Each reason has one code, and each code is definite or not, so that clients may
+// reason describes a reason of ErrorInfo. Each reason has one code, and each code is definite or not, so that clients may
 // decide by the code alone. docs/guarantees.md has the table, which `make generate` writes.
-type answer struct {
+type reason struct {
 	reason string
 	code   codes.Code
 	means  string
 }
 
-var answers = withRefusals([]answer{
+var reasons = withRefusals([]reason{
 	{"INVALID", codes.InvalidArgument, "the request is invalid; the details name the fields"},
 	{"NOT_FOUND", codes.NotFound, "there is no resource of this name, or it has another uid than the request"},
 	{"ALREADY_EXISTS", codes.AlreadyExists, "a resource of this name exists"},
@@ -53,20 +53,20 @@ var standingCodes = map[peer.Standing]codes.Code{
 }
 
 // withRefusals adds the reasons of refused references.
-func withRefusals(own []answer) []answer {
+func withRefusals(own []reason) []reason {
 	for _, r := range peer.Reasons() {
 		as, ok := refusalCodes[r]
 		if !ok {
 			as = standingCodes[r.Standing()]
 		}
-		own = append(own, answer{string(r), as, "a reference: its target " + r.Says()})
+		own = append(own, reason{string(r), as, "a reference: its target " + r.Says()})
 	}
 	return own
 }
 
 var codeOf = func() map[string]codes.Code {
 	of := map[string]codes.Code{}
-	for _, a := range answers {
+	for _, a := range reasons {
 		of[a.reason] = a.code
 	}
 	return of

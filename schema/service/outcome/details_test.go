@@ -1,10 +1,9 @@
-package service
+package outcome
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"strings"
 	"testing"
 
@@ -16,7 +15,6 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
@@ -48,7 +46,7 @@ func TestEveryErrorHasItsReason(t *testing.T) {
 		{shadow.ErrSlow, "SLOW_READER", codes.Aborted},
 		{shadow.ErrCostly, "COSTLY", codes.ResourceExhausted},
 		{peer.ErrUnknown, "OUTCOME_UNKNOWN", codes.Unknown},
-		{errTooManyCalls, "TOO_MANY_CALLS", codes.ResourceExhausted},
+		{ErrTooManyCalls, "TOO_MANY_CALLS", codes.ResourceExhausted},
 		{context.DeadlineExceeded, "DEADLINE_EXCEEDED", codes.DeadlineExceeded},
 		{context.Canceled, "CANCELED", codes.Canceled},
 		{&peer.InvalidError{Resource: "name", Err: errors.New("bad")}, "INVALID", codes.InvalidArgument},
@@ -70,7 +68,7 @@ func TestEveryErrorHasItsReason(t *testing.T) {
 		{fmt.Errorf("%w: %w", shadow.ErrCostly, context.DeadlineExceeded), "COSTLY", codes.ResourceExhausted},
 	} {
 		for _, err := range []error{c.err, fmt.Errorf("while testing: %w", c.err)} {
-			got := toStatus(zap.NewNop(), err)
+			got := Status(zap.NewNop(), err)
 			require.Equal(t, c.reason, reasonOf(t, got), "%v", err)
 			require.Equal(t, c.code, status.Code(got), "%v", err)
 			require.Equal(t, c.code, codeFor(c.reason), "one code for each reason")
@@ -82,9 +80,9 @@ func TestEveryErrorHasItsReason(t *testing.T) {
 func TestAStatusStaysAsItIs(t *testing.T) {
 	t.Parallel()
 	st := status.Error(codes.Unauthenticated, "who are you")
-	require.Equal(t, st, toStatus(zap.NewNop(), st))
+	require.Equal(t, st, Status(zap.NewNop(), st))
 	refused := detailed(codes.NotFound, "NOT_FOUND", errors.New("devices/d: not found"))
-	require.Equal(t, refused, toStatus(zap.NewNop(), refused))
+	require.Equal(t, refused, Status(zap.NewNop(), refused))
 }
 
 // The text of a fault can contain SQL or values: it is in the log, and not in the answer.
@@ -104,7 +102,7 @@ func TestOnlyFaultsAreLogged(t *testing.T) {
 		{nil, 0, 0},
 	} {
 		core, logs := observer.New(zapcore.DebugLevel)
-		err := toStatus(zap.New(core), c.err)
+		err := Status(zap.New(core), c.err)
 		require.Equal(t, c.logged, logs.Len(), "%v", c.err)
 		if c.logged > 0 {
 			require.Equal(t, c.level, logs.All()[0].Level)
@@ -116,7 +114,7 @@ func TestOnlyFaultsAreLogged(t *testing.T) {
 func TestInvalidFieldsAreInTheDetails(t *testing.T) {
 	t.Parallel()
 	fields := func(err error) (out []string) {
-		for _, d := range status.Convert(toStatus(zap.NewNop(), err)).Details() {
+		for _, d := range status.Convert(Status(zap.NewNop(), err)).Details() {
 			if bad, ok := d.(*errdetails.BadRequest); ok {
 				for _, v := range bad.GetFieldViolations() {
 					out = append(out, v.GetField()+": "+v.GetDescription())
@@ -125,7 +123,7 @@ func TestInvalidFieldsAreInTheDetails(t *testing.T) {
 		}
 		return out
 	}
-	require.Equal(t, []string{"uid: not a UUID"}, fields(invalid("uid", errors.New("not a UUID"))))
+	require.Equal(t, []string{"uid: not a UUID"}, fields(Invalid("uid", errors.New("not a UUID"))))
 	require.Equal(t, []string{"kinds[A]: bad", "kinds[B]: worse"}, fields(schema.Problems{
 		{Pos: schema.Pos{Path: "kinds[A]"}, Message: "bad", Remedy: "mend it"}, {Pos: schema.Pos{Path: "kinds[B]"}, Message: "worse"},
 	}))
@@ -134,7 +132,7 @@ func TestInvalidFieldsAreInTheDetails(t *testing.T) {
 func TestBlockersAreInTheDetails(t *testing.T) {
 	t.Parallel()
 	violations := func(err error) (out []string) {
-		for _, d := range status.Convert(toStatus(zap.NewNop(), err)).Details() {
+		for _, d := range status.Convert(Status(zap.NewNop(), err)).Details() {
 			if f, ok := d.(*errdetails.PreconditionFailure); ok {
 				for _, v := range f.GetViolations() {
 					out = append(out, strings.TrimSpace(v.GetType()+" "+v.GetSubject()+" "+v.GetDescription()))
@@ -168,12 +166,12 @@ func TestALongListOfRefusalsHasAPageToken(t *testing.T) {
 		}
 		return nil
 	}
-	short := toStatus(zap.NewNop(), refusals(3))
+	short := Status(zap.NewNop(), refusals(3))
 	require.Empty(t, info(short).GetMetadata())
 	require.Zero(t, notNamed(short))
 
 	all := refusals(500)
-	long := toStatus(zap.NewNop(), all)
+	long := Status(zap.NewNop(), all)
 	token := info(long).GetMetadata()["page_token"]
 	require.NotEmpty(t, token)
 	follows, err := peer.Follows(token)
@@ -186,26 +184,26 @@ func TestALongListOfRefusalsHasAPageToken(t *testing.T) {
 	}
 	require.Equal(t, notNamed(long), rest, "the next page begins after the last listed refusal")
 	var back *peer.RefusedError
-	require.ErrorAs(t, fromStatus(long), &back)
+	require.ErrorAs(t, FromStatus(long), &back)
 	require.Equal(t, 500, back.Total())
 	require.Len(t, back.Refusals, 500-rest)
 
 	passedOn := refusals(500)
 	passedOn.More = 1 // some of the refusals of another deployment were not listed
-	require.Empty(t, info(toStatus(zap.NewNop(), passedOn)).GetMetadata()["page_token"])
+	require.Empty(t, info(Status(zap.NewNop(), passedOn)).GetMetadata()["page_token"])
 }
 
 func TestErrorsOfOtherDeploymentsBecomeErrorsOfTheStore(t *testing.T) {
 	t.Parallel()
-	late := fromStatus(status.Error(codes.DeadlineExceeded, "too late"))
+	late := FromStatus(status.Error(codes.DeadlineExceeded, "too late"))
 	require.ErrorIs(t, late, context.DeadlineExceeded)
 	require.ErrorContains(t, late, "too late")
-	require.EqualError(t, fromStatus(status.Error(codes.Internal, "internal error")), "internal error")
-	require.EqualError(t, fromStatus(errors.New("not a status")), "not a status")
+	require.EqualError(t, FromStatus(status.Error(codes.Internal, "internal error")), "internal error")
+	require.EqualError(t, FromStatus(errors.New("not a status")), "not a status")
 
-	unreadable := toStatus(zap.NewNop(), &peer.RefusedError{Refusals: []peer.Refusal{{Holder: "hs/h", Reason: peer.TargetMissing}}})
+	unreadable := Status(zap.NewNop(), &peer.RefusedError{Refusals: []peer.Refusal{{Holder: "hs/h", Reason: peer.TargetMissing}}})
 	var refused *peer.RefusedError
-	require.False(t, errors.As(fromStatus(unreadable), &refused), "a refusal without a target is not understood")
+	require.False(t, errors.As(FromStatus(unreadable), &refused), "a refusal without a target is not understood")
 	require.Zero(t, notNamed(errors.New("no details")))
 }
 
@@ -220,57 +218,10 @@ func TestDefiniteCodesRefuseForGood(t *testing.T) {
 	}
 	require.Equal(t, codes.Unavailable, codeFor("OF_A_NEWER_VERSION"))
 	seen := map[string]bool{}
-	for _, a := range answers {
+	for _, a := range reasons {
 		require.False(t, seen[a.reason], "%s is in the table twice", a.reason)
 		seen[a.reason] = true
 		require.NotEmpty(t, a.means)
 		require.Contains(t, reasonTable(), "| `"+a.reason+"` |")
 	}
-}
-
-func structOf(t testing.TB, v map[string]any) *structpb.Struct {
-	t.Helper()
-	s, err := structpb.NewStruct(v)
-	require.NoError(t, err)
-	return s
-}
-
-func TestBodiesAreBoundedBeforeTheyAreConverted(t *testing.T) {
-	t.Parallel()
-	nested := func(levels int) *structpb.Struct {
-		v := structpb.NewStringValue("x")
-		for range levels - 1 {
-			v = structpb.NewStructValue(&structpb.Struct{Fields: map[string]*structpb.Value{"a": v}})
-		}
-		return &structpb.Struct{Fields: map[string]*structpb.Value{"a": v}}
-	}
-	require.NoError(t, checkBody(nil))
-	require.NoError(t, checkBody(structOf(t, map[string]any{"a": []any{1, "x", nil, true, map[string]any{"b": 1e308}}})))
-	require.NoError(t, checkBody(nested(shadow.MaxBodyDepth)))
-	require.ErrorIs(t, checkBody(nested(shadow.MaxBodyDepth+1)), errBodyTooDeep)
-	require.NoError(t, checkBody(structOf(t, map[string]any{"a": strings.Repeat("x", shadow.MaxBodyBytes-100)})))
-	for name, body := range map[string]map[string]any{
-		"a text":         {"a": strings.Repeat("x", shadow.MaxBodyBytes+1)},
-		"a key":          {strings.Repeat("k", shadow.MaxBodyBytes+1): 1},
-		"many elements":  {"a": make([]any, shadow.MaxBodyBytes+1)},
-		"many keys":      {"a": manyKeys(shadow.MaxBodyBytes / 5)},
-		"texts together": {"a": strings.Repeat("x", shadow.MaxBodyBytes/2), "b": strings.Repeat("y", shadow.MaxBodyBytes/2)},
-	} {
-		require.ErrorIs(t, checkBody(structOf(t, body)), errBodyTooLarge, name)
-	}
-	for _, n := range []float64{math.Inf(1), math.Inf(-1), math.NaN()} {
-		err := checkBody(&structpb.Struct{Fields: map[string]*structpb.Value{"a": structpb.NewListValue(&structpb.ListValue{Values: []*structpb.Value{
-			structpb.NewStructValue(&structpb.Struct{Fields: map[string]*structpb.Value{"b": structpb.NewNumberValue(n)}}),
-		}})}})
-		require.ErrorContains(t, err, "field body.a[0].b: ")
-		require.ErrorContains(t, err, "cannot be stored: JSON has no such number")
-	}
-}
-
-func manyKeys(n int) map[string]any {
-	out := map[string]any{}
-	for i := range n {
-		out[fmt.Sprintf("%x", i)] = nil
-	}
-	return out
 }

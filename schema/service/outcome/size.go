@@ -1,4 +1,4 @@
-package service
+package outcome
 
 import (
 	"context"
@@ -25,13 +25,13 @@ const (
 	tokenRoom = 1100
 )
 
-// boundedUnary and boundedStream shorten every error of a server, with and without a list.
-func boundedUnary(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+// BoundedUnary and BoundedStream are interceptors that shorten every error of a server, with and without a list.
+func BoundedUnary(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	out, err := handler(ctx, req)
 	return out, shortened(err)
 }
 
-func boundedStream(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+func BoundedStream(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 	return shortened(handler(srv, ss))
 }
 

@@ -1,4 +1,4 @@
-package service
+package peers
 
 import (
 	"errors"
@@ -8,6 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/db-controller/db-controller/schema/service/outcome"
 )
 
 func TestErrorsOfConnectionsShowNoHosts(t *testing.T) {
@@ -25,6 +27,6 @@ func TestErrorsOfConnectionsShowNoHosts(t *testing.T) {
 	}
 	require.NoError(t, withoutAddresses(nil))
 	require.ErrorIs(t, withoutAddresses(io.EOF), io.EOF)
-	said := detailed(codes.FailedPrecondition, "BLOCKED", errors.New("dial tcp 127.0.0.1:1: somebody's own words"))
+	said := outcome.Because("BLOCKED", errors.New("dial tcp 127.0.0.1:1: somebody's own words"))
 	require.Equal(t, said, withoutAddresses(said))
 }

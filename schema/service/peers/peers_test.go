@@ -1,4 +1,4 @@
-package service
+package peers
 
 import (
 	"errors"
@@ -30,7 +30,7 @@ func TestOnlyWhoImportsAServiceMayReferToIt(t *testing.T) {
 		}
 		return d
 	}
-	p := NewPeers(id("iam.example.com/us-west2"), nil)
+	p := New(id("iam.example.com/us-west2"), nil)
 	_, err := p.MayRefer(id("devices.example.com/us-west2"), false)
 	require.Error(t, err, "unknown before the first environment")
 	p.Update(&schema.Environment{
@@ -61,7 +61,7 @@ func TestACallThatWasNotSentDiffersFromOneWithoutAnAnswer(t *testing.T) {
 	self, other := schema.DeploymentID{Service: "a.example.com", Region: "west"}, schema.DeploymentID{Service: "b.example.com", Region: "west"}
 	server := grpc.NewServer(grpc.UnknownServiceHandler(func(any, grpc.ServerStream) error { return status.Error(codes.Unavailable, "broken") }))
 	go func() { _ = server.Serve(listener) }()
-	p := NewPeers(self, nil)
+	p := New(self, nil)
 	conn, err := grpc.NewClient(listener.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close() })

@@ -1,4 +1,4 @@
-package service
+package peers
 
 import (
 	"context"
@@ -14,7 +14,7 @@ import (
 func TestTheNewestEnvironmentIsFollowed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		p := NewPeers(self, nil)
+		p := New(self, nil)
 		from, to := make(chan *schema.Environment), make(chan *schema.Environment, 1)
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)

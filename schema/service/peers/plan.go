@@ -1,4 +1,4 @@
-package service
+package peers
 
 import (
 	"context"
@@ -9,6 +9,7 @@ import (
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
+	"github.com/db-controller/db-controller/schema/service/outcome"
 	"github.com/db-controller/db-controller/schema/wire"
 )
 
@@ -26,7 +27,7 @@ func (p *Peers) Plan(ctx context.Context, at schema.DeploymentID, q peer.PlanQue
 	defer cancel()
 	answer, err := client.PlanDeletion(ctx, req)
 	if err != nil {
-		return nil, textOf(err)
+		return nil, outcome.TextOf(err)
 	}
 	return readPlan(at, answer)
 }
@@ -76,7 +77,7 @@ func readMember(m *schemav1.PlanDeletionResponse_Member) (out peer.PlanMember, e
 
 func readVia(p *schemav1.PlanDeletionResponse_Via) (v peer.Via, err error) {
 	v.Path, v.Behaviour = p.GetPath(), schema.Behaviour(p.GetBehaviour())
-	v.Target, err = readTarget(p.GetTarget().GetDeployment(), p.GetTarget().GetUid())
+	v.Target, err = wire.PlanTarget(p.GetTarget().GetDeployment(), p.GetTarget().GetUid())
 	return v, err
 }
 
@@ -115,10 +116,10 @@ func (p *Peers) Trace(ctx context.Context, at schema.DeploymentID, uids []uuid.U
 	ctx, cancel := context.WithTimeout(ctx, peerTimeout)
 	defer cancel()
 	out := map[uuid.UUID]peer.Trace{}
-	for part := range slices.Chunk(uids, maxMessages) {
+	for part := range slices.Chunk(uids, wire.MaxMessages) {
 		answer, err := client.TraceCascades(ctx, &schemav1.TraceCascadesRequest{Uids: wire.Bytes(part)})
 		if err != nil {
-			return nil, textOf(err)
+			return nil, outcome.TextOf(err)
 		}
 		for _, t := range answer.GetTraces() {
 			uid, err := wire.UID(t.GetUid())
@@ -143,6 +144,6 @@ func readTrace(t *schemav1.TraceCascadesResponse_Trace) (out peer.Trace, err err
 
 func readTargets(in []*schemav1.PlanDeletionResponse_Target) ([]peer.PlanTarget, error) {
 	return readAll(in, func(p *schemav1.PlanDeletionResponse_Target) (peer.PlanTarget, error) {
-		return readTarget(p.GetDeployment(), p.GetUid())
+		return wire.PlanTarget(p.GetDeployment(), p.GetUid())
 	})
 }

@@ -1,4 +1,4 @@
-package service
+package peers
 
 import (
 	"context"
@@ -27,7 +27,7 @@ func (p *Peers) checkOwners(ctx context.Context, at schema.DeploymentID, questio
 	if err != nil {
 		return nil, err
 	}
-	if len(questions) > maxMessages {
+	if len(questions) > wire.MaxMessages {
 		return p.checkManyOwners(ctx, at, questions, validateOnly)
 	}
 	ctx, cancel := context.WithTimeout(ctx, peerTimeout)
@@ -43,8 +43,8 @@ func ownerQuestionsProto(questions []peer.OwnerQuestion, validateOnly bool) *sch
 	req := &schemav1.CheckOwnersRequest{ValidateOnly: validateOnly}
 	for _, q := range questions {
 		req.Questions = append(req.Questions, &schemav1.CheckOwnersRequest_Question{
-			Owner:      &schemav1.ResourceRef{Kind: q.Kind, Name: q.Name, Uid: optionalBytes(q.UID)},
-			RequiredBy: optionalBytes(q.RequiredBy),
+			Owner:      &schemav1.ResourceRef{Kind: q.Kind, Name: q.Name, Uid: wire.OptionalBytes(q.UID)},
+			RequiredBy: wire.OptionalBytes(q.RequiredBy),
 		})
 	}
 	return req
@@ -56,7 +56,7 @@ func readOwnerAnswers(answer *schemav1.CheckOwnersResponse) (*peer.OwnerAnswers,
 	wire.SetCauses(deletions, answer.GetCauses(), answer.GetCauseOf())
 	for i, a := range answer.GetAnswers() {
 		o := peer.OwnerAnswer{Kind: a.GetKind(), Noted: a.GetNoted(), Cause: deletions[i].Cause}
-		for verdict, p := range ownerVerdicts { // a verdict of a newer version stays OwnerUnknown
+		for verdict, p := range wire.OwnerVerdicts { // a verdict of a newer version stays OwnerUnknown
 			if p == a.GetVerdict() {
 				o.Verdict = verdict
 			}
@@ -75,11 +75,11 @@ func readOwnerAnswers(answer *schemav1.CheckOwnersResponse) (*peer.OwnerAnswers,
 
 // checkManyOwners asks in several calls, whose answers have to be of one version of the other deployment.
 func (p *Peers) checkManyOwners(ctx context.Context, at schema.DeploymentID, questions []peer.OwnerQuestion, validateOnly bool) (*peer.OwnerAnswers, error) {
-	out, err := p.checkOwners(ctx, at, questions[:maxMessages], validateOnly)
+	out, err := p.checkOwners(ctx, at, questions[:wire.MaxMessages], validateOnly)
 	if err != nil {
 		return nil, err
 	}
-	rest, err := p.checkOwners(ctx, at, questions[maxMessages:], validateOnly)
+	rest, err := p.checkOwners(ctx, at, questions[wire.MaxMessages:], validateOnly)
 	if err != nil {
 		return nil, err
 	}

@@ -1,4 +1,4 @@
-package service
+package outcome
 
 import (
 	"context"
@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
@@ -75,7 +76,7 @@ func TestEveryRefusalFitsIntoTheHeadersOfStockClients(t *testing.T) {
 			samples["refused "+string(reason)] = e
 		}
 		for name, err := range samples {
-			st := fits(t, toStatus(zap.NewNop(), err))
+			st := fits(t, Status(zap.NewNop(), err))
 			list, total, named := 0, "", ""
 			for _, d := range st.Details() {
 				switch d := d.(type) {
@@ -109,10 +110,10 @@ func TestTheRefusalThatDecidesIsNamed(t *testing.T) {
 		e.Refusals = append(e.Refusals, peer.Refusal{Holder: fmt.Sprintf("hs/h%03d", i), Path: "p", Target: target, Reason: peer.TargetMissing})
 	}
 	e.Refusals[400].Reason = peer.UnknownKind
-	err := toStatus(zap.NewNop(), e)
+	err := Status(zap.NewNop(), e)
 	require.Equal(t, codes.Unavailable, status.Code(err))
 	var got *peer.RefusedError
-	require.ErrorAs(t, fromStatus(err), &got)
+	require.ErrorAs(t, FromStatus(err), &got)
 	require.False(t, peer.Definite(got))
 	require.Equal(t, 500, got.Total())
 	require.Equal(t, peer.UnknownKind, got.Deciding().Reason)
@@ -124,7 +125,7 @@ func TestServersShortenEveryError(t *testing.T) {
 	st, err := status.New(codes.FailedPrecondition, strings.Repeat("é", 5000)).WithDetails(
 		&errdetails.ErrorInfo{Reason: "BLOCKED"}, &errdetails.DebugInfo{Detail: strings.Repeat("x", 9000)})
 	require.NoError(t, err)
-	_, err = boundedUnary(context.Background(), nil, nil, func(context.Context, any) (any, error) { return nil, st.Err() })
+	_, err = BoundedUnary(context.Background(), nil, nil, func(context.Context, any) (any, error) { return nil, st.Err() })
 	got := fits(t, err)
 	require.Equal(t, codes.FailedPrecondition, got.Code())
 	require.Len(t, got.Details(), 1)
@@ -137,4 +138,15 @@ func TestServersShortenEveryError(t *testing.T) {
 		require.NotEqual(t, s, short)
 		fits(t, status.Error(codes.Internal, short))
 	}
+}
+
+func TestAStreamsErrorIsShortenedToo(t *testing.T) {
+	t.Parallel()
+	long := status.Error(codes.Internal, string(make([]byte, 5000)))
+	err := BoundedStream(nil, nil, nil, func(any, grpc.ServerStream) error { return long })
+	fits(t, err)
+	require.Equal(t, codes.Internal, status.Code(err))
+	plain := errors.New("not a status")
+	require.Equal(t, plain, BoundedStream(nil, nil, nil, func(any, grpc.ServerStream) error { return plain }))
+	require.NoError(t, BoundedStream(nil, nil, nil, func(any, grpc.ServerStream) error { return nil }))
 }

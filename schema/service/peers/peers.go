@@ -1,4 +1,6 @@
-package service
+// Package peers has the calls of a deployment to the services of other deployments: the connections, and one method for each
+// call, which implement the interfaces of package schema/peer and those of handlers.
+package peers
 
 import (
 	"fmt"
@@ -16,14 +18,24 @@ import (
 // to this deployment. There are at most two connections to a deployment; a new address replaces them.
 type Peers struct {
 	self        schema.DeploymentID
-	credentials *identity.Credentials
+	credentials Credentials
 
-	mu           sync.Mutex
-	selfChannels *Channels                     // guarded by mu
-	known        knownDatabases                // guarded by mu; nil until NewServer
-	env          *schema.Environment           // guarded by mu
-	conns        map[connectionKey]*connection // guarded by mu
+	mu    sync.Mutex
+	own   ownServices                   // guarded by mu; without channels until SetSelf
+	known KnownDatabases                // guarded by mu; nil until SetKnown
+	env   *schema.Environment           // guarded by mu
+	conns map[connectionKey]*connection // guarded by mu
 }
+
+// Credentials are the identity of this deployment. DialOptions returns the options of a connection to a server that has to
+// prove an identity.
+type Credentials interface {
+	DialOptions(expected identity.Identity) []grpc.DialOption
+}
+
+// ownServices are the in-process channels to this deployment: one that shares messages with the services, and one that
+// copies them.
+type ownServices struct{ shared, copied grpc.ClientConnInterface }
 
 // connectionKey names a connection. Forwarded requests of people have a connection of their own, so that they cannot
 // delay the calls that deployments make to one another.
@@ -38,7 +50,7 @@ type connection struct {
 }
 
 // NewPeers returns Peers without connections: each is made when it is first needed.
-func NewPeers(self schema.DeploymentID, credentials *identity.Credentials) *Peers {
+func New(self schema.DeploymentID, credentials Credentials) *Peers {
 	return &Peers{self: self, credentials: credentials, env: &schema.Environment{}, conns: map[connectionKey]*connection{}}
 }
 
@@ -96,8 +108,8 @@ func (p *Peers) Disabled(id schema.DeploymentID) error {
 	return nil
 }
 
-// knows reports whether a deployment is in the environment; true before the first environment.
-func (p *Peers) knows(id schema.DeploymentID) bool {
+// Knows reports whether a deployment is in the environment; true before the first environment.
+func (p *Peers) Knows(id schema.DeploymentID) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	_, ok := p.env.Deployment(id)
@@ -109,13 +121,16 @@ func (p *Peers) Close() {
 	p.Update(&schema.Environment{})
 }
 
-func (p *Peers) setSelf(self *Channels) {
+// SetSelf sets the in-process channels to this deployment: one that shares messages with the services, and one that copies
+// them.
+func (p *Peers) SetSelf(shared, copied grpc.ClientConnInterface) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.selfChannels = self
+	p.own = ownServices{shared, copied}
 }
 
-func (p *Peers) setKnown(known knownDatabases) {
+// SetKnown sets the known databases, with which those of other deployments are compared from then on.
+func (p *Peers) SetKnown(known KnownDatabases) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.known = known
@@ -134,7 +149,7 @@ func (p *Peers) Client(id schema.DeploymentID) (schemav1.SchemaServiceClient, er
 func (p *Peers) shared() schemav1.SchemaServiceClient {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return schemav1.NewSchemaServiceClient(p.selfChannels.Shared)
+	return schemav1.NewSchemaServiceClient(p.own.shared)
 }
 
 // Conn returns the connection to a deployment for calls between deployments; for this one the in-process channel that
@@ -143,8 +158,8 @@ func (p *Peers) Conn(id schema.DeploymentID) (grpc.ClientConnInterface, error) {
 	return p.conn(connectionKey{to: id})
 }
 
-// forwarding returns the connection to another deployment for forwarded requests of people.
-func (p *Peers) forwarding(id schema.DeploymentID) (grpc.ClientConnInterface, error) {
+// Forwarding returns the connection to another deployment for forwarded requests of people.
+func (p *Peers) Forwarding(id schema.DeploymentID) (grpc.ClientConnInterface, error) {
 	return p.conn(connectionKey{to: id, forward: true})
 }
 
@@ -153,7 +168,7 @@ func (p *Peers) conn(key connectionKey) (grpc.ClientConnInterface, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if id == p.self {
-		return p.selfChannels.Copied, nil
+		return p.own.copied, nil
 	}
 	if c, ok := p.conns[key]; ok {
 		return c.conn, nil

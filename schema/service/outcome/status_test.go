@@ -1,4 +1,4 @@
-package service
+package outcome
 
 import (
 	"errors"
@@ -49,14 +49,14 @@ func TestErrorsBecomeStatuses(t *testing.T) {
 		{&pgconn.PgError{Code: "42501"}, codes.Internal},
 		{errors.New(`ERROR: relation "secret" (SQLSTATE 42P01)`), codes.Internal},
 	} {
-		got := toStatus(zap.NewNop(), c.err)
+		got := Status(zap.NewNop(), c.err)
 		require.Equal(t, c.code, status.Code(got), "%T %v", c.err, c.err)
 		require.NotContains(t, got.Error(), "SQLSTATE")
 	}
-	require.NoError(t, toStatus(zap.NewNop(), nil))
+	require.NoError(t, Status(zap.NewNop(), nil))
 
 	var refused *peer.RefusedError
-	require.ErrorAs(t, fromStatus(toStatus(zap.NewNop(), refusal(peer.TargetMissing))), &refused)
+	require.ErrorAs(t, FromStatus(Status(zap.NewNop(), refusal(peer.TargetMissing))), &refused)
 	require.Equal(t, refusal(peer.TargetMissing), refused, "refusals survive the wire")
 }
 
@@ -73,16 +73,16 @@ func TestCodesAreDefiniteAsTheStoreKeepsThem_I29(t *testing.T) {
 	for _, o := range outcomes {
 		samples = append(samples, fmt.Errorf("ts/t: %w", o.err))
 	}
-	reasons := peer.Reasons()
-	for i, reason := range reasons {
+	ofReferences := peer.Reasons()
+	for i, reason := range ofReferences {
 		samples = append(samples, &peer.RefusedError{Refusals: []peer.Refusal{{Reason: reason}}},
-			&peer.RefusedError{Refusals: []peer.Refusal{{Reason: reason}, {Reason: reasons[(i+1)%len(reasons)]}}},
+			&peer.RefusedError{Refusals: []peer.Refusal{{Reason: reason}, {Reason: ofReferences[(i+1)%len(ofReferences)]}}},
 			&peer.RefusedError{Refusals: []peer.Refusal{{Reason: peer.TargetMissing}, {Reason: reason}}})
 	}
 	samples = append(samples, &peer.RefusedError{Refusals: []peer.Refusal{{Reason: "OF_A_NEWER_VERSION"}}})
 	seen := map[string]bool{}
 	for _, err := range samples {
-		got := status.Convert(toStatus(zap.NewNop(), err))
+		got := status.Convert(Status(zap.NewNop(), err))
 		reason := ""
 		for _, d := range got.Details() {
 			if info, ok := d.(*errdetails.ErrorInfo); ok {
@@ -95,7 +95,7 @@ func TestCodesAreDefiniteAsTheStoreKeepsThem_I29(t *testing.T) {
 			require.Equal(t, code, got.Code(), reason)
 		}
 	}
-	for _, a := range answers {
+	for _, a := range reasons {
 		require.True(t, seen[a.reason], "no sample has the reason %s", a.reason)
 	}
 }
