@@ -17,7 +17,6 @@ import (
 	"github.com/db-controller/db-controller/internal/identity"
 	"github.com/db-controller/db-controller/schema"
 	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
-	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 	"github.com/db-controller/db-controller/test/harness"
 )
@@ -260,7 +259,7 @@ func (f *fixture) switchVersion(deployment, version string) {
 	f.t.Helper()
 	id, err := schema.ParseDeploymentID(deployment)
 	require.NoError(f.t, err)
-	_, err = f.Client.Registry.SetDeploymentVersion(f.t.Context(), &registryv1.SetDeploymentVersionRequest{Service: id.Service, Region: id.Region, Version: version})
+	_, err = f.Client.SetVersion(f.t.Context(), id, version)
 	require.NoError(f.t, err)
 	f.eventually(deployment+" runs "+version, func() bool { return f.status(deployment).GetVersion() == version })
 }

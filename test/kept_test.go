@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
 )
 
 // A version that drops kinds or name patterns of stored resources is refused, unless it is confirmed that they are kept; then they can be
@@ -22,6 +24,8 @@ func TestAVersionThatDropsPatternsOfStoredResourcesNeedsAConfirmation(t *testing
 	require.Contains(t, out, "a.example.com@v2 has no place for "+hidden)
 	require.Contains(t, out, "patterns_dropped: keep")
 	require.Equal(t, "v1", f.status(deployment).GetVersion())
+	_, err = f.Client.Registry.SetDeploymentVersion(t.Context(), &registryv1.SetDeploymentVersionRequest{Service: "a.example.com", Region: "us-west2", Version: "v2"})
+	require.ErrorContains(t, err, "a.example.com@v2 has no pattern hidden/{hidden} of kind Hidden", "a client that does not ask the deployment")
 
 	// A deployment that stores none of them switches.
 	out, err = run(t, "set-version", "a.example.com/eastus2", "v2", "--context", f.Context)

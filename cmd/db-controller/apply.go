@@ -67,13 +67,14 @@ func newApply() *cobra.Command {
 			}
 			given := &schema.Environment{Services: files.Services, Deployments: files.Deployments}
 			after := before.Over(given)
-			if err := strandsNothing(cmd.Context(), c, before, after); err != nil {
+			unused, err := c.UnusedPatterns(cmd.Context(), before, after)
+			if err != nil {
 				return err
 			}
 			for _, f := range unreached(given.Services, after) {
 				cmd.PrintErrf("%s [%s]\n", f, f.ID)
 			}
-			changes, err := apply(cmd.Context(), c, files)
+			changes, err := apply(cmd.Context(), c, files, unused)
 			if err != nil {
 				return err
 			}
@@ -144,9 +145,11 @@ it. It can be applied again. Use decommission for a deployment that will never c
 	return cmd
 }
 
-func apply(ctx context.Context, c *client.Client, files *schema.File) ([]string, error) {
+func apply(ctx context.Context, c *client.Client, files *schema.File, unused []*registryv1.UnusedPattern) ([]string, error) {
 	env := wire.EnvironmentProto(&schema.Environment{Regions: files.Regions, Services: files.Services, Deployments: files.Deployments})
-	answer, err := c.Registry.Apply(ctx, &registryv1.ApplyRequest{Regions: env.GetRegions(), Services: env.GetServices(), Deployments: env.GetDeployments()})
+	answer, err := c.Registry.Apply(ctx, &registryv1.ApplyRequest{
+		Regions: env.GetRegions(), Services: env.GetServices(), Deployments: env.GetDeployments(), PatternsUnused: unused,
+	})
 	if err != nil {
 		return nil, plain(err)
 	}

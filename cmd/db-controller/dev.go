@@ -191,7 +191,7 @@ func startPlayground(ctx context.Context, pg *launcher.Server, dir string, files
 		return p, nil, err
 	}
 	if err := p.Start(ctx, func(ctx context.Context) error {
-		_, err := apply(ctx, c, files)
+		_, err := apply(ctx, c, files, nil)
 		return err
 	}); err != nil {
 		c.Close()

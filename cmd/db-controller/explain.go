@@ -11,7 +11,6 @@ import (
 	"github.com/db-controller/db-controller/client"
 	"github.com/db-controller/db-controller/schema"
 	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
-	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 )
 
@@ -182,15 +181,7 @@ func newSetVersion() *cobra.Command {
 				return err
 			}
 			defer c.Close()
-			before, err := c.Environment(cmd.Context())
-			if err != nil {
-				return err
-			}
-			given := &schema.Environment{Deployments: []schema.Deployment{{DeploymentID: id, Version: args[1]}}}
-			if err := strandsNothing(cmd.Context(), c, before, before.Over(given)); err != nil {
-				return err
-			}
-			d, err := c.Registry.SetDeploymentVersion(cmd.Context(), &registryv1.SetDeploymentVersionRequest{Service: id.Service, Region: id.Region, Version: args[1]})
+			d, err := c.SetVersion(cmd.Context(), id, args[1])
 			if err != nil {
 				return plain(err)
 			}

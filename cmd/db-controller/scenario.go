@@ -350,9 +350,11 @@ func (s *scenario) switchVersion(ctx context.Context, st step) error {
 	if err := s.midway(ctx, d, st.Midway); err != nil {
 		return err
 	}
-	service, region, _ := strings.Cut(st.Switch.Deployment, "/")
-	_, err = s.c.Registry.SetDeploymentVersion(ctx, &registryv1.SetDeploymentVersionRequest{Service: service, Region: region, Version: st.Switch.Version})
+	id, err := schema.ParseDeploymentID(st.Switch.Deployment)
 	if err != nil {
+		return err
+	}
+	if _, err := s.c.SetVersion(ctx, id, st.Switch.Version); err != nil {
 		return plain(err)
 	}
 	s.print("  switch  %s to %s", st.Switch.Deployment, st.Switch.Version)

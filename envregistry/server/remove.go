@@ -25,10 +25,17 @@ WITH old AS (
 INSERT INTO dbcontroller_registry.change (revision, gone, service, version, descriptor)
 SELECT m.revision, true, old.service, old.version, old.descriptor FROM old, dbcontroller_registry.meta m`
 
+	// Its database stays, and so do the resources in it.
 	removeDeploymentSQL = `
 WITH old AS (
     DELETE FROM dbcontroller_registry.deployment WHERE service = $1 AND region = $2
     RETURNING service, region, version, address, generation, disabled
+), ran AS (
+    INSERT INTO dbcontroller_registry.removed (service, region, version, descriptor)
+    SELECT old.service, old.region, v.version, v.descriptor
+    FROM old JOIN dbcontroller_registry.service_version v ON v.service = old.service AND v.version = old.version
+    WHERE old.generation <> 0 OR old.address <> ''
+    ON CONFLICT (service, region) DO UPDATE SET version = EXCLUDED.version, descriptor = EXCLUDED.descriptor
 )
 INSERT INTO dbcontroller_registry.change (revision, gone, service, region, version, address, generation, disabled)
 SELECT m.revision, true, old.service, old.region, old.version, old.address, old.generation, old.disabled
@@ -56,7 +63,7 @@ func (s *Server) Remove(ctx context.Context, req *registryv1.RemoveRequest) (*re
 	if removed.regions = req.GetRegions(); len(problems) > 0 {
 		return nil, s.fail(problems)
 	}
-	changes, err := s.store.change(ctx, removed.from)
+	changes, err := s.store.change(ctx, nil, removed.from)
 	if err != nil {
 		return nil, s.fail(err)
 	}

@@ -90,7 +90,7 @@ func (s *Server) fail(err error) error {
 // Apply sets the given regions, services and deployments, and leaves all others. The result is checked as a whole.
 func (s *Server) Apply(ctx context.Context, req *registryv1.ApplyRequest) (*registryv1.ApplyResponse, error) {
 	in := wire.Environment(&registryv1.Environment{Regions: req.GetRegions(), Services: req.GetServices(), Deployments: req.GetDeployments()})
-	changes, err := s.store.apply(ctx, in)
+	changes, err := s.store.apply(ctx, in, patternsOf(req.GetPatternsUnused()))
 	if err == nil {
 		err = s.store.vouch(ctx, in.Deployments)
 	}
@@ -112,7 +112,7 @@ func (s *Server) GetEnvironment(ctx context.Context, _ *registryv1.GetEnvironmen
 // SetDeploymentVersion switches a deployment to another described version.
 func (s *Server) SetDeploymentVersion(ctx context.Context, req *registryv1.SetDeploymentVersionRequest) (*registryv1.Deployment, error) {
 	id := schema.DeploymentID{Service: req.GetService(), Region: req.GetRegion()}
-	_, err := s.store.change(ctx, func(env *schema.Environment) error {
+	_, err := s.store.change(ctx, patternsOf(req.GetPatternsUnused()), func(env *schema.Environment) error {
 		d := find(env, id)
 		if d == nil {
 			return fmt.Errorf("%w: %s", errUnknownDeployment, id)
@@ -136,7 +136,7 @@ func (s *Server) RegisterDeployment(ctx context.Context, req *registryv1.Registe
 	if who.Deployment != id {
 		return nil, status.Errorf(codes.PermissionDenied, "%s may not register %s", who, id)
 	}
-	_, err = s.store.change(ctx, func(env *schema.Environment) error {
+	_, err = s.store.change(ctx, nil, func(env *schema.Environment) error {
 		d := find(env, id)
 		if d == nil {
 			gone, err := decommissioned(ctx, s.store.pool)

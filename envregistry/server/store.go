@@ -129,8 +129,8 @@ func readEnvironment(ctx context.Context, tx pgx.Tx, revisionSQL string) (*schem
 }
 
 // apply sets regions, services and deployments; a deployment keeps its registered address unless another one is given.
-func (s *store) apply(ctx context.Context, in *schema.Environment) ([]string, error) {
-	return s.change(ctx, func(env *schema.Environment) error {
+func (s *store) apply(ctx context.Context, in *schema.Environment, unused patterns) ([]string, error) {
+	return s.change(ctx, unused, func(env *schema.Environment) error {
 		env.Regions = append(env.Regions, in.Regions...)
 		for _, d := range in.Services {
 			i := slices.IndexFunc(env.Services, func(e *schema.Descriptor) bool { return e.ServiceVersion == d.ServiceVersion })
@@ -138,7 +138,10 @@ func (s *store) apply(ctx context.Context, in *schema.Environment) ([]string, er
 				env.Services = append(env.Services, d)
 				continue
 			}
-			if runs := runsVersion(env, d.ServiceVersion); runs != nil && !sameDescriptor(env.Services[i], d) {
+			if sameDescriptor(env.Services[i], d) {
+				continue
+			}
+			if runs := runsVersion(env, d.ServiceVersion); runs != nil {
 				return schema.Problems{{
 					Pos: d.Pos, Message: fmt.Sprintf("%s runs on %s and cannot change", d.ServiceVersion, runs.DeploymentID),
 					Remedy: "describe the change as a new version",
@@ -187,8 +190,8 @@ func sameDescriptor(a, b *schema.Descriptor) bool {
 }
 
 // change edits the environment under the lock of its revision, checks the whole, and writes the differences, which it returns as
-// lines for the caller.
-func (s *store) change(ctx context.Context, edit func(*schema.Environment) error) ([]string, error) {
+// lines for the caller. Versions may drop the patterns in unused.
+func (s *store) change(ctx context.Context, unused patterns, edit func(*schema.Environment) error) ([]string, error) {
 	var changes []string
 	err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
 		changes = nil
@@ -206,6 +209,9 @@ func (s *store) change(ctx context.Context, edit func(*schema.Environment) error
 			return err
 		}
 		if err := notDecommissioned(ctx, tx, after.Deployments); err != nil {
+			return err
+		}
+		if err := keepsPatterns(ctx, tx, before, after, unused); err != nil {
 			return err
 		}
 		b := &pgx.Batch{}

@@ -221,18 +221,91 @@ func (x *Environment) GetRevision() int64 {
 	return 0
 }
 
-type ApplyRequest struct {
-	state         protoimpl.MessageState  `protogen:"open.v1"`
-	Regions       []*Region               `protobuf:"bytes,1,rep,name=regions,proto3" json:"regions,omitempty"`
-	Services      []*v1.ServiceDescriptor `protobuf:"bytes,2,rep,name=services,proto3" json:"services,omitempty"`
-	Deployments   []*Deployment           `protobuf:"bytes,3,rep,name=deployments,proto3" json:"deployments,omitempty"`
+// UnusedPattern states that a deployment stores no resource of a kind with a name that matches a pattern. The registry
+// cannot know it: the caller asks the deployment.
+type UnusedPattern struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Service string                 `protobuf:"bytes,1,opt,name=service,proto3" json:"service,omitempty"`
+	Region  string                 `protobuf:"bytes,2,opt,name=region,proto3" json:"region,omitempty"`
+	// The kind and the pattern, as the deployment's present version has them.
+	Kind          string `protobuf:"bytes,3,opt,name=kind,proto3" json:"kind,omitempty"`
+	Pattern       string `protobuf:"bytes,4,opt,name=pattern,proto3" json:"pattern,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
+func (x *UnusedPattern) Reset() {
+	*x = UnusedPattern{}
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UnusedPattern) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UnusedPattern) ProtoMessage() {}
+
+func (x *UnusedPattern) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UnusedPattern.ProtoReflect.Descriptor instead.
+func (*UnusedPattern) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *UnusedPattern) GetService() string {
+	if x != nil {
+		return x.Service
+	}
+	return ""
+}
+
+func (x *UnusedPattern) GetRegion() string {
+	if x != nil {
+		return x.Region
+	}
+	return ""
+}
+
+func (x *UnusedPattern) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *UnusedPattern) GetPattern() string {
+	if x != nil {
+		return x.Pattern
+	}
+	return ""
+}
+
+type ApplyRequest struct {
+	state       protoimpl.MessageState  `protogen:"open.v1"`
+	Regions     []*Region               `protobuf:"bytes,1,rep,name=regions,proto3" json:"regions,omitempty"`
+	Services    []*v1.ServiceDescriptor `protobuf:"bytes,2,rep,name=services,proto3" json:"services,omitempty"`
+	Deployments []*Deployment           `protobuf:"bytes,3,rep,name=deployments,proto3" json:"deployments,omitempty"`
+	// The patterns that may be dropped.
+	PatternsUnused []*UnusedPattern `protobuf:"bytes,4,rep,name=patterns_unused,json=patternsUnused,proto3" json:"patterns_unused,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
 func (x *ApplyRequest) Reset() {
 	*x = ApplyRequest{}
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[3]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -244,7 +317,7 @@ func (x *ApplyRequest) String() string {
 func (*ApplyRequest) ProtoMessage() {}
 
 func (x *ApplyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[3]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -257,7 +330,7 @@ func (x *ApplyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyRequest.ProtoReflect.Descriptor instead.
 func (*ApplyRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{3}
+	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *ApplyRequest) GetRegions() []*Region {
@@ -281,6 +354,13 @@ func (x *ApplyRequest) GetDeployments() []*Deployment {
 	return nil
 }
 
+func (x *ApplyRequest) GetPatternsUnused() []*UnusedPattern {
+	if x != nil {
+		return x.PatternsUnused
+	}
+	return nil
+}
+
 type ApplyResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// One line for each change, such as "service iam.example.com@v1: created".
@@ -291,7 +371,7 @@ type ApplyResponse struct {
 
 func (x *ApplyResponse) Reset() {
 	*x = ApplyResponse{}
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[4]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -303,7 +383,7 @@ func (x *ApplyResponse) String() string {
 func (*ApplyResponse) ProtoMessage() {}
 
 func (x *ApplyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[4]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -316,7 +396,7 @@ func (x *ApplyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyResponse.ProtoReflect.Descriptor instead.
 func (*ApplyResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{4}
+	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ApplyResponse) GetChanges() []string {
@@ -339,7 +419,7 @@ type RemoveRequest struct {
 
 func (x *RemoveRequest) Reset() {
 	*x = RemoveRequest{}
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[5]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -351,7 +431,7 @@ func (x *RemoveRequest) String() string {
 func (*RemoveRequest) ProtoMessage() {}
 
 func (x *RemoveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[5]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -364,7 +444,7 @@ func (x *RemoveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveRequest.ProtoReflect.Descriptor instead.
 func (*RemoveRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{5}
+	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *RemoveRequest) GetRegions() []string {
@@ -398,7 +478,7 @@ type RemoveResponse struct {
 
 func (x *RemoveResponse) Reset() {
 	*x = RemoveResponse{}
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[6]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -410,7 +490,7 @@ func (x *RemoveResponse) String() string {
 func (*RemoveResponse) ProtoMessage() {}
 
 func (x *RemoveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[6]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -423,7 +503,7 @@ func (x *RemoveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveResponse.ProtoReflect.Descriptor instead.
 func (*RemoveResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{6}
+	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *RemoveResponse) GetChanges() []string {
@@ -441,7 +521,7 @@ type GetEnvironmentRequest struct {
 
 func (x *GetEnvironmentRequest) Reset() {
 	*x = GetEnvironmentRequest{}
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[7]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -453,7 +533,7 @@ func (x *GetEnvironmentRequest) String() string {
 func (*GetEnvironmentRequest) ProtoMessage() {}
 
 func (x *GetEnvironmentRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[7]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -466,7 +546,7 @@ func (x *GetEnvironmentRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetEnvironmentRequest.ProtoReflect.Descriptor instead.
 func (*GetEnvironmentRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{7}
+	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{8}
 }
 
 type GetEnvironmentResponse struct {
@@ -481,7 +561,7 @@ type GetEnvironmentResponse struct {
 
 func (x *GetEnvironmentResponse) Reset() {
 	*x = GetEnvironmentResponse{}
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[8]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -493,7 +573,7 @@ func (x *GetEnvironmentResponse) String() string {
 func (*GetEnvironmentResponse) ProtoMessage() {}
 
 func (x *GetEnvironmentResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[8]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -506,7 +586,7 @@ func (x *GetEnvironmentResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetEnvironmentResponse.ProtoReflect.Descriptor instead.
 func (*GetEnvironmentResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{8}
+	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *GetEnvironmentResponse) GetEnvironment() *Environment {
@@ -524,17 +604,19 @@ func (x *GetEnvironmentResponse) GetIncomplete() bool {
 }
 
 type SetDeploymentVersionRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Service       string                 `protobuf:"bytes,1,opt,name=service,proto3" json:"service,omitempty"`
-	Region        string                 `protobuf:"bytes,2,opt,name=region,proto3" json:"region,omitempty"`
-	Version       string                 `protobuf:"bytes,3,opt,name=version,proto3" json:"version,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Service string                 `protobuf:"bytes,1,opt,name=service,proto3" json:"service,omitempty"`
+	Region  string                 `protobuf:"bytes,2,opt,name=region,proto3" json:"region,omitempty"`
+	Version string                 `protobuf:"bytes,3,opt,name=version,proto3" json:"version,omitempty"`
+	// The patterns that may be dropped.
+	PatternsUnused []*UnusedPattern `protobuf:"bytes,4,rep,name=patterns_unused,json=patternsUnused,proto3" json:"patterns_unused,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *SetDeploymentVersionRequest) Reset() {
 	*x = SetDeploymentVersionRequest{}
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[9]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -546,7 +628,7 @@ func (x *SetDeploymentVersionRequest) String() string {
 func (*SetDeploymentVersionRequest) ProtoMessage() {}
 
 func (x *SetDeploymentVersionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[9]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -559,7 +641,7 @@ func (x *SetDeploymentVersionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetDeploymentVersionRequest.ProtoReflect.Descriptor instead.
 func (*SetDeploymentVersionRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{9}
+	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *SetDeploymentVersionRequest) GetService() string {
@@ -583,6 +665,13 @@ func (x *SetDeploymentVersionRequest) GetVersion() string {
 	return ""
 }
 
+func (x *SetDeploymentVersionRequest) GetPatternsUnused() []*UnusedPattern {
+	if x != nil {
+		return x.PatternsUnused
+	}
+	return nil
+}
+
 type RegisterDeploymentRequest struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Service string                 `protobuf:"bytes,1,opt,name=service,proto3" json:"service,omitempty"`
@@ -597,7 +686,7 @@ type RegisterDeploymentRequest struct {
 
 func (x *RegisterDeploymentRequest) Reset() {
 	*x = RegisterDeploymentRequest{}
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[10]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -609,7 +698,7 @@ func (x *RegisterDeploymentRequest) String() string {
 func (*RegisterDeploymentRequest) ProtoMessage() {}
 
 func (x *RegisterDeploymentRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[10]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -622,7 +711,7 @@ func (x *RegisterDeploymentRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterDeploymentRequest.ProtoReflect.Descriptor instead.
 func (*RegisterDeploymentRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{10}
+	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *RegisterDeploymentRequest) GetService() string {
@@ -665,7 +754,7 @@ type DecommissionDeploymentRequest struct {
 
 func (x *DecommissionDeploymentRequest) Reset() {
 	*x = DecommissionDeploymentRequest{}
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[11]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -677,7 +766,7 @@ func (x *DecommissionDeploymentRequest) String() string {
 func (*DecommissionDeploymentRequest) ProtoMessage() {}
 
 func (x *DecommissionDeploymentRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[11]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -690,7 +779,7 @@ func (x *DecommissionDeploymentRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecommissionDeploymentRequest.ProtoReflect.Descriptor instead.
 func (*DecommissionDeploymentRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{11}
+	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *DecommissionDeploymentRequest) GetService() string {
@@ -722,7 +811,7 @@ type DecommissionDeploymentResponse struct {
 
 func (x *DecommissionDeploymentResponse) Reset() {
 	*x = DecommissionDeploymentResponse{}
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[12]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -734,7 +823,7 @@ func (x *DecommissionDeploymentResponse) String() string {
 func (*DecommissionDeploymentResponse) ProtoMessage() {}
 
 func (x *DecommissionDeploymentResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[12]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -747,7 +836,7 @@ func (x *DecommissionDeploymentResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecommissionDeploymentResponse.ProtoReflect.Descriptor instead.
 func (*DecommissionDeploymentResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{12}
+	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{13}
 }
 
 type WatchEnvironmentRequest struct {
@@ -760,7 +849,7 @@ type WatchEnvironmentRequest struct {
 
 func (x *WatchEnvironmentRequest) Reset() {
 	*x = WatchEnvironmentRequest{}
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[13]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -772,7 +861,7 @@ func (x *WatchEnvironmentRequest) String() string {
 func (*WatchEnvironmentRequest) ProtoMessage() {}
 
 func (x *WatchEnvironmentRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[13]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -785,7 +874,7 @@ func (x *WatchEnvironmentRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEnvironmentRequest.ProtoReflect.Descriptor instead.
 func (*WatchEnvironmentRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{13}
+	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *WatchEnvironmentRequest) GetResumeToken() string {
@@ -810,7 +899,7 @@ type WatchEnvironmentResponse struct {
 
 func (x *WatchEnvironmentResponse) Reset() {
 	*x = WatchEnvironmentResponse{}
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[14]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -822,7 +911,7 @@ func (x *WatchEnvironmentResponse) String() string {
 func (*WatchEnvironmentResponse) ProtoMessage() {}
 
 func (x *WatchEnvironmentResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[14]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -835,7 +924,7 @@ func (x *WatchEnvironmentResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEnvironmentResponse.ProtoReflect.Descriptor instead.
 func (*WatchEnvironmentResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{14}
+	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *WatchEnvironmentResponse) GetEvent() isWatchEnvironmentResponse_Event {
@@ -926,7 +1015,7 @@ type WatchEnvironmentResponse_Change struct {
 
 func (x *WatchEnvironmentResponse_Change) Reset() {
 	*x = WatchEnvironmentResponse_Change{}
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[15]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -938,7 +1027,7 @@ func (x *WatchEnvironmentResponse_Change) String() string {
 func (*WatchEnvironmentResponse_Change) ProtoMessage() {}
 
 func (x *WatchEnvironmentResponse_Change) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[15]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -951,7 +1040,7 @@ func (x *WatchEnvironmentResponse_Change) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEnvironmentResponse_Change.ProtoReflect.Descriptor instead.
 func (*WatchEnvironmentResponse_Change) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{14, 0}
+	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{15, 0}
 }
 
 func (x *WatchEnvironmentResponse_Change) GetItem() isWatchEnvironmentResponse_Change_Item {
@@ -1028,7 +1117,7 @@ type WatchEnvironmentResponse_EndOfSnapshot struct {
 
 func (x *WatchEnvironmentResponse_EndOfSnapshot) Reset() {
 	*x = WatchEnvironmentResponse_EndOfSnapshot{}
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[16]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1040,7 +1129,7 @@ func (x *WatchEnvironmentResponse_EndOfSnapshot) String() string {
 func (*WatchEnvironmentResponse_EndOfSnapshot) ProtoMessage() {}
 
 func (x *WatchEnvironmentResponse_EndOfSnapshot) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[16]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1053,7 +1142,7 @@ func (x *WatchEnvironmentResponse_EndOfSnapshot) ProtoReflect() protoreflect.Mes
 
 // Deprecated: Use WatchEnvironmentResponse_EndOfSnapshot.ProtoReflect.Descriptor instead.
 func (*WatchEnvironmentResponse_EndOfSnapshot) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{14, 1}
+	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{15, 1}
 }
 
 func (x *WatchEnvironmentResponse_EndOfSnapshot) GetRevision() int64 {
@@ -1081,7 +1170,7 @@ type WatchEnvironmentResponse_Bookmark struct {
 
 func (x *WatchEnvironmentResponse_Bookmark) Reset() {
 	*x = WatchEnvironmentResponse_Bookmark{}
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[17]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1093,7 +1182,7 @@ func (x *WatchEnvironmentResponse_Bookmark) String() string {
 func (*WatchEnvironmentResponse_Bookmark) ProtoMessage() {}
 
 func (x *WatchEnvironmentResponse_Bookmark) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[17]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1106,7 +1195,7 @@ func (x *WatchEnvironmentResponse_Bookmark) ProtoReflect() protoreflect.Message 
 
 // Deprecated: Use WatchEnvironmentResponse_Bookmark.ProtoReflect.Descriptor instead.
 func (*WatchEnvironmentResponse_Bookmark) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{14, 2}
+	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{15, 2}
 }
 
 func (x *WatchEnvironmentResponse_Bookmark) GetRevision() int64 {
@@ -1144,11 +1233,17 @@ const file_dbcontroller_registry_v1_registry_proto_rawDesc = "" +
 	"\aregions\x18\x01 \x03(\v2 .dbcontroller.registry.v1.RegionR\aregions\x12E\n" +
 	"\bservices\x18\x02 \x03(\v2).dbcontroller.schema.v1.ServiceDescriptorR\bservices\x12F\n" +
 	"\vdeployments\x18\x03 \x03(\v2$.dbcontroller.registry.v1.DeploymentR\vdeployments\x12\x1a\n" +
-	"\brevision\x18\x04 \x01(\x03R\brevision\"\xd9\x01\n" +
+	"\brevision\x18\x04 \x01(\x03R\brevision\"o\n" +
+	"\rUnusedPattern\x12\x18\n" +
+	"\aservice\x18\x01 \x01(\tR\aservice\x12\x16\n" +
+	"\x06region\x18\x02 \x01(\tR\x06region\x12\x12\n" +
+	"\x04kind\x18\x03 \x01(\tR\x04kind\x12\x18\n" +
+	"\apattern\x18\x04 \x01(\tR\apattern\"\xab\x02\n" +
 	"\fApplyRequest\x12:\n" +
 	"\aregions\x18\x01 \x03(\v2 .dbcontroller.registry.v1.RegionR\aregions\x12E\n" +
 	"\bservices\x18\x02 \x03(\v2).dbcontroller.schema.v1.ServiceDescriptorR\bservices\x12F\n" +
-	"\vdeployments\x18\x03 \x03(\v2$.dbcontroller.registry.v1.DeploymentR\vdeployments\")\n" +
+	"\vdeployments\x18\x03 \x03(\v2$.dbcontroller.registry.v1.DeploymentR\vdeployments\x12P\n" +
+	"\x0fpatterns_unused\x18\x04 \x03(\v2'.dbcontroller.registry.v1.UnusedPatternR\x0epatternsUnused\")\n" +
 	"\rApplyResponse\x12\x18\n" +
 	"\achanges\x18\x01 \x03(\tR\achanges\"g\n" +
 	"\rRemoveRequest\x12\x18\n" +
@@ -1162,11 +1257,12 @@ const file_dbcontroller_registry_v1_registry_proto_rawDesc = "" +
 	"\venvironment\x18\x01 \x01(\v2%.dbcontroller.registry.v1.EnvironmentR\venvironment\x12\x1e\n" +
 	"\n" +
 	"incomplete\x18\x02 \x01(\bR\n" +
-	"incomplete\"i\n" +
+	"incomplete\"\xbb\x01\n" +
 	"\x1bSetDeploymentVersionRequest\x12\x18\n" +
 	"\aservice\x18\x01 \x01(\tR\aservice\x12\x16\n" +
 	"\x06region\x18\x02 \x01(\tR\x06region\x12\x18\n" +
-	"\aversion\x18\x03 \x01(\tR\aversion\"\x87\x01\n" +
+	"\aversion\x18\x03 \x01(\tR\aversion\x12P\n" +
+	"\x0fpatterns_unused\x18\x04 \x03(\v2'.dbcontroller.registry.v1.UnusedPatternR\x0epatternsUnused\"\x87\x01\n" +
 	"\x19RegisterDeploymentRequest\x12\x18\n" +
 	"\aservice\x18\x01 \x01(\tR\aservice\x12\x16\n" +
 	"\x06region\x18\x02 \x01(\tR\x06region\x12\x18\n" +
@@ -1222,62 +1318,65 @@ func file_dbcontroller_registry_v1_registry_proto_rawDescGZIP() []byte {
 	return file_dbcontroller_registry_v1_registry_proto_rawDescData
 }
 
-var file_dbcontroller_registry_v1_registry_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
+var file_dbcontroller_registry_v1_registry_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
 var file_dbcontroller_registry_v1_registry_proto_goTypes = []any{
 	(*Region)(nil),                                 // 0: dbcontroller.registry.v1.Region
 	(*Deployment)(nil),                             // 1: dbcontroller.registry.v1.Deployment
 	(*Environment)(nil),                            // 2: dbcontroller.registry.v1.Environment
-	(*ApplyRequest)(nil),                           // 3: dbcontroller.registry.v1.ApplyRequest
-	(*ApplyResponse)(nil),                          // 4: dbcontroller.registry.v1.ApplyResponse
-	(*RemoveRequest)(nil),                          // 5: dbcontroller.registry.v1.RemoveRequest
-	(*RemoveResponse)(nil),                         // 6: dbcontroller.registry.v1.RemoveResponse
-	(*GetEnvironmentRequest)(nil),                  // 7: dbcontroller.registry.v1.GetEnvironmentRequest
-	(*GetEnvironmentResponse)(nil),                 // 8: dbcontroller.registry.v1.GetEnvironmentResponse
-	(*SetDeploymentVersionRequest)(nil),            // 9: dbcontroller.registry.v1.SetDeploymentVersionRequest
-	(*RegisterDeploymentRequest)(nil),              // 10: dbcontroller.registry.v1.RegisterDeploymentRequest
-	(*DecommissionDeploymentRequest)(nil),          // 11: dbcontroller.registry.v1.DecommissionDeploymentRequest
-	(*DecommissionDeploymentResponse)(nil),         // 12: dbcontroller.registry.v1.DecommissionDeploymentResponse
-	(*WatchEnvironmentRequest)(nil),                // 13: dbcontroller.registry.v1.WatchEnvironmentRequest
-	(*WatchEnvironmentResponse)(nil),               // 14: dbcontroller.registry.v1.WatchEnvironmentResponse
-	(*WatchEnvironmentResponse_Change)(nil),        // 15: dbcontroller.registry.v1.WatchEnvironmentResponse.Change
-	(*WatchEnvironmentResponse_EndOfSnapshot)(nil), // 16: dbcontroller.registry.v1.WatchEnvironmentResponse.EndOfSnapshot
-	(*WatchEnvironmentResponse_Bookmark)(nil),      // 17: dbcontroller.registry.v1.WatchEnvironmentResponse.Bookmark
-	(*v1.ServiceDescriptor)(nil),                   // 18: dbcontroller.schema.v1.ServiceDescriptor
+	(*UnusedPattern)(nil),                          // 3: dbcontroller.registry.v1.UnusedPattern
+	(*ApplyRequest)(nil),                           // 4: dbcontroller.registry.v1.ApplyRequest
+	(*ApplyResponse)(nil),                          // 5: dbcontroller.registry.v1.ApplyResponse
+	(*RemoveRequest)(nil),                          // 6: dbcontroller.registry.v1.RemoveRequest
+	(*RemoveResponse)(nil),                         // 7: dbcontroller.registry.v1.RemoveResponse
+	(*GetEnvironmentRequest)(nil),                  // 8: dbcontroller.registry.v1.GetEnvironmentRequest
+	(*GetEnvironmentResponse)(nil),                 // 9: dbcontroller.registry.v1.GetEnvironmentResponse
+	(*SetDeploymentVersionRequest)(nil),            // 10: dbcontroller.registry.v1.SetDeploymentVersionRequest
+	(*RegisterDeploymentRequest)(nil),              // 11: dbcontroller.registry.v1.RegisterDeploymentRequest
+	(*DecommissionDeploymentRequest)(nil),          // 12: dbcontroller.registry.v1.DecommissionDeploymentRequest
+	(*DecommissionDeploymentResponse)(nil),         // 13: dbcontroller.registry.v1.DecommissionDeploymentResponse
+	(*WatchEnvironmentRequest)(nil),                // 14: dbcontroller.registry.v1.WatchEnvironmentRequest
+	(*WatchEnvironmentResponse)(nil),               // 15: dbcontroller.registry.v1.WatchEnvironmentResponse
+	(*WatchEnvironmentResponse_Change)(nil),        // 16: dbcontroller.registry.v1.WatchEnvironmentResponse.Change
+	(*WatchEnvironmentResponse_EndOfSnapshot)(nil), // 17: dbcontroller.registry.v1.WatchEnvironmentResponse.EndOfSnapshot
+	(*WatchEnvironmentResponse_Bookmark)(nil),      // 18: dbcontroller.registry.v1.WatchEnvironmentResponse.Bookmark
+	(*v1.ServiceDescriptor)(nil),                   // 19: dbcontroller.schema.v1.ServiceDescriptor
 }
 var file_dbcontroller_registry_v1_registry_proto_depIdxs = []int32{
 	0,  // 0: dbcontroller.registry.v1.Environment.regions:type_name -> dbcontroller.registry.v1.Region
-	18, // 1: dbcontroller.registry.v1.Environment.services:type_name -> dbcontroller.schema.v1.ServiceDescriptor
+	19, // 1: dbcontroller.registry.v1.Environment.services:type_name -> dbcontroller.schema.v1.ServiceDescriptor
 	1,  // 2: dbcontroller.registry.v1.Environment.deployments:type_name -> dbcontroller.registry.v1.Deployment
 	0,  // 3: dbcontroller.registry.v1.ApplyRequest.regions:type_name -> dbcontroller.registry.v1.Region
-	18, // 4: dbcontroller.registry.v1.ApplyRequest.services:type_name -> dbcontroller.schema.v1.ServiceDescriptor
+	19, // 4: dbcontroller.registry.v1.ApplyRequest.services:type_name -> dbcontroller.schema.v1.ServiceDescriptor
 	1,  // 5: dbcontroller.registry.v1.ApplyRequest.deployments:type_name -> dbcontroller.registry.v1.Deployment
-	2,  // 6: dbcontroller.registry.v1.GetEnvironmentResponse.environment:type_name -> dbcontroller.registry.v1.Environment
-	15, // 7: dbcontroller.registry.v1.WatchEnvironmentResponse.upsert:type_name -> dbcontroller.registry.v1.WatchEnvironmentResponse.Change
-	15, // 8: dbcontroller.registry.v1.WatchEnvironmentResponse.delete:type_name -> dbcontroller.registry.v1.WatchEnvironmentResponse.Change
-	16, // 9: dbcontroller.registry.v1.WatchEnvironmentResponse.end_of_snapshot:type_name -> dbcontroller.registry.v1.WatchEnvironmentResponse.EndOfSnapshot
-	17, // 10: dbcontroller.registry.v1.WatchEnvironmentResponse.bookmark:type_name -> dbcontroller.registry.v1.WatchEnvironmentResponse.Bookmark
-	0,  // 11: dbcontroller.registry.v1.WatchEnvironmentResponse.Change.region:type_name -> dbcontroller.registry.v1.Region
-	18, // 12: dbcontroller.registry.v1.WatchEnvironmentResponse.Change.service:type_name -> dbcontroller.schema.v1.ServiceDescriptor
-	1,  // 13: dbcontroller.registry.v1.WatchEnvironmentResponse.Change.deployment:type_name -> dbcontroller.registry.v1.Deployment
-	3,  // 14: dbcontroller.registry.v1.RegistryService.Apply:input_type -> dbcontroller.registry.v1.ApplyRequest
-	5,  // 15: dbcontroller.registry.v1.RegistryService.Remove:input_type -> dbcontroller.registry.v1.RemoveRequest
-	7,  // 16: dbcontroller.registry.v1.RegistryService.GetEnvironment:input_type -> dbcontroller.registry.v1.GetEnvironmentRequest
-	9,  // 17: dbcontroller.registry.v1.RegistryService.SetDeploymentVersion:input_type -> dbcontroller.registry.v1.SetDeploymentVersionRequest
-	10, // 18: dbcontroller.registry.v1.RegistryService.RegisterDeployment:input_type -> dbcontroller.registry.v1.RegisterDeploymentRequest
-	11, // 19: dbcontroller.registry.v1.RegistryService.DecommissionDeployment:input_type -> dbcontroller.registry.v1.DecommissionDeploymentRequest
-	13, // 20: dbcontroller.registry.v1.RegistryService.WatchEnvironment:input_type -> dbcontroller.registry.v1.WatchEnvironmentRequest
-	4,  // 21: dbcontroller.registry.v1.RegistryService.Apply:output_type -> dbcontroller.registry.v1.ApplyResponse
-	6,  // 22: dbcontroller.registry.v1.RegistryService.Remove:output_type -> dbcontroller.registry.v1.RemoveResponse
-	8,  // 23: dbcontroller.registry.v1.RegistryService.GetEnvironment:output_type -> dbcontroller.registry.v1.GetEnvironmentResponse
-	1,  // 24: dbcontroller.registry.v1.RegistryService.SetDeploymentVersion:output_type -> dbcontroller.registry.v1.Deployment
-	1,  // 25: dbcontroller.registry.v1.RegistryService.RegisterDeployment:output_type -> dbcontroller.registry.v1.Deployment
-	12, // 26: dbcontroller.registry.v1.RegistryService.DecommissionDeployment:output_type -> dbcontroller.registry.v1.DecommissionDeploymentResponse
-	14, // 27: dbcontroller.registry.v1.RegistryService.WatchEnvironment:output_type -> dbcontroller.registry.v1.WatchEnvironmentResponse
-	21, // [21:28] is the sub-list for method output_type
-	14, // [14:21] is the sub-list for method input_type
-	14, // [14:14] is the sub-list for extension type_name
-	14, // [14:14] is the sub-list for extension extendee
-	0,  // [0:14] is the sub-list for field type_name
+	3,  // 6: dbcontroller.registry.v1.ApplyRequest.patterns_unused:type_name -> dbcontroller.registry.v1.UnusedPattern
+	2,  // 7: dbcontroller.registry.v1.GetEnvironmentResponse.environment:type_name -> dbcontroller.registry.v1.Environment
+	3,  // 8: dbcontroller.registry.v1.SetDeploymentVersionRequest.patterns_unused:type_name -> dbcontroller.registry.v1.UnusedPattern
+	16, // 9: dbcontroller.registry.v1.WatchEnvironmentResponse.upsert:type_name -> dbcontroller.registry.v1.WatchEnvironmentResponse.Change
+	16, // 10: dbcontroller.registry.v1.WatchEnvironmentResponse.delete:type_name -> dbcontroller.registry.v1.WatchEnvironmentResponse.Change
+	17, // 11: dbcontroller.registry.v1.WatchEnvironmentResponse.end_of_snapshot:type_name -> dbcontroller.registry.v1.WatchEnvironmentResponse.EndOfSnapshot
+	18, // 12: dbcontroller.registry.v1.WatchEnvironmentResponse.bookmark:type_name -> dbcontroller.registry.v1.WatchEnvironmentResponse.Bookmark
+	0,  // 13: dbcontroller.registry.v1.WatchEnvironmentResponse.Change.region:type_name -> dbcontroller.registry.v1.Region
+	19, // 14: dbcontroller.registry.v1.WatchEnvironmentResponse.Change.service:type_name -> dbcontroller.schema.v1.ServiceDescriptor
+	1,  // 15: dbcontroller.registry.v1.WatchEnvironmentResponse.Change.deployment:type_name -> dbcontroller.registry.v1.Deployment
+	4,  // 16: dbcontroller.registry.v1.RegistryService.Apply:input_type -> dbcontroller.registry.v1.ApplyRequest
+	6,  // 17: dbcontroller.registry.v1.RegistryService.Remove:input_type -> dbcontroller.registry.v1.RemoveRequest
+	8,  // 18: dbcontroller.registry.v1.RegistryService.GetEnvironment:input_type -> dbcontroller.registry.v1.GetEnvironmentRequest
+	10, // 19: dbcontroller.registry.v1.RegistryService.SetDeploymentVersion:input_type -> dbcontroller.registry.v1.SetDeploymentVersionRequest
+	11, // 20: dbcontroller.registry.v1.RegistryService.RegisterDeployment:input_type -> dbcontroller.registry.v1.RegisterDeploymentRequest
+	12, // 21: dbcontroller.registry.v1.RegistryService.DecommissionDeployment:input_type -> dbcontroller.registry.v1.DecommissionDeploymentRequest
+	14, // 22: dbcontroller.registry.v1.RegistryService.WatchEnvironment:input_type -> dbcontroller.registry.v1.WatchEnvironmentRequest
+	5,  // 23: dbcontroller.registry.v1.RegistryService.Apply:output_type -> dbcontroller.registry.v1.ApplyResponse
+	7,  // 24: dbcontroller.registry.v1.RegistryService.Remove:output_type -> dbcontroller.registry.v1.RemoveResponse
+	9,  // 25: dbcontroller.registry.v1.RegistryService.GetEnvironment:output_type -> dbcontroller.registry.v1.GetEnvironmentResponse
+	1,  // 26: dbcontroller.registry.v1.RegistryService.SetDeploymentVersion:output_type -> dbcontroller.registry.v1.Deployment
+	1,  // 27: dbcontroller.registry.v1.RegistryService.RegisterDeployment:output_type -> dbcontroller.registry.v1.Deployment
+	13, // 28: dbcontroller.registry.v1.RegistryService.DecommissionDeployment:output_type -> dbcontroller.registry.v1.DecommissionDeploymentResponse
+	15, // 29: dbcontroller.registry.v1.RegistryService.WatchEnvironment:output_type -> dbcontroller.registry.v1.WatchEnvironmentResponse
+	23, // [23:30] is the sub-list for method output_type
+	16, // [16:23] is the sub-list for method input_type
+	16, // [16:16] is the sub-list for extension type_name
+	16, // [16:16] is the sub-list for extension extendee
+	0,  // [0:16] is the sub-list for field type_name
 }
 
 func init() { file_dbcontroller_registry_v1_registry_proto_init() }
@@ -1285,13 +1384,13 @@ func file_dbcontroller_registry_v1_registry_proto_init() {
 	if File_dbcontroller_registry_v1_registry_proto != nil {
 		return
 	}
-	file_dbcontroller_registry_v1_registry_proto_msgTypes[14].OneofWrappers = []any{
+	file_dbcontroller_registry_v1_registry_proto_msgTypes[15].OneofWrappers = []any{
 		(*WatchEnvironmentResponse_Upsert)(nil),
 		(*WatchEnvironmentResponse_Delete)(nil),
 		(*WatchEnvironmentResponse_EndOfSnapshot_)(nil),
 		(*WatchEnvironmentResponse_Bookmark_)(nil),
 	}
-	file_dbcontroller_registry_v1_registry_proto_msgTypes[15].OneofWrappers = []any{
+	file_dbcontroller_registry_v1_registry_proto_msgTypes[16].OneofWrappers = []any{
 		(*WatchEnvironmentResponse_Change_Region)(nil),
 		(*WatchEnvironmentResponse_Change_Service)(nil),
 		(*WatchEnvironmentResponse_Change_Deployment)(nil),
@@ -1302,7 +1401,7 @@ func file_dbcontroller_registry_v1_registry_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_dbcontroller_registry_v1_registry_proto_rawDesc), len(file_dbcontroller_registry_v1_registry_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   18,
+			NumMessages:   19,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

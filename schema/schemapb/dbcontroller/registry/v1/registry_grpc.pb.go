@@ -34,13 +34,14 @@ const (
 //
 // RegistryService stores regions, services with the descriptors of their versions, and deployments.
 type RegistryServiceClient interface {
-	// Apply creates and updates regions, services and deployments, all or nothing, and returns the changes.
+	// Apply creates and updates regions, services and deployments, all or nothing, and returns the changes. INVALID_ARGUMENT if a
+	// deployment's next version lacks a name pattern, does not keep it (patterns_dropped), and patterns_unused does not name it.
 	Apply(ctx context.Context, in *ApplyRequest, opts ...grpc.CallOption) (*ApplyResponse, error)
 	// Remove removes regions, services and deployments, all or nothing, and returns the changes. They can be applied again: the
 	// other deployments keep their references to them, and wait. DecommissionDeployment removes a deployment for good.
 	Remove(ctx context.Context, in *RemoveRequest, opts ...grpc.CallOption) (*RemoveResponse, error)
 	GetEnvironment(ctx context.Context, in *GetEnvironmentRequest, opts ...grpc.CallOption) (*GetEnvironmentResponse, error)
-	// SetDeploymentVersion switches the version of a deployment.
+	// SetDeploymentVersion switches the version of a deployment. It is refused for dropped name patterns as Apply is.
 	SetDeploymentVersion(ctx context.Context, in *SetDeploymentVersionRequest, opts ...grpc.CallOption) (*Deployment, error)
 	// RegisterDeployment stores the address of a deployment. FAILED_PRECONDITION if another process has registered since the
 	// caller read the environment: the generation of the request is not greater than the stored one.
@@ -145,13 +146,14 @@ type RegistryService_WatchEnvironmentClient = grpc.ServerStreamingClient[WatchEn
 //
 // RegistryService stores regions, services with the descriptors of their versions, and deployments.
 type RegistryServiceServer interface {
-	// Apply creates and updates regions, services and deployments, all or nothing, and returns the changes.
+	// Apply creates and updates regions, services and deployments, all or nothing, and returns the changes. INVALID_ARGUMENT if a
+	// deployment's next version lacks a name pattern, does not keep it (patterns_dropped), and patterns_unused does not name it.
 	Apply(context.Context, *ApplyRequest) (*ApplyResponse, error)
 	// Remove removes regions, services and deployments, all or nothing, and returns the changes. They can be applied again: the
 	// other deployments keep their references to them, and wait. DecommissionDeployment removes a deployment for good.
 	Remove(context.Context, *RemoveRequest) (*RemoveResponse, error)
 	GetEnvironment(context.Context, *GetEnvironmentRequest) (*GetEnvironmentResponse, error)
-	// SetDeploymentVersion switches the version of a deployment.
+	// SetDeploymentVersion switches the version of a deployment. It is refused for dropped name patterns as Apply is.
 	SetDeploymentVersion(context.Context, *SetDeploymentVersionRequest) (*Deployment, error)
 	// RegisterDeployment stores the address of a deployment. FAILED_PRECONDITION if another process has registered since the
 	// caller read the environment: the generation of the request is not greater than the stored one.
