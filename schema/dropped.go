@@ -51,7 +51,9 @@ func (e *Environment) SameVersion(other *Environment, id DeploymentID) bool {
 
 func (e *Environment) descriptorOf(id DeploymentID) *Descriptor {
 	d, _ := e.Deployment(id)
-	i := slices.IndexFunc(e.Services, func(s *Descriptor) bool { return s.ServiceVersion == ServiceVersion{Service: d.Service, Version: d.Version} })
+	i := slices.IndexFunc(e.Services, func(s *Descriptor) bool {
+		return s.ServiceVersion == ServiceVersion{Service: d.Service, Version: d.Version}
+	})
 	if i < 0 {
 		return nil
 	}

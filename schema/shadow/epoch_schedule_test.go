@@ -228,19 +228,52 @@ func TestASwitchThatWasLostIsMadeAgain_I26(t *testing.T) {
 	b.MustPut(target, nil)
 }
 
-// A reference that is refused when it is established again, because it is no longer allowed, delays no other reference, and is
-// reported.
-func TestAReferenceThatIsNotAllowedAnyMoreIsTold_I20(t *testing.T) {
+// A refusal that can pass says nothing about the target: the reference is not dangling, its epoch is not confirmed, and it is
+// established again when the reason has passed. It keeps no other reference back, and an operator can read of it.
+func TestARefusalThatCanPassIsNoAnswerAboutTheTarget_I1_I20(t *testing.T) {
 	t.Parallel()
-	for _, reason := range []peer.Reason{peer.NotImported, peer.NotReferable, peer.NotConstrained} {
+	reasons := []peer.Reason{peer.NotImported, peer.NotReferable, peer.NotConstrained, peer.UnknownKind, peer.QuotaExceeded, "OF_A_LATER_RELEASE"}
+	for _, reason := range reasons {
 		t.Run(string(reason), func(t *testing.T) {
 			t.Parallel()
-			toldThatItIsNotAllowed(t, reason)
+			b := refusing(t, reason)
+			waitsForRefused(t, b, reason)
+			b.OnEstablish = nil
+			b.Settle()
+			require.Empty(t, unconfirmed(t, b, aWest))
+			for _, name := range []string{target, target2} {
+				_, err := b.Delete(name)
+				require.ErrorAs(t, err, new(*peer.BlockedError))
+			}
+			require.Zero(t, b.Count(bEast, "dangling"))
+			b.Audit()
 		})
 	}
 }
 
-func toldThatItIsNotAllowed(t *testing.T, reason peer.Reason) {
+func waitsForRefused(t *testing.T, b *harness.Box, reason peer.Reason) {
+	t.Helper()
+	require.Zero(t, b.Count(bEast, "dangling"))
+	require.Equal(t, 1, b.Count(aWest, "blockade"), "the other one is known again")
+	require.Equal(t, []schema.DeploymentID{b.ID(bEast)}, unconfirmed(t, b, aWest))
+	_, err := b.Delete(target)
+	require.ErrorAs(t, err, new(*peer.UnavailableError))
+	_, err = b.Do(b.ID(bEast), schema.ConfirmAgain)
+	require.ErrorContains(t, err, "1 references are refused for now")
+	require.ErrorContains(t, err, "holders/h: block: "+target)
+	var cursor string
+	const sql = `SELECT cursor FROM dbcontroller.work w JOIN dbcontroller.deployment d ON d.id = w.deployment_id WHERE action = $1 AND service = 'a.example.com' AND region = 'us-west2'`
+	require.NoError(t, b.Pools[b.ID(bEast)].QueryRow(t.Context(), sql, schema.ConfirmAgain).Scan(&cursor))
+	require.Empty(t, cursor, "the next pass begins with it")
+	found := verified(t, b, bEast, true)
+	require.Len(t, found, 1, reason)
+	require.Equal(t, shadow.DifferenceKind("REFERENCE_NOT_ALLOWED"), found[0].Kind)
+	require.False(t, found[0].Repaired)
+	require.Zero(t, b.Count(bEast, "dangling"))
+}
+
+// refusing returns a box in which the target's database was restored to before its references, one of which is refused.
+func refusing(t *testing.T, reason peer.Reason) *harness.Box {
 	t.Helper()
 	b := newBox(t, nil)
 	b.MustPut(target, nil)
@@ -262,16 +295,20 @@ func toldThatItIsNotAllowed(t *testing.T, reason peer.Reason) {
 		return nil
 	}
 	b.Settle()
-	_, err := b.Delete(target2)
-	require.ErrorAs(t, err, new(*peer.BlockedError), "the other reference is established again")
-	require.Equal(t, 1, b.Count(bEast, "dangling"))
+	return b
+}
+
+// An operator ends the wait for a reference that nobody will allow again: its target can be deleted, and then it is dangling.
+func TestTheWaitForARefusedReferenceCanBeWaived_I13(t *testing.T) {
+	t.Parallel()
+	b := refusing(t, peer.NotReferable)
+	require.NoError(t, b.Stores[b.ID(aWest)].WaiveComparison(t.Context(), b.ID(bEast), "the kind was closed", "eve"))
+	b.MustDelete(target)
 	b.OnEstablish = nil
-	found := verified(t, b, bEast, true)
-	require.Len(t, found, 1)
-	require.True(t, found[0].Repaired, "it is allowed again")
 	b.Settle()
-	require.Zero(t, b.Count(bEast, "dangling"))
-	b.Audit()
+	require.Equal(t, 1, b.Count(bEast, "dangling"))
+	_, err := b.Delete(target2)
+	require.ErrorAs(t, err, new(*peer.BlockedError))
 }
 
 // After a holder's database was restored, and before its comparison, the target's database may lack blockades of its references.

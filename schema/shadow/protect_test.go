@@ -179,4 +179,9 @@ func TestNothingRefersToAKindWithoutConstraints(t *testing.T) {
 	_, err := b.Stores[b.ID(aWest)].Establish(t.Context(), b.ID(bEast), newAttempt(), []peer.EstablishReference{ref})
 	require.Equal(t, peer.NotConstrained, refusals(t, err)[0].Reason)
 	require.ErrorContains(t, err, "whose constraints are disabled")
+
+	// A stored reference, from before the constraints were disabled, is established again in a recovery.
+	ref.TargetUID = b.MustPut("//"+aWest+"/logs/l", nil).UID
+	_, err = b.Stores[b.ID(aWest)].Establish(t.Context(), b.ID(bEast), newAttempt(), []peer.EstablishReference{ref})
+	require.NoError(t, err)
 }

@@ -257,7 +257,7 @@ func (s *Keeper) establishIDs(ctx context.Context, holder schema.DeploymentID, r
 			kept[i] = true // a target of a kind that the version lacks is established again, for recovery
 		case err != nil || kind.ID != targetKinds[i]:
 			reasons[i] = peer.UnknownKind
-		case kind.Unconstrained:
+		case kind.Unconstrained && ref.TargetUID == uuid.Nil: // one that was stored before is established again, for recovery
 			reasons[i] = peer.NotConstrained
 		case !referableBy(kind, holder.Service, s.Self.Service, ref.TargetUID != uuid.Nil):
 			reasons[i] = peer.NotReferable

@@ -28,14 +28,20 @@ const ownersBegin = "{}"
 
 // ConfirmAgain compares all references to a deployment's resources, and all owner references to them, with the deployment's
 // records, and establishes lost references again. It is one piece of work, and resumes at its saved cursor. It returns the last
-// epoch that the deployment has announced, which the caller confirms now; a zero one when it has announced none.
+// epoch that the deployment has announced, which the caller confirms now; a zero one when it has announced none. It fails at its
+// end when references were refused for reasons that can pass.
 func (s *Verifier) ConfirmAgain(ctx context.Context, at schema.DeploymentID, seq int64) (told uuid.UUID, err error) {
 	cursor, epoch, err := s.pass(ctx, schema.ConfirmAgain, seq)
 	if err != nil {
 		return told, err
 	}
 	v := s.recovering(at)
-	save := func(c string) error { return s.savePass(ctx, seq, c) }
+	save := func(c string) error {
+		if v.refused != nil { // the next pass compares these references again
+			return nil
+		}
+		return s.savePass(ctx, seq, c)
+	}
 	if !strings.HasPrefix(cursor, "{") {
 		if err := v.references(ctx, cursor, save); err != nil {
 			return told, fmt.Errorf("compare references to %s: %w", at, err)
@@ -47,6 +53,9 @@ func (s *Verifier) ConfirmAgain(ctx context.Context, at schema.DeploymentID, seq
 	}
 	if err := v.owners(ctx, cursor, save); err != nil {
 		return told, fmt.Errorf("compare owners at %s: %w", at, err)
+	}
+	if err := v.waits(); err != nil {
+		return told, fmt.Errorf("compare references to %s: %w", at, err)
 	}
 	if epoch != nil {
 		told = *epoch

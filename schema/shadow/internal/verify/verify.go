@@ -122,7 +122,7 @@ func (d Difference) Cause() string {
 	case ReferenceLost:
 		return d.Target.Deployment.String() + " has no record of the reference: one of the two databases lost commits"
 	case NotAllowed:
-		return "one of the two databases lost commits, and the reference is not allowed any more: " + d.Holder.Deployment.String() + " does not import the target's service, or the target's kind does not accept it"
+		return "one of the two databases lost commits, and " + d.Target.Deployment.String() + " refuses the reference for now: " + d.Holder.Deployment.String() + " does not import the target's service, the target's kind does not accept it, or a quota is full"
 	case BlockadeOfNone:
 		return "no reference in " + d.Holder.Deployment.String() + " belongs to the blockade: one of the two databases lost commits"
 	case OwnerGone:
@@ -144,8 +144,11 @@ func (d Difference) Remedy() string {
 	switch {
 	case d.Repaired:
 		return "repaired, or being repaired in the background"
-	case d.Kind == TargetGone || d.Kind == TargetGoing || d.Kind == NotAllowed || d.Kind == LocalTargetGone || d.Kind == BodyUnreadable:
+	case d.Kind == TargetGone || d.Kind == TargetGoing || d.Kind == LocalTargetGone || d.Kind == BodyUnreadable:
 		return "needs a decision: update " + d.Holder.String() + " so that it refers to a resource that exists, or delete it"
+	}
+	if d.Kind == NotAllowed {
+		return "it is tried again: describe a version that allows it, or update or delete " + d.Holder.String()
 	}
 	return "verify --repair"
 }
@@ -185,6 +188,8 @@ type verifying struct {
 	store *Verifier
 	how   Verification
 	out   Verified
+	// refused are the references that could not be established again for reasons that can pass; nil without any.
+	refused *peer.RefusedError
 }
 
 func (s *Verifier) verifying(how Verification) *verifying {

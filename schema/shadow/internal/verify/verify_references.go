@@ -161,7 +161,16 @@ func (s *Verifier) RepairAttempts(ctx context.Context, at schema.DeploymentID, a
 	if v.out.Repaired > 0 {
 		s.Log.Warn("references were established again: the database of their targets had lost them", zap.Stringer("deployment", at), zap.Int64("references", v.out.Repaired))
 	}
-	return nil
+	return v.waits()
+}
+
+// waits fails when references were refused for reasons that can pass: they are to be established later. Until then their targets'
+// deployment waits for the comparison, unless an operator waives it.
+func (v *verifying) waits() error {
+	if v.refused == nil {
+		return nil
+	}
+	return fmt.Errorf("%d references are refused for now, and tried again: %w", v.refused.Total(), v.refused)
 }
 
 func (v *verifying) comparePage(ctx context.Context, page []*referenceRow) error {
@@ -265,14 +274,14 @@ func referenceColumns(refs []*referenceRow) (holders, targets []int64, fields []
 	return holders, targets, fields, attempts
 }
 
-// settleReferences reports differences. With Repair, lost references are established again, and those that cannot be are marked
-// dangling until a user updates or deletes their holders.
+// settleReferences reports differences. With Repair, lost references are established again; those whose targets are gone are
+// marked dangling until a user updates or deletes their holders.
 func (v *verifying) settleReferences(ctx context.Context, at schema.DeploymentID, refs []*referenceRow) (err error) {
 	if v.how.Repair && len(refs) > 0 {
 		if err = v.reestablish(ctx, at, refs); err != nil {
 			return err
 		}
-		gone := slices.DeleteFunc(slices.Clone(refs), func(r *referenceRow) bool { return r.known == peer.KnownMissing })
+		gone := slices.DeleteFunc(slices.Clone(refs), func(r *referenceRow) bool { return r.known != peer.KnownAbsent && r.known != peer.KnownDeleting })
 		if err = v.markDangling(ctx, gone, true); err != nil {
 			return err
 		}
@@ -328,8 +337,8 @@ func (v *verifying) reestablish(ctx context.Context, at schema.DeploymentID, ref
 		answer, err := v.store.Peers.Establish(ctx, at, attempt, request)
 		var refused *peer.RefusedError
 		switch {
-		case errors.As(err, &refused) && leaveRefused(lost, refused):
-		case err != nil: // also a refusal that is temporary, or does not concern the target
+		case errors.As(err, &refused) && v.leaveRefused(lost, refused):
+		case err != nil: // also a refusal of the attempt, which another one does not get
 			return err
 		default:
 			return v.renew(ctx, at, lost, attempt, began, epoch, answer.Epoch)
@@ -349,26 +358,41 @@ func (v *verifying) request(ctx context.Context, r *referenceRow) (e peer.Establ
 	}, err
 }
 
-// leaveRefused sets the state of references that were refused permanently, and reports whether there is one.
-func leaveRefused(refs []*referenceRow, refused *peer.RefusedError) bool {
+// leaveRefused sets the state of the refused references, so that the others are established without them, and reports whether there
+// is one. A refusal for a reason that can pass is not an absent target: the reference is left as it is, and noted in v.refused.
+func (v *verifying) leaveRefused(refs []*referenceRow, refused *peer.RefusedError) bool {
 	left := false
 	for _, r := range refs {
 		for _, no := range refused.Refusals {
 			if no.Holder != r.holderName || no.Path != r.path || no.Target.Name != *r.targetName {
 				continue
 			}
-			switch no.Reason {
-			case peer.TargetMissing, peer.TargetReplaced:
+			switch {
+			case no.Reason == peer.TargetMissing || no.Reason == peer.TargetReplaced:
 				r.known, left = peer.KnownAbsent, true
-			case peer.TargetDeleting:
+			case no.Reason == peer.TargetDeleting:
 				r.known, left = peer.KnownDeleting, true
-			case peer.NotImported, peer.NotReferable, peer.NotConstrained:
+			case no.Reason.Standing() == peer.Later:
 				r.known, left = peer.KnownRefused, true
-			default:
+				v.noteRefusal(no)
 			}
 		}
 	}
 	return left
+}
+
+// maxRefusals is how many refusals a verification remembers; it counts the others.
+const maxRefusals = 10
+
+func (v *verifying) noteRefusal(no peer.Refusal) {
+	if v.refused == nil {
+		v.refused = &peer.RefusedError{}
+	}
+	if len(v.refused.Refusals) == maxRefusals {
+		v.refused.More++
+		return
+	}
+	v.refused.Refusals = append(v.refused.Refusals, no)
 }
 
 // renew commits the attempt that replaces the lost ones in the references, and releases what was established for references that
