@@ -177,11 +177,15 @@ func (c *Client) conn(ctx context.Context, id schema.DeploymentID) (grpc.ClientC
 	if !ok || d.Address == "" {
 		return nil, unregistered(env, id)
 	}
+	target, err := d.Target()
+	if err != nil {
+		return nil, err
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	conn := c.conns[id]
 	if conn == nil {
-		if conn, err = grpc.NewClient(d.Address, c.credentials.DialOptions(identity.Deployment(id))...); err != nil {
+		if conn, err = grpc.NewClient(target, c.credentials.DialOptions(identity.Deployment(id))...); err != nil {
 			return nil, fmt.Errorf("connect to %s: %w", id, err)
 		}
 		c.conns[id] = conn

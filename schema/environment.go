@@ -17,6 +17,9 @@ type Deployment struct {
 	Pos        Pos
 }
 
+// NeverRan reports whether a deployment has been described and has never registered: it has no resources and no references.
+func (d Deployment) NeverRan() bool { return d.Address == "" && d.Generation == 0 }
+
 // Environment is the content of the registry at one moment. Nobody changes an Environment that was handed out.
 type Environment struct {
 	Revision    int64

@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/db-controller/db-controller/schema"
 	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
@@ -14,7 +16,7 @@ import (
 
 func newDecommission() *cobra.Command {
 	var reason, blocking string
-	var yes bool
+	var yes, unlisted bool
 	cmd := &cobra.Command{
 		Use:   "decommission DEPLOYMENT --reason TEXT --yes",
 		Short: "Remove a deployment for ever: the registry and every other deployment stop waiting for it",
@@ -39,17 +41,18 @@ This cannot be undone. The command lists the deployments that do not answer: run
 			if !yes {
 				return fmt.Errorf("%s cannot come back afterwards: add --yes to continue (--help describes the effects)", id)
 			}
-			return decommission(cmd, id, strings.ToUpper(blocking), reason)
+			return decommission(cmd, id, strings.ToUpper(blocking), reason, unlisted)
 		},
 	}
 	contextFlag(cmd)
 	cmd.Flags().StringVar(&reason, "reason", "", "the reason, which every deployment keeps")
 	cmd.Flags().StringVar(&blocking, "blocking", schema.Unset.String(), "what references that block do when their target was in this deployment: UNSET or CASCADE_DELETE")
 	cmd.Flags().BoolVar(&yes, "yes", false, "confirm: this cannot be undone")
+	cmd.Flags().BoolVar(&unlisted, "unlisted", false, "also a deployment that the registry does not list, for which others may wait all the same")
 	return cmd
 }
 
-func decommission(cmd *cobra.Command, id schema.DeploymentID, blocking, reason string) error {
+func decommission(cmd *cobra.Command, id schema.DeploymentID, blocking, reason string, unlisted bool) error {
 	if blocking != schema.Unset.String() && blocking != schema.CascadeDelete.String() {
 		return fmt.Errorf("--blocking %s: want UNSET or CASCADE_DELETE", blocking)
 	}
@@ -59,7 +62,10 @@ func decommission(cmd *cobra.Command, id schema.DeploymentID, blocking, reason s
 	}
 	defer c.Close()
 	// The registry first: the name cannot be registered again, and no deployment follows it any more.
-	_, err = c.Registry.DecommissionDeployment(cmd.Context(), &registryv1.DecommissionDeploymentRequest{Service: id.Service, Region: id.Region, Reason: reason})
+	_, err = c.Registry.DecommissionDeployment(cmd.Context(), &registryv1.DecommissionDeploymentRequest{Service: id.Service, Region: id.Region, Reason: reason, Unlisted: unlisted})
+	if status.Code(err) == codes.NotFound {
+		return fmt.Errorf("%w: add --unlisted if it exists, or has existed, all the same", plain(err))
+	}
 	if err != nil {
 		return plain(err)
 	}
@@ -70,6 +76,10 @@ func decommission(cmd *cobra.Command, id schema.DeploymentID, blocking, reason s
 	cmd.Printf("%s is decommissioned in the registry\n", id)
 	var failed []string
 	for _, d := range env.Deployments {
+		if d.NeverRan() {
+			cmd.Printf("  %-40s has never run: it has nothing to remove\n", d.DeploymentID)
+			continue
+		}
 		admin, err := c.Admin(cmd.Context(), d.DeploymentID)
 		if err == nil {
 			_, err = admin.Decommission(cmd.Context(), &adminv1.DecommissionRequest{Deployment: id.String(), Blocking: blocking, Reason: reason})

@@ -60,6 +60,7 @@ func removalsAt(cmd *cobra.Command, c *client.Client, at schema.DeploymentID, re
 
 // printChain follows the cause of a removal from deployment to deployment.
 func printChain(cmd *cobra.Command, c *client.Client, r *adminv1.Removal) {
+	first := r
 	state := "gone"
 	if !r.GetGone() {
 		state = "still DELETING"
@@ -98,7 +99,21 @@ func printChain(cmd *cobra.Command, c *client.Client, r *adminv1.Removal) {
 	if r.GetRequestId() != "" {
 		request = ", request " + r.GetRequestId()
 	}
-	cmd.Printf("  root: %s, deleted %s by %s%s\n", r.GetRoot(), localTime(r.GetRequestTime().AsTime()), by, request)
+	cmd.Printf("  root%s: %s, deleted %s by %s%s\n", asTold(first, r), r.GetRoot(), localTime(r.GetRequestTime().AsTime()), by, request)
+}
+
+// asTold names the deployment whose word the root is, unless the deployment of the first link has recorded the root itself.
+func asTold(first, last *adminv1.Removal) string {
+	by := last.GetToldBy()
+	of, err := schema.ParseFullName(last.GetName())
+	own, ownErr := schema.ParseFullName(first.GetName())
+	if by == "" && err == nil && ownErr == nil && of.Deployment != own.Deployment {
+		by = of.Deployment.String()
+	}
+	if by == "" {
+		return ""
+	}
+	return ", as told by " + by
 }
 
 // nextLink returns the removal that caused r; nil: its record is no longer kept.

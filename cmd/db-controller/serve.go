@@ -85,7 +85,13 @@ func (c *auditConfig) check() error {
 }
 
 func (c *deploymentConfig) check() error {
-	return errors.Join(c.database.check(), c.server.check(), c.share.check(), c.audit.check(), c.store.check())
+	var address error
+	if c.advertise != "" {
+		if err := schema.CheckAddress(c.advertise); err != nil {
+			address = fmt.Errorf("--advertise: %w", err)
+		}
+	}
+	return errors.Join(address, c.database.check(), c.server.check(), c.share.check(), c.audit.check(), c.store.check())
 }
 
 func newServe() *cobra.Command {

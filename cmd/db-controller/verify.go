@@ -68,6 +68,10 @@ func verify(cmd *cobra.Command, c *client.Client, names []string, repair bool) e
 			return err
 		}
 		for _, d := range env.Deployments {
+			if d.NeverRan() {
+				cmd.Printf("%s: has never run\n", d.DeploymentID)
+				continue
+			}
 			of = append(of, d.DeploymentID)
 		}
 	}

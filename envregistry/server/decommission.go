@@ -32,19 +32,22 @@ func (s *Server) DecommissionDeployment(ctx context.Context, req *registryv1.Dec
 	if err != nil {
 		return nil, status.Error(codes.Unauthenticated, err.Error())
 	}
-	if err := s.store.decommission(ctx, id, req.GetReason(), who.String()); err != nil {
+	if _, err := schema.ParseDeploymentID(id.String()); err != nil {
+		return nil, status.Error(codes.InvalidArgument, err.Error())
+	}
+	if err := s.store.decommission(ctx, id, req.GetUnlisted(), req.GetReason(), who.String()); err != nil {
 		return nil, s.fail(err)
 	}
 	return &registryv1.DecommissionDeploymentResponse{}, nil
 }
 
-func (s *store) decommission(ctx context.Context, id schema.DeploymentID, reason, by string) error {
+func (s *store) decommission(ctx context.Context, id schema.DeploymentID, unlisted bool, reason, by string) error {
 	err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
 		env, err := readEnvironment(ctx, tx, lockRevisionSQL)
 		if err != nil {
 			return err
 		}
-		if find(env, id) == nil {
+		if find(env, id) == nil && !unlisted {
 			gone, err := decommissioned(ctx, tx)
 			if err == nil && gone[id] == "" {
 				err = fmt.Errorf("%w: %s", errUnknownDeployment, id)

@@ -136,6 +136,9 @@ func (s *Server) RegisterDeployment(ctx context.Context, req *registryv1.Registe
 	if who.Deployment != id {
 		return nil, status.Errorf(codes.PermissionDenied, "%s may not register %s", who, id)
 	}
+	if err := schema.CheckAddress(req.GetAddress()); err != nil {
+		return nil, status.Error(codes.InvalidArgument, err.Error())
+	}
 	_, err = s.store.change(ctx, nil, func(env *schema.Environment) error {
 		d := find(env, id)
 		if d == nil {

@@ -265,6 +265,12 @@ func TestADecommissionedDeploymentNeverComesBack(t *testing.T) {
 		return err
 	}
 	require.Equal(t, codes.NotFound, status.Code(gone("mars")))
+	stranger := func(region string) error {
+		_, err := operator.DecommissionDeployment(t.Context(), &registryv1.DecommissionDeploymentRequest{Service: "evil.example.com", Region: region, Reason: "stolen", Unlisted: true})
+		return err
+	}
+	require.NoError(t, stranger("mars"), "others may know one that the registry does not list")
+	require.Equal(t, codes.InvalidArgument, status.Code(stranger("no region!")))
 	require.NoError(t, gone("us-west2"))
 	require.NoError(t, gone("us-west2"), "said again")
 	env, err := own.GetEnvironment(t.Context(), &registryv1.GetEnvironmentRequest{})

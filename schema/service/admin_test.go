@@ -306,6 +306,7 @@ func TestRemovalsAreListedWithTheirRoot(t *testing.T) {
 	require.Equal(t, "//b.example.com/us-west2/ps/p", first.GetVia())
 	require.Equal(t, []string{uid(2).String(), uid(4).String(), uid(5).String()}, []string{first.GetViaUid(), first.GetRootUid(), first.GetRequestId()})
 	require.Equal(t, "user/ann", first.GetActor())
+	require.Equal(t, []string{other.String(), ""}, []string{first.GetToldBy(), second.GetToldBy()})
 	require.Equal(t, at, first.GetRequestTime().AsTime())
 	require.Equal(t, []string{"", "", "", "", "r"}, []string{second.GetVia(), second.GetViaUid(), second.GetRootUid(), second.GetRequestId(), second.GetRoot()})
 	require.Equal(t, []string{"", ""}, []string{third.GetRoot(), third.GetActor()}, "the cause is not kept any more")

@@ -51,6 +51,9 @@ func removalProto(self schema.DeploymentID, r shadow.Removal) *adminv1.Removal {
 	if c := r.Cause; c != nil {
 		p.Root, p.Actor, p.RequestTime = c.Root, c.Actor, timestamppb.New(c.At)
 		p.RootUid, p.RequestId = optionalText(c.RootUID), optionalText(c.RequestID)
+		if r.Via.Name != "" && r.Via.Deployment != self {
+			p.ToldBy = r.Via.Deployment.String()
+		}
 	}
 	return p
 }

@@ -30,6 +30,8 @@ type Services struct {
 	Admin     adminv1.AdminServiceServer
 	// Registry serves the calls other than GetEnvironment.
 	Registry registryv1.RegistryServiceServer
+	// Described is the region of a further deployment of the service, which has never run; empty for none.
+	Described string
 }
 
 // Installation is a registry and one deployment.
@@ -64,7 +66,7 @@ func New(t testing.TB, s Services) *Installation {
 		s.Registry = registryv1.UnimplementedRegistryServiceServer{}
 	}
 	i.registry, i.RegistryAddress = serve(t, authority, identity.Identity{Role: identity.RoleRegistry}, func(server *grpc.Server) {
-		registryv1.RegisterRegistryServiceServer(server, registry{s.Registry, i.Address})
+		registryv1.RegisterRegistryServiceServer(server, registry{s.Registry, i.Address, s.Described})
 	})
 	file := fmt.Sprintf("registry: %s\ncerts: %s\n", i.RegistryAddress, i.Certs)
 	require.NoError(t, os.WriteFile(i.Context, []byte(file), 0o600))
@@ -96,15 +98,19 @@ func serve(t testing.TB, authority *playground.Authority, id identity.Identity, 
 // registry returns an environment with the installation's deployment.
 type registry struct {
 	registryv1.RegistryServiceServer
-	address string
+	address, described string
 }
 
 func (r registry) GetEnvironment(context.Context, *registryv1.GetEnvironmentRequest) (*registryv1.GetEnvironmentResponse, error) {
-	return &registryv1.GetEnvironmentResponse{Environment: &registryv1.Environment{
+	env := &registryv1.Environment{
 		Regions: []*registryv1.Region{{Name: Deployment.Region}},
 		Deployments: []*registryv1.Deployment{{
 			Service: Deployment.Service, Region: Deployment.Region, Version: "v1", Address: r.address,
 		}},
 		Revision: 1,
-	}}, nil
+	}
+	if r.described != "" {
+		env.Deployments = append(env.Deployments, &registryv1.Deployment{Service: Deployment.Service, Region: r.described, Version: "v1"})
+	}
+	return &registryv1.GetEnvironmentResponse{Environment: env}, nil
 }

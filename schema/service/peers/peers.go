@@ -179,10 +179,12 @@ func (p *Peers) conn(key connectionKey) (grpc.ClientConnInterface, error) {
 		return nil, fmt.Errorf("deployment %s is not known to the registry", id)
 	case d.Disabled:
 		return nil, fmt.Errorf("deployment %s is disabled", id)
-	case d.Address == "":
-		return nil, fmt.Errorf("deployment %s has not registered yet", id)
 	}
-	conn, err := grpc.NewClient(d.Address, append(p.credentials.DialOptions(identity.Deployment(id)), p.interceptors(id)...)...)
+	target, err := d.Target()
+	if err != nil {
+		return nil, err
+	}
+	conn, err := grpc.NewClient(target, append(p.credentials.DialOptions(identity.Deployment(id)), p.interceptors(id)...)...)
 	if err != nil {
 		return nil, fmt.Errorf("connect to %s: %w", id, err)
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -65,8 +64,8 @@ func (s *Gate) CheckDatabase(ctx context.Context, with schema.DeploymentID, data
 	if known == nil || *known != database {
 		return s.recordMismatch(&peer.DatabaseError{Deployment: with, Known: *known, Spoken: database})
 	}
-	if leftOut && s.mayReferHere(with) {
-		if err := s.awaitPeer(ctx, id); err != nil {
+	if leftOut {
+		if err := s.awaitIfConcerned(ctx, with, id); err != nil {
 			return fmt.Errorf("wait for %s: %w", with, err)
 		}
 	}
@@ -78,14 +77,6 @@ func (s *Gate) CheckDatabase(ctx context.Context, with schema.DeploymentID, data
 func (s *Gate) peerDatabase(ctx context.Context, id int32) (known *uuid.UUID, related, leftOut bool, err error) {
 	err = s.Pool.QueryRow(ctx, selectPeerDatabaseSQL, id).Scan(&known, &related, &leftOut)
 	return known, related, leftOut, err
-}
-
-// mayReferHere reports whether a deployment may refer to resources here, by the last environment. A service without a
-// descriptor may: the registry may have lost it.
-func (s *Gate) mayReferHere(who schema.DeploymentID) bool {
-	env := s.environment.Load()
-	return env == nil || env.MayRefer(who.Service, s.Self.Service) ||
-		!slices.ContainsFunc(env.Services, func(d *schema.Descriptor) bool { return d.Service == who.Service })
 }
 
 const waitForSQL = `UPDATE dbcontroller.deployment SET unconfirmed = true, referred = true WHERE id = $1`

@@ -272,8 +272,8 @@ SELECT a, id % $3::int, id, '' FROM counted, unnest(ARRAY [{announce_epoch}, {ve
 func (s *Gate) Recover(ctx context.Context, env *schema.Environment) error {
 	var referring, all []int32
 	for _, d := range env.Deployments {
-		if d.Address == "" && d.Generation == 0 {
-			continue // it never ran
+		if d.NeverRan() {
+			continue
 		}
 		id, err := s.Names.Deployment(ctx, d.DeploymentID)
 		if err != nil {
@@ -426,6 +426,9 @@ func (s *Gate) RecordPeerEpoch(ctx context.Context, from schema.DeploymentID, ep
 		}
 		if decommissioned { // nobody is waited for who is not let in to answer
 			return peer.ErrDecommissioned
+		}
+		if err := s.checkStranger(ctx, tx, from, id); err != nil {
+			return err
 		}
 		if err := tx.QueryRow(ctx, learnEpochSQL, id, epoch).Scan(&moved, &known); err != nil || !moved {
 			return err

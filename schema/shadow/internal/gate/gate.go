@@ -27,6 +27,8 @@ type Gate struct {
 	// cache of the flags known to be stored.
 	database                              atomic.Pointer[uuid.UUID]
 	checkedDatabases, mismatches, flagged sync.Map
+	// strangers are the strangers (schema.DeploymentID) that this process has logged.
+	strangers sync.Map
 	// environment is the one of the last Recover of this process.
 	environment atomic.Pointer[schema.Environment]
 	// NotedTargets is a cache of the deployments (int32) that are stored as referred to.

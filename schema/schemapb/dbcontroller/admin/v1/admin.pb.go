@@ -146,11 +146,13 @@ type Removal struct {
 	Via    string `protobuf:"bytes,7,opt,name=via,proto3" json:"via,omitempty"`
 	ViaUid string `protobuf:"bytes,8,opt,name=via_uid,json=viaUid,proto3" json:"via_uid,omitempty"`
 	// The root: full name and uid of the resource, caller, request id and time of the request.
-	Root          string                 `protobuf:"bytes,9,opt,name=root,proto3" json:"root,omitempty"`
-	RootUid       string                 `protobuf:"bytes,10,opt,name=root_uid,json=rootUid,proto3" json:"root_uid,omitempty"`
-	Actor         string                 `protobuf:"bytes,11,opt,name=actor,proto3" json:"actor,omitempty"`
-	RequestId     string                 `protobuf:"bytes,12,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
-	RequestTime   *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=request_time,json=requestTime,proto3" json:"request_time,omitempty"`
+	Root        string                 `protobuf:"bytes,9,opt,name=root,proto3" json:"root,omitempty"`
+	RootUid     string                 `protobuf:"bytes,10,opt,name=root_uid,json=rootUid,proto3" json:"root_uid,omitempty"`
+	Actor       string                 `protobuf:"bytes,11,opt,name=actor,proto3" json:"actor,omitempty"`
+	RequestId   string                 `protobuf:"bytes,12,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	RequestTime *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=request_time,json=requestTime,proto3" json:"request_time,omitempty"`
+	// The deployment (service/region) that told the root; the called deployment cannot check it. Empty when it was recorded here.
+	ToldBy        string `protobuf:"bytes,14,opt,name=told_by,json=toldBy,proto3" json:"told_by,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -274,6 +276,13 @@ func (x *Removal) GetRequestTime() *timestamppb.Timestamp {
 		return x.RequestTime
 	}
 	return nil
+}
+
+func (x *Removal) GetToldBy() string {
+	if x != nil {
+		return x.ToldBy
+	}
+	return ""
 }
 
 type StatusRequest struct {
@@ -1897,7 +1906,7 @@ const file_dbcontroller_admin_v1_admin_proto_rawDesc = "" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x12\x1b\n" +
 	"\tpage_size\x18\x03 \x01(\x05R\bpageSize\"R\n" +
 	"\x14ListRemovalsResponse\x12:\n" +
-	"\bremovals\x18\x01 \x03(\v2\x1e.dbcontroller.admin.v1.RemovalR\bremovals\"\xf4\x02\n" +
+	"\bremovals\x18\x01 \x03(\v2\x1e.dbcontroller.admin.v1.RemovalR\bremovals\"\x8d\x03\n" +
 	"\aRemoval\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x10\n" +
@@ -1914,7 +1923,8 @@ const file_dbcontroller_admin_v1_admin_proto_rawDesc = "" +
 	"\x05actor\x18\v \x01(\tR\x05actor\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\f \x01(\tR\trequestId\x12=\n" +
-	"\frequest_time\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\vrequestTime\"\x0f\n" +
+	"\frequest_time\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\vrequestTime\x12\x17\n" +
+	"\atold_by\x18\x0e \x01(\tR\x06toldBy\"\x0f\n" +
 	"\rStatusRequest\"\xa5\v\n" +
 	"\x0eStatusResponse\x12\x1e\n" +
 	"\n" +

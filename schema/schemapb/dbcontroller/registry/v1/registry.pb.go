@@ -747,7 +747,9 @@ type DecommissionDeploymentRequest struct {
 	Service string                 `protobuf:"bytes,1,opt,name=service,proto3" json:"service,omitempty"`
 	Region  string                 `protobuf:"bytes,2,opt,name=region,proto3" json:"region,omitempty"`
 	// The reason, which is stored.
-	Reason        string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Decommission the deployment also when the registry does not list it: others may wait for it all the same.
+	Unlisted      bool `protobuf:"varint,4,opt,name=unlisted,proto3" json:"unlisted,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -801,6 +803,13 @@ func (x *DecommissionDeploymentRequest) GetReason() string {
 		return x.Reason
 	}
 	return ""
+}
+
+func (x *DecommissionDeploymentRequest) GetUnlisted() bool {
+	if x != nil {
+		return x.Unlisted
+	}
+	return false
 }
 
 type DecommissionDeploymentResponse struct {
@@ -1269,11 +1278,12 @@ const file_dbcontroller_registry_v1_registry_proto_rawDesc = "" +
 	"\aaddress\x18\x03 \x01(\tR\aaddress\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x04 \x01(\x03R\n" +
-	"generation\"i\n" +
+	"generation\"\x85\x01\n" +
 	"\x1dDecommissionDeploymentRequest\x12\x18\n" +
 	"\aservice\x18\x01 \x01(\tR\aservice\x12\x16\n" +
 	"\x06region\x18\x02 \x01(\tR\x06region\x12\x16\n" +
-	"\x06reason\x18\x03 \x01(\tR\x06reason\" \n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x1a\n" +
+	"\bunlisted\x18\x04 \x01(\bR\bunlisted\" \n" +
 	"\x1eDecommissionDeploymentResponse\"<\n" +
 	"\x17WatchEnvironmentRequest\x12!\n" +
 	"\fresume_token\x18\x01 \x01(\tR\vresumeToken\"\xa9\x06\n" +

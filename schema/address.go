@@ -1,0 +1,45 @@
+package schema
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+// hostName is a name of DNS, or of a network that is as lenient as container networks are.
+var hostName = regexp.MustCompile(`^[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_.])?$`)
+
+// CheckAddress returns an error unless an address is host:port. gRPC would take other texts for URLs, whose schemes lead to files
+// and to other resolvers.
+func CheckAddress(address string) error {
+	i := strings.LastIndexByte(address, ':')
+	if i < 0 {
+		return fmt.Errorf("address %q: want host:port", address)
+	}
+	host, port := address[:i], address[i+1:]
+	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 || port[0] == '+' {
+		return fmt.Errorf("address %q: want a port from 1 to 65535", address)
+	}
+	if ip, bracketed := strings.CutPrefix(host, "["); bracketed {
+		parsed, err := netip.ParseAddr(strings.TrimSuffix(ip, "]"))
+		if err != nil || !parsed.Is6() || !strings.HasSuffix(ip, "]") {
+			return fmt.Errorf("address %q: want an IPv6 address in the brackets", address)
+		}
+		return nil
+	}
+	if !hostName.MatchString(host) {
+		return fmt.Errorf("address %q: want a host name or an IP address before the port", address)
+	}
+	return nil
+}
+
+// Target is the address in the form of gRPC's targets, in which nothing in it is taken for a scheme.
+func (d Deployment) Target() (string, error) {
+	if d.Address == "" {
+		return "", errors.New("deployment " + d.String() + " has not registered yet")
+	}
+	return "dns:///" + d.Address, CheckAddress(d.Address)
+}

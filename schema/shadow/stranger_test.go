@@ -1,0 +1,58 @@
+package shadow_test
+
+import (
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
+)
+
+// A certificate of a deployment that the environment does not list, of a service that nothing describes, stops no delete: neither
+// with an announced epoch nor with a call, also in a database that was restored once.
+func TestAStrangerStopsNoDelete_I13_I20(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	b.MustPut(target, nil)
+	b.MustPut(target2, nil)
+	b.Settle()
+	stranger := schema.DeploymentID{Service: "evil.example.com", Region: "us-west2"}
+	attack := func() {
+		store := b.Stores[b.ID(aWest)]
+		require.NoError(t, store.Recover(t.Context(), b.Environment())) // as each process does at its start
+		require.NoError(t, store.CheckDatabase(t.Context(), stranger, uuid.New()))
+		_, err := store.RecordPeerEpoch(t.Context(), stranger, uuid.Must(uuid.NewV7()))
+		require.ErrorAs(t, err, new(*peer.UnavailableError), "the registry may list it later")
+		require.ErrorContains(t, err, "not in the registry's environment")
+		require.Empty(t, unconfirmed(t, b, aWest))
+		require.Empty(t, recovering(b, aWest, stranger.String(), schema.AnnounceEpoch, schema.ConfirmAgain, schema.VerifyBlockades))
+	}
+	attack()
+	b.MustDelete(target)
+	b.Backup(aWest)()
+	b.Recover(aWest)
+	b.Settle()
+	require.Empty(t, unconfirmed(t, b, aWest))
+	attack()
+	b.MustDelete(target2)
+}
+
+// A deployment that the registry has lost with its service's descriptor is no stranger where it has anything.
+func TestWhoHasReferencesIsNoStranger_I2_I15(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	b.MustPut(target, nil)
+	b.MustPut(holder, body{"block": target})
+	b.Settle()
+	env := without(b, bEast, bWest)
+	env.Services = nil
+	store := b.Stores[b.ID(aWest)]
+	require.NoError(t, store.Recover(t.Context(), env))
+	_, err := store.RecordPeerEpoch(t.Context(), b.ID(bEast), uuid.Must(uuid.NewV7()))
+	require.NoError(t, err)
+	require.Equal(t, []schema.DeploymentID{b.ID(bEast)}, unconfirmed(t, b, aWest))
+	require.NoError(t, store.WaiveComparison(t.Context(), b.ID(bEast), "lost", "operator/eve"), "an operator can lift it")
+	require.Empty(t, unconfirmed(t, b, aWest))
+}
