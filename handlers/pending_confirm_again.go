@@ -24,7 +24,7 @@ type ConfirmAgainStore interface {
 // ConfirmAgainPeers tells another deployment that the references to it are compared.
 type ConfirmAgainPeers interface {
 	// ConfirmEpoch names the epochs that were compared: of the other deployment's database, and of this one's.
-	ConfirmEpoch(ctx context.Context, at schema.DeploymentID, epoch, own uuid.UUID) error
+	ConfirmEpoch(ctx context.Context, at schema.DeploymentID, epoch, selfEpoch uuid.UUID) error
 }
 
 // ConfirmAgain compares what refers to another deployment with what is known there, establishes again what was lost, and

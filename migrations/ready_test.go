@@ -49,7 +49,7 @@ func TestReadyNamesWhatIsMissing(t *testing.T) {
 			if set == migrations.Registry {
 				prefix = "dbcontroller_registered"
 			}
-			own, serving := connected(t, dsn), connected(t, dsn)
+			admin, serving := connected(t, dsn), connected(t, dsn)
 			ready := func() error { return migrations.Ready(t.Context(), serving, set) }
 			require.ErrorIs(t, ready(), migrations.ErrNotReady)
 			_, err := migrations.Up(t.Context(), dsn, set)
@@ -57,13 +57,13 @@ func TestReadyNamesWhatIsMissing(t *testing.T) {
 			require.NoError(t, ready(), "a superuser may do everything")
 
 			role := prefix + "_serving"
-			execute(t, own, "DO $$ BEGIN IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = '"+role+"') THEN CREATE ROLE "+role+"; END IF; END $$")
+			execute(t, admin, "DO $$ BEGIN IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = '"+role+"') THEN CREATE ROLE "+role+"; END IF; END $$")
 			require.NoError(t, migrations.Roles(t.Context(), dsn, set, prefix))
 			execute(t, serving, "SET ROLE "+role)
 			require.Error(t, ready(), "the roles are not granted to it")
-			execute(t, own, "GRANT "+c.grants+" TO "+role)
+			execute(t, admin, "GRANT "+c.grants+" TO "+role)
 			require.NoError(t, ready(), "the least rights are enough")
-			execute(t, own, c.revoke)
+			execute(t, admin, c.revoke)
 			require.ErrorIs(t, ready(), migrations.ErrNotReady)
 			require.ErrorContains(t, ready(), c.missing)
 			require.NoError(t, migrations.Roles(t.Context(), dsn, set, prefix))
@@ -84,14 +84,14 @@ func TestAMigrationIsTakenBackWhenNoProcessUsesTheDatabase(t *testing.T) {
 		dsn := harness.Postgres(t).NewDatabase(t, "")
 		all, err := migrations.Up(t.Context(), dsn, set)
 		require.NoError(t, err)
-		own := connected(t, dsn)
+		admin := connected(t, dsn)
 		_, err = migrations.TakeBack(t.Context(), dsn, set, " ")
 		require.ErrorContains(t, err, "the reason is missing")
 		if set == migrations.Deployment {
-			execute(t, own, `INSERT INTO dbcontroller.member (id, name, expires_at) VALUES (gen_random_uuid(), 'host:1', now() + interval '1 hour')`)
+			execute(t, admin, `INSERT INTO dbcontroller.member (id, name, expires_at) VALUES (gen_random_uuid(), 'host:1', now() + interval '1 hour')`)
 			_, err = migrations.TakeBack(t.Context(), dsn, set, "a mistake")
 			require.ErrorContains(t, err, "processes of this database are running: host:1: stop them first")
-			execute(t, own, `UPDATE dbcontroller.member SET expires_at = now() - interval '1 hour'`)
+			execute(t, admin, `UPDATE dbcontroller.member SET expires_at = now() - interval '1 hour'`)
 		}
 		serving, err := pgx.ParseConfig(dsn)
 		require.NoError(t, err)

@@ -400,8 +400,8 @@ func (k *KindModel) Kinds() []KindID {
 // Dropped returns the patterns of the kind that another version does not have, under any name of the kind.
 func (k *KindModel) Dropped(by *Model) []Pattern {
 	var shapes []string
-	if now, err := by.Kind(by.Canonical(k.ID).Kind); err == nil {
-		shapes = now.Shapes()
+	if current, err := by.Kind(by.Canonical(k.ID).Kind); err == nil {
+		shapes = current.Shapes()
 	}
 	return slices.DeleteFunc(slices.Clone(k.patterns), func(p Pattern) bool { return slices.Contains(shapes, p.Shape()) })
 }

@@ -14,12 +14,12 @@ import (
 // name has one kind in all versions of a service (Check ensures it), so that messages need no version beside a kind.
 type renames struct {
 	root map[KindID]KindID
-	// now has, by root, the names in the version of the model and in the versions that it imports.
-	now map[KindID]KindID
+	// current has, by root, the names in the version of the model and in the versions that it imports.
+	current map[KindID]KindID
 }
 
 func newRenames(descriptors []*Descriptor) *renames {
-	r := &renames{root: map[KindID]KindID{}, now: map[KindID]KindID{}}
+	r := &renames{root: map[KindID]KindID{}, current: map[KindID]KindID{}}
 	byService := map[string][]*Descriptor{}
 	for _, d := range descriptors {
 		byService[d.Service] = append(byService[d.Service], d)
@@ -39,7 +39,7 @@ func newRenames(descriptors []*Descriptor) *renames {
 func (r *renames) use(d *Descriptor) {
 	for _, k := range d.Kinds {
 		id := KindID{d.Service, k.Name}
-		r.now[r.rootOf(id)] = id
+		r.current[r.rootOf(id)] = id
 	}
 }
 
@@ -161,8 +161,8 @@ func checkNames(ps *Problems, descriptors []*Descriptor) {
 // Canonical returns the name of a kind in the model's version, or in the version of a service that it imports, for the name
 // in any version. A kind that this version does not have keeps its name.
 func (m *Model) Canonical(id KindID) KindID {
-	if now, ok := m.renames.now[m.renames.rootOf(id)]; ok {
-		return now
+	if current, ok := m.renames.current[m.renames.rootOf(id)]; ok {
+		return current
 	}
 	return id
 }
@@ -174,8 +174,8 @@ func (m *Model) Root(id KindID) KindID { return m.renames.rootOf(id) }
 func (m *Model) Renamed() map[string]string {
 	out := map[string]string{}
 	for id := range m.renames.root {
-		if now := m.Canonical(id); id.Service == m.Descriptor.Service && now != id {
-			out[id.Kind] = now.Kind
+		if current := m.Canonical(id); id.Service == m.Descriptor.Service && current != id {
+			out[id.Kind] = current.Kind
 		}
 	}
 	return out

@@ -46,14 +46,14 @@ func (d *yamlReader) merge(have []yamlField, n *yaml.Node, path string, within [
 		return have
 	}
 	var merges []*yaml.Node
-	own := len(have)
+	explicit := len(have)
 	for i := 0; i+1 < len(n.Content) && d.more(n.Content[i]); i += 2 {
 		key, value := n.Content[i], n.Content[i+1]
 		same := func(f yamlField) bool { return f.key.Value == key.Value }
 		switch {
 		case key.Tag == "!!merge":
 			merges = append(merges, value)
-		case slices.ContainsFunc(have[own:], same):
+		case slices.ContainsFunc(have[explicit:], same):
 			d.ps.add(d.pos(key, path), "keep one of them", "key %q is used twice", clip(key.Value))
 		case !slices.ContainsFunc(have, same):
 			have = append(have, yamlField{key, value})

@@ -94,7 +94,7 @@ func TestAFailoverThatLosesCommits_I1_I2_I8(t *testing.T) {
 	require.Contains(t, out, "needs a decision: update "+bEast+"holders/lost so that it refers to a resource that exists, or delete it")
 	out, err = run(t, "explain", bEast+"holders/lost", "--context", f.Context)
 	require.NoError(t, err, out)
-	require.Contains(t, out, "DANGLING   block refers to "+aWest+"targets/lost, which went without it")
+	require.Contains(t, out, "DANGLING   block refers to "+aWest+"targets/lost, which was deleted without this reference")
 	f.mustPut(bEast+"holders/lost", nil)
 	f.mustPut(bEast+"holders/new", nil)
 	f.mustDelete(aWest + "targets/kept")

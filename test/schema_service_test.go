@@ -218,20 +218,20 @@ func TestRepeatedAndLateAcknowledgements(t *testing.T) {
 		_, err := p.service.AcknowledgeDeletions(ctx, &schemav1.AcknowledgeDeletionsRequest{Position: early})
 		require.NoError(t, err)
 	}
-	n, now := position()
+	n, latest := position()
 	require.Equal(t, 1, n, "still to be acted upon")
 	for range 2 { // with an exception: not done
-		_, err := p.service.AcknowledgeDeletions(ctx, &schemav1.AcknowledgeDeletionsRequest{Position: now, ExceptUids: [][]byte{raw(p.target)}})
+		_, err := p.service.AcknowledgeDeletions(ctx, &schemav1.AcknowledgeDeletionsRequest{Position: latest, ExceptUids: [][]byte{raw(p.target)}})
 		require.NoError(t, err)
 	}
 	stranger := schemav1.NewSchemaServiceClient(f.as(f.Deployments[f.id(bWest+"holders/h")].Certs, "a.example.com/us-west2"))
-	_, err := stranger.AcknowledgeDeletions(ctx, &schemav1.AcknowledgeDeletionsRequest{Position: now})
+	_, err := stranger.AcknowledgeDeletions(ctx, &schemav1.AcknowledgeDeletionsRequest{Position: latest})
 	require.Equal(t, codes.FailedPrecondition, status.Code(err), "a position is valid only for its receiver")
 	require.NotNil(t, f.get(aWest+"targets/t"))
 	require.NoError(t, f.Deployments[f.id(bEast+"holders/h")].Start())
 	f.ready("b.example.com/eastus2")
 	f.gone(aWest+"targets/t", bEast+"holders/h")
-	_, err = p.service.AcknowledgeDeletions(ctx, &schemav1.AcknowledgeDeletionsRequest{Position: now})
+	_, err = p.service.AcknowledgeDeletions(ctx, &schemav1.AcknowledgeDeletionsRequest{Position: latest})
 	require.NoError(t, err, "of what is long gone")
 	f.settled()
 }

@@ -27,7 +27,7 @@ func TestErrorsContainNoPassword(t *testing.T) {
 	certs := t.TempDir()
 	_, err := run(t, "certs", "--dir", certs, "registry", "deployment/a.example.com/us-west2")
 	require.NoError(t, err)
-	own := filepath.Join(certs, "deployment_a.example.com_us-west2")
+	certDir := filepath.Join(certs, "deployment_a.example.com_us-west2")
 	for name, dsn := range map[string]string{
 		"nobody there":   "postgres://u:" + canary + "@127.0.0.1:1/db",
 		"no port":        "postgres://u:" + canary + "@127.0.0.1:port/db",
@@ -38,7 +38,7 @@ func TestErrorsContainNoPassword(t *testing.T) {
 		"a keyword":      "host=127.0.0.1 port=1 user=u password='" + canary + "'",
 	} {
 		for _, args := range [][]string{
-			{"serve", "--deployment", "a.example.com/us-west2", "--postgres", dsn, "--registry", "127.0.0.1:1", "--certs", own, "--listen", "127.0.0.1:0", "--migrate", "--start-timeout", "1s"},
+			{"serve", "--deployment", "a.example.com/us-west2", "--postgres", dsn, "--registry", "127.0.0.1:1", "--certs", certDir, "--listen", "127.0.0.1:0", "--migrate", "--start-timeout", "1s"},
 			{"registry", "--postgres", dsn, "--certs", filepath.Join(certs, "registry"), "--listen", "127.0.0.1:0", "--start-timeout", "1s"},
 			{"migrate", "up", "--postgres", dsn, "--roles"},
 			{"migrate", "status", "--postgres", dsn},

@@ -173,7 +173,7 @@ func TestADatabaseOutageIsLoggedOnce(t *testing.T) {
 	require.NoError(t, a.deployment.Start())
 	a.ready(a.deployment)
 	registry := registryv1.NewRegistryServiceClient(a.dial(a.registryAt, identity.Identity{Role: identity.RoleRegistry}))
-	own := resourcev1.NewResourceServiceClient(a.dial(a.deploymentAt, identity.Deployment(schema.DeploymentID{Service: "a.example.com", Region: "us-west2"})))
+	selfClient := resourcev1.NewResourceServiceClient(a.dial(a.deploymentAt, identity.Deployment(schema.DeploymentID{Service: "a.example.com", Region: "us-west2"})))
 	before := map[*playground.Process]int{}
 	for _, p := range []*playground.Process{a.registry, a.deployment} {
 		before[p] = len(a.said(p, 0))
@@ -182,7 +182,7 @@ func TestADatabaseOutageIsLoggedOnce(t *testing.T) {
 	for range 200 {
 		_, err := registry.GetEnvironment(t.Context(), &registryv1.GetEnvironmentRequest{})
 		require.Equal(t, codes.Unavailable, status.Code(err), "%v", err)
-		_, err = own.GetResource(t.Context(), &resourcev1.GetResourceRequest{Name: "targets/t"})
+		_, err = selfClient.GetResource(t.Context(), &resourcev1.GetResourceRequest{Name: "targets/t"})
 		require.Equal(t, codes.Unavailable, status.Code(err), "%v", err)
 	}
 	tick := time.NewTicker(3 * time.Second) // in which leases are renewed and work is tried again
@@ -208,9 +208,9 @@ func TestReadyNeedsTheSchemaAndTheRights(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	d := f.Deployments[f.id(aWest+"targets/t")]
-	own, err := pgx.Connect(t.Context(), d.DSN)
+	conn, err := pgx.Connect(t.Context(), d.DSN)
 	require.NoError(t, err)
-	defer func() { _ = own.Close(context.Background()) }()
+	defer func() { _ = conn.Close(context.Background()) }()
 	health := func() string {
 		res, err := http.Get(d.HTTP + "/readyz?verbose")
 		require.NoError(t, err)
@@ -231,10 +231,10 @@ func TestReadyNeedsTheSchemaAndTheRights(t *testing.T) {
 			"[-]schema: the database is not ready: it lacks migration 0",
 		},
 	} {
-		_, err = own.Exec(t.Context(), c.take)
+		_, err = conn.Exec(t.Context(), c.take)
 		require.NoError(t, err)
 		f.eventually("it says so", func() bool { return strings.Contains(health(), c.says) })
-		_, err = own.Exec(t.Context(), c.give)
+		_, err = conn.Exec(t.Context(), c.give)
 		require.NoError(t, err)
 		f.eventually("it is ready again", func() bool { return strings.Contains(health(), "readyz check passed") })
 	}

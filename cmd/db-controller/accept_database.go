@@ -58,7 +58,7 @@ func acceptDatabase(cmd *cobra.Command, id schema.DeploymentID, reason string) e
 	if err != nil {
 		return err
 	}
-	now, err := admin.Status(cmd.Context(), &adminv1.StatusRequest{})
+	replaced, err := admin.Status(cmd.Context(), &adminv1.StatusRequest{})
 	if err != nil {
 		return plain(err)
 	}
@@ -66,7 +66,7 @@ func acceptDatabase(cmd *cobra.Command, id schema.DeploymentID, reason string) e
 	if err != nil {
 		return err
 	}
-	req := &adminv1.AcceptDatabaseRequest{Deployment: id.String(), Database: now.GetDatabase(), Epoch: now.GetEpoch().GetId(), Reason: reason}
+	req := &adminv1.AcceptDatabaseRequest{Deployment: id.String(), Database: replaced.GetDatabase(), Epoch: replaced.GetEpoch().GetId(), Reason: reason}
 	cmd.Printf("%s uses the database %s\n", id, req.GetDatabase())
 	var failed []string
 	for _, d := range env.Deployments {

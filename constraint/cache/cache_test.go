@@ -288,8 +288,8 @@ func TestCopiesCanBeChangedFreely(t *testing.T) {
 	queried, err := v.Query("owned and large", "o")
 	require.NoError(t, err)
 	spoil(queried[0])
-	now, _ := c.View().Get("d")
-	require.Same(t, stored, now, "without copies it is the object itself")
+	uncopied, _ := c.View().Get("d")
+	require.Same(t, stored, uncopied, "without copies it is the object itself")
 	require.Equal(t, &device{name: "d", version: 1, owner: "o", targets: []string{"t"}, tags: map[string]string{"k": "v"}, size: 20}, stored)
 }
 

@@ -26,7 +26,7 @@ ON CONFLICT DO NOTHING`
 func (s *Server) DecommissionDeployment(ctx context.Context, req *registryv1.DecommissionDeploymentRequest) (*registryv1.DecommissionDeploymentResponse, error) {
 	id := schema.DeploymentID{Service: req.GetService(), Region: req.GetRegion()}
 	if req.GetReason() == "" || len(req.GetReason()) > 1000 {
-		return nil, status.Error(codes.InvalidArgument, "reason: want up to 1000 characters: it is kept for those who ask later")
+		return nil, status.Error(codes.InvalidArgument, "reason: want 1 to 1000 characters; it is stored with the decision")
 	}
 	who, err := identity.FromContext(ctx)
 	if err != nil {

@@ -258,7 +258,7 @@ func TestRemove(t *testing.T) {
 func TestADecommissionedDeploymentNeverComesBack(t *testing.T) {
 	t.Parallel()
 	dsn := database(t)
-	operator, own := serve(t, dsn, identity.Identity{Role: identity.RoleOperator, Name: "ann"}), serve(t, dsn, identity.Deployment(west))
+	operator, selfClient := serve(t, dsn, identity.Identity{Role: identity.RoleOperator, Name: "ann"}), serve(t, dsn, identity.Deployment(west))
 	apply(t, operator, example)
 	gone := func(region string) error {
 		_, err := operator.DecommissionDeployment(t.Context(), &registryv1.DecommissionDeploymentRequest{Service: west.Service, Region: region, Reason: "fire"})
@@ -273,10 +273,10 @@ func TestADecommissionedDeploymentNeverComesBack(t *testing.T) {
 	require.Equal(t, codes.InvalidArgument, status.Code(stranger("no region!")))
 	require.NoError(t, gone("us-west2"))
 	require.NoError(t, gone("us-west2"), "said again")
-	env, err := own.GetEnvironment(t.Context(), &registryv1.GetEnvironmentRequest{})
+	env, err := selfClient.GetEnvironment(t.Context(), &registryv1.GetEnvironmentRequest{})
 	require.NoError(t, err)
 	require.Len(t, env.GetEnvironment().GetDeployments(), 1)
-	_, err = own.RegisterDeployment(t.Context(), &registryv1.RegisterDeploymentRequest{Service: west.Service, Region: west.Region, Address: "x:1", Generation: 9})
+	_, err = selfClient.RegisterDeployment(t.Context(), &registryv1.RegisterDeploymentRequest{Service: west.Service, Region: west.Region, Address: "x:1", Generation: 9})
 	require.Equal(t, codes.FailedPrecondition, status.Code(err))
 	require.ErrorContains(t, err, "was decommissioned by operator/ann")
 	_, err = operator.Apply(t.Context(), &registryv1.ApplyRequest{Deployments: []*registryv1.Deployment{{Service: west.Service, Region: west.Region, Version: "v1"}}})

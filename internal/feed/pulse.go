@@ -63,26 +63,26 @@ func (l *Log) beat(ctx context.Context) {
 	// Not cancelled with the watch that found it due: the other watches depend on it.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookTimeout)
 	defer cancel()
-	now, written, err := l.written(ctx, from)
+	current, written, err := l.written(ctx, from)
 	if err != nil {
 		return
 	}
-	to, err := parsePosition(now.at)
+	to, err := parsePosition(current.at)
 	if err != nil {
 		return
 	}
-	if now.epoch == epoch && !from.after(to) {
+	if current.epoch == epoch && !from.after(to) {
 		touched = written
 	}
-	from, epoch = to, now.epoch
+	from, epoch = to, current.epoch
 }
 
 // written returns the topics that were written after a position, and a newer position that is on disk.
-func (l *Log) written(ctx context.Context, from Position) (now state, touched Topics, err error) {
+func (l *Log) written(ctx context.Context, from Position) (current state, touched Topics, err error) {
 	var mask int16
 	row := l.cfg.Pool.QueryRow(ctx, l.cfg.WrittenSQL, from.xmax, from.xip)
-	if err := row.Scan(&now.at, &now.lsn, &now.flushed, &now.epoch, &mask); err != nil {
-		return now, everything, fmt.Errorf("read which topics were written: %w", err)
+	if err := row.Scan(&current.at, &current.lsn, &current.flushed, &current.epoch, &mask); err != nil {
+		return current, everything, fmt.Errorf("read which topics were written: %w", err)
 	}
-	return now, Topics(mask), l.flush(ctx, now) //nolint:gosec // as many bits as there are topics
+	return current, Topics(mask), l.flush(ctx, current) //nolint:gosec // as many bits as there are topics
 }

@@ -93,9 +93,9 @@ func join[T any](l *Log, f Feed[T], st state, at Position) (t *tail[T], leave fu
 
 // newTail begins at a position; its first look is due.
 func newTail[T any](l *Log, f Feed[T], st state, at Position) *tail[T] {
-	now := make(chan struct{})
-	close(now)
-	return &tail[T]{log: l, feed: f, state: st, last: &look[T]{from: at, to: at, woken: now, done: now}}
+	ready := make(chan struct{})
+	close(ready)
+	return &tail[T]{log: l, feed: f, state: st, last: &look[T]{from: at, to: at, woken: ready, done: ready}}
 }
 
 // newest returns the last complete look.
@@ -136,14 +136,14 @@ func (t *tail[T]) advance(ctx context.Context, since *look[T]) {
 	defer cancel()
 	p, err := read(ctx, t.log, t.feed, t.state.epoch, k.from, "", 0)
 	if err == nil {
-		k.to, err = parsePosition(p.now.at)
+		k.to, err = parsePosition(p.present.at)
 	}
 	if err == nil && k.from.after(k.to) {
 		err = errBack
 	}
 	if err == nil {
 		k.token = t.state.token(k.to, t.feed.Filter)
-		err = t.log.flush(ctx, p.now)
+		err = t.log.flush(ctx, p.present)
 	}
 	k.page, k.err = p, err
 }

@@ -14,8 +14,8 @@ type page[T any] struct {
 	// last is the sequence number of the last item; after a full page there may be more.
 	last int64
 	full bool
-	// now is the position of the statement.
-	now state
+	// present is the position of the statement.
+	present state
 }
 
 // walkSQL is for the statements of the same batch, which is one transaction: they walk along the index on seq and end at
@@ -53,7 +53,7 @@ func read[T any](ctx context.Context, l *Log, f Feed[T], epoch string, from Posi
 	}
 	defer rows.Close()
 	for rows.Next() {
-		item, seq, err := f.Scan(&withSnapshot{rows, []any{&p.now.at, &p.now.lsn, &p.now.flushed, &p.now.epoch, &p.now.compacted}})
+		item, seq, err := f.Scan(&withSnapshot{rows, []any{&p.present.at, &p.present.lsn, &p.present.flushed, &p.present.epoch, &p.present.compacted}})
 		if err != nil {
 			return p, fmt.Errorf("follow %s: %w", f.Filter, err)
 		}
@@ -66,10 +66,10 @@ func read[T any](ctx context.Context, l *Log, f Feed[T], epoch string, from Posi
 	}
 	// Of the statement itself: a pool replaces a connection that was lost, whoever answers at the address now, and what was
 	// compacted away is seen as compacted.
-	if p.now.epoch != epoch {
+	if p.present.epoch != epoch {
 		return p, fmt.Errorf("%w: the database failed over", ErrReset)
 	}
-	if f.Aged && p.now.compactedBeyond(from) {
+	if f.Aged && p.present.compactedBeyond(from) {
 		return p, fmt.Errorf("%w: the reader paused for longer than the retention of changes", ErrReset)
 	}
 	p.full = len(p.items) >= f.Chunk

@@ -16,14 +16,14 @@ import (
 var (
 	ErrNotFound = errors.New("not found")
 	ErrExists   = errors.New("already exists")
-	// ErrConflict says that the resource is not at the revision, or has not the uid, that the write asked for.
+	// ErrConflict reports that the resource does not have the uid or the revision that the write requires.
 	ErrConflict = errors.New("uid or revision does not match")
-	// ErrDeleting says that the resource is on its way out and takes no writes.
+	// ErrDeleting reports that the resource is in DELETING, and takes no writes.
 	ErrDeleting = errors.New("is being deleted")
 	// ErrAborted reports that the attempt was aborted, by a target's resolver, a version switch or a new epoch; try again.
 	ErrAborted = errors.New("the write was aborted, try again")
 	// ErrForeignReference reports that a write in the caller's transaction has a new reference to another deployment.
-	ErrForeignReference = errors.New("a new reference to another deployment cannot be written inside a transaction of your own: use Save")
+	ErrForeignReference = errors.New("a new reference to another deployment cannot be written in a transaction of the caller: use Save")
 	// ErrTransaction reports that the caller's transaction cannot contain the write. Nothing was written; the message
 	// names the remedy.
 	ErrTransaction = errors.New("the transaction cannot take the write")
@@ -86,7 +86,7 @@ func (e *BlockedError) Add(h Holder) {
 func (e *BlockedError) Error() string {
 	verb := "is referred to by"
 	if e.Undecided {
-		verb = "may be referred to, which is not decided yet, by"
+		verb = "may be referred to, if undecided writes commit, by"
 	}
 	root := schema.FullName{Deployment: e.Deployment, Name: e.Name}
 	told := slices.Clone(e.Holders[:min(len(e.Holders), maxToldHolders)])
@@ -108,7 +108,7 @@ func (e *BlockedError) Error() string {
 			if i > 0 {
 				b.WriteByte(';')
 			}
-			fmt.Fprintf(&b, " %s, which goes with it, %s", h.Target, verb)
+			fmt.Fprintf(&b, " %s, which would be deleted with it, %s", h.Target, verb)
 		}
 		fmt.Fprintf(&b, " %s (%s)", h.Name, h.Path)
 	}
@@ -116,7 +116,7 @@ func (e *BlockedError) Error() string {
 		fmt.Fprintf(&b, " and %d more", more)
 	}
 	if e.AtLeast {
-		b.WriteString(", or still more: not everything was looked at")
+		b.WriteString(", and perhaps more: the look-ahead was incomplete")
 	}
 	if len(e.Unanswered) > 0 {
 		fmt.Fprintf(&b, "; could not be asked whether their holders still refer: %s", joined(e.Unanswered))
@@ -162,7 +162,7 @@ func (e *UnavailableError) Error() string {
 	if len(e.Unasked) > 0 {
 		return describeUnasked(e.Unasked)
 	}
-	if errors.Is(e.Err, ErrRecovering) { // they are waited for, whether or not they can be reached
+	if errors.Is(e.Err, ErrRecovering) { // recovery waits for them, reachable or not
 		return fmt.Sprintf("%v: %s", e.Err, joined(e.Deployments))
 	}
 	return fmt.Sprintf("%s cannot be reached: %v", joined(e.Deployments), e.Err)
@@ -170,9 +170,9 @@ func (e *UnavailableError) Error() string {
 
 func (e *UnavailableError) Unwrap() error { return e.Err }
 
-// ErrRecovering is why nothing is deleted for now.
-var ErrRecovering = errors.New("the database was restored or failed over, and may have lost what refers to its resources: " +
-	"nothing is deleted here until these have confirmed their references")
+// ErrRecovering is the reason why nothing is deleted during a recovery.
+var ErrRecovering = errors.New("the database was restored or failed over, and may have lost blockades: " +
+	"nothing is deleted here until these deployments have confirmed their references")
 
 // maxNamedInText is the number of list items in the text of an error.
 const maxNamedInText = 5
@@ -189,8 +189,8 @@ type DatabaseError struct {
 }
 
 func (e *DatabaseError) Error() string {
-	return fmt.Sprintf("%s runs over the database %s, and not over %s, which is known of it: start it over the right one, or restore a backup of that; "+
-		"if it is lost for good, say so: db-controller accept-database %s", e.Deployment, e.Spoken, e.Known, e.Deployment)
+	return fmt.Sprintf("%s runs over database %s instead of its recorded database %s: start it over the recorded one, or restore a backup of that; "+
+		"if that one is lost for good, accept the new one: db-controller accept-database %s", e.Deployment, e.Spoken, e.Known, e.Deployment)
 }
 
 type CallerDatabase struct{}
@@ -208,15 +208,15 @@ func WithCallerDatabase(ctx context.Context, database uuid.UUID) context.Context
 //     with the blockades and entries here, and has established lost ones again;
 //   - references from here to other deployments, and blockades here, are compared as well.
 
-// ErrOldEpoch refuses a message that was made before its sender's database began a new epoch.
-var ErrStaleEpoch = errors.New("this is of before a failover or a restore of the sender's database; " +
-	"if it is not, that database was put back to before one: start its deployment with --restored")
+// ErrStaleEpoch refuses a message that was sent before its sender's database began a new epoch.
+var ErrStaleEpoch = errors.New("stale epoch: sent before the sender's database failed over or was restored; " +
+	"if neither happened, that database was rolled back unnoticed: restart its deployment with --restored")
 
 // Outcomes of watches.
 var (
-	// ErrReset says that a resume token cannot be resumed: start with a new snapshot.
+	// ErrReset reports that a resume token cannot be resumed: start with a new snapshot.
 	ErrReset = schema.ErrReset
 )
 
-// ErrPassGone means that a pass has ended, or was replaced by another one.
+// ErrPassGone reports that a comparison has ended, or was replaced by another one.
 var ErrPassGone = errors.New("the comparison has ended or was replaced by a newer one")

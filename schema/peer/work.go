@@ -8,7 +8,7 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// Messages are the messages of pieces of work: what this deployment owes to another one now.
+// Messages are the messages of pieces of work: the messages that this deployment owes to another one now.
 type Messages struct {
 	// Epoch of the database in which they were read.
 	Epoch   uuid.UUID

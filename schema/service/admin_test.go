@@ -19,7 +19,7 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow"
 )
 
-// adminStore is the store of an AdminService: fixed answers for Status, functions for what a test looks at.
+// adminStore is the store of an AdminService: fixed results for Status, functions for the other methods.
 type adminStore struct {
 	failing        map[string]error // by method
 	outstanding    []shadow.Outstanding

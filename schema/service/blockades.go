@@ -20,7 +20,7 @@ type blockadeStore interface {
 	Answer(ctx context.Context, target schema.DeploymentID, questions []peer.Question) (*peer.Answers, error)
 }
 
-// referenceChecker returns, in order, what this deployment stores about references of a holder's deployment.
+// referenceChecker returns, in order, the stored state of references of a holder's deployment.
 type referenceChecker interface {
 	CheckReferences(ctx context.Context, holder schema.DeploymentID, refs []peer.CheckedReference) ([]peer.Known, error)
 }

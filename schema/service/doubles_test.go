@@ -79,7 +79,7 @@ type schemaStore struct {
 	dropOwners      func(from schema.DeploymentID, epoch uuid.UUID, owners []schema.Deletion, letGo []peer.LetGo) ([]uuid.UUID, bool, error)
 	upgradeOwners   func(from schema.DeploymentID, version string, generation int64, renamed map[string]string) (int64, error)
 	told            func(from schema.DeploymentID, epoch uuid.UUID) (uuid.UUID, error)
-	confirmed       func(by schema.DeploymentID, epoch, own uuid.UUID) error
+	confirmed       func(by schema.DeploymentID, epoch, selfEpoch uuid.UUID) error
 	plan            func(q peer.PlanQuestion) (*peer.Plan, error)
 	trace           func(uids []uuid.UUID) (map[uuid.UUID]peer.Trace, error)
 	listShadows     func(kind, token string, limit int) ([]shadow.ResourceView, string, error)
@@ -139,8 +139,8 @@ func (s *schemaStore) RecordPeerEpoch(_ context.Context, from schema.DeploymentI
 	return s.told(from, epoch)
 }
 
-func (s *schemaStore) MarkReferencesConfirmed(_ context.Context, by schema.DeploymentID, epoch, own uuid.UUID) error {
-	return s.confirmed(by, epoch, own)
+func (s *schemaStore) MarkReferencesConfirmed(_ context.Context, by schema.DeploymentID, epoch, selfEpoch uuid.UUID) error {
+	return s.confirmed(by, epoch, selfEpoch)
 }
 
 func (s *schemaStore) Plan(_ context.Context, q peer.PlanQuestion) (*peer.Plan, error) {

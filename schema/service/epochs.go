@@ -18,11 +18,11 @@ import (
 // has to be greater, and has the time of its clock: an epoch from the far future could hardly be replaced.
 const maxAhead = 2 * time.Hour
 
-// epochStore keeps the epochs of other deployments' databases. Told returns the greatest epoch that is known of the
+// epochStore keeps the epochs of other deployments' databases. RecordPeerEpoch returns the greatest epoch recorded of the
 // caller.
 type epochStore interface {
 	RecordPeerEpoch(ctx context.Context, from schema.DeploymentID, epoch uuid.UUID) (known uuid.UUID, err error)
-	MarkReferencesConfirmed(ctx context.Context, by schema.DeploymentID, epoch, own uuid.UUID) error
+	MarkReferencesConfirmed(ctx context.Context, by schema.DeploymentID, epoch, selfEpoch uuid.UUID) error
 }
 
 func epochOf(raw []byte) (uuid.UUID, error) {
@@ -73,9 +73,9 @@ func (s *schemas) confirmEpoch(ctx context.Context, req *schemav1.ConfirmEpochRe
 	if err != nil {
 		return err
 	}
-	own, err := epochOf(req.GetOwnEpoch())
+	selfEpoch, err := epochOf(req.GetOwnEpoch())
 	if err != nil {
 		return err
 	}
-	return s.epochs.MarkReferencesConfirmed(ctx, by, epoch, own)
+	return s.epochs.MarkReferencesConfirmed(ctx, by, epoch, selfEpoch)
 }

@@ -30,7 +30,7 @@ func connected(store *schemaStore) *peers.Peers {
 	return p
 }
 
-// What one deployment sends is what the store of the other one receives, and the answer comes back as it was given.
+// The store of the called deployment receives the values that the caller sent, and the caller receives its results.
 func TestEstablishedReferencesSurviveTheWire(t *testing.T) {
 	t.Parallel()
 	attempt, epoch := newAttempt(t), uid(9)
@@ -158,10 +158,10 @@ func TestEpochsSurviveTheWire(t *testing.T) {
 			require.Equal(t, mine, epoch)
 			return greater, failing
 		},
-		confirmed: func(by schema.DeploymentID, epoch, own uuid.UUID) error {
+		confirmed: func(by schema.DeploymentID, epoch, selfEpoch uuid.UUID) error {
 			require.Equal(t, other, by)
 			require.Equal(t, uid(1), epoch)
-			require.Equal(t, mine, own)
+			require.Equal(t, mine, selfEpoch)
 			return failing
 		},
 	})
@@ -401,7 +401,7 @@ func TestWatchesOfPeersDeliverEvents(t *testing.T) {
 	require.ErrorContains(t, p.WatchDeletions(t.Context(), other, func(schema.Event[schema.Deletion]) error { return nil }), "deployment b.example.com/us-west2 is not known to the registry")
 }
 
-// Every call fails in the same way when there is no connection, and what was to be established was certainly not.
+// Every call fails in the same way without a connection, and an establish certainly did not arrive.
 func TestCallsToAnUnknownDeploymentFail(t *testing.T) {
 	t.Parallel()
 	p, ctx := peers.New(self, nil), t.Context()

@@ -25,7 +25,7 @@ type shadowStore interface {
 	WatchWork(ctx context.Context, shards []int16, token string, deliver func(schema.Event[schema.Work]) error) error
 }
 
-// own refuses every caller except the deployment itself.
+// requireSelf refuses every caller except the deployment itself.
 func (s *schemas) requireSelf(ctx context.Context) error {
 	if who, err := caller(ctx); err != nil || who != s.self {
 		return status.Errorf(codes.PermissionDenied, "only %s itself may read its shadows and its outstanding work", s.self)

@@ -15,7 +15,7 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/write"
 )
 
-// What the store's methods take and return, beside the values of package peer.
+// Parameters and results of the store's methods, beside the values of package peer.
 type (
 	Config = db.Config
 	Leases = db.Leases
@@ -69,14 +69,14 @@ const (
 var (
 	// ErrCostly is the error of a list that reads more rows than its page may cost.
 	ErrCostly = read.ErrCostly
-	// ErrSlow is the error of a watch whose reader took too long to take what was delivered: open it again.
+	// ErrSlow is the error of a watch whose reader took too long to take a delivery: open it again.
 	ErrSlow = read.ErrSlow
 )
 
 // CheckMask returns an error for a field mask with more than 1,000 paths or more than 256 KiB in all paths together.
 func CheckMask(paths []string) error { return write.CheckMask(paths) }
 
-// WatchResourcesAs is Store.WatchResources for readers that want another form of a resource, which is made once for all watches.
+// WatchResourcesAs is Store.WatchResources with a conversion of resources, which is done once for all watches.
 func WatchResourcesAs[T any](ctx context.Context, s *Store, kind, filter, token string, as func(peer.Resource) (T, error), deliver func(schema.Event[T]) error) error {
 	return read.WatchResourcesAs(ctx, s.Reader, kind, filter, token, as, deliver)
 }

@@ -61,8 +61,8 @@ func TestADeleteNamesEveryBlockerAndWhatItRefersTo_I13(t *testing.T) {
 		}
 		require.Equal(t, want, drawn)
 		require.Equal(t, "nodes/root cannot be deleted: it is referred to by "+node(as, "r1")+" (b.*), "+node(us, "l1")+" (b.*); "+
-			far+", which goes with it, is referred to by "+node(as, "r4")+" (b.*), "+node(eu, "r3")+" (b.*); "+
-			near+", which goes with it, is referred to by "+node(as, "r2")+" (b.*) and 1 more", refused.Error())
+			far+", which would be deleted with it, is referred to by "+node(as, "r4")+" (b.*), "+node(eu, "r3")+" (b.*); "+
+			near+", which would be deleted with it, is referred to by "+node(as, "r2")+" (b.*) and 1 more", refused.Error())
 	}
 	// A blocker that the deletion removes is excused.
 	b.MustPut(node(us, "l1"), body{"b": []any{root}, "c": []any{far}})

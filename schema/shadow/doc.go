@@ -11,8 +11,8 @@
 //	internal/target    the side of the target: establish.go, blockade.go (confirm, release), quotas, acknowledgements
 //	internal/write     create and update: save.go, prepare.go compares, establishes elsewhere, then write.go writes all in one
 //	                   transaction; request.go repeats a write whose answer was lost; derive.go after a version switch
-//	internal/cascade   a deletion in one database: closure.go what it reaches, decide.go what goes at once and what waits,
-//	                   carry.go does it; act.go for deletions in other deployments, owner_change.go for lost owners
+//	internal/cascade   a deletion in one database: closure.go its members, decide.go which of them are removed at once and which wait,
+//	                   carry.go carries that out; act.go for deletions in other deployments, owner_change.go for lost owners
 //	internal/owner     owners of resources: questions (owner_check.go), deletions (owner_drop.go), version switches (owner_upgrade.go)
 //	internal/deletion  a user's delete: delete.go, lookahead.go over other deployments, plan.go answers one, trace.go upwards
 //	internal/verify    compares references with bodies and with other deployments, and repairs them

@@ -67,7 +67,7 @@ func FuzzBlockades(f *testing.F) {
 				by, m = other, m-'A'+'a'
 			}
 			epoch := b.Stores[by].PresentEpoch()
-			own := by == holder
+			fromHolder := by == holder
 			switch m {
 			case 'e':
 				_, err := target.Establish(ctx, holder, attempt, []peer.EstablishReference{{
@@ -78,10 +78,10 @@ func FuzzBlockades(f *testing.F) {
 				_, _ = target.Confirm(ctx, by, epoch, []peer.AttemptID{attempt})
 			case 'r':
 				require.NoError(t, target.Release(ctx, by, epoch, []peer.BlockadeKey{key}, nil))
-				over = over || own
+				over = over || fromHolder
 			case 'a':
 				require.NoError(t, target.Release(ctx, by, epoch, nil, []peer.AttemptID{attempt}))
-				over = over || own
+				over = over || fromHolder
 			case 'x':
 				_ = b.Resolve(at)
 			}

@@ -178,7 +178,7 @@ func TestWhoAsksADeploymentThatIsSilentAnswersAllTheSame_I15(t *testing.T) {
 	}
 	_, err := b.Delete(rootOfMany)
 	requireBlocked(t, err, "//a.example.com/r3/nodes/blocker") // the confirmed blockade counts
-	require.ErrorContains(t, err, "a.example.com/r2/nodes/n, which goes with it")
+	require.ErrorContains(t, err, "a.example.com/r2/nodes/n, which would be deleted with it")
 	require.ErrorContains(t, err, "could not be asked whether their holders still refer: a.example.com/r3", "and not r2, which is healthy")
 	plan, err := b.Stores[b.ID("a.example.com/r0")].PlanDelete(t.Context(), "nodes/root")
 	require.NoError(t, err)

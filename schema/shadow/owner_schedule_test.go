@@ -84,10 +84,10 @@ func TestALivingOwnerIsThereWhileItsDeploymentSwitches_I16(t *testing.T) {
 			if how == "one process" {
 				goOn = halted(t, b, aEast, "v2")
 			} else {
-				old, now := b.SecondProcess(aEast, shadow.Config{}), b.Stores[b.ID(aEast)]
+				old, current := b.SecondProcess(aEast, shadow.Config{}), b.Stores[b.ID(aEast)]
 				b.Switch(aEast, "v2")
 				b.Stores[b.ID(aEast)] = old
-				goOn = func() { b.Stores[b.ID(aEast)] = now }
+				goOn = func() { b.Stores[b.ID(aEast)] = current }
 			}
 			// A user's change of a flag creates a new check.
 			again := b.Get(holder).Owners[0]

@@ -19,7 +19,7 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/write"
 )
 
-// Store is the constraint store of one deployment. It is safe for concurrent use. Its methods are those of its parts.
+// Store is the constraint store of one deployment. It is safe for concurrent use. It has the methods of its rooms.
 type Store struct {
 	*gate.Gate
 	*read.Reader
@@ -54,10 +54,10 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	}, nil
 }
 
-// Close ends what the store runs in the background. Call it once, when no other method runs, and before the pool is closed.
+// Close ends the store's background work. Call it once, when no other method runs, and before the pool is closed.
 func (s *Store) Close() { s.Keeper.Close() }
 
-// Logger of what operators should know.
+// Logger for messages to operators.
 func (s *Store) Logger() *zap.Logger { return s.db.Logger() }
 
 // Deployment whose store it is.
@@ -73,7 +73,7 @@ func (s *Store) Wake() { s.db.Wake() }
 // Members returns the live processes of this deployment, and how many shards each has.
 func (s *Store) Members(ctx context.Context) ([]schema.Member, error) { return s.db.Members(ctx) }
 
-// Leases returns the leases of a process by this name; see Leases for what the time to live is.
+// Leases returns the leases of a process by this name; Leases describes the time to live.
 func (s *Store) Leases(name string, ttl time.Duration) *Leases {
 	return &Leases{Store: s.db, Name: name, TTL: ttl}
 }

@@ -57,7 +57,7 @@ func TestARepeatedOrLateConfirmHasNoEffect_I7_I8(t *testing.T) {
 	b.Settle()
 	b.Audit()
 	require.Zero(t, b.Count(aWest, "blockade"))
-	var now []string
-	require.NoError(t, b.Pools[b.ID(bEast)].QueryRow(t.Context(), `SELECT array_agg(attempt::text) FROM dbcontroller.reference`).Scan(&now))
-	require.Equal(t, attempts[:1], now, "the reference stays as it is")
+	var stored []string
+	require.NoError(t, b.Pools[b.ID(bEast)].QueryRow(t.Context(), `SELECT array_agg(attempt::text) FROM dbcontroller.reference`).Scan(&stored))
+	require.Equal(t, attempts[:1], stored, "the reference stays as it is")
 }

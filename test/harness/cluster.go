@@ -44,12 +44,12 @@ func NewCluster(t testing.TB) *Cluster {
 func NewClusterWith(t testing.TB, certs string) *Cluster {
 	t.Helper()
 	c := newCluster(t)
-	own := filepath.Join(filepath.Dir(c.dir), "tls")
-	require.NoError(t, os.Mkdir(own, 0o755)) //nolint:gosec // as newCluster says
+	tlsDir := filepath.Join(filepath.Dir(c.dir), "tls")
+	require.NoError(t, os.Mkdir(tlsDir, 0o755)) //nolint:gosec // as newCluster says
 	for _, name := range []string{"tls.crt", "tls.key"} {
 		raw, err := os.ReadFile(filepath.Join(certs, name))
 		require.NoError(t, err)
-		require.NoError(t, os.WriteFile(filepath.Join(own, name), raw, 0o600))
+		require.NoError(t, os.WriteFile(filepath.Join(tlsDir, name), raw, 0o600))
 	}
 	// The key has to belong to the server's user, which is known once the server has run.
 	c.Start()
@@ -60,9 +60,9 @@ func NewClusterWith(t testing.TB, certs string) *Cluster {
 	c.Stop()
 	user := data.Sys().(*syscall.Stat_t)
 	for _, name := range []string{"tls.crt", "tls.key"} {
-		require.NoError(t, os.Chown(filepath.Join(own, name), int(user.Uid), int(user.Gid)))
+		require.NoError(t, os.Chown(filepath.Join(tlsDir, name), int(user.Uid), int(user.Gid)))
 	}
-	c.tls = map[string]string{"ssl": "on", "ssl_cert_file": filepath.Join(own, "tls.crt"), "ssl_key_file": filepath.Join(own, "tls.key")}
+	c.tls = map[string]string{"ssl": "on", "ssl_cert_file": filepath.Join(tlsDir, "tls.crt"), "ssl_key_file": filepath.Join(tlsDir, "tls.key")}
 	c.Start()
 	return c
 }

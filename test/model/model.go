@@ -195,7 +195,7 @@ func (w *World) Commit(i int) {
 	confirms := map[int]bool{}
 	for _, path := range slices.Sorted(maps.Keys(wr.before)) {
 		old := wr.before[path]
-		if now, ok := wr.refs[path]; !ok || now != old {
+		if current, ok := wr.refs[path]; !ok || current != old {
 			w.drop(wr.at, wr.holder, path, old)
 		}
 	}

@@ -52,16 +52,16 @@ var standingCodes = map[peer.Standing]codes.Code{
 	peer.Later: codes.Unavailable,
 }
 
-// withRefusals adds the reasons of refused references.
-func withRefusals(own []reason) []reason {
+// withRefusals adds the list of refused references.
+func withRefusals(list []reason) []reason {
 	for _, r := range peer.Reasons() {
 		as, ok := refusalCodes[r]
 		if !ok {
 			as = standingCodes[r.Standing()]
 		}
-		own = append(own, reason{string(r), as, "a reference: its target " + r.Says()})
+		list = append(list, reason{string(r), as, "a reference: its target " + r.Says()})
 	}
-	return own
+	return list
 }
 
 var codeOf = func() map[string]codes.Code {

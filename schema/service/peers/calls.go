@@ -118,16 +118,16 @@ func (p *Peers) AnnounceEpoch(ctx context.Context, at schema.DeploymentID, epoch
 	return wire.UID(answer.GetEpoch())
 }
 
-// ConfirmEpoch tells a deployment that all references to it have been compared: in its epoch as it was announced here,
-// and in the epoch of this deployment.
-func (p *Peers) ConfirmEpoch(ctx context.Context, at schema.DeploymentID, epoch, own uuid.UUID) error {
+// ConfirmEpoch tells a deployment that all references to it have been compared: in the epoch that it has announced,
+// and in the epoch of this deployment (selfEpoch).
+func (p *Peers) ConfirmEpoch(ctx context.Context, at schema.DeploymentID, epoch, selfEpoch uuid.UUID) error {
 	client, err := p.Client(at)
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, peerTimeout)
 	defer cancel()
-	_, err = client.ConfirmEpoch(ctx, &schemav1.ConfirmEpochRequest{Epoch: epoch[:], OwnEpoch: own[:]})
+	_, err = client.ConfirmEpoch(ctx, &schemav1.ConfirmEpochRequest{Epoch: epoch[:], OwnEpoch: selfEpoch[:]})
 	return err
 }
 

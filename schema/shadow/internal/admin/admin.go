@@ -1,4 +1,4 @@
-// Package admin changes what a deployment is: version switches, kept environments, decommissioned deployments; and tidies up.
+// Package admin changes a deployment: version switches, kept environments, decommissioned deployments; and tidies up.
 package admin
 
 import (

@@ -34,11 +34,11 @@ INSERT INTO dbcontroller.work (action, shard, deployment_id) SELECT {retire}, $5
 func (s *Admin) Decommission(ctx context.Context, d gate.Decommissioned) error {
 	switch {
 	case d.Deployment == s.Self:
-		return &peer.InvalidError{Resource: "deployment", Err: errors.New("a deployment cannot decommission itself: say it to the others")}
+		return &peer.InvalidError{Resource: "deployment", Err: errors.New("a deployment cannot decommission itself: call the other deployments")}
 	case d.Blocking != schema.Unset && d.Blocking != schema.CascadeDelete:
 		return &peer.InvalidError{Resource: "blocking", Err: errors.New("want UNSET or CASCADE_DELETE")}
 	case d.Reason == "" || len(d.Reason) > 1000:
-		return &peer.InvalidError{Resource: "reason", Err: errors.New("want up to 1000 characters: it is kept for those who ask later")}
+		return &peer.InvalidError{Resource: "reason", Err: errors.New("want 1 to 1000 characters; the reason is stored with the decision")}
 	}
 	id, err := s.Names.Deployment(ctx, d.Deployment)
 	if err != nil {
@@ -63,7 +63,7 @@ func (s *Admin) Decommission(ctx context.Context, d gate.Decommissioned) error {
 }
 
 const (
-	// What a deployment has here, by the keys it is stored under: a page walks no row twice.
+	// The rows of a deployment here, by the keys that they are stored by: a page walks no row twice.
 	decommissionedTargetsSQL = `
 SELECT DISTINCT id FROM (
     (SELECT target_id AS id FROM dbcontroller.blockade WHERE deployment_id = $1 AND target_id > $2 ORDER BY target_id LIMIT $3)
@@ -75,7 +75,7 @@ SELECT DISTINCT id FROM (
     (SELECT owner_id FROM dbcontroller.ownee_entry WHERE deployment_id = $1 AND owner_id > $2 ORDER BY owner_id LIMIT $3)
 ) AS t ORDER BY id LIMIT $3`
 
-	// Establish, Confirm and deletes hold the shadow: what they write comes before this or never.
+	// Establish, Confirm and deletes lock the shadow: their rows are committed before this statement, or refused.
 	lockDecommissionedTargetsSQL = `SELECT FROM dbcontroller.shadow WHERE id = ANY ($1) ORDER BY id FOR NO KEY UPDATE`
 
 	decommissionedOwneesSQL = `
@@ -130,10 +130,10 @@ WHERE r.holder_id = ANY ($4) AND f.id = r.target_id AND f.deployment_id = $1 AND
 // decommissionPage is the maximum number of targets, and of foreign targets, of one step.
 const decommissionPage = 1000
 
-// CleanUpDecommissioned removes, in pages, all rows of a decommissioned deployment and all references to it: blockades, entries and
-// unacknowledged deletions of its holders go, references to its resources act, owner references to them are dropped,
-// and messages to it are forgotten. It ends with all of it, and goes on where it was when it is called again. What it
-// was not told of is not touched.
+// CleanUpDecommissioned removes, in pages, all rows of a decommissioned deployment and all references to it: blockades, entries
+// and unacknowledged deletions of its holders are removed, references to its resources act, owner references to them are dropped,
+// and messages to it are removed. It ends when nothing is left; a later call continues. Rows of other deployments are not
+// touched.
 func (s *Admin) CleanUpDecommissioned(ctx context.Context, deployment schema.DeploymentID) error {
 	id, err := s.Names.Deployment(ctx, deployment)
 	if err != nil {

@@ -30,7 +30,7 @@ func (s *Admin) RunTidy(ctx context.Context) error {
 	}
 }
 
-// EpochConfig is what FollowEpochs reads the deployments from, and whom it notifies.
+// EpochConfig has the sources of deployments for FollowEpochs, and the channel that it notifies.
 type EpochConfig struct {
 	// Ask asks the registry for the environment; Kept returns the environment that is stored in the database, nil for none.
 	Ask, Kept func(context.Context) (*schema.Environment, error)
@@ -67,17 +67,17 @@ func (s *Admin) FollowEpochs(ctx context.Context, cfg EpochConfig) error {
 type epochFollower struct {
 	EpochConfig
 	store *Admin
-	last  uuid.UUID           // the epoch that Renewed was told of
+	last  uuid.UUID           // the epoch of the last entry in Renewed
 	seen  *schema.Environment // the environment that was recovered from
 }
 
 func (f *epochFollower) step(ctx context.Context) error {
 	awaiting, err := f.store.gate.NoticeEpoch(ctx)
-	if now := f.store.gate.PresentEpoch(); now != f.last {
-		f.last = now
+	if epoch := f.store.gate.PresentEpoch(); epoch != f.last {
+		f.last = epoch
 		select {
 		case f.Renewed <- struct{}{}:
-		default: // the entry before was not received yet
+		default: // the earlier entry is not received yet
 		}
 	}
 	if err != nil {

@@ -42,7 +42,7 @@ WHERE id = ANY ($1) AND NOT EXISTS (SELECT FROM dbcontroller.reference WHERE tar
 )
 
 var (
-	// At most $2 holders of each target, so that none keeps the others waiting.
+	// At most $2 holders of each target, so that no target delays the others.
 	firstHoldersSQL = db.Codes(`
 SELECT t, r.holder_id FROM unnest($1::bigint[]) AS t CROSS JOIN LATERAL (
     SELECT holder_id FROM dbcontroller.reference WHERE target_id = t AND behaviour IN ({unset}, {cascade_delete}, {async_unset}, {async_cascade_delete}) LIMIT $2

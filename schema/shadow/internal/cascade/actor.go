@@ -1,5 +1,5 @@
-// Package cascade is what a deletion does inside one database: the closure of references that act, the decision of what goes at
-// once and what waits, and its execution; for deletions here, for those in other deployments, and for lost owners.
+// Package cascade carries out deletions inside one database: it finds the closure of acting references, decides which members are
+// removed at once and which wait, and executes that; for deletions here, for deletions in other deployments, and for lost owners.
 package cascade
 
 import (

@@ -62,14 +62,14 @@ UNION ALL
 SELECT uid, revision, generation, kind_id, {gone}, created_at, name, NULL, NULL, NULL, false FROM going WHERE hidden`)
 )
 
-// Decision is what becomes of the roots of a deletion, and of what goes with them in this database.
+// Decision is the decision on a closure, and the closure itself.
 type Decision struct {
 	Closure *closure
 	Bonds   bonds
 	Verdict verdict
 }
 
-// DecideOn finds what goes with roots, which are locked, locks it, and decides.
+// DecideOn expands the locked roots to their closure, locks it, and decides on it.
 func (s *Actor) DecideOn(ctx context.Context, tx pgx.Tx, roots []*Member) (d Decision, err error) {
 	if d.Closure, err = s.expand(ctx, tx, roots); err != nil {
 		return d, err
@@ -81,7 +81,7 @@ func (s *Actor) DecideOn(ctx context.Context, tx pgx.Tx, roots []*Member) (d Dec
 	return d, nil
 }
 
-// CarryOut does what was decided. The members are locked.
+// CarryOut carries out a decision. The members are locked.
 func (s *Actor) CarryOut(ctx context.Context, tx pgx.Tx, d Decision) error {
 	c, v := d.Closure, d.Verdict
 	if err := s.unset(ctx, tx, v.Unset, s.memberNames(c)); err != nil {

@@ -133,7 +133,7 @@ func (s *Actor) expand(ctx context.Context, tx pgx.Tx, roots []*Member) (*closur
 // ahead, takes just the default 5 s.)
 const maxLevels = 100
 
-// look reads who refers to a level, and answers the references to follow.
+// look reads the references to a level, and returns the ones to follow.
 func (c *closure) look(ctx context.Context, tx pgx.Tx, frontier []*Member, ids []int64, limit int) ([]Edge, error) {
 	var acting []Edge
 	b := &pgx.Batch{}

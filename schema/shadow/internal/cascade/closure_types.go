@@ -9,8 +9,8 @@ import (
 	"github.com/db-controller/db-controller/schema/peer"
 )
 
-// Member is a resource that goes: the root of a deletion, or what cascades with it inside this database. Its shadow
-// is locked FOR UPDATE, so nothing new can refer to it, and what refers to it already can be read.
+// Member is a resource that a deletion removes or marks: its root, or a resource that cascades with it inside this database. Its
+// shadow is locked FOR UPDATE, so that no new reference to it can commit and the existing ones can be read.
 type Member struct {
 	ID    int64
 	UID   uuid.UUID
@@ -33,7 +33,7 @@ type Edge struct {
 	Behaviour schema.Behaviour
 }
 
-// Outsider is a local holder that blocks a member and does not go with it.
+// Outsider is a local holder that blocks a member and is not a member.
 type Outsider struct {
 	Edge
 	UID  uuid.UUID
@@ -44,14 +44,15 @@ type Outsider struct {
 type closure struct {
 	Members map[int64]*Member
 	Unsets  []Edge     // their holders are locked; some may turn out to be members
-	Blocks  []Outsider // holders that do not go, the first maxBlockers of them
-	// blocked are members that an ACTIVE holder blocks, whether or not it goes later: they are marked, not removed.
+	Blocks  []Outsider // holders that are no members, the first MaxBlockers of them
+	// Blocked are members that an ACTIVE holder blocks, a later member or not: they are marked, not removed.
 	Blocked []int64
-	// dangling tells that references with ALLOW_DANGLING to members exist.
+	// Dangling reports that references with ALLOW_DANGLING to members exist.
 	Dangling bool
 }
 
-// MaxBlockers is how many local blockers are looked at, of which a look-ahead may excuse all; a delete is refused for one.
+// MaxBlockers is the number of local blockers that are read. A look-ahead may excuse each of them; one that is not excused
+// refuses the delete.
 const MaxBlockers = peer.PlanLimit
 
 func idsOf(members []*Member) []int64 {

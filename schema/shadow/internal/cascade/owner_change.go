@@ -263,7 +263,7 @@ func (e *ownerEdit) rewrite(ctx context.Context, tx pgx.Tx) (ids []int64, texts 
 		return nil, nil, err
 	}
 	for _, x := range found {
-		var now []peer.OwnerReference
+		var left []peer.OwnerReference
 		differs := false
 		for _, o := range x.owners {
 			k := e.seenKey(x.id, o)
@@ -277,14 +277,14 @@ func (e *ownerEdit) rewrite(ctx context.Context, tx pgx.Tx) (ids []int64, texts 
 				}
 				differs = differs || o.UID != p.UID || o.Kind != p.Kind || o.Version != e.change.Version
 				o.UID, o.Kind, o.Version = p.UID, p.Kind, e.change.Version
-				if slices.ContainsFunc(now, func(n peer.OwnerReference) bool { return n.Owner == o.Owner && n.Kind == o.Kind && n.UID == o.UID }) {
+				if slices.ContainsFunc(left, func(n peer.OwnerReference) bool { return n.Owner == o.Owner && n.Kind == o.Kind && n.UID == o.UID }) {
 					continue // a second reference to the same owner
 				}
 			}
-			now = append(now, o)
+			left = append(left, o)
 		}
 		if differs {
-			text, err := write.OwnersJSON(now)
+			text, err := write.OwnersJSON(left)
 			if err != nil {
 				return nil, nil, err
 			}

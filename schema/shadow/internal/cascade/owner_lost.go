@@ -13,7 +13,7 @@ import (
 )
 
 // lostIn records that an ownee lost an owner without unset_on_delete in a deletion. The record is stored while an owner with the
-// flag keeps the ownee: when the same deletion takes that owner too, the ownee is deleted, whichever loss was reported first.
+// flag keeps the ownee: when the same deletion takes that owner too, the ownee is deleted, in either order of the two losses.
 type lostIn struct {
 	ownee    int64
 	deletion uuid.UUID
@@ -25,7 +25,7 @@ const (
 	noteLostSQL = `
 INSERT INTO dbcontroller.owner_lost (ownee_id, deletion_id) SELECT * FROM unnest($1::bigint[], $2::uuid[]) ON CONFLICT DO NOTHING`
 
-	// Deletions are UUIDv7: the newest are the greatest.
+	// The ids of deletions are UUIDv7: the newest are the greatest.
 	boundLostSQL = `
 DELETE FROM dbcontroller.owner_lost o
 WHERE ownee_id = ANY ($1) AND deletion_id < (

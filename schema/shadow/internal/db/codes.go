@@ -29,9 +29,9 @@ var sqlCodes = map[string]int{
 
 var codeName = regexp.MustCompile(`\{([a-z_]+)\}`)
 
-// Codes replaces {name} in a statement by the number of that code. The numbers are literals and no parameters: partial
-// indexes are used, and plans are chosen, by what PostgreSQL sees in the text. It is for package variables, and panics on a
-// name that is not known, so that no program with such a statement starts.
+// Codes replaces {name} in a statement by the number of that code. The numbers are literals and no parameters, since PostgreSQL
+// chooses partial indexes and plans by the text. It is for package variables, and panics on an unknown name, so that no program
+// with such a statement starts.
 func Codes(sql string) string {
 	return codeName.ReplaceAllStringFunc(sql, func(name string) string {
 		code, ok := sqlCodes[name[1:len(name)-1]]

@@ -27,7 +27,7 @@ var bareCodes = []*regexp.Regexp{
 	regexp.MustCompile(`\b(action|a|behaviour|state|how|blocking)\s*(=|<>|<|>|IN\s*\()\s*\d`),
 	regexp.MustCompile(`\bflags\s*&\s*\d`),
 	regexp.MustCompile(`ARRAY \[\d[\d, ]*\]\) AS a\b`),
-	// The list of values of what is inserted where a code is a column.
+	// The select list of inserted values, for a code that is a column.
 	regexp.MustCompile(`INSERT INTO dbcontroller\.work \(action\b[^)]*\)\s*(SELECT( DISTINCT)?|VALUES \()\s*\d`),
 	regexp.MustCompile(`INSERT INTO dbcontroller\.(change|shadow) \([^)]*\bstate\b[^)]*\)\s*SELECT [^F]*\bkind_id, \d`),
 }

@@ -1,5 +1,5 @@
-// Package db is what all rooms of the store stand on: the pool and its transactions, the numbers of names, the feeds that
-// watches read, leases, and the version that writes are validated with.
+// Package db is the base of all rooms of the store: the pool and its transactions, the numbers of names, the feeds that watches
+// read, leases, and the version that writes are validated with.
 package db
 
 import (

@@ -19,7 +19,7 @@ import (
 // names maps the names of deployments, kinds and field paths to their ids in the database, and back. The rows are never
 // changed or removed within an epoch, so that the cache stays valid. Its size is the number of distinct names.
 //
-// A kind is stored by its oldest name, whatever its name in other versions: kind and kindOf translate by the model.
+// A kind is stored by its oldest name, also when versions rename it: kind and kindOf translate by the model.
 type names struct {
 	pool  *pgxpool.Pool
 	Model atomic.Pointer[schema.Model] // nil before the first version

@@ -20,7 +20,7 @@ import (
 // changed, in decimal.
 const notifyChannel = "dbcontroller_wake"
 
-// gather is how long commits are collected into one notification.
+// notifyDelay is how long commits are collected into one notification.
 const notifyDelay = 4 * time.Millisecond
 
 // RunNotifications sends and receives wake-ups between the processes of this deployment: a NOTIFY on a connection of its
@@ -53,7 +53,7 @@ const (
 	heartbeatTimeout  = 12 * time.Second
 )
 
-// hears reports whether notifications of other processes arrive.
+// NotificationsAlive reports whether notifications of other processes arrive.
 func (s *DB) NotificationsAlive() bool {
 	at := s.notifiedAt.Load()
 	return at != nil && time.Since(*at) < heartbeatTimeout

@@ -7,10 +7,10 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// marks detects that the database was replaced by an older copy of itself. Every transaction that removes or decides
-// something takes a number from the sequence mark, which nothing else uses: it is greater than each one that this process
-// has committed with or has read from disk. An older copy returns a smaller number, even if its server has the same system
-// identifier and timeline; from then on nothing is decided until a new epoch has begun.
+// rollbackDetector detects that the database was replaced by an older copy of itself. Every transaction that removes or decides
+// something takes a number from the sequence mark, which nothing else uses: it is greater than each number that this process has
+// committed with or has read from disk. An older copy returns a smaller number, even if its server has the same system identifier
+// and timeline; from then on nothing is decided until a new epoch has begun.
 type rollbackDetector struct {
 	// seen only grows. Only numbers of committed transactions are included: a crash may lose the others.
 	Seen atomic.Int64
@@ -28,7 +28,7 @@ func (m *rollbackDetector) Observe(n int64) {
 	}
 }
 
-// ended reports whether a smaller number was taken in an epoch.
+// HasEnded reports whether a smaller number was taken in an epoch.
 func (m *rollbackDetector) HasEnded(epoch uuid.UUID) bool {
 	behind := m.EndedEpoch.Load()
 	return behind != nil && *behind == epoch

@@ -35,7 +35,7 @@ func HasCode(err error, codes ...string) bool {
 	return false
 }
 
-// again tells whether the transaction did nothing and can simply be run again.
+// again reports whether the transaction had no effect and can simply be run again.
 func again(err error) bool {
 	return HasCode(err, codeSerializationFailure, codeDeadlockDetected)
 }

@@ -54,7 +54,7 @@ INSERT INTO dbcontroller.closing (target_id, delete_id, until) SELECT id, $2, no
 
 	selectRootSQL = `SELECT id FROM dbcontroller.shadow WHERE kind_id = $1 AND name = $2`
 
-	// A delete that waits behind many shared locks gives up soon, to close its target to further ones.
+	// A delete that waits behind many shared locks gives up soon, and closes its target to new references.
 	shortWaitSQL = `SET LOCAL lock_timeout = '300ms'`
 )
 
@@ -98,8 +98,8 @@ func (s *Deleter) delete(ctx context.Context, id *write.Request, req DeleteReque
 	return d.run(ctx)
 }
 
-// deletion is one delete under way. It tries (one transaction); what stands in the way is looked at without one; and it tries
-// again, until it is carried out, refused, or its time is over.
+// deletion is one delete in progress. It tries in one transaction, resolves obstacles outside of it, and tries again, until it is
+// carried out, refused, or out of time.
 type deletion struct {
 	store   *Deleter
 	req     DeleteRequest
@@ -107,11 +107,11 @@ type deletion struct {
 	kindID  int32
 	cause   *schema.Cause
 	closed  *closing
-	// ahead is the look-ahead that the next try goes by; nil when there has to be another one.
+	// ahead is the look-ahead for the next try; nil: look ahead first.
 	ahead *lookAhead
-	// undecided are the blockades that were undecided when the deletion was looked ahead last.
+	// undecided are the undecided blockades of the last look-ahead.
 	undecided []blockade
-	obstacles int // tries that met something which a look-ahead had not found, or has settled
+	obstacles int // tries that met an obstacle which no look-ahead had found, or whose blockades a look-ahead settled
 }
 
 func (d *deletion) run(ctx context.Context) (peer.DeleteResult, error) {
@@ -133,10 +133,10 @@ func (d *deletion) run(ctx context.Context) (peer.DeleteResult, error) {
 	}
 }
 
-// giveWay does what a try that met an obstacle has to wait for: it looks ahead, keeps new references away where they come as
-// fast as old ones are settled, and waits for attempts that are undecided.
+// giveWay resolves the obstacle of a try: it looks ahead, waits for undecided attempts, and closes the targets when new
+// references arrive as fast as old ones are settled.
 func (d *deletion) giveWay(ctx context.Context, found *obstacle, wait time.Duration) error {
-	late := d.ahead != nil // what is found came after the look-ahead
+	late := d.ahead != nil // the obstacle arrived after the look-ahead
 	if err := d.lookAhead(ctx, found); err != nil {
 		return err
 	}
@@ -152,9 +152,9 @@ func (d *deletion) giveWay(ctx context.Context, found *obstacle, wait time.Durat
 	}
 	switch {
 	case moved:
-		d.ahead = nil // what was settled may be followed elsewhere
+		d.ahead = nil // the settled references may lead to other deployments
 	case waits:
-		d.ahead = nil // whom it excused may have been changed meanwhile
+		d.ahead = nil // excused blockers may have changed meanwhile
 		select {
 		case <-ctx.Done():
 			return d.store.undecided(d.req.Name, d.undecided)
@@ -172,7 +172,7 @@ func (d *deletion) lookAhead(ctx context.Context, found *obstacle) (err error) {
 	return nil
 }
 
-// whyNot names who is undecided instead of an error that comes of having waited for them.
+// whyNot replaces an error that followed from waiting by one that names the undecided blockers.
 func (d *deletion) whyNot(err error) error {
 	if len(d.undecided) > 0 && db.GaveUp(err) {
 		return d.store.undecided(d.req.Name, d.undecided)
@@ -217,7 +217,7 @@ var errObstacle = errors.New("obstacle")
 func (d *deletion) try(ctx context.Context) (result peer.DeleteResult, found *obstacle, err error) {
 	s := d.store
 	err = s.InTx(ctx, db.AllFeeds, func(tx pgx.Tx) error {
-		result, found = peer.DeleteResult{Unasked: d.ahead.notAsked()}, nil // of an earlier try
+		result, found = peer.DeleteResult{Unasked: d.ahead.notAsked()}, nil // forget an earlier try
 		if _, err := tx.Exec(ctx, shortWaitSQL); err != nil {
 			return err
 		}
@@ -253,7 +253,8 @@ func (d *deletion) try(ctx context.Context) (result peer.DeleteResult, found *ob
 	return result, found, err
 }
 
-// carryOut removes or marks the root, which is locked, with what goes with it; or returns what has to be looked at before.
+// carryOut removes or marks the root, which is locked, with the other members; or returns the obstacle that has to be resolved
+// first.
 func (d *deletion) carryOut(ctx context.Context, tx pgx.Tx, root *cascade.Member) (removed bool, found *obstacle, err error) {
 	s := d.store
 	d.cause.RootUID = root.UID
@@ -357,8 +358,8 @@ func (s *Deleter) obstacle(ctx context.Context, tx pgx.Tx, targets []int64, limi
 	return o, nil
 }
 
-// beforeLookAhead reads what a deletion takes here, which other deployments have to act because of it, and who blocks
-// it now: only those can be excused later.
+// beforeLookAhead reads the members here, the deployments that have to act because of them, and the present blockers here: later
+// blockers are never excused.
 func (s *Deleter) beforeLookAhead(ctx context.Context, tx pgx.Tx, d cascade.Decision) (*obstacle, error) {
 	c, v := d.Closure, d.Verdict
 	o, err := s.obstacle(ctx, tx, v.Blockaded, peer.PlanLimit, nil)

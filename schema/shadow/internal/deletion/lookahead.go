@@ -71,7 +71,7 @@ func (s *Deleter) lookAhead(ctx context.Context, name string, from *obstacle) (*
 	return l, w.Refusal(name)
 }
 
-// askBlockades excuses the blockades here whose holders go, and asks about the others.
+// askBlockades excuses the blockades here whose holders the deletion removes, and resolves the others.
 func (s *Deleter) askBlockades(ctx context.Context, w *plan.PlanWalk, l *lookAhead, blockades []blockade) error {
 	stays := slices.DeleteFunc(slices.Clone(blockades), func(b blockade) bool {
 		goes := w.Goes(peer.PlanTarget{Deployment: b.deployment, UID: b.question.Key.HolderUID}) && !w.MindAll

@@ -20,7 +20,7 @@ SELECT ` + RunningColumns + `, now(), ARRAY(SELECT deployment_id FROM dbcontroll
 FROM dbcontroller.meta m`
 )
 
-// now is the state that a write reads under the version lock, and that holds until its commit.
+// CommitView is the state of the database that a write reads under the version lock; it holds until the write's commit.
 type CommitView struct {
 	Running
 	At             time.Time

@@ -24,7 +24,7 @@ const (
 SELECT d.database_id, ` + relatedSQL + `, d.counted_in IS DISTINCT FROM m.epoch AND NOT d.unconfirmed AND ` + mayHaveLostSQL + `
 FROM dbcontroller.deployment d, dbcontroller.meta m WHERE d.id = $1`
 
-	// Flags that are never reset: a reference that is missing now may be one of the lost rows.
+	// Flags that are never reset: a missing reference may be one of the lost rows.
 	relatedSQL = `(d.referred OR d.owned OR d.pointed_to OR d.unconfirmed OR d.uncompared
     OR EXISTS (SELECT FROM dbcontroller.owner_reference o WHERE o.deployment_id = d.id))`
 
@@ -34,8 +34,8 @@ UPDATE dbcontroller.deployment d SET epoch = CASE WHEN database_id IS NULL THEN 
 WHERE id = $1 AND (database_id IS NULL OR NOT ` + relatedSQL + `)`
 )
 
-// Meet compares the database that another deployment speaks from with the one that is known of it, and remembers the first.
-// It fails with *DatabaseError when they differ, and something is at stake.
+// CheckDatabase compares the identity of another deployment's database, as it reports it, with the recorded one, and records the
+// first. When they differ and nothing is at stake, it records the new one; otherwise it fails with *DatabaseError.
 func (s *Gate) CheckDatabase(ctx context.Context, with schema.DeploymentID, database uuid.UUID) error {
 	if known, ok := s.checkedDatabases.Load(with); ok && known == database {
 		return nil
@@ -47,7 +47,7 @@ func (s *Gate) CheckDatabase(ctx context.Context, with schema.DeploymentID, data
 	known, related, leftOut, err := s.peerDatabase(ctx, id)
 	if err == nil && (known == nil || *known != database && !related) {
 		err = s.InTx(ctx, db.NoFeed, func(tx pgx.Tx) error {
-			// What puts something at stake holds it shared.
+			// Transactions that put something at stake hold the lock shared.
 			if _, err := tx.Exec(ctx, LockVersionSQL, VersionLock); err != nil {
 				return err
 			}
@@ -81,8 +81,8 @@ func (s *Gate) peerDatabase(ctx context.Context, id int32) (known *uuid.UUID, re
 
 const waitForSQL = `UPDATE dbcontroller.deployment SET unconfirmed = true, referred = true WHERE id = $1`
 
-// awaitPeer adds a deployment, which has called but was unknown when the recovery of the present epoch started, to those
-// that recovery waits for. Before recovery has started, Recover does the rest.
+// awaitPeer adds a deployment, which called and was unknown when the recovery of the present epoch started, to the deployments
+// that recovery waits for. Before recovery has started, Recover does that.
 func (s *Gate) awaitPeer(ctx context.Context, id int32) error {
 	return s.InTx(ctx, db.WorkFeed, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, ShareVersionSQL, VersionLock); err != nil {
@@ -104,7 +104,7 @@ func (s *Gate) awaitPeer(ctx context.Context, id int32) error {
 	})
 }
 
-// Stranger is a deployment that was met with a database which is not known of it.
+// DatabaseMismatch records that a deployment reported another database than the recorded one.
 type DatabaseMismatch struct {
 	Err *peer.DatabaseError
 	At  time.Time
@@ -128,8 +128,8 @@ func (s *Gate) DatabaseMismatches() (out []DatabaseMismatch) {
 	return out
 }
 
-// CheckCallerDatabase fails with *DatabaseError when a call is made from another database than the known one. It passes
-// when one of the two is not known.
+// CheckCallerDatabase fails with *DatabaseError when a call comes from another database than the recorded one. It passes when one
+// of the two is unknown.
 func CheckCallerDatabase(ctx context.Context, who schema.DeploymentID, known *uuid.UUID) error {
 	spoken, ok := ctx.Value(peer.CallerDatabase{}).(uuid.UUID)
 	if !ok || known == nil || *known == spoken {
@@ -170,8 +170,8 @@ type AcceptedDatabase struct {
 }
 
 const (
-	// Nothing is deleted until it has compared. Epochs of the former database count for nothing, also those that began by a
-	// clock ahead of the new one's.
+	// Nothing is deleted until the deployment has compared. The epoch of the former database is replaced even by a smaller one,
+	// since the former clock may have been ahead.
 	acceptSQL = `
 UPDATE dbcontroller.deployment
 SET database_id = $2, epoch = CASE WHEN database_id IS NULL THEN GREATEST(epoch, $3) ELSE $3 END, unconfirmed = true
@@ -184,13 +184,14 @@ SELECT d.service, d.region, w.what, w.reason, w.said_by, w.said_at
 FROM dbcontroller.word w JOIN dbcontroller.deployment d ON d.id = w.deployment_id ORDER BY w.seq DESC LIMIT 100`
 )
 
-// AcceptDatabase takes the word. Both sides compare, as after a failover: what the lost database knew is lost.
+// AcceptDatabase applies and records the decision. Both sides compare, as after a failover: commits of the former database are
+// lost.
 func (s *Gate) AcceptDatabase(ctx context.Context, d AcceptedDatabase) error {
 	if d.Deployment == s.Self {
-		return &peer.InvalidError{Resource: "deployment", Err: errors.New("a deployment knows its own database: say it to the others")}
+		return &peer.InvalidError{Resource: "deployment", Err: errors.New("a deployment does not accept its own database: call the other deployments")}
 	}
 	if d.Database == uuid.Nil || d.Epoch.Version() != 7 {
-		return &peer.InvalidError{Resource: "database", Err: errors.New("want the identity of the new database, and the epoch that it is in")}
+		return &peer.InvalidError{Resource: "database", Err: errors.New("want the identity of the new database, and its present epoch")}
 	}
 	id, err := s.Names.Deployment(ctx, d.Deployment)
 	if err != nil {
@@ -221,7 +222,7 @@ const databaseAccepted = "DATABASE_ACCEPTED"
 // commit. It fails with *InvalidError and ErrDecommissioned.
 func (s *Gate) recordDecision(ctx context.Context, of int32, what, reason, by string, change func(pgx.Tx) (bool, error)) error {
 	if reason == "" || len(reason) > 1000 {
-		return &peer.InvalidError{Resource: "reason", Err: errors.New("want up to 1000 characters: it is kept for those who ask later")}
+		return &peer.InvalidError{Resource: "reason", Err: errors.New("want 1 to 1000 characters; the reason is stored with the decision")}
 	}
 	return s.InTx(ctx, db.WorkFeed|db.NoticeFeed, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, LockVersionSQL, VersionLock); err != nil {
@@ -254,14 +255,14 @@ type OperatorDecision struct {
 func (s *Gate) OperatorDecisions(ctx context.Context) ([]OperatorDecision, error) {
 	rows, err := s.Pool.Query(ctx, selectOperatorDecisionsSQL)
 	if err != nil {
-		return nil, fmt.Errorf("read what operators said: %w", err)
+		return nil, fmt.Errorf("read the operators' decisions: %w", err)
 	}
 	out, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (w OperatorDecision, err error) {
 		err = row.Scan(&w.Deployment.Service, &w.Deployment.Region, &w.What, &w.Reason, &w.By, &w.At)
 		return w, err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("read what operators said: %w", err)
+		return nil, fmt.Errorf("read the operators' decisions: %w", err)
 	}
 	return out, nil
 }

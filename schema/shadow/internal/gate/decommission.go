@@ -46,20 +46,20 @@ ORDER BY d.service, d.region`)
 func (s *Gate) Decommissioned(ctx context.Context) ([]Decommissioned, error) {
 	rows, err := s.Pool.Query(ctx, selectDecommissionedSQL)
 	if err != nil {
-		return nil, fmt.Errorf("read who is decommissioned: %w", err)
+		return nil, fmt.Errorf("read the decommissioned deployments: %w", err)
 	}
 	out, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (d Decommissioned, err error) {
 		err = row.Scan(&d.Deployment.Service, &d.Deployment.Region, &d.Blocking, &d.Reason, &d.By, &d.At, &d.Working)
 		return d, err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("read who is decommissioned: %w", err)
+		return nil, fmt.Errorf("read the decommissioned deployments: %w", err)
 	}
 	return out, nil
 }
 
-// IsDecommissioned reports whether this process knows a deployment to be decommissioned. Another process may know it a little earlier;
-// what must not happen is refused by the transactions themselves.
+// IsDecommissioned reports whether this process knows a deployment to be decommissioned. Another process may know it a little
+// earlier, so transactions that must not accept such a deployment check the table themselves.
 func (s *Gate) IsDecommissioned(id schema.DeploymentID) bool {
 	decommissioned := s.decommissioned.Load()
 	return decommissioned != nil && slices.Contains(*decommissioned, id)

@@ -16,7 +16,7 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 )
 
-// EpochNowSQL is of a row m of meta: the epoch, or null when the server is not the one that it was noticed on.
+// EpochNowSQL selects from a row m of meta: the epoch, or null when the server is not the one on which the epoch began.
 const EpochNowSQL = feed.EpochSQL
 
 const (
@@ -56,8 +56,10 @@ SELECT setval(s::regclass, nextval(s::regclass) + 100000) FROM unnest(ARRAY [
 ]) AS s`
 )
 
-// NoticeEpoch compares the server with the one that was noticed last, and its numbers with those that this process has seen.
-// It begins a new epoch when the server is another one or its database a copy of before, unless another process has. It tells whether it has to be known who may refer to resources here (Recover).
+// NoticeEpoch compares the server with the one on which the stored epoch began, and the last value of the sequence mark with the
+// greatest one that this process has seen. It begins a new epoch when the server is another one or its database an older copy,
+// unless another process has begun one. It reports whether recovery waits for the list of deployments that may refer to resources
+// here (Recover).
 func (s *Gate) NoticeEpoch(ctx context.Context) (awaiting bool, err error) {
 	was := s.epoch.Load()
 	observed := observedEpoch{was: was, seen: s.Rollback.Seen.Load()}
@@ -74,7 +76,7 @@ func (s *Gate) NoticeEpoch(ctx context.Context) (awaiting bool, err error) {
 		s.Rollback.Observe(observed.mark)
 	}
 	if was != nil && *was != *observed.epoch {
-		// Numbers that were looked up before may be of rows that are lost: whoever uses one compares the epochs.
+		// Cached numbers may belong to lost rows; a transaction that uses one compares the epochs.
 		s.Names.Forget()
 		s.NotedTargets.Clear()
 		s.flagged.Clear()
@@ -105,7 +107,7 @@ func (s *Gate) ForgetServer(ctx context.Context) error {
 	return nil
 }
 
-// noticed is the epoch as it is stored, and as the server says; and what this process has seen before.
+// observedEpoch is the stored epoch with its server, the present server, and the values that this process has seen before.
 type observedEpoch struct {
 	was  *uuid.UUID
 	seen int64
@@ -114,16 +116,16 @@ type observedEpoch struct {
 	server, live, timeline string
 	awaiting               bool
 	database               uuid.UUID
-	mark                   int64 // that was taken last
-	flushed                bool  // no crash can forget it
+	mark                   int64 // the last value taken
+	flushed                bool  // it is on disk: no crash can lose it
 }
 
 func (n *observedEpoch) scan(row pgx.Row) error {
 	return row.Scan(&n.epoch, &n.server, &n.live, &n.timeline, &n.awaiting, &n.database, &n.mark, &n.flushed)
 }
 
-// hasEnded reports whether a new epoch is to be begun. The server is another one; or files of before were put back, and nobody
-// has said so: of before an epoch that this process has seen, or of before what it has seen in the present one.
+// hasEnded reports whether a new epoch has to begin: the server is another one, or an older copy has taken the place of the
+// database. A copy is revealed by an earlier epoch than this process has seen, or by a smaller mark in the same epoch.
 func (s *Gate) hasEnded(n *observedEpoch) bool {
 	if n.server != n.live {
 		return true
@@ -203,7 +205,7 @@ func (s *Gate) AdvanceEpoch(ctx context.Context, known uuid.UUID) error {
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("advance the epoch beyond the one that another deployment knows: %w", err)
+		return fmt.Errorf("advance the epoch beyond the one that another deployment has stored: %w", err)
 	}
 	_, err = s.NoticeEpoch(ctx)
 	return err
@@ -217,7 +219,7 @@ func (s *Gate) PresentEpoch() uuid.UUID {
 	return uuid.Nil
 }
 
-// EpochMoved tells of transactions that met a server which is not noticed yet. Capacity one; never closed.
+// EpochChanged receives after a transaction met a server whose epoch has not been noticed. Capacity one; never closed.
 func (s *Gate) EpochChanged() <-chan struct{} { return s.epochChanged }
 
 func (s *Gate) SignalEpochChanged() {
@@ -232,8 +234,8 @@ const (
 	lockAwaitingSQL = `SELECT awaiting, ` + mayHaveLostSQL + ` FROM dbcontroller.meta m FOR UPDATE`
 	mayHaveLostSQL  = `EXISTS (SELECT FROM dbcontroller.epoch e WHERE e.id <> m.epoch)`
 
-	// The deployments that may refer to resources here: those that the registry names, and those with rows here, which
-	// the registry may have lost. Blockades of theirs may be lost, so that each of them has to compare.
+	// The deployments that may refer to resources here: those that the registry lists, and those with rows here, which the
+	// registry may have lost. Their blockades here may be lost, so that each of them has to compare.
 	unconfirmedSQL = `
 WITH who AS (
     SELECT id FROM dbcontroller.deployment d, dbcontroller.meta m WHERE id <> $2 AND d.counted_in IS DISTINCT FROM m.epoch
@@ -408,9 +410,9 @@ func (s *Gate) RecoveringSelf() error {
 	return &peer.UnavailableError{Deployments: []schema.DeploymentID{s.Self}, Err: peer.ErrRecovering}
 }
 
-// Told takes the word of another deployment that its database has begun a new epoch. From the commit on nothing counts
-// that was established there before, or was said by it: writes hold the version's lock shared until they commit. Of two
-// epochs the greater one counts, whichever comes last; it is answered.
+// RecordPeerEpoch records that another deployment's database has begun a new epoch. From its commit on, blockades established
+// there before and messages of earlier epochs count for nothing; writes that may rely on them hold the version lock shared until
+// they commit. The greater epoch counts, in whichever order they arrive; it is returned.
 func (s *Gate) RecordPeerEpoch(ctx context.Context, from schema.DeploymentID, epoch uuid.UUID) (known uuid.UUID, err error) {
 	id, err := s.Names.Deployment(ctx, from)
 	if err != nil {
@@ -424,7 +426,7 @@ func (s *Gate) RecordPeerEpoch(ctx context.Context, from schema.DeploymentID, ep
 		if err := tx.QueryRow(ctx, IsDecommissionedSQL, id).Scan(&decommissioned); err != nil {
 			return err
 		}
-		if decommissioned { // nobody is waited for who is not let in to answer
+		if decommissioned { // nothing may wait for a deployment whose calls are refused
 			return peer.ErrDecommissioned
 		}
 		if err := s.checkStranger(ctx, tx, from, id); err != nil {
@@ -455,8 +457,8 @@ WITH done AS (
 )
 INSERT INTO dbcontroller.work (action, shard, deployment_id, cursor) SELECT {confirm_again}, deployment_id % $2::int, deployment_id, '' FROM done`)
 
-// Announced takes that another deployment knows the present epoch, and refuses what was said before it. Only then
-// references to it can be compared: what is there is not released any more by what is under way.
+// MarkAnnounced replaces the work to announce the present epoch to a deployment, which has stored it and refuses earlier
+// messages, by the work to compare. Comparing earlier would not be final: a release in flight could still remove a blockade.
 func (s *Gate) MarkAnnounced(ctx context.Context, to schema.DeploymentID, epoch uuid.UUID) error {
 	id, err := s.Names.Deployment(ctx, to)
 	if err != nil {
@@ -479,8 +481,8 @@ func (s *Gate) MarkAnnounced(ctx context.Context, to schema.DeploymentID, epoch 
 	return nil
 }
 
-// Confirmed takes that a deployment has compared what it refers to here, in an epoch of this database as it was told, and in
-// one of its own, and has established again whatever was lost.
+// MarkReferencesConfirmed records that a deployment has compared its references to resources here, and established the lost ones
+// again. epoch is the epoch of this database in which it compared, selfEpoch that of its own.
 func (s *Gate) MarkReferencesConfirmed(ctx context.Context, by schema.DeploymentID, epoch, selfEpoch uuid.UUID) error {
 	here := s.PresentEpoch()
 	id, err := s.Names.Deployment(ctx, by)

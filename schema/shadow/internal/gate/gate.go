@@ -1,5 +1,5 @@
-// Package gate is what a transaction passes before it writes: the epoch and the identity of the database, the version of the
-// service, and what is known of other deployments' databases.
+// Package gate checks the conditions of a write transaction: the epoch and the identity of the database, the version of the
+// service, and the recorded epochs and databases of other deployments.
 package gate
 
 import (
@@ -13,7 +13,7 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 )
 
-// Gate holds what this process knows of epochs, databases and versions.
+// Gate caches the epochs, databases and versions that this process has read.
 type Gate struct {
 	*db.DB
 

@@ -7,14 +7,15 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 )
 
-// PresentSQL is a select list over a row m of meta: the next number of the sequence mark, and the current epoch; present reads it.
+// PresentSQL is a select list over a row m of meta: the next number of the sequence mark, and the current epoch. Its columns are
+// scanned into present.Columns.
 const PresentSQL = `nextval('dbcontroller.mark'), ` + EpochNowSQL
 
-// present checks the epoch of a transaction by the columns of presentSQL.
+// present checks the epoch of a transaction by the columns of PresentSQL.
 type present struct {
 	store *Gate
 	tx    pgx.Tx
-	seen  int64 // marks.seen before the statement was sent
+	seen  int64 // the greatest mark seen before the statement was sent
 	mark  int64
 	now   *uuid.UUID
 }
@@ -23,7 +24,7 @@ func (s *Gate) Present(tx pgx.Tx) *present {
 	return &present{store: s, tx: tx, seen: s.Rollback.Seen.Load()}
 }
 
-// Columns returns the scan targets of presentSQL.
+// Columns returns the scan targets of PresentSQL.
 func (p *present) Columns() []any { return []any{&p.mark, &p.now} }
 
 // epoch returns the epoch of the transaction; nil when the server is not the one on which the stored epoch began, or the

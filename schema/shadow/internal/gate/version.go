@@ -57,8 +57,8 @@ func (s *Gate) Runs(ctx context.Context, model *schema.Model) (bool, error) {
 	return model.Says(stored.Version, stored.Digest), nil
 }
 
-// Superseded receives after a transaction met another version than this process has switched to. Its capacity is one, since a signal
-// says all that several would; it is never closed.
+// Superseded receives after a transaction met another version than this process has switched to. Its capacity is one, since one
+// signal means the same as several; it is never closed.
 func (s *Gate) Superseded() <-chan struct{} { return s.superseded }
 
 // adopt takes over the generation of the database: another process has switched to another version and back.

@@ -284,7 +284,7 @@ SELECT w.seq, w.target_id, s.uid FROM dbcontroller.work w
 LEFT JOIN dbcontroller.shadow s ON s.id = w.target_id AND s.state = {active}
 WHERE w.seq = ANY ($1) AND w.action = {check_owners}`)
 
-// askedOwners is what the questions were read from: an answer counts only for an owner reference that is still the same.
+// askedOwners are the owner references of the questions: an answer counts only for a reference that is unchanged.
 type askedOwners struct {
 	service string
 	rows    []write.OwnerRow  // one for each question

@@ -10,8 +10,8 @@ import (
 	"github.com/db-controller/db-controller/schema/peer"
 )
 
-// Refuses reports whether a blocker, from outside the deletion, refuses it. What goes only because it loses its owners
-// waits for who blocks it.
+// Refuses reports whether a blocker outside the deletion refuses it. A blocker of a member that is only collected refuses
+// nothing: that member waits for it.
 func (w *PlanWalk) Refuses(b peer.PlanBlocker) bool {
 	if m := w.members[b.Target()]; m != nil && !m.certain {
 		return false
@@ -32,8 +32,8 @@ func (w *PlanWalk) InOrder() []peer.PlanBlocker {
 	return out
 }
 
-// Refusal is the error of a delete that somebody blocks, or that takes what is not to be deleted; or of which nobody
-// can say whether somebody does. A plan and the delete itself have it from here.
+// Refusal returns the error of a delete with blockers, with members that have block_deletion, or with blockers about which no
+// deployment could answer. Plans and deletes share it.
 func (w *PlanWalk) Refusal(name string) error {
 	protected := &peer.ProtectedError{Name: name}
 	for _, m := range w.order {
@@ -47,13 +47,13 @@ func (w *PlanWalk) Refusal(name string) error {
 	blocked := &peer.BlockedError{Name: name, Deployment: w.self, AtLeast: w.Truncated || w.MindAll}
 	var unknown []peer.PlanBlocker
 	for _, b := range w.InOrder() {
-		// What is undecided elsewhere will be decided when the cascade comes there.
+		// Undecided blockades in other deployments are decided before the cascade arrives there.
 		undecided := b.Undecided && (!b.Unreachable || b.Holder.Target.Deployment != w.self)
 		switch {
 		case undecided || !w.Refuses(b):
 		case b.Undecided || w.Unknown[b.HolderResource()]:
 			unknown = append(unknown, b)
-		default: // what was confirmed counts until its holder's deployment says that it has let go
+		default: // a confirmed blockade counts until its holder's deployment reports "gone"
 			if blocked.Add(b.Holder); b.Unreachable {
 				blocked.Unanswered = append(blocked.Unanswered, b.Holder.Name.Deployment)
 			}
@@ -69,8 +69,8 @@ func (w *PlanWalk) Refusal(name string) error {
 	return nil
 }
 
-// unavailable is the error of a delete of whose blockers nobody can say whether they still refer, or go with it: it names
-// the deployments that would have to say it (I13).
+// unavailable is the error of a delete of which only unknown blockers are left: it is not known whether they still refer, or are
+// removed as well. It names the deployments that did not answer (I13).
 func (w *PlanWalk) unavailable(name string, by []peer.PlanBlocker) error {
 	e := &peer.UnavailableError{Unasked: slices.Clone(w.Unasked)}
 	for _, b := range by {
@@ -81,7 +81,7 @@ func (w *PlanWalk) unavailable(name string, by []peer.PlanBlocker) error {
 			})
 		}
 	}
-	if len(e.Unasked) == 0 { // there was too much to be judged
+	if len(e.Unasked) == 0 { // the limit of a trace was reached
 		for _, b := range by {
 			e.Unasked = append(e.Unasked, peer.Unasked{Deployment: b.Holder.Name.Deployment, Why: peer.LimitReached})
 		}
@@ -94,6 +94,6 @@ func (w *PlanWalk) unavailable(name string, by []peer.PlanBlocker) error {
 	if len(by) > 1 {
 		more = fmt.Sprintf(" and %d more", len(by)-1)
 	}
-	return fmt.Errorf("%s cannot be deleted for now, since nobody can say whether %s (%s)%s refers to %s or goes with it: %w",
+	return fmt.Errorf("%s cannot be deleted for now: it is unknown whether %s (%s)%s refers to %s, or would be deleted as well: %w",
 		name, by[0].Holder.Name, by[0].Holder.Path, more, by[0].Holder.Target, e)
 }

@@ -18,13 +18,14 @@ const maxAsking = 32
 // maxPatience is how long a level waits for slow deployments. Their calls go on; the answers join a later level.
 const maxPatience = time.Second
 
-// walkPeers are asked in a walk: what a deletion takes along there, and what resources there would be deleted with.
+// walkPeers are the questions of a walk to a deployment: the effects of the deletion there, and the targets whose deletion would
+// remove resources there.
 type walkPeers interface {
 	Plan(ctx context.Context, at schema.DeploymentID, q peer.PlanQuestion) (*peer.Plan, error)
 	Trace(ctx context.Context, at schema.DeploymentID, uids []uuid.UUID) (map[uuid.UUID]peer.Trace, error)
 }
 
-// walked is what a walk over all deployments found. What it says does not depend on the order in which they answered.
+// PlanWalk is the result of a walk over all deployments. It does not depend on the order in which they answered.
 type PlanWalk struct {
 	self     schema.DeploymentID
 	peers    walkPeers
@@ -38,8 +39,8 @@ type PlanWalk struct {
 	silent    map[schema.DeploymentID]bool
 	Unasked   []peer.Unasked
 	Truncated bool
-	// excused are holders that the deletion removes although the walk did not reach them; unknown are holders for which
-	// that could not be determined. judge fills both. mindAll: no blocker of a member here is excused.
+	// excused are holders that the deletion removes although the walk did not reach them; for the holders in Unknown that could
+	// not be determined. Judge fills both. MindAll: no blocker of a member here is excused.
 	excused, Unknown map[peer.PlanTarget]bool
 	MindAll          bool
 	ask              map[schema.DeploymentID]map[peer.PlanTarget]bool

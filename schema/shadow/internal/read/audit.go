@@ -52,7 +52,7 @@ SELECT s.id, s.kind_id, s.name, s.uid, s.state, s.revision,
     ARRAY (SELECT deployment_id FROM dbcontroller.ownee_entry e WHERE e.owner_id = s.id ORDER BY 1)
 FROM dbcontroller.shadow s WHERE s.id > $1 AND ($2 = 0 OR s.kind_id = $2) ORDER BY s.id LIMIT $3`
 
-	// First the rest of one target, which can have most of all there are, then those behind it: each by the key.
+	// First the remaining rows of one target, which can have most of all blockades, then the following targets: both by the key.
 	viewBlockadesSQL = `
 WITH page AS (
     (SELECT * FROM dbcontroller.blockade

@@ -62,7 +62,7 @@ WHERE w.action IN ({finalise}, {check_owners}, {drop_owners}, {derive}) AND w.ta
     OR w.action = {confirm} AND w.attempt IN (SELECT attempt FROM dbcontroller.reference WHERE holder_id = $1)
 ORDER BY w.seq LIMIT 50`)
 
-// Explain returns what a resource waits for. It fails with ErrNotFound or *InvalidError.
+// Explain returns the reasons why a resource is pending or still in DELETING. It fails with ErrNotFound or *InvalidError.
 func (s *Reader) Explain(ctx context.Context, name string) (*Explanation, error) {
 	kindID, err := s.KindOfName(ctx, name)
 	if err != nil {
@@ -91,7 +91,7 @@ func (s *Reader) Explain(ctx context.Context, name string) (*Explanation, error)
 	}
 	if protected && e.State == peer.Active {
 		e.Reasons = append(e.Reasons, ExplainedReason{
-			Type: "PROTECTED", Message: "block_deletion is set: no delete takes it until an operator takes that back (db-controller block-deletion --off)",
+			Type: "PROTECTED", Message: "block_deletion is set: it cannot be deleted until an operator clears that (db-controller block-deletion --off)",
 		})
 	}
 	for _, part := range []func(context.Context, int64) error{
@@ -117,9 +117,9 @@ func (e *Explanation) tentative(ctx context.Context, s *Reader, id int64) error 
 	var expired bool
 	var attempt uuid.UUID
 	_, err = pgx.ForEachRow(rows, []any{&holder, &path, &expires, &expired, &attempt}, func() error {
-		message := fmt.Sprintf("%s (%s) may be about to refer to it; its deployment is asked from %s on (attempt %s)", holder, path, expires.UTC().Format(time.TimeOnly), attempt)
+		message := fmt.Sprintf("%s (%s) may be about to refer to it: attempt %s is undecided; its deployment is asked from %s on", holder, path, attempt, expires.UTC().Format(time.TimeOnly))
 		if expired {
-			message = fmt.Sprintf("%s (%s) may refer to it; its deployment has not said yet (attempt %s)", holder, path, attempt)
+			message = fmt.Sprintf("%s (%s) may refer to it: its deployment has not answered about attempt %s yet", holder, path, attempt)
 		}
 		e.Reasons = append(e.Reasons, ExplainedReason{Type: "TENTATIVE", Message: message, Since: peer.AttemptTime(attempt)})
 		return nil
@@ -141,7 +141,7 @@ func (e *Explanation) dangling(ctx context.Context, s *Reader, id int64) error {
 	var path, target string
 	_, err = pgx.ForEachRow(rows, []any{&path, &target}, func() error {
 		e.Reasons = append(e.Reasons, ExplainedReason{
-			Type: "DANGLING", Message: fmt.Sprintf("%s refers to %s, which went without it when a database lost commits: update it so that it refers to something that is there, or delete it", path, target),
+			Type: "DANGLING", Message: fmt.Sprintf("%s refers to %s, which was deleted without this reference when a database lost commits: change the reference to an existing resource, or delete this resource", path, target),
 		})
 		return nil
 	})
@@ -168,9 +168,9 @@ func (e *Explanation) owners(ctx context.Context, s *Reader, id int64) error {
 		}
 		switch {
 		case over || uid != uuid.Nil:
-			message += "; it is dropped as soon as its deployment says that it is not there"
+			message += "; it is dropped as an owner as soon as its deployment reports that"
 		default:
-			message += fmt.Sprintf("; it may still come until %s", created.Add(s.Cfg.OwnerGrace).UTC().Format(time.TimeOnly))
+			message += fmt.Sprintf("; it can still be created until %s", created.Add(s.Cfg.OwnerGrace).UTC().Format(time.TimeOnly))
 		}
 		e.Reasons = append(e.Reasons, ExplainedReason{Type: "OWNER", Message: message, Since: created})
 		return nil
@@ -179,13 +179,13 @@ func (e *Explanation) owners(ctx context.Context, s *Reader, id int64) error {
 }
 
 var workMessages = map[schema.Action]string{
-	schema.Confirm:               "%s has to be told that references to it were committed",
-	schema.Release:               "%s has to be told that references to it were dropped",
-	schema.Finalise:              "it is about to be looked at again by %s",
-	schema.CheckOwners:           "%s has to be asked for its owners",
-	schema.DropOwners:            "%s has to drop it as an owner",
-	schema.LetGo:                 "%s has to be told that it let go of what it owns",
-	schema.CleanUpDecommissioned: "what there is of %s is worked off: it was decommissioned",
+	schema.Confirm:               "%s does not know yet that references to it were committed",
+	schema.Release:               "%s does not know yet that references to it were dropped",
+	schema.Finalise:              "%s is about to check whether it can be removed",
+	schema.CheckOwners:           "%s has not answered about its owners yet",
+	schema.DropOwners:            "%s has not dropped it as an owner yet",
+	schema.LetGo:                 "%s does not know yet that it dropped its references to resources that it owns",
+	schema.CleanUpDecommissioned: "rows of %s are being removed: it was decommissioned",
 	schema.Derive:                "its references could not be derived anew by %s after a switch of the version",
 }
 

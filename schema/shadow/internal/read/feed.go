@@ -18,7 +18,7 @@ import (
 )
 
 var (
-	// ErrSlow says that the reader of a watch took too long to take what was delivered: open it again.
+	// ErrSlow reports that the reader of a watch took too long to take a delivery: open the watch again.
 	ErrSlow = feed.ErrSlow
 )
 

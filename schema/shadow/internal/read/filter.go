@@ -16,20 +16,19 @@ import (
 	"github.com/db-controller/db-controller/schema/peer"
 )
 
-// Limits of what a list or a watch may ask for.
+// Limits of lists and watches.
 const (
 	maxFilterBytes = 4096
 	maxOrderFields = 8
 )
 
-// condition is SQL over a row x with the columns of a resource, and its parameters; whatever comes from outside is a
-// parameter.
+// condition is SQL over a row x with the columns of a resource, and its parameters. Every value of a caller is a parameter.
 type condition struct {
 	sql  strings.Builder
 	args []any
 	// next is the number of the next parameter.
 	next int
-	// stored gives the name that a kind is stored under.
+	// stored returns the name that a kind is stored by.
 	stored func(kind string) string
 }
 
@@ -66,7 +65,7 @@ func (s *Reader) compile(filter string, first int) (*condition, error) {
 	return c, nil
 }
 
-// comparators are all that gets from a filter into SQL as it is.
+// comparators are the only parts of a filter that become SQL text.
 var comparators = map[string]bool{
 	filtering.FunctionEquals: true, filtering.FunctionNotEquals: true, filtering.FunctionHas: true,
 	filtering.FunctionLessThan: true, filtering.FunctionLessEquals: true, filtering.FunctionGreaterThan: true, filtering.FunctionGreaterEquals: true,
@@ -152,7 +151,7 @@ func literalOf(e *expr.Expr) (literal, error) {
 	return literal{}, errors.New("want a string, a number, true, false or null on the right")
 }
 
-// columns of x by the names that a filter has for them, and their types.
+// columnsOf has the columns of x, by their names in filters, and their types.
 var columnsOf = map[string]struct{ column, cast string }{
 	"name": {"x.name", "text"}, "kind": {"x.kind", "text"}, "uid": {"x.uid::text", "text"},
 	"revision": {"x.revision", "bigint"}, "generation": {"x.generation", "bigint"},
@@ -219,14 +218,14 @@ func (c *condition) operator(left, op, right string) {
 	c.sql.WriteString(left + " " + op + " " + right)
 }
 
-// compareText knows the star of AIP-160, which stands for any text, and \* (in a filter's string: "\\*"), which is a star:
-// names can have one.
+// compareText translates the star of AIP-160, which stands for any text, and \* (in a filter's string: "\\*"), which is a star:
+// names can contain one.
 func (c *condition) compareText(text, op, v string) {
 	if !strings.Contains(v, "*") || op != filtering.FunctionEquals && op != filtering.FunctionNotEquals {
 		c.operator(text, op, c.param(v, "text"))
 		return
 	}
-	// From left to right: what is escaped in the filter comes before what LIKE would take for its own.
+	// In this order: the escapes of the filter come before the characters that LIKE gives a meaning.
 	pattern := strings.NewReplacer(`\*`, "*", `\\`, `\\`, `\`, `\\`, "%", `\%`, "_", `\_`, "*", "%").Replace(v)
 	like := " LIKE "
 	if op == filtering.FunctionNotEquals {
@@ -235,13 +234,13 @@ func (c *condition) compareText(text, op, v string) {
 	c.sql.WriteString(text + like + c.param(pattern, "text"))
 }
 
-// compareJSON compares a value in a body or a label with what is on the right; values of another type do not fit.
+// compareJSON compares a value in a body or a label with the value on the right; values of different types do not match.
 func (c *condition) compareJSON(value, text, op string, v literal) error {
 	switch {
 	case op == filtering.FunctionHas && v.text == "*":
 		c.sql.WriteString("(" + value + ") <> 'null'")
 	case op == filtering.FunctionHas:
-		// Of a list an element, of a map a key, of anything else the value itself.
+		// Of a list an element, of a map a key, otherwise the value itself.
 		c.sql.WriteString("CASE jsonb_typeof(" + value + ") WHEN 'string' THEN (" + text + ") = " + c.param(v.text, "text"))
 		c.sql.WriteString(" WHEN 'object' THEN jsonb_exists(" + value + ", " + c.param(v.text, "text") + ")")
 		c.sql.WriteString(" ELSE (" + value + ") @> " + c.json(v) + " END")
@@ -285,7 +284,7 @@ func (c *condition) json(v literal) string {
 	return "to_jsonb(" + c.param(v.text, "text") + ")"
 }
 
-// sortKey is what a list is ordered by: SQL of type jsonb, so that a page token can hold its value.
+// sortKey is a key of an order: SQL of type jsonb, so that a page token can hold its value.
 type sortKey struct {
 	sql        string
 	descending bool

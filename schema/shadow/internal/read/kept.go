@@ -49,11 +49,11 @@ type Kept struct {
 func (s *Reader) Kept(ctx context.Context) ([]Kept, error) {
 	rows, err := s.Pool.Query(ctx, selectKeptSQL)
 	if err != nil {
-		return nil, fmt.Errorf("read what is kept: %w", err)
+		return nil, fmt.Errorf("read the kept resources: %w", err)
 	}
 	kept, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Kept])
 	if err != nil {
-		return nil, fmt.Errorf("read what is kept: %w", err)
+		return nil, fmt.Errorf("read the kept resources: %w", err)
 	}
 	for i := range kept {
 		kept[i].Kind = s.KindNow(kept[i].Kind)
@@ -66,7 +66,7 @@ func (s *Reader) Unfit(ctx context.Context, q db.Querier, name string, unfit err
 	if _, err := s.KeptUnder(ctx, q, name, unfit); err != nil {
 		return err
 	}
-	return &peer.InvalidError{Err: fmt.Errorf("%w; what an earlier version stored under such names is kept: it can be read and deleted, "+
+	return &peer.InvalidError{Err: fmt.Errorf("%w; resources that an earlier version stored under such names are kept: each can be read and deleted, "+
 		"and be written by a version that has a pattern for it", unfit)}
 }
 
@@ -102,14 +102,14 @@ func (s *Reader) kindsToRead(ctx context.Context, v *db.Version) (ids []int32, n
 
 // kindToRead returns the id and the present name of a kind, by its name in any version. It fails with *InvalidError.
 func (s *Reader) kindToRead(ctx context.Context, v *db.Version, name string) (int32, string, error) {
-	now := s.KindNow(name)
+	current := s.KindNow(name)
 	ids, names, err := s.kindsToRead(ctx, v)
 	if err != nil {
 		return 0, "", err
 	}
-	if i := slices.Index(names, now); i >= 0 {
-		return ids[i], now, nil
+	if i := slices.Index(names, current); i >= 0 {
+		return ids[i], current, nil
 	}
-	_, err = v.Model.Kind(now)
+	_, err = v.Model.Kind(current)
 	return 0, "", &peer.InvalidError{Resource: "kind", Err: err}
 }

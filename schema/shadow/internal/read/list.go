@@ -74,7 +74,7 @@ SELECT x.uid, x.kind_id, x.name, x.state, x.revision, x.generation, x.created_at
 const listTimeout = 10 * time.Second
 
 // ErrCostly reports that a list exceeded listTimeout.
-var ErrCostly = errors.New("the list takes too long: ask for one kind, leave order_by out, or filter by what more resources have")
+var ErrCostly = errors.New("the list takes too long: ask for one kind, leave order_by out, or use a filter that more resources match")
 
 // List reads a page of resources, and returns the token for the next one; it is empty after the last.
 func (s *Reader) List(ctx context.Context, req ListRequest) ([]peer.Resource, string, error) {
@@ -107,7 +107,7 @@ func (s *Reader) list(ctx context.Context, req ListRequest) ([]peer.Resource, st
 	}
 	if from != nil {
 		if from.Kind = s.KindNow(from.Kind); !slices.Contains(names, from.Kind) {
-			return nil, "", &peer.InvalidError{Resource: "page_token", Err: fmt.Errorf("it goes on with kind %s, which there is not any more", from.Kind)}
+			return nil, "", &peer.InvalidError{Resource: "page_token", Err: fmt.Errorf("it continues with kind %s, which no longer exists", from.Kind)}
 		}
 	}
 	l := &listing{store: s, req: req, kinds: ids, names: names}
@@ -128,7 +128,7 @@ type listing struct {
 	kinds []int32
 	names []string
 	found []scannedResource
-	keys  [][]byte // JSON arrays: what each one found is sorted by; none for a list by name
+	keys  [][]byte // JSON arrays: the sort keys of each resource found; none for a list by name
 }
 
 // maxPageBytes is the size of the bodies at which a page ends early, so that it fits into a message.
@@ -138,7 +138,7 @@ const maxPageBytes = 3 << 20
 func malformed(err error) error {
 	var pg *pgconn.PgError
 	if errors.As(err, &pg) && strings.HasPrefix(pg.Code, "22") {
-		return &peer.InvalidError{Resource: "filter or page_token", Err: errors.New("it has a value that cannot be")}
+		return &peer.InvalidError{Resource: "filter or page_token", Err: errors.New("it has a value that PostgreSQL cannot convert")}
 	}
 	return fmt.Errorf("list: %w", err)
 }

@@ -23,8 +23,7 @@ const (
 )
 
 const (
-	// The lock comes with the newest version of each row, and what it shows stays true until the commit: a delete
-	// takes FOR UPDATE first.
+	// The lock returns the newest version of each row, which stays valid until the commit: a delete takes FOR UPDATE first.
 	lockEstablishedSQL = selectEstablishedSQL + ` FOR SHARE OF s`
 
 	selectEstablishedSQL = `

@@ -80,14 +80,15 @@ func (s *Keeper) AcknowledgeFor(ctx context.Context, holder schema.DeploymentID,
 }
 
 const (
-	// Waits for whoever is about to mark one of them, and shows the mark: a condition on the state would pass over the
-	// old version without waiting, and the look would be lost. It is no obstacle to who refers to an ACTIVE one.
+	// Waits for a transaction that is about to mark one of them, and returns the mark: a condition on the state would pass over
+	// the old version without waiting, and no work to look again would follow. It does not conflict with new references to an
+	// ACTIVE one.
 	awaitMarksSQL = `SELECT id, state FROM dbcontroller.shadow WHERE id = ANY ($1) ORDER BY id FOR KEY SHARE`
 
 	LockDeletingSQL = `SELECT id FROM dbcontroller.shadow WHERE id = ANY ($1) ORDER BY id FOR UPDATE`
 )
 
-// Whoever refers is ACTIVE: holders that are DELETING have dropped their references.
+// All holders are ACTIVE: a holder in DELETING has dropped its references.
 var NothingLeftSQL = db.Codes(`
 SELECT t FROM unnest($1::bigint[]) AS t
 WHERE NOT EXISTS (SELECT FROM dbcontroller.blockade WHERE target_id = t)

@@ -140,7 +140,7 @@ func (u *usage) name(deployment int32, n int) bool {
 	return true
 }
 
-// done marks blockades reserved by add as committed or aborted: the next count sees whichever it is.
+// done marks blockades reserved by add as committed or aborted: either way the next count is right.
 func (u *usage) done(deployment int32, added used) {
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -1,5 +1,5 @@
-// Package verify compares references with bodies, and both with what other deployments know: for operators, in the background,
-// and after a failover or a restore. It repairs what it finds.
+// Package verify compares references with bodies and with other deployments, for operators, in the background, and after a
+// failover or a restore, and repairs the differences.
 package verify
 
 import (

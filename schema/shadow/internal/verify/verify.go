@@ -139,7 +139,7 @@ func (d Difference) Cause() string {
 	return ""
 }
 
-// Remedy describes, for operators, what to do about the difference.
+// Remedy describes, for operators, how to resolve the difference.
 func (d Difference) Remedy() string {
 	switch {
 	case d.Repaired:

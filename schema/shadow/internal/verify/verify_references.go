@@ -312,8 +312,8 @@ func (v *verifying) markDangling(ctx context.Context, refs []*referenceRow, dang
 	})
 }
 
-// reestablish establishes the KnownMissing references again under a new attempt, as they are stored: with the same target, whatever
-// references the current version derives from the bodies. A release of the old attempt that is still under way does not affect the
+// reestablish establishes the KnownMissing references again under a new attempt, as they are stored: with the same target, even if
+// the current version derives other references from the bodies. A release of the old attempt that is still under way does not affect the
 // new one. Refused references get their new state in known.
 func (v *verifying) reestablish(ctx context.Context, at schema.DeploymentID, refs []*referenceRow) error {
 	for {

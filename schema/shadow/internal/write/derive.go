@@ -43,11 +43,10 @@ INSERT INTO dbcontroller.work (action, shard, deployment_id, kind_id, target_id,
 SELECT {derive}, i.shard, $1, $2, i.id, i.reason FROM unnest($3::bigint[], $4::smallint[], $5::text[]) AS i (id, shard, reason)`)
 )
 
-// Derive takes the references of some resources anew out of their bodies, by the version that runs: a page of a kind's
-// pass, or one resource that was set aside. Where a reference is new, or behaves otherwise, the target's deployment has
-// its new form before the holder's transaction, which drops the old one, and that is released afterwards. What cannot
-// be derived now (its target is missing, or cannot be asked for) is set aside, each resource by itself, and the rest
-// goes on.
+// Derive derives the references of some resources from their bodies by the running version: of a page of a kind's pass, or of one
+// resource that was set aside. A new form of a reference is established at the target's deployment before the holder's
+// transaction, which drops the old form; the old form is released afterwards. A resource whose references cannot be derived now
+// (a target is missing, or its deployment does not answer) is set aside by itself, and the others of the page are derived.
 func (s *Writer) Derive(ctx context.Context, seq int64) (peer.Derived, error) {
 	v, err := s.Current()
 	if err != nil {
@@ -64,9 +63,9 @@ func (s *Writer) Derive(ctx context.Context, seq int64) (peer.Derived, error) {
 		return peer.DerivedAll, nil
 	}
 	if err != nil {
-		return peer.DerivedNot, fmt.Errorf("read what to derive: %w", err)
+		return peer.DerivedNot, fmt.Errorf("read the derivation: %w", err)
 	}
-	// Before others are asked for blockades, at each try, of which none could be committed.
+	// Checked before blockades are established: otherwise each try would establish some that it could not commit.
 	if err := s.gate.CheckVersion(v, stored); err != nil {
 		return peer.DerivedNot, err
 	}
@@ -76,10 +75,10 @@ func (s *Writer) Derive(ctx context.Context, seq int64) (peer.Derived, error) {
 	}
 	rows, err := s.Pool.Query(ctx, sql, args...)
 	if err != nil {
-		return peer.DerivedNot, fmt.Errorf("read what to derive: %w", err)
+		return peer.DerivedNot, fmt.Errorf("read the derivation: %w", err)
 	}
 	if d.page, err = pgx.CollectRows(rows, ScanShadow); err != nil {
-		return peer.DerivedNot, fmt.Errorf("read what to derive: %w", err)
+		return peer.DerivedNot, fmt.Errorf("read the derivation: %w", err)
 	}
 	d.last = len(d.page) < derivePage
 	return d.run(ctx)
@@ -111,7 +110,7 @@ func (d *deriving) run(ctx context.Context) (peer.Derived, error) {
 	if err := d.compare(ctx); err != nil {
 		return peer.DerivedNot, err
 	}
-	// Each round leaves out what was refused; what is not refused is not asked for again in vain.
+	// Each round leaves the refused references out of the next attempt.
 	for range 5 {
 		_, err := d.store.commit(ctx, d.sv, func(tx pgx.Tx) error { return d.note(ctx, tx) })
 		var refused *peer.RefusedError
@@ -140,7 +139,7 @@ func (d *deriving) compare(ctx context.Context) error {
 	}
 	kind, err := d.sv.version.Model.Kind(id.Kind)
 	if err != nil {
-		return nil // the version does not have the kind: what there is stays as it is, and a later version derives anew
+		return nil // the version does not have the kind: the stored references stay, and a later version derives anew
 	}
 	ids := make([]int64, len(d.page))
 	for i, row := range d.page {
@@ -182,8 +181,8 @@ func (d *deriving) setAside(wr *writing, reason string) {
 	}
 }
 
-// leaveOut starts the attempt anew without the references that were refused; what they stand in place of stays. One
-// that may dangle, and does, needs no reference.
+// leaveOut starts the attempt anew without the refused references; the stored references that they would replace stay. A dangling
+// reference whose behaviour allows that needs no reference row.
 func (d *deriving) leaveOut(refused *peer.RefusedError) {
 	sv := d.store.newSaving(d.sv.version)
 	for _, wr := range d.sv.writes {
@@ -209,7 +208,7 @@ func (d *deriving) leaveOut(refused *peer.RefusedError) {
 	d.sv = sv
 }
 
-// note writes down, in the transaction that derives, how far it is and what was set aside.
+// note stores, in the transaction of the derivation, its progress and the resources set aside.
 func (d *deriving) note(ctx context.Context, tx pgx.Tx) error {
 	b := &pgx.Batch{}
 	switch {

@@ -33,8 +33,8 @@ type OwnerRow struct {
 	Over         bool // the grace period, which began with createdAt, has ended
 }
 
-// compareOwners computes the owner references that a write adds and drops. A requested one without a uid matches the stored
-// one of the same name and kind, whatever the uid of that.
+// compareOwners computes the owner references that a write adds and drops. A requested one without a uid matches a stored one of
+// the same name and kind, with or without a uid.
 func (s *Writer) compareOwners(ctx context.Context, model *schema.Model, wr *writing) error {
 	var had []peer.OwnerReference
 	if wr.before != nil {

@@ -108,7 +108,7 @@ func (s *Writer) takeSettings(ctx context.Context, tx pgx.Tx) ([]string, error) 
 }
 
 // fits fails when the caller's transaction lacks a property that a write relies on. (Isolation: with one snapshot for the whole
-// transaction, the checks after the locks would not see what was committed before the locks were granted.)
+// transaction, the checks after the locks would not see commits from before the locks were granted.)
 func (s *Writer) fits(ctx context.Context, tx pgx.Tx) error {
 	var (
 		isolation, encoding string

@@ -37,11 +37,11 @@ func (s *Writer) noteTargets(ctx context.Context, sv *saving) error {
 func (s *Writer) ReferencedDeployments(ctx context.Context) ([]schema.DeploymentID, error) {
 	rows, err := s.Pool.Query(ctx, selectPointedToSQL)
 	if err != nil {
-		return nil, fmt.Errorf("read who is pointed to: %w", err)
+		return nil, fmt.Errorf("read the referenced deployments: %w", err)
 	}
 	ids, err := pgx.CollectRows(rows, pgx.RowToStructByPos[schema.DeploymentID])
 	if err != nil {
-		return nil, fmt.Errorf("read who is pointed to: %w", err)
+		return nil, fmt.Errorf("read the referenced deployments: %w", err)
 	}
 	return ids, nil
 }
