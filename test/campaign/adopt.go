@@ -12,7 +12,7 @@ import (
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 )
 
-// overwrite writes a resource behind the oracle's back.
+// overwrite writes a resource without the oracle.
 func (p *Player) overwrite(ctx context.Context, name string, c Content) {
 	p.t.Helper()
 	full, err := schema.ParseFullName(name)
@@ -25,7 +25,7 @@ func (p *Player) overwrite(ctx context.Context, name string, c Content) {
 	})
 }
 
-// adopt makes the oracle anew of what the system has: after commits were lost, nobody else knows what has to be there.
+// adopt sets the oracle to the state of the system: after a loss of commits there is no other source of the expected state.
 func (p *Player) adopt(ctx context.Context) {
 	p.t.Helper()
 	system := p.list(ctx)
@@ -35,10 +35,10 @@ func (p *Player) adopt(ctx context.Context) {
 		if r.GetState() == resourcev1.Resource_STATE_ACTIVE {
 			rows[name] = row{UID: r.GetUid(), Content: read(r)}
 		} else {
-			o.flight[name] = true // it goes when its blockers let go
+			o.flight[name] = true // it is removed when its blockers are
 		}
 	}
-	// First all without references, then with those to what is there: the others are drained.
+	// First all resources without references, then their references to existing resources: the others are drained.
 	for _, name := range slices.Sorted(maps.Keys(rows)) {
 		require.NoError(p.t, o.put(name, rows[name].UID, Content{Payload: rows[name].Payload}, true))
 	}

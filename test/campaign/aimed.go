@@ -15,10 +15,9 @@ import (
 	"github.com/db-controller/db-controller/test/harness"
 )
 
-// What is played on purpose, since chance comes to it too seldom.
+// Situations that random operations reach too seldom, played on purpose.
 
-// confirmLate lets a resource refer to one that a deletion elsewhere takes along, and holds its confirm back until that is
-// DELETING.
+// confirmLate lets a resource refer to a member of a deletion elsewhere, and delays its confirm until that member is DELETING.
 func (p *Player) confirmLate(ctx context.Context) {
 	p.t.Helper()
 	target, root, holder := p.trio(ctx, "u1")
@@ -47,8 +46,8 @@ func (p *Player) confirmLate(ctx context.Context) {
 	}
 }
 
-// blockLate lets a resource block one that a deletion elsewhere takes along and that has not heard of it yet: it comes to be
-// DELETING, and stays.
+// blockLate lets a resource block a member of a deletion elsewhere whose deployment has not received the deletion yet: the member
+// becomes DELETING, and stays.
 func (p *Player) blockLate(ctx context.Context) {
 	p.t.Helper()
 	target, root, _ := p.trio(ctx, "b1")
@@ -60,7 +59,7 @@ func (p *Player) blockLate(ctx context.Context) {
 	if p.Delete(ctx, root); p.o.there(root) {
 		return
 	}
-	for _, i := range p.g.Perm(len(p.g.names)) { // whom the deletion does not concern
+	for _, i := range p.g.Perm(len(p.g.names)) { // a holder outside of the deletion
 		holder := p.g.names[i]
 		if p.o.flight[holder] || !p.g.has(holder, "b1", target) {
 			continue
@@ -72,7 +71,8 @@ func (p *Player) blockLate(ctx context.Context) {
 	}
 }
 
-// refuse has an update refused that would have let a blocking reference to another deployment go: all of it is as it was (I6).
+// refuse makes an update fail that would have dropped a blocking reference to another deployment: nothing of it takes effect
+// (I6).
 func (p *Player) refuse(ctx context.Context) {
 	p.t.Helper()
 	holder, target := p.pair(ctx)
@@ -83,13 +83,14 @@ func (p *Player) refuse(ctx context.Context) {
 		return
 	}
 	p.g.n++
-	p.Put(ctx, holder, Content{Payload: fmt.Sprintf("p%d", p.g.n), Refs: map[string][]string{"u1": {target + "000"}}}) // which never is there
+	p.Put(ctx, holder, Content{Payload: fmt.Sprintf("p%d", p.g.n), Refs: map[string][]string{"u1": {target + "000"}}}) // which never exists
 	if p.blocks(holder) {
 		p.c.add("refused update that would have dropped a blocker", 1)
 	}
 }
 
-// loseCommit lets the answer to the commit of a blocking reference be lost: it stands, whatever its writer takes it for (I8, I29).
+// loseCommit loses the answer to the commit of a blocking reference: the reference stands, whether its writer reads OK or unknown
+// (I8, I29).
 func (p *Player) loseCommit(ctx context.Context) {
 	p.t.Helper()
 	holder, target := p.pair(ctx)
@@ -108,7 +109,8 @@ func (p *Player) loseCommit(ctx context.Context) {
 	}
 }
 
-// pair is a resource that can come to block another one in another deployment, or nothing.
+// pair returns a resource that may refer by a blocking field to another one in another deployment; empty names when there is
+// none.
 func (p *Player) pair(ctx context.Context) (holder, target string) {
 	p.forgetSettled(ctx)
 	var found [][2]string
@@ -128,7 +130,7 @@ func (p *Player) pair(ctx context.Context) (holder, target string) {
 
 func (p *Player) blocks(holder string) bool { return len(p.o.rows[holder].Refs["b1"]) > 0 }
 
-// holdsOn tells whether a resource blocks what is on its way to go.
+// holdsOn reports whether a resource blocks a resource in DELETING.
 func (p *Player) holdsOn(holder string) bool {
 	for pair := range p.o.held {
 		if pair[0] == holder {
@@ -138,7 +140,7 @@ func (p *Player) holdsOn(holder string) bool {
 	return false
 }
 
-// refer lets a resource refer to another, beside whatever else.
+// refer adds a reference to a resource, and keeps its other references.
 func (p *Player) refer(ctx context.Context, name, field, target string) {
 	p.t.Helper()
 	content := p.content(name)
@@ -146,7 +148,7 @@ func (p *Player) refer(ctx context.Context, name, field, target string) {
 	p.Put(ctx, name, content)
 }
 
-// suffer cuts a step of the protocol off at the deployment of a resource.
+// suffer interrupts calls of the protocol at the deployment of a resource.
 func (p *Player) suffer(name string, methods ...string) (mend func()) {
 	return p.siteOf(name).calls.Suffer(func(_ identity.Identity, method string) harness.Mishap {
 		return harness.Mishap{Cut: slices.Contains(methods, method[strings.LastIndex(method, "/")+1:])}
@@ -159,8 +161,8 @@ func (p *Player) siteOf(name string) *site {
 	return p.w.sites[full.Deployment]
 }
 
-// trio is a target that goes with a root in another deployment, and who can come to refer to it from outside of its own by a
-// field; or nothing. Best is a target that was not there before: nobody else knows of it who would be told when it goes.
+// trio returns a target that cascades with a root in another deployment, and a holder in a third one that may refer to it by a
+// field; empty names when there is none. It prefers a new target: no other deployment has an entry there and would get a notice.
 func (p *Player) trio(ctx context.Context, field string) (target, root, holder string) {
 	p.t.Helper()
 	p.forgetSettled(ctx)
@@ -193,10 +195,10 @@ func (p *Player) trio(ctx context.Context, field string) (target, root, holder s
 	return "", "", ""
 }
 
-// at is the deployment of a full name.
+// at returns the deployment of a full name.
 func at(name string) string { return strings.Join(strings.SplitN(name, "/", 5)[:4], "/") }
 
-// goesWith tells whether a target is there, and refers to its root so that it goes with it.
+// goesWith reports whether a target exists and cascades with its root.
 func (p *Player) goesWith(target, root string) bool {
 	return !p.o.flight[target] && !p.o.flight[root] && slices.Equal(p.o.rows[target].Refs["c1"], []string{root})
 }

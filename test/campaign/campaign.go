@@ -17,20 +17,21 @@ import (
 	"github.com/db-controller/db-controller/test/harness"
 )
 
-// Plan says how much is played.
+// Plan is the extent of a campaign.
 type Plan struct {
 	Seed uint64
-	// Binary is the program; empty for the one that is built.
+	// Binary is the program; empty: the program of this source.
 	Binary string
-	// Rounds of Steps operations while things break; after each, everything is mended, settled, drained and compared.
+	// Rounds of Steps operations under faults; after each, all faults are repaired, and the system is settled, drained and
+	// compared.
 	Rounds, Steps int
-	// HotCalls of each client, on targets that all are at.
+	// HotCalls are the calls of each client on shared targets.
 	HotCalls int
-	// Calm: nothing breaks.
+	// Calm: no faults.
 	Calm bool
 }
 
-// Play plays one campaign, and fails the test when anything is not as the oracle says.
+// Play plays one campaign, and fails the test when the system differs from the oracle.
 func Play(t testing.TB, plan Plan, c *Coverage) {
 	t.Helper()
 	began := time.Now()
@@ -79,7 +80,7 @@ func Play(t testing.TB, plan Plan, c *Coverage) {
 		})
 		p.Rest(ctx)
 		w.calm = true
-		for range 4 { // while all is quiet, every decision has to be that of native keys
+		for range 4 { // at rest every decision has to be that of native keys
 			p.Step(ctx)
 		}
 		w.calm = plan.Calm
@@ -104,8 +105,8 @@ func Play(t testing.TB, plan Plan, c *Coverage) {
 	t.Logf("seed %d played in %s", plan.Seed, time.Since(began).Round(100*time.Millisecond))
 }
 
-// ready waits until every process is, and no message of the past is to come any more: one that comes when all has settled
-// makes something tentative anew, and rightly so.
+// ready waits until every process is ready, and no delayed message is in flight: a message that arrives after everything has
+// settled would rightly create a tentative blockade.
 func (w *World) ready(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -115,7 +116,7 @@ func (w *World) ready(ctx context.Context) {
 	}
 }
 
-// Rest lets everything settle, removes what blocks, and compares everything.
+// Rest lets everything settle, removes all blockers, and compares everything.
 func (p *Player) Rest(ctx context.Context) {
 	p.t.Helper()
 	p.note("rest")
@@ -125,7 +126,7 @@ func (p *Player) Rest(ctx context.Context) {
 	p.Audit(ctx)
 }
 
-// Audit looks at all databases by itself (I1, I8, I17), and lets the system do so with verify.
+// Audit reads all databases itself (I1, I8, I17), and calls verify.
 func (p *Player) Audit(ctx context.Context) {
 	p.t.Helper()
 	if problems := harness.AuditDatabases(p.t, p.w.pools()); len(problems) > 0 {
@@ -136,11 +137,11 @@ func (p *Player) Audit(ctx context.Context) {
 	}
 }
 
-// verify lets all deployments compare themselves with one another, and answers in what they differ.
+// verify lets all deployments compare themselves with one another, and returns the differences.
 func (p *Player) verify(ctx context.Context) (all []*adminv1.VerifyResponse_Difference) {
 	p.t.Helper()
 	for _, id := range deployments {
-		// A connection that was broken is tried again within seconds: until then its other end cannot be asked.
+		// Broken connections are opened again within seconds: until then their deployments cannot be asked.
 		began := time.Now()
 		found, unreachable := p.verifyAt(ctx, id)
 		for ; len(unreachable) > 0; found, unreachable = p.verifyAt(ctx, id) {
@@ -182,7 +183,7 @@ func (p *Player) verifyAt(ctx context.Context, id schema.DeploymentID) (found []
 const stillSQL = `
 SELECT (SELECT last_value FROM dbcontroller.work_seq_seq), (SELECT last_value FROM dbcontroller.change_seq_seq), (SELECT last_value FROM dbcontroller.notice_seq_seq)`
 
-// marks move with whatever is written.
+// marks returns numbers that grow with every write.
 func (p *Player) marks(ctx context.Context) (all string) {
 	for _, id := range deployments {
 		var work, change, notice int64
@@ -192,7 +193,7 @@ func (p *Player) marks(ctx context.Context) (all string) {
 	return all
 }
 
-// Still fails unless nothing is written any more, but heartbeats (I28).
+// Still fails if anything but heartbeats is written (I28).
 func (p *Player) Still(ctx context.Context) {
 	p.t.Helper()
 	before := p.marks(ctx)
@@ -201,7 +202,7 @@ func (p *Player) Still(ctx context.Context) {
 	case <-time.After(1500 * time.Millisecond):
 	}
 	if after := p.marks(ctx); after != before {
-		p.wrong("it is not quiet (I28):\nbefore:\n%safter:\n%s", before, after)
+		p.wrong("writes at rest (I28):\nbefore:\n%safter:\n%s", before, after)
 	}
 	p.c.add("nothing written at rest", 1)
 }

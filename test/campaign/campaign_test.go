@@ -29,7 +29,7 @@ func number(t *testing.T, name, otherwise string) uint64 {
 	return n
 }
 
-// kept are the seeds of testdata/seeds.
+// kept returns the seeds of testdata/seeds.
 func kept(t *testing.T) (seeds []uint64) {
 	t.Helper()
 	raw, err := os.ReadFile("testdata/seeds")
@@ -44,17 +44,17 @@ func kept(t *testing.T) (seeds []uint64) {
 	return seeds
 }
 
-// keep adds a seed that failed.
+// keep adds a failed seed to testdata/seeds.
 func keep(t *testing.T, seed uint64) {
 	t.Helper()
 	file, err := os.OpenFile("testdata/seeds", os.O_APPEND|os.O_WRONLY, 0o644) //nolint:gosec // part of the sources
 	require.NoError(t, err)
-	_, err = fmt.Fprintf(file, "%d # failed, and is not understood yet\n", seed)
+	_, err = fmt.Fprintf(file, "%d # failed, cause unknown\n", seed)
 	require.NoError(t, err)
 	require.NoError(t, file.Close())
 }
 
-// Moments that campaigns have to come to, or they show nothing; many campaigns to more of them.
+// Moments that a campaign has to reach, otherwise it proves little; many campaigns have to reach more of them.
 var (
 	moments = []string{
 		"cascaded", "put refused", "decisions compared with the oracle", "comparisons of all resources with the oracle", "watch opened",
@@ -67,7 +67,7 @@ var (
 	}
 )
 
-// DBCONTROLLER_CAMPAIGN_SEEDS says how many seeds are played (2), DBCONTROLLER_CAMPAIGN_FIRST which is the first (1).
+// DBCONTROLLER_CAMPAIGN_SEEDS is the number of seeds (2), DBCONTROLLER_CAMPAIGN_FIRST the first one (1).
 func TestCampaign(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts five processes for each seed")
@@ -108,9 +108,9 @@ func TestCampaign(t *testing.T) {
 		all = append(all, "delay: "+d.name)
 	}
 	require.Empty(t, c.Missing(all...), "never came")
-	require.Less(t, 10*c.Count("hot: histories Unknown"), int(n), "histories that the checker gave up on")
+	require.Less(t, 10*c.Count("hot: histories Unknown"), int(n), "histories that the checker could not decide")
 	if t.Failed() {
-		return // the document is of campaigns that passed
+		return // only passed campaigns are documented
 	}
 	text := fmt.Sprintf(campaignDocument, len(seeds), n, time.Since(began).Round(time.Minute), c.Operations(), c)
 	require.NoError(t, os.WriteFile(filepath.Join(moduleRoot(t), "docs", "campaign.md"), []byte(text), 0o644)) //nolint:gosec // a document

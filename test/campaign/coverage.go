@@ -8,14 +8,14 @@ import (
 	"time"
 )
 
-// Coverage counts the interesting moments that campaigns came to. One that did not come to them shows nothing.
+// Coverage counts the moments that campaigns reached.
 type Coverage struct {
 	mu     sync.Mutex
 	counts map[string]int           // guarded by mu
 	worst  map[string]time.Duration // guarded by mu
 }
 
-// NewCoverage counts nothing yet.
+// NewCoverage returns empty counts.
 func NewCoverage() *Coverage {
 	return &Coverage{counts: map[string]int{}, worst: map[string]time.Duration{}}
 }
@@ -32,14 +32,14 @@ func (c *Coverage) took(what string, d time.Duration) {
 	c.worst[what] = max(c.worst[what], d)
 }
 
-// Count is how often one came.
+// Count returns how often a moment was reached.
 func (c *Coverage) Count(what string) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.counts[what]
 }
 
-// Missing are those of the moments that never came.
+// Missing returns the moments that were never reached.
 func (c *Coverage) Missing(moments ...string) (missing []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -51,7 +51,7 @@ func (c *Coverage) Missing(moments ...string) (missing []string) {
 	return missing
 }
 
-// Operations is how many operations had a definite outcome.
+// Operations returns the number of operations with a definite outcome.
 func (c *Coverage) Operations() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()

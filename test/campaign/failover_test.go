@@ -11,9 +11,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// In the middle of random operations a standby takes over that misses the last of them. What was promised of them is void; but
-// once everybody has compared, nothing dangles that is not told of, and when people have put that right, everything is again as
-// native keys would have it.
+// During random operations a standby without the last commits is promoted. Acknowledged operations of the lost commits are void;
+// but once all deployments have compared, verify reports every dangling reference, and after these are resolved, the state is
+// again one that native keys allow.
 func TestACampaignWithAFailoverThatLosesCommits_I1_I8(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts seven processes")
@@ -60,7 +60,7 @@ func failover(t *testing.T, seed uint64) {
 	}, time.Minute, 50*time.Millisecond, "everybody confirms")
 	p.Quiet(ctx, true)
 
-	// People do what verify says: what refers to what is gone, or is going without it, lets go.
+	// The remedies of verify: holders of dangling references drop them.
 	told, dangling := map[string][]string{}, p.verify(ctx)
 	for _, d := range dangling {
 		require.Contains(t, []string{"TARGET_GONE", "TARGET_DELETING"}, d.GetKind(), "%v", d)
@@ -80,11 +80,11 @@ func failover(t *testing.T, seed uint64) {
 		content.Owners = nil
 		p.overwrite(ctx, holder, content)
 	}
-	t.Logf("%d references were left dangling, and told of", len(dangling))
+	t.Logf("%d dangling references, all reported", len(dangling))
 	p.Quiet(ctx, true)
 	p.adopt(ctx)
 	p.Rest(ctx)
-	for range 40 { // and every decision is that of native keys again
+	for range 40 { // every decision is again that of native keys
 		p.Step(ctx)
 	}
 	p.Rest(ctx)

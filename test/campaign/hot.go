@@ -19,7 +19,7 @@ import (
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 )
 
-// verb is what a client does with a hot target.
+// verb is an operation of a client on a hot target.
 type verb int
 
 const (
@@ -31,14 +31,14 @@ const (
 
 func (v verb) String() string { return [...]string{"create", "refer", "let go", "delete"}[v] }
 
-// hotCall is an operation on a target, by the holder of one client.
+// hotCall is an operation on a target by one client's holder.
 type hotCall struct {
 	verb   verb
 	target int
 	holder uint
 }
 
-// outcome of a call; what is unknown may have taken effect, may not have, and may yet.
+// outcome of a call. An unknown operation may have taken effect, may not have, or may still do so.
 type outcome int
 
 const (
@@ -47,15 +47,14 @@ const (
 	unknown
 )
 
-// hotState of a target: whether it is there, and which holders refer to it. Of late ones, which have let go, the target may not
-// know it yet, and refuse its delete while they cannot be asked.
+// hotState of a target: whether it exists, and which holders refer to it. Late holders have dropped their references, but the
+// target's deployment may not know it yet, and refuses a delete while it cannot ask.
 type hotState struct {
 	there         bool
 	holders, late uint32
 }
 
-// hotModel says what one target that several clients create, refer to and delete at once may look like to them, one
-// operation after the other.
+// hotModel defines the sequential behaviour of one target that several clients create, refer to and delete.
 var hotModel = (&porcupine.NondeterministicModel{
 	Partition: func(history []porcupine.Operation) [][]porcupine.Operation {
 		by := map[int][]porcupine.Operation{}
@@ -118,8 +117,8 @@ func (s hotState) after(c hotCall) (hotState, bool) {
 	return s, true
 }
 
-// Hot lets several clients at once create, refer to, let go and delete a few targets, and fails unless what they were
-// answered could have happened one after the other (linearizability, Herlihy and Wing 1990; the checker is porcupine).
+// Hot lets several clients concurrently create, refer to, drop and delete a few targets, and fails unless their answers are
+// linearizable (Herlihy and Wing 1990; the checker is porcupine).
 func Hot(ctx context.Context, t testing.TB, w *World, c *Coverage, r *rand.Rand, calls int) {
 	t.Helper()
 	const clients, targets = 8, 3
@@ -174,7 +173,7 @@ func Hot(ctx context.Context, t testing.TB, w *World, c *Coverage, r *rand.Rand,
 func hotDo(ctx context.Context, w *World, c hotCall, holder schema.DeploymentID) outcome {
 	ctx, cancel := context.WithTimeout(ctx, 4*time.Second)
 	defer cancel()
-	home := deployments[c.target%2] // of a, which b imports
+	home := deployments[c.target%2] // of service a, which b imports
 	target := fmt.Sprintf("//%s/nodes/hot%d", home, c.target)
 	put := func(at schema.DeploymentID, name string, body map[string]any) error {
 		s, err := structpb.NewStruct(body)

@@ -1,9 +1,9 @@
-// Package campaign plays random operations against deployments as real processes, over their public API and while
-// everything that can break does, and against an oracle: one PostgreSQL with native foreign keys, and a model of owners. At
-// rest both have to be equal.
+// Package campaign plays random operations against deployments as real processes, over their public API and under faults of every
+// kind, and compares them with an oracle: one PostgreSQL with native foreign keys, and a model of owners. At rest both have to be
+// equal.
 //
-// A campaign of a seed is a World (processes, databases, what can be broken), a Player (operations, with what is known
-// of each), an Oracle (what has to be there), a Nemesis (what is broken, and mended) and Watchers (what watches say).
+// A campaign of a seed has a World (processes, databases, faulty lines), a Player (operations and their known outcomes), an
+// Oracle (the expected state), a Nemesis (faults and their repair) and Watchers (the state that watches deliver).
 package campaign
 
 import (
@@ -16,8 +16,8 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// services are two services in two regions. Roots refer to nothing; Chains only ever cascade and unset, Blockers block,
-// and nothing takes them along; Nodes do everything; to Leaves nothing refers. v2 differs in the names of kinds.
+// services are two services in two regions. Roots refer to nothing; Chains only cascade and unset; Blockers block, and no cascade
+// removes them; Nodes have all fields; nothing refers to Leaves. v2 renames the kinds.
 var services = versions("a.example.com", "", "") + "---\n" + versions("b.example.com", "imports: [a.example.com@v1]\n", "a.example.com/") + `---
 regions: [east, west]
 deployments:
@@ -28,7 +28,7 @@ deployments:
 `
 
 func versions(service, imports, of string) string {
-	of1 := func(kinds ...string) string { // targets in the own service, and in the imported one
+	of1 := func(kinds ...string) string { // targets in the same service and in the imported one
 		var out []string
 		for _, k := range kinds {
 			out = append(out, k)
@@ -68,7 +68,7 @@ func versions(service, imports, of string) string {
 	return version("v1", "", "") + "---\n" + version("v2", "2", "yes")
 }
 
-// kind is what the generator knows of one: the fields that its resources can have, and to what.
+// kind is a kind for the generator: the fields of its resources, and their targets.
 type kind struct {
 	collection string
 	fields     []string // scalars and lists
@@ -76,11 +76,11 @@ type kind struct {
 	leaf       bool     // nothing refers to it
 }
 
-// language is what a campaign speaks.
+// language is the schema of a campaign.
 type language struct {
 	kinds  []kind
 	owners bool
-	// exact: nothing may ever be blocked, so the difference to native keys must be nothing at all.
+	// exact: nothing is ever blocked, so that the state has to equal that of native keys exactly.
 	exact bool
 }
 
@@ -109,14 +109,14 @@ var behaviours = map[string]schema.Behaviour{
 	"u1": schema.Unset, "u2": schema.AsyncUnset, "ul": schema.Unset, "d": schema.AllowDangling,
 }
 
-// likely is how many of a hundred resources have a field of a behaviour: few that block, or little ever goes.
+// likely is the percentage of resources with a field of a behaviour: few that block, since otherwise hardly any delete succeeds.
 var likely = map[schema.Behaviour]int{
 	schema.Block: 14, schema.CascadeDelete: 50, schema.AsyncCascadeDelete: 20, schema.Unset: 45, schema.AsyncUnset: 30, schema.AllowDangling: 20,
 }
 
 func isList(field string) bool { return strings.HasSuffix(field, "l") }
 
-// Content is what a resource says: the payload, and by field the full names that it refers to, sorted.
+// Content is the body of a resource: the payload, and by field the sorted full names of its targets.
 type Content struct {
 	Payload string
 	Refs    map[string][]string
@@ -131,7 +131,7 @@ func (c Content) clone() Content {
 	return out
 }
 
-// without is the content that does not refer to a name by fields for which drop is true.
+// without returns the content without references to a name by fields for which drop is true.
 func (c Content) without(name string, drop func(field string) bool) Content {
 	out := c.clone()
 	for f, values := range out.Refs {
@@ -154,7 +154,7 @@ func (c Content) targets() []string {
 	return slices.Sorted(maps.Keys(set))
 }
 
-// body as users write it.
+// body returns the content as a user writes it.
 func (c Content) body() map[string]any {
 	out := map[string]any{"payload": c.Payload}
 	for f, values := range c.Refs {
@@ -171,7 +171,7 @@ func (c Content) body() map[string]any {
 	return out
 }
 
-// contentOf reads a body.
+// contentOf parses a body.
 func contentOf(body map[string]any) Content {
 	c := Content{Refs: map[string][]string{}}
 	for f, v := range body {
@@ -195,13 +195,13 @@ func contentOf(body map[string]any) Content {
 	return c
 }
 
-// generator makes operations.
+// generator generates operations.
 type generator struct {
 	*rand.Rand
 	language
 	names   []string            // full names
 	of      map[string]kind     // by name
-	targets map[string][]string // by name: what it may refer to
+	targets map[string][]string // by name: its possible targets
 	n       int
 }
 
@@ -226,14 +226,14 @@ func newGenerator(r *rand.Rand, l language, each int) *generator {
 	return g
 }
 
-// has tells whether a resource can refer to another by a field.
+// has reports whether a resource can refer to another by a field.
 func (g *generator) has(name, field, target string) bool {
 	return slices.Contains(g.of[name].fields, field) && slices.Contains(g.targets[name], target)
 }
 
 func (g *generator) name() string { return g.names[g.IntN(len(g.names))] }
 
-// content of a resource that mostly refers to what there is.
+// content returns a random body, mostly with existing targets.
 func (g *generator) content(name string, there func(string) bool) Content {
 	g.n++
 	c := Content{Payload: fmt.Sprintf("p%d", g.n), Refs: map[string][]string{}}

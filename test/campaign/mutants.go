@@ -14,16 +14,16 @@ import (
 	"github.com/db-controller/db-controller/test/harness"
 )
 
-// mutant is a mistake that somebody could make, planted into a copy of a source file: a judge that does not find it is not
-// worth much. The sources themselves hold no mistake and no switch for one: the copy takes the file's place in a build of
-// its own (the go command's -overlay).
+// mutant is a plausible mistake, planted into a copy of a source file: a campaign that does not find it proves little. The
+// sources contain neither the mistake nor a switch for it: the copy replaces the file in a separate build (the go command's
+// -overlay).
 type mutant struct {
 	name string
-	// guards names the invariants that the right text keeps.
+	// guards names the invariants that the correct text keeps.
 	guards  string
 	mistake string
 	file    string
-	// edits are pairs of a text, which is in the file exactly once, and what takes its place.
+	// edits are pairs of a text, which is in the file exactly once, and its replacement.
 	edits []string
 }
 
@@ -259,7 +259,7 @@ var mutants = []mutant{
 	},
 }
 
-// plant writes the file with the mistake, and answers what the go command has to be told.
+// plant writes the file with the mistake, and returns the overlay for the go command.
 func (m mutant) plant(t testing.TB) (overlay string) {
 	t.Helper()
 	root := moduleRoot(t)
@@ -267,7 +267,7 @@ func (m mutant) plant(t testing.TB) (overlay string) {
 	require.NoError(t, err)
 	text := string(source)
 	for i := 0; i < len(m.edits); i += 2 {
-		require.Equal(t, 1, strings.Count(text, m.edits[i]), "%s: what is to be replaced has to be in %s once", m.name, m.file)
+		require.Equal(t, 1, strings.Count(text, m.edits[i]), "%s: the text to replace has to be in %s once", m.name, m.file)
 		text = strings.Replace(text, m.edits[i], m.edits[i+1], 1)
 	}
 	if strings.Contains(text, "uuid.") && !strings.Contains(text, `"github.com/google/uuid"`) {
@@ -282,7 +282,7 @@ func (m mutant) plant(t testing.TB) (overlay string) {
 	return overlay
 }
 
-// build builds the program with the mistake, and answers where; without main, only the package that has it.
+// build builds the program with the mistake, and returns its path; without main it builds only the changed package.
 func (m mutant) build(t testing.TB, main bool) (binary string) {
 	t.Helper()
 	args := []string{"-overlay", m.plant(t)}

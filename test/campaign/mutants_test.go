@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Every mistake can still be planted, and what comes of it builds.
+// Every mistake can still be planted, and the result builds.
 func TestMutantsCanBePlanted(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -28,9 +28,8 @@ func TestMutantsCanBePlanted(t *testing.T) {
 
 var why = regexp.MustCompile(`(?m)^\s+Error:\s+(.*)\n\s+(.*)`)
 
-// DBCONTROLLER_MUTANTS says up to how many seeds every mutant is played, or those that DBCONTROLLER_MUTANT names, separated by
-// commas; the table of what was caught in docs/mutants.md is brought up to date. Else one is played, so that the judge is judged by
-// every run.
+// DBCONTROLLER_MUTANTS is the number of seeds for every mutant, or for the mutants in DBCONTROLLER_MUTANT, separated by commas;
+// docs/mutants.md then gets the results. Without it one mutant is played, so that every run tests the campaign itself.
 func TestMutantsAreCaught(t *testing.T) {
 	if testing.Short() {
 		t.Skip("plays campaigns")
@@ -82,7 +81,7 @@ blocking reference without its blockade, a violation of I8.
 | --- | --- | --- | --- | --- |
 `
 
-// caught plays a mutant until a campaign fails, and answers at which seed, and what it failed with.
+// caught plays a mutant until a campaign fails, and returns the seed and the failure.
 func caught(t *testing.T, m mutant, most uint64) (seed uint64, said string) {
 	binary := m.build(t, true)
 	for seed := uint64(1); seed <= most; seed++ {
@@ -96,7 +95,7 @@ func caught(t *testing.T, m mutant, most uint64) (seed uint64, said string) {
 			said, _, _ = strings.Cut(strings.Join(strings.Fields(string(found[1])+" "+string(found[2])), " "), " Test: ")
 		}
 		if said == "" || strings.Contains(said, "Received unexpected error") || strings.Contains(string(out), "DATA RACE") || strings.Contains(string(out), "panic:") {
-			t.Errorf("%s: not the judge's word: %s", m, out)
+			t.Errorf("%s: failed for another reason: %s", m, out)
 		}
 		return seed, said
 	}

@@ -20,7 +20,7 @@ import (
 	"github.com/db-controller/db-controller/test/harness"
 )
 
-// fault is something that breaks, at a deployment or in between. It answers what mends it, or nil when it cannot be now.
+// fault causes a failure at a deployment or between two. It returns the repair, or nil when it cannot strike now.
 type fault struct {
 	name   string
 	cheap  bool // so that it can strike often
@@ -54,8 +54,7 @@ var faults = []fault{
 	{"version switched", true, (*Nemesis).switchVersion},
 }
 
-// delays are misfortunes of single steps of the protocol: they last longer, strike beside everything else, and users hardly
-// notice them.
+// delays affect single steps of the protocol: they last longer, strike beside other faults, and users hardly notice them.
 var delays = []struct {
 	name    string
 	methods []string
@@ -71,25 +70,25 @@ var delays = []struct {
 	{"messages of the past", []string{"EstablishReferences", "ConfirmBlockades", "ReleaseBlockades", "AcknowledgeDeletions", "DropOwners"}, harness.Mishap{Replay: 2 * tentativeTTL}},
 }
 
-// Nemesis breaks things, and mends them.
+// Nemesis causes faults and repairs them.
 type Nemesis struct {
 	t testing.TB
 	w *World
 	c *Coverage
 	r *rand.Rand // guarded by mu
-	// note tells the player's journal.
-	note func(format string, args ...any)
-	mu   sync.Mutex
-	now  map[string]bool // guarded by mu; what is broken, and where
-	next int             // guarded by mu
+	// note writes to the player's journal.
+	note   func(format string, args ...any)
+	mu     sync.Mutex
+	places map[string]bool // guarded by mu; the present faults, with their places
+	next   int             // guarded by mu
 }
 
-// NewNemesis breaks what there is in an order of its own.
+// NewNemesis causes faults in a random order of its own.
 func NewNemesis(t testing.TB, w *World, c *Coverage, r *rand.Rand, note func(string, ...any)) *Nemesis {
-	return &Nemesis{t: t, w: w, c: c, r: r, note: note, now: map[string]bool{}}
+	return &Nemesis{t: t, w: w, c: c, r: r, note: note, places: map[string]bool{}}
 }
 
-// Run breaks things, several at a time, until ctx ends; then everything is mended.
+// Run causes faults, several at a time, until ctx ends; then all are repaired.
 func (n *Nemesis) Run(ctx context.Context) {
 	order := n.random().Perm(len(faults))
 	var hands sync.WaitGroup
@@ -114,7 +113,7 @@ func (n *Nemesis) Run(ctx context.Context) {
 	}
 }
 
-// strike breaks one thing for a while, and mends it.
+// strike causes one fault for a while, and repairs it.
 func (n *Nemesis) strike(ctx context.Context, r *rand.Rand, f fault) {
 	s := n.w.sites[deployments[r.IntN(len(deployments))]]
 	if n.w.cluster != nil && f.name == "database server crashed" {
@@ -131,7 +130,7 @@ func (n *Nemesis) strike(ctx context.Context, r *rand.Rand, f fault) {
 		}
 	}()
 	if !n.take(s.id.String()) {
-		return // something is broken there already
+		return // another fault is there
 	}
 	defer n.give(s.id.String())
 	mend := f.strike(n, s)
@@ -148,7 +147,7 @@ func (n *Nemesis) strike(ctx context.Context, r *rand.Rand, f fault) {
 	n.note("  mended at %s: %s", s.id, f.name)
 }
 
-// delaySteps lets one step of the protocol suffer for a while, at one deployment or at all.
+// delaySteps delays one step of the protocol for a while, at one deployment or at all.
 func (n *Nemesis) delaySteps(ctx context.Context, r *rand.Rand) {
 	d := delays[r.IntN(len(delays))]
 	var mend []func()
@@ -175,22 +174,22 @@ func (n *Nemesis) delaySteps(ctx context.Context, r *rand.Rand) {
 	}
 }
 
-// take says that something is broken from now on, unless it is already.
+// take reserves a place for a fault; it returns false when another fault is there.
 func (n *Nemesis) take(what string) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	taken := n.now[what]
-	n.now[what] = true
+	taken := n.places[what]
+	n.places[what] = true
 	return !taken
 }
 
 func (n *Nemesis) give(what string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	delete(n.now, what)
+	delete(n.places, what)
 }
 
-// random is of a fault's own.
+// random returns a source of randomness for one fault.
 func (n *Nemesis) random() *rand.Rand {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -202,13 +201,13 @@ func (n *Nemesis) kill(s *site) func() {
 	return func() { n.start(s) }
 }
 
-// between are points of package crash.
+// between are the points of package crash.
 var between = []string{
 	"crash-save-established", "crash-save-committed", "crash-establish-committed", "crash-delete-committed", "crash-finalise-committed",
 	"crash-confirm-told", "crash-release-told", "crash-owners-answered", "crash-disown-told", "crash-act-committed", "crash-act-acknowledged",
 }
 
-// crashBetween starts a process that is killed as soon as it comes to a point, if it does.
+// crashBetween starts a process that is killed when it reaches a point, if it does.
 func (n *Nemesis) crashBetween(s *site) func() {
 	point := between[n.random().IntN(len(between))]
 	require.NoError(n.t, s.Kill())
@@ -252,7 +251,7 @@ func (n *Nemesis) second(s *site) func() {
 	return func() { require.NoError(n.t, p.Kill()) }
 }
 
-// calls lets something happen to calls that arrive at a deployment.
+// calls applies mishaps to calls that arrive at a deployment.
 func (n *Nemesis) calls(s *site, mishap func(r *rand.Rand, from identity.Identity, method string) harness.Mishap) func() {
 	var mu sync.Mutex
 	r := n.random()
@@ -275,7 +274,7 @@ func (n *Nemesis) repeat(s *site) func() {
 	})
 }
 
-// delay lets requests and answers come late, up to beyond the expiry of what they establish.
+// delay delays requests and answers, up to beyond the expiry of the blockades that they establish.
 func (n *Nemesis) delay(s *site) func() {
 	return n.calls(s, func(r *rand.Rand, _ identity.Identity, _ string) harness.Mishap {
 		m := harness.Mishap{}
@@ -300,8 +299,8 @@ func (n *Nemesis) replay(s *site) func() {
 
 func peer(from identity.Identity) bool { return from.Role == identity.RoleDeployment }
 
-// protocol tells whether a call is of the protocol between deployments: one of a user, also one that a deployment forwards, is
-// another call when it comes again.
+// protocol reports whether a call belongs to the protocol between deployments. The call of a user, forwarded or not, is a new
+// call when it is repeated.
 func protocol(from identity.Identity, method string) bool {
 	return peer(from) && !strings.HasPrefix(method, "/dbcontroller.resource.")
 }
@@ -388,7 +387,7 @@ func (n *Nemesis) noConnections(s *site) func() {
 	return func() { n.alter(s, "CONNECTION LIMIT -1") }
 }
 
-// lockRows is a transaction of somebody else that has locked some of the resources, and hangs.
+// lockRows opens a transaction that locks some of the resources, and hangs.
 func (n *Nemesis) lockRows(s *site) func() {
 	ctx := context.Background()
 	tx, err := s.admin.Begin(ctx)
@@ -425,7 +424,7 @@ func (n *Nemesis) noRegistry(*site) func() {
 	}
 }
 
-// switchVersion switches a deployment of b, which nobody imports, there or back.
+// switchVersion switches a deployment of b, which no service imports, to the other version or back.
 func (n *Nemesis) switchVersion(s *site) func() {
 	if s.id.Service != "b.example.com" || !n.take("registry") {
 		return nil

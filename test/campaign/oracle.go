@@ -17,8 +17,8 @@ import (
 	"github.com/db-controller/db-controller/test/harness"
 )
 
-// Everything is deferred: the actions of ON DELETE are not, whatever the constraint says; but the checks have to be, or they
-// depend on the order in which constraints were made.
+// All constraints are deferred. PostgreSQL runs the actions of ON DELETE at once all the same; the deferred checks do not depend
+// on the order in which constraints were created.
 const nativeSQL = `
 CREATE TABLE node (
     id text PRIMARY KEY,
@@ -63,15 +63,15 @@ type row struct {
 	Content
 }
 
-// Oracle knows what has to be there.
+// Oracle has the expected state.
 type Oracle struct {
 	t    testing.TB
 	pool *pgxpool.Pool
 	rows map[string]row // as in the database
-	// flight are names of which the system may still have what is gone here, or values that were unset here.
+	// flight are names whose removal, or unset values, may not be complete in the system yet.
 	flight map[string]bool
-	// held are blocking references, holder and target, that the system has and native keys could not keep: of holders that
-	// came to their target before a deletion did.
+	// held are blocking references, holder and target, that the system has and native keys could not keep: they were written
+	// between the look-ahead of a deletion and its cascade.
 	held map[[2]string]bool
 }
 
@@ -87,7 +87,7 @@ func newOracle(t testing.TB) *Oracle {
 
 func (o *Oracle) there(name string) bool { _, ok := o.rows[name]; return ok }
 
-// read takes the state out of the database.
+// read reads the state from the database.
 func (o *Oracle) read() {
 	rows, err := o.pool.Query(context.Background(), nativeStateSQL)
 	require.NoError(o.t, err)
@@ -121,7 +121,7 @@ func (o *Oracle) read() {
 	o.rows = state
 }
 
-// put tells whether native keys take a put, and lets them when keep says so.
+// put reports whether native keys accept a put, and keeps it when keep is set.
 func (o *Oracle) put(name, uid string, c Content, keep bool) error {
 	return o.in(keep, func(tx pgx.Tx) error {
 		args := []any{name, uid, c.Payload, append([]string{}, c.Owners...)}
@@ -149,8 +149,7 @@ func (o *Oracle) delete(names []string, keep bool) error {
 	})
 }
 
-// in runs one transaction, and answers what a foreign key refuses. Without keep nothing is kept; the checks are made all
-// the same.
+// in runs one transaction, and returns the refusal of a foreign key. Without keep it is rolled back after the checks.
 func (o *Oracle) in(keep bool, fn func(pgx.Tx) error) error {
 	ctx := context.Background()
 	tx, err := o.pool.Begin(ctx)
@@ -173,7 +172,7 @@ func (o *Oracle) in(keep bool, fn func(pgx.Tx) error) error {
 	return err
 }
 
-// missing are the targets that are not here any more, by field. Values that dangle are checked when they are written anew.
+// missing returns the targets that no longer exist, by field. Dangling values are checked when they are written again.
 func (o *Oracle) missing(name string, c Content) map[string][]string {
 	out := map[string][]string{}
 	for f, values := range c.Refs {
@@ -186,12 +185,12 @@ func (o *Oracle) missing(name string, c Content) map[string][]string {
 	return out
 }
 
-// Would tells whether a put or, without content, a delete would be taken. Native keys say so; of what only owners take along
-// they know nothing: a blocker that goes because of that blocks nothing.
+// Would returns the expected refusal of a put or, without content, of a delete. Native keys decide it, except for owners, which
+// they do not know: a blocker that loses its last owner in the deletion blocks nothing.
 func (o *Oracle) Would(name string, c *Content) error {
 	if c != nil {
 		if m := o.missing(name, *c); len(m) > 0 {
-			return fmt.Errorf("not there: %v", m)
+			return fmt.Errorf("missing: %v", m)
 		}
 		return o.put(name, "any", *c, false)
 	}
@@ -208,7 +207,7 @@ func (o *Oracle) Would(name string, c *Content) error {
 	return nil
 }
 
-// closure of a deletion: what goes by cascades alone, and with what loses its last owner.
+// closure returns the members of a deletion: by cascades alone, and by cascades and the loss of last owners.
 func (o *Oracle) closure(name string) (cascades, goes map[string]bool) {
 	cascades, goes = map[string]bool{name: true}, map[string]bool{name: true}
 	for changed := true; changed; {
@@ -239,7 +238,7 @@ func (o *Oracle) closure(name string) (cascades, goes map[string]bool) {
 	return cascades, goes
 }
 
-// blockers from outside of what goes, each with what it blocks, sorted.
+// blockers returns the holders outside a closure, each with the member that it blocks, sorted.
 func (o *Oracle) blockers(goes map[string]bool) (pairs [][2]string) {
 	for _, id := range slices.Sorted(maps.Keys(o.rows)) {
 		for _, f := range []string{"b1", "bl"} {
@@ -253,8 +252,8 @@ func (o *Oracle) blockers(goes map[string]bool) (pairs [][2]string) {
 	return pairs
 }
 
-// Put does what the system has accepted. What refers to something that is gone here, and was still going in the system,
-// follows it: by its behaviour, and later than a native key would. It answers how many such references there were.
+// Put does an accepted put. Its references to resources that are removed here, and still DELETING in the system, are handled by
+// their behaviour, later than a native key would. It returns their number.
 func (o *Oracle) Put(name, uid string, c Content) (late int) {
 	c, missing := c.clone(), o.missing(name, c)
 	goes := false
@@ -274,7 +273,7 @@ func (o *Oracle) Put(name, uid string, c Content) (late int) {
 	}
 	for pair := range o.held {
 		if pair[0] == name && !slices.Contains(slices.Concat(missing["b1"], missing["bl"]), pair[1]) {
-			delete(o.held, pair) // it has let go
+			delete(o.held, pair) // it was dropped
 		}
 	}
 	require.NoError(o.t, o.put(name, uid, c, true), "%s %v", name, c)
@@ -287,9 +286,9 @@ func (o *Oracle) Put(name, uid string, c Content) (late int) {
 	return late
 }
 
-// Delete does what the system has accepted: the resource goes, with all that cascades and all that loses its last owner.
-// Holders from outside that block a part of it lose that reference here, and keep it in the system, where that part waits for
-// them. It answers these.
+// Delete does an accepted delete: it removes the resource, all that cascades and all ownees that lose their last owner. Holders
+// outside that block a member lose the reference here, and keep it in the system, where the member waits for them. It returns
+// these holders.
 func (o *Oracle) Delete(name string) (blockers [][2]string) {
 	_, goes := o.closure(name)
 	blockers = o.blockers(goes)
@@ -307,7 +306,7 @@ func (o *Oracle) Delete(name string) (blockers [][2]string) {
 	o.flight[name] = true
 	for pair := range o.held {
 		if goes[pair[0]] {
-			delete(o.held, pair) // it is on its way to go itself
+			delete(o.held, pair) // the holder is DELETING itself
 		}
 	}
 	return blockers
@@ -315,11 +314,11 @@ func (o *Oracle) Delete(name string) (blockers [][2]string) {
 
 func blocks(field string) bool { return field == "b1" || field == "bl" }
 
-// owns tells whether an owner, its name and uid, is there.
+// owns reports whether an owner, its name and uid, exists.
 func (o *Oracle) owns(owner string) bool {
 	name, uid, _ := strings.Cut(owner, " ")
 	return o.rows[name].UID == uid
 }
 
-// quiet tells that nothing of what the oracle has done can still be under way in the system.
+// quiet reports that the system has completed everything that the oracle has done.
 func (o *Oracle) quiet() bool { return len(o.flight)+len(o.held) == 0 }

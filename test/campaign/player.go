@@ -22,10 +22,10 @@ import (
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 )
 
-// patience is how long an operation may stay unknown. Faults are mended long before.
+// patience is how long an operation may stay unknown; faults are repaired much earlier.
 const patience = 90 * time.Second
 
-// Player plays operations, one after the other, against the system and the oracle.
+// Player plays one operation after the other against the system and the oracle.
 type Player struct {
 	t       testing.TB
 	w       *World
@@ -34,19 +34,19 @@ type Player struct {
 	c       *Coverage
 	mu      sync.Mutex
 	journal []string // guarded by mu
-	// gone are names that were there once.
+	// gone are removed names.
 	gone map[string]bool
-	// going are names that the last deletes took along: what refers to them now comes just before or after it.
+	// going are names that the last deletes removed: references to them now arrive just before or after the cascade.
 	going []string
-	// deleted are names that a delete was accepted for, and that were not created again.
+	// deleted are names with an accepted delete that were not created again.
 	deleted map[string]bool
-	// said is what puts of a name were accepted with last: it still refers to that until a deletion has unset it.
+	// said is the content of the last accepted put of a name: its references stay until a deletion has unset them.
 	said map[string]said
-	// held mends what holds the deletions of a deployment back.
+	// held ends the delay of a deployment's deletions.
 	held func()
 }
 
-// NewPlayer speaks a language.
+// NewPlayer returns a player of a language.
 func NewPlayer(t testing.TB, w *World, c *Coverage, r *rand.Rand, l language, each int) *Player {
 	t.Helper()
 	return &Player{t: t, w: w, o: newOracle(t), g: newGenerator(r, l, each), c: c, gone: map[string]bool{}, deleted: map[string]bool{}, said: map[string]said{}}
@@ -57,14 +57,14 @@ type said struct {
 	targets []string
 }
 
-// note keeps what happened, for when the campaign fails.
+// note writes to the journal, which is printed when the campaign fails.
 func (p *Player) note(format string, args ...any) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.journal = append(p.journal, fmt.Sprintf("%s  ", time.Now().Format("05.000"))+fmt.Sprintf(format, args...))
 }
 
-// wrong ends the campaign.
+// wrong fails the campaign.
 func (p *Player) wrong(format string, args ...any) {
 	p.t.Helper()
 	p.mu.Lock()
@@ -83,8 +83,8 @@ func (p *Player) Step(ctx context.Context) {
 		return
 	}
 	if p.g.IntN(10) < 8 {
-		// What is on its way to go could be saved by a write that comes earlier, with all that hangs on it: only of what
-		// nothing hangs on is the end clear.
+		// An earlier write could save a resource that a deletion is reaching, with all its dependants: the outcome is clear only
+		// for a resource without dependants.
 		if p.o.flight[name] && !p.g.of[name].leaf {
 			p.c.add("skipped: a deletion was reaching the resource", 1)
 			return
@@ -114,13 +114,13 @@ func (p *Player) Step(ctx context.Context) {
 	p.Delete(ctx, name)
 }
 
-// holdBack keeps what is deleted at a deployment from being heard of elsewhere: it stays on its way for a while.
+// holdBack delays the delivery of a deployment's deletions, so that its resources stay in DELETING for a while.
 func (p *Player) holdBack(name string) {
 	p.c.add("fault: deletions held back", 1)
 	p.held = p.suffer(name, "WatchImportedServiceDeletions", "AcknowledgeDeletions")
 }
 
-// Populate writes everything once.
+// Populate writes every resource once.
 func (p *Player) Populate(ctx context.Context) {
 	p.t.Helper()
 	for range 2 {
@@ -130,7 +130,7 @@ func (p *Player) Populate(ctx context.Context) {
 	}
 }
 
-// chase does something with what is on its way to go, or has just gone.
+// chase operates on a resource that a deletion is reaching, or has just removed.
 func (p *Player) chase(ctx context.Context) {
 	p.t.Helper()
 	name := p.going[0]
@@ -175,7 +175,7 @@ func (p *Player) content(name string) Content {
 	return c
 }
 
-// Put writes a resource, until it is known what became of it.
+// Put writes a resource, and repeats that until the outcome is definite.
 func (p *Player) Put(ctx context.Context, name string, c Content) {
 	p.t.Helper()
 	quiet, would := p.o.quiet(), p.o.Would(name, &c)
@@ -222,18 +222,18 @@ func (p *Player) Put(ctx context.Context, name string, c Content) {
 	late := p.o.Put(name, answer.GetUid(), c)
 	p.c.add("referred to a resource that a deletion was reaching", late)
 	if late > 0 && quiet {
-		p.wrong("put %s was accepted, and refers to what is not there: %v", name, would)
+		p.wrong("put %s was accepted, and refers to missing resources: %v", name, would)
 	}
 	p.count(before+1, name)
 }
 
-// kindOf is the kind of an owner, as the first version calls it.
+// kindOf returns the kind of an owner, by its name in the first version.
 func kindOf(name string) string {
 	collection := strings.Split(name, "/")[4]
 	return map[string]string{"nodes": "Node", "leaves": "Leaf", "roots": "Root", "chains": "Chain", "blockers": "Blocker"}[collection]
 }
 
-// Delete deletes a resource, until it is known whether it was.
+// Delete deletes a resource, and repeats that until the outcome is definite.
 func (p *Player) Delete(ctx context.Context, name string) {
 	p.t.Helper()
 	quiet, would := p.o.quiet(), p.o.Would(name, nil)
@@ -242,10 +242,10 @@ func (p *Player) Delete(ctx context.Context, name string) {
 	before := p.o.rows[name]
 	inFlight := p.o.flight[name]
 	if inFlight {
-		before.UID = "" // it may be another one by now
+		before.UID = "" // it may be another resource meanwhile
 	}
 	var answer *resourcev1.DeleteResourceResponse
-	first, missed, gone := true, false, false // it was not there at the first try, or at a later one
+	first, missed, gone := true, false, false // it did not exist at the first try, or at a later one
 	call := func(ctx context.Context, r resourcev1.ResourceServiceClient) (err error) {
 		answer, err = r.DeleteResource(ctx, &resourcev1.DeleteResourceRequest{Name: name, Uid: before.UID})
 		if status.Code(err) == codes.NotFound {
@@ -256,7 +256,8 @@ func (p *Player) Delete(ctx context.Context, name string) {
 		return err
 	}
 	err = p.until(ctx, full, call)
-	// A confirmed blockade counts while its holder cannot be asked, also when that has let go: then the answer comes to be another.
+	// A confirmed blockade counts while its holder's deployment cannot be asked, also after the reference was dropped: the answer
+	// changes when it can be asked again.
 	for began := time.Now(); err != nil && quiet && would == nil && time.Since(began) < 10*time.Second; {
 		p.note("  refused, and asked again: %v", err)
 		<-time.After(200 * time.Millisecond)
@@ -264,9 +265,9 @@ func (p *Player) Delete(ctx context.Context, name string) {
 	}
 	switch {
 	case missed && !inFlight && p.o.there(name):
-		p.wrong("%s was gone, and nothing had deleted it (I2, I9)", name)
+		p.wrong("%s did not exist, and nothing had deleted it (I2, I9)", name)
 	case err == nil && !gone && !inFlight && !p.o.there(name):
-		p.wrong("%s was still there, and had gone (I12)", name)
+		p.wrong("%s existed again after its removal (I12)", name)
 	}
 	flight := maps.Clone(p.o.flight)
 	p.note("delete %s: %v", name, err)
@@ -290,10 +291,10 @@ func (p *Player) Delete(ctx context.Context, name string) {
 		}
 	}
 	if len(blockers) > 0 && quiet && len(answer.GetUnaskedDeployments()) == 0 && would != nil {
-		p.wrong("delete %s was accepted, everybody was asked, and %v block it", name, blockers)
+		p.wrong("delete %s was accepted, every deployment was asked, and %v block it", name, blockers)
 	}
 	if unasked := answer.GetUnaskedDeployments(); p.w.calm && len(unasked) > 0 {
-		p.wrong("delete %s: nothing is broken, and %v could not be asked", name, unasked)
+		p.wrong("delete %s: without a fault, %v could not be asked", name, unasked)
 	}
 	p.count(rows, name)
 }
@@ -305,8 +306,8 @@ func (p *Player) count(before int, name string) {
 	p.gone[name] = true
 }
 
-// judge compares what was decided with native keys. While something is on its way, the system may refuse what they would
-// not.
+// judge compares a decision with native keys. While deletions are in progress, the system may refuse operations that native keys
+// accept.
 func (p *Player) judge(verb, name string, quiet bool, would, err error) {
 	p.t.Helper()
 	p.c.add(verb+map[bool]string{true: " accepted", false: " refused"}[err == nil], 1)
@@ -321,7 +322,7 @@ func (p *Player) judge(verb, name string, quiet bool, would, err error) {
 	}
 }
 
-// until repeats a call with the same request id until its outcome is definite, now and then by way of the other region.
+// until repeats a call with the same request id until its outcome is definite, sometimes through the other region.
 func (p *Player) until(ctx context.Context, name schema.FullName, call func(ctx context.Context, r resourcev1.ResourceServiceClient) error) error {
 	p.t.Helper()
 	began := time.Now()
@@ -358,7 +359,7 @@ func (p *Player) until(ctx context.Context, name schema.FullName, call func(ctx 
 	}
 }
 
-// forgetSettled forgets what is not on its way any more: gone there as here, or there as it is here.
+// forgetSettled forgets the names whose deletion is complete: removed in both, or equal in both.
 func (p *Player) forgetSettled(ctx context.Context) {
 	for name := range p.o.flight {
 		full, _ := schema.ParseFullName(name)
@@ -380,7 +381,7 @@ func (p *Player) forgetSettled(ctx context.Context) {
 	}
 }
 
-// read is what the system says of a resource.
+// read returns the content of a resource.
 func read(r *resourcev1.Resource) Content {
 	c := contentOf(r.GetBody().AsMap())
 	for _, o := range r.GetOwnerReferences() {
@@ -390,7 +391,7 @@ func read(r *resourcev1.Resource) Content {
 	return c
 }
 
-// difference of two contents; owners that are gone count for nothing, since they leave one after the other.
+// difference compares two contents; removed owners are left out, since they are dropped one after the other.
 func difference(want, got Content) string {
 	switch {
 	case want.Payload != got.Payload:
@@ -401,7 +402,7 @@ func difference(want, got Content) string {
 	return ""
 }
 
-// list is everything that the system has.
+// list returns all resources of the system.
 func (p *Player) list(ctx context.Context) map[string]*resourcev1.Resource {
 	p.t.Helper()
 	out := map[string]*resourcev1.Resource{}

@@ -20,7 +20,7 @@ import (
 
 var fullName = regexp.MustCompile(`//[a-z.]+/[a-z]+/[a-z]+/[0-9]+`)
 
-// Drain removes what blocks, as far as the system says what that is, until nothing is blocked.
+// Drain removes the reported blockers until nothing is blocked.
 func (p *Player) Drain(ctx context.Context) {
 	p.t.Helper()
 	for round := 0; ; round++ {
@@ -43,7 +43,7 @@ func (p *Player) Drain(ctx context.Context) {
 				}
 				h := system[b]
 				if h == nil {
-					p.wrong("%s waits for %s, which is not there:\n%s", name, b, said)
+					p.wrong("%s waits for %s, which does not exist:\n%s", name, b, said)
 				}
 				c := read(h)
 				if !slices.Contains(slices.Concat(c.Refs["b1"], c.Refs["bl"]), name) {
@@ -56,7 +56,7 @@ func (p *Player) Drain(ctx context.Context) {
 				found++
 			}
 			if found == 0 {
-				p.wrong("%s is DELETING, and nothing says why: %q (I13)", name, said)
+				p.wrong("%s is DELETING without a reported reason: %q (I13)", name, said)
 			}
 			p.c.add("reported blocked, and drained", 1)
 		}
@@ -80,19 +80,19 @@ func (p *Player) Drain(ctx context.Context) {
 	}
 }
 
-// What is tentative is not outstanding work: it expires first.
+// Tentative blockades are no outstanding work: they expire first.
 const tentativeSQL = `SELECT count(*) FROM dbcontroller.blockade WHERE expires_at IS NOT NULL`
 
-// quietBound is within which everything settles after the last fault (I28).
+// quietBound is the time within which everything settles after the last fault (I28).
 const quietBound = 45 * time.Second
 
-// Quiet waits until nothing is outstanding anywhere, but deletions that are blocked, where these may be.
+// Quiet waits until no work is outstanding anywhere, except blocked deletions where blocked is set.
 func (p *Player) Quiet(ctx context.Context, blocked bool) {
 	p.t.Helper()
 	began := time.Now()
 	for {
 		var outstanding []string
-		marks := p.marks(ctx) // what is written meanwhile makes another look necessary
+		marks := p.marks(ctx) // a write during the check makes another check necessary
 		for _, id := range deployments {
 			s, err := p.w.status(ctx, id)
 			if err != nil {
@@ -129,7 +129,7 @@ func (p *Player) Quiet(ctx context.Context, blocked bool) {
 	}
 }
 
-// explain is what the system says of why a resource is DELETING.
+// explain returns the reasons why a resource is DELETING.
 func (p *Player) explain(ctx context.Context, name string) *adminv1.ExplainResponse {
 	full, err := schema.ParseFullName(name)
 	require.NoError(p.t, err)
@@ -138,14 +138,14 @@ func (p *Player) explain(ctx context.Context, name string) *adminv1.ExplainRespo
 	var e *adminv1.ExplainResponse
 	p.insist(func() (err error) {
 		if e, err = admin.Explain(ctx, &adminv1.ExplainRequest{Name: full.Name}); status.Code(err) == codes.NotFound {
-			err = nil // it has gone meanwhile
+			err = nil // removed meanwhile
 		}
 		return err
 	})
 	return e
 }
 
-// insist repeats what asks a process that may not know yet that some of its connections were broken.
+// insist repeats a question to a process that may not have noticed yet that some of its connections are broken.
 func (p *Player) insist(ask func() error) {
 	p.t.Helper()
 	for began := time.Now(); ; <-time.After(50 * time.Millisecond) {
@@ -154,12 +154,12 @@ func (p *Player) insist(ask func() error) {
 			return
 		}
 		if status.Code(err) != codes.Unavailable || time.Since(began) > quietBound {
-			p.wrong("nothing is broken any more, but: %v", err)
+			p.wrong("after the repair of all faults: %v", err)
 		}
 	}
 }
 
-// waiting is what the system says of everything that is DELETING.
+// waiting describes all resources in DELETING, with the reported reasons.
 func (p *Player) waiting(ctx context.Context) (said string) {
 	for name, r := range p.list(ctx) {
 		if r.GetState() == resourcev1.Resource_STATE_DELETING {
@@ -169,7 +169,7 @@ func (p *Player) waiting(ctx context.Context) (said string) {
 	return said
 }
 
-// blocked tells whether all resources of a deployment that are DELETING say that somebody blocks them.
+// blocked reports whether all DELETING resources of a deployment are reported as blocked.
 func (p *Player) blocked(ctx context.Context, id schema.DeploymentID) bool {
 	all := true
 	for name, r := range p.listAt(ctx, id) {
@@ -182,7 +182,7 @@ func (p *Player) blocked(ctx context.Context, id schema.DeploymentID) bool {
 	return all
 }
 
-// Compare fails unless the system has what the oracle has.
+// Compare fails unless the system has the state of the oracle.
 func (p *Player) Compare(ctx context.Context) {
 	p.t.Helper()
 	system := p.list(ctx)
@@ -194,7 +194,7 @@ func (p *Player) Compare(ctx context.Context) {
 		r := system[name]
 		switch {
 		case r == nil:
-			differ(name, "is not there")
+			differ(name, "is missing")
 		case r.GetState() != resourcev1.Resource_STATE_ACTIVE:
 			differ(name, "is %s", r.GetState())
 		case r.GetUid() != want.UID:
@@ -212,7 +212,7 @@ func (p *Player) Compare(ctx context.Context) {
 		delete(system, name)
 	}
 	for name, r := range system {
-		differ(name, "is there (%s %v %v), and should not be", r.GetState(), read(r), r.GetConditions())
+		differ(name, "exists (%s %v %v) unexpectedly", r.GetState(), read(r), r.GetConditions())
 	}
 	if len(differences) > 0 {
 		slices.Sort(differences)

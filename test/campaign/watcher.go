@@ -14,8 +14,8 @@ import (
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 )
 
-// Watcher follows a deployment's resources as a user's cache would, goes on with its token wherever it was cut off, and
-// checks what it hears.
+// Watcher follows a deployment's resources as a user's cache would, resumes with its token after each interruption, and checks
+// the events.
 type Watcher struct {
 	w  *World
 	id schema.DeploymentID
@@ -27,11 +27,11 @@ type Watcher struct {
 	deleting map[string]bool                 // guarded by mu; uids that were seen in DELETING
 	gone     map[string]bool                 // guarded by mu; uids that were seen gone
 	wrong    []string                        // guarded by mu
-	ended    bool                            // guarded by mu; the end of the snapshot has come
-	fresh    map[string]bool                 // guarded by mu; names in the snapshot that is under way
+	ended    bool                            // guarded by mu; the end of the snapshot was received
+	fresh    map[string]bool                 // guarded by mu; names in the present snapshot
 }
 
-// Watch follows until ctx ends.
+// Watch watches until ctx ends.
 func Watch(ctx context.Context, w *World, id schema.DeploymentID, c *Coverage) (watcher *Watcher, done <-chan struct{}) {
 	watcher = &Watcher{
 		w: w, id: id, c: c, known: map[string]*resourcev1.Resource{}, revision: map[string]int64{}, deleting: map[string]bool{}, gone: map[string]bool{},
@@ -60,7 +60,7 @@ func Watch(ctx context.Context, w *World, id schema.DeploymentID, c *Coverage) (
 func (w *Watcher) once(ctx context.Context, token string) (string, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	silent := time.AfterFunc(8*time.Second, cancel) // its server speaks every five seconds
+	silent := time.AfterFunc(8*time.Second, cancel) // its server sends every five seconds
 	defer silent.Stop()
 	stream, err := w.w.resources(ctx, w.id).WatchResources(ctx, &resourcev1.WatchResourcesRequest{ResumeToken: token})
 	if err != nil {
@@ -68,7 +68,7 @@ func (w *Watcher) once(ctx context.Context, token string) (string, error) {
 	}
 	w.begin(token)
 	resumed := token != ""
-	var heard []*resourcev1.WatchResourcesResponse // since the last token: a watch that breaks off tells it again
+	var heard []*resourcev1.WatchResourcesResponse // since the last token: an interrupted watch delivers it again
 	for {
 		e, err := stream.Recv()
 		if err != nil {
@@ -128,11 +128,11 @@ func (w *Watcher) takeOne(e *resourcev1.WatchResourcesResponse) {
 	case r != nil:
 		uid := r.GetUid()
 		if k := w.known[r.GetName()]; w.ended && k != nil && k.GetUid() != uid {
-			w.report("%s %s takes the place of %s, whose end was not told (I23)", r.GetName(), uid, k.GetUid())
+			w.report("%s %s replaces %s without an event of its removal (I23)", r.GetName(), uid, k.GetUid())
 		}
 		switch last := w.revision[uid]; {
 		case w.gone[uid]:
-			w.report("%s %s comes after it was gone (I12)", r.GetName(), uid)
+			w.report("%s %s is delivered after its removal (I12)", r.GetName(), uid)
 		case r.GetRevision() < last, w.ended && r.GetRevision() == last:
 			w.report("%s: revision %d comes after %d (I23)", r.GetName(), r.GetRevision(), last)
 		}
@@ -152,14 +152,14 @@ func (w *Watcher) takeOne(e *resourcev1.WatchResourcesResponse) {
 		}
 		known := w.known[d.GetName()]
 		if known == nil || known.GetUid() != d.GetUid() {
-			w.report("%s %s is deleted, and was not there (I23)", d.GetName(), d.GetUid())
+			w.report("%s %s is deleted, and was unknown (I23)", d.GetName(), d.GetUid())
 		}
 		w.gone[d.GetUid()] = true
 		delete(w.known, d.GetName())
 	}
 }
 
-// Check answers what was wrong, and how what is known differs from what a list says.
+// Check returns all violations, and the differences between the watched state and a list.
 func (w *Watcher) Check(listed map[string]*resourcev1.Resource) []string {
 	var wrong []string
 	for began := time.Now(); ; {
@@ -178,7 +178,7 @@ func (w *Watcher) Check(listed map[string]*resourcev1.Resource) []string {
 			}
 		}
 		if here != len(w.known) {
-			wrong = append(wrong, fmt.Sprintf("watch of %s: %d are known, and %d are there", w.id, len(w.known), here))
+			wrong = append(wrong, fmt.Sprintf("watch of %s: %d are known, and %d exist", w.id, len(w.known), here))
 		}
 		bad := len(w.wrong) > 0
 		w.mu.Unlock()

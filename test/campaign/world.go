@@ -24,19 +24,19 @@ import (
 	"github.com/db-controller/db-controller/test/harness"
 )
 
-// World is a registry and four deployments as processes, with everything around them that can be broken. What speaks to a
-// deployment, users too, goes through a line that can be cut and a proxy that can do to calls what networks do; what a
-// deployment says to its database goes through a line as well.
+// World is a registry and four deployments as processes, with lines and proxies for faults: all calls to a deployment, users'
+// too, pass a line that can be cut and a proxy that can lose, delay and repeat them; the connections of a deployment to its
+// database pass a line as well.
 type World struct {
 	*harness.Processes
 	t      testing.TB
 	binary string
-	calm   bool // nothing is broken
+	calm   bool // no faults
 
 	mu     sync.Mutex
-	wanted map[schema.DeploymentID]string // guarded by mu; the version that the registry was told
+	wanted map[schema.DeploymentID]string // guarded by mu; the version in the registry
 	sites  map[schema.DeploymentID]*site
-	// cluster is a server of its own, which the first deployment's database is on; nil when everything is on one.
+	// cluster is a separate server for the first deployment's database; nil when all databases are on one.
 	cluster *harness.Cluster
 }
 
@@ -46,9 +46,9 @@ type site struct {
 	id       schema.DeploymentID
 	calls    *harness.RPCProxy
 	line, db *harness.Proxy
-	// clock is the process's setting of how far it is apart from the others.
+	// clock is the offset of the process's clock.
 	clock string
-	// admin has a line of its own to the database, which nothing breaks, and may do anything.
+	// admin is a connection to the database without faults, with all rights.
 	admin    *pgxpool.Pool
 	side     *harness.Proxy
 	database string
@@ -59,7 +59,8 @@ const (
 	tentativeTTL = 500 * time.Millisecond
 )
 
-// NewWorld starts everything: a program that has points at which it can be killed, with clocks an hour apart. With a cluster of its own, the first deployment's database server can be broken too.
+// NewWorld starts everything: a program with points at which it can be killed, with clocks an hour apart. With cluster, the first
+// deployment has a database server of its own, for faults of servers.
 func NewWorld(t testing.TB, binary string, cluster bool) *World {
 	t.Helper()
 	if binary == "" {
@@ -103,7 +104,7 @@ func NewWorld(t testing.TB, binary string, cluster bool) *World {
 	return w
 }
 
-// through is a connection string by way of a proxy.
+// through returns a connection string by way of a proxy.
 func through(t testing.TB, p *harness.Proxy, dsn string) string {
 	t.Helper()
 	u, err := url.Parse(dsn)
@@ -135,7 +136,7 @@ func (w *World) status(ctx context.Context, id schema.DeploymentID) (*adminv1.St
 	return admin.Status(ctx, &adminv1.StatusRequest{})
 }
 
-// switchVersion tells the registry; that the deployment does it is its own affair.
+// switchVersion sets the version in the registry; the deployment follows by itself.
 func (w *World) switchVersion(ctx context.Context, id schema.DeploymentID, version string) error {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
@@ -148,7 +149,7 @@ func (w *World) switchVersion(ctx context.Context, id schema.DeploymentID, versi
 	return err
 }
 
-// wants is the version that a deployment was last told to run; empty for the one that it began with.
+// wants returns the last version set in the registry for a deployment; empty: its first one.
 func (w *World) wants(id schema.DeploymentID) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -163,7 +164,7 @@ func (w *World) pools() map[schema.DeploymentID]*pgxpool.Pool {
 	return out
 }
 
-// said are the lines with a text in the logs of all processes.
+// said returns the lines with a text in the logs of all processes.
 func (w *World) said(text string) (lines []string) {
 	for id, s := range w.sites {
 		raw, err := os.ReadFile(s.Log())

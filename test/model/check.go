@@ -6,11 +6,11 @@ import (
 	"slices"
 )
 
-// history is what a bystander who sees everything at once knows: the closure model.
+// history is the view of an observer who sees all steps at once: the input of the closure model.
 type history struct {
 	deleted map[UID]bool                 // roots of accepted deletes
-	last    map[UID]map[string]Reference // what each incarnation last referred to, also when it has gone
-	left    map[UID]bool                 // marked or gone
+	last    map[UID]map[string]Reference // the last references of each incarnation, also after its removal
+	left    map[UID]bool                 // marked or removed
 }
 
 func newHistory() history {
@@ -23,7 +23,7 @@ func (h history) went(r *Resource) { h.last[r.UID], h.left[r.UID] = maps.Clone(r
 
 func (h history) removed(uid UID) { h.left[uid] = true }
 
-// Check answers which invariants do not hold at this moment.
+// Check returns the violations of the invariants that hold at each moment.
 func (w *World) Check() []string {
 	for at, d := range w.deployments {
 		for _, r := range d.resources {
@@ -33,7 +33,7 @@ func (w *World) Check() []string {
 					w.report("I3: the delete of %s was accepted beside %s", t.Name, r.Name)
 				}
 				if ref.Behaviour == Block && t == nil {
-					w.report("I2: %s at %d refers by %s to %d at %d, which is not there", r.Name, at, path, ref.Target, ref.Home)
+					w.report("I2: %s at %d refers by %s to %d at %d, which does not exist", r.Name, at, path, ref.Target, ref.Home)
 				}
 			}
 		}
@@ -41,7 +41,7 @@ func (w *World) Check() []string {
 	return w.broken
 }
 
-// CheckAtRest answers which do not hold when nothing is under way.
+// CheckAtRest returns the violations of the invariants that hold when no message and no write is in progress.
 func (w *World) CheckAtRest() []string {
 	w.Check()
 	blocking := map[string]bool{}
@@ -52,9 +52,9 @@ func (w *World) CheckAtRest() []string {
 				t := home.resources[ref.Target]
 				switch {
 				case t == nil:
-					w.report("I1: %s at %d refers by %s to %d, which is not there", r.Name, at, path, ref.Target)
+					w.report("I1: %s at %d refers by %s to %d, which does not exist", r.Name, at, path, ref.Target)
 				case t.Deleting && ref.Behaviour != Block:
-					w.report("I1: %s at %d still refers by %s to %s, which goes", r.Name, at, path, t.Name)
+					w.report("I1: %s at %d still refers by %s to %s, which is DELETING", r.Name, at, path, t.Name)
 				case ref.Home == at:
 				case ref.Behaviour == Block:
 					blocking[fmt.Sprint(ref.Home, Key{r.UID, path, ref.Target, ref.Attempt})] = true
@@ -74,7 +74,7 @@ func (w *World) CheckAtRest() []string {
 			case b.tentative:
 				w.report("I8: %v at %d is tentative", k, at)
 			case !blocking[id]:
-				w.report("I8: %v at %d is of no reference", k, at)
+				w.report("I8: %v at %d belongs to no reference", k, at)
 			}
 			delete(blocking, id)
 		}
@@ -94,8 +94,8 @@ func (w *World) CheckAtRest() []string {
 	return w.broken
 }
 
-// checkClosure compares who has left with who had to: the roots of accepted deletes, and whoever last cascaded with
-// somebody that has left (I11, I14).
+// checkClosure compares the incarnations that have left with the closure of the deletions: the roots of accepted deletes, and all
+// holders that last cascaded with an incarnation that has left (I11, I14).
 func (w *World) checkClosure() {
 	goes := maps.Clone(w.history.deleted)
 	for more := true; more; {
@@ -108,7 +108,7 @@ func (w *World) checkClosure() {
 			}
 		}
 	}
-	for _, d := range w.deployments { // who stays has lost nothing but what went
+	for _, d := range w.deployments { // the remaining resources have lost only references to removed ones
 		for uid, r := range d.resources {
 			for path, ref := range w.history.last[uid] {
 				if _, ok := r.Refs[path]; !ok && !r.Deleting && (ref.Behaviour != Unset || !w.history.left[ref.Target]) {
@@ -119,12 +119,12 @@ func (w *World) checkClosure() {
 	}
 	for uid := range w.history.last {
 		if goes[uid] != w.history.left[uid] {
-			w.report("I11: %d has left: %v; by the closure of what was deleted: %v", uid, w.history.left[uid], goes[uid])
+			w.report("I11: %d has left: %v; by the closure of the deletions: %v", uid, w.history.left[uid], goes[uid])
 		}
 	}
 }
 
-// Rest mends everything, and goes on until nothing is under way. It answers false when that does not come.
+// Rest repairs all faults and delivers until nothing is in progress. It returns false when that does not end.
 func (w *World) Rest() bool {
 	for range 200 {
 		for len(w.bag) > 0 {

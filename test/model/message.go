@@ -17,14 +17,14 @@ const (
 	resolved
 	deletions
 	acknowledge
-	done // of what was owed
+	done // acknowledges an owed message
 )
 
 func (k kind) String() string {
 	return [...]string{"establish", "established", "confirm", "release", "abandon", "resolve", "resolved", "deletions", "acknowledge", "done"}[k]
 }
 
-// message is under way. It may arrive late, several times, after later ones, or never.
+// message is in flight. It may arrive late, several times, after later ones, or never.
 type message struct {
 	kind      kind
 	from, to  int
@@ -58,16 +58,16 @@ func (m message) String() string {
 
 func (w *World) send(m message) { w.bag = append(w.bag, m) }
 
-// owe keeps a message until its receiver has answered.
+// owe keeps a message until its receiver has acknowledged it.
 func (w *World) owe(m message) {
 	w.deployments[m.from].outbox[m.String()] = m
 	w.send(m)
 }
 
-// Bag is how many messages are under way.
+// Bag returns the number of messages in flight.
 func (w *World) Bag() int { return len(w.bag) }
 
-// Deliver lets a message arrive; again keeps it under way.
+// Deliver delivers a message; with again it also stays in flight.
 func (w *World) Deliver(i int, again bool) {
 	m := w.bag[i]
 	if !again {
@@ -167,7 +167,7 @@ func (w *World) answer(m message) {
 	w.send(message{kind: done, from: m.to, to: m.from, owed: m.String()})
 }
 
-// establish makes a tentative blockade for each reference of an attempt, all or nothing.
+// establish creates a tentative blockade for each reference of an attempt, all or nothing.
 func (w *World) establish(m message) map[string]UID {
 	d := w.deployments[m.to]
 	if d.closed[m.attempt] {
@@ -190,8 +190,8 @@ func (w *World) establish(m message) map[string]UID {
 	return targets
 }
 
-// confirmOne makes a blocking blockade stand, and an entry of one that acts. A target that was marked meanwhile is told of
-// again, so that only a later acknowledgement counts.
+// confirmOne confirms a blocking blockade, and replaces one of an acting reference by an entry. A target that was marked
+// meanwhile gets a newer notice, so that only a later acknowledgement counts.
 func (w *World) confirmOne(at int, k Key, b *blockade) {
 	d := w.deployments[at]
 	if b.behaviour == Block {
@@ -212,7 +212,7 @@ func (w *World) confirmOne(at int, k Key, b *blockade) {
 	}
 }
 
-// verdicts says what became of attempts. What has expired and is not decided can never commit afterwards.
+// verdicts returns the verdicts on blockades. An expired attempt without a decision is decided: it can never commit afterwards.
 func (w *World) verdicts(at, target int, keys []Key) []verdict {
 	d := w.deployments[at]
 	out := make([]verdict, len(keys))

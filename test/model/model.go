@@ -1,9 +1,8 @@
-// Package model is the protocol between deployments with nothing else: no database, no connections, no clock. Each message and
-// each transaction is one step, and a test says which one comes next, so that thousands of schedules are played in a second,
-// and one that breaks an invariant is made as short as it can be.
+// Package model is the protocol between deployments alone: no database, no connections, no clock. Each message and each
+// transaction is one step, and a test chooses the next step, so that thousands of schedules are played in a second, and a
+// schedule that breaks an invariant is shortened as far as possible.
 //
-// It says how the protocol is meant (docs/protocol.md), not how it is built: that the built one does the same is for the other
-// tests to show.
+// It models docs/protocol.md and not the implementation: the other tests show that the two agree.
 package model
 
 import (
@@ -12,7 +11,7 @@ import (
 	"slices"
 )
 
-// Behaviour of a reference when its target goes.
+// Behaviour of a reference when its target is deleted.
 type Behaviour int
 
 // The behaviours.
@@ -36,7 +35,7 @@ type Reference struct {
 	Attempt   Attempt
 }
 
-// Resource is a row of a deployment. With the mark Deleting it drops its references.
+// Resource is a row of a deployment. A resource in DELETING has no references.
 type Resource struct {
 	UID      UID
 	Name     string
@@ -44,7 +43,7 @@ type Resource struct {
 	Refs     map[string]Reference // by path
 }
 
-// Key of a blockade: who holds what by which attempt.
+// Key identifies a blockade: holder, field path, attempt, target.
 type Key struct {
 	Holder  UID
 	Path    string
@@ -59,7 +58,7 @@ type blockade struct {
 	expired   bool
 }
 
-// Mistakes that can be planted, to see that the checks find them.
+// Mistakes that can be planted, to show that the checks find them.
 type Mistakes struct {
 	ExpiryRemoves, ResolverDoesNotAbort, ReleaseByName, DeletingTakesReferences, TentativeDoesNotCount,
 	EntryForgotten, LateConfirmTellsNobody, AcknowledgesEverything, ActsUnconditionally, FinalisesBlocked,
@@ -70,17 +69,17 @@ type Mistakes struct {
 type deployment struct {
 	resources map[UID]*Resource
 	blockades map[Key]*blockade
-	entries   map[UID]map[int]bool // by target: deployments that have to be told
-	notices   map[UID]map[int]int  // by target and deployment: the number of the telling
+	entries   map[UID]map[int]bool // by target: deployments with acting references
+	notices   map[UID]map[int]int  // by target and deployment: the number of the last notice
 	decided   map[Attempt]bool     // true: committed
 	closed    map[Attempt]bool     // establish nothing any more
 	outbox    map[string]message   // owed to others until they answer
 	told      int                  // number of the last notice
-	watched   map[int]map[UID]bool // by deployment: what the watch of its deletions has said
-	position  map[int]int          // by deployment: up to where
+	watched   map[int]map[UID]bool // by deployment: the deletions that its watch has delivered
+	position  map[int]int          // by deployment: the position of its watch
 }
 
-// World is all deployments, what is under way between them, and the writes that are.
+// World has all deployments, the messages in flight between them, and the writes in progress.
 type World struct {
 	Mistakes
 	deployments []*deployment
@@ -91,17 +90,17 @@ type World struct {
 	broken      []string
 }
 
-// write is a user's write under way: it lives in a process, and is lost with it.
+// write is a user's write in progress: a process holds it, and its crash loses it.
 type write struct {
 	at      int
 	holder  UID
 	name    string
-	refs    map[string]Reference // wanted; the target's uid is filled in by the answers
+	refs    map[string]Reference // by path; the targets' uids are filled in by the answers
 	targets map[string]string    // by path: the target's name
 	attempt Attempt
 	waiting map[int]bool // deployments that have not answered
 	refused bool
-	before  map[string]Reference // what it compared with
+	before  map[string]Reference // the stored references that the write was compared with
 }
 
 // New makes a world.
@@ -127,7 +126,7 @@ func (d *deployment) named(name string) *Resource {
 	return nil
 }
 
-// Write begins a write: by path, the deployment and name of a target. References that stay as they are are not written anew.
+// Write begins a write: by path, the deployment and name of a target. Unchanged references are not written again.
 func (w *World) Write(at int, name string, refs map[string]Reference, targets map[string]string) {
 	d := w.deployments[at]
 	wr := &write{at: at, name: name, refs: map[string]Reference{}, targets: targets, attempt: Attempt(w.number()), waiting: map[int]bool{}}
@@ -164,10 +163,10 @@ func (w *World) Write(at int, name string, refs map[string]Reference, targets ma
 	}
 }
 
-// Writes is how many writes are under way.
+// Writes returns the number of writes in progress.
 func (w *World) Writes() int { return len(w.writes) }
 
-// Commit ends a write: with everything established it commits, in one transaction; else it is called off.
+// Commit ends a write: when all its references are established it commits in one transaction, otherwise it is aborted.
 func (w *World) Commit(i int) {
 	wr := w.writes[i]
 	w.writes = slices.Delete(w.writes, i, i+1)
@@ -176,7 +175,7 @@ func (w *World) Commit(i int) {
 	unchanged := r == nil && wr.before == nil || r != nil && r.UID == wr.holder && !r.Deleting && maps.Equal(r.Refs, wr.before)
 	_, decided := d.decided[wr.attempt]
 	decided = decided && !w.CommitsAfterAbort
-	for path, ref := range wr.refs { // local targets are locked and looked at in the transaction
+	for path, ref := range wr.refs { // local targets are locked and checked in the transaction
 		if ref.Home == wr.at && ref.Attempt == wr.attempt {
 			t := d.named(wr.targets[path])
 			if t == nil || t.Deleting || t.Name == wr.name {
@@ -224,21 +223,21 @@ func (w *World) callOff(wr *write) {
 	}
 }
 
-// Crash loses the writes that are under way at a deployment.
+// Crash loses the writes in progress at a deployment.
 func (w *World) Crash(at int) {
 	w.writes = slices.DeleteFunc(w.writes, func(wr *write) bool { return wr.at == at })
 	d := w.deployments[at]
 	d.watched, d.position = map[int]map[UID]bool{}, map[int]int{}
 }
 
-// drop lets go of a target.
+// drop removes a reference.
 func (w *World) drop(at int, holder UID, path string, ref Reference) {
 	if ref.Home != at && ref.Behaviour == Block && !w.ForgetsReleases {
 		w.owe(message{kind: release, from: at, to: ref.Home, keys: []Key{{holder, path, ref.Target, ref.Attempt}}})
 	}
 }
 
-// Delete deletes a resource, with what cascades inside its deployment, unless somebody blocks it. What is undecided counts as
+// Delete deletes a resource with the cascades inside its deployment, unless a holder blocks it. Undecided references count as
 // live.
 func (w *World) Delete(at int, name string) bool {
 	d := w.deployments[at]
@@ -260,7 +259,7 @@ func (w *World) Delete(at int, name string) bool {
 	return true
 }
 
-// closure is what goes with a resource inside its deployment.
+// closure returns the members of a deletion inside its deployment.
 func (d *deployment) closure(root UID) map[UID]bool {
 	goes := map[UID]bool{root: true}
 	for more := true; more; {
@@ -276,7 +275,7 @@ func (d *deployment) closure(root UID) map[UID]bool {
 	return goes
 }
 
-// isBlocked tells whether somebody that does not go itself blocks a resource.
+// isBlocked reports whether a holder outside the closure blocks a resource.
 func (d *deployment) isBlocked(uid UID, goes map[UID]bool, confirmedOnly bool) bool {
 	for k, b := range d.blockades {
 		if k.Target == uid && (!confirmedOnly || !b.tentative) {
@@ -293,7 +292,8 @@ func (d *deployment) isBlocked(uid UID, goes map[UID]bool, confirmedOnly bool) b
 	return false
 }
 
-// mark lets a resource wait until it can go: it drops its references, local holders follow at once, others are told.
+// mark sets a resource to DELETING: it drops its references, local holders are handled at once, and the deployments of others get
+// notices.
 func (w *World) mark(at int, uid UID) {
 	d := w.deployments[at]
 	r := d.resources[uid]
@@ -330,7 +330,7 @@ func (d *deployment) tell(uid UID, to int) {
 	d.notices[uid][to] = d.told
 }
 
-// finalise removes what waits for nothing any more.
+// finalise removes the resources in DELETING that wait for nothing.
 func (w *World) finalise(at int) {
 	d := w.deployments[at]
 	for uid, r := range d.resources {
@@ -352,7 +352,7 @@ func (w *World) finalise(at int) {
 	}
 }
 
-// Expire lets all that is tentative at a deployment expire. That removes nothing: it is asked about.
+// Expire lets all tentative blockades at a deployment expire. That removes none: their holders' deployments are asked.
 func (w *World) Expire(at int) {
 	d := w.deployments[at]
 	asks := map[int][]Key{}
@@ -373,7 +373,7 @@ func (w *World) Expire(at int) {
 	w.finalise(at)
 }
 
-// Send sends once more what a deployment owes, and its deletions to whoever watches them.
+// Send sends again all messages that a deployment owes, and its deletions to the watching deployments.
 func (w *World) Send(at int) {
 	d := w.deployments[at]
 	for _, k := range slices.Sorted(maps.Keys(d.outbox)) {
@@ -392,7 +392,7 @@ func (w *World) Send(at int) {
 	}
 }
 
-// Act lets a deployment act upon the deletions that it has seen of another, and acknowledge them.
+// Act lets a deployment act upon the deletions that it has received from another, and acknowledge them.
 func (w *World) Act(at, from int) {
 	d := w.deployments[at]
 	seen := d.watched[from]
@@ -402,7 +402,7 @@ func (w *World) Act(at, from int) {
 	if d.position[from] > 0 {
 		w.send(message{kind: acknowledge, from: at, to: from, position: d.position[from]})
 	}
-	w.finalise(at) // what was seen stays, and is acted upon again, until the watch says something newer
+	w.finalise(at) // deletions stay, and are acted upon again, until the watch delivers newer ones
 }
 
 func (w *World) actUpon(at, from int, target UID) {

@@ -13,13 +13,13 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Thousands of schedules are a second; rapid's own number is a hundred.
+// Thousands of schedules take a second; rapid's default is a hundred.
 func TestMain(m *testing.M) {
 	_ = flag.Set("rapid.checks", "5000")
 	os.Exit(m.Run())
 }
 
-// draw gives a number below n, each as likely as the others: rapid's own ranges prefer small ones.
+// draw returns a number below n with equal probability: rapid's own ranges prefer small ones.
 func draw(t *rapid.T, n int, label string) (i int) {
 	for bits := 1; bits < 4*n; bits *= 2 {
 		i *= 2
@@ -30,9 +30,9 @@ func draw(t *rapid.T, n int, label string) (i int) {
 	return i % n
 }
 
-// play draws a schedule and answers what it broke.
+// play draws a schedule and returns the violations.
 func play(t *rapid.T, m Mistakes) []string {
-	sites, names := 2+draw(t, 2, "sites"), []string{"x", "y"}[:1+draw(t, 2, "names")] // small worlds, where the same meet again
+	sites, names := 2+draw(t, 2, "sites"), []string{"x", "y"}[:1+draw(t, 2, "names")] // small worlds, in which the same resources meet again
 	w := New(sites, m)
 	site := func(label string) int { return draw(t, sites, label) }
 	name := func(label string) string { return names[draw(t, len(names), label)] }
@@ -47,14 +47,14 @@ func play(t *rapid.T, m Mistakes) []string {
 		}
 		w.Write(at, n, refs, targets)
 	}
-	for range 2 { // what there is before anything goes wrong
+	for range 2 { // resources and references from before any fault
 		for at := range sites {
 			for _, n := range names {
 				write(at, n)
 			}
 		}
 		if !w.Rest() {
-			return []string{"I28: it does not come to rest"}
+			return []string{"I28: it does not settle"}
 		}
 	}
 	steps := map[string]func(){
@@ -91,7 +91,7 @@ func play(t *rapid.T, m Mistakes) []string {
 	}
 	for range 10 + draw(t, 60, "steps") {
 		step := likely[draw(t, len(likely), "step")]
-		if step == "expire" { // and what is as rare
+		if step == "expire" { // steps as rare as this one
 			step = []string{"expire", "expire", "lose", "crash"}[draw(t, 4, "rare")]
 		}
 		steps[step]()
@@ -100,13 +100,13 @@ func play(t *rapid.T, m Mistakes) []string {
 		}
 	}
 	if !w.Rest() {
-		return []string{"I28: it does not come to rest"}
+		return []string{"I28: it does not settle"}
 	}
 	return w.CheckAtRest()
 }
 
-// Whatever is lost, repeated, swapped or late, whoever crashes: what must hold at each moment does, and at rest everything is
-// as the closure of what was deleted says.
+// Messages are lost, repeated, reordered and delayed, and deployments crash: the invariants of each moment hold, and at rest
+// exactly the closure of the deletions has left.
 func TestTheProtocolOnEverySchedule_I1_I2_I4_I5_I7_I8_I11_I13_I28(t *testing.T) {
 	t.Parallel()
 	began, schedules := time.Now(), 0
@@ -119,7 +119,7 @@ func TestTheProtocolOnEverySchedule_I1_I2_I4_I5_I7_I8_I11_I13_I28(t *testing.T) 
 	t.Logf("%.0f schedules a second", float64(schedules)/time.Since(began).Seconds())
 }
 
-// Each mistake is found on some schedule, or the test above shows nothing.
+// Each planted mistake breaks an invariant on some schedule; otherwise the test above would prove nothing.
 func TestTheModelFindsMistakes(t *testing.T) {
 	t.Parallel()
 	of := reflect.TypeFor[Mistakes]()

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// lived is the model with time: deployments that send, ask, act and expire by their own clocks, users with deadlines, and a
-// network that takes from a millisecond to a minute, loses, repeats, and is cut for a while. Time is that of the bubble.
+// lived plays the model with time: deployments send, ask, act and expire by their own clocks, users have deadlines, and the
+// network takes from a millisecond to a minute, loses, repeats, and is cut for a while. Time is that of the synctest bubble.
 func lived(t *testing.T, seed uint64, m Mistakes) (broken []string) {
 	const sites, tentative = 3, 15 * time.Second
 	synctest.Test(t, func(*testing.T) {
@@ -36,7 +36,7 @@ func lived(t *testing.T, seed uint64, m Mistakes) (broken []string) {
 			}
 			return time.Duration(r.Int64N(int64([]time.Duration{10 * time.Millisecond, time.Second, 20 * time.Second, time.Minute}[r.IntN(4)])))
 		}
-		// The network: what is in the bag is taken out, and arrives when it arrives.
+		// The network takes each message from the bag, and delivers it after its delay.
 		every(time.Millisecond*100, func() {
 			for w.Bag() > 0 {
 				m := w.bag[0]
@@ -68,7 +68,7 @@ func lived(t *testing.T, seed uint64, m Mistakes) (broken []string) {
 				}
 			})
 		}
-		// Users, whose deadline is up to twice as long as what is tentative stands.
+		// Users, with deadlines up to twice the expiry of tentative blockades.
 		every(400*time.Millisecond, func() {
 			if calm() {
 				for w.Writes() > 0 {
@@ -129,5 +129,5 @@ func TestTheModelInTimeFindsThatExpiryRemoves(t *testing.T) {
 			return
 		}
 	}
-	t.Error("no life shows it")
+	t.Error("no run shows it")
 }

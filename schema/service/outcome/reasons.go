@@ -52,7 +52,7 @@ var standingCodes = map[peer.Standing]codes.Code{
 	peer.Later: codes.Unavailable,
 }
 
-// withRefusals adds the list of refused references.
+// withRefusals adds the reasons of refused references.
 func withRefusals(list []reason) []reason {
 	for _, r := range peer.Reasons() {
 		as, ok := refusalCodes[r]
