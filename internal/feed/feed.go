@@ -13,7 +13,7 @@ import (
 var (
 	// ErrReset says that a resume token cannot be resumed: start with a new snapshot.
 	ErrReset = schema.ErrReset
-	// ErrSlow says that the reader of a watch took too long to take what was delivered: open it again.
+	// ErrSlow reports that the reader of a watch took too long to take a delivery: open the watch again.
 	ErrSlow = errors.New("the reader is too slow, open the watch again")
 	// ErrUnnoticed: the database was restored or failed over and has not begun a new epoch yet; try again.
 	ErrUnnoticed = errors.New("the database was restored or failed over, and has not begun a new epoch yet: try again")
@@ -34,7 +34,7 @@ type Config struct {
 	// Heard reports whether notifications of other processes' commits arrive. While they do, that read only finds commits whose
 	// notification was lost, and happens ten times less often (default: they do not).
 	Heard func() bool
-	// SlowTimeout is how long a reader may take for what has changed, before its watch ends with ErrSlow; it can open it
+	// SlowTimeout is how long a reader may take for one delivery before its watch ends with ErrSlow; it can open the watch
 	// again with its last token, and is served from the table as long as rows are kept (default 1 min).
 	SlowTimeout time.Duration
 }
@@ -85,7 +85,7 @@ type Feed[T any] struct {
 // The statements of a feed, around the table of one row and the SELECT of the items. The left join gives a row without
 // an item where there is none, so that the statement always returns its snapshot and epoch.
 //
-// What can be new is xid >= xmax OR xid = ANY (running). The first page finds it by the index on xid: "seq + 0" keeps
+// New rows have xid >= xmax OR xid = ANY (running). The first page finds it by the index on xid: "seq + 0" keeps
 // the planner from scanning the whole table in the order of seq, which it prefers because of the LIMIT. Further pages mean
 // that the window is large: they scan in the order of seq, from the end of the page before.
 const (

@@ -20,11 +20,11 @@ const (
 // Follow delivers the state at one cut, one end of snapshot, and then everything after it: ordered, each once,
 // without gap; or, with a token, everything after the token's position. It returns when deliver fails, ctx ends, or
 // the database does; a token that cannot be resumed is ErrReset. A reader that is slow is served from the tables: it
-// costs a chunk of memory and delays nobody. Items are shared with other watches: deliver must not change them.
+// costs a chunk of memory and delays no other reader. Items are shared with other watches: deliver must not change them.
 //
 // deliver is called in its own goroutine, one call at a time. When a call takes too long Follow returns ErrSlow
-// without it, so that the caller ends the stream that it sends on; a watch that ends otherwise ends after what it was
-// delivering, unless that is stuck.
+// without it, so that the caller ends the stream that it sends on; a watch that ends otherwise first finishes the
+// delivery in progress, unless that is stuck.
 func Follow[T any](ctx context.Context, l *Log, f Feed[T], token string, deliver func(schema.Event[T]) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Whatever somebody makes up is no token: not with another payload, nor of another filter, epoch or key.
+// No forged text is a token: not with another payload, nor of another filter, epoch or key.
 func FuzzTokens(f *testing.F) {
 	st := state{epoch: "e", key: []byte("k")}
 	p, err := parsePosition("95:100:96,98")

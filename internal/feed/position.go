@@ -13,11 +13,11 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// A Position in a feed is a PostgreSQL snapshot, not a number: what was committed before it was taken lies before it,
-// whatever numbers the rows have. What a newer snapshot sees and an older one did not is exactly what was committed in
-// between; within it, the sequence numbers are in the order in which rows of one resource were written. A transaction
-// that took its number early and commits late is not missed, as it would be by a cursor over the sequence, and one that
-// stays open holds nothing back.
+// A Position in a feed is a PostgreSQL snapshot, not a number: all transactions committed before the snapshot lie before the
+// position, in any order of their rows' numbers. The rows between two positions are those that the newer snapshot sees and the
+// older one did not; among these, the sequence numbers are in the order in which rows of one resource were written. A transaction
+// that took its number early and commits late is not missed, as it would be by a cursor over the sequence, and one that stays
+// open delays no other.
 type Position struct {
 	// Text of pg_snapshot: xmin:xmax:xip,xip,...
 	Text string
@@ -45,18 +45,18 @@ func parsePosition(text string) (Position, error) {
 	return p, nil
 }
 
-// ServerSQL is the identity of the server, for the state row m. It changes with a restored or copied
-// database (which has another oid), another server and a promoted standby; whoever finds another one than is stored begins
-// a new epoch. Two standbys of one primary that are promoted one after the other say the same, so transaction ids, and what
-// is told of them, are of an epoch, and never of a server. The timeline is that of the log that is written now: the control
-// file learns of a promotion only at the next checkpoint.
+// ServerSQL is the identity of the server, for the state row m. It changes with a restored or copied database (which has another
+// oid), another server and a promoted standby; a process that finds another identity than the stored one begins a new epoch. Two
+// standbys of one primary that are promoted one after the other have the same identity, so that transaction ids and positions
+// belong to an epoch, and never to a server. The timeline is that of the log that is written at present: the control file has the
+// timeline of a promotion only after the next checkpoint.
 //
-// EpochSQL is the epoch that was begun, or null when the server is not the one on which it was. Timeline and oid are cheap
-// enough to be asked for in every look (the control file takes a quarter of a millisecond to read).
+// EpochSQL is the present epoch, or null when the server is not the one on which it began. Timeline and oid are cheap
+// enough to be asked for in every read (the control file takes a quarter of a millisecond to read).
 const (
 	TimelineSQL = `left(pg_walfile_name(pg_current_wal_lsn()), 8)`
 	oidSQL      = `(SELECT oid FROM pg_database WHERE datname = current_database())`
-	// lsnSQL is of a position that is not before its snapshot, and whether the log is on disk up to there.
+	// lsnSQL selects a place in the log that is not before the snapshot, and whether the log is on disk up to there.
 	lsnSQL    = `pg_current_wal_insert_lsn()::text, pg_current_wal_flush_lsn() >= pg_current_wal_insert_lsn()`
 	ServerSQL = `m.database_id::text || '.' || ` + oidSQL + ` || '.' ||
     (SELECT system_identifier FROM pg_control_system()) || '.' || ` + TimelineSQL
@@ -102,9 +102,9 @@ func (l *Log) state(ctx context.Context, q Querier) (st state, err error) {
 
 const flushedSQL = `SELECT pg_current_wal_flush_lsn() >= $1::text::pg_lsn`
 
-// flush returns when the log is on disk up to where a position was taken. Only then it can be told: a crash of PostgreSQL
-// forgets what was not flushed, also that transactions began and were rolled back, and gives their ids to others, which
-// would lie before the position. Under load the commits of others flush it; at rest a transaction of its own does.
+// flush returns when the log is on disk up to a position. Only then the position may be sent: a crash of PostgreSQL loses the
+// later log, and with it the transaction ids that were assigned, even to transactions that were rolled back; assigned again, they
+// would lie before the position. Under load the commits of others flush the log; at rest flush commits a transaction of its own.
 func (l *Log) flush(ctx context.Context, st state) error {
 	if st.flushed {
 		return nil

@@ -13,14 +13,14 @@ const everything = ^Topics(0)
 // restful is the factor by which pulses are rarer while notifications of other processes' commits arrive.
 const restful = 10
 
-// pulse is the one look for all watches of a process: it asks which topics have something new since the pulse before, and wakes
-// the watches of these alone. Whichever watch finds it due does it. It is the net below notifications, which can be lost: a watch
-// looks when it joins, and from then on each commit lies between two pulses.
+// pulse is one query for all watches of a process: it asks which topics have new rows since the pulse before, and wakes their
+// watches. The first watch that finds it due runs it. It replaces lost notifications: a watch reads when it joins, and from then
+// on each commit lies between two pulses.
 type pulse struct {
 	mu      sync.Mutex
 	began   time.Time // guarded by mu; the last one
 	running bool      // guarded by mu
-	at      Position  // guarded by mu; up to where the last one that succeeded has looked
+	at      Position  // guarded by mu; the position of the last pulse that succeeded
 	epoch   string    // guarded by mu; at is of this epoch
 }
 
@@ -38,8 +38,8 @@ func (l *Log) due() time.Duration {
 	return time.Until(l.pulse.began.Add(interval))
 }
 
-// beat looks whether anything was written, unless somebody has. What cannot be looked at, and a database that is another one, wake
-// everybody, who find out by themselves.
+// beat asks whether anything was written, unless another watch has asked. After an error, or in another epoch, it wakes all
+// watches, whose own reads return the error.
 func (l *Log) beat(ctx context.Context) {
 	if l.due() > 0 {
 		return

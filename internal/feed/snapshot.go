@@ -15,15 +15,15 @@ const (
 	// stallTimeout ends a snapshot whose reader does not receive a chunk: an open snapshot holds a connection, and keeps
 	// PostgreSQL from removing dead rows.
 	stallTimeout = 10 * time.Second
-	// snapshotTimeout ends a snapshot that takes too long altogether, of a feed whose readers are anybody. One of what a deployment
-	// has to do may be as large as it likes: begun anew each time it would never end.
+	// snapshotTimeout ends a snapshot of resources, which any caller may read, that takes too long altogether. Snapshots of work
+	// and notices have no such limit: a large one that begins anew each time would never end.
 	snapshotTimeout = time.Minute
 )
 
 const fetchSQL = `FETCH FORWARD 100 FROM feed`
 
-// snapshot delivers the rows as one transaction sees them, and answers that transaction's position. Snapshots of
-// resources, whose readers are anybody, take at most a quarter of the connections.
+// snapshot delivers the rows of one transaction's snapshot, and returns its position. Snapshots of resources, which any caller
+// may read, take at most a quarter of the connections.
 func snapshot[T any](ctx context.Context, l *Log, f Feed[T], within func(limit time.Duration, e schema.Event[T]) error) (st state, at Position, err error) {
 	if f.Aged {
 		select {

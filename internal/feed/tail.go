@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	// coalesce is the least time between two looks of a single watch. Each further one adds a little, since what a look
-	// finds is sent to all of them: many small events cost more than few larger ones.
+	// coalesce is the least time between two reads of a single watch. Each further watch adds a little, since the rows of a read
+	// are sent to all of them: many small events cost more than few larger ones.
 	coalesce        = 4 * time.Millisecond
 	coalesceOfWatch = 100 * time.Microsecond
 	coalesceMost    = 50 * time.Millisecond
@@ -150,7 +150,7 @@ func (t *tail[T]) advance(ctx context.Context, since *look[T]) {
 
 var (
 	errLook = errors.New("a read of the feed did not complete")
-	// errBack: positions of one timeline never go back, but over a crash that lost what was not on disk yet.
+	// errBack: positions of one timeline go back only over a crash that lost log that was not on disk.
 	errBack = fmt.Errorf("%w: the database crashed and lost transactions that it had begun", ErrReset)
 )
 

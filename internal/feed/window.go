@@ -18,13 +18,13 @@ type page[T any] struct {
 	present state
 }
 
-// walkSQL is for the statements of the same batch, which is one transaction: they walk along the index on seq and end at
-// their limit. What is at the end of a log is newer than the planner's statistics, so it takes it for a few rows, and would
-// collect and sort all of them for each page (measured: 60,000 changes of one writer came with 4,800/s instead of 33,000/s).
+// walkSQL is for the statements of the same batch, which is one transaction: they walk along the index on seq and end at their
+// limit. The newest rows of a log are newer than the planner's statistics: it would expect few of them, and collect and sort all
+// of them for each page (measured: 60,000 changes of one writer came with 4,800/s instead of 33,000/s).
 const walkSQL = `SELECT set_config('enable_bitmapscan', 'off', true)`
 
-// read reads what lies between a position and another one, or the present when that is empty: behind the sequence number
-// that the page before it ended with, 0 for the first page.
+// read reads the rows between a position and another one (empty: the present), after the last sequence number of the page before
+// (0: the first page).
 func read[T any](ctx context.Context, l *Log, f Feed[T], epoch string, from Position, until string, after int64) (p page[T], err error) {
 	sql, args := f.FirstSQL, append([]any{from.xmax, from.xip, f.Chunk}, f.Args...)
 	switch {
@@ -64,8 +64,8 @@ func read[T any](ctx context.Context, l *Log, f Feed[T], epoch string, from Posi
 	if err := rows.Err(); err != nil {
 		return p, fmt.Errorf("follow %s: %w", f.Filter, err)
 	}
-	// Of the statement itself: a pool replaces a connection that was lost, whoever answers at the address now, and what was
-	// compacted away is seen as compacted.
+	// The values of the statement itself: a pool replaces a broken connection, perhaps by one to another server at the same
+	// address; and rows that were compacted meanwhile are noticed.
 	if p.present.epoch != epoch {
 		return p, fmt.Errorf("%w: the database failed over", ErrReset)
 	}

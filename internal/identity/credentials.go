@@ -274,7 +274,7 @@ func (c *Credentials) Server(limiter *Limiter) credentials.TransportCredentials 
 	return &transport{TransportCredentials: credentials.NewTLS(config), c: c, limiter: limiter}
 }
 
-// Client returns the credentials of a connection to a server with the expected identity, whatever its address is.
+// Client returns the credentials of a connection to a server with the expected identity, at any address.
 func (c *Credentials) Client(expected Identity) credentials.TransportCredentials {
 	return &transport{c: c, expected: &expected, TransportCredentials: credentials.NewTLS(&tls.Config{
 		MinVersion: tls.VersionTLS13,

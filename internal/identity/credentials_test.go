@@ -146,7 +146,7 @@ func TestFilesThatAreNoneOrOfAnotherChangeNothing(t *testing.T) {
 	require.NoError(t, <-followed)
 }
 
-// Who does not show what is wanted is told nothing: the connection ends.
+// A client without the wanted certificate gets no answer: the connection ends.
 func TestCertificatesThatAreNotBelieved(t *testing.T) {
 	a := authority(t)
 	server := identity.Deployment(west)

@@ -6,7 +6,7 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
 
-// LoadUnchecked is Load for who shows what nobody should believe.
+// LoadUnchecked is Load for tests that show an invalid certificate.
 func LoadUnchecked(f Files) (*Credentials, error) {
 	m, err := read(f)
 	if err != nil {
@@ -17,7 +17,7 @@ func LoadUnchecked(f Files) (*Credentials, error) {
 	return c, nil
 }
 
-// Anonymous shows no certificate, and believes whom another one believes.
+// Anonymous returns credentials without a certificate that trust the same authorities as others.
 func Anonymous(like *Credentials) *Credentials {
 	c := &Credentials{trustDomain: like.trustDomain}
 	c.current.Store(&material{cert: tls.Certificate{}, roots: like.current.Load().roots})

@@ -7,7 +7,7 @@ import (
 	"github.com/db-controller/db-controller/internal/identity"
 )
 
-// Identities are written into logs, headers and rows: what is one reads the same everywhere.
+// Identities are written into logs, headers and rows: the text of an identity is parsed to the same identity everywhere.
 func FuzzIdentities(f *testing.F) {
 	for _, seed := range []string{"/deployment/iam.example.com/us-west2", "/user/ann", "/operator/eve@example.org", "/registry", "", "/", "/user/", "/user/../operator", "/user/a\nb", "/deployment//", "//registry"} {
 		f.Add(seed)

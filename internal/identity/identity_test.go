@@ -37,7 +37,7 @@ func authority(t *testing.T) *playground.Authority {
 	return a
 }
 
-// serve runs a health server that tells, through the policy, who may call it.
+// serve runs a health server whose policy decides about callers.
 func serve(t *testing.T, c *identity.Credentials, p identity.Policy) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -67,7 +67,7 @@ func TestAPeerIsWhoItsCertificateSays(t *testing.T) {
 	require.Equal(t, codes.OK, call(t, address, issue(t, a, other), server))
 	require.Equal(t, codes.PermissionDenied, call(t, address, issue(t, a, identity.Identity{Role: identity.RoleUser, Name: "u"}), server), "default deny")
 	require.Equal(t, codes.Unavailable, call(t, address, issue(t, authority(t), other), server), "another authority")
-	require.Equal(t, codes.Unavailable, call(t, address, issue(t, a, other), other), "the server is not who it should be")
+	require.Equal(t, codes.Unavailable, call(t, address, issue(t, a, other), other), "the server has another identity")
 }
 
 func TestAServerWithAMethodThatThePolicyLacksDoesNotStart(t *testing.T) {

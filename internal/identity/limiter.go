@@ -95,7 +95,7 @@ func (l *Limiter) enter(info Info, conn net.Conn) (net.Conn, error) {
 	return c, nil
 }
 
-// closeIf closes the connections that a condition is true of, and returns whose they were.
+// closeIf closes the connections for which a condition holds, and returns their identities.
 func (l *Limiter) closeIf(is func(Info) bool) (closed []Identity) {
 	l.mu.Lock()
 	var all []*counted

@@ -42,7 +42,7 @@ func serveFollowing(t *testing.T, dir string) string {
 	return l.Addr().String()
 }
 
-// watching opens a watch, and returns what ends it.
+// watching opens a watch, and returns a function that ends it.
 func watching(t *testing.T, address string, c *identity.Credentials, server identity.Identity) <-chan error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -90,7 +90,7 @@ func TestARevokedCertificateIsBelievedByNobody(t *testing.T) {
 	ended := watching(t, address, mallory, server)
 
 	require.NoError(t, a.Revoke(authorityDir, []string{filepath.Join(userDir, "tls.crt")}, []string{serverDir}))
-	require.ErrorContains(t, <-ended, "Unavailable", "what is under way ends")
+	require.ErrorContains(t, <-ended, "Unavailable", "calls in progress end")
 	require.Equal(t, codes.Unavailable, call(t, address, mallory, server))
 	// A new certificate of the same name is another one, also after a second list, which has the entry of the first.
 	require.NoError(t, a.Issue(userDir, user))
@@ -130,7 +130,7 @@ func TestARevocationListOfSomebodyElseChangesNothing(t *testing.T) {
 	_, err = c.Reload()
 	require.ErrorContains(t, err, "no list in PEM")
 	_, err = identity.Load(identity.InDir(dir))
-	require.ErrorContains(t, err, "no list in PEM", "a start without the list would believe what it revokes")
+	require.ErrorContains(t, err, "no list in PEM", "a start without the list would trust revoked certificates")
 }
 
 func TestAKeyThatEverybodyMayReadIsRefused(t *testing.T) {

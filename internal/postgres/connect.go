@@ -25,8 +25,8 @@ const MinConnections = 4
 // PostgreSQL cancels statements that wait too long for a lock, and ends transactions whose client has gone silent. Sequential
 // scans are off because every statement finds its rows by keys, and the planner cannot know that: with one hot target in the
 // statistics it expects as many holders of every target, and reads the whole table (measured: a cascade over 100,000
-// holders took 12 s instead of 1 s). A commit returns when it is on disk, whatever the default of the server or the role
-// is: a crash must not undo what other deployments were told (I29).
+// holders took 12 s instead of 1 s). A commit returns when it is on disk, also if the default of the server or the role
+// differs: a crash must not undo commits that other deployments know (I29).
 var Settings = map[string]string{
 	"search_path":                         "pg_catalog",
 	"statement_timeout":                   "60000", // milliseconds, the unit in which the server shows it

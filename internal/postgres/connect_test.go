@@ -34,7 +34,7 @@ func TestConnectionsHaveTheirSettings_I22(t *testing.T) {
 	require.NoError(t, postgres.CheckSettings(t.Context(), pool))
 }
 
-// A session that answers commits before they are on disk is refused, whatever else it has.
+// A session that acknowledges commits before they are on disk is refused.
 func TestASessionThatForgetsCommitsIsRefused_I29(t *testing.T) {
 	t.Parallel()
 	cfg, err := pgxpool.ParseConfig(harness.Postgres(t).NewDatabase(t, ""))

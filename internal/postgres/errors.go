@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// unavailable are the SQLSTATEs, and prefixes of SQLSTATEs, of a server that answers and cannot work at present.
+// unavailable are the SQLSTATEs, and prefixes of SQLSTATEs, of a server that answers but cannot work at present.
 var unavailable = []string{
 	"08",    // connection exceptions
 	"53",    // insufficient resources: connections, memory, disk
@@ -28,7 +28,7 @@ func Unavailable(err error) bool {
 		network *net.OpError
 	)
 	switch {
-	case errors.As(err, &connect): // whatever the reason
+	case errors.As(err, &connect): // for any reason
 		return true
 	case errors.As(err, &pg):
 		return hasPrefix(pg.Code, unavailable)

@@ -115,7 +115,7 @@ func (c *outageCore) Write(e zapcore.Entry, fields []zapcore.Field) error {
 		if !c.outage.failed() {
 			return nil
 		}
-		e.Level, e.Message = zapcore.WarnLevel, "the database is unavailable, what needs it is retried"
+		e.Level, e.Message = zapcore.WarnLevel, "the database is unavailable, retrying"
 		fields = []zapcore.Field{zap.Error(err)}
 		break
 	}

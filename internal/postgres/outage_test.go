@@ -18,7 +18,7 @@ import (
 	"github.com/db-controller/db-controller/internal/postgres"
 )
 
-// All lines about one outage become one line, whatever their messages; the end of the outage is one line, and the next outage
+// All lines about one outage become one line, also with different messages; the end of the outage is one line, and the next outage
 // is one line. Lines with other errors are not changed.
 func TestAnOutageIsOneLineAStateChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -53,7 +53,7 @@ func TestAnOutageIsOneLineAStateChange(t *testing.T) {
 		fails()
 		time.Sleep(time.Hour)
 		fails()
-		require.Equal(t, []string{"warn the database is unavailable, what needs it is retried"}, messages())
+		require.Equal(t, []string{"warn the database is unavailable, retrying"}, messages())
 		log.Warn("something else", zap.Error(errors.New("broken")))
 		log.Info("nothing failed")
 		log.Info("a watch ended", zap.Error(io.EOF))

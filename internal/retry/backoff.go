@@ -1,5 +1,4 @@
-// Package retry has what the loops that try again share: growing pauses (Backoff), and an end for streams that fall silent
-// (Watch).
+// Package retry is shared by the loops that try again: growing pauses (Backoff), and an end for streams that fall silent (Watch).
 package retry
 
 import (

@@ -81,7 +81,7 @@ func TestAStreamEndsWithItsContext(t *testing.T) {
 	require.NotErrorIs(t, err, retry.ErrSilent)
 }
 
-// failure is what Forever tells of a try.
+// failure is a call of Forever's failed function.
 type failure struct {
 	err      error
 	repeated bool

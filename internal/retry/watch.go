@@ -32,7 +32,7 @@ func Watch(ctx context.Context, stream func(ctx context.Context, heard func()) e
 }
 
 // Forever calls try again whenever it ends, until ctx does. Pauses grow, and begin anew after a try that was stable. Before
-// each pause, failed is told its error and length, and whether the try before it failed as soon.
+// each pause, failed receives its error and length, and whether the try before it failed as soon.
 func Forever(ctx context.Context, b Backoff, try func(ctx context.Context) error, failed func(err error, pause time.Duration, repeated bool)) {
 	for ctx.Err() == nil {
 		began := time.Now()

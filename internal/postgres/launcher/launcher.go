@@ -54,7 +54,7 @@ type Config struct {
 }
 
 // defaultSettings suit many small clients on a developer's machine. Nothing here
-// weakens durability: who wants that says so in Config.Settings.
+// weakens durability, unless Config.Settings does.
 var defaultSettings = map[string]string{
 	"max_connections": "300",
 	"shared_buffers":  "256MB",
@@ -63,8 +63,8 @@ var defaultSettings = map[string]string{
 	"log_timezone": "UTC",
 }
 
-// ownSettings are what the server has to be reached by, thus not configurable.
-var ownSettings = []string{"data_directory", "hba_file", "listen_addresses", "port", "unix_socket_directories"}
+// selfSettings make the server reachable, and cannot be configured.
+var selfSettings = []string{"data_directory", "hba_file", "listen_addresses", "port", "unix_socket_directories"}
 
 // Server is a PostgreSQL server, either one of our own or one that was given.
 type Server struct {
@@ -91,7 +91,7 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 	if cfg.DSN != "" {
 		return usePostgres(ctx, cfg)
 	}
-	for _, name := range ownSettings {
+	for _, name := range selfSettings {
 		if _, set := cfg.Settings[name]; set {
 			return nil, fmt.Errorf("start postgresql: leave the setting %s out, the server chooses it itself", name)
 		}
@@ -252,8 +252,7 @@ func (p *Server) CreateDatabase(ctx context.Context, name string) error {
 	return nil
 }
 
-// CloneDatabase creates a database with all content of the template, which
-// nobody may be connected to.
+// CloneDatabase creates a database with all content of the template. Nobody may be connected to the template.
 func (p *Server) CloneDatabase(ctx context.Context, name, template string) error {
 	if err := p.exec(ctx, "CREATE DATABASE "+quoteIdentifier(name)+" TEMPLATE "+quoteIdentifier(template)); err != nil {
 		return fmt.Errorf("clone database %s from %s: %w", name, template, err)
@@ -270,7 +269,7 @@ func (p *Server) DropDatabase(ctx context.Context, name string) error {
 	return nil
 }
 
-// Connections tells how many connections the server takes, and how many of them others use.
+// Connections returns the limit of connections of the server, and how many of them others use.
 func (p *Server) Connections(ctx context.Context) (most, used int, err error) {
 	conn, err := pgx.Connect(ctx, p.dsn)
 	if err != nil {
@@ -336,7 +335,7 @@ func withDatabase(dsn, database string) string {
 	return fmt.Sprintf("%s dbname='%s'", dsn, escaped)
 }
 
-// freePort returns a TCP port of 127.0.0.1 that nobody listens on right now.
+// freePort returns a TCP port of 127.0.0.1 without a listener.
 func freePort() (int, error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

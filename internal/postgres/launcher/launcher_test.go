@@ -412,7 +412,7 @@ func waitGone(ctx context.Context, t *testing.T, path string) {
 }
 
 // TestPostgresInAContainer covers the way for machines with a container engine
-// and no binaries, with whichever suitable image is on this machine.
+// and no binaries, with any suitable image on this machine.
 func TestPostgresInAContainer(t *testing.T) {
 	if !engineAnswers(t.Context()) {
 		t.Skip("no container engine answers")
@@ -429,7 +429,7 @@ func TestPostgresInAContainer(t *testing.T) {
 	for name, dir := range map[string]string{"temporary": "", "kept": filepath.Join(t.TempDir(), "server")} {
 		t.Run(name, func(t *testing.T) {
 			if dir != "" && runtime.GOOS == "linux" && os.Geteuid() != 0 {
-				t.Skip("only root can remove what the container's user leaves")
+				t.Skip("only root can remove the files of the container's user")
 			}
 			cfg := Config{Dir: dir, Logger: zaptest.NewLogger(t)}
 			p, err := startWith(t.Context(), cfg, &containerServer{image: image}, freePort)

@@ -5,8 +5,7 @@ import "syscall"
 const (
 	sharedMemory = "/dev/shm"
 	tmpfsMagic   = 0x01021994
-	// memoryRoom is what has to be free in memory, in bytes. Containers often have
-	// no more than 64 MB there.
+	// memoryRoom is the required free memory, in bytes. Containers often have no more than 64 MB there.
 	memoryRoom = 2 << 30
 )
 

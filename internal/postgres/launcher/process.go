@@ -18,7 +18,7 @@ import (
 	"go.uber.org/zap"
 )
 
-// What a folder consists of.
+// The files of a server's folder.
 const (
 	dataName     = "data"
 	passwordName = "password"
@@ -36,8 +36,7 @@ const (
 
 var errPortTaken = errors.New("the port is taken")
 
-// serverFolder is where a server keeps its data, its log and its password. Nobody but
-// the user that the server runs as can enter it.
+// serverFolder has a server's data, its log and its password. Only the user that the server runs as can enter it.
 type serverFolder struct {
 	path      string
 	temporary bool
@@ -174,9 +173,8 @@ func mayEnter(info fs.FileInfo, who *serverAccount) bool {
 	return info.Mode()&needed != 0
 }
 
-// inOwnSession starts a process as the user who (nil: ourselves), where neither
-// Ctrl-C nor a closed terminal reaches it: they reach us alone, and we end it in
-// order.
+// inOwnSession starts a process as an account (nil: ourselves), in a session that neither Ctrl-C nor a closed terminal reaches:
+// these reach us alone, and we stop the server in order.
 func inOwnSession(who *serverAccount) *syscall.SysProcAttr {
 	attributes := &syscall.SysProcAttr{Setsid: true}
 	if who != nil {
@@ -214,8 +212,7 @@ func startProcess(command *exec.Cmd, f *serverFolder, logger *zap.Logger) (*serv
 	}
 	command.Stdout, command.Stderr = log, log
 
-	// Every process of the server inherits the write end, so reading the other
-	// one ends when the last of them has.
+	// Every process of the server inherits the write end: reading the other end ends with the last of these processes.
 	alive, hold, err := os.Pipe()
 	if err != nil {
 		return nil, fmt.Errorf("create a pipe: %w", err)
@@ -255,8 +252,7 @@ func (c *serverProcess) launch() error {
 	return nil
 }
 
-// watch reports an end that nobody asked for. It is for a server that has got
-// ready; before that the start fails and says why.
+// watch reports an unexpected end of a server that was ready; before that the start fails with the reason.
 func (c *serverProcess) watch() {
 	<-c.done
 	c.janitor.serverEnded()
@@ -334,8 +330,7 @@ type janitor struct {
 }
 
 // The script reads our line from standard input and the server's from file 3.
-// A first line means that the server has ended while we go on, so that its
-// process number may be somebody else's by now.
+// A first line means that the server has ended while we go on, so that its process number may belong to another process.
 const janitorScript = `
 read -r ended || kill -INT "$1" 2>/dev/null
 cat >/dev/null

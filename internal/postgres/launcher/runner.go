@@ -21,8 +21,7 @@ import (
 const (
 	// oldestMajor is the oldest PostgreSQL that the tests run on.
 	oldestMajor = 15
-	// fallbackImage is what a server runs from where only a container engine is
-	// at hand.
+	// fallbackImage is the image of a server where only a container engine is available.
 	fallbackImage = "postgres:17-alpine"
 	fallbackMajor = 17
 	// imageData is the data folder inside containers of the fallback image.
@@ -34,9 +33,9 @@ const (
 
 // serverRunner is one way to run a server.
 type serverRunner interface {
-	// source describes the way in one phrase.
+	// source describes the runner in one phrase.
 	source() string
-	// account is who the server has to run as; nil: as ourselves.
+	// account is the account that the server has to run as; nil: as ourselves.
 	account() *serverAccount
 	// prepare makes everything ready that command needs, once per folder.
 	prepare(ctx context.Context, f *serverFolder) error
@@ -82,7 +81,7 @@ func findRunner(ctx context.Context, dir string) (serverRunner, error) {
 func binaryFolders(root string) []string {
 	var folders []string
 	if path, err := exec.LookPath("postgres"); err == nil {
-		// Often a link, and the other binaries are beside what it leads to.
+		// Often a link; the other binaries are in the folder of its target.
 		if resolved, err := filepath.EvalSymlinks(path); err == nil {
 			path = resolved
 		}
@@ -156,7 +155,7 @@ func dataVersion(dir string) int {
 	return major
 }
 
-// chooseAccount returns who to run the server as. PostgreSQL refuses root.
+// chooseAccount returns the account to run the server as. PostgreSQL refuses root.
 func chooseAccount(uid int, lookup func(string) (*user.User, error)) (*serverAccount, error) {
 	if uid != 0 {
 		return nil, nil
@@ -179,7 +178,7 @@ func chooseAccount(uid int, lookup func(string) (*user.User, error)) (*serverAcc
 	return nil, errors.New("postgresql refuses to run as root and there is neither a user postgres nor nobody: run this as another user")
 }
 
-// installAdvice is what to do on this machine to get the binaries.
+// installAdvice returns the advice how to install the binaries on this machine.
 func installAdvice() string {
 	release, _ := os.ReadFile("/etc/os-release")
 	return "install the PostgreSQL server with: " + installCommand(runtime.GOOS, string(release), os.Geteuid() == 0)
@@ -240,7 +239,7 @@ func (b *binaryServer) prepare(ctx context.Context, f *serverFolder) error {
 		"--encoding", "UTF8", "--no-locale",
 	}
 	if f.temporary {
-		// Nobody looks at the folder again after a crash of the machine.
+		// The folder is not used after a crash of the machine.
 		arguments = append(arguments, "--no-sync")
 	}
 	initdb := exec.CommandContext(ctx, filepath.Join(b.dir, "initdb"), arguments...)
@@ -277,8 +276,8 @@ func socketFolder(folder string) string {
 	return folder
 }
 
-// serverEnvironment is our environment without what would configure the server
-// (PGPORT, PGDATA and the like) or translate its messages.
+// serverEnvironment is our environment without variables that configure the server (PGPORT, PGDATA and the like) or translate its
+// messages.
 func serverEnvironment() []string {
 	environment := slices.DeleteFunc(os.Environ(), func(entry string) bool {
 		return strings.HasPrefix(entry, "PG") || strings.HasPrefix(entry, "LC_") || strings.HasPrefix(entry, "LANG")
