@@ -50,7 +50,7 @@ type Client struct {
 	problem atomic.Pointer[string]
 	// listed: the environment that counts lists this deployment, or may. Of the goroutine of Run.
 	listed bool
-	// unlisted is the time since which the registry lists this deployment no more; nil while it does.
+	// unlisted is the time since which the registry does not list this deployment; nil while it does.
 	unlisted atomic.Pointer[time.Time]
 }
 
@@ -201,7 +201,7 @@ func (c *Client) lists(env *schema.Environment) bool {
 	if !listed && c.listed {
 		now := time.Now()
 		if c.unlisted.CompareAndSwap(nil, &now) {
-			c.cfg.Logger.Warn("the registry lists this deployment no more; the last environment that lists it counts",
+			c.cfg.Logger.Warn("the registry no longer lists this deployment; the last environment that lists it stays in use",
 				zap.Int("deployments listed", len(env.Deployments)))
 		}
 		return false

@@ -191,12 +191,12 @@ func TestRequestsAreForwardedToTheOwningRegionOnce(t *testing.T) {
 
 	// Resources of another service, or of two regions in one transaction, are refused.
 	_, err = a.GetResource(ctx, &resourcev1.GetResourceRequest{Name: bEast + "holders/h"})
-	require.ErrorContains(t, err, "is of another service: ask b.example.com/eastus2")
+	require.ErrorContains(t, err, "belongs to another service: ask b.example.com/eastus2")
 	_, err = a.BatchWriteResources(ctx, &resourcev1.BatchWriteResourcesRequest{Writes: []*resourcev1.BatchWriteResourcesRequest_Write{
 		{Write: &resourcev1.BatchWriteResourcesRequest_Write_Put{Put: &resourcev1.Resource{Name: there, Body: body(t, nil)}}},
 		{Write: &resourcev1.BatchWriteResourcesRequest_Write_Put{Put: &resourcev1.Resource{Name: "targets/here", Body: body(t, nil)}}},
 	}})
-	require.ErrorContains(t, err, "one transaction is of one deployment")
+	require.ErrorContains(t, err, "one request writes in one deployment")
 	// The owning region cannot be reached: the error says so. When it is back, the next request succeeds, after any time.
 	require.NoError(t, f.Deployments[f.id(there)].Kill())
 	for range 2 {

@@ -34,7 +34,7 @@ This cannot be undone. The command lists the deployments that do not answer: run
 				return err
 			}
 			if reason == "" {
-				return errors.New("--reason is missing: it is kept for later questions")
+				return errors.New("--reason is missing: the reason is stored with the decision")
 			}
 			if !yes {
 				return fmt.Errorf("the former database of %s cannot be used again afterwards: add --yes to continue (--help describes the effects)", id)
@@ -43,7 +43,7 @@ This cannot be undone. The command lists the deployments that do not answer: run
 		},
 	}
 	contextFlag(cmd)
-	cmd.Flags().StringVar(&reason, "reason", "", "the reason, which every deployment keeps")
+	cmd.Flags().StringVar(&reason, "reason", "", "the reason, which every deployment stores")
 	cmd.Flags().BoolVar(&yes, "yes", false, "confirm: this cannot be undone")
 	return cmd
 }

@@ -22,7 +22,7 @@ func newBench() *cobra.Command {
 		Use:   "bench",
 		Short: "Measure this machine, and compare with native foreign keys in the same run",
 		Long: `bench starts PostgreSQL with its default durability, two services in two deployments, and runs cases at least three
-times. Ratios within a run are what counts; machines differ.
+times. Compare the ratios within a run; machines differ.
 
   fan-out  a target in one deployment, n holders in another that cascade: from the Delete call until the target is gone.
            Two baselines in one database: "bare" native keys, and "equal" ones with the same bookkeeping as ours
@@ -38,7 +38,7 @@ times. Ratios within a run are what counts; machines differ.
   fairness small deletions while one with 1,000,000 holders of the same deployments is under way, beside the same without.
   far      a delete that reaches 18 deployments, three levels deep, with round trips of 0, 80 and 230 ms between them: from
            the call until the answer, beside five round trips. The deployments are stores of one process, so that
-           the round trips count and not the machine. It fails when somebody was not asked.`,
+           the round trips count and not the machine. It fails when a deployment was not asked.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			for _, c := range cfg.Cases {

@@ -24,7 +24,7 @@ func newDecommission() *cobra.Command {
 
 Until then its resources count as existing, however long it does not answer. Afterwards, in all other deployments:
   - the targets of its references can be deleted: nothing waits for its blockades and acknowledgements
-  - references to its resources are unset or cascade, as declared; references that block do what --blocking says
+  - references to its resources are unset or cascade, as declared; blocking references act as --blocking says
   - its resources are removed from owner lists; a resource that loses its last owner is deleted
   - its calls are refused, and its name cannot be used again
 This cannot be undone. The command lists the deployments that do not answer: run it again when they do.`,
@@ -36,7 +36,7 @@ This cannot be undone. The command lists the deployments that do not answer: run
 				return err
 			}
 			if reason == "" {
-				return errors.New("--reason is missing: it is kept for later questions")
+				return errors.New("--reason is missing: the reason is stored with the decision")
 			}
 			if !yes {
 				return fmt.Errorf("%s cannot come back afterwards: add --yes to continue (--help describes the effects)", id)
@@ -45,10 +45,10 @@ This cannot be undone. The command lists the deployments that do not answer: run
 		},
 	}
 	contextFlag(cmd)
-	cmd.Flags().StringVar(&reason, "reason", "", "the reason, which every deployment keeps")
+	cmd.Flags().StringVar(&reason, "reason", "", "the reason, which every deployment stores")
 	cmd.Flags().StringVar(&blocking, "blocking", schema.Unset.String(), "what references that block do when their target was in this deployment: UNSET or CASCADE_DELETE")
 	cmd.Flags().BoolVar(&yes, "yes", false, "confirm: this cannot be undone")
-	cmd.Flags().BoolVar(&unlisted, "unlisted", false, "also a deployment that the registry does not list, for which others may wait all the same")
+	cmd.Flags().BoolVar(&unlisted, "unlisted", false, "accept a deployment that the registry does not list; other deployments may still wait for it")
 	return cmd
 }
 

@@ -64,7 +64,7 @@ func newMigrate() *cobra.Command {
 	var reason string
 	down := sub("down", "Undo the newest migration, which deletes its data", func(cmd *cobra.Command) error {
 		if reason == "" {
-			return errors.New("--reason is missing: it is kept for later questions")
+			return errors.New("--reason is missing: the reason is stored with the decision")
 		}
 		if !yes {
 			return errors.New("the tables and columns of the newest migration are dropped with their data, such as the record of removals: add --yes to continue")

@@ -114,7 +114,7 @@ func newList() *cobra.Command {
 func newPut() *cobra.Command {
 	var file string
 	var owners []string
-	cmd := resourceCommand("put NAME [BODY]", "Create or replace a resource; the body is JSON or YAML, in the argument or a file; without a body it only creates",
+	cmd := resourceCommand("put NAME [BODY]", "Create or replace a resource; the body is JSON or YAML, in the argument or a file; without a body it creates, and does not replace",
 		`  db-controller put //iam.example.com/us-west2/projects/acme '{"title": "Acme"}'
   db-controller put //devices.example.com/eastus2/projects/acme/devices/d1 -f device.yaml
   db-controller put //devices.example.com/eastus2/fleets/f --owner Project=//iam.example.com/us-west2/projects/acme`, cobra.RangeArgs(1, 2),
@@ -225,10 +225,10 @@ func exact(at string, v any) error {
 		}
 	case int, int64, uint64:
 		if text := fmt.Sprint(v); strconv.FormatFloat(toFloat(v), 'f', -1, 64) != text {
-			return fmt.Errorf("field %s: %s has more digits than a number keeps; write it as a text in quotes", at, text)
+			return fmt.Errorf("field %s: %s has more digits than a number can hold; write it as a string in quotes", at, text)
 		}
 	case time.Time:
-		return fmt.Errorf("field %s: YAML takes it for a date; write it as a text in quotes", at)
+		return fmt.Errorf("field %s: YAML parses it as a date; write it as a string in quotes", at)
 	}
 	return nil
 }
@@ -248,7 +248,7 @@ func toFloat(v any) float64 {
 func newDelete() *cobra.Command {
 	var timeout, wait time.Duration
 	var dryRun bool
-	cmd := resourceCommand("delete NAME", "Delete a resource and what cascades with it", `  db-controller delete //iam.example.com/us-west2/projects/acme --wait 10s
+	cmd := resourceCommand("delete NAME", "Delete a resource with everything that cascades", `  db-controller delete //iam.example.com/us-west2/projects/acme --wait 10s
   db-controller delete //iam.example.com/us-west2/projects/acme --timeout 30s`, cobra.ExactArgs(1),
 		func(cmd *cobra.Command, c *client.Client, args []string) error {
 			if timeout < 0 {

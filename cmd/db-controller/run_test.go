@@ -377,7 +377,7 @@ func TestPutReadsTheBody(t *testing.T) {
 		"the body is neither JSON nor YAML with fields":       {"[1]"},
 		"the body has more than one YAML document":            {"a: 1\n---\nb: 2"},
 		"field body.n: 12345678901234567890 has more digits":  {"n: 12345678901234567890"},
-		"field body.d: YAML takes it for a date":              {"d: 2020-01-01"},
+		"field body.d: YAML parses it as a date":              {"d: 2020-01-01"},
 		"--owner Project: want KIND=NAME":                     {"a: 1", "--owner", "Project"},
 	} {
 		got := command(t, append(at, args...)...)

@@ -26,7 +26,7 @@ func newWaive() *cobra.Command {
 			case err != nil:
 				return fmt.Errorf("--of: %w", err)
 			case reason == "":
-				return errors.New("--reason is missing: it is kept for later questions")
+				return errors.New("--reason is missing: the reason is stored with the decision")
 			case !yes:
 				return fmt.Errorf("resources to which %s refers, in references that %s has lost, can then be deleted: add --yes to continue (--help describes the effects)", other, at)
 			}
@@ -47,7 +47,7 @@ references. It waits without a limit while the other deployment is down; status 
 targets of references that the deployment has lost can be deleted, and the references are marked as dangling when the other
 deployment compares later. Decommission a deployment that never comes back instead.`
 	cmd.Flags().StringVar(&of, "of", "", "service/region of the deployment that has not compared")
-	cmd.Flags().StringVar(&reason, "reason", "", "the reason, which the deployment keeps")
+	cmd.Flags().StringVar(&reason, "reason", "", "the reason, which the deployment stores")
 	cmd.Flags().BoolVar(&yes, "yes", false, "confirm: this cannot be undone")
 	return cmd
 }

@@ -144,7 +144,7 @@ func (f *forwarder) elsewhere(ctx context.Context, req any) (schema.DeploymentID
 	case to == f.self:
 		return schema.DeploymentID{}, nil
 	case to.Service != f.self.Service:
-		return to, outcome.Invalid("name", fmt.Errorf("%s is of another service: ask %s, this is %s", names[0], to, f.self))
+		return to, outcome.Invalid("name", fmt.Errorf("%s belongs to another service: ask %s, this is %s", names[0], to, f.self))
 	case !f.peers.Knows(to):
 		return to, outcome.Invalid("region", fmt.Errorf("%s has no deployment in region %s", to.Service, to.Region))
 	case ctx.Value(forwardedKey{}) != nil:
@@ -172,7 +172,7 @@ func (f *forwarder) destination(names []string, region string) (schema.Deploymen
 			at = full.Deployment
 		}
 		if i > 0 && at != to {
-			return to, outcome.Invalid("name", fmt.Errorf("%s is of %s, others are of %s: one transaction is of one deployment", name, at, to))
+			return to, outcome.Invalid("name", fmt.Errorf("%s belongs to %s, others belong to %s: one request writes in one deployment", name, at, to))
 		}
 		to = at
 	}

@@ -93,12 +93,12 @@ func TestRequestsThatCannotBeForwardedAreRefused(t *testing.T) {
 	t.Parallel()
 	f := newTestForwarder(t, sibling, other)
 	for says, req := range map[string]proto.Message{
-		"name: //b.example.com/us-west2/devices/d is of another service: ask b.example.com/us-west2": &resourcev1.GetResourceRequest{Name: "//b.example.com/us-west2/devices/d"},
-		"region: a.example.com has no deployment in region mars":                                     &resourcev1.GetResourceRequest{Name: "//a.example.com/mars/devices/d"},
-		"region: a.example.com has no deployment in region pluto":                                    &resourcev1.ListResourcesRequest{Region: "pluto"},
-		"region: region \"Mars!\": want":                                                             &resourcev1.WatchResourcesRequest{Region: "Mars!"},
-		"name: name \"//a\"":                                                                         &resourcev1.DeleteResourceRequest{Name: "//a"},
-		"name: devices/d is of a.example.com/us-west2, others are of a.example.com/eastus2: one transaction is of one deployment": &resourcev1.BatchWriteResourcesRequest{
+		"name: //b.example.com/us-west2/devices/d belongs to another service: ask b.example.com/us-west2": &resourcev1.GetResourceRequest{Name: "//b.example.com/us-west2/devices/d"},
+		"region: a.example.com has no deployment in region mars":                                          &resourcev1.GetResourceRequest{Name: "//a.example.com/mars/devices/d"},
+		"region: a.example.com has no deployment in region pluto":                                         &resourcev1.ListResourcesRequest{Region: "pluto"},
+		"region: region \"Mars!\": want":                                                                  &resourcev1.WatchResourcesRequest{Region: "Mars!"},
+		"name: name \"//a\"":                                                                              &resourcev1.DeleteResourceRequest{Name: "//a"},
+		"name: devices/d belongs to a.example.com/us-west2, others belong to a.example.com/eastus2: one request writes in one deployment": &resourcev1.BatchWriteResourcesRequest{
 			Writes: []*resourcev1.BatchWriteResourcesRequest_Write{put("//a.example.com/eastus2/devices/d"), put("devices/d")},
 		},
 	} {

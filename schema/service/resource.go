@@ -269,10 +269,10 @@ func (r *resources) writes(in []*resourcev1.BatchWriteResourcesRequest_Write) (o
 	return out, nil
 }
 
-// errNoBody refuses a write that replaces everything and has no body: most likely its caller does not mean to empty what is
-// there.
-var errNoBody = errors.New("there is no body, and the write replaces all that the resource has: give the whole body, an empty one for none; " +
-	"to keep what is there, update with a mask; to create only, create")
+// errNoBody refuses a write that replaces everything and has no body: most likely its caller does not mean to empty the
+// resource.
+var errNoBody = errors.New("the body is missing, and the write would replace the whole resource: give the whole body, an empty one for none; " +
+	"to keep fields, update with a mask; to create only, send a create")
 
 func (r *resources) write(in *resourcev1.BatchWriteResourcesRequest_Write) (w peer.Write, err error) {
 	p := written(in)

@@ -226,7 +226,7 @@ func TestABatchIsReadInTheOrderOfItsNames(t *testing.T) {
 	_, err = r.BatchGetResources(as(t, ann), &resourcev1.BatchGetResourcesRequest{Names: make([]string, MaxBatch+1)})
 	require.ErrorContains(t, err, "names: 1001 in one batch, at most 1000 are allowed")
 	_, err = r.BatchGetResources(as(t, ann), &resourcev1.BatchGetResourcesRequest{Names: []string{"//b.example.com/us-west2/as/a"}})
-	require.ErrorContains(t, err, "is of another service: ask b.example.com/us-west2")
+	require.ErrorContains(t, err, "belongs to another service: ask b.example.com/us-west2")
 }
 
 // An answer has to fit into a message.

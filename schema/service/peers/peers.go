@@ -74,7 +74,7 @@ func (p *Peers) MayRefer(holder schema.DeploymentID, again bool) (bool, error) {
 	env := p.Environment()
 	d, ok := env.Deployment(holder)
 	if !ok {
-		return false, fmt.Errorf("%s is not in the registry's environment as this deployment last received it", holder)
+		return false, fmt.Errorf("%s is not in the environment that this deployment last received from the registry", holder)
 	}
 	if d.Disabled {
 		return false, nil

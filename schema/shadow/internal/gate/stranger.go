@@ -44,7 +44,7 @@ func (s *Gate) checkStranger(ctx context.Context, tx pgx.Tx, who schema.Deployme
 	}
 	s.reportStranger(who)
 	return &peer.UnavailableError{Deployments: []schema.DeploymentID{s.Self}, Err: errors.New(
-		who.String() + " is not in the registry's environment as this deployment last received it, and has nothing here")}
+		who.String() + " is not in the environment that this deployment last received from the registry, and has nothing here")}
 }
 
 // awaitIfConcerned makes recovery wait for a deployment that has called but was unknown when the recovery of the present epoch
