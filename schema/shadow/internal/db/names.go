@@ -81,7 +81,7 @@ func (n *names) Unknown(paths []string, kinds []schema.KindID) int {
 	}
 	for _, k := range kinds {
 		if _, ok := n.kinds.ids[n.Root(k)]; !ok {
-			fresh[k] = true
+			fresh[n.Root(k)] = true
 		}
 	}
 	return len(fresh)
