@@ -48,6 +48,8 @@ type Client struct {
 	out          chan *schema.Environment
 	// problem is the reason why the registry cannot be followed; nil while it is.
 	problem atomic.Pointer[string]
+	// seen is the greatest revision of a whole environment: a registry with a smaller one has lost commits. Stored by Run.
+	seen atomic.Int64
 	// listed: the environment that counts lists this deployment, or may. Of the goroutine of Run.
 	listed bool
 	// unlisted is the time since which the registry does not list this deployment; nil while it does.
@@ -102,7 +104,7 @@ func (c *Client) Unlisted() (since time.Time, unlisted bool) {
 func (c *Client) Ask(ctx context.Context) (*schema.Environment, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	answer, err := c.registry.GetEnvironment(ctx, &registryv1.GetEnvironmentRequest{})
+	answer, err := c.registry.GetEnvironment(ctx, &registryv1.GetEnvironmentRequest{SeenRevision: c.seen.Load()})
 	if err != nil {
 		return nil, err
 	}
@@ -120,6 +122,7 @@ func (c *Client) Run(ctx context.Context) error {
 		c.listed = true // unknown: what is kept is not replaced by less
 		c.cfg.Logger.Warn("the kept environment cannot be read", zap.Error(err))
 	case kept != nil:
+		c.seen.Store(kept.Revision)
 		_, c.listed = kept.Deployment(c.cfg.Deployment)
 		c.registration.see(kept)
 		c.publish(kept)
@@ -152,7 +155,7 @@ func (c *Client) publish(env *schema.Environment) {
 // follow watches until the stream ends. It goes on after the last token of the stream before it, if there is one.
 func (c *Client) follow(ctx context.Context, b *builder) error {
 	return retry.Watch(ctx, func(ctx context.Context, heard func()) error {
-		stream, err := c.registry.WatchEnvironment(ctx, &registryv1.WatchEnvironmentRequest{ResumeToken: b.begin()})
+		stream, err := c.registry.WatchEnvironment(ctx, &registryv1.WatchEnvironmentRequest{ResumeToken: b.begin(), SeenRevision: c.seen.Load()})
 		if err != nil {
 			return err
 		}
@@ -173,6 +176,9 @@ func (c *Client) follow(ctx context.Context, b *builder) error {
 // take publishes the environment when it is whole: at the end of the snapshot, and at each bookmark after it.
 func (c *Client) take(ctx context.Context, b *builder, msg *registryv1.WatchEnvironmentResponse) {
 	whole, changed := b.take(msg)
+	if whole && b.revision > c.seen.Load() {
+		c.seen.Store(b.revision)
+	}
 	if whole && c.problem.Swap(nil) != nil {
 		c.cfg.Logger.Info("the registry is followed again")
 	}

@@ -25,6 +25,7 @@ const registryConnections = 8
 type registryConfig struct {
 	server   serverConfig
 	database databaseConfig
+	restored bool // the operator says that the database is an older copy
 }
 
 func newRegistry() *cobra.Command {
@@ -50,6 +51,7 @@ func newRegistry() *cobra.Command {
 	}
 	cfg.server.flags(cmd.Flags())
 	cfg.database.flags(cmd.Flags(), "the registry's", "the database answers")
+	cmd.Flags().BoolVar(&cfg.restored, "restored", false, "the database was restored from a copy of its server's files: its list of deployments does not count as complete until all are applied again (other restores, and failovers, are detected without this flag)")
 	return cmd
 }
 
@@ -74,6 +76,11 @@ func runRegistry(ctx context.Context, cfg registryConfig, log *zap.Logger) error
 	}
 	defer func() { _ = endpoints.listener.Close() }()
 	environment := registryserver.New(pool, log)
+	if cfg.restored {
+		if err := environment.Restored(ctx); err != nil {
+			return err
+		}
+	}
 	server, err := newRegistryServer(environment, endpoints)
 	if err != nil {
 		return err

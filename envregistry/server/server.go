@@ -101,7 +101,10 @@ func (s *Server) Apply(ctx context.Context, req *registryv1.ApplyRequest) (*regi
 }
 
 // GetEnvironment returns the whole environment.
-func (s *Server) GetEnvironment(ctx context.Context, _ *registryv1.GetEnvironmentRequest) (*registryv1.GetEnvironmentResponse, error) {
+func (s *Server) GetEnvironment(ctx context.Context, req *registryv1.GetEnvironmentRequest) (*registryv1.GetEnvironmentResponse, error) {
+	if err := s.notOlder(ctx, req.GetSeenRevision()); err != nil {
+		return nil, s.fail(err)
+	}
 	env, err := s.store.read(ctx)
 	if err != nil {
 		return nil, s.fail(err)

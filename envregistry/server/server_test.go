@@ -65,6 +65,9 @@ func connect(t *testing.T, dsn string, who identity.Identity) *grpc.ClientConn {
 	s := grpc.NewServer(
 		grpc.UnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, h grpc.UnaryHandler) (any, error) {
 			return h(identity.NewContext(ctx, who), req)
+		}),
+		grpc.StreamInterceptor(func(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, h grpc.StreamHandler) error {
+			return h(srv, identified{stream, who})
 		}))
 	registryv1.RegisterRegistryServiceServer(s, server.New(pool, zap.NewNop()))
 	go func() { _ = s.Serve(listener) }()
@@ -75,6 +78,13 @@ func connect(t *testing.T, dsn string, who identity.Identity) *grpc.ClientConn {
 	t.Cleanup(func() { _ = conn.Close() })
 	return conn
 }
+
+type identified struct {
+	grpc.ServerStream
+	who identity.Identity
+}
+
+func (i identified) Context() context.Context { return identity.NewContext(i.ServerStream.Context(), i.who) }
 
 func database(t *testing.T) string {
 	t.Helper()

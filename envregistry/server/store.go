@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -26,6 +27,7 @@ type store struct {
 	pool  *pgxpool.Pool
 	wake  *feed.Broadcast // wakes the watches of this process, which read the database
 	feeds *feed.Log
+	seen  atomic.Int64 // the greatest revision that this process has read
 }
 
 func newStore(pool *pgxpool.Pool) *store {
@@ -91,6 +93,7 @@ func (s *store) read(ctx context.Context) (*schema.Environment, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the environment: %w", err)
 	}
+	s.see(env.Revision)
 	return env, nil
 }
 

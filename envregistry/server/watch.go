@@ -102,6 +102,9 @@ func (s *Server) WatchEnvironment(req *registryv1.WatchEnvironmentRequest, strea
 	if _, err := s.store.pool.Exec(stream.Context(), beginEpochSQL); err != nil {
 		return s.fail(err)
 	}
+	if err := s.notOlder(stream.Context(), req.GetSeenRevision()); err != nil {
+		return s.fail(err)
+	}
 	revision := int64(0)
 	err := feed.Follow(stream.Context(), s.store.feeds, feed.Feed[changed]{
 		Filter: environmentFilter, Topic: environmentFeed, Chunk: 100, Aged: true,

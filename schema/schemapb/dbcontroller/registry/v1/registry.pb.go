@@ -514,7 +514,10 @@ func (x *RemoveResponse) GetChanges() []string {
 }
 
 type GetEnvironmentRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The greatest revision that the calling deployment has seen. A registry with a smaller one has lost commits: its answers are
+	// incomplete until all deployments are applied again.
+	SeenRevision  int64 `protobuf:"varint,1,opt,name=seen_revision,json=seenRevision,proto3" json:"seen_revision,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -547,6 +550,13 @@ func (x *GetEnvironmentRequest) ProtoReflect() protoreflect.Message {
 // Deprecated: Use GetEnvironmentRequest.ProtoReflect.Descriptor instead.
 func (*GetEnvironmentRequest) Descriptor() ([]byte, []int) {
 	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *GetEnvironmentRequest) GetSeenRevision() int64 {
+	if x != nil {
+		return x.SeenRevision
+	}
+	return 0
 }
 
 type GetEnvironmentResponse struct {
@@ -851,7 +861,9 @@ func (*DecommissionDeploymentResponse) Descriptor() ([]byte, []int) {
 type WatchEnvironmentRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The token of the last EndOfSnapshot or Bookmark, to go on after it. OUT_OF_RANGE if it cannot be resumed: begin without.
-	ResumeToken   string `protobuf:"bytes,1,opt,name=resume_token,json=resumeToken,proto3" json:"resume_token,omitempty"`
+	ResumeToken string `protobuf:"bytes,1,opt,name=resume_token,json=resumeToken,proto3" json:"resume_token,omitempty"`
+	// As in GetEnvironmentRequest.
+	SeenRevision  int64 `protobuf:"varint,2,opt,name=seen_revision,json=seenRevision,proto3" json:"seen_revision,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -891,6 +903,13 @@ func (x *WatchEnvironmentRequest) GetResumeToken() string {
 		return x.ResumeToken
 	}
 	return ""
+}
+
+func (x *WatchEnvironmentRequest) GetSeenRevision() int64 {
+	if x != nil {
+		return x.SeenRevision
+	}
+	return 0
 }
 
 type WatchEnvironmentResponse struct {
@@ -1260,8 +1279,9 @@ const file_dbcontroller_registry_v1_registry_proto_rawDesc = "" +
 	"\bservices\x18\x02 \x03(\tR\bservices\x12 \n" +
 	"\vdeployments\x18\x03 \x03(\tR\vdeployments\"*\n" +
 	"\x0eRemoveResponse\x12\x18\n" +
-	"\achanges\x18\x01 \x03(\tR\achanges\"\x17\n" +
-	"\x15GetEnvironmentRequest\"\x81\x01\n" +
+	"\achanges\x18\x01 \x03(\tR\achanges\"<\n" +
+	"\x15GetEnvironmentRequest\x12#\n" +
+	"\rseen_revision\x18\x01 \x01(\x03R\fseenRevision\"\x81\x01\n" +
 	"\x16GetEnvironmentResponse\x12G\n" +
 	"\venvironment\x18\x01 \x01(\v2%.dbcontroller.registry.v1.EnvironmentR\venvironment\x12\x1e\n" +
 	"\n" +
@@ -1284,9 +1304,10 @@ const file_dbcontroller_registry_v1_registry_proto_rawDesc = "" +
 	"\x06region\x18\x02 \x01(\tR\x06region\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x1a\n" +
 	"\bunlisted\x18\x04 \x01(\bR\bunlisted\" \n" +
-	"\x1eDecommissionDeploymentResponse\"<\n" +
+	"\x1eDecommissionDeploymentResponse\"a\n" +
 	"\x17WatchEnvironmentRequest\x12!\n" +
-	"\fresume_token\x18\x01 \x01(\tR\vresumeToken\"\xa9\x06\n" +
+	"\fresume_token\x18\x01 \x01(\tR\vresumeToken\x12#\n" +
+	"\rseen_revision\x18\x02 \x01(\x03R\fseenRevision\"\xa9\x06\n" +
 	"\x18WatchEnvironmentResponse\x12S\n" +
 	"\x06upsert\x18\x01 \x01(\v29.dbcontroller.registry.v1.WatchEnvironmentResponse.ChangeH\x00R\x06upsert\x12S\n" +
 	"\x06delete\x18\x02 \x01(\v29.dbcontroller.registry.v1.WatchEnvironmentResponse.ChangeH\x00R\x06delete\x12j\n" +

@@ -1,0 +1,155 @@
+package server_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/db-controller/db-controller/envregistry"
+	"github.com/db-controller/db-controller/envregistry/server"
+	"github.com/db-controller/db-controller/internal/identity"
+	"github.com/db-controller/db-controller/internal/postgres"
+	"github.com/db-controller/db-controller/schema"
+	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
+)
+
+const another = "regions: []\ndeployments: [{deployment: iam.example.com/eastus2, version: v2}]"
+
+// copied is a registry whose database has an older copy: of before the last change.
+type copied struct {
+	t   *testing.T
+	dsn string
+	old int64
+}
+
+func newCopied(t *testing.T) *copied {
+	t.Helper()
+	c := &copied{t: t, dsn: database(t)}
+	operator := serve(t, c.dsn, identity.Identity{Role: identity.RoleOperator, Name: "o"})
+	apply(t, operator, example)
+	conn, err := pgx.Connect(t.Context(), c.dsn)
+	require.NoError(t, err)
+	defer func() { _ = conn.Close(context.Background()) }()
+	require.NoError(t, conn.QueryRow(t.Context(), `SELECT revision FROM dbcontroller_registry.meta`).Scan(&c.old))
+	apply(t, operator, another)
+	return c
+}
+
+// putBack makes the database what an older copy of its server's files is: the same server, epoch and key, and an older environment.
+func (c *copied) putBack() {
+	c.t.Helper()
+	conn, err := pgx.Connect(c.t.Context(), c.dsn)
+	require.NoError(c.t, err)
+	defer func() { _ = conn.Close(context.Background()) }()
+	_, err = conn.Exec(c.t.Context(), `UPDATE dbcontroller_registry.meta SET revision = $1`, c.old)
+	require.NoError(c.t, err)
+	_, err = conn.Exec(c.t.Context(), `UPDATE dbcontroller_registry.deployment SET version = 'v1'`)
+	require.NoError(c.t, err)
+}
+
+func incomplete(t *testing.T, c registryv1.RegistryServiceClient, seen int64) bool {
+	t.Helper()
+	answer, err := c.GetEnvironment(t.Context(), &registryv1.GetEnvironmentRequest{SeenRevision: seen})
+	require.NoError(t, err)
+	return answer.GetIncomplete()
+}
+
+// A deployment has seen a greater revision than the registry's database has: the database is an older copy, and deployments may be
+// missing in it. Revisions go on after the greatest that was seen.
+func TestARegistryOverAnOlderCopyIsIncomplete_I15(t *testing.T) {
+	t.Parallel()
+	c := newCopied(t)
+	c.putBack()
+	user := serve(t, c.dsn, identity.Identity{Role: identity.RoleUser, Name: "u"})
+	own, operator := serve(t, c.dsn, identity.Deployment(west)), serve(t, c.dsn, identity.Identity{Role: identity.RoleOperator, Name: "o"})
+	require.False(t, incomplete(t, own, 1), "it cannot know")
+	require.False(t, incomplete(t, user, 7), "anybody could claim this")
+	for _, absurd := range []int64{-1, 1 << 60} {
+		_, err := own.GetEnvironment(t.Context(), &registryv1.GetEnvironmentRequest{SeenRevision: absurd})
+		require.Equal(t, codes.InvalidArgument, status.Code(err))
+	}
+	require.True(t, incomplete(t, own, 7))
+	answer, err := user.GetEnvironment(t.Context(), &registryv1.GetEnvironmentRequest{})
+	require.NoError(t, err)
+	require.EqualValues(t, 8, answer.GetEnvironment().GetRevision())
+	apply(t, operator, example)
+	require.False(t, incomplete(t, own, 7), "all were applied again")
+}
+
+// A watch resumed with a token of the lost commits would miss changes.
+func TestATokenOfLostCommitsIsReset_I24(t *testing.T) {
+	t.Parallel()
+	c := newCopied(t)
+	own := serve(t, c.dsn, identity.Deployment(west))
+	_, token, err := listen(t, own, "", ends("end"))
+	require.NoError(t, err)
+	c.putBack()
+	stream, err := own.WatchEnvironment(t.Context(), &registryv1.WatchEnvironmentRequest{ResumeToken: token, SeenRevision: 2})
+	require.NoError(t, err)
+	_, err = stream.Recv()
+	require.Equal(t, codes.OutOfRange, status.Code(err), "%v", err)
+	require.True(t, incomplete(t, own, 0))
+}
+
+// A registry that runs on notices it by itself; one that has just started believes an operator.
+func TestARegistryNoticesAnOlderCopyItself(t *testing.T) {
+	t.Parallel()
+	c := newCopied(t)
+	user := serve(t, c.dsn, identity.Identity{Role: identity.RoleUser, Name: "u"})
+	require.False(t, incomplete(t, user, 0))
+	c.putBack()
+	require.True(t, incomplete(t, user, 0))
+
+	d := newCopied(t)
+	d.putBack()
+	pool, err := postgres.Connect(t.Context(), d.dsn, "test", 2)
+	require.NoError(t, err)
+	defer pool.Close()
+	require.NoError(t, server.New(pool, zap.NewNop()).Restored(t.Context()))
+	require.True(t, incomplete(t, serve(t, d.dsn, identity.Identity{Role: identity.RoleUser, Name: "u"}), 0))
+}
+
+type keeper struct{ kept *schema.Environment }
+
+func (k keeper) LoadEnvironment(context.Context) (*schema.Environment, error) { return k.kept, nil }
+func (keeper) KeepEnvironment(context.Context, *schema.Environment) error     { return nil }
+
+// A deployment's process tells the registry the revision of the environment that it has stored, when it asks as well as when it watches.
+func TestAClientTellsTheRevisionThatItHasSeen(t *testing.T) {
+	t.Parallel()
+	for name, meets := range map[string]func(*envregistry.Client){
+		"watches": func(*envregistry.Client) {},
+		"asks": func(c *envregistry.Client) {
+			env, err := c.Ask(t.Context())
+			require.NoError(t, err)
+			require.True(t, env.Incomplete)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dsn := database(t)
+			apply(t, serve(t, dsn, identity.Identity{Role: identity.RoleOperator, Name: "o"}), example)
+			client, err := envregistry.New(envregistry.Config{
+				Deployment: west, Address: "west:1", Registry: connect(t, dsn, identity.Deployment(west)), Logger: zap.NewNop(),
+				Keeper: keeper{&schema.Environment{Revision: 40, Deployments: []schema.Deployment{{DeploymentID: west}}}},
+			})
+			require.NoError(t, err)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			go func() { _ = client.Run(ctx) }()
+			<-client.Environments() // the stored one
+			meets(client)
+			for env := range client.Environments() {
+				if env.Revision == 41 {
+					break
+				}
+			}
+			require.True(t, incomplete(t, serve(t, dsn, identity.Deployment(west)), 0))
+		})
+	}
+}
