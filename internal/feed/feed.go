@@ -37,6 +37,9 @@ type Config struct {
 	// SlowTimeout is how long a reader may take for one delivery before its watch ends with ErrSlow; it can open the watch
 	// again with its last token, and is served from the table as long as rows are kept (default 1 min).
 	SlowTimeout time.Duration
+	// Ahead is called with the present epoch when a token of it is ahead of the database: an older copy has taken its place. May
+	// be nil.
+	Ahead func(epoch string)
 }
 
 // Log is the set of followed tables of one database.

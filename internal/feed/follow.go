@@ -124,7 +124,7 @@ func begin[T any](ctx context.Context, l *Log, f Feed[T], token string, within f
 	if st, err = l.state(ctx, l.cfg.Pool); err != nil {
 		return st, at, err
 	}
-	if at, err = st.open(token, f.Filter); err != nil {
+	if at, err = l.open(st, token, f.Filter); err != nil {
 		return st, at, err
 	}
 	if st.compactedBeyond(at) {

@@ -9,10 +9,12 @@ import (
 
 // No forged text is a token: not with another payload, nor of another filter, epoch or key.
 func FuzzTokens(f *testing.F) {
-	st := state{epoch: "e", key: []byte("k")}
+	st := state{at: "95:100:96", epoch: "e", key: []byte("k")}
 	p, err := parsePosition("95:100:96,98")
 	require.NoError(f, err)
 	good := st.token(p, "filter")
+	_, err = state{at: "95:99:96", epoch: "e", key: []byte("k")}.open(good, "filter")
+	require.ErrorIs(f, err, errAhead, "an older copy")
 	f.Add(good, "filter")
 	f.Add(good[:len(good)-1], "filter")
 	f.Add(good, "another")
@@ -28,7 +30,7 @@ func FuzzTokens(f *testing.F) {
 		if err != nil {
 			require.ErrorIs(t, err, ErrReset)
 		}
-		other := state{epoch: "e", key: []byte("another")}
+		other := state{at: "95:100:96", epoch: "e", key: []byte("another")}
 		if _, err := other.open(token, filter); err == nil {
 			t.Fatalf("%q was opened by another database", token)
 		}

@@ -1,6 +1,7 @@
 package feed
 
 import (
+	"cmp"
 	"context"
 	"crypto/hmac"
 	"crypto/sha256"
@@ -146,8 +147,21 @@ func (l *Log) Open(ctx context.Context, q Querier, token, filter string) (Positi
 	if err != nil {
 		return Position{}, err
 	}
-	return st.open(token, filter)
+	return l.open(st, token, filter)
 }
+
+// open reads a token back, and reports one that is ahead of the database.
+func (l *Log) open(st state, token, filter string) (Position, error) {
+	p, err := st.open(token, filter)
+	if errors.Is(err, errAhead) && l.cfg.Ahead != nil {
+		l.cfg.Ahead(st.epoch)
+	}
+	return p, err
+}
+
+// errAhead: a position is told only when the log is on disk up to it, so that no crash leads back to before it. Only an older copy
+// of the database, whose server nothing distinguishes from the former one, has not reached it.
+var errAhead = fmt.Errorf("%w: it is ahead of the database, which an older copy has replaced", ErrReset)
 
 func (st state) open(token, filter string) (Position, error) {
 	raw, err := base64.RawURLEncoding.DecodeString(token)
@@ -171,7 +185,15 @@ func (st state) open(token, filter string) (Position, error) {
 	if err != nil {
 		return Position{}, fmt.Errorf("%w: %w", ErrReset, err)
 	}
+	if now, err := parsePosition(st.at); err != nil || p.ahead(now) {
+		return Position{}, cmp.Or(err, errAhead)
+	}
 	return p, nil
+}
+
+// ahead reports whether a position knows of the end of a transaction with a number that a later snapshot q has not reached.
+func (p Position) ahead(q Position) bool {
+	return len(p.xmax) > len(q.xmax) || len(p.xmax) == len(q.xmax) && p.xmax > q.xmax
 }
 
 // compactedBeyond reports whether rows after the position may have been removed: all removed rows are visible in it
@@ -183,7 +205,7 @@ func (st state) compactedBeyond(p Position) bool {
 // after reports whether a position was taken later than another one of the same timeline.
 func (p Position) after(q Position) bool {
 	if p.xmax != q.xmax {
-		return len(p.xmax) > len(q.xmax) || len(p.xmax) == len(q.xmax) && p.xmax > q.xmax
+		return p.ahead(q)
 	}
 	return len(p.xip) < len(q.xip) // no transaction began, and some have ended
 }

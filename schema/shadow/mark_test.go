@@ -1,6 +1,8 @@
 package shadow_test
 
 import (
+	"context"
+	"errors"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -118,6 +120,67 @@ func TestAnOlderCopyOfTheServersFilesDecidesNothing_I3(t *testing.T) {
 	require.NoError(t, err)
 }
 
+// deletionsToken is the token at the end of the snapshot of a deployment's watch of deletions.
+func deletionsToken(t *testing.T, store *shadow.Store) (token string) {
+	t.Helper()
+	end := errors.New("end")
+	err := store.WatchDeletions(t.Context(), peerOfA, "", func(e schema.Event[schema.Deletion]) error {
+		token = e.Token
+		return end
+	})
+	require.ErrorIs(t, err, end)
+	return token
+}
+
+// resumed opens a watch of deletions with a token, until the first event or error.
+func resumed(t *testing.T, store *shadow.Store, token string) error {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	return store.WatchDeletions(ctx, peerOfA, token, func(schema.Event[schema.Deletion]) error { return nil })
+}
+
+// A process starts over a restored copy of the server's files, and nobody says so (--restored): nothing distinguishes the copy, and
+// the process has seen no greater number. The token of another deployment does, and its acknowledgement as well.
+func TestATokenThatIsAheadRevealsARestoredCopy_I2_I3(t *testing.T) {
+	t.Parallel()
+	for name, tell := range map[string]func(*testing.T, *shadow.Store, string) error{
+		"a watch": resumed,
+		"an acknowledgement": func(t *testing.T, store *shadow.Store, token string) error {
+			t.Helper()
+			_, err := store.AcknowledgeFor(t.Context(), peerOfA, uuid.Must(uuid.NewV7()), token, nil, time.Second)
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newSwapped(t)
+			for range 50 { // more than the start of a process
+				s.establish("targets/t0")
+			}
+			token := deletionsToken(t, s.store)
+			s.swap()
+			_, store := movingPool(t, s.copy, s.address)
+			awaiting, err := store.NoticeEpoch(t.Context())
+			require.NoError(t, err)
+			require.False(t, awaiting, "the process cannot know")
+			before := store.PresentEpoch()
+			require.ErrorIs(t, tell(t, store, token), schema.ErrReset)
+			_, err = store.Delete(t.Context(), shadow.DeleteRequest{Name: "targets/t0"})
+			require.ErrorAs(t, err, new(*peer.UnavailableError), "nothing is decided from then on")
+			awaiting, err = store.NoticeEpoch(t.Context())
+			require.NoError(t, err)
+			require.True(t, awaiting)
+			require.NotEqual(t, before, store.PresentEpoch())
+			epoch := store.PresentEpoch()
+			require.ErrorIs(t, tell(t, store, token), schema.ErrReset, "of the former epoch")
+			_, err = store.NoticeEpoch(t.Context())
+			require.NoError(t, err)
+			require.Equal(t, epoch, store.PresentEpoch(), "one is enough")
+		})
+	}
+}
+
 // NoticeEpoch detects an older copy before any transaction has; and a process counts what NoticeEpoch has read of another process's
 // commits.
 func TestNoticeEpochDetectsAnOlderCopy(t *testing.T) {
@@ -150,11 +213,13 @@ func TestACrashBeginsNoEpoch(t *testing.T) {
 	require.NoError(t, err)
 	_, err = store.SaveTx(t.Context(), tx, []peer.Write{{Name: "targets/never"}})
 	require.NoError(t, err)
+	token := deletionsToken(t, store)
 	server.Crash()
 	_ = tx.Rollback(t.Context())
 	server.Start()
 	address.Store(server.Address())
 	pool.Reset()
+	require.ErrorIs(t, resumed(t, store, token), context.DeadlineExceeded, "what was told is not lost")
 	awaiting, err := store.NoticeEpoch(t.Context())
 	require.NoError(t, err)
 	require.False(t, awaiting)

@@ -51,7 +51,7 @@ func Open(ctx context.Context, cfg Config) (*DB, error) {
 		Pool: cfg.Pool, Self: cfg.Deployment, Peers: cfg.Peers, Log: cfg.Logger, Names: newNames(cfg.Pool), Cfg: cfg,
 		Now: time.Now, watchers: feed.NewBroadcast(), committed: feed.NewBroadcast(),
 	}
-	s.Feeds = feed.NewLog(feed.Config{Pool: cfg.Pool, StateSQL: stateSQL, WrittenSQL: writtenSQL, Wake: s.watchers, PollInterval: cfg.PollInterval, Heard: s.NotificationsAlive, SlowTimeout: cfg.SlowTimeout})
+	s.Feeds = feed.NewLog(feed.Config{Pool: cfg.Pool, StateSQL: stateSQL, WrittenSQL: writtenSQL, Wake: s.watchers, PollInterval: cfg.PollInterval, Heard: s.NotificationsAlive, SlowTimeout: cfg.SlowTimeout, Ahead: s.tokenAhead})
 	var owner schema.DeploymentID
 	if err := s.Pool.QueryRow(ctx, claimSQL, s.Self.Service, s.Self.Region).Scan(&owner.Service, &owner.Region); err != nil {
 		return nil, fmt.Errorf("open the constraint store: %w", err)

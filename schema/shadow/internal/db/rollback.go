@@ -5,6 +5,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"go.uber.org/zap"
 )
 
 // rollbackDetector detects that the database was replaced by an older copy of itself. Every transaction that removes or decides
@@ -38,4 +39,15 @@ func (m *rollbackDetector) HasEnded(epoch uuid.UUID) bool {
 type Marked struct {
 	pgx.Tx
 	Mark int64
+}
+
+// tokenAhead ends an epoch of which another deployment, or a client, has a token that the database has not reached: it is a copy of
+// before, and this process began over it.
+func (s *DB) tokenAhead(epoch string) {
+	ended, err := uuid.Parse(epoch)
+	if err != nil || s.Rollback.HasEnded(ended) {
+		return
+	}
+	s.Log.Warn("a resume token is ahead of the database: an older copy has taken its place; a new epoch begins", zap.String("epoch", epoch))
+	s.Rollback.EndedEpoch.Store(&ended)
 }
