@@ -41,7 +41,7 @@ var allowed = map[string][]string{
 	"schema/service/peers":                     {"internal/identity", "schema", "schema/peer", "schema/schemapb/", "schema/service/outcome", "schema/wire"},
 	"migrations":                               {},
 	"internal/crash":                           {},
-	"internal/feed":                            {"schema"},
+	"internal/feed":                            {"internal/postgres", "schema"},
 	"internal/identity":                        {"schema"},
 	"internal/postgres":                        {},
 	"internal/postgres/launcher":               {},

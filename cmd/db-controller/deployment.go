@@ -39,7 +39,7 @@ type deployment struct {
 	waiting *startWait
 
 	credentials  *identity.Credentials
-	pool         *pgxpool.Pool
+	pool         *postgres.Lanes
 	peers        *peers.Peers
 	store        *shadow.Store
 	metrics      *metrics
@@ -97,8 +97,11 @@ func (d *deployment) loadCredentials(context.Context) (err error) {
 	return nil
 }
 
-func (d *deployment) connect(ctx context.Context) (err error) {
-	d.pool, err = connect(ctx, d.waiting, d.cfg.database, migrations.Deployment, "db-controller "+d.cfg.id.String())
+func (d *deployment) connect(ctx context.Context) error {
+	pool, err := connect(ctx, d.waiting, d.cfg.database, migrations.Deployment, "db-controller "+d.cfg.id.String())
+	if err == nil {
+		d.pool = postgres.NewLanes(pool)
+	}
 	return err
 }
 
@@ -230,6 +233,9 @@ func (d *deployment) run(ctx context.Context) error {
 		{name: "version", run: func(context.Context) error { return d.manager.Ready() }},
 		{name: "registered", run: func(context.Context) error { return d.registry.Registered() }, note: d.unlisted},
 	}
+	for i := range checks {
+		checks[i] = checks[i].in(postgres.InControl)
+	}
 	g, ctx := errgroup.WithContext(ctx)
 	for _, part := range []func(context.Context) error{
 		d.registry.Run, d.followEnvironments, d.manager.Run, d.store.RunNotifications, d.store.RunTidy, d.followEpochs, d.audit,
@@ -238,7 +244,7 @@ func (d *deployment) run(ctx context.Context) error {
 	}
 	d.endpoints.start(ctx, g, d.server.Server, checks)
 	g.Go(func() error { return d.waiting.checks(ctx, checks, d.registry.Problem) })
-	g.Go(func() error { return d.outage.Follow(ctx, takesWrites(d.pool)) })
+	g.Go(func() error { return d.outage.Follow(postgres.InControl(ctx), takesWrites(d.pool)) })
 	d.log.Info("serving", zap.Stringer("grpc", d.endpoints.listener.Addr()), zap.String("advertised", d.cfg.advertise))
 	return g.Wait()
 }

@@ -30,6 +30,13 @@ func (c check) passed() string {
 	return "[+]" + c.name + " ok\n"
 }
 
+// in returns the check with its context changed.
+func (c check) in(change func(context.Context) context.Context) check {
+	run := c.run
+	c.run = func(ctx context.Context) error { return run(change(ctx)) }
+	return c
+}
+
 // serveHTTP serves health and metrics. Readiness does not depend on other deployments: a region that is down must not take this
 // one out of service.
 func serveHTTP(ctx context.Context, address string, checks []check, metrics *prometheus.Registry, log *zap.Logger) error {

@@ -9,7 +9,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/pflag"
 	"go.uber.org/zap"
 
@@ -117,7 +116,7 @@ func (w *startWait) checks(ctx context.Context, checks []check, problem func() s
 }
 
 // takesWrites returns an error while the database is read-only.
-func takesWrites(pool *pgxpool.Pool) func(context.Context) error {
+func takesWrites(pool postgres.Pool) func(context.Context) error {
 	return func(ctx context.Context) error {
 		var readOnly bool
 		err := pool.QueryRow(ctx, `SELECT pg_is_in_recovery() OR current_setting('transaction_read_only')::boolean`).Scan(&readOnly)

@@ -33,22 +33,24 @@ WHERE m.server IS DISTINCT FROM ` + feed.ServerSQL + ` OR ` + feed.EpochSQL + ` 
 	beginSinceSQL = feed.SinceBegin + `dbcontroller_registry.meta` + feed.SinceJoin
 
 	// In the order of dependence: deployments need regions and services.
-	environmentSnapshotSQL = `
-DECLARE feed NO SCROLL CURSOR FOR
-SELECT 1::bigint AS seq, m.revision, false AS gone, name AS region, NULL AS service, NULL AS version, NULL AS address,
-    NULL::bigint AS generation, NULL::boolean AS disabled, NULL::bytea AS descriptor
-FROM dbcontroller_registry.region, dbcontroller_registry.meta m
-UNION ALL
-SELECT 2, m.revision, false, NULL, service, version, NULL, NULL, NULL, descriptor
-FROM dbcontroller_registry.service_version, dbcontroller_registry.meta m
-UNION ALL
-SELECT 3, m.revision, false, region, service, version, address, generation, disabled, NULL
-FROM dbcontroller_registry.deployment, dbcontroller_registry.meta m
-ORDER BY seq, service, version, region`
+	environmentSnapshotSQL = beginSinceSQL + `
+    SELECT * FROM (
+        SELECT 1 AS kind, name, 1::bigint AS seq, m.revision, false AS gone, name AS region, NULL AS service, NULL AS version,
+            NULL AS address, NULL::bigint AS generation, NULL::boolean AS disabled, NULL::bytea AS descriptor
+        FROM dbcontroller_registry.region
+        UNION ALL
+        SELECT 2, service || ' ' || version, 2, m.revision, false, NULL, service, version, NULL, NULL, NULL, descriptor
+        FROM dbcontroller_registry.service_version
+        UNION ALL
+        SELECT 3, service || ' ' || region, 3, m.revision, false, region, service, version, address, generation, disabled, NULL
+        FROM dbcontroller_registry.deployment
+    ) AS item WHERE kind > $2 OR kind = $2 AND name COLLATE "C" > $3`
 
 	environmentNewSQL = beginSinceSQL + `
     SELECT seq, revision, gone, region, service, version, address, generation, disabled, descriptor
-    FROM dbcontroller_registry.change WHERE` + feed.New
+    FROM dbcontroller_registry.change
+    WHERE (CASE WHEN service IS NULL THEN 1 WHEN region IS NULL THEN 2 ELSE 3 END,
+        CASE WHEN service IS NULL THEN region ELSE service || ' ' || COALESCE(region, version) END COLLATE "C") <= ($4, $5) AND` + feed.New
 
 	// The mark moves in the transaction that removes the rows, so that no token resumes at removed rows.
 	compactSQL = `
@@ -107,8 +109,8 @@ func (s *Server) WatchEnvironment(req *registryv1.WatchEnvironmentRequest, strea
 	}
 	revision := int64(0)
 	err := feed.Follow(stream.Context(), s.store.feeds, feed.Feed[changed]{
-		Filter: environmentFilter, Topic: environmentFeed, Chunk: 100, Aged: true,
-		SnapshotSQL: environmentSnapshotSQL, FirstSQL: environmentNewSQL + feed.FirstPageOfAll, NextSQL: environmentNewSQL + feed.NextPageOfAll,
+		Filter: environmentFilter, Topic: environmentFeed, Chunk: 100, Aged: true, Keyed: true,
+		SnapshotSQL: environmentSnapshotSQL + feed.SnapshotEnd(`kind, name COLLATE "C"`, 1), FirstSQL: environmentNewSQL + feed.FirstPage(2), NextSQL: environmentNewSQL + feed.NextPage(2),
 		Scan: scanChanged,
 	}, req.GetResumeToken(), func(e schema.Event[changed]) error {
 		for _, c := range e.Items {

@@ -2,11 +2,12 @@ package feed
 
 import (
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/db-controller/db-controller/internal/postgres"
 	"github.com/db-controller/db-controller/schema"
 )
 
@@ -21,7 +22,7 @@ var (
 
 // Config of a Log. All fields but the times and Heard are needed.
 type Config struct {
-	Pool *pgxpool.Pool
+	Pool postgres.Pool
 	// StateSQL is StateBegin, the table of one row, and StateEnd.
 	StateSQL string
 	// WrittenSQL is WrittenBegin, which of the topics have a row with New, as a number, WrittenFrom, the table of one row, and
@@ -44,11 +45,9 @@ type Config struct {
 
 // Log is the set of followed tables of one database.
 type Log struct {
-	cfg Config
-	// snapshots bounds the open snapshots of feeds that users can read, to a quarter of the connections.
-	snapshots chan struct{}
-	tails     tails
-	pulse     pulse
+	cfg   Config
+	tails tails
+	pulse pulse
 }
 
 // NewLog returns a log.
@@ -62,7 +61,7 @@ func NewLog(cfg Config) *Log {
 	if cfg.SlowTimeout <= 0 {
 		cfg.SlowTimeout = time.Minute
 	}
-	return &Log{cfg: cfg, snapshots: make(chan struct{}, max(1, cfg.Pool.Config().MaxConns/4)), tails: tails{byKey: map[tailKey]counted{}}, pulse: pulse{at: Position{xmax: "0"}}}
+	return &Log{cfg: cfg, tails: tails{byKey: map[tailKey]counted{}}, pulse: pulse{at: Position{xmax: "0"}}}
 }
 
 // Feed is a table that is its own log: its rows at a position, and the rows that a newer position sees in addition.
@@ -71,14 +70,22 @@ type Feed[T any] struct {
 	Filter string
 	// Topic wakes the feed.
 	Topic Topics
-	// Chunk bounds how many items one watch holds in memory.
+	// Chunk bounds how many items one watch holds in memory; maxPageBytes bounds them as well.
 	Chunk int
 	// Aged: rows are removed because of their age, and not only when they are done; users can read the feed.
 	Aged bool
-	// SnapshotSQL declares a cursor, DECLARE feed NO SCROLL CURSOR FOR ..., and takes Args. FirstSQL and NextSQL take xmax,
-	// xip, a limit, Args, the end of the window, and NextSQL after these the last sequence number: SinceBegin, the
-	// table of one row, SinceJoin, a SELECT of the items with New in its condition, and FirstPage or NextPage. More comes
-	// last in all of them. All parameters but these last ones have fixed numbers.
+	// Keyed: the table has its log beside it, and its snapshot is read by Key; otherwise it is its log, and is read by sequence
+	// number.
+	Keyed bool
+	// All statements are SinceBegin, the table of one row, SinceJoin, and a SELECT of the items. Their parameters have fixed
+	// numbers, except those of More, which come last.
+	//
+	// SnapshotSQL takes, when Keyed, a limit, Args, and the Kind and Name of the key after which it begins; its rows begin with
+	// their key. Otherwise it takes the text of a position, a limit, the sequence number after which it begins, and Args: its
+	// rows are those that the position sees. SnapshotEnd is its end.
+	//
+	// FirstSQL and NextSQL take xmax, xip, a limit, Args, the Kind and Name of the last key when Keyed, the end of the window, and
+	// NextSQL after these the last sequence number: the SELECT with New in its condition, and FirstPage or NextPage.
 	SnapshotSQL, FirstSQL, NextSQL string
 	Args, More                     []any
 	// Scan reads an item and its sequence number, which is 0 for a row without an item (all columns are NULL then).
@@ -96,12 +103,21 @@ const (
 SELECT pg_current_snapshot()::text, ` + lsnSQL + `, COALESCE((` + EpochSQL + `)::text, ''), m.compacted::text, x.* FROM `
 	SinceJoin = ` AS m LEFT JOIN LATERAL (`
 	New       = ` (xid >= $1::text::xid8 OR xid = ANY ($2::text[]::xid8[])) `
-	// FirstPage and NextPage are of feeds with one argument, FirstPageOfAll and NextPageOfAll of those with none.
-	FirstPage      = ` AND ($5::text IS NULL OR pg_visible_in_snapshot(xid, $5::text::pg_snapshot))` + byXID
-	NextPage       = ` AND pg_visible_in_snapshot(xid, $5::text::pg_snapshot) AND seq > $6` + bySeq
-	FirstPageOfAll = ` AND ($4::text IS NULL OR pg_visible_in_snapshot(xid, $4::text::pg_snapshot))` + byXID
-	NextPageOfAll  = ` AND pg_visible_in_snapshot(xid, $4::text::pg_snapshot) AND seq > $5` + bySeq
-
-	byXID = ` ORDER BY seq + 0 LIMIT $3) AS x ON true`
-	bySeq = ` ORDER BY seq LIMIT $3) AS x ON true`
+	byXID     = ` ORDER BY seq + 0 LIMIT $3) AS x ON true`
+	bySeq     = ` ORDER BY seq LIMIT $3) AS x ON true`
 )
+
+// SnapshotEnd is the end of a SnapshotSQL in an order, with the number of the parameter of the limit.
+func SnapshotEnd(order string, limit int) string {
+	return fmt.Sprintf(` ORDER BY %s LIMIT $%d) AS x ON true`, order, limit)
+}
+
+// FirstPage is the end of a FirstSQL with so many parameters between the limit and the end of the window.
+func FirstPage(args int) string {
+	return fmt.Sprintf(` AND ($%[1]d::text IS NULL OR pg_visible_in_snapshot(xid, $%[1]d::text::pg_snapshot))`, args+4) + byXID
+}
+
+// NextPage is the end of a NextSQL with so many parameters between the limit and the end of the window.
+func NextPage(args int) string {
+	return fmt.Sprintf(` AND pg_visible_in_snapshot(xid, $%d::text::pg_snapshot) AND seq > $%d`, args+4, args+5) + bySeq
+}

@@ -17,8 +17,8 @@ const (
 	stuckAtEnd = time.Second
 )
 
-// Follow delivers the state at one cut, one end of snapshot, and then everything after it: ordered, each once,
-// without gap; or, with a token, everything after the token's position. It returns when deliver fails, ctx ends, or
+// Follow delivers the rows and what happens to them meanwhile, one end of snapshot, at which that is the state at one cut, and
+// then everything after it: ordered, each once, without gap; or, with a token, everything after the token's position. It returns when deliver fails, ctx ends, or
 // the database does; a token that cannot be resumed is ErrReset. A reader that is slow is served from the tables: it
 // costs a chunk of memory and delays no other reader. Items are shared with other watches: deliver must not change them.
 //
@@ -38,8 +38,8 @@ func Follow[T any](ctx context.Context, l *Log, f Feed[T], token string, deliver
 				done <- fmt.Errorf("watch of %s panicked: %v\n%s", f.Filter, p, debug.Stack())
 			}
 		}()
-		done <- follow(ctx, l, f, token, func(limit time.Duration, e schema.Event[T]) error {
-			patience.Reset(limit)
+		done <- follow(ctx, l, f, token, func(e schema.Event[T]) error {
+			patience.Reset(l.cfg.SlowTimeout)
 			defer patience.Stop()
 			return deliver(e)
 		})
@@ -59,12 +59,11 @@ func Follow[T any](ctx context.Context, l *Log, f Feed[T], token string, deliver
 	}
 }
 
-func follow[T any](ctx context.Context, l *Log, f Feed[T], token string, within func(limit time.Duration, e schema.Event[T]) error) error {
-	st, at, err := begin(ctx, l, f, token, within)
+func follow[T any](ctx context.Context, l *Log, f Feed[T], token string, deliver deliverer[T]) error {
+	st, at, err := begin(ctx, l, f, token, deliver)
 	if err != nil {
 		return err
 	}
-	deliver := func(e schema.Event[T]) error { return within(l.cfg.SlowTimeout, e) }
 	t, leave := join(l, f, st, at)
 	defer leave()
 	bookmark := time.NewTicker(bookmarkInterval)
@@ -114,12 +113,12 @@ func follow[T any](ctx context.Context, l *Log, f Feed[T], token string, within 
 }
 
 // begin delivers the snapshot and its end, or reads the token. It returns the state that tokens are made from.
-func begin[T any](ctx context.Context, l *Log, f Feed[T], token string, within func(limit time.Duration, e schema.Event[T]) error) (st state, at Position, err error) {
+func begin[T any](ctx context.Context, l *Log, f Feed[T], token string, deliver deliverer[T]) (st state, at Position, err error) {
 	if token == "" {
-		if st, at, err = snapshot(ctx, l, f, within); err != nil {
+		if st, at, err = snapshot(ctx, l, f, deliver); err != nil {
 			return st, at, err
 		}
-		return st, at, within(stallTimeout, schema.Event[T]{EndOfSnapshot: true, Token: st.token(at, f.Filter)})
+		return st, at, deliver(schema.Event[T]{EndOfSnapshot: true, Token: st.token(at, f.Filter)})
 	}
 	if st, err = l.state(ctx, l.cfg.Pool); err != nil {
 		return st, at, err

@@ -3,6 +3,8 @@ package feed
 import (
 	"context"
 	"slices"
+
+	"github.com/db-controller/db-controller/internal/postgres"
 )
 
 // sharedPages bounds how many pages a tail keeps for watches that have not delivered them yet. A watch that is further behind
@@ -44,12 +46,12 @@ func (ps *pages[T]) forget(newest string) {
 }
 
 // read returns a page of the feed; of several watches that need it, one reads for all.
-func (t *tail[T]) read(ctx context.Context, from Position, until string, after int64) (page[T], error) {
+func (t *tail[T]) read(ctx context.Context, w window) (page[T], error) {
 	if t.watches.Load() < 2 {
-		return read(ctx, t.log, t.feed, t.state.epoch, from, until, after)
+		return read(ctx, t.log, t.feed, t.state.epoch, w)
 	}
 	t.mu.Lock()
-	k, ok := t.pages.of(from.Text, until, after)
+	k, ok := t.pages.of(w.from.Text, w.until, w.after)
 	t.mu.Unlock()
 	if ok {
 		select {
@@ -60,12 +62,12 @@ func (t *tail[T]) read(ctx context.Context, from Position, until string, after i
 		if k.err == nil {
 			return k.page, nil
 		}
-		return read(ctx, t.log, t.feed, t.state.epoch, from, until, after) // the error may concern the other watch only
+		return read(ctx, t.log, t.feed, t.state.epoch, w) // the error may concern the other watch only
 	}
 	defer close(k.done)
 	// Not cancelled with this watch: other watches wait for the page.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookTimeout)
+	ctx, cancel := context.WithTimeout(postgres.InControl(context.WithoutCancel(ctx)), lookTimeout)
 	defer cancel()
-	k.page, k.err = read(ctx, t.log, t.feed, t.state.epoch, from, until, after)
+	k.page, k.err = read(ctx, t.log, t.feed, t.state.epoch, w)
 	return k.page, k.err
 }

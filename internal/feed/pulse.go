@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"sync"
 	"time"
+
+	"github.com/db-controller/db-controller/internal/postgres"
 )
 
 // everything is the set of all topics.
@@ -61,7 +63,7 @@ func (l *Log) beat(ctx context.Context) {
 		l.cfg.Wake.Wake(touched)
 	}()
 	// Not cancelled with the watch that found it due: the other watches depend on it.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookTimeout)
+	ctx, cancel := context.WithTimeout(postgres.InControl(context.WithoutCancel(ctx)), lookTimeout)
 	defer cancel()
 	current, written, err := l.written(ctx, from)
 	if err != nil {

@@ -4,73 +4,136 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"time"
-
-	"github.com/jackc/pgx/v5"
 
 	"github.com/db-controller/db-controller/schema"
 )
 
-const (
-	// stallTimeout ends a snapshot whose reader does not receive a chunk: an open snapshot holds a connection, and keeps
-	// PostgreSQL from removing dead rows.
-	stallTimeout = 10 * time.Second
-	// snapshotTimeout ends a snapshot of resources, which any caller may read, that takes too long altogether. Snapshots of work
-	// and notices have no such limit: a large one that begins anew each time would never end.
-	snapshotTimeout = time.Minute
-)
-
-const fetchSQL = `FETCH FORWARD 100 FROM feed`
-
-// snapshot delivers the rows of one transaction's snapshot, and returns its position. Snapshots of resources, which any caller
-// may read, take at most a quarter of the connections.
-func snapshot[T any](ctx context.Context, l *Log, f Feed[T], within func(limit time.Duration, e schema.Event[T]) error) (st state, at Position, err error) {
-	if f.Aged {
-		select {
-		case l.snapshots <- struct{}{}:
-			defer func() { <-l.snapshots }()
-		case <-ctx.Done():
-			return st, at, ctx.Err()
-		}
+// snapshot delivers the rows of a feed, and returns the position of which they are the state. Each page is a statement of its own, so
+// that no connection, and no row version, waits for the reader.
+func snapshot[T any](ctx context.Context, l *Log, f Feed[T], within deliverer[T]) (st state, at Position, err error) {
+	if f.Keyed {
+		st, at, err = keyedSnapshot(ctx, l, f, within)
+	} else {
+		st, at, err = loggedSnapshot(ctx, l, f, within)
 	}
-	began := time.Now()
-	err = pgx.BeginTxFunc(ctx, l.cfg.Pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
-		if st, err = l.state(ctx, tx); err != nil {
-			return err
-		}
-		if at, err = parsePosition(st.at); err != nil {
-			return err
-		}
-		if _, err := tx.Exec(ctx, f.SnapshotSQL, slices.Concat(f.Args, f.More)...); err != nil {
-			return err
-		}
-		for {
-			items, err := fetch(ctx, tx, f)
-			if err != nil || len(items) == 0 {
-				return err
-			}
-			if f.Aged && time.Since(began) > snapshotTimeout {
-				return ErrSlow
-			}
-			if err := within(stallTimeout, schema.Event[T]{Items: items}); err != nil {
-				return err
-			}
-		}
-	})
 	if err != nil {
 		return st, at, fmt.Errorf("snapshot of %s: %w", f.Filter, err)
+	}
+	return st, at, nil
+}
+
+type deliverer[T any] func(schema.Event[T]) error
+
+// begin reads the state of the database, and its position, which is on disk.
+func (l *Log) begin(ctx context.Context) (st state, at Position, err error) {
+	if st, err = l.state(ctx, l.cfg.Pool); err != nil {
+		return st, at, err
+	}
+	if at, err = parsePosition(st.at); err != nil {
+		return st, at, err
 	}
 	return st, at, l.flush(ctx, st)
 }
 
-func fetch[T any](ctx context.Context, tx pgx.Tx, f Feed[T]) ([]T, error) {
-	// Described each time: the same text returns other columns for another feed.
-	rows, err := tx.Query(ctx, fetchSQL, pgx.QueryExecModeDescribeExec)
-	if err != nil {
-		return nil, err
+// loggedSnapshot delivers the rows of a table that is nothing but its log, by sequence number. The position is taken first: a row that is
+// written after it is left out, because it comes after the snapshot; a row that is removed meanwhile is done, and nobody needs it.
+func loggedSnapshot[T any](ctx context.Context, l *Log, f Feed[T], within deliverer[T]) (st state, at Position, err error) {
+	if st, at, err = l.begin(ctx); err != nil {
+		return st, at, err
 	}
-	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (T, error) {
-		item, _, err := f.Scan(row)
-		return item, err
-	})
+	size := sizer{most: f.Chunk}
+	for p := (page[T]{full: true}); p.full; {
+		p, err = query(ctx, l, f, st.epoch, size.next(), append([]any{at.Text, size.next(), p.last}, f.Args...))
+		if err != nil {
+			return st, at, err
+		}
+		if size.saw(p.full, len(p.items)); len(p.items) > 0 {
+			if err := within(schema.Event[T]{Items: p.items}); err != nil {
+				return st, at, err
+			}
+		}
+	}
+	return st, at, nil
+}
+
+// keyedSnapshot delivers the rows of a table that has its log beside it, by key. Each page is of a newer position than the page before.
+// Before it is delivered, the changes between the two positions are, of the keys of the pages before: then all that was
+// delivered is the state of those keys at the newer position. After the last page it is the state of all keys.
+func keyedSnapshot[T any](ctx context.Context, l *Log, f Feed[T], within deliverer[T]) (st state, at Position, err error) {
+	if st, at, err = l.begin(ctx); err != nil {
+		return st, at, err
+	}
+	size := sizer{most: f.Chunk}
+	for p := (page[T]{full: true}); p.full; {
+		before := p.key
+		args := slices.Concat([]any{size.next()}, f.Args, []any{before.Kind, before.Name}, f.More)
+		p, err = query(ctx, l, f, st.epoch, size.next(), args)
+		if err != nil {
+			return st, at, err
+		}
+		to, err := l.reached(ctx, at, p.present)
+		if err != nil {
+			return st, at, err
+		}
+		if before != (Key{}) {
+			if err := meanwhile(ctx, l, f, st.epoch, at, to, before, within); err != nil {
+				return st, at, err
+			}
+		}
+		if size.saw(p.full, len(p.items)); len(p.items) > 0 {
+			if err := within(schema.Event[T]{Items: p.items}); err != nil {
+				return st, at, err
+			}
+		}
+		at = to
+	}
+	return st, at, nil
+}
+
+// reached returns the position of a page, which is on disk and not before another one.
+func (l *Log) reached(ctx context.Context, from Position, now state) (Position, error) {
+	to, err := parsePosition(now.at)
+	if err == nil && from.after(to) {
+		err = errBack
+	}
+	if err != nil {
+		return to, err
+	}
+	return to, l.flush(ctx, now)
+}
+
+// meanwhile delivers what has changed between two positions of the rows up to a key.
+func meanwhile[T any](ctx context.Context, l *Log, f Feed[T], epoch string, from, to Position, upTo Key, within deliverer[T]) error {
+	size := sizer{most: f.Chunk}
+	for p := (page[T]{full: true}); p.full; {
+		var err error
+		if p, err = read(ctx, l, f, epoch, window{from: from, until: to.Text, after: p.last, upTo: upTo, limit: size.next()}); err != nil {
+			return err
+		}
+		if size.saw(p.full, len(p.items)); len(p.items) > 0 {
+			if err := within(schema.Event[T]{Items: p.items}); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// sizer decides how many rows a page asks for: after a page that was cut because of its bytes, no more than it had, and then more
+// again, since the database has read what is cut off for nothing.
+type sizer struct{ most, rows int }
+
+func (s *sizer) next() int {
+	if s.rows == 0 {
+		s.rows = s.most
+	}
+	return s.rows
+}
+
+func (s *sizer) saw(full bool, n int) {
+	if full && n < s.rows {
+		s.rows = max(1, n)
+		return
+	}
+	s.rows = min(2*s.rows, s.most)
 }

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/db-controller/db-controller/internal/postgres"
 	"github.com/db-controller/db-controller/schema"
 )
 
@@ -132,9 +133,9 @@ func (t *tail[T]) advance(ctx context.Context, since *look[T]) {
 		close(k.done)
 	}()
 	// Not cancelled with the watch that was first: the others wait for it.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookTimeout)
+	ctx, cancel := context.WithTimeout(postgres.InControl(context.WithoutCancel(ctx)), lookTimeout)
 	defer cancel()
-	p, err := read(ctx, t.log, t.feed, t.state.epoch, k.from, "", 0)
+	p, err := read(ctx, t.log, t.feed, t.state.epoch, window{from: k.from, upTo: everyKey, limit: t.feed.Chunk})
 	if err == nil {
 		k.to, err = parsePosition(p.present.at)
 	}
@@ -168,11 +169,15 @@ func (ts *tails) drop(t counted) {
 // deliver brings a watch from its position to the end of a look. The last event has the token; without events nothing is
 // delivered.
 func (t *tail[T]) deliver(ctx context.Context, at Position, k *look[T], deliver func(schema.Event[T]) error) error {
+	size := sizer{most: t.feed.Chunk}
+	next := func(after int64) (page[T], error) {
+		return t.read(ctx, window{from: at, until: k.to.Text, after: after, upTo: everyKey, limit: size.next()})
+	}
 	p, err := k.page, error(nil)
 	if k.from.Text != at.Text { // it is behind
-		p, err = t.read(ctx, at, k.to.Text, 0)
+		p, err = next(0)
 	}
-	for n := 0; err == nil; p, err = t.read(ctx, at, k.to.Text, p.last) {
+	for n := 0; err == nil; p, err = next(p.last) {
 		if n += len(p.items); n == 0 {
 			return nil
 		}
@@ -182,6 +187,7 @@ func (t *tail[T]) deliver(ctx context.Context, at Position, k *look[T], deliver 
 		if err := deliver(schema.Event[T]{Items: p.items}); err != nil {
 			return err
 		}
+		size.saw(p.full, len(p.items))
 	}
 	return err
 }

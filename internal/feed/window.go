@@ -3,19 +3,43 @@ package feed
 import (
 	"context"
 	"fmt"
+	"math"
 	"slices"
 
 	"github.com/jackc/pgx/v5"
 )
 
+// maxPageBytes is the size of the rows of a page, beyond its first row: what a watch has in memory.
+const maxPageBytes = 256 << 10
+
 // page is a part of the rows between two positions, in order.
 type page[T any] struct {
 	items []T
-	// last is the sequence number of the last item; after a full page there may be more.
+	// last is the sequence number of the last item, key its key; after a full page there may be more.
 	last int64
+	key  Key
 	full bool
 	// present is the position of the statement.
 	present state
+}
+
+// Key is the key of a row of a snapshot by key.
+type Key struct {
+	Kind int32
+	Name string
+}
+
+// everyKey is not before any key.
+var everyKey = Key{Kind: math.MaxInt32}
+
+// window is what a read is about: the rows between a position and another one, or the present when that is empty; behind
+// the sequence number that the page before it ended with, 0 for the first page; of the keys up to one.
+type window struct {
+	from  Position
+	until string
+	after int64
+	upTo  Key
+	limit int
 }
 
 // walkSQL is for the statements of the same batch, which is one transaction: they walk along the index on seq and end at their
@@ -23,57 +47,100 @@ type page[T any] struct {
 // of them for each page (measured: 60,000 changes of one writer came with 4,800/s instead of 33,000/s).
 const walkSQL = `SELECT set_config('enable_bitmapscan', 'off', true)`
 
-// read reads the rows between a position and another one (empty: the present), after the last sequence number of the page before
-// (0: the first page).
-func read[T any](ctx context.Context, l *Log, f Feed[T], epoch string, from Position, until string, after int64) (p page[T], err error) {
-	sql, args := f.FirstSQL, append([]any{from.xmax, from.xip, f.Chunk}, f.Args...)
+// read reads a page of what lies in a window.
+func read[T any](ctx context.Context, l *Log, f Feed[T], epoch string, w window) (p page[T], err error) {
+	sql, args := f.FirstSQL, append([]any{w.from.xmax, w.from.xip, w.limit}, f.Args...)
+	if f.Keyed {
+		args = append(args, w.upTo.Kind, w.upTo.Name)
+	}
 	switch {
-	case after > 0:
-		sql, args = f.NextSQL, append(args, until, after)
-	case until == "":
+	case w.after > 0:
+		sql, args = f.NextSQL, append(args, w.until, w.after)
+	case w.until == "":
 		args = append(args, nil)
 	default:
-		args = append(args, until)
+		args = append(args, w.until)
 	}
 	b := &pgx.Batch{}
-	if after > 0 {
+	if w.after > 0 {
 		b.Queue(walkSQL)
 	}
 	b.Queue(sql, append(args, f.More...)...)
+	p, err = send(ctx, l, f, b, w.limit, false)
+	if err == nil {
+		err = p.check(epoch)
+	}
+	if err == nil && f.Aged && p.present.compactedBeyond(w.from) {
+		err = fmt.Errorf("%w: the reader paused for longer than the retention of changes", ErrReset)
+	}
+	return p, err
+}
+
+// query reads a page of a snapshot.
+func query[T any](ctx context.Context, l *Log, f Feed[T], epoch string, limit int, args []any) (p page[T], err error) {
+	b := &pgx.Batch{}
+	b.Queue(f.SnapshotSQL, args...)
+	if p, err = send(ctx, l, f, b, limit, f.Keyed); err == nil {
+		err = p.check(epoch)
+	}
+	return p, err
+}
+
+// check compares the epoch of the statement itself: a pool replaces a broken connection, perhaps by one to another server at the same
+// address.
+func (p *page[T]) check(epoch string) error {
+	if p.present.epoch != epoch {
+		return fmt.Errorf("%w: the database failed over", ErrReset)
+	}
+	return nil
+}
+
+// send reads the rows of the last statement of a batch.
+func send[T any](ctx context.Context, l *Log, f Feed[T], b *pgx.Batch, limit int, keyed bool) (p page[T], err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("follow %s: %w", f.Filter, err)
+		}
+	}()
 	answers := l.cfg.Pool.SendBatch(ctx, b)
 	defer func() { _ = answers.Close() }() // errors are those of the rows
-	if after > 0 {
+	for range b.Len() - 1 {
 		if _, err := answers.Exec(); err != nil {
-			return p, fmt.Errorf("follow %s: %w", f.Filter, err)
+			return p, err
 		}
 	}
 	rows, err := answers.Query()
 	if err != nil {
-		return p, fmt.Errorf("follow %s: %w", f.Filter, err)
+		return p, err
 	}
 	defer rows.Close()
-	for rows.Next() {
-		item, seq, err := f.Scan(&withSnapshot{rows, []any{&p.present.at, &p.present.lsn, &p.present.flushed, &p.present.epoch, &p.present.compacted}})
+	var kind *int32
+	var name *string
+	first := []any{&p.present.at, &p.present.lsn, &p.present.flushed, &p.present.epoch, &p.present.compacted}
+	if keyed {
+		first = append(first, &kind, &name)
+	}
+	for bytes := 0; rows.Next() && !p.full; {
+		for _, value := range rows.RawValues() {
+			bytes += len(value)
+		}
+		if bytes > maxPageBytes && len(p.items) > 0 {
+			p.full = true
+			return p, nil
+		}
+		item, seq, err := f.Scan(&withSnapshot{rows, first})
 		if err != nil {
-			return p, fmt.Errorf("follow %s: %w", f.Filter, err)
+			return p, err
 		}
-		if seq > 0 {
-			p.items, p.last = append(p.items, item), seq
+		if seq == 0 {
+			continue
+		}
+		if p.items, p.last = append(p.items, item), seq; kind != nil {
+			p.key = Key{*kind, *name}
 		}
 	}
-	if err := rows.Err(); err != nil {
-		return p, fmt.Errorf("follow %s: %w", f.Filter, err)
-	}
-	// The values of the statement itself: a pool replaces a broken connection, perhaps by one to another server at the same
-	// address; and rows that were compacted meanwhile are noticed.
-	if p.present.epoch != epoch {
-		return p, fmt.Errorf("%w: the database failed over", ErrReset)
-	}
-	if f.Aged && p.present.compactedBeyond(from) {
-		return p, fmt.Errorf("%w: the reader paused for longer than the retention of changes", ErrReset)
-	}
-	p.full = len(p.items) >= f.Chunk
-	return p, nil
+	p.full = p.full || len(p.items) >= limit
+	return p, rows.Err()
 }
 
 // withSnapshot scans the first columns, which describe the statement, and passes the others on.

@@ -3,7 +3,7 @@
 //
 // Each handler declares the small interfaces of the store that it uses; the constructors fill all of them with the
 // *shadow.Store of Config. Interceptors run in this order: bounds of errors, panics, deadlines, decommissionCheck, the
-// identity of forwarded calls, costs, the policy, databaseCheck, forwarding.
+// identity of forwarded calls, lanes, costs, the policy, databaseCheck, forwarding.
 package service
 
 import (
@@ -119,8 +119,9 @@ func NewServer(cfg Config) (*Server, error) {
 	decommissioned := decommissionCheck{cfg.Store} // before actFor: it is about the deployment that forwards
 	databases := databaseCheck{cfg.Store.Deployment(), cfg.Store}
 	costs := newCosts(cfg.Refused)
-	unary := append(slices.Clone(cfg.Unary), decommissioned.Unary, forward.actForUnary, costs.Unary)
-	stream := append(slices.Clone(cfg.Stream), decommissioned.Stream, forward.actForStream)
+	lanes := callers{costs.refused}
+	unary := append(slices.Clone(cfg.Unary), decommissioned.Unary, forward.actForUnary, lanes.Unary, costs.Unary)
+	stream := append(slices.Clone(cfg.Stream), decommissioned.Stream, forward.actForStream, lanes.Stream)
 	server := grpc.NewServer(append(ServerOptions(Guard{Credentials: cfg.Credentials, Policy: policy, Refused: cfg.Refused}, unary, stream),
 		// These run after the policy.
 		grpc.ChainUnaryInterceptor(databases.Unary, forward.Unary), grpc.ChainStreamInterceptor(databases.Stream, forward.Stream))...)

@@ -85,7 +85,7 @@ func deploymentTemplate(t testing.TB, server *Server) string {
 }
 
 // connect opens a database for a test, with all rights, and for a store, with the rights that serve needs.
-func (b *Box) connect(dsn string) (test, serving *pgxpool.Pool) {
+func (b *Box) connect(dsn string) (test *pgxpool.Pool, serving postgres.Pool) {
 	b.t.Helper()
 	var pools [2]*pgxpool.Pool
 	for i, dsn := range []string{dsn, AsServing(dsn)} {
@@ -94,7 +94,7 @@ func (b *Box) connect(dsn string) (test, serving *pgxpool.Pool) {
 		b.t.Cleanup(pool.Close)
 		pools[i] = pool
 	}
-	return pools[0], pools[1]
+	return pools[0], postgres.NewLanes(pools[1])
 }
 
 // Peers returns the calls of a deployment's store to the others.

@@ -48,6 +48,7 @@ var outcomes = []struct {
 	{peer.ErrReset, "RESET"},
 	{shadow.ErrSlow, "SLOW_READER"},
 	{ErrTooManyCalls, "TOO_MANY_CALLS"},
+	{postgres.ErrTooMany, "TOO_MANY_CALLS"},
 	{shadow.ErrCostly, "COSTLY"}, // wraps context.DeadlineExceeded
 	{context.DeadlineExceeded, "DEADLINE_EXCEEDED"},
 	{context.Canceled, "CANCELED"},

@@ -8,7 +8,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
 	"go.uber.org/zap"
 
 	"github.com/db-controller/db-controller/internal/feed"
@@ -19,7 +18,7 @@ import (
 
 // DB is the database of one deployment, as one process uses it.
 type DB struct {
-	Pool     *pgxpool.Pool
+	Pool     postgres.Pool
 	Self     schema.DeploymentID
 	SelfID   int32 // the number of Self
 	Peers    peer.Peers

@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/db-controller/db-controller/internal/postgres"
 	"github.com/db-controller/db-controller/schema"
 )
 
@@ -63,6 +64,7 @@ type Leases struct {
 // Renew renews the member, evicts expired members, and takes the member's part of the free shards. With uuid.Nil it joins
 // as a new member first. It fails with schema.ErrFenced when the member has expired or was evicted.
 func (l *Leases) Renew(ctx context.Context, member uuid.UUID) (g schema.Grant, err error) {
+	ctx = postgres.InControl(ctx)
 	if member == uuid.Nil {
 		if member, err = l.join(ctx); err != nil {
 			return g, fmt.Errorf("join the processes of %s: %w", l.Store.Self, err)
@@ -151,6 +153,7 @@ func shard(row pgx.CollectableRow) (uint32, error) {
 
 // Release frees shards on which this process has stopped working; without shards, the member leaves.
 func (l *Leases) Release(ctx context.Context, member uuid.UUID, shards []uint32) error {
+	ctx = postgres.InControl(ctx)
 	var err error
 	if len(shards) == 0 {
 		_, err = l.Store.Pool.Exec(ctx, leaveSQL, member)

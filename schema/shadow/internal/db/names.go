@@ -10,8 +10,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/db-controller/db-controller/internal/postgres"
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 )
@@ -21,7 +21,7 @@ import (
 //
 // A kind is stored by its oldest name, also when versions rename it: kind and kindOf translate by the model.
 type names struct {
-	pool  *pgxpool.Pool
+	pool  postgres.Pool
 	Model atomic.Pointer[schema.Model] // nil before the first version
 
 	mu          sync.RWMutex
@@ -42,7 +42,7 @@ func newBimap[T comparable]() bimap[T] {
 
 func (m bimap[T]) put(v T, id int32) { m.ids[v], m.text[id] = id, v }
 
-func newNames(pool *pgxpool.Pool) *names {
+func newNames(pool postgres.Pool) *names {
 	return &names{pool: pool, deployments: newBimap[schema.DeploymentID](), kinds: newBimap[schema.KindID](), fields: newBimap[string]()}
 }
 

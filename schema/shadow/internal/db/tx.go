@@ -11,10 +11,10 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"go.uber.org/zap"
 
 	"github.com/db-controller/db-controller/internal/feed"
+	"github.com/db-controller/db-controller/internal/postgres"
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 )
@@ -22,7 +22,7 @@ import (
 // Config of a Store. Zero means the default.
 type Config struct {
 	// Pool of the deployment's own database, migrated; from postgres.Connect, which sets the session settings that a Store needs.
-	Pool *pgxpool.Pool
+	Pool postgres.Pool
 	// Deployment of the database; stored there by the first Open.
 	Deployment schema.DeploymentID
 	Peers      peer.Peers

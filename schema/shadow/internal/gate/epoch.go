@@ -11,6 +11,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/db-controller/db-controller/internal/feed"
+	"github.com/db-controller/db-controller/internal/postgres"
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
@@ -61,6 +62,7 @@ SELECT setval(s::regclass, nextval(s::regclass) + 100000) FROM unnest(ARRAY [
 // unless another process has begun one. It reports whether recovery waits for the list of deployments that may refer to resources
 // here (Recover).
 func (s *Gate) NoticeEpoch(ctx context.Context) (awaiting bool, err error) {
+	ctx = postgres.InControl(ctx)
 	was := s.epoch.Load()
 	observed := observedEpoch{was: was, seen: s.Rollback.Seen.Load()}
 	if err = observed.scan(s.Pool.QueryRow(ctx, readEpochSQL)); err == nil {

@@ -36,24 +36,21 @@ const (
 func NoticesFilter(d schema.DeploymentID) string { return "deletions for " + d.String() }
 
 const (
-	noticesSnapshotSQL = `
-DECLARE feed NO SCROLL CURSOR FOR
-SELECT n.seq, k.kind, s.name, s.uid, ` + CauseColumnsSQL + `
-FROM dbcontroller.notice n
-JOIN dbcontroller.shadow s ON s.id = n.target_id
-JOIN dbcontroller.kind k ON k.id = s.kind_id
-` + CauseOfSQL + `
-WHERE n.deployment_id = (SELECT id FROM dbcontroller.deployment WHERE service = split_part($1, '/', 1) AND region = split_part($1, '/', 2))
-ORDER BY n.seq`
-
-	noticesNewSQL = beginSinceSQL + `
+	noticesSQL = beginSinceSQL + `
     SELECT n.seq, k.kind, s.name, s.uid, ` + CauseColumnsSQL + `
     FROM dbcontroller.notice n
     JOIN dbcontroller.shadow s ON s.id = n.target_id
     JOIN dbcontroller.kind k ON k.id = s.kind_id
     ` + CauseOfSQL + `
-    WHERE n.deployment_id = (SELECT id FROM dbcontroller.deployment WHERE service = split_part($4, '/', 1) AND region = split_part($4, '/', 2)) AND` + feed.New
+    WHERE n.deployment_id = (SELECT id FROM dbcontroller.deployment WHERE service = split_part($4, '/', 1) AND region = split_part($4, '/', 2)) AND`
+
+	noticesNewSQL = noticesSQL + feed.New
 )
+
+var noticesSnapshotSQL = noticesSQL + visibleSQL
+
+// visibleSQL is of the rows of a snapshot by sequence number.
+var visibleSQL = ` pg_visible_in_snapshot(xid, $1::text::pg_snapshot) AND seq > $3` + feed.SnapshotEnd("seq", 2)
 
 // Followed translates the error of a watch: a server that is not noticed yet is signalled, and is *UnavailableError.
 func (s *Reader) Followed(err error) error {
@@ -66,7 +63,7 @@ func (s *Reader) Followed(err error) error {
 // WatchDeletions delivers the notices of a holder's deployment: the deletions that it has not acknowledged.
 func (s *Reader) WatchDeletions(ctx context.Context, holder schema.DeploymentID, token string, deliver func(schema.Event[schema.Deletion]) error) error {
 	return s.Followed(feed.Follow(ctx, s.Feeds, feed.Feed[schema.Deletion]{
-		Filter: NoticesFilter(holder), Topic: db.NoticeFeed, Chunk: chunk, SnapshotSQL: noticesSnapshotSQL, FirstSQL: noticesNewSQL + feed.FirstPage, NextSQL: noticesNewSQL + feed.NextPage, // By name: the number may become another one's within the life of a watch.
+		Filter: NoticesFilter(holder), Topic: db.NoticeFeed, Chunk: chunk, SnapshotSQL: noticesSnapshotSQL, FirstSQL: noticesNewSQL + feed.FirstPage(1), NextSQL: noticesNewSQL + feed.NextPage(1), // By name: the number may become another one's within the life of a watch.
 		Args: []any{holder.String()},
 		Scan: func(row pgx.CollectableRow) (d schema.Deletion, seq int64, err error) {
 			var n *int64
@@ -82,22 +79,20 @@ func (s *Reader) WatchDeletions(ctx context.Context, holder schema.DeploymentID,
 }
 
 const (
-	workSnapshotSQL = `
-DECLARE feed NO SCROLL CURSOR FOR
-SELECT w.seq, w.action, d.service, d.region, w.created_at
-FROM dbcontroller.work w JOIN dbcontroller.deployment d ON d.id = w.deployment_id
-WHERE w.shard = ANY ($1) ORDER BY w.seq`
-
-	workNewSQL = beginSinceSQL + `
+	workSQL = beginSinceSQL + `
     SELECT w.seq, w.action, d.service, d.region, w.created_at
     FROM dbcontroller.work w JOIN dbcontroller.deployment d ON d.id = w.deployment_id
-    WHERE w.shard = ANY ($4) AND` + feed.New
+    WHERE w.shard = ANY ($4) AND`
+
+	workNewSQL = workSQL + feed.New
 )
+
+var workSnapshotSQL = workSQL + visibleSQL
 
 // WatchWork delivers the outstanding work of some shards.
 func (s *Reader) WatchWork(ctx context.Context, shards []int16, token string, deliver func(schema.Event[schema.Work]) error) error {
 	return s.Followed(feed.Follow(ctx, s.Feeds, feed.Feed[schema.Work]{
-		Filter: fmt.Sprint("work of shards ", shards), Topic: db.WorkFeed, Chunk: chunk, SnapshotSQL: workSnapshotSQL, FirstSQL: workNewSQL + feed.FirstPage, NextSQL: workNewSQL + feed.NextPage, Args: []any{shards},
+		Filter: fmt.Sprint("work of shards ", shards), Topic: db.WorkFeed, Chunk: chunk, SnapshotSQL: workSnapshotSQL, FirstSQL: workNewSQL + feed.FirstPage(1), NextSQL: workNewSQL + feed.NextPage(1), Args: []any{shards},
 		Scan: func(row pgx.CollectableRow) (w schema.Work, seq int64, err error) {
 			var n *int64
 			var action *schema.Action
@@ -113,17 +108,14 @@ func (s *Reader) WatchWork(ctx context.Context, shards []int16, token string, de
 
 // A row x of a resource, or of a change of one, has the columns that filters know.
 const (
-	resourcesSnapshotSQL = `
-DECLARE feed NO SCROLL CURSOR FOR
-SELECT x.id, x.uid, x.kind, x.name, x.state, x.revision, x.generation, x.created_at, x.updated_at, x.labels, x.body, x.owners, x.block_deletion
+	resourcesSnapshotSQL = beginSinceSQL + `
+SELECT x.kind_id, x.name, x.id, x.uid, x.kind, x.name, x.state, x.revision, x.generation, x.created_at, x.updated_at, x.labels, x.body, x.owners, x.block_deletion
 FROM (
     SELECT s.*, k.kind, r.labels, r.body, r.owners
     FROM dbcontroller.shadow s JOIN dbcontroller.kind k ON k.id = s.kind_id LEFT JOIN dbcontroller.resource r ON r.id = s.id
     WHERE NOT s.hidden
 ) AS x
-WHERE ($1::int = 0 OR x.kind_id = $1) AND `
-
-	resourcesOrderSQL = ` ORDER BY x.kind_id, x.name`
+WHERE ($2::int = 0 OR x.kind_id = $2) AND (x.kind_id, x.name) > ($3, $4) AND `
 
 	// A resource that does not match the filter is delivered as gone.
 	resourcesNewSQL = beginSinceSQL + `
@@ -134,7 +126,9 @@ var resourcesNewOfSQL = db.Codes(` THEN x.state ELSE {gone} END, x.revision, x.g
     FROM (
         SELECT c.*, c.changed_at AS updated_at, k.kind FROM dbcontroller.change c JOIN dbcontroller.kind k ON k.id = c.kind_id
     ) AS x
-    WHERE ($4::int = 0 OR x.kind_id = $4) AND` + feed.New)
+    WHERE ($4::int = 0 OR x.kind_id = $4) AND (x.kind_id, x.name) <= ($5, $6) AND` + feed.New)
+
+var resourcesEndSQL = feed.SnapshotEnd("x.kind_id, x.name", 1)
 
 // WatchResources delivers the resources of a kind, or of all kinds when kindName is empty, that match a filter. A removed
 // resource is delivered in state Gone, with name, kind, uid and revision; so is a changed resource that does not match,
@@ -162,16 +156,16 @@ func WatchResourcesAs[T any](ctx context.Context, s *Reader, kindName, filter, t
 	}
 	// The same condition, with its parameters behind those of each statement.
 	var conditions [3]*condition
-	for i, first := range []int{2, 6, 7} {
+	for i, first := range []int{5, 8, 9} {
 		if conditions[i], err = s.compile(filter, first); err != nil {
 			return err
 		}
 	}
 	return s.Followed(feed.Follow(ctx, s.Feeds, feed.Feed[T]{
-		Filter: bound, Topic: db.ChangeFeed, Chunk: bodyChunk, Aged: true,
-		SnapshotSQL: resourcesSnapshotSQL + conditions[0].sql.String() + resourcesOrderSQL,
-		FirstSQL:    resourcesNewSQL + conditions[1].sql.String() + resourcesNewOfSQL + feed.FirstPage,
-		NextSQL:     resourcesNewSQL + conditions[2].sql.String() + resourcesNewOfSQL + feed.NextPage,
+		Filter: bound, Topic: db.ChangeFeed, Chunk: bodyChunk, Aged: true, Keyed: true,
+		SnapshotSQL: resourcesSnapshotSQL + conditions[0].sql.String() + resourcesEndSQL,
+		FirstSQL:    resourcesNewSQL + conditions[1].sql.String() + resourcesNewOfSQL + feed.FirstPage(3),
+		NextSQL:     resourcesNewSQL + conditions[2].sql.String() + resourcesNewOfSQL + feed.NextPage(3),
 		Args:        []any{kindID}, More: conditions[0].args,
 		Scan: func(row pgx.CollectableRow) (item T, seq int64, err error) {
 			r, seq, err := scanChange(row)

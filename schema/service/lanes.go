@@ -1,0 +1,61 @@
+package service
+
+import (
+	"context"
+
+	"google.golang.org/grpc"
+
+	"github.com/db-controller/db-controller/internal/identity"
+	"github.com/db-controller/db-controller/internal/postgres"
+	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
+	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
+)
+
+// reads are the methods for people that write nothing. The statements of the others are in the lane of writes.
+var reads = map[string]bool{
+	resourcev1.ResourceService_GetResource_FullMethodName:       true,
+	resourcev1.ResourceService_ListResources_FullMethodName:     true,
+	resourcev1.ResourceService_BatchGetResources_FullMethodName: true,
+	resourcev1.ResourceService_WatchResources_FullMethodName:    true,
+	resourcev1.ResourceService_PlanDeletion_FullMethodName:      true,
+	adminv1.AdminService_Status_FullMethodName:                  true,
+	adminv1.AdminService_Explain_FullMethodName:                 true,
+	adminv1.AdminService_Verify_FullMethodName:                  true,
+	adminv1.AdminService_ListRemovals_FullMethodName:            true,
+}
+
+// callers assigns the statements of a call to a lane of the database's connections, and to the caller's identity. Calls over
+// the in-process channels are work of the process itself.
+type callers struct {
+	refused func(what string, who identity.Identity)
+}
+
+// Unary runs after actForUnary: the statements of a forwarded call are the person's.
+func (c callers) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	return handler(c.assign(ctx, info.FullMethod), req)
+}
+
+// Stream is Unary for watches.
+func (c callers) Stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	return handler(srv, &ownStream{ServerStream: ss, ctx: c.assign(ss.Context(), info.FullMethod)})
+}
+
+func (c callers) assign(ctx context.Context, method string) context.Context {
+	who, err := identity.FromContext(ctx)
+	if err != nil {
+		return ctx // the policy refuses it
+	}
+	return postgres.WithCaller(ctx, postgres.Caller{
+		Lane: laneOf(who, method), Who: who, Refused: func() { c.refused("statements", who) },
+	})
+}
+
+func laneOf(who identity.Identity, method string) postgres.Lane {
+	switch {
+	case who.Role == identity.RoleDeployment:
+		return postgres.Peers
+	case reads[method]:
+		return postgres.Reads
+	}
+	return postgres.Writes
+}
