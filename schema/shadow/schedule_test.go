@@ -183,7 +183,7 @@ func fewConnections(c *shadow.Config) {
 	if err != nil {
 		panic(err)
 	}
-	c.Pool = pool
+	c.Pool = postgres.NewLanes(pool) // of one connection each
 }
 
 // I22: the documented minimum of connections is enough for new names, writes and deletes at once.
