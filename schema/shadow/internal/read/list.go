@@ -128,10 +128,31 @@ type listing struct {
 	kinds []int32
 	names []string
 	found []scannedResource
-	keys  [][]byte // JSON arrays: the sort keys of each resource found; none for a list by name
+	keys  [][]byte // JSON arrays: what each one found is sorted by; none for a list by name
+	bytes int      // of the rows that were read
+	cut   bool     // the page has maxPageBytes
 }
 
-// maxPageBytes is the size of the bodies at which a page ends early, so that it fits into a message.
+// collect reads rows until the page has maxPageBytes, so that no page takes more memory.
+func (l *listing) collect(rows pgx.Rows, scan func(pgx.CollectableRow) (scannedResource, error)) error {
+	defer rows.Close()
+	for rows.Next() {
+		for _, value := range rows.RawValues() {
+			l.bytes += len(value)
+		}
+		if l.cut = l.bytes > maxPageBytes && len(l.found) > 0; l.cut {
+			return nil
+		}
+		found, err := scan(rows)
+		if err != nil {
+			return err
+		}
+		l.found = append(l.found, found)
+	}
+	return rows.Err()
+}
+
+// maxPageBytes is the size of the rows at which a page ends early, so that it fits into a message.
 const maxPageBytes = 3 << 20
 
 // malformed returns *InvalidError for values that PostgreSQL cannot convert, such as those of a forged token.
@@ -162,11 +183,10 @@ func (l *listing) byName(ctx context.Context, from *cursor) error {
 		if err != nil {
 			return malformed(err)
 		}
-		found, err := pgx.CollectRows(rows, scanResource)
-		if err != nil {
+		if err := l.collect(rows, scanResource); err != nil {
 			return malformed(err)
 		}
-		if l.found = append(l.found, found...); len(l.found) == l.req.Limit {
+		if l.cut || len(l.found) == l.req.Limit {
 			break
 		}
 	}
@@ -202,7 +222,7 @@ func (l *listing) ordered(ctx context.Context, from *cursor) error {
 	if err != nil {
 		return malformed(err)
 	}
-	l.found, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (scannedResource, error) {
+	err = l.collect(rows, func(row pgx.CollectableRow) (scannedResource, error) {
 		var keys []byte
 		r, err := scanResource(&withLast{row, &keys})
 		l.keys = append(l.keys, keys)
@@ -246,14 +266,7 @@ func (r *withLast) Scan(dest ...any) error {
 }
 
 func (l *listing) answer() ([]peer.Resource, string, error) {
-	more := len(l.found) == l.req.Limit
-	bytes := 0
-	for i, r := range l.found {
-		if bytes += len(r.Body); bytes > maxPageBytes && i > 0 {
-			l.found, more = l.found[:i], true
-			break
-		}
-	}
+	more := l.cut || len(l.found) == l.req.Limit
 	out := make([]peer.Resource, len(l.found))
 	for i, r := range l.found {
 		out[i] = r.Resource
