@@ -17,8 +17,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// MinConnections is the smallest pool with which a deployment's controller makes progress: a snapshot of a watch holds a
-// connection for as long as it is read, and every transaction needs one connection only.
+// MinConnections is the smallest pool with which a deployment's controller makes progress: each lane of Lanes
+// has one connection, and every transaction needs one only.
 const MinConnections = 4
 
 // Settings of every session, by name. The timeouts bound how long a transaction can outlive the decision on its attempt:

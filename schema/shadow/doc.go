@@ -22,6 +22,5 @@
 // one, whose snapshot contains everything that was committed before the lock was granted. A holder's transaction locks its targets
 // FOR SHARE; a transaction that removes or marks a resource locks it FOR UPDATE; one that removes a blockade locks the target
 // FOR NO KEY UPDATE. Targets are locked before their holders, and rows of one statement by id. PostgreSQL breaks the deadlocks that
-// remain (cycles of references), and the transaction runs again. No transaction is open during an RPC. Snapshots of watches, and
-// plans, read at REPEATABLE READ: they show one moment and decide nothing.
+// remain (cycles of references), and the transaction runs again. No transaction is open during an RPC. Plans read at REPEATABLE READ: they show one moment and decide nothing.
 package shadow

@@ -63,7 +63,8 @@ type ResourceServiceClient interface {
 	PlanDeletion(ctx context.Context, in *PlanDeletionRequest, opts ...grpc.CallOption) (*PlanDeletionResponse, error)
 	// DeleteResource returns when the resource is removed, or in DELETING because other deployments have to act first.
 	DeleteResource(ctx context.Context, in *DeleteResourceRequest, opts ...grpc.CallOption) (*DeleteResourceResponse, error)
-	// WatchResources sends the state at one moment, one EndOfSnapshot, then every change in order.
+	// WatchResources sends the resources, and what happens to them meanwhile, then one EndOfSnapshot, at which that is the state at one
+	// moment, then every change in order.
 	WatchResources(ctx context.Context, in *WatchResourcesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchResourcesResponse], error)
 }
 
@@ -234,7 +235,8 @@ type ResourceServiceServer interface {
 	PlanDeletion(context.Context, *PlanDeletionRequest) (*PlanDeletionResponse, error)
 	// DeleteResource returns when the resource is removed, or in DELETING because other deployments have to act first.
 	DeleteResource(context.Context, *DeleteResourceRequest) (*DeleteResourceResponse, error)
-	// WatchResources sends the state at one moment, one EndOfSnapshot, then every change in order.
+	// WatchResources sends the resources, and what happens to them meanwhile, then one EndOfSnapshot, at which that is the state at one
+	// moment, then every change in order.
 	WatchResources(*WatchResourcesRequest, grpc.ServerStreamingServer[WatchResourcesResponse]) error
 	mustEmbedUnimplementedResourceServiceServer()
 }
