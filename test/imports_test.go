@@ -61,6 +61,7 @@ var allowed = map[string][]string{
 	"test/campaign":                            {""},
 	"test/stub":                                {""},
 	"test/model":                               {},
+	"test/model/delegation":                    {},
 }
 
 // rooms returns the imports of a room of the store that stands on these others.

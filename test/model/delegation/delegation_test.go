@@ -1,0 +1,236 @@
+package delegation
+
+import (
+	"flag"
+	"maps"
+	"reflect"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+var schedules = flag.Int("schedules", 2_000, "schedules to play")
+
+// play plays one random schedule, and once more with a trace when it breaks something.
+func play(seed uint64, m Mistakes) *World {
+	if w := once(seed, m, false); len(w.broken) == 0 {
+		return w
+	}
+	return once(seed, m, true)
+}
+
+func once(seed uint64, m Mistakes, traced bool) *World {
+	w := New(seed, m)
+	w.traced = traced
+	defer func() {
+		for _, t := range slices.Clone(w.tasks) {
+			w.kill(t)
+		}
+	}()
+	uids := []UID{2, 3}
+	uid := func() UID { return uids[w.r.IntN(len(uids))] }
+	steps := []func(){
+		func() { // a write, of no reference now and then
+			u := uid()
+			if w.chance(3) {
+				u = 0
+			}
+			w.put(w.r.IntN(holdersOfX), u, false)
+		},
+		func() { w.remove(uid()) },
+		func() {
+			if work := sortedWork(w.x.work); len(work) > 0 {
+				k := work[w.r.IntN(len(work))]
+				w.start("work", func(t *task) { t.do(k) })
+			}
+		},
+		func() { w.sendA() },
+		func() { w.wants(uid()) },
+		func() { // a new target, which X has never referred to
+			if w.chance(2) {
+				u := UID(w.number())
+				w.a.state[u] = active
+				uids[w.r.IntN(2)] = u
+			}
+		},
+	}
+	rare := []func(){
+		func() {
+			if u := uid(); w.a.state[u] == active && !w.a.unconfirmed && !w.a.uncompared { // a cascade that reaches it
+				w.mark(u)
+			}
+		},
+		func() { w.tidy(uid()) },
+		w.sendX,
+		w.switchVersion,
+		func() {
+			if len(w.tasks) > 0 { // a process dies
+				w.kill(w.tasks[w.r.IntN(len(w.tasks))])
+			}
+		},
+		func() { w.backupA = w.a.copy() },
+		func() { w.backupX = w.x.copy() },
+		func() { w.failover(true) },
+		func() { w.failover(false) },
+	}
+	for range 2 { // what there is before anything goes wrong
+		for holder := range holdersOfX {
+			w.put(holder, uid(), false)
+		}
+		w.wants(uids[0])
+		w.wants(uids[1])
+		if w.rest(); len(w.broken) > 0 {
+			return w
+		}
+	}
+	w.calm = false
+	// A schedule prefers some of the rare steps: chance brings them together too seldom.
+	often, failing := rare[:4], false
+	switch w.r.IntN(3) {
+	case 1:
+		often, failing = rare[5:], true
+	case 2:
+		often, failing = rare, true
+	}
+	for range 40 + w.r.IntN(200) {
+		switch n := w.r.IntN(100); {
+		case n < 12:
+			steps[w.r.IntN(len(steps))]()
+		case n < 15:
+			often[w.r.IntN(len(often))]()
+		case n < 16:
+			if i := w.r.IntN(len(rare)); failing || i != 7 && i != 8 {
+				rare[i]()
+			}
+		case n < 40 && len(w.bag) > 0:
+			if i := w.r.IntN(len(w.bag)); w.chance(10) {
+				w.bag = slices.Delete(w.bag, i, i+1)
+			} else {
+				w.deliver(i, w.chance(6))
+			}
+		case len(w.tasks) > 0:
+			for range 1 + w.r.IntN(10) {
+				if i := w.r.IntN(max(1, len(w.tasks))); i < len(w.tasks) && (!w.tasks[i].slow || w.chance(12)) {
+					w.step(i)
+				}
+			}
+		}
+		if len(w.broken) > 0 {
+			return w
+		}
+	}
+	if w.rest(); len(w.broken) == 0 {
+		w.atRest()
+	}
+	return w
+}
+
+// Whatever is lost, repeated, late or paused, whoever fails over, tidies up or switches its version.
+func TestDelegationsOnManySchedules_I1_I3_I8_I13_I28_I30_I31_I32(t *testing.T) {
+	t.Parallel()
+	began, seen := time.Now(), map[string]int{}
+	var mu sync.Mutex
+	var all sync.WaitGroup
+	for part := range 2 {
+		all.Go(func() {
+			for seed := part; seed < *schedules; seed += 2 {
+				w := play(uint64(seed), Mistakes{})
+				mu.Lock()
+				if len(w.broken) > 0 {
+					t.Errorf("seed %d: %s", seed, w.broken[0])
+				}
+				for what, n := range w.seen {
+					seen[what] += n
+				}
+				failed := t.Failed()
+				mu.Unlock()
+				if failed {
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+	t.Logf("%.0f schedules a second; %v", float64(*schedules)/time.Since(began).Seconds(), seen)
+	for _, what := range []string{"acting right taken", "block right taken", "acting written", "block written", "written beside a deletion", "held", "deleted", "removed", "dangling"} {
+		require.GreaterOrEqual(t, seen[what], *schedules/1000, "%s is too rare: %v", what, slices.Sorted(maps.Keys(seen)))
+	}
+}
+
+// grantsAfterClose is a schedule that chance finds once in hundreds of thousands: a blocking reference that was established before
+// its target was marked is confirmed after X has closed the target, which has an entry for other references.
+func grantsAfterClose(m Mistakes) *World {
+	w := New(1, m)
+	w.calm = true
+	w.put(0, 2, false) // acting
+	w.rest()
+	w.put(1, 2, false) // blocking; it is held back when it is established
+	held := w.tasks[0]
+	for len(w.bag) == 0 {
+		w.step(0)
+	}
+	w.deliver(0, false)
+	w.mark(2)
+	w.send(message{kind: "notices", theirs: w.a.epoch, own: w.a.peer, uids: map[UID]bool{2: true}, made: w.a.told})
+	work := func() {
+		for _, k := range sortedWork(w.x.work) {
+			w.start("work", func(t *task) { t.do(k) })
+		}
+		w.settle()
+	}
+	w.tasks = nil
+	w.settle()
+	work() // the look after the close, and its return
+	work()
+	w.tasks = append(w.tasks, held)
+	w.settle()
+	work()             // the confirm
+	w.put(2, 2, false) // acting: refused
+	w.settle()
+	w.put(1, 0, false)
+	if w.rest(); len(w.broken) == 0 {
+		w.atRest()
+	}
+	return w
+}
+
+func TestNoGrantAfterAClose_I30(t *testing.T) {
+	t.Parallel()
+	require.Empty(t, grantsAfterClose(Mistakes{}).broken)
+	require.NotEmpty(t, grantsAfterClose(Mistakes{GrantAfterClose: true}).broken)
+}
+
+// shown is the first schedule that shows a mistake, where the search for it is long. It is played first.
+var shown = map[string]uint64{
+	"GrantOfLostEpoch": 7027, "RowRemovedByOlderTurn": 13439, "RowMadeByAnswer": 21868, "ReturnOfAnyTurn": 13439, "UnknownAsConfirmed": 47922,
+	"GrantWithoutTurn": 21868, "RefusedWithoutLook": 86136,
+}
+
+// Each mistake is found on some schedule, or the test above shows nothing.
+func TestTheModelOfDelegationsFindsMistakes_I30_I31_I32(t *testing.T) {
+	t.Parallel()
+	of := reflect.TypeFor[Mistakes]()
+	for i := range of.NumField() {
+		t.Run(of.Field(i).Name, func(t *testing.T) {
+			t.Parallel()
+			var m Mistakes
+			reflect.ValueOf(&m).Elem().Field(i).SetBool(true)
+			if w := grantsAfterClose(m); len(w.broken) > 0 {
+				return
+			}
+			if w := play(shown[of.Field(i).Name], m); len(w.broken) > 0 {
+				return
+			}
+			for seed := range uint64(200_000) {
+				if w := play(seed, m); len(w.broken) > 0 {
+					t.Logf("at schedule %d: %.100s", seed, w.broken[0])
+					return
+				}
+			}
+			t.Error("no schedule shows it")
+		})
+	}
+}

@@ -1,0 +1,358 @@
+package delegation
+
+import (
+	"maps"
+	"slices"
+)
+
+type state int
+
+const (
+	gone state = iota
+	active
+	deleting
+)
+
+type key struct {
+	holder, attempt int
+	uid             UID
+}
+
+type blockade struct {
+	behaviour Behaviour
+	tentative bool
+}
+
+// targets is the database of A.
+type targets struct {
+	epoch, peer             Epoch
+	state                   map[UID]state
+	closing                 map[UID]int // by target: deletes that wait
+	blockades               map[key]blockade
+	closed                  map[int]bool // attempts that establish nothing any more
+	entries                 map[UID]bool // X has acting references to it
+	rows                    map[UID]Turn // delegation: X has the right to block it
+	notices                 map[UID]int
+	told                    int
+	unconfirmed, uncompared bool // nothing is deleted: A failed over, X failed over
+	// After a failover, until X has answered in the epochs of both.
+	doubted     map[key]bool
+	doubtedRows map[UID]bool
+}
+
+// doubt begins the comparison of what stands here with X.
+func (a *targets) doubt() {
+	a.doubted, a.doubtedRows = map[key]bool{}, map[UID]bool{}
+	for k := range a.blockades {
+		a.doubted[k] = true
+	}
+	for uid := range a.rows {
+		a.doubtedRows[uid] = true
+	}
+}
+
+// doubts reports whether X has yet to be asked about something that stands here.
+func (a *targets) doubts() bool {
+	for k := range a.blockades {
+		if a.doubted[k] {
+			return true
+		}
+	}
+	for uid := range a.rows {
+		if a.doubtedRows[uid] {
+			return true
+		}
+	}
+	return false
+}
+
+func (a *targets) copy() *targets {
+	c := *a
+	c.state, c.closing, c.blockades, c.closed = maps.Clone(a.state), map[UID]int{}, maps.Clone(a.blockades), maps.Clone(a.closed)
+	c.doubted, c.doubtedRows = maps.Clone(a.doubted), maps.Clone(a.doubtedRows)
+	c.entries, c.rows, c.notices = maps.Clone(a.entries), maps.Clone(a.rows), maps.Clone(a.notices)
+	return &c
+}
+
+// receiveA handles a message at A, in one transaction under the lock of its target.
+func (w *World) receiveA(m message) {
+	a := w.a
+	switch m.kind {
+	case "announce X":
+		w.announced(m)
+		return
+	case "acknowledge":
+		if m.own == a.peer && m.theirs == a.epoch {
+			maps.DeleteFunc(a.notices, func(uid UID, n int) bool { return n <= m.made && !m.uids[uid] })
+			w.finalise()
+		}
+		return
+	}
+	answer := message{theirs: a.epoch}
+	if m.own != a.peer && m.kind != "establish" {
+		answer.verdict = "old"
+	} else {
+		w.handleA(m, &answer)
+	}
+	if m.call != 0 {
+		w.answer(m, answer)
+	}
+	w.finalise()
+}
+
+func (w *World) handleA(m message, answer *message) {
+	a := w.a
+	open := a.state[m.uid] == active && a.closing[m.uid] == 0
+	switch m.kind {
+	case "establish":
+		if !open || a.closed[m.attempt] {
+			answer.verdict = "refused"
+			return
+		}
+		k := key{m.holder, m.attempt, m.uid}
+		if _, ok := a.blockades[k]; !ok {
+			a.blockades[k] = blockade{m.behaviour, true}
+		}
+	case "confirm":
+		w.confirm(m, answer)
+	case "release":
+		delete(a.blockades, key{m.holder, m.attempt, m.uid})
+		a.closed[m.attempt] = true
+	case "acquire":
+		if !open || m.theirs != a.epoch { // X asks again in the present epoch
+			answer.verdict = "refused"
+			return
+		}
+		a.rows[m.uid] = max(a.rows[m.uid], m.turn)
+	case "return", "recalled":
+		if m.kind == "recalled" && m.theirs == a.epoch {
+			delete(a.doubtedRows, m.uid)
+		}
+		if m.verdict == "held" && !w.HeldAsFree {
+			return
+		}
+		if _, ok := a.rows[m.uid]; ok && (a.rows[m.uid] < m.turn || w.RowRemovedByOlderTurn) {
+			delete(a.rows, m.uid)
+		}
+	case "resolved":
+		k := key{m.holder, m.attempt, m.uid}
+		if m.theirs == a.epoch {
+			delete(a.doubted, k)
+		}
+		b, ok := a.blockades[k]
+		switch {
+		case !ok:
+		case m.verdict == "held":
+			w.confirmOne(k, b)
+		case m.verdict == "gone":
+			delete(a.blockades, k)
+			a.closed[m.attempt] = true
+		}
+	case "check":
+		answer.verdict = w.check(m)
+	case "confirm epoch":
+		if m.theirs == a.epoch {
+			a.unconfirmed, a.uncompared = false, false
+		} else {
+			answer.verdict = "old"
+		}
+	}
+}
+
+// confirm answers which targets are granted: the entry stands, and the target is ACTIVE and not closing.
+func (w *World) confirm(m message, answer *message) {
+	a := w.a
+	answer.uids, answer.verdict = map[UID]bool{}, "unknown"
+	for k, b := range a.blockades {
+		if k.attempt != m.attempt {
+			continue
+		}
+		w.confirmOne(k, b)
+		answer.verdict = ""
+		open := a.state[k.uid] == active && a.closing[k.uid] == 0
+		if a.entries[k.uid] && (open || w.GrantAfterClose) {
+			answer.uids[k.uid] = true
+		}
+	}
+	if answer.verdict == "unknown" && w.UnknownAsConfirmed {
+		answer.uids[m.uid] = true
+	}
+}
+
+func (w *World) confirmOne(k key, b blockade) {
+	a := w.a
+	if b.behaviour == Block {
+		a.blockades[k] = blockade{Block, false}
+		return
+	}
+	delete(a.blockades, k)
+	if a.state[k.uid] == gone {
+		return
+	}
+	a.entries[k.uid] = true
+	if a.state[k.uid] == deleting {
+		w.tell(k.uid)
+	}
+}
+
+// check compares a reference of X with what protects it here. What a delegated blocking one lacks is made.
+func (w *World) check(m message) string {
+	a := w.a
+	b, established := a.blockades[key{m.holder, m.attempt, m.uid}]
+	switch {
+	case a.state[m.uid] == gone:
+		return "gone"
+	case m.delegated && m.behaviour == Block:
+		a.rows[m.uid] = max(a.rows[m.uid], m.turn)
+		return "there"
+	case m.behaviour == Acting && a.entries[m.uid],
+		!m.delegated && established && b.behaviour == m.behaviour:
+		return "there"
+	case a.state[m.uid] == deleting:
+		return "gone" // it will be removed without X
+	}
+	return "lost"
+}
+
+// announced stores the epoch of X. What X may have forgotten is told again, and asked.
+func (w *World) announced(m message) {
+	a := w.a
+	if m.own <= a.peer {
+		return
+	}
+	a.peer, a.uncompared = m.own, true
+	a.doubt()
+	for _, uid := range slices.Sorted(maps.Keys(a.state)) {
+		if a.state[uid] == deleting && (a.entries[uid] || a.rows[uid] != 0) {
+			w.tell(uid)
+		}
+	}
+}
+
+func (w *World) tell(uid UID) {
+	w.a.told++
+	w.a.notices[uid] = w.a.told
+}
+
+// mark is the point of no return.
+func (w *World) mark(uid UID) {
+	a := w.a
+	a.state[uid] = deleting
+	if a.entries[uid] || a.rows[uid] != 0 && !w.CascadeTellsEntriesOnly {
+		w.tell(uid)
+	}
+	w.note("mark %d", uid)
+	w.finalise()
+}
+
+func (a *targets) blocked(uid UID) (confirmed, tentative []key) {
+	for k, b := range a.blockades {
+		switch {
+		case k.uid != uid:
+		case b.tentative:
+			tentative = append(tentative, k)
+		default:
+			confirmed = append(confirmed, k)
+		}
+	}
+	return sorted(confirmed), sorted(tentative)
+}
+
+func sorted(keys []key) []key {
+	slices.SortFunc(keys, func(a, b key) int {
+		return slices.Compare([]int{a.holder, a.attempt}, []int{b.holder, b.attempt})
+	})
+	return keys
+}
+
+func (w *World) finalise() {
+	a := w.a
+	if a.unconfirmed || a.uncompared {
+		return
+	}
+	for _, uid := range slices.Sorted(maps.Keys(a.state)) {
+		confirmed, tentative := a.blocked(uid)
+		if a.state[uid] != deleting || a.notices[uid] != 0 || len(confirmed)+len(tentative) > 0 || a.rows[uid] != 0 && !w.FinalisesBesideRow {
+			continue
+		}
+		w.note("finalise %d", uid)
+		w.removed(uid)
+		delete(a.state, uid)
+		delete(a.entries, uid)
+		delete(a.rows, uid)
+	}
+}
+
+// resolve asks X about blockades.
+func (w *World) resolve(keys []key) {
+	for _, k := range keys {
+		w.send(message{kind: "resolve", holder: k.holder, attempt: k.attempt, uid: k.uid, theirs: w.a.epoch, own: w.a.peer})
+	}
+}
+
+func (w *World) recall(uid UID) {
+	w.send(message{kind: "recall", uid: uid, turn: w.a.rows[uid], theirs: w.a.epoch, own: w.a.peer})
+}
+
+// remove is a user's delete: it asks about what is undecided, recalls, and looks again, until it is refused, accepted, or gives up.
+func (w *World) remove(uid UID) {
+	w.start("delete", func(t *task) {
+		epoch := w.a.epoch
+		waits := false
+		defer func() {
+			if waits && w.a.closing[uid] > 0 {
+				w.a.closing[uid]--
+			}
+		}()
+		for range 6 {
+			a := w.a
+			if a.epoch != epoch || a.unconfirmed || a.uncompared || a.state[uid] != active {
+				return
+			}
+			confirmed, tentative := a.blocked(uid)
+			switch {
+			case len(confirmed) > 0:
+				return
+			case len(tentative) == 0 && (a.rows[uid] == 0 || w.MarkWithoutRecall):
+				w.accepted(uid)
+				w.mark(uid)
+				return
+			}
+			if !waits {
+				waits, a.closing[uid] = true, a.closing[uid]+1
+			}
+			w.resolve(tentative)
+			if a.rows[uid] != 0 {
+				w.recall(uid)
+			}
+			for range 3 {
+				t.pause()
+			}
+		}
+	})
+}
+
+// sendA repeats what A owes: notices, questions, and its epoch.
+func (w *World) sendA() {
+	a := w.a
+	w.send(message{kind: "announce A", theirs: a.epoch})
+	uids := map[UID]bool{}
+	for uid := range a.notices {
+		uids[uid] = true
+	}
+	if len(uids) > 0 {
+		w.send(message{kind: "notices", theirs: a.epoch, own: a.peer, uids: uids, made: a.told})
+	}
+	for _, uid := range slices.Sorted(maps.Keys(a.rows)) {
+		if a.doubtedRows[uid] || w.chance(8) {
+			w.recall(uid)
+		}
+	}
+	var keys []key
+	for k, b := range a.blockades {
+		if b.tentative || a.doubted[k] {
+			keys = append(keys, k)
+		}
+	}
+	w.resolve(sorted(keys))
+}
