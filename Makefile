@@ -1,4 +1,4 @@
-# `make` or `make help` says what there is.
+# `make` or `make help` lists the targets.
 SHELL := /bin/sh
 GO ?= go
 BUF := $(GO) tool -modfile=tools/go.mod buf
@@ -8,7 +8,7 @@ BIN := bin/db-controller
 .DEFAULT_GOAL := help
 .PHONY: help build demo test test-short campaign mutants bench fuzz generate lint verify postgresql python image clean
 
-help: ## say what there is
+help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 build: ## build bin/db-controller
@@ -37,7 +37,7 @@ bench: postgresql build ## measure beside native foreign keys; JSON lines, then 
 	$(GO) test -run '^$$' -bench . -benchmem ./constraint/cache ./schema/service
 	$(GO) test -run "^$$" -bench . -benchtime 60x -count 5 ./schema/shadow
 
-fuzz: postgresql ## every fuzz target for FUZZTIME (default 30s) each; what fails is kept in testdata/fuzz
+fuzz: postgresql ## every fuzz target for FUZZTIME (default 30s) each; failures are kept in testdata/fuzz
 	@set -e; for package in $$($(GO) list ./...); do \
 	  for target in $$($(GO) test -list '^Fuzz' $$package | grep '^Fuzz' || true); do \
 	    echo "$$package $$target"; \

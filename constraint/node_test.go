@@ -374,7 +374,7 @@ func TestWorkThatWaitsDelaysNoOther_I20(t *testing.T) {
 		for _, try := range r.take() {
 			require.Equal(t, "pending us-west2 [2]", try, "what is done is not tried again")
 		}
-		s.work <- schema.Event[schema.Work]{Token: "cut"} // a new stream has what is left
+		s.work <- schema.Event[schema.Work]{Token: "cut"} // a new stream delivers the outstanding work
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		r.take()

@@ -162,7 +162,7 @@ type stored struct {
 func (w *stored) WatchDeletions(ctx context.Context, _ schema.DeploymentID, deliver func(schema.Event[schema.Deletion]) error) error {
 	return w.store.WatchDeletions(ctx, w.self, "", func(e schema.Event[schema.Deletion]) error {
 		if len(e.Items) > 0 {
-			e.Token = "" // it comes with the next bookmark, and what was done waits to be acknowledged
+			e.Token = "" // the token comes with the next bookmark, and the acknowledgement waits for it
 		}
 		return deliver(e)
 	})
@@ -192,7 +192,7 @@ func TestADeletionThatComesAgainIsActedUponAgain_I4(t *testing.T) {
 	done := make(chan error)
 	go func() { done <- node.Run(ctx) }()
 	subscriptions <- []schema.Subscription{{DeploymentID: east}}
-	box.AfterEstablish = func() { // the second holder is established, and commits after what follows
+	box.AfterEstablish = func() { // the second holder is established, and commits after this function
 		box.AfterEstablish = nil
 		_, err := box.Act(east, a)
 		require.NoError(t, err)

@@ -151,7 +151,7 @@ func TestANodeThatEndsStartsNothingAndWaits(t *testing.T) {
 		synctest.Wait()
 		r.ended = func(done <-chan error) {
 			synctest.Wait()
-			require.Empty(t, done, "it waits for what runs")
+			require.Empty(t, done, "it waits for running handlers")
 			close(finish)
 			require.NoError(t, <-done)
 			require.Equal(t, []string{"pending us-west2 [1]"}, r.take(), "what is queued is dropped")

@@ -81,7 +81,7 @@ func TestDeletionsAreActedUponAndThenAcknowledgedOnEverySchedule(t *testing.T) {
 		remote, f := &notices{}, newDeletions(schema.Subscription{})
 		times := map[int64]int{}
 		sent, snapshot, told := 0, 0, -1 // of this stream: told is the last position
-		var flights [2]*batch            // of what is new, and of what is handled again, beside one another
+		var flights [2]*batch            // of new deletions, and of repeated ones, concurrently
 		now := time.Now()
 		clean := seed%2 == 0 // answers are not lost in this half: then nothing is done twice
 		step := func(hostile bool) {

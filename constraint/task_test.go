@@ -10,7 +10,7 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// A key with a longer pause never prolongs that of another one, in whatever order they are postponed.
+// A key with a longer pause never prolongs the pause of another one, in either order.
 func TestALaterPostponementDelaysNoEarlierOne(t *testing.T) {
 	now := time.Now()
 	for _, order := range [][2]int64{{1, 2}, {2, 1}} {

@@ -119,7 +119,7 @@ func (c *Client) Run(ctx context.Context) error {
 	kept, err := c.cfg.Keeper.LoadEnvironment(ctx)
 	switch {
 	case err != nil:
-		c.listed = true // unknown: what is kept is not replaced by less
+		c.listed = true // unknown: an environment without this deployment does not replace the kept one
 		c.cfg.Logger.Warn("the kept environment cannot be read", zap.Error(err))
 	case kept != nil:
 		c.seen.Store(kept.Revision)

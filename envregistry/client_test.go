@@ -92,7 +92,7 @@ func bookmark(token string) *registryv1.WatchEnvironmentResponse {
 	}}
 }
 
-// keeper is what the deployment's database keeps for the next start.
+// keeper stores the environment for the next start, as the deployment's database does.
 type keeper struct {
 	mu   sync.Mutex
 	kept []*schema.Environment // guarded by mu

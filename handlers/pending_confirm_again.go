@@ -27,8 +27,8 @@ type ConfirmAgainPeers interface {
 	ConfirmEpoch(ctx context.Context, at schema.DeploymentID, epoch, selfEpoch uuid.UUID) error
 }
 
-// ConfirmAgain compares what refers to another deployment with what is known there, establishes again what was lost, and
-// confirms that to it: until then nothing is deleted there.
+// ConfirmAgain compares the references to resources of another deployment with the records there, establishes lost ones again,
+// and confirms that: until then nothing is deleted there.
 type ConfirmAgain struct {
 	Store ConfirmAgainStore
 	Peers ConfirmAgainPeers
@@ -40,7 +40,7 @@ func (h *ConfirmAgain) Handle(ctx context.Context, at schema.DeploymentID, seqs 
 }
 
 func (h *ConfirmAgain) confirm(ctx context.Context, at schema.DeploymentID, seq int64) error {
-	selfEpoch := h.Store.PresentEpoch() // before the comparison: what is lost in a failover meanwhile is not compared
+	selfEpoch := h.Store.PresentEpoch() // before the comparison, which does not cover losses of a failover in between
 	told, err := h.Store.ConfirmAgain(ctx, at, seq)
 	if err != nil {
 		return err

@@ -116,7 +116,8 @@ func TestAnEpochBeforeTheOneThatIsKnownThereIsRenamed(t *testing.T) {
 	require.Equal(t, steps{"epoch", "announce true", "outdo true"}, r.steps, "it is not announced: the new name is")
 }
 
-// The own epoch is read before the comparison: after a failover in between, what was compared is not confirmed for the new one.
+// The epoch of this database is read before the comparison: after a failover in between, the comparison is not confirmed for the
+// new epoch.
 func TestReferencesAreComparedBeforeTheyAreConfirmed_I1(t *testing.T) {
 	t.Parallel()
 	r := &recovery{confirm: func(told, self uuid.UUID) error {

@@ -131,20 +131,20 @@ func TestAnUpgradeThatCannotBeReadTellsNobody(t *testing.T) {
 	require.Empty(t, u.steps)
 }
 
-type retireStore func(schema.DeploymentID) error
+type cleanUpStore func(schema.DeploymentID) error
 
-func (s retireStore) CleanUpDecommissioned(_ context.Context, d schema.DeploymentID) error {
+func (s cleanUpStore) CleanUpDecommissioned(_ context.Context, d schema.DeploymentID) error {
 	return s(d)
 }
 
 func TestADecommissionedDeploymentIsWorkedOffOnceForAllItsPieces(t *testing.T) {
 	t.Parallel()
-	var retired []schema.DeploymentID
-	h := &handlers.Retire{Store: retireStore(func(d schema.DeploymentID) error { retired = append(retired, d); return nil })}
+	var cleaned []schema.DeploymentID
+	h := &handlers.CleanUpDecommissioned{Store: cleanUpStore(func(d schema.DeploymentID) error { cleaned = append(cleaned, d); return nil })}
 	waiting, err := h.Handle(t.Context(), there, []int64{1, 2, 3})
 	require.NoError(t, err)
 	require.Empty(t, waiting)
-	require.Equal(t, []schema.DeploymentID{there}, retired)
-	_, err = (&handlers.Retire{Store: retireStore(func(schema.DeploymentID) error { return errDatabase })}).Handle(t.Context(), there, []int64{1})
+	require.Equal(t, []schema.DeploymentID{there}, cleaned)
+	_, err = (&handlers.CleanUpDecommissioned{Store: cleanUpStore(func(schema.DeploymentID) error { return errDatabase })}).Handle(t.Context(), there, []int64{1})
 	require.ErrorIs(t, err, errDatabase)
 }

@@ -19,8 +19,8 @@ type Handler interface {
 // Actions has the handler of each action. All are needed.
 type Actions struct {
 	// Owned pending.
-	Confirm, Release, LetGo, CheckOwners, UpgradeOwners, Derive, Retire Handler
-	AnnounceEpoch, ConfirmAgain, VerifyBlockades                        Handler
+	Confirm, Release, LetGo, CheckOwners, UpgradeOwners, Derive, CleanUpDecommissioned Handler
+	AnnounceEpoch, ConfirmAgain, VerifyBlockades                                       Handler
 	// Owned deleting.
 	Finalise, DropOwners Handler
 }
@@ -46,7 +46,7 @@ func NewTable(a Actions) (*Table, error) {
 		{schema.CheckOwners, "owned_pending_owners", a.CheckOwners},
 		{schema.UpgradeOwners, "owned_pending_upgrade", a.UpgradeOwners},
 		{schema.Derive, "owned_pending_derive", a.Derive},
-		{schema.CleanUpDecommissioned, "owned_pending_retire", a.Retire},
+		{schema.CleanUpDecommissioned, "owned_pending_clean_up_decommissioned", a.CleanUpDecommissioned},
 		{schema.AnnounceEpoch, "owned_pending_announce", a.AnnounceEpoch},
 		{schema.ConfirmAgain, "owned_pending_recover", a.ConfirmAgain},
 		{schema.VerifyBlockades, "owned_pending_recover", a.VerifyBlockades},

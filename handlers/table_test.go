@@ -23,7 +23,7 @@ func nothing([]int64) ([]int64, error) { return nil, nil }
 func actions() handlers.Actions {
 	h := handler(nothing)
 	return handlers.Actions{
-		Confirm: h, Release: h, LetGo: h, CheckOwners: h, UpgradeOwners: h, Derive: h, Retire: h,
+		Confirm: h, Release: h, LetGo: h, CheckOwners: h, UpgradeOwners: h, Derive: h, CleanUpDecommissioned: h,
 		AnnounceEpoch: h, ConfirmAgain: h, VerifyBlockades: h, Finalise: h, DropOwners: h,
 	}
 }

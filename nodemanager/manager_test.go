@@ -39,7 +39,7 @@ type world struct {
 	database *schema.Model
 	kept     *schema.Environment
 	followed int // guarded by mu; how often the kept one was taken
-	// pointedTo is what the store says; guarded by mu once the manager runs.
+	// pointedTo are the referenced deployments of the store; guarded by mu once the manager runs.
 	pointedTo []schema.DeploymentID
 }
 

@@ -163,7 +163,7 @@ func TestAProcessThatHasCaughtUpGoesBackWhenTheRegistrySaysSo_I26(t *testing.T) 
 		w.take()
 		back := environment(t, "b.example.com/us-west2@v1")
 		back.Revision = 2
-		w.keep(back) // as a process does with what the registry says, before it switches
+		w.keep(back) // as a process keeps the registry's environment before it switches
 		envs <- back
 		time.Sleep(2 * time.Second)
 		synctest.Wait()

@@ -24,7 +24,7 @@ type Action int16
 // Confirm, Release, LetGo, DropOwners and UpgradeOwners are messages to another deployment: attempts that committed,
 // references that were dropped, owners that let go of resources, owners that were deleted, the version of this deployment.
 // CheckOwners asks another deployment about the owners of a resource. Finalise checks whether a resource in DELETING can be
-// removed, Derive derives the references of stored bodies again, and Retire removes the references from and to a
+// removed, Derive derives the references of stored bodies again, and CleanUpDecommissioned removes the references from and to a
 // decommissioned deployment.
 const (
 	Confirm               Action = 1
@@ -46,7 +46,7 @@ const (
 
 var actionNames = map[Action]string{
 	Confirm: "confirm", Release: "release", Finalise: "finalise", CheckOwners: "check_owners", DropOwners: "drop_owners",
-	LetGo: "let_go", UpgradeOwners: "upgrade_owners", Derive: "derive", CleanUpDecommissioned: "retire",
+	LetGo: "let_go", UpgradeOwners: "upgrade_owners", Derive: "derive", CleanUpDecommissioned: "clean_up_decommissioned",
 	AnnounceEpoch: "announce_epoch", ConfirmAgain: "confirm_again", VerifyBlockades: "verify_blockades",
 }
 

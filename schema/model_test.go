@@ -388,7 +388,7 @@ func TestEnvironmentsAreMerged(t *testing.T) {
 	require.Equal(t, []string{"us"}, over.Regions)
 	require.Equal(t, "new", over.Services[0].PatternsDropped, "given descriptors replace others")
 	eu, _ := over.Deployment(id("eu"))
-	require.Equal(t, "old", eu.Address, "given deployments replace others, whatever their generation")
+	require.Equal(t, "old", eu.Address, "given deployments replace others of any generation")
 	require.Len(t, over.Deployments, 3)
 	require.Len(t, older.Deployments, 2, "the merged environments do not change")
 	require.Equal(t, "old", older.Deployments[0].Address)

@@ -49,7 +49,7 @@ func TestBehavioursHaveFixedNumbersAndNames(t *testing.T) {
 func TestActionsHaveFixedNumbersAndNames(t *testing.T) {
 	t.Parallel()
 	for number, name := range []string{
-		1: "confirm", 2: "release", 3: "finalise", 4: "check_owners", 5: "drop_owners", 6: "let_go", 7: "upgrade_owners", 8: "derive", 9: "retire",
+		1: "confirm", 2: "release", 3: "finalise", 4: "check_owners", 5: "drop_owners", 6: "let_go", 7: "upgrade_owners", 8: "derive", 9: "clean_up_decommissioned",
 		10: "announce_epoch", 11: "confirm_again", 12: "verify_blockades",
 	} {
 		if number > 0 {

@@ -89,7 +89,7 @@ func TestADeletionWithoutOutsideBlockersIsAccepted_I14(t *testing.T) {
 	const top, left, right, bottom = aWest + "targets/top", aEast + "targets/left", aWest + "targets/right", bEast + "holders/bottom"
 	f.mustPut(top, nil)
 	f.mustPut(left, fields{"next": top})
-	f.mustPut(right, fields{"next": top, "needs": []any{left, top}}) // blocks what goes with it
+	f.mustPut(right, fields{"next": top, "needs": []any{left, top}}) // blocks other members of its deletion
 	f.mustPut(bottom, fields{"cascade": left, "block": right})
 	f.mustPut(top, fields{"next": right}) // and a ring
 	f.mustPut(aEast+"targets/self", fields{"needs": []any{aEast + "targets/left"}})

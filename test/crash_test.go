@@ -83,7 +83,7 @@ func TestACrashBetweenTwoSteps_I1_I3_I6_I8_I19(t *testing.T) {
 			}
 			return nil
 		})
-		f.eventually(point+": what cascades is gone", func() bool {
+		f.eventually(point+": the cascade is complete", func() bool {
 			return !f.find(target) && !f.find(bEast+"holders/cascade-"+name) && !f.find(bEast+"holders/late-"+name) && !f.find(owned)
 		})
 		select {

@@ -35,8 +35,8 @@ const (
 
 var fleetProject = schema.KindID{Service: "iam.fleet.example.com", Kind: "Project"}
 
-// A company with seven services in three regions deletes one of its customers' projects. The expected deletions and unsets are computed
-// from the bodies alone, by the rules of the behaviours, and compared with what the deployments list afterwards.
+// A company with seven services in three regions deletes one of its customers' projects. The expected deletions and unsets are
+// computed from the bodies alone, by the rules of the behaviours, and compared with the deployments' lists afterwards.
 //
 // Not parallel: it takes all cores and 200 connections, and concurrent tests would exceed their time limits.
 func TestFleetTearDownOfAProject(t *testing.T) {
@@ -459,12 +459,12 @@ func (f *fleet) closure(victim *fleetResource) map[schema.FullName]bool {
 		}
 	}
 	for _, r := range f.all {
-		f.Equal(r.project == victim.project, gone[r.name], "%s goes with its project, and with no other", r.name)
+		f.Equal(r.project == victim.project, gone[r.name], "%s is deleted with its project, and with no other", r.name)
 	}
-	f.NotZero(excused, "some of what goes blocks other things that go")
-	f.NotZero(outside, "some of what stays refers to what goes")
+	f.NotZero(excused, "some deleted resources block others that are deleted")
+	f.NotZero(outside, "some remaining resources refer to deleted ones")
 	f.Greater(len(deployments), len(f.files.Deployments)*3/4, "a project has something nearly everywhere")
-	f.t.Logf("%d references; to the %d resources in %d deployments that go, %d from outside, and %d that block and go as well",
+	f.t.Logf("%d references; to the %d resources deleted in %d deployments, %d from outside, and %d blocking ones from inside",
 		n, len(gone), len(deployments), outside, excused)
 	return gone
 }
@@ -498,6 +498,6 @@ func (f *fleet) check(c *client.Client, gone map[schema.FullName]bool) {
 			f.True(!gone[ref.Target] || ref.Behaviour == schema.AllowDangling, r.name)
 		}
 	}
-	f.NotZero(unset, "some of what stays lost a reference")
+	f.NotZero(unset, "some remaining resources lost a reference")
 	f.t.Logf("%d values were unset in the %d resources that stay", unset, len(there))
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/db-controller/db-controller/test/harness"
 )
 
-// readyz is what a process says of itself.
+// readyz returns the readiness of a process.
 func (s sibling) readyz(t *testing.T) (code int, text string) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.http+"/readyz?verbose", nil)
@@ -132,7 +132,7 @@ func TestAProcessThatCannotLearnOfASwitchGivesItsShardsUp_I15_I26(t *testing.T) 
 		return true
 	})
 	require.Never(t, func() bool { return len(f.status(deployment).GetProcesses()) != 1 }, 3*time.Second, 100*time.Millisecond, "it has no shards")
-	require.Equal(t, asked, f.established(aWest+"x/y"), "it asked for what it could not commit")
+	require.Equal(t, asked, f.established(aWest+"x/y"), "it established references that it could not commit")
 	f.tearDown("meanwhile", 100, func() {}) // the others go on
 
 	registry.Move(f.RegistryAddress)

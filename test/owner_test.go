@@ -87,7 +87,7 @@ func TestOwnersGoWhileControllersAreDown_I15_I17(t *testing.T) {
 	// While the owner's deployment cannot be reached, the owner is unknown.
 	require.NoError(t, owner.Kill())
 	f.mustPut(late, nil, ownedBy("Holder", bWest+"holders/two"))
-	f.eventually("it says what it waits for", func() bool {
+	f.eventually("the reason is reported", func() bool {
 		out, err := run(t, "explain", late, "--context", f.Context)
 		return err == nil && len(out) > 0 && f.status("a.example.com/eastus2").GetFailures() != nil
 	})

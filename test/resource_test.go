@@ -142,7 +142,7 @@ func TestRequestsAreForwardedToTheOwningRegionOnce(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, there, explained.GetName())
 
-	// With the caller's identity: what a user may not do here, a user may not do there.
+	// With the caller's identity: a user has the same rights there as here.
 	_, err = a.SetBlockDeletion(ctx, &resourcev1.SetBlockDeletionRequest{Name: there, BlockDeletion: true})
 	require.Equal(t, codes.PermissionDenied, status.Code(err))
 	require.ErrorContains(t, err, "user/ann")

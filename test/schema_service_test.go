@@ -77,7 +77,7 @@ func TestMessagesOfAnAttemptInEveryOrder_I5_I7(t *testing.T) {
 			switch message {
 			case 0, 1:
 				err := p.establish(ctx, attempt, holder, path, behaviour, false)
-				require.Equal(t, released, err != nil, "order %v: what was released is not established any more: %v", order, err)
+				require.Equal(t, released, err != nil, "order %v: a released attempt cannot establish: %v", order, err)
 			case 2:
 				for range 2 {
 					_, err := p.service.ReleaseBlockades(ctx, &schemav1.ReleaseBlockadesRequest{Keys: []*schemav1.BlockadeKey{p.key(attempt, holder, path)}})
@@ -91,7 +91,7 @@ func TestMessagesOfAnAttemptInEveryOrder_I5_I7(t *testing.T) {
 			case 4:
 				require.Equal(t, released, p.establish(ctx, attempt, holder, path, behaviour, false) != nil)
 				_, err := p.service.ResolveBlockades(ctx, &schemav1.ResolveBlockadesRequest{Questions: []*schemav1.ResolveBlockadesRequest_Question{{Key: p.key(attempt, holder, path)}}})
-				require.NoError(t, err, "a question about what this deployment never wrote is answered, and changes nothing")
+				require.NoError(t, err, "a question about an unknown reference is answered, and changes nothing")
 			}
 		}
 	}
@@ -232,7 +232,7 @@ func TestRepeatedAndLateAcknowledgements(t *testing.T) {
 	f.ready("b.example.com/eastus2")
 	f.gone(aWest+"targets/t", bEast+"holders/h")
 	_, err = p.service.AcknowledgeDeletions(ctx, &schemav1.AcknowledgeDeletionsRequest{Position: latest})
-	require.NoError(t, err, "of what is long gone")
+	require.NoError(t, err, "of a removed resource")
 	f.settled()
 }
 

@@ -201,18 +201,18 @@ func (d *deployment) newNode(leases *shadow.Leases, share nodemanager.Share) (no
 // ownedHandlers returns the handlers of the outstanding work of a deployment.
 func ownedHandlers(store *shadow.Store, peers *peers.Peers) (*handlers.Table, error) {
 	return handlers.NewTable(handlers.Actions{
-		Confirm:         &handlers.Confirm{Store: store, Peers: peers},
-		Release:         &handlers.Release{Store: store, Peers: peers},
-		LetGo:           &handlers.LetGo{Store: store, Peers: peers},
-		CheckOwners:     &handlers.CheckOwners{Store: store, Peers: peers},
-		UpgradeOwners:   &handlers.UpgradeOwners{Store: store, Peers: peers},
-		Derive:          &handlers.Derive{Store: store},
-		Retire:          &handlers.Retire{Store: store},
-		AnnounceEpoch:   &handlers.AnnounceEpoch{Store: store, Peers: peers},
-		ConfirmAgain:    &handlers.ConfirmAgain{Store: store, Peers: peers},
-		VerifyBlockades: &handlers.VerifyBlockades{Store: store},
-		Finalise:        &handlers.Finalise{Store: store},
-		DropOwners:      &handlers.DropOwners{Store: store, Peers: peers},
+		Confirm:               &handlers.Confirm{Store: store, Peers: peers},
+		Release:               &handlers.Release{Store: store, Peers: peers},
+		LetGo:                 &handlers.LetGo{Store: store, Peers: peers},
+		CheckOwners:           &handlers.CheckOwners{Store: store, Peers: peers},
+		UpgradeOwners:         &handlers.UpgradeOwners{Store: store, Peers: peers},
+		Derive:                &handlers.Derive{Store: store},
+		CleanUpDecommissioned: &handlers.CleanUpDecommissioned{Store: store},
+		AnnounceEpoch:         &handlers.AnnounceEpoch{Store: store, Peers: peers},
+		ConfirmAgain:          &handlers.ConfirmAgain{Store: store, Peers: peers},
+		VerifyBlockades:       &handlers.VerifyBlockades{Store: store},
+		Finalise:              &handlers.Finalise{Store: store},
+		DropOwners:            &handlers.DropOwners{Store: store, Peers: peers},
 	})
 }
 

@@ -28,7 +28,7 @@ const (
 	stopTimeout = 2 * time.Second
 )
 
-// serverConfig is what a deployment and the registry serve, and where.
+// serverConfig has the addresses and options of the servers of a deployment and of the registry.
 type serverConfig struct {
 	certs, listen, http, pprof string
 	reflection                 bool

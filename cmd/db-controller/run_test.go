@@ -73,7 +73,7 @@ func TestTheVersionIsPrinted(t *testing.T) {
 	require.Empty(t, got.errOut)
 }
 
-// A command that cannot start exits with 1, prints no result, and names the flag or argument and what it wants.
+// A command that cannot start exits with 1, prints no result, and names the wrong flag or argument with the valid values.
 func TestWrongArgumentsAreRefused(t *testing.T) {
 	t.Parallel()
 	server := []string{"--postgres", "postgres://localhost/x", "--certs", "x", "--listen", "127.0.0.1:0"}
@@ -332,7 +332,7 @@ func TestResourcesAreShownAsTableJSONAndYAML(t *testing.T) {
 	require.Equal(t, map[string]any{"title": "Acme"}, object["body"])
 }
 
-// What was found is shown, and what is missing is an error.
+// Existing resources are shown, and a missing one is an error.
 func TestGetShowsWhatExistsAndFailsForTheRest(t *testing.T) {
 	t.Parallel()
 	at := []string{"--context", stub.New(t, stub.Services{Resources: &resources{}}).Context}

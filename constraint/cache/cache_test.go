@@ -79,7 +79,7 @@ func TestACacheAnswersAsAPlainMapDoes(t *testing.T) {
 	for seed := range uint64(20) {
 		r := rand.New(rand.NewPCG(seed, seed))
 		c, model := newDevices(false), map[string]*device{}
-		var snapshot map[string]bool // of a stream under way: what it has sent
+		var snapshot map[string]bool // the objects sent by an open snapshot
 		for step := range 400 {
 			name := fmt.Sprintf("fleets/f%d/devices/d%d", r.IntN(3), r.IntN(8))
 			switch r.IntN(12) {

@@ -199,8 +199,8 @@ func TestARepeatedOrLateRegistrationReplacesNoOther(t *testing.T) {
 	require.EqualValues(t, 3, unnumbered.GetGeneration())
 }
 
-// The registry's database refuses connections for a while, and closes the existing ones: calls fail with UNAVAILABLE, and one line
-// is logged, whatever the number of calls.
+// The registry's database refuses connections for a while, and closes the existing ones: calls fail with UNAVAILABLE, and one
+// line is logged for all calls.
 func TestARegistryWithoutItsDatabaseIsUnavailable(t *testing.T) {
 	t.Parallel()
 	dsn := database(t)
@@ -355,7 +355,7 @@ func TestARegistryThatMayLackDeploymentsSaysSo_I15(t *testing.T) {
 	conn, err := pgx.Connect(t.Context(), dsn)
 	require.NoError(t, err)
 	defer func() { _ = conn.Close(context.Background()) }()
-	// As a failover leaves it: what was noted is of another server.
+	// As after a failover: the stored server is another one.
 	_, err = conn.Exec(t.Context(), `UPDATE dbcontroller_registry.deployment SET applied_in = applied_in || '-before'`)
 	require.NoError(t, err)
 	require.True(t, incomplete())

@@ -42,7 +42,7 @@ const (
 	selectServicesSQL    = `SELECT descriptor FROM dbcontroller_registry.service_version ORDER BY service, version`
 	selectDeploymentsSQL = `SELECT service, region, version, address, generation, disabled FROM dbcontroller_registry.deployment ORDER BY service, region`
 
-	// Each change of a row writes what the watches see of it.
+	// Each change of a row writes the row of the watches.
 	upsertRegionSQL = `
 WITH new AS (
     INSERT INTO dbcontroller_registry.region (name) VALUES ($1) ON CONFLICT DO NOTHING RETURNING name
@@ -64,8 +64,8 @@ WITH new AS (
 )
 INSERT INTO dbcontroller_registry.change (revision, gone, service, region, version, address, generation, disabled)
 SELECT m.revision, false, new.service, new.region, new.version, new.address, new.generation, new.disabled FROM new, dbcontroller_registry.meta m`
-	// An operator has applied each deployment since the database was last restored or failed over: what it says of these is
-	// all that there are. A list of none says nothing.
+	// The list of deployments is complete when an operator has applied each of them since the database was last restored or
+	// failed over, and there is at least one.
 	incompleteSQL = `
 SELECT NOT EXISTS (SELECT FROM dbcontroller_registry.deployment) OR EXISTS (
     SELECT FROM dbcontroller_registry.deployment d, dbcontroller_registry.meta m WHERE d.applied_in IS DISTINCT FROM ` + feed.ServerSQL + `

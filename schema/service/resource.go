@@ -34,8 +34,8 @@ type resourceReader interface {
 	List(ctx context.Context, req shadow.ListRequest) ([]peer.Resource, string, error)
 }
 
-// resourceWriter writes a batch of resources, all or nothing. ValidateBatch stores nothing and returns what the first
-// write would store.
+// resourceWriter writes a batch of resources, all or nothing. ValidateBatch stores nothing and returns the result of the first
+// write.
 type resourceWriter interface {
 	Save(ctx context.Context, writes []peer.Write) ([]peer.Resource, error)
 	SaveRequested(ctx context.Context, id uuid.UUID, writes []peer.Write) ([]peer.Resource, error)

@@ -268,7 +268,7 @@ func (b *Box) Handlers(deployment schema.DeploymentID, store *shadow.Store) *han
 	table, err := handlers.NewTable(handlers.Actions{
 		Confirm: &handlers.Confirm{Store: store, Peers: peers}, Release: &handlers.Release{Store: store, Peers: peers}, LetGo: &handlers.LetGo{Store: store, Peers: peers},
 		CheckOwners: &handlers.CheckOwners{Store: store, Peers: peers}, UpgradeOwners: &handlers.UpgradeOwners{Store: store, Peers: peers},
-		Derive: &handlers.Derive{Store: store}, Retire: &handlers.Retire{Store: store},
+		Derive: &handlers.Derive{Store: store}, CleanUpDecommissioned: &handlers.CleanUpDecommissioned{Store: store},
 		AnnounceEpoch: &handlers.AnnounceEpoch{Store: store, Peers: peers}, ConfirmAgain: &handlers.ConfirmAgain{Store: store, Peers: peers},
 		VerifyBlockades: &handlers.VerifyBlockades{Store: store},
 		Finalise:        &handlers.Finalise{Store: store}, DropOwners: &handlers.DropOwners{Store: store, Peers: peers},

@@ -324,8 +324,7 @@ func engineAndImage(t *testing.T) (client.APIClient, string) {
 	return engine, image
 }
 
-// TestPostgresRunsInAContainer tests the container source, whichever server the
-// other tests use.
+// TestPostgresRunsInAContainer tests the container source, also when the other tests use another one.
 func TestPostgresRunsInAContainer(t *testing.T) {
 	engine, image := engineAndImage(t)
 	c, password, err := runContainer(t.Context(), image, ownerValue)

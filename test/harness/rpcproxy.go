@@ -27,7 +27,7 @@ import (
 	"github.com/db-controller/db-controller/internal/identity"
 )
 
-// Mishap is what an RPCProxy does to a call.
+// Mishap is a fault of a call through an RPCProxy.
 type Mishap struct {
 	// Cut refuses the call; streams that are open end.
 	Cut bool

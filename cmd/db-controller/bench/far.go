@@ -36,8 +36,8 @@ kinds:
       - {path: needs, targets: [Node], behaviour: BLOCK}
 `
 
-// far measures deletes that reach 18 deployments, level below level, with blockers that go as well. The deployments are stores of
-// this process, joined by calls that take a round trip each: what counts is how many of them a delete takes until it is answered.
+// far measures deletes that reach 18 deployments, level below level, with blockers that are deleted as well. The deployments are
+// stores of this process, joined by calls that take a round trip each: the result is the number of round trips until the answer.
 func (r *run) far(ctx context.Context) error {
 	f, err := openFar(ctx, r.Databases)
 	if err != nil {

@@ -34,8 +34,8 @@ DELETE FROM dbcontroller.work;
 DELETE FROM dbcontroller.shadow WHERE name LIKE 'projects/settled-%'`
 )
 
-// prime measures from the start of a controller until its nodes know everything that is outstanding, and what it needs for
-// that, beside few and many resources that have nothing outstanding. The baseline is a start with nothing outstanding.
+// prime measures from the start of a controller until its nodes have read all outstanding work, and the memory that this takes,
+// with few and with many resources that have no outstanding work. The baseline is a start without outstanding work.
 func (r *run) prime(ctx context.Context) error {
 	d := r.Playground.Deployments[targets]
 	conn, err := pgx.Connect(ctx, d.DSN)

@@ -18,8 +18,8 @@ import (
 // watchWriters write at full speed while others watch.
 const watchWriters = 8
 
-// watch measures writers without watches, with one, and with a hundred: what they lose, how many events arrive, and how
-// long after its write was answered an event arrives.
+// watch measures writers without watches, with one, and with a hundred: the loss of the writers, the events a second, and the
+// time from the answer to a write until its event.
 func (r *run) watch(ctx context.Context) error {
 	rates, events := map[int][]float64{}, map[int][]float64{}
 	p50, p99 := map[int][]float64{}, map[int][]float64{}

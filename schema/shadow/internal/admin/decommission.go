@@ -25,7 +25,7 @@ WITH said AS (
     INSERT INTO dbcontroller.decommissioned (deployment_id, blocking, reason, said_by) VALUES ($1, $2, $3, $4)
     ON CONFLICT DO NOTHING RETURNING deployment_id
 )
-INSERT INTO dbcontroller.work (action, shard, deployment_id) SELECT {retire}, $5, deployment_id FROM said`)
+INSERT INTO dbcontroller.work (action, shard, deployment_id) SELECT {clean_up_decommissioned}, $5, deployment_id FROM said`)
 )
 
 // Decommission decommissions another deployment: after its commit no reference to or from that deployment is
@@ -124,7 +124,7 @@ UPDATE dbcontroller.reference r SET behaviour = CASE WHEN $3 = {unset} AND r.fie
 FROM dbcontroller.foreign_target f
 WHERE r.holder_id = ANY ($4) AND f.id = r.target_id AND f.deployment_id = $1 AND f.uid = ANY ($2) AND r.behaviour = {block}`)
 
-	dropDecommissionedWorkSQL = db.Codes(`DELETE FROM dbcontroller.work WHERE deployment_id = $1 AND action <> {retire}`)
+	dropDecommissionedWorkSQL = db.Codes(`DELETE FROM dbcontroller.work WHERE deployment_id = $1 AND action <> {clean_up_decommissioned}`)
 )
 
 // decommissionPage is the maximum number of targets, and of foreign targets, of one step.

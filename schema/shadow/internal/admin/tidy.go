@@ -75,9 +75,9 @@ SELECT count(*) FROM old`)
 
 	// Messages to decommissioned deployments, left by attempts that were under way when the deployment was decommissioned.
 	tidyDecommissionedSQL = db.Codes(`
-DELETE FROM dbcontroller.work WHERE action <> {retire} AND deployment_id IN (
+DELETE FROM dbcontroller.work WHERE action <> {clean_up_decommissioned} AND deployment_id IN (
     SELECT deployment_id FROM dbcontroller.decommissioned x
-    WHERE NOT EXISTS (SELECT FROM dbcontroller.work w WHERE w.action = {retire} AND w.deployment_id = x.deployment_id)
+    WHERE NOT EXISTS (SELECT FROM dbcontroller.work w WHERE w.action = {clean_up_decommissioned} AND w.deployment_id = x.deployment_id)
 )`)
 )
 

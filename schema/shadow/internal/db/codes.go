@@ -18,7 +18,7 @@ var sqlCodes = map[string]int{
 	// dbcontroller.work.action
 	"confirm": int(schema.Confirm), "release": int(schema.Release), "finalise": int(schema.Finalise),
 	"check_owners": int(schema.CheckOwners), "drop_owners": int(schema.DropOwners), "let_go": int(schema.LetGo),
-	"upgrade_owners": int(schema.UpgradeOwners), "derive": int(schema.Derive), "retire": int(schema.CleanUpDecommissioned),
+	"upgrade_owners": int(schema.UpgradeOwners), "derive": int(schema.Derive), "clean_up_decommissioned": int(schema.CleanUpDecommissioned),
 	"announce_epoch": int(schema.AnnounceEpoch), "confirm_again": int(schema.ConfirmAgain), "verify_blockades": int(schema.VerifyBlockades),
 	// bits of dbcontroller.owner_reference.flags
 	"requires_owner": int(peer.FlagRequires), "unset_on_delete": int(peer.FlagUnsetOnDelete),

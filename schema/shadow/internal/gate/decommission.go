@@ -37,7 +37,7 @@ const (
 var (
 	selectDecommissionedSQL = db.Codes(`
 SELECT d.service, d.region, x.blocking, x.reason, x.said_by, x.said_at,
-    EXISTS (SELECT FROM dbcontroller.work w WHERE w.action = {retire} AND w.deployment_id = x.deployment_id)
+    EXISTS (SELECT FROM dbcontroller.work w WHERE w.action = {clean_up_decommissioned} AND w.deployment_id = x.deployment_id)
 FROM dbcontroller.decommissioned x JOIN dbcontroller.deployment d ON d.id = x.deployment_id
 ORDER BY d.service, d.region`)
 )
