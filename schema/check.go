@@ -55,6 +55,7 @@ func checkDescriptor(ps *Problems, d *Descriptor, all map[ServiceVersion]*Descri
 	}
 	checkPreviousNames(ps, d, names)
 	checkPatternOverlaps(ps, d)
+	checkTables(ps, d)
 }
 
 func checkKindDescriptor(ps *Problems, d *Descriptor, k *Kind, all map[ServiceVersion]*Descriptor) {
@@ -76,17 +77,18 @@ func checkKindDescriptor(ps *Problems, d *Descriptor, k *Kind, all map[ServiceVe
 			ps.add(k.Pos, "remove it: a service may refer to its own kinds", "referable_by lists %s itself", d.Service)
 		}
 	}
+	checkTable(ps, k)
 	for i := range k.Parents {
 		checkParent(ps, d, k, &k.Parents[i], all)
 	}
 	paths := map[string]bool{}
 	for i := range k.References {
 		r := &k.References[i]
-		if paths[r.Path] {
-			ps.add(r.Pos, "list all target kinds in one reference", "path %s is listed twice", r.Path)
+		if paths[r.Field()] {
+			ps.add(r.Pos, "list all target kinds in one reference", "%s is listed twice", r.named())
 		}
-		paths[r.Path] = true
-		checkReference(ps, d, r, all)
+		paths[r.Field()] = true
+		checkReference(ps, d, k, r, all)
 	}
 }
 
@@ -103,19 +105,25 @@ func checkParent(ps *Problems, d *Descriptor, k *Kind, parent *Parent, all map[S
 	}
 }
 
-func checkReference(ps *Problems, d *Descriptor, r *Reference, all map[ServiceVersion]*Descriptor) {
-	if _, err := ParsePath(r.Path); err != nil {
-		ps.add(r.Pos, "", "%v", err)
+func checkReference(ps *Problems, d *Descriptor, k *Kind, r *Reference, all map[ServiceVersion]*Descriptor) {
+	if k.Table == (TableName{}) && len(r.Columns) == 0 {
+		if _, err := ParsePath(r.Path); err != nil {
+			ps.add(r.Pos, "", "%v", err)
+		}
 	}
 	if len(r.Targets) == 0 {
-		ps.add(r.Pos, "add targets, such as [iam.example.com/Project]", "reference %s has no target kind", r.Path)
+		ps.add(r.Pos, "add targets, such as [iam.example.com/Project]", "reference %s has no target kind", r.Field())
 	}
 	if !r.Behaviour.Valid() {
 		ps.add(r.Pos, "add the effect on the holder when the target is deleted, such as BLOCK", "behaviour is missing")
 	}
+	var targets []*Kind
 	for _, target := range r.Targets {
-		checkTarget(ps, d, r.Pos, target, all)
+		if t := checkTarget(ps, d, r.Pos, target, all); t != nil {
+			targets = append(targets, t)
+		}
 	}
+	checkTableReference(ps, k, r, targets)
 }
 
 func checkParentRegion(ps *Problems, p *Parent, target *Kind) {

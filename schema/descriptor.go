@@ -88,8 +88,11 @@ type Kind struct {
 	// PreviousName is the name of the kind in an earlier version. Its resources keep their names and uids.
 	PreviousName string
 	Patterns     []string
-	Parents      []Parent
-	References   []Reference
+	// Table has the resources as its rows, and Key are the columns that name one; zero for a kind whose resources have bodies.
+	Table      TableName
+	Key        []string
+	Parents    []Parent
+	References []Reference
 	// HideWhileDeleting hides a resource in DELETING from readers, once no blocker can keep it.
 	HideWhileDeleting bool
 	// ConstraintsDisabled: no reference to its resources is allowed, they own nothing, and their bodies have no references.
@@ -110,12 +113,33 @@ type Parent struct {
 	Pos                 Pos
 }
 
-// Reference is a field of a kind's bodies that names resources.
+// Reference is a field of a kind's bodies that names resources, or, for a kind with a table, the columns that do.
 type Reference struct {
-	Path      string
+	Path string
+	// Columns of the holder's table, in the order of the target's key.
+	Columns   []string
 	Targets   []string
 	Behaviour Behaviour
-	Pos       Pos
+	// Region, Enforce and Missing are for columns. Empty means the holder's region, EnforceAsync and MissingReport.
+	Region  TargetRegion
+	Enforce Enforcement
+	Missing Missing
+	Pos     Pos
+}
+
+// Field returns the path, or the names of the columns: it identifies a reference of a kind.
+func (r *Reference) Field() string {
+	if len(r.Columns) > 0 {
+		return strings.Join(r.Columns, ",")
+	}
+	return r.Path
+}
+
+func (r *Reference) named() string {
+	if len(r.Columns) > 0 {
+		return "columns " + r.Field()
+	}
+	return "path " + r.Path
 }
 
 // Problem is a mistake in a document, with its place and the remedy.

@@ -55,7 +55,7 @@ func newKindGraph(descriptors []*Descriptor) *kindGraph {
 			}
 			for _, r := range k.References {
 				for _, target := range r.Targets {
-					add(target, r.Path, r.Behaviour, r.Pos)
+					add(target, r.Field(), r.Behaviour, r.Pos)
 				}
 			}
 		}

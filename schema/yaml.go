@@ -152,21 +152,57 @@ func (d *yamlReader) kind(n *yaml.Node, path string, k Kind) Kind {
 			})
 		},
 		"references": func(n *yaml.Node, path string) {
-			d.list(n, path, func(n *yaml.Node, path string) {
-				path = d.named(n, path, "path")
-				r := Reference{Pos: d.pos(n, path)}
-				d.mapping(n, path, yamlFields{
-					"path":      func(n *yaml.Node, path string) { d.scalar(n, path, &r.Path) },
-					"targets":   func(n *yaml.Node, path string) { d.strings(n, path, &r.Targets) },
-					"behaviour": func(n *yaml.Node, path string) { d.behaviour(n, path, &r.Behaviour) },
-				})
-				k.References = append(k.References, r)
-			})
+			d.list(n, path, func(n *yaml.Node, path string) { k.References = append(k.References, d.reference(n, path)) })
+		},
+		"key": func(n *yaml.Node, path string) { d.strings(n, path, &k.Key) },
+		"table": func(n *yaml.Node, path string) {
+			var text string
+			d.scalar(n, path, &text)
+			d.parsed(n, path, func() (err error) { k.Table, err = ParseTableName(text); return err })
 		},
 	})
 	d.mapping(n, path, fields)
 	d.required(n, path, "kind")
 	return k
+}
+
+func (d *yamlReader) reference(n *yaml.Node, path string) Reference {
+	if path = d.named(n, path, "path"); d.has(n, "columns") {
+		path = d.namedByColumns(n, path)
+	}
+	r := Reference{Pos: d.pos(n, path)}
+	d.mapping(n, path, yamlFields{
+		"path":      func(n *yaml.Node, path string) { d.scalar(n, path, &r.Path) },
+		"columns":   func(n *yaml.Node, path string) { d.strings(n, path, &r.Columns) },
+		"targets":   func(n *yaml.Node, path string) { d.strings(n, path, &r.Targets) },
+		"behaviour": func(n *yaml.Node, path string) { d.behaviour(n, path, &r.Behaviour) },
+		"region":    func(n *yaml.Node, path string) { d.targetRegion(n, path, &r.Region) },
+		"enforce": func(n *yaml.Node, path string) {
+			d.oneOf(n, path, (*string)(&r.Enforce), string(EnforceAsync), string(EnforceStrict))
+		},
+		"missing": func(n *yaml.Node, path string) {
+			d.oneOf(n, path, (*string)(&r.Missing), string(MissingReport), string(MissingUnset), string(MissingDelete))
+		},
+	})
+	return r
+}
+
+// targetRegion reads the region of the targets: same, a region, or the column with it.
+func (d *yamlReader) targetRegion(n *yaml.Node, path string, into *TargetRegion) {
+	if resolved(n).Kind == yaml.MappingNode {
+		d.mapping(n, path, yamlFields{"column": func(n *yaml.Node, path string) { d.scalar(n, path, &into.Column) }})
+		d.required(n, path, "column")
+		return
+	}
+	if d.scalar(n, path, &into.Fixed); into.Fixed == "same" {
+		into.Fixed = ""
+	}
+}
+
+func (d *yamlReader) oneOf(n *yaml.Node, path string, into *string, words ...string) {
+	if d.scalar(n, path, into); !slices.Contains(words, *into) {
+		d.ps.add(d.pos(n, path), "write "+strings.Join(words, " or "), "%q", clip(*into))
+	}
 }
 
 // region reads the region of a parent: a region, or the field with it.

@@ -91,6 +91,18 @@ func (d *yamlReader) field(n *yaml.Node, key string) *yaml.Node {
 
 func (d *yamlReader) has(n *yaml.Node, key string) bool { return d.field(n, key) != nil }
 
+// namedByColumns replaces the index at the end of a path by the columns of the reference.
+func (d *yamlReader) namedByColumns(n *yaml.Node, path string) string {
+	var columns []string
+	for _, c := range resolved(d.field(n, "columns")).Content {
+		columns = append(columns, resolved(c).Value)
+	}
+	if i := strings.LastIndexByte(path, '['); i >= 0 && len(columns) > 0 {
+		return path[:i] + "[" + clip(strings.Join(columns, ",")) + "]"
+	}
+	return path
+}
+
 // named replaces the index at the end of a path by the name of the element.
 func (d *yamlReader) named(n *yaml.Node, path, key string) string {
 	if name := d.field(n, key); name != nil && resolved(name).Value != "" {

@@ -231,7 +231,11 @@ func ownServer(deployments int) map[string]string {
 
 func devServices(paths []string) (*schema.File, error) {
 	if len(paths) > 0 {
-		return readFiles(paths)
+		files, err := readFiles(paths)
+		if err != nil {
+			return nil, err
+		}
+		return files, withoutTables(files)
 	}
 	raw, err := examples.ReadFile("examples/services.yaml")
 	if err != nil {

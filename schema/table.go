@@ -1,0 +1,179 @@
+package schema
+
+import (
+	"fmt"
+	"strings"
+)
+
+// TableName names a table as the catalogue has it: nothing is folded to lower case.
+type TableName struct {
+	Schema, Name string
+}
+
+// ParseTableName parses schema.table, or table alone, which lies in the schema public. A part that contains a dot or a quote
+// is written in double quotes, as in SQL: public."odd.name".
+func ParseTableName(s string) (TableName, error) {
+	first, rest, err := identifier(s)
+	if err != nil {
+		return TableName{}, fmt.Errorf("table %q: %w", clip(s), err)
+	}
+	if rest == "" {
+		return TableName{Schema: "public", Name: first}, nil
+	}
+	second, rest, err := identifier(rest[1:])
+	if err == nil && rest != "" {
+		err = fmt.Errorf("want schema.table")
+	}
+	if err != nil {
+		return TableName{}, fmt.Errorf("table %q: %w", clip(s), err)
+	}
+	return TableName{Schema: first, Name: second}, nil
+}
+
+// identifier reads one identifier, quoted or not, and returns the text from the next dot on.
+func identifier(s string) (name, rest string, err error) {
+	if !strings.HasPrefix(s, `"`) {
+		i := strings.IndexByte(s, '.')
+		if i < 0 {
+			i = len(s)
+		}
+		if name = s[:i]; name == "" || strings.Contains(name, `"`) {
+			return "", "", fmt.Errorf(`want schema.table, such as public.invoices or public."odd.name"`)
+		}
+		return name, s[i:], nil
+	}
+	for i := 1; i < len(s); i++ {
+		if s[i] != '"' {
+			name += s[i : i+1]
+			continue
+		}
+		if i+1 < len(s) && s[i+1] == '"' {
+			name += `"`
+			i++
+			continue
+		}
+		if rest = s[i+1:]; name == "" || rest != "" && rest[0] != '.' {
+			break
+		}
+		return name, rest, nil
+	}
+	return "", "", fmt.Errorf("a quoted identifier is empty or does not end")
+}
+
+// String returns the form that ParseTableName reads.
+func (t TableName) String() string {
+	write := func(s string) string {
+		if strings.ContainsAny(s, `."`) {
+			return QuoteIdentifier(s)
+		}
+		return s
+	}
+	return write(t.Schema) + "." + write(t.Name)
+}
+
+// SQL returns the quoted name for a statement.
+func (t TableName) SQL() string { return QuoteIdentifier(t.Schema) + "." + QuoteIdentifier(t.Name) }
+
+// QuoteIdentifier quotes a name for SQL.
+func QuoteIdentifier(s string) string { return `"` + strings.ReplaceAll(s, `"`, `""`) + `"` }
+
+// Enforcement is the time at which a reference of a table is checked.
+type Enforcement string
+
+// EnforceAsync checks a new target after the commit; EnforceStrict before it, and the first write that names a target is repeated.
+const (
+	EnforceAsync  Enforcement = "async"
+	EnforceStrict Enforcement = "strict"
+)
+
+// Missing is the effect on a row whose target turns out to be missing, for references that are enforced asynchronously.
+type Missing string
+
+// The effects: the row is reported, its columns become NULL, or it is deleted.
+const (
+	MissingReport Missing = "report"
+	MissingUnset  Missing = "unset"
+	MissingDelete Missing = "delete"
+)
+
+// TargetRegion is the region of the targets of a table's reference: that of the holder when it is zero.
+type TargetRegion struct {
+	Fixed  string // a region
+	Column string // a column of the holder's table with the region
+}
+
+// checkTable checks the declarations of a kind about its table.
+func checkTable(ps *Problems, k *Kind) {
+	if k.Table == (TableName{}) {
+		if len(k.Key) > 0 {
+			ps.add(k.Pos, "add table: schema.name, or remove key", "kind %s has a key and no table", k.Name)
+		}
+		return
+	}
+	if len(k.Key) == 0 {
+		ps.add(k.Pos, "add key: [id], the columns of the primary key or of another unique key", "kind %s has a table and no key", k.Name)
+	}
+	checkColumns(ps, k.Pos, "key", k.Key)
+	if len(k.Patterns) == 1 {
+		if p, err := ParsePattern(k.Patterns[0]); err == nil && len(p.segments) != 2 {
+			ps.add(k.Pos, "write one collection and one variable, such as invoices/{invoice}", "the key of a row is one id of its name, and pattern %s has %d", p, len(p.segments)/2)
+		}
+	} else if len(k.Patterns) > 1 {
+		ps.add(k.Pos, "keep one of them", "kind %s has a table and %d patterns: a row has one name", k.Name, len(k.Patterns))
+	}
+	if len(k.Parents) > 0 {
+		ps.add(k.Parents[0].Pos, "declare the columns as a reference", "kind %s has a table: its names do not lie below those of a parent", k.Name)
+	}
+}
+
+func checkColumns(ps *Problems, pos Pos, what string, columns []string) {
+	seen := map[string]bool{}
+	for _, c := range columns {
+		if c == "" || seen[c] {
+			ps.add(pos, "name each column once", "%s: column %q is empty or listed twice", what, clip(c))
+		}
+		seen[c] = true
+	}
+}
+
+// checkTableReference checks a reference as one of columns, or as one of a field of bodies; targets are the kinds that exist.
+func checkTableReference(ps *Problems, k *Kind, r *Reference, targets []*Kind) {
+	if k.Table == (TableName{}) {
+		if len(r.Columns) > 0 || r.Region != (TargetRegion{}) || r.Enforce != "" || r.Missing != "" {
+			ps.add(r.Pos, "add table and key to the kind, or use path alone", "columns, region, enforce and missing are for kinds with a table")
+		}
+		return
+	}
+	if r.Path != "" {
+		ps.add(r.Pos, "use columns: [name]", "kind %s has a table: its references are columns, not paths", k.Name)
+	}
+	if len(r.Columns) == 0 {
+		ps.add(r.Pos, "add columns: [customer_id], in the order of the target's key", "the reference has no columns")
+	}
+	checkColumns(ps, r.Pos, "columns", r.Columns)
+	if r.Region.Fixed != "" {
+		if err := CheckRegion(r.Region.Fixed); err != nil {
+			ps.add(r.Pos, "", "%v", err)
+		}
+	}
+	for _, t := range targets {
+		if want := len(t.Key); want > 0 && len(r.Columns) > 0 && want != len(r.Columns) {
+			ps.add(r.Pos, "name one column for each: "+strings.Join(t.Key, ", "), "the key of %s has %d columns, and the reference has %d", t.Name, want, len(r.Columns))
+		}
+	}
+}
+
+// checkTables checks that each table belongs to one kind of the version.
+func checkTables(ps *Problems, d *Descriptor) {
+	seen := map[TableName]string{}
+	for i := range d.Kinds {
+		k := &d.Kinds[i]
+		if k.Table == (TableName{}) {
+			continue
+		}
+		if other, ok := seen[k.Table]; ok {
+			ps.add(k.Pos, "keep one of them", "table %s belongs to %s and to %s", k.Table, other, k.Name)
+		}
+		seen[k.Table] = k.Name
+	}
+}

@@ -1,0 +1,105 @@
+package schema_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/db-controller/db-controller/schema"
+)
+
+func TestTableNamesAreWrittenAsInTheCatalogue(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]schema.TableName{
+		"orders":                     {Schema: "public", Name: "orders"},
+		"shop.orders":                {Schema: "shop", Name: "orders"},
+		"public.Weird Table":         {Schema: "public", Name: "Weird Table"},
+		`public."a.b"`:               {Schema: "public", Name: "a.b"},
+		`"a.b"."say ""x"""`:          {Schema: "a.b", Name: `say "x"`},
+		"public.Ünïcode":             {Schema: "public", Name: "Ünïcode"},
+		`"order"`:                    {Schema: "public", Name: "order"},
+		`public."Quoted for naught"`: {Schema: "public", Name: "Quoted for naught"},
+	} {
+		got, err := schema.ParseTableName(text)
+		require.NoError(t, err, text)
+		require.Equal(t, want, got, text)
+		again, err := schema.ParseTableName(got.String())
+		require.NoError(t, err, text)
+		require.Equal(t, want, again, text)
+	}
+	for _, text := range []string{"", ".", "a.", ".a", "a.b.c", `"a`, `"a"b`, `""`, `a"b`, `a."b`, `a.b"`} {
+		_, err := schema.ParseTableName(text)
+		require.Error(t, err, text)
+	}
+	require.Equal(t, `"s"."say ""x"""`, schema.TableName{Schema: "s", Name: `say "x"`}.SQL())
+}
+
+const tables = `service: shop.example.com
+version: v1
+imports: [crm.example.com@v1]
+kinds:
+  - kind: Order
+    table: public.orders
+    key: [id]
+    patterns: ["orders/{order}"]
+    references:
+      - columns: [customer_region, customer_id]
+        targets: [crm.example.com/Customer]
+        region: {column: customer_region}
+        behaviour: BLOCK
+        enforce: strict
+        missing: unset
+---
+service: crm.example.com
+version: v1
+kinds:
+  - kind: Customer
+    table: public.customers
+    key: [region, id]
+    patterns: ["customers/{customer}"]
+`
+
+func TestTablesAreDeclared(t *testing.T) {
+	t.Parallel()
+	f, err := schema.ParseFile("f.yaml", strings.NewReader(tables))
+	require.NoError(t, err)
+	require.NoError(t, schema.Check(f.Services))
+	k := f.Services[0].Kinds[0]
+	require.Equal(t, schema.TableName{Schema: "public", Name: "orders"}, k.Table)
+	require.Equal(t, []string{"id"}, k.Key)
+	r := k.References[0]
+	require.Equal(t, "customer_region,customer_id", r.Field())
+	require.Equal(t, schema.TargetRegion{Column: "customer_region"}, r.Region)
+	require.Equal(t, schema.EnforceStrict, r.Enforce)
+	require.Equal(t, schema.MissingUnset, r.Missing)
+}
+
+// Each mistake is named with its file, line, path and remedy.
+func TestMistakesInTablesAreNamed(t *testing.T) {
+	t.Parallel()
+	for from, c := range map[string]struct{ to, says string }{
+		"table: public.orders":                                 {"table: a.b.c", "f.yaml:6: kinds[Order].table: table \"a.b.c\": want schema.table"},
+		"    key: [id]\n":                                      {"", "kinds[Order]: kind Order has a table and no key; add key: [id]"},
+		"key: [id]":                                            {"key: [id, id]", `key: column "id" is empty or listed twice`},
+		"    table: public.orders\n":                           {"", "kind Order has a key and no table; add table"},
+		"orders/{order}":                                       {"shops/{shop}/orders/{order}", "the key of a row is one id of its name, and pattern shops/{shop}/orders/{order} has 2"},
+		"columns: [customer_region, customer_id]":              {"columns: [customer_id]", "f.yaml:10: kinds[Order].references[customer_id]: the key of Customer has 2 columns, and the reference has 1; name one column for each: region, id"},
+		"- columns: [customer_region, customer_id]":            {"- path: customer", "kind Order has a table: its references are columns, not paths"},
+		"enforce: strict":                                      {"enforce: now", `kinds[Order].references[customer_region,customer_id].enforce: "now"; write async or strict`},
+		"missing: unset":                                       {"missing: ignore", `"ignore"; write report or unset or delete`},
+		"{column: customer_region}":                            {"Nowhere", `region "Nowhere": want lower-case letters`},
+		"{column: customer_region}\n":                          {"{field: x}\n", `unknown key "field"`},
+		"    table: public.customers\n    key: [region, id]\n": {"    references: [{columns: [x], targets: [Customer], behaviour: BLOCK}]\n", "columns, region, enforce and missing are for kinds with a table"},
+		"  - kind: Customer\n":                                 {"  - {kind: Other, table: customers, key: [id], patterns: [\"others/{other}\"]}\n  - kind: Customer\n", "table public.customers belongs to Other and to Customer"},
+		"    references:\n":                                    {"    parents: [{kind: crm.example.com/Customer, behaviour: BLOCK}]\n    references:\n", "its names do not lie below those of a parent"},
+	} {
+		text := strings.Replace(tables, from, c.to, 1)
+		require.NotEqual(t, tables, text, from)
+		f, err := schema.ParseFile("f.yaml", strings.NewReader(text))
+		if err == nil {
+			err = schema.Check(f.Services)
+		}
+		require.ErrorContains(t, err, c.says, from)
+	}
+}
