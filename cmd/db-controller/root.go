@@ -40,7 +40,7 @@ Every flag can also be set by an environment variable (--log-level by DBCONTROLL
 			root.AddCommand(c)
 		}
 	}
-	add("try", newDev(), newBench())
+	add("try", newScan(), newDev(), newBench())
 	add("resources", newGet(), newList(), newPut(), newDelete(), newPlan(), newExplain(), newRemovals(), newWatch(), newBlockDeletion())
 	add("describe", newValidate(), newApply(), newRemove(), newSetVersion(), newDecommission(), newAcceptDatabase(), newWaive())
 	add("run", newServe(), newRegistry(), newMigrate(), newCerts(), newStatus(), newVerify(), newHealthcheck())

@@ -1,0 +1,336 @@
+package catalogue
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/db-controller/db-controller/schema"
+)
+
+// least is the score of the weakest guess that is made.
+const least = 60
+
+// Guess is a declaration that was guessed from catalogues.
+type Guess struct {
+	Descriptors []*schema.Descriptor
+	// Why has the reason of each reference, by FieldID.
+	Why map[FieldID]string
+	// Notes are columns that look like references and are none of the declaration, in words.
+	Notes []string
+}
+
+// FieldID names a reference of a declaration.
+type FieldID struct{ Service, Kind, Field string }
+
+// place is a table of a service.
+type place struct {
+	db    *Database
+	table *Table
+}
+
+func (p place) String() string { return p.db.Label + " " + p.table.Name.String() }
+
+type candidate struct {
+	place
+	key     []string
+	columns []string
+	score   int
+	why     string
+}
+
+type guesser struct {
+	tables []place
+	out    *Guess
+	found  map[*Table][]candidate // by holder
+}
+
+// GuessReferences guesses references between the tables of all databases, inside one database where there is no native key.
+// The first database of a service stands for all of its regions.
+func GuessReferences(databases []*Database) *Guess {
+	g := &guesser{out: &Guess{Why: map[FieldID]string{}}, found: map[*Table][]candidate{}}
+	seen := map[string]bool{}
+	for _, db := range databases {
+		if seen[db.Service] {
+			continue
+		}
+		seen[db.Service] = true
+		for _, t := range db.Tables {
+			if t.Partition || t.Inherits {
+				continue // its parent stands for it
+			}
+			g.tables = append(g.tables, place{db, t})
+		}
+	}
+	for _, holder := range g.tables {
+		if holder.table.Form != Ordinary && holder.table.Form != Partitioned {
+			continue
+		}
+		g.singles(holder)
+		g.composites(holder)
+	}
+	g.declare(databases)
+	return g.out
+}
+
+func (g *guesser) note(format string, args ...any) {
+	g.out.Notes = append(g.out.Notes, fmt.Sprintf(format, args...))
+}
+
+// singles guesses the references of single columns.
+func (g *guesser) singles(holder place) {
+	for i := range holder.table.Columns {
+		c := &holder.table.Columns[i]
+		if slices.ContainsFunc(holder.table.Natives, func(n NativeKey) bool { return slices.Contains(n.Columns, c.Name) }) {
+			continue // PostgreSQL holds it, or the columns with it
+		}
+		if of, ok := polymorphic(holder.table, c); ok {
+			g.note("%s (%s): %s names the table, so the column refers to several; not guessed", holder, c.Name, of)
+			continue
+		}
+		var all []candidate
+		for _, target := range g.tables {
+			all = append(all, g.candidates(holder, c, target)...)
+		}
+		if best, ok := g.best(holder, c, all); ok {
+			g.found[holder.table] = append(g.found[holder.table], best)
+		}
+	}
+}
+
+// polymorphic recognises commentable_id beside commentable_type, and object_id beside content_type_id.
+func polymorphic(t *Table, c *Column) (string, bool) {
+	base, key := stem(c.Name)
+	if key == "" {
+		return "", false
+	}
+	for _, other := range t.Columns {
+		w := words(other.Name)
+		if len(w) > 1 && w[len(w)-1] == "type" && slices.Equal(noun(strings.Join(w[:len(w)-1], "_")), base) {
+			return other.Name, true
+		}
+		if other.Name == "content_type_id" && slices.Equal(base, []string{"object"}) {
+			return other.Name, true
+		}
+	}
+	return "", false
+}
+
+// candidates are the keys of one table to which a column may refer.
+func (g *guesser) candidates(holder place, c *Column, target place) (out []candidate) {
+	base, word := stem(c.Name)
+	if len(base) == 0 || slices.Contains(keyWords, c.Name) {
+		return nil
+	}
+	own := slices.Equal(holder.table.Key(), []string{c.Name}) && slices.Equal(base, noun(holder.table.Name.Name))
+	if own || holder.table == target.table && slices.Equal(target.table.Key(), []string{c.Name}) {
+		return nil
+	}
+	for _, key := range singleKeys(target.table) {
+		score, why := named(base, word, target)
+		if !fits(word, key, target.table) {
+			score, why = named(noun(strings.Join(before(words(c.Name), words(key.Name)), "_")), "key", target) // product_sku
+			if score < 95 {
+				score = 0
+			}
+		}
+		if w := words(key.Name); strings.EqualFold(key.Name, c.Name) && len(w) > 1 && score < 85 {
+			score, why = 85, "it has the name of the key"
+		}
+		if score < least {
+			continue
+		}
+		match, ok := Compare(c.Type, key.Type)
+		switch {
+		case !ok && score >= 95:
+			g.note("%s (%s) looks like a reference to %s (%s), but a value of type %s cannot be compared with one of type %s", holder, c.Name, target, key.Name, c.Type, key.Type)
+			continue
+		case !ok:
+			continue
+		case c.Type.class() != key.Type.class():
+			score -= 30
+			why += ", " + match.Differ
+		}
+		if score >= least {
+			out = append(out, candidate{place: target, key: []string{key.Name}, columns: []string{c.Name}, score: score, why: why})
+		}
+	}
+	return out
+}
+
+// singleKeys are the columns of a table that are unique alone, the primary key first.
+func singleKeys(t *Table) (out []*Column) {
+	primary := t.Key()
+	if len(primary) == 1 {
+		out = append(out, t.Column(primary[0]))
+	}
+	for _, i := range t.Indexes {
+		if len(i.Columns) == 1 && i.Unique && i.Valid && i.Predicate == "" {
+			if c := t.Column(i.Columns[0]); c != nil && !slices.Contains(out, c) {
+				out = append(out, c)
+			}
+		}
+	}
+	return out
+}
+
+// fits reports whether a column with this key word can mean this key: user_id the primary key, user_uuid and country_code the
+// unique key of that name.
+func fits(word string, key *Column, t *Table) bool {
+	primary := slices.Equal(t.Key(), []string{key.Name})
+	w := words(key.Name)
+	last := w[len(w)-1]
+	switch word {
+	case "code", "number", "no":
+		return last == word || word == "no" && last == "number" || word == "number" && last == "no"
+	case "uuid", "guid":
+		return primary && key.Type.class() == identifier || last == "uuid" || last == "guid"
+	}
+	return primary
+}
+
+// named scores the names: a column customer_id and a table customers.
+func named(base []string, word string, target place) (score int, why string) {
+	full := noun(target.table.Name.Name)
+	label, namespace := noun(target.db.Label), words(target.table.Name.Schema)
+	type form struct {
+		words []string
+		score int
+	}
+	forms := []form{{full, 100}, {slices.Concat(namespace, full), 100}, {slices.Concat(label, full), 100}}
+	for _, prefix := range [][]string{label, words(target.db.Label), namespace} {
+		if len(prefix) > 0 && len(full) > len(prefix) && slices.Equal(noun(strings.Join(full[:len(prefix)], "_")), noun(strings.Join(prefix, "_"))) {
+			forms = append(forms, form{full[len(prefix):], 95})
+		}
+	}
+	if len(full) > 1 {
+		score := 75
+		if target.db.prefixed(words(target.table.Name.Name)[0]) || singular(full[0]) == full[1] {
+			score = 95
+		}
+		forms = append(forms, form{full[1:], score}) // the prefix of an application: accounts_user
+	}
+	for _, f := range forms {
+		if len(f.words) == 0 {
+			continue
+		}
+		s := 0
+		switch {
+		case slices.Equal(base, f.words) && word == "":
+			s = f.score - 25
+		case slices.Equal(base, f.words):
+			s = f.score
+		case word != "" && hasSuffix(base, f.words) && len(strings.Join(f.words, "")) > 2:
+			s = f.score - 30
+		}
+		if s > score {
+			score, why = s, "it is named after the table"
+			if len(base) > len(f.words) {
+				why = "its name ends with that of the table"
+			}
+		}
+	}
+	return score, why
+}
+
+// prefixed reports whether a word begins the names of many tables of a database, as that of an application does.
+func (d *Database) prefixed(word string) bool {
+	n := 0
+	for _, t := range d.Tables {
+		if w := words(t.Name.Name); len(w) > 1 && w[0] == word {
+			n++
+		}
+	}
+	return n > 1 && n*2 >= len(d.Tables)
+}
+
+// best chooses the best candidate: at equal scores one in the same database, else one in the same schema, else none.
+func (g *guesser) best(holder place, c *Column, all []candidate) (candidate, bool) {
+	if len(all) == 0 {
+		return candidate{}, false
+	}
+	near := func(x candidate) int {
+		switch {
+		case x.db == holder.db && x.table.Name.Schema == holder.table.Name.Schema:
+			return 2
+		case x.db == holder.db:
+			return 1
+		}
+		return 0
+	}
+	slices.SortStableFunc(all, func(a, b candidate) int {
+		return cmp.Or(cmp.Compare(b.score, a.score), cmp.Compare(near(b), near(a)))
+	})
+	if len(all) > 1 && all[0].score == all[1].score && near(all[0]) == near(all[1]) && all[0].table != all[1].table {
+		g.note("%s (%s) may refer to %s or to %s: declare one of them", holder, c.Name, all[0].place, all[1].place)
+		return candidate{}, false
+	}
+	return all[0], true
+}
+
+// composites guesses the references to keys of several columns.
+func (g *guesser) composites(holder place) {
+	for _, target := range g.tables {
+		key := target.table.Key()
+		if len(key) < 2 || holder.table == target.table {
+			continue
+		}
+		columns, why := g.composite(holder.table, target, key)
+		native := slices.ContainsFunc(holder.table.Natives, func(n NativeKey) bool {
+			return !slices.ContainsFunc(columns, func(c string) bool { return !slices.Contains(n.Columns, c) })
+		})
+		if columns == nil || native || sameSet(columns, holder.table.Key()) && !strings.Contains(why, "named after") {
+			continue
+		}
+		g.found[holder.table] = append(g.found[holder.table], candidate{place: target, key: key, columns: columns, score: 90, why: why})
+	}
+}
+
+// composite finds a column for each column of a key: of the same name, or of that name after the name of the table; at least
+// one is named after the table, or all have the names of the key and say more than id.
+func (g *guesser) composite(holder *Table, target place, key []string) (columns []string, why string) {
+	after := false
+	for _, name := range key {
+		k := target.table.Column(name)
+		i := slices.IndexFunc(holder.Columns, func(c Column) bool {
+			score, _ := named(noun(strings.Join(before(words(c.Name), words(name)), "_")), "id", target)
+			return score >= 95 && alike(c, *k)
+		})
+		if i < 0 {
+			i = slices.IndexFunc(holder.Columns, func(c Column) bool {
+				return strings.EqualFold(c.Name, name) && !slices.Contains(keyWords, strings.ToLower(name)) && alike(c, *k)
+			})
+		} else {
+			after = true
+		}
+		if i < 0 {
+			return nil, ""
+		}
+		columns = append(columns, holder.Columns[i].Name)
+	}
+	distinct := slices.Clone(columns)
+	slices.Sort(distinct)
+	switch {
+	case len(slices.Compact(distinct)) < len(key):
+		return nil, ""
+	case after:
+		return columns, "the columns are named after the table and its key"
+	case holder.Key() == nil || !sameSet(columns, holder.Key()):
+		return columns, "the columns have the names of the key"
+	}
+	return nil, ""
+}
+
+// before returns the words without those at the end; nil when they do not end with them.
+func before(all, end []string) []string {
+	if len(all) <= len(end) || !hasSuffix(all, end) {
+		return nil
+	}
+	return all[:len(all)-len(end)]
+}
+
+func alike(holder, key Column) bool {
+	_, ok := Compare(holder.Type, key.Type)
+	return ok && holder.Type.class() == key.Type.class()
+}
