@@ -54,7 +54,7 @@ func TestAVersionThatDropsPatternsOfStoredResourcesNeedsAConfirmation(t *testing
 	require.NoError(t, err, out)
 	require.Contains(t, out, "kept: 1 resources of kind Hidden, such as hidden/h")
 	_, err = f.put(hidden, nil)
-	require.ErrorContains(t, err, "it can be read and deleted")
+	require.ErrorContains(t, err, "can be read and deleted")
 	out, err = run(t, "plan", hidden, "--context", f.Context)
 	require.NoError(t, err, out)
 	f.mustDelete(hidden)

@@ -86,7 +86,7 @@ func TestWhatAVersionHasNoPlaceForIsKept_I13_I26(t *testing.T) {
 		require.Equal(t, peer.Active, b.Get(full(name)).State)
 		_, err := b.Put(full(name), nil)
 		require.ErrorAs(t, err, new(*peer.InvalidError))
-		require.ErrorContains(t, err, "it can be read and deleted")
+		require.ErrorContains(t, err, "can be read and deleted")
 		_, err = store.Explain(ctx, name)
 		require.NoError(t, err)
 		plan, err := store.PlanDelete(ctx, name)
