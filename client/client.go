@@ -23,6 +23,7 @@ import (
 
 	"github.com/db-controller/db-controller/envregistry"
 	"github.com/db-controller/db-controller/internal/identity"
+	"github.com/db-controller/db-controller/internal/retry"
 	"github.com/db-controller/db-controller/schema"
 	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
 	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
@@ -279,7 +280,7 @@ func (c *Client) WaitGone(ctx context.Context, name schema.FullName, uid string)
 	if err != nil {
 		return err
 	}
-	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
+	for pauses := (retry.Backoff{First: time.Millisecond, Max: 50 * time.Millisecond}); ; {
 		r, err := resources.GetResource(ctx, &resourcev1.GetResourceRequest{Name: name.Name})
 		switch {
 		case status.Code(err) == codes.NotFound, err == nil && r.GetUid() != uid:
@@ -287,10 +288,8 @@ func (c *Client) WaitGone(ctx context.Context, name schema.FullName, uid string)
 		case err != nil && status.Code(err) != codes.Unavailable:
 			return err
 		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(wait):
+		if err := pauses.Wait(ctx); err != nil {
+			return err
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 
+	"github.com/db-controller/db-controller/internal/retry"
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 )
@@ -12,30 +13,30 @@ import (
 // (I20). The pieces that fail are a schema.PartError. A failure that no piece causes is of the batch and ends it: ctx has
 // ended, the database is unavailable, or do says so with a batchError.
 func bisect(ctx context.Context, seqs []int64, do func(seqs []int64) (waiting []int64, err error)) (waiting []int64, err error) {
-	waiting, err = do(seqs)
+	part := &schema.PartError{}
+	_, err = retry.Halves{
+		Run: func(seqs []int64) error {
+			more, err := do(seqs)
+			if err == nil {
+				waiting = append(waiting, more...)
+			}
+			return err
+		},
+		Whole: func(err error) bool {
+			return ctx.Err() != nil || errors.As(err, new(*peer.UnavailableError)) || errors.As(err, new(batchError))
+		},
+		Failed: func(seq int64, err error) error {
+			part.Failed, part.Cause = append(part.Failed, seq), err
+			return nil
+		},
+	}.Do(seqs)
 	switch {
-	case err == nil:
-		return waiting, nil
-	case ctx.Err() != nil, errors.As(err, new(*peer.UnavailableError)), errors.As(err, new(batchError)):
+	case err != nil:
 		return nil, err
-	case len(seqs) == 1:
-		return nil, &schema.PartError{Failed: seqs, Cause: err}
+	case len(part.Failed) > 0:
+		return waiting, part
 	}
-	waiting = nil
-	part, failed := &schema.PartError{}, (*schema.PartError)(nil)
-	for _, half := range [][]int64{seqs[:len(seqs)/2], seqs[len(seqs)/2:]} {
-		more, err := bisect(ctx, half, do)
-		waiting = append(waiting, more...)
-		if errors.As(err, &failed) {
-			part.Failed, part.Cause = append(part.Failed, failed.Failed...), failed.Cause
-		} else if err != nil {
-			return nil, err
-		}
-	}
-	if len(part.Failed) == 0 {
-		return waiting, nil
-	}
-	return waiting, part
+	return waiting, nil
 }
 
 // batchError is a failure of a whole batch.

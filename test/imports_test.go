@@ -26,7 +26,7 @@ var allowed = map[string][]string{
 	"schema/peer":                              {"schema"},
 	"schema/shadow":                            {"schema", "schema/peer", "schema/shadow/internal/"},
 	"schema/shadow/internal/plan":              {"schema", "schema/peer"},
-	"schema/shadow/internal/db":                {"internal/feed", "internal/postgres", "schema", "schema/peer"},
+	"schema/shadow/internal/db":                {"internal/feed", "internal/postgres", "internal/retry", "schema", "schema/peer"},
 	"schema/shadow/internal/gate":              rooms("db"),
 	"schema/shadow/internal/read":              rooms("db", "gate"),
 	"schema/shadow/internal/target":            rooms("db", "gate", "read"),
@@ -53,9 +53,9 @@ var allowed = map[string][]string{
 	"envregistry/server":                       {"internal/feed", "internal/identity", "internal/postgres", "schema", "schema/schemapb/", "schema/wire"},
 	"constraint":                               {"constraint/cache", "internal/retry", "schema"},
 	"constraint/cache":                         {},
-	"handlers":                                 {"internal/crash", "schema", "schema/peer"},
+	"handlers":                                 {"internal/crash", "internal/retry", "schema", "schema/peer"},
 	"nodemanager":                              {"schema"},
-	"client":                                   {"envregistry", "internal/identity", "schema", "schema/schemapb/", "schema/wire"},
+	"client":                                   {"envregistry", "internal/identity", "internal/retry", "schema", "schema/schemapb/", "schema/wire"},
 	"cmd/db-controller":                        {""},
 	"cmd/db-controller/playground":             {"internal/identity", "schema"},
 	"cmd/db-controller/bench":                  {"client", "cmd/db-controller/playground", "internal/postgres", "schema", "schema/peer", "schema/schemapb/", "schema/shadow"},
@@ -69,7 +69,7 @@ var allowed = map[string][]string{
 
 // rooms returns the imports of a room of the store that stands on these others.
 func rooms(below ...string) []string {
-	may := []string{"internal/crash", "internal/feed", "internal/postgres", "schema", "schema/peer"}
+	may := []string{"internal/crash", "internal/feed", "internal/postgres", "internal/retry", "schema", "schema/peer"}
 	for _, room := range below {
 		may = append(may, "schema/shadow/internal/"+room)
 	}

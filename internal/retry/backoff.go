@@ -1,7 +1,9 @@
-// Package retry is shared by the loops that try again: growing pauses (Backoff), and an end for streams that fall silent (Watch).
+// Package retry is shared by the loops that try again: growing pauses (Backoff), batches without the elements that fail (Halves),
+// and an end for streams that fall silent (Watch).
 package retry
 
 import (
+	"context"
 	"math/rand/v2"
 	"time"
 )
@@ -26,6 +28,18 @@ func (b *Backoff) Next() time.Duration {
 	}
 	b.last = min(max(2*b.last, first), longest)
 	return b.last/2 + rand.N(b.last/2+1)
+}
+
+// Wait waits for the next pause; it fails with the error of ctx when that ends before.
+func (b *Backoff) Wait(ctx context.Context) error {
+	timer := time.NewTimer(b.Next())
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+		return nil
+	}
 }
 
 // Reset makes the next pause the first one.

@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/db-controller/db-controller/internal/retry"
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
@@ -108,7 +109,7 @@ func (s *Actor) ActFor(ctx context.Context, from schema.DeploymentID, deletions 
 	}
 	for uid, f := range a.failedHolders {
 		if err := a.failed[uid]; err != nil && !errors.Is(err, schema.ErrUnfinished) {
-			a.failed[uid] = fmt.Errorf("%d holders could not be handled, the last one: %w", f.n, f.cause)
+			a.failed[uid] = fmt.Errorf("%d holders could not be handled, the last one: %w", len(f.holders), f.cause)
 		}
 	}
 	if from != s.Self {
@@ -137,10 +138,10 @@ func (a *Acting) key(uid uuid.UUID) deletionKey {
 	return deletionKey{seq: a.deletions[uid].Seq, epoch: a.epoch}
 }
 
-// failedHolders counts the holders of a target that failed, with the error of the last.
+// failedHolders are the holders of a target that failed, with the error of the last.
 type failedHolders struct {
-	n     int
-	cause error
+	holders map[int64]bool
+	cause   error
 }
 
 func (a *Acting) Load(ctx context.Context, q db.Querier, uids []uuid.UUID) error {
@@ -215,6 +216,7 @@ func (a *Acting) actLarge(ctx context.Context, id int64, patience time.Duration,
 	began, uid := time.Now(), a.Targets[id].UID
 	w := a.Store.walks.take(id, a.key(uid))
 	delete(a.failed, uid) // set again if its pages fail
+	delete(a.failedHolders, uid)
 	for ; w.behaviour < len(actingBehaviours); first = false {
 		if time.Since(began) >= patience && !first {
 			a.Store.walks.put(id, w)
@@ -264,7 +266,7 @@ func (a *Acting) batch(ctx context.Context, targets, holders []int64) error {
 	if len(holders) == 0 {
 		return nil
 	}
-	left, err := a.Store.Halving(ctx, holders, db.Halving{
+	left, err := a.Store.Halving(ctx, holders, retry.Halves{
 		Run: func(part []int64) error {
 			err := a.try(ctx, targets, part, lockMembersSQL)
 			if db.HasCode(err, db.CodeLockNotAvailable) {
@@ -304,7 +306,12 @@ func (a *Acting) recordFailed(ctx context.Context, q db.Querier, targets, holder
 	for _, e := range edges {
 		uid := a.Targets[e.TargetID].UID
 		a.failed[uid] = cause
-		a.failedHolders[uid] = failedHolders{a.failedHolders[uid].n + 1, cause}
+		f := a.failedHolders[uid]
+		if f.holders == nil {
+			f.holders = map[int64]bool{}
+		}
+		f.holders[e.HolderID], f.cause = true, cause // a holder may be tried several times
+		a.failedHolders[uid] = f
 	}
 	return err
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/db-controller/db-controller/internal/crash"
+	"github.com/db-controller/db-controller/internal/retry"
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/cascade"
@@ -91,7 +92,7 @@ func (s *Deleter) delete(ctx context.Context, id *write.Request, req DeleteReque
 	}
 	ctx, cancel := db.WithDefaultTimeout(ctx, s.Cfg.DeleteTimeout)
 	defer cancel()
-	d := &deletion{store: s, req: req, request: id, kindID: kindID, closed: &closing{id: uuid.New()}, cause: &schema.Cause{
+	d := &deletion{store: s, req: req, request: id, kindID: kindID, pauses: retry.Backoff{First: 2 * time.Millisecond, Max: 100 * time.Millisecond}, closed: &closing{id: uuid.New()}, cause: &schema.Cause{
 		ID: uuid.Must(uuid.NewV7()), Root: s.full(req.Name).String(), Actor: req.Actor, RequestID: req.RequestID, At: time.Now(),
 	}}
 	defer s.reopen(ctx, d.closed)
@@ -111,11 +112,12 @@ type deletion struct {
 	ahead *lookAhead
 	// undecided are the undecided blockades of the last look-ahead.
 	undecided []blockade
+	pauses    retry.Backoff
 	obstacles int // tries that met an obstacle which no look-ahead had found, or whose blockades a look-ahead settled
 }
 
 func (d *deletion) run(ctx context.Context) (peer.DeleteResult, error) {
-	for wait := 2 * time.Millisecond; ; wait = min(2*wait, 100*time.Millisecond) {
+	for {
 		result, found, err := d.try(ctx)
 		switch {
 		case db.HasCode(err, db.CodeLockNotAvailable) && ctx.Err() == nil:
@@ -123,7 +125,7 @@ func (d *deletion) run(ctx context.Context) (peer.DeleteResult, error) {
 		case err == nil && found == nil:
 			return result, nil
 		case err == nil:
-			err = d.giveWay(ctx, found, wait)
+			err = d.giveWay(ctx, found)
 		default:
 			err = d.whyNot(err)
 		}
@@ -135,7 +137,7 @@ func (d *deletion) run(ctx context.Context) (peer.DeleteResult, error) {
 
 // giveWay resolves the obstacle of a try: it looks ahead, waits for undecided attempts, and closes the targets when new
 // references arrive as fast as old ones are settled.
-func (d *deletion) giveWay(ctx context.Context, found *obstacle, wait time.Duration) error {
+func (d *deletion) giveWay(ctx context.Context, found *obstacle) error {
 	late := d.ahead != nil // the obstacle arrived after the look-ahead
 	if err := d.lookAhead(ctx, found); err != nil {
 		return err
@@ -155,10 +157,8 @@ func (d *deletion) giveWay(ctx context.Context, found *obstacle, wait time.Durat
 		d.ahead = nil // the settled references may lead to other deployments
 	case waits:
 		d.ahead = nil // excused blockers may have changed meanwhile
-		select {
-		case <-ctx.Done():
+		if d.pauses.Wait(ctx) != nil {
 			return d.store.undecided(d.req.Name, d.undecided)
-		case <-time.After(wait):
 		}
 	}
 	return nil

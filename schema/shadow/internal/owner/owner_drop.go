@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"go.uber.org/zap"
 
+	"github.com/db-controller/db-controller/internal/retry"
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/cascade"
@@ -47,74 +48,106 @@ func (s *Owners) DropOwners(ctx context.Context, from schema.DeploymentID, epoch
 	if err != nil {
 		return nil, false, err
 	}
-	if len(letGo) > 0 {
-		var by, ownees []uuid.UUID
-		for _, l := range letGo {
-			by, ownees = append(by, l.Owner), append(ownees, l.Ownee)
-		}
-		err := s.InTx(ctx, db.WorkFeed, func(tx pgx.Tx) error {
-			_, err := tx.Exec(ctx, checkAgainSQL, deployment, by, ownees, peer.FlagRequires)
-			return err
-		})
-		if err != nil {
-			return nil, false, fmt.Errorf("ask again about owners: %w", err)
-		}
-	}
-	if len(owners) == 0 {
-		return nil, false, nil
+	if err := s.checkAgain(ctx, deployment, letGo); err != nil || len(owners) == 0 {
+		return nil, false, err
 	}
 	if _, err := s.Current(); err != nil {
 		return nil, false, err
 	}
+	d := newOwnerDrop(deployment, owners)
+	d.admit = func(tx pgx.Tx, b *pgx.Batch) { s.gate.CheckPeerEpoch(tx, b, deployment, epoch, selfEpoch) }
+	if more, err := s.dropOwners(ctx, d); more || err != nil {
+		return nil, more, err
+	}
+	failed, err = s.stillOwning(ctx, deployment, d.deleted)
+	return failed, false, err
+}
+
+// checkAgain creates work that checks owners again which let go of their ownees.
+func (s *Owners) checkAgain(ctx context.Context, deployment int32, letGo []peer.LetGo) error {
+	if len(letGo) == 0 {
+		return nil
+	}
+	var by, ownees []uuid.UUID
+	for _, l := range letGo {
+		by, ownees = append(by, l.Owner), append(ownees, l.Ownee)
+	}
+	err := s.InTx(ctx, db.WorkFeed, func(tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, checkAgainSQL, deployment, by, ownees, peer.FlagRequires)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("ask again about owners: %w", err)
+	}
+	return nil
+}
+
+// ownerDrop is a deployment's message about deleted owners.
+type ownerDrop struct {
+	deployment int32 // of the owners
+	deleted    []uuid.UUID
+	change     cascade.OwnerChange
+	admit      func(tx pgx.Tx, b *pgx.Batch) // queues the checks of the epochs
+}
+
+func newOwnerDrop(deployment int32, owners []schema.Deletion) *ownerDrop {
 	causes := make(map[uuid.UUID]*schema.Cause, len(owners))
 	deleted := make([]uuid.UUID, len(owners))
 	for i, o := range owners {
 		deleted[i], causes[o.UID] = o.UID, o.Cause
 	}
-	change := cascade.OwnerChange{Causes: causes, Lost: func(r write.OwnerRow) bool {
+	return &ownerDrop{deployment: deployment, deleted: deleted, change: cascade.OwnerChange{Causes: causes, Lost: func(r write.OwnerRow) bool {
 		_, gone := causes[r.UID]
 		return gone && r.DeploymentID == deployment
-	}}
+	}}}
+}
+
+// dropOwners drops the owner references to deleted owners, a batch of ownees after the other; more is true when its time was over.
+func (s *Owners) dropOwners(ctx context.Context, d *ownerDrop) (more bool, err error) {
 	began := time.Now()
 	for after := int64(0); ; {
-		rows, err := s.Pool.Query(ctx, selectOwnedSQL, deployment, deleted, after, s.Cfg.BatchSize)
+		rows, err := s.Pool.Query(ctx, selectOwnedSQL, d.deployment, d.deleted, after, s.Cfg.BatchSize)
 		if err != nil {
-			return nil, false, fmt.Errorf("read ownees: %w", err)
+			return false, fmt.Errorf("read ownees: %w", err)
 		}
 		ownees, err := pgx.CollectRows(rows, pgx.RowTo[int64])
 		if err != nil {
-			return nil, false, fmt.Errorf("read ownees: %w", err)
+			return false, fmt.Errorf("read ownees: %w", err)
 		}
-		if len(ownees) > 0 {
-			_, err = s.Halving(ctx, ownees, db.Halving{
-				Run: func(part []int64) error {
-					return s.InTx(ctx, db.AllFeeds, func(tx pgx.Tx) error {
-						b := &pgx.Batch{}
-						s.gate.CheckPeerEpoch(tx, b, deployment, epoch, selfEpoch)
-						if err := tx.SendBatch(ctx, b).Close(); err != nil {
-							return err
-						}
-						return s.cascade.ChangeOwners(ctx, tx, slices.Clone(part), change)
-					})
-				},
-				Failed: func(ownee int64, err error) error { // stillOwning returns its owners
-					s.Log.Warn("changing the owners of a resource failed; it will be retried", zap.Int64("resource", ownee), zap.Error(err))
-					return nil
-				},
-			})
-		}
-		if err != nil {
-			return nil, false, err
+		if err := s.dropFrom(ctx, d, ownees); err != nil {
+			return false, err
 		}
 		if len(ownees) < s.Cfg.BatchSize {
-			break
+			return false, nil
 		}
 		if after = ownees[len(ownees)-1]; time.Since(began) > dropTime {
-			return nil, true, nil
+			return true, nil
 		}
 	}
-	failed, err = s.stillOwning(ctx, deployment, deleted)
-	return failed, false, err
+}
+
+// dropFrom drops the owner references of some ownees, all or, after a failure, those that can be handled.
+func (s *Owners) dropFrom(ctx context.Context, d *ownerDrop, ownees []int64) error {
+	if len(ownees) == 0 {
+		return nil
+	}
+	_, err := s.Halving(ctx, ownees, retry.Halves{
+		Run: func(part []int64) error {
+			return s.InTx(ctx, db.AllFeeds, func(tx pgx.Tx) error {
+				b := &pgx.Batch{}
+				d.admit(tx, b)
+				if err := tx.SendBatch(ctx, b).Close(); err != nil {
+					return err
+				}
+				return s.cascade.ChangeOwners(ctx, tx, slices.Clone(part), d.change)
+			})
+		},
+		Failed: func(ownee int64, err error) error { // stillOwning returns its owners
+			s.Log.Warn("changing the owners of a resource failed; it will be retried", zap.Int64("resource", ownee), zap.Error(err))
+			return nil
+		},
+	})
+	return err
 }
 
 // stillOwning returns the deleted owners that still have an owner reference here, since its ownee could not be handled.

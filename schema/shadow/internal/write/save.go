@@ -12,6 +12,7 @@ import (
 
 	"github.com/db-controller/db-controller/internal/crash"
 	"github.com/db-controller/db-controller/internal/feed"
+	"github.com/db-controller/db-controller/internal/retry"
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
@@ -37,7 +38,7 @@ func (s *Writer) save(ctx context.Context, req *Request, writes []peer.Write) ([
 	ctx, cancel := db.WithDefaultTimeout(ctx, saveTimeout)
 	defer cancel()
 	var last error // the temporary failure of the previous try
-	for wait := 5 * time.Millisecond; ; wait = min(2*wait, 200*time.Millisecond) {
+	for pauses := (retry.Backoff{First: 5 * time.Millisecond, Max: 200 * time.Millisecond}); ; {
 		saved, err := s.saveOnce(ctx, req, writes)
 		if last != nil && db.GaveUp(err) {
 			return nil, last // says more than an exceeded deadline
@@ -48,10 +49,8 @@ func (s *Writer) save(ctx context.Context, req *Request, writes []peer.Write) ([
 		if last = err; errors.Is(err, db.ErrStale) {
 			last = peer.ErrAborted
 		}
-		select {
-		case <-ctx.Done():
+		if pauses.Wait(ctx) != nil {
 			return nil, last
-		case <-time.After(wait):
 		}
 	}
 }
