@@ -50,7 +50,7 @@ func TestAScenarioThatFailsNamesWhatFailed(t *testing.T) {
 	require.NoError(t, os.WriteFile(file, []byte("- put: { name: //iam.example.com/us-west2/projects/a, body: {} }\n  refused: never\n"), 0o600))
 	out, err := run(t, "dev", "--scenario", file)
 	require.Error(t, err)
-	require.Contains(t, out, "demo: step 1 failed: put //iam.example.com/us-west2/projects/a: accepted, although the scenario expects a refusal (never)")
+	require.Contains(t, out, file+": step 1 failed: put //iam.example.com/us-west2/projects/a: accepted, although the scenario expects a refusal (never)")
 }
 
 func examples(t *testing.T) string {

@@ -41,9 +41,9 @@ server of --postgres, it checks that enough connections are free.`,
 			err := runDev(cmd, cfg)
 			if cfg.scenario != "" {
 				if err != nil {
-					return fmt.Errorf("demo: %w", err)
+					return fmt.Errorf("%s: %w", cfg.scenario, err)
 				}
-				cmd.Println("demo: ok")
+				cmd.Println(cfg.scenario + ": ok")
 			}
 			return err
 		},

@@ -15,7 +15,7 @@ import (
 )
 
 func newExplain() *cobra.Command {
-	return resourceCommand("explain NAME", "Show why a resource is pending, or still being deleted", "  db-controller explain //iam.example.com/us-west2/projects/acme", cobra.ExactArgs(1),
+	return resourceCommand("explain NAME", "Show why a resource is pending, or still being deleted", "  db-controller explain //iam.example.com/us-west2/projects/acme", ofResources(cobra.ExactArgs(1)),
 		func(cmd *cobra.Command, c *client.Client, args []string) error {
 			name, err := schema.ParseFullName(args[0])
 			if err != nil {
@@ -55,7 +55,7 @@ func sinceText(r *adminv1.ExplainResponse_Reason) string {
 }
 
 func newStatus() *cobra.Command {
-	return resourceCommand("status DEPLOYMENT", "Show the version, the processes and the outstanding work of a deployment", "  db-controller status iam.example.com/us-west2", cobra.ExactArgs(1),
+	return resourceCommand("status DEPLOYMENT", "Show the version, the processes and the outstanding work of a deployment", "  db-controller status iam.example.com/us-west2", ofDeployment,
 		func(cmd *cobra.Command, c *client.Client, args []string) error {
 			id, err := schema.ParseDeploymentID(args[0])
 			if err != nil {
@@ -145,7 +145,7 @@ func processLine(p *adminv1.StatusResponse_Process) string {
 
 func newBlockDeletion() *cobra.Command {
 	var off bool
-	cmd := resourceCommand("block-deletion NAME", "Refuse every delete of a resource until --off, for operators", "  db-controller block-deletion //iam.example.com/us-west2/projects/acme", cobra.ExactArgs(1),
+	cmd := resourceCommand("block-deletion NAME", "Refuse every delete of a resource until --off, for operators", "  db-controller block-deletion //iam.example.com/us-west2/projects/acme", ofResources(cobra.ExactArgs(1)),
 		func(cmd *cobra.Command, c *client.Client, args []string) error {
 			name, resources, err := c.Named(cmd.Context(), args[0])
 			if err != nil {

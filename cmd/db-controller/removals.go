@@ -18,7 +18,7 @@ const longestChain = 100
 func newRemovals() *cobra.Command {
 	var uid string
 	cmd := resourceCommand("removals NAME", "Show why the resources of a name were removed, up to the root of each deletion",
-		"  db-controller removals //devices.example.com/us-west2/projects/acme/devices/d1", cobra.ExactArgs(1),
+		"  db-controller removals //devices.example.com/us-west2/projects/acme/devices/d1", ofResources(cobra.ExactArgs(1)),
 		func(cmd *cobra.Command, c *client.Client, args []string) error {
 			name, err := schema.ParseFullName(args[0])
 			if err != nil {

@@ -43,8 +43,29 @@ func resourceCommand(use, short, example string, args cobra.PositionalArgs, run 
 	return cmd
 }
 
+// ofResources requires arguments of which each is the full name of a resource, before a context is read.
+func ofResources(count cobra.PositionalArgs) cobra.PositionalArgs {
+	return cobra.MatchAll(count, func(_ *cobra.Command, args []string) error {
+		for _, arg := range args {
+			if _, err := schema.ParseFullName(arg); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// ofDeployment requires one argument, the name of a deployment, before a context is read.
+func ofDeployment(cmd *cobra.Command, args []string) error {
+	if err := cobra.ExactArgs(1)(cmd, args); err != nil {
+		return err
+	}
+	_, err := schema.ParseDeploymentID(args[0])
+	return err
+}
+
 func newGet() *cobra.Command {
-	cmd := resourceCommand("get NAME...", "Show resources by their full names", "  db-controller get //iam.example.com/us-west2/projects/acme -o yaml", cobra.MinimumNArgs(1),
+	cmd := resourceCommand("get NAME...", "Show resources by their full names", "  db-controller get //iam.example.com/us-west2/projects/acme -o yaml", ofResources(cobra.MinimumNArgs(1)),
 		func(cmd *cobra.Command, c *client.Client, args []string) error {
 			var found []*resourcev1.Resource
 			var missing error
@@ -73,7 +94,7 @@ func newList() *cobra.Command {
 	var query client.Query
 	var limit int
 	cmd := resourceCommand("list DEPLOYMENT", "List the resources of a deployment", `  db-controller list devices.example.com/eastus2 --kind Device
-  db-controller list devices.example.com/eastus2 --filter 'labels.team = "a" AND body.size > 5' --order 'body.size desc'`, cobra.ExactArgs(1),
+  db-controller list devices.example.com/eastus2 --filter 'labels.team = "a" AND body.size > 5' --order 'body.size desc'`, ofDeployment,
 		func(cmd *cobra.Command, c *client.Client, args []string) error {
 			id, err := schema.ParseDeploymentID(args[0])
 			if err != nil {
@@ -117,7 +138,7 @@ func newPut() *cobra.Command {
 	cmd := resourceCommand("put NAME [BODY]", "Create or replace a resource; the body is JSON or YAML, in the argument or a file; without a body it creates, and does not replace",
 		`  db-controller put //iam.example.com/us-west2/projects/acme '{"title": "Acme"}'
   db-controller put //devices.example.com/eastus2/projects/acme/devices/d1 -f device.yaml
-  db-controller put //devices.example.com/eastus2/fleets/f --owner Project=//iam.example.com/us-west2/projects/acme`, cobra.RangeArgs(1, 2),
+  db-controller put //devices.example.com/eastus2/fleets/f --owner Project=//iam.example.com/us-west2/projects/acme`, cobra.MatchAll(cobra.RangeArgs(1, 2), func(cmd *cobra.Command, args []string) error { return ofResources(cobra.ExactArgs(1))(cmd, args[:1]) }),
 		func(cmd *cobra.Command, c *client.Client, args []string) error {
 			body, err := readBody(cmd, args[1:], file)
 			if err != nil {
@@ -245,72 +266,98 @@ func toFloat(v any) float64 {
 	return 0
 }
 
+// deletion is a delete as its flags describe it.
+type deletion struct {
+	timeout, wait time.Duration
+	dryRun        bool
+}
+
 func newDelete() *cobra.Command {
-	var timeout, wait time.Duration
-	var dryRun bool
+	var d deletion
 	cmd := resourceCommand("delete NAME", "Delete a resource with everything that cascades", `  db-controller delete //iam.example.com/us-west2/projects/acme --wait 10s
-  db-controller delete //iam.example.com/us-west2/projects/acme --timeout 30s`, cobra.ExactArgs(1),
+  db-controller delete //iam.example.com/us-west2/projects/acme --timeout 30s`, ofResources(cobra.ExactArgs(1)),
 		func(cmd *cobra.Command, c *client.Client, args []string) error {
-			if timeout < 0 {
-				return fmt.Errorf("--timeout %s: want more than 0s", timeout)
+			if d.timeout < 0 {
+				return fmt.Errorf("--timeout %s: want more than 0s", d.timeout)
 			}
-			if dryRun {
+			if d.dryRun {
 				return printPlan(cmd, c, args[0])
 			}
-			name, resources, err := c.Named(cmd.Context(), args[0])
-			if err != nil {
-				return err
-			}
-			ctx, cancel := cmd.Context(), func() {}
-			if timeout > 0 {
-				ctx, cancel = context.WithTimeout(ctx, timeout)
-			}
-			defer cancel()
-			answer, err := resources.DeleteResource(ctx, &resourcev1.DeleteResourceRequest{Name: name.Name})
-			if err != nil {
-				return plain(err)
-			}
-			for _, u := range answer.GetUnasked() {
-				cmd.PrintErrf("note: %s did not answer whether its resources block the cascade: %s\n", u.GetDeployment(), u.GetMessage())
-			}
-			if answer.GetRemoved() {
-				cmd.Println(name, "deleted")
-				return nil
-			}
-			if wait > 0 {
-				began := time.Now()
-				ctx, cancel := context.WithTimeout(cmd.Context(), wait)
-				defer cancel()
-				waited := c.WaitGone(ctx, name, answer.GetResource().GetUid())
-				if waited == nil {
-					cmd.Printf("%s deleted, after %s\n", name, time.Since(began).Round(time.Millisecond))
-					return nil
-				}
-				if !errors.Is(waited, context.DeadlineExceeded) {
-					return plain(waited)
-				}
-			}
-			cmd.Println(name, "is being deleted")
-			r, err := resources.GetResource(cmd.Context(), &resourcev1.GetResourceRequest{Name: name.Name})
-			if err == nil {
-				for _, condition := range r.GetConditions() {
-					cmd.Printf("  %s %s\n", condition.GetType(), condition.GetMessage())
-				}
-			}
-			if wait > 0 {
-				return fmt.Errorf("%s still exists after %s; its deletion continues", name, wait)
-			}
-			return nil
+			return d.run(cmd, c, args[0])
 		})
-	cmd.Flags().DurationVar(&timeout, "timeout", 0, "how long to wait for the answers of deployments and for undecided references (default: the limit of the deployment, 5s)")
-	cmd.Flags().DurationVar(&wait, "wait", 0, "how long to wait until the resource is removed")
-	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only show the effect, as plan does")
+	cmd.Flags().DurationVar(&d.timeout, "timeout", 0, "how long to wait for the answers of deployments and for undecided references (default: the limit of the deployment, 5s)")
+	cmd.Flags().DurationVar(&d.wait, "wait", 0, "how long to wait until the resource is removed")
+	cmd.Flags().BoolVar(&d.dryRun, "dry-run", false, "only show the effect, as plan does")
 	return cmd
+}
+
+func (d *deletion) run(cmd *cobra.Command, c *client.Client, full string) error {
+	name, resources, err := c.Named(cmd.Context(), full)
+	if err != nil {
+		return err
+	}
+	answer, err := d.send(cmd.Context(), resources, name)
+	if err != nil {
+		return plain(err)
+	}
+	for _, u := range answer.GetUnasked() {
+		cmd.PrintErrf("note: %s did not answer whether its resources block the cascade: %s\n", u.GetDeployment(), u.GetMessage())
+	}
+	if answer.GetRemoved() {
+		cmd.Println(name, "deleted")
+		return nil
+	}
+	if d.wait > 0 {
+		began := time.Now()
+		if gone, err := d.waitGone(cmd.Context(), c, name, answer.GetResource().GetUid()); err != nil {
+			return plain(err)
+		} else if gone {
+			cmd.Printf("%s deleted, after %s\n", name, time.Since(began).Round(time.Millisecond))
+			return nil
+		}
+	}
+	printDeleting(cmd, resources, name)
+	if d.wait > 0 {
+		return fmt.Errorf("%s still exists after %s; its deletion continues", name, d.wait)
+	}
+	return nil
+}
+
+func (d *deletion) send(ctx context.Context, resources resourcev1.ResourceServiceClient, name schema.FullName) (*resourcev1.DeleteResourceResponse, error) {
+	if d.timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, d.timeout)
+		defer cancel()
+	}
+	return resources.DeleteResource(ctx, &resourcev1.DeleteResourceRequest{Name: name.Name})
+}
+
+// waitGone reports whether the resource was removed before the wait ended.
+func (d *deletion) waitGone(ctx context.Context, c *client.Client, name schema.FullName, uid string) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, d.wait)
+	defer cancel()
+	err := c.WaitGone(ctx, name, uid)
+	if errors.Is(err, context.DeadlineExceeded) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// printDeleting shows what a resource in DELETING waits for.
+func printDeleting(cmd *cobra.Command, resources resourcev1.ResourceServiceClient, name schema.FullName) {
+	cmd.Println(name, "is being deleted")
+	r, err := resources.GetResource(cmd.Context(), &resourcev1.GetResourceRequest{Name: name.Name})
+	if err != nil {
+		return
+	}
+	for _, condition := range r.GetConditions() {
+		cmd.Printf("  %s %s\n", condition.GetType(), condition.GetMessage())
+	}
 }
 
 func newWatch() *cobra.Command {
 	var kind, filter string
-	cmd := resourceCommand("watch DEPLOYMENT", "Show the resources of a deployment and every change after that", "  db-controller watch devices.example.com/eastus2", cobra.ExactArgs(1),
+	cmd := resourceCommand("watch DEPLOYMENT", "Show the resources of a deployment and every change after that", "  db-controller watch devices.example.com/eastus2", ofDeployment,
 		func(cmd *cobra.Command, c *client.Client, args []string) error {
 			id, err := schema.ParseDeploymentID(args[0])
 			if err != nil {

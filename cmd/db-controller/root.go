@@ -36,7 +36,7 @@ Every flag can also be set by an environment variable (--log-level by DBCONTROLL
 	add := func(group string, commands ...*cobra.Command) {
 		for _, c := range commands {
 			c.GroupID = group
-			c.Args = withUsage(c.Args)
+			usageInErrors(c)
 			root.AddCommand(c)
 		}
 	}
@@ -46,6 +46,14 @@ Every flag can also be set by an environment variable (--log-level by DBCONTROLL
 	add("run", newServe(), newRegistry(), newMigrate(), newCerts(), newStatus(), newVerify(), newHealthcheck())
 	root.AddCommand(newVersion())
 	return root
+}
+
+// usageInErrors adds the usage lines of a command and its subcommands to errors about their arguments.
+func usageInErrors(c *cobra.Command) {
+	c.Args = withUsage(c.Args)
+	for _, sub := range c.Commands() {
+		usageInErrors(sub)
+	}
 }
 
 // withUsage adds the usage line to errors about arguments.

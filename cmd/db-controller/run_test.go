@@ -85,6 +85,11 @@ func TestWrongArgumentsAreRefused(t *testing.T) {
 	}{
 		{[]string{"destroy"}, `unknown command "destroy"`},
 		{[]string{"get"}, "requires at least 1 arg(s), only received 0; usage: db-controller get NAME..."},
+		{[]string{"certs", "revoke"}, "requires at least 1 arg(s), only received 0; usage: db-controller certs revoke IDENTITY..."},
+		{[]string{"migrate", "up", "now"}, "; usage: db-controller migrate up"},
+		{[]string{"get", "a", "--context", "/nonexistent/client.yaml"}, `"a": want //`},
+		{[]string{"put", "a", "{}", "--context", "/nonexistent/client.yaml"}, `"a": want //`},
+		{[]string{"list", "iam", "--context", "/nonexistent/client.yaml"}, `deployment "iam": want service/region`},
 		{[]string{"get", "--frobnicate"}, "unknown flag: --frobnicate"},
 		{[]string{"get", "//a.example.com/r/ps/p", "-o", "xml"}, "--output xml: want table, json or yaml"},
 		{[]string{"get", "//a.example.com/r/ps/p", "--context", "/nonexistent/client.yaml"}, "/nonexistent/client.yaml does not exist: start `db-controller dev`"},

@@ -15,7 +15,7 @@ func newWaive() *cobra.Command {
 	var of, reason string
 	var yes bool
 	cmd := resourceCommand("waive DEPLOYMENT --of OTHER --reason TEXT --yes", "Let a deployment delete again without waiting for the comparison of another one",
-		`  db-controller waive iam.example.com/us-west2 --of devices.example.com/eastus2 --reason "it is down for days, ticket 4711" --yes`, cobra.ExactArgs(1),
+		`  db-controller waive iam.example.com/us-west2 --of devices.example.com/eastus2 --reason "it is down for days, ticket 4711" --yes`, ofDeployment,
 		func(cmd *cobra.Command, c *client.Client, args []string) error {
 			at, err := schema.ParseDeploymentID(args[0])
 			if err != nil {

@@ -247,8 +247,8 @@ func (c *Credentials) info(state tls.ConnectionState) (Info, error) {
 	return info, err
 }
 
-// Server is for listeners: everybody must show a certificate of the same trust domain. The door, where there is one, bounds
-// how many connections each identity has.
+// Server is for listeners: everybody must show a certificate of the same trust domain. The limiter bounds how
+// many connections each identity has; nil for no bound.
 func (c *Credentials) Server(limiter *Limiter) credentials.TransportCredentials {
 	config := &tls.Config{
 		MinVersion: tls.VersionTLS13,

@@ -58,17 +58,17 @@ var mutants = []mutant{
 		"resolver-does-not-abort", "I5, I8", "An undecided attempt that has expired is answered with gone, and may commit afterwards.",
 		"schema/shadow/internal/write/blockade.go",
 		[]string{
-			`		if _, err := tx.Exec(ctx, decideAbortedSQL, expired); err != nil {
-			return err
-		}`,
-			`		if len(expired) > 0 {
-			for i := range verdicts {
-				if verdicts[i] == peer.Undecided && questions[i].Expired {
-					verdicts[i] = peer.GoneVerdict
-				}
+			`	if _, err := tx.Exec(ctx, decideAbortedSQL, r.expired()); err != nil {
+		return err
+	}`,
+			`	if len(r.expired()) > 0 {
+		for i := range r.verdicts {
+			if r.verdicts[i] == peer.Undecided && r.questions[i].Expired {
+				r.verdicts[i] = peer.GoneVerdict
 			}
-			return nil
-		}`,
+		}
+		return nil
+	}`,
 		},
 	},
 	{

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/google/uuid"
@@ -230,68 +231,78 @@ func (e *ownerEdit) write(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
+// ownersOf has the stored owners of an ownee.
+type ownersOf struct {
+	ownee  int64
+	owners []peer.OwnerReference
+}
+
 // rewrite returns the ids of the ownees whose resource.owners changes, and the new values as JSON; nil for none.
 func (e *ownerEdit) rewrite(ctx context.Context, tx pgx.Tx) (ids []int64, texts []*string, err error) {
-	var changed []int64
-	for id := range e.changed {
-		changed = append(changed, id)
-	}
-	slices.Sort(changed)
-	if len(changed) == 0 {
+	if len(e.changed) == 0 {
 		return nil, nil, nil
 	}
-	rows, err := tx.Query(ctx, selectOwnersSQL, changed)
+	found, err := readOwners(ctx, tx, slices.Sorted(maps.Keys(e.changed)))
 	if err != nil {
-		return nil, nil, fmt.Errorf("read owners: %w", err)
-	}
-	type seen struct {
-		id     int64
-		owners []peer.OwnerReference
-	}
-	found, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (x seen, err error) {
-		var raw []byte
-		if err = row.Scan(&x.id, &raw); err != nil {
-			return x, err
-		}
-		return x, db.Decode(raw, &x.owners)
-	})
-	if err != nil {
-		return nil, nil, fmt.Errorf("read owners: %w", err)
+		return nil, nil, err
 	}
 	lost, becomes, err := e.byName(ctx, tx)
 	if err != nil {
 		return nil, nil, err
 	}
 	for _, x := range found {
-		var left []peer.OwnerReference
-		differs := false
-		for _, o := range x.owners {
-			k := e.seenKey(x.id, o)
-			if lost[k] {
-				differs = true
-				continue
-			}
-			if p, ok := becomes[k]; ok {
-				if p.Kind == "" {
-					p.Kind = o.Kind
-				}
-				differs = differs || o.UID != p.UID || o.Kind != p.Kind || o.Version != e.change.Version
-				o.UID, o.Kind, o.Version = p.UID, p.Kind, e.change.Version
-				if slices.ContainsFunc(left, func(n peer.OwnerReference) bool { return n.Owner == o.Owner && n.Kind == o.Kind && n.UID == o.UID }) {
-					continue // a second reference to the same owner
-				}
-			}
-			left = append(left, o)
+		left, differs := e.rewritten(x, lost, becomes)
+		if !differs {
+			continue
 		}
-		if differs {
-			text, err := write.OwnersJSON(left)
-			if err != nil {
-				return nil, nil, err
-			}
-			ids, texts = append(ids, x.id), append(texts, text)
+		text, err := write.OwnersJSON(left)
+		if err != nil {
+			return nil, nil, err
 		}
+		ids, texts = append(ids, x.ownee), append(texts, text)
 	}
 	return ids, texts, nil
+}
+
+func readOwners(ctx context.Context, tx pgx.Tx, ownees []int64) ([]ownersOf, error) {
+	rows, err := tx.Query(ctx, selectOwnersSQL, ownees)
+	if err != nil {
+		return nil, fmt.Errorf("read owners: %w", err)
+	}
+	found, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (x ownersOf, err error) {
+		var raw []byte
+		if err = row.Scan(&x.ownee, &raw); err != nil {
+			return x, err
+		}
+		return x, db.Decode(raw, &x.owners)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read owners: %w", err)
+	}
+	return found, nil
+}
+
+// rewritten returns the owners of an ownee without the lost ones and with the pins of the others, and whether they differ.
+func (e *ownerEdit) rewritten(x ownersOf, lost map[seenOwner]bool, becomes map[seenOwner]Pin) (left []peer.OwnerReference, differs bool) {
+	for _, o := range x.owners {
+		k := e.seenKey(x.ownee, o)
+		if lost[k] {
+			differs = true
+			continue
+		}
+		if p, ok := becomes[k]; ok {
+			if p.Kind == "" {
+				p.Kind = o.Kind
+			}
+			differs = differs || o.UID != p.UID || o.Kind != p.Kind || o.Version != e.change.Version
+			o.UID, o.Kind, o.Version = p.UID, p.Kind, e.change.Version
+			if slices.ContainsFunc(left, func(n peer.OwnerReference) bool { return n.Owner == o.Owner && n.Kind == o.Kind && n.UID == o.UID }) {
+				continue // a second reference to the same owner
+			}
+		}
+		left = append(left, o)
+	}
+	return left, differs
 }
 
 // seenOwner identifies an entry of resource.owners; the kind is by its oldest name.

@@ -25,7 +25,7 @@ type CommitView struct {
 	Running
 	At             time.Time
 	Decommissioned []int32
-	Present        *present
+	Present        *EpochCheck
 	ended          bool // the epoch of another database has ended since references were established there
 }
 

@@ -7,12 +7,12 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 )
 
-// PresentSQL is a select list over a row m of meta: the next number of the sequence mark, and the current epoch. Its columns are
-// scanned into present.Columns.
+// PresentSQL is a select list over a row m of meta: the next number of the sequence mark, and the current epoch. Its columns
+// are scanned into EpochCheck.Columns.
 const PresentSQL = `nextval('dbcontroller.mark'), ` + EpochNowSQL
 
-// present checks the epoch of a transaction by the columns of PresentSQL.
-type present struct {
+// EpochCheck checks the epoch of a transaction by the columns of PresentSQL.
+type EpochCheck struct {
 	store *Gate
 	tx    pgx.Tx
 	seen  int64 // the greatest mark seen before the statement was sent
@@ -20,16 +20,17 @@ type present struct {
 	now   *uuid.UUID
 }
 
-func (s *Gate) Present(tx pgx.Tx) *present {
-	return &present{store: s, tx: tx, seen: s.Rollback.Seen.Load()}
+// Present returns the check of the epoch of a transaction.
+func (s *Gate) Present(tx pgx.Tx) *EpochCheck {
+	return &EpochCheck{store: s, tx: tx, seen: s.Rollback.Seen.Load()}
 }
 
 // Columns returns the scan targets of PresentSQL.
-func (p *present) Columns() []any { return []any{&p.mark, &p.now} }
+func (p *EpochCheck) Columns() []any { return []any{&p.mark, &p.now} }
 
 // epoch returns the epoch of the transaction; nil when the server is not the one on which the stored epoch began, or the
 // number shows that its database is an older copy. It records the number in the transaction.
-func (p *present) epoch() *uuid.UUID {
+func (p *EpochCheck) epoch() *uuid.UUID {
 	if p.now == nil {
 		return nil
 	}
@@ -46,7 +47,7 @@ func (p *present) epoch() *uuid.UUID {
 }
 
 // Is reports whether the transaction runs in an epoch.
-func (p *present) Is(epoch uuid.UUID) bool {
+func (p *EpochCheck) Is(epoch uuid.UUID) bool {
 	now := p.epoch()
 	return now != nil && *now == epoch
 }

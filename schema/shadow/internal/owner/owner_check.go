@@ -117,6 +117,37 @@ type ownerFound struct {
 }
 
 func (c *ownerCheck) run(ctx context.Context, tx pgx.Tx) error {
+	if err := c.admit(ctx, tx); err != nil {
+		return err
+	}
+	found, err := c.lock(ctx, tx)
+	if err != nil {
+		return err
+	}
+	owners, required := c.judge(found)
+	referring, err := c.referring(ctx, tx, required)
+	if err != nil {
+		return err
+	}
+	if err := c.note(ctx, tx, found, append(owners, referring...)); err != nil {
+		return err
+	}
+	if err := c.doubt(ctx, tx); err != nil {
+		return err
+	}
+	if err := c.causes(ctx, tx); err != nil {
+		return err
+	}
+	var stored gate.Running
+	if err := tx.QueryRow(ctx, gate.SelectRunningSQL).Scan(stored.Into()...); err != nil {
+		return err
+	}
+	c.out.Version, c.out.Generation = stored.Version, stored.Generation
+	return c.store.gate.CheckVersion(c.version, stored)
+}
+
+// admit checks the epoch, and that the ownees' deployment is not decommissioned.
+func (c *ownerCheck) admit(ctx context.Context, tx pgx.Tx) error {
 	// Shared version lock: a concurrent switch waits for us, and then sends the new version to every deployment with an ownee entry.
 	if _, err := tx.Exec(ctx, gate.ShareVersionSQL, gate.VersionLock); err != nil {
 		return err
@@ -131,13 +162,19 @@ func (c *ownerCheck) run(ctx context.Context, tx pgx.Tx) error {
 	if decommissioned {
 		return peer.ErrDecommissioned
 	}
-	found, err := c.lock(ctx, tx)
-	if err != nil {
-		return err
-	}
-	var owners, required []int64
-	var requiredBy []uuid.UUID
-	var at []int // question index, parallel to required
+	return nil
+}
+
+// requiredOwners are the owners that have to refer to their ownees, as columns.
+type requiredOwners struct {
+	owners []int64
+	ownees []uuid.UUID
+	at     []int // by question
+}
+
+// judge sets the verdicts by the owners that were found. It returns the owners that exist, and apart from them those that have
+// to refer to their ownees, whose verdict is OwnerNotReferring so far.
+func (c *ownerCheck) judge(found []ownerFound) (owners []int64, required requiredOwners) {
 	for i, q := range c.questions {
 		if c.kinds[i] == 0 {
 			continue
@@ -148,7 +185,7 @@ func (c *ownerCheck) run(ctx context.Context, tx pgx.Tx) error {
 			if f.uid == q.UID && f.name == q.Name && f.kindID != c.kinds[i] {
 				a.Verdict = peer.OwnerUnknown // the owner exists, and the two sides disagree about its kind
 			}
-			if f.state != peer.Active || f.kindID != c.kinds[i] || f.name != q.Name || q.UID != uuid.Nil && f.uid != q.UID {
+			if !f.is(q, c.kinds[i]) {
 				continue
 			}
 			a.Verdict, a.UID = peer.OwnerExists, f.uid
@@ -157,45 +194,47 @@ func (c *ownerCheck) run(ctx context.Context, tx pgx.Tx) error {
 				continue
 			}
 			a.Verdict = peer.OwnerNotReferring
-			required, requiredBy, at = append(required, f.id), append(requiredBy, q.RequiredBy), append(at, i)
+			required.owners, required.ownees, required.at = append(required.owners, f.id), append(required.ownees, q.RequiredBy), append(required.at, i)
 		}
 	}
-	if len(required) > 0 {
-		rows, err := tx.Query(ctx, selectReferringSQL, required, requiredBy, c.ownee, c.store.SelfID)
-		if err != nil {
-			return err
+	return owners, required
+}
+
+// is reports whether a question is about this owner, and the owner is active.
+func (f *ownerFound) is(q peer.OwnerQuestion, kind int32) bool {
+	return f.state == peer.Active && f.kindID == kind && f.name == q.Name && (q.UID == uuid.Nil || f.uid == q.UID)
+}
+
+// referring sets the verdicts on required owners that refer to their ownees, and returns these owners.
+func (c *ownerCheck) referring(ctx context.Context, tx pgx.Tx, required requiredOwners) (owners []int64, err error) {
+	if len(required.owners) == 0 {
+		return nil, nil
+	}
+	rows, err := tx.Query(ctx, selectReferringSQL, required.owners, required.ownees, c.ownee, c.store.SelfID)
+	if err != nil {
+		return nil, err
+	}
+	var n int
+	_, err = pgx.ForEachRow(rows, []any{&n}, func() error {
+		c.out.Answers[required.at[n]].Verdict = peer.OwnerExists
+		owners = append(owners, required.owners[n])
+		return nil
+	})
+	return owners, err
+}
+
+// doubt makes missing owners unknown while commits may be lost (I15).
+func (c *ownerCheck) doubt(ctx context.Context, tx pgx.Tx) error {
+	err := c.store.gate.CheckRecovered(ctx, tx)
+	if !errors.Is(err, peer.ErrRecovering) {
+		return err
+	}
+	for i := range c.out.Answers {
+		if a := &c.out.Answers[i]; a.Verdict == peer.OwnerAbsent || a.Verdict == peer.OwnerNotReferring {
+			a.Verdict = peer.OwnerUnknown
 		}
-		var n int
-		if _, err := pgx.ForEachRow(rows, []any{&n}, func() error {
-			c.out.Answers[at[n]].Verdict = peer.OwnerExists
-			owners = append(owners, required[n])
-			return nil
-		}); err != nil {
-			return err
-		}
 	}
-	if err := c.note(ctx, tx, found, owners); err != nil {
-		return err
-	}
-	// While commits may be lost, a missing owner is unknown, not absent (I15).
-	if err := c.store.gate.CheckRecovered(ctx, tx); errors.Is(err, peer.ErrRecovering) {
-		for i := range c.out.Answers {
-			if a := &c.out.Answers[i]; a.Verdict == peer.OwnerAbsent || a.Verdict == peer.OwnerNotReferring {
-				a.Verdict = peer.OwnerUnknown
-			}
-		}
-	} else if err != nil {
-		return err
-	}
-	if err := c.causes(ctx, tx); err != nil {
-		return err
-	}
-	var stored gate.Running
-	if err := tx.QueryRow(ctx, gate.SelectRunningSQL).Scan(stored.Into()...); err != nil {
-		return err
-	}
-	c.out.Version, c.out.Generation = stored.Version, stored.Generation
-	return c.store.gate.CheckVersion(c.version, stored)
+	return nil
 }
 
 // causes fills in the causes of the deletions of absent owners.
@@ -345,70 +384,22 @@ func (s *Owners) settleOwners(ctx context.Context, c *askedOwners, answers *peer
 	if len(answers.Answers) != len(c.rows) {
 		return nil, fmt.Errorf("the owners' deployment sent %d answers to %d questions", len(answers.Answers), len(c.rows))
 	}
-	lost := map[write.OwnerKey]bool{}
-	pins := map[write.OwnerKey]cascade.Pin{}
-	asked := map[write.OwnerKey]write.OwnerRow{}
-	causes := map[uuid.UUID]*schema.Cause{}
-	open := map[int64]bool{} // ownees
-	ownees := []int64{}
+	d := &ownerDecisions{
+		asked: map[write.OwnerKey]write.OwnerRow{}, lost: map[write.OwnerKey]bool{}, pins: map[write.OwnerKey]cascade.Pin{},
+		causes: map[uuid.UUID]*schema.Cause{}, open: map[int64]bool{}, generation: answers.Generation,
+	}
 	for i, r := range c.rows {
-		asked[r.Key()] = r
-		switch a := answers.Answers[i]; a.Verdict {
-		case peer.OwnerExists:
-			kindID, err := s.Names.Kind(ctx, schema.KindID{Service: c.service, Kind: a.Kind})
-			if err != nil {
-				return nil, err
-			}
-			pins[r.Key()] = cascade.Pin{UID: a.UID, KindID: kindID, Kind: a.Kind}
-			if r.UID == uuid.Nil {
-				open[r.OwneeID] = true // the next question names its uid
-			}
-		case peer.OwnerAbsent:
-			if r.UID == uuid.Nil && !r.Over {
-				open[r.OwneeID] = true
-				continue
-			}
-			lost[r.Key()], causes[r.UID] = true, a.Cause
-		case peer.OwnerNotReferring:
-			if !r.Checked && !r.Over {
-				open[r.OwneeID] = true
-				continue
-			}
-			lost[r.Key()] = true
-		default:
-			open[r.OwneeID] = true
-			continue
+		if err := d.add(ctx, s, c.service, r, answers.Answers[i]); err != nil {
+			return nil, err
 		}
-		ownees = append(ownees, r.OwneeID)
 	}
 	err = s.InTx(ctx, db.AllFeeds, func(tx pgx.Tx) error {
-		change := cascade.OwnerChange{Causes: causes, Version: answers.Version, Generation: answers.Generation}
-		// An answer does not apply to a reference that was written again, or whose flags changed, after the question, nor when
-		// it is older than a switch that is already stored here.
-		current := func(r write.OwnerRow) bool {
-			a, ok := asked[r.Key()]
-			if ok && (!a.CreatedAt.Equal(r.CreatedAt) || a.Flags != r.Flags || r.Generation > answers.Generation) {
-				open[r.OwneeID], ok = true, false
-			}
-			return ok
-		}
-		change.Lost = func(r write.OwnerRow) bool { return lost[r.Key()] && current(r) }
-		change.Pin = func(r write.OwnerRow) (cascade.Pin, bool) {
-			p, ok := pins[r.Key()]
-			return p, ok && current(r)
-		}
-		if err := s.cascade.ChangeOwners(ctx, tx, ownees, change); err != nil {
+		change := cascade.OwnerChange{Causes: d.causes, Version: answers.Version, Generation: answers.Generation, Lost: d.isLost, Pin: d.pin}
+		if err := s.cascade.ChangeOwners(ctx, tx, d.ownees, change); err != nil {
 			return err
 		}
 		var finished []int64
-		left = nil // from an earlier attempt of this transaction
-		for ownee, seqs := range c.pieces {
-			if open[ownee] {
-				left = append(left, seqs...)
-			} else {
-				finished = append(finished, seqs...)
-			}
-		}
+		finished, left = d.split(c.pieces)
 		_, err := tx.Exec(ctx, db.DoneSQL, finished)
 		return err
 	})
@@ -416,4 +407,77 @@ func (s *Owners) settleOwners(ctx context.Context, c *askedOwners, answers *peer
 		return nil, fmt.Errorf("settle owners: %w", err)
 	}
 	return left, nil
+}
+
+// ownerDecisions are the changes of owner references that some answers cause.
+type ownerDecisions struct {
+	asked      map[write.OwnerKey]write.OwnerRow
+	lost       map[write.OwnerKey]bool
+	pins       map[write.OwnerKey]cascade.Pin
+	causes     map[uuid.UUID]*schema.Cause
+	ownees     []int64        // of changed owner references
+	open       map[int64]bool // ownees that have to be asked about again
+	generation int64          // of the owners' version in the answers
+}
+
+// add decides by the answer to the question about one owner reference.
+func (d *ownerDecisions) add(ctx context.Context, s *Owners, service string, r write.OwnerRow, a peer.OwnerAnswer) error {
+	d.asked[r.Key()] = r
+	switch a.Verdict {
+	case peer.OwnerExists:
+		kindID, err := s.Names.Kind(ctx, schema.KindID{Service: service, Kind: a.Kind})
+		if err != nil {
+			return err
+		}
+		d.pins[r.Key()] = cascade.Pin{UID: a.UID, KindID: kindID, Kind: a.Kind}
+		if r.UID == uuid.Nil {
+			d.open[r.OwneeID] = true // the next question names its uid
+		}
+	case peer.OwnerAbsent:
+		if r.UID == uuid.Nil && !r.Over {
+			d.open[r.OwneeID] = true
+			return nil
+		}
+		d.lost[r.Key()], d.causes[r.UID] = true, a.Cause
+	case peer.OwnerNotReferring:
+		if !r.Checked && !r.Over {
+			d.open[r.OwneeID] = true
+			return nil
+		}
+		d.lost[r.Key()] = true
+	default:
+		d.open[r.OwneeID] = true
+		return nil
+	}
+	d.ownees = append(d.ownees, r.OwneeID)
+	return nil
+}
+
+// current reports whether an owner reference is the one that was asked about. An answer does not apply to a reference that was
+// written again, or whose flags changed, after the question, nor when it is older than a switch that is already stored here.
+func (d *ownerDecisions) current(r write.OwnerRow) bool {
+	a, ok := d.asked[r.Key()]
+	if ok && (!a.CreatedAt.Equal(r.CreatedAt) || a.Flags != r.Flags || r.Generation > d.generation) {
+		d.open[r.OwneeID], ok = true, false
+	}
+	return ok
+}
+
+func (d *ownerDecisions) isLost(r write.OwnerRow) bool { return d.lost[r.Key()] && d.current(r) }
+
+func (d *ownerDecisions) pin(r write.OwnerRow) (cascade.Pin, bool) {
+	p, ok := d.pins[r.Key()]
+	return p, ok && d.current(r)
+}
+
+// split divides the pieces of work of the ownees into finished ones and those that stay.
+func (d *ownerDecisions) split(pieces map[int64][]int64) (finished, left []int64) {
+	for ownee, seqs := range pieces {
+		if d.open[ownee] {
+			left = append(left, seqs...)
+		} else {
+			finished = append(finished, seqs...)
+		}
+	}
+	return finished, left
 }

@@ -107,78 +107,114 @@ func (s *Keeper) Establish(ctx context.Context, holder schema.DeploymentID, atte
 	if err := s.gate.SetFlag(ctx, gate.NoteReferredSQL, deployment); err != nil {
 		return nil, err
 	}
-	out := &peer.Established{}
-	err = s.InTx(ctx, db.NoFeed, func(tx pgx.Tx) error {
-		var closed, decommissioned bool
-		var now time.Time
-		var database *uuid.UUID
-		var running gate.Running
-		present := s.gate.Present(tx)
-		targets, refused := make([]int64, len(refs)), make([]peer.Reason, len(refs))
-		uids := make([]uuid.UUID, len(refs))
-		for i := range refused {
-			refused[i] = ids.missing(i)
-		}
-		b := &pgx.Batch{}
-		b.Queue(gate.ShareVersionSQL, gate.VersionLock) // a concurrent Decommission waits for us or is visible below
-		b.Queue(lockEstablishedSQL, ids.targetKinds, ids.targetNames).Query(func(rows pgx.Rows) error {
-			var n, id int64
-			var uid uuid.UUID
-			var state peer.State
-			var closing bool
-			_, err := pgx.ForEachRow(rows, []any{&n, &id, &uid, &state, &closing}, func() error {
-				targets[n-1], uids[n-1] = id, uid
-				refused[n-1] = refusalOf(refs[n-1], uid, state, closing)
-				return nil
-			})
-			return err
-		})
-		// After the lock: an earlier release of this attempt has committed its closed_attempt row.
-		b.Queue(selectClosedSQL, attempt, ids.holder).QueryRow(func(row pgx.Row) error {
-			return row.Scan(slices.Concat([]any{&closed, &decommissioned, &now}, present.Columns(), []any{&database}, running.Into())...)
-		})
-		if err := tx.SendBatch(ctx, b).Close(); err != nil {
-			return fmt.Errorf("lock targets: %w", err)
-		}
-		if err := gate.CheckCallerDatabase(ctx, holder, database); err != nil {
-			return err
-		}
-		if !present.Is(selfEpoch) { // before the refusals: a missing target may be lost, not deleted
-			return s.gate.RecoveringSelf()
-		}
-		if err := s.gate.CheckVersion(ids.version, running); err != nil {
-			return err
-		}
-		if err := replaceBlocks(ctx, tx, refs, ids, targets, refused); err != nil {
-			return err
-		}
-		for i := range refused {
-			switch {
-			case decommissioned:
-				refused[i] = peer.TargetDecommissioned
-			case closed:
-				refused[i] = peer.AttemptClosed
-			case now.Sub(peer.AttemptTime(attempt)) > peer.MaxAttemptAge:
-				refused[i] = peer.AttemptTooOld
-			case peer.AttemptTime(attempt).Sub(now) > maxClockAhead:
-				refused[i] = peer.AttemptOfFuture
-			}
-		}
-		if err := s.refusals(refs, refused); err != nil {
-			return err
-		}
-		out.UIDs, out.Version, out.Epoch = uids, running.Version, selfEpoch
-		_, err := tx.Exec(ctx, insertBlockadesSQL, db.Named{
-			"attempt": attempt, "deployment": ids.holder, "ttl": s.Cfg.TentativeTTL, "targets": targets, "holders": ids.holderUIDs,
-			"fields": ids.fields, "kinds": ids.holderKinds, "behaviours": ids.behaviours, "names": ids.holderNames,
-		})
-		return err
-	})
+	e := &establishment{epoch: selfEpoch, holder: holder, attempt: attempt, refs: refs, ids: ids}
+	err = s.InTx(ctx, db.NoFeed, func(tx pgx.Tx) error { return s.establish(ctx, tx, e) })
 	crash.At("crash-establish-committed")
 	if err != nil {
 		return nil, err
 	}
-	return out, nil
+	return &peer.Established{UIDs: e.uids, Version: e.running.Version, Epoch: selfEpoch}, nil
+}
+
+// establishment is a call of Establish; the fields after ids are those of its present transaction.
+type establishment struct {
+	epoch   uuid.UUID // of this deployment's database, in which ids were looked up
+	holder  schema.DeploymentID
+	attempt peer.AttemptID
+	refs    []peer.EstablishReference
+	ids     *establishIDs
+
+	// By reference.
+	targets []int64
+	uids    []uuid.UUID
+	refused []peer.Reason
+
+	present                *gate.EpochCheck
+	closed, decommissioned bool
+	now                    time.Time
+	database               *uuid.UUID // of the holder's deployment, as it is known here
+	running                gate.Running
+}
+
+func (s *Keeper) establish(ctx context.Context, tx pgx.Tx, e *establishment) error {
+	e.targets, e.uids, e.refused = make([]int64, len(e.refs)), make([]uuid.UUID, len(e.refs)), make([]peer.Reason, len(e.refs))
+	for i := range e.refused {
+		e.refused[i] = e.ids.missing(i)
+	}
+	e.present = s.gate.Present(tx)
+	if err := e.lock(ctx, tx); err != nil {
+		return err
+	}
+	if err := s.checkEstablishment(ctx, e); err != nil {
+		return err
+	}
+	if err := replaceBlocks(ctx, tx, e.refs, e.ids, e.targets, e.refused); err != nil {
+		return err
+	}
+	e.refuseAttempt()
+	if err := s.refusals(e.refs, e.refused); err != nil {
+		return err
+	}
+	_, err := tx.Exec(ctx, insertBlockadesSQL, db.Named{
+		"attempt": e.attempt, "deployment": e.ids.holder, "ttl": s.Cfg.TentativeTTL, "targets": e.targets, "holders": e.ids.holderUIDs,
+		"fields": e.ids.fields, "kinds": e.ids.holderKinds, "behaviours": e.ids.behaviours, "names": e.ids.holderNames,
+	})
+	return err
+}
+
+// lock locks the version and the targets, and reads the conditions of the attempt.
+func (e *establishment) lock(ctx context.Context, tx pgx.Tx) error {
+	b := &pgx.Batch{}
+	b.Queue(gate.ShareVersionSQL, gate.VersionLock) // a concurrent Decommission waits for us or is visible below
+	b.Queue(lockEstablishedSQL, e.ids.targetKinds, e.ids.targetNames).Query(e.takeTargets)
+	// After the lock: an earlier release of this attempt has committed its closed_attempt row.
+	b.Queue(selectClosedSQL, e.attempt, e.ids.holder).QueryRow(func(row pgx.Row) error {
+		return row.Scan(slices.Concat([]any{&e.closed, &e.decommissioned, &e.now}, e.present.Columns(), []any{&e.database}, e.running.Into())...)
+	})
+	if err := tx.SendBatch(ctx, b).Close(); err != nil {
+		return fmt.Errorf("lock targets: %w", err)
+	}
+	return nil
+}
+
+func (e *establishment) takeTargets(rows pgx.Rows) error {
+	var n, id int64
+	var uid uuid.UUID
+	var state peer.State
+	var closing bool
+	_, err := pgx.ForEachRow(rows, []any{&n, &id, &uid, &state, &closing}, func() error {
+		e.targets[n-1], e.uids[n-1] = id, uid
+		e.refused[n-1] = refusalOf(e.refs[n-1], uid, state, closing)
+		return nil
+	})
+	return err
+}
+
+// checkEstablishment checks the caller's database, and the epoch and the version in which the ids were looked up.
+func (s *Keeper) checkEstablishment(ctx context.Context, e *establishment) error {
+	if err := gate.CheckCallerDatabase(ctx, e.holder, e.database); err != nil {
+		return err
+	}
+	if !e.present.Is(e.epoch) { // before the refusals: a missing target may be lost, not deleted
+		return s.gate.RecoveringSelf()
+	}
+	return s.gate.CheckVersion(e.ids.version, e.running)
+}
+
+// refuseAttempt refuses all references of an attempt that may not establish any.
+func (e *establishment) refuseAttempt() {
+	for i := range e.refused {
+		switch {
+		case e.decommissioned:
+			e.refused[i] = peer.TargetDecommissioned
+		case e.closed:
+			e.refused[i] = peer.AttemptClosed
+		case e.now.Sub(peer.AttemptTime(e.attempt)) > peer.MaxAttemptAge:
+			e.refused[i] = peer.AttemptTooOld
+		case peer.AttemptTime(e.attempt).Sub(e.now) > maxClockAhead:
+			e.refused[i] = peer.AttemptOfFuture
+		}
+	}
 }
 
 func refusalOf(ref peer.EstablishReference, uid uuid.UUID, state peer.State, closing bool) peer.Reason {

@@ -42,57 +42,75 @@ func (s *Writer) Answer(ctx context.Context, target schema.DeploymentID, questio
 	if err != nil {
 		return nil, err
 	}
-	verdicts, epoch := make([]peer.Verdict, len(questions)), uuid.Nil
-	held := func(tx pgx.Tx) error {
-		rows, err := tx.Query(ctx, selectStillHeldSQL, k.Attempts, k.Holders, k.Fields, k.Targets, deployment)
-		if err != nil {
-			return err
-		}
-		var n int
-		_, err = pgx.ForEachRow(rows, []any{&n}, func() error { verdicts[n] = peer.Held; return nil })
-		return err
-	}
+	r := &resolution{target: deployment, questions: questions, keys: k, verdicts: make([]peer.Verdict, len(questions))}
 	err = s.InTx(ctx, db.NoFeed, func(tx pgx.Tx) error {
-		clear(verdicts)
-		epoch, err = s.gate.EpochOf(ctx, tx)
-		if err == nil && epoch != selfEpoch { // the looked-up ids may mean other rows: "not found" would not mean gone
-			err = s.gate.RecoveringSelf()
-		}
-		if err != nil {
+		clear(r.verdicts)
+		if r.epoch, err = s.gate.EpochOf(ctx, tx); err != nil {
 			return err
 		}
-		if err := held(tx); err != nil {
-			return err
+		if r.epoch != selfEpoch { // the looked-up ids may mean other rows: "not found" would not mean gone
+			return s.gate.RecoveringSelf()
 		}
-		var expired []peer.AttemptID
-		for i, q := range questions {
-			if verdicts[i] == peer.Undecided && q.Expired {
-				expired = append(expired, q.Key.Attempt)
-			}
-		}
-		// Waits for a concurrent commit of the same attempt; the next statements then see its rows.
-		if _, err := tx.Exec(ctx, decideAbortedSQL, expired); err != nil {
-			return err
-		}
-		// Decisions before references: the references of an attempt that commits between the two statements are seen.
-		decided, err := decisions(ctx, tx, k.Attempts)
-		if err != nil {
-			return err
-		}
-		if err := held(tx); err != nil {
-			return err
-		}
-		for i := range verdicts {
-			if verdicts[i] == peer.Undecided && decided[k.Attempts[i]] {
-				verdicts[i] = peer.GoneVerdict
-			}
-		}
-		return nil
+		return r.run(ctx, tx)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("resolve attempts: %w", err)
 	}
-	return &peer.Answers{Verdicts: verdicts, Epoch: epoch}, nil
+	return &peer.Answers{Verdicts: r.verdicts, Epoch: r.epoch}, nil
+}
+
+// resolution is a call of Answer.
+type resolution struct {
+	target    int32
+	questions []peer.Question
+	keys      db.KeyColumns
+	verdicts  []peer.Verdict // by question
+	epoch     uuid.UUID
+}
+
+func (r *resolution) run(ctx context.Context, tx pgx.Tx) error {
+	if err := r.findHeld(ctx, tx); err != nil {
+		return err
+	}
+	// Waits for a concurrent commit of the same attempt; the next statements then see its rows.
+	if _, err := tx.Exec(ctx, decideAbortedSQL, r.expired()); err != nil {
+		return err
+	}
+	// Decisions before references: the references of an attempt that commits between the two statements are seen.
+	decided, err := decisions(ctx, tx, r.keys.Attempts)
+	if err != nil {
+		return err
+	}
+	if err := r.findHeld(ctx, tx); err != nil {
+		return err
+	}
+	for i := range r.verdicts {
+		if r.verdicts[i] == peer.Undecided && decided[r.keys.Attempts[i]] {
+			r.verdicts[i] = peer.GoneVerdict
+		}
+	}
+	return nil
+}
+
+// findHeld sets the verdicts on references that exist.
+func (r *resolution) findHeld(ctx context.Context, tx pgx.Tx) error {
+	rows, err := tx.Query(ctx, selectStillHeldSQL, r.keys.Attempts, r.keys.Holders, r.keys.Fields, r.keys.Targets, r.target)
+	if err != nil {
+		return err
+	}
+	var n int
+	_, err = pgx.ForEachRow(rows, []any{&n}, func() error { r.verdicts[n] = peer.Held; return nil })
+	return err
+}
+
+// expired returns the undecided attempts whose blockades have expired by the target's clock.
+func (r *resolution) expired() (attempts []peer.AttemptID) {
+	for i, q := range r.questions {
+		if r.verdicts[i] == peer.Undecided && q.Expired {
+			attempts = append(attempts, q.Key.Attempt)
+		}
+	}
+	return attempts
 }
 
 func decisions(ctx context.Context, tx pgx.Tx, attempts []peer.AttemptID) (map[peer.AttemptID]bool, error) {

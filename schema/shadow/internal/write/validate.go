@@ -48,7 +48,7 @@ func (s *Writer) validateBatch(ctx context.Context, writes []peer.Write) (*peer.
 	}
 	// The locks and checks of a save, then a rollback.
 	err = s.InTx(ctx, db.NoFeed, func(tx pgx.Tx) error {
-		if _, _, err := s.lock(ctx, tx, sv); err != nil {
+		if _, err := s.lock(ctx, tx, sv); err != nil {
 			return err
 		}
 		return errOnlyValidated

@@ -135,12 +135,12 @@ SELECT {confirm}, $1, d, $2 FROM unnest($3::int[]) AS d`)
 // write runs the statements of a save in its transaction, in two round trips: locks and checks, then writes. It returns the resources
 // in the order of the writes.
 func (s *Writer) write(ctx context.Context, tx pgx.Tx, sv *saving) ([]peer.Resource, error) {
-	now, revisions, err := s.lock(ctx, tx, sv)
+	l, err := s.lock(ctx, tx, sv)
 	if err != nil {
 		return nil, err
 	}
 	b := &pgx.Batch{}
-	s.queueResources(b, sv, revisions)
+	s.queueResources(b, sv, l.revisions)
 	s.queueDrops(b, sv)
 	if err := s.queueReferences(ctx, b, sv); err != nil {
 		return nil, err
@@ -157,98 +157,131 @@ func (s *Writer) write(ctx context.Context, tx pgx.Tx, sv *saving) ([]peer.Resou
 	}
 	saved := make([]peer.Resource, len(sv.writes))
 	for i, wr := range sv.writes {
-		saved[i] = peer.Resource{
-			UID: wr.uid, Kind: wr.kind.Kind, Name: wr.Name, State: peer.Active, Revision: peer.Revision(revisions[i]), Generation: 1,
-			Labels: wr.Labels, Body: []byte(wr.body), CreatedAt: now, UpdatedAt: now, Owners: wr.Owners,
-		}
-		if wr.before != nil {
-			saved[i].Generation, saved[i].CreatedAt = wr.before.Generation, wr.before.CreatedAt
-			saved[i].BlockDeletion = wr.before.BlockDeletion
-		}
+		saved[i] = wr.saved(l.revisions[i], l.view.At)
 	}
 	return saved, sv.request.Record(ctx, tx, Outcome{Saved: saved})
 }
 
+// saved returns the resource as the write stores it.
+func (wr *writing) saved(revision int64, at time.Time) peer.Resource {
+	r := peer.Resource{
+		UID: wr.uid, Kind: wr.kind.Kind, Name: wr.Name, State: peer.Active, Revision: peer.Revision(revision), Generation: 1,
+		Labels: wr.Labels, Body: []byte(wr.body), CreatedAt: at, UpdatedAt: at, Owners: wr.Owners,
+	}
+	if wr.before != nil {
+		r.Generation, r.CreatedAt, r.BlockDeletion = wr.before.Generation, wr.before.CreatedAt, wr.before.BlockDeletion
+	}
+	return r
+}
+
+// locked has the rows that a write has locked, and the numbers that it has taken.
+type locked struct {
+	view      gate.CommitView
+	refused   []peer.Refusal      // because of local targets
+	selfRows  map[int64]ShadowRow // by id
+	revisions []int64             // by write
+	ids       []int64             // for new resources
+}
+
 // lock locks, in this order, the version (shared), the local targets (shared), and the written shadows; then it checks that the rows
 // are unchanged since prepare, and takes a revision for each write and an id for each new resource.
-func (s *Writer) lock(ctx context.Context, tx pgx.Tx, sv *saving) (time.Time, []int64, error) {
-	var (
-		view      = gate.CommitView{Present: s.gate.Present(tx)}
-		refused   []peer.Refusal
-		selfRows  = map[int64]ShadowRow{}
-		revisions []int64
-		ids       []int64
-	)
-	b := &pgx.Batch{}
-	b.Queue(gate.ShareVersionSQL, gate.VersionLock)
+func (s *Writer) lock(ctx context.Context, tx pgx.Tx, sv *saving) (*locked, error) {
+	l := &locked{view: gate.CommitView{Present: s.gate.Present(tx)}, selfRows: map[int64]ShadowRow{}}
 	established, epochs, err := s.epochsAt(ctx, sv)
 	if err != nil {
-		return view.At, nil, err
+		return nil, err
 	}
-	b.Queue(gate.SelectNowSQL, established, epochs).QueryRow(view.Scan)
-	if kinds, rels, wanted := localTargets(s.Self, sv); len(kinds) > 0 {
-		b.Queue(lockTargetsSQL, kinds, rels).Query(func(rows pgx.Rows) (err error) {
-			refused, err = takeTargets(rows, wanted)
-			return err
-		})
+	b := &pgx.Batch{}
+	b.Queue(gate.ShareVersionSQL, gate.VersionLock)
+	b.Queue(gate.SelectNowSQL, established, epochs).QueryRow(l.view.Scan)
+	l.queueTargets(b, s.Self, sv)
+	l.queueWritten(b, sv)
+	if err := tx.SendBatch(ctx, b).Close(); err != nil {
+		return nil, fmt.Errorf("lock the written resources: %w", err)
 	}
+	if err := s.checkView(sv, &l.view); err != nil {
+		return nil, err
+	}
+	if err := l.takeIDs(sv); err != nil {
+		return nil, err
+	}
+	adoptBatchTargets(sv)
+	if err := s.refuseDecommissioned(ctx, sv, l.view.Decommissioned); err != nil {
+		return nil, err
+	}
+	if refused := append(l.refused, missingTargets(s.Self, sv)...); len(refused) > 0 {
+		return nil, (&peer.RefusedError{Refusals: refused}).Sorted()
+	}
+	return l, nil
+}
+
+// queueTargets locks the local targets of new references.
+func (l *locked) queueTargets(b *pgx.Batch, self schema.DeploymentID, sv *saving) {
+	kinds, rels, wanted := localTargets(self, sv)
+	if len(kinds) == 0 {
+		return
+	}
+	b.Queue(lockTargetsSQL, kinds, rels).Query(func(rows pgx.Rows) (err error) {
+		l.refused, err = takeTargets(rows, wanted)
+		return err
+	})
+}
+
+// queueWritten locks the written resources that exist, and then takes revisions, and ids for the others.
+func (l *locked) queueWritten(b *pgx.Batch, sv *saving) {
 	var before []int64
-	created := 0
 	for _, wr := range sv.writes {
 		if wr.before != nil {
 			before = append(before, wr.before.ID)
-		} else {
-			created++
 		}
 	}
 	if len(before) > 0 {
 		b.Queue(LockOwnSQL, before).Query(func(rows pgx.Rows) error {
 			var r ShadowRow
-			_, err := pgx.ForEachRow(rows, []any{&r.ID, &r.Revision, &r.State, &r.Derivation}, func() error { selfRows[r.ID] = r; return nil })
+			_, err := pgx.ForEachRow(rows, []any{&r.ID, &r.Revision, &r.State, &r.Derivation}, func() error { l.selfRows[r.ID] = r; return nil })
 			return err
 		})
 	}
-	b.Queue(takeNumbersSQL, len(sv.writes), created).Query(func(rows pgx.Rows) error {
+	b.Queue(takeNumbersSQL, len(sv.writes), len(sv.writes)-len(before)).Query(func(rows pgx.Rows) error {
 		var revision, id int64
 		_, err := pgx.ForEachRow(rows, []any{&revision, &id}, func() error {
-			revisions, ids = append(revisions, revision), append(ids, id)
+			l.revisions, l.ids = append(l.revisions, revision), append(l.ids, id)
 			return nil
 		})
 		return err
 	})
-	if err := tx.SendBatch(ctx, b).Close(); err != nil {
-		return view.At, nil, fmt.Errorf("lock the written resources: %w", err)
-	}
+}
+
+// checkView checks that the epochs and the version are those in which the write was prepared, and that its attempt may still commit.
+func (s *Writer) checkView(sv *saving, view *gate.CommitView) error {
 	if !view.InEpoch(sv.epoch) { // ids that were looked up before may be of lost rows
 		s.gate.SignalEpochChanged()
-		return view.At, nil, fmt.Errorf("%w: a database failed over or was restored", peer.ErrAborted)
+		return fmt.Errorf("%w: a database failed over or was restored", peer.ErrAborted)
 	}
 	if view.TooLate(sv.attempt) {
-		return view.At, nil, fmt.Errorf("%w: the attempt began more than %s ago", peer.ErrAborted, peer.MaxAttemptAge)
+		return fmt.Errorf("%w: the attempt began more than %s ago", peer.ErrAborted, peer.MaxAttemptAge)
 	}
 	if err := s.gate.CheckVersion(sv.version, view.Running); err != nil {
-		return view.At, nil, err
+		return err
 	}
 	if view.Generation != sv.version.Generation { // switched away and back: prepare again with the new generation
-		return view.At, nil, db.ErrStale
+		return db.ErrStale
 	}
+	return nil
+}
+
+// takeIDs gives each new resource an id, and fails when one of the others has changed since prepare.
+func (l *locked) takeIDs(sv *saving) error {
 	for _, wr := range sv.writes {
 		if wr.before == nil {
-			wr.id, ids = ids[0], ids[1:]
+			wr.id, l.ids = l.ids[0], l.ids[1:]
 			continue
 		}
-		if row, ok := selfRows[wr.before.ID]; !ok || row.Revision != wr.before.Revision || row.Derivation != wr.before.Derivation || row.State != peer.Active {
-			return view.At, nil, db.ErrStale
+		if row, ok := l.selfRows[wr.before.ID]; !ok || row.Revision != wr.before.Revision || row.Derivation != wr.before.Derivation || row.State != peer.Active {
+			return db.ErrStale
 		}
 	}
-	adoptBatchTargets(sv)
-	if err := s.refuseDecommissioned(ctx, sv, view.Decommissioned); err != nil {
-		return view.At, nil, err
-	}
-	if refused = append(refused, missingTargets(s.Self, sv)...); len(refused) > 0 {
-		return view.At, nil, (&peer.RefusedError{Refusals: refused}).Sorted()
-	}
-	return view.At, revisions, nil
+	return nil
 }
 
 // QueueDecision decides an attempt COMMITTED, or fails when it was decided ABORTED, also when that decision is forgotten, independent
