@@ -3,16 +3,19 @@ SHELL := /bin/sh
 GO ?= go
 BUF := $(GO) tool -modfile=tools/go.mod buf
 LINT := $(GO) tool -modfile=tools/lint/go.mod golangci-lint
+VULN := $(GO) tool -modfile=tools/vuln/go.mod govulncheck
 BIN := bin/db-controller
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo development)
+COMMIT ?= $(shell git rev-parse HEAD 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-short campaign mutants bench fuzz generate lint verify postgresql python image clean
+.PHONY: help build demo test test-short campaign mutants bench fuzz generate lint verify vulnerabilities sbom hostile postgresql python image clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 build: ## build bin/db-controller
-	CGO_ENABLED=0 $(GO) build -trimpath -o $(BIN) ./cmd/db-controller
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-X main.version=$(VERSION) -X main.commit=$(COMMIT)" -o $(BIN) ./cmd/db-controller
 
 demo: postgresql build ## four deployments on real PostgreSQL, a scenario across regions
 	$(BIN) dev --scenario demo
@@ -54,11 +57,20 @@ lint: ## go vet, golangci-lint, buf lint
 	$(LINT) run ./...
 	$(BUF) lint
 
-verify: ## what a reviewer wants to know: generated code is current, modules are tidy, nothing breaks the wire
+verify: lint vulnerabilities ## what a reviewer wants to know: linters, vulnerabilities, generated code and modules are current, nothing breaks the wire
 	$(BUF) generate
 	$(GO) mod tidy
 	git diff --exit-code -- schema/schemapb go.mod go.sum
 	$(BUF) breaking --against '.git#branch=main'
+
+vulnerabilities: ## known vulnerabilities in called code, by the database GOVULNDB, such as https://vuln.go.dev
+	@if [ -z "$$GOVULNDB" ]; then echo "vulnerabilities: skipped: set GOVULNDB to https://vuln.go.dev, or to a copy of it"; else $(VULN) ./...; fi
+
+sbom: build ## write bin/sbom.json, the bill of materials of the binary (CycloneDX)
+	cd tools && $(GO) run ./sbom ../$(BIN) > ../bin/sbom.json
+
+hostile: postgresql build ## the attacks that docs/security.md names; minutes
+	$(GO) test -count=1 -timeout 40m -run "^($$(grep -oE '`(Test|Fuzz)[A-Za-z0-9_]+`' docs/security.md | tr -d '`' | sort -u | paste -sd '|' -))$$" ./...
 
 postgresql: # installs the server's programs where they are missing and it can
 	@sh deploy/install-postgresql.sh
