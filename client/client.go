@@ -1,5 +1,5 @@
 // Package client calls the deployments and the registry of an installation, as the command line does: it reads their
-// addresses from the registry, and authenticates with the certificate of a user or an operator.
+// addresses from the registry, and authenticates with the certificate of a user or an operator, or with the token of a user.
 package client
 
 import (
@@ -44,8 +44,10 @@ const registryTimeout = 2 * time.Second
 type File struct {
 	// Registry is host:port of the registry; several servers are separated by commas.
 	Registry string `yaml:"registry"`
-	// Certs is a folder with tls.crt, tls.key and ca.crt of a user or an operator.
+	// Certs is a folder with tls.crt, tls.key and ca.crt of a user or an operator; with ca.crt alone for a user with a token.
 	Certs string `yaml:"certs"`
+	// TokenFile is a file with the token of a user, which is read again for each call; empty: the certificate says who calls.
+	TokenFile string `yaml:"token_file"`
 }
 
 // DefaultFile is the path of the file that `db-controller dev` writes.
@@ -61,6 +63,7 @@ func DefaultFile() string {
 type Client struct {
 	Registry    registryv1.RegistryServiceClient
 	credentials *identity.Credentials
+	dial        []grpc.DialOption // beside those of the credentials
 	registry    *grpc.ClientConn
 	// cache is the path of a file with the last environment, for times without the registry; empty: none.
 	cache string
@@ -71,7 +74,7 @@ type Client struct {
 }
 
 // Open reads a File and returns a client. It caches the environment beside the file.
-func Open(path string) (*Client, error) {
+func Open(path string, options ...Option) (*Client, error) {
 	raw, err := os.ReadFile(path)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("%s does not exist: start `db-controller dev` in another terminal, or name a file with --context", path)
@@ -85,21 +88,41 @@ func Open(path string) (*Client, error) {
 	if err := d.Decode(&f); err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
+	for _, set := range options {
+		set(&f)
+	}
 	return New(f, path+".environment")
+}
+
+// Option changes what Open has read from a File.
+type Option func(*File)
+
+// WithTokenFile makes calls with the token in a file.
+func WithTokenFile(path string) Option { return func(f *File) { f.TokenFile = path } }
+
+// load returns the credentials of a file: a token needs no certificate.
+func (f File) load() (*identity.Credentials, []grpc.DialOption, error) {
+	files := identity.InDir(f.Certs)
+	if f.TokenFile == "" {
+		credentials, err := identity.Load(files)
+		return credentials, nil, err
+	}
+	credentials, err := identity.LoadAuthorities(files)
+	return credentials, []grpc.DialOption{grpc.WithPerRPCCredentials(identity.TokenFile(f.TokenFile))}, err
 }
 
 // New returns a client. cache is the path of a file for the last environment; empty: none.
 func New(f File, cache string) (*Client, error) {
-	credentials, err := identity.Load(identity.InDir(f.Certs))
+	credentials, dial, err := f.load()
 	if err != nil {
 		return nil, err
 	}
-	conn, err := envregistry.Dial(f.Registry, credentials.DialOptions(identity.Identity{Role: identity.RoleRegistry})...)
+	conn, err := envregistry.Dial(f.Registry, append(credentials.DialOptions(identity.Identity{Role: identity.RoleRegistry}), dial...)...)
 	if err != nil {
 		return nil, fmt.Errorf("connect to the registry: %w", err)
 	}
 	return &Client{
-		Registry: registryv1.NewRegistryServiceClient(conn), credentials: credentials, registry: conn, cache: cache,
+		Registry: registryv1.NewRegistryServiceClient(conn), credentials: credentials, dial: dial, registry: conn, cache: cache,
 		conns: map[schema.DeploymentID]*grpc.ClientConn{},
 	}, nil
 }
@@ -186,7 +209,7 @@ func (c *Client) conn(ctx context.Context, id schema.DeploymentID) (grpc.ClientC
 	defer c.mu.Unlock()
 	conn := c.conns[id]
 	if conn == nil {
-		if conn, err = grpc.NewClient(target, c.credentials.DialOptions(identity.Deployment(id))...); err != nil {
+		if conn, err = grpc.NewClient(target, append(c.credentials.DialOptions(identity.Deployment(id)), c.dial...)...); err != nil {
 			return nil, fmt.Errorf("connect to %s: %w", id, err)
 		}
 		c.conns[id] = conn

@@ -223,6 +223,7 @@ type builder struct {
 	regions     map[string]bool
 	services    map[schema.ServiceVersion]*schema.Descriptor
 	deployments map[schema.DeploymentID]schema.Deployment
+	rights      *schema.Rights
 	revision    int64
 	// token resumes the watch where the environment was whole the last time; empty before the first time.
 	token   string
@@ -280,6 +281,10 @@ func (b *builder) set(c *registryv1.WatchEnvironmentResponse_Change, present boo
 		if b.services[d.ServiceVersion] = d; !present {
 			delete(b.services, d.ServiceVersion)
 		}
+	case *registryv1.WatchEnvironmentResponse_Change_Rights:
+		if b.rights = wire.Rights(item.Rights); !present {
+			b.rights = nil
+		}
 	case *registryv1.WatchEnvironmentResponse_Change_Deployment:
 		d := wire.Deployment(item.Deployment)
 		if b.deployments[d.DeploymentID] = d; !present {
@@ -289,7 +294,7 @@ func (b *builder) set(c *registryv1.WatchEnvironmentResponse_Change, present boo
 }
 
 func (b *builder) build() *schema.Environment {
-	env := &schema.Environment{Revision: b.revision}
+	env := &schema.Environment{Revision: b.revision, Rights: b.rights}
 	for r := range b.regions {
 		env.Regions = append(env.Regions, r)
 	}

@@ -26,6 +26,8 @@ type Environment struct {
 	Regions     []string
 	Services    []*Descriptor
 	Deployments []Deployment
+	// Rights are the rights by resource; nil when none were declared.
+	Rights *Rights
 	// Incomplete: the registry's database lost commits, or is empty, and deployments may be missing.
 	Incomplete bool
 }
@@ -103,7 +105,10 @@ func (e *Environment) With(other *Environment) *Environment {
 
 // Over returns the union of two environments, in which descriptors and deployments of given replace those of e.
 func (e *Environment) Over(given *Environment) *Environment {
-	out := &Environment{Revision: e.Revision, Regions: e.Regions, Services: slices.Clone(given.Services), Deployments: slices.Clone(given.Deployments)}
+	out := &Environment{
+		Revision: e.Revision, Regions: e.Regions, Services: slices.Clone(given.Services), Deployments: slices.Clone(given.Deployments),
+		Rights: cmp.Or(given.Rights, e.Rights),
+	}
 	for _, s := range e.Services {
 		if !slices.ContainsFunc(given.Services, func(d *Descriptor) bool { return d.ServiceVersion == s.ServiceVersion }) {
 			out.Services = append(out.Services, s)
@@ -125,8 +130,8 @@ func SortedDeployments(ids []DeploymentID) []DeploymentID {
 	return slices.Compact(ids)
 }
 
-// Check validates an environment: its descriptors together, and the regions and versions of its deployments. It returns
-// all Problems at once.
+// Check validates an environment: its descriptors together, the regions and versions of its deployments, and its rights. It
+// returns all Problems at once.
 func (e *Environment) Check() error {
 	var ps Problems
 	for _, r := range e.Regions {
@@ -146,9 +151,11 @@ func (e *Environment) Check() error {
 			ps.add(d.Pos, "apply its descriptor as well", "deployment %s: there is no descriptor of %s", d.DeploymentID, version)
 		}
 	}
-	var descriptors Problems
-	if err := Check(e.Services); errors.As(err, &descriptors) {
-		ps = append(ps, descriptors...)
+	for _, err := range []error{Check(e.Services), e.Rights.Check()} {
+		var further Problems
+		if errors.As(err, &further) {
+			ps = append(ps, further...)
+		}
 	}
 	return ps.or()
 }

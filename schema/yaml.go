@@ -11,11 +11,12 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// File is the content of a YAML file with one or more documents: service descriptors, regions, deployments.
+// File is the content of a YAML file with one or more documents: service descriptors, regions, deployments, rights.
 type File struct {
 	Services    []*Descriptor
 	Regions     []string
 	Deployments []Deployment
+	Rights      *Rights // nil: the file declares none
 }
 
 // ParseFile parses YAML, and checks only the form of the documents. Errors are Problems with file, line and path.
@@ -62,8 +63,9 @@ func (d *yamlReader) document(n *yaml.Node) {
 	if n.Kind == yaml.ScalarNode && n.Tag == "!!null" {
 		return
 	}
-	if d.has(n, "regions") || d.has(n, "deployments") {
+	if d.has(n, "regions") || d.has(n, "deployments") || d.has(n, "rights") {
 		d.mapping(n, "", yamlFields{
+			"rights":      d.rights,
 			"regions":     func(n *yaml.Node, path string) { d.strings(n, path, &d.out.Regions) },
 			"deployments": func(n *yaml.Node, path string) { d.list(n, path, d.deployment) },
 		})

@@ -17,6 +17,10 @@ const module = "github.com/db-controller/db-controller"
 // allowed lists, for every package of the project, which packages of the project it may import. A path that ends in a slash
 // is a prefix; "" allows all. A package that is not listed fails the test.
 var allowed = map[string][]string{
+	"schema/service/access": {"internal/identity", "schema", "schema/grant", "schema/peer", "schema/schemapb/", "schema/service/outcome"},
+	"schema/grant":          {"schema"},
+	"internal/token":        {"internal/identity", "schema"},
+	"schema/schemapb/dbcontroller/authorization/v1": {},
 	"schema":                                   {},
 	"schema/schemapb/dbcontroller/schema/v1":   {},
 	"schema/schemapb/dbcontroller/resource/v1": {"schema/schemapb/dbcontroller/schema/v1"},
@@ -36,7 +40,7 @@ var allowed = map[string][]string{
 	"schema/shadow/internal/deletion":          rooms("db", "gate", "read", "target", "write", "cascade", "plan"),
 	"schema/shadow/internal/verify":            rooms("db", "gate", "read", "target", "write"),
 	"schema/shadow/internal/admin":             rooms("db", "gate", "read", "target", "write", "cascade", "owner", "verify"),
-	"schema/service":                           {"internal/identity", "internal/postgres", "schema", "schema/peer", "schema/schemapb/", "schema/service/outcome", "schema/service/peers", "schema/shadow", "schema/wire"},
+	"schema/service":                           {"internal/identity", "internal/postgres", "schema", "schema/peer", "schema/schemapb/", "schema/service/access", "schema/service/outcome", "schema/service/peers", "schema/shadow", "schema/wire"},
 	"schema/service/outcome":                   {"internal/postgres", "schema", "schema/peer", "schema/schemapb/", "schema/shadow"},
 	"schema/service/peers":                     {"internal/identity", "schema", "schema/peer", "schema/schemapb/", "schema/service/outcome", "schema/wire"},
 	"migrations":                               {},
@@ -134,6 +138,7 @@ var notLinked = map[string][]string{
 	"internal/catalogue":          {"github.com/jackc/pgx"},
 	"internal/identity":           {"github.com/jackc/pgx"},
 	"internal/scan/report":        {"github.com/jackc/pgx"},
+	"schema/grant":                {"github.com/jackc/pgx", "google.golang.org/grpc", "go.uber.org/zap", "google.golang.org/protobuf"},
 	"schema/peer":                 {"github.com/jackc/pgx", "google.golang.org/grpc", "go.uber.org/zap"},
 	"schema/shadow/internal/plan": {"github.com/jackc/pgx", "google.golang.org/grpc", "go.uber.org/zap"},
 }

@@ -29,6 +29,9 @@ func readFiles(paths []string) (*schema.File, error) {
 		f, err := schema.ParseFile(path, in)
 		_ = in.Close()
 		var problems schema.Problems
+		if err == nil {
+			err = f.Rights.Check() // with file and line, which the registry does not know
+		}
 		if errors.As(err, &problems) {
 			wrong = append(wrong, problems...)
 			continue
@@ -39,6 +42,7 @@ func readFiles(paths []string) (*schema.File, error) {
 		all.Services = append(all.Services, f.Services...)
 		all.Regions = append(all.Regions, f.Regions...)
 		all.Deployments = append(all.Deployments, f.Deployments...)
+		all.Rights = all.Rights.With(f.Rights)
 	}
 	if len(wrong) > 0 {
 		return nil, wrong
@@ -61,7 +65,7 @@ func withoutTables(files *schema.File) error {
 func newApply() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "apply FILE...",
-		Short: "Register regions, services and deployments, all or nothing; print the changes",
+		Short: "Register regions, services, deployments and rights, all or nothing; print the changes",
 		Args:  cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			files, err := readFiles(args)
@@ -82,6 +86,9 @@ func newApply() *cobra.Command {
 			}
 			given := &schema.Environment{Services: files.Services, Deployments: files.Deployments}
 			after := before.Over(given)
+			if err := files.Rights.CheckKinds(after.Services); err != nil {
+				return err
+			}
 			unused, err := c.UnusedPatterns(cmd.Context(), before, after)
 			if err != nil {
 				return err
@@ -161,9 +168,9 @@ it. It can be applied again. Use decommission for a deployment that will never c
 }
 
 func apply(ctx context.Context, c *client.Client, files *schema.File, unused []*registryv1.UnusedPattern) ([]string, error) {
-	env := wire.EnvironmentProto(&schema.Environment{Regions: files.Regions, Services: files.Services, Deployments: files.Deployments})
+	env := wire.EnvironmentProto(&schema.Environment{Regions: files.Regions, Services: files.Services, Deployments: files.Deployments, Rights: files.Rights})
 	answer, err := c.Registry.Apply(ctx, &registryv1.ApplyRequest{
-		Regions: env.GetRegions(), Services: env.GetServices(), Deployments: env.GetDeployments(), PatternsUnused: unused,
+		Regions: env.GetRegions(), Services: env.GetServices(), Deployments: env.GetDeployments(), PatternsUnused: unused, Rights: env.GetRights(),
 	})
 	if err != nil {
 		return nil, plain(err)
@@ -173,12 +180,20 @@ func apply(ctx context.Context, c *client.Client, files *schema.File, unused []*
 
 func contextFlag(cmd *cobra.Command) {
 	cmd.Flags().String("context", client.DefaultFile(), "`FILE` with the address of the registry and the folder of the certificates; db-controller dev writes the default")
+	cmd.Flags().String("token-file", "", "`FILE` with the token of a user, to be used instead of the certificate")
 }
 
 func openClient(cmd *cobra.Command) (*client.Client, error) {
 	path, err := cmd.Flags().GetString("context")
 	if err != nil {
 		return nil, err
+	}
+	token, err := cmd.Flags().GetString("token-file")
+	if err != nil {
+		return nil, err
+	}
+	if token != "" {
+		return client.Open(path, client.WithTokenFile(token))
 	}
 	return client.Open(path)
 }

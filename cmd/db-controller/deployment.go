@@ -25,6 +25,7 @@ import (
 	"github.com/db-controller/db-controller/schema/peer"
 	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
 	"github.com/db-controller/db-controller/schema/service"
+	"github.com/db-controller/db-controller/schema/service/access"
 	"github.com/db-controller/db-controller/schema/service/peers"
 	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/schema/wire"
@@ -46,9 +47,11 @@ type deployment struct {
 	endpoints    *endpoints
 	server       *service.Server
 	registryConn *grpc.ClientConn
-	registry     *envregistry.Client
-	owned        *handlers.Table
-	manager      *nodemanager.Manager
+	// authorizerConn is nil without an authorization service.
+	authorizerConn *grpc.ClientConn
+	registry       *envregistry.Client
+	owned          *handlers.Table
+	manager        *nodemanager.Manager
 
 	// environments carries the newest environment from the peers to the node manager. One place; closed by nobody.
 	environments chan *schema.Environment
@@ -77,7 +80,7 @@ func newDeployment(ctx context.Context, cfg deploymentConfig, log *zap.Logger) (
 	d.log = d.log.With(zap.Stringer("of", cfg.id))
 	d.waiting = newStartWait(cfg.database.startTimeout, d.log)
 	for _, build := range []func(context.Context) error{
-		d.loadCredentials, d.connect, d.listen, d.openStore, d.buildServer, d.buildRegistryClient, d.buildManager,
+		d.loadCredentials, d.connect, d.listen, d.openStore, d.loadEnvironment, d.connectAuthorizer, d.buildServer, d.buildRegistryClient, d.buildManager,
 	} {
 		if err := build(ctx); err != nil {
 			return d, err
@@ -150,13 +153,49 @@ func (d *deployment) openStore(ctx context.Context) error {
 	})
 }
 
+// loadEnvironment takes the environment that was kept, before anything is served: its rights are in force from the first request on.
+func (d *deployment) loadEnvironment(ctx context.Context) error {
+	return d.waiting.database(ctx, d.cfg.database.dsn, func() error {
+		env, err := keeper{d.store}.LoadEnvironment(ctx)
+		if err != nil {
+			return fmt.Errorf("the kept environment, whose rights are needed before anything is served: %w", err)
+		}
+		if env != nil {
+			d.peers.Update(env)
+		}
+		return nil
+	})
+}
+
+// connectAuthorizer connects to the authorization service, if there is one.
+func (d *deployment) connectAuthorizer(context.Context) error {
+	if d.cfg.authorizer == "" {
+		return nil
+	}
+	is, err := identity.ParsePath("/" + d.cfg.authorizerIs)
+	if err != nil {
+		return fmt.Errorf("--authorizer-identity: %w", err)
+	}
+	if d.authorizerConn, err = grpc.NewClient(d.cfg.authorizer, d.credentials.DialOptions(is)...); err != nil {
+		return fmt.Errorf("--authorizer: %w", err)
+	}
+	return nil
+}
+
 func (d *deployment) buildServer(context.Context) (err error) {
 	d.metrics = newMetrics(d.endpoints.metrics, d.store)
-	d.server, err = service.NewServer(service.Config{
+	cfg := service.Config{
 		Store: d.store, Peers: d.peers, Credentials: d.credentials, Health: d.endpoints.health,
 		Reflection: d.cfg.server.reflection, Logger: d.log, Failures: d.failures, Refused: d.endpoints.refused,
 		Unary: d.endpoints.unary(), Stream: d.endpoints.stream(),
-	})
+	}
+	if d.endpoints.tokens != nil {
+		cfg.Tokens = d.endpoints.tokens
+	}
+	if d.authorizerConn != nil {
+		cfg.Authorizer = access.Outside(d.authorizerConn)
+	}
+	d.server, err = service.NewServer(cfg)
 	return err
 }
 
@@ -289,6 +328,9 @@ func (d *deployment) audit(ctx context.Context) error {
 func (d *deployment) close() {
 	if d.registryConn != nil {
 		_ = d.registryConn.Close()
+	}
+	if d.authorizerConn != nil {
+		_ = d.authorizerConn.Close()
 	}
 	if d.peers != nil {
 		d.peers.Close()

@@ -17,6 +17,7 @@ import (
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/db-controller/db-controller/internal/identity"
+	"github.com/db-controller/db-controller/internal/token"
 )
 
 const (
@@ -31,11 +32,13 @@ const (
 // serverConfig has the addresses and options of the servers of a deployment and of the registry.
 type serverConfig struct {
 	certs, listen, http, pprof string
+	tokens                     string // a file; empty: everybody needs a certificate
 	reflection                 bool
 }
 
 func (c *serverConfig) flags(f *pflag.FlagSet) {
 	f.StringVar(&c.certs, "certs", "", "folder with tls.crt, tls.key and ca.crt")
+	f.StringVar(&c.tokens, "tokens", "", "`FILE` with the issuers and shared keys whose tokens users may come with instead of a certificate (default: none)")
 	f.StringVar(&c.listen, "listen", "", "host:port for gRPC")
 	f.StringVar(&c.http, "http", "", "host:port for /livez, /readyz and /metrics (default: none)")
 	f.StringVar(&c.pprof, "pprof", "", "loopback host:port for profiles (default: none)")
@@ -75,6 +78,7 @@ type endpoints struct {
 	cfg         serverConfig
 	log         *zap.Logger
 	credentials *identity.Credentials
+	tokens      *token.Verifier // nil: everybody needs a certificate
 	listener    net.Listener
 	metrics     *prometheus.Registry
 	calls       *grpcprom.ServerMetrics
@@ -84,6 +88,13 @@ type endpoints struct {
 
 // newEndpoints listens for gRPC; run serves.
 func newEndpoints(ctx context.Context, cfg serverConfig, credentials *identity.Credentials, metrics *prometheus.Registry, log *zap.Logger) (*endpoints, error) {
+	var tokens *token.Verifier
+	if cfg.tokens != "" {
+		var err error
+		if tokens, err = token.Load(cfg.tokens); err != nil {
+			return nil, fmt.Errorf("--tokens: %w", err)
+		}
+	}
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", cfg.listen)
 	if err != nil {
 		return nil, fmt.Errorf("--listen: %w", err)
@@ -91,7 +102,7 @@ func newEndpoints(ctx context.Context, cfg serverConfig, credentials *identity.C
 	calls := grpcprom.NewServerMetrics()
 	metrics.MustRegister(certificateExpiry(credentials), calls)
 	return &endpoints{
-		cfg: cfg, log: log, credentials: credentials, listener: listener, metrics: metrics, calls: calls,
+		cfg: cfg, log: log, credentials: credentials, tokens: tokens, listener: listener, metrics: metrics, calls: calls,
 		refused: newRefused(metrics), health: health.NewServer(),
 	}, nil
 }
@@ -112,6 +123,9 @@ func (e *endpoints) start(ctx context.Context, g *errgroup.Group, server *grpc.S
 	g.Go(func() error { return servePprof(ctx, e.cfg.pprof, e.log) })
 	g.Go(func() error { return reportHealth(ctx, e.health, checks) })
 	g.Go(func() error { return e.credentials.Follow(ctx, certificatesInterval, e.log) })
+	if e.tokens != nil {
+		g.Go(func() error { return e.tokens.Follow(ctx, certificatesInterval, e.log) })
+	}
 }
 
 // serveGRPC serves until ctx ends, and returns when the server has stopped.

@@ -96,6 +96,9 @@ func runRegistry(ctx context.Context, cfg registryConfig, log *zap.Logger) error
 // newRegistryServer registers the services of the registry.
 func newRegistryServer(environment *registryserver.Server, e *endpoints) (*grpc.Server, error) {
 	guard := service.Guard{Credentials: e.credentials, Policy: registryserver.Policy, Refused: e.refused}
+	if e.tokens != nil {
+		guard.Tokens = e.tokens
+	}
 	server := grpc.NewServer(service.ServerOptions(guard, e.unary(), e.stream())...)
 	registryv1.RegisterRegistryServiceServer(server, environment)
 	healthv1.RegisterHealthServer(server, e.health)

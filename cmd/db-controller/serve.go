@@ -17,11 +17,13 @@ type deploymentConfig struct {
 	id        schema.DeploymentID
 	registry  string // host:port, several separated by commas
 	advertise string // host:port; empty: the listener's address
-	server    serverConfig
-	database  databaseConfig
-	share     shareConfig
-	store     storeConfig
-	audit     auditConfig
+	// authorizer is host:port of an authorization service; empty for none. It proves to be authorizerIs.
+	authorizer, authorizerIs string
+	server                   serverConfig
+	database                 databaseConfig
+	share                    shareConfig
+	store                    storeConfig
+	audit                    auditConfig
 }
 
 // shareConfig is the part of the deployment's work that this process takes.
@@ -125,6 +127,8 @@ func newServe() *cobra.Command {
 	f.StringVar(&deployment, "deployment", "", "service/region")
 	f.StringVar(&cfg.registry, "registry", "", "host:port of the registry; several servers are separated by commas")
 	f.StringVar(&cfg.advertise, "advertise", "", "host:port under which other deployments reach it (default: the address it listens at)")
+	f.StringVar(&cfg.authorizer, "authorizer", "", "host:port of an authorization service (dbcontroller.authorization.v1) that is asked beside the grants of the environment (default: none)")
+	f.StringVar(&cfg.authorizerIs, "authorizer-identity", "user/authorizer", "identity in the certificate of the authorization service")
 	cfg.server.flags(f)
 	cfg.database.flags(f, "the deployment's own", "the database answers, the deployment is registered and its version is known")
 	f.Int32Var(&cfg.database.connections, "connections", 20, "connections to the database; at least 4")

@@ -70,6 +70,9 @@ func validate(paths []string) (v validated, err error) {
 	if err == nil {
 		err = schema.Check(v.files.Services)
 	}
+	if err == nil {
+		err = v.files.Rights.CheckKinds(v.files.Services)
+	}
 	if errors.As(err, &v.problems) {
 		return v, nil
 	}
@@ -95,8 +98,19 @@ func (v validated) print(cmd *cobra.Command) {
 	for _, s := range v.services() {
 		cmd.Printf("%s@%s: %d kinds, %d references, ok\n", s.Service, s.Version, s.Kinds, s.References)
 	}
+	v.printRights(cmd)
 	for _, f := range v.findings {
 		cmd.Printf("%s [%s]\n", f, f.ID)
+	}
+}
+
+func (v validated) printRights(cmd *cobra.Command) {
+	if v.files == nil || v.files.Rights == nil || len(v.problems) > 0 {
+		return
+	}
+	cmd.Printf("rights: %d grants, ok\n", len(v.files.Rights.Grants))
+	if !v.files.Rights.Deny && len(v.files.Rights.Grants) > 0 {
+		cmd.Println("rights: without `default: deny` the grants only add the right to operate")
 	}
 }
 

@@ -87,9 +87,9 @@ func (s *Server) fail(err error) error {
 	return status.Error(codes.Internal, "internal error: the registry's log says more")
 }
 
-// Apply sets the given regions, services and deployments, and leaves all others. The result is checked as a whole.
+// Apply sets the given regions, services, deployments and rights, and leaves all others. The result is checked as a whole.
 func (s *Server) Apply(ctx context.Context, req *registryv1.ApplyRequest) (*registryv1.ApplyResponse, error) {
-	in := wire.Environment(&registryv1.Environment{Regions: req.GetRegions(), Services: req.GetServices(), Deployments: req.GetDeployments()})
+	in := wire.Environment(&registryv1.Environment{Regions: req.GetRegions(), Services: req.GetServices(), Deployments: req.GetDeployments(), Rights: req.GetRights()})
 	changes, err := s.store.apply(ctx, in, patternsOf(req.GetPatternsUnused()))
 	if err == nil {
 		err = s.store.vouch(ctx, in.Deployments)

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/db-controller/db-controller/internal/feed"
 	"github.com/db-controller/db-controller/schema"
+	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
 	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
 	"github.com/db-controller/db-controller/schema/wire"
 )
@@ -42,7 +44,15 @@ const (
 	selectServicesSQL    = `SELECT descriptor FROM dbcontroller_registry.service_version ORDER BY service, version`
 	selectDeploymentsSQL = `SELECT service, region, version, address, generation, disabled FROM dbcontroller_registry.deployment ORDER BY service, region`
 
+	selectRightsSQL = `SELECT rights FROM dbcontroller_registry.rights`
+
 	// Each change of a row writes the row of the watches.
+	upsertRightsSQL = `
+WITH new AS (
+    INSERT INTO dbcontroller_registry.rights (rights) VALUES ($1)
+    ON CONFLICT (singleton) DO UPDATE SET rights = EXCLUDED.rights RETURNING rights
+)
+INSERT INTO dbcontroller_registry.change (revision, gone, rights) SELECT m.revision, false, new.rights FROM new, dbcontroller_registry.meta m`
 	upsertRegionSQL = `
 WITH new AS (
     INSERT INTO dbcontroller_registry.region (name) VALUES ($1) ON CONFLICT DO NOTHING RETURNING name
@@ -128,13 +138,30 @@ func readEnvironment(ctx context.Context, tx pgx.Tx, revisionSQL string) (*schem
 		})
 		return err
 	})
+	b.Queue(selectRightsSQL).Query(func(rows pgx.Rows) error {
+		var raw []byte
+		_, err := pgx.ForEachRow(rows, []any{&raw}, func() (err error) {
+			env.Rights, err = rightsOf(raw)
+			return err
+		})
+		return err
+	})
 	return env, tx.SendBatch(ctx, b).Close()
 }
 
-// apply sets regions, services and deployments; a deployment keeps its registered address unless another one is given.
+func rightsOf(raw []byte) (*schema.Rights, error) {
+	p := &registryv1.Rights{}
+	if err := proto.Unmarshal(raw, p); err != nil {
+		return nil, fmt.Errorf("the stored rights: %w", err)
+	}
+	return wire.Rights(p), nil
+}
+
+// apply sets regions, services, deployments and rights; a deployment keeps its registered address unless another one is given.
 func (s *store) apply(ctx context.Context, in *schema.Environment, unused patterns) ([]string, error) {
 	return s.change(ctx, unused, func(env *schema.Environment) error {
 		env.Regions = append(env.Regions, in.Regions...)
+		env.Rights = cmp.Or(in.Rights, env.Rights)
 		for _, d := range in.Services {
 			i := slices.IndexFunc(env.Services, func(e *schema.Descriptor) bool { return e.ServiceVersion == d.ServiceVersion })
 			if i < 0 {
@@ -202,7 +229,9 @@ func (s *store) change(ctx context.Context, unused patterns, edit func(*schema.E
 		if err != nil {
 			return err
 		}
-		after := &schema.Environment{Regions: slices.Clone(before.Regions), Services: slices.Clone(before.Services), Deployments: slices.Clone(before.Deployments)}
+		after := &schema.Environment{
+			Regions: slices.Clone(before.Regions), Services: slices.Clone(before.Services), Deployments: slices.Clone(before.Deployments), Rights: before.Rights,
+		}
 		if err := edit(after); err != nil {
 			return err
 		}
@@ -260,6 +289,14 @@ func queueDifference(b *pgx.Batch, before, after *schema.Environment) ([]string,
 		}
 		b.Queue(upsertDeploymentSQL, d.Service, d.Region, d.Version, d.Address, d.Generation, d.Disabled)
 		changes = append(changes, "deployment "+d.String()+": "+word(old != nil))
+	}
+	if now := wire.RightsProto(after.Rights); !proto.Equal(wire.RightsProto(before.Rights), now) {
+		raw, err := proto.MarshalOptions{Deterministic: true}.Marshal(now)
+		if err != nil {
+			return nil, err
+		}
+		b.Queue(upsertRightsSQL, raw)
+		changes = append(changes, "rights: "+word(before.Rights != nil))
 	}
 	return append(changes, queueRemovals(b, before, after)...), nil
 }

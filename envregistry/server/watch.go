@@ -20,7 +20,7 @@ import (
 const environmentFeed feed.Topics = 1
 
 // environmentFilter binds tokens to this kind of watch; change it when the events change, so that old tokens are reset.
-const environmentFilter = "environment"
+const environmentFilter = "environment with rights"
 
 const (
 	// Nothing but tokens depends on it. Of two servers that find it at the same time the second one waits, and changes nothing.
@@ -36,21 +36,24 @@ WHERE m.server IS DISTINCT FROM ` + feed.ServerSQL + ` OR ` + feed.EpochSQL + ` 
 	environmentSnapshotSQL = beginSinceSQL + `
     SELECT * FROM (
         SELECT 1 AS kind, name, 1::bigint AS seq, m.revision, false AS gone, name AS region, NULL AS service, NULL AS version,
-            NULL AS address, NULL::bigint AS generation, NULL::boolean AS disabled, NULL::bytea AS descriptor
+            NULL AS address, NULL::bigint AS generation, NULL::boolean AS disabled, NULL::bytea AS descriptor, NULL::bytea AS rights
         FROM dbcontroller_registry.region
         UNION ALL
-        SELECT 2, service || ' ' || version, 2, m.revision, false, NULL, service, version, NULL, NULL, NULL, descriptor
+        SELECT 1, '', 1, m.revision, false, NULL, NULL, NULL, NULL, NULL, NULL, NULL, rights
+        FROM dbcontroller_registry.rights
+        UNION ALL
+        SELECT 2, service || ' ' || version, 2, m.revision, false, NULL, service, version, NULL, NULL, NULL, descriptor, NULL
         FROM dbcontroller_registry.service_version
         UNION ALL
-        SELECT 3, service || ' ' || region, 3, m.revision, false, region, service, version, address, generation, disabled, NULL
+        SELECT 3, service || ' ' || region, 3, m.revision, false, region, service, version, address, generation, disabled, NULL, NULL
         FROM dbcontroller_registry.deployment
     ) AS item WHERE kind > $2 OR kind = $2 AND name COLLATE "C" > $3`
 
 	environmentNewSQL = beginSinceSQL + `
-    SELECT seq, revision, gone, region, service, version, address, generation, disabled, descriptor
+    SELECT seq, revision, gone, region, service, version, address, generation, disabled, descriptor, rights
     FROM dbcontroller_registry.change
     WHERE (CASE WHEN service IS NULL THEN 1 WHEN region IS NULL THEN 2 ELSE 3 END,
-        CASE WHEN service IS NULL THEN region ELSE service || ' ' || COALESCE(region, version) END COLLATE "C") <= ($4, $5) AND` + feed.New
+        CASE WHEN service IS NULL THEN COALESCE(region, '') ELSE service || ' ' || COALESCE(region, version) END COLLATE "C") <= ($4, $5) AND` + feed.New
 
 	// The mark moves in the transaction that removes the rows, so that no token resumes at removed rows.
 	compactSQL = `
@@ -75,13 +78,19 @@ func scanChanged(row pgx.CollectableRow) (out changed, _ int64, _ error) {
 	var seq, revision, generation *int64
 	var gone, disabled *bool
 	var region, service, version, address *string
-	var raw []byte
-	err := row.Scan(&seq, &revision, &gone, &region, &service, &version, &address, &generation, &disabled, &raw)
+	var raw, rights []byte
+	err := row.Scan(&seq, &revision, &gone, &region, &service, &version, &address, &generation, &disabled, &raw, &rights)
 	if err != nil || seq == nil {
 		return out, 0, err
 	}
 	out = changed{change: &registryv1.WatchEnvironmentResponse_Change{Revision: *revision}, gone: *gone}
 	switch {
+	case rights != nil:
+		p := &registryv1.Rights{}
+		if err := proto.Unmarshal(rights, p); err != nil {
+			return out, 0, fmt.Errorf("rights: %w", err)
+		}
+		out.change.Item = &registryv1.WatchEnvironmentResponse_Change_Rights{Rights: p}
 	case service == nil:
 		out.change.Item = &registryv1.WatchEnvironmentResponse_Change_Region{Region: &registryv1.Region{Name: *region}}
 	case region == nil:

@@ -66,6 +66,29 @@ func Load(f Files) (*Credentials, error) {
 	return c, nil
 }
 
+// LoadAuthorities reads the trusted authorities alone, and the revocation lists if there are any: for a client that proves its
+// identity by a token.
+func LoadAuthorities(f Files) (*Credentials, error) {
+	m := &material{roots: x509.NewCertPool()}
+	authorities, err := os.ReadFile(f.CA)
+	if err != nil {
+		return nil, fmt.Errorf("load authorities: %w", err)
+	}
+	if !m.roots.AppendCertsFromPEM(authorities) {
+		return nil, fmt.Errorf("load authorities: %s has no certificate in PEM", f.CA)
+	}
+	lists, err := os.ReadFile(f.CRL)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("load revocation lists: %w", err)
+	}
+	if m.revoked, err = readRevoked(lists, authorities); err != nil {
+		return nil, fmt.Errorf("load revocation lists %s: %w", f.CRL, err)
+	}
+	c := &Credentials{files: f}
+	c.current.Store(m)
+	return c, nil
+}
+
 func read(f Files) (*material, error) {
 	m := &material{roots: x509.NewCertPool()}
 	for i, path := range []string{f.Cert, f.Key, f.CA, f.CRL} {
@@ -206,8 +229,12 @@ type Info struct {
 	Identity Identity
 	// NotAfter is the earliest end of validity in its chain of certificates.
 	NotAfter time.Time
+	groups   []string
 	chain    []*x509.Certificate
 }
+
+// anonymous reports whether the other end has shown no certificate.
+func (i Info) anonymous() bool { return i.Identity.Role == roleAnonymous }
 
 func (i Info) expired() bool { return time.Now().After(i.NotAfter) }
 
@@ -219,7 +246,11 @@ type transport struct {
 	limiter  *Limiter  // of servers; nil for no limit
 }
 
-func (c *Credentials) info(state tls.ConnectionState) (Info, error) {
+// info describes the other end of a connection; raw is the connection of a server, whose clients may have no certificate.
+func (c *Credentials) info(state tls.ConnectionState, raw net.Conn) (Info, error) {
+	if len(state.PeerCertificates) == 0 && raw != nil {
+		return anonymousInfo(raw), nil
+	}
 	leaf := state.PeerCertificates[0]
 	intermediates := x509.NewCertPool()
 	for _, cert := range state.PeerCertificates[1:] {
@@ -243,13 +274,32 @@ func (c *Credentials) info(state tls.ConnectionState) (Info, error) {
 			info.NotAfter = cert.NotAfter
 		}
 	}
+	info.groups = groupsOf(leaf)
 	info.Identity, err = ofCertificate(leaf, c.trustDomain)
 	return info, err
+}
+
+// roleAnonymous is the role under which connections without a certificate are counted, by the address that they come from. No
+// policy has it.
+const roleAnonymous Role = "anonymous"
+
+func anonymousInfo(raw net.Conn) Info {
+	host, _, _ := net.SplitHostPort(raw.RemoteAddr().String())
+	return Info{Identity: Identity{Role: roleAnonymous, Name: host}, NotAfter: time.Now().AddDate(100, 0, 0)}
 }
 
 // Server is for listeners: everybody must show a certificate of the same trust domain. The limiter bounds how
 // many connections each identity has; nil for no bound.
 func (c *Credentials) Server(limiter *Limiter) credentials.TransportCredentials {
+	return c.server(limiter, tls.RequireAndVerifyClientCert)
+}
+
+// ServerForTokens is Server for a listener that accepts tokens: clients may connect without a certificate.
+func (c *Credentials) ServerForTokens(limiter *Limiter) credentials.TransportCredentials {
+	return c.server(limiter, tls.VerifyClientCertIfGiven)
+}
+
+func (c *Credentials) server(limiter *Limiter, clients tls.ClientAuthType) credentials.TransportCredentials {
 	config := &tls.Config{
 		MinVersion: tls.VersionTLS13,
 		// No session resumption: it would skip the check of the certificate.
@@ -259,8 +309,11 @@ func (c *Credentials) Server(limiter *Limiter) credentials.TransportCredentials 
 		m := c.current.Load()
 		return &tls.Config{
 			MinVersion: tls.VersionTLS13, SessionTicketsDisabled: true, NextProtos: []string{"h2"},
-			Certificates: []tls.Certificate{m.cert}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: m.roots,
+			Certificates: []tls.Certificate{m.cert}, ClientAuth: clients, ClientCAs: m.roots,
 			VerifyConnection: func(state tls.ConnectionState) error {
+				if len(state.PeerCertificates) == 0 {
+					return nil // allowed by ClientAuth
+				}
 				_, err := ofCertificate(state.PeerCertificates[0], c.trustDomain)
 				return err
 			},
@@ -284,7 +337,7 @@ func (c *Credentials) Client(expected Identity) credentials.TransportCredentials
 		// The host name is not verified: VerifyConnection verifies the chain and the identity.
 		InsecureSkipVerify: true, //nolint:gosec // see VerifyConnection
 		VerifyConnection: func(state tls.ConnectionState) error {
-			info, err := c.info(state)
+			info, err := c.info(state, nil)
 			if err == nil && info.Identity != expected {
 				err = fmt.Errorf("the other end is %s, not %s", info.Identity, expected)
 			}
@@ -299,7 +352,7 @@ func (t *transport) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInf
 	if err != nil {
 		return nil, nil, err
 	}
-	info, err := t.c.info(auth.(credentials.TLSInfo).State)
+	info, err := t.c.info(auth.(credentials.TLSInfo).State, raw)
 	if err == nil {
 		conn, err = t.limiter.enter(info, conn)
 	}

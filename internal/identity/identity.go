@@ -1,18 +1,15 @@
-// Package identity authenticates and authorises callers. Every client and server has a certificate with one URI,
-// spiffe://<trust domain>/deployment/<service>/<region>, /user/<name>, /operator/<name> or /registry. The identity of a caller
-// comes from its certificate, never from the request.
+// Package identity authenticates and authorises callers. Every server has a certificate with one URI,
+// spiffe://<trust domain>/deployment/<service>/<region>, /user/<name>, /operator/<name> or /registry, and so have clients, but for
+// users that come with a token. The identity of a caller comes from its certificate or its token, never from the request.
 package identity
 
 import (
-	"context"
 	"crypto/x509"
-	"errors"
 	"fmt"
 	"regexp"
 	"strings"
 
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
-	"google.golang.org/grpc/peer"
 
 	"github.com/db-controller/db-controller/schema"
 )
@@ -72,7 +69,7 @@ func ParsePath(path string) (Identity, error) {
 	return Identity{}, fmt.Errorf("identity %.100q: want /deployment/SERVICE/REGION, /user/NAME, /operator/NAME or /registry", path)
 }
 
-// ofCertificate returns the identity in a verified certificate.
+// ofCertificate returns the identity in a verified certificate. A client without a certificate has no trust domain.
 func ofCertificate(cert *x509.Certificate, trustDomain spiffeid.TrustDomain) (Identity, error) {
 	if len(cert.URIs) != 1 {
 		return Identity{}, fmt.Errorf("the certificate has %d URIs, want one", len(cert.URIs))
@@ -81,35 +78,8 @@ func ofCertificate(cert *x509.Certificate, trustDomain spiffeid.TrustDomain) (Id
 	if err != nil {
 		return Identity{}, fmt.Errorf("the certificate's URI: %w", err)
 	}
-	if id.TrustDomain() != trustDomain {
+	if !trustDomain.IsZero() && id.TrustDomain() != trustDomain {
 		return Identity{}, fmt.Errorf("the certificate is of trust domain %s, not %s", id.TrustDomain(), trustDomain)
 	}
 	return ParsePath(id.Path())
-}
-
-type contextKey struct{}
-
-// NewContext returns a context with the identity of an in-process call.
-func NewContext(ctx context.Context, id Identity) context.Context {
-	return context.WithValue(ctx, contextKey{}, id)
-}
-
-// FromContext returns the identity of the caller: that of an in-process call, or that of the connection's certificate.
-func FromContext(ctx context.Context) (Identity, error) {
-	if id, ok := ctx.Value(contextKey{}).(Identity); ok {
-		return id, nil
-	}
-	p, ok := peer.FromContext(ctx)
-	if !ok {
-		return Identity{}, errors.New("the call has no peer")
-	}
-	info, ok := p.AuthInfo.(Info)
-	if !ok {
-		return Identity{}, errors.New("the connection has no verified certificate")
-	}
-	// The certificate may have expired since the handshake.
-	if info.expired() {
-		return Identity{}, fmt.Errorf("the certificate of %s has expired: connect again with a new one", info.Identity)
-	}
-	return info.Identity, nil
 }

@@ -37,10 +37,11 @@ BEGIN
         ('api', 'SELECT', 'meta'),
         ('api', 'UPDATE (revision, compacted, epoch, server, timeline)', 'meta'),
         ('api', 'SELECT, INSERT, UPDATE, DELETE', 'region, dbcontroller_registry.service_version, dbcontroller_registry.deployment'),
+        ('api', 'SELECT, INSERT, UPDATE', 'rights'),
         ('api', 'SELECT, INSERT', 'decommissioned'),
         ('api', 'SELECT, INSERT, UPDATE', 'removed'),
         ('api', 'SELECT, INSERT, DELETE', 'change'),
-        ('audit', 'SELECT', 'region, dbcontroller_registry.service_version, dbcontroller_registry.deployment, dbcontroller_registry.decommissioned, dbcontroller_registry.removed, dbcontroller_registry.change'),
+        ('audit', 'SELECT', 'region, dbcontroller_registry.service_version, dbcontroller_registry.deployment, dbcontroller_registry.decommissioned, dbcontroller_registry.removed, dbcontroller_registry.change, dbcontroller_registry.rights'),
         ('audit', 'SELECT (singleton, revision, database_id, compacted, epoch, server, timeline)', 'meta')
     ) AS g (role, rights, tables) LOOP
         EXECUTE format('GRANT %s ON dbcontroller_registry.%s TO %I', granted.rights, granted.tables, prefix || '_' || granted.role);

@@ -35,6 +35,10 @@ var (
 	ErrUnknown = errors.New("the outcome is not known")
 	// ErrDecommissioned is the error of a deployment that an operator here has decommissioned.
 	ErrDecommissioned = errors.New("an operator has decommissioned this deployment")
+	// ErrDenied reports that the caller has no right to do this with a resource, whether or not it exists.
+	ErrDenied = errors.New("ask an operator for a grant")
+	// ErrAuthorizer reports that the authorization service did not decide: the call is denied for now.
+	ErrAuthorizer = errors.New("the authorization service does not answer: try again")
 	// ErrPosition reports that this database did not issue an acknowledged position to the caller.
 	ErrPosition = errors.New("not a position of this database for this caller")
 )

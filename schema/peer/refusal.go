@@ -25,6 +25,7 @@ const (
 	UnknownKind          Reason = "UNKNOWN_KIND"
 	NotImported          Reason = "NOT_IMPORTED"
 	NotReferable         Reason = "NOT_REFERABLE"
+	ReferDenied          Reason = "REFER_DENIED"
 	NotConstrained       Reason = "CONSTRAINTS_DISABLED"
 	QuotaExceeded        Reason = "QUOTA_EXCEEDED"
 	AttemptTooOld        Reason = "ATTEMPT_TOO_OLD"
@@ -63,6 +64,7 @@ var refusalReasons = map[Reason]struct {
 	UnknownKind:          {Later, "is of a kind that the version run by its deployment does not have"},
 	NotImported:          {Later, "belongs to a service that the holder's service does not import, according to the target's deployment: add the import to the descriptor, or wait until that deployment has received it"},
 	NotReferable:         {Later, "is of a kind that only listed services may refer to: ask its owner to list yours in referable_by"},
+	ReferDenied:          {Final, "cannot be referred to: the writer has no right to refer to it, so ask an operator for a grant"},
 	NotConstrained:       {Later, "is of a kind whose constraints are disabled in the version run by its deployment: nothing can refer to it"},
 	QuotaExceeded:        {Later, "cannot be referred to: the holder's deployment has reached its quota of references there"},
 	AttemptTooOld:        {Again, "was requested by an attempt that is too old, try again"},
@@ -157,7 +159,7 @@ func Definite(err error) bool {
 	return slices.ContainsFunc(definite, func(is error) bool { return errors.Is(err, is) })
 }
 
-var definite = []error{ErrNotFound, ErrExists, ErrConflict, ErrDeleting, ErrRequestReused, ErrDecommissioned, ErrPosition, ErrReset}
+var definite = []error{ErrNotFound, ErrExists, ErrConflict, ErrDeleting, ErrRequestReused, ErrDenied, ErrDecommissioned, ErrPosition, ErrReset}
 
 // Add appends the refusals of another deployment.
 func (e *RefusedError) Add(by *RefusedError) {

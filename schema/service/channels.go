@@ -8,6 +8,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/db-controller/db-controller/internal/identity"
+	"github.com/db-controller/db-controller/schema/service/access"
 )
 
 // Channels are in-process connections to the deployment's own services: without sockets and encoding. Deadlines, metadata
@@ -20,27 +21,28 @@ type Channels struct {
 
 	cfg     Config
 	forward *forwarder
+	rights  *access.Access
 }
 
 // As returns a channel whose caller has an identity, with the rights of the policy, and whose requests are forwarded as a
 // listener's are: for tests and tools.
 func (c *Channels) As(who identity.Identity) grpc.ClientConnInterface {
 	channel := newChannel(who,
-		[]grpc.UnaryServerInterceptor{c.forward.actForUnary, policy.Unary, c.forward.Unary},
-		[]grpc.StreamServerInterceptor{c.forward.actForStream, policy.Stream, c.forward.Stream})
+		[]grpc.UnaryServerInterceptor{c.forward.actForUnary, policy.Unary, c.forward.Unary, c.rights.Unary},
+		[]grpc.StreamServerInterceptor{c.forward.actForStream, policy.Stream, c.forward.Stream, c.rights.Stream})
 	register(channel, c.cfg)
 	return channel
 }
 
 // newChannels makes the channels of the deployment's own process, on which it is the caller itself.
-func newChannels(cfg Config, forward *forwarder) *Channels {
+func newChannels(cfg Config, forward *forwarder, rights *access.Access) *Channels {
 	self := identity.Deployment(cfg.Store.Deployment())
 	shared := newChannel(self, nil, nil).WithCloner(inprocgrpc.CloneFunc(func(m any) (any, error) { return m, nil }))
 	copied := newChannel(self, nil, nil)
 	for _, channel := range []*inprocgrpc.Channel{shared, copied} {
 		register(channel, cfg)
 	}
-	return &Channels{Shared: shared, Copied: copied, cfg: cfg, forward: forward}
+	return &Channels{Shared: shared, Copied: copied, cfg: cfg, forward: forward, rights: rights}
 }
 
 func newChannel(who identity.Identity, unary []grpc.UnaryServerInterceptor, stream []grpc.StreamServerInterceptor) *inprocgrpc.Channel {

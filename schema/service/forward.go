@@ -23,6 +23,7 @@ import (
 	"github.com/db-controller/db-controller/schema/peer"
 	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
+	"github.com/db-controller/db-controller/schema/service/access"
 	"github.com/db-controller/db-controller/schema/service/outcome"
 	"github.com/db-controller/db-controller/schema/service/peers"
 )
@@ -49,11 +50,13 @@ var forwarded = []string{
 type forwarder struct {
 	self  schema.DeploymentID
 	peers *peers.Peers
-	log   *zap.Logger
+	// tokens verifies the tokens of people whom other regions speak for; nil without tokens.
+	tokens access.Tokens
+	log    *zap.Logger
 }
 
 func newForwarder(cfg Config) *forwarder {
-	return &forwarder{self: cfg.Store.Deployment(), peers: cfg.Peers, log: cfg.Logger}
+	return &forwarder{self: cfg.Store.Deployment(), peers: cfg.Peers, tokens: cfg.Tokens, log: cfg.Logger}
 }
 
 // forwardedKey is the context key of the deployment that forwarded a request.
@@ -93,20 +96,58 @@ func (f *forwarder) actFor(ctx context.Context, method string) (context.Context,
 		who.Role != identity.RoleUser || !slices.Contains(forwarded, method) {
 		return ctx, status.Errorf(codes.PermissionDenied, "%s may not act on behalf of another identity in this call", by)
 	}
-	return context.WithValue(identity.NewContext(ctx, who), forwardedKey{}, by), nil
+	caller, err := access.Believe(ctx, f.tokens, by.Deployment, personOf(ctx, values[0]))
+	if err != nil {
+		return ctx, status.Error(codes.Unauthenticated, err.Error())
+	}
+	return context.WithValue(identity.NewCallerContext(ctx, caller), forwardedKey{}, by), nil
 }
 
 // actor returns the text that identifies the caller in records of removals; for a forwarded request also the region that
 // forwarded it.
 func actor(ctx context.Context) (string, error) {
-	who, err := identity.FromContext(ctx)
+	who, err := identity.CallerFromContext(ctx)
 	if err != nil {
 		return "", err
 	}
-	if by, ok := ctx.Value(forwardedKey{}).(identity.Identity); ok {
-		return who.String() + " by way of " + by.Deployment.Region, nil
+	by, forwarded := ctx.Value(forwardedKey{}).(identity.Identity)
+	switch {
+	case forwarded && who.Token == "": // its own word is all the proof
+		return who.Identity.String() + " by way of " + by.Deployment.Region, nil
+	case forwarded:
+		return who.Audited() + " by way of " + by.Deployment.Region, nil
 	}
-	return who.String(), nil
+	return who.Audited(), nil
+}
+
+// The headers of a forwarded call with the groups of the caller, separated by commas, and with the caller's own token.
+const (
+	groupsOfCaller = "dbcontroller-groups"
+	tokenOfCaller  = "dbcontroller-token"
+)
+
+// personOf returns the person for whom a call was forwarded.
+func personOf(ctx context.Context, path string) access.Person {
+	p := access.Person{Identity: path}
+	if groups := metadata.ValueFromIncomingContext(ctx, groupsOfCaller); len(groups) > 0 {
+		p.Groups = strings.Split(groups[0], ",")
+	}
+	if token := metadata.ValueFromIncomingContext(ctx, tokenOfCaller); len(token) > 0 {
+		p.Token = token[0]
+	}
+	return p
+}
+
+// onBehalf returns a context for a call that is made for a person: with the person's own token, or with the groups.
+func onBehalf(ctx context.Context, who identity.Caller) context.Context {
+	ctx = metadata.AppendToOutgoingContext(ctx, onBehalfOf, who.Path())
+	switch {
+	case who.Token != "":
+		return metadata.AppendToOutgoingContext(ctx, tokenOfCaller, who.Token)
+	case len(who.Groups) > 0:
+		return metadata.AppendToOutgoingContext(ctx, groupsOfCaller, strings.Join(who.Groups, ","))
+	}
+	return ctx
 }
 
 // addressed returns the names of the resources that a request is about, or the region that it names.
@@ -214,7 +255,7 @@ func (f *forwarder) get(ctx context.Context, to schema.DeploymentID, req *resour
 // more than the rights of a user, and the other side accepts no other role from a deployment: an operator is forwarded as
 // the user of the same name.
 func (f *forwarder) dial(ctx context.Context, to schema.DeploymentID) (grpc.ClientConnInterface, context.Context, error) {
-	who, err := identity.FromContext(ctx)
+	who, err := identity.CallerFromContext(ctx)
 	if err != nil {
 		return nil, ctx, status.Error(codes.Unauthenticated, err.Error())
 	}
@@ -226,7 +267,7 @@ func (f *forwarder) dial(ctx context.Context, to schema.DeploymentID) (grpc.Clie
 		return nil, ctx, &peer.UnavailableError{Deployments: []schema.DeploymentID{to}, Err: err}
 	}
 	f.connect(ctx, conn)
-	return conn, metadata.AppendToOutgoingContext(ctx, onBehalfOf, who.Path()), nil
+	return conn, onBehalf(ctx, who), nil
 }
 
 // connectTimeout is longer than the longest pause between two attempts to connect (identity.Credentials.DialOptions).

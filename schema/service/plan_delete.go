@@ -3,9 +3,11 @@ package service
 import (
 	"context"
 
+	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
+	"github.com/db-controller/db-controller/schema/service/access"
 	"github.com/db-controller/db-controller/schema/service/outcome"
 	"github.com/db-controller/db-controller/schema/shadow"
 )
@@ -38,7 +40,27 @@ func (r *resources) planDeletion(ctx context.Context, req *resourcev1.PlanDeleti
 			Count: int64(g.Count), Samples: g.Samples, Unset: g.Unset,
 		})
 	}
-	return out, pageBlockers(out, plan.Blockers, int(req.GetPageSize()), req.GetPageToken())
+	blockers := readableBlockers(ctx, plan.Blockers)
+	out.HiddenBlockers = int64(len(plan.Blockers) - len(blockers))
+	if err := pageBlockers(out, blockers, int(req.GetPageSize()), req.GetPageToken()); err != nil {
+		return nil, err
+	}
+	out.TotalBlockers += out.GetHiddenBlockers()
+	return out, nil
+}
+
+// readableBlockers returns the blockers whose holders the caller may read: before they are paged, because a page token has a name.
+func readableBlockers(ctx context.Context, all []shadow.PlannedBlocker) (out []shadow.PlannedBlocker) {
+	names := make([]schema.FullName, len(all))
+	for i, b := range all {
+		names[i] = b.Holder.Name
+	}
+	for i, ok := range access.Readable(ctx, names) {
+		if ok {
+			out = append(out, all[i])
+		}
+	}
+	return out
 }
 
 // pageBlockers adds one page of the blockers, which are in the order of their pages.
@@ -47,10 +69,10 @@ func pageBlockers(out *resourcev1.PlanDeletionResponse, all []shadow.PlannedBloc
 	if err != nil {
 		return err
 	}
+	out.TotalBlockers = int64(len(all))
 	if size <= 0 || size > maxPageSize {
 		size = maxPageSize
 	}
-	out.TotalBlockers = int64(len(all))
 	var last peer.Refusal
 	for _, b := range all {
 		at := peer.Refusal{Holder: b.Holder.Name.String(), Path: b.Holder.Path, Target: b.Holder.Target}

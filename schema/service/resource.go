@@ -16,6 +16,7 @@ import (
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
+	"github.com/db-controller/db-controller/schema/service/access"
 	"github.com/db-controller/db-controller/schema/service/outcome"
 	"github.com/db-controller/db-controller/schema/shadow"
 )
@@ -74,7 +75,9 @@ func newResources(cfg Config) *resources {
 	return &resources{
 		self: store.Deployment(), model: store.Model, reader: store, writer: store, deleter: store,
 		watched: func(ctx context.Context, req *resourcev1.WatchResourcesRequest, as func(peer.Resource) (*resourcev1.WatchResourcesResponse, error), deliver func(schema.Event[*resourcev1.WatchResourcesResponse]) error) error {
-			return shadow.WatchResourcesAs(ctx, store, req.GetKind(), req.GetFilter(), req.GetResumeToken(), as, deliver)
+			return shadow.WatchResourcesAs(ctx, store, shadow.WatchRequest{
+				Kind: req.GetKind(), Filter: req.GetFilter(), Token: req.GetResumeToken(), Within: access.Names(ctx),
+			}, as, deliver)
 		},
 		forward: newForwarder(cfg), log: cfg.Logger,
 	}
@@ -148,6 +151,7 @@ func (r *resources) ListResources(ctx context.Context, req *resourcev1.ListResou
 func (r *resources) list(ctx context.Context, req *resourcev1.ListResourcesRequest) (*resourcev1.ListResourcesResponse, error) {
 	found, next, err := r.reader.List(ctx, shadow.ListRequest{
 		Kind: req.GetKind(), Limit: pageSize(req.GetPageSize()), Token: req.GetPageToken(), Filter: req.GetFilter(), OrderBy: req.GetOrderBy(),
+		Within: access.Names(ctx),
 	})
 	if err != nil {
 		return nil, err

@@ -3,7 +3,7 @@
 //
 // Each handler declares the small interfaces of the store that it uses; the constructors fill all of them with the
 // *shadow.Store of Config. Interceptors run in this order: bounds of errors, panics, deadlines, decommissionCheck, the
-// identity of forwarded calls, lanes, costs, the policy, databaseCheck, forwarding.
+// identity of forwarded calls, lanes, costs, the policy, databaseCheck, forwarding, access (the rights by resource).
 package service
 
 import (
@@ -20,12 +20,14 @@ import (
 	"google.golang.org/grpc/reflection"
 	reflectionv1 "google.golang.org/grpc/reflection/grpc_reflection_v1"
 	reflectionv1alpha "google.golang.org/grpc/reflection/grpc_reflection_v1alpha" //nolint:staticcheck // what most clients speak
+	"google.golang.org/grpc/tap"
 
 	"github.com/db-controller/db-controller/internal/identity"
 	"github.com/db-controller/db-controller/internal/postgres"
 	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
+	"github.com/db-controller/db-controller/schema/service/access"
 	"github.com/db-controller/db-controller/schema/service/outcome"
 	"github.com/db-controller/db-controller/schema/service/peers"
 	"github.com/db-controller/db-controller/schema/shadow"
@@ -48,7 +50,7 @@ var policy = identity.Policy{
 	resourcev1.ResourceService_BatchWriteResources_FullMethodName:       people,
 	resourcev1.ResourceService_MutateAndValidateResource_FullMethodName: people,
 	resourcev1.ResourceService_PlanDeletion_FullMethodName:              people,
-	resourcev1.ResourceService_SetBlockDeletion_FullMethodName:          {identity.RoleOperator},
+	resourcev1.ResourceService_SetBlockDeletion_FullMethodName:          people, // users need the right to operate
 
 	adminv1.AdminService_Status_FullMethodName:       people,
 	adminv1.AdminService_Explain_FullMethodName:      people,
@@ -101,6 +103,10 @@ type Config struct {
 	Stream []grpc.StreamServerInterceptor
 	// Refused is called for each connection and call that is refused because the caller has too many; may be nil.
 	Refused func(what string, who identity.Identity)
+	// Tokens verifies the tokens of people; nil: everybody needs a certificate.
+	Tokens access.Tokens
+	// Authorizer is the authorization service that is asked beside the grants of the environment; nil for none.
+	Authorizer access.Authorizer
 	// Failures returns the last failure of each handler and deployment; nil for none.
 	Failures func() []Failure
 }
@@ -119,21 +125,36 @@ func NewServer(cfg Config) (*Server, error) {
 	decommissioned := decommissionCheck{cfg.Store} // before actFor: it is about the deployment that forwards
 	databases := databaseCheck{cfg.Store.Deployment(), cfg.Store}
 	costs := newCosts(cfg.Refused)
+	rights := newAccess(cfg)
 	lanes := callers{costs.refused}
 	unary := append(slices.Clone(cfg.Unary), decommissioned.Unary, forward.actForUnary, lanes.Unary, costs.Unary)
 	stream := append(slices.Clone(cfg.Stream), decommissioned.Stream, forward.actForStream, lanes.Stream)
-	server := grpc.NewServer(append(ServerOptions(Guard{Credentials: cfg.Credentials, Policy: policy, Refused: cfg.Refused}, unary, stream),
+	server := grpc.NewServer(append(ServerOptions(Guard{Credentials: cfg.Credentials, Policy: policy, Tokens: verifier(cfg.Tokens), Refused: cfg.Refused}, unary, stream),
 		// These run after the policy.
-		grpc.ChainUnaryInterceptor(databases.Unary, forward.Unary), grpc.ChainStreamInterceptor(databases.Stream, forward.Stream))...)
+		grpc.ChainUnaryInterceptor(databases.Unary, forward.Unary, rights.Unary), grpc.ChainStreamInterceptor(databases.Stream, forward.Stream, rights.Stream))...)
 	register(server, cfg)
 	healthv1.RegisterHealthServer(server, cfg.Health)
 	if cfg.Reflection {
 		reflection.Register(server)
 	}
-	channels := newChannels(cfg, forward)
+	channels := newChannels(cfg, forward, rights)
 	cfg.Peers.SetSelf(channels.Shared, channels.Copied)
 	cfg.Peers.SetKnown(cfg.Store)
 	return &Server{Server: server, Channels: channels}, policy.Covers(server)
+}
+
+func newAccess(cfg Config) *access.Access {
+	return access.New(access.Config{
+		Deployment: cfg.Store.Deployment(), Environments: cfg.Peers, Outside: cfg.Authorizer, Tokens: cfg.Tokens, Logger: cfg.Logger,
+	})
+}
+
+// verifier returns a nil interface for nil tokens.
+func verifier(tokens access.Tokens) identity.TokenVerifier {
+	if tokens == nil {
+		return nil
+	}
+	return tokens
 }
 
 // register registers the services of a deployment on the gRPC server or on an in-process channel.
@@ -171,6 +192,8 @@ const (
 type Guard struct {
 	Credentials *identity.Credentials
 	Policy      identity.Policy
+	// Tokens verifies the tokens of people, who then need no certificate; nil: everybody needs one.
+	Tokens identity.TokenVerifier
 	// Refused is called for each connection and call that is refused because the caller has too many; may be nil.
 	Refused func(what string, who identity.Identity)
 }
@@ -179,9 +202,19 @@ type Guard struct {
 // calls, and pings that notice dead connections.
 func ServerOptions(g Guard, unary []grpc.UnaryServerInterceptor, stream []grpc.StreamServerInterceptor) []grpc.ServerOption {
 	limiter := identity.NewLimiter(identity.Limits{Connections: maxConnections, Calls: maxCalls, Forwarded: maxForwarded}, g.Refused)
+	creds := g.Credentials.Server(limiter)
+	if g.Tokens != nil {
+		creds = g.Credentials.ServerForTokens(limiter)
+	}
 	return []grpc.ServerOption{
-		grpc.Creds(g.Credentials.Server(limiter)),
-		grpc.InTapHandle(limiter.Tap),
+		grpc.Creds(creds),
+		grpc.InTapHandle(func(ctx context.Context, info *tap.Info) (context.Context, error) {
+			ctx, err := identity.Authenticate(ctx, info.Header, g.Tokens)
+			if err != nil {
+				return ctx, err
+			}
+			return limiter.Tap(ctx, info)
+		}),
 		// The outermost interceptors, so that no request can end the process.
 		grpc.ChainUnaryInterceptor(append(append([]grpc.UnaryServerInterceptor{outcome.BoundedUnary, recovery.UnaryServerInterceptor(), withDeadline}, unary...), g.Policy.Unary)...),
 		grpc.ChainStreamInterceptor(append(append([]grpc.StreamServerInterceptor{outcome.BoundedStream, recovery.StreamServerInterceptor()}, stream...), g.Policy.Stream)...),

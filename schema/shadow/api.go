@@ -22,6 +22,7 @@ type (
 
 	// Reads.
 	ListRequest     = read.ListRequest
+	WatchRequest    = read.WatchRequest
 	Condition       = read.Condition
 	Explanation     = read.Explanation
 	ExplainedReason = read.ExplainedReason
@@ -77,6 +78,6 @@ var (
 func CheckMask(paths []string) error { return write.CheckMask(paths) }
 
 // WatchResourcesAs is Store.WatchResources with a conversion of resources, which is done once for all watches.
-func WatchResourcesAs[T any](ctx context.Context, s *Store, kind, filter, token string, as func(peer.Resource) (T, error), deliver func(schema.Event[T]) error) error {
-	return read.WatchResourcesAs(ctx, s.Reader, kind, filter, token, as, deliver)
+func WatchResourcesAs[T any](ctx context.Context, s *Store, req WatchRequest, as func(peer.Resource) (T, error), deliver func(schema.Event[T]) error) error {
+	return read.WatchResourcesAs(ctx, s.Reader, req, as, deliver)
 }

@@ -469,7 +469,7 @@ func TestAPanickingReadEndsOnlyItsWatch(t *testing.T) {
 	for range cap(ended) {
 		primed.Add(1)
 		go func() {
-			ended <- shadow.WatchResourcesAs(t.Context(), store, "", "", "", func(r peer.Resource) (string, error) {
+			ended <- shadow.WatchResourcesAs(t.Context(), store, shadow.WatchRequest{}, func(r peer.Resource) (string, error) {
 				if once.CompareAndSwap(false, true) {
 					panic("a mistake")
 				}

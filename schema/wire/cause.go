@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -73,7 +74,8 @@ func cause(p *schemav1.Cause) *schema.Cause {
 	if at := p.GetTime().AsTime(); at.Year() < 1970 || at.After(time.Now().AddDate(1, 0, 0)) {
 		return nil // a time that the database cannot store, or that is certainly wrong
 	}
-	if !printable(p.GetRoot()) || !printable(p.GetActor()) {
+	// An actor may have spaces: user/ann by way of us-east1.
+	if !printable(p.GetRoot()) || !printable(strings.ReplaceAll(p.GetActor(), " ", "")) {
 		return nil
 	}
 	return &schema.Cause{ID: id, Root: p.GetRoot(), RootUID: root, Actor: p.GetActor(), RequestID: request, At: p.GetTime().AsTime()}

@@ -128,7 +128,7 @@ func DeploymentProto(d schema.Deployment) *registryv1.Deployment {
 
 // Environment converts an environment.
 func Environment(e *registryv1.Environment) *schema.Environment {
-	out := &schema.Environment{Revision: e.GetRevision()}
+	out := &schema.Environment{Revision: e.GetRevision(), Rights: Rights(e.GetRights())}
 	for _, r := range e.GetRegions() {
 		out.Regions = append(out.Regions, r.GetName())
 	}
@@ -143,7 +143,7 @@ func Environment(e *registryv1.Environment) *schema.Environment {
 
 // EnvironmentProto converts an environment to its message.
 func EnvironmentProto(e *schema.Environment) *registryv1.Environment {
-	out := &registryv1.Environment{Revision: e.Revision}
+	out := &registryv1.Environment{Revision: e.Revision, Rights: RightsProto(e.Rights)}
 	for _, r := range e.Regions {
 		out.Regions = append(out.Regions, &registryv1.Region{Name: r})
 	}

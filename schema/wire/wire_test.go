@@ -119,7 +119,7 @@ deployments:
 func TestCausesAreSentOnce(t *testing.T) {
 	t.Parallel()
 	at := time.Unix(1_700_000_000, 0).UTC()
-	requested := &schema.Cause{ID: uuid.New(), Root: "//a.example.com/us/as/a", RootUID: uuid.New(), Actor: "user/ann", RequestID: uuid.New(), At: at}
+	requested := &schema.Cause{ID: uuid.New(), Root: "//a.example.com/us/as/a", RootUID: uuid.New(), Actor: "user/ann by way of us-east1", RequestID: uuid.New(), At: at}
 	collected := &schema.Cause{ID: uuid.New(), Root: "//b.example.com/us/bs/b", At: at}
 	deletions := []schema.Deletion{{Seq: 1, Cause: requested}, {Seq: 2}, {Seq: 3, Cause: collected}, {Seq: 4, Cause: requested}}
 	causes, of := wire.CausesProto(deletions)

@@ -23,6 +23,8 @@ var reasons = withRefusals([]reason{
 	{"DELETING", codes.FailedPrecondition, "the resource is being deleted: wait until it is removed"},
 	{"BLOCKED", codes.FailedPrecondition, "a delete: the resource, or a resource that the delete cascades to, is referred to; the details name the holders"},
 	{"BLOCK_DELETION", codes.FailedPrecondition, "a delete: `block_deletion` is set on the resource, or on a resource that the delete cascades to"},
+	{"DENIED", codes.PermissionDenied, "the caller has no right to do this with the resource, whether or not it exists; the text names the verb and the name"},
+	{"AUTHORIZER_UNAVAILABLE", codes.Unavailable, "the authorization service did not answer, so that the call is denied for now"},
 	{"POSITION", codes.FailedPrecondition, "between deployments: the acknowledged position was never sent to the caller"},
 	{"RESET", codes.OutOfRange, "a watch, or a list: the token cannot be resumed; begin without it"},
 	{"UNDECIDED", codes.Aborted, "a delete: a write that may refer to the resource was not decided in time: try again"},
@@ -44,6 +46,7 @@ var reasons = withRefusals([]reason{
 var refusalCodes = map[peer.Reason]codes.Code{
 	peer.QuotaExceeded:        codes.ResourceExhausted,
 	peer.TargetDecommissioned: codes.PermissionDenied,
+	peer.ReferDenied:          codes.PermissionDenied,
 }
 
 var standingCodes = map[peer.Standing]codes.Code{

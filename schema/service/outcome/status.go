@@ -47,6 +47,8 @@ var outcomes = []struct {
 	{peer.ErrPosition, "POSITION"}, // wraps ErrReset
 	{peer.ErrReset, "RESET"},
 	{shadow.ErrSlow, "SLOW_READER"},
+	{peer.ErrDenied, "DENIED"},
+	{peer.ErrAuthorizer, "AUTHORIZER_UNAVAILABLE"},
 	{ErrTooManyCalls, "TOO_MANY_CALLS"},
 	{postgres.ErrTooMany, "TOO_MANY_CALLS"},
 	{shadow.ErrCostly, "COSTLY"}, // wraps context.DeadlineExceeded

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc"
 	grpcpeer "google.golang.org/grpc/peer"
 
+	"github.com/db-controller/db-controller/internal/identity"
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
@@ -42,7 +43,7 @@ func (p *Peers) establish(ctx context.Context, target schema.DeploymentID, attem
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", peer.ErrNotSent, err)
 	}
-	req := &schemav1.EstablishReferencesRequest{Attempt: attempt[:], ValidateOnly: validateOnly, References: establishProto(refs)}
+	req := &schemav1.EstablishReferencesRequest{Attempt: attempt[:], ValidateOnly: validateOnly, References: establishProto(refs), Person: person(ctx)}
 	ctx, cancel := context.WithTimeout(ctx, peerTimeout)
 	defer cancel()
 	var server grpcpeer.Peer
@@ -61,6 +62,18 @@ func (p *Peers) establish(ctx context.Context, target schema.DeploymentID, attem
 	}
 	out.Epoch, err = wire.OptionalUID(answer.GetEpoch())
 	return out, err
+}
+
+// person returns the person for whom references are established: the target's deployment decides whether they may refer to it. An
+// operator refers with the rights of the user of the same name, since no deployment speaks for operators. It is nil for what this
+// deployment does by itself.
+func person(ctx context.Context) *schemav1.EstablishReferencesRequest_Person {
+	who, err := identity.CallerFromContext(ctx)
+	if err != nil || who.Role != identity.RoleUser && who.Role != identity.RoleOperator {
+		return nil
+	}
+	who.Role = identity.RoleUser
+	return &schemav1.EstablishReferencesRequest_Person{Identity: who.Identity.String(), Groups: who.Groups, Token: who.Token}
 }
 
 func establishProto(refs []peer.EstablishReference) []*schemav1.EstablishReferencesRequest_Reference {

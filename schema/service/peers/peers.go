@@ -24,6 +24,7 @@ type Peers struct {
 	own   ownServices                   // guarded by mu; without channels until SetSelf
 	known KnownDatabases                // guarded by mu; nil until SetKnown
 	env   *schema.Environment           // guarded by mu
+	newer chan struct{}                 // guarded by mu; closed by the next Update
 	conns map[connectionKey]*connection // guarded by mu
 }
 
@@ -51,7 +52,7 @@ type connection struct {
 
 // NewPeers returns Peers without connections: each is made when it is first needed.
 func New(self schema.DeploymentID, credentials Credentials) *Peers {
-	return &Peers{self: self, credentials: credentials, env: &schema.Environment{}, conns: map[connectionKey]*connection{}}
+	return &Peers{self: self, credentials: credentials, env: &schema.Environment{}, newer: make(chan struct{}), conns: map[connectionKey]*connection{}}
 }
 
 // Update takes a newer environment, and closes the connections to deployments that moved, were disabled, or were removed.
@@ -59,6 +60,8 @@ func (p *Peers) Update(env *schema.Environment) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.env = env
+	close(p.newer)
+	p.newer = make(chan struct{})
 	for key, c := range p.conns {
 		if d, ok := env.Deployment(key.to); !ok || d.Disabled || d.Address != c.address {
 			_ = c.conn.Close()
@@ -89,6 +92,13 @@ func (p *Peers) MayRefer(holder schema.DeploymentID, again bool) (bool, error) {
 		return s.Service == d.Service && s.Version == d.Version &&
 			slices.ContainsFunc(s.Imports, func(i schema.Import) bool { return i.Service == p.self.Service })
 	}), nil
+}
+
+// Changed returns a channel that is closed when a newer environment arrives.
+func (p *Peers) Changed() <-chan struct{} {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.newer
 }
 
 // Environment returns the newest environment, which nobody changes.

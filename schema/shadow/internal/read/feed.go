@@ -126,7 +126,7 @@ var resourcesNewOfSQL = db.Codes(` THEN x.state ELSE {gone} END, x.revision, x.g
     FROM (
         SELECT c.*, c.changed_at AS updated_at, k.kind FROM dbcontroller.change c JOIN dbcontroller.kind k ON k.id = c.kind_id
     ) AS x
-    WHERE ($4::int = 0 OR x.kind_id = $4) AND (x.kind_id, x.name) <= ($5, $6) AND` + feed.New)
+    WHERE ($4::int = 0 OR x.kind_id = $4) AND (x.kind_id, x.name) <= ($5, $6)`)
 
 var resourcesEndSQL = feed.SnapshotEnd("x.kind_id, x.name", 1)
 
@@ -134,39 +134,59 @@ var resourcesEndSQL = feed.SnapshotEnd("x.kind_id, x.name", 1)
 // resource is delivered in state Gone, with name, kind, uid and revision; so is a changed resource that does not match,
 // whether or not it matched before.
 func (s *Reader) WatchResources(ctx context.Context, kindName, filter, token string, deliver func(schema.Event[peer.Resource]) error) error {
-	return WatchResourcesAs(ctx, s, kindName, filter, token, func(r peer.Resource) (peer.Resource, error) { return r, nil }, deliver)
+	return WatchResourcesAs(ctx, s, WatchRequest{Kind: kindName, Filter: filter, Token: token}, func(r peer.Resource) (peer.Resource, error) { return r, nil }, deliver)
+}
+
+// WatchRequest asks for a watch of resources.
+type WatchRequest struct {
+	Kind, Filter, Token string
+	// Within are the names that the caller may read; a token is bound to them. Others are not delivered, not even as gone.
+	Within schema.Within
+}
+
+// bound is what the watch's tokens are bound to, beside the caller.
+func (r WatchRequest) bound() string {
+	bound := "resources of kind " + r.Kind
+	if r.Filter != "" {
+		sum := sha256.Sum256([]byte(r.Filter))
+		bound += " " + hex.EncodeToString(sum[:16])
+	}
+	if r.Within != nil {
+		sum := sha256.Sum256(fmt.Appendf(nil, "%q", r.Within)) // in the order of the kinds
+		bound += " within " + hex.EncodeToString(sum[:16])
+	}
+	return bound
 }
 
 // WatchResourcesAs is WatchResources with a conversion, which runs once for all watches that share a feed.
-func WatchResourcesAs[T any](ctx context.Context, s *Reader, kindName, filter, token string, as func(peer.Resource) (T, error), deliver func(schema.Event[T]) error) error {
+func WatchResourcesAs[T any](ctx context.Context, s *Reader, req WatchRequest, as func(peer.Resource) (T, error), deliver func(schema.Event[T]) error) error {
 	v, err := s.Current()
 	if err != nil {
 		return err
 	}
 	var kindID int32
-	bound := "resources of kind " + kindName
-	if filter != "" {
-		sum := sha256.Sum256([]byte(filter))
-		bound += " " + hex.EncodeToString(sum[:16])
-	}
-	if kindName != "" {
-		if kindID, _, err = s.kindToRead(ctx, v, kindName); err != nil {
+	if req.Kind != "" {
+		if kindID, _, err = s.kindToRead(ctx, v, req.Kind); err != nil {
 			return err
 		}
 	}
-	// The same condition, with its parameters behind those of each statement.
-	var conditions [3]*condition
+	// The same conditions, with their parameters behind those of each statement: of the filter, then of the names.
+	var matches [3]*condition
+	var within [3]string
 	for i, first := range []int{5, 8, 9} {
-		if conditions[i], err = s.compile(filter, first); err != nil {
+		if matches[i], err = s.compile(req.Filter, first); err != nil {
+			return err
+		}
+		if within[i], err = s.readable(ctx, v, req.Within, matches[i]); err != nil {
 			return err
 		}
 	}
 	return s.Followed(feed.Follow(ctx, s.Feeds, feed.Feed[T]{
-		Filter: bound, Topic: db.ChangeFeed, Chunk: bodyChunk, Aged: true, Keyed: true,
-		SnapshotSQL: resourcesSnapshotSQL + conditions[0].sql.String() + resourcesEndSQL,
-		FirstSQL:    resourcesNewSQL + conditions[1].sql.String() + resourcesNewOfSQL + feed.FirstPage(3),
-		NextSQL:     resourcesNewSQL + conditions[2].sql.String() + resourcesNewOfSQL + feed.NextPage(3),
-		Args:        []any{kindID}, More: conditions[0].args,
+		Filter: req.bound(), Topic: db.ChangeFeed, Chunk: bodyChunk, Aged: true, Keyed: true,
+		SnapshotSQL: resourcesSnapshotSQL + matches[0].sql.String() + within[0] + resourcesEndSQL,
+		FirstSQL:    resourcesNewSQL + matches[1].sql.String() + resourcesNewOfSQL + within[1] + ` AND` + feed.New + feed.FirstPage(3),
+		NextSQL:     resourcesNewSQL + matches[2].sql.String() + resourcesNewOfSQL + within[2] + ` AND` + feed.New + feed.NextPage(3),
+		Args:        []any{kindID}, More: matches[0].args,
 		Scan: func(row pgx.CollectableRow) (item T, seq int64, err error) {
 			r, seq, err := scanChange(row)
 			if err != nil || seq == 0 {
@@ -176,7 +196,22 @@ func WatchResourcesAs[T any](ctx context.Context, s *Reader, kindName, filter, t
 			item, err = as(r)
 			return item, seq, err
 		},
-	}, token, deliver))
+	}, req.Token, deliver))
+}
+
+// readable returns the condition of the names that a watch is limited to; its parameters follow those of the filter.
+func (s *Reader) readable(ctx context.Context, v *db.Version, names schema.Within, filter *condition) (string, error) {
+	if names == nil {
+		return "", nil
+	}
+	ids, kinds, err := s.kindsToRead(ctx, v)
+	if err != nil {
+		return "", err
+	}
+	c := &condition{next: filter.next}
+	c.within(names, ids, kinds)
+	filter.args, filter.next = append(filter.args, c.args...), c.next
+	return c.sql.String(), nil
 }
 
 // scanChange scans a row of resourcesSnapshotSQL or resourcesNewSQL, and returns its resource and sequence number. In a row without

@@ -65,6 +65,23 @@ func (s *Reader) compile(filter string, first int) (*condition, error) {
 	return c, nil
 }
 
+// within adds the condition that a resource is one of the names that its kind is limited to. Nil adds nothing. It follows the
+// condition of a filter.
+func (c *condition) within(names schema.Within, ids []int32, kinds []string) {
+	if names == nil {
+		return
+	}
+	var of []int32
+	var from, below []string
+	for i, id := range ids {
+		for _, r := range names.Of(kinds[i]) {
+			of, from, below = append(of, id), append(from, r.From), append(below, r.Below)
+		}
+	}
+	c.sql.WriteString(` AND EXISTS (SELECT FROM unnest(` + c.param(of, "int[]") + `, ` + c.param(from, "text[]") + `, ` + c.param(below, "text[]") +
+		`) AS w (kind_id, low, high) WHERE w.kind_id = x.kind_id AND x.name >= w.low AND x.name < w.high)`)
+}
+
 // comparators are the only parts of a filter that become SQL text.
 var comparators = map[string]bool{
 	filtering.FunctionEquals: true, filtering.FunctionNotEquals: true, filtering.FunctionHas: true,

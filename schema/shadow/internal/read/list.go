@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 )
 
@@ -24,6 +25,8 @@ type ListRequest struct {
 	Token   string // of the page before; the other fields are the same as in its request
 	Filter  string // AIP-160
 	OrderBy string // AIP-132; empty: by kind and name
+	// Within are the names that the caller may read. A page token is valid whatever they are: they may change between pages.
+	Within schema.Within
 }
 
 // cursor is a page token: the last resource of the page before, and the values of its sort keys.
@@ -164,13 +167,13 @@ func malformed(err error) error {
 	return fmt.Errorf("list: %w", err)
 }
 
-// byName lists kind after kind, each in the order of the index on names.
+// byName lists kind after kind, and of each kind range after range of its names, in the order of the index on names.
 func (l *listing) byName(ctx context.Context, from *cursor) error {
-	where, err := l.store.compile(l.req.Filter, 4)
+	where, err := l.store.compile(l.req.Filter, 6)
 	if err != nil {
 		return err
 	}
-	sql := listColumns + listedSQL + `WHERE x.kind_id = $1 AND x.name > $2 AND ` + where.sql.String() + ` ORDER BY x.name LIMIT $3`
+	sql := listColumns + listedSQL + `WHERE x.kind_id = $1 AND x.name > $2 AND x.name >= $4 AND x.name < $5 AND ` + where.sql.String() + ` ORDER BY x.name LIMIT $3`
 	for i, kind := range l.kinds {
 		after := ""
 		if from != nil {
@@ -179,15 +182,20 @@ func (l *listing) byName(ctx context.Context, from *cursor) error {
 			}
 			after, from = from.Name, nil
 		}
-		rows, err := l.store.Pool.Query(ctx, sql, append([]any{kind, after, l.req.Limit - len(l.found)}, where.args...)...)
-		if err != nil {
-			return malformed(err)
-		}
-		if err := l.collect(rows, scanResource); err != nil {
-			return malformed(err)
-		}
-		if l.cut || len(l.found) == l.req.Limit {
-			break
+		for _, names := range l.req.Within.Of(l.names[i]) {
+			if names.Below <= after {
+				continue
+			}
+			rows, err := l.store.Pool.Query(ctx, sql, append([]any{kind, after, l.req.Limit - len(l.found), names.From, names.Below}, where.args...)...)
+			if err != nil {
+				return malformed(err)
+			}
+			if err := l.collect(rows, scanResource); err != nil {
+				return malformed(err)
+			}
+			if l.cut || len(l.found) == l.req.Limit {
+				return nil
+			}
 		}
 	}
 	return nil
@@ -199,6 +207,7 @@ func (l *listing) ordered(ctx context.Context, from *cursor) error {
 	if err != nil {
 		return err
 	}
+	c.within(l.req.Within, l.kinds, l.names)
 	keys, err := orderBy(l.req.OrderBy, c)
 	if err != nil {
 		return err

@@ -112,7 +112,42 @@ func (s *Writer) prepare(ctx context.Context, q db.Querier, writes []peer.Write)
 			return nil, err
 		}
 	}
-	return sv, nil
+	return sv, s.mayRefer(ctx, sv)
+}
+
+// mayRefer refuses new references to resources here that the person who writes has no right to refer to. Other deployments decide
+// about theirs.
+func (s *Writer) mayRefer(ctx context.Context, sv *saving) error {
+	may := peer.ReferrerFrom(ctx)
+	if may == nil {
+		return nil
+	}
+	var refs []*newReference
+	var names []schema.FullName
+	for _, wr := range sv.writes {
+		for _, ref := range wr.add {
+			if ref.Target.Deployment == s.Self {
+				refs, names = append(refs, ref), append(names, ref.Target)
+			}
+		}
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	allowed, err := may(ctx, names)
+	if err != nil {
+		return err
+	}
+	refused := &peer.RefusedError{}
+	for i, ok := range allowed {
+		if !ok {
+			refused.Refusals = append(refused.Refusals, peer.Refusal{Holder: refs[i].holder.Name, Path: refs[i].Path, Target: names[i], Reason: peer.ReferDenied})
+		}
+	}
+	if len(refused.Refusals) == 0 {
+		return nil
+	}
+	return refused.Sorted()
 }
 
 // validate sets the JSON columns to store, and returns the references in the body.

@@ -153,19 +153,156 @@ func (x *Deployment) GetDisabled() bool {
 	return false
 }
 
+// Rights are the rights by resource. Without them everybody may do what the roles allow.
+type Rights struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Whether everything is denied that no grant allows.
+	Deny          bool     `protobuf:"varint,1,opt,name=deny,proto3" json:"deny,omitempty"`
+	Grants        []*Grant `protobuf:"bytes,2,rep,name=grants,proto3" json:"grants,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Rights) Reset() {
+	*x = Rights{}
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Rights) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Rights) ProtoMessage() {}
+
+func (x *Rights) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Rights.ProtoReflect.Descriptor instead.
+func (*Rights) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Rights) GetDeny() bool {
+	if x != nil {
+		return x.Deny
+	}
+	return false
+}
+
+func (x *Rights) GetGrants() []*Grant {
+	if x != nil {
+		return x.Grants
+	}
+	return nil
+}
+
+// Grant gives an identity, or the members of a group, verbs on the resources of a kind whose names begin with a prefix.
+type Grant struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// user/NAME, operator/NAME, deployment/SERVICE/REGION or *. Either identity or group is set.
+	Identity string `protobuf:"bytes,1,opt,name=identity,proto3" json:"identity,omitempty"`
+	Group    string `protobuf:"bytes,2,opt,name=group,proto3" json:"group,omitempty"`
+	// read, write, delete, refer, operate.
+	Verbs []string `protobuf:"bytes,3,rep,name=verbs,proto3" json:"verbs,omitempty"`
+	// service/Kind, service/* or *; empty for *.
+	Kind string `protobuf:"bytes,4,opt,name=kind,proto3" json:"kind,omitempty"`
+	// A relative name, for the resource and all below it; or a text that ends in *, for all names that begin with the text.
+	// Empty for *.
+	Name          string `protobuf:"bytes,5,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Grant) Reset() {
+	*x = Grant{}
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Grant) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Grant) ProtoMessage() {}
+
+func (x *Grant) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Grant.ProtoReflect.Descriptor instead.
+func (*Grant) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *Grant) GetIdentity() string {
+	if x != nil {
+		return x.Identity
+	}
+	return ""
+}
+
+func (x *Grant) GetGroup() string {
+	if x != nil {
+		return x.Group
+	}
+	return ""
+}
+
+func (x *Grant) GetVerbs() []string {
+	if x != nil {
+		return x.Verbs
+	}
+	return nil
+}
+
+func (x *Grant) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *Grant) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
 type Environment struct {
 	state         protoimpl.MessageState  `protogen:"open.v1"`
 	Regions       []*Region               `protobuf:"bytes,1,rep,name=regions,proto3" json:"regions,omitempty"`
 	Services      []*v1.ServiceDescriptor `protobuf:"bytes,2,rep,name=services,proto3" json:"services,omitempty"`
 	Deployments   []*Deployment           `protobuf:"bytes,3,rep,name=deployments,proto3" json:"deployments,omitempty"`
 	Revision      int64                   `protobuf:"varint,4,opt,name=revision,proto3" json:"revision,omitempty"`
+	Rights        *Rights                 `protobuf:"bytes,5,opt,name=rights,proto3" json:"rights,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Environment) Reset() {
 	*x = Environment{}
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[2]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -177,7 +314,7 @@ func (x *Environment) String() string {
 func (*Environment) ProtoMessage() {}
 
 func (x *Environment) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[2]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -190,7 +327,7 @@ func (x *Environment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Environment.ProtoReflect.Descriptor instead.
 func (*Environment) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{2}
+	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Environment) GetRegions() []*Region {
@@ -221,6 +358,13 @@ func (x *Environment) GetRevision() int64 {
 	return 0
 }
 
+func (x *Environment) GetRights() *Rights {
+	if x != nil {
+		return x.Rights
+	}
+	return nil
+}
+
 // UnusedPattern states that a deployment stores no resource of a kind with a name that matches a pattern. The registry
 // cannot know it: the caller asks the deployment.
 type UnusedPattern struct {
@@ -236,7 +380,7 @@ type UnusedPattern struct {
 
 func (x *UnusedPattern) Reset() {
 	*x = UnusedPattern{}
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[3]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -248,7 +392,7 @@ func (x *UnusedPattern) String() string {
 func (*UnusedPattern) ProtoMessage() {}
 
 func (x *UnusedPattern) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[3]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -261,7 +405,7 @@ func (x *UnusedPattern) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnusedPattern.ProtoReflect.Descriptor instead.
 func (*UnusedPattern) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{3}
+	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *UnusedPattern) GetService() string {
@@ -299,13 +443,15 @@ type ApplyRequest struct {
 	Deployments []*Deployment           `protobuf:"bytes,3,rep,name=deployments,proto3" json:"deployments,omitempty"`
 	// The patterns that may be dropped.
 	PatternsUnused []*UnusedPattern `protobuf:"bytes,4,rep,name=patterns_unused,json=patternsUnused,proto3" json:"patterns_unused,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Replaces all rights; without it the rights stay.
+	Rights        *Rights `protobuf:"bytes,5,opt,name=rights,proto3" json:"rights,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ApplyRequest) Reset() {
 	*x = ApplyRequest{}
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[4]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -317,7 +463,7 @@ func (x *ApplyRequest) String() string {
 func (*ApplyRequest) ProtoMessage() {}
 
 func (x *ApplyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[4]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -330,7 +476,7 @@ func (x *ApplyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyRequest.ProtoReflect.Descriptor instead.
 func (*ApplyRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{4}
+	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *ApplyRequest) GetRegions() []*Region {
@@ -361,6 +507,13 @@ func (x *ApplyRequest) GetPatternsUnused() []*UnusedPattern {
 	return nil
 }
 
+func (x *ApplyRequest) GetRights() *Rights {
+	if x != nil {
+		return x.Rights
+	}
+	return nil
+}
+
 type ApplyResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// One line for each change, such as "service iam.example.com@v1: created".
@@ -371,7 +524,7 @@ type ApplyResponse struct {
 
 func (x *ApplyResponse) Reset() {
 	*x = ApplyResponse{}
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[5]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -383,7 +536,7 @@ func (x *ApplyResponse) String() string {
 func (*ApplyResponse) ProtoMessage() {}
 
 func (x *ApplyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[5]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -396,7 +549,7 @@ func (x *ApplyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyResponse.ProtoReflect.Descriptor instead.
 func (*ApplyResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{5}
+	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ApplyResponse) GetChanges() []string {
@@ -419,7 +572,7 @@ type RemoveRequest struct {
 
 func (x *RemoveRequest) Reset() {
 	*x = RemoveRequest{}
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[6]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -431,7 +584,7 @@ func (x *RemoveRequest) String() string {
 func (*RemoveRequest) ProtoMessage() {}
 
 func (x *RemoveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[6]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -444,7 +597,7 @@ func (x *RemoveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveRequest.ProtoReflect.Descriptor instead.
 func (*RemoveRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{6}
+	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *RemoveRequest) GetRegions() []string {
@@ -478,7 +631,7 @@ type RemoveResponse struct {
 
 func (x *RemoveResponse) Reset() {
 	*x = RemoveResponse{}
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[7]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -490,7 +643,7 @@ func (x *RemoveResponse) String() string {
 func (*RemoveResponse) ProtoMessage() {}
 
 func (x *RemoveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[7]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -503,7 +656,7 @@ func (x *RemoveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveResponse.ProtoReflect.Descriptor instead.
 func (*RemoveResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{7}
+	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *RemoveResponse) GetChanges() []string {
@@ -524,7 +677,7 @@ type GetEnvironmentRequest struct {
 
 func (x *GetEnvironmentRequest) Reset() {
 	*x = GetEnvironmentRequest{}
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[8]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -536,7 +689,7 @@ func (x *GetEnvironmentRequest) String() string {
 func (*GetEnvironmentRequest) ProtoMessage() {}
 
 func (x *GetEnvironmentRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[8]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -549,7 +702,7 @@ func (x *GetEnvironmentRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetEnvironmentRequest.ProtoReflect.Descriptor instead.
 func (*GetEnvironmentRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{8}
+	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *GetEnvironmentRequest) GetSeenRevision() int64 {
@@ -571,7 +724,7 @@ type GetEnvironmentResponse struct {
 
 func (x *GetEnvironmentResponse) Reset() {
 	*x = GetEnvironmentResponse{}
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[9]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -583,7 +736,7 @@ func (x *GetEnvironmentResponse) String() string {
 func (*GetEnvironmentResponse) ProtoMessage() {}
 
 func (x *GetEnvironmentResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[9]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -596,7 +749,7 @@ func (x *GetEnvironmentResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetEnvironmentResponse.ProtoReflect.Descriptor instead.
 func (*GetEnvironmentResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{9}
+	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *GetEnvironmentResponse) GetEnvironment() *Environment {
@@ -626,7 +779,7 @@ type SetDeploymentVersionRequest struct {
 
 func (x *SetDeploymentVersionRequest) Reset() {
 	*x = SetDeploymentVersionRequest{}
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[10]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -638,7 +791,7 @@ func (x *SetDeploymentVersionRequest) String() string {
 func (*SetDeploymentVersionRequest) ProtoMessage() {}
 
 func (x *SetDeploymentVersionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[10]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -651,7 +804,7 @@ func (x *SetDeploymentVersionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetDeploymentVersionRequest.ProtoReflect.Descriptor instead.
 func (*SetDeploymentVersionRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{10}
+	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *SetDeploymentVersionRequest) GetService() string {
@@ -696,7 +849,7 @@ type RegisterDeploymentRequest struct {
 
 func (x *RegisterDeploymentRequest) Reset() {
 	*x = RegisterDeploymentRequest{}
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[11]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -708,7 +861,7 @@ func (x *RegisterDeploymentRequest) String() string {
 func (*RegisterDeploymentRequest) ProtoMessage() {}
 
 func (x *RegisterDeploymentRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[11]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -721,7 +874,7 @@ func (x *RegisterDeploymentRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterDeploymentRequest.ProtoReflect.Descriptor instead.
 func (*RegisterDeploymentRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{11}
+	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *RegisterDeploymentRequest) GetService() string {
@@ -766,7 +919,7 @@ type DecommissionDeploymentRequest struct {
 
 func (x *DecommissionDeploymentRequest) Reset() {
 	*x = DecommissionDeploymentRequest{}
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[12]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -778,7 +931,7 @@ func (x *DecommissionDeploymentRequest) String() string {
 func (*DecommissionDeploymentRequest) ProtoMessage() {}
 
 func (x *DecommissionDeploymentRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[12]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -791,7 +944,7 @@ func (x *DecommissionDeploymentRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecommissionDeploymentRequest.ProtoReflect.Descriptor instead.
 func (*DecommissionDeploymentRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{12}
+	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *DecommissionDeploymentRequest) GetService() string {
@@ -830,7 +983,7 @@ type DecommissionDeploymentResponse struct {
 
 func (x *DecommissionDeploymentResponse) Reset() {
 	*x = DecommissionDeploymentResponse{}
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[13]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -842,7 +995,7 @@ func (x *DecommissionDeploymentResponse) String() string {
 func (*DecommissionDeploymentResponse) ProtoMessage() {}
 
 func (x *DecommissionDeploymentResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[13]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -855,7 +1008,7 @@ func (x *DecommissionDeploymentResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecommissionDeploymentResponse.ProtoReflect.Descriptor instead.
 func (*DecommissionDeploymentResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{13}
+	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{15}
 }
 
 type WatchEnvironmentRequest struct {
@@ -870,7 +1023,7 @@ type WatchEnvironmentRequest struct {
 
 func (x *WatchEnvironmentRequest) Reset() {
 	*x = WatchEnvironmentRequest{}
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[14]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -882,7 +1035,7 @@ func (x *WatchEnvironmentRequest) String() string {
 func (*WatchEnvironmentRequest) ProtoMessage() {}
 
 func (x *WatchEnvironmentRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[14]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -895,7 +1048,7 @@ func (x *WatchEnvironmentRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEnvironmentRequest.ProtoReflect.Descriptor instead.
 func (*WatchEnvironmentRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{14}
+	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *WatchEnvironmentRequest) GetResumeToken() string {
@@ -927,7 +1080,7 @@ type WatchEnvironmentResponse struct {
 
 func (x *WatchEnvironmentResponse) Reset() {
 	*x = WatchEnvironmentResponse{}
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[15]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -939,7 +1092,7 @@ func (x *WatchEnvironmentResponse) String() string {
 func (*WatchEnvironmentResponse) ProtoMessage() {}
 
 func (x *WatchEnvironmentResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[15]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -952,7 +1105,7 @@ func (x *WatchEnvironmentResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEnvironmentResponse.ProtoReflect.Descriptor instead.
 func (*WatchEnvironmentResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{15}
+	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *WatchEnvironmentResponse) GetEvent() isWatchEnvironmentResponse_Event {
@@ -1034,6 +1187,7 @@ type WatchEnvironmentResponse_Change struct {
 	//	*WatchEnvironmentResponse_Change_Region
 	//	*WatchEnvironmentResponse_Change_Service
 	//	*WatchEnvironmentResponse_Change_Deployment
+	//	*WatchEnvironmentResponse_Change_Rights
 	Item isWatchEnvironmentResponse_Change_Item `protobuf_oneof:"item"`
 	// The revision of the environment after the change.
 	Revision      int64 `protobuf:"varint,4,opt,name=revision,proto3" json:"revision,omitempty"`
@@ -1043,7 +1197,7 @@ type WatchEnvironmentResponse_Change struct {
 
 func (x *WatchEnvironmentResponse_Change) Reset() {
 	*x = WatchEnvironmentResponse_Change{}
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[16]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1055,7 +1209,7 @@ func (x *WatchEnvironmentResponse_Change) String() string {
 func (*WatchEnvironmentResponse_Change) ProtoMessage() {}
 
 func (x *WatchEnvironmentResponse_Change) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[16]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1068,7 +1222,7 @@ func (x *WatchEnvironmentResponse_Change) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEnvironmentResponse_Change.ProtoReflect.Descriptor instead.
 func (*WatchEnvironmentResponse_Change) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{15, 0}
+	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{17, 0}
 }
 
 func (x *WatchEnvironmentResponse_Change) GetItem() isWatchEnvironmentResponse_Change_Item {
@@ -1105,6 +1259,15 @@ func (x *WatchEnvironmentResponse_Change) GetDeployment() *Deployment {
 	return nil
 }
 
+func (x *WatchEnvironmentResponse_Change) GetRights() *Rights {
+	if x != nil {
+		if x, ok := x.Item.(*WatchEnvironmentResponse_Change_Rights); ok {
+			return x.Rights
+		}
+	}
+	return nil
+}
+
 func (x *WatchEnvironmentResponse_Change) GetRevision() int64 {
 	if x != nil {
 		return x.Revision
@@ -1128,11 +1291,18 @@ type WatchEnvironmentResponse_Change_Deployment struct {
 	Deployment *Deployment `protobuf:"bytes,3,opt,name=deployment,proto3,oneof"`
 }
 
+type WatchEnvironmentResponse_Change_Rights struct {
+	// All rights of the environment.
+	Rights *Rights `protobuf:"bytes,5,opt,name=rights,proto3,oneof"`
+}
+
 func (*WatchEnvironmentResponse_Change_Region) isWatchEnvironmentResponse_Change_Item() {}
 
 func (*WatchEnvironmentResponse_Change_Service) isWatchEnvironmentResponse_Change_Item() {}
 
 func (*WatchEnvironmentResponse_Change_Deployment) isWatchEnvironmentResponse_Change_Item() {}
+
+func (*WatchEnvironmentResponse_Change_Rights) isWatchEnvironmentResponse_Change_Item() {}
 
 type WatchEnvironmentResponse_EndOfSnapshot struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1145,7 +1315,7 @@ type WatchEnvironmentResponse_EndOfSnapshot struct {
 
 func (x *WatchEnvironmentResponse_EndOfSnapshot) Reset() {
 	*x = WatchEnvironmentResponse_EndOfSnapshot{}
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[17]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1157,7 +1327,7 @@ func (x *WatchEnvironmentResponse_EndOfSnapshot) String() string {
 func (*WatchEnvironmentResponse_EndOfSnapshot) ProtoMessage() {}
 
 func (x *WatchEnvironmentResponse_EndOfSnapshot) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[17]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1170,7 +1340,7 @@ func (x *WatchEnvironmentResponse_EndOfSnapshot) ProtoReflect() protoreflect.Mes
 
 // Deprecated: Use WatchEnvironmentResponse_EndOfSnapshot.ProtoReflect.Descriptor instead.
 func (*WatchEnvironmentResponse_EndOfSnapshot) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{15, 1}
+	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{17, 1}
 }
 
 func (x *WatchEnvironmentResponse_EndOfSnapshot) GetRevision() int64 {
@@ -1198,7 +1368,7 @@ type WatchEnvironmentResponse_Bookmark struct {
 
 func (x *WatchEnvironmentResponse_Bookmark) Reset() {
 	*x = WatchEnvironmentResponse_Bookmark{}
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[18]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1210,7 +1380,7 @@ func (x *WatchEnvironmentResponse_Bookmark) String() string {
 func (*WatchEnvironmentResponse_Bookmark) ProtoMessage() {}
 
 func (x *WatchEnvironmentResponse_Bookmark) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[18]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1223,7 +1393,7 @@ func (x *WatchEnvironmentResponse_Bookmark) ProtoReflect() protoreflect.Message 
 
 // Deprecated: Use WatchEnvironmentResponse_Bookmark.ProtoReflect.Descriptor instead.
 func (*WatchEnvironmentResponse_Bookmark) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{15, 2}
+	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{17, 2}
 }
 
 func (x *WatchEnvironmentResponse_Bookmark) GetRevision() int64 {
@@ -1256,22 +1426,33 @@ const file_dbcontroller_registry_v1_registry_proto_rawDesc = "" +
 	"\n" +
 	"generation\x18\x05 \x01(\x03R\n" +
 	"generation\x12\x1a\n" +
-	"\bdisabled\x18\x06 \x01(\bR\bdisabled\"\xf4\x01\n" +
+	"\bdisabled\x18\x06 \x01(\bR\bdisabled\"U\n" +
+	"\x06Rights\x12\x12\n" +
+	"\x04deny\x18\x01 \x01(\bR\x04deny\x127\n" +
+	"\x06grants\x18\x02 \x03(\v2\x1f.dbcontroller.registry.v1.GrantR\x06grants\"w\n" +
+	"\x05Grant\x12\x1a\n" +
+	"\bidentity\x18\x01 \x01(\tR\bidentity\x12\x14\n" +
+	"\x05group\x18\x02 \x01(\tR\x05group\x12\x14\n" +
+	"\x05verbs\x18\x03 \x03(\tR\x05verbs\x12\x12\n" +
+	"\x04kind\x18\x04 \x01(\tR\x04kind\x12\x12\n" +
+	"\x04name\x18\x05 \x01(\tR\x04name\"\xae\x02\n" +
 	"\vEnvironment\x12:\n" +
 	"\aregions\x18\x01 \x03(\v2 .dbcontroller.registry.v1.RegionR\aregions\x12E\n" +
 	"\bservices\x18\x02 \x03(\v2).dbcontroller.schema.v1.ServiceDescriptorR\bservices\x12F\n" +
 	"\vdeployments\x18\x03 \x03(\v2$.dbcontroller.registry.v1.DeploymentR\vdeployments\x12\x1a\n" +
-	"\brevision\x18\x04 \x01(\x03R\brevision\"o\n" +
+	"\brevision\x18\x04 \x01(\x03R\brevision\x128\n" +
+	"\x06rights\x18\x05 \x01(\v2 .dbcontroller.registry.v1.RightsR\x06rights\"o\n" +
 	"\rUnusedPattern\x12\x18\n" +
 	"\aservice\x18\x01 \x01(\tR\aservice\x12\x16\n" +
 	"\x06region\x18\x02 \x01(\tR\x06region\x12\x12\n" +
 	"\x04kind\x18\x03 \x01(\tR\x04kind\x12\x18\n" +
-	"\apattern\x18\x04 \x01(\tR\apattern\"\xab\x02\n" +
+	"\apattern\x18\x04 \x01(\tR\apattern\"\xe5\x02\n" +
 	"\fApplyRequest\x12:\n" +
 	"\aregions\x18\x01 \x03(\v2 .dbcontroller.registry.v1.RegionR\aregions\x12E\n" +
 	"\bservices\x18\x02 \x03(\v2).dbcontroller.schema.v1.ServiceDescriptorR\bservices\x12F\n" +
 	"\vdeployments\x18\x03 \x03(\v2$.dbcontroller.registry.v1.DeploymentR\vdeployments\x12P\n" +
-	"\x0fpatterns_unused\x18\x04 \x03(\v2'.dbcontroller.registry.v1.UnusedPatternR\x0epatternsUnused\")\n" +
+	"\x0fpatterns_unused\x18\x04 \x03(\v2'.dbcontroller.registry.v1.UnusedPatternR\x0epatternsUnused\x128\n" +
+	"\x06rights\x18\x05 \x01(\v2 .dbcontroller.registry.v1.RightsR\x06rights\")\n" +
 	"\rApplyResponse\x12\x18\n" +
 	"\achanges\x18\x01 \x03(\tR\achanges\"g\n" +
 	"\rRemoveRequest\x12\x18\n" +
@@ -1307,18 +1488,19 @@ const file_dbcontroller_registry_v1_registry_proto_rawDesc = "" +
 	"\x1eDecommissionDeploymentResponse\"a\n" +
 	"\x17WatchEnvironmentRequest\x12!\n" +
 	"\fresume_token\x18\x01 \x01(\tR\vresumeToken\x12#\n" +
-	"\rseen_revision\x18\x02 \x01(\x03R\fseenRevision\"\xa9\x06\n" +
+	"\rseen_revision\x18\x02 \x01(\x03R\fseenRevision\"\xe5\x06\n" +
 	"\x18WatchEnvironmentResponse\x12S\n" +
 	"\x06upsert\x18\x01 \x01(\v29.dbcontroller.registry.v1.WatchEnvironmentResponse.ChangeH\x00R\x06upsert\x12S\n" +
 	"\x06delete\x18\x02 \x01(\v29.dbcontroller.registry.v1.WatchEnvironmentResponse.ChangeH\x00R\x06delete\x12j\n" +
 	"\x0fend_of_snapshot\x18\x03 \x01(\v2@.dbcontroller.registry.v1.WatchEnvironmentResponse.EndOfSnapshotH\x00R\rendOfSnapshot\x12Y\n" +
-	"\bbookmark\x18\x04 \x01(\v2;.dbcontroller.registry.v1.WatchEnvironmentResponse.BookmarkH\x00R\bbookmark\x1a\xf7\x01\n" +
+	"\bbookmark\x18\x04 \x01(\v2;.dbcontroller.registry.v1.WatchEnvironmentResponse.BookmarkH\x00R\bbookmark\x1a\xb3\x02\n" +
 	"\x06Change\x12:\n" +
 	"\x06region\x18\x01 \x01(\v2 .dbcontroller.registry.v1.RegionH\x00R\x06region\x12E\n" +
 	"\aservice\x18\x02 \x01(\v2).dbcontroller.schema.v1.ServiceDescriptorH\x00R\aservice\x12F\n" +
 	"\n" +
 	"deployment\x18\x03 \x01(\v2$.dbcontroller.registry.v1.DeploymentH\x00R\n" +
-	"deployment\x12\x1a\n" +
+	"deployment\x12:\n" +
+	"\x06rights\x18\x05 \x01(\v2 .dbcontroller.registry.v1.RightsH\x00R\x06rights\x12\x1a\n" +
 	"\brevision\x18\x04 \x01(\x03R\brevisionB\x06\n" +
 	"\x04item\x1aN\n" +
 	"\rEndOfSnapshot\x12\x1a\n" +
@@ -1349,65 +1531,71 @@ func file_dbcontroller_registry_v1_registry_proto_rawDescGZIP() []byte {
 	return file_dbcontroller_registry_v1_registry_proto_rawDescData
 }
 
-var file_dbcontroller_registry_v1_registry_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
+var file_dbcontroller_registry_v1_registry_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
 var file_dbcontroller_registry_v1_registry_proto_goTypes = []any{
 	(*Region)(nil),                                 // 0: dbcontroller.registry.v1.Region
 	(*Deployment)(nil),                             // 1: dbcontroller.registry.v1.Deployment
-	(*Environment)(nil),                            // 2: dbcontroller.registry.v1.Environment
-	(*UnusedPattern)(nil),                          // 3: dbcontroller.registry.v1.UnusedPattern
-	(*ApplyRequest)(nil),                           // 4: dbcontroller.registry.v1.ApplyRequest
-	(*ApplyResponse)(nil),                          // 5: dbcontroller.registry.v1.ApplyResponse
-	(*RemoveRequest)(nil),                          // 6: dbcontroller.registry.v1.RemoveRequest
-	(*RemoveResponse)(nil),                         // 7: dbcontroller.registry.v1.RemoveResponse
-	(*GetEnvironmentRequest)(nil),                  // 8: dbcontroller.registry.v1.GetEnvironmentRequest
-	(*GetEnvironmentResponse)(nil),                 // 9: dbcontroller.registry.v1.GetEnvironmentResponse
-	(*SetDeploymentVersionRequest)(nil),            // 10: dbcontroller.registry.v1.SetDeploymentVersionRequest
-	(*RegisterDeploymentRequest)(nil),              // 11: dbcontroller.registry.v1.RegisterDeploymentRequest
-	(*DecommissionDeploymentRequest)(nil),          // 12: dbcontroller.registry.v1.DecommissionDeploymentRequest
-	(*DecommissionDeploymentResponse)(nil),         // 13: dbcontroller.registry.v1.DecommissionDeploymentResponse
-	(*WatchEnvironmentRequest)(nil),                // 14: dbcontroller.registry.v1.WatchEnvironmentRequest
-	(*WatchEnvironmentResponse)(nil),               // 15: dbcontroller.registry.v1.WatchEnvironmentResponse
-	(*WatchEnvironmentResponse_Change)(nil),        // 16: dbcontroller.registry.v1.WatchEnvironmentResponse.Change
-	(*WatchEnvironmentResponse_EndOfSnapshot)(nil), // 17: dbcontroller.registry.v1.WatchEnvironmentResponse.EndOfSnapshot
-	(*WatchEnvironmentResponse_Bookmark)(nil),      // 18: dbcontroller.registry.v1.WatchEnvironmentResponse.Bookmark
-	(*v1.ServiceDescriptor)(nil),                   // 19: dbcontroller.schema.v1.ServiceDescriptor
+	(*Rights)(nil),                                 // 2: dbcontroller.registry.v1.Rights
+	(*Grant)(nil),                                  // 3: dbcontroller.registry.v1.Grant
+	(*Environment)(nil),                            // 4: dbcontroller.registry.v1.Environment
+	(*UnusedPattern)(nil),                          // 5: dbcontroller.registry.v1.UnusedPattern
+	(*ApplyRequest)(nil),                           // 6: dbcontroller.registry.v1.ApplyRequest
+	(*ApplyResponse)(nil),                          // 7: dbcontroller.registry.v1.ApplyResponse
+	(*RemoveRequest)(nil),                          // 8: dbcontroller.registry.v1.RemoveRequest
+	(*RemoveResponse)(nil),                         // 9: dbcontroller.registry.v1.RemoveResponse
+	(*GetEnvironmentRequest)(nil),                  // 10: dbcontroller.registry.v1.GetEnvironmentRequest
+	(*GetEnvironmentResponse)(nil),                 // 11: dbcontroller.registry.v1.GetEnvironmentResponse
+	(*SetDeploymentVersionRequest)(nil),            // 12: dbcontroller.registry.v1.SetDeploymentVersionRequest
+	(*RegisterDeploymentRequest)(nil),              // 13: dbcontroller.registry.v1.RegisterDeploymentRequest
+	(*DecommissionDeploymentRequest)(nil),          // 14: dbcontroller.registry.v1.DecommissionDeploymentRequest
+	(*DecommissionDeploymentResponse)(nil),         // 15: dbcontroller.registry.v1.DecommissionDeploymentResponse
+	(*WatchEnvironmentRequest)(nil),                // 16: dbcontroller.registry.v1.WatchEnvironmentRequest
+	(*WatchEnvironmentResponse)(nil),               // 17: dbcontroller.registry.v1.WatchEnvironmentResponse
+	(*WatchEnvironmentResponse_Change)(nil),        // 18: dbcontroller.registry.v1.WatchEnvironmentResponse.Change
+	(*WatchEnvironmentResponse_EndOfSnapshot)(nil), // 19: dbcontroller.registry.v1.WatchEnvironmentResponse.EndOfSnapshot
+	(*WatchEnvironmentResponse_Bookmark)(nil),      // 20: dbcontroller.registry.v1.WatchEnvironmentResponse.Bookmark
+	(*v1.ServiceDescriptor)(nil),                   // 21: dbcontroller.schema.v1.ServiceDescriptor
 }
 var file_dbcontroller_registry_v1_registry_proto_depIdxs = []int32{
-	0,  // 0: dbcontroller.registry.v1.Environment.regions:type_name -> dbcontroller.registry.v1.Region
-	19, // 1: dbcontroller.registry.v1.Environment.services:type_name -> dbcontroller.schema.v1.ServiceDescriptor
-	1,  // 2: dbcontroller.registry.v1.Environment.deployments:type_name -> dbcontroller.registry.v1.Deployment
-	0,  // 3: dbcontroller.registry.v1.ApplyRequest.regions:type_name -> dbcontroller.registry.v1.Region
-	19, // 4: dbcontroller.registry.v1.ApplyRequest.services:type_name -> dbcontroller.schema.v1.ServiceDescriptor
-	1,  // 5: dbcontroller.registry.v1.ApplyRequest.deployments:type_name -> dbcontroller.registry.v1.Deployment
-	3,  // 6: dbcontroller.registry.v1.ApplyRequest.patterns_unused:type_name -> dbcontroller.registry.v1.UnusedPattern
-	2,  // 7: dbcontroller.registry.v1.GetEnvironmentResponse.environment:type_name -> dbcontroller.registry.v1.Environment
-	3,  // 8: dbcontroller.registry.v1.SetDeploymentVersionRequest.patterns_unused:type_name -> dbcontroller.registry.v1.UnusedPattern
-	16, // 9: dbcontroller.registry.v1.WatchEnvironmentResponse.upsert:type_name -> dbcontroller.registry.v1.WatchEnvironmentResponse.Change
-	16, // 10: dbcontroller.registry.v1.WatchEnvironmentResponse.delete:type_name -> dbcontroller.registry.v1.WatchEnvironmentResponse.Change
-	17, // 11: dbcontroller.registry.v1.WatchEnvironmentResponse.end_of_snapshot:type_name -> dbcontroller.registry.v1.WatchEnvironmentResponse.EndOfSnapshot
-	18, // 12: dbcontroller.registry.v1.WatchEnvironmentResponse.bookmark:type_name -> dbcontroller.registry.v1.WatchEnvironmentResponse.Bookmark
-	0,  // 13: dbcontroller.registry.v1.WatchEnvironmentResponse.Change.region:type_name -> dbcontroller.registry.v1.Region
-	19, // 14: dbcontroller.registry.v1.WatchEnvironmentResponse.Change.service:type_name -> dbcontroller.schema.v1.ServiceDescriptor
-	1,  // 15: dbcontroller.registry.v1.WatchEnvironmentResponse.Change.deployment:type_name -> dbcontroller.registry.v1.Deployment
-	4,  // 16: dbcontroller.registry.v1.RegistryService.Apply:input_type -> dbcontroller.registry.v1.ApplyRequest
-	6,  // 17: dbcontroller.registry.v1.RegistryService.Remove:input_type -> dbcontroller.registry.v1.RemoveRequest
-	8,  // 18: dbcontroller.registry.v1.RegistryService.GetEnvironment:input_type -> dbcontroller.registry.v1.GetEnvironmentRequest
-	10, // 19: dbcontroller.registry.v1.RegistryService.SetDeploymentVersion:input_type -> dbcontroller.registry.v1.SetDeploymentVersionRequest
-	11, // 20: dbcontroller.registry.v1.RegistryService.RegisterDeployment:input_type -> dbcontroller.registry.v1.RegisterDeploymentRequest
-	12, // 21: dbcontroller.registry.v1.RegistryService.DecommissionDeployment:input_type -> dbcontroller.registry.v1.DecommissionDeploymentRequest
-	14, // 22: dbcontroller.registry.v1.RegistryService.WatchEnvironment:input_type -> dbcontroller.registry.v1.WatchEnvironmentRequest
-	5,  // 23: dbcontroller.registry.v1.RegistryService.Apply:output_type -> dbcontroller.registry.v1.ApplyResponse
-	7,  // 24: dbcontroller.registry.v1.RegistryService.Remove:output_type -> dbcontroller.registry.v1.RemoveResponse
-	9,  // 25: dbcontroller.registry.v1.RegistryService.GetEnvironment:output_type -> dbcontroller.registry.v1.GetEnvironmentResponse
-	1,  // 26: dbcontroller.registry.v1.RegistryService.SetDeploymentVersion:output_type -> dbcontroller.registry.v1.Deployment
-	1,  // 27: dbcontroller.registry.v1.RegistryService.RegisterDeployment:output_type -> dbcontroller.registry.v1.Deployment
-	13, // 28: dbcontroller.registry.v1.RegistryService.DecommissionDeployment:output_type -> dbcontroller.registry.v1.DecommissionDeploymentResponse
-	15, // 29: dbcontroller.registry.v1.RegistryService.WatchEnvironment:output_type -> dbcontroller.registry.v1.WatchEnvironmentResponse
-	23, // [23:30] is the sub-list for method output_type
-	16, // [16:23] is the sub-list for method input_type
-	16, // [16:16] is the sub-list for extension type_name
-	16, // [16:16] is the sub-list for extension extendee
-	0,  // [0:16] is the sub-list for field type_name
+	3,  // 0: dbcontroller.registry.v1.Rights.grants:type_name -> dbcontroller.registry.v1.Grant
+	0,  // 1: dbcontroller.registry.v1.Environment.regions:type_name -> dbcontroller.registry.v1.Region
+	21, // 2: dbcontroller.registry.v1.Environment.services:type_name -> dbcontroller.schema.v1.ServiceDescriptor
+	1,  // 3: dbcontroller.registry.v1.Environment.deployments:type_name -> dbcontroller.registry.v1.Deployment
+	2,  // 4: dbcontroller.registry.v1.Environment.rights:type_name -> dbcontroller.registry.v1.Rights
+	0,  // 5: dbcontroller.registry.v1.ApplyRequest.regions:type_name -> dbcontroller.registry.v1.Region
+	21, // 6: dbcontroller.registry.v1.ApplyRequest.services:type_name -> dbcontroller.schema.v1.ServiceDescriptor
+	1,  // 7: dbcontroller.registry.v1.ApplyRequest.deployments:type_name -> dbcontroller.registry.v1.Deployment
+	5,  // 8: dbcontroller.registry.v1.ApplyRequest.patterns_unused:type_name -> dbcontroller.registry.v1.UnusedPattern
+	2,  // 9: dbcontroller.registry.v1.ApplyRequest.rights:type_name -> dbcontroller.registry.v1.Rights
+	4,  // 10: dbcontroller.registry.v1.GetEnvironmentResponse.environment:type_name -> dbcontroller.registry.v1.Environment
+	5,  // 11: dbcontroller.registry.v1.SetDeploymentVersionRequest.patterns_unused:type_name -> dbcontroller.registry.v1.UnusedPattern
+	18, // 12: dbcontroller.registry.v1.WatchEnvironmentResponse.upsert:type_name -> dbcontroller.registry.v1.WatchEnvironmentResponse.Change
+	18, // 13: dbcontroller.registry.v1.WatchEnvironmentResponse.delete:type_name -> dbcontroller.registry.v1.WatchEnvironmentResponse.Change
+	19, // 14: dbcontroller.registry.v1.WatchEnvironmentResponse.end_of_snapshot:type_name -> dbcontroller.registry.v1.WatchEnvironmentResponse.EndOfSnapshot
+	20, // 15: dbcontroller.registry.v1.WatchEnvironmentResponse.bookmark:type_name -> dbcontroller.registry.v1.WatchEnvironmentResponse.Bookmark
+	0,  // 16: dbcontroller.registry.v1.WatchEnvironmentResponse.Change.region:type_name -> dbcontroller.registry.v1.Region
+	21, // 17: dbcontroller.registry.v1.WatchEnvironmentResponse.Change.service:type_name -> dbcontroller.schema.v1.ServiceDescriptor
+	1,  // 18: dbcontroller.registry.v1.WatchEnvironmentResponse.Change.deployment:type_name -> dbcontroller.registry.v1.Deployment
+	2,  // 19: dbcontroller.registry.v1.WatchEnvironmentResponse.Change.rights:type_name -> dbcontroller.registry.v1.Rights
+	6,  // 20: dbcontroller.registry.v1.RegistryService.Apply:input_type -> dbcontroller.registry.v1.ApplyRequest
+	8,  // 21: dbcontroller.registry.v1.RegistryService.Remove:input_type -> dbcontroller.registry.v1.RemoveRequest
+	10, // 22: dbcontroller.registry.v1.RegistryService.GetEnvironment:input_type -> dbcontroller.registry.v1.GetEnvironmentRequest
+	12, // 23: dbcontroller.registry.v1.RegistryService.SetDeploymentVersion:input_type -> dbcontroller.registry.v1.SetDeploymentVersionRequest
+	13, // 24: dbcontroller.registry.v1.RegistryService.RegisterDeployment:input_type -> dbcontroller.registry.v1.RegisterDeploymentRequest
+	14, // 25: dbcontroller.registry.v1.RegistryService.DecommissionDeployment:input_type -> dbcontroller.registry.v1.DecommissionDeploymentRequest
+	16, // 26: dbcontroller.registry.v1.RegistryService.WatchEnvironment:input_type -> dbcontroller.registry.v1.WatchEnvironmentRequest
+	7,  // 27: dbcontroller.registry.v1.RegistryService.Apply:output_type -> dbcontroller.registry.v1.ApplyResponse
+	9,  // 28: dbcontroller.registry.v1.RegistryService.Remove:output_type -> dbcontroller.registry.v1.RemoveResponse
+	11, // 29: dbcontroller.registry.v1.RegistryService.GetEnvironment:output_type -> dbcontroller.registry.v1.GetEnvironmentResponse
+	1,  // 30: dbcontroller.registry.v1.RegistryService.SetDeploymentVersion:output_type -> dbcontroller.registry.v1.Deployment
+	1,  // 31: dbcontroller.registry.v1.RegistryService.RegisterDeployment:output_type -> dbcontroller.registry.v1.Deployment
+	15, // 32: dbcontroller.registry.v1.RegistryService.DecommissionDeployment:output_type -> dbcontroller.registry.v1.DecommissionDeploymentResponse
+	17, // 33: dbcontroller.registry.v1.RegistryService.WatchEnvironment:output_type -> dbcontroller.registry.v1.WatchEnvironmentResponse
+	27, // [27:34] is the sub-list for method output_type
+	20, // [20:27] is the sub-list for method input_type
+	20, // [20:20] is the sub-list for extension type_name
+	20, // [20:20] is the sub-list for extension extendee
+	0,  // [0:20] is the sub-list for field type_name
 }
 
 func init() { file_dbcontroller_registry_v1_registry_proto_init() }
@@ -1415,16 +1603,17 @@ func file_dbcontroller_registry_v1_registry_proto_init() {
 	if File_dbcontroller_registry_v1_registry_proto != nil {
 		return
 	}
-	file_dbcontroller_registry_v1_registry_proto_msgTypes[15].OneofWrappers = []any{
+	file_dbcontroller_registry_v1_registry_proto_msgTypes[17].OneofWrappers = []any{
 		(*WatchEnvironmentResponse_Upsert)(nil),
 		(*WatchEnvironmentResponse_Delete)(nil),
 		(*WatchEnvironmentResponse_EndOfSnapshot_)(nil),
 		(*WatchEnvironmentResponse_Bookmark_)(nil),
 	}
-	file_dbcontroller_registry_v1_registry_proto_msgTypes[16].OneofWrappers = []any{
+	file_dbcontroller_registry_v1_registry_proto_msgTypes[18].OneofWrappers = []any{
 		(*WatchEnvironmentResponse_Change_Region)(nil),
 		(*WatchEnvironmentResponse_Change_Service)(nil),
 		(*WatchEnvironmentResponse_Change_Deployment)(nil),
+		(*WatchEnvironmentResponse_Change_Rights)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -1432,7 +1621,7 @@ func file_dbcontroller_registry_v1_registry_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_dbcontroller_registry_v1_registry_proto_rawDesc), len(file_dbcontroller_registry_v1_registry_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   19,
+			NumMessages:   21,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -1207,8 +1207,10 @@ type PlanDeletionResponse struct {
 	NextPageToken string `protobuf:"bytes,8,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	// The number of all blockers.
 	TotalBlockers int64 `protobuf:"varint,9,opt,name=total_blockers,json=totalBlockers,proto3" json:"total_blockers,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	// The number of the blockers that are not listed on any page because the caller may not read their holders.
+	HiddenBlockers int64 `protobuf:"varint,10,opt,name=hidden_blockers,json=hiddenBlockers,proto3" json:"hidden_blockers,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *PlanDeletionResponse) Reset() {
@@ -1300,6 +1302,13 @@ func (x *PlanDeletionResponse) GetNextPageToken() string {
 func (x *PlanDeletionResponse) GetTotalBlockers() int64 {
 	if x != nil {
 		return x.TotalBlockers
+	}
+	return 0
+}
+
+func (x *PlanDeletionResponse) GetHiddenBlockers() int64 {
+	if x != nil {
+		return x.HiddenBlockers
 	}
 	return 0
 }
@@ -2204,7 +2213,7 @@ const file_dbcontroller_resource_v1_resource_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1b\n" +
 	"\tpage_size\x18\x02 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
-	"page_token\x18\x03 \x01(\tR\tpageToken\"\x86\a\n" +
+	"page_token\x18\x03 \x01(\tR\tpageToken\"\xaf\a\n" +
 	"\x14PlanDeletionResponse\x12\x1a\n" +
 	"\baccepted\x18\x01 \x01(\bR\baccepted\x12L\n" +
 	"\x06groups\x18\x02 \x03(\v24.dbcontroller.resource.v1.PlanDeletionResponse.GroupR\x06groups\x12R\n" +
@@ -2214,7 +2223,9 @@ const file_dbcontroller_resource_v1_resource_proto_rawDesc = "" +
 	"\arefusal\x18\x06 \x01(\tR\arefusal\x12E\n" +
 	"\aunasked\x18\a \x03(\v2+.dbcontroller.resource.v1.UnaskedDeploymentR\aunasked\x12&\n" +
 	"\x0fnext_page_token\x18\b \x01(\tR\rnextPageToken\x12%\n" +
-	"\x0etotal_blockers\x18\t \x01(\x03R\rtotalBlockers\x1a\xee\x01\n" +
+	"\x0etotal_blockers\x18\t \x01(\x03R\rtotalBlockers\x12'\n" +
+	"\x0fhidden_blockers\x18\n" +
+	" \x01(\x03R\x0ehiddenBlockers\x1a\xee\x01\n" +
 	"\x05Group\x12\x16\n" +
 	"\x06parent\x18\x01 \x01(\x05R\x06parent\x12\x1e\n" +
 	"\n" +

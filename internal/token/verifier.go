@@ -1,0 +1,215 @@
+package token
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/coreos/go-oidc/v3/oidc"
+	"go.uber.org/zap"
+
+	"github.com/db-controller/db-controller/internal/identity"
+)
+
+// maxTokenBytes bounds a token: it fits twice into the headers of a call.
+const maxTokenBytes = 6 << 10
+
+// Verifier verifies tokens. It implements identity.TokenVerifier.
+type Verifier struct {
+	path    string
+	current atomic.Pointer[content]
+}
+
+// content is the content of the file at one time.
+type content struct {
+	raw              []byte
+	issuers          map[string]*issuer
+	keys             map[string]Key // by their hashes
+	requireForwarded bool
+}
+
+type issuer struct {
+	Issuer
+	keys     *keySet
+	verifier *oidc.IDTokenVerifier
+}
+
+// Load reads the file of tokens and the key sets in files. Key sets at URLs are read when they are first needed.
+func Load(path string) (*Verifier, error) {
+	v := &Verifier{path: path}
+	_, err := v.Reload()
+	return v, err
+}
+
+// Reload reads the files again, and reports whether the file of tokens has changed. After an error the former content stays.
+func (v *Verifier) Reload() (changed bool, err error) {
+	cfg, raw, err := readConfig(v.path)
+	if err != nil {
+		return false, err
+	}
+	if was := v.current.Load(); was != nil && bytes.Equal(was.raw, raw) {
+		return false, was.reloadKeys()
+	}
+	c := &content{raw: raw, issuers: map[string]*issuer{}, keys: map[string]Key{}, requireForwarded: cfg.RequireForwarded}
+	for _, i := range cfg.Issuers {
+		c.issuers[i.Issuer] = newIssuer(i)
+	}
+	for _, k := range cfg.Keys {
+		c.keys[strings.ToLower(k.SHA256)] = k
+	}
+	if err := c.reloadKeys(); err != nil {
+		return false, err
+	}
+	v.current.Store(c)
+	return true, nil
+}
+
+func newIssuer(i Issuer) *issuer {
+	keys := &keySet{from: i.JWKS}
+	return &issuer{Issuer: i, keys: keys, verifier: oidc.NewVerifier(i.Issuer, keys, &oidc.Config{
+		ClientID: i.Audience, SupportedSigningAlgs: i.Algorithms, Now: func() time.Time { return time.Now().Add(-i.ClockSkew) },
+	})}
+}
+
+// reloadKeys reads the key sets in files.
+func (c *content) reloadKeys() error {
+	var all []error
+	for _, i := range c.issuers {
+		if !i.keys.remote() {
+			all = append(all, i.keys.load(context.Background()))
+		}
+	}
+	return errors.Join(all...)
+}
+
+// Follow reloads the files at an interval until ctx ends. It returns nil.
+func (v *Verifier) Follow(ctx context.Context, interval time.Duration, log *zap.Logger) error {
+	said := ""
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(interval):
+		}
+		changed, err := v.Reload()
+		switch {
+		case err != nil && err.Error() != said:
+			said = err.Error()
+			log.Warn("the tokens could not be loaded again, the former ones stay in use", zap.Error(err))
+		case err == nil:
+			if said = ""; changed {
+				log.Info("tokens loaded again")
+			}
+		}
+	}
+}
+
+// RequireForwarded reports whether a person that another deployment speaks for needs a token of their own.
+func (v *Verifier) RequireForwarded() bool { return v.current.Load().requireForwarded }
+
+// Verify implements identity.TokenVerifier: a token with two dots is a signed one, any other a shared key.
+func (v *Verifier) Verify(ctx context.Context, token string) (identity.Caller, error) {
+	c := v.current.Load()
+	switch {
+	case len(token) > maxTokenBytes:
+		return identity.Caller{}, fmt.Errorf("the token has %d bytes, at most %d are allowed: ask its issuer to put fewer groups into it", len(token), maxTokenBytes)
+	case strings.Count(token, ".") == 2:
+		return c.signed(ctx, token)
+	}
+	return c.shared(token)
+}
+
+func (c *content) shared(token string) (identity.Caller, error) {
+	sum := sha256.Sum256([]byte(token))
+	k, ok := c.keys[hex.EncodeToString(sum[:])]
+	switch {
+	case !ok:
+		return identity.Caller{}, errors.New("the token is not known here: send a token of an accepted issuer, or a key that is in the file of --tokens")
+	case !k.Expires.IsZero() && time.Now().After(k.Expires):
+		return identity.Caller{}, fmt.Errorf("the key of %s has expired: use a new one", k.Identity)
+	}
+	who, err := identity.ParsePath("/" + k.Identity)
+	return identity.Caller{Identity: who, Groups: identity.Groups(k.Groups), Proof: "shared key", Expires: k.Expires}, err
+}
+
+func (c *content) signed(ctx context.Context, token string) (identity.Caller, error) {
+	i, ok := c.issuers[issuerOf(token)]
+	if !ok {
+		return identity.Caller{}, errors.New("the token's issuer is not accepted here: get a token of one that is in the file of --tokens")
+	}
+	verified, err := i.verifier.Verify(ctx, token)
+	if err != nil {
+		return identity.Caller{}, fmt.Errorf("the token is not accepted: %s: get a new one from %s for the audience %s", reason(err), i.Issuer.Issuer, i.Audience)
+	}
+	var claims map[string]any
+	if err := verified.Claims(&claims); err != nil {
+		return identity.Caller{}, fmt.Errorf("the token's claims: %w", err)
+	}
+	who, err := i.identity(claims)
+	if err != nil {
+		return identity.Caller{}, err
+	}
+	return identity.Caller{
+		Identity: who, Groups: identity.Groups(texts(claims[i.GroupsClaim])), Proof: "token of " + i.Issuer.Issuer, Token: token,
+		Expires: verified.Expiry.Add(i.ClockSkew),
+	}, nil
+}
+
+// issuerOf returns the claim iss of a token that nobody has verified yet.
+func issuerOf(token string) string {
+	payload, err := base64.RawURLEncoding.DecodeString(strings.Split(token, ".")[1])
+	var claims struct {
+		Issuer string `json:"iss"`
+	}
+	if err != nil || json.Unmarshal(payload, &claims) != nil {
+		return ""
+	}
+	return claims.Issuer
+}
+
+// reason returns the text for the caller: no addresses of key sets.
+func reason(err error) string {
+	var expired *oidc.TokenExpiredError
+	if errors.As(err, &expired) {
+		return "it expired at " + expired.Expiry.UTC().Format(time.RFC3339)
+	}
+	return strings.TrimPrefix(err.Error(), "oidc: ")
+}
+
+func (i *issuer) identity(claims map[string]any) (identity.Identity, error) {
+	name, _ := claims[i.IdentityClaim].(string)
+	if name == "" {
+		return identity.Identity{}, fmt.Errorf("the token has no claim %s, which identifies its user here", i.IdentityClaim)
+	}
+	if verified, ok := claims["email_verified"].(bool); i.IdentityClaim == "email" && !(ok && verified) {
+		return identity.Identity{}, errors.New("the token's claim email is not verified by its issuer")
+	}
+	who, err := i.user(name)
+	if err != nil {
+		return who, fmt.Errorf("the token's claim %s cannot be the name of a user here, who needs letters, digits and . _ @ + -: set identity_claim to another claim", i.IdentityClaim)
+	}
+	return who, nil
+}
+
+// texts returns the texts of a claim: a list, or one text.
+func texts(claim any) (out []string) {
+	switch claim := claim.(type) {
+	case string:
+		return []string{claim}
+	case []any:
+		for _, e := range claim {
+			if s, ok := e.(string); ok {
+				out = append(out, s)
+			}
+		}
+	}
+	return out
+}

@@ -1,0 +1,214 @@
+package token_test
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-jose/go-jose/v4"
+	"github.com/stretchr/testify/require"
+
+	"github.com/db-controller/db-controller/internal/token"
+)
+
+const issuer = "https://idp.example.org"
+
+type signer struct {
+	key any
+	id  string
+	alg jose.SignatureAlgorithm
+}
+
+func rsaSigner(t *testing.T, id string) signer {
+	key, err := rsa.GenerateKey(rand.Reader, 2048)
+	require.NoError(t, err)
+	return signer{key, id, jose.RS256}
+}
+
+func (s signer) public() jose.JSONWebKey {
+	k := jose.JSONWebKey{Key: s.key, KeyID: s.id, Algorithm: string(s.alg), Use: "sig"}
+	return k.Public()
+}
+
+func (s signer) sign(t *testing.T, claims map[string]any) string {
+	all := map[string]any{"iss": issuer, "aud": "db-controller", "sub": "ann", "exp": time.Now().Add(time.Hour).Unix(), "groups": []string{"sre", "bad group", "dev"}}
+	for k, v := range claims {
+		all[k] = v
+	}
+	raw, err := json.Marshal(all)
+	require.NoError(t, err)
+	with, err := jose.NewSigner(jose.SigningKey{Algorithm: s.alg, Key: jose.JSONWebKey{Key: s.key, KeyID: s.id}}, nil)
+	require.NoError(t, err)
+	signed, err := with.Sign(raw)
+	require.NoError(t, err)
+	text, err := signed.CompactSerialize()
+	require.NoError(t, err)
+	return text
+}
+
+func keySet(t *testing.T, keys ...signer) []byte {
+	set := jose.JSONWebKeySet{}
+	for _, k := range keys {
+		set.Keys = append(set.Keys, k.public())
+	}
+	raw, err := json.Marshal(set)
+	require.NoError(t, err)
+	return raw
+}
+
+func load(t *testing.T, text string) (*token.Verifier, string) {
+	path := filepath.Join(t.TempDir(), "tokens.yaml")
+	require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+	v, err := token.Load(path)
+	require.NoError(t, err)
+	return v, path
+}
+
+func config(jwks string) string {
+	return "issuers:\n  - { issuer: '" + issuer + "', audience: db-controller, jwks: '" + jwks + "' }\n"
+}
+
+func TestSignedTokens(t *testing.T) {
+	t.Parallel()
+	good, stranger := rsaSigner(t, "1"), rsaSigner(t, "1")
+	file := filepath.Join(t.TempDir(), "jwks.json")
+	require.NoError(t, os.WriteFile(file, keySet(t, good), 0o600))
+	v, _ := load(t, config(file))
+
+	ann, err := v.Verify(t.Context(), good.sign(t, nil))
+	require.NoError(t, err)
+	require.Equal(t, "user/ann", ann.Identity.String())
+	require.Equal(t, []string{"sre", "dev"}, ann.Groups)
+	require.Equal(t, "token of "+issuer, ann.Proof)
+	_, err = v.Verify(t.Context(), good.sign(t, map[string]any{"exp": time.Now().Add(-30 * time.Second).Unix()}))
+	require.NoError(t, err, "within the skew of clocks")
+
+	none := base64.RawURLEncoding.EncodeToString([]byte(`{"alg":"none"}`)) + "." + strings.Split(good.sign(t, nil), ".")[1] + "."
+	public, err := x509.MarshalPKIXPublicKey(&good.key.(*rsa.PrivateKey).PublicKey)
+	require.NoError(t, err)
+	ec, err := ecdsa.GenerateKey(elliptic.P384(), rand.Reader)
+	require.NoError(t, err)
+	for name, c := range map[string]struct{ token, want string }{
+		"expired":                             {good.sign(t, map[string]any{"exp": time.Now().Add(-2 * time.Minute).Unix()}), "it expired at "},
+		"without an end":                      {good.sign(t, map[string]any{"exp": 0}), "not accepted"},
+		"of another audience":                 {good.sign(t, map[string]any{"aud": "another"}), `expected audience "db-controller"`},
+		"of another issuer":                   {good.sign(t, map[string]any{"iss": "https://evil.example.org"}), "issuer is not accepted here"},
+		"not valid yet":                       {good.sign(t, map[string]any{"nbf": time.Now().Add(time.Hour).Unix()}), "not accepted"},
+		"of another key":                      {stranger.sign(t, nil), "none of its issuer's keys has signed it"},
+		"without a signature":                 {none, "not accepted"},
+		"HS256 with the public key as secret": {signer{public, "1", jose.HS256}.sign(t, nil), "not accepted"},
+		"an algorithm that is not listed":     {signer{ec, "1", jose.ES384}.sign(t, nil), "not accepted"},
+		"a name that is a path":               {good.sign(t, map[string]any{"sub": "../operator/eve"}), "cannot be the name of a user"},
+		"without a name":                      {good.sign(t, map[string]any{"sub": ""}), "no claim sub"},
+		"cut":                                 {good.sign(t, nil)[:400], "not "},
+		"too long":                            {strings.Repeat("a", 7000), "at most 6144 are allowed"},
+	} {
+		_, err := v.Verify(t.Context(), c.token)
+		require.ErrorContains(t, err, c.want, name)
+	}
+}
+
+func TestKeysOfIssuersAreReplaced(t *testing.T) {
+	t.Parallel()
+	first, second := rsaSigner(t, "1"), rsaSigner(t, "2")
+	file := filepath.Join(t.TempDir(), "jwks.json")
+	require.NoError(t, os.WriteFile(file, keySet(t, first), 0o600))
+	v, _ := load(t, config(file))
+	_, err := v.Verify(t.Context(), second.sign(t, nil))
+	require.Error(t, err)
+	require.NoError(t, os.WriteFile(file, keySet(t, second), 0o600))
+	_, err = v.Reload()
+	require.NoError(t, err)
+	_, err = v.Verify(t.Context(), second.sign(t, nil))
+	require.NoError(t, err)
+	_, err = v.Verify(t.Context(), first.sign(t, nil))
+	require.Error(t, err, "a key that was withdrawn")
+	require.NoError(t, os.WriteFile(file, []byte("{}"), 0o600))
+	_, err = v.Reload()
+	require.ErrorContains(t, err, "no public key")
+	_, err = v.Verify(t.Context(), second.sign(t, nil))
+	require.NoError(t, err, "the former keys stay")
+}
+
+// The keys at a URL are read when a token needs them, and invented key ids cause no further requests.
+func TestKeySetsAtURLs(t *testing.T) {
+	t.Parallel()
+	key := rsaSigner(t, "1")
+	var requests atomic.Int32
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		requests.Add(1)
+		_, _ = w.Write(keySet(t, key))
+	}))
+	t.Cleanup(server.Close)
+	v, _ := load(t, config(server.URL))
+	require.Zero(t, requests.Load())
+	_, err := v.Verify(t.Context(), key.sign(t, nil))
+	require.NoError(t, err)
+	for range 5 {
+		_, err = v.Verify(t.Context(), signer{key.key, "invented", key.alg}.sign(t, nil))
+		require.Error(t, err)
+	}
+	server.Close()
+	_, err = v.Verify(t.Context(), key.sign(t, nil))
+	require.NoError(t, err, "the keys are kept while the issuer is away")
+	require.EqualValues(t, 1, requests.Load())
+}
+
+func TestSharedKeys(t *testing.T) {
+	t.Parallel()
+	line := func(key, more string) string {
+		sum := sha256.Sum256([]byte(key))
+		return "  - { sha256: " + hex.EncodeToString(sum[:]) + ", identity: user/ci, groups: [robots]" + more + " }\n"
+	}
+	v, path := load(t, "keys:\n"+line("secret", "")+line("old", ", expires: 2020-01-01T00:00:00Z"))
+	ci, err := v.Verify(t.Context(), "secret")
+	require.NoError(t, err)
+	require.Equal(t, "user/ci (shared key)", ci.Audited())
+	require.Equal(t, []string{"robots"}, ci.Groups)
+	require.Empty(t, ci.Token, "a shared key is never passed on")
+	_, err = v.Verify(t.Context(), "old")
+	require.ErrorContains(t, err, "has expired: use a new one")
+	_, err = v.Verify(t.Context(), "guess")
+	require.ErrorContains(t, err, "not known here")
+	require.NoError(t, os.WriteFile(path, []byte("keys:\n"+line("new", "")), 0o600))
+	changed, err := v.Reload()
+	require.NoError(t, err)
+	require.True(t, changed)
+	_, err = v.Verify(t.Context(), "secret")
+	require.Error(t, err)
+}
+
+func TestTheFileOfTokensIsChecked(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"{}":                                    "neither issuers nor keys",
+		"issuer: []":                            "field issuer not found",
+		"issuers: [{ issuer: a, audience: b }]": "jwks is missing",
+		"issuers: [{ issuer: a, audience: b, jwks: 'http://idp.example.org/keys' }]":      "want https",
+		"issuers: [{ issuer: a, audience: b, jwks: f, algorithms: [HS256] }]":             `algorithm "HS256": want some of`,
+		"issuers: [{ issuer: a, audience: b, jwks: f, algorithms: [none] }]":              `algorithm "none"`,
+		"issuers: [{ issuer: a, audience: b, jwks: f, clock_skew: 1h }]":                  "at most 5m0s",
+		"keys: [{ sha256: secret, identity: user/a }]":                                    "want the 64 hexadecimal digits",
+		"keys: [{ sha256: '" + strings.Repeat("0", 64) + "', identity: operator/a }]":     "a key can only be of a user",
+		"keys: [{ sha256: '" + strings.Repeat("0", 64) + "', identity: deployment/a/b }]": "service",
+	} {
+		path := filepath.Join(t.TempDir(), "tokens.yaml")
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+		_, err := token.Load(path)
+		require.ErrorContains(t, err, want, text)
+	}
+}

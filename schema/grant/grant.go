@@ -1,0 +1,144 @@
+// Package grant decides who may do what with which resource, from the rights that an environment declares. It is pure: no
+// database, no network.
+package grant
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/db-controller/db-controller/schema"
+)
+
+// Subject is who wants to do something.
+type Subject struct {
+	// Identity is the path of an identity without its slash, such as user/ann.
+	Identity string
+	Groups   []string
+}
+
+// operator reports whether the subject has an operator's certificate. Operators have all rights: grants cannot lock them out.
+func (s Subject) operator() bool { return strings.HasPrefix(s.Identity, "operator/") }
+
+// Rights are the compiled rights of one environment. Nobody changes them.
+type Rights struct {
+	deny     bool
+	kinds    *schema.Kinds
+	versions map[schema.DeploymentID]string
+	// The rules by grantee: an identity, "group " and a group, or schema.Every.
+	rules map[string][]rule
+}
+
+// rule is a grant without its grantee.
+type rule struct {
+	verbs  []schema.Verb
+	kind   schema.KindID // its oldest name; no kind for all of the service, no service for all
+	ranges []schema.NameRange
+}
+
+func (r rule) covers(verb schema.Verb, kinds []schema.KindID) bool {
+	return slices.Contains(r.verbs, verb) && (r.kind.Service == "" || slices.ContainsFunc(kinds, func(k schema.KindID) bool {
+		return k.Service == r.kind.Service && (r.kind.Kind == "" || r.kind == k)
+	}))
+}
+
+func (r rule) has(name string) bool {
+	return slices.ContainsFunc(r.ranges, func(of schema.NameRange) bool { return of.Has(name) })
+}
+
+// Compile compiles the rights of an environment that was checked. A grant that it cannot read grants nothing.
+func Compile(env *schema.Environment) *Rights {
+	out := &Rights{kinds: schema.NewKinds(env.Services), versions: map[schema.DeploymentID]string{}, rules: map[string][]rule{}}
+	for _, d := range env.Deployments {
+		out.versions[d.DeploymentID] = d.Version
+	}
+	if env.Rights == nil {
+		return out
+	}
+	out.deny = env.Rights.Deny
+	for _, g := range env.Rights.Grants {
+		who := g.Identity
+		if g.Group != "" {
+			who = "group " + g.Group
+		}
+		kind, ok := out.kindOf(g.Kind)
+		if ok {
+			out.rules[who] = append(out.rules[who], rule{verbs: g.Verbs, kind: kind, ranges: schema.NameRanges(g.Name)})
+		}
+	}
+	return out
+}
+
+func (r *Rights) kindOf(text string) (schema.KindID, bool) {
+	if text == "" || text == schema.Every {
+		return schema.KindID{}, true
+	}
+	if service, ok := strings.CutSuffix(text, "/"+schema.Every); ok {
+		return schema.KindID{Service: service}, true
+	}
+	id, err := schema.ParseKindID(text)
+	return r.kinds.Root(id), err == nil
+}
+
+// open reports whether the verb needs no grant. The right to operate always does, because without one only operators have it.
+func (r *Rights) open(who Subject, verb schema.Verb) bool {
+	return who.operator() || !r.deny && verb != schema.Operate
+}
+
+// Authorize reports whether a subject has a right on a resource, whether or not that exists.
+func (r *Rights) Authorize(who Subject, verb schema.Verb, name schema.FullName) bool {
+	if r.open(who, verb) {
+		return true
+	}
+	kinds := r.kinds.Of(name.Deployment.Service, r.versions[name.Deployment], name.Name)
+	if len(kinds) == 0 {
+		kinds = []schema.KindID{{Service: name.Deployment.Service}} // no kind, but of the service
+	}
+	for rule := range r.rulesOf(who) {
+		if rule.covers(verb, kinds) && rule.has(name.Name) {
+			return true
+		}
+	}
+	return false
+}
+
+// Ranges returns the names of a kind on which Authorize gives a subject a right: disjoint ranges in order.
+func (r *Rights) Ranges(who Subject, verb schema.Verb, kind schema.KindID) []schema.NameRange {
+	if r.open(who, verb) {
+		return []schema.NameRange{schema.AllNames}
+	}
+	var out []schema.NameRange
+	for rule := range r.rulesOf(who) {
+		if rule.covers(verb, []schema.KindID{r.kinds.Root(kind)}) {
+			out = append(out, rule.ranges...)
+		}
+	}
+	return schema.JoinedRanges(out)
+}
+
+// Within returns the Ranges of each kind of a service, for lists and watches; nil when the subject has the right on everything.
+func (r *Rights) Within(who Subject, verb schema.Verb, service string) schema.Within {
+	if r.open(who, verb) {
+		return nil
+	}
+	out := schema.Within{schema.Every: r.Ranges(who, verb, schema.KindID{Service: service})}
+	for _, kind := range r.kinds.Names(service) {
+		out[kind] = r.Ranges(who, verb, schema.KindID{Service: service, Kind: kind})
+	}
+	return out
+}
+
+func (r *Rights) rulesOf(who Subject) func(func(rule) bool) {
+	return func(yield func(rule) bool) {
+		grantees := []string{schema.Every, who.Identity}
+		for _, g := range who.Groups {
+			grantees = append(grantees, "group "+g)
+		}
+		for _, grantee := range grantees {
+			for _, rule := range r.rules[grantee] {
+				if !yield(rule) {
+					return
+				}
+			}
+		}
+	}
+}

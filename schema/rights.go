@@ -1,0 +1,191 @@
+package schema
+
+import (
+	"cmp"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// Verb is what a grant allows somebody to do with a resource.
+type Verb string
+
+// The verbs. Refer is the right to put a reference to the resource into another one; Operate the right to call the operators'
+// methods that are about one resource.
+const (
+	Read    Verb = "read"
+	Write   Verb = "write"
+	Delete  Verb = "delete"
+	Refer   Verb = "refer"
+	Operate Verb = "operate"
+)
+
+// Verbs are all verbs.
+var Verbs = []Verb{Read, Write, Delete, Refer, Operate}
+
+// Every in a grant stands for every identity, kind or name.
+const Every = "*"
+
+// MaxGrants bounds the grants of an environment.
+const MaxGrants = 1000
+
+// AccessGrant gives an identity, or the members of a group, verbs on the resources of a kind whose names begin with a prefix.
+type AccessGrant struct {
+	// Identity is an identity's path without its slash, such as user/ann, or Every; empty when Group is set.
+	Identity string
+	Group    string
+	Verbs    []Verb
+	// Kind is service/Kind, service/* or Every; empty for Every.
+	Kind string
+	// Name is a relative name, which stands for the resource and all below it; or a text that ends in *, which stands for all
+	// names that begin with the text. Empty for Every.
+	Name string
+	Pos  Pos
+}
+
+func (g AccessGrant) String() string {
+	who := g.Identity
+	if g.Group != "" {
+		who = "group " + g.Group
+	}
+	return fmt.Sprintf("%s: %s", who, g.Verbs)
+}
+
+// Rights are the rights by resource that an environment declares. The zero value, and nil, allow everything that the roles
+// allow.
+type Rights struct {
+	// Deny: what no grant allows is denied. Without it grants only add the right to operate.
+	Deny   bool
+	Grants []AccessGrant
+	Pos    Pos
+}
+
+// With returns the grants of two declarations together; one of them is enough to deny by default.
+func (r *Rights) With(other *Rights) *Rights {
+	if r == nil || other == nil {
+		return cmp.Or(r, other)
+	}
+	return &Rights{Deny: r.Deny || other.Deny, Grants: slices.Concat(r.Grants, other.Grants), Pos: r.Pos}
+}
+
+var (
+	identityGrammar = regexp.MustCompile(`^(user|operator)/[A-Za-z0-9][A-Za-z0-9._@+-]{0,126}$`)
+	groupGrammar    = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._@:/+-]{0,126}$`)
+)
+
+// CheckGroup accepts the names of groups.
+func CheckGroup(s string) error {
+	if !groupGrammar.MatchString(s) {
+		return fmt.Errorf("group %q: want letters, digits and . _ @ : / + -, such as team-a", clip(s))
+	}
+	return nil
+}
+
+// Check validates the declaration. It returns all Problems at once.
+func (r *Rights) Check() error {
+	if r == nil {
+		return nil
+	}
+	var ps Problems
+	if len(r.Grants) > MaxGrants {
+		ps.add(r.Pos, "grant rights to groups, or to shorter name prefixes", "%d grants, at most %d are allowed", len(r.Grants), MaxGrants)
+	}
+	for _, g := range r.Grants {
+		g.check(&ps)
+	}
+	return ps.or()
+}
+
+func (g AccessGrant) check(ps *Problems) {
+	switch {
+	case (g.Identity == "") == (g.Group == ""):
+		ps.add(g.Pos, "write identity: user/NAME, or group: NAME", "want either an identity or a group")
+	case g.Group != "":
+		if err := CheckGroup(g.Group); err != nil {
+			ps.add(g.Pos, "", "%v", err)
+		}
+	default:
+		checkGrantee(ps, g)
+	}
+	if len(g.Verbs) == 0 {
+		ps.add(g.Pos, "add verbs: ["+joinVerbs(Verbs)+"], or some of them", "the grant has no verb")
+	}
+	for _, v := range g.Verbs {
+		if !slices.Contains(Verbs, v) {
+			ps.add(g.Pos, "the verbs are "+joinVerbs(Verbs), "unknown verb %q", clip(string(v)))
+		}
+	}
+	if err := checkGrantKind(g.Kind); err != nil {
+		ps.add(g.Pos, "", "%v", err)
+	}
+	if err := checkGrantName(g.Name); err != nil {
+		ps.add(g.Pos, "", "%v", err)
+	}
+}
+
+func checkGrantee(ps *Problems, g AccessGrant) {
+	if g.Identity == Every || identityGrammar.MatchString(g.Identity) {
+		return
+	}
+	if deployment, ok := strings.CutPrefix(g.Identity, "deployment/"); ok {
+		if _, err := ParseDeploymentID(deployment); err != nil {
+			ps.add(g.Pos, "", "identity: %v", err)
+		}
+		return
+	}
+	ps.add(g.Pos, "write user/NAME, operator/NAME, deployment/SERVICE/REGION, or * for everybody", "identity %q: unknown form", clip(g.Identity))
+}
+
+func joinVerbs(verbs []Verb) string {
+	texts := make([]string, len(verbs))
+	for i, v := range verbs {
+		texts[i] = string(v)
+	}
+	return strings.Join(texts, ", ")
+}
+
+func checkGrantKind(kind string) error {
+	if kind == "" || kind == Every {
+		return nil
+	}
+	if service, ok := strings.CutSuffix(kind, "/"+Every); ok {
+		return CheckService(service)
+	}
+	_, err := ParseKindID(kind)
+	return err
+}
+
+// checkGrantName accepts relative names, and texts that end in * and can begin a relative name.
+func checkGrantName(name string) error {
+	prefix, open := strings.CutSuffix(name, Every)
+	switch {
+	case name == "" || name == Every:
+		return nil
+	case !open:
+		return CheckName(name)
+	case len(prefix) > MaxNameBytes:
+		return fmt.Errorf("name %q: %d bytes, at most %d are allowed", clip(name), len(prefix), MaxNameBytes)
+	}
+	for _, rest := range []string{"", "a", "a/a", "/a", "/a/a"} { // one of them completes a part of a name
+		if CheckName(prefix+rest) == nil {
+			return nil
+		}
+	}
+	return fmt.Errorf("name %q: no name begins with %q; want such as projects/acme, or projects/acme-*", clip(name), clip(prefix))
+}
+
+// CheckKinds reports grants of kinds that a described service does not have in any version.
+func (r *Rights) CheckKinds(descriptors []*Descriptor) error {
+	if r == nil {
+		return nil
+	}
+	var ps Problems
+	kinds := NewKinds(descriptors)
+	for _, g := range r.Grants {
+		if id, err := ParseKindID(g.Kind); err == nil && !kinds.Knows(id) {
+			ps.add(g.Pos, "its kinds are "+strings.Join(kinds.Names(id.Service), ", "), "%s has no kind %s in any version", id.Service, id.Kind)
+		}
+	}
+	return ps.or()
+}

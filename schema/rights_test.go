@@ -1,0 +1,58 @@
+package schema_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/db-controller/db-controller/schema"
+)
+
+func TestRightsAreCheckedWithLineAndRemedy(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"default: perhaps": `f.yaml:2: rights.default: default: "perhaps"; write deny, or allow`,
+		"defalt: deny":     `f.yaml:2: rights: unknown key "defalt"; the keys here are default, grants`,
+		"grants: [{ identity: user/ann, verbs: [read], kinds: A }]":          `unknown key "kinds"; the keys here are group, identity, kind, name, verbs`,
+		"grants: [{ identity: user/ann }]":                                   `f.yaml:2: rights.grants[0]: key "verbs" is missing; add verbs: ...`,
+		"grants: [{ verbs: [read] }]":                                        "f.yaml:2: rights.grants[0]: want either an identity or a group; write identity: user/NAME, or group: NAME",
+		"grants: [{ identity: user/ann, group: a, verbs: [read] }]":          "want either an identity or a group",
+		"grants: [{ identity: ann, verbs: [read] }]":                         `identity "ann": unknown form; write user/NAME, operator/NAME, deployment/SERVICE/REGION, or * for everybody`,
+		"grants: [{ identity: deployment/a, verbs: [read] }]":                "want service/region",
+		"grants: [{ group: 'a b', verbs: [read] }]":                          `group "a b": want letters, digits and`,
+		"grants: [{ group: a, verbs: [] }]":                                  "the grant has no verb; add verbs: [read, write, delete, refer, operate], or some of them",
+		"grants: [{ group: a, verbs: [reed] }]":                              `unknown verb "reed"; the verbs are read, write, delete, refer, operate`,
+		"grants: [{ group: a, verbs: [read], kind: Device }]":                `kind "Device": want service/Kind`,
+		"grants: [{ group: a, verbs: [read], kind: x/* }]":                   `service "x": want a domain name`,
+		"grants: [{ group: a, verbs: [read], name: projects/ }]":             "an id is empty",
+		"grants: [{ group: a, verbs: [read], name: '//a/projects/*' }]":      "no name begins with",
+		"grants: [{ group: a, verbs: [read], name: 'projects/*/devices*' }]": "",
+	} {
+		f, err := schema.ParseFile("f.yaml", strings.NewReader("rights:\n  "+text+"\n"))
+		if err == nil {
+			err = f.Rights.Check()
+		}
+		if want == "" {
+			require.NoError(t, err, text) // a star is a character of ids
+			continue
+		}
+		require.ErrorContains(t, err, want, text)
+	}
+}
+
+func TestRightsOfDocumentsAreJoined(t *testing.T) {
+	t.Parallel()
+	f, err := schema.ParseFile("f.yaml", strings.NewReader("rights: { grants: [{ group: a, verbs: [read] }] }\n---\nrights: { default: deny, grants: [{ group: b, verbs: [read] }] }\n"))
+	require.NoError(t, err)
+	require.True(t, f.Rights.Deny)
+	require.Len(t, f.Rights.Grants, 2)
+}
+
+func TestAGrantOfAnUnknownKindIsFound(t *testing.T) {
+	t.Parallel()
+	f, err := schema.ParseFile("f.yaml", strings.NewReader("service: a.example.com\nversion: v1\nkinds:\n  - { kind: A, patterns: ['as/{a}'] }\n---\n"+
+		"rights:\n  grants:\n    - { group: a, verbs: [read], kind: a.example.com/B }\n    - { group: a, verbs: [read], kind: c.example.com/B }\n"))
+	require.NoError(t, err)
+	require.EqualError(t, f.Rights.CheckKinds(f.Services), "f.yaml:8: rights.grants[0]: a.example.com has no kind B in any version; its kinds are A")
+}

@@ -1,0 +1,176 @@
+// Package access decides what callers may do with resources, by the rights that the environment declares and, where there is one,
+// by an authorization service outside. Its interceptors run last, after a request was forwarded: each deployment decides about
+// its own resources.
+package access
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+
+	"github.com/db-controller/db-controller/internal/identity"
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/grant"
+	"github.com/db-controller/db-controller/schema/peer"
+)
+
+// Environments are the environments that this deployment receives, as package peers keeps them.
+type Environments interface {
+	Environment() *schema.Environment
+	// Changed returns a channel that is closed when a newer environment arrives.
+	Changed() <-chan struct{}
+}
+
+// Authorizer decides outside of this process. It can only deny: what the grants deny stays denied.
+type Authorizer interface {
+	// Authorize decides about each name.
+	Authorize(ctx context.Context, who grant.Subject, verb schema.Verb, names []schema.FullName) ([]bool, error)
+	// Ranges returns the names of a kind of a deployment for which Authorize would allow the verb.
+	Ranges(ctx context.Context, who grant.Subject, verb schema.Verb, of schema.DeploymentID, kind string) ([]schema.NameRange, error)
+}
+
+// Config of Access.
+type Config struct {
+	Deployment   schema.DeploymentID
+	Environments Environments
+	// Outside is nil without an authorization service.
+	Outside Authorizer
+	// Tokens verifies the tokens of people whom other deployments speak for; nil: their word is believed.
+	Tokens Tokens
+	Logger *zap.Logger
+}
+
+// Access holds the rights of the newest environment.
+type Access struct {
+	cfg Config
+	// audit has a line for each delete and each denial; of equal denials ten a second.
+	audit *zap.Logger
+
+	mu     sync.Mutex
+	of     *schema.Environment // guarded by mu; that rights were compiled from
+	rights *grant.Rights       // guarded by mu
+}
+
+// New returns the access to one deployment.
+func New(cfg Config) *Access {
+	sampled := zap.WrapCore(func(core zapcore.Core) zapcore.Core { return zapcore.NewSamplerWithOptions(core, time.Second, 10, 0) })
+	return &Access{cfg: cfg, audit: cfg.Logger.Named("audit").WithOptions(sampled)}
+}
+
+// current returns the rights of the newest environment.
+func (a *Access) current() *grant.Rights {
+	env := a.cfg.Environments.Environment()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.of != env {
+		a.of, a.rights = env, grant.Compile(env)
+	}
+	return a.rights
+}
+
+func subject(c identity.Caller) grant.Subject {
+	return grant.Subject{Identity: c.Identity.String(), Groups: c.Groups}
+}
+
+// Authorize reports for each resource whether a caller has a right on it, whether or not the resource exists. Everything about
+// rights at a server is decided here and in Within, which is the same for all names of a kind.
+func (a *Access) Authorize(ctx context.Context, who identity.Caller, verb schema.Verb, names []schema.FullName) ([]bool, error) {
+	rights, allowed := a.current(), make([]bool, len(names))
+	var ask []schema.FullName
+	for i, name := range names {
+		if allowed[i] = rights.Authorize(subject(who), verb, name); allowed[i] {
+			ask = append(ask, name)
+		}
+	}
+	if a.cfg.Outside == nil || len(ask) == 0 || who.Role == identity.RoleOperator {
+		return allowed, nil
+	}
+	answers, err := a.cfg.Outside.Authorize(ctx, subject(who), verb, ask)
+	if err != nil {
+		return nil, a.undecided(err)
+	}
+	for i := range allowed {
+		if allowed[i] {
+			allowed[i], answers = answers[0], answers[1:]
+		}
+	}
+	return allowed, nil
+}
+
+// Within returns the names here that a caller may read, by kind; nil for all.
+func (a *Access) Within(ctx context.Context, who identity.Caller) (schema.Within, error) {
+	self := a.cfg.Deployment
+	within := a.current().Within(subject(who), schema.Read, self.Service)
+	if a.cfg.Outside == nil || who.Role == identity.RoleOperator {
+		return within, nil
+	}
+	out := schema.Within{}
+	for _, kind := range schema.NewKinds(a.cfg.Environments.Environment().Services).Names(self.Service) {
+		ranges, err := a.cfg.Outside.Ranges(ctx, subject(who), schema.Read, self, kind)
+		if err != nil {
+			return nil, a.undecided(err)
+		}
+		out[kind] = schema.CommonRanges(within.Of(kind), ranges)
+	}
+	return out, nil
+}
+
+// undecided returns the error of a call that the authorization service did not decide about. Its own error is for the log.
+func (a *Access) undecided(err error) error {
+	a.audit.Warn("the authorization service did not decide", zap.Error(err))
+	return peer.ErrAuthorizer
+}
+
+// DeniedError denies a call. It is the same whether or not the resources exist.
+type DeniedError struct {
+	Who   string
+	Verb  schema.Verb
+	Names []schema.FullName
+}
+
+func (e *DeniedError) Error() string {
+	names := make([]string, 0, len(e.Names))
+	for _, n := range e.Names[:min(len(e.Names), maxNamed)] {
+		names = append(names, n.String())
+	}
+	text := fmt.Sprintf("%s has no right to %s %s", e.Who, e.Verb, strings.Join(names, ", "))
+	if more := len(e.Names) - len(names); more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text + ": " + peer.ErrDenied.Error()
+}
+
+func (e *DeniedError) Unwrap() error { return peer.ErrDenied }
+
+// maxNamed is the number of names in the text of an error.
+const maxNamed = 5
+
+// demand returns an error unless the caller has a right on all names.
+func (a *Access) demand(ctx context.Context, who identity.Caller, method string, d demand) error {
+	allowed, err := a.Authorize(ctx, who, d.verb, d.names)
+	if err != nil {
+		return err
+	}
+	denied := &DeniedError{Who: who.Identity.String(), Verb: d.verb}
+	for i, ok := range allowed {
+		if !ok {
+			denied.Names = append(denied.Names, d.names[i])
+		}
+	}
+	fields := []zap.Field{
+		zap.Stringer("identity", who.Identity), zap.String("proof", who.Proof), zap.String("method", method), zap.String("verb", string(d.verb)),
+	}
+	if len(denied.Names) > 0 {
+		a.audit.Info("denied", append(fields, zap.Int("names", len(denied.Names)), zap.Stringer("first", denied.Names[0]))...)
+		return denied
+	}
+	if len(d.names) > 0 && (d.verb == schema.Delete || d.verb == schema.Operate) {
+		a.cfg.Logger.Named("audit").Info("allowed", append(fields, zap.Stringer("first", d.names[0]))...)
+	}
+	return nil
+}

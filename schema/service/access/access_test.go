@@ -1,0 +1,349 @@
+package access_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+
+	"github.com/db-controller/db-controller/internal/identity"
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
+	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
+	authorizationv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/authorization/v1"
+	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
+	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
+	"github.com/db-controller/db-controller/schema/service/access"
+	"github.com/db-controller/db-controller/schema/service/outcome"
+)
+
+var (
+	self  = schema.DeploymentID{Service: "a.example.com", Region: "us-west2"}
+	other = schema.DeploymentID{Service: "b.example.com", Region: "us-west2"}
+)
+
+const declared = `
+service: a.example.com
+version: v1
+kinds:
+  - { kind: Thing, patterns: ["things/{thing}"] }
+---
+rights:
+  default: deny
+  grants:
+    - { identity: user/ann, verbs: [read, write, delete], kind: a.example.com/Thing, name: things/ann-* }
+    - { group: sre, verbs: [operate], name: things/ops }
+    - { identity: user/ann, verbs: [refer], name: things/shared }
+`
+
+// environments is an environment that a test changes.
+type environments struct {
+	mu      sync.Mutex
+	env     *schema.Environment
+	changed chan struct{}
+}
+
+func (e *environments) Environment() *schema.Environment {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.env
+}
+
+func (e *environments) Changed() <-chan struct{} {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.changed
+}
+
+func (e *environments) set(t *testing.T, text string) {
+	f, err := schema.ParseFile("f", strings.NewReader(text))
+	require.NoError(t, err)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.changed != nil {
+		close(e.changed)
+	}
+	e.changed = make(chan struct{})
+	e.env = &schema.Environment{Services: f.Services, Rights: f.Rights, Deployments: []schema.Deployment{{DeploymentID: self, Version: "v1"}}}
+}
+
+func newAccess(t *testing.T, text string, change ...func(*access.Config)) (*access.Access, *environments) {
+	t.Helper()
+	e := &environments{}
+	e.set(t, text)
+	cfg := access.Config{Deployment: self, Environments: e, Logger: zap.NewNop()}
+	for _, c := range change {
+		c(&cfg)
+	}
+	return access.New(cfg), e
+}
+
+func as(t *testing.T, role identity.Role, name string, groups ...string) context.Context {
+	return identity.NewCallerContext(t.Context(), identity.Caller{Identity: identity.Identity{Role: role, Name: name}, Groups: groups})
+}
+
+func call(a *access.Access, ctx context.Context, method string, req any, handler grpc.UnaryHandler) (any, error) {
+	return a.Unary(ctx, req, &grpc.UnaryServerInfo{FullMethod: method}, handler)
+}
+
+func fine(context.Context, any) (any, error) { return nil, nil }
+
+func put(name string) *resourcev1.BatchWriteResourcesRequest_Write {
+	return &resourcev1.BatchWriteResourcesRequest_Write{Write: &resourcev1.BatchWriteResourcesRequest_Write_Put{Put: &resourcev1.Resource{Name: name}}}
+}
+
+func TestEachRequestNeedsItsRight(t *testing.T) {
+	t.Parallel()
+	a, _ := newAccess(t, declared)
+	ann, sre, operator := as(t, identity.RoleUser, "ann"), as(t, identity.RoleUser, "sam", "sre"), as(t, identity.RoleOperator, "olga")
+	mine, theirs := "things/ann-1", "things/bob-1"
+	for _, c := range []struct {
+		ctx     context.Context
+		method  string
+		req     any
+		allowed bool
+	}{
+		{ann, resourcev1.ResourceService_GetResource_FullMethodName, &resourcev1.GetResourceRequest{Name: mine}, true},
+		{ann, resourcev1.ResourceService_GetResource_FullMethodName, &resourcev1.GetResourceRequest{Name: "//a.example.com/us-west2/" + mine}, true},
+		{ann, resourcev1.ResourceService_GetResource_FullMethodName, &resourcev1.GetResourceRequest{Name: theirs}, false},
+		{ann, resourcev1.ResourceService_GetResource_FullMethodName, &resourcev1.GetResourceRequest{Name: "//a.example.com/us-west2/" + theirs}, false},
+		{ann, resourcev1.ResourceService_BatchGetResources_FullMethodName, &resourcev1.BatchGetResourcesRequest{Names: []string{mine, theirs}}, false},
+		{ann, resourcev1.ResourceService_BatchGetResources_FullMethodName, &resourcev1.BatchGetResourcesRequest{Names: []string{mine, "//a.example.com/eastus2/" + theirs}}, true},
+		{ann, resourcev1.ResourceService_PutResource_FullMethodName, &resourcev1.PutResourceRequest{Resource: &resourcev1.Resource{Name: mine}}, true},
+		{ann, resourcev1.ResourceService_PutResource_FullMethodName, &resourcev1.PutResourceRequest{Resource: &resourcev1.Resource{Name: theirs}}, false},
+		{ann, resourcev1.ResourceService_BatchWriteResources_FullMethodName, &resourcev1.BatchWriteResourcesRequest{Writes: []*resourcev1.BatchWriteResourcesRequest_Write{put(mine), put(theirs)}}, false},
+		{ann, resourcev1.ResourceService_MutateAndValidateResource_FullMethodName, &resourcev1.MutateAndValidateResourceRequest{Write: put(mine), More: []*resourcev1.BatchWriteResourcesRequest_Write{put(theirs)}}, false},
+		{ann, resourcev1.ResourceService_DeleteResource_FullMethodName, &resourcev1.DeleteResourceRequest{Name: mine}, true},
+		{ann, resourcev1.ResourceService_DeleteResource_FullMethodName, &resourcev1.DeleteResourceRequest{Name: theirs}, false},
+		{ann, resourcev1.ResourceService_PlanDeletion_FullMethodName, &resourcev1.PlanDeletionRequest{Name: theirs}, false},
+		{ann, resourcev1.ResourceService_SetBlockDeletion_FullMethodName, &resourcev1.SetBlockDeletionRequest{Name: mine}, false},
+		{sre, resourcev1.ResourceService_SetBlockDeletion_FullMethodName, &resourcev1.SetBlockDeletionRequest{Name: "things/ops"}, true},
+		{sre, resourcev1.ResourceService_SetBlockDeletion_FullMethodName, &resourcev1.SetBlockDeletionRequest{Name: mine}, false},
+		{operator, resourcev1.ResourceService_SetBlockDeletion_FullMethodName, &resourcev1.SetBlockDeletionRequest{Name: mine}, true},
+		{operator, adminv1.AdminService_Decommission_FullMethodName, &adminv1.DecommissionRequest{}, true},
+		{ann, adminv1.AdminService_Decommission_FullMethodName, &adminv1.DecommissionRequest{}, false},
+		{ann, adminv1.AdminService_Explain_FullMethodName, &adminv1.ExplainRequest{Name: theirs}, false},
+		{ann, resourcev1.ResourceService_ListResources_FullMethodName, &resourcev1.ListResourcesRequest{}, true},
+	} {
+		called := false
+		_, err := call(a, c.ctx, c.method, c.req, func(context.Context, any) (any, error) { called = true; return nil, nil })
+		require.Equal(t, c.allowed, called, "%s %v", c.method, c.req)
+		if !c.allowed {
+			require.Equal(t, codes.PermissionDenied, status.Code(err), "%s %v", c.method, c.req)
+		}
+	}
+	_, err := call(a, ann, resourcev1.ResourceService_DeleteResource_FullMethodName, &resourcev1.DeleteResourceRequest{Name: theirs}, fine)
+	require.ErrorContains(t, err, "user/ann has no right to delete //a.example.com/us-west2/things/bob-1: ask an operator for a grant")
+	_, err = call(a, t.Context(), resourcev1.ResourceService_GetResource_FullMethodName, &resourcev1.GetResourceRequest{Name: mine}, fine)
+	require.Equal(t, codes.Unauthenticated, status.Code(err), "a caller without identity")
+}
+
+func TestAListIsLimitedToTheNamesThatItsCallerMayRead(t *testing.T) {
+	t.Parallel()
+	a, e := newAccess(t, declared)
+	names := func() (out schema.Within) {
+		_, err := call(a, as(t, identity.RoleUser, "ann"), resourcev1.ResourceService_ListResources_FullMethodName, &resourcev1.ListResourcesRequest{},
+			func(ctx context.Context, _ any) (any, error) { out = access.Names(ctx); return nil, nil })
+		require.NoError(t, err)
+		return out
+	}
+	require.Equal(t, []schema.NameRange{{From: "things/ann-", Below: "things/ann."}}, names().Of("Thing"))
+	require.Empty(t, names().Of("Other"))
+	e.set(t, "rights: { grants: [{ group: a, verbs: [read] }] }")
+	require.Nil(t, names(), "a changed declaration is in force at once")
+}
+
+func TestAnswersAndErrorsHideNames(t *testing.T) {
+	t.Parallel()
+	a, _ := newAccess(t, declared)
+	ctx := as(t, identity.RoleUser, "ann")
+	blocked := &peer.BlockedError{Name: "things/ann-1", Deployment: self}
+	for _, name := range []string{"things/ann-2", "things/secret"} {
+		blocked.Add(peer.Holder{Name: schema.FullName{Deployment: self, Name: name}, Path: "to", Target: schema.FullName{Deployment: self, Name: "things/ann-1"}})
+	}
+	_, err := call(a, ctx, resourcev1.ResourceService_DeleteResource_FullMethodName, &resourcev1.DeleteResourceRequest{Name: "things/ann-1"},
+		func(context.Context, any) (any, error) { return nil, outcome.Status(zap.NewNop(), blocked) })
+	st := status.Convert(err)
+	require.Equal(t, codes.FailedPrecondition, st.Code())
+	require.Contains(t, st.Message(), "things/ann-2")
+	require.Contains(t, st.Message(), "a resource that you may not read (to)")
+	require.NotContains(t, st.Proto().String(), "secret")
+	require.Contains(t, st.Proto().String(), `hidden`)
+
+	answer := &adminv1.ExplainResponse{Name: "//a.example.com/us-west2/things/ann-1", Reasons: []*adminv1.ExplainResponse_Reason{
+		{Message: "//a.example.com/us-west2/things/secret, and //a.example.com/us-west2/things/ann-3; wait"},
+	}}
+	_, err = call(a, ctx, adminv1.AdminService_Explain_FullMethodName, &adminv1.ExplainRequest{Name: "things/ann-1"}, func(context.Context, any) (any, error) { return answer, nil })
+	require.NoError(t, err)
+	require.Equal(t, "//a.example.com/us-west2/things/ann-1", answer.GetName())
+	require.Equal(t, "a resource that you may not read, and //a.example.com/us-west2/things/ann-3; wait", answer.GetReasons()[0].GetMessage())
+
+	plan := &resourcev1.PlanDeletionResponse{Groups: []*resourcev1.PlanDeletionResponse_Group{
+		{Count: 2, Samples: []string{"//a.example.com/us-west2/things/secret", "//a.example.com/us-west2/things/ann-3"}},
+	}}
+	_, err = call(a, ctx, resourcev1.ResourceService_PlanDeletion_FullMethodName, &resourcev1.PlanDeletionRequest{Name: "things/ann-1"}, func(context.Context, any) (any, error) { return plan, nil })
+	require.NoError(t, err)
+	require.Equal(t, []string{"//a.example.com/us-west2/things/ann-3"}, plan.GetGroups()[0].GetSamples())
+	require.EqualValues(t, 2, plan.GetGroups()[0].GetCount())
+}
+
+// stream is the stream of a watch.
+type stream struct {
+	grpc.ServerStream
+	ctx context.Context
+}
+
+func (s stream) Context() context.Context { return s.ctx }
+
+func TestAWatchEndsWhenTheRightsOfItsCallerChange(t *testing.T) {
+	t.Parallel()
+	a, e := newAccess(t, declared)
+	begun, ended := make(chan schema.Within), make(chan error)
+	go func() {
+		ended <- a.Stream(nil, stream{ctx: as(t, identity.RoleUser, "ann")}, &grpc.StreamServerInfo{FullMethod: resourcev1.ResourceService_WatchResources_FullMethodName},
+			func(_ any, s grpc.ServerStream) error {
+				begun <- access.Names(s.Context())
+				<-s.Context().Done()
+				return s.Context().Err()
+			})
+	}()
+	require.NotEmpty(t, (<-begun).Of("Thing"))
+	e.set(t, strings.ReplaceAll(declared, "things/ops", "things/others")) // concerns others only
+	select {
+	case err := <-ended:
+		t.Fatal("the watch ended:", err)
+	default:
+	}
+	e.set(t, strings.ReplaceAll(declared, "things/ann-*", "things/x"))
+	err := <-ended
+	require.Equal(t, codes.OutOfRange, status.Code(err))
+	require.ErrorContains(t, err, "the rights of the caller have changed")
+}
+
+func establish(person *schemav1.EstablishReferencesRequest_Person, uid []byte, names ...string) *schemav1.EstablishReferencesRequest {
+	req := &schemav1.EstablishReferencesRequest{Person: person}
+	for _, n := range names {
+		req.References = append(req.References, &schemav1.EstablishReferencesRequest_Reference{
+			Holder: &schemav1.ResourceRef{Name: "hs/h"}, Path: "to", Target: &schemav1.ResourceRef{Name: n, Uid: uid},
+		})
+	}
+	return req
+}
+
+// tokens knows one token.
+type tokens struct{ required bool }
+
+func (tokens) Verify(_ context.Context, token string) (identity.Caller, error) {
+	if token != "of ann" {
+		return identity.Caller{}, errors.New("a wrong token")
+	}
+	return identity.Caller{Identity: identity.Identity{Role: identity.RoleUser, Name: "ann"}, Token: token}, nil
+}
+
+func (t tokens) RequireForwarded() bool { return t.required }
+
+func TestTheRightToReferIsThatOfThePersonWhoWrites(t *testing.T) {
+	t.Parallel()
+	peers := identity.NewContext(t.Context(), identity.Deployment(other))
+	ann, bob := &schemav1.EstablishReferencesRequest_Person{Identity: "user/ann"}, &schemav1.EstablishReferencesRequest_Person{Identity: "user/bob"}
+	proved := &schemav1.EstablishReferencesRequest_Person{Identity: "user/ann", Token: "of ann"}
+	uid := uuid.New()
+	for _, c := range []struct {
+		tokens  access.Tokens
+		req     *schemav1.EstablishReferencesRequest
+		allowed bool
+	}{
+		{nil, establish(ann, nil, "things/shared"), true},
+		{nil, establish(ann, nil, "things/shared", "things/other"), false},
+		{nil, establish(ann, uid[:], "things/other"), false},
+		{nil, establish(bob, nil, "things/shared"), false},
+		{nil, establish(&schemav1.EstablishReferencesRequest_Person{Identity: "operator/olga"}, nil, "things/shared"), false}, // nobody speaks for operators
+		{nil, establish(nil, nil, "things/shared"), false},                                                                    // the deployment itself has no grant
+		{nil, establish(nil, uid[:], "things/other"), true},                                                                   // established before
+		{tokens{}, establish(proved, nil, "things/shared"), true},
+		{tokens{}, establish(&schemav1.EstablishReferencesRequest_Person{Identity: "user/bob", Token: "of ann"}, nil, "things/shared"), false},
+		{tokens{}, establish(&schemav1.EstablishReferencesRequest_Person{Identity: "user/ann", Token: "forged"}, nil, "things/shared"), false},
+		{tokens{}, establish(ann, nil, "things/shared"), true}, // by the word of the deployment
+		{tokens{required: true}, establish(ann, nil, "things/shared"), false},
+		{tokens{required: true}, establish(proved, nil, "things/shared"), true},
+	} {
+		a, _ := newAccess(t, declared, func(cfg *access.Config) { cfg.Tokens = c.tokens })
+		_, err := call(a, peers, schemav1.SchemaService_EstablishReferences_FullMethodName, c.req, fine)
+		if c.allowed {
+			require.NoError(t, err, "%v", c.req)
+		} else {
+			require.Equal(t, codes.PermissionDenied, status.Code(err), "%v", c.req)
+		}
+	}
+	a, _ := newAccess(t, declared)
+	_, err := call(a, peers, schemav1.SchemaService_EstablishReferences_FullMethodName, establish(ann, nil, "things/shared", "things/other"), fine)
+	var refused *peer.RefusedError
+	require.ErrorAs(t, outcome.FromStatus(err), &refused)
+	require.Len(t, refused.Refusals, 1)
+	require.Equal(t, peer.ReferDenied, refused.Refusals[0].Reason)
+}
+
+// authorizer is an authorization service: names that end in 1 are denied; of subject user/slow it decides nothing.
+type authorizer struct {
+	authorizationv1.UnimplementedAuthorizationServiceServer
+}
+
+func (authorizer) Authorize(ctx context.Context, req *authorizationv1.AuthorizeRequest) (*authorizationv1.AuthorizeResponse, error) {
+	if req.GetSubject().GetIdentity() == "user/slow" {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	out := &authorizationv1.AuthorizeResponse{}
+	for _, n := range req.GetNames() {
+		out.Allowed = append(out.Allowed, !strings.HasSuffix(n, "1"))
+	}
+	return out, nil
+}
+
+func (authorizer) Ranges(_ context.Context, req *authorizationv1.RangesRequest) (*authorizationv1.RangesResponse, error) {
+	if req.GetKind() != "a.example.com/Thing" || req.GetDeployment() != self.String() {
+		return nil, status.Error(codes.InvalidArgument, "another kind")
+	}
+	return &authorizationv1.RangesResponse{Names: []string{"things/ann-2*", "things/zoe"}}, nil
+}
+
+func TestAnAuthorizationServiceIsAskedBesideTheGrants(t *testing.T) {
+	t.Parallel()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	server := grpc.NewServer()
+	authorizationv1.RegisterAuthorizationServiceServer(server, authorizer{})
+	go func() { _ = server.Serve(listener) }()
+	t.Cleanup(server.Stop)
+	conn, err := grpc.NewClient(listener.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = conn.Close() })
+	a, e := newAccess(t, declared, func(cfg *access.Config) { cfg.Outside = access.Outside(conn) })
+	read := func(who string, name string) codes.Code {
+		_, err := call(a, as(t, identity.RoleUser, who), resourcev1.ResourceService_GetResource_FullMethodName, &resourcev1.GetResourceRequest{Name: name}, fine)
+		return status.Code(err)
+	}
+	require.Equal(t, codes.PermissionDenied, read("ann", "things/ann-1"), "denied outside")
+	require.Equal(t, codes.OK, read("ann", "things/ann-2"))
+	require.Equal(t, codes.PermissionDenied, read("ann", "things/bob-2"), "the service allows nothing that the grants deny")
+	within, err := a.Within(t.Context(), identity.Caller{Identity: identity.Identity{Role: identity.RoleUser, Name: "ann"}})
+	require.NoError(t, err)
+	require.Equal(t, []schema.NameRange{{From: "things/ann-2", Below: "things/ann-3"}}, within.Of("Thing"))
+	require.False(t, slices.Contains(within.Of("Other"), schema.AllNames))
+
+	e.set(t, strings.Split(declared, "---")[0])
+	require.Equal(t, codes.Unavailable, read("slow", "things/a"), "silence denies")
+	server.Stop()
+	require.Equal(t, codes.Unavailable, read("ann", "things/ann-2"))
+}

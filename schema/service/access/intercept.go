@@ -1,0 +1,147 @@
+package access
+
+import (
+	"context"
+	"fmt"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/db-controller/db-controller/internal/identity"
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
+	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
+	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
+	"github.com/db-controller/db-controller/schema/service/outcome"
+)
+
+// Unary checks the rights that a request needs, and redacts the answer.
+func (a *Access) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	who, limited, err := a.limited(ctx)
+	switch {
+	case err != nil:
+		return nil, err
+	case !limited && info.FullMethod == schemav1.SchemaService_EstablishReferences_FullMethodName:
+		if err := a.mayRefer(ctx, who, req.(*schemav1.EstablishReferencesRequest)); err != nil {
+			return nil, a.status(err)
+		}
+		return handler(ctx, req)
+	case !limited:
+		return handler(ctx, req)
+	}
+	ctx, err = a.enter(ctx, who, info.FullMethod, req)
+	if err != nil {
+		return nil, a.status(err)
+	}
+	out, err := handler(ctx, req)
+	return a.redacted(ctx, who, out, err)
+}
+
+// limited returns the caller, and whether grants apply: to users and operators.
+func (a *Access) limited(ctx context.Context) (who identity.Caller, limited bool, err error) {
+	who, err = identity.CallerFromContext(ctx)
+	if err != nil {
+		return who, false, status.Error(codes.Unauthenticated, err.Error())
+	}
+	return who, who.Role == identity.RoleUser || who.Role == identity.RoleOperator, nil
+}
+
+// enter demands the right that a request needs, and returns a context for its handler.
+func (a *Access) enter(ctx context.Context, who identity.Caller, method string, req any) (context.Context, error) {
+	if !Covers(method) {
+		if who.Role == identity.RoleOperator {
+			return ctx, nil // the policy allows the method to operators
+		}
+		return ctx, status.Errorf(codes.PermissionDenied, "%s may not call %s", who.Identity, method)
+	}
+	if err := a.demand(ctx, who, method, a.demandOf(method, req)); err != nil {
+		return ctx, err
+	}
+	if _, ok := req.(*resourcev1.ListResourcesRequest); ok {
+		within, err := a.Within(ctx, who)
+		if err != nil {
+			return ctx, err
+		}
+		ctx = withNames(ctx, within)
+	}
+	ctx = peer.WithReferrer(ctx, func(ctx context.Context, names []schema.FullName) ([]bool, error) {
+		return a.Authorize(ctx, who, schema.Refer, names)
+	})
+	return context.WithValue(ctx, readableKey{}, func(names []schema.FullName) []bool { return a.readable(ctx, who, names) }), nil
+}
+
+// Stream is Unary for streams: the watch of resources, whose names it limits. The watch ends when the rights of its caller change,
+// and its token is of no use then: the next one begins with a snapshot.
+func (a *Access) Stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	who, limited, err := a.limited(stream.Context())
+	switch {
+	case err != nil:
+		return err
+	case !limited || info.FullMethod != resourcev1.ResourceService_WatchResources_FullMethodName:
+		return handler(srv, stream)
+	}
+	changed := a.cfg.Environments.Changed() // before the rights are read
+	within, err := a.Within(stream.Context(), who)
+	if err != nil {
+		return a.status(err)
+	}
+	ctx, cancel := context.WithCancelCause(stream.Context())
+	defer cancel(nil)
+	if !who.Expires.IsZero() {
+		var stop context.CancelFunc
+		ctx, stop = context.WithDeadlineCause(ctx, who.Expires, errTokenExpired)
+		defer stop()
+	}
+	go a.follow(ctx, who, within, changed, cancel)
+	err = handler(srv, &ownStream{ServerStream: stream, ctx: withNames(ctx, within)})
+	if cause := context.Cause(ctx); ctx.Err() != nil && stream.Context().Err() == nil && cause != nil {
+		return a.status(cause)
+	}
+	return err
+}
+
+var (
+	errRightsChanged = fmt.Errorf("the rights of the caller have changed: %w: begin without it", schema.ErrReset)
+	errTokenExpired  = status.Error(codes.Unauthenticated, "the token of the watch has expired: open it again with a new one, and the last resume token")
+)
+
+// follow ends a watch when its caller may read other names.
+func (a *Access) follow(ctx context.Context, who identity.Caller, was schema.Within, changed <-chan struct{}, end context.CancelCauseFunc) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		}
+		changed = a.cfg.Environments.Changed()
+		now, err := a.Within(ctx, who)
+		if err != nil || fmt.Sprint(now) != fmt.Sprint(was) || (now == nil) != (was == nil) {
+			end(errRightsChanged)
+			return
+		}
+	}
+}
+
+// status returns the gRPC status of an error of this package.
+func (a *Access) status(err error) error { return outcome.Status(a.cfg.Logger, err) }
+
+type namesKey struct{}
+
+// Names returns the names that a list or a watch is limited to; nil for all.
+func Names(ctx context.Context) schema.Within {
+	within, _ := ctx.Value(namesKey{}).(schema.Within)
+	return within
+}
+
+func withNames(ctx context.Context, within schema.Within) context.Context {
+	return context.WithValue(ctx, namesKey{}, within)
+}
+
+// ownStream is a stream with another context.
+type ownStream struct {
+	grpc.ServerStream
+	ctx context.Context //nolint:containedctx // a stream is its context
+}
+
+func (s *ownStream) Context() context.Context { return s.ctx }

@@ -1,0 +1,89 @@
+package access
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/google/uuid"
+
+	"github.com/db-controller/db-controller/internal/identity"
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
+	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
+)
+
+// Tokens verifies the tokens of people whom other deployments speak for.
+type Tokens interface {
+	identity.TokenVerifier
+	// RequireForwarded: nobody is believed without a token.
+	RequireForwarded() bool
+}
+
+// Person is somebody for whom another deployment speaks.
+type Person struct {
+	Identity string // path
+	Groups   []string
+	Token    string
+}
+
+// Believe returns the caller that a deployment speaks for: what the person's token proves, where the person has one and tokens are
+// accepted here; otherwise the word of the deployment. It is never an operator.
+func Believe(ctx context.Context, tokens Tokens, by schema.DeploymentID, p Person) (identity.Caller, error) {
+	who, err := identity.ParsePath(p.Identity)
+	if err != nil {
+		return identity.Caller{}, err
+	}
+	if who.Role != identity.RoleUser {
+		return identity.Caller{}, fmt.Errorf("%s may not speak for %s: only for users", by, who)
+	}
+	switch {
+	case tokens != nil && p.Token != "":
+		proved, err := tokens.Verify(ctx, p.Token)
+		if err == nil && proved.Identity != who {
+			err = fmt.Errorf("the token is of %s, not of %s", proved.Identity, who)
+		}
+		return proved, err
+	case tokens != nil && tokens.RequireForwarded():
+		return identity.Caller{}, errors.New("a person that another deployment speaks for needs a signed token here: ask the deployment directly, or come with a token")
+	}
+	return identity.Caller{Identity: who, Groups: identity.Groups(p.Groups), Proof: "the word of " + by.String()}, nil
+}
+
+// mayRefer checks the right to refer to the targets of another deployment's references: of the person who writes them. Without a
+// person it is the deployment's own right, but for references that were established before.
+func (a *Access) mayRefer(ctx context.Context, by identity.Caller, req *schemav1.EstablishReferencesRequest) error {
+	who := by
+	if p := req.GetPerson(); p != nil {
+		var err error
+		who, err = Believe(ctx, a.cfg.Tokens, by.Deployment, Person{Identity: "/" + p.GetIdentity(), Groups: p.GetGroups(), Token: p.GetToken()})
+		if err != nil {
+			return &DeniedError{Who: fmt.Sprintf("%s (%v)", p.GetIdentity(), err), Verb: schema.Refer}
+		}
+	}
+	var asked []*schemav1.EstablishReferencesRequest_Reference
+	var names []schema.FullName
+	for _, r := range req.GetReferences() {
+		if again, _ := uuid.FromBytes(r.GetTarget().GetUid()); req.GetPerson() == nil && again != uuid.Nil {
+			continue
+		}
+		asked = append(asked, r)
+		names = append(names, schema.FullName{Deployment: a.cfg.Deployment, Name: r.GetTarget().GetName()})
+	}
+	allowed, err := a.Authorize(ctx, who, schema.Refer, names)
+	if err != nil {
+		return err
+	}
+	refused := &peer.RefusedError{}
+	for i, ok := range allowed {
+		if !ok {
+			refused.Refusals = append(refused.Refusals, peer.Refusal{
+				Holder: asked[i].GetHolder().GetName(), Path: asked[i].GetPath(), Target: names[i], Reason: peer.ReferDenied,
+			})
+		}
+	}
+	if len(refused.Refusals) > 0 {
+		return refused
+	}
+	return nil
+}

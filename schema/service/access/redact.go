@@ -1,0 +1,178 @@
+package access
+
+import (
+	"context"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/protoadapt"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/db-controller/db-controller/internal/identity"
+	"github.com/db-controller/db-controller/schema"
+	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
+	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
+)
+
+// hiddenName replaces the full name of a resource that the caller may not read.
+const hiddenName = "a resource that you may not read"
+
+type readableKey struct{}
+
+// Readable reports for each name whether the caller of a request may read the resource; all of them where no rights are checked.
+func Readable(ctx context.Context, names []schema.FullName) []bool {
+	if readable, ok := ctx.Value(readableKey{}).(func([]schema.FullName) []bool); ok {
+		return readable(names)
+	}
+	out := make([]bool, len(names))
+	for i := range out {
+		out[i] = true
+	}
+	return out
+}
+
+// readable denies all when the authorization service does not answer.
+func (a *Access) readable(ctx context.Context, who identity.Caller, names []schema.FullName) []bool {
+	allowed, err := a.Authorize(ctx, who, schema.Read, names)
+	if err != nil {
+		return make([]bool, len(names))
+	}
+	return allowed
+}
+
+// redacted hides names that the caller may not read in an answer that tells of resources other than those that were asked for, and
+// in an error.
+func (a *Access) redacted(ctx context.Context, who identity.Caller, out any, err error) (any, error) {
+	hide := hider{readable: func(names []schema.FullName) []bool { return a.readable(ctx, who, names) }}
+	if err != nil {
+		return out, hide.status(err)
+	}
+	switch out := out.(type) {
+	case *adminv1.ExplainResponse:
+		hide.message(out.ProtoReflect())
+	case *adminv1.StatusResponse:
+		hide.message(out.ProtoReflect())
+	case *resourcev1.PlanDeletionResponse:
+		hide.message(out.ProtoReflect())
+	case *resourcev1.Resource:
+		hide.conditions(out)
+	case *resourcev1.BatchGetResourcesResponse:
+		for _, r := range out.GetResources() {
+			hide.conditions(r)
+		}
+	}
+	return out, nil
+}
+
+type hider struct {
+	readable func([]schema.FullName) []bool
+}
+
+func (h hider) conditions(r *resourcev1.Resource) {
+	for _, c := range r.GetConditions() {
+		c.Message = h.text(c.GetMessage())
+	}
+}
+
+// message hides names in all texts of a message, and removes list elements that are nothing but such a name.
+func (h hider) message(m protoreflect.Message) {
+	m.Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+		switch {
+		case f.IsMap():
+		case f.IsList() && f.Kind() == protoreflect.MessageKind:
+			for i := range v.List().Len() {
+				h.message(v.List().Get(i).Message())
+			}
+		case f.IsList() && f.Kind() == protoreflect.StringKind:
+			h.list(m, f, v.List())
+		case f.Kind() == protoreflect.MessageKind:
+			h.message(v.Message())
+		case f.Kind() == protoreflect.StringKind:
+			m.Set(f, protoreflect.ValueOfString(h.text(v.String())))
+		}
+		return true
+	})
+}
+
+func (h hider) list(m protoreflect.Message, f protoreflect.FieldDescriptor, of protoreflect.List) {
+	kept := m.NewField(f).List()
+	for i := range of.Len() {
+		if text := h.text(of.Get(i).String()); text != hiddenName {
+			kept.Append(protoreflect.ValueOfString(text))
+		}
+	}
+	m.Set(f, protoreflect.ValueOfList(kept))
+}
+
+// fullNames finds the full names in a text. It may take punctuation along that follows one.
+var fullNames = regexp.MustCompile(`//[a-z][a-z0-9.-]*/[a-z][a-z0-9-]*/[a-z][A-Za-z0-9]*/[!-~]+`)
+
+// text hides the full names in a text that the caller may not read.
+func (h hider) text(text string) string {
+	if !strings.Contains(text, "//") {
+		return text
+	}
+	return fullNames.ReplaceAllStringFunc(text, func(found string) string {
+		name := strings.TrimRight(found, `.,;:)"'`)
+		full, err := schema.ParseFullName(name)
+		if err == nil && h.readable([]schema.FullName{full})[0] {
+			return found
+		}
+		return hiddenName + found[len(name):]
+	})
+}
+
+// status hides names in an error: in its text, and among the holders in its details, where it counts them.
+func (h hider) status(err error) error {
+	st, ok := status.FromError(err)
+	if !ok {
+		return err
+	}
+	out := status.New(st.Code(), h.text(st.Message()))
+	var info *errdetails.ErrorInfo
+	var details []protoadapt.MessageV1
+	hidden := 0
+	for _, d := range st.Details() {
+		switch d := d.(type) {
+		case *errdetails.ErrorInfo:
+			info = d
+		case *errdetails.PreconditionFailure:
+			hidden += h.violations(d)
+		}
+		if m, ok := d.(proto.Message); ok {
+			details = append(details, protoadapt.MessageV1Of(m))
+		}
+	}
+	if info != nil && hidden > 0 {
+		if info.Metadata == nil {
+			info.Metadata = map[string]string{}
+		}
+		if named, err := strconv.Atoi(info.GetMetadata()["named"]); err == nil {
+			info.Metadata["named"] = strconv.Itoa(named - hidden)
+		}
+		info.Metadata["hidden"] = strconv.Itoa(hidden)
+	}
+	if with, err := out.WithDetails(details...); err == nil {
+		out = with
+	}
+	return out.Err()
+}
+
+// violations removes those about resources that the caller may not read, and returns how many they were.
+func (h hider) violations(of *errdetails.PreconditionFailure) (hidden int) {
+	var kept []*errdetails.PreconditionFailure_Violation
+	for _, v := range of.GetViolations() {
+		if h.text(v.GetSubject()) != v.GetSubject() {
+			hidden++
+			continue
+		}
+		v.Description = h.text(v.GetDescription())
+		kept = append(kept, v)
+	}
+	of.Violations = kept
+	return hidden
+}

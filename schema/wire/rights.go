@@ -1,0 +1,43 @@
+package wire
+
+import (
+	"fmt"
+
+	"github.com/db-controller/db-controller/schema"
+	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
+)
+
+// Rights converts rights; nil for none. schema.Rights.Check validates them.
+func Rights(p *registryv1.Rights) *schema.Rights {
+	if p == nil {
+		return nil
+	}
+	out := &schema.Rights{Deny: p.GetDeny(), Pos: schema.Pos{Path: "rights"}}
+	for i, g := range p.GetGrants() {
+		grant := schema.AccessGrant{
+			Identity: g.GetIdentity(), Group: g.GetGroup(), Kind: g.GetKind(), Name: g.GetName(),
+			Pos: schema.Pos{Path: fmt.Sprintf("rights.grants[%d]", i)},
+		}
+		for _, v := range g.GetVerbs() {
+			grant.Verbs = append(grant.Verbs, schema.Verb(v))
+		}
+		out.Grants = append(out.Grants, grant)
+	}
+	return out
+}
+
+// RightsProto converts rights to their message.
+func RightsProto(r *schema.Rights) *registryv1.Rights {
+	if r == nil {
+		return nil
+	}
+	out := &registryv1.Rights{Deny: r.Deny}
+	for _, g := range r.Grants {
+		p := &registryv1.Grant{Identity: g.Identity, Group: g.Group, Kind: g.Kind, Name: g.Name}
+		for _, v := range g.Verbs {
+			p.Verbs = append(p.Verbs, string(v))
+		}
+		out.Grants = append(out.Grants, p)
+	}
+	return out
+}

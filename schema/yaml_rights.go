@@ -1,0 +1,45 @@
+package schema
+
+import "go.yaml.in/yaml/v3"
+
+// rights reads the rights of a file. Grants of several documents are joined.
+func (d *yamlReader) rights(n *yaml.Node, path string) {
+	if d.out.Rights == nil {
+		d.out.Rights = &Rights{Pos: d.pos(n, path)}
+	}
+	into := d.out.Rights
+	d.mapping(n, path, yamlFields{
+		"default": func(n *yaml.Node, path string) {
+			var text string
+			switch d.scalar(n, path, &text); text {
+			case "deny":
+				into.Deny = true
+			case "allow":
+			default:
+				d.ps.add(d.pos(n, path), "write deny, or allow", "default: %q", clip(text))
+			}
+		},
+		"grants": func(n *yaml.Node, path string) {
+			d.list(n, path, func(n *yaml.Node, path string) { into.Grants = append(into.Grants, d.grant(n, path)) })
+		},
+	})
+}
+
+func (d *yamlReader) grant(n *yaml.Node, path string) AccessGrant {
+	g := AccessGrant{Pos: d.pos(n, path)}
+	d.mapping(n, path, yamlFields{
+		"identity": func(n *yaml.Node, path string) { d.scalar(n, path, &g.Identity) },
+		"group":    func(n *yaml.Node, path string) { d.scalar(n, path, &g.Group) },
+		"kind":     func(n *yaml.Node, path string) { d.scalar(n, path, &g.Kind) },
+		"name":     func(n *yaml.Node, path string) { d.scalar(n, path, &g.Name) },
+		"verbs": func(n *yaml.Node, path string) {
+			d.list(n, path, func(n *yaml.Node, path string) {
+				var verb string
+				d.scalar(n, path, &verb)
+				g.Verbs = append(g.Verbs, Verb(verb))
+			})
+		},
+	})
+	d.required(n, path, "verbs")
+	return g
+}
