@@ -29,8 +29,8 @@ type ConfirmStore interface {
 
 // ConfirmPeers confirms the blockades of attempts at another deployment.
 type ConfirmPeers interface {
-	// Confirm returns the attempts of which the other deployment has no blockade.
-	Confirm(ctx context.Context, target schema.DeploymentID, epoch uuid.UUID, attempts []peer.AttemptID) (unknown []peer.AttemptID, err error)
+	// Confirm returns the attempts of which the other deployment has no blockade and, if delegable, the targets that it delegates.
+	Confirm(ctx context.Context, target schema.DeploymentID, epoch uuid.UUID, attempts []peer.AttemptID, delegable bool) (*peer.Confirmed, error)
 }
 
 // Confirm tells the targets' deployment that attempts have committed. Messages of one reference may arrive in any order (I7).
@@ -46,14 +46,15 @@ func (h *Confirm) Handle(ctx context.Context, to schema.DeploymentID, seqs []int
 		return nil, err
 	}
 	if len(m.Confirm) > 0 {
-		unknown, err := h.Peers.Confirm(ctx, to, m.Epoch, m.Confirm)
+		confirmed, err := h.Peers.Confirm(ctx, to, m.Epoch, m.Confirm, len(m.Delegable) > 0)
 		if err != nil {
 			return nil, fmt.Errorf("confirm at %s: %w", to, err)
 		}
 		crash.At("crash-confirm-told")
-		if err := h.Store.RepairAttempts(ctx, to, unknown); err != nil {
+		if err := h.Store.RepairAttempts(ctx, to, confirmed.Unknown); err != nil {
 			return nil, fmt.Errorf("repair the attempts that are unknown at %s: %w", to, err)
 		}
+		m.Confirmed = confirmed
 	}
 	return nil, h.Store.Delivered(ctx, m)
 }

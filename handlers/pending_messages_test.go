@@ -20,10 +20,10 @@ type messagePeers struct {
 	epoch   uuid.UUID // of the last message
 }
 
-func (p *messagePeers) Confirm(_ context.Context, _ schema.DeploymentID, epoch uuid.UUID, attempts []peer.AttemptID) ([]peer.AttemptID, error) {
+func (p *messagePeers) Confirm(_ context.Context, _ schema.DeploymentID, epoch uuid.UUID, attempts []peer.AttemptID, _ bool) (*peer.Confirmed, error) {
 	p.epoch = epoch
 	p.add("confirm", len(attempts))
-	return p.unknown, p.err
+	return &peer.Confirmed{Unknown: p.unknown}, p.err
 }
 
 func (p *messagePeers) Release(_ context.Context, _ schema.DeploymentID, epoch uuid.UUID, keys []peer.BlockadeKey, attempts []peer.AttemptID) error {

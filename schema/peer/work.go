@@ -18,6 +18,27 @@ type Messages struct {
 	LetGo   []LetGo
 	// Seqs are the pieces of work of these messages, which Delivered removes.
 	Seqs []int64
+	// Delegable are the targets of Confirm to which this deployment wants to be able to refer without asking; empty while it
+	// has a process that does not know delegations.
+	Delegable []Delegable
+	// Confirmed is the answer to Confirm, which the caller sets before Delivered.
+	Confirmed *Confirmed
+}
+
+// Delegable is a row of a target in another deployment, as it was before the question.
+type Delegable struct {
+	ID   int64
+	UID  uuid.UUID
+	Turn int64
+}
+
+// Confirmed is the answer of the targets' deployment to a confirm.
+type Confirmed struct {
+	// Unknown are the attempts without a tentative blockade.
+	Unknown []AttemptID
+	// Delegated are targets to which the holder's deployment may refer by acting references without asking, as granted in Epoch.
+	Delegated []uuid.UUID
+	Epoch     uuid.UUID
 }
 
 // Derived is the progress of a piece of derivation.

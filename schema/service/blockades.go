@@ -15,7 +15,7 @@ import (
 // blockadeStore confirms and releases blockades of a holder's deployment, and returns verdicts on blockades that a
 // target's deployment has of holders here.
 type blockadeStore interface {
-	Confirm(ctx context.Context, holder schema.DeploymentID, epoch uuid.UUID, attempts []peer.AttemptID) (unknown []peer.AttemptID, err error)
+	Confirm(ctx context.Context, holder schema.DeploymentID, epoch uuid.UUID, attempts []peer.AttemptID, delegable bool) (*peer.Confirmed, error)
 	Release(ctx context.Context, holder schema.DeploymentID, epoch uuid.UUID, keys []peer.BlockadeKey, attempts []peer.AttemptID) error
 	Answer(ctx context.Context, target schema.DeploymentID, questions []peer.Question) (*peer.Answers, error)
 }
@@ -46,11 +46,13 @@ func (s *schemas) confirm(ctx context.Context, req *schemav1.ConfirmBlockadesReq
 	if err != nil {
 		return nil, err
 	}
-	unknown, err := s.blockades.Confirm(ctx, holder, epoch, attempts)
+	confirmed, err := s.blockades.Confirm(ctx, holder, epoch, attempts, req.GetDelegable())
 	if err != nil {
 		return nil, err
 	}
-	return &schemav1.ConfirmBlockadesResponse{UnknownAttempts: wire.Bytes(unknown)}, nil
+	return &schemav1.ConfirmBlockadesResponse{
+		UnknownAttempts: wire.Bytes(confirmed.Unknown), DelegatedUids: wire.Bytes(confirmed.Delegated), Epoch: confirmed.Epoch[:],
+	}, nil
 }
 
 func (s *schemas) ResolveBlockades(ctx context.Context, req *schemav1.ResolveBlockadesRequest) (*schemav1.ResolveBlockadesResponse, error) {

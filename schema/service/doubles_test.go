@@ -95,8 +95,9 @@ func (s *schemaStore) WouldEstablish(_ context.Context, holder schema.Deployment
 	return s.wouldEstablish(holder, refs)
 }
 
-func (s *schemaStore) Confirm(_ context.Context, holder schema.DeploymentID, epoch uuid.UUID, attempts []peer.AttemptID) ([]peer.AttemptID, error) {
-	return s.confirm(holder, epoch, attempts)
+func (s *schemaStore) Confirm(_ context.Context, holder schema.DeploymentID, epoch uuid.UUID, attempts []peer.AttemptID, _ bool) (*peer.Confirmed, error) {
+	unknown, err := s.confirm(holder, epoch, attempts)
+	return &peer.Confirmed{Unknown: unknown}, err
 }
 
 func (s *schemaStore) Release(_ context.Context, holder schema.DeploymentID, epoch uuid.UUID, keys []peer.BlockadeKey, attempts []peer.AttemptID) error {

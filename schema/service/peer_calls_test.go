@@ -95,12 +95,12 @@ func TestConfirmationsAndReleasesSurviveTheWire(t *testing.T) {
 			return failing
 		},
 	})
-	unknown, err := p.Confirm(t.Context(), self, uid(9), attempts)
+	confirmed, err := p.Confirm(t.Context(), self, uid(9), attempts, false)
 	require.NoError(t, err)
-	require.Equal(t, attempts[1:], unknown)
+	require.Equal(t, attempts[1:], confirmed.Unknown)
 	require.NoError(t, p.Release(t.Context(), self, uid(9), keys, attempts))
 	failing = peer.ErrAborted
-	_, err = p.Confirm(t.Context(), self, uid(9), attempts)
+	_, err = p.Confirm(t.Context(), self, uid(9), attempts, false)
 	require.Equal(t, codes.Aborted, status.Code(err))
 	require.Equal(t, codes.Aborted, status.Code(p.Release(t.Context(), self, uid(9), keys, attempts)))
 }
@@ -412,7 +412,7 @@ func TestCallsToAnUnknownDeploymentFail(t *testing.T) {
 		"AnnounceEpoch":    func() error { _, err := p.AnnounceEpoch(ctx, other, uid(1)); return err },
 		"ConfirmEpoch":     func() error { return p.ConfirmEpoch(ctx, other, uid(1), uid(1)) },
 		"Resolve":          func() error { _, err := p.Resolve(ctx, other, nil); return err },
-		"Confirm":          func() error { _, err := p.Confirm(ctx, other, uid(1), nil); return err },
+		"Confirm":          func() error { _, err := p.Confirm(ctx, other, uid(1), nil, false); return err },
 		"Release":          func() error { return p.Release(ctx, other, uid(1), nil, nil) },
 		"Acknowledge":      func() error { return p.Acknowledge(ctx, other, uid(1), "", nil) },
 		"CheckOwners":      func() error { _, err := p.CheckOwners(ctx, other, nil); return err },

@@ -100,7 +100,7 @@ func TestMessagesOfOneAttemptCommute_I7(t *testing.T) {
 					messages := []func(){
 						establish,
 						func() {
-							_, err := store.Confirm(ctx, from, uuid.Nil, []peer.AttemptID{attempt})
+							_, err := store.Confirm(ctx, from, uuid.Nil, []peer.AttemptID{attempt}, false)
 							require.NoError(t, err)
 						},
 					}
@@ -140,9 +140,9 @@ func TestAConfirmOfAnUnknownAttemptIsReportedAndInventsNothing(t *testing.T) {
 	b := newBox(t, nil)
 	b.MustPut(target, nil)
 	attempt := newAttempt()
-	unknown, err := b.Stores[b.ID(aWest)].Confirm(context.Background(), b.ID(bEast), uuid.Nil, []peer.AttemptID{attempt})
+	confirmed, err := b.Stores[b.ID(aWest)].Confirm(context.Background(), b.ID(bEast), uuid.Nil, []peer.AttemptID{attempt}, true)
 	require.NoError(t, err)
-	require.Equal(t, []peer.AttemptID{attempt}, unknown)
+	require.Equal(t, []peer.AttemptID{attempt}, confirmed.Unknown)
 	require.Zero(t, b.Count(aWest, "blockade"))
 	require.Zero(t, b.Count(aWest, "holder_entry"))
 }

@@ -168,19 +168,29 @@ func (p *Peers) Resolve(ctx context.Context, holder schema.DeploymentID, questio
 	return out, err
 }
 
-// Confirm tells a deployment that attempts have committed, and returns the attempts that had no tentative blockade there.
-func (p *Peers) Confirm(ctx context.Context, target schema.DeploymentID, epoch uuid.UUID, attempts []peer.AttemptID) ([]peer.AttemptID, error) {
+// Confirm tells a deployment that attempts have committed. delegable: it may grant delegations of the targets.
+func (p *Peers) Confirm(ctx context.Context, target schema.DeploymentID, epoch uuid.UUID, attempts []peer.AttemptID, delegable bool) (*peer.Confirmed, error) {
 	client, err := p.Client(target)
 	if err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, peerTimeout)
 	defer cancel()
-	answer, err := client.ConfirmBlockades(ctx, &schemav1.ConfirmBlockadesRequest{Attempts: wire.Bytes(attempts), Epoch: epoch[:]})
+	answer, err := client.ConfirmBlockades(ctx, &schemav1.ConfirmBlockadesRequest{Attempts: wire.Bytes(attempts), Epoch: epoch[:], Delegable: delegable})
 	if err != nil {
 		return nil, err
 	}
-	return wire.UIDs(answer.GetUnknownAttempts())
+	out := &peer.Confirmed{}
+	if out.Unknown, err = wire.UIDs(answer.GetUnknownAttempts()); err != nil {
+		return nil, err
+	}
+	if !delegable || len(answer.GetDelegatedUids()) == 0 {
+		return out, nil
+	}
+	if out.Delegated, err = wire.UIDs(answer.GetDelegatedUids()); err == nil {
+		out.Epoch, err = uuid.FromBytes(answer.GetEpoch())
+	}
+	return out, err
 }
 
 // Release tells a deployment that references were dropped, and that attempts were aborted.

@@ -34,6 +34,9 @@ DELETE FROM dbcontroller.closing c WHERE (target_id, delete_id) IN (
     SELECT target_id, delete_id FROM dbcontroller.closing c WHERE c.until < now() - interval '1 min' OR c.until > ` + target.ClosesUntilSQL + ` LIMIT $1
 )`
 
+	// Left by a process that died between the two steps of ending a right; nothing heeds them any more.
+	tidyEndingSQL = `DELETE FROM dbcontroller.ending WHERE until < now() - interval '1 min' OR until > now() + interval '1 min'`
+
 	// Keyset pagination through the table, since most rows are in use.
 	unreferredSQL = `
 SELECT f.id, EXISTS (SELECT FROM dbcontroller.reference WHERE target_id = f.id)
@@ -102,6 +105,9 @@ func (s *Admin) Tidy(ctx context.Context) (more bool, err error) {
 	}
 	if err := s.Pool.QueryRow(ctx, compactSQL, s.Cfg.Retention, limit).Scan(&n); err != nil {
 		return false, fmt.Errorf("compact changes: %w", err)
+	}
+	if _, err := s.Pool.Exec(ctx, tidyEndingSQL); err != nil {
+		return false, fmt.Errorf("tidy: %w", err)
 	}
 	if _, err := s.Pool.Exec(ctx, tidyDecommissionedSQL); err != nil {
 		return false, fmt.Errorf("tidy: %w", err)

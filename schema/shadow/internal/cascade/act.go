@@ -86,16 +86,19 @@ func (s *Actor) ActFor(ctx context.Context, from schema.DeploymentID, deletions 
 	if err := a.Load(ctx, s.Pool, uids); err != nil {
 		return nil, err
 	}
-	var ids, fresh, many []int64
+	var fresh, many []int64
 	for id, t := range a.Targets {
-		ids = append(ids, id)
 		if s.walks.has(id, a.key(t.UID)) {
 			many = append(many, id)
 		} else {
 			fresh = append(fresh, id)
 		}
 	}
-	large, err := a.actSmall(ctx, fresh)
+	closed, err := a.closeTargets(ctx, fresh)
+	if err != nil {
+		return nil, err
+	}
+	large, err := a.actSmall(ctx, closed)
 	if err != nil {
 		return nil, err
 	}
@@ -113,7 +116,7 @@ func (s *Actor) ActFor(ctx context.Context, from schema.DeploymentID, deletions 
 		}
 	}
 	if from != s.Self {
-		return a.failed, s.Forget(ctx, ids)
+		return a.failed, s.Forget(ctx, append(closed, many...))
 	}
 	return a.failed, nil
 }

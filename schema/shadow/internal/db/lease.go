@@ -19,7 +19,7 @@ const (
 	// A restarted process replaces its own row at once. Transactions in flight of its predecessor, if that still lives,
 	// hold the row's lock.
 	replaceSQL      = `DELETE FROM dbcontroller.member WHERE name = $1`
-	insertMemberSQL = `INSERT INTO dbcontroller.member (id, name, expires_at) VALUES ($1, $2, clock_timestamp() + $3::interval)`
+	insertMemberSQL = `INSERT INTO dbcontroller.member (id, name, expires_at, delegates) VALUES ($1, $2, clock_timestamp() + $3::interval, $4)`
 
 	renewSQL = `
 UPDATE dbcontroller.member SET expires_at = clock_timestamp() + $2::interval WHERE id = $1 AND expires_at > clock_timestamp()`
@@ -97,7 +97,7 @@ func (l *Leases) join(ctx context.Context) (member uuid.UUID, err error) {
 		if _, err := tx.Exec(ctx, replaceSQL, l.Name); err != nil {
 			return err
 		}
-		_, err := tx.Exec(ctx, insertMemberSQL, member, l.Name, l.TTL)
+		_, err := tx.Exec(ctx, insertMemberSQL, member, l.Name, l.TTL, l.Store.Cfg.Delegations)
 		return err
 	})
 	return member, err

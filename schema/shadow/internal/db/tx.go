@@ -53,6 +53,8 @@ type Config struct {
 	RemovalsKept time.Duration
 	// Quotas of each holder deployment.
 	Quotas peer.Quotas
+	// Delegations lets this deployment grant and use delegations: acting references to other deployments without asking.
+	Delegations bool
 }
 
 type Version struct {

@@ -77,14 +77,15 @@ func (s *Keeper) withLockedTargets(ctx context.Context, lock string, args []any,
 
 // Confirm records that attempts of a holder's deployment have committed, in the given epoch of its database: BLOCK
 // blockades become confirmed; one holder entry replaces the blockades of acting references. It returns the attempts
-// without a tentative blockade, which were confirmed or released before: nothing is created for them. It fails with
-// ErrStaleEpoch.
-func (s *Keeper) Confirm(ctx context.Context, holder schema.DeploymentID, epoch uuid.UUID, attempts []peer.AttemptID) ([]peer.AttemptID, error) {
+// without a tentative blockade, which were confirmed or released before: nothing is created for them. A holder's deployment
+// that is delegable is granted delegations of the targets. It fails with ErrStaleEpoch.
+func (s *Keeper) Confirm(ctx context.Context, holder schema.DeploymentID, epoch uuid.UUID, attempts []peer.AttemptID, delegable bool) (*peer.Confirmed, error) {
 	selfEpoch := s.gate.PresentEpoch()
 	deployment, err := s.Names.Deployment(ctx, holder)
 	if err != nil {
 		return nil, err
 	}
+	out := &peer.Confirmed{Epoch: selfEpoch}
 	known := map[peer.AttemptID]bool{}
 	err = s.withLockedTargets(ctx, lockAttemptTargetsSQL, []any{attempts, deployment}, func(tx pgx.Tx, locked []int64) error {
 		clear(known) // of an earlier try
@@ -97,18 +98,20 @@ func (s *Keeper) Confirm(ctx context.Context, holder schema.DeploymentID, epoch 
 		s.gate.CheckPeerEpoch(tx, b, deployment, epoch, selfEpoch)
 		b.Queue(confirmBlockingSQL, attempts, deployment, locked).Query(take)
 		b.Queue(confirmActingSQL, db.Named{"attempts": attempts, "deployment": deployment, "self": s.SelfID, "targets": locked}).Query(take)
+		if out.Delegated = nil; delegable && s.Cfg.Delegations {
+			s.queueGrants(b, locked, deployment, &out.Delegated)
+		}
 		return tx.SendBatch(ctx, b).Close()
 	})
 	if err != nil {
 		return nil, fmt.Errorf("confirm blockades: %w", err)
 	}
-	var unknown []peer.AttemptID
 	for _, a := range attempts {
 		if !known[a] {
-			unknown = append(unknown, a)
+			out.Unknown = append(out.Unknown, a)
 		}
 	}
-	return unknown, nil
+	return out, nil
 }
 
 const (

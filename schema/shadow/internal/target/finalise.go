@@ -178,10 +178,14 @@ func (s *Keeper) Messages(ctx context.Context, to schema.DeploymentID, seqs []in
 			m.Release = append(m.Release, peer.BlockadeKey{Attempt: *r.Attempt, HolderUID: *r.HolderUID, Path: path, TargetUID: *r.TargetUID})
 		}
 	}
-	return m, nil
+	m.Delegable, err = s.delegable(ctx, deployment, m.Confirm)
+	return m, err
 }
 
-// Delivered removes the work of messages that the other deployment has accepted.
+// Delivered removes the work of messages that the other deployment has accepted, and takes the delegations that it has granted.
 func (s *Keeper) Delivered(ctx context.Context, m *peer.Messages) error {
+	if m.Confirmed != nil && len(m.Confirmed.Delegated) > 0 {
+		return s.takeDelegations(ctx, m)
+	}
 	return s.Finish(ctx, m.Seqs)
 }

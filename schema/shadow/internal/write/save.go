@@ -73,6 +73,9 @@ func (s *Writer) saveOnce(ctx context.Context, req *Request, writes []peer.Write
 // commit establishes the new references to other deployments, and then decides the attempt in the transaction that writes
 // everything. also, when it is not nil, runs in the same transaction.
 func (s *Writer) commit(ctx context.Context, sv *saving, also func(pgx.Tx) error) ([]peer.Resource, error) {
+	if err := s.delegate(ctx, sv); err != nil {
+		return nil, err
+	}
 	if len(sv.foreign) > 0 {
 		if err := s.stillRuns(ctx, sv); err != nil { // before other deployments establish references that could not commit
 			return nil, err
@@ -117,6 +120,8 @@ type saving struct {
 	epoch   uuid.UUID // of this database when the attempt began
 	began   int64     // a number of the sequence mark from before the attempt began: a decision on the attempt has a greater one
 	foreign map[schema.DeploymentID][]*newReference
+	// New references to other deployments that are written without asking: no attempt is decided for them.
+	delegated []*newReference
 }
 
 func (s *Writer) newSaving(v *db.Version) *saving {
@@ -165,6 +170,8 @@ type newReference struct {
 	late  bool
 	uid   uuid.UUID // of a foreign target; set when it is established
 	epoch uuid.UUID // of the foreign target's database when it was established
+	// rights to the foreign target's name that delegate has found.
+	rights []delegatedTarget
 }
 
 // replacesBlock reports whether a reference that does not block replaces one of the same holder and field that blocks a local

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -194,6 +195,7 @@ func (s *Writer) lock(ctx context.Context, tx pgx.Tx, sv *saving) (*locked, erro
 	b := &pgx.Batch{}
 	b.Queue(gate.ShareVersionSQL, gate.VersionLock)
 	b.Queue(gate.SelectNowSQL, established, epochs).QueryRow(l.view.Scan)
+	s.queueDelegated(b, sv)
 	l.queueTargets(b, s.Self, sv)
 	l.queueWritten(b, sv)
 	if err := tx.SendBatch(ctx, b).Close(); err != nil {
@@ -479,8 +481,12 @@ func (s *Writer) queueReferences(ctx context.Context, b *pgx.Batch, sv *saving) 
 		}
 		deployments[d] = id
 	}
+	s.insertDelegated(b, sv)
 	for _, wr := range sv.writes {
 		for _, ref := range wr.add {
+			if slices.Contains(sv.delegated, ref) {
+				continue
+			}
 			to := &local
 			if ref.Target.Deployment != s.Self {
 				to = &foreign

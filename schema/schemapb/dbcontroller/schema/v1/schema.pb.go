@@ -580,7 +580,9 @@ type ConfirmBlockadesRequest struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Attempts [][]byte               `protobuf:"bytes,1,rep,name=attempts,proto3" json:"attempts,omitempty"`
 	// The epoch of the database from which the attempts were read.
-	Epoch         []byte `protobuf:"bytes,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Epoch []byte `protobuf:"bytes,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// Every process of the caller ends its rights before it acts upon a deletion: it can be granted delegations.
+	Delegable     bool `protobuf:"varint,3,opt,name=delegable,proto3" json:"delegable,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -629,12 +631,24 @@ func (x *ConfirmBlockadesRequest) GetEpoch() []byte {
 	return nil
 }
 
+func (x *ConfirmBlockadesRequest) GetDelegable() bool {
+	if x != nil {
+		return x.Delegable
+	}
+	return false
+}
+
 type ConfirmBlockadesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Attempts without a tentative blockade here: confirmed before, or released.
 	UnknownAttempts [][]byte `protobuf:"bytes,1,rep,name=unknown_attempts,json=unknownAttempts,proto3" json:"unknown_attempts,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// Targets of confirmed attempts to which the caller may refer by acting references without asking: they are ACTIVE and not
+	// closing, and have a holder entry of the caller.
+	DelegatedUids [][]byte `protobuf:"bytes,2,rep,name=delegated_uids,json=delegatedUids,proto3" json:"delegated_uids,omitempty"`
+	// The epoch of the database in which they were delegated.
+	Epoch         []byte `protobuf:"bytes,3,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ConfirmBlockadesResponse) Reset() {
@@ -670,6 +684,20 @@ func (*ConfirmBlockadesResponse) Descriptor() ([]byte, []int) {
 func (x *ConfirmBlockadesResponse) GetUnknownAttempts() [][]byte {
 	if x != nil {
 		return x.UnknownAttempts
+	}
+	return nil
+}
+
+func (x *ConfirmBlockadesResponse) GetDelegatedUids() [][]byte {
+	if x != nil {
+		return x.DelegatedUids
+	}
+	return nil
+}
+
+func (x *ConfirmBlockadesResponse) GetEpoch() []byte {
+	if x != nil {
+		return x.Epoch
 	}
 	return nil
 }
@@ -4097,12 +4125,15 @@ const file_dbcontroller_schema_v1_schema_proto_rawDesc = "" +
 	"\x06holder\x18\x01 \x01(\tR\x06holder\x12\x12\n" +
 	"\x04path\x18\x02 \x01(\tR\x04path\x12\x16\n" +
 	"\x06target\x18\x03 \x01(\tR\x06target\x12\x16\n" +
-	"\x06reason\x18\x04 \x01(\tR\x06reason\"K\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\"i\n" +
 	"\x17ConfirmBlockadesRequest\x12\x1a\n" +
 	"\battempts\x18\x01 \x03(\fR\battempts\x12\x14\n" +
-	"\x05epoch\x18\x02 \x01(\fR\x05epoch\"E\n" +
+	"\x05epoch\x18\x02 \x01(\fR\x05epoch\x12\x1c\n" +
+	"\tdelegable\x18\x03 \x01(\bR\tdelegable\"\x82\x01\n" +
 	"\x18ConfirmBlockadesResponse\x12)\n" +
-	"\x10unknown_attempts\x18\x01 \x03(\fR\x0funknownAttempts\"\xce\x01\n" +
+	"\x10unknown_attempts\x18\x01 \x03(\fR\x0funknownAttempts\x12%\n" +
+	"\x0edelegated_uids\x18\x02 \x03(\fR\rdelegatedUids\x12\x14\n" +
+	"\x05epoch\x18\x03 \x01(\fR\x05epoch\"\xce\x01\n" +
 	"\x17ResolveBlockadesRequest\x12V\n" +
 	"\tquestions\x18\x01 \x03(\v28.dbcontroller.schema.v1.ResolveBlockadesRequest.QuestionR\tquestions\x1a[\n" +
 	"\bQuestion\x125\n" +
