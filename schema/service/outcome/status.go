@@ -42,6 +42,7 @@ var outcomes = []struct {
 	{peer.ErrConflict, "MOVED"},
 	{peer.ErrDeleting, "DELETING"},
 	{peer.ErrAborted, "ABORTED"},
+	{peer.ErrQuota, string(peer.QuotaExceeded)},
 	{peer.ErrDecommissioned, "DECOMMISSIONED"},
 	{peer.ErrStaleEpoch, "OLD_EPOCH"},
 	{peer.ErrPosition, "POSITION"}, // wraps ErrReset

@@ -27,6 +27,7 @@ type DB struct {
 	Feeds    *feed.Log
 	Cfg      Config
 	Rollback rollbackDetector
+	Unknown  *Allowance // of attempts that have nothing here
 	// Version validates writes; nil before the first switch.
 	Version atomic.Pointer[Version]
 
@@ -50,6 +51,7 @@ func Open(ctx context.Context, cfg Config) (*DB, error) {
 		Pool: cfg.Pool, Self: cfg.Deployment, Peers: cfg.Peers, Log: cfg.Logger, Names: newNames(cfg.Pool), Cfg: cfg,
 		Now: time.Now, watchers: feed.NewBroadcast(), committed: feed.NewBroadcast(),
 	}
+	s.Unknown = newAllowance(cfg.Quotas.Tentative, func() time.Time { return s.Now() })
 	s.Feeds = feed.NewLog(feed.Config{Pool: cfg.Pool, StateSQL: stateSQL, WrittenSQL: writtenSQL, Wake: s.watchers, PollInterval: cfg.PollInterval, Heard: s.NotificationsAlive, SlowTimeout: cfg.SlowTimeout, Ahead: s.tokenAhead})
 	var owner schema.DeploymentID
 	if err := s.Pool.QueryRow(ctx, claimSQL, s.Self.Service, s.Self.Region).Scan(&owner.Service, &owner.Region); err != nil {
@@ -80,6 +82,9 @@ func (c *Config) setDefaults() {
 	}
 	if c.BatchSize <= 0 {
 		c.BatchSize = 4_000
+	}
+	if c.Quotas.Tentative <= 0 {
+		c.Quotas.Tentative = 100_000
 	}
 	if c.Logger == nil {
 		c.Logger = zap.NewNop()

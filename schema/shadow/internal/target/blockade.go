@@ -3,6 +3,7 @@ package target
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -122,6 +123,11 @@ SELECT id, state FROM dbcontroller.shadow WHERE uid = ANY ($1)
     OR id IN (SELECT target_id FROM dbcontroller.blockade WHERE attempt = ANY ($2) AND deployment_id = $3)
 ORDER BY id FOR NO KEY UPDATE`
 
+	countUnknownSQL = `
+SELECT count(*) FROM (SELECT DISTINCT unnest($1::uuid[]) AS attempt) AS i
+WHERE NOT EXISTS (SELECT FROM dbcontroller.blockade b WHERE b.attempt = i.attempt AND b.deployment_id = $2)
+    AND NOT EXISTS (SELECT FROM dbcontroller.closed_attempt c WHERE c.attempt = i.attempt AND c.deployment_id = $2)`
+
 	closeAttemptsSQL = `
 INSERT INTO dbcontroller.closed_attempt (attempt, deployment_id) SELECT DISTINCT unnest($1::uuid[]), $2::int ON CONFLICT DO NOTHING`
 )
@@ -159,14 +165,22 @@ func (s *Keeper) Release(ctx context.Context, holder schema.DeploymentID, epoch 
 	if err != nil {
 		return err
 	}
+	ended := slices.Concat(k.Attempts, attempts)
 	err = s.withLockedTargets(ctx, lockReleasedSQL, []any{k.Targets, attempts, deployment}, func(tx pgx.Tx, locked []int64) error {
+		var unknown int
+		if err := tx.QueryRow(ctx, countUnknownSQL, ended, deployment).Scan(&unknown); err != nil {
+			return err
+		}
+		if err := s.Unknown.Take(deployment, unknown); err != nil {
+			return err
+		}
 		b := &pgx.Batch{}
 		s.gate.CheckPeerEpoch(tx, b, deployment, epoch, selfEpoch)
 		b.Queue(removeKeysSQL, db.Named{
 			"attempts": k.Attempts, "holders": k.Holders, "fields": k.Fields, "targets": k.Targets, "deployment": deployment, "self": s.SelfID,
 		})
 		b.Queue(removeAttemptsSQL, db.Named{"attempts": attempts, "deployment": deployment, "targets": locked, "self": s.SelfID})
-		b.Queue(closeAttemptsSQL, append(k.Attempts, attempts...), deployment)
+		b.Queue(closeAttemptsSQL, ended, deployment)
 		return tx.SendBatch(ctx, b).Close()
 	})
 	if err != nil {

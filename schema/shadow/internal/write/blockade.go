@@ -42,7 +42,7 @@ func (s *Writer) Answer(ctx context.Context, target schema.DeploymentID, questio
 	if err != nil {
 		return nil, err
 	}
-	r := &resolution{target: deployment, questions: questions, keys: k, verdicts: make([]peer.Verdict, len(questions))}
+	r := &resolution{target: deployment, questions: questions, keys: k, verdicts: make([]peer.Verdict, len(questions)), unknown: s.Unknown}
 	err = s.InTx(ctx, db.NoFeed, func(tx pgx.Tx) error {
 		clear(r.verdicts)
 		if r.epoch, err = s.gate.EpochOf(ctx, tx); err != nil {
@@ -66,10 +66,14 @@ type resolution struct {
 	keys      db.KeyColumns
 	verdicts  []peer.Verdict // by question
 	epoch     uuid.UUID
+	unknown   *db.Allowance
 }
 
 func (r *resolution) run(ctx context.Context, tx pgx.Tx) error {
 	if err := r.findHeld(ctx, tx); err != nil {
+		return err
+	}
+	if err := r.takeUnknown(ctx, tx); err != nil {
 		return err
 	}
 	// Waits for a concurrent commit of the same attempt; the next statements then see its rows.
@@ -111,6 +115,22 @@ func (r *resolution) expired() (attempts []peer.AttemptID) {
 		}
 	}
 	return attempts
+}
+
+// takeUnknown counts the attempts without a decision for the deployment that asks: each of them gets a row.
+func (r *resolution) takeUnknown(ctx context.Context, tx pgx.Tx) error {
+	expired := r.expired()
+	decided, err := decisions(ctx, tx, expired)
+	if err != nil {
+		return err
+	}
+	unknown := map[peer.AttemptID]bool{}
+	for _, a := range expired {
+		if !decided[a] {
+			unknown[a] = true
+		}
+	}
+	return r.unknown.Take(r.target, len(unknown))
 }
 
 func decisions(ctx context.Context, tx pgx.Tx, attempts []peer.AttemptID) (map[peer.AttemptID]bool, error) {

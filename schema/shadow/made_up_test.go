@@ -1,0 +1,62 @@
+package shadow_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
+	"github.com/db-controller/db-controller/schema/shadow"
+)
+
+// A deployment that releases attempts, or asks about attempts, that it has made up leaves as many rows as its quota allows. Other
+// deployments, and attempts that are known, are not affected.
+func TestMadeUpAttemptsLeaveFewRows_I15(t *testing.T) {
+	t.Parallel()
+	const quota = 100
+	b := newBox(t, func(c *shadow.Config) { c.Quotas.Tentative = quota })
+	b.MustPut(target, nil)
+	ctx, store, hostile, other := t.Context(), b.Stores[b.ID(aWest)], b.ID(bEast), b.ID(bWest)
+	moved := time.Now()
+	store.SetClock(func() time.Time { return moved })
+	release := func(by schema.DeploymentID, n int) error {
+		attempts := make([]peer.AttemptID, n)
+		for i := range attempts {
+			attempts[i] = uuid.Must(uuid.NewV7())
+		}
+		return store.Release(ctx, by, uuid.Nil, nil, attempts)
+	}
+	ask := func(by schema.DeploymentID, n int) error {
+		questions := make([]peer.Question, n)
+		for i := range questions {
+			questions[i] = peer.Question{Expired: true, Key: peer.BlockadeKey{Attempt: uuid.Must(uuid.NewV7()), HolderUID: uuid.New(), Path: "block", TargetUID: uuid.New()}}
+		}
+		_, err := store.Answer(ctx, by, questions)
+		return err
+	}
+	require.NoError(t, release(hostile, 60))
+	require.NoError(t, ask(hostile, 40))
+	for range 20 {
+		require.ErrorIs(t, release(hostile, 50), peer.ErrQuota)
+		require.ErrorIs(t, ask(hostile, 50), peer.ErrQuota)
+	}
+	var closed, decided int
+	require.NoError(t, b.Pools[b.ID(aWest)].QueryRow(ctx, `SELECT (SELECT count(*) FROM dbcontroller.closed_attempt), (SELECT count(*) FROM dbcontroller.attempt)`).Scan(&closed, &decided))
+	require.Equal(t, 60, closed)
+	require.Equal(t, 40, decided)
+	known := uuid.Must(uuid.NewV7())
+	_, err := store.Establish(ctx, hostile, known, []peer.EstablishReference{{
+		HolderUID: uuid.New(), HolderKind: "Holder", HolderName: "holders/h", Path: "cascade", TargetKind: "Target", TargetName: "targets/t", Behaviour: schema.CascadeDelete,
+	}})
+	require.NoError(t, err)
+	require.NoError(t, store.Release(ctx, hostile, uuid.Nil, nil, []peer.AttemptID{known}), "it had a blockade here")
+	require.NoError(t, store.Release(ctx, hostile, uuid.Nil, nil, []peer.AttemptID{known}), "again")
+	require.NoError(t, release(other, 50))
+	require.NoError(t, ask(other, 50))
+	moved = moved.Add(30 * time.Minute)
+	require.NoError(t, release(hostile, 50), "half an hour later")
+	require.ErrorIs(t, release(hostile, 1), peer.ErrQuota)
+}
