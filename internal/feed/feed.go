@@ -112,6 +112,12 @@ func SnapshotEnd(order string, limit int) string {
 	return fmt.Sprintf(` ORDER BY %s LIMIT $%d) AS x ON true`, order, limit)
 }
 
+// KeyRead is the condition that a snapshot of pages has read a key of two columns; first is the number of the first of the two
+// parameters that hold the greatest key.
+func KeyRead(key string, first int) string {
+	return fmt.Sprintf(`(%s) <= ($%d, $%d)`, key, first, first+1)
+}
+
 // FirstPage is the end of a FirstSQL with so many parameters between the limit and the end of the window.
 func FirstPage(args int) string {
 	return fmt.Sprintf(` AND ($%[1]d::text IS NULL OR pg_visible_in_snapshot(xid, $%[1]d::text::pg_snapshot))`, args+4) + byXID

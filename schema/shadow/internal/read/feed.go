@@ -126,7 +126,7 @@ var resourcesNewOfSQL = db.Codes(` THEN x.state ELSE {gone} END, x.revision, x.g
     FROM (
         SELECT c.*, c.changed_at AS updated_at, k.kind FROM dbcontroller.change c JOIN dbcontroller.kind k ON k.id = c.kind_id
     ) AS x
-    WHERE ($4::int = 0 OR x.kind_id = $4) AND (x.kind_id, x.name) <= ($5, $6)`)
+    WHERE ($4::int = 0 OR x.kind_id = $4) AND `) + feed.KeyRead("x.kind_id, x.name", 5)
 
 var resourcesEndSQL = feed.SnapshotEnd("x.kind_id, x.name", 1)
 
