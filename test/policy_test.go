@@ -24,7 +24,7 @@ import (
 // registry.
 const whoMay = `
 dbcontroller.resource.v1.ResourceService GetResource ListResources CreateResource UpdateResource PutResource DeleteResource WatchResources BatchGetResources BatchWriteResources MutateAndValidateResource PlanDeletion: user operator
-dbcontroller.resource.v1.ResourceService SetBlockDeletion: operator
+dbcontroller.resource.v1.ResourceService SetBlockDeletion: user operator
 dbcontroller.admin.v1.AdminService Status Explain: user operator
 dbcontroller.admin.v1.AdminService Decommission Verify ListRemovals AcceptDatabase WaiveComparison: operator
 dbcontroller.schema.v1.SchemaService EstablishReferences ConfirmBlockades ResolveBlockades ReleaseBlockades WatchImportedServiceDeletions AcknowledgeDeletions PlanDeletion WatchResourceShadows TraceCascades CheckOwners DropOwners AnnounceEpoch ConfirmEpoch CheckReferences UpgradeOwnerReferences: deployment
@@ -33,6 +33,7 @@ dbcontroller.registry.v1.RegistryService Apply Remove SetDeploymentVersion Decom
 dbcontroller.registry.v1.RegistryService GetEnvironment WatchEnvironment: user operator deployment registry
 dbcontroller.registry.v1.RegistryService RegisterDeployment: deployment
 grpc.health.v1.Health Check Watch List: user operator deployment registry
+dbcontroller.authorization.v1.AuthorizationService Authorize Ranges: none
 `
 
 // methods are the methods of the generated code with their allowed callers.
@@ -111,6 +112,9 @@ func TestCertificatesListenersAndMethods(t *testing.T) {
 				*tried++
 				err := callEmpty(t.Context(), conn, m)
 				code := status.Code(err)
+				if m.Name() == "SetBlockDeletion" && caller.role == "user" && has[0] == "dbcontroller.resource." { // without a grant, as here
+					require.Equal(t, codes.PermissionDenied, code, "%s: %v", name, err)
+				}
 				switch {
 				case !hasPrefix(string(m.FullName()), has):
 					require.Equal(t, codes.Unimplemented, code, name)

@@ -32,7 +32,7 @@ func TestScanFromTheCommandLine(t *testing.T) {
 	fillTables(t, shop, `CREATE TABLE "Order" ("id" text PRIMARY KEY, "customerId" bigint); INSERT INTO "Order" SELECT '<script>' || i, i FROM generate_series(1, 6) i`)
 	dir := t.TempDir()
 	first, page := filepath.Join(dir, "first.yaml"), filepath.Join(dir, "report.html")
-	dsns := []string{"--dsn", "shop=" + shop, "--dsn", "crm=" + crm}
+	dsns := []string{"--dsn", "shop=" + shop, "--dsn", "crm=" + crm, "--postgres-plaintext"}
 	code, out := exitCode(t, append([]string{"scan", "--write", first, "--html", page}, dsns...)...)
 	require.Zero(t, code, out)
 	require.Contains(t, out, "! 1 row of 6 refer to 1 target that does not exist")

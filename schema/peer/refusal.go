@@ -50,8 +50,8 @@ const (
 	Final
 )
 
-// refusalReasons are all reasons with their standing and a predicate about the target. Only the state of the target itself, and
-// decommissioning, are Final: the version and the environment at the target's deployment may lag behind those of the holder's
+// refusalReasons are all reasons with their standing and a predicate about the target. Only the state of the target itself,
+// decommissioning, and the rights of the writer, are Final: the version and the environment at the target's deployment may lag behind those of the holder's
 // deployment.
 var refusalReasons = map[Reason]struct {
 	standing Standing

@@ -131,7 +131,7 @@ func NewServer(cfg Config) (*Server, error) {
 	stream := append(slices.Clone(cfg.Stream), decommissioned.Stream, forward.actForStream, lanes.Stream)
 	server := grpc.NewServer(append(ServerOptions(Guard{Credentials: cfg.Credentials, Policy: policy, Tokens: verifier(cfg.Tokens), Refused: cfg.Refused}, unary, stream),
 		// These run after the policy.
-		grpc.ChainUnaryInterceptor(databases.Unary, forward.Unary, rights.Unary), grpc.ChainStreamInterceptor(databases.Stream, forward.Stream, rights.Stream))...)
+		grpc.ChainUnaryInterceptor(databases.Unary, rights.Operate, forward.Unary, rights.Unary), grpc.ChainStreamInterceptor(databases.Stream, forward.Stream, rights.Stream))...)
 	register(server, cfg)
 	healthv1.RegisterHealthServer(server, cfg.Health)
 	if cfg.Reflection {

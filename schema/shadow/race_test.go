@@ -76,11 +76,25 @@ func establishAgainstDelete(t *testing.T, b *harness.Box, n int, remove func(nam
 
 func TestRaceOfEstablishAgainstDelete_I3(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, func(c *shadow.Config) { c.DeleteTimeout = 10 * time.Millisecond })
-	both, established, deleted := establishAgainstDelete(t, b, tries(t, alignedTries), func(name string) bool {
-		_, err := b.Stores[b.ID(aWest)].Delete(context.Background(), shadow.DeleteRequest{Name: name})
+	b := newBox(t, nil)
+	store := b.Stores[b.ID(aWest)]
+	remove := func(name string, patience time.Duration) bool {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		_, err := store.Delete(ctx, shadow.DeleteRequest{Name: name})
 		return err == nil
-	})
+	}
+	// A delete waits for an undecided reference as long as it may. It may take as long as it does on this machine without a race.
+	patience := 10 * time.Millisecond
+	for n := range 5 {
+		name := fmt.Sprintf("targets/alone%d", n)
+		_, err := store.Save(t.Context(), []peer.Write{{Name: name}})
+		require.NoError(t, err)
+		start := time.Now()
+		require.True(t, remove(name, time.Minute))
+		patience = max(patience, 2*time.Since(start))
+	}
+	both, established, deleted := establishAgainstDelete(t, b, tries(t, alignedTries), func(name string) bool { return remove(name, patience) })
 	require.Zero(t, both, "a delete was accepted beside a live reference")
 	require.NotZero(t, established)
 	require.NotZero(t, deleted)

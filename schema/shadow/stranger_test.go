@@ -25,7 +25,7 @@ func TestAStrangerStopsNoDelete_I13_I20(t *testing.T) {
 		require.NoError(t, store.CheckDatabase(t.Context(), stranger, uuid.New()))
 		_, err := store.RecordPeerEpoch(t.Context(), stranger, uuid.Must(uuid.NewV7()))
 		require.ErrorAs(t, err, new(*peer.UnavailableError), "the registry may list it later")
-		require.ErrorContains(t, err, "not in the registry's environment")
+		require.ErrorContains(t, err, "is not in the environment that this deployment last received from the registry, and has nothing here")
 		require.Empty(t, unconfirmed(t, b, aWest))
 		require.Empty(t, recovering(b, aWest, stranger.String(), schema.AnnounceEpoch, schema.ConfirmAgain, schema.VerifyBlockades))
 	}

@@ -3,6 +3,7 @@ package access
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -38,6 +39,23 @@ func (a *Access) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 	return a.redacted(ctx, who, out, err)
 }
 
+// Operate checks the right to operate on a resource of another deployment. It runs before requests are forwarded: those that need
+// this right are not, and a caller without the right is denied here as there.
+func (a *Access) Operate(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	who, limited, err := a.limited(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if in, ok := req.(*resourcev1.SetBlockDeletionRequest); ok && limited {
+		if name, err := schema.ParseFullName(in.GetName()); err == nil && name.Deployment != a.cfg.Deployment {
+			if err := a.demand(ctx, who, info.FullMethod, demand{verb: schema.Operate, names: []schema.FullName{name}}); err != nil {
+				return nil, a.status(err)
+			}
+		}
+	}
+	return handler(ctx, req)
+}
+
 // limited returns the caller, and whether grants apply: to users and operators.
 func (a *Access) limited(ctx context.Context) (who identity.Caller, limited bool, err error) {
 	who, err = identity.CallerFromContext(ctx)
@@ -50,8 +68,9 @@ func (a *Access) limited(ctx context.Context) (who identity.Caller, limited bool
 // enter demands the right that a request needs, and returns a context for its handler.
 func (a *Access) enter(ctx context.Context, who identity.Caller, method string, req any) (context.Context, error) {
 	if !Covers(method) {
-		if who.Role == identity.RoleOperator {
-			return ctx, nil // the policy allows the method to operators
+		// The policy allows the methods that are left to operators; health and reflection, which tell nothing of resources, to others.
+		if who.Role == identity.RoleOperator || !strings.HasPrefix(method, "/dbcontroller.") {
+			return ctx, nil
 		}
 		return ctx, status.Errorf(codes.PermissionDenied, "%s may not call %s", who.Identity, method)
 	}
