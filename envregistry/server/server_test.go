@@ -84,7 +84,9 @@ type identified struct {
 	who identity.Identity
 }
 
-func (i identified) Context() context.Context { return identity.NewContext(i.ServerStream.Context(), i.who) }
+func (i identified) Context() context.Context {
+	return identity.NewContext(i.ServerStream.Context(), i.who)
+}
 
 func database(t *testing.T) string {
 	t.Helper()
