@@ -87,6 +87,12 @@ func TestANodeThatCannotBeMadeIsMadeWithTheNextRenewal(t *testing.T) {
 	})
 }
 
+// idleStore switches to every version, and has no references.
+var idleStore = nodemanager.Store{
+	Switch:    func(context.Context, *schema.Model) error { return nil },
+	PointedTo: func(context.Context) ([]schema.DeploymentID, error) { return nil, nil },
+}
+
 // A node that ends by itself takes no more subscriptions, and does not hold the others up.
 type endedNode struct{}
 
@@ -96,10 +102,8 @@ func TestANodeThatEndedHoldsNothingUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		envs := make(chan *schema.Environment)
 		m, err := nodemanager.New(nodemanager.Config{
-			Deployment: self, Environments: envs, Logger: zap.NewNop(), Leases: newTable().process(),
-			Switch:    func(context.Context, *schema.Model) error { return nil },
-			PointedTo: func(context.Context) ([]schema.DeploymentID, error) { return nil, nil },
-			NewNode:   func(nodemanager.Share) (nodemanager.Runner, error) { return endedNode{}, nil },
+			Deployment: self, Environments: envs, Store: idleStore, Logger: zap.NewNop(), Sharing: nodemanager.Sharing{Leases: newTable().process()},
+			NewNode: func(nodemanager.Share) (nodemanager.Runner, error) { return endedNode{}, nil },
 		})
 		require.NoError(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -124,10 +128,9 @@ func TestShardsThatCannotBeReleasedExpire_I18(t *testing.T) {
 	inTable(t, func(t *testing.T, w *world) {
 		envs := make(chan *schema.Environment, 1)
 		m, err := nodemanager.New(nodemanager.Config{
-			Deployment: self, Environments: envs, Logger: zap.NewNop(), Leases: unreleasable{w.leases.process()}, LeaseTTL: ttl,
-			Switch:    func(context.Context, *schema.Model) error { return nil },
-			PointedTo: func(context.Context) ([]schema.DeploymentID, error) { return nil, nil },
-			NewNode:   func(share nodemanager.Share) (nodemanager.Runner, error) { return node{w, share}, nil },
+			Deployment: self, Environments: envs, Store: idleStore, Logger: zap.NewNop(),
+			Sharing: nodemanager.Sharing{Leases: unreleasable{w.leases.process()}, TTL: ttl},
+			NewNode: func(share nodemanager.Share) (nodemanager.Runner, error) { return node{w, share}, nil },
 		})
 		require.NoError(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -148,11 +151,9 @@ func TestAManagerNeedsItsParts(t *testing.T) {
 	_, err := nodemanager.New(nodemanager.Config{})
 	require.ErrorContains(t, err, "a node manager needs environments, a switch, leases, nodes and a logger")
 	_, err = nodemanager.New(nodemanager.Config{
-		Environments: make(chan *schema.Environment), Leases: newTable().process(), Logger: zap.NewNop(),
-		Switch:    func(context.Context, *schema.Model) error { return nil },
-		PointedTo: func(context.Context) ([]schema.DeploymentID, error) { return nil, nil },
-		NewNode:   func(nodemanager.Share) (nodemanager.Runner, error) { return endedNode{}, nil },
-		Runs:      func(context.Context, *schema.Model) (bool, error) { return true, nil },
+		Environments: make(chan *schema.Environment), Store: idleStore, Sharing: nodemanager.Sharing{Leases: newTable().process()}, Logger: zap.NewNop(),
+		NewNode: func(nodemanager.Share) (nodemanager.Runner, error) { return endedNode{}, nil },
+		Others:  nodemanager.Others{Runs: func(context.Context, *schema.Model) (bool, error) { return true, nil }},
 	})
 	require.ErrorContains(t, err, "needs the kept environment")
 }

@@ -42,13 +42,13 @@ type runningNode struct {
 }
 
 func newInner(cfg Config, subscriptions <-chan []schema.Subscription, joined func()) *innerManager {
-	return &innerManager{cfg: cfg, subscriptions: subscriptions, joined: joined, log: cfg.Logger, nodes: make([]*runningNode, cfg.Nodes)}
+	return &innerManager{cfg: cfg, subscriptions: subscriptions, joined: joined, log: cfg.Logger, nodes: make([]*runningNode, cfg.Sharing.Nodes)}
 }
 
 // run blocks until ctx ends and all nodes have returned; then the process has left.
 func (i *innerManager) run(ctx context.Context) {
 	defer i.leave(ctx)
-	renew := time.NewTicker(i.cfg.LeaseTTL / 5)
+	renew := time.NewTicker(i.cfg.Sharing.TTL / 5)
 	defer renew.Stop()
 	for {
 		i.renew(ctx)
@@ -67,9 +67,9 @@ func (i *innerManager) run(ctx context.Context) {
 // renew renews the lease, and runs the nodes of the shards that it grants.
 func (i *innerManager) renew(ctx context.Context) {
 	began := time.Now()
-	asked, cancel := context.WithTimeout(ctx, i.cfg.LeaseTTL)
+	asked, cancel := context.WithTimeout(ctx, i.cfg.Sharing.TTL)
 	defer cancel()
-	g, err := i.cfg.Leases.Renew(asked, i.member)
+	g, err := i.cfg.Sharing.Leases.Renew(asked, i.member)
 	if ctx.Err() != nil {
 		return
 	}
@@ -86,7 +86,7 @@ func (i *innerManager) renew(ctx context.Context) {
 		return
 	}
 	i.log.Info("surplus shards are released", zap.Uint32s("shards", g.Surplus))
-	if err := i.cfg.Leases.Release(asked, i.member, g.Surplus); err != nil {
+	if err := i.cfg.Sharing.Leases.Release(asked, i.member, g.Surplus); err != nil {
 		i.log.Warn("shards could not be released, it is tried again", zap.Error(err))
 	}
 }
@@ -102,7 +102,7 @@ func (i *innerManager) notRenewed(err error) {
 	switch {
 	case i.member == uuid.Nil:
 		i.log.Log(level, "this process could not join, it is tried again", zap.Error(err))
-	case errors.Is(err, schema.ErrFenced), time.Since(i.renewed) > i.cfg.LeaseTTL:
+	case errors.Is(err, schema.ErrFenced), time.Since(i.renewed) > i.cfg.Sharing.TTL:
 		i.log.Warn("the lease of this process has expired: its nodes end, and it joins again", zap.Error(err))
 		i.stop(nil)
 		i.lead(false)
@@ -115,7 +115,7 @@ func (i *innerManager) notRenewed(err error) {
 func (i *innerManager) lead(leads bool) {
 	if i.leads != leads {
 		i.leads = leads
-		i.cfg.Leads(leads)
+		i.cfg.Sharing.Leads(leads)
 	}
 }
 
@@ -194,7 +194,7 @@ func (i *innerManager) leave(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 	defer cancel()
-	if err := i.cfg.Leases.Release(ctx, i.member, nil); err != nil {
+	if err := i.cfg.Sharing.Leases.Release(ctx, i.member, nil); err != nil {
 		i.log.Warn("the shards could not be released: other processes get them when the lease has expired", zap.Error(err))
 	}
 }

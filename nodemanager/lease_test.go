@@ -116,11 +116,9 @@ func (w *world) beginAs(t *testing.T, p *process) *member {
 	envs := make(chan *schema.Environment, 1)
 	m := &member{process: p, done: make(chan error, 1)}
 	manager, err := nodemanager.New(nodemanager.Config{
-		Deployment: self, Environments: envs, Nodes: 2, Logger: zap.NewNop(), Leases: m.process, LeaseTTL: ttl,
-		Leads:     m.lead,
-		Switch:    func(context.Context, *schema.Model) error { return nil },
-		PointedTo: func(context.Context) ([]schema.DeploymentID, error) { return nil, nil },
-		NewNode:   func(share nodemanager.Share) (nodemanager.Runner, error) { return node{w, share}, nil },
+		Deployment: self, Environments: envs, Store: idleStore, Logger: zap.NewNop(),
+		Sharing: nodemanager.Sharing{Nodes: 2, Leases: m.process, TTL: ttl, Leads: m.lead},
+		NewNode: func(share nodemanager.Share) (nodemanager.Runner, error) { return node{w, share}, nil },
 	})
 	require.NoError(t, err)
 	m.manager = manager

@@ -116,46 +116,56 @@ func (w *world) subscriptions() (all []string) {
 	return all
 }
 
+func (w *world) store() nodemanager.Store {
+	return nodemanager.Store{
+		Switch: func(_ context.Context, model *schema.Model) error {
+			w.mu.Lock()
+			running, err := w.running, w.fail
+			w.fail = nil
+			if err == nil {
+				w.database = model
+			}
+			w.mu.Unlock()
+			w.say("switch to %s with %d nodes running", model.Descriptor.Version, running)
+			return err
+		},
+		PointedTo: func(context.Context) ([]schema.DeploymentID, error) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			return w.pointedTo, w.away
+		},
+		Renewed: w.renewed,
+	}
+}
+
+func (w *world) others() nodemanager.Others {
+	return nodemanager.Others{
+		Runs: func(_ context.Context, model *schema.Model) (bool, error) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			if w.away != nil {
+				return false, w.away
+			}
+			return model.Says(w.database.Descriptor.Version, w.database.Digest), nil
+		},
+		Superseded: w.superseded,
+		Kept: func(context.Context) (*schema.Environment, error) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			return w.kept, w.away
+		},
+		Follows: func(*schema.Environment) { w.mu.Lock(); defer w.mu.Unlock(); w.followed++ },
+	}
+}
+
 func inManager(t *testing.T, test func(w *world, m *nodemanager.Manager, envs chan *schema.Environment)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{shards: map[uint32]int{}, workers: map[uint32][]uuid.UUID{}, subs: map[string][]string{}, leases: newTable(), renewed: make(chan struct{}, 1), superseded: make(chan struct{}, 1)}
 		envs := make(chan *schema.Environment)
 		m, err := nodemanager.New(nodemanager.Config{
-			Deployment: self, Environments: envs, Nodes: 3, Logger: zap.NewNop(),
-			Switch: func(_ context.Context, model *schema.Model) error {
-				w.mu.Lock()
-				running, err := w.running, w.fail
-				w.fail = nil
-				if err == nil {
-					w.database = model
-				}
-				w.mu.Unlock()
-				w.say("switch to %s with %d nodes running", model.Descriptor.Version, running)
-				return err
-			},
-			Leases:     w.leases.process(),
-			Renewed:    w.renewed,
-			Superseded: w.superseded,
-			Runs: func(_ context.Context, model *schema.Model) (bool, error) {
-				w.mu.Lock()
-				defer w.mu.Unlock()
-				if w.away != nil {
-					return false, w.away
-				}
-				return model.Says(w.database.Descriptor.Version, w.database.Digest), nil
-			},
-			Kept: func(context.Context) (*schema.Environment, error) {
-				w.mu.Lock()
-				defer w.mu.Unlock()
-				return w.kept, w.away
-			},
-			Follows: func(*schema.Environment) { w.mu.Lock(); defer w.mu.Unlock(); w.followed++ },
-			PointedTo: func(context.Context) ([]schema.DeploymentID, error) {
-				w.mu.Lock()
-				defer w.mu.Unlock()
-				return w.pointedTo, w.away
-			},
+			Deployment: self, Environments: envs, Store: w.store(), Others: w.others(), Logger: zap.NewNop(),
+			Sharing: nodemanager.Sharing{Leases: w.leases.process(), Nodes: 3},
 			NewNode: func(share nodemanager.Share) (nodemanager.Runner, error) {
 				w.mu.Lock()
 				defer w.mu.Unlock()

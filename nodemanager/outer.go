@@ -43,23 +43,30 @@ type Config struct {
 	Deployment schema.DeploymentID
 	// Environments delivers whole environments; the newest counts. It is never closed; Run ends with its context.
 	Environments <-chan *schema.Environment
-	// Nodes is the number of nodes that share the work of this process (default 2).
-	Nodes int
+	Store        Store
+	// Others may be empty: then no other process of the deployment switches the version.
+	Others  Others
+	Sharing Sharing
+	// NewNode makes a node.
+	NewNode func(share Share) (Runner, error)
+	Logger  *zap.Logger
+}
+
+// Store is what a Manager needs of the deployment's store.
+type Store struct {
 	// Switch makes the store work with a version. It is called while no node runs.
 	Switch func(ctx context.Context, model *schema.Model) error
 	// Refresh gives the store the model of the running version from the newest descriptors; may be nil.
 	Refresh func(model *schema.Model)
 	// PointedTo names the deployments that stored references point to; they are of interest whatever the version imports.
 	PointedTo func(ctx context.Context) ([]schema.DeploymentID, error)
-	Leases    Leases
-	// LeaseTTL is the time after which a process that does not renew loses its shards (default 5 s). A short one costs
-	// renewals, five in that time; a long one delays the work of a process that died.
-	LeaseTTL time.Duration
-	// Leads is called when this process begins to lead the deployment, and when it ends to; may be nil.
-	Leads func(bool)
 	// Renewed delivers a new epoch of the deployment's database: the caches of the nodes, and the version in the database, may be
 	// out of date. May be nil; never closed.
 	Renewed <-chan struct{}
+}
+
+// Others are the other processes of the deployment, which may switch the version.
+type Others struct {
 	// Runs reports whether the version in the deployment's database is that of a model; may be nil. When it is not, another
 	// process has switched the version: this one releases its shards, is not ready, and goes on when it knows that version.
 	Runs func(ctx context.Context, model *schema.Model) (bool, error)
@@ -69,9 +76,18 @@ type Config struct {
 	// the manager follows that one. Needed with Runs.
 	Kept    func(ctx context.Context) (*schema.Environment, error)
 	Follows func(env *schema.Environment)
-	// NewNode makes a node.
-	NewNode func(share Share) (Runner, error)
-	Logger  *zap.Logger
+}
+
+// Sharing is how the processes of a deployment share its work.
+type Sharing struct {
+	Leases Leases
+	// TTL is the time after which a process that does not renew loses its shards (default 5 s). A short one costs renewals, five
+	// in that time; a long one delays the work of a process that died.
+	TTL time.Duration
+	// Nodes is the number of nodes that share the work of this process (default 2).
+	Nodes int
+	// Leads is called when this process begins to lead the deployment, and when it ends to; may be nil.
+	Leads func(bool)
 }
 
 // Manager is the outer manager. Run it once.
@@ -83,24 +99,28 @@ type Manager struct {
 
 // New makes a manager.
 func New(cfg Config) (*Manager, error) {
-	if cfg.Environments == nil || cfg.Switch == nil || cfg.PointedTo == nil || cfg.Leases == nil || cfg.NewNode == nil || cfg.Logger == nil {
+	if cfg.Environments == nil || cfg.Store.Switch == nil || cfg.Store.PointedTo == nil || cfg.Sharing.Leases == nil || cfg.NewNode == nil || cfg.Logger == nil {
 		return nil, errors.New("a node manager needs environments, a switch, leases, nodes and a logger")
 	}
-	if cfg.Runs != nil && (cfg.Kept == nil || cfg.Follows == nil) {
+	if cfg.Others.Runs != nil && (cfg.Others.Kept == nil || cfg.Others.Follows == nil) {
 		return nil, errors.New("a node manager that is to notice switches of others needs the kept environment")
 	}
-	if cfg.Nodes <= 0 {
-		cfg.Nodes = 2
-	}
-	if cfg.LeaseTTL <= 0 {
-		cfg.LeaseTTL = 5 * time.Second
-	}
-	if cfg.Leads == nil {
-		cfg.Leads = func(bool) {}
-	}
+	cfg.Sharing.setDefaults()
 	m := &Manager{cfg: cfg}
 	m.setReason("no environment has come from the registry yet, and none was kept from earlier")
 	return m, nil
+}
+
+func (s *Sharing) setDefaults() {
+	if s.Nodes <= 0 {
+		s.Nodes = 2
+	}
+	if s.TTL <= 0 {
+		s.TTL = 5 * time.Second
+	}
+	if s.Leads == nil {
+		s.Leads = func(bool) {}
+	}
 }
 
 func (m *Manager) setReason(s string) { m.reason.Store(&s) }
@@ -137,7 +157,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	var again, look <-chan time.Time // again: after a failure; look: at the version in the database
 	f := &following{manager: m}
 	defer f.stop()
-	if m.cfg.Runs != nil {
+	if m.cfg.Others.Runs != nil {
 		ticker := time.NewTicker(time.Second)
 		defer ticker.Stop()
 		look = ticker.C
@@ -148,14 +168,14 @@ func (m *Manager) Run(ctx context.Context) error {
 			return nil
 		case f.env = <-m.cfg.Environments:
 		case <-again:
-		case <-m.cfg.Renewed:
+		case <-m.cfg.Store.Renewed:
 			f.stop()
 			f.superseded = nil // the switch may be lost with the old database
 		case <-look:
 			if f.inStep(ctx) && !f.pointsElsewhere(ctx) {
 				continue
 			}
-		case <-m.cfg.Superseded:
+		case <-m.cfg.Others.Superseded:
 			if f.inStep(ctx) {
 				continue
 			}
@@ -185,7 +205,7 @@ func (f *following) pointsElsewhere(ctx context.Context) bool {
 	if f.running == nil {
 		return false
 	}
-	pointedTo, err := f.manager.cfg.PointedTo(ctx)
+	pointedTo, err := f.manager.cfg.Store.PointedTo(ctx)
 	return err == nil && !slices.Equal(schema.SortedDeployments(slices.Clone(pointedTo)), schema.SortedDeployments(slices.Clone(f.pointedTo)))
 }
 
@@ -206,10 +226,10 @@ func (f *following) follow(ctx context.Context) bool {
 	if (f.running == nil || f.running.model.Digest != model.Digest) && !f.switchTo(ctx, model) {
 		return false
 	}
-	if m.cfg.Refresh != nil {
-		m.cfg.Refresh(model)
+	if m.cfg.Store.Refresh != nil {
+		m.cfg.Store.Refresh(model)
 	}
-	pointedTo, err := m.cfg.PointedTo(ctx)
+	pointedTo, err := m.cfg.Store.PointedTo(ctx)
 	if err != nil {
 		m.cfg.Logger.Warn("the interested deployments could not be read, it is tried again", zap.Error(err))
 		return false
@@ -227,14 +247,14 @@ func (f *following) switchTo(ctx context.Context, model *schema.Model) bool {
 	m := f.manager
 	f.stop()
 	m.setReason("switching to " + model.Descriptor.String())
-	if err := m.cfg.Switch(ctx, model); err != nil {
+	if err := m.cfg.Store.Switch(ctx, model); err != nil {
 		m.setReason(err.Error())
 		m.cfg.Logger.Warn("the version could not be switched, it is tried again", zap.Error(err))
 		return false
 	}
 	m.setReason("joining the processes of the deployment")
 	f.running = m.startInner(ctx, model)
-	m.cfg.Logger.Info("running", zap.Stringer("version", model.Descriptor.ServiceVersion), zap.Int("nodes", m.cfg.Nodes))
+	m.cfg.Logger.Info("running", zap.Stringer("version", model.Descriptor.ServiceVersion), zap.Int("nodes", m.cfg.Sharing.Nodes))
 	return true
 }
 

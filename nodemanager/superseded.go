@@ -15,7 +15,7 @@ func (f *following) inStep(ctx context.Context) bool {
 	if f.running == nil {
 		return f.superseded == nil
 	}
-	same, err := m.cfg.Runs(ctx, f.running.model)
+	same, err := m.cfg.Others.Runs(ctx, f.running.model)
 	if err != nil || same {
 		return true // if the version differs, transactions of this process take no effect
 	}
@@ -32,7 +32,7 @@ func (f *following) inStep(ctx context.Context) bool {
 // registry has named since.
 func (f *following) catchUp(ctx context.Context) bool {
 	m := f.manager
-	kept, err := m.cfg.Kept(ctx)
+	kept, err := m.cfg.Others.Kept(ctx)
 	if err != nil {
 		m.cfg.Logger.Warn("the kept environment cannot be read, it is tried again", zap.Error(err))
 		return false
@@ -42,7 +42,7 @@ func (f *following) catchUp(ctx context.Context) bool {
 	case err == nil && f.runs(ctx, own):
 	case kept != nil && kept.Revision >= f.env.Revision && f.keptRuns(ctx, kept):
 		f.env = kept
-		m.cfg.Follows(kept)
+		m.cfg.Others.Follows(kept)
 	case err == nil && own.Digest != f.superseded.Digest, kept != nil && kept.Revision < f.env.Revision:
 		// The registry has named a version since, or the database was restored from an older backup.
 	default:
@@ -60,6 +60,6 @@ func (f *following) keptRuns(ctx context.Context, kept *schema.Environment) bool
 }
 
 func (f *following) runs(ctx context.Context, model *schema.Model) bool {
-	same, err := f.manager.cfg.Runs(ctx, model)
+	same, err := f.manager.cfg.Others.Runs(ctx, model)
 	return err == nil && same
 }

@@ -144,7 +144,9 @@ func (d *deployment) openStore(ctx context.Context) error {
 	return d.waiting.database(ctx, d.cfg.database.dsn, func() (err error) {
 		d.store, err = shadow.Open(ctx, shadow.Config{
 			Pool: d.pool, Deployment: d.cfg.id, Peers: peer.PeersOf(d.peers), Logger: d.log,
-			TentativeTTL: limits.tentativeTTL, OwnerGrace: limits.ownerGrace, RemovalsKept: limits.removalsKept, Quotas: limits.quotas,
+			Times:     shadow.Times{TentativeTTL: limits.tentativeTTL, OwnerGrace: limits.ownerGrace},
+			Limits:    shadow.Limits{Quotas: limits.quotas},
+			Retention: shadow.Retention{Removals: limits.removalsKept},
 		})
 		if err == nil && limits.restored {
 			err = d.store.ForgetServer(ctx)
@@ -216,11 +218,10 @@ func (d *deployment) buildManager(context.Context) (err error) {
 	}
 	leases := d.store.Leases(d.cfg.share.name, d.cfg.share.lease)
 	d.manager, err = nodemanager.New(nodemanager.Config{
-		Deployment: d.cfg.id, Environments: d.environments, Nodes: d.cfg.share.nodes, Logger: d.log,
-		Switch: d.store.Switch, Refresh: d.store.Refresh, PointedTo: d.store.ReferencedDeployments,
-		Renewed: d.renewed, Runs: d.store.Runs, Superseded: d.store.Superseded(),
-		Kept: keeper{d.store}.LoadEnvironment, Follows: d.peers.Update,
-		Leases: leases, LeaseTTL: d.cfg.share.lease, Leads: d.registry.Lead,
+		Deployment: d.cfg.id, Environments: d.environments, Logger: d.log,
+		Store:   nodemanager.Store{Switch: d.store.Switch, Refresh: d.store.Refresh, PointedTo: d.store.ReferencedDeployments, Renewed: d.renewed},
+		Others:  nodemanager.Others{Runs: d.store.Runs, Superseded: d.store.Superseded(), Kept: keeper{d.store}.LoadEnvironment, Follows: d.peers.Update},
+		Sharing: nodemanager.Sharing{Leases: leases, TTL: d.cfg.share.lease, Nodes: d.cfg.share.nodes, Leads: d.registry.Lead},
 		NewNode: func(share nodemanager.Share) (nodemanager.Runner, error) { return d.newNode(leases, share) },
 	})
 	return err

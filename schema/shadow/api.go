@@ -17,8 +17,12 @@ import (
 
 // Parameters and results of the store's methods, beside the values of package peer.
 type (
-	Config = db.Config
-	Leases = db.Leases
+	Config    = db.Config
+	Times     = db.Times
+	Limits    = db.Limits
+	Watches   = db.Watches
+	Retention = db.Retention
+	Leases    = db.Leases
 
 	// Reads.
 	ListRequest     = read.ListRequest

@@ -185,7 +185,7 @@ func TestManyFailingHoldersDelayNoOther_I20(t *testing.T) {
 	for _, field := range []string{"cascade", "unset", "asyncCascade", "near.asyncUnset"} {
 		t.Run(field, func(t *testing.T) {
 			t.Parallel()
-			b := newBox(t, func(cfg *shadow.Config) { cfg.BatchSize = 50 })
+			b := newBox(t, func(cfg *shadow.Config) { cfg.Limits.Batch = 50 })
 			from, of := aWest, target
 			if field == "near.asyncUnset" {
 				from, of = bEast, "//"+bEast+"/holders/of"
@@ -236,7 +236,7 @@ CREATE TRIGGER fails BEFORE UPDATE ON dbcontroller.resource FOR EACH ROW EXECUTE
 // A deletion that is delivered again may concern new holders at keys that the walk has passed: the walk begins anew.
 func TestADeletionThatIsToldAgainIsWalkedFromTheBeginning_I4(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, func(cfg *shadow.Config) { cfg.BatchSize = 20 })
+	b := newBox(t, func(cfg *shadow.Config) { cfg.Limits.Batch = 20 })
 	b.MustPut(target, nil)
 	putHolders(t, b, "bad", 300, body{"unset": target})
 	putHolders(t, b, "good", 300, body{"unset": target})
@@ -318,7 +318,7 @@ func TestAReadOnlyDatabaseIsNoHoldersFault_I20(t *testing.T) {
 // A batch with two deletions, which runs out of time among the failing holders of one, skips no holder of the other.
 func TestABatchThatRanOutOfTimeSkipsNobody_I1_I20(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, func(cfg *shadow.Config) { cfg.BatchSize = 50 })
+	b := newBox(t, func(cfg *shadow.Config) { cfg.Limits.Batch = 50 })
 	store, pool := b.Stores[b.ID(bEast)], b.Pools[b.ID(bEast)]
 	const rounds = 12 // the order of the two in a batch is random
 	var uids [rounds][]uuid.UUID

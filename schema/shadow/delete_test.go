@@ -104,7 +104,7 @@ func TestASecondDeleteAnswersWithTheRunningOne(t *testing.T) {
 // While a delete waits for undecided blockades, its target takes no new references, so that a target in use can be deleted.
 func TestAWaitingDeleteKeepsNewReferencesAway(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, func(c *shadow.Config) { c.DeleteTimeout = time.Minute })
+	b := newBox(t, func(c *shadow.Config) { c.Times.DeleteTimeout = time.Minute })
 	b.MustPut(target, nil)
 	ctx, store := context.Background(), b.Stores[b.ID(aWest)]
 	ref := reference("block", schema.Block, uuid.New())
@@ -132,7 +132,7 @@ func TestAWaitingDeleteKeepsNewReferencesAway(t *testing.T) {
 // A delete that runs out of time opens its target for new references again.
 func TestADeleteThatGaveUpOpensItsTargetAgain(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, func(c *shadow.Config) { c.DeleteTimeout = 100 * time.Millisecond })
+	b := newBox(t, func(c *shadow.Config) { c.Times.DeleteTimeout = 100 * time.Millisecond })
 	b.MustPut(target, nil)
 	_, err := b.Stores[b.ID(aWest)].Establish(context.Background(), b.ID(bEast), newAttempt(), []peer.EstablishReference{reference("block", schema.Block, uuid.New())})
 	require.NoError(t, err)
@@ -209,7 +209,7 @@ func TestAsynchronousLocalHoldersActLater(t *testing.T) {
 
 func TestWhatIsTooManyForOneTransactionGoesLater_I21(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, func(c *shadow.Config) { c.MaxLocalCascade, c.BatchSize = 10, 7 })
+	b := newBox(t, func(c *shadow.Config) { c.Limits.LocalCascade, c.Limits.Batch = 10, 7 })
 	store, ctx := b.Stores[b.ID(bEast)], context.Background()
 	writes := []peer.Write{{Name: "holders/root"}}
 	for i := range 50 {
@@ -464,7 +464,7 @@ func TestTheAgeOfWhatIsNotAcknowledgedGrows(t *testing.T) {
 // done count when the call ends early.
 func TestAnyNumberOfNoticesIsAcknowledgedPageByPage_I13_I21(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, func(cfg *shadow.Config) { cfg.BatchSize = 10 })
+	b := newBox(t, func(cfg *shadow.Config) { cfg.Limits.Batch = 10 })
 	ctx, store, n := context.Background(), b.Stores[b.ID(aWest)], 45
 	for i := range n {
 		b.MustPut(target+strconv.Itoa(i), nil)

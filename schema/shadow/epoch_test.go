@@ -223,7 +223,7 @@ func TestRestoredBackupsComeToRest_I1_I8_I15_I17(t *testing.T) {
 	const seeds = 6
 	dangling := 0
 	for seed := range uint64(seeds) {
-		b := newBox(t, func(cfg *shadow.Config) { cfg.OwnerGrace = 1 })
+		b := newBox(t, func(cfg *shadow.Config) { cfg.Times.OwnerGrace = 1 })
 		random := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // reproducible
 		all := []string{aWest, aEast, bWest, bEast}
 		targetOf := func() string {
@@ -335,7 +335,7 @@ func TestADeletionThatWasForgottenIsToldAgain_I1(t *testing.T) {
 // all deployments that may refer to resources of its service have confirmed.
 func TestOwnersOfADatabaseThatWasRestored_I15_I17(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, func(cfg *shadow.Config) { cfg.OwnerGrace = 1 })
+	b := newBox(t, func(cfg *shadow.Config) { cfg.Times.OwnerGrace = 1 })
 	const early, late = "//" + bEast + "/holders/early", "//" + bEast + "/holders/late"
 	const ofEarly, ofLate = "//" + aWest + "/targets/e", "//" + aWest + "/targets/l"
 	b.MustPut(early, nil)

@@ -281,8 +281,8 @@ func TestOtherProcessesAreWokenByNotifications(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
 	ctx, cancel := context.WithCancel(context.Background())
-	here := b.SecondProcess(aWest, shadow.Config{PollInterval: time.Hour})
-	there := b.SecondProcess(aWest, shadow.Config{PollInterval: time.Hour})
+	here := b.SecondProcess(aWest, shadow.Config{Watches: shadow.Watches{PollInterval: time.Hour}})
+	there := b.SecondProcess(aWest, shadow.Config{Watches: shadow.Watches{PollInterval: time.Hour}})
 	var running sync.WaitGroup
 	for _, store := range []*shadow.Store{here, there} {
 		running.Go(func() {

@@ -44,7 +44,7 @@ func FuzzLists(f *testing.F) {
 // Messages about one blockade in any order and number, from its holder's deployment and from another: the final state follows
 // from the attempt's decision alone, and no other row protects the target (I5, I7, I8).
 func FuzzBlockades(f *testing.F) {
-	b := harness.NewBox(f, services, func(c *shadow.Config) { c.TentativeTTL = time.Millisecond }, aWest, bEast, bWest)
+	b := harness.NewBox(f, services, func(c *shadow.Config) { c.Times.TentativeTTL = time.Millisecond }, aWest, bEast, bWest)
 	at, holder, other := b.ID(aWest), b.ID(bEast), b.ID(bWest)
 	target, pool := b.Stores[at], b.Pools[at]
 	for _, seed := range []string{"", "ec", "er", "ecr", "rec", "cer", "eec", "erc", "eac", "aec", "eEcR", "eCcA", "ecx", "xec", "erex", "ececrr", "e"} {

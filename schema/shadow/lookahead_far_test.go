@@ -149,7 +149,7 @@ func TestAWalkThatStopsAtItsLimitNamesWhoWasNotAsked(t *testing.T) {
 	if testing.Short() {
 		t.Skip("ten thousand resources")
 	}
-	b := newMany(t, 3, func(cfg *shadow.Config) { cfg.DeleteTimeout = time.Minute })
+	b := newMany(t, 3, func(cfg *shadow.Config) { cfg.Times.DeleteTimeout = time.Minute })
 	putMany(t, b, "a.example.com/r1", "nodes/m", peer.PlanLimit, body{"c": []any{rootOfMany}})
 	b.MustPut("//a.example.com/r2/nodes/below", body{"c": []any{nodeOf(1)}})
 	b.Settle()
@@ -190,7 +190,7 @@ func TestWhoAsksADeploymentThatIsSilentAnswersAllTheSame_I15(t *testing.T) {
 // not reported as unreachable.
 func TestADeleteThatRunsOutOfTimeSaysWhatItKnew_I29(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, func(cfg *shadow.Config) { cfg.DeleteTimeout = time.Second })
+	b := newBox(t, func(cfg *shadow.Config) { cfg.Times.DeleteTimeout = time.Second })
 	b.MustPut(target, nil)
 	_, err := b.Stores[b.ID(aWest)].Establish(t.Context(), b.ID(bEast), newAttempt(), []peer.EstablishReference{reference("block", schema.Block, uuid.New())})
 	require.NoError(t, err)

@@ -84,7 +84,7 @@ func TestACollectedResourceThatAlsoCascadesRefuses(t *testing.T) {
 func TestADeleteIsRefusedEachTime(t *testing.T) {
 	t.Parallel()
 	// A long limit: a deployment that a busy machine could not ask in time would be reported instead.
-	patient := func(cfg *shadow.Config) { cfg.DeleteTimeout = 30 * time.Second }
+	patient := func(cfg *shadow.Config) { cfg.Times.DeleteTimeout = 30 * time.Second }
 	b := harness.NewBox(t, graphServices, patient, "a.example.com/us", "a.example.com/eu", "a.example.com/as")
 	accepted := 0
 	for i := range 40 {

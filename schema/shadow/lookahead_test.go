@@ -59,7 +59,7 @@ func newDeliveries(t *testing.T, n int) *harness.Box {
 	t.Helper()
 	patient := func(cfg *shadow.Config) {
 		if n > 1000 {
-			cfg.DeleteTimeout = 20 * time.Second // these tests do not depend on time
+			cfg.Times.DeleteTimeout = 20 * time.Second // these tests do not depend on time
 		}
 	}
 	b := harness.NewBox(t, deliveries, patient, "a.example.com/us", "a.example.com/eu", "b.example.com/us", "c.example.com/us")

@@ -17,7 +17,7 @@ import (
 func TestMadeUpAttemptsLeaveFewRows_I15(t *testing.T) {
 	t.Parallel()
 	const quota = 100
-	b := newBox(t, func(c *shadow.Config) { c.Quotas.Tentative = quota })
+	b := newBox(t, func(c *shadow.Config) { c.Limits.Quotas.Tentative = quota })
 	b.MustPut(target, nil)
 	ctx, store, hostile, other := t.Context(), b.Stores[b.ID(aWest)], b.ID(bEast), b.ID(bWest)
 	moved := time.Now()

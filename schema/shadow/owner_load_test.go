@@ -48,13 +48,13 @@ func putRandom(t *testing.T, b *harness.Box, r *rand.Rand) error {
 // Users and handlers at once, with the fewest connections allowed: it comes to rest, and all invariants hold.
 func TestOwnersUnderLoad_I16_I17(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, func(cfg *shadow.Config) { cfg.OwnerGrace = time.Hour })
+	b := newBox(t, func(cfg *shadow.Config) { cfg.Times.OwnerGrace = time.Hour })
 	for id := range b.Stores {
 		pool, err := postgres.Connect(t.Context(), b.Pools[id].Config().ConnString(), "few", postgres.MinConnections)
 		require.NoError(t, err)
 		t.Cleanup(pool.Close)
 		b.Pools[id] = pool
-		b.Stores[id] = b.SecondProcess(id.String(), shadow.Config{OwnerGrace: time.Hour, TentativeTTL: time.Second})
+		b.Stores[id] = b.SecondProcess(id.String(), shadow.Config{Times: shadow.Times{OwnerGrace: time.Hour, TentativeTTL: time.Second}})
 	}
 	end := time.Now().Add(4 * time.Second)
 	var mu sync.Mutex
@@ -135,7 +135,7 @@ func TestOwnersInRandomSteps_I16_I17(t *testing.T) {
 	t.Parallel()
 	for seed := range 3 * seeds(t) {
 		r := rand.New(rand.NewPCG(seed, 0))
-		b := newBox(t, func(cfg *shadow.Config) { cfg.OwnerGrace = time.Hour })
+		b := newBox(t, func(cfg *shadow.Config) { cfg.Times.OwnerGrace = time.Hour })
 		var ids []schema.DeploymentID
 		for _, d := range []string{aWest, aEast, bWest, bEast} {
 			ids = append(ids, b.ID(d))

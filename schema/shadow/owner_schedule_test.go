@@ -151,7 +151,7 @@ func TestAnAnswerToAnOutdatedQuestionIsIgnored_I16(t *testing.T) {
 // The same with the grace period: the owner is removed and added again, which begins a new grace period.
 func TestAnOwnerAddedAgainHasANewGracePeriod_I17(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, func(cfg *shadow.Config) { cfg.OwnerGrace = time.Hour })
+	b := newBox(t, func(cfg *shadow.Config) { cfg.Times.OwnerGrace = time.Hour })
 	mustOwn(t, b, ownee, nil, owner(t, holder, "Holder"))
 	_, err := b.Pools[b.ID(aEast)].Exec(context.Background(), `UPDATE dbcontroller.owner_reference SET created_at = created_at - interval '2 hours'`)
 	require.NoError(t, err)
@@ -323,7 +323,7 @@ func TestSaveTxWithAnOwnerNeedsNoSecondConnection_I22(t *testing.T) {
 // A user begins to require that the owner refers to it: it has the grace period to do so.
 func TestARequirementThatIsNewHasAGracePeriod(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, func(cfg *shadow.Config) { cfg.OwnerGrace = time.Hour })
+	b := newBox(t, func(cfg *shadow.Config) { cfg.Times.OwnerGrace = time.Hour })
 	b.MustPut(holder, nil)
 	mustOwn(t, b, ownee, nil, owner(t, holder, "Holder"))
 	b.Settle()
@@ -387,7 +387,7 @@ func TestADeletedOwnerIsRemovedFromTheResource(t *testing.T) {
 // not pin the new owner reference to the old owner.
 func TestALateAnswerDoesNotPinAnOwnerAddedAgain_I9(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, func(cfg *shadow.Config) { cfg.OwnerGrace = time.Hour })
+	b := newBox(t, func(cfg *shadow.Config) { cfg.Times.OwnerGrace = time.Hour })
 	b.MustPut(holder, nil)
 	mustOwn(t, b, ownee, nil, owner(t, holder, "Holder"))
 	b.AfterCheckOwners = func() {

@@ -30,7 +30,7 @@ func mustOwn(t *testing.T, b *harness.Box, name string, content body, owners ...
 	return r
 }
 
-func graceless(cfg *shadow.Config) { cfg.OwnerGrace = time.Nanosecond }
+func graceless(cfg *shadow.Config) { cfg.Times.OwnerGrace = time.Nanosecond }
 
 // The ownee is of a service that imports nothing, its owner of one that is in another region.
 const ownee, ownee2 = "//" + aEast + "/targets/owned", "//" + aEast + "/targets/owned2"
@@ -110,7 +110,7 @@ func TestAnOwnerThatCannotBeAskedCollectsNothing_I15(t *testing.T) {
 
 func TestAnOwnerThatIsMissingMayComeUntilTheGraceIsOver(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, func(cfg *shadow.Config) { cfg.OwnerGrace = time.Hour })
+	b := newBox(t, func(cfg *shadow.Config) { cfg.Times.OwnerGrace = time.Hour })
 	mustOwn(t, b, ownee, nil, owner(t, holder, "Holder"))
 	mustOwn(t, b, ownee2, nil, owner(t, holder2, "Holder"))
 	b.Settle()
@@ -203,7 +203,7 @@ func TestAnOwnerThatGoesWhileItIsCheckedIsNotMissed(t *testing.T) {
 
 func TestRequiredOwnersHaveToRefer(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, func(cfg *shadow.Config) { cfg.OwnerGrace = time.Hour })
+	b := newBox(t, func(cfg *shadow.Config) { cfg.Times.OwnerGrace = time.Hour })
 	requires := owner(t, holder, "Holder")
 	requires.Requires = true
 	b.MustPut(holder, nil)
@@ -403,7 +403,7 @@ func TestAnAnswerOfBeforeASwitchDoesNotBringTheOldVersionBack(t *testing.T) {
 // One owner of thousands: all ownees are deleted, in bounded transactions.
 func TestAnOwnerOfThousands_I21(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, func(cfg *shadow.Config) { cfg.BatchSize = 50 })
+	b := newBox(t, func(cfg *shadow.Config) { cfg.Limits.Batch = 50 })
 	b.MustPut(holder, nil)
 	var writes []peer.Write
 	for i := range 300 {

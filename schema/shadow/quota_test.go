@@ -25,7 +25,7 @@ func refusedFor(t *testing.T, err error, reason peer.Reason) {
 // A deployment that establishes and never decides makes deletes wait: its quota bounds that, without effect on other deployments.
 func TestTentativeBlockadesOfADeploymentAreBounded_I15(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, func(c *shadow.Config) { c.Quotas.Tentative = 10 })
+	b := newBox(t, func(c *shadow.Config) { c.Limits.Quotas.Tentative = 10 })
 	b.MustPut(target, nil)
 	store, hostile, other := b.Stores[b.ID(aWest)], b.ID(bEast), b.ID(bWest)
 	establish := func(by schema.DeploymentID) error {
@@ -50,7 +50,7 @@ func TestTentativeBlockadesOfADeploymentAreBounded_I15(t *testing.T) {
 
 func TestBlockingReferencesOfADeploymentAreBounded(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, func(c *shadow.Config) { c.Quotas.Blocking = 5 })
+	b := newBox(t, func(c *shadow.Config) { c.Limits.Quotas.Blocking = 5 })
 	b.MustPut(target, nil)
 	for i := range 5 {
 		require.Eventually(t, func() bool {
@@ -82,7 +82,7 @@ func TestAQuotaCountsEarlierBlockades(t *testing.T) {
 		b.MustPut(fmt.Sprintf("//%s/holders/h%d", bEast, i), body{"block": target})
 	}
 	b.Settle()
-	again := b.SecondProcess(aWest, shadow.Config{Quotas: peer.Quotas{Blocking: 5}})
+	again := b.SecondProcess(aWest, shadow.Config{Limits: shadow.Limits{Quotas: peer.Quotas{Blocking: 5}}})
 	require.Eventually(t, func() bool { // refusals do not wait for the first count
 		_, err := again.Establish(t.Context(), b.ID(bEast), uuid.Must(uuid.NewV7()), []peer.EstablishReference{{
 			HolderUID: uuid.New(), HolderKind: "Holder", HolderName: "holders/h", Path: "block", TargetKind: "Target", TargetName: "targets/t", Behaviour: schema.Block,

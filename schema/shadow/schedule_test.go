@@ -124,7 +124,7 @@ kinds:
 // Many references among the members of a deletion do not hide an outside blocker.
 func TestABlockerIsFoundBehindManyMembers_I3(t *testing.T) {
 	t.Parallel()
-	b := harness.NewBox(t, denseServices, func(c *shadow.Config) { c.MaxLocalCascade = 8 }, aWest)
+	b := harness.NewBox(t, denseServices, func(c *shadow.Config) { c.Limits.LocalCascade = 8 }, aWest)
 	name := func(s string, i int) string { return fmt.Sprintf("//%s/targets/%s%d", aWest, s, i) }
 	b.MustPut(name("root", 0), nil)
 	var list []any
@@ -246,7 +246,7 @@ func TestStalledReadersHoldNoConnections(t *testing.T) {
 // A delete ends although new references arrive as fast as old ones are settled.
 func TestABusyTargetCanBeDeleted(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, func(c *shadow.Config) { c.DeleteTimeout = 20 * time.Second })
+	b := newBox(t, func(c *shadow.Config) { c.Times.DeleteTimeout = 20 * time.Second })
 	b.MustPut(target, nil)
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup

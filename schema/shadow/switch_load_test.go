@@ -24,7 +24,10 @@ import (
 // Users, handlers and switches at once; at rest the stored references are those of the bodies.
 func TestSwitchesUnderLoad_I26(t *testing.T) {
 	t.Parallel()
-	b := newVersions(t, func(cfg *shadow.Config) { cfg.DeleteTimeout = 300 * time.Millisecond; cfg.TentativeTTL = time.Second })
+	b := newVersions(t, func(cfg *shadow.Config) {
+		cfg.Times.DeleteTimeout = 300 * time.Millisecond
+		cfg.Times.TentativeTTL = time.Second
+	})
 	store := b.Stores[b.ID(bEast)]
 	ctx, cancel := context.WithTimeout(context.Background(), 12*time.Second)
 	defer cancel()
@@ -169,11 +172,11 @@ func TestARunningVersionLearnsOfLaterRenames(t *testing.T) {
 		require.NoError(t, err)
 		return &schema.Environment{Regions: []string{"us-west2"}, Services: file.Services, Deployments: []schema.Deployment{{DeploymentID: b.ID(aWest), Version: version, Address: "x:1"}}}
 	}
-	environments := make(chan *schema.Environment)
+	environments, store := make(chan *schema.Environment), b.Stores[b.ID(aWest)]
 	m, err := nodemanager.New(nodemanager.Config{
-		Deployment: b.ID(aWest), Environments: environments, Nodes: 1, Logger: zap.NewNop(),
-		Switch: b.Stores[b.ID(aWest)].Switch, Refresh: b.Stores[b.ID(aWest)].Refresh, PointedTo: b.Stores[b.ID(aWest)].ReferencedDeployments,
-		Leases: b.Stores[b.ID(aWest)].Leases("one", 5*time.Second),
+		Deployment: b.ID(aWest), Environments: environments, Logger: zap.NewNop(),
+		Store:   nodemanager.Store{Switch: store.Switch, Refresh: store.Refresh, PointedTo: store.ReferencedDeployments},
+		Sharing: nodemanager.Sharing{Nodes: 1, Leases: store.Leases("one", 5*time.Second)},
 		NewNode: func(s nodemanager.Share) (nodemanager.Runner, error) {
 			go func() {
 				for {

@@ -322,7 +322,7 @@ func TestADroppedImportLeavesNothingBehind(t *testing.T) {
 // After a switch the version in owner references everywhere follows, in batches, and the kind with it.
 func TestASwitchUpgradesOwnerReferences(t *testing.T) {
 	t.Parallel()
-	b := newVersions(t, func(cfg *shadow.Config) { cfg.BatchSize = 7 })
+	b := newVersions(t, func(cfg *shadow.Config) { cfg.Limits.Batch = 7 })
 	b.MustPut(targetName("t"), nil)
 	for i := range 20 {
 		mustOwn(t, b, fmt.Sprintf("//%s/holders/o%02d", bEast, i), nil, owner(t, targetName("t"), "Target"))

@@ -63,7 +63,7 @@ func NewBox(t testing.TB, services string, configure BoxConfig, deployments ...s
 		dsn := server.NewDatabase(t, template)
 		pool, serving := b.connect(dsn)
 		b.Pools[id] = pool
-		cfg := shadow.Config{Pool: serving, Deployment: id, Peers: peer.PeersOf(&boxPeers{box: b, self: id}), DeleteTimeout: 15 * time.Second}
+		cfg := shadow.Config{Pool: serving, Deployment: id, Peers: peer.PeersOf(&boxPeers{box: b, self: id}), Times: shadow.Times{DeleteTimeout: 15 * time.Second}}
 		if configure != nil {
 			configure(&cfg)
 		}

@@ -229,7 +229,7 @@ func (s *Admin) replaceBlocking(ctx context.Context, deployment int32, uids []uu
 		return err
 	}
 	for {
-		rows, err := s.Pool.Query(ctx, blockingHoldersSQL, deployment, uids, s.Cfg.BatchSize)
+		rows, err := s.Pool.Query(ctx, blockingHoldersSQL, deployment, uids, s.Cfg.Limits.Batch)
 		if err != nil {
 			return err
 		}
@@ -256,7 +256,7 @@ func (s *Admin) cleanUpOwners(ctx context.Context, deployment int32, cause *sche
 	change := cascade.OwnerChange{Cause: cause, Lost: func(r write.OwnerRow) bool { return r.DeploymentID == deployment }}
 	var failed error
 	for after := int64(0); ; {
-		rows, err := s.Pool.Query(ctx, decommissionedOwneesSQL, deployment, after, s.Cfg.BatchSize)
+		rows, err := s.Pool.Query(ctx, decommissionedOwneesSQL, deployment, after, s.Cfg.Limits.Batch)
 		if err != nil {
 			return err
 		}

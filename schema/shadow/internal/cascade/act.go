@@ -68,7 +68,7 @@ type ActTarget struct {
 const smallTarget = 200
 
 // ActFor unsets and cascades the holders in this database for deletions at a deployment, any number of them, in
-// transactions of Config.BatchSize holders. from is this deployment itself for references that act asynchronously. It is
+// transactions of Config.Limits.Batch holders. from is this deployment itself for references that act asynchronously. It is
 // idempotent. It returns by uid the errors of deletions that could not be carried out completely: schema.ErrUnfinished
 // for large targets that are not done when patience ends. All other deletions are done when err is nil.
 func (s *Actor) ActFor(ctx context.Context, from schema.DeploymentID, deletions []schema.Deletion, patience time.Duration) (map[uuid.UUID]error, error) {
@@ -170,7 +170,7 @@ func (a *Acting) Load(ctx context.Context, q db.Querier, uids []uuid.UUID) error
 
 // actSmall handles all holders of small targets and some holders of large targets. It returns the large targets.
 func (a *Acting) actSmall(ctx context.Context, ids []int64) (many []int64, err error) {
-	size := a.Store.Cfg.BatchSize
+	size := a.Store.Cfg.Limits.Batch
 	seen := map[int64]int{}
 	for len(ids) > 0 {
 		rows, err := a.Store.Pool.Query(ctx, firstHoldersSQL, ids, smallTarget+1, size)
@@ -244,7 +244,7 @@ func (a *Acting) actLarge(ctx context.Context, id int64, patience time.Duration,
 }
 
 func (a *Acting) page(ctx context.Context, target int64, b schema.Behaviour, after int64) (last int64, more bool, err error) {
-	size := a.Store.Cfg.BatchSize
+	size := a.Store.Cfg.Limits.Batch
 	rows, err := a.Store.Pool.Query(ctx, nextHoldersSQL, target, int16(b), after, size)
 	if err != nil {
 		return after, false, fmt.Errorf("read holders: %w", err)

@@ -81,10 +81,10 @@ func readMembers(ctx context.Context, tx pgx.Tx, lockSQL string, ids []int64) ([
 }
 
 // expand follows the references that act in the same transaction, level by level from locked roots, up to
-// Config.MaxLocalCascade members and maxLevels levels. Holders beyond these limits act later. The caller sets the reason
+// Config.Limits.LocalCascade members and maxLevels levels. Holders beyond these limits act later. The caller sets the reason
 // of the roots; that of the other members is the member to which they refer.
 func (s *Actor) expand(ctx context.Context, tx pgx.Tx, roots []*Member) (*closure, error) {
-	limit, self := s.Cfg.MaxLocalCascade, s.SelfID
+	limit, self := s.Cfg.Limits.LocalCascade, s.SelfID
 	c := &closure{Members: make(map[int64]*Member, len(roots))}
 	for _, m := range roots {
 		c.Members[m.ID] = m

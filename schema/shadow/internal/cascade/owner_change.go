@@ -72,7 +72,7 @@ func (s *Actor) ChangeOwners(ctx context.Context, tx pgx.Tx, ownees []int64, cha
 	if err != nil {
 		return err
 	}
-	rows, err := tx.Query(ctx, SelectOwnerRowsSQL, idsOf(locked), nil, s.Cfg.OwnerGrace)
+	rows, err := tx.Query(ctx, SelectOwnerRowsSQL, idsOf(locked), nil, s.Cfg.Times.OwnerGrace)
 	if err != nil {
 		return fmt.Errorf("read owners: %w", err)
 	}

@@ -51,8 +51,8 @@ func Open(ctx context.Context, cfg Config) (*DB, error) {
 		Pool: cfg.Pool, Self: cfg.Deployment, Peers: cfg.Peers, Log: cfg.Logger, Names: newNames(cfg.Pool), Cfg: cfg,
 		Now: time.Now, watchers: feed.NewBroadcast(), committed: feed.NewBroadcast(),
 	}
-	s.Unknown = newAllowance(cfg.Quotas.Tentative, func() time.Time { return s.Now() })
-	s.Feeds = feed.NewLog(feed.Config{Pool: cfg.Pool, StateSQL: stateSQL, WrittenSQL: writtenSQL, Wake: s.watchers, PollInterval: cfg.PollInterval, Heard: s.NotificationsAlive, SlowTimeout: cfg.SlowTimeout, Ahead: s.tokenAhead})
+	s.Unknown = newAllowance(cfg.Limits.Quotas.Tentative, func() time.Time { return s.Now() })
+	s.Feeds = feed.NewLog(feed.Config{Pool: cfg.Pool, StateSQL: stateSQL, WrittenSQL: writtenSQL, Wake: s.watchers, PollInterval: cfg.Watches.PollInterval, Heard: s.NotificationsAlive, SlowTimeout: cfg.Watches.SlowTimeout, Ahead: s.tokenAhead})
 	var owner schema.DeploymentID
 	if err := s.Pool.QueryRow(ctx, claimSQL, s.Self.Service, s.Self.Region).Scan(&owner.Service, &owner.Region); err != nil {
 		return nil, fmt.Errorf("open the constraint store: %w", err)
@@ -71,20 +71,20 @@ func (c *Config) setDefaults() {
 			*d = v
 		}
 	}
-	defaults(&c.TentativeTTL, 15*time.Second)
-	defaults(&c.DeleteTimeout, 5*time.Second)
-	defaults(&c.PollInterval, 500*time.Millisecond)
-	defaults(&c.OwnerGrace, 5*time.Minute)
-	defaults(&c.Retention, 24*time.Hour)
-	defaults(&c.RemovalsKept, 90*24*time.Hour)
-	if c.MaxLocalCascade <= 0 {
-		c.MaxLocalCascade = 10_000
+	defaults(&c.Times.TentativeTTL, 15*time.Second)
+	defaults(&c.Times.DeleteTimeout, 5*time.Second)
+	defaults(&c.Watches.PollInterval, 500*time.Millisecond)
+	defaults(&c.Times.OwnerGrace, 5*time.Minute)
+	defaults(&c.Retention.Changes, 24*time.Hour)
+	defaults(&c.Retention.Removals, 90*24*time.Hour)
+	if c.Limits.LocalCascade <= 0 {
+		c.Limits.LocalCascade = 10_000
 	}
-	if c.BatchSize <= 0 {
-		c.BatchSize = 4_000
+	if c.Limits.Batch <= 0 {
+		c.Limits.Batch = 4_000
 	}
-	if c.Quotas.Tentative <= 0 {
-		c.Quotas.Tentative = 100_000
+	if c.Limits.Quotas.Tentative <= 0 {
+		c.Limits.Quotas.Tentative = 100_000
 	}
 	if c.Logger == nil {
 		c.Logger = zap.NewNop()

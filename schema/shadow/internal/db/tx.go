@@ -27,34 +27,54 @@ type Config struct {
 	Deployment schema.DeploymentID
 	Peers      peer.Peers
 	Logger     *zap.Logger
+	Times      Times
+	Limits     Limits
+	Watches    Watches
+	Retention  Retention
+	// Delegations lets this deployment grant and use delegations: acting references to other deployments without asking.
+	Delegations bool
+}
+
+// Times are how long undecided things may stay undecided.
+type Times struct {
 	// TentativeTTL is the expiry of a tentative blockade: afterwards the target's deployment asks the holder's about it (default
 	// 15 s). A short one aborts slow writes; with a long one, a crashed writer delays deletes.
 	TentativeTTL time.Duration
 	// DeleteTimeout is how long a delete waits for undecided blockades when its caller gives no deadline (default 5 s).
 	DeleteTimeout time.Duration
-	// MaxLocalCascade is the maximum number of resources that one delete removes or marks in its transaction (default 10,000); the
+	// OwnerGrace is how long an owner that was named without a uid may be missing, or an owner may lack its required reference,
+	// before the owner reference is dropped (default 5 min).
+	OwnerGrace time.Duration
+}
+
+// Limits bound one transaction, and what other deployments may have here.
+type Limits struct {
+	// LocalCascade is the maximum number of resources that one delete removes or marks in its transaction (default 10,000); the
 	// others follow asynchronously.
-	MaxLocalCascade int
-	// BatchSize is the number of holders or ownees that one transaction handles (default 4,000). Larger batches hold locks longer;
+	LocalCascade int
+	// Batch is the number of holders or ownees that one transaction handles (default 4,000). Larger batches hold locks longer;
 	// smaller ones cost more for each row.
-	BatchSize int
+	Batch int
+	// Quotas of each holder deployment.
+	Quotas peer.Quotas
+}
+
+// Watches are the times of watches of this process.
+type Watches struct {
 	// PollInterval is the maximum delay of a watch after a commit of another process without notifications (default 500 ms); ten
 	// times this when notifications arrive and one is lost.
 	PollInterval time.Duration
 	// SlowTimeout is how long the reader of a watch may take for pending events before the watch ends with ErrSlow (default
 	// 1 min).
 	SlowTimeout time.Duration
-	// OwnerGrace is how long an owner that was named without a uid may be missing, or an owner may lack its required reference,
-	// before the owner reference is dropped (default 5 min).
-	OwnerGrace time.Duration
-	// Retention is how long change rows are kept for watches that resume (default 24 h).
-	Retention time.Duration
-	// RemovalsKept is how long removals and their causes are kept (default 90 days).
-	RemovalsKept time.Duration
-	// Quotas of each holder deployment.
-	Quotas peer.Quotas
-	// Delegations lets this deployment grant and use delegations: acting references to other deployments without asking.
-	Delegations bool
+}
+
+// Retention is how long records of the past are kept.
+type Retention struct {
+	// Changes are rows for watches that resume (default 24 h).
+	Changes time.Duration
+	// Removals are the records of removals and their causes (default 90 days).
+	Removals time.Duration
 }
 
 type Version struct {

@@ -61,7 +61,7 @@ INSERT INTO dbcontroller.closing (target_id, delete_id, until) SELECT id, $2, no
 
 // Delete deletes a resource with everything that cascades. Before it is refused, the blockades in its way are resolved:
 // released ones, and those of aborted attempts, do not block. It waits for undecided attempts until the deadline (default
-// Config.DeleteTimeout), as for a lock; meanwhile the resource takes no new references, so that a busy one can be
+// Config.Times.DeleteTimeout), as for a lock; meanwhile the resource takes no new references, so that a busy one can be
 // deleted. A look-ahead over other deployments finds blockers of the cascade there. With a request id, the outcome is
 // stored as by SaveRequested. When it fails with one of these errors, nothing has changed: *BlockedError, which names
 // the blockers; *ProtectedError (block_deletion); *UnavailableError, when a blocker's deployment does not answer;
@@ -90,7 +90,7 @@ func (s *Deleter) delete(ctx context.Context, id *write.Request, req DeleteReque
 	if err != nil {
 		return peer.DeleteResult{}, err
 	}
-	ctx, cancel := db.WithDefaultTimeout(ctx, s.Cfg.DeleteTimeout)
+	ctx, cancel := db.WithDefaultTimeout(ctx, s.Cfg.Times.DeleteTimeout)
 	defer cancel()
 	d := &deletion{store: s, req: req, request: id, kindID: kindID, pauses: retry.Backoff{First: 2 * time.Millisecond, Max: 100 * time.Millisecond}, closed: &closing{id: uuid.New()}, cause: &schema.Cause{
 		ID: uuid.Must(uuid.NewV7()), Root: s.full(req.Name).String(), Actor: req.Actor, RequestID: req.RequestID, At: time.Now(),
@@ -332,7 +332,7 @@ func (s *Deleter) obstacle(ctx context.Context, tx pgx.Tx, targets []int64, limi
 		k = ahead.keys
 	}
 	rows, err := tx.Query(ctx, selectBlockadesSQL, db.Named{
-		"targets": targets, "at_most": limit, "attempts": k.Attempts, "holders": k.Holders, "fields": k.Fields, "ttl": s.Cfg.TentativeTTL,
+		"targets": targets, "at_most": limit, "attempts": k.Attempts, "holders": k.Holders, "fields": k.Fields, "ttl": s.Cfg.Times.TentativeTTL,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("read blockades: %w", err)

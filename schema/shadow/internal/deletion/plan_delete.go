@@ -13,13 +13,13 @@ import (
 )
 
 // PlanDelete returns the effects of a delete in all deployments, as of now. Like Plan it changes only blockades. Its default
-// deadline is four times Config.DeleteTimeout. It fails with ErrNotFound, ErrDeleting or *InvalidError.
+// deadline is four times Config.Times.DeleteTimeout. It fails with ErrNotFound, ErrDeleting or *InvalidError.
 func (s *Deleter) PlanDelete(ctx context.Context, name string) (*plan.DeletePlan, error) {
 	kindID, err := s.KindOfName(ctx, name)
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := db.WithDefaultTimeout(ctx, 4*s.Cfg.DeleteTimeout) // it holds no locks: only the caller waits
+	ctx, cancel := db.WithDefaultTimeout(ctx, 4*s.Cfg.Times.DeleteTimeout) // it holds no locks: only the caller waits
 	defer cancel()
 	var root int64
 	var state peer.State

@@ -147,7 +147,7 @@ func (s *Gate) beginEpoch(ctx context.Context, tx pgx.Tx, observed *observedEpoc
 		if _, err := tx.Exec(ctx, skipNumbersSQL); err != nil {
 			return err
 		}
-		if _, err := tx.Exec(ctx, boundTimesSQL, s.Cfg.TentativeTTL); err != nil {
+		if _, err := tx.Exec(ctx, boundTimesSQL, s.Cfg.Times.TentativeTTL); err != nil {
 			return err
 		}
 		s.Log.Warn("the database was restored or failed over; nothing is deleted until other deployments have confirmed their references",

@@ -106,7 +106,7 @@ func newOwnerDrop(deployment int32, owners []schema.Deletion) *ownerDrop {
 func (s *Owners) dropOwners(ctx context.Context, d *ownerDrop) (more bool, err error) {
 	began := time.Now()
 	for after := int64(0); ; {
-		rows, err := s.Pool.Query(ctx, selectOwnedSQL, d.deployment, d.deleted, after, s.Cfg.BatchSize)
+		rows, err := s.Pool.Query(ctx, selectOwnedSQL, d.deployment, d.deleted, after, s.Cfg.Limits.Batch)
 		if err != nil {
 			return false, fmt.Errorf("read ownees: %w", err)
 		}
@@ -117,7 +117,7 @@ func (s *Owners) dropOwners(ctx context.Context, d *ownerDrop) (more bool, err e
 		if err := s.dropFrom(ctx, d, ownees); err != nil {
 			return false, err
 		}
-		if len(ownees) < s.Cfg.BatchSize {
+		if len(ownees) < s.Cfg.Limits.Batch {
 			return false, nil
 		}
 		if after = ownees[len(ownees)-1]; time.Since(began) > dropTime {

@@ -55,7 +55,7 @@ func (s *Owners) UpgradeOwners(ctx context.Context, from schema.DeploymentID, ve
 	after := int64(0)
 	var failed error
 	for began := time.Now(); time.Since(began) < dropTime; {
-		rows, err := s.Pool.Query(ctx, selectOutdatedSQL, deployment, generation, after, s.Cfg.BatchSize)
+		rows, err := s.Pool.Query(ctx, selectOutdatedSQL, deployment, generation, after, s.Cfg.Limits.Batch)
 		if err != nil {
 			return 0, fmt.Errorf("read owner references: %w", err)
 		}

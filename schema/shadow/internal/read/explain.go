@@ -108,7 +108,7 @@ func (s *Reader) Explain(ctx context.Context, name string) (*Explanation, error)
 }
 
 func (e *Explanation) tentative(ctx context.Context, s *Reader, id int64) error {
-	rows, err := s.Pool.Query(ctx, explainTentativeSQL, id, s.Cfg.TentativeTTL)
+	rows, err := s.Pool.Query(ctx, explainTentativeSQL, id, s.Cfg.Times.TentativeTTL)
 	if err != nil {
 		return err
 	}
@@ -149,7 +149,7 @@ func (e *Explanation) dangling(ctx context.Context, s *Reader, id int64) error {
 }
 
 func (e *Explanation) owners(ctx context.Context, s *Reader, id int64) error {
-	rows, err := s.Pool.Query(ctx, explainOwnersSQL, id, s.Cfg.OwnerGrace)
+	rows, err := s.Pool.Query(ctx, explainOwnersSQL, id, s.Cfg.Times.OwnerGrace)
 	if err != nil {
 		return err
 	}
@@ -170,7 +170,7 @@ func (e *Explanation) owners(ctx context.Context, s *Reader, id int64) error {
 		case over || uid != uuid.Nil:
 			message += "; it is dropped as an owner as soon as its deployment reports that"
 		default:
-			message += fmt.Sprintf("; it can still be created until %s", created.Add(s.Cfg.OwnerGrace).UTC().Format(time.TimeOnly))
+			message += fmt.Sprintf("; it can still be created until %s", created.Add(s.Cfg.Times.OwnerGrace).UTC().Format(time.TimeOnly))
 		}
 		e.Reasons = append(e.Reasons, ExplainedReason{Type: "OWNER", Message: message, Since: created})
 		return nil

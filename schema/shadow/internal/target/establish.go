@@ -156,7 +156,7 @@ func (s *Keeper) establish(ctx context.Context, tx pgx.Tx, e *establishment) err
 		return err
 	}
 	_, err := tx.Exec(ctx, insertBlockadesSQL, db.Named{
-		"attempt": e.attempt, "deployment": e.ids.holder, "ttl": s.Cfg.TentativeTTL, "targets": e.targets, "holders": e.ids.holderUIDs,
+		"attempt": e.attempt, "deployment": e.ids.holder, "ttl": s.Cfg.Times.TentativeTTL, "targets": e.targets, "holders": e.ids.holderUIDs,
 		"fields": e.ids.fields, "kinds": e.ids.holderKinds, "behaviours": e.ids.behaviours, "names": e.ids.holderNames,
 	})
 	return err

@@ -43,7 +43,7 @@ func (s *Keeper) Acknowledge(ctx context.Context, holder schema.DeploymentID, ep
 // transaction that wrote it. It fails with ErrPosition when the token is not a position of this database's present epoch
 // for this deployment, and with ErrStaleEpoch.
 //
-// It works in transactions of Config.BatchSize notices, and returns whether more are left when patience ends. Each
+// It works in transactions of Config.Limits.Batch notices, and returns whether more are left when patience ends. Each
 // transaction lasts, however the call ends: repeated calls terminate for any number of notices.
 func (s *Keeper) AcknowledgeFor(ctx context.Context, holder schema.DeploymentID, epoch uuid.UUID, token string, except []uuid.UUID, patience time.Duration) (more bool, err error) {
 	selfEpoch := s.gate.PresentEpoch()
@@ -51,8 +51,8 @@ func (s *Keeper) AcknowledgeFor(ctx context.Context, holder schema.DeploymentID,
 	if err != nil {
 		return false, err
 	}
-	n, last := s.Cfg.BatchSize, int64(0)
-	for began := time.Now(); n == s.Cfg.BatchSize; {
+	n, last := s.Cfg.Limits.Batch, int64(0)
+	for began := time.Now(); n == s.Cfg.Limits.Batch; {
 		if last > 0 && time.Since(began) >= patience {
 			return true, nil
 		}
@@ -68,7 +68,7 @@ func (s *Keeper) AcknowledgeFor(ctx context.Context, holder schema.DeploymentID,
 			b := &pgx.Batch{}
 			s.gate.CheckPeerEpoch(tx, b, deployment, epoch, selfEpoch)
 			b.Queue(acknowledgeSQL, db.Named{
-				"deployment": deployment, "position": position.Text, "except": except, "self": s.SelfID, "after": after, "at_most": s.Cfg.BatchSize,
+				"deployment": deployment, "position": position.Text, "except": except, "self": s.SelfID, "after": after, "at_most": s.Cfg.Limits.Batch,
 			}).QueryRow(func(row pgx.Row) error { return row.Scan(&n, &last) })
 			return tx.SendBatch(ctx, b).Close()
 		})

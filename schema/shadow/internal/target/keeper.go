@@ -18,7 +18,7 @@ type Keeper struct {
 
 // New joins the parts.
 func New(g *gate.Gate, r *read.Reader) *Keeper {
-	return &Keeper{DB: g.DB, gate: g, read: r, usage: newUsage(g.Cfg.Quotas)}
+	return &Keeper{DB: g.DB, gate: g, read: r, usage: newUsage(g.Cfg.Limits.Quotas)}
 }
 
 // Close ends what runs in the background.
