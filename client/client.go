@@ -217,15 +217,26 @@ func (c *Client) conn(ctx context.Context, id schema.DeploymentID) (grpc.ClientC
 	return conn, nil
 }
 
+// UnregisteredError says that the environment has no deployment of this name, or none that has an address.
+type UnregisteredError struct {
+	Deployment schema.DeploymentID
+	Known      []string
+}
+
+func (e *UnregisteredError) Error() string {
+	known := "none"
+	if len(e.Known) > 0 {
+		known = strings.Join(e.Known, ", ")
+	}
+	return fmt.Sprintf("deployment %s is not registered; known deployments: %s", e.Deployment, known)
+}
+
 func unregistered(env *schema.Environment, id schema.DeploymentID) error {
-	var known []string
+	e := &UnregisteredError{Deployment: id}
 	for _, d := range env.Deployments {
-		known = append(known, d.String())
+		e.Known = append(e.Known, d.String())
 	}
-	if known == nil {
-		known = []string{"none"}
-	}
-	return fmt.Errorf("deployment %s is not registered; known deployments: %s", id, strings.Join(known, ", "))
+	return e
 }
 
 // Named parses a full name, and returns the ResourceService of its deployment.

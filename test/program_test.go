@@ -217,7 +217,7 @@ func TestValidateAndApplyReportMistakes(t *testing.T) {
 	out, err = run(t, "validate", bad, write("worse.yaml", "service: c.example.com\nversion: v1\n"))
 	require.Error(t, err)
 	require.Contains(t, out, bad+":7: imports[0]: imports form a cycle: a.example.com@v1 -> b.example.com@v1 -> a.example.com@v1; remove one of these imports")
-	require.Contains(t, out, "error: 1 problems")
+	require.Contains(t, out, "error: 1 problem")
 	if testing.Short() {
 		return
 	}

@@ -79,7 +79,7 @@ func TestAFailoverThatLosesCommits_I1_I2_I8(t *testing.T) {
 	f.eventually("nothing is outstanding", func() bool { return len(f.status(of).GetOutstanding()) == 0 })
 	out, err := run(t, "status", of, "--context", f.Context)
 	require.NoError(t, err, out)
-	require.Contains(t, out, "the database was failed over or restored 1 times, last noticed")
+	require.Contains(t, out, "the database was failed over or restored 1 time, last noticed")
 	require.EqualValues(t, 2, f.metric(aWest+"x/y", "dbcontroller_epoch"))
 	require.Zero(t, f.metric(aWest+"x/y", "dbcontroller_unconfirmed_deployments"))
 
@@ -89,7 +89,7 @@ func TestAFailoverThatLosesCommits_I1_I2_I8(t *testing.T) {
 	// verify reports that a user has to decide about the holder of a lost target.
 	out, err = run(t, "verify", "--context", f.Context)
 	require.Error(t, err)
-	require.Contains(t, out, "1 differences remain")
+	require.Contains(t, out, "1 difference left")
 	require.Contains(t, out, "TARGET_GONE  "+bEast+"holders/lost (block) and "+aWest+"targets/lost")
 	require.Contains(t, out, "needs a decision: update "+bEast+"holders/lost so that it refers to a resource that exists, or delete it")
 	out, err = run(t, "explain", bEast+"holders/lost", "--context", f.Context)
@@ -156,7 +156,7 @@ func TestARestoredBackup_I1_I8(t *testing.T) {
 				})
 				out, err := run(t, "verify", "--context", f.Context)
 				require.Error(t, err)
-				require.Contains(t, out, "3 differences remain: verify --repair repairs those that are certain")
+				require.Contains(t, out, "3 differences left: verify --repair repairs those that are certain")
 				for _, found := range []string{
 					"REFERENCE_NOT_KNOWN  " + bEast + "holders/new (block) and " + aWest + "targets/kept",
 					"BLOCKADE_OF_NOTHING  " + bEast + "holders/held (block) and " + aWest + "targets/held",

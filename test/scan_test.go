@@ -47,7 +47,7 @@ func TestScanFromTheCommandLine(t *testing.T) {
 	require.Zero(t, code, out)
 	code, out = exitCode(t, append([]string{"scan", first, "--strict"}, dsns...)...)
 	require.Equal(t, 3, code, out)
-	require.Contains(t, out, "error: 1 references with something to do")
+	require.Contains(t, out, "error: 1 reference with something to do")
 	code, out = exitCode(t, append([]string{"scan", first, "-o", "json"}, dsns...)...)
 	require.Zero(t, code, out)
 	var got struct {

@@ -45,7 +45,7 @@ kinds:
 	require.Contains(t, out, "[block-within-kind]")
 	code, out = exitCode(t, "validate", warns, "--strict")
 	require.Equal(t, 3, code, out)
-	require.Contains(t, out, "error: 1 warnings that are not acknowledged")
+	require.Contains(t, out, "error: 1 warning not acknowledged")
 	code, out = exitCode(t, "validate", write("seen.yaml", services+acknowledged), "--strict")
 	require.Zero(t, code, out)
 	require.Contains(t, out, "acknowledged: A.peer blocks within its own kind")
@@ -76,8 +76,8 @@ kinds:
 	require.Equal(t, "problem", v.Findings[0]["level"])
 	require.InDelta(t, 7, v.Findings[0]["line"], 0)
 	code, out = exitCode(t, "validate", warns, "-o", "xml")
-	require.Equal(t, 1, code)
-	require.Contains(t, out, "--output xml: want text or json")
+	require.Equal(t, 2, code)
+	require.Contains(t, out, "--output xml: want table, json or yaml")
 }
 
 // What documents show as descriptors can be used as it stands.
@@ -99,7 +99,7 @@ func TestTheReadmesDescriptorIsValid(t *testing.T) {
 	require.NoError(t, os.WriteFile(path, []byte(strings.Join(block, "")), 0o600))
 	code, out := exitCode(t, "validate", path, "--strict")
 	require.Zero(t, code, out)
-	require.Contains(t, out, "devices.example.com@v1: 1 kinds, 1 references, ok")
+	require.Contains(t, out, "devices.example.com@v1: 1 kind, 1 reference, ok")
 }
 
 // The descriptors of the example company acknowledge exactly their warnings.

@@ -1,10 +1,6 @@
 package main
 
 import (
-	"errors"
-	"fmt"
-	"strings"
-
 	"github.com/spf13/cobra"
 
 	"github.com/db-controller/db-controller/schema"
@@ -31,18 +27,20 @@ This cannot be undone. The command lists the deployments that do not answer: run
 		RunE: func(cmd *cobra.Command, args []string) error {
 			id, err := schema.ParseDeploymentID(args[0])
 			if err != nil {
-				return err
+				return usage("%w", err)
 			}
 			if reason == "" {
-				return errors.New("--reason is missing: the reason is stored with the decision")
+				return usage("--reason is missing: the reason is stored with the decision")
 			}
 			if !yes {
-				return fmt.Errorf("the former database of %s cannot be used again afterwards: add --yes to continue (--help describes the effects)", id)
+				return usage("the former database of %s cannot be used again afterwards: add --yes to continue (--help describes the effects)", id)
 			}
 			return acceptDatabase(cmd, id, reason)
 		},
 	}
 	contextFlag(cmd)
+	outputFlag(cmd)
+	cmd.ValidArgsFunction = completeDeployments(1)
 	cmd.Flags().StringVar(&reason, "reason", "", "the reason, which every deployment stores")
 	cmd.Flags().BoolVar(&yes, "yes", false, "confirm: this cannot be undone")
 	return cmd
@@ -67,8 +65,9 @@ func acceptDatabase(cmd *cobra.Command, id schema.DeploymentID, reason string) e
 		return err
 	}
 	req := &adminv1.AcceptDatabaseRequest{Deployment: id.String(), Database: replaced.GetDatabase(), Epoch: replaced.GetEpoch().GetId(), Reason: reason}
-	cmd.Printf("%s uses the database %s\n", id, req.GetDatabase())
-	var failed []string
+	out := printerOf(cmd)
+	out.line("%s uses the database %s", id, req.GetDatabase())
+	var told decisions
 	for _, d := range env.Deployments {
 		if d.DeploymentID == id {
 			continue
@@ -78,14 +77,10 @@ func acceptDatabase(cmd *cobra.Command, id schema.DeploymentID, reason string) e
 			_, err = admin.AcceptDatabase(cmd.Context(), req)
 		}
 		if err != nil {
-			cmd.Printf("  %-40s FAILED: %v\n", d.DeploymentID, plain(err))
-			failed = append(failed, d.String())
+			told.failed(out, d.DeploymentID, err)
 			continue
 		}
-		cmd.Printf("  %-40s ok; db-controller status %s shows when both have compared\n", d.DeploymentID, d.DeploymentID)
+		told.done(out, d.DeploymentID, "ok; db-controller status "+d.String()+" shows when both have compared")
 	}
-	if len(failed) > 0 {
-		return fmt.Errorf("%s did not answer, and still ignores messages of %s: run the same command again later", strings.Join(failed, ", "), id)
-	}
-	return nil
+	return told.result(out, id, "did not answer, and still ignores messages of "+id.String())
 }

@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/grpc/status"
 
 	"github.com/db-controller/db-controller/client"
 	"github.com/db-controller/db-controller/schema"
@@ -100,16 +99,11 @@ func newApply() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			for _, change := range changes {
-				cmd.Println(change)
-			}
-			if len(changes) == 0 {
-				cmd.Println("nothing changed")
-			}
-			return nil
+			return printChanges(printerOf(cmd), changes)
 		},
 	}
 	contextFlag(cmd)
+	outputFlag(cmd)
 	return cmd
 }
 
@@ -122,7 +116,18 @@ func unreached(services []*schema.Descriptor, env *schema.Environment) []schema.
 	})
 }
 
+func printChanges(out printer, changes []string) error {
+	for _, change := range changes {
+		out.line("%s", change)
+	}
+	if len(changes) == 0 {
+		out.line("nothing changed")
+	}
+	return out.document(map[string][]string{"changes": append([]string{}, changes...)})
+}
+
 func newRemove() *cobra.Command {
+	var ignore bool
 	cmd := &cobra.Command{
 		Use:   "remove NAME...",
 		Short: "Remove deployments (service/region), described versions (service@version) and regions, all or nothing",
@@ -150,21 +155,49 @@ it. It can be applied again. Use decommission for a deployment that will never c
 				return err
 			}
 			defer c.Close()
+			if !ignore {
+				if err := registered(cmd.Context(), c, req); err != nil {
+					return err
+				}
+			}
 			answer, err := c.Registry.Remove(cmd.Context(), req)
 			if err != nil {
 				return plain(err)
 			}
-			for _, change := range answer.GetChanges() {
-				cmd.Println(change)
-			}
-			if len(answer.GetChanges()) == 0 {
-				cmd.Println("nothing changed")
-			}
-			return nil
+			return printChanges(printerOf(cmd), answer.GetChanges())
 		},
+		ValidArgsFunction: completeDeployments(many),
 	}
 	contextFlag(cmd)
+	outputFlag(cmd)
+	cmd.Flags().BoolVar(&ignore, "ignore-not-found", false, "succeed for names that are not registered")
 	return cmd
+}
+
+// registered returns an error that names what the registry does not have. A misspelt name must not look removed.
+func registered(ctx context.Context, c *client.Client, req *registryv1.RemoveRequest) error {
+	answer, err := c.Registry.GetEnvironment(ctx, &registryv1.GetEnvironmentRequest{}) // not the cached one
+	if err != nil {
+		return plain(err)
+	}
+	env := wire.Environment(answer.GetEnvironment())
+	var known, unknown []string
+	for _, d := range env.Deployments {
+		known = append(known, d.String())
+	}
+	for _, d := range env.Services {
+		known = append(known, d.ServiceVersion.String())
+	}
+	known = append(known, env.Regions...)
+	for _, name := range slices.Concat(req.GetDeployments(), req.GetServices(), req.GetRegions()) {
+		if !slices.Contains(known, name) {
+			unknown = append(unknown, name+didYouMean(name, known))
+		}
+	}
+	if len(unknown) > 0 {
+		return &exitError{exitRefused, fmt.Errorf("not registered: %s", strings.Join(unknown, ", "))}
+	}
+	return nil
 }
 
 func apply(ctx context.Context, c *client.Client, files *schema.File, unused []*registryv1.UnusedPattern) ([]string, error) {
@@ -192,16 +225,13 @@ func openClient(cmd *cobra.Command) (*client.Client, error) {
 	if err != nil {
 		return nil, err
 	}
+	var options []client.Option
 	if token != "" {
-		return client.Open(path, client.WithTokenFile(token))
+		options = append(options, client.WithTokenFile(token))
 	}
-	return client.Open(path)
-}
-
-// plain returns the message and the code of a gRPC status.
-func plain(err error) error {
-	if s, ok := status.FromError(err); ok {
-		return fmt.Errorf("%s (%s)", s.Message(), s.Code())
+	c, err := client.Open(path, options...)
+	if err != nil {
+		return nil, usage("%w", err)
 	}
-	return err
+	return c, nil
 }

@@ -43,7 +43,7 @@ times. Compare the ratios within a run; machines differ.
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			for _, c := range cfg.Cases {
 				if !slices.Contains(bench.Cases, c) {
-					return fmt.Errorf("--cases %s: known are %s", c, strings.Join(bench.Cases, ", "))
+					return usage("--cases %s: known are %s", c, strings.Join(bench.Cases, ", "))
 				}
 			}
 			return runBench(cmd, dsn, cfg, asJSON)

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"fmt"
 	"net"
 	"path/filepath"
 	"strings"
@@ -40,6 +39,8 @@ production use your own authority, whose certificates carry one URI, spiffe://TR
 			if err != nil {
 				return err
 			}
+			out := printerOf(cmd)
+			made := []issued{}
 			for _, name := range args {
 				folder := filepath.Join(dir, folderOf(name))
 				if err := issue(a, folder, name, at); err != nil {
@@ -48,17 +49,26 @@ production use your own authority, whose certificates carry one URI, spiffe://TR
 				if err := a.Share(authority, folder); err != nil {
 					return err
 				}
-				cmd.Printf("%-50s %s\n", name, folder)
+				made = append(made, issued{name, folder})
+				out.line("%-50s %s", name, folder)
 			}
-			cmd.Printf("trust domain %s, valid for %d days\n", a.TrustDomain(), int(playground.Validity.Hours()/24))
-			return nil
+			days := int(playground.Validity.Hours() / 24)
+			out.line("trust domain %s, valid for %d days", a.TrustDomain(), days)
+			return out.document(map[string]any{"trustDomain": a.TrustDomain(), "days": days, "certificates": made})
 		},
 	}
 	cmd.AddCommand(newRevokeCerts())
+	outputFlag(cmd)
 	cmd.Flags().StringVar(&dir, "dir", "certs", "folder for the authority and the certificates")
 	cmd.Flags().StringVar(&trustDomain, "trust-domain", "example.org", "trust domain of the identities")
 	at.flags(cmd.Flags())
 	return cmd
+}
+
+// issued is a certificate for programs.
+type issued struct {
+	Identity string `json:"identity"`
+	Folder   string `json:"folder"`
 }
 
 // hosts are the names and addresses under which servers are reached.
@@ -78,13 +88,13 @@ func (h *hosts) flags(f *pflag.FlagSet) {
 func issue(a *playground.Authority, folder, name string, at hosts) error {
 	if host, ok := strings.CutPrefix(name, "host/"); ok {
 		if host == "" || strings.ContainsAny(host, "/ \t") {
-			return fmt.Errorf("identity %q: want host/NAME, such as host/db.example.org", name)
+			return usage("identity %q: want host/NAME, such as host/db.example.org", name)
 		}
 		return a.IssueHost(folder, host)
 	}
 	id, err := identity.ParsePath("/" + name)
 	if err != nil {
-		return err
+		return usage("%w", err)
 	}
 	if playground.Serves(id) {
 		return a.Issue(folder, id, playground.ReachedAt(at.names, at.addresses))

@@ -39,10 +39,12 @@ connections that use them. A certificate that is made for the same identity afte
 			if err := a.Revoke(authority, certFiles, users); err != nil {
 				return err
 			}
-			cmd.Printf("revoked: %s; the list is in %d folders\n", strings.Join(args, ", "), len(users)+1)
-			return nil
+			out := printerOf(cmd)
+			out.line("revoked: %s; the list is in %s", strings.Join(args, ", "), plural(len(users)+1, "folder"))
+			return out.document(map[string]any{"revoked": args, "folders": len(users) + 1})
 		},
 	}
+	outputFlag(cmd)
 	cmd.Flags().StringVar(&dir, "dir", "certs", "folder of all certificates, as for certs")
 	return cmd
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 
@@ -33,18 +32,20 @@ This cannot be undone. The command lists the deployments that do not answer: run
 		RunE: func(cmd *cobra.Command, args []string) error {
 			id, err := schema.ParseDeploymentID(args[0])
 			if err != nil {
-				return err
+				return usage("%w", err)
 			}
 			if reason == "" {
-				return errors.New("--reason is missing: the reason is stored with the decision")
+				return usage("--reason is missing: the reason is stored with the decision")
 			}
 			if !yes {
-				return fmt.Errorf("%s cannot come back afterwards: add --yes to continue (--help describes the effects)", id)
+				return usage("%s cannot come back afterwards: add --yes to continue (--help describes the effects)", id)
 			}
 			return decommission(cmd, id, strings.ToUpper(blocking), reason, unlisted)
 		},
 	}
 	contextFlag(cmd)
+	outputFlag(cmd)
+	cmd.ValidArgsFunction = completeDeployments(1)
 	cmd.Flags().StringVar(&reason, "reason", "", "the reason, which every deployment stores")
 	cmd.Flags().StringVar(&blocking, "blocking", schema.Unset.String(), "what references that block do when their target was in this deployment: UNSET or CASCADE_DELETE")
 	cmd.Flags().BoolVar(&yes, "yes", false, "confirm: this cannot be undone")
@@ -54,7 +55,7 @@ This cannot be undone. The command lists the deployments that do not answer: run
 
 func decommission(cmd *cobra.Command, id schema.DeploymentID, blocking, reason string, unlisted bool) error {
 	if blocking != schema.Unset.String() && blocking != schema.CascadeDelete.String() {
-		return fmt.Errorf("--blocking %s: want UNSET or CASCADE_DELETE", blocking)
+		return usage("--blocking %s: want UNSET or CASCADE_DELETE", blocking)
 	}
 	c, err := openClient(cmd)
 	if err != nil {
@@ -73,11 +74,12 @@ func decommission(cmd *cobra.Command, id schema.DeploymentID, blocking, reason s
 	if err != nil {
 		return err
 	}
-	cmd.Printf("%s is decommissioned in the registry\n", id)
-	var failed []string
+	out := printerOf(cmd)
+	out.line("%s is decommissioned in the registry", id)
+	var told decisions
 	for _, d := range env.Deployments {
 		if d.NeverRan() {
-			cmd.Printf("  %-40s has never run: it has nothing to remove\n", d.DeploymentID)
+			told.done(out, d.DeploymentID, "has never run: it has nothing to remove")
 			continue
 		}
 		admin, err := c.Admin(cmd.Context(), d.DeploymentID)
@@ -85,14 +87,44 @@ func decommission(cmd *cobra.Command, id schema.DeploymentID, blocking, reason s
 			_, err = admin.Decommission(cmd.Context(), &adminv1.DecommissionRequest{Deployment: id.String(), Blocking: blocking, Reason: reason})
 		}
 		if err != nil {
-			cmd.Printf("  %-40s FAILED: %v\n", d.DeploymentID, plain(err))
-			failed = append(failed, d.String())
+			told.failed(out, d.DeploymentID, err)
 			continue
 		}
-		cmd.Printf("  %-40s ok; db-controller status %s shows when the work is done\n", d.DeploymentID, d.DeploymentID)
+		told.done(out, d.DeploymentID, "ok; db-controller status "+d.String()+" shows when the work is done")
 	}
-	if len(failed) > 0 {
-		return fmt.Errorf("%s did not answer, and still waits for %s: run the same command again later", strings.Join(failed, ", "), id)
+	return told.result(out, id, "did not answer, and still waits for "+id.String())
+}
+
+// decisions are the answers of deployments that were told an operator's decision about one deployment.
+type decisions []decided
+
+type decided struct {
+	Deployment string `json:"deployment"`
+	Told       bool   `json:"told"`
+	Message    string `json:"message"`
+}
+
+func (d *decisions) done(out printer, id schema.DeploymentID, text string) {
+	*d = append(*d, decided{id.String(), true, text})
+	out.line("  %-40s %s", id, text)
+}
+
+func (d *decisions) failed(out printer, id schema.DeploymentID, err error) {
+	*d = append(*d, decided{id.String(), false, plain(err).Error()})
+	out.line("  %-40s FAILED: %v", id, plain(err))
+}
+
+// result prints the answers for programs. It returns an error when a deployment was not told.
+func (d decisions) result(out printer, about schema.DeploymentID, effect string) error {
+	var silent []string
+	for _, one := range d {
+		if !one.Told {
+			silent = append(silent, one.Deployment)
+		}
 	}
-	return nil
+	err := out.document(map[string]any{"deployment": about.String(), "answers": append(decisions{}, d...)})
+	if err == nil && len(silent) > 0 {
+		err = &exitError{exitUnavailable, fmt.Errorf("%s %s: run the same command again later", strings.Join(silent, ", "), effect)}
+	}
+	return err
 }

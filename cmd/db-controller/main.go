@@ -3,7 +3,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -27,21 +26,8 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	err := root.ExecuteContext(ctx)
-	if err == nil {
-		return 0
+	if err != nil {
+		_, _ = fmt.Fprintln(stderr, "error: "+err.Error())
 	}
-	_, _ = fmt.Fprintln(stderr, "error: "+err.Error())
-	if coded := (*exitError)(nil); errors.As(err, &coded) {
-		return coded.code
-	}
-	return 1
+	return exitCode(err)
 }
-
-// exitError is an error with an exit code of its own.
-type exitError struct {
-	code int
-	err  error
-}
-
-func (e *exitError) Error() string { return e.err.Error() }
-func (e *exitError) Unwrap() error { return e.err }

@@ -34,51 +34,56 @@ func (m *migrated) migrations() migrations.Set { return migrations.Set(m.set) }
 
 func (m *migrated) check(cmd *cobra.Command) error {
 	if s := m.migrations(); s != migrations.Deployment && s != migrations.Registry {
-		return fmt.Errorf("--set %s: want deployment or registry", m.set)
+		return usage("--set %s: want deployment or registry", m.set)
 	}
 	if err := requireFlags(cmd, "postgres"); err != nil {
 		return err
 	}
-	return checkDSN(m.dsn, m.plaintext)
+	if err := checkDSN(m.dsn, m.plaintext); err != nil {
+		return usage("%w", err)
+	}
+	return nil
 }
 
 // command returns a command whose flags are checked before it runs.
 func (m *migrated) command(use, short string, run func(cmd *cobra.Command) error) *cobra.Command {
-	return &cobra.Command{Use: use, Short: short, Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
+	cmd := &cobra.Command{Use: use, Short: short, Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
 		if err := m.check(cmd); err != nil {
 			return err
 		}
 		return run(cmd)
 	}}
+	outputFlag(cmd)
+	return cmd
 }
 
 func (m *migrated) newUp() *cobra.Command {
 	var roles bool
 	var prefix string
 	cmd := m.command("up", "Apply the missing migrations", func(cmd *cobra.Command) error {
-		if err := m.up(cmd); err != nil || !roles {
-			return err
+		out := printerOf(cmd)
+		applied, err := m.up(cmd.Context(), out)
+		if err == nil && roles {
+			if err = migrations.Roles(cmd.Context(), m.dsn, m.migrations(), prefix); err == nil {
+				out.line("%s", rolesText(m.migrations(), prefix))
+			}
 		}
-		if err := migrations.Roles(cmd.Context(), m.dsn, m.migrations(), prefix); err != nil {
-			return err
-		}
-		cmd.Print(rolesText(m.migrations(), prefix))
-		return nil
+		return errors.Join(out.document(map[string]any{"applied": append([]string{}, applied...)}), err)
 	})
 	cmd.Flags().BoolVar(&roles, "roles", false, "create or update roles with the least rights; needs a user who may create roles")
 	cmd.Flags().StringVar(&prefix, "role-prefix", "dbcontroller", "with --roles: prefix of their names; use another one for each database of a server")
 	return cmd
 }
 
-func (m *migrated) up(cmd *cobra.Command) error {
-	applied, err := migrations.Up(cmd.Context(), m.dsn, m.migrations())
+func (m *migrated) up(ctx context.Context, out printer) ([]string, error) {
+	applied, err := migrations.Up(ctx, m.dsn, m.migrations())
 	for _, name := range applied {
-		cmd.Println("applied", name)
+		out.line("applied %s", name)
 	}
 	if err == nil && len(applied) == 0 {
-		cmd.Println("nothing to do: the database has the newest schema")
+		out.line("nothing to do: the database has the newest schema")
 	}
-	return err
+	return applied, err
 }
 
 func (m *migrated) newDown() *cobra.Command {
@@ -86,16 +91,18 @@ func (m *migrated) newDown() *cobra.Command {
 	var reason string
 	cmd := m.command("down", "Undo the newest migration, which deletes its data", func(cmd *cobra.Command) error {
 		if reason == "" {
-			return errors.New("--reason is missing: the reason is stored with the decision")
+			return usage("--reason is missing: the reason is stored with the decision")
 		}
 		if !yes {
-			return errors.New("the tables and columns of the newest migration are dropped with their data, such as the record of removals: add --yes to continue")
+			return usage("the tables and columns of the newest migration are dropped with their data, such as the record of removals: add --yes to continue")
 		}
 		name, err := migrations.TakeBack(cmd.Context(), m.dsn, m.migrations(), reason)
-		if err == nil {
-			cmd.Println("undid", cmp.Or(name, "nothing"))
+		if err != nil {
+			return err
 		}
-		return err
+		out := printerOf(cmd)
+		out.line("undid %s", cmp.Or(name, "nothing"))
+		return out.document(map[string]string{"undone": name})
 	})
 	cmd.Long = `down undoes the newest migration and deletes its data: resources with the first migration, the record of removals with another
 one. It is refused while a process uses the database. The reason is kept in the database; "migrate status" shows it.`
@@ -107,32 +114,45 @@ one. It is refused while a process uses the database. The reason is kept in the 
 func (m *migrated) newStatus() *cobra.Command {
 	return m.command("status", "List the migrations", func(cmd *cobra.Command) error {
 		states, err := migrations.List(cmd.Context(), m.dsn, m.migrations())
-		for _, s := range states {
-			word := "missing"
-			if s.Applied {
-				word = "applied"
-			}
-			cmd.Printf("%-8s %s\n", word, s.Name)
-		}
 		if err != nil {
 			return err
 		}
 		undone, err := migrations.ListUndone(cmd.Context(), m.dsn, m.migrations())
-		for _, u := range undone {
-			cmd.Printf("%s was undone by %s on %s: %s\n", u.Name, u.By, u.At.UTC().Format(time.RFC3339), u.Reason)
-		}
-		return err
+		return errors.Join(printMigrations(printerOf(cmd), states, undone), err)
 	})
+}
+
+func printMigrations(out printer, states []migrations.Status, undone []migrations.Undone) error {
+	type state struct {
+		Name    string `json:"name"`
+		Applied bool   `json:"applied"`
+	}
+	type reverted struct {
+		Name   string `json:"name"`
+		By     string `json:"by"`
+		Time   string `json:"time"`
+		Reason string `json:"reason"`
+	}
+	all, back := []state{}, []reverted{}
+	for _, s := range states {
+		all = append(all, state{s.Name, s.Applied})
+		out.line("%-8s %s", map[bool]string{true: "applied", false: "missing"}[s.Applied], s.Name)
+	}
+	for _, u := range undone {
+		back = append(back, reverted{u.Name, u.By, at(u.At), u.Reason})
+		out.line("%s was undone by %s on %s: %s", u.Name, u.By, at(u.At), u.Reason)
+	}
+	return out.document(map[string]any{"migrations": all, "undone": back})
 }
 
 // rolesText lists the roles and the next step.
 func rolesText(set migrations.Set, prefix string) string {
 	if set == migrations.Registry {
 		return fmt.Sprintf("roles %[1]s_owner (migrations), %[1]s_api (registry serve), %[1]s_audit (reading)\n"+
-			"next, for a user that logs in: GRANT %[1]s_api TO <user>\n", prefix)
+			"next, for a user that logs in: GRANT %[1]s_api TO <user>", prefix)
 	}
 	return fmt.Sprintf("roles %[1]s_owner (migrations), %[1]s_api and %[1]s_controller (serve), %[1]s_audit (reading)\n"+
-		"next, for a user that logs in: GRANT %[1]s_api, %[1]s_controller TO <user>\n", prefix)
+		"next, for a user that logs in: GRANT %[1]s_api, %[1]s_controller TO <user>", prefix)
 }
 
 // ready migrates a database, or checks that it has the schema that this binary needs.

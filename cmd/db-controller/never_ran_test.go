@@ -48,7 +48,7 @@ func TestADescribedDeploymentThatNeverRanFailsNoCommand(t *testing.T) {
 	require.Zero(t, got.code, got.errOut)
 	require.Contains(t, got.out, "iam.example.com/eastus2: has never run\n")
 	got = command(t, append(at, "decommission", "evil.example.com/mars", "--reason", "stolen", "--yes")...)
-	require.Equal(t, 1, got.code)
+	require.Equal(t, exitRefused, got.code)
 	require.Contains(t, got.errOut, "unknown deployment: evil.example.com/mars (NotFound): add --unlisted")
 	got = command(t, append(at, "decommission", "evil.example.com/mars", "--reason", "stolen", "--yes", "--unlisted")...)
 	require.Zero(t, got.code, got.errOut)

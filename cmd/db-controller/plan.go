@@ -12,8 +12,10 @@ import (
 )
 
 func newPlan() *cobra.Command {
-	return resourceCommand("plan NAME", "Show the effect of a delete in all deployments, and change nothing", "  db-controller plan //iam.example.com/us-west2/projects/acme", ofResources(cobra.ExactArgs(1)),
+	cmd := resourceCommand("plan NAME", "Show the effect of a delete in all deployments, and change nothing", "  db-controller plan //iam.example.com/us-west2/projects/acme", ofResources(cobra.ExactArgs(1)),
 		func(cmd *cobra.Command, c *client.Client, args []string) error { return printPlan(cmd, c, args[0]) })
+	cmd.ValidArgsFunction = completeNames(1)
+	return cmd
 }
 
 func printPlan(cmd *cobra.Command, c *client.Client, full string) error {
@@ -24,6 +26,9 @@ func printPlan(cmd *cobra.Command, c *client.Client, full string) error {
 	plan, err := resources.PlanDeletion(cmd.Context(), &resourcev1.PlanDeletionRequest{Name: name.Name})
 	if err != nil {
 		return plain(err)
+	}
+	if out := printerOf(cmd); !out.people() {
+		return out.document(plan)
 	}
 	writePlan(cmd.OutOrStdout(), plan)
 	return nil

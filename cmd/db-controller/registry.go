@@ -39,7 +39,7 @@ func newRegistry() *cobra.Command {
 				return err
 			}
 			if err := errors.Join(cfg.database.check(), cfg.server.check()); err != nil {
-				return err
+				return usage("%w", err)
 			}
 			log, err := newLogger(cmd)
 			if err != nil {

@@ -1,8 +1,8 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
-	"time"
 
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
@@ -26,23 +26,26 @@ func newRemovals() *cobra.Command {
 			}
 			if uid != "" {
 				if _, err := uuid.Parse(uid); err != nil {
-					return fmt.Errorf("--uid: %w", err)
+					return usage("--uid: %w", err)
 				}
 			}
 			found, err := removalsAt(cmd, c, name.Deployment, &adminv1.ListRemovalsRequest{Name: name.Name, Uid: uid})
 			if err != nil {
 				return err
 			}
+			out := printerOf(cmd)
 			if len(found) == 0 {
-				cmd.Printf("There is no record of a removal of %s: it was not removed, or longer ago than --removals-kept of its deployment.\n", args[0])
-				return nil
+				out.line("There is no record of a removal of %s: it was not removed, or longer ago than --removals-kept of its deployment.", args[0])
 			}
-			for _, r := range found {
-				printChain(cmd, c, r)
+			chains := make([]chain, len(found))
+			for i, r := range found {
+				chains[i] = follow(cmd, c, r)
+				chains[i].print(out)
 			}
-			return nil
+			return out.document(chains)
 		})
 	cmd.Flags().StringVar(&uid, "uid", "", "only the resource with this uid")
+	cmd.ValidArgsFunction = completeNames(1)
 	return cmd
 }
 
@@ -58,48 +61,71 @@ func removalsAt(cmd *cobra.Command, c *client.Client, at schema.DeploymentID, re
 	return answer.GetRemovals(), nil
 }
 
-// printChain follows the cause of a removal from deployment to deployment.
-func printChain(cmd *cobra.Command, c *client.Client, r *adminv1.Removal) {
-	first := r
-	state := "gone"
-	if !r.GetGone() {
-		state = "still DELETING"
-	}
-	cmd.Printf("%s  %s  uid %s, removed %s, %s\n", r.GetName(), r.GetKind(), r.GetUid(), localTime(r.GetDecideTime().AsTime()), state)
+// chain is a removal with its causes, up to the root as far as records are kept.
+type chain struct {
+	Removals []json.RawMessage `json:"removals"`
+	// Incomplete says why the chain ends before its root.
+	Incomplete string `json:"incomplete,omitempty"`
+
+	links []*adminv1.Removal
+}
+
+// follow follows the cause of a removal from deployment to deployment.
+func follow(cmd *cobra.Command, c *client.Client, r *adminv1.Removal) (found chain) {
+	found.links = []*adminv1.Removal{r}
 	for range longestChain {
 		if r.GetVia() == "" {
 			break
 		}
-		word := "cascaded with"
-		if r.GetHow() == "OWNER_GONE" {
-			word = "lost its last owner,"
-		}
 		next, err := nextLink(cmd, c, r)
-		switch {
-		case err != nil:
-			cmd.Printf("  %s %s, whose deployment does not answer: %v\n", word, r.GetVia(), err)
-		case next == nil:
-			cmd.Printf("  %s %s, of which no record is kept\n", word, r.GetVia())
-		default:
-			cmd.Printf("  %s %s  %s  uid %s\n", word, next.GetName(), next.GetKind(), next.GetUid())
-			r = next
-			continue
+		if err != nil {
+			found.Incomplete = fmt.Sprintf("%s, whose deployment does not answer: %v", r.GetVia(), err)
+			break
 		}
-		break
+		if next == nil {
+			found.Incomplete = r.GetVia() + ", of which no record is kept"
+			break
+		}
+		found.links = append(found.links, next)
+		r = next
 	}
-	if r.GetRoot() == "" {
-		cmd.Println("  the record of the root is no longer kept")
+	found.Removals = messages(found.links)
+	return found
+}
+
+func (f chain) print(out printer) {
+	first, last := f.links[0], f.links[len(f.links)-1]
+	state := "gone"
+	if !first.GetGone() {
+		state = "still DELETING"
+	}
+	out.line("%s  %s  uid %s, removed %s, %s", first.GetName(), first.GetKind(), first.GetUid(), at(first.GetDecideTime().AsTime()), state)
+	for i, r := range f.links[1:] {
+		out.line("  %s %s  %s  uid %s", because(f.links[i]), r.GetName(), r.GetKind(), r.GetUid())
+	}
+	if f.Incomplete != "" {
+		out.line("  %s %s", because(last), f.Incomplete)
+	}
+	if last.GetRoot() == "" {
+		out.line("  the record of the root is no longer kept")
 		return
 	}
-	by := r.GetActor()
+	by := last.GetActor()
 	if by == "" {
 		by = "nobody: it did not exist any more"
 	}
 	request := ""
-	if r.GetRequestId() != "" {
-		request = ", request " + r.GetRequestId()
+	if last.GetRequestId() != "" {
+		request = ", request " + last.GetRequestId()
 	}
-	cmd.Printf("  root%s: %s, deleted %s by %s%s\n", asTold(first, r), r.GetRoot(), localTime(r.GetRequestTime().AsTime()), by, request)
+	out.line("  root%s: %s, deleted %s by %s%s", asTold(first, last), last.GetRoot(), at(last.GetRequestTime().AsTime()), by, request)
+}
+
+func because(r *adminv1.Removal) string {
+	if r.GetHow() == "OWNER_GONE" {
+		return "lost its last owner,"
+	}
+	return "cascaded with"
 }
 
 // asTold names the deployment whose word the root is, unless the deployment of the first link has recorded the root itself.
@@ -128,5 +154,3 @@ func nextLink(cmd *cobra.Command, c *client.Client, r *adminv1.Removal) (*adminv
 	}
 	return found[0], nil
 }
-
-func localTime(t time.Time) string { return t.Local().Format("2006-01-02 15:04:05") }

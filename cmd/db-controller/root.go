@@ -25,10 +25,18 @@ Every flag can also be set by an environment variable (--log-level by DBCONTROLL
 --config names (log-level: debug). A flag takes precedence over the environment, and the environment over the file.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
+		Version:       thisBuild().String(),
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
-			return configure(cmd)
+			if err := configure(cmd); err != nil {
+				return usage("%w", err)
+			}
+			return checkOutput(cmd)
 		},
+		Args: subcommandOf,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
+	root.SetVersionTemplate("{{.Version}}\n")
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage("%w", err) })
 	root.PersistentFlags().String("config", "", "YAML file with flags")
 	root.PersistentFlags().String("log-level", "info", "debug, info, warn or error")
 	root.AddGroup(&cobra.Group{ID: "try", Title: "Try it:"}, &cobra.Group{ID: "resources", Title: "Resources:"},
@@ -36,37 +44,16 @@ Every flag can also be set by an environment variable (--log-level by DBCONTROLL
 	add := func(group string, commands ...*cobra.Command) {
 		for _, c := range commands {
 			c.GroupID = group
-			usageInErrors(c)
 			root.AddCommand(c)
 		}
 	}
 	add("try", newScan(), newDev(), newBench())
-	add("resources", newGet(), newList(), newPut(), newDelete(), newPlan(), newExplain(), newRemovals(), newWatch(), newBlockDeletion())
+	add("resources", newGet(), newList(), newPut(), newPatch(), newDelete(), newPlan(), newExplain(), newRemovals(), newWatch(), newBlockDeletion())
 	add("describe", newValidate(), newApply(), newRemove(), newSetVersion(), newDecommission(), newAcceptDatabase(), newWaive())
 	add("run", newServe(), newRegistry(), newMigrate(), newCerts(), newStatus(), newVerify(), newHealthcheck())
 	root.AddCommand(newVersion())
+	strictly(root)
 	return root
-}
-
-// usageInErrors adds the usage lines of a command and its subcommands to errors about their arguments.
-func usageInErrors(c *cobra.Command) {
-	c.Args = withUsage(c.Args)
-	for _, sub := range c.Commands() {
-		usageInErrors(sub)
-	}
-}
-
-// withUsage adds the usage line to errors about arguments.
-func withUsage(check cobra.PositionalArgs) cobra.PositionalArgs {
-	if check == nil {
-		return nil
-	}
-	return func(cmd *cobra.Command, args []string) error {
-		if err := check(cmd, args); err != nil {
-			return fmt.Errorf("%w; usage: %s", err, cmd.UseLine())
-		}
-		return nil
-	}
 }
 
 // configure sets the flags that the command line does not set, from the environment, else from the file.
@@ -127,7 +114,7 @@ func newLogger(cmd *cobra.Command) (*zap.Logger, error) {
 	text, _ := cmd.Flags().GetString("log-level")
 	level, err := zapcore.ParseLevel(text)
 	if err != nil {
-		return nil, fmt.Errorf("--log-level: %w", err)
+		return nil, usage("--log-level: %w", err)
 	}
 	stderr := cmd.ErrOrStderr()
 	out := zapcore.Lock(zapcore.AddSync(stderr))
@@ -156,7 +143,7 @@ func requireFlags(cmd *cobra.Command, flags ...string) error {
 		}
 	}
 	if len(missing) > 0 {
-		return fmt.Errorf("missing: %s", strings.Join(missing, ", "))
+		return usage("missing: %s", strings.Join(missing, ", "))
 	}
 	return nil
 }

@@ -73,7 +73,7 @@ func TestTheVersionIsPrinted(t *testing.T) {
 	require.Empty(t, got.errOut)
 }
 
-// A command that cannot start exits with 1, prints no result, and names the wrong flag or argument with the valid values.
+// A wrong command line exits with 2, prints no result, and names the wrong flag or argument with the valid values.
 func TestWrongArgumentsAreRefused(t *testing.T) {
 	t.Parallel()
 	server := []string{"--postgres", "postgres://localhost/x", "--certs", "x", "--listen", "127.0.0.1:0"}
@@ -94,8 +94,18 @@ func TestWrongArgumentsAreRefused(t *testing.T) {
 		{[]string{"get", "//a.example.com/r/ps/p", "-o", "xml"}, "--output xml: want table, json or yaml"},
 		{[]string{"get", "//a.example.com/r/ps/p", "--context", "/nonexistent/client.yaml"}, "/nonexistent/client.yaml does not exist: start `db-controller dev`"},
 		{[]string{"validate"}, "requires at least 1 arg(s)"},
-		{[]string{"validate", "x.yaml", "-o", "table"}, "--output table: want text or json"},
-		{[]string{"validate", "/nonexistent.yaml"}, "open /nonexistent.yaml: no such file or directory"},
+		{[]string{"validate", "x.yaml", "-o", "xml"}, "--output xml: want table, json or yaml"},
+		{[]string{"destroy", "x"}, `unknown command "destroy"`},
+		{[]string{"lst"}, `unknown command "lst" for "db-controller": did you mean list?`},
+		{[]string{"migrate", "upp"}, `unknown command "upp" for "db-controller migrate": did you mean up?`},
+		{[]string{"migrate", "sideways"}, `want down, status, up`},
+		{[]string{"put"}, "give the full name of a resource, or a file with resources by -f"},
+		{[]string{"put", "-f", "x", "--set", "a=1"}, "--set needs the full name of a resource"},
+		{[]string{"delete"}, "requires at least 1 arg(s)"},
+		{[]string{"delete", "-f", "x", acmeName}, "; usage: "},
+		{[]string{"delete", acmeName, "--timeout", "-1s", "--context", stub.New(t, stub.Services{}).Context}, "--timeout -1s"},
+		{[]string{"status"}, "accepts 1 arg(s), received 0"},
+		{[]string{"status", "--all", "a.example.com/r"}, "; usage: "},
 		{[]string{"serve"}, "missing: --deployment (service/region), --postgres (DSN of the deployment's own database), --registry (host:port of the registry"},
 		{[]string{"registry"}, "missing: --postgres (DSN of the registry's database), --certs"},
 		{with(serve, "--deployment", "iam"), `deployment "iam": want service/region`},
@@ -106,7 +116,6 @@ func TestWrongArgumentsAreRefused(t *testing.T) {
 		{with(serve, "--log-level", "loud"), "--log-level: "},
 		{with(serve, "--postgres", "postgres://db.example.org/x"), "--postgres: the connection to PostgreSQL at db.example.org would be unencrypted"},
 		{with(serve, "--nodes", "many"), `invalid argument "many" for "--nodes" flag`},
-		{with(serve), "x/tls.crt"},
 		{with([]string{"registry"}, with(server, "--pprof", "example.org:1")...), "--pprof: example.org:1: want a loopback address"},
 		{[]string{"migrate", "up"}, "missing: --postgres (DSN of the database)"},
 		{[]string{"migrate", "up", "--postgres", "x", "--set", "other"}, "--set other: want deployment or registry"},
@@ -119,10 +128,23 @@ func TestWrongArgumentsAreRefused(t *testing.T) {
 		{[]string{"certs", "--dir", t.TempDir(), "host/a b"}, `identity "host/a b": want host/NAME`},
 	} {
 		got := command(t, c.args...)
-		require.Equal(t, 1, got.code, "%v", c.args)
+		require.Equal(t, exitUsage, got.code, "%v: %s", c.args, got.errOut)
 		require.Contains(t, got.errOut, "error: ", "%v", c.args)
 		require.Contains(t, got.errOut, c.says, "%v", c.args)
 		require.Empty(t, got.out, "%v", c.args)
+	}
+}
+
+// A file that cannot be read is no wrong command line.
+func TestMissingFilesExitWithOne(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{
+		{"validate", "/nonexistent.yaml"},
+		{"serve", "--deployment", "iam.example.com/us-west2", "--registry", "localhost:1", "--postgres", "postgres://localhost/x", "--certs", "/nonexistent", "--listen", "127.0.0.1:0"},
+	} {
+		got := command(t, args...)
+		require.Equal(t, exitFailed, got.code, "%v", args)
+		require.Contains(t, got.errOut, "no such file or directory")
 	}
 }
 
@@ -131,7 +153,7 @@ func TestAServerReportsAllWrongFlags(t *testing.T) {
 	t.Parallel()
 	got := command(t, "serve", "--deployment", "a.example.com/r", "--postgres", "postgres://db.example.org/x", "--registry", "x", "--certs", "x", "--listen", "x",
 		"--lease", "1ms", "--audit-rate", "-1")
-	require.Equal(t, 1, got.code)
+	require.Equal(t, exitUsage, got.code)
 	for _, flag := range []string{"--postgres: ", "--lease 1ms: ", "--audit-rate -1: "} {
 		require.Contains(t, got.errOut, flag)
 	}
@@ -146,7 +168,7 @@ func TestFlagsAreReadFromTheFileAndTheEnvironment(t *testing.T) {
 	require.Contains(t, command(t, "healthcheck", "--config", file).errOut, "http://127.0.0.1:1/environment")
 	require.Contains(t, command(t, "healthcheck", "--config", file, "--url", "http://127.0.0.1:1/flag").errOut, "http://127.0.0.1:1/flag")
 	got = command(t, "healthcheck", "--config", write(t, "ulr: x\n"))
-	require.Equal(t, 1, got.code)
+	require.Equal(t, exitUsage, got.code)
 	require.Contains(t, got.errOut, `unknown key "ulr": known are`)
 }
 
@@ -176,7 +198,7 @@ func TestValidateSummarisesServices(t *testing.T) {
 	t.Parallel()
 	got := command(t, "validate", write(t, twoKinds))
 	require.Zero(t, got.code, got.errOut)
-	require.Contains(t, got.out, "iam.example.com@v1: 2 kinds, 1 references, ok\n")
+	require.Contains(t, got.out, "iam.example.com@v1: 2 kinds, 1 reference, ok\n")
 	got = command(t, "validate", "-o", "json", write(t, twoKinds))
 	require.Zero(t, got.code, got.errOut)
 	var answer struct {
@@ -199,7 +221,7 @@ func TestValidateNamesProblemsWithTheirLines(t *testing.T) {
 	got := command(t, "validate", file)
 	require.Equal(t, 1, got.code)
 	require.Contains(t, got.errOut, file+":5: ")
-	require.Contains(t, got.errOut, "error: 1 problems\n")
+	require.Contains(t, got.errOut, "error: 1 problem\n")
 	got = command(t, "validate", "-o", "json", file)
 	require.Equal(t, 1, got.code)
 	require.Contains(t, got.out, `"level": "problem"`)
@@ -217,8 +239,8 @@ kinds:
 `)
 	require.Zero(t, command(t, "validate", file).code)
 	got := command(t, "validate", "--strict", file)
-	require.Equal(t, exitWarnings, got.code, got.out+got.errOut)
-	require.Contains(t, got.errOut, "warnings that are not acknowledged")
+	require.Equal(t, exitFindings, got.code, got.out+got.errOut)
+	require.Contains(t, got.errOut, "1 warning not acknowledged")
 }
 
 // The descriptor in README.md is valid as it stands there.
@@ -238,8 +260,8 @@ func TestTheDescriptorOfTheReadmeIsValid(t *testing.T) {
 	}
 	got := command(t, "validate", "--strict", write(t, strings.Join(lines, "")))
 	require.Zero(t, got.code, got.errOut)
-	require.Contains(t, got.out, "devices.example.com@v1: 1 kinds, 1 references, ok\n")
-	require.Contains(t, got.out, "iam.example.com@v1: 1 kinds, ")
+	require.Contains(t, got.out, "devices.example.com@v1: 1 kind, 1 reference, ok\n")
+	require.Contains(t, got.out, "iam.example.com@v1: 1 kind, ")
 }
 
 func TestCertsWritesAFolderForEachIdentity(t *testing.T) {
@@ -270,7 +292,7 @@ type resources struct {
 func acme() *resourcev1.Resource {
 	body, _ := structpb.NewStruct(map[string]any{"title": "Acme"})
 	return &resourcev1.Resource{
-		Name: "projects/acme", Kind: "Project", Uid: "u1", Revision: 7, State: resourcev1.Resource_STATE_ACTIVE, Body: body,
+		Name: "projects/acme", Deployment: "iam.example.com/us-west2", Kind: "Project", Uid: "u1", Revision: 7, State: resourcev1.Resource_STATE_ACTIVE, Body: body,
 		CreateTime: timestamppb.New(time.Now().Add(-72 * time.Hour)),
 	}
 }
@@ -325,7 +347,7 @@ func TestResourcesAreShownAsTableJSONAndYAML(t *testing.T) {
 	at := []string{"--context", stub.New(t, stub.Services{Resources: &resources{}}).Context}
 	got := command(t, append(at, "get", acmeName)...)
 	require.Equal(t, 0, got.code, got.errOut)
-	require.Equal(t, "NAME           KIND     STATE   REVISION  AGE\nprojects/acme  Project  ACTIVE  7         3d\n", got.out)
+	require.Equal(t, "NAME                                      KIND     STATE   REVISION  AGE\n"+acmeName+"  Project  ACTIVE  7         3d\n", got.out)
 	got = command(t, append(at, "get", acmeName, "-o", "json")...)
 	require.Zero(t, got.code, got.errOut)
 	var object map[string]any
@@ -342,7 +364,7 @@ func TestGetShowsWhatExistsAndFailsForTheRest(t *testing.T) {
 	t.Parallel()
 	at := []string{"--context", stub.New(t, stub.Services{Resources: &resources{}}).Context}
 	got := command(t, append(at, "get", acmeName, "//iam.example.com/us-west2/projects/none")...)
-	require.Equal(t, 1, got.code)
+	require.Equal(t, exitRefused, got.code)
 	require.Contains(t, got.out, "projects/acme  Project")
 	require.Equal(t, "error: projects/none: not found (NotFound)\n", got.errOut)
 }
@@ -355,7 +377,7 @@ func TestListSaysThatThereAreMore(t *testing.T) {
 	require.Equal(t, 3, strings.Count(got.out, "\n"), got.out)
 	require.Contains(t, got.errOut, "--limit 20")
 	got = command(t, append(at, "list", "iam.example.com/us-west2", "--limit", "0")...)
-	require.Equal(t, 1, got.code)
+	require.Equal(t, exitUsage, got.code)
 	require.Contains(t, got.errOut, "--limit 0: want at least 1")
 }
 
@@ -376,8 +398,10 @@ func TestPutReadsTheBody(t *testing.T) {
 		require.Zero(t, got.code, got.errOut)
 		require.Equal(t, "Acme", (<-served.put).GetBody().GetFields()["title"].GetStringValue())
 	}
+	got := command(t, at...)
+	require.Equal(t, exitRefused, got.code)
+	require.Contains(t, got.errOut, "exists, and a put without a body would empty it")
 	for says, args := range map[string][]string{
-		"exists, and a put without a body would empty it":     nil,
 		"give the body as an argument or in a file, not both": {"a: 1", "-f", "x"},
 		"the body is neither JSON nor YAML with fields":       {"[1]"},
 		"the body has more than one YAML document":            {"a: 1\n---\nb: 2"},
@@ -386,16 +410,16 @@ func TestPutReadsTheBody(t *testing.T) {
 		"--owner Project: want KIND=NAME":                     {"a: 1", "--owner", "Project"},
 	} {
 		got := command(t, append(at, args...)...)
-		require.Equal(t, 1, got.code, says)
+		require.Equal(t, exitUsage, got.code, says)
 		require.Contains(t, got.errOut, says)
 	}
 }
 
-func TestARefusedDeleteExitsWithOneAndTheReason(t *testing.T) {
+func TestARefusedDeleteSaysTheReason(t *testing.T) {
 	t.Parallel()
 	at := []string{"--context", stub.New(t, stub.Services{Resources: &resources{}}).Context}
 	got := command(t, append(at, "delete", acmeName)...)
-	require.Equal(t, 1, got.code)
+	require.Equal(t, exitRefused, got.code)
 	require.Equal(t, "error: projects/acme cannot be deleted: it is referred to by //d/r/devices/d1 (account) (FailedPrecondition)\n", got.errOut)
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -19,12 +20,6 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// exitUsage is the exit code of a scan with wrong arguments, exitFindings that of `scan --strict` with findings.
-const (
-	exitUsage    = 2
-	exitFindings = 3
-)
-
 // memoryLimit is that of the heap, at which garbage is collected at any price.
 const memoryLimit = 48 << 20
 
@@ -33,7 +28,6 @@ const guessedDomain = ".example.com"
 
 type scanFlags struct {
 	dsns             []string
-	output           string
 	html, write      string
 	rate             int
 	statementTimeout time.Duration
@@ -64,10 +58,9 @@ or was interrupted.`,
   db-controller scan references.yaml --dsn shop=service=shop --dsn crm=service=crm --html report.html`,
 		RunE: func(cmd *cobra.Command, args []string) error { return runScan(cmd, args, &f) },
 	}
-	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage("%w", err) })
 	flags := cmd.Flags()
 	flags.StringArrayVar(&f.dsns, "dsn", nil, "`NAME=DSN` of a database; once for each")
-	flags.StringVarP(&f.output, "output", "o", "text", "text or json")
+	outputFlag(cmd)
 	flags.StringVar(&f.html, "html", "", "write the report to `FILE` as a page that needs nothing else")
 	flags.StringVar(&f.write, "write", "", "write the guessed declaration to `FILE`, which must not exist")
 	flags.IntVar(&f.rate, "rate", 50_000, "read at most this many rows a second; 0 for no limit")
@@ -75,10 +68,6 @@ or was interrupted.`,
 	flags.BoolVar(&f.strict, "strict", false, "fail with exit code 3 when something should be done")
 	plaintextFlag(flags, &f.plaintext)
 	return cmd
-}
-
-func usage(format string, args ...any) error {
-	return &exitError{code: exitUsage, err: fmt.Errorf(format, args...)}
 }
 
 func runScan(cmd *cobra.Command, files []string, f *scanFlags) error {
@@ -119,8 +108,6 @@ func (f *scanFlags) check(files []string) error {
 	switch {
 	case len(f.dsns) == 0:
 		return usage("missing: --dsn NAME=DSN, once for each database")
-	case f.output != "text" && f.output != "json":
-		return usage("--output %s: want text or json", f.output)
 	case f.rate < 0:
 		return usage("--rate %d: want 0 or more", f.rate)
 	case f.statementTimeout < 100*time.Millisecond:
@@ -212,10 +199,18 @@ func (f *scanFlags) outputs(cmd *cobra.Command, result *scan.Result) error {
 			return err
 		}
 	}
-	if f.output == "json" {
-		return result.JSON(cmd.OutOrStdout())
+	switch out := printerOf(cmd); out.format {
+	case "json":
+		return result.JSON(out.out)
+	case "yaml":
+		var raw bytes.Buffer
+		if err := result.JSON(&raw); err != nil {
+			return err
+		}
+		return writeYAML(out.out, raw.Bytes())
+	default:
+		return result.Text(out.out)
 	}
-	return result.Text(cmd.OutOrStdout())
 }
 
 // create writes a file that only its owner may read, when it is new: it has values of rows.
@@ -238,9 +233,9 @@ func (f *scanFlags) verdict(ctx context.Context, r *report.Report) error {
 	case ctx.Err() != nil:
 		return errors.New("interrupted: the report is partial")
 	case failed > 0:
-		return fmt.Errorf("%d references were not scanned to the end", failed)
+		return fmt.Errorf("%s not scanned to the end", plural(failed, "reference"))
 	case f.strict && n > 0:
-		return &exitError{code: exitFindings, err: fmt.Errorf("%d references with something to do", n)}
+		return &exitError{code: exitFindings, err: fmt.Errorf("%s with something to do", plural(n, "reference"))}
 	}
 	return nil
 }

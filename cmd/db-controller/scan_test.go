@@ -24,7 +24,7 @@ func TestWrongArgumentsOfScanAreRefused(t *testing.T) {
 		{[]string{"--dsn", "sh op=postgres://u:s3cr3t@localhost/x"}, 2, "want a domain name"},
 		{[]string{"--dsn", "shop/US=postgres://u:s3cr3t@localhost/x"}, 2, `region "US"`},
 		{[]string{"--dsn", shop, "--dsn", shop}, 2, "name their regions, as shop/REGION"},
-		{[]string{"--dsn", shop, "-o", "xml"}, 2, "--output xml: want text or json"},
+		{[]string{"--dsn", shop, "-o", "xml"}, 2, "--output xml: want table, json or yaml"},
 		{[]string{"--dsn", shop, "--rate", "-1"}, 2, "--rate -1: want 0 or more"},
 		{[]string{"--dsn", shop, "--rate", "fast"}, 2, `invalid argument "fast"`},
 		{[]string{"--dsn", shop, "--statement-timeout", "1ms"}, 2, "want at least 100ms"},

@@ -115,10 +115,10 @@ func newServe() *cobra.Command {
 			}
 			defer func() { _ = log.Sync() }()
 			if cfg.id, err = schema.ParseDeploymentID(deployment); err != nil {
-				return err
+				return usage("--deployment: %w", err)
 			}
 			if err := cfg.check(); err != nil {
-				return err
+				return usage("%w", err)
 			}
 			return runDeployment(cmd.Context(), cfg, log)
 		},

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 
@@ -10,12 +9,8 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// exitWarnings is the exit code of `validate --strict` for files that can be applied, and have warnings.
-const exitWarnings = 3
-
 func newValidate() *cobra.Command {
 	var strict bool
-	var output string
 	cmd := &cobra.Command{
 		Use:   "validate FILE...",
 		Short: "Check service descriptors, all files together: problems with their lines, and deletions that can get stuck",
@@ -30,31 +25,26 @@ The exit code is 1 when a file cannot be applied, and with --strict 3 when there
 		Example: "  db-controller validate services/*.yaml --strict -o json",
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if output != "text" && output != "json" {
-				return fmt.Errorf("--output %s: want text or json", output)
-			}
 			v, err := validate(args)
 			if err != nil {
 				return err
 			}
-			if output == "json" {
-				if err := v.printJSON(cmd); err != nil {
-					return err
-				}
-			} else {
+			if out := printerOf(cmd); out.people() {
 				v.print(cmd)
+			} else if err := out.document(v.document()); err != nil {
+				return err
 			}
 			switch n := v.unacknowledged(); {
 			case len(v.problems) > 0:
-				return fmt.Errorf("%d problems", len(v.problems))
+				return errors.New(plural(len(v.problems), "problem"))
 			case strict && n > 0:
-				return &exitError{code: exitWarnings, err: fmt.Errorf("%d warnings that are not acknowledged", n)}
+				return &exitError{exitFindings, fmt.Errorf("%s not acknowledged", plural(n, "warning"))}
 			}
 			return nil
 		},
 	}
 	cmd.Flags().BoolVar(&strict, "strict", false, "fail with exit code 3 when a warning is not acknowledged")
-	cmd.Flags().StringVarP(&output, "output", "o", "text", "text or json")
+	outputFlag(cmd)
 	return cmd
 }
 
@@ -96,7 +86,7 @@ func (v validated) print(cmd *cobra.Command) {
 		cmd.PrintErrln(p)
 	}
 	for _, s := range v.services() {
-		cmd.Printf("%s@%s: %d kinds, %d references, ok\n", s.Service, s.Version, s.Kinds, s.References)
+		cmd.Printf("%s@%s: %s, %s, ok\n", s.Service, s.Version, plural(s.Kinds, "kind"), plural(s.References, "reference"))
 	}
 	v.printRights(cmd)
 	for _, f := range v.findings {
@@ -108,7 +98,7 @@ func (v validated) printRights(cmd *cobra.Command) {
 	if v.files == nil || v.files.Rights == nil || len(v.problems) > 0 {
 		return
 	}
-	cmd.Printf("rights: %d grants, ok\n", len(v.files.Rights.Grants))
+	cmd.Printf("rights: %s, ok\n", plural(len(v.files.Rights.Grants), "grant"))
 	if !v.files.Rights.Deny && len(v.files.Rights.Grants) > 0 {
 		cmd.Println("rights: without `default: deny` the grants only add the right to operate")
 	}
@@ -149,7 +139,7 @@ type findingJSON struct {
 	Acknowledged string `json:"acknowledged,omitempty"`
 }
 
-func (v validated) printJSON(cmd *cobra.Command) error {
+func (v validated) document() any {
 	convert := func(p schema.Problem) findingJSON {
 		return findingJSON{Level: "problem", File: p.Pos.File, Line: p.Pos.Line, Path: p.Pos.Path, Message: p.Message, Remedy: p.Remedy}
 	}
@@ -162,8 +152,5 @@ func (v validated) printJSON(cmd *cobra.Command) error {
 		one.Level, one.ID, one.Of, one.Acknowledged = string(f.Level), f.ID, f.Of.String(), f.Acknowledged
 		findings = append(findings, one)
 	}
-	encoder := json.NewEncoder(cmd.OutOrStdout())
-	encoder.SetIndent("", "  ")
-	encoder.SetEscapeHTML(false)
-	return encoder.Encode(map[string]any{"services": v.services(), "findings": findings})
+	return map[string]any{"services": v.services(), "findings": findings}
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -43,68 +44,101 @@ The command fails when differences remain, or when a deployment did not answer.`
 		},
 	}
 	contextFlag(cmd)
+	outputFlag(cmd)
+	cmd.ValidArgsFunction = completeDeployments(many)
 	cmd.Flags().BoolVar(&repair, "repair", false, "repair the differences whose repair is certain")
 	return cmd
 }
 
 // verified sums up the results of all deployments.
 type verified struct {
-	differences, repaired int64
-	unasked               []string
+	out printer
+
+	Deployments []verifiedDeployment `json:"deployments"`
+	Differences []json.RawMessage    `json:"differences"`
+
+	found, repaired int64
+	unasked         []string
+}
+
+// verifiedDeployment has the totals of a deployment, or the reason why there are none.
+type verifiedDeployment struct {
+	Deployment string          `json:"deployment"`
+	Totals     json.RawMessage `json:"totals,omitempty"`
+	Error      string          `json:"error,omitempty"`
 }
 
 func verify(cmd *cobra.Command, c *client.Client, names []string, repair bool) error {
-	var of []schema.DeploymentID
-	for _, name := range names {
-		id, err := schema.ParseDeploymentID(name)
-		if err != nil {
-			return err
-		}
-		of = append(of, id)
+	all := verified{out: printerOf(cmd), Deployments: []verifiedDeployment{}, Differences: []json.RawMessage{}}
+	of, err := all.which(cmd.Context(), c, names)
+	if err != nil {
+		return err
 	}
-	if len(of) == 0 {
-		env, err := c.Environment(cmd.Context())
-		if err != nil {
-			return err
-		}
-		for _, d := range env.Deployments {
-			if d.NeverRan() {
-				cmd.Printf("%s: has never run\n", d.DeploymentID)
-				continue
-			}
-			of = append(of, d.DeploymentID)
-		}
-	}
-	var all verified
 	for _, id := range of {
-		if err := verifyOne(cmd, c, id, repair, &all); err != nil {
-			cmd.Printf("%s: NOT VERIFIED: %v\n", id, plain(err))
+		if err := all.one(cmd, c, id, repair); err != nil {
+			all.out.line("%s: NOT VERIFIED: %v", id, plain(err))
+			all.Deployments = append(all.Deployments, verifiedDeployment{Deployment: id.String(), Error: plain(err).Error()})
 			all.unasked = append(all.unasked, id.String())
 		}
 	}
+	return errors.Join(all.out.document(all), all.verdict(repair))
+}
+
+// which returns the deployments to verify: the named ones, or all that have run.
+func (v *verified) which(ctx context.Context, c *client.Client, names []string) (of []schema.DeploymentID, err error) {
+	for _, name := range names {
+		id, err := schema.ParseDeploymentID(name)
+		if err != nil {
+			return nil, err
+		}
+		of = append(of, id)
+	}
+	if len(of) > 0 {
+		return of, nil
+	}
+	env, err := c.Environment(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, d := range env.Deployments {
+		if d.NeverRan() {
+			v.out.line("%s: has never run", d.DeploymentID)
+			continue
+		}
+		of = append(of, d.DeploymentID)
+	}
+	return of, nil
+}
+
+// verdict returns an error when differences are left, or deployments were not compared.
+func (v *verified) verdict(repair bool) error {
 	var wrong []string
-	if left := all.differences - all.repaired; left > 0 {
-		text := fmt.Sprintf("%d differences remain", left)
+	code := exitFailed
+	if left := v.found - v.repaired; left > 0 {
+		text := plural(left, "difference") + " left"
 		if !repair {
 			text += ": verify --repair repairs those that are certain"
 		}
 		wrong = append(wrong, text)
 	}
-	if len(all.unasked) > 0 {
-		wrong = append(wrong, "the comparison is incomplete, these deployments did not answer: "+strings.Join(slices.Compact(slices.Sorted(slices.Values(all.unasked))), ", "))
+	if len(v.unasked) > 0 {
+		if len(wrong) == 0 {
+			code = exitUnavailable
+		}
+		wrong = append(wrong, "the comparison is incomplete, these deployments did not answer: "+strings.Join(slices.Compact(slices.Sorted(slices.Values(v.unasked))), ", "))
 	}
 	if len(wrong) > 0 {
-		return errors.New(strings.Join(wrong, "; "))
+		return &exitError{code, errors.New(strings.Join(wrong, "; "))}
 	}
-	if all.repaired > 0 {
-		cmd.Printf("%d differences repaired. References that were established again are confirmed in the background; run verify again to see the result.\n", all.repaired)
+	if v.repaired > 0 {
+		v.out.line("%s repaired. References that were established again are confirmed in the background; run verify again to see the result.", plural(v.repaired, "difference"))
 		return nil
 	}
-	cmd.Println("No differences.")
+	v.out.line("No differences.")
 	return nil
 }
 
-func verifyOne(cmd *cobra.Command, c *client.Client, id schema.DeploymentID, repair bool, all *verified) error {
+func (v *verified) one(cmd *cobra.Command, c *client.Client, id schema.DeploymentID, repair bool) error {
 	admin, err := c.Admin(cmd.Context(), id)
 	if err != nil {
 		return err
@@ -124,23 +158,40 @@ func verifyOne(cmd *cobra.Command, c *client.Client, id schema.DeploymentID, rep
 			return err
 		}
 		if d := msg.GetDifference(); d != nil {
-			cmd.Printf("%s  %s (%s) and %s\n    cause:  %s\n    remedy: %s\n", d.GetKind(), d.GetHolder(), d.GetPath(), d.GetTarget(), d.GetCause(), d.GetRemedy())
+			v.Differences = append(v.Differences, message(d))
+			v.out.line("%s  %s (%s) and %s\n    cause:  %s\n    remedy: %s", d.GetKind(), d.GetHolder(), d.GetPath(), d.GetTarget(), d.GetCause(), d.GetRemedy())
 		}
 		p := msg.GetProgress()
 		if p == nil {
 			continue
 		}
 		if !p.GetDone() {
-			cmd.PrintErrf("%s: %d references, %d blockades, %d owners, %d bodies so far\n", id, p.GetReferences(), p.GetBlockades(), p.GetOwners(), p.GetBodies())
+			cmd.PrintErrf("%s: %s so far\n", id, comparedText(p))
 			continue
 		}
-		cmd.Printf("%s: %d references, %d blockades, %d owners, %d bodies compared; %d differences, %d repaired\n",
-			id, p.GetReferences(), p.GetBlockades(), p.GetOwners(), p.GetBodies(), p.GetDifferences(), p.GetRepaired())
-		all.differences, all.repaired = all.differences+p.GetDifferences(), all.repaired+p.GetRepaired()
-		for _, u := range p.GetUnreachable() {
-			cmd.Printf("  not compared: %s does not answer\n", u)
-		}
-		all.unasked = append(all.unasked, p.GetUnreachable()...)
+		v.done(id, p)
 		return nil
 	}
+}
+
+func (v *verified) done(id schema.DeploymentID, p *adminv1.VerifyResponse_Progress) {
+	v.Deployments = append(v.Deployments, verifiedDeployment{Deployment: id.String(), Totals: message(p)})
+	v.out.line("%s: %s compared; %s, %d repaired", id, comparedText(p), plural(p.GetDifferences(), "difference"), p.GetRepaired())
+	v.found, v.repaired = v.found+p.GetDifferences(), v.repaired+p.GetRepaired()
+	for _, u := range p.GetUnreachable() {
+		v.out.line("  not compared: %s does not answer", u)
+	}
+	v.unasked = append(v.unasked, p.GetUnreachable()...)
+}
+
+func comparedText(p *adminv1.VerifyResponse_Progress) string {
+	return fmt.Sprintf("%s, %s, %s, %s", plural(p.GetReferences(), "reference"), plural(p.GetBlockades(), "blockade"),
+		plural(p.GetOwners(), "owner"), bodies(p.GetBodies()))
+}
+
+func bodies(n int64) string {
+	if n == 1 {
+		return "1 body"
+	}
+	return fmt.Sprintf("%d bodies", n)
 }

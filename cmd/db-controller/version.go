@@ -2,8 +2,10 @@ package main
 
 import (
 	"cmp"
+	"fmt"
 	"runtime"
 	"runtime/debug"
+	"strings"
 
 	"github.com/spf13/cobra"
 )
@@ -14,19 +16,35 @@ var (
 	commit  = ""
 )
 
+// build describes the running binary.
+type build struct {
+	Version  string `json:"version"`
+	Commit   string `json:"commit,omitempty"`
+	Go       string `json:"go"`
+	Platform string `json:"platform"`
+}
+
+func thisBuild() build {
+	return build{version, cmp.Or(commit, builtFrom()), runtime.Version(), runtime.GOOS + "/" + runtime.GOARCH}
+}
+
+func (b build) String() string {
+	return fmt.Sprintf("db-controller %s (%s, %s)", strings.TrimSpace(b.Version+" "+b.Commit), b.Go, b.Platform)
+}
+
 func newVersion() *cobra.Command {
-	return &cobra.Command{
+	cmd := &cobra.Command{
 		Use:   "version",
 		Short: "Print the version, the commit and the version of Go",
 		Args:  cobra.NoArgs,
-		Run: func(cmd *cobra.Command, _ []string) {
-			revision := cmp.Or(commit, builtFrom())
-			if revision != "" {
-				revision = " " + revision
-			}
-			cmd.Printf("db-controller %s%s (%s, %s/%s)\n", version, revision, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			out := printerOf(cmd)
+			out.line("%s", thisBuild())
+			return out.document(thisBuild())
 		},
 	}
+	outputFlag(cmd)
+	return cmd
 }
 
 // builtFrom is the commit that Go has recorded, which it does only in some checkouts.

@@ -1,9 +1,6 @@
 package main
 
 import (
-	"errors"
-	"fmt"
-
 	"github.com/spf13/cobra"
 
 	"github.com/db-controller/db-controller/client"
@@ -24,11 +21,11 @@ func newWaive() *cobra.Command {
 			other, err := schema.ParseDeploymentID(of)
 			switch {
 			case err != nil:
-				return fmt.Errorf("--of: %w", err)
+				return usage("--of: %w", err)
 			case reason == "":
-				return errors.New("--reason is missing: the reason is stored with the decision")
+				return usage("--reason is missing: the reason is stored with the decision")
 			case !yes:
-				return fmt.Errorf("resources to which %s refers, in references that %s has lost, can then be deleted: add --yes to continue (--help describes the effects)", other, at)
+				return usage("resources to which %s refers, in references that %s has lost, can then be deleted: add --yes to continue (--help describes the effects)", other, at)
 			}
 			admin, err := c.Admin(cmd.Context(), at)
 			if err == nil {
@@ -37,8 +34,9 @@ func newWaive() *cobra.Command {
 			if err != nil {
 				return plain(err)
 			}
-			cmd.Printf("%s no longer waits for %s\n", at, other)
-			return nil
+			out := printerOf(cmd)
+			out.line("%s no longer waits for %s", at, other)
+			return out.document(map[string]string{"deployment": at.String(), "of": other.String()})
 		})
 	cmd.Long = `Let a deployment delete again without waiting for the comparison of another one.
 
@@ -46,6 +44,7 @@ After a failover or a restore of either database, a deployment deletes nothing u
 references. It waits without a limit while the other deployment is down; status shows that. This command ends the wait once:
 targets of references that the deployment has lost can be deleted, and the references are marked as dangling when the other
 deployment compares later. Decommission a deployment that never comes back instead.`
+	cmd.ValidArgsFunction = completeDeployments(1)
 	cmd.Flags().StringVar(&of, "of", "", "service/region of the deployment that has not compared")
 	cmd.Flags().StringVar(&reason, "reason", "", "the reason, which the deployment stores")
 	cmd.Flags().BoolVar(&yes, "yes", false, "confirm: this cannot be undone")

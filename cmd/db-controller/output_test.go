@@ -1,0 +1,192 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/spf13/cobra"
+	"github.com/stretchr/testify/require"
+	"go.yaml.in/yaml/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/db-controller/db-controller/client"
+	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
+	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
+	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
+	"github.com/db-controller/db-controller/test/stub"
+)
+
+// Scripts decide by the class of an error.
+func TestErrorsHaveAnExitCodeByClass(t *testing.T) {
+	t.Parallel()
+	of := map[codes.Code]int{
+		codes.InvalidArgument: 4, codes.NotFound: 4, codes.AlreadyExists: 4, codes.PermissionDenied: 4, codes.Unauthenticated: 4,
+		codes.FailedPrecondition: 4, codes.OutOfRange: 4, codes.Unimplemented: 4,
+		codes.Unavailable: 5, codes.DeadlineExceeded: 5, codes.Aborted: 5, codes.ResourceExhausted: 5,
+		codes.Internal: 1, codes.Unknown: 1, codes.Canceled: 1, codes.DataLoss: 1,
+	}
+	for c := codes.Canceled; c <= codes.Unauthenticated; c++ {
+		want, ok := of[c]
+		require.True(t, ok, "%v has no class", c)
+		err := status.Error(c, "why")
+		for _, err := range []error{err, plain(err), fmt.Errorf("of it: %w", plain(err)), errors.Join(plain(err), errors.New("more"))} {
+			require.Equal(t, want, exitCode(err), "%v", err)
+		}
+		require.Equal(t, fmt.Sprintf("why (%v)", c), plain(plain(err)).Error())
+	}
+	require.Zero(t, exitCode(nil))
+	require.Equal(t, 1, exitCode(errors.New("a fault")))
+	require.Equal(t, 2, exitCode(fmt.Errorf("more: %w", usage("wrong"))))
+	require.Equal(t, 4, exitCode(&client.UnregisteredError{}))
+	require.Equal(t, 5, exitCode(fmt.Errorf("more: %w", context.DeadlineExceeded)))
+}
+
+// Every command that ends by itself prints its result for programs as well.
+func TestEveryCommandThatPrintsHasAnOutputFlag(t *testing.T) {
+	t.Parallel()
+	var walk func(c *cobra.Command)
+	walk = func(c *cobra.Command) {
+		for _, sub := range c.Commands() {
+			walk(sub)
+		}
+		runs := []string{"serve", "registry", "dev", "healthcheck", "bench", "completion", "help"}
+		if !c.HasParent() || c.HasSubCommands() && c.Name() != "certs" || slices.Contains(runs, c.Name()) {
+			return
+		}
+		require.NotNil(t, c.Flags().Lookup("output"), c.CommandPath())
+	}
+	walk(newRoot())
+}
+
+// administered answers for operators.
+type administered struct {
+	adminv1.UnimplementedAdminServiceServer
+}
+
+func (administered) Status(context.Context, *adminv1.StatusRequest) (*adminv1.StatusResponse, error) {
+	return &adminv1.StatusResponse{Deployment: "iam.example.com/us-west2", Version: "v1", Generation: 1, Outstanding: []*adminv1.StatusResponse_Outstanding{
+		{Group: "confirm", Deployment: "devices.example.com/eastus2", Count: 3},
+	}}, nil
+}
+
+func (administered) Explain(context.Context, *adminv1.ExplainRequest) (*adminv1.ExplainResponse, error) {
+	return &adminv1.ExplainResponse{Name: acmeName, State: "ACTIVE"}, nil
+}
+
+func (administered) ListRemovals(context.Context, *adminv1.ListRemovalsRequest) (*adminv1.ListRemovalsResponse, error) {
+	return &adminv1.ListRemovalsResponse{}, nil
+}
+
+func (administered) WaiveComparison(context.Context, *adminv1.WaiveComparisonRequest) (*adminv1.WaiveComparisonResponse, error) {
+	return &adminv1.WaiveComparisonResponse{}, nil
+}
+
+// empty has no resources, and deletes each.
+type empty struct {
+	resources
+}
+
+func (*empty) ListResources(context.Context, *resourcev1.ListResourcesRequest) (*resourcev1.ListResourcesResponse, error) {
+	return &resourcev1.ListResourcesResponse{}, nil
+}
+
+func (*empty) DeleteResource(_ context.Context, req *resourcev1.DeleteResourceRequest) (*resourcev1.DeleteResourceResponse, error) {
+	if req.GetName() == "projects/none" {
+		return nil, status.Error(codes.NotFound, "projects/none: not found")
+	}
+	return &resourcev1.DeleteResourceResponse{Removed: true}, nil
+}
+
+func (registry) Remove(_ context.Context, req *registryv1.RemoveRequest) (*registryv1.RemoveResponse, error) {
+	return &registryv1.RemoveResponse{Changes: req.GetDeployments()}, nil
+}
+
+// The result for programs is one document on the standard output, also when it is empty.
+func TestResultsForProgramsAreOneDocument(t *testing.T) {
+	t.Parallel()
+	at := []string{"--context", stub.New(t, stub.Services{Resources: &empty{}, Admin: administered{}, Registry: registry{}}).Context}
+	for want, args := range map[string][]string{
+		`[]`: {"list", "iam.example.com/us-west2"},
+		`[{"name":"` + acmeName + `","state":"GONE"},{"name":"` + acmeName + `","state":"GONE"}]`: {"delete", acmeName, acmeName},
+		`{"name":"` + acmeName + `","state":"GONE"}`:                                              {"delete", acmeName},
+		`{"name":"//iam.example.com/us-west2/projects/none","state":"GONE"}`:                      {"delete", "--ignore-not-found", "//iam.example.com/us-west2/projects/none"},
+		`{"name":"` + acmeName + `","state":"ACTIVE"}`:                                            {"explain", acmeName},
+		`{"changes":[]}`: {"apply", write(t, "regions: [us-west2]\n")},
+		`{"changes":["iam.example.com/us-west2"]}`:                         {"remove", "iam.example.com/us-west2"},
+		`{"deployment":"iam.example.com/us-west2","of":"a.example.com/r"}`: {"waive", "iam.example.com/us-west2", "--of", "a.example.com/r", "--reason", "r", "--yes"},
+	} {
+		for _, format := range []string{"json", "yaml"} {
+			got := command(t, slices.Concat(at, args, []string{"-o", format})...)
+			require.Zero(t, got.code, "%v: %s", args, got.errOut)
+			var value any
+			require.NoError(t, yaml.Unmarshal([]byte(got.out), &value), "%v: %s", args, got.out)
+			raw, err := json.Marshal(value)
+			require.NoError(t, err)
+			require.JSONEq(t, want, string(raw), "%v -o %s", args, format)
+		}
+	}
+	got := command(t, append(at, "removals", acmeName, "-o", "json")...)
+	require.Equal(t, ran{0, "[]\n", ""}, got)
+	got = command(t, append(at, "plan", acmeName, "-o", "json")...)
+	require.Zero(t, got.code, got.errOut)
+	require.Contains(t, got.out, `"accepted": true`)
+}
+
+func TestTheVersionIsPrintedForPrograms(t *testing.T) {
+	t.Parallel()
+	got := command(t, "version", "-o", "json")
+	require.Zero(t, got.code, got.errOut)
+	var b build
+	require.NoError(t, json.Unmarshal([]byte(got.out), &b))
+	require.Equal(t, thisBuild(), b)
+	got = command(t, "--version")
+	require.Equal(t, command(t, "version"), got)
+}
+
+// A refused delete does not stop the others.
+func TestSeveralDeletesGoOnAfterARefusedOne(t *testing.T) {
+	t.Parallel()
+	at := []string{"--context", stub.New(t, stub.Services{Resources: &empty{}}).Context}
+	got := command(t, append(at, "delete", "//iam.example.com/us-west2/projects/none", acmeName)...)
+	require.Equal(t, exitRefused, got.code)
+	require.Equal(t, acmeName+" deleted\n", got.out)
+	require.Equal(t, "error: //iam.example.com/us-west2/projects/none: projects/none: not found (NotFound)\n", got.errOut)
+}
+
+func TestAMisspeltNameIsNotRemoved(t *testing.T) {
+	t.Parallel()
+	at := []string{"--context", stub.New(t, stub.Services{Registry: registry{}}).Context}
+	got := command(t, append(at, "remove", "iam.example.com/us-west", "typo")...)
+	require.Equal(t, exitRefused, got.code)
+	require.Equal(t, "error: not registered: iam.example.com/us-west: did you mean iam.example.com/us-west2?, typo\n", got.errOut)
+	require.Zero(t, command(t, append(at, "remove", "typo", "--ignore-not-found")...).code)
+}
+
+func TestStatusOfAllDeployments(t *testing.T) {
+	t.Parallel()
+	i := stub.New(t, stub.Services{Admin: administered{}})
+	got := command(t, "--context", i.Context, "status", "--all")
+	require.Zero(t, got.code, got.errOut)
+	require.Contains(t, got.out, "DEPLOYMENT                VERSION  PROCESSES  OUTSTANDING  OLDEST")
+	require.Regexp(t, `iam.example.com/us-west2  v1       0          3 `, got.out)
+	silent := stub.New(t, stub.Services{})
+	got = command(t, "--context", silent.Context, "status", "--all", "-o", "json")
+	require.NotZero(t, got.code)
+	require.Contains(t, got.out, `"error": `)
+}
+
+func TestNamesAndKindsAreCompleted(t *testing.T) {
+	t.Parallel()
+	at := []string{"--context", stub.New(t, stub.Services{Resources: &resources{}}).Context}
+	complete := func(args ...string) string { return command(t, slices.Concat([]string{"__complete"}, args)...).out }
+	require.Contains(t, complete(slices.Concat([]string{"get"}, at, []string{"//"})...), "//iam.example.com/us-west2/\n")
+	require.Contains(t, complete(slices.Concat([]string{"get"}, at, []string{"//iam.example.com/us-west2/pro"})...), acmeName+"\n")
+	require.Contains(t, complete(slices.Concat([]string{"list"}, at, []string{""})...), "iam.example.com/us-west2\n")
+	require.Contains(t, complete("get", "-o", ""), "table\njson\nyaml\n")
+	require.Equal(t, "iam.example.com/us-west2\n:4\n", complete(slices.Concat([]string{"status"}, at, []string{"ia"})...))
+}
