@@ -19,19 +19,31 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/write"
 )
 
-// Store is the constraint store of one deployment. It is safe for concurrent use. It has the methods of its rooms.
+// Store is the constraint store of one deployment. It is safe for concurrent use. It has the methods of its rooms; those of the
+// gate and of the cascade, which other rooms use as well, are forwarded one by one (gate.go).
 type Store struct {
-	*gate.Gate
-	*read.Reader
-	*target.Keeper
-	*write.Writer
-	*cascade.Actor
-	*owner.Owners
-	*deletion.Deleter
-	*verify.Verifier
-	*admin.Admin
-	db *db.DB
+	*reader
+	*keeper
+	*writer
+	*owners
+	*deleter
+	*verifier
+	*administrator
+	db      *db.DB
+	gate    *gate.Gate
+	cascade *cascade.Actor
 }
+
+// Embedded under these names, the rooms are not fields that callers see.
+type (
+	reader        = read.Reader
+	keeper        = target.Keeper
+	writer        = write.Writer
+	owners        = owner.Owners
+	deleter       = deletion.Deleter
+	verifier      = verify.Verifier
+	administrator = admin.Admin
+)
 
 // Open takes the database for a deployment. It fails when the database belongs to another one.
 func Open(ctx context.Context, cfg Config) (*Store, error) {
@@ -44,18 +56,18 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 		return nil, err
 	}
 	r := read.New(g)
-	t := target.New(g, r)
-	w := write.New(g, r)
+	t := target.New(g)
+	w := write.New(g)
 	c := cascade.New(g)
 	v := verify.New(g, r, t, w)
 	return &Store{
-		Gate: g, Reader: r, Keeper: t, Writer: w, Actor: c, Owners: owner.New(g, c),
-		Deleter: deletion.New(g, r, t, w, c), Verifier: v, Admin: admin.New(g, c, v), db: d,
+		reader: r, keeper: t, writer: w, owners: owner.New(g, c), deleter: deletion.New(g, t, w, c), verifier: v,
+		administrator: admin.New(g, c, v), db: d, gate: g, cascade: c,
 	}, nil
 }
 
 // Close ends the store's background work. Call it once, when no other method runs, and before the pool is closed.
-func (s *Store) Close() { s.Keeper.Close() }
+func (s *Store) Close() { s.keeper.Close() }
 
 // Logger for messages to operators.
 func (s *Store) Logger() *zap.Logger { return s.db.Logger() }

@@ -17,6 +17,7 @@ import (
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/cascade"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
+	"github.com/db-controller/db-controller/schema/shadow/internal/read"
 	"github.com/db-controller/db-controller/schema/shadow/internal/target"
 	"github.com/db-controller/db-controller/schema/shadow/internal/write"
 )
@@ -75,7 +76,7 @@ func (s *Deleter) Delete(ctx context.Context, req DeleteRequest) (peer.DeleteRes
 		UID      uuid.UUID
 		Revision peer.Revision
 	}{req.Name, req.UID, req.Revision}
-	o, err := s.write.Requested(ctx, req.RequestID, content, func(id *write.Request) (write.Outcome, error) {
+	o, err := write.Requested(ctx, s.write, req.RequestID, content, func(id *write.Request) (write.Outcome, error) {
 		result, err := s.delete(ctx, id, req)
 		return write.Outcome{Deleted: &result}, err
 	})
@@ -234,7 +235,7 @@ func (d *deletion) try(ctx context.Context) (result peer.DeleteResult, found *ob
 			}
 		}
 		if !result.Removed {
-			result.Resource, err = s.read.LookUp(ctx, tx, d.kindID, d.req.Name)
+			result.Resource, err = read.LookUp(ctx, s.DB, tx, d.kindID, d.req.Name)
 			if errors.Is(err, peer.ErrNotFound) { // its kind hides it from now on
 				result.Removed, err = true, nil
 			}

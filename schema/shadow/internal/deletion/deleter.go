@@ -6,7 +6,6 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/cascade"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
-	"github.com/db-controller/db-controller/schema/shadow/internal/read"
 	"github.com/db-controller/db-controller/schema/shadow/internal/target"
 	"github.com/db-controller/db-controller/schema/shadow/internal/write"
 )
@@ -15,13 +14,12 @@ import (
 type Deleter struct {
 	*db.DB
 	gate    *gate.Gate
-	read    *read.Reader
 	target  *target.Keeper
 	write   *write.Writer
 	cascade *cascade.Actor
 }
 
 // New joins the parts.
-func New(g *gate.Gate, r *read.Reader, t *target.Keeper, w *write.Writer, c *cascade.Actor) *Deleter {
-	return &Deleter{DB: g.DB, gate: g, read: r, target: t, write: w, cascade: c}
+func New(g *gate.Gate, t *target.Keeper, w *write.Writer, c *cascade.Actor) *Deleter {
+	return &Deleter{DB: g.DB, gate: g, target: t, write: w, cascade: c}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/cascade"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
+	"github.com/db-controller/db-controller/schema/shadow/internal/read"
 )
 
 const lockProtectedSQL = `
@@ -49,7 +50,7 @@ func (s *Deleter) SetBlockDeletion(ctx context.Context, name string, uid uuid.UU
 		if _, err := tx.Exec(ctx, protectSQL, m.ID, block, s.SelfID); err != nil {
 			return fmt.Errorf("block the deletion of %s: %w", name, err)
 		}
-		out, err = s.read.LookUp(ctx, tx, kindID, name)
+		out, err = read.LookUp(ctx, s.DB, tx, kindID, name)
 		return err
 	})
 	return out, err

@@ -15,6 +15,7 @@ import (
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
+	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
 )
 
 var (
@@ -53,16 +54,16 @@ var noticesSnapshotSQL = noticesSQL + visibleSQL
 var visibleSQL = ` pg_visible_in_snapshot(xid, $1::text::pg_snapshot) AND seq > $3` + feed.SnapshotEnd("seq", 2)
 
 // Followed translates the error of a watch: a server that is not noticed yet is signalled, and is *UnavailableError.
-func (s *Reader) Followed(err error) error {
+func Followed(g *gate.Gate, err error) error {
 	if errors.Is(err, feed.ErrUnnoticed) {
-		return s.gate.RecoveringSelf()
+		return g.RecoveringSelf()
 	}
 	return err
 }
 
 // WatchDeletions delivers the notices of a holder's deployment: the deletions that it has not acknowledged.
 func (s *Reader) WatchDeletions(ctx context.Context, holder schema.DeploymentID, token string, deliver func(schema.Event[schema.Deletion]) error) error {
-	return s.Followed(feed.Follow(ctx, s.Feeds, feed.Feed[schema.Deletion]{
+	return Followed(s.gate, feed.Follow(ctx, s.Feeds, feed.Feed[schema.Deletion]{
 		Filter: NoticesFilter(holder), Topic: db.NoticeFeed, Chunk: chunk, SnapshotSQL: noticesSnapshotSQL, FirstSQL: noticesNewSQL + feed.FirstPage(1), NextSQL: noticesNewSQL + feed.NextPage(1), // By name: the number may become another one's within the life of a watch.
 		Args: []any{holder.String()},
 		Scan: func(row pgx.CollectableRow) (d schema.Deletion, seq int64, err error) {
@@ -91,7 +92,7 @@ var workSnapshotSQL = workSQL + visibleSQL
 
 // WatchWork delivers the outstanding work of some shards.
 func (s *Reader) WatchWork(ctx context.Context, shards []int16, token string, deliver func(schema.Event[schema.Work]) error) error {
-	return s.Followed(feed.Follow(ctx, s.Feeds, feed.Feed[schema.Work]{
+	return Followed(s.gate, feed.Follow(ctx, s.Feeds, feed.Feed[schema.Work]{
 		Filter: fmt.Sprint("work of shards ", shards), Topic: db.WorkFeed, Chunk: chunk, SnapshotSQL: workSnapshotSQL, FirstSQL: workNewSQL + feed.FirstPage(1), NextSQL: workNewSQL + feed.NextPage(1), Args: []any{shards},
 		Scan: func(row pgx.CollectableRow) (w schema.Work, seq int64, err error) {
 			var n *int64
@@ -181,7 +182,7 @@ func WatchResourcesAs[T any](ctx context.Context, s *Reader, req WatchRequest, a
 			return err
 		}
 	}
-	return s.Followed(feed.Follow(ctx, s.Feeds, feed.Feed[T]{
+	return Followed(s.gate, feed.Follow(ctx, s.Feeds, feed.Feed[T]{
 		Filter: req.bound(), Topic: db.ChangeFeed, Chunk: bodyChunk, Aged: true, Keyed: true,
 		SnapshotSQL: resourcesSnapshotSQL + matches[0].sql.String() + within[0] + resourcesEndSQL,
 		FirstSQL:    resourcesNewSQL + matches[1].sql.String() + resourcesNewOfSQL + within[1] + ` AND` + feed.New + feed.FirstPage(3),

@@ -62,8 +62,8 @@ func (s *Reader) Kept(ctx context.Context) ([]Kept, error) {
 }
 
 // Unfit returns the refusal of a write to a name that fits no pattern.
-func (s *Reader) Unfit(ctx context.Context, q db.Querier, name string, unfit error) error {
-	if _, err := s.KeptUnder(ctx, q, name, unfit); err != nil {
+func Unfit(ctx context.Context, d *db.DB, q db.Querier, name string, unfit error) error {
+	if _, err := d.KeptUnder(ctx, q, name, unfit); err != nil {
 		return err
 	}
 	return &peer.InvalidError{Err: fmt.Errorf("%w; resources that an earlier version stored under such names are kept: each can be read and deleted, "+

@@ -65,10 +65,10 @@ func (s *Reader) Get(ctx context.Context, name string) (*peer.Resource, error) {
 	if err != nil {
 		return nil, err
 	}
-	return s.LookUp(ctx, s.Pool, kindID, name)
+	return LookUp(ctx, s.DB, s.Pool, kindID, name)
 }
 
-func (s *Reader) LookUp(ctx context.Context, q db.Querier, kindID int32, name string) (*peer.Resource, error) {
+func LookUp(ctx context.Context, d *db.DB, q db.Querier, kindID int32, name string) (*peer.Resource, error) {
 	rows, err := q.Query(ctx, getSQL, kindID, name)
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", name, err)
@@ -80,7 +80,7 @@ func (s *Reader) LookUp(ctx context.Context, q db.Querier, kindID int32, name st
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", name, err)
 	}
-	kind, err := s.Names.KindOf(ctx, q, found.kindID)
+	kind, err := d.Names.KindOf(ctx, q, found.kindID)
 	found.Kind = kind.Kind
 	return &found.Resource, err
 }

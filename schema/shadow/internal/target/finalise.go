@@ -63,7 +63,7 @@ func (s *Keeper) AcknowledgeFor(ctx context.Context, holder schema.DeploymentID,
 				err = fmt.Errorf("%w: %w", peer.ErrPosition, err)
 			}
 			if err != nil {
-				return s.read.Followed(err)
+				return read.Followed(s.gate, err)
 			}
 			b := &pgx.Batch{}
 			s.gate.CheckPeerEpoch(tx, b, deployment, epoch, selfEpoch)

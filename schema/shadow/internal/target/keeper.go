@@ -5,20 +5,18 @@ package target
 import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
-	"github.com/db-controller/db-controller/schema/shadow/internal/read"
 )
 
 // Keeper keeps what holders in other deployments have on this deployment's resources.
 type Keeper struct {
 	*db.DB
 	gate  *gate.Gate
-	read  *read.Reader
 	usage *usage
 }
 
 // New joins the parts.
-func New(g *gate.Gate, r *read.Reader) *Keeper {
-	return &Keeper{DB: g.DB, gate: g, read: r, usage: newUsage(g.Cfg.Limits.Quotas)}
+func New(g *gate.Gate) *Keeper {
+	return &Keeper{DB: g.DB, gate: g, usage: newUsage(g.Cfg.Limits.Quotas)}
 }
 
 // Close ends what runs in the background.

@@ -422,7 +422,7 @@ func (v *verifying) renew(ctx context.Context, at schema.DeploymentID, refs []*r
 		}
 		b = &pgx.Batch{}
 		b.Queue(renewAttemptSQL, holders, targets, fields, attempts, attempt)
-		s.write.QueueDecision(b, attempt, began)
+		write.QueueDecision(s.DB, b, attempt, began)
 		b.Queue(write.ConfirmWorkSQL, schema.Shard(refs[0].holderName), attempt, []int32{deployment})
 		b.Queue(releaseLeftSQL, db.Named{
 			"shard": schema.Shard(refs[0].holderName), "deployment": deployment, "attempt": attempt,

@@ -81,7 +81,7 @@ func (s *Writer) prepare(ctx context.Context, q db.Querier, writes []peer.Write)
 		named[w.Name] = true
 		kind, err := v.Model.KindOf(w.Name)
 		if err != nil {
-			return nil, s.read.Unfit(ctx, q, w.Name, err)
+			return nil, read.Unfit(ctx, s.DB, q, w.Name, err)
 		}
 		wr := &writing{Write: w, kind: kind.ID}
 		if wr.kindID, err = s.Names.Kind(ctx, kind.ID); err != nil {

@@ -64,7 +64,7 @@ ON CONFLICT DO NOTHING`
 // refusal is recorded, under the primary key that a commit of the same request inserts too, before it is returned. Other errors
 // are not recorded, and the request can be repeated.
 func (s *Writer) SaveRequested(ctx context.Context, id uuid.UUID, writes []peer.Write) ([]peer.Resource, error) {
-	o, err := s.Requested(ctx, id, writes, func(req *Request) (Outcome, error) {
+	o, err := Requested(ctx, s, id, writes, func(req *Request) (Outcome, error) {
 		saved, err := s.save(ctx, req, writes)
 		return Outcome{Saved: saved}, err
 	})
@@ -73,7 +73,7 @@ func (s *Writer) SaveRequested(ctx context.Context, id uuid.UUID, writes []peer.
 
 // Requested returns the recorded outcome of a request, or runs it. run records its outcome in the transaction that commits its
 // effects.
-func (s *Writer) Requested(ctx context.Context, id uuid.UUID, content any, run func(*Request) (Outcome, error)) (Outcome, error) {
+func Requested(ctx context.Context, s *Writer, id uuid.UUID, content any, run func(*Request) (Outcome, error)) (Outcome, error) {
 	text, err := json.Marshal(content)
 	if err != nil {
 		return Outcome{}, &peer.InvalidError{Err: err}

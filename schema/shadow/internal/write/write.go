@@ -288,14 +288,14 @@ func (l *locked) takeIDs(sv *saving) error {
 
 // QueueDecision decides an attempt COMMITTED, or fails when it was decided ABORTED, also when that decision is forgotten, independent
 // of clocks: began was taken from the sequence mark before the attempt began, so each decision on it has a greater number.
-func (s *Writer) QueueDecision(b *pgx.Batch, attempt peer.AttemptID, began int64) {
+func QueueDecision(d *db.DB, b *pgx.Batch, attempt peer.AttemptID, began int64) {
 	b.Queue(commitAttemptSQL, attempt)
 	b.Queue(selectForgottenSQL).QueryRow(func(row pgx.Row) error {
 		var forgotten int64
 		if err := row.Scan(&forgotten); err != nil || began >= forgotten {
 			return err
 		}
-		s.Rollback.Observe(forgotten) // so that the next attempt begins with a greater number
+		d.Rollback.Observe(forgotten) // so that the next attempt begins with a greater number
 		return fmt.Errorf("%w: the attempt began before a decision that is no longer stored", peer.ErrAborted)
 	})
 }
@@ -507,7 +507,7 @@ func (s *Writer) queueReferences(ctx context.Context, b *pgx.Batch, sv *saving) 
 		b.Queue(insertLateNoticesSQL, late, s.SelfID)
 	}
 	if f := foreign; len(f.holders) > 0 {
-		s.QueueDecision(b, sv.attempt, sv.began)
+		QueueDecision(s.DB, b, sv.attempt, sv.began)
 		b.Queue(insertForeignTargetsSQL, f.uids, f.deployment, f.kinds, f.names)
 		b.Queue(insertForeignReferencesSQL, db.Named{
 			"holders": f.holders, "uids": f.uids, "deployments": f.deployment, "fields": f.fields, "behaviours": f.behaviours, "attempt": sv.attempt,

@@ -5,17 +5,15 @@ package write
 import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
-	"github.com/db-controller/db-controller/schema/shadow/internal/read"
 )
 
 // Writer writes resources of one deployment.
 type Writer struct {
 	*db.DB
 	gate *gate.Gate
-	read *read.Reader
 }
 
 // New joins the parts.
-func New(g *gate.Gate, r *read.Reader) *Writer {
-	return &Writer{DB: g.DB, gate: g, read: r}
+func New(g *gate.Gate) *Writer {
+	return &Writer{DB: g.DB, gate: g}
 }
