@@ -189,7 +189,7 @@ func (d *deployment) buildServer(context.Context) (err error) {
 	cfg := service.Config{
 		Store: d.store, Peers: d.peers, Credentials: d.credentials, Health: d.endpoints.health,
 		Reflection: d.cfg.server.reflection, Logger: d.log, Failures: d.failures, Refused: d.endpoints.refused,
-		Unary: d.endpoints.unary(), Stream: d.endpoints.stream(),
+		Unary: d.endpoints.unary(), Stream: d.endpoints.stream(), Memory: d.cfg.server.memory << 20,
 	}
 	if d.endpoints.tokens != nil {
 		cfg.Tokens = d.endpoints.tokens

@@ -34,6 +34,7 @@ type serverConfig struct {
 	certs, listen, http, pprof string
 	tokens                     string // a file; empty: everybody needs a certificate
 	reflection                 bool
+	memory                     int64 // of requests and answers, in MiB
 }
 
 func (c *serverConfig) flags(f *pflag.FlagSet) {
@@ -42,10 +43,14 @@ func (c *serverConfig) flags(f *pflag.FlagSet) {
 	f.StringVar(&c.listen, "listen", "", "host:port for gRPC")
 	f.StringVar(&c.http, "http", "", "host:port for /livez, /readyz and /metrics (default: none)")
 	f.StringVar(&c.pprof, "pprof", "", "loopback host:port for profiles (default: none)")
+	f.Int64Var(&c.memory, "call-memory", 512, "MiB of memory for the requests and answers of all callers together, at least 64; one caller has 40 at most")
 	f.BoolVar(&c.reflection, "reflection", false, "serve gRPC reflection, which lists services and messages, to users and operators")
 }
 
 func (c *serverConfig) check() error {
+	if c.memory < 64 {
+		return fmt.Errorf("--call-memory %d: want at least 64, since one caller may have 40", c.memory)
+	}
 	if c.pprof == "" {
 		return nil
 	}

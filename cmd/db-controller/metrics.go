@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"regexp"
 	"sync"
 	"time"
 
@@ -51,9 +52,12 @@ var (
 	upDesc          = prometheus.NewDesc("dbcontroller_outstanding_work_up", "Whether the outstanding work could be read.", nil, nil)
 )
 
+// liveHeap is go_gc_heap_live_bytes: the memory that the last garbage collection left.
+var liveHeap = collectors.GoRuntimeMetricsRule{Matcher: regexp.MustCompile("^/gc/heap/live:bytes$")}
+
 func newPrometheus() *prometheus.Registry {
 	r := prometheus.NewRegistry()
-	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	r.MustRegister(collectors.NewGoCollector(collectors.WithGoCollectorRuntimeMetrics(liveHeap)), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return r
 }
 

@@ -95,13 +95,14 @@ func runRegistry(ctx context.Context, cfg registryConfig, log *zap.Logger) error
 
 // newRegistryServer registers the services of the registry.
 func newRegistryServer(environment *registryserver.Server, e *endpoints) (*grpc.Server, error) {
-	guard := service.Guard{Credentials: e.credentials, Policy: registryserver.Policy, Refused: e.refused}
+	guard := service.Guard{Credentials: e.credentials, Policy: registryserver.Policy, Refused: e.refused, Memory: e.cfg.memory << 20}
 	if e.tokens != nil {
 		guard.Tokens = e.tokens
 	}
 	server := grpc.NewServer(service.ServerOptions(guard, e.unary(), e.stream())...)
-	registryv1.RegisterRegistryServiceServer(server, environment)
-	healthv1.RegisterHealthServer(server, e.health)
+	to := service.Weighed(server)
+	registryv1.RegisterRegistryServiceServer(to, environment)
+	healthv1.RegisterHealthServer(to, e.health)
 	if e.cfg.reflection {
 		reflection.Register(server)
 	}

@@ -231,6 +231,7 @@ type Info struct {
 	NotAfter time.Time
 	groups   []string
 	chain    []*x509.Certificate
+	conn     *counted // at a server that limits connections
 }
 
 // anonymous reports whether the other end has shown no certificate.
@@ -353,8 +354,9 @@ func (t *transport) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInf
 		return nil, nil, err
 	}
 	info, err := t.c.info(auth.(credentials.TLSInfo).State, raw)
-	if err == nil {
-		conn, err = t.limiter.enter(info, conn)
+	if err == nil && t.limiter != nil {
+		info.conn, err = t.limiter.enter(info, conn)
+		conn = info.conn
 	}
 	if err != nil {
 		_ = raw.Close()

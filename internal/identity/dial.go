@@ -8,8 +8,12 @@ import (
 	"google.golang.org/grpc/keepalive"
 )
 
-// MaxMessageBytes bounds a gRPC message, in both directions.
-const MaxMessageBytes = 16 << 20
+const (
+	// MaxMessageBytes bounds an answer.
+	MaxMessageBytes = 16 << 20
+	// MaxRequestBytes bounds a request.
+	MaxRequestBytes = 4 << 20
+)
 
 // DialOptions are the options of every connection to a server of this project: TLS with the certificate of the process,
 // which accepts no server but the expected one; half-open connections are noticed within 25 seconds, lost ones are

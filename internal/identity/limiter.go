@@ -1,14 +1,20 @@
 package identity
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"net"
+	"slices"
 	"sync"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/tap"
+
+	"github.com/db-controller/db-controller/internal/budget"
 )
 
 // Limits bound the connections and calls of one identity at a server, so that one identity cannot exhaust the server.
@@ -17,9 +23,11 @@ type Limits struct {
 	Connections int
 	// Calls are requests in progress on all connections together, watches included, counted from the first byte.
 	Calls int
-	// Forwarded are calls that a deployment forwards for one person. They do not count as calls of the deployment; all calls
-	// that it forwards are bounded together, by Calls.
-	Forwarded int
+	// Forwarded are calls that a deployment forwards for one person, Forwarding those that it forwards for all together; 0: Calls.
+	// They do not count as calls of the deployment.
+	Forwarded, Forwarding int
+	// Memory is of all callers together, in bytes; 0: budget.DefaultTotal.
+	Memory int64
 }
 
 // OnBehalfOf is the header of a forwarded call with the path of the caller's identity.
@@ -33,6 +41,7 @@ type Limiter struct {
 	limits Limits
 	// refused is called at each refusal, with "connections" or "calls".
 	refused func(what string, who Identity)
+	memory  *budget.Budget
 
 	mu    sync.Mutex
 	in    map[Identity]*presence // guarded by mu
@@ -46,13 +55,19 @@ func NewLimiter(limits Limits, refused func(what string, who Identity)) *Limiter
 	if refused == nil {
 		refused = func(string, Identity) {}
 	}
-	return &Limiter{limits: limits, refused: refused, in: map[Identity]*presence{}, conns: map[*counted]bool{}}
+	if limits.Memory == 0 {
+		limits.Memory = budget.DefaultTotal
+	}
+	return &Limiter{limits: limits, refused: refused, memory: budget.New(limits.Memory), in: map[Identity]*presence{}, conns: map[*counted]bool{}}
 }
 
 // change counts, unless it would be too many.
 func (l *Limiter) change(who Identity, connections, calls int) bool {
 	most := l.limits.Calls
-	if who.Name != "" && !who.Deployment.IsZero() { // somebody, by way of a deployment
+	switch {
+	case who.Role == roleForwarder:
+		most = cmp.Or(l.limits.Forwarding, most)
+	case who.Name != "" && !who.Deployment.IsZero(): // somebody, by way of a deployment
 		most = l.limits.Forwarded
 	}
 	l.mu.Lock()
@@ -73,16 +88,13 @@ func (l *Limiter) change(who Identity, connections, calls int) bool {
 }
 
 // enter counts a connection until it is closed.
-func (l *Limiter) enter(info Info, conn net.Conn) (net.Conn, error) {
-	if l == nil {
-		return conn, nil
-	}
+func (l *Limiter) enter(info Info, conn net.Conn) (*counted, error) {
 	who := info.Identity
 	if !l.change(who, 1, 0) {
 		l.refused("connections", who)
 		return nil, fmt.Errorf("%s has %d connections, which is as many as one may have", who, l.limits.Connections)
 	}
-	c := &counted{Conn: conn, info: info}
+	c := &counted{Conn: conn, limiter: l, info: info, calls: map[*call]bool{}}
 	c.leave = sync.OnceFunc(func() {
 		l.change(who, -1, 0)
 		l.mu.Lock()
@@ -114,13 +126,35 @@ func (l *Limiter) closeIf(is func(Info) bool) (closed []Identity) {
 
 type counted struct {
 	net.Conn
-	info  Info
-	leave func()
+	limiter *Limiter
+	info    Info
+	leave   func()
+	calls   map[*call]bool // guarded by mu of the limiter
+}
+
+// connOf returns the connection of a call; nil when connections are not limited.
+func connOf(ctx context.Context) *counted {
+	if p, ok := peer.FromContext(ctx); ok {
+		if info, ok := p.AuthInfo.(Info); ok {
+			return info.conn
+		}
+	}
+	return nil
 }
 
 func (c *counted) Close() error {
 	c.leave()
-	return c.Conn.Close()
+	err := c.Conn.Close()
+	for _, call := range c.open() {
+		call.drop()
+	}
+	return err
+}
+
+func (c *counted) open() []*call {
+	c.limiter.mu.Lock()
+	defer c.limiter.mu.Unlock()
+	return slices.Collect(maps.Keys(c.calls))
 }
 
 // Tap refuses a call before anything is read of it: grpc.InTapHandle.
@@ -143,13 +177,7 @@ func (l *Limiter) Tap(ctx context.Context, info *tap.Info) (context.Context, err
 		}
 		return ctx, status.Errorf(codes.ResourceExhausted, "%s has the maximum number of calls in progress; end some, or wait", counts)
 	}
-	// The context ends with the call, however that ends.
-	context.AfterFunc(ctx, func() {
-		for _, counted := range all {
-			l.change(counted, 0, -1)
-		}
-	})
-	return ctx, nil
+	return l.open(ctx, all), nil
 }
 
 // countedAs returns the identities that a call counts for. Whether a deployment may forward the call is checked later.

@@ -12,7 +12,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/db-controller/db-controller/internal/identity"
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
@@ -23,8 +22,10 @@ import (
 
 // Limits of a request.
 const (
-	MaxBatch        = 1000
-	maxPageSize     = 1000
+	MaxBatch    = 1000
+	maxPageSize = 1000
+	// maxBatchBytes bounds the resources of a BatchGetResources.
+	maxBatchBytes   = 4 << 20
 	defaultPageSize = 100
 )
 
@@ -123,8 +124,8 @@ func (r *resources) batchGet(ctx context.Context, req *resourcev1.BatchGetResour
 		if err != nil {
 			return nil, err
 		}
-		if bytes += proto.Size(found); bytes > identity.MaxMessageBytes/2 {
-			return nil, outcome.Invalid("names", fmt.Errorf("the first %d resources have more than %d bytes together: ask for fewer", len(out.Resources), identity.MaxMessageBytes/2))
+		if bytes += proto.Size(found); bytes > maxBatchBytes {
+			return nil, outcome.Invalid("names", fmt.Errorf("the first %d resources have more than %d bytes together: ask for fewer", len(out.Resources), maxBatchBytes))
 		}
 		out.Resources = append(out.Resources, found)
 	}

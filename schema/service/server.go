@@ -103,6 +103,8 @@ type Config struct {
 	Stream []grpc.StreamServerInterceptor
 	// Refused is called for each connection and call that is refused because the caller has too many; may be nil.
 	Refused func(what string, who identity.Identity)
+	// Memory is of the requests and answers of all callers together, in bytes; 0: 512 MiB.
+	Memory int64
 	// Tokens verifies the tokens of people; nil: everybody needs a certificate.
 	Tokens access.Tokens
 	// Authorizer is the authorization service that is asked beside the grants of the environment; nil for none.
@@ -129,11 +131,11 @@ func NewServer(cfg Config) (*Server, error) {
 	lanes := callers{costs.refused}
 	unary := append(slices.Clone(cfg.Unary), decommissioned.Unary, forward.actForUnary, lanes.Unary, costs.Unary)
 	stream := append(slices.Clone(cfg.Stream), decommissioned.Stream, forward.actForStream, lanes.Stream)
-	server := grpc.NewServer(append(ServerOptions(Guard{Credentials: cfg.Credentials, Policy: policy, Tokens: verifier(cfg.Tokens), Refused: cfg.Refused}, unary, stream),
+	server := grpc.NewServer(append(ServerOptions(Guard{Credentials: cfg.Credentials, Policy: policy, Tokens: verifier(cfg.Tokens), Refused: cfg.Refused, Memory: cfg.Memory}, unary, stream),
 		// These run after the policy.
 		grpc.ChainUnaryInterceptor(databases.Unary, rights.Operate, forward.Unary, rights.Unary), grpc.ChainStreamInterceptor(databases.Stream, forward.Stream, rights.Stream))...)
-	register(server, cfg)
-	healthv1.RegisterHealthServer(server, cfg.Health)
+	register(Weighed(server), cfg)
+	healthv1.RegisterHealthServer(Weighed(server), cfg.Health)
 	if cfg.Reflection {
 		reflection.Register(server)
 	}
@@ -168,8 +170,10 @@ func register(to grpc.ServiceRegistrar, cfg Config) {
 const (
 	// maxConnections is the number of connections of one identity, maxCalls the number of its calls in progress on all
 	// connections together, watches included.
-	maxConnections = 200
-	maxCalls       = 1000
+	maxConnections = 64
+	maxCalls       = 250
+	// maxForwarding is the number of calls that a deployment forwards, for all persons together.
+	maxForwarding = 1000
 	// maxForwarded is how many of the calls of a deployment may be forwarded for the same person.
 	maxForwarded = 100
 	// maxCostly is the number of costly reads of one identity that run at the same time, maxCostlyWaiting the number of
@@ -196,12 +200,16 @@ type Guard struct {
 	Tokens identity.TokenVerifier
 	// Refused is called for each connection and call that is refused because the caller has too many; may be nil.
 	Refused func(what string, who identity.Identity)
+	// Memory is of the requests and answers of all callers together, in bytes; 0: 512 MiB.
+	Memory int64
 }
 
 // ServerOptions returns the options of every listener: certificates, the policy, bounds of messages, connections and
 // calls, and pings that notice dead connections.
 func ServerOptions(g Guard, unary []grpc.UnaryServerInterceptor, stream []grpc.StreamServerInterceptor) []grpc.ServerOption {
-	limiter := identity.NewLimiter(identity.Limits{Connections: maxConnections, Calls: maxCalls, Forwarded: maxForwarded}, g.Refused)
+	limiter := identity.NewLimiter(identity.Limits{
+		Connections: maxConnections, Calls: maxCalls, Forwarding: maxForwarding, Forwarded: maxForwarded, Memory: g.Memory,
+	}, g.Refused)
 	creds := g.Credentials.Server(limiter)
 	if g.Tokens != nil {
 		creds = g.Credentials.ServerForTokens(limiter)
@@ -216,16 +224,20 @@ func ServerOptions(g Guard, unary []grpc.UnaryServerInterceptor, stream []grpc.S
 			return limiter.Tap(ctx, info)
 		}),
 		// The outermost interceptors, so that no request can end the process.
-		grpc.ChainUnaryInterceptor(append(append([]grpc.UnaryServerInterceptor{outcome.BoundedUnary, recovery.UnaryServerInterceptor(), withDeadline}, unary...), g.Policy.Unary)...),
-		grpc.ChainStreamInterceptor(append(append([]grpc.StreamServerInterceptor{outcome.BoundedStream, recovery.StreamServerInterceptor()}, stream...), g.Policy.Stream)...),
+		grpc.ChainUnaryInterceptor(append(append([]grpc.UnaryServerInterceptor{identity.Memory{}.Unary, outcome.BoundedUnary, recovery.UnaryServerInterceptor(), withDeadline}, unary...), g.Policy.Unary)...),
+		grpc.ChainStreamInterceptor(append(append([]grpc.StreamServerInterceptor{identity.Memory{}.Stream, outcome.BoundedStream, recovery.StreamServerInterceptor()}, stream...), g.Policy.Stream)...),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
 			Time: 20 * time.Second, Timeout: 5 * time.Second, MaxConnectionAge: connectionAge, MaxConnectionAgeGrace: connectionGrace,
 		}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}),
 		grpc.ConnectionTimeout(handshakeTimeout),
-		grpc.MaxConcurrentStreams(maxCalls),
+		grpc.MaxConcurrentStreams(maxForwarding),
 		grpc.MaxHeaderListSize(maxHeaderBytes),
-		grpc.MaxRecvMsgSize(identity.MaxMessageBytes),
+		grpc.MaxRecvMsgSize(identity.MaxRequestBytes),
+		// What a call may send before its request is read, and buffers of connections.
+		grpc.StaticStreamWindowSize(identity.WindowBytes), grpc.StaticConnWindowSize(16 * identity.WindowBytes),
+		grpc.ReadBufferSize(16 << 10), grpc.SharedWriteBuffer(true),
+		grpc.StatsHandler(identity.Memory{}), grpc.ForceServerCodecV2(identity.Codec()),
 	}
 }
 

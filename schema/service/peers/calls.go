@@ -2,12 +2,14 @@ package peers
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
 	"github.com/google/uuid"
 	"google.golang.org/grpc"
 	grpcpeer "google.golang.org/grpc/peer"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/db-controller/db-controller/internal/identity"
 	"github.com/db-controller/db-controller/schema"
@@ -43,25 +45,52 @@ func (p *Peers) establish(ctx context.Context, target schema.DeploymentID, attem
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", peer.ErrNotSent, err)
 	}
-	req := &schemav1.EstablishReferencesRequest{Attempt: attempt[:], ValidateOnly: validateOnly, References: establishProto(refs), Person: person(ctx)}
 	ctx, cancel := context.WithTimeout(ctx, peerTimeout)
 	defer cancel()
-	var server grpcpeer.Peer
-	answer, err := client.EstablishReferences(ctx, req, grpc.Peer(&server))
-	switch {
-	case err != nil && server.Addr == nil: // the call never got a stream
-		return nil, fmt.Errorf("%w: %w", peer.ErrNotSent, outcome.FromStatus(err))
-	case err != nil:
-		return nil, outcome.FromStatus(err)
-	}
-	out := &peer.Established{UIDs: make([]uuid.UUID, len(answer.GetTargets()))}
-	for i, t := range answer.GetTargets() {
-		if out.UIDs[i], err = wire.UID(t.GetUid()); err != nil {
+	out := &peer.Established{}
+	for i, part := range establishParts(establishProto(refs)) {
+		req := &schemav1.EstablishReferencesRequest{Attempt: attempt[:], ValidateOnly: validateOnly, References: part, Person: person(ctx)}
+		var server grpcpeer.Peer
+		answer, err := client.EstablishReferences(ctx, req, grpc.Peer(&server))
+		switch {
+		case err != nil && server.Addr == nil && i == 0: // the call never got a stream
+			return nil, fmt.Errorf("%w: %w", peer.ErrNotSent, outcome.FromStatus(err))
+		case err != nil:
+			return nil, outcome.FromStatus(err)
+		}
+		for _, t := range answer.GetTargets() {
+			uid, err := wire.UID(t.GetUid())
+			if err != nil {
+				return nil, err
+			}
+			out.UIDs = append(out.UIDs, uid)
+		}
+		epoch, err := wire.OptionalUID(answer.GetEpoch())
+		if err != nil {
 			return nil, err
 		}
+		if i > 0 && epoch != out.Epoch {
+			return nil, &peer.UnavailableError{Deployments: []schema.DeploymentID{target}, Err: errors.New("its database began a new epoch between two calls: try again")}
+		}
+		out.Epoch = epoch
 	}
-	out.Epoch, err = wire.OptionalUID(answer.GetEpoch())
-	return out, err
+	return out, nil
+}
+
+// maxEstablishBytes is the size of the references of one call: a request has identity.MaxRequestBytes at most.
+const maxEstablishBytes = 3 << 20
+
+// establishParts divides references among calls: one, unless their names are very long. Blockades of one attempt can be
+// established by several calls, and a refusal of one aborts the attempt.
+func establishParts(refs []*schemav1.EstablishReferencesRequest_Reference) (parts [][]*schemav1.EstablishReferencesRequest_Reference) {
+	begin, bytes := 0, 0
+	for i, ref := range refs {
+		size := proto.Size(ref) + 8
+		if bytes += size; bytes > maxEstablishBytes {
+			parts, begin, bytes = append(parts, refs[begin:i]), i, size
+		}
+	}
+	return append(parts, refs[begin:])
 }
 
 // person returns the person for whom references are established: the target's deployment decides whether they may refer to it. An

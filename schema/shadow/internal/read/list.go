@@ -155,8 +155,8 @@ func (l *listing) collect(rows pgx.Rows, scan func(pgx.CollectableRow) (scannedR
 	return rows.Err()
 }
 
-// maxPageBytes is the size of the rows at which a page ends early, so that it fits into a message.
-const maxPageBytes = 3 << 20
+// maxPageBytes is the size of the rows at which a page ends early: several pages of one caller are in memory at a time.
+const maxPageBytes = 1 << 20
 
 // malformed returns *InvalidError for values that PostgreSQL cannot convert, such as those of a forged token.
 func malformed(err error) error {

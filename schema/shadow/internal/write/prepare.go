@@ -208,6 +208,8 @@ const (
 	// MaxBodyDepth is the maximum nesting of objects and lists in a body, which JSON parsers of other languages can be expected
 	// to support.
 	MaxBodyDepth = 100
+	// maxBatchBytes bounds the stored resources that a batch of writes changes, which are in memory together.
+	maxBatchBytes = 4 << 20
 	// maxBatchReferences is the maximum number of references in one batch of writes, which is also the maximum that one deployment
 	// establishes in one call.
 	maxBatchReferences = 10_000
@@ -259,7 +261,16 @@ func (s *Writer) readBefore(ctx context.Context, q db.Querier, sv *saving) (map[
 	if err != nil {
 		return nil, fmt.Errorf("read shadows: %w", err)
 	}
-	before, err := pgx.CollectRows(rows, ScanShadow)
+	bytes := 0
+	before, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (*ShadowRow, error) {
+		for _, value := range row.RawValues() {
+			bytes += len(value)
+		}
+		if bytes > maxBatchBytes && len(sv.writes) > 1 {
+			return nil, &peer.InvalidError{Err: fmt.Errorf("the resources of the batch, as they are stored, have more than %d bytes: split it", maxBatchBytes)}
+		}
+		return ScanShadow(row)
+	})
 	if err != nil || len(before) == 0 {
 		return nil, err
 	}

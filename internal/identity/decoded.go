@@ -1,0 +1,58 @@
+package identity
+
+import (
+	"errors"
+
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/reflect/protoreflect"
+)
+
+const (
+	// maxDecodedBytes bounds the memory of a decoded request: a message of 4 MiB can have a million values, of 100 bytes each.
+	maxDecodedBytes = 12 << 20
+	// maxLevels is that of package proto.
+	maxLevels = 10_000
+
+	messageBytes = 64 // of a small message
+	fieldBytes   = 16 // of a string header, a pointer, an element of a list
+)
+
+// decodedBytes estimates the memory of a message, before it is decoded. It reads each byte once.
+func decodedBytes(of protoreflect.MessageDescriptor, raw []byte) (int64, error) {
+	return decodedLevel(of, raw, maxLevels)
+}
+
+func decodedLevel(of protoreflect.MessageDescriptor, raw []byte, levels int) (bytes int64, err error) {
+	if levels == 0 {
+		return 0, errors.New("more than 10000 levels")
+	}
+	fields := of.Fields()
+	for bytes = messageBytes; len(raw) > 0; {
+		number, kind, n := protowire.ConsumeTag(raw)
+		if n < 0 {
+			return 0, protowire.ParseError(n)
+		}
+		raw = raw[n:]
+		if n = protowire.ConsumeFieldValue(number, kind, raw); n < 0 {
+			return 0, protowire.ParseError(n)
+		}
+		value := raw[:n]
+		raw = raw[n:]
+		bytes += fieldBytes
+		if kind != protowire.BytesType {
+			continue
+		}
+		value, _ = protowire.ConsumeBytes(value)
+		field := fields.ByNumber(number)
+		if field == nil || field.Message() == nil {
+			bytes += int64(len(value))
+			continue
+		}
+		below, err := decodedLevel(field.Message(), value, levels-1)
+		if err != nil {
+			return 0, err
+		}
+		bytes += below
+	}
+	return bytes, nil
+}

@@ -1,0 +1,166 @@
+package test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/net/http2"
+	"google.golang.org/grpc"
+
+	"github.com/db-controller/db-controller/internal/identity"
+	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
+)
+
+// liveHeap returns the memory that the last garbage collection of a deployment's process has left.
+func (f *fixture) liveHeap(deployment string) float64 {
+	f.t.Helper()
+	return f.metric("//"+deployment+"/x/y", "go_gc_heap_live_bytes")
+}
+
+// grown runs an attack until it says that it stands, and returns the greatest live heap of the time after it, less that before.
+func (f *fixture) grown(deployment string, attack func()) float64 {
+	f.t.Helper()
+	before, most := f.liveHeap(deployment), 0.0
+	attack()
+	for began := time.Now(); time.Since(began) < 2*time.Second; time.Sleep(50 * time.Millisecond) {
+		most = max(most, f.liveHeap(deployment))
+	}
+	return most - before
+}
+
+// unread sends a request and reads nothing of the answer.
+func unread(ctx context.Context, t *testing.T, conn *grpc.ClientConn, method string, req any) {
+	t.Helper()
+	stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, method)
+	require.NoError(t, err)
+	require.NoError(t, stream.SendMsg(req))
+	require.NoError(t, stream.CloseSend())
+}
+
+// halves is a connection with requests whose end never comes. It sends as much as the server allows.
+type halves struct {
+	framer *http2.Framer
+	conn   net.Conn
+
+	mu      sync.Mutex
+	changed *sync.Cond
+	windows map[uint32]int // guarded by mu; of the connection is 0
+	ended   bool           // guarded by mu
+}
+
+func (f *fixture) halves(certs, deployment string) *halves {
+	f.t.Helper()
+	h := &halves{conn: f.dialTLS(certs, deployment), windows: map[uint32]int{0: 65535}}
+	h.changed = sync.NewCond(&h.mu)
+	_, err := io.WriteString(h.conn, http2.ClientPreface)
+	require.NoError(f.t, err)
+	h.framer = http2.NewFramer(h.conn, h.conn)
+	require.NoError(f.t, h.framer.WriteSettings())
+	go h.read()
+	return h
+}
+
+func (h *halves) read() {
+	for {
+		frame, err := h.framer.ReadFrame()
+		h.mu.Lock()
+		if u, ok := frame.(*http2.WindowUpdateFrame); ok {
+			h.windows[u.StreamID] += int(u.Increment)
+		}
+		h.ended = err != nil
+		h.changed.Broadcast()
+		h.mu.Unlock()
+		if err != nil {
+			return
+		}
+	}
+}
+
+// send promises a message and sends what the windows allow, until the context ends.
+func (h *halves) send(ctx context.Context, t *testing.T, id uint32, bytes int) {
+	const frame = 16 << 10
+	stop := context.AfterFunc(ctx, func() { _ = h.conn.Close() })
+	defer stop()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.windows[id] += 65536
+	if h.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: headersOf(resourcev1.ResourceService_PutResource_FullMethodName), EndHeaders: true}) != nil {
+		return
+	}
+	prefix := []byte{0, byte(bytes >> 24), byte(bytes >> 16), byte(bytes >> 8), byte(bytes)}
+	for sent := 0; sent < bytes-frame; {
+		for (h.windows[0] < frame || h.windows[id] < frame) && !h.ended {
+			h.changed.Wait()
+		}
+		data := append(prefix, make([]byte, frame-len(prefix))...)
+		prefix = nil
+		if h.ended || h.framer.WriteData(id, false, data) != nil {
+			return
+		}
+		h.windows[0] -= frame
+		h.windows[id] -= frame
+		sent += frame
+	}
+}
+
+// maxGrown is the memory that one identity takes at most.
+const maxGrown = 64e6
+
+// Answers that nobody reads, requests whose end never comes, and watches of large resources that nobody reads, on several connections of
+// one identity: it takes a bounded part of the memory, and others go on.
+func TestOneIdentityTakesLittleMemory_I20_I21(t *testing.T) {
+	t.Parallel()
+	const deployment = "a.example.com/us-west2"
+	f := newFixture(t)
+	certs, err := f.Issue(identity.Identity{Role: identity.RoleUser, Name: "hostile"})
+	require.NoError(t, err)
+	var conns []*grpc.ClientConn
+	for range 5 {
+		conns = append(conns, f.as(certs, deployment))
+	}
+	f.mustPut(aWest+"others/first", nil)
+	for i := range 8 {
+		f.mustPut(fmt.Sprintf("%sothers/large%d", aWest, i), fields{"text": strings.Repeat("x", 900<<10)})
+	}
+	for name, attack := range map[string]func(context.Context){
+		"200 unread lists": func(ctx context.Context) {
+			for i := range 200 {
+				unread(ctx, t, conns[i%len(conns)], resourcev1.ResourceService_ListResources_FullMethodName, &resourcev1.ListResourcesRequest{Kind: "Other", PageSize: 1000})
+			}
+		},
+		"200 unread resources": func(ctx context.Context) {
+			for i := range 200 {
+				unread(ctx, t, conns[i%len(conns)], resourcev1.ResourceService_GetResource_FullMethodName, &resourcev1.GetResourceRequest{Name: "others/large1"})
+			}
+		},
+		"60 unread watches": func(ctx context.Context) {
+			for i := range 60 {
+				unread(ctx, t, conns[i%len(conns)], resourcev1.ResourceService_WatchResources_FullMethodName,
+					&resourcev1.WatchResourcesRequest{Kind: "Other", Filter: fmt.Sprintf(`name != "others/none%d"`, i)})
+			}
+		},
+		"60 requests without an end": func(ctx context.Context) {
+			for range 6 {
+				h := f.halves(certs, deployment)
+				for i := range uint32(10) {
+					go h.send(ctx, t, 2*i+1, 4<<20)
+				}
+			}
+		},
+	} {
+		ctx, cancel := context.WithCancel(t.Context())
+		var grown float64
+		worst := f.others(func() { grown = f.grown(deployment, func() { attack(ctx) }) })
+		cancel()
+		t.Logf("%s: %.1f MB", name, grown/1e6)
+		require.Less(t, grown, maxGrown, name)
+		require.Less(t, worst, 10*time.Second, name)
+	}
+}
