@@ -70,7 +70,7 @@ func runBench(cmd *cobra.Command, dsn string, cfg bench.Config, asJSON bool) err
 	}
 	defer func() { _ = pg.Stop() }()
 	cmd.PrintErrln("database:", pg.Source())
-	files, err := devServices(nil)
+	files, err := devServices(nil, nil)
 	if err != nil {
 		return err
 	}

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -51,6 +52,7 @@ server of --postgres, it checks that enough connections are free.`,
 	f := cmd.Flags()
 	f.StringVar(&cfg.dsn, "postgres", "", "DSN of a PostgreSQL server to use, of a user who may create databases (default: start a server)")
 	f.StringVar(&cfg.scenario, "scenario", "", `file with a scenario to play, or "demo"`)
+	f.StringSliceVar(&cfg.regions, "regions", nil, "regions in which each service of --services runs, if the files have no deployments")
 	f.StringSliceVar(&cfg.services, "services", nil, "files with services and deployments (default: iam and devices in two regions)")
 	cfg.hosts.flags(f)
 	f.StringVar(&cfg.dir, "dir", filepath.Dir(client.DefaultFile()), "folder for certificates, logs and client.yaml")
@@ -59,12 +61,12 @@ server of --postgres, it checks that enough connections are free.`,
 
 type devConfig struct {
 	dsn, scenario, dir string
-	services           []string
+	services, regions  []string
 	hosts              hosts
 }
 
 func runDev(cmd *cobra.Command, cfg devConfig) error {
-	files, err := devServices(cfg.services)
+	files, err := devServices(cfg.services, cfg.regions)
 	if err != nil {
 		return err
 	}
@@ -80,9 +82,11 @@ func runDev(cmd *cobra.Command, cfg devConfig) error {
 		}
 		defer done()
 	}
-	if err := os.MkdirAll(cfg.dir, 0o700); err != nil {
+	release, err := takeFolder(cfg.dir)
+	if err != nil {
 		return err
 	}
+	defer release()
 	began := time.Now()
 	pg, err := launcher.Start(cmd.Context(), launcher.Config{DSN: cfg.dsn, Settings: ownServer(len(files.Deployments))})
 	if err != nil {
@@ -99,8 +103,11 @@ func runDev(cmd *cobra.Command, cfg devConfig) error {
 	}
 	defer c.Close()
 	cmd.Println("registry  ", p.RegistryAddress)
+	cmd.Println("           database", p.RegistryDSN)
 	for _, id := range sortedKeys(p) {
-		cmd.Printf("deployment %-29s grpc %s  health and metrics %s\n", id, p.Deployments[id].Address, p.Deployments[id].HTTP)
+		d := p.Deployments[id]
+		cmd.Printf("deployment %-29s grpc %s  health and metrics %s\n", id, d.Address, d.HTTP)
+		cmd.Println("           database", d.DSN)
 	}
 	cmd.Printf("ready in %s\n\n", time.Since(began).Round(10*time.Millisecond))
 	if play != nil {
@@ -229,19 +236,89 @@ func ownServer(deployments int) map[string]string {
 	return map[string]string{"max_connections": strconv.Itoa(max(300, connectionsFor(deployments, postgres.MinConnections)+others))}
 }
 
-func devServices(paths []string) (*schema.File, error) {
+// takeFolder makes a folder, and keeps other playgrounds and other installations safe from this one.
+func takeFolder(dir string) (release func(), err error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	if err := playground.CheckFolder(dir); err != nil {
+		return nil, usage("%w", err)
+	}
+	if release, err = playground.Lock(dir); err != nil {
+		return nil, usage("%w", err)
+	}
+	return release, nil
+}
+
+func devServices(paths, regions []string) (*schema.File, error) {
+	if len(regions) > 0 && len(paths) == 0 {
+		return nil, usage("--regions is for the services of --services: the built-in ones have deployments")
+	}
 	if len(paths) > 0 {
 		files, err := readFiles(paths)
+		if err == nil {
+			err = withoutTables(files)
+		}
 		if err != nil {
 			return nil, err
 		}
-		return files, withoutTables(files)
+		return files, deployed(files, regions)
 	}
 	raw, err := examples.ReadFile("examples/services.yaml")
 	if err != nil {
 		return nil, err
 	}
 	return schema.ParseFile("services.yaml", bytes.NewReader(raw))
+}
+
+// deployed adds the deployments of regions to services that have none. Without regions it says what is missing.
+func deployed(files *schema.File, regions []string) error {
+	switch {
+	case len(files.Deployments) > 0 && len(regions) > 0:
+		return usage("--regions: the files have deployments already")
+	case len(files.Deployments) > 0:
+		return nil
+	case len(files.Services) == 0:
+		return usage("the files describe neither services nor deployments")
+	}
+	missing := &strings.Builder{}
+	ask := len(regions) == 0
+	if ask {
+		regions = []string{"us-west2", "eastus2"}
+	}
+	fmt.Fprintf(missing, "---\nregions: [%s]\ndeployments:\n", strings.Join(regions, ", "))
+	for _, region := range regions {
+		if err := schema.CheckRegion(region); err != nil {
+			return usage("--regions: %w", err)
+		}
+		for _, d := range newest(files.Services) {
+			fmt.Fprintf(missing, "  - { deployment: %s/%s, version: %s }\n", d.Service, region, d.Version)
+		}
+	}
+	if ask {
+		return usage("the files describe services, and no deployment that runs one: add --regions us-west2,eastus2, or to a file\n\n%s", missing)
+	}
+	added, err := schema.ParseFile("--regions", strings.NewReader(missing.String()))
+	if err != nil {
+		return err
+	}
+	files.Regions = slices.Compact(slices.Sorted(slices.Values(append(files.Regions, added.Regions...))))
+	files.Deployments = added.Deployments
+	return nil
+}
+
+// newest returns the last described version of each service.
+func newest(all []*schema.Descriptor) []*schema.Descriptor {
+	var found []*schema.Descriptor
+	for _, d := range all {
+		i := slices.IndexFunc(found, func(f *schema.Descriptor) bool { return f.Service == d.Service })
+		if i < 0 {
+			found = append(found, d)
+		} else {
+			found[i] = d
+		}
+	}
+	return found
 }
 
 // readExample reads a file, or the built-in example of that name when there is no such file.

@@ -52,6 +52,8 @@ type Playground struct {
 	// Registries are all servers of the registry, Registry is the first of them.
 	Registries  []*Process
 	Deployments map[schema.DeploymentID]*Deployment
+	// RegistryDSN is that of the registry's database.
+	RegistryDSN string
 	// RegistryAddress is host:port of the registry's gRPC server, or of several, separated by commas.
 	RegistryAddress string
 }
@@ -68,6 +70,22 @@ type Deployment struct {
 // ClientFile is the name of the client's configuration that Start writes.
 const ClientFile = "client.yaml"
 
+// clientMark is the first line of a ClientFile.
+const clientMark = "# Configuration of clients of this playground; written at its start."
+
+// CheckFolder returns an error for a folder whose ClientFile was not written by a playground: Start would replace it.
+func CheckFolder(dir string) error {
+	path := filepath.Join(dir, ClientFile)
+	raw, err := os.ReadFile(path)
+	if errors.Is(err, os.ErrNotExist) || strings.HasPrefix(string(raw), clientMark) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return fmt.Errorf("%s is the configuration of another installation, and a playground would replace it: use another folder with --dir", path)
+}
+
 // New makes certificates and databases, and describes the processes; nothing runs yet.
 func New(ctx context.Context, cfg Config) (*Playground, error) {
 	if cfg.Dir == "" || cfg.Binary == "" || cfg.Database == nil {
@@ -83,21 +101,21 @@ func New(ctx context.Context, cfg Config) (*Playground, error) {
 		cfg.HostNames, cfg.Addresses = LocalNames, LocalAddresses
 	}
 	p.cfg = cfg
-	addresses, err := FreeAddresses(2 * (len(cfg.Deployments) + cfg.Registries))
+	addresses, err := p.addresses(p.names())
 	if err != nil {
 		return nil, err
 	}
 	if err := authority.Issue(p.certs("client"), identity.Identity{Role: identity.RoleOperator, Name: "playground"}); err != nil {
 		return nil, err
 	}
-	if err := p.describeRegistry(ctx, addresses[:2*cfg.Registries]); err != nil {
+	if err := p.describeRegistry(ctx, addresses); err != nil {
 		return nil, err
 	}
-	addresses = addresses[2*cfg.Registries:]
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(1) // databases are cloned from one template, one at a time
-	for i, id := range cfg.Deployments {
-		d := &Deployment{Address: addresses[2*i], HTTP: "http://" + addresses[2*i+1], Certs: p.certs(fileName(id))}
+	for _, id := range cfg.Deployments {
+		at := addresses[id.String()]
+		d := &Deployment{Address: at[0], HTTP: "http://" + at[1], Certs: p.certs(fileName(id))}
 		p.Deployments[id] = d
 		g.Go(func() error { return p.describe(ctx, id, d) })
 	}
@@ -110,7 +128,26 @@ func fileName(id schema.DeploymentID) string {
 	return strings.NewReplacer("/", "-", ".", "-").Replace(id.String())
 }
 
-func (p *Playground) describeRegistry(ctx context.Context, addresses []string) error {
+// names of the processes.
+func (p *Playground) names() []string {
+	var names []string
+	for i := range p.cfg.Registries {
+		names = append(names, registryName(i))
+	}
+	for _, id := range p.cfg.Deployments {
+		names = append(names, id.String())
+	}
+	return names
+}
+
+func registryName(i int) string {
+	if i == 0 {
+		return "registry"
+	}
+	return fmt.Sprintf("registry-%d", i+1)
+}
+
+func (p *Playground) describeRegistry(ctx context.Context, addresses map[string][2]string) error {
 	dsn, err := p.cfg.Database(ctx, "registry")
 	if err != nil {
 		return fmt.Errorf("make the registry's database: %w", err)
@@ -119,11 +156,10 @@ func (p *Playground) describeRegistry(ctx context.Context, addresses []string) e
 		return err
 	}
 	var all []string
-	for i := 0; i < len(addresses); i += 2 {
-		address, http, name := addresses[i], addresses[i+1], "registry"
-		if i > 0 {
-			name = fmt.Sprintf("registry-%d", i/2+1)
-		}
+	p.RegistryDSN = dsn
+	for i := range p.cfg.Registries {
+		name := registryName(i)
+		address, http := addresses[name][0], addresses[name][1]
 		all = append(all, address)
 		p.Registries = append(p.Registries, NewProcess(name, p.cfg.Binary, append([]string{
 			"registry", "--postgres", dsn, "--certs", p.RegistryCerts(),
@@ -161,7 +197,7 @@ func (p *Playground) describe(ctx context.Context, id schema.DeploymentID, d *De
 func (p *Playground) Start(ctx context.Context, apply func(ctx context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
-	client := fmt.Sprintf("# Configuration of clients of this playground; written at its start.\nregistry: %s\ncerts: %s\n", p.RegistryAddress, p.certs("client"))
+	client := fmt.Sprintf(clientMark+"\nregistry: %s\ncerts: %s\n", p.RegistryAddress, p.certs("client"))
 	if err := os.WriteFile(filepath.Join(p.cfg.Dir, ClientFile), []byte(client), 0o600); err != nil {
 		return err
 	}
