@@ -40,7 +40,7 @@ const (
 // registryTimeout bounds a call for the environment; after it the cached environment is used.
 const registryTimeout = 2 * time.Second
 
-// File says how to reach an installation; its usual name is client.yaml.
+// File says how to reach an installation; its usual name is client.yaml. Open takes relative paths in it as relative to its folder.
 type File struct {
 	// Registry is host:port of the registry; several servers are separated by commas.
 	Registry string `yaml:"registry"`
@@ -48,6 +48,16 @@ type File struct {
 	Certs string `yaml:"certs"`
 	// TokenFile is a file with the token of a user, which is read again for each call; empty: the certificate says who calls.
 	TokenFile string `yaml:"token_file"`
+}
+
+// relativeTo makes the paths of a file that lies in dir relative to dir.
+func (f File) relativeTo(dir string) File {
+	for _, path := range []*string{&f.Certs, &f.TokenFile} {
+		if *path != "" && !filepath.IsAbs(*path) {
+			*path = filepath.Join(dir, *path)
+		}
+	}
+	return f
 }
 
 // DefaultFile is the path of the file that `db-controller dev` writes.
@@ -88,6 +98,7 @@ func Open(path string, options ...Option) (*Client, error) {
 	if err := d.Decode(&f); err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
+	f = f.relativeTo(filepath.Dir(path))
 	for _, set := range options {
 		set(&f)
 	}

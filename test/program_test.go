@@ -246,7 +246,7 @@ func TestFlagsComeFromTheEnvironmentAndAFileToo(t *testing.T) {
 	require.NoError(t, os.WriteFile(file, []byte("deploiment: x\n"), 0o600))
 	out, err := run(t, "serve", "--config", file)
 	require.Error(t, err)
-	require.Contains(t, out, `unknown key "deploiment": known are advertise, audit-interval, audit-rate, authorizer, authorizer-identity, call-memory, certs, config`)
+	require.Contains(t, out, `unknown key "deploiment": did you mean deployment?`)
 	out, err = run(t, "serve")
 	require.Error(t, err)
 	require.Contains(t, out, "missing: --deployment (service/region), --postgres (DSN of the deployment's own database)")

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"time"
@@ -17,6 +18,7 @@ import (
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/db-controller/db-controller/internal/identity"
+	"github.com/db-controller/db-controller/internal/postgres"
 	"github.com/db-controller/db-controller/internal/token"
 )
 
@@ -25,6 +27,8 @@ const (
 	maxConnections = 4000
 	// certificatesInterval is the pause between two reads of the certificate files.
 	certificatesInterval = 5 * time.Second
+	// mostPooled bounds the pool of one process; PostgreSQL has a process for each connection.
+	mostPooled = 1000
 	// stopTimeout bounds the graceful end of a server; watches have no end of their own.
 	stopTimeout = 2 * time.Second
 )
@@ -48,16 +52,28 @@ func (c *serverConfig) flags(f *pflag.FlagSet) {
 }
 
 func (c *serverConfig) check() error {
+	var wrong error
 	if c.memory < 64 {
-		return fmt.Errorf("--call-memory %d: want at least 64, since one caller may have 40", c.memory)
+		wrong = fmt.Errorf("--call-memory %d: want at least 64, since one caller may have 40", c.memory)
 	}
-	if c.pprof == "" {
-		return nil
+	for flag, address := range map[string]string{"listen": c.listen, "http": c.http} {
+		if _, port, err := net.SplitHostPort(address); address != "" && (err != nil || port == "") {
+			wrong = errors.Join(wrong, fmt.Errorf("--%s %s: want host:port, or :port for every address of this machine", flag, address))
+		}
 	}
-	if err := onLoopback(c.pprof); err != nil {
-		return fmt.Errorf("--pprof: %w", err)
+	if c.pprof != "" {
+		if err := onLoopback(c.pprof); err != nil {
+			wrong = errors.Join(wrong, fmt.Errorf("--pprof: %w", err))
+		}
 	}
-	return nil
+	return wrong
+}
+
+// everywhere reports whether it listens on every address of the machine, which is no address to reach it at.
+func (c *serverConfig) everywhere() bool {
+	host, _, err := net.SplitHostPort(c.listen)
+	ip := net.ParseIP(host)
+	return err == nil && (host == "" || ip != nil && ip.IsUnspecified())
 }
 
 // databaseConfig is the database of a process, and how the process starts with it.
@@ -70,13 +86,22 @@ type databaseConfig struct {
 }
 
 func (c *databaseConfig) flags(f *pflag.FlagSet, whose, ready string) {
-	f.StringVar(&c.dsn, "postgres", "", "DSN of "+whose+" database")
+	secretFlag(f, &c.dsn, "postgres", "DSN of "+whose+" database")
 	plaintextFlag(f, &c.plaintext)
 	f.BoolVar(&c.migrate, "migrate", false, "bring the database to the newest schema first")
 	startTimeoutFlag(f, &c.startTimeout, ready)
 }
 
-func (c *databaseConfig) check() error { return checkDSN(c.dsn, c.plaintext) }
+func (c *databaseConfig) check() error {
+	var wrong error
+	if c.startTimeout <= 0 {
+		wrong = fmt.Errorf("--start-timeout %s: want more than 0s", c.startTimeout)
+	}
+	if c.connections < postgres.MinConnections || c.connections > mostPooled {
+		wrong = errors.Join(wrong, fmt.Errorf("--connections %d: want %d to %d", c.connections, postgres.MinConnections, mostPooled))
+	}
+	return errors.Join(checkDSN(c.dsn, c.plaintext), wrong)
+}
 
 // endpoints are the servers of a process: gRPC, and over HTTP health, metrics and profiles.
 type endpoints struct {

@@ -23,7 +23,7 @@ type migrated struct {
 func newMigrate() *cobra.Command {
 	var db migrated
 	cmd := &cobra.Command{Use: "migrate", Short: "Bring a database to a version of the schema"}
-	cmd.PersistentFlags().StringVar(&db.dsn, "postgres", "", "DSN of the database")
+	secretFlag(cmd.PersistentFlags(), &db.dsn, "postgres", "DSN of the database")
 	plaintextFlag(cmd.PersistentFlags(), &db.plaintext)
 	cmd.PersistentFlags().StringVar(&db.set, "set", string(migrations.Deployment), "deployment or registry")
 	cmd.AddCommand(db.newUp(), db.newDown(), db.newStatus())

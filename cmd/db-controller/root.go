@@ -1,17 +1,13 @@
 package main
 
 import (
-	"fmt"
 	"os"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
-	"go.yaml.in/yaml/v3"
 )
 
 func newRoot() *cobra.Command {
@@ -22,7 +18,8 @@ func newRoot() *cobra.Command {
 references, across databases, services and regions. Start with "db-controller dev", which prints commands to try.
 
 Every flag can also be set by an environment variable (--log-level by DBCONTROLLER_LOG_LEVEL) and in the YAML file that
---config names (log-level: debug). A flag takes precedence over the environment, and the environment over the file.`,
+--config names (log-level: debug). A flag takes precedence over the environment, and the environment over the file; "help config"
+describes the file, and "config print COMMAND" shows where each setting comes from.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Version:       thisBuild().String(),
@@ -37,7 +34,7 @@ Every flag can also be set by an environment variable (--log-level by DBCONTROLL
 	}
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage("%w", err) })
-	root.PersistentFlags().String("config", "", "YAML file with flags")
+	root.PersistentFlags().String("config", "", "YAML `FILE` with settings: help config describes it")
 	root.PersistentFlags().String("log-level", "info", "debug, info, warn or error")
 	root.AddGroup(&cobra.Group{ID: "try", Title: "Try it:"}, &cobra.Group{ID: "resources", Title: "Resources:"},
 		&cobra.Group{ID: "describe", Title: "Services and deployments:"}, &cobra.Group{ID: "run", Title: "Run it:"})
@@ -50,63 +47,10 @@ Every flag can also be set by an environment variable (--log-level by DBCONTROLL
 	add("try", newScan(), newDev(), newBench())
 	add("resources", newGet(), newList(), newPut(), newPatch(), newDelete(), newPlan(), newExplain(), newRemovals(), newWatch(), newBlockDeletion())
 	add("describe", newValidate(), newApply(), newRemove(), newSetVersion(), newDecommission(), newAcceptDatabase(), newWaive())
-	add("run", newServe(), newRegistry(), newMigrate(), newCerts(), newStatus(), newVerify(), newHealthcheck())
+	add("run", newServe(), newRegistry(), newMigrate(), newCerts(), newStatus(), newVerify(), newHealthcheck(), newConfig())
 	root.AddCommand(newVersion())
 	strictly(root)
 	return root
-}
-
-// configure sets the flags that the command line does not set, from the environment, else from the file.
-func configure(cmd *cobra.Command) error {
-	given := map[string]any{}
-	if path, _ := cmd.Flags().GetString("config"); path != "" || os.Getenv("DBCONTROLLER_CONFIG") != "" {
-		if path == "" {
-			path = os.Getenv("DBCONTROLLER_CONFIG")
-		}
-		raw, err := os.ReadFile(path)
-		if err != nil {
-			return fmt.Errorf("read the configuration: %w", err)
-		}
-		if err := yaml.Unmarshal(raw, &given); err != nil {
-			return fmt.Errorf("configuration %s: %w", path, err)
-		}
-		if err := checkKeys(cmd, path, given); err != nil {
-			return err
-		}
-	}
-	var failed error
-	cmd.Flags().VisitAll(func(f *pflag.Flag) {
-		if f.Changed || failed != nil {
-			return
-		}
-		name := "DBCONTROLLER_" + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))
-		value, ok := os.LookupEnv(name)
-		if !ok {
-			var v any
-			if v, ok = given[f.Name]; ok {
-				name, value = "configuration key "+f.Name, fmt.Sprint(v)
-			}
-		}
-		if ok {
-			if err := cmd.Flags().Set(f.Name, value); err != nil {
-				failed = fmt.Errorf("%s: %w", name, err)
-			}
-		}
-	})
-	return failed
-}
-
-func checkKeys(cmd *cobra.Command, path string, given map[string]any) error {
-	for key := range given {
-		if cmd.Flags().Lookup(key) != nil {
-			continue
-		}
-		var known []string
-		cmd.Flags().VisitAll(func(f *pflag.Flag) { known = append(known, f.Name) })
-		slices.Sort(known)
-		return fmt.Errorf("configuration %s: unknown key %q: known are %s", path, key, strings.Join(known, ", "))
-	}
-	return nil
 }
 
 // newLogger writes to stderr: text when it is a terminal, else JSON.

@@ -116,6 +116,18 @@ func TestWrongArgumentsAreRefused(t *testing.T) {
 		{with(serve, "--log-level", "loud"), "--log-level: "},
 		{with(serve, "--postgres", "postgres://db.example.org/x"), "--postgres: the connection to PostgreSQL at db.example.org would be unencrypted"},
 		{with(serve, "--nodes", "many"), `invalid argument "many" for "--nodes" flag`},
+		{with(serve, "--nodes", "-1"), "--nodes -1: want 1 to 64"},
+		{with(serve, "--nodes", "65"), "--nodes 65: want 1 to 64"},
+		{with(serve, "--owner-grace", "-5m"), "--owner-grace -5m0s: want more than 0s"},
+		{with(serve, "--tentative-ttl", "-1s"), "--tentative-ttl -1s: want more than 0s"},
+		{with(serve, "--max-blocking", "-1"), "--max-blocking -1: want more than 0"},
+		{with(serve, "--audit-interval", "-1s"), "--audit-interval -1s: want more than 0s"},
+		{with(serve, "--start-timeout", "0s"), "--start-timeout 0s: want more than 0s"},
+		{with(serve, "--connections", "1"), "--connections 1: want 4 to 1000"},
+		{with(serve, "--listen", ":7101"), "--listen :7101 is no address at which other deployments reach this one: give --advertise host:port"},
+		{with(serve, "--listen", "[::]:7101"), "--listen [::]:7101 is no address"},
+		{with(serve, "--listen", "7101"), "--listen 7101: want host:port"},
+		{with(serve, "--http", "localhost"), "--http localhost: want host:port"},
 		{with([]string{"registry"}, with(server, "--pprof", "example.org:1")...), "--pprof: example.org:1: want a loopback address"},
 		{[]string{"migrate", "up"}, "missing: --postgres (DSN of the database)"},
 		{[]string{"migrate", "up", "--postgres", "x", "--set", "other"}, "--set other: want deployment or registry"},
@@ -169,7 +181,7 @@ func TestFlagsAreReadFromTheFileAndTheEnvironment(t *testing.T) {
 	require.Contains(t, command(t, "healthcheck", "--config", file, "--url", "http://127.0.0.1:1/flag").errOut, "http://127.0.0.1:1/flag")
 	got = command(t, "healthcheck", "--config", write(t, "ulr: x\n"))
 	require.Equal(t, exitUsage, got.code)
-	require.Contains(t, got.errOut, `unknown key "ulr": known are`)
+	require.Contains(t, got.errOut, `unknown key "ulr": did you mean url?`)
 }
 
 func TestHealthcheckExitsWithOneUntilTheProcessIsReady(t *testing.T) {

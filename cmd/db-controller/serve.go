@@ -40,10 +40,14 @@ func (c *shareConfig) flags(f *pflag.FlagSet) {
 }
 
 func (c *shareConfig) check() error {
-	if c.lease < time.Second {
-		return fmt.Errorf("--lease %s: want at least 1s, so that a short pause of the process does not move its work", c.lease)
+	var wrong error
+	if c.nodes < 1 || c.nodes > schema.RingSize {
+		wrong = fmt.Errorf("--nodes %d: want 1 to %d", c.nodes, schema.RingSize)
 	}
-	return nil
+	if c.lease < time.Second {
+		wrong = errors.Join(wrong, fmt.Errorf("--lease %s: want at least 1s, so that a short pause of the process does not move its work", c.lease))
+	}
+	return wrong
 }
 
 // storeConfig holds the store's limits; zero means the store's default.
@@ -63,10 +67,21 @@ func (c *storeConfig) flags(f *pflag.FlagSet) {
 }
 
 func (c *storeConfig) check() error {
+	var wrong error
 	if c.removalsKept != 0 && c.removalsKept < 7*24*time.Hour {
-		return fmt.Errorf("--removals-kept %s: want at least 168h", c.removalsKept)
+		wrong = fmt.Errorf("--removals-kept %s: want at least 168h", c.removalsKept)
 	}
-	return nil
+	for flag, d := range map[string]time.Duration{"tentative-ttl": c.tentativeTTL, "owner-grace": c.ownerGrace} {
+		if d < 0 {
+			wrong = errors.Join(wrong, fmt.Errorf("--%s %s: want more than 0s; 0 is the default", flag, d))
+		}
+	}
+	for flag, n := range map[string]int64{"max-tentative": c.quotas.Tentative, "max-blocking": c.quotas.Blocking} {
+		if n < 0 {
+			wrong = errors.Join(wrong, fmt.Errorf("--%s %d: want more than 0; 0 is the default", flag, n))
+		}
+	}
+	return wrong
 }
 
 type auditConfig struct {
@@ -80,6 +95,9 @@ func (c *auditConfig) flags(f *pflag.FlagSet) {
 }
 
 func (c *auditConfig) check() error {
+	if c.interval < 0 {
+		return fmt.Errorf("--audit-interval %s: want more than 0s, or 0 for no audits", c.interval)
+	}
 	if c.rate <= 0 {
 		return fmt.Errorf("--audit-rate %d: want at least 1; --audit-interval 0 turns audits off", c.rate)
 	}
@@ -92,6 +110,8 @@ func (c *deploymentConfig) check() error {
 		if err := schema.CheckAddress(c.advertise); err != nil {
 			address = fmt.Errorf("--advertise: %w", err)
 		}
+	} else if c.server.everywhere() {
+		address = fmt.Errorf("--listen %s is no address at which other deployments reach this one: give --advertise host:port", c.server.listen)
 	}
 	return errors.Join(address, c.database.check(), c.server.check(), c.share.check(), c.audit.check(), c.store.check())
 }

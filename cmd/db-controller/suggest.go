@@ -2,16 +2,21 @@ package main
 
 // didYouMean returns a question with the known name that is most similar to a misspelt one; nothing if none is similar.
 func didYouMean(given string, known []string) string {
-	best, least := "", max(1, len(given)/3)+1
+	if near := nearest(given, known); near != "" {
+		return ": did you mean " + near + "?"
+	}
+	return ""
+}
+
+// nearest returns the known name that is most similar to a misspelt one; empty if none is similar.
+func nearest(given string, known []string) string {
+	best, least := "", max(2, len(given)/3)+1
 	for _, k := range known {
 		if d := distance(given, k); d < least {
 			best, least = k, d
 		}
 	}
-	if best == "" {
-		return ""
-	}
-	return ": did you mean " + best + "?"
+	return best
 }
 
 // distance is the number of bytes to insert, delete or replace to make b of a.

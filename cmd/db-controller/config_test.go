@@ -1,0 +1,117 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/db-controller/db-controller/client"
+)
+
+// settingsOf returns what config print says.
+func settingsOf(t *testing.T, args ...string) map[string]configured {
+	t.Helper()
+	got := command(t, append([]string{"config", "print"}, args...)...)
+	require.Zero(t, got.code, got.errOut)
+	var all []configured
+	require.NoError(t, json.Unmarshal([]byte(got.out), &all))
+	by := map[string]configured{}
+	for _, c := range all {
+		by[c.Flag] = c
+	}
+	return by
+}
+
+// A section is for one command, the keys beside the sections are for all; lists and nulls are what YAML says.
+func TestAFileHasSectionsForSeveralCommands(t *testing.T) {
+	file := write(t, `log-level: debug
+registry: { listen: ":7000" }
+postgres: postgres://common:s3cr3t@localhost/x
+serve:
+  registry: localhost:7000
+  nodes: 3
+  owner_grace: 1m
+  max-blocking: null
+dev:
+  services: [a.yaml, "b,c.yaml"]
+migrate: { set: registry }
+`)
+	secret := filepath.Join(t.TempDir(), "postgres")
+	require.NoError(t, os.WriteFile(secret, []byte("host=localhost password=s3cr3t\n"), 0o600))
+	t.Setenv("DBCONTROLLER_LEASE", "7s")
+	t.Setenv("DBCONTROLLER_NODES", "4")
+
+	serve := settingsOf(t, "serve", "--config", file, "-o", "json", "--", "--name", "x")
+	require.Equal(t, configured{"nodes", "4", "environment DBCONTROLLER_NODES"}, serve["nodes"])
+	require.Equal(t, configured{"lease", "7s", "environment DBCONTROLLER_LEASE"}, serve["lease"])
+	require.Equal(t, configured{"owner-grace", "1m0s", "configuration " + file + ": serve.owner_grace"}, serve["owner-grace"])
+	require.Equal(t, configured{"log-level", "debug", "configuration " + file + ": log-level"}, serve["log-level"])
+	require.Equal(t, configured{"registry", "localhost:7000", "configuration " + file + ": serve.registry"}, serve["registry"])
+	require.Equal(t, configured{"max-blocking", "0", "default"}, serve["max-blocking"])
+	require.Equal(t, configured{"name", "x", "flag"}, serve["name"])
+	require.Equal(t, "postgres://common:xxxxx@localhost/x", serve["postgres"].Value)
+	require.Equal(t, ":7000", settingsOf(t, "registry", "--config", file, "-o", "json")["listen"].Value)
+	require.Equal(t, "registry", settingsOf(t, "migrate", "up", "--config", file, "-o", "json")["set"].Value)
+	require.Equal(t, `[a.yaml,"b,c.yaml"]`, settingsOf(t, "dev", "--config", file, "-o", "json")["services"].Value)
+
+	migrate := settingsOf(t, "migrate", "up", "-o", "json", "--", "--postgres-file", secret)
+	require.Equal(t, configured{"postgres", "host=localhost password=xxxxx", "file " + secret}, migrate["postgres"])
+}
+
+// A mistake is named with the nearest right word, and nothing is done.
+func TestMistakesInTheConfigurationAreRefused(t *testing.T) {
+	secret := write(t, "x")
+	for says, text := range map[string]string{
+		`unknown key "nods": did you mean nodes?`:                              "serve: { nods: 3 }\n",
+		`serve: unknown key "xxxxxxxxxx": known are advertise, audit-interval`: "serve: { xxxxxxxxxx: 3 }\n",
+		`unknown section "srve": did you mean serve?`:                          "srve: { nodes: 3 }\n",
+		`: nodes: want one value, not a list`:                                  "nodes: [1, 2]\n",
+		`.nodes: want a value, not fields`:                                     "serve: { nodes: { a: 1 } }\n",
+		`.nodes: strconv.ParseInt: parsing "many"`:                             "serve: { nodes: many }\n",
+		`are both given`:                     "serve: { postgres: x, postgres-file: " + secret + " }\n",
+		`--postgres-file: open /nonexistent`: "serve: { postgres-file: /nonexistent }\n",
+	} {
+		got := command(t, "serve", "--config", write(t, text))
+		require.Equal(t, exitUsage, got.code, text)
+		require.Contains(t, got.errOut, says)
+	}
+	t.Setenv("DBCONTROLLER_PORT", "tcp://10.0.0.1:7000") // as Kubernetes sets for a service of that name
+	require.Contains(t, command(t, "serve").errOut, "missing: --deployment")
+	t.Setenv("DBCONTROLLER_LOG_LEVL", "debug")
+	got := command(t, "serve")
+	require.Equal(t, exitUsage, got.code)
+	require.Contains(t, got.errOut, "unknown variable DBCONTROLLER_LOG_LEVL: did you mean DBCONTROLLER_LOG_LEVEL?")
+}
+
+func TestTheSchemaOfTheConfigurationHasEverySetting(t *testing.T) {
+	t.Parallel()
+	got := command(t, "config", "schema")
+	require.Zero(t, got.code, got.errOut)
+	var s struct {
+		Properties map[string]struct {
+			Properties map[string]struct{ Type []string }
+			AnyOf      []any
+		}
+	}
+	require.NoError(t, json.Unmarshal([]byte(got.out), &s))
+	require.Equal(t, []string{"integer", "null"}, s.Properties["serve"].Properties["nodes"].Type)
+	require.Len(t, s.Properties["registry"].AnyOf, 2, "a flag of serve, and a command")
+	for _, name := range flagsBelow(newRoot()) {
+		require.Contains(t, s.Properties, name)
+	}
+}
+
+// client.yaml can be moved with its certificates.
+func TestPathsInClientYAMLAreRelativeToTheFile(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	require.Zero(t, command(t, "certs", "--dir", filepath.Join(dir, "certs"), "operator/alice").code)
+	file := filepath.Join(dir, "client.yaml")
+	require.NoError(t, os.WriteFile(file, []byte("registry: localhost:1\ncerts: certs/operator_alice\n"), 0o600))
+	c, err := client.Open(file)
+	require.NoError(t, err)
+	c.Close()
+}
