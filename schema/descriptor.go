@@ -100,7 +100,9 @@ type Kind struct {
 	// ReferableBy are the other services whose resources may refer to resources of this kind, and so block their deletion.
 	// Empty: all services that import this one.
 	ReferableBy []string
-	Pos         Pos
+	// DelegationNone: no other deployment is given the right to refer to resources of this kind without asking.
+	DelegationNone bool
+	Pos            Pos
 }
 
 // Parent is the kind of the resource whose name is the beginning of a child's name.

@@ -15,6 +15,8 @@ type Model struct {
 	Digest  string
 	kinds   []*KindModel
 	renames *renames
+	// asked are the kinds of other services to which a resource of this service does not refer without asking.
+	asked map[KindID]bool
 }
 
 // KindModel is a compiled kind of the model's own service.
@@ -25,6 +27,8 @@ type KindModel struct {
 	// ReferableBy are the other services whose resources may refer to the kind; none means all that import it.
 	// EverReferableBy are those of all described versions together: a reference that was allowed once stays allowed.
 	ReferableBy, EverReferableBy []string
+	// DelegationNone is that of any described version.
+	DelegationNone bool
 
 	previous string
 	patterns []Pattern
@@ -77,7 +81,9 @@ func NewModel(version ServiceVersion, descriptors []*Descriptor) (*Model, error)
 	for _, k := range m.kinds {
 		versions := m.versionsOf(k.ID, descriptors)
 		k.EverReferableBy, k.everPaths = everReferableBy(versions), everPaths(versions)
+		k.DelegationNone = slices.ContainsFunc(versions, func(v Kind) bool { return v.DelegationNone })
 	}
+	m.asked = m.askedKinds(descriptors)
 	m.renames.use(m.Descriptor)
 	for _, imp := range m.Descriptor.Imports {
 		m.renames.use(all[imp.ServiceVersion])
@@ -123,6 +129,25 @@ func (m *Model) versionsOf(id KindID, descriptors []*Descriptor) (out []Kind) {
 	}
 	return out
 }
+
+// askedKinds returns the kinds that any described version excludes from delegations, or does not let this service refer to: which
+// version another deployment runs may have changed since this one heard of it.
+func (m *Model) askedKinds(descriptors []*Descriptor) map[KindID]bool {
+	asked := map[KindID]bool{}
+	for _, d := range descriptors {
+		for _, k := range d.Kinds {
+			refers := d.Service == m.Descriptor.Service || len(k.ReferableBy) == 0 || slices.Contains(k.ReferableBy, m.Descriptor.Service)
+			if k.DelegationNone || k.ConstraintsDisabled || !refers {
+				asked[m.renames.rootOf(KindID{Service: d.Service, Kind: k.Name})] = true
+			}
+		}
+	}
+	return asked
+}
+
+// Delegable reports whether resources of this service may refer to resources of a kind without asking, under a right. A kind that
+// no descriptor describes is asked about.
+func (m *Model) Delegable(id KindID) bool { return !m.asked[m.renames.rootOf(id)] }
 
 // everReferableBy returns nil, which means all, if any version allows all services.
 func everReferableBy(versions []Kind) (listed []string) {

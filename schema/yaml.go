@@ -113,6 +113,13 @@ func (d *yamlReader) flags(k *Kind) yamlFields {
 			k.ReferableBy = nil
 			d.strings(n, path, &k.ReferableBy)
 		},
+		"delegation": func(n *yaml.Node, path string) {
+			var of string
+			d.scalar(n, path, &of)
+			if k.DelegationNone = of == "none"; of != "none" && of != "all" {
+				d.ps.add(d.pos(n, path), "write none, or all (the default)", "%q", of)
+			}
+		},
 	}
 }
 

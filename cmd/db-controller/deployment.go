@@ -144,9 +144,10 @@ func (d *deployment) openStore(ctx context.Context) error {
 	return d.waiting.database(ctx, d.cfg.database.dsn, func() (err error) {
 		d.store, err = shadow.Open(ctx, shadow.Config{
 			Pool: d.pool, Deployment: d.cfg.id, Peers: peer.PeersOf(d.peers), Logger: d.log,
-			Times:     shadow.Times{TentativeTTL: limits.tentativeTTL, OwnerGrace: limits.ownerGrace},
-			Limits:    shadow.Limits{Quotas: limits.quotas},
-			Retention: shadow.Retention{Removals: limits.removalsKept},
+			Times:       shadow.Times{TentativeTTL: limits.tentativeTTL, OwnerGrace: limits.ownerGrace},
+			Limits:      shadow.Limits{Quotas: limits.quotas},
+			Retention:   shadow.Retention{Removals: limits.removalsKept},
+			Delegations: limits.delegations,
 		})
 		if err == nil && limits.restored {
 			err = d.store.ForgetServer(ctx)

@@ -54,6 +54,7 @@ server of --postgres, it checks that enough connections are free.`,
 	f.StringVar(&cfg.scenario, "scenario", "", `file with a scenario to play, or "demo"`)
 	f.StringSliceVar(&cfg.regions, "regions", nil, "regions in which each service of --services runs, if the files have no deployments")
 	f.StringSliceVar(&cfg.services, "services", nil, "files with services and deployments (default: iam and devices in two regions)")
+	f.BoolVar(&cfg.delegations, "delegations", false, "run the deployments with serve --delegations")
 	cfg.hosts.flags(f)
 	f.StringVar(&cfg.dir, "dir", filepath.Dir(client.DefaultFile()), "folder for certificates, logs and client.yaml")
 	return cmd
@@ -63,6 +64,7 @@ type devConfig struct {
 	dsn, scenario, dir string
 	services, regions  []string
 	hosts              hosts
+	delegations        bool
 }
 
 func runDev(cmd *cobra.Command, cfg devConfig) error {
@@ -94,7 +96,7 @@ func runDev(cmd *cobra.Command, cfg devConfig) error {
 	}
 	defer func() { _ = pg.Stop() }()
 	cmd.Println("database  ", pg.Source())
-	p, c, err := startPlayground(cmd.Context(), pg, cfg.dir, files, cfg.hosts)
+	p, c, err := startPlayground(cmd.Context(), pg, cfg.dir, files, cfg.hosts, fmt.Sprintf("--delegations=%t", cfg.delegations))
 	if p != nil {
 		defer func() { _ = p.Stop() }()
 	}
@@ -162,7 +164,7 @@ func hints(cfg devConfig) string {
 
 // startPlayground starts a playground on a PostgreSQL server, and returns it with a client. It returns the playground with an
 // error as well: the caller stops it.
-func startPlayground(ctx context.Context, pg *launcher.Server, dir string, files *schema.File, at hosts) (*playground.Playground, *client.Client, error) {
+func startPlayground(ctx context.Context, pg *launcher.Server, dir string, files *schema.File, at hosts, serve ...string) (*playground.Playground, *client.Client, error) {
 	binary, err := os.Executable()
 	if err != nil {
 		return nil, nil, err
@@ -181,7 +183,7 @@ func startPlayground(ctx context.Context, pg *launcher.Server, dir string, files
 	}
 	p, err := playground.New(ctx, playground.Config{
 		DatabaseArgs: plaintext, HostNames: at.names, Addresses: at.addresses,
-		Dir: dir, Binary: binary, Deployments: ids, Args: []string{"--connections", strconv.Itoa(each), "--reflection"},
+		Dir: dir, Binary: binary, Deployments: ids, Args: append([]string{"--connections", strconv.Itoa(each), "--reflection"}, serve...),
 		Database: func(ctx context.Context, name string) (string, error) {
 			name = "dbc_" + strings.ReplaceAll(name, "-", "_")
 			if err := pg.DropDatabase(ctx, name); err != nil { // from an earlier playground on the same server

@@ -48,6 +48,8 @@ var (
 	epochDesc       = prometheus.NewDesc("dbcontroller_epoch", "Number of epochs of the database; more than one after a failover or a restore.", nil, nil)
 	unconfirmedDesc = prometheus.NewDesc("dbcontroller_unconfirmed_deployments", "Deployments that have not confirmed their references in the current epoch; nothing is deleted until they have.", nil, nil)
 	danglingDesc    = prometheus.NewDesc("dbcontroller_dangling_references", "References whose targets do not exist any more; a person decides.", nil, nil)
+	delegationsDesc = prometheus.NewDesc("dbcontroller_delegations", "Resources of another deployment to which this one may refer without asking, by right.", []string{"deployment", "right"}, nil)
+	delegatedDesc   = prometheus.NewDesc("dbcontroller_delegated_references_total", "References that this process has written without asking.", nil, nil)
 	shardsDesc      = prometheus.NewDesc("dbcontroller_shards", "Shards of the ring that a process of the deployment works on.", []string{"process"}, nil)
 	upDesc          = prometheus.NewDesc("dbcontroller_outstanding_work_up", "Whether the outstanding work could be read.", nil, nil)
 )
@@ -151,6 +153,8 @@ func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
 	ch <- unconfirmedDesc
 	ch <- danglingDesc
 	ch <- shardsDesc
+	ch <- delegationsDesc
+	ch <- delegatedDesc
 }
 
 // Collect is prometheus.Collector.
@@ -181,6 +185,12 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 			ch <- prometheus.MustNewConstMetric(shardsDesc, prometheus.GaugeValue, float64(len(member.Shards)), member.Name)
 		}
 	}
+	if delegations, err := m.store.Delegations(ctx); err == nil {
+		for _, d := range delegations {
+			ch <- prometheus.MustNewConstMetric(delegationsDesc, prometheus.GaugeValue, float64(d.ActingHeld), d.Deployment.String(), "acting")
+		}
+	}
+	ch <- prometheus.MustNewConstMetric(delegatedDesc, prometheus.CounterValue, float64(m.store.DelegatedWrites()))
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for k, at := range m.heard {

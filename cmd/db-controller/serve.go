@@ -54,11 +54,13 @@ func (c *shareConfig) check() error {
 type storeConfig struct {
 	tentativeTTL, ownerGrace, removalsKept time.Duration
 	quotas                                 peer.Quotas
+	delegations                            bool
 	restored                               bool // the operator says that the database is an older copy
 }
 
 func (c *storeConfig) flags(f *pflag.FlagSet) {
 	f.BoolVar(&c.restored, "restored", false, "the database was restored from a copy of its server's files: nothing is deleted until the other deployments have confirmed their references (other restores, and failovers, are detected without this flag)")
+	f.BoolVar(&c.delegations, "delegations", false, "take and give the right to refer to a resource of another deployment without asking, for references that act (UNSET, CASCADE_DELETE, their ASYNC forms, ALLOW_DANGLING)")
 	f.DurationVar(&c.tentativeTTL, "tentative-ttl", 0, "how long a tentative blockade stands before its holder must decide (default 15s)")
 	f.DurationVar(&c.ownerGrace, "owner-grace", 0, "how long an owner named without its uid may be missing before it counts as deleted (default 5m)")
 	f.Int64Var(&c.quotas.Tentative, "max-tentative", 0, "tentative references that each other deployment may have here at a time (default 100000)")

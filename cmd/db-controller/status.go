@@ -138,6 +138,9 @@ func printStatus(out printer, s *adminv1.StatusResponse) {
 	for _, line := range epochLines(s) {
 		out.line("%s", line)
 	}
+	for _, d := range s.GetDelegations() {
+		out.line("delegations: may refer to %s of %s without asking", plural(d.GetActingHeld(), "resource"), d.GetDeployment())
+	}
 	for _, k := range s.GetKept() {
 		out.line("kept: %s of kind %s, such as %s, which the version does not describe: they can be read and deleted", plural(k.GetResources(), "resource"), k.GetKind(), k.GetSample())
 	}

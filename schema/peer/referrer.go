@@ -6,7 +6,8 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// Referrer reports for each of some resources of this deployment whether the person who writes may refer to it.
+// Referrer reports for each of some resources whether the person who writes may refer to it. About resources of other deployments
+// it knows the grants of the environment alone: what these allow, their deployment may still deny when it is asked.
 type Referrer func(ctx context.Context, names []schema.FullName) ([]bool, error)
 
 type referrerKey struct{}

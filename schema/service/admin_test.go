@@ -44,6 +44,10 @@ func (s *adminStore) Outstanding(context.Context) ([]shadow.Outstanding, error) 
 	return s.outstanding, s.failing["Outstanding"]
 }
 
+func (s *adminStore) Delegations(context.Context) ([]shadow.Delegations, error) {
+	return []shadow.Delegations{{Deployment: other, ActingHeld: 7}}, s.failing["Delegations"]
+}
+
 func (s *adminStore) Kept(context.Context) ([]shadow.Kept, error) {
 	return []shadow.Kept{{Kind: "Old", Resources: 4, Sample: "olds/a"}}, s.failing["Kept"]
 }
@@ -121,6 +125,7 @@ func TestTheStatusHasAllThatAnOperatorLooksAt(t *testing.T) {
 		require.Equal(t, began.Add(-90*time.Second).UTC(), got.GetOutstanding()[0].GetOldestTime().AsTime())
 		require.Equal(t, int64(1), got.GetDerivations()[0].GetSetAside())
 		require.Equal(t, "olds/a", got.GetKept()[0].GetSample())
+		require.Equal(t, int64(7), got.GetDelegations()[0].GetActingHeld())
 		require.Equal(t, []uint32{1, 2}, got.GetProcesses()[0].GetShards())
 		require.Equal(t, int64(2), got.GetProcesses()[0].GetExpireTime().GetSeconds())
 

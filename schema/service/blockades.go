@@ -46,7 +46,7 @@ func (s *schemas) confirm(ctx context.Context, req *schemav1.ConfirmBlockadesReq
 	if err != nil {
 		return nil, err
 	}
-	confirmed, err := s.blockades.Confirm(ctx, holder, epoch, attempts, req.GetDelegable())
+	confirmed, err := s.blockades.Confirm(ctx, holder, epoch, attempts, req.GetDelegable() && !s.asked)
 	if err != nil {
 		return nil, err
 	}

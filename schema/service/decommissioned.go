@@ -2,13 +2,13 @@ package service
 
 import (
 	"context"
+	"fmt"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"github.com/db-controller/db-controller/internal/identity"
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/service/outcome"
 )
 
 // decommissions reports whether an operator has decommissioned a deployment.
@@ -24,7 +24,7 @@ type decommissionCheck struct {
 func (d decommissionCheck) check(ctx context.Context) error {
 	who, err := identity.FromContext(ctx)
 	if err == nil && who.Role == identity.RoleDeployment && d.decommissions.IsDecommissioned(who.Deployment) {
-		return status.Errorf(codes.PermissionDenied, "%s is decommissioned: an operator has removed this deployment for good", who.Deployment)
+		return outcome.Because("DECOMMISSIONED", fmt.Errorf("%s is decommissioned: an operator has removed this deployment for good", who.Deployment))
 	}
 	return nil // the policy refuses callers without an identity
 }

@@ -244,6 +244,8 @@ type databaseDouble struct {
 
 func (d *databaseDouble) Database() uuid.UUID { return d.database }
 
+func (d *databaseDouble) DecommissionedBy(context.Context, schema.DeploymentID) error { return nil }
+
 func (d *databaseDouble) Logger() *zap.Logger { return zap.NewNop() }
 
 func (d *databaseDouble) CheckDatabase(_ context.Context, with schema.DeploymentID, database uuid.UUID) error {

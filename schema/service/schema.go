@@ -43,7 +43,9 @@ type schemas struct {
 	mayRefer func(holder schema.DeploymentID, again bool) (bool, error)
 	// disabled fails while a deployment is disabled in the registry.
 	disabled func(holder schema.DeploymentID) error
-	log      *zap.Logger
+	// asked: who may refer to resources here is decided by what other deployments do not know, so that none gets delegations.
+	asked bool
+	log   *zap.Logger
 }
 
 func newSchemas(cfg Config) *schemas {
@@ -52,6 +54,7 @@ func newSchemas(cfg Config) *schemas {
 		self: store.Deployment(), establisher: store, blockades: store, references: store, deletions: store, owners: store,
 		upgrades: store, epochs: store, plans: store, shadows: store,
 		mayRefer: cfg.Peers.MayRefer, disabled: cfg.Peers.Disabled, log: cfg.Logger,
+		asked: cfg.Authorizer != nil || cfg.Tokens != nil && cfg.Tokens.RequireForwarded(),
 	}
 }
 

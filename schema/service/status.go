@@ -19,6 +19,7 @@ type workStatus interface {
 	Status(ctx context.Context) (version string, generation int64, derivations []shadow.Derivation, err error)
 	Outstanding(ctx context.Context) ([]shadow.Outstanding, error)
 	Kept(ctx context.Context) ([]shadow.Kept, error)
+	Delegations(ctx context.Context) ([]shadow.Delegations, error)
 }
 
 // processStatus lists the processes of a deployment.
@@ -44,7 +45,7 @@ type databaseStatus interface {
 func (a *admin) Status(ctx context.Context, _ *adminv1.StatusRequest) (*adminv1.StatusResponse, error) {
 	out := &adminv1.StatusResponse{Deployment: a.self.String()}
 	for _, add := range []func(context.Context, *adminv1.StatusResponse) error{
-		a.addWork, a.addKept, a.addProcesses, a.addDatabase, a.addOperatorActions,
+		a.addWork, a.addKept, a.addDelegations, a.addProcesses, a.addDatabase, a.addOperatorActions,
 	} {
 		if err := add(ctx, out); err != nil {
 			return nil, outcome.Status(a.log, err)
@@ -80,6 +81,14 @@ func (a *admin) addKept(ctx context.Context, out *adminv1.StatusResponse) error 
 	kept, err := a.work.Kept(ctx)
 	for _, k := range kept {
 		out.Kept = append(out.Kept, &adminv1.StatusResponse_Kept{Kind: k.Kind, Resources: k.Resources, Sample: k.Sample})
+	}
+	return err
+}
+
+func (a *admin) addDelegations(ctx context.Context, out *adminv1.StatusResponse) error {
+	all, err := a.work.Delegations(ctx)
+	for _, d := range all {
+		out.Delegations = append(out.Delegations, &adminv1.StatusResponse_Delegations{Deployment: d.Deployment.String(), ActingHeld: d.ActingHeld})
 	}
 	return err
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
 	"github.com/db-controller/db-controller/schema/shadow/internal/plan"
 	"github.com/db-controller/db-controller/schema/shadow/internal/read"
+	"github.com/db-controller/db-controller/schema/shadow/internal/target"
 	"github.com/db-controller/db-controller/schema/shadow/internal/verify"
 	"github.com/db-controller/db-controller/schema/shadow/internal/write"
 )
@@ -56,6 +57,7 @@ type (
 	Verification     = verify.Verification
 	Verified         = verify.Verified
 	Outstanding      = admin.Outstanding
+	Delegations      = target.Delegations
 )
 
 // Limits of a write.

@@ -71,7 +71,8 @@ func Descriptor(d *schemav1.ServiceDescriptor) *schema.Descriptor {
 		path := at.String() + ".kinds[" + k.GetKind() + "]"
 		kind := schema.Kind{
 			Name: k.GetKind(), PreviousName: k.GetPreviousName(), Patterns: k.GetPatterns(),
-			HideWhileDeleting: k.GetHideWhileDeleting(), ConstraintsDisabled: k.GetConstraintsDisabled(), ReferableBy: k.GetReferableBy(), Pos: schema.Pos{Path: path},
+			HideWhileDeleting: k.GetHideWhileDeleting(), ConstraintsDisabled: k.GetConstraintsDisabled(), ReferableBy: k.GetReferableBy(),
+			DelegationNone: k.GetDelegationNone(), Pos: schema.Pos{Path: path},
 		}
 		for _, p := range k.GetParents() {
 			kind.Parents = append(kind.Parents, schema.Parent{
@@ -100,6 +101,7 @@ func DescriptorProto(d *schema.Descriptor) *schemav1.ServiceDescriptor {
 		kind := &schemav1.KindDescriptor{
 			Kind: k.Name, PreviousName: k.PreviousName, Patterns: k.Patterns,
 			HideWhileDeleting: k.HideWhileDeleting, ConstraintsDisabled: k.ConstraintsDisabled, ReferableBy: k.ReferableBy,
+			DelegationNone: k.DelegationNone,
 		}
 		for _, p := range k.Parents {
 			kind.Parents = append(kind.Parents, &schemav1.ParentDescriptor{Kind: p.Kind, Behaviour: schemav1.Behaviour(p.Behaviour), Region: p.Region, RegionField: p.RegionField})

@@ -347,3 +347,26 @@ func TestAnAuthorizationServiceIsAskedBesideTheGrants(t *testing.T) {
 	server.Stop()
 	require.Equal(t, codes.Unavailable, read("ann", "things/ann-2"))
 }
+
+// The right to refer to a resource elsewhere is known here as far as the grants go: for an operator as for the user of that name.
+func TestGrantsOfResourcesElsewhereAreKnown(t *testing.T) {
+	t.Parallel()
+	a, _ := newAccess(t, declared, func(c *access.Config) { c.Deployment, c.Outside = other, access.Outside(nil) }) // which is not asked
+	names := []schema.FullName{{Deployment: self, Name: "things/shared"}, {Deployment: self, Name: "things/ann-1"}}
+	for _, c := range []struct {
+		role identity.Role
+		who  string
+		want []bool
+	}{
+		{identity.RoleUser, "ann", []bool{true, false}}, {identity.RoleUser, "bob", []bool{false, false}}, {identity.RoleOperator, "bob", []bool{false, false}},
+	} {
+		method := resourcev1.ResourceService_ListResources_FullMethodName
+		_, err := call(a, as(t, c.role, c.who), method, &resourcev1.SetBlockDeletionRequest{}, func(ctx context.Context, _ any) (any, error) {
+			allowed, err := peer.ReferrerFrom(ctx)(ctx, names)
+			require.NoError(t, err)
+			require.Equal(t, c.want, allowed, c.who)
+			return nil, nil
+		})
+		require.NoError(t, err)
+	}
+}

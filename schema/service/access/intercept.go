@@ -84,9 +84,7 @@ func (a *Access) enter(ctx context.Context, who identity.Caller, method string, 
 		}
 		ctx = withNames(ctx, within)
 	}
-	ctx = peer.WithReferrer(ctx, func(ctx context.Context, names []schema.FullName) ([]bool, error) {
-		return a.Authorize(ctx, who, schema.Refer, names)
-	})
+	ctx = peer.WithReferrer(ctx, func(ctx context.Context, names []schema.FullName) ([]bool, error) { return a.refers(ctx, who, names) })
 	return context.WithValue(ctx, readableKey{}, func(names []schema.FullName) []bool { return a.readable(ctx, who, names) }), nil
 }
 

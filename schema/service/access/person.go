@@ -50,6 +50,37 @@ func Believe(ctx context.Context, tokens Tokens, by schema.DeploymentID, p Perso
 	return identity.Caller{Identity: who, Groups: identity.Groups(p.Groups), Proof: "the word of " + by.String()}, nil
 }
 
+// refers is peer.Referrer for a person who writes here. To resources elsewhere an operator refers with the rights of the user of the
+// same name, as when their deployment is asked. The authorization service of this deployment decides about resources here alone.
+func (a *Access) refers(ctx context.Context, who identity.Caller, names []schema.FullName) ([]bool, error) {
+	allowed := make([]bool, len(names))
+	var here []schema.FullName
+	elsewhere := who
+	if who.Role == identity.RoleOperator {
+		elsewhere.Role = identity.RoleUser
+	}
+	for i, name := range names {
+		if name.Deployment == a.cfg.Deployment {
+			here = append(here, name)
+		} else {
+			allowed[i] = a.current().Authorize(subject(elsewhere), schema.Refer, name)
+		}
+	}
+	if len(here) == 0 {
+		return allowed, nil
+	}
+	answers, err := a.Authorize(ctx, who, schema.Refer, here)
+	if err != nil {
+		return nil, err
+	}
+	for i, name := range names {
+		if name.Deployment == a.cfg.Deployment {
+			allowed[i], answers = answers[0], answers[1:]
+		}
+	}
+	return allowed, nil
+}
+
 // mayRefer checks the right to refer to the targets of another deployment's references: of the person who writes them. Without a
 // person it is the deployment's own right, but for references that were established before.
 func (a *Access) mayRefer(ctx context.Context, by identity.Caller, req *schemav1.EstablishReferencesRequest) error {

@@ -230,6 +230,16 @@ func FromStatus(err error) error {
 	return TextOf(err)
 }
 
+// ReasonOf returns the reason of the error of a call; empty without one.
+func ReasonOf(err error) string {
+	for _, detail := range status.Convert(err).Details() {
+		if info, ok := detail.(*errdetails.ErrorInfo); ok && info.GetDomain() == domain {
+			return info.GetReason()
+		}
+	}
+	return ""
+}
+
 // notNamed returns how many items of a list are not in the details of an error.
 func notNamed(err error) int {
 	for _, detail := range status.Convert(err).Details() {

@@ -53,19 +53,22 @@ func withoutAddresses(err error) error {
 func (p *Peers) interceptors(id schema.DeploymentID) []grpc.DialOption {
 	return []grpc.DialOption{
 		grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-			return withoutAddresses(invoke(ctx, method, req, reply, cc, opts...))
+			return withoutAddresses(p.hear(id, method, invoke(ctx, method, req, reply, cc, opts...)))
 		}),
 		grpc.WithChainStreamInterceptor(func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 			stream, err := open(ctx, desc, cc, method, opts...)
 			if err != nil {
-				return nil, withoutAddresses(err)
+				return nil, withoutAddresses(p.hear(id, method, err))
 			}
-			return &addresslessStream{stream}, nil
+			return &addresslessStream{stream, func(err error) error { return withoutAddresses(p.hear(id, method, err)) }}, nil
 		}),
 		grpc.WithChainUnaryInterceptor(p.checkAnswers(id)), grpc.WithChainStreamInterceptor(p.sendDatabase),
 	}
 }
 
-type addresslessStream struct{ grpc.ClientStream }
+type addresslessStream struct {
+	grpc.ClientStream
+	hear func(error) error
+}
 
-func (s *addresslessStream) RecvMsg(m any) error { return withoutAddresses(s.ClientStream.RecvMsg(m)) }
+func (s *addresslessStream) RecvMsg(m any) error { return s.hear(s.ClientStream.RecvMsg(m)) }

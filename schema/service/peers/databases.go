@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"time"
 
 	"github.com/google/uuid"
 	"go.uber.org/zap"
@@ -24,6 +25,8 @@ const DatabaseKey = "dbcontroller-database"
 type KnownDatabases interface {
 	Database() uuid.UUID
 	CheckDatabase(ctx context.Context, with schema.DeploymentID, database uuid.UUID) error
+	// DecommissionedBy is called when a deployment refuses this one because an operator has decommissioned it there.
+	DecommissionedBy(ctx context.Context, by schema.DeploymentID) error
 	Logger() *zap.Logger
 }
 
@@ -84,4 +87,23 @@ func (p *Peers) knownFor(method string) KnownDatabases {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.known
+}
+
+// hearTimeout bounds what a refusal makes this deployment do.
+const hearTimeout = 5 * time.Second
+
+// hear returns the error of a call to a deployment. A refusal because this deployment is decommissioned there ends the rights to
+// refer to its resources without asking.
+func (p *Peers) hear(from schema.DeploymentID, method string, err error) error {
+	if err == nil || outcome.ReasonOf(err) != "DECOMMISSIONED" {
+		return err
+	}
+	if known := p.knownFor(method); known != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), hearTimeout) // the call has ended
+		defer cancel()
+		if failed := known.DecommissionedBy(ctx, from); failed != nil {
+			known.Logger().Warn("delegations of a deployment that refuses this one have not ended", zap.Stringer("by", from), zap.Error(failed))
+		}
+	}
+	return err
 }

@@ -2,6 +2,7 @@ package peers
 
 import (
 	"context"
+	"errors"
 	"testing"
 
 	"github.com/google/uuid"
@@ -15,6 +16,7 @@ import (
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
+	"github.com/db-controller/db-controller/schema/service/outcome"
 )
 
 // The answer of another database counts for nothing, whether it agrees or refuses.
@@ -82,5 +84,21 @@ func TestDatabasesAreNamedBetweenDeploymentsOnly(t *testing.T) {
 	require.Equal(t, []string{uid(9).String()}, sent(confirmMethod))
 	for _, method := range []string{getMethod, adminv1.AdminService_Status_FullMethodName, healthv1.Health_Check_FullMethodName} {
 		require.Empty(t, sent(method), method)
+	}
+}
+
+// A deployment that refuses this one because it is decommissioned there is reported, by a call and by a watch; other refusals are not.
+func TestARefusalOfADecommissionedDeploymentIsHeard_I31(t *testing.T) {
+	t.Parallel()
+	p, known := New(self, nil), &databaseDouble{database: uid(9)}
+	p.SetKnown(known)
+	for reason, heard := range map[string]int{"DECOMMISSIONED": 2, "DENIED": 0} {
+		known.refusedBy = nil
+		refused := outcome.Because(reason, errors.New("no"))
+		require.Equal(t, refused, p.hear(other, confirmMethod, refused))
+		stream := &addresslessStream{&clientStream{err: refused}, func(err error) error { return p.hear(other, confirmMethod, err) }}
+		require.Equal(t, refused, stream.RecvMsg(nil))
+		require.NoError(t, p.hear(other, confirmMethod, nil))
+		require.Len(t, known.refusedBy, heard, reason)
 	}
 }

@@ -33,9 +33,16 @@ func bytesOf(id uuid.UUID) []byte { return id[:] }
 type databaseDouble struct {
 	database uuid.UUID
 	check    func(with schema.DeploymentID, database uuid.UUID) error
+	// refusedBy are the deployments that refused this one as decommissioned.
+	refusedBy []schema.DeploymentID
 }
 
 func (d *databaseDouble) Database() uuid.UUID { return d.database }
+
+func (d *databaseDouble) DecommissionedBy(_ context.Context, by schema.DeploymentID) error {
+	d.refusedBy = append(d.refusedBy, by)
+	return nil
+}
 
 func (d *databaseDouble) Logger() *zap.Logger { return zap.NewNop() }
 

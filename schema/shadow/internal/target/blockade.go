@@ -86,6 +86,12 @@ func (s *Keeper) Confirm(ctx context.Context, holder schema.DeploymentID, epoch 
 	if err != nil {
 		return nil, err
 	}
+	var kinds []int32
+	if delegable = delegable && s.Cfg.Delegations; delegable {
+		if kinds, err = s.delegatedKinds(ctx, holder.Service); err != nil {
+			return nil, err
+		}
+	}
 	out := &peer.Confirmed{Epoch: selfEpoch}
 	known := map[peer.AttemptID]bool{}
 	err = s.withLockedTargets(ctx, lockAttemptTargetsSQL, []any{attempts, deployment}, func(tx pgx.Tx, locked []int64) error {
@@ -99,8 +105,8 @@ func (s *Keeper) Confirm(ctx context.Context, holder schema.DeploymentID, epoch 
 		s.gate.CheckPeerEpoch(tx, b, deployment, epoch, selfEpoch)
 		b.Queue(confirmBlockingSQL, attempts, deployment, locked).Query(take)
 		b.Queue(confirmActingSQL, db.Named{"attempts": attempts, "deployment": deployment, "self": s.SelfID, "targets": locked}).Query(take)
-		if out.Delegated = nil; delegable && s.Cfg.Delegations {
-			s.queueGrants(b, locked, deployment, &out.Delegated)
+		if out.Delegated = nil; delegable {
+			s.queueGrants(b, locked, deployment, kinds, &out.Delegated)
 		}
 		return tx.SendBatch(ctx, b).Close()
 	})

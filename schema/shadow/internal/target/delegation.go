@@ -7,7 +7,9 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"go.uber.org/zap"
 
+	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
@@ -15,8 +17,8 @@ import (
 
 // queueGrants adds to a batch, after the locks of confirmed targets, which of them are granted: a target that is ACTIVE and not
 // closing, with a holder entry. The entry makes the holder's deployment hear of a deletion; it ends the right before it acts.
-func (s *Keeper) queueGrants(b *pgx.Batch, locked []int64, holder int32, granted *[]uuid.UUID) {
-	b.Queue(selectGrantedSQL, locked, holder).Query(func(rows pgx.Rows) (err error) {
+func (s *Keeper) queueGrants(b *pgx.Batch, locked []int64, holder int32, kinds []int32, granted *[]uuid.UUID) {
+	b.Queue(selectGrantedSQL, locked, holder, kinds).Query(func(rows pgx.Rows) (err error) {
 		*granted, err = pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
 		return err
 	})
@@ -25,8 +27,32 @@ func (s *Keeper) queueGrants(b *pgx.Batch, locked []int64, holder int32, granted
 var selectGrantedSQL = db.Codes(`
 SELECT s.uid FROM dbcontroller.shadow s
 JOIN dbcontroller.holder_entry e ON e.target_id = s.id AND e.deployment_id = $2
-WHERE s.id = ANY ($1) AND s.state = {active}
+WHERE s.id = ANY ($1) AND s.state = {active} AND s.kind_id = ANY ($3)
     AND NOT EXISTS (SELECT FROM dbcontroller.closing c WHERE c.target_id = s.id AND ` + ClosesSQL + `)`)
+
+// delegatedKinds returns the kinds of which a service gets delegations.
+func (s *Keeper) delegatedKinds(ctx context.Context, service string) ([]int32, error) {
+	v, err := s.Current()
+	if err != nil {
+		return nil, err
+	}
+	out := []int32{}
+	for _, name := range v.Model.KindNames() {
+		kind, err := v.Model.Kind(name)
+		if err != nil {
+			return nil, err
+		}
+		if kind.DelegationNone || kind.Unconstrained || !referableBy(kind, service, s.Self.Service, false) {
+			continue
+		}
+		id, err := s.Names.Kind(ctx, kind.ID)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, id)
+	}
+	return out, nil
+}
 
 // knowsRightsSQL is true when every process of the deployment ends its rights before it acts upon a deletion.
 const knowsRightsSQL = `NOT EXISTS (SELECT FROM dbcontroller.member WHERE NOT delegates)`
@@ -86,4 +112,65 @@ func (s *Keeper) takeDelegations(ctx context.Context, m *peer.Messages) error {
 		return fmt.Errorf("take delegations: %w", err)
 	}
 	return nil
+}
+
+const (
+	hasRightsSQL = `SELECT EXISTS (SELECT FROM dbcontroller.foreign_target WHERE deployment_id = $1 AND acting_epoch IS NOT NULL)`
+
+	endRightsOfSQL = `
+UPDATE dbcontroller.foreign_target SET acting_epoch = NULL, acting_own = NULL, turn = nextval('dbcontroller.object_id')
+WHERE deployment_id = $1 AND acting_epoch IS NOT NULL`
+)
+
+// DecommissionedBy ends all rights to refer to targets of a deployment that refuses this one, because an operator has decommissioned
+// it there: no deletion would end them. Such a deployment refuses every call, so a right that an answer in flight still grants ends
+// with the next call.
+func (s *Keeper) DecommissionedBy(ctx context.Context, by schema.DeploymentID) error {
+	deployment, err := s.Names.Deployment(ctx, by)
+	if err != nil {
+		return err
+	}
+	var has bool
+	if err := s.Pool.QueryRow(ctx, hasRightsSQL, deployment).Scan(&has); err != nil || !has {
+		return err
+	}
+	err = s.InTx(ctx, db.NoFeed, func(tx pgx.Tx) error {
+		b := &pgx.Batch{}
+		b.Queue(gate.LockVersionSQL, gate.VersionLock) // writes under a right hold it shared
+		b.Queue(endRightsOfSQL, deployment)
+		return tx.SendBatch(ctx, b).Close()
+	})
+	if err != nil {
+		return fmt.Errorf("end the delegations of %s: %w", by, err)
+	}
+	s.Log.Warn("this deployment was decommissioned elsewhere: it refers to nothing there any more", zap.Stringer("at", by))
+	return nil
+}
+
+// Delegations are the rights between this deployment and another one.
+type Delegations struct {
+	Deployment schema.DeploymentID
+	// ActingHeld is the number of targets there to which this deployment may refer by acting references without asking.
+	ActingHeld int64
+}
+
+const selectDelegationsSQL = `
+SELECT d.service, d.region, count(*)
+FROM dbcontroller.foreign_target f JOIN dbcontroller.deployment d ON d.id = f.deployment_id
+WHERE ` + db.RightCountsSQL + ` AND NOT EXISTS (SELECT FROM dbcontroller.decommissioned x WHERE x.deployment_id = d.id)
+GROUP BY 1, 2 ORDER BY 1, 2`
+
+// Delegations counts the rights that count now, by deployment.
+func (s *Keeper) Delegations(ctx context.Context) ([]Delegations, error) {
+	rows, err := s.Pool.Query(ctx, selectDelegationsSQL)
+	if err != nil {
+		return nil, fmt.Errorf("count delegations: %w", err)
+	}
+	out, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (d Delegations, err error) {
+		return d, row.Scan(&d.Deployment.Service, &d.Deployment.Region, &d.ActingHeld)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("count delegations: %w", err)
+	}
+	return out, nil
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 )
 
@@ -33,30 +34,19 @@ WHERE ` + db.RightCountsSQL + ` AND ` + notEndingSQL
 
 // delegate takes the new references that need no question out of those that are to be established: acting references to
 // targets that are delegated to this deployment. The right is checked again under the lock of its row.
-func (s *Writer) delegate(ctx context.Context, sv *saving) error {
-	if !s.Cfg.Delegations {
-		return nil
+func (s *Writer) delegate(ctx context.Context, q db.Querier, sv *saving) error {
+	refs, err := s.delegable(ctx, sv)
+	if err != nil || len(refs) == 0 {
+		return err
 	}
-	var refs []*newReference
-	var deployments, kinds []int32
-	var names []string
-	for d, all := range sv.foreign {
-		id, err := s.Names.Deployment(ctx, d)
-		if err != nil {
+	deployments, kinds, names := make([]int32, len(refs)), make([]int32, len(refs)), make([]string, len(refs))
+	for i, ref := range refs {
+		if deployments[i], err = s.Names.Deployment(ctx, ref.Target.Deployment); err != nil {
 			return err
 		}
-		for _, ref := range all {
-			if ref.Behaviour == schema.Block {
-				continue // another right
-			}
-			refs, deployments = append(refs, ref), append(deployments, id)
-			kinds, names = append(kinds, ref.kindID), append(names, ref.Target.Name)
-		}
+		kinds[i], names[i] = ref.kindID, ref.Target.Name
 	}
-	if len(refs) == 0 {
-		return nil
-	}
-	rows, err := s.Pool.Query(ctx, selectDelegatedSQL, deployments, kinds, names)
+	rows, err := q.Query(ctx, selectDelegatedSQL, deployments, kinds, names)
 	if err != nil {
 		return fmt.Errorf("read delegations: %w", err)
 	}
@@ -72,6 +62,39 @@ func (s *Writer) delegate(ctx context.Context, sv *saving) error {
 	}
 	sv.takeDelegated()
 	return nil
+}
+
+// delegable returns the new references to other deployments that may be written under a right. The others are asked about: those
+// that block, since that is another right; those of a kind that any version excludes; and those to which the person who writes may
+// not refer by the grants known here. A derivation asks as well: the right to it is the deployment's.
+func (s *Writer) delegable(ctx context.Context, sv *saving) ([]*newReference, error) {
+	if !s.Cfg.Delegations {
+		return nil, nil
+	}
+	var refs []*newReference
+	var names []schema.FullName
+	for _, all := range sv.foreign {
+		for _, ref := range all {
+			if ref.Behaviour != schema.Block && !ref.holder.derives && sv.version.Model.Delegable(ref.TargetKind) {
+				refs, names = append(refs, ref), append(names, ref.Target)
+			}
+		}
+	}
+	may := peer.ReferrerFrom(ctx)
+	if may == nil || len(refs) == 0 {
+		return refs, nil
+	}
+	allowed, err := may(ctx, names)
+	if err != nil {
+		return nil, err
+	}
+	var out []*newReference
+	for i, ref := range refs {
+		if allowed[i] {
+			out = append(out, ref)
+		}
+	}
+	return out, nil
 }
 
 type delegatedTarget struct {
@@ -144,3 +167,6 @@ func (s *Writer) insertDelegated(b *pgx.Batch, sv *saving) {
 	}
 	b.Queue(insertDelegatedSQL, holders, targets, fields, behaviours, sv.attempt)
 }
+
+// DelegatedWrites is the number of references that this process has written under rights.
+func (s *Writer) DelegatedWrites() int64 { return s.delegatedWrites.Load() }

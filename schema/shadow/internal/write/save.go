@@ -73,7 +73,7 @@ func (s *Writer) saveOnce(ctx context.Context, req *Request, writes []peer.Write
 // commit establishes the new references to other deployments, and then decides the attempt in the transaction that writes
 // everything. also, when it is not nil, runs in the same transaction.
 func (s *Writer) commit(ctx context.Context, sv *saving, also func(pgx.Tx) error) ([]peer.Resource, error) {
-	if err := s.delegate(ctx, sv); err != nil {
+	if err := s.delegate(ctx, s.Pool, sv); err != nil {
 		return nil, err
 	}
 	if len(sv.foreign) > 0 {
@@ -97,6 +97,9 @@ func (s *Writer) commit(ctx context.Context, sv *saving, also func(pgx.Tx) error
 	})
 	if len(sv.foreign) > 0 {
 		crash.At("crash-save-committed")
+	}
+	if err == nil {
+		s.delegatedWrites.Add(int64(len(sv.delegated)))
 	}
 	if err != nil && len(sv.foreign) > 0 {
 		committed, aerr := s.abandon(ctx, sv, slices.Collect(maps.Keys(sv.foreign)), nil)

@@ -43,7 +43,8 @@ FROM dbcontroller.meta m`
 var givenBack = []string{"search_path", "enable_seqscan", "jit", "lock_timeout", "statement_timeout"}
 
 // SaveTx writes resources inside the caller's own transaction, which has to be READ COMMITTED and READ WRITE, in the deployment's
-// database. New references can only be to resources of this deployment, since no RPC is made while a transaction is open. It fails
+// database. New references can only be to resources of this deployment, and acting ones to resources that are delegated to it, since
+// no RPC is made while a transaction is open. It fails
 // with the errors of Save, with ErrForeignReference, or with ErrTransaction when the transaction is not as described. It runs in a
 // savepoint: after an error the transaction can go on. It sets synchronous_commit on when it was off, and
 // idle_in_transaction_session_timeout to at most 30 s, both until the end of the transaction. Call Wake after the commit.
@@ -60,6 +61,9 @@ func (s *Writer) SaveTx(ctx context.Context, tx pgx.Tx, writes []peer.Write) (sa
 		}
 		sv, err := s.prepare(ctx, tx, writes)
 		if err != nil {
+			return err
+		}
+		if err := s.delegate(ctx, tx, sv); err != nil {
 			return err
 		}
 		if len(sv.foreign) > 0 {

@@ -43,6 +43,9 @@ func (s *Writer) validateBatch(ctx context.Context, writes []peer.Write) (*peer.
 	if err != nil {
 		return nil, err
 	}
+	if err := s.delegate(ctx, s.Pool, sv); err != nil {
+		return nil, err
+	}
 	if err := s.askWhether(ctx, sv); err != nil {
 		return nil, err
 	}

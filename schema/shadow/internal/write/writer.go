@@ -3,6 +3,8 @@
 package write
 
 import (
+	"sync/atomic"
+
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
 )
@@ -11,6 +13,8 @@ import (
 type Writer struct {
 	*db.DB
 	gate *gate.Gate
+	// delegatedWrites counts the references written under rights.
+	delegatedWrites atomic.Int64
 }
 
 // New joins the parts.

@@ -343,7 +343,9 @@ type StatusResponse struct {
 	// Decisions of operators about other deployments, the newest first.
 	Words []*Word `protobuf:"bytes,12,rep,name=words,proto3" json:"words,omitempty"`
 	// Stored resources for which the version lacks the kind or a pattern. They can be read and deleted.
-	Kept          []*StatusResponse_Kept `protobuf:"bytes,13,rep,name=kept,proto3" json:"kept,omitempty"`
+	Kept []*StatusResponse_Kept `protobuf:"bytes,13,rep,name=kept,proto3" json:"kept,omitempty"`
+	// Rights to refer to resources without asking, between this deployment and others. Deployments without any are left out.
+	Delegations   []*StatusResponse_Delegations `protobuf:"bytes,14,rep,name=delegations,proto3" json:"delegations,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -465,6 +467,13 @@ func (x *StatusResponse) GetWords() []*Word {
 func (x *StatusResponse) GetKept() []*StatusResponse_Kept {
 	if x != nil {
 		return x.Kept
+	}
+	return nil
+}
+
+func (x *StatusResponse) GetDelegations() []*StatusResponse_Delegations {
+	if x != nil {
+		return x.Delegations
 	}
 	return nil
 }
@@ -1280,6 +1289,60 @@ func (x *ExplainResponse) GetReasons() []*ExplainResponse_Reason {
 	return nil
 }
 
+type StatusResponse_Delegations struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The other deployment.
+	Deployment string `protobuf:"bytes,1,opt,name=deployment,proto3" json:"deployment,omitempty"`
+	// Resources there to which this deployment may refer by acting references.
+	ActingHeld    int64 `protobuf:"varint,2,opt,name=acting_held,json=actingHeld,proto3" json:"acting_held,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StatusResponse_Delegations) Reset() {
+	*x = StatusResponse_Delegations{}
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StatusResponse_Delegations) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StatusResponse_Delegations) ProtoMessage() {}
+
+func (x *StatusResponse_Delegations) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StatusResponse_Delegations.ProtoReflect.Descriptor instead.
+func (*StatusResponse_Delegations) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{4, 0}
+}
+
+func (x *StatusResponse_Delegations) GetDeployment() string {
+	if x != nil {
+		return x.Deployment
+	}
+	return ""
+}
+
+func (x *StatusResponse_Delegations) GetActingHeld() int64 {
+	if x != nil {
+		return x.ActingHeld
+	}
+	return 0
+}
+
 type StatusResponse_Kept struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Kind      string                 `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
@@ -1292,7 +1355,7 @@ type StatusResponse_Kept struct {
 
 func (x *StatusResponse_Kept) Reset() {
 	*x = StatusResponse_Kept{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[18]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1304,7 +1367,7 @@ func (x *StatusResponse_Kept) String() string {
 func (*StatusResponse_Kept) ProtoMessage() {}
 
 func (x *StatusResponse_Kept) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[18]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1317,7 +1380,7 @@ func (x *StatusResponse_Kept) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse_Kept.ProtoReflect.Descriptor instead.
 func (*StatusResponse_Kept) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{4, 0}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{4, 1}
 }
 
 func (x *StatusResponse_Kept) GetKind() string {
@@ -1359,7 +1422,7 @@ type StatusResponse_Epoch struct {
 
 func (x *StatusResponse_Epoch) Reset() {
 	*x = StatusResponse_Epoch{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[19]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1371,7 +1434,7 @@ func (x *StatusResponse_Epoch) String() string {
 func (*StatusResponse_Epoch) ProtoMessage() {}
 
 func (x *StatusResponse_Epoch) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[19]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1384,7 +1447,7 @@ func (x *StatusResponse_Epoch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse_Epoch.ProtoReflect.Descriptor instead.
 func (*StatusResponse_Epoch) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{4, 1}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{4, 2}
 }
 
 func (x *StatusResponse_Epoch) GetOrdinal() int64 {
@@ -1436,7 +1499,7 @@ type StatusResponse_Process struct {
 
 func (x *StatusResponse_Process) Reset() {
 	*x = StatusResponse_Process{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[20]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1448,7 +1511,7 @@ func (x *StatusResponse_Process) String() string {
 func (*StatusResponse_Process) ProtoMessage() {}
 
 func (x *StatusResponse_Process) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[20]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1461,7 +1524,7 @@ func (x *StatusResponse_Process) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse_Process.ProtoReflect.Descriptor instead.
 func (*StatusResponse_Process) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{4, 2}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{4, 3}
 }
 
 func (x *StatusResponse_Process) GetName() string {
@@ -1505,7 +1568,7 @@ type StatusResponse_Outstanding struct {
 
 func (x *StatusResponse_Outstanding) Reset() {
 	*x = StatusResponse_Outstanding{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[21]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1517,7 +1580,7 @@ func (x *StatusResponse_Outstanding) String() string {
 func (*StatusResponse_Outstanding) ProtoMessage() {}
 
 func (x *StatusResponse_Outstanding) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[21]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1530,7 +1593,7 @@ func (x *StatusResponse_Outstanding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse_Outstanding.ProtoReflect.Descriptor instead.
 func (*StatusResponse_Outstanding) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{4, 3}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{4, 4}
 }
 
 func (x *StatusResponse_Outstanding) GetGroup() string {
@@ -1574,7 +1637,7 @@ type StatusResponse_Derivation struct {
 
 func (x *StatusResponse_Derivation) Reset() {
 	*x = StatusResponse_Derivation{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[22]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1586,7 +1649,7 @@ func (x *StatusResponse_Derivation) String() string {
 func (*StatusResponse_Derivation) ProtoMessage() {}
 
 func (x *StatusResponse_Derivation) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[22]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1599,7 +1662,7 @@ func (x *StatusResponse_Derivation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse_Derivation.ProtoReflect.Descriptor instead.
 func (*StatusResponse_Derivation) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{4, 4}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{4, 5}
 }
 
 func (x *StatusResponse_Derivation) GetKind() string {
@@ -1647,7 +1710,7 @@ type VerifyResponse_Difference struct {
 
 func (x *VerifyResponse_Difference) Reset() {
 	*x = VerifyResponse_Difference{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[23]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1659,7 +1722,7 @@ func (x *VerifyResponse_Difference) String() string {
 func (*VerifyResponse_Difference) ProtoMessage() {}
 
 func (x *VerifyResponse_Difference) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[23]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1742,7 +1805,7 @@ type VerifyResponse_Progress struct {
 
 func (x *VerifyResponse_Progress) Reset() {
 	*x = VerifyResponse_Progress{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[24]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1754,7 +1817,7 @@ func (x *VerifyResponse_Progress) String() string {
 func (*VerifyResponse_Progress) ProtoMessage() {}
 
 func (x *VerifyResponse_Progress) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[24]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1840,7 +1903,7 @@ type ExplainResponse_Reason struct {
 
 func (x *ExplainResponse_Reason) Reset() {
 	*x = ExplainResponse_Reason{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[25]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1852,7 +1915,7 @@ func (x *ExplainResponse_Reason) String() string {
 func (*ExplainResponse_Reason) ProtoMessage() {}
 
 func (x *ExplainResponse_Reason) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[25]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1925,7 +1988,7 @@ const file_dbcontroller_admin_v1_admin_proto_rawDesc = "" +
 	"request_id\x18\f \x01(\tR\trequestId\x12=\n" +
 	"\frequest_time\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\vrequestTime\x12\x17\n" +
 	"\atold_by\x18\x0e \x01(\tR\x06toldBy\"\x0f\n" +
-	"\rStatusRequest\"\xa5\v\n" +
+	"\rStatusRequest\"\xca\f\n" +
 	"\x0eStatusResponse\x12\x1e\n" +
 	"\n" +
 	"deployment\x18\x01 \x01(\tR\n" +
@@ -1944,7 +2007,14 @@ const file_dbcontroller_admin_v1_admin_proto_rawDesc = "" +
 	" \x01(\x03R\x12danglingReferences\x12\x1a\n" +
 	"\bdatabase\x18\v \x01(\tR\bdatabase\x121\n" +
 	"\x05words\x18\f \x03(\v2\x1b.dbcontroller.admin.v1.WordR\x05words\x12>\n" +
-	"\x04kept\x18\r \x03(\v2*.dbcontroller.admin.v1.StatusResponse.KeptR\x04kept\x1aP\n" +
+	"\x04kept\x18\r \x03(\v2*.dbcontroller.admin.v1.StatusResponse.KeptR\x04kept\x12S\n" +
+	"\vdelegations\x18\x0e \x03(\v21.dbcontroller.admin.v1.StatusResponse.DelegationsR\vdelegations\x1aN\n" +
+	"\vDelegations\x12\x1e\n" +
+	"\n" +
+	"deployment\x18\x01 \x01(\tR\n" +
+	"deployment\x12\x1f\n" +
+	"\vacting_held\x18\x02 \x01(\x03R\n" +
+	"actingHeld\x1aP\n" +
 	"\x04Kept\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x1c\n" +
 	"\tresources\x18\x02 \x01(\x03R\tresources\x12\x16\n" +
@@ -2087,7 +2157,7 @@ func file_dbcontroller_admin_v1_admin_proto_rawDescGZIP() []byte {
 	return file_dbcontroller_admin_v1_admin_proto_rawDescData
 }
 
-var file_dbcontroller_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
+var file_dbcontroller_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
 var file_dbcontroller_admin_v1_admin_proto_goTypes = []any{
 	(*ListRemovalsRequest)(nil),        // 0: dbcontroller.admin.v1.ListRemovalsRequest
 	(*ListRemovalsResponse)(nil),       // 1: dbcontroller.admin.v1.ListRemovalsResponse
@@ -2107,60 +2177,62 @@ var file_dbcontroller_admin_v1_admin_proto_goTypes = []any{
 	(*Failure)(nil),                    // 15: dbcontroller.admin.v1.Failure
 	(*ExplainRequest)(nil),             // 16: dbcontroller.admin.v1.ExplainRequest
 	(*ExplainResponse)(nil),            // 17: dbcontroller.admin.v1.ExplainResponse
-	(*StatusResponse_Kept)(nil),        // 18: dbcontroller.admin.v1.StatusResponse.Kept
-	(*StatusResponse_Epoch)(nil),       // 19: dbcontroller.admin.v1.StatusResponse.Epoch
-	(*StatusResponse_Process)(nil),     // 20: dbcontroller.admin.v1.StatusResponse.Process
-	(*StatusResponse_Outstanding)(nil), // 21: dbcontroller.admin.v1.StatusResponse.Outstanding
-	(*StatusResponse_Derivation)(nil),  // 22: dbcontroller.admin.v1.StatusResponse.Derivation
-	(*VerifyResponse_Difference)(nil),  // 23: dbcontroller.admin.v1.VerifyResponse.Difference
-	(*VerifyResponse_Progress)(nil),    // 24: dbcontroller.admin.v1.VerifyResponse.Progress
-	(*ExplainResponse_Reason)(nil),     // 25: dbcontroller.admin.v1.ExplainResponse.Reason
-	(*timestamppb.Timestamp)(nil),      // 26: google.protobuf.Timestamp
+	(*StatusResponse_Delegations)(nil), // 18: dbcontroller.admin.v1.StatusResponse.Delegations
+	(*StatusResponse_Kept)(nil),        // 19: dbcontroller.admin.v1.StatusResponse.Kept
+	(*StatusResponse_Epoch)(nil),       // 20: dbcontroller.admin.v1.StatusResponse.Epoch
+	(*StatusResponse_Process)(nil),     // 21: dbcontroller.admin.v1.StatusResponse.Process
+	(*StatusResponse_Outstanding)(nil), // 22: dbcontroller.admin.v1.StatusResponse.Outstanding
+	(*StatusResponse_Derivation)(nil),  // 23: dbcontroller.admin.v1.StatusResponse.Derivation
+	(*VerifyResponse_Difference)(nil),  // 24: dbcontroller.admin.v1.VerifyResponse.Difference
+	(*VerifyResponse_Progress)(nil),    // 25: dbcontroller.admin.v1.VerifyResponse.Progress
+	(*ExplainResponse_Reason)(nil),     // 26: dbcontroller.admin.v1.ExplainResponse.Reason
+	(*timestamppb.Timestamp)(nil),      // 27: google.protobuf.Timestamp
 }
 var file_dbcontroller_admin_v1_admin_proto_depIdxs = []int32{
 	2,  // 0: dbcontroller.admin.v1.ListRemovalsResponse.removals:type_name -> dbcontroller.admin.v1.Removal
-	26, // 1: dbcontroller.admin.v1.Removal.decide_time:type_name -> google.protobuf.Timestamp
-	26, // 2: dbcontroller.admin.v1.Removal.request_time:type_name -> google.protobuf.Timestamp
-	21, // 3: dbcontroller.admin.v1.StatusResponse.outstanding:type_name -> dbcontroller.admin.v1.StatusResponse.Outstanding
-	22, // 4: dbcontroller.admin.v1.StatusResponse.derivations:type_name -> dbcontroller.admin.v1.StatusResponse.Derivation
+	27, // 1: dbcontroller.admin.v1.Removal.decide_time:type_name -> google.protobuf.Timestamp
+	27, // 2: dbcontroller.admin.v1.Removal.request_time:type_name -> google.protobuf.Timestamp
+	22, // 3: dbcontroller.admin.v1.StatusResponse.outstanding:type_name -> dbcontroller.admin.v1.StatusResponse.Outstanding
+	23, // 4: dbcontroller.admin.v1.StatusResponse.derivations:type_name -> dbcontroller.admin.v1.StatusResponse.Derivation
 	15, // 5: dbcontroller.admin.v1.StatusResponse.failures:type_name -> dbcontroller.admin.v1.Failure
 	5,  // 6: dbcontroller.admin.v1.StatusResponse.decommissioned:type_name -> dbcontroller.admin.v1.Decommissioned
-	20, // 7: dbcontroller.admin.v1.StatusResponse.processes:type_name -> dbcontroller.admin.v1.StatusResponse.Process
-	19, // 8: dbcontroller.admin.v1.StatusResponse.epoch:type_name -> dbcontroller.admin.v1.StatusResponse.Epoch
+	21, // 7: dbcontroller.admin.v1.StatusResponse.processes:type_name -> dbcontroller.admin.v1.StatusResponse.Process
+	20, // 8: dbcontroller.admin.v1.StatusResponse.epoch:type_name -> dbcontroller.admin.v1.StatusResponse.Epoch
 	6,  // 9: dbcontroller.admin.v1.StatusResponse.words:type_name -> dbcontroller.admin.v1.Word
-	18, // 10: dbcontroller.admin.v1.StatusResponse.kept:type_name -> dbcontroller.admin.v1.StatusResponse.Kept
-	26, // 11: dbcontroller.admin.v1.Decommissioned.said_time:type_name -> google.protobuf.Timestamp
-	26, // 12: dbcontroller.admin.v1.Word.said_time:type_name -> google.protobuf.Timestamp
-	23, // 13: dbcontroller.admin.v1.VerifyResponse.difference:type_name -> dbcontroller.admin.v1.VerifyResponse.Difference
-	24, // 14: dbcontroller.admin.v1.VerifyResponse.progress:type_name -> dbcontroller.admin.v1.VerifyResponse.Progress
-	5,  // 15: dbcontroller.admin.v1.DecommissionResponse.decommissioned:type_name -> dbcontroller.admin.v1.Decommissioned
-	26, // 16: dbcontroller.admin.v1.Failure.time:type_name -> google.protobuf.Timestamp
-	26, // 17: dbcontroller.admin.v1.ExplainResponse.update_time:type_name -> google.protobuf.Timestamp
-	25, // 18: dbcontroller.admin.v1.ExplainResponse.reasons:type_name -> dbcontroller.admin.v1.ExplainResponse.Reason
-	26, // 19: dbcontroller.admin.v1.StatusResponse.Epoch.since:type_name -> google.protobuf.Timestamp
-	26, // 20: dbcontroller.admin.v1.StatusResponse.Process.join_time:type_name -> google.protobuf.Timestamp
-	26, // 21: dbcontroller.admin.v1.StatusResponse.Process.expire_time:type_name -> google.protobuf.Timestamp
-	26, // 22: dbcontroller.admin.v1.StatusResponse.Outstanding.oldest_time:type_name -> google.protobuf.Timestamp
-	26, // 23: dbcontroller.admin.v1.ExplainResponse.Reason.since:type_name -> google.protobuf.Timestamp
-	3,  // 24: dbcontroller.admin.v1.AdminService.Status:input_type -> dbcontroller.admin.v1.StatusRequest
-	16, // 25: dbcontroller.admin.v1.AdminService.Explain:input_type -> dbcontroller.admin.v1.ExplainRequest
-	13, // 26: dbcontroller.admin.v1.AdminService.Decommission:input_type -> dbcontroller.admin.v1.DecommissionRequest
-	7,  // 27: dbcontroller.admin.v1.AdminService.AcceptDatabase:input_type -> dbcontroller.admin.v1.AcceptDatabaseRequest
-	9,  // 28: dbcontroller.admin.v1.AdminService.WaiveComparison:input_type -> dbcontroller.admin.v1.WaiveComparisonRequest
-	11, // 29: dbcontroller.admin.v1.AdminService.Verify:input_type -> dbcontroller.admin.v1.VerifyRequest
-	0,  // 30: dbcontroller.admin.v1.AdminService.ListRemovals:input_type -> dbcontroller.admin.v1.ListRemovalsRequest
-	4,  // 31: dbcontroller.admin.v1.AdminService.Status:output_type -> dbcontroller.admin.v1.StatusResponse
-	17, // 32: dbcontroller.admin.v1.AdminService.Explain:output_type -> dbcontroller.admin.v1.ExplainResponse
-	14, // 33: dbcontroller.admin.v1.AdminService.Decommission:output_type -> dbcontroller.admin.v1.DecommissionResponse
-	8,  // 34: dbcontroller.admin.v1.AdminService.AcceptDatabase:output_type -> dbcontroller.admin.v1.AcceptDatabaseResponse
-	10, // 35: dbcontroller.admin.v1.AdminService.WaiveComparison:output_type -> dbcontroller.admin.v1.WaiveComparisonResponse
-	12, // 36: dbcontroller.admin.v1.AdminService.Verify:output_type -> dbcontroller.admin.v1.VerifyResponse
-	1,  // 37: dbcontroller.admin.v1.AdminService.ListRemovals:output_type -> dbcontroller.admin.v1.ListRemovalsResponse
-	31, // [31:38] is the sub-list for method output_type
-	24, // [24:31] is the sub-list for method input_type
-	24, // [24:24] is the sub-list for extension type_name
-	24, // [24:24] is the sub-list for extension extendee
-	0,  // [0:24] is the sub-list for field type_name
+	19, // 10: dbcontroller.admin.v1.StatusResponse.kept:type_name -> dbcontroller.admin.v1.StatusResponse.Kept
+	18, // 11: dbcontroller.admin.v1.StatusResponse.delegations:type_name -> dbcontroller.admin.v1.StatusResponse.Delegations
+	27, // 12: dbcontroller.admin.v1.Decommissioned.said_time:type_name -> google.protobuf.Timestamp
+	27, // 13: dbcontroller.admin.v1.Word.said_time:type_name -> google.protobuf.Timestamp
+	24, // 14: dbcontroller.admin.v1.VerifyResponse.difference:type_name -> dbcontroller.admin.v1.VerifyResponse.Difference
+	25, // 15: dbcontroller.admin.v1.VerifyResponse.progress:type_name -> dbcontroller.admin.v1.VerifyResponse.Progress
+	5,  // 16: dbcontroller.admin.v1.DecommissionResponse.decommissioned:type_name -> dbcontroller.admin.v1.Decommissioned
+	27, // 17: dbcontroller.admin.v1.Failure.time:type_name -> google.protobuf.Timestamp
+	27, // 18: dbcontroller.admin.v1.ExplainResponse.update_time:type_name -> google.protobuf.Timestamp
+	26, // 19: dbcontroller.admin.v1.ExplainResponse.reasons:type_name -> dbcontroller.admin.v1.ExplainResponse.Reason
+	27, // 20: dbcontroller.admin.v1.StatusResponse.Epoch.since:type_name -> google.protobuf.Timestamp
+	27, // 21: dbcontroller.admin.v1.StatusResponse.Process.join_time:type_name -> google.protobuf.Timestamp
+	27, // 22: dbcontroller.admin.v1.StatusResponse.Process.expire_time:type_name -> google.protobuf.Timestamp
+	27, // 23: dbcontroller.admin.v1.StatusResponse.Outstanding.oldest_time:type_name -> google.protobuf.Timestamp
+	27, // 24: dbcontroller.admin.v1.ExplainResponse.Reason.since:type_name -> google.protobuf.Timestamp
+	3,  // 25: dbcontroller.admin.v1.AdminService.Status:input_type -> dbcontroller.admin.v1.StatusRequest
+	16, // 26: dbcontroller.admin.v1.AdminService.Explain:input_type -> dbcontroller.admin.v1.ExplainRequest
+	13, // 27: dbcontroller.admin.v1.AdminService.Decommission:input_type -> dbcontroller.admin.v1.DecommissionRequest
+	7,  // 28: dbcontroller.admin.v1.AdminService.AcceptDatabase:input_type -> dbcontroller.admin.v1.AcceptDatabaseRequest
+	9,  // 29: dbcontroller.admin.v1.AdminService.WaiveComparison:input_type -> dbcontroller.admin.v1.WaiveComparisonRequest
+	11, // 30: dbcontroller.admin.v1.AdminService.Verify:input_type -> dbcontroller.admin.v1.VerifyRequest
+	0,  // 31: dbcontroller.admin.v1.AdminService.ListRemovals:input_type -> dbcontroller.admin.v1.ListRemovalsRequest
+	4,  // 32: dbcontroller.admin.v1.AdminService.Status:output_type -> dbcontroller.admin.v1.StatusResponse
+	17, // 33: dbcontroller.admin.v1.AdminService.Explain:output_type -> dbcontroller.admin.v1.ExplainResponse
+	14, // 34: dbcontroller.admin.v1.AdminService.Decommission:output_type -> dbcontroller.admin.v1.DecommissionResponse
+	8,  // 35: dbcontroller.admin.v1.AdminService.AcceptDatabase:output_type -> dbcontroller.admin.v1.AcceptDatabaseResponse
+	10, // 36: dbcontroller.admin.v1.AdminService.WaiveComparison:output_type -> dbcontroller.admin.v1.WaiveComparisonResponse
+	12, // 37: dbcontroller.admin.v1.AdminService.Verify:output_type -> dbcontroller.admin.v1.VerifyResponse
+	1,  // 38: dbcontroller.admin.v1.AdminService.ListRemovals:output_type -> dbcontroller.admin.v1.ListRemovalsResponse
+	32, // [32:39] is the sub-list for method output_type
+	25, // [25:32] is the sub-list for method input_type
+	25, // [25:25] is the sub-list for extension type_name
+	25, // [25:25] is the sub-list for extension extendee
+	0,  // [0:25] is the sub-list for field type_name
 }
 
 func init() { file_dbcontroller_admin_v1_admin_proto_init() }
@@ -2178,7 +2250,7 @@ func file_dbcontroller_admin_v1_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_dbcontroller_admin_v1_admin_proto_rawDesc), len(file_dbcontroller_admin_v1_admin_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   26,
+			NumMessages:   27,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -240,9 +240,11 @@ type KindDescriptor struct {
 	PreviousName string `protobuf:"bytes,7,opt,name=previous_name,json=previousName,proto3" json:"previous_name,omitempty"`
 	// The other services whose resources may refer to resources of this kind, and so block their deletion. Empty: all services
 	// that import this one.
-	ReferableBy   []string `protobuf:"bytes,8,rep,name=referable_by,json=referableBy,proto3" json:"referable_by,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	ReferableBy []string `protobuf:"bytes,8,rep,name=referable_by,json=referableBy,proto3" json:"referable_by,omitempty"`
+	// No other deployment is given the right to refer to resources of this kind without asking.
+	DelegationNone bool `protobuf:"varint,9,opt,name=delegation_none,json=delegationNone,proto3" json:"delegation_none,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *KindDescriptor) Reset() {
@@ -329,6 +331,13 @@ func (x *KindDescriptor) GetReferableBy() []string {
 		return x.ReferableBy
 	}
 	return nil
+}
+
+func (x *KindDescriptor) GetDelegationNone() bool {
+	if x != nil {
+		return x.DelegationNone
+	}
+	return false
 }
 
 // The kind of the resource whose name is the beginning of a child's name: a further reference, with its own behaviour.
@@ -478,7 +487,7 @@ const file_dbcontroller_schema_v1_descriptor_proto_rawDesc = "" +
 	"\x10patterns_dropped\x18\x05 \x01(\tR\x0fpatternsDropped\"D\n" +
 	"\x0eServiceVersion\x12\x18\n" +
 	"\aservice\x18\x01 \x01(\tR\aservice\x12\x18\n" +
-	"\aversion\x18\x02 \x01(\tR\aversion\"\xfc\x02\n" +
+	"\aversion\x18\x02 \x01(\tR\aversion\"\xa5\x03\n" +
 	"\x0eKindDescriptor\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x1a\n" +
 	"\bpatterns\x18\x02 \x03(\tR\bpatterns\x12B\n" +
@@ -489,7 +498,8 @@ const file_dbcontroller_schema_v1_descriptor_proto_rawDesc = "" +
 	"\x13hide_while_deleting\x18\x05 \x01(\bR\x11hideWhileDeleting\x121\n" +
 	"\x14constraints_disabled\x18\x06 \x01(\bR\x13constraintsDisabled\x12#\n" +
 	"\rprevious_name\x18\a \x01(\tR\fpreviousName\x12!\n" +
-	"\freferable_by\x18\b \x03(\tR\vreferableBy\"\xa2\x01\n" +
+	"\freferable_by\x18\b \x03(\tR\vreferableBy\x12'\n" +
+	"\x0fdelegation_none\x18\t \x01(\bR\x0edelegationNone\"\xa2\x01\n" +
 	"\x10ParentDescriptor\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12?\n" +
 	"\tbehaviour\x18\x02 \x01(\x0e2!.dbcontroller.schema.v1.BehaviourR\tbehaviour\x12\x16\n" +
