@@ -16,14 +16,11 @@ import (
 	"go.yaml.in/yaml/v3"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/db-controller/db-controller/envregistry"
 	"github.com/db-controller/db-controller/internal/identity"
-	"github.com/db-controller/db-controller/internal/retry"
 	"github.com/db-controller/db-controller/schema"
 	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
 	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
@@ -48,6 +45,10 @@ type File struct {
 	Certs string `yaml:"certs"`
 	// TokenFile is a file with the token of a user, which is read again for each call; empty: the certificate says who calls.
 	TokenFile string `yaml:"token_file"`
+	// Region is the region through whose deployments Get, Put, List and the other calls of Client go, when the service has one
+	// there: each deployment of a service is a door to all of its regions. Empty: through the resource's own deployment.
+	// When a door does not answer, the others are tried.
+	Region string `yaml:"region"`
 }
 
 // relativeTo makes the paths of a file that lies in dir relative to dir.
@@ -75,13 +76,24 @@ type Client struct {
 	credentials *identity.Credentials
 	dial        []grpc.DialOption // beside those of the credentials
 	registry    *grpc.ClientConn
+	region      string // the preferred door; may be empty
 	// cache is the path of a file with the last environment, for times without the registry; empty: none.
 	cache string
 
 	mu    sync.Mutex
-	env   *schema.Environment                      // guarded by mu; nil before the first call of Environment
-	conns map[schema.DeploymentID]*grpc.ClientConn // guarded by mu
+	env   *schema.Environment                // guarded by mu; nil: it is read by the next call that needs it
+	read  time.Time                          // guarded by mu; when env was read
+	conns map[schema.DeploymentID]connection // guarded by mu
 }
+
+// connection is a connection and its address, which the registry may replace.
+type connection struct {
+	*grpc.ClientConn
+	target string
+}
+
+// environmentAge is how long an environment counts when a deployment does not answer.
+const environmentAge = 2 * time.Second
 
 // Open reads a File and returns a client. It caches the environment beside the file.
 func Open(path string, options ...Option) (*Client, error) {
@@ -134,7 +146,7 @@ func New(f File, cache string) (*Client, error) {
 	}
 	return &Client{
 		Registry: registryv1.NewRegistryServiceClient(conn), credentials: credentials, dial: dial, registry: conn, cache: cache,
-		conns: map[schema.DeploymentID]*grpc.ClientConn{},
+		region: f.Region, conns: map[schema.DeploymentID]connection{},
 	}, nil
 }
 
@@ -148,8 +160,8 @@ func (c *Client) Close() {
 	_ = c.registry.Close()
 }
 
-// Environment returns the environment that the registry returned at the first call. When the registry does not answer, it
-// returns the environment that is cached in the file.
+// Environment returns the environment that the registry returned to an earlier call; it is read again when a deployment does
+// not answer. When the registry does not answer, it returns the environment that is cached in the file.
 func (c *Client) Environment(ctx context.Context) (*schema.Environment, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -160,8 +172,17 @@ func (c *Client) Environment(ctx context.Context) (*schema.Environment, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.env = wire.Environment(found)
+	c.env, c.read = wire.Environment(found), time.Now()
 	return c.env, nil
+}
+
+// forgetEnvironment makes the next call read the environment again, unless it is young: an address may have changed.
+func (c *Client) forgetEnvironment() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if time.Since(c.read) > environmentAge {
+		c.env = nil
+	}
 }
 
 func (c *Client) readEnvironment(ctx context.Context) (*registryv1.Environment, error) {
@@ -218,14 +239,23 @@ func (c *Client) conn(ctx context.Context, id schema.DeploymentID) (grpc.ClientC
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	conn := c.conns[id]
-	if conn == nil {
-		if conn, err = grpc.NewClient(target, append(c.credentials.DialOptions(identity.Deployment(id)), c.dial...)...); err != nil {
-			return nil, fmt.Errorf("connect to %s: %w", id, err)
-		}
-		c.conns[id] = conn
+	if held, ok := c.conns[id]; ok && held.target == target {
+		return held.ClientConn, nil
 	}
+	conn, err := grpc.NewClient(target, append(c.credentials.DialOptions(identity.Deployment(id)), c.dial...)...)
+	if err != nil {
+		return nil, fmt.Errorf("connect to %s: %w", id, err)
+	}
+	c.replace(id, connection{conn, target})
 	return conn, nil
+}
+
+// replace closes the connection to a former address: its calls are repeated. The caller has locked mu.
+func (c *Client) replace(id schema.DeploymentID, by connection) {
+	if held, ok := c.conns[id]; ok {
+		_ = held.Close()
+	}
+	c.conns[id] = by
 }
 
 // UnregisteredError says that the environment has no deployment of this name, or none that has an address.
@@ -288,53 +318,4 @@ func (c *Client) PutMany(ctx context.Context, id schema.DeploymentID, prefix str
 // PutWrite returns a put for a batch of writes.
 func PutWrite(r *resourcev1.Resource) *resourcev1.BatchWriteResourcesRequest_Write {
 	return &resourcev1.BatchWriteResourcesRequest_Write{Write: &resourcev1.BatchWriteResourcesRequest_Write_Put{Put: r}}
-}
-
-// Query selects and orders resources; its zero value selects all of them.
-type Query struct {
-	Kind, Filter, OrderBy string
-}
-
-// Each calls visit for every resource of a deployment that matches the query, page by page.
-func (c *Client) Each(ctx context.Context, id schema.DeploymentID, q Query, visit func(*resourcev1.Resource) error) error {
-	resources, err := c.Resources(ctx, id)
-	if err != nil {
-		return err
-	}
-	for token := ""; ; {
-		page, err := resources.ListResources(ctx, &resourcev1.ListResourcesRequest{
-			Kind: q.Kind, Filter: q.Filter, OrderBy: q.OrderBy, PageSize: maxPageSize, PageToken: token,
-		})
-		if err != nil {
-			return err
-		}
-		for _, r := range page.GetResources() {
-			if err := visit(r); err != nil {
-				return err
-			}
-		}
-		if token = page.GetNextPageToken(); token == "" {
-			return nil
-		}
-	}
-}
-
-// WaitGone waits until no resource with the name and the uid exists.
-func (c *Client) WaitGone(ctx context.Context, name schema.FullName, uid string) error {
-	resources, err := c.Resources(ctx, name.Deployment)
-	if err != nil {
-		return err
-	}
-	for pauses := (retry.Backoff{First: time.Millisecond, Max: 50 * time.Millisecond}); ; {
-		r, err := resources.GetResource(ctx, &resourcev1.GetResourceRequest{Name: name.Name})
-		switch {
-		case status.Code(err) == codes.NotFound, err == nil && r.GetUid() != uid:
-			return nil
-		case err != nil && status.Code(err) != codes.Unavailable:
-			return err
-		}
-		if err := pauses.Wait(ctx); err != nil {
-			return err
-		}
-	}
 }

@@ -100,7 +100,7 @@ func TestWaitGoneWaitsForOneIncarnation(t *testing.T) {
 	t.Parallel()
 	served := &resources{}
 	c := open(t, stub.New(t, stub.Services{Resources: served}))
-	require.NoError(t, c.WaitGone(t.Context(), schema.FullName{Deployment: stub.Deployment, Name: "projects/p"}, "first"))
+	require.NoError(t, c.WaitGone(t.Context(), schema.FullName{Deployment: stub.Deployment, Name: "projects/p"}, "first", nil))
 	require.Equal(t, 3, served.reads)
 }
 

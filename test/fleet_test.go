@@ -82,7 +82,7 @@ func TestFleetTearDownOfAProject(t *testing.T) {
 	}), "nothing outside of the project blocks it")
 	require.Empty(t, answer.GetUnaskedDeployments())
 	t.Logf("the delete was answered after %s", since(began))
-	require.NoError(t, p.Client.WaitGone(ctx, victim.name, project.GetUid()))
+	require.NoError(t, p.Client.WaitGone(ctx, victim.name, project.GetUid(), nil))
 	t.Logf("the project was gone after %s", since(began))
 	require.EventuallyWithT(t, func(c *assert.CollectT) {
 		require.Equal(c, before-len(gone), sum(c, pools, allShadowsSQL))

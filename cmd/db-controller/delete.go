@@ -195,7 +195,7 @@ func (d *deletion) send(ctx context.Context, resources resourcev1.ResourceServic
 func (d *deletion) waitGone(ctx context.Context, c *client.Client, name schema.FullName, uid string) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, d.wait)
 	defer cancel()
-	err := c.WaitGone(ctx, name, uid)
+	err := c.WaitGone(ctx, name, uid, nil)
 	if errors.Is(err, context.DeadlineExceeded) || status.Code(err) == codes.DeadlineExceeded {
 		return false, nil
 	}

@@ -223,7 +223,7 @@ func (s *scenario) gone(ctx context.Context, names []string) error {
 		if err != nil {
 			return err
 		}
-		if err := s.c.WaitGone(ctx, name, s.uidOf(ctx, full)); err != nil {
+		if err := s.c.WaitGone(ctx, name, s.uidOf(ctx, full), nil); err != nil {
 			return fmt.Errorf("%s still exists: %w", full, plain(err))
 		}
 		s.print("  gone    %s   after %s", full, since(s.deleted))

@@ -19,6 +19,7 @@ import (
 	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
 	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
+	"github.com/db-controller/db-controller/schema/wire"
 )
 
 // Deployment is the only deployment of an Installation.
@@ -32,6 +33,10 @@ type Services struct {
 	Registry registryv1.RegistryServiceServer
 	// Described is the region of a further deployment of the service, which has never run; empty for none.
 	Described string
+	// Beside has further regions of the service, with the resources that their deployments serve.
+	Beside map[string]resourcev1.ResourceServiceServer
+	// Descriptors are the descriptors of the environment.
+	Descriptors []*schema.Descriptor
 }
 
 // Installation is a registry and one deployment.
@@ -65,8 +70,17 @@ func New(t testing.TB, s Services) *Installation {
 	if s.Registry == nil {
 		s.Registry = registryv1.UnimplementedRegistryServiceServer{}
 	}
+	env := environment(i.Address, s)
+	for region, resources := range s.Beside {
+		id := schema.DeploymentID{Service: Deployment.Service, Region: region}
+		_, address := serve(t, authority, identity.Deployment(id), func(server *grpc.Server) {
+			resourcev1.RegisterResourceServiceServer(server, resources)
+		})
+		env.Regions = append(env.Regions, &registryv1.Region{Name: region})
+		env.Deployments = append(env.Deployments, &registryv1.Deployment{Service: id.Service, Region: region, Version: "v1", Address: address})
+	}
 	i.registry, i.RegistryAddress = serve(t, authority, identity.Identity{Role: identity.RoleRegistry}, func(server *grpc.Server) {
-		registryv1.RegisterRegistryServiceServer(server, registry{s.Registry, i.Address, s.Described})
+		registryv1.RegisterRegistryServiceServer(server, registry{s.Registry, env})
 	})
 	file := fmt.Sprintf("registry: %s\ncerts: %s\n", i.RegistryAddress, i.Certs)
 	require.NoError(t, os.WriteFile(i.Context, []byte(file), 0o600))
@@ -95,22 +109,30 @@ func serve(t testing.TB, authority *playground.Authority, id identity.Identity, 
 	return server, listener.Addr().String()
 }
 
-// registry returns an environment with the installation's deployment.
-type registry struct {
-	registryv1.RegistryServiceServer
-	address, described string
-}
-
-func (r registry) GetEnvironment(context.Context, *registryv1.GetEnvironmentRequest) (*registryv1.GetEnvironmentResponse, error) {
+// environment returns an environment with the installation's deployment.
+func environment(address string, s Services) *registryv1.Environment {
 	env := &registryv1.Environment{
 		Regions: []*registryv1.Region{{Name: Deployment.Region}},
 		Deployments: []*registryv1.Deployment{{
-			Service: Deployment.Service, Region: Deployment.Region, Version: "v1", Address: r.address,
+			Service: Deployment.Service, Region: Deployment.Region, Version: "v1", Address: address,
 		}},
 		Revision: 1,
 	}
-	if r.described != "" {
-		env.Deployments = append(env.Deployments, &registryv1.Deployment{Service: Deployment.Service, Region: r.described, Version: "v1"})
+	for _, d := range s.Descriptors {
+		env.Services = append(env.Services, wire.DescriptorProto(d))
 	}
-	return &registryv1.GetEnvironmentResponse{Environment: env}, nil
+	if s.Described != "" {
+		env.Deployments = append(env.Deployments, &registryv1.Deployment{Service: Deployment.Service, Region: s.Described, Version: "v1"})
+	}
+	return env
+}
+
+// registry returns one environment.
+type registry struct {
+	registryv1.RegistryServiceServer
+	env *registryv1.Environment
+}
+
+func (r registry) GetEnvironment(context.Context, *registryv1.GetEnvironmentRequest) (*registryv1.GetEnvironmentResponse, error) {
+	return &registryv1.GetEnvironmentResponse{Environment: r.env}, nil
 }

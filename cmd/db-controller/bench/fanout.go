@@ -130,7 +130,7 @@ func (r *run) fanOutOnce(ctx context.Context, name string, n int) (float64, erro
 	if _, err := resources.DeleteResource(ctx, &resourcev1.DeleteResourceRequest{Name: target.Name}); err != nil {
 		return 0, err
 	}
-	if err := r.Client.WaitGone(ctx, target, uid); err != nil {
+	if err := r.Client.WaitGone(ctx, target, uid, nil); err != nil {
 		return 0, err
 	}
 	return milliseconds(time.Since(began)), nil

@@ -1,0 +1,136 @@
+package client
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/db-controller/db-controller/internal/retry"
+	"github.com/db-controller/db-controller/schema"
+	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
+)
+
+// tryTimeout bounds one try of a call, patience all tries of a call whose context has no deadline.
+const (
+	tryTimeout = 15 * time.Second
+	patience   = time.Minute
+)
+
+type requestIDKey struct{}
+
+// WithRequestID returns a context in which a write or a delete has the given request id. An application that keeps the id
+// before the call can repeat the request after a crash: it takes effect at most once. id is a UUID.
+func WithRequestID(ctx context.Context, id uuid.UUID) context.Context {
+	return context.WithValue(ctx, requestIDKey{}, id.String())
+}
+
+// requestID returns the request id of a context, or a new one.
+func requestID(ctx context.Context) string {
+	if id, ok := ctx.Value(requestIDKey{}).(string); ok {
+		return id
+	}
+	return uuid.NewString()
+}
+
+// send makes one try of a call.
+type send func(ctx context.Context, door resourcev1.ResourceServiceClient) error
+
+// untilDefinite repeats a call until its answer is definite (docs/guarantees.md), or ctx ends. Each deployment of a service is a
+// door to the others: after a try that was not answered, the next one goes through another region.
+func (c *Client) untilDefinite(ctx context.Context, home schema.DeploymentID, id string, try send) error {
+	if _, bounded := ctx.Deadline(); !bounded {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, patience)
+		defer cancel()
+	}
+	pauses := retry.Backoff{First: 20 * time.Millisecond, Max: 2 * time.Second}
+	var last error
+	for n := 0; ; n++ {
+		err := c.once(ctx, home, n, try)
+		if err == nil || isDefinite(err) {
+			return err
+		}
+		if last == nil || ctx.Err() == nil { // the end of ctx says less than the answer before
+			last = err
+		}
+		if ctx.Err() != nil || pauses.Wait(ctx) != nil {
+			return unknownOutcome(ctx, last, id)
+		}
+		c.forgetEnvironment()
+	}
+}
+
+// isDefinite reports whether a call that failed with err is not worth another try.
+func isDefinite(err error) bool {
+	if e := (*Error)(nil); errors.As(err, &e) {
+		return e.Definite()
+	}
+	return errors.As(err, new(*UnregisteredError))
+}
+
+// once makes the n-th try, through the door whose turn it is.
+func (c *Client) once(ctx context.Context, home schema.DeploymentID, n int, try send) error {
+	ctx, cancel := context.WithTimeout(ctx, tryTimeout)
+	defer cancel()
+	doors, err := c.doors(ctx, home)
+	if err != nil {
+		return err
+	}
+	at := doors[n%len(doors)]
+	door, err := c.Resources(ctx, at)
+	if err != nil {
+		return err
+	}
+	return errorOf(try(ctx, door), at)
+}
+
+// doors returns the deployments through which the resources of home can be reached: the preferred region, home, and the other
+// regions of its service.
+func (c *Client) doors(ctx context.Context, home schema.DeploymentID) ([]schema.DeploymentID, error) {
+	env, err := c.Environment(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if _, listed := env.Deployment(home); !listed {
+		return nil, unregistered(env, home)
+	}
+	var doors []schema.DeploymentID
+	for _, d := range env.Deployments {
+		if d.Service == home.Service && d.Address != "" {
+			doors = append(doors, d.DeploymentID)
+		}
+	}
+	if len(doors) == 0 {
+		return nil, fmt.Errorf("no deployment of %s has an address yet", home.Service)
+	}
+	slices.SortStableFunc(doors, func(a, b schema.DeploymentID) int { return cmp.Compare(c.distance(a, home), c.distance(b, home)) })
+	return doors, nil
+}
+
+// distance orders the doors to a deployment.
+func (c *Client) distance(door, home schema.DeploymentID) int {
+	switch {
+	case door.Region == c.region:
+		return 0
+	case door == home:
+		return 1
+	}
+	return 2
+}
+
+// unknownOutcome is the error of a call whose context ended before its answer was definite. Its parts are the error of ctx and
+// the last answer.
+func unknownOutcome(ctx context.Context, last error, id string) error {
+	if id == "" {
+		return fmt.Errorf("%w; the last answer was: %w", ctx.Err(), last)
+	}
+	if e := (*Error)(nil); errors.As(last, &e) {
+		e.RequestID = id
+	}
+	return fmt.Errorf("%w: the outcome is unknown; repeat the request with the request id %s; the last answer was: %w", ctx.Err(), id, last)
+}

@@ -1,0 +1,204 @@
+package client_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/protoadapt"
+
+	"github.com/db-controller/db-controller/client"
+	"github.com/db-controller/db-controller/schema"
+	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
+	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
+	"github.com/db-controller/db-controller/test/stub"
+)
+
+const acme = "//iam.example.com/us-west2/projects/acme"
+
+// scripted answers each call with the next error of its script, and with a resource when that is nil or at its end.
+type scripted struct {
+	resourcev1.UnimplementedResourceServiceServer
+
+	mu     sync.Mutex
+	script []error  // guarded by mu
+	ids    []string // guarded by mu; request ids of the calls
+}
+
+func (s *scripted) next(id string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ids = append(s.ids, id)
+	if len(s.script) == 0 {
+		return nil
+	}
+	err := s.script[0]
+	if len(s.script) > 1 { // the last one repeats itself
+		s.script = s.script[1:]
+	}
+	return err
+}
+
+func (s *scripted) requestIDs() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ids
+}
+
+func (s *scripted) PutResource(_ context.Context, req *resourcev1.PutResourceRequest) (*resourcev1.Resource, error) {
+	return req.GetResource(), s.next(req.GetRequestId())
+}
+
+func (s *scripted) GetResource(_ context.Context, req *resourcev1.GetResourceRequest) (*resourcev1.Resource, error) {
+	return &resourcev1.Resource{Name: req.GetName()}, s.next("")
+}
+
+func (s *scripted) DeleteResource(_ context.Context, req *resourcev1.DeleteResourceRequest) (*resourcev1.DeleteResourceResponse, error) {
+	return &resourcev1.DeleteResourceResponse{Removed: true}, s.next(req.GetRequestId())
+}
+
+func because(t *testing.T, code codes.Code, reason string, details ...protoadapt.MessageV1) error {
+	t.Helper()
+	info := &errdetails.ErrorInfo{Reason: reason, Domain: "dbcontroller", Metadata: map[string]string{"total": "12", "named": "1"}}
+	st, err := status.New(code, "text of "+reason).WithDetails(append([]protoadapt.MessageV1{info}, details...)...)
+	require.NoError(t, err)
+	return st.Err()
+}
+
+func TestAWriteIsRepeatedWithItsRequestIDUntilTheAnswerIsDefinite(t *testing.T) {
+	t.Parallel()
+	server := &scripted{script: []error{status.Error(codes.Unavailable, "away"), status.Error(codes.Internal, "fault"), nil}}
+	c := open(t, stub.New(t, stub.Services{Resources: server}))
+	_, err := c.Put(t.Context(), &resourcev1.Resource{Name: acme})
+	require.NoError(t, err)
+	ids := server.requestIDs()
+	require.Len(t, ids, 3)
+	require.NotEmpty(t, ids[0])
+	require.Equal(t, []string{ids[0], ids[0], ids[0]}, ids)
+}
+
+func TestADefiniteRefusalIsNotRepeated(t *testing.T) {
+	t.Parallel()
+	server := &scripted{script: []error{because(t, codes.FailedPrecondition, "MOVED")}}
+	c := open(t, stub.New(t, stub.Services{Resources: server}))
+	_, err := c.Put(t.Context(), &resourcev1.Resource{Name: acme})
+	require.ErrorIs(t, err, client.ErrConflict)
+	require.Len(t, server.requestIDs(), 1)
+	require.Equal(t, codes.FailedPrecondition, status.Code(err))
+}
+
+func TestAnUnknownOutcomeSaysTheRequestID(t *testing.T) {
+	t.Parallel()
+	server := &scripted{script: []error{because(t, codes.Unavailable, "DATABASE_UNAVAILABLE")}}
+	c := open(t, stub.New(t, stub.Services{Resources: server}))
+	id := uuid.New()
+	ctx, cancel := context.WithTimeout(client.WithRequestID(t.Context(), id), 300*time.Millisecond)
+	defer cancel()
+	_, err := c.Delete(ctx, acme, client.Version{})
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.ErrorContains(t, err, "repeat the request with the request id "+id.String())
+	var e *client.Error
+	require.ErrorAs(t, err, &e)
+	require.Equal(t, id.String(), e.RequestID)
+	require.Equal(t, "DATABASE_UNAVAILABLE", e.Reason, "the last answer, not the end of the context")
+	require.Equal(t, []schema.DeploymentID{stub.Deployment}, e.Deployments)
+	require.False(t, e.Definite())
+	require.Contains(t, server.requestIDs(), id.String())
+}
+
+func TestAnotherRegionIsTheDoorWhileOneDoesNotAnswer(t *testing.T) {
+	t.Parallel()
+	away, up := &scripted{script: []error{status.Error(codes.Unavailable, "away")}}, &scripted{}
+	c := open(t, stub.New(t, stub.Services{Resources: away, Beside: map[string]resourcev1.ResourceServiceServer{"eastus2": up}}))
+	_, err := c.Put(t.Context(), &resourcev1.Resource{Name: acme})
+	require.NoError(t, err)
+	require.Equal(t, away.requestIDs(), up.requestIDs(), "one request")
+}
+
+func TestThePreferredRegionIsTheDoor(t *testing.T) {
+	t.Parallel()
+	home, preferred := &scripted{}, &scripted{}
+	i := stub.New(t, stub.Services{Resources: home, Beside: map[string]resourcev1.ResourceServiceServer{"eastus2": preferred, "a": &scripted{}}})
+	c, err := client.New(client.File{Registry: i.RegistryAddress, Certs: i.Certs, Region: "eastus2"}, "")
+	require.NoError(t, err)
+	t.Cleanup(c.Close)
+	_, err = c.Get(t.Context(), acme)
+	require.NoError(t, err)
+	require.Empty(t, home.requestIDs())
+	require.Len(t, preferred.requestIDs(), 1)
+}
+
+func TestAnUnknownDeploymentIsNotAskedAgain(t *testing.T) {
+	t.Parallel()
+	c := open(t, stub.New(t, stub.Services{Resources: &scripted{}}))
+	_, err := c.Get(t.Context(), "//iam.example.com/moon/projects/acme")
+	var e *client.UnregisteredError
+	require.ErrorAs(t, err, &e)
+	_, err = c.Get(t.Context(), "projects/acme")
+	require.Error(t, err)
+}
+
+func TestErrorsHaveClassesAndDetails(t *testing.T) {
+	t.Parallel()
+	refusals := &schemav1.ReferencesRefused{Refusals: []*schemav1.ReferencesRefused_Refusal{
+		{Holder: "projects/acme", Path: "parent", Target: "//iam.example.com/eastus2/projects/p", Reason: "TARGET_MISSING"},
+	}}
+	target := schema.FullName{Deployment: schema.DeploymentID{Service: "iam.example.com", Region: "eastus2"}, Name: "projects/p"}
+	holders := &errdetails.PreconditionFailure{Violations: []*errdetails.PreconditionFailure_Violation{
+		{Type: "BLOCKED", Subject: target.String(), Description: "refers to projects/acme in parent"},
+	}}
+	protected := &errdetails.PreconditionFailure{Violations: []*errdetails.PreconditionFailure_Violation{{Type: "BLOCK_DELETION", Subject: target.String()}}}
+	fields := &errdetails.BadRequest{FieldViolations: []*errdetails.BadRequest_FieldViolation{{Field: "body.size", Description: "is too large"}}}
+	for _, test := range []struct {
+		err   error
+		class error
+		want  client.Error
+	}{
+		{because(t, codes.FailedPrecondition, "TARGET_MISSING", refusals), client.ErrRefused,
+			client.Error{Refusals: []client.Refusal{{Holder: "projects/acme", Path: "parent", Target: target, Reason: "TARGET_MISSING"}}}},
+		{because(t, codes.FailedPrecondition, "BLOCKED", holders), client.ErrBlocked,
+			client.Error{Holders: []client.Holder{{Name: target, Text: "refers to projects/acme in parent"}}}},
+		{because(t, codes.FailedPrecondition, "BLOCK_DELETION", protected), client.ErrBlocked, client.Error{Protected: []schema.FullName{target}}},
+		{because(t, codes.InvalidArgument, "INVALID", fields), client.ErrInvalid, client.Error{Fields: []client.Field{{Path: "body.size", Problem: "is too large"}}}},
+		{because(t, codes.NotFound, "NOT_FOUND"), client.ErrNotFound, client.Error{}},
+		{because(t, codes.AlreadyExists, "ALREADY_EXISTS"), client.ErrExists, client.Error{}},
+		{because(t, codes.AlreadyExists, "REQUEST_REUSED"), client.ErrInvalid, client.Error{}},
+		{because(t, codes.FailedPrecondition, "DELETING"), client.ErrDeleting, client.Error{}},
+		{because(t, codes.PermissionDenied, "DENIED"), client.ErrDenied, client.Error{}},
+		{because(t, codes.PermissionDenied, "DECOMMISSIONED", refusals), client.ErrRefused,
+			client.Error{Refusals: []client.Refusal{{Holder: "projects/acme", Path: "parent", Target: target, Reason: "TARGET_MISSING"}}}},
+	} {
+		c := open(t, stub.New(t, stub.Services{Resources: &scripted{script: []error{test.err}}}))
+		_, err := c.Delete(t.Context(), acme, client.Version{})
+		require.ErrorIs(t, err, test.class)
+		var e *client.Error
+		require.ErrorAs(t, err, &e)
+		require.True(t, e.Definite())
+		require.Equal(t, 12, e.Total)
+		require.Equal(t, test.want.Refusals, e.Refusals)
+		require.Equal(t, test.want.Holders, e.Holders)
+		require.Equal(t, test.want.Protected, e.Protected)
+		require.Equal(t, test.want.Fields, e.Fields)
+	}
+}
+
+func TestAnUnavailableTargetNamesItsDeployment(t *testing.T) {
+	t.Parallel()
+	refusals := &schemav1.ReferencesRefused{Refusals: []*schemav1.ReferencesRefused_Refusal{
+		{Holder: "projects/acme", Path: "parent", Target: "//devices.example.com/eastus2/devices/d", Reason: "UNAVAILABLE"},
+	}}
+	c := open(t, stub.New(t, stub.Services{Resources: &scripted{script: []error{because(t, codes.Unavailable, "UNAVAILABLE", refusals)}}}))
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	_, err := c.Put(ctx, &resourcev1.Resource{Name: acme})
+	require.ErrorIs(t, err, client.ErrUnavailable)
+	var e *client.Error
+	require.ErrorAs(t, err, &e)
+	require.Equal(t, []schema.DeploymentID{{Service: "devices.example.com", Region: "eastus2"}}, e.Deployments)
+}

@@ -1,0 +1,184 @@
+package client
+
+import (
+	"errors"
+	"slices"
+	"strconv"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/db-controller/db-controller/schema"
+	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
+)
+
+// The classes of errors, for errors.Is. An Error has exactly one of them.
+var (
+	// ErrNotFound: there is no resource of this name, or it has another uid.
+	ErrNotFound = errors.New("not found")
+	// ErrExists: a resource of this name exists already.
+	ErrExists = errors.New("already exists")
+	// ErrConflict: the resource has another revision or uid than the request. Read it, and send a new request.
+	ErrConflict = errors.New("conflict")
+	// ErrDeleting: the resource is being deleted.
+	ErrDeleting = errors.New("deleting")
+	// ErrBlocked: a delete was refused; Error.Holders and Error.Protected say by whom.
+	ErrBlocked = errors.New("blocked")
+	// ErrRefused: references of a write were refused; Error.Refusals says which ones.
+	ErrRefused = errors.New("reference refused")
+	// ErrInvalid: the request is wrong; Error.Fields says where.
+	ErrInvalid = errors.New("invalid")
+	// ErrDenied: the caller has no right to make the request.
+	ErrDenied = errors.New("denied")
+	// ErrReset: a token of a watch or of a list cannot be resumed.
+	ErrReset = errors.New("reset")
+	// ErrUnavailable: the outcome is not known, because somebody did not answer in time; Error.Deployments says who.
+	ErrUnavailable = errors.New("unavailable")
+	// ErrInternal: a fault of a server.
+	ErrInternal = errors.New("internal")
+)
+
+// Error is the failure of a call. errors.As finds it in each error of Client, Kind and Watch that came from a server.
+type Error struct {
+	// Class is one of the errors above; errors.Is compares with it.
+	Class error
+	// Reason is the reason in google.rpc.ErrorInfo, such as TARGET_MISSING; empty if the server gave none.
+	Reason string
+	// RequestID is the id of a write or a delete whose outcome is unknown: sent again with this id (WithRequestID), it takes
+	// effect at most once.
+	RequestID string
+	// Refusals are refused references, Holders and Protected what keeps a delete from being accepted, Fields what is invalid.
+	// Large lists are cut: Total is the number of all items.
+	Refusals  []Refusal
+	Holders   []Holder
+	Protected []schema.FullName
+	Fields    []Field
+	Total     int
+	// Deployments did not answer, or cannot be reached; with ErrUnavailable only.
+	Deployments []schema.DeploymentID
+
+	status *status.Status
+}
+
+// Refusal is a reference that was refused.
+type Refusal struct {
+	Holder string          // relative name
+	Path   string          // of the field
+	Target schema.FullName // to which it refers
+	Reason string          // as in Error.Reason
+}
+
+// Holder is a resource that refers to one that a delete would remove.
+type Holder struct {
+	Name schema.FullName
+	Text string // to which resource it refers, and in which field
+}
+
+// Field is a field of a request that is invalid.
+type Field struct {
+	Path, Problem string
+}
+
+// Error returns the message of the server.
+func (e *Error) Error() string { return e.status.Message() }
+
+// Is reports whether target is the class of e.
+func (e *Error) Is(target error) bool { return target == e.Class }
+
+// GRPCStatus returns the status that the server sent; status.FromError finds it.
+func (e *Error) GRPCStatus() *status.Status { return e.status }
+
+// Definite reports whether the request was refused for good: it has not taken effect, and will not. Otherwise its outcome is
+// unknown.
+func (e *Error) Definite() bool { return definite(e.status.Code()) }
+
+// definite has the codes of docs/guarantees.md, "the meaning of an answer".
+func definite(c codes.Code) bool {
+	return slices.Contains([]codes.Code{
+		codes.FailedPrecondition, codes.NotFound, codes.AlreadyExists, codes.InvalidArgument, codes.PermissionDenied,
+		codes.OutOfRange, codes.Unauthenticated, codes.Unimplemented,
+	}, c)
+}
+
+// classes are the classes of reasons that do not follow from the code.
+var classes = map[string]error{
+	"MOVED": ErrConflict, "DELETING": ErrDeleting, "BLOCKED": ErrBlocked, "BLOCK_DELETION": ErrBlocked,
+	"REQUEST_REUSED": ErrInvalid,
+}
+
+var classOfCode = map[codes.Code]error{
+	codes.NotFound: ErrNotFound, codes.AlreadyExists: ErrExists, codes.InvalidArgument: ErrInvalid,
+	codes.PermissionDenied: ErrDenied, codes.Unauthenticated: ErrDenied, codes.OutOfRange: ErrReset,
+	codes.Unimplemented: ErrInvalid, codes.FailedPrecondition: ErrConflict, codes.Internal: ErrInternal,
+}
+
+// errorOf converts the status of a call to a deployment. Other errors, and nil, stay as they are.
+func errorOf(err error, asked schema.DeploymentID) error {
+	st, ok := status.FromError(err)
+	if err == nil || !ok {
+		return err
+	}
+	e := &Error{status: st}
+	for _, detail := range st.Details() {
+		e.read(detail)
+	}
+	e.classify(asked)
+	return e
+}
+
+func (e *Error) read(detail any) {
+	switch d := detail.(type) {
+	case *errdetails.ErrorInfo:
+		e.Reason = d.GetReason()
+		e.Total, _ = strconv.Atoi(d.GetMetadata()["total"])
+	case *schemav1.ReferencesRefused:
+		for _, r := range d.GetRefusals() {
+			target, _ := schema.ParseFullName(r.GetTarget())
+			e.Refusals = append(e.Refusals, Refusal{Holder: r.GetHolder(), Path: r.GetPath(), Target: target, Reason: r.GetReason()})
+		}
+	case *errdetails.PreconditionFailure:
+		for _, v := range d.GetViolations() {
+			e.readViolation(v)
+		}
+	case *errdetails.BadRequest:
+		for _, v := range d.GetFieldViolations() {
+			e.Fields = append(e.Fields, Field{Path: v.GetField(), Problem: v.GetDescription()})
+		}
+	}
+}
+
+func (e *Error) readViolation(v *errdetails.PreconditionFailure_Violation) {
+	name, _ := schema.ParseFullName(v.GetSubject())
+	if v.GetType() == "BLOCK_DELETION" {
+		e.Protected = append(e.Protected, name)
+		return
+	}
+	e.Holders = append(e.Holders, Holder{Name: name, Text: v.GetDescription()})
+}
+
+func (e *Error) classify(asked schema.DeploymentID) {
+	e.Total = max(e.Total, len(e.Refusals)+len(e.Holders)+len(e.Protected)+len(e.Fields))
+	switch class, known := classOfCode[e.status.Code()]; {
+	case classes[e.Reason] != nil:
+		e.Class = classes[e.Reason]
+	case len(e.Refusals) > 0 && e.Definite():
+		e.Class = ErrRefused
+	case known:
+		e.Class = class
+	default:
+		e.Class = ErrUnavailable
+		e.Deployments = e.silent(asked)
+	}
+}
+
+// silent returns the deployments of the targets that could not be checked, and otherwise the asked one.
+func (e *Error) silent(asked schema.DeploymentID) (ids []schema.DeploymentID) {
+	for _, r := range e.Refusals {
+		ids = append(ids, r.Target.Deployment)
+	}
+	if len(ids) == 0 {
+		ids = append(ids, asked)
+	}
+	return schema.SortedDeployments(ids)
+}

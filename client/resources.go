@@ -1,0 +1,175 @@
+package client
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/fieldmaskpb"
+
+	"github.com/db-controller/db-controller/internal/retry"
+	"github.com/db-controller/db-controller/schema"
+	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
+)
+
+// Get reads a resource by its full name, such as //iam.example.com/us-west2/projects/acme.
+func (c *Client) Get(ctx context.Context, name string) (*resourcev1.Resource, error) {
+	return c.call(ctx, name, "", func(ctx context.Context, door resourcev1.ResourceServiceClient) (*resourcev1.Resource, error) {
+		return door.GetResource(ctx, &resourcev1.GetResourceRequest{Name: name})
+	})
+}
+
+// Create stores a new resource; its name is the full one. It fails with ErrExists if there is one of this name.
+func (c *Client) Create(ctx context.Context, r *resourcev1.Resource) (*resourcev1.Resource, error) {
+	id := requestID(ctx)
+	return c.call(ctx, r.GetName(), id, func(ctx context.Context, door resourcev1.ResourceServiceClient) (*resourcev1.Resource, error) {
+		return door.CreateResource(ctx, &resourcev1.CreateResourceRequest{Resource: r, RequestId: id})
+	})
+}
+
+// Put creates a resource, or replaces all its fields; its name is the full one. With a uid or a revision it fails with
+// ErrConflict if the stored one differs.
+func (c *Client) Put(ctx context.Context, r *resourcev1.Resource) (*resourcev1.Resource, error) {
+	id := requestID(ctx)
+	return c.call(ctx, r.GetName(), id, func(ctx context.Context, door resourcev1.ResourceServiceClient) (*resourcev1.Resource, error) {
+		return door.PutResource(ctx, &resourcev1.PutResourceRequest{Resource: r, RequestId: id})
+	})
+}
+
+// Update replaces the fields of a resource that are in the mask (labels, labels.<key>, owner_references, body, body.<field>),
+// without a mask all of them; its name is the full one. It fails with ErrNotFound, or with ErrConflict as Put does.
+func (c *Client) Update(ctx context.Context, r *resourcev1.Resource, mask ...string) (*resourcev1.Resource, error) {
+	id := requestID(ctx)
+	return c.call(ctx, r.GetName(), id, func(ctx context.Context, door resourcev1.ResourceServiceClient) (*resourcev1.Resource, error) {
+		return door.UpdateResource(ctx, &resourcev1.UpdateResourceRequest{
+			Resource: r, RequestId: id, UpdateMask: &fieldmaskpb.FieldMask{Paths: mask},
+		})
+	})
+}
+
+// Version selects one incarnation of a resource, or one state of it. Its zero value selects any.
+type Version struct {
+	UID      string
+	Revision int64
+}
+
+// Delete deletes a resource by its full name. It returns when the resource is removed, or is in DELETING because other
+// deployments have to act first (WaitGone waits for them). It fails with ErrBlocked, naming the holders.
+func (c *Client) Delete(ctx context.Context, name string, only Version) (*resourcev1.DeleteResourceResponse, error) {
+	req := &resourcev1.DeleteResourceRequest{Name: name, Uid: only.UID, Revision: only.Revision, RequestId: requestID(ctx)}
+	full, err := schema.ParseFullName(name)
+	if err != nil {
+		return nil, err
+	}
+	var answer *resourcev1.DeleteResourceResponse
+	err = c.untilDefinite(ctx, full.Deployment, req.GetRequestId(), func(ctx context.Context, door resourcev1.ResourceServiceClient) (err error) {
+		answer, err = door.DeleteResource(ctx, req)
+		return err
+	})
+	return answer, err
+}
+
+func (c *Client) call(ctx context.Context, name, id string,
+	request func(context.Context, resourcev1.ResourceServiceClient) (*resourcev1.Resource, error),
+) (r *resourcev1.Resource, err error) {
+	full, err := schema.ParseFullName(name)
+	if err != nil {
+		return nil, err
+	}
+	err = c.untilDefinite(ctx, full.Deployment, id, func(ctx context.Context, door resourcev1.ResourceServiceClient) (err error) {
+		r, err = request(ctx, door)
+		return err
+	})
+	return r, err
+}
+
+// FullName returns the full name of a resource that a deployment sent.
+func FullName(r *resourcev1.Resource) string { return "//" + r.GetDeployment() + "/" + r.GetName() }
+
+// Query selects and orders resources; its zero value selects all of them.
+type Query struct {
+	Kind, Filter, OrderBy string
+}
+
+// List returns the resources of a deployment that match a query, and reads them page by page. It ends after an error.
+func (c *Client) List(ctx context.Context, id schema.DeploymentID, q Query) iter.Seq2[*resourcev1.Resource, error] {
+	return q.pages(id, func(req *resourcev1.ListResourcesRequest) (page *resourcev1.ListResourcesResponse, err error) {
+		err = c.untilDefinite(ctx, id, "", func(ctx context.Context, door resourcev1.ResourceServiceClient) (err error) {
+			page, err = door.ListResources(ctx, req)
+			return err
+		})
+		return page, err
+	})
+}
+
+// Each calls visit for every resource of a deployment that matches the query. Unlike List it calls that deployment only, and
+// makes one try.
+func (c *Client) Each(ctx context.Context, id schema.DeploymentID, q Query, visit func(*resourcev1.Resource) error) error {
+	resources, err := c.Resources(ctx, id)
+	if err != nil {
+		return err
+	}
+	for r, err := range q.pages(id, func(req *resourcev1.ListResourcesRequest) (*resourcev1.ListResourcesResponse, error) {
+		return resources.ListResources(ctx, req)
+	}) {
+		if err != nil {
+			return err
+		}
+		if err := visit(r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// pages returns the resources of all pages.
+func (q Query) pages(id schema.DeploymentID, read func(*resourcev1.ListResourcesRequest) (*resourcev1.ListResourcesResponse, error)) iter.Seq2[*resourcev1.Resource, error] {
+	return func(yield func(*resourcev1.Resource, error) bool) {
+		for token := ""; ; {
+			page, err := read(&resourcev1.ListResourcesRequest{
+				Kind: q.Kind, Filter: q.Filter, OrderBy: q.OrderBy, Region: id.Region, PageSize: maxPageSize, PageToken: token,
+			})
+			if err != nil {
+				yield(nil, err)
+				return
+			}
+			for _, r := range page.GetResources() {
+				if !yield(r, nil) {
+					return
+				}
+			}
+			if token = page.GetNextPageToken(); token == "" {
+				return
+			}
+		}
+	}
+}
+
+// WaitGone waits until no resource with the name and the uid exists. While it waits, progress receives the resource whenever
+// its state or its conditions, which say what it waits for, have changed; nil for none.
+func (c *Client) WaitGone(ctx context.Context, name schema.FullName, uid string, progress func(*resourcev1.Resource)) error {
+	resources, err := c.Resources(ctx, name.Deployment)
+	if err != nil {
+		return err
+	}
+	var told string
+	for pauses := (retry.Backoff{First: time.Millisecond, Max: 50 * time.Millisecond}); ; {
+		r, err := resources.GetResource(ctx, &resourcev1.GetResourceRequest{Name: name.Name})
+		switch {
+		case status.Code(err) == codes.NotFound, err == nil && r.GetUid() != uid:
+			return nil
+		case err != nil && status.Code(err) != codes.Unavailable:
+			return errorOf(err, name.Deployment)
+		}
+		if now := fmt.Sprint(r.GetState(), r.GetConditions()); err == nil && progress != nil && now != told {
+			told = now
+			progress(r)
+		}
+		if err := pauses.Wait(ctx); err != nil {
+			return err
+		}
+	}
+}

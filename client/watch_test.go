@@ -1,0 +1,174 @@
+package client_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/db-controller/db-controller/client"
+	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
+	"github.com/db-controller/db-controller/test/stub"
+)
+
+// played is one stream: what it sends, and the error with which it ends.
+type played struct {
+	token string // with which it is expected to begin
+	sends []*resourcev1.WatchResourcesResponse
+	ends  error
+}
+
+// watches plays one stream after the other; after the last one a stream stays open.
+type watches struct {
+	resourcev1.UnimplementedResourceServiceServer
+	mu      sync.Mutex
+	streams []played // guarded by mu
+	tokens  []string // guarded by mu
+}
+
+func (w *watches) WatchResources(req *resourcev1.WatchResourcesRequest, stream resourcev1.ResourceService_WatchResourcesServer) error {
+	w.mu.Lock()
+	w.tokens = append(w.tokens, req.GetResumeToken())
+	if len(w.streams) == 0 {
+		w.mu.Unlock()
+		<-stream.Context().Done()
+		return nil
+	}
+	next := w.streams[0]
+	w.streams = w.streams[1:]
+	w.mu.Unlock()
+	for _, m := range next.sends {
+		if err := stream.Send(m); err != nil {
+			return err
+		}
+	}
+	return next.ends
+}
+
+func upsert(name, uid string, revision int64) *resourcev1.WatchResourcesResponse {
+	r := &resourcev1.Resource{Name: name, Uid: uid, Revision: revision, Deployment: stub.Deployment.String()}
+	return &resourcev1.WatchResourcesResponse{Event: &resourcev1.WatchResourcesResponse_Upsert{Upsert: r}}
+}
+
+func removal(name, uid string) *resourcev1.WatchResourcesResponse {
+	return &resourcev1.WatchResourcesResponse{Event: &resourcev1.WatchResourcesResponse_Delete{Delete: &resourcev1.Resource{Name: name, Uid: uid}}}
+}
+
+func endOfSnapshot(token string) *resourcev1.WatchResourcesResponse {
+	return &resourcev1.WatchResourcesResponse{Event: &resourcev1.WatchResourcesResponse_EndOfSnapshot_{
+		EndOfSnapshot: &resourcev1.WatchResourcesResponse_EndOfSnapshot{ResumeToken: token},
+	}}
+}
+
+func bookmark(token string) *resourcev1.WatchResourcesResponse {
+	return &resourcev1.WatchResourcesResponse{Event: &resourcev1.WatchResourcesResponse_Bookmark_{
+		Bookmark: &resourcev1.WatchResourcesResponse_Bookmark{ResumeToken: token},
+	}}
+}
+
+// follow returns the first n events of a watch of the streams, and the tokens of the streams.
+func follow(t *testing.T, q client.WatchQuery, n int, streams ...played) (events, tokens []string, err error) {
+	t.Helper()
+	server := &watches{streams: streams}
+	c := open(t, stub.New(t, stub.Services{Resources: server}))
+	var e client.Event
+	for e, err = range c.Watch(t.Context(), stub.Deployment, q) {
+		if err != nil {
+			break
+		}
+		text := map[client.EventType]string{client.Upserted: "+", client.Deleted: "-", client.Synced: "synced"}[e.Type]
+		if e.Resource != nil {
+			text += fmt.Sprint(e.Resource.GetName(), " ", e.Resource.GetUid(), e.Resource.GetRevision())
+			require.Equal(t, stub.Deployment.String(), e.Resource.GetDeployment())
+		}
+		if events = append(events, text); len(events) == n {
+			break
+		}
+	}
+	server.mu.Lock()
+	defer server.mu.Unlock()
+	return events, server.tokens, err
+}
+
+var away = status.Error(codes.Unavailable, "away")
+
+func TestAWatchGoesOnFromItsLastToken(t *testing.T) {
+	t.Parallel()
+	events, tokens, err := follow(t, client.WatchQuery{}, 4,
+		played{sends: []*resourcev1.WatchResourcesResponse{upsert("a", "u", 1), endOfSnapshot("t1"), bookmark("t2")}, ends: away},
+		played{sends: []*resourcev1.WatchResourcesResponse{upsert("a", "u", 2), removal("a", "u")}},
+	)
+	require.NoError(t, err)
+	require.Equal(t, []string{"+a u1", "synced", "+a u2", "-a u0"}, events)
+	require.Equal(t, []string{"", "t2"}, tokens)
+}
+
+func TestAResetBecomesADifference(t *testing.T) {
+	t.Parallel()
+	events, tokens, err := follow(t, client.WatchQuery{}, 8,
+		played{sends: []*resourcev1.WatchResourcesResponse{upsert("same", "s", 1), upsert("changed", "c", 1), upsert("gone", "g", 1), endOfSnapshot("t1")}, ends: away},
+		played{ends: because(t, codes.OutOfRange, "RESET")},
+		played{sends: []*resourcev1.WatchResourcesResponse{upsert("same", "s", 1), upsert("changed", "c", 2), upsert("new", "n", 1), endOfSnapshot("t9")}},
+	)
+	require.NoError(t, err)
+	require.Equal(t, []string{"+same s1", "+changed c1", "+gone g1", "synced", "+changed c2", "+new n1", "-gone g1", "synced"}, events)
+	require.Equal(t, []string{"", "t1", ""}, tokens)
+}
+
+// What the first part of a snapshot delivered, and the second one lacks, is gone; what it delivered is not delivered twice.
+func TestASnapshotThatIsCutOffIsReadAgain(t *testing.T) {
+	t.Parallel()
+	events, tokens, err := follow(t, client.WatchQuery{}, 5,
+		played{sends: []*resourcev1.WatchResourcesResponse{upsert("a", "u", 1), upsert("gone", "g", 1), bookmark("inside")}, ends: away},
+		played{sends: []*resourcev1.WatchResourcesResponse{upsert("a", "u", 1), upsert("b", "u", 1), endOfSnapshot("t1")}},
+	)
+	require.NoError(t, err)
+	require.Equal(t, []string{"+a u1", "+gone g1", "+b u1", "-gone g1", "synced"}, events)
+	require.Equal(t, []string{"", ""}, tokens)
+}
+
+func TestTheRemovalOfAnEarlierIncarnationIsNotDelivered(t *testing.T) {
+	t.Parallel()
+	events, _, err := follow(t, client.WatchQuery{}, 3,
+		played{sends: []*resourcev1.WatchResourcesResponse{
+			upsert("a", "second", 1), removal("a", "first"), removal("never", "n"), endOfSnapshot("t1"), upsert("z", "u", 1),
+		}},
+	)
+	require.NoError(t, err)
+	require.Equal(t, []string{"+a second1", "synced", "+z u1"}, events)
+}
+
+func TestAWatchResumesWithWhatIsKnown(t *testing.T) {
+	t.Parallel()
+	reset := played{ends: because(t, codes.OutOfRange, "RESET")}
+	_, _, err := follow(t, client.WatchQuery{Token: "old"}, 1, reset)
+	require.ErrorIs(t, err, client.ErrReset, "nobody knows what is missing")
+
+	known := map[string]client.Version{"gone": {UID: "g", Revision: 3}}
+	events, tokens, err := follow(t, client.WatchQuery{Token: "old", Known: known}, 3, reset,
+		played{sends: []*resourcev1.WatchResourcesResponse{upsert("a", "u", 1), endOfSnapshot("t1")}})
+	require.NoError(t, err)
+	require.Equal(t, []string{"+a u1", "-gone g3", "synced"}, events)
+	require.Equal(t, []string{"old", ""}, tokens)
+	require.Len(t, known, 1, "the caller's map stays as it is")
+}
+
+func TestAWatchEndsWithADefiniteErrorOrItsContext(t *testing.T) {
+	t.Parallel()
+	_, _, err := follow(t, client.WatchQuery{Filter: "("}, 1, played{ends: because(t, codes.InvalidArgument, "INVALID")})
+	require.ErrorIs(t, err, client.ErrInvalid)
+
+	c := open(t, stub.New(t, stub.Services{Resources: &watches{streams: []played{{sends: []*resourcev1.WatchResourcesResponse{endOfSnapshot("t1")}}}}}))
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	for e, err := range c.Watch(ctx, stub.Deployment, client.WatchQuery{}) {
+		require.NoError(t, err)
+		require.Equal(t, "t1", e.Token)
+		cancel()
+	}
+	require.Error(t, ctx.Err())
+}
