@@ -38,7 +38,7 @@ var allowed = map[string][]string{
 	"schema/shadow/internal/cascade":           rooms("db", "gate", "read", "target", "write"),
 	"schema/shadow/internal/owner":             rooms("db", "gate", "read", "write", "cascade"),
 	"schema/shadow/internal/deletion":          rooms("db", "gate", "read", "target", "write", "cascade", "plan"),
-	"schema/shadow/internal/verify":            rooms("db", "gate", "read", "target", "write"),
+	"schema/shadow/internal/verify":            rooms("db", "gate", "read", "target", "write", "cascade"),
 	"schema/shadow/internal/admin":             rooms("db", "gate", "read", "target", "write", "cascade", "owner", "verify"),
 	"schema/service":                           {"internal/identity", "internal/postgres", "schema", "schema/peer", "schema/schemapb/", "schema/service/access", "schema/service/outcome", "schema/service/peers", "schema/shadow", "schema/wire"},
 	"schema/service/outcome":                   {"internal/postgres", "schema", "schema/peer", "schema/schemapb/", "schema/shadow"},

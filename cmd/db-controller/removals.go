@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"strings"
 
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
@@ -110,6 +111,11 @@ func (f chain) print(out printer) {
 		out.line("  the record of the root is no longer kept")
 		return
 	}
+	if _, err := schema.ParseFullName(last.GetRoot()); err != nil {
+		out.line("  root: a decision about %s, %s by %s; for its reason: db-controller status %s",
+			strings.TrimPrefix(last.GetRoot(), "//"), at(last.GetRequestTime().AsTime()), last.GetActor(), deploymentOf(last.GetName()))
+		return
+	}
 	by := last.GetActor()
 	if by == "" {
 		by = "nobody: it did not exist any more"
@@ -126,6 +132,15 @@ func because(r *adminv1.Removal) string {
 		return "lost its last owner,"
 	}
 	return "cascaded with"
+}
+
+// deploymentOf returns the deployment of a full name.
+func deploymentOf(name string) string {
+	full, err := schema.ParseFullName(name)
+	if err != nil {
+		return ""
+	}
+	return full.Deployment.String()
 }
 
 // asTold names the deployment whose word the root is, unless the deployment of the first link has recorded the root itself.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 
@@ -16,8 +17,14 @@ import (
 	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
 )
 
+// verification has the arguments of verify.
+type verification struct {
+	repair, yes      bool
+	dangling, reason string
+}
+
 func newVerify() *cobra.Command {
-	var repair bool
+	var how verification
 	cmd := &cobra.Command{
 		Use:   "verify [DEPLOYMENT...]",
 		Short: "Compare references, blockades and owners between deployments; list differences, and repair those that are certain",
@@ -31,23 +38,55 @@ With --repair, it repairs the differences whose repair is certain: a reference t
 established again, blockades without a reference are removed, owners are checked again, references are derived from bodies
 again. When the target of a reference does not exist any more, a person decides about its holder.
 
+With --repair --dangling=act, an operator decides about all of these at once: they act as at a deletion of their targets, as
+their holders' descriptors say. Values are unset, and holders are deleted with everything that cascades from them; references
+that block are left. It prints the numbers first, and acts with --yes only. Each deployment stores the decision with --reason,
+and the records of removals name the operator. The effects cannot be undone. If it is interrupted, run it again.
+
 The command fails when differences remain, or when a deployment did not answer.`,
 		Example: `  db-controller verify
-  db-controller verify iam.example.com/us-west2 --repair`,
+  db-controller verify iam.example.com/us-west2 --repair
+  db-controller verify --repair --dangling=act --reason "standby lagged, ticket 4711" --yes`,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := how.check(); err != nil {
+				return err
+			}
 			c, err := openClient(cmd)
 			if err != nil {
 				return err
 			}
 			defer c.Close()
-			return verify(cmd, c, args, repair)
+			return verify(cmd, c, args, how)
 		},
 	}
 	contextFlag(cmd)
 	outputFlag(cmd)
 	cmd.ValidArgsFunction = completeDeployments(many)
-	cmd.Flags().BoolVar(&repair, "repair", false, "repair the differences whose repair is certain")
+	cmd.Flags().BoolVar(&how.repair, "repair", false, "repair the differences whose repair is certain")
+	cmd.Flags().StringVar(&how.dangling, "dangling", "report", "references whose targets are gone: report, or act as at deletions of their targets")
+	cmd.Flags().StringVar(&how.reason, "reason", "", "the reason for --dangling=act, which every deployment stores")
+	cmd.Flags().BoolVar(&how.yes, "yes", false, "confirm --dangling=act: this cannot be undone")
 	return cmd
+}
+
+func (how verification) check() error {
+	switch {
+	case how.dangling == "act" && !how.repair:
+		return usage("--dangling=act is a repair: add --repair")
+	case how.dangling == "act" && how.reason == "":
+		return usage("--reason is missing: the reason is stored with the decision")
+	case how.dangling == "act" || how.dangling == "report":
+		return nil
+	}
+	return usage("--dangling %s: want report or act", how.dangling)
+}
+
+func (how verification) request() *adminv1.VerifyRequest {
+	req := &adminv1.VerifyRequest{Repair: how.repair}
+	if how.dangling == "act" {
+		req.Dangling, req.Reason = adminv1.VerifyRequest_DANGLING_ACT, how.reason
+	}
+	return req
 }
 
 // verified sums up the results of all deployments.
@@ -68,20 +107,25 @@ type verifiedDeployment struct {
 	Error      string          `json:"error,omitempty"`
 }
 
-func verify(cmd *cobra.Command, c *client.Client, names []string, repair bool) error {
+func verify(cmd *cobra.Command, c *client.Client, names []string, how verification) error {
 	all := verified{out: printerOf(cmd), Deployments: []verifiedDeployment{}, Differences: []json.RawMessage{}}
 	of, err := all.which(cmd.Context(), c, names)
 	if err != nil {
 		return err
 	}
+	if how.dangling == "act" {
+		if err := all.confirmActing(cmd, c, of, how.yes); err != nil {
+			return err
+		}
+	}
 	for _, id := range of {
-		if err := all.one(cmd, c, id, repair); err != nil {
+		if err := all.one(cmd, c, id, how); err != nil {
 			all.out.line("%s: NOT VERIFIED: %v", id, plain(err))
 			all.Deployments = append(all.Deployments, verifiedDeployment{Deployment: id.String(), Error: plain(err).Error()})
 			all.unasked = append(all.unasked, id.String())
 		}
 	}
-	return errors.Join(all.out.document(all), all.verdict(repair))
+	return errors.Join(all.out.document(all), all.verdict(how.repair))
 }
 
 // which returns the deployments to verify: the named ones, or all that have run.
@@ -138,14 +182,63 @@ func (v *verified) verdict(repair bool) error {
 	return nil
 }
 
-func (v *verified) one(cmd *cobra.Command, c *client.Client, id schema.DeploymentID, repair bool) error {
-	admin, err := c.Admin(cmd.Context(), id)
+// confirmActing prints the numbers of dangling references by behaviour. Without yes it fails when there are any that act.
+func (v *verified) confirmActing(cmd *cobra.Command, c *client.Client, of []schema.DeploymentID, yes bool) error {
+	act := int64(0)
+	for _, id := range of {
+		counts := map[string]int64{}
+		count := func(d *adminv1.VerifyResponse_Difference) {
+			if d.GetDangling() {
+				counts[d.GetBehaviour()]++
+			}
+		}
+		if err := eachEvent(cmd.Context(), c, id, &adminv1.VerifyRequest{}, count, func(*adminv1.VerifyResponse_Progress) {}); err != nil {
+			return fmt.Errorf("count the dangling references of %s: %w", id, plain(err))
+		}
+		for _, name := range slices.Sorted(maps.Keys(counts)) {
+			effect := "left for a person to decide"
+			switch b, err := schema.ParseBehaviour(name); {
+			case err == nil && b.Cascades():
+				effect, act = "holders are deleted", act+counts[name]
+			case err == nil && b.Unsets():
+				effect, act = "values are unset", act+counts[name]
+			}
+			v.out.line("%s: %s with %s: %s", id, plural(counts[name], "dangling reference"), name, effect)
+		}
+	}
+	if act > 0 && !yes {
+		return usage("%s would act, which cannot be undone: add --yes to continue (--help describes the effects)", plural(act, "dangling reference"))
+	}
+	return nil
+}
+
+func (v *verified) one(cmd *cobra.Command, c *client.Client, id schema.DeploymentID, how verification) error {
+	return eachEvent(cmd.Context(), c, id, how.request(), func(d *adminv1.VerifyResponse_Difference) {
+		v.Differences = append(v.Differences, message(d))
+		if d.GetActedUpon() {
+			v.out.line("%s  %s (%s, %s) and %s: %s", d.GetKind(), d.GetHolder(), d.GetPath(), d.GetBehaviour(), d.GetTarget(), d.GetRemedy())
+			return
+		}
+		v.out.line("%s  %s (%s) and %s\n    cause:  %s\n    remedy: %s", d.GetKind(), d.GetHolder(), d.GetPath(), d.GetTarget(), d.GetCause(), d.GetRemedy())
+	}, func(p *adminv1.VerifyResponse_Progress) {
+		if !p.GetDone() {
+			cmd.PrintErrf("%s: %s so far\n", id, comparedText(p))
+			return
+		}
+		v.done(id, p)
+	})
+}
+
+// eachEvent runs a verification at a deployment until its result.
+func eachEvent(ctx context.Context, c *client.Client, id schema.DeploymentID, req *adminv1.VerifyRequest,
+	difference func(*adminv1.VerifyResponse_Difference), progress func(*adminv1.VerifyResponse_Progress)) error {
+	admin, err := c.Admin(ctx, id)
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithCancel(cmd.Context())
+	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	stream, err := admin.Verify(ctx, &adminv1.VerifyRequest{Repair: repair})
+	stream, err := admin.Verify(ctx, req)
 	if err != nil {
 		return err
 	}
@@ -158,25 +251,22 @@ func (v *verified) one(cmd *cobra.Command, c *client.Client, id schema.Deploymen
 			return err
 		}
 		if d := msg.GetDifference(); d != nil {
-			v.Differences = append(v.Differences, message(d))
-			v.out.line("%s  %s (%s) and %s\n    cause:  %s\n    remedy: %s", d.GetKind(), d.GetHolder(), d.GetPath(), d.GetTarget(), d.GetCause(), d.GetRemedy())
+			difference(d)
 		}
-		p := msg.GetProgress()
-		if p == nil {
-			continue
+		if p := msg.GetProgress(); p != nil {
+			if progress(p); p.GetDone() {
+				return nil
+			}
 		}
-		if !p.GetDone() {
-			cmd.PrintErrf("%s: %s so far\n", id, comparedText(p))
-			continue
-		}
-		v.done(id, p)
-		return nil
 	}
 }
 
 func (v *verified) done(id schema.DeploymentID, p *adminv1.VerifyResponse_Progress) {
 	v.Deployments = append(v.Deployments, verifiedDeployment{Deployment: id.String(), Totals: message(p)})
 	v.out.line("%s: %s compared; %s, %d repaired", id, comparedText(p), plural(p.GetDifferences(), "difference"), p.GetRepaired())
+	if n := p.GetActedUpon(); n > 0 {
+		v.out.line("  %s acted upon", plural(n, "dangling reference"))
+	}
 	v.found, v.repaired = v.found+p.GetDifferences(), v.repaired+p.GetRepaired()
 	for _, u := range p.GetUnreachable() {
 		v.out.line("  not compared: %s does not answer", u)

@@ -295,6 +295,10 @@ func TestRemovalsAreListedWithTheirRoot(t *testing.T) {
 		},
 		{Kind: "Device", Name: "devices/d", UID: uid(6), How: peer.Requested, DecidedAt: at, Cause: &schema.Cause{ID: uid(7), Root: "r", Actor: "user/ann", At: at}},
 		{Kind: "Device", Name: "devices/d", UID: uid(8), How: peer.Requested, DecidedAt: at},
+		{
+			Kind: "Device", Name: "devices/d", UID: uid(9), How: peer.Cascaded, DecidedAt: at, Via: schema.FullName{Deployment: other, Name: "ps/lost"},
+			Cause: &schema.Cause{ID: uid(7), Root: "//" + other.String(), Actor: "operator/eve", At: at},
+		},
 	}
 	a := newAdminService(&adminStore{removals: func(name string, id uuid.UUID, limit int) ([]shadow.Removal, error) {
 		require.Equal(t, "devices/d", name)
@@ -316,6 +320,7 @@ func TestRemovalsAreListedWithTheirRoot(t *testing.T) {
 	require.Equal(t, []string{"", "", "", "", "r"}, []string{second.GetVia(), second.GetViaUid(), second.GetRootUid(), second.GetRequestId(), second.GetRoot()})
 	require.Equal(t, []string{"", ""}, []string{third.GetRoot(), third.GetActor()}, "the cause is not kept any more")
 	require.Nil(t, third.GetRequestTime())
+	require.Equal(t, []string{"", "operator/eve"}, []string{got.GetRemovals()[3].GetToldBy(), got.GetRemovals()[3].GetActor()}, "the decision was recorded here")
 
 	for says, req := range map[string]*adminv1.ListRemovalsRequest{
 		"uid: ":                       {Name: "devices/d", Uid: "1"},
@@ -330,6 +335,31 @@ func TestRemovalsAreListedWithTheirRoot(t *testing.T) {
 	a = newAdminService(&adminStore{removals: func(string, uuid.UUID, int) ([]shadow.Removal, error) { return nil, peer.ErrAborted }})
 	_, err = a.ListRemovals(as(t, operator), &adminv1.ListRemovalsRequest{Name: "devices/d"})
 	require.Equal(t, codes.Aborted, status.Code(err))
+}
+
+// The decision about dangling references has the operator who calls.
+func TestDanglingReferencesAreActedUponByAnOperator(t *testing.T) {
+	t.Parallel()
+	var asked *shadow.Decision
+	a := newAdminService(&adminStore{verify: func(_ context.Context, how shadow.Verification) (shadow.Verified, error) {
+		asked = how.Dangling
+		return shadow.Verified{ActedUpon: 2}, how.Report(shadow.Difference{Kind: shadow.TargetGone, Behaviour: schema.CascadeDelete, Repaired: true, ActedUpon: true})
+	}})
+	stream := newServerStream[adminv1.VerifyResponse](as(t, operator))
+	require.NoError(t, a.Verify(&adminv1.VerifyRequest{Repair: true, Dangling: adminv1.VerifyRequest_DANGLING_ACT, Reason: "lost"}, stream))
+	sent := stream.messages(t)
+	require.Equal(t, &shadow.Decision{Reason: "lost", By: "operator/eve"}, asked)
+	require.Equal(t, "CASCADE_DELETE", sent[0].GetDifference().GetBehaviour())
+	require.True(t, sent[0].GetDifference().GetDangling())
+	require.True(t, sent[0].GetDifference().GetActedUpon())
+	require.Equal(t, "the holder was deleted, as at a deletion of the target", sent[0].GetDifference().GetRemedy())
+	require.Equal(t, int64(2), sent[1].GetProgress().GetActedUpon())
+	require.NoError(t, a.Verify(&adminv1.VerifyRequest{Repair: true}, stream))
+	require.Nil(t, asked)
+	err := a.Verify(&adminv1.VerifyRequest{Repair: true, Dangling: 7}, stream)
+	require.Equal(t, codes.InvalidArgument, status.Code(err))
+	err = a.Verify(&adminv1.VerifyRequest{Dangling: adminv1.VerifyRequest_DANGLING_ACT}, newServerStream[adminv1.VerifyResponse](t.Context()))
+	require.Equal(t, codes.Unauthenticated, status.Code(err))
 }
 
 // Differences are sent at once, the progress once a second at most, and the last message has the totals.

@@ -51,7 +51,8 @@ func removalProto(self schema.DeploymentID, r shadow.Removal) *adminv1.Removal {
 	if c := r.Cause; c != nil {
 		p.Root, p.Actor, p.RequestTime = c.Root, c.Actor, timestamppb.New(c.At)
 		p.RootUid, p.RequestId = optionalText(c.RootUID), optionalText(c.RequestID)
-		if r.Via.Name != "" && r.Via.Deployment != self {
+		// An operator's decision about the deployment of the target, which is the root then, was recorded here.
+		if r.Via.Name != "" && r.Via.Deployment != self && c.Root != "//"+r.Via.Deployment.String() {
 			p.ToldBy = r.Via.Deployment.String()
 		}
 	}

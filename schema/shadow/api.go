@@ -55,6 +55,7 @@ type (
 	Difference       = verify.Difference
 	DifferenceKind   = verify.DifferenceKind
 	Verification     = verify.Verification
+	Decision         = verify.Decision
 	Verified         = verify.Verified
 	Outstanding      = admin.Outstanding
 	Delegations      = target.Delegations

@@ -79,7 +79,7 @@ func TestAHoldersDatabaseThatLostItsReferences_I1_I8(t *testing.T) {
 	found := verified(t, b, bEast, false)
 	require.Len(t, found, 1)
 	require.Equal(t, shadow.TargetGone, found[0].Kind)
-	require.Contains(t, found[0].Remedy(), "needs a decision: update "+holder)
+	require.Contains(t, found[0].Remedy(), "needs a decision: verify --repair --dangling=act, or update "+holder)
 	// The remedy is carried out.
 	_, err = b.Put(holder, body{"cascade": third, "block": target2})
 	require.Error(t, err, "refused as long as it names the missing target")

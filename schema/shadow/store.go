@@ -59,7 +59,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	t := target.New(g)
 	w := write.New(g)
 	c := cascade.New(g)
-	v := verify.New(g, r, t, w)
+	v := verify.New(g, r, t, w, c)
 	return &Store{
 		reader: r, keeper: t, writer: w, owners: owner.New(g, c), deleter: deletion.New(g, t, w, c), verifier: v,
 		administrator: admin.New(g, c, v), db: d, gate: g, cascade: c,

@@ -102,7 +102,11 @@ func (p *boxPeers) CheckReferences(ctx context.Context, at schema.DeploymentID, 
 	if err != nil {
 		return nil, err
 	}
-	return store.CheckReferences(ctx, p.self, refs)
+	known, err := store.CheckReferences(ctx, p.self, refs)
+	if hook := p.box.AfterCheckReferences; hook != nil && err == nil {
+		hook()
+	}
+	return known, err
 }
 
 func (p *boxPeers) AnnounceEpoch(ctx context.Context, at schema.DeploymentID, epoch uuid.UUID) (uuid.UUID, error) {

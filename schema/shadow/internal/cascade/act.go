@@ -76,7 +76,7 @@ func (s *Actor) ActFor(ctx context.Context, from schema.DeploymentID, deletions 
 		return nil, err
 	}
 	a := &Acting{
-		Store: s, From: from, epoch: s.gate.PresentEpoch(), began: time.Now(), patience: patience,
+		Store: s, From: from, epoch: s.gate.PresentEpoch(), began: time.Now(), patience: patience, actingOn: actingOnSQL,
 		deletions: map[uuid.UUID]schema.Deletion{}, Targets: map[int64]ActTarget{}, failed: map[uuid.UUID]error{}, failedHolders: map[uuid.UUID]failedHolders{},
 	}
 	uids := make([]uuid.UUID, len(deletions))
@@ -134,6 +134,12 @@ type Acting struct {
 	failedHolders map[uuid.UUID]failedHolders
 	// left is the first of the holders of a batch that there was no time for, or 0.
 	left int64
+	// actingOn selects the references of holders that act.
+	actingOn string
+	// check, when set, begins each transaction; its error ends the transaction.
+	check func(context.Context, pgx.Tx) error
+	// acted, when set, is called after each transaction with the references that it has acted upon.
+	acted func([]Edge)
 }
 
 // key names the deletion of a target, for walks.
@@ -290,18 +296,24 @@ func (a *Acting) batch(ctx context.Context, targets, holders []int64) error {
 
 // try calls act in one transaction. A panic becomes an error of these holders.
 func (a *Acting) try(ctx context.Context, targets, holders []int64, lockSQL string) error {
-	return a.Store.InTx(ctx, db.AllFeeds, func(tx pgx.Tx) (err error) {
+	var edges []Edge
+	err := a.Store.InTx(ctx, db.AllFeeds, func(tx pgx.Tx) (err error) {
 		defer func() {
 			if cause := recover(); cause != nil {
 				err = fmt.Errorf("panic: %v\n%s", cause, debug.Stack())
 			}
 		}()
-		return a.act(ctx, tx, targets, holders, lockSQL)
+		edges, err = a.act(ctx, tx, targets, holders, lockSQL)
+		return err
 	})
+	if err == nil && a.acted != nil {
+		a.acted(edges)
+	}
+	return err
 }
 
 func (a *Acting) recordFailed(ctx context.Context, q db.Querier, targets, holders []int64, cause error) error {
-	rows, err := q.Query(ctx, actingOnSQL, holders, targets)
+	rows, err := q.Query(ctx, a.actingOn, holders, targets)
 	if err != nil {
 		return fmt.Errorf("read references: %w", err)
 	}
@@ -321,15 +333,20 @@ func (a *Acting) recordFailed(ctx context.Context, q db.Querier, targets, holder
 
 // act handles holders of targets in one transaction: it locks them, reads again which references they still have, and
 // unsets or cascades them with everything that cascades inside this database. Members with blockers are marked, not
-// removed, and wait (BLOCKED).
-func (a *Acting) act(ctx context.Context, tx pgx.Tx, targets, holders []int64, lockSQL string) error {
+// removed, and wait (BLOCKED). It returns the references that acted.
+func (a *Acting) act(ctx context.Context, tx pgx.Tx, targets, holders []int64, lockSQL string) ([]Edge, error) {
 	s := a.Store
+	if a.check != nil {
+		if err := a.check(ctx, tx); err != nil {
+			return nil, err
+		}
+	}
 	if _, err := tx.Exec(ctx, actLockTimeoutSQL); err != nil {
-		return fmt.Errorf("limit waiting for locks: %w", err)
+		return nil, fmt.Errorf("limit waiting for locks: %w", err)
 	}
 	locked, err := readMembers(ctx, tx, lockSQL, holders)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if len(locked) < len(holders) { // removed, or skipped because locked
 		ids := idsOf(locked)
@@ -338,16 +355,16 @@ func (a *Acting) act(ctx context.Context, tx pgx.Tx, targets, holders []int64, l
 			return found
 		})
 		if err := a.recordFailed(ctx, tx, targets, passed, errLocked); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	rows, err := tx.Query(ctx, actingOnSQL, idsOf(locked), targets)
+	rows, err := tx.Query(ctx, a.actingOn, idsOf(locked), targets)
 	if err != nil {
-		return fmt.Errorf("read references: %w", err)
+		return nil, fmt.Errorf("read references: %w", err)
 	}
 	edges, err := pgx.CollectRows(rows, scanEdge)
 	if err != nil {
-		return fmt.Errorf("read references: %w", err)
+		return nil, fmt.Errorf("read references: %w", err)
 	}
 	with := map[int64]ActTarget{} // by holder: the target whose deletion cascades to it
 	for _, e := range edges {
@@ -364,7 +381,7 @@ func (a *Acting) act(ctx context.Context, tx pgx.Tx, targets, holders []int64, l
 	}
 	d, err := s.DecideOn(ctx, tx, roots)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	var unsets []Edge
 	for _, e := range edges {
@@ -373,9 +390,9 @@ func (a *Acting) act(ctx context.Context, tx pgx.Tx, targets, holders []int64, l
 		}
 	}
 	if err := s.unset(ctx, tx, unsets, a.nameOf); err != nil {
-		return err
+		return nil, err
 	}
-	return s.CarryOut(ctx, tx, d)
+	return edges, s.CarryOut(ctx, tx, d)
 }
 
 func (a *Acting) nameOf(ctx context.Context, tx pgx.Tx, id int64) (schema.FullName, schema.KindID, error) {

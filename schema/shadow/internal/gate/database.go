@@ -267,6 +267,14 @@ func (s *Gate) OperatorDecisions(ctx context.Context) ([]OperatorDecision, error
 	return out, nil
 }
 
+const danglingActed = "DANGLING_ACTED"
+
+// RecordDanglingActed records an operator's decision (by) that references to lost resources of a deployment act as at deletions of
+// their targets.
+func (s *Gate) RecordDanglingActed(ctx context.Context, of int32, reason, by string) error {
+	return s.recordDecision(ctx, of, danglingActed, reason, by, func(pgx.Tx) (bool, error) { return true, nil })
+}
+
 const comparisonWaived = "COMPARISON_WAIVED"
 
 // WaiveComparison is an operator's decision that deletions here no longer wait for a deployment that has to compare its references

@@ -5,6 +5,7 @@ package verify
 import (
 	"sync/atomic"
 
+	"github.com/db-controller/db-controller/schema/shadow/internal/cascade"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
 	"github.com/db-controller/db-controller/schema/shadow/internal/read"
@@ -15,15 +16,16 @@ import (
 // Verifier compares one deployment's references with all sides.
 type Verifier struct {
 	*db.DB
-	gate   *gate.Gate
-	read   *read.Reader
-	target *target.Keeper
-	write  *write.Writer
+	gate    *gate.Gate
+	read    *read.Reader
+	target  *target.Keeper
+	write   *write.Writer
+	cascade *cascade.Actor
 	// sampled is the last resource whose body an audit compared.
 	sampled atomic.Int64
 }
 
 // New joins the parts.
-func New(g *gate.Gate, r *read.Reader, t *target.Keeper, w *write.Writer) *Verifier {
-	return &Verifier{DB: g.DB, gate: g, read: r, target: t, write: w}
+func New(g *gate.Gate, r *read.Reader, t *target.Keeper, w *write.Writer, c *cascade.Actor) *Verifier {
+	return &Verifier{DB: g.DB, gate: g, read: r, target: t, write: w, cascade: c}
 }

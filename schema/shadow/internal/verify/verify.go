@@ -3,6 +3,7 @@ package verify
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -110,7 +111,14 @@ type Difference struct {
 	Behaviour      schema.Behaviour
 	// Repaired: the repair is done, or is queued as work.
 	Repaired bool
+	// ActedUpon: the reference was unset, or its holder deleted, by the decision of Verification.Dangling.
+	ActedUpon bool
+	// Err is why it was not acted upon in spite of the decision.
+	Err error
 }
+
+// Dangles reports whether the target is gone, or will be, without acting upon the reference.
+func (d Difference) Dangles() bool { return d.Kind == TargetGone || d.Kind == TargetGoing }
 
 // Cause describes, for operators, how the difference can have come about.
 func (d Difference) Cause() string {
@@ -142,9 +150,17 @@ func (d Difference) Cause() string {
 // Remedy describes, for operators, how to resolve the difference.
 func (d Difference) Remedy() string {
 	switch {
+	case d.ActedUpon && d.Behaviour.Cascades():
+		return "the holder was deleted, as at a deletion of the target"
+	case d.ActedUpon:
+		return "the value was unset, as at a deletion of the target"
+	case d.Err != nil:
+		return "not acted upon, run it again: " + d.Err.Error()
 	case d.Repaired:
 		return "repaired, or being repaired in the background"
-	case d.Kind == TargetGone || d.Kind == TargetGoing || d.Kind == LocalTargetGone || d.Kind == BodyUnreadable:
+	case d.Dangles() && d.Behaviour.Acts():
+		return "needs a decision: verify --repair --dangling=act, or update " + d.Holder.String() + " so that it refers to a resource that exists, or delete it"
+	case d.Dangles() || d.Kind == LocalTargetGone || d.Kind == BodyUnreadable:
 		return "needs a decision: update " + d.Holder.String() + " so that it refers to a resource that exists, or delete it"
 	}
 	if d.Kind == NotAllowed {
@@ -160,6 +176,9 @@ type Verification struct {
 	With []schema.DeploymentID
 	// Repair repairs differences for which one repair is certain to be right.
 	Repair bool
+	// Dangling, with Repair, is the decision that dangling references act as at a deletion of their targets; nil: they are reported.
+	// References that block have no such effect, and are left.
+	Dangling *Decision
 	// Bodies is the number of bodies to derive references from and to compare with the stored ones: a sample that moves on with
 	// each comparison; 0: all bodies.
 	Bodies int
@@ -172,10 +191,13 @@ type Verification struct {
 	Report func(Difference) error
 }
 
-// Verified counts what was compared and found.
+// Decision of an operator.
+type Decision struct{ Reason, By string }
+
+// Verified counts what was compared and found. Repaired includes the references that were acted upon.
 type Verified struct {
 	References, Blockades, Owners, Bodies int64
-	Differences, Repaired                 int64
+	Differences, Repaired, ActedUpon      int64
 	// Unreachable are the deployments that did not answer, with the error.
 	Unreachable map[schema.DeploymentID]error
 }
@@ -190,6 +212,8 @@ type verifying struct {
 	out   Verified
 	// refused are the references that could not be established again for reasons that can pass; nil without any.
 	refused *peer.RefusedError
+	// cause of the removals by how.Dangling, by the deployment of the lost targets.
+	causes map[schema.DeploymentID]*schema.Cause
 }
 
 func (s *Verifier) verifying(how Verification) *verifying {
@@ -207,6 +231,9 @@ func (s *Verifier) verifying(how Verification) *verifying {
 // reported. It reads in pages; its memory does not grow with the database.
 func (s *Verifier) Verify(ctx context.Context, how Verification) (Verified, error) {
 	v := s.verifying(how)
+	if d := how.Dangling; d != nil && (!how.Repair || d.Reason == "" || len(d.Reason) > 1000) {
+		return v.out, &peer.InvalidError{Resource: "dangling", Err: errors.New("acting upon dangling references is a repair and needs a reason of 1 to 1000 characters, which is stored with the decision")}
+	}
 	for _, pass := range []func(context.Context, string, func(string) error) error{v.references, v.blockades, v.owners} {
 		if err := pass(ctx, "", func(string) error { return nil }); err != nil {
 			return v.out, fmt.Errorf("verify: %w", err)
@@ -229,6 +256,9 @@ func (v *verifying) found(d Difference) error {
 	v.out.Differences++
 	if d.Repaired {
 		v.out.Repaired++
+	}
+	if d.ActedUpon {
+		v.out.ActedUpon++
 	}
 	if v.how.Report == nil {
 		return nil

@@ -84,6 +84,13 @@ type referenceRow struct {
 	at                       schema.DeploymentID
 	path                     string
 	known                    peer.Known
+	actedUpon                bool
+	notActed                 error
+}
+
+// gone reports whether the target is gone, or will be, without acting upon the reference.
+func (r *referenceRow) gone() bool {
+	return r.known == peer.KnownAbsent || r.known == peer.KnownDeleting
 }
 
 func (r *referenceRow) key() peer.BlockadeKey {
@@ -201,14 +208,36 @@ func (v *verifying) comparePage(ctx context.Context, page []*referenceRow) error
 			continue
 		}
 		v.out.References += int64(len(refs))
-		differing, err := v.differing(ctx, at, refs)
-		if err == nil {
-			err = v.settleReferences(ctx, at, differing)
+		if err := v.compareAt(ctx, at, refs); err != nil {
+			return err
 		}
-		if err != nil {
-			if err := v.unreachable(ctx, at, err); err != nil {
-				return err
-			}
+	}
+	return nil
+}
+
+// compareAt compares references to resources of one deployment, and repairs and reports the differences.
+func (v *verifying) compareAt(ctx context.Context, at schema.DeploymentID, refs []*referenceRow) error {
+	before, err := v.epochs(ctx, at)
+	if err != nil {
+		return err
+	}
+	differing, err := v.differing(ctx, at, refs)
+	if err == nil {
+		err = v.repairReferences(ctx, at, differing)
+	}
+	if err != nil {
+		return v.unreachable(ctx, at, err)
+	}
+	if err := v.actUpon(ctx, at, differing, before); err != nil {
+		return err
+	}
+	for _, r := range differing {
+		d := Difference{
+			Kind: differenceOf[r.known], Holder: v.store.selfName(r.holderName), Target: schema.FullName{Deployment: at, Name: *r.targetName},
+			Path: r.path, Behaviour: r.behaviour, Repaired: v.how.Repair && r.known == peer.KnownMissing || r.actedUpon, ActedUpon: r.actedUpon, Err: r.notActed,
+		}
+		if err := v.found(d); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -274,28 +303,16 @@ func referenceColumns(refs []*referenceRow) (holders, targets []int64, fields []
 	return holders, targets, fields, attempts
 }
 
-// settleReferences reports differences. With Repair, lost references are established again; those whose targets are gone are
-// marked dangling until a user updates or deletes their holders.
-func (v *verifying) settleReferences(ctx context.Context, at schema.DeploymentID, refs []*referenceRow) (err error) {
-	if v.how.Repair && len(refs) > 0 {
-		if err = v.reestablish(ctx, at, refs); err != nil {
-			return err
-		}
-		gone := slices.DeleteFunc(slices.Clone(refs), func(r *referenceRow) bool { return r.known != peer.KnownAbsent && r.known != peer.KnownDeleting })
-		if err = v.markDangling(ctx, gone, true); err != nil {
-			return err
-		}
+// repairReferences establishes lost references again, and marks those whose targets are gone as dangling, until they are acted upon
+// or a user updates or deletes their holders.
+func (v *verifying) repairReferences(ctx context.Context, at schema.DeploymentID, refs []*referenceRow) error {
+	if !v.how.Repair || len(refs) == 0 {
+		return nil
 	}
-	for _, r := range refs {
-		d := Difference{
-			Kind: differenceOf[r.known], Holder: v.store.selfName(r.holderName), Target: schema.FullName{Deployment: at, Name: *r.targetName},
-			Path: r.path, Behaviour: r.behaviour, Repaired: v.how.Repair && r.known == peer.KnownMissing,
-		}
-		if err := v.found(d); err != nil {
-			return err
-		}
+	if err := v.reestablish(ctx, at, refs); err != nil {
+		return err
 	}
-	return nil
+	return v.markDangling(ctx, slices.DeleteFunc(slices.Clone(refs), func(r *referenceRow) bool { return !r.gone() }), true)
 }
 
 var differenceOf = map[peer.Known]DifferenceKind{peer.KnownMissing: ReferenceLost, peer.KnownDeleting: TargetGoing, peer.KnownAbsent: TargetGone, peer.KnownRefused: NotAllowed}

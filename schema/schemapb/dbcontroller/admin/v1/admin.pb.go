@@ -22,6 +22,54 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+type VerifyRequest_Dangling int32
+
+const (
+	// Report them: a person decides about each.
+	VerifyRequest_DANGLING_UNSPECIFIED VerifyRequest_Dangling = 0
+	// Act upon them as at deletions of their targets. References that block are reported.
+	VerifyRequest_DANGLING_ACT VerifyRequest_Dangling = 1
+)
+
+// Enum value maps for VerifyRequest_Dangling.
+var (
+	VerifyRequest_Dangling_name = map[int32]string{
+		0: "DANGLING_UNSPECIFIED",
+		1: "DANGLING_ACT",
+	}
+	VerifyRequest_Dangling_value = map[string]int32{
+		"DANGLING_UNSPECIFIED": 0,
+		"DANGLING_ACT":         1,
+	}
+)
+
+func (x VerifyRequest_Dangling) Enum() *VerifyRequest_Dangling {
+	p := new(VerifyRequest_Dangling)
+	*p = x
+	return p
+}
+
+func (x VerifyRequest_Dangling) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (VerifyRequest_Dangling) Descriptor() protoreflect.EnumDescriptor {
+	return file_dbcontroller_admin_v1_admin_proto_enumTypes[0].Descriptor()
+}
+
+func (VerifyRequest_Dangling) Type() protoreflect.EnumType {
+	return &file_dbcontroller_admin_v1_admin_proto_enumTypes[0]
+}
+
+func (x VerifyRequest_Dangling) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use VerifyRequest_Dangling.Descriptor instead.
+func (VerifyRequest_Dangling) EnumDescriptor() ([]byte, []int) {
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{11, 0}
+}
+
 type ListRemovalsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// A relative name, or the full name of a resource of this deployment.
@@ -573,7 +621,7 @@ type Word struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// service/region
 	Deployment string `protobuf:"bytes,1,opt,name=deployment,proto3" json:"deployment,omitempty"`
-	// DATABASE_ACCEPTED or COMPARISON_WAIVED.
+	// DATABASE_ACCEPTED, COMPARISON_WAIVED or DANGLING_ACTED.
 	What   string `protobuf:"bytes,2,opt,name=what,proto3" json:"what,omitempty"`
 	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
 	// The operator.
@@ -848,7 +896,11 @@ func (*WaiveComparisonResponse) Descriptor() ([]byte, []int) {
 type VerifyRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Repair differences with one certain repair: establish lost references again, and remove blockades without a reference.
-	Repair        bool `protobuf:"varint,1,opt,name=repair,proto3" json:"repair,omitempty"`
+	Repair bool `protobuf:"varint,1,opt,name=repair,proto3" json:"repair,omitempty"`
+	// With repair: what to do about references whose targets are gone.
+	Dangling VerifyRequest_Dangling `protobuf:"varint,2,opt,name=dangling,proto3,enum=dbcontroller.admin.v1.VerifyRequest_Dangling" json:"dangling,omitempty"`
+	// The reason for DANGLING_ACT, which is stored.
+	Reason        string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -888,6 +940,20 @@ func (x *VerifyRequest) GetRepair() bool {
 		return x.Repair
 	}
 	return false
+}
+
+func (x *VerifyRequest) GetDangling() VerifyRequest_Dangling {
+	if x != nil {
+		return x.Dangling
+	}
+	return VerifyRequest_DANGLING_UNSPECIFIED
+}
+
+func (x *VerifyRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
 }
 
 type VerifyResponse struct {
@@ -1698,12 +1764,18 @@ type VerifyResponse_Difference struct {
 	// Such as REFERENCE_NOT_KNOWN.
 	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
 	// Full names of the holder and its target, or of the ownee and its owner.
-	Holder        string `protobuf:"bytes,2,opt,name=holder,proto3" json:"holder,omitempty"`
-	Target        string `protobuf:"bytes,3,opt,name=target,proto3" json:"target,omitempty"`
-	Path          string `protobuf:"bytes,4,opt,name=path,proto3" json:"path,omitempty"`
-	Cause         string `protobuf:"bytes,5,opt,name=cause,proto3" json:"cause,omitempty"`
-	Remedy        string `protobuf:"bytes,6,opt,name=remedy,proto3" json:"remedy,omitempty"`
-	Repaired      bool   `protobuf:"varint,7,opt,name=repaired,proto3" json:"repaired,omitempty"`
+	Holder   string `protobuf:"bytes,2,opt,name=holder,proto3" json:"holder,omitempty"`
+	Target   string `protobuf:"bytes,3,opt,name=target,proto3" json:"target,omitempty"`
+	Path     string `protobuf:"bytes,4,opt,name=path,proto3" json:"path,omitempty"`
+	Cause    string `protobuf:"bytes,5,opt,name=cause,proto3" json:"cause,omitempty"`
+	Remedy   string `protobuf:"bytes,6,opt,name=remedy,proto3" json:"remedy,omitempty"`
+	Repaired bool   `protobuf:"varint,7,opt,name=repaired,proto3" json:"repaired,omitempty"`
+	// The stored behaviour of a reference, such as CASCADE_DELETE; empty for others.
+	Behaviour string `protobuf:"bytes,8,opt,name=behaviour,proto3" json:"behaviour,omitempty"`
+	// The target is gone, or will be, without acting upon the reference.
+	Dangling bool `protobuf:"varint,9,opt,name=dangling,proto3" json:"dangling,omitempty"`
+	// The reference was acted upon: its value was unset, or its holder deleted.
+	ActedUpon     bool `protobuf:"varint,10,opt,name=acted_upon,json=actedUpon,proto3" json:"acted_upon,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1787,6 +1859,27 @@ func (x *VerifyResponse_Difference) GetRepaired() bool {
 	return false
 }
 
+func (x *VerifyResponse_Difference) GetBehaviour() string {
+	if x != nil {
+		return x.Behaviour
+	}
+	return ""
+}
+
+func (x *VerifyResponse_Difference) GetDangling() bool {
+	if x != nil {
+		return x.Dangling
+	}
+	return false
+}
+
+func (x *VerifyResponse_Difference) GetActedUpon() bool {
+	if x != nil {
+		return x.ActedUpon
+	}
+	return false
+}
+
 type VerifyResponse_Progress struct {
 	state       protoimpl.MessageState `protogen:"open.v1"`
 	References  int64                  `protobuf:"varint,1,opt,name=references,proto3" json:"references,omitempty"`
@@ -1798,7 +1891,9 @@ type VerifyResponse_Progress struct {
 	Unreachable []string `protobuf:"bytes,6,rep,name=unreachable,proto3" json:"unreachable,omitempty"`
 	Done        bool     `protobuf:"varint,7,opt,name=done,proto3" json:"done,omitempty"`
 	// Bodies whose references were compared with the stored ones.
-	Bodies        int64 `protobuf:"varint,8,opt,name=bodies,proto3" json:"bodies,omitempty"`
+	Bodies int64 `protobuf:"varint,8,opt,name=bodies,proto3" json:"bodies,omitempty"`
+	// References that were acted upon; they count as repaired.
+	ActedUpon     int64 `protobuf:"varint,9,opt,name=acted_upon,json=actedUpon,proto3" json:"acted_upon,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1885,6 +1980,13 @@ func (x *VerifyResponse_Progress) GetDone() bool {
 func (x *VerifyResponse_Progress) GetBodies() int64 {
 	if x != nil {
 		return x.Bodies
+	}
+	return 0
+}
+
+func (x *VerifyResponse_Progress) GetActedUpon() int64 {
+	if x != nil {
+		return x.ActedUpon
 	}
 	return 0
 }
@@ -2075,14 +2177,19 @@ const file_dbcontroller_admin_v1_admin_proto_rawDesc = "" +
 	"deployment\x18\x01 \x01(\tR\n" +
 	"deployment\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\"\x19\n" +
-	"\x17WaiveComparisonResponse\"'\n" +
+	"\x17WaiveComparisonResponse\"\xc2\x01\n" +
 	"\rVerifyRequest\x12\x16\n" +
-	"\x06repair\x18\x01 \x01(\bR\x06repair\"\xdb\x04\n" +
+	"\x06repair\x18\x01 \x01(\bR\x06repair\x12I\n" +
+	"\bdangling\x18\x02 \x01(\x0e2-.dbcontroller.admin.v1.VerifyRequest.DanglingR\bdangling\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\"6\n" +
+	"\bDangling\x12\x18\n" +
+	"\x14DANGLING_UNSPECIFIED\x10\x00\x12\x10\n" +
+	"\fDANGLING_ACT\x10\x01\"\xd3\x05\n" +
 	"\x0eVerifyResponse\x12R\n" +
 	"\n" +
 	"difference\x18\x01 \x01(\v20.dbcontroller.admin.v1.VerifyResponse.DifferenceH\x00R\n" +
 	"difference\x12L\n" +
-	"\bprogress\x18\x02 \x01(\v2..dbcontroller.admin.v1.VerifyResponse.ProgressH\x00R\bprogress\x1a\xae\x01\n" +
+	"\bprogress\x18\x02 \x01(\v2..dbcontroller.admin.v1.VerifyResponse.ProgressH\x00R\bprogress\x1a\x87\x02\n" +
 	"\n" +
 	"Difference\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x16\n" +
@@ -2091,7 +2198,12 @@ const file_dbcontroller_admin_v1_admin_proto_rawDesc = "" +
 	"\x04path\x18\x04 \x01(\tR\x04path\x12\x14\n" +
 	"\x05cause\x18\x05 \x01(\tR\x05cause\x12\x16\n" +
 	"\x06remedy\x18\x06 \x01(\tR\x06remedy\x12\x1a\n" +
-	"\brepaired\x18\a \x01(\bR\brepaired\x1a\xec\x01\n" +
+	"\brepaired\x18\a \x01(\bR\brepaired\x12\x1c\n" +
+	"\tbehaviour\x18\b \x01(\tR\tbehaviour\x12\x1a\n" +
+	"\bdangling\x18\t \x01(\bR\bdangling\x12\x1d\n" +
+	"\n" +
+	"acted_upon\x18\n" +
+	" \x01(\bR\tactedUpon\x1a\x8b\x02\n" +
 	"\bProgress\x12\x1e\n" +
 	"\n" +
 	"references\x18\x01 \x01(\x03R\n" +
@@ -2102,7 +2214,9 @@ const file_dbcontroller_admin_v1_admin_proto_rawDesc = "" +
 	"\brepaired\x18\x05 \x01(\x03R\brepaired\x12 \n" +
 	"\vunreachable\x18\x06 \x03(\tR\vunreachable\x12\x12\n" +
 	"\x04done\x18\a \x01(\bR\x04done\x12\x16\n" +
-	"\x06bodies\x18\b \x01(\x03R\x06bodiesB\a\n" +
+	"\x06bodies\x18\b \x01(\x03R\x06bodies\x12\x1d\n" +
+	"\n" +
+	"acted_upon\x18\t \x01(\x03R\tactedUponB\a\n" +
 	"\x05event\"i\n" +
 	"\x13DecommissionRequest\x12\x1e\n" +
 	"\n" +
@@ -2157,82 +2271,85 @@ func file_dbcontroller_admin_v1_admin_proto_rawDescGZIP() []byte {
 	return file_dbcontroller_admin_v1_admin_proto_rawDescData
 }
 
+var file_dbcontroller_admin_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
 var file_dbcontroller_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
 var file_dbcontroller_admin_v1_admin_proto_goTypes = []any{
-	(*ListRemovalsRequest)(nil),        // 0: dbcontroller.admin.v1.ListRemovalsRequest
-	(*ListRemovalsResponse)(nil),       // 1: dbcontroller.admin.v1.ListRemovalsResponse
-	(*Removal)(nil),                    // 2: dbcontroller.admin.v1.Removal
-	(*StatusRequest)(nil),              // 3: dbcontroller.admin.v1.StatusRequest
-	(*StatusResponse)(nil),             // 4: dbcontroller.admin.v1.StatusResponse
-	(*Decommissioned)(nil),             // 5: dbcontroller.admin.v1.Decommissioned
-	(*Word)(nil),                       // 6: dbcontroller.admin.v1.Word
-	(*AcceptDatabaseRequest)(nil),      // 7: dbcontroller.admin.v1.AcceptDatabaseRequest
-	(*AcceptDatabaseResponse)(nil),     // 8: dbcontroller.admin.v1.AcceptDatabaseResponse
-	(*WaiveComparisonRequest)(nil),     // 9: dbcontroller.admin.v1.WaiveComparisonRequest
-	(*WaiveComparisonResponse)(nil),    // 10: dbcontroller.admin.v1.WaiveComparisonResponse
-	(*VerifyRequest)(nil),              // 11: dbcontroller.admin.v1.VerifyRequest
-	(*VerifyResponse)(nil),             // 12: dbcontroller.admin.v1.VerifyResponse
-	(*DecommissionRequest)(nil),        // 13: dbcontroller.admin.v1.DecommissionRequest
-	(*DecommissionResponse)(nil),       // 14: dbcontroller.admin.v1.DecommissionResponse
-	(*Failure)(nil),                    // 15: dbcontroller.admin.v1.Failure
-	(*ExplainRequest)(nil),             // 16: dbcontroller.admin.v1.ExplainRequest
-	(*ExplainResponse)(nil),            // 17: dbcontroller.admin.v1.ExplainResponse
-	(*StatusResponse_Delegations)(nil), // 18: dbcontroller.admin.v1.StatusResponse.Delegations
-	(*StatusResponse_Kept)(nil),        // 19: dbcontroller.admin.v1.StatusResponse.Kept
-	(*StatusResponse_Epoch)(nil),       // 20: dbcontroller.admin.v1.StatusResponse.Epoch
-	(*StatusResponse_Process)(nil),     // 21: dbcontroller.admin.v1.StatusResponse.Process
-	(*StatusResponse_Outstanding)(nil), // 22: dbcontroller.admin.v1.StatusResponse.Outstanding
-	(*StatusResponse_Derivation)(nil),  // 23: dbcontroller.admin.v1.StatusResponse.Derivation
-	(*VerifyResponse_Difference)(nil),  // 24: dbcontroller.admin.v1.VerifyResponse.Difference
-	(*VerifyResponse_Progress)(nil),    // 25: dbcontroller.admin.v1.VerifyResponse.Progress
-	(*ExplainResponse_Reason)(nil),     // 26: dbcontroller.admin.v1.ExplainResponse.Reason
-	(*timestamppb.Timestamp)(nil),      // 27: google.protobuf.Timestamp
+	(VerifyRequest_Dangling)(0),        // 0: dbcontroller.admin.v1.VerifyRequest.Dangling
+	(*ListRemovalsRequest)(nil),        // 1: dbcontroller.admin.v1.ListRemovalsRequest
+	(*ListRemovalsResponse)(nil),       // 2: dbcontroller.admin.v1.ListRemovalsResponse
+	(*Removal)(nil),                    // 3: dbcontroller.admin.v1.Removal
+	(*StatusRequest)(nil),              // 4: dbcontroller.admin.v1.StatusRequest
+	(*StatusResponse)(nil),             // 5: dbcontroller.admin.v1.StatusResponse
+	(*Decommissioned)(nil),             // 6: dbcontroller.admin.v1.Decommissioned
+	(*Word)(nil),                       // 7: dbcontroller.admin.v1.Word
+	(*AcceptDatabaseRequest)(nil),      // 8: dbcontroller.admin.v1.AcceptDatabaseRequest
+	(*AcceptDatabaseResponse)(nil),     // 9: dbcontroller.admin.v1.AcceptDatabaseResponse
+	(*WaiveComparisonRequest)(nil),     // 10: dbcontroller.admin.v1.WaiveComparisonRequest
+	(*WaiveComparisonResponse)(nil),    // 11: dbcontroller.admin.v1.WaiveComparisonResponse
+	(*VerifyRequest)(nil),              // 12: dbcontroller.admin.v1.VerifyRequest
+	(*VerifyResponse)(nil),             // 13: dbcontroller.admin.v1.VerifyResponse
+	(*DecommissionRequest)(nil),        // 14: dbcontroller.admin.v1.DecommissionRequest
+	(*DecommissionResponse)(nil),       // 15: dbcontroller.admin.v1.DecommissionResponse
+	(*Failure)(nil),                    // 16: dbcontroller.admin.v1.Failure
+	(*ExplainRequest)(nil),             // 17: dbcontroller.admin.v1.ExplainRequest
+	(*ExplainResponse)(nil),            // 18: dbcontroller.admin.v1.ExplainResponse
+	(*StatusResponse_Delegations)(nil), // 19: dbcontroller.admin.v1.StatusResponse.Delegations
+	(*StatusResponse_Kept)(nil),        // 20: dbcontroller.admin.v1.StatusResponse.Kept
+	(*StatusResponse_Epoch)(nil),       // 21: dbcontroller.admin.v1.StatusResponse.Epoch
+	(*StatusResponse_Process)(nil),     // 22: dbcontroller.admin.v1.StatusResponse.Process
+	(*StatusResponse_Outstanding)(nil), // 23: dbcontroller.admin.v1.StatusResponse.Outstanding
+	(*StatusResponse_Derivation)(nil),  // 24: dbcontroller.admin.v1.StatusResponse.Derivation
+	(*VerifyResponse_Difference)(nil),  // 25: dbcontroller.admin.v1.VerifyResponse.Difference
+	(*VerifyResponse_Progress)(nil),    // 26: dbcontroller.admin.v1.VerifyResponse.Progress
+	(*ExplainResponse_Reason)(nil),     // 27: dbcontroller.admin.v1.ExplainResponse.Reason
+	(*timestamppb.Timestamp)(nil),      // 28: google.protobuf.Timestamp
 }
 var file_dbcontroller_admin_v1_admin_proto_depIdxs = []int32{
-	2,  // 0: dbcontroller.admin.v1.ListRemovalsResponse.removals:type_name -> dbcontroller.admin.v1.Removal
-	27, // 1: dbcontroller.admin.v1.Removal.decide_time:type_name -> google.protobuf.Timestamp
-	27, // 2: dbcontroller.admin.v1.Removal.request_time:type_name -> google.protobuf.Timestamp
-	22, // 3: dbcontroller.admin.v1.StatusResponse.outstanding:type_name -> dbcontroller.admin.v1.StatusResponse.Outstanding
-	23, // 4: dbcontroller.admin.v1.StatusResponse.derivations:type_name -> dbcontroller.admin.v1.StatusResponse.Derivation
-	15, // 5: dbcontroller.admin.v1.StatusResponse.failures:type_name -> dbcontroller.admin.v1.Failure
-	5,  // 6: dbcontroller.admin.v1.StatusResponse.decommissioned:type_name -> dbcontroller.admin.v1.Decommissioned
-	21, // 7: dbcontroller.admin.v1.StatusResponse.processes:type_name -> dbcontroller.admin.v1.StatusResponse.Process
-	20, // 8: dbcontroller.admin.v1.StatusResponse.epoch:type_name -> dbcontroller.admin.v1.StatusResponse.Epoch
-	6,  // 9: dbcontroller.admin.v1.StatusResponse.words:type_name -> dbcontroller.admin.v1.Word
-	19, // 10: dbcontroller.admin.v1.StatusResponse.kept:type_name -> dbcontroller.admin.v1.StatusResponse.Kept
-	18, // 11: dbcontroller.admin.v1.StatusResponse.delegations:type_name -> dbcontroller.admin.v1.StatusResponse.Delegations
-	27, // 12: dbcontroller.admin.v1.Decommissioned.said_time:type_name -> google.protobuf.Timestamp
-	27, // 13: dbcontroller.admin.v1.Word.said_time:type_name -> google.protobuf.Timestamp
-	24, // 14: dbcontroller.admin.v1.VerifyResponse.difference:type_name -> dbcontroller.admin.v1.VerifyResponse.Difference
-	25, // 15: dbcontroller.admin.v1.VerifyResponse.progress:type_name -> dbcontroller.admin.v1.VerifyResponse.Progress
-	5,  // 16: dbcontroller.admin.v1.DecommissionResponse.decommissioned:type_name -> dbcontroller.admin.v1.Decommissioned
-	27, // 17: dbcontroller.admin.v1.Failure.time:type_name -> google.protobuf.Timestamp
-	27, // 18: dbcontroller.admin.v1.ExplainResponse.update_time:type_name -> google.protobuf.Timestamp
-	26, // 19: dbcontroller.admin.v1.ExplainResponse.reasons:type_name -> dbcontroller.admin.v1.ExplainResponse.Reason
-	27, // 20: dbcontroller.admin.v1.StatusResponse.Epoch.since:type_name -> google.protobuf.Timestamp
-	27, // 21: dbcontroller.admin.v1.StatusResponse.Process.join_time:type_name -> google.protobuf.Timestamp
-	27, // 22: dbcontroller.admin.v1.StatusResponse.Process.expire_time:type_name -> google.protobuf.Timestamp
-	27, // 23: dbcontroller.admin.v1.StatusResponse.Outstanding.oldest_time:type_name -> google.protobuf.Timestamp
-	27, // 24: dbcontroller.admin.v1.ExplainResponse.Reason.since:type_name -> google.protobuf.Timestamp
-	3,  // 25: dbcontroller.admin.v1.AdminService.Status:input_type -> dbcontroller.admin.v1.StatusRequest
-	16, // 26: dbcontroller.admin.v1.AdminService.Explain:input_type -> dbcontroller.admin.v1.ExplainRequest
-	13, // 27: dbcontroller.admin.v1.AdminService.Decommission:input_type -> dbcontroller.admin.v1.DecommissionRequest
-	7,  // 28: dbcontroller.admin.v1.AdminService.AcceptDatabase:input_type -> dbcontroller.admin.v1.AcceptDatabaseRequest
-	9,  // 29: dbcontroller.admin.v1.AdminService.WaiveComparison:input_type -> dbcontroller.admin.v1.WaiveComparisonRequest
-	11, // 30: dbcontroller.admin.v1.AdminService.Verify:input_type -> dbcontroller.admin.v1.VerifyRequest
-	0,  // 31: dbcontroller.admin.v1.AdminService.ListRemovals:input_type -> dbcontroller.admin.v1.ListRemovalsRequest
-	4,  // 32: dbcontroller.admin.v1.AdminService.Status:output_type -> dbcontroller.admin.v1.StatusResponse
-	17, // 33: dbcontroller.admin.v1.AdminService.Explain:output_type -> dbcontroller.admin.v1.ExplainResponse
-	14, // 34: dbcontroller.admin.v1.AdminService.Decommission:output_type -> dbcontroller.admin.v1.DecommissionResponse
-	8,  // 35: dbcontroller.admin.v1.AdminService.AcceptDatabase:output_type -> dbcontroller.admin.v1.AcceptDatabaseResponse
-	10, // 36: dbcontroller.admin.v1.AdminService.WaiveComparison:output_type -> dbcontroller.admin.v1.WaiveComparisonResponse
-	12, // 37: dbcontroller.admin.v1.AdminService.Verify:output_type -> dbcontroller.admin.v1.VerifyResponse
-	1,  // 38: dbcontroller.admin.v1.AdminService.ListRemovals:output_type -> dbcontroller.admin.v1.ListRemovalsResponse
-	32, // [32:39] is the sub-list for method output_type
-	25, // [25:32] is the sub-list for method input_type
-	25, // [25:25] is the sub-list for extension type_name
-	25, // [25:25] is the sub-list for extension extendee
-	0,  // [0:25] is the sub-list for field type_name
+	3,  // 0: dbcontroller.admin.v1.ListRemovalsResponse.removals:type_name -> dbcontroller.admin.v1.Removal
+	28, // 1: dbcontroller.admin.v1.Removal.decide_time:type_name -> google.protobuf.Timestamp
+	28, // 2: dbcontroller.admin.v1.Removal.request_time:type_name -> google.protobuf.Timestamp
+	23, // 3: dbcontroller.admin.v1.StatusResponse.outstanding:type_name -> dbcontroller.admin.v1.StatusResponse.Outstanding
+	24, // 4: dbcontroller.admin.v1.StatusResponse.derivations:type_name -> dbcontroller.admin.v1.StatusResponse.Derivation
+	16, // 5: dbcontroller.admin.v1.StatusResponse.failures:type_name -> dbcontroller.admin.v1.Failure
+	6,  // 6: dbcontroller.admin.v1.StatusResponse.decommissioned:type_name -> dbcontroller.admin.v1.Decommissioned
+	22, // 7: dbcontroller.admin.v1.StatusResponse.processes:type_name -> dbcontroller.admin.v1.StatusResponse.Process
+	21, // 8: dbcontroller.admin.v1.StatusResponse.epoch:type_name -> dbcontroller.admin.v1.StatusResponse.Epoch
+	7,  // 9: dbcontroller.admin.v1.StatusResponse.words:type_name -> dbcontroller.admin.v1.Word
+	20, // 10: dbcontroller.admin.v1.StatusResponse.kept:type_name -> dbcontroller.admin.v1.StatusResponse.Kept
+	19, // 11: dbcontroller.admin.v1.StatusResponse.delegations:type_name -> dbcontroller.admin.v1.StatusResponse.Delegations
+	28, // 12: dbcontroller.admin.v1.Decommissioned.said_time:type_name -> google.protobuf.Timestamp
+	28, // 13: dbcontroller.admin.v1.Word.said_time:type_name -> google.protobuf.Timestamp
+	0,  // 14: dbcontroller.admin.v1.VerifyRequest.dangling:type_name -> dbcontroller.admin.v1.VerifyRequest.Dangling
+	25, // 15: dbcontroller.admin.v1.VerifyResponse.difference:type_name -> dbcontroller.admin.v1.VerifyResponse.Difference
+	26, // 16: dbcontroller.admin.v1.VerifyResponse.progress:type_name -> dbcontroller.admin.v1.VerifyResponse.Progress
+	6,  // 17: dbcontroller.admin.v1.DecommissionResponse.decommissioned:type_name -> dbcontroller.admin.v1.Decommissioned
+	28, // 18: dbcontroller.admin.v1.Failure.time:type_name -> google.protobuf.Timestamp
+	28, // 19: dbcontroller.admin.v1.ExplainResponse.update_time:type_name -> google.protobuf.Timestamp
+	27, // 20: dbcontroller.admin.v1.ExplainResponse.reasons:type_name -> dbcontroller.admin.v1.ExplainResponse.Reason
+	28, // 21: dbcontroller.admin.v1.StatusResponse.Epoch.since:type_name -> google.protobuf.Timestamp
+	28, // 22: dbcontroller.admin.v1.StatusResponse.Process.join_time:type_name -> google.protobuf.Timestamp
+	28, // 23: dbcontroller.admin.v1.StatusResponse.Process.expire_time:type_name -> google.protobuf.Timestamp
+	28, // 24: dbcontroller.admin.v1.StatusResponse.Outstanding.oldest_time:type_name -> google.protobuf.Timestamp
+	28, // 25: dbcontroller.admin.v1.ExplainResponse.Reason.since:type_name -> google.protobuf.Timestamp
+	4,  // 26: dbcontroller.admin.v1.AdminService.Status:input_type -> dbcontroller.admin.v1.StatusRequest
+	17, // 27: dbcontroller.admin.v1.AdminService.Explain:input_type -> dbcontroller.admin.v1.ExplainRequest
+	14, // 28: dbcontroller.admin.v1.AdminService.Decommission:input_type -> dbcontroller.admin.v1.DecommissionRequest
+	8,  // 29: dbcontroller.admin.v1.AdminService.AcceptDatabase:input_type -> dbcontroller.admin.v1.AcceptDatabaseRequest
+	10, // 30: dbcontroller.admin.v1.AdminService.WaiveComparison:input_type -> dbcontroller.admin.v1.WaiveComparisonRequest
+	12, // 31: dbcontroller.admin.v1.AdminService.Verify:input_type -> dbcontroller.admin.v1.VerifyRequest
+	1,  // 32: dbcontroller.admin.v1.AdminService.ListRemovals:input_type -> dbcontroller.admin.v1.ListRemovalsRequest
+	5,  // 33: dbcontroller.admin.v1.AdminService.Status:output_type -> dbcontroller.admin.v1.StatusResponse
+	18, // 34: dbcontroller.admin.v1.AdminService.Explain:output_type -> dbcontroller.admin.v1.ExplainResponse
+	15, // 35: dbcontroller.admin.v1.AdminService.Decommission:output_type -> dbcontroller.admin.v1.DecommissionResponse
+	9,  // 36: dbcontroller.admin.v1.AdminService.AcceptDatabase:output_type -> dbcontroller.admin.v1.AcceptDatabaseResponse
+	11, // 37: dbcontroller.admin.v1.AdminService.WaiveComparison:output_type -> dbcontroller.admin.v1.WaiveComparisonResponse
+	13, // 38: dbcontroller.admin.v1.AdminService.Verify:output_type -> dbcontroller.admin.v1.VerifyResponse
+	2,  // 39: dbcontroller.admin.v1.AdminService.ListRemovals:output_type -> dbcontroller.admin.v1.ListRemovalsResponse
+	33, // [33:40] is the sub-list for method output_type
+	26, // [26:33] is the sub-list for method input_type
+	26, // [26:26] is the sub-list for extension type_name
+	26, // [26:26] is the sub-list for extension extendee
+	0,  // [0:26] is the sub-list for field type_name
 }
 
 func init() { file_dbcontroller_admin_v1_admin_proto_init() }
@@ -2249,13 +2366,14 @@ func file_dbcontroller_admin_v1_admin_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_dbcontroller_admin_v1_admin_proto_rawDesc), len(file_dbcontroller_admin_v1_admin_proto_rawDesc)),
-			NumEnums:      0,
+			NumEnums:      1,
 			NumMessages:   27,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
 		GoTypes:           file_dbcontroller_admin_v1_admin_proto_goTypes,
 		DependencyIndexes: file_dbcontroller_admin_v1_admin_proto_depIdxs,
+		EnumInfos:         file_dbcontroller_admin_v1_admin_proto_enumTypes,
 		MessageInfos:      file_dbcontroller_admin_v1_admin_proto_msgTypes,
 	}.Build()
 	File_dbcontroller_admin_v1_admin_proto = out.File
