@@ -196,7 +196,7 @@ func epochLines(s *adminv1.StatusResponse) []string {
 			" (for one that stays down: db-controller waive, or decommission)")
 	}
 	if n := s.GetDanglingReferences(); n > 0 {
-		lines = append(lines, fmt.Sprintf("%s without a target: db-controller verify lists them, a person decides", plural(n, "reference")))
+		lines = append(lines, fmt.Sprintf("%s without a target: db-controller verify lists them, a person decides about each, or about all (--repair --dangling=act)", plural(n, "reference")))
 	}
 	return lines
 }
