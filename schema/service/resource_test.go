@@ -241,11 +241,11 @@ func TestABatchOfLargeResourcesIsRefused(t *testing.T) {
 	for i := range names {
 		names[i] = "devices/d"
 	}
-	_, err := r.BatchGetResources(as(t, ann), &resourcev1.BatchGetResourcesRequest{Names: names[:7]})
+	_, err := r.BatchGetResources(as(t, ann), &resourcev1.BatchGetResourcesRequest{Names: names[:2]})
 	require.NoError(t, err)
 	_, err = r.BatchGetResources(as(t, ann), &resourcev1.BatchGetResourcesRequest{Names: names})
 	require.Equal(t, codes.InvalidArgument, status.Code(err))
-	require.ErrorContains(t, err, "names: the first 7 resources have more than 8388608 bytes together: ask for fewer")
+	require.ErrorContains(t, err, "names: the first 3 resources have more than 4194304 bytes together: ask for fewer")
 }
 
 func TestAListPassesItsRequestToTheStore(t *testing.T) {
