@@ -3,6 +3,7 @@ package feed
 import (
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -48,6 +49,8 @@ type Log struct {
 	cfg   Config
 	tails tails
 	pulse pulse
+	// kept is the size of the pages that tails keep for their watches, bounded by maxKeptBytes.
+	kept atomic.Int64
 }
 
 // NewLog returns a log.

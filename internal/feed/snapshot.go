@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/db-controller/db-controller/internal/budget"
 	"github.com/db-controller/db-controller/schema"
 )
 
@@ -43,14 +44,12 @@ func loggedSnapshot[T any](ctx context.Context, l *Log, f Feed[T], within delive
 	}
 	size := sizer{most: f.Chunk}
 	for p := (page[T]{full: true}); p.full; {
-		p, err = query(ctx, l, f, st.epoch, size.next(), append([]any{at.Text, size.next(), p.last}, f.Args...))
+		err := inMemory(ctx, func(m *budget.Hold) (err error) {
+			p, err = query(ctx, l, f, st.epoch, size.next(), append([]any{at.Text, size.next(), p.last}, f.Args...))
+			return handOver(m, p, err, &size, within)
+		})
 		if err != nil {
 			return st, at, err
-		}
-		if size.saw(p.full, len(p.items)); len(p.items) > 0 {
-			if err := within(schema.Event[T]{Items: p.items}); err != nil {
-				return st, at, err
-			}
 		}
 	}
 	return st, at, nil
@@ -65,29 +64,53 @@ func keyedSnapshot[T any](ctx context.Context, l *Log, f Feed[T], within deliver
 	}
 	size := sizer{most: f.Chunk}
 	for p := (page[T]{full: true}); p.full; {
-		before := p.key
-		args := slices.Concat([]any{size.next()}, f.Args, []any{before.Kind, before.Name}, f.More)
-		p, err = query(ctx, l, f, st.epoch, size.next(), args)
+		err := inMemory(ctx, func(m *budget.Hold) (err error) {
+			before := p.key
+			args := slices.Concat([]any{size.next()}, f.Args, []any{before.Kind, before.Name}, f.More)
+			p, err = query(ctx, l, f, st.epoch, size.next(), args)
+			if err != nil {
+				return err
+			}
+			to, err := l.reached(ctx, at, p.present)
+			if err != nil {
+				return err
+			}
+			if before != (Key{}) {
+				if err := meanwhile(ctx, l, f, st.epoch, at, to, before, within); err != nil {
+					return err
+				}
+			}
+			at = to
+			return handOver(m, p, nil, &size, within)
+		})
 		if err != nil {
 			return st, at, err
 		}
-		to, err := l.reached(ctx, at, p.present)
-		if err != nil {
-			return st, at, err
-		}
-		if before != (Key{}) {
-			if err := meanwhile(ctx, l, f, st.epoch, at, to, before, within); err != nil {
-				return st, at, err
-			}
-		}
-		if size.saw(p.full, len(p.items)); len(p.items) > 0 {
-			if err := within(schema.Event[T]{Items: p.items}); err != nil {
-				return st, at, err
-			}
-		}
-		at = to
 	}
 	return st, at, nil
+}
+
+// inMemory runs a step of a watch, which has a page in memory, when its caller has the memory for it.
+func inMemory(ctx context.Context, step func(m *budget.Hold) error) error {
+	m, err := budget.FromContext(ctx).Acquire(ctx, budget.Watching, maxPageBytes)
+	if err != nil {
+		return ctx.Err()
+	}
+	defer m.Release()
+	return step(m)
+}
+
+// handOver delivers a page that was read.
+func handOver[T any](m *budget.Hold, p page[T], err error, size *sizer, within deliverer[T]) error {
+	if err != nil {
+		return err
+	}
+	m.Set(p.bytes)
+	size.saw(p.full, len(p.items))
+	if len(p.items) == 0 {
+		return nil
+	}
+	return within(schema.Event[T]{Items: p.items})
 }
 
 // reached returns the position of a page, which is on disk and not before another one.

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/db-controller/db-controller/internal/budget"
 	"github.com/db-controller/db-controller/internal/postgres"
 	"github.com/db-controller/db-controller/schema"
 )
@@ -46,8 +47,9 @@ type look[T any] struct {
 
 	done  chan struct{} // closed when the fields below are set; they do not change afterwards
 	to    Position
-	page  page[T] // the first one
-	token string  // of to
+	page  page[T] // the first one, unless it is large
+	large bool
+	token string // of to
 	err   error
 }
 
@@ -63,7 +65,10 @@ type tailKey struct {
 }
 
 // counted is a *tail[T] of some T.
-type counted interface{ count(n int32) int32 }
+type counted interface {
+	count(n int32) int32
+	forgetAll()
+}
 
 func (t *tail[T]) count(n int32) int32 { return t.watches.Add(n) }
 
@@ -86,8 +91,11 @@ func join[T any](l *Log, f Feed[T], st state, at Position) (t *tail[T], leave fu
 	return c.(*tail[T]), func() {
 		l.tails.mu.Lock()
 		defer l.tails.mu.Unlock()
-		if c.count(-1) == 0 && l.tails.byKey[key] == c {
-			delete(l.tails.byKey, key)
+		if c.count(-1) == 0 {
+			c.forgetAll()
+			if l.tails.byKey[key] == c {
+				delete(l.tails.byKey, key)
+			}
 		}
 	}
 }
@@ -122,7 +130,7 @@ func (t *tail[T]) advance(ctx context.Context, since *look[T]) {
 	k := &look[T]{began: time.Now(), from: since.to, done: make(chan struct{})}
 	k.woken = t.log.cfg.Wake.Wait(t.feed.Topic) // before the read, so that a commit after it wakes the watch
 	t.last = k
-	t.pages.forget(since.to.Text)
+	t.pages.forget(&t.log.kept, since.to.Text)
 	t.mu.Unlock()
 
 	k.err = errLook
@@ -146,8 +154,15 @@ func (t *tail[T]) advance(ctx context.Context, since *look[T]) {
 		k.token = t.state.token(k.to, t.feed.Filter)
 		err = t.log.flush(ctx, p.present)
 	}
+	if k.large = p.bytes > keptBytes; k.large && err == nil {
+		t.keep(k, p)
+		p = page[T]{}
+	}
 	k.page, k.err = p, err
 }
+
+// keptBytes is the size of a page that a tail keeps as long as it is the newest, for each of the watches that it may have.
+const keptBytes = 64 << 10
 
 var (
 	errLook = errors.New("a read of the feed did not complete")
@@ -168,26 +183,42 @@ func (ts *tails) drop(t counted) {
 
 // deliver brings a watch from its position to the end of a look. The last event has the token; without events nothing is
 // delivered.
-func (t *tail[T]) deliver(ctx context.Context, at Position, k *look[T], deliver func(schema.Event[T]) error) error {
-	size := sizer{most: t.feed.Chunk}
-	next := func(after int64) (page[T], error) {
-		return t.read(ctx, window{from: at, until: k.to.Text, after: after, upTo: everyKey, limit: size.next()})
-	}
-	p, err := k.page, error(nil)
-	if k.from.Text != at.Text { // it is behind
-		p, err = next(0)
-	}
-	for n := 0; err == nil; p, err = next(p.last) {
-		if n += len(p.items); n == 0 {
+func (t *tail[T]) deliver(ctx context.Context, at Position, k *look[T], deliver deliverer[T]) error {
+	p, n := page[T]{full: true}, 0
+	if k.from.Text == at.Text && !k.large {
+		p, n = k.page, len(k.page.items)
+		if n == 0 {
 			return nil
 		}
-		if !p.full {
-			return deliver(schema.Event[T]{Items: p.items, Token: k.token})
-		}
-		if err := deliver(schema.Event[T]{Items: p.items}); err != nil {
+		if err := t.hand(k, p, deliver); err != nil || !p.full {
 			return err
 		}
-		size.saw(p.full, len(p.items))
 	}
-	return err
+	size := sizer{most: t.feed.Chunk}
+	for p.full {
+		err := inMemory(ctx, func(m *budget.Hold) (err error) {
+			if p, err = t.read(ctx, window{from: at, until: k.to.Text, after: p.last, upTo: everyKey, limit: size.next()}); err != nil {
+				return err
+			}
+			m.Set(p.bytes)
+			size.saw(p.full, len(p.items))
+			if n += len(p.items); n == 0 {
+				p.full = false
+				return nil
+			}
+			return t.hand(k, p, deliver)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// hand delivers a page, with the token of the look when it is the last one.
+func (t *tail[T]) hand(k *look[T], p page[T], deliver deliverer[T]) error {
+	if p.full {
+		return deliver(schema.Event[T]{Items: p.items})
+	}
+	return deliver(schema.Event[T]{Items: p.items, Token: k.token})
 }

@@ -19,6 +19,8 @@ type page[T any] struct {
 	last int64
 	key  Key
 	full bool
+	// bytes is the size of its rows.
+	bytes int64
 	// present is the position of the statement.
 	present state
 }
@@ -120,14 +122,16 @@ func send[T any](ctx context.Context, l *Log, f Feed[T], b *pgx.Batch, limit int
 	if keyed {
 		first = append(first, &kind, &name)
 	}
-	for bytes := 0; rows.Next() && !p.full; {
+	for rows.Next() && !p.full {
+		bytes := int64(0)
 		for _, value := range rows.RawValues() {
-			bytes += len(value)
+			bytes += int64(len(value))
 		}
-		if bytes > maxPageBytes && len(p.items) > 0 {
+		if p.bytes+bytes > maxPageBytes && len(p.items) > 0 {
 			p.full = true
 			return p, nil
 		}
+		p.bytes += bytes
 		item, seq, err := f.Scan(&withSnapshot{rows, first})
 		if err != nil {
 			return p, err
