@@ -9,7 +9,7 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo deve
 COMMIT ?= $(shell git rev-parse HEAD 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-short campaign mutants bench fuzz generate lint verify vulnerabilities sbom hostile postgresql python image clean
+.PHONY: help build demo test test-short campaign mutants bench fuzz generate lint verify vulnerabilities sbom hostile upgrade postgresql python image clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -71,6 +71,12 @@ sbom: build ## write bin/sbom.json, the bill of materials of the binary (Cyclone
 
 hostile: postgresql build ## the attacks that docs/security.md names; minutes
 	$(GO) test -count=1 -timeout 40m -run "^($$(grep -oE '`(Test|Fuzz)[A-Za-z0-9_]+`' docs/security.md | tr -d '`' | sort -u | paste -sd '|' -))$$" ./...
+
+upgrade: postgresql ## replace processes of the release PREVIOUS (default: the newest tag, else the last commit) under load; a minute
+	@set -e; previous=$${PREVIOUS:-$$(git describe --tags --abbrev=0 HEAD~1 2>/dev/null || git rev-parse HEAD~1)}; \
+	rm -rf bin/previous && git worktree prune && git worktree add -f --detach bin/previous $$previous && \
+	(cd bin/previous && $(GO) build -buildvcs=false -o ../db-controller-previous ./cmd/db-controller) && git worktree remove --force bin/previous; \
+	DBCONTROLLER_TEST_PREVIOUS=$$PWD/bin/db-controller-previous $(GO) test -count=1 -run TestARollingUpgradeUnderLoad -v ./test
 
 postgresql: # installs the server's programs where they are missing and it can
 	@sh deploy/install-postgresql.sh

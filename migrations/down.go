@@ -46,6 +46,9 @@ func TakeBack(ctx context.Context, dsn string, set Set, reason string) (string, 
 	if strings.TrimSpace(reason) == "" || len(reason) > 1000 {
 		return "", errors.New("take back a migration: the reason is missing, or longer than 1000 bytes")
 	}
+	if err := ofThisSet(ctx, dsn, set); err != nil {
+		return "", fmt.Errorf("take back a migration: %w", err)
+	}
 	conn, err := pgx.Connect(ctx, dsn)
 	if err != nil {
 		return "", fmt.Errorf("take back a migration: %w", err)

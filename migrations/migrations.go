@@ -39,7 +39,23 @@ type Status struct {
 // advisory lock.
 func Up(ctx context.Context, dsn string, set Set) ([]string, error) {
 	var applied []string
-	err := with(dsn, set, func(p *goose.Provider) error {
+	if err := ofThisSet(ctx, dsn, set); err != nil {
+		return nil, fmt.Errorf("migrate %s up: %w", set, err)
+	}
+	newest, err := known(set)
+	if err != nil {
+		return nil, err
+	}
+	err = with(dsn, set, func(p *goose.Provider) error {
+		version, err := p.GetDBVersion(ctx) // makes the table of applied migrations, which has the mark
+		if err != nil {
+			return err
+		}
+		if version < newest {
+			if err := mark(ctx, dsn, set, newest, false); err != nil {
+				return err
+			}
+		}
 		results, err := p.Up(ctx)
 		for _, r := range results {
 			applied = append(applied, r.Source.Path)
@@ -61,8 +77,13 @@ func Down(ctx context.Context, dsn string, set Set) (string, error) {
 			return err
 		}
 		result, err := p.Down(ctx)
-		if result != nil {
-			name = result.Source.Path
+		if err != nil {
+			return err
+		}
+		name = result.Source.Path
+		left, err := p.GetDBVersion(ctx)
+		if err == nil {
+			err = mark(ctx, dsn, set, left, true)
 		}
 		return err
 	})
@@ -88,8 +109,12 @@ func List(ctx context.Context, dsn string, set Set) ([]Status, error) {
 	return out, nil
 }
 
-// Current fails unless the database has every migration of the set. The error has the remedy.
+// Current fails unless the database has every migration of the set, and newer ones only if they are known to be compatible. The
+// error has the remedy.
 func Current(ctx context.Context, dsn string, set Set) error {
+	if err := CompatibleAt(ctx, dsn, set); err != nil {
+		return err
+	}
 	states, err := List(ctx, dsn, set)
 	if err != nil {
 		return err

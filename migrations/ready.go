@@ -4,13 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"regexp"
-	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/pressly/goose/v3"
 )
 
 // ErrNotReady is the error of a database that answers, and lacks a migration or a right. Its text has the remedy, and no
@@ -27,6 +24,9 @@ type Querier interface {
 // changes nothing.
 func Ready(ctx context.Context, q Querier, set Set) error {
 	if err := hasNewest(ctx, q, set); err != nil {
+		return err
+	}
+	if err := compatible(ctx, q, set); err != nil {
 		return err
 	}
 	rights, err := servingRights(set)
@@ -74,16 +74,13 @@ SELECT format('%I.%I', n.nspname, c.relname) FROM pg_catalog.pg_class c JOIN pg_
 WHERE c.relname = $1 AND c.relkind = 'r' ORDER BY 1 LIMIT 1`
 
 func hasNewest(ctx context.Context, q Querier, set Set) error {
-	names, err := fs.Glob(files, string(set)+"/*.sql")
+	all, err := sources(set)
 	if err != nil {
 		return err
 	}
-	newest := slices.Max(names)
-	version, err := goose.NumericComponent(newest)
-	if err != nil {
-		return err
-	}
-	lacks := fmt.Errorf("%w: it lacks migration %s: run `db-controller migrate up --set %s`", ErrNotReady, strings.TrimPrefix(newest, string(set)+"/"), set)
+	newest := all[len(all)-1]
+	version := newest.version
+	lacks := fmt.Errorf("%w: it lacks migration %s: run `db-controller migrate up --set %s`", ErrNotReady, newest.name, set)
 	var table string
 	switch err := q.QueryRow(ctx, versionTableSQL, set.versions()).Scan(&table); {
 	case errors.Is(err, pgx.ErrNoRows):

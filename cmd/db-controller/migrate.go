@@ -58,10 +58,20 @@ func (m *migrated) command(use, short string, run func(cmd *cobra.Command) error
 }
 
 func (m *migrated) newUp() *cobra.Command {
-	var roles bool
+	var roles, dry bool
 	var prefix string
 	cmd := m.command("up", "Apply the missing migrations", func(cmd *cobra.Command) error {
 		out := printerOf(cmd)
+		if dry {
+			missing, err := migrations.Missing(cmd.Context(), m.dsn, m.migrations())
+			if err != nil {
+				return err
+			}
+			for _, sql := range missing {
+				out.line("%s", sql)
+			}
+			return out.document(map[string]any{"sql": append([]string{}, missing...)})
+		}
 		applied, err := m.up(cmd.Context(), out)
 		if err == nil && roles {
 			if err = migrations.Roles(cmd.Context(), m.dsn, m.migrations(), prefix); err == nil {
@@ -71,6 +81,7 @@ func (m *migrated) newUp() *cobra.Command {
 		return errors.Join(out.document(map[string]any{"applied": append([]string{}, applied...)}), err)
 	})
 	cmd.Flags().BoolVar(&roles, "roles", false, "create or update roles with the least rights; needs a user who may create roles")
+	cmd.Flags().BoolVar(&dry, "dry-run", false, "print the SQL of the missing migrations, and change nothing")
 	cmd.Flags().StringVar(&prefix, "role-prefix", "dbcontroller", "with --roles: prefix of their names; use another one for each database of a server")
 	return cmd
 }
@@ -159,6 +170,9 @@ func rolesText(set migrations.Set, prefix string) string {
 func ready(ctx context.Context, dsn string, set migrations.Set, migrate bool, log *zap.Logger) error {
 	if !migrate {
 		return migrations.Current(ctx, dsn, set)
+	}
+	if err := migrations.CompatibleAt(ctx, dsn, set); err != nil {
+		return err
 	}
 	applied, err := migrations.Up(ctx, dsn, set)
 	if len(applied) > 0 {

@@ -45,6 +45,13 @@ func (p *Process) Add(arg string) {
 	p.args = append(p.args, arg)
 }
 
+// Run sets the program for the next start.
+func (p *Process) Run(binary string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.args[0] = binary
+}
+
 // Environment replaces the additional NAME=VALUE settings of the environment for the next start.
 func (p *Process) Environment(env ...string) {
 	p.mu.Lock()
