@@ -52,6 +52,9 @@ type Client struct {
 	seen atomic.Int64
 	// listed: the environment that counts lists this deployment, or may. Of the goroutine of Run.
 	listed bool
+	// rights are the last declared ones, and rightsLost whether the registry has none any more. Only Run uses them.
+	rights     *schema.Rights
+	rightsLost bool
 	// unlisted is the time since which the registry does not list this deployment; nil while it does.
 	unlisted atomic.Pointer[time.Time]
 }
@@ -122,6 +125,7 @@ func (c *Client) Run(ctx context.Context) error {
 		c.listed = true // unknown: an environment without this deployment does not replace the kept one
 		c.cfg.Logger.Warn("the kept environment cannot be read", zap.Error(err))
 	case kept != nil:
+		c.rights = kept.Rights
 		c.seen.Store(kept.Revision)
 		_, c.listed = kept.Deployment(c.cfg.Deployment)
 		c.registration.see(kept)
@@ -189,6 +193,7 @@ func (c *Client) take(ctx context.Context, b *builder, msg *registryv1.WatchEnvi
 	if !c.lists(env) {
 		return
 	}
+	c.keepRights(env)
 	err := c.cfg.Keeper.KeepEnvironment(ctx, env)
 	if b.unkept = err != nil; b.unkept {
 		c.cfg.Logger.Warn("the environment could not be kept for the next start, it is tried again", zap.Error(err))
@@ -216,6 +221,20 @@ func (c *Client) lists(env *schema.Environment) bool {
 		c.cfg.Logger.Info("the registry lists this deployment again")
 	}
 	return true
+}
+
+// keepRights gives an environment without rights the last declared ones. A registry in which rights were declared has some from then
+// on, at least an empty declaration, unless its database has lost commits or is another one: that must not open everything.
+func (c *Client) keepRights(env *schema.Environment) {
+	if env.Rights != nil {
+		c.rights, c.rightsLost = env.Rights, false
+		return
+	}
+	if c.rights != nil && !c.rightsLost {
+		c.rightsLost = true
+		c.cfg.Logger.Warn("the registry no longer has any rights; the last declared ones stay in use: apply them again")
+	}
+	env.Rights = c.rights
 }
 
 // builder builds an environment from a watch.

@@ -303,6 +303,54 @@ func TestAStartBesideAnEmptyRegistryKeepsTheEnvironment_I27(t *testing.T) {
 	}
 }
 
+// A registry that was restored to a time before rights were declared opens nothing, for the process that runs and at the next start:
+// only a declaration replaces a declaration.
+func TestARegistryWithoutRightsDoesNotEndDeclaredOnes(t *testing.T) {
+	declare := func(deny bool) *registryv1.WatchEnvironmentResponse {
+		return &registryv1.WatchEnvironmentResponse{Event: &registryv1.WatchEnvironmentResponse_Upsert{Upsert: &registryv1.WatchEnvironmentResponse_Change{
+			Item: &registryv1.WatchEnvironmentResponse_Change_Rights{Rights: &registryv1.Rights{Deny: deny}},
+		}}}
+	}
+	listed := []schema.Deployment{{DeploymentID: self, Version: "v1", Address: "here:1", Generation: 2}}
+	for name, keeper := range map[string]envregistry.Keeper{
+		"the process runs": &keeper{}, "the process starts": kept{&schema.Environment{Deployments: listed, Rights: &schema.Rights{Deny: true}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := &registry{say: make(chan *registryv1.WatchEnvironmentResponse)}
+				channel := &inprocgrpc.Channel{}
+				registryv1.RegisterRegistryServiceServer(channel, r)
+				client, err := envregistry.New(envregistry.Config{Deployment: self, Address: "here:1", Registry: channel, Keeper: keeper, Logger: zap.NewNop()})
+				require.NoError(t, err)
+				ctx, cancel := context.WithCancel(t.Context())
+				done := make(chan error)
+				go func() { done <- client.Run(ctx) }()
+				say := func(messages ...*registryv1.WatchEnvironmentResponse) *schema.Rights {
+					for _, msg := range messages {
+						r.say <- msg
+					}
+					synctest.Wait()
+					return (<-client.Environments()).Rights
+				}
+				if name == "the process runs" {
+					require.Nil(t, say(upsert(self.Region), end("1")), "nothing was declared")
+					require.True(t, say(declare(true), bookmark("2")).Deny)
+					r.mu.Lock()
+					r.refuse = status.Error(codes.OutOfRange, "reset")
+					r.mu.Unlock()
+					r.say <- nil
+					time.Sleep(10 * time.Second)
+				}
+				require.True(t, say(upsert(self.Region), end("3")).Deny, "a snapshot without rights")
+				require.True(t, say(upsert("elsewhere"), bookmark("4")).Deny)
+				require.False(t, say(declare(false), bookmark("5")).Deny, "a declaration")
+				cancel()
+				require.NoError(t, <-done)
+			})
+		})
+	}
+}
+
 // unreadable is a keeper whose environment cannot be read.
 type unreadable struct{}
 
