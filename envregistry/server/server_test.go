@@ -101,8 +101,8 @@ func apply(t *testing.T, c registryv1.RegistryServiceClient, yaml string) []stri
 	t.Helper()
 	file, err := schema.ParseFile("f", strings.NewReader(yaml))
 	require.NoError(t, err)
-	env := wire.EnvironmentProto(&schema.Environment{Regions: file.Regions, Services: file.Services, Deployments: file.Deployments})
-	answer, err := c.Apply(context.Background(), &registryv1.ApplyRequest{Regions: env.GetRegions(), Services: env.GetServices(), Deployments: env.GetDeployments()})
+	env := wire.EnvironmentProto(&schema.Environment{Regions: file.Regions, Services: file.Services, Deployments: file.Deployments, Rights: file.Rights})
+	answer, err := c.Apply(context.Background(), &registryv1.ApplyRequest{Regions: env.GetRegions(), Services: env.GetServices(), Deployments: env.GetDeployments(), Rights: env.GetRights()})
 	require.NoError(t, err)
 	return answer.GetChanges()
 }
@@ -336,6 +336,39 @@ func TestTheClientFollowsWhatIsAppliedThroughAnotherServer(t *testing.T) {
 	require.Equal(t, "v2", d.Version)
 	cancel()
 	require.NoError(t, <-done)
+}
+
+// Deployments receive each declaration of rights, the empty one too, and files without rights leave them.
+func TestRightsAreReplacedByDeclarationsAlone(t *testing.T) {
+	t.Parallel()
+	dsn := database(t)
+	operator := serve(t, dsn, identity.Identity{Role: identity.RoleOperator, Name: "o"})
+	client, err := envregistry.New(envregistry.Config{
+		Deployment: west, Address: "here:1", Registry: connect(t, dsn, identity.Deployment(west)),
+		Keeper: memory{make(chan *schema.Environment, 10)}, Logger: zap.NewNop(),
+	})
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error)
+	apply(t, operator, example)
+	go func() { done <- client.Run(ctx) }()
+	require.Nil(t, (<-client.Environments()).Rights)
+	require.Equal(t, []string{"rights: created"}, apply(t, operator, "rights: {default: deny, grants: [{group: sre, verbs: [read]}]}"))
+	rights := (<-client.Environments()).Rights
+	require.True(t, rights.Deny)
+	require.Len(t, rights.Grants, 1)
+	apply(t, operator, "regions: [moon]")
+	require.True(t, (<-client.Environments()).Rights.Deny)
+	require.Equal(t, []string{"rights: changed"}, apply(t, operator, "rights: {default: allow}"))
+	rights = (<-client.Environments()).Rights
+	require.NotNil(t, rights)
+	require.False(t, rights.Deny)
+	require.Empty(t, rights.Grants)
+	cancel()
+	require.NoError(t, <-done)
+	answer, err := operator.GetEnvironment(t.Context(), &registryv1.GetEnvironmentRequest{})
+	require.NoError(t, err)
+	require.NotNil(t, answer.GetEnvironment().GetRights())
 }
 
 // A registry whose database was restored or failed over may lack deployments: its list counts as complete when an operator has
