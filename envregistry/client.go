@@ -145,7 +145,7 @@ func (c *Client) lost(err error, pause time.Duration, _ bool) {
 	if before := c.problem.Swap(&problem); before != nil && *before == problem {
 		level = zap.DebugLevel
 	}
-	c.cfg.Logger.Log(level, "the registry cannot be followed; the last environment counts", zap.Error(err), zap.Duration("again in", pause))
+	c.cfg.Logger.Log(level, "the registry cannot be followed; the last environment counts", zap.Error(err), zap.Duration("again_in", pause))
 }
 
 func (c *Client) publish(env *schema.Environment) {
@@ -213,7 +213,7 @@ func (c *Client) lists(env *schema.Environment) bool {
 		now := time.Now()
 		if c.unlisted.CompareAndSwap(nil, &now) {
 			c.cfg.Logger.Warn("the registry no longer lists this deployment; the last environment that lists it stays in use",
-				zap.Int("deployments listed", len(env.Deployments)))
+				zap.Int("deployments_listed", len(env.Deployments)))
 		}
 		return false
 	}

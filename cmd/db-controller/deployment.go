@@ -187,6 +187,7 @@ func (d *deployment) connectAuthorizer(context.Context) error {
 
 func (d *deployment) buildServer(context.Context) (err error) {
 	d.metrics = newMetrics(d.endpoints.metrics, d.store)
+	d.endpoints.metrics.MustRegister(poolCollector{d.pool.Pool})
 	cfg := service.Config{
 		Store: d.store, Peers: d.peers, Credentials: d.credentials, Health: d.endpoints.health,
 		Reflection: d.cfg.server.reflection, Logger: d.log, Failures: d.failures, Refused: d.endpoints.refused,
@@ -210,6 +211,9 @@ func (d *deployment) buildRegistryClient(context.Context) (err error) {
 	d.registry, err = envregistry.New(envregistry.Config{
 		Deployment: d.cfg.id, Address: d.cfg.advertise, Registry: d.registryConn, Keeper: keeper{d.store}, Logger: d.log,
 	})
+	if err == nil {
+		d.endpoints.metrics.MustRegister(newRegistered(d.registry.Registered))
+	}
 	return err
 }
 
@@ -286,7 +290,7 @@ func (d *deployment) run(ctx context.Context) error {
 	d.endpoints.start(ctx, g, d.server.Server, checks)
 	g.Go(func() error { return d.waiting.checks(ctx, checks, d.registry.Problem) })
 	g.Go(func() error { return d.outage.Follow(postgres.InControl(ctx), takesWrites(d.pool)) })
-	d.log.Info("serving", zap.Stringer("grpc", d.endpoints.listener.Addr()), zap.String("advertised", d.cfg.advertise))
+	d.log.Info("serving", zap.Any("build", thisBuild()), zap.Int("nodes", d.cfg.share.nodes), zap.Int32("connections", d.cfg.database.connections), zap.Stringer("grpc", d.endpoints.listener.Addr()), zap.String("advertised", d.cfg.advertise))
 	return g.Wait()
 }
 

@@ -29,8 +29,6 @@ const (
 	certificatesInterval = 5 * time.Second
 	// mostPooled bounds the pool of one process; PostgreSQL has a process for each connection.
 	mostPooled = 1000
-	// stopTimeout bounds the graceful end of a server; watches have no end of their own.
-	stopTimeout = 2 * time.Second
 )
 
 // serverConfig has the addresses and options of the servers of a deployment and of the registry.
@@ -38,7 +36,8 @@ type serverConfig struct {
 	certs, listen, http, pprof string
 	tokens                     string // a file; empty: everybody needs a certificate
 	reflection                 bool
-	memory                     int64 // of requests and answers, in MiB
+	stopTimeout                time.Duration // of calls under way; watches have no end of their own
+	memory                     int64         // of requests and answers, in MiB
 }
 
 func (c *serverConfig) flags(f *pflag.FlagSet) {
@@ -48,13 +47,17 @@ func (c *serverConfig) flags(f *pflag.FlagSet) {
 	f.StringVar(&c.http, "http", "", "host:port for /livez, /readyz and /metrics (default: none)")
 	f.StringVar(&c.pprof, "pprof", "", "loopback host:port for profiles (default: none)")
 	f.Int64Var(&c.memory, "call-memory", 512, "MiB of memory for the requests and answers of all callers together, at least 64; one caller has 40 at most")
+	f.DurationVar(&c.stopTimeout, "stop-timeout", 2*time.Second, "how long calls under way may go on after the process was told to stop; watches are ended then")
 	f.BoolVar(&c.reflection, "reflection", false, "serve gRPC reflection, which lists services and messages, to users and operators")
 }
 
 func (c *serverConfig) check() error {
 	var wrong error
+	if c.stopTimeout < 0 || c.stopTimeout > time.Hour {
+		wrong = fmt.Errorf("--stop-timeout %s: want 0s to 1h", c.stopTimeout)
+	}
 	if c.memory < 64 {
-		wrong = fmt.Errorf("--call-memory %d: want at least 64, since one caller may have 40", c.memory)
+		wrong = errors.Join(wrong, fmt.Errorf("--call-memory %d: want at least 64, since one caller may have 40", c.memory))
 	}
 	for flag, address := range map[string]string{"listen": c.listen, "http": c.http} {
 		if _, port, err := net.SplitHostPort(address); address != "" && (err != nil || port == "") {
@@ -129,7 +132,7 @@ func newEndpoints(ctx context.Context, cfg serverConfig, credentials *identity.C
 	if err != nil {
 		return nil, fmt.Errorf("--listen: %w", err)
 	}
-	calls := grpcprom.NewServerMetrics()
+	calls := grpcprom.NewServerMetrics(grpcprom.WithServerHandlingTimeHistogram(grpcprom.WithHistogramBuckets(prometheus.ExponentialBuckets(0.001, 4, 9))))
 	metrics.MustRegister(certificateExpiry(credentials), calls)
 	return &endpoints{
 		cfg: cfg, log: log, credentials: credentials, tokens: tokens, listener: listener, metrics: metrics, calls: calls,
@@ -148,7 +151,7 @@ func (e *endpoints) stream() []grpc.StreamServerInterceptor {
 // start serves with the group. The checks decide about readiness.
 func (e *endpoints) start(ctx context.Context, g *errgroup.Group, server *grpc.Server, checks []check) {
 	e.calls.InitializeMetrics(server)
-	g.Go(func() error { return serveGRPC(ctx, server, e.listener) })
+	g.Go(func() error { return serveGRPC(ctx, server, e.listener, e.cfg.stopTimeout) })
 	g.Go(func() error { return serveHTTP(ctx, e.cfg.http, checks, e.metrics, e.log) })
 	g.Go(func() error { return servePprof(ctx, e.cfg.pprof, e.log) })
 	g.Go(func() error { return reportHealth(ctx, e.health, checks) })
@@ -159,7 +162,7 @@ func (e *endpoints) start(ctx context.Context, g *errgroup.Group, server *grpc.S
 }
 
 // serveGRPC serves until ctx ends, and returns when the server has stopped.
-func serveGRPC(ctx context.Context, server *grpc.Server, listener net.Listener) error {
+func serveGRPC(ctx context.Context, server *grpc.Server, listener net.Listener, stopTimeout time.Duration) error {
 	stopped := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(stopped)

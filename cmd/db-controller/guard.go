@@ -79,6 +79,9 @@ func onLoopback(address string) error {
 	return nil
 }
 
+// httpStopTimeout bounds the graceful end of an HTTP server, whose answers are short.
+const httpStopTimeout = 2 * time.Second
+
 // listenHTTP serves until ctx ends, and returns when the server has stopped.
 func listenHTTP(ctx context.Context, flag, address string, server *http.Server, log *zap.Logger) error {
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
@@ -88,7 +91,7 @@ func listenHTTP(ctx context.Context, flag, address string, server *http.Server, 
 	stopped := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(stopped)
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), httpStopTimeout)
 		defer cancel()
 		if server.Shutdown(ctx) != nil {
 			_ = server.Close()

@@ -59,7 +59,7 @@ var liveHeap = collectors.GoRuntimeMetricsRule{Matcher: regexp.MustCompile("^/gc
 
 func newPrometheus() *prometheus.Registry {
 	r := prometheus.NewRegistry()
-	r.MustRegister(collectors.NewGoCollector(collectors.WithGoCollectorRuntimeMetrics(liveHeap)), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	r.MustRegister(newBuildInfo(), collectors.NewGoCollector(collectors.WithGoCollectorRuntimeMetrics(liveHeap)), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return r
 }
 

@@ -75,6 +75,7 @@ func runRegistry(ctx context.Context, cfg registryConfig, log *zap.Logger) error
 		return err
 	}
 	defer func() { _ = endpoints.listener.Close() }()
+	endpoints.metrics.MustRegister(poolCollector{pool})
 	environment := registryserver.New(pool, log)
 	if cfg.restored {
 		if err := environment.Restored(ctx); err != nil {
@@ -89,7 +90,7 @@ func runRegistry(ctx context.Context, cfg registryConfig, log *zap.Logger) error
 	endpoints.start(ctx, g, server, []check{{name: "postgres", run: pool.Ping}, schemaCheck(pool, migrations.Registry)})
 	g.Go(func() error { return outage.Follow(ctx, takesWrites(pool)) })
 	g.Go(func() error { return environment.RunTidy(ctx) })
-	log.Info("serving", zap.Stringer("grpc", endpoints.listener.Addr()))
+	log.Info("serving", zap.Any("build", thisBuild()), zap.Stringer("grpc", endpoints.listener.Addr()))
 	return g.Wait()
 }
 

@@ -68,7 +68,7 @@ func newLogger(cmd *cobra.Command) (*zap.Logger, error) {
 		return zap.New(zapcore.NewCore(zapcore.NewConsoleEncoder(encoding), out, level), append(options, zap.Development())...), nil
 	}
 	encoding := zap.NewProductionEncoderConfig()
-	encoding.EncodeTime = zapcore.ISO8601TimeEncoder
+	encoding.EncodeTime = func(t time.Time, to zapcore.PrimitiveArrayEncoder) { zapcore.RFC3339NanoTimeEncoder(t.UTC(), to) }
 	core := zapcore.NewCore(zapcore.NewJSONEncoder(encoding), out, level)
 	// As zap's production configuration: of equal lines, the first 100 a second and then every hundredth.
 	return zap.New(zapcore.NewSamplerWithOptions(core, time.Second, 100, 100), options...), nil

@@ -122,6 +122,7 @@ func TestWrongArgumentsAreRefused(t *testing.T) {
 		{with(serve, "--tentative-ttl", "-1s"), "--tentative-ttl -1s: want more than 0s"},
 		{with(serve, "--max-blocking", "-1"), "--max-blocking -1: want more than 0"},
 		{with(serve, "--audit-interval", "-1s"), "--audit-interval -1s: want more than 0s"},
+		{with(serve, "--stop-timeout", "-1s"), "--stop-timeout -1s: want 0s to 1h"},
 		{with(serve, "--start-timeout", "0s"), "--start-timeout 0s: want more than 0s"},
 		{with(serve, "--connections", "1"), "--connections 1: want 4 to 1000"},
 		{with(serve, "--listen", ":7101"), "--listen :7101 is no address at which other deployments reach this one: give --advertise host:port"},
