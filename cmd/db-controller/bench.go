@@ -38,7 +38,10 @@ times. Compare the ratios within a run; machines differ.
   fairness small deletions while one with 1,000,000 holders of the same deployments is under way, beside the same without.
   far      a delete that reaches 18 deployments, three levels deep, with round trips of 0, 80 and 230 ms between them: from
            the call until the answer, beside five round trips. The deployments are stores of one process, so that
-           the round trips count and not the machine. It fails when a deployment was not asked.`,
+           the round trips count and not the machine. It fails when a deployment was not asked.
+  delegated
+           create a resource with one acting reference to another deployment: by asking that deployment, and then by
+           processes with --delegations, under a right. Beside both, inserting the same rows with pgx.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			for _, c := range cfg.Cases {

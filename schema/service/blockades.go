@@ -46,7 +46,7 @@ func (s *schemas) confirm(ctx context.Context, req *schemav1.ConfirmBlockadesReq
 	if err != nil {
 		return nil, err
 	}
-	confirmed, err := s.blockades.Confirm(ctx, holder, epoch, attempts, req.GetDelegable() && !s.asked)
+	confirmed, err := s.blockades.Confirm(ctx, holder, epoch, attempts, req.GetDelegable() && s.delegates())
 	if err != nil {
 		return nil, err
 	}

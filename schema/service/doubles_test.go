@@ -85,6 +85,7 @@ type schemaStore struct {
 	listShadows     func(kind, token string, limit int) ([]shadow.ResourceView, string, error)
 	listBlockades   func(of schema.DeploymentID, token string, limit int) ([]shadow.BlockadeView, string, error)
 	watchWork       func(shards []int16, token string, deliver func(schema.Event[schema.Work]) error) error
+	delegable       bool // of the last confirm
 }
 
 func (s *schemaStore) Establish(_ context.Context, holder schema.DeploymentID, attempt peer.AttemptID, refs []peer.EstablishReference) (*peer.Established, error) {
@@ -95,7 +96,8 @@ func (s *schemaStore) WouldEstablish(_ context.Context, holder schema.Deployment
 	return s.wouldEstablish(holder, refs)
 }
 
-func (s *schemaStore) Confirm(_ context.Context, holder schema.DeploymentID, epoch uuid.UUID, attempts []peer.AttemptID, _ bool) (*peer.Confirmed, error) {
+func (s *schemaStore) Confirm(_ context.Context, holder schema.DeploymentID, epoch uuid.UUID, attempts []peer.AttemptID, delegable bool) (*peer.Confirmed, error) {
+	s.delegable = delegable
 	unknown, err := s.confirm(holder, epoch, attempts)
 	return &peer.Confirmed{Unknown: unknown}, err
 }
@@ -169,9 +171,10 @@ func newSchemaService(store *schemaStore) *schemas {
 	return &schemas{
 		self: self, establisher: store, blockades: store, references: store, deletions: store, owners: store,
 		upgrades: store, epochs: store, plans: store, shadows: store,
-		mayRefer: func(schema.DeploymentID, bool) (bool, error) { return true, nil },
-		disabled: func(schema.DeploymentID) error { return nil },
-		log:      zap.NewNop(),
+		mayRefer:  func(schema.DeploymentID, bool) (bool, error) { return true, nil },
+		disabled:  func(schema.DeploymentID) error { return nil },
+		delegates: delegatesUnless(nil, nil),
+		log:       zap.NewNop(),
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
+	"github.com/db-controller/db-controller/schema/service/access"
 	"github.com/db-controller/db-controller/schema/service/outcome"
 	"github.com/db-controller/db-controller/schema/wire"
 )
@@ -43,9 +44,10 @@ type schemas struct {
 	mayRefer func(holder schema.DeploymentID, again bool) (bool, error)
 	// disabled fails while a deployment is disabled in the registry.
 	disabled func(holder schema.DeploymentID) error
-	// asked: who may refer to resources here is decided by what other deployments do not know, so that none gets delegations.
-	asked bool
-	log   *zap.Logger
+	// delegates reports whether other deployments may get delegations: not while who may refer to resources here is decided by what
+	// they do not know.
+	delegates func() bool
+	log       *zap.Logger
 }
 
 func newSchemas(cfg Config) *schemas {
@@ -54,8 +56,13 @@ func newSchemas(cfg Config) *schemas {
 		self: store.Deployment(), establisher: store, blockades: store, references: store, deletions: store, owners: store,
 		upgrades: store, epochs: store, plans: store, shadows: store,
 		mayRefer: cfg.Peers.MayRefer, disabled: cfg.Peers.Disabled, log: cfg.Logger,
-		asked: cfg.Authorizer != nil || cfg.Tokens != nil && cfg.Tokens.RequireForwarded(),
+		delegates: delegatesUnless(cfg.Authorizer, cfg.Tokens),
 	}
+}
+
+// delegatesUnless is schemas.delegates: an authorization service, or the proof of the person who writes, is what others do not know.
+func delegatesUnless(authorizer access.Authorizer, tokens access.Tokens) func() bool {
+	return func() bool { return authorizer == nil && (tokens == nil || !tokens.RequireForwarded()) }
 }
 
 // caller returns the deployment that makes a call; it fails for people.

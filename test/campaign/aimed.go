@@ -109,6 +109,80 @@ func (p *Player) loseCommit(ctx context.Context) {
 	}
 }
 
+// underARight reports whether references to a deleted resource may be written all the same: they act, the holder's deployment may not have heard
+// of the deletion yet, and it may have a right to refer to the resource without asking. What it writes then is acted upon later.
+func (p *Player) underARight(holder, target string, c Content) bool {
+	return at(holder) != at(target) && p.o.flight[target] && !slices.Contains(slices.Concat(c.Refs["b1"], c.Refs["bl"]), target)
+}
+
+// dark is how long a deployment hears of no other one.
+const dark = time.Second
+
+// referInTheDark cuts the deployment of a target off from all others, and lets holders elsewhere refer to the target by acting references:
+// under a right they need nobody (I32). Now and then the target is deleted meanwhile: holders whose deployment has not heard of
+// that go with it all the same (I31).
+func (p *Player) referInTheDark(ctx context.Context) {
+	p.t.Helper()
+	target, holders := p.lit()
+	if target == "" {
+		return
+	}
+	only := func(holder string) { // nothing that would have to be asked for
+		p.g.n++
+		p.Put(ctx, holder, Content{Payload: fmt.Sprintf("p%d", p.g.n), Refs: map[string][]string{"u1": {target}}})
+	}
+	only(holders[0]) // its confirm brings the right
+	if p.o.flight[target] || !p.o.there(target) {
+		return
+	}
+	for began := time.Now(); !p.holdsRight(ctx, holders[0], target) && time.Since(began) < time.Second; <-time.After(10 * time.Millisecond) {
+	}
+	mend := p.siteOf(target).calls.Suffer(func(who identity.Identity, _ string) harness.Mishap {
+		return harness.Mishap{Cut: who.Role == identity.RoleDeployment}
+	})
+	began := time.Now()
+	later := time.AfterFunc(dark, mend)
+	for i, holder := range holders[1:] {
+		if only(holder); time.Since(began) < dark && slices.Contains(p.o.rows[holder].Refs["u1"], target) {
+			p.c.add("referred to a target whose deployment was away", 1)
+		}
+		if i == 0 && p.g.IntN(2) == 0 {
+			p.Delete(ctx, target)
+		}
+	}
+	if later.Stop() {
+		mend()
+	}
+}
+
+// lit returns an existing resource, and holders in one other deployment that may refer to it.
+func (p *Player) lit() (target string, holders []string) {
+	for _, i := range p.g.Perm(len(p.g.names)) {
+		target, by := p.g.names[i], map[string][]string{}
+		if !p.o.there(target) || p.o.flight[target] {
+			continue
+		}
+		for _, holder := range p.g.names {
+			if at(holder) != at(target) && p.g.has(holder, "u1", target) && !p.o.flight[holder] && !p.holdsOn(holder) {
+				by[at(holder)] = append(by[at(holder)], holder)
+			}
+		}
+		for _, d := range deployments {
+			if holders = by["//"+d.String()]; len(holders) > 1 {
+				return target, holders[:min(4, len(holders))]
+			}
+		}
+	}
+	return "", nil
+}
+
+const hasRightSQL = `SELECT EXISTS (SELECT FROM dbcontroller.foreign_target WHERE acting_epoch IS NOT NULL AND uid = $1)`
+
+func (p *Player) holdsRight(ctx context.Context, holder, target string) (has bool) {
+	err := p.siteOf(holder).admin.QueryRow(ctx, hasRightSQL, p.o.rows[target].UID).Scan(&has)
+	return err == nil && has // the server may have crashed
+}
+
 // pair returns a resource that may refer by a blocking field to another one in another deployment; empty names when there is
 // none.
 func (p *Player) pair(ctx context.Context) (holder, target string) {

@@ -76,6 +76,7 @@ func Play(t testing.TB, plan Plan, c *Coverage) {
 				p.blockLate(ctx)
 				p.refuse(ctx)
 				p.loseCommit(ctx)
+				p.referInTheDark(ctx)
 			}
 		})
 		p.Rest(ctx)

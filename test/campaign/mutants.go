@@ -250,6 +250,22 @@ var mutants = []mutant{
 		},
 	},
 	{
+		"one-right-includes-the-other", "I3, I8, I30", "The acting right to a target is taken for the right to block it.",
+		"schema/shadow/internal/write/delegation.go",
+		[]string{
+			"if ref.Behaviour != schema.Block && !ref.holder.derives && sv.version.Model.Delegable(ref.TargetKind) {",
+			"if !ref.holder.derives && sv.version.Model.Delegable(ref.TargetKind) {",
+		},
+	},
+	{
+		"granted-without-an-entry", "I8, I30", "A right is granted for a reference that leaves no holder entry, so that no deletion ends it.",
+		"schema/shadow/internal/target/delegation.go",
+		[]string{
+			"JOIN dbcontroller.holder_entry e ON e.target_id = s.id AND e.deployment_id = $2", "LEFT JOIN dbcontroller.holder_entry e ON e.target_id = s.id AND e.deployment_id = $2",
+			"AND r.behaviour NOT IN ({block}, {allow_dangling})", "",
+		},
+	},
+	{
 		"unset-takes-the-whole-list", "I10", "Unsetting one element of a list removes the others too.",
 		"schema/shadow/internal/cascade/carry.go",
 		[]string{

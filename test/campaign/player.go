@@ -212,7 +212,7 @@ func (p *Player) Put(ctx context.Context, name string, c Content) {
 	for _, target := range c.targets() {
 		last := p.said[name]
 		keeps := last.uid == answer.GetUid() && slices.Contains(last.targets, target) || slices.Contains(p.o.rows[name].targets(), target)
-		if p.deleted[target] && !keeps {
+		if p.deleted[target] && !keeps && !p.underARight(name, target, c) {
 			p.wrong("put %s was accepted, and refers to %s, which was deleted (I4)", name, target)
 		}
 	}
