@@ -97,6 +97,6 @@ func TestNoUserTakesAllConnections_I20(t *testing.T) {
 	stop()
 	g.Wait()
 	require.Equal(t, before, f.members(aWest), "no lease was lost")
-	require.Positive(t, f.metric(aWest+"x/y", `dbcontroller_refused_total{role="user",what="costly calls"}`))
+	require.Positive(t, f.metric(aWest+"x/y", `dbcontroller_refused_total{role="user",what="calls"}`))
 	f.settled()
 }

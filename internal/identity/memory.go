@@ -360,7 +360,7 @@ func (in *incoming) decode(ctx context.Context, v any, weigh func(request int64)
 		return status.Errorf(codes.InvalidArgument, "the request: %v", err)
 	}
 	if bytes > maxDecodedBytes {
-		return status.Errorf(codes.ResourceExhausted, "the request has so many values that they take %d bytes of memory, %d are allowed: send fewer at a time", bytes, maxDecodedBytes)
+		return status.Errorf(codes.InvalidArgument, "the request has so many values that they take %d bytes of memory, %d are allowed: send fewer at a time", bytes, maxDecodedBytes)
 	}
 	if err := in.call.work(ctx, weigh(bytes)); err != nil {
 		return err
