@@ -7,11 +7,13 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/google/uuid"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -34,7 +36,9 @@ type Keeper interface {
 type Config struct {
 	Deployment schema.DeploymentID
 	// Address under which other deployments reach this one: host:port.
-	Address  string
+	Address string
+	// Database is the identity of this deployment's database.
+	Database uuid.UUID
 	Registry grpc.ClientConnInterface
 	Keeper   Keeper
 	Logger   *zap.Logger
@@ -48,15 +52,24 @@ type Client struct {
 	out          chan *schema.Environment
 	// problem is the reason why the registry cannot be followed; nil while it is.
 	problem atomic.Pointer[string]
-	// seen is the greatest revision of a whole environment: a registry with a smaller one has lost commits. Stored by Run.
-	seen atomic.Int64
+	// seen is the greatest revision of a whole environment, with the part of the registry's history that came with it: a registry
+	// that has not reached both has lost commits. Stored by Run.
+	seen atomic.Pointer[seen]
 	// listed: the environment that counts lists this deployment, or may. Of the goroutine of Run.
 	listed bool
 	// rights are the last declared ones, and rightsLost whether the registry has none any more. Only Run uses them.
 	rights     *schema.Rights
 	rightsLost bool
+	// another is the reason why the registry knows another database of this deployment; nil while it does not.
+	another atomic.Pointer[string]
 	// unlisted is the time since which the registry does not list this deployment; nil while it does.
 	unlisted atomic.Pointer[time.Time]
+}
+
+// seen is a revision of the registry, with the part of its history that came with it.
+type seen struct {
+	revision int64
+	history  string
 }
 
 // New makes a client.
@@ -69,6 +82,7 @@ func New(cfg Config) (*Client, error) {
 		// Of capacity one, for the newest environment: sent by Run, which takes an older one out first; never closed.
 		out: make(chan *schema.Environment, 1),
 	}
+	c.seen.Store(&seen{})
 	c.registration = newRegistration(c)
 	return c, nil
 }
@@ -91,6 +105,9 @@ func (c *Client) Problem() string {
 	if p := c.problem.Load(); p != nil {
 		return *p
 	}
+	if p := c.another.Load(); p != nil {
+		return *p
+	}
 	return c.registration.why()
 }
 
@@ -107,12 +124,13 @@ func (c *Client) Unlisted() (since time.Time, unlisted bool) {
 func (c *Client) Ask(ctx context.Context) (*schema.Environment, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	answer, err := c.registry.GetEnvironment(ctx, &registryv1.GetEnvironmentRequest{SeenRevision: c.seen.Load()})
+	told := c.seen.Load()
+	answer, err := c.registry.GetEnvironment(ctx, &registryv1.GetEnvironmentRequest{SeenRevision: told.revision, SeenHistory: told.history})
 	if err != nil {
 		return nil, err
 	}
 	env := wire.Environment(answer.GetEnvironment())
-	env.Incomplete = answer.GetIncomplete()
+	env.Incomplete, env.Unheard = answer.GetIncomplete(), answer.GetUnheard()
 	return env, nil
 }
 
@@ -126,7 +144,7 @@ func (c *Client) Run(ctx context.Context) error {
 		c.cfg.Logger.Warn("the kept environment cannot be read", zap.Error(err))
 	case kept != nil:
 		c.rights = kept.Rights
-		c.seen.Store(kept.Revision)
+		c.seen.Store(&seen{kept.Revision, kept.History})
 		_, c.listed = kept.Deployment(c.cfg.Deployment)
 		c.registration.see(kept)
 		c.publish(kept)
@@ -159,7 +177,8 @@ func (c *Client) publish(env *schema.Environment) {
 // follow watches until the stream ends. It goes on after the last token of the stream before it, if there is one.
 func (c *Client) follow(ctx context.Context, b *builder) error {
 	return retry.Watch(ctx, func(ctx context.Context, heard func()) error {
-		stream, err := c.registry.WatchEnvironment(ctx, &registryv1.WatchEnvironmentRequest{ResumeToken: b.begin(), SeenRevision: c.seen.Load()})
+		told := c.seen.Load()
+		stream, err := c.registry.WatchEnvironment(ctx, &registryv1.WatchEnvironmentRequest{ResumeToken: b.begin(), SeenRevision: told.revision, SeenHistory: told.history})
 		if err != nil {
 			return err
 		}
@@ -180,8 +199,8 @@ func (c *Client) follow(ctx context.Context, b *builder) error {
 // take publishes the environment when it is whole: at the end of the snapshot, and at each bookmark after it.
 func (c *Client) take(ctx context.Context, b *builder, msg *registryv1.WatchEnvironmentResponse) {
 	whole, changed := b.take(msg)
-	if whole && b.revision > c.seen.Load() {
-		c.seen.Store(b.revision)
+	if whole && b.revision >= c.seen.Load().revision {
+		c.seen.Store(&seen{b.revision, b.history})
 	}
 	if whole && c.problem.Swap(nil) != nil {
 		c.cfg.Logger.Info("the registry is followed again")
@@ -194,6 +213,7 @@ func (c *Client) take(ctx context.Context, b *builder, msg *registryv1.WatchEnvi
 		return
 	}
 	c.keepRights(env)
+	c.knowsDatabase(env)
 	err := c.cfg.Keeper.KeepEnvironment(ctx, env)
 	if b.unkept = err != nil; b.unkept {
 		c.cfg.Logger.Warn("the environment could not be kept for the next start, it is tried again", zap.Error(err))
@@ -237,6 +257,20 @@ func (c *Client) keepRights(env *schema.Environment) {
 	env.Rights = c.rights
 }
 
+// knowsDatabase reports when the registry knows this deployment over another database than this process runs over.
+func (c *Client) knowsDatabase(env *schema.Environment) {
+	d, _ := env.Deployment(c.cfg.Deployment)
+	if d.Database == uuid.Nil || d.Database == c.cfg.Database {
+		c.another.Store(nil)
+		return
+	}
+	problem := fmt.Sprintf("the registry knows this deployment over the database %s, and this process runs over %s: start it over the former one, or, "+
+		"if that one is lost for good, db-controller accept-database %s", d.Database, c.cfg.Database, c.cfg.Deployment)
+	if before := c.another.Swap(&problem); before == nil {
+		c.cfg.Logger.Warn(problem)
+	}
+}
+
 // builder builds an environment from a watch.
 type builder struct {
 	regions     map[string]bool
@@ -244,6 +278,8 @@ type builder struct {
 	deployments map[schema.DeploymentID]schema.Deployment
 	rights      *schema.Rights
 	revision    int64
+	// history is the part of the registry's history in which revision was read.
+	history string
 	// token resumes the watch where the environment was whole the last time; empty before the first time.
 	token   string
 	changed bool
@@ -275,6 +311,7 @@ func (b *builder) take(msg *registryv1.WatchEnvironmentResponse) (whole, changed
 		b.set(e.Delete, false)
 	case *registryv1.WatchEnvironmentResponse_EndOfSnapshot_:
 		b.revision, b.token = max(b.revision, e.EndOfSnapshot.GetRevision()), e.EndOfSnapshot.GetResumeToken()
+		b.history = e.EndOfSnapshot.GetHistory()
 		b.changed = false
 		return true, true
 	case *registryv1.WatchEnvironmentResponse_Bookmark_:
@@ -282,6 +319,7 @@ func (b *builder) take(msg *registryv1.WatchEnvironmentResponse) (whole, changed
 			return false, false // the snapshot has not ended
 		}
 		b.revision, b.token = max(b.revision, e.Bookmark.GetRevision()), e.Bookmark.GetResumeToken()
+		b.history = e.Bookmark.GetHistory()
 		changed, b.changed = b.changed, false
 		return true, changed
 	}
@@ -313,7 +351,7 @@ func (b *builder) set(c *registryv1.WatchEnvironmentResponse_Change, present boo
 }
 
 func (b *builder) build() *schema.Environment {
-	env := &schema.Environment{Revision: b.revision, Rights: b.rights}
+	env := &schema.Environment{Revision: b.revision, History: b.history, Rights: b.rights}
 	for r := range b.regions {
 		env.Regions = append(env.Regions, r)
 	}

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
 	"go.uber.org/zap"
 	"google.golang.org/grpc/status"
 
@@ -23,6 +24,7 @@ type registration struct {
 	known   bool               // guarded by mu: whether there is an environment
 	entry   *schema.Deployment // guarded by mu: this deployment in the newest environment; nil when it is not in it
 	problem string             // guarded by mu: the reason why the last try failed
+	named   bool               // guarded by mu: the registry has been told the identity of the database
 
 	// Of capacity one: a field above has changed. Sent by lead and see, received by run; never closed.
 	changed chan struct{}
@@ -90,7 +92,11 @@ func (r *registration) due() (generation int64, due bool) {
 	if r.entry == nil { // the registry refuses, and says why
 		return 1, true
 	}
-	return r.entry.Generation + 1, r.entry.Address != r.client.cfg.Address
+	if r.entry.Address != r.client.cfg.Address {
+		return r.entry.Generation + 1, true
+	}
+	// A registry of an earlier version does not store the identity: it is told once.
+	return r.entry.Generation, r.entry.Database == uuid.Nil && !r.named
 }
 
 const (
@@ -135,6 +141,7 @@ func (r *registration) register(ctx context.Context, generation int64) {
 	cfg := r.client.cfg
 	_, err := r.client.registry.RegisterDeployment(asking, &registryv1.RegisterDeploymentRequest{
 		Service: cfg.Deployment.Service, Region: cfg.Deployment.Region, Address: cfg.Address, Generation: generation,
+		Database: cfg.Database.String(),
 	})
 	if ctx.Err() != nil {
 		return
@@ -146,6 +153,7 @@ func (r *registration) register(ctx context.Context, generation int64) {
 	r.mu.Lock()
 	changed := r.problem != problem
 	r.problem = problem
+	r.named = r.named || err == nil
 	r.mu.Unlock()
 	if changed && err != nil {
 		cfg.Logger.Warn("the deployment could not be registered, it is tried again; others may not reach it", zap.Error(err))

@@ -267,3 +267,56 @@ func TestNodesThatStartAnewAreToldWhatToFollow_I13(t *testing.T) {
 		require.Empty(t, w.subscriptions())
 	})
 }
+
+// leading is a process whose surplus has the shard that leads.
+type leading struct {
+	*process
+	w       *world
+	surplus []uint32
+	// running is the number of nodes when the process left; released what was released before.
+	running  int
+	released [][]uint32
+	leads    []bool // whether it led at each release
+	led      bool
+}
+
+func (l *leading) Renew(ctx context.Context, member uuid.UUID) (schema.Grant, error) {
+	g, err := l.process.Renew(ctx, member)
+	g.Surplus, l.surplus = l.surplus, nil
+	return g, err
+}
+
+func (l *leading) Release(ctx context.Context, member uuid.UUID, shards []uint32) error {
+	l.w.mu.Lock()
+	l.running = l.w.running
+	l.w.mu.Unlock()
+	l.released, l.leads = append(l.released, shards), append(l.leads, l.led)
+	return l.process.Release(ctx, member, shards)
+}
+
+// Before a process releases shards to others, its nodes have ended, and it does not speak for the deployment any more.
+func TestShardsAreReleasedAfterTheirNodesHaveEnded_I18(t *testing.T) {
+	inTable(t, func(t *testing.T, w *world) {
+		l := &leading{process: w.leases.process(), w: w, surplus: []uint32{0}}
+		envs := make(chan *schema.Environment, 1)
+		m, err := nodemanager.New(nodemanager.Config{
+			Deployment: self, Environments: envs, Logger: zap.NewNop(), Leases: l, LeaseTTL: ttl,
+			Leads:     func(leads bool) { l.led = leads },
+			Switch:    func(context.Context, *schema.Model) error { return nil },
+			PointedTo: func(context.Context) ([]schema.DeploymentID, error) { return nil, nil },
+			NewNode:   func(share nodemanager.Share) (nodemanager.Runner, error) { return node{w, share}, nil },
+		})
+		require.NoError(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- m.Run(ctx) }()
+		envs <- environment(t, "b.example.com/us-west2@v1")
+		require.Equal(t, schema.RingSize-1, w.worked(t))
+		require.Equal(t, [][]uint32{{0}}, l.released)
+		require.Equal(t, []bool{false}, l.leads)
+		cancel()
+		require.NoError(t, <-done)
+		require.Len(t, l.released, 2)
+		require.Zero(t, l.running)
+	})
+}

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"errors"
 	"slices"
+
+	"github.com/google/uuid"
 )
 
 // Deployment is a deployment in the registry.
@@ -14,7 +16,9 @@ type Deployment struct {
 	Version    string
 	Generation int64
 	Disabled   bool
-	Pos        Pos
+	// Database is the identity of its database, as the registry knows it; uuid.Nil before its first registration.
+	Database uuid.UUID
+	Pos      Pos
 }
 
 // NeverRan reports whether a deployment has been described and has never registered: it has no resources and no references.
@@ -22,14 +26,18 @@ func (d Deployment) NeverRan() bool { return d.Address == "" && d.Generation == 
 
 // Environment is the content of the registry at one moment. Nobody changes an Environment that was handed out.
 type Environment struct {
-	Revision    int64
+	Revision int64
+	// History is the part of the registry's history in which Revision was read; empty if the registry names none.
+	History     string
 	Regions     []string
 	Services    []*Descriptor
 	Deployments []Deployment
 	// Rights are the rights by resource; nil when none were declared.
 	Rights *Rights
-	// Incomplete: the registry's database lost commits, or is empty, and deployments may be missing.
+	// Incomplete: the registry's database lost commits, or is empty, and deployments may be missing; or some of its deployments,
+	// Unheard, have not told yet what they have seen.
 	Incomplete bool
+	Unheard    []string
 }
 
 // Deployment returns a deployment, and reports whether there is one.
@@ -97,7 +105,10 @@ func (e *Environment) With(other *Environment) *Environment {
 		case i < 0:
 			out.Deployments = append(out.Deployments, d)
 		case d.Generation > out.Deployments[i].Generation:
+			d.Database = cmp.Or(out.Deployments[i].Database, d.Database)
 			out.Deployments[i] = d
+		default:
+			out.Deployments[i].Database = cmp.Or(out.Deployments[i].Database, d.Database)
 		}
 	}
 	return &out
@@ -106,7 +117,7 @@ func (e *Environment) With(other *Environment) *Environment {
 // Over returns the union of two environments, in which descriptors and deployments of given replace those of e.
 func (e *Environment) Over(given *Environment) *Environment {
 	out := &Environment{
-		Revision: e.Revision, Regions: e.Regions, Services: slices.Clone(given.Services), Deployments: slices.Clone(given.Deployments),
+		Revision: e.Revision, History: e.History, Regions: e.Regions, Services: slices.Clone(given.Services), Deployments: slices.Clone(given.Deployments),
 		Rights: cmp.Or(given.Rights, e.Rights),
 	}
 	for _, s := range e.Services {

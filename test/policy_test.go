@@ -29,7 +29,7 @@ dbcontroller.admin.v1.AdminService Status Explain: user operator
 dbcontroller.admin.v1.AdminService Decommission Verify ListRemovals AcceptDatabase WaiveComparison: operator
 dbcontroller.schema.v1.SchemaService EstablishReferences ConfirmBlockades ResolveBlockades ReleaseBlockades WatchImportedServiceDeletions AcknowledgeDeletions PlanDeletion WatchResourceShadows TraceCascades CheckOwners DropOwners AnnounceEpoch ConfirmEpoch CheckReferences UpgradeOwnerReferences: deployment
 dbcontroller.schema.v1.SchemaService ListResourceShadows ListBlockades: deployment operator
-dbcontroller.registry.v1.RegistryService Apply Remove SetDeploymentVersion DecommissionDeployment: operator
+dbcontroller.registry.v1.RegistryService Apply Remove SetDeploymentVersion DecommissionDeployment AcceptDatabase: operator
 dbcontroller.registry.v1.RegistryService GetEnvironment WatchEnvironment: user operator deployment registry
 dbcontroller.registry.v1.RegistryService RegisterDeployment: deployment
 grpc.health.v1.Health Check Watch List: user operator deployment registry

@@ -5,6 +5,7 @@ import (
 
 	"github.com/db-controller/db-controller/schema"
 	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
+	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
 )
 
 func newAcceptDatabase() *cobra.Command {
@@ -82,5 +83,9 @@ func acceptDatabase(cmd *cobra.Command, id schema.DeploymentID, reason string) e
 		}
 		told.done(out, d.DeploymentID, "ok; db-controller status "+d.String()+" shows when both have compared")
 	}
-	return told.result(out, id, "did not answer, and still ignores messages of "+id.String())
+	_, unstored := c.Registry.AcceptDatabase(cmd.Context(), &registryv1.AcceptDatabaseRequest{Service: id.Service, Region: id.Region, Database: req.GetDatabase()})
+	if err := told.result(out, id, "did not answer, and still ignores messages of "+id.String()); err != nil || unstored == nil {
+		return err
+	}
+	return &exitError{exitUnavailable, fmt.Errorf("the registry still names the former database of %s: run the same command again later (%w)", id, plain(unstored))}
 }

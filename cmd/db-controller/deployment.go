@@ -209,7 +209,7 @@ func (d *deployment) buildRegistryClient(context.Context) (err error) {
 		return fmt.Errorf("--registry: %w", err)
 	}
 	d.registry, err = envregistry.New(envregistry.Config{
-		Deployment: d.cfg.id, Address: d.cfg.advertise, Registry: d.registryConn, Keeper: keeper{d.store}, Logger: d.log,
+		Deployment: d.cfg.id, Address: d.cfg.advertise, Database: d.store.Database(), Registry: d.registryConn, Keeper: keeper{d.store}, Logger: d.log,
 	})
 	if err == nil {
 		d.endpoints.metrics.MustRegister(newRegistered(d.registry.Registered))

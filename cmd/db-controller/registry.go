@@ -82,6 +82,9 @@ func runRegistry(ctx context.Context, cfg registryConfig, log *zap.Logger) error
 			return err
 		}
 	}
+	if err := environment.Begin(ctx); err != nil {
+		return err
+	}
 	server, err := newRegistryServer(environment, endpoints)
 	if err != nil {
 		return err

@@ -4,60 +4,109 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/jackc/pgx/v5"
 	"go.uber.org/zap"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"github.com/db-controller/db-controller/internal/identity"
+	"github.com/db-controller/db-controller/schema"
 )
 
-// An older copy of the database's files looks like the original: server and timeline are the same. Its revision is smaller than
-// one that was seen before. Then deployments may be missing until an operator has applied all of them again, tokens that were
-// given out are void, and no revision is used twice.
+// An older copy of the database's files looks like the original: server and timeline are the same. It is revealed by what was seen
+// before: a greater revision, or a part of the history (see history.go) that the copy lacks or had ended earlier. Then deployments may
+// be missing until an operator has applied all of them again, tokens that were given out are void, and no revision is used twice.
 const beginAgainSQL = `
-WITH older AS (
+WITH again AS (
     UPDATE dbcontroller_registry.meta SET revision = GREATEST(revision, $1) + 1, epoch = gen_random_uuid()
-    WHERE revision < $1 OR $2 RETURNING revision
-), unvouched AS (
-    UPDATE dbcontroller_registry.deployment SET applied_in = NULL FROM older
 )
-SELECT count(*) > 0 FROM older`
+UPDATE dbcontroller_registry.deployment SET applied_in = NULL`
 
 // maxSeen is greater than any number of changes.
 const maxSeen = 1 << 52
 
-// notOlder compares the revision of the database with the greatest one that this process and its caller have seen. Only deployments
-// and operators are believed.
-func (s *Server) notOlder(ctx context.Context, seen int64) error {
-	if seen < 0 || seen > maxSeen {
+// seen is what a caller, or this process, has seen of the registry: the greatest revision, and the part of the history in which it
+// was read; empty if unknown.
+type seen struct {
+	revision int64
+	history  string
+}
+
+// check compares the database with what this process and its caller have seen, and notes that the caller, if it is a deployment, has
+// told it. Only deployments and operators are believed.
+func (s *Server) check(ctx context.Context, told seen) error {
+	if told.revision < 0 || told.revision > maxSeen {
 		return status.Errorf(codes.InvalidArgument, "seen_revision: want 0 to %d", int64(maxSeen))
 	}
-	if who, err := identity.FromContext(ctx); err != nil || who.Role != identity.RoleDeployment && who.Role != identity.RoleOperator {
-		seen = 0
+	who, err := identity.FromContext(ctx)
+	if err != nil || who.Role != identity.RoleDeployment && who.Role != identity.RoleOperator {
+		told = seen{}
 	}
-	return s.store.beginAgain(ctx, max(seen, s.store.seen.Load()), false, s.log)
+	if err := s.store.compare(ctx, seen{revision: s.store.seen.Load()}, s.log); err != nil {
+		return err
+	}
+	if err := s.store.compare(ctx, told, s.log); err != nil {
+		return err
+	}
+	if err == nil && who.Role == identity.RoleDeployment {
+		return s.store.hear(ctx, who.Deployment)
+	}
+	return nil
 }
 
 // Restored notes that the database is an older copy, which an operator has declared.
 func (s *Server) Restored(ctx context.Context) error {
-	return s.store.beginAgain(ctx, 0, true, s.log)
+	return s.store.beginAgain(ctx, seen{}, true, s.log)
 }
 
-func (s *store) beginAgain(ctx context.Context, seen int64, declared bool, log *zap.Logger) error {
-	older := declared
-	if !declared {
-		if err := s.pool.QueryRow(ctx, `SELECT revision < $1 FROM dbcontroller_registry.meta`, seen).Scan(&older); err != nil {
-			return fmt.Errorf("read the revision: %w", err)
-		}
-	}
-	if !older {
+// compare begins again when the database has not reached what was seen.
+func (s *store) compare(ctx context.Context, what seen, log *zap.Logger) error {
+	if what.revision == 0 {
 		return nil
 	}
-	if err := s.pool.QueryRow(ctx, beginAgainSQL, seen, declared).Scan(&older); err != nil {
-		return fmt.Errorf("compare the revision with those that were seen: %w", err)
+	older, err := s.isOlder(ctx, s.pool, what)
+	if err != nil || !older {
+		return err
 	}
-	if older {
-		log.Error("the registry's database is an older copy: deployments may be missing until all of them are applied again", zap.Int64("revision seen", seen))
+	return s.beginAgain(ctx, what, false, log)
+}
+
+const revisionBelowSQL = `SELECT revision < $1 FROM dbcontroller_registry.meta`
+
+func (s *store) isOlder(ctx context.Context, q queryRower, what seen) (older bool, err error) {
+	if err := q.QueryRow(ctx, revisionBelowSQL, what.revision).Scan(&older); err != nil {
+		return false, fmt.Errorf("read the revision: %w", err)
+	}
+	if older || what.history == "" {
+		return older, nil
+	}
+	return isForked(ctx, q, what)
+}
+
+// beginAgain holds the lock of the revision when it looks: of two callers who know the same, the second finds that it is known.
+func (s *store) beginAgain(ctx context.Context, what seen, declared bool, log *zap.Logger) error {
+	again := false
+	err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, lockRevisionSQL); err != nil {
+			return err
+		}
+		if again = declared; !again {
+			var err error
+			if again, err = s.isOlder(ctx, tx, what); err != nil || !again {
+				return err
+			}
+		}
+		if err := fork(ctx, tx, what); err != nil {
+			return err
+		}
+		_, err := tx.Exec(ctx, beginAgainSQL, what.revision)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("compare the registry's database with what was seen of it: %w", err)
+	}
+	if again {
+		log.Error("the registry's database is an older copy: deployments may be missing until all of them are applied again", zap.Int64("revision seen", what.revision))
 		s.wake.Wake(environmentFeed)
 	}
 	return nil
@@ -67,4 +116,40 @@ func (s *store) beginAgain(ctx context.Context, seen int64, declared bool, log *
 func (s *store) see(revision int64) {
 	for seen := s.seen.Load(); revision > seen && !s.seen.CompareAndSwap(seen, revision); seen = s.seen.Load() {
 	}
+}
+
+const (
+	heardSQL = `
+UPDATE dbcontroller_registry.deployment d SET heard_in = m.history FROM dbcontroller_registry.meta m
+WHERE d.service = $1 AND d.region = $2 AND d.heard_in <> m.history`
+
+	// Those that have run and are not disabled. An empty history, before the first server that begins one, has been heard of.
+	unheardSQL = `
+SELECT d.service || '/' || d.region FROM dbcontroller_registry.deployment d, dbcontroller_registry.meta m
+WHERE d.address <> '' AND NOT d.disabled AND d.heard_in <> m.history ORDER BY 1`
+)
+
+// hear notes that a deployment has told what it has seen since the present part of the history began.
+func (s *store) hear(ctx context.Context, from schema.DeploymentID) error {
+	if _, err := s.pool.Exec(ctx, heardSQL, from.Service, from.Region); err != nil {
+		return fmt.Errorf("note that %s was heard: %w", from, err)
+	}
+	return nil
+}
+
+// complete reads whether deployments may be missing in an environment, and the present history.
+func complete(ctx context.Context, tx pgx.Tx, env *schema.Environment) error {
+	if err := tx.QueryRow(ctx, selectHistorySQL).Scan(&env.History); err != nil {
+		return err
+	}
+	if err := tx.QueryRow(ctx, incompleteSQL).Scan(&env.Incomplete); err != nil {
+		return err
+	}
+	rows, err := tx.Query(ctx, unheardSQL)
+	if err != nil {
+		return err
+	}
+	env.Unheard, err = pgx.CollectRows(rows, pgx.RowTo[string])
+	env.Incomplete = env.Incomplete || len(env.Unheard) > 0
+	return err
 }

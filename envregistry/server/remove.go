@@ -29,13 +29,13 @@ SELECT m.revision, true, old.service, old.version, old.descriptor FROM old, dbco
 	removeDeploymentSQL = `
 WITH old AS (
     DELETE FROM dbcontroller_registry.deployment WHERE service = $1 AND region = $2
-    RETURNING service, region, version, address, generation, disabled
+    RETURNING service, region, version, address, generation, disabled, database
 ), ran AS (
-    INSERT INTO dbcontroller_registry.removed (service, region, version, descriptor)
-    SELECT old.service, old.region, v.version, v.descriptor
+    INSERT INTO dbcontroller_registry.removed (service, region, version, descriptor, database)
+    SELECT old.service, old.region, v.version, v.descriptor, old.database
     FROM old JOIN dbcontroller_registry.service_version v ON v.service = old.service AND v.version = old.version
     WHERE old.generation <> 0 OR old.address <> ''
-    ON CONFLICT (service, region) DO UPDATE SET version = EXCLUDED.version, descriptor = EXCLUDED.descriptor
+    ON CONFLICT (service, region) DO UPDATE SET version = EXCLUDED.version, descriptor = EXCLUDED.descriptor, database = EXCLUDED.database
 )
 INSERT INTO dbcontroller_registry.change (revision, gone, service, region, version, address, generation, disabled)
 SELECT m.revision, true, old.service, old.region, old.version, old.address, old.generation, old.disabled

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.uber.org/zap"
 	"google.golang.org/grpc/codes"
@@ -30,6 +31,7 @@ var Policy = identity.Policy{
 	registryv1.RegistryService_Remove_FullMethodName:                 {identity.RoleOperator},
 	registryv1.RegistryService_SetDeploymentVersion_FullMethodName:   {identity.RoleOperator},
 	registryv1.RegistryService_DecommissionDeployment_FullMethodName: {identity.RoleOperator},
+	registryv1.RegistryService_AcceptDatabase_FullMethodName:         {identity.RoleOperator},
 	registryv1.RegistryService_GetEnvironment_FullMethodName:         identity.Anybody,
 	registryv1.RegistryService_WatchEnvironment_FullMethodName:       identity.Anybody,
 	registryv1.RegistryService_RegisterDeployment_FullMethodName:     {identity.RoleDeployment},
@@ -102,14 +104,14 @@ func (s *Server) Apply(ctx context.Context, req *registryv1.ApplyRequest) (*regi
 
 // GetEnvironment returns the whole environment.
 func (s *Server) GetEnvironment(ctx context.Context, req *registryv1.GetEnvironmentRequest) (*registryv1.GetEnvironmentResponse, error) {
-	if err := s.notOlder(ctx, req.GetSeenRevision()); err != nil {
+	if err := s.check(ctx, seen{req.GetSeenRevision(), req.GetSeenHistory()}); err != nil {
 		return nil, s.fail(err)
 	}
 	env, err := s.store.read(ctx)
 	if err != nil {
 		return nil, s.fail(err)
 	}
-	return &registryv1.GetEnvironmentResponse{Environment: wire.EnvironmentProto(env), Incomplete: env.Incomplete}, nil
+	return &registryv1.GetEnvironmentResponse{Environment: wire.EnvironmentProto(env), Incomplete: env.Incomplete, Unheard: env.Unheard}, nil
 }
 
 // SetDeploymentVersion switches a deployment to another described version.
@@ -142,6 +144,10 @@ func (s *Server) RegisterDeployment(ctx context.Context, req *registryv1.Registe
 	if err := schema.CheckAddress(req.GetAddress()); err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
+	database, err := databaseOf(req.GetDatabase())
+	if err != nil {
+		return nil, err
+	}
 	_, err = s.store.change(ctx, nil, func(env *schema.Environment) error {
 		d := find(env, id)
 		if d == nil {
@@ -151,6 +157,7 @@ func (s *Server) RegisterDeployment(ctx context.Context, req *registryv1.Registe
 			}
 			return cmp.Or(err, fmt.Errorf("%w: %s: apply a file that lists it under deployments", errUnknownDeployment, id))
 		}
+		d.Database = cmp.Or(d.Database, database) // another one needs an operator: AcceptDatabase
 		return register(d, req.GetAddress(), req.GetGeneration(), env.Revision)
 	})
 	if err != nil {
@@ -181,6 +188,42 @@ func register(d *schema.Deployment, address string, generation, revision int64) 
 	}
 	d.Address = address
 	return nil
+}
+
+// databaseOf parses the identity of a database; uuid.Nil for none, as earlier versions send it.
+func databaseOf(s string) (uuid.UUID, error) {
+	if s == "" {
+		return uuid.Nil, nil
+	}
+	id, err := uuid.Parse(s)
+	if err != nil {
+		return uuid.Nil, status.Error(codes.InvalidArgument, "database: want the identity of a database, a UUID")
+	}
+	return id, nil
+}
+
+// AcceptDatabase stores that another database has replaced that of a deployment for good. A repeated call changes nothing.
+func (s *Server) AcceptDatabase(ctx context.Context, req *registryv1.AcceptDatabaseRequest) (*registryv1.Deployment, error) {
+	id := schema.DeploymentID{Service: req.GetService(), Region: req.GetRegion()}
+	database, err := databaseOf(req.GetDatabase())
+	if err == nil && database == uuid.Nil {
+		err = status.Error(codes.InvalidArgument, "database: want the identity of the new database, a UUID")
+	}
+	if err != nil {
+		return nil, err
+	}
+	_, err = s.store.change(ctx, nil, func(env *schema.Environment) error {
+		d := find(env, id)
+		if d == nil {
+			return fmt.Errorf("%w: %s", errUnknownDeployment, id)
+		}
+		d.Database = database
+		return nil
+	})
+	if err != nil {
+		return nil, s.fail(err)
+	}
+	return s.deployment(ctx, id)
 }
 
 func (s *Server) deployment(ctx context.Context, id schema.DeploymentID) (*registryv1.Deployment, error) {

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sync/atomic"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"google.golang.org/protobuf/proto"
@@ -30,6 +31,8 @@ type store struct {
 	wake  *feed.Broadcast // wakes the watches of this process, which read the database
 	feeds *feed.Log
 	seen  atomic.Int64 // the greatest revision that this process has read
+	// recent is the part of the history as some watch has read it last.
+	recent atomic.Pointer[recentHistory]
 }
 
 func newStore(pool *pgxpool.Pool) *store {
@@ -40,9 +43,10 @@ func newStore(pool *pgxpool.Pool) *store {
 const (
 	lockRevisionSQL      = `SELECT revision FROM dbcontroller_registry.meta FOR UPDATE`
 	selectRevisionSQL    = `SELECT revision FROM dbcontroller_registry.meta`
+	selectHistorySQL     = `SELECT history FROM dbcontroller_registry.meta`
 	selectRegionsSQL     = `SELECT name FROM dbcontroller_registry.region ORDER BY name`
 	selectServicesSQL    = `SELECT descriptor FROM dbcontroller_registry.service_version ORDER BY service, version`
-	selectDeploymentsSQL = `SELECT service, region, version, address, generation, disabled FROM dbcontroller_registry.deployment ORDER BY service, region`
+	selectDeploymentsSQL = `SELECT service, region, version, address, generation, disabled, database FROM dbcontroller_registry.deployment ORDER BY service, region`
 
 	selectRightsSQL = `SELECT rights FROM dbcontroller_registry.rights`
 
@@ -67,15 +71,16 @@ INSERT INTO dbcontroller_registry.change (revision, gone, service, version, desc
 SELECT m.revision, false, new.service, new.version, new.descriptor FROM new, dbcontroller_registry.meta m`
 	upsertDeploymentSQL = `
 WITH new AS (
-    INSERT INTO dbcontroller_registry.deployment (service, region, version, address, generation, disabled) VALUES ($1, $2, $3, $4, $5, $6)
+    INSERT INTO dbcontroller_registry.deployment (service, region, version, address, generation, disabled, database)
+    VALUES ($1, $2, $3, $4, $5, $6, COALESCE($7, (SELECT database FROM dbcontroller_registry.removed WHERE service = $1 AND region = $2)))
     ON CONFLICT (service, region) DO UPDATE SET version = EXCLUDED.version, address = EXCLUDED.address,
-        generation = EXCLUDED.generation, disabled = EXCLUDED.disabled
-    RETURNING service, region, version, address, generation, disabled
+        generation = EXCLUDED.generation, disabled = EXCLUDED.disabled, database = EXCLUDED.database
+    RETURNING service, region, version, address, generation, disabled, database
 )
-INSERT INTO dbcontroller_registry.change (revision, gone, service, region, version, address, generation, disabled)
-SELECT m.revision, false, new.service, new.region, new.version, new.address, new.generation, new.disabled FROM new, dbcontroller_registry.meta m`
+INSERT INTO dbcontroller_registry.change (revision, gone, service, region, version, address, generation, disabled, database)
+SELECT m.revision, false, new.service, new.region, new.version, new.address, new.generation, new.disabled, new.database FROM new, dbcontroller_registry.meta m`
 	// The list of deployments is complete when an operator has applied each of them since the database was last restored or
-	// failed over, and there is at least one.
+	// failed over, there is at least one, and all that run have told what they have seen (unheardSQL).
 	incompleteSQL = `
 SELECT NOT EXISTS (SELECT FROM dbcontroller_registry.deployment) OR EXISTS (
     SELECT FROM dbcontroller_registry.deployment d, dbcontroller_registry.meta m WHERE d.applied_in IS DISTINCT FROM ` + feed.ServerSQL + `
@@ -98,7 +103,7 @@ func (s *store) read(ctx context.Context) (*schema.Environment, error) {
 		if env, err = readEnvironment(ctx, tx, selectRevisionSQL); err != nil {
 			return err
 		}
-		return tx.QueryRow(ctx, incompleteSQL).Scan(&env.Incomplete)
+		return complete(ctx, tx, env)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("read the environment: %w", err)
@@ -131,7 +136,11 @@ func readEnvironment(ctx context.Context, tx pgx.Tx, revisionSQL string) (*schem
 	})
 	b.Queue(selectDeploymentsSQL).Query(func(rows pgx.Rows) error {
 		var d schema.Deployment
-		_, err := pgx.ForEachRow(rows, []any{&d.Service, &d.Region, &d.Version, &d.Address, &d.Generation, &d.Disabled}, func() error {
+		var database *uuid.UUID
+		_, err := pgx.ForEachRow(rows, []any{&d.Service, &d.Region, &d.Version, &d.Address, &d.Generation, &d.Disabled, &database}, func() error {
+			if d.Database = uuid.Nil; database != nil {
+				d.Database = *database
+			}
 			d.Pos = schema.Pos{Path: "deployments[" + d.String() + "]"}
 			env.Deployments = append(env.Deployments, d)
 			return nil
@@ -182,6 +191,7 @@ func (s *store) apply(ctx context.Context, in *schema.Environment, unused patter
 		for _, d := range in.Deployments {
 			old := find(env, d.DeploymentID)
 			if old == nil {
+				d.Database = uuid.Nil // its registration names it
 				env.Deployments = append(env.Deployments, d)
 				continue
 			}
@@ -284,10 +294,10 @@ func queueDifference(b *pgx.Batch, before, after *schema.Environment) ([]string,
 	}
 	for _, d := range after.Deployments {
 		old := find(before, d.DeploymentID)
-		if old != nil && old.Version == d.Version && old.Address == d.Address && old.Generation == d.Generation && old.Disabled == d.Disabled {
+		if old != nil && old.Version == d.Version && old.Address == d.Address && old.Generation == d.Generation && old.Disabled == d.Disabled && old.Database == d.Database {
 			continue
 		}
-		b.Queue(upsertDeploymentSQL, d.Service, d.Region, d.Version, d.Address, d.Generation, d.Disabled)
+		b.Queue(upsertDeploymentSQL, d.Service, d.Region, d.Version, d.Address, d.Generation, d.Disabled, uuid.NullUUID{UUID: d.Database, Valid: d.Database != uuid.Nil})
 		changes = append(changes, "deployment "+d.String()+": "+word(old != nil))
 	}
 	if now := wire.RightsProto(after.Rights); !proto.Equal(wire.RightsProto(before.Rights), now) {

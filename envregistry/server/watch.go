@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
@@ -20,7 +21,7 @@ import (
 const environmentFeed feed.Topics = 1
 
 // environmentFilter binds tokens to this kind of watch; change it when the events change, so that old tokens are reset.
-const environmentFilter = "environment with rights"
+const environmentFilter = "environment with rights and databases"
 
 const (
 	// Nothing but tokens depends on it. Of two servers that find it at the same time the second one waits, and changes nothing.
@@ -36,21 +37,22 @@ WHERE m.server IS DISTINCT FROM ` + feed.ServerSQL + ` OR ` + feed.EpochSQL + ` 
 	environmentSnapshotSQL = beginSinceSQL + `
     SELECT * FROM (
         SELECT 1 AS kind, name, 1::bigint AS seq, m.revision, false AS gone, name AS region, NULL AS service, NULL AS version,
-            NULL AS address, NULL::bigint AS generation, NULL::boolean AS disabled, NULL::bytea AS descriptor, NULL::bytea AS rights
+            NULL AS address, NULL::bigint AS generation, NULL::boolean AS disabled, NULL::bytea AS descriptor, NULL::bytea AS rights,
+            NULL::uuid AS database
         FROM dbcontroller_registry.region
         UNION ALL
-        SELECT 1, '', 1, m.revision, false, NULL, NULL, NULL, NULL, NULL, NULL, NULL, rights
+        SELECT 1, '', 1, m.revision, false, NULL, NULL, NULL, NULL, NULL, NULL, NULL, rights, NULL
         FROM dbcontroller_registry.rights
         UNION ALL
-        SELECT 2, service || ' ' || version, 2, m.revision, false, NULL, service, version, NULL, NULL, NULL, descriptor, NULL
+        SELECT 2, service || ' ' || version, 2, m.revision, false, NULL, service, version, NULL, NULL, NULL, descriptor, NULL, NULL
         FROM dbcontroller_registry.service_version
         UNION ALL
-        SELECT 3, service || ' ' || region, 3, m.revision, false, region, service, version, address, generation, disabled, NULL, NULL
+        SELECT 3, service || ' ' || region, 3, m.revision, false, region, service, version, address, generation, disabled, NULL, NULL, database
         FROM dbcontroller_registry.deployment
     ) AS item WHERE kind > $2 OR kind = $2 AND name COLLATE "C" > $3`
 
 	environmentNewSQL = beginSinceSQL + `
-    SELECT seq, revision, gone, region, service, version, address, generation, disabled, descriptor, rights
+    SELECT seq, revision, gone, region, service, version, address, generation, disabled, descriptor, rights, database
     FROM dbcontroller_registry.change
     WHERE (CASE WHEN service IS NULL THEN 1 WHEN region IS NULL THEN 2 ELSE 3 END,
         CASE WHEN service IS NULL THEN COALESCE(region, '') ELSE service || ' ' || COALESCE(region, version) END COLLATE "C") <= ($4, $5) AND` + feed.New
@@ -79,7 +81,8 @@ func scanChanged(row pgx.CollectableRow) (out changed, _ int64, _ error) {
 	var gone, disabled *bool
 	var region, service, version, address *string
 	var raw, rights []byte
-	err := row.Scan(&seq, &revision, &gone, &region, &service, &version, &address, &generation, &disabled, &raw, &rights)
+	var database *uuid.UUID
+	err := row.Scan(&seq, &revision, &gone, &region, &service, &version, &address, &generation, &disabled, &raw, &rights, &database)
 	if err != nil || seq == nil {
 		return out, 0, err
 	}
@@ -100,9 +103,11 @@ func scanChanged(row pgx.CollectableRow) (out changed, _ int64, _ error) {
 		}
 		out.change.Item = &registryv1.WatchEnvironmentResponse_Change_Service{Service: d}
 	default:
-		out.change.Item = &registryv1.WatchEnvironmentResponse_Change_Deployment{Deployment: &registryv1.Deployment{
-			Service: *service, Region: *region, Version: *version, Address: *address, Generation: *generation, Disabled: *disabled,
-		}}
+		d := &registryv1.Deployment{Service: *service, Region: *region, Version: *version, Address: *address, Generation: *generation, Disabled: *disabled}
+		if database != nil {
+			d.Database = database.String()
+		}
+		out.change.Item = &registryv1.WatchEnvironmentResponse_Change_Deployment{Deployment: d}
 	}
 	return out, *seq, nil
 }
@@ -113,29 +118,34 @@ func (s *Server) WatchEnvironment(req *registryv1.WatchEnvironmentRequest, strea
 	if _, err := s.store.pool.Exec(stream.Context(), beginEpochSQL); err != nil {
 		return s.fail(err)
 	}
-	if err := s.notOlder(stream.Context(), req.GetSeenRevision()); err != nil {
+	at, err := s.stream(stream.Context(), seen{req.GetSeenRevision(), req.GetSeenHistory()})
+	if err != nil {
 		return s.fail(err)
 	}
-	revision := int64(0)
-	err := feed.Follow(stream.Context(), s.store.feeds, feed.Feed[changed]{
+	err = feed.Follow(stream.Context(), s.store.feeds, feed.Feed[changed]{
 		Filter: environmentFilter, Topic: environmentFeed, Chunk: 100, Aged: true, Keyed: true,
 		SnapshotSQL: environmentSnapshotSQL + feed.SnapshotEnd(`kind, name COLLATE "C"`, 1), FirstSQL: environmentNewSQL + feed.FirstPage(2), NextSQL: environmentNewSQL + feed.NextPage(2),
 		Scan: scanChanged,
 	}, req.GetResumeToken(), func(e schema.Event[changed]) error {
 		for _, c := range e.Items {
-			revision = max(revision, c.change.GetRevision())
+			at.take(c.change.GetRevision())
 			if err := stream.Send(response(c)); err != nil {
+				return err
+			}
+		}
+		if e.EndOfSnapshot || e.Token != "" {
+			if err := at.settle(stream.Context()); err != nil {
 				return err
 			}
 		}
 		switch {
 		case e.EndOfSnapshot:
 			return stream.Send(&registryv1.WatchEnvironmentResponse{Event: &registryv1.WatchEnvironmentResponse_EndOfSnapshot_{
-				EndOfSnapshot: &registryv1.WatchEnvironmentResponse_EndOfSnapshot{Revision: revision, ResumeToken: e.Token},
+				EndOfSnapshot: &registryv1.WatchEnvironmentResponse_EndOfSnapshot{Revision: at.revision, ResumeToken: e.Token, History: at.history},
 			}})
 		case e.Token != "":
 			return stream.Send(&registryv1.WatchEnvironmentResponse{Event: &registryv1.WatchEnvironmentResponse_Bookmark_{
-				Bookmark: &registryv1.WatchEnvironmentResponse_Bookmark{Revision: revision, ResumeToken: e.Token},
+				Bookmark: &registryv1.WatchEnvironmentResponse_Bookmark{Revision: at.revision, ResumeToken: e.Token, History: at.history},
 			}})
 		}
 		return nil

@@ -35,14 +35,15 @@ BEGIN
 
     FOR granted IN SELECT * FROM (VALUES
         ('api', 'SELECT', 'meta'),
-        ('api', 'UPDATE (revision, compacted, epoch, server, timeline)', 'meta'),
+        ('api', 'UPDATE (revision, compacted, epoch, server, timeline, history)', 'meta'),
+        ('api', 'SELECT, INSERT, UPDATE', 'history'),
         ('api', 'SELECT, INSERT, UPDATE, DELETE', 'region, dbcontroller_registry.service_version, dbcontroller_registry.deployment'),
         ('api', 'SELECT, INSERT, UPDATE', 'rights'),
         ('api', 'SELECT, INSERT', 'decommissioned'),
         ('api', 'SELECT, INSERT, UPDATE', 'removed'),
         ('api', 'SELECT, INSERT, DELETE', 'change'),
-        ('audit', 'SELECT', 'region, dbcontroller_registry.service_version, dbcontroller_registry.deployment, dbcontroller_registry.decommissioned, dbcontroller_registry.removed, dbcontroller_registry.change, dbcontroller_registry.rights'),
-        ('audit', 'SELECT (singleton, revision, database_id, compacted, epoch, server, timeline)', 'meta')
+        ('audit', 'SELECT', 'region, dbcontroller_registry.service_version, dbcontroller_registry.deployment, dbcontroller_registry.decommissioned, dbcontroller_registry.removed, dbcontroller_registry.change, dbcontroller_registry.rights, dbcontroller_registry.history'),
+        ('audit', 'SELECT (singleton, revision, database_id, compacted, epoch, server, timeline, history)', 'meta')
     ) AS g (role, rights, tables) LOOP
         EXECUTE format('GRANT %s ON dbcontroller_registry.%s TO %I', granted.rights, granted.tables, prefix || '_' || granted.role);
     END LOOP;

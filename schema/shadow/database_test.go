@@ -197,3 +197,32 @@ func TestAnotherDatabaseUnderAProcessIsNoticed_I15(t *testing.T) {
 	_, err = b.Stores[b.ID(bEast)].Answer(context.Background(), b.ID(aWest), nil)
 	require.Error(t, err)
 }
+
+// The target's database is restored to before it met the holder's, and the holder's process runs over an empty one just then: the registry
+// remembers the database that the holder's deployment registered with.
+func TestARestoredDatabaseMeetsNoEmptyOneFirst_I2_I15(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	b.MustPut(target, nil)
+	restore := b.Backup(aWest)
+	b.MustPut(holder, body{"block": target})
+	b.Settle()
+	restore()
+	require.Zero(t, countRows(t, b.Pools[b.ID(aWest)], `SELECT count(*) FROM dbcontroller.deployment WHERE service = 'b.example.com' AND database_id IS NOT NULL`))
+	back := b.Replace(bEast)
+	awaiting, err := b.Stores[b.ID(aWest)].NoticeEpoch(t.Context())
+	require.NoError(t, err)
+	require.True(t, awaiting)
+	err = b.Stores[b.ID(aWest)].CheckDatabase(t.Context(), b.ID(bEast), b.Stores[b.ID(bEast)].Database())
+	require.ErrorIs(t, err, peer.ErrRecovering, "the registry has not been asked")
+	b.Recover(aWest)
+	b.Settle()
+	require.Contains(t, unconfirmed(t, b, aWest), b.ID(bEast))
+	_, err = b.Delete(target)
+	require.ErrorAs(t, err, new(*peer.UnavailableError))
+	back()
+	b.Settle()
+	_, err = b.Delete(target)
+	require.ErrorAs(t, err, new(*peer.BlockedError))
+	b.Audit()
+}

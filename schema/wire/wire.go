@@ -119,18 +119,31 @@ func Deployment(d *registryv1.Deployment) schema.Deployment {
 	id := schema.DeploymentID{Service: d.GetService(), Region: d.GetRegion()}
 	return schema.Deployment{
 		DeploymentID: id, Address: d.GetAddress(), Version: d.GetVersion(), Generation: d.GetGeneration(),
-		Disabled: d.GetDisabled(), Pos: schema.Pos{Path: "deployments[" + id.String() + "]"},
+		Disabled: d.GetDisabled(), Database: database(d.GetDatabase()), Pos: schema.Pos{Path: "deployments[" + id.String() + "]"},
 	}
 }
 
 // DeploymentProto converts a deployment to its message.
 func DeploymentProto(d schema.Deployment) *registryv1.Deployment {
-	return &registryv1.Deployment{Service: d.Service, Region: d.Region, Address: d.Address, Version: d.Version, Generation: d.Generation, Disabled: d.Disabled}
+	out := &registryv1.Deployment{Service: d.Service, Region: d.Region, Address: d.Address, Version: d.Version, Generation: d.Generation, Disabled: d.Disabled}
+	if d.Database != uuid.Nil {
+		out.Database = d.Database.String()
+	}
+	return out
+}
+
+// database returns the identity of a database; uuid.Nil for none, and for what is no identity.
+func database(s string) uuid.UUID {
+	id, err := uuid.Parse(s)
+	if err != nil {
+		return uuid.Nil
+	}
+	return id
 }
 
 // Environment converts an environment.
 func Environment(e *registryv1.Environment) *schema.Environment {
-	out := &schema.Environment{Revision: e.GetRevision(), Rights: Rights(e.GetRights())}
+	out := &schema.Environment{Revision: e.GetRevision(), History: e.GetHistory(), Rights: Rights(e.GetRights())}
 	for _, r := range e.GetRegions() {
 		out.Regions = append(out.Regions, r.GetName())
 	}
@@ -145,7 +158,7 @@ func Environment(e *registryv1.Environment) *schema.Environment {
 
 // EnvironmentProto converts an environment to its message.
 func EnvironmentProto(e *schema.Environment) *registryv1.Environment {
-	out := &registryv1.Environment{Revision: e.Revision, Rights: RightsProto(e.Rights)}
+	out := &registryv1.Environment{Revision: e.Revision, History: e.History, Rights: RightsProto(e.Rights)}
 	for _, r := range e.Regions {
 		out.Regions = append(out.Regions, &registryv1.Region{Name: r})
 	}

@@ -65,7 +65,7 @@ func (b *Box) close(id schema.DeploymentID) {
 func (b *Box) Environment() *schema.Environment {
 	env := &schema.Environment{Services: b.services}
 	for id, store := range b.Stores {
-		env.Deployments = append(env.Deployments, schema.Deployment{DeploymentID: id, Version: store.Model().Descriptor.Version, Address: "box"})
+		env.Deployments = append(env.Deployments, schema.Deployment{DeploymentID: id, Version: store.Model().Descriptor.Version, Address: "box", Database: b.databases[id]})
 	}
 	return env
 }

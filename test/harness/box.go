@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
@@ -46,6 +47,8 @@ type Box struct {
 
 	services []*schema.Descriptor
 	configs  map[schema.DeploymentID]shadow.Config
+	// databases are the identities of the first databases, as the registry keeps them.
+	databases map[schema.DeploymentID]uuid.UUID
 }
 
 // BoxConfig changes the configuration of a box's stores.
@@ -58,7 +61,7 @@ func NewBox(t testing.TB, services string, configure BoxConfig, deployments ...s
 	require.NoError(t, err)
 	server := Postgres(t)
 	template := deploymentTemplate(t, server)
-	b := &Box{t: t, Stores: map[schema.DeploymentID]*shadow.Store{}, Pools: map[schema.DeploymentID]*pgxpool.Pool{}, down: map[schema.DeploymentID]bool{}, services: file.Services, configs: map[schema.DeploymentID]shadow.Config{}}
+	b := &Box{t: t, Stores: map[schema.DeploymentID]*shadow.Store{}, Pools: map[schema.DeploymentID]*pgxpool.Pool{}, down: map[schema.DeploymentID]bool{}, services: file.Services, configs: map[schema.DeploymentID]shadow.Config{}, databases: map[schema.DeploymentID]uuid.UUID{}}
 	for _, name := range deployments {
 		id, err := schema.ParseDeploymentID(name)
 		require.NoError(t, err)
@@ -71,6 +74,7 @@ func NewBox(t testing.TB, services string, configure BoxConfig, deployments ...s
 		}
 		b.configs[id] = cfg
 		b.Stores[id] = b.open(cfg, file.Services)
+		b.databases[id] = b.Stores[id].Database()
 	}
 	return b
 }

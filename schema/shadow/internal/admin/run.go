@@ -3,6 +3,8 @@ package admin
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -101,6 +103,10 @@ func (f *epochFollower) recover(ctx context.Context) error {
 	env, err := f.Ask(ctx)
 	if err != nil {
 		return err
+	}
+	if len(env.Unheard) > 0 {
+		return fmt.Errorf("the registry's list of deployments may have lost some: %s have not told it what they have seen since its last start: "+
+			"start them, disable them, or remove those that no longer exist", strings.Join(env.Unheard, ", "))
 	}
 	if _, listed := env.Deployment(f.store.Deployment()); env.Incomplete || !listed {
 		return errors.New("the deployments that may refer to resources here are not known: the registry's database was restored or failed over, or is empty, " +

@@ -19,9 +19,11 @@ import (
 func (s *Gate) Database() uuid.UUID { return *s.database.Load() }
 
 const (
-	// The last column: the recovery of the present epoch did not know the deployment.
+	// The last columns: the recovery of the present epoch did not know the deployment; this database may have lost what it knew of it,
+	// and whether the environment of its recovery is awaited.
 	selectPeerDatabaseSQL = `
-SELECT d.database_id, ` + relatedSQL + `, d.counted_in IS DISTINCT FROM m.epoch AND NOT d.unconfirmed AND ` + mayHaveLostSQL + `
+SELECT d.database_id, ` + relatedSQL + `, d.counted_in IS DISTINCT FROM m.epoch AND NOT d.unconfirmed AND ` + mayHaveLostSQL + `,
+    ` + mayHaveLostSQL + `, m.awaiting
 FROM dbcontroller.deployment d, dbcontroller.meta m WHERE d.id = $1`
 
 	// Flags that are never reset: a missing reference may be one of the lost rows.
@@ -44,8 +46,13 @@ func (s *Gate) CheckDatabase(ctx context.Context, with schema.DeploymentID, data
 	if err != nil {
 		return err
 	}
-	known, related, leftOut, err := s.peerDatabase(ctx, id)
-	if err == nil && (known == nil || *known != database && !related) {
+	met, err := s.peerDatabase(ctx, id)
+	if err == nil && met.known == nil && met.mayHaveLost {
+		if err := s.checkFirst(with, database, met.awaiting); err != nil {
+			return err
+		}
+	}
+	if err == nil && (met.known == nil || *met.known != database && !met.related) {
 		err = s.InTx(ctx, db.NoFeed, func(tx pgx.Tx) error {
 			// Transactions that put something at stake hold the lock shared.
 			if _, err := tx.Exec(ctx, LockVersionSQL, VersionLock); err != nil {
@@ -55,16 +62,16 @@ func (s *Gate) CheckDatabase(ctx context.Context, with schema.DeploymentID, data
 			return err
 		})
 		if err == nil {
-			known, _, _, err = s.peerDatabase(ctx, id)
+			met.known, err = s.knownDatabase(ctx, id)
 		}
 	}
 	if err != nil {
 		return fmt.Errorf("meet %s: %w", with, err)
 	}
-	if known == nil || *known != database {
-		return s.recordMismatch(&peer.DatabaseError{Deployment: with, Known: *known, Spoken: database})
+	if *met.known != database {
+		return s.recordMismatch(&peer.DatabaseError{Deployment: with, Known: *met.known, Spoken: database})
 	}
-	if leftOut {
+	if met.leftOut {
 		if err := s.awaitIfConcerned(ctx, with, id); err != nil {
 			return fmt.Errorf("wait for %s: %w", with, err)
 		}
@@ -74,9 +81,33 @@ func (s *Gate) CheckDatabase(ctx context.Context, with schema.DeploymentID, data
 	return nil
 }
 
-func (s *Gate) peerDatabase(ctx context.Context, id int32) (known *uuid.UUID, related, leftOut bool, err error) {
-	err = s.Pool.QueryRow(ctx, selectPeerDatabaseSQL, id).Scan(&known, &related, &leftOut)
-	return known, related, leftOut, err
+// metDatabase is what is stored of another deployment's database.
+type metDatabase struct {
+	known                                   *uuid.UUID
+	related, leftOut, mayHaveLost, awaiting bool
+}
+
+func (s *Gate) peerDatabase(ctx context.Context, id int32) (met metDatabase, err error) {
+	err = s.Pool.QueryRow(ctx, selectPeerDatabaseSQL, id).Scan(&met.known, &met.related, &met.leftOut, &met.mayHaveLost, &met.awaiting)
+	return met, err
+}
+
+func (s *Gate) knownDatabase(ctx context.Context, id int32) (known *uuid.UUID, err error) {
+	err = s.Pool.QueryRow(ctx, `SELECT database_id FROM dbcontroller.deployment WHERE id = $1`, id).Scan(&known)
+	return known, err
+}
+
+// checkFirst fails unless a database that this one meets first may be recorded: this one may have lost that it had met another. The
+// registry remembers the database that a deployment registered with.
+func (s *Gate) checkFirst(with schema.DeploymentID, database uuid.UUID, awaiting bool) error {
+	env := s.environment.Load()
+	if awaiting || env == nil {
+		return &peer.UnavailableError{Deployments: []schema.DeploymentID{s.Self}, Err: peer.ErrRecovering}
+	}
+	if d, ok := env.Deployment(with); ok && d.Database != uuid.Nil && d.Database != database {
+		return s.recordMismatch(&peer.DatabaseError{Deployment: with, Known: d.Database, Spoken: database})
+	}
+	return nil
 }
 
 const waitForSQL = `UPDATE dbcontroller.deployment SET unconfirmed = true, referred = true WHERE id = $1`

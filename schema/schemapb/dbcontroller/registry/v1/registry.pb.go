@@ -75,8 +75,10 @@ type Deployment struct {
 	// The version that the deployment runs.
 	Version string `protobuf:"bytes,4,opt,name=version,proto3" json:"version,omitempty"`
 	// Increases with each registration that changes the address.
-	Generation    int64 `protobuf:"varint,5,opt,name=generation,proto3" json:"generation,omitempty"`
-	Disabled      bool  `protobuf:"varint,6,opt,name=disabled,proto3" json:"disabled,omitempty"`
+	Generation int64 `protobuf:"varint,5,opt,name=generation,proto3" json:"generation,omitempty"`
+	Disabled   bool  `protobuf:"varint,6,opt,name=disabled,proto3" json:"disabled,omitempty"`
+	// The identity (UUID) of the deployment's database, as its first registration named it, or an operator since (AcceptDatabase).
+	Database      string `protobuf:"bytes,7,opt,name=database,proto3" json:"database,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -151,6 +153,13 @@ func (x *Deployment) GetDisabled() bool {
 		return x.Disabled
 	}
 	return false
+}
+
+func (x *Deployment) GetDatabase() string {
+	if x != nil {
+		return x.Database
+	}
+	return ""
 }
 
 // Rights are the rights by resource. Without them everybody may do what the roles allow.
@@ -290,12 +299,14 @@ func (x *Grant) GetName() string {
 }
 
 type Environment struct {
-	state         protoimpl.MessageState  `protogen:"open.v1"`
-	Regions       []*Region               `protobuf:"bytes,1,rep,name=regions,proto3" json:"regions,omitempty"`
-	Services      []*v1.ServiceDescriptor `protobuf:"bytes,2,rep,name=services,proto3" json:"services,omitempty"`
-	Deployments   []*Deployment           `protobuf:"bytes,3,rep,name=deployments,proto3" json:"deployments,omitempty"`
-	Revision      int64                   `protobuf:"varint,4,opt,name=revision,proto3" json:"revision,omitempty"`
-	Rights        *Rights                 `protobuf:"bytes,5,opt,name=rights,proto3" json:"rights,omitempty"`
+	state       protoimpl.MessageState  `protogen:"open.v1"`
+	Regions     []*Region               `protobuf:"bytes,1,rep,name=regions,proto3" json:"regions,omitempty"`
+	Services    []*v1.ServiceDescriptor `protobuf:"bytes,2,rep,name=services,proto3" json:"services,omitempty"`
+	Deployments []*Deployment           `protobuf:"bytes,3,rep,name=deployments,proto3" json:"deployments,omitempty"`
+	Revision    int64                   `protobuf:"varint,4,opt,name=revision,proto3" json:"revision,omitempty"`
+	Rights      *Rights                 `protobuf:"bytes,5,opt,name=rights,proto3" json:"rights,omitempty"`
+	// The part of the registry's history to which the revision belongs; see GetEnvironmentRequest.
+	History       string `protobuf:"bytes,6,opt,name=history,proto3" json:"history,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -363,6 +374,13 @@ func (x *Environment) GetRights() *Rights {
 		return x.Rights
 	}
 	return nil
+}
+
+func (x *Environment) GetHistory() string {
+	if x != nil {
+		return x.History
+	}
+	return ""
 }
 
 // UnusedPattern states that a deployment stores no resource of a kind with a name that matches a pattern. The registry
@@ -670,7 +688,10 @@ type GetEnvironmentRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The greatest revision that the calling deployment has seen. A registry with a smaller one has lost commits: its answers are
 	// incomplete until all deployments are applied again.
-	SeenRevision  int64 `protobuf:"varint,1,opt,name=seen_revision,json=seenRevision,proto3" json:"seen_revision,omitempty"`
+	SeenRevision int64 `protobuf:"varint,1,opt,name=seen_revision,json=seenRevision,proto3" json:"seen_revision,omitempty"`
+	// The history that came with this revision; empty if none did. Each server that starts begins a part of the history of its own:
+	// a registry that does not have this part, or has ended it before this revision, has lost commits, whatever its revision is now.
+	SeenHistory   string `protobuf:"bytes,2,opt,name=seen_history,json=seenHistory,proto3" json:"seen_history,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -712,12 +733,22 @@ func (x *GetEnvironmentRequest) GetSeenRevision() int64 {
 	return 0
 }
 
+func (x *GetEnvironmentRequest) GetSeenHistory() string {
+	if x != nil {
+		return x.SeenHistory
+	}
+	return ""
+}
+
 type GetEnvironmentResponse struct {
 	state       protoimpl.MessageState `protogen:"open.v1"`
 	Environment *Environment           `protobuf:"bytes,1,opt,name=environment,proto3" json:"environment,omitempty"`
 	// The registry's database was restored or failed over, or is empty, and deployments may be missing: not all of them were
-	// applied since.
-	Incomplete    bool `protobuf:"varint,2,opt,name=incomplete,proto3" json:"incomplete,omitempty"`
+	// applied since; or unheard is not empty.
+	Incomplete bool `protobuf:"varint,2,opt,name=incomplete,proto3" json:"incomplete,omitempty"`
+	// The registered deployments (service/region) that have not told since the last start of a registry server what they have seen.
+	// Until then the registry may have lost commits that only they know of. Disabled deployments are not waited for.
+	Unheard       []string `protobuf:"bytes,3,rep,name=unheard,proto3" json:"unheard,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -764,6 +795,13 @@ func (x *GetEnvironmentResponse) GetIncomplete() bool {
 		return x.Incomplete
 	}
 	return false
+}
+
+func (x *GetEnvironmentResponse) GetUnheard() []string {
+	if x != nil {
+		return x.Unheard
+	}
+	return nil
 }
 
 type SetDeploymentVersionRequest struct {
@@ -842,7 +880,9 @@ type RegisterDeploymentRequest struct {
 	Address string                 `protobuf:"bytes,3,opt,name=address,proto3" json:"address,omitempty"`
 	// One more than the generation in the environment. Without a generation, or with the milliseconds of a clock, as earlier
 	// versions send it, the registration replaces any other.
-	Generation    int64 `protobuf:"varint,4,opt,name=generation,proto3" json:"generation,omitempty"`
+	Generation int64 `protobuf:"varint,4,opt,name=generation,proto3" json:"generation,omitempty"`
+	// The identity (UUID) of the deployment's database.
+	Database      string `protobuf:"bytes,5,opt,name=database,proto3" json:"database,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -905,6 +945,74 @@ func (x *RegisterDeploymentRequest) GetGeneration() int64 {
 	return 0
 }
 
+func (x *RegisterDeploymentRequest) GetDatabase() string {
+	if x != nil {
+		return x.Database
+	}
+	return ""
+}
+
+type AcceptDatabaseRequest struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Service string                 `protobuf:"bytes,1,opt,name=service,proto3" json:"service,omitempty"`
+	Region  string                 `protobuf:"bytes,2,opt,name=region,proto3" json:"region,omitempty"`
+	// The identity (UUID) of the database that has replaced the former one for good.
+	Database      string `protobuf:"bytes,3,opt,name=database,proto3" json:"database,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AcceptDatabaseRequest) Reset() {
+	*x = AcceptDatabaseRequest{}
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AcceptDatabaseRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AcceptDatabaseRequest) ProtoMessage() {}
+
+func (x *AcceptDatabaseRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AcceptDatabaseRequest.ProtoReflect.Descriptor instead.
+func (*AcceptDatabaseRequest) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *AcceptDatabaseRequest) GetService() string {
+	if x != nil {
+		return x.Service
+	}
+	return ""
+}
+
+func (x *AcceptDatabaseRequest) GetRegion() string {
+	if x != nil {
+		return x.Region
+	}
+	return ""
+}
+
+func (x *AcceptDatabaseRequest) GetDatabase() string {
+	if x != nil {
+		return x.Database
+	}
+	return ""
+}
+
 type DecommissionDeploymentRequest struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Service string                 `protobuf:"bytes,1,opt,name=service,proto3" json:"service,omitempty"`
@@ -919,7 +1027,7 @@ type DecommissionDeploymentRequest struct {
 
 func (x *DecommissionDeploymentRequest) Reset() {
 	*x = DecommissionDeploymentRequest{}
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[14]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -931,7 +1039,7 @@ func (x *DecommissionDeploymentRequest) String() string {
 func (*DecommissionDeploymentRequest) ProtoMessage() {}
 
 func (x *DecommissionDeploymentRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[14]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -944,7 +1052,7 @@ func (x *DecommissionDeploymentRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecommissionDeploymentRequest.ProtoReflect.Descriptor instead.
 func (*DecommissionDeploymentRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{14}
+	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *DecommissionDeploymentRequest) GetService() string {
@@ -983,7 +1091,7 @@ type DecommissionDeploymentResponse struct {
 
 func (x *DecommissionDeploymentResponse) Reset() {
 	*x = DecommissionDeploymentResponse{}
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[15]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -995,7 +1103,7 @@ func (x *DecommissionDeploymentResponse) String() string {
 func (*DecommissionDeploymentResponse) ProtoMessage() {}
 
 func (x *DecommissionDeploymentResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[15]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1008,7 +1116,7 @@ func (x *DecommissionDeploymentResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecommissionDeploymentResponse.ProtoReflect.Descriptor instead.
 func (*DecommissionDeploymentResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{15}
+	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{16}
 }
 
 type WatchEnvironmentRequest struct {
@@ -1016,14 +1124,15 @@ type WatchEnvironmentRequest struct {
 	// The token of the last EndOfSnapshot or Bookmark, to go on after it. OUT_OF_RANGE if it cannot be resumed: begin without.
 	ResumeToken string `protobuf:"bytes,1,opt,name=resume_token,json=resumeToken,proto3" json:"resume_token,omitempty"`
 	// As in GetEnvironmentRequest.
-	SeenRevision  int64 `protobuf:"varint,2,opt,name=seen_revision,json=seenRevision,proto3" json:"seen_revision,omitempty"`
+	SeenRevision  int64  `protobuf:"varint,2,opt,name=seen_revision,json=seenRevision,proto3" json:"seen_revision,omitempty"`
+	SeenHistory   string `protobuf:"bytes,3,opt,name=seen_history,json=seenHistory,proto3" json:"seen_history,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *WatchEnvironmentRequest) Reset() {
 	*x = WatchEnvironmentRequest{}
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[16]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1035,7 +1144,7 @@ func (x *WatchEnvironmentRequest) String() string {
 func (*WatchEnvironmentRequest) ProtoMessage() {}
 
 func (x *WatchEnvironmentRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[16]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1048,7 +1157,7 @@ func (x *WatchEnvironmentRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEnvironmentRequest.ProtoReflect.Descriptor instead.
 func (*WatchEnvironmentRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{16}
+	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *WatchEnvironmentRequest) GetResumeToken() string {
@@ -1063,6 +1172,13 @@ func (x *WatchEnvironmentRequest) GetSeenRevision() int64 {
 		return x.SeenRevision
 	}
 	return 0
+}
+
+func (x *WatchEnvironmentRequest) GetSeenHistory() string {
+	if x != nil {
+		return x.SeenHistory
+	}
+	return ""
 }
 
 type WatchEnvironmentResponse struct {
@@ -1080,7 +1196,7 @@ type WatchEnvironmentResponse struct {
 
 func (x *WatchEnvironmentResponse) Reset() {
 	*x = WatchEnvironmentResponse{}
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[17]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1092,7 +1208,7 @@ func (x *WatchEnvironmentResponse) String() string {
 func (*WatchEnvironmentResponse) ProtoMessage() {}
 
 func (x *WatchEnvironmentResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[17]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1105,7 +1221,7 @@ func (x *WatchEnvironmentResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEnvironmentResponse.ProtoReflect.Descriptor instead.
 func (*WatchEnvironmentResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{17}
+	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *WatchEnvironmentResponse) GetEvent() isWatchEnvironmentResponse_Event {
@@ -1197,7 +1313,7 @@ type WatchEnvironmentResponse_Change struct {
 
 func (x *WatchEnvironmentResponse_Change) Reset() {
 	*x = WatchEnvironmentResponse_Change{}
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[18]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1209,7 +1325,7 @@ func (x *WatchEnvironmentResponse_Change) String() string {
 func (*WatchEnvironmentResponse_Change) ProtoMessage() {}
 
 func (x *WatchEnvironmentResponse_Change) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[18]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1222,7 +1338,7 @@ func (x *WatchEnvironmentResponse_Change) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEnvironmentResponse_Change.ProtoReflect.Descriptor instead.
 func (*WatchEnvironmentResponse_Change) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{17, 0}
+	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{18, 0}
 }
 
 func (x *WatchEnvironmentResponse_Change) GetItem() isWatchEnvironmentResponse_Change_Item {
@@ -1307,15 +1423,17 @@ func (*WatchEnvironmentResponse_Change_Rights) isWatchEnvironmentResponse_Change
 type WatchEnvironmentResponse_EndOfSnapshot struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The newest revision on this stream.
-	Revision      int64  `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"`
-	ResumeToken   string `protobuf:"bytes,2,opt,name=resume_token,json=resumeToken,proto3" json:"resume_token,omitempty"`
+	Revision    int64  `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"`
+	ResumeToken string `protobuf:"bytes,2,opt,name=resume_token,json=resumeToken,proto3" json:"resume_token,omitempty"`
+	// As in Environment.
+	History       string `protobuf:"bytes,3,opt,name=history,proto3" json:"history,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *WatchEnvironmentResponse_EndOfSnapshot) Reset() {
 	*x = WatchEnvironmentResponse_EndOfSnapshot{}
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[19]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1327,7 +1445,7 @@ func (x *WatchEnvironmentResponse_EndOfSnapshot) String() string {
 func (*WatchEnvironmentResponse_EndOfSnapshot) ProtoMessage() {}
 
 func (x *WatchEnvironmentResponse_EndOfSnapshot) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[19]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1340,7 +1458,7 @@ func (x *WatchEnvironmentResponse_EndOfSnapshot) ProtoReflect() protoreflect.Mes
 
 // Deprecated: Use WatchEnvironmentResponse_EndOfSnapshot.ProtoReflect.Descriptor instead.
 func (*WatchEnvironmentResponse_EndOfSnapshot) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{17, 1}
+	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{18, 1}
 }
 
 func (x *WatchEnvironmentResponse_EndOfSnapshot) GetRevision() int64 {
@@ -1357,18 +1475,26 @@ func (x *WatchEnvironmentResponse_EndOfSnapshot) GetResumeToken() string {
 	return ""
 }
 
+func (x *WatchEnvironmentResponse_EndOfSnapshot) GetHistory() string {
+	if x != nil {
+		return x.History
+	}
+	return ""
+}
+
 type WatchEnvironmentResponse_Bookmark struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The newest revision on this stream; 0 before the first.
 	Revision      int64  `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"`
 	ResumeToken   string `protobuf:"bytes,2,opt,name=resume_token,json=resumeToken,proto3" json:"resume_token,omitempty"`
+	History       string `protobuf:"bytes,3,opt,name=history,proto3" json:"history,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *WatchEnvironmentResponse_Bookmark) Reset() {
 	*x = WatchEnvironmentResponse_Bookmark{}
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[20]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1380,7 +1506,7 @@ func (x *WatchEnvironmentResponse_Bookmark) String() string {
 func (*WatchEnvironmentResponse_Bookmark) ProtoMessage() {}
 
 func (x *WatchEnvironmentResponse_Bookmark) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[20]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1393,7 +1519,7 @@ func (x *WatchEnvironmentResponse_Bookmark) ProtoReflect() protoreflect.Message 
 
 // Deprecated: Use WatchEnvironmentResponse_Bookmark.ProtoReflect.Descriptor instead.
 func (*WatchEnvironmentResponse_Bookmark) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{17, 2}
+	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{18, 2}
 }
 
 func (x *WatchEnvironmentResponse_Bookmark) GetRevision() int64 {
@@ -1410,13 +1536,20 @@ func (x *WatchEnvironmentResponse_Bookmark) GetResumeToken() string {
 	return ""
 }
 
+func (x *WatchEnvironmentResponse_Bookmark) GetHistory() string {
+	if x != nil {
+		return x.History
+	}
+	return ""
+}
+
 var File_dbcontroller_registry_v1_registry_proto protoreflect.FileDescriptor
 
 const file_dbcontroller_registry_v1_registry_proto_rawDesc = "" +
 	"\n" +
 	"'dbcontroller/registry/v1/registry.proto\x12\x18dbcontroller.registry.v1\x1a'dbcontroller/schema/v1/descriptor.proto\"\x1c\n" +
 	"\x06Region\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\"\xae\x01\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\"\xca\x01\n" +
 	"\n" +
 	"Deployment\x12\x18\n" +
 	"\aservice\x18\x01 \x01(\tR\aservice\x12\x16\n" +
@@ -1426,7 +1559,8 @@ const file_dbcontroller_registry_v1_registry_proto_rawDesc = "" +
 	"\n" +
 	"generation\x18\x05 \x01(\x03R\n" +
 	"generation\x12\x1a\n" +
-	"\bdisabled\x18\x06 \x01(\bR\bdisabled\"U\n" +
+	"\bdisabled\x18\x06 \x01(\bR\bdisabled\x12\x1a\n" +
+	"\bdatabase\x18\a \x01(\tR\bdatabase\"U\n" +
 	"\x06Rights\x12\x12\n" +
 	"\x04deny\x18\x01 \x01(\bR\x04deny\x127\n" +
 	"\x06grants\x18\x02 \x03(\v2\x1f.dbcontroller.registry.v1.GrantR\x06grants\"w\n" +
@@ -1435,13 +1569,14 @@ const file_dbcontroller_registry_v1_registry_proto_rawDesc = "" +
 	"\x05group\x18\x02 \x01(\tR\x05group\x12\x14\n" +
 	"\x05verbs\x18\x03 \x03(\tR\x05verbs\x12\x12\n" +
 	"\x04kind\x18\x04 \x01(\tR\x04kind\x12\x12\n" +
-	"\x04name\x18\x05 \x01(\tR\x04name\"\xae\x02\n" +
+	"\x04name\x18\x05 \x01(\tR\x04name\"\xc8\x02\n" +
 	"\vEnvironment\x12:\n" +
 	"\aregions\x18\x01 \x03(\v2 .dbcontroller.registry.v1.RegionR\aregions\x12E\n" +
 	"\bservices\x18\x02 \x03(\v2).dbcontroller.schema.v1.ServiceDescriptorR\bservices\x12F\n" +
 	"\vdeployments\x18\x03 \x03(\v2$.dbcontroller.registry.v1.DeploymentR\vdeployments\x12\x1a\n" +
 	"\brevision\x18\x04 \x01(\x03R\brevision\x128\n" +
-	"\x06rights\x18\x05 \x01(\v2 .dbcontroller.registry.v1.RightsR\x06rights\"o\n" +
+	"\x06rights\x18\x05 \x01(\v2 .dbcontroller.registry.v1.RightsR\x06rights\x12\x18\n" +
+	"\ahistory\x18\x06 \x01(\tR\ahistory\"o\n" +
 	"\rUnusedPattern\x12\x18\n" +
 	"\aservice\x18\x01 \x01(\tR\aservice\x12\x16\n" +
 	"\x06region\x18\x02 \x01(\tR\x06region\x12\x12\n" +
@@ -1460,35 +1595,43 @@ const file_dbcontroller_registry_v1_registry_proto_rawDesc = "" +
 	"\bservices\x18\x02 \x03(\tR\bservices\x12 \n" +
 	"\vdeployments\x18\x03 \x03(\tR\vdeployments\"*\n" +
 	"\x0eRemoveResponse\x12\x18\n" +
-	"\achanges\x18\x01 \x03(\tR\achanges\"<\n" +
+	"\achanges\x18\x01 \x03(\tR\achanges\"_\n" +
 	"\x15GetEnvironmentRequest\x12#\n" +
-	"\rseen_revision\x18\x01 \x01(\x03R\fseenRevision\"\x81\x01\n" +
+	"\rseen_revision\x18\x01 \x01(\x03R\fseenRevision\x12!\n" +
+	"\fseen_history\x18\x02 \x01(\tR\vseenHistory\"\x9b\x01\n" +
 	"\x16GetEnvironmentResponse\x12G\n" +
 	"\venvironment\x18\x01 \x01(\v2%.dbcontroller.registry.v1.EnvironmentR\venvironment\x12\x1e\n" +
 	"\n" +
 	"incomplete\x18\x02 \x01(\bR\n" +
-	"incomplete\"\xbb\x01\n" +
+	"incomplete\x12\x18\n" +
+	"\aunheard\x18\x03 \x03(\tR\aunheard\"\xbb\x01\n" +
 	"\x1bSetDeploymentVersionRequest\x12\x18\n" +
 	"\aservice\x18\x01 \x01(\tR\aservice\x12\x16\n" +
 	"\x06region\x18\x02 \x01(\tR\x06region\x12\x18\n" +
 	"\aversion\x18\x03 \x01(\tR\aversion\x12P\n" +
-	"\x0fpatterns_unused\x18\x04 \x03(\v2'.dbcontroller.registry.v1.UnusedPatternR\x0epatternsUnused\"\x87\x01\n" +
+	"\x0fpatterns_unused\x18\x04 \x03(\v2'.dbcontroller.registry.v1.UnusedPatternR\x0epatternsUnused\"\xa3\x01\n" +
 	"\x19RegisterDeploymentRequest\x12\x18\n" +
 	"\aservice\x18\x01 \x01(\tR\aservice\x12\x16\n" +
 	"\x06region\x18\x02 \x01(\tR\x06region\x12\x18\n" +
 	"\aaddress\x18\x03 \x01(\tR\aaddress\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x04 \x01(\x03R\n" +
-	"generation\"\x85\x01\n" +
+	"generation\x12\x1a\n" +
+	"\bdatabase\x18\x05 \x01(\tR\bdatabase\"e\n" +
+	"\x15AcceptDatabaseRequest\x12\x18\n" +
+	"\aservice\x18\x01 \x01(\tR\aservice\x12\x16\n" +
+	"\x06region\x18\x02 \x01(\tR\x06region\x12\x1a\n" +
+	"\bdatabase\x18\x03 \x01(\tR\bdatabase\"\x85\x01\n" +
 	"\x1dDecommissionDeploymentRequest\x12\x18\n" +
 	"\aservice\x18\x01 \x01(\tR\aservice\x12\x16\n" +
 	"\x06region\x18\x02 \x01(\tR\x06region\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x1a\n" +
 	"\bunlisted\x18\x04 \x01(\bR\bunlisted\" \n" +
-	"\x1eDecommissionDeploymentResponse\"a\n" +
+	"\x1eDecommissionDeploymentResponse\"\x84\x01\n" +
 	"\x17WatchEnvironmentRequest\x12!\n" +
 	"\fresume_token\x18\x01 \x01(\tR\vresumeToken\x12#\n" +
-	"\rseen_revision\x18\x02 \x01(\x03R\fseenRevision\"\xe5\x06\n" +
+	"\rseen_revision\x18\x02 \x01(\x03R\fseenRevision\x12!\n" +
+	"\fseen_history\x18\x03 \x01(\tR\vseenHistory\"\x99\a\n" +
 	"\x18WatchEnvironmentResponse\x12S\n" +
 	"\x06upsert\x18\x01 \x01(\v29.dbcontroller.registry.v1.WatchEnvironmentResponse.ChangeH\x00R\x06upsert\x12S\n" +
 	"\x06delete\x18\x02 \x01(\v29.dbcontroller.registry.v1.WatchEnvironmentResponse.ChangeH\x00R\x06delete\x12j\n" +
@@ -1502,20 +1645,23 @@ const file_dbcontroller_registry_v1_registry_proto_rawDesc = "" +
 	"deployment\x12:\n" +
 	"\x06rights\x18\x05 \x01(\v2 .dbcontroller.registry.v1.RightsH\x00R\x06rights\x12\x1a\n" +
 	"\brevision\x18\x04 \x01(\x03R\brevisionB\x06\n" +
-	"\x04item\x1aN\n" +
+	"\x04item\x1ah\n" +
 	"\rEndOfSnapshot\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x03R\brevision\x12!\n" +
-	"\fresume_token\x18\x02 \x01(\tR\vresumeToken\x1aI\n" +
+	"\fresume_token\x18\x02 \x01(\tR\vresumeToken\x12\x18\n" +
+	"\ahistory\x18\x03 \x01(\tR\ahistory\x1ac\n" +
 	"\bBookmark\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x03R\brevision\x12!\n" +
-	"\fresume_token\x18\x02 \x01(\tR\vresumeTokenB\a\n" +
-	"\x05event2\xae\x06\n" +
+	"\fresume_token\x18\x02 \x01(\tR\vresumeToken\x12\x18\n" +
+	"\ahistory\x18\x03 \x01(\tR\ahistoryB\a\n" +
+	"\x05event2\x97\a\n" +
 	"\x0fRegistryService\x12X\n" +
 	"\x05Apply\x12&.dbcontroller.registry.v1.ApplyRequest\x1a'.dbcontroller.registry.v1.ApplyResponse\x12[\n" +
 	"\x06Remove\x12'.dbcontroller.registry.v1.RemoveRequest\x1a(.dbcontroller.registry.v1.RemoveResponse\x12s\n" +
 	"\x0eGetEnvironment\x12/.dbcontroller.registry.v1.GetEnvironmentRequest\x1a0.dbcontroller.registry.v1.GetEnvironmentResponse\x12s\n" +
 	"\x14SetDeploymentVersion\x125.dbcontroller.registry.v1.SetDeploymentVersionRequest\x1a$.dbcontroller.registry.v1.Deployment\x12o\n" +
-	"\x12RegisterDeployment\x123.dbcontroller.registry.v1.RegisterDeploymentRequest\x1a$.dbcontroller.registry.v1.Deployment\x12\x8b\x01\n" +
+	"\x12RegisterDeployment\x123.dbcontroller.registry.v1.RegisterDeploymentRequest\x1a$.dbcontroller.registry.v1.Deployment\x12g\n" +
+	"\x0eAcceptDatabase\x12/.dbcontroller.registry.v1.AcceptDatabaseRequest\x1a$.dbcontroller.registry.v1.Deployment\x12\x8b\x01\n" +
 	"\x16DecommissionDeployment\x127.dbcontroller.registry.v1.DecommissionDeploymentRequest\x1a8.dbcontroller.registry.v1.DecommissionDeploymentResponse\x12{\n" +
 	"\x10WatchEnvironment\x121.dbcontroller.registry.v1.WatchEnvironmentRequest\x1a2.dbcontroller.registry.v1.WatchEnvironmentResponse0\x01B\\ZZgithub.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1;registryv1b\x06proto3"
 
@@ -1531,7 +1677,7 @@ func file_dbcontroller_registry_v1_registry_proto_rawDescGZIP() []byte {
 	return file_dbcontroller_registry_v1_registry_proto_rawDescData
 }
 
-var file_dbcontroller_registry_v1_registry_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
+var file_dbcontroller_registry_v1_registry_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
 var file_dbcontroller_registry_v1_registry_proto_goTypes = []any{
 	(*Region)(nil),                                 // 0: dbcontroller.registry.v1.Region
 	(*Deployment)(nil),                             // 1: dbcontroller.registry.v1.Deployment
@@ -1547,34 +1693,35 @@ var file_dbcontroller_registry_v1_registry_proto_goTypes = []any{
 	(*GetEnvironmentResponse)(nil),                 // 11: dbcontroller.registry.v1.GetEnvironmentResponse
 	(*SetDeploymentVersionRequest)(nil),            // 12: dbcontroller.registry.v1.SetDeploymentVersionRequest
 	(*RegisterDeploymentRequest)(nil),              // 13: dbcontroller.registry.v1.RegisterDeploymentRequest
-	(*DecommissionDeploymentRequest)(nil),          // 14: dbcontroller.registry.v1.DecommissionDeploymentRequest
-	(*DecommissionDeploymentResponse)(nil),         // 15: dbcontroller.registry.v1.DecommissionDeploymentResponse
-	(*WatchEnvironmentRequest)(nil),                // 16: dbcontroller.registry.v1.WatchEnvironmentRequest
-	(*WatchEnvironmentResponse)(nil),               // 17: dbcontroller.registry.v1.WatchEnvironmentResponse
-	(*WatchEnvironmentResponse_Change)(nil),        // 18: dbcontroller.registry.v1.WatchEnvironmentResponse.Change
-	(*WatchEnvironmentResponse_EndOfSnapshot)(nil), // 19: dbcontroller.registry.v1.WatchEnvironmentResponse.EndOfSnapshot
-	(*WatchEnvironmentResponse_Bookmark)(nil),      // 20: dbcontroller.registry.v1.WatchEnvironmentResponse.Bookmark
-	(*v1.ServiceDescriptor)(nil),                   // 21: dbcontroller.schema.v1.ServiceDescriptor
+	(*AcceptDatabaseRequest)(nil),                  // 14: dbcontroller.registry.v1.AcceptDatabaseRequest
+	(*DecommissionDeploymentRequest)(nil),          // 15: dbcontroller.registry.v1.DecommissionDeploymentRequest
+	(*DecommissionDeploymentResponse)(nil),         // 16: dbcontroller.registry.v1.DecommissionDeploymentResponse
+	(*WatchEnvironmentRequest)(nil),                // 17: dbcontroller.registry.v1.WatchEnvironmentRequest
+	(*WatchEnvironmentResponse)(nil),               // 18: dbcontroller.registry.v1.WatchEnvironmentResponse
+	(*WatchEnvironmentResponse_Change)(nil),        // 19: dbcontroller.registry.v1.WatchEnvironmentResponse.Change
+	(*WatchEnvironmentResponse_EndOfSnapshot)(nil), // 20: dbcontroller.registry.v1.WatchEnvironmentResponse.EndOfSnapshot
+	(*WatchEnvironmentResponse_Bookmark)(nil),      // 21: dbcontroller.registry.v1.WatchEnvironmentResponse.Bookmark
+	(*v1.ServiceDescriptor)(nil),                   // 22: dbcontroller.schema.v1.ServiceDescriptor
 }
 var file_dbcontroller_registry_v1_registry_proto_depIdxs = []int32{
 	3,  // 0: dbcontroller.registry.v1.Rights.grants:type_name -> dbcontroller.registry.v1.Grant
 	0,  // 1: dbcontroller.registry.v1.Environment.regions:type_name -> dbcontroller.registry.v1.Region
-	21, // 2: dbcontroller.registry.v1.Environment.services:type_name -> dbcontroller.schema.v1.ServiceDescriptor
+	22, // 2: dbcontroller.registry.v1.Environment.services:type_name -> dbcontroller.schema.v1.ServiceDescriptor
 	1,  // 3: dbcontroller.registry.v1.Environment.deployments:type_name -> dbcontroller.registry.v1.Deployment
 	2,  // 4: dbcontroller.registry.v1.Environment.rights:type_name -> dbcontroller.registry.v1.Rights
 	0,  // 5: dbcontroller.registry.v1.ApplyRequest.regions:type_name -> dbcontroller.registry.v1.Region
-	21, // 6: dbcontroller.registry.v1.ApplyRequest.services:type_name -> dbcontroller.schema.v1.ServiceDescriptor
+	22, // 6: dbcontroller.registry.v1.ApplyRequest.services:type_name -> dbcontroller.schema.v1.ServiceDescriptor
 	1,  // 7: dbcontroller.registry.v1.ApplyRequest.deployments:type_name -> dbcontroller.registry.v1.Deployment
 	5,  // 8: dbcontroller.registry.v1.ApplyRequest.patterns_unused:type_name -> dbcontroller.registry.v1.UnusedPattern
 	2,  // 9: dbcontroller.registry.v1.ApplyRequest.rights:type_name -> dbcontroller.registry.v1.Rights
 	4,  // 10: dbcontroller.registry.v1.GetEnvironmentResponse.environment:type_name -> dbcontroller.registry.v1.Environment
 	5,  // 11: dbcontroller.registry.v1.SetDeploymentVersionRequest.patterns_unused:type_name -> dbcontroller.registry.v1.UnusedPattern
-	18, // 12: dbcontroller.registry.v1.WatchEnvironmentResponse.upsert:type_name -> dbcontroller.registry.v1.WatchEnvironmentResponse.Change
-	18, // 13: dbcontroller.registry.v1.WatchEnvironmentResponse.delete:type_name -> dbcontroller.registry.v1.WatchEnvironmentResponse.Change
-	19, // 14: dbcontroller.registry.v1.WatchEnvironmentResponse.end_of_snapshot:type_name -> dbcontroller.registry.v1.WatchEnvironmentResponse.EndOfSnapshot
-	20, // 15: dbcontroller.registry.v1.WatchEnvironmentResponse.bookmark:type_name -> dbcontroller.registry.v1.WatchEnvironmentResponse.Bookmark
+	19, // 12: dbcontroller.registry.v1.WatchEnvironmentResponse.upsert:type_name -> dbcontroller.registry.v1.WatchEnvironmentResponse.Change
+	19, // 13: dbcontroller.registry.v1.WatchEnvironmentResponse.delete:type_name -> dbcontroller.registry.v1.WatchEnvironmentResponse.Change
+	20, // 14: dbcontroller.registry.v1.WatchEnvironmentResponse.end_of_snapshot:type_name -> dbcontroller.registry.v1.WatchEnvironmentResponse.EndOfSnapshot
+	21, // 15: dbcontroller.registry.v1.WatchEnvironmentResponse.bookmark:type_name -> dbcontroller.registry.v1.WatchEnvironmentResponse.Bookmark
 	0,  // 16: dbcontroller.registry.v1.WatchEnvironmentResponse.Change.region:type_name -> dbcontroller.registry.v1.Region
-	21, // 17: dbcontroller.registry.v1.WatchEnvironmentResponse.Change.service:type_name -> dbcontroller.schema.v1.ServiceDescriptor
+	22, // 17: dbcontroller.registry.v1.WatchEnvironmentResponse.Change.service:type_name -> dbcontroller.schema.v1.ServiceDescriptor
 	1,  // 18: dbcontroller.registry.v1.WatchEnvironmentResponse.Change.deployment:type_name -> dbcontroller.registry.v1.Deployment
 	2,  // 19: dbcontroller.registry.v1.WatchEnvironmentResponse.Change.rights:type_name -> dbcontroller.registry.v1.Rights
 	6,  // 20: dbcontroller.registry.v1.RegistryService.Apply:input_type -> dbcontroller.registry.v1.ApplyRequest
@@ -1582,17 +1729,19 @@ var file_dbcontroller_registry_v1_registry_proto_depIdxs = []int32{
 	10, // 22: dbcontroller.registry.v1.RegistryService.GetEnvironment:input_type -> dbcontroller.registry.v1.GetEnvironmentRequest
 	12, // 23: dbcontroller.registry.v1.RegistryService.SetDeploymentVersion:input_type -> dbcontroller.registry.v1.SetDeploymentVersionRequest
 	13, // 24: dbcontroller.registry.v1.RegistryService.RegisterDeployment:input_type -> dbcontroller.registry.v1.RegisterDeploymentRequest
-	14, // 25: dbcontroller.registry.v1.RegistryService.DecommissionDeployment:input_type -> dbcontroller.registry.v1.DecommissionDeploymentRequest
-	16, // 26: dbcontroller.registry.v1.RegistryService.WatchEnvironment:input_type -> dbcontroller.registry.v1.WatchEnvironmentRequest
-	7,  // 27: dbcontroller.registry.v1.RegistryService.Apply:output_type -> dbcontroller.registry.v1.ApplyResponse
-	9,  // 28: dbcontroller.registry.v1.RegistryService.Remove:output_type -> dbcontroller.registry.v1.RemoveResponse
-	11, // 29: dbcontroller.registry.v1.RegistryService.GetEnvironment:output_type -> dbcontroller.registry.v1.GetEnvironmentResponse
-	1,  // 30: dbcontroller.registry.v1.RegistryService.SetDeploymentVersion:output_type -> dbcontroller.registry.v1.Deployment
-	1,  // 31: dbcontroller.registry.v1.RegistryService.RegisterDeployment:output_type -> dbcontroller.registry.v1.Deployment
-	15, // 32: dbcontroller.registry.v1.RegistryService.DecommissionDeployment:output_type -> dbcontroller.registry.v1.DecommissionDeploymentResponse
-	17, // 33: dbcontroller.registry.v1.RegistryService.WatchEnvironment:output_type -> dbcontroller.registry.v1.WatchEnvironmentResponse
-	27, // [27:34] is the sub-list for method output_type
-	20, // [20:27] is the sub-list for method input_type
+	14, // 25: dbcontroller.registry.v1.RegistryService.AcceptDatabase:input_type -> dbcontroller.registry.v1.AcceptDatabaseRequest
+	15, // 26: dbcontroller.registry.v1.RegistryService.DecommissionDeployment:input_type -> dbcontroller.registry.v1.DecommissionDeploymentRequest
+	17, // 27: dbcontroller.registry.v1.RegistryService.WatchEnvironment:input_type -> dbcontroller.registry.v1.WatchEnvironmentRequest
+	7,  // 28: dbcontroller.registry.v1.RegistryService.Apply:output_type -> dbcontroller.registry.v1.ApplyResponse
+	9,  // 29: dbcontroller.registry.v1.RegistryService.Remove:output_type -> dbcontroller.registry.v1.RemoveResponse
+	11, // 30: dbcontroller.registry.v1.RegistryService.GetEnvironment:output_type -> dbcontroller.registry.v1.GetEnvironmentResponse
+	1,  // 31: dbcontroller.registry.v1.RegistryService.SetDeploymentVersion:output_type -> dbcontroller.registry.v1.Deployment
+	1,  // 32: dbcontroller.registry.v1.RegistryService.RegisterDeployment:output_type -> dbcontroller.registry.v1.Deployment
+	1,  // 33: dbcontroller.registry.v1.RegistryService.AcceptDatabase:output_type -> dbcontroller.registry.v1.Deployment
+	16, // 34: dbcontroller.registry.v1.RegistryService.DecommissionDeployment:output_type -> dbcontroller.registry.v1.DecommissionDeploymentResponse
+	18, // 35: dbcontroller.registry.v1.RegistryService.WatchEnvironment:output_type -> dbcontroller.registry.v1.WatchEnvironmentResponse
+	28, // [28:36] is the sub-list for method output_type
+	20, // [20:28] is the sub-list for method input_type
 	20, // [20:20] is the sub-list for extension type_name
 	20, // [20:20] is the sub-list for extension extendee
 	0,  // [0:20] is the sub-list for field type_name
@@ -1603,13 +1752,13 @@ func file_dbcontroller_registry_v1_registry_proto_init() {
 	if File_dbcontroller_registry_v1_registry_proto != nil {
 		return
 	}
-	file_dbcontroller_registry_v1_registry_proto_msgTypes[17].OneofWrappers = []any{
+	file_dbcontroller_registry_v1_registry_proto_msgTypes[18].OneofWrappers = []any{
 		(*WatchEnvironmentResponse_Upsert)(nil),
 		(*WatchEnvironmentResponse_Delete)(nil),
 		(*WatchEnvironmentResponse_EndOfSnapshot_)(nil),
 		(*WatchEnvironmentResponse_Bookmark_)(nil),
 	}
-	file_dbcontroller_registry_v1_registry_proto_msgTypes[18].OneofWrappers = []any{
+	file_dbcontroller_registry_v1_registry_proto_msgTypes[19].OneofWrappers = []any{
 		(*WatchEnvironmentResponse_Change_Region)(nil),
 		(*WatchEnvironmentResponse_Change_Service)(nil),
 		(*WatchEnvironmentResponse_Change_Deployment)(nil),
@@ -1621,7 +1770,7 @@ func file_dbcontroller_registry_v1_registry_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_dbcontroller_registry_v1_registry_proto_rawDesc), len(file_dbcontroller_registry_v1_registry_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   21,
+			NumMessages:   22,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -24,6 +24,7 @@ const (
 	RegistryService_GetEnvironment_FullMethodName         = "/dbcontroller.registry.v1.RegistryService/GetEnvironment"
 	RegistryService_SetDeploymentVersion_FullMethodName   = "/dbcontroller.registry.v1.RegistryService/SetDeploymentVersion"
 	RegistryService_RegisterDeployment_FullMethodName     = "/dbcontroller.registry.v1.RegistryService/RegisterDeployment"
+	RegistryService_AcceptDatabase_FullMethodName         = "/dbcontroller.registry.v1.RegistryService/AcceptDatabase"
 	RegistryService_DecommissionDeployment_FullMethodName = "/dbcontroller.registry.v1.RegistryService/DecommissionDeployment"
 	RegistryService_WatchEnvironment_FullMethodName       = "/dbcontroller.registry.v1.RegistryService/WatchEnvironment"
 )
@@ -46,6 +47,9 @@ type RegistryServiceClient interface {
 	// RegisterDeployment stores the address of a deployment. FAILED_PRECONDITION if another process has registered since the
 	// caller read the environment: the generation of the request is not greater than the stored one.
 	RegisterDeployment(ctx context.Context, in *RegisterDeploymentRequest, opts ...grpc.CallOption) (*Deployment, error)
+	// AcceptDatabase stores that another database has replaced that of a deployment for good. Each other deployment has to be called
+	// as well (AdminService.AcceptDatabase): the registry's entry counts for those that do not know the former one.
+	AcceptDatabase(ctx context.Context, in *AcceptDatabaseRequest, opts ...grpc.CallOption) (*Deployment, error)
 	// DecommissionDeployment removes a deployment for good: its name cannot be used again. Each other deployment has to be
 	// called as well (AdminService.Decommission): the registry alone changes no stored data there.
 	DecommissionDeployment(ctx context.Context, in *DecommissionDeploymentRequest, opts ...grpc.CallOption) (*DecommissionDeploymentResponse, error)
@@ -111,6 +115,16 @@ func (c *registryServiceClient) RegisterDeployment(ctx context.Context, in *Regi
 	return out, nil
 }
 
+func (c *registryServiceClient) AcceptDatabase(ctx context.Context, in *AcceptDatabaseRequest, opts ...grpc.CallOption) (*Deployment, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(Deployment)
+	err := c.cc.Invoke(ctx, RegistryService_AcceptDatabase_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *registryServiceClient) DecommissionDeployment(ctx context.Context, in *DecommissionDeploymentRequest, opts ...grpc.CallOption) (*DecommissionDeploymentResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(DecommissionDeploymentResponse)
@@ -158,6 +172,9 @@ type RegistryServiceServer interface {
 	// RegisterDeployment stores the address of a deployment. FAILED_PRECONDITION if another process has registered since the
 	// caller read the environment: the generation of the request is not greater than the stored one.
 	RegisterDeployment(context.Context, *RegisterDeploymentRequest) (*Deployment, error)
+	// AcceptDatabase stores that another database has replaced that of a deployment for good. Each other deployment has to be called
+	// as well (AdminService.AcceptDatabase): the registry's entry counts for those that do not know the former one.
+	AcceptDatabase(context.Context, *AcceptDatabaseRequest) (*Deployment, error)
 	// DecommissionDeployment removes a deployment for good: its name cannot be used again. Each other deployment has to be
 	// called as well (AdminService.Decommission): the registry alone changes no stored data there.
 	DecommissionDeployment(context.Context, *DecommissionDeploymentRequest) (*DecommissionDeploymentResponse, error)
@@ -187,6 +204,9 @@ func (UnimplementedRegistryServiceServer) SetDeploymentVersion(context.Context, 
 }
 func (UnimplementedRegistryServiceServer) RegisterDeployment(context.Context, *RegisterDeploymentRequest) (*Deployment, error) {
 	return nil, status.Error(codes.Unimplemented, "method RegisterDeployment not implemented")
+}
+func (UnimplementedRegistryServiceServer) AcceptDatabase(context.Context, *AcceptDatabaseRequest) (*Deployment, error) {
+	return nil, status.Error(codes.Unimplemented, "method AcceptDatabase not implemented")
 }
 func (UnimplementedRegistryServiceServer) DecommissionDeployment(context.Context, *DecommissionDeploymentRequest) (*DecommissionDeploymentResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method DecommissionDeployment not implemented")
@@ -305,6 +325,24 @@ func _RegistryService_RegisterDeployment_Handler(srv interface{}, ctx context.Co
 	return interceptor(ctx, in, info, handler)
 }
 
+func _RegistryService_AcceptDatabase_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(AcceptDatabaseRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(RegistryServiceServer).AcceptDatabase(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: RegistryService_AcceptDatabase_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(RegistryServiceServer).AcceptDatabase(ctx, req.(*AcceptDatabaseRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _RegistryService_DecommissionDeployment_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(DecommissionDeploymentRequest)
 	if err := dec(in); err != nil {
@@ -360,6 +398,10 @@ var RegistryService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "RegisterDeployment",
 			Handler:    _RegistryService_RegisterDeployment_Handler,
+		},
+		{
+			MethodName: "AcceptDatabase",
+			Handler:    _RegistryService_AcceptDatabase_Handler,
 		},
 		{
 			MethodName: "DecommissionDeployment",

@@ -1,0 +1,179 @@
+package server
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// The registry's history has parts. Each server that starts begins one, and so does each notice of an older copy. Watches and answers
+// name the part in which a revision was read, and deployments tell both again. An older copy that has gone on by itself, however many
+// changes it has received, lacks the parts that began after it was made, or has ended a part at an earlier revision.
+
+const (
+	presentHistorySQL = `SELECT token_key FROM dbcontroller_registry.meta`
+
+	beginHistorySQL = `
+WITH began AS (
+    INSERT INTO dbcontroller_registry.history (id, began) SELECT $1, revision FROM dbcontroller_registry.meta
+)
+UPDATE dbcontroller_registry.meta SET history = $1`
+
+	// Known to be forked, or ended at an earlier revision: by the part after it.
+	selectPartSQL = `
+SELECT h.forked, EXISTS (SELECT FROM dbcontroller_registry.history n WHERE n.seq > h.seq AND n.began < $2)
+FROM dbcontroller_registry.history h WHERE h.id = $1`
+
+	forkSQL = `
+INSERT INTO dbcontroller_registry.history (id, began, forked) SELECT $1, revision, true FROM dbcontroller_registry.meta
+ON CONFLICT (id) DO UPDATE SET forked = true`
+)
+
+type queryRower interface {
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}
+
+// Begin begins a part of the history. Call it when a server starts, before it serves: the database may have been replaced while no
+// server ran.
+func (s *Server) Begin(ctx context.Context) error {
+	err := pgx.BeginFunc(ctx, s.store.pool, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, lockRevisionSQL); err != nil {
+			return err
+		}
+		return beginHistory(ctx, tx)
+	})
+	if err != nil {
+		return fmt.Errorf("begin a part of the registry's history: %w", err)
+	}
+	return nil
+}
+
+// beginHistory needs the lock of the revision.
+func beginHistory(ctx context.Context, tx pgx.Tx) error {
+	var key []byte
+	if err := tx.QueryRow(ctx, presentHistorySQL).Scan(&key); err != nil {
+		return err
+	}
+	_, err := tx.Exec(ctx, beginHistorySQL, newPart(key))
+	return err
+}
+
+const partBytes = 16
+
+// newPart makes the id of a part: random bytes, and their authentication, so that nobody can invent one.
+func newPart(key []byte) string {
+	id := make([]byte, partBytes)
+	_, _ = rand.Read(id) // never fails
+	return hex.EncodeToString(append(id, partMAC(key, id)...))
+}
+
+func partMAC(key, id []byte) []byte {
+	h := hmac.New(sha256.New, key)
+	_, _ = h.Write([]byte("history"))
+	_, _ = h.Write(id)
+	return h.Sum(nil)[:partBytes]
+}
+
+// isPart reports whether a registry with the key has made the id: this database, or one that was copied from the same.
+func isPart(key []byte, history string) bool {
+	raw, err := hex.DecodeString(history)
+	return err == nil && len(raw) == 2*partBytes && hmac.Equal(raw[partBytes:], partMAC(key, raw[:partBytes]))
+}
+
+// isForked reports whether a part of the history went on in another copy of the database beyond this one, and that is not yet known.
+func isForked(ctx context.Context, q queryRower, what seen) (bool, error) {
+	var key []byte
+	if err := q.QueryRow(ctx, presentHistorySQL).Scan(&key); err != nil {
+		return false, fmt.Errorf("read the history: %w", err)
+	}
+	if !isPart(key, what.history) {
+		return false, nil // of another registry, or invented
+	}
+	var known, endedBefore bool
+	err := q.QueryRow(ctx, selectPartSQL, what.history, what.revision).Scan(&known, &endedBefore)
+	switch {
+	case err == pgx.ErrNoRows: //nolint:errorlint // of Scan itself
+		return true, nil
+	case err != nil:
+		return false, fmt.Errorf("read the history: %w", err)
+	}
+	return endedBefore && !known, nil
+}
+
+// fork notes that a part of the history is known to have gone on elsewhere, and begins a new one. It needs the lock of the revision,
+// and has to come before the revision moves: the part ends at the last revision that this database has of it.
+func fork(ctx context.Context, tx pgx.Tx, what seen) error {
+	if what.history != "" {
+		if _, err := tx.Exec(ctx, forkSQL, what.history); err != nil {
+			return err
+		}
+	}
+	return beginHistory(ctx, tx)
+}
+
+// streamed is what a watch has sent, with the part of the history that is named at its tokens.
+type streamed struct {
+	server   *Server
+	revision int64 // of the newest event; 0 before the first
+	history  string
+	moved    bool // there were events since the last token
+	told     seen // by the caller, or with the last token
+}
+
+// stream checks what the caller of a watch has seen. The part is read first: the caller is heard in this one, or in a later one.
+func (s *Server) stream(ctx context.Context, told seen) (*streamed, error) {
+	history, err := s.store.readHistory(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &streamed{server: s, history: history, told: told}, s.check(ctx, told)
+}
+
+func (w *streamed) take(revision int64) { w.revision, w.moved = max(w.revision, revision), true }
+
+// settle reads the part of the history that is named at the next token: after the events were read, so that it is not an earlier one
+// than theirs. If another server has begun it, what the caller knows is compared with the database again.
+func (w *streamed) settle(ctx context.Context) error {
+	history, err := w.server.store.recentHistory(ctx)
+	if err == nil && (w.moved || history != w.history) {
+		history, err = w.server.store.readHistory(ctx)
+	}
+	if err != nil {
+		return err
+	}
+	if history != w.history {
+		if err := w.server.check(ctx, w.told); err != nil {
+			return err
+		}
+	}
+	w.history, w.moved = history, false
+	w.told = seen{max(w.told.revision, w.revision), history}
+	return nil
+}
+
+func (s *store) readHistory(ctx context.Context) (history string, err error) {
+	if err := s.pool.QueryRow(ctx, selectHistorySQL).Scan(&history); err != nil {
+		return "", fmt.Errorf("read the history: %w", err)
+	}
+	s.recent.Store(&recentHistory{history, time.Now()})
+	return history, nil
+}
+
+// recentHistory is the part of the history of a moment ago, shared by idle watches.
+type recentHistory struct {
+	history string
+	at      time.Time
+}
+
+func (s *store) recentHistory(ctx context.Context) (string, error) {
+	if r := s.recent.Load(); r != nil && time.Since(r.at) < 2*time.Second {
+		return r.history, nil
+	}
+	return s.readHistory(ctx)
+}
