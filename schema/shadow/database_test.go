@@ -220,6 +220,11 @@ func TestARestoredDatabaseMeetsNoEmptyOneFirst_I2_I15(t *testing.T) {
 	require.Contains(t, unconfirmed(t, b, aWest), b.ID(bEast))
 	_, err = b.Delete(target)
 	require.ErrorAs(t, err, new(*peer.UnavailableError))
+	registered, _ := b.Environment().Deployment(b.ID(bEast))
+	exec(t, b, aWest, `UPDATE dbcontroller.meta SET awaiting = true`) // restored again
+	err = b.Stores[b.ID(aWest)].CheckDatabase(t.Context(), b.ID(bEast), registered.Database)
+	require.ErrorIs(t, err, peer.ErrRecovering, "what the registry said counts for an earlier epoch")
+	exec(t, b, aWest, `UPDATE dbcontroller.meta SET awaiting = false`)
 	back()
 	b.Settle()
 	_, err = b.Delete(target)

@@ -54,6 +54,10 @@ func (b *Box) reopen(id schema.DeploymentID, dsn string) {
 	require.NoError(b.t, err)
 	require.NoError(b.t, store.Switch(context.Background(), model))
 	b.Stores[id], b.configs[id] = store, cfg
+	if epoch, err := store.Epoch(context.Background()); err != nil || !epoch.Awaiting { // as a process does with its first environment
+		require.NoError(b.t, err)
+		require.NoError(b.t, store.Recover(context.Background(), b.Environment()))
+	}
 }
 
 func (b *Box) close(id schema.DeploymentID) {
