@@ -1,4 +1,5 @@
 -- +goose Up
+-- compatible with programs that know migration 7
 -- The parts of the registry's history, in order: each server that starts begins one. Its id came with each revision that was read
 -- in it. A copy of an earlier database that goes on by itself has other parts: whoever has a revision of a part that the copy lacks,
 -- or had ended before that revision, reveals that commits are lost. forked: this is known.
