@@ -300,11 +300,9 @@ func TestShardsAreReleasedAfterTheirNodesHaveEnded_I18(t *testing.T) {
 		l := &leading{process: w.leases.process(), w: w, surplus: []uint32{0}}
 		envs := make(chan *schema.Environment, 1)
 		m, err := nodemanager.New(nodemanager.Config{
-			Deployment: self, Environments: envs, Logger: zap.NewNop(), Leases: l, LeaseTTL: ttl,
-			Leads:     func(leads bool) { l.led = leads },
-			Switch:    func(context.Context, *schema.Model) error { return nil },
-			PointedTo: func(context.Context) ([]schema.DeploymentID, error) { return nil, nil },
-			NewNode:   func(share nodemanager.Share) (nodemanager.Runner, error) { return node{w, share}, nil },
+			Deployment: self, Environments: envs, Store: idleStore, Logger: zap.NewNop(),
+			Sharing: nodemanager.Sharing{Leases: l, TTL: ttl, Leads: func(leads bool) { l.led = leads }},
+			NewNode: func(share nodemanager.Share) (nodemanager.Runner, error) { return node{w, share}, nil },
 		})
 		require.NoError(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
