@@ -35,7 +35,7 @@ var allowed = map[string][]string{
 	"schema/shadow/internal/read":              rooms("db", "gate"),
 	"schema/shadow/internal/target":            rooms("db", "gate", "read"),
 	"schema/shadow/internal/write":             rooms("db", "gate", "read", "target"),
-	"schema/shadow/internal/cascade":           rooms("db", "gate", "read", "target", "write"),
+	"schema/shadow/internal/cascade":           rooms("db", "gate", "read", "target", "write", "plan"),
 	"schema/shadow/internal/owner":             rooms("db", "gate", "read", "write", "cascade"),
 	"schema/shadow/internal/deletion":          rooms("db", "gate", "read", "target", "write", "cascade", "plan"),
 	"schema/shadow/internal/verify":            rooms("db", "gate", "read", "target", "write", "cascade"),

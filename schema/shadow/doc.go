@@ -4,17 +4,18 @@
 // This package is the door: Open joins the rooms, and a Store has their methods. A room imports only rooms above it in this list.
 //
 //	schema/peer        the values that deployments exchange, without a database
-//	internal/plan      the graph of a deletion over all deployments, without a database
+//	internal/plan      what a deletion decides, without a database: decide.go inside one database, walk.go the graph over all
+//	                   deployments, judge.go which blockers refuse
 //	internal/db        the pool and its transactions, names and their numbers, feeds, leases; SQL's codes and named arguments
 //	internal/gate      the conditions that a transaction checks before it writes: epoch, identity of the database, version
 //	internal/read      resources, lists (filter.go), watches (feed.go), explanations, audits
 //	internal/target    the side of the target: establish.go, blockade.go (confirm, release), quotas, acknowledgements
 //	internal/write     create and update: save.go, prepare.go compares, establishes elsewhere, then write.go writes all in one
 //	                   transaction; request.go repeats a write whose answer was lost; derive.go after a version switch
-//	internal/cascade   a deletion in one database: closure.go its members, decide.go which of them are removed at once and which wait,
-//	                   carry.go carries that out; act.go for deletions in other deployments, owner_change.go for lost owners
+//	internal/cascade   a deletion in one database: closure.go reads and locks its members, carry.go carries out what
+//	                   is decided on them; act.go for deletions in other deployments, owner_change.go for lost owners
 //	internal/owner     owners of resources: questions (owner_check.go), deletions (owner_drop.go), version switches (owner_upgrade.go)
-//	internal/deletion  a user's delete: delete.go, lookahead.go over other deployments, plan.go answers one, trace.go upwards
+//	internal/deletion  a user's delete: delete.go tries it in one transaction, lookahead.go finds what refuses it, plan.go answers one, trace.go upwards
 //	internal/verify    compares references with bodies and with other deployments, and repairs them
 //	internal/admin     version switches, decommissioned deployments, kept environments, tidying, and the loops that run them
 //

@@ -87,11 +87,11 @@ var mutants = []mutant{
 		if err != nil {
 			return err
 		}`,
-			`		early := &cascade.Member{}
+			`		early := &plan.Member{}
 		if err := tx.QueryRow(ctx, selectRootSQL, d.kindID, d.req.Name).Scan(&early.ID); err != nil && !errors.Is(err, pgx.ErrNoRows) {
 			return err
 		}
-		before, err := s.cascade.DecideOn(ctx, tx, []*cascade.Member{early})
+		before, err := s.cascade.DecideOn(ctx, tx, []*plan.Member{early})
 		if err != nil {
 			return err
 		}

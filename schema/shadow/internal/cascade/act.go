@@ -16,6 +16,7 @@ import (
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
+	"github.com/db-controller/db-controller/schema/shadow/internal/plan"
 )
 
 const (
@@ -139,7 +140,7 @@ type Acting struct {
 	// check, when set, begins each transaction; its error ends the transaction.
 	check func(context.Context, pgx.Tx) error
 	// acted, when set, is called after each transaction with the references that it has acted upon.
-	acted func([]Edge)
+	acted func([]plan.Edge)
 }
 
 // key names the deletion of a target, for walks.
@@ -296,7 +297,7 @@ func (a *Acting) batch(ctx context.Context, targets, holders []int64) error {
 
 // try calls act in one transaction. A panic becomes an error of these holders.
 func (a *Acting) try(ctx context.Context, targets, holders []int64, lockSQL string) error {
-	var edges []Edge
+	var edges []plan.Edge
 	err := a.Store.InTx(ctx, db.AllFeeds, func(tx pgx.Tx) (err error) {
 		defer func() {
 			if cause := recover(); cause != nil {
@@ -334,7 +335,7 @@ func (a *Acting) recordFailed(ctx context.Context, q db.Querier, targets, holder
 // act handles holders of targets in one transaction: it locks them, reads again which references they still have, and
 // unsets or cascades them with everything that cascades inside this database. Members with blockers are marked, not
 // removed, and wait (BLOCKED). It returns the references that acted.
-func (a *Acting) act(ctx context.Context, tx pgx.Tx, targets, holders []int64, lockSQL string) ([]Edge, error) {
+func (a *Acting) act(ctx context.Context, tx pgx.Tx, targets, holders []int64, lockSQL string) ([]plan.Edge, error) {
 	s := a.Store
 	if a.check != nil {
 		if err := a.check(ctx, tx); err != nil {
@@ -372,10 +373,10 @@ func (a *Acting) act(ctx context.Context, tx pgx.Tx, targets, holders []int64, l
 			with[e.HolderID] = a.Targets[e.TargetID]
 		}
 	}
-	var roots []*Member
+	var roots []*plan.Member
 	for _, m := range locked {
 		if t, ok := with[m.ID]; ok {
-			m.Why = Reason{How: peer.Cascaded, Cause: causeOr(a.deletions[t.UID].Cause, a.From, t.Name, t.UID), Via: &link{a.fromID, t.UID, t.Name}}
+			m.Why = plan.Reason{How: peer.Cascaded, Cause: causeOr(a.deletions[t.UID].Cause, a.From, t.Name, t.UID), Via: &plan.Link{DeploymentID: a.fromID, UID: t.UID, Name: t.Name}}
 			roots = append(roots, m)
 		}
 	}
@@ -383,7 +384,7 @@ func (a *Acting) act(ctx context.Context, tx pgx.Tx, targets, holders []int64, l
 	if err != nil {
 		return nil, err
 	}
-	var unsets []Edge
+	var unsets []plan.Edge
 	for _, e := range edges {
 		if e.Behaviour.Unsets() && d.Closure.Members[e.HolderID] == nil {
 			unsets = append(unsets, e)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
+	"github.com/db-controller/db-controller/schema/shadow/internal/plan"
 )
 
 const (
@@ -54,21 +55,29 @@ SELECT target_id, holder_id, field_id, behaviour FROM dbcontroller.reference
 WHERE holder_id = ANY ($1) AND target_id = ANY ($2) AND behaviour IN ({unset}, {cascade_delete})`)
 )
 
-func scanEdge(row pgx.CollectableRow) (e Edge, err error) {
+func scanEdge(row pgx.CollectableRow) (e plan.Edge, err error) {
 	err = row.Scan(&e.TargetID, &e.HolderID, &e.FieldID, &e.Behaviour)
 	return e, err
 }
 
-func scanMember(row pgx.CollectableRow) (*Member, error) {
-	m := &Member{}
+func scanMember(row pgx.CollectableRow) (*plan.Member, error) {
+	m := &plan.Member{}
 	return m, row.Scan(&m.ID, &m.UID, &m.Kind, &m.Name, &m.State, &m.Shard, &m.Protected)
 }
 
-func LockMembers(ctx context.Context, tx pgx.Tx, ids []int64) ([]*Member, error) {
+func idsOf(members []*plan.Member) []int64 {
+	ids := make([]int64, len(members))
+	for i, m := range members {
+		ids[i] = m.ID
+	}
+	return ids
+}
+
+func LockMembers(ctx context.Context, tx pgx.Tx, ids []int64) ([]*plan.Member, error) {
 	return readMembers(ctx, tx, lockMembersSQL, ids)
 }
 
-func readMembers(ctx context.Context, tx pgx.Tx, lockSQL string, ids []int64) ([]*Member, error) {
+func readMembers(ctx context.Context, tx pgx.Tx, lockSQL string, ids []int64) ([]*plan.Member, error) {
 	rows, err := tx.Query(ctx, lockSQL, ids)
 	if err != nil {
 		return nil, fmt.Errorf("lock shadows: %w", err)
@@ -80,12 +89,31 @@ func readMembers(ctx context.Context, tx pgx.Tx, lockSQL string, ids []int64) ([
 	return members, nil
 }
 
+// Decision is the decision on a closure, and the closure itself.
+type Decision struct {
+	Closure *plan.Closure
+	Bonds   plan.Bonds
+	Verdict plan.Verdict
+}
+
+// DecideOn expands the locked roots to their closure, locks it, and decides on it.
+func (s *Actor) DecideOn(ctx context.Context, tx pgx.Tx, roots []*plan.Member) (d Decision, err error) {
+	if d.Closure, err = s.expand(ctx, tx, roots); err != nil {
+		return d, err
+	}
+	if d.Bonds, err = readBonds(ctx, tx, d.Closure); err != nil {
+		return d, err
+	}
+	d.Verdict = plan.Decide(d.Closure, d.Bonds)
+	return d, nil
+}
+
 // expand follows the references that act in the same transaction, level by level from locked roots, up to
 // Config.Limits.LocalCascade members and maxLevels levels. Holders beyond these limits act later. The caller sets the reason
 // of the roots; that of the other members is the member to which they refer.
-func (s *Actor) expand(ctx context.Context, tx pgx.Tx, roots []*Member) (*closure, error) {
+func (s *Actor) expand(ctx context.Context, tx pgx.Tx, roots []*plan.Member) (*plan.Closure, error) {
 	limit, self := s.Cfg.Limits.LocalCascade, s.SelfID
-	c := &closure{Members: make(map[int64]*Member, len(roots))}
+	c := &plan.Closure{Members: make(map[int64]*plan.Member, len(roots))}
 	for _, m := range roots {
 		c.Members[m.ID] = m
 	}
@@ -101,17 +129,17 @@ func (s *Actor) expand(ctx context.Context, tx pgx.Tx, roots []*Member) (*closur
 		if level == maxLevels {
 			limit = 0 // the holders of this level act later
 		}
-		edges, err := c.look(ctx, tx, frontier, ids, limit)
+		edges, err := look(ctx, tx, c, frontier, ids, limit)
 		if err != nil {
 			return nil, err
 		}
-		if frontier, err = c.take(ctx, tx, self, ids, edges); err != nil {
+		if frontier, err = take(ctx, tx, c, self, ids, edges); err != nil {
 			return nil, err
 		}
 	}
 	b := &pgx.Batch{}
-	b.Queue(outsidersSQL, c.IDs(), MaxBlockers).Query(func(rows pgx.Rows) (err error) {
-		c.Blocks, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (o Outsider, err error) {
+	b.Queue(outsidersSQL, c.IDs(), plan.MaxBlockers).Query(func(rows pgx.Rows) (err error) {
+		c.Blocks, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (o plan.Outsider, err error) {
 			err = row.Scan(&o.TargetID, &o.HolderID, &o.FieldID, &o.Behaviour, &o.UID, &o.Name)
 			return o, err
 		})
@@ -134,8 +162,8 @@ func (s *Actor) expand(ctx context.Context, tx pgx.Tx, roots []*Member) (*closur
 const maxLevels = 100
 
 // look reads the references to a level, and returns the ones to follow.
-func (c *closure) look(ctx context.Context, tx pgx.Tx, frontier []*Member, ids []int64, limit int) ([]Edge, error) {
-	var acting []Edge
+func look(ctx context.Context, tx pgx.Tx, c *plan.Closure, frontier []*plan.Member, ids []int64, limit int) ([]plan.Edge, error) {
+	var acting []plan.Edge
 	b := &pgx.Batch{}
 	b.Queue(otherReferencesSQL, ids).Query(func(rows pgx.Rows) error {
 		var id int64
@@ -165,7 +193,7 @@ func (c *closure) look(ctx context.Context, tx pgx.Tx, frontier []*Member, ids [
 }
 
 // take locks the holders of a level and returns the new members among them.
-func (c *closure) take(ctx context.Context, tx pgx.Tx, self int32, ids []int64, edges []Edge) ([]*Member, error) {
+func take(ctx context.Context, tx pgx.Tx, c *plan.Closure, self int32, ids []int64, edges []plan.Edge) ([]*plan.Member, error) {
 	if len(edges) == 0 {
 		return nil, nil
 	}
@@ -177,8 +205,8 @@ func (c *closure) take(ctx context.Context, tx pgx.Tx, self int32, ids []int64, 
 	}
 	slices.Sort(holders)
 	holders = slices.Compact(holders)
-	var locked []*Member
-	var still []Edge
+	var locked []*plan.Member
+	var still []plan.Edge
 	b := &pgx.Batch{} // two statements: the snapshot of the second is taken after the locks
 	b.Queue(lockMembersSQL, holders).Query(func(rows pgx.Rows) (err error) {
 		locked, err = pgx.CollectRows(rows, scanMember)
@@ -191,11 +219,11 @@ func (c *closure) take(ctx context.Context, tx pgx.Tx, self int32, ids []int64, 
 	if err := tx.SendBatch(ctx, b).Close(); err != nil {
 		return nil, fmt.Errorf("lock holders, and read references again: %w", err)
 	}
-	candidates := make(map[int64]*Member, len(locked))
+	candidates := make(map[int64]*plan.Member, len(locked))
 	for _, m := range locked {
 		candidates[m.ID] = m
 	}
-	var next []*Member
+	var next []*plan.Member
 	for _, e := range still {
 		m := candidates[e.HolderID]
 		switch {
@@ -204,7 +232,7 @@ func (c *closure) take(ctx context.Context, tx pgx.Tx, self int32, ids []int64, 
 			c.Unsets = append(c.Unsets, e)
 		case c.Members[m.ID] == nil:
 			with := c.Members[e.TargetID]
-			m.Why = Reason{How: peer.Cascaded, Cause: with.Why.Cause, Via: &link{self, with.UID, with.Name}}
+			m.Why = plan.Reason{How: peer.Cascaded, Cause: with.Why.Cause, Via: &plan.Link{DeploymentID: self, UID: with.UID, Name: with.Name}}
 			c.Members[m.ID] = m
 			next = append(next, m)
 		}
@@ -222,7 +250,7 @@ WHERE EXISTS (SELECT FROM dbcontroller.blockade WHERE target_id = t)
     OR EXISTS (SELECT FROM dbcontroller.ownee_entry WHERE owner_id = t)`
 
 // readBonds reads blockades and entries in one statement: a Confirm replaces blockades by entries in between.
-func readBonds(ctx context.Context, tx pgx.Tx, c *closure) (b bonds, err error) {
+func readBonds(ctx context.Context, tx pgx.Tx, c *plan.Closure) (b plan.Bonds, err error) {
 	rows, err := tx.Query(ctx, bondsSQL, c.IDs())
 	if err != nil {
 		return b, fmt.Errorf("read blockades: %w", err)

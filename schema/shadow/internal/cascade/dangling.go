@@ -14,6 +14,7 @@ import (
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
+	"github.com/db-controller/db-controller/schema/shadow/internal/plan"
 )
 
 // Dangling are references to targets of another deployment that do not exist there any more, and an operator's decision that they
@@ -33,7 +34,7 @@ type Dangling struct {
 // references are dangling still: one that was established again, or refers elsewhere, is left alone. It is idempotent, and returns
 // the references that it has acted upon, and the errors of holders that could not be handled, by id. It fails with ErrStaleEpoch when one of the two databases has failed over
 // or was restored since From was asked, because then the targets may exist again, or when From was decommissioned.
-func (s *Actor) ActOnDangling(ctx context.Context, d Dangling) (acted []Edge, failed map[int64]error, err error) {
+func (s *Actor) ActOnDangling(ctx context.Context, d Dangling) (acted []plan.Edge, failed map[int64]error, err error) {
 	if _, err := s.Current(); err != nil {
 		return nil, nil, err
 	}
@@ -47,7 +48,7 @@ func (s *Actor) ActOnDangling(ctx context.Context, d Dangling) (acted []Edge, fa
 	if err := a.Load(ctx, s.Pool, d.Targets); err != nil {
 		return nil, nil, err
 	}
-	a.acted = func(edges []Edge) { acted = append(acted, edges...) }
+	a.acted = func(edges []plan.Edge) { acted = append(acted, edges...) }
 	a.check = func(ctx context.Context, tx pgx.Tx) error { return s.sameEpochs(ctx, tx, a.fromID, d) }
 	targets := slices.Sorted(maps.Keys(a.Targets))
 	if err := a.batch(ctx, targets, d.Holders); err != nil {

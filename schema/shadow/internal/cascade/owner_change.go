@@ -14,6 +14,7 @@ import (
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
+	"github.com/db-controller/db-controller/schema/shadow/internal/plan"
 	"github.com/db-controller/db-controller/schema/shadow/internal/write"
 )
 
@@ -85,7 +86,7 @@ func (s *Actor) ChangeOwners(ctx context.Context, tx pgx.Tx, ownees []int64, cha
 		return err
 	}
 	e := s.editOwners(all, change, before)
-	var collected []*Member
+	var collected []*plan.Member
 	for _, m := range locked {
 		if e.collects(m.ID) {
 			collected = append(collected, m)
@@ -166,7 +167,7 @@ func (s *Actor) editOwners(all []write.OwnerRow, change OwnerChange, before map[
 
 // giveReasons records, for each ownee that is deleted, the lost owner with the greatest uid as the reason. All ownees of an
 // owner that never had a uid here share one new cause.
-func (e *ownerEdit) giveReasons(ctx context.Context, tx pgx.Tx, collected []*Member) error {
+func (e *ownerEdit) giveReasons(ctx context.Context, tx pgx.Tx, collected []*plan.Member) error {
 	last := map[int64]write.OwnerKey{}
 	for k := range e.lost {
 		if l, ok := last[k.OwneeID]; !ok || bytes.Compare(k.UID[:], l.UID[:]) > 0 {
@@ -188,7 +189,7 @@ func (e *ownerEdit) giveReasons(ctx context.Context, tx pgx.Tx, collected []*Mem
 			}
 			cause = unnamed[of]
 		}
-		m.Why = Reason{How: peer.Disowning, Cause: cause, Via: &link{k.DeploymentID, k.UID, k.Name}}
+		m.Why = plan.Reason{How: peer.Disowning, Cause: cause, Via: &plan.Link{DeploymentID: k.DeploymentID, UID: k.UID, Name: k.Name}}
 	}
 	return nil
 }

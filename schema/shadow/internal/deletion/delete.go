@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -15,8 +14,8 @@ import (
 	"github.com/db-controller/db-controller/internal/retry"
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
-	"github.com/db-controller/db-controller/schema/shadow/internal/cascade"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
+	"github.com/db-controller/db-controller/schema/shadow/internal/plan"
 	"github.com/db-controller/db-controller/schema/shadow/internal/read"
 	"github.com/db-controller/db-controller/schema/shadow/internal/target"
 	"github.com/db-controller/db-controller/schema/shadow/internal/write"
@@ -38,15 +37,6 @@ const (
 	lockRootSQL = `
 SELECT id, uid, kind_id, name, state, shard, revision, block_deletion, hidden FROM dbcontroller.shadow
 WHERE kind_id = $1 AND name = $2 FOR UPDATE`
-
-	// The blockades of the targets, except the excused ones ($3 to $5).
-	selectBlockadesSQL = `
-SELECT b.target_id, t.uid, b.attempt, b.holder_uid, b.field_id, b.deployment_id, b.holder_name, t.name, b.behaviour,
-       b.expires_at IS NOT NULL, COALESCE(` + db.ExpiredSQL + `@ttl::interval), true)
-FROM dbcontroller.blockade b JOIN dbcontroller.shadow t ON t.id = b.target_id
-LEFT JOIN unnest(@attempts::uuid[], @holders::uuid[], @fields::int[]) AS e (attempt, holder_uid, field_id)
-    ON e.attempt = b.attempt AND e.holder_uid = b.holder_uid AND e.field_id = b.field_id
-WHERE b.target_id = ANY (@targets) AND e.attempt IS NULL ORDER BY b.target_id, b.holder_uid, b.field_id, b.attempt LIMIT @at_most`
 
 	// One row for each delete, so that none ends the closing of another.
 	closeTargetsSQL = `
@@ -181,33 +171,13 @@ func (d *deletion) whyNot(err error) error {
 	return err
 }
 
-// obstacle is the reason for a look-ahead: the members here and their present blockers here. Only these can be excused.
-type obstacle struct {
-	// targets are those of the blockades.
-	targets   []int64
-	blockades []blockade
-	members   []peer.PlanMember
-	later     []peer.PlanTarget // members with holders here that act later
-	// blocks are the local references that block members, and blockers the same for messages.
-	blocks   []cascade.Outsider
-	blockers []peer.PlanBlocker
-}
-
-// tooMany reports whether more blockers may exist than were read: then none is excused.
-func (o *obstacle) tooMany() bool {
-	return len(o.blockades) >= peer.PlanLimit || len(o.blocks) >= cascade.MaxBlockers
-}
-
-type blockade struct {
-	targetID   int64
-	question   peer.Question
-	target     schema.FullName
-	holder     schema.FullName
-	deployment schema.DeploymentID
-	behaviour  schema.Behaviour
-	tentative  bool
-	fieldID    int32
-	depID      int32
+// undecided returns the error of a delete that waited for undecided attempts until its deadline.
+func (s *Deleter) undecided(name string, by []blockade) error {
+	e := &peer.BlockedError{Name: name, Deployment: s.Self, Undecided: true}
+	for _, b := range by {
+		e.Add(b.reference())
+	}
+	return e
 }
 
 // errObstacle rolls a try back.
@@ -218,7 +188,10 @@ var errObstacle = errors.New("obstacle")
 func (d *deletion) try(ctx context.Context) (result peer.DeleteResult, found *obstacle, err error) {
 	s := d.store
 	err = s.InTx(ctx, db.AllFeeds, func(tx pgx.Tx) error {
-		result, found = peer.DeleteResult{Unasked: d.ahead.notAsked()}, nil // forget an earlier try
+		result, found = peer.DeleteResult{}, nil // forget an earlier try
+		if d.ahead != nil {
+			result.Unasked = d.ahead.unasked
+		}
 		if _, err := tx.Exec(ctx, shortWaitSQL); err != nil {
 			return err
 		}
@@ -256,11 +229,11 @@ func (d *deletion) try(ctx context.Context) (result peer.DeleteResult, found *ob
 
 // carryOut removes or marks the root, which is locked, with the other members; or returns the obstacle that has to be resolved
 // first.
-func (d *deletion) carryOut(ctx context.Context, tx pgx.Tx, root *cascade.Member) (removed bool, found *obstacle, err error) {
+func (d *deletion) carryOut(ctx context.Context, tx pgx.Tx, root *plan.Member) (removed bool, found *obstacle, err error) {
 	s := d.store
 	d.cause.RootUID = root.UID
-	root.Why = cascade.Reason{How: peer.Requested, Cause: d.cause}
-	decided, err := s.cascade.DecideOn(ctx, tx, []*cascade.Member{root})
+	root.Why = plan.Reason{How: peer.Requested, Cause: d.cause}
+	decided, err := s.cascade.DecideOn(ctx, tx, []*plan.Member{root})
 	if err != nil {
 		return false, nil, err
 	}
@@ -278,8 +251,8 @@ func (d *deletion) carryOut(ctx context.Context, tx pgx.Tx, root *cascade.Member
 	return slices.Contains(decided.Verdict.Remove, root.ID), nil, s.cascade.CarryOut(ctx, tx, decided)
 }
 
-func (s *Deleter) lockRoot(ctx context.Context, tx pgx.Tx, kindID int32, req DeleteRequest) (*cascade.Member, error) {
-	root := &cascade.Member{}
+func (s *Deleter) lockRoot(ctx context.Context, tx pgx.Tx, kindID int32, req DeleteRequest) (*plan.Member, error) {
+	root := &plan.Member{}
 	var revision peer.Revision
 	var hidden bool
 	err := tx.QueryRow(ctx, lockRootSQL, kindID, req.Name).Scan(&root.ID, &root.UID, &root.Kind, &root.Name, &root.State, &root.Shard, &revision, &root.Protected, &hidden)
@@ -296,7 +269,7 @@ func (s *Deleter) lockRoot(ctx context.Context, tx pgx.Tx, kindID int32, req Del
 	return root, nil
 }
 
-func (s *Deleter) fullNames(members []*cascade.Member) []schema.FullName {
+func (s *Deleter) fullNames(members []*plan.Member) []schema.FullName {
 	names := make([]schema.FullName, len(members))
 	for i, m := range members {
 		names[i] = s.full(m.Name)
@@ -307,185 +280,6 @@ func (s *Deleter) fullNames(members []*cascade.Member) []schema.FullName {
 // full returns the full name of a resource of this deployment.
 func (s *Deleter) full(name string) schema.FullName {
 	return schema.FullName{Deployment: s.Self, Name: name}
-}
-
-// lookAheadComplete reports whether the delete can be carried out without further questions: no other deployment is concerned and
-// no holder blocks it, or the look-ahead has excused every blocker.
-func (s *Deleter) lookAheadComplete(ctx context.Context, tx pgx.Tx, d cascade.Decision, ahead *lookAhead) (bool, error) {
-	b, v := d.Bonds, d.Verdict
-	if ahead == nil {
-		return len(b.Entered)+len(b.Owns)+len(v.Notify)+len(v.Blocks)+len(v.Blockaded) == 0, nil
-	}
-	if slices.ContainsFunc(v.Blocks, func(o cascade.Outsider) bool { return !ahead.blocks[o.Edge] }) {
-		return false, nil
-	}
-	if len(v.Blockaded) == 0 {
-		return true, nil
-	}
-	left, err := s.obstacle(ctx, tx, v.Blockaded, 1, ahead)
-	return err == nil && len(left.blockades) == 0, err
-}
-
-func (s *Deleter) obstacle(ctx context.Context, tx pgx.Tx, targets []int64, limit int, ahead *lookAhead) (*obstacle, error) {
-	o := &obstacle{targets: targets}
-	var k db.KeyColumns
-	if ahead != nil {
-		k = ahead.keys
-	}
-	rows, err := tx.Query(ctx, selectBlockadesSQL, db.Named{
-		"targets": targets, "at_most": limit, "attempts": k.Attempts, "holders": k.Holders, "fields": k.Fields, "ttl": s.Cfg.Times.TentativeTTL,
-	})
-	if err != nil {
-		return nil, fmt.Errorf("read blockades: %w", err)
-	}
-	o.blockades, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (b blockade, err error) {
-		k := &b.question.Key
-		err = row.Scan(&b.targetID, &k.TargetUID, &k.Attempt, &k.HolderUID, &b.fieldID, &b.depID, &b.holder.Name, &b.target.Name, &b.behaviour, &b.tentative, &b.question.Expired)
-		return b, err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("read blockades: %w", err)
-	}
-	for i := range o.blockades {
-		b := &o.blockades[i]
-		if b.deployment, err = s.Names.DeploymentOf(ctx, tx, b.depID); err != nil {
-			return nil, err
-		}
-		if b.question.Key.Path, err = s.Names.FieldOf(ctx, tx, b.fieldID); err != nil {
-			return nil, err
-		}
-		b.holder.Deployment, b.target.Deployment = b.deployment, s.Self
-	}
-	return o, nil
-}
-
-// beforeLookAhead reads the members here, the deployments that have to act because of them, and the present blockers here: later
-// blockers are never excused.
-func (s *Deleter) beforeLookAhead(ctx context.Context, tx pgx.Tx, d cascade.Decision) (*obstacle, error) {
-	c, v := d.Closure, d.Verdict
-	o, err := s.obstacle(ctx, tx, v.Blockaded, peer.PlanLimit, nil)
-	if err != nil {
-		return nil, err
-	}
-	p := &planning{store: s, plan: &peer.Plan{}}
-	if err := p.members(ctx, tx, c.IDs(), nil); err != nil {
-		return nil, err
-	}
-	o.members, o.blocks = p.plan.Members, v.Blocks
-	for _, id := range v.Notify {
-		o.later = append(o.later, peer.PlanTarget{Deployment: s.Self, UID: c.Members[id].UID})
-	}
-	for _, b := range v.Blocks {
-		path, err := s.Names.FieldOf(ctx, tx, b.FieldID)
-		if err != nil {
-			return nil, err
-		}
-		t := c.Members[b.TargetID]
-		o.blockers = append(o.blockers, peer.PlanBlocker{
-			Holder: peer.Holder{Name: s.full(b.Name), Path: path, Target: s.full(t.Name)}, UID: b.UID, TargetUID: t.UID,
-		})
-	}
-	return o, nil
-}
-
-// asked is the result of resolving blockades.
-type asked struct {
-	// held are BLOCK blockades of existing references.
-	held []blockade
-	// undecided are blockades of attempts that may still commit.
-	undecided []blockade
-	// unanswered are the blockades of deployments that did not answer. They block, since they may be held.
-	unanswered []blockade
-	moved      bool // at least one blockade was settled
-	unasked    []peer.Unasked
-}
-
-// blockers returns the blockades that block, or may.
-func (a *asked) blockers() []peer.PlanBlocker {
-	var out []peer.PlanBlocker
-	for _, b := range a.held {
-		out = append(out, b.blocker(false, false))
-	}
-	for _, b := range a.undecided {
-		out = append(out, b.blocker(true, false))
-	}
-	for _, b := range a.unanswered {
-		out = append(out, b.blocker(b.tentative, true))
-	}
-	return out
-}
-
-func (b blockade) blocker(undecided, unreachable bool) peer.PlanBlocker {
-	return peer.PlanBlocker{
-		Holder: b.reference(), UID: b.question.Key.HolderUID, TargetUID: b.question.Key.TargetUID,
-		Undecided: undecided, Unreachable: unreachable,
-	}
-}
-
-func (b blockade) reference() peer.Holder {
-	return peer.Holder{Name: b.holder, Path: b.question.Key.Path, Target: b.target}
-}
-
-// askAll resolves blockades at all holders' deployments concurrently. Each call has half of the remaining time.
-func (s *Deleter) askAll(ctx context.Context, blockades []blockade) *asked {
-	by := map[schema.DeploymentID][]blockade{}
-	for _, b := range blockades {
-		by[b.deployment] = append(by[b.deployment], b)
-	}
-	a := &asked{}
-	var wg sync.WaitGroup
-	var mu sync.Mutex // of a
-	for deployment, blockades := range by {
-		wg.Go(func() {
-			began := time.Now()
-			ctx, cancel := peer.InPart(ctx, 1, 2)
-			defer cancel()
-			answers, err := s.ask(ctx, deployment, blockades)
-			mu.Lock()
-			defer mu.Unlock()
-			if err != nil {
-				a.unasked = append(a.unasked, peer.NotAsked(ctx, deployment, began, err))
-			}
-			for i, b := range blockades {
-				switch {
-				case err != nil:
-					a.unanswered = append(a.unanswered, b)
-				case answers.Verdicts[i] == peer.Undecided:
-					a.undecided = append(a.undecided, b)
-				case answers.Verdicts[i] == peer.Held && b.behaviour == schema.Block:
-					a.held = append(a.held, b)
-				default:
-					a.moved = true
-				}
-			}
-		})
-	}
-	wg.Wait()
-	return a
-}
-
-func (s *Deleter) ask(ctx context.Context, holder schema.DeploymentID, blockades []blockade) (*peer.Answers, error) {
-	questions := make([]peer.Question, len(blockades))
-	for i, b := range blockades {
-		questions[i] = b.question
-	}
-	answers, err := s.Peers.Resolve(ctx, holder, questions)
-	if err == nil && len(answers.Verdicts) != len(questions) {
-		err = fmt.Errorf("its answer has %d verdicts for %d questions", len(answers.Verdicts), len(questions))
-	}
-	if err != nil {
-		return nil, err
-	}
-	return answers, s.target.Settle(ctx, holder, questions, answers)
-}
-
-// undecided returns the error of a delete that waited for undecided attempts until its deadline.
-func (s *Deleter) undecided(name string, by []blockade) error {
-	e := &peer.BlockedError{Name: name, Deployment: s.Self, Undecided: true}
-	for _, b := range by {
-		e.Add(b.reference())
-	}
-	return e
 }
 
 // closing holds the targets that one delete has closed to new references.

@@ -13,6 +13,7 @@ import (
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/cascade"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
+	"github.com/db-controller/db-controller/schema/shadow/internal/plan"
 )
 
 var (
@@ -253,7 +254,7 @@ func (p *planning) vias(ctx context.Context, tx pgx.Tx) (map[int64][]peer.Via, e
 	if err != nil {
 		return nil, err
 	}
-	edges, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (e cascade.Edge, err error) {
+	edges, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (e plan.Edge, err error) {
 		return e, row.Scan(&e.HolderID, &e.TargetID, &e.FieldID, &e.Behaviour)
 	})
 	if err != nil {

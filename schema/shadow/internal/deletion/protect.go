@@ -9,8 +9,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/db-controller/db-controller/schema/peer"
-	"github.com/db-controller/db-controller/schema/shadow/internal/cascade"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
+	"github.com/db-controller/db-controller/schema/shadow/internal/plan"
 	"github.com/db-controller/db-controller/schema/shadow/internal/read"
 )
 
@@ -36,7 +36,7 @@ func (s *Deleter) SetBlockDeletion(ctx context.Context, name string, uid uuid.UU
 	}
 	var out *peer.Resource
 	err = s.InTx(ctx, db.ChangeFeed|db.WorkFeed, func(tx pgx.Tx) error {
-		var m cascade.Member
+		var m plan.Member
 		var hidden bool
 		err := tx.QueryRow(ctx, lockProtectedSQL, kindID, name).Scan(&m.ID, &m.UID, &m.State, &m.Shard, &hidden)
 		switch {

@@ -52,7 +52,7 @@ type PlannedBlocker struct {
 }
 
 // Groups summarizes the resources that a walk found as a tree.
-func (w *PlanWalk) Groups() []PlanGroup {
+func (w *Walk) Groups() []PlanGroup {
 	type key struct {
 		parent     int
 		deployment schema.DeploymentID

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -25,8 +26,8 @@ type walkPeers interface {
 	Trace(ctx context.Context, at schema.DeploymentID, uids []uuid.UUID) (map[uuid.UUID]peer.Trace, error)
 }
 
-// PlanWalk is the result of a walk over all deployments. It does not depend on the order in which they answered.
-type PlanWalk struct {
+// Walk is the result of a walk over all deployments. It does not depend on the order in which they answered.
+type Walk struct {
 	self     schema.DeploymentID
 	peers    walkPeers
 	detailed bool
@@ -79,8 +80,8 @@ type blockerKey struct {
 	target peer.PlanTarget
 }
 
-func NewWalk(self schema.DeploymentID, peers walkPeers, detailed bool) *PlanWalk {
-	return &PlanWalk{
+func NewWalk(self schema.DeploymentID, peers walkPeers, detailed bool) *Walk {
+	return &Walk{
 		self: self, peers: peers, detailed: detailed, members: map[peer.PlanTarget]*walkedMember{},
 		unsets: map[unsetKey]walkedUnset{}, blockers: map[blockerKey]peer.PlanBlocker{}, silent: map[schema.DeploymentID]bool{},
 		excused: map[peer.PlanTarget]bool{}, Unknown: map[peer.PlanTarget]bool{},
@@ -88,10 +89,7 @@ func NewWalk(self schema.DeploymentID, peers walkPeers, detailed bool) *PlanWalk
 	}
 }
 
-// Goes reports whether the walk found that the deletion removes a resource.
-func (w *PlanWalk) Goes(t peer.PlanTarget) bool { return w.members[t] != nil || w.excused[t] }
-
-func (w *PlanWalk) Follow(d schema.DeploymentID, t peer.PlanTarget) {
+func (w *Walk) Follow(d schema.DeploymentID, t peer.PlanTarget) {
 	if w.ask[d] == nil {
 		w.ask[d] = map[peer.PlanTarget]bool{}
 	}
@@ -99,7 +97,7 @@ func (w *PlanWalk) Follow(d schema.DeploymentID, t peer.PlanTarget) {
 }
 
 // Begin adds the members with which the deletion starts.
-func (w *PlanWalk) Begin(members []peer.PlanMember) {
+func (w *Walk) Begin(members []peer.PlanMember) {
 	w.take(w.self, members)
 	for _, m := range w.members {
 		m.first = true
@@ -107,7 +105,7 @@ func (w *PlanWalk) Begin(members []peer.PlanMember) {
 }
 
 // take adds members of one deployment, and the deployments that have to be asked because of them.
-func (w *PlanWalk) take(d schema.DeploymentID, members []peer.PlanMember) {
+func (w *Walk) take(d schema.DeploymentID, members []peer.PlanMember) {
 	for _, m := range members {
 		t := peer.PlanTarget{Deployment: d, UID: m.UID}
 		if known := w.members[t]; known != nil {
@@ -129,7 +127,7 @@ func (w *PlanWalk) take(d schema.DeploymentID, members []peer.PlanMember) {
 	}
 }
 
-func (w *PlanWalk) takePlan(d schema.DeploymentID, plan *peer.Plan) {
+func (w *Walk) takePlan(d schema.DeploymentID, plan *peer.Plan) {
 	w.Truncated = w.Truncated || plan.Truncated
 	for _, b := range plan.Blockers {
 		b.Holder.Target.Deployment = d
@@ -142,7 +140,7 @@ func (w *PlanWalk) takePlan(d schema.DeploymentID, plan *peer.Plan) {
 }
 
 // Block adds a blocker. A confirmed one replaces an undecided or unreachable one, and is not replaced.
-func (w *PlanWalk) Block(b peer.PlanBlocker) {
+func (w *Walk) Block(b peer.PlanBlocker) {
 	key := blockerKey{b.HolderResource(), b.Holder.Path, b.Target()}
 	if known, ok := w.blockers[key]; ok && !known.Undecided && !known.Unreachable {
 		return
@@ -160,7 +158,7 @@ type answer struct {
 // Run follows the deletion over all deployments, level by level. The deployments of a level are asked concurrently; each
 // call has two thirds of the time that the walk has left. The result is best effort: resources that change afterwards,
 // exceed the limit or belong to unreachable deployments are handled when the cascade reaches them.
-func (w *PlanWalk) Run(parent context.Context) error {
+func (w *Walk) Run(parent context.Context) error {
 	ctx, cancel := peer.InPart(parent, 3, 4)
 	defer cancel()
 	answers := make(chan answer, maxAsking)
@@ -193,14 +191,14 @@ func (w *PlanWalk) Run(parent context.Context) error {
 }
 
 // skip records that a deployment was not asked about all targets, because the walk has reached its limit.
-func (w *PlanWalk) skip(d schema.DeploymentID) {
+func (w *Walk) skip(d schema.DeploymentID) {
 	if !w.silent[d] {
 		w.Unasked = append(w.Unasked, peer.Unasked{Deployment: d, Why: peer.LimitReached})
 	}
 }
 
 // next returns the deployments to ask now: each has one question in flight, and silent ones are not asked again.
-func (w *PlanWalk) next(asking map[schema.DeploymentID]bool) map[schema.DeploymentID]bool {
+func (w *Walk) next(asking map[schema.DeploymentID]bool) map[schema.DeploymentID]bool {
 	fresh := map[schema.DeploymentID]bool{}
 	for d := range w.ask {
 		switch {
@@ -214,7 +212,7 @@ func (w *PlanWalk) next(asking map[schema.DeploymentID]bool) map[schema.Deployme
 }
 
 // question returns the next question to a deployment: the targets that it was not asked about yet, and the owners.
-func (w *PlanWalk) question(d schema.DeploymentID) peer.PlanQuestion {
+func (w *Walk) question(d schema.DeploymentID) peer.PlanQuestion {
 	targets := w.ask[d]
 	delete(w.ask, d)
 	for _, o := range w.owners[d] {
@@ -232,7 +230,7 @@ func compareTargets(a, b peer.PlanTarget) int {
 	return cmp.Or(peer.CompareDeployments(a.Deployment, b.Deployment), slices.Compare(a.UID[:], b.UID[:]))
 }
 
-func (w *PlanWalk) askOne(ctx context.Context, at schema.DeploymentID, q peer.PlanQuestion, to chan<- answer) {
+func (w *Walk) askOne(ctx context.Context, at schema.DeploymentID, q peer.PlanQuestion, to chan<- answer) {
 	began := time.Now()
 	if ctx.Err() != nil {
 		to <- answer{from: at, unasked: peer.Unasked{Deployment: at, Why: peer.TimedOut}}
@@ -272,7 +270,7 @@ func level(ctx context.Context, answers <-chan answer, asking, fresh map[schema.
 	return out
 }
 
-func (w *PlanWalk) takeAnswer(a answer) {
+func (w *Walk) takeAnswer(a answer) {
 	if a.plan == nil {
 		w.silent[a.from] = true
 		w.Unasked = append(w.Unasked, a.unasked)
@@ -281,11 +279,75 @@ func (w *PlanWalk) takeAnswer(a answer) {
 	w.takePlan(a.from, a.plan)
 }
 
-// Holders returns the holders of the blockers.
-func (w *PlanWalk) Holders() []peer.PlanTarget {
-	var out []peer.PlanTarget
-	for _, b := range w.InOrder() {
-		out = append(out, b.HolderResource())
+// follows is a member with one of its reasons, indexed by the target of the reason.
+type follows struct {
+	member *walkedMember
+	via    peer.Via
+}
+
+// settle builds the tree of members: it chooses for each member the reason on the shortest path from the root of the deletion, by
+// cascades alone where there is such a path, otherwise also by owners. So the tree depends on the references alone, and not on the
+// order of answers.
+func (w *Walk) settle() {
+	w.order = nil
+	children := map[peer.PlanTarget][]follows{}
+	begin := map[*walkedMember]place{}
+	for _, m := range w.members {
+		m.placed, m.certain, m.via = false, false, peer.Via{}
+		if m.first {
+			begin[m] = place{}
+		}
+		for _, via := range m.Vias {
+			children[via.Target] = append(children[via.Target], follows{m, via})
+		}
 	}
-	return out
+	w.put(begin, true)
+	w.spread(children, true)
+	w.spread(children, false)
+}
+
+// place is a possible position of a member: the index of its parent in walked.order, and the reason.
+type place struct {
+	parent int
+	via    peer.Via
+}
+
+func (p place) compare(o place) int {
+	return cmp.Or(cmp.Compare(p.parent, o.parent), strings.Compare(p.via.Path, o.via.Path), cmp.Compare(p.via.Behaviour, o.via.Behaviour))
+}
+
+// spread places the children of placed members, level by level. With certain it follows cascades only.
+func (w *Walk) spread(children map[peer.PlanTarget][]follows, certain bool) {
+	for from := 0; from < len(w.order); {
+		found := map[*walkedMember]place{}
+		for i, m := range w.order[from:] {
+			for _, f := range children[m.at] {
+				at := place{from + i, f.via}
+				if f.member.placed || certain && f.via.Path == peer.OwnerPath {
+					continue
+				}
+				if before, ok := found[f.member]; !ok || at.compare(before) < 0 {
+					found[f.member] = at
+				}
+			}
+		}
+		from = len(w.order)
+		w.put(found, certain)
+	}
+}
+
+// put appends the members of one level, sorted.
+func (w *Walk) put(found map[*walkedMember]place, certain bool) {
+	level := make([]*walkedMember, 0, len(found))
+	for m := range found {
+		level = append(level, m)
+	}
+	slices.SortFunc(level, func(a, b *walkedMember) int {
+		return cmp.Or(found[a].compare(found[b]), peer.CompareDeployments(a.at.Deployment, b.at.Deployment),
+			strings.Compare(a.Kind, b.Kind), strings.Compare(a.Name, b.Name), compareTargets(a.at, b.at))
+	})
+	for _, m := range level {
+		m.placed, m.certain, m.via = true, certain, found[m].via
+	}
+	w.order = append(w.order, level...)
 }
