@@ -16,7 +16,7 @@ type AnnounceEpochStore interface {
 	PresentEpoch() uuid.UUID
 	// AdvanceEpoch renames the present epoch, so that it is later than one that another deployment knows.
 	AdvanceEpoch(ctx context.Context, known uuid.UUID) error
-	// Announced replaces the work by the comparison that follows. It fails when the epoch is not the present one any more.
+	// MarkAnnounced replaces the work by the comparison that follows. It fails when the epoch is not the present one any more.
 	MarkAnnounced(ctx context.Context, to schema.DeploymentID, epoch uuid.UUID) error
 }
 

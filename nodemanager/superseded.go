@@ -37,13 +37,13 @@ func (f *following) catchUp(ctx context.Context) bool {
 		m.cfg.Logger.Warn("the kept environment cannot be read, it is tried again", zap.Error(err))
 		return false
 	}
-	own, err := f.env.Model(m.cfg.Deployment)
+	named, err := f.env.Model(m.cfg.Deployment)
 	switch {
-	case err == nil && f.runs(ctx, own):
+	case err == nil && f.runs(ctx, named):
 	case kept != nil && kept.Revision >= f.env.Revision && f.keptRuns(ctx, kept):
 		f.env = kept
 		m.cfg.Others.Follows(kept)
-	case err == nil && own.Digest != f.superseded.Digest, kept != nil && kept.Revision < f.env.Revision:
+	case err == nil && named.Digest != f.superseded.Digest, kept != nil && kept.Revision < f.env.Revision:
 		// The registry has named a version since, or the database was restored from an older backup.
 	default:
 		m.setReason("another process has switched the version of this deployment, and neither the registry nor the environment " +

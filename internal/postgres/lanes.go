@@ -13,12 +13,27 @@ import (
 
 // Pool is a *pgxpool.Pool, or its *Lanes.
 type Pool interface {
+	Statements
+	Transactions
+	Connections
+}
+
+// Statements run outside of a transaction of the caller's.
+type Statements interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
+	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
+}
+
+// Transactions begins them.
+type Transactions interface {
 	Begin(ctx context.Context) (pgx.Tx, error)
 	BeginTx(ctx context.Context, options pgx.TxOptions) (pgx.Tx, error)
-	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
+}
+
+// Connections are those of the pool.
+type Connections interface {
 	Ping(ctx context.Context) error
 	Config() *pgxpool.Config
 	Reset()

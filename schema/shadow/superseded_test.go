@@ -85,7 +85,7 @@ func TestAVersionDescribedAgainIsDerivedAgain_I26(t *testing.T) {
 
 // After another process has switched the version, a process asks for no blockades that it could not commit, however often a write is
 // retried.
-func TestAnSupersededProcessEstablishesNothing_I26(t *testing.T) {
+func TestASupersededProcessEstablishesNothing_I26(t *testing.T) {
 	t.Parallel()
 	b, ctx := newVersions(t, nil), context.Background()
 	b.MustPut(targetName("t"), nil)
@@ -103,7 +103,7 @@ func TestAnSupersededProcessEstablishesNothing_I26(t *testing.T) {
 }
 
 // Nor does such a process establish anything for others: it could take a name for the wrong kind.
-func TestAnSupersededProcessAcceptsNoBlockade_I26(t *testing.T) {
+func TestASupersededProcessAcceptsNoBlockade_I26(t *testing.T) {
 	t.Parallel()
 	b, ctx := newVersions(t, nil), context.Background()
 	b.MustPut(targetName("t"), nil)

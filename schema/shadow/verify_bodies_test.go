@@ -89,7 +89,7 @@ func TestPendingDerivationsAreNoDifference_I26(t *testing.T) {
 }
 
 // A process with an outdated version would report false differences.
-func TestAnSupersededProcessVerifiesNoBodies_I26(t *testing.T) {
+func TestASupersededProcessVerifiesNoBodies_I26(t *testing.T) {
 	t.Parallel()
 	b, ctx := newVersions(t, nil), context.Background()
 	b.MustPut(targetName("t"), nil)

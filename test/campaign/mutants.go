@@ -95,16 +95,16 @@ var mutants = []mutant{
 		if err != nil {
 			return err
 		}
-		d.before = before
+		d.before = before.Verdict
 		root, err := s.lockRoot(ctx, tx, d.kindID, d.req)
 		if err != nil {
 			return err
 		}`,
-			"\tobstacles int // tries", `	before    cascade.Decision
+			"\tobstacles int // tries", `	before    plan.Verdict
 	obstacles int // tries`,
 			// what was decided before the lock counts
 			"\tif protected := decided.Verdict.Protected; len(protected) > 0 {",
-			`	decided.Verdict = d.before.Verdict
+			`	decided.Verdict = d.before
 	if protected := decided.Verdict.Protected; len(protected) > 0 {`,
 		},
 	},

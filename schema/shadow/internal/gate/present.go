@@ -17,7 +17,7 @@ type EpochCheck struct {
 	tx    pgx.Tx
 	seen  int64 // the greatest mark seen before the statement was sent
 	mark  int64
-	now   *uuid.UUID
+	found *uuid.UUID // the epoch of the transaction; nil: the server is not the one on which it began
 }
 
 // Present returns the check of the epoch of a transaction.
@@ -26,28 +26,28 @@ func (s *Gate) Present(tx pgx.Tx) *EpochCheck {
 }
 
 // Columns returns the scan targets of PresentSQL.
-func (p *EpochCheck) Columns() []any { return []any{&p.mark, &p.now} }
+func (p *EpochCheck) Columns() []any { return []any{&p.mark, &p.found} }
 
 // epoch returns the epoch of the transaction; nil when the server is not the one on which the stored epoch began, or the
 // number shows that its database is an older copy. It records the number in the transaction.
 func (p *EpochCheck) epoch() *uuid.UUID {
-	if p.now == nil {
+	if p.found == nil {
 		return nil
 	}
 	if p.mark <= p.seen {
-		p.store.Rollback.EndedEpoch.Store(p.now)
+		p.store.Rollback.EndedEpoch.Store(p.found)
 	}
-	if p.store.Rollback.HasEnded(*p.now) {
+	if p.store.Rollback.HasEnded(*p.found) {
 		return nil
 	}
 	if m, ok := p.tx.(*db.Marked); ok {
 		m.Mark = p.mark
 	}
-	return p.now
+	return p.found
 }
 
 // Is reports whether the transaction runs in an epoch.
 func (p *EpochCheck) Is(epoch uuid.UUID) bool {
-	now := p.epoch()
-	return now != nil && *now == epoch
+	found := p.epoch()
+	return found != nil && *found == epoch
 }

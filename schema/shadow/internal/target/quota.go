@@ -109,15 +109,15 @@ func (u *usage) try(deployment int32, more used) (detail string, due, hopeless b
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	pause := max(time.Second, countAtMost*u.took)
-	now := u.used[deployment]
-	if detail = u.over(now, more); detail != "" {
+	held := u.used[deployment]
+	if detail = u.over(held, more); detail != "" {
 		return detail, false, time.Since(u.refused[deployment]) < pause
 	}
-	near := now.tentative > u.limits.Tentative/2 || now.blocking > u.limits.Blocking/2
+	near := held.tentative > u.limits.Tentative/2 || held.blocking > u.limits.Blocking/2
 	if due = u.began.IsZero() || near && time.Since(u.counted) > pause; due {
 		u.began, u.counted = time.Now(), time.Now() // other calls do not begin a count too
 	}
-	u.used[deployment] = now.plus(more)
+	u.used[deployment] = held.plus(more)
 	u.inFlight[deployment] = u.inFlight[deployment].plus(more)
 	return "", due, false
 }
@@ -151,11 +151,11 @@ func (u *usage) done(deployment int32, added used) {
 	}
 }
 
-func (u *usage) over(now, more used) string {
+func (u *usage) over(held, more used) string {
 	switch {
-	case now.tentative+more.tentative > u.limits.Tentative:
+	case held.tentative+more.tentative > u.limits.Tentative:
 		return fmt.Sprintf("at most %d tentative blockades are allowed", u.limits.Tentative)
-	case now.blocking+more.blocking > u.limits.Blocking:
+	case held.blocking+more.blocking > u.limits.Blocking:
 		return fmt.Sprintf("at most %d blocking references are allowed", u.limits.Blocking)
 	}
 	return ""
@@ -194,9 +194,9 @@ func (u *usage) count(ctx context.Context, q db.Querier) error {
 	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	for id, now := range u.used { // in-flight and new reservations are added, whether or not the count has seen their rows
+	for id, held := range u.used { // in-flight and new reservations are added, whether or not the count has seen their rows
 		was := before[id]
-		fresh[id] = fresh[id].plus(used{now.tentative - was.tentative, now.blocking - was.blocking})
+		fresh[id] = fresh[id].plus(used{held.tentative - was.tentative, held.blocking - was.blocking})
 	}
 	u.used, u.counted, u.took, u.completed = fresh, time.Now(), time.Since(began), began
 	return nil

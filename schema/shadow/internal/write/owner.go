@@ -47,7 +47,7 @@ func (s *Writer) compareOwners(ctx context.Context, model *schema.Model, wr *wri
 		return &peer.InvalidError{Resource: wr.Name, Err: fmt.Errorf("more than %d owners", MaxOwners)}
 	}
 	left := slices.Clone(had)
-	var now []peer.OwnerReference
+	var owners []peer.OwnerReference
 	for i, o := range wr.Owners {
 		if err := s.checkOwner(model, wr, o); err != nil {
 			return &peer.InvalidError{Resource: fmt.Sprintf("%s: owner_references[%d]", wr.Name, i), Err: err}
@@ -66,12 +66,12 @@ func (s *Writer) compareOwners(ctx context.Context, model *schema.Model, wr *wri
 			h := left[at]
 			left = slices.Delete(left, at, at+1)
 			o.UID, o.Version, o.Kind = h.UID, h.Version, h.Kind
-			now = append(now, o)
+			owners = append(owners, o)
 			if h.Flags() == o.Flags() {
 				continue
 			}
 		} else {
-			now = append(now, o)
+			owners = append(owners, o)
 		}
 		row, err := s.ownerRow(ctx, o)
 		if err != nil {
@@ -87,8 +87,8 @@ func (s *Writer) compareOwners(ctx context.Context, model *schema.Model, wr *wri
 		wr.dropOwners = append(wr.dropOwners, row)
 	}
 	var err error
-	wr.Owners = now
-	wr.owners, err = OwnersJSON(now)
+	wr.Owners = owners
+	wr.owners, err = OwnersJSON(owners)
 	return err
 }
 
