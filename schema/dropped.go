@@ -32,7 +32,8 @@ func (e *Environment) Dropped(next *Environment, id DeploymentID) (dropped []Dro
 	for _, kind := range from.kinds {
 		for _, p := range kind.Dropped(to) {
 			dropped = append(dropped, DroppedPattern{
-				Deployment: id, Kind: kind.ID.Kind, Pattern: p, By: to.Descriptor.ServiceVersion, Pos: to.Descriptor.Pos,
+				Deployment: id, Kind: kind.ID.Kind, Pattern: p, By: to.Descriptor.ServiceVersion,
+				Pos: Pos{File: to.Descriptor.Pos.File, Line: to.Descriptor.Pos.Line}, // the message names the version
 			})
 		}
 	}
