@@ -3,6 +3,7 @@ package shadow_test
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -129,4 +130,20 @@ func TestAnAuditReadsBodiesInTurn_I21(t *testing.T) {
 	small, err := store.Verify(ctx, shadow.Verification{Settle: 1, Bodies: 1000})
 	require.NoError(t, err)
 	require.EqualValues(t, 250, small.Bodies, "none is read twice")
+}
+
+// Large bodies are compared, and derived, a few at a time.
+func TestLargeBodiesAreReadAFewAtATime_I21(t *testing.T) {
+	t.Parallel()
+	b, ctx := newBox(t, nil), t.Context()
+	const resources = 14
+	for i := range resources {
+		b.MustPut(fmt.Sprintf("//%s/holders/large%02d", bEast, i), body{"text": strings.Repeat("x", 900<<10)})
+	}
+	store := b.Stores[b.ID(bEast)]
+	pages := 0
+	done, err := store.Verify(ctx, shadow.Verification{Settle: 1, Progress: func(context.Context, shadow.Verified) error { pages++; return nil }})
+	require.NoError(t, err)
+	require.EqualValues(t, resources, done.Bodies)
+	require.GreaterOrEqual(t, pages, resources/4)
 }

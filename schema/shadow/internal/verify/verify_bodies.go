@@ -16,7 +16,7 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/write"
 )
 
-// bodiesPage is the number of bodies, each up to MaxBodyBytes, in memory at a time.
+// bodiesPage is the number of bodies in memory at a time; large ones are fewer.
 const bodiesPage = 100
 
 const lastShadowSQL = `SELECT COALESCE(max(id), 0) FROM dbcontroller.shadow`
@@ -66,8 +66,8 @@ func (v *verifying) bodies(ctx context.Context) error {
 
 // bodiesFrom compares the bodies with ids in (after, to], without an upper limit when to is 0. It returns the last id compared.
 func (v *verifying) bodiesFrom(ctx context.Context, after, to int64) (int64, error) {
-	for {
-		limit := bodiesPage
+	for size := bodiesPage; ; {
+		limit := size
 		if v.how.Bodies > 0 {
 			limit = min(limit, v.how.Bodies-int(v.out.Bodies))
 		}
@@ -78,11 +78,12 @@ func (v *verifying) bodiesFrom(ctx context.Context, after, to int64) (int64, err
 		if err := v.compareBodies(ctx, page); err != nil {
 			return after, err
 		}
+		size = write.PageSize(size, len(page.rows), page.cut, bodiesPage)
 		if len(page.rows) > 0 {
 			after = page.rows[len(page.rows)-1].ID
 		}
 		v.out.Bodies += int64(len(page.rows))
-		if err := v.how.Progress(ctx, v.out); err != nil || len(page.rows) < limit || int(v.out.Bodies) == v.how.Bodies {
+		if err := v.how.Progress(ctx, v.out); err != nil || len(page.rows) < limit && !page.cut || int(v.out.Bodies) == v.how.Bodies {
 			return after, err
 		}
 	}
@@ -92,6 +93,7 @@ func (v *verifying) bodiesFrom(ctx context.Context, after, to int64) (int64, err
 type bodyPage struct {
 	model     *schema.Model
 	rows      []*write.ShadowRow
+	cut       bool // there are further ones, but these are large
 	held      map[int64][]read.HeldReference
 	differing map[int64][]Difference
 }
@@ -116,7 +118,7 @@ func (v *verifying) readBodies(ctx context.Context, after, to int64, limit int) 
 		if err != nil {
 			return err
 		}
-		if page.rows, err = pgx.CollectRows(rows, write.ScanShadow); err != nil {
+		if page.rows, page.cut, err = write.CollectShadows(rows); err != nil {
 			return err
 		}
 		ids := make([]int64, len(page.rows))

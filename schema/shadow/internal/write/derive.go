@@ -1,6 +1,7 @@
 package write
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -69,18 +70,21 @@ func (s *Writer) Derive(ctx context.Context, seq int64) (peer.Derived, error) {
 	if err := s.gate.CheckVersion(v, stored); err != nil {
 		return peer.DerivedNot, err
 	}
+	asked := int(cmp.Or(s.derivePage.Load(), derivePage))
 	sql, args := selectOneSQL, []any{d.one}
 	if d.one == nil {
-		sql, args = selectPageSQL, []any{d.kindID, cursor, derivePage}
+		sql, args = selectPageSQL, []any{d.kindID, cursor, asked}
 	}
 	rows, err := s.Pool.Query(ctx, sql, args...)
 	if err != nil {
 		return peer.DerivedNot, fmt.Errorf("read the derivation: %w", err)
 	}
-	if d.page, err = pgx.CollectRows(rows, ScanShadow); err != nil {
+	var cut bool
+	if d.page, cut, err = CollectShadows(rows); err != nil {
 		return peer.DerivedNot, fmt.Errorf("read the derivation: %w", err)
 	}
-	d.last = len(d.page) < derivePage
+	d.last = len(d.page) < asked && !cut
+	s.derivePage.Store(int64(PageSize(asked, len(d.page), cut, derivePage)))
 	return d.run(ctx)
 }
 

@@ -65,6 +65,37 @@ func ScanShadow(row pgx.CollectableRow) (*ShadowRow, error) {
 	return r, nil
 }
 
+// maxPageBytes is the size of the rows of resources at which a page of them ends early: a process has their bodies in memory.
+const maxPageBytes = 4 << 20
+
+// PageSize returns the number of rows to ask for after a page of so many: no more than it had when it was cut, since the database has
+// read what is cut off for nothing, and then more again.
+func PageSize(asked, got int, cut bool, most int) int {
+	if cut {
+		return got
+	}
+	return min(2*asked, most)
+}
+
+// CollectShadows collects rows until they have maxPageBytes. cut: there are further ones.
+func CollectShadows(rows pgx.Rows) (page []*ShadowRow, cut bool, err error) {
+	defer rows.Close()
+	for bytes := 0; rows.Next(); {
+		for _, value := range rows.RawValues() {
+			bytes += len(value)
+		}
+		if bytes > maxPageBytes && len(page) > 0 {
+			return page, true, nil
+		}
+		row, err := ScanShadow(rows)
+		if err != nil {
+			return nil, false, err
+		}
+		page = append(page, row)
+	}
+	return page, false, rows.Err()
+}
+
 // prepare reads the stored resources, validates the writes, and computes the references and owner references that they add and
 // drop.
 func (s *Writer) prepare(ctx context.Context, q db.Querier, writes []peer.Write) (*saving, error) {

@@ -15,6 +15,8 @@ type Writer struct {
 	gate *gate.Gate
 	// delegatedWrites counts the references written under rights.
 	delegatedWrites atomic.Int64
+	// derivePage is the number of resources that the next page of a derivation asks for; 0: the greatest.
+	derivePage atomic.Int64
 }
 
 // New joins the parts.
