@@ -2,9 +2,12 @@ package test
 
 import (
 	"fmt"
+	"io"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -316,4 +319,72 @@ func TestAStartWithoutARegistryIsExplained(t *testing.T) {
 	require.Contains(t, out, "not ready after 1s (--start-timeout): version: no environment has come from the registry yet, and none was kept from earlier; registered:")
 	require.Contains(t, out, "the registry cannot be followed: ")
 	require.Contains(t, out, f.RegistryAddress)
+}
+
+// An empty registry takes the place of the right one. Everybody stays ready, users and deployments go on, and a deployment starts again;
+// all this lasts until the right registry is back.
+func TestAnEmptyRegistryStopsNobody_I27(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.mustPut(aWest+"targets/t", nil)
+	f.mustPut(bEast+"holders/h", fields{"cascade": aWest + "targets/t"})
+	f.settled()
+	replace := func(dsn string) {
+		t.Helper()
+		require.NoError(t, f.Registry.Kill())
+		f.Registry.Add("--postgres")
+		f.Registry.Add(dsn)
+		require.NoError(t, f.Registry.Start())
+		require.NoError(t, f.Registry.WaitReady(t.Context()))
+	}
+	reports := func(d *playground.Deployment, unlisted bool) {
+		t.Helper()
+		f.eventually("it is ready, and reports the registry", func() bool {
+			answer, err := http.Get(d.HTTP + "/readyz?verbose") //nolint:noctx // in a test
+			if err != nil {
+				return false
+			}
+			defer func() { _ = answer.Body.Close() }()
+			text, err := io.ReadAll(answer.Body)
+			require.NoError(t, err)
+			return answer.StatusCode == http.StatusOK && strings.Contains(string(text), "does not list this deployment") == unlisted
+		})
+	}
+	_, west := f.named(aWest + "x/y") // clients find deployments by the registry, and keep their connections
+	_, east := f.named(bEast + "x/y")
+	put := func(at resourcev1.ResourceServiceClient, name string, content fields) {
+		t.Helper()
+		require.NoError(t, patiently(t.Context(), func() error {
+			_, err := at.PutResource(t.Context(), &resourcev1.PutResourceRequest{Resource: &resourcev1.Resource{Name: name, Body: body(t, content)}})
+			return err
+		}))
+	}
+	replace(harness.Postgres(t).NewDatabase(t, ""))
+	for _, d := range f.Deployments {
+		reports(d, true)
+	}
+	restarted := f.Deployments[f.id(bEast+"x/y")]
+	require.NoError(t, restarted.Kill())
+	require.NoError(t, restarted.Start())
+	reports(restarted, true)
+	put(west, "targets/t2", nil)
+	put(east, "holders/h2", fields{"block": aWest + "targets/t2"})
+	_, err := west.DeleteResource(t.Context(), &resourcev1.DeleteResourceRequest{Name: "targets/t2"})
+	require.Equal(t, codes.FailedPrecondition, status.Code(err), "it is referred to")
+	require.NoError(t, patiently(t.Context(), func() error {
+		_, err := west.DeleteResource(t.Context(), &resourcev1.DeleteResourceRequest{Name: "targets/t"})
+		return err
+	}))
+	f.eventually("the deletion cascades to the deployment that started again", func() bool {
+		_, err := east.GetResource(t.Context(), &resourcev1.GetResourceRequest{Name: "holders/h"})
+		return status.Code(err) == codes.NotFound
+	})
+
+	replace(f.RegistryDSN)
+	for _, d := range f.Deployments {
+		reports(d, false)
+	}
+	f.mustPut(bEast+"holders/h2", nil)
+	f.mustDelete(aWest + "targets/t2")
+	f.settled()
 }
