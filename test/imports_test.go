@@ -48,6 +48,7 @@ var allowed = map[string][]string{
 	"internal/crash":                           {},
 	"internal/budget":                          {},
 	"internal/feed":                            {"internal/budget", "internal/postgres", "schema"},
+	"internal/gather":                          {},
 	"internal/identity":                        {"internal/budget", "schema"},
 	"internal/postgres":                        {},
 	"internal/postgres/launcher":               {},
@@ -74,7 +75,7 @@ var allowed = map[string][]string{
 
 // rooms returns the imports of a room of the store that stands on these others.
 func rooms(below ...string) []string {
-	may := []string{"internal/crash", "internal/feed", "internal/postgres", "internal/retry", "schema", "schema/peer"}
+	may := []string{"internal/crash", "internal/feed", "internal/gather", "internal/postgres", "internal/retry", "schema", "schema/peer"}
 	for _, room := range below {
 		may = append(may, "schema/shadow/internal/"+room)
 	}

@@ -69,6 +69,12 @@ func WithCaller(ctx context.Context, c Caller) context.Context {
 	return context.WithValue(ctx, callerKey{}, c)
 }
 
+// CallerOf returns the caller of WithCaller; the zero Caller, of the lane Work, without one.
+func CallerOf(ctx context.Context) Caller {
+	c, _ := ctx.Value(callerKey{}).(Caller)
+	return c
+}
+
 // InControl returns a context for statements of the process in the lane Control.
 func InControl(ctx context.Context) context.Context { return WithCaller(ctx, Caller{Lane: Control}) }
 
@@ -132,7 +138,7 @@ func NewLanes(pool *pgxpool.Pool) *Lanes {
 
 // enter waits for a connection for the caller of ctx. leave gives it back; it may be called more than once.
 func (l *Lanes) enter(ctx context.Context) (leave func(), err error) {
-	c, _ := ctx.Value(callerKey{}).(Caller)
+	c := CallerOf(ctx)
 	t := l.join(c)
 	if t == nil {
 		if c.Refused != nil {

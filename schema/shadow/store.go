@@ -67,7 +67,10 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 }
 
 // Close ends the store's background work. Call it once, when no other method runs, and before the pool is closed.
-func (s *Store) Close() { s.keeper.Close() }
+func (s *Store) Close() {
+	s.writer.Close()
+	s.keeper.Close()
+}
 
 // Logger for messages to operators.
 func (s *Store) Logger() *zap.Logger { return s.db.Logger() }

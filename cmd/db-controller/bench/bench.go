@@ -57,6 +57,7 @@ var (
 type run struct {
 	Config
 	baseline *pgxpool.Pool
+	server   int // the first process of PostgreSQL; 0 when it runs on another machine
 	results  []Result
 }
 
@@ -76,6 +77,10 @@ func Run(ctx context.Context, cfg Config) ([]Result, error) {
 	if err := r.createBaseline(ctx); err != nil {
 		return nil, err
 	}
+	if err := pool.QueryRow(ctx, `SELECT pg_backend_pid()`).Scan(&r.server); err != nil {
+		return nil, err
+	}
+	r.server = parentOf(r.server)
 	for _, name := range Cases {
 		if !slices.Contains(cfg.Cases, name) {
 			continue

@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -153,24 +154,44 @@ const outstandingSQL = `SELECT (SELECT count(*) FROM dbcontroller.work) + (SELEC
 
 // settle waits until no work is outstanding, and updates the statistics of the databases, as autovacuum would.
 func (r *run) settle(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
-	defer cancel()
+	if err := r.quiet(ctx); err != nil {
+		return err
+	}
 	for _, d := range r.Playground.Deployments {
-		conn, err := pgx.Connect(ctx, d.DSN)
-		if err != nil {
+		if err := onConnection(ctx, d.DSN, func(conn *pgx.Conn) error {
+			_, err := conn.Exec(ctx, `VACUUM (ANALYZE)`)
 			return err
-		}
-		for n := 1; n > 0; {
-			if err := conn.QueryRow(ctx, outstandingSQL).Scan(&n); err != nil {
-				return err
-			}
-		}
-		if _, err := conn.Exec(ctx, `VACUUM (ANALYZE)`); err != nil {
-			return err
-		}
-		if err := conn.Close(ctx); err != nil {
+		}); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// quiet waits until no work is outstanding.
+func (r *run) quiet(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	for _, d := range r.Playground.Deployments {
+		if err := onConnection(ctx, d.DSN, func(conn *pgx.Conn) error {
+			for {
+				var n int
+				if err := conn.QueryRow(ctx, outstandingSQL).Scan(&n); err != nil || n == 0 {
+					return err
+				}
+				time.Sleep(5 * time.Millisecond)
+			}
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func onConnection(ctx context.Context, dsn string, do func(*pgx.Conn) error) error {
+	conn, err := pgx.Connect(ctx, dsn)
+	if err != nil {
+		return err
+	}
+	return errors.Join(do(conn), conn.Close(context.WithoutCancel(ctx)))
 }

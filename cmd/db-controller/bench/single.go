@@ -4,12 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync/atomic"
 	"time"
-
-	"github.com/google/uuid"
-	"golang.org/x/sync/errgroup"
-	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/db-controller/db-controller/schema"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
@@ -122,89 +117,4 @@ func (r *run) watchGone(ctx context.Context) (<-chan struct{}, error) {
 		}
 	}()
 	return gone, nil
-}
-
-const (
-	writeTime = 3 * time.Second
-
-	// The rows that a write with one foreign reference leaves at the holder, one transaction each.
-	insertRowsSQL = `
-WITH n AS (SELECT nextval('revision') AS n), s AS (
-    INSERT INTO shadow (id, uid, kind_id, state, shard, revision, generation, created_at, updated_at, name)
-    SELECT n, $1, 3, 1, 1, n, 1, now(), now(), $2 FROM n RETURNING id, revision
-), b AS (
-    INSERT INTO resource SELECT id, NULL, $3::text::jsonb FROM s
-), f AS (
-    INSERT INTO reference (holder_id, target_id, attempt, field_id, behaviour) SELECT id, 0, $1, 1, 1 FROM s
-), a AS (
-    INSERT INTO attempt (id, committed) VALUES ($1, true)
-)
-INSERT INTO change (uid, revision, generation, kind_id, state, created_at, name, body)
-SELECT $1, revision, 1, 3, 1, now(), $2, $3::text::jsonb FROM s`
-)
-
-// write measures creates with one reference to another deployment, established and confirmed.
-func (r *run) write(ctx context.Context) error {
-	account := schema.FullName{Deployment: targets, Name: "projects/write/serviceAccounts/a"}
-	for _, name := range []schema.FullName{{Deployment: targets, Name: "projects/write"}, account, {Deployment: holders, Name: "fleets/write"}} {
-		if _, err := r.put(ctx, name, nil); err != nil {
-			return err
-		}
-	}
-	body, err := structpb.NewStruct(map[string]any{"account": account.String(), "model": "sensor"})
-	if err != nil {
-		return err
-	}
-	text := fmt.Sprintf(`{"account": %q, "model": "sensor"}`, account)
-	resources, err := r.Client.Resources(ctx, holders)
-	if err != nil {
-		return err
-	}
-	for _, clients := range []int{1, 16, 64} {
-		var ours, plain []float64
-		for i := range r.Runs {
-			rate, err := r.rate(ctx, clients, func(ctx context.Context, n int64) error {
-				name := fmt.Sprintf("fleets/write/devices/c%d-%d-%d", clients, i, n)
-				_, err := resources.CreateResource(ctx, &resourcev1.CreateResourceRequest{Resource: &resourcev1.Resource{Name: name, Body: body}})
-				return err
-			})
-			if err != nil {
-				return err
-			}
-			ours = append(ours, rate)
-			if err := r.settle(ctx); err != nil {
-				return err
-			}
-			rate, err = r.rate(ctx, clients, func(ctx context.Context, n int64) error {
-				_, err := r.baseline.Exec(ctx, insertRowsSQL, uuid.Must(uuid.NewV7()), fmt.Sprintf("fleets/write/devices/c%d-%d-%d", clients, i, n), text)
-				return err
-			})
-			if err != nil {
-				return err
-			}
-			plain = append(plain, rate)
-			r.Progress("write with %d clients, run %d: %.0f/s, plain inserts %.0f/s", clients, i+1, ours[i], plain[i])
-		}
-		r.add(Result{Case: fmt.Sprintf("write-%d-clients", clients), N: clients, Value: median(ours), Unit: "writes/s", Baseline: median(plain)})
-	}
-	return nil
-}
-
-// rate runs clients in parallel for a while, and returns their operations a second.
-func (r *run) rate(ctx context.Context, clients int, do func(ctx context.Context, n int64) error) (float64, error) {
-	var n atomic.Int64
-	g, ctx := errgroup.WithContext(ctx)
-	began := time.Now()
-	for range clients {
-		g.Go(func() error {
-			for time.Since(began) < writeTime {
-				if err := do(ctx, n.Add(1)); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
-	}
-	err := g.Wait()
-	return float64(n.Load()) / time.Since(began).Seconds(), err
 }

@@ -200,6 +200,12 @@ func (l *Leases) Fenced(ctx context.Context, member uuid.UUID) context.Context {
 	return context.WithValue(ctx, fenceKey{}, fence{member, l.TTL})
 }
 
+// IsFenced reports whether transactions under ctx are bound to a member.
+func IsFenced(ctx context.Context) bool {
+	_, ok := ctx.Value(fenceKey{}).(fence)
+	return ok
+}
+
 const fenceSQL = `
 SELECT set_config('idle_in_transaction_session_timeout', $2, true)
 FROM dbcontroller.member WHERE id = $1 AND expires_at > clock_timestamp() FOR KEY SHARE`

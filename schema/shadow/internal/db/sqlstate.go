@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
@@ -38,6 +39,13 @@ func HasCode(err error, codes ...string) bool {
 // again reports whether the transaction had no effect and can simply be run again.
 func again(err error) bool {
 	return HasCode(err, codeSerializationFailure, codeDeadlockDetected)
+}
+
+// OfData reports whether PostgreSQL refused a statement because of its values, or of a lock or a conflict with another transaction. The
+// transaction had no effect.
+func OfData(err error) bool {
+	var pg *pgconn.PgError
+	return errors.As(err, &pg) && (strings.HasPrefix(pg.Code, "22") || strings.HasPrefix(pg.Code, "23") || pg.Code == CodeLockNotAvailable || again(err))
 }
 
 func Violates(err error, constraint string) bool {

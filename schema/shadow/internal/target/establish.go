@@ -32,17 +32,19 @@ FROM unnest($1::int[], $2::text[]) WITH ORDINALITY AS i (kind_id, name, n)
 JOIN dbcontroller.shadow s ON s.kind_id = i.kind_id AND s.name = i.name
 ORDER BY s.id`
 
+	selectAdmissionSQL = `SELECT now(), ` + gate.PresentSQL + `, ` + gate.RunningColumns + ` FROM dbcontroller.meta m`
+
 	selectClosedSQL = `
-SELECT EXISTS (SELECT FROM dbcontroller.closed_attempt WHERE attempt = $1 AND deployment_id IN (0, $2)),
-    EXISTS (SELECT FROM dbcontroller.decommissioned WHERE deployment_id = $2), now(), ` + gate.PresentSQL + `,
-    (SELECT database_id FROM dbcontroller.deployment WHERE id = $2), ` + gate.RunningColumns + `
-FROM dbcontroller.meta m`
+SELECT i.n - 1, EXISTS (SELECT FROM dbcontroller.closed_attempt c WHERE c.attempt = i.attempt AND c.deployment_id IN (0, i.deployment_id)),
+    EXISTS (SELECT FROM dbcontroller.decommissioned x WHERE x.deployment_id = i.deployment_id), d.database_id
+FROM unnest($1::uuid[], $2::int[]) WITH ORDINALITY AS i (attempt, deployment_id, n)
+JOIN dbcontroller.deployment d ON d.id = i.deployment_id`
 
 	insertBlockadesSQL = `
 INSERT INTO dbcontroller.blockade (target_id, holder_uid, attempt, field_id, deployment_id, holder_kind_id, behaviour, expires_at, holder_name)
-SELECT i.target_id, i.holder_uid, @attempt, i.field_id, @deployment, i.kind_id, i.behaviour, now() + @ttl, i.name
-FROM unnest(@targets::bigint[], @holders::uuid[], @fields::int[], @kinds::int[], @behaviours::smallint[], @names::text[])
-    AS i (target_id, holder_uid, field_id, kind_id, behaviour, name)
+SELECT i.target_id, i.holder_uid, i.attempt, i.field_id, i.deployment_id, i.kind_id, i.behaviour, now() + @ttl, i.name
+FROM unnest(@targets::bigint[], @holders::uuid[], @attempts::uuid[], @fields::int[], @deployments::int[], @kinds::int[], @behaviours::smallint[], @names::text[])
+    AS i (target_id, holder_uid, attempt, field_id, deployment_id, kind_id, behaviour, name)
 ON CONFLICT DO NOTHING` // repeated: what is there stays as it is, tentative or confirmed
 )
 
@@ -107,8 +109,11 @@ func (s *Keeper) Establish(ctx context.Context, holder schema.DeploymentID, atte
 	if err := s.gate.SetFlag(ctx, gate.NoteReferredSQL, deployment); err != nil {
 		return nil, err
 	}
-	e := &establishment{epoch: selfEpoch, holder: holder, attempt: attempt, refs: refs, ids: ids}
-	err = s.InTx(ctx, db.NoFeed, func(tx pgx.Tx) error { return s.establish(ctx, tx, e) })
+	e := &establishment{
+		epoch: selfEpoch, holder: holder, attempt: attempt, refs: refs, ids: ids,
+		checkDatabase: func(known *uuid.UUID) error { return gate.CheckCallerDatabase(ctx, holder, known) },
+	}
+	err = s.establishSoon(ctx, e)
 	crash.At("crash-establish-committed")
 	if err != nil {
 		return nil, err
@@ -129,89 +134,151 @@ type establishment struct {
 	uids    []uuid.UUID
 	refused []peer.Reason
 
-	present                *gate.EpochCheck
 	closed, decommissioned bool
-	now                    time.Time
 	database               *uuid.UUID // of the holder's deployment, as it is known here
 	running                gate.Running
+
+	checkDatabase func(known *uuid.UUID) error // against that of the caller
 }
 
 func (s *Keeper) establish(ctx context.Context, tx pgx.Tx, e *establishment) error {
-	e.targets, e.uids, e.refused = make([]int64, len(e.refs)), make([]uuid.UUID, len(e.refs)), make([]peer.Reason, len(e.refs))
-	for i := range e.refused {
-		e.refused[i] = e.ids.missing(i)
-	}
-	e.present = s.gate.Present(tx)
-	if err := e.lock(ctx, tx); err != nil {
+	a, err := s.lockEstablished(ctx, tx, []*establishment{e}, "")
+	if err != nil {
 		return err
 	}
-	if err := s.checkEstablishment(ctx, e); err != nil {
+	if err := s.checkEstablishment(a, e); err != nil {
 		return err
 	}
 	if err := replaceBlocks(ctx, tx, e.refs, e.ids, e.targets, e.refused); err != nil {
 		return err
 	}
-	e.refuseAttempt()
+	e.refuseAttempt(a.now)
 	if err := s.refusals(e.refs, e.refused); err != nil {
 		return err
 	}
+	return s.insertBlockades(ctx, tx, e)
+}
+
+func (s *Keeper) insertBlockades(ctx context.Context, tx pgx.Tx, establishments ...*establishment) error {
+	var targets []int64
+	var holders, attempts []uuid.UUID
+	var fields, deployments, kinds []int32
+	var behaviours []int16
+	var names []string
+	for _, e := range establishments {
+		targets, holders, fields = append(targets, e.targets...), append(holders, e.ids.holderUIDs...), append(fields, e.ids.fields...)
+		kinds, behaviours, names = append(kinds, e.ids.holderKinds...), append(behaviours, e.ids.behaviours...), append(names, e.ids.holderNames...)
+		attempts = append(attempts, slices.Repeat([]uuid.UUID{e.attempt}, len(e.refs))...)
+		deployments = append(deployments, slices.Repeat([]int32{e.ids.holder}, len(e.refs))...)
+	}
 	_, err := tx.Exec(ctx, insertBlockadesSQL, db.Named{
-		"attempt": e.attempt, "deployment": e.ids.holder, "ttl": s.Cfg.Times.TentativeTTL, "targets": e.targets, "holders": e.ids.holderUIDs,
-		"fields": e.ids.fields, "kinds": e.ids.holderKinds, "behaviours": e.ids.behaviours, "names": e.ids.holderNames,
+		"ttl": s.Cfg.Times.TentativeTTL, "targets": targets, "holders": holders, "attempts": attempts, "fields": fields,
+		"deployments": deployments, "kinds": kinds, "behaviours": behaviours, "names": names,
 	})
 	return err
 }
 
-// lock locks the version and the targets, and reads the conditions of the attempt.
-func (e *establishment) lock(ctx context.Context, tx pgx.Tx) error {
-	b := &pgx.Batch{}
-	b.Queue(gate.ShareVersionSQL, gate.VersionLock) // a concurrent Decommission waits for us or is visible below
-	b.Queue(lockEstablishedSQL, e.ids.targetKinds, e.ids.targetNames).Query(e.takeTargets)
-	// After the lock: an earlier release of this attempt has committed its closed_attempt row.
-	b.Queue(selectClosedSQL, e.attempt, e.ids.holder).QueryRow(func(row pgx.Row) error {
-		return row.Scan(slices.Concat([]any{&e.closed, &e.decommissioned, &e.now}, e.present.Columns(), []any{&e.database}, e.running.Into())...)
-	})
-	if err := tx.SendBatch(ctx, b).Close(); err != nil {
-		return fmt.Errorf("lock targets: %w", err)
-	}
-	return nil
+// admission is the state of the database under the locks of establishments.
+type admission struct {
+	now     time.Time
+	present *gate.EpochCheck
+	running gate.Running
 }
 
-func (e *establishment) takeTargets(rows pgx.Rows) error {
+// lockEstablished locks the version and the targets, and reads the conditions of the attempts. suffix is nothing, or skipLocked.
+func (s *Keeper) lockEstablished(ctx context.Context, tx pgx.Tx, establishments []*establishment, suffix string) (*admission, error) {
+	var kinds, deployments []int32
+	var names []string
+	var attempts []peer.AttemptID
+	wanted := map[wantedTarget][]establishedTarget{}
+	for _, e := range establishments {
+		e.targets, e.uids, e.refused = make([]int64, len(e.refs)), make([]uuid.UUID, len(e.refs)), make([]peer.Reason, len(e.refs))
+		for i := range e.refs {
+			e.refused[i] = e.ids.missing(i)
+			k := wantedTarget{e.ids.targetKinds[i], e.ids.targetNames[i]}
+			if wanted[k] == nil {
+				kinds, names = append(kinds, k.kindID), append(names, k.name)
+			}
+			wanted[k] = append(wanted[k], establishedTarget{e, i})
+		}
+		attempts, deployments = append(attempts, e.attempt), append(deployments, e.ids.holder)
+	}
+	a := &admission{present: s.gate.Present(tx)}
+	b := &pgx.Batch{}
+	b.Queue(gate.ShareVersionSQL, gate.VersionLock) // a concurrent Decommission waits for us or is visible below
+	b.Queue(lockEstablishedSQL+suffix, kinds, names).Query(func(rows pgx.Rows) error { return takeTargets(rows, kinds, names, wanted) })
+	b.Queue(selectAdmissionSQL).QueryRow(func(row pgx.Row) error {
+		return row.Scan(slices.Concat([]any{&a.now}, a.present.Columns(), a.running.Into())...)
+	})
+	// After the lock: an earlier release of an attempt has committed its closed_attempt row.
+	b.Queue(selectClosedSQL, attempts, deployments).Query(func(rows pgx.Rows) error {
+		var n int
+		var closed, decommissioned bool
+		var database *uuid.UUID
+		_, err := pgx.ForEachRow(rows, []any{&n, &closed, &decommissioned, &database}, func() error {
+			e := establishments[n]
+			e.closed, e.decommissioned, e.database = closed, decommissioned, database
+			return nil
+		})
+		return err
+	})
+	if err := tx.SendBatch(ctx, b).Close(); err != nil {
+		return nil, fmt.Errorf("lock targets: %w", err)
+	}
+	for _, e := range establishments {
+		e.running = a.running
+	}
+	return a, nil
+}
+
+type wantedTarget struct {
+	kindID int32
+	name   string
+}
+
+// establishedTarget is the target of a reference of an establishment.
+type establishedTarget struct {
+	by *establishment
+	n  int
+}
+
+func takeTargets(rows pgx.Rows, kinds []int32, names []string, wanted map[wantedTarget][]establishedTarget) error {
 	var n, id int64
 	var uid uuid.UUID
 	var state peer.State
 	var closing bool
 	_, err := pgx.ForEachRow(rows, []any{&n, &id, &uid, &state, &closing}, func() error {
-		e.targets[n-1], e.uids[n-1] = id, uid
-		e.refused[n-1] = refusalOf(e.refs[n-1], uid, state, closing)
+		for _, w := range wanted[wantedTarget{kinds[n-1], names[n-1]}] {
+			w.by.targets[w.n], w.by.uids[w.n] = id, uid
+			w.by.refused[w.n] = refusalOf(w.by.refs[w.n], uid, state, closing)
+		}
 		return nil
 	})
 	return err
 }
 
 // checkEstablishment checks the caller's database, and the epoch and the version in which the ids were looked up.
-func (s *Keeper) checkEstablishment(ctx context.Context, e *establishment) error {
-	if err := gate.CheckCallerDatabase(ctx, e.holder, e.database); err != nil {
+func (s *Keeper) checkEstablishment(a *admission, e *establishment) error {
+	if err := e.checkDatabase(e.database); err != nil {
 		return err
 	}
-	if !e.present.Is(e.epoch) { // before the refusals: a missing target may be lost, not deleted
+	if !a.present.Is(e.epoch) { // before the refusals: a missing target may be lost, not deleted
 		return s.gate.RecoveringSelf()
 	}
 	return s.gate.CheckVersion(e.ids.version, e.running)
 }
 
 // refuseAttempt refuses all references of an attempt that may not establish any.
-func (e *establishment) refuseAttempt() {
+func (e *establishment) refuseAttempt(now time.Time) {
 	for i := range e.refused {
 		switch {
 		case e.decommissioned:
 			e.refused[i] = peer.TargetDecommissioned
 		case e.closed:
 			e.refused[i] = peer.AttemptClosed
-		case e.now.Sub(peer.AttemptTime(e.attempt)) > peer.MaxAttemptAge:
+		case now.Sub(peer.AttemptTime(e.attempt)) > peer.MaxAttemptAge:
 			e.refused[i] = peer.AttemptTooOld
-		case peer.AttemptTime(e.attempt).Sub(e.now) > maxClockAhead:
+		case peer.AttemptTime(e.attempt).Sub(now) > maxClockAhead:
 			e.refused[i] = peer.AttemptOfFuture
 		}
 	}

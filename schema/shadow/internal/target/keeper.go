@@ -3,6 +3,7 @@
 package target
 
 import (
+	"github.com/db-controller/db-controller/internal/gather"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
 )
@@ -12,12 +13,19 @@ type Keeper struct {
 	*db.DB
 	gate  *gate.Gate
 	usage *usage
+
+	establishes *gather.Queue[*establishment] // transactions
 }
 
 // New joins the parts.
 func New(g *gate.Gate) *Keeper {
-	return &Keeper{DB: g.DB, gate: g, usage: newUsage(g.Cfg.Limits.Quotas)}
+	s := &Keeper{DB: g.DB, gate: g, usage: newUsage(g.Cfg.Limits.Quotas)}
+	s.establishes = gather.New(gather.Config[*establishment]{Run: s.establishAll, Alone: aloneUpTo, Most: mostGathered, Waiting: mostWaiting})
+	return s
 }
 
 // Close ends what runs in the background.
-func (s *Keeper) Close() { s.usage.close() }
+func (s *Keeper) Close() {
+	s.establishes.Wait()
+	s.usage.close()
+}

@@ -439,8 +439,8 @@ func (v *verifying) renew(ctx context.Context, at schema.DeploymentID, refs []*r
 		}
 		b = &pgx.Batch{}
 		b.Queue(renewAttemptSQL, holders, targets, fields, attempts, attempt)
-		write.QueueDecision(s.DB, b, attempt, began)
-		b.Queue(write.ConfirmWorkSQL, schema.Shard(refs[0].holderName), attempt, []int32{deployment})
+		write.QueueDecision(s.DB, b, began, attempt)
+		b.Queue(write.ConfirmWorkSQL, []int16{int16(schema.Shard(refs[0].holderName))}, []int32{deployment}, []peer.AttemptID{attempt})
 		b.Queue(releaseLeftSQL, db.Named{
 			"shard": schema.Shard(refs[0].holderName), "deployment": deployment, "attempt": attempt,
 			"holder_uids": holderUIDs, "fields": fields, "target_uids": targetUIDs, "holders": holders, "targets": targets,

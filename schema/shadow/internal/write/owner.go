@@ -173,9 +173,9 @@ func (c *OwnerColumns) Add(owneeID int64, shard int16, rows ...OwnerRow) {
 	}
 }
 
-func queueOwners(b *pgx.Batch, sv *saving) {
+func queueOwners(b *pgx.Batch, savings []*saving) {
 	var add, drop OwnerColumns
-	for _, wr := range sv.writes {
+	for _, wr := range all(savings) {
 		shard := int16(schema.Shard(wr.Name))
 		add.Add(wr.id, shard, wr.addOwners...)
 		drop.Add(wr.id, shard, wr.dropOwners...)

@@ -96,9 +96,9 @@ func CollectShadows(rows pgx.Rows) (page []*ShadowRow, cut bool, err error) {
 	return page, false, rows.Err()
 }
 
-// prepare reads the stored resources, validates the writes, and computes the references and owner references that they add and
-// drop.
-func (s *Writer) prepare(ctx context.Context, q db.Querier, writes []peer.Write) (*saving, error) {
+// prepare reads the stored resources, unless they are left unread, validates the writes, and computes the references and owner
+// references that they add and drop.
+func (s *Writer) prepare(ctx context.Context, q db.Querier, writes []peer.Write, unread bool) (*saving, error) {
 	v, err := s.Current()
 	if err != nil {
 		return nil, err
@@ -120,9 +120,11 @@ func (s *Writer) prepare(ctx context.Context, q db.Querier, writes []peer.Write)
 		}
 		sv.writes = append(sv.writes, wr)
 	}
-	held, err := s.readBefore(ctx, q, sv)
-	if err != nil {
-		return nil, err
+	var held map[int64][]read.HeldReference
+	if sv.unread = unread; !unread {
+		if held, err = s.readBefore(ctx, q, sv); err != nil {
+			return nil, err
+		}
 	}
 	references := 0
 	for _, wr := range sv.writes {

@@ -115,6 +115,13 @@ func (r *Request) Record(ctx context.Context, tx pgx.Tx, o Outcome) error {
 	return err
 }
 
+// queue is Record in a batch of statements.
+func (r *Request) queue(b *pgx.Batch, o Outcome) {
+	if r != nil {
+		b.Queue(insertRequestSQL, r.id, r.hash, o)
+	}
+}
+
 // recorded returns the recorded outcome of a request; known is false when there is none.
 func (s *Writer) recorded(ctx context.Context, req *Request) (o Outcome, known bool, err error) {
 	var hash []byte

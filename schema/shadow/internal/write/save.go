@@ -37,9 +37,14 @@ func (s *Writer) Save(ctx context.Context, writes []peer.Write) ([]peer.Resource
 func (s *Writer) save(ctx context.Context, req *Request, writes []peer.Write) ([]peer.Resource, error) {
 	ctx, cancel := db.WithDefaultTimeout(ctx, saveTimeout)
 	defer cancel()
+	unread := allCreate(writes)
 	var last error // the temporary failure of the previous try
 	for pauses := (retry.Backoff{First: 5 * time.Millisecond, Max: 200 * time.Millisecond}); ; {
-		saved, err := s.saveOnce(ctx, req, writes)
+		saved, err := s.saveOnce(ctx, req, writes, unread)
+		if unread && (errors.Is(err, db.ErrStale) || peer.Definite(err)) {
+			unread = false // a resource may exist: that is told first
+			continue
+		}
 		if last != nil && db.GaveUp(err) {
 			return nil, last // says more than an exceeded deadline
 		}
@@ -61,8 +66,15 @@ func passes(err error) bool {
 		errors.As(err, &refused) && refused.All(peer.Stands(peer.Again))
 }
 
-func (s *Writer) saveOnce(ctx context.Context, req *Request, writes []peer.Write) ([]peer.Resource, error) {
-	sv, err := s.prepare(ctx, s.Pool, writes)
+// allCreate reports whether all writes create resources. They are expected not to exist, so that they are not read before: the
+// transaction finds those that do exist.
+func allCreate(writes []peer.Write) bool {
+	return !slices.ContainsFunc(writes, func(w peer.Write) bool { return w.Mode != peer.Create })
+}
+
+// saveOnce tries once. unread: stored resources are not read, and the transaction fails with ErrStale when one exists.
+func (s *Writer) saveOnce(ctx context.Context, req *Request, writes []peer.Write, unread bool) ([]peer.Resource, error) {
+	sv, err := s.prepare(ctx, s.Pool, writes, unread)
 	if err != nil {
 		return nil, err
 	}
@@ -88,13 +100,7 @@ func (s *Writer) commit(ctx context.Context, sv *saving, also func(pgx.Tx) error
 		}
 		crash.At("crash-save-established")
 	}
-	var saved []peer.Resource
-	err := s.InTx(ctx, sv.touches(), func(tx pgx.Tx) (err error) {
-		if saved, err = s.write(ctx, tx, sv); err != nil || also == nil {
-			return err
-		}
-		return also(tx)
-	})
+	err := s.transact(ctx, sv, also)
 	if len(sv.foreign) > 0 {
 		crash.At("crash-save-committed")
 	}
@@ -104,13 +110,16 @@ func (s *Writer) commit(ctx context.Context, sv *saving, also func(pgx.Tx) error
 	if err != nil && len(sv.foreign) > 0 {
 		committed, aerr := s.abandon(ctx, sv, slices.Collect(maps.Keys(sv.foreign)), nil)
 		if committed {
-			return saved, nil // the commit's answer was lost, not the commit
+			return sv.saved, nil // the commit's answer was lost, not the commit
 		}
 		if aerr == nil && errors.Is(err, peer.ErrUnknown) {
 			return nil, peer.ErrAborted
 		}
 	}
-	return saved, err
+	if err != nil {
+		return nil, err
+	}
+	return sv.saved, nil
 }
 
 // saving is a write under way.
@@ -118,6 +127,8 @@ type saving struct {
 	version *db.Version
 	request *Request // nil: without an id
 	writes  []*writing
+	unread  bool            // stored resources were not read: none is expected
+	saved   []peer.Resource // set by the transaction
 	// New references to other deployments, by deployment, and the attempt that they are established under.
 	attempt peer.AttemptID
 	epoch   uuid.UUID // of this database when the attempt began
@@ -155,10 +166,12 @@ type writing struct {
 	labels  *string
 	owners  *string    // JSON
 	before  *ShadowRow // nil: the resource does not exist
-	id      int64      // of the shadow; set when a new one is written
-	uid     uuid.UUID
-	add     []*newReference
-	drop    []read.HeldReference
+	// Of the shadow; that of a new one is set when it is written.
+	id       int64
+	revision int64 // set when it is written
+	uid      uuid.UUID
+	add      []*newReference
+	drop     []read.HeldReference
 	// Owner references that are new or have other flags, and those that are dropped.
 	addOwners, dropOwners []OwnerRow
 }

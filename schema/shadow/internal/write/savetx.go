@@ -59,7 +59,7 @@ func (s *Writer) SaveTx(ctx context.Context, tx pgx.Tx, writes []peer.Write) (sa
 		if err := s.fits(ctx, tx); err != nil {
 			return err
 		}
-		sv, err := s.prepare(ctx, tx, writes)
+		sv, err := s.prepare(ctx, tx, writes, false)
 		if err != nil {
 			return err
 		}

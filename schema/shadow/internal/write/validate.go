@@ -39,7 +39,7 @@ func (s *Writer) ValidateBatch(ctx context.Context, writes []peer.Write, token s
 func (s *Writer) validateBatch(ctx context.Context, writes []peer.Write) (*peer.Resource, error) {
 	ctx, cancel := db.WithDefaultTimeout(ctx, saveTimeout)
 	defer cancel()
-	sv, err := s.prepare(ctx, s.Pool, writes)
+	sv, err := s.prepare(ctx, s.Pool, writes, false)
 	if err != nil {
 		return nil, err
 	}

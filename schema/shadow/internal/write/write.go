@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
+	"math"
 	"slices"
 	"time"
 
@@ -29,12 +31,18 @@ FOR SHARE OF s`
 	LockOwnSQL = `
 SELECT id, revision, state, derivation FROM dbcontroller.shadow WHERE id = ANY ($1) ORDER BY id FOR NO KEY UPDATE`
 
+	// For several writes: the rows that nobody else has locked.
+	skipLocked = ` SKIP LOCKED`
+
+	selectExistingSQL = `
+SELECT s.kind_id, s.name FROM unnest($1::int[], $2::text[]) AS i (kind_id, name) JOIN dbcontroller.shadow s ON s.kind_id = i.kind_id AND s.name = i.name`
+
 	// Runs after the locks: the revisions of one resource are in the order of its commits.
 	takeNumbersSQL = `
 SELECT nextval('dbcontroller.revision'), CASE WHEN n <= $2 THEN nextval('dbcontroller.object_id') ELSE 0 END
 FROM generate_series(1, $1) AS n`
 
-	commitAttemptSQL = `INSERT INTO dbcontroller.attempt (id, committed) VALUES ($1, true)`
+	commitAttemptsSQL = `INSERT INTO dbcontroller.attempt (id, committed) SELECT i, true FROM unnest($1::uuid[]) AS i ORDER BY i`
 
 	// Runs after the decision is inserted: an ABORTED decision was either forgotten before, and forgotten shows that, or is still
 	// there, and the insert failed.
@@ -64,8 +72,9 @@ WITH f AS (
     WHERE uid = ANY (@uids::uuid[]) FOR KEY SHARE
 )
 INSERT INTO dbcontroller.reference (holder_id, target_id, attempt, field_id, behaviour)
-SELECT i.holder_id, f.id, @attempt, i.field_id, i.behaviour
-FROM unnest(@holders::bigint[], @uids::uuid[], @deployments::int[], @fields::int[], @behaviours::smallint[]) AS i (holder_id, uid, deployment_id, field_id, behaviour)
+SELECT i.holder_id, f.id, i.attempt, i.field_id, i.behaviour
+FROM unnest(@holders::bigint[], @uids::uuid[], @deployments::int[], @fields::int[], @behaviours::smallint[], @attempts::uuid[])
+    AS i (holder_id, uid, deployment_id, field_id, behaviour, attempt)
 JOIN f ON f.uid = i.uid AND f.deployment_id = i.deployment_id`
 )
 
@@ -130,7 +139,7 @@ WITH gone AS (
 
 	ConfirmWorkSQL = db.Codes(`
 INSERT INTO dbcontroller.work (action, shard, deployment_id, attempt)
-SELECT {confirm}, $1, d, $2 FROM unnest($3::int[]) AS d`)
+SELECT {confirm}, i.shard, i.deployment_id, i.attempt FROM unnest($1::smallint[], $2::int[], $3::uuid[]) AS i (shard, deployment_id, attempt)`)
 )
 
 // write runs the statements of a save in its transaction, in two round trips: locks and checks, then writes. It returns the resources
@@ -140,33 +149,48 @@ func (s *Writer) write(ctx context.Context, tx pgx.Tx, sv *saving) ([]peer.Resou
 	if err != nil {
 		return nil, err
 	}
-	b := &pgx.Batch{}
-	s.queueResources(b, sv, l.revisions)
-	s.queueDrops(b, sv)
-	if err := s.queueReferences(ctx, b, sv); err != nil {
+	if err := s.store(ctx, tx, l, sv); err != nil {
 		return nil, err
 	}
-	queueOwners(b, sv)
+	return sv.saved, nil
+}
+
+// store writes savings whose rows are locked.
+func (s *Writer) store(ctx context.Context, tx pgx.Tx, l *locked, savings ...*saving) error {
+	b := &pgx.Batch{}
+	queueResources(b, savings)
+	s.queueDrops(b, savings)
+	if err := s.queueReferences(ctx, b, savings); err != nil {
+		return err
+	}
+	queueOwners(b, savings)
 	if err := tx.SendBatch(ctx, b).Close(); err != nil {
 		switch {
 		case db.Violates(err, "attempt_pkey"):
-			return nil, peer.ErrAborted // a resolver has decided the attempt ABORTED
+			return peer.ErrAborted // a resolver has decided the attempt ABORTED
 		case db.Violates(err, "shadow_name"):
-			return nil, db.ErrStale // another write has created the resource
+			return db.ErrStale // another write has created the resource
 		}
-		return nil, fmt.Errorf("write resources: %w", err)
+		return fmt.Errorf("write resources: %w", err)
 	}
-	saved := make([]peer.Resource, len(sv.writes))
-	for i, wr := range sv.writes {
-		saved[i] = wr.saved(l.revisions[i], l.view.At)
+	b = &pgx.Batch{}
+	for _, sv := range savings {
+		sv.saved = make([]peer.Resource, len(sv.writes))
+		for i, wr := range sv.writes {
+			sv.saved[i] = wr.saved(l.view.At)
+		}
+		sv.request.queue(b, Outcome{Saved: sv.saved})
 	}
-	return saved, sv.request.Record(ctx, tx, Outcome{Saved: saved})
+	if b.Len() == 0 {
+		return nil
+	}
+	return tx.SendBatch(ctx, b).Close()
 }
 
 // saved returns the resource as the write stores it.
-func (wr *writing) saved(revision int64, at time.Time) peer.Resource {
+func (wr *writing) saved(at time.Time) peer.Resource {
 	r := peer.Resource{
-		UID: wr.uid, Kind: wr.kind.Kind, Name: wr.Name, State: peer.Active, Revision: peer.Revision(revision), Generation: 1,
+		UID: wr.uid, Kind: wr.kind.Kind, Name: wr.Name, State: peer.Active, Revision: peer.Revision(wr.revision), Generation: 1,
 		Labels: wr.Labels, Body: []byte(wr.body), CreatedAt: at, UpdatedAt: at, Owners: wr.Owners,
 	}
 	if wr.before != nil {
@@ -175,76 +199,118 @@ func (wr *writing) saved(revision int64, at time.Time) peer.Resource {
 	return r
 }
 
-// locked has the rows that a write has locked, and the numbers that it has taken.
+// locked has the rows that writes have locked, and the numbers that they have taken.
 type locked struct {
 	view      gate.CommitView
-	refused   []peer.Refusal      // because of local targets
-	selfRows  map[int64]ShadowRow // by id
-	revisions []int64             // by write
-	ids       []int64             // for new resources
+	refused   map[*saving][]peer.Refusal // because of local targets
+	existing  map[localTarget]bool       // resources that were not read before
+	selfRows  map[int64]ShadowRow        // by id
+	revisions []int64                    // by write
+	ids       []int64                    // for new resources
 }
 
-// lock locks, in this order, the version (shared), the local targets (shared), and the written shadows; then it checks that the rows
-// are unchanged since prepare, and takes a revision for each write and an id for each new resource.
+// lock locks the rows of one saving, waits for them, and checks it.
 func (s *Writer) lock(ctx context.Context, tx pgx.Tx, sv *saving) (*locked, error) {
-	l := &locked{view: gate.CommitView{Present: s.gate.Present(tx)}, selfRows: map[int64]ShadowRow{}}
-	established, epochs, err := s.epochsAt(ctx, sv)
+	l, err := s.lockAll(ctx, tx, []*saving{sv}, "")
+	if err != nil {
+		return nil, err
+	}
+	return l, s.check(ctx, l, sv)
+}
+
+// lockAll locks, in this order, the version (shared), the local targets (shared), and the written shadows, and takes a revision for
+// each write and an id for each new resource. suffix is nothing, or skipLocked.
+func (s *Writer) lockAll(ctx context.Context, tx pgx.Tx, savings []*saving, suffix string) (*locked, error) {
+	l := &locked{view: gate.CommitView{Present: s.gate.Present(tx)}, refused: map[*saving][]peer.Refusal{}, existing: map[localTarget]bool{}, selfRows: map[int64]ShadowRow{}}
+	established, epochs, err := s.epochsAt(ctx, savings)
 	if err != nil {
 		return nil, err
 	}
 	b := &pgx.Batch{}
 	b.Queue(gate.ShareVersionSQL, gate.VersionLock)
 	b.Queue(gate.SelectNowSQL, established, epochs).QueryRow(l.view.Scan)
-	s.queueDelegated(b, sv)
-	l.queueTargets(b, s.Self, sv)
-	l.queueWritten(b, sv)
+	for _, sv := range savings {
+		s.queueDelegated(b, sv)
+	}
+	l.queueTargets(b, s.Self, savings, suffix)
+	l.queueUnread(b, savings)
+	l.queueWritten(b, savings, suffix)
 	if err := tx.SendBatch(ctx, b).Close(); err != nil {
 		return nil, fmt.Errorf("lock the written resources: %w", err)
 	}
-	if err := s.checkView(sv, &l.view); err != nil {
-		return nil, err
-	}
-	if err := l.takeIDs(sv); err != nil {
-		return nil, err
-	}
-	adoptBatchTargets(sv)
-	if err := s.refuseDecommissioned(ctx, sv, l.view.Decommissioned); err != nil {
-		return nil, err
-	}
-	if refused := append(l.refused, missingTargets(s.Self, sv)...); len(refused) > 0 {
-		return nil, (&peer.RefusedError{Refusals: refused}).Sorted()
+	for _, sv := range savings {
+		l.takeNumbers(sv)
 	}
 	return l, nil
 }
 
+// check checks that nothing has changed since a saving was prepared, under the locks of all that it relies on.
+func (s *Writer) check(ctx context.Context, l *locked, sv *saving) error {
+	if err := s.checkView(sv, &l.view); err != nil {
+		return err
+	}
+	if err := l.unchanged(sv); err != nil {
+		return err
+	}
+	adoptBatchTargets(sv)
+	if err := s.refuseDecommissioned(ctx, sv, l.view.Decommissioned); err != nil {
+		return err
+	}
+	if refused := append(l.refused[sv], missingTargets(s.Self, sv)...); len(refused) > 0 {
+		return (&peer.RefusedError{Refusals: refused}).Sorted()
+	}
+	return nil
+}
+
 // queueTargets locks the local targets of new references.
-func (l *locked) queueTargets(b *pgx.Batch, self schema.DeploymentID, sv *saving) {
-	kinds, rels, wanted := localTargets(self, sv)
+func (l *locked) queueTargets(b *pgx.Batch, self schema.DeploymentID, savings []*saving, suffix string) {
+	kinds, rels, wanted := localTargets(self, savings)
 	if len(kinds) == 0 {
 		return
 	}
-	b.Queue(lockTargetsSQL, kinds, rels).Query(func(rows pgx.Rows) (err error) {
-		l.refused, err = takeTargets(rows, wanted)
+	b.Queue(lockTargetsSQL+suffix, kinds, rels).Query(func(rows pgx.Rows) error { return l.takeTargets(rows, wanted) })
+}
+
+// queueUnread looks for resources that are to be created and were not read before. One that another transaction creates meanwhile makes
+// the insert fail.
+func (l *locked) queueUnread(b *pgx.Batch, savings []*saving) {
+	var kinds []int32
+	var names []string
+	for sv, wr := range all(savings) {
+		if sv.unread {
+			kinds, names = append(kinds, wr.kindID), append(names, wr.Name)
+		}
+	}
+	if len(names) == 0 {
+		return
+	}
+	b.Queue(selectExistingSQL, kinds, names).Query(func(rows pgx.Rows) error {
+		var k localTarget
+		_, err := pgx.ForEachRow(rows, []any{&k.kindID, &k.name}, func() error { l.existing[k] = true; return nil })
 		return err
 	})
 }
 
 // queueWritten locks the written resources that exist, and then takes revisions, and ids for the others.
-func (l *locked) queueWritten(b *pgx.Batch, sv *saving) {
+func (l *locked) queueWritten(b *pgx.Batch, savings []*saving, suffix string) {
 	var before []int64
-	for _, wr := range sv.writes {
-		if wr.before != nil {
-			before = append(before, wr.before.ID)
+	writes := 0
+	for _, sv := range savings {
+		writes += len(sv.writes)
+		for _, wr := range sv.writes {
+			if wr.before != nil {
+				before = append(before, wr.before.ID)
+			}
 		}
 	}
 	if len(before) > 0 {
-		b.Queue(LockOwnSQL, before).Query(func(rows pgx.Rows) error {
+		b.Queue(LockOwnSQL+suffix, before).Query(func(rows pgx.Rows) error {
 			var r ShadowRow
 			_, err := pgx.ForEachRow(rows, []any{&r.ID, &r.Revision, &r.State, &r.Derivation}, func() error { l.selfRows[r.ID] = r; return nil })
 			return err
 		})
 	}
-	b.Queue(takeNumbersSQL, len(sv.writes), len(sv.writes)-len(before)).Query(func(rows pgx.Rows) error {
+	b.Queue(takeNumbersSQL, writes, writes-len(before)).Query(func(rows pgx.Rows) error {
 		var revision, id int64
 		_, err := pgx.ForEachRow(rows, []any{&revision, &id}, func() error {
 			l.revisions, l.ids = append(l.revisions, revision), append(l.ids, id)
@@ -272,11 +338,23 @@ func (s *Writer) checkView(sv *saving, view *gate.CommitView) error {
 	return nil
 }
 
-// takeIDs gives each new resource an id, and fails when one of the others has changed since prepare.
-func (l *locked) takeIDs(sv *saving) error {
+// takeNumbers gives each write a revision, and each new resource an id.
+func (l *locked) takeNumbers(sv *saving) {
 	for _, wr := range sv.writes {
+		wr.revision, l.revisions = l.revisions[0], l.revisions[1:]
 		if wr.before == nil {
 			wr.id, l.ids = l.ids[0], l.ids[1:]
+		}
+	}
+}
+
+// unchanged fails when one of the stored resources has changed since prepare.
+func (l *locked) unchanged(sv *saving) error {
+	for _, wr := range sv.writes {
+		if l.existing[localTarget{wr.kindID, wr.Name}] && sv.unread {
+			return db.ErrStale
+		}
+		if wr.before == nil {
 			continue
 		}
 		if row, ok := l.selfRows[wr.before.ID]; !ok || row.Revision != wr.before.Revision || row.Derivation != wr.before.Derivation || row.State != peer.Active {
@@ -286,10 +364,11 @@ func (l *locked) takeIDs(sv *saving) error {
 	return nil
 }
 
-// QueueDecision decides an attempt COMMITTED, or fails when it was decided ABORTED, also when that decision is forgotten, independent
-// of clocks: began was taken from the sequence mark before the attempt began, so each decision on it has a greater number.
-func QueueDecision(d *db.DB, b *pgx.Batch, attempt peer.AttemptID, began int64) {
-	b.Queue(commitAttemptSQL, attempt)
+// QueueDecision decides attempts COMMITTED, or fails when one of them was decided ABORTED, also when that decision is forgotten,
+// independent of clocks: began was taken from the sequence mark before the first attempt began, so each decision on one has a greater
+// number.
+func QueueDecision(d *db.DB, b *pgx.Batch, began int64, attempts ...peer.AttemptID) {
+	b.Queue(commitAttemptsSQL, attempts)
 	b.Queue(selectForgottenSQL).QueryRow(func(row pgx.Row) error {
 		var forgotten int64
 		if err := row.Scan(&forgotten); err != nil || began >= forgotten {
@@ -301,13 +380,15 @@ func QueueDecision(d *db.DB, b *pgx.Batch, attempt peer.AttemptID, began int64) 
 }
 
 // epochsAt returns the deployments of established references, and the epochs of their databases at that time.
-func (s *Writer) epochsAt(ctx context.Context, sv *saving) (at []int32, epochs []uuid.UUID, err error) {
-	for d, refs := range sv.foreign {
-		id, err := s.Names.Deployment(ctx, d)
-		if err != nil {
-			return nil, nil, err
+func (s *Writer) epochsAt(ctx context.Context, savings []*saving) (at []int32, epochs []uuid.UUID, err error) {
+	for _, sv := range savings {
+		for d, refs := range sv.foreign {
+			id, err := s.Names.Deployment(ctx, d)
+			if err != nil {
+				return nil, nil, err
+			}
+			at, epochs = append(at, id), append(epochs, refs[0].epoch)
 		}
-		at, epochs = append(at, id), append(epochs, refs[0].epoch)
 	}
 	return at, epochs, nil
 }
@@ -318,34 +399,42 @@ type localTarget struct {
 }
 
 // localTargets returns the distinct local targets of new references.
-func localTargets(self schema.DeploymentID, sv *saving) (kinds []int32, rels []string, wanted map[localTarget][]*newReference) {
-	wanted = map[localTarget][]*newReference{}
-	for _, wr := range sv.writes {
-		for _, ref := range wr.add {
-			if ref.Target.Deployment != self {
-				continue
+func localTargets(self schema.DeploymentID, savings []*saving) (kinds []int32, rels []string, wanted map[localTarget][]wantedTarget) {
+	wanted = map[localTarget][]wantedTarget{}
+	for _, sv := range savings {
+		for _, wr := range sv.writes {
+			for _, ref := range wr.add {
+				if ref.Target.Deployment != self {
+					continue
+				}
+				k := localTarget{ref.kindID, ref.Target.Name}
+				if wanted[k] == nil {
+					kinds, rels = append(kinds, k.kindID), append(rels, k.name)
+				}
+				wanted[k] = append(wanted[k], wantedTarget{sv, ref})
+				ref.targetID, ref.late = 0, false // from an earlier run of the transaction
 			}
-			k := localTarget{ref.kindID, ref.Target.Name}
-			if wanted[k] == nil {
-				kinds, rels = append(kinds, k.kindID), append(rels, k.name)
-			}
-			wanted[k] = append(wanted[k], ref)
-			ref.targetID, ref.late = 0, false // from an earlier run of the transaction
 		}
 	}
 	return kinds, rels, wanted
 }
 
-func takeTargets(rows pgx.Rows, wanted map[localTarget][]*newReference) ([]peer.Refusal, error) {
+// wantedTarget is a local target of a new reference.
+type wantedTarget struct {
+	by  *saving
+	ref *newReference
+}
+
+func (l *locked) takeTargets(rows pgx.Rows, wanted map[localTarget][]wantedTarget) error {
 	var (
-		refused []peer.Refusal
 		id      int64
 		k       localTarget
 		state   peer.State
 		closing bool
 	)
 	_, err := pgx.ForEachRow(rows, []any{&id, &k.kindID, &k.name, &state, &closing}, func() error {
-		for _, ref := range wanted[k] {
+		for _, w := range wanted[k] {
+			ref := w.ref
 			ref.targetID = id
 			refusal := peer.Refusal{Holder: ref.holder.Name, Path: ref.Path, Target: ref.Target}
 			switch {
@@ -359,11 +448,11 @@ func takeTargets(rows pgx.Rows, wanted map[localTarget][]*newReference) ([]peer.
 			default:
 				continue
 			}
-			refused = append(refused, refusal)
+			l.refused[w.by] = append(l.refused[w.by], refusal)
 		}
 		return nil
 	})
-	return refused, err
+	return err
 }
 
 // adoptBatchTargets sets the targets of references to resources that the same batch creates.
@@ -395,18 +484,31 @@ func missingTargets(self schema.DeploymentID, sv *saving) []peer.Refusal {
 	return missing
 }
 
-func (s *Writer) queueResources(b *pgx.Batch, sv *saving, revisions []int64) {
+// all iterates over the writes of savings.
+func all(savings []*saving) iter.Seq2[*saving, *writing] {
+	return func(yield func(*saving, *writing) bool) {
+		for _, sv := range savings {
+			for _, wr := range sv.writes {
+				if !yield(sv, wr) {
+					return
+				}
+			}
+		}
+	}
+}
+
+func queueResources(b *pgx.Batch, savings []*saving) {
 	var created, updated columns
 	var derived []int64
 	byID := map[int64]*writing{}
-	for i, wr := range sv.writes {
+	for _, wr := range all(savings) {
 		switch {
 		case wr.before == nil:
-			created.add(wr, revisions[i])
+			created.add(wr)
 		case wr.derives:
 			derived = append(derived, wr.id)
 		default:
-			updated.add(wr, revisions[i])
+			updated.add(wr)
 			byID[wr.id] = wr
 		}
 	}
@@ -443,17 +545,17 @@ type columns struct {
 	shards         []int16
 }
 
-func (c *columns) add(wr *writing, revision int64) {
-	c.ids, c.revisions, c.uids = append(c.ids, wr.id), append(c.revisions, revision), append(c.uids, wr.uid)
+func (c *columns) add(wr *writing) {
+	c.ids, c.revisions, c.uids = append(c.ids, wr.id), append(c.revisions, wr.revision), append(c.uids, wr.uid)
 	c.kinds, c.names, c.bodies = append(c.kinds, wr.kindID), append(c.names, wr.Name), append(c.bodies, wr.body)
 	c.labels, c.owners = append(c.labels, wr.labels), append(c.owners, wr.owners)
 	c.shards = append(c.shards, int16(schema.Shard(wr.Name)))
 }
 
-func (s *Writer) queueDrops(b *pgx.Batch, sv *saving) {
+func (s *Writer) queueDrops(b *pgx.Batch, savings []*saving) {
 	var holders, targets []int64
 	var fields []int32
-	for _, wr := range sv.writes {
+	for _, wr := range all(savings) {
 		for _, h := range wr.drop {
 			holders, fields, targets = append(holders, h.HolderID), append(fields, h.FieldID), append(targets, h.TargetID)
 		}
@@ -463,40 +565,29 @@ func (s *Writer) queueDrops(b *pgx.Batch, sv *saving) {
 	}
 }
 
-func (s *Writer) queueReferences(ctx context.Context, b *pgx.Batch, sv *saving) error {
-	var local, foreign struct {
-		holders, targets   []int64
-		fields, deployment []int32
-		kinds              []int32
-		names              []string
-		behaviours         []int16
-		uids               []uuid.UUID
-	}
+func (s *Writer) queueReferences(ctx context.Context, b *pgx.Batch, savings []*saving) error {
+	var local referenceColumns
+	foreign := foreignColumns{began: math.MaxInt64}
 	var late []int64
-	deployments := map[schema.DeploymentID]int32{}
-	for d := range sv.foreign {
-		id, err := s.Names.Deployment(ctx, d)
+	for _, sv := range savings {
+		s.insertDelegated(b, sv)
+		deployments, err := foreign.decide(ctx, s, sv)
 		if err != nil {
 			return err
 		}
-		deployments[d] = id
-	}
-	s.insertDelegated(b, sv)
-	for _, wr := range sv.writes {
-		for _, ref := range wr.add {
-			if slices.Contains(sv.delegated, ref) {
-				continue
-			}
-			to := &local
-			if ref.Target.Deployment != s.Self {
-				to = &foreign
-				to.uids, to.deployment = append(to.uids, ref.uid), append(to.deployment, deployments[ref.Target.Deployment])
-				to.kinds, to.names = append(to.kinds, ref.kindID), append(to.names, ref.Target.Name)
-			}
-			to.holders, to.targets = append(to.holders, wr.id), append(to.targets, ref.targetID)
-			to.fields, to.behaviours = append(to.fields, ref.fieldID), append(to.behaviours, int16(ref.Behaviour))
-			if ref.late && ref.Behaviour != schema.AllowDangling {
-				late = append(late, ref.targetID)
+		for _, wr := range sv.writes {
+			for _, ref := range wr.add {
+				switch {
+				case slices.Contains(sv.delegated, ref):
+					continue
+				case ref.Target.Deployment != s.Self:
+					foreign.add(ref, deployments[ref.Target.Deployment], sv.attempt)
+				default:
+					local.add(ref)
+				}
+				if ref.late && ref.Behaviour != schema.AllowDangling {
+					late = append(late, ref.targetID)
+				}
 			}
 		}
 	}
@@ -506,19 +597,72 @@ func (s *Writer) queueReferences(ctx context.Context, b *pgx.Batch, sv *saving) 
 	if len(late) > 0 {
 		b.Queue(insertLateNoticesSQL, late, s.SelfID)
 	}
-	if f := foreign; len(f.holders) > 0 {
-		QueueDecision(s.DB, b, sv.attempt, sv.began)
-		b.Queue(insertForeignTargetsSQL, f.uids, f.deployment, f.kinds, f.names)
-		b.Queue(insertForeignReferencesSQL, db.Named{
-			"holders": f.holders, "uids": f.uids, "deployments": f.deployment, "fields": f.fields, "behaviours": f.behaviours, "attempt": sv.attempt,
-		}).Exec(wrote(len(f.holders)))
-		ids := make([]int32, 0, len(deployments))
-		for _, id := range deployments {
-			ids = append(ids, id)
-		}
-		b.Queue(ConfirmWorkSQL, schema.Shard(sv.writes[0].Name), sv.attempt, ids)
+	if len(foreign.holders) > 0 {
+		s.queueForeign(b, &foreign)
 	}
 	return nil
+}
+
+// referenceColumns are the array parameters of new references.
+type referenceColumns struct {
+	holders, targets []int64
+	fields           []int32
+	behaviours       []int16
+}
+
+func (c *referenceColumns) add(ref *newReference) {
+	c.holders, c.targets = append(c.holders, ref.holder.id), append(c.targets, ref.targetID)
+	c.fields, c.behaviours = append(c.fields, ref.fieldID), append(c.behaviours, int16(ref.Behaviour))
+}
+
+// foreignColumns are those of references that were established at other deployments, and of the attempts under which they were.
+type foreignColumns struct {
+	referenceColumns
+	deployments, kinds []int32
+	names              []string
+	uids               []uuid.UUID
+	attempts           []peer.AttemptID // by reference
+
+	decided []peer.AttemptID
+	began   int64 // of the first
+	// By attempt and deployment.
+	confirmShards      []int16
+	confirmDeployments []int32
+	confirmAttempts    []peer.AttemptID
+}
+
+// decide adds the attempt of a saving, and returns the numbers of the deployments.
+func (c *foreignColumns) decide(ctx context.Context, s *Writer, sv *saving) (map[schema.DeploymentID]int32, error) {
+	if len(sv.foreign) == 0 {
+		return nil, nil //nolint:nilnil // none
+	}
+	c.decided, c.began = append(c.decided, sv.attempt), min(c.began, sv.began)
+	deployments := map[schema.DeploymentID]int32{}
+	for d := range sv.foreign {
+		id, err := s.Names.Deployment(ctx, d)
+		if err != nil {
+			return nil, err
+		}
+		deployments[d] = id
+		c.confirmShards, c.confirmDeployments = append(c.confirmShards, int16(schema.Shard(sv.writes[0].Name))), append(c.confirmDeployments, id)
+		c.confirmAttempts = append(c.confirmAttempts, sv.attempt)
+	}
+	return deployments, nil
+}
+
+func (c *foreignColumns) add(ref *newReference, deployment int32, attempt peer.AttemptID) {
+	c.referenceColumns.add(ref)
+	c.uids, c.deployments, c.attempts = append(c.uids, ref.uid), append(c.deployments, deployment), append(c.attempts, attempt)
+	c.kinds, c.names = append(c.kinds, ref.kindID), append(c.names, ref.Target.Name)
+}
+
+func (s *Writer) queueForeign(b *pgx.Batch, c *foreignColumns) {
+	QueueDecision(s.DB, b, c.began, c.decided...)
+	b.Queue(insertForeignTargetsSQL, c.uids, c.deployments, c.kinds, c.names)
+	b.Queue(insertForeignReferencesSQL, db.Named{
+		"holders": c.holders, "uids": c.uids, "deployments": c.deployments, "fields": c.fields, "behaviours": c.behaviours, "attempts": c.attempts,
+	}).Exec(wrote(len(c.holders)))
+	b.Queue(ConfirmWorkSQL, c.confirmShards, c.confirmDeployments, c.confirmAttempts)
 }
 
 // wrote fails with errStale when a statement wrote fewer rows than it was given, since Tidy removed a foreign target between two

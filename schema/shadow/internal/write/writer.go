@@ -5,6 +5,7 @@ package write
 import (
 	"sync/atomic"
 
+	"github.com/db-controller/db-controller/internal/gather"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
 )
@@ -17,9 +18,16 @@ type Writer struct {
 	delegatedWrites atomic.Int64
 	// derivePage is the number of resources that the next page of a derivation asks for; 0: the greatest.
 	derivePage atomic.Int64
+
+	commits *gather.Queue[*saving] // transactions
 }
 
 // New joins the parts.
 func New(g *gate.Gate) *Writer {
-	return &Writer{DB: g.DB, gate: g}
+	s := &Writer{DB: g.DB, gate: g}
+	s.commits = gather.New(gather.Config[*saving]{Run: s.transactAll, Alone: aloneUpTo, Most: mostGathered, Waiting: mostWaiting})
+	return s
 }
+
+// Close returns when no transaction runs in the background. Nothing may write any more.
+func (s *Writer) Close() { s.commits.Wait() }

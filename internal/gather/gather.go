@@ -1,0 +1,180 @@
+// Package gather runs concurrent requests together: the requests that came while a batch was under way are the next batch.
+package gather
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+)
+
+// ErrAlone is the outcome of a request that a batch has left out, without effect: it is to be run alone.
+var ErrAlone = errors.New("the request was left out of its batch")
+
+// ErrLeft is the error of a caller that did not wait for the end of its batch: the request may take effect.
+var ErrLeft = errors.New("the request is under way")
+
+// ErrTooMany is the error of a caller with too many waiting requests.
+var ErrTooMany = errors.New("too many requests of this caller are waiting")
+
+// Config of a Queue.
+type Config[R any] struct {
+	// Run runs a batch and returns the outcome of each request, in their order.
+	Run func(batch []R) []error
+	// Alone is the number of requests under way up to which a request runs at once, by itself: few clients never wait for company.
+	Alone int
+	// Most is the size of a batch.
+	Most int
+	// Waiting is the number of requests of one caller that wait. Those of the caller nil are not bounded.
+	Waiting int
+}
+
+// Queue gathers requests. One batch runs at a time.
+type Queue[R any] struct {
+	cfg Config[R]
+
+	mu       sync.Mutex
+	underWay int           // guarded by mu, like all below; requests that run, alone or in the batch
+	batch    chan struct{} // closed when the batch that runs has ended; nil: none runs
+	waiting  []*caller[R]  // in the order of their turns
+}
+
+// caller is one that has waiting requests.
+type caller[R any] struct {
+	who      any
+	requests []*request[R]
+}
+
+type request[R any] struct {
+	r     R
+	taken bool // guarded by mu of the queue
+	done  chan struct{}
+	err   error // set before done is closed
+}
+
+// New returns an empty queue.
+func New[R any](cfg Config[R]) *Queue[R] { return &Queue[R]{cfg: cfg} }
+
+// Do runs a request, in a batch or by alone, and returns its outcome. The requests of several callers take turns: who is comparable. When
+// ctx ends first, the error is that of ctx for a request that no batch has taken, and ErrLeft otherwise.
+func (q *Queue[R]) Do(ctx context.Context, who any, r R, alone func() error) error {
+	req, err := q.enter(who, r)
+	if err != nil {
+		return err
+	}
+	if req != nil {
+		if err := q.wait(ctx, who, req); !errors.Is(err, ErrAlone) {
+			return err
+		}
+		q.mu.Lock()
+		q.underWay++
+		q.mu.Unlock()
+	}
+	defer q.leave()
+	return alone()
+}
+
+// enter counts a request that runs alone, for which it returns nil, or adds it to those that wait.
+func (q *Queue[R]) enter(who any, r R) (*request[R], error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.underWay < q.cfg.Alone && len(q.waiting) == 0 {
+		q.underWay++
+		return nil, nil //nolint:nilnil // nil stands for alone
+	}
+	i := slices.IndexFunc(q.waiting, func(c *caller[R]) bool { return c.who == who })
+	if i < 0 {
+		i = len(q.waiting)
+		q.waiting = append(q.waiting, &caller[R]{who: who})
+	}
+	c := q.waiting[i]
+	if who != nil && len(c.requests) >= q.cfg.Waiting {
+		return nil, ErrTooMany
+	}
+	req := &request[R]{r: r, done: make(chan struct{})}
+	c.requests = append(c.requests, req)
+	q.begin()
+	return req, nil
+}
+
+func (q *Queue[R]) wait(ctx context.Context, who any, req *request[R]) error {
+	select {
+	case <-req.done:
+		return req.err
+	case <-ctx.Done():
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if req.taken {
+		return ErrLeft
+	}
+	if i := slices.IndexFunc(q.waiting, func(c *caller[R]) bool { return c.who == who }); i >= 0 {
+		c := q.waiting[i]
+		if c.requests = slices.DeleteFunc(c.requests, func(other *request[R]) bool { return other == req }); len(c.requests) == 0 {
+			q.waiting = slices.Delete(q.waiting, i, i+1)
+		}
+	}
+	return ctx.Err()
+}
+
+func (q *Queue[R]) leave() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.underWay--
+}
+
+// begin starts a batch unless one runs. The caller holds mu.
+func (q *Queue[R]) begin() {
+	if q.batch == nil && len(q.waiting) > 0 {
+		q.batch = make(chan struct{})
+		go q.run(q.take())
+	}
+}
+
+// run runs batches until nothing waits.
+func (q *Queue[R]) run(batch []*request[R]) {
+	for len(batch) > 0 {
+		requests := make([]R, len(batch))
+		for i, req := range batch {
+			requests[i] = req.r
+		}
+		errs := q.cfg.Run(requests)
+		for i, req := range batch {
+			req.err = errs[i]
+			close(req.done)
+		}
+		q.mu.Lock()
+		q.underWay -= len(batch)
+		if batch = q.take(); len(batch) == 0 {
+			close(q.batch)
+			q.batch = nil
+		}
+		q.mu.Unlock()
+	}
+}
+
+// take removes the next batch from those that wait: one request of each caller in turn, until it is full. The next batch begins with the
+// caller after the last one. The caller holds mu.
+func (q *Queue[R]) take() (batch []*request[R]) {
+	for len(batch) < q.cfg.Most && len(q.waiting) > 0 {
+		c := q.waiting[0]
+		q.waiting = q.waiting[1:]
+		c.requests[0].taken = true
+		batch = append(batch, c.requests[0])
+		if c.requests = c.requests[1:]; len(c.requests) > 0 {
+			q.waiting = append(q.waiting, c)
+		}
+	}
+	q.underWay += len(batch)
+	return batch
+}
+
+// Wait waits until no batch runs. Nothing may call Do any more.
+func (q *Queue[R]) Wait() {
+	q.mu.Lock()
+	batch := q.batch
+	q.mu.Unlock()
+	if batch != nil {
+		<-batch
+	}
+}

@@ -1,0 +1,181 @@
+package shadow_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/db-controller/db-controller/schema/peer"
+	"github.com/db-controller/db-controller/test/harness"
+)
+
+// outcome is what one of several concurrent writes returned.
+type outcome struct {
+	saved []peer.Resource
+	err   error
+}
+
+// occupy starts writes that wait for a row, so that the writes after them are gathered. It returns when all of them wait; release
+// lets them go on, and returns when they have ended.
+func occupy(t *testing.T, b *harness.Box) (release func()) {
+	t.Helper()
+	b.MustPut("//"+aWest+"/targets/locked", nil)
+	letGo := hold(t, b, aWest, `SELECT FROM dbcontroller.shadow WHERE name = 'targets/locked' FOR UPDATE`)
+	var g sync.WaitGroup
+	store := b.Stores[b.ID(aWest)]
+	for i := range 4 {
+		g.Go(func() {
+			_, err := store.Save(t.Context(), []peer.Write{{Name: fmt.Sprintf("targets/locked/children/%d", i)}})
+			require.NoError(t, err)
+		})
+	}
+	stopped(t, b, aWest, 4)
+	return func() { letGo(); g.Wait() }
+}
+
+// Writes that run at the same time share a transaction, and each has its own outcome: one that is refused, waits for a lock, or
+// fails, does not fail or delay the others (I20).
+func TestGatheredWritesHaveTheirOwnOutcomes_I20(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	store := b.Stores[b.ID(aWest)]
+	b.MustPut(target, nil)
+	old := b.MustPut(target2, nil)
+	b.MustPut(target2, body{"n": 1.0})
+	release := occupy(t, b)
+
+	request := uuid.New()
+	writes := map[string]peer.Write{
+		"update":            {Name: "targets/t", Body: body{"n": 2.0}},
+		"old revision":      {Name: "targets/t2", Revision: old.Revision, Body: body{"n": 3.0}},
+		"exists":            {Name: "targets/t2", Mode: peer.Create},
+		"missing target":    {Name: "targets/x", Body: body{"peer": "targets/missing"}},
+		"local reference":   {Name: "targets/y", Body: body{"peer": "targets/t"}},
+		"reference, locked": {Name: "targets/z", Body: body{"peer": "targets/locked"}},
+	}
+	for i := range 20 {
+		writes[fmt.Sprint("create ", i)] = peer.Write{Name: fmt.Sprintf("targets/new%d", i), Labels: map[string]string{"i": fmt.Sprint(i)}}
+	}
+	results := map[string]outcome{}
+	var mu sync.Mutex
+	var quick, slow sync.WaitGroup
+	for what, w := range writes {
+		wait := &quick
+		if what == "reference, locked" {
+			wait = &slow
+		}
+		wait.Go(func() {
+			var o outcome
+			if what == "create 0" {
+				o.saved, o.err = store.SaveRequested(t.Context(), request, []peer.Write{w})
+			} else {
+				o.saved, o.err = store.Save(t.Context(), []peer.Write{w})
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			results[what] = o
+		})
+	}
+	quick.Wait() // while the row is locked
+	release()
+	slow.Wait()
+
+	require.ErrorIs(t, results["old revision"].err, peer.ErrConflict)
+	require.ErrorIs(t, results["exists"].err, peer.ErrExists)
+	require.Equal(t, peer.TargetMissing, refusals(t, results["missing target"].err)[0].Reason)
+	for what, o := range results {
+		if o.err == nil {
+			require.Equal(t, writes[what].Name, o.saved[0].Name, what)
+			stored := b.Get("//" + aWest + "/" + o.saved[0].Name)
+			require.Equal(t, o.saved[0].Revision, stored.Revision, what)
+			require.Equal(t, o.saved[0].Labels, stored.Labels, what)
+			require.JSONEq(t, string(o.saved[0].Body), string(stored.Body), what)
+		}
+	}
+	require.Len(t, results, 26)
+	again, err := store.SaveRequested(t.Context(), request, []peer.Write{writes["create 0"]})
+	require.NoError(t, err)
+	require.Equal(t, results["create 0"].saved[0].UID, again[0].UID)
+	require.Equal(t, results["create 0"].saved[0].Revision, again[0].Revision)
+	var transactions int
+	require.NoError(t, b.Pools[b.ID(aWest)].QueryRow(t.Context(),
+		`SELECT count(DISTINCT xmin::text) FROM dbcontroller.shadow WHERE name LIKE 'targets/new%'`).Scan(&transactions))
+	require.Less(t, transactions, 20, "the creates shared transactions")
+	b.Settle()
+	b.Audit()
+}
+
+// Two writes of one resource do not share a transaction: neither is lost.
+func TestGatheredWritesOfOneResourceLoseNothing_I10(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	store := b.Stores[b.ID(aWest)]
+	b.MustPut(target, nil)
+	release := occupy(t, b)
+	var g sync.WaitGroup
+	for i := range 8 {
+		g.Go(func() {
+			_, err := store.Save(t.Context(), []peer.Write{{
+				Name: "targets/t", Mode: peer.Update, Mask: []string{fmt.Sprintf("body.n%d", i)}, Body: body{fmt.Sprintf("n%d", i): 1.0},
+			}})
+			require.NoError(t, err)
+		})
+	}
+	g.Wait()
+	release()
+	got := string(b.Get(target).Body)
+	for i := range 8 {
+		require.Contains(t, got, fmt.Sprintf(`"n%d"`, i))
+	}
+	require.EqualValues(t, 9, b.Get(target).Generation)
+	b.Audit()
+}
+
+// One write whose values PostgreSQL refuses fails alone: its neighbours are stored (I20), and a repeated request id takes effect once
+// (I29).
+func TestAFailedBatchKeepsItsOtherWrites_I20_I29(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	store := b.Stores[b.ID(aWest)]
+	release := occupy(t, b)
+	request := uuid.New()
+	var g sync.WaitGroup
+	uids := make([]uuid.UUID, 6)
+	for i := range uids { // the same request, several times at once
+		g.Go(func() {
+			saved, err := store.SaveRequested(t.Context(), request, []peer.Write{{Name: "targets/same"}})
+			if err == nil {
+				uids[i] = saved[0].UID
+			}
+			require.NoError(t, err)
+		})
+		g.Go(func() {
+			_, err := store.Save(t.Context(), []peer.Write{{Name: fmt.Sprintf("targets/other%d", i)}})
+			require.NoError(t, err)
+		})
+	}
+	g.Wait()
+	release()
+	for _, uid := range uids {
+		require.Equal(t, b.Get("//"+aWest+"/targets/same").UID, uid)
+	}
+	b.Audit()
+}
+
+// A write whose deadline ends while it waits has no effect.
+func TestAWriteThatWaitsForATransactionEndsWithItsDeadline(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	store := b.Stores[b.ID(aWest)]
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	release := occupy(t, b)
+	defer release()
+	_, err := store.Save(ctx, []peer.Write{{Name: "targets/late"}})
+	require.ErrorIs(t, err, context.Canceled)
+	require.NotErrorIs(t, err, peer.ErrUnknown)
+}

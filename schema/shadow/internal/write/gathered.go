@@ -1,0 +1,186 @@
+package write
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/db-controller/db-controller/internal/gather"
+	"github.com/db-controller/db-controller/internal/postgres"
+	"github.com/db-controller/db-controller/internal/retry"
+	"github.com/db-controller/db-controller/schema/peer"
+	"github.com/db-controller/db-controller/schema/shadow/internal/db"
+)
+
+const (
+	// aloneUpTo is the number of writes under way up to which each has a transaction of its own.
+	aloneUpTo = 4
+	// mostGathered is the number of writes in one transaction.
+	mostGathered = 200
+	// mostWaiting is the number of writes of one caller that wait for a transaction.
+	mostWaiting = 256
+	// largestGathered is the number of resources, and of new references, of a write that shares a transaction with others.
+	largestGathered = 20
+	// gatheredLockTimeout is how long a transaction of several writes waits for a lock, in milliseconds: for names and request ids that
+	// another process inserts, and for a switch of the version. Afterwards its writes wait one by one.
+	gatheredLockTimeout = "200"
+	gatheredTimeout     = 10 * time.Second
+)
+
+// transact runs the transaction of a saving: one of its own, or one that it shares with the savings that are ready at the same time.
+func (s *Writer) transact(ctx context.Context, sv *saving, also func(pgx.Tx) error) error {
+	alone := func() error {
+		return s.InTx(ctx, sv.touches(), func(tx pgx.Tx) error {
+			if _, err := s.write(ctx, tx, sv); err != nil || also == nil {
+				return err
+			}
+			return also(tx)
+		})
+	}
+	if also != nil || !sv.small() || db.IsFenced(ctx) {
+		return alone()
+	}
+	caller := postgres.CallerOf(ctx)
+	until := ctx
+	if len(sv.foreign) > 0 {
+		until = context.WithoutCancel(ctx) // whoever abandons the attempt reads what the transaction sets
+	}
+	err := s.commits.Do(until, caller.Who, sv, alone)
+	switch {
+	case errors.Is(err, gather.ErrLeft):
+		return fmt.Errorf("%w: %w", peer.ErrUnknown, context.Cause(ctx))
+	case errors.Is(err, gather.ErrTooMany):
+		if caller.Refused != nil {
+			caller.Refused()
+		}
+		return postgres.ErrTooMany
+	}
+	return err
+}
+
+// small reports whether a saving may share its transaction.
+func (sv *saving) small() bool {
+	n := len(sv.writes)
+	for _, wr := range sv.writes {
+		n = max(n, len(wr.add)+len(wr.drop)+len(wr.addOwners)+len(wr.dropOwners))
+	}
+	return n <= largestGathered && len(sv.delegated) == 0
+}
+
+// errPending is the outcome of a saving whose transaction has not ended.
+var errPending = errors.New("the transaction has not ended")
+
+// transactAll runs one transaction for several savings, and returns their outcomes. When the transaction fails because of one of them,
+// its halves run.
+func (s *Writer) transactAll(savings []*saving) []error {
+	ctx, cancel := context.WithTimeout(postgres.WithCaller(context.Background(), postgres.Caller{Lane: postgres.Writes}), gatheredTimeout)
+	defer cancel()
+	errs := make([]error, len(savings))
+	indexes := make([]int64, len(savings))
+	for i := range savings {
+		errs[i], indexes[i] = errPending, int64(i)
+	}
+	_, whole := retry.Halves{
+		Run:   func(part []int64) error { return s.transactPart(ctx, savings, part, errs) },
+		Whole: func(err error) bool { return !ofOne(err) },
+		Failed: func(i int64, _ error) error {
+			errs[i] = gather.ErrAlone
+			return nil
+		},
+	}.Do(indexes)
+	for i, err := range errs {
+		if errors.Is(err, errPending) {
+			errs[i] = whole
+		}
+	}
+	return errs
+}
+
+// ofOne reports whether a transaction of several savings can have failed because of one of them, without effect.
+func ofOne(err error) bool {
+	return errors.Is(err, db.ErrStale) || errors.Is(err, peer.ErrAborted) || db.OfData(err)
+}
+
+// transactPart runs one transaction for a part of the savings, and sets their outcomes when it has committed. It waits for no row: a
+// saving of which another transaction has locked a row is left out, and so is the second one of a resource.
+func (s *Writer) transactPart(ctx context.Context, savings []*saving, part []int64, errs []error) error {
+	var in []int64
+	var locking []*saving
+	touches := db.NoFeed
+	named := map[string]bool{}
+	for _, i := range part {
+		if sv := savings[i]; sv.nameOnce(named) {
+			in, locking, touches = append(in, i), append(locking, sv), touches|sv.touches()
+			errs[i] = errPending
+		} else {
+			errs[i] = gather.ErrAlone
+		}
+	}
+	outcomes := make([]error, len(in))
+	err := s.InTx(ctx, touches, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, shortLockTimeoutSQL, gatheredLockTimeout); err != nil {
+			return err
+		}
+		l, err := s.lockAll(ctx, tx, locking, skipLocked)
+		if err != nil {
+			return err
+		}
+		var ready []*saving
+		for i, sv := range locking {
+			if outcomes[i] = s.checkGathered(ctx, l, sv); outcomes[i] == nil {
+				ready = append(ready, sv)
+			}
+		}
+		if len(ready) == 0 {
+			return errNoneReady
+		}
+		return s.store(ctx, tx, l, ready...)
+	})
+	if err != nil && !errors.Is(err, errNoneReady) {
+		return err
+	}
+	for i, err := range outcomes {
+		errs[in[i]] = err
+	}
+	return nil
+}
+
+// errNoneReady ends a transaction without effect.
+var errNoneReady = errors.New("no write can be stored")
+
+const shortLockTimeoutSQL = `SELECT set_config('lock_timeout', $1, true)`
+
+// nameOnce adds the names of the written resources to those of the batch. It adds none when one of them is there.
+func (sv *saving) nameOnce(named map[string]bool) bool {
+	for _, wr := range sv.writes {
+		if named[wr.Name] {
+			return false
+		}
+	}
+	for _, wr := range sv.writes {
+		named[wr.Name] = true
+	}
+	return true
+}
+
+// checkGathered is check for a saving whose locks were not waited for: a missing row may be locked by another transaction.
+func (s *Writer) checkGathered(ctx context.Context, l *locked, sv *saving) error {
+	err := s.check(ctx, l, sv)
+	if err != nil && (l.lacks(sv) || len(missingTargets(s.Self, sv)) > 0) {
+		return gather.ErrAlone
+	}
+	return err
+}
+
+// lacks reports whether a stored resource of a saving was not locked.
+func (l *locked) lacks(sv *saving) bool {
+	for _, wr := range sv.writes {
+		if _, ok := l.selfRows[wr.id]; wr.before != nil && !ok {
+			return true
+		}
+	}
+	return false
+}
