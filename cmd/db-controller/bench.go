@@ -28,8 +28,9 @@ times. Compare the ratios within a run; machines differ.
            Two baselines in one database: "bare" native keys, and "equal" ones with the same bookkeeping as ours
            (resource row, shadow, reference rows by ON DELETE CASCADE, change rows by a statement trigger).
   single   one target, one holder elsewhere: from the Delete call until the holder is gone.
-  write    create a resource with one reference to another deployment, through gRPC, beside inserting the same rows
-           with pgx, one transaction each.
+  write    create resources through gRPC: without references, with one in the same database (a parent), and with a second
+           one to another deployment; 1 to 256 clients. Beside inserting the same rows with pgx, one transaction each. Also
+           the processor time of a write in all processes, which says more than a rate on a machine that does other things.
   watch    eight writers at full speed, with no watch, with one, and with a hundred on connections of their own: what
            the writers lose, events a second, and from a write's answer to its event; and one writer of transactions of
            a thousand.

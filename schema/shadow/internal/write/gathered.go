@@ -24,6 +24,8 @@ const (
 	mostWaiting = 256
 	// largestGathered is the number of resources, and of new references, of a write that shares a transaction with others.
 	largestGathered = 20
+	// largestGatheredBody is the size of the bodies of such a write: it bounds the memory of a transaction of mostGathered.
+	largestGatheredBody = 64 << 10
 	// gatheredLockTimeout is how long a transaction of several writes waits for a lock, in milliseconds: for names and request ids that
 	// another process inserts, and for a switch of the version. Afterwards its writes wait one by one.
 	gatheredLockTimeout = "200"
@@ -63,11 +65,12 @@ func (s *Writer) transact(ctx context.Context, sv *saving, also func(pgx.Tx) err
 
 // small reports whether a saving may share its transaction.
 func (sv *saving) small() bool {
-	n := len(sv.writes)
+	n, bytes := len(sv.writes), 0
 	for _, wr := range sv.writes {
+		bytes += len(wr.body)
 		n = max(n, len(wr.add)+len(wr.drop)+len(wr.addOwners)+len(wr.dropOwners))
 	}
-	return n <= largestGathered && len(sv.delegated) == 0
+	return n <= largestGathered && bytes <= largestGatheredBody && len(sv.delegated) == 0
 }
 
 // errPending is the outcome of a saving whose transaction has not ended.

@@ -13,6 +13,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/db-controller/db-controller/internal/gather"
+	"github.com/db-controller/db-controller/internal/postgres"
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
@@ -676,17 +678,41 @@ func wrote(want int) func(tag pgconn.CommandTag) error {
 	}
 }
 
-// stillRuns fails with ErrAborted when the version or the epoch of a write is not the current one, so that it could not commit.
+// stillRuns fails with ErrAborted when the version or the epoch of a write is not the current one, so that it could not commit. The
+// writes that ask while another one reads share the next reading.
 func (s *Writer) stillRuns(ctx context.Context, sv *saving) error {
+	err := s.readings.Do(ctx, nil, sv, func() error {
+		return s.stillRun(ctx, []*saving{sv})[0]
+	})
+	if errors.Is(err, gather.ErrLeft) { // it writes nothing
+		return context.Cause(ctx)
+	}
+	return err
+}
+
+// stillRun is stillRuns for several writes.
+func (s *Writer) stillRun(ctx context.Context, savings []*saving) []error {
 	var stored gate.Running
 	var epoch *uuid.UUID
 	err := s.Pool.QueryRow(ctx, `SELECT `+gate.RunningColumns+`, `+gate.EpochNowSQL+` FROM dbcontroller.meta m`).Scan(append(stored.Into(), &epoch)...)
-	switch {
-	case err != nil:
-		return fmt.Errorf("read the version: %w", err)
-	case epoch == nil || *epoch != sv.epoch:
-		s.gate.SignalEpochChanged()
-		return fmt.Errorf("%w: the database failed over or was restored", peer.ErrAborted)
+	errs := make([]error, len(savings))
+	for i, sv := range savings {
+		switch {
+		case err != nil:
+			errs[i] = fmt.Errorf("read the version: %w", err)
+		case epoch == nil || *epoch != sv.epoch:
+			s.gate.SignalEpochChanged()
+			errs[i] = fmt.Errorf("%w: the database failed over or was restored", peer.ErrAborted)
+		default:
+			errs[i] = s.gate.CheckVersion(sv.version, stored)
+		}
 	}
-	return s.gate.CheckVersion(sv.version, stored)
+	return errs
+}
+
+// stillRunTogether is stillRun for a batch, whose callers have deadlines of their own.
+func (s *Writer) stillRunTogether(savings []*saving) []error {
+	ctx, cancel := context.WithTimeout(postgres.WithCaller(context.Background(), postgres.Caller{Lane: postgres.Writes}), gatheredTimeout)
+	defer cancel()
+	return s.stillRun(ctx, savings)
 }

@@ -19,15 +19,20 @@ type Writer struct {
 	// derivePage is the number of resources that the next page of a derivation asks for; 0: the greatest.
 	derivePage atomic.Int64
 
-	commits *gather.Queue[*saving] // transactions
+	commits  *gather.Queue[*saving] // transactions
+	readings *gather.Queue[*saving] // of the version, before references are established
 }
 
 // New joins the parts.
 func New(g *gate.Gate) *Writer {
 	s := &Writer{DB: g.DB, gate: g}
 	s.commits = gather.New(gather.Config[*saving]{Run: s.transactAll, Alone: aloneUpTo, Most: mostGathered, Waiting: mostWaiting})
+	s.readings = gather.New(gather.Config[*saving]{Run: s.stillRunTogether, Alone: 1, Most: mostGathered, Waiting: mostWaiting})
 	return s
 }
 
 // Close returns when no transaction runs in the background. Nothing may write any more.
-func (s *Writer) Close() { s.commits.Wait() }
+func (s *Writer) Close() {
+	s.readings.Wait()
+	s.commits.Wait()
+}
