@@ -29,7 +29,7 @@ times. Compare the ratios within a run; machines differ.
            (resource row, shadow, reference rows by ON DELETE CASCADE, change rows by a statement trigger).
   single   one target, one holder elsewhere: from the Delete call until the holder is gone.
   write    create resources through gRPC: without references, with one in the same database (a parent), and with a second
-           one to another deployment; 1 to 256 clients. Beside inserting the same rows with pgx, one transaction each. Also
+           one to another deployment; 1 to 240 clients (one identity has 250 calls). Beside inserting the same rows with pgx, one transaction each. Also
            the processor time of a write in all processes, which says more than a rate on a machine that does other things.
   watch    eight writers at full speed, with no watch, with one, and with a hundred on connections of their own: what
            the writers lose, events a second, and from a write's answer to its event; and one writer of transactions of

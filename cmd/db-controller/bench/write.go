@@ -55,7 +55,7 @@ func (r *run) write(ctx context.Context) error {
 	for _, shape := range []writeShape{
 		{"write-none", "fleets/write-%s", map[string]any{"model": "sensor"}, 0, false, []int{1, 8, 16, 64}},
 		{"write-local", "fleets/write/devices/local-%s", map[string]any{"model": "sensor"}, 1, false, []int{1, 8, 16, 64}},
-		{"write-foreign", "fleets/write/devices/%s", map[string]any{"account": account.String(), "model": "sensor"}, 2, true, []int{1, 16, 64, 256}},
+		{"write-foreign", "fleets/write/devices/%s", map[string]any{"account": account.String(), "model": "sensor"}, 2, true, []int{1, 16, 64, 240}},
 	} {
 		for _, clients := range shape.clients {
 			if err := r.writes(ctx, shape, clients); err != nil {
