@@ -70,7 +70,7 @@ func (r *run) acting(ctx context.Context, how string, project schema.FullName) e
 			}
 			ours = append(ours, rate)
 			rate, err = r.rate(ctx, clients, func(ctx context.Context, n int64) error {
-				_, err := r.baseline.Exec(ctx, insertRowsSQL, uuid.Must(uuid.NewV7()), fmt.Sprintf("fleets/%s-%d-%d-%d", how, clients, i, n), text)
+				_, err := r.baseline.Exec(ctx, insertRowsSQL, uuid.Must(uuid.NewV7()), fmt.Sprintf("fleets/%s-%d-%d-%d", how, clients, i, n), text, 1, true)
 				return err
 			})
 			if err != nil {

@@ -110,12 +110,12 @@ func (r *run) watchRun(ctx context.Context, name string, watchers int) (out watc
 	}
 	ready.Wait()
 	began := time.Now()
-	out.writes, _, err = r.rate(ctx, watchWriters, func(ctx context.Context, n int64) error {
+	out.writes, err = r.rate(ctx, watchWriters, func(ctx context.Context, n int64) error {
 		project := fmt.Sprintf("projects/%s-%d", name, n)
 		_, err := resources.CreateResource(ctx, &resourcev1.CreateResourceRequest{Resource: &resourcev1.Resource{Name: project}})
 		answered.Store(project, time.Now())
 		return err
-	}, nil)
+	})
 	if err != nil {
 		return out, err
 	}

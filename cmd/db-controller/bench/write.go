@@ -83,7 +83,7 @@ func (r *run) writes(ctx context.Context, shape writeShape, clients int) error {
 	var ours, plain, oursCPU, plainCPU []float64
 	for i := range r.Runs {
 		name := func(n int64) string { return fmt.Sprintf(shape.pattern, fmt.Sprintf("c%d-%d-%d", clients, i, n)) }
-		rate, cpu, err := r.rate(ctx, clients, func(ctx context.Context, n int64) error {
+		rate, cpu, err := r.measured(ctx, clients, func(ctx context.Context, n int64) error {
 			_, err := resources.CreateResource(ctx, &resourcev1.CreateResourceRequest{Resource: &resourcev1.Resource{Name: name(n), Body: body}})
 			return err
 		}, r.quiet)
@@ -92,7 +92,7 @@ func (r *run) writes(ctx context.Context, shape writeShape, clients int) error {
 		}
 		ours, oursCPU = append(ours, rate), append(oursCPU, cpu.sum())
 		r.Progress("%s with %d clients, run %d: %.0f/s, %s each", shape.name, clients, i+1, rate, cpu)
-		rate, cpu, err = r.rate(ctx, clients, func(ctx context.Context, n int64) error {
+		rate, cpu, err = r.measured(ctx, clients, func(ctx context.Context, n int64) error {
 			_, err := r.baseline.Exec(ctx, insertRowsSQL, uuid.Must(uuid.NewV7()), name(n), string(text), shape.references, shape.foreign)
 			return err
 		}, nil)
@@ -112,9 +112,15 @@ func (r *run) writes(ctx context.Context, shape writeShape, clients int) error {
 	return nil
 }
 
-// rate runs clients in parallel for a while, and returns their operations a second, and the processor time of each. The time includes
+// rate runs clients in parallel for a while, and returns their operations a second.
+func (r *run) rate(ctx context.Context, clients int, do func(ctx context.Context, n int64) error) (float64, error) {
+	rate, _, err := r.measured(ctx, clients, do, nil)
+	return rate, err
+}
+
+// measured is rate, and also returns the processor time of each. The time includes
 // the work that quiet waits for; quiet may be nil.
-func (r *run) rate(ctx context.Context, clients int, do func(ctx context.Context, n int64) error, quiet func(context.Context) error) (float64, cpuTimes, error) {
+func (r *run) measured(ctx context.Context, clients int, do func(ctx context.Context, n int64) error, quiet func(context.Context) error) (float64, cpuTimes, error) {
 	var n atomic.Int64
 	g, within := errgroup.WithContext(ctx)
 	before, began := cpuNow(r.server), time.Now()
