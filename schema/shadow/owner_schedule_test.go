@@ -282,7 +282,7 @@ func TestAFailingOwneeDelaysNoOther_drop_I20(t *testing.T) {
 func TestSaveTxWithAnOwnerNeedsNoSecondConnection_I22(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
-	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second) // a call that waits for a connection waits for ever
 	defer cancel()
 	pool, err := postgres.Connect(ctx, b.Pools[b.ID(aEast)].Config().ConnString(), "few", postgres.MinConnections)
 	require.NoError(t, err)

@@ -51,6 +51,10 @@ func TestTidyRemovesOnlyRowsPastTheirRetention_I5_I29(t *testing.T) {
 		{"a request", `INSERT INTO dbcontroller.request (id, hash, outcome, created_at) VALUES ($1, '\x00', '{}', now() - $2::interval)`, "25 hours", 0},
 		{"a target that is closed", `INSERT INTO dbcontroller.closing SELECT id, $1, now() - $2::interval FROM dbcontroller.shadow`, "-3 min", 1},
 		{"a target that was closed", `INSERT INTO dbcontroller.closing SELECT id, $1, now() - $2::interval FROM dbcontroller.shadow`, "3 min", 0},
+		{"a right that is about to end", `INSERT INTO dbcontroller.ending SELECT hashtextextended($1::text, 0), now() - $2::interval`, "-30 s", 1},
+		{"a right whose end a process began", `INSERT INTO dbcontroller.ending SELECT hashtextextended($1::text, 0), now() - $2::interval`, "30 s", 1},
+		{"a right whose end a process left unfinished", `INSERT INTO dbcontroller.ending SELECT hashtextextended($1::text, 0), now() - $2::interval`, "2 min", 0},
+		{"a right whose end a clock set ahead", `INSERT INTO dbcontroller.ending SELECT hashtextextended($1::text, 0), now() - $2::interval`, "-1 hour", 0},
 	} {
 		id := uuid.New()
 		_, err := pool.Exec(t.Context(), row.insert, id, row.age)
@@ -58,7 +62,8 @@ func TestTidyRemovesOnlyRowsPastTheirRetention_I5_I29(t *testing.T) {
 		tidied(t, b, aWest)
 		require.Equal(t, row.left, countRows(t, pool, `SELECT (SELECT count(*) FROM dbcontroller.attempt WHERE id = $1)
 			+ (SELECT count(*) FROM dbcontroller.closed_attempt WHERE attempt = $1) + (SELECT count(*) FROM dbcontroller.request WHERE id = $1)
-			+ (SELECT count(*) FROM dbcontroller.closing WHERE delete_id = $1)`, id), "%s, after %s", row.what, row.age)
+			+ (SELECT count(*) FROM dbcontroller.closing WHERE delete_id = $1)
+			+ (SELECT count(*) FROM dbcontroller.ending WHERE target_id = hashtextextended($1::text, 0))`, id), "%s, after %s", row.what, row.age)
 	}
 }
 
