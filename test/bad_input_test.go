@@ -68,7 +68,7 @@ func TestAWrongWriteIsTheCallersMistake(t *testing.T) {
 		"an unfinished name":       {Name: "//"},
 		"a NUL in a reference":     {Name: "targets/r", Body: body(t, fields{"next": "targets/\x00"})},
 		"a body that is too deep":  {Name: "targets/d", Body: deep.GetStructValue()},
-		"a body that is too large": {Name: "targets/d", Body: body(t, fields{"blob": strings.Repeat("x", 5_000_000)})},
+		"a body that is too large": {Name: "targets/d", Body: body(t, fields{"blob": strings.Repeat("x", 3_000_000)})},
 		"infinity":                 {Name: "targets/n", Body: number(math.Inf(1))},
 		"not a number":             {Name: "targets/n", Body: number(math.NaN())},
 	} {
@@ -82,7 +82,9 @@ func TestAWrongWriteIsTheCallersMistake(t *testing.T) {
 		})
 		bad.refused("validate: "+what, err)
 	}
-	_, err := user.BatchWriteResources(ctx, &resourcev1.BatchWriteResourcesRequest{Writes: []*resourcev1.BatchWriteResourcesRequest_Write{{}}})
+	_, err := user.PutResource(ctx, &resourcev1.PutResourceRequest{Resource: &resourcev1.Resource{Name: "targets/d", Body: body(t, fields{"blob": strings.Repeat("x", 5_000_000)})}})
+	require.Equal(t, codes.ResourceExhausted, status.Code(err), "gRPC refuses what is above the limit of a request: %v", err)
+	_, err = user.BatchWriteResources(ctx, &resourcev1.BatchWriteResourcesRequest{Writes: []*resourcev1.BatchWriteResourcesRequest_Write{{}}})
 	bad.refused("a write of nothing", err)
 	update := func(mask string, labels map[string]string) error {
 		_, err := user.UpdateResource(ctx, &resourcev1.UpdateResourceRequest{
