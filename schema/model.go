@@ -22,13 +22,17 @@ type Model struct {
 // KindModel is a compiled kind of the model's own service.
 type KindModel struct {
 	ID KindID
-	// Hides and Unconstrained are the descriptor's hide_while_deleting and constraints_disabled.
+	// Hides and Unconstrained are the descriptor's hide_while_deleting and constraints_disabled. A kind with a table hides: its row
+	// is deleted when nothing blocks the resource any more.
 	Hides, Unconstrained bool
 	// ReferableBy are the other services whose resources may refer to the kind; none means all that import it.
 	// EverReferableBy are those of all described versions together: a reference that was allowed once stays allowed.
 	ReferableBy, EverReferableBy []string
 	// DelegationNone is that of any described version.
 	DelegationNone bool
+
+	// Table has the rows that are the kind's resources; nil for a kind whose resources have bodies.
+	Table *TableModel
 
 	previous string
 	patterns []Pattern
@@ -163,7 +167,7 @@ func everReferableBy(versions []Kind) (listed []string) {
 func everPaths(versions []Kind) (paths []Path) {
 	for _, k := range versions {
 		for _, r := range k.References {
-			if path, err := ParsePath(r.Path); err == nil {
+			if path, err := ParsePath(r.BodyPath()); err == nil {
 				paths = append(paths, path)
 			}
 		}
@@ -175,15 +179,16 @@ func everPaths(versions []Kind) (paths []Path) {
 func (m *Model) compile(k *Kind, all map[ServiceVersion]*Descriptor) *KindModel {
 	km := &KindModel{
 		ID: KindID{Service: m.Descriptor.Service, Kind: k.Name}, previous: k.PreviousName, patterns: compilePatterns(k.Patterns),
-		Hides: k.HideWhileDeleting, Unconstrained: k.ConstraintsDisabled, ReferableBy: k.ReferableBy,
+		Hides: k.HideWhileDeleting || k.Table != (TableName{}), Unconstrained: k.ConstraintsDisabled, ReferableBy: k.ReferableBy,
 	}
 	if k.ConstraintsDisabled {
 		return km
 	}
 	for _, r := range k.References {
-		path, _ := ParsePath(r.Path)
+		path, _ := ParsePath(r.BodyPath())
 		km.references = append(km.references, referenceModel{path: path, behaviour: r.Behaviour, targets: m.targets(r.Targets, all)})
 	}
+	km.Table = compileTable(k, km.references)
 	for _, p := range k.Parents {
 		field, _ := ParsePath(p.RegionField)
 		km.parents = append(km.parents, referenceModel{behaviour: p.Behaviour, targets: m.targets([]string{p.Kind}, all), region: p.Region, regionField: field})

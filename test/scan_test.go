@@ -67,7 +67,4 @@ func TestScanFromTheCommandLine(t *testing.T) {
 	code, out = exitCode(t, append([]string{"scan", "--write", first}, dsns...)...)
 	require.Equal(t, 2, code, out)
 	require.Contains(t, out, "the file exists, and is not overwritten")
-	code, out = exitCode(t, "apply", first)
-	require.Equal(t, 1, code, out)
-	require.Contains(t, out, "cannot attach them yet")
 }

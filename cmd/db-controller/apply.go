@@ -49,18 +49,6 @@ func readFiles(paths []string) (*schema.File, error) {
 	return all, nil
 }
 
-// withoutTables returns an error for a kind with a table: scan reads it, and deployments do not attach it yet.
-func withoutTables(files *schema.File) error {
-	for _, d := range files.Services {
-		for _, k := range d.Kinds {
-			if k.Table != (schema.TableName{}) {
-				return fmt.Errorf("%s kind %s has a table: this version scans such tables, and cannot attach them yet", k.Pos, k.Name)
-			}
-		}
-	}
-	return nil
-}
-
 func newApply() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "apply FILE...",
@@ -68,9 +56,6 @@ func newApply() *cobra.Command {
 		Args:  cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			files, err := readFiles(args)
-			if err == nil {
-				err = withoutTables(files)
-			}
 			if err != nil {
 				return err
 			}

@@ -283,7 +283,7 @@ func (d *deployment) run(ctx context.Context) error {
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	for _, part := range []func(context.Context) error{
-		d.registry.Run, d.followEnvironments, d.manager.Run, d.store.RunNotifications, d.store.RunTidy, d.followEpochs, d.audit,
+		d.registry.Run, d.followEnvironments, d.manager.Run, d.store.RunNotifications, d.store.RunTidy, d.followEpochs, d.audit, d.capture,
 	} {
 		g.Go(func() error { return part(ctx) })
 	}
@@ -328,6 +328,10 @@ func (d *deployment) audit(ctx context.Context) error {
 	return d.store.RunAudits(ctx, shadow.AuditConfig{
 		Interval: d.cfg.audit.interval, Rate: d.cfg.audit.rate, Leads: d.registry.Leads, Audited: d.metrics.audited,
 	})
+}
+
+func (d *deployment) capture(ctx context.Context) error {
+	return d.store.RunCaptures(ctx, d.registry.Leads)
 }
 
 // close closes the parts that exist.

@@ -258,9 +258,6 @@ func devServices(paths, regions []string) (*schema.File, error) {
 	}
 	if len(paths) > 0 {
 		files, err := readFiles(paths)
-		if err == nil {
-			err = withoutTables(files)
-		}
 		if err != nil {
 			return nil, err
 		}

@@ -46,7 +46,7 @@ describes the file, and "config print COMMAND" shows where each setting comes fr
 	}
 	add("try", newScan(), newDev(), newBench())
 	add("resources", newGet(), newList(), newPut(), newPatch(), newDelete(), newPlan(), newExplain(), newRemovals(), newWatch(), newBlockDeletion())
-	add("describe", newValidate(), newApply(), newRemove(), newSetVersion(), newDecommission(), newAcceptDatabase(), newWaive())
+	add("describe", newValidate(), newApply(), newRemove(), newSetVersion(), newDecommission(), newAcceptDatabase(), newWaive(), newAttach(), newDetach())
 	add("run", newServe(), newRegistry(), newMigrate(), newCerts(), newStatus(), newVerify(), newHealthcheck(), newConfig())
 	root.AddCommand(newVersion())
 	strictly(root)

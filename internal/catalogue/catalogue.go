@@ -117,6 +117,9 @@ func (t *Table) UniqueOn(columns []string) bool {
 	})
 }
 
+// CreateIndex returns the statement of an index that finds rows by these columns, without blocking writes.
+func (t *Table) CreateIndex(columns []string) string { return createIndex(t, columns) }
+
 // Finds reports whether an index finds the rows with given values of these columns.
 func (t *Table) Finds(columns []string) bool {
 	return slices.ContainsFunc(t.Indexes, func(i Index) bool {

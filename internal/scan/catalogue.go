@@ -58,21 +58,24 @@ WHERE f.contype = 'f' AND f.conparentid = 0 AND ` + ours + ` ORDER BY c.oid, f.c
 // readCatalogue reads the catalogue in one snapshot.
 func (d *database) readCatalogue(ctx context.Context) error {
 	out := &catalogue.Database{Label: d.Label, Service: d.Service, Region: d.Region}
-	tables := map[uint32]*catalogue.Table{}
-	err := d.snapshot(ctx, func(tx pgx.Tx) error {
-		for _, read := range []func(context.Context, pgx.Tx, *catalogue.Database, map[uint32]*catalogue.Table) error{
-			readTables, readRoots, readColumns, readIndexes, readNatives,
-		} {
-			if err := read(ctx, tx, out, tables); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
+	err := d.snapshot(ctx, func(tx pgx.Tx) error { return ReadCatalogue(ctx, tx, out) })
 	if err != nil {
 		return fmt.Errorf("read the catalogue of %s: %w", d.Label, err)
 	}
 	d.catalogue = out
+	return nil
+}
+
+// ReadCatalogue reads the tables of a database.
+func ReadCatalogue(ctx context.Context, tx pgx.Tx, out *catalogue.Database) error {
+	tables := map[uint32]*catalogue.Table{}
+	for _, read := range []func(context.Context, pgx.Tx, *catalogue.Database, map[uint32]*catalogue.Table) error{
+		readTables, readRoots, readColumns, readIndexes, readNatives,
+	} {
+		if err := read(ctx, tx, out, tables); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 

@@ -54,7 +54,7 @@ BEGIN
         ('api', 'SELECT, INSERT, UPDATE, DELETE', 'shadow, dbcontroller.resource, dbcontroller.foreign_target, dbcontroller.reference, dbcontroller.owner_reference, dbcontroller.blockade'),
         ('api', 'SELECT, INSERT, DELETE', 'closing, dbcontroller.holder_entry, dbcontroller.ownee_entry, dbcontroller.owner_lost, dbcontroller.notice, dbcontroller.work'),
         ('api', 'SELECT, INSERT', 'attempt, dbcontroller.closed_attempt, dbcontroller.request, dbcontroller.change, dbcontroller.removal, dbcontroller.cause'),
-        ('api', 'SELECT', 'epoch, dbcontroller.member, dbcontroller.lease, dbcontroller.derivation, dbcontroller.ending'),
+        ('api', 'SELECT', 'epoch, dbcontroller.member, dbcontroller.lease, dbcontroller.derivation, dbcontroller.ending, dbcontroller.attachment, dbcontroller.captured'),
         -- Acts upon deletions, keeps its place among the processes, follows versions and epochs, tidies up.
         ('controller', 'SELECT, INSERT', 'meta'),
         ('controller', 'UPDATE (singleton, version, generation, digest, compacted, environment, epoch, server, timeline, awaiting, forgotten)', 'meta'),
@@ -69,10 +69,12 @@ BEGIN
         ('controller', 'SELECT', 'decommissioned, dbcontroller.word'),
         ('controller', 'SELECT, INSERT, UPDATE, DELETE', 'member, dbcontroller.ending'),
         ('controller', 'SELECT, UPDATE', 'lease'),
+        ('controller', 'SELECT, UPDATE, DELETE', 'attachment'),
+        ('controller', 'SELECT, INSERT, UPDATE, DELETE', 'captured'),
         -- Looks after it, without what users store and without what tokens are made with.
         ('audit', 'SELECT', 'deployment, dbcontroller.kind, dbcontroller.field, dbcontroller.shadow, dbcontroller.foreign_target, dbcontroller.reference, dbcontroller.owner_reference'),
         ('audit', 'SELECT', 'blockade, dbcontroller.holder_entry, dbcontroller.ownee_entry, dbcontroller.owner_lost, dbcontroller.notice, dbcontroller.work, dbcontroller.attempt, dbcontroller.closed_attempt, dbcontroller.closing'),
-        ('audit', 'SELECT', 'removal, dbcontroller.cause, dbcontroller.decommissioned, dbcontroller.word, dbcontroller.epoch, dbcontroller.member, dbcontroller.lease, dbcontroller.derivation, dbcontroller.ending'),
+        ('audit', 'SELECT', 'removal, dbcontroller.cause, dbcontroller.decommissioned, dbcontroller.word, dbcontroller.epoch, dbcontroller.member, dbcontroller.lease, dbcontroller.derivation, dbcontroller.ending, dbcontroller.attachment, dbcontroller.captured'),
         ('audit', 'SELECT (service, region, database_id, version, generation, digest, compacted, epoch, server, timeline, awaiting, forgotten)', 'meta')
     ) AS g (role, rights, tables) LOOP
         EXECUTE format('GRANT %s ON dbcontroller.%s TO %I', granted.rights, granted.tables, prefix || '_' || granted.role);

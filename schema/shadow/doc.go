@@ -9,11 +9,13 @@
 //	internal/db        the pool and its transactions, names and their numbers, feeds, leases; SQL's codes and named arguments
 //	internal/gate      the conditions that a transaction checks before it writes: epoch, identity of the database, version
 //	internal/read      resources, lists (filter.go), watches (feed.go), explanations, audits
+//	internal/rows      rows of attached tables: statements on them, their shadows, their locks
 //	internal/target    the side of the target: establish.go, blockade.go (confirm, release), quotas, acknowledgements
 //	internal/write     create and update: save.go, prepare.go compares, establishes elsewhere, then write.go writes all in one
 //	                   transaction; request.go repeats a write whose answer was lost; derive.go after a version switch
 //	internal/cascade   a deletion in one database: closure.go reads and locks its members, carry.go carries out what
 //	                   is decided on them; act.go for deletions in other deployments, owner_change.go for lost owners
+//	internal/capture   stores what captured rows of attached tables refer to
 //	internal/owner     owners of resources: questions (owner_check.go), deletions (owner_drop.go), version switches (owner_upgrade.go)
 //	internal/deletion  a user's delete: delete.go tries it in one transaction, lookahead.go finds what refuses it, plan.go answers one, trace.go upwards
 //	internal/verify    compares references with bodies and with other deployments, and repairs them

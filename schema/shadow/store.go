@@ -8,12 +8,14 @@ import (
 
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/shadow/internal/admin"
+	"github.com/db-controller/db-controller/schema/shadow/internal/capture"
 	"github.com/db-controller/db-controller/schema/shadow/internal/cascade"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 	"github.com/db-controller/db-controller/schema/shadow/internal/deletion"
 	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
 	"github.com/db-controller/db-controller/schema/shadow/internal/owner"
 	"github.com/db-controller/db-controller/schema/shadow/internal/read"
+	"github.com/db-controller/db-controller/schema/shadow/internal/rows"
 	"github.com/db-controller/db-controller/schema/shadow/internal/target"
 	"github.com/db-controller/db-controller/schema/shadow/internal/verify"
 	"github.com/db-controller/db-controller/schema/shadow/internal/write"
@@ -29,6 +31,7 @@ type Store struct {
 	*deleter
 	*verifier
 	*administrator
+	*capturer
 	db      *db.DB
 	gate    *gate.Gate
 	cascade *cascade.Actor
@@ -43,6 +46,7 @@ type (
 	deleter       = deletion.Deleter
 	verifier      = verify.Verifier
 	administrator = admin.Admin
+	capturer      = capture.Capturer
 )
 
 // Open takes the database for a deployment. It fails when the database belongs to another one.
@@ -56,13 +60,14 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 		return nil, err
 	}
 	r := read.New(g)
-	t := target.New(g)
-	w := write.New(g)
-	c := cascade.New(g)
+	rs := rows.New(d)
+	t := target.New(g, rs)
+	w := write.New(g, rs)
+	c := cascade.New(g, rs)
 	v := verify.New(g, r, t, w, c)
 	return &Store{
-		reader: r, keeper: t, writer: w, owners: owner.New(g, c), deleter: deletion.New(g, t, w, c), verifier: v,
-		administrator: admin.New(g, c, v), db: d, gate: g, cascade: c,
+		reader: r, keeper: t, writer: w, owners: owner.New(g, c), deleter: deletion.New(g, t, w, c, rs), verifier: v,
+		administrator: admin.New(g, c, v), capturer: capture.New(g, rs, w, c), db: d, gate: g, cascade: c,
 	}, nil
 }
 

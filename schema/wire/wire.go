@@ -72,7 +72,10 @@ func Descriptor(d *schemav1.ServiceDescriptor) *schema.Descriptor {
 		kind := schema.Kind{
 			Name: k.GetKind(), PreviousName: k.GetPreviousName(), Patterns: k.GetPatterns(),
 			HideWhileDeleting: k.GetHideWhileDeleting(), ConstraintsDisabled: k.GetConstraintsDisabled(), ReferableBy: k.GetReferableBy(),
-			DelegationNone: k.GetDelegationNone(), Pos: schema.Pos{Path: path},
+			DelegationNone: k.GetDelegationNone(), Key: k.GetKey(), Pos: schema.Pos{Path: path},
+		}
+		if table := k.GetTable(); table != "" {
+			kind.Table, _ = schema.ParseTableName(table) // Check reports a key without a table
 		}
 		for _, p := range k.GetParents() {
 			kind.Parents = append(kind.Parents, schema.Parent{
@@ -82,9 +85,12 @@ func Descriptor(d *schemav1.ServiceDescriptor) *schema.Descriptor {
 		}
 		for _, r := range k.GetReferences() {
 			kind.References = append(kind.References, schema.Reference{
-				Path: r.GetPath(), Targets: r.GetTargets(),
-				Behaviour: schema.Behaviour(r.GetBehaviour()), Pos: schema.Pos{Path: path + ".references[" + r.GetPath() + "]"},
+				Path: r.GetPath(), Targets: r.GetTargets(), Behaviour: schema.Behaviour(r.GetBehaviour()),
+				Columns: r.GetColumns(), Region: schema.TargetRegion{Fixed: r.GetRegion(), Column: r.GetRegionColumn()},
+				Enforce: schema.Enforcement(r.GetEnforce()), Missing: schema.Missing(r.GetMissing()),
 			})
+			last := &kind.References[len(kind.References)-1]
+			last.Pos = schema.Pos{Path: path + ".references[" + last.Field() + "]"}
 		}
 		out.Kinds = append(out.Kinds, kind)
 	}
@@ -101,13 +107,19 @@ func DescriptorProto(d *schema.Descriptor) *schemav1.ServiceDescriptor {
 		kind := &schemav1.KindDescriptor{
 			Kind: k.Name, PreviousName: k.PreviousName, Patterns: k.Patterns,
 			HideWhileDeleting: k.HideWhileDeleting, ConstraintsDisabled: k.ConstraintsDisabled, ReferableBy: k.ReferableBy,
-			DelegationNone: k.DelegationNone,
+			DelegationNone: k.DelegationNone, Key: k.Key,
+		}
+		if k.Table != (schema.TableName{}) {
+			kind.Table = k.Table.String()
 		}
 		for _, p := range k.Parents {
 			kind.Parents = append(kind.Parents, &schemav1.ParentDescriptor{Kind: p.Kind, Behaviour: schemav1.Behaviour(p.Behaviour), Region: p.Region, RegionField: p.RegionField})
 		}
 		for _, r := range k.References {
-			kind.References = append(kind.References, &schemav1.ReferenceDescriptor{Path: r.Path, Targets: r.Targets, Behaviour: schemav1.Behaviour(r.Behaviour)})
+			kind.References = append(kind.References, &schemav1.ReferenceDescriptor{
+				Path: r.Path, Targets: r.Targets, Behaviour: schemav1.Behaviour(r.Behaviour),
+				Columns: r.Columns, Region: r.Region.Fixed, RegionColumn: r.Region.Column, Enforce: string(r.Enforce), Missing: string(r.Missing),
+			})
 		}
 		out.Kinds = append(out.Kinds, kind)
 	}

@@ -358,11 +358,12 @@ func (b *Box) Resolve(deployment schema.DeploymentID) error {
 
 // outstanding reports in one query which kinds of outstanding rows exist: mostly there are none, and reading them takes some twenty
 // queries.
-func (b *Box) outstanding(deployment schema.DeploymentID) (left struct{ tentative, work, notices bool }) {
+func (b *Box) outstanding(deployment schema.DeploymentID) (left struct{ tentative, work, notices, captured bool }) {
 	b.t.Helper()
 	const sql = `
-SELECT EXISTS (SELECT FROM dbcontroller.blockade WHERE expires_at IS NOT NULL), EXISTS (SELECT FROM dbcontroller.work), EXISTS (SELECT FROM dbcontroller.notice)`
-	require.NoError(b.t, b.Pools[deployment].QueryRow(context.Background(), sql).Scan(&left.tentative, &left.work, &left.notices))
+SELECT EXISTS (SELECT FROM dbcontroller.blockade WHERE expires_at IS NOT NULL), EXISTS (SELECT FROM dbcontroller.work), EXISTS (SELECT FROM dbcontroller.notice),
+    EXISTS (SELECT FROM dbcontroller.captured WHERE tries = 0)`
+	require.NoError(b.t, b.Pools[deployment].QueryRow(context.Background(), sql).Scan(&left.tentative, &left.work, &left.notices, &left.captured))
 	return left
 }
 
@@ -380,6 +381,10 @@ func (b *Box) Settle() {
 		}
 		for id := range b.Stores {
 			left := b.outstanding(id)
+			if left.captured {
+				b.Capture(id)
+				done = append(done, "capture at "+id.String())
+			}
 			if left.tentative {
 				_ = b.Resolve(id) // blockades of unreachable deployments stay
 			}
@@ -401,6 +406,16 @@ func (b *Box) Settle() {
 		if len(done) == 0 {
 			return
 		}
+	}
+}
+
+// Capture stores the rows of attached tables that are due, until no more are.
+func (b *Box) Capture(deployment schema.DeploymentID) {
+	b.t.Helper()
+	for more := true; more; {
+		var err error
+		more, err = b.Stores[deployment].Capture(context.Background())
+		require.NoError(b.t, err)
 	}
 }
 

@@ -5,17 +5,19 @@ package cascade
 import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
+	"github.com/db-controller/db-controller/schema/shadow/internal/rows"
 )
 
 // Actor acts on deletions.
 type Actor struct {
 	*db.DB
 	gate *gate.Gate
+	rows *rows.Rows
 	// walks over the holders of targets that were interrupted; see acting.
 	walks walks
 }
 
 // New joins the parts.
-func New(g *gate.Gate) *Actor {
-	return &Actor{DB: g.DB, gate: g}
+func New(g *gate.Gate, rs *rows.Rows) *Actor {
+	return &Actor{DB: g.DB, gate: g, rows: rs}
 }

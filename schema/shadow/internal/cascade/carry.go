@@ -69,6 +69,10 @@ SELECT uid, revision, generation, kind_id, {gone}, created_at, name, NULL, NULL,
 // CarryOut carries out a decision. The members are locked.
 func (s *Actor) CarryOut(ctx context.Context, tx pgx.Tx, d Decision) error {
 	c, v := d.Closure, d.Verdict
+	gone := s.rowsOf(d)
+	if err := s.rows.Take(ctx, tx, gone); err != nil {
+		return err
+	}
 	if err := s.unset(ctx, tx, v.Unset, s.memberNames(c)); err != nil {
 		return err
 	}
@@ -91,6 +95,9 @@ func (s *Actor) CarryOut(ctx context.Context, tx pgx.Tx, d Decision) error {
 	}
 	if err := tx.SendBatch(ctx, b).Close(); err != nil {
 		return fmt.Errorf("delete resources: %w", err)
+	}
+	if err := s.rows.Delete(ctx, tx, gone); err != nil { // after the marks: the triggers of the tables meet no blocker any more
+		return err
 	}
 	crash.At("crash-delete-uncommitted")
 	return nil
@@ -169,6 +176,9 @@ func (s *Actor) unset(ctx context.Context, tx pgx.Tx, edges []plan.Edge, target 
 		if bodies[i], err = s.withoutValues(ctx, tx, h, byHolder[h.id], target); err != nil {
 			return fmt.Errorf("unset in %s: %w", h.name, err)
 		}
+	}
+	if err := s.unsetRows(ctx, tx, before, byHolder); err != nil {
+		return err
 	}
 	b := &pgx.Batch{}
 	b.Queue(writeBodiesSQL, ids, bodies)

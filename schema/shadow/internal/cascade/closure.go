@@ -14,7 +14,7 @@ import (
 
 const (
 	lockMembersSQL = `
-SELECT id, uid, kind_id, name, state, shard, block_deletion FROM dbcontroller.shadow WHERE id = ANY ($1) ORDER BY id FOR UPDATE`
+SELECT id, uid, kind_id, name, state, shard, block_deletion, hidden FROM dbcontroller.shadow WHERE id = ANY ($1) ORDER BY id FOR UPDATE`
 
 	anyReferenceSQL = `SELECT EXISTS (SELECT FROM dbcontroller.reference WHERE target_id = ANY ($1))`
 )
@@ -62,7 +62,7 @@ func scanEdge(row pgx.CollectableRow) (e plan.Edge, err error) {
 
 func scanMember(row pgx.CollectableRow) (*plan.Member, error) {
 	m := &plan.Member{}
-	return m, row.Scan(&m.ID, &m.UID, &m.Kind, &m.Name, &m.State, &m.Shard, &m.Protected)
+	return m, row.Scan(&m.ID, &m.UID, &m.Kind, &m.Name, &m.State, &m.Shard, &m.Protected, &m.Hidden)
 }
 
 func idsOf(members []*plan.Member) []int64 {

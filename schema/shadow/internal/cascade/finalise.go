@@ -45,14 +45,21 @@ func (s *Actor) Finalise(ctx context.Context, seqs []int64) (removed int, err er
 			return err
 		}
 		removed = len(free)
+		last, err := s.finalRows(ctx, tx, free)
+		if err != nil {
+			return err
+		}
 		b := &pgx.Batch{}
-		if hiding := s.hiding(); len(hiding) > 0 {
+		if hiding := s.hidingBodies(); len(hiding) > 0 {
 			b.Queue(target.HideSQL, targets, free, hiding)
 		}
 		b.Queue(removeSQL, (&reasons{}).parameters(free, s.SelfID)) // noted when they were marked
 		b.Queue(removeDanglingSQL, free)
 		b.Queue(db.DoneSQL, seqs)
-		return tx.SendBatch(ctx, b).Close()
+		if err := tx.SendBatch(ctx, b).Close(); err != nil {
+			return err
+		}
+		return s.rows.Delete(ctx, tx, last)
 	})
 	if err != nil {
 		return 0, fmt.Errorf("finalise: %w", err)

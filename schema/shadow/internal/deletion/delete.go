@@ -83,6 +83,9 @@ func (s *Deleter) delete(ctx context.Context, id *write.Request, req DeleteReque
 	}
 	ctx, cancel := db.WithDefaultTimeout(ctx, s.Cfg.Times.DeleteTimeout)
 	defer cancel()
+	if err := s.ensureRow(ctx, kindID, req.Name); err != nil {
+		return peer.DeleteResult{}, err
+	}
 	d := &deletion{store: s, req: req, request: id, kindID: kindID, pauses: retry.Backoff{First: 2 * time.Millisecond, Max: 100 * time.Millisecond}, closed: &closing{id: uuid.New()}, cause: &schema.Cause{
 		ID: uuid.Must(uuid.NewV7()), Root: s.full(req.Name).String(), Actor: req.Actor, RequestID: req.RequestID, At: time.Now(),
 	}}
@@ -254,10 +257,9 @@ func (d *deletion) carryOut(ctx context.Context, tx pgx.Tx, root *plan.Member) (
 func (s *Deleter) lockRoot(ctx context.Context, tx pgx.Tx, kindID int32, req DeleteRequest) (*plan.Member, error) {
 	root := &plan.Member{}
 	var revision peer.Revision
-	var hidden bool
-	err := tx.QueryRow(ctx, lockRootSQL, kindID, req.Name).Scan(&root.ID, &root.UID, &root.Kind, &root.Name, &root.State, &root.Shard, &revision, &root.Protected, &hidden)
+	err := tx.QueryRow(ctx, lockRootSQL, kindID, req.Name).Scan(&root.ID, &root.UID, &root.Kind, &root.Name, &root.State, &root.Shard, &revision, &root.Protected, &root.Hidden)
 	switch {
-	case errors.Is(err, pgx.ErrNoRows) || hidden:
+	case errors.Is(err, pgx.ErrNoRows) || root.Hidden:
 		return nil, fmt.Errorf("%s: %w", req.Name, peer.ErrNotFound)
 	case err != nil:
 		return nil, fmt.Errorf("lock %s: %w", req.Name, err)

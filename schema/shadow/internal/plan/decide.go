@@ -21,11 +21,15 @@ type Member struct {
 	Name  string
 	State peer.State
 	Shard int16
+	// Hidden: in DELETING, and seen as gone by readers.
+	Hidden bool
 	// Protected: block_deletion is set.
 	Protected bool
 	// Later: it has local holders that act after this transaction.
 	Later bool
-	Why   Reason
+	// Rowless: it was the row of an attached table, which is deleted already.
+	Rowless bool
+	Why     Reason
 }
 
 // Edge is a local reference to a member.
@@ -139,7 +143,7 @@ func Decide(c *Closure, b Bonds) Verdict {
 		if m.Protected {
 			v.Protected = append(v.Protected, m)
 		}
-		if held[id] || m.Protected {
+		if (held[id] || m.Protected) && !m.Rowless {
 			v.Visible = append(v.Visible, id)
 		}
 		switch {

@@ -81,6 +81,9 @@ func (s *Keeper) WouldEstablish(ctx context.Context, holder schema.DeploymentID,
 	}); err != nil {
 		return nil, "", fmt.Errorf("read targets: %w", err)
 	}
+	if err := s.foundRows(ctx, ids, refused); err != nil {
+		return nil, "", err
+	}
 	v, err := s.Current()
 	if err != nil {
 		return nil, "", err
@@ -142,8 +145,15 @@ type establishment struct {
 }
 
 func (s *Keeper) establish(ctx context.Context, tx pgx.Tx, e *establishment) error {
+	absent, err := s.ensureRows(ctx, tx, e)
+	if err != nil {
+		return err
+	}
 	a, err := s.lockEstablished(ctx, tx, []*establishment{e}, "")
 	if err != nil {
+		return err
+	}
+	if err := s.refuseRows(ctx, tx, e, absent); err != nil {
 		return err
 	}
 	if err := s.checkEstablishment(a, e); err != nil {
@@ -358,6 +368,8 @@ func (s *Keeper) establishIDs(ctx context.Context, holder schema.DeploymentID, r
 		case err != nil && ref.TargetUID != uuid.Nil:
 			kept[i] = true // a target of a kind that the version lacks is established again, for recovery
 		case err != nil || kind.ID != targetKinds[i]:
+			reasons[i] = peer.UnknownKind
+		case kind.Table != nil && !s.attached(ctx, kind.ID): // whether the row exists is not known
 			reasons[i] = peer.UnknownKind
 		case kind.Unconstrained && ref.TargetUID == uuid.Nil: // one that was stored before is established again, for recovery
 			reasons[i] = peer.NotConstrained

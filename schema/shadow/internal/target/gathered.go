@@ -33,7 +33,7 @@ func (s *Keeper) establishSoon(ctx context.Context, e *establishment) error {
 	alone := func() error {
 		return s.InTx(ctx, db.NoFeed, func(tx pgx.Tx) error { return s.establish(ctx, tx, e) })
 	}
-	if len(e.refs) > largestGathered || db.IsFenced(ctx) {
+	if len(e.refs) > largestGathered || s.rows.Any(e.ids.rowKeys()) || db.IsFenced(ctx) {
 		return alone()
 	}
 	err := s.establishes.Do(context.WithoutCancel(ctx), e.holder, e, alone)

@@ -6,20 +6,22 @@ import (
 	"github.com/db-controller/db-controller/internal/gather"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
+	"github.com/db-controller/db-controller/schema/shadow/internal/rows"
 )
 
 // Keeper keeps what holders in other deployments have on this deployment's resources.
 type Keeper struct {
 	*db.DB
 	gate  *gate.Gate
+	rows  *rows.Rows
 	usage *usage
 
 	establishes *gather.Queue[*establishment] // transactions
 }
 
 // New joins the parts.
-func New(g *gate.Gate) *Keeper {
-	s := &Keeper{DB: g.DB, gate: g, usage: newUsage(g.Cfg.Limits.Quotas)}
+func New(g *gate.Gate, rs *rows.Rows) *Keeper {
+	s := &Keeper{DB: g.DB, gate: g, rows: rs, usage: newUsage(g.Cfg.Limits.Quotas)}
 	s.establishes = gather.New(gather.Config[*establishment]{Run: s.establishAll, Alone: aloneUpTo, Most: mostGathered, Waiting: mostWaiting})
 	return s
 }

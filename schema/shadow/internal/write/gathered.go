@@ -42,7 +42,7 @@ func (s *Writer) transact(ctx context.Context, sv *saving, also func(pgx.Tx) err
 			return also(tx)
 		})
 	}
-	if also != nil || !sv.small() || db.IsFenced(ctx) {
+	if also != nil || !sv.small() || s.touchesRows(sv) || db.IsFenced(ctx) {
 		return alone()
 	}
 	caller := postgres.CallerOf(ctx)

@@ -99,6 +99,11 @@ func CollectShadows(rows pgx.Rows) (page []*ShadowRow, cut bool, err error) {
 // prepare reads the stored resources, unless they are left unread, validates the writes, and computes the references and owner
 // references that they add and drop.
 func (s *Writer) prepare(ctx context.Context, q db.Querier, writes []peer.Write, unread bool) (*saving, error) {
+	return s.prepareAs(ctx, q, writes, unread, false)
+}
+
+// prepareAs is prepare; captures: the writes are of rows of attached tables, which nobody else writes.
+func (s *Writer) prepareAs(ctx context.Context, q db.Querier, writes []peer.Write, unread, captures bool) (*saving, error) {
 	v, err := s.Current()
 	if err != nil {
 		return nil, err
@@ -113,6 +118,9 @@ func (s *Writer) prepare(ctx context.Context, q db.Querier, writes []peer.Write,
 		kind, err := v.Model.KindOf(w.Name)
 		if err != nil {
 			return nil, read.Unfit(ctx, s.DB, q, w.Name, err)
+		}
+		if kind.Table != nil && !captures {
+			return nil, &peer.InvalidError{Resource: w.Name, Err: fmt.Errorf("%s is a row of table %s: write it with SQL", kind.ID.Kind, kind.Table.Name)}
 		}
 		wr := &writing{Write: w, kind: kind.ID}
 		if wr.kindID, err = s.Names.Kind(ctx, kind.ID); err != nil {

@@ -17,6 +17,7 @@ import (
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 	"github.com/db-controller/db-controller/schema/shadow/internal/read"
+	"github.com/db-controller/db-controller/schema/shadow/internal/rows"
 )
 
 // MaxNewReferences is the maximum number of new references to one other deployment in a write.
@@ -136,6 +137,11 @@ type saving struct {
 	foreign map[schema.DeploymentID][]*newReference
 	// New references to other deployments that are written without asking: no attempt is decided for them.
 	delegated []*newReference
+	// ofRows: the writes are of rows of attached tables. first runs at the beginning of their transaction; nil: nothing does.
+	ofRows bool
+	first  func(pgx.Tx) error
+	// localRows are the local targets, and absent those of them that are rows of attached tables and do not exist.
+	localRows, absent []rows.Key
 }
 
 func (s *Writer) newSaving(v *db.Version) *saving {

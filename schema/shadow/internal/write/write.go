@@ -213,8 +213,19 @@ type locked struct {
 
 // lock locks the rows of one saving, waits for them, and checks it.
 func (s *Writer) lock(ctx context.Context, tx pgx.Tx, sv *saving) (*locked, error) {
+	if sv.first != nil {
+		if err := sv.first(tx); err != nil {
+			return nil, err
+		}
+	}
+	if err := s.ensureRows(ctx, tx, sv); err != nil {
+		return nil, err
+	}
 	l, err := s.lockAll(ctx, tx, []*saving{sv}, "")
 	if err != nil {
+		return nil, err
+	}
+	if err := s.refuseGoing(ctx, tx, sv, l); err != nil {
 		return nil, err
 	}
 	return l, s.check(ctx, l, sv)

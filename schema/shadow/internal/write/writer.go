@@ -8,12 +8,14 @@ import (
 	"github.com/db-controller/db-controller/internal/gather"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
+	"github.com/db-controller/db-controller/schema/shadow/internal/rows"
 )
 
 // Writer writes resources of one deployment.
 type Writer struct {
 	*db.DB
 	gate *gate.Gate
+	rows *rows.Rows
 	// delegatedWrites counts the references written under rights.
 	delegatedWrites atomic.Int64
 	// derivePage is the number of resources that the next page of a derivation asks for; 0: the greatest.
@@ -24,8 +26,8 @@ type Writer struct {
 }
 
 // New joins the parts.
-func New(g *gate.Gate) *Writer {
-	s := &Writer{DB: g.DB, gate: g}
+func New(g *gate.Gate, rs *rows.Rows) *Writer {
+	s := &Writer{DB: g.DB, gate: g, rows: rs}
 	s.commits = gather.New(gather.Config[*saving]{Run: s.transactAll, Alone: aloneUpTo, Most: mostGathered, Waiting: mostWaiting})
 	s.readings = gather.New(gather.Config[*saving]{Run: s.stillRunTogether, Alone: 1, Most: mostGathered, Waiting: mostWaiting})
 	return s

@@ -243,8 +243,12 @@ type KindDescriptor struct {
 	ReferableBy []string `protobuf:"bytes,8,rep,name=referable_by,json=referableBy,proto3" json:"referable_by,omitempty"`
 	// No other deployment is given the right to refer to resources of this kind without asking.
 	DelegationNone bool `protobuf:"varint,9,opt,name=delegation_none,json=delegationNone,proto3" json:"delegation_none,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// The table whose rows are the resources, as schema.table; empty for a kind whose resources have bodies.
+	Table string `protobuf:"bytes,10,opt,name=table,proto3" json:"table,omitempty"`
+	// The columns that name a row.
+	Key           []string `protobuf:"bytes,11,rep,name=key,proto3" json:"key,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *KindDescriptor) Reset() {
@@ -340,6 +344,20 @@ func (x *KindDescriptor) GetDelegationNone() bool {
 	return false
 }
 
+func (x *KindDescriptor) GetTable() string {
+	if x != nil {
+		return x.Table
+	}
+	return ""
+}
+
+func (x *KindDescriptor) GetKey() []string {
+	if x != nil {
+		return x.Key
+	}
+	return nil
+}
+
 // The kind of the resource whose name is the beginning of a child's name: a further reference, with its own behaviour.
 type ParentDescriptor struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -417,8 +435,17 @@ type ReferenceDescriptor struct {
 	// Field path in the body; * stands for each element of a list or each value of a map (AIP-161).
 	Path string `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
 	// Each service/Kind.
-	Targets       []string  `protobuf:"bytes,2,rep,name=targets,proto3" json:"targets,omitempty"`
-	Behaviour     Behaviour `protobuf:"varint,3,opt,name=behaviour,proto3,enum=dbcontroller.schema.v1.Behaviour" json:"behaviour,omitempty"`
+	Targets   []string  `protobuf:"bytes,2,rep,name=targets,proto3" json:"targets,omitempty"`
+	Behaviour Behaviour `protobuf:"varint,3,opt,name=behaviour,proto3,enum=dbcontroller.schema.v1.Behaviour" json:"behaviour,omitempty"`
+	// For a kind with a table, instead of the path: the columns that refer, in the order of the target's key.
+	Columns []string `protobuf:"bytes,4,rep,name=columns,proto3" json:"columns,omitempty"`
+	// The region of the target: a fixed one, or the column that has it. Without both, that of the holder.
+	Region       string `protobuf:"bytes,5,opt,name=region,proto3" json:"region,omitempty"`
+	RegionColumn string `protobuf:"bytes,6,opt,name=region_column,json=regionColumn,proto3" json:"region_column,omitempty"`
+	// async or strict; empty: async.
+	Enforce string `protobuf:"bytes,7,opt,name=enforce,proto3" json:"enforce,omitempty"`
+	// report, unset or delete: the effect on a row whose target turns out to be missing. Empty: report.
+	Missing       string `protobuf:"bytes,8,opt,name=missing,proto3" json:"missing,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -474,6 +501,41 @@ func (x *ReferenceDescriptor) GetBehaviour() Behaviour {
 	return Behaviour_BEHAVIOUR_UNSPECIFIED
 }
 
+func (x *ReferenceDescriptor) GetColumns() []string {
+	if x != nil {
+		return x.Columns
+	}
+	return nil
+}
+
+func (x *ReferenceDescriptor) GetRegion() string {
+	if x != nil {
+		return x.Region
+	}
+	return ""
+}
+
+func (x *ReferenceDescriptor) GetRegionColumn() string {
+	if x != nil {
+		return x.RegionColumn
+	}
+	return ""
+}
+
+func (x *ReferenceDescriptor) GetEnforce() string {
+	if x != nil {
+		return x.Enforce
+	}
+	return ""
+}
+
+func (x *ReferenceDescriptor) GetMissing() string {
+	if x != nil {
+		return x.Missing
+	}
+	return ""
+}
+
 var File_dbcontroller_schema_v1_descriptor_proto protoreflect.FileDescriptor
 
 const file_dbcontroller_schema_v1_descriptor_proto_rawDesc = "" +
@@ -487,7 +549,7 @@ const file_dbcontroller_schema_v1_descriptor_proto_rawDesc = "" +
 	"\x10patterns_dropped\x18\x05 \x01(\tR\x0fpatternsDropped\"D\n" +
 	"\x0eServiceVersion\x12\x18\n" +
 	"\aservice\x18\x01 \x01(\tR\aservice\x12\x18\n" +
-	"\aversion\x18\x02 \x01(\tR\aversion\"\xa5\x03\n" +
+	"\aversion\x18\x02 \x01(\tR\aversion\"\xcd\x03\n" +
 	"\x0eKindDescriptor\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x1a\n" +
 	"\bpatterns\x18\x02 \x03(\tR\bpatterns\x12B\n" +
@@ -499,16 +561,24 @@ const file_dbcontroller_schema_v1_descriptor_proto_rawDesc = "" +
 	"\x14constraints_disabled\x18\x06 \x01(\bR\x13constraintsDisabled\x12#\n" +
 	"\rprevious_name\x18\a \x01(\tR\fpreviousName\x12!\n" +
 	"\freferable_by\x18\b \x03(\tR\vreferableBy\x12'\n" +
-	"\x0fdelegation_none\x18\t \x01(\bR\x0edelegationNone\"\xa2\x01\n" +
+	"\x0fdelegation_none\x18\t \x01(\bR\x0edelegationNone\x12\x14\n" +
+	"\x05table\x18\n" +
+	" \x01(\tR\x05table\x12\x10\n" +
+	"\x03key\x18\v \x03(\tR\x03key\"\xa2\x01\n" +
 	"\x10ParentDescriptor\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12?\n" +
 	"\tbehaviour\x18\x02 \x01(\x0e2!.dbcontroller.schema.v1.BehaviourR\tbehaviour\x12\x16\n" +
 	"\x06region\x18\x03 \x01(\tR\x06region\x12!\n" +
-	"\fregion_field\x18\x04 \x01(\tR\vregionField\"\x84\x01\n" +
+	"\fregion_field\x18\x04 \x01(\tR\vregionField\"\x8f\x02\n" +
 	"\x13ReferenceDescriptor\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x18\n" +
 	"\atargets\x18\x02 \x03(\tR\atargets\x12?\n" +
-	"\tbehaviour\x18\x03 \x01(\x0e2!.dbcontroller.schema.v1.BehaviourR\tbehaviour*\xcb\x01\n" +
+	"\tbehaviour\x18\x03 \x01(\x0e2!.dbcontroller.schema.v1.BehaviourR\tbehaviour\x12\x18\n" +
+	"\acolumns\x18\x04 \x03(\tR\acolumns\x12\x16\n" +
+	"\x06region\x18\x05 \x01(\tR\x06region\x12#\n" +
+	"\rregion_column\x18\x06 \x01(\tR\fregionColumn\x12\x18\n" +
+	"\aenforce\x18\a \x01(\tR\aenforce\x12\x18\n" +
+	"\amissing\x18\b \x01(\tR\amissing*\xcb\x01\n" +
 	"\tBehaviour\x12\x19\n" +
 	"\x15BEHAVIOUR_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fBEHAVIOUR_BLOCK\x10\x01\x12\x13\n" +

@@ -1,0 +1,218 @@
+package attach
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/db-controller/db-controller/internal/catalogue"
+	"github.com/db-controller/db-controller/internal/retry"
+	"github.com/db-controller/db-controller/internal/scan"
+	"github.com/db-controller/db-controller/schema"
+)
+
+// Plan is what attach would do with one kind.
+type Plan struct {
+	Kind       schema.KindID // by its oldest name, under which it is stored
+	Table      schema.TableName
+	Definition schema.Definition
+	Findings   []Finding
+	// Statements are those that change the table; none when it is attached with this definition.
+	Statements []string
+
+	kindID int32
+}
+
+// Refused reports whether a finding refuses the table.
+func (p *Plan) Refused() bool {
+	for _, f := range p.Findings {
+		if f.Refuses {
+			return true
+		}
+	}
+	return false
+}
+
+// Deployment reads which deployment a database belongs to.
+func Deployment(ctx context.Context, conn *pgx.Conn) (d schema.DeploymentID, err error) {
+	err = conn.QueryRow(ctx, `SELECT service, region FROM dbcontroller.meta`).Scan(&d.Service, &d.Region)
+	var pg *pgconn.PgError
+	switch {
+	case errors.As(err, &pg) && (pg.Code == "42P01" || pg.Code == "3F000"), errors.Is(err, pgx.ErrNoRows):
+		return d, errors.New("the database is not that of a deployment yet: the tables have to be in the database of db-controller serve; run it, or db-controller migrate up, there first")
+	case err != nil:
+		return d, fmt.Errorf("read the deployment of the database: %w", err)
+	}
+	return d, nil
+}
+
+// errDry rolls back.
+var errDry = errors.New("nothing is changed")
+
+// Prepare checks the kinds of a model that have tables, and plans their attachment. It changes nothing, except that kinds get their
+// numbers unless dry is set.
+func Prepare(ctx context.Context, conn *pgx.Conn, model *schema.Model, dry bool) ([]*Plan, error) {
+	var plans []*Plan
+	err := pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+		db := &catalogue.Database{}
+		if err := scan.ReadCatalogue(ctx, tx, db); err != nil {
+			return fmt.Errorf("read the catalogue: %w", err)
+		}
+		for i := range model.Descriptor.Kinds {
+			k := &model.Descriptor.Kinds[i]
+			if k.Table == (schema.TableName{}) {
+				continue
+			}
+			plan, err := prepare(ctx, tx, db, model, k)
+			if err != nil {
+				return err
+			}
+			plans = append(plans, plan)
+		}
+		if dry {
+			return errDry
+		}
+		return nil
+	})
+	if errors.Is(err, errDry) {
+		err = nil
+	}
+	return plans, err
+}
+
+const kindSQL = `
+WITH made AS (
+    INSERT INTO dbcontroller.kind (service, kind) VALUES ($1, $2) ON CONFLICT DO NOTHING RETURNING id
+)
+SELECT id FROM made UNION ALL SELECT id FROM dbcontroller.kind WHERE service = $1 AND kind = $2`
+
+func prepare(ctx context.Context, tx pgx.Tx, db *catalogue.Database, model *schema.Model, k *schema.Kind) (*Plan, error) {
+	id := schema.KindID{Service: model.Descriptor.Service, Kind: k.Name}
+	p := &Plan{Kind: model.Root(id), Table: k.Table, Findings: check(db, k)}
+	if db.Table(k.Table) == nil {
+		return p, nil
+	}
+	traits, err := checkTraits(ctx, tx, k)
+	if err != nil {
+		return nil, err
+	}
+	if p.Findings = append(p.Findings, traits...); p.Refused() {
+		return p, nil
+	}
+	kind, err := model.Kind(k.Name)
+	if err != nil {
+		return nil, err
+	}
+	types := make([]string, len(k.Key))
+	for i, name := range k.Key {
+		types[i] = db.Table(k.Table).Column(name).Type.String()
+	}
+	p.Definition = kind.Definition(types)
+	if err := tx.QueryRow(ctx, kindSQL, p.Kind.Service, p.Kind.Kind).Scan(&p.kindID); err != nil {
+		return nil, fmt.Errorf("number kind %s: %w", p.Kind, err)
+	}
+	drift, err := driftOf(ctx, tx, p.kindID, &p.Definition)
+	if err != nil {
+		return nil, err
+	}
+	if len(drift) > 0 {
+		p.Statements = p.statements()
+	}
+	return p, nil
+}
+
+// statements makes the functions, and replaces the triggers.
+func (p *Plan) statements() (out []string) {
+	for _, event := range events {
+		out = append(out, fmt.Sprintf("DROP TRIGGER IF EXISTS %s ON %s", triggerName(event), p.Definition.Table.SQL()))
+	}
+	sum := p.Definition.Checksum()
+	for _, t := range triggersOf(p.kindID, &p.Definition) {
+		f := functionName(p.kindID, t.event)
+		out = append(out, t.function(p.kindID, sum), "REVOKE ALL ON FUNCTION "+f+"() FROM PUBLIC", t.create(p.kindID, p.Definition.Table))
+	}
+	return out
+}
+
+const (
+	insertAttachmentSQL = `
+INSERT INTO dbcontroller.attachment (kind_id, kind, definition, checksum, ready) VALUES ($1, $2, $3, $4, true)
+ON CONFLICT (kind_id) DO UPDATE SET kind = EXCLUDED.kind, definition = EXCLUDED.definition, checksum = EXCLUDED.checksum, ready = true,
+    filled = NULL, complete = false, attached_at = now()`
+
+	// Another table of the kind before: its triggers would capture rows under the same number.
+	otherTableSQL = `
+SELECT definition FROM dbcontroller.attachment WHERE kind_id = $1 AND definition -> 'table' <> $2::jsonb -> 'table'`
+
+	// The triggers belong to the schema's owner, who may write the tables of the controller and is, where roles are divided, no
+	// superuser.
+	schemaOwnerSQL = `SELECT pg_catalog.quote_ident(pg_catalog.pg_get_userbyid(nspowner)) FROM pg_catalog.pg_namespace WHERE nspname = 'dbcontroller'`
+)
+
+// Apply carries a plan out in one transaction: the triggers of a table are there together or not at all. It waits for the lock of the
+// table at most 200 ms at a time, so that no statement of the application waits behind it for longer, and tries again until ctx ends.
+// Told is called before each pause.
+func Apply(ctx context.Context, conn *pgx.Conn, p *Plan, told func(error)) error {
+	raw, err := json.Marshal(p.Definition)
+	if err != nil {
+		return err
+	}
+	return patiently(ctx, conn, told, func(tx pgx.Tx) error {
+		var owner string
+		if err := tx.QueryRow(ctx, schemaOwnerSQL).Scan(&owner); err != nil {
+			return fmt.Errorf("read the owner of schema dbcontroller: %w", err)
+		}
+		var other []byte
+		switch err := tx.QueryRow(ctx, otherTableSQL, p.kindID, string(raw)).Scan(&other); {
+		case err == nil:
+			return fmt.Errorf("kind %s is attached to another table: detach it first", p.Kind)
+		case !errors.Is(err, pgx.ErrNoRows):
+			return err
+		}
+		for _, sql := range p.Statements {
+			if _, err := tx.Exec(ctx, sql); err != nil {
+				return err
+			}
+		}
+		for _, t := range triggersOf(p.kindID, &p.Definition) {
+			if _, err := tx.Exec(ctx, "ALTER FUNCTION "+functionName(p.kindID, t.event)+"() OWNER TO "+owner); err != nil {
+				return err
+			}
+		}
+		_, err := tx.Exec(ctx, insertAttachmentSQL, p.kindID, p.Kind.Kind, string(raw), p.Definition.Checksum())
+		return err
+	})
+}
+
+// ReadAgain makes the controller read all rows of a table again, after statements that no trigger saw.
+func ReadAgain(ctx context.Context, conn *pgx.Conn, p *Plan) error {
+	if _, err := conn.Exec(ctx, `UPDATE dbcontroller.attachment SET filled = NULL, complete = false WHERE kind_id = $1`, p.kindID); err != nil {
+		return fmt.Errorf("read table %s again: %w", p.Table, err)
+	}
+	return nil
+}
+
+// patiently runs a transaction under a short lock timeout, again and again while a lock is not to be had.
+func patiently(ctx context.Context, conn *pgx.Conn, told func(error), run func(pgx.Tx) error) error {
+	for pauses := (retry.Backoff{First: 100 * time.Millisecond, Max: 2 * time.Second}); ; {
+		err := pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+			if _, err := tx.Exec(ctx, `SET LOCAL lock_timeout = '200ms'`); err != nil {
+				return err
+			}
+			return run(tx)
+		})
+		var pg *pgconn.PgError
+		if !errors.As(err, &pg) || pg.Code != "55P03" && pg.Code != "40P01" {
+			return err
+		}
+		told(err)
+		if pauses.Wait(ctx) != nil {
+			return err
+		}
+	}
+}

@@ -1,0 +1,162 @@
+package attach
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/db-controller/db-controller/internal/catalogue"
+	"github.com/db-controller/db-controller/schema"
+)
+
+// Finding is the result of a check of a table.
+type Finding struct {
+	Text string `json:"text"`
+	SQL  string `json:"sql,omitempty"` // a statement that helps
+	// Refuses: the table cannot be attached before this is done.
+	Refuses bool `json:"refuses,omitempty"`
+}
+
+type checker struct {
+	kind  *schema.Kind
+	table *catalogue.Table
+	out   []Finding
+}
+
+func (c *checker) refuse(sql, format string, args ...any) {
+	c.out = append(c.out, Finding{Text: fmt.Sprintf(format, args...), SQL: sql, Refuses: true})
+}
+
+func (c *checker) advise(sql, format string, args ...any) {
+	c.out = append(c.out, Finding{Text: fmt.Sprintf(format, args...), SQL: sql})
+}
+
+// check compares the declaration of a kind with the catalogue of its database.
+func check(db *catalogue.Database, k *schema.Kind) []Finding {
+	c := &checker{kind: k, table: db.Table(k.Table)}
+	if c.table == nil {
+		c.refuse("", "there is no table %s; names are written as in the catalogue, in upper and lower case", k.Table)
+		return c.out
+	}
+	c.relation()
+	c.key()
+	for i := range k.References {
+		c.reference(&k.References[i])
+	}
+	return c.out
+}
+
+func (c *checker) relation() {
+	t := c.table
+	switch {
+	case t.Form == catalogue.Partitioned || t.Partition:
+		c.refuse("", "%s is partitioned, or a partition: triggers of the root do not see DETACH and DROP of a partition, and partitions are not supported", t.Name)
+	case t.Form != catalogue.Ordinary:
+		c.refuse("", "%s is no ordinary table: attach the table behind it", t.Name)
+	case t.Inherits || t.Inherited:
+		c.refuse("", "%s has a parent or children by inheritance: a key is unique only in each of them", t.Name)
+	}
+}
+
+func (c *checker) key() {
+	t := c.table
+	if !c.exist("key", c.kind.Key) {
+		return
+	}
+	for _, name := range c.kind.Key {
+		column := t.Column(name)
+		if column.Type.Schema != "pg_catalog" || !slices.Contains(schema.KeyTypes, column.Type.String()) {
+			c.refuse("", "key column %s is of type %s; a key is of %s, whose values have one text in every session", name, column.Type, strings.Join(schema.KeyTypes, ", "))
+		}
+		if !column.NotNull {
+			c.refuse(fmt.Sprintf("ALTER TABLE %s ALTER COLUMN %s SET NOT NULL;", t.Name.SQL(), schema.QuoteIdentifier(name)), "key column %s can be NULL", name)
+		}
+	}
+	if !t.UniqueOn(c.kind.Key) {
+		c.refuse("", "no unique index has exactly the columns %s", strings.Join(c.kind.Key, ", "))
+	}
+}
+
+func (c *checker) exist(what string, columns []string) bool {
+	ok := true
+	for _, name := range columns {
+		if c.table.Column(name) == nil {
+			c.refuse("", "%s: %s has no column %q", what, c.table.Name, name)
+			ok = false
+		}
+	}
+	return ok
+}
+
+func (c *checker) reference(r *schema.Reference) {
+	columns := r.Columns
+	if r.Region.Column != "" {
+		columns = append(slices.Clone(columns), r.Region.Column)
+	}
+	if !c.exist("columns", columns) {
+		return
+	}
+	name := strings.Join(r.Columns, ", ")
+	if r.Enforce == schema.EnforceStrict {
+		c.refuse("", "%s: enforce: strict is not built yet: use async", name)
+	}
+	if len(r.Targets) > 1 {
+		c.refuse("", "%s: a value of columns cannot tell which of %d kinds it names: declare one target", name, len(r.Targets))
+	}
+	if r.Behaviour.Unsets() || r.Missing == schema.MissingUnset {
+		for _, column := range r.Columns {
+			switch col := c.table.Column(column); {
+			case col.NotNull:
+				c.refuse(fmt.Sprintf("ALTER TABLE %s ALTER COLUMN %s DROP NOT NULL;", c.table.Name.SQL(), schema.QuoteIdentifier(column)), "%s: UNSET sets it to NULL, and it is NOT NULL", column)
+			case col.Generated:
+				c.refuse("", "%s: UNSET sets it to NULL, and it is generated", column)
+			}
+		}
+	}
+	if !c.table.Finds(r.Columns) {
+		c.advise(c.table.CreateIndex(r.Columns), "%s: no index finds the rows that refer to a target; the application's own queries may want one", name)
+	}
+	for _, n := range c.table.Natives {
+		if slices.Equal(n.Columns, r.Columns) {
+			c.advise("", "%s: the native key %s holds these columns as well; it acts beside this reference", name, n.Name)
+		}
+	}
+}
+
+// traitsSQL reads what the catalogue of a scan does not have.
+const traitsSQL = `
+SELECT c.relpersistence::text, c.relforcerowsecurity, EXISTS (SELECT FROM pg_catalog.pg_rewrite w WHERE w.ev_class = c.oid),
+    pg_catalog.pg_has_role(c.relowner, 'USAGE'), pg_catalog.pg_get_userbyid(c.relowner)::text,
+    ARRAY(SELECT a.attname::text FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_collation l ON l.oid = a.attcollation
+        WHERE a.attrelid = c.oid AND a.attname = ANY ($3) AND NOT l.collisdeterministic)
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1 AND c.relname = $2`
+
+func checkTraits(ctx context.Context, tx pgx.Tx, k *schema.Kind) ([]Finding, error) {
+	c := &checker{kind: k}
+	var persistence, owner string
+	var forced, rules, owns bool
+	var loose []string
+	err := tx.QueryRow(ctx, traitsSQL, k.Table.Schema, k.Table.Name, k.Key).Scan(&persistence, &forced, &rules, &owns, &owner, &loose)
+	if err != nil {
+		return nil, fmt.Errorf("read the properties of %s: %w", k.Table, err)
+	}
+	if persistence != "p" {
+		c.refuse("", "%s is temporary or unlogged: a crash empties it without a trigger", k.Table)
+	}
+	if forced {
+		c.refuse("", "row-level security is FORCEd for %s: the controller would not see its rows", k.Table)
+	}
+	if rules {
+		c.refuse("", "%s has rules, which rewrite statements before triggers see them", k.Table)
+	}
+	if !owns {
+		c.refuse("", "%s belongs to %s: attach as that role", k.Table, owner)
+	}
+	for _, column := range loose {
+		c.refuse("", "key column %s has a nondeterministic collation: equal keys may have different texts", column)
+	}
+	return c.out, nil
+}

@@ -1,0 +1,165 @@
+package attach
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/db-controller/db-controller/schema"
+)
+
+// Attached is an attached table, as the database says.
+type Attached struct {
+	KindID     int32             `json:"-"`
+	Kind       string            `json:"kind"`
+	Definition schema.Definition `json:"definition"`
+	Checksum   string            `json:"checksum"`
+	// Ready is false for a table that is detached, while the controller gives up what its rows refer to.
+	Ready bool `json:"ready"`
+	// Complete: the rows that were there when it was attached have been read.
+	Complete bool `json:"complete"`
+	// Waiting is the number of changed rows that are not stored yet, Missing of those that refer to targets that do not exist, and
+	// Failed of those that could not be stored; Problem is one of their problems.
+	Waiting int64   `json:"waiting"`
+	Missing int64   `json:"missing"`
+	Failed  int64   `json:"failed"`
+	Problem *string `json:"problem,omitempty"`
+	// Drift are the differences between the triggers and the definition.
+	Drift []string `json:"drift,omitempty"`
+}
+
+// State says in words how far the attachment is.
+func (a *Attached) State() string {
+	switch {
+	case !a.Ready:
+		return "detached, gives up its references"
+	case !a.Complete:
+		return "attached, is read for the first time"
+	}
+	return "attached"
+}
+
+const listSQL = `
+SELECT a.kind_id, a.kind, a.definition, a.checksum, a.ready, a.complete, count(c.seq) FILTER (WHERE NOT c.missing),
+    count(c.seq) FILTER (WHERE c.missing), count(c.seq) FILTER (WHERE c.problem IS NOT NULL AND NOT c.missing), min(c.problem)
+FROM dbcontroller.attachment a LEFT JOIN dbcontroller.captured c USING (kind_id)
+GROUP BY a.kind_id ORDER BY a.kind`
+
+// All returns the attached tables with their drift.
+func All(ctx context.Context, conn *pgx.Conn) (all []*Attached, err error) {
+	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+		all, err = list(ctx, tx)
+		return err
+	})
+	return all, err
+}
+
+func list(ctx context.Context, tx pgx.Tx) ([]*Attached, error) {
+	rows, err := tx.Query(ctx, listSQL)
+	if err != nil {
+		return nil, fmt.Errorf("read the attached tables: %w", err)
+	}
+	all, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (*Attached, error) {
+		a, raw := &Attached{}, []byte{}
+		err := row.Scan(&a.KindID, &a.Kind, &raw, &a.Checksum, &a.Ready, &a.Complete, &a.Waiting, &a.Missing, &a.Failed, &a.Problem)
+		if err == nil {
+			err = json.Unmarshal(raw, &a.Definition)
+		}
+		return a, err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read the attached tables: %w", err)
+	}
+	for _, a := range all {
+		if !a.Ready {
+			continue
+		}
+		if a.Drift, err = driftOf(ctx, tx, a.KindID, &a.Definition); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+const (
+	checksumSQL = `SELECT checksum FROM dbcontroller.attachment WHERE kind_id = $1 AND ready`
+
+	triggersSQL = `
+SELECT g.tgname::text, g.tgenabled::text, pn.nspname || '.' || p.proname, p.prosrc
+FROM pg_catalog.pg_trigger g JOIN pg_catalog.pg_proc p ON p.oid = g.tgfoid JOIN pg_catalog.pg_namespace pn ON pn.oid = p.pronamespace
+JOIN pg_catalog.pg_class c ON c.oid = g.tgrelid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = $1 AND c.relname = $2 AND NOT g.tgisinternal AND g.tgname = ANY ($3)`
+)
+
+// driftOf returns the differences between an attachment with this definition and the triggers of the table; none when there are none.
+func driftOf(ctx context.Context, tx pgx.Tx, kindID int32, d *schema.Definition) (drift []string, err error) {
+	rows, err := tx.Query(ctx, checksumSQL, kindID)
+	if err != nil {
+		return nil, fmt.Errorf("read the attachment: %w", err)
+	}
+	sums, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return nil, fmt.Errorf("read the attachment: %w", err)
+	}
+	if !slices.Contains(sums, d.Checksum()) {
+		drift = append(drift, "the table is not attached with this definition")
+	}
+	names := make([]string, len(events))
+	for i, event := range events {
+		names[i] = triggerName(event)
+	}
+	if rows, err = tx.Query(ctx, triggersSQL, d.Table.Schema, d.Table.Name, names); err != nil {
+		return nil, fmt.Errorf("read the triggers of %s: %w", d.Table, err)
+	}
+	type found struct{ Name, Enabled, Function, Source string }
+	there, err := pgx.CollectRows(rows, pgx.RowToStructByPos[found])
+	if err != nil {
+		return nil, fmt.Errorf("read the triggers of %s: %w", d.Table, err)
+	}
+	for _, t := range triggersOf(kindID, d) {
+		name := triggerName(t.event)
+		i := slices.IndexFunc(there, func(f found) bool { return f.Name == name })
+		switch {
+		case i < 0:
+			drift = append(drift, "the trigger "+name+" is missing")
+		case there[i].Enabled != "O" && there[i].Enabled != "A":
+			drift = append(drift, "the trigger "+name+" is disabled")
+		case there[i].Function != functionName(kindID, t.event):
+			drift = append(drift, "the trigger "+name+" calls "+there[i].Function)
+		case there[i].Source != t.source(d.Checksum()):
+			drift = append(drift, "the function of the trigger "+name+" is not that of the definition")
+		}
+	}
+	return drift, nil
+}
+
+const detachedSQL = `UPDATE dbcontroller.attachment SET ready = false WHERE kind_id = $1`
+
+// Detach removes the triggers and functions of a table, and its captured rows, in one transaction, under short locks like Apply. It may
+// be repeated, and works without the table. The controller then gives up what the rows refer to; what others refer to in them stays
+// unprotected.
+func Detach(ctx context.Context, conn *pgx.Conn, a *Attached, told func(error)) error {
+	return patiently(ctx, conn, told, func(tx pgx.Tx) error {
+		var exists bool
+		if err := tx.QueryRow(ctx, `SELECT pg_catalog.to_regclass($1) IS NOT NULL`, a.Definition.Table.SQL()).Scan(&exists); err != nil {
+			return err
+		}
+		for _, event := range events {
+			if exists {
+				if _, err := tx.Exec(ctx, fmt.Sprintf("DROP TRIGGER IF EXISTS %s ON %s", triggerName(event), a.Definition.Table.SQL())); err != nil {
+					return err
+				}
+			}
+			if _, err := tx.Exec(ctx, "DROP FUNCTION IF EXISTS "+functionName(a.KindID, event)+"()"); err != nil {
+				return err
+			}
+		}
+		b := &pgx.Batch{}
+		b.Queue(`DELETE FROM dbcontroller.captured WHERE kind_id = $1`, a.KindID)
+		b.Queue(detachedSQL, a.KindID)
+		return tx.SendBatch(ctx, b).Close()
+	})
+}

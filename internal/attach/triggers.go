@@ -1,0 +1,139 @@
+// Package attach installs and removes the triggers of attached tables: it checks a table, prints what it would do, and does it under
+// short locks. It runs once, as the owner of the table; the controller needs none of it afterwards.
+package attach
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/db-controller/db-controller/schema"
+)
+
+// trigger is one trigger of an attached table and its function.
+type trigger struct {
+	event       string // insert, update, delete, truncate
+	transitions string
+	body        string
+}
+
+// Names of triggers and functions are made of the kind's number, so that detach finds them without the definition.
+func functionName(kindID int32, event string) string {
+	return fmt.Sprintf("dbcontroller.attached_%d_%s", kindID, event)
+}
+
+func triggerName(event string) string { return "dbcontroller_" + event }
+
+var events = []string{"insert", "update", "delete", "truncate"}
+
+// triggersOf returns the triggers of a table. They are statement-level and set-based, call nothing but PostgreSQL, and fail only to
+// refuse a deletion that others block.
+func triggersOf(kindID int32, d *schema.Definition) []trigger {
+	capture := func(from string) string {
+		return fmt.Sprintf("INSERT INTO dbcontroller.captured (kind_id, name) SELECT %d, %s FROM %s;", kindID, rowName(d), from)
+	}
+	gone := func(from string, moved bool) string {
+		return fmt.Sprintf("PERFORM dbcontroller.capture_gone(%d, array_agg(%s), %t, TG_RELID::regclass) FROM %s HAVING count(*) > 0;", kindID, rowName(d), moved, from)
+	}
+	var out []trigger
+	if len(d.References) > 0 {
+		out = append(out, trigger{"insert", "NEW TABLE AS added", capture("added AS r WHERE " + refers(d))})
+	}
+	moved := gone("removed AS r WHERE NOT EXISTS (SELECT FROM added AS n WHERE "+sameKey(d)+")", true)
+	changed := ""
+	if len(d.References) > 0 {
+		changed = capture("added AS r WHERE NOT EXISTS (SELECT FROM removed AS n WHERE " + sameKey(d) + " AND " + sameReferences(d) + ")")
+	}
+	return append(
+		out,
+		trigger{"update", "OLD TABLE AS removed NEW TABLE AS added", moved + "\n    " + changed},
+		trigger{"delete", "OLD TABLE AS removed", gone("removed AS r", false)},
+		trigger{"truncate", "", fmt.Sprintf("PERFORM dbcontroller.capture_truncate(%d, TG_RELID::regclass);", kindID)},
+	)
+}
+
+// function returns the statement that makes the function of a trigger. It runs with the rights of its owner, so the application's
+// roles need none, and finds only PostgreSQL's own operators and functions.
+func (t trigger) function(kindID int32, checksum string) string {
+	return fmt.Sprintf(`CREATE OR REPLACE FUNCTION %s() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $attached$%s$attached$`,
+		functionName(kindID, t.event), t.source(checksum))
+}
+
+func (t trigger) source(checksum string) string {
+	return fmt.Sprintf(`
+BEGIN -- %s
+    %s
+    RETURN NULL;
+END `, checksum, strings.TrimSpace(t.body))
+}
+
+func (t trigger) create(kindID int32, table schema.TableName) string {
+	referencing := ""
+	if t.transitions != "" {
+		referencing = " REFERENCING " + t.transitions
+	}
+	return fmt.Sprintf("CREATE TRIGGER %s AFTER %s ON %s%s FOR EACH STATEMENT EXECUTE FUNCTION %s()",
+		triggerName(t.event), strings.ToUpper(t.event), table.SQL(), referencing, functionName(kindID, t.event))
+}
+
+// rowName returns the expression for the name of the row r, as schema.Definition.RowName has it.
+func rowName(d *schema.Definition) string {
+	parts := make([]string, len(d.Key))
+	plain := true
+	for i, c := range d.Key {
+		parts[i] = "r." + schema.QuoteIdentifier(c.Name) + "::text"
+		if text := isText(c); text {
+			plain = false
+			if len(d.Key) > 1 {
+				parts[i] = "dbcontroller.key_part(" + parts[i] + ")"
+			}
+		}
+	}
+	key := strings.Join(parts, " || ',' || ")
+	if !plain {
+		key = "dbcontroller.segment(" + key + ")"
+	}
+	return fmt.Sprintf("'%s/' || %s", d.Collection, key)
+}
+
+func isText(c schema.KeyColumn) bool { return c.Type == "text" || c.Type == "character varying" }
+
+func sameKey(d *schema.Definition) string {
+	same := make([]string, len(d.Key))
+	for i, c := range d.Key {
+		name := schema.QuoteIdentifier(c.Name)
+		same[i] = fmt.Sprintf("n.%s = r.%s", name, name)
+	}
+	return strings.Join(same, " AND ")
+}
+
+// referring returns the columns of all references, each once.
+func referring(d *schema.Definition) (columns []string) {
+	for _, r := range d.References {
+		columns = append(columns, r.Columns...)
+		if r.Region != "" {
+			columns = append(columns, r.Region)
+		}
+	}
+	slices.Sort(columns)
+	return slices.Compact(columns)
+}
+
+// sameReferences compares texts: the types may have no operator that the function finds.
+func sameReferences(d *schema.Definition) string {
+	var same []string
+	for _, c := range referring(d) {
+		name := schema.QuoteIdentifier(c)
+		same = append(same, fmt.Sprintf("n.%s::text IS NOT DISTINCT FROM r.%s::text", name, name))
+	}
+	return strings.Join(same, " AND ")
+}
+
+// refers is the condition that a row refers to something.
+func refers(d *schema.Definition) string {
+	var some []string
+	for _, r := range d.References {
+		some = append(some, fmt.Sprintf("r.%s IS NOT NULL", schema.QuoteIdentifier(r.Columns[0])))
+	}
+	return strings.Join(some, " OR ")
+}

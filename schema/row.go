@@ -1,0 +1,238 @@
+package schema
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+// TableModel is the table of a compiled kind. The rows are the resources: the key names one, and the columns of a reference become
+// one field of its body.
+type TableModel struct {
+	Name       TableName
+	Key        []string
+	References []ColumnReference
+
+	collection string
+}
+
+// ColumnReference is a compiled reference of columns.
+type ColumnReference struct {
+	// Path is the field of the body that stands for the columns.
+	Path      string
+	Columns   []string
+	Region    TargetRegion
+	Behaviour Behaviour
+	Enforce   Enforcement
+	Missing   Missing
+
+	service    string
+	collection string // of the target's names, or "" when the column holds the name itself
+}
+
+// compileTable expects a kind that passed Check, and its compiled references.
+func compileTable(k *Kind, references []referenceModel) *TableModel {
+	if k.Table == (TableName{}) {
+		return nil
+	}
+	t := &TableModel{Name: k.Table, Key: k.Key, collection: collectionOf(compilePatterns(k.Patterns))}
+	for i, r := range k.References {
+		c := ColumnReference{
+			Path: r.BodyPath(), Columns: r.Columns, Region: r.Region, Behaviour: r.Behaviour, Enforce: r.Enforce, Missing: r.Missing,
+		}
+		if targets := references[i].targets; len(targets) > 0 {
+			c.service, c.collection = targets[0].id.Service, collectionOf(targets[0].patterns)
+		}
+		t.References = append(t.References, c)
+	}
+	return t
+}
+
+// collectionOf returns the collection of names with one id, or "" for names of other shapes.
+func collectionOf(patterns []Pattern) string {
+	if len(patterns) == 1 && len(patterns[0].segments) == 2 {
+		return patterns[0].segments[0]
+	}
+	return ""
+}
+
+// nameOf returns the name of the row with a key, given as the texts of its columns.
+func nameOf(collection string, key []string) (string, error) {
+	name := collection + "/" + EscapeID(keyText(key))
+	return name, CheckName(name)
+}
+
+// keyText joins the columns of a key. The key of one column is its text; in a key of several, a backslash precedes commas and
+// backslashes. dbcontroller.key_part is the same in SQL.
+func keyText(parts []string) string {
+	if len(parts) == 1 {
+		return parts[0]
+	}
+	quoted := make([]string, len(parts))
+	for i, part := range parts {
+		quoted[i] = strings.NewReplacer(`\`, `\\`, `,`, `\,`).Replace(part)
+	}
+	return strings.Join(quoted, ",")
+}
+
+func splitKey(text string, n int) ([]string, bool) {
+	if n == 1 {
+		return []string{text}, true
+	}
+	parts, part := []string{}, strings.Builder{}
+	for i := 0; i < len(text); i++ {
+		switch {
+		case text[i] == '\\' && i+1 < len(text):
+			i++
+			part.WriteByte(text[i])
+		case text[i] == ',':
+			parts = append(parts, part.String())
+			part.Reset()
+		default:
+			part.WriteByte(text[i])
+		}
+	}
+	parts = append(parts, part.String())
+	return parts, len(parts) == n && keyText(parts) == text
+}
+
+// Target returns the full name to which the values of the columns refer; "" when one of them, or the region, is NULL (MATCH SIMPLE).
+func (r *ColumnReference) Target(self DeploymentID, values []*string, region *string) (string, error) {
+	if slices.Contains(values, nil) || r.Region.Column != "" && region == nil {
+		return "", nil
+	}
+	texts := make([]string, len(values))
+	for i, v := range values {
+		texts[i] = *v
+	}
+	target := DeploymentID{Service: r.service, Region: self.Region}
+	switch {
+	case r.Region.Column != "":
+		target.Region = *region
+	case r.Region.Fixed != "":
+		target.Region = r.Region.Fixed
+	}
+	if err := CheckRegion(target.Region); err != nil {
+		return "", fmt.Errorf("column %s: %w", r.Region.Column, err)
+	}
+	name, err := texts[0], error(nil)
+	if r.collection != "" {
+		name, err = nameOf(r.collection, texts)
+	} else {
+		err = CheckName(name)
+	}
+	if err != nil {
+		return "", fmt.Errorf("columns %s: %w", strings.Join(r.Columns, ", "), err)
+	}
+	return FullName{Deployment: target, Name: name}.String(), nil
+}
+
+// BodyPath returns the field of the body that stands for the reference: its path, or a name made of its columns.
+func (r *Reference) BodyPath() string {
+	if len(r.Columns) == 0 {
+		return r.Path
+	}
+	text := strings.Join(r.Columns, "__")
+	if fieldGrammar.MatchString(text) {
+		return text
+	}
+	sum := sha256.Sum256([]byte(strings.Join(r.Columns, "\x00")))
+	plain := notInField.ReplaceAllString(text, "_")
+	return "_" + plain[:min(len(plain), 50)] + "_" + hex.EncodeToString(sum[:4])
+}
+
+var notInField = regexp.MustCompile(`[^a-zA-Z0-9_]`)
+
+// Definition is what the triggers of an attached table, and the statements on its rows, are made of. It is stored with the attachment.
+type Definition struct {
+	Collection string                `json:"collection"` // begins the names of the rows
+	Table      TableName             `json:"table"`
+	Key        []KeyColumn           `json:"key"`
+	References []DefinitionReference `json:"references,omitempty"`
+}
+
+// KeyColumn is a column of a key, and its type.
+type KeyColumn struct {
+	Name string `json:"name"`
+	Type string `json:"type"`
+}
+
+// DefinitionReference are the columns of a reference, and the field that stands for them in bodies.
+type DefinitionReference struct {
+	Path    string   `json:"path"`
+	Columns []string `json:"columns"`
+	Region  string   `json:"region,omitempty"` // the column with the region
+}
+
+// Definition returns the definition of the attachment of a kind with a table, whose key columns have these types.
+func (k *KindModel) Definition(types []string) Definition {
+	d := Definition{Collection: k.Table.collection, Table: k.Table.Name}
+	for i, name := range k.Table.Key {
+		d.Key = append(d.Key, KeyColumn{Name: name, Type: types[i]})
+	}
+	for _, r := range k.Table.References {
+		d.References = append(d.References, DefinitionReference{Path: r.Path, Columns: r.Columns, Region: r.Region.Column})
+	}
+	return d
+}
+
+// Describes reports whether the definition is that of the kind as its version declares it.
+func (d *Definition) Describes(k *KindModel) bool {
+	if k.Table == nil || len(d.Key) != len(k.Table.Key) {
+		return false
+	}
+	types := make([]string, len(d.Key))
+	for i, c := range d.Key {
+		types[i] = c.Type
+	}
+	declared := k.Definition(types)
+	return d.Checksum() == declared.Checksum()
+}
+
+// Checksum identifies the content.
+func (d *Definition) Checksum() string {
+	h := sha256.New()
+	_, _ = fmt.Fprintf(h, "%q %q %q", d.Collection, d.Table, d.Key)
+	for _, r := range d.References {
+		_, _ = fmt.Fprintf(h, " %q %q %q", r.Path, r.Columns, r.Region)
+	}
+	return hex.EncodeToString(h.Sum(nil)[:8])
+}
+
+// RowName returns the name of the row with a key, given as the texts of its columns.
+func (d *Definition) RowName(key []string) (string, error) { return nameOf(d.Collection, key) }
+
+// RowKey returns the texts of the key columns in a name, and reports whether a row can have them.
+func (d *Definition) RowKey(name string) ([]string, bool) {
+	collection, id, ok := strings.Cut(name, "/")
+	if !ok || collection != d.Collection {
+		return nil, false
+	}
+	parts, ok := splitKey(unescape(id), len(d.Key))
+	for i := range parts {
+		ok = ok && i < len(d.Key) && d.Key[i].fits(parts[i])
+	}
+	return parts, ok
+}
+
+// KeyTypes are the types that a key can have: each value has one text in all sessions, and equal values have equal texts.
+var KeyTypes = []string{"smallint", "integer", "bigint", "uuid", "text", "character varying"}
+
+// fits reports whether a text is that of a value of the column.
+func (c KeyColumn) fits(text string) bool {
+	if bits := map[string]int{"smallint": 16, "integer": 32, "bigint": 64}[c.Type]; bits > 0 {
+		n, err := strconv.ParseInt(text, 10, bits)
+		return err == nil && strconv.FormatInt(n, 10) == text
+	}
+	if c.Type == "uuid" {
+		return uuidGrammar.MatchString(text)
+	}
+	return utf8.ValidString(text) && !strings.Contains(text, "\x00")
+}
+
+var uuidGrammar = regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$`)

@@ -1,0 +1,380 @@
+package shadow_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/stretchr/testify/require"
+
+	"github.com/db-controller/db-controller/internal/attach"
+	"github.com/db-controller/db-controller/test/harness"
+)
+
+const attachedServices = `
+service: crm.example.com
+version: v1
+kinds:
+  - kind: Customer
+    table: public.customers
+    key: [id]
+    patterns: ["customers/{customer}"]
+  - kind: Seat
+    table: public.seats
+    key: [room, "number"]
+    patterns: ["seats/{seat}"]
+  - kind: Note
+    patterns: ["notes/{note}"]
+    references:
+      - {path: customer, targets: [Customer], behaviour: CASCADE_DELETE}
+---
+service: shop.example.com
+version: v1
+imports: [crm.example.com@v1]
+kinds:
+  - kind: Order
+    table: public.orders
+    key: [id]
+    patterns: ["orders/{order}"]
+    references:
+      - {columns: [customer_id], targets: [crm.example.com/Customer], region: eu, behaviour: CASCADE_DELETE}
+      - {columns: [approver_id], targets: [crm.example.com/Customer], region: {column: approver_region}, behaviour: UNSET}
+  - kind: Invoice
+    table: public.invoices
+    key: [id]
+    patterns: ["invoices/{invoice}"]
+    references:
+      - {columns: [customer_id], targets: [crm.example.com/Customer], region: eu, behaviour: BLOCK}
+      - {columns: [room, seat], targets: [crm.example.com/Seat], region: eu, behaviour: BLOCK}
+  - kind: Letter
+    patterns: ["letters/{letter}"]
+    references:
+      - {path: customer, targets: [crm.example.com/Customer], behaviour: BLOCK}
+`
+
+const (
+	crm  = "crm.example.com/eu"
+	shop = "shop.example.com/eu"
+)
+
+// attached is a box whose two databases have tables of an application.
+type attached struct {
+	*harness.Box
+	t         *testing.T
+	crm, shop *pgx.Conn // of the application
+}
+
+func newAttached(t *testing.T) *attached {
+	t.Helper()
+	a := &attached{Box: harness.NewBox(t, attachedServices, nil, crm, shop), t: t}
+	a.crm = a.connect(crm, `
+CREATE TABLE customers (id bigint PRIMARY KEY, name text);
+CREATE TABLE seats (room text, number integer, PRIMARY KEY (room, number));
+GRANT ALL ON customers, seats TO dbcontroller_box_serving`)
+	a.shop = a.connect(shop, `
+CREATE TABLE orders (id uuid PRIMARY KEY DEFAULT gen_random_uuid(), customer_id bigint, approver_id bigint, approver_region text, note text);
+CREATE INDEX ON orders (customer_id);
+CREATE TABLE invoices (id text PRIMARY KEY, customer_id bigint, room text, seat integer);
+GRANT ALL ON orders, invoices TO dbcontroller_box_serving`)
+	return a
+}
+
+func (a *attached) connect(deployment, sql string) *pgx.Conn {
+	a.t.Helper()
+	ctx := context.Background()
+	conn, err := pgx.ConnectConfig(ctx, a.Pools[a.ID(deployment)].Config().ConnConfig)
+	require.NoError(a.t, err)
+	a.t.Cleanup(func() { _ = conn.Close(ctx) })
+	_, err = conn.Exec(ctx, `SET search_path = public; SET enable_seqscan = on; `+sql)
+	require.NoError(a.t, err)
+	return conn
+}
+
+// attach attaches the tables of both databases.
+func (a *attached) attach() {
+	a.t.Helper()
+	ctx := context.Background()
+	for _, id := range []string{crm, shop} { // targets first: before, rows that refer to them would have to wait
+		conn := map[string]*pgx.Conn{crm: a.crm, shop: a.shop}[id]
+		plans, err := attach.Prepare(ctx, conn, a.Stores[a.ID(id)].Model(), false)
+		require.NoError(a.t, err)
+		for _, p := range plans {
+			require.False(a.t, p.Refused(), "%v", p.Findings)
+			require.NoError(a.t, attach.Apply(ctx, conn, p, func(err error) { a.t.Log(err) }))
+		}
+		a.Capture(a.ID(id))
+	}
+	a.Settle()
+}
+
+func (a *attached) exec(conn *pgx.Conn, sql string, args ...any) {
+	a.t.Helper()
+	_, err := conn.Exec(context.Background(), sql, args...)
+	require.NoError(a.t, err)
+}
+
+// refused runs a statement that fails as a native key makes it fail.
+func (a *attached) refused(conn *pgx.Conn, sql string) *pgconn.PgError {
+	a.t.Helper()
+	_, err := conn.Exec(context.Background(), sql)
+	var pg *pgconn.PgError
+	require.True(a.t, errors.As(err, &pg), "%v", err)
+	require.Equal(a.t, "23503", pg.Code, pg.Message)
+	return pg
+}
+
+// rows returns the rows of a query, each as text.
+func (a *attached) rows(conn *pgx.Conn, sql string) []string {
+	a.t.Helper()
+	found, err := conn.Query(context.Background(), sql)
+	require.NoError(a.t, err)
+	out, err := pgx.CollectRows(found, pgx.RowTo[string])
+	require.NoError(a.t, err)
+	return out
+}
+
+// Tables that exist, with rows, are attached: a delete by plain SQL cascades to another database, unsets there, and is refused while
+// a row there blocks it.
+func TestAttachedTablesBehaveLikeOneDatabase(t *testing.T) {
+	t.Parallel()
+	a := newAttached(t)
+	a.exec(a.crm, `INSERT INTO customers SELECT g, 'c' FROM generate_series(1, 10) g`)
+	a.exec(a.crm, `INSERT INTO seats VALUES ('a,b', 1), ('\', 2)`)
+	a.exec(a.shop, `INSERT INTO orders (customer_id, note) SELECT 1, 'old' FROM generate_series(1, 20)`)
+	a.exec(a.shop, `INSERT INTO orders (customer_id, approver_id, approver_region, note) VALUES (2, 1, 'eu', 'approved'), (3, 1, NULL, 'no region')`)
+	a.attach()
+	require.Equal(t, 3, a.Count(crm, "holder_entry"), "one for each customer with orders")
+
+	a.exec(a.shop, `INSERT INTO invoices VALUES ('a/b', 4, 'a,b', 1), ('c', NULL, '\', 2), ('d', NULL, NULL, 2)`)
+	a.exec(a.shop, `INSERT INTO orders (customer_id, note) VALUES (1, 'new')`)
+	a.Settle()
+	require.NotNil(t, a.Get("//"+shop+"/invoices/a%2Fb"))
+
+	refused := a.refused(a.crm, `DELETE FROM customers WHERE id = 4`)
+	require.Contains(t, refused.Detail, "1 references, the first from //"+shop+"/invoices/a%2Fb")
+	require.Equal(t, "db-controller explain customers/4", refused.Hint)
+	a.refused(a.crm, `DELETE FROM seats WHERE room = 'a,b'`)
+	a.refused(a.crm, `DELETE FROM seats WHERE number = 2`)
+	a.refused(a.crm, `UPDATE customers SET id = 40 WHERE id = 4`)
+	a.refused(a.crm, `TRUNCATE customers`)
+	a.exec(a.crm, `UPDATE customers SET name = 'x'`)
+
+	a.exec(a.crm, `DELETE FROM customers WHERE id = 1`)
+	a.Settle()
+	require.Equal(t, []string{"approved", "no region"}, a.rows(a.shop, `SELECT note FROM orders ORDER BY note`))
+	require.Equal(t, []string{"3 1"}, a.rows(a.shop, `SELECT customer_id || ' ' || approver_id FROM orders WHERE approver_id IS NOT NULL`))
+	require.Equal(t, 0, a.Count(crm, "deleting"))
+
+	a.exec(a.shop, `UPDATE invoices SET customer_id = 5 WHERE id = 'a/b'`)
+	a.Settle()
+	a.exec(a.crm, `DELETE FROM customers WHERE id = 4`)
+	a.refused(a.crm, `DELETE FROM customers WHERE id = 5`)
+	a.exec(a.shop, `TRUNCATE invoices`)
+	a.Settle()
+	a.exec(a.crm, `DELETE FROM customers WHERE id = 5; DELETE FROM seats`)
+	a.Settle()
+	require.Empty(t, harness.AuditDatabases(t, a.Pools))
+	require.Equal(t, []string{}, a.rows(a.crm, `SELECT coalesce(problem, '') FROM dbcontroller.captured`))
+}
+
+// Kinds with tables and kinds with bodies refer to one another; a delete through the API takes rows along.
+func TestAttachedRowsAndBodiesReferToOneAnother(t *testing.T) {
+	t.Parallel()
+	a := newAttached(t)
+	a.exec(a.crm, `INSERT INTO customers SELECT g, 'c' FROM generate_series(1, 10) g`)
+	a.attach()
+	a.exec(a.shop, `INSERT INTO orders (customer_id) VALUES (1), (2)`)
+	a.Settle()
+	a.MustPut("//"+crm+"/notes/n", harness.Body{"customer": "customers/1"})
+	a.MustPut("//"+shop+"/letters/l", harness.Body{"customer": "//" + crm + "/customers/2"})
+	_, err := a.Put("//"+crm+"/notes/m", harness.Body{"customer": "customers/99"})
+	require.ErrorContains(t, err, "does not exist")
+	_, err = a.Put("//"+crm+"/notes/m", harness.Body{"customer": "customers/abc"})
+	require.ErrorContains(t, err, "does not exist")
+	_, err = a.Put("//"+crm+"/customers/1", nil)
+	require.ErrorContains(t, err, "Customer is a row of table public.customers: write it with SQL")
+
+	a.refused(a.crm, `DELETE FROM customers WHERE id = 2`)
+	_, err = a.Delete("//" + crm + "/customers/2")
+	require.ErrorContains(t, err, "letters/l")
+	a.MustDelete("//" + crm + "/customers/1")
+	a.MustDelete("//" + crm + "/customers/3") // nobody refers to it
+	a.Settle()
+	require.Nil(t, a.Get("//"+crm+"/notes/n"))
+	require.Equal(t, []string{"2"}, a.rows(a.shop, `SELECT customer_id::text FROM orders`))
+	require.Equal(t, []string{"2", "4"}, a.rows(a.crm, `SELECT id::text FROM customers WHERE id < 5 ORDER BY id`))
+
+	a.MustDelete("//" + shop + "/letters/l")
+	a.Settle()
+	a.exec(a.crm, `DELETE FROM customers WHERE id = 2`)
+	a.Settle()
+	require.Empty(t, a.rows(a.shop, `SELECT id::text FROM orders`))
+	require.Empty(t, harness.AuditDatabases(t, a.Pools))
+}
+
+// A target that does not exist is reported, and found when it appears.
+func TestAMissingTargetIsReported(t *testing.T) {
+	t.Parallel()
+	a := newAttached(t)
+	a.attach()
+	a.exec(a.crm, `INSERT INTO customers VALUES (1)`)
+	a.exec(a.shop, `INSERT INTO invoices (id, customer_id) VALUES ('a', 7), ('b', 1)`)
+	a.Settle()
+	problems := a.rows(a.shop, `SELECT name || ': ' || problem FROM dbcontroller.captured WHERE missing`)
+	require.Equal(t, []string{"invoices/a: customer_id: //" + crm + "/customers/7 does not exist"}, problems)
+	a.refused(a.crm, `DELETE FROM customers WHERE id = 1`)
+
+	a.exec(a.crm, `INSERT INTO customers VALUES (7)`)
+	a.exec(a.shop, `UPDATE dbcontroller.captured SET due = now()`)
+	a.Capture(a.ID(shop))
+	a.Settle()
+	require.Empty(t, a.rows(a.shop, `SELECT name FROM dbcontroller.captured`))
+	a.refused(a.crm, `DELETE FROM customers WHERE id = 7`)
+}
+
+// While the region of a target is dark, plain SQL goes on, rows keep their other references, and what they name is stored later.
+func TestAttachedRowsWaitForADarkRegion(t *testing.T) {
+	t.Parallel()
+	a := newAttached(t)
+	a.exec(a.crm, `INSERT INTO customers SELECT g FROM generate_series(1, 3) g`)
+	a.attach()
+	a.SetDown(crm, true)
+	a.exec(a.shop, `INSERT INTO orders (customer_id) VALUES (1)`)
+	a.Settle()
+	require.Len(t, a.rows(a.shop, `SELECT problem FROM dbcontroller.captured WHERE missing`), 1)
+	require.Zero(t, a.Count(shop, "reference"))
+	a.SetDown(crm, false)
+	a.again()
+	require.Equal(t, 1, a.Count(shop, "reference"))
+	a.exec(a.crm, `DELETE FROM customers`)
+	a.Settle()
+	require.Empty(t, a.rows(a.shop, `SELECT id::text FROM orders`))
+	require.Empty(t, harness.AuditDatabases(t, a.Pools))
+}
+
+// again makes postponed notes due, and settles.
+func (a *attached) again() {
+	a.t.Helper()
+	a.exec(a.shop, `UPDATE dbcontroller.captured SET due = now()`)
+	a.Capture(a.ID(shop))
+	a.Settle()
+}
+
+// A row that gets another target before a deletion reaches it is not deleted; one whose other reference names a target in deletion is.
+func TestADeletionLooksAtTheRowAsItIs(t *testing.T) {
+	t.Parallel()
+	a := newAttached(t)
+	a.exec(a.crm, `INSERT INTO customers SELECT g FROM generate_series(1, 3) g`)
+	a.attach()
+	a.exec(a.shop, `INSERT INTO orders (customer_id, note) VALUES (1, 'moves'), (1, 'stays')`)
+	a.Settle()
+	a.exec(a.crm, `DELETE FROM customers WHERE id = 1`)
+	a.Capture(a.ID(crm))
+	a.exec(a.shop, `UPDATE orders SET customer_id = 2 WHERE note = 'moves'`)
+	a.exec(a.shop, `UPDATE orders SET approver_id = 1, approver_region = 'eu' WHERE note = 'stays'`)
+	_, err := a.Act(a.ID(shop), a.ID(crm))
+	require.NoError(t, err)
+	require.Len(t, a.rows(a.shop, `SELECT note FROM orders`), 2, "their notes are not read yet")
+	a.Capture(a.ID(shop))
+	a.Settle()
+	require.Equal(t, []string{"moves"}, a.rows(a.shop, `SELECT note FROM orders`))
+	a.again()
+	require.Empty(t, a.rows(a.shop, `SELECT problem FROM dbcontroller.captured`))
+	require.Empty(t, harness.AuditDatabases(t, a.Pools))
+}
+
+// COPY, upserts, MERGE, native cascades, snapshots, and keys that are used again.
+func TestAttachedTablesTakeAnySQL(t *testing.T) {
+	t.Parallel()
+	a := newAttached(t)
+	ctx := context.Background()
+	a.exec(a.crm, `CREATE TABLE regions (id int PRIMARY KEY); INSERT INTO regions VALUES (1), (2);
+ALTER TABLE customers ADD region int REFERENCES regions ON DELETE CASCADE`)
+	a.attach()
+	_, err := a.crm.CopyFrom(ctx, pgx.Identifier{"customers"}, []string{"id", "region"}, pgx.CopyFromRows([][]any{{int64(1), 1}, {int64(2), 1}, {int64(3), 2}, {int64(4), 2}}))
+	require.NoError(t, err)
+	_, err = a.shop.CopyFrom(ctx, pgx.Identifier{"orders"}, []string{"customer_id", "note"}, pgx.CopyFromRows([][]any{{int64(1), "1"}, {int64(2), "2"}, {int64(3), "3"}, {int64(4), "4"}}))
+	require.NoError(t, err)
+	a.exec(a.shop, `INSERT INTO invoices (id, customer_id) VALUES ('i', 3); INSERT INTO invoices (id, customer_id) VALUES ('i', 4) ON CONFLICT (id) DO UPDATE SET customer_id = EXCLUDED.customer_id`)
+	a.exec(a.shop, `MERGE INTO invoices i USING (VALUES ('i', 2), ('j', 3)) AS n (id, customer) ON i.id = n.id
+WHEN MATCHED THEN UPDATE SET customer_id = n.customer WHEN NOT MATCHED THEN INSERT (id, customer_id) VALUES (n.id, n.customer)`)
+	a.Settle()
+	a.refused(a.crm, `DELETE FROM regions WHERE id = 1`) // customer 2 goes along, and invoice i keeps it
+	a.exec(a.shop, `DELETE FROM invoices WHERE id = 'i'`)
+	a.Settle()
+	a.exec(a.crm, `DELETE FROM regions WHERE id = 1`)
+	a.Settle()
+	require.Equal(t, []string{"3", "4"}, a.rows(a.shop, `SELECT note FROM orders ORDER BY note`))
+
+	// A key is used again before the deletion is carried out: the old holders go, the new row is another resource.
+	a.exec(a.crm, `DELETE FROM customers WHERE id = 4; INSERT INTO customers VALUES (4)`)
+	a.exec(a.shop, `INSERT INTO orders (customer_id, note) VALUES (4, 'new')`)
+	a.Capture(a.ID(shop)) // refused: its target is being deleted
+	a.Settle()
+	a.again()
+	require.Equal(t, []string{"3", "new"}, a.rows(a.shop, `SELECT note FROM orders ORDER BY note`))
+	require.Equal(t, []string{"3", "4"}, a.rows(a.crm, `SELECT id::text FROM customers ORDER BY id`))
+
+	// A snapshot that is older than the shadow of the row.
+	a.exec(a.crm, `INSERT INTO customers VALUES (5)`)
+	tx, err := a.crm.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
+	require.NoError(t, err)
+	_, err = tx.Exec(ctx, `SELECT 1`)
+	require.NoError(t, err)
+	a.exec(a.shop, `INSERT INTO orders (customer_id, note) VALUES (5, 'late')`)
+	a.Settle()
+	_, err = tx.Exec(ctx, `DELETE FROM customers WHERE id = 5`)
+	require.NoError(t, err)
+	require.NoError(t, tx.Commit(ctx))
+	a.Settle()
+	require.Equal(t, []string{"3", "new"}, a.rows(a.shop, `SELECT note FROM orders ORDER BY note`))
+	require.Empty(t, harness.AuditDatabases(t, a.Pools))
+}
+
+// After detach the rows hold nothing, and nobody's delete waits for them.
+func TestDetachGivesUpReferences(t *testing.T) {
+	t.Parallel()
+	a := newAttached(t)
+	ctx := context.Background()
+	a.exec(a.crm, `INSERT INTO customers VALUES (1)`)
+	a.exec(a.shop, `INSERT INTO invoices (id, customer_id) VALUES ('i', 1)`)
+	a.attach()
+	a.refused(a.crm, `DELETE FROM customers`)
+	all, err := attach.All(ctx, a.shop)
+	require.NoError(t, err)
+	require.Len(t, all, 2)
+	for _, one := range all {
+		require.Empty(t, one.Drift)
+		require.NoError(t, attach.Detach(ctx, a.shop, one, func(err error) { t.Log(err) }))
+	}
+	a.Capture(a.ID(shop))
+	a.Settle()
+	require.Zero(t, a.Count(shop, "shadow"))
+	require.Empty(t, a.rows(a.shop, `SELECT kind FROM dbcontroller.attachment`))
+	a.exec(a.crm, `DELETE FROM customers`)
+	require.Equal(t, []string{"i"}, a.rows(a.shop, `SELECT id FROM invoices`))
+}
+
+// Rows that no trigger saw are found when the table is read again.
+func TestRowsThatNoTriggerSawAreReadAgain(t *testing.T) {
+	t.Parallel()
+	a := newAttached(t)
+	ctx := context.Background()
+	a.exec(a.crm, `INSERT INTO customers VALUES (1), (2)`)
+	a.exec(a.shop, `INSERT INTO invoices (id, customer_id) VALUES ('i', 1)`)
+	a.attach()
+	a.exec(a.shop, `SET session_replication_role = replica; DELETE FROM invoices; INSERT INTO invoices (id, customer_id) VALUES ('j', 2); RESET session_replication_role`)
+	plans, err := attach.Prepare(ctx, a.shop, a.Stores[a.ID(shop)].Model(), false)
+	require.NoError(t, err)
+	for _, p := range plans {
+		require.Empty(t, p.Statements)
+		require.NoError(t, attach.ReadAgain(ctx, a.shop, p))
+	}
+	a.Capture(a.ID(shop))
+	a.Settle()
+	a.exec(a.crm, `DELETE FROM customers WHERE id = 1`)
+	a.refused(a.crm, `DELETE FROM customers WHERE id = 2`)
+	require.Empty(t, harness.AuditDatabases(t, a.Pools))
+}

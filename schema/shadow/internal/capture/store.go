@@ -1,0 +1,428 @@
+package capture
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
+	"github.com/db-controller/db-controller/schema/shadow/internal/cascade"
+	"github.com/db-controller/db-controller/schema/shadow/internal/db"
+	"github.com/db-controller/db-controller/schema/shadow/internal/rows"
+)
+
+const (
+	selectNotesSQL = `SELECT seq, name FROM dbcontroller.captured WHERE kind_id = $1 AND name = ANY ($2) AND gone IS NULL`
+
+	selectShadowsSQL = `
+SELECT s.id, s.uid, s.name, s.state, s.hidden, s.revision, r.body
+FROM dbcontroller.shadow s LEFT JOIN dbcontroller.resource r ON r.id = s.id
+WHERE s.kind_id = $1 AND s.name = ANY ($2)`
+
+	// saveTimeout bounds a write of rows: a deployment that does not answer delays the rows that refer to others by it, once.
+	saveTimeout = 3 * time.Second
+	// groups is the maximum number of writes at one time; each needs a connection.
+	groups = 4
+)
+
+// changed is a row with notes, as it is now.
+type changed struct {
+	name   string
+	seqs   []int64   // of its notes that were read before the row was
+	values []*string // nil: the row does not exist
+	body   map[string]any
+	before *shadow        // nil: the row has no resource
+	stored map[string]any // the body of before
+	// without are the problems of the references that it is stored without; soon: one of them may pass by itself.
+	without []string
+	soon    bool
+}
+
+type shadow struct {
+	ID       int64
+	UID      uuid.UUID
+	Name     string
+	State    peer.State
+	Hidden   bool
+	Revision peer.Revision
+	Body     []byte
+}
+
+// storeRows stores what rows of one table say. A row that fails by itself keeps no other one back.
+func (s *Capturer) storeRows(ctx context.Context, t *rows.Table, notes map[string][]note) error {
+	kind, err := s.kindOf(t)
+	if err != nil {
+		return err
+	}
+	names := slices.Sorted(maps.Keys(notes))
+	all, err := s.read(ctx, t, names)
+	if err != nil {
+		return err
+	}
+	var settled []int64
+	var gone, write []*changed
+	for _, c := range all {
+		switch next, problem := s.judge(t, kind, c); {
+		case problem != nil:
+			err = errors.Join(err, s.postpone(ctx, c.seqs, problem.Error()))
+		case next == nothing:
+			settled = append(settled, c.seqs...)
+		case next == remove:
+			gone = append(gone, c)
+		default:
+			write = append(write, c)
+		}
+	}
+	if len(settled) > 0 {
+		_, derr := s.Pool.Exec(ctx, deleteNotesSQL, settled)
+		err = errors.Join(err, derr)
+	}
+	return errors.Join(err, s.removeAbsent(ctx, gone), s.writeGroups(ctx, t, kind, write))
+}
+
+// read reads the notes, the rows and the resources of names, in this order.
+func (s *Capturer) read(ctx context.Context, t *rows.Table, names []string) ([]*changed, error) {
+	byName := map[string]*changed{}
+	all := make([]*changed, len(names))
+	for i, name := range names {
+		all[i] = &changed{name: name}
+		byName[name] = all[i]
+	}
+	found, err := s.Pool.Query(ctx, selectNotesSQL, t.KindID, names)
+	if err != nil {
+		return nil, fmt.Errorf("read captured rows: %w", err)
+	}
+	var seq int64
+	var name string
+	if _, err = pgx.ForEachRow(found, []any{&seq, &name}, func() error {
+		byName[name].seqs = append(byName[name].seqs, seq)
+		return nil
+	}); err != nil {
+		return nil, fmt.Errorf("read captured rows: %w", err)
+	}
+	values, err := t.Read(ctx, s.Pool, names)
+	if err != nil {
+		return nil, err
+	}
+	for name, v := range values {
+		byName[name].values = v
+	}
+	if found, err = s.Pool.Query(ctx, selectShadowsSQL, t.KindID, names); err != nil {
+		return nil, fmt.Errorf("read resources of rows: %w", err)
+	}
+	shadows, err := pgx.CollectRows(found, pgx.RowToAddrOfStructByPos[shadow])
+	for _, sh := range shadows {
+		byName[sh.Name].before = sh
+	}
+	return all, err
+}
+
+// step is what has to be done about a changed row.
+type step int
+
+const (
+	nothing step = iota
+	remove
+	store
+)
+
+var errOldName = errors.New("the deletion of the row that had this key before is not finished")
+
+// judge decides about a changed row, and sets its body.
+func (s *Capturer) judge(t *rows.Table, kind *schema.KindModel, c *changed) (next step, problem error) {
+	if c.values == nil {
+		if c.before != nil && c.before.State == peer.Active {
+			return remove, nil
+		}
+		return nothing, nil
+	}
+	if c.body, problem = t.Body(s.Self, kind, c.values); problem != nil {
+		return nothing, problem
+	}
+	switch {
+	case c.before == nil && len(c.body) == 0:
+		return nothing, nil // a shadow when something refers to it
+	case c.before == nil:
+		return store, nil
+	case c.before.State != peer.Active && c.before.Hidden && len(c.body) > 0:
+		return nothing, errOldName
+	case c.before.State != peer.Active:
+		return nothing, nil // its references were dropped when it was marked
+	}
+	if err := db.Decode(c.before.Body, &c.stored); err != nil {
+		return nothing, err
+	}
+	if maps.Equal(c.stored, c.body) {
+		return nothing, nil
+	}
+	return store, nil
+}
+
+func (s *Capturer) removeAbsent(ctx context.Context, absent []*changed) error {
+	if len(absent) == 0 {
+		return nil
+	}
+	var gone []cascade.Gone
+	var seqs []int64
+	for _, c := range absent {
+		gone, seqs = append(gone, cascade.Gone{ID: c.before.ID}), append(seqs, c.seqs...)
+	}
+	err := s.cascade.RowsGone(ctx, gone, seqs)
+	switch {
+	case err == nil || wholesale(ctx, err):
+		return err
+	case len(absent) == 1:
+		return s.postpone(ctx, seqs, err.Error())
+	}
+	half := len(absent) / 2
+	return errors.Join(s.removeAbsent(ctx, absent[:half]), s.removeAbsent(ctx, absent[half:]))
+}
+
+// writeGroups writes rows, those that refer to the same deployments together, so that one that does not answer delays no others.
+func (s *Capturer) writeGroups(ctx context.Context, t *rows.Table, kind *schema.KindModel, all []*changed) error {
+	byDeployments := map[string][]*changed{}
+	for _, c := range all {
+		key := deploymentsOf(c.body)
+		byDeployments[key] = append(byDeployments[key], c)
+	}
+	var g errgroup.Group
+	g.SetLimit(groups)
+	for _, group := range byDeployments {
+		g.Go(func() error { return s.writeGroup(ctx, t, kind, group) })
+	}
+	return g.Wait()
+}
+
+func deploymentsOf(body map[string]any) string {
+	seen := map[string]bool{}
+	for _, v := range body {
+		if target, err := schema.ParseFullName(v.(string)); err == nil {
+			seen[target.Deployment.String()] = true
+		}
+	}
+	return strings.Join(slices.Sorted(maps.Keys(seen)), " ")
+}
+
+// writeGroup writes rows in one transaction. Refused rows are set aside, and the others written again; after another error the group
+// is halved.
+func (s *Capturer) writeGroup(ctx context.Context, t *rows.Table, kind *schema.KindModel, group []*changed) error {
+	if len(group) == 0 {
+		return nil
+	}
+	err := s.writeOnce(ctx, t, group)
+	var refused *peer.RefusedError
+	var unavailable *peer.UnavailableError
+	switch {
+	case err == nil || wholesale(ctx, err):
+		return err
+	case errors.As(err, &refused):
+		left, err := s.setAside(ctx, t, kind, group, refused)
+		if err != nil {
+			return err
+		}
+		return s.writeGroup(ctx, t, kind, left)
+	case errors.As(err, &unavailable):
+		left, err := s.setApart(ctx, group, unavailable)
+		if err != nil {
+			return err
+		}
+		return s.writeGroup(ctx, t, kind, left)
+	case errors.Is(err, context.DeadlineExceeded), passes(err), len(group) == 1:
+		return s.postpone(ctx, seqsOf(group), err.Error())
+	}
+	half := len(group) / 2
+	return errors.Join(s.writeGroup(ctx, t, kind, group[:half]), s.writeGroup(ctx, t, kind, group[half:]))
+}
+
+// passes reports whether the same write may succeed at the next try.
+func passes(err error) bool {
+	for _, e := range []error{db.ErrStale, peer.ErrAborted, peer.ErrUnknown, peer.ErrExists, peer.ErrNotFound, peer.ErrConflict, peer.ErrDeleting} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
+
+func seqsOf(group []*changed) (seqs []int64) {
+	for _, c := range group {
+		seqs = append(seqs, c.seqs...)
+	}
+	return seqs
+}
+
+const (
+	deleteNotesSQL = `DELETE FROM dbcontroller.captured WHERE seq = ANY ($1)`
+
+	withoutSQL = `
+UPDATE dbcontroller.captured SET problem = i.problem, missing = true, tries = tries + 1,
+    due = now() + least(interval '250 ms' * power(2, least(tries, 20)), CASE WHEN i.soon THEN interval '10 s' ELSE interval '1 hour' END)
+FROM unnest($1::bigint[], $2::text[], $3::boolean[]) AS i (seq, problem, soon) WHERE captured.seq = i.seq`
+)
+
+// writeOnce stores rows, and removes their notes in the same transaction. It fails with db.ErrStale when a row is not as it was read.
+func (s *Capturer) writeOnce(ctx context.Context, t *rows.Table, group []*changed) error {
+	ctx, cancel := context.WithTimeout(ctx, saveTimeout)
+	defer cancel()
+	writes := make([]peer.Write, 0, len(group))
+	for _, c := range group {
+		w := peer.Write{Name: c.name, Body: c.body, Mode: peer.Create}
+		if c.before != nil {
+			w.Mode, w.UID, w.Revision = peer.Update, c.before.UID, c.before.Revision
+		}
+		if !maps.Equal(c.stored, c.body) { // it may equal without its missing references
+			writes = append(writes, w)
+		}
+	}
+	first := func(tx pgx.Tx) error { return unchanged(ctx, tx, t, group) }
+	also := func(tx pgx.Tx) error { return settle(ctx, tx, group) }
+	if len(writes) == 0 {
+		return s.InTx(ctx, db.NoFeed, also)
+	}
+	return s.write.SaveRows(ctx, writes, first, also)
+}
+
+// unchanged locks rows against deletion, and fails with db.ErrStale unless they are as they were read. An update that commits later
+// has a note of its own.
+func unchanged(ctx context.Context, tx pgx.Tx, t *rows.Table, group []*changed) error {
+	names := make([]string, len(group))
+	for i, c := range group {
+		names[i] = c.name
+	}
+	there, err := t.Share(ctx, tx, names)
+	if err != nil {
+		return err
+	}
+	if len(there) < len(names) {
+		return db.ErrStale
+	}
+	values, err := t.Read(ctx, tx, names)
+	if err != nil {
+		return err
+	}
+	for _, c := range group {
+		if !slices.EqualFunc(values[c.name], c.values, func(a, b *string) bool { return a == b || a != nil && b != nil && *a == *b }) {
+			return db.ErrStale
+		}
+	}
+	return nil
+}
+
+// settle removes the notes of rows. One note of a row that is stored without a reference stays, and is tried again.
+func settle(ctx context.Context, tx pgx.Tx, group []*changed) error {
+	var done, kept []int64
+	var problems []string
+	var soon []bool
+	for _, c := range group {
+		if len(c.without) == 0 {
+			done = append(done, c.seqs...)
+			continue
+		}
+		kept, problems = append(kept, c.seqs[0]), append(problems, strings.Join(c.without, "; "))
+		soon = append(soon, c.soon)
+		done = append(done, c.seqs[1:]...)
+	}
+	b := &pgx.Batch{}
+	b.Queue(deleteNotesSQL, done)
+	b.Queue(withoutSQL, kept, problems, soon)
+	if err := tx.SendBatch(ctx, b).Close(); err != nil {
+		return fmt.Errorf("remove captured rows: %w", err)
+	}
+	return nil
+}
+
+// setAside prepares the refused rows of a group to be stored without the refused references, so that their other references are kept
+// true meanwhile and deletions can reach them; or acts as declared on rows whose targets do not exist. It returns the rows to write.
+func (s *Capturer) setAside(ctx context.Context, t *rows.Table, kind *schema.KindModel, group []*changed, refused *peer.RefusedError) (left []*changed, err error) {
+	reasons := map[string][]peer.Refusal{}
+	for _, r := range refused.Refusals {
+		reasons[r.Holder] = append(reasons[r.Holder], r)
+	}
+	if len(reasons) == 0 {
+		return nil, s.postpone(ctx, seqsOf(group), refused.Error())
+	}
+	for _, c := range group {
+		done, aerr := s.missing(ctx, t, kind, c, reasons[c.name])
+		if err = errors.Join(err, aerr); done || aerr != nil {
+			continue
+		}
+		for _, r := range reasons[c.name] {
+			c.cut(r.Path, strings.TrimPrefix(r.String(), r.Holder+": "), r.Reason != peer.TargetMissing)
+		}
+		left = append(left, c)
+	}
+	return left, err
+}
+
+// setApart is setAside for deployments that could not be asked.
+func (s *Capturer) setApart(ctx context.Context, group []*changed, unavailable *peer.UnavailableError) (left []*changed, err error) {
+	for _, c := range group {
+		before := len(c.body)
+		for path, value := range c.body {
+			target, perr := schema.ParseFullName(value.(string))
+			if perr == nil && slices.Contains(unavailable.Deployments, target.Deployment) {
+				c.cut(path, fmt.Sprintf("%s: %s: %v", path, target, unavailable), true)
+			}
+		}
+		if len(c.body) < before {
+			left = append(left, c)
+			continue
+		}
+		err = errors.Join(err, s.postpone(ctx, c.seqs, unavailable.Error()))
+	}
+	return left, err
+}
+
+// cut takes a reference out of the body of a row.
+func (c *changed) cut(path, problem string, soon bool) {
+	delete(c.body, path)
+	c.without, c.soon = append(c.without, problem), c.soon || soon
+}
+
+// missing deletes a row, or sets its columns to NULL, if that is declared for all of its refusals and all are of targets that do not
+// exist. It reports whether it did: then the triggers have captured the row again.
+func (s *Capturer) missing(ctx context.Context, t *rows.Table, kind *schema.KindModel, c *changed, refusals []peer.Refusal) (done bool, err error) {
+	var unset []string
+	deletes := false
+	for _, r := range refusals {
+		i := slices.IndexFunc(kind.Table.References, func(ref schema.ColumnReference) bool { return ref.Path == r.Path })
+		switch {
+		case i < 0 || r.Reason != peer.TargetMissing:
+			return false, nil
+		case kind.Table.References[i].Missing == schema.MissingDelete:
+			deletes = true
+		case kind.Table.References[i].Missing == schema.MissingUnset:
+			unset = append(unset, r.Path)
+		}
+	}
+	if !deletes && len(unset) == 0 {
+		return false, nil
+	}
+	err = s.InTx(ctx, db.NoFeed, func(tx pgx.Tx) error {
+		if err := unchanged(ctx, tx, t, []*changed{c}); err != nil {
+			return err
+		}
+		if deletes {
+			return s.rows.Delete(ctx, tx, []rows.Key{{Kind: t.KindID, Name: c.name}})
+		}
+		for _, path := range unset {
+			if err := s.rows.Unset(ctx, tx, t.KindID, path, []string{c.name}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil && !wholesale(ctx, err) {
+		err = s.postpone(ctx, c.seqs, err.Error())
+	}
+	return true, err
+}

@@ -1,0 +1,339 @@
+// Package rows reads, locks and changes the rows of attached tables, and gives a row that is referred to its shadow.
+//
+// A user's transaction locks its rows, and then, in a trigger, their shadows. The store locks a row before its shadow where it can
+// (references), and after it where it must (deletions): then with a lock timeout below deadlock_timeout, so that in a deadlock the
+// store's transaction is the one that fails and is tried again.
+package rows
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"sync/atomic"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
+	"github.com/db-controller/db-controller/schema/shadow/internal/db"
+)
+
+// Rows are the rows of the attached tables of a deployment.
+type Rows struct {
+	*db.DB
+	tables atomic.Pointer[map[int32]*Table]
+}
+
+// New returns the rows of a database; Load reads which tables are attached.
+func New(d *db.DB) *Rows { return &Rows{DB: d} }
+
+const selectAttachmentsSQL = `SELECT kind_id, kind, definition, filled, complete FROM dbcontroller.attachment WHERE ready`
+
+// Load reads which tables are attached.
+func (s *Rows) Load(ctx context.Context) error {
+	found, err := s.Pool.Query(ctx, selectAttachmentsSQL)
+	if err != nil {
+		return fmt.Errorf("read the attached tables: %w", err)
+	}
+	tables := map[int32]*Table{}
+	var id int32
+	var kind string
+	var raw []byte
+	var filled []string
+	var complete bool
+	_, err = pgx.ForEachRow(found, []any{&id, &kind, &raw, &filled, &complete}, func() error {
+		var d schema.Definition
+		if err := json.Unmarshal(raw, &d); err != nil {
+			return fmt.Errorf("definition of the attachment of %s: %w", kind, err)
+		}
+		tables[id] = newTable(id, kind, d)
+		tables[id].Filled, tables[id].Complete = slices.Clone(filled), complete
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("read the attached tables: %w", err)
+	}
+	s.tables.Store(&tables)
+	return nil
+}
+
+// Tables returns the attached tables by the number of their kind.
+func (s *Rows) Tables() map[int32]*Table {
+	if tables := s.tables.Load(); tables != nil {
+		return *tables
+	}
+	return nil
+}
+
+// Of returns the table of a kind; nil when none is attached.
+func (s *Rows) Of(kindID int32) *Table { return s.Tables()[kindID] }
+
+// Key names a row.
+type Key struct {
+	Kind int32
+	Name string
+}
+
+// Any reports whether one of the keys is of an attached table.
+func (s *Rows) Any(keys []Key) bool {
+	tables := s.Tables()
+	return slices.ContainsFunc(keys, func(k Key) bool { return tables[k.Kind] != nil })
+}
+
+// ErrBehind is the error of a deletion whose row has changed since it was read: it waits until the row is read again.
+var ErrBehind = fmt.Errorf("%w: a row of an attached table has changed, and is not read yet", peer.ErrAborted)
+
+const lockTimeoutSQL = `SET LOCAL lock_timeout = '300ms'`
+
+// grouped returns the names of attached kinds, by kind.
+func (s *Rows) grouped(keys []Key) map[*Table][]string {
+	tables, groups := s.Tables(), map[*Table][]string{}
+	if len(tables) == 0 {
+		return nil
+	}
+	for _, k := range keys {
+		if t := tables[k.Kind]; t != nil {
+			groups[t] = append(groups[t], k.Name)
+		}
+	}
+	return groups
+}
+
+// each calls run for the attached kinds of keys, in the order of their numbers.
+func (s *Rows) each(keys []Key, run func(t *Table, names []string) error) error {
+	groups := s.grouped(keys)
+	order := make([]*Table, 0, len(groups))
+	for t := range groups {
+		order = append(order, t)
+	}
+	slices.SortFunc(order, func(a, b *Table) int { return int(a.KindID - b.KindID) })
+	for _, t := range order {
+		if err := run(t, groups[t]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// present runs a statement that returns the index of each row that exists, and returns the names of these rows.
+func (t *Table) present(ctx context.Context, q db.Querier, sql string, names []string) ([]string, error) {
+	args, at := t.arrays(names)
+	if len(at) == 0 {
+		return nil, nil
+	}
+	found, err := q.Query(ctx, sql, args...)
+	if err != nil {
+		return nil, err
+	}
+	var n int
+	var there []string
+	_, err = pgx.ForEachRow(found, []any{&n}, func() error { there = append(there, names[at[n-1]]); return nil })
+	return there, err
+}
+
+// Existing returns the names of rows that exist. It locks nothing.
+func (t *Table) Existing(ctx context.Context, q db.Querier, names []string) ([]string, error) {
+	values, err := t.Read(ctx, q, names)
+	there := make([]string, 0, len(values))
+	for name := range values {
+		there = append(there, name)
+	}
+	return there, err
+}
+
+// Share locks rows against deletion until the end of the transaction, and returns the names of those that exist.
+func (t *Table) Share(ctx context.Context, tx pgx.Tx, names []string) ([]string, error) {
+	return t.present(ctx, tx, t.shareSQL, names)
+}
+
+// Read returns the values of the reference columns of rows, by name.
+func (t *Table) Read(ctx context.Context, q db.Querier, names []string) (map[string][]*string, error) {
+	args, at := t.arrays(names)
+	out := map[string][]*string{}
+	if len(at) == 0 {
+		return out, nil
+	}
+	found, err := q.Query(ctx, t.readSQL, args...)
+	if err != nil {
+		return nil, fmt.Errorf("read rows of %s: %w", t.Definition.Table, err)
+	}
+	var n int
+	var values []*string
+	_, err = pgx.ForEachRow(found, []any{&n, &values}, func() error { out[names[at[n-1]]] = slices.Clone(values); return nil })
+	if err != nil {
+		return nil, fmt.Errorf("read rows of %s: %w", t.Definition.Table, err)
+	}
+	return out, nil
+}
+
+// Row is a row of a page.
+type Row struct {
+	Key    []string
+	Values []*string
+}
+
+// Page returns rows in the order of the key, after a key; nil: from the first row on.
+func (t *Table) Page(ctx context.Context, q db.Querier, after []string, limit int) ([]Row, error) {
+	sql, args := t.firstPageSQL, []any{limit}
+	if after != nil {
+		sql = t.nextPageSQL
+		for _, part := range after {
+			args = append(args, part)
+		}
+	}
+	found, err := q.Query(ctx, sql, args...)
+	if err != nil {
+		return nil, fmt.Errorf("read rows of %s: %w", t.Definition.Table, err)
+	}
+	return pgx.CollectRows(found, pgx.RowToStructByPos[Row])
+}
+
+var insertShadowsSQL = db.Codes(`
+WITH i AS (
+    SELECT * FROM unnest($1::uuid[], $2::text[], $3::smallint[]) AS i (uid, name, shard)
+    WHERE NOT EXISTS (SELECT FROM dbcontroller.shadow s WHERE s.kind_id = $4 AND s.name = i.name)
+), s AS (
+    INSERT INTO dbcontroller.shadow (uid, kind_id, state, shard, revision, generation, name)
+    SELECT uid, $4, {active}, shard, nextval('dbcontroller.revision'), 1, name FROM i
+    ON CONFLICT ON CONSTRAINT shadow_name DO NOTHING
+    RETURNING *
+), r AS (
+    INSERT INTO dbcontroller.resource (id, body) SELECT id, '{}' FROM s
+)` + db.ChangeTo(`{active}`, `(
+    SELECT uid, revision, generation, kind_id, created_at, name, NULL::jsonb AS labels, '{}'::jsonb AS body, NULL::jsonb AS owners, block_deletion FROM s
+) AS created`))
+
+// Ensure locks the rows among some targets against deletion, and gives those that exist a shadow. It returns the targets whose row
+// does not exist. It fails with db.CodeLockNotAvailable when a transaction that deletes one of them takes long.
+func (s *Rows) Ensure(ctx context.Context, tx pgx.Tx, targets []Key) (absent []Key, err error) {
+	err = s.each(targets, func(t *Table, names []string) error {
+		if _, err := tx.Exec(ctx, lockTimeoutSQL); err != nil {
+			return err
+		}
+		there, err := t.Share(ctx, tx, names)
+		if err != nil {
+			return fmt.Errorf("lock rows of %s: %w", t.Definition.Table, err)
+		}
+		exists := map[string]bool{}
+		for _, name := range there {
+			exists[name] = true
+		}
+		for _, name := range names {
+			if !exists[name] {
+				absent = append(absent, Key{t.KindID, name})
+			}
+		}
+		if err := s.insertShadows(ctx, tx, t.KindID, there); err != nil {
+			return err
+		}
+		_, err = tx.Exec(ctx, `SET LOCAL lock_timeout TO DEFAULT`)
+		return err
+	})
+	return absent, err
+}
+
+func (s *Rows) insertShadows(ctx context.Context, tx pgx.Tx, kindID int32, names []string) error {
+	slices.Sort(names) // two transactions that insert the same shadows wait for one another in one order
+	names = slices.Compact(names)
+	uids, shards := make([]uuid.UUID, len(names)), make([]int16, len(names))
+	for i, name := range names {
+		uids[i], shards[i] = uuid.Must(uuid.NewV7()), int16(schema.Shard(name))
+	}
+	if _, err := tx.Exec(ctx, insertShadowsSQL, uids, names, shards, kindID); err != nil {
+		return fmt.Errorf("insert shadows of rows: %w", err)
+	}
+	return nil
+}
+
+const selectGoingSQL = `
+SELECT DISTINCT c.kind_id, c.name FROM dbcontroller.captured c
+JOIN unnest($1::int[], $2::text[]) AS i (kind_id, name) ON c.kind_id = i.kind_id AND c.name = i.name
+WHERE c.gone IS NOT NULL`
+
+// Going returns the targets with a deleted row whose deletion is not carried out yet. It reads what was committed before the lock of
+// their shadows was granted, so call it after that lock.
+func (s *Rows) Going(ctx context.Context, tx pgx.Tx, targets []Key) ([]Key, error) {
+	return s.captured(ctx, tx, selectGoingSQL, targets)
+}
+
+func (s *Rows) captured(ctx context.Context, tx pgx.Tx, sql string, keys []Key) ([]Key, error) {
+	var kinds []int32
+	var names []string
+	for t, of := range s.grouped(keys) {
+		for _, name := range of {
+			kinds, names = append(kinds, t.KindID), append(names, name)
+		}
+	}
+	if len(names) == 0 {
+		return nil, nil
+	}
+	found, err := tx.Query(ctx, sql, kinds, names)
+	if err != nil {
+		return nil, fmt.Errorf("read captured rows: %w", err)
+	}
+	return pgx.CollectRows(found, pgx.RowToStructByPos[Key])
+}
+
+const selectChangedSQL = `
+SELECT DISTINCT c.kind_id, i.name FROM dbcontroller.captured c
+JOIN unnest($1::int[], $2::text[]) AS i (kind_id, name) ON c.kind_id = i.kind_id AND (c.name = i.name OR c.name IS NULL)
+WHERE NOT c.missing`
+
+// Take locks rows that a deletion will change, and fails with ErrBehind when one of them has changed since it was read: it may refer
+// to another target by now, or belong to a new resource of the same name.
+func (s *Rows) Take(ctx context.Context, tx pgx.Tx, keys []Key) error {
+	err := s.each(keys, func(t *Table, names []string) error {
+		if _, err := tx.Exec(ctx, lockTimeoutSQL); err != nil {
+			return err
+		}
+		if _, err := t.present(ctx, tx, t.lockSQL, names); err != nil {
+			return fmt.Errorf("lock rows of %s: %w", t.Definition.Table, err)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	changed, err := s.captured(ctx, tx, selectChangedSQL, keys)
+	if err == nil && len(changed) > 0 {
+		err = fmt.Errorf("%s: %w", changed[0].Name, ErrBehind)
+	}
+	return err
+}
+
+// Delete deletes rows. The triggers and native keys of the table act as for any DELETE.
+func (s *Rows) Delete(ctx context.Context, tx pgx.Tx, keys []Key) error {
+	return s.each(keys, func(t *Table, names []string) error {
+		args, at := t.arrays(names)
+		if len(at) == 0 {
+			return nil
+		}
+		if _, err := tx.Exec(ctx, lockTimeoutSQL); err != nil {
+			return err
+		}
+		if _, err := tx.Exec(ctx, t.deleteSQL, args...); err != nil {
+			return fmt.Errorf("delete rows of %s: %w", t.Definition.Table, err)
+		}
+		return nil
+	})
+}
+
+// Unset sets the columns of a reference to NULL.
+func (s *Rows) Unset(ctx context.Context, tx pgx.Tx, kindID int32, path string, names []string) error {
+	t := s.Of(kindID)
+	args, at := t.arrays(names)
+	if len(at) == 0 {
+		return nil
+	}
+	sql, ok := t.unsetSQL[path]
+	if !ok {
+		return errors.New("unset " + path + ": the attachment of " + t.Kind + " has no such reference: attach it again")
+	}
+	if _, err := tx.Exec(ctx, sql, args...); err != nil {
+		return fmt.Errorf("set %s of %s to NULL: %w", path, t.Definition.Table, err)
+	}
+	return nil
+}

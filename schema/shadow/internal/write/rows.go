@@ -1,0 +1,75 @@
+package write
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/db-controller/db-controller/schema/peer"
+	"github.com/db-controller/db-controller/schema/shadow/internal/db"
+	"github.com/db-controller/db-controller/schema/shadow/internal/rows"
+)
+
+// SaveRows stores what rows of attached tables say, all or nothing; it is Save for the resources that nobody else may write, without
+// repetition. first and also run in the same transaction, before the locks of shadows and after the writes.
+func (s *Writer) SaveRows(ctx context.Context, writes []peer.Write, first, also func(pgx.Tx) error) error {
+	sv, err := s.prepareAs(ctx, s.Pool, writes, false, true)
+	if err != nil {
+		return err
+	}
+	sv.first, sv.ofRows = first, true
+	_, err = s.commit(ctx, sv, also)
+	return err
+}
+
+// localRows returns the local targets of new references, without those that the write creates.
+func (s *Writer) localRows(sv *saving) (keys []rows.Key) {
+	if len(s.rows.Tables()) == 0 {
+		return nil
+	}
+	created := map[rows.Key]bool{}
+	for _, wr := range sv.writes {
+		created[rows.Key{Kind: wr.kindID, Name: wr.Name}] = wr.before == nil
+	}
+	kinds, names, _ := localTargets(s.Self, []*saving{sv})
+	for i := range kinds {
+		if k := (rows.Key{Kind: kinds[i], Name: names[i]}); !created[k] {
+			keys = append(keys, k)
+		}
+	}
+	return keys
+}
+
+// touchesRows reports whether a saving writes rows of attached tables, or refers to some here: it locks them, and waits for them, in a
+// transaction of its own.
+func (s *Writer) touchesRows(sv *saving) bool { return sv.ofRows || s.rows.Any(s.localRows(sv)) }
+
+// ensureRows locks the rows among the local targets, before any shadow, and gives them shadows.
+func (s *Writer) ensureRows(ctx context.Context, tx pgx.Tx, sv *saving) error {
+	var err error
+	sv.localRows = s.localRows(sv)
+	sv.absent, err = s.rows.Ensure(ctx, tx, sv.localRows)
+	if db.HasCode(err, db.CodeLockNotAvailable) {
+		return fmt.Errorf("%w: another transaction deletes the row of a target", peer.ErrAborted)
+	}
+	return err
+}
+
+// refuseGoing refuses local targets whose row is deleted, also when the deletion is not carried out yet.
+func (s *Writer) refuseGoing(ctx context.Context, tx pgx.Tx, sv *saving, l *locked) error {
+	going, err := s.rows.Going(ctx, tx, sv.localRows)
+	if err != nil {
+		return err
+	}
+	for _, k := range append(going, sv.absent...) {
+		for _, wr := range sv.writes {
+			for _, ref := range wr.add {
+				if ref.Target.Deployment == s.Self && ref.Target.Name == k.Name {
+					l.refused[sv] = append(l.refused[sv], peer.Refusal{Holder: wr.Name, Path: ref.Path, Target: ref.Target, Reason: peer.TargetDeleting})
+				}
+			}
+		}
+	}
+	return nil
+}

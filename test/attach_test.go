@@ -1,0 +1,119 @@
+package test
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/db-controller/db-controller/test/harness"
+)
+
+const attachedTables = `
+service: crm.example.com
+version: v1
+kinds:
+  - kind: Customer
+    table: public.Customers
+    key: [id]
+    patterns: ["customers/{customer}"]
+---
+service: shop.example.com
+version: v1
+imports: [crm.example.com@v1]
+kinds:
+  - kind: Order
+    table: public.Orders
+    key: [shop, "Number"]
+    patterns: ["orders/{order}"]
+    references:
+      - {columns: ["Customer ID"], targets: [crm.example.com/Customer], region: {column: region}, behaviour: UNSET}
+`
+
+// dumpSchema returns the schema of a database as pg_dump prints it.
+func dumpSchema(t *testing.T, dsn string) string {
+	t.Helper()
+	programs, err := filepath.Glob("/usr/lib/postgresql/*/bin/pg_dump")
+	require.NoError(t, err)
+	if path, err := exec.LookPath("pg_dump"); err == nil {
+		programs = append(programs, path)
+	}
+	require.NotEmpty(t, programs, "pg_dump belongs to the client programs of PostgreSQL")
+	out, err := exec.Command(slices.Max(programs), "-s", dsn).Output()
+	require.NoError(t, err)
+	return regexp.MustCompile(`(?m)^\\(un)?restrict .*$`).ReplaceAllString(string(out), "") // a random word each time
+}
+
+// A table is attached, looked at, repaired and detached from the command line, and its schema is what it was.
+func TestAttachAndDetachFromTheCommandLine(t *testing.T) {
+	t.Parallel()
+	box := harness.NewBox(t, attachedTables, nil, "shop.example.com/eu")
+	dsn := box.Pools[box.ID("shop.example.com/eu")].Config().ConnString()
+	ddl := `
+CREATE TABLE public."Orders" (shop text NOT NULL, "Number" integer NOT NULL, "Customer ID" bigint NOT NULL, region text, UNIQUE (shop, "Number"))`
+	fillTables(t, dsn, ddl)
+	file := filepath.Join(t.TempDir(), "tables.yaml")
+	require.NoError(t, os.WriteFile(file, []byte(attachedTables), 0o600))
+	db := []string{"--postgres", dsn, "--postgres-plaintext"}
+	command := func(args ...string) (int, string) { return exitCode(t, append(args, db...)...) }
+
+	code, out := command("attach", file)
+	require.Equal(t, 1, code, out)
+	require.Contains(t, out, "! Order: Customer ID: UNSET sets it to NULL, and it is NOT NULL")
+	require.Contains(t, out, `ALTER TABLE "public"."Orders" ALTER COLUMN "Customer ID" DROP NOT NULL;`)
+	require.Contains(t, out, "nothing is changed")
+	fillTables(t, dsn, `ALTER TABLE "Orders" ALTER COLUMN "Customer ID" DROP NOT NULL`)
+	before := dumpSchema(t, dsn)
+
+	code, out = command("attach", file, "--dry-run")
+	require.Zero(t, code, out)
+	require.Contains(t, out, "CREATE INDEX CONCURRENTLY")
+	require.Contains(t, out, `CREATE TRIGGER dbcontroller_delete AFTER DELETE ON "public"."Orders" REFERENCING OLD TABLE AS removed FOR EACH STATEMENT`)
+	require.Equal(t, before, dumpSchema(t, dsn))
+
+	code, out = command("attach", file)
+	require.Zero(t, code, out)
+	require.Contains(t, out, "attached Order to public.Orders")
+	attached := dumpSchema(t, dsn)
+	require.NotEqual(t, before, attached)
+	code, out = command("attach", file)
+	require.Zero(t, code, out)
+	require.Contains(t, out, "Order is attached to public.Orders already")
+	fillTables(t, dsn, `INSERT INTO "Orders" VALUES ('a,b/c', 1, 5, 'eu')`)
+	require.Equal(t, "orders/a%5C,b%2Fc,1", one(t, dsn, `SELECT name FROM dbcontroller.captured`))
+
+	fillTables(t, dsn, `ALTER TABLE "Orders" DISABLE TRIGGER dbcontroller_insert; DROP TRIGGER dbcontroller_update ON "Orders"`)
+	code, out = command("attach", "--status")
+	require.Equal(t, 1, code, out)
+	require.Contains(t, out, "! the trigger dbcontroller_insert is disabled")
+	require.Contains(t, out, "! the trigger dbcontroller_update is missing")
+	code, out = command("attach", file)
+	require.Zero(t, code, out)
+	require.Equal(t, attached, dumpSchema(t, dsn))
+
+	// Half of it is gone, as after a restore of an old dump of the table.
+	fillTables(t, dsn, `DROP TRIGGER dbcontroller_delete ON "Orders"`)
+	code, out = command("detach")
+	require.Zero(t, code, out)
+	require.Contains(t, out, "detached Order from public.Orders")
+	require.Equal(t, before, dumpSchema(t, dsn))
+	code, out = command("detach")
+	require.Zero(t, code, out)
+	require.Contains(t, out, "nothing to do")
+}
+
+// one returns the single value of a query.
+func one(t *testing.T, dsn, sql string) (value string) {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), dsn)
+	require.NoError(t, err)
+	defer func() { _ = conn.Close(context.Background()) }()
+	require.NoError(t, conn.QueryRow(t.Context(), sql).Scan(&value))
+	return value
+}
