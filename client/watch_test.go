@@ -17,7 +17,6 @@ import (
 
 // played is one stream: what it sends, and the error with which it ends.
 type played struct {
-	token string // with which it is expected to begin
 	sends []*resourcev1.WatchResourcesResponse
 	ends  error
 }

@@ -52,7 +52,7 @@ func TestAVersionThatDropsPatternsOfStoredResourcesNeedsAConfirmation(t *testing
 	require.Equal(t, "Hidden", f.get(hidden).GetKind())
 	out, err = run(t, "status", deployment, "--context", f.Context)
 	require.NoError(t, err, out)
-	require.Contains(t, out, "kept: 1 resources of kind Hidden, such as hidden/h")
+	require.Contains(t, out, "kept: 1 resource of kind Hidden, such as hidden/h")
 	_, err = f.put(hidden, nil)
 	require.ErrorContains(t, err, "can be read and deleted")
 	out, err = run(t, "plan", hidden, "--context", f.Context)
