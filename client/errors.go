@@ -48,7 +48,7 @@ type Error struct {
 	// RequestID is the id of a write or a delete whose outcome is unknown: sent again with this id (WithRequestID), it takes
 	// effect at most once.
 	RequestID string
-	// Refusals are refused references, Holders and Protected what keeps a delete from being accepted, Fields what is invalid.
+	// Refusals are refused references, Holders and Protected the resources for which a delete was refused, Fields the invalid fields.
 	// Large lists are cut: Total is the number of all items.
 	Refusals  []Refusal
 	Holders   []Holder

@@ -149,7 +149,7 @@ func (q Query) pages(id schema.DeploymentID, read func(*resourcev1.ListResources
 }
 
 // WaitGone waits until no resource with the name and the uid exists. While it waits, progress receives the resource whenever
-// its state or its conditions, which say what it waits for, have changed; nil for none.
+// its state or its conditions, the reasons for the wait, have changed; nil for none.
 func (c *Client) WaitGone(ctx context.Context, name schema.FullName, uid string, progress func(*resourcev1.Resource)) error {
 	resources, err := c.Resources(ctx, name.Deployment)
 	if err != nil {

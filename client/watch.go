@@ -45,7 +45,7 @@ type WatchQuery struct {
 
 // Watch delivers the resources of a deployment, then Synced, then every change in order. It goes on after lost connections, in
 // any region of the service. When the deployment cannot resume it, after a failover for example, it reads a new snapshot and
-// delivers the difference to what it has delivered: changed resources, and a Deleted for each one that is missing. It keeps the
+// delivers the difference to the delivered state: changed resources, and a Deleted for each one that is missing. It keeps the
 // name and the version of each resource for that. It ends with ctx, without an error, or with a definite error.
 func (c *Client) Watch(ctx context.Context, id schema.DeploymentID, q WatchQuery) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
@@ -137,7 +137,7 @@ func (w *watcher) stream(ctx context.Context, n int, heard func()) error {
 	}
 }
 
-// take delivers what was received.
+// take delivers one message of the stream.
 func (w *watcher) take(received *resourcev1.WatchResourcesResponse) error {
 	token := received.GetResumeToken()
 	switch e := received.GetEvent().(type) {

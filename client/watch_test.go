@@ -15,7 +15,7 @@ import (
 	"github.com/db-controller/db-controller/test/stub"
 )
 
-// played is one stream: what it sends, and the error with which it ends.
+// played is one stream: its messages, and its final error.
 type played struct {
 	sends []*resourcev1.WatchResourcesResponse
 	ends  error
@@ -118,7 +118,7 @@ func TestAResetBecomesADifference(t *testing.T) {
 	require.Equal(t, []string{"", "t1", ""}, tokens)
 }
 
-// What the first part of a snapshot delivered, and the second one lacks, is gone; what it delivered is not delivered twice.
+// A resource of the first part of a snapshot that the second one lacks is removed; the others are not delivered twice.
 func TestASnapshotThatIsCutOffIsReadAgain(t *testing.T) {
 	t.Parallel()
 	events, tokens, err := follow(t, client.WatchQuery{}, 5,
