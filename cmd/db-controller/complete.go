@@ -37,7 +37,7 @@ func completing(cmd *cobra.Command, propose func(ctx context.Context, c *client.
 	return propose(ctx, c)
 }
 
-// completeNames proposes full names of resources for the first arguments: deployments first, then what they have.
+// completeNames proposes full names of resources for the first arguments: deployments first, then their resources.
 func completeNames(arguments int) completion {
 	return func(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
 		if arguments != many && len(args) >= arguments {
@@ -56,7 +56,7 @@ func completeNames(arguments int) completion {
 	}
 }
 
-// splitName splits what was typed of a full name. It reports whether the deployment is complete.
+// splitName splits the typed part of a full name. It reports whether the deployment is complete.
 func splitName(typed string) (id schema.DeploymentID, prefix string, ok bool) {
 	rest, ok := strings.CutPrefix(typed, "//")
 	parts := strings.SplitN(rest, "/", 3)

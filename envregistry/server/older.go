@@ -59,7 +59,7 @@ func (s *Server) Restored(ctx context.Context) error {
 	return s.store.beginAgain(ctx, seen{}, true, s.log)
 }
 
-// compare begins again when the database has not reached what was seen.
+// compare begins again when the database has not reached the seen mark.
 func (s *store) compare(ctx context.Context, what seen, log *zap.Logger) error {
 	if what.revision == 0 {
 		return nil
