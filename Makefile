@@ -15,10 +15,11 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 build: ## build bin/db-controller
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-X main.version=$(VERSION) -X main.commit=$(COMMIT)" -o $(BIN) ./cmd/db-controller
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-X github.com/db-controller/db-controller/cmd/db-controller/cli.version=$(VERSION) -X github.com/db-controller/db-controller/cmd/db-controller/cli.commit=$(COMMIT)" -o $(BIN) ./cmd/db-controller
 
-demo: postgresql build ## four deployments on real PostgreSQL, a scenario across regions
+demo: postgresql build ## four deployments on real PostgreSQL, a scenario across regions; then tables that applications already have
 	$(BIN) dev --scenario demo
+	$(BIN) dev --scenario adopt
 
 test: postgresql python image build ## every test, with the race detector
 	$(GO) vet -race ./... # the tests need what it compiles
@@ -34,6 +35,7 @@ campaign: postgresql ## SEEDS (default 100) campaigns of random operations and f
 
 mutants: postgresql ## play campaigns against planted mistakes, and write docs/mutants.md; about an hour
 	DBCONTROLLER_MUTANTS=20 $(GO) test -run TestMutantsAreCaught -v -count=1 -timeout 24h ./test/campaign
+	DBCONTROLLER_MUTANTS=1 $(GO) test -run TestMistakesInAttachedTablesAreCaught -v -count=1 -timeout 24h ./test/campaign/attached
 
 bench: postgresql build ## measure beside native foreign keys; JSON lines, then a table
 	$(BIN) bench

@@ -9,7 +9,12 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
+	"github.com/db-controller/db-controller/internal/identity"
 	"github.com/db-controller/db-controller/internal/retry"
 	"github.com/db-controller/db-controller/schema"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
@@ -35,6 +40,17 @@ func requestID(ctx context.Context) string {
 		return id
 	}
 	return uuid.NewString()
+}
+
+// checkSize refuses a request that is larger than a server receives, before it is sent. The server's own answer, RESOURCE_EXHAUSTED,
+// also has reasons that pass.
+func checkSize(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	if m, ok := req.(proto.Message); ok {
+		if size := proto.Size(m); size > identity.MaxRequestBytes {
+			return status.Errorf(codes.InvalidArgument, "a request has %d bytes at most, this one has %d: send less", identity.MaxRequestBytes, size)
+		}
+	}
+	return invoke(ctx, method, req, reply, cc, opts...)
 }
 
 // send makes one try of a call.

@@ -2,6 +2,7 @@ package client_test
 
 import (
 	"context"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -93,6 +94,18 @@ func TestADefiniteRefusalIsNotRepeated(t *testing.T) {
 	require.Equal(t, codes.FailedPrecondition, status.Code(err))
 }
 
+// A server refuses a request above its limit with RESOURCE_EXHAUSTED, as it refuses for reasons that pass: the client does not send it.
+func TestARequestThatIsTooLargeIsNotSent(t *testing.T) {
+	t.Parallel()
+	server := &scripted{}
+	c := open(t, stub.New(t, stub.Services{Resources: server}))
+	large := &resourcev1.Resource{Name: acme, Labels: map[string]string{"k": strings.Repeat("x", 5<<20)}}
+	_, err := c.Put(t.Context(), large)
+	require.ErrorIs(t, err, client.ErrInvalid)
+	require.ErrorContains(t, err, "a request has 4194304 bytes at most")
+	require.Empty(t, server.requestIDs())
+}
+
 func TestAnUnknownOutcomeSaysTheRequestID(t *testing.T) {
 	t.Parallel()
 	server := &scripted{script: []error{because(t, codes.Unavailable, "DATABASE_UNAVAILABLE")}}
@@ -160,10 +173,14 @@ func TestErrorsHaveClassesAndDetails(t *testing.T) {
 		class error
 		want  client.Error
 	}{
-		{because(t, codes.FailedPrecondition, "TARGET_MISSING", refusals), client.ErrRefused,
-			client.Error{Refusals: []client.Refusal{{Holder: "projects/acme", Path: "parent", Target: target, Reason: "TARGET_MISSING"}}}},
-		{because(t, codes.FailedPrecondition, "BLOCKED", holders), client.ErrBlocked,
-			client.Error{Holders: []client.Holder{{Name: target, Text: "refers to projects/acme in parent"}}}},
+		{
+			because(t, codes.FailedPrecondition, "TARGET_MISSING", refusals), client.ErrRefused,
+			client.Error{Refusals: []client.Refusal{{Holder: "projects/acme", Path: "parent", Target: target, Reason: "TARGET_MISSING"}}},
+		},
+		{
+			because(t, codes.FailedPrecondition, "BLOCKED", holders), client.ErrBlocked,
+			client.Error{Holders: []client.Holder{{Name: target, Text: "refers to projects/acme in parent"}}},
+		},
 		{because(t, codes.FailedPrecondition, "BLOCK_DELETION", protected), client.ErrBlocked, client.Error{Protected: []schema.FullName{target}}},
 		{because(t, codes.InvalidArgument, "INVALID", fields), client.ErrInvalid, client.Error{Fields: []client.Field{{Path: "body.size", Problem: "is too large"}}}},
 		{because(t, codes.NotFound, "NOT_FOUND"), client.ErrNotFound, client.Error{}},
@@ -171,8 +188,10 @@ func TestErrorsHaveClassesAndDetails(t *testing.T) {
 		{because(t, codes.AlreadyExists, "REQUEST_REUSED"), client.ErrInvalid, client.Error{}},
 		{because(t, codes.FailedPrecondition, "DELETING"), client.ErrDeleting, client.Error{}},
 		{because(t, codes.PermissionDenied, "DENIED"), client.ErrDenied, client.Error{}},
-		{because(t, codes.PermissionDenied, "DECOMMISSIONED", refusals), client.ErrRefused,
-			client.Error{Refusals: []client.Refusal{{Holder: "projects/acme", Path: "parent", Target: target, Reason: "TARGET_MISSING"}}}},
+		{
+			because(t, codes.PermissionDenied, "DECOMMISSIONED", refusals), client.ErrRefused,
+			client.Error{Refusals: []client.Refusal{{Holder: "projects/acme", Path: "parent", Target: target, Reason: "TARGET_MISSING"}}},
+		},
 	} {
 		c := open(t, stub.New(t, stub.Services{Resources: &scripted{script: []error{test.err}}}))
 		_, err := c.Delete(t.Context(), acme, client.Version{})

@@ -144,6 +144,7 @@ func New(f File, cache string) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("connect to the registry: %w", err)
 	}
+	dial = append(dial, grpc.WithChainUnaryInterceptor(checkSize))
 	return &Client{
 		Registry: registryv1.NewRegistryServiceClient(conn), credentials: credentials, dial: dial, registry: conn, cache: cache,
 		region: f.Region, conns: map[schema.DeploymentID]connection{},

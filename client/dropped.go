@@ -28,8 +28,10 @@ func (c *Client) UnusedPatterns(ctx context.Context, present, next *schema.Envir
 		}
 		for _, p := range dropped {
 			if problem := c.stranded(ctx, p); problem != "" {
-				stranded = append(stranded, schema.Problem{Pos: p.Pos, Message: problem,
-					Remedy: "delete them, or describe the version with patterns_dropped: keep, so that they can be read and deleted"})
+				stranded = append(stranded, schema.Problem{
+					Pos: p.Pos, Message: problem,
+					Remedy: "delete them, or describe the version with patterns_dropped: keep, so that they can be read and deleted",
+				})
 				continue
 			}
 			unused = append(unused, &registryv1.UnusedPattern{

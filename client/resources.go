@@ -50,6 +50,46 @@ func (c *Client) Update(ctx context.Context, r *resourcev1.Resource, mask ...str
 	})
 }
 
+// Write is one write of a batch: a *resourcev1.Resource in Create or Put, or an Update with a mask.
+type Write = resourcev1.BatchWriteResourcesRequest_Write
+
+// PutOf, CreateOf and UpdateOf are writes of a batch; the name of the resource is the full one.
+func PutOf(r *resourcev1.Resource) *Write {
+	return &Write{Write: &resourcev1.BatchWriteResourcesRequest_Write_Put{Put: r}}
+}
+
+// CreateOf fails with ErrExists if there is a resource of this name.
+func CreateOf(r *resourcev1.Resource) *Write {
+	return &Write{Write: &resourcev1.BatchWriteResourcesRequest_Write_Create{Create: r}}
+}
+
+// UpdateOf replaces the fields in the mask.
+func UpdateOf(r *resourcev1.Resource, mask ...string) *Write {
+	return &Write{Write: &resourcev1.BatchWriteResourcesRequest_Write_Update{
+		Update: &resourcev1.UpdateResourceRequest{Resource: r, UpdateMask: &fieldmaskpb.FieldMask{Paths: mask}},
+	}}
+}
+
+// Batch writes all resources of one deployment, or none; they may refer to one another. It returns them in the order of the writes.
+func (c *Client) Batch(ctx context.Context, at schema.DeploymentID, writes ...*Write) ([]*resourcev1.Resource, error) {
+	return c.batch(ctx, at, &resourcev1.BatchWriteResourcesRequest{Writes: writes, RequestId: requestID(ctx)})
+}
+
+// Validate returns what Batch would store, with defaults, or fails as it would; nothing is stored. New resources have no uid, and the
+// others the revision that is stored.
+func (c *Client) Validate(ctx context.Context, at schema.DeploymentID, writes ...*Write) ([]*resourcev1.Resource, error) {
+	return c.batch(ctx, at, &resourcev1.BatchWriteResourcesRequest{Writes: writes, ValidateOnly: true})
+}
+
+func (c *Client) batch(ctx context.Context, at schema.DeploymentID, req *resourcev1.BatchWriteResourcesRequest) (out []*resourcev1.Resource, err error) {
+	err = c.untilDefinite(ctx, at, req.GetRequestId(), func(ctx context.Context, door resourcev1.ResourceServiceClient) error {
+		answer, err := door.BatchWriteResources(ctx, req)
+		out = answer.GetResources()
+		return err
+	})
+	return out, err
+}
+
 // Version selects one incarnation of a resource, or one state of it. Its zero value selects any.
 type Version struct {
 	UID      string

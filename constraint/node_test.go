@@ -297,12 +297,12 @@ func TestAResultOfAReplacedSubscriptionIsDropped(t *testing.T) {
 	})
 }
 
-// The work for a deployment that is reachable again begins at once: nothing waits until the end of a back-off.
+// The work for a deployment that is reachable again begins at once: nothing waits until the end of a back-off. Others keep theirs.
 func TestADeploymentThatIsReachableAgainGetsItsWorkAtOnce(t *testing.T) {
 	inNode(t, func(s *streams, r *recorder) {
 		away := true
 		r.handle = func(_ context.Context, what string) error {
-			if away && strings.Contains(what, "us-west2") {
+			if away && strings.Contains(what, "us-west2") || strings.Contains(what, "eastus2") {
 				return errors.New("away")
 			}
 			return nil
@@ -311,6 +311,7 @@ func TestADeploymentThatIsReachableAgainGetsItsWorkAtOnce(t *testing.T) {
 		s.deletions[near] <- deletion("x")
 		s.deletions[near] <- endOfDeletions("p1")
 		s.work <- work(schema.Release, near, 1)
+		s.work <- work(schema.Release, far, 2)
 		time.Sleep(time.Minute)
 		s.deletions[near] <- cutDeletion
 		time.Sleep(10 * time.Second)

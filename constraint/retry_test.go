@@ -97,3 +97,30 @@ func TestOnlyASweepingNodeLooksForExpiredBlockades(t *testing.T) {
 		require.NoError(t, <-done)
 	})
 }
+
+// After a success the back-off begins anew: the next failure is tried again at once.
+func TestAFailureAfterASuccessIsTriedAgainAtOnce(t *testing.T) {
+	inNode(t, func(s *streams, r *recorder) {
+		fails := errors.New("away")
+		r.handle = func(context.Context, string) error {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			return fails
+		}
+		set := func(err error) {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			fails = err
+		}
+		s.work <- endOfWork()
+		s.work <- work(schema.Release, near, 1)
+		time.Sleep(time.Minute)
+		set(nil)
+		time.Sleep(10 * time.Second)
+		set(errors.New("away again"))
+		r.take()
+		s.work <- work(schema.Release, near, 2)
+		time.Sleep(400 * time.Millisecond)
+		require.GreaterOrEqual(t, len(r.take()), 3)
+	})
+}

@@ -188,8 +188,8 @@ func (l *loop) finish(r result) {
 	var part *schema.PartError
 	if errors.As(r.err, &part) {
 		r.waiting = append(r.waiting, part.Failed...)
-		l.log(r).Warn("pieces of work failed, they are tried again", zap.Int("failed", len(part.Failed)), zap.Error(part.Cause))
 	}
+	l.report(t, r, part)
 	if r.err == nil || part != nil {
 		t.atOnce()
 		t.settle(l.work, r)
@@ -208,9 +208,32 @@ func (l *loop) finish(r result) {
 func (l *loop) failed(t *task, r result) {
 	wait := t.backoff.Next()
 	t.notYet = time.Now().Add(wait)
-	l.log(r).Warn("a handler failed, it is tried again", zap.Duration("in", wait), zap.Error(r.err))
 	t.queue = append(t.queue, r.seqs...)
 	t.wanted = t.wanted || r.key.task == resolving
+}
+
+// report logs the first failure of a task, and its next success. Failures in between are for debugging: status shows the last one.
+func (l *loop) report(t *task, r result, part *schema.PartError) {
+	level := zap.WarnLevel
+	if t.failing {
+		level = zap.DebugLevel
+	}
+	switch {
+	case part != nil:
+		l.log(r).Log(level, "pieces of work failed, they are tried again", zap.Int("failed", len(part.Failed)), zap.Error(part.Cause))
+	case r.err != nil:
+		l.log(r).Log(level, "a handler failed, it is tried again", zap.Error(r.err))
+	case t.failing && !r.didSomething():
+		return // it shows nothing
+	case t.failing:
+		l.log(r).Info("a handler works again")
+	}
+	t.failing = r.err != nil
+}
+
+// didSomething reports whether a batch called other deployments or the database, as each of the tasks without items does.
+func (r *result) didSomething() bool {
+	return r.items > 0 || r.key.task == resolving || r.key.task == sweeping
 }
 
 func (l *loop) log(r result) *zap.Logger {
@@ -226,9 +249,13 @@ func (l *loop) acted(d *deletions, r result) {
 		return
 	}
 	d.done(r.batch, r.failed)
+	level := zap.WarnLevel
+	if r.batch.retry {
+		level = zap.DebugLevel // it was logged when it failed first
+	}
 	for _, deletion := range r.batch.deletions {
 		if cause := r.failed[deletion.UID]; cause != nil && !errors.Is(cause, schema.ErrUnfinished) {
-			l.log(r).Warn("a deletion cannot be carried out here yet, it is tried again", zap.String("name", deletion.Name), zap.Error(cause))
+			l.log(r).Log(level, "a deletion cannot be carried out here yet, it is tried again", zap.String("name", deletion.Name), zap.Error(cause))
 		}
 	}
 }

@@ -32,6 +32,8 @@ type task struct {
 	running bool
 	backoff retry.Backoff
 	notYet  time.Time // a batch failed: the next one begins after this
+	// failing: the last batch failed, or pieces of it. The log has one line when this begins and one when it ends.
+	failing bool
 }
 
 // postponed is a key that is tried again when due.

@@ -2,6 +2,7 @@ package constraint
 
 import (
 	"context"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -60,18 +61,26 @@ func (l *loop) keepWatching(ctx context.Context, from schema.DeploymentID, watch
 	ctx, cancel := context.WithCancel(ctx)
 	run := &watchRun{cancel: cancel, done: make(chan struct{})}
 	log := l.cfg.Logger.With(zap.String("node", l.cfg.Name), zap.Stringer("deployment", from))
+	var lost atomic.Bool
 	go func() {
 		defer close(run.done)
 		retry.Forever(ctx, retry.Backoff{}, func(ctx context.Context) error {
 			if err := l.send(ctx, event{from: from, run: run, started: true}); err != nil {
 				return err
 			}
-			err := retry.Watch(ctx, func(ctx context.Context, heard func()) error { return watch(ctx, run, heard) })
+			err := retry.Watch(ctx, func(ctx context.Context, heard func()) error {
+				return watch(ctx, run, func() {
+					heard()
+					if lost.Swap(false) {
+						log.Info("a watch works again")
+					}
+				})
+			})
 			_ = l.send(ctx, event{from: from, run: run, lost: true}) // fails only when the watch is stopped
 			return err
 		}, func(err error, pause time.Duration, repeated bool) {
 			level := zap.InfoLevel
-			if repeated {
+			if lost.Swap(true) || repeated {
 				level = zap.DebugLevel
 			}
 			log.Log(level, "a watch ended, it is opened again", zap.Error(err), zap.Duration("in", pause))

@@ -62,6 +62,8 @@ type Client struct {
 	rightsLost bool
 	// another is the reason why the registry knows another database of this deployment; nil while it does not.
 	another atomic.Pointer[string]
+	// heard is the time of the last message of the registry; nil before the first. Stored by Run.
+	heard atomic.Pointer[time.Time]
 	// unlisted is the time since which the registry does not list this deployment; nil while it does.
 	unlisted atomic.Pointer[time.Time]
 }
@@ -109,6 +111,14 @@ func (c *Client) Problem() string {
 		return *p
 	}
 	return c.registration.why()
+}
+
+// Heard returns the time of the last message of the registry, zero before the first, and whether it is followed now.
+func (c *Client) Heard() (last time.Time, followed bool) {
+	if t := c.heard.Load(); t != nil {
+		return *t, c.problem.Load() == nil
+	}
+	return last, false
 }
 
 // Unlisted reports whether the registry has an environment without this deployment, which is not taken, and since when.
@@ -191,6 +201,8 @@ func (c *Client) follow(ctx context.Context, b *builder) error {
 				return err
 			}
 			heard()
+			now := time.Now()
+			c.heard.Store(&now)
 			c.take(ctx, b, msg)
 		}
 	})
@@ -243,16 +255,17 @@ func (c *Client) lists(env *schema.Environment) bool {
 	return true
 }
 
-// keepRights gives an environment without rights the last declared ones. A registry in which rights were declared has some from then
-// on, at least an empty declaration, unless its database has lost commits or is another one: that must not open everything.
+// keepRights gives an environment without rights, or with an earlier declaration, the last declared ones. A registry in which rights
+// were declared has that declaration or a later one from then on, at least an empty one, unless its database has lost commits or is
+// another one: that must not open anything.
 func (c *Client) keepRights(env *schema.Environment) {
-	if env.Rights != nil {
+	if c.rights == nil || env.Rights != nil && env.Rights.Declaration >= c.rights.Declaration {
 		c.rights, c.rightsLost = env.Rights, false
 		return
 	}
-	if c.rights != nil && !c.rightsLost {
+	if !c.rightsLost {
 		c.rightsLost = true
-		c.cfg.Logger.Warn("the registry no longer has any rights; the last declared ones stay in use: apply them again")
+		c.cfg.Logger.Warn("the registry no longer has the last declared rights; they stay in use: apply them again", zap.Bool("has_earlier", env.Rights != nil))
 	}
 	env.Rights = c.rights
 }

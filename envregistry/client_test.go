@@ -9,7 +9,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/fullstorydev/grpchan/inprocgrpc"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
@@ -17,6 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/db-controller/db-controller/envregistry"
+	"github.com/db-controller/db-controller/internal/inprocess"
 	"github.com/db-controller/db-controller/schema"
 	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
 )
@@ -126,7 +126,7 @@ func inClient(t *testing.T, test func(t *testing.T, r *registry, k *keeper, envi
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		r, k := &registry{say: make(chan *registryv1.WatchEnvironmentResponse)}, &keeper{}
-		channel := &inprocgrpc.Channel{}
+		channel := &inprocess.Channel{}
 		registryv1.RegisterRegistryServiceServer(channel, r)
 		client, err := envregistry.New(envregistry.Config{Deployment: self, Address: "here:1", Registry: channel, Keeper: k, Logger: zap.NewNop()})
 		require.NoError(t, err)
@@ -228,7 +228,7 @@ func TestAnEnvironmentThatCouldNotBeKeptIsKeptLater(t *testing.T) {
 func TestAnEnvironmentWithoutTheDeploymentIsNotTaken_I27(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, k := &registry{say: make(chan *registryv1.WatchEnvironmentResponse)}, &keeper{}
-		channel := &inprocgrpc.Channel{}
+		channel := &inprocess.Channel{}
 		registryv1.RegisterRegistryServiceServer(channel, r)
 		client, err := envregistry.New(envregistry.Config{Deployment: self, Address: "here:1", Registry: channel, Keeper: k, Logger: zap.NewNop()})
 		require.NoError(t, err)
@@ -281,7 +281,7 @@ func TestAStartBesideAnEmptyRegistryKeepsTheEnvironment_I27(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := &registry{say: make(chan *registryv1.WatchEnvironmentResponse)}
-				channel := &inprocgrpc.Channel{}
+				channel := &inprocess.Channel{}
 				registryv1.RegisterRegistryServiceServer(channel, r)
 				client, err := envregistry.New(envregistry.Config{Deployment: self, Address: "here:1", Registry: channel, Keeper: keeper, Logger: zap.NewNop()})
 				require.NoError(t, err)
@@ -304,21 +304,21 @@ func TestAStartBesideAnEmptyRegistryKeepsTheEnvironment_I27(t *testing.T) {
 }
 
 // A registry that was restored to a time before rights were declared opens nothing, for the process that runs and at the next start:
-// only a declaration replaces a declaration.
+// only a later declaration replaces a declaration.
 func TestARegistryWithoutRightsDoesNotEndDeclaredOnes(t *testing.T) {
-	declare := func(deny bool) *registryv1.WatchEnvironmentResponse {
+	declare := func(deny bool, declaration int64) *registryv1.WatchEnvironmentResponse {
 		return &registryv1.WatchEnvironmentResponse{Event: &registryv1.WatchEnvironmentResponse_Upsert{Upsert: &registryv1.WatchEnvironmentResponse_Change{
-			Item: &registryv1.WatchEnvironmentResponse_Change_Rights{Rights: &registryv1.Rights{Deny: deny}},
+			Item: &registryv1.WatchEnvironmentResponse_Change_Rights{Rights: &registryv1.Rights{Deny: deny, Declaration: declaration}},
 		}}}
 	}
 	listed := []schema.Deployment{{DeploymentID: self, Version: "v1", Address: "here:1", Generation: 2}}
 	for name, keeper := range map[string]envregistry.Keeper{
-		"the process runs": &keeper{}, "the process starts": kept{&schema.Environment{Deployments: listed, Rights: &schema.Rights{Deny: true}}},
+		"the process runs": &keeper{}, "the process starts": kept{&schema.Environment{Deployments: listed, Rights: &schema.Rights{Deny: true, Declaration: 20}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := &registry{say: make(chan *registryv1.WatchEnvironmentResponse)}
-				channel := &inprocgrpc.Channel{}
+				channel := &inprocess.Channel{}
 				registryv1.RegisterRegistryServiceServer(channel, r)
 				client, err := envregistry.New(envregistry.Config{Deployment: self, Address: "here:1", Registry: channel, Keeper: keeper, Logger: zap.NewNop()})
 				require.NoError(t, err)
@@ -334,7 +334,7 @@ func TestARegistryWithoutRightsDoesNotEndDeclaredOnes(t *testing.T) {
 				}
 				if name == "the process runs" {
 					require.Nil(t, say(upsert(self.Region), end("1")), "nothing was declared")
-					require.True(t, say(declare(true), bookmark("2")).Deny)
+					require.True(t, say(declare(true, 20), bookmark("2")).Deny)
 					r.mu.Lock()
 					r.refuse = status.Error(codes.OutOfRange, "reset")
 					r.mu.Unlock()
@@ -343,7 +343,8 @@ func TestARegistryWithoutRightsDoesNotEndDeclaredOnes(t *testing.T) {
 				}
 				require.True(t, say(upsert(self.Region), end("3")).Deny, "a snapshot without rights")
 				require.True(t, say(upsert("elsewhere"), bookmark("4")).Deny)
-				require.False(t, say(declare(false), bookmark("5")).Deny, "a declaration")
+				require.True(t, say(declare(false, 10), bookmark("5")).Deny, "an earlier declaration")
+				require.False(t, say(declare(false, 30), bookmark("6")).Deny, "a later declaration")
 				cancel()
 				require.NoError(t, <-done)
 			})

@@ -8,7 +8,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/fullstorydev/grpchan/inprocgrpc"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
@@ -16,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/db-controller/db-controller/envregistry"
+	"github.com/db-controller/db-controller/internal/inprocess"
 	"github.com/db-controller/db-controller/schema"
 	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
 )
@@ -104,7 +104,7 @@ func leading(t *testing.T, address string, generation int64, test func(t *testin
 	synctest.Test(t, func(t *testing.T) {
 		b := &book{changed: make(chan struct{})}
 		b.say(address, generation)
-		channel := &inprocgrpc.Channel{}
+		channel := &inprocess.Channel{}
 		registryv1.RegisterRegistryServiceServer(channel, b)
 		client, err := envregistry.New(envregistry.Config{Deployment: self, Address: "here:1", Registry: channel, Keeper: forgetful{}, Logger: zap.NewNop()})
 		require.NoError(t, err)
@@ -193,7 +193,7 @@ func TestReadyMeansThatThisAddressIsRegistered(t *testing.T) {
 func TestTwoLeadersRegisterInTurnsSlowly(t *testing.T) {
 	leading(t, "there:1", 3, func(t *testing.T, b *book, client *envregistry.Client) {
 		ctx, cancel := context.WithCancel(t.Context())
-		channel := &inprocgrpc.Channel{}
+		channel := &inprocess.Channel{}
 		registryv1.RegisterRegistryServiceServer(channel, b)
 		other, err := envregistry.New(envregistry.Config{Deployment: self, Address: "other:1", Registry: channel, Keeper: forgetful{}, Logger: zap.NewNop()})
 		require.NoError(t, err)
@@ -222,7 +222,7 @@ func TestAStartWithoutARegistryKeepsTheRegistration(t *testing.T) {
 	for _, address := range []string{"here:1", "there:1"} {
 		synctest.Test(t, func(t *testing.T) {
 			client, err := envregistry.New(envregistry.Config{
-				Deployment: self, Address: "here:1", Registry: &inprocgrpc.Channel{}, Logger: zap.NewNop(),
+				Deployment: self, Address: "here:1", Registry: &inprocess.Channel{}, Logger: zap.NewNop(),
 				Keeper: kept{&schema.Environment{Deployments: []schema.Deployment{{DeploymentID: self, Version: "v1", Address: address, Generation: 2}}}},
 			})
 			require.NoError(t, err)

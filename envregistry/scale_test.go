@@ -8,7 +8,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/fullstorydev/grpchan/inprocgrpc"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
@@ -16,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/db-controller/db-controller/envregistry"
+	"github.com/db-controller/db-controller/internal/inprocess"
 	"github.com/db-controller/db-controller/schema"
 	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
 	"github.com/db-controller/db-controller/schema/wire"
@@ -179,7 +179,7 @@ func TestThousandsOfDeploymentsFollowOneRegistry(t *testing.T) {
 			running := 0
 			for i := 0; i < deployments; i += oneIn {
 				running++
-				channel := (&inprocgrpc.Channel{}).WithCloner(inprocgrpc.CloneFunc(func(m any) (any, error) { return m, nil }))
+				channel := &inprocess.Channel{Share: true}
 				registryv1.RegisterRegistryServiceServer(channel, f)
 				d := env.Deployments[i]
 				client, err := envregistry.New(envregistry.Config{Deployment: d.DeploymentID, Address: d.Address, Registry: channel, Keeper: forgetful{}, Logger: zap.NewNop()})

@@ -37,6 +37,13 @@ type ConfirmPeers interface {
 type Confirm struct {
 	Store ConfirmStore
 	Peers ConfirmPeers
+	// Rights asks for rights to block; nil: none is wanted.
+	Rights RightAcquirer
+}
+
+// RightAcquirer asks another deployment for the rights to block its resources without asking.
+type RightAcquirer interface {
+	Acquire(ctx context.Context, at schema.DeploymentID, targets []int64) error
 }
 
 // Handle is Handler.
@@ -56,5 +63,8 @@ func (h *Confirm) Handle(ctx context.Context, to schema.DeploymentID, seqs []int
 		}
 		m.Confirmed = confirmed
 	}
-	return nil, h.Store.Delivered(ctx, m)
+	if err := h.Store.Delivered(ctx, m); err != nil || len(m.Wanted) == 0 || h.Rights == nil {
+		return nil, err
+	}
+	return nil, h.Rights.Acquire(ctx, to, m.Wanted)
 }

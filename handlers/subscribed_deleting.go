@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/db-controller/db-controller/internal/crash"
+	"github.com/db-controller/db-controller/internal/trace"
 	"github.com/db-controller/db-controller/schema"
 )
 
@@ -44,6 +45,23 @@ const (
 // fails now or has failed earlier. A crash in between repeats the batch, without effect. It returns the deletions that
 // fail now, and with schema.ErrUnfinished those that have more holders than one run handles.
 func (h *SubscribedDeleting) Handle(ctx context.Context, from schema.DeploymentID, deletions []schema.Deletion, position string, earlier []uuid.UUID, again bool) (map[uuid.UUID]error, error) {
+	ctx, end := trace.Continue(ctx, "act upon deletions", parents(deletions))
+	failed, err := h.handle(ctx, from, deletions, position, earlier, again)
+	end(err)
+	return failed, err
+}
+
+// parents are the spans of the requests that began the deletions.
+func parents(of []schema.Deletion) (out []string) {
+	for _, d := range of {
+		if d.Cause != nil && d.Cause.TraceParent != "" {
+			out = append(out, d.Cause.TraceParent)
+		}
+	}
+	return out
+}
+
+func (h *SubscribedDeleting) handle(ctx context.Context, from schema.DeploymentID, deletions []schema.Deletion, position string, earlier []uuid.UUID, again bool) (map[uuid.UUID]error, error) {
 	epoch := h.Store.PresentEpoch() // before acting: effects that a failover loses are not acknowledged
 	patience := patienceNew
 	if again {

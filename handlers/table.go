@@ -20,7 +20,7 @@ type Handler interface {
 type Actions struct {
 	// Owned pending.
 	Confirm, Release, LetGo, CheckOwners, UpgradeOwners, Derive, CleanUpDecommissioned Handler
-	AnnounceEpoch, ConfirmAgain, VerifyBlockades                                       Handler
+	AnnounceEpoch, ConfirmAgain, VerifyBlockades, LookAtRight                          Handler
 	// Owned deleting.
 	Finalise, DropOwners Handler
 }
@@ -50,6 +50,7 @@ func NewTable(a Actions) (*Table, error) {
 		{schema.AnnounceEpoch, "owned_pending_announce", a.AnnounceEpoch},
 		{schema.ConfirmAgain, "owned_pending_recover", a.ConfirmAgain},
 		{schema.VerifyBlockades, "owned_pending_recover", a.VerifyBlockades},
+		{schema.LookAtRight, "owned_pending", a.LookAtRight},
 		{schema.Finalise, "owned_deleting", a.Finalise},
 		{schema.DropOwners, "owned_deleting_owners", a.DropOwners},
 	}}

@@ -24,7 +24,7 @@ func actions() handlers.Actions {
 	h := handler(nothing)
 	return handlers.Actions{
 		Confirm: h, Release: h, LetGo: h, CheckOwners: h, UpgradeOwners: h, Derive: h, CleanUpDecommissioned: h,
-		AnnounceEpoch: h, ConfirmAgain: h, VerifyBlockades: h, Finalise: h, DropOwners: h,
+		AnnounceEpoch: h, ConfirmAgain: h, VerifyBlockades: h, LookAtRight: h, Finalise: h, DropOwners: h,
 	}
 }
 

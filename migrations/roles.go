@@ -20,7 +20,7 @@ var rolePrefix = regexp.MustCompile(`^[a-z][a-z0-9_]{0,40}$`)
 
 // Roles creates the roles of a migrated database, or brings them up to date: <prefix>_owner, which owns all tables and is
 // used for migrations only; <prefix>_api and, for a deployment, <prefix>_controller, which the user of a serving process
-// needs both; <prefix>_audit, which may read the history, but neither the bodies of resources nor secrets. Roles belong to
+// needs both; <prefix>_application, for a program that writes resources in its own transactions; <prefix>_audit, which may read the history, but neither the bodies of resources nor secrets. Roles belong to
 // the whole server: databases of one server need different prefixes. The user of dsn has to have CREATEROLE.
 func Roles(ctx context.Context, dsn string, set Set, prefix string) error {
 	if !rolePrefix.MatchString(prefix) {

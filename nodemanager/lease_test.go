@@ -76,10 +76,10 @@ func (p *process) Renew(_ context.Context, member uuid.UUID) (g schema.Grant, er
 	return g, nil
 }
 
-func (p *process) Release(_ context.Context, member uuid.UUID, shards []uint32) error {
+func (p *process) Release(ctx context.Context, member uuid.UUID, shards []uint32) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.away {
+	if p.away || ctx.Err() != nil {
 		return errAway
 	}
 	if len(shards) == 0 {
@@ -268,40 +268,46 @@ func TestNodesThatStartAnewAreToldWhatToFollow_I13(t *testing.T) {
 	})
 }
 
-// leading is a process whose surplus has the shard that leads.
+// leading is a process that has to release the shard that leads at its second renewal.
 type leading struct {
 	*process
-	w       *world
-	surplus []uint32
-	// running is the number of nodes when the process left; released what was released before.
-	running  int
+	w        *world
+	renewals int
 	released [][]uint32
+	worked   []int  // the number of nodes on the released shards, at each release
 	leads    []bool // whether it led at each release
 	led      bool
 }
 
 func (l *leading) Renew(ctx context.Context, member uuid.UUID) (schema.Grant, error) {
 	g, err := l.process.Renew(ctx, member)
-	g.Surplus, l.surplus = l.surplus, nil
+	if l.renewals++; l.renewals == 2 {
+		g.Surplus = []uint32{0}
+	}
 	return g, err
 }
 
 func (l *leading) Release(ctx context.Context, member uuid.UUID, shards []uint32) error {
 	l.w.mu.Lock()
-	l.running = l.w.running
+	worked := 0
+	for s, nodes := range l.w.shards {
+		if len(shards) == 0 || slices.Contains(shards, s) {
+			worked += nodes
+		}
+	}
 	l.w.mu.Unlock()
-	l.released, l.leads = append(l.released, shards), append(l.leads, l.led)
+	l.released, l.worked, l.leads = append(l.released, shards), append(l.worked, worked), append(l.leads, l.led)
 	return l.process.Release(ctx, member, shards)
 }
 
-// Before a process releases shards to others, its nodes have ended, and it does not speak for the deployment any more.
+// Before a process releases shards to others, their nodes have ended, and it does not speak for the deployment any more.
 func TestShardsAreReleasedAfterTheirNodesHaveEnded_I18(t *testing.T) {
 	inTable(t, func(t *testing.T, w *world) {
-		l := &leading{process: w.leases.process(), w: w, surplus: []uint32{0}}
+		l := &leading{process: w.leases.process(), w: w}
 		envs := make(chan *schema.Environment, 1)
 		m, err := nodemanager.New(nodemanager.Config{
 			Deployment: self, Environments: envs, Store: idleStore, Logger: zap.NewNop(),
-			Sharing: nodemanager.Sharing{Leases: l, TTL: ttl, Leads: func(leads bool) { l.led = leads }},
+			Sharing: nodemanager.Sharing{Leases: l, TTL: ttl, Nodes: 2, Leads: func(leads bool) { l.led = leads }},
 			NewNode: func(share nodemanager.Share) (nodemanager.Runner, error) { return node{w, share}, nil },
 		})
 		require.NoError(t, err)
@@ -309,12 +315,62 @@ func TestShardsAreReleasedAfterTheirNodesHaveEnded_I18(t *testing.T) {
 		done := make(chan error)
 		go func() { done <- m.Run(ctx) }()
 		envs <- environment(t, "b.example.com/us-west2@v1")
-		require.Equal(t, schema.RingSize-1, w.worked(t))
+		require.Equal(t, schema.RingSize, w.worked(t))
+		time.Sleep(ttl/5 + 1500*time.Millisecond) // the node of shard 0 takes a second to end
+		synctest.Wait()
 		require.Equal(t, [][]uint32{{0}}, l.released)
-		require.Equal(t, []bool{false}, l.leads)
 		cancel()
 		require.NoError(t, <-done)
-		require.Len(t, l.released, 2)
-		require.Zero(t, l.running)
+		require.Equal(t, [][]uint32{{0}, nil}, l.released)
+		require.Equal(t, []int{0, 0}, l.worked)
+		require.Equal(t, []bool{false, false}, l.leads)
+	})
+}
+
+// delayed is a process whose renewals are answered late.
+type delayed struct {
+	*process
+	by time.Duration // guarded by mu
+}
+
+func (d *delayed) delay(by time.Duration) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.by = by
+}
+
+func (d *delayed) Renew(ctx context.Context, member uuid.UUID) (schema.Grant, error) {
+	g, err := d.process.Renew(ctx, member)
+	d.mu.Lock()
+	by := d.by
+	d.mu.Unlock()
+	time.Sleep(by)
+	return g, err
+}
+
+// The lease of a process counts from before the renewal that was answered last: its nodes end when other processes may take its shards,
+// however late that answer came.
+func TestALeaseCountsFromBeforeItsRenewal_I18(t *testing.T) {
+	inTable(t, func(t *testing.T, w *world) {
+		d := &delayed{process: w.leases.process()}
+		envs := make(chan *schema.Environment, 1)
+		m, err := nodemanager.New(nodemanager.Config{
+			Deployment: self, Environments: envs, Store: idleStore, Logger: zap.NewNop(), Sharing: nodemanager.Sharing{Leases: d, TTL: ttl},
+			NewNode: func(share nodemanager.Share) (nodemanager.Runner, error) { return node{w, share}, nil },
+		})
+		require.NoError(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- m.Run(ctx) }()
+		envs <- environment(t, "b.example.com/us-west2@v1")
+		require.Equal(t, schema.RingSize, w.worked(t))
+		d.delay(4 * time.Second) // of the renewal that comes after a second
+		time.Sleep(4500 * time.Millisecond)
+		d.delay(0)
+		d.cut(true)
+		time.Sleep(4 * time.Second) // it expired after 6 s, and the nodes take a second to end
+		require.Zero(t, w.worked(t))
+		cancel()
+		require.NoError(t, <-done)
 	})
 }

@@ -41,6 +41,8 @@ type world struct {
 	followed int // guarded by mu; how often the kept one was taken
 	// pointedTo are the referenced deployments of the store; guarded by mu once the manager runs.
 	pointedTo []schema.DeploymentID
+	read      int // guarded by mu; how often they were read
+	refreshed int // guarded by mu; how often the store got a model of newer descriptors
 }
 
 func (w *world) say(format string, args ...any) {
@@ -66,6 +68,9 @@ type node struct {
 func (n node) Run(ctx context.Context) error {
 	n.w.mu.Lock()
 	n.w.running++
+	if n.share.First != slices.Contains(n.share.Shards, 0) {
+		n.w.log = append(n.w.log, fmt.Sprintf("first: %v, with the shards %v", n.share.First, n.share.Shards))
+	}
 	for _, s := range n.share.Shards {
 		n.w.shards[s]++
 		for _, other := range n.w.workers[s] { // one that was given up may still run, without effect
@@ -106,6 +111,12 @@ func (n node) Run(ctx context.Context) error {
 	}
 }
 
+func (w *world) reads() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.read
+}
+
 func (w *world) subscriptions() (all []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -132,8 +143,10 @@ func (w *world) store() nodemanager.Store {
 		PointedTo: func(context.Context) ([]schema.DeploymentID, error) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
+			w.read++
 			return w.pointedTo, w.away
 		},
+		Refresh: func(*schema.Model) { w.mu.Lock(); defer w.mu.Unlock(); w.refreshed++ },
 		Renewed: w.renewed,
 	}
 }
@@ -236,6 +249,10 @@ func TestADeploymentThatReferencesStillPointToIsFollowed(t *testing.T) {
 		envs <- environment(t, "b.example.com/us-west2@v1", "c.example.com/us-west2@v1", "c.example.com/eastus2@v1")
 		synctest.Wait()
 		require.Equal(t, []string{"b.example.com/us-west2@v1", "c.example.com/us-west2@v1"}, w.subscriptions())
+		before := w.reads()
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		require.Equal(t, 10, w.reads()-before, "once each second, and the subscriptions are not sent again")
 	})
 }
 
@@ -253,6 +270,18 @@ func TestADeploymentThatReferencesPointToLaterIsFollowedWithoutTheRegistry(t *te
 		synctest.Wait()
 		require.Equal(t, []string{"b.example.com/us-west2@v1", "c.example.com/us-west2@v1"}, w.subscriptions())
 		require.Empty(t, w.take(), "no version is switched for it")
+	})
+}
+
+// The store knows the names of kinds in versions that were described after its own began to run.
+func TestEachEnvironmentRefreshesTheModel(t *testing.T) {
+	inManager(t, func(w *world, _ *nodemanager.Manager, envs chan *schema.Environment) {
+		for range 3 {
+			envs <- environment(t, "b.example.com/us-west2@v1")
+			synctest.Wait()
+		}
+		require.Equal(t, 3, w.refreshed)
+		require.Equal(t, []string{"switch to v1 with 0 nodes running"}, w.take())
 	})
 }
 

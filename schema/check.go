@@ -78,6 +78,7 @@ func checkKindDescriptor(ps *Problems, d *Descriptor, k *Kind, all map[ServiceVe
 		}
 	}
 	checkTable(ps, k)
+	checkFields(ps, k)
 	for i := range k.Parents {
 		checkParent(ps, d, k, &k.Parents[i], all)
 	}
@@ -153,7 +154,7 @@ func checkParentRegion(ps *Problems, p *Parent, target *Kind) {
 
 // checkTarget returns the kind that a reference names, or nil after it added the problem.
 func checkTarget(ps *Problems, d *Descriptor, pos Pos, target string, all map[ServiceVersion]*Descriptor) *Kind {
-	id, err := d.kindID(target)
+	id, err := d.KindID(target)
 	if err != nil {
 		ps.add(pos, "", "%v", err)
 		return nil
@@ -205,8 +206,8 @@ func checkPreviousNames(ps *Problems, d *Descriptor, names map[string]bool) {
 	}
 }
 
-// kindID parses service/Kind, or Kind alone for a kind of the service of d.
-func (d *Descriptor) kindID(s string) (KindID, error) {
+// KindID parses service/Kind, or Kind alone for a kind of the service of d.
+func (d *Descriptor) KindID(s string) (KindID, error) {
 	if !strings.Contains(s, "/") {
 		return KindID{Service: d.Service, Kind: s}, CheckKind(s)
 	}
@@ -216,7 +217,7 @@ func (d *Descriptor) kindID(s string) (KindID, error) {
 func liesBelow(child, parent *Kind) bool {
 	for _, c := range child.Patterns {
 		for _, p := range parent.Patterns {
-			if pattern, err := ParsePattern(p); err == nil && pattern.prefixOf(c) != "" {
+			if pattern, err := ParsePattern(p); err == nil && pattern.PrefixOf(c) != "" {
 				return true
 			}
 		}

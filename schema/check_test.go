@@ -6,8 +6,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/db-controller/db-controller/schema"
 )
 
 const aService = "service: a.example.com\nversion: v1\n"
@@ -121,62 +119,6 @@ func TestNamesOfOneKindStayTogether(t *testing.T) {
 	require.Contains(t, problems(t, version("v1", "A", "B")+version("v2", "B, previous_name: A")), "are the same kind, by the previous names in versions of a.example.com; give one of them a name that no version used")
 	require.Contains(t, problems(t, version("v1", "A")+version("v2", "B, previous_name: A")+version("v3", "C, previous_name: B", "A")), "are the same kind")
 	require.Contains(t, problems(t, version("v2", "B, previous_name: A", "C, previous_name: A")), "previous_name A is the name, or the previous name, of another kind of this version")
-}
-
-func TestFindingsArePrintedWithTheirPlace(t *testing.T) {
-	t.Parallel()
-	f := schema.Finding{Level: schema.Warning, Problem: schema.Problem{Pos: schema.Pos{File: "f.yaml", Line: 3, Path: "kinds[A]"}, Message: "A blocks", Remedy: "unset it"}}
-	require.Equal(t, "f.yaml:3: kinds[A]: warning: A blocks; unset it", f.String())
-	f.Acknowledged = "they form a tree"
-	require.Equal(t, "f.yaml:3: kinds[A]: acknowledged: A blocks; they form a tree", f.String())
-	f = schema.Finding{Level: schema.Note, Problem: schema.Problem{Message: "it acts later"}}
-	require.Equal(t, "note: it acts later", f.String())
-}
-
-// Lint looks at the kinds of each version, and at the versions that it imports.
-func TestCascadesOverServicesAreFollowed(t *testing.T) {
-	t.Parallel()
-	found, _ := lint(t, lintIam+`
-service: a.example.com
-version: v1
-imports: [iam.example.com@v1]
-kinds:
-  - { kind: Fleet, patterns: ["fleets/{f}"], references: [{ path: project, targets: [iam.example.com/Project], behaviour: CASCADE_DELETE }] }
-  - { kind: Device, patterns: ["fleets/{f}/devices/{d}"], parents: [{ kind: Fleet, behaviour: CASCADE_DELETE }] }
----
-service: b.example.com
-version: v1
-imports: [a.example.com@v1, iam.example.com@v1]
-kinds:
-  - kind: Order
-    patterns: ["orders/{o}"]
-    references: [{ path: device, targets: [a.example.com/Device], behaviour: BLOCK }]
-  - kind: Note
-    patterns: ["notes/{n}"]
-    references:
-      - { path: device, targets: [a.example.com/Device], behaviour: BLOCK }
-      - { path: project, targets: [iam.example.com/Project], behaviour: CASCADE_DELETE }
-`)
-	require.Equal(t, []string{
-		"blocked-cascade b.example.com@v1 kinds[Order].references[device]",
-		"blocked-cascade b.example.com@v1 kinds[Note].references[device]", // deleted with the project, and not with the fleet alone
-	}, found)
-}
-
-func TestFindingsOfDisabledKindsAreNotes(t *testing.T) {
-	t.Parallel()
-	file, err := schema.ParseFile("f.yaml", strings.NewReader(aService+`kinds:
-  - { kind: T, patterns: ["ts/{t}"] }
-  - { kind: K, patterns: ["ts/{t}/ks/{k}"], constraints_disabled: true, parents: [{ kind: T, behaviour: BLOCK }] }
-  - { kind: L, patterns: ["ls/{l}"], constraints_disabled: true }
-`))
-	require.NoError(t, err)
-	require.NoError(t, schema.Check(file.Services))
-	findings := schema.Lint(file.Services)
-	require.Len(t, findings, 1)
-	require.Equal(t, schema.Note, findings[0].Level)
-	require.Equal(t, schema.ReferencesIgnored, findings[0].ID)
-	require.Equal(t, "kinds[K]", findings[0].Pos.Path)
 }
 
 func TestTheErrorOfAnUndeclaredReferenceHasItsRemedy(t *testing.T) {

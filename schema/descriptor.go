@@ -102,7 +102,10 @@ type Kind struct {
 	ReferableBy []string
 	// DelegationNone: no other deployment is given the right to refer to resources of this kind without asking.
 	DelegationNone bool
-	Pos            Pos
+	// Fields are rules for fields of the bodies, and Schema is a JSON Schema that every written body has to fit; nil: none.
+	Fields []Field
+	Schema map[string]any
+	Pos    Pos
 }
 
 // Parent is the kind of the resource whose name is the beginning of a child's name.

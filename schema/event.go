@@ -42,12 +42,14 @@ const (
 	AnnounceEpoch   Action = 10
 	ConfirmAgain    Action = 11
 	VerifyBlockades Action = 12
+	// LookAtRight looks whether the right to block a target of another deployment is needed any more.
+	LookAtRight Action = 13
 )
 
 var actionNames = map[Action]string{
 	Confirm: "confirm", Release: "release", Finalise: "finalise", CheckOwners: "check_owners", DropOwners: "drop_owners",
 	LetGo: "let_go", UpgradeOwners: "upgrade_owners", Derive: "derive", CleanUpDecommissioned: "clean_up_decommissioned",
-	AnnounceEpoch: "announce_epoch", ConfirmAgain: "confirm_again", VerifyBlockades: "verify_blockades",
+	AnnounceEpoch: "announce_epoch", ConfirmAgain: "confirm_again", VerifyBlockades: "verify_blockades", LookAtRight: "look_at_right",
 }
 
 func (a Action) String() string {
@@ -94,6 +96,8 @@ type Cause struct {
 	Actor     string
 	RequestID uuid.UUID // zero when the request had none
 	At        time.Time // by the clock of the root's deployment
+	// TraceParent names the span of the request in its trace, as the header traceparent does; empty without one.
+	TraceParent string
 }
 
 // PartError is the error of a batch of work of which some pieces failed: they are tried again. The other pieces are done.

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/lint"
 )
 
 func FuzzNames(f *testing.F) {
@@ -78,7 +79,7 @@ func FuzzParseFile(f *testing.F) {
 	f.Fuzz(func(_ *testing.T, s string) {
 		if file, err := schema.ParseFile("f", strings.NewReader(s)); err == nil {
 			_ = schema.Check(file.Services)
-			_ = schema.Lint(file.Services)
+			_ = lint.Services(file.Services)
 		}
 	})
 }

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
 )
 
 // Model is a compiled descriptor: it finds the kind of a name, and derives references from bodies. It is immutable; a version
@@ -41,6 +43,8 @@ type KindModel struct {
 	everPaths  []Path
 	references []referenceModel
 	parents    []referenceModel
+	fields     []fieldModel
+	schema     *jsonschema.Schema // nil: none
 }
 
 type referenceModel struct {
@@ -180,6 +184,10 @@ func (m *Model) compile(k *Kind, all map[ServiceVersion]*Descriptor) *KindModel 
 	km := &KindModel{
 		ID: KindID{Service: m.Descriptor.Service, Kind: k.Name}, previous: k.PreviousName, patterns: compilePatterns(k.Patterns),
 		Hides: k.HideWhileDeleting || k.Table != (TableName{}), Unconstrained: k.ConstraintsDisabled, ReferableBy: k.ReferableBy,
+		fields: compileFields(k),
+	}
+	if k.Schema != nil {
+		km.schema, _ = compileSchema(k.Schema)
 	}
 	if k.ConstraintsDisabled {
 		return km
@@ -199,7 +207,7 @@ func (m *Model) compile(k *Kind, all map[ServiceVersion]*Descriptor) *KindModel 
 func (m *Model) targets(names []string, all map[ServiceVersion]*Descriptor) []targetModel {
 	var out []targetModel
 	for _, name := range names {
-		id, _ := m.Descriptor.kindID(name)
+		id, _ := m.Descriptor.KindID(name)
 		of := m.Descriptor
 		for _, imp := range m.Descriptor.Imports {
 			if imp.Service == id.Service {
@@ -352,7 +360,7 @@ func ResolveName(self DeploymentID, value string) (FullName, error) {
 func (r referenceModel) parentOf(self DeploymentID, name string, body map[string]any) (Found, bool, error) {
 	t := r.targets[0]
 	for _, p := range t.patterns {
-		prefix := p.prefixOf(name)
+		prefix := p.PrefixOf(name)
 		if prefix == "" {
 			continue
 		}
@@ -379,7 +387,7 @@ func (k *KindModel) CheckRegion(self DeploymentID, name string) error {
 			continue
 		}
 		if said := p.regionOf(name); said != "" && said != self.Region {
-			return fmt.Errorf("name %q contains region %s, and this is %s: use the full name, //%s/%s/...", clip(name), clip(said), self, self.Service, clip(said))
+			return fmt.Errorf("name %q contains region %s, and this is %s: use the full name, //%s/%s/...", clip(name), clip(said), self, self.Service, clip(said)) //nolint:revive,staticcheck // the dots stand for the rest of a name
 		}
 	}
 	return nil

@@ -9,7 +9,7 @@ import (
 // Pattern is a name pattern such as projects/{project}/devices/{device}.
 type Pattern struct {
 	text     string
-	segments []string
+	Segments []string
 }
 
 // ParsePattern parses collections and {variables} in turn.
@@ -35,7 +35,7 @@ func ParsePattern(s string) (Pattern, error) {
 		}
 		seen[variable] = true
 	}
-	return Pattern{text: s, segments: segments}, nil
+	return Pattern{text: s, Segments: segments}, nil
 }
 
 func (p Pattern) String() string { return p.text }
@@ -43,7 +43,7 @@ func (p Pattern) String() string { return p.text }
 // Shape returns the pattern with * for each variable. Patterns of one shape match the same names; patterns of different
 // shapes have no name in common.
 func (p Pattern) Shape() string {
-	segments := slices.Clone(p.segments)
+	segments := slices.Clone(p.Segments)
 	for i := 1; i < len(segments); i += 2 {
 		segments[i] = "*"
 	}
@@ -52,9 +52,9 @@ func (p Pattern) Shape() string {
 
 // Match reports whether a valid relative name fits the pattern.
 func (p Pattern) Match(name string) bool {
-	for i, segment := range p.segments {
+	for i, segment := range p.Segments {
 		part, rest, more := strings.Cut(name, "/")
-		if more != (i < len(p.segments)-1) {
+		if more != (i < len(p.Segments)-1) {
 			return false
 		}
 		if i%2 == 0 && part != segment {
@@ -67,11 +67,11 @@ func (p Pattern) Match(name string) bool {
 
 // overlaps reports whether a name can fit both patterns: variables match any id, so only collections differ.
 func (p Pattern) overlaps(q Pattern) bool {
-	if len(p.segments) != len(q.segments) {
+	if len(p.Segments) != len(q.Segments) {
 		return false
 	}
-	for i := 0; i < len(p.segments); i += 2 {
-		if p.segments[i] != q.segments[i] {
+	for i := 0; i < len(p.Segments); i += 2 {
+		if p.Segments[i] != q.Segments[i] {
 			return false
 		}
 	}
@@ -80,8 +80,8 @@ func (p Pattern) overlaps(q Pattern) bool {
 
 // regionAt returns the index of the segment with the region of a resource, as in regions/{region}; -1 without one.
 func (p Pattern) regionAt() int {
-	for i := 1; i < len(p.segments); i += 2 {
-		if p.segments[i-1] == "regions" && p.segments[i] == "{region}" {
+	for i := 1; i < len(p.Segments); i += 2 {
+		if p.Segments[i-1] == "regions" && p.Segments[i] == "{region}" {
 			return i
 		}
 	}
@@ -96,13 +96,13 @@ func (p Pattern) regionOf(name string) string {
 	return ""
 }
 
-// prefixOf returns the beginning of a name that fits the pattern, or "" when the name does not lie below such a name.
-func (p Pattern) prefixOf(name string) string {
+// PrefixOf returns the beginning of a name that fits the pattern, or "" when the name does not lie below such a name.
+func (p Pattern) PrefixOf(name string) string {
 	segments := strings.Split(name, "/")
-	if len(segments) <= len(p.segments) {
+	if len(segments) <= len(p.Segments) {
 		return ""
 	}
-	prefix := strings.Join(segments[:len(p.segments)], "/")
+	prefix := strings.Join(segments[:len(p.Segments)], "/")
 	if !p.Match(prefix) {
 		return ""
 	}

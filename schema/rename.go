@@ -101,7 +101,7 @@ func reachable(from string, linked map[string][]string) []string {
 // versions do not change it, so that it can be stored.
 func rootOf(class []string, versions []*Descriptor) string {
 	ordered := slices.Clone(versions)
-	slices.SortFunc(ordered, func(a, b *Descriptor) int { return compareVersions(a.Version, b.Version) })
+	slices.SortFunc(ordered, func(a, b *Descriptor) int { return CompareVersions(a.Version, b.Version) })
 	for _, d := range ordered {
 		for _, k := range d.Kinds {
 			if slices.Contains(class, k.Name) {
@@ -112,8 +112,8 @@ func rootOf(class []string, versions []*Descriptor) string {
 	return class[0]
 }
 
-// compareVersions orders versions: v1alpha1, v1beta1, v1, v2.
-func compareVersions(a, b string) int {
+// CompareVersions orders versions: v1alpha1, v1beta1, v1, v2.
+func CompareVersions(a, b string) int {
 	parts := func(v string) (major, stage, minor int) {
 		stage = 2
 		rest := strings.TrimPrefix(v, "v")
@@ -209,8 +209,22 @@ func (m *Model) digest() string {
 	h := sha256.New()
 	for _, k := range kinds {
 		_, _ = fmt.Fprintf(h, "%s %q %s %t %t %q %s\n", k.ID.Kind, k.previous, k.patterns, k.Hides, k.Unconstrained, k.ReferableBy, k.Fingerprint())
+		if len(k.fields) > 0 || k.schema != nil { // a kind without rules has the digest of earlier programs
+			_, _ = fmt.Fprintf(h, "rules %s\n", m.rulesOf(k))
+		}
 	}
 	return m.Descriptor.Version + " " + hex.EncodeToString(h.Sum(nil)[:16])
+}
+
+// rulesOf returns the rules of a kind for bodies, as text.
+func (m *Model) rulesOf(k *KindModel) string {
+	i := slices.IndexFunc(m.Descriptor.Kinds, func(d Kind) bool { return d.Name == k.ID.Kind })
+	d := &m.Descriptor.Kinds[i]
+	text := jsonText(d.Schema)
+	for _, f := range d.Fields {
+		text += fmt.Sprintf(" %s %s %t %t", f.Path, jsonText(f.Default), f.Required, f.Immutable)
+	}
+	return text
 }
 
 // Says reports whether the model is the version, of that name and digest, that runs in a database. A digest of another

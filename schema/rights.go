@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 )
 
 // Verb is what a grant allows somebody to do with a resource.
@@ -58,7 +59,9 @@ type Rights struct {
 	// Deny: what no grant allows is denied. Without it grants only add the right to operate.
 	Deny   bool
 	Grants []AccessGrant
-	Pos    Pos
+	// Declaration is greater for a later declaration; 0 before the registry has set it.
+	Declaration int64
+	Pos         Pos
 }
 
 // With returns the grants of two declarations together; one of them is enough to deny by default.
@@ -67,6 +70,25 @@ func (r *Rights) With(other *Rights) *Rights {
 		return cmp.Or(r, other)
 	}
 	return &Rights{Deny: r.Deny || other.Deny, Grants: slices.Concat(r.Grants, other.Grants), Pos: r.Pos}
+}
+
+// After returns rights as a declaration at a time, which is later than the one before; nil for nil.
+func (r *Rights) After(before *Rights, now time.Time) *Rights {
+	if r == nil {
+		return nil
+	}
+	declared := *r
+	if declared.Declaration = now.UnixMicro(); before != nil {
+		declared.Declaration = max(declared.Declaration, before.Declaration+1)
+	}
+	return &declared
+}
+
+// Same reports whether two declarations say the same.
+func (r *Rights) Same(other *Rights) bool {
+	return r != nil && other != nil && r.Deny == other.Deny && slices.EqualFunc(r.Grants, other.Grants, func(a, b AccessGrant) bool {
+		return slices.Equal(a.Verbs, b.Verbs) && a.Identity == b.Identity && a.Group == b.Group && a.Kind == b.Kind && a.Name == b.Name
+	})
 }
 
 var (

@@ -55,8 +55,8 @@ func compileTable(k *Kind, references []referenceModel) *TableModel {
 
 // collectionOf returns the collection of names with one id, or "" for names of other shapes.
 func collectionOf(patterns []Pattern) string {
-	if len(patterns) == 1 && len(patterns[0].segments) == 2 {
-		return patterns[0].segments[0]
+	if len(patterns) == 1 && len(patterns[0].Segments) == 2 {
+		return patterns[0].Segments[0]
 	}
 	return ""
 }
@@ -120,16 +120,19 @@ func (r *ColumnReference) Target(self DeploymentID, values []*string, region *st
 	if err := CheckRegion(target.Region); err != nil {
 		return "", fmt.Errorf("column %s: %w", r.Region.Column, err)
 	}
-	name, err := texts[0], error(nil)
-	if r.collection != "" {
-		name, err = nameOf(r.collection, texts)
-	} else {
-		err = CheckName(name)
-	}
+	name, err := r.nameOf(texts)
 	if err != nil {
 		return "", fmt.Errorf("columns %s: %w", strings.Join(r.Columns, ", "), err)
 	}
 	return FullName{Deployment: target, Name: name}.String(), nil
+}
+
+// nameOf returns the name of the target without its deployment.
+func (r *ColumnReference) nameOf(texts []string) (string, error) {
+	if r.collection != "" {
+		return nameOf(r.collection, texts)
+	}
+	return texts[0], CheckName(texts[0])
 }
 
 // BodyPath returns the field of the body that stands for the reference: its path, or a name made of its columns.

@@ -191,61 +191,6 @@ func TestInterestedDeploymentsAreThoseOfTheServiceAndItsImportsInAllRegions(t *t
 	require.Contains(t, env.Interested(model(t), []schema.DeploymentID{billing}), billing, "references still point to it")
 }
 
-func TestLintFindsBlockedCascadesAndCycles(t *testing.T) {
-	services, err := parse(t, `
-service: iam.example.com
-version: v1
-kinds:
-  - kind: Project
-    patterns: ["projects/{project}"]
-  - kind: Account
-    patterns: ["projects/{project}/accounts/{account}"]
-    parents: [{ kind: Project, behaviour: CASCADE_DELETE }]
-  - kind: Key
-    patterns: ["projects/{project}/keys/{key}"]
-    parents: [{ kind: Project, behaviour: CASCADE_DELETE }]
-    references:
-      - { path: account, targets: [Account], behaviour: BLOCK } # goes with the project as well
-  - kind: Folder
-    patterns: ["folders/{folder}"]
-    references:
-      - { path: up, targets: [Folder], behaviour: CASCADE_DELETE }
-  - kind: Log
-    patterns: ["logs/{log}"]
-    constraints_disabled: true
-    references:
-      - { path: account, targets: [Account], behaviour: BLOCK }
----
-service: devices.example.com
-version: v1
-imports: [iam.example.com@v1]
-kinds:
-  - kind: Device
-    patterns: ["devices/{device}"]
-    references:
-      - { path: account, targets: [iam.example.com/Account], behaviour: BLOCK }
-      - { path: backup, targets: [iam.example.com/Account], behaviour: UNSET }
-      - { path: later, targets: [iam.example.com/Account], behaviour: ASYNC_UNSET }
-      - { path: set, targets: [Set], behaviour: CASCADE_DELETE }
-  - kind: Set
-    patterns: ["sets/{set}"]
-    references:
-      - { path: first, targets: [Device], behaviour: ASYNC_CASCADE_DELETE }
-`)
-	require.NoError(t, err)
-	var got []string
-	for _, f := range schema.Lint(services) {
-		got = append(got, f.String())
-	}
-	require.Equal(t, []string{
-		`f.yaml:32: kinds[Device].references[account]: warning: Device.account blocks iam.example.com/Account, which is deleted with iam.example.com/Project, and Device is not deleted with it: such a delete is refused, or waits as BLOCKED; acknowledge it if it is intended; otherwise let Device be deleted as well, or use UNSET`,
-		`f.yaml:39: kinds[Set].references[first]: warning: cascades form a cycle: Device <- Set.first <- Device.set: deleting one resource can delete all resources of these kinds; acknowledge it if it is intended; otherwise use another behaviour in one of them`,
-		`f.yaml:18: kinds[Folder].references[up]: note: Folder.up cascades within its own kind: deleting one resource deletes all that refer to it, directly or not, level by level`,
-		`f.yaml:19: kinds[Log]: note: constraints of Log are disabled: its references and parents have no effect`,
-		`f.yaml:25: note: devices.example.com@v1: UNSET and CASCADE_DELETE act after the target's transaction where the target is in another database: Device.backup`,
-	}, got)
-}
-
 func TestVersionsThatRenameAKindAgreeOnIt(t *testing.T) {
 	services, err := parse(t, `
 service: a.example.com

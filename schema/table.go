@@ -115,8 +115,8 @@ func checkTable(ps *Problems, k *Kind) {
 	}
 	checkColumns(ps, k.Pos, "key", k.Key)
 	if len(k.Patterns) == 1 {
-		if p, err := ParsePattern(k.Patterns[0]); err == nil && len(p.segments) != 2 {
-			ps.add(k.Pos, "write one collection and one variable, such as invoices/{invoice}", "the key of a row is one id of its name, and pattern %s has %d", p, len(p.segments)/2)
+		if p, err := ParsePattern(k.Patterns[0]); err == nil && len(p.Segments) != 2 {
+			ps.add(k.Pos, "write one collection and one variable, such as invoices/{invoice}", "the key of a row is one id of its name, and pattern %s has %d", p, len(p.Segments)/2)
 		}
 	} else if len(k.Patterns) > 1 {
 		ps.add(k.Pos, "keep one of them", "kind %s has a table and %d patterns: a row has one name", k.Name, len(k.Patterns))

@@ -1,6 +1,7 @@
 package schema
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -163,6 +164,16 @@ func (d *yamlReader) kind(n *yaml.Node, path string, k Kind) Kind {
 		"references": func(n *yaml.Node, path string) {
 			d.list(n, path, func(n *yaml.Node, path string) { k.References = append(k.References, d.reference(n, path)) })
 		},
+		"fields": func(n *yaml.Node, path string) {
+			d.list(n, path, func(n *yaml.Node, path string) { k.Fields = append(k.Fields, d.rule(n, path)) })
+		},
+		"schema": func(n *yaml.Node, path string) {
+			if value, ok := d.json(n, path).(map[string]any); ok {
+				k.Schema = value
+			} else {
+				d.ps.add(d.pos(n, path), "write a JSON Schema as YAML", "want a mapping, got %s", nodeShape(n))
+			}
+		},
 		"key": func(n *yaml.Node, path string) { d.strings(n, path, &k.Key) },
 		"table": func(n *yaml.Node, path string) {
 			var text string
@@ -173,6 +184,40 @@ func (d *yamlReader) kind(n *yaml.Node, path string, k Kind) Kind {
 	d.mapping(n, path, fields)
 	d.required(n, path, "kind")
 	return k
+}
+
+func (d *yamlReader) rule(n *yaml.Node, path string) Field {
+	path = d.named(n, path, "path")
+	f := Field{Pos: d.pos(n, path)}
+	d.mapping(n, path, yamlFields{
+		"path": func(n *yaml.Node, path string) { d.scalar(n, path, &f.Path) },
+		"default": func(n *yaml.Node, path string) {
+			if f.Default = d.json(n, path); f.Default == nil {
+				d.ps.add(d.pos(n, path), "write a value", "the default is null, which is no value")
+			}
+		},
+		"required":  func(n *yaml.Node, path string) { d.decode(n, path, "true or false", &f.Required) },
+		"immutable": func(n *yaml.Node, path string) { d.decode(n, path, "true or false", &f.Immutable) },
+	})
+	d.required(n, path, "path")
+	return f
+}
+
+// json reads a value as JSON would decode it.
+func (d *yamlReader) json(n *yaml.Node, path string) any {
+	if !d.more(n) {
+		return nil
+	}
+	var value any
+	if err := resolved(n).Decode(&value); err != nil {
+		d.ps.add(d.pos(n, path), "correct the YAML", "%s", strings.TrimPrefix(err.Error(), "yaml: "))
+		return nil
+	}
+	if _, err := json.Marshal(value); err != nil {
+		d.ps.add(d.pos(n, path), "write strings as keys, and numbers that JSON has", "%v", err)
+		return nil
+	}
+	return asJSON(value)
 }
 
 func (d *yamlReader) reference(n *yaml.Node, path string) Reference {

@@ -29,9 +29,11 @@ func TestAServiceHasDefaultsForItsKinds(t *testing.T) {
 			}
 		}
 		require.Equal(t, []any{
-			"A", true, []string{"b.example.com"},
+			"A", true,
+			[]string{"b.example.com"},
 			"B", false, []string(nil),
-			"C", true, []string{"c.example.com"},
+			"C", true,
+			[]string{"c.example.com"},
 			"D", false, []string(nil), // of another document
 		}, got)
 	}

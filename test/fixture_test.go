@@ -224,12 +224,17 @@ func (f *fixture) gone(names ...string) {
 
 func (f *fixture) status(deployment string) *adminv1.StatusResponse {
 	f.t.Helper()
+	return f.statusFor(f.t, deployment)
+}
+
+// statusFor is status for a test, or for one try of it.
+func (f *fixture) statusFor(t require.TestingT, deployment string) *adminv1.StatusResponse {
 	id, err := schema.ParseDeploymentID(deployment)
-	require.NoError(f.t, err)
+	require.NoError(t, err)
 	admin, err := f.Client.Admin(f.t.Context(), id)
-	require.NoError(f.t, err)
+	require.NoError(t, err)
 	s, err := admin.Status(f.t.Context(), &adminv1.StatusRequest{})
-	require.NoError(f.t, err)
+	require.NoError(t, err)
 	return s
 }
 

@@ -68,11 +68,15 @@ func TestDeploymentsOnDisconnectedNetworks_I1_I3_I15(t *testing.T) {
 	}
 	require.NoError(t, put("as", "last", fields{"cascade": full("eu", "follower7"), "unset": full("us", "goes")}))
 
+	admins := map[schema.DeploymentID]adminv1.AdminServiceClient{}
+	for _, id := range ids {
+		admins[id] = adminv1.NewAdminServiceClient(i.Deployment(id))
+	}
 	settled := func() {
 		t.Helper()
 		require.EventuallyWithT(t, func(c *assert.CollectT) {
-			for _, id := range ids {
-				s, err := adminv1.NewAdminServiceClient(i.Deployment(id)).Status(t.Context(), &adminv1.StatusRequest{})
+			for _, admin := range admins {
+				s, err := admin.Status(t.Context(), &adminv1.StatusRequest{})
 				require.NoError(c, err)
 				require.Empty(c, s.GetOutstanding())
 			}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -111,7 +112,7 @@ func (h *halves) send(ctx context.Context, t *testing.T, id uint32, bytes int) {
 		for (h.windows[0] < frame || h.windows[id] < frame) && !h.ended {
 			h.changed.Wait()
 		}
-		data := append(prefix, make([]byte, frame-len(prefix))...)
+		data := slices.Concat(prefix, make([]byte, frame-len(prefix)))
 		prefix = nil
 		if h.ended || h.framer.WriteData(id, false, data) != nil {
 			return

@@ -20,14 +20,15 @@ import (
 	"github.com/db-controller/db-controller/internal/identity"
 )
 
-// A second copy of the policy: a change of the policy has to be made here too. Callers are a user, an operator, a deployment and the
-// registry.
+// A second copy of the policy: a change of the policy has to be made here too. Callers are a user, an operator, a deployment, an application and
+// the registry.
 const whoMay = `
-dbcontroller.resource.v1.ResourceService GetResource ListResources CreateResource UpdateResource PutResource DeleteResource WatchResources BatchGetResources BatchWriteResources MutateAndValidateResource PlanDeletion: user operator
+dbcontroller.resource.v1.ResourceService GetResource ListResources CreateResource UpdateResource PutResource DeleteResource WatchResources ListReferrers BatchGetResources BatchWriteResources MutateAndValidateResource PlanDeletion: user operator
 dbcontroller.resource.v1.ResourceService SetBlockDeletion: user operator
-dbcontroller.admin.v1.AdminService Status Explain: user operator
-dbcontroller.admin.v1.AdminService Decommission Verify ListRemovals AcceptDatabase WaiveComparison: operator
-dbcontroller.schema.v1.SchemaService EstablishReferences ConfirmBlockades ResolveBlockades ReleaseBlockades WatchImportedServiceDeletions AcknowledgeDeletions PlanDeletion WatchResourceShadows TraceCascades CheckOwners DropOwners AnnounceEpoch ConfirmEpoch CheckReferences UpgradeOwnerReferences: deployment
+dbcontroller.admin.v1.AdminService Status Explain ListDeletions ListStuck: user operator
+dbcontroller.admin.v1.AdminService Decommission Verify ListRemovals AcceptDatabase WaiveComparison Pause Resume: operator
+dbcontroller.schema.v1.SchemaService EstablishReferences ResolveBlockades RecallDelegations PlanDeletion TraceCascades: deployment application
+dbcontroller.schema.v1.SchemaService ConfirmBlockades ReleaseBlockades WatchImportedServiceDeletions AcknowledgeDeletions WatchResourceShadows CheckOwners DropOwners AnnounceEpoch ConfirmEpoch CheckReferences UpgradeOwnerReferences: deployment
 dbcontroller.schema.v1.SchemaService ListResourceShadows ListBlockades: deployment operator
 dbcontroller.registry.v1.RegistryService Apply Remove SetDeploymentVersion DecommissionDeployment AcceptDatabase: operator
 dbcontroller.registry.v1.RegistryService GetEnvironment WatchEnvironment: user operator deployment registry
@@ -93,8 +94,11 @@ func TestCertificatesListenersAndMethods(t *testing.T) {
 	require.NoError(t, err)
 	operator, err := f.Issue(identity.Identity{Role: identity.RoleOperator, Name: "eve"})
 	require.NoError(t, err)
+	ours, err := f.Issue(identity.Identity{Role: identity.RoleApplication, Name: "a.example.com/booking"})
+	require.NoError(t, err)
 	callers := map[string]struct{ role, certs string }{
-		"a user": {"user", user}, "an operator": {"operator", operator}, "the registry": {"registry", f.RegistryCerts()},
+		"an application": {"application", ours},
+		"a user":         {"user", user}, "an operator": {"operator", operator}, "the registry": {"registry", f.RegistryCerts()},
 		"a deployment of the service": {"deployment", f.Deployments[f.id(aEast+"x/y")].Certs},
 		"another deployment":          {"deployment", f.Deployments[f.id(bEast+"x/y")].Certs},
 		"the deployment itself":       {"deployment", f.Deployments[f.id(aWest+"x/y")].Certs},

@@ -55,7 +55,7 @@ func TestAScenarioThatFailsNamesWhatFailed(t *testing.T) {
 
 func examples(t *testing.T) string {
 	t.Helper()
-	raw, err := os.ReadFile("../cmd/db-controller/examples/services.yaml")
+	raw, err := os.ReadFile("../cmd/db-controller/dev/examples/services.yaml")
 	require.NoError(t, err)
 	return string(raw)
 }
@@ -120,9 +120,15 @@ func TestTheCommandLine(t *testing.T) {
 	// Every command accepts every valid name.
 	const odd, owned = `//iam.example.com/us-west2/projects/it's,a@b=c*d;$(e)%2F..%2Ff`, "//devices.example.com/eastus2/fleets/100%25"
 	for _, c := range [][]string{
-		{"put", odd, "title: odd"}, {"put", owned, "--owner", "Project=" + odd}, {"get", odd}, {"get", odd, "-o", "yaml"}, {"explain", odd}, {"plan", odd},
+		{"put", odd, "title: odd"},
+		{"put", owned, "--owner", "Project=" + odd},
+		{"get", odd},
+		{"get", odd, "-o", "yaml"},
+		{"explain", odd},
+		{"plan", odd},
 		{"list", "iam.example.com/us-west2", "--filter", `name = "` + strings.ReplaceAll(strings.TrimPrefix(odd, "//iam.example.com/us-west2/"), "*", `\\*`) + `"`},
-		{"delete", odd, "--wait", "30s"}, {"removals", odd},
+		{"delete", odd, "--wait", "30s"},
+		{"removals", odd},
 	} {
 		out, err := ctl(c...)
 		require.NoError(t, err, "%v: %s", c, out)

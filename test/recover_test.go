@@ -1,15 +1,23 @@
 package test
 
 import (
+	"fmt"
+	"maps"
 	"net/url"
+	"slices"
+	"strings"
 	"testing"
+	"time"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"github.com/db-controller/db-controller/cmd/db-controller/playground"
 	"github.com/db-controller/db-controller/schema"
+	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 	"github.com/db-controller/db-controller/test/harness"
 )
 
@@ -126,8 +134,139 @@ func TestAFailoverThatLosesCommits_I1_I2_I8(t *testing.T) {
 	require.Contains(t, out, "No differences.")
 }
 
-// An older copy of a server's files cannot be distinguished from the server at that time. Without --restored, verify finds and repairs the
-// differences; with it, the deployment recovers by itself.
+// A process is killed in the middle of acting upon dangling references, after the first of several transactions. The decision is made
+// again after its restart, and the end is the same as without the kill.
+func TestActingUponDanglingReferencesIsContinuedAfterAKill_I1_I19(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("starts three processes")
+	}
+	const of, at, page = "a.example.com/us-west2", "b.example.com/us-west2", 700
+	services := strings.NewReplacer("regions: [us-west2, eastus2]", "regions: [us-west2]",
+		"  - { deployment: a.example.com/eastus2, version: v1 }\n", "", "  - { deployment: b.example.com/eastus2, version: v1 }\n", "").Replace(everything)
+	server, f := harness.NewCluster(t), &fixture{t: t}
+	server.CreateDatabase("own")
+	proxy := harness.NewProxy(t, server.Address())
+	dsn, err := url.Parse(server.DSN("own"))
+	require.NoError(t, err)
+	dsn.Host = proxy.Address()
+	f.Processes = harness.NewProcessesWith(t, services, playground.Config{
+		Binary: harness.CrashingBinary(t), DSNs: map[schema.DeploymentID]string{f.id(aWest + "x/y"): dsn.String()},
+	})
+	f.mustPut(aWest+"targets/kept", nil)
+	f.settled()
+	server.Stop()
+	standby := server.Copy()
+	server.Start()
+	proxy.Move(server.Address())
+	f.mustPut(aWest+"targets/lost", nil)
+	_, holders := f.named(bWest + "holders/h")
+	for kind, field := range map[string]string{"cascade": "cascade", "unset": "asyncUnset"} {
+		req := &resourcev1.BatchWriteResourcesRequest{}
+		for i := range page {
+			put := &resourcev1.Resource{Name: fmt.Sprintf("holders/%s%d", kind, i), Body: body(t, fields{"kept": "yes", field: aWest + "targets/lost"})}
+			req.Writes = append(req.Writes, &resourcev1.BatchWriteResourcesRequest_Write{Write: &resourcev1.BatchWriteResourcesRequest_Write_Put{Put: put}})
+		}
+		require.NoError(t, patiently(t.Context(), func() error { _, err := holders.BatchWriteResources(t.Context(), req); return err }))
+	}
+	f.mustPut(bWest+"holders/blocks", fields{"block": aWest + "targets/lost"})
+	f.settled()
+	server.Stop()
+	standby.StartPromoted()
+	proxy.Move(standby.Address())
+	dangling := func() int64 { return f.status(at).GetDanglingReferences() }
+	require.EventuallyWithT(t, func(c *assert.CollectT) {
+		e := f.statusFor(c, of).GetEpoch()
+		require.True(c, e.GetOrdinal() == 2 && !e.GetAwaitingRegistry() && len(e.GetUnconfirmed()) == 0, "%v", e)
+		require.EqualValues(c, 2*page+1, f.statusFor(c, at).GetDanglingReferences())
+	}, 2*time.Minute, 50*time.Millisecond)
+
+	holding := f.Deployments[f.id(bWest+"x/y")]
+	require.NoError(t, holding.Stop())
+	holding.Environment("DBCONTROLLER_CRASH=crash-dangling-acted")
+	require.NoError(t, holding.Start())
+	f.ready(at)
+	act := []string{"verify", "--repair", "--dangling=act", "--reason", "the standby lagged", "--yes", "--context", f.Context}
+	out, err := run(t, act...)
+	require.Error(t, err, out)
+	f.eventually("it is killed", holding.Ended)
+	_ = holding.Kill() // notes that it has ended
+	holding.Environment()
+	require.NoError(t, holding.Start())
+	f.ready(at)
+	left := dangling()
+	require.Less(t, left, int64(2*page+1), "a transaction was committed")
+	require.Greater(t, left, int64(1), "not all were")
+	out, err = run(t, act...)
+	require.Error(t, err, "the one that blocks is left")
+	require.Contains(t, out, "1 difference left")
+	require.EqualValues(t, 1, dangling())
+	require.Nil(t, f.get(bWest+"holders/cascade0"))
+	require.Nil(t, f.get(bWest+fmt.Sprintf("holders/cascade%d", page-1)))
+	for _, i := range []int{0, page - 1} {
+		require.Equal(t, fields{"kept": "yes"}, f.get(fmt.Sprintf("%sholders/unset%d", bWest, i)).GetBody().AsMap())
+	}
+	f.mustPut(bWest+"holders/blocks", nil)
+	f.settled()
+}
+
+// takeTransactionIDs makes a database take many transaction ids.
+func takeTransactionIDs(t *testing.T, dsn string) {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), dsn)
+	require.NoError(t, err)
+	defer func() { _ = conn.Close(t.Context()) }()
+	_, err = conn.Exec(t.Context(), `SET synchronous_commit = off`)
+	require.NoError(t, err)
+	_, err = conn.Exec(t.Context(), `DO $$ BEGIN FOR i IN 1..5000 LOOP PERFORM pg_current_xact_id(); COMMIT; END LOOP; END $$`)
+	require.NoError(t, err)
+}
+
+// A deployment starts over an older copy of its server's files, nobody says so, and the processes of all others have restarted as
+// well: the positions that they have stored reveal it, and the lost blocker is known again before anything is deleted.
+func TestARestoredCopyIsNoticedByRestartedDeployments_I1_I2(t *testing.T) {
+	t.Parallel()
+	const of = "a.example.com/us-west2"
+	f, server, proxy := movable(t, of)
+	p := f.Deployments[f.id(aWest+"x/y")]
+	f.mustPut(aWest+"targets/kept", nil)
+	f.settled()
+	require.NoError(t, p.Stop())
+	server.Stop()
+	backup := server.Copy()
+	server.Start()
+	proxy.Move(server.Address())
+	require.NoError(t, p.Start())
+	f.ready(of)
+	f.eventually("the connections are made again", func() bool {
+		_, err := f.put(bEast+"holders/new", fields{"block": aWest + "targets/kept"})
+		return err == nil
+	})
+	takeTransactionIDs(t, server.DSN("own")) // more than the start of a process takes
+	f.settled()
+	time.Sleep(11 * time.Second) // two bookmarks, each of which is stored
+	others := slices.DeleteFunc(slices.Collect(maps.Values(f.Deployments)), func(d *playground.Deployment) bool { return d == p })
+	for _, d := range append(others, p) {
+		require.NoError(t, d.Stop())
+	}
+	server.Stop()
+	backup.Start()
+	proxy.Move(backup.Address())
+	for _, d := range append(others, p) {
+		require.NoError(t, d.Start())
+	}
+	for id := range f.Deployments {
+		f.ready(id.String())
+	}
+	require.EventuallyWithT(t, func(c *assert.CollectT) {
+		e := f.status(of).GetEpoch()
+		require.True(c, e.GetOrdinal() == 2 && !e.GetAwaitingRegistry() && len(e.GetUnconfirmed()) == 0, "%v", e)
+	}, 2*time.Minute, 20*time.Millisecond)
+	require.ErrorContains(t, f.delete(aWest+"targets/kept"), bEast+"holders/new")
+}
+
+// An older copy of a server's files cannot be distinguished from the server at that time, once it has taken as many transaction ids as
+// it had lost. Without --restored, verify finds and repairs the differences; with it, the deployment recovers by itself.
 func TestARestoredBackup_I1_I8(t *testing.T) {
 	t.Parallel()
 	for _, said := range []bool{false, true} {
@@ -162,6 +301,8 @@ func TestARestoredBackup_I1_I8(t *testing.T) {
 			proxy.Move(backup.Address())
 			if said {
 				p.Add("--restored")
+			} else {
+				takeTransactionIDs(t, backup.DSN("own"))
 			}
 			require.NoError(t, p.Start())
 			f.ready(of)

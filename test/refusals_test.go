@@ -114,8 +114,10 @@ func TestStockClientsGetLongRefusals(t *testing.T) {
 		}))
 		refused = append(refused, fmt.Sprintf("%stargets/missing-with-a-name-of-some-length-%03d", aEast, i))
 	}
-	_, err = resources.BatchWriteResources(t.Context(), req)
-	require.NoError(t, err)
+	require.NoError(t, patiently(t.Context(), func() error {
+		_, err := resources.BatchWriteResources(t.Context(), req)
+		return err
+	}))
 	body, err := json.Marshal(fields{"needs": refused})
 	require.NoError(t, err)
 

@@ -56,7 +56,7 @@ func TestScanFromTheCommandLine(t *testing.T) {
 			Orphans struct{ Rows int }
 		}
 	}
-	require.NoError(t, json.Unmarshal([]byte(out[strings.Index(out, "{"):]), &got), out)
+	require.NoError(t, json.Unmarshal([]byte(out[max(0, strings.Index(out, "{")):]), &got), out)
 	require.Len(t, got.References, 1)
 	require.Equal(t, "shop.example.com/Order", got.References[0].Kind)
 	require.Equal(t, 1, got.References[0].Orphans.Rows)

@@ -9,7 +9,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/db-controller/db-controller/client"
+	"github.com/db-controller/db-controller/cmd/db-controller/cli"
 )
+
+// configured is an entry of what config print prints.
+type configured struct{ Flag, Value, Origin string }
 
 // settingsOf returns what config print says.
 func settingsOf(t *testing.T, args ...string) map[string]configured {
@@ -75,14 +79,14 @@ func TestMistakesInTheConfigurationAreRefused(t *testing.T) {
 		`--postgres-file: open /nonexistent`: "serve: { postgres-file: /nonexistent }\n",
 	} {
 		got := command(t, "serve", "--config", write(t, text))
-		require.Equal(t, exitUsage, got.code, text)
+		require.Equal(t, cli.WrongUsage, got.code, text)
 		require.Contains(t, got.errOut, says)
 	}
 	t.Setenv("DBCONTROLLER_PORT", "tcp://10.0.0.1:7000") // as Kubernetes sets for a service of that name
 	require.Contains(t, command(t, "serve").errOut, "missing: --deployment")
 	t.Setenv("DBCONTROLLER_LOG_LEVL", "debug")
 	got := command(t, "serve")
-	require.Equal(t, exitUsage, got.code)
+	require.Equal(t, cli.WrongUsage, got.code)
 	require.Contains(t, got.errOut, "unknown variable DBCONTROLLER_LOG_LEVL: did you mean DBCONTROLLER_LOG_LEVEL?")
 }
 
@@ -99,7 +103,7 @@ func TestTheSchemaOfTheConfigurationHasEverySetting(t *testing.T) {
 	require.NoError(t, json.Unmarshal([]byte(got.out), &s))
 	require.Equal(t, []string{"integer", "null"}, s.Properties["serve"].Properties["nodes"].Type)
 	require.Len(t, s.Properties["registry"].AnyOf, 2, "a flag of serve, and a command")
-	for _, name := range flagsBelow(newRoot()) {
+	for _, name := range cli.FlagsBelow(newRoot()) {
 		require.Contains(t, s.Properties, name)
 	}
 }

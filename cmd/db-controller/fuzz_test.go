@@ -4,6 +4,9 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/db-controller/db-controller/cmd/db-controller/cli"
+	"github.com/db-controller/db-controller/cmd/db-controller/serve"
 )
 
 // Any configuration file sets flags, or is refused with a message.
@@ -16,12 +19,12 @@ func FuzzConfiguration(f *testing.F) {
 		if err := os.WriteFile(path, raw, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		cmd := newServe()
+		cmd := serve.NewServe()
 		cmd.Flags().String("config", "", "")
 		if err := cmd.Flags().Set("config", path); err != nil {
 			t.Fatal(err)
 		}
-		if err := configure(cmd); err != nil && err.Error() == "" {
+		if err := cli.Configure(cmd); err != nil && err.Error() == "" {
 			t.Fatalf("%q is refused without a word", raw)
 		}
 	})

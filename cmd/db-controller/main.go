@@ -8,6 +8,8 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+
+	"github.com/db-controller/db-controller/cmd/db-controller/cli"
 )
 
 func main() {
@@ -29,5 +31,5 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	if err != nil {
 		_, _ = fmt.Fprintln(stderr, "error: "+err.Error())
 	}
-	return exitCode(err)
+	return cli.ExitCode(err)
 }

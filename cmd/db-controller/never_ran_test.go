@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/db-controller/db-controller/cmd/db-controller/cli"
 	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
 	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
 	"github.com/db-controller/db-controller/test/stub"
@@ -48,22 +49,9 @@ func TestADescribedDeploymentThatNeverRanFailsNoCommand(t *testing.T) {
 	require.Zero(t, got.code, got.errOut)
 	require.Contains(t, got.out, "iam.example.com/eastus2: has never run\n")
 	got = command(t, append(at, "decommission", "evil.example.com/mars", "--reason", "stolen", "--yes")...)
-	require.Equal(t, exitRefused, got.code)
+	require.Equal(t, cli.Refused, got.code)
 	require.Contains(t, got.errOut, "unknown deployment: evil.example.com/mars (NotFound): add --unlisted")
 	got = command(t, append(at, "decommission", "evil.example.com/mars", "--reason", "stolen", "--yes", "--unlisted")...)
 	require.Zero(t, got.code, got.errOut)
 	require.Contains(t, got.out, "has never run: it has nothing to remove")
-}
-
-func TestARootOfAnotherDeploymentIsItsWord(t *testing.T) {
-	t.Parallel()
-	const here, there = "//a.example.com/us-west2/targets/t", "//b.example.com/us-west2/targets/t"
-	for want, records := range map[string][2]*adminv1.Removal{
-		"":                                    {{Name: here}, {Name: here}},
-		", as told by b.example.com/us-west2": {{Name: here}, {Name: there}},
-		", as told by c.example.com/us-west2": {{Name: here}, {Name: there, ToldBy: "c.example.com/us-west2"}},
-		", as told by b.example.com/eastus2":  {{Name: here}, {Name: here, ToldBy: "b.example.com/eastus2"}},
-	} {
-		require.Equal(t, want, asTold(records[0], records[1]))
-	}
 }

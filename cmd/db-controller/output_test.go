@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/db-controller/db-controller/client"
+	"github.com/db-controller/db-controller/cmd/db-controller/cli"
 	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
 	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
@@ -34,16 +35,16 @@ func TestErrorsHaveAnExitCodeByClass(t *testing.T) {
 		want, ok := of[c]
 		require.True(t, ok, "%v has no class", c)
 		err := status.Error(c, "why")
-		for _, err := range []error{err, plain(err), fmt.Errorf("of it: %w", plain(err)), errors.Join(plain(err), errors.New("more"))} {
-			require.Equal(t, want, exitCode(err), "%v", err)
+		for _, err := range []error{err, cli.Plain(err), fmt.Errorf("of it: %w", cli.Plain(err)), errors.Join(cli.Plain(err), errors.New("more"))} {
+			require.Equal(t, want, cli.ExitCode(err), "%v", err)
 		}
-		require.Equal(t, fmt.Sprintf("why (%v)", c), plain(plain(err)).Error())
+		require.Equal(t, fmt.Sprintf("why (%v)", c), cli.Plain(cli.Plain(err)).Error())
 	}
-	require.Zero(t, exitCode(nil))
-	require.Equal(t, 1, exitCode(errors.New("a fault")))
-	require.Equal(t, 2, exitCode(fmt.Errorf("more: %w", usage("wrong"))))
-	require.Equal(t, 4, exitCode(&client.UnregisteredError{}))
-	require.Equal(t, 5, exitCode(fmt.Errorf("more: %w", context.DeadlineExceeded)))
+	require.Zero(t, cli.ExitCode(nil))
+	require.Equal(t, 1, cli.ExitCode(errors.New("a fault")))
+	require.Equal(t, 2, cli.ExitCode(fmt.Errorf("more: %w", cli.Usage("wrong"))))
+	require.Equal(t, 4, cli.ExitCode(&client.UnregisteredError{}))
+	require.Equal(t, 5, cli.ExitCode(fmt.Errorf("more: %w", context.DeadlineExceeded)))
 }
 
 // Every command that ends by itself prints its result for programs as well.
@@ -88,7 +89,7 @@ func (administered) WaiveComparison(context.Context, *adminv1.WaiveComparisonReq
 
 // empty has no resources, and deletes each.
 type empty struct {
-	resources
+	project
 }
 
 func (*empty) ListResources(context.Context, *resourcev1.ListResourcesRequest) (*resourcev1.ListResourcesResponse, error) {
@@ -141,9 +142,9 @@ func TestTheVersionIsPrintedForPrograms(t *testing.T) {
 	t.Parallel()
 	got := command(t, "version", "-o", "json")
 	require.Zero(t, got.code, got.errOut)
-	var b build
+	var b cli.Build
 	require.NoError(t, json.Unmarshal([]byte(got.out), &b))
-	require.Equal(t, thisBuild(), b)
+	require.Equal(t, cli.ThisBuild(), b)
 	got = command(t, "--version")
 	require.Equal(t, command(t, "version"), got)
 }
@@ -153,7 +154,7 @@ func TestSeveralDeletesGoOnAfterARefusedOne(t *testing.T) {
 	t.Parallel()
 	at := []string{"--context", stub.New(t, stub.Services{Resources: &empty{}}).Context}
 	got := command(t, append(at, "delete", "//iam.example.com/us-west2/projects/none", acmeName)...)
-	require.Equal(t, exitRefused, got.code)
+	require.Equal(t, cli.Refused, got.code)
 	require.Equal(t, acmeName+" deleted\n", got.out)
 	require.Equal(t, "error: //iam.example.com/us-west2/projects/none: projects/none: not found (NotFound)\n", got.errOut)
 }
@@ -162,7 +163,7 @@ func TestAMisspeltNameIsNotRemoved(t *testing.T) {
 	t.Parallel()
 	at := []string{"--context", stub.New(t, stub.Services{Registry: registry{}}).Context}
 	got := command(t, append(at, "remove", "iam.example.com/us-west", "typo")...)
-	require.Equal(t, exitRefused, got.code)
+	require.Equal(t, cli.Refused, got.code)
 	require.Equal(t, "error: not registered: iam.example.com/us-west: did you mean iam.example.com/us-west2?, typo\n", got.errOut)
 	require.Zero(t, command(t, append(at, "remove", "typo", "--ignore-not-found")...).code)
 }
@@ -182,7 +183,7 @@ func TestStatusOfAllDeployments(t *testing.T) {
 
 func TestNamesAndKindsAreCompleted(t *testing.T) {
 	t.Parallel()
-	at := []string{"--context", stub.New(t, stub.Services{Resources: &resources{}}).Context}
+	at := []string{"--context", stub.New(t, stub.Services{Resources: &project{}}).Context}
 	complete := func(args ...string) string { return command(t, slices.Concat([]string{"__complete"}, args)...).out }
 	require.Contains(t, complete(slices.Concat([]string{"get"}, at, []string{"//"})...), "//iam.example.com/us-west2/\n")
 	require.Contains(t, complete(slices.Concat([]string{"get"}, at, []string{"//iam.example.com/us-west2/pro"})...), acmeName+"\n")

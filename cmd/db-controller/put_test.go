@@ -6,13 +6,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/db-controller/db-controller/cmd/db-controller/cli"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 	"github.com/db-controller/db-controller/test/stub"
 )
 
 // written keeps the last write.
 type written struct {
-	resources
+	project
 	update *resourcev1.UpdateResourceRequest
 	writes []*resourcev1.BatchWriteResourcesRequest_Write
 	gone   []string
@@ -35,7 +36,7 @@ func (w *written) DeleteResource(_ context.Context, req *resourcev1.DeleteResour
 
 func TestFieldsOfABodyAreSet(t *testing.T) {
 	t.Parallel()
-	served := &written{resources: resources{put: make(chan *resourcev1.Resource, 1)}}
+	served := &written{project: project{put: make(chan *resourcev1.Resource, 1)}}
 	at := []string{"--context", stub.New(t, stub.Services{Resources: served}).Context}
 	got := command(t, append(at, "put", acmeName, "{title: A, quota: {devices: 1}}", "--set", "quota.devices=5", "--set", "tags=[a, b]", "--set", "note=")...)
 	require.Zero(t, got.code, got.errOut)
@@ -57,7 +58,7 @@ func TestFieldsOfABodyAreSet(t *testing.T) {
 		"--label team: want KEY=VALUE, or KEY= to remove":        {"patch", acmeName, "--label", "team"},
 	} {
 		got := command(t, append(at, args...)...)
-		require.Equal(t, exitUsage, got.code, "%v", args)
+		require.Equal(t, cli.WrongUsage, got.code, "%v", args)
 		require.Contains(t, got.errOut, says)
 	}
 }
@@ -126,7 +127,7 @@ func TestMistakesInAFileOfResourcesAreNamedWithTheirLines(t *testing.T) {
 	} {
 		file := write(t, text)
 		got := command(t, "put", "-f", file, "--context", stub.New(t, stub.Services{}).Context)
-		require.Equal(t, exitUsage, got.code, text)
+		require.Equal(t, cli.WrongUsage, got.code, text)
 		require.Contains(t, got.errOut, says)
 	}
 }

@@ -1,13 +1,13 @@
 package main
 
 import (
-	"os"
-	"strings"
-	"time"
-
+	"github.com/db-controller/db-controller/cmd/db-controller/cli"
+	"github.com/db-controller/db-controller/cmd/db-controller/dev"
+	"github.com/db-controller/db-controller/cmd/db-controller/operate"
+	"github.com/db-controller/db-controller/cmd/db-controller/resources"
+	"github.com/db-controller/db-controller/cmd/db-controller/serve"
+	"github.com/db-controller/db-controller/cmd/db-controller/tables"
 	"github.com/spf13/cobra"
-	"go.uber.org/zap"
-	"go.uber.org/zap/zapcore"
 )
 
 func newRoot() *cobra.Command {
@@ -22,18 +22,18 @@ Every flag can also be set by an environment variable (--log-level by DBCONTROLL
 describes the file, and "config print COMMAND" shows where each setting comes from.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
-		Version:       thisBuild().String(),
+		Version:       cli.ThisBuild().String(),
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
-			if err := configure(cmd); err != nil {
-				return usage("%w", err)
+			if err := cli.Configure(cmd); err != nil {
+				return cli.Usage("%w", err)
 			}
-			return checkOutput(cmd)
+			return cli.CheckOutput(cmd)
 		},
-		Args: subcommandOf,
+		Args: cli.SubcommandOf,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.SetVersionTemplate("{{.Version}}\n")
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage("%w", err) })
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return cli.Usage("%w", err) })
 	root.PersistentFlags().String("config", "", "YAML `FILE` with settings: help config describes it")
 	root.PersistentFlags().String("log-level", "info", "debug, info, warn or error")
 	root.AddGroup(&cobra.Group{ID: "try", Title: "Try it:"}, &cobra.Group{ID: "resources", Title: "Resources:"},
@@ -44,50 +44,11 @@ describes the file, and "config print COMMAND" shows where each setting comes fr
 			root.AddCommand(c)
 		}
 	}
-	add("try", newScan(), newDev(), newBench())
-	add("resources", newGet(), newList(), newPut(), newPatch(), newDelete(), newPlan(), newExplain(), newRemovals(), newWatch(), newBlockDeletion())
-	add("describe", newValidate(), newApply(), newRemove(), newSetVersion(), newDecommission(), newAcceptDatabase(), newWaive(), newAttach(), newDetach())
-	add("run", newServe(), newRegistry(), newMigrate(), newCerts(), newStatus(), newVerify(), newHealthcheck(), newConfig())
-	root.AddCommand(newVersion())
-	strictly(root)
+	add("try", tables.NewScan(), dev.NewDev(), dev.NewBench())
+	add("resources", resources.NewGet(), resources.NewList(), resources.NewPut(), resources.NewPatch(), resources.NewDelete(), resources.NewPlan(), resources.NewExplain(), resources.NewReferrers(), resources.NewRemovals(), resources.NewWatch(), resources.NewBlockDeletion())
+	add("describe", operate.NewValidate(), operate.NewApply(), operate.NewRemove(), operate.NewSetVersion(), operate.NewDecommission(), operate.NewAcceptDatabase(), operate.NewWaive(), operate.NewPause(), operate.NewResume(), tables.NewAttach(), tables.NewDetach())
+	add("run", serve.NewServe(), serve.NewRegistry(), serve.NewMigrate(), operate.NewCerts(), operate.NewStatus(), operate.NewStuck(), operate.NewSupportBundle(), operate.NewVerify(), serve.NewHealthcheck(), cli.NewConfigCommand())
+	root.AddCommand(cli.NewVersionCommand())
+	cli.Strictly(root)
 	return root
-}
-
-// newLogger writes to stderr: text when it is a terminal, else JSON.
-func newLogger(cmd *cobra.Command) (*zap.Logger, error) {
-	text, _ := cmd.Flags().GetString("log-level")
-	level, err := zapcore.ParseLevel(text)
-	if err != nil {
-		return nil, usage("--log-level: %w", err)
-	}
-	stderr := cmd.ErrOrStderr()
-	out := zapcore.Lock(zapcore.AddSync(stderr))
-	options := []zap.Option{zap.AddCaller(), zap.ErrorOutput(out)}
-	if file, ok := stderr.(*os.File); ok && isTerminal(file) {
-		encoding := zap.NewDevelopmentEncoderConfig()
-		return zap.New(zapcore.NewCore(zapcore.NewConsoleEncoder(encoding), out, level), append(options, zap.Development())...), nil
-	}
-	encoding := zap.NewProductionEncoderConfig()
-	encoding.EncodeTime = func(t time.Time, to zapcore.PrimitiveArrayEncoder) { zapcore.RFC3339NanoTimeEncoder(t.UTC(), to) }
-	core := zapcore.NewCore(zapcore.NewJSONEncoder(encoding), out, level)
-	// As zap's production configuration: of equal lines, the first 100 a second and then every hundredth.
-	return zap.New(zapcore.NewSamplerWithOptions(core, time.Second, 100, 100), options...), nil
-}
-
-func isTerminal(file *os.File) bool {
-	info, err := file.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0
-}
-
-func requireFlags(cmd *cobra.Command, flags ...string) error {
-	var missing []string
-	for _, name := range flags {
-		if f := cmd.Flags().Lookup(name); f.Value.String() == "" {
-			missing = append(missing, "--"+name+" ("+f.Usage+")")
-		}
-	}
-	if len(missing) > 0 {
-		return usage("missing: %s", strings.Join(missing, ", "))
-	}
-	return nil
 }

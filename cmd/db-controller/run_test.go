@@ -20,6 +20,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/db-controller/db-controller/cmd/db-controller/cli"
 	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 	"github.com/db-controller/db-controller/test/stub"
@@ -141,7 +142,7 @@ func TestWrongArgumentsAreRefused(t *testing.T) {
 		{[]string{"certs", "--dir", t.TempDir(), "host/a b"}, `identity "host/a b": want host/NAME`},
 	} {
 		got := command(t, c.args...)
-		require.Equal(t, exitUsage, got.code, "%v: %s", c.args, got.errOut)
+		require.Equal(t, cli.WrongUsage, got.code, "%v: %s", c.args, got.errOut)
 		require.Contains(t, got.errOut, "error: ", "%v", c.args)
 		require.Contains(t, got.errOut, c.says, "%v", c.args)
 		require.Empty(t, got.out, "%v", c.args)
@@ -156,7 +157,7 @@ func TestMissingFilesExitWithOne(t *testing.T) {
 		{"serve", "--deployment", "iam.example.com/us-west2", "--registry", "localhost:1", "--postgres", "postgres://localhost/x", "--certs", "/nonexistent", "--listen", "127.0.0.1:0"},
 	} {
 		got := command(t, args...)
-		require.Equal(t, exitFailed, got.code, "%v", args)
+		require.Equal(t, cli.Failed, got.code, "%v", args)
 		require.Contains(t, got.errOut, "no such file or directory")
 	}
 }
@@ -166,7 +167,7 @@ func TestAServerReportsAllWrongFlags(t *testing.T) {
 	t.Parallel()
 	got := command(t, "serve", "--deployment", "a.example.com/r", "--postgres", "postgres://db.example.org/x", "--registry", "x", "--certs", "x", "--listen", "x",
 		"--lease", "1ms", "--audit-rate", "-1")
-	require.Equal(t, exitUsage, got.code)
+	require.Equal(t, cli.WrongUsage, got.code)
 	for _, flag := range []string{"--postgres: ", "--lease 1ms: ", "--audit-rate -1: "} {
 		require.Contains(t, got.errOut, flag)
 	}
@@ -181,7 +182,7 @@ func TestFlagsAreReadFromTheFileAndTheEnvironment(t *testing.T) {
 	require.Contains(t, command(t, "healthcheck", "--config", file).errOut, "http://127.0.0.1:1/environment")
 	require.Contains(t, command(t, "healthcheck", "--config", file, "--url", "http://127.0.0.1:1/flag").errOut, "http://127.0.0.1:1/flag")
 	got = command(t, "healthcheck", "--config", write(t, "ulr: x\n"))
-	require.Equal(t, exitUsage, got.code)
+	require.Equal(t, cli.WrongUsage, got.code)
 	require.Contains(t, got.errOut, `unknown key "ulr": did you mean url?`)
 }
 
@@ -219,7 +220,7 @@ func TestValidateSummarisesServices(t *testing.T) {
 			Service           string
 			Kinds, References int
 		}
-		Findings []findingJSON
+		Findings []map[string]any
 	}
 	require.NoError(t, json.Unmarshal([]byte(got.out), &answer))
 	require.Equal(t, "iam.example.com", answer.Services[0].Service)
@@ -252,7 +253,7 @@ kinds:
 `)
 	require.Zero(t, command(t, "validate", file).code)
 	got := command(t, "validate", "--strict", file)
-	require.Equal(t, exitFindings, got.code, got.out+got.errOut)
+	require.Equal(t, cli.Findings, got.code, got.out+got.errOut)
 	require.Contains(t, got.errOut, "1 warning not acknowledged")
 }
 
@@ -296,8 +297,8 @@ func TestCertsWritesAFolderForEachIdentity(t *testing.T) {
 	require.Contains(t, got.errOut, "is of trust domain example.org, not other.org: use another folder")
 }
 
-// resources serves projects/acme, blocks its deletion, and stores what is put.
-type resources struct {
+// project serves projects/acme, blocks its deletion, and stores resources that are put.
+type project struct {
 	resourcev1.UnimplementedResourceServiceServer
 	put chan *resourcev1.Resource
 }
@@ -310,31 +311,31 @@ func acme() *resourcev1.Resource {
 	}
 }
 
-func (r *resources) GetResource(_ context.Context, req *resourcev1.GetResourceRequest) (*resourcev1.Resource, error) {
+func (r *project) GetResource(_ context.Context, req *resourcev1.GetResourceRequest) (*resourcev1.Resource, error) {
 	if req.GetName() != "projects/acme" {
 		return nil, status.Errorf(codes.NotFound, "%s: not found", req.GetName())
 	}
 	return acme(), nil
 }
 
-func (r *resources) ListResources(context.Context, *resourcev1.ListResourcesRequest) (*resourcev1.ListResourcesResponse, error) {
+func (r *project) ListResources(context.Context, *resourcev1.ListResourcesRequest) (*resourcev1.ListResourcesResponse, error) {
 	return &resourcev1.ListResourcesResponse{Resources: []*resourcev1.Resource{acme(), acme(), acme()}}, nil
 }
 
-func (r *resources) CreateResource(context.Context, *resourcev1.CreateResourceRequest) (*resourcev1.Resource, error) {
+func (r *project) CreateResource(context.Context, *resourcev1.CreateResourceRequest) (*resourcev1.Resource, error) {
 	return nil, status.Error(codes.AlreadyExists, "exists")
 }
 
-func (r *resources) PutResource(_ context.Context, req *resourcev1.PutResourceRequest) (*resourcev1.Resource, error) {
+func (r *project) PutResource(_ context.Context, req *resourcev1.PutResourceRequest) (*resourcev1.Resource, error) {
 	r.put <- req.GetResource()
 	return acme(), nil
 }
 
-func (r *resources) DeleteResource(context.Context, *resourcev1.DeleteResourceRequest) (*resourcev1.DeleteResourceResponse, error) {
+func (r *project) DeleteResource(context.Context, *resourcev1.DeleteResourceRequest) (*resourcev1.DeleteResourceResponse, error) {
 	return nil, status.Error(codes.FailedPrecondition, "projects/acme cannot be deleted: it is referred to by //d/r/devices/d1 (account)")
 }
 
-func (r *resources) PlanDeletion(context.Context, *resourcev1.PlanDeletionRequest) (*resourcev1.PlanDeletionResponse, error) {
+func (r *project) PlanDeletion(context.Context, *resourcev1.PlanDeletionRequest) (*resourcev1.PlanDeletionResponse, error) {
 	return &resourcev1.PlanDeletionResponse{Accepted: true, Groups: []*resourcev1.PlanDeletionResponse_Group{
 		{Deployment: "iam.example.com/us-west2", Kind: "Project", Count: 1, Samples: []string{"//iam.example.com/us-west2/projects/acme"}, Parent: -1},
 		{Deployment: "iam.example.com/us-west2", Kind: "Account", Count: 3, Path: "@parent", Samples: []string{"//iam.example.com/us-west2/projects/acme/accounts/a"}},
@@ -357,7 +358,7 @@ const acmeName = "//iam.example.com/us-west2/projects/acme"
 
 func TestResourcesAreShownAsTableJSONAndYAML(t *testing.T) {
 	t.Parallel()
-	at := []string{"--context", stub.New(t, stub.Services{Resources: &resources{}}).Context}
+	at := []string{"--context", stub.New(t, stub.Services{Resources: &project{}}).Context}
 	got := command(t, append(at, "get", acmeName)...)
 	require.Equal(t, 0, got.code, got.errOut)
 	require.Equal(t, "NAME                                      KIND     STATE   REVISION  AGE\n"+acmeName+"  Project  ACTIVE  7         3d\n", got.out)
@@ -375,29 +376,29 @@ func TestResourcesAreShownAsTableJSONAndYAML(t *testing.T) {
 // Existing resources are shown, and a missing one is an error.
 func TestGetShowsWhatExistsAndFailsForTheRest(t *testing.T) {
 	t.Parallel()
-	at := []string{"--context", stub.New(t, stub.Services{Resources: &resources{}}).Context}
+	at := []string{"--context", stub.New(t, stub.Services{Resources: &project{}}).Context}
 	got := command(t, append(at, "get", acmeName, "//iam.example.com/us-west2/projects/none")...)
-	require.Equal(t, exitRefused, got.code)
+	require.Equal(t, cli.Refused, got.code)
 	require.Contains(t, got.out, "projects/acme  Project")
 	require.Equal(t, "error: projects/none: not found (NotFound)\n", got.errOut)
 }
 
 func TestListSaysThatThereAreMore(t *testing.T) {
 	t.Parallel()
-	at := []string{"--context", stub.New(t, stub.Services{Resources: &resources{}}).Context}
+	at := []string{"--context", stub.New(t, stub.Services{Resources: &project{}}).Context}
 	got := command(t, append(at, "list", "iam.example.com/us-west2", "--limit", "2")...)
 	require.Zero(t, got.code, got.errOut)
 	require.Equal(t, 3, strings.Count(got.out, "\n"), got.out)
 	require.Contains(t, got.errOut, "--limit 20")
 	got = command(t, append(at, "list", "iam.example.com/us-west2", "--limit", "0")...)
-	require.Equal(t, exitUsage, got.code)
+	require.Equal(t, cli.WrongUsage, got.code)
 	require.Contains(t, got.errOut, "--limit 0: want at least 1")
 }
 
 // A body is an argument, a file or standard input; a put without a body only creates.
 func TestPutReadsTheBody(t *testing.T) {
 	t.Parallel()
-	served := &resources{put: make(chan *resourcev1.Resource, 1)} // one: the test receives after each command
+	served := &project{put: make(chan *resourcev1.Resource, 1)} // one: the test receives after each command
 	at := []string{"--context", stub.New(t, stub.Services{Resources: served}).Context, "put", acmeName}
 	for _, c := range []struct {
 		stdin string
@@ -412,7 +413,7 @@ func TestPutReadsTheBody(t *testing.T) {
 		require.Equal(t, "Acme", (<-served.put).GetBody().GetFields()["title"].GetStringValue())
 	}
 	got := command(t, at...)
-	require.Equal(t, exitRefused, got.code)
+	require.Equal(t, cli.Refused, got.code)
 	require.Contains(t, got.errOut, "exists, and a put without a body would empty it")
 	for says, args := range map[string][]string{
 		"give the body as an argument or in a file, not both": {"a: 1", "-f", "x"},
@@ -423,22 +424,22 @@ func TestPutReadsTheBody(t *testing.T) {
 		"--owner Project: want KIND=NAME":                     {"a: 1", "--owner", "Project"},
 	} {
 		got := command(t, append(at, args...)...)
-		require.Equal(t, exitUsage, got.code, says)
+		require.Equal(t, cli.WrongUsage, got.code, says)
 		require.Contains(t, got.errOut, says)
 	}
 }
 
 func TestARefusedDeleteSaysTheReason(t *testing.T) {
 	t.Parallel()
-	at := []string{"--context", stub.New(t, stub.Services{Resources: &resources{}}).Context}
+	at := []string{"--context", stub.New(t, stub.Services{Resources: &project{}}).Context}
 	got := command(t, append(at, "delete", acmeName)...)
-	require.Equal(t, exitRefused, got.code)
+	require.Equal(t, cli.Refused, got.code)
 	require.Equal(t, "error: projects/acme cannot be deleted: it is referred to by //d/r/devices/d1 (account) (FailedPrecondition)\n", got.errOut)
 }
 
 func TestAPlanIsATree(t *testing.T) {
 	t.Parallel()
-	at := []string{"--context", stub.New(t, stub.Services{Resources: &resources{}}).Context}
+	at := []string{"--context", stub.New(t, stub.Services{Resources: &project{}}).Context}
 	const want = `//iam.example.com/us-west2/projects/acme  Project
 └─ 3 Account deleted in iam.example.com/us-west2 (parent): projects/acme/accounts/a, and 2 more
 

@@ -1,11 +1,13 @@
 package main
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 
+	"github.com/db-controller/db-controller/cmd/db-controller/cli"
 	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
 	"github.com/db-controller/db-controller/test/stub"
 )
@@ -47,14 +49,14 @@ func TestDanglingReferencesAreCountedBeforeTheyAreActedUpon(t *testing.T) {
 		{[]string{"--repair", "--dangling=drop"}, "--dangling drop: want report or act"},
 	} {
 		got := command(t, append(append(at, "verify"), c.args...)...)
-		require.Equal(t, exitUsage, got.code)
+		require.Equal(t, cli.WrongUsage, got.code)
 		require.Contains(t, got.errOut, c.says)
 	}
 	require.Empty(t, there.asked)
 
-	all := append(at, "verify", "--repair", "--dangling=act", "--reason", "lagged")
+	all := append(slices.Clone(at), "verify", "--repair", "--dangling=act", "--reason", "lagged")
 	got := command(t, all...)
-	require.Equal(t, exitUsage, got.code)
+	require.Equal(t, cli.WrongUsage, got.code)
 	require.Contains(t, got.out, "2 dangling references with CASCADE_DELETE: holders are deleted\n")
 	require.Contains(t, got.out, "1 dangling reference with BLOCK: left for a person to decide\n")
 	require.Contains(t, got.errOut, "2 dangling references would act, which cannot be undone: add --yes to continue")

@@ -106,7 +106,7 @@ func (s *store) beginAgain(ctx context.Context, what seen, declared bool, log *z
 		return fmt.Errorf("compare the registry's database with what was seen of it: %w", err)
 	}
 	if again {
-		log.Error("the registry's database is an older copy: deployments may be missing until all of them are applied again", zap.Int64("revision seen", what.revision))
+		log.Error("the registry's database is an older copy: deployments may be missing until all of them are applied again", zap.Int64("revision_seen", what.revision))
 		s.wake.Wake(environmentFeed)
 	}
 	return nil

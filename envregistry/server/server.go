@@ -14,12 +14,13 @@ import (
 	"google.golang.org/grpc/codes"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	reflectionv1 "google.golang.org/grpc/reflection/grpc_reflection_v1"
-	reflectionv1alpha "google.golang.org/grpc/reflection/grpc_reflection_v1alpha" //nolint:staticcheck // what most clients speak
+	reflectionv1alpha "google.golang.org/grpc/reflection/grpc_reflection_v1alpha" // most clients use it
 	"google.golang.org/grpc/status"
 
 	"github.com/db-controller/db-controller/internal/feed"
 	"github.com/db-controller/db-controller/internal/identity"
 	"github.com/db-controller/db-controller/internal/postgres"
+	"github.com/db-controller/db-controller/internal/requestid"
 	"github.com/db-controller/db-controller/schema"
 	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
 	"github.com/db-controller/db-controller/schema/wire"
@@ -81,12 +82,12 @@ func (s *Server) fail(err error) error {
 	if _, ok := status.FromError(err); ok {
 		return err
 	}
+	out := &requestid.Fault{Log: s.log, Level: zap.ErrorLevel, Message: "request failed", Cause: err, Told: status.Error(codes.Internal, "internal error: the registry's log says more")}
 	if postgres.Unavailable(err) || postgres.Busy(err) {
-		s.log.Warn("a request needs the database", zap.Error(err))
-		return status.Error(codes.Unavailable, "the registry's database is unavailable: try again")
+		out.Level, out.Message = zap.WarnLevel, "a request needs the database"
+		out.Told = status.Error(codes.Unavailable, "the registry's database is unavailable: try again")
 	}
-	s.log.Error("request failed", zap.Error(err))
-	return status.Error(codes.Internal, "internal error: the registry's log says more")
+	return out
 }
 
 // Apply sets the given regions, services, deployments and rights, and leaves all others. The result is checked as a whole.

@@ -23,6 +23,7 @@ import (
 	"github.com/db-controller/db-controller/envregistry/server"
 	"github.com/db-controller/db-controller/internal/identity"
 	"github.com/db-controller/db-controller/internal/postgres"
+	"github.com/db-controller/db-controller/internal/requestid"
 	"github.com/db-controller/db-controller/migrations"
 	"github.com/db-controller/db-controller/schema"
 	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
@@ -211,7 +212,9 @@ func TestARegistryWithoutItsDatabaseIsUnavailable(t *testing.T) {
 	require.NoError(t, err)
 	defer pool.Close()
 	core, said := observer.New(zap.InfoLevel)
-	c, ctx := server.New(pool, zap.New(core)), identity.NewContext(t.Context(), identity.Deployment(west))
+	log := zap.New(core)
+	c, ctx := server.New(pool, log), identity.NewContext(t.Context(), identity.Deployment(west))
+	served := requestid.Unary(log) // logs the faults
 	conn, err := pgx.Connect(t.Context(), harness.Postgres(t).DSN(""))
 	require.NoError(t, err)
 	defer func() { _ = conn.Close(context.Background()) }()
@@ -223,12 +226,18 @@ func TestARegistryWithoutItsDatabaseIsUnavailable(t *testing.T) {
 	_, err = conn.Exec(t.Context(), "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1", cfg.Database)
 	require.NoError(t, err)
 	for range 20 {
-		_, err := c.GetEnvironment(ctx, &registryv1.GetEnvironmentRequest{})
-		require.Equal(t, codes.Unavailable, status.Code(err), "%v", err)
-		_, err = c.RegisterDeployment(ctx, &registryv1.RegisterDeploymentRequest{Service: west.Service, Region: west.Region, Address: "x:1", Generation: 1})
-		require.Equal(t, codes.Unavailable, status.Code(err), "%v", err)
-		_, err = c.Apply(ctx, &registryv1.ApplyRequest{})
-		require.Equal(t, codes.Unavailable, status.Code(err), "%v", err)
+		for _, call := range []grpc.UnaryHandler{
+			func(ctx context.Context, _ any) (any, error) {
+				return c.GetEnvironment(ctx, &registryv1.GetEnvironmentRequest{})
+			},
+			func(ctx context.Context, _ any) (any, error) {
+				return c.RegisterDeployment(ctx, &registryv1.RegisterDeploymentRequest{Service: west.Service, Region: west.Region, Address: "x:1", Generation: 1})
+			},
+			func(ctx context.Context, _ any) (any, error) { return c.Apply(ctx, &registryv1.ApplyRequest{}) },
+		} {
+			_, err := served(ctx, nil, nil, call)
+			require.Equal(t, codes.Unavailable, status.Code(err), "%v", err)
+		}
 	}
 	require.Equal(t, 1, said.Len(), "%v", said.All())
 	require.Equal(t, zap.WarnLevel, said.All()[0].Level)
@@ -364,6 +373,8 @@ func TestRightsAreReplacedByDeclarationsAlone(t *testing.T) {
 	require.NotNil(t, rights)
 	require.False(t, rights.Deny)
 	require.Empty(t, rights.Grants)
+	require.Equal(t, []string{"rights: declared again"}, apply(t, operator, "rights: {default: allow}"))
+	require.Greater(t, (<-client.Environments()).Rights.Declaration, rights.Declaration, "deployments that have another one take it")
 	cancel()
 	require.NoError(t, <-done)
 	answer, err := operator.GetEnvironment(t.Context(), &registryv1.GetEnvironmentRequest{})

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -170,7 +171,7 @@ func rightsOf(raw []byte) (*schema.Rights, error) {
 func (s *store) apply(ctx context.Context, in *schema.Environment, unused patterns) ([]string, error) {
 	return s.change(ctx, unused, func(env *schema.Environment) error {
 		env.Regions = append(env.Regions, in.Regions...)
-		env.Rights = cmp.Or(in.Rights, env.Rights)
+		env.Rights = cmp.Or(in.Rights.After(env.Rights, time.Now()), env.Rights)
 		for _, d := range in.Services {
 			i := slices.IndexFunc(env.Services, func(e *schema.Descriptor) bool { return e.ServiceVersion == d.ServiceVersion })
 			if i < 0 {
@@ -300,15 +301,22 @@ func queueDifference(b *pgx.Batch, before, after *schema.Environment) ([]string,
 		b.Queue(upsertDeploymentSQL, d.Service, d.Region, d.Version, d.Address, d.Generation, d.Disabled, uuid.NullUUID{UUID: d.Database, Valid: d.Database != uuid.Nil})
 		changes = append(changes, "deployment "+d.String()+": "+word(old != nil))
 	}
-	if now := wire.RightsProto(after.Rights); !proto.Equal(wire.RightsProto(before.Rights), now) {
-		raw, err := proto.MarshalOptions{Deterministic: true}.Marshal(now)
+	if after.Rights != before.Rights { // also when they are the same: deployments keep the latest declaration
+		raw, err := proto.MarshalOptions{Deterministic: true}.Marshal(wire.RightsProto(after.Rights))
 		if err != nil {
 			return nil, err
 		}
 		b.Queue(upsertRightsSQL, raw)
-		changes = append(changes, "rights: "+word(before.Rights != nil))
+		changes = append(changes, "rights: "+declared(before.Rights, after.Rights))
 	}
 	return append(changes, queueRemovals(b, before, after)...), nil
+}
+
+func declared(before, after *schema.Rights) string {
+	if after.Same(before) {
+		return "declared again"
+	}
+	return word(before != nil)
 }
 
 func word(existed bool) string {

@@ -2,6 +2,8 @@ package attach
 
 import (
 	"context"
+	"crypto/md5" //nolint:gosec // compared with PostgreSQL's
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -139,11 +141,21 @@ func (p *Plan) statements() (out []string) {
 	return out
 }
 
+// sources returns the functions of the triggers, for verifications.
+func (p *Plan) sources() map[string]string {
+	sources := map[string]string{}
+	for _, t := range triggersOf(p.kindID, &p.Definition) {
+		sum := md5.Sum([]byte(t.source(p.Definition.Checksum()))) //nolint:gosec // no secret: PostgreSQL computes the same
+		sources[triggerName(t.event)] = hex.EncodeToString(sum[:])
+	}
+	return sources
+}
+
 const (
 	insertAttachmentSQL = `
-INSERT INTO dbcontroller.attachment (kind_id, kind, definition, checksum, ready) VALUES ($1, $2, $3, $4, true)
-ON CONFLICT (kind_id) DO UPDATE SET kind = EXCLUDED.kind, definition = EXCLUDED.definition, checksum = EXCLUDED.checksum, ready = true,
-    filled = NULL, complete = false, attached_at = now()`
+INSERT INTO dbcontroller.attachment (kind_id, kind, definition, checksum, functions, ready) VALUES ($1, $2, $3, $4, $5, true)
+ON CONFLICT (kind_id) DO UPDATE SET kind = EXCLUDED.kind, definition = EXCLUDED.definition, checksum = EXCLUDED.checksum,
+    functions = EXCLUDED.functions, ready = true, filled = NULL, complete = false, attached_at = now()`
 
 	// Another table of the kind before: its triggers would capture rows under the same number.
 	otherTableSQL = `
@@ -159,6 +171,10 @@ SELECT definition FROM dbcontroller.attachment WHERE kind_id = $1 AND definition
 // Told is called before each pause.
 func Apply(ctx context.Context, conn *pgx.Conn, p *Plan, told func(error)) error {
 	raw, err := json.Marshal(p.Definition)
+	if err != nil {
+		return err
+	}
+	functions, err := json.Marshal(p.sources())
 	if err != nil {
 		return err
 	}
@@ -184,7 +200,7 @@ func Apply(ctx context.Context, conn *pgx.Conn, p *Plan, told func(error)) error
 				return err
 			}
 		}
-		_, err := tx.Exec(ctx, insertAttachmentSQL, p.kindID, p.Kind.Kind, string(raw), p.Definition.Checksum())
+		_, err := tx.Exec(ctx, insertAttachmentSQL, p.kindID, p.Kind.Kind, string(raw), p.Definition.Checksum(), string(functions))
 		return err
 	})
 }

@@ -17,7 +17,7 @@ var (
 	ErrReset = schema.ErrReset
 	// ErrSlow reports that the reader of a watch took too long to take a delivery: open the watch again.
 	ErrSlow = errors.New("the reader is too slow, open the watch again")
-	// ErrUnnoticed: the database was restored or failed over and has not begun a new epoch yet; try again.
+	// ErrUnnoticed reports that the database was restored or failed over and has not begun a new epoch yet; try again.
 	ErrUnnoticed = errors.New("the database was restored or failed over, and has not begun a new epoch yet: try again")
 )
 

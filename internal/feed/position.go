@@ -150,6 +150,16 @@ func (l *Log) Open(ctx context.Context, q Querier, token, filter string) (Positi
 	return l.open(st, token, filter)
 }
 
+// CheckAhead fails, with ErrReset, when a token is ahead of the database. A token of another epoch, or one that cannot be resumed for
+// another reason, shows nothing.
+func (l *Log) CheckAhead(ctx context.Context, token, filter string) error {
+	_, err := l.Open(ctx, l.cfg.Pool, token, filter)
+	if errors.Is(err, errAhead) || !errors.Is(err, ErrReset) {
+		return err
+	}
+	return nil
+}
+
 // open reads a token back, and reports one that is ahead of the database.
 func (l *Log) open(st state, token, filter string) (Position, error) {
 	p, err := st.open(token, filter)

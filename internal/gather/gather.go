@@ -25,18 +25,22 @@ type Config[R any] struct {
 	Alone int
 	// Most is the size of a batch.
 	Most int
+	// Batches is the number of batches that run at once (default 1): with two, one executes statements while the other one is flushed.
+	Batches int
 	// Waiting is the number of requests of one caller that wait. Those of the caller nil are not bounded.
 	Waiting int
 }
 
-// Queue gathers requests. One batch runs at a time.
+// Queue gathers requests.
 type Queue[R any] struct {
 	cfg Config[R]
 
 	mu       sync.Mutex
-	underWay int           // guarded by mu, like all below; requests that run, alone or in the batch
-	batch    chan struct{} // closed when the batch that runs has ended; nil: none runs
-	waiting  []*caller[R]  // in the order of their turns
+	underWay int          // guarded by mu, like all below; requests that run, alone or in a batch
+	batches  int          // that run
+	waiting  []*caller[R] // in the order of their turns
+
+	running sync.WaitGroup // has a count for each of batches
 }
 
 // caller is one that has waiting requests.
@@ -53,7 +57,10 @@ type request[R any] struct {
 }
 
 // New returns an empty queue.
-func New[R any](cfg Config[R]) *Queue[R] { return &Queue[R]{cfg: cfg} }
+func New[R any](cfg Config[R]) *Queue[R] {
+	cfg.Batches = max(cfg.Batches, 1)
+	return &Queue[R]{cfg: cfg}
+}
 
 // Do runs a request, in a batch or by alone, and returns its outcome. The requests of several callers take turns: who is comparable. When
 // ctx ends first, the error is that of ctx for a request that no batch has taken, and ErrLeft otherwise.
@@ -123,11 +130,12 @@ func (q *Queue[R]) leave() {
 	q.underWay--
 }
 
-// begin starts a batch unless one runs. The caller holds mu.
+// begin starts a batch unless as many run as may. The caller holds mu.
 func (q *Queue[R]) begin() {
-	if q.batch == nil && len(q.waiting) > 0 {
-		q.batch = make(chan struct{})
-		go q.run(q.take())
+	if q.batches < q.cfg.Batches && len(q.waiting) > 0 {
+		q.batches++
+		batch := q.take()
+		q.running.Go(func() { q.run(batch) })
 	}
 }
 
@@ -146,8 +154,7 @@ func (q *Queue[R]) run(batch []*request[R]) {
 		q.mu.Lock()
 		q.underWay -= len(batch)
 		if batch = q.take(); len(batch) == 0 {
-			close(q.batch)
-			q.batch = nil
+			q.batches--
 		}
 		q.mu.Unlock()
 	}
@@ -170,11 +177,4 @@ func (q *Queue[R]) take() (batch []*request[R]) {
 }
 
 // Wait waits until no batch runs. Nothing may call Do any more.
-func (q *Queue[R]) Wait() {
-	q.mu.Lock()
-	batch := q.batch
-	q.mu.Unlock()
-	if batch != nil {
-		<-batch
-	}
-}
+func (q *Queue[R]) Wait() { q.running.Wait() }

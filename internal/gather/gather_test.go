@@ -64,6 +64,28 @@ func TestWhatComesDuringABatchIsTheNextOne(t *testing.T) {
 	})
 }
 
+// Two batches run at once, and what comes meanwhile is the next one of the one that ends first.
+func TestTwoBatchesRunAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &batches{begun: make(chan []string, 10), end: make(chan []error)}
+		q := gather.New(gather.Config[string]{Run: b.run, Most: 10, Batches: 2, Waiting: 3})
+		var g sync.WaitGroup
+		for _, name := range []string{"first", "second", "third", "fourth"} {
+			g.Go(func() { require.NoError(t, q.Do(t.Context(), nil, name, never)) })
+			synctest.Wait()
+		}
+		require.Equal(t, []string{"first"}, <-b.begun)
+		require.Equal(t, []string{"second"}, <-b.begun)
+		require.Empty(t, b.begun)
+		b.end <- make([]error, 1)
+		require.Equal(t, []string{"third", "fourth"}, <-b.begun)
+		b.end <- make([]error, 1)
+		b.end <- make([]error, 2)
+		g.Wait()
+		q.Wait()
+	})
+}
+
 // Callers take turns: one with many requests delays another one by its share of a batch.
 func TestCallersTakeTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -1,6 +1,6 @@
 // Package identity authenticates and authorises callers. Every server has a certificate with one URI,
-// spiffe://<trust domain>/deployment/<service>/<region>, /user/<name>, /operator/<name> or /registry, and so have clients, but for
-// users that come with a token. The identity of a caller comes from its certificate or its token, never from the request.
+// spiffe://<trust domain>/deployment/<service>/<region>, /application/<service>/<name>, /user/<name>, /operator/<name> or /registry,
+// and so have clients, but for users that come with a token. The identity of a caller comes from its certificate or its token, never from the request.
 package identity
 
 import (
@@ -23,13 +23,15 @@ const (
 	RoleUser       Role = "user"
 	RoleOperator   Role = "operator"
 	RoleRegistry   Role = "registry"
+	// RoleApplication is a program that shares the database of a deployment, and writes resources in its own transactions.
+	RoleApplication Role = "application"
 )
 
 // Identity is an authenticated caller or server.
 type Identity struct {
 	Role       Role
 	Deployment schema.DeploymentID // of RoleDeployment
-	Name       string              // of RoleUser and RoleOperator
+	Name       string              // of RoleUser and RoleOperator; of RoleApplication its service and its name, joined by a slash
 }
 
 // Path returns the path of the identity's URI.
@@ -51,6 +53,12 @@ func Deployment(d schema.DeploymentID) Identity {
 	return Identity{Role: RoleDeployment, Deployment: d}
 }
 
+// ServiceOf returns the service of an application.
+func (i Identity) ServiceOf() string {
+	service, _, _ := strings.Cut(i.Name, "/")
+	return service
+}
+
 // nameGrammar restricts the names of people, which are written into logs and into the record of removals.
 var nameGrammar = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._@+-]{0,126}$`)
 
@@ -63,10 +71,12 @@ func ParsePath(path string) (Identity, error) {
 		return Deployment(d), err
 	case len(parts) == 2 && (parts[0] == string(RoleUser) || parts[0] == string(RoleOperator)) && nameGrammar.MatchString(parts[1]):
 		return Identity{Role: Role(parts[0]), Name: parts[1]}, nil
+	case len(parts) == 3 && parts[0] == string(RoleApplication) && schema.CheckService(parts[1]) == nil && nameGrammar.MatchString(parts[2]):
+		return Identity{Role: RoleApplication, Name: parts[1] + "/" + parts[2]}, nil
 	case len(parts) == 1 && parts[0] == string(RoleRegistry):
 		return Identity{Role: RoleRegistry}, nil
 	}
-	return Identity{}, fmt.Errorf("identity %.100q: want /deployment/SERVICE/REGION, /user/NAME, /operator/NAME or /registry", path)
+	return Identity{}, fmt.Errorf("identity %.100q: want /deployment/SERVICE/REGION, /application/SERVICE/NAME, /user/NAME, /operator/NAME or /registry", path)
 }
 
 // ofCertificate returns the identity in a verified certificate. A client without a certificate has no trust domain.

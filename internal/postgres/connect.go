@@ -15,6 +15,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/db-controller/db-controller/internal/trace"
 )
 
 // MinConnections is the smallest pool with which a deployment's controller makes progress: each lane of Lanes
@@ -47,6 +49,9 @@ func Connect(ctx context.Context, dsn, name string, connections int32) (*pgxpool
 	cfg.ConnConfig.RuntimeParams["application_name"] = name
 	for key, value := range Settings {
 		cfg.ConnConfig.RuntimeParams[key] = value
+	}
+	if tracer := trace.Statements(); tracer != nil {
+		cfg.ConnConfig.Tracer = tracer
 	}
 	pool, err := pgxpool.NewWithConfig(ctx, cfg)
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -23,6 +24,7 @@ type walk struct {
 	out     report.Cascade
 	visited map[*catalogue.Table]map[string]bool
 	total   int
+	began   time.Time
 }
 
 // reached are rows of a table that the delete reaches, by the columns of their key.
@@ -51,8 +53,8 @@ func (e *edge) found() bool {
 
 // counted describes the rows that no index finds: for the first level the pass has counted them.
 func (w *walk) counted(from reached, e edge, step *report.Step) {
-	if n := uint32(0); e.ref != nil && e.ref.fan != nil && len(from.rows) == 1 {
-		if n = e.ref.fan.count(encode(from.rows[0])); n > 0 {
+	if e.ref != nil && e.ref.fan != nil && len(from.rows) == 1 {
+		if n := e.ref.fan.count(encode(from.rows[0])); n > 0 {
 			step.Rows, step.Reason = int64(n), e.reason+"; not followed further: no index finds the rows"
 			return
 		}
@@ -94,7 +96,7 @@ func (s *scanner) cascades(ctx context.Context) []report.Cascade {
 		if x.n == 0 || ctx.Err() != nil {
 			continue
 		}
-		w := &walk{s: s, visited: map[*catalogue.Table]map[string]bool{}}
+		w := &walk{s: s, began: time.Now(), visited: map[*catalogue.Table]map[string]bool{}}
 		key := decode(x.value, len(x.target.Key))
 		w.out = report.Cascade{Target: place(x.target.Database, x.target.Table, x.target.Key), Key: key, Steps: []report.Step{}}
 		w.follow(ctx, reached{db: x.db, table: x.target.Table, key: x.target.Key, rows: [][]string{key}}, 1)
@@ -237,6 +239,9 @@ func (w *walk) holders(ctx context.Context, from reached, e edge) (out [][]strin
 			return out, false, err
 		}
 		w.total += len(rows)
+		if err := e.db.pace(ctx, w.began, int64(w.total)); err != nil {
+			return out, false, err
+		}
 		for _, row := range rows {
 			if key := encode(row[1:]); len(e.key) == 0 || !seen[key] {
 				seen[key] = true

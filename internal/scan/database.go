@@ -133,3 +133,17 @@ func (d *database) transaction(ctx context.Context, conn *pgx.Conn, level pgx.Tx
 	}
 	return read(tx)
 }
+
+// pace waits until the rows that were read since a time fit the rate.
+func (d *database) pace(ctx context.Context, began time.Time, rows int64) error {
+	if d.limits.Rate <= 0 {
+		return ctx.Err()
+	}
+	due := began.Add(time.Duration(float64(rows) / float64(d.limits.Rate) * float64(time.Second)))
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(time.Until(due)):
+		return nil
+	}
+}

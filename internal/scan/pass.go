@@ -116,7 +116,7 @@ func (p *pass) read(ctx context.Context, tx pgx.Tx, begun *bool) error {
 			return err
 		}
 		p.progress(rows)
-		if err := p.pace(ctx, started, rows); err != nil {
+		if err := p.db.pace(ctx, started, rows); err != nil {
 			return err
 		}
 	}
@@ -135,20 +135,6 @@ func (p *pass) fetch(ctx context.Context, tx pgx.Tx) ([][]*string, error) {
 		}
 		return values, row.Scan(into...)
 	})
-}
-
-// pace waits until the rows that were read fit the rate.
-func (p *pass) pace(ctx context.Context, started time.Time, rows int64) error {
-	if p.db.limits.Rate <= 0 {
-		return ctx.Err()
-	}
-	due := started.Add(time.Duration(float64(rows) / float64(p.db.limits.Rate) * float64(time.Second)))
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(time.Until(due)):
-		return nil
-	}
 }
 
 // batch looks up the targets of a batch, one reference after another. A reference whose look-up fails is given up.

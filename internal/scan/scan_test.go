@@ -262,6 +262,22 @@ func TestACascadeIsWalked(t *testing.T) {
 	}, steps)
 }
 
+// The rate bounds the walk as well, which reads tables that no reference between databases begins at.
+func TestTheWalkOfACascadeKeepsTheRate(t *testing.T) {
+	t.Parallel()
+	server := harness.Postgres(t)
+	a, b := server.NewDatabase(t, ""), server.NewDatabase(t, "")
+	execute(t, b, "CREATE TABLE customers (id bigint PRIMARY KEY)", "INSERT INTO customers VALUES (1)")
+	execute(t, a, "CREATE TABLE orders (id bigint PRIMARY KEY, customer_id bigint)", "CREATE INDEX ON orders (customer_id)", "INSERT INTO orders VALUES (1, 1)",
+		"CREATE TABLE items (id bigint PRIMARY KEY, order_id bigint REFERENCES orders ON DELETE CASCADE)", "INSERT INTO items SELECT i, 1 FROM generate_series(1, 4000) i", "CREATE INDEX ON items (order_id)", "ANALYZE")
+	began := time.Now()
+	out, err := scan.Run(t.Context(), scan.Config{Databases: []scan.Database{service("a", a), service("b", b)}, Limits: scan.Limits{Rate: 2000, Statement: time.Minute}})
+	require.NoError(t, err)
+	require.Len(t, out.Cascades, 1)
+	require.Len(t, out.Cascades[0].Steps, 2)
+	require.Greater(t, time.Since(began), 2*time.Second)
+}
+
 // A row that is removed together with its target while the table is read is no orphan.
 func TestWhatIsRemovedMeanwhileIsNoOrphan(t *testing.T) {
 	t.Parallel()

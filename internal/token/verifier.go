@@ -189,7 +189,7 @@ func (i *issuer) identity(claims map[string]any) (identity.Identity, error) {
 	if name == "" {
 		return identity.Identity{}, fmt.Errorf("the token has no claim %s, which identifies its user here", i.IdentityClaim)
 	}
-	if verified, ok := claims["email_verified"].(bool); i.IdentityClaim == "email" && !(ok && verified) {
+	if verified, ok := claims["email_verified"].(bool); i.IdentityClaim == "email" && (!ok || !verified) {
 		return identity.Identity{}, errors.New("the token's claim email is not verified by its issuer")
 	}
 	who, err := i.user(name)

@@ -9,7 +9,7 @@ DECLARE
     object  record;
     granted record;
 BEGIN
-    FOREACH one IN ARRAY ARRAY['owner', 'api', 'controller', 'audit'] LOOP
+    FOREACH one IN ARRAY ARRAY['owner', 'api', 'controller', 'application', 'audit'] LOOP
         IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = prefix || '_' || one) THEN
             EXECUTE format('CREATE ROLE %I NOLOGIN', prefix || '_' || one);
         END IF;
@@ -34,7 +34,7 @@ BEGIN
     END LOOP;
 
     -- What was granted besides, by whomever, is taken back first.
-    FOREACH one IN ARRAY ARRAY['PUBLIC', quote_ident(prefix || '_api'), quote_ident(prefix || '_controller'), quote_ident(prefix || '_audit')] LOOP
+    FOREACH one IN ARRAY ARRAY['PUBLIC', quote_ident(prefix || '_api'), quote_ident(prefix || '_controller'), quote_ident(prefix || '_application'), quote_ident(prefix || '_audit')] LOOP
         EXECUTE format('REVOKE ALL ON SCHEMA dbcontroller FROM %s', one);
         EXECUTE format('REVOKE ALL ON ALL TABLES IN SCHEMA dbcontroller FROM %s', one);
         EXECUTE format('REVOKE ALL ON ALL SEQUENCES IN SCHEMA dbcontroller FROM %s', one);
@@ -49,7 +49,7 @@ BEGIN
     FOR granted IN SELECT * FROM (VALUES
         -- Serves requests of users and of other deployments.
         ('api', 'SELECT', 'meta'),
-        ('api', 'SELECT, INSERT, UPDATE', 'deployment'),
+        ('api', 'SELECT, INSERT, UPDATE', 'deployment, dbcontroller.deletion_progress'),
         ('api', 'SELECT, INSERT', 'kind, dbcontroller.field, dbcontroller.decommissioned, dbcontroller.word'),
         ('api', 'SELECT, INSERT, UPDATE, DELETE', 'shadow, dbcontroller.resource, dbcontroller.foreign_target, dbcontroller.reference, dbcontroller.owner_reference, dbcontroller.blockade'),
         ('api', 'SELECT, INSERT, DELETE', 'closing, dbcontroller.holder_entry, dbcontroller.ownee_entry, dbcontroller.owner_lost, dbcontroller.notice, dbcontroller.work'),
@@ -70,16 +70,26 @@ BEGIN
         ('controller', 'SELECT, INSERT, UPDATE, DELETE', 'member, dbcontroller.ending'),
         ('controller', 'SELECT, UPDATE', 'lease'),
         ('controller', 'SELECT, UPDATE, DELETE', 'attachment'),
-        ('controller', 'SELECT, INSERT, UPDATE, DELETE', 'captured'),
+        ('controller', 'SELECT, INSERT, UPDATE, DELETE', 'captured, dbcontroller.deletion_progress'),
+        ('controller', 'SELECT, INSERT, UPDATE', 'position'),
+        -- Writes and deletes resources in its own transactions. It follows versions and epochs, and establishes nothing for others.
+        ('application', 'SELECT (service, region, database_id, version, generation, digest, compacted, environment, epoch, server, timeline, awaiting, forgotten)', 'meta'),
+        ('application', 'SELECT, INSERT', 'deployment, dbcontroller.kind, dbcontroller.field'),
+        ('application', 'UPDATE (pointed_to)', 'deployment'),
+        ('application', 'SELECT, INSERT, UPDATE, DELETE', 'shadow, dbcontroller.resource, dbcontroller.foreign_target, dbcontroller.reference, dbcontroller.owner_reference'),
+        ('application', 'SELECT, UPDATE, DELETE', 'blockade'),
+        ('application', 'SELECT, INSERT, DELETE', 'closing, dbcontroller.holder_entry, dbcontroller.ownee_entry, dbcontroller.owner_lost, dbcontroller.notice, dbcontroller.work'),
+        ('application', 'SELECT, INSERT', 'attempt, dbcontroller.closed_attempt, dbcontroller.change, dbcontroller.removal, dbcontroller.cause'),
+        ('application', 'SELECT', 'epoch, dbcontroller.decommissioned, dbcontroller.derivation, dbcontroller.ending, dbcontroller.attachment, dbcontroller.captured, dbcontroller.mark'),
         -- Looks after it, without what users store and without what tokens are made with.
         ('audit', 'SELECT', 'deployment, dbcontroller.kind, dbcontroller.field, dbcontroller.shadow, dbcontroller.foreign_target, dbcontroller.reference, dbcontroller.owner_reference'),
         ('audit', 'SELECT', 'blockade, dbcontroller.holder_entry, dbcontroller.ownee_entry, dbcontroller.owner_lost, dbcontroller.notice, dbcontroller.work, dbcontroller.attempt, dbcontroller.closed_attempt, dbcontroller.closing'),
-        ('audit', 'SELECT', 'removal, dbcontroller.cause, dbcontroller.decommissioned, dbcontroller.word, dbcontroller.epoch, dbcontroller.member, dbcontroller.lease, dbcontroller.derivation, dbcontroller.ending, dbcontroller.attachment, dbcontroller.captured'),
+        ('audit', 'SELECT', 'removal, dbcontroller.cause, dbcontroller.decommissioned, dbcontroller.word, dbcontroller.epoch, dbcontroller.member, dbcontroller.lease, dbcontroller.derivation, dbcontroller.ending, dbcontroller.attachment, dbcontroller.captured, dbcontroller.deletion_progress'),
         ('audit', 'SELECT (service, region, database_id, version, generation, digest, compacted, epoch, server, timeline, awaiting, forgotten)', 'meta')
     ) AS g (role, rights, tables) LOOP
         EXECUTE format('GRANT %s ON dbcontroller.%s TO %I', granted.rights, granted.tables, prefix || '_' || granted.role);
     END LOOP;
-    EXECUTE format('GRANT USAGE ON ALL SEQUENCES IN SCHEMA dbcontroller TO %I, %I', prefix || '_api', prefix || '_controller');
+    EXECUTE format('GRANT USAGE ON ALL SEQUENCES IN SCHEMA dbcontroller TO %I, %I, %I', prefix || '_api', prefix || '_controller', prefix || '_application');
     -- A new epoch passes over numbers that were given out and lost.
     EXECUTE format('GRANT SELECT, UPDATE ON ALL SEQUENCES IN SCHEMA dbcontroller TO %I', prefix || '_controller');
     EXECUTE format('GRANT EXECUTE ON FUNCTION dbcontroller.forget_removals TO %I', prefix || '_controller');

@@ -32,7 +32,7 @@ type Rights struct {
 type rule struct {
 	verbs  []schema.Verb
 	kind   schema.KindID // its oldest name; no kind for all of the service, no service for all
-	ranges []schema.NameRange
+	ranges []NameRange
 }
 
 func (r rule) covers(verb schema.Verb, kinds []schema.KindID) bool {
@@ -42,7 +42,7 @@ func (r rule) covers(verb schema.Verb, kinds []schema.KindID) bool {
 }
 
 func (r rule) has(name string) bool {
-	return slices.ContainsFunc(r.ranges, func(of schema.NameRange) bool { return of.Has(name) })
+	return slices.ContainsFunc(r.ranges, func(of NameRange) bool { return of.Has(name) })
 }
 
 // Compile compiles the rights of an environment that was checked. A grant that it cannot read grants nothing.
@@ -62,7 +62,7 @@ func Compile(env *schema.Environment) *Rights {
 		}
 		kind, ok := out.kindOf(g.Kind)
 		if ok {
-			out.rules[who] = append(out.rules[who], rule{verbs: g.Verbs, kind: kind, ranges: schema.NameRanges(g.Name)})
+			out.rules[who] = append(out.rules[who], rule{verbs: g.Verbs, kind: kind, ranges: NameRanges(g.Name)})
 		}
 	}
 	return out
@@ -102,25 +102,25 @@ func (r *Rights) Authorize(who Subject, verb schema.Verb, name schema.FullName) 
 }
 
 // Ranges returns the names of a kind on which Authorize gives a subject a right: disjoint ranges in order.
-func (r *Rights) Ranges(who Subject, verb schema.Verb, kind schema.KindID) []schema.NameRange {
+func (r *Rights) Ranges(who Subject, verb schema.Verb, kind schema.KindID) []NameRange {
 	if r.open(who, verb) {
-		return []schema.NameRange{schema.AllNames}
+		return []NameRange{AllNames}
 	}
-	var out []schema.NameRange
+	var out []NameRange
 	for rule := range r.rulesOf(who) {
 		if rule.covers(verb, []schema.KindID{r.kinds.Root(kind)}) {
 			out = append(out, rule.ranges...)
 		}
 	}
-	return schema.JoinedRanges(out)
+	return JoinedRanges(out)
 }
 
 // Within returns the Ranges of each kind of a service, for lists and watches; nil when the subject has the right on everything.
-func (r *Rights) Within(who Subject, verb schema.Verb, service string) schema.Within {
+func (r *Rights) Within(who Subject, verb schema.Verb, service string) Within {
 	if r.open(who, verb) {
 		return nil
 	}
-	out := schema.Within{schema.Every: r.Ranges(who, verb, schema.KindID{Service: service})}
+	out := Within{schema.Every: r.Ranges(who, verb, schema.KindID{Service: service})}
 	for _, kind := range r.kinds.Names(service) {
 		out[kind] = r.Ranges(who, verb, schema.KindID{Service: service, Kind: kind})
 	}

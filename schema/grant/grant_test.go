@@ -157,7 +157,7 @@ func TestRangesAreWhatAuthorizeAllows(t *testing.T) {
 			}
 			verb := rapid.SampledFrom(schema.Verbs).Draw(t, "verb")
 			ranges := rights.Within(who, verb, devices.Service).Of(kind)
-			in := slices.ContainsFunc(ranges, func(r schema.NameRange) bool { return r.Has(n) })
+			in := slices.ContainsFunc(ranges, func(r grant.NameRange) bool { return r.Has(n) })
 			require.Equal(t, rights.Authorize(who, verb, schema.FullName{Deployment: devices, Name: n}), in, "%s %s in %q", verb, n, ranges)
 			for i := 1; i < len(ranges); i++ {
 				require.Less(t, ranges[i-1].Below, ranges[i].From, "disjoint and in order")
@@ -169,19 +169,19 @@ func TestRangesAreWhatAuthorizeAllows(t *testing.T) {
 func TestCommonRanges(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		some := rapid.Custom(func(t *rapid.T) []schema.NameRange {
-			var out []schema.NameRange
+		some := rapid.Custom(func(t *rapid.T) []grant.NameRange {
+			var out []grant.NameRange
 			for range rapid.IntRange(0, 4).Draw(t, "n") {
 				ends := rapid.SliceOfN(rapid.StringMatching(`[a-d]{1,2}`), 2, 2).Draw(t, "ends")
-				out = append(out, schema.NameRange{From: min(ends[0], ends[1]), Below: max(ends[0], ends[1])})
+				out = append(out, grant.NameRange{From: min(ends[0], ends[1]), Below: max(ends[0], ends[1])})
 			}
-			return schema.JoinedRanges(out)
+			return grant.JoinedRanges(out)
 		})
 		a, b := some.Draw(t, "a"), some.Draw(t, "b")
-		both := schema.CommonRanges(a, b)
+		both := grant.CommonRanges(a, b)
 		for _, n := range rapid.SliceOfN(rapid.StringMatching(`[a-d]{1,3}`), 20, 20).Draw(t, "names") {
-			has := func(in []schema.NameRange) bool {
-				return slices.ContainsFunc(in, func(r schema.NameRange) bool { return r.Has(n) })
+			has := func(in []grant.NameRange) bool {
+				return slices.ContainsFunc(in, func(r grant.NameRange) bool { return r.Has(n) })
 			}
 			require.Equal(t, has(a) && has(b), has(both), n)
 		}

@@ -1,3 +1,4 @@
+// Package peer has the values that deployments exchange, and the interface to send them.
 package peer
 
 import (

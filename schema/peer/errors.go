@@ -171,6 +171,9 @@ func (e *UnavailableError) Error() string {
 	if errors.Is(e.Err, ErrRecovering) { // recovery waits for them, reachable or not
 		return fmt.Sprintf("%v: %s", e.Err, joined(e.Deployments))
 	}
+	if errors.Is(e.Err, ErrPaused) {
+		return fmt.Sprintf("%v: %s", e.Err, joined(e.Deployments))
+	}
 	return fmt.Sprintf("%s cannot be reached: %v", joined(e.Deployments), e.Err)
 }
 
@@ -179,6 +182,9 @@ func (e *UnavailableError) Unwrap() error { return e.Err }
 // ErrRecovering is the reason why nothing is deleted during a recovery.
 var ErrRecovering = errors.New("the database was restored or failed over, and may have lost blockades: " +
 	"nothing is deleted here until these deployments have confirmed their references")
+
+// ErrPaused is the reason why nothing is deleted while an operator has paused deletions.
+var ErrPaused = errors.New("an operator has paused deletions until db-controller resume")
 
 // maxNamedInText is the number of list items in the text of an error.
 const maxNamedInText = 5
@@ -199,6 +205,7 @@ func (e *DatabaseError) Error() string {
 		"if that one is lost for good, accept the new one: db-controller accept-database %s", e.Deployment, e.Spoken, e.Known, e.Deployment)
 }
 
+// CallerDatabase is the key of WithCallerDatabase.
 type CallerDatabase struct{}
 
 // WithCallerDatabase stores in ctx the database from which a call is made, for transactions that relate the two

@@ -176,7 +176,7 @@ func TestTheWorkOfFailedOwnersStays(t *testing.T) {
 func TestAnAttemptShowsItsTime(t *testing.T) {
 	t.Parallel()
 	before := time.Now().Truncate(time.Millisecond)
-	at := peer.AttemptTime(peer.AttemptID(uuid.Must(uuid.NewV7())))
+	at := peer.AttemptTime(uuid.Must(uuid.NewV7()))
 	require.False(t, at.Before(before))
 	require.False(t, at.After(time.Now()))
 }

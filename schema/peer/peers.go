@@ -13,6 +13,7 @@ type Peers struct {
 	Establisher
 	Checker
 	Planner
+	Recaller
 }
 
 // PeersOf makes Peers of a type that does it all.
@@ -20,17 +21,18 @@ func PeersOf(all interface {
 	Establisher
 	Checker
 	Planner
+	Recaller
 },
 ) Peers {
-	return Peers{all, all, all}
+	return Peers{all, all, all, all}
 }
 
 // Establisher asks targets' deployments for blockades and entries.
 type Establisher interface {
 	// Establish establishes all references under the attempt, or none and returns *RefusedError.
 	Establish(ctx context.Context, target schema.DeploymentID, attempt AttemptID, refs []EstablishReference) (*Established, error)
-	// WouldEstablish is Establish without storing anything: it returns the uids of the targets.
-	WouldEstablish(ctx context.Context, target schema.DeploymentID, refs []EstablishReference) ([]uuid.UUID, error)
+	// WouldEstablish is Establish without storing anything.
+	WouldEstablish(ctx context.Context, target schema.DeploymentID, attempt AttemptID, refs []EstablishReference) (*Established, error)
 }
 
 // Checker asks other deployments for the state of references and attempts.
@@ -41,6 +43,12 @@ type Checker interface {
 	CheckReferences(ctx context.Context, at schema.DeploymentID, refs []CheckedReference) ([]Known, error)
 	// WouldCheckOwners is CheckOwners without writing ownee entries.
 	WouldCheckOwners(ctx context.Context, at schema.DeploymentID, questions []OwnerQuestion) (*OwnerAnswers, error)
+}
+
+// Recaller asks deployments about their rights to block resources of this one.
+type Recaller interface {
+	// Recall returns an answer for each question, in order.
+	Recall(ctx context.Context, holder schema.DeploymentID, asked []Recall) (*Recalled, error)
 }
 
 // Planner asks other deployments for the reach of a deletion.

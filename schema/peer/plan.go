@@ -59,8 +59,10 @@ type PlanBlocker struct {
 	Unreachable bool
 }
 
+// HolderResource is the resource that blocks.
 func (b PlanBlocker) HolderResource() PlanTarget { return PlanTarget{b.Holder.Name.Deployment, b.UID} }
 
+// Target is the resource that is blocked.
 func (b PlanBlocker) Target() PlanTarget { return PlanTarget{b.Holder.Target.Deployment, b.TargetUID} }
 
 // PlanQuestion asks a deployment for the effects of a deletion of targets.
@@ -97,6 +99,8 @@ type DeleteResult struct {
 	Removed bool
 	// Unasked are the deployments that could not be asked for blockers of the cascade.
 	Unasked []Unasked
+	// Deletion identifies the deletion in every deployment: that which this delete began, or an earlier one that goes on.
+	Deletion uuid.UUID
 	// Resource is the marked resource; nil when removed.
 	Resource *Resource
 }

@@ -133,10 +133,12 @@ func (e *RefusedError) Only(reason Reason) bool {
 	return e.All(func(r Reason) bool { return r == reason })
 }
 
+// All reports whether the reasons of all listed refusals have a property; false when none is listed.
 func (e *RefusedError) All(is func(Reason) bool) bool {
 	return len(e.Refusals) > 0 && !slices.ContainsFunc(e.Refusals, func(r Refusal) bool { return !is(r.Reason) })
 }
 
+// Stands returns a condition for All: the reason stands as this.
 func Stands(as Standing) func(Reason) bool {
 	return func(r Reason) bool { return r.Standing() == as }
 }
@@ -174,6 +176,7 @@ func (e *RefusedError) Sorted() error {
 	return e
 }
 
+// Key identifies the refusal within a request.
 func (r Refusal) Key() []string { return []string{r.Holder, r.Path, r.Target.String()} }
 
 // TokenAfter returns the page token for the refusals after r.

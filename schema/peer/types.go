@@ -141,6 +141,7 @@ type OwnerReference struct {
 	UnsetOnDelete bool `json:"unset_on_delete,omitempty"`
 }
 
+// KindID is the kind of the owner.
 func (r OwnerReference) KindID() schema.KindID {
 	return schema.KindID{Service: r.Owner.Deployment.Service, Kind: r.Kind}
 }
@@ -152,6 +153,7 @@ const (
 	FlagUnsetOnDelete
 )
 
+// Flags are the stored bits of the owner reference.
 func (r OwnerReference) Flags() (f int16) {
 	for _, set := range []struct {
 		on   bool

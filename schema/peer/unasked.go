@@ -64,11 +64,13 @@ func NotAsked(ctx context.Context, d schema.DeploymentID, began time.Time, err e
 	return u
 }
 
+// SortUnasked sorts by deployment, and keeps one entry for each.
 func SortUnasked(unasked []Unasked) []Unasked {
 	slices.SortFunc(unasked, func(a, b Unasked) int { return CompareDeployments(a.Deployment, b.Deployment) })
 	return slices.CompactFunc(unasked, func(a, b Unasked) bool { return a.Deployment == b.Deployment })
 }
 
+// CompareDeployments orders deployments by service and region.
 func CompareDeployments(a, b schema.DeploymentID) int {
 	return cmp.Or(cmp.Compare(a.Service, b.Service), cmp.Compare(a.Region, b.Region))
 }

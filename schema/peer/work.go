@@ -21,6 +21,8 @@ type Messages struct {
 	// Delegable are the targets of Confirm to which this deployment wants to be able to refer without asking; empty while it
 	// has a process that does not know delegations.
 	Delegable []Delegable
+	// Wanted are rows of targets of Confirm that this deployment wants the right to block.
+	Wanted []int64
 	// Confirmed is the answer to Confirm, which the caller sets before Delivered.
 	Confirmed *Confirmed
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/db-controller/db-controller/internal/identity"
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
 	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
 	"github.com/db-controller/db-controller/schema/service/outcome"
 	"github.com/db-controller/db-controller/schema/shadow"
@@ -28,6 +29,15 @@ type Failure struct {
 	Time       time.Time
 }
 
+// Watch is a watch of the process.
+type Watch struct {
+	Name       string
+	Deployment string // that sends it
+	Primed     bool
+	Heard      time.Time // zero before its first message
+	Lost       int64
+}
+
 // operatorActions stores what an operator decides about another deployment.
 type operatorActions interface {
 	Decommission(ctx context.Context, d shadow.Decommissioned) error
@@ -35,11 +45,24 @@ type operatorActions interface {
 	WaiveComparison(ctx context.Context, of schema.DeploymentID, reason, by string) error
 }
 
+// pauser pauses deletions, and finds what waits for long.
+type pauser interface {
+	Pause(ctx context.Context, of schema.DeploymentID, paused bool, reason, by string) error
+	Paused(ctx context.Context) ([]schema.DeploymentID, error)
+	Stuck(ctx context.Context, longer time.Duration, limit int) ([]shadow.Stuck, error)
+}
+
 // inspector explains resources and removals, and compares this deployment with the others.
 type inspector interface {
 	Explain(ctx context.Context, name string) (*shadow.Explanation, error)
 	Removals(ctx context.Context, name string, uid uuid.UUID, limit int) ([]shadow.Removal, error)
 	Verify(ctx context.Context, how shadow.Verification) (shadow.Verified, error)
+}
+
+// progressReader reads the progress of deletions.
+type progressReader interface {
+	DeletionProgress(ctx context.Context, id uuid.UUID) ([]shadow.DeletionProgress, error)
+	RunningDeletions(ctx context.Context, limit int) ([]shadow.DeletionProgress, error)
 }
 
 // admin is the AdminService of one deployment.
@@ -52,7 +75,10 @@ type admin struct {
 	databases databaseStatus
 	actions   operatorActions
 	inspector inspector
+	progress  progressReader
+	pauser    pauser
 	failures  func() []Failure
+	watches   func() []Watch
 	log       *zap.Logger
 }
 
@@ -61,10 +87,14 @@ func newAdmin(cfg Config) *admin {
 	if failures == nil {
 		failures = func() []Failure { return nil }
 	}
+	watches := cfg.Watches
+	if watches == nil {
+		watches = func() []Watch { return nil }
+	}
 	store := cfg.Store
 	return &admin{
-		self: store.Deployment(), work: store, processes: store, operators: store, databases: store, actions: store, inspector: store,
-		failures: failures, log: cfg.Logger,
+		self: store.Deployment(), work: store, processes: store, operators: store, databases: store, actions: store, inspector: store, progress: store, pauser: store,
+		failures: failures, watches: watches, log: cfg.Logger,
 	}
 }
 
@@ -85,6 +115,11 @@ func (a *admin) explain(ctx context.Context, req *adminv1.ExplainRequest) (*admi
 	out := &adminv1.ExplainResponse{
 		Name: schema.FullName{Deployment: a.self, Name: e.Name}.String(), Kind: e.Kind, Uid: optionalText(e.UID), Pending: e.Pending,
 		State: stateNames[e.State], UpdateTime: timestamppb.New(e.UpdatedAt),
+	}
+	if e.State == peer.Deleting {
+		if out.Deletion, err = a.deletionOf(ctx, e); err != nil {
+			return nil, err
+		}
 	}
 	failures := a.failures()
 	for _, r := range e.Reasons {

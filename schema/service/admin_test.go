@@ -3,6 +3,7 @@ package service
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -21,6 +22,7 @@ import (
 
 // adminStore is the store of an AdminService: fixed results for Status, functions for the other methods.
 type adminStore struct {
+	pauses         []string
 	failing        map[string]error // by method
 	outstanding    []shadow.Outstanding
 	decommissioned []shadow.Decommissioned
@@ -96,9 +98,35 @@ func (s *adminStore) WaiveComparison(_ context.Context, of schema.DeploymentID, 
 	return s.waive(of, reason, by)
 }
 
+func (s *adminStore) Pause(_ context.Context, of schema.DeploymentID, paused bool, reason, by string) error {
+	s.pauses = append(s.pauses, fmt.Sprint(of, paused, reason, by))
+	return nil
+}
+
+func (s *adminStore) Paused(context.Context) ([]schema.DeploymentID, error) {
+	return []schema.DeploymentID{other}, s.failing["Paused"]
+}
+
+func (s *adminStore) Stuck(_ context.Context, longer time.Duration, limit int) ([]shadow.Stuck, error) {
+	return []shadow.Stuck{{Kind: "Device", Name: fmt.Sprint("devices/", longer, limit), UID: uid(1), Conditions: []shadow.Condition{{Type: "BLOCKED", Message: "by x"}}}}, s.failing["Stuck"]
+}
+
+func (s *adminStore) DeletionProgress(_ context.Context, id uuid.UUID) ([]shadow.DeletionProgress, error) {
+	return []shadow.DeletionProgress{{ID: id, Root: "//a.example.com/us-west2/devices/d"}}, s.failing["DeletionProgress"]
+}
+
+func (s *adminStore) RunningDeletions(_ context.Context, limit int) ([]shadow.DeletionProgress, error) {
+	d := shadow.DeletionProgress{ID: uid(8)}
+	d.Found, d.Removed, d.Unset = int64(limit), 2, 3
+	return []shadow.DeletionProgress{d}, s.failing["RunningDeletions"]
+}
+
 func newAdminService(store *adminStore, failures ...Failure) *admin {
 	return &admin{
-		self: self, work: store, processes: store, operators: store, databases: store, actions: store, inspector: store,
+		self: self, work: store, processes: store, operators: store, databases: store, actions: store, inspector: store, progress: store, pauser: store,
+		watches: func() []Watch {
+			return []Watch{{Name: "deletions", Deployment: other.String(), Primed: true, Heard: time.Unix(9, 0), Lost: 4}}
+		},
 		failures: func() []Failure { return failures }, log: zap.NewNop(),
 	}
 }
@@ -139,6 +167,11 @@ func TestTheStatusHasAllThatAnOperatorLooksAt(t *testing.T) {
 		require.True(t, got.GetDecommissioned()[0].GetWorking())
 		require.Equal(t, "COMPARISON_WAIVED", got.GetWords()[0].GetWhat())
 
+		require.Equal(t, []string{other.String()}, got.GetPaused())
+		require.Equal(t, int64(2), got.GetDeletions()[0].GetRemoved())
+		require.Equal(t, int64(9), got.GetWatches()[0].GetHeardTime().GetSeconds())
+		require.Equal(t, int64(4), got.GetWatches()[0].GetLost())
+
 		require.Len(t, got.GetFailures(), 2, "databases first, then handlers")
 		require.Equal(t, "database", got.GetFailures()[0].GetHandler())
 		require.Contains(t, got.GetFailures()[0].GetError(), uid(2).String())
@@ -148,7 +181,7 @@ func TestTheStatusHasAllThatAnOperatorLooksAt(t *testing.T) {
 
 func TestEachPartOfTheStatusCanFail(t *testing.T) {
 	t.Parallel()
-	for _, method := range []string{"Status", "Outstanding", "Kept", "Members", "Decommissioned", "Words", "Epoch"} {
+	for _, method := range []string{"Status", "Outstanding", "Kept", "Members", "Decommissioned", "Words", "Epoch", "Paused", "RunningDeletions"} {
 		a := newAdminService(&adminStore{failing: map[string]error{method: peer.ErrAborted}})
 		got, err := a.Status(as(t, operator), &adminv1.StatusRequest{})
 		require.Equal(t, codes.Aborted, status.Code(err), method)
@@ -172,11 +205,14 @@ func TestAnExplanationHasTheLastErrors(t *testing.T) {
 	a := newAdminService(&adminStore{explain: func(name string) (*shadow.Explanation, error) {
 		require.Equal(t, "devices/d", name)
 		return e, nil
+	}, removals: func(string, uuid.UUID, int) ([]shadow.Removal, error) {
+		return []shadow.Removal{{Cause: &schema.Cause{ID: uid(7)}}}, nil
 	}}, Failure{Deployment: other, Error: "first"}, Failure{Deployment: other, Error: "second"})
 	got, err := a.Explain(as(t, ann), &adminv1.ExplainRequest{Name: "//a.example.com/us-west2/devices/d"})
 	require.NoError(t, err)
 	require.Equal(t, "//a.example.com/us-west2/devices/d", got.GetName())
 	require.Equal(t, uid(1).String(), got.GetUid())
+	require.Equal(t, uid(7).String(), got.GetDeletion().GetId(), "the progress of its deletion")
 	require.Equal(t, "DELETING", got.GetState())
 	require.True(t, got.GetPending())
 	require.Equal(t, since, got.GetReasons()[0].GetSince().AsTime())
@@ -398,4 +434,35 @@ func TestAVerificationReportsItsProgress(t *testing.T) {
 	}})
 	err := a.Verify(&adminv1.VerifyRequest{}, newServerStream[adminv1.VerifyResponse](as(t, operator)))
 	require.Equal(t, codes.Aborted, status.Code(err))
+}
+
+func TestStuckDeletionsAndPausesAreThoseOfTheStore(t *testing.T) {
+	t.Parallel()
+	store := &adminStore{outstanding: []shadow.Outstanding{
+		{Group: "confirm", Deployment: other.String(), Count: 12, Oldest: 90}, {Group: "release", Deployment: other.String(), Oldest: 10},
+	}}
+	a := newAdminService(store, Failure{Deployment: other, Error: "no answer"})
+	stuck, err := a.ListStuck(as(t, ann), &adminv1.ListStuckRequest{})
+	require.NoError(t, err)
+	require.Equal(t, "//a.example.com/us-west2/devices/1m0s 100", stuck.GetResources()[0].GetName())
+	require.Equal(t, []string{"BLOCKED by x"}, stuck.GetResources()[0].GetReasons())
+	require.Len(t, stuck.GetWork(), 1, "the other waits for less than a minute")
+	require.Equal(t, "no answer", stuck.GetWork()[0].GetLastError())
+
+	running, err := a.ListDeletions(as(t, ann), &adminv1.ListDeletionsRequest{PageSize: 7})
+	require.NoError(t, err)
+	require.Equal(t, int64(7), running.GetDeletions()[0].GetFound())
+	one, err := a.ListDeletions(as(t, ann), &adminv1.ListDeletionsRequest{Deletion: uid(3).String()})
+	require.NoError(t, err)
+	require.Equal(t, uid(3).String(), one.GetDeletions()[0].GetId())
+	_, err = a.ListDeletions(as(t, ann), &adminv1.ListDeletionsRequest{Deletion: "x"})
+	require.Equal(t, codes.InvalidArgument, status.Code(err))
+
+	_, err = a.Pause(as(t, operator), &adminv1.PauseRequest{Reason: "why"})
+	require.NoError(t, err)
+	_, err = a.Resume(as(t, operator), &adminv1.ResumeRequest{Of: other.String(), Reason: "done"})
+	require.NoError(t, err)
+	_, err = a.Pause(as(t, operator), &adminv1.PauseRequest{Of: "nothing", Reason: "why"})
+	require.Equal(t, codes.InvalidArgument, status.Code(err))
+	require.Equal(t, []string{fmt.Sprint(self, true, "why", "operator/eve"), fmt.Sprint(other, false, "done", "operator/eve")}, store.pauses)
 }

@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fullstorydev/grpchan/inprocgrpc"
 	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/types/known/structpb"
@@ -33,8 +33,9 @@ func BenchmarkList(b *testing.B) {
 	loopback, err := grpc.NewClient(listener.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	require.NoError(b, err)
 	defer func() { _ = loopback.Close() }()
-	shared := newChannel(identity.Deployment(self), nil, nil).WithCloner(inprocgrpc.CloneFunc(func(m any) (any, error) { return m, nil }))
-	copied := newChannel(identity.Deployment(self), nil, nil)
+	shared := newChannel(zap.NewNop(), identity.Deployment(self), nil, nil)
+	shared.Share = true
+	copied := newChannel(zap.NewNop(), identity.Deployment(self), nil, nil)
 	resourcev1.RegisterResourceServiceServer(shared, listed)
 	resourcev1.RegisterResourceServiceServer(copied, listed)
 	for _, way := range []struct {

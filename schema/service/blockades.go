@@ -18,6 +18,7 @@ type blockadeStore interface {
 	Confirm(ctx context.Context, holder schema.DeploymentID, epoch uuid.UUID, attempts []peer.AttemptID, delegable bool) (*peer.Confirmed, error)
 	Release(ctx context.Context, holder schema.DeploymentID, epoch uuid.UUID, keys []peer.BlockadeKey, attempts []peer.AttemptID) error
 	Answer(ctx context.Context, target schema.DeploymentID, questions []peer.Question) (*peer.Answers, error)
+	Recall(ctx context.Context, from schema.DeploymentID, asked []peer.Recall) (*peer.Recalled, error)
 }
 
 // referenceChecker returns, in order, the stored state of references of a holder's deployment.
@@ -83,6 +84,38 @@ func (s *schemas) resolve(ctx context.Context, req *schemav1.ResolveBlockadesReq
 	out := &schemav1.ResolveBlockadesResponse{Epoch: answers.Epoch[:], Verdicts: make([]schemav1.ResolveBlockadesResponse_Verdict, len(answers.Verdicts))}
 	for i, v := range answers.Verdicts {
 		out.Verdicts[i] = wire.Verdicts[v]
+	}
+	return out, nil
+}
+
+func (s *schemas) RecallDelegations(ctx context.Context, req *schemav1.RecallDelegationsRequest) (*schemav1.RecallDelegationsResponse, error) {
+	out, err := s.recall(ctx, req)
+	return out, outcome.Status(s.log, err)
+}
+
+func (s *schemas) recall(ctx context.Context, req *schemav1.RecallDelegationsRequest) (*schemav1.RecallDelegationsResponse, error) {
+	target, err := caller(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := bounded("questions", len(req.GetQuestions())); err != nil {
+		return nil, err
+	}
+	asked := make([]peer.Recall, len(req.GetQuestions()))
+	for i, q := range req.GetQuestions() {
+		key, err := wire.BlockadeKey(q.GetKey())
+		if err != nil {
+			return nil, outcome.Invalid("questions", err)
+		}
+		asked[i] = peer.Recall{Question: peer.Question{Key: key, Expired: q.GetExpired()}, Mode: wire.RecallMode(q.GetMode())}
+	}
+	recalled, err := s.blockades.Recall(ctx, target, asked)
+	if err != nil {
+		return nil, err
+	}
+	out := &schemav1.RecallDelegationsResponse{Epoch: recalled.Epoch[:], Answers: make([]*schemav1.RecallDelegationsResponse_Answer, len(recalled.Answers))}
+	for i, a := range recalled.Answers {
+		out.Answers[i] = wire.RecallAnswerProto(a)
 	}
 	return out, nil
 }

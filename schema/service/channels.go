@@ -3,11 +3,13 @@ package service
 import (
 	"context"
 
-	"github.com/fullstorydev/grpchan/inprocgrpc"
 	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/recovery"
+	"go.uber.org/zap"
 	"google.golang.org/grpc"
 
 	"github.com/db-controller/db-controller/internal/identity"
+	"github.com/db-controller/db-controller/internal/inprocess"
+	"github.com/db-controller/db-controller/internal/requestid"
 	"github.com/db-controller/db-controller/schema/service/access"
 )
 
@@ -27,7 +29,7 @@ type Channels struct {
 // As returns a channel whose caller has an identity, with the rights of the policy, and whose requests are forwarded as a
 // listener's are: for tests and tools.
 func (c *Channels) As(who identity.Identity) grpc.ClientConnInterface {
-	channel := newChannel(who,
+	channel := newChannel(c.cfg.Logger, who,
 		[]grpc.UnaryServerInterceptor{c.forward.actForUnary, policy.Unary, c.forward.Unary, c.rights.Unary},
 		[]grpc.StreamServerInterceptor{c.forward.actForStream, policy.Stream, c.forward.Stream, c.rights.Stream})
 	register(channel, c.cfg)
@@ -37,24 +39,25 @@ func (c *Channels) As(who identity.Identity) grpc.ClientConnInterface {
 // newChannels makes the channels of the deployment's own process, on which it is the caller itself.
 func newChannels(cfg Config, forward *forwarder, rights *access.Access) *Channels {
 	self := identity.Deployment(cfg.Store.Deployment())
-	shared := newChannel(self, nil, nil).WithCloner(inprocgrpc.CloneFunc(func(m any) (any, error) { return m, nil }))
-	copied := newChannel(self, nil, nil)
-	for _, channel := range []*inprocgrpc.Channel{shared, copied} {
+	shared, copied := newChannel(cfg.Logger, self, nil, nil), newChannel(cfg.Logger, self, nil, nil)
+	shared.Share = true
+	for _, channel := range []*inprocess.Channel{shared, copied} {
 		register(channel, cfg)
 	}
 	return &Channels{Shared: shared, Copied: copied, cfg: cfg, forward: forward, rights: rights}
 }
 
-func newChannel(who identity.Identity, unary []grpc.UnaryServerInterceptor, stream []grpc.StreamServerInterceptor) *inprocgrpc.Channel {
+func newChannel(log *zap.Logger, who identity.Identity, unary []grpc.UnaryServerInterceptor, stream []grpc.StreamServerInterceptor) *inprocess.Channel {
 	named := func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 		return handler(identity.NewContext(ctx, who), req)
 	}
 	namedStream := func(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 		return handler(srv, &ownStream{ServerStream: ss, ctx: identity.NewContext(ss.Context(), who)})
 	}
-	return (&inprocgrpc.Channel{}).
-		WithServerUnaryInterceptor(chainUnary(append([]grpc.UnaryServerInterceptor{recovery.UnaryServerInterceptor(), named}, unary...))).
-		WithServerStreamInterceptor(chainStream(append([]grpc.StreamServerInterceptor{recovery.StreamServerInterceptor(), namedStream}, stream...)))
+	return &inprocess.Channel{
+		Unary:  chainUnary(append([]grpc.UnaryServerInterceptor{requestid.Unary(log), recovery.UnaryServerInterceptor(), named}, unary...)),
+		Stream: chainStream(append([]grpc.StreamServerInterceptor{requestid.Stream(log), recovery.StreamServerInterceptor(), namedStream}, stream...)),
+	}
 }
 
 // chainUnary nests interceptors as grpc.ChainUnaryInterceptor does: the first is the outermost.

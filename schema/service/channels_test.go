@@ -5,8 +5,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fullstorydev/grpchan/inprocgrpc"
 	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
@@ -54,10 +54,8 @@ func newFake(t testing.TB) *fake {
 }
 
 func fakeChannel(f *fake, share bool) grpc.ClientConnInterface {
-	channel := newChannel(identity.Deployment(self), nil, nil)
-	if share {
-		channel = channel.WithCloner(inprocgrpc.CloneFunc(func(m any) (any, error) { return m, nil }))
-	}
+	channel := newChannel(zap.NewNop(), identity.Deployment(self), nil, nil)
+	channel.Share = share
 	resourcev1.RegisterResourceServiceServer(channel, f)
 	return channel
 }
@@ -113,7 +111,8 @@ func TestChannelsPassMetadataDeadlinesAndOptionsAsConnectionsDo(t *testing.T) {
 		require.Equal(t, identity.Deployment(self), who)
 
 		_, err = client.GetResource(t.Context(), &resourcev1.GetResourceRequest{Name: "panic"})
-		require.Equal(t, codes.Unknown, status.Code(err), "%v", err)
+		require.Equal(t, codes.Internal, status.Code(err), "%v", err)
+		require.NotContains(t, err.Error(), "mistake", "the log has it")
 		stream, err := client.WatchResources(t.Context(), &resourcev1.WatchResourcesRequest{Kind: "panic"})
 		require.NoError(t, err)
 		_, err = stream.Recv()

@@ -17,12 +17,14 @@ import (
 // costly are the methods for people whose cost depends on the request: on a filter, an order, the number of names, or the
 // size of a cascade.
 var costly = map[string]bool{
+	resourcev1.ResourceService_ListReferrers_FullMethodName:     true,
 	resourcev1.ResourceService_ListResources_FullMethodName:     true,
 	resourcev1.ResourceService_BatchGetResources_FullMethodName: true,
 	resourcev1.ResourceService_PlanDeletion_FullMethodName:      true,
 	adminv1.AdminService_Status_FullMethodName:                  true,
 	adminv1.AdminService_Explain_FullMethodName:                 true,
 	adminv1.AdminService_ListRemovals_FullMethodName:            true,
+	adminv1.AdminService_ListStuck_FullMethodName:               true,
 }
 
 var errTooManyCosts = fmt.Errorf("%d lists, plans and other costly reads of this caller are in progress or waiting, and %w", maxCostly+maxCostlyWaiting, outcome.ErrTooManyCalls)

@@ -16,12 +16,16 @@ import (
 
 // deletionStore delivers the deletions here that a deployment has to act upon, and takes its acknowledgements.
 type deletionStore interface {
+	CheckKept(ctx context.Context, holder schema.DeploymentID, token string) error
 	WatchDeletions(ctx context.Context, holder schema.DeploymentID, token string, deliver func(schema.Event[schema.Deletion]) error) error
 	AcknowledgeFor(ctx context.Context, holder schema.DeploymentID, epoch uuid.UUID, token string, except []uuid.UUID, patience time.Duration) (more bool, err error)
 }
 
 func (s *schemas) WatchImportedServiceDeletions(req *schemav1.WatchImportedServiceDeletionsRequest, stream grpc.ServerStreamingServer[schemav1.WatchImportedServiceDeletionsResponse]) error {
 	holder, err := caller(stream.Context())
+	if err == nil && req.GetKeptToken() != "" {
+		err = s.deletions.CheckKept(stream.Context(), holder, req.GetKeptToken())
+	}
 	if err != nil {
 		return outcome.Status(s.log, err)
 	}

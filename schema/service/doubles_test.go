@@ -67,11 +67,13 @@ func reasonOf(t testing.TB, err error) string {
 // another one panics.
 type schemaStore struct {
 	establish       func(holder schema.DeploymentID, attempt peer.AttemptID, refs []peer.EstablishReference) (*peer.Established, error)
-	wouldEstablish  func(holder schema.DeploymentID, refs []peer.EstablishReference) ([]uuid.UUID, string, error)
+	wouldEstablish  func(holder schema.DeploymentID, attempt peer.AttemptID, refs []peer.EstablishReference) (*peer.Established, error)
 	confirm         func(holder schema.DeploymentID, epoch uuid.UUID, attempts []peer.AttemptID) ([]peer.AttemptID, error)
 	release         func(holder schema.DeploymentID, epoch uuid.UUID, keys []peer.BlockadeKey, attempts []peer.AttemptID) error
 	answer          func(target schema.DeploymentID, questions []peer.Question) (*peer.Answers, error)
+	recall          func(from schema.DeploymentID, asked []peer.Recall) (*peer.Recalled, error)
 	checkReferences func(holder schema.DeploymentID, refs []peer.CheckedReference) ([]peer.Known, error)
+	checkKept       func(holder schema.DeploymentID, token string) error
 	watchDeletions  func(holder schema.DeploymentID, token string, deliver func(schema.Event[schema.Deletion]) error) error
 	acknowledge     func(holder schema.DeploymentID, epoch uuid.UUID, token string, except []uuid.UUID, limit time.Duration) (bool, error)
 	checkOwners     func(ownee schema.DeploymentID, questions []peer.OwnerQuestion) (*peer.OwnerAnswers, error)
@@ -92,8 +94,8 @@ func (s *schemaStore) Establish(_ context.Context, holder schema.DeploymentID, a
 	return s.establish(holder, attempt, refs)
 }
 
-func (s *schemaStore) WouldEstablish(_ context.Context, holder schema.DeploymentID, refs []peer.EstablishReference) ([]uuid.UUID, string, error) {
-	return s.wouldEstablish(holder, refs)
+func (s *schemaStore) WouldEstablish(_ context.Context, holder schema.DeploymentID, attempt peer.AttemptID, refs []peer.EstablishReference) (*peer.Established, error) {
+	return s.wouldEstablish(holder, attempt, refs)
 }
 
 func (s *schemaStore) Confirm(_ context.Context, holder schema.DeploymentID, epoch uuid.UUID, attempts []peer.AttemptID, delegable bool) (*peer.Confirmed, error) {
@@ -110,8 +112,16 @@ func (s *schemaStore) Answer(_ context.Context, target schema.DeploymentID, ques
 	return s.answer(target, questions)
 }
 
+func (s *schemaStore) Recall(_ context.Context, from schema.DeploymentID, asked []peer.Recall) (*peer.Recalled, error) {
+	return s.recall(from, asked)
+}
+
 func (s *schemaStore) CheckReferences(_ context.Context, holder schema.DeploymentID, refs []peer.CheckedReference) ([]peer.Known, error) {
 	return s.checkReferences(holder, refs)
+}
+
+func (s *schemaStore) CheckKept(_ context.Context, holder schema.DeploymentID, token string) error {
+	return s.checkKept(holder, token)
 }
 
 func (s *schemaStore) WatchDeletions(_ context.Context, holder schema.DeploymentID, token string, deliver func(schema.Event[schema.Deletion]) error) error {
@@ -185,7 +195,7 @@ type resourceStore struct {
 	list             func(req shadow.ListRequest) ([]peer.Resource, string, error)
 	save             func(writes []peer.Write) ([]peer.Resource, error)
 	saveRequested    func(id uuid.UUID, writes []peer.Write) ([]peer.Resource, error)
-	validate         func(writes []peer.Write, token string) (*peer.Resource, error)
+	validate         func(writes []peer.Write, token string) ([]peer.Resource, error)
 	delete           func(ctx context.Context, req shadow.DeleteRequest) (peer.DeleteResult, error)
 	planDelete       func(name string) (*shadow.DeletePlan, error)
 	setBlockDeletion func(name string, uid uuid.UUID, block bool) (*peer.Resource, error)
@@ -211,7 +221,7 @@ func (s *resourceStore) SaveRequested(_ context.Context, id uuid.UUID, writes []
 	return s.saveRequested(id, writes)
 }
 
-func (s *resourceStore) ValidateBatch(_ context.Context, writes []peer.Write, token string) (*peer.Resource, error) {
+func (s *resourceStore) ValidateBatch(_ context.Context, writes []peer.Write, token string) ([]peer.Resource, error) {
 	return s.validate(writes, token)
 }
 

@@ -35,6 +35,7 @@ const onBehalfOf = identity.OnBehalfOf
 var forwarded = []string{
 	resourcev1.ResourceService_GetResource_FullMethodName,
 	resourcev1.ResourceService_ListResources_FullMethodName,
+	resourcev1.ResourceService_ListReferrers_FullMethodName,
 	resourcev1.ResourceService_CreateResource_FullMethodName,
 	resourcev1.ResourceService_UpdateResource_FullMethodName,
 	resourcev1.ResourceService_PutResource_FullMethodName,
@@ -162,7 +163,7 @@ func addressed(req any) (names []string, region string) {
 		return writtenNames(req.GetWrites()), ""
 	case *resourcev1.MutateAndValidateResourceRequest:
 		return append(writtenNames([]*resourcev1.BatchWriteResourcesRequest_Write{req.GetWrite()}), writtenNames(req.GetMore())...), ""
-	case *resourcev1.ListResourcesRequest, *resourcev1.WatchResourcesRequest:
+	case *resourcev1.ListResourcesRequest, *resourcev1.WatchResourcesRequest, *resourcev1.ListReferrersRequest:
 		return nil, req.(interface{ GetRegion() string }).GetRegion()
 	}
 	return nil, "" // about this deployment; or of several ones, and the handler itself forwards

@@ -15,6 +15,7 @@ import (
 var reads = map[string]bool{
 	resourcev1.ResourceService_GetResource_FullMethodName:       true,
 	resourcev1.ResourceService_ListResources_FullMethodName:     true,
+	resourcev1.ResourceService_ListReferrers_FullMethodName:     true,
 	resourcev1.ResourceService_BatchGetResources_FullMethodName: true,
 	resourcev1.ResourceService_WatchResources_FullMethodName:    true,
 	resourcev1.ResourceService_PlanDeletion_FullMethodName:      true,
@@ -22,6 +23,8 @@ var reads = map[string]bool{
 	adminv1.AdminService_Explain_FullMethodName:                 true,
 	adminv1.AdminService_Verify_FullMethodName:                  true,
 	adminv1.AdminService_ListRemovals_FullMethodName:            true,
+	adminv1.AdminService_ListDeletions_FullMethodName:           true,
+	adminv1.AdminService_ListStuck_FullMethodName:               true,
 }
 
 // callers assigns the statements of a call to a lane of the database's connections, and to the caller's identity. Calls over

@@ -1,6 +1,7 @@
 package service
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -24,7 +26,7 @@ import (
 // need no socket.
 func connected(store *schemaStore) *peers.Peers {
 	p := peers.New(self, nil)
-	channel := newChannel(identity.Deployment(other), nil, nil)
+	channel := newChannel(zap.NewNop(), identity.Deployment(other), nil, nil)
 	schemav1.RegisterSchemaServiceServer(channel, newSchemaService(store))
 	p.SetSelf(channel, channel)
 	return p
@@ -45,18 +47,20 @@ func TestEstablishedReferencesSurviveTheWire(t *testing.T) {
 			require.Equal(t, refs, got)
 			return &peer.Established{UIDs: []uuid.UUID{uid(2), uid(3)}, Epoch: epoch}, nil
 		},
-		wouldEstablish: func(_ schema.DeploymentID, got []peer.EstablishReference) ([]uuid.UUID, string, error) {
+		wouldEstablish: func(_ schema.DeploymentID, with peer.AttemptID, got []peer.EstablishReference) (*peer.Established, error) {
 			require.Equal(t, refs, got)
-			return []uuid.UUID{uid(4)}, "v1", nil
+			require.Equal(t, attempt, with)
+			return &peer.Established{UIDs: []uuid.UUID{uid(4)}, Version: "v1", Epoch: epoch}, nil
 		},
 	})
 	done, err := p.Establish(t.Context(), self, attempt, refs)
 	require.NoError(t, err)
 	require.Equal(t, []uuid.UUID{uid(2), uid(3)}, done.UIDs)
 	require.Equal(t, epoch, done.Epoch)
-	would, err := p.WouldEstablish(t.Context(), self, refs)
+	would, err := p.WouldEstablish(t.Context(), self, attempt, refs)
 	require.NoError(t, err)
-	require.Equal(t, []uuid.UUID{uid(4)}, would)
+	require.Equal(t, []uuid.UUID{uid(4)}, would.UIDs)
+	require.Equal(t, epoch, would.Epoch)
 }
 
 func TestRefusedReferencesSurviveTheWire(t *testing.T) {
@@ -71,7 +75,7 @@ func TestRefusedReferencesSurviveTheWire(t *testing.T) {
 	var refused *peer.RefusedError
 	require.ErrorAs(t, err, &refused)
 	require.Equal(t, []peer.Refusal{refusal}, refused.Refusals)
-	_, err = p.WouldEstablish(t.Context(), self, nil)
+	_, err = p.WouldEstablish(t.Context(), self, newAttempt(t), nil)
 	require.ErrorContains(t, err, "references: ")
 }
 
@@ -204,8 +208,10 @@ func TestOwnersSurviveTheWire(t *testing.T) {
 	}
 	cause := &schema.Cause{ID: uid(8), Root: "//a.example.com/us-west2/os/c", RootUID: uid(3), Actor: "user/ann", RequestID: uid(7), At: time.Unix(1_700_000_000, 0).UTC()}
 	answers := &peer.OwnerAnswers{Version: "v2", Generation: 4, Answers: []peer.OwnerAnswer{
-		{Verdict: peer.OwnerExists, UID: uid(1), Kind: "Owner", Noted: true}, {Verdict: peer.OwnerNotReferring},
-		{Verdict: peer.OwnerAbsent, Cause: cause}, {Verdict: peer.OwnerCannotOwn},
+		{Verdict: peer.OwnerExists, UID: uid(1), Kind: "Owner", Noted: true},
+		{Verdict: peer.OwnerNotReferring},
+		{Verdict: peer.OwnerAbsent, Cause: cause},
+		{Verdict: peer.OwnerCannotOwn},
 	}}
 	check := func(ownee schema.DeploymentID, got []peer.OwnerQuestion) (*peer.OwnerAnswers, error) {
 		require.Equal(t, other, ownee)
@@ -365,19 +371,15 @@ func TestWatchesOfPeersDeliverEvents(t *testing.T) {
 	store := &schemaStore{
 		watchWork: func(shards []int16, _ string, deliver func(schema.Event[schema.Work]) error) error {
 			require.Equal(t, []int16{3, 4}, shards)
-			require.NoError(t, deliver(schema.Event[schema.Work]{EndOfSnapshot: true, Token: "a"}))
-			require.NoError(t, deliver(work))
-			return end
+			return cmp.Or(deliver(schema.Event[schema.Work]{EndOfSnapshot: true, Token: "a"}), deliver(work), end) // fails when the reader has stopped
 		},
 		watchDeletions: func(holder schema.DeploymentID, _ string, deliver func(schema.Event[schema.Deletion]) error) error {
 			require.Equal(t, self, holder)
-			require.NoError(t, deliver(schema.Event[schema.Deletion]{Token: "a"}))
-			require.NoError(t, deliver(deletions))
-			return end
+			return cmp.Or(deliver(schema.Event[schema.Deletion]{Token: "a"}), deliver(deletions), end)
 		},
 	}
 	p := peers.New(self, nil)
-	channel := newChannel(identity.Deployment(self), nil, nil)
+	channel := newChannel(zap.NewNop(), identity.Deployment(self), nil, nil)
 	schemav1.RegisterSchemaServiceServer(channel, newSchemaService(store))
 	p.SetSelf(channel, channel)
 
@@ -407,11 +409,12 @@ func TestCallsToAnUnknownDeploymentFail(t *testing.T) {
 	p, ctx := peers.New(self, nil), t.Context()
 	for name, call := range map[string]func() error{
 		"Establish":        func() error { _, err := p.Establish(ctx, other, uid(1), nil); return err },
-		"WouldEstablish":   func() error { _, err := p.WouldEstablish(ctx, other, nil); return err },
+		"WouldEstablish":   func() error { _, err := p.WouldEstablish(ctx, other, uid(1), nil); return err },
 		"CheckReferences":  func() error { _, err := p.CheckReferences(ctx, other, nil); return err },
 		"AnnounceEpoch":    func() error { _, err := p.AnnounceEpoch(ctx, other, uid(1)); return err },
 		"ConfirmEpoch":     func() error { return p.ConfirmEpoch(ctx, other, uid(1), uid(1)) },
 		"Resolve":          func() error { _, err := p.Resolve(ctx, other, nil); return err },
+		"Recall":           func() error { _, err := p.Recall(ctx, other, nil); return err },
 		"Confirm":          func() error { _, err := p.Confirm(ctx, other, uid(1), nil, false); return err },
 		"Release":          func() error { return p.Release(ctx, other, uid(1), nil, nil) },
 		"Acknowledge":      func() error { return p.Acknowledge(ctx, other, uid(1), "", nil) },

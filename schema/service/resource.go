@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/db-controller/db-controller/internal/requestid"
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
@@ -36,12 +37,11 @@ type resourceReader interface {
 	List(ctx context.Context, req shadow.ListRequest) ([]peer.Resource, string, error)
 }
 
-// resourceWriter writes a batch of resources, all or nothing. ValidateBatch stores nothing and returns the result of the first
-// write.
+// resourceWriter writes a batch of resources, all or nothing. ValidateBatch returns what Save would, and stores nothing.
 type resourceWriter interface {
 	Save(ctx context.Context, writes []peer.Write) ([]peer.Resource, error)
 	SaveRequested(ctx context.Context, id uuid.UUID, writes []peer.Write) ([]peer.Resource, error)
-	ValidateBatch(ctx context.Context, writes []peer.Write, token string) (*peer.Resource, error)
+	ValidateBatch(ctx context.Context, writes []peer.Write, token string) ([]peer.Resource, error)
 }
 
 // resourceDeleter deletes resources, plans a deletion, and protects resources from being deleted.
@@ -60,27 +60,30 @@ type watchedResources func(ctx context.Context, req *resourcev1.WatchResourcesRe
 // already sent requests for other regions there.
 type resources struct {
 	resourcev1.UnimplementedResourceServiceServer
-	self    schema.DeploymentID
-	model   func() *schema.Model // nil until the deployment runs a version
-	reader  resourceReader
-	writer  resourceWriter
-	deleter resourceDeleter
-	watched watchedResources
+	self      schema.DeploymentID
+	model     func() *schema.Model // nil until the deployment runs a version
+	reader    resourceReader
+	writer    resourceWriter
+	deleter   resourceDeleter
+	watched   watchedResources
+	referrers referrerReader
 	// forward gets resources of other regions for BatchGetResources, whose names can be of several regions.
 	forward *forwarder
 	log     *zap.Logger
+	// deleted is called with the result of each delete; may be nil.
+	deleted func(DeleteResult, time.Duration)
 }
 
 func newResources(cfg Config) *resources {
 	store := cfg.Store
 	return &resources{
-		self: store.Deployment(), model: store.Model, reader: store, writer: store, deleter: store,
+		self: store.Deployment(), model: store.Model, reader: store, writer: store, deleter: store, referrers: store,
 		watched: func(ctx context.Context, req *resourcev1.WatchResourcesRequest, as func(peer.Resource) (*resourcev1.WatchResourcesResponse, error), deliver func(schema.Event[*resourcev1.WatchResourcesResponse]) error) error {
 			return shadow.WatchResourcesAs(ctx, store, shadow.WatchRequest{
 				Kind: req.GetKind(), Filter: req.GetFilter(), Token: req.GetResumeToken(), Within: access.Names(ctx),
 			}, as, deliver)
 		},
-		forward: newForwarder(cfg), log: cfg.Logger,
+		forward: newForwarder(cfg), log: cfg.Logger, deleted: cfg.Deleted,
 	}
 }
 
@@ -199,11 +202,33 @@ func (r *resources) BatchWriteResources(ctx context.Context, req *resourcev1.Bat
 	if n := len(req.GetWrites()); n > MaxBatch {
 		return nil, outcome.Status(r.log, outcome.Invalid("writes", fmt.Errorf("%d in one batch, at most %d are allowed", n, MaxBatch)))
 	}
-	saved, err := r.saveAll(ctx, req.GetRequestId(), req.GetWrites())
+	all := func() ([]*resourcev1.Resource, error) { return r.saveAll(ctx, req.GetRequestId(), req.GetWrites()) }
+	if req.GetValidateOnly() {
+		all = func() ([]*resourcev1.Resource, error) { return r.validateAll(ctx, req.GetWrites()) }
+	}
+	saved, err := all()
 	if err != nil {
 		return nil, outcome.Status(r.log, err)
 	}
 	return &resourcev1.BatchWriteResourcesResponse{Resources: saved}, nil
+}
+
+func (r *resources) validateAll(ctx context.Context, in []*resourcev1.BatchWriteResourcesRequest_Write) ([]*resourcev1.Resource, error) {
+	writes, err := r.writes(in)
+	if err != nil {
+		return nil, err
+	}
+	would, err := r.writer.ValidateBatch(ctx, writes, "")
+	if err != nil {
+		return nil, err
+	}
+	out := make([]*resourcev1.Resource, len(would))
+	for i := range would {
+		if out[i], err = r.wouldProto(&would[i]); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
 }
 
 func (r *resources) MutateAndValidateResource(ctx context.Context, req *resourcev1.MutateAndValidateResourceRequest) (*resourcev1.Resource, error) {
@@ -223,6 +248,11 @@ func (r *resources) validate(ctx context.Context, req *resourcev1.MutateAndValid
 	if err != nil {
 		return nil, err
 	}
+	return r.wouldProto(&would[0])
+}
+
+// wouldProto converts a resource that a write would store.
+func (r *resources) wouldProto(would *peer.Resource) (*resourcev1.Resource, error) {
 	out, err := resourceProto(r.self, would)
 	if would.UID == uuid.Nil { // it would be created
 		out.Uid, out.CreateTime, out.UpdateTime = "", nil, nil
@@ -364,11 +394,13 @@ func (r *resources) delete(ctx context.Context, req *resourcev1.DeleteResourceRe
 	}
 	ctx, cancel := beforeDeadline(ctx)
 	defer cancel()
+	began := time.Now()
 	result, err := r.deleter.Delete(ctx, del)
+	r.observe(began, result, err)
 	if err != nil {
 		return nil, err
 	}
-	out := &resourcev1.DeleteResourceResponse{Removed: result.Removed}
+	out := &resourcev1.DeleteResourceResponse{Removed: result.Removed, Deletion: optionalText(result.Deletion)}
 	out.UnaskedDeployments, out.Unasked = unaskedProto(result.Unasked)
 	if result.Resource != nil {
 		out.Resource, err = resourceProto(r.self, result.Resource)
@@ -387,6 +419,7 @@ func (r *resources) deleteRequest(ctx context.Context, req *resourcev1.DeleteRes
 	if out.RequestID, err = optionalUUID("request_id", req.GetRequestId()); err != nil {
 		return out, err
 	}
+	out.Call = requestid.ID(ctx)
 	out.Actor, err = actor(ctx)
 	return out, err
 }

@@ -426,12 +426,12 @@ kinds:
 func TestValidationReturnsWhatTheFirstWriteWouldStore(t *testing.T) {
 	t.Parallel()
 	would := stored("devices/d")
-	r := newResourceService(&resourceStore{validate: func(writes []peer.Write, token string) (*peer.Resource, error) {
+	r := newResourceService(&resourceStore{validate: func(writes []peer.Write, token string) ([]peer.Resource, error) {
 		require.Equal(t, "page", token)
 		require.Len(t, writes, 2)
 		require.Equal(t, peer.Create, writes[0].Mode)
 		require.Equal(t, peer.Mode(0), writes[1].Mode)
-		return would, nil
+		return []peer.Resource{*would}, nil
 	}})
 	req := &resourcev1.MutateAndValidateResourceRequest{
 		Write:     &resourcev1.BatchWriteResourcesRequest_Write{Write: &resourcev1.BatchWriteResourcesRequest_Write_Create{Create: device()}},
@@ -448,6 +448,23 @@ func TestValidationReturnsWhatTheFirstWriteWouldStore(t *testing.T) {
 	require.Empty(t, got.GetUid(), "a new resource has neither a uid nor times")
 	require.Nil(t, got.GetCreateTime())
 	require.Nil(t, got.GetUpdateTime())
+}
+
+func TestABatchThatIsOnlyValidatedReturnsEachResource(t *testing.T) {
+	t.Parallel()
+	r := newResourceService(&resourceStore{validate: func(writes []peer.Write, token string) ([]peer.Resource, error) {
+		require.Len(t, writes, 2)
+		return []peer.Resource{{Name: "devices/d", Generation: 3, UID: uid(1)}, {Name: "devices/e", Generation: 1}}, nil
+	}})
+	write := &resourcev1.BatchWriteResourcesRequest_Write{Write: &resourcev1.BatchWriteResourcesRequest_Write_Put{Put: device()}}
+	out, err := r.BatchWriteResources(as(t, ann), &resourcev1.BatchWriteResourcesRequest{
+		Writes: []*resourcev1.BatchWriteResourcesRequest_Write{write, write}, ValidateOnly: true,
+	})
+	require.NoError(t, err)
+	require.Len(t, out.GetResources(), 2)
+	require.EqualValues(t, 3, out.GetResources()[0].GetGeneration())
+	require.Equal(t, uid(1).String(), out.GetResources()[0].GetUid())
+	require.Empty(t, out.GetResources()[1].GetUid())
 }
 
 func TestADeleteNamesTheActorAndTheRequest(t *testing.T) {

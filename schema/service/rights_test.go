@@ -2,19 +2,11 @@ package service_test
 
 import (
 	"context"
-	"crypto/rand"
-	"crypto/rsa"
-	"encoding/json"
 	"net"
-	"net/http"
-	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/go-jose/go-jose/v4"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
@@ -57,40 +49,6 @@ func TestEveryMethodOfUsersHasItsRight(t *testing.T) {
 	}
 }
 
-// issuerOfTokens signs tokens, and serves its keys.
-type issuerOfTokens struct {
-	t   *testing.T
-	url string
-	key jose.JSONWebKey
-}
-
-func newIssuer(t *testing.T) *issuerOfTokens {
-	private, err := rsa.GenerateKey(rand.Reader, 2048)
-	require.NoError(t, err)
-	i := &issuerOfTokens{t: t, key: jose.JSONWebKey{Key: private, KeyID: "k", Algorithm: string(jose.RS256), Use: "sig"}}
-	keys, err := json.Marshal(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{i.key.Public()}})
-	require.NoError(t, err)
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(keys) }))
-	t.Cleanup(server.Close)
-	i.url = server.URL
-	return i
-}
-
-// file writes a token into a file.
-func (i *issuerOfTokens) file(name, audience string, life time.Duration, groups ...string) identity.TokenFile {
-	claims, err := json.Marshal(map[string]any{"iss": "https://idp.example.org", "aud": audience, "sub": name, "exp": time.Now().Add(life).Unix(), "groups": groups})
-	require.NoError(i.t, err)
-	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.RS256, Key: i.key}, nil)
-	require.NoError(i.t, err)
-	signed, err := signer.Sign(claims)
-	require.NoError(i.t, err)
-	text, err := signed.CompactSerialize()
-	require.NoError(i.t, err)
-	path := filepath.Join(i.t.TempDir(), "token")
-	require.NoError(i.t, os.WriteFile(path, []byte(text+"\n"), 0o600))
-	return identity.TokenFile(path)
-}
-
 // guarded is a deployment on a listener, with rights and tokens.
 type guarded struct {
 	t       *testing.T
@@ -100,7 +58,7 @@ type guarded struct {
 	dial    *identity.Credentials // without a certificate
 }
 
-func newGuarded(t *testing.T, issuer *issuerOfTokens) *guarded {
+func newGuarded(t *testing.T, issuer *harness.Issuer) *guarded {
 	self := schema.DeploymentID{Service: "a.example.com", Region: "us-west2"}
 	store := harness.NewBox(t, services, nil, self.String()).Stores[self]
 	authority, err := playground.NewAuthority()
@@ -109,9 +67,7 @@ func newGuarded(t *testing.T, issuer *issuerOfTokens) *guarded {
 	require.NoError(t, authority.Issue(certs, identity.Deployment(self)))
 	credentials, err := identity.Load(identity.InDir(certs))
 	require.NoError(t, err)
-	file := filepath.Join(t.TempDir(), "tokens.yaml")
-	require.NoError(t, os.WriteFile(file, []byte("issuers: [{ issuer: 'https://idp.example.org', audience: db, jwks: '"+issuer.url+"' }]\n"), 0o600))
-	tokens, err := token.Load(file)
+	tokens, err := token.Load(issuer.Tokens("db"))
 	require.NoError(t, err)
 	g := &guarded{t: t, self: self, peers: peers.New(self, credentials)}
 	g.declare(limited)
@@ -157,11 +113,11 @@ func target(name string, to ...string) *resourcev1.PutResourceRequest {
 func TestPeopleComeWithTokensAndHaveTheRightsOfTheirGroups(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	issuer := newIssuer(t)
+	issuer := harness.NewIssuer(t)
 	g := newGuarded(t, issuer)
 	everything := strings.Split(limited, "rights:")[0]
 	g.declare(everything)
-	root := g.as(issuer.file("root", "db", time.Hour))
+	root := g.as(issuer.File("root", "db", time.Hour))
 	for _, name := range []string{"shared", "secret", "b-1", "a-1", "a-2", "a-3"} {
 		_, err := root.PutResource(ctx, target(name))
 		require.NoError(t, err)
@@ -171,12 +127,12 @@ func TestPeopleComeWithTokensAndHaveTheRightsOfTheirGroups(t *testing.T) {
 	g.declare(limited)
 
 	for name, c := range map[string]resourcev1.ResourceServiceClient{
-		"no token": g.client(), "expired": g.as(issuer.file("ann", "db", -time.Hour)), "of another audience": g.as(issuer.file("ann", "other", time.Hour)),
+		"no token": g.client(), "expired": g.as(issuer.File("ann", "db", -time.Hour)), "of another audience": g.as(issuer.File("ann", "other", time.Hour)),
 	} {
 		_, err := c.GetResource(ctx, &resourcev1.GetResourceRequest{Name: "targets/a-1"})
 		require.Equal(t, codes.Unauthenticated, status.Code(err), "%s: %v", name, err)
 	}
-	ann := g.as(issuer.file("ann", "db", time.Hour, "team-a"))
+	ann := g.as(issuer.File("ann", "db", time.Hour, "team-a"))
 	require.Equal(t, []string{"targets/a-1", "targets/a-2", "targets/a-3"}, listed(ctx, t, ann, ""))
 	require.Equal(t, []string{"targets/a-3", "targets/a-2", "targets/a-1"}, listed(ctx, t, ann, "name desc"))
 	require.Empty(t, listed(ctx, t, root, ""), "who has no grant sees nothing")
@@ -211,7 +167,7 @@ func TestPeopleComeWithTokensAndHaveTheRightsOfTheirGroups(t *testing.T) {
 		}
 	}
 	require.Equal(t, []string{"targets/a-1", "targets/a-2", "targets/a-3"}, seen)
-	_, err = g.as(issuer.file("ann", "db", time.Hour, "team-a")).PutResource(ctx, target("a-4"))
+	_, err = g.as(issuer.File("ann", "db", time.Hour, "team-a")).PutResource(ctx, target("a-4"))
 	require.NoError(t, err)
 	event, err := watch.Recv()
 	require.NoError(t, err)

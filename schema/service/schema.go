@@ -23,7 +23,7 @@ import (
 // *peer.RefusedError. WouldEstablish stores nothing.
 type establisher interface {
 	Establish(ctx context.Context, holder schema.DeploymentID, attempt peer.AttemptID, refs []peer.EstablishReference) (*peer.Established, error)
-	WouldEstablish(ctx context.Context, holder schema.DeploymentID, refs []peer.EstablishReference) ([]uuid.UUID, string, error)
+	WouldEstablish(ctx context.Context, holder schema.DeploymentID, attempt peer.AttemptID, refs []peer.EstablishReference) (*peer.Established, error)
 }
 
 // schemas is the SchemaService of one deployment, for other deployments. The caller is the deployment in the
@@ -114,12 +114,11 @@ func (s *schemas) establish(ctx context.Context, req *schemav1.EstablishReferenc
 	if err := s.checkHolder(holder, refs); err != nil {
 		return nil, err
 	}
-	done := &peer.Established{}
+	establish := s.establisher.Establish
 	if req.GetValidateOnly() {
-		done.UIDs, done.Version, err = s.establisher.WouldEstablish(ctx, holder, refs)
-	} else {
-		done, err = s.establisher.Establish(ctx, holder, attempt, refs)
+		establish = s.establisher.WouldEstablish
 	}
+	done, err := establish(ctx, holder, attempt, refs)
 	if err != nil {
 		return nil, err
 	}
@@ -165,12 +164,18 @@ func (s *schemas) checkHolder(holder schema.DeploymentID, refs []peer.EstablishR
 		return &peer.UnavailableError{Deployments: []schema.DeploymentID{holder}, Err: err}
 	}
 	again := true // every uid is known, so every reference was established before
+	rights := false
 	for _, r := range refs {
-		again = again && r.TargetUID != uuid.Nil
+		right := r.Path == peer.RightPath
+		again, rights = again && r.TargetUID != uuid.Nil && !right, rights || right
 	}
 	allowed, err := s.mayRefer(holder, again)
 	if err != nil {
 		return &peer.UnavailableError{Deployments: []schema.DeploymentID{s.self}, Err: err}
+	}
+	reason := peer.NotImported
+	if allowed && rights && !s.delegates() {
+		allowed, reason = false, peer.NotReferable
 	}
 	if allowed {
 		return nil
@@ -178,7 +183,7 @@ func (s *schemas) checkHolder(holder schema.DeploymentID, refs []peer.EstablishR
 	e := &peer.RefusedError{}
 	for _, r := range refs {
 		e.Refusals = append(e.Refusals, peer.Refusal{
-			Holder: r.HolderName, Path: r.Path, Target: schema.FullName{Deployment: s.self, Name: r.TargetName}, Reason: peer.NotImported,
+			Holder: r.HolderName, Path: r.Path, Target: schema.FullName{Deployment: s.self, Name: r.TargetName}, Reason: reason,
 		})
 	}
 	return e

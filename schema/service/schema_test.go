@@ -37,6 +37,10 @@ func schemaCalls(s *schemas) map[string]func(ctx context.Context) error {
 			_, err := s.ResolveBlockades(ctx, &schemav1.ResolveBlockadesRequest{})
 			return err
 		},
+		"RecallDelegations": func(ctx context.Context) error {
+			_, err := s.RecallDelegations(ctx, &schemav1.RecallDelegationsRequest{})
+			return err
+		},
 		"ReleaseBlockades": func(ctx context.Context) error {
 			_, err := s.ReleaseBlockades(ctx, &schemav1.ReleaseBlockadesRequest{})
 			return err
@@ -119,6 +123,7 @@ func TestEveryMethodOfTheSchemaServiceReportsFailuresOfTheStore(t *testing.T) {
 		},
 		release: func(schema.DeploymentID, uuid.UUID, []peer.BlockadeKey, []peer.AttemptID) error { return failing },
 		answer:  func(schema.DeploymentID, []peer.Question) (*peer.Answers, error) { return nil, failing },
+		recall:  func(schema.DeploymentID, []peer.Recall) (*peer.Recalled, error) { return nil, failing },
 		checkReferences: func(schema.DeploymentID, []peer.CheckedReference) ([]peer.Known, error) {
 			return nil, failing
 		},
@@ -158,10 +163,11 @@ func TestEstablishReferencesPassesTheReferencesToTheStore(t *testing.T) {
 			require.Equal(t, want, refs)
 			return &peer.Established{UIDs: []uuid.UUID{uid(2)}, Version: "v2", Epoch: epoch}, nil
 		},
-		wouldEstablish: func(holder schema.DeploymentID, refs []peer.EstablishReference) ([]uuid.UUID, string, error) {
+		wouldEstablish: func(holder schema.DeploymentID, with peer.AttemptID, refs []peer.EstablishReference) (*peer.Established, error) {
 			require.Equal(t, other, holder)
+			require.Equal(t, attempt, with)
 			require.Equal(t, want, refs)
-			return []uuid.UUID{uid(3)}, "v3", nil
+			return &peer.Established{UIDs: []uuid.UUID{uid(3)}, Version: "v3", Epoch: epoch}, nil
 		},
 	})
 	out, err := s.EstablishReferences(asDeployment(t, other), establishRequest(attempt))

@@ -2,7 +2,7 @@
 // errors become statuses in one function (outcome.Status).
 //
 // Each handler declares the small interfaces of the store that it uses; the constructors fill all of them with the
-// *shadow.Store of Config. Interceptors run in this order: bounds of errors, panics, deadlines, decommissionCheck, the
+// *shadow.Store of Config. Interceptors run in this order: bounds of errors, request ids, panics, deadlines, decommissionCheck, the
 // identity of forwarded calls, lanes, costs, the policy, databaseCheck, forwarding, access (the rights by resource).
 package service
 
@@ -19,11 +19,13 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/reflection"
 	reflectionv1 "google.golang.org/grpc/reflection/grpc_reflection_v1"
-	reflectionv1alpha "google.golang.org/grpc/reflection/grpc_reflection_v1alpha" //nolint:staticcheck // what most clients speak
+	reflectionv1alpha "google.golang.org/grpc/reflection/grpc_reflection_v1alpha" // most clients use it
 	"google.golang.org/grpc/tap"
 
 	"github.com/db-controller/db-controller/internal/identity"
 	"github.com/db-controller/db-controller/internal/postgres"
+	"github.com/db-controller/db-controller/internal/requestid"
+	"github.com/db-controller/db-controller/internal/trace"
 	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
@@ -45,6 +47,7 @@ var policy = identity.Policy{
 	resourcev1.ResourceService_PutResource_FullMethodName:    people,
 	resourcev1.ResourceService_DeleteResource_FullMethodName: people,
 	resourcev1.ResourceService_WatchResources_FullMethodName: people,
+	resourcev1.ResourceService_ListReferrers_FullMethodName:  people,
 
 	resourcev1.ResourceService_BatchGetResources_FullMethodName:         people,
 	resourcev1.ResourceService_BatchWriteResources_FullMethodName:       people,
@@ -52,25 +55,31 @@ var policy = identity.Policy{
 	resourcev1.ResourceService_PlanDeletion_FullMethodName:              people,
 	resourcev1.ResourceService_SetBlockDeletion_FullMethodName:          people, // users need the right to operate
 
-	adminv1.AdminService_Status_FullMethodName:       people,
-	adminv1.AdminService_Explain_FullMethodName:      people,
-	adminv1.AdminService_Decommission_FullMethodName: {identity.RoleOperator},
+	adminv1.AdminService_Status_FullMethodName:        people,
+	adminv1.AdminService_Explain_FullMethodName:       people,
+	adminv1.AdminService_ListDeletions_FullMethodName: people,
+	adminv1.AdminService_Decommission_FullMethodName:  {identity.RoleOperator},
 
 	adminv1.AdminService_AcceptDatabase_FullMethodName:  {identity.RoleOperator},
 	adminv1.AdminService_WaiveComparison_FullMethodName: {identity.RoleOperator},
 
+	adminv1.AdminService_ListStuck_FullMethodName: people,
+	adminv1.AdminService_Pause_FullMethodName:     {identity.RoleOperator},
+	adminv1.AdminService_Resume_FullMethodName:    {identity.RoleOperator},
+
 	adminv1.AdminService_Verify_FullMethodName:       {identity.RoleOperator},
 	adminv1.AdminService_ListRemovals_FullMethodName: {identity.RoleOperator},
 
-	schemav1.SchemaService_EstablishReferences_FullMethodName:           {identity.RoleDeployment},
+	schemav1.SchemaService_EstablishReferences_FullMethodName:           {identity.RoleDeployment, identity.RoleApplication},
 	schemav1.SchemaService_ConfirmBlockades_FullMethodName:              {identity.RoleDeployment},
-	schemav1.SchemaService_ResolveBlockades_FullMethodName:              {identity.RoleDeployment},
+	schemav1.SchemaService_ResolveBlockades_FullMethodName:              {identity.RoleDeployment, identity.RoleApplication},
+	schemav1.SchemaService_RecallDelegations_FullMethodName:             {identity.RoleDeployment, identity.RoleApplication},
 	schemav1.SchemaService_ReleaseBlockades_FullMethodName:              {identity.RoleDeployment},
 	schemav1.SchemaService_WatchImportedServiceDeletions_FullMethodName: {identity.RoleDeployment},
 	schemav1.SchemaService_AcknowledgeDeletions_FullMethodName:          {identity.RoleDeployment},
-	schemav1.SchemaService_PlanDeletion_FullMethodName:                  {identity.RoleDeployment},
+	schemav1.SchemaService_PlanDeletion_FullMethodName:                  {identity.RoleDeployment, identity.RoleApplication},
 	schemav1.SchemaService_WatchResourceShadows_FullMethodName:          {identity.RoleDeployment},
-	schemav1.SchemaService_TraceCascades_FullMethodName:                 {identity.RoleDeployment},
+	schemav1.SchemaService_TraceCascades_FullMethodName:                 {identity.RoleDeployment, identity.RoleApplication},
 	schemav1.SchemaService_CheckOwners_FullMethodName:                   {identity.RoleDeployment},
 	schemav1.SchemaService_DropOwners_FullMethodName:                    {identity.RoleDeployment},
 	schemav1.SchemaService_AnnounceEpoch_FullMethodName:                 {identity.RoleDeployment},
@@ -109,6 +118,10 @@ type Config struct {
 	Tokens access.Tokens
 	// Authorizer is the authorization service that is asked beside the grants of the environment; nil for none.
 	Authorizer access.Authorizer
+	// Deleted is called with the result of each delete of a user; may be nil.
+	Deleted func(result DeleteResult, took time.Duration)
+	// Watches returns the watches of the process; nil for none.
+	Watches func() []Watch
 	// Failures returns the last failure of each handler and deployment; nil for none.
 	Failures func() []Failure
 }
@@ -131,9 +144,9 @@ func NewServer(cfg Config) (*Server, error) {
 	lanes := callers{costs.refused}
 	unary := append(slices.Clone(cfg.Unary), decommissioned.Unary, forward.actForUnary, lanes.Unary, costs.Unary)
 	stream := append(slices.Clone(cfg.Stream), decommissioned.Stream, forward.actForStream, lanes.Stream)
-	server := grpc.NewServer(append(ServerOptions(Guard{Credentials: cfg.Credentials, Policy: policy, Tokens: verifier(cfg.Tokens), Refused: cfg.Refused, Memory: cfg.Memory}, unary, stream),
+	server := grpc.NewServer(append(ServerOptions(Guard{Credentials: cfg.Credentials, Policy: policy, Tokens: verifier(cfg.Tokens), Refused: cfg.Refused, Memory: cfg.Memory, Logger: cfg.Logger}, unary, stream),
 		// These run after the policy.
-		grpc.ChainUnaryInterceptor(databases.Unary, rights.Operate, forward.Unary, rights.Unary), grpc.ChainStreamInterceptor(databases.Stream, forward.Stream, rights.Stream))...)
+		grpc.ChainUnaryInterceptor(databases.Unary, applicationRelay{cfg.Store.Deployment(), cfg.Peers, cfg.Logger}.Unary, rights.Operate, forward.Unary, rights.Unary), grpc.ChainStreamInterceptor(databases.Stream, forward.Stream, rights.Stream))...)
 	register(Weighed(server), cfg)
 	healthv1.RegisterHealthServer(Weighed(server), cfg.Health)
 	if cfg.Reflection {
@@ -142,6 +155,7 @@ func NewServer(cfg Config) (*Server, error) {
 	channels := newChannels(cfg, forward, rights)
 	cfg.Peers.SetSelf(channels.Shared, channels.Copied)
 	cfg.Peers.SetKnown(cfg.Store)
+	cfg.Peers.SetPositions(cfg.Store)
 	return &Server{Server: server, Channels: channels}, policy.Covers(server)
 }
 
@@ -180,6 +194,9 @@ const (
 	// further ones that wait.
 	maxCostly        = 4
 	maxCostlyWaiting = 32
+	// streamWorkers is the number of goroutines that calls share: the stack of one that has run a call is large enough for the next one.
+	// Further calls have goroutines of their own.
+	streamWorkers = 32
 	// maxHeaderBytes bounds the headers of a call.
 	maxHeaderBytes = 16 << 10
 	// handshakeTimeout bounds the time until the certificate of a new connection is verified.
@@ -202,6 +219,7 @@ type Guard struct {
 	Refused func(what string, who identity.Identity)
 	// Memory is of the requests and answers of all callers together, in bytes; 0: 512 MiB.
 	Memory int64
+	Logger *zap.Logger
 }
 
 // ServerOptions returns the options of every listener: certificates, the policy, bounds of messages, connections and
@@ -214,7 +232,7 @@ func ServerOptions(g Guard, unary []grpc.UnaryServerInterceptor, stream []grpc.S
 	if g.Tokens != nil {
 		creds = g.Credentials.ServerForTokens(limiter)
 	}
-	return []grpc.ServerOption{
+	return append(trace.Server(),
 		grpc.Creds(creds),
 		grpc.InTapHandle(func(ctx context.Context, info *tap.Info) (context.Context, error) {
 			ctx, err := identity.Authenticate(ctx, info.Header, g.Tokens)
@@ -224,21 +242,22 @@ func ServerOptions(g Guard, unary []grpc.UnaryServerInterceptor, stream []grpc.S
 			return limiter.Tap(ctx, info)
 		}),
 		// The outermost interceptors, so that no request can end the process.
-		grpc.ChainUnaryInterceptor(append(append([]grpc.UnaryServerInterceptor{identity.Memory{}.Unary, outcome.BoundedUnary, recovery.UnaryServerInterceptor(), withDeadline}, unary...), g.Policy.Unary)...),
-		grpc.ChainStreamInterceptor(append(append([]grpc.StreamServerInterceptor{identity.Memory{}.Stream, outcome.BoundedStream, recovery.StreamServerInterceptor()}, stream...), g.Policy.Stream)...),
+		grpc.ChainUnaryInterceptor(append(append([]grpc.UnaryServerInterceptor{identity.Memory{}.Unary, outcome.BoundedUnary, requestid.Unary(g.Logger), recovery.UnaryServerInterceptor(), withDeadline}, unary...), g.Policy.Unary)...),
+		grpc.ChainStreamInterceptor(append(append([]grpc.StreamServerInterceptor{identity.Memory{}.Stream, outcome.BoundedStream, requestid.Stream(g.Logger), recovery.StreamServerInterceptor()}, stream...), g.Policy.Stream)...),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
 			Time: 20 * time.Second, Timeout: 5 * time.Second, MaxConnectionAge: connectionAge, MaxConnectionAgeGrace: connectionGrace,
 		}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}),
 		grpc.ConnectionTimeout(handshakeTimeout),
 		grpc.MaxConcurrentStreams(maxForwarding),
+		grpc.NumStreamWorkers(streamWorkers),
 		grpc.MaxHeaderListSize(maxHeaderBytes),
 		grpc.MaxRecvMsgSize(identity.MaxRequestBytes),
 		// What a call may send before its request is read, and buffers of connections.
-		grpc.StaticStreamWindowSize(identity.WindowBytes), grpc.StaticConnWindowSize(16 * identity.WindowBytes),
-		grpc.ReadBufferSize(16 << 10), grpc.SharedWriteBuffer(true),
+		grpc.StaticStreamWindowSize(identity.WindowBytes), grpc.StaticConnWindowSize(16*identity.WindowBytes),
+		grpc.ReadBufferSize(16<<10),
 		grpc.StatsHandler(identity.Memory{}), grpc.ForceServerCodecV2(identity.Codec()),
-	}
+	)
 }
 
 // defaultDeadlines are the methods for which the store sets a deadline when the caller has none.

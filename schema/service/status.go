@@ -45,13 +45,14 @@ type databaseStatus interface {
 func (a *admin) Status(ctx context.Context, _ *adminv1.StatusRequest) (*adminv1.StatusResponse, error) {
 	out := &adminv1.StatusResponse{Deployment: a.self.String()}
 	for _, add := range []func(context.Context, *adminv1.StatusResponse) error{
-		a.addWork, a.addKept, a.addDelegations, a.addProcesses, a.addDatabase, a.addOperatorActions,
+		a.addWork, a.addPaused, a.addDeletions, a.addKept, a.addDelegations, a.addProcesses, a.addDatabase, a.addOperatorActions,
 	} {
 		if err := add(ctx, out); err != nil {
 			return nil, outcome.Status(a.log, err)
 		}
 	}
 	a.addFailures(out)
+	a.addWatches(out)
 	return out, nil
 }
 
@@ -137,5 +138,15 @@ func (a *admin) addFailures(out *adminv1.StatusResponse) {
 	}
 	for _, f := range a.failures() {
 		out.Failures = append(out.Failures, &adminv1.Failure{Handler: f.Handler, Deployment: f.Deployment.String(), Error: f.Error, Time: timestamppb.New(f.Time)})
+	}
+}
+
+func (a *admin) addWatches(out *adminv1.StatusResponse) {
+	for _, w := range a.watches() {
+		p := &adminv1.StatusResponse_Watch{Name: w.Name, Deployment: w.Deployment, Primed: w.Primed, Lost: w.Lost}
+		if !w.Heard.IsZero() {
+			p.HeardTime = timestamppb.New(w.Heard)
+		}
+		out.Watches = append(out.Watches, p)
 	}
 }

@@ -10,10 +10,11 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/deletion"
 	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
 	"github.com/db-controller/db-controller/schema/shadow/internal/plan"
+	"github.com/db-controller/db-controller/schema/shadow/internal/prepare"
+	"github.com/db-controller/db-controller/schema/shadow/internal/progress"
 	"github.com/db-controller/db-controller/schema/shadow/internal/read"
 	"github.com/db-controller/db-controller/schema/shadow/internal/target"
 	"github.com/db-controller/db-controller/schema/shadow/internal/verify"
-	"github.com/db-controller/db-controller/schema/shadow/internal/write"
 )
 
 // Parameters and results of the store's methods, beside the values of package peer.
@@ -24,24 +25,32 @@ type (
 	Watches   = db.Watches
 	Retention = db.Retention
 	Leases    = db.Leases
+	// Within is an application's part of a transaction that writes resources.
+	Within = gate.Within
 
 	// Reads.
-	ListRequest     = read.ListRequest
-	WatchRequest    = read.WatchRequest
-	Condition       = read.Condition
-	Explanation     = read.Explanation
-	ExplainedReason = read.ExplainedReason
-	ResourceView    = read.ResourceView
-	ReferenceView   = read.ReferenceView
-	BlockadeView    = read.BlockadeView
-	Derivation      = read.Derivation
-	Removal         = read.Removal
-	Kept            = read.Kept
+	ListRequest      = read.ListRequest
+	WatchRequest     = read.WatchRequest
+	Condition        = read.Condition
+	Explanation      = read.Explanation
+	ExplainedReason  = read.ExplainedReason
+	ResourceView     = read.ResourceView
+	ReferenceView    = read.ReferenceView
+	BlockadeView     = read.BlockadeView
+	Derivation       = read.Derivation
+	Removal          = read.Removal
+	Kept             = read.Kept
+	Referrer         = read.Referrer
+	ReferrersRequest = read.ReferrersRequest
+	Referrers        = read.Referrers
+	Stuck            = read.Stuck
+	DeletionProgress = progress.Deletion
+	DeletionsLeft    = progress.Left
 
 	// Deletes.
 	DeleteRequest  = deletion.DeleteRequest
 	DeletePlan     = plan.DeletePlan
-	PlanGroup      = plan.PlanGroup
+	PlanGroup      = plan.Group
 	PlannedBlocker = plan.PlannedBlocker
 
 	// Operators.
@@ -63,8 +72,8 @@ type (
 
 // Limits of a write.
 const (
-	MaxBodyBytes = write.MaxBodyBytes
-	MaxBodyDepth = write.MaxBodyDepth
+	MaxBodyBytes = prepare.MaxBodyBytes
+	MaxBodyDepth = prepare.MaxBodyDepth
 )
 
 // Differences that Verify finds.
@@ -82,7 +91,7 @@ var (
 )
 
 // CheckMask returns an error for a field mask with more than 1,000 paths or more than 256 KiB in all paths together.
-func CheckMask(paths []string) error { return write.CheckMask(paths) }
+func CheckMask(paths []string) error { return prepare.CheckMask(paths) }
 
 // WatchResourcesAs is Store.WatchResources with a conversion of resources, which is done once for all watches.
 func WatchResourcesAs[T any](ctx context.Context, s *Store, req WatchRequest, as func(peer.Resource) (T, error), deliver func(schema.Event[T]) error) error {

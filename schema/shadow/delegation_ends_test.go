@@ -250,7 +250,7 @@ func TestACallersTransactionRefersUnderARight_I22_I30(t *testing.T) {
 			return err
 		})
 	}
-	require.ErrorIs(t, in("block"), peer.ErrForeignReference)
+	require.ErrorIs(t, in("block"), peer.ErrForeignReference) // another right
 	require.NoError(t, in("cascade"))
 	_, err := store.Validate(t.Context(), peer.Write{Name: "holders/dry", Body: body{"unset": target}})
 	require.NoError(t, err, "a dry run answers as the write does")

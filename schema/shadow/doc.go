@@ -11,15 +11,18 @@
 //	internal/read      resources, lists (filter.go), watches (feed.go), explanations, audits
 //	internal/rows      rows of attached tables: statements on them, their shadows, their locks
 //	internal/target    the side of the target: establish.go, blockade.go (confirm, release), quotas, acknowledgements
-//	internal/write     create and update: save.go, prepare.go compares, establishes elsewhere, then write.go writes all in one
-//	                   transaction; request.go repeats a write whose answer was lost; derive.go after a version switch
+//	internal/request   the recorded outcomes of requests with an id
+//	internal/prepare   a write as a value (saving.go), validated and compared with the stored resources
+//	internal/attempt   establishes the references of a write elsewhere, aborts attempts, answers questions about them (blockade.go)
+//	internal/write     create and update: save.go, then one transaction: write.go, lock.go locks and checks, store.go writes
+//	internal/rights    rights to block resources of other deployments without asking: rights.go acquires, recall.go answers, look.go returns
 //	internal/cascade   a deletion in one database: closure.go reads and locks its members, carry.go carries out what
 //	                   is decided on them; act.go for deletions in other deployments, owner_change.go for lost owners
 //	internal/capture   stores what captured rows of attached tables refer to
 //	internal/owner     owners of resources: questions (owner_check.go), deletions (owner_drop.go), version switches (owner_upgrade.go)
 //	internal/deletion  a user's delete: delete.go tries it in one transaction, lookahead.go finds what refuses it, plan.go answers one, trace.go upwards
 //	internal/verify    compares references with bodies and with other deployments, and repairs them
-//	internal/admin     version switches, decommissioned deployments, kept environments, tidying, and the loops that run them
+//	internal/admin     version switches (derive.go: references anew), decommissioned deployments, kept environments, tidying, and the loops that run them
 //
 // Locks. A write transaction runs at READ COMMITTED: it takes a lock in one statement and reads what the lock protects in the next
 // one, whose snapshot contains everything that was committed before the lock was granted. A holder's transaction locks its targets

@@ -66,6 +66,16 @@ func (s *Store) ForgetServer(ctx context.Context) error {
 	return s.gate.ForgetServer(ctx)
 }
 
+// Position returns the stored token of the watch of deletions of another deployment; empty when none is stored.
+func (s *Store) Position(ctx context.Context, of schema.DeploymentID) (token string, err error) {
+	return s.gate.Position(ctx, of)
+}
+
+// KeepPosition stores a token of the watch of deletions of another deployment, unless another token than was is stored.
+func (s *Store) KeepPosition(ctx context.Context, of schema.DeploymentID, was, token string) (kept bool, err error) {
+	return s.gate.KeepPosition(ctx, of, was, token)
+}
+
 // Database returns the identity of this deployment's database.
 func (s *Store) Database() uuid.UUID {
 	return s.gate.Database()
@@ -114,6 +124,11 @@ func (s *Store) Runs(ctx context.Context, model *schema.Model) (bool, error) {
 	return s.gate.Runs(ctx, model)
 }
 
+// RunningVersion returns the name of the version stored in the database.
+func (s *Store) RunningVersion(ctx context.Context) (string, error) {
+	return s.gate.RunningVersion(ctx)
+}
+
 // Superseded receives after a transaction met another version than this process has switched to. Its capacity is one, since one
 // signal means the same as several; it is never closed.
 func (s *Store) Superseded() <-chan struct{} {
@@ -132,4 +147,14 @@ func (s *Store) ActFor(ctx context.Context, from schema.DeploymentID, deletions 
 // their number. The work is removed in the same transaction: each change for which a resource waits adds new work.
 func (s *Store) Finalise(ctx context.Context, seqs []int64) (removed int, err error) {
 	return s.cascade.Finalise(ctx, seqs)
+}
+
+// Pause pauses the deletions of a deployment here, this one for all, or resumes them. It is an operator's decision, which is recorded.
+func (s *Store) Pause(ctx context.Context, of schema.DeploymentID, paused bool, reason, by string) error {
+	return s.gate.Pause(ctx, of, paused, reason, by)
+}
+
+// Paused lists the deployments whose deletions are paused here.
+func (s *Store) Paused(ctx context.Context) ([]schema.DeploymentID, error) {
+	return s.gate.Paused(ctx)
 }

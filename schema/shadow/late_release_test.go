@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -70,6 +71,32 @@ func TestAReleaseThatArrivesLastTakesNothing_I7_I8_I9(t *testing.T) {
 	require.ErrorAs(t, err, new(*peer.BlockedError))
 }
 
+// hangCommits makes each commit of a decision wait, inside the server, for the function that it returns.
+func hangCommits(t *testing.T, pool *pgxpool.Pool) (letCommit func()) {
+	t.Helper()
+	conn, err := pool.Acquire(t.Context())
+	require.NoError(t, err)
+	_, err = conn.Exec(t.Context(), `
+CREATE FUNCTION public.hang() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_advisory_xact_lock_shared(7777777); RETURN NULL; END $$;
+CREATE CONSTRAINT TRIGGER hang AFTER INSERT ON dbcontroller.attempt DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION public.hang();
+SELECT pg_advisory_lock(7777777)`)
+	require.NoError(t, err)
+	letCommit = sync.OnceFunc(func() {
+		_, _ = conn.Exec(context.Background(), `SELECT pg_advisory_unlock(7777777)`)
+		conn.Release()
+	})
+	t.Cleanup(letCommit)
+	return letCommit
+}
+
+// hangs reports whether a commit waits.
+func hangs(t *testing.T, pool *pgxpool.Pool) (waits bool) {
+	t.Helper()
+	const sql = `SELECT EXISTS (SELECT FROM pg_locks l JOIN pg_database d ON d.oid = l.database WHERE d.datname = current_database() AND l.locktype = 'advisory' AND l.objid = 7777777 AND NOT l.granted)`
+	require.NoError(t, pool.QueryRow(t.Context(), sql).Scan(&waits))
+	return waits
+}
+
 // The holder's commit is sent and hangs: the target's deployment waits for its decision, however long ago the blockade expired,
 // and the blockade stays.
 func TestACommitThatHangsIsWaitedFor_I3_I5(t *testing.T) {
@@ -77,18 +104,15 @@ func TestACommitThatHangsIsWaitedFor_I3_I5(t *testing.T) {
 	b := newBox(t, nil)
 	b.MustPut(target, nil)
 	b.Settle()
-	g := newGate("commit")
-	g.whole = true
-	process := gatedProcess(t, b, bEast, g, b.Stores[b.ID(bEast)].Model())
-	b.AfterEstablish = func() { g.arm(0) }
+	letCommit := hangCommits(t, b.Pools[b.ID(bEast)])
 	saved := make(chan error, 1)
 	go func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
-		_, err := process.Save(ctx, []peer.Write{{Name: "holders/h", Body: body{"block": target}}})
+		_, err := b.Stores[b.ID(bEast)].Save(ctx, []peer.Write{{Name: "holders/h", Body: body{"block": target}}})
 		saved <- err
 	}()
-	<-g.reached
+	require.Eventually(t, func() bool { return hangs(t, b.Pools[b.ID(bEast)]) }, 30*time.Second, 5*time.Millisecond)
 	impatient, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	_, err := b.Stores[b.ID(aWest)].Delete(impatient, shadow.DeleteRequest{Name: "targets/t"})
@@ -102,7 +126,7 @@ func TestACommitThatHangsIsWaitedFor_I3_I5(t *testing.T) {
 	case <-time.After(500 * time.Millisecond):
 	}
 	require.Equal(t, 1, b.Count(aWest, "tentative"))
-	close(g.open)
+	letCommit()
 	require.NoError(t, <-saved)
 	require.NoError(t, <-resolved)
 	b.Settle()
@@ -111,7 +135,7 @@ func TestACommitThatHangsIsWaitedFor_I3_I5(t *testing.T) {
 	b.Audit()
 }
 
-// hearing calls lost when a statement ends without an answer.
+// hearing calls lost when a statement or a batch ends without an answer.
 type hearing struct{ lost func() }
 
 func (h hearing) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
@@ -119,6 +143,18 @@ func (h hearing) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQu
 }
 
 func (h hearing) TraceQueryEnd(_ context.Context, _ *pgx.Conn, data pgx.TraceQueryEndData) {
+	if data.Err != nil {
+		h.lost()
+	}
+}
+
+func (h hearing) TraceBatchStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceBatchStartData) context.Context {
+	return ctx
+}
+
+func (h hearing) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQueryData) {}
+
+func (h hearing) TraceBatchEnd(_ context.Context, _ *pgx.Conn, data pgx.TraceBatchEndData) {
 	if data.Err != nil {
 		h.lost()
 	}

@@ -146,6 +146,10 @@ func TestATokenThatIsAheadRevealsARestoredCopy_I2_I3(t *testing.T) {
 	t.Parallel()
 	for name, tell := range map[string]func(*testing.T, *shadow.Store, string) error{
 		"a watch": resumed,
+		"a stored position of a deployment whose processes have all restarted": func(t *testing.T, store *shadow.Store, token string) error {
+			t.Helper()
+			return store.CheckKept(t.Context(), peerOfA, token)
+		},
 		"an acknowledgement": func(t *testing.T, store *shadow.Store, token string) error {
 			t.Helper()
 			_, err := store.AcknowledgeFor(t.Context(), peerOfA, uuid.Must(uuid.NewV7()), token, nil, time.Second)
@@ -173,12 +177,50 @@ func TestATokenThatIsAheadRevealsARestoredCopy_I2_I3(t *testing.T) {
 			require.True(t, awaiting)
 			require.NotEqual(t, before, store.PresentEpoch())
 			epoch := store.PresentEpoch()
-			require.ErrorIs(t, tell(t, store, token), schema.ErrReset, "of the former epoch")
+			require.ErrorIs(t, resumed(t, store, token), schema.ErrReset, "of the former epoch")
+			require.NoError(t, store.CheckKept(t.Context(), peerOfA, token), "of the former epoch")
 			_, err = store.NoticeEpoch(t.Context())
 			require.NoError(t, err)
 			require.Equal(t, epoch, store.PresentEpoch(), "one is enough")
 		})
 	}
+}
+
+// A stored position that the database has reached, or that it cannot read, ends no epoch: nobody can make one up.
+func TestAStoredPositionOfThePresentShowsNothing(t *testing.T) {
+	t.Parallel()
+	_, store := movingPool(t, newServer(t), &atomic.Value{})
+	token := deletionsToken(t, store)
+	for _, kept := range []string{token, token[:len(token)-1], "made up"} {
+		require.NoError(t, store.CheckKept(t.Context(), peerOfA, kept))
+	}
+	require.NoError(t, store.CheckKept(t.Context(), schema.DeploymentID{Service: "b.example.com", Region: "eastus2"}, token), "of another deployment")
+	awaiting, err := store.NoticeEpoch(t.Context())
+	require.NoError(t, err)
+	require.False(t, awaiting)
+}
+
+// Of two streams with the deletions of one deployment, the one that has not told the other's position does not replace it.
+func TestAPositionIsReplacedByWhoHasToldIt_I2(t *testing.T) {
+	t.Parallel()
+	_, store := movingPool(t, newServer(t), &atomic.Value{})
+	keep := func(was, token string) bool {
+		kept, err := store.KeepPosition(t.Context(), peerOfA, was, token)
+		require.NoError(t, err)
+		return kept
+	}
+	position := func() string {
+		token, err := store.Position(t.Context(), peerOfA)
+		require.NoError(t, err)
+		return token
+	}
+	require.Empty(t, position())
+	require.True(t, keep("", "a"))
+	require.False(t, keep("", "b"), "of a stream that began before")
+	require.Equal(t, "a", position())
+	require.True(t, keep("a", "c"))
+	require.False(t, keep("a", "d"))
+	require.Equal(t, "c", position())
 }
 
 // NoticeEpoch detects an older copy before any transaction has; and a process counts what NoticeEpoch has read of another process's

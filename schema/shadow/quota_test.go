@@ -125,7 +125,7 @@ kinds:
 		}}
 		_, err := b.Stores[b.ID(aWest)].Establish(t.Context(), c, uuid.Must(uuid.NewV7()), ref)
 		refusedFor(t, err, peer.NotReferable)
-		_, _, err = b.Stores[b.ID(aWest)].WouldEstablish(t.Context(), c, ref)
+		_, err = b.Stores[b.ID(aWest)].WouldEstablish(t.Context(), c, uuid.Must(uuid.NewV7()), ref)
 		refusedFor(t, err, peer.NotReferable)
 	}
 	// A descriptor with such a reference is refused when it is applied.
@@ -219,7 +219,7 @@ func TestNamesOfAHostileDeploymentAreBounded(t *testing.T) {
 	}
 	_, err := store.Establish(t.Context(), b.ID(bEast), uuid.Must(uuid.NewV7()), refs)
 	refusedFor(t, err, peer.QuotaExceeded)
-	_, _, err = store.WouldEstablish(t.Context(), b.ID(bEast), refs)
+	_, err = store.WouldEstablish(t.Context(), b.ID(bEast), uuid.Must(uuid.NewV7()), refs)
 	refusedFor(t, err, peer.QuotaExceeded)
 	require.LessOrEqual(t, names(), before+1)
 	b.MustPut(holder, body{"block": target})

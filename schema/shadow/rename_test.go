@@ -27,7 +27,7 @@ func modelOf(t *testing.T, text, service, version string) *schema.Model {
 	return m
 }
 
-// gate stops the first query of one process that contains a text.
+// gate stops the first query of one process that contains a text, or the batch with it.
 type gate struct {
 	text    string
 	whole   bool
@@ -63,6 +63,18 @@ func (g *gate) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQ
 }
 
 func (g *gate) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+// TraceBatchStart makes it a pgx.BatchTracer.
+func (g *gate) TraceBatchStart(ctx context.Context, conn *pgx.Conn, data pgx.TraceBatchStartData) context.Context {
+	for _, q := range data.Batch.QueuedQueries {
+		g.TraceQueryStart(ctx, conn, pgx.TraceQueryStartData{SQL: q.SQL})
+	}
+	return ctx
+}
+
+func (g *gate) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQueryData) {}
+
+func (g *gate) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData) {}
 
 // gatedProcess opens a deployment's database with connections of its own, which g can stop.
 func gatedProcess(t *testing.T, b *harness.Box, deployment string, g *gate, model *schema.Model) *shadow.Store {

@@ -8,13 +8,17 @@ import (
 
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/shadow/internal/admin"
+	"github.com/db-controller/db-controller/schema/shadow/internal/attempt"
 	"github.com/db-controller/db-controller/schema/shadow/internal/capture"
 	"github.com/db-controller/db-controller/schema/shadow/internal/cascade"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 	"github.com/db-controller/db-controller/schema/shadow/internal/deletion"
 	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
 	"github.com/db-controller/db-controller/schema/shadow/internal/owner"
+	"github.com/db-controller/db-controller/schema/shadow/internal/prepare"
+	"github.com/db-controller/db-controller/schema/shadow/internal/progress"
 	"github.com/db-controller/db-controller/schema/shadow/internal/read"
+	"github.com/db-controller/db-controller/schema/shadow/internal/rights"
 	"github.com/db-controller/db-controller/schema/shadow/internal/rows"
 	"github.com/db-controller/db-controller/schema/shadow/internal/target"
 	"github.com/db-controller/db-controller/schema/shadow/internal/verify"
@@ -26,12 +30,15 @@ import (
 type Store struct {
 	*reader
 	*keeper
+	*attempts
 	*writer
 	*owners
 	*deleter
 	*verifier
 	*administrator
 	*capturer
+	*righter
+	*book
 	db      *db.DB
 	gate    *gate.Gate
 	cascade *cascade.Actor
@@ -41,12 +48,15 @@ type Store struct {
 type (
 	reader        = read.Reader
 	keeper        = target.Keeper
+	attempts      = attempt.Attempts
 	writer        = write.Writer
 	owners        = owner.Owners
 	deleter       = deletion.Deleter
 	verifier      = verify.Verifier
 	administrator = admin.Admin
 	capturer      = capture.Capturer
+	righter       = rights.Rights
+	book          = progress.Book
 )
 
 // Open takes the database for a deployment. It fails when the database belongs to another one.
@@ -61,13 +71,18 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	}
 	r := read.New(g)
 	rs := rows.New(d)
+	if err := rs.Load(ctx); err != nil {
+		return nil, err
+	}
 	t := target.New(g, rs)
-	w := write.New(g, rs)
-	c := cascade.New(g, rs)
-	v := verify.New(g, r, t, w, c)
+	p, a := prepare.New(g), attempt.New(g)
+	w := write.New(g, rs, p, a)
+	b, recorder := progress.New(d)
+	c := cascade.New(g, rs, recorder)
+	v := verify.New(g, r, t, w, c, rs)
 	return &Store{
-		reader: r, keeper: t, writer: w, owners: owner.New(g, c), deleter: deletion.New(g, t, w, c, rs), verifier: v,
-		administrator: admin.New(g, c, v), capturer: capture.New(g, rs, w, c), db: d, gate: g, cascade: c,
+		reader: r, keeper: t, attempts: a, writer: w, owners: owner.New(g, c), deleter: deletion.New(g, t, w, c, rs), verifier: v,
+		administrator: admin.New(g, p, w, c, v), capturer: capture.New(g, rs, w, c), righter: rights.New(g, p, a), book: b, db: d, gate: g, cascade: c,
 	}, nil
 }
 

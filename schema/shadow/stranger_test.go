@@ -1,6 +1,7 @@
 package shadow_test
 
 import (
+	"context"
 	"testing"
 
 	"github.com/google/uuid"
@@ -8,6 +9,7 @@ import (
 
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
+	"github.com/db-controller/db-controller/schema/shadow"
 )
 
 // A certificate of a deployment that the environment does not list, of a service that nothing describes, stops no delete: neither
@@ -55,4 +57,32 @@ func TestWhoHasReferencesIsNoStranger_I2_I15(t *testing.T) {
 	require.Equal(t, []schema.DeploymentID{b.ID(bEast)}, unconfirmed(t, b, aWest))
 	require.NoError(t, store.WaiveComparison(t.Context(), b.ID(bEast), "lost", "operator/eve"), "an operator can lift it")
 	require.Empty(t, unconfirmed(t, b, aWest))
+}
+
+// A process that has not received an environment yet takes nobody for a stranger: it looks for one again, and recovers from none that
+// lacks its own deployment.
+func TestBeforeTheFirstEnvironmentNobodyIsAStranger_I2_I15(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	store := b.Stores[b.ID(aWest)]
+	ctx, cancel := context.WithCancel(t.Context())
+	looked, ended := make(chan struct{}), make(chan error)
+	go func() {
+		ended <- store.FollowEpochs(ctx, shadow.EpochConfig{
+			Latest: func() *schema.Environment {
+				select {
+				case looked <- struct{}{}:
+				case <-ctx.Done():
+				}
+				return &schema.Environment{}
+			},
+			Renewed: make(chan struct{}, 1),
+		})
+	}()
+	<-looked
+	<-looked // the first look has ended
+	_, err := store.RecordPeerEpoch(t.Context(), schema.DeploymentID{Service: "unheard.example.com", Region: "mars"}, uuid.Must(uuid.NewV7()))
+	require.NoError(t, err)
+	cancel()
+	require.NoError(t, <-ended)
 }

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"regexp"
 	"strings"
 	"time"
 
@@ -13,6 +14,9 @@ import (
 
 // maxCauseBytes bounds the texts of a cause: a full name at most.
 const maxCauseBytes = schema.MaxNameBytes + 400
+
+// traceParent is the form of a span's name. It bounds what is stored of another deployment's text.
+var traceParent = regexp.MustCompile(`^00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$`)
 
 // CausesProto returns the causes of deletions, each once, and for each deletion the number of its cause: from 1, or 0 for none.
 func CausesProto(deletions []schema.Deletion) (causes []*schemav1.Cause, of []int32) {
@@ -34,7 +38,7 @@ func CausesProto(deletions []schema.Deletion) (causes []*schemav1.Cause, of []in
 }
 
 func causeProto(c *schema.Cause) *schemav1.Cause {
-	p := &schemav1.Cause{Id: c.ID[:], Root: c.Root, RootUid: c.RootUID[:], Actor: c.Actor, Time: timestamppb.New(c.At)}
+	p := &schemav1.Cause{Id: c.ID[:], Root: c.Root, RootUid: c.RootUID[:], Actor: c.Actor, Time: timestamppb.New(c.At), TraceParent: c.TraceParent}
 	if c.RequestID != uuid.Nil {
 		p.RequestId = c.RequestID[:]
 	}
@@ -78,7 +82,11 @@ func cause(p *schemav1.Cause) *schema.Cause {
 	if !printable(p.GetRoot()) || !printable(strings.ReplaceAll(p.GetActor(), " ", "")) {
 		return nil
 	}
-	return &schema.Cause{ID: id, Root: p.GetRoot(), RootUID: root, Actor: p.GetActor(), RequestID: request, At: p.GetTime().AsTime()}
+	out := &schema.Cause{ID: id, Root: p.GetRoot(), RootUID: root, Actor: p.GetActor(), RequestID: request, At: p.GetTime().AsTime()}
+	if traceParent.MatchString(p.GetTraceParent()) {
+		out.TraceParent = p.GetTraceParent()
+	}
+	return out
 }
 
 // printable reports whether a text is of printable ASCII without spaces, as names and identities are. Other characters could

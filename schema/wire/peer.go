@@ -11,9 +11,9 @@ import (
 // MaxMessages bounds the keys, attempts or references of one call.
 const MaxMessages = 10_000
 
-// CheckPath refuses a text that is neither a field path nor schema.ParentPath.
+// CheckPath refuses a text that is neither a field path, nor schema.ParentPath, nor peer.RightPath.
 func CheckPath(path string) error {
-	if path == schema.ParentPath {
+	if path == schema.ParentPath || path == peer.RightPath {
 		return nil
 	}
 	_, err := schema.ParsePath(path)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/google/uuid"
+	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/db-controller/db-controller/schema"
 	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
@@ -74,6 +75,15 @@ func Descriptor(d *schemav1.ServiceDescriptor) *schema.Descriptor {
 			HideWhileDeleting: k.GetHideWhileDeleting(), ConstraintsDisabled: k.GetConstraintsDisabled(), ReferableBy: k.GetReferableBy(),
 			DelegationNone: k.GetDelegationNone(), Key: k.GetKey(), Pos: schema.Pos{Path: path},
 		}
+		if s := k.GetSchema(); s != nil {
+			kind.Schema = s.AsMap()
+		}
+		for _, f := range k.GetFields() {
+			kind.Fields = append(kind.Fields, schema.Field{
+				Path: f.GetPath(), Default: f.GetDefault().AsInterface(), Required: f.GetRequired(), Immutable: f.GetImmutable(),
+				Pos: schema.Pos{Path: path + ".fields[" + f.GetPath() + "]"},
+			})
+		}
 		if table := k.GetTable(); table != "" {
 			kind.Table, _ = schema.ParseTableName(table) // Check reports a key without a table
 		}
@@ -112,6 +122,12 @@ func DescriptorProto(d *schema.Descriptor) *schemav1.ServiceDescriptor {
 		if k.Table != (schema.TableName{}) {
 			kind.Table = k.Table.String()
 		}
+		if k.Schema != nil {
+			kind.Schema, _ = structpb.NewStruct(k.Schema) // JSON values have no error
+		}
+		for _, f := range k.Fields {
+			kind.Fields = append(kind.Fields, fieldProto(f))
+		}
 		for _, p := range k.Parents {
 			kind.Parents = append(kind.Parents, &schemav1.ParentDescriptor{Kind: p.Kind, Behaviour: schemav1.Behaviour(p.Behaviour), Region: p.Region, RegionField: p.RegionField})
 		}
@@ -122,6 +138,14 @@ func DescriptorProto(d *schema.Descriptor) *schemav1.ServiceDescriptor {
 			})
 		}
 		out.Kinds = append(out.Kinds, kind)
+	}
+	return out
+}
+
+func fieldProto(f schema.Field) *schemav1.FieldDescriptor {
+	out := &schemav1.FieldDescriptor{Path: f.Path, Required: f.Required, Immutable: f.Immutable}
+	if f.Default != nil {
+		out.Default, _ = structpb.NewValue(f.Default) // JSON values have no error
 	}
 	return out
 }

@@ -56,7 +56,7 @@ var mutants = []mutant{
 	},
 	{
 		"resolver-does-not-abort", "I5, I8", "An undecided attempt that has expired is answered with gone, and may commit afterwards.",
-		"schema/shadow/internal/write/blockade.go",
+		"schema/shadow/internal/attempt/blockade.go",
 		[]string{
 			`	if _, err := tx.Exec(ctx, decideAbortedSQL, r.expired()); err != nil {
 		return err
@@ -75,8 +75,8 @@ var mutants = []mutant{
 		"establish-without-lock", "I1, I3", "Establish reads its targets and does not lock them.",
 		"schema/shadow/internal/target/establish.go",
 		[]string{
-			"lockEstablishedSQL = selectEstablishedSQL + ` FOR SHARE OF s`",
-			"lockEstablishedSQL = selectEstablishedSQL",
+			"\nORDER BY s.id\nFOR SHARE OF s`",
+			"\nORDER BY s.id`",
 		},
 	},
 	{
@@ -202,16 +202,18 @@ var mutants = []mutant{
 		"release-before-commit", "I6, I8", "References that an update drops are released before the update is decided.",
 		"schema/shadow/internal/write/save.go",
 		[]string{
-			"\t\tif err := s.establishAll(ctx, sv); err != nil {",
-			`		for _, wr := range sv.writes {
-			for _, h := range wr.drop {
+			"\t\tif err := attempt.EstablishAll(ctx, s.attempts, sv); err != nil {",
+			`		for _, wr := range sv.Writes {
+			for _, h := range wr.Drop {
 				if h.Behaviour == schema.Block && h.Deployment != nil && h.UID != nil {
 					_, _ = s.Pool.Exec(ctx, "INSERT INTO dbcontroller.work (action, shard, deployment_id, attempt, holder_uid, field_id, target_uid)"+
-						" VALUES (2, $1, $2, $3, $4, $5, $6)", schema.Shard(wr.Name), *h.Deployment, h.Attempt, wr.uid, h.FieldID, *h.UID)
+						" VALUES (2, $1, $2, $3, $4, $5, $6)", schema.Shard(wr.Name), *h.Deployment, h.Attempt, wr.ShadowUID, h.FieldID, *h.UID)
 				}
 			}
 		}
-		if err := s.establishAll(ctx, sv); err != nil {`,
+		if err := attempt.EstablishAll(ctx, s.attempts, sv); err != nil {`,
+			"\t\"github.com/db-controller/db-controller/schema/peer\"\n",
+			"\t\"github.com/db-controller/db-controller/schema\"\n\t\"github.com/db-controller/db-controller/schema/peer\"\n",
 		},
 	},
 	{
@@ -239,22 +241,22 @@ var mutants = []mutant{
 	},
 	{
 		"lost-commit-is-released", "I8, I29", "A write whose commit's answer was lost is taken for failed.",
-		"schema/shadow/internal/write/attempt.go",
+		"schema/shadow/internal/attempt/attempt.go",
 		[]string{
 			`Scan(&attempts[0], &committed); err != nil || committed {
 			return err`,
 			`Scan(&attempts[0], &committed); err != nil {
 			return err`,
-			"sv.attempt).Scan(&committed); err != nil || committed {",
-			"sv.attempt).Scan(&committed); err != nil {",
+			"sv.Attempt).Scan(&committed); err != nil || committed {",
+			"sv.Attempt).Scan(&committed); err != nil {",
 		},
 	},
 	{
 		"one-right-includes-the-other", "I3, I8, I30", "The acting right to a target is taken for the right to block it.",
 		"schema/shadow/internal/write/delegation.go",
 		[]string{
-			"if ref.Behaviour != schema.Block && !ref.holder.derives && sv.version.Model.Delegable(ref.TargetKind) {",
-			"if !ref.holder.derives && sv.version.Model.Delegable(ref.TargetKind) {",
+			"    WHERE i.blocks AND ` + db.BlockRightCountsSQL", "    WHERE i.blocks AND ` + db.RightCountsSQL",
+			"WHERE CASE WHEN i.blocks THEN ` + db.BlockRightCountsSQL", "WHERE CASE WHEN i.blocks THEN ` + db.RightCountsSQL",
 		},
 	},
 	{
@@ -264,6 +266,78 @@ var mutants = []mutant{
 			"JOIN dbcontroller.holder_entry e ON e.target_id = s.id AND e.deployment_id = $2", "LEFT JOIN dbcontroller.holder_entry e ON e.target_id = s.id AND e.deployment_id = $2",
 			"AND r.behaviour NOT IN ({block}, {allow_dangling})", "",
 		},
+	},
+	{
+		"right-of-a-lost-epoch", "I30", "A right counts although one of the two databases is in another epoch.",
+		"schema/shadow/internal/db/delegation.go",
+		[]string{
+			`	RightCountsSQL = ` + "`" + `f.acting_epoch IS NOT NULL
+    AND f.acting_own = (SELECT epoch FROM dbcontroller.meta)
+    AND f.acting_epoch = (SELECT COALESCE(d.epoch, f.acting_epoch) FROM dbcontroller.deployment d WHERE d.id = f.deployment_id)` + "`",
+			"	RightCountsSQL = `f.acting_epoch IS NOT NULL`",
+			`	BlockRightCountsSQL = ` + "`" + `f.block_epoch IS NOT NULL
+    AND f.block_own = (SELECT epoch FROM dbcontroller.meta)
+    AND f.block_epoch = (SELECT COALESCE(d.epoch, f.block_epoch) FROM dbcontroller.deployment d WHERE d.id = f.deployment_id)` + "`",
+			"	BlockRightCountsSQL = `f.block_epoch IS NOT NULL`",
+		},
+	},
+	{
+		"acted-upon-before-the-close", "I1, I31", "A deletion is acted upon while rights to its target last, so that references written under them come too late.",
+		"schema/shadow/internal/cascade/act.go",
+		[]string{"	closed, err := a.closeTargets(ctx, fresh)", "	closed, err := fresh, error(nil)"},
+	},
+	{
+		"recall-does-not-wait", "I3, I31", "A recall looks for references before the writes under the right have ended.",
+		"schema/shadow/internal/rights/recall.go",
+		[]string{"		b.Queue(db.LockRightsSQL, ids)\n", ""},
+	},
+	{
+		"free-while-the-right-lasts", "I3, I8, I31", "A recall is answered with gone, and the right goes on.",
+		"schema/shadow/internal/rights/recall.go",
+		[]string{"			return s.remove(ctx, tx, id, r.Key.Attempt)", "			return nil"},
+	},
+	{
+		"held-is-answered-as-gone", "I2, I3, I8", "A recall does not see what was written under the right.",
+		"schema/shadow/internal/rights/recall.go",
+		[]string{"r.delegated AND r.behaviour = {block} AND NOT r.dangling LIMIT $2", "r.delegated AND r.behaviour <> {block} AND NOT r.dangling LIMIT $2"},
+	},
+	{
+		"right-taken-after-a-close", "I30, I31", "An answer that gives a right is taken although the row was closed after the question.",
+		"schema/shadow/internal/rights/rights.go",
+		[]string{"if turn != w.Turn || !known", "if !known"},
+	},
+	{
+		"right-returned-beside-references", "I2, I8", "A right is returned although references stand that were written under it.",
+		"schema/shadow/internal/rights/look.go",
+		[]string{"    AND NOT EXISTS (SELECT FROM dbcontroller.reference r WHERE r.target_id = f.id AND r.delegated AND r.behaviour = {block} AND NOT r.dangling)\n", ""},
+	},
+	{
+		"dropped-without-a-look", "I13, I28", "The last reference under an ended right goes, and nobody looks whether its proxy is needed.",
+		"schema/shadow/internal/write/store.go",
+		[]string{"WHERE gone.behaviour = {block} AND gone.delegated`", "WHERE gone.behaviour = {block} AND gone.delegated AND false`"},
+	},
+	{
+		"cascade-tells-entries-only", "I4, I13", "A deployment with the right to block a target, and no holder entry, does not hear of its deletion.",
+		"schema/shadow/internal/cascade/carry.go",
+		[]string{"JOIN going ON going.id = b.target_id AND going.uid = b.holder_uid", "JOIN going ON going.id = b.target_id AND going.uid = b.holder_uid AND false"},
+	},
+	{
+		"excused-while-the-right-lasts", "I3", "The holders under a right go along with a deletion, and it is decided without ending the right.",
+		"schema/shadow/internal/deletion/recall.go",
+		[]string{"s.askAll(ctx, proxies, peer.RecallEnds)", "s.askAll(ctx, proxies, peer.RecallLooks)"},
+	},
+	{
+		"unanswered-recall-is-free", "I5, I8, I15", "A deployment that does not answer a recall counts as one without references.",
+		"schema/shadow/internal/deletion/lookahead.go",
+		[]string{"				a.unanswered = append(a.unanswered, blockades...)\n", `				if k.rights {
+					a.moved = true
+					for i := range blockades {
+						_ = s.target.Release(ctx, k.deployment, uuid.Max, []peer.BlockadeKey{blockades[i].question.Key}, nil)
+					}
+				} else {
+					a.unanswered = append(a.unanswered, blockades...)
+				}
+`},
 	},
 	{
 		"unset-takes-the-whole-list", "I10", "Unsetting one element of a list removes the others too.",

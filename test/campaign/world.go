@@ -90,7 +90,7 @@ func NewWorld(t testing.TB, binary string, cluster bool) *World {
 		w.sites[id] = s
 	}
 	w.Processes = harness.DescribeProcesses(t, services, playground.Config{Binary: binary, DSNs: dsns, Args: []string{
-		"--tentative-ttl", tentativeTTL.String(), "--owner-grace", "1s", "--lease", leaseTTL.String(), "--audit-interval", "3s", "--delegations",
+		"--tentative-ttl", tentativeTTL.String(), "--owner-grace", "1s", "--lease", leaseTTL.String(), "--audit-interval", "3s", "--delegations", "--block-right-from", "2",
 	}})
 	for id, s := range w.sites {
 		s.Deployment = w.Deployments[id]

@@ -21,11 +21,17 @@ WHERE r.behaviour <> 6 AND NOT EXISTS (SELECT FROM dbcontroller.shadow t WHERE t
     AND NOT EXISTS (SELECT FROM dbcontroller.foreign_target t WHERE t.id = r.target_id)`
 
 	auditForeignSQL = `
-SELECT h.uid, h.name, h.state, f.path, r.attempt, r.behaviour, t.uid, d.service || '/' || d.region
+SELECT h.uid, h.name, h.state, f.path, r.attempt, r.behaviour, t.uid, d.service || '/' || d.region, r.delegated AND r.behaviour = 1, t.block_attempt
 FROM dbcontroller.reference r
 JOIN dbcontroller.shadow h ON h.id = r.holder_id JOIN dbcontroller.field f ON f.id = r.field_id
 JOIN dbcontroller.foreign_target t ON t.id = r.target_id JOIN dbcontroller.deployment d ON d.id = t.deployment_id
 WHERE NOT r.dangling` // a dangling mark reports a lost target: a user decides about its holder
+
+	// Rights to block, each with the blockade of a proxy.
+	auditRightsSQL = `
+SELECT t.uid, t.block_attempt, d.service || '/' || d.region
+FROM dbcontroller.foreign_target t JOIN dbcontroller.deployment d ON d.id = t.deployment_id
+WHERE t.block_attempt IS NOT NULL AND NOT EXISTS (SELECT FROM dbcontroller.decommissioned x WHERE x.deployment_id = d.id)`
 
 	// The existing ones of some resources, and whether each has a holder entry of the deployment.
 	auditTargetsSQL = `
@@ -69,6 +75,22 @@ type blockadeID struct {
 	path, deployment        string
 }
 
+// auditRights takes the proxies of rights to block, which have blockades.
+func auditRights(t require.TestingT, id schema.DeploymentID, pool *pgxpool.Pool, pools map[schema.DeploymentID]*pgxpool.Pool, held map[blockadeID]bool) {
+	rows, err := pool.Query(context.Background(), auditRightsSQL)
+	require.NoError(t, err)
+	var uid, attempt uuid.UUID
+	var at string
+	_, err = pgx.ForEachRow(rows, []any{&uid, &attempt, &at}, func() error {
+		there, err := schema.ParseDeploymentID(at)
+		if pools[there] != nil {
+			held[blockadeID{target: uid, holder: uid, attempt: attempt, path: "@delegation", deployment: id.String()}] = true
+		}
+		return err
+	})
+	require.NoError(t, err)
+}
+
 // Audit fails unless what the invariants promise at rest holds over all deployments: I1 (no reference of an active
 // resource points to nothing), I8 (blocking references and confirmed blockades match one to one, entries cover the
 // acting ones, nothing is tentative), and no row belongs to nothing.
@@ -94,6 +116,7 @@ func AuditDatabases(t require.TestingT, pools map[schema.DeploymentID]*pgxpool.P
 		})
 		require.NoError(t, err)
 		auditForeign(t, id, pool, pools, held, report)
+		auditRights(t, id, pool, pools, held)
 		auditOwners(t, id, pool, pools, report)
 		auditRemovals(t, id, pool, pools, report)
 	}
@@ -198,6 +221,8 @@ func auditForeign(t require.TestingT, id schema.DeploymentID, pool *pgxpool.Pool
 		Behaviour schema.Behaviour
 		Target    uuid.UUID
 		At        string
+		Delegated bool
+		Proxy     *uuid.UUID
 	}
 	rows, err := pool.Query(context.Background(), auditForeignSQL)
 	require.NoError(t, err)
@@ -216,6 +241,9 @@ func auditForeign(t require.TestingT, id schema.DeploymentID, pool *pgxpool.Pool
 		switch {
 		case !there:
 			report("I1: %s: %s of %s refers to %s at %s, which is not there", id, r.Path, r.Name, r.Target, r.At)
+		case r.Delegated && r.Proxy == nil:
+			report("I8: %s: %s of %s refers to %s under a right without a proxy", id, r.Path, r.Name, r.Target)
+		case r.Delegated: // auditRights
 		case r.Behaviour == schema.Block:
 			held[blockadeID{target: r.Target, holder: r.Holder, attempt: r.Attempt, path: r.Path, deployment: id.String()}] = true
 		case !known:

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"sync"
 	"testing"
@@ -51,6 +52,9 @@ type Box struct {
 	databases map[schema.DeploymentID]uuid.UUID
 }
 
+// boxConnections bounds the connections of a store, and those of a test, to one database.
+const boxConnections = 12
+
 // BoxConfig changes the configuration of a box's stores.
 type BoxConfig func(*shadow.Config)
 
@@ -90,17 +94,21 @@ func deploymentTemplate(t testing.TB, server *Server) string {
 	})
 }
 
-// connect opens a database for a test, with all rights, and for a store, with the rights that serve needs.
+// connect opens a database for a test, with all rights, and for a store, with the rights that serve needs. The connections of the
+// test begin with its first statement: most tests have several deployments and look into few.
 func (b *Box) connect(dsn string) (test *pgxpool.Pool, serving postgres.Pool) {
 	b.t.Helper()
-	var pools [2]*pgxpool.Pool
-	for i, dsn := range []string{dsn, AsServing(dsn)} {
-		pool, err := postgres.Connect(context.Background(), dsn, "test", 12)
-		require.NoError(b.t, err)
-		b.t.Cleanup(pool.Close)
-		pools[i] = pool
-	}
-	return pools[0], postgres.NewLanes(pools[1])
+	cfg, err := pgxpool.ParseConfig(dsn)
+	require.NoError(b.t, err)
+	cfg.MaxConns = boxConnections
+	maps.Copy(cfg.ConnConfig.RuntimeParams, postgres.Settings)
+	test, err = pgxpool.NewWithConfig(context.Background(), cfg)
+	require.NoError(b.t, err)
+	b.t.Cleanup(test.Close)
+	pool, err := postgres.Connect(context.Background(), AsServing(dsn), "test", boxConnections)
+	require.NoError(b.t, err)
+	b.t.Cleanup(pool.Close)
+	return test, postgres.NewLanes(pool)
 }
 
 // Peers returns the calls of a deployment's store to the others.
@@ -272,12 +280,12 @@ func (b *Box) Handlers(deployment schema.DeploymentID, store *shadow.Store) *han
 	b.t.Helper()
 	peers := &boxPeers{box: b, self: deployment}
 	table, err := handlers.NewTable(handlers.Actions{
-		Confirm: &handlers.Confirm{Store: store, Peers: peers}, Release: &handlers.Release{Store: store, Peers: peers}, LetGo: &handlers.LetGo{Store: store, Peers: peers},
+		Confirm: &handlers.Confirm{Store: store, Peers: peers, Rights: store}, Release: &handlers.Release{Store: store, Peers: peers}, LetGo: &handlers.LetGo{Store: store, Peers: peers},
 		CheckOwners: &handlers.CheckOwners{Store: store, Peers: peers}, UpgradeOwners: &handlers.UpgradeOwners{Store: store, Peers: peers},
 		Derive: &handlers.Derive{Store: store}, CleanUpDecommissioned: &handlers.CleanUpDecommissioned{Store: store},
 		AnnounceEpoch: &handlers.AnnounceEpoch{Store: store, Peers: peers}, ConfirmAgain: &handlers.ConfirmAgain{Store: store, Peers: peers},
-		VerifyBlockades: &handlers.VerifyBlockades{Store: store},
-		Finalise:        &handlers.Finalise{Store: store}, DropOwners: &handlers.DropOwners{Store: store, Peers: peers},
+		VerifyBlockades: &handlers.VerifyBlockades{Store: store}, LookAtRight: &handlers.LookAtRight{Store: store},
+		Finalise: &handlers.Finalise{Store: store}, DropOwners: &handlers.DropOwners{Store: store, Peers: peers},
 	})
 	require.NoError(b.t, err)
 	return table
@@ -390,7 +398,7 @@ func (b *Box) Settle() {
 			}
 			if left.work {
 				work := b.Work(id)
-				for action := schema.Confirm; action <= schema.VerifyBlockades; action++ {
+				for action := schema.Confirm; action <= schema.LookAtRight; action++ {
 					n, err := b.do(id, action, work)
 					count(action, id, n, err)
 				}
@@ -409,12 +417,15 @@ func (b *Box) Settle() {
 	}
 }
 
-// Capture stores the rows of attached tables that are due, until no more are.
+// Capture stores the rows of attached tables that are due, until no more are, or until a recovery begins.
 func (b *Box) Capture(deployment schema.DeploymentID) {
 	b.t.Helper()
 	for more := true; more; {
 		var err error
 		more, err = b.Stores[deployment].Capture(context.Background())
+		if errors.Is(err, peer.ErrRecovering) { // rows wait until the recovery ends
+			return
+		}
 		require.NoError(b.t, err)
 	}
 }

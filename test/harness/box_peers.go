@@ -68,13 +68,25 @@ func (p *boxPeers) Resolve(ctx context.Context, to schema.DeploymentID, question
 	return store.Answer(ctx, p.self, questions)
 }
 
-func (p *boxPeers) WouldEstablish(ctx context.Context, to schema.DeploymentID, refs []peer.EstablishReference) ([]uuid.UUID, error) {
+func (p *boxPeers) Recall(ctx context.Context, to schema.DeploymentID, asked []peer.Recall) (*peer.Recalled, error) {
+	if hook := p.box.OnResolve; hook != nil {
+		if err := hook(to); err != nil {
+			return nil, err
+		}
+	}
 	store, err := p.reach(ctx, to)
 	if err != nil {
 		return nil, err
 	}
-	uids, _, err := store.WouldEstablish(ctx, p.self, refs)
-	return uids, err
+	return store.Recall(ctx, p.self, asked)
+}
+
+func (p *boxPeers) WouldEstablish(ctx context.Context, to schema.DeploymentID, attempt peer.AttemptID, refs []peer.EstablishReference) (*peer.Established, error) {
+	store, err := p.reach(ctx, to)
+	if err != nil {
+		return nil, err
+	}
+	return store.WouldEstablish(ctx, p.self, attempt, refs)
 }
 
 func (p *boxPeers) CheckOwners(ctx context.Context, at schema.DeploymentID, questions []peer.OwnerQuestion) (*peer.OwnerAnswers, error) {

@@ -198,7 +198,7 @@ func useGiven(ctx context.Context, dsn string) (*Server, error) {
 		return nil, fmt.Errorf("look at DBCONTROLLER_TEST_DSN: %w", err)
 	}
 	s := newServer(postgres, postgres.Source())
-	s.stop = s.dropTemplates
+	s.stop = func() error { return errors.Join(s.dropTemplates(), postgres.Stop()) }
 	if err := s.dropLeftovers(ctx, time.Now().Add(-databaseAge)); err != nil {
 		return nil, err
 	}

@@ -211,7 +211,7 @@ func serverIn(ctx context.Context, engine client.APIClient, c *testcontainers.Do
 	}
 	source := fmt.Sprintf("%s in a container of %s", postgres.Source(), c.Image)
 	s := newServer(postgres, source)
-	s.stop = func() error { return errors.Join(terminate(c), held.Close()) }
+	s.stop = func() error { return errors.Join(postgres.Stop(), terminate(c), held.Close()) }
 	return s, nil
 }
 

@@ -2,7 +2,10 @@ package harness
 
 import (
 	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -30,8 +33,17 @@ const (
 	CommitsUnanswered
 )
 
-// commit is a COMMIT as pgx sends it, in the simple protocol.
-var commit = []byte("Q\x00\x00\x00\x0bcommit\x00")
+// commits are COMMIT as pgx sends it: in the simple protocol, and as the statement of a Bind message, by the name that pgx prepares it with.
+var commits = [][]byte{[]byte("Q\x00\x00\x00\x0bcommit\x00"), []byte("\x00" + preparedName("commit") + "\x00")}
+
+func preparedName(sql string) string {
+	digest := sha256.Sum256([]byte(sql))
+	return "stmtcache_" + hex.EncodeToString(digest[:24])
+}
+
+func isCommit(sent []byte) bool {
+	return slices.ContainsFunc(commits, func(c []byte) bool { return bytes.Contains(sent, c) })
+}
 
 // Proxy forwards TCP connections to an address that can be changed: like the name of a database server whose standby takes over, or a
 // line that can be cut.
@@ -152,7 +164,7 @@ func (p *Proxy) losesAnswer(of net.Conn, answers bool, sent []byte) bool {
 	if answers {
 		return p.unanswered[of]
 	}
-	if Line(p.line.Load()) == CommitsUnanswered && bytes.Contains(sent, commit) {
+	if Line(p.line.Load()) == CommitsUnanswered && isCommit(sent) {
 		p.unanswered[of] = true
 	}
 	return false

@@ -13,6 +13,8 @@ import (
 const (
 	RolePrefix  = "dbcontroller_box"
 	ServingRole = RolePrefix + "_serving"
+	// ApplicationRole has the rights of an application that writes in its own transactions.
+	ApplicationRole = RolePrefix + "_application"
 )
 
 const servingRoleSQL = `
@@ -38,10 +40,15 @@ func leastPrivileges(ctx context.Context, dsn string) error {
 }
 
 // AsServing returns a connection string whose sessions have only the rights that `serve` needs.
-func AsServing(dsn string) string {
+func AsServing(dsn string) string { return asRole(dsn, ServingRole) }
+
+// AsApplication returns a connection string whose sessions have only the rights of an application.
+func AsApplication(dsn string) string { return asRole(dsn, ApplicationRole) }
+
+func asRole(dsn, role string) string {
 	separator := "?"
 	if strings.Contains(dsn, "?") {
 		separator = "&"
 	}
-	return dsn + separator + "role=" + ServingRole
+	return dsn + separator + "role=" + role
 }

@@ -18,7 +18,7 @@ import (
 )
 
 // Cases lists all cases.
-var Cases = []string{"fan-out", "single", "write", "watch", "prime", "fairness", "far", "delegated"}
+var Cases = []string{"fan-out", "single", "write", "watch", "prime", "fairness", "far", "delegated", "attached"}
 
 // Config of a run. The playground runs the example services.
 type Config struct {
@@ -85,7 +85,7 @@ func Run(ctx context.Context, cfg Config) ([]Result, error) {
 		if !slices.Contains(cfg.Cases, name) {
 			continue
 		}
-		measure := map[string]func(context.Context) error{"fan-out": r.fanOut, "single": r.single, "write": r.write, "watch": r.watch, "prime": r.prime, "fairness": r.fairness, "far": r.far, "delegated": r.delegated}[name]
+		measure := map[string]func(context.Context) error{"fan-out": r.fanOut, "single": r.single, "write": r.write, "watch": r.watch, "prime": r.prime, "fairness": r.fairness, "far": r.far, "delegated": r.delegated, "attached": r.attached}[name]
 		if err := measure(ctx); err != nil {
 			return nil, fmt.Errorf("case %s: %w", name, err)
 		}

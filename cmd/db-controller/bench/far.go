@@ -212,6 +212,14 @@ func (p *farPeers) Resolve(ctx context.Context, to schema.DeploymentID, question
 	return store.Answer(ctx, p.self, questions)
 }
 
+func (p *farPeers) Recall(ctx context.Context, to schema.DeploymentID, asked []peer.Recall) (*peer.Recalled, error) {
+	store, err := p.reach(ctx, to)
+	if err != nil {
+		return nil, err
+	}
+	return store.Recall(ctx, p.self, asked)
+}
+
 func (p *farPeers) Plan(ctx context.Context, to schema.DeploymentID, q peer.PlanQuestion) (*peer.Plan, error) {
 	store, err := p.reach(ctx, to)
 	if err != nil {
@@ -230,7 +238,7 @@ func (p *farPeers) Trace(ctx context.Context, to schema.DeploymentID, uids []uui
 
 var errNotMeasured = errors.New("nothing that is measured asks for it")
 
-func (p *farPeers) WouldEstablish(context.Context, schema.DeploymentID, []peer.EstablishReference) ([]uuid.UUID, error) {
+func (p *farPeers) WouldEstablish(context.Context, schema.DeploymentID, peer.AttemptID, []peer.EstablishReference) (*peer.Established, error) {
 	return nil, errNotMeasured
 }
 

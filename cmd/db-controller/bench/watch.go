@@ -75,6 +75,7 @@ func (r *run) watchRun(ctx context.Context, name string, watchers int) (out watc
 	var (
 		answered sync.Map // when a write was answered, by name
 		arrived  atomic.Int64
+		written  atomic.Int64
 		mu       sync.Mutex
 		seen     = map[string]time.Time{} // guarded by mu; by the first watcher
 		readers  errgroup.Group
@@ -85,6 +86,8 @@ func (r *run) watchRun(ctx context.Context, name string, watchers int) (out watc
 		readers.Go(func() error {
 			resources, done, err := r.another(watching)
 			if err != nil {
+				ready.Done()
+				stop() // the others would wait for events
 				return err
 			}
 			defer done()
@@ -114,13 +117,14 @@ func (r *run) watchRun(ctx context.Context, name string, watchers int) (out watc
 		project := fmt.Sprintf("projects/%s-%d", name, n)
 		_, err := resources.CreateResource(ctx, &resourcev1.CreateResourceRequest{Resource: &resourcev1.Resource{Name: project}})
 		answered.Store(project, time.Now())
+		written.Add(1)
 		return err
 	})
 	if err != nil {
 		return out, err
 	}
-	total := int64(out.writes*time.Since(began).Seconds()) * int64(watchers)
-	for deadline := time.Now().Add(30 * time.Second); arrived.Load() < total-int64(watchers) && time.Now().Before(deadline); {
+	total := written.Load() * int64(watchers)
+	for deadline := time.Now().Add(30 * time.Second); arrived.Load() < total && watching.Err() == nil && time.Now().Before(deadline); {
 		select {
 		case <-ctx.Done():
 			return out, ctx.Err()

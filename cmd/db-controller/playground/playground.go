@@ -4,11 +4,13 @@ package playground
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -192,10 +194,19 @@ func (p *Playground) describe(ctx context.Context, id schema.DeploymentID, d *De
 	return nil
 }
 
-// Start writes ClientFile, starts the registry, calls apply, which has to register the deployments, starts the deployments,
-// and waits until all are ready.
+// startsAtOnce is the number of deployments that start at a time. Each migrates its database and compiles its schema: all together
+// would be ready late, and none of them before the others.
+func startsAtOnce() int { return max(4, 2*runtime.GOMAXPROCS(0)) }
+
+// patience is how long a playground may take to start.
+func (p *Playground) patience() time.Duration {
+	return 2*time.Minute + time.Duration(len(p.Deployments))*3*time.Second
+}
+
+// Start writes ClientFile, starts the registry, calls apply, which has to register the deployments, starts the deployments, some at
+// a time, and waits until all are ready.
 func (p *Playground) Start(ctx context.Context, apply func(ctx context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, p.patience())
 	defer cancel()
 	client := fmt.Sprintf(clientMark+"\nregistry: %s\ncerts: %s\n", p.RegistryAddress, p.certs("client"))
 	if err := os.WriteFile(filepath.Join(p.cfg.Dir, ClientFile), []byte(client), 0o600); err != nil {
@@ -213,8 +224,12 @@ func (p *Playground) Start(ctx context.Context, apply func(ctx context.Context) 
 		return err
 	}
 	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(startsAtOnce())
 	for _, d := range p.Deployments {
 		g.Go(func() error {
+			if ctx.Err() != nil { // another one has failed
+				return nil
+			}
 			if err := d.Start(); err != nil {
 				return err
 			}
@@ -231,9 +246,9 @@ func (p *Playground) ClientCerts() string { return p.certs("client") }
 func (p *Playground) RegistryCerts() string { return p.certs("registry") }
 
 // Issue writes a certificate for a person into a folder, and returns the folder.
-func (p *Playground) Issue(id identity.Identity) (dir string, err error) {
+func (p *Playground) Issue(id identity.Identity, changes ...func(*x509.Certificate)) (dir string, err error) {
 	dir = p.certs(string(id.Role) + "-" + id.Name)
-	return dir, p.authority.Issue(dir, id)
+	return dir, p.authority.Issue(dir, id, changes...)
 }
 
 // Stop ends every process.

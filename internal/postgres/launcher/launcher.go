@@ -28,6 +28,9 @@ const (
 	// portAttempts bounds how often another port is tried: somebody else may
 	// take the free port between the choice and the start of the server.
 	portAttempts = 5
+
+	// maxIdle is how many connections to the maintenance database are kept.
+	maxIdle = 4
 )
 
 // Config says which server to take. The zero value starts a server with
@@ -73,6 +76,9 @@ type Server struct {
 
 	folder  *serverFolder  // nil for a server that was given
 	process *serverProcess // nil for a server that was given
+
+	mu   sync.Mutex
+	idle []*pgx.Conn // guarded by mu; to the maintenance database, at most maxIdle
 
 	watching sync.WaitGroup // Stop waits for it
 	stop     sync.Once
@@ -230,6 +236,7 @@ func (p *Server) DSN(database string) string {
 // first call does something, and all of them return its error.
 func (p *Server) Stop() error {
 	p.stop.Do(func() {
+		p.closeIdle()
 		if p.process == nil {
 			return
 		}
@@ -295,16 +302,56 @@ func (p *Server) serverVersion(ctx context.Context) (string, error) {
 	return version, nil
 }
 
-// exec runs one statement over a connection of its own: the statements here
-// cannot run in a transaction and are too rare to keep a connection for.
+// exec runs one statement outside of a transaction. Its connection is kept for the next one: tests create and drop thousands of
+// databases, and a connection costs the server as much as a small database.
 func (p *Server) exec(ctx context.Context, statement string) error {
-	conn, err := pgx.Connect(ctx, p.dsn)
-	if err != nil {
-		return err
+	conn := p.takeIdle()
+	if conn == nil || conn.Ping(ctx) != nil { // the server may have been restarted
+		var err error
+		if conn, err = pgx.Connect(ctx, p.dsn); err != nil {
+			return err
+		}
 	}
-	defer func() { _ = conn.Close(ctx) }()
-	_, err = conn.Exec(ctx, statement)
+	_, err := conn.Exec(ctx, statement)
+	if conn.IsClosed() || !p.keep(conn) {
+		_ = conn.Close(ctx)
+	}
 	return err
+}
+
+// takeIdle returns nil when no connection is idle.
+func (p *Server) takeIdle() *pgx.Conn {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	last := len(p.idle) - 1
+	if last < 0 {
+		return nil
+	}
+	conn := p.idle[last]
+	p.idle = p.idle[:last]
+	return conn
+}
+
+// keep reports whether the connection is kept.
+func (p *Server) keep(conn *pgx.Conn) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.idle) == maxIdle {
+		return false
+	}
+	p.idle = append(p.idle, conn)
+	return true
+}
+
+func (p *Server) closeIdle() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	for _, conn := range p.idle {
+		_ = conn.Close(ctx)
+	}
+	p.idle = nil
 }
 
 func quoteIdentifier(identifier string) string { return pgx.Identifier{identifier}.Sanitize() }

@@ -31,7 +31,7 @@ type Authorizer interface {
 	// Authorize decides about each name.
 	Authorize(ctx context.Context, who grant.Subject, verb schema.Verb, names []schema.FullName) ([]bool, error)
 	// Ranges returns the names of a kind of a deployment for which Authorize would allow the verb.
-	Ranges(ctx context.Context, who grant.Subject, verb schema.Verb, of schema.DeploymentID, kind string) ([]schema.NameRange, error)
+	Ranges(ctx context.Context, who grant.Subject, verb schema.Verb, of schema.DeploymentID, kind string) ([]grant.NameRange, error)
 }
 
 // Config of Access.
@@ -103,19 +103,19 @@ func (a *Access) Authorize(ctx context.Context, who identity.Caller, verb schema
 }
 
 // Within returns the names here that a caller may read, by kind; nil for all.
-func (a *Access) Within(ctx context.Context, who identity.Caller) (schema.Within, error) {
+func (a *Access) Within(ctx context.Context, who identity.Caller) (grant.Within, error) {
 	self := a.cfg.Deployment
 	within := a.current().Within(subject(who), schema.Read, self.Service)
 	if a.cfg.Outside == nil || who.Role == identity.RoleOperator {
 		return within, nil
 	}
-	out := schema.Within{}
+	out := grant.Within{}
 	for _, kind := range schema.NewKinds(a.cfg.Environments.Environment().Services).Names(self.Service) {
 		ranges, err := a.cfg.Outside.Ranges(ctx, subject(who), schema.Read, self, kind)
 		if err != nil {
 			return nil, a.undecided(err)
 		}
-		out[kind] = schema.CommonRanges(within.Of(kind), ranges)
+		out[kind] = grant.CommonRanges(within.Of(kind), ranges)
 	}
 	return out, nil
 }

@@ -19,6 +19,7 @@ import (
 
 	"github.com/db-controller/db-controller/internal/identity"
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/grant"
 	"github.com/db-controller/db-controller/schema/peer"
 	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
 	authorizationv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/authorization/v1"
@@ -152,13 +153,13 @@ func TestEachRequestNeedsItsRight(t *testing.T) {
 func TestAListIsLimitedToTheNamesThatItsCallerMayRead(t *testing.T) {
 	t.Parallel()
 	a, e := newAccess(t, declared)
-	names := func() (out schema.Within) {
+	names := func() (out grant.Within) {
 		_, err := call(a, as(t, identity.RoleUser, "ann"), resourcev1.ResourceService_ListResources_FullMethodName, &resourcev1.ListResourcesRequest{},
 			func(ctx context.Context, _ any) (any, error) { out = access.Names(ctx); return nil, nil })
 		require.NoError(t, err)
 		return out
 	}
-	require.Equal(t, []schema.NameRange{{From: "things/ann-", Below: "things/ann."}}, names().Of("Thing"))
+	require.Equal(t, []grant.NameRange{{From: "things/ann-", Below: "things/ann."}}, names().Of("Thing"))
 	require.Empty(t, names().Of("Other"))
 	e.set(t, "rights: { grants: [{ group: a, verbs: [read] }] }")
 	require.Nil(t, names(), "a changed declaration is in force at once")
@@ -209,7 +210,7 @@ func (s stream) Context() context.Context { return s.ctx }
 func TestAWatchEndsWhenTheRightsOfItsCallerChange(t *testing.T) {
 	t.Parallel()
 	a, e := newAccess(t, declared)
-	begun, ended := make(chan schema.Within), make(chan error)
+	begun, ended := make(chan grant.Within), make(chan error)
 	go func() {
 		ended <- a.Stream(nil, stream{ctx: as(t, identity.RoleUser, "ann")}, &grpc.StreamServerInfo{FullMethod: resourcev1.ResourceService_WatchResources_FullMethodName},
 			func(_ any, s grpc.ServerStream) error {
@@ -339,8 +340,8 @@ func TestAnAuthorizationServiceIsAskedBesideTheGrants(t *testing.T) {
 	require.Equal(t, codes.PermissionDenied, read("ann", "things/bob-2"), "the service allows nothing that the grants deny")
 	within, err := a.Within(t.Context(), identity.Caller{Identity: identity.Identity{Role: identity.RoleUser, Name: "ann"}})
 	require.NoError(t, err)
-	require.Equal(t, []schema.NameRange{{From: "things/ann-2", Below: "things/ann-3"}}, within.Of("Thing"))
-	require.False(t, slices.Contains(within.Of("Other"), schema.AllNames))
+	require.Equal(t, []grant.NameRange{{From: "things/ann-2", Below: "things/ann-3"}}, within.Of("Thing"))
+	require.False(t, slices.Contains(within.Of("Other"), grant.AllNames))
 
 	e.set(t, strings.Split(declared, "---")[0])
 	require.Equal(t, codes.Unavailable, read("slow", "things/a"), "silence denies")

@@ -32,6 +32,10 @@ var demands = map[string]func(req any) (schema.Verb, []string){
 		in := req.(*resourcev1.MutateAndValidateResourceRequest)
 		return schema.Write, writes(append([]*resourcev1.BatchWriteResourcesRequest_Write{in.GetWrite()}, in.GetMore()...)...)
 	},
+	// It lists the referrers here that the caller may read: see Within.
+	resourcev1.ResourceService_ListReferrers_FullMethodName: func(req any) (schema.Verb, []string) {
+		return schema.Read, []string{req.(*resourcev1.ListReferrersRequest).GetTarget()}
+	},
 	resourcev1.ResourceService_BatchGetResources_FullMethodName: func(req any) (schema.Verb, []string) {
 		return schema.Read, req.(*resourcev1.BatchGetResourcesRequest).GetNames()
 	},
@@ -39,8 +43,10 @@ var demands = map[string]func(req any) (schema.Verb, []string){
 	// They deliver what the caller may read: see Within.
 	resourcev1.ResourceService_ListResources_FullMethodName:  nothing,
 	resourcev1.ResourceService_WatchResources_FullMethodName: nothing,
-	// It tells of the deployment; names in it are redacted.
-	adminv1.AdminService_Status_FullMethodName: nothing,
+	// They tell of the deployment; names in them are redacted.
+	adminv1.AdminService_Status_FullMethodName:        nothing,
+	adminv1.AdminService_ListStuck_FullMethodName:     nothing,
+	adminv1.AdminService_ListDeletions_FullMethodName: nothing,
 }
 
 func named(verb schema.Verb) func(any) (schema.Verb, []string) {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/db-controller/db-controller/internal/identity"
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/grant"
 	"github.com/db-controller/db-controller/schema/peer"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
@@ -77,7 +78,8 @@ func (a *Access) enter(ctx context.Context, who identity.Caller, method string, 
 	if err := a.demand(ctx, who, method, a.demandOf(method, req)); err != nil {
 		return ctx, err
 	}
-	if _, ok := req.(*resourcev1.ListResourcesRequest); ok {
+	switch req.(type) {
+	case *resourcev1.ListResourcesRequest, *resourcev1.ListReferrersRequest:
 		within, err := a.Within(ctx, who)
 		if err != nil {
 			return ctx, err
@@ -124,7 +126,7 @@ var (
 )
 
 // follow ends a watch when its caller may read other names.
-func (a *Access) follow(ctx context.Context, who identity.Caller, was schema.Within, changed <-chan struct{}, end context.CancelCauseFunc) {
+func (a *Access) follow(ctx context.Context, who identity.Caller, was grant.Within, changed <-chan struct{}, end context.CancelCauseFunc) {
 	for {
 		select {
 		case <-ctx.Done():
@@ -146,12 +148,12 @@ func (a *Access) status(err error) error { return outcome.Status(a.cfg.Logger, e
 type namesKey struct{}
 
 // Names returns the names that a list or a watch is limited to; nil for all.
-func Names(ctx context.Context) schema.Within {
-	within, _ := ctx.Value(namesKey{}).(schema.Within)
+func Names(ctx context.Context) grant.Within {
+	within, _ := ctx.Value(namesKey{}).(grant.Within)
 	return within
 }
 
-func withNames(ctx context.Context, within schema.Within) context.Context {
+func withNames(ctx context.Context, within grant.Within) context.Context {
 	return context.WithValue(ctx, namesKey{}, within)
 }
 

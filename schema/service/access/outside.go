@@ -39,7 +39,7 @@ func (o outside) Authorize(ctx context.Context, who grant.Subject, verb schema.V
 	return answer.GetAllowed(), err
 }
 
-func (o outside) Ranges(ctx context.Context, who grant.Subject, verb schema.Verb, of schema.DeploymentID, kind string) ([]schema.NameRange, error) {
+func (o outside) Ranges(ctx context.Context, who grant.Subject, verb schema.Verb, of schema.DeploymentID, kind string) ([]grant.NameRange, error) {
 	ctx, cancel := context.WithTimeout(ctx, outsideTimeout)
 	defer cancel()
 	answer, err := o.client.Ranges(ctx, &authorizationv1.RangesRequest{
@@ -48,11 +48,11 @@ func (o outside) Ranges(ctx context.Context, who grant.Subject, verb schema.Verb
 	if err != nil {
 		return nil, err
 	}
-	var out []schema.NameRange
+	var out []grant.NameRange
 	for _, name := range answer.GetNames() {
-		out = append(out, schema.NameRanges(name)...)
+		out = append(out, grant.NameRanges(name)...)
 	}
-	return schema.JoinedRanges(out), nil
+	return grant.JoinedRanges(out), nil
 }
 
 func subjectProto(who grant.Subject) *authorizationv1.Subject {

@@ -2,6 +2,7 @@ package access
 
 import (
 	"context"
+	"errors"
 	"regexp"
 	"strconv"
 	"strings"
@@ -13,6 +14,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/db-controller/db-controller/internal/identity"
+	"github.com/db-controller/db-controller/internal/requestid"
 	"github.com/db-controller/db-controller/schema"
 	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
@@ -53,6 +55,10 @@ func (a *Access) redacted(ctx context.Context, who identity.Caller, out any, err
 	}
 	switch out := out.(type) {
 	case *adminv1.ExplainResponse:
+		hide.message(out.ProtoReflect())
+	case *adminv1.ListStuckResponse:
+		hide.message(out.ProtoReflect())
+	case *adminv1.ListDeletionsResponse:
 		hide.message(out.ProtoReflect())
 	case *adminv1.StatusResponse:
 		hide.message(out.ProtoReflect())
@@ -129,7 +135,7 @@ func (h hider) text(text string) string {
 // status hides names in an error: in its text, and among the holders in its details, where it counts them.
 func (h hider) status(err error) error {
 	st, ok := status.FromError(err)
-	if !ok {
+	if fault := (*requestid.Fault)(nil); !ok || errors.As(err, &fault) { // the text of a fault has no names
 		return err
 	}
 	out := status.New(st.Code(), h.text(st.Message()))

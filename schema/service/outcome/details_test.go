@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/db-controller/db-controller/internal/requestid"
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow"
@@ -102,7 +103,9 @@ func TestOnlyFaultsAreLogged(t *testing.T) {
 		{nil, 0, 0},
 	} {
 		core, logs := observer.New(zapcore.DebugLevel)
-		err := Status(zap.New(core), c.err)
+		_, err := requestid.Unary(zap.NewNop())(t.Context(), nil, nil, func(context.Context, any) (any, error) {
+			return nil, Status(zap.New(core), c.err)
+		})
 		require.Equal(t, c.logged, logs.Len(), "%v", c.err)
 		if c.logged > 0 {
 			require.Equal(t, c.level, logs.All()[0].Level)

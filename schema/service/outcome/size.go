@@ -20,8 +20,9 @@ import (
 const (
 	maxErrorText    = 1 << 10 // percent-encoded
 	maxErrorDetails = 4 << 10
-	// listRoom and tokenRoom are the parts of maxErrorDetails for a list and for the token of its next page.
-	listRoom  = 2800
+	// listRoom and tokenRoom are the parts of maxErrorDetails for a list and for the token of its next page; the others are for the
+	// reason and the request id.
+	listRoom  = 2700
 	tokenRoom = 1100
 )
 
@@ -31,6 +32,7 @@ func BoundedUnary(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler
 	return out, shortened(err)
 }
 
+// BoundedStream is an interceptor that bounds the size of errors.
 func BoundedStream(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 	return shortened(handler(srv, ss))
 }

@@ -10,6 +10,7 @@ import (
 	"strconv"
 
 	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -17,6 +18,7 @@ import (
 	"google.golang.org/protobuf/protoadapt"
 
 	"github.com/db-controller/db-controller/internal/postgres"
+	"github.com/db-controller/db-controller/internal/requestid"
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
@@ -58,7 +60,7 @@ var outcomes = []struct {
 }
 
 // Status is the only function that turns errors into gRPC statuses. An error that is not an outcome is a fault of this
-// server: it is logged here, and its text, which may contain SQL, is not sent.
+// server: it is logged at the end of the call, and its text, which may contain SQL, is not sent.
 func Status(log *zap.Logger, err error) error {
 	if err == nil {
 		return nil
@@ -76,14 +78,16 @@ func Status(log *zap.Logger, err error) error {
 	}
 	switch {
 	case postgres.Unavailable(err):
-		log.Warn("the database is unavailable", zap.Error(err))
-		return Because("DATABASE_UNAVAILABLE", errors.New("the deployment's database is unavailable: try again"))
+		return fault(log, zap.WarnLevel, "the database is unavailable", err, "DATABASE_UNAVAILABLE", "the deployment's database is unavailable: try again")
 	case postgres.Busy(err):
-		log.Warn("the database cancelled a request", zap.Error(err))
-		return Because("DATABASE_BUSY", errors.New("the deployment's database cancelled the request, because a lock or a statement took too long: try again"))
+		return fault(log, zap.WarnLevel, "the database cancelled a request", err, "DATABASE_BUSY",
+			"the deployment's database cancelled the request, because a lock or a statement took too long: try again")
 	}
-	log.Error("request failed", zap.Error(err))
-	return Because("INTERNAL", errors.New("internal error: see the server's log"))
+	return fault(log, zap.ErrorLevel, "request failed", err, "INTERNAL", "internal error: the server's log says more")
+}
+
+func fault(log *zap.Logger, level zapcore.Level, message string, cause error, reason, text string) error {
+	return &requestid.Fault{Log: log, Level: level, Message: message, Cause: cause, Told: Because(reason, errors.New(text))}
 }
 
 // typedStatus returns the status of an error that has a type of its own, most with details; nil for other errors.

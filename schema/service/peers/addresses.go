@@ -9,6 +9,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/db-controller/db-controller/internal/requestid"
+	"github.com/db-controller/db-controller/internal/trace"
 	"github.com/db-controller/db-controller/schema"
 )
 
@@ -51,7 +53,8 @@ func withoutAddresses(err error) error {
 
 // interceptors returns the interceptors of a connection to another deployment.
 func (p *Peers) interceptors(id schema.DeploymentID) []grpc.DialOption {
-	return []grpc.DialOption{
+	return append(trace.Client(),
+		grpc.WithChainUnaryInterceptor(requestid.ToPeer), grpc.WithChainStreamInterceptor(requestid.StreamToPeer),
 		grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 			return withoutAddresses(p.hear(id, method, invoke(ctx, method, req, reply, cc, opts...)))
 		}),
@@ -63,7 +66,7 @@ func (p *Peers) interceptors(id schema.DeploymentID) []grpc.DialOption {
 			return &addresslessStream{stream, func(err error) error { return withoutAddresses(p.hear(id, method, err)) }}, nil
 		}),
 		grpc.WithChainUnaryInterceptor(p.checkAnswers(id)), grpc.WithChainStreamInterceptor(p.sendDatabase),
-	}
+	)
 }
 
 type addresslessStream struct {

@@ -32,12 +32,8 @@ func (p *Peers) Establish(ctx context.Context, target schema.DeploymentID, attem
 }
 
 // WouldEstablish implements peer.Establisher.
-func (p *Peers) WouldEstablish(ctx context.Context, target schema.DeploymentID, refs []peer.EstablishReference) ([]uuid.UUID, error) {
-	answer, err := p.establish(ctx, target, uuid.Must(uuid.NewV7()), refs, true)
-	if err != nil {
-		return nil, err
-	}
-	return answer.UIDs, nil
+func (p *Peers) WouldEstablish(ctx context.Context, target schema.DeploymentID, attempt peer.AttemptID, refs []peer.EstablishReference) (*peer.Established, error) {
+	return p.establish(ctx, target, attempt, refs, true)
 }
 
 func (p *Peers) establish(ctx context.Context, target schema.DeploymentID, attempt peer.AttemptID, refs []peer.EstablishReference, validateOnly bool) (*peer.Established, error) {
@@ -192,6 +188,32 @@ func (p *Peers) Resolve(ctx context.Context, holder schema.DeploymentID, questio
 	out := &peer.Answers{Verdicts: make([]peer.Verdict, len(answer.GetVerdicts()))}
 	for i, v := range answer.GetVerdicts() {
 		out.Verdicts[i] = wire.Verdict(v)
+	}
+	out.Epoch, err = wire.OptionalUID(answer.GetEpoch())
+	return out, err
+}
+
+// Recall implements peer.Recaller.
+func (p *Peers) Recall(ctx context.Context, holder schema.DeploymentID, asked []peer.Recall) (*peer.Recalled, error) {
+	client, err := p.Client(holder)
+	if err != nil {
+		return nil, err
+	}
+	req := &schemav1.RecallDelegationsRequest{Questions: make([]*schemav1.RecallDelegationsRequest_Question, len(asked))}
+	for i, q := range asked {
+		req.Questions[i] = &schemav1.RecallDelegationsRequest_Question{Key: wire.BlockadeKeyProto(q.Key), Expired: q.Expired, Mode: wire.RecallModes[q.Mode]}
+	}
+	ctx, cancel := context.WithTimeout(ctx, peerTimeout)
+	defer cancel()
+	answer, err := client.RecallDelegations(ctx, req)
+	if err != nil {
+		return nil, outcome.TextOf(err)
+	}
+	out := &peer.Recalled{Answers: make([]peer.RecallAnswer, len(answer.GetAnswers()))}
+	for i, a := range answer.GetAnswers() {
+		if out.Answers[i], err = wire.RecallAnswer(a); err != nil {
+			return nil, err
+		}
 	}
 	out.Epoch, err = wire.OptionalUID(answer.GetEpoch())
 	return out, err

@@ -20,6 +20,9 @@ import (
 // the trailer of each answer. A deployment whose version does not send it is not compared.
 const DatabaseKey = "dbcontroller-database"
 
+// RelayKey is the metadata key with the deployment, service/region, that a deployment calls for an application.
+const RelayKey = "dbcontroller-relay"
+
 // KnownDatabases are the identities of this deployment's database, and of the others' as they were first seen. CheckDatabase
 // fails with a *peer.DatabaseError when a deployment uses another database than the known one.
 type KnownDatabases interface {

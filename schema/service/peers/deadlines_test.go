@@ -6,12 +6,12 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/fullstorydev/grpchan/inprocgrpc"
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/status"
 
+	"github.com/db-controller/db-controller/internal/inprocess"
 	"github.com/db-controller/db-controller/schema/peer"
 	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
 )
@@ -25,7 +25,7 @@ func TestCallsOfPeersHaveDeadlines(t *testing.T) {
 			return nil, status.FromContextError(ctx.Err()).Err()
 		}
 		p := New(self, nil)
-		channel := (&inprocgrpc.Channel{}).WithServerUnaryInterceptor(silent)
+		channel := &inprocess.Channel{Unary: silent}
 		schemav1.RegisterSchemaServiceServer(channel, schemav1.UnimplementedSchemaServiceServer{})
 		p.SetSelf(channel, channel)
 		ctx := t.Context()

@@ -23,6 +23,7 @@ type Peers struct {
 	mu    sync.Mutex
 	own   ownServices                   // guarded by mu; without channels until SetSelf
 	known KnownDatabases                // guarded by mu; nil until SetKnown
+	kept  Positions                     // guarded by mu; nil until SetPositions
 	env   *schema.Environment           // guarded by mu
 	newer chan struct{}                 // guarded by mu; closed by the next Update
 	conns map[connectionKey]*connection // guarded by mu
@@ -50,7 +51,7 @@ type connection struct {
 	conn    *grpc.ClientConn
 }
 
-// NewPeers returns Peers without connections: each is made when it is first needed.
+// New returns Peers without connections: each is made when it is first needed.
 func New(self schema.DeploymentID, credentials Credentials) *Peers {
 	return &Peers{self: self, credentials: credentials, env: &schema.Environment{}, newer: make(chan struct{}), conns: map[connectionKey]*connection{}}
 }

@@ -45,7 +45,12 @@ func (p *Peers) WatchDeletions(ctx context.Context, from schema.DeploymentID, de
 		}
 	}
 	// The watch of an unreachable deployment begins as soon as there is a connection, and not after a back-off.
-	stream, err := client.WatchImportedServiceDeletions(ctx, &schemav1.WatchImportedServiceDeletionsRequest{}, grpc.WaitForReady(true))
+	kept, err := p.keptPosition(ctx, from)
+	if err != nil {
+		return err
+	}
+	req := &schemav1.WatchImportedServiceDeletionsRequest{KeptToken: kept.token}
+	stream, err := client.WatchImportedServiceDeletions(ctx, req, grpc.WaitForReady(true))
 	if err != nil {
 		return err
 	}
@@ -57,6 +62,9 @@ func (p *Peers) WatchDeletions(ctx context.Context, from schema.DeploymentID, de
 		event, err := wire.DeletionEvent(msg)
 		if err != nil {
 			return fmt.Errorf("deletions of %s: %w", from, err)
+		}
+		if err := kept.replace(ctx, event.Token); err != nil {
+			return err
 		}
 		if err := deliver(event); err != nil {
 			return err

@@ -25,7 +25,7 @@ func (w *World) wroteDelegated(uid UID, b Behaviour, turn Turn) {
 		w.report("I30: a reference to %d is written, which is gone", uid)
 	case b == Acting && !w.a.entries[uid]:
 		w.report("I30: an acting reference to %d is written, which has no entry", uid)
-	case b == Block && w.a.rows[uid] == 0:
+	case b == Block && !w.a.delegated(uid):
 		w.report("I30: a blocking reference to %d is written, which has no row", uid)
 	}
 	if w.a.state[uid] == deleting {
@@ -59,6 +59,13 @@ func (w *World) removed(uid UID) {
 	}
 }
 
+// proxyOf reports whether the proxy's blockade stands that X knows.
+func (w *World) proxyOf(uid UID) bool {
+	attempt := w.x.targets[uid].attempt
+	_, ok := w.a.blockades[key{proxy, attempt, uid}]
+	return ok && attempt != 0
+}
+
 // atRest checks what holds when nothing is under way.
 func (w *World) atRest() {
 	protected := map[key]bool{}
@@ -76,7 +83,7 @@ func (w *World) atRest() {
 			w.report("I1: holder %d still refers to %d, which goes", holder, r.uid)
 		case r.behaviour == Acting && !w.a.entries[r.uid]:
 			w.report("I8: holder %d refers to %d, which has no entry", holder, r.uid)
-		case r.behaviour == Block && r.delegated && w.a.rows[r.uid] == 0:
+		case r.behaviour == Block && r.delegated && !w.proxyOf(r.uid):
 			w.report("I8: holder %d blocks %d, which has no row", holder, r.uid)
 		case r.behaviour == Block && !r.delegated:
 			k := key{holder, r.attempt, r.uid}
@@ -86,14 +93,17 @@ func (w *World) atRest() {
 			protected[k] = true
 		}
 	}
+	for uid, row := range w.x.targets {
+		protected[key{proxy, row.attempt, uid}] = row.attempt != 0
+	}
 	for k, b := range w.a.blockades {
 		if b.tentative || !protected[k] {
 			w.report("I8: blockade %v of no reference, or tentative", k)
 		}
 	}
-	for uid := range w.a.rows {
-		if !w.holds(uid) && !w.may(uid, Block) {
-			w.report("I8: the row of %d stands, and X has neither the right nor a reference", uid)
+	for uid, row := range w.x.targets {
+		if row.attempt != 0 && !w.holds(uid) && !w.may(uid, Block) {
+			w.report("I8: the proxy of %d stands, and X has neither the right nor a reference under it", uid)
 		}
 	}
 	for uid, st := range w.a.state {

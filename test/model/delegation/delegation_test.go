@@ -38,7 +38,7 @@ func once(seed uint64, m Mistakes, traced bool) *World {
 			if w.chance(3) {
 				u = 0
 			}
-			w.put(w.r.IntN(holdersOfX), u, false)
+			w.put(w.r.IntN(holdersOfX), u)
 		},
 		func() { w.remove(uid()) },
 		func() {
@@ -48,6 +48,7 @@ func once(seed uint64, m Mistakes, traced bool) *World {
 			}
 		},
 		func() { w.sendA() },
+		func() { w.wants(uid()) },
 		func() { w.wants(uid()) },
 		func() { // a new target, which X has never referred to
 			if w.chance(2) {
@@ -78,7 +79,7 @@ func once(seed uint64, m Mistakes, traced bool) *World {
 	}
 	for range 2 { // what there is before anything goes wrong
 		for holder := range holdersOfX {
-			w.put(holder, uid(), false)
+			w.put(holder, uid())
 		}
 		w.wants(uids[0])
 		w.wants(uids[1])
@@ -165,9 +166,9 @@ func TestDelegationsOnManySchedules_I1_I3_I8_I13_I28_I30_I31_I32(t *testing.T) {
 func grantsAfterClose(m Mistakes) *World {
 	w := New(1, m)
 	w.calm = true
-	w.put(0, 2, false) // acting
+	w.put(0, 2) // acting
 	w.rest()
-	w.put(1, 2, false) // blocking; it is held back when it is established
+	w.put(1, 2) // blocking; it is held back when it is established
 	held := w.tasks[0]
 	for len(w.bag) == 0 {
 		w.step(0)
@@ -187,10 +188,40 @@ func grantsAfterClose(m Mistakes) *World {
 	work()
 	w.tasks = append(w.tasks, held)
 	w.settle()
-	work()             // the confirm
-	w.put(2, 2, false) // acting: refused
+	work()      // the confirm
+	w.put(2, 2) // acting: refused
 	w.settle()
-	w.put(1, 0, false)
+	w.put(1, 0)
+	if w.rest(); len(w.broken) == 0 {
+		w.atRest()
+	}
+	return w
+}
+
+// takesLate is another one: the answer to a confirm grants the acting right, and X takes it after it has closed the target; tidies: and
+// has removed the row.
+func takesLate(m Mistakes, tidies bool) *World {
+	w := New(1, m)
+	w.calm = true
+	w.put(0, 2) // acting
+	w.settle()
+	w.start("work", func(t *task) { t.do(sortedWork(w.x.work)[0]) })
+	held := w.tasks[0]
+	for len(w.bag) == 0 {
+		w.step(0)
+	}
+	w.deliver(0, false)
+	w.mark(2)
+	w.send(message{kind: "notices", theirs: w.a.epoch, own: w.a.peer, uids: map[UID]bool{2: true}, made: w.a.told})
+	w.tasks = nil
+	w.settle()
+	if tidies {
+		w.tidy(2)
+		w.settle()
+	}
+	w.tasks = append(w.tasks, held)
+	w.settle()
+	w.put(2, 2) // acting
 	if w.rest(); len(w.broken) == 0 {
 		w.atRest()
 	}
@@ -201,12 +232,10 @@ func TestNoGrantAfterAClose_I30(t *testing.T) {
 	t.Parallel()
 	require.Empty(t, grantsAfterClose(Mistakes{}).broken)
 	require.NotEmpty(t, grantsAfterClose(Mistakes{GrantAfterClose: true}).broken)
-}
-
-// shown is the first schedule that shows a mistake, where the search for it is long. It is played first.
-var shown = map[string]uint64{
-	"GrantOfLostEpoch": 7027, "RowRemovedByOlderTurn": 13439, "RowMadeByAnswer": 21868, "ReturnOfAnyTurn": 13439, "UnknownAsConfirmed": 47922,
-	"GrantWithoutTurn": 21868, "RefusedWithoutLook": 86136,
+	for _, tidies := range []bool{false, true} {
+		require.Empty(t, takesLate(Mistakes{}, tidies).broken)
+		require.NotEmpty(t, takesLate(Mistakes{GrantWithoutTurn: !tidies, RowMadeByAnswer: tidies}, tidies).broken)
+	}
 }
 
 // Each mistake is found on some schedule, or the test above shows nothing.
@@ -218,11 +247,10 @@ func TestTheModelOfDelegationsFindsMistakes_I30_I31_I32(t *testing.T) {
 			t.Parallel()
 			var m Mistakes
 			reflect.ValueOf(&m).Elem().Field(i).SetBool(true)
-			if w := grantsAfterClose(m); len(w.broken) > 0 {
-				return
-			}
-			if w := play(shown[of.Field(i).Name], m); len(w.broken) > 0 {
-				return
+			for _, w := range []*World{grantsAfterClose(m), takesLate(m, false), takesLate(m, true)} {
+				if len(w.broken) > 0 {
+					return
+				}
 			}
 			for seed := range uint64(200_000) {
 				if w := play(seed, m); len(w.broken) > 0 {

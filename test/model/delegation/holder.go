@@ -16,10 +16,12 @@ type reference struct {
 // right counts only while both epochs are the present ones.
 type right struct{ theirs, own Epoch }
 
-// target is what X knows about a target of A.
+// target is what X knows about a target of A. attempt is that of the proxy's blockade; 0: there is none. The blockade outlives the
+// right until nothing that was written under it is left.
 type target struct {
-	turn   Turn
-	rights [2]right
+	turn    Turn
+	rights  [2]right
+	attempt int
 }
 
 type work struct {
@@ -34,7 +36,6 @@ const (
 	release
 	acquire
 	look
-	giveBack
 	compare
 	derive
 )
@@ -70,11 +71,12 @@ func (w *World) may(uid UID, b Behaviour) bool {
 
 func row(uid UID) string { return fmt.Sprint("row ", uid) }
 
-// put lets a holder refer to a target; 0: to none. derives: the reference stays, with the behaviour of the running version.
-func (w *World) put(holder int, uid UID, derives bool) {
-	w.start("put", func(t *task) { t.put(holder, uid, derives) })
+// put lets a holder refer to a target; 0: to none.
+func (w *World) put(holder int, uid UID) {
+	w.start("put", func(t *task) { t.put(holder, uid, false) })
 }
 
+// put is World.put; derives: the reference stays, with the behaviour of the running version.
 func (t *task) put(holder int, uid UID, derives bool) (done bool) {
 	w := t.w
 	before, version, epoch := w.x.references[holder], w.x.version, w.x.epoch
@@ -184,7 +186,7 @@ func (w *World) drop(holder int) {
 	switch r := w.x.references[holder]; {
 	case r.uid == 0 || r.behaviour != Block || r.dangling:
 	case r.delegated:
-		w.lookAt(r.uid, 0)
+		w.lookAt(r.uid)
 	default:
 		w.x.work[work{kind: release, holder: holder, attempt: r.attempt, uid: r.uid}] = true
 	}
@@ -205,10 +207,6 @@ func (t *task) do(k work) {
 		t.acquire(k)
 	case look:
 		t.look(k)
-	case giveBack:
-		if a := t.ask(message{kind: "return", uid: k.uid, turn: k.turn, own: w.x.epoch}); a != nil && a.verdict == "" {
-			finish()
-		}
 	case compare:
 		t.compare(k)
 	case derive:
@@ -234,31 +232,17 @@ func (t *task) confirm(k work) {
 	if !t.exclude(row(k.uid)) {
 		return
 	}
-	t.take(k, a, before.turn, right{a.theirs, own}, Acting, a.uids[k.uid])
-}
-
-func (t *task) take(k work, a *message, turn Turn, r right, b Behaviour, granted bool) {
-	w := t.w
 	t.commit(func() {
 		row, ok := w.x.targets[k.uid]
-		takes := granted && ok && row.turn == turn
-		if granted && (ok && w.GrantWithoutTurn || w.RowMadeByAnswer) {
-			if takes = true; !ok {
-				row.turn = turn
+		takes := ok && row.turn == before.turn
+		if granted := a.uids[k.uid]; granted && (takes || ok && w.GrantWithoutTurn || w.RowMadeByAnswer) {
+			if !ok {
+				row.turn = before.turn
 			}
-		}
-		if takes {
-			row.rights[b] = r
+			row.rights[Acting] = right{a.theirs, own}
 			w.x.targets[k.uid] = row
-			w.note("X takes the %s right to %d: %v", b, k.uid, r)
-			w.seen[b.String()+" right taken"]++
-		}
-		// Whether a row of A is needed is for a look to decide. There may be one although A refuses: of an earlier try.
-		if b == Block && !takes && !(w.RefusedWithoutLook && a.verdict != "") {
-			w.lookAt(k.uid, k.turn+1)
-			if w.ReturnsWithoutLook {
-				w.x.work[work{kind: giveBack, uid: k.uid, turn: k.turn + 1}] = true
-			}
+			w.note("X takes the acting right to %d: %v", k.uid, row.rights[Acting])
+			w.seen["acting right taken"]++
 		}
 		delete(w.x.work, k)
 	})
@@ -266,52 +250,76 @@ func (t *task) take(k work, a *message, turn Turn, r right, b Behaviour, granted
 
 // wants makes X acquire the right to block a target that it has a row of.
 func (w *World) wants(uid UID) {
-	if row, ok := w.x.targets[uid]; ok && !w.may(uid, Block) {
-		w.x.work[work{kind: acquire, uid: uid, turn: row.turn}] = true
+	if _, ok := w.x.targets[uid]; ok && !w.may(uid, Block) {
+		w.x.work[work{kind: acquire, uid: uid}] = true
 	}
 }
 
+// acquire writes the proxy's reference, as an exact write does: established, then committed with the decision on its attempt, unless
+// the row has another turn than before the question. It replaces the proxy of before.
 func (t *task) acquire(k work) {
 	w := t.w
-	own := w.x.epoch
-	a := t.ask(message{kind: "acquire", uid: k.uid, turn: k.turn, theirs: w.x.peer, own: own})
-	if a == nil || a.verdict == "old" || !w.x.work[k] {
-		return
+	before, own, attempt := w.x.targets[k.uid], w.x.epoch, w.number()
+	a := t.ask(message{kind: "establish", uid: k.uid, holder: proxy, attempt: attempt, behaviour: Block, own: own})
+	if a == nil {
+		return // what may be there is resolved
 	}
 	t.pause()
+	t.share("version")
 	if !t.exclude(row(k.uid)) {
 		return
 	}
-	t.take(k, a, k.turn, right{a.theirs, own}, Block, a.verdict == "")
+	t.commit(func() {
+		delete(w.x.work, k)
+		row, ok := w.x.targets[k.uid]
+		_, decided := w.x.decided[attempt]
+		takes := ok && (row.turn == before.turn || w.GrantWithoutTurn)
+		if a.verdict != "" || decided || !takes || w.x.epoch != own || w.x.peer != a.theirs {
+			return
+		}
+		if row.attempt != 0 && !w.EarlierProxyKept {
+			w.x.work[work{kind: release, holder: proxy, attempt: row.attempt, uid: k.uid}] = true
+		}
+		w.x.decided[attempt], row.attempt, row.rights[Block] = true, attempt, right{a.theirs, own}
+		w.x.targets[k.uid] = row
+		w.x.work[work{kind: confirm, attempt: attempt, uid: k.uid}] = true
+		w.note("X takes the right to block %d: %v by attempt %d", k.uid, row.rights[Block], attempt)
+		w.seen["block right taken"]++
+	})
 }
 
 // lookAt leaves a look, a row of its own: a look that has begun may have looked before.
-func (w *World) lookAt(uid UID, turn Turn) {
-	w.x.work[work{kind: look, uid: uid, turn: turn, attempt: w.number()}] = true
+func (w *World) lookAt(uid UID) {
+	if w.x.targets[uid].attempt != 0 {
+		w.x.work[work{kind: look, uid: uid, attempt: w.number()}] = true
+	}
 }
 
-// end ends rights under the lock of the row, with a new turn. It reports whether it had the lock.
-func (t *task) end(uid UID, looks bool, rights ...Behaviour) bool {
+// ending takes the lock of a row alone. Writers that have not begun to share it go the exact way meanwhile.
+func (t *task) ending(uid UID) bool {
 	w := t.w
 	t.commit(func() { w.x.ending[uid] = true })
 	t.pause()
-	if !w.CloseWithoutWaiting && !t.exclude(row(uid)) {
+	return w.CloseWithoutWaiting || t.exclude(row(uid))
+}
+
+// close ends both rights under the lock of the row, with a new turn. It reports whether it had the lock.
+func (t *task) closeRow(uid UID) bool {
+	w := t.w
+	if !t.ending(uid) {
 		return false
 	}
 	turn := Turn(w.number())
 	t.commit(func() {
 		if row, ok := w.x.targets[uid]; ok {
-			row.turn = turn
-			for _, b := range rights {
-				row.rights[b] = right{}
-			}
+			row.turn, row.rights = turn, [2]right{}
 			w.x.targets[uid] = row
 		}
-		if !looks && !w.EndsWithoutLook { // whoever ends the right may die before it has answered
-			w.lookAt(uid, 0)
+		if !w.EndsWithoutLook {
+			w.lookAt(uid)
 		}
 		delete(w.x.ending, uid)
-		w.note("X ends the rights %v to %d: turn %d", rights, uid, turn)
+		w.note("X closes %d: turn %d", uid, turn)
 	})
 	return true
 }
@@ -325,29 +333,47 @@ func (w *World) holds(uid UID) bool {
 	return false
 }
 
-// look returns the right when no delegated reference blocks the target. The right ends first.
+// look returns the right when nothing that was written under it is left: under the lock of the row, in a statement of its own, so
+// that every write under the right is seen, and none follows.
 func (t *task) look(k work) {
 	w := t.w
-	if !t.end(k.uid, true, Block) {
+	if !t.ending(k.uid) {
 		return
 	}
-	t.pause()
-	row, ok := w.x.targets[k.uid]
-	turn := row.turn
-	switch {
-	case w.ReturnOfAnyTurn:
-		turn = Turn(w.number())
-	case !ok: // a row that is being made has a turn that no acquire has named: what was granted up to the turn of the look
-		turn = k.turn
+	t.free(k.uid, func() { delete(w.x.work, k) })
+}
+
+// free ends the right to block, and releases the proxy, when nothing is left that was written under it. It holds the lock.
+func (t *task) free(uid UID, also func()) (free bool) {
+	w := t.w
+	if w.ReleaseBeforeEnd {
+		held := w.holds(uid)
+		t.unlock()
+		t.pause()
+		t.commit(func() { free = !held; w.freed(uid, free); also() })
+		return free
 	}
-	t.pause()
-	held := w.holds(k.uid)
+	held := w.holds(uid)
 	t.commit(func() {
-		delete(w.x.work, k)
-		if turn != 0 && (!held || w.ReturnBeforeLook) {
-			w.x.work[work{kind: giveBack, uid: k.uid, turn: turn}] = true
-		}
+		free = !held || w.ReturnBeforeLook
+		w.freed(uid, free)
+		also()
 	})
+	return free
+}
+
+func (w *World) freed(uid UID, free bool) {
+	delete(w.x.ending, uid)
+	row, ok := w.x.targets[uid]
+	if !ok || !free || row.attempt == 0 {
+		return
+	}
+	w.x.work[work{kind: release, holder: proxy, attempt: row.attempt, uid: uid}] = true
+	w.note("X returns the right to block %d", uid)
+	if row.attempt = 0; !w.FreeWithoutEnd {
+		row.turn, row.rights[Block] = Turn(w.number()), right{}
+	}
+	w.x.targets[uid] = row
 }
 
 // close acts upon deletions of A: the rights end before holders are looked for, and nothing is acknowledged that is not closed.
@@ -359,7 +385,7 @@ func (t *task) close(m message) {
 		if w.ActsBeforeClose {
 			t.act(uid)
 		}
-		if !t.end(uid, false, Acting, Block) {
+		if !t.closeRow(uid) {
 			if !w.AcknowledgesUnclosed {
 				except[uid] = true
 			}
@@ -409,10 +435,6 @@ func (w *World) receiveX(m message) {
 		if m.theirs == w.x.peer {
 			w.start("close", func(t *task) { t.close(m) })
 		}
-	case "recall":
-		if m.theirs == w.x.peer {
-			w.start("recall", func(t *task) { t.recalled(m) })
-		}
 	case "resolve":
 		if m.theirs == w.x.peer {
 			w.start("resolve", func(t *task) { t.resolved(m) })
@@ -434,32 +456,22 @@ func (t *task) hear(theirs Epoch) {
 	})
 }
 
-// recalled ends the right, whatever it was granted by, and answers with the new turn.
-func (t *task) recalled(m message) {
-	w := t.w
-	own := w.x.epoch
-	if !t.end(m.uid, false, Block) {
-		return
-	}
-	t.pause()
-	row, ok := w.x.targets[m.uid]
-	turn := row.turn
-	if !ok { // nothing was granted that still counts, and a row that is being made has another turn than the row of A
-		turn = m.turn + 1
-	}
-	t.pause()
-	answer := message{kind: "recalled", theirs: m.theirs, uid: m.uid, turn: turn, own: own, verdict: "free"}
-	if w.holds(m.uid) {
-		answer.verdict = "held"
-		w.seen["held"]++
-	}
-	w.send(answer)
-}
-
-// resolved is the verdict on a blockade: what is undecided can never commit afterwards.
+// resolved is the verdict on a blockade: what is undecided can never commit afterwards. The question about the proxy recalls the right
+// to block: it ends when nothing that was written under it is left, and then the verdict is gone.
 func (t *task) resolved(m message) {
 	w := t.w
 	own := w.x.epoch
+	if m.holder == proxy && w.x.targets[m.uid].attempt == m.attempt {
+		if !t.ending(m.uid) {
+			return
+		}
+		if w.x.targets[m.uid].attempt == m.attempt && !t.free(m.uid, func() {}) {
+			w.seen["held"]++
+			w.answerBlockade(m, own, "held")
+			return
+		}
+	}
+	t.unlock()
 	verdict := "gone"
 	t.commit(func() {
 		if _, ok := w.x.decided[m.attempt]; !ok {
@@ -468,7 +480,14 @@ func (t *task) resolved(m message) {
 		if r := w.x.references[m.holder]; r.attempt == m.attempt && r.uid == m.uid {
 			verdict = "held"
 		}
+		if w.x.targets[m.uid].attempt == m.attempt && !w.ProxyUnknownIsGone {
+			verdict = "held" // taken meanwhile
+		}
 	})
+	w.answerBlockade(m, own, verdict)
+}
+
+func (w *World) answerBlockade(m message, own Epoch, verdict string) {
 	w.send(message{kind: "resolved", theirs: m.theirs, holder: m.holder, attempt: m.attempt, uid: m.uid, verdict: verdict, own: own})
 }
 
@@ -490,7 +509,7 @@ func (w *World) tidy(uid UID) {
 				return
 			}
 		}
-		if w.x.targets[uid].rights[Block] != (right{}) {
+		if w.x.targets[uid].attempt != 0 {
 			t.unlock()
 			return
 		}
@@ -526,8 +545,8 @@ func (t *task) compare(k work) {
 	}
 	t.commit(func() { // what was granted in a lost epoch is returned, if nothing needs it
 		for _, uid := range slices.Sorted(maps.Keys(w.x.targets)) {
-			if w.x.targets[uid].rights[Block] != (right{}) && !w.may(uid, Block) {
-				w.lookAt(uid, 0)
+			if !w.may(uid, Block) {
+				w.lookAt(uid)
 			}
 		}
 	})
@@ -544,7 +563,11 @@ func (t *task) checked(holder int, r reference, own Epoch) bool {
 	if !ok {
 		return false
 	}
-	a := t.ask(message{kind: "check", holder: holder, uid: r.uid, attempt: r.attempt, behaviour: r.behaviour, delegated: r.delegated, turn: row.turn, own: own})
+	by, attempt := holder, r.attempt
+	if r.delegated && r.behaviour == Block {
+		by, attempt = proxy, row.attempt // if it is lost, the reference is established by itself
+	}
+	a := t.ask(message{kind: "check", holder: by, uid: r.uid, attempt: attempt, behaviour: r.behaviour, own: own})
 	switch {
 	case a == nil || a.verdict == "old" || a.theirs != w.x.peer:
 		return false
@@ -588,6 +611,9 @@ func (t *task) again(holder int, r reference) bool {
 			return
 		}
 		done, w.x.decided[attempt] = true, true
+		if r.delegated && r.behaviour == Block {
+			w.lookAt(r.uid)
+		}
 		r.attempt, r.delegated = attempt, false
 		w.x.references[holder] = r
 		w.x.work[work{kind: confirm, attempt: attempt, uid: r.uid}] = true

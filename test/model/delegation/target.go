@@ -31,23 +31,18 @@ type targets struct {
 	blockades               map[key]blockade
 	closed                  map[int]bool // attempts that establish nothing any more
 	entries                 map[UID]bool // X has acting references to it
-	rows                    map[UID]Turn // delegation: X has the right to block it
 	notices                 map[UID]int
 	told                    int
 	unconfirmed, uncompared bool // nothing is deleted: A failed over, X failed over
 	// After a failover, until X has answered in the epochs of both.
-	doubted     map[key]bool
-	doubtedRows map[UID]bool
+	doubted map[key]bool
 }
 
 // doubt begins the comparison of what stands here with X.
 func (a *targets) doubt() {
-	a.doubted, a.doubtedRows = map[key]bool{}, map[UID]bool{}
+	a.doubted = map[key]bool{}
 	for k := range a.blockades {
 		a.doubted[k] = true
-	}
-	for uid := range a.rows {
-		a.doubtedRows[uid] = true
 	}
 }
 
@@ -58,19 +53,13 @@ func (a *targets) doubts() bool {
 			return true
 		}
 	}
-	for uid := range a.rows {
-		if a.doubtedRows[uid] {
-			return true
-		}
-	}
 	return false
 }
 
 func (a *targets) copy() *targets {
 	c := *a
 	c.state, c.closing, c.blockades, c.closed = maps.Clone(a.state), map[UID]int{}, maps.Clone(a.blockades), maps.Clone(a.closed)
-	c.doubted, c.doubtedRows = maps.Clone(a.doubted), maps.Clone(a.doubtedRows)
-	c.entries, c.rows, c.notices = maps.Clone(a.entries), maps.Clone(a.rows), maps.Clone(a.notices)
+	c.doubted, c.entries, c.notices = maps.Clone(a.doubted), maps.Clone(a.entries), maps.Clone(a.notices)
 	return &c
 }
 
@@ -118,22 +107,6 @@ func (w *World) handleA(m message, answer *message) {
 	case "release":
 		delete(a.blockades, key{m.holder, m.attempt, m.uid})
 		a.closed[m.attempt] = true
-	case "acquire":
-		if !open || m.theirs != a.epoch { // X asks again in the present epoch
-			answer.verdict = "refused"
-			return
-		}
-		a.rows[m.uid] = max(a.rows[m.uid], m.turn)
-	case "return", "recalled":
-		if m.kind == "recalled" && m.theirs == a.epoch {
-			delete(a.doubtedRows, m.uid)
-		}
-		if m.verdict == "held" && !w.HeldAsFree {
-			return
-		}
-		if _, ok := a.rows[m.uid]; ok && (a.rows[m.uid] < m.turn || w.RowRemovedByOlderTurn) {
-			delete(a.rows, m.uid)
-		}
 	case "resolved":
 		k := key{m.holder, m.attempt, m.uid}
 		if m.theirs == a.epoch {
@@ -142,9 +115,9 @@ func (w *World) handleA(m message, answer *message) {
 		b, ok := a.blockades[k]
 		switch {
 		case !ok:
-		case m.verdict == "held":
+		case m.verdict == "held" && !(w.HeldAsFree && m.holder == proxy):
 			w.confirmOne(k, b)
-		case m.verdict == "gone":
+		default:
 			delete(a.blockades, k)
 			a.closed[m.attempt] = true
 		}
@@ -195,18 +168,14 @@ func (w *World) confirmOne(k key, b blockade) {
 	}
 }
 
-// check compares a reference of X with what protects it here. What a delegated blocking one lacks is made.
+// check compares a reference of X with what protects it here.
 func (w *World) check(m message) string {
 	a := w.a
 	b, established := a.blockades[key{m.holder, m.attempt, m.uid}]
 	switch {
 	case a.state[m.uid] == gone:
 		return "gone"
-	case m.delegated && m.behaviour == Block:
-		a.rows[m.uid] = max(a.rows[m.uid], m.turn)
-		return "there"
-	case m.behaviour == Acting && a.entries[m.uid],
-		!m.delegated && established && b.behaviour == m.behaviour:
+	case m.behaviour == Acting && a.entries[m.uid], established && b.behaviour == m.behaviour:
 		return "there"
 	case a.state[m.uid] == deleting:
 		return "gone" // it will be removed without X
@@ -223,7 +192,7 @@ func (w *World) announced(m message) {
 	a.peer, a.uncompared = m.own, true
 	a.doubt()
 	for _, uid := range slices.Sorted(maps.Keys(a.state)) {
-		if a.state[uid] == deleting && (a.entries[uid] || a.rows[uid] != 0) {
+		if a.state[uid] == deleting && (a.entries[uid] || a.delegated(uid)) {
 			w.tell(uid)
 		}
 	}
@@ -238,18 +207,29 @@ func (w *World) tell(uid UID) {
 func (w *World) mark(uid UID) {
 	a := w.a
 	a.state[uid] = deleting
-	if a.entries[uid] || a.rows[uid] != 0 && !w.CascadeTellsEntriesOnly {
+	if a.entries[uid] || a.delegated(uid) && !w.CascadeTellsEntriesOnly {
 		w.tell(uid)
 	}
 	w.note("mark %d", uid)
 	w.finalise()
 }
 
+// delegated reports whether X has, or may have, the right to block a target.
+func (a *targets) delegated(uid UID) bool {
+	for k := range a.blockades {
+		if k.uid == uid && k.holder == proxy {
+			return true
+		}
+	}
+	return false
+}
+
+// blocked returns the blockades of a target. Those of the proxy are asked about, like tentative ones: a question recalls the right.
 func (a *targets) blocked(uid UID) (confirmed, tentative []key) {
 	for k, b := range a.blockades {
 		switch {
 		case k.uid != uid:
-		case b.tentative:
+		case b.tentative || k.holder == proxy:
 			tentative = append(tentative, k)
 		default:
 			confirmed = append(confirmed, k)
@@ -272,14 +252,17 @@ func (w *World) finalise() {
 	}
 	for _, uid := range slices.Sorted(maps.Keys(a.state)) {
 		confirmed, tentative := a.blocked(uid)
-		if a.state[uid] != deleting || a.notices[uid] != 0 || len(confirmed)+len(tentative) > 0 || a.rows[uid] != 0 && !w.FinalisesBesideRow {
+		if w.FinalisesBesideProxy {
+			tentative = slices.DeleteFunc(tentative, func(k key) bool { return k.holder == proxy })
+		}
+		if a.state[uid] != deleting || a.notices[uid] != 0 || len(confirmed)+len(tentative) > 0 {
 			continue
 		}
 		w.note("finalise %d", uid)
 		w.removed(uid)
 		delete(a.state, uid)
 		delete(a.entries, uid)
-		delete(a.rows, uid)
+		maps.DeleteFunc(a.blockades, func(k key, _ blockade) bool { return k.uid == uid })
 	}
 }
 
@@ -288,10 +271,6 @@ func (w *World) resolve(keys []key) {
 	for _, k := range keys {
 		w.send(message{kind: "resolve", holder: k.holder, attempt: k.attempt, uid: k.uid, theirs: w.a.epoch, own: w.a.peer})
 	}
-}
-
-func (w *World) recall(uid UID) {
-	w.send(message{kind: "recall", uid: uid, turn: w.a.rows[uid], theirs: w.a.epoch, own: w.a.peer})
 }
 
 // remove is a user's delete: it asks about what is undecided, recalls, and looks again, until it is refused, accepted, or gives up.
@@ -313,7 +292,7 @@ func (w *World) remove(uid UID) {
 			switch {
 			case len(confirmed) > 0:
 				return
-			case len(tentative) == 0 && (a.rows[uid] == 0 || w.MarkWithoutRecall):
+			case len(tentative) == 0 || w.MarkWithoutRecall && !slices.ContainsFunc(tentative, func(k key) bool { return k.holder != proxy }):
 				w.accepted(uid)
 				w.mark(uid)
 				return
@@ -322,9 +301,6 @@ func (w *World) remove(uid UID) {
 				waits, a.closing[uid] = true, a.closing[uid]+1
 			}
 			w.resolve(tentative)
-			if a.rows[uid] != 0 {
-				w.recall(uid)
-			}
 			for range 3 {
 				t.pause()
 			}
@@ -343,14 +319,9 @@ func (w *World) sendA() {
 	if len(uids) > 0 {
 		w.send(message{kind: "notices", theirs: a.epoch, own: a.peer, uids: uids, made: a.told})
 	}
-	for _, uid := range slices.Sorted(maps.Keys(a.rows)) {
-		if a.doubtedRows[uid] || w.chance(8) {
-			w.recall(uid)
-		}
-	}
 	var keys []key
 	for k, b := range a.blockades {
-		if b.tentative || a.doubted[k] {
+		if b.tentative || a.doubted[k] || k.holder == proxy && !w.calm && w.chance(40) {
 			keys = append(keys, k)
 		}
 	}

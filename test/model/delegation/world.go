@@ -32,13 +32,17 @@ const (
 	Block
 )
 
+// proxy is the holder that stands for all references of X under the right to block a target. Its blockade is the record of the
+// right at A: the exact protocol establishes, confirms, resolves and releases it.
+const proxy = -1
+
 func (b Behaviour) String() string { return [...]string{"acting", "block"}[b] }
 
 // Mistakes that can be planted, to see that the checks find them.
 type Mistakes struct {
-	GrantAfterClose, GrantWithoutTurn, MarkWithoutRecall, GrantOfLostEpoch, ReturnBeforeLook, RowRemovedByOlderTurn, HeldAsFree,
-	CloseWithoutWaiting, UnknownAsConfirmed, RowMadeByAnswer, RefusedWithoutLook, OneRightIncludes, ActsBeforeClose,
-	AcknowledgesUnclosed, SwitchKeepsDelegated, ReturnOfAnyTurn, EndsWithoutLook, ReturnsWithoutLook, FinalisesBesideRow, CascadeTellsEntriesOnly bool
+	GrantAfterClose, GrantWithoutTurn, MarkWithoutRecall, GrantOfLostEpoch, ReturnBeforeLook, ReleaseBeforeEnd, FreeWithoutEnd, HeldAsFree,
+	CloseWithoutWaiting, UnknownAsConfirmed, RowMadeByAnswer, OneRightIncludes, ActsBeforeClose, AcknowledgesUnclosed, SwitchKeepsDelegated,
+	EarlierProxyKept, ProxyUnknownIsGone, EndsWithoutLook, FinalisesBesideProxy, CascadeTellsEntriesOnly bool
 }
 
 // World is both databases, the messages between them, and the tasks of their processes.
@@ -67,7 +71,7 @@ func New(seed uint64, m Mistakes) *World {
 	w := &World{Mistakes: m, r: rand.New(rand.NewPCG(seed, seed)), calls: map[int]*message{}, locks: map[string]*lock{}, seen: map[string]int{}}
 	w.a = &targets{
 		epoch: 1, peer: 1, state: map[UID]state{}, closing: map[UID]int{}, blockades: map[key]blockade{}, closed: map[int]bool{},
-		entries: map[UID]bool{}, rows: map[UID]Turn{}, notices: map[UID]int{},
+		entries: map[UID]bool{}, notices: map[UID]int{},
 	}
 	w.x = &holders{
 		epoch: 1, peer: 1, references: map[int]reference{}, targets: map[UID]target{}, ending: map[UID]bool{}, decided: map[int]bool{},
@@ -210,10 +214,9 @@ type message struct {
 	holder        int
 	attempt, made int
 	behaviour     Behaviour
-	delegated     bool
-	turn          Turn
-	uids          map[UID]bool
-	verdict       string
+
+	uids    map[UID]bool
+	verdict string
 }
 
 // send puts a message under way.
@@ -257,7 +260,7 @@ func (w *World) deliver(i int, again bool) {
 }
 
 func (m message) String() string {
-	return fmt.Sprintf("%s call %d uid %d holder %d attempt %d turn %d epochs %d %d %s %v", m.kind, m.call, m.uid, m.holder, m.attempt, m.turn, m.theirs, m.own, m.verdict, m.uids)
+	return fmt.Sprintf("%s call %d uid %d holder %d attempt %d epochs %d %d %s %v", m.kind, m.call, m.uid, m.holder, m.attempt, m.theirs, m.own, m.verdict, m.uids)
 }
 
 // failover replaces a database by an earlier copy of it, or by itself, under a new epoch.

@@ -7,12 +7,15 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/cascade"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
+	"github.com/db-controller/db-controller/schema/shadow/internal/prepare"
 	"github.com/db-controller/db-controller/schema/shadow/internal/verify"
+	"github.com/db-controller/db-controller/schema/shadow/internal/write"
 )
 
 // Admin administers one deployment's database.
 type Admin struct {
 	*db.DB
+	*Deriver
 	gate    *gate.Gate
 	cascade *cascade.Actor
 	verify  *verify.Verifier
@@ -21,6 +24,6 @@ type Admin struct {
 }
 
 // New joins the parts.
-func New(g *gate.Gate, c *cascade.Actor, v *verify.Verifier) *Admin {
-	return &Admin{DB: g.DB, gate: g, cascade: c, verify: v}
+func New(g *gate.Gate, p *prepare.Preparer, w *write.Writer, c *cascade.Actor, v *verify.Verifier) *Admin {
+	return &Admin{DB: g.DB, Deriver: newDeriver(g, p, w), gate: g, cascade: c, verify: v}
 }

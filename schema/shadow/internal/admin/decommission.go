@@ -11,22 +11,21 @@ import (
 	"github.com/jackc/pgx/v5"
 	"go.uber.org/zap"
 
+	"github.com/db-controller/db-controller/internal/requestid"
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/cascade"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
-	"github.com/db-controller/db-controller/schema/shadow/internal/write"
+	"github.com/db-controller/db-controller/schema/shadow/internal/prepare"
 )
 
-var (
-	decommissionSQL = db.Codes(`
+var decommissionSQL = db.Codes(`
 WITH said AS (
     INSERT INTO dbcontroller.decommissioned (deployment_id, blocking, reason, said_by) VALUES ($1, $2, $3, $4)
     ON CONFLICT DO NOTHING RETURNING deployment_id
 )
 INSERT INTO dbcontroller.work (action, shard, deployment_id) SELECT {clean_up_decommissioned}, $5, deployment_id FROM said`)
-)
 
 // Decommission decommissions another deployment: after its commit no reference to or from that deployment is
 // established, and none of its resources becomes an owner or an ownee here. CleanUpDecommissioned, which it adds as
@@ -58,7 +57,7 @@ func (s *Admin) Decommission(ctx context.Context, d gate.Decommissioned) error {
 	if err != nil {
 		return fmt.Errorf("decommission %s: %w", d.Deployment, err)
 	}
-	s.Log.Warn("a deployment is decommissioned", zap.Stringer("deployment", d.Deployment), zap.String("by", d.By), zap.String("reason", d.Reason))
+	s.Log.Warn("a deployment is decommissioned", zap.Stringer("deployment", d.Deployment), zap.String("by", d.By), zap.String("reason", d.Reason), requestid.Field(ctx))
 	return s.gate.LoadDecommissioned(ctx)
 }
 
@@ -253,7 +252,7 @@ func (s *Admin) replaceBlocking(ctx context.Context, deployment int32, uids []uu
 }
 
 func (s *Admin) cleanUpOwners(ctx context.Context, deployment int32, cause *schema.Cause) error {
-	change := cascade.OwnerChange{Cause: cause, Lost: func(r write.OwnerRow) bool { return r.DeploymentID == deployment }}
+	change := cascade.OwnerChange{Cause: cause, Lost: func(r prepare.OwnerRow) bool { return r.DeploymentID == deployment }}
 	var failed error
 	for after := int64(0); ; {
 		rows, err := s.Pool.Query(ctx, decommissionedOwneesSQL, deployment, after, s.Cfg.Limits.Batch)

@@ -89,8 +89,8 @@ func (f *epochFollower) step(ctx context.Context) error {
 		return f.recover(ctx)
 	}
 	env := f.Latest()
-	if env == f.seen {
-		return nil
+	if _, listed := env.Deployment(f.store.Deployment()); !listed || env == f.seen {
+		return nil // before the first environment nobody is known to be a stranger
 	}
 	if err := f.store.gate.Recover(ctx, env); err != nil {
 		return err

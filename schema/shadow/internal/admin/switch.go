@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
 	"github.com/db-controller/db-controller/schema/shadow/internal/read"
@@ -20,6 +21,8 @@ WITH before AS (
 )
 UPDATE dbcontroller.meta SET version = $1, digest = $2, generation = generation + moves::int
 FROM before RETURNING generation, moves`
+
+	adoptSQL = `SELECT ` + gate.RunningColumns + `, EXISTS (SELECT FROM dbcontroller.derivation WHERE dropped <> '{}') FROM dbcontroller.meta m`
 
 	// Kinds that the version lacks are not derived by it. An empty fingerprint makes a later version that has them again derive them.
 	forgetDerivationsSQL = `UPDATE dbcontroller.derivation SET fingerprint = '' WHERE NOT kind_id = ANY ($1)`
@@ -118,6 +121,27 @@ func (s *Admin) switchVersion(ctx context.Context, model *schema.Model) error {
 	return err
 }
 
+// Adopt makes the model, of the version that another process has switched the deployment to, validate the writes of this process. It
+// fails with *UnavailableError when the database has another version.
+func (s *Admin) Adopt(ctx context.Context, model *schema.Model) error {
+	v := &db.Version{Model: model}
+	var stored gate.Running
+	err := s.Pool.QueryRow(ctx, adoptSQL).Scan(append(stored.Into(), &v.Keeps)...)
+	switch {
+	case err != nil:
+		return fmt.Errorf("adopt %s: %w", model.Descriptor.ServiceVersion, err)
+	case !model.Says(stored.Version, stored.Digest):
+		return &peer.UnavailableError{Deployments: []schema.DeploymentID{s.Self}, Err: fmt.Errorf("it runs version %s, not %s", stored.Version, model.Descriptor.Version)}
+	}
+	v.Generation = stored.Generation
+	s.Names.Model.Store(model)
+	if _, _, _, err := s.learn(ctx, v); err != nil {
+		return err
+	}
+	s.Version.Store(v)
+	return nil
+}
+
 // Refresh replaces the model by one of the same version made of more descriptors: it has the names of kinds in versions that were
 // described meanwhile. A model of another version is ignored.
 func (s *Admin) Refresh(model *schema.Model) {
@@ -153,6 +177,7 @@ func (s *Admin) learn(ctx context.Context, v *db.Version) (ids []int32, fingerpr
 			}
 			ids, fingerprints = append(ids, n), append(fingerprints, kind.Fingerprint())
 			shards = append(shards, int16(schema.Shard(name)))
+			v.Tables = v.Tables || kind.Table != nil
 			if kind.Hides {
 				v.Hiding = append(v.Hiding, n)
 			}

@@ -39,7 +39,7 @@ DELETE FROM dbcontroller.closing c WHERE (target_id, delete_id) IN (
 
 	// Keyset pagination through the table, since most rows are in use.
 	unreferredSQL = `
-SELECT f.id, EXISTS (SELECT FROM dbcontroller.reference WHERE target_id = f.id)
+SELECT f.id, f.block_attempt IS NOT NULL OR EXISTS (SELECT FROM dbcontroller.reference WHERE target_id = f.id)
 FROM dbcontroller.foreign_target f WHERE f.id > $1 ORDER BY f.id LIMIT $2`
 
 	// meta.compacted grows in the same transaction: no token is accepted whose rows are removed.
@@ -56,6 +56,13 @@ WITH old AS (
 )
 SELECT count(*) FROM old`
 )
+
+// Rights to block resources that nothing here blocks any more are returned.
+var tidyRightsSQL = db.LookAtRights(db.Codes(`dbcontroller.foreign_target f
+WHERE f.block_attempt IS NOT NULL
+    AND NOT EXISTS (SELECT FROM dbcontroller.reference r WHERE r.target_id = f.id AND r.behaviour = {block} AND NOT r.dangling)
+    AND NOT EXISTS (SELECT FROM dbcontroller.work w WHERE w.action = {look_at_right} AND w.target_id = f.id)
+LIMIT 1000`))
 
 var (
 	// $3 is the time by the process's clock: a row is removed only when it is old by this clock and by the database's, since either
@@ -107,6 +114,9 @@ func (s *Admin) Tidy(ctx context.Context) (more bool, err error) {
 		return false, fmt.Errorf("compact changes: %w", err)
 	}
 	if _, err := s.Pool.Exec(ctx, tidyEndingSQL); err != nil {
+		return false, fmt.Errorf("tidy: %w", err)
+	}
+	if _, err := s.Pool.Exec(ctx, tidyRightsSQL); err != nil {
 		return false, fmt.Errorf("tidy: %w", err)
 	}
 	if _, err := s.Pool.Exec(ctx, tidyDecommissionedSQL); err != nil {

@@ -94,6 +94,18 @@ func (s *Capturer) Capture(ctx context.Context) (more bool, err error) {
 	return more || captured, err
 }
 
+const countCapturedSQL = `
+SELECT count(*) FILTER (WHERE NOT missing), count(*) FILTER (WHERE missing) FROM (SELECT missing FROM dbcontroller.captured LIMIT 1000000) AS c`
+
+// Captured counts the rows that wait to be stored, and those that are stored without a reference, because its target does not exist
+// or could not be asked. It counts to a million.
+func (s *Capturer) Captured(ctx context.Context) (waiting, incomplete int64, err error) {
+	if err := s.Pool.QueryRow(ctx, countCapturedSQL).Scan(&waiting, &incomplete); err != nil {
+		return 0, 0, fmt.Errorf("count captured rows: %w", err)
+	}
+	return waiting, incomplete, nil
+}
+
 func (s *Capturer) capture(ctx context.Context) (more bool, err error) {
 	filled, err := s.fill(ctx)
 	if err != nil {
@@ -238,5 +250,5 @@ func (s *Capturer) postpone(ctx context.Context, seqs []int64, problem string) e
 
 // wholesale reports whether an error is not of single rows.
 func wholesale(ctx context.Context, err error) bool {
-	return ctx.Err() != nil || errors.Is(err, peer.ErrRecovering) || errors.Is(err, peer.ErrStaleEpoch) || errors.Is(err, schema.ErrFenced) || postgres.Unavailable(err)
+	return ctx.Err() != nil || errors.Is(err, peer.ErrRecovering) || errors.Is(err, peer.ErrPaused) || errors.Is(err, peer.ErrStaleEpoch) || errors.Is(err, schema.ErrFenced) || postgres.Unavailable(err)
 }

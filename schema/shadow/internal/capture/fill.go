@@ -28,11 +28,7 @@ func (s *Capturer) kindOf(t *rows.Table) (*schema.KindModel, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, name := range v.Model.KindNames() {
-		kind, err := v.Model.Kind(name)
-		if err != nil || kind.Table == nil || !t.Definition.Describes(kind) {
-			continue
-		}
+	if kind := t.Declared(v.Model); kind != nil {
 		return kind, nil
 	}
 	return nil, fmt.Errorf("the version that runs does not declare table %s as it is attached: attach it again", t.Definition.Table)

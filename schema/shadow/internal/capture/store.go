@@ -21,10 +21,11 @@ import (
 )
 
 const (
-	selectNotesSQL = `SELECT seq, name FROM dbcontroller.captured WHERE kind_id = $1 AND name = ANY ($2) AND gone IS NULL`
+	selectNotesSQL = `SELECT seq, name, lost FROM dbcontroller.captured WHERE kind_id = $1 AND name = ANY ($2) AND gone IS NULL`
 
 	selectShadowsSQL = `
-SELECT s.id, s.uid, s.name, s.state, s.hidden, s.revision, r.body
+SELECT s.id, s.uid, s.name, s.state, s.hidden, s.revision, r.body,
+    EXISTS (SELECT FROM dbcontroller.reference WHERE holder_id = s.id AND dangling)
 FROM dbcontroller.shadow s LEFT JOIN dbcontroller.resource r ON r.id = s.id
 WHERE s.kind_id = $1 AND s.name = ANY ($2)`
 
@@ -45,6 +46,9 @@ type changed struct {
 	// without are the problems of the references that it is stored without; soon: one of them may pass by itself.
 	without []string
 	soon    bool
+	// lost: a restore of another database has lost one of its targets. What is declared about missing targets does not apply: nobody
+	// deleted them.
+	lost bool
 }
 
 type shadow struct {
@@ -55,6 +59,7 @@ type shadow struct {
 	Hidden   bool
 	Revision peer.Revision
 	Body     []byte
+	Dangling bool // a reference to a target that was lost: it is established again, to what has the name now
 }
 
 // storeRows stores what rows of one table say. A row that fails by itself keeps no other one back.
@@ -103,8 +108,10 @@ func (s *Capturer) read(ctx context.Context, t *rows.Table, names []string) ([]*
 	}
 	var seq int64
 	var name string
-	if _, err = pgx.ForEachRow(found, []any{&seq, &name}, func() error {
-		byName[name].seqs = append(byName[name].seqs, seq)
+	var lost bool
+	if _, err = pgx.ForEachRow(found, []any{&seq, &name, &lost}, func() error {
+		c := byName[name]
+		c.seqs, c.lost = append(c.seqs, seq), c.lost || lost
 		return nil
 	}); err != nil {
 		return nil, fmt.Errorf("read captured rows: %w", err)
@@ -161,10 +168,15 @@ func (s *Capturer) judge(t *rows.Table, kind *schema.KindModel, c *changed) (nex
 	if err := db.Decode(c.before.Body, &c.stored); err != nil {
 		return nothing, err
 	}
-	if maps.Equal(c.stored, c.body) {
+	if !c.differs() {
 		return nothing, nil
 	}
 	return store, nil
+}
+
+// differs reports whether the resource has to be written. It may equal the row without the references that are missing.
+func (c *changed) differs() bool {
+	return !maps.Equal(c.stored, c.body) || c.before != nil && c.before.Dangling
 }
 
 func (s *Capturer) removeAbsent(ctx context.Context, absent []*changed) error {
@@ -264,9 +276,9 @@ const (
 	deleteNotesSQL = `DELETE FROM dbcontroller.captured WHERE seq = ANY ($1)`
 
 	withoutSQL = `
-UPDATE dbcontroller.captured SET problem = i.problem, missing = true, tries = tries + 1,
+UPDATE dbcontroller.captured SET problem = i.problem, missing = true, lost = i.lost, tries = tries + 1,
     due = now() + least(interval '250 ms' * power(2, least(tries, 20)), CASE WHEN i.soon THEN interval '10 s' ELSE interval '1 hour' END)
-FROM unnest($1::bigint[], $2::text[], $3::boolean[]) AS i (seq, problem, soon) WHERE captured.seq = i.seq`
+FROM unnest($1::bigint[], $2::text[], $3::boolean[], $4::boolean[]) AS i (seq, problem, soon, lost) WHERE captured.seq = i.seq`
 )
 
 // writeOnce stores rows, and removes their notes in the same transaction. It fails with db.ErrStale when a row is not as it was read.
@@ -279,7 +291,7 @@ func (s *Capturer) writeOnce(ctx context.Context, t *rows.Table, group []*change
 		if c.before != nil {
 			w.Mode, w.UID, w.Revision = peer.Update, c.before.UID, c.before.Revision
 		}
-		if !maps.Equal(c.stored, c.body) { // it may equal without its missing references
+		if c.differs() {
 			writes = append(writes, w)
 		}
 	}
@@ -321,108 +333,21 @@ func unchanged(ctx context.Context, tx pgx.Tx, t *rows.Table, group []*changed) 
 func settle(ctx context.Context, tx pgx.Tx, group []*changed) error {
 	var done, kept []int64
 	var problems []string
-	var soon []bool
+	var soon, lost []bool
 	for _, c := range group {
 		if len(c.without) == 0 {
 			done = append(done, c.seqs...)
 			continue
 		}
 		kept, problems = append(kept, c.seqs[0]), append(problems, strings.Join(c.without, "; "))
-		soon = append(soon, c.soon)
+		soon, lost = append(soon, c.soon), append(lost, c.lost)
 		done = append(done, c.seqs[1:]...)
 	}
 	b := &pgx.Batch{}
 	b.Queue(deleteNotesSQL, done)
-	b.Queue(withoutSQL, kept, problems, soon)
+	b.Queue(withoutSQL, kept, problems, soon, lost)
 	if err := tx.SendBatch(ctx, b).Close(); err != nil {
 		return fmt.Errorf("remove captured rows: %w", err)
 	}
 	return nil
-}
-
-// setAside prepares the refused rows of a group to be stored without the refused references, so that their other references are kept
-// true meanwhile and deletions can reach them; or acts as declared on rows whose targets do not exist. It returns the rows to write.
-func (s *Capturer) setAside(ctx context.Context, t *rows.Table, kind *schema.KindModel, group []*changed, refused *peer.RefusedError) (left []*changed, err error) {
-	reasons := map[string][]peer.Refusal{}
-	for _, r := range refused.Refusals {
-		reasons[r.Holder] = append(reasons[r.Holder], r)
-	}
-	if len(reasons) == 0 {
-		return nil, s.postpone(ctx, seqsOf(group), refused.Error())
-	}
-	for _, c := range group {
-		done, aerr := s.missing(ctx, t, kind, c, reasons[c.name])
-		if err = errors.Join(err, aerr); done || aerr != nil {
-			continue
-		}
-		for _, r := range reasons[c.name] {
-			c.cut(r.Path, strings.TrimPrefix(r.String(), r.Holder+": "), r.Reason != peer.TargetMissing)
-		}
-		left = append(left, c)
-	}
-	return left, err
-}
-
-// setApart is setAside for deployments that could not be asked.
-func (s *Capturer) setApart(ctx context.Context, group []*changed, unavailable *peer.UnavailableError) (left []*changed, err error) {
-	for _, c := range group {
-		before := len(c.body)
-		for path, value := range c.body {
-			target, perr := schema.ParseFullName(value.(string))
-			if perr == nil && slices.Contains(unavailable.Deployments, target.Deployment) {
-				c.cut(path, fmt.Sprintf("%s: %s: %v", path, target, unavailable), true)
-			}
-		}
-		if len(c.body) < before {
-			left = append(left, c)
-			continue
-		}
-		err = errors.Join(err, s.postpone(ctx, c.seqs, unavailable.Error()))
-	}
-	return left, err
-}
-
-// cut takes a reference out of the body of a row.
-func (c *changed) cut(path, problem string, soon bool) {
-	delete(c.body, path)
-	c.without, c.soon = append(c.without, problem), c.soon || soon
-}
-
-// missing deletes a row, or sets its columns to NULL, if that is declared for all of its refusals and all are of targets that do not
-// exist. It reports whether it did: then the triggers have captured the row again.
-func (s *Capturer) missing(ctx context.Context, t *rows.Table, kind *schema.KindModel, c *changed, refusals []peer.Refusal) (done bool, err error) {
-	var unset []string
-	deletes := false
-	for _, r := range refusals {
-		i := slices.IndexFunc(kind.Table.References, func(ref schema.ColumnReference) bool { return ref.Path == r.Path })
-		switch {
-		case i < 0 || r.Reason != peer.TargetMissing:
-			return false, nil
-		case kind.Table.References[i].Missing == schema.MissingDelete:
-			deletes = true
-		case kind.Table.References[i].Missing == schema.MissingUnset:
-			unset = append(unset, r.Path)
-		}
-	}
-	if !deletes && len(unset) == 0 {
-		return false, nil
-	}
-	err = s.InTx(ctx, db.NoFeed, func(tx pgx.Tx) error {
-		if err := unchanged(ctx, tx, t, []*changed{c}); err != nil {
-			return err
-		}
-		if deletes {
-			return s.rows.Delete(ctx, tx, []rows.Key{{Kind: t.KindID, Name: c.name}})
-		}
-		for _, path := range unset {
-			if err := s.rows.Unset(ctx, tx, t.KindID, path, []string{c.name}); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	if err != nil && !wholesale(ctx, err) {
-		err = s.postpone(ctx, c.seqs, err.Error())
-	}
-	return true, err
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 	"github.com/db-controller/db-controller/schema/shadow/internal/plan"
+	"github.com/db-controller/db-controller/schema/shadow/internal/progress"
 )
 
 const (
@@ -40,7 +41,8 @@ ORDER BY holder_id LIMIT $4`
 
 	removeForeignTargetsSQL = `
 DELETE FROM dbcontroller.foreign_target f
-WHERE id = ANY ($1) AND NOT EXISTS (SELECT FROM dbcontroller.reference WHERE target_id = f.id)`
+WHERE id = ANY ($1) AND NOT EXISTS (SELECT FROM dbcontroller.reference WHERE target_id = f.id)
+    AND (f.block_attempt IS NULL OR EXISTS (SELECT FROM dbcontroller.decommissioned x WHERE x.deployment_id = f.deployment_id))`
 )
 
 var (
@@ -75,6 +77,11 @@ const smallTarget = 200
 func (s *Actor) ActFor(ctx context.Context, from schema.DeploymentID, deletions []schema.Deletion, patience time.Duration) (map[uuid.UUID]error, error) {
 	if _, err := s.Current(); err != nil {
 		return nil, err
+	}
+	if len(deletions) > 0 {
+		if err := s.gate.CheckNotPaused(ctx, from); err != nil {
+			return nil, err
+		}
 	}
 	a := &Acting{
 		Store: s, From: from, epoch: s.gate.PresentEpoch(), began: time.Now(), patience: patience, actingOn: actingOnSQL,
@@ -392,6 +399,10 @@ func (a *Acting) act(ctx context.Context, tx pgx.Tx, targets, holders []int64, l
 	}
 	if err := s.unset(ctx, tx, unsets, a.nameOf); err != nil {
 		return nil, err
+	}
+	for _, e := range unsets {
+		t := a.Targets[e.TargetID]
+		s.progress.Add(tx, causeOr(a.deletions[t.UID].Cause, a.From, t.Name, t.UID), progress.Counts{Unset: 1})
 	}
 	return edges, s.CarryOut(ctx, tx, d)
 }

@@ -5,19 +5,21 @@ package cascade
 import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
+	"github.com/db-controller/db-controller/schema/shadow/internal/progress"
 	"github.com/db-controller/db-controller/schema/shadow/internal/rows"
 )
 
 // Actor acts on deletions.
 type Actor struct {
 	*db.DB
-	gate *gate.Gate
-	rows *rows.Rows
+	gate     *gate.Gate
+	rows     *rows.Rows
+	progress *progress.Recorder
 	// walks over the holders of targets that were interrupted; see acting.
 	walks walks
 }
 
 // New joins the parts.
-func New(g *gate.Gate, rs *rows.Rows) *Actor {
-	return &Actor{DB: g.DB, gate: g, rows: rs}
+func New(g *gate.Gate, rs *rows.Rows, p *progress.Recorder) *Actor {
+	return &Actor{DB: g.DB, gate: g, rows: rs, progress: p}
 }

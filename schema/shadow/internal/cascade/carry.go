@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -15,6 +16,7 @@ import (
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 	"github.com/db-controller/db-controller/schema/shadow/internal/plan"
+	"github.com/db-controller/db-controller/schema/shadow/internal/rows"
 )
 
 var (
@@ -26,12 +28,14 @@ owned AS (
 ), owned_once AS (
     DELETE FROM dbcontroller.owner_lost WHERE ownee_id = ANY (@ids)
 ), refs AS (
-    DELETE FROM dbcontroller.reference WHERE holder_id = ANY (@ids) RETURNING holder_id, target_id, field_id, behaviour, attempt
+    DELETE FROM dbcontroller.reference WHERE holder_id = ANY (@ids) RETURNING holder_id, target_id, field_id, behaviour, attempt, delegated
 ), released AS (
     INSERT INTO dbcontroller.work (action, shard, deployment_id, attempt, holder_uid, field_id, target_uid)
     SELECT {release}, going.shard, f.deployment_id, refs.attempt, going.uid, refs.field_id, f.uid
     FROM refs JOIN going ON going.id = refs.holder_id JOIN dbcontroller.foreign_target f ON f.id = refs.target_id
-    WHERE refs.behaviour = {block}
+    WHERE refs.behaviour = {block} AND NOT refs.delegated
+), rights AS (
+` + db.LookAtRights(`refs JOIN dbcontroller.foreign_target f ON f.id = refs.target_id WHERE refs.behaviour = {block} AND refs.delegated`) + `
 ), looked AS (
 ` + db.LookAgain("@self", `refs JOIN dbcontroller.shadow s ON s.id = refs.target_id WHERE refs.behaviour = {block} AND NOT s.id = ANY (@ids)`) + `
 )`)
@@ -57,6 +61,7 @@ WITH going AS (
 ), ` + notedSQL + `, notices AS (
     INSERT INTO dbcontroller.notice (target_id, deployment_id)
     SELECT e.target_id, e.deployment_id FROM dbcontroller.holder_entry e JOIN going ON going.id = e.target_id
+    UNION SELECT b.target_id, b.deployment_id FROM dbcontroller.blockade b JOIN going ON going.id = b.target_id AND going.uid = b.holder_uid
     UNION SELECT id, @self::int FROM going WHERE id = ANY (@notify)
 ), disowned AS (
     INSERT INTO dbcontroller.work (action, shard, deployment_id, target_id)
@@ -69,6 +74,9 @@ SELECT uid, revision, generation, kind_id, {gone}, created_at, name, NULL, NULL,
 // CarryOut carries out a decision. The members are locked.
 func (s *Actor) CarryOut(ctx context.Context, tx pgx.Tx, d Decision) error {
 	c, v := d.Closure, d.Verdict
+	if err := s.rows.Refresh(ctx, tx); err != nil {
+		return err
+	}
 	gone := s.rowsOf(d)
 	if err := s.rows.Take(ctx, tx, gone); err != nil {
 		return err
@@ -80,6 +88,9 @@ func (s *Actor) CarryOut(ctx context.Context, tx pgx.Tx, d Decision) error {
 		if err := s.gate.CheckRecovered(ctx, tx); err != nil {
 			return err
 		}
+	}
+	if err := s.tally(ctx, tx, d); err != nil {
+		return err
 	}
 	b := &pgx.Batch{}
 	if len(v.Mark) > 0 {
@@ -234,11 +245,11 @@ const notedSQL = `
 causes AS (
     SELECT nextval('dbcontroller.cause_id') AS id, c.*
     FROM unnest(@hows::smallint[], @via_deployments::int[], @via_uids::uuid[], @via_names::text[], @deletions::uuid[], @actors::text[], @roots::text[],
-        @root_uids::uuid[], @requests::uuid[], @times::timestamptz[])
-        WITH ORDINALITY AS c (how, via_deployment_id, via_uid, via_name, deletion_id, actor, root, root_uid, request_id, at, n)
+        @root_uids::uuid[], @requests::uuid[], @times::timestamptz[], @traces::text[])
+        WITH ORDINALITY AS c (how, via_deployment_id, via_uid, via_name, deletion_id, actor, root, root_uid, request_id, at, trace_parent, n)
 ), noted_causes AS (
-    INSERT INTO dbcontroller.cause (id, how, via_deployment_id, via_uid, via_name, deletion_id, actor, root, root_uid, request_id, at)
-    SELECT id, how, via_deployment_id, via_uid, via_name, deletion_id, actor, root, root_uid, request_id, at FROM causes
+    INSERT INTO dbcontroller.cause (id, how, via_deployment_id, via_uid, via_name, deletion_id, actor, root, root_uid, request_id, at, trace_parent)
+    SELECT id, how, via_deployment_id, via_uid, via_name, deletion_id, actor, root, root_uid, request_id, at, trace_parent FROM causes
 ), noted AS (
     INSERT INTO dbcontroller.removal (name, uid, kind_id, cause_id)
     SELECT going.name, going.uid, going.kind_id, causes.id
@@ -303,7 +314,7 @@ func (r *reasons) parameters(going []int64, self int32) db.Named {
 		"ids": going, "self": self, "noted": r.ids, "reasons": r.of,
 		"hows": r.hows, "via_deployments": r.viaDeps, "via_uids": r.viaUIDs, "via_names": r.vias,
 		"deletions": r.roots.ids, "actors": r.roots.actors, "roots": r.roots.names, "root_uids": r.roots.uids,
-		"requests": r.roots.requests, "times": r.roots.times,
+		"requests": r.roots.requests, "times": r.roots.times, "traces": r.roots.traces,
 	}
 }
 
@@ -313,15 +324,20 @@ type causeColumns struct {
 	uids          []uuid.UUID
 	requests      []*uuid.UUID
 	times         []time.Time
+	traces        []*string
 }
 
 func (c *causeColumns) add(x *schema.Cause) {
 	var request *uuid.UUID
+	var trace *string
+	if x.TraceParent != "" {
+		trace = &x.TraceParent
+	}
 	if x.RequestID != uuid.Nil {
 		request = &x.RequestID
 	}
 	c.ids, c.actors, c.names, c.uids = append(c.ids, x.ID), append(c.actors, x.Actor), append(c.names, x.Root), append(c.uids, x.RootUID)
-	c.requests, c.times = append(c.requests, request), append(c.times, x.At)
+	c.requests, c.times, c.traces = append(c.requests, request), append(c.times, x.At), append(c.traces, trace)
 }
 
 // causeOr returns the reported cause of a deletion; when it is nil, a cause with the deleted resource itself as the root.
@@ -330,4 +346,57 @@ func causeOr(told *schema.Cause, deployment schema.DeploymentID, name string, ui
 		return told
 	}
 	return &schema.Cause{ID: uid, Root: schema.FullName{Deployment: deployment, Name: name}.String(), RootUID: uid, At: time.Now()}
+}
+
+// rowsOf returns the rows of attached tables that a decision deletes: of members that are removed, and of those that are marked and
+// not seen any more. The row of a member with a blocker stays until the member is removed.
+func (s *Actor) rowsOf(d Decision) (keys []rows.Key) {
+	if len(s.rows.Tables()) == 0 {
+		return nil
+	}
+	going := slices.DeleteFunc(slices.Concat(d.Verdict.Remove, d.Verdict.Mark), func(id int64) bool {
+		m := d.Closure.Members[id]
+		return m.Rowless || m.Hidden || slices.Contains(d.Verdict.Visible, id)
+	})
+	for _, id := range going {
+		m := d.Closure.Members[id]
+		keys = append(keys, rows.Key{Kind: m.Kind, Name: m.Name})
+	}
+	return keys
+}
+
+// unsetRows sets the columns of references in attached tables to NULL, in the rows of holders that are unset.
+func (s *Actor) unsetRows(ctx context.Context, tx pgx.Tx, holders []unsetHolder, edges map[int64][]plan.Edge) error {
+	type columns struct {
+		kind  int32
+		field int32
+	}
+	if err := s.rows.Refresh(ctx, tx); err != nil {
+		return err
+	}
+	names := map[columns][]string{}
+	var keys []rows.Key
+	for _, h := range holders {
+		if s.rows.Of(h.kind) == nil {
+			continue
+		}
+		keys = append(keys, rows.Key{Kind: h.kind, Name: h.name})
+		for _, e := range edges[h.id] {
+			k := columns{h.kind, e.FieldID}
+			names[k] = append(names[k], h.name)
+		}
+	}
+	if err := s.rows.Take(ctx, tx, keys); err != nil {
+		return err
+	}
+	for k, of := range names {
+		path, err := s.Names.FieldOf(ctx, tx, k.field)
+		if err != nil {
+			return err
+		}
+		if err := s.rows.Unset(ctx, tx, k.kind, path, of); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -13,22 +13,17 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 )
 
-const (
-	// Committed before the lock is waited for: writes look here first and share the row no more, since PostgreSQL lets new
-	// sharers of a row pass who waits for it alone.
-	beginEndingSQL = `
-INSERT INTO dbcontroller.ending (target_id, until)
-SELECT id, now() + interval '10 s' FROM dbcontroller.foreign_target WHERE id = ANY ($1) AND acting_epoch IS NOT NULL ORDER BY id
-ON CONFLICT (target_id) DO UPDATE SET until = EXCLUDED.until`
-
-	// A write under the right that has not committed yet delays this deletion alone, which is then tried again.
-	closeLockTimeoutSQL = `SET LOCAL lock_timeout = '300ms'`
-	lockRightsSQL       = `SELECT id FROM dbcontroller.foreign_target WHERE id = ANY ($1) ORDER BY id FOR NO KEY UPDATE`
-
+var (
 	// The turn is new also where there is no right: an answer that grants one may be on its way.
 	endRightsSQL = `
-UPDATE dbcontroller.foreign_target SET acting_epoch = NULL, acting_own = NULL, turn = nextval('dbcontroller.object_id') WHERE id = ANY ($1)`
-	doneEndingSQL = `DELETE FROM dbcontroller.ending WHERE target_id = ANY ($1)`
+UPDATE dbcontroller.foreign_target
+SET acting_epoch = NULL, acting_own = NULL, block_epoch = NULL, block_own = NULL, turn = nextval('dbcontroller.object_id') WHERE id = ANY ($1)`
+
+	holdsRightsSQL = `
+SELECT EXISTS (SELECT FROM dbcontroller.foreign_target WHERE id = ANY ($1) AND (acting_epoch IS NOT NULL OR block_attempt IS NOT NULL))`
+
+	// When the holders have let go, the proxy that stood for them is released.
+	lookAtClosedSQL = db.LookAtRights(`dbcontroller.foreign_target f WHERE f.id = ANY ($1) AND f.block_attempt IS NOT NULL`)
 )
 
 // closeTargets ends the rights to refer to targets of another deployment without asking. From then on no reference to them is
@@ -36,10 +31,13 @@ UPDATE dbcontroller.foreign_target SET acting_epoch = NULL, acting_own = NULL, t
 // the targets that are closed; the others are recorded as failed.
 func (a *Acting) closeTargets(ctx context.Context, ids []int64) ([]int64, error) {
 	s := a.Store
-	if a.From == s.Self || !s.Cfg.Delegations || len(ids) == 0 {
+	if a.From == s.Self || len(ids) == 0 {
 		return ids, nil
 	}
-	if _, err := s.Pool.Exec(ctx, beginEndingSQL, ids); err != nil {
+	if held, err := s.holdsRights(ctx, ids); err != nil || !held {
+		return ids, err
+	}
+	if _, err := s.Pool.Exec(ctx, db.BeginEndingSQL, ids); err != nil {
 		return nil, fmt.Errorf("begin to end delegations: %w", err)
 	}
 	crash.At("crash-close-ending")
@@ -60,13 +58,26 @@ func (a *Acting) closeTargets(ctx context.Context, ids []int64) ([]int64, error)
 	return slices.DeleteFunc(slices.Clone(ids), func(id int64) bool { return open[id] }), nil
 }
 
+// holdsRights reports whether rights to targets may have to be ended. A process with rights switched off takes none by a late answer, and
+// no other process does beside it.
+func (s *Actor) holdsRights(ctx context.Context, ids []int64) (held bool, err error) {
+	if s.Cfg.Delegations {
+		return true, nil
+	}
+	if err = s.Pool.QueryRow(ctx, holdsRightsSQL, ids).Scan(&held); err != nil {
+		return false, fmt.Errorf("read delegations: %w", err)
+	}
+	return held, nil
+}
+
 func (s *Actor) endRights(ctx context.Context, ids []int64) error {
-	return s.InTx(ctx, db.NoFeed, func(tx pgx.Tx) error {
+	return s.InTx(ctx, db.WorkFeed, func(tx pgx.Tx) error {
 		b := &pgx.Batch{}
-		b.Queue(closeLockTimeoutSQL)
-		b.Queue(lockRightsSQL, ids)
+		b.Queue(db.EndingLockTimeoutSQL)
+		b.Queue(db.LockRightsSQL, ids)
 		b.Queue(endRightsSQL, ids)
-		b.Queue(doneEndingSQL, ids)
+		b.Queue(lookAtClosedSQL, ids)
+		b.Queue(db.DoneEndingSQL, ids)
 		return tx.SendBatch(ctx, b).Close()
 	})
 }

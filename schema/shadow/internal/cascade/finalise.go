@@ -49,6 +49,9 @@ func (s *Actor) Finalise(ctx context.Context, seqs []int64) (removed int, err er
 		if err != nil {
 			return err
 		}
+		if err := s.tallyFinalised(ctx, tx, free); err != nil {
+			return err
+		}
 		b := &pgx.Batch{}
 		if hiding := s.hidingBodies(); len(hiding) > 0 {
 			b.Queue(target.HideSQL, targets, free, hiding)

@@ -15,7 +15,7 @@ import (
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 	"github.com/db-controller/db-controller/schema/shadow/internal/plan"
-	"github.com/db-controller/db-controller/schema/shadow/internal/write"
+	"github.com/db-controller/db-controller/schema/shadow/internal/prepare"
 )
 
 // Pin is the uid and the kind of an existing owner, as its deployment reported them.
@@ -27,8 +27,8 @@ type Pin struct {
 
 // OwnerChange decides about each owner reference of some ownees. Either function may be nil.
 type OwnerChange struct {
-	Lost func(write.OwnerRow) bool        // reports whether the owner is gone: the reference is dropped
-	Pin  func(write.OwnerRow) (Pin, bool) // returns the uid and kind to store
+	Lost func(prepare.OwnerRow) bool        // reports whether the owner is gone: the reference is dropped
+	Pin  func(prepare.OwnerRow) (Pin, bool) // returns the uid and kind to store
 	// Causes are the reported causes of the owners' deletions, by the owner's uid.
 	Causes map[uuid.UUID]*schema.Cause
 	Cause  *schema.Cause // of owners that are not in causes; may be nil
@@ -115,11 +115,11 @@ type ownerEdit struct {
 	change OwnerChange
 	// changed are the ownees with dropped or pinned rows.
 	changed map[int64]bool
-	drop    []write.OwnerRow
-	pinned  []write.OwnerRow
-	becomes map[write.OwnerKey]Pin  // by the key before
-	taken   map[write.OwnerKey]bool // the keys after
-	lost    map[write.OwnerKey]bool
+	drop    []prepare.OwnerRow
+	pinned  []prepare.OwnerRow
+	becomes map[prepare.OwnerKey]Pin  // by the key before
+	taken   map[prepare.OwnerKey]bool // the keys after
+	lost    map[prepare.OwnerKey]bool
 	left    map[int64]int  // number of remaining owners, by ownee
 	deletes map[int64]bool // ownees that lost an owner without unset_on_delete, now or earlier in the same deletion
 	flagged map[int64]bool // ownees that keep an owner with unset_on_delete
@@ -127,8 +127,8 @@ type ownerEdit struct {
 	before, noted map[lostIn]bool
 }
 
-func (s *Actor) editOwners(all []write.OwnerRow, change OwnerChange, before map[lostIn]bool) *ownerEdit {
-	e := &ownerEdit{store: s, change: change, flagged: map[int64]bool{}, before: before, noted: map[lostIn]bool{}, changed: map[int64]bool{}, becomes: map[write.OwnerKey]Pin{}, taken: map[write.OwnerKey]bool{}, lost: map[write.OwnerKey]bool{}, left: map[int64]int{}, deletes: map[int64]bool{}}
+func (s *Actor) editOwners(all []prepare.OwnerRow, change OwnerChange, before map[lostIn]bool) *ownerEdit {
+	e := &ownerEdit{store: s, change: change, flagged: map[int64]bool{}, before: before, noted: map[lostIn]bool{}, changed: map[int64]bool{}, becomes: map[prepare.OwnerKey]Pin{}, taken: map[prepare.OwnerKey]bool{}, lost: map[prepare.OwnerKey]bool{}, left: map[int64]int{}, deletes: map[int64]bool{}}
 	for _, r := range all {
 		if change.Lost != nil && change.Lost(r) {
 			e.changed[r.OwneeID], e.lost[r.Key()] = true, true
@@ -143,7 +143,7 @@ func (s *Actor) editOwners(all []write.OwnerRow, change OwnerChange, before map[
 		}
 		if p, ok := change.Pin(r); ok {
 			e.changed[r.OwneeID], e.becomes[r.Key()] = true, p
-			pinned := write.OwnerKey{OwneeID: r.OwneeID, DeploymentID: r.DeploymentID, KindID: p.KindID, Name: r.Name, UID: p.UID}
+			pinned := prepare.OwnerKey{OwneeID: r.OwneeID, DeploymentID: r.DeploymentID, KindID: p.KindID, Name: r.Name, UID: p.UID}
 			if e.taken[pinned] { // two references, with and without uid, name the same owner
 				e.left[r.OwneeID]--
 				if r.Key() != pinned {
@@ -168,13 +168,13 @@ func (s *Actor) editOwners(all []write.OwnerRow, change OwnerChange, before map[
 // giveReasons records, for each ownee that is deleted, the lost owner with the greatest uid as the reason. All ownees of an
 // owner that never had a uid here share one new cause.
 func (e *ownerEdit) giveReasons(ctx context.Context, tx pgx.Tx, collected []*plan.Member) error {
-	last := map[int64]write.OwnerKey{}
+	last := map[int64]prepare.OwnerKey{}
 	for k := range e.lost {
 		if l, ok := last[k.OwneeID]; !ok || bytes.Compare(k.UID[:], l.UID[:]) > 0 {
 			last[k.OwneeID] = k
 		}
 	}
-	unnamed := map[write.OwnerKey]*schema.Cause{} // of owners whose uid was never stored
+	unnamed := map[prepare.OwnerKey]*schema.Cause{} // of owners whose uid was never stored
 	for _, m := range collected {
 		k := last[m.ID]
 		deployment, err := e.store.Names.DeploymentOf(ctx, tx, k.DeploymentID)
@@ -183,7 +183,7 @@ func (e *ownerEdit) giveReasons(ctx context.Context, tx pgx.Tx, collected []*pla
 		}
 		cause := causeOr(cmp.Or(e.change.Causes[k.UID], e.change.Cause), deployment, k.Name, k.UID)
 		if cause.ID == uuid.Nil {
-			of := write.OwnerKey{DeploymentID: k.DeploymentID, KindID: k.KindID, Name: k.Name}
+			of := prepare.OwnerKey{DeploymentID: k.DeploymentID, KindID: k.KindID, Name: k.Name}
 			if unnamed[of] == nil {
 				cause.ID, unnamed[of] = uuid.Must(uuid.NewV7()), cause
 			}
@@ -200,7 +200,7 @@ func (e *ownerEdit) collects(ownee int64) bool {
 
 func (e *ownerEdit) write(ctx context.Context, tx pgx.Tx) error {
 	b := &pgx.Batch{}
-	var drop, pinned write.OwnerColumns
+	var drop, pinned prepare.OwnerColumns
 	for _, r := range e.drop {
 		drop.Add(r.OwneeID, 0, r)
 	}
@@ -210,7 +210,7 @@ func (e *ownerEdit) write(ctx context.Context, tx pgx.Tx) error {
 		checked = append(checked, r.Checked)
 	}
 	if d := drop; len(d.Ownees) > 0 {
-		b.Queue(write.DropOwnersSQL, d.Ownees, d.Deployments, d.Kinds, d.Names, d.UIDs)
+		b.Queue(prepare.DropOwnersSQL, d.Ownees, d.Deployments, d.Kinds, d.Names, d.UIDs)
 	}
 	if p := pinned; len(p.Ownees) > 0 {
 		b.Queue(pinOwnerRowsSQL, db.Named{
@@ -256,7 +256,7 @@ func (e *ownerEdit) rewrite(ctx context.Context, tx pgx.Tx) (ids []int64, texts 
 		if !differs {
 			continue
 		}
-		text, err := write.OwnersJSON(left)
+		text, err := prepare.OwnersJSON(left)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -319,7 +319,7 @@ func (e *ownerEdit) seenKey(ownee int64, o peer.OwnerReference) seenOwner {
 }
 
 func (e *ownerEdit) byName(ctx context.Context, tx pgx.Tx) (map[seenOwner]bool, map[seenOwner]Pin, error) {
-	name := func(k write.OwnerKey) (seenOwner, error) {
+	name := func(k prepare.OwnerKey) (seenOwner, error) {
 		d, err := e.store.Names.DeploymentOf(ctx, tx, k.DeploymentID)
 		if err != nil {
 			return seenOwner{}, err
@@ -349,7 +349,7 @@ const SelectOwnerRowsSQL = `
 SELECT ownee_id, deployment_id, kind_id, name, uid, flags, checked, generation, created_at, created_at + $3 <= now()
 FROM dbcontroller.owner_reference WHERE ownee_id = ANY ($1) AND ($2::int IS NULL OR deployment_id = $2)`
 
-func ScanOwnerRow(row pgx.CollectableRow) (r write.OwnerRow, err error) {
+func ScanOwnerRow(row pgx.CollectableRow) (r prepare.OwnerRow, err error) {
 	err = row.Scan(&r.OwneeID, &r.DeploymentID, &r.KindID, &r.Name, &r.UID, &r.Flags, &r.Checked, &r.Generation, &r.CreatedAt, &r.Over)
 	return r, err
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/db-controller/db-controller/schema/peer"
-	"github.com/db-controller/db-controller/schema/shadow/internal/write"
+	"github.com/db-controller/db-controller/schema/shadow/internal/prepare"
 )
 
 // lostIn records that an ownee lost an owner without unset_on_delete in a deletion. The record is stored while an owner with the
@@ -50,7 +50,7 @@ func readLost(ctx context.Context, tx pgx.Tx, ownees []int64) (map[lostIn]bool, 
 }
 
 // lose decides whether the loss of an owner deletes its ownee. A loss in an unknown deletion (a zero id) matches no other loss.
-func (e *ownerEdit) lose(r write.OwnerRow) {
+func (e *ownerEdit) lose(r prepare.OwnerRow) {
 	in := lostIn{ownee: r.OwneeID}
 	if cause := cmp.Or(e.change.Causes[r.UID], e.change.Cause); cause != nil {
 		in.deletion = cause.ID
@@ -81,7 +81,7 @@ func (e *ownerEdit) queueLost(b *pgx.Batch) {
 	}
 	if len(ownees) > 0 {
 		b.Queue(noteLostSQL, ownees, deletions)
-		b.Queue(boundLostSQL, ownees, write.MaxOwners)
+		b.Queue(boundLostSQL, ownees, prepare.MaxOwners)
 	}
 	if len(without) > 0 {
 		b.Queue(forgetLostSQL, without)

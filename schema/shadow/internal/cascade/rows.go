@@ -15,60 +15,10 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/rows"
 )
 
-// rowsOf returns the rows of attached tables that a decision deletes: of members that are removed, and of those that are marked and
-// not seen any more. The row of a member with a blocker stays until the member is removed.
-func (s *Actor) rowsOf(d Decision) (keys []rows.Key) {
-	if len(s.rows.Tables()) == 0 {
-		return nil
-	}
-	going := slices.DeleteFunc(slices.Concat(d.Verdict.Remove, d.Verdict.Mark), func(id int64) bool {
-		m := d.Closure.Members[id]
-		return m.Rowless || m.Hidden || slices.Contains(d.Verdict.Visible, id)
-	})
-	for _, id := range going {
-		m := d.Closure.Members[id]
-		keys = append(keys, rows.Key{Kind: m.Kind, Name: m.Name})
-	}
-	return keys
-}
-
-// unsetRows sets the columns of references in attached tables to NULL, in the rows of holders that are unset.
-func (s *Actor) unsetRows(ctx context.Context, tx pgx.Tx, holders []unsetHolder, edges map[int64][]plan.Edge) error {
-	type columns struct {
-		kind  int32
-		field int32
-	}
-	names := map[columns][]string{}
-	var keys []rows.Key
-	for _, h := range holders {
-		if s.rows.Of(h.kind) == nil {
-			continue
-		}
-		keys = append(keys, rows.Key{Kind: h.kind, Name: h.name})
-		for _, e := range edges[h.id] {
-			k := columns{h.kind, e.FieldID}
-			names[k] = append(names[k], h.name)
-		}
-	}
-	if err := s.rows.Take(ctx, tx, keys); err != nil {
-		return err
-	}
-	for k, of := range names {
-		path, err := s.Names.FieldOf(ctx, tx, k.field)
-		if err != nil {
-			return err
-		}
-		if err := s.rows.Unset(ctx, tx, k.kind, path, of); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // finalRows returns the rows that still exist of resources that are about to be removed: those that had blockers when they were marked.
 func (s *Actor) finalRows(ctx context.Context, tx pgx.Tx, ids []int64) ([]rows.Key, error) {
-	if len(s.rows.Tables()) == 0 || len(ids) == 0 {
-		return nil, nil
+	if err := s.rows.Refresh(ctx, tx); err != nil || len(s.rows.Tables()) == 0 || len(ids) == 0 {
+		return nil, err
 	}
 	found, err := tx.Query(ctx, `
 SELECT s.kind_id, s.name FROM dbcontroller.shadow s WHERE s.id = ANY ($1) AND NOT s.hidden

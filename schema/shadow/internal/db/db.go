@@ -43,6 +43,8 @@ INSERT INTO dbcontroller.meta (service, region) VALUES ($1, $2)
 ON CONFLICT (singleton) DO UPDATE SET singleton = true
 RETURNING service, region`
 
+const selectOwnerSQL = `SELECT service, region FROM dbcontroller.meta`
+
 // Open opens the database of a deployment, or makes an unused database that of the deployment. It fails when the database belongs to
 // another deployment.
 func Open(ctx context.Context, cfg Config) (*DB, error) {
@@ -54,7 +56,11 @@ func Open(ctx context.Context, cfg Config) (*DB, error) {
 	s.Unknown = newAllowance(cfg.Limits.Quotas.Tentative, func() time.Time { return s.Now() })
 	s.Feeds = feed.NewLog(feed.Config{Pool: cfg.Pool, StateSQL: stateSQL, WrittenSQL: writtenSQL, Wake: s.watchers, PollInterval: cfg.Watches.PollInterval, Heard: s.NotificationsAlive, SlowTimeout: cfg.Watches.SlowTimeout, Ahead: s.tokenAhead})
 	var owner schema.DeploymentID
-	if err := s.Pool.QueryRow(ctx, claimSQL, s.Self.Service, s.Self.Region).Scan(&owner.Service, &owner.Region); err != nil {
+	sql, args := claimSQL, []any{s.Self.Service, s.Self.Region}
+	if cfg.Guest {
+		sql, args = selectOwnerSQL, nil
+	}
+	if err := s.Pool.QueryRow(ctx, sql, args...).Scan(&owner.Service, &owner.Region); err != nil {
 		return nil, fmt.Errorf("open the constraint store: %w", err)
 	}
 	if owner != s.Self {

@@ -1,8 +1,43 @@
 package db
 
-// RightCountsSQL is a condition on a row f of foreign_target: this deployment may refer to the target by acting references
-// without asking. A right counts in the epochs alone in which it was granted: that of this database when it asked, and that of
-// the target's database as it is known here. A deployment that has never announced an epoch is in the one that it answers with.
-const RightCountsSQL = `f.acting_epoch IS NOT NULL
+// Conditions on a row f of foreign_target: this deployment may refer to the target without asking, by acting references, or by blocking
+// ones. A right counts in the epochs alone in which it was granted: that of this database when it asked, and that of the target's
+// database as it is known here. A deployment that has never announced an epoch is in the one that it answers with.
+const (
+	RightCountsSQL = `f.acting_epoch IS NOT NULL
     AND f.acting_own = (SELECT epoch FROM dbcontroller.meta)
     AND f.acting_epoch = (SELECT COALESCE(d.epoch, f.acting_epoch) FROM dbcontroller.deployment d WHERE d.id = f.deployment_id)`
+
+	BlockRightCountsSQL = `f.block_epoch IS NOT NULL
+    AND f.block_own = (SELECT epoch FROM dbcontroller.meta)
+    AND f.block_epoch = (SELECT COALESCE(d.epoch, f.block_epoch) FROM dbcontroller.deployment d WHERE d.id = f.deployment_id)`
+)
+
+// KnowsRightsSQL is true when every process of the deployment ends its rights before it acts upon a deletion; KnowsBlockRightsSQL, when
+// each also answers for references without a blockade of their own.
+const (
+	KnowsRightsSQL      = `NOT EXISTS (SELECT FROM dbcontroller.member WHERE NOT delegates)`
+	KnowsBlockRightsSQL = `NOT EXISTS (SELECT FROM dbcontroller.member WHERE NOT (delegates AND blocks))`
+)
+
+// How a right ends. First BeginEndingSQL is committed: writes look there and share the row no more, since PostgreSQL lets new sharers of
+// a row pass who waits for it alone. Then, in a transaction, LockRightsSQL waits for the writes that share it; the next statement sees
+// what they have written; DoneEndingSQL is last. A write that has not committed within the timeout delays this end alone.
+const (
+	BeginEndingSQL = `
+INSERT INTO dbcontroller.ending (target_id, until)
+SELECT id, now() + interval '10 s' FROM dbcontroller.foreign_target
+WHERE id = ANY ($1) AND (acting_epoch IS NOT NULL OR block_epoch IS NOT NULL) ORDER BY id
+ON CONFLICT (target_id) DO UPDATE SET until = EXCLUDED.until`
+
+	EndingLockTimeoutSQL = `SET LOCAL lock_timeout = '300ms'`
+	LockRightsSQL        = `SELECT id FROM dbcontroller.foreign_target WHERE id = ANY ($1) ORDER BY id FOR NO KEY UPDATE`
+	DoneEndingSQL        = `DELETE FROM dbcontroller.ending WHERE target_id = ANY ($1)`
+)
+
+// LookAtRights inserts a piece of work for each row f of foreign_target of a FROM clause: the right to block it may not be needed any more.
+func LookAtRights(from string) string {
+	return Codes(`
+INSERT INTO dbcontroller.work (action, shard, deployment_id, target_id)
+SELECT DISTINCT {look_at_right}, (f.id % 64)::smallint, f.deployment_id, f.id FROM ` + from)
+}

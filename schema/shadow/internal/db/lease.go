@@ -2,10 +2,8 @@ package db
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/google/uuid"
@@ -19,7 +17,7 @@ const (
 	// A restarted process replaces its own row at once. Transactions in flight of its predecessor, if that still lives,
 	// hold the row's lock.
 	replaceSQL      = `DELETE FROM dbcontroller.member WHERE name = $1`
-	insertMemberSQL = `INSERT INTO dbcontroller.member (id, name, expires_at, delegates) VALUES ($1, $2, clock_timestamp() + $3::interval, $4)`
+	insertMemberSQL = `INSERT INTO dbcontroller.member (id, name, expires_at, delegates, blocks) VALUES ($1, $2, clock_timestamp() + $3::interval, $4, true)`
 
 	renewSQL = `
 UPDATE dbcontroller.member SET expires_at = clock_timestamp() + $2::interval WHERE id = $1 AND expires_at > clock_timestamp()`
@@ -204,22 +202,4 @@ func (l *Leases) Fenced(ctx context.Context, member uuid.UUID) context.Context {
 func IsFenced(ctx context.Context) bool {
 	_, ok := ctx.Value(fenceKey{}).(fence)
 	return ok
-}
-
-const fenceSQL = `
-SELECT set_config('idle_in_transaction_session_timeout', $2, true)
-FROM dbcontroller.member WHERE id = $1 AND expires_at > clock_timestamp() FOR KEY SHARE`
-
-// enforce checks the context's fence, if any. It is the first statement of a transaction.
-func enforce(ctx context.Context, tx pgx.Tx) error {
-	f, ok := ctx.Value(fenceKey{}).(fence)
-	if !ok {
-		return nil
-	}
-	var set string
-	err := tx.QueryRow(ctx, fenceSQL, f.member, strconv.FormatInt(f.ttl.Milliseconds(), 10)).Scan(&set)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return schema.ErrFenced
-	}
-	return err
 }

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
@@ -344,4 +345,22 @@ func (s *DB) KeptUnder(ctx context.Context, q Querier, name string, unfit error)
 		return 0, &peer.InvalidError{Err: unfit}
 	}
 	return ids[0], nil
+}
+
+type KeyColumns struct {
+	Attempts, Holders, Targets []uuid.UUID
+	Fields                     []int32
+}
+
+// KeyColumns returns the keys as columns for unnest. It stores no field path: a blockade of an unknown path cannot exist.
+func (s *DB) KeyColumns(ctx context.Context, keys []peer.BlockadeKey) (k KeyColumns, err error) {
+	for _, key := range keys {
+		field, err := s.Names.KnownField(ctx, key.Path)
+		if err != nil {
+			return k, err
+		}
+		k.Attempts, k.Holders = append(k.Attempts, key.Attempt), append(k.Holders, key.HolderUID)
+		k.Targets, k.Fields = append(k.Targets, key.TargetUID), append(k.Fields, field)
+	}
+	return k, nil
 }

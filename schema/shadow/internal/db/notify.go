@@ -24,7 +24,7 @@ const notifyChannel = "dbcontroller_wake"
 const notifyDelay = 4 * time.Millisecond
 
 // RunNotifications sends and receives wake-ups between the processes of this deployment: a NOTIFY on a connection of its
-// own after commits, one for several. (Inside the writing transactions NOTIFY would serialize their commits.)
+// own after commits, one for several. (Inside the writing transactions NOTIFY would serialise their commits.)
 // Notifications carry no data: a lost one delays watches until their next pulse. It blocks until ctx ends and returns nil.
 //
 // Notifications may not arrive at all: a pooler does not forward them, and a connection can be half open. The process

@@ -15,12 +15,15 @@ import (
 
 const (
 	codeUniqueViolation      = "23505"
+	codeNotNullViolation     = "23502"
 	codeSerializationFailure = "40001"
 	codeDeadlockDetected     = "40P01"
 	CodeLockNotAvailable     = "55P03"
 	CodeInFailedTransaction  = "25P02"
 	CodeUndefinedTable       = "42P01"
 	CodeInvalidSchema        = "3F000"
+	CodeDivisionByZero       = "22012"
+	CodeNotSupported         = "0A000"
 )
 
 func HasCode(err error, codes ...string) bool {
@@ -53,6 +56,12 @@ func Violates(err error, constraint string) bool {
 	return errors.As(err, &pg) && pg.Code == codeUniqueViolation && pg.ConstraintName == constraint
 }
 
+// LacksValue reports whether a statement failed because a row of a table would have no value in a column.
+func LacksValue(err error, table, column string) bool {
+	var pg *pgconn.PgError
+	return errors.As(err, &pg) && pg.Code == codeNotNullViolation && pg.TableName == table && pg.ColumnName == column
+}
+
 // GaveUp reports whether the deadline ended a try, which then has changed nothing: in a statement, or in the last
 // question to another deployment.
 func GaveUp(err error) bool {
@@ -66,5 +75,5 @@ func GaveUp(err error) bool {
 
 // failsWholeBatch reports whether every part of a batch would fail with the error, so that halving the batch is useless.
 func failsWholeBatch(err error) bool {
-	return errors.Is(err, peer.ErrRecovering) || errors.Is(err, peer.ErrStaleEpoch) || errors.Is(err, schema.ErrFenced) || postgres.Unavailable(err)
+	return errors.Is(err, peer.ErrRecovering) || errors.Is(err, peer.ErrPaused) || errors.Is(err, peer.ErrStaleEpoch) || errors.Is(err, schema.ErrFenced) || postgres.Unavailable(err)
 }

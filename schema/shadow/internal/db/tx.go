@@ -7,8 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strconv"
+	"sync/atomic"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"go.uber.org/zap"
@@ -31,8 +34,12 @@ type Config struct {
 	Limits     Limits
 	Watches    Watches
 	Retention  Retention
+	// Guest is set by an application that shares the database: the process adopts the version and the epoch, and changes neither.
+	Guest bool
 	// Delegations lets this deployment grant and use delegations: acting references to other deployments without asking.
 	Delegations bool
+	// DeletionEnded is called when the root of a user's delete is removed, with the time since the request; may be nil.
+	DeletionEnded func(took time.Duration)
 }
 
 // Times are how long undecided things may stay undecided.
@@ -55,6 +62,9 @@ type Limits struct {
 	// Batch is the number of holders or ownees that one transaction handles (default 4,000). Larger batches hold locks longer;
 	// smaller ones cost more for each row.
 	Batch int
+	// BlockRightFrom is the number of blocking references to a resource elsewhere from which on this deployment asks for the right
+	// to block it without asking; 0: it never does.
+	BlockRightFrom int
 	// Quotas of each holder deployment.
 	Quotas peer.Quotas
 }
@@ -81,6 +91,7 @@ type Version struct {
 	Model      *schema.Model
 	Generation int64
 	Hiding     []int32 // kinds with hide_while_deleting
+	Tables     bool    // a kind has a table
 	Keeps      bool    // there may be kept resources, of kinds or patterns that the version lacks
 }
 
@@ -105,12 +116,47 @@ func (s *DB) Current() (*Version, error) {
 	return nil, &peer.UnavailableError{Deployments: []schema.DeploymentID{s.Self}, Err: errors.New("its version is not known yet: check that the deployment is registered and that the registry can be reached")}
 }
 
+// QueueGenericPlans is for transactions of few rows: planning a statement for its values costs more than running it. Transactions of the
+// caller's keep their plans.
+func QueueGenericPlans(tx pgx.Tx, b *pgx.Batch) {
+	if m, _ := own(tx); m != nil {
+		b.Queue(`SELECT set_config('plan_cache_mode', 'force_generic_plan', true)`)
+	}
+}
+
+// own returns a transaction of InTx; nil for that of another pool, or of the caller.
+func own(tx pgx.Tx) (*Marked, *postgres.Tx) {
+	m, ok := tx.(*Marked)
+	if !ok {
+		return nil, nil
+	}
+	inner, ok := m.Tx.(*postgres.Tx)
+	if !ok {
+		return nil, nil
+	}
+	return m, inner
+}
+
 // InTx runs fn in a transaction, and repeats it when PostgreSQL broke a deadlock. After the commit it wakes the watches of the feeds
 // that the transaction has changed.
 func (s *DB) InTx(ctx context.Context, touches feed.Topics, fn func(pgx.Tx) error) error {
+	return s.inTx(ctx, func() (pgx.Tx, error) { return postgres.Begin(ctx, s.Pool) }, touches, fn)
+}
+
+// Beginner begins transactions: a pool.
+type Beginner interface {
+	BeginTx(ctx context.Context, options pgx.TxOptions) (pgx.Tx, error)
+}
+
+// InTxOf is InTx with a transaction of another pool.
+func (s *DB) InTxOf(ctx context.Context, pool Beginner, options pgx.TxOptions, touches feed.Topics, fn func(pgx.Tx) error) error {
+	return s.inTx(ctx, func() (pgx.Tx, error) { return pool.BeginTx(ctx, options) }, touches, fn)
+}
+
+func (s *DB) inTx(ctx context.Context, begin func() (pgx.Tx, error), touches feed.Topics, fn func(pgx.Tx) error) error {
 	const tries = 10
 	for try := 1; ; try++ {
-		err := s.once(ctx, fn)
+		err := s.once(ctx, begin, fn)
 		if err == nil && touches != NoFeed {
 			s.Touched(touches)
 		}
@@ -125,9 +171,8 @@ func (s *DB) InTx(ctx context.Context, touches feed.Topics, fn func(pgx.Tx) erro
 	}
 }
 
-func (s *DB) once(ctx context.Context, fn func(pgx.Tx) error) error {
-	// Set explicitly: the default of the database, the role or a pooler can be another level.
-	tx, err := s.Pool.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
+func (s *DB) once(ctx context.Context, begin func() (pgx.Tx, error), fn func(pgx.Tx) error) error {
+	tx, err := begin()
 	if err != nil {
 		return err
 	}
@@ -139,15 +184,43 @@ func (s *DB) once(ctx context.Context, fn func(pgx.Tx) error) error {
 	if err := fn(m); err != nil {
 		return err
 	}
-	if err := tx.Commit(ctx); err != nil {
-		var pg *pgconn.PgError
-		if errors.As(err, &pg) || errors.Is(err, pgx.ErrTxCommitRollback) {
-			return err // the server reported a rollback: the outcome is known
+	if !m.committed {
+		if err := ofCommit(tx.Commit(ctx)); err != nil {
+			return err
 		}
-		return fmt.Errorf("%w: %w", peer.ErrUnknown, err)
 	}
 	s.Rollback.Observe(m.Mark)
+	for _, fn := range m.after {
+		fn()
+	}
 	return nil
+}
+
+// ofCommit adds to an error of a commit that its outcome is unknown, unless the server reported a rollback, or nothing was sent.
+func ofCommit(err error) error {
+	var pg *pgconn.PgError
+	if err == nil || errors.As(err, &pg) || errors.Is(err, pgx.ErrTxCommitRollback) || pgconn.SafeToRetry(err) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", peer.ErrUnknown, err)
+}
+
+// Sender sends statements of a transaction: Stay, or CommitWith, which also commits.
+type Sender func(ctx context.Context, tx pgx.Tx, b *pgx.Batch) error
+
+// Stay is a Sender of a transaction that goes on, or is rolled back.
+func Stay(ctx context.Context, tx pgx.Tx, b *pgx.Batch) error { return tx.SendBatch(ctx, b).Close() }
+
+// CommitWith sends the last statements of a transaction of InTx together with its commit. What they return must not decide whether it
+// commits.
+func CommitWith(ctx context.Context, tx pgx.Tx, b *pgx.Batch) error {
+	m, inner := own(tx)
+	if m == nil {
+		return errors.New("the transaction is not one of InTx")
+	}
+	err := inner.CommitWith(ctx, b)
+	m.committed = err == nil
+	return ofCommit(err)
 }
 
 // Wake wakes all watches, and sends a notification to the other processes. Callers of SaveTx call it after their commit; without it
@@ -194,4 +267,59 @@ func (v *Version) Shapes(ids []int32) (kinds []int32, shapes []string) {
 		}
 	}
 	return kinds, shapes
+}
+
+const fenceSQL = `
+SELECT set_config('idle_in_transaction_session_timeout', $2, true)
+FROM dbcontroller.member WHERE id = $1 AND expires_at > clock_timestamp() FOR KEY SHARE`
+
+// enforce checks the context's fence, if any. It is the first statement of a transaction.
+func enforce(ctx context.Context, tx pgx.Tx) error {
+	f, ok := ctx.Value(fenceKey{}).(fence)
+	if !ok {
+		return nil
+	}
+	ttl := strconv.FormatInt(f.ttl.Milliseconds(), 10)
+	if tx, ok := tx.(*postgres.Tx); ok {
+		tx.Open(holds, fenceSQL, f.member, ttl)
+		return nil
+	}
+	return holds(tx.QueryRow(ctx, fenceSQL, f.member, ttl))
+}
+
+// holds checks the row of fenceSQL.
+func holds(row pgx.Row) error {
+	var set string
+	err := row.Scan(&set)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return schema.ErrFenced
+	}
+	return err
+}
+
+// rollbackDetector detects that the database was replaced by an older copy of itself. Every transaction that removes or decides
+// something takes a number from the sequence mark, which nothing else uses: it is greater than each number that this process has
+// committed with or has read from disk. An older copy returns a smaller number, even if its server has the same system identifier
+// and timeline; from then on nothing is decided until a new epoch has begun.
+type rollbackDetector struct {
+	// seen only grows. Only numbers of committed transactions are included: a crash may lose the others.
+	Seen atomic.Int64
+	// EndedEpoch is the epoch in which a smaller number was taken. It counts as ended from then on, also when later transactions
+	// take greater numbers: retries advance the copy's sequence.
+	EndedEpoch atomic.Pointer[uuid.UUID]
+}
+
+func (m *rollbackDetector) Observe(n int64) {
+	for {
+		seen := m.Seen.Load()
+		if n <= seen || m.Seen.CompareAndSwap(seen, n) {
+			return
+		}
+	}
+}
+
+// HasEnded reports whether a smaller number was taken in an epoch.
+func (m *rollbackDetector) HasEnded(epoch uuid.UUID) bool {
+	behind := m.EndedEpoch.Load()
+	return behind != nil && *behind == epoch
 }

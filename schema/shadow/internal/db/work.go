@@ -12,8 +12,9 @@ func (s *DB) Finish(ctx context.Context, seqs []int64) error {
 		return nil
 	}
 	err := s.InTx(ctx, NoFeed, func(tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, DoneSQL, seqs)
-		return err
+		b := &pgx.Batch{}
+		b.Queue(DoneSQL, seqs)
+		return CommitWith(ctx, tx, b)
 	})
 	if err != nil {
 		return fmt.Errorf("finish work: %w", err)

@@ -1,6 +1,7 @@
 package deletion
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,16 +10,21 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"go.uber.org/zap"
 
 	"github.com/db-controller/db-controller/internal/crash"
+	"github.com/db-controller/db-controller/internal/requestid"
 	"github.com/db-controller/db-controller/internal/retry"
+	"github.com/db-controller/db-controller/internal/trace"
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
+	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
 	"github.com/db-controller/db-controller/schema/shadow/internal/plan"
 	"github.com/db-controller/db-controller/schema/shadow/internal/read"
+	"github.com/db-controller/db-controller/schema/shadow/internal/request"
+	"github.com/db-controller/db-controller/schema/shadow/internal/rows"
 	"github.com/db-controller/db-controller/schema/shadow/internal/target"
-	"github.com/db-controller/db-controller/schema/shadow/internal/write"
 )
 
 // DeleteRequest names the resource to delete. UID and Revision are preconditions.
@@ -28,9 +34,10 @@ type DeleteRequest struct {
 	Revision peer.Revision // 0: any
 	// Actor is the caller's identity, such as user/alice. It is stored with the removal of every member.
 	Actor string
-	// RequestID, unless zero, is the caller's id of the request, stored likewise. The same id and request get the same
-	// answer.
+	// RequestID, unless zero, is the caller's id of the request. The same id and request get the same answer.
 	RequestID uuid.UUID
+	// Call is the request id of the call, stored as the actor is; RequestID where it is zero.
+	Call uuid.UUID
 }
 
 const (
@@ -59,16 +66,16 @@ INSERT INTO dbcontroller.closing (target_id, delete_id, until) SELECT id, $2, no
 // ErrNotFound; ErrConflict.
 func (s *Deleter) Delete(ctx context.Context, req DeleteRequest) (peer.DeleteResult, error) {
 	if req.RequestID == uuid.Nil {
-		return s.delete(ctx, nil, req)
+		return s.delete(ctx, &deletion{}, req)
 	}
 	content := struct {
 		Delete   string
 		UID      uuid.UUID
 		Revision peer.Revision
 	}{req.Name, req.UID, req.Revision}
-	o, err := write.Requested(ctx, s.write, req.RequestID, content, func(id *write.Request) (write.Outcome, error) {
-		result, err := s.delete(ctx, id, req)
-		return write.Outcome{Deleted: &result}, err
+	o, err := request.Once(ctx, s.DB, req.RequestID, content, func(id *request.Request) (request.Outcome, error) {
+		result, err := s.delete(ctx, &deletion{request: id}, req)
+		return request.Outcome{Deleted: &result}, err
 	})
 	if err != nil || o.Deleted == nil {
 		return peer.DeleteResult{}, err
@@ -76,7 +83,13 @@ func (s *Deleter) Delete(ctx context.Context, req DeleteRequest) (peer.DeleteRes
 	return *o.Deleted, nil
 }
 
-func (s *Deleter) delete(ctx context.Context, id *write.Request, req DeleteRequest) (peer.DeleteResult, error) {
+// DeleteWithin is Delete in one transaction with an application's own statements, after the look-ahead. The request has no id. It
+// fails with the errors of Delete, with those of the application's function, and with ErrTransaction.
+func (s *Deleter) DeleteWithin(ctx context.Context, within *gate.Within, req DeleteRequest) (peer.DeleteResult, error) {
+	return s.delete(ctx, &deletion{within: within}, req)
+}
+
+func (s *Deleter) delete(ctx context.Context, d *deletion, req DeleteRequest) (peer.DeleteResult, error) {
 	kindID, err := s.KindOfName(ctx, req.Name)
 	if err != nil {
 		return peer.DeleteResult{}, err
@@ -86,9 +99,12 @@ func (s *Deleter) delete(ctx context.Context, id *write.Request, req DeleteReque
 	if err := s.ensureRow(ctx, kindID, req.Name); err != nil {
 		return peer.DeleteResult{}, err
 	}
-	d := &deletion{store: s, req: req, request: id, kindID: kindID, pauses: retry.Backoff{First: 2 * time.Millisecond, Max: 100 * time.Millisecond}, closed: &closing{id: uuid.New()}, cause: &schema.Cause{
-		ID: uuid.Must(uuid.NewV7()), Root: s.full(req.Name).String(), Actor: req.Actor, RequestID: req.RequestID, At: time.Now(),
-	}}
+	d.store, d.req, d.kindID, d.closed = s, req, kindID, &closing{id: uuid.New()}
+	d.pauses = retry.Backoff{First: 2 * time.Millisecond, Max: 100 * time.Millisecond}
+	d.cause = &schema.Cause{
+		ID: uuid.Must(uuid.NewV7()), Root: s.full(req.Name).String(), Actor: req.Actor, RequestID: cmp.Or(req.Call, req.RequestID), At: time.Now(),
+		TraceParent: trace.Parent(ctx),
+	}
 	defer s.reopen(ctx, d.closed)
 	return d.run(ctx)
 }
@@ -98,7 +114,8 @@ func (s *Deleter) delete(ctx context.Context, id *write.Request, req DeleteReque
 type deletion struct {
 	store   *Deleter
 	req     DeleteRequest
-	request *write.Request // nil without a request id
+	request *request.Request // nil without a request id
+	within  *gate.Within     // nil: the transaction is the store's own
 	kindID  int32
 	cause   *schema.Cause
 	closed  *closing
@@ -190,7 +207,7 @@ var errObstacle = errors.New("obstacle")
 // returns an obstacle.
 func (d *deletion) try(ctx context.Context) (result peer.DeleteResult, found *obstacle, err error) {
 	s := d.store
-	err = s.InTx(ctx, db.AllFeeds, func(tx pgx.Tx) error {
+	err = d.inTx(ctx, func(tx pgx.Tx) error {
 		result, found = peer.DeleteResult{}, nil // forget an earlier try
 		if d.ahead != nil {
 			result.Unasked = d.ahead.unasked
@@ -209,6 +226,9 @@ func (d *deletion) try(ctx context.Context) (result peer.DeleteResult, found *ob
 			if found != nil {
 				return errObstacle
 			}
+			result.Deletion = d.cause.ID
+		} else if result.Deletion, err = deletionOf(ctx, tx, root); err != nil {
+			return err
 		}
 		if !result.Removed {
 			result.Resource, err = read.LookUp(ctx, s.DB, tx, d.kindID, d.req.Name)
@@ -219,15 +239,35 @@ func (d *deletion) try(ctx context.Context) (result peer.DeleteResult, found *ob
 		if err != nil {
 			return err
 		}
-		return d.request.Record(ctx, tx, write.Outcome{Deleted: &result})
+		return d.request.Record(ctx, tx, request.Outcome{Deleted: &result})
 	})
 	if errors.Is(err, errObstacle) {
 		err = nil
 	}
 	if err == nil && found == nil {
+		s.Log.Debug("a delete is decided", zap.String("name", d.req.Name), zap.Bool("removed", result.Removed), zap.Stringer("deletion", d.cause.ID), requestid.Field(ctx))
 		crash.At("crash-delete-committed")
 	}
 	return result, found, err
+}
+
+const deletionOfSQL = `
+SELECT x.deletion_id FROM dbcontroller.removal r JOIN dbcontroller.cause x ON x.id = r.cause_id WHERE r.name = $1 AND r.uid = $2`
+
+// deletionOf returns the deletion that has marked a resource; zero when its record is too old.
+func deletionOf(ctx context.Context, tx pgx.Tx, root *plan.Member) (id uuid.UUID, err error) {
+	err = tx.QueryRow(ctx, deletionOfSQL, root.Name, root.UID).Scan(&id)
+	if errors.Is(err, pgx.ErrNoRows) {
+		err = nil
+	}
+	return id, err
+}
+
+func (d *deletion) inTx(ctx context.Context, fn func(pgx.Tx) error) error {
+	if d.within != nil {
+		return d.store.gate.InTxWithin(ctx, d.within, db.AllFeeds, fn)
+	}
+	return d.store.InTx(ctx, db.AllFeeds, fn)
 }
 
 // carryOut removes or marks the root, which is locked, with the other members; or returns the obstacle that has to be resolved
@@ -333,4 +373,15 @@ func (s *Deleter) reopen(ctx context.Context, closed *closing) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
 	_, _ = s.Pool.Exec(ctx, openTargetsSQL, closed.targets, closed.id) // on an error the closing ends by its time
+}
+
+// ensureRow gives the row of an attached table a shadow: most rows have none, because nobody refers to them.
+func (s *Deleter) ensureRow(ctx context.Context, kindID int32, name string) error {
+	if s.rows.Of(kindID) == nil {
+		return nil
+	}
+	return s.InTx(ctx, db.ChangeFeed, func(tx pgx.Tx) error {
+		_, err := s.rows.Ensure(ctx, tx, []rows.Key{{Kind: kindID, Name: name}})
+		return err
+	})
 }

@@ -3,10 +3,6 @@
 package deletion
 
 import (
-	"context"
-
-	"github.com/jackc/pgx/v5"
-
 	"github.com/db-controller/db-controller/schema/shadow/internal/cascade"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
@@ -28,15 +24,4 @@ type Deleter struct {
 // New joins the parts.
 func New(g *gate.Gate, t *target.Keeper, w *write.Writer, c *cascade.Actor, rs *rows.Rows) *Deleter {
 	return &Deleter{DB: g.DB, gate: g, target: t, write: w, cascade: c, rows: rs}
-}
-
-// ensureRow gives the row of an attached table a shadow: most rows have none, because nobody refers to them.
-func (s *Deleter) ensureRow(ctx context.Context, kindID int32, name string) error {
-	if s.rows.Of(kindID) == nil {
-		return nil
-	}
-	return s.InTx(ctx, db.ChangeFeed, func(tx pgx.Tx) error {
-		_, err := s.rows.Ensure(ctx, tx, []rows.Key{{Kind: kindID, Name: name}})
-		return err
-	})
 }

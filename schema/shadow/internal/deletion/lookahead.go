@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"go.uber.org/zap"
 
+	"github.com/db-controller/db-controller/internal/requestid"
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/cascade"
@@ -67,6 +68,19 @@ type blockade struct {
 	depID      int32
 }
 
+func (b blockade) holderResource() peer.PlanTarget {
+	return peer.PlanTarget{Deployment: b.deployment, UID: b.question.Key.HolderUID}
+}
+
+// ofRight reports whether it is the blockade of a proxy, which stands for all references under a right.
+func (b blockade) ofRight() bool { return b.question.Key.OfRight() }
+
+func (l *lookAhead) excuse(b blockade) {
+	k := b.question.Key
+	l.keys.Attempts, l.keys.Holders = append(l.keys.Attempts, k.Attempt), append(l.keys.Holders, k.HolderUID)
+	l.keys.Fields = append(l.keys.Fields, b.fieldID)
+}
+
 // lookAhead walks over the deployments that a deletion reaches, starting from its members here, and resolves the
 // blockades here that are not excused. It fails with *BlockedError, *ProtectedError or *UnavailableError when the delete
 // is refused.
@@ -83,25 +97,34 @@ func (s *Deleter) lookAhead(ctx context.Context, name string, from *obstacle) (*
 	for _, b := range from.blockers {
 		w.Block(b)
 	}
+	l := &lookAhead{blocks: map[plan.Edge]bool{}}
+	own, proxies := divide(from.blockades)
+	rights := s.askAll(ctx, proxies, peer.RecallIfFree)
+	if rights.moved {
+		l.moved, l.undecided = true, rights.undecided
+		return l, ctx.Err()
+	}
 	holders := w.Holders()
-	for _, b := range from.blockades {
-		holders = append(holders, peer.PlanTarget{Deployment: b.deployment, UID: b.question.Key.HolderUID})
+	for _, b := range slices.Concat(own, rights.held) {
+		holders = append(holders, b.holderResource())
 	}
 	if err := w.Judge(ctx, holders); err != nil {
 		return nil, err
 	}
-	l := &lookAhead{blocks: map[plan.Edge]bool{}}
 	for _, b := range from.blocks {
 		l.blocks[b.Edge] = w.Goes(peer.PlanTarget{Deployment: s.Self, UID: b.UID}) && !w.MindAll
 	}
-	if err := s.askBlockades(ctx, w, l, from.blockades); err != nil || l.moved {
+	if err := s.askBlockades(ctx, w, l, own); err != nil || l.moved {
+		return l, err
+	}
+	if err := s.recall(ctx, w, l, proxies, rights); err != nil || l.moved {
 		return l, err
 	}
 	l.unasked = w.Unasked
 	if len(l.undecided) == 0 { // otherwise the look-ahead is repeated, and logs then
 		for _, u := range w.Unasked {
 			s.Log.Warn("cannot ask a deployment for the part of a deletion there",
-				zap.String("name", name), zap.Stringer("deployment", u.Deployment), zap.Error(u))
+				zap.String("name", name), zap.Stringer("deployment", u.Deployment), zap.Error(u), requestid.Field(ctx))
 		}
 	}
 	return l, w.Refusal(name)
@@ -110,15 +133,13 @@ func (s *Deleter) lookAhead(ctx context.Context, name string, from *obstacle) (*
 // askBlockades excuses the blockades here whose holders the deletion removes, and resolves the others.
 func (s *Deleter) askBlockades(ctx context.Context, w *plan.Walk, l *lookAhead, blockades []blockade) error {
 	stays := slices.DeleteFunc(slices.Clone(blockades), func(b blockade) bool {
-		goes := w.Goes(peer.PlanTarget{Deployment: b.deployment, UID: b.question.Key.HolderUID}) && !w.MindAll
+		goes := w.Goes(b.holderResource()) && !w.MindAll
 		if goes {
-			k := b.question.Key
-			l.keys.Attempts, l.keys.Holders = append(l.keys.Attempts, k.Attempt), append(l.keys.Holders, k.HolderUID)
-			l.keys.Fields = append(l.keys.Fields, b.fieldID)
+			l.excuse(b)
 		}
 		return goes
 	})
-	asked := s.askAll(ctx, stays)
+	asked := s.askAll(ctx, stays, peer.RecallLooks)
 	for _, b := range asked.blockers() {
 		w.Block(b)
 	}
@@ -215,6 +236,7 @@ type asked struct {
 	// unanswered are the blockades of deployments that did not answer. They block, since they may be held.
 	unanswered []blockade
 	moved      bool // at least one blockade was settled
+	more       bool // rights have more holders than held names
 	unasked    []peer.Unasked
 }
 
@@ -244,37 +266,43 @@ func (b blockade) reference() peer.Holder {
 	return peer.Holder{Name: b.holder, Path: b.question.Key.Path, Target: b.target}
 }
 
-// askAll resolves blockades at all holders' deployments concurrently. Each call has half of the remaining time.
-func (s *Deleter) askAll(ctx context.Context, blockades []blockade) *asked {
-	by := map[schema.DeploymentID][]blockade{}
+// askAll resolves blockades at all holders' deployments concurrently, and recalls the rights among them. Each call has half of the
+// remaining time.
+func (s *Deleter) askAll(ctx context.Context, blockades []blockade, mode peer.RecallMode) *asked {
+	type asking struct {
+		deployment schema.DeploymentID
+		rights     bool
+	}
+	by := map[asking][]blockade{}
 	for _, b := range blockades {
-		by[b.deployment] = append(by[b.deployment], b)
+		k := asking{b.deployment, b.ofRight()}
+		by[k] = append(by[k], b)
 	}
 	a := &asked{}
 	var wg sync.WaitGroup
 	var mu sync.Mutex // of a
-	for deployment, blockades := range by {
+	for k, blockades := range by {
 		wg.Go(func() {
 			began := time.Now()
 			ctx, cancel := peer.InPart(ctx, 1, 2)
 			defer cancel()
-			answers, err := s.ask(ctx, deployment, blockades)
+			var answers *peer.Answers
+			var recalled *peer.Recalled
+			var err error
+			if k.rights {
+				answers, recalled, err = s.askRights(ctx, k.deployment, blockades, mode)
+			} else {
+				answers, err = s.ask(ctx, k.deployment, blockades)
+			}
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil {
-				a.unasked = append(a.unasked, peer.NotAsked(ctx, deployment, began, err))
+				a.unasked = append(a.unasked, peer.NotAsked(ctx, k.deployment, began, err))
+				a.unanswered = append(a.unanswered, blockades...)
+				return
 			}
 			for i, b := range blockades {
-				switch {
-				case err != nil:
-					a.unanswered = append(a.unanswered, b)
-				case answers.Verdicts[i] == peer.Undecided:
-					a.undecided = append(a.undecided, b)
-				case answers.Verdicts[i] == peer.Held && b.behaviour == schema.Block:
-					a.held = append(a.held, b)
-				default:
-					a.moved = true
-				}
+				a.take(b, answers.Verdicts[i], recalled.Of(i))
 			}
 		})
 	}
@@ -282,11 +310,25 @@ func (s *Deleter) askAll(ctx context.Context, blockades []blockade) *asked {
 	return a
 }
 
-func (s *Deleter) ask(ctx context.Context, holder schema.DeploymentID, blockades []blockade) (*peer.Answers, error) {
-	questions := make([]peer.Question, len(blockades))
-	for i, b := range blockades {
-		questions[i] = b.question
+// take adds a verdict. A right that stands is held by those who refer under it.
+func (a *asked) take(b blockade, v peer.Verdict, under *peer.RecallAnswer) {
+	switch {
+	case v == peer.Undecided:
+		a.undecided = append(a.undecided, b)
+	case v == peer.Held && under != nil:
+		a.more = a.more || under.More
+		for _, h := range under.Holders {
+			a.held = append(a.held, b.heldBy(h))
+		}
+	case v == peer.Held && b.behaviour == schema.Block:
+		a.held = append(a.held, b)
+	default:
+		a.moved = true
 	}
+}
+
+func (s *Deleter) ask(ctx context.Context, holder schema.DeploymentID, blockades []blockade) (*peer.Answers, error) {
+	questions := questionsOf(blockades)
 	answers, err := s.Peers.Resolve(ctx, holder, questions)
 	if err == nil && len(answers.Verdicts) != len(questions) {
 		err = fmt.Errorf("its answer has %d verdicts for %d questions", len(answers.Verdicts), len(questions))
@@ -295,4 +337,12 @@ func (s *Deleter) ask(ctx context.Context, holder schema.DeploymentID, blockades
 		return nil, err
 	}
 	return answers, s.target.Settle(ctx, holder, questions, answers)
+}
+
+func questionsOf(blockades []blockade) []peer.Question {
+	questions := make([]peer.Question, len(blockades))
+	for i, b := range blockades {
+		questions[i] = b.question
+	}
+	return questions
 }

@@ -85,7 +85,7 @@ func (s *Deleter) Plan(ctx context.Context, q peer.PlanQuestion) (*peer.Plan, er
 // planAsked asks the holders' deployments about blockades and returns those that are held or could not be resolved. The second
 // result reports whether blockades were removed, so that the plan has to be read again.
 func (s *Deleter) planAsked(ctx context.Context, o *obstacle, detailed bool) ([]peer.PlanBlocker, bool) {
-	asked := s.askAll(ctx, o.blockades)
+	asked := s.askAll(ctx, o.blockades, peer.RecallLooks)
 	blockers := asked.blockers()
 	if !detailed {
 		blockers = slices.DeleteFunc(blockers, func(b peer.PlanBlocker) bool { return b.Undecided })

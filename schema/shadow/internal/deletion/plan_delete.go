@@ -48,10 +48,11 @@ func (s *Deleter) PlanDelete(ctx context.Context, name string) (*plan.DeletePlan
 		case state != peer.Active:
 			return nil, fmt.Errorf("%s: %w", name, peer.ErrDeleting)
 		}
-		asked := s.askAll(ctx, p.obstacle.blockades)
+		asked := s.askAll(ctx, p.obstacle.blockades, peer.RecallLooks)
 		if asked.moved && again {
 			continue
 		}
+		asked.doubt()
 		p.plan.Blockers = append(p.plan.Blockers, asked.blockers()...)
 		return s.planFrom(ctx, name, p.plan, asked.unasked)
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"go.uber.org/zap"
 
+	"github.com/db-controller/db-controller/internal/requestid"
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
@@ -29,6 +30,10 @@ FROM dbcontroller.deployment d, dbcontroller.meta m WHERE d.id = $1`
 	// Flags that are never reset: a missing reference may be one of the lost rows.
 	relatedSQL = `(d.referred OR d.owned OR d.pointed_to OR d.unconfirmed OR d.uncompared
     OR EXISTS (SELECT FROM dbcontroller.owner_reference o WHERE o.deployment_id = d.id))`
+
+	// Nothing depended on these databases when a backup was made: one may have been an empty one, and another one has taken its place
+	// before the references that are lost now. They are met anew.
+	forgetDatabasesSQL = `UPDATE dbcontroller.deployment d SET database_id = NULL, epoch = NULL WHERE database_id IS NOT NULL AND NOT ` + relatedSQL
 
 	// The stored epoch is forgotten with the database to which it belongs.
 	recordDatabaseSQL = `
@@ -324,6 +329,6 @@ func (s *Gate) WaiveComparison(ctx context.Context, of schema.DeploymentID, reas
 	if err != nil {
 		return fmt.Errorf("waive the comparison of %s: %w", of, err)
 	}
-	s.Log.Warn("waived the comparison of references: deletions do not wait for this deployment", zap.Stringer("of", of), zap.String("by", by), zap.String("reason", reason))
+	s.Log.Warn("waived the comparison of references: deletions do not wait for this deployment", zap.Stringer("of", of), zap.String("by", by), zap.String("reason", reason), requestid.Field(ctx))
 	return nil
 }

@@ -34,13 +34,11 @@ const (
 	IsDecommissionedSQL  = `SELECT EXISTS (SELECT FROM dbcontroller.decommissioned WHERE deployment_id = $1)`
 )
 
-var (
-	selectDecommissionedSQL = db.Codes(`
+var selectDecommissionedSQL = db.Codes(`
 SELECT d.service, d.region, x.blocking, x.reason, x.said_by, x.said_at,
     EXISTS (SELECT FROM dbcontroller.work w WHERE w.action = {clean_up_decommissioned} AND w.deployment_id = x.deployment_id)
 FROM dbcontroller.decommissioned x JOIN dbcontroller.deployment d ON d.id = x.deployment_id
 ORDER BY d.service, d.region`)
-)
 
 // Decommissioned lists the decommissioned deployments, by service and region.
 func (s *Gate) Decommissioned(ctx context.Context) ([]Decommissioned, error) {

@@ -3,7 +3,6 @@ package gate
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/google/uuid"
@@ -68,7 +67,11 @@ func (s *Gate) NoticeEpoch(ctx context.Context) (awaiting bool, err error) {
 	if err = observed.scan(s.Pool.QueryRow(ctx, readEpochSQL)); err == nil {
 		err = s.sameDatabase(observed.database)
 	}
-	if err == nil && s.hasEnded(&observed) {
+	switch {
+	case err != nil || !s.hasEnded(&observed):
+	case s.Cfg.Guest:
+		err = s.RecoveringSelf()
+	default:
 		err = s.InTx(ctx, db.NoFeed, func(tx pgx.Tx) error { return s.beginEpoch(ctx, tx, &observed) })
 	}
 	if err != nil {
@@ -150,6 +153,9 @@ func (s *Gate) beginEpoch(ctx context.Context, tx pgx.Tx, observed *observedEpoc
 		if _, err := tx.Exec(ctx, boundTimesSQL, s.Cfg.Times.TentativeTTL); err != nil {
 			return err
 		}
+		if _, err := tx.Exec(ctx, forgetDatabasesSQL); err != nil {
+			return err
+		}
 		s.Log.Warn("the database was restored or failed over; nothing is deleted until other deployments have confirmed their references",
 			zap.String("was", observed.server), zap.String("is", observed.live))
 	}
@@ -211,24 +217,6 @@ func (s *Gate) AdvanceEpoch(ctx context.Context, known uuid.UUID) error {
 	}
 	_, err = s.NoticeEpoch(ctx)
 	return err
-}
-
-// PresentEpoch returns the epoch that this process noticed last; uuid.Nil before the first.
-func (s *Gate) PresentEpoch() uuid.UUID {
-	if e := s.epoch.Load(); e != nil {
-		return *e
-	}
-	return uuid.Nil
-}
-
-// EpochChanged receives after a transaction met a server whose epoch has not been noticed. Capacity one; never closed.
-func (s *Gate) EpochChanged() <-chan struct{} { return s.epochChanged }
-
-func (s *Gate) SignalEpochChanged() {
-	select {
-	case s.epochChanged <- struct{}{}:
-	default:
-	}
 }
 
 const (
@@ -313,46 +301,6 @@ func (s *Gate) Recover(ctx context.Context, env *schema.Environment) error {
 }
 
 const (
-	// Decommissioned deployments are not waited for.
-	AwaitedSQL = `(d.unconfirmed OR d.uncompared) AND NOT EXISTS (SELECT FROM dbcontroller.decommissioned x WHERE x.deployment_id = d.id)`
-
-	selectUnconfirmedSQL = `SELECT service, region FROM dbcontroller.deployment d WHERE ` + AwaitedSQL + ` ORDER BY 1, 2`
-
-	recoveredSQL = `
-SELECT ` + PresentSQL + `, NOT m.awaiting AND NOT EXISTS (SELECT FROM dbcontroller.deployment d WHERE ` + AwaitedSQL + `)
-FROM dbcontroller.meta m`
-)
-
-// CheckRecovered fails with *UnavailableError while blockades and entries here may be lost. A transaction that marks or
-// removes resources calls it after it has locked them: establishing again waits for these locks, and is confirmed later.
-func (s *Gate) CheckRecovered(ctx context.Context, tx pgx.Tx) error {
-	var settled bool
-	present := s.Present(tx)
-	if err := tx.QueryRow(ctx, recoveredSQL).Scan(append(present.Columns(), &settled)...); err != nil {
-		return err
-	}
-	noticed := present.epoch() != nil
-	if noticed && settled {
-		return nil
-	}
-	if !noticed {
-		s.SignalEpochChanged()
-	}
-	rows, err := tx.Query(ctx, selectUnconfirmedSQL)
-	if err != nil {
-		return err
-	}
-	waiting, err := pgx.CollectRows(rows, pgx.RowToStructByPos[schema.DeploymentID])
-	if err != nil {
-		return err
-	}
-	if len(waiting) == 0 {
-		waiting = []schema.DeploymentID{s.Self}
-	}
-	return &peer.UnavailableError{Deployments: waiting, Err: peer.ErrRecovering}
-}
-
-const (
 	// Messages of earlier epochs than the stored one are refused. The row lock makes RecordPeerEpoch wait for the messages
 	// in flight, so that none of them changes rows that the new epoch has compared.
 	knownEpochSQL = `
@@ -372,7 +320,10 @@ FROM before WHERE d.id = $1 RETURNING before.epoch IS DISTINCT FROM d.epoch, d.e
 var (
 	// Finalise waits for these locks, or has removed the shadows before the next statement.
 	keepDeletingSQL = db.Codes(`
-SELECT FROM dbcontroller.shadow WHERE state = {deleting} AND id IN (SELECT target_id FROM dbcontroller.holder_entry WHERE deployment_id = $1)
+SELECT FROM dbcontroller.shadow WHERE state = {deleting} AND id IN (
+    SELECT target_id FROM dbcontroller.holder_entry WHERE deployment_id = $1
+    UNION ALL SELECT target_id FROM dbcontroller.blockade WHERE deployment_id = $1
+)
 ORDER BY id FOR KEY SHARE`)
 
 	// New notices for the deletions on which the deployment may have lost its work; then compare the references to it
@@ -382,35 +333,14 @@ WITH again AS (
     INSERT INTO dbcontroller.notice (target_id, deployment_id)
     SELECT e.target_id, e.deployment_id FROM dbcontroller.holder_entry e JOIN dbcontroller.shadow s ON s.id = e.target_id
     WHERE e.deployment_id = $1 AND s.state = {deleting}
+    UNION SELECT b.target_id, b.deployment_id FROM dbcontroller.blockade b JOIN dbcontroller.shadow s ON s.id = b.target_id AND s.uid = b.holder_uid
+    WHERE b.deployment_id = $1 AND s.state = {deleting}
 ), old AS (
     DELETE FROM dbcontroller.work WHERE action IN ({confirm_again}, {verify_blockades}) AND deployment_id = $1
 )
 INSERT INTO dbcontroller.work (action, shard, deployment_id, cursor) SELECT a, $1 % $2::int, $1, '' FROM unnest(ARRAY [{announce_epoch}, {confirm_again}, {verify_blockades}]) AS a
 WHERE a <> {announce_epoch} OR EXISTS (SELECT FROM dbcontroller.deployment WHERE id = $1 AND unconfirmed)`)
 )
-
-// CheckPeerEpoch makes the batch fail with ErrStaleEpoch when a later epoch than epoch is stored for the sender's
-// database; and with *UnavailableError when this database is not in selfEpoch, in which the caller looked up its ids.
-func (s *Gate) CheckPeerEpoch(tx pgx.Tx, b *pgx.Batch, deployment int32, epoch, selfEpoch uuid.UUID) {
-	present := s.Present(tx)
-	b.Queue(knownEpochSQL, deployment, epoch).QueryRow(func(row pgx.Row) error {
-		var known bool
-		err := row.Scan(append([]any{&known}, present.Columns()...)...)
-		switch {
-		case err == nil && !present.Is(selfEpoch), errors.Is(err, pgx.ErrNoRows):
-			return s.RecoveringSelf()
-		case err == nil && !known:
-			return peer.ErrStaleEpoch
-		}
-		return err
-	})
-}
-
-// RecoveringSelf returns the error of a transaction that found another epoch than the noticed one, and signals it.
-func (s *Gate) RecoveringSelf() error {
-	s.SignalEpochChanged()
-	return &peer.UnavailableError{Deployments: []schema.DeploymentID{s.Self}, Err: peer.ErrRecovering}
-}
 
 // RecordPeerEpoch records that another deployment's database has begun a new epoch. From its commit on, blockades established
 // there before and messages of earlier epochs count for nothing; writes that may rely on them hold the version lock shared until

@@ -1,9 +1,14 @@
 package gate
 
 import (
+	"context"
+	"errors"
+
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 )
 
@@ -50,4 +55,89 @@ func (p *EpochCheck) epoch() *uuid.UUID {
 func (p *EpochCheck) Is(epoch uuid.UUID) bool {
 	found := p.epoch()
 	return found != nil && *found == epoch
+}
+
+// PresentEpoch returns the epoch that this process noticed last; uuid.Nil before the first.
+func (s *Gate) PresentEpoch() uuid.UUID {
+	if e := s.epoch.Load(); e != nil {
+		return *e
+	}
+	return uuid.Nil
+}
+
+// EpochChanged receives after a transaction met a server whose epoch has not been noticed. Capacity one; never closed.
+func (s *Gate) EpochChanged() <-chan struct{} { return s.epochChanged }
+
+func (s *Gate) SignalEpochChanged() {
+	select {
+	case s.epochChanged <- struct{}{}:
+	default:
+	}
+}
+
+const (
+	// Decommissioned deployments are not waited for.
+	AwaitedSQL = `(d.unconfirmed OR d.uncompared) AND NOT EXISTS (SELECT FROM dbcontroller.decommissioned x WHERE x.deployment_id = d.id)`
+
+	selectUnconfirmedSQL = `SELECT service, region FROM dbcontroller.deployment d WHERE ` + AwaitedSQL + ` ORDER BY 1, 2`
+
+	recoveredSQL = `
+SELECT ` + PresentSQL + `, NOT m.awaiting AND NOT EXISTS (SELECT FROM dbcontroller.deployment d WHERE ` + AwaitedSQL + `),
+    EXISTS (SELECT FROM dbcontroller.deployment d WHERE d.id = $1 AND d.paused)
+FROM dbcontroller.meta m`
+)
+
+// CheckRecovered fails with *UnavailableError while blockades and entries here may be lost, and while an operator has paused
+// deletions. A transaction that marks or removes resources calls it after it has locked them: establishing again waits for these locks, and is confirmed later.
+func (s *Gate) CheckRecovered(ctx context.Context, tx pgx.Tx) error {
+	var settled, paused bool
+	present := s.Present(tx)
+	if err := tx.QueryRow(ctx, recoveredSQL, s.SelfID).Scan(append(present.Columns(), &settled, &paused)...); err != nil {
+		return err
+	}
+	if paused {
+		return &peer.UnavailableError{Deployments: []schema.DeploymentID{s.Self}, Err: peer.ErrPaused}
+	}
+	noticed := present.epoch() != nil
+	if noticed && settled {
+		return nil
+	}
+	if !noticed {
+		s.SignalEpochChanged()
+	}
+	rows, err := tx.Query(ctx, selectUnconfirmedSQL)
+	if err != nil {
+		return err
+	}
+	waiting, err := pgx.CollectRows(rows, pgx.RowToStructByPos[schema.DeploymentID])
+	if err != nil {
+		return err
+	}
+	if len(waiting) == 0 {
+		waiting = []schema.DeploymentID{s.Self}
+	}
+	return &peer.UnavailableError{Deployments: waiting, Err: peer.ErrRecovering}
+}
+
+// CheckPeerEpoch makes the batch fail with ErrStaleEpoch when a later epoch than epoch is stored for the sender's
+// database; and with *UnavailableError when this database is not in selfEpoch, in which the caller looked up its ids.
+func (s *Gate) CheckPeerEpoch(tx pgx.Tx, b *pgx.Batch, deployment int32, epoch, selfEpoch uuid.UUID) {
+	present := s.Present(tx)
+	b.Queue(knownEpochSQL, deployment, epoch).QueryRow(func(row pgx.Row) error {
+		var known bool
+		err := row.Scan(append([]any{&known}, present.Columns()...)...)
+		switch {
+		case err == nil && !present.Is(selfEpoch), errors.Is(err, pgx.ErrNoRows):
+			return s.RecoveringSelf()
+		case err == nil && !known:
+			return peer.ErrStaleEpoch
+		}
+		return err
+	})
+}
+
+// RecoveringSelf returns the error of a transaction that found another epoch than the noticed one, and signals it.
+func (s *Gate) RecoveringSelf() error {
+	s.SignalEpochChanged()
+	return &peer.UnavailableError{Deployments: []schema.DeploymentID{s.Self}, Err: peer.ErrRecovering}
 }

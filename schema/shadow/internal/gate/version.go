@@ -57,6 +57,15 @@ func (s *Gate) Runs(ctx context.Context, model *schema.Model) (bool, error) {
 	return model.Says(stored.Version, stored.Digest), nil
 }
 
+// RunningVersion returns the name of the version stored in the database.
+func (s *Gate) RunningVersion(ctx context.Context) (string, error) {
+	var stored Running
+	if err := s.Pool.QueryRow(ctx, SelectRunningSQL).Scan(stored.Into()...); err != nil {
+		return "", fmt.Errorf("read the version: %w", err)
+	}
+	return stored.Version, nil
+}
+
 // Superseded receives after a transaction met another version than this process has switched to. Its capacity is one, since one
 // signal means the same as several; it is never closed.
 func (s *Gate) Superseded() <-chan struct{} { return s.superseded }

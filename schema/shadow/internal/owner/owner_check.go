@@ -15,8 +15,8 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/cascade"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
+	"github.com/db-controller/db-controller/schema/shadow/internal/prepare"
 	"github.com/db-controller/db-controller/schema/shadow/internal/read"
-	"github.com/db-controller/db-controller/schema/shadow/internal/write"
 )
 
 const (
@@ -326,8 +326,8 @@ WHERE w.seq = ANY ($1) AND w.action = {check_owners}`)
 // askedOwners are the owner references of the questions: an answer counts only for a reference that is unchanged.
 type askedOwners struct {
 	service string
-	rows    []write.OwnerRow  // one for each question
-	pieces  map[int64][]int64 // ownee → work
+	rows    []prepare.OwnerRow // one for each question
+	pieces  map[int64][]int64  // ownee → work
 }
 
 // OwnersToCheck reads the owner references to a deployment of the ownees of some pieces of work.
@@ -385,7 +385,7 @@ func (s *Owners) settleOwners(ctx context.Context, c *askedOwners, answers *peer
 		return nil, fmt.Errorf("the owners' deployment sent %d answers to %d questions", len(answers.Answers), len(c.rows))
 	}
 	d := &ownerDecisions{
-		asked: map[write.OwnerKey]write.OwnerRow{}, lost: map[write.OwnerKey]bool{}, pins: map[write.OwnerKey]cascade.Pin{},
+		asked: map[prepare.OwnerKey]prepare.OwnerRow{}, lost: map[prepare.OwnerKey]bool{}, pins: map[prepare.OwnerKey]cascade.Pin{},
 		causes: map[uuid.UUID]*schema.Cause{}, open: map[int64]bool{}, generation: answers.Generation,
 	}
 	for i, r := range c.rows {
@@ -411,9 +411,9 @@ func (s *Owners) settleOwners(ctx context.Context, c *askedOwners, answers *peer
 
 // ownerDecisions are the changes of owner references that some answers cause.
 type ownerDecisions struct {
-	asked      map[write.OwnerKey]write.OwnerRow
-	lost       map[write.OwnerKey]bool
-	pins       map[write.OwnerKey]cascade.Pin
+	asked      map[prepare.OwnerKey]prepare.OwnerRow
+	lost       map[prepare.OwnerKey]bool
+	pins       map[prepare.OwnerKey]cascade.Pin
 	causes     map[uuid.UUID]*schema.Cause
 	ownees     []int64        // of changed owner references
 	open       map[int64]bool // ownees that have to be asked about again
@@ -421,7 +421,7 @@ type ownerDecisions struct {
 }
 
 // add decides by the answer to the question about one owner reference.
-func (d *ownerDecisions) add(ctx context.Context, s *Owners, service string, r write.OwnerRow, a peer.OwnerAnswer) error {
+func (d *ownerDecisions) add(ctx context.Context, s *Owners, service string, r prepare.OwnerRow, a peer.OwnerAnswer) error {
 	d.asked[r.Key()] = r
 	switch a.Verdict {
 	case peer.OwnerExists:
@@ -455,7 +455,7 @@ func (d *ownerDecisions) add(ctx context.Context, s *Owners, service string, r w
 
 // current reports whether an owner reference is the one that was asked about. An answer does not apply to a reference that was
 // written again, or whose flags changed, after the question, nor when it is older than a switch that is already stored here.
-func (d *ownerDecisions) current(r write.OwnerRow) bool {
+func (d *ownerDecisions) current(r prepare.OwnerRow) bool {
 	a, ok := d.asked[r.Key()]
 	if ok && (!a.CreatedAt.Equal(r.CreatedAt) || a.Flags != r.Flags || r.Generation > d.generation) {
 		d.open[r.OwneeID], ok = true, false
@@ -463,9 +463,9 @@ func (d *ownerDecisions) current(r write.OwnerRow) bool {
 	return ok
 }
 
-func (d *ownerDecisions) isLost(r write.OwnerRow) bool { return d.lost[r.Key()] && d.current(r) }
+func (d *ownerDecisions) isLost(r prepare.OwnerRow) bool { return d.lost[r.Key()] && d.current(r) }
 
-func (d *ownerDecisions) pin(r write.OwnerRow) (cascade.Pin, bool) {
+func (d *ownerDecisions) pin(r prepare.OwnerRow) (cascade.Pin, bool) {
 	p, ok := d.pins[r.Key()]
 	return p, ok && d.current(r)
 }

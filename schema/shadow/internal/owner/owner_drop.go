@@ -16,8 +16,8 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/cascade"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
+	"github.com/db-controller/db-controller/schema/shadow/internal/prepare"
 	"github.com/db-controller/db-controller/schema/shadow/internal/read"
-	"github.com/db-controller/db-controller/schema/shadow/internal/write"
 )
 
 const (
@@ -96,7 +96,7 @@ func newOwnerDrop(deployment int32, owners []schema.Deletion) *ownerDrop {
 	for i, o := range owners {
 		deleted[i], causes[o.UID] = o.UID, o.Cause
 	}
-	return &ownerDrop{deployment: deployment, deleted: deleted, change: cascade.OwnerChange{Causes: causes, Lost: func(r write.OwnerRow) bool {
+	return &ownerDrop{deployment: deployment, deleted: deleted, change: cascade.OwnerChange{Causes: causes, Lost: func(r prepare.OwnerRow) bool {
 		_, gone := causes[r.UID]
 		return gone && r.DeploymentID == deployment
 	}}}

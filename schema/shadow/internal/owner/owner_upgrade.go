@@ -14,7 +14,7 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/cascade"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
-	"github.com/db-controller/db-controller/schema/shadow/internal/write"
+	"github.com/db-controller/db-controller/schema/shadow/internal/prepare"
 )
 
 const (
@@ -89,7 +89,7 @@ type ownerUpgrade struct {
 }
 
 func (s *Owners) upgradeSome(ctx context.Context, tx pgx.Tx, u ownerUpgrade, ownees []int64) error {
-	err := s.cascade.ChangeOwners(ctx, tx, slices.Clone(ownees), cascade.OwnerChange{Version: u.version, Generation: u.generation, Pin: func(r write.OwnerRow) (cascade.Pin, bool) {
+	err := s.cascade.ChangeOwners(ctx, tx, slices.Clone(ownees), cascade.OwnerChange{Version: u.version, Generation: u.generation, Pin: func(r prepare.OwnerRow) (cascade.Pin, bool) {
 		if r.DeploymentID != u.deployment || !r.Checked || r.Generation >= u.generation {
 			return cascade.Pin{}, false
 		}

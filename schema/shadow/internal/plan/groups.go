@@ -13,9 +13,9 @@ import (
 // maxSamples is the number of names listed for a group.
 const maxSamples = 3
 
-// PlanGroup summarizes resources of one kind in one deployment that are removed, or lose a value, because of the same parent group
+// Group summarises resources of one kind in one deployment that are removed, or lose a value, because of the same parent group
 // by the same path and behaviour.
-type PlanGroup struct {
+type Group struct {
 	Parent     int // index of the parent group; -1 for the deleted resource itself
 	Deployment schema.DeploymentID
 	Kind       string
@@ -31,7 +31,7 @@ type DeletePlan struct {
 	// Refusal is the error that the delete would fail with now; nil when it would be accepted.
 	Refusal error
 	// Groups are ordered parents first; the first is the deleted resource itself.
-	Groups   []PlanGroup
+	Groups   []Group
 	Blockers []PlannedBlocker
 	// Unasked are the deployments that could not be asked, with the reason.
 	Unasked []peer.Unasked
@@ -51,8 +51,8 @@ type PlannedBlocker struct {
 	Refuses bool
 }
 
-// Groups summarizes the resources that a walk found as a tree.
-func (w *Walk) Groups() []PlanGroup {
+// Groups summarises the resources that a walk found as a tree.
+func (w *Walk) Groups() []Group {
 	type key struct {
 		parent     int
 		deployment schema.DeploymentID
@@ -60,7 +60,7 @@ func (w *Walk) Groups() []PlanGroup {
 		behaviour  schema.Behaviour
 		unset      bool
 	}
-	var groups []PlanGroup
+	var groups []Group
 	at := map[key]int{}
 	groupOf := map[peer.PlanTarget]int{}
 	put := func(d schema.DeploymentID, kind, name string, via peer.Via, unset bool) int {
@@ -76,7 +76,7 @@ func (w *Walk) Groups() []PlanGroup {
 		if !ok {
 			i = len(groups)
 			at[k] = i
-			groups = append(groups, PlanGroup{Parent: k.parent, Deployment: d, Kind: kind, Path: via.Path, Behaviour: via.Behaviour, Unset: unset})
+			groups = append(groups, Group{Parent: k.parent, Deployment: d, Kind: kind, Path: via.Path, Behaviour: via.Behaviour, Unset: unset})
 		}
 		g := &groups[i]
 		if g.Count++; len(g.Samples) < maxSamples {

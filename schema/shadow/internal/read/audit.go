@@ -101,7 +101,7 @@ func (s *Reader) ListShadows(ctx context.Context, kindName, token string, limit 
 	for i, x := range found {
 		ids[i] = x.ID
 	}
-	held, err := ReadHeld(ctx, s.Pool, ids)
+	held, err := Held(ctx, s.Pool, ids)
 	if err != nil {
 		return nil, "", err
 	}

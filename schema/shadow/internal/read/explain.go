@@ -29,7 +29,7 @@ type Explanation struct {
 
 // ExplainedReason is one reason.
 type ExplainedReason struct {
-	// Type is BLOCKED, WAITING, PROTECTED, TENTATIVE, OWNER, or the name of outstanding work.
+	// Type is BLOCKED, WAITING, PROTECTED, TENTATIVE, DELEGATED, OWNER, or the name of outstanding work.
 	Type    string
 	Message string
 	Since   time.Time // zero: unknown
@@ -47,6 +47,11 @@ SELECT id, uid, state, updated_at, block_deletion FROM dbcontroller.shadow WHERE
 SELECT '//' || d.service || '/' || d.region || '/' || b.holder_name, f.path, b.expires_at, ` + db.ExpiredSQL + `$2::interval), b.attempt
 FROM dbcontroller.blockade b JOIN dbcontroller.deployment d ON d.id = b.deployment_id JOIN dbcontroller.field f ON f.id = b.field_id
 WHERE b.target_id = $1 AND b.expires_at IS NOT NULL ORDER BY b.expires_at LIMIT 20`
+
+	explainRightsSQL = `
+SELECT DISTINCT d.service || '/' || d.region
+FROM dbcontroller.blockade b JOIN dbcontroller.shadow s ON s.id = b.target_id AND s.uid = b.holder_uid JOIN dbcontroller.deployment d ON d.id = b.deployment_id
+WHERE b.target_id = $1 ORDER BY 1`
 
 	explainOwnersSQL = `
 SELECT '//' || d.service || '/' || d.region || '/' || o.name, k.kind, o.flags, o.created_at, o.created_at + $2 <= now(), o.uid
@@ -96,6 +101,7 @@ func (s *Reader) Explain(ctx context.Context, name string) (*Explanation, error)
 	}
 	for _, part := range []func(context.Context, int64) error{
 		func(ctx context.Context, id int64) error { return e.tentative(ctx, s, id) },
+		func(ctx context.Context, id int64) error { return e.rights(ctx, s, id) },
 		func(ctx context.Context, id int64) error { return e.dangling(ctx, s, id) },
 		func(ctx context.Context, id int64) error { return e.owners(ctx, s, id) },
 		func(ctx context.Context, id int64) error { return e.work(ctx, s, id) },
@@ -122,6 +128,20 @@ func (e *Explanation) tentative(ctx context.Context, s *Reader, id int64) error 
 			message = fmt.Sprintf("%s (%s) may refer to it: its deployment has not answered about attempt %s yet", holder, path, attempt)
 		}
 		e.Reasons = append(e.Reasons, ExplainedReason{Type: "TENTATIVE", Message: message, Since: peer.AttemptTime(attempt)})
+		return nil
+	})
+	return err
+}
+
+// rights adds the deployments that may block the resource without asking.
+func (e *Explanation) rights(ctx context.Context, s *Reader, id int64) error {
+	rows, err := s.Pool.Query(ctx, explainRightsSQL, id)
+	if err != nil {
+		return err
+	}
+	var holder string
+	_, err = pgx.ForEachRow(rows, []any{&holder}, func() error {
+		e.Reasons = append(e.Reasons, ExplainedReason{Type: "DELEGATED", Message: holder + " may block it without asking; a delete asks there for what was written so"})
 		return nil
 	})
 	return err

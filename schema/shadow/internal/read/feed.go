@@ -13,15 +13,14 @@ import (
 
 	"github.com/db-controller/db-controller/internal/feed"
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/grant"
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
 )
 
-var (
-	// ErrSlow reports that the reader of a watch took too long to take a delivery: open the watch again.
-	ErrSlow = feed.ErrSlow
-)
+// ErrSlow reports that the reader of a watch took too long to take a delivery: open the watch again.
+var ErrSlow = feed.ErrSlow
 
 const (
 	beginSinceSQL = feed.SinceBegin + `dbcontroller.meta` + feed.SinceJoin
@@ -59,6 +58,12 @@ func Followed(g *gate.Gate, err error) error {
 		return g.RecoveringSelf()
 	}
 	return err
+}
+
+// CheckKept fails, with ErrReset, when a token that a holder's deployment has kept of its watch of deletions is ahead of this
+// database: an older copy has taken its place, and a new epoch begins.
+func (s *Reader) CheckKept(ctx context.Context, holder schema.DeploymentID, token string) error {
+	return Followed(s.gate, s.Feeds.CheckAhead(ctx, token, NoticesFilter(holder)))
 }
 
 // WatchDeletions delivers the notices of a holder's deployment: the deletions that it has not acknowledged.
@@ -142,7 +147,7 @@ func (s *Reader) WatchResources(ctx context.Context, kindName, filter, token str
 type WatchRequest struct {
 	Kind, Filter, Token string
 	// Within are the names that the caller may read; a token is bound to them. Others are not delivered, not even as gone.
-	Within schema.Within
+	Within grant.Within
 }
 
 // bound is what the watch's tokens are bound to, beside the caller.
@@ -201,7 +206,7 @@ func WatchResourcesAs[T any](ctx context.Context, s *Reader, req WatchRequest, a
 }
 
 // readable returns the condition of the names that a watch is limited to; its parameters follow those of the filter.
-func (s *Reader) readable(ctx context.Context, v *db.Version, names schema.Within, filter *condition) (string, error) {
+func (s *Reader) readable(ctx context.Context, v *db.Version, names grant.Within, filter *condition) (string, error) {
 	if names == nil {
 		return "", nil
 	}

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/genproto/googleapis/api/expr/v1alpha1"
 
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/grant"
 	"github.com/db-controller/db-controller/schema/peer"
 )
 
@@ -67,7 +68,7 @@ func (s *Reader) compile(filter string, first int) (*condition, error) {
 
 // within adds the condition that a resource is one of the names that its kind is limited to. Nil adds nothing. It follows the
 // condition of a filter.
-func (c *condition) within(names schema.Within, ids []int32, kinds []string) {
+func (c *condition) within(names grant.Within, ids []int32, kinds []string) {
 	if names == nil {
 		return
 	}

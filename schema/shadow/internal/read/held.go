@@ -41,8 +41,8 @@ func scanHeld(row pgx.CollectableRow) (h HeldReference, err error) {
 	return h, err
 }
 
-// ReadHeld reads the references of holders, by holder id.
-func ReadHeld(ctx context.Context, q db.Querier, holders []int64) (map[int64][]HeldReference, error) {
+// Held reads the references of holders, by holder id.
+func Held(ctx context.Context, q db.Querier, holders []int64) (map[int64][]HeldReference, error) {
 	rows, err := q.Query(ctx, selectHeldSQL, holders)
 	if err != nil {
 		return nil, fmt.Errorf("read references: %w", err)

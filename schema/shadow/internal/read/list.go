@@ -14,7 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/grant"
 	"github.com/db-controller/db-controller/schema/peer"
 )
 
@@ -26,7 +26,7 @@ type ListRequest struct {
 	Filter  string // AIP-160
 	OrderBy string // AIP-132; empty: by kind and name
 	// Within are the names that the caller may read. A page token is valid whatever they are: they may change between pages.
-	Within schema.Within
+	Within grant.Within
 }
 
 // cursor is a page token: the last resource of the page before, and the values of its sort keys.

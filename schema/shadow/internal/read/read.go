@@ -20,7 +20,9 @@ WHERE s.kind_id = $1 AND s.name = $2 AND NOT s.hidden`
 )
 
 var conditionsSQL = db.Codes(`
-SELECT 'BLOCKED', d.service || '/' || d.region, count(*), min('//' || d.service || '/' || d.region || '/' || b.holder_name || ' (' || f.path || ')')
+SELECT 'BLOCKED', d.service || '/' || d.region, count(*), min(CASE WHEN b.holder_uid = s.uid
+        THEN 'references of ' || d.service || '/' || d.region || ' under its right to block'
+        ELSE '//' || d.service || '/' || d.region || '/' || b.holder_name || ' (' || f.path || ')' END)
 FROM dbcontroller.blockade b JOIN dbcontroller.deployment d ON d.id = b.deployment_id JOIN dbcontroller.field f ON f.id = b.field_id
 JOIN dbcontroller.shadow s ON s.id = b.target_id
 WHERE s.kind_id = $1 AND s.name = $2 AND s.state = {deleting} GROUP BY 2

@@ -15,18 +15,18 @@ import (
 // CauseRow scans causeColumnsSQL: a row of cause, or nulls.
 type CauseRow struct {
 	id, rootUID, requestID *uuid.UUID
-	actor, root            *string
+	actor, root, trace     *string
 	at                     *time.Time
 }
 
 // Select list and joins for the cause of the deletion of a shadow s in DELETING.
 const (
-	CauseColumnsSQL = `x.deletion_id, x.actor, x.root, x.root_uid, x.request_id, x.at`
+	CauseColumnsSQL = `x.deletion_id, x.actor, x.root, x.root_uid, x.request_id, x.at, x.trace_parent`
 	CauseOfSQL      = ` LEFT JOIN dbcontroller.removal r ON r.name = s.name AND r.uid = s.uid LEFT JOIN dbcontroller.cause x ON x.id = r.cause_id `
 )
 
 func (r *CauseRow) Dest() []any {
-	return []any{&r.id, &r.actor, &r.root, &r.rootUID, &r.requestID, &r.at}
+	return []any{&r.id, &r.actor, &r.root, &r.rootUID, &r.requestID, &r.at, &r.trace}
 }
 
 // Cause returns nil when no cause is stored.
@@ -37,6 +37,9 @@ func (r *CauseRow) Cause() *schema.Cause {
 	c := &schema.Cause{ID: *r.id, Actor: *r.actor, Root: *r.root, RootUID: *r.rootUID, At: *r.at}
 	if r.requestID != nil {
 		c.RequestID = *r.requestID
+	}
+	if r.trace != nil {
+		c.TraceParent = *r.trace
 	}
 	return c
 }

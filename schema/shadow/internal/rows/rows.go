@@ -33,8 +33,19 @@ func New(d *db.DB) *Rows { return &Rows{DB: d} }
 const selectAttachmentsSQL = `SELECT kind_id, kind, definition, filled, complete FROM dbcontroller.attachment WHERE ready`
 
 // Load reads which tables are attached.
-func (s *Rows) Load(ctx context.Context) error {
-	found, err := s.Pool.Query(ctx, selectAttachmentsSQL)
+func (s *Rows) Load(ctx context.Context) error { return s.load(ctx, s.Pool) }
+
+// Refresh reads which tables are attached in a transaction that may delete or change rows: a process that has just started, or has not
+// noticed an attach or a detach of the last seconds, would leave rows behind, or delete rows that are nobody's business any more.
+func (s *Rows) Refresh(ctx context.Context, tx pgx.Tx) error {
+	if v := s.Version.Load(); (v == nil || !v.Tables) && len(s.Tables()) == 0 {
+		return nil
+	}
+	return s.load(ctx, tx)
+}
+
+func (s *Rows) load(ctx context.Context, q db.Querier) error {
+	found, err := q.Query(ctx, selectAttachmentsSQL)
 	if err != nil {
 		return fmt.Errorf("read the attached tables: %w", err)
 	}
@@ -206,6 +217,13 @@ WITH i AS (
     SELECT uid, revision, generation, kind_id, created_at, name, NULL::jsonb AS labels, '{}'::jsonb AS body, NULL::jsonb AS owners, block_deletion FROM s
 ) AS created`))
 
+// A transaction of the users with an older snapshot would not see what is established here: the new version of the shadow fails it.
+const touchShadowsSQL = `
+WITH locked AS (
+    SELECT id FROM dbcontroller.shadow WHERE kind_id = $1 AND name = ANY ($2) ORDER BY id FOR NO KEY UPDATE
+)
+UPDATE dbcontroller.shadow s SET updated_at = s.updated_at FROM locked WHERE s.id = locked.id`
+
 // Ensure locks the rows among some targets against deletion, and gives those that exist a shadow. It returns the targets whose row
 // does not exist. It fails with db.CodeLockNotAvailable when a transaction that deletes one of them takes long.
 func (s *Rows) Ensure(ctx context.Context, tx pgx.Tx, targets []Key) (absent []Key, err error) {
@@ -226,7 +244,7 @@ func (s *Rows) Ensure(ctx context.Context, tx pgx.Tx, targets []Key) (absent []K
 				absent = append(absent, Key{t.KindID, name})
 			}
 		}
-		if err := s.insertShadows(ctx, tx, t.KindID, there); err != nil {
+		if err := s.giveShadows(ctx, tx, t.KindID, there); err != nil {
 			return err
 		}
 		_, err = tx.Exec(ctx, `SET LOCAL lock_timeout TO DEFAULT`)
@@ -235,15 +253,18 @@ func (s *Rows) Ensure(ctx context.Context, tx pgx.Tx, targets []Key) (absent []K
 	return absent, err
 }
 
-func (s *Rows) insertShadows(ctx context.Context, tx pgx.Tx, kindID int32, names []string) error {
+func (s *Rows) giveShadows(ctx context.Context, tx pgx.Tx, kindID int32, names []string) error {
 	slices.Sort(names) // two transactions that insert the same shadows wait for one another in one order
 	names = slices.Compact(names)
 	uids, shards := make([]uuid.UUID, len(names)), make([]int16, len(names))
 	for i, name := range names {
 		uids[i], shards[i] = uuid.Must(uuid.NewV7()), int16(schema.Shard(name))
 	}
-	if _, err := tx.Exec(ctx, insertShadowsSQL, uids, names, shards, kindID); err != nil {
-		return fmt.Errorf("insert shadows of rows: %w", err)
+	b := &pgx.Batch{}
+	b.Queue(touchShadowsSQL, kindID, names)
+	b.Queue(insertShadowsSQL, uids, names, shards, kindID)
+	if err := tx.SendBatch(ctx, b).Close(); err != nil {
+		return fmt.Errorf("give rows shadows: %w", err)
 	}
 	return nil
 }
@@ -336,4 +357,23 @@ func (s *Rows) Unset(ctx context.Context, tx pgx.Tx, kindID int32, path string, 
 		return fmt.Errorf("set %s of %s to NULL: %w", path, t.Definition.Table, err)
 	}
 	return nil
+}
+
+// arrays returns the parameters for some names, and their indexes. Names that no row can have are left out.
+func (t *Table) arrays(names []string) (args []any, at []int) {
+	columns := make([][]string, len(t.Definition.Key))
+	for i, name := range names {
+		key, ok := t.Definition.RowKey(name)
+		if !ok {
+			continue
+		}
+		at = append(at, i)
+		for c := range columns {
+			columns[c] = append(columns[c], key[c])
+		}
+	}
+	for _, c := range columns {
+		args = append(args, c)
+	}
+	return args, at
 }

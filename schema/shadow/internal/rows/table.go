@@ -44,6 +44,16 @@ func newTable(kindID int32, kind string, d schema.Definition) *Table {
 	return t
 }
 
+// Declared returns the kind of the model that declares the table as it is attached; nil when none does.
+func (t *Table) Declared(model *schema.Model) *schema.KindModel {
+	for _, name := range model.KindNames() {
+		if kind, err := model.Kind(name); err == nil && kind.Table != nil && t.Definition.Describes(kind) {
+			return kind
+		}
+	}
+	return nil
+}
+
 // keys returns the parameters, an array of texts for each key column, as the relation i (k1, k2, …, n).
 func (t *Table) keys() string {
 	var arrays, names []string
@@ -97,25 +107,6 @@ func (t *Table) values() string {
 		}
 	}
 	return "ARRAY[" + strings.Join(texts, ", ") + "]::text[]"
-}
-
-// arrays returns the parameters for some names, and their indexes. Names that no row can have are left out.
-func (t *Table) arrays(names []string) (args []any, at []int) {
-	columns := make([][]string, len(t.Definition.Key))
-	for i, name := range names {
-		key, ok := t.Definition.RowKey(name)
-		if !ok {
-			continue
-		}
-		at = append(at, i)
-		for c := range columns {
-			columns[c] = append(columns[c], key[c])
-		}
-	}
-	for _, c := range columns {
-		args = append(args, c)
-	}
-	return args, at
 }
 
 // Body returns the body of a row with these values: the full name of the target for each reference.

@@ -30,6 +30,17 @@ JOIN dbcontroller.holder_entry e ON e.target_id = s.id AND e.deployment_id = $2
 WHERE s.id = ANY ($1) AND s.state = {active} AND s.kind_id = ANY ($3)
     AND NOT EXISTS (SELECT FROM dbcontroller.closing c WHERE c.target_id = s.id AND ` + ClosesSQL + `)`)
 
+// delegates reports whether a service gets delegations of resources of a kind.
+func (s *Keeper) delegates(kind *schema.KindModel, service string) bool {
+	return s.Cfg.Delegations && !kind.DelegationNone && !kind.Unconstrained && referableBy(kind, service, s.Self.Service, false)
+}
+
+// mayBlock reports whether a service gets the right to block resources of a kind without asking. For rows of a table it does not: the
+// trigger that refuses their deletion cannot recall a right.
+func (s *Keeper) mayBlock(kind *schema.KindModel, service string) bool {
+	return s.delegates(kind, service) && kind.Table == nil
+}
+
 // delegatedKinds returns the kinds of which a service gets delegations.
 func (s *Keeper) delegatedKinds(ctx context.Context, service string) ([]int32, error) {
 	v, err := s.Current()
@@ -42,7 +53,7 @@ func (s *Keeper) delegatedKinds(ctx context.Context, service string) ([]int32, e
 		if err != nil {
 			return nil, err
 		}
-		if kind.DelegationNone || kind.Unconstrained || !referableBy(kind, service, s.Self.Service, false) {
+		if !s.delegates(kind, service) {
 			continue
 		}
 		id, err := s.Names.Kind(ctx, kind.ID)
@@ -54,15 +65,35 @@ func (s *Keeper) delegatedKinds(ctx context.Context, service string) ([]int32, e
 	return out, nil
 }
 
-// knowsRightsSQL is true when every process of the deployment ends its rights before it acts upon a deletion.
-const knowsRightsSQL = `NOT EXISTS (SELECT FROM dbcontroller.member WHERE NOT delegates)`
-
 // The turn comes from before the question: if the row gets another one meanwhile, the answer does not fit any more.
 var selectDelegableSQL = db.Codes(`
 SELECT DISTINCT f.id, f.uid, f.turn
 FROM dbcontroller.reference r JOIN dbcontroller.foreign_target f ON f.id = r.target_id
 WHERE r.attempt = ANY ($1) AND f.deployment_id = $2 AND r.behaviour NOT IN ({block}, {allow_dangling})
-    AND NOT (` + db.RightCountsSQL + `) AND ` + knowsRightsSQL)
+    AND NOT (` + db.RightCountsSQL + `) AND ` + db.KnowsRightsSQL)
+
+// Targets with many blocking references from here: they cannot be deleted anyway, so that the right to block them costs nobody anything.
+var selectWantedSQL = db.Codes(`
+SELECT DISTINCT f.id
+FROM dbcontroller.reference r JOIN dbcontroller.foreign_target f ON f.id = r.target_id
+WHERE r.attempt = ANY ($1) AND f.deployment_id = $2 AND r.behaviour = {block} AND NOT (` + db.BlockRightCountsSQL + `) AND ` + db.KnowsBlockRightsSQL + `
+    AND $3 <= (SELECT count(*) FROM (SELECT FROM dbcontroller.reference c WHERE c.target_id = f.id AND c.behaviour = {block} LIMIT $3) AS c)`)
+
+// wanted returns the targets of attempts that this deployment wants the right to block.
+func (s *Keeper) wanted(ctx context.Context, deployment int32, attempts []peer.AttemptID) ([]int64, error) {
+	if !s.Cfg.Delegations || s.Cfg.Limits.BlockRightFrom <= 0 || len(attempts) == 0 {
+		return nil, nil
+	}
+	rows, err := s.Pool.Query(ctx, selectWantedSQL, attempts, deployment, s.Cfg.Limits.BlockRightFrom)
+	if err != nil {
+		return nil, fmt.Errorf("read the targets of attempts: %w", err)
+	}
+	out, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	if err != nil {
+		return nil, fmt.Errorf("read the targets of attempts: %w", err)
+	}
+	return out, nil
+}
 
 // delegable returns the targets of attempts whose delegation this deployment lacks.
 func (s *Keeper) delegable(ctx context.Context, deployment int32, attempts []peer.AttemptID) ([]peer.Delegable, error) {
@@ -81,13 +112,11 @@ func (s *Keeper) delegable(ctx context.Context, deployment int32, attempts []pee
 }
 
 const (
-	lockDelegableSQL = `SELECT id FROM dbcontroller.foreign_target WHERE id = ANY ($1) ORDER BY id FOR NO KEY UPDATE`
-
 	// After the locks, and after the version's lock: a process without rights that joins meanwhile is visible, or waits.
 	takeRightsSQL = `
 UPDATE dbcontroller.foreign_target f SET acting_epoch = @epoch, acting_own = @own
 FROM unnest(@ids::bigint[], @turns::bigint[]) AS i (id, turn)
-WHERE f.id = i.id AND f.turn = i.turn AND ` + knowsRightsSQL
+WHERE f.id = i.id AND f.turn = i.turn AND ` + db.KnowsRightsSQL
 )
 
 // takeDelegations ends the work of confirms and takes the rights that were granted, in one transaction: of those rows that have
@@ -103,7 +132,7 @@ func (s *Keeper) takeDelegations(ctx context.Context, m *peer.Messages) error {
 	err := s.InTx(ctx, db.NoFeed, func(tx pgx.Tx) error {
 		b := &pgx.Batch{}
 		b.Queue(gate.ShareVersionSQL, gate.VersionLock)
-		b.Queue(lockDelegableSQL, ids)
+		b.Queue(db.LockRightsSQL, ids)
 		b.Queue(takeRightsSQL, db.Named{"ids": ids, "turns": turns, "epoch": m.Confirmed.Epoch, "own": m.Epoch})
 		b.Queue(db.DoneSQL, m.Seqs)
 		return tx.SendBatch(ctx, b).Close()
@@ -115,11 +144,12 @@ func (s *Keeper) takeDelegations(ctx context.Context, m *peer.Messages) error {
 }
 
 const (
-	hasRightsSQL = `SELECT EXISTS (SELECT FROM dbcontroller.foreign_target WHERE deployment_id = $1 AND acting_epoch IS NOT NULL)`
+	hasRightsSQL = `SELECT EXISTS (SELECT FROM dbcontroller.foreign_target WHERE deployment_id = $1 AND (acting_epoch IS NOT NULL OR block_epoch IS NOT NULL))`
 
 	endRightsOfSQL = `
-UPDATE dbcontroller.foreign_target SET acting_epoch = NULL, acting_own = NULL, turn = nextval('dbcontroller.object_id')
-WHERE deployment_id = $1 AND acting_epoch IS NOT NULL`
+UPDATE dbcontroller.foreign_target
+SET acting_epoch = NULL, acting_own = NULL, block_epoch = NULL, block_own = NULL, turn = nextval('dbcontroller.object_id')
+WHERE deployment_id = $1 AND (acting_epoch IS NOT NULL OR block_epoch IS NOT NULL)`
 )
 
 // DecommissionedBy ends all rights to refer to targets of a deployment that refuses this one, because an operator has decommissioned
@@ -152,12 +182,14 @@ type Delegations struct {
 	Deployment schema.DeploymentID
 	// ActingHeld is the number of targets there to which this deployment may refer by acting references without asking.
 	ActingHeld int64
+	// BlockHeld is the number of targets there that this deployment may block without asking.
+	BlockHeld int64
 }
 
 const selectDelegationsSQL = `
-SELECT d.service, d.region, count(*)
+SELECT d.service, d.region, count(*) FILTER (WHERE ` + db.RightCountsSQL + `), count(*) FILTER (WHERE ` + db.BlockRightCountsSQL + `)
 FROM dbcontroller.foreign_target f JOIN dbcontroller.deployment d ON d.id = f.deployment_id
-WHERE ` + db.RightCountsSQL + ` AND NOT EXISTS (SELECT FROM dbcontroller.decommissioned x WHERE x.deployment_id = d.id)
+WHERE (` + db.RightCountsSQL + ` OR ` + db.BlockRightCountsSQL + `) AND NOT EXISTS (SELECT FROM dbcontroller.decommissioned x WHERE x.deployment_id = d.id)
 GROUP BY 1, 2 ORDER BY 1, 2`
 
 // Delegations counts the rights that count now, by deployment.
@@ -167,7 +199,7 @@ func (s *Keeper) Delegations(ctx context.Context) ([]Delegations, error) {
 		return nil, fmt.Errorf("count delegations: %w", err)
 	}
 	out, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (d Delegations, err error) {
-		return d, row.Scan(&d.Deployment.Service, &d.Deployment.Region, &d.ActingHeld)
+		return d, row.Scan(&d.Deployment.Service, &d.Deployment.Region, &d.ActingHeld, &d.BlockHeld)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("count delegations: %w", err)

@@ -2,6 +2,7 @@ package target
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -24,13 +25,12 @@ const (
 
 const (
 	// The lock returns the newest version of each row, which stays valid until the commit: a delete takes FOR UPDATE first.
-	lockEstablishedSQL = selectEstablishedSQL + ` FOR SHARE OF s`
-
-	selectEstablishedSQL = `
+	lockEstablishedSQL = `
 SELECT i.n, s.id, s.uid, s.state, EXISTS (SELECT FROM dbcontroller.closing c WHERE c.target_id = s.id AND ` + ClosesSQL + `)
 FROM unnest($1::int[], $2::text[]) WITH ORDINALITY AS i (kind_id, name, n)
 JOIN dbcontroller.shadow s ON s.kind_id = i.kind_id AND s.name = i.name
-ORDER BY s.id`
+ORDER BY s.id
+FOR SHARE OF s`
 
 	selectAdmissionSQL = `SELECT now(), ` + gate.PresentSQL + `, ` + gate.RunningColumns + ` FROM dbcontroller.meta m`
 
@@ -56,72 +56,71 @@ WHERE EXISTS (
         AND b.deployment_id = $4 AND b.behaviour = {block} AND b.expires_at IS NULL
 )`)
 
-// WouldEstablish returns the targets' uids and this deployment's version, or the *RefusedError that Establish would
-// return now. It stores nothing and locks nothing.
-func (s *Keeper) WouldEstablish(ctx context.Context, holder schema.DeploymentID, refs []peer.EstablishReference) ([]uuid.UUID, string, error) {
-	ids, err := s.establishIDs(ctx, holder, refs)
+var errOnlyValidated = errors.New("validated: the transaction is rolled back")
+
+// WouldEstablish returns the answer that Establish would give now, or fails as it would: its transaction runs, and is rolled back.
+func (s *Keeper) WouldEstablish(ctx context.Context, holder schema.DeploymentID, attempt peer.AttemptID, refs []peer.EstablishReference) (*peer.Established, error) {
+	e, reserved, err := s.establishmentOf(ctx, holder, attempt, refs)
 	if err != nil {
-		return nil, "", err
+		return nil, err
 	}
-	uids, refused := make([]uuid.UUID, len(refs)), make([]peer.Reason, len(refs))
-	for i := range refused {
-		refused[i] = ids.missing(i)
+	defer reserved.giveBack()
+	err = s.InTx(ctx, db.NoFeed, func(tx pgx.Tx) error {
+		if err := s.establish(ctx, tx, e, db.Stay); err != nil {
+			return err
+		}
+		return errOnlyValidated
+	})
+	if !errors.Is(err, errOnlyValidated) {
+		return nil, err
 	}
-	rows, err := s.Pool.Query(ctx, selectEstablishedSQL, ids.targetKinds, ids.targetNames)
-	if err != nil {
-		return nil, "", fmt.Errorf("read targets: %w", err)
-	}
-	var n, id int64
-	var uid uuid.UUID
-	var state peer.State
-	var closing bool
-	if _, err := pgx.ForEachRow(rows, []any{&n, &id, &uid, &state, &closing}, func() error {
-		uids[n-1], refused[n-1] = uid, refusalOf(refs[n-1], uid, state, closing)
-		return nil
-	}); err != nil {
-		return nil, "", fmt.Errorf("read targets: %w", err)
-	}
-	if err := s.foundRows(ctx, ids, refused); err != nil {
-		return nil, "", err
-	}
-	v, err := s.Current()
-	if err != nil {
-		return nil, "", err
-	}
-	return uids, v.Model.Descriptor.Version, s.refusals(refs, refused)
+	return e.answer(), nil
 }
 
 // Establish inserts a tentative blockade for each reference of a holder's attempt, all or none. References of every
 // behaviour get one, since the target must not be deleted before the holder's commit. It fails with *RefusedError, which
 // names every refused target.
 func (s *Keeper) Establish(ctx context.Context, holder schema.DeploymentID, attempt peer.AttemptID, refs []peer.EstablishReference) (*peer.Established, error) {
-	selfEpoch := s.gate.PresentEpoch()
-	deployment, err := s.Names.Deployment(ctx, holder)
+	e, reserved, err := s.establishmentOf(ctx, holder, attempt, refs)
 	if err != nil {
 		return nil, err
 	}
-	done, err := s.admit(ctx, deployment, refs) // before names of the holders are stored
-	if err != nil {
+	defer reserved.done()
+	if err := s.gate.SetFlag(ctx, gate.NoteReferredSQL, e.ids.holder); err != nil {
 		return nil, err
-	}
-	defer done()
-	ids, err := s.establishIDs(ctx, holder, refs)
-	if err != nil {
-		return nil, err
-	}
-	if err := s.gate.SetFlag(ctx, gate.NoteReferredSQL, deployment); err != nil {
-		return nil, err
-	}
-	e := &establishment{
-		epoch: selfEpoch, holder: holder, attempt: attempt, refs: refs, ids: ids,
-		checkDatabase: func(known *uuid.UUID) error { return gate.CheckCallerDatabase(ctx, holder, known) },
 	}
 	err = s.establishSoon(ctx, e)
 	crash.At("crash-establish-committed")
 	if err != nil {
 		return nil, err
 	}
-	return &peer.Established{UIDs: e.uids, Version: e.running.Version, Epoch: selfEpoch}, nil
+	return e.answer(), nil
+}
+
+// establishmentOf reserves the quota of a call, and looks up its ids. When the ids cannot be looked up, nothing stays reserved.
+func (s *Keeper) establishmentOf(ctx context.Context, holder schema.DeploymentID, attempt peer.AttemptID, refs []peer.EstablishReference) (*establishment, reservation, error) {
+	selfEpoch := s.gate.PresentEpoch()
+	deployment, err := s.Names.Deployment(ctx, holder)
+	if err != nil {
+		return nil, reservation{}, err
+	}
+	reserved, err := s.admit(ctx, deployment, refs) // before names of the holders are stored
+	if err != nil {
+		return nil, reservation{}, err
+	}
+	ids, err := s.establishIDs(ctx, holder, refs)
+	if err != nil {
+		reserved.giveBack()
+		return nil, reservation{}, err
+	}
+	return &establishment{
+		epoch: selfEpoch, holder: holder, attempt: attempt, refs: refs, ids: ids,
+		checkDatabase: func(known *uuid.UUID) error { return gate.CheckCallerDatabase(ctx, holder, known) },
+	}, reserved, nil
+}
+
+func (e *establishment) answer() *peer.Established {
+	return &peer.Established{UIDs: e.uids, Version: e.running.Version, Epoch: e.epoch}
 }
 
 // establishment is a call of Establish; the fields after ids are those of its present transaction.
@@ -144,7 +143,7 @@ type establishment struct {
 	checkDatabase func(known *uuid.UUID) error // against that of the caller
 }
 
-func (s *Keeper) establish(ctx context.Context, tx pgx.Tx, e *establishment) error {
+func (s *Keeper) establish(ctx context.Context, tx pgx.Tx, e *establishment, last db.Sender) error {
 	absent, err := s.ensureRows(ctx, tx, e)
 	if err != nil {
 		return err
@@ -166,10 +165,10 @@ func (s *Keeper) establish(ctx context.Context, tx pgx.Tx, e *establishment) err
 	if err := s.refusals(e.refs, e.refused); err != nil {
 		return err
 	}
-	return s.insertBlockades(ctx, tx, e)
+	return s.insertBlockades(ctx, tx, last, e)
 }
 
-func (s *Keeper) insertBlockades(ctx context.Context, tx pgx.Tx, establishments ...*establishment) error {
+func (s *Keeper) insertBlockades(ctx context.Context, tx pgx.Tx, last db.Sender, establishments ...*establishment) error {
 	var targets []int64
 	var holders, attempts []uuid.UUID
 	var fields, deployments, kinds []int32
@@ -181,11 +180,12 @@ func (s *Keeper) insertBlockades(ctx context.Context, tx pgx.Tx, establishments 
 		attempts = append(attempts, slices.Repeat([]uuid.UUID{e.attempt}, len(e.refs))...)
 		deployments = append(deployments, slices.Repeat([]int32{e.ids.holder}, len(e.refs))...)
 	}
-	_, err := tx.Exec(ctx, insertBlockadesSQL, db.Named{
+	b := &pgx.Batch{}
+	b.Queue(insertBlockadesSQL, db.Named{
 		"ttl": s.Cfg.Times.TentativeTTL, "targets": targets, "holders": holders, "attempts": attempts, "fields": fields,
 		"deployments": deployments, "kinds": kinds, "behaviours": behaviours, "names": names,
 	})
-	return err
+	return last(ctx, tx, b)
 }
 
 // admission is the state of the database under the locks of establishments.
@@ -215,6 +215,7 @@ func (s *Keeper) lockEstablished(ctx context.Context, tx pgx.Tx, establishments 
 	}
 	a := &admission{present: s.gate.Present(tx)}
 	b := &pgx.Batch{}
+	db.QueueGenericPlans(tx, b)
 	b.Queue(gate.ShareVersionSQL, gate.VersionLock) // a concurrent Decommission waits for us or is visible below
 	b.Queue(lockEstablishedSQL+suffix, kinds, names).Query(func(rows pgx.Rows) error { return takeTargets(rows, kinds, names, wanted) })
 	b.Queue(selectAdmissionSQL).QueryRow(func(row pgx.Row) error {
@@ -365,6 +366,8 @@ func (s *Keeper) establishIDs(ctx context.Context, holder schema.DeploymentID, r
 		targetKinds[i] = v.Model.Canonical(schema.KindID{Service: s.Self.Service, Kind: ref.TargetKind})
 		kind, err := v.Model.KindOf(ref.TargetName)
 		switch {
+		case ref.Path == peer.RightPath && (err != nil || kind.ID != targetKinds[i] || !s.mayBlock(kind, holder.Service)):
+			reasons[i] = peer.NotReferable
 		case err != nil && ref.TargetUID != uuid.Nil:
 			kept[i] = true // a target of a kind that the version lacks is established again, for recovery
 		case err != nil || kind.ID != targetKinds[i]:

@@ -178,7 +178,10 @@ func (s *Keeper) Messages(ctx context.Context, to schema.DeploymentID, seqs []in
 			m.Release = append(m.Release, peer.BlockadeKey{Attempt: *r.Attempt, HolderUID: *r.HolderUID, Path: path, TargetUID: *r.TargetUID})
 		}
 	}
-	m.Delegable, err = s.delegable(ctx, deployment, m.Confirm)
+	if m.Delegable, err = s.delegable(ctx, deployment, m.Confirm); err != nil {
+		return nil, err
+	}
+	m.Wanted, err = s.wanted(ctx, deployment, m.Confirm)
 	return m, err
 }
 

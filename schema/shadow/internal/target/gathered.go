@@ -31,7 +31,7 @@ const (
 // returns when the transaction has ended, which a quota relies on.
 func (s *Keeper) establishSoon(ctx context.Context, e *establishment) error {
 	alone := func() error {
-		return s.InTx(ctx, db.NoFeed, func(tx pgx.Tx) error { return s.establish(ctx, tx, e) })
+		return s.InTx(ctx, db.NoFeed, func(tx pgx.Tx) error { return s.establish(ctx, tx, e, db.CommitWith) })
 	}
 	if len(e.refs) > largestGathered || s.rows.Any(e.ids.rowKeys()) || db.IsFenced(ctx) {
 		return alone()
@@ -60,7 +60,7 @@ func (s *Keeper) establishAll(establishments []*establishment) []error {
 				ready = append(ready, e)
 			}
 		}
-		return s.insertBlockades(ctx, tx, ready...)
+		return s.insertBlockades(ctx, tx, db.CommitWith, ready...)
 	})
 	for i := range errs {
 		switch {

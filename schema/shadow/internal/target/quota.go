@@ -202,9 +202,20 @@ func (u *usage) count(ctx context.Context, q db.Querier) error {
 	return nil
 }
 
-// admit fails with a *RefusedError (QuotaExceeded) when the references exceed the quota of their holders' deployment. Otherwise the
-// caller has to call done when the transaction that writes them has ended.
-func (s *Keeper) admit(ctx context.Context, holder int32, refs []peer.EstablishReference) (done func(), err error) {
+// giveBack ends a reservation of blockades that were not stored.
+func (u *usage) giveBack(deployment int32, added used) {
+	u.mu.Lock()
+	u.used[deployment] = u.used[deployment].plus(used{-added.tentative, -added.blocking})
+	u.mu.Unlock()
+	u.done(deployment, added)
+}
+
+// reservation is the part of a quota that the blockades of one call take. Its caller calls done when the transaction that writes them
+// has ended, or giveBack if none does.
+type reservation struct{ done, giveBack func() }
+
+// admit fails with a *RefusedError (QuotaExceeded) when the references exceed the quota of their holders' deployment.
+func (s *Keeper) admit(ctx context.Context, holder int32, refs []peer.EstablishReference) (r reservation, err error) {
 	more := used{tentative: int64(len(refs))}
 	for _, r := range refs {
 		if r.Behaviour == schema.Block {
@@ -213,12 +224,15 @@ func (s *Keeper) admit(ctx context.Context, holder int32, refs []peer.EstablishR
 	}
 	detail, err := s.usage.add(ctx, s.Pool, holder, more)
 	if err != nil {
-		return nil, err
+		return r, err
 	}
-	if detail == "" {
-		return func() { s.usage.done(holder, more) }, nil
+	if detail != "" {
+		return r, s.tooMuch(refs, detail)
 	}
-	return nil, s.tooMuch(refs, detail)
+	return reservation{
+		done:     func() { s.usage.done(holder, more) },
+		giveBack: func() { s.usage.giveBack(holder, more) },
+	}, nil
 }
 
 func (s *Keeper) tooMuch(refs []peer.EstablishReference, detail string) error {

@@ -10,6 +10,8 @@ import (
 	"github.com/google/uuid"
 	"go.uber.org/zap"
 
+	"github.com/db-controller/db-controller/internal/crash"
+	"github.com/db-controller/db-controller/internal/requestid"
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/cascade"
@@ -61,6 +63,7 @@ func (v *verifying) actUpon(ctx context.Context, at schema.DeploymentID, refs []
 	if err != nil && !ended {
 		return err
 	}
+	crash.At("crash-dangling-acted")
 	did := map[[3]int64]bool{}
 	for _, e := range acted {
 		did[[3]int64{e.HolderID, int64(e.FieldID), e.TargetID}] = true
@@ -92,8 +95,8 @@ func (v *verifying) causeAt(ctx context.Context, at schema.DeploymentID) (*schem
 	if err := v.store.gate.RecordDanglingActed(ctx, id, d.Reason, d.By); err != nil {
 		return nil, err
 	}
-	v.store.Log.Warn("acting upon references whose targets are gone", zap.Stringer("deployment", at), zap.String("by", d.By), zap.String("reason", d.Reason))
-	cause := &schema.Cause{ID: uuid.New(), Root: "//" + at.String(), Actor: d.By, At: time.Now()}
+	v.store.Log.Warn("acting upon references whose targets are gone", zap.Stringer("deployment", at), zap.String("by", d.By), zap.String("reason", d.Reason), requestid.Field(ctx))
+	cause := &schema.Cause{ID: uuid.New(), Root: "//" + at.String(), Actor: d.By, RequestID: requestid.ID(ctx), At: time.Now()}
 	if v.causes == nil {
 		v.causes = map[schema.DeploymentID]*schema.Cause{}
 	}

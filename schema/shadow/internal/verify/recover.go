@@ -57,10 +57,31 @@ func (s *Verifier) ConfirmAgain(ctx context.Context, at schema.DeploymentID, seq
 	if err := v.waits(); err != nil {
 		return told, fmt.Errorf("compare references to %s: %w", at, err)
 	}
+	if err := s.lookAtRights(ctx, at); err != nil {
+		return told, err
+	}
 	if epoch != nil {
 		told = *epoch
 	}
 	return told, nil
+}
+
+// Rights of lost epochs do not count any more.
+var lookAtLostSQL = db.LookAtRights(`dbcontroller.foreign_target f WHERE f.deployment_id = $1 AND f.block_attempt IS NOT NULL AND NOT (` + db.BlockRightCountsSQL + `)`)
+
+func (s *Verifier) lookAtRights(ctx context.Context, at schema.DeploymentID) error {
+	id, err := s.Names.Deployment(ctx, at)
+	if err != nil {
+		return err
+	}
+	err = s.InTx(ctx, db.WorkFeed, func(tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, lookAtLostSQL, id)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("look at rights to block resources of %s: %w", at, err)
+	}
+	return nil
 }
 
 // VerifyBlockades compares the blockades of a deployment here with its references, and removes those without a reference. It is one

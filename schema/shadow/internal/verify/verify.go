@@ -100,6 +100,9 @@ const (
 	ReferenceNotStored DifferenceKind = "REFERENCE_NOT_STORED"
 	ReferenceNotInBody DifferenceKind = "REFERENCE_NOT_IN_BODY"
 	BodyUnreadable     DifferenceKind = "BODY_UNREADABLE"
+	// Of an attached table: a row changed, or is gone, and no trigger saw it; its triggers are not those that attach made.
+	RowMissed    DifferenceKind = "ROW_MISSED"
+	TriggerDrift DifferenceKind = "TRIGGER_DRIFT"
 )
 
 // Difference was found twice, with Verification.Settle in between, so that it is not caused by messages under way.
@@ -141,6 +144,10 @@ func (d Difference) Cause() string {
 		return d.Target.Deployment.String() + " has no record that the owner has ownees here: one of the two databases lost commits"
 	case ReferenceNotStored, ReferenceNotInBody, BodyUnreadable:
 		return "rows of the database were changed by hand or lost: the protocol does not cause this"
+	case RowMissed:
+		return "no trigger saw a change of the row: session_replication_role was replica, a trigger was disabled or missing, or it changed by logical replication"
+	case TriggerDrift:
+		return "somebody has changed the triggers that attach made"
 	case LocalTargetGone:
 		return "the database lost rows: the protocol does not cause this"
 	}
@@ -162,6 +169,9 @@ func (d Difference) Remedy() string {
 		return "needs a decision: verify --repair --dangling=act, or update " + d.Holder.String() + " so that it refers to a resource that exists, or delete it"
 	case d.Dangles() || d.Kind == LocalTargetGone || d.Kind == BodyUnreadable:
 		return "needs a decision: update " + d.Holder.String() + " so that it refers to a resource that exists, or delete it"
+	}
+	if d.Kind == TriggerDrift {
+		return "attach the table again, as its owner, and then verify --repair"
 	}
 	if d.Kind == NotAllowed {
 		return "it is tried again: describe a version that allows it, or update or delete " + d.Holder.String()
@@ -239,8 +249,10 @@ func (s *Verifier) Verify(ctx context.Context, how Verification) (Verified, erro
 			return v.out, fmt.Errorf("verify: %w", err)
 		}
 	}
-	if err := v.bodies(ctx); err != nil {
-		return v.out, fmt.Errorf("verify: %w", err)
+	for _, pass := range []func(context.Context) error{v.bodies, v.tables} {
+		if err := pass(ctx); err != nil {
+			return v.out, fmt.Errorf("verify: %w", err)
+		}
 	}
 	return v.out, nil
 }

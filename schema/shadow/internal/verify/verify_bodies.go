@@ -12,8 +12,8 @@ import (
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
+	"github.com/db-controller/db-controller/schema/shadow/internal/prepare"
 	"github.com/db-controller/db-controller/schema/shadow/internal/read"
-	"github.com/db-controller/db-controller/schema/shadow/internal/write"
 )
 
 // bodiesPage is the number of bodies in memory at a time; large ones are fewer.
@@ -22,7 +22,7 @@ const bodiesPage = 100
 const lastShadowSQL = `SELECT COALESCE(max(id), 0) FROM dbcontroller.shadow`
 
 var (
-	comparedBodiesSQL = db.Codes(write.ShadowColumns + `
+	comparedBodiesSQL = db.Codes(prepare.ShadowColumns + `
 FROM dbcontroller.shadow s JOIN dbcontroller.resource r ON r.id = s.id
 WHERE s.id > $1 AND ($2 = 0 OR s.id <= $2) AND s.state = {active} ORDER BY s.id LIMIT $3`)
 
@@ -78,7 +78,7 @@ func (v *verifying) bodiesFrom(ctx context.Context, after, to int64) (int64, err
 		if err := v.compareBodies(ctx, page); err != nil {
 			return after, err
 		}
-		size = write.PageSize(size, len(page.rows), page.cut, bodiesPage)
+		size = prepare.PageSize(size, len(page.rows), page.cut, bodiesPage)
 		if len(page.rows) > 0 {
 			after = page.rows[len(page.rows)-1].ID
 		}
@@ -92,7 +92,7 @@ func (v *verifying) bodiesFrom(ctx context.Context, after, to int64) (int64, err
 // bodyPage is read in one snapshot, in which bodies and stored references belong together.
 type bodyPage struct {
 	model     *schema.Model
-	rows      []*write.ShadowRow
+	rows      []*prepare.ShadowRow
 	cut       bool // there are further ones, but these are large
 	held      map[int64][]read.HeldReference
 	differing map[int64][]Difference
@@ -118,14 +118,14 @@ func (v *verifying) readBodies(ctx context.Context, after, to int64, limit int) 
 		if err != nil {
 			return err
 		}
-		if page.rows, page.cut, err = write.CollectShadows(rows); err != nil {
+		if page.rows, page.cut, err = prepare.CollectShadows(rows); err != nil {
 			return err
 		}
 		ids := make([]int64, len(page.rows))
 		for i, row := range page.rows {
 			ids[i] = row.ID
 		}
-		if page.held, err = read.ReadHeld(ctx, tx, ids); err != nil {
+		if page.held, err = read.Held(ctx, tx, ids); err != nil {
 			return err
 		}
 		for _, row := range page.rows {
@@ -171,7 +171,7 @@ func (p *bodyPage) leaveUnderived(ctx context.Context, tx pgx.Tx) error {
 
 // bodyDifferences compares one resource. A resource of a kind that the current version lacks has no differences: it keeps its
 // stored references until a version with the kind derives them.
-func (v *verifying) bodyDifferences(ctx context.Context, tx pgx.Tx, model *schema.Model, row *write.ShadowRow, held []read.HeldReference) ([]Difference, error) {
+func (v *verifying) bodyDifferences(ctx context.Context, tx pgx.Tx, model *schema.Model, row *prepare.ShadowRow, held []read.HeldReference) ([]Difference, error) {
 	s := v.store
 	id, err := s.Names.KindOf(ctx, tx, row.KindID)
 	if err != nil {

@@ -21,9 +21,10 @@ import (
 // Local references are included, to find those without a target.
 const (
 	referencesPageSQL = `
-SELECT r.target_id, r.behaviour, r.holder_id, r.field_id, r.attempt, r.dangling, h.uid, h.kind_id, h.name, f.deployment_id, f.uid, f.kind_id, f.name, t.id IS NOT NULL
+SELECT r.target_id, r.behaviour, r.holder_id, r.field_id, r.attempt, r.dangling, h.uid, h.kind_id, h.name, f.deployment_id, f.uid, f.kind_id, f.name, t.id IS NOT NULL,
+    CASE WHEN r.delegated THEN f.block_attempt END
 FROM (
-    SELECT target_id, behaviour, holder_id, field_id, attempt, dangling FROM dbcontroller.reference
+    SELECT target_id, behaviour, holder_id, field_id, attempt, dangling, delegated FROM dbcontroller.reference
     WHERE (holder_id, field_id, target_id) > ($1, $2, $3)
     ORDER BY holder_id, field_id, target_id LIMIT $4
 ) AS r
@@ -32,30 +33,42 @@ LEFT JOIN dbcontroller.foreign_target f ON f.id = r.target_id
 LEFT JOIN dbcontroller.shadow t ON t.id = r.target_id
 ORDER BY r.holder_id, r.field_id, r.target_id`
 
-	attemptReferencesSQL = `
-SELECT r.target_id, r.behaviour, r.holder_id, r.field_id, r.attempt, r.dangling, h.uid, h.kind_id, h.name, f.deployment_id, f.uid, f.kind_id, f.name, false
-FROM dbcontroller.reference r
-JOIN dbcontroller.shadow h ON h.id = r.holder_id
-JOIN dbcontroller.foreign_target f ON f.id = r.target_id
-WHERE r.attempt = ANY ($1) AND f.deployment_id = $2
-ORDER BY r.holder_id, r.field_id, r.target_id`
-
 	stillReferringSQL = `
 SELECT i.n - 1
 FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::uuid[]) WITH ORDINALITY AS i (holder_id, target_id, field_id, attempt, n)
 JOIN dbcontroller.reference r ON r.holder_id = i.holder_id AND r.field_id = i.field_id AND r.target_id = i.target_id AND r.attempt = i.attempt`
 
-	// Only references with the attempt that was compared.
+	// Only references with the attempt that was compared. The rows of attached tables are read again: what they name may exist, under
+	// another uid.
 	markDanglingSQL = `
-UPDATE dbcontroller.reference r SET dangling = $5
-FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::uuid[]) AS i (holder_id, target_id, field_id, attempt)
-WHERE r.holder_id = i.holder_id AND r.field_id = i.field_id AND r.target_id = i.target_id AND r.attempt = i.attempt AND r.dangling <> $5`
+WITH marked AS (
+    UPDATE dbcontroller.reference r SET dangling = $5
+    FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::uuid[]) AS i (holder_id, target_id, field_id, attempt)
+    WHERE r.holder_id = i.holder_id AND r.field_id = i.field_id AND r.target_id = i.target_id AND r.attempt = i.attempt AND r.dangling <> $5
+    RETURNING r.holder_id
+)
+INSERT INTO dbcontroller.captured (kind_id, name, lost)
+SELECT DISTINCT s.kind_id, s.name, true FROM dbcontroller.shadow s JOIN dbcontroller.attachment a USING (kind_id)
+WHERE $5 AND a.ready AND s.id IN (SELECT holder_id FROM marked)`
 
 	renewAttemptSQL = `
-UPDATE dbcontroller.reference r SET attempt = $5, dangling = false
+UPDATE dbcontroller.reference r SET attempt = $5, dangling = false, delegated = false
 FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::uuid[]) AS i (holder_id, target_id, field_id, attempt)
 WHERE r.holder_id = i.holder_id AND r.field_id = i.field_id AND r.target_id = i.target_id AND r.attempt = i.attempt`
 )
+
+var attemptReferencesSQL = db.Codes(`
+SELECT r.target_id, r.behaviour, r.holder_id, r.field_id, r.attempt, r.dangling, h.uid, h.kind_id, h.name, f.deployment_id, f.uid, f.kind_id, f.name, false,
+    CASE WHEN r.delegated THEN f.block_attempt END
+FROM dbcontroller.reference r
+JOIN dbcontroller.shadow h ON h.id = r.holder_id
+JOIN dbcontroller.foreign_target f ON f.id = r.target_id
+WHERE f.deployment_id = $2 AND (r.attempt = ANY ($1) OR r.delegated AND r.behaviour = {block} AND f.id = ANY (ARRAY (
+    SELECT p.id FROM dbcontroller.foreign_target p WHERE p.block_attempt = ANY ($1))))
+ORDER BY r.holder_id, r.field_id, r.target_id`)
+
+// What was under a right may be under none now.
+var lookAtRenewedSQL = db.LookAtRights(`dbcontroller.foreign_target f WHERE f.id = ANY ($1) AND f.block_attempt IS NOT NULL`)
 
 // Releases what was established again for references that were dropped meanwhile: the confirm of the attempt would make these
 // blockades permanent.
@@ -75,6 +88,7 @@ type referenceRow struct {
 	fieldID, kindID          int32
 	attempt                  *uuid.UUID
 	holderUID                uuid.UUID
+	proxy                    *uuid.UUID // the attempt of the proxy that stands for a reference written under a right
 	holderName               string
 	deployment, targetKindID *int32
 	targetUID                *uuid.UUID
@@ -93,14 +107,18 @@ func (r *referenceRow) gone() bool {
 	return r.known == peer.KnownAbsent || r.known == peer.KnownDeleting
 }
 
+// key returns the key of the blockade that holds the target. A reference whose proxy is lost there is established by itself.
 func (r *referenceRow) key() peer.BlockadeKey {
+	if r.proxy != nil && r.behaviour == schema.Block {
+		return peer.BlockadeKey{Attempt: *r.proxy, HolderUID: *r.targetUID, Path: peer.RightPath, TargetUID: *r.targetUID}
+	}
 	return peer.BlockadeKey{Attempt: *r.attempt, HolderUID: r.holderUID, Path: r.path, TargetUID: *r.targetUID}
 }
 
 func scanReferenceRow(row pgx.CollectableRow) (*referenceRow, error) {
 	r := &referenceRow{}
 	return r, row.Scan(&r.targetID, &r.behaviour, &r.holderID, &r.fieldID, &r.attempt, &r.dangling, &r.holderUID, &r.kindID, &r.holderName,
-		&r.deployment, &r.targetUID, &r.targetKindID, &r.targetName, &r.local)
+		&r.deployment, &r.targetUID, &r.targetKindID, &r.targetName, &r.local, &r.proxy)
 }
 
 func (r *referenceRow) cursor() string {
@@ -425,7 +443,7 @@ func (v *verifying) renew(ctx context.Context, at schema.DeploymentID, refs []*r
 	for _, r := range refs {
 		holderUIDs, targetUIDs = append(holderUIDs, r.holderUID), append(targetUIDs, *r.targetUID)
 	}
-	return s.InTx(ctx, db.WorkFeed, func(tx pgx.Tx) error {
+	err = s.InTx(ctx, db.WorkFeed, func(tx pgx.Tx) error {
 		view := gate.CommitView{Present: s.gate.Present(tx)}
 		b := &pgx.Batch{}
 		b.Queue(gate.ShareVersionSQL, gate.VersionLock)
@@ -439,12 +457,14 @@ func (v *verifying) renew(ctx context.Context, at schema.DeploymentID, refs []*r
 		}
 		b = &pgx.Batch{}
 		b.Queue(renewAttemptSQL, holders, targets, fields, attempts, attempt)
-		write.QueueDecision(s.DB, b, began, attempt)
+		write.QueueDecision(b, began, attempt)
 		b.Queue(write.ConfirmWorkSQL, []int16{int16(schema.Shard(refs[0].holderName))}, []int32{deployment}, []peer.AttemptID{attempt})
+		b.Queue(lookAtRenewedSQL, targets)
 		b.Queue(releaseLeftSQL, db.Named{
 			"shard": schema.Shard(refs[0].holderName), "deployment": deployment, "attempt": attempt,
 			"holder_uids": holderUIDs, "fields": fields, "target_uids": targetUIDs, "holders": holders, "targets": targets,
 		})
 		return tx.SendBatch(ctx, b).Close()
 	})
+	return write.Undecided(ctx, s.DB, err)
 }

@@ -7,21 +7,22 @@ import (
 	"slices"
 
 	"github.com/db-controller/db-controller/schema/peer"
+	"github.com/db-controller/db-controller/schema/shadow/internal/prepare"
 )
 
 // refuseDecommissioned refuses new references to, and owners in, decommissioned deployments. The caller holds the version lock shared.
-func (s *Writer) refuseDecommissioned(ctx context.Context, sv *saving, decommissioned []int32) error {
+func (s *Writer) refuseDecommissioned(ctx context.Context, sv *prepare.Saving, decommissioned []int32) error {
 	if len(decommissioned) == 0 {
 		return nil
 	}
 	var refused []peer.Refusal
-	for _, wr := range sv.writes {
-		for _, o := range wr.addOwners {
+	for _, wr := range sv.Writes {
+		for _, o := range wr.AddOwners {
 			if slices.Contains(decommissioned, o.DeploymentID) {
 				return &peer.InvalidError{Resource: wr.Name, Err: fmt.Errorf("owner %s: %w", o.Name, errOwnerDecommissioned)}
 			}
 		}
-		for _, ref := range wr.add {
+		for _, ref := range wr.Add {
 			if ref.Target.Deployment == s.Self {
 				continue
 			}

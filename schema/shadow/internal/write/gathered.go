@@ -13,11 +13,14 @@ import (
 	"github.com/db-controller/db-controller/internal/retry"
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
+	"github.com/db-controller/db-controller/schema/shadow/internal/prepare"
 )
 
 const (
 	// aloneUpTo is the number of writes under way up to which each has a transaction of its own.
 	aloneUpTo = 4
+	// batchesAtOnce: one batch executes statements while the other one is flushed.
+	batchesAtOnce = 2
 	// mostGathered is the number of writes in one transaction.
 	mostGathered = 200
 	// mostWaiting is the number of writes of one caller that wait for a transaction.
@@ -33,21 +36,20 @@ const (
 )
 
 // transact runs the transaction of a saving: one of its own, or one that it shares with the savings that are ready at the same time.
-func (s *Writer) transact(ctx context.Context, sv *saving, also func(pgx.Tx) error) error {
-	alone := func() error {
-		return s.InTx(ctx, sv.touches(), func(tx pgx.Tx) error {
-			if _, err := s.write(ctx, tx, sv); err != nil || also == nil {
-				return err
-			}
-			return also(tx)
+func (s *Writer) transact(ctx context.Context, sv *prepare.Saving, also func(pgx.Tx) error) error {
+	if sv.Within != nil {
+		return s.gate.InTxWithin(ctx, sv.Within, sv.Touches(), func(tx pgx.Tx) error {
+			_, err := s.write(ctx, tx, sv, db.Stay)
+			return err
 		})
 	}
-	if also != nil || !sv.small() || s.touchesRows(sv) || db.IsFenced(ctx) {
+	alone := func() error { return s.transactAlone(ctx, sv, also) }
+	if also != nil || !small(sv) || s.touchesRows(sv) || db.IsFenced(ctx) {
 		return alone()
 	}
 	caller := postgres.CallerOf(ctx)
 	until := ctx
-	if len(sv.foreign) > 0 {
+	if len(sv.Foreign) > 0 {
 		until = context.WithoutCancel(ctx) // whoever abandons the attempt reads what the transaction sets
 	}
 	err := s.commits.Do(until, caller.Who, sv, alone)
@@ -63,14 +65,28 @@ func (s *Writer) transact(ctx context.Context, sv *saving, also func(pgx.Tx) err
 	return err
 }
 
+func (s *Writer) transactAlone(ctx context.Context, sv *prepare.Saving, also func(pgx.Tx) error) error {
+	err := s.InTx(ctx, sv.Touches(), func(tx pgx.Tx) error {
+		if also == nil {
+			_, err := s.write(ctx, tx, sv, db.CommitWith)
+			return err
+		}
+		if _, err := s.write(ctx, tx, sv, db.Stay); err != nil {
+			return err
+		}
+		return also(tx)
+	})
+	return Undecided(ctx, s.DB, err)
+}
+
 // small reports whether a saving may share its transaction.
-func (sv *saving) small() bool {
-	n, bytes := len(sv.writes), 0
-	for _, wr := range sv.writes {
-		bytes += len(wr.body)
-		n = max(n, len(wr.add)+len(wr.drop)+len(wr.addOwners)+len(wr.dropOwners))
+func small(sv *prepare.Saving) bool {
+	n, bytes := len(sv.Writes), 0
+	for _, wr := range sv.Writes {
+		bytes += len(wr.BodyText)
+		n = max(n, len(wr.Add)+len(wr.Drop)+len(wr.AddOwners)+len(wr.DropOwners))
 	}
-	return n <= largestGathered && bytes <= largestGatheredBody && len(sv.delegated) == 0
+	return n <= largestGathered && bytes <= largestGatheredBody && len(sv.Delegated) == 0
 }
 
 // errPending is the outcome of a saving whose transaction has not ended.
@@ -78,7 +94,7 @@ var errPending = errors.New("the transaction has not ended")
 
 // transactAll runs one transaction for several savings, and returns their outcomes. When the transaction fails because of one of them,
 // its halves run.
-func (s *Writer) transactAll(savings []*saving) []error {
+func (s *Writer) transactAll(savings []*prepare.Saving) []error {
 	ctx, cancel := context.WithTimeout(postgres.WithCaller(context.Background(), postgres.Caller{Lane: postgres.Writes}), gatheredTimeout)
 	defer cancel()
 	errs := make([]error, len(savings))
@@ -109,14 +125,14 @@ func ofOne(err error) bool {
 
 // transactPart runs one transaction for a part of the savings, and sets their outcomes when it has committed. It waits for no row: a
 // saving of which another transaction has locked a row is left out, and so is the second one of a resource.
-func (s *Writer) transactPart(ctx context.Context, savings []*saving, part []int64, errs []error) error {
+func (s *Writer) transactPart(ctx context.Context, savings []*prepare.Saving, part []int64, errs []error) error {
 	var in []int64
-	var locking []*saving
+	var locking []*prepare.Saving
 	touches := db.NoFeed
 	named := map[string]bool{}
 	for _, i := range part {
-		if sv := savings[i]; sv.nameOnce(named) {
-			in, locking, touches = append(in, i), append(locking, sv), touches|sv.touches()
+		if sv := savings[i]; nameOnce(sv, named) {
+			in, locking, touches = append(in, i), append(locking, sv), touches|sv.Touches()
 			errs[i] = errPending
 		} else {
 			errs[i] = gather.ErrAlone
@@ -124,14 +140,11 @@ func (s *Writer) transactPart(ctx context.Context, savings []*saving, part []int
 	}
 	outcomes := make([]error, len(in))
 	err := s.InTx(ctx, touches, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, shortLockTimeoutSQL, gatheredLockTimeout); err != nil {
-			return err
-		}
 		l, err := s.lockAll(ctx, tx, locking, skipLocked)
 		if err != nil {
 			return err
 		}
-		var ready []*saving
+		var ready []*prepare.Saving
 		for i, sv := range locking {
 			if outcomes[i] = s.checkGathered(ctx, l, sv); outcomes[i] == nil {
 				ready = append(ready, sv)
@@ -140,8 +153,9 @@ func (s *Writer) transactPart(ctx context.Context, savings []*saving, part []int
 		if len(ready) == 0 {
 			return errNoneReady
 		}
-		return s.store(ctx, tx, l, ready...)
+		return s.store(ctx, tx, l, db.CommitWith, ready...)
 	})
+	err = Undecided(ctx, s.DB, err)
 	if err != nil && !errors.Is(err, errNoneReady) {
 		return err
 	}
@@ -157,20 +171,20 @@ var errNoneReady = errors.New("no write can be stored")
 const shortLockTimeoutSQL = `SELECT set_config('lock_timeout', $1, true)`
 
 // nameOnce adds the names of the written resources to those of the batch. It adds none when one of them is there.
-func (sv *saving) nameOnce(named map[string]bool) bool {
-	for _, wr := range sv.writes {
+func nameOnce(sv *prepare.Saving, named map[string]bool) bool {
+	for _, wr := range sv.Writes {
 		if named[wr.Name] {
 			return false
 		}
 	}
-	for _, wr := range sv.writes {
+	for _, wr := range sv.Writes {
 		named[wr.Name] = true
 	}
 	return true
 }
 
 // checkGathered is check for a saving whose locks were not waited for: a missing row may be locked by another transaction.
-func (s *Writer) checkGathered(ctx context.Context, l *locked, sv *saving) error {
+func (s *Writer) checkGathered(ctx context.Context, l *locked, sv *prepare.Saving) error {
 	err := s.check(ctx, l, sv)
 	if err != nil && (l.lacks(sv) || len(missingTargets(s.Self, sv)) > 0) {
 		return gather.ErrAlone
@@ -179,9 +193,9 @@ func (s *Writer) checkGathered(ctx context.Context, l *locked, sv *saving) error
 }
 
 // lacks reports whether a stored resource of a saving was not locked.
-func (l *locked) lacks(sv *saving) bool {
-	for _, wr := range sv.writes {
-		if _, ok := l.selfRows[wr.id]; wr.before != nil && !ok {
+func (l *locked) lacks(sv *prepare.Saving) bool {
+	for _, wr := range sv.Writes {
+		if _, ok := l.selfRows[wr.ID]; wr.Before != nil && !ok {
 			return true
 		}
 	}

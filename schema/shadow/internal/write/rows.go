@@ -8,31 +8,32 @@ import (
 
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
+	"github.com/db-controller/db-controller/schema/shadow/internal/prepare"
 	"github.com/db-controller/db-controller/schema/shadow/internal/rows"
 )
 
 // SaveRows stores what rows of attached tables say, all or nothing; it is Save for the resources that nobody else may write, without
 // repetition. first and also run in the same transaction, before the locks of shadows and after the writes.
 func (s *Writer) SaveRows(ctx context.Context, writes []peer.Write, first, also func(pgx.Tx) error) error {
-	sv, err := s.prepareAs(ctx, s.Pool, writes, false, true)
+	sv, err := s.preparer.PrepareRows(ctx, s.Pool, writes, false, true)
 	if err != nil {
 		return err
 	}
-	sv.first, sv.ofRows = first, true
-	_, err = s.commit(ctx, sv, also)
+	sv.First, sv.OfRows = first, true
+	_, err = Commit(ctx, s, sv, also)
 	return err
 }
 
 // localRows returns the local targets of new references, without those that the write creates.
-func (s *Writer) localRows(sv *saving) (keys []rows.Key) {
+func (s *Writer) localRows(sv *prepare.Saving) (keys []rows.Key) {
 	if len(s.rows.Tables()) == 0 {
 		return nil
 	}
 	created := map[rows.Key]bool{}
-	for _, wr := range sv.writes {
-		created[rows.Key{Kind: wr.kindID, Name: wr.Name}] = wr.before == nil
+	for _, wr := range sv.Writes {
+		created[rows.Key{Kind: wr.KindID, Name: wr.Name}] = wr.Before == nil
 	}
-	kinds, names, _ := localTargets(s.Self, []*saving{sv})
+	kinds, names, _ := localTargets(s.Self, []*prepare.Saving{sv})
 	for i := range kinds {
 		if k := (rows.Key{Kind: kinds[i], Name: names[i]}); !created[k] {
 			keys = append(keys, k)
@@ -43,13 +44,15 @@ func (s *Writer) localRows(sv *saving) (keys []rows.Key) {
 
 // touchesRows reports whether a saving writes rows of attached tables, or refers to some here: it locks them, and waits for them, in a
 // transaction of its own.
-func (s *Writer) touchesRows(sv *saving) bool { return sv.ofRows || s.rows.Any(s.localRows(sv)) }
+func (s *Writer) touchesRows(sv *prepare.Saving) bool {
+	return sv.OfRows || s.rows.Any(s.localRows(sv))
+}
 
 // ensureRows locks the rows among the local targets, before any shadow, and gives them shadows.
-func (s *Writer) ensureRows(ctx context.Context, tx pgx.Tx, sv *saving) error {
+func (s *Writer) ensureRows(ctx context.Context, tx pgx.Tx, sv *prepare.Saving) error {
 	var err error
-	sv.localRows = s.localRows(sv)
-	sv.absent, err = s.rows.Ensure(ctx, tx, sv.localRows)
+	sv.LocalRows = s.localRows(sv)
+	sv.Absent, err = s.rows.Ensure(ctx, tx, sv.LocalRows)
 	if db.HasCode(err, db.CodeLockNotAvailable) {
 		return fmt.Errorf("%w: another transaction deletes the row of a target", peer.ErrAborted)
 	}
@@ -57,14 +60,14 @@ func (s *Writer) ensureRows(ctx context.Context, tx pgx.Tx, sv *saving) error {
 }
 
 // refuseGoing refuses local targets whose row is deleted, also when the deletion is not carried out yet.
-func (s *Writer) refuseGoing(ctx context.Context, tx pgx.Tx, sv *saving, l *locked) error {
-	going, err := s.rows.Going(ctx, tx, sv.localRows)
+func (s *Writer) refuseGoing(ctx context.Context, tx pgx.Tx, sv *prepare.Saving, l *locked) error {
+	going, err := s.rows.Going(ctx, tx, sv.LocalRows)
 	if err != nil {
 		return err
 	}
-	for _, k := range append(going, sv.absent...) {
-		for _, wr := range sv.writes {
-			for _, ref := range wr.add {
+	for _, k := range append(going, sv.Absent...) {
+		for _, wr := range sv.Writes {
+			for _, ref := range wr.Add {
 				if ref.Target.Deployment == s.Self && ref.Target.Name == k.Name {
 					l.refused[sv] = append(l.refused[sv], peer.Refusal{Holder: wr.Name, Path: ref.Path, Target: ref.Target, Reason: peer.TargetDeleting})
 				}

@@ -11,17 +11,13 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/db-controller/db-controller/internal/crash"
-	"github.com/db-controller/db-controller/internal/feed"
 	"github.com/db-controller/db-controller/internal/retry"
-	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
+	"github.com/db-controller/db-controller/schema/shadow/internal/attempt"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
-	"github.com/db-controller/db-controller/schema/shadow/internal/read"
-	"github.com/db-controller/db-controller/schema/shadow/internal/rows"
+	"github.com/db-controller/db-controller/schema/shadow/internal/prepare"
+	"github.com/db-controller/db-controller/schema/shadow/internal/request"
 )
-
-// MaxNewReferences is the maximum number of new references to one other deployment in a write.
-const MaxNewReferences = 10_000
 
 // saveTimeout bounds a write whose caller gives no deadline.
 const saveTimeout = 10 * time.Second
@@ -35,13 +31,32 @@ func (s *Writer) Save(ctx context.Context, writes []peer.Write) ([]peer.Resource
 	return s.save(ctx, nil, writes)
 }
 
-func (s *Writer) save(ctx context.Context, req *Request, writes []peer.Write) ([]peer.Resource, error) {
+// SaveRequested is Save with a request id, for a client that repeats the request when it has lost the answer: for 24 h, the same
+// id and writes return the same answer and take effect at most once. With other writes it fails with ErrRequestReused. A definite
+// refusal is recorded, under the primary key that a commit of the same request inserts too, before it is returned. Other errors
+// are not recorded, and the request can be repeated.
+func (s *Writer) SaveRequested(ctx context.Context, id uuid.UUID, writes []peer.Write) ([]peer.Resource, error) {
+	o, err := request.Once(ctx, s.DB, id, writes, func(req *request.Request) (request.Outcome, error) {
+		saved, err := s.save(ctx, req, writes)
+		return request.Outcome{Saved: saved}, err
+	})
+	return o.Saved, err
+}
+
+func (s *Writer) save(ctx context.Context, req *request.Request, writes []peer.Write) ([]peer.Resource, error) {
+	return settled(ctx, writes, func(ctx context.Context, unread bool) ([]peer.Resource, error) {
+		return s.saveOnce(ctx, req, writes, unread)
+	})
+}
+
+// settled repeats a write while its failures are temporary.
+func settled(ctx context.Context, writes []peer.Write, once func(ctx context.Context, unread bool) ([]peer.Resource, error)) ([]peer.Resource, error) {
 	ctx, cancel := db.WithDefaultTimeout(ctx, saveTimeout)
 	defer cancel()
 	unread := allCreate(writes)
 	var last error // the temporary failure of the previous try
 	for pauses := (retry.Backoff{First: 5 * time.Millisecond, Max: 200 * time.Millisecond}); ; {
-		saved, err := s.saveOnce(ctx, req, writes, unread)
+		saved, err := once(ctx, unread)
 		if unread && (errors.Is(err, db.ErrStale) || peer.Definite(err)) {
 			unread = false // a resource may exist: that is told first
 			continue
@@ -74,44 +89,44 @@ func allCreate(writes []peer.Write) bool {
 }
 
 // saveOnce tries once. unread: stored resources are not read, and the transaction fails with ErrStale when one exists.
-func (s *Writer) saveOnce(ctx context.Context, req *Request, writes []peer.Write, unread bool) ([]peer.Resource, error) {
-	sv, err := s.prepare(ctx, s.Pool, writes, unread)
+func (s *Writer) saveOnce(ctx context.Context, req *request.Request, writes []peer.Write, unread bool) ([]peer.Resource, error) {
+	sv, err := s.preparer.Prepare(ctx, s.Pool, writes, unread)
 	if err != nil {
 		return nil, err
 	}
-	sv.request = req
-	return s.commit(ctx, sv, nil)
+	sv.Request = req
+	return Commit(ctx, s, sv, nil)
 }
 
-// commit establishes the new references to other deployments, and then decides the attempt in the transaction that writes
+// Commit establishes the new references to other deployments, and then decides the attempt in the transaction that writes
 // everything. also, when it is not nil, runs in the same transaction.
-func (s *Writer) commit(ctx context.Context, sv *saving, also func(pgx.Tx) error) ([]peer.Resource, error) {
+func Commit(ctx context.Context, s *Writer, sv *prepare.Saving, also func(pgx.Tx) error) ([]peer.Resource, error) {
 	if err := s.delegate(ctx, s.Pool, sv); err != nil {
 		return nil, err
 	}
-	if len(sv.foreign) > 0 {
+	if len(sv.Foreign) > 0 {
 		if err := s.stillRuns(ctx, sv); err != nil { // before other deployments establish references that could not commit
 			return nil, err
 		}
-		if err := s.noteTargets(ctx, sv); err != nil {
+		if err := attempt.NoteTargets(ctx, s.attempts, sv); err != nil {
 			return nil, err
 		}
-		if err := s.establishAll(ctx, sv); err != nil {
+		if err := attempt.EstablishAll(ctx, s.attempts, sv); err != nil {
 			return nil, err
 		}
 		crash.At("crash-save-established")
 	}
 	err := s.transact(ctx, sv, also)
-	if len(sv.foreign) > 0 {
+	if len(sv.Foreign) > 0 {
 		crash.At("crash-save-committed")
 	}
 	if err == nil {
-		s.delegatedWrites.Add(int64(len(sv.delegated)))
+		s.delegatedWrites.Add(int64(len(sv.Delegated)))
 	}
-	if err != nil && len(sv.foreign) > 0 {
-		committed, aerr := s.abandon(ctx, sv, slices.Collect(maps.Keys(sv.foreign)), nil)
+	if err != nil && len(sv.Foreign) > 0 {
+		committed, aerr := attempt.Abandon(ctx, s.attempts, sv, slices.Collect(maps.Keys(sv.Foreign)), nil)
 		if committed {
-			return sv.saved, nil // the commit's answer was lost, not the commit
+			return sv.Saved, nil // the commit's answer was lost, not the commit
 		}
 		if aerr == nil && errors.Is(err, peer.ErrUnknown) {
 			return nil, peer.ErrAborted
@@ -120,87 +135,5 @@ func (s *Writer) commit(ctx context.Context, sv *saving, also func(pgx.Tx) error
 	if err != nil {
 		return nil, err
 	}
-	return sv.saved, nil
-}
-
-// saving is a write under way.
-type saving struct {
-	version *db.Version
-	request *Request // nil: without an id
-	writes  []*writing
-	unread  bool            // stored resources were not read: none is expected
-	saved   []peer.Resource // set by the transaction
-	// New references to other deployments, by deployment, and the attempt that they are established under.
-	attempt peer.AttemptID
-	epoch   uuid.UUID // of this database when the attempt began
-	began   int64     // a number of the sequence mark from before the attempt began: a decision on the attempt has a greater one
-	foreign map[schema.DeploymentID][]*newReference
-	// New references to other deployments that are written without asking: no attempt is decided for them.
-	delegated []*newReference
-	// ofRows: the writes are of rows of attached tables. first runs at the beginning of their transaction; nil: nothing does.
-	ofRows bool
-	first  func(pgx.Tx) error
-	// localRows are the local targets, and absent those of them that are rows of attached tables and do not exist.
-	localRows, absent []rows.Key
-}
-
-func (s *Writer) newSaving(v *db.Version) *saving {
-	return &saving{version: v, epoch: s.gate.PresentEpoch(), began: s.Rollback.Seen.Load(), attempt: s.newAttempt(), foreign: map[schema.DeploymentID][]*newReference{}}
-}
-
-// touches returns the feeds that the write adds rows to.
-func (sv *saving) touches() feed.Topics {
-	touched := db.ChangeFeed
-	for _, wr := range sv.writes {
-		if len(sv.foreign) > 0 || len(wr.drop) > 0 || len(wr.addOwners) > 0 {
-			touched |= db.WorkFeed
-		}
-		if len(wr.drop) > 0 && len(wr.add) > 0 {
-			touched |= db.NoticeFeed // see newReference.late
-		}
-	}
-	return touched
-}
-
-type writing struct {
-	peer.Write
-	kind   schema.KindID
-	kindID int32
-	// derives: a derivation, which writes only the references; the body stays unchanged.
-	derives bool
-	body    string // JSON
-	labels  *string
-	owners  *string    // JSON
-	before  *ShadowRow // nil: the resource does not exist
-	// Of the shadow; that of a new one is set when it is written.
-	id       int64
-	revision int64 // set when it is written
-	uid      uuid.UUID
-	add      []*newReference
-	drop     []read.HeldReference
-	// Owner references that are new or have other flags, and those that are dropped.
-	addOwners, dropOwners []OwnerRow
-}
-
-type newReference struct {
-	schema.Found
-	fieldID  int32
-	kindID   int32
-	holder   *writing
-	targetID int64 // of a local target; set when it is locked
-	// late: the local target is DELETING, and the reference replaces a blocking one of the same field.
-	late  bool
-	uid   uuid.UUID // of a foreign target; set when it is established
-	epoch uuid.UUID // of the foreign target's database when it was established
-	// rights to the foreign target's name that delegate has found.
-	rights []delegatedTarget
-}
-
-// replacesBlock reports whether a reference that does not block replaces one of the same holder and field that blocks a local
-// target. The target may then be DELETING: the holder already keeps it, so the reference is not a new one (I4), and acting upon the
-// deletion releases the target.
-func (r *newReference) replacesBlock(target int64) bool {
-	return r.Behaviour != schema.Block && slices.ContainsFunc(r.holder.drop, func(h read.HeldReference) bool {
-		return h.TargetID == target && h.FieldID == r.fieldID && h.Behaviour == schema.Block
-	})
+	return sv.Saved, nil
 }

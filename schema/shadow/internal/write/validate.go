@@ -6,26 +6,37 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
+	"github.com/db-controller/db-controller/schema/shadow/internal/attempt"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
+	"github.com/db-controller/db-controller/schema/shadow/internal/prepare"
 )
 
 var errOnlyValidated = errors.New("validated: the transaction is rolled back")
 
-// Validate returns the resource that a write would store, after all checks of Save, or fails as Save would; nothing is stored. Other
-// deployments check their targets without writing blockades: a later write may still fail.
+// Validate is ValidateBatch for one write.
 func (s *Writer) Validate(ctx context.Context, w peer.Write) (*peer.Resource, error) {
-	return s.ValidateBatch(ctx, []peer.Write{w}, "")
+	would, err := s.ValidateBatch(ctx, []peer.Write{w}, "")
+	if err != nil {
+		return nil, err
+	}
+	return &would[0], nil
 }
 
-// ValidateBatch validates a batch of writes and returns the first resource. token is a page token of an earlier *RefusedError that did
-// not list all refusals: the error then lists those after it.
-func (s *Writer) ValidateBatch(ctx context.Context, writes []peer.Write, token string) (*peer.Resource, error) {
-	would, err := s.validateBatch(ctx, writes)
+// ValidateBatch returns the resources that Save would store, or fails as it would; nothing is stored. The revisions and times are
+// those of the resources that exist, and new resources have no uid. Other deployments check their targets without writing blockades:
+// a later write may still fail. token is a page token of an earlier *RefusedError that did not list all refusals: the error then lists
+// those after it.
+func (s *Writer) ValidateBatch(ctx context.Context, writes []peer.Write, token string) ([]peer.Resource, error) {
+	would, err := settled(ctx, writes, func(ctx context.Context, unread bool) ([]peer.Resource, error) {
+		return s.validateOnce(ctx, writes, unread)
+	})
 	var refused *peer.RefusedError
 	if token == "" || !errors.As(err, &refused) {
 		return would, err
@@ -36,51 +47,57 @@ func (s *Writer) ValidateBatch(ctx context.Context, writes []peer.Write, token s
 	return nil, refused
 }
 
-func (s *Writer) validateBatch(ctx context.Context, writes []peer.Write) (*peer.Resource, error) {
-	ctx, cancel := db.WithDefaultTimeout(ctx, saveTimeout)
-	defer cancel()
-	sv, err := s.prepare(ctx, s.Pool, writes, false)
+// validateOnce runs the statements of a save in a transaction, which it rolls back.
+func (s *Writer) validateOnce(ctx context.Context, writes []peer.Write, unread bool) ([]peer.Resource, error) {
+	sv, err := s.preparer.Prepare(ctx, s.Pool, writes, unread)
 	if err != nil {
 		return nil, err
 	}
 	if err := s.delegate(ctx, s.Pool, sv); err != nil {
 		return nil, err
 	}
-	if err := s.askWhether(ctx, sv); err != nil {
-		return nil, err
+	if len(sv.Foreign) > 0 {
+		if err := s.stillRuns(ctx, sv); err != nil {
+			return nil, err
+		}
+		if err := s.askWhether(ctx, sv); err != nil {
+			return nil, err
+		}
 	}
-	// The locks and checks of a save, then a rollback.
 	err = s.InTx(ctx, db.NoFeed, func(tx pgx.Tx) error {
-		if _, err := s.lock(ctx, tx, sv); err != nil {
+		if _, err := s.write(ctx, tx, sv, db.Stay); err != nil {
 			return err
 		}
 		return errOnlyValidated
 	})
-	switch {
-	case errors.Is(err, db.ErrStale):
-		return nil, peer.ErrAborted
-	case err != nil && !errors.Is(err, errOnlyValidated):
+	if !errors.Is(err, errOnlyValidated) {
 		return nil, err
 	}
-	wr := sv.writes[0]
-	out := &peer.Resource{Kind: wr.kind.Kind, Name: wr.Name, State: peer.Active, Generation: 1, Labels: wr.Labels, Body: []byte(wr.body), Owners: wr.Owners}
-	if b := wr.before; b != nil {
-		out.UID, out.Revision, out.Generation, out.CreatedAt, out.UpdatedAt = b.UID, b.Revision, b.Generation, b.CreatedAt, b.UpdatedAt
-		out.BlockDeletion = b.BlockDeletion
+	for i, wr := range sv.Writes {
+		asBefore(wr, &sv.Saved[i])
 	}
-	return out, nil
+	return sv.Saved, nil
+}
+
+// asBefore removes from a resource what only a stored write has.
+func asBefore(wr *prepare.Writing, r *peer.Resource) {
+	if wr.Before == nil {
+		r.UID, r.Revision, r.CreatedAt, r.UpdatedAt = uuid.Nil, 0, time.Time{}, time.Time{}
+		return
+	}
+	r.Revision, r.UpdatedAt = wr.Before.Revision, wr.Before.UpdatedAt
 }
 
 // askWhether asks the deployments of all new references, concurrently, whether they could be established.
-func (s *Writer) askWhether(ctx context.Context, sv *saving) error {
+func (s *Writer) askWhether(ctx context.Context, sv *prepare.Saving) error {
 	var (
 		mu      sync.Mutex
 		refused peer.RefusedError // guarded by mu
 		wg      sync.WaitGroup
 	)
-	for target, refs := range sv.foreign {
+	for target, refs := range sv.Foreign {
 		wg.Go(func() {
-			failed := s.askAbout(ctx, target, refs)
+			failed := s.askAbout(ctx, sv.Attempt, target, refs)
 			mu.Lock()
 			defer mu.Unlock()
 			refused.Add(failed)
@@ -94,11 +111,10 @@ func (s *Writer) askWhether(ctx context.Context, sv *saving) error {
 }
 
 // askAbout returns all references that a deployment refuses: when a response does not list all, it asks about the others.
-func (s *Writer) askAbout(ctx context.Context, target schema.DeploymentID, refs []*newReference) *peer.RefusedError {
+func (s *Writer) askAbout(ctx context.Context, id peer.AttemptID, target schema.DeploymentID, refs []*prepare.NewReference) *peer.RefusedError {
 	all := &peer.RefusedError{}
 	for {
-		_, err := s.Peers.WouldEstablish(ctx, target, establishRequest(refs))
-		refused, _ := refusalsOf(refs, err)
+		refused, _ := attempt.EstablishBy(ctx, s.attempts, s.Peers.WouldEstablish, id, target, refs)
 		all.Add(refused)
 		if refused == nil || refused.More == 0 {
 			return all
@@ -107,8 +123,8 @@ func (s *Writer) askAbout(ctx context.Context, target schema.DeploymentID, refs 
 		for _, r := range refused.Refusals {
 			named[strings.Join(r.Key(), " ")] = true
 		}
-		rest := slices.DeleteFunc(slices.Clone(refs), func(r *newReference) bool {
-			return named[strings.Join(peer.Refusal{Holder: r.holder.Name, Path: r.Path, Target: r.Target}.Key(), " ")]
+		rest := slices.DeleteFunc(slices.Clone(refs), func(r *prepare.NewReference) bool {
+			return named[strings.Join(peer.Refusal{Holder: r.Holder.Name, Path: r.Path, Target: r.Target}.Key(), " ")]
 		})
 		if len(rest) == len(refs) || len(rest) == 0 {
 			return all

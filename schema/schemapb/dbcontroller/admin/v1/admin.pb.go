@@ -9,6 +9,7 @@ package adminv1
 import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
@@ -67,7 +68,489 @@ func (x VerifyRequest_Dangling) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use VerifyRequest_Dangling.Descriptor instead.
 func (VerifyRequest_Dangling) EnumDescriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{11, 0}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{20, 0}
+}
+
+type ListStuckRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What has waited for longer than this; 1 minute when absent.
+	Longer *durationpb.Duration `protobuf:"bytes,1,opt,name=longer,proto3" json:"longer,omitempty"`
+	// Resources, at most 1,000; 100 when it is 0.
+	PageSize      int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListStuckRequest) Reset() {
+	*x = ListStuckRequest{}
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListStuckRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListStuckRequest) ProtoMessage() {}
+
+func (x *ListStuckRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListStuckRequest.ProtoReflect.Descriptor instead.
+func (*ListStuckRequest) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *ListStuckRequest) GetLonger() *durationpb.Duration {
+	if x != nil {
+		return x.Longer
+	}
+	return nil
+}
+
+func (x *ListStuckRequest) GetPageSize() int32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+type ListStuckResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Resources in DELETING, those that have waited for the longest time first.
+	Resources []*ListStuckResponse_Resource `protobuf:"bytes,1,rep,name=resources,proto3" json:"resources,omitempty"`
+	// Outstanding work, by group and deployment.
+	Work          []*ListStuckResponse_Work `protobuf:"bytes,2,rep,name=work,proto3" json:"work,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListStuckResponse) Reset() {
+	*x = ListStuckResponse{}
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListStuckResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListStuckResponse) ProtoMessage() {}
+
+func (x *ListStuckResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListStuckResponse.ProtoReflect.Descriptor instead.
+func (*ListStuckResponse) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *ListStuckResponse) GetResources() []*ListStuckResponse_Resource {
+	if x != nil {
+		return x.Resources
+	}
+	return nil
+}
+
+func (x *ListStuckResponse) GetWork() []*ListStuckResponse_Work {
+	if x != nil {
+		return x.Work
+	}
+	return nil
+}
+
+type PauseRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// service/region: what is done here for the deletions of this other deployment. Empty: every mark and removal here.
+	Of string `protobuf:"bytes,1,opt,name=of,proto3" json:"of,omitempty"`
+	// 1 to 1,000 characters, stored with the decision.
+	Reason        string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PauseRequest) Reset() {
+	*x = PauseRequest{}
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PauseRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PauseRequest) ProtoMessage() {}
+
+func (x *PauseRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PauseRequest.ProtoReflect.Descriptor instead.
+func (*PauseRequest) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *PauseRequest) GetOf() string {
+	if x != nil {
+		return x.Of
+	}
+	return ""
+}
+
+func (x *PauseRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+type PauseResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PauseResponse) Reset() {
+	*x = PauseResponse{}
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PauseResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PauseResponse) ProtoMessage() {}
+
+func (x *PauseResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PauseResponse.ProtoReflect.Descriptor instead.
+func (*PauseResponse) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{3}
+}
+
+type ResumeRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As in PauseRequest.
+	Of            string `protobuf:"bytes,1,opt,name=of,proto3" json:"of,omitempty"`
+	Reason        string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResumeRequest) Reset() {
+	*x = ResumeRequest{}
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResumeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResumeRequest) ProtoMessage() {}
+
+func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResumeRequest.ProtoReflect.Descriptor instead.
+func (*ResumeRequest) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *ResumeRequest) GetOf() string {
+	if x != nil {
+		return x.Of
+	}
+	return ""
+}
+
+func (x *ResumeRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+type ResumeResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResumeResponse) Reset() {
+	*x = ResumeResponse{}
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResumeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResumeResponse) ProtoMessage() {}
+
+func (x *ResumeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResumeResponse.ProtoReflect.Descriptor instead.
+func (*ResumeResponse) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{5}
+}
+
+type ListDeletionsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Only this deletion (DeleteResourceResponse.deletion); otherwise those with resources in DELETING here, the newest change first.
+	Deletion string `protobuf:"bytes,1,opt,name=deletion,proto3" json:"deletion,omitempty"`
+	// At most 1,000; 100 when it is 0.
+	PageSize      int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListDeletionsRequest) Reset() {
+	*x = ListDeletionsRequest{}
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListDeletionsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListDeletionsRequest) ProtoMessage() {}
+
+func (x *ListDeletionsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListDeletionsRequest.ProtoReflect.Descriptor instead.
+func (*ListDeletionsRequest) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *ListDeletionsRequest) GetDeletion() string {
+	if x != nil {
+		return x.Deletion
+	}
+	return ""
+}
+
+func (x *ListDeletionsRequest) GetPageSize() int32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+type ListDeletionsResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Deletions     []*Deletion            `protobuf:"bytes,1,rep,name=deletions,proto3" json:"deletions,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListDeletionsResponse) Reset() {
+	*x = ListDeletionsResponse{}
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListDeletionsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListDeletionsResponse) ProtoMessage() {}
+
+func (x *ListDeletionsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListDeletionsResponse.ProtoReflect.Descriptor instead.
+func (*ListDeletionsResponse) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *ListDeletionsResponse) GetDeletions() []*Deletion {
+	if x != nil {
+		return x.Deletions
+	}
+	return nil
+}
+
+// Deletion is what a deletion has found and done in this deployment so far.
+type Deletion struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// A UUID, the same in every deployment that the deletion reaches.
+	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// Full name of the resource that was deleted first.
+	Root string `protobuf:"bytes,2,opt,name=root,proto3" json:"root,omitempty"`
+	// Resources that were marked DELETING, or removed at once; and those of them that are removed.
+	Found   int64 `protobuf:"varint,3,opt,name=found,proto3" json:"found,omitempty"`
+	Removed int64 `protobuf:"varint,4,opt,name=removed,proto3" json:"removed,omitempty"`
+	// References that were unset.
+	Unset         int64                  `protobuf:"varint,5,opt,name=unset,proto3" json:"unset,omitempty"`
+	StartTime     *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=start_time,json=startTime,proto3" json:"start_time,omitempty"`
+	UpdateTime    *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=update_time,json=updateTime,proto3" json:"update_time,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Deletion) Reset() {
+	*x = Deletion{}
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Deletion) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Deletion) ProtoMessage() {}
+
+func (x *Deletion) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Deletion.ProtoReflect.Descriptor instead.
+func (*Deletion) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *Deletion) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *Deletion) GetRoot() string {
+	if x != nil {
+		return x.Root
+	}
+	return ""
+}
+
+func (x *Deletion) GetFound() int64 {
+	if x != nil {
+		return x.Found
+	}
+	return 0
+}
+
+func (x *Deletion) GetRemoved() int64 {
+	if x != nil {
+		return x.Removed
+	}
+	return 0
+}
+
+func (x *Deletion) GetUnset() int64 {
+	if x != nil {
+		return x.Unset
+	}
+	return 0
+}
+
+func (x *Deletion) GetStartTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.StartTime
+	}
+	return nil
+}
+
+func (x *Deletion) GetUpdateTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.UpdateTime
+	}
+	return nil
 }
 
 type ListRemovalsRequest struct {
@@ -84,7 +567,7 @@ type ListRemovalsRequest struct {
 
 func (x *ListRemovalsRequest) Reset() {
 	*x = ListRemovalsRequest{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[0]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -96,7 +579,7 @@ func (x *ListRemovalsRequest) String() string {
 func (*ListRemovalsRequest) ProtoMessage() {}
 
 func (x *ListRemovalsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[0]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -109,7 +592,7 @@ func (x *ListRemovalsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRemovalsRequest.ProtoReflect.Descriptor instead.
 func (*ListRemovalsRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{0}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ListRemovalsRequest) GetName() string {
@@ -143,7 +626,7 @@ type ListRemovalsResponse struct {
 
 func (x *ListRemovalsResponse) Reset() {
 	*x = ListRemovalsResponse{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[1]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -155,7 +638,7 @@ func (x *ListRemovalsResponse) String() string {
 func (*ListRemovalsResponse) ProtoMessage() {}
 
 func (x *ListRemovalsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[1]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -168,7 +651,7 @@ func (x *ListRemovalsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRemovalsResponse.ProtoReflect.Descriptor instead.
 func (*ListRemovalsResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{1}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ListRemovalsResponse) GetRemovals() []*Removal {
@@ -207,7 +690,7 @@ type Removal struct {
 
 func (x *Removal) Reset() {
 	*x = Removal{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[2]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -219,7 +702,7 @@ func (x *Removal) String() string {
 func (*Removal) ProtoMessage() {}
 
 func (x *Removal) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[2]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -232,7 +715,7 @@ func (x *Removal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Removal.ProtoReflect.Descriptor instead.
 func (*Removal) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{2}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Removal) GetName() string {
@@ -341,7 +824,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[3]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -353,7 +836,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[3]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -366,7 +849,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{3}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{12}
 }
 
 type StatusResponse struct {
@@ -393,14 +876,21 @@ type StatusResponse struct {
 	// Stored resources for which the version lacks the kind or a pattern. They can be read and deleted.
 	Kept []*StatusResponse_Kept `protobuf:"bytes,13,rep,name=kept,proto3" json:"kept,omitempty"`
 	// Rights to refer to resources without asking, between this deployment and others. Deployments without any are left out.
-	Delegations   []*StatusResponse_Delegations `protobuf:"bytes,14,rep,name=delegations,proto3" json:"delegations,omitempty"`
+	Delegations []*StatusResponse_Delegations `protobuf:"bytes,14,rep,name=delegations,proto3" json:"delegations,omitempty"`
+	// Deletions with resources in DELETING here, at most 20, the newest change first.
+	Deletions []*Deletion `protobuf:"bytes,15,rep,name=deletions,proto3" json:"deletions,omitempty"`
+	// Deployments whose deletions an operator has paused here; this deployment if all are.
+	Paused []string `protobuf:"bytes,16,rep,name=paused,proto3" json:"paused,omitempty"`
+	// The watches of the process that was asked: of the shards that it works on, and of the deletions of each deployment that this one may
+	// refer to.
+	Watches       []*StatusResponse_Watch `protobuf:"bytes,17,rep,name=watches,proto3" json:"watches,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *StatusResponse) Reset() {
 	*x = StatusResponse{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[4]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -412,7 +902,7 @@ func (x *StatusResponse) String() string {
 func (*StatusResponse) ProtoMessage() {}
 
 func (x *StatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[4]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -425,7 +915,7 @@ func (x *StatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
 func (*StatusResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{4}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *StatusResponse) GetDeployment() string {
@@ -526,6 +1016,27 @@ func (x *StatusResponse) GetDelegations() []*StatusResponse_Delegations {
 	return nil
 }
 
+func (x *StatusResponse) GetDeletions() []*Deletion {
+	if x != nil {
+		return x.Deletions
+	}
+	return nil
+}
+
+func (x *StatusResponse) GetPaused() []string {
+	if x != nil {
+		return x.Paused
+	}
+	return nil
+}
+
+func (x *StatusResponse) GetWatches() []*StatusResponse_Watch {
+	if x != nil {
+		return x.Watches
+	}
+	return nil
+}
+
 // Decommissioned is an operator's decision that a deployment is decommissioned.
 type Decommissioned struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -546,7 +1057,7 @@ type Decommissioned struct {
 
 func (x *Decommissioned) Reset() {
 	*x = Decommissioned{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[5]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -558,7 +1069,7 @@ func (x *Decommissioned) String() string {
 func (*Decommissioned) ProtoMessage() {}
 
 func (x *Decommissioned) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[5]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -571,7 +1082,7 @@ func (x *Decommissioned) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Decommissioned.ProtoReflect.Descriptor instead.
 func (*Decommissioned) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{5}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Decommissioned) GetDeployment() string {
@@ -633,7 +1144,7 @@ type Word struct {
 
 func (x *Word) Reset() {
 	*x = Word{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[6]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -645,7 +1156,7 @@ func (x *Word) String() string {
 func (*Word) ProtoMessage() {}
 
 func (x *Word) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[6]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -658,7 +1169,7 @@ func (x *Word) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Word.ProtoReflect.Descriptor instead.
 func (*Word) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{6}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Word) GetDeployment() string {
@@ -711,7 +1222,7 @@ type AcceptDatabaseRequest struct {
 
 func (x *AcceptDatabaseRequest) Reset() {
 	*x = AcceptDatabaseRequest{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[7]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -723,7 +1234,7 @@ func (x *AcceptDatabaseRequest) String() string {
 func (*AcceptDatabaseRequest) ProtoMessage() {}
 
 func (x *AcceptDatabaseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[7]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -736,7 +1247,7 @@ func (x *AcceptDatabaseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcceptDatabaseRequest.ProtoReflect.Descriptor instead.
 func (*AcceptDatabaseRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{7}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *AcceptDatabaseRequest) GetDeployment() string {
@@ -775,7 +1286,7 @@ type AcceptDatabaseResponse struct {
 
 func (x *AcceptDatabaseResponse) Reset() {
 	*x = AcceptDatabaseResponse{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[8]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -787,7 +1298,7 @@ func (x *AcceptDatabaseResponse) String() string {
 func (*AcceptDatabaseResponse) ProtoMessage() {}
 
 func (x *AcceptDatabaseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[8]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -800,7 +1311,7 @@ func (x *AcceptDatabaseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcceptDatabaseResponse.ProtoReflect.Descriptor instead.
 func (*AcceptDatabaseResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{8}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{17}
 }
 
 type WaiveComparisonRequest struct {
@@ -815,7 +1326,7 @@ type WaiveComparisonRequest struct {
 
 func (x *WaiveComparisonRequest) Reset() {
 	*x = WaiveComparisonRequest{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[9]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -827,7 +1338,7 @@ func (x *WaiveComparisonRequest) String() string {
 func (*WaiveComparisonRequest) ProtoMessage() {}
 
 func (x *WaiveComparisonRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[9]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -840,7 +1351,7 @@ func (x *WaiveComparisonRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaiveComparisonRequest.ProtoReflect.Descriptor instead.
 func (*WaiveComparisonRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{9}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *WaiveComparisonRequest) GetDeployment() string {
@@ -865,7 +1376,7 @@ type WaiveComparisonResponse struct {
 
 func (x *WaiveComparisonResponse) Reset() {
 	*x = WaiveComparisonResponse{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[10]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -877,7 +1388,7 @@ func (x *WaiveComparisonResponse) String() string {
 func (*WaiveComparisonResponse) ProtoMessage() {}
 
 func (x *WaiveComparisonResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[10]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -890,7 +1401,7 @@ func (x *WaiveComparisonResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaiveComparisonResponse.ProtoReflect.Descriptor instead.
 func (*WaiveComparisonResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{10}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{19}
 }
 
 type VerifyRequest struct {
@@ -907,7 +1418,7 @@ type VerifyRequest struct {
 
 func (x *VerifyRequest) Reset() {
 	*x = VerifyRequest{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[11]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -919,7 +1430,7 @@ func (x *VerifyRequest) String() string {
 func (*VerifyRequest) ProtoMessage() {}
 
 func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[11]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -932,7 +1443,7 @@ func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyRequest.ProtoReflect.Descriptor instead.
 func (*VerifyRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{11}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *VerifyRequest) GetRepair() bool {
@@ -969,7 +1480,7 @@ type VerifyResponse struct {
 
 func (x *VerifyResponse) Reset() {
 	*x = VerifyResponse{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[12]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -981,7 +1492,7 @@ func (x *VerifyResponse) String() string {
 func (*VerifyResponse) ProtoMessage() {}
 
 func (x *VerifyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[12]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -994,7 +1505,7 @@ func (x *VerifyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyResponse.ProtoReflect.Descriptor instead.
 func (*VerifyResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{12}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *VerifyResponse) GetEvent() isVerifyResponse_Event {
@@ -1053,7 +1564,7 @@ type DecommissionRequest struct {
 
 func (x *DecommissionRequest) Reset() {
 	*x = DecommissionRequest{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[13]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1065,7 +1576,7 @@ func (x *DecommissionRequest) String() string {
 func (*DecommissionRequest) ProtoMessage() {}
 
 func (x *DecommissionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[13]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1078,7 +1589,7 @@ func (x *DecommissionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecommissionRequest.ProtoReflect.Descriptor instead.
 func (*DecommissionRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{13}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *DecommissionRequest) GetDeployment() string {
@@ -1111,7 +1622,7 @@ type DecommissionResponse struct {
 
 func (x *DecommissionResponse) Reset() {
 	*x = DecommissionResponse{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[14]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1123,7 +1634,7 @@ func (x *DecommissionResponse) String() string {
 func (*DecommissionResponse) ProtoMessage() {}
 
 func (x *DecommissionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[14]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1136,7 +1647,7 @@ func (x *DecommissionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecommissionResponse.ProtoReflect.Descriptor instead.
 func (*DecommissionResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{14}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *DecommissionResponse) GetDecommissioned() *Decommissioned {
@@ -1159,7 +1670,7 @@ type Failure struct {
 
 func (x *Failure) Reset() {
 	*x = Failure{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[15]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1171,7 +1682,7 @@ func (x *Failure) String() string {
 func (*Failure) ProtoMessage() {}
 
 func (x *Failure) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[15]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1184,7 +1695,7 @@ func (x *Failure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Failure.ProtoReflect.Descriptor instead.
 func (*Failure) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{15}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Failure) GetHandler() string {
@@ -1225,7 +1736,7 @@ type ExplainRequest struct {
 
 func (x *ExplainRequest) Reset() {
 	*x = ExplainRequest{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[16]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1237,7 +1748,7 @@ func (x *ExplainRequest) String() string {
 func (*ExplainRequest) ProtoMessage() {}
 
 func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[16]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1250,7 +1761,7 @@ func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainRequest.ProtoReflect.Descriptor instead.
 func (*ExplainRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{16}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ExplainRequest) GetName() string {
@@ -1271,14 +1782,16 @@ type ExplainResponse struct {
 	Pending    bool                   `protobuf:"varint,5,opt,name=pending,proto3" json:"pending,omitempty"`
 	UpdateTime *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=update_time,json=updateTime,proto3" json:"update_time,omitempty"`
 	// One line each, the most important first.
-	Reasons       []*ExplainResponse_Reason `protobuf:"bytes,7,rep,name=reasons,proto3" json:"reasons,omitempty"`
+	Reasons []*ExplainResponse_Reason `protobuf:"bytes,7,rep,name=reasons,proto3" json:"reasons,omitempty"`
+	// The progress here of the deletion of a resource in DELETING.
+	Deletion      *Deletion `protobuf:"bytes,8,opt,name=deletion,proto3" json:"deletion,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ExplainResponse) Reset() {
 	*x = ExplainResponse{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[17]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1290,7 +1803,7 @@ func (x *ExplainResponse) String() string {
 func (*ExplainResponse) ProtoMessage() {}
 
 func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[17]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1303,7 +1816,7 @@ func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainResponse.ProtoReflect.Descriptor instead.
 func (*ExplainResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{17}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ExplainResponse) GetName() string {
@@ -1355,6 +1868,250 @@ func (x *ExplainResponse) GetReasons() []*ExplainResponse_Reason {
 	return nil
 }
 
+func (x *ExplainResponse) GetDeletion() *Deletion {
+	if x != nil {
+		return x.Deletion
+	}
+	return nil
+}
+
+type ListStuckResponse_Resource struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Full name.
+	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Kind  string                 `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`
+	Uid   string                 `protobuf:"bytes,3,opt,name=uid,proto3" json:"uid,omitempty"`
+	Since *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=since,proto3" json:"since,omitempty"`
+	// What it waits for: BLOCKED by resources, or WAITING for deployments.
+	Reasons       []string `protobuf:"bytes,5,rep,name=reasons,proto3" json:"reasons,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListStuckResponse_Resource) Reset() {
+	*x = ListStuckResponse_Resource{}
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListStuckResponse_Resource) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListStuckResponse_Resource) ProtoMessage() {}
+
+func (x *ListStuckResponse_Resource) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListStuckResponse_Resource.ProtoReflect.Descriptor instead.
+func (*ListStuckResponse_Resource) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{1, 0}
+}
+
+func (x *ListStuckResponse_Resource) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ListStuckResponse_Resource) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *ListStuckResponse_Resource) GetUid() string {
+	if x != nil {
+		return x.Uid
+	}
+	return ""
+}
+
+func (x *ListStuckResponse_Resource) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *ListStuckResponse_Resource) GetReasons() []string {
+	if x != nil {
+		return x.Reasons
+	}
+	return nil
+}
+
+type ListStuckResponse_Work struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Group string                 `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"`
+	// The deployment that the work is for.
+	Deployment string                 `protobuf:"bytes,2,opt,name=deployment,proto3" json:"deployment,omitempty"`
+	Count      int64                  `protobuf:"varint,3,opt,name=count,proto3" json:"count,omitempty"`
+	Since      *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=since,proto3" json:"since,omitempty"`
+	// The last failure of a handler for that deployment, in the process that was asked.
+	LastError     string `protobuf:"bytes,5,opt,name=last_error,json=lastError,proto3" json:"last_error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListStuckResponse_Work) Reset() {
+	*x = ListStuckResponse_Work{}
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListStuckResponse_Work) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListStuckResponse_Work) ProtoMessage() {}
+
+func (x *ListStuckResponse_Work) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListStuckResponse_Work.ProtoReflect.Descriptor instead.
+func (*ListStuckResponse_Work) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{1, 1}
+}
+
+func (x *ListStuckResponse_Work) GetGroup() string {
+	if x != nil {
+		return x.Group
+	}
+	return ""
+}
+
+func (x *ListStuckResponse_Work) GetDeployment() string {
+	if x != nil {
+		return x.Deployment
+	}
+	return ""
+}
+
+func (x *ListStuckResponse_Work) GetCount() int64 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+func (x *ListStuckResponse_Work) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *ListStuckResponse_Work) GetLastError() string {
+	if x != nil {
+		return x.LastError
+	}
+	return ""
+}
+
+type StatusResponse_Watch struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// shadows-N or deletions.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// The deployment that sends it.
+	Deployment string `protobuf:"bytes,2,opt,name=deployment,proto3" json:"deployment,omitempty"`
+	// Its snapshot has ended.
+	Primed bool `protobuf:"varint,3,opt,name=primed,proto3" json:"primed,omitempty"`
+	// Time of its last message: one comes at least every 5 s. Absent before the first.
+	HeardTime *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=heard_time,json=heardTime,proto3" json:"heard_time,omitempty"`
+	// How often it was lost.
+	Lost          int64 `protobuf:"varint,5,opt,name=lost,proto3" json:"lost,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StatusResponse_Watch) Reset() {
+	*x = StatusResponse_Watch{}
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StatusResponse_Watch) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StatusResponse_Watch) ProtoMessage() {}
+
+func (x *StatusResponse_Watch) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StatusResponse_Watch.ProtoReflect.Descriptor instead.
+func (*StatusResponse_Watch) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{13, 0}
+}
+
+func (x *StatusResponse_Watch) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *StatusResponse_Watch) GetDeployment() string {
+	if x != nil {
+		return x.Deployment
+	}
+	return ""
+}
+
+func (x *StatusResponse_Watch) GetPrimed() bool {
+	if x != nil {
+		return x.Primed
+	}
+	return false
+}
+
+func (x *StatusResponse_Watch) GetHeardTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.HeardTime
+	}
+	return nil
+}
+
+func (x *StatusResponse_Watch) GetLost() int64 {
+	if x != nil {
+		return x.Lost
+	}
+	return 0
+}
+
 type StatusResponse_Delegations struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The other deployment.
@@ -1367,7 +2124,7 @@ type StatusResponse_Delegations struct {
 
 func (x *StatusResponse_Delegations) Reset() {
 	*x = StatusResponse_Delegations{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[18]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1379,7 +2136,7 @@ func (x *StatusResponse_Delegations) String() string {
 func (*StatusResponse_Delegations) ProtoMessage() {}
 
 func (x *StatusResponse_Delegations) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[18]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1392,7 +2149,7 @@ func (x *StatusResponse_Delegations) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse_Delegations.ProtoReflect.Descriptor instead.
 func (*StatusResponse_Delegations) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{4, 0}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{13, 1}
 }
 
 func (x *StatusResponse_Delegations) GetDeployment() string {
@@ -1421,7 +2178,7 @@ type StatusResponse_Kept struct {
 
 func (x *StatusResponse_Kept) Reset() {
 	*x = StatusResponse_Kept{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[19]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1433,7 +2190,7 @@ func (x *StatusResponse_Kept) String() string {
 func (*StatusResponse_Kept) ProtoMessage() {}
 
 func (x *StatusResponse_Kept) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[19]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1446,7 +2203,7 @@ func (x *StatusResponse_Kept) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse_Kept.ProtoReflect.Descriptor instead.
 func (*StatusResponse_Kept) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{4, 1}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{13, 2}
 }
 
 func (x *StatusResponse_Kept) GetKind() string {
@@ -1488,7 +2245,7 @@ type StatusResponse_Epoch struct {
 
 func (x *StatusResponse_Epoch) Reset() {
 	*x = StatusResponse_Epoch{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[20]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1500,7 +2257,7 @@ func (x *StatusResponse_Epoch) String() string {
 func (*StatusResponse_Epoch) ProtoMessage() {}
 
 func (x *StatusResponse_Epoch) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[20]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1513,7 +2270,7 @@ func (x *StatusResponse_Epoch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse_Epoch.ProtoReflect.Descriptor instead.
 func (*StatusResponse_Epoch) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{4, 2}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{13, 3}
 }
 
 func (x *StatusResponse_Epoch) GetOrdinal() int64 {
@@ -1565,7 +2322,7 @@ type StatusResponse_Process struct {
 
 func (x *StatusResponse_Process) Reset() {
 	*x = StatusResponse_Process{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[21]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1577,7 +2334,7 @@ func (x *StatusResponse_Process) String() string {
 func (*StatusResponse_Process) ProtoMessage() {}
 
 func (x *StatusResponse_Process) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[21]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1590,7 +2347,7 @@ func (x *StatusResponse_Process) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse_Process.ProtoReflect.Descriptor instead.
 func (*StatusResponse_Process) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{4, 3}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{13, 4}
 }
 
 func (x *StatusResponse_Process) GetName() string {
@@ -1634,7 +2391,7 @@ type StatusResponse_Outstanding struct {
 
 func (x *StatusResponse_Outstanding) Reset() {
 	*x = StatusResponse_Outstanding{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[22]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1646,7 +2403,7 @@ func (x *StatusResponse_Outstanding) String() string {
 func (*StatusResponse_Outstanding) ProtoMessage() {}
 
 func (x *StatusResponse_Outstanding) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[22]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1659,7 +2416,7 @@ func (x *StatusResponse_Outstanding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse_Outstanding.ProtoReflect.Descriptor instead.
 func (*StatusResponse_Outstanding) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{4, 4}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{13, 5}
 }
 
 func (x *StatusResponse_Outstanding) GetGroup() string {
@@ -1703,7 +2460,7 @@ type StatusResponse_Derivation struct {
 
 func (x *StatusResponse_Derivation) Reset() {
 	*x = StatusResponse_Derivation{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[23]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1715,7 +2472,7 @@ func (x *StatusResponse_Derivation) String() string {
 func (*StatusResponse_Derivation) ProtoMessage() {}
 
 func (x *StatusResponse_Derivation) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[23]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1728,7 +2485,7 @@ func (x *StatusResponse_Derivation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse_Derivation.ProtoReflect.Descriptor instead.
 func (*StatusResponse_Derivation) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{4, 5}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{13, 6}
 }
 
 func (x *StatusResponse_Derivation) GetKind() string {
@@ -1782,7 +2539,7 @@ type VerifyResponse_Difference struct {
 
 func (x *VerifyResponse_Difference) Reset() {
 	*x = VerifyResponse_Difference{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[24]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1794,7 +2551,7 @@ func (x *VerifyResponse_Difference) String() string {
 func (*VerifyResponse_Difference) ProtoMessage() {}
 
 func (x *VerifyResponse_Difference) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[24]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1807,7 +2564,7 @@ func (x *VerifyResponse_Difference) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyResponse_Difference.ProtoReflect.Descriptor instead.
 func (*VerifyResponse_Difference) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{12, 0}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{21, 0}
 }
 
 func (x *VerifyResponse_Difference) GetKind() string {
@@ -1900,7 +2657,7 @@ type VerifyResponse_Progress struct {
 
 func (x *VerifyResponse_Progress) Reset() {
 	*x = VerifyResponse_Progress{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[25]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1912,7 +2669,7 @@ func (x *VerifyResponse_Progress) String() string {
 func (*VerifyResponse_Progress) ProtoMessage() {}
 
 func (x *VerifyResponse_Progress) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[25]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1925,7 +2682,7 @@ func (x *VerifyResponse_Progress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyResponse_Progress.ProtoReflect.Descriptor instead.
 func (*VerifyResponse_Progress) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{12, 1}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{21, 1}
 }
 
 func (x *VerifyResponse_Progress) GetReferences() int64 {
@@ -2005,7 +2762,7 @@ type ExplainResponse_Reason struct {
 
 func (x *ExplainResponse_Reason) Reset() {
 	*x = ExplainResponse_Reason{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[26]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2017,7 +2774,7 @@ func (x *ExplainResponse_Reason) String() string {
 func (*ExplainResponse_Reason) ProtoMessage() {}
 
 func (x *ExplainResponse_Reason) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[26]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2030,7 +2787,7 @@ func (x *ExplainResponse_Reason) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainResponse_Reason.ProtoReflect.Descriptor instead.
 func (*ExplainResponse_Reason) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{17, 0}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{26, 0}
 }
 
 func (x *ExplainResponse_Reason) GetType() string {
@@ -2065,7 +2822,51 @@ var File_dbcontroller_admin_v1_admin_proto protoreflect.FileDescriptor
 
 const file_dbcontroller_admin_v1_admin_proto_rawDesc = "" +
 	"\n" +
-	"!dbcontroller/admin/v1/admin.proto\x12\x15dbcontroller.admin.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"X\n" +
+	"!dbcontroller/admin/v1/admin.proto\x12\x15dbcontroller.admin.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"b\n" +
+	"\x10ListStuckRequest\x121\n" +
+	"\x06longer\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\x06longer\x12\x1b\n" +
+	"\tpage_size\x18\x02 \x01(\x05R\bpageSize\"\xe0\x03\n" +
+	"\x11ListStuckResponse\x12O\n" +
+	"\tresources\x18\x01 \x03(\v21.dbcontroller.admin.v1.ListStuckResponse.ResourceR\tresources\x12A\n" +
+	"\x04work\x18\x02 \x03(\v2-.dbcontroller.admin.v1.ListStuckResponse.WorkR\x04work\x1a\x90\x01\n" +
+	"\bResource\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
+	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x10\n" +
+	"\x03uid\x18\x03 \x01(\tR\x03uid\x120\n" +
+	"\x05since\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x18\n" +
+	"\areasons\x18\x05 \x03(\tR\areasons\x1a\xa3\x01\n" +
+	"\x04Work\x12\x14\n" +
+	"\x05group\x18\x01 \x01(\tR\x05group\x12\x1e\n" +
+	"\n" +
+	"deployment\x18\x02 \x01(\tR\n" +
+	"deployment\x12\x14\n" +
+	"\x05count\x18\x03 \x01(\x03R\x05count\x120\n" +
+	"\x05since\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x1d\n" +
+	"\n" +
+	"last_error\x18\x05 \x01(\tR\tlastError\"6\n" +
+	"\fPauseRequest\x12\x0e\n" +
+	"\x02of\x18\x01 \x01(\tR\x02of\x12\x16\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\"\x0f\n" +
+	"\rPauseResponse\"7\n" +
+	"\rResumeRequest\x12\x0e\n" +
+	"\x02of\x18\x01 \x01(\tR\x02of\x12\x16\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\"\x10\n" +
+	"\x0eResumeResponse\"O\n" +
+	"\x14ListDeletionsRequest\x12\x1a\n" +
+	"\bdeletion\x18\x01 \x01(\tR\bdeletion\x12\x1b\n" +
+	"\tpage_size\x18\x02 \x01(\x05R\bpageSize\"V\n" +
+	"\x15ListDeletionsResponse\x12=\n" +
+	"\tdeletions\x18\x01 \x03(\v2\x1f.dbcontroller.admin.v1.DeletionR\tdeletions\"\xec\x01\n" +
+	"\bDeletion\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
+	"\x04root\x18\x02 \x01(\tR\x04root\x12\x14\n" +
+	"\x05found\x18\x03 \x01(\x03R\x05found\x12\x18\n" +
+	"\aremoved\x18\x04 \x01(\x03R\aremoved\x12\x14\n" +
+	"\x05unset\x18\x05 \x01(\x03R\x05unset\x129\n" +
+	"\n" +
+	"start_time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\tstartTime\x12;\n" +
+	"\vupdate_time\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"updateTime\"X\n" +
 	"\x13ListRemovalsRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x12\x1b\n" +
@@ -2090,7 +2891,7 @@ const file_dbcontroller_admin_v1_admin_proto_rawDesc = "" +
 	"request_id\x18\f \x01(\tR\trequestId\x12=\n" +
 	"\frequest_time\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\vrequestTime\x12\x17\n" +
 	"\atold_by\x18\x0e \x01(\tR\x06toldBy\"\x0f\n" +
-	"\rStatusRequest\"\xca\f\n" +
+	"\rStatusRequest\"\x8d\x0f\n" +
 	"\x0eStatusResponse\x12\x1e\n" +
 	"\n" +
 	"deployment\x18\x01 \x01(\tR\n" +
@@ -2110,7 +2911,19 @@ const file_dbcontroller_admin_v1_admin_proto_rawDesc = "" +
 	"\bdatabase\x18\v \x01(\tR\bdatabase\x121\n" +
 	"\x05words\x18\f \x03(\v2\x1b.dbcontroller.admin.v1.WordR\x05words\x12>\n" +
 	"\x04kept\x18\r \x03(\v2*.dbcontroller.admin.v1.StatusResponse.KeptR\x04kept\x12S\n" +
-	"\vdelegations\x18\x0e \x03(\v21.dbcontroller.admin.v1.StatusResponse.DelegationsR\vdelegations\x1aN\n" +
+	"\vdelegations\x18\x0e \x03(\v21.dbcontroller.admin.v1.StatusResponse.DelegationsR\vdelegations\x12=\n" +
+	"\tdeletions\x18\x0f \x03(\v2\x1f.dbcontroller.admin.v1.DeletionR\tdeletions\x12\x16\n" +
+	"\x06paused\x18\x10 \x03(\tR\x06paused\x12E\n" +
+	"\awatches\x18\x11 \x03(\v2+.dbcontroller.admin.v1.StatusResponse.WatchR\awatches\x1a\xa2\x01\n" +
+	"\x05Watch\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1e\n" +
+	"\n" +
+	"deployment\x18\x02 \x01(\tR\n" +
+	"deployment\x12\x16\n" +
+	"\x06primed\x18\x03 \x01(\bR\x06primed\x129\n" +
+	"\n" +
+	"heard_time\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\theardTime\x12\x12\n" +
+	"\x04lost\x18\x05 \x01(\x03R\x04lost\x1aN\n" +
 	"\vDelegations\x12\x1e\n" +
 	"\n" +
 	"deployment\x18\x01 \x01(\tR\n" +
@@ -2234,7 +3047,7 @@ const file_dbcontroller_admin_v1_admin_proto_rawDesc = "" +
 	"\x05error\x18\x03 \x01(\tR\x05error\x12.\n" +
 	"\x04time\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\"$\n" +
 	"\x0eExplainRequest\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\"\x8b\x03\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\"\xc8\x03\n" +
 	"\x0fExplainResponse\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x10\n" +
@@ -2243,13 +3056,14 @@ const file_dbcontroller_admin_v1_admin_proto_rawDesc = "" +
 	"\apending\x18\x05 \x01(\bR\apending\x12;\n" +
 	"\vupdate_time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"updateTime\x12G\n" +
-	"\areasons\x18\a \x03(\v2-.dbcontroller.admin.v1.ExplainResponse.ReasonR\areasons\x1a\x87\x01\n" +
+	"\areasons\x18\a \x03(\v2-.dbcontroller.admin.v1.ExplainResponse.ReasonR\areasons\x12;\n" +
+	"\bdeletion\x18\b \x01(\v2\x1f.dbcontroller.admin.v1.DeletionR\bdeletion\x1a\x87\x01\n" +
 	"\x06Reason\x12\x12\n" +
 	"\x04type\x18\x01 \x01(\tR\x04type\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x120\n" +
 	"\x05since\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x1d\n" +
 	"\n" +
-	"last_error\x18\x04 \x01(\tR\tlastError2\xcb\x05\n" +
+	"last_error\x18\x04 \x01(\tR\tlastError2\xc2\b\n" +
 	"\fAdminService\x12U\n" +
 	"\x06Status\x12$.dbcontroller.admin.v1.StatusRequest\x1a%.dbcontroller.admin.v1.StatusResponse\x12X\n" +
 	"\aExplain\x12%.dbcontroller.admin.v1.ExplainRequest\x1a&.dbcontroller.admin.v1.ExplainResponse\x12g\n" +
@@ -2257,7 +3071,11 @@ const file_dbcontroller_admin_v1_admin_proto_rawDesc = "" +
 	"\x0eAcceptDatabase\x12,.dbcontroller.admin.v1.AcceptDatabaseRequest\x1a-.dbcontroller.admin.v1.AcceptDatabaseResponse\x12p\n" +
 	"\x0fWaiveComparison\x12-.dbcontroller.admin.v1.WaiveComparisonRequest\x1a..dbcontroller.admin.v1.WaiveComparisonResponse\x12W\n" +
 	"\x06Verify\x12$.dbcontroller.admin.v1.VerifyRequest\x1a%.dbcontroller.admin.v1.VerifyResponse0\x01\x12g\n" +
-	"\fListRemovals\x12*.dbcontroller.admin.v1.ListRemovalsRequest\x1a+.dbcontroller.admin.v1.ListRemovalsResponseBVZTgithub.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1;adminv1b\x06proto3"
+	"\fListRemovals\x12*.dbcontroller.admin.v1.ListRemovalsRequest\x1a+.dbcontroller.admin.v1.ListRemovalsResponse\x12^\n" +
+	"\tListStuck\x12'.dbcontroller.admin.v1.ListStuckRequest\x1a(.dbcontroller.admin.v1.ListStuckResponse\x12R\n" +
+	"\x05Pause\x12#.dbcontroller.admin.v1.PauseRequest\x1a$.dbcontroller.admin.v1.PauseResponse\x12U\n" +
+	"\x06Resume\x12$.dbcontroller.admin.v1.ResumeRequest\x1a%.dbcontroller.admin.v1.ResumeResponse\x12j\n" +
+	"\rListDeletions\x12+.dbcontroller.admin.v1.ListDeletionsRequest\x1a,.dbcontroller.admin.v1.ListDeletionsResponseBVZTgithub.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1;adminv1b\x06proto3"
 
 var (
 	file_dbcontroller_admin_v1_admin_proto_rawDescOnce sync.Once
@@ -2272,84 +3090,117 @@ func file_dbcontroller_admin_v1_admin_proto_rawDescGZIP() []byte {
 }
 
 var file_dbcontroller_admin_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_dbcontroller_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
+var file_dbcontroller_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 39)
 var file_dbcontroller_admin_v1_admin_proto_goTypes = []any{
 	(VerifyRequest_Dangling)(0),        // 0: dbcontroller.admin.v1.VerifyRequest.Dangling
-	(*ListRemovalsRequest)(nil),        // 1: dbcontroller.admin.v1.ListRemovalsRequest
-	(*ListRemovalsResponse)(nil),       // 2: dbcontroller.admin.v1.ListRemovalsResponse
-	(*Removal)(nil),                    // 3: dbcontroller.admin.v1.Removal
-	(*StatusRequest)(nil),              // 4: dbcontroller.admin.v1.StatusRequest
-	(*StatusResponse)(nil),             // 5: dbcontroller.admin.v1.StatusResponse
-	(*Decommissioned)(nil),             // 6: dbcontroller.admin.v1.Decommissioned
-	(*Word)(nil),                       // 7: dbcontroller.admin.v1.Word
-	(*AcceptDatabaseRequest)(nil),      // 8: dbcontroller.admin.v1.AcceptDatabaseRequest
-	(*AcceptDatabaseResponse)(nil),     // 9: dbcontroller.admin.v1.AcceptDatabaseResponse
-	(*WaiveComparisonRequest)(nil),     // 10: dbcontroller.admin.v1.WaiveComparisonRequest
-	(*WaiveComparisonResponse)(nil),    // 11: dbcontroller.admin.v1.WaiveComparisonResponse
-	(*VerifyRequest)(nil),              // 12: dbcontroller.admin.v1.VerifyRequest
-	(*VerifyResponse)(nil),             // 13: dbcontroller.admin.v1.VerifyResponse
-	(*DecommissionRequest)(nil),        // 14: dbcontroller.admin.v1.DecommissionRequest
-	(*DecommissionResponse)(nil),       // 15: dbcontroller.admin.v1.DecommissionResponse
-	(*Failure)(nil),                    // 16: dbcontroller.admin.v1.Failure
-	(*ExplainRequest)(nil),             // 17: dbcontroller.admin.v1.ExplainRequest
-	(*ExplainResponse)(nil),            // 18: dbcontroller.admin.v1.ExplainResponse
-	(*StatusResponse_Delegations)(nil), // 19: dbcontroller.admin.v1.StatusResponse.Delegations
-	(*StatusResponse_Kept)(nil),        // 20: dbcontroller.admin.v1.StatusResponse.Kept
-	(*StatusResponse_Epoch)(nil),       // 21: dbcontroller.admin.v1.StatusResponse.Epoch
-	(*StatusResponse_Process)(nil),     // 22: dbcontroller.admin.v1.StatusResponse.Process
-	(*StatusResponse_Outstanding)(nil), // 23: dbcontroller.admin.v1.StatusResponse.Outstanding
-	(*StatusResponse_Derivation)(nil),  // 24: dbcontroller.admin.v1.StatusResponse.Derivation
-	(*VerifyResponse_Difference)(nil),  // 25: dbcontroller.admin.v1.VerifyResponse.Difference
-	(*VerifyResponse_Progress)(nil),    // 26: dbcontroller.admin.v1.VerifyResponse.Progress
-	(*ExplainResponse_Reason)(nil),     // 27: dbcontroller.admin.v1.ExplainResponse.Reason
-	(*timestamppb.Timestamp)(nil),      // 28: google.protobuf.Timestamp
+	(*ListStuckRequest)(nil),           // 1: dbcontroller.admin.v1.ListStuckRequest
+	(*ListStuckResponse)(nil),          // 2: dbcontroller.admin.v1.ListStuckResponse
+	(*PauseRequest)(nil),               // 3: dbcontroller.admin.v1.PauseRequest
+	(*PauseResponse)(nil),              // 4: dbcontroller.admin.v1.PauseResponse
+	(*ResumeRequest)(nil),              // 5: dbcontroller.admin.v1.ResumeRequest
+	(*ResumeResponse)(nil),             // 6: dbcontroller.admin.v1.ResumeResponse
+	(*ListDeletionsRequest)(nil),       // 7: dbcontroller.admin.v1.ListDeletionsRequest
+	(*ListDeletionsResponse)(nil),      // 8: dbcontroller.admin.v1.ListDeletionsResponse
+	(*Deletion)(nil),                   // 9: dbcontroller.admin.v1.Deletion
+	(*ListRemovalsRequest)(nil),        // 10: dbcontroller.admin.v1.ListRemovalsRequest
+	(*ListRemovalsResponse)(nil),       // 11: dbcontroller.admin.v1.ListRemovalsResponse
+	(*Removal)(nil),                    // 12: dbcontroller.admin.v1.Removal
+	(*StatusRequest)(nil),              // 13: dbcontroller.admin.v1.StatusRequest
+	(*StatusResponse)(nil),             // 14: dbcontroller.admin.v1.StatusResponse
+	(*Decommissioned)(nil),             // 15: dbcontroller.admin.v1.Decommissioned
+	(*Word)(nil),                       // 16: dbcontroller.admin.v1.Word
+	(*AcceptDatabaseRequest)(nil),      // 17: dbcontroller.admin.v1.AcceptDatabaseRequest
+	(*AcceptDatabaseResponse)(nil),     // 18: dbcontroller.admin.v1.AcceptDatabaseResponse
+	(*WaiveComparisonRequest)(nil),     // 19: dbcontroller.admin.v1.WaiveComparisonRequest
+	(*WaiveComparisonResponse)(nil),    // 20: dbcontroller.admin.v1.WaiveComparisonResponse
+	(*VerifyRequest)(nil),              // 21: dbcontroller.admin.v1.VerifyRequest
+	(*VerifyResponse)(nil),             // 22: dbcontroller.admin.v1.VerifyResponse
+	(*DecommissionRequest)(nil),        // 23: dbcontroller.admin.v1.DecommissionRequest
+	(*DecommissionResponse)(nil),       // 24: dbcontroller.admin.v1.DecommissionResponse
+	(*Failure)(nil),                    // 25: dbcontroller.admin.v1.Failure
+	(*ExplainRequest)(nil),             // 26: dbcontroller.admin.v1.ExplainRequest
+	(*ExplainResponse)(nil),            // 27: dbcontroller.admin.v1.ExplainResponse
+	(*ListStuckResponse_Resource)(nil), // 28: dbcontroller.admin.v1.ListStuckResponse.Resource
+	(*ListStuckResponse_Work)(nil),     // 29: dbcontroller.admin.v1.ListStuckResponse.Work
+	(*StatusResponse_Watch)(nil),       // 30: dbcontroller.admin.v1.StatusResponse.Watch
+	(*StatusResponse_Delegations)(nil), // 31: dbcontroller.admin.v1.StatusResponse.Delegations
+	(*StatusResponse_Kept)(nil),        // 32: dbcontroller.admin.v1.StatusResponse.Kept
+	(*StatusResponse_Epoch)(nil),       // 33: dbcontroller.admin.v1.StatusResponse.Epoch
+	(*StatusResponse_Process)(nil),     // 34: dbcontroller.admin.v1.StatusResponse.Process
+	(*StatusResponse_Outstanding)(nil), // 35: dbcontroller.admin.v1.StatusResponse.Outstanding
+	(*StatusResponse_Derivation)(nil),  // 36: dbcontroller.admin.v1.StatusResponse.Derivation
+	(*VerifyResponse_Difference)(nil),  // 37: dbcontroller.admin.v1.VerifyResponse.Difference
+	(*VerifyResponse_Progress)(nil),    // 38: dbcontroller.admin.v1.VerifyResponse.Progress
+	(*ExplainResponse_Reason)(nil),     // 39: dbcontroller.admin.v1.ExplainResponse.Reason
+	(*durationpb.Duration)(nil),        // 40: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil),      // 41: google.protobuf.Timestamp
 }
 var file_dbcontroller_admin_v1_admin_proto_depIdxs = []int32{
-	3,  // 0: dbcontroller.admin.v1.ListRemovalsResponse.removals:type_name -> dbcontroller.admin.v1.Removal
-	28, // 1: dbcontroller.admin.v1.Removal.decide_time:type_name -> google.protobuf.Timestamp
-	28, // 2: dbcontroller.admin.v1.Removal.request_time:type_name -> google.protobuf.Timestamp
-	23, // 3: dbcontroller.admin.v1.StatusResponse.outstanding:type_name -> dbcontroller.admin.v1.StatusResponse.Outstanding
-	24, // 4: dbcontroller.admin.v1.StatusResponse.derivations:type_name -> dbcontroller.admin.v1.StatusResponse.Derivation
-	16, // 5: dbcontroller.admin.v1.StatusResponse.failures:type_name -> dbcontroller.admin.v1.Failure
-	6,  // 6: dbcontroller.admin.v1.StatusResponse.decommissioned:type_name -> dbcontroller.admin.v1.Decommissioned
-	22, // 7: dbcontroller.admin.v1.StatusResponse.processes:type_name -> dbcontroller.admin.v1.StatusResponse.Process
-	21, // 8: dbcontroller.admin.v1.StatusResponse.epoch:type_name -> dbcontroller.admin.v1.StatusResponse.Epoch
-	7,  // 9: dbcontroller.admin.v1.StatusResponse.words:type_name -> dbcontroller.admin.v1.Word
-	20, // 10: dbcontroller.admin.v1.StatusResponse.kept:type_name -> dbcontroller.admin.v1.StatusResponse.Kept
-	19, // 11: dbcontroller.admin.v1.StatusResponse.delegations:type_name -> dbcontroller.admin.v1.StatusResponse.Delegations
-	28, // 12: dbcontroller.admin.v1.Decommissioned.said_time:type_name -> google.protobuf.Timestamp
-	28, // 13: dbcontroller.admin.v1.Word.said_time:type_name -> google.protobuf.Timestamp
-	0,  // 14: dbcontroller.admin.v1.VerifyRequest.dangling:type_name -> dbcontroller.admin.v1.VerifyRequest.Dangling
-	25, // 15: dbcontroller.admin.v1.VerifyResponse.difference:type_name -> dbcontroller.admin.v1.VerifyResponse.Difference
-	26, // 16: dbcontroller.admin.v1.VerifyResponse.progress:type_name -> dbcontroller.admin.v1.VerifyResponse.Progress
-	6,  // 17: dbcontroller.admin.v1.DecommissionResponse.decommissioned:type_name -> dbcontroller.admin.v1.Decommissioned
-	28, // 18: dbcontroller.admin.v1.Failure.time:type_name -> google.protobuf.Timestamp
-	28, // 19: dbcontroller.admin.v1.ExplainResponse.update_time:type_name -> google.protobuf.Timestamp
-	27, // 20: dbcontroller.admin.v1.ExplainResponse.reasons:type_name -> dbcontroller.admin.v1.ExplainResponse.Reason
-	28, // 21: dbcontroller.admin.v1.StatusResponse.Epoch.since:type_name -> google.protobuf.Timestamp
-	28, // 22: dbcontroller.admin.v1.StatusResponse.Process.join_time:type_name -> google.protobuf.Timestamp
-	28, // 23: dbcontroller.admin.v1.StatusResponse.Process.expire_time:type_name -> google.protobuf.Timestamp
-	28, // 24: dbcontroller.admin.v1.StatusResponse.Outstanding.oldest_time:type_name -> google.protobuf.Timestamp
-	28, // 25: dbcontroller.admin.v1.ExplainResponse.Reason.since:type_name -> google.protobuf.Timestamp
-	4,  // 26: dbcontroller.admin.v1.AdminService.Status:input_type -> dbcontroller.admin.v1.StatusRequest
-	17, // 27: dbcontroller.admin.v1.AdminService.Explain:input_type -> dbcontroller.admin.v1.ExplainRequest
-	14, // 28: dbcontroller.admin.v1.AdminService.Decommission:input_type -> dbcontroller.admin.v1.DecommissionRequest
-	8,  // 29: dbcontroller.admin.v1.AdminService.AcceptDatabase:input_type -> dbcontroller.admin.v1.AcceptDatabaseRequest
-	10, // 30: dbcontroller.admin.v1.AdminService.WaiveComparison:input_type -> dbcontroller.admin.v1.WaiveComparisonRequest
-	12, // 31: dbcontroller.admin.v1.AdminService.Verify:input_type -> dbcontroller.admin.v1.VerifyRequest
-	1,  // 32: dbcontroller.admin.v1.AdminService.ListRemovals:input_type -> dbcontroller.admin.v1.ListRemovalsRequest
-	5,  // 33: dbcontroller.admin.v1.AdminService.Status:output_type -> dbcontroller.admin.v1.StatusResponse
-	18, // 34: dbcontroller.admin.v1.AdminService.Explain:output_type -> dbcontroller.admin.v1.ExplainResponse
-	15, // 35: dbcontroller.admin.v1.AdminService.Decommission:output_type -> dbcontroller.admin.v1.DecommissionResponse
-	9,  // 36: dbcontroller.admin.v1.AdminService.AcceptDatabase:output_type -> dbcontroller.admin.v1.AcceptDatabaseResponse
-	11, // 37: dbcontroller.admin.v1.AdminService.WaiveComparison:output_type -> dbcontroller.admin.v1.WaiveComparisonResponse
-	13, // 38: dbcontroller.admin.v1.AdminService.Verify:output_type -> dbcontroller.admin.v1.VerifyResponse
-	2,  // 39: dbcontroller.admin.v1.AdminService.ListRemovals:output_type -> dbcontroller.admin.v1.ListRemovalsResponse
-	33, // [33:40] is the sub-list for method output_type
-	26, // [26:33] is the sub-list for method input_type
-	26, // [26:26] is the sub-list for extension type_name
-	26, // [26:26] is the sub-list for extension extendee
-	0,  // [0:26] is the sub-list for field type_name
+	40, // 0: dbcontroller.admin.v1.ListStuckRequest.longer:type_name -> google.protobuf.Duration
+	28, // 1: dbcontroller.admin.v1.ListStuckResponse.resources:type_name -> dbcontroller.admin.v1.ListStuckResponse.Resource
+	29, // 2: dbcontroller.admin.v1.ListStuckResponse.work:type_name -> dbcontroller.admin.v1.ListStuckResponse.Work
+	9,  // 3: dbcontroller.admin.v1.ListDeletionsResponse.deletions:type_name -> dbcontroller.admin.v1.Deletion
+	41, // 4: dbcontroller.admin.v1.Deletion.start_time:type_name -> google.protobuf.Timestamp
+	41, // 5: dbcontroller.admin.v1.Deletion.update_time:type_name -> google.protobuf.Timestamp
+	12, // 6: dbcontroller.admin.v1.ListRemovalsResponse.removals:type_name -> dbcontroller.admin.v1.Removal
+	41, // 7: dbcontroller.admin.v1.Removal.decide_time:type_name -> google.protobuf.Timestamp
+	41, // 8: dbcontroller.admin.v1.Removal.request_time:type_name -> google.protobuf.Timestamp
+	35, // 9: dbcontroller.admin.v1.StatusResponse.outstanding:type_name -> dbcontroller.admin.v1.StatusResponse.Outstanding
+	36, // 10: dbcontroller.admin.v1.StatusResponse.derivations:type_name -> dbcontroller.admin.v1.StatusResponse.Derivation
+	25, // 11: dbcontroller.admin.v1.StatusResponse.failures:type_name -> dbcontroller.admin.v1.Failure
+	15, // 12: dbcontroller.admin.v1.StatusResponse.decommissioned:type_name -> dbcontroller.admin.v1.Decommissioned
+	34, // 13: dbcontroller.admin.v1.StatusResponse.processes:type_name -> dbcontroller.admin.v1.StatusResponse.Process
+	33, // 14: dbcontroller.admin.v1.StatusResponse.epoch:type_name -> dbcontroller.admin.v1.StatusResponse.Epoch
+	16, // 15: dbcontroller.admin.v1.StatusResponse.words:type_name -> dbcontroller.admin.v1.Word
+	32, // 16: dbcontroller.admin.v1.StatusResponse.kept:type_name -> dbcontroller.admin.v1.StatusResponse.Kept
+	31, // 17: dbcontroller.admin.v1.StatusResponse.delegations:type_name -> dbcontroller.admin.v1.StatusResponse.Delegations
+	9,  // 18: dbcontroller.admin.v1.StatusResponse.deletions:type_name -> dbcontroller.admin.v1.Deletion
+	30, // 19: dbcontroller.admin.v1.StatusResponse.watches:type_name -> dbcontroller.admin.v1.StatusResponse.Watch
+	41, // 20: dbcontroller.admin.v1.Decommissioned.said_time:type_name -> google.protobuf.Timestamp
+	41, // 21: dbcontroller.admin.v1.Word.said_time:type_name -> google.protobuf.Timestamp
+	0,  // 22: dbcontroller.admin.v1.VerifyRequest.dangling:type_name -> dbcontroller.admin.v1.VerifyRequest.Dangling
+	37, // 23: dbcontroller.admin.v1.VerifyResponse.difference:type_name -> dbcontroller.admin.v1.VerifyResponse.Difference
+	38, // 24: dbcontroller.admin.v1.VerifyResponse.progress:type_name -> dbcontroller.admin.v1.VerifyResponse.Progress
+	15, // 25: dbcontroller.admin.v1.DecommissionResponse.decommissioned:type_name -> dbcontroller.admin.v1.Decommissioned
+	41, // 26: dbcontroller.admin.v1.Failure.time:type_name -> google.protobuf.Timestamp
+	41, // 27: dbcontroller.admin.v1.ExplainResponse.update_time:type_name -> google.protobuf.Timestamp
+	39, // 28: dbcontroller.admin.v1.ExplainResponse.reasons:type_name -> dbcontroller.admin.v1.ExplainResponse.Reason
+	9,  // 29: dbcontroller.admin.v1.ExplainResponse.deletion:type_name -> dbcontroller.admin.v1.Deletion
+	41, // 30: dbcontroller.admin.v1.ListStuckResponse.Resource.since:type_name -> google.protobuf.Timestamp
+	41, // 31: dbcontroller.admin.v1.ListStuckResponse.Work.since:type_name -> google.protobuf.Timestamp
+	41, // 32: dbcontroller.admin.v1.StatusResponse.Watch.heard_time:type_name -> google.protobuf.Timestamp
+	41, // 33: dbcontroller.admin.v1.StatusResponse.Epoch.since:type_name -> google.protobuf.Timestamp
+	41, // 34: dbcontroller.admin.v1.StatusResponse.Process.join_time:type_name -> google.protobuf.Timestamp
+	41, // 35: dbcontroller.admin.v1.StatusResponse.Process.expire_time:type_name -> google.protobuf.Timestamp
+	41, // 36: dbcontroller.admin.v1.StatusResponse.Outstanding.oldest_time:type_name -> google.protobuf.Timestamp
+	41, // 37: dbcontroller.admin.v1.ExplainResponse.Reason.since:type_name -> google.protobuf.Timestamp
+	13, // 38: dbcontroller.admin.v1.AdminService.Status:input_type -> dbcontroller.admin.v1.StatusRequest
+	26, // 39: dbcontroller.admin.v1.AdminService.Explain:input_type -> dbcontroller.admin.v1.ExplainRequest
+	23, // 40: dbcontroller.admin.v1.AdminService.Decommission:input_type -> dbcontroller.admin.v1.DecommissionRequest
+	17, // 41: dbcontroller.admin.v1.AdminService.AcceptDatabase:input_type -> dbcontroller.admin.v1.AcceptDatabaseRequest
+	19, // 42: dbcontroller.admin.v1.AdminService.WaiveComparison:input_type -> dbcontroller.admin.v1.WaiveComparisonRequest
+	21, // 43: dbcontroller.admin.v1.AdminService.Verify:input_type -> dbcontroller.admin.v1.VerifyRequest
+	10, // 44: dbcontroller.admin.v1.AdminService.ListRemovals:input_type -> dbcontroller.admin.v1.ListRemovalsRequest
+	1,  // 45: dbcontroller.admin.v1.AdminService.ListStuck:input_type -> dbcontroller.admin.v1.ListStuckRequest
+	3,  // 46: dbcontroller.admin.v1.AdminService.Pause:input_type -> dbcontroller.admin.v1.PauseRequest
+	5,  // 47: dbcontroller.admin.v1.AdminService.Resume:input_type -> dbcontroller.admin.v1.ResumeRequest
+	7,  // 48: dbcontroller.admin.v1.AdminService.ListDeletions:input_type -> dbcontroller.admin.v1.ListDeletionsRequest
+	14, // 49: dbcontroller.admin.v1.AdminService.Status:output_type -> dbcontroller.admin.v1.StatusResponse
+	27, // 50: dbcontroller.admin.v1.AdminService.Explain:output_type -> dbcontroller.admin.v1.ExplainResponse
+	24, // 51: dbcontroller.admin.v1.AdminService.Decommission:output_type -> dbcontroller.admin.v1.DecommissionResponse
+	18, // 52: dbcontroller.admin.v1.AdminService.AcceptDatabase:output_type -> dbcontroller.admin.v1.AcceptDatabaseResponse
+	20, // 53: dbcontroller.admin.v1.AdminService.WaiveComparison:output_type -> dbcontroller.admin.v1.WaiveComparisonResponse
+	22, // 54: dbcontroller.admin.v1.AdminService.Verify:output_type -> dbcontroller.admin.v1.VerifyResponse
+	11, // 55: dbcontroller.admin.v1.AdminService.ListRemovals:output_type -> dbcontroller.admin.v1.ListRemovalsResponse
+	2,  // 56: dbcontroller.admin.v1.AdminService.ListStuck:output_type -> dbcontroller.admin.v1.ListStuckResponse
+	4,  // 57: dbcontroller.admin.v1.AdminService.Pause:output_type -> dbcontroller.admin.v1.PauseResponse
+	6,  // 58: dbcontroller.admin.v1.AdminService.Resume:output_type -> dbcontroller.admin.v1.ResumeResponse
+	8,  // 59: dbcontroller.admin.v1.AdminService.ListDeletions:output_type -> dbcontroller.admin.v1.ListDeletionsResponse
+	49, // [49:60] is the sub-list for method output_type
+	38, // [38:49] is the sub-list for method input_type
+	38, // [38:38] is the sub-list for extension type_name
+	38, // [38:38] is the sub-list for extension extendee
+	0,  // [0:38] is the sub-list for field type_name
 }
 
 func init() { file_dbcontroller_admin_v1_admin_proto_init() }
@@ -2357,7 +3208,7 @@ func file_dbcontroller_admin_v1_admin_proto_init() {
 	if File_dbcontroller_admin_v1_admin_proto != nil {
 		return
 	}
-	file_dbcontroller_admin_v1_admin_proto_msgTypes[12].OneofWrappers = []any{
+	file_dbcontroller_admin_v1_admin_proto_msgTypes[21].OneofWrappers = []any{
 		(*VerifyResponse_Difference_)(nil),
 		(*VerifyResponse_Progress_)(nil),
 	}
@@ -2367,7 +3218,7 @@ func file_dbcontroller_admin_v1_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_dbcontroller_admin_v1_admin_proto_rawDesc), len(file_dbcontroller_admin_v1_admin_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   27,
+			NumMessages:   39,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -26,6 +26,10 @@ const (
 	AdminService_WaiveComparison_FullMethodName = "/dbcontroller.admin.v1.AdminService/WaiveComparison"
 	AdminService_Verify_FullMethodName          = "/dbcontroller.admin.v1.AdminService/Verify"
 	AdminService_ListRemovals_FullMethodName    = "/dbcontroller.admin.v1.AdminService/ListRemovals"
+	AdminService_ListStuck_FullMethodName       = "/dbcontroller.admin.v1.AdminService/ListStuck"
+	AdminService_Pause_FullMethodName           = "/dbcontroller.admin.v1.AdminService/Pause"
+	AdminService_Resume_FullMethodName          = "/dbcontroller.admin.v1.AdminService/Resume"
+	AdminService_ListDeletions_FullMethodName   = "/dbcontroller.admin.v1.AdminService/ListDeletions"
 )
 
 // AdminServiceClient is the client API for AdminService service.
@@ -52,6 +56,14 @@ type AdminServiceClient interface {
 	// ListRemovals returns why resources were removed here: the request at the root, and the resource with which each was
 	// removed. The deployment of that resource has the next link of the chain.
 	ListRemovals(ctx context.Context, in *ListRemovalsRequest, opts ...grpc.CallOption) (*ListRemovalsResponse, error)
+	// ListStuck returns what waits for longer than a time, and for whom.
+	ListStuck(ctx context.Context, in *ListStuckRequest, opts ...grpc.CallOption) (*ListStuckResponse, error)
+	// Pause stops deletions here until Resume: all of them, or what is done here for those of another deployment. References are written
+	// and released meanwhile. A repetition changes nothing.
+	Pause(ctx context.Context, in *PauseRequest, opts ...grpc.CallOption) (*PauseResponse, error)
+	Resume(ctx context.Context, in *ResumeRequest, opts ...grpc.CallOption) (*ResumeResponse, error)
+	// ListDeletions returns the progress of deletions in this deployment.
+	ListDeletions(ctx context.Context, in *ListDeletionsRequest, opts ...grpc.CallOption) (*ListDeletionsResponse, error)
 }
 
 type adminServiceClient struct {
@@ -141,6 +153,46 @@ func (c *adminServiceClient) ListRemovals(ctx context.Context, in *ListRemovalsR
 	return out, nil
 }
 
+func (c *adminServiceClient) ListStuck(ctx context.Context, in *ListStuckRequest, opts ...grpc.CallOption) (*ListStuckResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListStuckResponse)
+	err := c.cc.Invoke(ctx, AdminService_ListStuck_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) Pause(ctx context.Context, in *PauseRequest, opts ...grpc.CallOption) (*PauseResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(PauseResponse)
+	err := c.cc.Invoke(ctx, AdminService_Pause_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) Resume(ctx context.Context, in *ResumeRequest, opts ...grpc.CallOption) (*ResumeResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ResumeResponse)
+	err := c.cc.Invoke(ctx, AdminService_Resume_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) ListDeletions(ctx context.Context, in *ListDeletionsRequest, opts ...grpc.CallOption) (*ListDeletionsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListDeletionsResponse)
+	err := c.cc.Invoke(ctx, AdminService_ListDeletions_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // AdminServiceServer is the server API for AdminService service.
 // All implementations must embed UnimplementedAdminServiceServer
 // for forward compatibility.
@@ -165,6 +217,14 @@ type AdminServiceServer interface {
 	// ListRemovals returns why resources were removed here: the request at the root, and the resource with which each was
 	// removed. The deployment of that resource has the next link of the chain.
 	ListRemovals(context.Context, *ListRemovalsRequest) (*ListRemovalsResponse, error)
+	// ListStuck returns what waits for longer than a time, and for whom.
+	ListStuck(context.Context, *ListStuckRequest) (*ListStuckResponse, error)
+	// Pause stops deletions here until Resume: all of them, or what is done here for those of another deployment. References are written
+	// and released meanwhile. A repetition changes nothing.
+	Pause(context.Context, *PauseRequest) (*PauseResponse, error)
+	Resume(context.Context, *ResumeRequest) (*ResumeResponse, error)
+	// ListDeletions returns the progress of deletions in this deployment.
+	ListDeletions(context.Context, *ListDeletionsRequest) (*ListDeletionsResponse, error)
 	mustEmbedUnimplementedAdminServiceServer()
 }
 
@@ -195,6 +255,18 @@ func (UnimplementedAdminServiceServer) Verify(*VerifyRequest, grpc.ServerStreami
 }
 func (UnimplementedAdminServiceServer) ListRemovals(context.Context, *ListRemovalsRequest) (*ListRemovalsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListRemovals not implemented")
+}
+func (UnimplementedAdminServiceServer) ListStuck(context.Context, *ListStuckRequest) (*ListStuckResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListStuck not implemented")
+}
+func (UnimplementedAdminServiceServer) Pause(context.Context, *PauseRequest) (*PauseResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Pause not implemented")
+}
+func (UnimplementedAdminServiceServer) Resume(context.Context, *ResumeRequest) (*ResumeResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Resume not implemented")
+}
+func (UnimplementedAdminServiceServer) ListDeletions(context.Context, *ListDeletionsRequest) (*ListDeletionsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListDeletions not implemented")
 }
 func (UnimplementedAdminServiceServer) mustEmbedUnimplementedAdminServiceServer() {}
 func (UnimplementedAdminServiceServer) testEmbeddedByValue()                      {}
@@ -336,6 +408,78 @@ func _AdminService_ListRemovals_Handler(srv interface{}, ctx context.Context, de
 	return interceptor(ctx, in, info, handler)
 }
 
+func _AdminService_ListStuck_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListStuckRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).ListStuck(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_ListStuck_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).ListStuck(ctx, req.(*ListStuckRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AdminService_Pause_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(PauseRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).Pause(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_Pause_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).Pause(ctx, req.(*PauseRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AdminService_Resume_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ResumeRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).Resume(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_Resume_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).Resume(ctx, req.(*ResumeRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AdminService_ListDeletions_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListDeletionsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).ListDeletions(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_ListDeletions_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).ListDeletions(ctx, req.(*ListDeletionsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // AdminService_ServiceDesc is the grpc.ServiceDesc for AdminService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -366,6 +510,22 @@ var AdminService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ListRemovals",
 			Handler:    _AdminService_ListRemovals_Handler,
+		},
+		{
+			MethodName: "ListStuck",
+			Handler:    _AdminService_ListStuck_Handler,
+		},
+		{
+			MethodName: "Pause",
+			Handler:    _AdminService_Pause_Handler,
+		},
+		{
+			MethodName: "Resume",
+			Handler:    _AdminService_Resume_Handler,
+		},
+		{
+			MethodName: "ListDeletions",
+			Handler:    _AdminService_ListDeletions_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

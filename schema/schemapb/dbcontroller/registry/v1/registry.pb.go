@@ -166,8 +166,10 @@ func (x *Deployment) GetDatabase() string {
 type Rights struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Whether everything is denied that no grant allows.
-	Deny          bool     `protobuf:"varint,1,opt,name=deny,proto3" json:"deny,omitempty"`
-	Grants        []*Grant `protobuf:"bytes,2,rep,name=grants,proto3" json:"grants,omitempty"`
+	Deny   bool     `protobuf:"varint,1,opt,name=deny,proto3" json:"deny,omitempty"`
+	Grants []*Grant `protobuf:"bytes,2,rep,name=grants,proto3" json:"grants,omitempty"`
+	// Greater for a later declaration. The registry sets it; 0 for one of an earlier version.
+	Declaration   int64 `protobuf:"varint,3,opt,name=declaration,proto3" json:"declaration,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -214,6 +216,13 @@ func (x *Rights) GetGrants() []*Grant {
 		return x.Grants
 	}
 	return nil
+}
+
+func (x *Rights) GetDeclaration() int64 {
+	if x != nil {
+		return x.Declaration
+	}
+	return 0
 }
 
 // Grant gives an identity, or the members of a group, verbs on the resources of a kind whose names begin with a prefix.
@@ -1560,10 +1569,11 @@ const file_dbcontroller_registry_v1_registry_proto_rawDesc = "" +
 	"generation\x18\x05 \x01(\x03R\n" +
 	"generation\x12\x1a\n" +
 	"\bdisabled\x18\x06 \x01(\bR\bdisabled\x12\x1a\n" +
-	"\bdatabase\x18\a \x01(\tR\bdatabase\"U\n" +
+	"\bdatabase\x18\a \x01(\tR\bdatabase\"w\n" +
 	"\x06Rights\x12\x12\n" +
 	"\x04deny\x18\x01 \x01(\bR\x04deny\x127\n" +
-	"\x06grants\x18\x02 \x03(\v2\x1f.dbcontroller.registry.v1.GrantR\x06grants\"w\n" +
+	"\x06grants\x18\x02 \x03(\v2\x1f.dbcontroller.registry.v1.GrantR\x06grants\x12 \n" +
+	"\vdeclaration\x18\x03 \x01(\x03R\vdeclaration\"w\n" +
 	"\x05Grant\x12\x1a\n" +
 	"\bidentity\x18\x01 \x01(\tR\bidentity\x12\x14\n" +
 	"\x05group\x18\x02 \x01(\tR\x05group\x12\x14\n" +

@@ -29,6 +29,7 @@ const (
 	ResourceService_MutateAndValidateResource_FullMethodName = "/dbcontroller.resource.v1.ResourceService/MutateAndValidateResource"
 	ResourceService_SetBlockDeletion_FullMethodName          = "/dbcontroller.resource.v1.ResourceService/SetBlockDeletion"
 	ResourceService_PlanDeletion_FullMethodName              = "/dbcontroller.resource.v1.ResourceService/PlanDeletion"
+	ResourceService_ListReferrers_FullMethodName             = "/dbcontroller.resource.v1.ResourceService/ListReferrers"
 	ResourceService_DeleteResource_FullMethodName            = "/dbcontroller.resource.v1.ResourceService/DeleteResource"
 	ResourceService_WatchResources_FullMethodName            = "/dbcontroller.resource.v1.ResourceService/WatchResources"
 )
@@ -54,13 +55,16 @@ type ResourceServiceClient interface {
 	PutResource(ctx context.Context, in *PutResourceRequest, opts ...grpc.CallOption) (*Resource, error)
 	// BatchWriteResources writes all or nothing, in one transaction; the resources may refer to one another in any order.
 	BatchWriteResources(ctx context.Context, in *BatchWriteResourcesRequest, opts ...grpc.CallOption) (*BatchWriteResourcesResponse, error)
-	// MutateAndValidateResource returns what a write would store, or the error with which it would fail, and stores nothing. It
-	// calls other deployments as the write would; a later write can still fail.
+	// MutateAndValidateResource returns what a write would store, with defaults, or the error with which it would fail, and stores
+	// nothing. It calls other deployments as the write would; a later write can still fail.
 	MutateAndValidateResource(ctx context.Context, in *MutateAndValidateResourceRequest, opts ...grpc.CallOption) (*Resource, error)
 	// SetBlockDeletion protects a resource from every delete, or ends the protection. For operators and the service's own code.
 	SetBlockDeletion(ctx context.Context, in *SetBlockDeletionRequest, opts ...grpc.CallOption) (*Resource, error)
 	// PlanDeletion returns what a delete would do, in all deployments, and changes nothing.
 	PlanDeletion(ctx context.Context, in *PlanDeletionRequest, opts ...grpc.CallOption) (*PlanDeletionResponse, error)
+	// ListReferrers lists the resources of one deployment that refer to a resource, or that it owns. For all of them, ask the deployment
+	// of the resource first, and then the deployments that its first page names.
+	ListReferrers(ctx context.Context, in *ListReferrersRequest, opts ...grpc.CallOption) (*ListReferrersResponse, error)
 	// DeleteResource returns when the resource is removed, or in DELETING because other deployments have to act first.
 	DeleteResource(ctx context.Context, in *DeleteResourceRequest, opts ...grpc.CallOption) (*DeleteResourceResponse, error)
 	// WatchResources sends the resources, and what happens to them meanwhile, then one EndOfSnapshot, at which that is the state at one
@@ -176,6 +180,16 @@ func (c *resourceServiceClient) PlanDeletion(ctx context.Context, in *PlanDeleti
 	return out, nil
 }
 
+func (c *resourceServiceClient) ListReferrers(ctx context.Context, in *ListReferrersRequest, opts ...grpc.CallOption) (*ListReferrersResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListReferrersResponse)
+	err := c.cc.Invoke(ctx, ResourceService_ListReferrers_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *resourceServiceClient) DeleteResource(ctx context.Context, in *DeleteResourceRequest, opts ...grpc.CallOption) (*DeleteResourceResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(DeleteResourceResponse)
@@ -226,13 +240,16 @@ type ResourceServiceServer interface {
 	PutResource(context.Context, *PutResourceRequest) (*Resource, error)
 	// BatchWriteResources writes all or nothing, in one transaction; the resources may refer to one another in any order.
 	BatchWriteResources(context.Context, *BatchWriteResourcesRequest) (*BatchWriteResourcesResponse, error)
-	// MutateAndValidateResource returns what a write would store, or the error with which it would fail, and stores nothing. It
-	// calls other deployments as the write would; a later write can still fail.
+	// MutateAndValidateResource returns what a write would store, with defaults, or the error with which it would fail, and stores
+	// nothing. It calls other deployments as the write would; a later write can still fail.
 	MutateAndValidateResource(context.Context, *MutateAndValidateResourceRequest) (*Resource, error)
 	// SetBlockDeletion protects a resource from every delete, or ends the protection. For operators and the service's own code.
 	SetBlockDeletion(context.Context, *SetBlockDeletionRequest) (*Resource, error)
 	// PlanDeletion returns what a delete would do, in all deployments, and changes nothing.
 	PlanDeletion(context.Context, *PlanDeletionRequest) (*PlanDeletionResponse, error)
+	// ListReferrers lists the resources of one deployment that refer to a resource, or that it owns. For all of them, ask the deployment
+	// of the resource first, and then the deployments that its first page names.
+	ListReferrers(context.Context, *ListReferrersRequest) (*ListReferrersResponse, error)
 	// DeleteResource returns when the resource is removed, or in DELETING because other deployments have to act first.
 	DeleteResource(context.Context, *DeleteResourceRequest) (*DeleteResourceResponse, error)
 	// WatchResources sends the resources, and what happens to them meanwhile, then one EndOfSnapshot, at which that is the state at one
@@ -277,6 +294,9 @@ func (UnimplementedResourceServiceServer) SetBlockDeletion(context.Context, *Set
 }
 func (UnimplementedResourceServiceServer) PlanDeletion(context.Context, *PlanDeletionRequest) (*PlanDeletionResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method PlanDeletion not implemented")
+}
+func (UnimplementedResourceServiceServer) ListReferrers(context.Context, *ListReferrersRequest) (*ListReferrersResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListReferrers not implemented")
 }
 func (UnimplementedResourceServiceServer) DeleteResource(context.Context, *DeleteResourceRequest) (*DeleteResourceResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method DeleteResource not implemented")
@@ -485,6 +505,24 @@ func _ResourceService_PlanDeletion_Handler(srv interface{}, ctx context.Context,
 	return interceptor(ctx, in, info, handler)
 }
 
+func _ResourceService_ListReferrers_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListReferrersRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ResourceServiceServer).ListReferrers(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ResourceService_ListReferrers_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ResourceServiceServer).ListReferrers(ctx, req.(*ListReferrersRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _ResourceService_DeleteResource_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(DeleteResourceRequest)
 	if err := dec(in); err != nil {
@@ -560,6 +598,10 @@ var ResourceService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "PlanDeletion",
 			Handler:    _ResourceService_PlanDeletion_Handler,
+		},
+		{
+			MethodName: "ListReferrers",
+			Handler:    _ResourceService_ListReferrers_Handler,
 		},
 		{
 			MethodName: "DeleteResource",

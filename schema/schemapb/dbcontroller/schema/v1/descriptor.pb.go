@@ -9,6 +9,7 @@ package schemav1
 import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	structpb "google.golang.org/protobuf/types/known/structpb"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -246,7 +247,11 @@ type KindDescriptor struct {
 	// The table whose rows are the resources, as schema.table; empty for a kind whose resources have bodies.
 	Table string `protobuf:"bytes,10,opt,name=table,proto3" json:"table,omitempty"`
 	// The columns that name a row.
-	Key           []string `protobuf:"bytes,11,rep,name=key,proto3" json:"key,omitempty"`
+	Key []string `protobuf:"bytes,11,rep,name=key,proto3" json:"key,omitempty"`
+	// Rules for fields of the bodies.
+	Fields []*FieldDescriptor `protobuf:"bytes,12,rep,name=fields,proto3" json:"fields,omitempty"`
+	// A JSON Schema (draft 2020-12, unless it says another one) that each written body has to fit.
+	Schema        *structpb.Struct `protobuf:"bytes,13,opt,name=schema,proto3" json:"schema,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -358,6 +363,92 @@ func (x *KindDescriptor) GetKey() []string {
 	return nil
 }
 
+func (x *KindDescriptor) GetFields() []*FieldDescriptor {
+	if x != nil {
+		return x.Fields
+	}
+	return nil
+}
+
+func (x *KindDescriptor) GetSchema() *structpb.Struct {
+	if x != nil {
+		return x.Schema
+	}
+	return nil
+}
+
+type FieldDescriptor struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Field path in the body, without stars.
+	Path string `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
+	// The value that a write stores when the field is absent or null.
+	Default *structpb.Value `protobuf:"bytes,2,opt,name=default,proto3" json:"default,omitempty"`
+	// A write without a value fails.
+	Required bool `protobuf:"varint,3,opt,name=required,proto3" json:"required,omitempty"`
+	// A write that changes or removes a stored value fails.
+	Immutable     bool `protobuf:"varint,4,opt,name=immutable,proto3" json:"immutable,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FieldDescriptor) Reset() {
+	*x = FieldDescriptor{}
+	mi := &file_dbcontroller_schema_v1_descriptor_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FieldDescriptor) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FieldDescriptor) ProtoMessage() {}
+
+func (x *FieldDescriptor) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_schema_v1_descriptor_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FieldDescriptor.ProtoReflect.Descriptor instead.
+func (*FieldDescriptor) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_schema_v1_descriptor_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *FieldDescriptor) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *FieldDescriptor) GetDefault() *structpb.Value {
+	if x != nil {
+		return x.Default
+	}
+	return nil
+}
+
+func (x *FieldDescriptor) GetRequired() bool {
+	if x != nil {
+		return x.Required
+	}
+	return false
+}
+
+func (x *FieldDescriptor) GetImmutable() bool {
+	if x != nil {
+		return x.Immutable
+	}
+	return false
+}
+
 // The kind of the resource whose name is the beginning of a child's name: a further reference, with its own behaviour.
 type ParentDescriptor struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -374,7 +465,7 @@ type ParentDescriptor struct {
 
 func (x *ParentDescriptor) Reset() {
 	*x = ParentDescriptor{}
-	mi := &file_dbcontroller_schema_v1_descriptor_proto_msgTypes[3]
+	mi := &file_dbcontroller_schema_v1_descriptor_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -386,7 +477,7 @@ func (x *ParentDescriptor) String() string {
 func (*ParentDescriptor) ProtoMessage() {}
 
 func (x *ParentDescriptor) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_descriptor_proto_msgTypes[3]
+	mi := &file_dbcontroller_schema_v1_descriptor_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -399,7 +490,7 @@ func (x *ParentDescriptor) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ParentDescriptor.ProtoReflect.Descriptor instead.
 func (*ParentDescriptor) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_descriptor_proto_rawDescGZIP(), []int{3}
+	return file_dbcontroller_schema_v1_descriptor_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *ParentDescriptor) GetKind() string {
@@ -452,7 +543,7 @@ type ReferenceDescriptor struct {
 
 func (x *ReferenceDescriptor) Reset() {
 	*x = ReferenceDescriptor{}
-	mi := &file_dbcontroller_schema_v1_descriptor_proto_msgTypes[4]
+	mi := &file_dbcontroller_schema_v1_descriptor_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -464,7 +555,7 @@ func (x *ReferenceDescriptor) String() string {
 func (*ReferenceDescriptor) ProtoMessage() {}
 
 func (x *ReferenceDescriptor) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_descriptor_proto_msgTypes[4]
+	mi := &file_dbcontroller_schema_v1_descriptor_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -477,7 +568,7 @@ func (x *ReferenceDescriptor) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReferenceDescriptor.ProtoReflect.Descriptor instead.
 func (*ReferenceDescriptor) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_descriptor_proto_rawDescGZIP(), []int{4}
+	return file_dbcontroller_schema_v1_descriptor_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ReferenceDescriptor) GetPath() string {
@@ -540,7 +631,7 @@ var File_dbcontroller_schema_v1_descriptor_proto protoreflect.FileDescriptor
 
 const file_dbcontroller_schema_v1_descriptor_proto_rawDesc = "" +
 	"\n" +
-	"'dbcontroller/schema/v1/descriptor.proto\x12\x16dbcontroller.schema.v1\"\xf2\x01\n" +
+	"'dbcontroller/schema/v1/descriptor.proto\x12\x16dbcontroller.schema.v1\x1a\x1cgoogle/protobuf/struct.proto\"\xf2\x01\n" +
 	"\x11ServiceDescriptor\x12\x18\n" +
 	"\aservice\x18\x01 \x01(\tR\aservice\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\tR\aversion\x12@\n" +
@@ -549,7 +640,7 @@ const file_dbcontroller_schema_v1_descriptor_proto_rawDesc = "" +
 	"\x10patterns_dropped\x18\x05 \x01(\tR\x0fpatternsDropped\"D\n" +
 	"\x0eServiceVersion\x12\x18\n" +
 	"\aservice\x18\x01 \x01(\tR\aservice\x12\x18\n" +
-	"\aversion\x18\x02 \x01(\tR\aversion\"\xcd\x03\n" +
+	"\aversion\x18\x02 \x01(\tR\aversion\"\xbf\x04\n" +
 	"\x0eKindDescriptor\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x1a\n" +
 	"\bpatterns\x18\x02 \x03(\tR\bpatterns\x12B\n" +
@@ -564,7 +655,14 @@ const file_dbcontroller_schema_v1_descriptor_proto_rawDesc = "" +
 	"\x0fdelegation_none\x18\t \x01(\bR\x0edelegationNone\x12\x14\n" +
 	"\x05table\x18\n" +
 	" \x01(\tR\x05table\x12\x10\n" +
-	"\x03key\x18\v \x03(\tR\x03key\"\xa2\x01\n" +
+	"\x03key\x18\v \x03(\tR\x03key\x12?\n" +
+	"\x06fields\x18\f \x03(\v2'.dbcontroller.schema.v1.FieldDescriptorR\x06fields\x12/\n" +
+	"\x06schema\x18\r \x01(\v2\x17.google.protobuf.StructR\x06schema\"\x91\x01\n" +
+	"\x0fFieldDescriptor\x12\x12\n" +
+	"\x04path\x18\x01 \x01(\tR\x04path\x120\n" +
+	"\adefault\x18\x02 \x01(\v2\x16.google.protobuf.ValueR\adefault\x12\x1a\n" +
+	"\brequired\x18\x03 \x01(\bR\brequired\x12\x1c\n" +
+	"\timmutable\x18\x04 \x01(\bR\timmutable\"\xa2\x01\n" +
 	"\x10ParentDescriptor\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12?\n" +
 	"\tbehaviour\x18\x02 \x01(\x0e2!.dbcontroller.schema.v1.BehaviourR\tbehaviour\x12\x16\n" +
@@ -601,27 +699,33 @@ func file_dbcontroller_schema_v1_descriptor_proto_rawDescGZIP() []byte {
 }
 
 var file_dbcontroller_schema_v1_descriptor_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_dbcontroller_schema_v1_descriptor_proto_msgTypes = make([]protoimpl.MessageInfo, 5)
+var file_dbcontroller_schema_v1_descriptor_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
 var file_dbcontroller_schema_v1_descriptor_proto_goTypes = []any{
 	(Behaviour)(0),              // 0: dbcontroller.schema.v1.Behaviour
 	(*ServiceDescriptor)(nil),   // 1: dbcontroller.schema.v1.ServiceDescriptor
 	(*ServiceVersion)(nil),      // 2: dbcontroller.schema.v1.ServiceVersion
 	(*KindDescriptor)(nil),      // 3: dbcontroller.schema.v1.KindDescriptor
-	(*ParentDescriptor)(nil),    // 4: dbcontroller.schema.v1.ParentDescriptor
-	(*ReferenceDescriptor)(nil), // 5: dbcontroller.schema.v1.ReferenceDescriptor
+	(*FieldDescriptor)(nil),     // 4: dbcontroller.schema.v1.FieldDescriptor
+	(*ParentDescriptor)(nil),    // 5: dbcontroller.schema.v1.ParentDescriptor
+	(*ReferenceDescriptor)(nil), // 6: dbcontroller.schema.v1.ReferenceDescriptor
+	(*structpb.Struct)(nil),     // 7: google.protobuf.Struct
+	(*structpb.Value)(nil),      // 8: google.protobuf.Value
 }
 var file_dbcontroller_schema_v1_descriptor_proto_depIdxs = []int32{
 	2, // 0: dbcontroller.schema.v1.ServiceDescriptor.imports:type_name -> dbcontroller.schema.v1.ServiceVersion
 	3, // 1: dbcontroller.schema.v1.ServiceDescriptor.kinds:type_name -> dbcontroller.schema.v1.KindDescriptor
-	4, // 2: dbcontroller.schema.v1.KindDescriptor.parents:type_name -> dbcontroller.schema.v1.ParentDescriptor
-	5, // 3: dbcontroller.schema.v1.KindDescriptor.references:type_name -> dbcontroller.schema.v1.ReferenceDescriptor
-	0, // 4: dbcontroller.schema.v1.ParentDescriptor.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
-	0, // 5: dbcontroller.schema.v1.ReferenceDescriptor.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
-	6, // [6:6] is the sub-list for method output_type
-	6, // [6:6] is the sub-list for method input_type
-	6, // [6:6] is the sub-list for extension type_name
-	6, // [6:6] is the sub-list for extension extendee
-	0, // [0:6] is the sub-list for field type_name
+	5, // 2: dbcontroller.schema.v1.KindDescriptor.parents:type_name -> dbcontroller.schema.v1.ParentDescriptor
+	6, // 3: dbcontroller.schema.v1.KindDescriptor.references:type_name -> dbcontroller.schema.v1.ReferenceDescriptor
+	4, // 4: dbcontroller.schema.v1.KindDescriptor.fields:type_name -> dbcontroller.schema.v1.FieldDescriptor
+	7, // 5: dbcontroller.schema.v1.KindDescriptor.schema:type_name -> google.protobuf.Struct
+	8, // 6: dbcontroller.schema.v1.FieldDescriptor.default:type_name -> google.protobuf.Value
+	0, // 7: dbcontroller.schema.v1.ParentDescriptor.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
+	0, // 8: dbcontroller.schema.v1.ReferenceDescriptor.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
+	9, // [9:9] is the sub-list for method output_type
+	9, // [9:9] is the sub-list for method input_type
+	9, // [9:9] is the sub-list for extension type_name
+	9, // [9:9] is the sub-list for extension extendee
+	0, // [0:9] is the sub-list for field type_name
 }
 
 func init() { file_dbcontroller_schema_v1_descriptor_proto_init() }
@@ -635,7 +739,7 @@ func file_dbcontroller_schema_v1_descriptor_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_dbcontroller_schema_v1_descriptor_proto_rawDesc), len(file_dbcontroller_schema_v1_descriptor_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   5,
+			NumMessages:   6,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -77,6 +77,61 @@ func (ResolveBlockadesResponse_Verdict) EnumDescriptor() ([]byte, []int) {
 	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{8, 0}
 }
 
+type RecallDelegationsRequest_Mode int32
+
+const (
+	RecallDelegationsRequest_MODE_UNSPECIFIED RecallDelegationsRequest_Mode = 0
+	// The right stays.
+	RecallDelegationsRequest_MODE_LOOK RecallDelegationsRequest_Mode = 1
+	// The right ends when no reference stands that was written under it.
+	RecallDelegationsRequest_MODE_END_IF_FREE RecallDelegationsRequest_Mode = 2
+	// The right ends.
+	RecallDelegationsRequest_MODE_END RecallDelegationsRequest_Mode = 3
+)
+
+// Enum value maps for RecallDelegationsRequest_Mode.
+var (
+	RecallDelegationsRequest_Mode_name = map[int32]string{
+		0: "MODE_UNSPECIFIED",
+		1: "MODE_LOOK",
+		2: "MODE_END_IF_FREE",
+		3: "MODE_END",
+	}
+	RecallDelegationsRequest_Mode_value = map[string]int32{
+		"MODE_UNSPECIFIED": 0,
+		"MODE_LOOK":        1,
+		"MODE_END_IF_FREE": 2,
+		"MODE_END":         3,
+	}
+)
+
+func (x RecallDelegationsRequest_Mode) Enum() *RecallDelegationsRequest_Mode {
+	p := new(RecallDelegationsRequest_Mode)
+	*p = x
+	return p
+}
+
+func (x RecallDelegationsRequest_Mode) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (RecallDelegationsRequest_Mode) Descriptor() protoreflect.EnumDescriptor {
+	return file_dbcontroller_schema_v1_schema_proto_enumTypes[1].Descriptor()
+}
+
+func (RecallDelegationsRequest_Mode) Type() protoreflect.EnumType {
+	return &file_dbcontroller_schema_v1_schema_proto_enumTypes[1]
+}
+
+func (x RecallDelegationsRequest_Mode) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use RecallDelegationsRequest_Mode.Descriptor instead.
+func (RecallDelegationsRequest_Mode) EnumDescriptor() ([]byte, []int) {
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{9, 0}
+}
+
 type CheckOwnersResponse_Verdict int32
 
 const (
@@ -120,11 +175,11 @@ func (x CheckOwnersResponse_Verdict) String() string {
 }
 
 func (CheckOwnersResponse_Verdict) Descriptor() protoreflect.EnumDescriptor {
-	return file_dbcontroller_schema_v1_schema_proto_enumTypes[1].Descriptor()
+	return file_dbcontroller_schema_v1_schema_proto_enumTypes[2].Descriptor()
 }
 
 func (CheckOwnersResponse_Verdict) Type() protoreflect.EnumType {
-	return &file_dbcontroller_schema_v1_schema_proto_enumTypes[1]
+	return &file_dbcontroller_schema_v1_schema_proto_enumTypes[2]
 }
 
 func (x CheckOwnersResponse_Verdict) Number() protoreflect.EnumNumber {
@@ -133,7 +188,7 @@ func (x CheckOwnersResponse_Verdict) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use CheckOwnersResponse_Verdict.Descriptor instead.
 func (CheckOwnersResponse_Verdict) EnumDescriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{23, 0}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{25, 0}
 }
 
 type CheckReferencesResponse_Verdict int32
@@ -179,11 +234,11 @@ func (x CheckReferencesResponse_Verdict) String() string {
 }
 
 func (CheckReferencesResponse_Verdict) Descriptor() protoreflect.EnumDescriptor {
-	return file_dbcontroller_schema_v1_schema_proto_enumTypes[2].Descriptor()
+	return file_dbcontroller_schema_v1_schema_proto_enumTypes[3].Descriptor()
 }
 
 func (CheckReferencesResponse_Verdict) Type() protoreflect.EnumType {
-	return &file_dbcontroller_schema_v1_schema_proto_enumTypes[2]
+	return &file_dbcontroller_schema_v1_schema_proto_enumTypes[3]
 }
 
 func (x CheckReferencesResponse_Verdict) Number() protoreflect.EnumNumber {
@@ -192,7 +247,7 @@ func (x CheckReferencesResponse_Verdict) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use CheckReferencesResponse_Verdict.Descriptor instead.
 func (CheckReferencesResponse_Verdict) EnumDescriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{33, 0}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{35, 0}
 }
 
 type WorkItem_Action int32
@@ -258,11 +313,11 @@ func (x WorkItem_Action) String() string {
 }
 
 func (WorkItem_Action) Descriptor() protoreflect.EnumDescriptor {
-	return file_dbcontroller_schema_v1_schema_proto_enumTypes[3].Descriptor()
+	return file_dbcontroller_schema_v1_schema_proto_enumTypes[4].Descriptor()
 }
 
 func (WorkItem_Action) Type() protoreflect.EnumType {
-	return &file_dbcontroller_schema_v1_schema_proto_enumTypes[3]
+	return &file_dbcontroller_schema_v1_schema_proto_enumTypes[4]
 }
 
 func (x WorkItem_Action) Number() protoreflect.EnumNumber {
@@ -271,7 +326,7 @@ func (x WorkItem_Action) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use WorkItem_Action.Descriptor instead.
 func (WorkItem_Action) EnumDescriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{42, 0}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{44, 0}
 }
 
 // A resource of the called or of the calling deployment.
@@ -800,6 +855,104 @@ func (x *ResolveBlockadesResponse) GetEpoch() []byte {
 	return nil
 }
 
+type RecallDelegationsRequest struct {
+	state         protoimpl.MessageState               `protogen:"open.v1"`
+	Questions     []*RecallDelegationsRequest_Question `protobuf:"bytes,1,rep,name=questions,proto3" json:"questions,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RecallDelegationsRequest) Reset() {
+	*x = RecallDelegationsRequest{}
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RecallDelegationsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RecallDelegationsRequest) ProtoMessage() {}
+
+func (x *RecallDelegationsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RecallDelegationsRequest.ProtoReflect.Descriptor instead.
+func (*RecallDelegationsRequest) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *RecallDelegationsRequest) GetQuestions() []*RecallDelegationsRequest_Question {
+	if x != nil {
+		return x.Questions
+	}
+	return nil
+}
+
+type RecallDelegationsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// In the order of the request.
+	Answers []*RecallDelegationsResponse_Answer `protobuf:"bytes,1,rep,name=answers,proto3" json:"answers,omitempty"`
+	// The epoch of the database from which they were read.
+	Epoch         []byte `protobuf:"bytes,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RecallDelegationsResponse) Reset() {
+	*x = RecallDelegationsResponse{}
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RecallDelegationsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RecallDelegationsResponse) ProtoMessage() {}
+
+func (x *RecallDelegationsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RecallDelegationsResponse.ProtoReflect.Descriptor instead.
+func (*RecallDelegationsResponse) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *RecallDelegationsResponse) GetAnswers() []*RecallDelegationsResponse_Answer {
+	if x != nil {
+		return x.Answers
+	}
+	return nil
+}
+
+func (x *RecallDelegationsResponse) GetEpoch() []byte {
+	if x != nil {
+		return x.Epoch
+	}
+	return nil
+}
+
 type ReleaseBlockadesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Keys  []*BlockadeKey         `protobuf:"bytes,1,rep,name=keys,proto3" json:"keys,omitempty"`
@@ -813,7 +966,7 @@ type ReleaseBlockadesRequest struct {
 
 func (x *ReleaseBlockadesRequest) Reset() {
 	*x = ReleaseBlockadesRequest{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[9]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -825,7 +978,7 @@ func (x *ReleaseBlockadesRequest) String() string {
 func (*ReleaseBlockadesRequest) ProtoMessage() {}
 
 func (x *ReleaseBlockadesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[9]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -838,7 +991,7 @@ func (x *ReleaseBlockadesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseBlockadesRequest.ProtoReflect.Descriptor instead.
 func (*ReleaseBlockadesRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{9}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ReleaseBlockadesRequest) GetKeys() []*BlockadeKey {
@@ -870,7 +1023,7 @@ type ReleaseBlockadesResponse struct {
 
 func (x *ReleaseBlockadesResponse) Reset() {
 	*x = ReleaseBlockadesResponse{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[10]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -882,7 +1035,7 @@ func (x *ReleaseBlockadesResponse) String() string {
 func (*ReleaseBlockadesResponse) ProtoMessage() {}
 
 func (x *ReleaseBlockadesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[10]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -895,20 +1048,23 @@ func (x *ReleaseBlockadesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseBlockadesResponse.ProtoReflect.Descriptor instead.
 func (*ReleaseBlockadesResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{10}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{12}
 }
 
 type WatchImportedServiceDeletionsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// From an earlier bookmark; empty for a snapshot.
-	ResumeToken   string `protobuf:"bytes,1,opt,name=resume_token,json=resumeToken,proto3" json:"resume_token,omitempty"`
+	ResumeToken string `protobuf:"bytes,1,opt,name=resume_token,json=resumeToken,proto3" json:"resume_token,omitempty"`
+	// The newest token of an earlier watch that the caller has stored. The watch does not begin at it; if it is ahead of the database,
+	// an older copy has taken the database's place: the call fails with RESET, and a new epoch begins.
+	KeptToken     string `protobuf:"bytes,2,opt,name=kept_token,json=keptToken,proto3" json:"kept_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *WatchImportedServiceDeletionsRequest) Reset() {
 	*x = WatchImportedServiceDeletionsRequest{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[11]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -920,7 +1076,7 @@ func (x *WatchImportedServiceDeletionsRequest) String() string {
 func (*WatchImportedServiceDeletionsRequest) ProtoMessage() {}
 
 func (x *WatchImportedServiceDeletionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[11]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -933,12 +1089,19 @@ func (x *WatchImportedServiceDeletionsRequest) ProtoReflect() protoreflect.Messa
 
 // Deprecated: Use WatchImportedServiceDeletionsRequest.ProtoReflect.Descriptor instead.
 func (*WatchImportedServiceDeletionsRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{11}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *WatchImportedServiceDeletionsRequest) GetResumeToken() string {
 	if x != nil {
 		return x.ResumeToken
+	}
+	return ""
+}
+
+func (x *WatchImportedServiceDeletionsRequest) GetKeptToken() string {
+	if x != nil {
+		return x.KeptToken
 	}
 	return ""
 }
@@ -958,7 +1121,7 @@ type WatchImportedServiceDeletionsResponse struct {
 
 func (x *WatchImportedServiceDeletionsResponse) Reset() {
 	*x = WatchImportedServiceDeletionsResponse{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[12]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -970,7 +1133,7 @@ func (x *WatchImportedServiceDeletionsResponse) String() string {
 func (*WatchImportedServiceDeletionsResponse) ProtoMessage() {}
 
 func (x *WatchImportedServiceDeletionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[12]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -983,7 +1146,7 @@ func (x *WatchImportedServiceDeletionsResponse) ProtoReflect() protoreflect.Mess
 
 // Deprecated: Use WatchImportedServiceDeletionsResponse.ProtoReflect.Descriptor instead.
 func (*WatchImportedServiceDeletionsResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{12}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *WatchImportedServiceDeletionsResponse) GetEvent() isWatchImportedServiceDeletionsResponse_Event {
@@ -1073,15 +1236,17 @@ type Cause struct {
 	// The caller of the request, such as user/alice; empty without a request.
 	Actor string `protobuf:"bytes,4,opt,name=actor,proto3" json:"actor,omitempty"`
 	// The request id, if the request had one.
-	RequestId     []byte                 `protobuf:"bytes,5,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
-	Time          *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=time,proto3" json:"time,omitempty"`
+	RequestId []byte                 `protobuf:"bytes,5,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	Time      *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=time,proto3" json:"time,omitempty"`
+	// The span of the request, as the header traceparent of W3C Trace Context; empty without a trace.
+	TraceParent   string `protobuf:"bytes,7,opt,name=trace_parent,json=traceParent,proto3" json:"trace_parent,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Cause) Reset() {
 	*x = Cause{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[13]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1093,7 +1258,7 @@ func (x *Cause) String() string {
 func (*Cause) ProtoMessage() {}
 
 func (x *Cause) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[13]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1106,7 +1271,7 @@ func (x *Cause) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cause.ProtoReflect.Descriptor instead.
 func (*Cause) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{13}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Cause) GetId() []byte {
@@ -1151,6 +1316,13 @@ func (x *Cause) GetTime() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *Cause) GetTraceParent() string {
+	if x != nil {
+		return x.TraceParent
+	}
+	return ""
+}
+
 type EndOfSnapshot struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	ResumeToken   string                 `protobuf:"bytes,1,opt,name=resume_token,json=resumeToken,proto3" json:"resume_token,omitempty"`
@@ -1160,7 +1332,7 @@ type EndOfSnapshot struct {
 
 func (x *EndOfSnapshot) Reset() {
 	*x = EndOfSnapshot{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[14]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1172,7 +1344,7 @@ func (x *EndOfSnapshot) String() string {
 func (*EndOfSnapshot) ProtoMessage() {}
 
 func (x *EndOfSnapshot) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[14]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1185,7 +1357,7 @@ func (x *EndOfSnapshot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndOfSnapshot.ProtoReflect.Descriptor instead.
 func (*EndOfSnapshot) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{14}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *EndOfSnapshot) GetResumeToken() string {
@@ -1205,7 +1377,7 @@ type Bookmark struct {
 
 func (x *Bookmark) Reset() {
 	*x = Bookmark{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[15]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1217,7 +1389,7 @@ func (x *Bookmark) String() string {
 func (*Bookmark) ProtoMessage() {}
 
 func (x *Bookmark) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[15]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1230,7 +1402,7 @@ func (x *Bookmark) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Bookmark.ProtoReflect.Descriptor instead.
 func (*Bookmark) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{15}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Bookmark) GetResumeToken() string {
@@ -1256,7 +1428,7 @@ type AcknowledgeDeletionsRequest struct {
 
 func (x *AcknowledgeDeletionsRequest) Reset() {
 	*x = AcknowledgeDeletionsRequest{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[16]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1268,7 +1440,7 @@ func (x *AcknowledgeDeletionsRequest) String() string {
 func (*AcknowledgeDeletionsRequest) ProtoMessage() {}
 
 func (x *AcknowledgeDeletionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[16]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1281,7 +1453,7 @@ func (x *AcknowledgeDeletionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcknowledgeDeletionsRequest.ProtoReflect.Descriptor instead.
 func (*AcknowledgeDeletionsRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{16}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *AcknowledgeDeletionsRequest) GetPosition() string {
@@ -1322,7 +1494,7 @@ type AcknowledgeDeletionsResponse struct {
 
 func (x *AcknowledgeDeletionsResponse) Reset() {
 	*x = AcknowledgeDeletionsResponse{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[17]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1334,7 +1506,7 @@ func (x *AcknowledgeDeletionsResponse) String() string {
 func (*AcknowledgeDeletionsResponse) ProtoMessage() {}
 
 func (x *AcknowledgeDeletionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[17]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1347,7 +1519,7 @@ func (x *AcknowledgeDeletionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcknowledgeDeletionsResponse.ProtoReflect.Descriptor instead.
 func (*AcknowledgeDeletionsResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{17}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *AcknowledgeDeletionsResponse) GetMore() bool {
@@ -1371,7 +1543,7 @@ type PlanDeletionRequest struct {
 
 func (x *PlanDeletionRequest) Reset() {
 	*x = PlanDeletionRequest{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[18]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1383,7 +1555,7 @@ func (x *PlanDeletionRequest) String() string {
 func (*PlanDeletionRequest) ProtoMessage() {}
 
 func (x *PlanDeletionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[18]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1396,7 +1568,7 @@ func (x *PlanDeletionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanDeletionRequest.ProtoReflect.Descriptor instead.
 func (*PlanDeletionRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{18}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *PlanDeletionRequest) GetTargets() []*PlanDeletionRequest_Target {
@@ -1436,7 +1608,7 @@ type PlanDeletionResponse struct {
 
 func (x *PlanDeletionResponse) Reset() {
 	*x = PlanDeletionResponse{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[19]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1448,7 +1620,7 @@ func (x *PlanDeletionResponse) String() string {
 func (*PlanDeletionResponse) ProtoMessage() {}
 
 func (x *PlanDeletionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[19]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1461,7 +1633,7 @@ func (x *PlanDeletionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanDeletionResponse.ProtoReflect.Descriptor instead.
 func (*PlanDeletionResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{19}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *PlanDeletionResponse) GetMembers() []*PlanDeletionResponse_Member {
@@ -1501,7 +1673,7 @@ type TraceCascadesRequest struct {
 
 func (x *TraceCascadesRequest) Reset() {
 	*x = TraceCascadesRequest{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[20]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1513,7 +1685,7 @@ func (x *TraceCascadesRequest) String() string {
 func (*TraceCascadesRequest) ProtoMessage() {}
 
 func (x *TraceCascadesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[20]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1526,7 +1698,7 @@ func (x *TraceCascadesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TraceCascadesRequest.ProtoReflect.Descriptor instead.
 func (*TraceCascadesRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{20}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *TraceCascadesRequest) GetUids() [][]byte {
@@ -1546,7 +1718,7 @@ type TraceCascadesResponse struct {
 
 func (x *TraceCascadesResponse) Reset() {
 	*x = TraceCascadesResponse{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[21]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1558,7 +1730,7 @@ func (x *TraceCascadesResponse) String() string {
 func (*TraceCascadesResponse) ProtoMessage() {}
 
 func (x *TraceCascadesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[21]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1571,7 +1743,7 @@ func (x *TraceCascadesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TraceCascadesResponse.ProtoReflect.Descriptor instead.
 func (*TraceCascadesResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{21}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *TraceCascadesResponse) GetTraces() []*TraceCascadesResponse_Trace {
@@ -1592,7 +1764,7 @@ type CheckOwnersRequest struct {
 
 func (x *CheckOwnersRequest) Reset() {
 	*x = CheckOwnersRequest{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[22]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1604,7 +1776,7 @@ func (x *CheckOwnersRequest) String() string {
 func (*CheckOwnersRequest) ProtoMessage() {}
 
 func (x *CheckOwnersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[22]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1617,7 +1789,7 @@ func (x *CheckOwnersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckOwnersRequest.ProtoReflect.Descriptor instead.
 func (*CheckOwnersRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{22}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *CheckOwnersRequest) GetQuestions() []*CheckOwnersRequest_Question {
@@ -1650,7 +1822,7 @@ type CheckOwnersResponse struct {
 
 func (x *CheckOwnersResponse) Reset() {
 	*x = CheckOwnersResponse{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[23]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1662,7 +1834,7 @@ func (x *CheckOwnersResponse) String() string {
 func (*CheckOwnersResponse) ProtoMessage() {}
 
 func (x *CheckOwnersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[23]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1675,7 +1847,7 @@ func (x *CheckOwnersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckOwnersResponse.ProtoReflect.Descriptor instead.
 func (*CheckOwnersResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{23}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *CheckOwnersResponse) GetAnswers() []*CheckOwnersResponse_Answer {
@@ -1728,7 +1900,7 @@ type DropOwnersRequest struct {
 
 func (x *DropOwnersRequest) Reset() {
 	*x = DropOwnersRequest{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[24]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1740,7 +1912,7 @@ func (x *DropOwnersRequest) String() string {
 func (*DropOwnersRequest) ProtoMessage() {}
 
 func (x *DropOwnersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[24]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1753,7 +1925,7 @@ func (x *DropOwnersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropOwnersRequest.ProtoReflect.Descriptor instead.
 func (*DropOwnersRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{24}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *DropOwnersRequest) GetDeletedUids() [][]byte {
@@ -1803,7 +1975,7 @@ type DropOwnersResponse struct {
 
 func (x *DropOwnersResponse) Reset() {
 	*x = DropOwnersResponse{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[25]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1815,7 +1987,7 @@ func (x *DropOwnersResponse) String() string {
 func (*DropOwnersResponse) ProtoMessage() {}
 
 func (x *DropOwnersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[25]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1828,7 +2000,7 @@ func (x *DropOwnersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropOwnersResponse.ProtoReflect.Descriptor instead.
 func (*DropOwnersResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{25}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *DropOwnersResponse) GetMore() bool {
@@ -1858,7 +2030,7 @@ type UpgradeOwnerReferencesRequest struct {
 
 func (x *UpgradeOwnerReferencesRequest) Reset() {
 	*x = UpgradeOwnerReferencesRequest{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[26]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1870,7 +2042,7 @@ func (x *UpgradeOwnerReferencesRequest) String() string {
 func (*UpgradeOwnerReferencesRequest) ProtoMessage() {}
 
 func (x *UpgradeOwnerReferencesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[26]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1883,7 +2055,7 @@ func (x *UpgradeOwnerReferencesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpgradeOwnerReferencesRequest.ProtoReflect.Descriptor instead.
 func (*UpgradeOwnerReferencesRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{26}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *UpgradeOwnerReferencesRequest) GetVersion() string {
@@ -1917,7 +2089,7 @@ type UpgradeOwnerReferencesResponse struct {
 
 func (x *UpgradeOwnerReferencesResponse) Reset() {
 	*x = UpgradeOwnerReferencesResponse{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[27]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1929,7 +2101,7 @@ func (x *UpgradeOwnerReferencesResponse) String() string {
 func (*UpgradeOwnerReferencesResponse) ProtoMessage() {}
 
 func (x *UpgradeOwnerReferencesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[27]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1942,7 +2114,7 @@ func (x *UpgradeOwnerReferencesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpgradeOwnerReferencesResponse.ProtoReflect.Descriptor instead.
 func (*UpgradeOwnerReferencesResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{27}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *UpgradeOwnerReferencesResponse) GetRemaining() int64 {
@@ -1962,7 +2134,7 @@ type AnnounceEpochRequest struct {
 
 func (x *AnnounceEpochRequest) Reset() {
 	*x = AnnounceEpochRequest{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[28]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1974,7 +2146,7 @@ func (x *AnnounceEpochRequest) String() string {
 func (*AnnounceEpochRequest) ProtoMessage() {}
 
 func (x *AnnounceEpochRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[28]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1987,7 +2159,7 @@ func (x *AnnounceEpochRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnnounceEpochRequest.ProtoReflect.Descriptor instead.
 func (*AnnounceEpochRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{28}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *AnnounceEpochRequest) GetEpoch() []byte {
@@ -2007,7 +2179,7 @@ type AnnounceEpochResponse struct {
 
 func (x *AnnounceEpochResponse) Reset() {
 	*x = AnnounceEpochResponse{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[29]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2019,7 +2191,7 @@ func (x *AnnounceEpochResponse) String() string {
 func (*AnnounceEpochResponse) ProtoMessage() {}
 
 func (x *AnnounceEpochResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[29]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2032,7 +2204,7 @@ func (x *AnnounceEpochResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnnounceEpochResponse.ProtoReflect.Descriptor instead.
 func (*AnnounceEpochResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{29}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *AnnounceEpochResponse) GetEpoch() []byte {
@@ -2054,7 +2226,7 @@ type ConfirmEpochRequest struct {
 
 func (x *ConfirmEpochRequest) Reset() {
 	*x = ConfirmEpochRequest{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[30]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2066,7 +2238,7 @@ func (x *ConfirmEpochRequest) String() string {
 func (*ConfirmEpochRequest) ProtoMessage() {}
 
 func (x *ConfirmEpochRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[30]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2079,7 +2251,7 @@ func (x *ConfirmEpochRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmEpochRequest.ProtoReflect.Descriptor instead.
 func (*ConfirmEpochRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{30}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ConfirmEpochRequest) GetEpoch() []byte {
@@ -2104,7 +2276,7 @@ type ConfirmEpochResponse struct {
 
 func (x *ConfirmEpochResponse) Reset() {
 	*x = ConfirmEpochResponse{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[31]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2116,7 +2288,7 @@ func (x *ConfirmEpochResponse) String() string {
 func (*ConfirmEpochResponse) ProtoMessage() {}
 
 func (x *ConfirmEpochResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[31]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2129,7 +2301,7 @@ func (x *ConfirmEpochResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmEpochResponse.ProtoReflect.Descriptor instead.
 func (*ConfirmEpochResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{31}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{33}
 }
 
 type CheckReferencesRequest struct {
@@ -2141,7 +2313,7 @@ type CheckReferencesRequest struct {
 
 func (x *CheckReferencesRequest) Reset() {
 	*x = CheckReferencesRequest{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[32]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2153,7 +2325,7 @@ func (x *CheckReferencesRequest) String() string {
 func (*CheckReferencesRequest) ProtoMessage() {}
 
 func (x *CheckReferencesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[32]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2166,7 +2338,7 @@ func (x *CheckReferencesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckReferencesRequest.ProtoReflect.Descriptor instead.
 func (*CheckReferencesRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{32}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *CheckReferencesRequest) GetReferences() []*CheckReferencesRequest_Reference {
@@ -2186,7 +2358,7 @@ type CheckReferencesResponse struct {
 
 func (x *CheckReferencesResponse) Reset() {
 	*x = CheckReferencesResponse{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[33]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2198,7 +2370,7 @@ func (x *CheckReferencesResponse) String() string {
 func (*CheckReferencesResponse) ProtoMessage() {}
 
 func (x *CheckReferencesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[33]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2211,7 +2383,7 @@ func (x *CheckReferencesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckReferencesResponse.ProtoReflect.Descriptor instead.
 func (*CheckReferencesResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{33}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *CheckReferencesResponse) GetVerdicts() []CheckReferencesResponse_Verdict {
@@ -2234,7 +2406,7 @@ type ListResourceShadowsRequest struct {
 
 func (x *ListResourceShadowsRequest) Reset() {
 	*x = ListResourceShadowsRequest{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[34]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2246,7 +2418,7 @@ func (x *ListResourceShadowsRequest) String() string {
 func (*ListResourceShadowsRequest) ProtoMessage() {}
 
 func (x *ListResourceShadowsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[34]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2259,7 +2431,7 @@ func (x *ListResourceShadowsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListResourceShadowsRequest.ProtoReflect.Descriptor instead.
 func (*ListResourceShadowsRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{34}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *ListResourceShadowsRequest) GetPageSize() int32 {
@@ -2293,7 +2465,7 @@ type ListResourceShadowsResponse struct {
 
 func (x *ListResourceShadowsResponse) Reset() {
 	*x = ListResourceShadowsResponse{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[35]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2305,7 +2477,7 @@ func (x *ListResourceShadowsResponse) String() string {
 func (*ListResourceShadowsResponse) ProtoMessage() {}
 
 func (x *ListResourceShadowsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[35]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2318,7 +2490,7 @@ func (x *ListResourceShadowsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListResourceShadowsResponse.ProtoReflect.Descriptor instead.
 func (*ListResourceShadowsResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{35}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *ListResourceShadowsResponse) GetShadows() []*ResourceShadow {
@@ -2352,7 +2524,7 @@ type ResourceShadow struct {
 
 func (x *ResourceShadow) Reset() {
 	*x = ResourceShadow{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[36]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2364,7 +2536,7 @@ func (x *ResourceShadow) String() string {
 func (*ResourceShadow) ProtoMessage() {}
 
 func (x *ResourceShadow) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[36]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2377,7 +2549,7 @@ func (x *ResourceShadow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResourceShadow.ProtoReflect.Descriptor instead.
 func (*ResourceShadow) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{36}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *ResourceShadow) GetResource() *ResourceRef {
@@ -2433,7 +2605,7 @@ type ListBlockadesRequest struct {
 
 func (x *ListBlockadesRequest) Reset() {
 	*x = ListBlockadesRequest{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[37]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2445,7 +2617,7 @@ func (x *ListBlockadesRequest) String() string {
 func (*ListBlockadesRequest) ProtoMessage() {}
 
 func (x *ListBlockadesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[37]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2458,7 +2630,7 @@ func (x *ListBlockadesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListBlockadesRequest.ProtoReflect.Descriptor instead.
 func (*ListBlockadesRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{37}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *ListBlockadesRequest) GetPageSize() int32 {
@@ -2485,7 +2657,7 @@ type ListBlockadesResponse struct {
 
 func (x *ListBlockadesResponse) Reset() {
 	*x = ListBlockadesResponse{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[38]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2497,7 +2669,7 @@ func (x *ListBlockadesResponse) String() string {
 func (*ListBlockadesResponse) ProtoMessage() {}
 
 func (x *ListBlockadesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[38]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2510,7 +2682,7 @@ func (x *ListBlockadesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListBlockadesResponse.ProtoReflect.Descriptor instead.
 func (*ListBlockadesResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{38}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *ListBlockadesResponse) GetBlockades() []*Blockade {
@@ -2543,7 +2715,7 @@ type Blockade struct {
 
 func (x *Blockade) Reset() {
 	*x = Blockade{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[39]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2555,7 +2727,7 @@ func (x *Blockade) String() string {
 func (*Blockade) ProtoMessage() {}
 
 func (x *Blockade) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[39]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2568,7 +2740,7 @@ func (x *Blockade) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Blockade.ProtoReflect.Descriptor instead.
 func (*Blockade) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{39}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *Blockade) GetTarget() *ResourceRef {
@@ -2617,7 +2789,7 @@ type WatchResourceShadowsRequest struct {
 
 func (x *WatchResourceShadowsRequest) Reset() {
 	*x = WatchResourceShadowsRequest{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[40]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2629,7 +2801,7 @@ func (x *WatchResourceShadowsRequest) String() string {
 func (*WatchResourceShadowsRequest) ProtoMessage() {}
 
 func (x *WatchResourceShadowsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[40]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2642,7 +2814,7 @@ func (x *WatchResourceShadowsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResourceShadowsRequest.ProtoReflect.Descriptor instead.
 func (*WatchResourceShadowsRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{40}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *WatchResourceShadowsRequest) GetResumeToken() string {
@@ -2674,7 +2846,7 @@ type WatchResourceShadowsResponse struct {
 
 func (x *WatchResourceShadowsResponse) Reset() {
 	*x = WatchResourceShadowsResponse{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[41]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2686,7 +2858,7 @@ func (x *WatchResourceShadowsResponse) String() string {
 func (*WatchResourceShadowsResponse) ProtoMessage() {}
 
 func (x *WatchResourceShadowsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[41]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2699,7 +2871,7 @@ func (x *WatchResourceShadowsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResourceShadowsResponse.ProtoReflect.Descriptor instead.
 func (*WatchResourceShadowsResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{41}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *WatchResourceShadowsResponse) GetEvent() isWatchResourceShadowsResponse_Event {
@@ -2787,7 +2959,7 @@ type WorkItem struct {
 
 func (x *WorkItem) Reset() {
 	*x = WorkItem{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[42]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2799,7 +2971,7 @@ func (x *WorkItem) String() string {
 func (*WorkItem) ProtoMessage() {}
 
 func (x *WorkItem) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[42]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2812,7 +2984,7 @@ func (x *WorkItem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkItem.ProtoReflect.Descriptor instead.
 func (*WorkItem) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{42}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *WorkItem) GetId() int64 {
@@ -2857,7 +3029,7 @@ type EstablishReferencesRequest_Person struct {
 
 func (x *EstablishReferencesRequest_Person) Reset() {
 	*x = EstablishReferencesRequest_Person{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[43]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2869,7 +3041,7 @@ func (x *EstablishReferencesRequest_Person) String() string {
 func (*EstablishReferencesRequest_Person) ProtoMessage() {}
 
 func (x *EstablishReferencesRequest_Person) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[43]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2918,7 +3090,7 @@ type EstablishReferencesRequest_Reference struct {
 
 func (x *EstablishReferencesRequest_Reference) Reset() {
 	*x = EstablishReferencesRequest_Reference{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[44]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2930,7 +3102,7 @@ func (x *EstablishReferencesRequest_Reference) String() string {
 func (*EstablishReferencesRequest_Reference) ProtoMessage() {}
 
 func (x *EstablishReferencesRequest_Reference) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[44]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2985,7 +3157,7 @@ type EstablishReferencesResponse_Target struct {
 
 func (x *EstablishReferencesResponse_Target) Reset() {
 	*x = EstablishReferencesResponse_Target{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[45]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2997,7 +3169,7 @@ func (x *EstablishReferencesResponse_Target) String() string {
 func (*EstablishReferencesResponse_Target) ProtoMessage() {}
 
 func (x *EstablishReferencesResponse_Target) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[45]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3041,7 +3213,7 @@ type ReferencesRefused_Refusal struct {
 
 func (x *ReferencesRefused_Refusal) Reset() {
 	*x = ReferencesRefused_Refusal{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[46]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3053,7 +3225,7 @@ func (x *ReferencesRefused_Refusal) String() string {
 func (*ReferencesRefused_Refusal) ProtoMessage() {}
 
 func (x *ReferencesRefused_Refusal) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[46]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3108,7 +3280,7 @@ type ResolveBlockadesRequest_Question struct {
 
 func (x *ResolveBlockadesRequest_Question) Reset() {
 	*x = ResolveBlockadesRequest_Question{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[47]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3120,7 +3292,7 @@ func (x *ResolveBlockadesRequest_Question) String() string {
 func (*ResolveBlockadesRequest_Question) ProtoMessage() {}
 
 func (x *ResolveBlockadesRequest_Question) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[47]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3150,6 +3322,190 @@ func (x *ResolveBlockadesRequest_Question) GetExpired() bool {
 	return false
 }
 
+type RecallDelegationsRequest_Question struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Of the blockade that stands for all references under the right.
+	Key *BlockadeKey `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	// The blockade is tentative and has expired by the clock of the caller: an undecided attempt has to be aborted.
+	Expired       bool                          `protobuf:"varint,2,opt,name=expired,proto3" json:"expired,omitempty"`
+	Mode          RecallDelegationsRequest_Mode `protobuf:"varint,3,opt,name=mode,proto3,enum=dbcontroller.schema.v1.RecallDelegationsRequest_Mode" json:"mode,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RecallDelegationsRequest_Question) Reset() {
+	*x = RecallDelegationsRequest_Question{}
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[50]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RecallDelegationsRequest_Question) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RecallDelegationsRequest_Question) ProtoMessage() {}
+
+func (x *RecallDelegationsRequest_Question) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[50]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RecallDelegationsRequest_Question.ProtoReflect.Descriptor instead.
+func (*RecallDelegationsRequest_Question) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{9, 0}
+}
+
+func (x *RecallDelegationsRequest_Question) GetKey() *BlockadeKey {
+	if x != nil {
+		return x.Key
+	}
+	return nil
+}
+
+func (x *RecallDelegationsRequest_Question) GetExpired() bool {
+	if x != nil {
+		return x.Expired
+	}
+	return false
+}
+
+func (x *RecallDelegationsRequest_Question) GetMode() RecallDelegationsRequest_Mode {
+	if x != nil {
+		return x.Mode
+	}
+	return RecallDelegationsRequest_MODE_UNSPECIFIED
+}
+
+type RecallDelegationsResponse_Answer struct {
+	state   protoimpl.MessageState           `protogen:"open.v1"`
+	Verdict ResolveBlockadesResponse_Verdict `protobuf:"varint,1,opt,name=verdict,proto3,enum=dbcontroller.schema.v1.ResolveBlockadesResponse_Verdict" json:"verdict,omitempty"`
+	// The first holders with references under the right.
+	Holders []*RecallDelegationsResponse_Holder `protobuf:"bytes,2,rep,name=holders,proto3" json:"holders,omitempty"`
+	// There are more.
+	More          bool `protobuf:"varint,3,opt,name=more,proto3" json:"more,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RecallDelegationsResponse_Answer) Reset() {
+	*x = RecallDelegationsResponse_Answer{}
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[51]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RecallDelegationsResponse_Answer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RecallDelegationsResponse_Answer) ProtoMessage() {}
+
+func (x *RecallDelegationsResponse_Answer) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[51]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RecallDelegationsResponse_Answer.ProtoReflect.Descriptor instead.
+func (*RecallDelegationsResponse_Answer) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{10, 0}
+}
+
+func (x *RecallDelegationsResponse_Answer) GetVerdict() ResolveBlockadesResponse_Verdict {
+	if x != nil {
+		return x.Verdict
+	}
+	return ResolveBlockadesResponse_VERDICT_UNSPECIFIED
+}
+
+func (x *RecallDelegationsResponse_Answer) GetHolders() []*RecallDelegationsResponse_Holder {
+	if x != nil {
+		return x.Holders
+	}
+	return nil
+}
+
+func (x *RecallDelegationsResponse_Answer) GetMore() bool {
+	if x != nil {
+		return x.More
+	}
+	return false
+}
+
+type RecallDelegationsResponse_Holder struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Uid           []byte                 `protobuf:"bytes,1,opt,name=uid,proto3" json:"uid,omitempty"`
+	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	Path          string                 `protobuf:"bytes,3,opt,name=path,proto3" json:"path,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RecallDelegationsResponse_Holder) Reset() {
+	*x = RecallDelegationsResponse_Holder{}
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[52]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RecallDelegationsResponse_Holder) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RecallDelegationsResponse_Holder) ProtoMessage() {}
+
+func (x *RecallDelegationsResponse_Holder) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[52]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RecallDelegationsResponse_Holder.ProtoReflect.Descriptor instead.
+func (*RecallDelegationsResponse_Holder) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{10, 1}
+}
+
+func (x *RecallDelegationsResponse_Holder) GetUid() []byte {
+	if x != nil {
+		return x.Uid
+	}
+	return nil
+}
+
+func (x *RecallDelegationsResponse_Holder) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *RecallDelegationsResponse_Holder) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
 type WatchImportedServiceDeletionsResponse_Deletions struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Resources []*ResourceRef         `protobuf:"bytes,1,rep,name=resources,proto3" json:"resources,omitempty"`
@@ -3165,7 +3521,7 @@ type WatchImportedServiceDeletionsResponse_Deletions struct {
 
 func (x *WatchImportedServiceDeletionsResponse_Deletions) Reset() {
 	*x = WatchImportedServiceDeletionsResponse_Deletions{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[48]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3177,7 +3533,7 @@ func (x *WatchImportedServiceDeletionsResponse_Deletions) String() string {
 func (*WatchImportedServiceDeletionsResponse_Deletions) ProtoMessage() {}
 
 func (x *WatchImportedServiceDeletionsResponse_Deletions) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[48]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3190,7 +3546,7 @@ func (x *WatchImportedServiceDeletionsResponse_Deletions) ProtoReflect() protore
 
 // Deprecated: Use WatchImportedServiceDeletionsResponse_Deletions.ProtoReflect.Descriptor instead.
 func (*WatchImportedServiceDeletionsResponse_Deletions) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{12, 0}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{14, 0}
 }
 
 func (x *WatchImportedServiceDeletionsResponse_Deletions) GetResources() []*ResourceRef {
@@ -3232,7 +3588,7 @@ type PlanDeletionRequest_Target struct {
 
 func (x *PlanDeletionRequest_Target) Reset() {
 	*x = PlanDeletionRequest_Target{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[49]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3244,7 +3600,7 @@ func (x *PlanDeletionRequest_Target) String() string {
 func (*PlanDeletionRequest_Target) ProtoMessage() {}
 
 func (x *PlanDeletionRequest_Target) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[49]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3257,7 +3613,7 @@ func (x *PlanDeletionRequest_Target) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanDeletionRequest_Target.ProtoReflect.Descriptor instead.
 func (*PlanDeletionRequest_Target) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{18, 0}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{20, 0}
 }
 
 func (x *PlanDeletionRequest_Target) GetDeployment() string {
@@ -3292,7 +3648,7 @@ type PlanDeletionResponse_Member struct {
 
 func (x *PlanDeletionResponse_Member) Reset() {
 	*x = PlanDeletionResponse_Member{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[50]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3304,7 +3660,7 @@ func (x *PlanDeletionResponse_Member) String() string {
 func (*PlanDeletionResponse_Member) ProtoMessage() {}
 
 func (x *PlanDeletionResponse_Member) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[50]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3317,7 +3673,7 @@ func (x *PlanDeletionResponse_Member) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanDeletionResponse_Member.ProtoReflect.Descriptor instead.
 func (*PlanDeletionResponse_Member) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{19, 0}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{21, 0}
 }
 
 func (x *PlanDeletionResponse_Member) GetResource() *ResourceRef {
@@ -3375,7 +3731,7 @@ type PlanDeletionResponse_Via struct {
 
 func (x *PlanDeletionResponse_Via) Reset() {
 	*x = PlanDeletionResponse_Via{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[51]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3387,7 +3743,7 @@ func (x *PlanDeletionResponse_Via) String() string {
 func (*PlanDeletionResponse_Via) ProtoMessage() {}
 
 func (x *PlanDeletionResponse_Via) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[51]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3400,7 +3756,7 @@ func (x *PlanDeletionResponse_Via) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanDeletionResponse_Via.ProtoReflect.Descriptor instead.
 func (*PlanDeletionResponse_Via) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{19, 1}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{21, 1}
 }
 
 func (x *PlanDeletionResponse_Via) GetTarget() *PlanDeletionResponse_Target {
@@ -3435,7 +3791,7 @@ type PlanDeletionResponse_Target struct {
 
 func (x *PlanDeletionResponse_Target) Reset() {
 	*x = PlanDeletionResponse_Target{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[52]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3447,7 +3803,7 @@ func (x *PlanDeletionResponse_Target) String() string {
 func (*PlanDeletionResponse_Target) ProtoMessage() {}
 
 func (x *PlanDeletionResponse_Target) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[52]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3460,7 +3816,7 @@ func (x *PlanDeletionResponse_Target) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanDeletionResponse_Target.ProtoReflect.Descriptor instead.
 func (*PlanDeletionResponse_Target) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{19, 2}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{21, 2}
 }
 
 func (x *PlanDeletionResponse_Target) GetDeployment() string {
@@ -3487,7 +3843,7 @@ type PlanDeletionResponse_Unset struct {
 
 func (x *PlanDeletionResponse_Unset) Reset() {
 	*x = PlanDeletionResponse_Unset{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[53]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3499,7 +3855,7 @@ func (x *PlanDeletionResponse_Unset) String() string {
 func (*PlanDeletionResponse_Unset) ProtoMessage() {}
 
 func (x *PlanDeletionResponse_Unset) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[53]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3512,7 +3868,7 @@ func (x *PlanDeletionResponse_Unset) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanDeletionResponse_Unset.ProtoReflect.Descriptor instead.
 func (*PlanDeletionResponse_Unset) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{19, 3}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{21, 3}
 }
 
 func (x *PlanDeletionResponse_Unset) GetHolder() *ResourceRef {
@@ -3547,7 +3903,7 @@ type PlanDeletionResponse_Blocker struct {
 
 func (x *PlanDeletionResponse_Blocker) Reset() {
 	*x = PlanDeletionResponse_Blocker{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[54]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3559,7 +3915,7 @@ func (x *PlanDeletionResponse_Blocker) String() string {
 func (*PlanDeletionResponse_Blocker) ProtoMessage() {}
 
 func (x *PlanDeletionResponse_Blocker) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[54]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3572,7 +3928,7 @@ func (x *PlanDeletionResponse_Blocker) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanDeletionResponse_Blocker.ProtoReflect.Descriptor instead.
 func (*PlanDeletionResponse_Blocker) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{19, 4}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{21, 4}
 }
 
 func (x *PlanDeletionResponse_Blocker) GetHolder() *ResourceRef {
@@ -3630,7 +3986,7 @@ type TraceCascadesResponse_Trace struct {
 
 func (x *TraceCascadesResponse_Trace) Reset() {
 	*x = TraceCascadesResponse_Trace{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[55]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3642,7 +3998,7 @@ func (x *TraceCascadesResponse_Trace) String() string {
 func (*TraceCascadesResponse_Trace) ProtoMessage() {}
 
 func (x *TraceCascadesResponse_Trace) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[55]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3655,7 +4011,7 @@ func (x *TraceCascadesResponse_Trace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TraceCascadesResponse_Trace.ProtoReflect.Descriptor instead.
 func (*TraceCascadesResponse_Trace) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{21, 0}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{23, 0}
 }
 
 func (x *TraceCascadesResponse_Trace) GetUid() []byte {
@@ -3691,7 +4047,7 @@ type CheckOwnersRequest_Question struct {
 
 func (x *CheckOwnersRequest_Question) Reset() {
 	*x = CheckOwnersRequest_Question{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[56]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3703,7 +4059,7 @@ func (x *CheckOwnersRequest_Question) String() string {
 func (*CheckOwnersRequest_Question) ProtoMessage() {}
 
 func (x *CheckOwnersRequest_Question) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[56]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3716,7 +4072,7 @@ func (x *CheckOwnersRequest_Question) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckOwnersRequest_Question.ProtoReflect.Descriptor instead.
 func (*CheckOwnersRequest_Question) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{22, 0}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{24, 0}
 }
 
 func (x *CheckOwnersRequest_Question) GetOwner() *ResourceRef {
@@ -3747,7 +4103,7 @@ type CheckOwnersResponse_Answer struct {
 
 func (x *CheckOwnersResponse_Answer) Reset() {
 	*x = CheckOwnersResponse_Answer{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[57]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3759,7 +4115,7 @@ func (x *CheckOwnersResponse_Answer) String() string {
 func (*CheckOwnersResponse_Answer) ProtoMessage() {}
 
 func (x *CheckOwnersResponse_Answer) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[57]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3772,7 +4128,7 @@ func (x *CheckOwnersResponse_Answer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckOwnersResponse_Answer.ProtoReflect.Descriptor instead.
 func (*CheckOwnersResponse_Answer) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{23, 0}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{25, 0}
 }
 
 func (x *CheckOwnersResponse_Answer) GetVerdict() CheckOwnersResponse_Verdict {
@@ -3813,7 +4169,7 @@ type DropOwnersRequest_LetGo struct {
 
 func (x *DropOwnersRequest_LetGo) Reset() {
 	*x = DropOwnersRequest_LetGo{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[58]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3825,7 +4181,7 @@ func (x *DropOwnersRequest_LetGo) String() string {
 func (*DropOwnersRequest_LetGo) ProtoMessage() {}
 
 func (x *DropOwnersRequest_LetGo) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[58]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3838,7 +4194,7 @@ func (x *DropOwnersRequest_LetGo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropOwnersRequest_LetGo.ProtoReflect.Descriptor instead.
 func (*DropOwnersRequest_LetGo) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{24, 0}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{26, 0}
 }
 
 func (x *DropOwnersRequest_LetGo) GetOwnerUid() []byte {
@@ -3865,7 +4221,7 @@ type UpgradeOwnerReferencesRequest_Renamed struct {
 
 func (x *UpgradeOwnerReferencesRequest_Renamed) Reset() {
 	*x = UpgradeOwnerReferencesRequest_Renamed{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[59]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3877,7 +4233,7 @@ func (x *UpgradeOwnerReferencesRequest_Renamed) String() string {
 func (*UpgradeOwnerReferencesRequest_Renamed) ProtoMessage() {}
 
 func (x *UpgradeOwnerReferencesRequest_Renamed) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[59]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3890,7 +4246,7 @@ func (x *UpgradeOwnerReferencesRequest_Renamed) ProtoReflect() protoreflect.Mess
 
 // Deprecated: Use UpgradeOwnerReferencesRequest_Renamed.ProtoReflect.Descriptor instead.
 func (*UpgradeOwnerReferencesRequest_Renamed) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{26, 0}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{28, 0}
 }
 
 func (x *UpgradeOwnerReferencesRequest_Renamed) GetFrom() string {
@@ -3917,7 +4273,7 @@ type CheckReferencesRequest_Reference struct {
 
 func (x *CheckReferencesRequest_Reference) Reset() {
 	*x = CheckReferencesRequest_Reference{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[60]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3929,7 +4285,7 @@ func (x *CheckReferencesRequest_Reference) String() string {
 func (*CheckReferencesRequest_Reference) ProtoMessage() {}
 
 func (x *CheckReferencesRequest_Reference) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[60]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3942,7 +4298,7 @@ func (x *CheckReferencesRequest_Reference) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckReferencesRequest_Reference.ProtoReflect.Descriptor instead.
 func (*CheckReferencesRequest_Reference) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{32, 0}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{34, 0}
 }
 
 func (x *CheckReferencesRequest_Reference) GetKey() *BlockadeKey {
@@ -3974,7 +4330,7 @@ type ResourceShadow_Reference struct {
 
 func (x *ResourceShadow_Reference) Reset() {
 	*x = ResourceShadow_Reference{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[61]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3986,7 +4342,7 @@ func (x *ResourceShadow_Reference) String() string {
 func (*ResourceShadow_Reference) ProtoMessage() {}
 
 func (x *ResourceShadow_Reference) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[61]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3999,7 +4355,7 @@ func (x *ResourceShadow_Reference) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResourceShadow_Reference.ProtoReflect.Descriptor instead.
 func (*ResourceShadow_Reference) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{36, 0}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{38, 0}
 }
 
 func (x *ResourceShadow_Reference) GetPath() string {
@@ -4046,7 +4402,7 @@ type WatchResourceShadowsResponse_Work struct {
 
 func (x *WatchResourceShadowsResponse_Work) Reset() {
 	*x = WatchResourceShadowsResponse_Work{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[62]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4058,7 +4414,7 @@ func (x *WatchResourceShadowsResponse_Work) String() string {
 func (*WatchResourceShadowsResponse_Work) ProtoMessage() {}
 
 func (x *WatchResourceShadowsResponse_Work) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[62]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4071,7 +4427,7 @@ func (x *WatchResourceShadowsResponse_Work) ProtoReflect() protoreflect.Message 
 
 // Deprecated: Use WatchResourceShadowsResponse_Work.ProtoReflect.Descriptor instead.
 func (*WatchResourceShadowsResponse_Work) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{41, 0}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{43, 0}
 }
 
 func (x *WatchResourceShadowsResponse_Work) GetItems() []*WorkItem {
@@ -4146,14 +4502,38 @@ const file_dbcontroller_schema_v1_schema_proto_rawDesc = "" +
 	"\x13VERDICT_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fVERDICT_HELD\x10\x01\x12\x10\n" +
 	"\fVERDICT_GONE\x10\x02\x12\x15\n" +
-	"\x11VERDICT_UNDECIDED\x10\x03\"\x84\x01\n" +
+	"\x11VERDICT_UNDECIDED\x10\x03\"\xed\x02\n" +
+	"\x18RecallDelegationsRequest\x12W\n" +
+	"\tquestions\x18\x01 \x03(\v29.dbcontroller.schema.v1.RecallDelegationsRequest.QuestionR\tquestions\x1a\xa6\x01\n" +
+	"\bQuestion\x125\n" +
+	"\x03key\x18\x01 \x01(\v2#.dbcontroller.schema.v1.BlockadeKeyR\x03key\x12\x18\n" +
+	"\aexpired\x18\x02 \x01(\bR\aexpired\x12I\n" +
+	"\x04mode\x18\x03 \x01(\x0e25.dbcontroller.schema.v1.RecallDelegationsRequest.ModeR\x04mode\"O\n" +
+	"\x04Mode\x12\x14\n" +
+	"\x10MODE_UNSPECIFIED\x10\x00\x12\r\n" +
+	"\tMODE_LOOK\x10\x01\x12\x14\n" +
+	"\x10MODE_END_IF_FREE\x10\x02\x12\f\n" +
+	"\bMODE_END\x10\x03\"\x90\x03\n" +
+	"\x19RecallDelegationsResponse\x12R\n" +
+	"\aanswers\x18\x01 \x03(\v28.dbcontroller.schema.v1.RecallDelegationsResponse.AnswerR\aanswers\x12\x14\n" +
+	"\x05epoch\x18\x02 \x01(\fR\x05epoch\x1a\xc4\x01\n" +
+	"\x06Answer\x12R\n" +
+	"\averdict\x18\x01 \x01(\x0e28.dbcontroller.schema.v1.ResolveBlockadesResponse.VerdictR\averdict\x12R\n" +
+	"\aholders\x18\x02 \x03(\v28.dbcontroller.schema.v1.RecallDelegationsResponse.HolderR\aholders\x12\x12\n" +
+	"\x04more\x18\x03 \x01(\bR\x04more\x1aB\n" +
+	"\x06Holder\x12\x10\n" +
+	"\x03uid\x18\x01 \x01(\fR\x03uid\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x12\n" +
+	"\x04path\x18\x03 \x01(\tR\x04path\"\x84\x01\n" +
 	"\x17ReleaseBlockadesRequest\x127\n" +
 	"\x04keys\x18\x01 \x03(\v2#.dbcontroller.schema.v1.BlockadeKeyR\x04keys\x12\x1a\n" +
 	"\battempts\x18\x02 \x03(\fR\battempts\x12\x14\n" +
 	"\x05epoch\x18\x03 \x01(\fR\x05epoch\"\x1a\n" +
-	"\x18ReleaseBlockadesResponse\"I\n" +
+	"\x18ReleaseBlockadesResponse\"h\n" +
 	"$WatchImportedServiceDeletionsRequest\x12!\n" +
-	"\fresume_token\x18\x01 \x01(\tR\vresumeToken\"\xc4\x04\n" +
+	"\fresume_token\x18\x01 \x01(\tR\vresumeToken\x12\x1d\n" +
+	"\n" +
+	"kept_token\x18\x02 \x01(\tR\tkeptToken\"\xc4\x04\n" +
 	"%WatchImportedServiceDeletionsResponse\x12a\n" +
 	"\x06upsert\x18\x01 \x01(\v2G.dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.DeletionsH\x00R\x06upsert\x12a\n" +
 	"\x06delete\x18\x02 \x01(\v2G.dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.DeletionsH\x00R\x06delete\x12O\n" +
@@ -4164,7 +4544,7 @@ const file_dbcontroller_schema_v1_schema_proto_rawDesc = "" +
 	"\anotices\x18\x02 \x03(\x03R\anotices\x125\n" +
 	"\x06causes\x18\x03 \x03(\v2\x1d.dbcontroller.schema.v1.CauseR\x06causes\x12\x19\n" +
 	"\bcause_of\x18\x04 \x03(\x05R\acauseOfB\a\n" +
-	"\x05event\"\xab\x01\n" +
+	"\x05event\"\xce\x01\n" +
 	"\x05Cause\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\fR\x02id\x12\x12\n" +
 	"\x04root\x18\x02 \x01(\tR\x04root\x12\x19\n" +
@@ -4172,7 +4552,8 @@ const file_dbcontroller_schema_v1_schema_proto_rawDesc = "" +
 	"\x05actor\x18\x04 \x01(\tR\x05actor\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x05 \x01(\fR\trequestId\x12.\n" +
-	"\x04time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\"2\n" +
+	"\x04time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12!\n" +
+	"\ftrace_parent\x18\a \x01(\tR\vtraceParent\"2\n" +
 	"\rEndOfSnapshot\x12!\n" +
 	"\fresume_token\x18\x01 \x01(\tR\vresumeToken\"-\n" +
 	"\bBookmark\x12!\n" +
@@ -4379,11 +4760,12 @@ const file_dbcontroller_schema_v1_schema_proto_rawDesc = "" +
 	"\x15ACTION_ANNOUNCE_EPOCH\x10\n" +
 	"\x12\x18\n" +
 	"\x14ACTION_CONFIRM_AGAIN\x10\v\x12\x1b\n" +
-	"\x17ACTION_VERIFY_BLOCKADES\x10\f2\x8a\x10\n" +
+	"\x17ACTION_VERIFY_BLOCKADES\x10\f2\x84\x11\n" +
 	"\rSchemaService\x12~\n" +
 	"\x13EstablishReferences\x122.dbcontroller.schema.v1.EstablishReferencesRequest\x1a3.dbcontroller.schema.v1.EstablishReferencesResponse\x12u\n" +
 	"\x10ConfirmBlockades\x12/.dbcontroller.schema.v1.ConfirmBlockadesRequest\x1a0.dbcontroller.schema.v1.ConfirmBlockadesResponse\x12u\n" +
-	"\x10ResolveBlockades\x12/.dbcontroller.schema.v1.ResolveBlockadesRequest\x1a0.dbcontroller.schema.v1.ResolveBlockadesResponse\x12u\n" +
+	"\x10ResolveBlockades\x12/.dbcontroller.schema.v1.ResolveBlockadesRequest\x1a0.dbcontroller.schema.v1.ResolveBlockadesResponse\x12x\n" +
+	"\x11RecallDelegations\x120.dbcontroller.schema.v1.RecallDelegationsRequest\x1a1.dbcontroller.schema.v1.RecallDelegationsResponse\x12u\n" +
 	"\x10ReleaseBlockades\x12/.dbcontroller.schema.v1.ReleaseBlockadesRequest\x1a0.dbcontroller.schema.v1.ReleaseBlockadesResponse\x12\x9e\x01\n" +
 	"\x1dWatchImportedServiceDeletions\x12<.dbcontroller.schema.v1.WatchImportedServiceDeletionsRequest\x1a=.dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse0\x01\x12\x81\x01\n" +
 	"\x14AcknowledgeDeletions\x123.dbcontroller.schema.v1.AcknowledgeDeletionsRequest\x1a4.dbcontroller.schema.v1.AcknowledgeDeletionsResponse\x12i\n" +
@@ -4412,181 +4794,195 @@ func file_dbcontroller_schema_v1_schema_proto_rawDescGZIP() []byte {
 	return file_dbcontroller_schema_v1_schema_proto_rawDescData
 }
 
-var file_dbcontroller_schema_v1_schema_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_dbcontroller_schema_v1_schema_proto_msgTypes = make([]protoimpl.MessageInfo, 63)
+var file_dbcontroller_schema_v1_schema_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
+var file_dbcontroller_schema_v1_schema_proto_msgTypes = make([]protoimpl.MessageInfo, 68)
 var file_dbcontroller_schema_v1_schema_proto_goTypes = []any{
 	(ResolveBlockadesResponse_Verdict)(0),                   // 0: dbcontroller.schema.v1.ResolveBlockadesResponse.Verdict
-	(CheckOwnersResponse_Verdict)(0),                        // 1: dbcontroller.schema.v1.CheckOwnersResponse.Verdict
-	(CheckReferencesResponse_Verdict)(0),                    // 2: dbcontroller.schema.v1.CheckReferencesResponse.Verdict
-	(WorkItem_Action)(0),                                    // 3: dbcontroller.schema.v1.WorkItem.Action
-	(*ResourceRef)(nil),                                     // 4: dbcontroller.schema.v1.ResourceRef
-	(*BlockadeKey)(nil),                                     // 5: dbcontroller.schema.v1.BlockadeKey
-	(*EstablishReferencesRequest)(nil),                      // 6: dbcontroller.schema.v1.EstablishReferencesRequest
-	(*EstablishReferencesResponse)(nil),                     // 7: dbcontroller.schema.v1.EstablishReferencesResponse
-	(*ReferencesRefused)(nil),                               // 8: dbcontroller.schema.v1.ReferencesRefused
-	(*ConfirmBlockadesRequest)(nil),                         // 9: dbcontroller.schema.v1.ConfirmBlockadesRequest
-	(*ConfirmBlockadesResponse)(nil),                        // 10: dbcontroller.schema.v1.ConfirmBlockadesResponse
-	(*ResolveBlockadesRequest)(nil),                         // 11: dbcontroller.schema.v1.ResolveBlockadesRequest
-	(*ResolveBlockadesResponse)(nil),                        // 12: dbcontroller.schema.v1.ResolveBlockadesResponse
-	(*ReleaseBlockadesRequest)(nil),                         // 13: dbcontroller.schema.v1.ReleaseBlockadesRequest
-	(*ReleaseBlockadesResponse)(nil),                        // 14: dbcontroller.schema.v1.ReleaseBlockadesResponse
-	(*WatchImportedServiceDeletionsRequest)(nil),            // 15: dbcontroller.schema.v1.WatchImportedServiceDeletionsRequest
-	(*WatchImportedServiceDeletionsResponse)(nil),           // 16: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse
-	(*Cause)(nil),                                           // 17: dbcontroller.schema.v1.Cause
-	(*EndOfSnapshot)(nil),                                   // 18: dbcontroller.schema.v1.EndOfSnapshot
-	(*Bookmark)(nil),                                        // 19: dbcontroller.schema.v1.Bookmark
-	(*AcknowledgeDeletionsRequest)(nil),                     // 20: dbcontroller.schema.v1.AcknowledgeDeletionsRequest
-	(*AcknowledgeDeletionsResponse)(nil),                    // 21: dbcontroller.schema.v1.AcknowledgeDeletionsResponse
-	(*PlanDeletionRequest)(nil),                             // 22: dbcontroller.schema.v1.PlanDeletionRequest
-	(*PlanDeletionResponse)(nil),                            // 23: dbcontroller.schema.v1.PlanDeletionResponse
-	(*TraceCascadesRequest)(nil),                            // 24: dbcontroller.schema.v1.TraceCascadesRequest
-	(*TraceCascadesResponse)(nil),                           // 25: dbcontroller.schema.v1.TraceCascadesResponse
-	(*CheckOwnersRequest)(nil),                              // 26: dbcontroller.schema.v1.CheckOwnersRequest
-	(*CheckOwnersResponse)(nil),                             // 27: dbcontroller.schema.v1.CheckOwnersResponse
-	(*DropOwnersRequest)(nil),                               // 28: dbcontroller.schema.v1.DropOwnersRequest
-	(*DropOwnersResponse)(nil),                              // 29: dbcontroller.schema.v1.DropOwnersResponse
-	(*UpgradeOwnerReferencesRequest)(nil),                   // 30: dbcontroller.schema.v1.UpgradeOwnerReferencesRequest
-	(*UpgradeOwnerReferencesResponse)(nil),                  // 31: dbcontroller.schema.v1.UpgradeOwnerReferencesResponse
-	(*AnnounceEpochRequest)(nil),                            // 32: dbcontroller.schema.v1.AnnounceEpochRequest
-	(*AnnounceEpochResponse)(nil),                           // 33: dbcontroller.schema.v1.AnnounceEpochResponse
-	(*ConfirmEpochRequest)(nil),                             // 34: dbcontroller.schema.v1.ConfirmEpochRequest
-	(*ConfirmEpochResponse)(nil),                            // 35: dbcontroller.schema.v1.ConfirmEpochResponse
-	(*CheckReferencesRequest)(nil),                          // 36: dbcontroller.schema.v1.CheckReferencesRequest
-	(*CheckReferencesResponse)(nil),                         // 37: dbcontroller.schema.v1.CheckReferencesResponse
-	(*ListResourceShadowsRequest)(nil),                      // 38: dbcontroller.schema.v1.ListResourceShadowsRequest
-	(*ListResourceShadowsResponse)(nil),                     // 39: dbcontroller.schema.v1.ListResourceShadowsResponse
-	(*ResourceShadow)(nil),                                  // 40: dbcontroller.schema.v1.ResourceShadow
-	(*ListBlockadesRequest)(nil),                            // 41: dbcontroller.schema.v1.ListBlockadesRequest
-	(*ListBlockadesResponse)(nil),                           // 42: dbcontroller.schema.v1.ListBlockadesResponse
-	(*Blockade)(nil),                                        // 43: dbcontroller.schema.v1.Blockade
-	(*WatchResourceShadowsRequest)(nil),                     // 44: dbcontroller.schema.v1.WatchResourceShadowsRequest
-	(*WatchResourceShadowsResponse)(nil),                    // 45: dbcontroller.schema.v1.WatchResourceShadowsResponse
-	(*WorkItem)(nil),                                        // 46: dbcontroller.schema.v1.WorkItem
-	(*EstablishReferencesRequest_Person)(nil),               // 47: dbcontroller.schema.v1.EstablishReferencesRequest.Person
-	(*EstablishReferencesRequest_Reference)(nil),            // 48: dbcontroller.schema.v1.EstablishReferencesRequest.Reference
-	(*EstablishReferencesResponse_Target)(nil),              // 49: dbcontroller.schema.v1.EstablishReferencesResponse.Target
-	(*ReferencesRefused_Refusal)(nil),                       // 50: dbcontroller.schema.v1.ReferencesRefused.Refusal
-	(*ResolveBlockadesRequest_Question)(nil),                // 51: dbcontroller.schema.v1.ResolveBlockadesRequest.Question
-	(*WatchImportedServiceDeletionsResponse_Deletions)(nil), // 52: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.Deletions
-	(*PlanDeletionRequest_Target)(nil),                      // 53: dbcontroller.schema.v1.PlanDeletionRequest.Target
-	(*PlanDeletionResponse_Member)(nil),                     // 54: dbcontroller.schema.v1.PlanDeletionResponse.Member
-	(*PlanDeletionResponse_Via)(nil),                        // 55: dbcontroller.schema.v1.PlanDeletionResponse.Via
-	(*PlanDeletionResponse_Target)(nil),                     // 56: dbcontroller.schema.v1.PlanDeletionResponse.Target
-	(*PlanDeletionResponse_Unset)(nil),                      // 57: dbcontroller.schema.v1.PlanDeletionResponse.Unset
-	(*PlanDeletionResponse_Blocker)(nil),                    // 58: dbcontroller.schema.v1.PlanDeletionResponse.Blocker
-	(*TraceCascadesResponse_Trace)(nil),                     // 59: dbcontroller.schema.v1.TraceCascadesResponse.Trace
-	(*CheckOwnersRequest_Question)(nil),                     // 60: dbcontroller.schema.v1.CheckOwnersRequest.Question
-	(*CheckOwnersResponse_Answer)(nil),                      // 61: dbcontroller.schema.v1.CheckOwnersResponse.Answer
-	(*DropOwnersRequest_LetGo)(nil),                         // 62: dbcontroller.schema.v1.DropOwnersRequest.LetGo
-	(*UpgradeOwnerReferencesRequest_Renamed)(nil),           // 63: dbcontroller.schema.v1.UpgradeOwnerReferencesRequest.Renamed
-	(*CheckReferencesRequest_Reference)(nil),                // 64: dbcontroller.schema.v1.CheckReferencesRequest.Reference
-	(*ResourceShadow_Reference)(nil),                        // 65: dbcontroller.schema.v1.ResourceShadow.Reference
-	(*WatchResourceShadowsResponse_Work)(nil),               // 66: dbcontroller.schema.v1.WatchResourceShadowsResponse.Work
-	(*timestamppb.Timestamp)(nil),                           // 67: google.protobuf.Timestamp
-	(Behaviour)(0),                                          // 68: dbcontroller.schema.v1.Behaviour
+	(RecallDelegationsRequest_Mode)(0),                      // 1: dbcontroller.schema.v1.RecallDelegationsRequest.Mode
+	(CheckOwnersResponse_Verdict)(0),                        // 2: dbcontroller.schema.v1.CheckOwnersResponse.Verdict
+	(CheckReferencesResponse_Verdict)(0),                    // 3: dbcontroller.schema.v1.CheckReferencesResponse.Verdict
+	(WorkItem_Action)(0),                                    // 4: dbcontroller.schema.v1.WorkItem.Action
+	(*ResourceRef)(nil),                                     // 5: dbcontroller.schema.v1.ResourceRef
+	(*BlockadeKey)(nil),                                     // 6: dbcontroller.schema.v1.BlockadeKey
+	(*EstablishReferencesRequest)(nil),                      // 7: dbcontroller.schema.v1.EstablishReferencesRequest
+	(*EstablishReferencesResponse)(nil),                     // 8: dbcontroller.schema.v1.EstablishReferencesResponse
+	(*ReferencesRefused)(nil),                               // 9: dbcontroller.schema.v1.ReferencesRefused
+	(*ConfirmBlockadesRequest)(nil),                         // 10: dbcontroller.schema.v1.ConfirmBlockadesRequest
+	(*ConfirmBlockadesResponse)(nil),                        // 11: dbcontroller.schema.v1.ConfirmBlockadesResponse
+	(*ResolveBlockadesRequest)(nil),                         // 12: dbcontroller.schema.v1.ResolveBlockadesRequest
+	(*ResolveBlockadesResponse)(nil),                        // 13: dbcontroller.schema.v1.ResolveBlockadesResponse
+	(*RecallDelegationsRequest)(nil),                        // 14: dbcontroller.schema.v1.RecallDelegationsRequest
+	(*RecallDelegationsResponse)(nil),                       // 15: dbcontroller.schema.v1.RecallDelegationsResponse
+	(*ReleaseBlockadesRequest)(nil),                         // 16: dbcontroller.schema.v1.ReleaseBlockadesRequest
+	(*ReleaseBlockadesResponse)(nil),                        // 17: dbcontroller.schema.v1.ReleaseBlockadesResponse
+	(*WatchImportedServiceDeletionsRequest)(nil),            // 18: dbcontroller.schema.v1.WatchImportedServiceDeletionsRequest
+	(*WatchImportedServiceDeletionsResponse)(nil),           // 19: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse
+	(*Cause)(nil),                                           // 20: dbcontroller.schema.v1.Cause
+	(*EndOfSnapshot)(nil),                                   // 21: dbcontroller.schema.v1.EndOfSnapshot
+	(*Bookmark)(nil),                                        // 22: dbcontroller.schema.v1.Bookmark
+	(*AcknowledgeDeletionsRequest)(nil),                     // 23: dbcontroller.schema.v1.AcknowledgeDeletionsRequest
+	(*AcknowledgeDeletionsResponse)(nil),                    // 24: dbcontroller.schema.v1.AcknowledgeDeletionsResponse
+	(*PlanDeletionRequest)(nil),                             // 25: dbcontroller.schema.v1.PlanDeletionRequest
+	(*PlanDeletionResponse)(nil),                            // 26: dbcontroller.schema.v1.PlanDeletionResponse
+	(*TraceCascadesRequest)(nil),                            // 27: dbcontroller.schema.v1.TraceCascadesRequest
+	(*TraceCascadesResponse)(nil),                           // 28: dbcontroller.schema.v1.TraceCascadesResponse
+	(*CheckOwnersRequest)(nil),                              // 29: dbcontroller.schema.v1.CheckOwnersRequest
+	(*CheckOwnersResponse)(nil),                             // 30: dbcontroller.schema.v1.CheckOwnersResponse
+	(*DropOwnersRequest)(nil),                               // 31: dbcontroller.schema.v1.DropOwnersRequest
+	(*DropOwnersResponse)(nil),                              // 32: dbcontroller.schema.v1.DropOwnersResponse
+	(*UpgradeOwnerReferencesRequest)(nil),                   // 33: dbcontroller.schema.v1.UpgradeOwnerReferencesRequest
+	(*UpgradeOwnerReferencesResponse)(nil),                  // 34: dbcontroller.schema.v1.UpgradeOwnerReferencesResponse
+	(*AnnounceEpochRequest)(nil),                            // 35: dbcontroller.schema.v1.AnnounceEpochRequest
+	(*AnnounceEpochResponse)(nil),                           // 36: dbcontroller.schema.v1.AnnounceEpochResponse
+	(*ConfirmEpochRequest)(nil),                             // 37: dbcontroller.schema.v1.ConfirmEpochRequest
+	(*ConfirmEpochResponse)(nil),                            // 38: dbcontroller.schema.v1.ConfirmEpochResponse
+	(*CheckReferencesRequest)(nil),                          // 39: dbcontroller.schema.v1.CheckReferencesRequest
+	(*CheckReferencesResponse)(nil),                         // 40: dbcontroller.schema.v1.CheckReferencesResponse
+	(*ListResourceShadowsRequest)(nil),                      // 41: dbcontroller.schema.v1.ListResourceShadowsRequest
+	(*ListResourceShadowsResponse)(nil),                     // 42: dbcontroller.schema.v1.ListResourceShadowsResponse
+	(*ResourceShadow)(nil),                                  // 43: dbcontroller.schema.v1.ResourceShadow
+	(*ListBlockadesRequest)(nil),                            // 44: dbcontroller.schema.v1.ListBlockadesRequest
+	(*ListBlockadesResponse)(nil),                           // 45: dbcontroller.schema.v1.ListBlockadesResponse
+	(*Blockade)(nil),                                        // 46: dbcontroller.schema.v1.Blockade
+	(*WatchResourceShadowsRequest)(nil),                     // 47: dbcontroller.schema.v1.WatchResourceShadowsRequest
+	(*WatchResourceShadowsResponse)(nil),                    // 48: dbcontroller.schema.v1.WatchResourceShadowsResponse
+	(*WorkItem)(nil),                                        // 49: dbcontroller.schema.v1.WorkItem
+	(*EstablishReferencesRequest_Person)(nil),               // 50: dbcontroller.schema.v1.EstablishReferencesRequest.Person
+	(*EstablishReferencesRequest_Reference)(nil),            // 51: dbcontroller.schema.v1.EstablishReferencesRequest.Reference
+	(*EstablishReferencesResponse_Target)(nil),              // 52: dbcontroller.schema.v1.EstablishReferencesResponse.Target
+	(*ReferencesRefused_Refusal)(nil),                       // 53: dbcontroller.schema.v1.ReferencesRefused.Refusal
+	(*ResolveBlockadesRequest_Question)(nil),                // 54: dbcontroller.schema.v1.ResolveBlockadesRequest.Question
+	(*RecallDelegationsRequest_Question)(nil),               // 55: dbcontroller.schema.v1.RecallDelegationsRequest.Question
+	(*RecallDelegationsResponse_Answer)(nil),                // 56: dbcontroller.schema.v1.RecallDelegationsResponse.Answer
+	(*RecallDelegationsResponse_Holder)(nil),                // 57: dbcontroller.schema.v1.RecallDelegationsResponse.Holder
+	(*WatchImportedServiceDeletionsResponse_Deletions)(nil), // 58: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.Deletions
+	(*PlanDeletionRequest_Target)(nil),                      // 59: dbcontroller.schema.v1.PlanDeletionRequest.Target
+	(*PlanDeletionResponse_Member)(nil),                     // 60: dbcontroller.schema.v1.PlanDeletionResponse.Member
+	(*PlanDeletionResponse_Via)(nil),                        // 61: dbcontroller.schema.v1.PlanDeletionResponse.Via
+	(*PlanDeletionResponse_Target)(nil),                     // 62: dbcontroller.schema.v1.PlanDeletionResponse.Target
+	(*PlanDeletionResponse_Unset)(nil),                      // 63: dbcontroller.schema.v1.PlanDeletionResponse.Unset
+	(*PlanDeletionResponse_Blocker)(nil),                    // 64: dbcontroller.schema.v1.PlanDeletionResponse.Blocker
+	(*TraceCascadesResponse_Trace)(nil),                     // 65: dbcontroller.schema.v1.TraceCascadesResponse.Trace
+	(*CheckOwnersRequest_Question)(nil),                     // 66: dbcontroller.schema.v1.CheckOwnersRequest.Question
+	(*CheckOwnersResponse_Answer)(nil),                      // 67: dbcontroller.schema.v1.CheckOwnersResponse.Answer
+	(*DropOwnersRequest_LetGo)(nil),                         // 68: dbcontroller.schema.v1.DropOwnersRequest.LetGo
+	(*UpgradeOwnerReferencesRequest_Renamed)(nil),           // 69: dbcontroller.schema.v1.UpgradeOwnerReferencesRequest.Renamed
+	(*CheckReferencesRequest_Reference)(nil),                // 70: dbcontroller.schema.v1.CheckReferencesRequest.Reference
+	(*ResourceShadow_Reference)(nil),                        // 71: dbcontroller.schema.v1.ResourceShadow.Reference
+	(*WatchResourceShadowsResponse_Work)(nil),               // 72: dbcontroller.schema.v1.WatchResourceShadowsResponse.Work
+	(*timestamppb.Timestamp)(nil),                           // 73: google.protobuf.Timestamp
+	(Behaviour)(0),                                          // 74: dbcontroller.schema.v1.Behaviour
 }
 var file_dbcontroller_schema_v1_schema_proto_depIdxs = []int32{
-	48, // 0: dbcontroller.schema.v1.EstablishReferencesRequest.references:type_name -> dbcontroller.schema.v1.EstablishReferencesRequest.Reference
-	47, // 1: dbcontroller.schema.v1.EstablishReferencesRequest.person:type_name -> dbcontroller.schema.v1.EstablishReferencesRequest.Person
-	49, // 2: dbcontroller.schema.v1.EstablishReferencesResponse.targets:type_name -> dbcontroller.schema.v1.EstablishReferencesResponse.Target
-	50, // 3: dbcontroller.schema.v1.ReferencesRefused.refusals:type_name -> dbcontroller.schema.v1.ReferencesRefused.Refusal
-	51, // 4: dbcontroller.schema.v1.ResolveBlockadesRequest.questions:type_name -> dbcontroller.schema.v1.ResolveBlockadesRequest.Question
+	51, // 0: dbcontroller.schema.v1.EstablishReferencesRequest.references:type_name -> dbcontroller.schema.v1.EstablishReferencesRequest.Reference
+	50, // 1: dbcontroller.schema.v1.EstablishReferencesRequest.person:type_name -> dbcontroller.schema.v1.EstablishReferencesRequest.Person
+	52, // 2: dbcontroller.schema.v1.EstablishReferencesResponse.targets:type_name -> dbcontroller.schema.v1.EstablishReferencesResponse.Target
+	53, // 3: dbcontroller.schema.v1.ReferencesRefused.refusals:type_name -> dbcontroller.schema.v1.ReferencesRefused.Refusal
+	54, // 4: dbcontroller.schema.v1.ResolveBlockadesRequest.questions:type_name -> dbcontroller.schema.v1.ResolveBlockadesRequest.Question
 	0,  // 5: dbcontroller.schema.v1.ResolveBlockadesResponse.verdicts:type_name -> dbcontroller.schema.v1.ResolveBlockadesResponse.Verdict
-	5,  // 6: dbcontroller.schema.v1.ReleaseBlockadesRequest.keys:type_name -> dbcontroller.schema.v1.BlockadeKey
-	52, // 7: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.upsert:type_name -> dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.Deletions
-	52, // 8: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.delete:type_name -> dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.Deletions
-	18, // 9: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.end_of_snapshot:type_name -> dbcontroller.schema.v1.EndOfSnapshot
-	19, // 10: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.bookmark:type_name -> dbcontroller.schema.v1.Bookmark
-	67, // 11: dbcontroller.schema.v1.Cause.time:type_name -> google.protobuf.Timestamp
-	53, // 12: dbcontroller.schema.v1.PlanDeletionRequest.targets:type_name -> dbcontroller.schema.v1.PlanDeletionRequest.Target
-	54, // 13: dbcontroller.schema.v1.PlanDeletionResponse.members:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Member
-	58, // 14: dbcontroller.schema.v1.PlanDeletionResponse.blockers:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Blocker
-	57, // 15: dbcontroller.schema.v1.PlanDeletionResponse.unsets:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Unset
-	59, // 16: dbcontroller.schema.v1.TraceCascadesResponse.traces:type_name -> dbcontroller.schema.v1.TraceCascadesResponse.Trace
-	60, // 17: dbcontroller.schema.v1.CheckOwnersRequest.questions:type_name -> dbcontroller.schema.v1.CheckOwnersRequest.Question
-	61, // 18: dbcontroller.schema.v1.CheckOwnersResponse.answers:type_name -> dbcontroller.schema.v1.CheckOwnersResponse.Answer
-	17, // 19: dbcontroller.schema.v1.CheckOwnersResponse.causes:type_name -> dbcontroller.schema.v1.Cause
-	62, // 20: dbcontroller.schema.v1.DropOwnersRequest.let_go:type_name -> dbcontroller.schema.v1.DropOwnersRequest.LetGo
-	17, // 21: dbcontroller.schema.v1.DropOwnersRequest.causes:type_name -> dbcontroller.schema.v1.Cause
-	63, // 22: dbcontroller.schema.v1.UpgradeOwnerReferencesRequest.renamed:type_name -> dbcontroller.schema.v1.UpgradeOwnerReferencesRequest.Renamed
-	64, // 23: dbcontroller.schema.v1.CheckReferencesRequest.references:type_name -> dbcontroller.schema.v1.CheckReferencesRequest.Reference
-	2,  // 24: dbcontroller.schema.v1.CheckReferencesResponse.verdicts:type_name -> dbcontroller.schema.v1.CheckReferencesResponse.Verdict
-	40, // 25: dbcontroller.schema.v1.ListResourceShadowsResponse.shadows:type_name -> dbcontroller.schema.v1.ResourceShadow
-	4,  // 26: dbcontroller.schema.v1.ResourceShadow.resource:type_name -> dbcontroller.schema.v1.ResourceRef
-	65, // 27: dbcontroller.schema.v1.ResourceShadow.references:type_name -> dbcontroller.schema.v1.ResourceShadow.Reference
-	43, // 28: dbcontroller.schema.v1.ListBlockadesResponse.blockades:type_name -> dbcontroller.schema.v1.Blockade
-	4,  // 29: dbcontroller.schema.v1.Blockade.target:type_name -> dbcontroller.schema.v1.ResourceRef
-	5,  // 30: dbcontroller.schema.v1.Blockade.key:type_name -> dbcontroller.schema.v1.BlockadeKey
-	68, // 31: dbcontroller.schema.v1.Blockade.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
-	67, // 32: dbcontroller.schema.v1.Blockade.expire_time:type_name -> google.protobuf.Timestamp
-	66, // 33: dbcontroller.schema.v1.WatchResourceShadowsResponse.upsert:type_name -> dbcontroller.schema.v1.WatchResourceShadowsResponse.Work
-	66, // 34: dbcontroller.schema.v1.WatchResourceShadowsResponse.delete:type_name -> dbcontroller.schema.v1.WatchResourceShadowsResponse.Work
-	18, // 35: dbcontroller.schema.v1.WatchResourceShadowsResponse.end_of_snapshot:type_name -> dbcontroller.schema.v1.EndOfSnapshot
-	19, // 36: dbcontroller.schema.v1.WatchResourceShadowsResponse.bookmark:type_name -> dbcontroller.schema.v1.Bookmark
-	3,  // 37: dbcontroller.schema.v1.WorkItem.action:type_name -> dbcontroller.schema.v1.WorkItem.Action
-	67, // 38: dbcontroller.schema.v1.WorkItem.create_time:type_name -> google.protobuf.Timestamp
-	4,  // 39: dbcontroller.schema.v1.EstablishReferencesRequest.Reference.holder:type_name -> dbcontroller.schema.v1.ResourceRef
-	4,  // 40: dbcontroller.schema.v1.EstablishReferencesRequest.Reference.target:type_name -> dbcontroller.schema.v1.ResourceRef
-	68, // 41: dbcontroller.schema.v1.EstablishReferencesRequest.Reference.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
-	5,  // 42: dbcontroller.schema.v1.ResolveBlockadesRequest.Question.key:type_name -> dbcontroller.schema.v1.BlockadeKey
-	4,  // 43: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.Deletions.resources:type_name -> dbcontroller.schema.v1.ResourceRef
-	17, // 44: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.Deletions.causes:type_name -> dbcontroller.schema.v1.Cause
-	4,  // 45: dbcontroller.schema.v1.PlanDeletionResponse.Member.resource:type_name -> dbcontroller.schema.v1.ResourceRef
-	55, // 46: dbcontroller.schema.v1.PlanDeletionResponse.Member.via:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Via
-	55, // 47: dbcontroller.schema.v1.PlanDeletionResponse.Member.more_vias:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Via
-	56, // 48: dbcontroller.schema.v1.PlanDeletionResponse.Via.target:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Target
-	68, // 49: dbcontroller.schema.v1.PlanDeletionResponse.Via.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
-	4,  // 50: dbcontroller.schema.v1.PlanDeletionResponse.Unset.holder:type_name -> dbcontroller.schema.v1.ResourceRef
-	55, // 51: dbcontroller.schema.v1.PlanDeletionResponse.Unset.via:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Via
-	4,  // 52: dbcontroller.schema.v1.PlanDeletionResponse.Blocker.holder:type_name -> dbcontroller.schema.v1.ResourceRef
-	4,  // 53: dbcontroller.schema.v1.PlanDeletionResponse.Blocker.target:type_name -> dbcontroller.schema.v1.ResourceRef
-	56, // 54: dbcontroller.schema.v1.TraceCascadesResponse.Trace.targets:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Target
-	56, // 55: dbcontroller.schema.v1.TraceCascadesResponse.Trace.owners:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Target
-	4,  // 56: dbcontroller.schema.v1.CheckOwnersRequest.Question.owner:type_name -> dbcontroller.schema.v1.ResourceRef
-	1,  // 57: dbcontroller.schema.v1.CheckOwnersResponse.Answer.verdict:type_name -> dbcontroller.schema.v1.CheckOwnersResponse.Verdict
-	5,  // 58: dbcontroller.schema.v1.CheckReferencesRequest.Reference.key:type_name -> dbcontroller.schema.v1.BlockadeKey
-	68, // 59: dbcontroller.schema.v1.CheckReferencesRequest.Reference.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
-	68, // 60: dbcontroller.schema.v1.ResourceShadow.Reference.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
-	46, // 61: dbcontroller.schema.v1.WatchResourceShadowsResponse.Work.items:type_name -> dbcontroller.schema.v1.WorkItem
-	6,  // 62: dbcontroller.schema.v1.SchemaService.EstablishReferences:input_type -> dbcontroller.schema.v1.EstablishReferencesRequest
-	9,  // 63: dbcontroller.schema.v1.SchemaService.ConfirmBlockades:input_type -> dbcontroller.schema.v1.ConfirmBlockadesRequest
-	11, // 64: dbcontroller.schema.v1.SchemaService.ResolveBlockades:input_type -> dbcontroller.schema.v1.ResolveBlockadesRequest
-	13, // 65: dbcontroller.schema.v1.SchemaService.ReleaseBlockades:input_type -> dbcontroller.schema.v1.ReleaseBlockadesRequest
-	15, // 66: dbcontroller.schema.v1.SchemaService.WatchImportedServiceDeletions:input_type -> dbcontroller.schema.v1.WatchImportedServiceDeletionsRequest
-	20, // 67: dbcontroller.schema.v1.SchemaService.AcknowledgeDeletions:input_type -> dbcontroller.schema.v1.AcknowledgeDeletionsRequest
-	22, // 68: dbcontroller.schema.v1.SchemaService.PlanDeletion:input_type -> dbcontroller.schema.v1.PlanDeletionRequest
-	24, // 69: dbcontroller.schema.v1.SchemaService.TraceCascades:input_type -> dbcontroller.schema.v1.TraceCascadesRequest
-	26, // 70: dbcontroller.schema.v1.SchemaService.CheckOwners:input_type -> dbcontroller.schema.v1.CheckOwnersRequest
-	28, // 71: dbcontroller.schema.v1.SchemaService.DropOwners:input_type -> dbcontroller.schema.v1.DropOwnersRequest
-	30, // 72: dbcontroller.schema.v1.SchemaService.UpgradeOwnerReferences:input_type -> dbcontroller.schema.v1.UpgradeOwnerReferencesRequest
-	32, // 73: dbcontroller.schema.v1.SchemaService.AnnounceEpoch:input_type -> dbcontroller.schema.v1.AnnounceEpochRequest
-	34, // 74: dbcontroller.schema.v1.SchemaService.ConfirmEpoch:input_type -> dbcontroller.schema.v1.ConfirmEpochRequest
-	36, // 75: dbcontroller.schema.v1.SchemaService.CheckReferences:input_type -> dbcontroller.schema.v1.CheckReferencesRequest
-	38, // 76: dbcontroller.schema.v1.SchemaService.ListResourceShadows:input_type -> dbcontroller.schema.v1.ListResourceShadowsRequest
-	41, // 77: dbcontroller.schema.v1.SchemaService.ListBlockades:input_type -> dbcontroller.schema.v1.ListBlockadesRequest
-	44, // 78: dbcontroller.schema.v1.SchemaService.WatchResourceShadows:input_type -> dbcontroller.schema.v1.WatchResourceShadowsRequest
-	7,  // 79: dbcontroller.schema.v1.SchemaService.EstablishReferences:output_type -> dbcontroller.schema.v1.EstablishReferencesResponse
-	10, // 80: dbcontroller.schema.v1.SchemaService.ConfirmBlockades:output_type -> dbcontroller.schema.v1.ConfirmBlockadesResponse
-	12, // 81: dbcontroller.schema.v1.SchemaService.ResolveBlockades:output_type -> dbcontroller.schema.v1.ResolveBlockadesResponse
-	14, // 82: dbcontroller.schema.v1.SchemaService.ReleaseBlockades:output_type -> dbcontroller.schema.v1.ReleaseBlockadesResponse
-	16, // 83: dbcontroller.schema.v1.SchemaService.WatchImportedServiceDeletions:output_type -> dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse
-	21, // 84: dbcontroller.schema.v1.SchemaService.AcknowledgeDeletions:output_type -> dbcontroller.schema.v1.AcknowledgeDeletionsResponse
-	23, // 85: dbcontroller.schema.v1.SchemaService.PlanDeletion:output_type -> dbcontroller.schema.v1.PlanDeletionResponse
-	25, // 86: dbcontroller.schema.v1.SchemaService.TraceCascades:output_type -> dbcontroller.schema.v1.TraceCascadesResponse
-	27, // 87: dbcontroller.schema.v1.SchemaService.CheckOwners:output_type -> dbcontroller.schema.v1.CheckOwnersResponse
-	29, // 88: dbcontroller.schema.v1.SchemaService.DropOwners:output_type -> dbcontroller.schema.v1.DropOwnersResponse
-	31, // 89: dbcontroller.schema.v1.SchemaService.UpgradeOwnerReferences:output_type -> dbcontroller.schema.v1.UpgradeOwnerReferencesResponse
-	33, // 90: dbcontroller.schema.v1.SchemaService.AnnounceEpoch:output_type -> dbcontroller.schema.v1.AnnounceEpochResponse
-	35, // 91: dbcontroller.schema.v1.SchemaService.ConfirmEpoch:output_type -> dbcontroller.schema.v1.ConfirmEpochResponse
-	37, // 92: dbcontroller.schema.v1.SchemaService.CheckReferences:output_type -> dbcontroller.schema.v1.CheckReferencesResponse
-	39, // 93: dbcontroller.schema.v1.SchemaService.ListResourceShadows:output_type -> dbcontroller.schema.v1.ListResourceShadowsResponse
-	42, // 94: dbcontroller.schema.v1.SchemaService.ListBlockades:output_type -> dbcontroller.schema.v1.ListBlockadesResponse
-	45, // 95: dbcontroller.schema.v1.SchemaService.WatchResourceShadows:output_type -> dbcontroller.schema.v1.WatchResourceShadowsResponse
-	79, // [79:96] is the sub-list for method output_type
-	62, // [62:79] is the sub-list for method input_type
-	62, // [62:62] is the sub-list for extension type_name
-	62, // [62:62] is the sub-list for extension extendee
-	0,  // [0:62] is the sub-list for field type_name
+	55, // 6: dbcontroller.schema.v1.RecallDelegationsRequest.questions:type_name -> dbcontroller.schema.v1.RecallDelegationsRequest.Question
+	56, // 7: dbcontroller.schema.v1.RecallDelegationsResponse.answers:type_name -> dbcontroller.schema.v1.RecallDelegationsResponse.Answer
+	6,  // 8: dbcontroller.schema.v1.ReleaseBlockadesRequest.keys:type_name -> dbcontroller.schema.v1.BlockadeKey
+	58, // 9: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.upsert:type_name -> dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.Deletions
+	58, // 10: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.delete:type_name -> dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.Deletions
+	21, // 11: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.end_of_snapshot:type_name -> dbcontroller.schema.v1.EndOfSnapshot
+	22, // 12: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.bookmark:type_name -> dbcontroller.schema.v1.Bookmark
+	73, // 13: dbcontroller.schema.v1.Cause.time:type_name -> google.protobuf.Timestamp
+	59, // 14: dbcontroller.schema.v1.PlanDeletionRequest.targets:type_name -> dbcontroller.schema.v1.PlanDeletionRequest.Target
+	60, // 15: dbcontroller.schema.v1.PlanDeletionResponse.members:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Member
+	64, // 16: dbcontroller.schema.v1.PlanDeletionResponse.blockers:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Blocker
+	63, // 17: dbcontroller.schema.v1.PlanDeletionResponse.unsets:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Unset
+	65, // 18: dbcontroller.schema.v1.TraceCascadesResponse.traces:type_name -> dbcontroller.schema.v1.TraceCascadesResponse.Trace
+	66, // 19: dbcontroller.schema.v1.CheckOwnersRequest.questions:type_name -> dbcontroller.schema.v1.CheckOwnersRequest.Question
+	67, // 20: dbcontroller.schema.v1.CheckOwnersResponse.answers:type_name -> dbcontroller.schema.v1.CheckOwnersResponse.Answer
+	20, // 21: dbcontroller.schema.v1.CheckOwnersResponse.causes:type_name -> dbcontroller.schema.v1.Cause
+	68, // 22: dbcontroller.schema.v1.DropOwnersRequest.let_go:type_name -> dbcontroller.schema.v1.DropOwnersRequest.LetGo
+	20, // 23: dbcontroller.schema.v1.DropOwnersRequest.causes:type_name -> dbcontroller.schema.v1.Cause
+	69, // 24: dbcontroller.schema.v1.UpgradeOwnerReferencesRequest.renamed:type_name -> dbcontroller.schema.v1.UpgradeOwnerReferencesRequest.Renamed
+	70, // 25: dbcontroller.schema.v1.CheckReferencesRequest.references:type_name -> dbcontroller.schema.v1.CheckReferencesRequest.Reference
+	3,  // 26: dbcontroller.schema.v1.CheckReferencesResponse.verdicts:type_name -> dbcontroller.schema.v1.CheckReferencesResponse.Verdict
+	43, // 27: dbcontroller.schema.v1.ListResourceShadowsResponse.shadows:type_name -> dbcontroller.schema.v1.ResourceShadow
+	5,  // 28: dbcontroller.schema.v1.ResourceShadow.resource:type_name -> dbcontroller.schema.v1.ResourceRef
+	71, // 29: dbcontroller.schema.v1.ResourceShadow.references:type_name -> dbcontroller.schema.v1.ResourceShadow.Reference
+	46, // 30: dbcontroller.schema.v1.ListBlockadesResponse.blockades:type_name -> dbcontroller.schema.v1.Blockade
+	5,  // 31: dbcontroller.schema.v1.Blockade.target:type_name -> dbcontroller.schema.v1.ResourceRef
+	6,  // 32: dbcontroller.schema.v1.Blockade.key:type_name -> dbcontroller.schema.v1.BlockadeKey
+	74, // 33: dbcontroller.schema.v1.Blockade.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
+	73, // 34: dbcontroller.schema.v1.Blockade.expire_time:type_name -> google.protobuf.Timestamp
+	72, // 35: dbcontroller.schema.v1.WatchResourceShadowsResponse.upsert:type_name -> dbcontroller.schema.v1.WatchResourceShadowsResponse.Work
+	72, // 36: dbcontroller.schema.v1.WatchResourceShadowsResponse.delete:type_name -> dbcontroller.schema.v1.WatchResourceShadowsResponse.Work
+	21, // 37: dbcontroller.schema.v1.WatchResourceShadowsResponse.end_of_snapshot:type_name -> dbcontroller.schema.v1.EndOfSnapshot
+	22, // 38: dbcontroller.schema.v1.WatchResourceShadowsResponse.bookmark:type_name -> dbcontroller.schema.v1.Bookmark
+	4,  // 39: dbcontroller.schema.v1.WorkItem.action:type_name -> dbcontroller.schema.v1.WorkItem.Action
+	73, // 40: dbcontroller.schema.v1.WorkItem.create_time:type_name -> google.protobuf.Timestamp
+	5,  // 41: dbcontroller.schema.v1.EstablishReferencesRequest.Reference.holder:type_name -> dbcontroller.schema.v1.ResourceRef
+	5,  // 42: dbcontroller.schema.v1.EstablishReferencesRequest.Reference.target:type_name -> dbcontroller.schema.v1.ResourceRef
+	74, // 43: dbcontroller.schema.v1.EstablishReferencesRequest.Reference.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
+	6,  // 44: dbcontroller.schema.v1.ResolveBlockadesRequest.Question.key:type_name -> dbcontroller.schema.v1.BlockadeKey
+	6,  // 45: dbcontroller.schema.v1.RecallDelegationsRequest.Question.key:type_name -> dbcontroller.schema.v1.BlockadeKey
+	1,  // 46: dbcontroller.schema.v1.RecallDelegationsRequest.Question.mode:type_name -> dbcontroller.schema.v1.RecallDelegationsRequest.Mode
+	0,  // 47: dbcontroller.schema.v1.RecallDelegationsResponse.Answer.verdict:type_name -> dbcontroller.schema.v1.ResolveBlockadesResponse.Verdict
+	57, // 48: dbcontroller.schema.v1.RecallDelegationsResponse.Answer.holders:type_name -> dbcontroller.schema.v1.RecallDelegationsResponse.Holder
+	5,  // 49: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.Deletions.resources:type_name -> dbcontroller.schema.v1.ResourceRef
+	20, // 50: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.Deletions.causes:type_name -> dbcontroller.schema.v1.Cause
+	5,  // 51: dbcontroller.schema.v1.PlanDeletionResponse.Member.resource:type_name -> dbcontroller.schema.v1.ResourceRef
+	61, // 52: dbcontroller.schema.v1.PlanDeletionResponse.Member.via:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Via
+	61, // 53: dbcontroller.schema.v1.PlanDeletionResponse.Member.more_vias:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Via
+	62, // 54: dbcontroller.schema.v1.PlanDeletionResponse.Via.target:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Target
+	74, // 55: dbcontroller.schema.v1.PlanDeletionResponse.Via.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
+	5,  // 56: dbcontroller.schema.v1.PlanDeletionResponse.Unset.holder:type_name -> dbcontroller.schema.v1.ResourceRef
+	61, // 57: dbcontroller.schema.v1.PlanDeletionResponse.Unset.via:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Via
+	5,  // 58: dbcontroller.schema.v1.PlanDeletionResponse.Blocker.holder:type_name -> dbcontroller.schema.v1.ResourceRef
+	5,  // 59: dbcontroller.schema.v1.PlanDeletionResponse.Blocker.target:type_name -> dbcontroller.schema.v1.ResourceRef
+	62, // 60: dbcontroller.schema.v1.TraceCascadesResponse.Trace.targets:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Target
+	62, // 61: dbcontroller.schema.v1.TraceCascadesResponse.Trace.owners:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Target
+	5,  // 62: dbcontroller.schema.v1.CheckOwnersRequest.Question.owner:type_name -> dbcontroller.schema.v1.ResourceRef
+	2,  // 63: dbcontroller.schema.v1.CheckOwnersResponse.Answer.verdict:type_name -> dbcontroller.schema.v1.CheckOwnersResponse.Verdict
+	6,  // 64: dbcontroller.schema.v1.CheckReferencesRequest.Reference.key:type_name -> dbcontroller.schema.v1.BlockadeKey
+	74, // 65: dbcontroller.schema.v1.CheckReferencesRequest.Reference.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
+	74, // 66: dbcontroller.schema.v1.ResourceShadow.Reference.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
+	49, // 67: dbcontroller.schema.v1.WatchResourceShadowsResponse.Work.items:type_name -> dbcontroller.schema.v1.WorkItem
+	7,  // 68: dbcontroller.schema.v1.SchemaService.EstablishReferences:input_type -> dbcontroller.schema.v1.EstablishReferencesRequest
+	10, // 69: dbcontroller.schema.v1.SchemaService.ConfirmBlockades:input_type -> dbcontroller.schema.v1.ConfirmBlockadesRequest
+	12, // 70: dbcontroller.schema.v1.SchemaService.ResolveBlockades:input_type -> dbcontroller.schema.v1.ResolveBlockadesRequest
+	14, // 71: dbcontroller.schema.v1.SchemaService.RecallDelegations:input_type -> dbcontroller.schema.v1.RecallDelegationsRequest
+	16, // 72: dbcontroller.schema.v1.SchemaService.ReleaseBlockades:input_type -> dbcontroller.schema.v1.ReleaseBlockadesRequest
+	18, // 73: dbcontroller.schema.v1.SchemaService.WatchImportedServiceDeletions:input_type -> dbcontroller.schema.v1.WatchImportedServiceDeletionsRequest
+	23, // 74: dbcontroller.schema.v1.SchemaService.AcknowledgeDeletions:input_type -> dbcontroller.schema.v1.AcknowledgeDeletionsRequest
+	25, // 75: dbcontroller.schema.v1.SchemaService.PlanDeletion:input_type -> dbcontroller.schema.v1.PlanDeletionRequest
+	27, // 76: dbcontroller.schema.v1.SchemaService.TraceCascades:input_type -> dbcontroller.schema.v1.TraceCascadesRequest
+	29, // 77: dbcontroller.schema.v1.SchemaService.CheckOwners:input_type -> dbcontroller.schema.v1.CheckOwnersRequest
+	31, // 78: dbcontroller.schema.v1.SchemaService.DropOwners:input_type -> dbcontroller.schema.v1.DropOwnersRequest
+	33, // 79: dbcontroller.schema.v1.SchemaService.UpgradeOwnerReferences:input_type -> dbcontroller.schema.v1.UpgradeOwnerReferencesRequest
+	35, // 80: dbcontroller.schema.v1.SchemaService.AnnounceEpoch:input_type -> dbcontroller.schema.v1.AnnounceEpochRequest
+	37, // 81: dbcontroller.schema.v1.SchemaService.ConfirmEpoch:input_type -> dbcontroller.schema.v1.ConfirmEpochRequest
+	39, // 82: dbcontroller.schema.v1.SchemaService.CheckReferences:input_type -> dbcontroller.schema.v1.CheckReferencesRequest
+	41, // 83: dbcontroller.schema.v1.SchemaService.ListResourceShadows:input_type -> dbcontroller.schema.v1.ListResourceShadowsRequest
+	44, // 84: dbcontroller.schema.v1.SchemaService.ListBlockades:input_type -> dbcontroller.schema.v1.ListBlockadesRequest
+	47, // 85: dbcontroller.schema.v1.SchemaService.WatchResourceShadows:input_type -> dbcontroller.schema.v1.WatchResourceShadowsRequest
+	8,  // 86: dbcontroller.schema.v1.SchemaService.EstablishReferences:output_type -> dbcontroller.schema.v1.EstablishReferencesResponse
+	11, // 87: dbcontroller.schema.v1.SchemaService.ConfirmBlockades:output_type -> dbcontroller.schema.v1.ConfirmBlockadesResponse
+	13, // 88: dbcontroller.schema.v1.SchemaService.ResolveBlockades:output_type -> dbcontroller.schema.v1.ResolveBlockadesResponse
+	15, // 89: dbcontroller.schema.v1.SchemaService.RecallDelegations:output_type -> dbcontroller.schema.v1.RecallDelegationsResponse
+	17, // 90: dbcontroller.schema.v1.SchemaService.ReleaseBlockades:output_type -> dbcontroller.schema.v1.ReleaseBlockadesResponse
+	19, // 91: dbcontroller.schema.v1.SchemaService.WatchImportedServiceDeletions:output_type -> dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse
+	24, // 92: dbcontroller.schema.v1.SchemaService.AcknowledgeDeletions:output_type -> dbcontroller.schema.v1.AcknowledgeDeletionsResponse
+	26, // 93: dbcontroller.schema.v1.SchemaService.PlanDeletion:output_type -> dbcontroller.schema.v1.PlanDeletionResponse
+	28, // 94: dbcontroller.schema.v1.SchemaService.TraceCascades:output_type -> dbcontroller.schema.v1.TraceCascadesResponse
+	30, // 95: dbcontroller.schema.v1.SchemaService.CheckOwners:output_type -> dbcontroller.schema.v1.CheckOwnersResponse
+	32, // 96: dbcontroller.schema.v1.SchemaService.DropOwners:output_type -> dbcontroller.schema.v1.DropOwnersResponse
+	34, // 97: dbcontroller.schema.v1.SchemaService.UpgradeOwnerReferences:output_type -> dbcontroller.schema.v1.UpgradeOwnerReferencesResponse
+	36, // 98: dbcontroller.schema.v1.SchemaService.AnnounceEpoch:output_type -> dbcontroller.schema.v1.AnnounceEpochResponse
+	38, // 99: dbcontroller.schema.v1.SchemaService.ConfirmEpoch:output_type -> dbcontroller.schema.v1.ConfirmEpochResponse
+	40, // 100: dbcontroller.schema.v1.SchemaService.CheckReferences:output_type -> dbcontroller.schema.v1.CheckReferencesResponse
+	42, // 101: dbcontroller.schema.v1.SchemaService.ListResourceShadows:output_type -> dbcontroller.schema.v1.ListResourceShadowsResponse
+	45, // 102: dbcontroller.schema.v1.SchemaService.ListBlockades:output_type -> dbcontroller.schema.v1.ListBlockadesResponse
+	48, // 103: dbcontroller.schema.v1.SchemaService.WatchResourceShadows:output_type -> dbcontroller.schema.v1.WatchResourceShadowsResponse
+	86, // [86:104] is the sub-list for method output_type
+	68, // [68:86] is the sub-list for method input_type
+	68, // [68:68] is the sub-list for extension type_name
+	68, // [68:68] is the sub-list for extension extendee
+	0,  // [0:68] is the sub-list for field type_name
 }
 
 func init() { file_dbcontroller_schema_v1_schema_proto_init() }
@@ -4595,13 +4991,13 @@ func file_dbcontroller_schema_v1_schema_proto_init() {
 		return
 	}
 	file_dbcontroller_schema_v1_descriptor_proto_init()
-	file_dbcontroller_schema_v1_schema_proto_msgTypes[12].OneofWrappers = []any{
+	file_dbcontroller_schema_v1_schema_proto_msgTypes[14].OneofWrappers = []any{
 		(*WatchImportedServiceDeletionsResponse_Upsert)(nil),
 		(*WatchImportedServiceDeletionsResponse_Delete)(nil),
 		(*WatchImportedServiceDeletionsResponse_EndOfSnapshot)(nil),
 		(*WatchImportedServiceDeletionsResponse_Bookmark)(nil),
 	}
-	file_dbcontroller_schema_v1_schema_proto_msgTypes[41].OneofWrappers = []any{
+	file_dbcontroller_schema_v1_schema_proto_msgTypes[43].OneofWrappers = []any{
 		(*WatchResourceShadowsResponse_Upsert)(nil),
 		(*WatchResourceShadowsResponse_Delete)(nil),
 		(*WatchResourceShadowsResponse_EndOfSnapshot)(nil),
@@ -4612,8 +5008,8 @@ func file_dbcontroller_schema_v1_schema_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_dbcontroller_schema_v1_schema_proto_rawDesc), len(file_dbcontroller_schema_v1_schema_proto_rawDesc)),
-			NumEnums:      4,
-			NumMessages:   63,
+			NumEnums:      5,
+			NumMessages:   68,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -22,6 +22,7 @@ const (
 	SchemaService_EstablishReferences_FullMethodName           = "/dbcontroller.schema.v1.SchemaService/EstablishReferences"
 	SchemaService_ConfirmBlockades_FullMethodName              = "/dbcontroller.schema.v1.SchemaService/ConfirmBlockades"
 	SchemaService_ResolveBlockades_FullMethodName              = "/dbcontroller.schema.v1.SchemaService/ResolveBlockades"
+	SchemaService_RecallDelegations_FullMethodName             = "/dbcontroller.schema.v1.SchemaService/RecallDelegations"
 	SchemaService_ReleaseBlockades_FullMethodName              = "/dbcontroller.schema.v1.SchemaService/ReleaseBlockades"
 	SchemaService_WatchImportedServiceDeletions_FullMethodName = "/dbcontroller.schema.v1.SchemaService/WatchImportedServiceDeletions"
 	SchemaService_AcknowledgeDeletions_FullMethodName          = "/dbcontroller.schema.v1.SchemaService/AcknowledgeDeletions"
@@ -51,6 +52,8 @@ type SchemaServiceClient interface {
 	ConfirmBlockades(ctx context.Context, in *ConfirmBlockadesRequest, opts ...grpc.CallOption) (*ConfirmBlockadesResponse, error)
 	// ResolveBlockades asks the holder's deployment for verdicts on blockades.
 	ResolveBlockades(ctx context.Context, in *ResolveBlockadesRequest, opts ...grpc.CallOption) (*ResolveBlockadesResponse, error)
+	// RecallDelegations recalls the rights of the receiver to block resources of the caller without asking.
+	RecallDelegations(ctx context.Context, in *RecallDelegationsRequest, opts ...grpc.CallOption) (*RecallDelegationsResponse, error)
 	// ReleaseBlockades removes the blockades with the given keys, and all blockades of aborted attempts.
 	ReleaseBlockades(ctx context.Context, in *ReleaseBlockadesRequest, opts ...grpc.CallOption) (*ReleaseBlockadesResponse, error)
 	// WatchImportedServiceDeletions sends each deletion here that the caller must act upon and has not acknowledged.
@@ -116,6 +119,16 @@ func (c *schemaServiceClient) ResolveBlockades(ctx context.Context, in *ResolveB
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ResolveBlockadesResponse)
 	err := c.cc.Invoke(ctx, SchemaService_ResolveBlockades_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *schemaServiceClient) RecallDelegations(ctx context.Context, in *RecallDelegationsRequest, opts ...grpc.CallOption) (*RecallDelegationsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RecallDelegationsResponse)
+	err := c.cc.Invoke(ctx, SchemaService_RecallDelegations_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -293,6 +306,8 @@ type SchemaServiceServer interface {
 	ConfirmBlockades(context.Context, *ConfirmBlockadesRequest) (*ConfirmBlockadesResponse, error)
 	// ResolveBlockades asks the holder's deployment for verdicts on blockades.
 	ResolveBlockades(context.Context, *ResolveBlockadesRequest) (*ResolveBlockadesResponse, error)
+	// RecallDelegations recalls the rights of the receiver to block resources of the caller without asking.
+	RecallDelegations(context.Context, *RecallDelegationsRequest) (*RecallDelegationsResponse, error)
 	// ReleaseBlockades removes the blockades with the given keys, and all blockades of aborted attempts.
 	ReleaseBlockades(context.Context, *ReleaseBlockadesRequest) (*ReleaseBlockadesResponse, error)
 	// WatchImportedServiceDeletions sends each deletion here that the caller must act upon and has not acknowledged.
@@ -342,6 +357,9 @@ func (UnimplementedSchemaServiceServer) ConfirmBlockades(context.Context, *Confi
 }
 func (UnimplementedSchemaServiceServer) ResolveBlockades(context.Context, *ResolveBlockadesRequest) (*ResolveBlockadesResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ResolveBlockades not implemented")
+}
+func (UnimplementedSchemaServiceServer) RecallDelegations(context.Context, *RecallDelegationsRequest) (*RecallDelegationsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RecallDelegations not implemented")
 }
 func (UnimplementedSchemaServiceServer) ReleaseBlockades(context.Context, *ReleaseBlockadesRequest) (*ReleaseBlockadesResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ReleaseBlockades not implemented")
@@ -456,6 +474,24 @@ func _SchemaService_ResolveBlockades_Handler(srv interface{}, ctx context.Contex
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(SchemaServiceServer).ResolveBlockades(ctx, req.(*ResolveBlockadesRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _SchemaService_RecallDelegations_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RecallDelegationsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(SchemaServiceServer).RecallDelegations(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: SchemaService_RecallDelegations_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(SchemaServiceServer).RecallDelegations(ctx, req.(*RecallDelegationsRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -716,6 +752,10 @@ var SchemaService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ResolveBlockades",
 			Handler:    _SchemaService_ResolveBlockades_Handler,
+		},
+		{
+			MethodName: "RecallDelegations",
+			Handler:    _SchemaService_RecallDelegations_Handler,
 		},
 		{
 			MethodName: "ReleaseBlockades",

@@ -1,0 +1,191 @@
+package cli
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	"go.yaml.in/yaml/v3"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+)
+
+var outputs = []string{"table", "json", "yaml"}
+
+// OutputFlag adds the flag of every command that prints a result.
+func OutputFlag(cmd *cobra.Command) {
+	cmd.Flags().StringP("output", "o", "table", "table, json or yaml")
+	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(outputs, cobra.ShellCompDirectiveNoFileComp)) // the flag exists
+}
+
+// CheckOutput is called before a command does anything.
+func CheckOutput(cmd *cobra.Command) error {
+	flag := cmd.Flags().Lookup("output")
+	if flag == nil || slices.Contains(outputs, flag.Value.String()) {
+		return nil
+	}
+	return Usage("--output %s: want table, json or yaml", flag.Value)
+}
+
+// Printer prints the result of a command: lines for people while it runs, or one document for programs at its end. Notes and
+// errors go to the standard error in both cases.
+type Printer struct {
+	Out    io.Writer
+	Format string // one of outputs; empty: table
+}
+
+// PrinterOf returns the printer for the --output of a command.
+func PrinterOf(cmd *cobra.Command) Printer {
+	format, _ := cmd.Flags().GetString("output")
+	return Printer{cmd.OutOrStdout(), format}
+}
+
+// People reports whether the result is read by people.
+func (r Printer) People() bool { return r.Format == "table" || r.Format == "" }
+
+// Line prints a line for people.
+func (r Printer) Line(format string, args ...any) {
+	if r.People() {
+		_, _ = fmt.Fprintf(r.Out, format+"\n", args...)
+	}
+}
+
+// Table prints rows for people, with their columns aligned.
+func (r Printer) Table(header string, rows [][]any) {
+	if !r.People() {
+		return
+	}
+	w := tabwriter.NewWriter(r.Out, 0, 0, 2, ' ', 0)
+	_, _ = fmt.Fprintln(w, strings.ReplaceAll(header, " ", "\t"))
+	for _, row := range rows {
+		cells := make([]string, len(row))
+		for i, cell := range row {
+			cells[i] = fmt.Sprint(cell)
+		}
+		_, _ = fmt.Fprintln(w, strings.Join(cells, "\t"))
+	}
+	_ = w.Flush()
+}
+
+// Document prints the result for programs: a message, a slice of messages, or a value for encoding/json.
+func (r Printer) Document(v any) error {
+	if r.People() {
+		return nil
+	}
+	return r.Write(v, "  ")
+}
+
+// Write prints a document; JSON with an empty indent is one line.
+func (r Printer) Write(v any, indent string) error {
+	raw, err := toJSON(v)
+	if err != nil {
+		return err
+	}
+	if r.Format == "yaml" {
+		return WriteYAML(r.Out, raw)
+	}
+	var text bytes.Buffer
+	if indent == "" {
+		err = json.Compact(&text, raw) // protojson's spaces differ between builds
+	} else {
+		err = json.Indent(&text, bytes.TrimSpace(raw), "", indent)
+	}
+	if err == nil {
+		_, err = fmt.Fprintln(r.Out, text.String())
+	}
+	return err
+}
+
+// toJSON returns the JSON of a message, of a slice of messages as an array, or of another value.
+func toJSON(v any) (json.RawMessage, error) {
+	if m, ok := v.(proto.Message); ok {
+		raw, err := protojson.Marshal(m)
+		var text bytes.Buffer
+		if err == nil {
+			err = json.Compact(&text, raw)
+		}
+		return text.Bytes(), err
+	}
+	var text bytes.Buffer
+	encoder := json.NewEncoder(&text)
+	encoder.SetEscapeHTML(false)
+	err := encoder.Encode(v)
+	return text.Bytes(), err
+}
+
+// Messages are encoded as an array, which is empty for nil.
+func Messages[M proto.Message](of []M) []json.RawMessage {
+	out := make([]json.RawMessage, 0, len(of))
+	for _, m := range of {
+		out = append(out, Message(m))
+	}
+	return out
+}
+
+// Message is the JSON of a message inside another document.
+func Message(m proto.Message) json.RawMessage {
+	raw, err := toJSON(m)
+	if err != nil {
+		raw, _ = json.Marshal(err.Error()) // a message that the server has sent can be encoded
+	}
+	return raw
+}
+
+// WriteYAML prints JSON as a YAML document, with the order of its fields.
+func WriteYAML(out io.Writer, raw []byte) error {
+	var node yaml.Node
+	if err := yaml.Unmarshal(raw, &node); err != nil {
+		return err
+	}
+	blockStyle(&node)
+	if _, err := fmt.Fprintln(out, "---"); err != nil {
+		return err
+	}
+	encoder := yaml.NewEncoder(out)
+	encoder.SetIndent(2)
+	return errors.Join(encoder.Encode(&node), encoder.Close())
+}
+
+// blockStyle makes YAML of JSON readable. Quotes are kept where YAML needs them.
+func blockStyle(n *yaml.Node) {
+	if len(n.Content) > 0 || n.Kind == yaml.ScalarNode {
+		n.Style = 0
+	}
+	for _, c := range n.Content {
+		blockStyle(c)
+	}
+}
+
+// At is how every command prints a time: in UTC, with seconds.
+func At(t time.Time) string { return t.UTC().Format(time.RFC3339) }
+
+// Plural returns a count with its noun, such as "1 problem" and "2 problems".
+func Plural[N int | int64](n N, noun string) string {
+	switch {
+	case n == 1:
+		return fmt.Sprintf("%d %s", n, noun)
+	case strings.HasSuffix(noun, "s"):
+		return fmt.Sprintf("%d %ses", n, noun)
+	default:
+		return fmt.Sprintf("%d %ss", n, noun)
+	}
+}
+
+// Ago is the age of a moment for people, such as 3m or 5d.
+func Ago(t time.Time) string {
+	d := time.Since(t)
+	switch {
+	case d < time.Minute:
+		return d.Round(time.Second).String()
+	case d < 48*time.Hour:
+		return strings.TrimSuffix(d.Round(time.Minute).String(), "0s")
+	}
+	return fmt.Sprintf("%dd", int(d.Hours()/24))
+}

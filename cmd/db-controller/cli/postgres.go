@@ -1,0 +1,25 @@
+package cli
+
+import (
+	"fmt"
+
+	"github.com/spf13/pflag"
+
+	"github.com/db-controller/db-controller/internal/postgres"
+)
+
+// PlaintextFlag is for trusted networks.
+func PlaintextFlag(f *pflag.FlagSet, to *bool) {
+	f.BoolVar(to, "postgres-plaintext", false, "allow a database on another host without verified TLS (sslmode=verify-full)")
+}
+
+// CheckDSN returns an error for a connection that others could read or impersonate.
+func CheckDSN(dsn string, plaintext bool) error {
+	if plaintext {
+		return nil
+	}
+	if err := postgres.CheckTLS(dsn); err != nil {
+		return fmt.Errorf("--postgres: %w; on a trusted network, add --postgres-plaintext", err)
+	}
+	return nil
+}

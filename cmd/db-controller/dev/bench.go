@@ -1,0 +1,121 @@
+package dev
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/db-controller/db-controller/cmd/db-controller/bench"
+	"github.com/db-controller/db-controller/cmd/db-controller/cli"
+	"github.com/db-controller/db-controller/cmd/db-controller/operate"
+	"github.com/db-controller/db-controller/internal/postgres/launcher"
+	"github.com/db-controller/db-controller/migrations"
+)
+
+// NewBench returns the command bench.
+func NewBench() *cobra.Command {
+	var cfg bench.Config
+	var asJSON bool
+	var dsn string
+	cmd := &cobra.Command{
+		Use:   "bench",
+		Short: "Measure this machine, and compare with native foreign keys in the same run",
+		Long: `bench starts PostgreSQL with its default durability, two services in two deployments, and runs cases at least three
+times. Compare the ratios within a run; machines differ.
+
+  fan-out  a target in one deployment, n holders in another that cascade: from the Delete call until the target is gone.
+           Two baselines in one database: "bare" native keys, and "equal" ones with the same bookkeeping as ours
+           (resource row, shadow, reference rows by ON DELETE CASCADE, change rows by a statement trigger).
+  single   one target, one holder elsewhere: from the Delete call until the holder is gone.
+  write    create resources through gRPC: without references, with one in the same database (a parent), and with a second
+           one to another deployment; 1 to 240 clients (one identity has 250 calls). Beside inserting the same rows with pgx, one transaction each. Also
+           the processor time of a write in all processes, which says more than a rate on a machine that does other things.
+  watch    eight writers at full speed, with no watch, with one, and with a hundred on connections of their own: what
+           the writers lose, events a second, and from a write's answer to its event; and one writer of transactions of
+           a thousand.
+  prime    a controller is started beside 100,000 pieces of outstanding work, with 10,000 and with 1,000,000 resources
+           that have none: until its nodes know it all, and the memory that they need.
+  fairness small deletions while one with 1,000,000 holders of the same deployments is under way, beside the same without.
+  far      a delete that reaches 18 deployments, three levels deep, with round trips of 0, 80 and 230 ms between them: from
+           the call until the answer, beside five round trips. The deployments are stores of one process, so that
+           the round trips count and not the machine. It fails when a deployment was not asked.
+  delegated
+           create a resource with one acting reference to another deployment: by asking that deployment, and then by
+           processes with --delegations, under a right. Beside both, inserting the same rows with pgx.
+  attached what the triggers of attached tables cost plain SQL: inserts, updates and deletes of single rows and of 50,000, beside
+           the same statements on equal tables with a native key.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			for _, c := range cfg.Cases {
+				if !slices.Contains(bench.Cases, c) {
+					return cli.Usage("--cases %s: known are %s", c, strings.Join(bench.Cases, ", "))
+				}
+			}
+			return runBench(cmd, dsn, cfg, asJSON)
+		},
+	}
+	f := cmd.Flags()
+	f.StringSliceVar(&cfg.Cases, "cases", bench.Cases, "which cases")
+	f.IntSliceVar(&cfg.N, "n", []int{200, 300, 1_000, 3_000, 10_000, 100_000}, "holders of the fan-out")
+	f.IntVar(&cfg.Runs, "runs", 3, "runs of each case; the median counts")
+	f.BoolVar(&asJSON, "json", false, "JSON lines on standard output, and nothing else")
+	f.StringVar(&dsn, "postgres", "", "DSN of a server to use (default: start one)")
+	return cmd
+}
+
+func runBench(cmd *cobra.Command, dsn string, cfg bench.Config, asJSON bool) error {
+	dir, done, err := temporary()
+	if err != nil {
+		return err
+	}
+	defer done()
+	pg, err := launcher.Start(cmd.Context(), launcher.Config{DSN: dsn})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = pg.Stop() }()
+	cmd.PrintErrln("database:", pg.Source())
+	files, err := devServices(defaultServices, nil, nil)
+	if err != nil {
+		return err
+	}
+	p, c, err := startPlayground(cmd.Context(), pg, dir, files, operate.Local)
+	if p != nil {
+		defer func() { _ = p.Stop() }()
+	}
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	cfg.Playground, cfg.Client = p, c
+	cfg.Progress = func(format string, args ...any) { cmd.PrintErrf(format+"\n", args...) }
+	cfg.BaselineDSN = func(ctx context.Context) (string, error) {
+		if err := pg.DropDatabase(ctx, "dbc_baseline"); err != nil {
+			return "", err
+		}
+		return pg.DSN("dbc_baseline"), pg.CreateDatabase(ctx, "dbc_baseline")
+	}
+	cfg.Databases = func(ctx context.Context, n int) ([]string, error) {
+		dsns := make([]string, n)
+		for i := range dsns {
+			name := fmt.Sprintf("dbc_far_%d", i)
+			if err := errors.Join(pg.DropDatabase(ctx, name), pg.CreateDatabase(ctx, name)); err != nil {
+				return nil, err
+			}
+			dsns[i] = pg.DSN(name)
+			if _, err := migrations.Up(ctx, dsns[i], migrations.Deployment); err != nil {
+				return nil, err
+			}
+		}
+		return dsns, nil
+	}
+	results, err := bench.Run(cmd.Context(), cfg)
+	if err != nil {
+		return err
+	}
+	return bench.Print(cmd.OutOrStdout(), results, asJSON)
+}

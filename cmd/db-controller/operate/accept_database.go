@@ -1,0 +1,95 @@
+package operate
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/db-controller/db-controller/cmd/db-controller/cli"
+	"github.com/db-controller/db-controller/schema"
+	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
+	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
+)
+
+// NewAcceptDatabase returns the command accept-database.
+func NewAcceptDatabase() *cobra.Command {
+	var reason string
+	var yes bool
+	cmd := &cobra.Command{
+		Use:   "accept-database DEPLOYMENT --reason TEXT --yes",
+		Short: "Declare that the current database of a deployment has replaced its former one for good",
+		Long: `Declare to every other deployment that the current database of a deployment has replaced its former one for good.
+
+Until then the other deployments ignore messages that come from a new database: the deployment may have been started with an
+empty or a wrong database by mistake, and resources missing there may still exist. A restored backup and a failover need no
+declaration. After it, once both sides have compared their records, in all other deployments:
+  - resources that were blocked by resources of the lost database can be deleted
+  - references to resources of the lost database are marked as dangling: a person decides
+  - resources whose only owners were in the lost database are deleted
+This cannot be undone. The command lists the deployments that do not answer: run it again when they do.`,
+		Example: `  db-controller accept-database iam.example.com/us-west2 --reason "disk lost, no backup, ticket 4711" --yes`,
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			id, err := schema.ParseDeploymentID(args[0])
+			if err != nil {
+				return cli.Usage("%w", err)
+			}
+			if reason == "" {
+				return cli.Usage("--reason is missing: the reason is stored with the decision")
+			}
+			if !yes {
+				return cli.Usage("the former database of %s cannot be used again afterwards: add --yes to continue (--help describes the effects)", id)
+			}
+			return acceptDatabase(cmd, id, reason)
+		},
+	}
+	cli.ContextFlag(cmd)
+	cli.OutputFlag(cmd)
+	cmd.ValidArgsFunction = cli.CompleteDeployments(1)
+	cmd.Flags().StringVar(&reason, "reason", "", "the reason, which every deployment stores")
+	cmd.Flags().BoolVar(&yes, "yes", false, "confirm: this cannot be undone")
+	return cmd
+}
+
+func acceptDatabase(cmd *cobra.Command, id schema.DeploymentID, reason string) error {
+	c, err := cli.OpenClient(cmd)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	admin, err := c.Admin(cmd.Context(), id)
+	if err != nil {
+		return err
+	}
+	replaced, err := admin.Status(cmd.Context(), &adminv1.StatusRequest{})
+	if err != nil {
+		return cli.Plain(err)
+	}
+	env, err := c.Environment(cmd.Context())
+	if err != nil {
+		return err
+	}
+	req := &adminv1.AcceptDatabaseRequest{Deployment: id.String(), Database: replaced.GetDatabase(), Epoch: replaced.GetEpoch().GetId(), Reason: reason}
+	out := cli.PrinterOf(cmd)
+	out.Line("%s uses the database %s", id, req.GetDatabase())
+	var told decisions
+	for _, d := range env.Deployments {
+		if d.DeploymentID == id {
+			continue
+		}
+		admin, err := c.Admin(cmd.Context(), d.DeploymentID)
+		if err == nil {
+			_, err = admin.AcceptDatabase(cmd.Context(), req)
+		}
+		if err != nil {
+			told.failed(out, d.DeploymentID, err)
+			continue
+		}
+		told.done(out, d.DeploymentID, "ok; db-controller status "+d.String()+" shows when both have compared")
+	}
+	_, unstored := c.Registry.AcceptDatabase(cmd.Context(), &registryv1.AcceptDatabaseRequest{Service: id.Service, Region: id.Region, Database: req.GetDatabase()})
+	if err := told.result(out, id, "did not answer, and still ignores messages of "+id.String()); err != nil || unstored == nil {
+		return err
+	}
+	return cli.WithCode(cli.Unavailable, fmt.Errorf("the registry still names the former database of %s: run the same command again later (%w)", id, cli.Plain(unstored)))
+}

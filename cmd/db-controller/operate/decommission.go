@@ -1,0 +1,132 @@
+package operate
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/db-controller/db-controller/cmd/db-controller/cli"
+	"github.com/db-controller/db-controller/schema"
+	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
+	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
+)
+
+// NewDecommission returns the command decommission.
+func NewDecommission() *cobra.Command {
+	var reason, blocking string
+	var yes, unlisted bool
+	cmd := &cobra.Command{
+		Use:   "decommission DEPLOYMENT --reason TEXT --yes",
+		Short: "Remove a deployment for ever: the registry and every other deployment stop waiting for it",
+		Long: `Declare to the registry and to every other deployment that a deployment will never come back.
+
+Until then its resources count as existing, however long it does not answer. Afterwards, in all other deployments:
+  - the targets of its references can be deleted: nothing waits for its blockades and acknowledgements
+  - references to its resources are unset or cascade, as declared; blocking references act as --blocking says
+  - its resources are removed from owner lists; a resource that loses its last owner is deleted
+  - its calls are refused, and its name cannot be used again
+This cannot be undone. The command lists the deployments that do not answer: run it again when they do.`,
+		Example: `  db-controller decommission iam.example.com/us-west2 --reason "region closed, ticket 4711" --yes`,
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			id, err := schema.ParseDeploymentID(args[0])
+			if err != nil {
+				return cli.Usage("%w", err)
+			}
+			if reason == "" {
+				return cli.Usage("--reason is missing: the reason is stored with the decision")
+			}
+			if !yes {
+				return cli.Usage("%s cannot come back afterwards: add --yes to continue (--help describes the effects)", id)
+			}
+			return decommission(cmd, id, strings.ToUpper(blocking), reason, unlisted)
+		},
+	}
+	cli.ContextFlag(cmd)
+	cli.OutputFlag(cmd)
+	cmd.ValidArgsFunction = cli.CompleteDeployments(1)
+	cmd.Flags().StringVar(&reason, "reason", "", "the reason, which every deployment stores")
+	cmd.Flags().StringVar(&blocking, "blocking", schema.Unset.String(), "what references that block do when their target was in this deployment: UNSET or CASCADE_DELETE")
+	cmd.Flags().BoolVar(&yes, "yes", false, "confirm: this cannot be undone")
+	cmd.Flags().BoolVar(&unlisted, "unlisted", false, "accept a deployment that the registry does not list; other deployments may still wait for it")
+	return cmd
+}
+
+func decommission(cmd *cobra.Command, id schema.DeploymentID, blocking, reason string, unlisted bool) error {
+	if blocking != schema.Unset.String() && blocking != schema.CascadeDelete.String() {
+		return cli.Usage("--blocking %s: want UNSET or CASCADE_DELETE", blocking)
+	}
+	c, err := cli.OpenClient(cmd)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	// The registry first: the name cannot be registered again, and no deployment follows it any more.
+	_, err = c.Registry.DecommissionDeployment(cmd.Context(), &registryv1.DecommissionDeploymentRequest{Service: id.Service, Region: id.Region, Reason: reason, Unlisted: unlisted})
+	if status.Code(err) == codes.NotFound {
+		return fmt.Errorf("%w: add --unlisted if it exists, or has existed, all the same", cli.Plain(err))
+	}
+	if err != nil {
+		return cli.Plain(err)
+	}
+	env, err := c.Environment(cmd.Context())
+	if err != nil {
+		return err
+	}
+	out := cli.PrinterOf(cmd)
+	out.Line("%s is decommissioned in the registry", id)
+	var told decisions
+	for _, d := range env.Deployments {
+		if d.NeverRan() {
+			told.done(out, d.DeploymentID, "has never run: it has nothing to remove")
+			continue
+		}
+		admin, err := c.Admin(cmd.Context(), d.DeploymentID)
+		if err == nil {
+			_, err = admin.Decommission(cmd.Context(), &adminv1.DecommissionRequest{Deployment: id.String(), Blocking: blocking, Reason: reason})
+		}
+		if err != nil {
+			told.failed(out, d.DeploymentID, err)
+			continue
+		}
+		told.done(out, d.DeploymentID, "ok; db-controller status "+d.String()+" shows when the work is done")
+	}
+	return told.result(out, id, "did not answer, and still waits for "+id.String())
+}
+
+// decisions are the answers of deployments that were told an operator's decision about one deployment.
+type decisions []decided
+
+type decided struct {
+	Deployment string `json:"deployment"`
+	Told       bool   `json:"told"`
+	Message    string `json:"message"`
+}
+
+func (d *decisions) done(out cli.Printer, id schema.DeploymentID, text string) {
+	*d = append(*d, decided{id.String(), true, text})
+	out.Line("  %-40s %s", id, text)
+}
+
+func (d *decisions) failed(out cli.Printer, id schema.DeploymentID, err error) {
+	*d = append(*d, decided{id.String(), false, cli.Plain(err).Error()})
+	out.Line("  %-40s FAILED: %v", id, cli.Plain(err))
+}
+
+// result prints the answers for programs. It returns an error when a deployment was not told.
+func (d decisions) result(out cli.Printer, about schema.DeploymentID, effect string) error {
+	var silent []string
+	for _, one := range d {
+		if !one.Told {
+			silent = append(silent, one.Deployment)
+		}
+	}
+	err := out.Document(map[string]any{"deployment": about.String(), "answers": append(decisions{}, d...)})
+	if err == nil && len(silent) > 0 {
+		err = cli.WithCode(cli.Unavailable, fmt.Errorf("%s %s: run the same command again later", strings.Join(silent, ", "), effect))
+	}
+	return err
+}

@@ -1,0 +1,30 @@
+package operate
+
+import (
+	"github.com/spf13/cobra"
+
+	"github.com/db-controller/db-controller/client"
+	"github.com/db-controller/db-controller/cmd/db-controller/cli"
+	"github.com/db-controller/db-controller/schema"
+)
+
+// NewSetVersion returns the command set-version.
+func NewSetVersion() *cobra.Command {
+	cmd := cli.NewDeploymentCommand("set-version DEPLOYMENT VERSION", "Switch a deployment to another described version of its service", "  db-controller set-version devices.example.com/eastus2 v2",
+		cobra.MatchAll(cobra.ExactArgs(2), func(cmd *cobra.Command, args []string) error { return cli.OfDeployment(cmd, args[:1]) }),
+		func(cmd *cobra.Command, c *client.Client, args []string) error {
+			id, err := schema.ParseDeploymentID(args[0])
+			if err != nil {
+				return err
+			}
+			d, err := c.SetVersion(cmd.Context(), id, args[1])
+			if err != nil {
+				return cli.Plain(err)
+			}
+			out := cli.PrinterOf(cmd)
+			out.Line("%s switches to %s; see its progress with: db-controller status %s", id, d.GetVersion(), id)
+			return out.Document(map[string]string{"deployment": id.String(), "version": d.GetVersion()})
+		})
+	cmd.ValidArgsFunction = cli.CompleteDeployments(1)
+	return cmd
+}

@@ -1,0 +1,249 @@
+package operate
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/db-controller/db-controller/client"
+	"github.com/db-controller/db-controller/cmd/db-controller/cli"
+	"github.com/db-controller/db-controller/schema"
+	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
+)
+
+// statusesAtOnce bounds the deployments that are asked at the same time.
+const statusesAtOnce = 16
+
+// NewStatus returns the command status.
+func NewStatus() *cobra.Command {
+	var all bool
+	cmd := cli.NewDeploymentCommand("status DEPLOYMENT | status --all", "Show the version, the processes and the outstanding work of deployments", `  db-controller status iam.example.com/us-west2
+  db-controller status --all`, nil,
+		func(cmd *cobra.Command, c *client.Client, args []string) error {
+			if all {
+				return statusOfAll(cmd, c)
+			}
+			id, err := schema.ParseDeploymentID(args[0])
+			if err != nil {
+				return err
+			}
+			s, err := statusOf(cmd.Context(), c, id)
+			if err != nil {
+				return cli.Plain(err)
+			}
+			out := cli.PrinterOf(cmd)
+			printStatus(out, s)
+			return out.Document(s)
+		})
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		if all {
+			return cobra.NoArgs(cmd, args)
+		}
+		return cli.OfDeployment(cmd, args)
+	}
+	cmd.Flags().BoolVar(&all, "all", false, "a line for each deployment of the environment")
+	cmd.ValidArgsFunction = cli.CompleteDeployments(1)
+	return cmd
+}
+
+func statusOf(ctx context.Context, c *client.Client, id schema.DeploymentID) (*adminv1.StatusResponse, error) {
+	admin, err := c.Admin(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	return admin.Status(ctx, &adminv1.StatusRequest{})
+}
+
+// deploymentStatus is the answer of a deployment, or the reason why there is none.
+type deploymentStatus struct {
+	Deployment string          `json:"deployment"`
+	Status     json.RawMessage `json:"status,omitempty"`
+	Error      string          `json:"error,omitempty"`
+
+	answer *adminv1.StatusResponse
+}
+
+// statusOfAll asks every deployment of the environment. It fails when one of them does not answer.
+func statusOfAll(cmd *cobra.Command, c *client.Client) error {
+	env, err := c.Environment(cmd.Context())
+	if err != nil {
+		return err
+	}
+	return printStatuses(cli.PrinterOf(cmd), statusesOf(cmd.Context(), c, env))
+}
+
+func statusesOf(ctx context.Context, c *client.Client, env *schema.Environment) []deploymentStatus {
+	found := make([]deploymentStatus, len(env.Deployments))
+	var g errgroup.Group
+	g.SetLimit(statusesAtOnce)
+	for i, d := range env.Deployments {
+		found[i].Deployment = d.String()
+		g.Go(func() error {
+			ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+			defer cancel()
+			s, err := statusOf(ctx, c, d.DeploymentID)
+			if err != nil {
+				found[i].Error = cli.Plain(err).Error()
+				return nil
+			}
+			found[i].answer, found[i].Status = s, cli.Message(s)
+			return nil
+		})
+	}
+	_ = g.Wait() // the errors are in found
+	return found
+}
+
+func printStatuses(out cli.Printer, found []deploymentStatus) error {
+	var rows [][]any
+	silent := 0
+	for _, f := range found {
+		if f.answer == nil {
+			silent++
+			rows = append(rows, []any{f.Deployment, "", "", "", "", f.Error})
+			continue
+		}
+		count, oldest := int64(0), ""
+		var since time.Time
+		for _, o := range f.answer.GetOutstanding() {
+			count += o.GetCount()
+			if t := o.GetOldestTime().AsTime(); since.IsZero() || t.Before(since) {
+				since, oldest = t, cli.Ago(t)
+			}
+		}
+		rows = append(rows, []any{f.Deployment, f.answer.GetVersion(), len(f.answer.GetProcesses()), count, oldest, strings.Join(notes(f.answer), "; ")})
+	}
+	out.Table("DEPLOYMENT VERSION PROCESSES OUTSTANDING OLDEST NOTES", rows)
+	err := out.Document(found)
+	if err == nil && silent > 0 {
+		err = cli.WithCode(cli.Unavailable, fmt.Errorf("%d of %s did not answer", silent, cli.Plural(len(found), "deployment")))
+	}
+	return err
+}
+
+// notes are what an operator has to know beside the numbers.
+func notes(s *adminv1.StatusResponse) []string {
+	lines := epochLines(s)
+	for _, f := range s.GetFailures() {
+		lines = append(lines, fmt.Sprintf("%s for %s fails: %s", f.GetHandler(), f.GetDeployment(), f.GetError()))
+	}
+	return lines
+}
+
+func printStatus(out cli.Printer, s *adminv1.StatusResponse) {
+	out.Line("%s runs %s, switched %s", s.GetDeployment(), s.GetVersion(), cli.Plural(s.GetGeneration(), "time"))
+	for _, p := range s.GetProcesses() {
+		out.Line("%s", processLine(p))
+	}
+	printWatches(out, s)
+	printDecisions(out, s)
+	for _, line := range epochLines(s) {
+		out.Line("%s", line)
+	}
+	for _, d := range s.GetDelegations() {
+		out.Line("delegations: may refer to %s of %s without asking", cli.Plural(d.GetActingHeld(), "resource"), d.GetDeployment())
+	}
+	for _, k := range s.GetKept() {
+		out.Line("kept: %s of kind %s, such as %s, which the version does not describe: they can be read and deleted", cli.Plural(k.GetResources(), "resource"), k.GetKind(), k.GetSample())
+	}
+	for _, d := range s.GetDeletions() {
+		out.Line("deletion of %s, for %s: %d of %s removed here", d.GetRoot(), cli.Ago(d.GetStartTime().AsTime()), d.GetRemoved(), cli.Plural(d.GetFound(), "resource"))
+	}
+	for _, d := range s.GetDerivations() {
+		out.Line("deriving references of %s again: %d of %d done, %d set aside", d.GetKind(), d.GetDone(), d.GetTotal(), d.GetSetAside())
+	}
+	if len(s.GetOutstanding()) == 0 {
+		out.Line("Nothing is outstanding.")
+		return
+	}
+	var rows [][]any
+	for _, o := range s.GetOutstanding() {
+		rows = append(rows, []any{o.GetGroup(), o.GetDeployment(), o.GetCount(), time.Since(o.GetOldestTime().AsTime()).Round(time.Second)})
+	}
+	out.Table("OUTSTANDING FOR COUNT OLDEST", rows)
+	for _, f := range s.GetFailures() {
+		out.Line("last failure of %s for %s, %s ago: %s", f.GetHandler(), f.GetDeployment(), time.Since(f.GetTime().AsTime()).Round(time.Second), f.GetError())
+	}
+}
+
+// silentAfter is how long a watch may be silent, which sends something every 5 s.
+const silentAfter = 15 * time.Second
+
+// printWatches shows the deployments that this one is interested in, and watches that are behind.
+func printWatches(out cli.Printer, s *adminv1.StatusResponse) {
+	var from []string
+	for _, w := range s.GetWatches() {
+		if w.GetName() == "deletions" {
+			from = append(from, w.GetDeployment())
+		}
+		switch heard := w.GetHeardTime().AsTime(); {
+		case !w.GetPrimed():
+			out.Line("the watch %s of %s has no snapshot yet, lost %s", w.GetName(), w.GetDeployment(), cli.Plural(w.GetLost(), "time"))
+		case time.Since(heard) > silentAfter:
+			out.Line("the watch %s of %s has been silent for %s", w.GetName(), w.GetDeployment(), cli.Ago(heard))
+		}
+	}
+	if len(from) > 0 {
+		out.Line("follows deletions of %s", strings.Join(from, ", "))
+	}
+}
+
+// printDecisions shows what operators have decided about other deployments.
+func printDecisions(out cli.Printer, s *adminv1.StatusResponse) {
+	for _, d := range s.GetDecommissioned() {
+		still := ""
+		if d.GetWorking() {
+			still = "; work on its references and resources is outstanding"
+		}
+		out.Line("%s is decommissioned, by %s on %s: %s%s", d.GetDeployment(), d.GetSaidBy(), cli.At(d.GetSaidTime().AsTime()), d.GetReason(), still)
+	}
+	for _, w := range s.GetWords() {
+		out.Line("%s of %s, by %s on %s: %s", w.GetWhat(), w.GetDeployment(), w.GetSaidBy(), cli.At(w.GetSaidTime().AsTime()), w.GetReason())
+	}
+	for _, f := range s.GetFailures() {
+		if f.GetHandler() == "database" {
+			out.Line("MESSAGES OF %s ARE IGNORED: %s", f.GetDeployment(), f.GetError())
+		}
+	}
+}
+
+// epochLines describe pauses, and the epoch of the database while it restricts deletes or references have lost their targets.
+func epochLines(s *adminv1.StatusResponse) []string {
+	var lines []string
+	for _, of := range s.GetPaused() {
+		if of == s.GetDeployment() {
+			lines = append(lines, "NOTHING IS DELETED: an operator has paused deletions (db-controller resume)")
+		} else {
+			lines = append(lines, "deletions of "+of+" are paused here (db-controller resume --of)")
+		}
+	}
+	e := s.GetEpoch()
+	if e.GetOrdinal() > 1 {
+		lines = append(lines, fmt.Sprintf("the database was failed over or restored %s, last noticed %s ago",
+			cli.Plural(e.GetOrdinal()-1, "time"), time.Since(e.GetSince().AsTime()).Round(time.Second)))
+	}
+	if e.GetAwaitingRegistry() {
+		lines = append(lines, "NOTHING IS DELETED until the registry returns the deployments that may refer to resources here: if its database was restored or failed over as well, apply the files that describe all deployments again")
+	}
+	if len(e.GetUnconfirmed()) > 0 {
+		lines = append(lines, "NOTHING IS DELETED until these deployments have confirmed their references: "+strings.Join(e.GetUnconfirmed(), ", ")+
+			" (for one that stays down: db-controller waive, or decommission)")
+	}
+	if n := s.GetDanglingReferences(); n > 0 {
+		lines = append(lines, fmt.Sprintf("%s without a target: db-controller verify lists them, a person decides about each, or about all (--repair --dangling=act)", cli.Plural(n, "reference")))
+	}
+	return lines
+}
+
+func processLine(p *adminv1.StatusResponse_Process) string {
+	line := fmt.Sprintf("process %s has %d of %d shards, since %s", p.GetName(), len(p.GetShards()), schema.RingSize, time.Since(p.GetJoinTime().AsTime()).Round(time.Second))
+	if late := time.Since(p.GetExpireTime().AsTime()); late > 0 {
+		line += fmt.Sprintf("; its lease expired %s ago", late.Round(time.Second))
+	}
+	return line
+}

@@ -1,0 +1,115 @@
+package operate
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/db-controller/db-controller/client"
+	"github.com/db-controller/db-controller/cmd/db-controller/cli"
+	"github.com/db-controller/db-controller/schema"
+	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
+)
+
+// stuckAt is what waits in a deployment, or the reason why that is unknown.
+type stuckAt struct {
+	Deployment string          `json:"deployment"`
+	Stuck      json.RawMessage `json:"stuck,omitempty"`
+	Error      string          `json:"error,omitempty"`
+
+	answer *adminv1.ListStuckResponse
+}
+
+// NewStuck returns the command stuck.
+func NewStuck() *cobra.Command {
+	var longer time.Duration
+	cmd := cli.NewDeploymentCommand("stuck [SERVICE | DEPLOYMENT]", "Show what waits for long, why and for whom, in all deployments", `  db-controller stuck
+  db-controller stuck iam.example.com --longer 10m
+  db-controller stuck iam.example.com/us-west2 -o json`, cobra.MaximumNArgs(1),
+		func(cmd *cobra.Command, c *client.Client, args []string) error {
+			if longer <= 0 {
+				return cli.Usage("--longer %s: want more than 0s", longer)
+			}
+			env, err := c.Environment(cmd.Context())
+			if err != nil {
+				return err
+			}
+			at := deploymentsOf(env, args)
+			if len(at) == 0 {
+				return cli.Usage("%s is no service and no deployment of the environment", strings.Join(args, " "))
+			}
+			return printStuck(cli.PrinterOf(cmd), stuckIn(cmd.Context(), c, at, longer))
+		})
+	cmd.Flags().DurationVar(&longer, "longer", time.Minute, "show what has waited for longer than this")
+	return cmd
+}
+
+// deploymentsOf returns the deployments of a service, one deployment, or all.
+func deploymentsOf(env *schema.Environment, args []string) (out []schema.DeploymentID) {
+	for _, d := range env.Deployments {
+		if len(args) == 0 || d.Service == args[0] || d.String() == args[0] {
+			out = append(out, d.DeploymentID)
+		}
+	}
+	return out
+}
+
+func stuckIn(ctx context.Context, c *client.Client, at []schema.DeploymentID, longer time.Duration) []stuckAt {
+	found := make([]stuckAt, len(at))
+	var g errgroup.Group
+	g.SetLimit(statusesAtOnce)
+	for i, id := range at {
+		found[i].Deployment = id.String()
+		g.Go(func() error {
+			ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+			defer cancel()
+			admin, err := c.Admin(ctx, id)
+			if err == nil {
+				found[i].answer, err = admin.ListStuck(ctx, &adminv1.ListStuckRequest{Longer: durationpb.New(longer)})
+			}
+			if err != nil {
+				found[i].Error = cli.Plain(err).Error()
+				return nil
+			}
+			found[i].Stuck = cli.Message(found[i].answer)
+			return nil
+		})
+	}
+	_ = g.Wait() // the errors are in found
+	return found
+}
+
+func printStuck(out cli.Printer, found []stuckAt) error {
+	var rows [][]any
+	silent := 0
+	for _, f := range found {
+		if f.answer == nil {
+			silent++
+			rows = append(rows, []any{f.Deployment, "", "", "", "no answer: " + f.Error})
+			continue
+		}
+		for _, r := range f.answer.GetResources() {
+			rows = append(rows, []any{f.Deployment, "DELETING", r.GetName(), cli.Ago(r.GetSince().AsTime()), strings.Join(r.GetReasons(), "; ")})
+		}
+		for _, w := range f.answer.GetWork() {
+			what := cli.Plural(w.GetCount(), "piece") + " for " + w.GetDeployment()
+			rows = append(rows, []any{f.Deployment, w.GetGroup(), what, cli.Ago(w.GetSince().AsTime()), w.GetLastError()})
+		}
+	}
+	if len(rows) == 0 {
+		out.Line("Nothing waits for long.")
+	} else {
+		out.Table("DEPLOYMENT WHAT OF SINCE WHY", rows)
+	}
+	err := out.Document(found)
+	if err == nil && silent > 0 {
+		err = cli.WithCode(cli.Unavailable, fmt.Errorf("%d of %s did not answer", silent, cli.Plural(len(found), "deployment")))
+	}
+	return err
+}

@@ -1,0 +1,57 @@
+package operate
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"io"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// unpack returns the files of a bundle.
+func unpack(t *testing.T, raw []byte) map[string]string {
+	t.Helper()
+	zipped, err := gzip.NewReader(bytes.NewReader(raw))
+	require.NoError(t, err)
+	files := map[string]string{}
+	for in := tar.NewReader(zipped); ; {
+		header, err := in.Next()
+		if err == io.EOF {
+			return files
+		}
+		require.NoError(t, err)
+		text, err := io.ReadAll(in)
+		require.NoError(t, err)
+		files[header.Name] = string(text)
+	}
+}
+
+func TestABundleHasNoNamesOfResourcesAndPeople(t *testing.T) {
+	t.Parallel()
+	hide, err := newRedactor(false)
+	require.NoError(t, err)
+	parts := []bundlePart{{"stuck.json", map[string]any{
+		"name":    "//a.example.com/us-west2/projects/secret/keys/hidden",
+		"reasons": []string{"BLOCKED by //b.example.com/eastus2/holders/secret and 2 more", "said by operator/eve: ticket 4711"},
+		"sample":  "olds/private",
+		"same":    "see //a.example.com/us-west2/projects/secret.",
+	}}}
+	var out bytes.Buffer
+	require.NoError(t, packBundle(&out, parts, hide))
+	text := unpack(t, out.Bytes())["stuck.json"]
+	for _, secret := range []string{"secret", "hidden", "private", "eve"} {
+		require.NotContains(t, text, secret)
+	}
+	require.Contains(t, text, "//b.example.com/eastus2/holders/x")
+	require.Contains(t, text, "ticket 4711", "what an operator wrote stays")
+	require.Contains(t, text, `"sample": "olds/x`)
+	project := "//a.example.com/us-west2/projects/" + hide.hash("projects/secret")
+	require.Contains(t, text, project+"/keys/x")
+	require.Contains(t, text, project+".", "the same name has the same hash")
+
+	out.Reset()
+	require.NoError(t, packBundle(&out, parts, &redactor{keep: true}))
+	require.Contains(t, unpack(t, out.Bytes())["stuck.json"], "projects/secret/keys/hidden")
+}

@@ -1,0 +1,168 @@
+package operate
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/db-controller/db-controller/cmd/db-controller/cli"
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/lint"
+)
+
+// NewValidate returns the command validate.
+func NewValidate() *cobra.Command {
+	var strict bool
+	cmd := &cobra.Command{
+		Use:   "validate FILE...",
+		Short: "Check service descriptors, all files together: problems with their lines, and deletions that can get stuck",
+		Long: `Check service descriptors, all files together: problems with their lines, and deletions that can get stuck.
+
+A warning ends with its id in brackets. A descriptor acknowledges an intended one, with the reason:
+
+  acknowledge:
+    - { warning: blocked-cascade, at: "kinds[Device].references[account]", reason: a device outlives its account }
+
+The exit code is 1 when a file cannot be applied, and with --strict 3 when there are warnings that are not acknowledged.`,
+		Example: "  db-controller validate services/*.yaml --strict -o json",
+		Args:    cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			v, err := validate(args)
+			if err != nil {
+				return err
+			}
+			if out := cli.PrinterOf(cmd); out.People() {
+				v.print(cmd)
+			} else if err := out.Document(v.document()); err != nil {
+				return err
+			}
+			switch n := v.unacknowledged(); {
+			case len(v.problems) > 0:
+				return errors.New(cli.Plural(len(v.problems), "problem"))
+			case strict && n > 0:
+				return cli.WithCode(cli.Findings, fmt.Errorf("%s not acknowledged", cli.Plural(n, "warning")))
+			}
+			return nil
+		},
+	}
+	cmd.Flags().BoolVar(&strict, "strict", false, "fail with exit code 3 when a warning is not acknowledged")
+	cli.OutputFlag(cmd)
+	return cmd
+}
+
+// validated is the result for some files.
+type validated struct {
+	files    *schema.File
+	problems schema.Problems
+	findings []lint.Finding
+}
+
+// Valid reads files that can be applied together. It returns their problems as its error.
+func Valid(paths []string) (*schema.File, error) {
+	v, err := validate(paths)
+	if err == nil && len(v.problems) > 0 {
+		err = v.problems
+	}
+	return v.files, err
+}
+
+func validate(paths []string) (v validated, err error) {
+	v.files, err = ReadFiles(paths)
+	if err == nil {
+		err = schema.Check(v.files.Services)
+	}
+	if err == nil {
+		err = v.files.Rights.CheckKinds(v.files.Services)
+	}
+	if errors.As(err, &v.problems) {
+		return v, nil
+	}
+	if err == nil {
+		v.findings = lint.Services(v.files.Services, v.files.Deployments...)
+	}
+	return v, err
+}
+
+func (v validated) unacknowledged() (n int) {
+	for _, f := range v.findings {
+		if f.Level == lint.Warning && f.Acknowledged == "" {
+			n++
+		}
+	}
+	return n
+}
+
+func (v validated) print(cmd *cobra.Command) {
+	for _, p := range v.problems {
+		cmd.PrintErrln(p)
+	}
+	for _, s := range v.services() {
+		cmd.Printf("%s@%s: %s, %s, ok\n", s.Service, s.Version, cli.Plural(s.Kinds, "kind"), cli.Plural(s.References, "reference"))
+	}
+	v.printRights(cmd)
+	for _, f := range v.findings {
+		cmd.Printf("%s [%s]\n", f, f.ID)
+	}
+}
+
+func (v validated) printRights(cmd *cobra.Command) {
+	if v.files == nil || v.files.Rights == nil || len(v.problems) > 0 {
+		return
+	}
+	cmd.Printf("rights: %s, ok\n", cli.Plural(len(v.files.Rights.Grants), "grant"))
+	if !v.files.Rights.Deny && len(v.files.Rights.Grants) > 0 {
+		cmd.Println("rights: without `default: deny` the grants only add the right to operate")
+	}
+}
+
+type serviceSummary struct {
+	Service    string `json:"service"`
+	Version    string `json:"version"`
+	Kinds      int    `json:"kinds"`
+	References int    `json:"references"`
+}
+
+// services returns a summary of each service, none when there are problems.
+func (v validated) services() []serviceSummary {
+	out := []serviceSummary{}
+	if len(v.problems) > 0 {
+		return out
+	}
+	for _, d := range v.files.Services {
+		s := serviceSummary{Service: d.Service, Version: d.Version, Kinds: len(d.Kinds)}
+		for _, k := range d.Kinds {
+			s.References += len(k.References) + len(k.Parents)
+		}
+		out = append(out, s)
+	}
+	return out
+}
+
+type findingJSON struct {
+	Level        string `json:"level"` // problem, warning or note
+	ID           string `json:"id,omitempty"`
+	Of           string `json:"of,omitempty"` // service@version
+	File         string `json:"file,omitempty"`
+	Line         int    `json:"line,omitempty"`
+	Path         string `json:"path,omitempty"`
+	Message      string `json:"message"`
+	Remedy       string `json:"remedy,omitempty"`
+	Acknowledged string `json:"acknowledged,omitempty"`
+}
+
+func (v validated) document() any {
+	convert := func(p schema.Problem) findingJSON {
+		return findingJSON{Level: "problem", File: p.Pos.File, Line: p.Pos.Line, Path: p.Pos.Path, Message: p.Message, Remedy: p.Remedy}
+	}
+	findings := []findingJSON{}
+	for _, p := range v.problems {
+		findings = append(findings, convert(p))
+	}
+	for _, f := range v.findings {
+		one := convert(f.Problem)
+		one.Level, one.ID, one.Of, one.Acknowledged = string(f.Level), f.ID, f.Of.String(), f.Acknowledged
+		findings = append(findings, one)
+	}
+	return map[string]any{"services": v.services(), "findings": findings}
+}

@@ -1,0 +1,54 @@
+package operate
+
+import (
+	"github.com/spf13/cobra"
+
+	"github.com/db-controller/db-controller/client"
+	"github.com/db-controller/db-controller/cmd/db-controller/cli"
+	"github.com/db-controller/db-controller/schema"
+	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
+)
+
+// NewWaive returns the command waive.
+func NewWaive() *cobra.Command {
+	var of, reason string
+	var yes bool
+	cmd := cli.NewDeploymentCommand("waive DEPLOYMENT --of OTHER --reason TEXT --yes", "Let a deployment delete again without waiting for the comparison of another one",
+		`  db-controller waive iam.example.com/us-west2 --of devices.example.com/eastus2 --reason "it is down for days, ticket 4711" --yes`, cli.OfDeployment,
+		func(cmd *cobra.Command, c *client.Client, args []string) error {
+			at, err := schema.ParseDeploymentID(args[0])
+			if err != nil {
+				return err
+			}
+			other, err := schema.ParseDeploymentID(of)
+			switch {
+			case err != nil:
+				return cli.Usage("--of: %w", err)
+			case reason == "":
+				return cli.Usage("--reason is missing: the reason is stored with the decision")
+			case !yes:
+				return cli.Usage("resources to which %s refers, in references that %s has lost, can then be deleted: add --yes to continue (--help describes the effects)", other, at)
+			}
+			admin, err := c.Admin(cmd.Context(), at)
+			if err == nil {
+				_, err = admin.WaiveComparison(cmd.Context(), &adminv1.WaiveComparisonRequest{Deployment: other.String(), Reason: reason})
+			}
+			if err != nil {
+				return cli.Plain(err)
+			}
+			out := cli.PrinterOf(cmd)
+			out.Line("%s no longer waits for %s", at, other)
+			return out.Document(map[string]string{"deployment": at.String(), "of": other.String()})
+		})
+	cmd.Long = `Let a deployment delete again without waiting for the comparison of another one.
+
+After a failover or a restore of either database, a deployment deletes nothing until the other deployment has compared its
+references. It waits without a limit while the other deployment is down; status shows that. This command ends the wait once:
+targets of references that the deployment has lost can be deleted, and the references are marked as dangling when the other
+deployment compares later. Decommission a deployment that never comes back instead.`
+	cmd.ValidArgsFunction = cli.CompleteDeployments(1)
+	cmd.Flags().StringVar(&of, "of", "", "service/region of the deployment that has not compared")
+	cmd.Flags().StringVar(&reason, "reason", "", "the reason, which the deployment stores")
+	cmd.Flags().BoolVar(&yes, "yes", false, "confirm: this cannot be undone")
+	return cmd
+}

@@ -1,0 +1,92 @@
+package resources
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/db-controller/db-controller/client"
+	"github.com/db-controller/db-controller/cmd/db-controller/cli"
+	"github.com/db-controller/db-controller/schema"
+	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
+	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
+)
+
+// NewExplain returns the command explain.
+func NewExplain() *cobra.Command {
+	cmd := cli.NewDeploymentCommand("explain NAME", "Show why a resource is pending, or still being deleted", "  db-controller explain //iam.example.com/us-west2/projects/acme", ofResources(cobra.ExactArgs(1)),
+		func(cmd *cobra.Command, c *client.Client, args []string) error {
+			name, err := schema.ParseFullName(args[0])
+			if err != nil {
+				return err
+			}
+			admin, err := c.Admin(cmd.Context(), name.Deployment)
+			if err != nil {
+				return err
+			}
+			e, err := admin.Explain(cmd.Context(), &adminv1.ExplainRequest{Name: name.Name})
+			if err != nil {
+				return cli.Plain(err)
+			}
+			out := cli.PrinterOf(cmd)
+			printExplanation(out, e)
+			return out.Document(e)
+		})
+	cmd.ValidArgsFunction = cli.CompleteNames(1)
+	return cmd
+}
+
+func printExplanation(out cli.Printer, e *adminv1.ExplainResponse) {
+	state := e.GetState()
+	if e.GetPending() {
+		state += ", PENDING"
+	}
+	out.Line("%s  %s  %s  uid %s", e.GetName(), e.GetKind(), state, e.GetUid())
+	if d := e.GetDeletion(); d != nil {
+		out.Line("  deletion of %s, for %s: here %d of %s removed, %s unset", d.GetRoot(), cli.Ago(d.GetStartTime().AsTime()), d.GetRemoved(),
+			cli.Plural(d.GetFound(), "resource"), cli.Plural(d.GetUnset(), "reference"))
+	}
+	if len(e.GetReasons()) == 0 {
+		out.Line("  It waits for nothing.")
+	}
+	for _, r := range e.GetReasons() {
+		out.Line("  %-10s %s%s", r.GetType(), r.GetMessage(), sinceText(r))
+		if r.GetLastError() != "" {
+			out.Line("  %-10s last error: %s", "", r.GetLastError())
+		}
+	}
+}
+
+func sinceText(r *adminv1.ExplainResponse_Reason) string {
+	if r.GetSince() == nil {
+		return ""
+	}
+	return fmt.Sprintf(", since %s", time.Since(r.GetSince().AsTime()).Round(time.Second))
+}
+
+// NewBlockDeletion returns the command block-deletion.
+func NewBlockDeletion() *cobra.Command {
+	var off bool
+	cmd := cli.NewDeploymentCommand("block-deletion NAME", "Refuse every delete of a resource until --off, for operators", "  db-controller block-deletion //iam.example.com/us-west2/projects/acme", ofResources(cobra.ExactArgs(1)),
+		func(cmd *cobra.Command, c *client.Client, args []string) error {
+			name, resources, err := c.Named(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			r, err := resources.SetBlockDeletion(cmd.Context(), &resourcev1.SetBlockDeletionRequest{Name: name.Name, BlockDeletion: !off})
+			if err != nil {
+				return cli.Plain(err)
+			}
+			out := cli.PrinterOf(cmd)
+			if off {
+				out.Line("%s can be deleted again", name)
+			} else {
+				out.Line("%s cannot be deleted until block-deletion --off", name)
+			}
+			return out.Document(r)
+		})
+	cmd.Flags().BoolVar(&off, "off", false, "allow deletes again")
+	cmd.ValidArgsFunction = cli.CompleteNames(1)
+	return cmd
+}

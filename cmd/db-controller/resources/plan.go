@@ -1,0 +1,154 @@
+package resources
+
+import (
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/db-controller/db-controller/client"
+	"github.com/db-controller/db-controller/cmd/db-controller/cli"
+	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
+)
+
+// NewPlan returns the command plan.
+func NewPlan() *cobra.Command {
+	cmd := cli.NewDeploymentCommand("plan NAME", "Show the effect of a delete in all deployments, and change nothing", "  db-controller plan //iam.example.com/us-west2/projects/acme", ofResources(cobra.ExactArgs(1)),
+		func(cmd *cobra.Command, c *client.Client, args []string) error { return printPlan(cmd, c, args[0]) })
+	cmd.ValidArgsFunction = cli.CompleteNames(1)
+	return cmd
+}
+
+func printPlan(cmd *cobra.Command, c *client.Client, full string) error {
+	name, resources, err := c.Named(cmd.Context(), full)
+	if err != nil {
+		return err
+	}
+	plan, err := resources.PlanDeletion(cmd.Context(), &resourcev1.PlanDeletionRequest{Name: name.Name})
+	if err != nil {
+		return cli.Plain(err)
+	}
+	if out := cli.PrinterOf(cmd); !out.People() {
+		return out.Document(plan)
+	}
+	WritePlan(cmd.OutOrStdout(), plan)
+	return nil
+}
+
+// planText writes the text of a plan, line by line.
+type planText struct {
+	out  io.Writer
+	plan *resourcev1.PlanDeletionResponse
+}
+
+func (p planText) line(format string, args ...any) { _, _ = fmt.Fprintf(p.out, format+"\n", args...) }
+
+// WritePlan draws the resources that would be deleted or changed as a tree, and lists blockers.
+func WritePlan(out io.Writer, plan *resourcev1.PlanDeletionResponse) {
+	p := planText{out, plan}
+	if groups := plan.GetGroups(); len(groups) > 0 {
+		p.line("%s  %s", groups[0].GetSamples()[0], groups[0].GetKind())
+		below := map[int32][]int{}
+		for i, g := range groups {
+			below[g.GetParent()] = append(below[g.GetParent()], i)
+		}
+		p.tree(below, 0, "")
+	}
+	p.line("")
+	p.blockers()
+	p.unasked()
+	p.verdict()
+}
+
+// tree draws the groups below another one.
+func (p planText) tree(below map[int32][]int, i int, indent string) {
+	children := below[int32(i)]
+	for n, child := range children {
+		branch, next := "├─ ", "│  "
+		if n == len(children)-1 {
+			branch, next = "└─ ", "   "
+		}
+		p.line("%s%s%s", indent, branch, groupText(p.plan.GetGroups()[child]))
+		p.tree(below, child, indent+next)
+	}
+}
+
+func (p planText) blockers() {
+	for _, b := range p.plan.GetBlockers() {
+		p.line(blockerFormat(b), b.GetHolder(), b.GetPath(), b.GetTarget())
+	}
+	if more := p.plan.GetTotalBlockers() - int64(len(p.plan.GetBlockers())); more > 0 {
+		p.line("and %d more that block, or may", more)
+	}
+}
+
+// blockerFormat returns the format of a blocker's line, for its holder, path and target.
+func blockerFormat(b *resourcev1.PlanDeletionResponse_Blocker) string {
+	switch {
+	case b.GetUnknown():
+		return "unknown    %s (%s) blocks %s, unless it is deleted as well, which is unknown: a deployment does not answer"
+	case b.GetUndecided() && b.GetUnanswered():
+		return "undecided  %s (%s) refers to %s or is about to: its deployment does not answer"
+	case b.GetUndecided():
+		return "undecided  %s (%s) may be about to refer to %s"
+	case b.GetRefuses() && b.GetUnanswered():
+		return "refused    %s (%s) blocks %s; its deployment does not answer whether it still does"
+	case b.GetRefuses():
+		return "refused    %s (%s) blocks %s"
+	default:
+		return "waits      %s (%s) blocks %s, which waits for it"
+	}
+}
+
+func (p planText) unasked() {
+	for _, u := range p.plan.GetUnasked() {
+		if u.GetReason() == resourcev1.UnaskedDeployment_REASON_LIMIT_REACHED {
+			p.line("not asked  %s", u.GetMessage())
+		} else {
+			p.line("not asked  %s does not answer; its resources are not in this plan (%s)", u.GetDeployment(), u.GetMessage())
+		}
+	}
+}
+
+func (p planText) verdict() {
+	if !p.plan.GetAccepted() {
+		p.line("A delete would be refused: %s", p.plan.GetRefusal())
+		return
+	}
+	deleted, unset, more := int64(0), int64(0), ""
+	for _, g := range p.plan.GetGroups() {
+		if g.GetUnset() {
+			unset += g.GetCount()
+		} else {
+			deleted += g.GetCount()
+		}
+	}
+	if p.plan.GetTruncated() {
+		more = " or more"
+	}
+	p.line("A delete would be accepted: %d%s deleted, %d unset.", deleted, more, unset)
+}
+
+func groupText(g *resourcev1.PlanDeletionResponse_Group) string {
+	why := g.GetPath()
+	switch why {
+	case "@parent":
+		why = "parent"
+	case "@owner":
+		why = "owner"
+	}
+	what := "deleted"
+	if g.GetUnset() {
+		what = "unset"
+	}
+	samples := make([]string, len(g.GetSamples()))
+	for i, full := range g.GetSamples() {
+		samples[i] = strings.TrimPrefix(full, "//"+g.GetDeployment()+"/")
+	}
+	names := strings.Join(samples, ", ")
+	if more := g.GetCount() - int64(len(g.GetSamples())); more > 0 {
+		names += fmt.Sprintf(", and %d more", more)
+	}
+	return fmt.Sprintf("%d %s %s in %s (%s): %s", g.GetCount(), g.GetKind(), what, g.GetDeployment(), why, names)
+}

@@ -1,0 +1,79 @@
+package resources
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
+)
+
+func planned(plan *resourcev1.PlanDeletionResponse) string {
+	var out strings.Builder
+	WritePlan(&out, plan)
+	return out.String()
+}
+
+// A plan is a tree of groups: each below the group whose deletion reaches it, with the path that does.
+func TestAPlanIsATreeOfGroups(t *testing.T) {
+	t.Parallel()
+	const iam, devices = "iam.example.com/us-west2", "devices.example.com/eastus2"
+	got := planned(&resourcev1.PlanDeletionResponse{Accepted: true, Truncated: true, Groups: []*resourcev1.PlanDeletionResponse_Group{
+		{Parent: -1, Deployment: iam, Kind: "Project", Count: 1, Samples: []string{"//" + iam + "/projects/a"}},
+		{Parent: 0, Deployment: iam, Kind: "Account", Path: "@parent", Count: 2, Samples: []string{"//" + iam + "/projects/a/accounts/1", "//" + iam + "/projects/a/accounts/2"}},
+		{Parent: 1, Deployment: devices, Kind: "Device", Path: "account", Count: 5, Samples: []string{"//" + devices + "/devices/d"}, Unset: true},
+		{Parent: 0, Deployment: iam, Kind: "Key", Path: "@owner", Count: 1, Samples: []string{"//" + iam + "/keys/k"}},
+	}})
+	require.Equal(t, `//iam.example.com/us-west2/projects/a  Project
+├─ 2 Account deleted in iam.example.com/us-west2 (parent): projects/a/accounts/1, projects/a/accounts/2
+│  └─ 5 Device unset in devices.example.com/eastus2 (account): devices/d, and 4 more
+└─ 1 Key deleted in iam.example.com/us-west2 (owner): keys/k
+
+A delete would be accepted: 4 or more deleted, 5 unset.
+`, got)
+}
+
+// Each blocker is printed with its effect: what is known differs from what a deployment did not answer.
+func TestBlockersOfAPlanArePrintedByTheirEffect(t *testing.T) {
+	t.Parallel()
+	for want, b := range map[string]*resourcev1.PlanDeletionResponse_Blocker{
+		"refused    h (p) blocks t\n":                                               {Refuses: true},
+		"refused    h (p) blocks t; its deployment does not answer":                 {Refuses: true, Unanswered: true},
+		"waits      h (p) blocks t, which waits for it\n":                           {},
+		"undecided  h (p) may be about to refer to t\n":                             {Undecided: true},
+		"undecided  h (p) refers to t or is about to: its deployment does not":      {Undecided: true, Unanswered: true},
+		"unknown    h (p) blocks t, unless it is deleted as well, which is unknown": {Unknown: true, Undecided: true, Refuses: true},
+	} {
+		b.Holder, b.Path, b.Target = "h", "p", "t"
+		got := planned(&resourcev1.PlanDeletionResponse{Refusal: "it is blocked", Blockers: []*resourcev1.PlanDeletionResponse_Blocker{b}, TotalBlockers: 3})
+		require.Contains(t, got, want)
+		require.Contains(t, got, "and 2 more that block, or may\n")
+		require.Contains(t, got, "A delete would be refused: it is blocked\n")
+	}
+}
+
+// A deployment that was not asked is named with the reason: its resources are not in the plan.
+func TestAPlanNamesTheDeploymentsThatWereNotAsked(t *testing.T) {
+	t.Parallel()
+	got := planned(&resourcev1.PlanDeletionResponse{Refusal: "unavailable", Unasked: []*resourcev1.UnaskedDeployment{
+		{Deployment: "a.example.com/eu", Message: "connection refused"},
+		{Deployment: "b.example.com/eu", Message: "the plan reached its limit", Reason: resourcev1.UnaskedDeployment_REASON_LIMIT_REACHED},
+	}})
+	require.Contains(t, got, "not asked  a.example.com/eu does not answer; its resources are not in this plan (connection refused)\n")
+	require.Contains(t, got, "not asked  the plan reached its limit\n")
+}
+
+// A patch names the fields that it changes, so that the others stay.
+func TestAPatchNamesTheFieldsThatItChanges(t *testing.T) {
+	t.Parallel()
+	update, err := patchOf([]string{"title=Acme", "quota.devices=5"}, []string{"note"}, []string{"team=blue", "stage="})
+	require.NoError(t, err)
+	require.ElementsMatch(t, []string{"body.title", "body.quota.devices", "body.note", "labels.team", "labels.stage"}, update.GetUpdateMask().GetPaths())
+	require.Equal(t, map[string]any{"title": "Acme", "quota": map[string]any{"devices": 5.0}}, update.GetResource().GetBody().AsMap())
+	require.Equal(t, map[string]string{"team": "blue"}, update.GetResource().GetLabels())
+	for _, wrong := range [][3][]string{{{"title"}, nil, nil}, {nil, {"note=1"}, nil}, {nil, {""}, nil}, {nil, nil, {"team"}}, {}} {
+		_, err := patchOf(wrong[0], wrong[1], wrong[2])
+		require.Error(t, err, "%q", wrong)
+	}
+}

@@ -1,0 +1,160 @@
+package resources
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/db-controller/db-controller/client"
+	"github.com/db-controller/db-controller/cmd/db-controller/cli"
+	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
+)
+
+const (
+	progressInterval = time.Second
+	// progressSettles is how long the processes of deployments may keep their last counts to themselves.
+	progressSettles = 2 * time.Second
+	// progressCalls bounds the deployments that are asked at the same time.
+	progressCalls = 16
+)
+
+// totals are the counts of a deletion in all deployments that answered.
+type totals struct {
+	Found       int64 `json:"found"`
+	Removed     int64 `json:"removed"`
+	Unset       int64 `json:"unset"`
+	Deployments int   `json:"deployments"` // that the deletion has reached
+	began       time.Time
+}
+
+func (t totals) String() string {
+	text := cli.Plural(t.Removed, "resource") + " removed"
+	if t.Removed < t.Found {
+		text = fmt.Sprintf("%d of %s removed", t.Removed, cli.Plural(t.Found, "resource"))
+	}
+	if t.Unset > 0 {
+		text += ", " + cli.Plural(t.Unset, "reference") + " unset"
+	}
+	return text + " in " + cli.Plural(t.Deployments, "deployment")
+}
+
+// left estimates the time until all found resources are removed; empty without an estimate.
+func (t totals) left() string {
+	if t.Removed == 0 || t.Removed >= t.Found {
+		return ""
+	}
+	each := time.Since(t.began) / time.Duration(t.Removed)
+	return ", about " + (each * time.Duration(t.Found-t.Removed)).Round(time.Second).String() + " left"
+}
+
+// readTotals asks all deployments of the environment, since a deletion can reach any of them. Those that do not answer are left out.
+func readTotals(ctx context.Context, c *client.Client, deletion string) (sum totals) {
+	env, err := c.Environment(ctx)
+	if err != nil {
+		return sum
+	}
+	var mu sync.Mutex // of sum
+	var g errgroup.Group
+	g.SetLimit(progressCalls)
+	for _, d := range env.Deployments {
+		g.Go(func() error {
+			ctx, cancel := context.WithTimeout(ctx, progressSettles)
+			defer cancel()
+			admin, err := c.Admin(ctx, d.DeploymentID)
+			if err != nil {
+				return nil
+			}
+			answer, err := admin.ListDeletions(ctx, &adminv1.ListDeletionsRequest{Deletion: deletion})
+			if err != nil {
+				return nil
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			for _, p := range answer.GetDeletions() {
+				sum.add(p)
+			}
+			return nil
+		})
+	}
+	_ = g.Wait() // no errors: deployments that do not answer are left out
+	return sum
+}
+
+func (t *totals) add(p *adminv1.Deletion) {
+	t.Found, t.Removed, t.Unset, t.Deployments = t.Found+p.GetFound(), t.Removed+p.GetRemoved(), t.Unset+p.GetUnset(), t.Deployments+1
+	if at := p.GetStartTime().AsTime(); t.began.IsZero() || at.Before(t.began) {
+		t.began = at
+	}
+}
+
+// settledTotals are the counts at the end of a deletion.
+func settledTotals(ctx context.Context, c *client.Client, deletion string) (sum totals) {
+	for began := time.Now(); ; time.Sleep(progressInterval / 4) {
+		sum = readTotals(ctx, c, deletion)
+		if sum.Found > 0 && sum.Found == sum.Removed || time.Since(began) > progressSettles || ctx.Err() != nil {
+			return sum
+		}
+	}
+}
+
+// progressLines shows the progress of deletions on the standard error: one line that is written again, or lines.
+type progressLines struct {
+	to       io.Writer
+	rewrites bool
+	shown    string
+}
+
+var progressModes = []string{"auto", "plain", "none"}
+
+func progressFlag(cmd *cobra.Command, to *string) {
+	cmd.Flags().StringVar(to, "progress", "auto", "with --wait: auto (a line that changes, on a terminal), plain (lines) or none")
+	_ = cmd.RegisterFlagCompletionFunc("progress", cobra.FixedCompletions(progressModes, cobra.ShellCompDirectiveNoFileComp)) // the flag exists
+}
+
+// newProgressLines returns nil when nothing is to be shown.
+func newProgressLines(cmd *cobra.Command, mode string) *progressLines {
+	terminal := cli.OnTerminal(cmd.ErrOrStderr())
+	if mode == "none" || mode == "auto" && !terminal {
+		return nil
+	}
+	return &progressLines{to: cmd.ErrOrStderr(), rewrites: mode == "auto"}
+}
+
+func (p *progressLines) show(t totals) {
+	text := t.String() + t.left()
+	if text == p.shown || t.Deployments == 0 {
+		return
+	}
+	p.shown = text
+	if p.rewrites {
+		_, _ = fmt.Fprintf(p.to, "\r\x1b[K%s", text)
+		return
+	}
+	_, _ = fmt.Fprintln(p.to, text)
+}
+
+// end leaves the terminal to the lines that follow.
+func (p *progressLines) end() {
+	if p != nil && p.rewrites && p.shown != "" {
+		_, _ = fmt.Fprint(p.to, "\r\x1b[K")
+	}
+}
+
+// watch shows the progress until ctx ends.
+func (p *progressLines) watch(ctx context.Context, c *client.Client, deletion string) {
+	for p != nil && deletion != "" && ctx.Err() == nil {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(progressInterval):
+			if t := readTotals(ctx, c, deletion); ctx.Err() == nil {
+				p.show(t)
+			}
+		}
+	}
+}

@@ -1,0 +1,180 @@
+// Package resources has the commands of users: they read, write and delete resources, and explain deletions.
+package resources
+
+import (
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/encoding/protojson"
+
+	"github.com/db-controller/db-controller/client"
+	"github.com/db-controller/db-controller/cmd/db-controller/cli"
+	"github.com/db-controller/db-controller/schema"
+	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
+)
+
+// ofResources requires arguments of which each is the full name of a resource, before a context is read.
+func ofResources(count cobra.PositionalArgs) cobra.PositionalArgs {
+	return cobra.MatchAll(count, func(_ *cobra.Command, args []string) error {
+		for _, arg := range args {
+			if _, err := schema.ParseFullName(arg); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// NewGet returns the command get.
+func NewGet() *cobra.Command {
+	cmd := cli.NewDeploymentCommand("get NAME...", "Show resources by their full names", "  db-controller get //iam.example.com/us-west2/projects/acme -o yaml", ofResources(cobra.MinimumNArgs(1)),
+		func(cmd *cobra.Command, c *client.Client, args []string) error {
+			var found []*resourcev1.Resource
+			var missing error
+			for _, arg := range args {
+				name, resources, err := c.Named(cmd.Context(), arg)
+				if err != nil {
+					return err
+				}
+				r, err := resources.GetResource(cmd.Context(), &resourcev1.GetResourceRequest{Name: name.Name})
+				if err != nil {
+					missing = errors.Join(missing, cli.Plain(err))
+					continue
+				}
+				found = append(found, r)
+			}
+			if len(found) == 0 && len(args) == 1 {
+				return missing
+			}
+			return errors.Join(show(cmd, found, len(args) > 1), missing)
+		})
+	cmd.ValidArgsFunction = cli.CompleteNames(cli.Many)
+	return cmd
+}
+
+// NewList returns the command list.
+func NewList() *cobra.Command {
+	var query client.Query
+	var limit int
+	cmd := cli.NewDeploymentCommand("list DEPLOYMENT", "List the resources of a deployment", `  db-controller list devices.example.com/eastus2 --kind Device
+  db-controller list devices.example.com/eastus2 --filter 'labels.team = "a" AND body.size > 5' --order 'body.size desc'`, cli.OfDeployment,
+		func(cmd *cobra.Command, c *client.Client, args []string) error {
+			id, err := schema.ParseDeploymentID(args[0])
+			if err != nil {
+				return err
+			}
+			if limit <= 0 {
+				return cli.Usage("--limit %d: want at least 1", limit)
+			}
+			var found []*resourcev1.Resource
+			errEnough := errors.New("enough")
+			err = c.Each(cmd.Context(), id, query, func(r *resourcev1.Resource) error {
+				if len(found) == limit {
+					return errEnough
+				}
+				found = append(found, r)
+				return nil
+			})
+			if err != nil && !errors.Is(err, errEnough) {
+				return cli.Plain(err)
+			}
+			if errors.Is(err, errEnough) {
+				defer cmd.PrintErrf("there are more resources: use --limit %d\n", 10*limit)
+			}
+			return show(cmd, found, true)
+		})
+	cmd.Flags().StringVar(&query.Kind, "kind", "", "only this kind")
+	cmd.Flags().StringVar(&query.Filter, "filter", "", "only resources that match a filter (AIP-160)")
+	cmd.Flags().StringVar(&query.OrderBy, "order", "", "fields to sort by, such as 'create_time desc, body.size'")
+	cmd.Flags().IntVar(&limit, "limit", 100, "maximum number of resources")
+	cli.CompleteDeploymentAndKind(cmd)
+	return cmd
+}
+
+// NewWatch returns the command watch.
+func NewWatch() *cobra.Command {
+	var kind, filter string
+	cmd := cli.NewDeploymentCommand("watch DEPLOYMENT", "Show the resources of a deployment and every change after that", "  db-controller watch devices.example.com/eastus2", cli.OfDeployment,
+		func(cmd *cobra.Command, c *client.Client, args []string) error {
+			id, err := schema.ParseDeploymentID(args[0])
+			if err != nil {
+				return err
+			}
+			resources, err := c.Resources(cmd.Context(), id)
+			if err != nil {
+				return err
+			}
+			stream, err := resources.WatchResources(cmd.Context(), &resourcev1.WatchResourcesRequest{Kind: kind, Filter: filter})
+			if err != nil {
+				return cli.Plain(err)
+			}
+			for {
+				msg, err := stream.Recv()
+				if cmd.Context().Err() != nil {
+					return nil // Ctrl-C
+				}
+				if err != nil {
+					return cli.Plain(err)
+				}
+				if err := printEvent(cli.PrinterOf(cmd), msg); err != nil {
+					return err
+				}
+			}
+		})
+	cmd.Flags().StringVar(&kind, "kind", "", "only this kind")
+	cmd.Flags().StringVar(&filter, "filter", "", "only resources that match a filter (AIP-160)")
+	cli.CompleteDeploymentAndKind(cmd)
+	return cmd
+}
+
+// printEvent prints a line for people, or a document of one line for programs.
+func printEvent(r cli.Printer, msg *resourcev1.WatchResourcesResponse) error {
+	if !r.People() {
+		return r.Write(msg, "")
+	}
+	now := time.Now().UTC().Format("2006-01-02T15:04:05.000Z07:00")
+	switch e := msg.GetEvent().(type) {
+	case *resourcev1.WatchResourcesResponse_Upsert:
+		body, _ := protojson.Marshal(e.Upsert.GetBody())
+		r.Line("%s  %-8s  %s %s", now, stateWord(e.Upsert), fullName(e.Upsert), body)
+	case *resourcev1.WatchResourcesResponse_Delete:
+		r.Line("%s  %-8s  %s", now, "GONE", fullName(e.Delete))
+	case *resourcev1.WatchResourcesResponse_EndOfSnapshot_:
+		r.Line("%s  -- end of the snapshot, changes follow --", now)
+	}
+	return nil
+}
+
+func stateWord(r *resourcev1.Resource) string {
+	return strings.TrimPrefix(r.GetState().String(), "STATE_")
+}
+
+// fullName is the name that every command takes.
+func fullName(r *resourcev1.Resource) string {
+	if r.GetDeployment() == "" {
+		return r.GetName()
+	}
+	return "//" + r.GetDeployment() + "/" + r.GetName()
+}
+
+// show prints resources: one as an object, several, or possibly several, as an array.
+func show(cmd *cobra.Command, found []*resourcev1.Resource, several bool) error {
+	r := cli.PrinterOf(cmd)
+	if !r.People() {
+		if !several && len(found) == 1 {
+			return r.Document(found[0])
+		}
+		return r.Document(cli.Messages(found))
+	}
+	var rows [][]any
+	for _, f := range found {
+		rows = append(rows, []any{fullName(f), f.GetKind(), stateWord(f), f.GetRevision(), cli.Ago(f.GetCreateTime().AsTime())})
+		for _, condition := range f.GetConditions() {
+			rows = append(rows, []any{"  " + condition.GetType() + " " + condition.GetMessage(), "", "", "", ""})
+		}
+	}
+	r.Table("NAME KIND STATE REVISION AGE", rows)
+	return nil
+}

@@ -1,0 +1,102 @@
+package serve
+
+import (
+	"encoding/json"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	grpcprom "github.com/grpc-ecosystem/go-grpc-middleware/providers/prometheus"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+	"go.yaml.in/yaml/v3"
+)
+
+var (
+	metricName = regexp.MustCompile(`\b(?:dbcontroller|grpc_server|go|process)_[a-z_]+`)
+	describes  = regexp.MustCompile(`fqName: "([^"]+)"`)
+)
+
+// exported returns the names of the metrics that a process of a deployment exports, those without a series yet included.
+func exported() map[string]bool {
+	registry := newPrometheus()
+	newMetrics(registry, nil)
+	newRefused(registry)
+	newDeletes(registry)
+	newDeletionEnded(registry)
+	newMeasuredPeers(registry, nil)
+	registry.MustRegister(poolCollector{}, registryCollector{}, certificateExpiry(nil),
+		grpcprom.NewServerMetrics(grpcprom.WithServerHandlingTimeHistogram()))
+	descriptions := make(chan *prometheus.Desc)
+	go func() {
+		defer close(descriptions)
+		registry.Describe(descriptions)
+	}()
+	names := map[string]bool{}
+	for d := range descriptions {
+		name := describes.FindStringSubmatch(d.String())[1]
+		names[name] = true
+		for _, part := range []string{"_bucket", "_sum", "_count"} {
+			names[name+part] = strings.HasSuffix(name, "_seconds")
+		}
+	}
+	return names
+}
+
+// Alerts and dashboards ask for metrics that exist.
+func TestAlertsAndDashboardsNameMetricsThatAreExported(t *testing.T) {
+	t.Parallel()
+	names := exported()
+	expressions := append(alertExpressions(t), dashboardExpressions(t)...)
+	require.Greater(t, len(expressions), 25)
+	for _, expression := range expressions {
+		for _, name := range metricName.FindAllString(withoutLabels.ReplaceAllString(expression, ""), -1) {
+			require.True(t, names[name], "%s is not exported: %s", name, expression)
+		}
+	}
+}
+
+// withoutLabels matches what stands in braces, where names are those of labels.
+var withoutLabels = regexp.MustCompile(`\{[^}]*\}|by \([^)]*\)`)
+
+func alertExpressions(t *testing.T) (out []string) {
+	t.Helper()
+	raw, err := os.ReadFile("../../../deploy/prometheus/alerts.yaml")
+	require.NoError(t, err)
+	var alerts struct {
+		Groups []struct {
+			Rules []struct {
+				Alert, Expr string
+				Annotations map[string]string
+			}
+		}
+	}
+	require.NoError(t, yaml.Unmarshal(raw, &alerts))
+	for _, rule := range alerts.Groups[0].Rules {
+		require.NotEmpty(t, rule.Annotations["summary"], rule.Alert)
+		require.NotEmpty(t, rule.Annotations["runbook"], rule.Alert)
+		out = append(out, rule.Expr)
+	}
+	return out
+}
+
+func dashboardExpressions(t *testing.T) (out []string) {
+	t.Helper()
+	raw, err := os.ReadFile("../../../deploy/grafana/db-controller.json")
+	require.NoError(t, err)
+	var dashboard struct {
+		Panels []struct {
+			Title   string
+			Targets []struct{ Expr string }
+		}
+	}
+	require.NoError(t, json.Unmarshal(raw, &dashboard))
+	for _, panel := range dashboard.Panels {
+		require.NotEmpty(t, panel.Targets, panel.Title)
+		for _, target := range panel.Targets {
+			out = append(out, target.Expr)
+		}
+	}
+	return out
+}

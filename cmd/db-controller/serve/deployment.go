@@ -1,0 +1,401 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/db-controller/db-controller/cmd/db-controller/cli"
+	"github.com/db-controller/db-controller/constraint"
+	"github.com/db-controller/db-controller/envregistry"
+	"github.com/db-controller/db-controller/handlers"
+	"github.com/db-controller/db-controller/internal/identity"
+	"github.com/db-controller/db-controller/internal/postgres"
+	"github.com/db-controller/db-controller/internal/trace/export"
+	"github.com/db-controller/db-controller/migrations"
+	"github.com/db-controller/db-controller/nodemanager"
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
+	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
+	"github.com/db-controller/db-controller/schema/service"
+	"github.com/db-controller/db-controller/schema/service/access"
+	"github.com/db-controller/db-controller/schema/service/peers"
+	"github.com/db-controller/db-controller/schema/shadow"
+	"github.com/db-controller/db-controller/schema/wire"
+)
+
+// deployment is a process of a deployment: its parts, which newDeployment builds, run runs and close closes. Data flows
+// registry client → peers → node manager → nodes → handlers → store; the gRPC services are beside it, over the store.
+type deployment struct {
+	cfg     deploymentConfig
+	log     *zap.Logger
+	outage  *postgres.Outage
+	waiting *startWait
+
+	credentials  *identity.Credentials
+	pool         *postgres.Lanes
+	peers        *peers.Peers
+	store        *shadow.Store
+	metrics      *metrics
+	endpoints    *endpoints
+	server       *service.Server
+	registryConn *grpc.ClientConn
+	// authorizerConn is nil without an authorization service.
+	authorizerConn *grpc.ClientConn
+	registry       *envregistry.Client
+	owned          *handlers.Table
+	manager        *nodemanager.Manager
+
+	// environments carries the newest environment from the peers to the node manager. One place; closed by nobody.
+	environments chan *schema.Environment
+	// renewed says that the database has a new epoch. One place; sent by the store, received by the node manager.
+	renewed chan struct{}
+}
+
+// runDeployment runs a process of a deployment until ctx ends or a part fails, and returns when all parts have returned.
+func runDeployment(ctx context.Context, cfg deploymentConfig, log *zap.Logger) error {
+	stop, err := beginTraces(ctx, cfg.id.String(), log)
+	if err != nil {
+		return err
+	}
+	defer stop()
+	d, err := newDeployment(ctx, cfg, log)
+	defer d.close()
+	if errors.Is(err, errInterrupted) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return d.run(ctx)
+}
+
+// beginTraces exports the spans of the process if the environment says where.
+func beginTraces(ctx context.Context, instance string, log *zap.Logger) (stop func(), err error) {
+	stop, err = export.Begin(ctx, cli.ThisBuild().Version, instance, func(err error) {
+		log.Warn("spans could not be exported", zap.Error(err))
+	})
+	if err != nil {
+		return nil, cli.Usage("%w", err)
+	}
+	return stop, nil
+}
+
+// newDeployment builds the parts, in the order of their dependencies. It returns the deployment with an error as well: the
+// parts that exist are closed.
+func newDeployment(ctx context.Context, cfg deploymentConfig, log *zap.Logger) (*deployment, error) {
+	d := &deployment{cfg: cfg, environments: make(chan *schema.Environment, 1), renewed: make(chan struct{}, 1)}
+	d.log, d.outage = postgres.LogOutageOnce(log)
+	d.log = d.log.With(zap.Stringer("of", cfg.id))
+	d.waiting = newStartWait(cfg.database.startTimeout, d.log)
+	for _, build := range []func(context.Context) error{
+		d.loadCredentials, d.connect, d.listen, d.openStore, d.loadEnvironment, d.connectAuthorizer, d.buildServer, d.buildRegistryClient, d.buildManager,
+	} {
+		if err := build(ctx); err != nil {
+			return d, err
+		}
+	}
+	return d, nil
+}
+
+func (d *deployment) loadCredentials(context.Context) (err error) {
+	d.credentials, err = identity.Load(identity.InDir(d.cfg.server.certs))
+	if err != nil {
+		return err
+	}
+	if d.credentials.Identity != identity.Deployment(d.cfg.id) {
+		return fmt.Errorf("the certificate in %s has the identity %s, not %s", d.cfg.server.certs, d.credentials.Identity, identity.Deployment(d.cfg.id))
+	}
+	return nil
+}
+
+func (d *deployment) connect(ctx context.Context) error {
+	pool, err := connect(ctx, d.waiting, d.cfg.database, migrations.Deployment, "db-controller "+d.cfg.id.String())
+	if err == nil {
+		d.pool = postgres.NewLanes(pool)
+	}
+	return err
+}
+
+// connect waits for a database, migrates it or checks its schema, and opens a pool.
+func connect(ctx context.Context, waiting *startWait, cfg databaseConfig, set migrations.Set, name string) (pool *pgxpool.Pool, err error) {
+	err = waiting.database(ctx, cfg.dsn, func() error {
+		err := ready(ctx, cfg.dsn, set, cfg.migrate, waiting.log)
+		if err == nil {
+			pool, err = postgres.Connect(ctx, cfg.dsn, name, cfg.connections)
+		}
+		return err
+	})
+	return pool, err
+}
+
+// listen completes the configuration with the address that the listener has.
+func (d *deployment) listen(ctx context.Context) (err error) {
+	registry := newPrometheus()
+	if d.endpoints, err = newEndpoints(ctx, d.cfg.server, d.credentials, registry, d.log); err != nil {
+		return err
+	}
+	address := d.endpoints.listener.Addr().String()
+	if d.cfg.advertise == "" {
+		d.cfg.advertise = address
+	}
+	if d.cfg.share.name == "" {
+		host, _ := os.Hostname()
+		_, port, _ := net.SplitHostPort(address)
+		d.cfg.share.name = host + ":" + port
+	}
+	return nil
+}
+
+func (d *deployment) openStore(ctx context.Context) error {
+	d.peers = peers.New(d.cfg.id, d.credentials)
+	limits := d.cfg.store
+	ended := newDeletionEnded(d.endpoints.metrics)
+	measured := newMeasuredPeers(d.endpoints.metrics, d.peers)
+	return d.waiting.database(ctx, d.cfg.database.dsn, func() (err error) {
+		d.store, err = shadow.Open(ctx, shadow.Config{
+			Pool: d.pool, Deployment: d.cfg.id, Peers: peer.PeersOf(measured), Logger: d.log,
+			Times:       shadow.Times{TentativeTTL: limits.tentativeTTL, OwnerGrace: limits.ownerGrace},
+			Limits:      shadow.Limits{Quotas: limits.quotas, BlockRightFrom: limits.blockRightFrom},
+			Retention:   shadow.Retention{Removals: limits.removalsKept},
+			Delegations: limits.delegations, DeletionEnded: ended,
+		})
+		if err == nil && limits.restored {
+			err = d.store.ForgetServer(ctx)
+		}
+		return err
+	})
+}
+
+// loadEnvironment takes the environment that was kept, before anything is served: its rights are in force from the first request on.
+func (d *deployment) loadEnvironment(ctx context.Context) error {
+	return d.waiting.database(ctx, d.cfg.database.dsn, func() error {
+		env, err := keeper{d.store}.LoadEnvironment(ctx)
+		if err != nil {
+			return fmt.Errorf("the kept environment, whose rights are needed before anything is served: %w", err)
+		}
+		if env != nil {
+			d.peers.Update(env)
+		}
+		return nil
+	})
+}
+
+// connectAuthorizer connects to the authorization service, if there is one.
+func (d *deployment) connectAuthorizer(context.Context) error {
+	if d.cfg.authorizer == "" {
+		return nil
+	}
+	is, err := identity.ParsePath("/" + d.cfg.authorizerIs)
+	if err != nil {
+		return fmt.Errorf("--authorizer-identity: %w", err)
+	}
+	if d.authorizerConn, err = grpc.NewClient(d.cfg.authorizer, d.credentials.DialOptions(is)...); err != nil {
+		return fmt.Errorf("--authorizer: %w", err)
+	}
+	return nil
+}
+
+func (d *deployment) buildServer(context.Context) (err error) {
+	d.metrics = newMetrics(d.endpoints.metrics, d.store)
+	d.endpoints.metrics.MustRegister(poolCollector{d.pool.Pool})
+	cfg := service.Config{
+		Store: d.store, Peers: d.peers, Credentials: d.credentials, Health: d.endpoints.health,
+		Reflection: d.cfg.server.reflection, Logger: d.log, Failures: d.failures, Watches: d.metrics.watchList, Refused: d.endpoints.refused, Deleted: newDeletes(d.endpoints.metrics),
+		Unary: d.endpoints.unary(), Stream: d.endpoints.stream(), Memory: d.cfg.server.memory << 20,
+	}
+	if d.endpoints.tokens != nil {
+		cfg.Tokens = d.endpoints.tokens
+	}
+	if d.authorizerConn != nil {
+		cfg.Authorizer = access.Outside(d.authorizerConn)
+	}
+	d.server, err = service.NewServer(cfg)
+	return err
+}
+
+func (d *deployment) buildRegistryClient(context.Context) (err error) {
+	d.registryConn, err = envregistry.Dial(d.cfg.registry, d.credentials.DialOptions(identity.Identity{Role: identity.RoleRegistry})...)
+	if err != nil {
+		return fmt.Errorf("--registry: %w", err)
+	}
+	d.registry, err = envregistry.New(envregistry.Config{
+		Deployment: d.cfg.id, Address: d.cfg.advertise, Database: d.store.Database(), Registry: d.registryConn, Keeper: keeper{d.store}, Logger: d.log,
+	})
+	if err == nil {
+		d.endpoints.metrics.MustRegister(registryCollector{d.registry})
+	}
+	return err
+}
+
+func (d *deployment) buildManager(context.Context) (err error) {
+	if d.owned, err = ownedHandlers(d.store, d.peers); err != nil {
+		return err
+	}
+	leases := d.store.Leases(d.cfg.share.name, d.cfg.share.lease)
+	d.manager, err = nodemanager.New(nodemanager.Config{
+		Deployment: d.cfg.id, Environments: d.environments, Logger: d.log,
+		Store:   nodemanager.Store{Switch: d.store.Switch, Refresh: d.store.Refresh, PointedTo: d.store.ReferencedDeployments, Renewed: d.renewed},
+		Others:  nodemanager.Others{Runs: d.store.Runs, Superseded: d.store.Superseded(), Kept: keeper{d.store}.LoadEnvironment, Follows: d.peers.Update},
+		Sharing: nodemanager.Sharing{Leases: leases, TTL: d.cfg.share.lease, Nodes: d.cfg.share.nodes, Leads: d.registry.Lead},
+		NewNode: func(share nodemanager.Share) (nodemanager.Runner, error) { return d.newNode(leases, share) },
+	})
+	return err
+}
+
+func (d *deployment) newNode(leases *shadow.Leases, share nodemanager.Share) (nodemanager.Runner, error) {
+	node, err := constraint.New(constraint.Config{
+		Name: share.Name, Deployment: d.cfg.id, Shards: share.Shards, Subscriptions: share.Subscriptions,
+		Watches: d.peers, Observer: d.metrics, Logger: d.log, Sweeps: share.First,
+		Owned:      d.owned,
+		Resolver:   &handlers.Resolve{Store: d.store, Peers: d.peers},
+		Subscribed: &handlers.SubscribedDeleting{Store: d.store, Peers: d.peers},
+	})
+	return fenced{node, leases, share.Member}, err
+}
+
+// ownedHandlers returns the handlers of the outstanding work of a deployment.
+func ownedHandlers(store *shadow.Store, peers *peers.Peers) (*handlers.Table, error) {
+	return handlers.NewTable(handlers.Actions{
+		Confirm:               &handlers.Confirm{Store: store, Peers: peers, Rights: store},
+		Release:               &handlers.Release{Store: store, Peers: peers},
+		LetGo:                 &handlers.LetGo{Store: store, Peers: peers},
+		CheckOwners:           &handlers.CheckOwners{Store: store, Peers: peers},
+		UpgradeOwners:         &handlers.UpgradeOwners{Store: store, Peers: peers},
+		Derive:                &handlers.Derive{Store: store},
+		CleanUpDecommissioned: &handlers.CleanUpDecommissioned{Store: store},
+		AnnounceEpoch:         &handlers.AnnounceEpoch{Store: store, Peers: peers},
+		ConfirmAgain:          &handlers.ConfirmAgain{Store: store, Peers: peers},
+		VerifyBlockades:       &handlers.VerifyBlockades{Store: store}, LookAtRight: &handlers.LookAtRight{Store: store},
+		Finalise:   &handlers.Finalise{Store: store},
+		DropOwners: &handlers.DropOwners{Store: store, Peers: peers},
+	})
+}
+
+// fenced is a node whose transactions take effect only while its process is a member.
+type fenced struct {
+	*constraint.Node
+	leases *shadow.Leases
+	member uuid.UUID
+}
+
+func (n fenced) Run(ctx context.Context) error { return n.Node.Run(n.leases.Fenced(ctx, n.member)) }
+
+// run blocks until ctx ends or a part fails, and returns when all parts have returned.
+func (d *deployment) run(ctx context.Context) error {
+	defer raiseHeapFloor()()
+	checks := []check{
+		{name: "postgres", run: d.pool.Ping},
+		schemaCheck(d.pool, migrations.Deployment),
+		{name: "version", run: func(context.Context) error { return d.manager.Ready() }},
+		{name: "registered", run: func(context.Context) error { return d.registry.Registered() }, note: d.unlisted},
+	}
+	for i := range checks {
+		checks[i] = checks[i].in(postgres.InControl)
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	for _, part := range []func(context.Context) error{
+		d.registry.Run, d.followEnvironments, d.manager.Run, d.store.RunNotifications, d.store.RunTidy, d.followEpochs, d.audit, d.capture, d.store.RunProgress,
+	} {
+		g.Go(func() error { return part(ctx) })
+	}
+	d.endpoints.start(ctx, g, d.server.Server, checks)
+	g.Go(func() error { return d.waiting.checks(ctx, checks, d.registry.Problem) })
+	g.Go(func() error { return d.outage.Follow(postgres.InControl(ctx), takesWrites(d.pool)) })
+	d.log.Info("serving", zap.Any("build", cli.ThisBuild()), zap.Int("nodes", d.cfg.share.nodes), zap.Int32("connections", d.cfg.database.connections), zap.Stringer("grpc", d.endpoints.listener.Addr()), zap.String("advertised", d.cfg.advertise))
+	return g.Wait()
+}
+
+// unlistedText tells operators what an environment without this deployment means.
+const unlistedText = "the registry does not list this deployment; it goes on with the last environment that did: apply the environment again, or stop the process if the deployment was removed"
+
+func (d *deployment) unlisted() string {
+	if _, unlisted := d.registry.Unlisted(); unlisted {
+		return unlistedText
+	}
+	return ""
+}
+
+// failures are those of the handlers, and that of the registry. It is called by the services, which serve after the registry's
+// client exists.
+func (d *deployment) failures() []service.Failure {
+	out := d.metrics.failures.list()
+	if since, unlisted := d.registry.Unlisted(); unlisted {
+		out = append(out, service.Failure{Handler: "registry", Deployment: d.cfg.id, Error: unlistedText, Time: since})
+	}
+	return out
+}
+
+func (d *deployment) followEnvironments(ctx context.Context) error {
+	return d.peers.Follow(ctx, d.registry.Environments(), d.environments)
+}
+
+func (d *deployment) followEpochs(ctx context.Context) error {
+	return d.store.FollowEpochs(ctx, shadow.EpochConfig{
+		Ask: d.registry.Ask, Kept: keeper{d.store}.LoadEnvironment, Latest: d.peers.Environment, Renewed: d.renewed,
+	})
+}
+
+func (d *deployment) audit(ctx context.Context) error {
+	return d.store.RunAudits(ctx, shadow.AuditConfig{
+		Interval: d.cfg.audit.interval, Rate: d.cfg.audit.rate, Leads: d.registry.Leads, Audited: d.metrics.audited,
+	})
+}
+
+func (d *deployment) capture(ctx context.Context) error {
+	return d.store.RunCaptures(ctx, d.registry.Leads)
+}
+
+// close closes the parts that exist.
+func (d *deployment) close() {
+	if d.registryConn != nil {
+		_ = d.registryConn.Close()
+	}
+	if d.authorizerConn != nil {
+		_ = d.authorizerConn.Close()
+	}
+	if d.peers != nil {
+		d.peers.Close()
+	}
+	if d.endpoints != nil {
+		_ = d.endpoints.listener.Close() // an error: the server has closed it
+	}
+	if d.store != nil {
+		d.store.Close()
+	}
+	if d.pool != nil {
+		d.pool.Close()
+	}
+}
+
+// keeper keeps the environment in the deployment's own database.
+type keeper struct{ store *shadow.Store }
+
+func (k keeper) LoadEnvironment(ctx context.Context) (*schema.Environment, error) {
+	raw, err := k.store.KeptEnvironment(ctx)
+	if err != nil || raw == nil {
+		return nil, err
+	}
+	env := &registryv1.Environment{}
+	if err := proto.Unmarshal(raw, env); err != nil {
+		return nil, err
+	}
+	return wire.Environment(env), nil
+}
+
+func (k keeper) KeepEnvironment(ctx context.Context, env *schema.Environment) error {
+	raw, err := proto.MarshalOptions{Deterministic: true}.Marshal(wire.EnvironmentProto(env))
+	if err != nil {
+		return err
+	}
+	return k.store.KeepEnvironment(ctx, raw)
+}

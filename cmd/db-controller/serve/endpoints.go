@@ -1,0 +1,198 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"time"
+
+	grpcprom "github.com/grpc-ecosystem/go-grpc-middleware/providers/prometheus"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spf13/pflag"
+	"go.uber.org/zap"
+	"golang.org/x/net/netutil"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/health"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+
+	"github.com/db-controller/db-controller/cmd/db-controller/cli"
+	"github.com/db-controller/db-controller/internal/identity"
+	"github.com/db-controller/db-controller/internal/postgres"
+	"github.com/db-controller/db-controller/internal/token"
+)
+
+const (
+	// maxConnections bounds the open connections of a listener, including those without a verified identity.
+	maxConnections = 4000
+	// certificatesInterval is the pause between two reads of the certificate files.
+	certificatesInterval = 5 * time.Second
+	// mostPooled bounds the pool of one process; PostgreSQL has a process for each connection.
+	mostPooled = 1000
+)
+
+// serverConfig has the addresses and options of the servers of a deployment and of the registry.
+type serverConfig struct {
+	certs, listen, http, pprof string
+	tokens                     string // a file; empty: everybody needs a certificate
+	reflection                 bool
+	stopTimeout                time.Duration // of calls under way; watches have no end of their own
+	memory                     int64         // of requests and answers, in MiB
+}
+
+func (c *serverConfig) flags(f *pflag.FlagSet) {
+	f.StringVar(&c.certs, "certs", "", "folder with tls.crt, tls.key and ca.crt")
+	f.StringVar(&c.tokens, "tokens", "", "`FILE` with the issuers and shared keys whose tokens users may come with instead of a certificate (default: none)")
+	f.StringVar(&c.listen, "listen", "", "host:port for gRPC")
+	f.StringVar(&c.http, "http", "", "host:port for /livez, /readyz and /metrics (default: none)")
+	f.StringVar(&c.pprof, "pprof", "", "loopback host:port for profiles (default: none)")
+	f.Int64Var(&c.memory, "call-memory", 512, "MiB of memory for the requests and answers of all callers together, at least 64; one caller has 40 at most")
+	f.DurationVar(&c.stopTimeout, "stop-timeout", 2*time.Second, "how long calls under way may go on after the process was told to stop; watches are ended then")
+	f.BoolVar(&c.reflection, "reflection", false, "serve gRPC reflection, which lists services and messages, to users and operators")
+}
+
+func (c *serverConfig) check() error {
+	var wrong error
+	if c.stopTimeout < 0 || c.stopTimeout > time.Hour {
+		wrong = fmt.Errorf("--stop-timeout %s: want 0s to 1h", c.stopTimeout)
+	}
+	if c.memory < 64 {
+		wrong = errors.Join(wrong, fmt.Errorf("--call-memory %d: want at least 64, since one caller may have 40", c.memory))
+	}
+	for flag, address := range map[string]string{"listen": c.listen, "http": c.http} {
+		if _, port, err := net.SplitHostPort(address); address != "" && (err != nil || port == "") {
+			wrong = errors.Join(wrong, fmt.Errorf("--%s %s: want host:port, or :port for every address of this machine", flag, address))
+		}
+	}
+	if c.pprof != "" {
+		if err := onLoopback(c.pprof); err != nil {
+			wrong = errors.Join(wrong, fmt.Errorf("--pprof: %w", err))
+		}
+	}
+	return wrong
+}
+
+// everywhere reports whether it listens on every address of the machine, which is no address to reach it at.
+func (c *serverConfig) everywhere() bool {
+	host, _, err := net.SplitHostPort(c.listen)
+	ip := net.ParseIP(host)
+	return err == nil && (host == "" || ip != nil && ip.IsUnspecified())
+}
+
+// databaseConfig is the database of a process, and how the process starts with it.
+type databaseConfig struct {
+	dsn          string
+	connections  int32 // in the pool
+	plaintext    bool
+	migrate      bool
+	startTimeout time.Duration // until the process is ready for the first time
+}
+
+func (c *databaseConfig) flags(f *pflag.FlagSet, whose, ready string) {
+	cli.SecretFlag(f, &c.dsn, "postgres", "DSN of "+whose+" database")
+	cli.PlaintextFlag(f, &c.plaintext)
+	f.BoolVar(&c.migrate, "migrate", false, "bring the database to the newest schema first")
+	startTimeoutFlag(f, &c.startTimeout, ready)
+}
+
+func (c *databaseConfig) check() error {
+	var wrong error
+	if c.startTimeout <= 0 {
+		wrong = fmt.Errorf("--start-timeout %s: want more than 0s", c.startTimeout)
+	}
+	if c.connections < postgres.MinConnections || c.connections > mostPooled {
+		wrong = errors.Join(wrong, fmt.Errorf("--connections %d: want %d to %d", c.connections, postgres.MinConnections, mostPooled))
+	}
+	return errors.Join(cli.CheckDSN(c.dsn, c.plaintext), wrong)
+}
+
+// endpoints are the servers of a process: gRPC, and over HTTP health, metrics and profiles.
+type endpoints struct {
+	cfg         serverConfig
+	log         *zap.Logger
+	credentials *identity.Credentials
+	tokens      *token.Verifier // nil: everybody needs a certificate
+	listener    net.Listener
+	metrics     *prometheus.Registry
+	calls       *grpcprom.ServerMetrics
+	refused     func(what string, who identity.Identity)
+	health      *health.Server
+}
+
+// newEndpoints listens for gRPC; run serves.
+func newEndpoints(ctx context.Context, cfg serverConfig, credentials *identity.Credentials, metrics *prometheus.Registry, log *zap.Logger) (*endpoints, error) {
+	var tokens *token.Verifier
+	if cfg.tokens != "" {
+		var err error
+		if tokens, err = token.Load(cfg.tokens); err != nil {
+			return nil, fmt.Errorf("--tokens: %w", err)
+		}
+	}
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", cfg.listen)
+	if err != nil {
+		return nil, fmt.Errorf("--listen: %w", err)
+	}
+	calls := grpcprom.NewServerMetrics(grpcprom.WithServerHandlingTimeHistogram(grpcprom.WithHistogramBuckets(prometheus.ExponentialBuckets(0.001, 4, 9))))
+	metrics.MustRegister(certificateExpiry(credentials), calls)
+	return &endpoints{
+		cfg: cfg, log: log, credentials: credentials, tokens: tokens, listener: listener, metrics: metrics, calls: calls,
+		refused: newRefused(metrics), health: health.NewServer(),
+	}, nil
+}
+
+func (e *endpoints) unary() []grpc.UnaryServerInterceptor {
+	return []grpc.UnaryServerInterceptor{e.calls.UnaryServerInterceptor()}
+}
+
+func (e *endpoints) stream() []grpc.StreamServerInterceptor {
+	return []grpc.StreamServerInterceptor{e.calls.StreamServerInterceptor()}
+}
+
+// start serves with the group. The checks decide about readiness.
+func (e *endpoints) start(ctx context.Context, g *errgroup.Group, server *grpc.Server, checks []check) {
+	e.calls.InitializeMetrics(server)
+	g.Go(func() error { return serveGRPC(ctx, server, e.listener, e.cfg.stopTimeout) })
+	g.Go(func() error { return serveHTTP(ctx, e.cfg.http, checks, e.metrics, e.log) })
+	g.Go(func() error { return servePprof(ctx, e.cfg.pprof, e.log) })
+	g.Go(func() error { return reportHealth(ctx, e.health, checks) })
+	g.Go(func() error { return e.credentials.Follow(ctx, certificatesInterval, e.log) })
+	if e.tokens != nil {
+		g.Go(func() error { return e.tokens.Follow(ctx, certificatesInterval, e.log) })
+	}
+}
+
+// serveGRPC serves until ctx ends, and returns when the server has stopped.
+func serveGRPC(ctx context.Context, server *grpc.Server, listener net.Listener, stopTimeout time.Duration) error {
+	stopped := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(stopped)
+		cut := time.AfterFunc(stopTimeout, server.Stop)
+		defer cut.Stop()
+		server.GracefulStop()
+	})
+	err := server.Serve(netutil.LimitListener(listener, maxConnections))
+	if !stop() {
+		<-stopped
+	}
+	return err
+}
+
+func reportHealth(ctx context.Context, server *health.Server, checks []check) error {
+	server.SetServingStatus("", healthv1.HealthCheckResponse_NOT_SERVING)
+	for {
+		status := healthv1.HealthCheckResponse_SERVING
+		for _, c := range checks {
+			if c.run(ctx) != nil {
+				status = healthv1.HealthCheckResponse_NOT_SERVING
+			}
+		}
+		server.SetServingStatus("", status)
+		select {
+		case <-ctx.Done():
+			server.Shutdown()
+			return nil
+		case <-time.After(time.Second):
+		}
+	}
+}

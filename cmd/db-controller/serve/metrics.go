@@ -1,0 +1,171 @@
+package serve
+
+import (
+	"cmp"
+	"regexp"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"github.com/db-controller/db-controller/constraint"
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/service"
+	"github.com/db-controller/db-controller/schema/shadow"
+)
+
+// metrics observes the nodes, and reads the outstanding work from the store at each scrape. Names and uids of resources are
+// no labels.
+type metrics struct {
+	store *shadow.Store
+
+	batches *prometheus.CounterVec
+	items   *prometheus.CounterVec
+	errors  *prometheus.CounterVec
+	seconds *prometheus.HistogramVec
+	resets  *prometheus.CounterVec
+	primed  *prometheus.GaugeVec
+	objects *prometheus.GaugeVec
+	priming *prometheus.GaugeVec
+
+	failures failures
+
+	differences   *prometheus.GaugeVec
+	unaudited     prometheus.Gauge
+	auditedBodies prometheus.Counter
+
+	mu        sync.Mutex
+	watches   map[watchKey]*watchState // guarded by mu
+	auditedAt time.Time                // guarded by mu; zero before the first audit
+
+	// last are the last readings of the database. Of Collect, which runs once at a time.
+	last readings
+}
+
+type watchKey struct{ watch, deployment string }
+
+type watchState struct {
+	primed bool
+	heard  time.Time
+	lost   int64
+}
+
+// liveHeap is go_gc_heap_live_bytes: the memory that the last garbage collection left.
+var liveHeap = collectors.GoRuntimeMetricsRule{Matcher: regexp.MustCompile("^/gc/heap/live:bytes$")}
+
+func newPrometheus() *prometheus.Registry {
+	r := prometheus.NewRegistry()
+	r.MustRegister(newBuildInfo(), collectors.NewGoCollector(collectors.WithGoCollectorRuntimeMetrics(liveHeap)), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return r
+}
+
+func newMetrics(registry *prometheus.Registry, store *shadow.Store) *metrics {
+	handler := []string{"handler", "deployment"}
+	m := &metrics{
+		store: store, watches: map[watchKey]*watchState{},
+		batches: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "dbcontroller_handler_batches_total", Help: "Runs of a handler."}, handler),
+		items:   prometheus.NewCounterVec(prometheus.CounterOpts{Name: "dbcontroller_handler_items_total", Help: "Pieces of work, or deletions, that were passed to a handler."}, handler),
+		errors:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "dbcontroller_handler_errors_total", Help: "Runs of a handler that failed and are retried."}, handler),
+		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "dbcontroller_handler_seconds", Help: "Duration of a run of a handler.",
+			Buckets: prometheus.ExponentialBuckets(0.0005, 4, 10),
+		}, []string{"handler"}),
+		resets:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "dbcontroller_watch_lost_total", Help: "Watches that ended and were opened again."}, []string{"watch", "deployment"}),
+		primed:  prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "dbcontroller_watch_primed", Help: "Whether a watch has reached its end of snapshot."}, []string{"watch", "deployment"}),
+		objects: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "dbcontroller_watch_snapshot_objects", Help: "Objects in the last snapshot of a watch."}, []string{"watch", "deployment"}),
+		priming: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "dbcontroller_watch_snapshot_seconds", Help: "Duration of the last snapshot of a watch."}, []string{"watch", "deployment"}),
+	}
+	m.differences = prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "dbcontroller_audit_differences", Help: "Differences that the last audit found, by kind."}, []string{"kind"})
+	m.unaudited = prometheus.NewGauge(prometheus.GaugeOpts{Name: "dbcontroller_audit_unreachable_deployments", Help: "Deployments that did not answer the last audit."})
+	m.auditedBodies = prometheus.NewCounter(prometheus.CounterOpts{Name: "dbcontroller_audited_bodies_total", Help: "Bodies from which audits have derived references."})
+	registry.MustRegister(m.differences, m.unaudited, m.auditedBodies)
+	registry.MustRegister(m.batches, m.items, m.errors, m.seconds, m.resets, m.primed, m.objects, m.priming, &cachedCollector{Collector: m})
+	return m
+}
+
+// HandlerRan is constraint.Observer.
+func (m *metrics) HandlerRan(handler string, d schema.DeploymentID, items int, took time.Duration, err error) {
+	m.batches.WithLabelValues(handler, d.String()).Inc()
+	m.items.WithLabelValues(handler, d.String()).Add(float64(items))
+	m.seconds.WithLabelValues(handler).Observe(took.Seconds())
+	m.failures.ran(handler, d, err)
+	if err != nil {
+		m.errors.WithLabelValues(handler, d.String()).Inc()
+	}
+}
+
+// WatchPrimed is constraint.Observer.
+func (m *metrics) WatchPrimed(watch string, d schema.DeploymentID, p constraint.Primed) {
+	if p.Ended {
+		m.forget(watch, d)
+		return
+	}
+	m.mu.Lock()
+	w := m.watch(watch, d)
+	if w.primed = p.Done; !p.Done {
+		w.lost++
+	}
+	m.mu.Unlock()
+	if !p.Done {
+		m.resets.WithLabelValues(watch, d.String()).Inc()
+		m.primed.WithLabelValues(watch, d.String()).Set(0)
+		return
+	}
+	m.primed.WithLabelValues(watch, d.String()).Set(1)
+	m.objects.WithLabelValues(watch, d.String()).Set(float64(p.Objects))
+	m.priming.WithLabelValues(watch, d.String()).Set(p.Took.Seconds())
+}
+
+// forget removes the series of a watch, except the counter of its losses.
+func (m *metrics) forget(watch string, d schema.DeploymentID) {
+	for _, gauge := range []*prometheus.GaugeVec{m.primed, m.objects, m.priming} {
+		gauge.DeleteLabelValues(watch, d.String())
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.watches, watchKey{watch, d.String()})
+}
+
+// WatchHeard is constraint.Observer.
+func (m *metrics) WatchHeard(watch string, d schema.DeploymentID) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.watch(watch, d).heard = time.Now()
+}
+
+// watch is called with the lock.
+func (m *metrics) watch(name string, d schema.DeploymentID) *watchState {
+	key := watchKey{name, d.String()}
+	if m.watches[key] == nil {
+		m.watches[key] = &watchState{}
+	}
+	return m.watches[key]
+}
+
+// watchList is for the status of the deployment.
+func (m *metrics) watchList() (out []service.Watch) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for k, w := range m.watches {
+		out = append(out, service.Watch{Name: k.watch, Deployment: k.deployment, Primed: w.primed, Heard: w.heard, Lost: w.lost})
+	}
+	slices.SortFunc(out, func(a, b service.Watch) int {
+		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Deployment, b.Deployment))
+	})
+	return out
+}
+
+// audited records the result of an audit.
+func (m *metrics) audited(done shadow.Verified, found map[shadow.DifferenceKind]int) {
+	m.differences.Reset()
+	for kind, n := range found {
+		m.differences.WithLabelValues(string(kind)).Set(float64(n))
+	}
+	m.mu.Lock()
+	m.auditedAt = time.Now()
+	m.mu.Unlock()
+	m.unaudited.Set(float64(len(done.Unreachable)))
+	m.auditedBodies.Add(float64(done.Bodies))
+}

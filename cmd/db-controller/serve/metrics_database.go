@@ -1,0 +1,137 @@
+package serve
+
+import (
+	"context"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/shadow"
+)
+
+var (
+	outstandingDesc = prometheus.NewDesc("dbcontroller_outstanding_work", "Pieces of outstanding work, by group and deployment.", []string{"group", "deployment"}, nil)
+	oldestDesc      = prometheus.NewDesc("dbcontroller_outstanding_work_oldest_seconds", "Age of the oldest piece of outstanding work.", []string{"group", "deployment"}, nil)
+	lagDesc         = prometheus.NewDesc("dbcontroller_watch_lag_seconds", "Time since the last message of a watch; an idle watch sends one every five seconds.", []string{"watch", "deployment"}, nil)
+	epochDesc       = prometheus.NewDesc("dbcontroller_epoch", "Number of epochs of the database; more than one after a failover or a restore.", nil, nil)
+	unconfirmedDesc = prometheus.NewDesc("dbcontroller_unconfirmed_deployments", "Deployments that have not confirmed their references in the current epoch; nothing is deleted until they have.", nil, nil)
+	danglingDesc    = prometheus.NewDesc("dbcontroller_dangling_references", "References whose targets do not exist any more; a person decides.", nil, nil)
+	delegationsDesc = prometheus.NewDesc("dbcontroller_delegations", "Resources of another deployment to which this one may refer without asking, by right.", []string{"deployment", "right"}, nil)
+	attachedDesc    = prometheus.NewDesc("dbcontroller_attached_rows", "Rows of attached tables that wait to be stored, or are stored without a reference whose target does not exist or could not be asked.", []string{"state"}, nil)
+	delegatedDesc   = prometheus.NewDesc("dbcontroller_delegated_references_total", "References that this process has written without asking.", nil, nil)
+	shardsDesc      = prometheus.NewDesc("dbcontroller_shards", "Shards of the ring that a process of the deployment works on.", []string{"process"}, nil)
+	upDesc          = prometheus.NewDesc("dbcontroller_outstanding_work_up", "Whether the outstanding work could be read.", nil, nil)
+	runningDesc     = prometheus.NewDesc("dbcontroller_deletions_running", "Deletions with resources in DELETING here.", nil, nil)
+	leftDesc        = prometheus.NewDesc("dbcontroller_deletions_resources_left", "Resources of running deletions that are not removed here yet.", nil, nil)
+	auditedAtDesc   = prometheus.NewDesc("dbcontroller_audit_timestamp_seconds", "Time of the end of the last audit; no series before the first.", nil, nil)
+)
+
+// readings are what the metrics show of the database. A part that cannot be read stays as it was, so that its series do not vanish
+// while the database is away.
+type readings struct {
+	outstanding []shadow.Outstanding
+	at          time.Time // of outstanding
+	epoch       *shadow.EpochStatus
+	members     []schema.Member
+	delegations []shadow.Delegations
+	deletions   *shadow.DeletionsLeft
+	attached    *attachedRows
+}
+
+type attachedRows struct{ waiting, incomplete int64 }
+
+// read reports whether the outstanding work could be read.
+func (r *readings) read(ctx context.Context, store *shadow.Store) bool {
+	outstanding, err := store.Outstanding(ctx)
+	if err == nil {
+		r.outstanding, r.at = outstanding, time.Now()
+	}
+	if e, err := store.Epoch(ctx); err == nil {
+		r.epoch = &e
+	}
+	if members, err := store.Members(ctx); err == nil {
+		r.members = members
+	}
+	if delegations, err := store.Delegations(ctx); err == nil {
+		r.delegations = delegations
+	}
+	if left, err := store.DeletionsLeft(ctx); err == nil {
+		r.deletions = &left
+	}
+	if waiting, incomplete, err := store.Captured(ctx); err == nil {
+		r.attached = &attachedRows{waiting: waiting, incomplete: incomplete}
+	}
+	return err == nil
+}
+
+// Describe is prometheus.Collector.
+func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{
+		outstandingDesc, oldestDesc, lagDesc, upDesc, epochDesc, unconfirmedDesc, danglingDesc, shardsDesc, delegationsDesc, attachedDesc, delegatedDesc, auditedAtDesc, runningDesc, leftDesc,
+	} {
+		ch <- d
+	}
+}
+
+// Collect is prometheus.Collector. cachedCollector calls it once at a time.
+func (m *metrics) Collect(ch chan<- prometheus.Metric) {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	up := 0.0
+	if m.last.read(ctx, m.store) {
+		up = 1
+	}
+	ch <- prometheus.MustNewConstMetric(upDesc, prometheus.GaugeValue, up)
+	ch <- prometheus.MustNewConstMetric(delegatedDesc, prometheus.CounterValue, float64(m.store.DelegatedWrites()))
+	m.last.collect(ch)
+	m.collectTimes(ch)
+}
+
+func (r *readings) collect(ch chan<- prometheus.Metric) {
+	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	for _, o := range r.outstanding {
+		gauge(outstandingDesc, float64(o.Count), o.Group, o.Deployment)
+		gauge(oldestDesc, o.Oldest+time.Since(r.at).Seconds(), o.Group, o.Deployment)
+	}
+	if e := r.epoch; e != nil {
+		waiting := len(e.Unconfirmed)
+		if e.Awaiting {
+			waiting++ // the registry
+		}
+		gauge(epochDesc, float64(e.Ordinal))
+		gauge(unconfirmedDesc, float64(waiting))
+		gauge(danglingDesc, float64(e.Dangling))
+	}
+	if r.deletions != nil {
+		gauge(runningDesc, float64(r.deletions.Running))
+		gauge(leftDesc, float64(r.deletions.Resources))
+	}
+	if a := r.attached; a != nil {
+		gauge(attachedDesc, float64(a.waiting), "waiting")
+		gauge(attachedDesc, float64(a.incomplete), "incomplete")
+	}
+	for _, member := range r.members {
+		gauge(shardsDesc, float64(len(member.Shards)), member.Name)
+	}
+	for _, d := range r.delegations {
+		gauge(delegationsDesc, float64(d.ActingHeld), d.Deployment.String(), "acting")
+		gauge(delegationsDesc, float64(d.BlockHeld), d.Deployment.String(), "block")
+	}
+}
+
+// collectTimes collects what the process knows without the database.
+func (m *metrics) collectTimes(ch chan<- prometheus.Metric) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.auditedAt.IsZero() {
+		ch <- prometheus.MustNewConstMetric(auditedAtDesc, prometheus.GaugeValue, float64(m.auditedAt.Unix()))
+	}
+	for k, w := range m.watches {
+		if !w.heard.IsZero() {
+			ch <- prometheus.MustNewConstMetric(lagDesc, prometheus.GaugeValue, time.Since(w.heard).Seconds(), k.watch, k.deployment)
+		}
+	}
+}

@@ -1,0 +1,56 @@
+package serve
+
+import (
+	"github.com/db-controller/db-controller/cmd/db-controller/cli"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// newBuildInfo describes the binary in labels, as Prometheus does.
+func newBuildInfo() prometheus.Collector {
+	b := cli.ThisBuild()
+	info := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "dbcontroller_build_info", Help: "The build of the process; always 1.",
+		ConstLabels: prometheus.Labels{"version": b.Version, "commit": b.Commit, "go": b.Go},
+	})
+	info.Set(1)
+	return info
+}
+
+// poolCollector reads the state of a pool of connections, which stays readable while the database is away.
+type poolCollector struct{ pool *pgxpool.Pool }
+
+var (
+	connectionsDesc = prometheus.NewDesc("dbcontroller_postgres_connections", "Connections of the pool, by state.", []string{"state"}, nil)
+	mostDesc        = prometheus.NewDesc("dbcontroller_postgres_connections_max", "Connections that the pool may have.", nil, nil)
+	acquiresDesc    = prometheus.NewDesc("dbcontroller_postgres_acquires_total", "Connections that were taken from the pool.", nil, nil)
+	waitsDesc       = prometheus.NewDesc("dbcontroller_postgres_acquire_waits_total", "Connections that were waited for because none was idle.", nil, nil)
+	waitedDesc      = prometheus.NewDesc("dbcontroller_postgres_acquire_seconds_total", "Time spent taking connections from the pool.", nil, nil)
+	givenUpDesc     = prometheus.NewDesc("dbcontroller_postgres_acquires_canceled_total", "Calls that ended before they had a connection.", nil, nil)
+)
+
+// Describe is prometheus.Collector.
+func (c poolCollector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{connectionsDesc, mostDesc, acquiresDesc, waitsDesc, waitedDesc, givenUpDesc} {
+		ch <- d
+	}
+}
+
+// Collect is prometheus.Collector.
+func (c poolCollector) Collect(ch chan<- prometheus.Metric) {
+	s := c.pool.Stat()
+	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	counter := func(d *prometheus.Desc, v float64) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, v)
+	}
+	gauge(connectionsDesc, float64(s.AcquiredConns()), "acquired")
+	gauge(connectionsDesc, float64(s.IdleConns()), "idle")
+	gauge(connectionsDesc, float64(s.ConstructingConns()), "constructing")
+	gauge(mostDesc, float64(s.MaxConns()))
+	counter(acquiresDesc, float64(s.AcquireCount()))
+	counter(waitsDesc, float64(s.EmptyAcquireCount()))
+	counter(waitedDesc, s.AcquireDuration().Seconds())
+	counter(givenUpDesc, float64(s.CanceledAcquireCount()))
+}

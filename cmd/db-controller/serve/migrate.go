@@ -1,0 +1,204 @@
+package serve
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/spf13/cobra"
+	"go.uber.org/zap"
+
+	"github.com/db-controller/db-controller/cmd/db-controller/cli"
+	"github.com/db-controller/db-controller/migrations"
+)
+
+// migrated is the database of the migrate commands.
+type migrated struct {
+	dsn, set  string
+	plaintext bool
+}
+
+// NewMigrate returns the command migrate.
+func NewMigrate() *cobra.Command {
+	var db migrated
+	cmd := &cobra.Command{Use: "migrate", Short: "Bring a database to a version of the schema"}
+	cli.SecretFlag(cmd.PersistentFlags(), &db.dsn, "postgres", "DSN of the database")
+	cli.PlaintextFlag(cmd.PersistentFlags(), &db.plaintext)
+	cmd.PersistentFlags().StringVar(&db.set, "set", string(migrations.Deployment), "deployment or registry")
+	cmd.AddCommand(db.newUp(), db.newDown(), db.newStatus())
+	return cmd
+}
+
+func (m *migrated) migrations() migrations.Set { return migrations.Set(m.set) }
+
+func (m *migrated) check(cmd *cobra.Command) error {
+	if s := m.migrations(); s != migrations.Deployment && s != migrations.Registry {
+		return cli.Usage("--set %s: want deployment or registry", m.set)
+	}
+	if err := cli.RequireFlags(cmd, "postgres"); err != nil {
+		return err
+	}
+	if err := cli.CheckDSN(m.dsn, m.plaintext); err != nil {
+		return cli.Usage("%w", err)
+	}
+	return nil
+}
+
+// command returns a command whose flags are checked before it runs.
+func (m *migrated) command(use, short string, run func(cmd *cobra.Command) error) *cobra.Command {
+	cmd := &cobra.Command{Use: use, Short: short, Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
+		if err := m.check(cmd); err != nil {
+			return err
+		}
+		return run(cmd)
+	}}
+	cli.OutputFlag(cmd)
+	return cmd
+}
+
+func (m *migrated) newUp() *cobra.Command {
+	var roles, dry bool
+	var prefix string
+	cmd := m.command("up", "Apply the missing migrations", func(cmd *cobra.Command) error {
+		out := cli.PrinterOf(cmd)
+		if dry {
+			missing, err := migrations.Missing(cmd.Context(), m.dsn, m.migrations())
+			if err != nil {
+				return err
+			}
+			for _, sql := range missing {
+				out.Line("%s", sql)
+			}
+			return out.Document(map[string]any{"sql": append([]string{}, missing...)})
+		}
+		applied, err := m.up(cmd.Context(), out)
+		if err == nil && roles {
+			if err = migrations.Roles(cmd.Context(), m.dsn, m.migrations(), prefix); err == nil {
+				out.Line("%s", rolesText(m.migrations(), prefix))
+			}
+		}
+		return errors.Join(out.Document(map[string]any{"applied": append([]string{}, applied...)}), err)
+	})
+	cmd.Flags().BoolVar(&roles, "roles", false, "create or update roles with the least rights; needs a user who may create roles")
+	cmd.Flags().BoolVar(&dry, "dry-run", false, "print the SQL of the missing migrations, and change nothing")
+	cmd.Flags().StringVar(&prefix, "role-prefix", "dbcontroller", "with --roles: prefix of their names; use another one for each database of a server")
+	return cmd
+}
+
+func (m *migrated) up(ctx context.Context, out cli.Printer) ([]string, error) {
+	applied, err := migrations.Up(ctx, m.dsn, m.migrations())
+	for _, name := range applied {
+		out.Line("applied %s", name)
+	}
+	if err == nil && len(applied) == 0 {
+		out.Line("nothing to do: the database has the newest schema")
+	}
+	return applied, err
+}
+
+func (m *migrated) newDown() *cobra.Command {
+	var yes bool
+	var reason string
+	cmd := m.command("down", "Undo the newest migration, which deletes its data", func(cmd *cobra.Command) error {
+		if reason == "" {
+			return cli.Usage("--reason is missing: the reason is stored with the decision")
+		}
+		if !yes {
+			return cli.Usage("the tables and columns of the newest migration are dropped with their data, such as the record of removals: add --yes to continue")
+		}
+		name, err := migrations.TakeBack(cmd.Context(), m.dsn, m.migrations(), reason)
+		if err != nil {
+			return err
+		}
+		out := cli.PrinterOf(cmd)
+		out.Line("undid %s", cmp.Or(name, "nothing"))
+		return out.Document(map[string]string{"undone": name})
+	})
+	cmd.Long = `down undoes the newest migration and deletes its data: resources with the first migration, the record of removals with another
+one. It is refused while a process uses the database. The reason is kept in the database; "migrate status" shows it.`
+	cmd.Flags().BoolVar(&yes, "yes", false, "confirm: the data is deleted")
+	cmd.Flags().StringVar(&reason, "reason", "", "the reason, which is kept in the database")
+	return cmd
+}
+
+func (m *migrated) newStatus() *cobra.Command {
+	return m.command("status", "List the migrations", func(cmd *cobra.Command) error {
+		states, err := migrations.List(cmd.Context(), m.dsn, m.migrations())
+		if err != nil {
+			return err
+		}
+		undone, err := migrations.ListUndone(cmd.Context(), m.dsn, m.migrations())
+		return errors.Join(printMigrations(cli.PrinterOf(cmd), states, undone), err)
+	})
+}
+
+func printMigrations(out cli.Printer, states []migrations.Status, undone []migrations.Undone) error {
+	type state struct {
+		Name    string `json:"name"`
+		Applied bool   `json:"applied"`
+	}
+	type reverted struct {
+		Name   string `json:"name"`
+		By     string `json:"by"`
+		Time   string `json:"time"`
+		Reason string `json:"reason"`
+	}
+	all, back := []state{}, []reverted{}
+	for _, s := range states {
+		all = append(all, state{s.Name, s.Applied})
+		out.Line("%-8s %s", map[bool]string{true: "applied", false: "missing"}[s.Applied], s.Name)
+	}
+	for _, u := range undone {
+		back = append(back, reverted{u.Name, u.By, cli.At(u.At), u.Reason})
+		out.Line("%s was undone by %s on %s: %s", u.Name, u.By, cli.At(u.At), u.Reason)
+	}
+	return out.Document(map[string]any{"migrations": all, "undone": back})
+}
+
+// rolesText lists the roles and the next step.
+func rolesText(set migrations.Set, prefix string) string {
+	if set == migrations.Registry {
+		return fmt.Sprintf("roles %[1]s_owner (migrations), %[1]s_api (registry serve), %[1]s_audit (reading)\n"+
+			"next, for a user that logs in: GRANT %[1]s_api TO <user>", prefix)
+	}
+	return fmt.Sprintf("roles %[1]s_owner (migrations), %[1]s_api and %[1]s_controller (serve), %[1]s_audit (reading)\n"+
+		"next, for a user that logs in: GRANT %[1]s_api, %[1]s_controller TO <user>", prefix)
+}
+
+// ready migrates a database, or checks that it has the schema that this binary needs.
+func ready(ctx context.Context, dsn string, set migrations.Set, migrate bool, log *zap.Logger) error {
+	if !migrate {
+		return migrations.Current(ctx, dsn, set)
+	}
+	if err := migrations.CompatibleAt(ctx, dsn, set); err != nil {
+		return err
+	}
+	applied, err := migrations.Up(ctx, dsn, set)
+	if len(applied) > 0 {
+		log.Info("migrated", zap.Strings("applied", applied))
+	}
+	return err
+}
+
+// schemaFor is how long a successful check of the schema and the rights is valid.
+const schemaFor = 5 * time.Second
+
+// schemaCheck checks that the database has the schema that this binary needs, and that its user has the rights.
+func schemaCheck(q migrations.Querier, set migrations.Set) check {
+	var seen atomic.Pointer[time.Time] // time of the last success
+	return check{name: "schema", run: func(ctx context.Context) error {
+		if at := seen.Load(); at != nil && time.Since(*at) < schemaFor {
+			return nil
+		}
+		ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+		defer cancel()
+		err := migrations.Ready(ctx, q, set)
+		if now := time.Now(); err == nil {
+			seen.Store(&now)
+		}
+		return err
+	}}
+}

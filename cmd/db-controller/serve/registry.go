@@ -1,0 +1,121 @@
+package serve
+
+import (
+	"context"
+	"errors"
+
+	"github.com/spf13/cobra"
+	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/reflection"
+
+	"github.com/db-controller/db-controller/cmd/db-controller/cli"
+	registryserver "github.com/db-controller/db-controller/envregistry/server"
+	"github.com/db-controller/db-controller/internal/identity"
+	"github.com/db-controller/db-controller/internal/postgres"
+	"github.com/db-controller/db-controller/migrations"
+	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
+	"github.com/db-controller/db-controller/schema/service"
+)
+
+// registryConnections is the size of the registry's pool.
+const registryConnections = 8
+
+type registryConfig struct {
+	server   serverConfig
+	database databaseConfig
+	restored bool // the operator says that the database is an older copy
+}
+
+// NewRegistry returns the command registry.
+func NewRegistry() *cobra.Command {
+	cfg := registryConfig{database: databaseConfig{connections: registryConnections}}
+	cmd := &cobra.Command{
+		Use:   "registry",
+		Short: "Run the registry of services, regions and deployments",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := cli.RequireFlags(cmd, "postgres", "certs", "listen"); err != nil {
+				return err
+			}
+			if err := errors.Join(cfg.database.check(), cfg.server.check()); err != nil {
+				return cli.Usage("%w", err)
+			}
+			log, err := cli.NewLogger(cmd)
+			if err != nil {
+				return err
+			}
+			defer func() { _ = log.Sync() }()
+			return runRegistry(cmd.Context(), cfg, log)
+		},
+	}
+	cfg.server.flags(cmd.Flags())
+	cfg.database.flags(cmd.Flags(), "the registry's", "the database answers")
+	cmd.Flags().BoolVar(&cfg.restored, "restored", false, "the database was restored from a copy of its server's files: its list of deployments does not count as complete until all are applied again (other restores, and failovers, are detected without this flag)")
+	return cmd
+}
+
+// runRegistry runs a registry until ctx ends or a part fails, and returns when all parts have returned.
+func runRegistry(ctx context.Context, cfg registryConfig, log *zap.Logger) error {
+	stop, err := beginTraces(ctx, "registry", log)
+	if err != nil {
+		return err
+	}
+	defer stop()
+	log, outage := postgres.LogOutageOnce(log)
+	credentials, err := identity.Load(identity.InDir(cfg.server.certs))
+	if err != nil {
+		return err
+	}
+	pool, err := connect(ctx, newStartWait(cfg.database.startTimeout, log), cfg.database, migrations.Registry, "db-controller registry")
+	if errors.Is(err, errInterrupted) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	endpoints, err := newEndpoints(ctx, cfg.server, credentials, newPrometheus(), log)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = endpoints.listener.Close() }()
+	endpoints.metrics.MustRegister(poolCollector{pool})
+	environment := registryserver.New(pool, log)
+	if cfg.restored {
+		if err := environment.Restored(ctx); err != nil {
+			return err
+		}
+	}
+	if err := environment.Begin(ctx); err != nil {
+		return err
+	}
+	server, err := newRegistryServer(environment, endpoints)
+	if err != nil {
+		return err
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	endpoints.start(ctx, g, server, []check{{name: "postgres", run: pool.Ping}, schemaCheck(pool, migrations.Registry)})
+	g.Go(func() error { return outage.Follow(ctx, takesWrites(pool)) })
+	g.Go(func() error { return environment.RunTidy(ctx) })
+	log.Info("serving", zap.Any("build", cli.ThisBuild()), zap.Stringer("grpc", endpoints.listener.Addr()))
+	return g.Wait()
+}
+
+// newRegistryServer registers the services of the registry.
+func newRegistryServer(environment *registryserver.Server, e *endpoints) (*grpc.Server, error) {
+	guard := service.Guard{Credentials: e.credentials, Policy: registryserver.Policy, Refused: e.refused, Memory: e.cfg.memory << 20, Logger: e.log}
+	if e.tokens != nil {
+		guard.Tokens = e.tokens
+	}
+	server := grpc.NewServer(service.ServerOptions(guard, e.unary(), e.stream())...)
+	to := service.Weighed(server)
+	registryv1.RegisterRegistryServiceServer(to, environment)
+	healthv1.RegisterHealthServer(to, e.health)
+	if e.cfg.reflection {
+		reflection.Register(server)
+	}
+	return server, registryserver.Policy.Covers(server)
+}

@@ -1,0 +1,166 @@
+// Package serve builds and runs the processes: a deployment, the registry, and the migration of their databases.
+package serve
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/db-controller/db-controller/cmd/db-controller/cli"
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
+)
+
+// deploymentConfig is the configuration of a process of a deployment; every field is a flag of serve.
+type deploymentConfig struct {
+	id        schema.DeploymentID
+	registry  string // host:port, several separated by commas
+	advertise string // host:port; empty: the listener's address
+	// authorizer is host:port of an authorization service; empty for none. It proves to be authorizerIs.
+	authorizer, authorizerIs string
+	server                   serverConfig
+	database                 databaseConfig
+	share                    shareConfig
+	store                    storeConfig
+	audit                    auditConfig
+}
+
+// shareConfig is the part of the deployment's work that this process takes.
+type shareConfig struct {
+	nodes int
+	name  string        // among the processes of the deployment; empty: host:port
+	lease time.Duration // how long the process may be silent
+}
+
+func (c *shareConfig) flags(f *pflag.FlagSet) {
+	f.IntVar(&c.nodes, "nodes", 2, "constraint nodes that share the work")
+	f.StringVar(&c.name, "name", "", "name of this process within the deployment; a process that starts with the name of another replaces it (default: host:port)")
+	f.DurationVar(&c.lease, "lease", 5*time.Second, "how long this process may be silent before other processes take over its work; at least 1s")
+}
+
+func (c *shareConfig) check() error {
+	var wrong error
+	if c.nodes < 1 || c.nodes > schema.RingSize {
+		wrong = fmt.Errorf("--nodes %d: want 1 to %d", c.nodes, schema.RingSize)
+	}
+	if c.lease < time.Second {
+		wrong = errors.Join(wrong, fmt.Errorf("--lease %s: want at least 1s, so that a short pause of the process does not move its work", c.lease))
+	}
+	return wrong
+}
+
+// storeConfig holds the store's limits; zero means the store's default.
+type storeConfig struct {
+	tentativeTTL, ownerGrace, removalsKept time.Duration
+	quotas                                 peer.Quotas
+	delegations                            bool
+	blockRightFrom                         int
+	restored                               bool // the operator says that the database is an older copy
+}
+
+func (c *storeConfig) flags(f *pflag.FlagSet) {
+	f.BoolVar(&c.restored, "restored", false, "the database was restored from a copy of its server's files: nothing is deleted until the other deployments have confirmed their references (other restores, and failovers, are detected without this flag)")
+	f.BoolVar(&c.delegations, "delegations", false, "take and give the rights to refer to a resource of another deployment without asking")
+	f.IntVar(&c.blockRightFrom, "block-right-from", 0, "number of BLOCK references to a resource of another deployment from which on this one asks for the right to block it without asking (0: never)")
+	f.DurationVar(&c.tentativeTTL, "tentative-ttl", 0, "how long a tentative blockade stands before its holder must decide (default 15s)")
+	f.DurationVar(&c.ownerGrace, "owner-grace", 0, "how long an owner named without its uid may be missing before it counts as deleted (default 5m)")
+	f.Int64Var(&c.quotas.Tentative, "max-tentative", 0, "tentative references that each other deployment may have here at a time (default 100000)")
+	f.Int64Var(&c.quotas.Blocking, "max-blocking", 0, "blocking references that each other deployment may have here (default 10000000)")
+	f.DurationVar(&c.removalsKept, "removals-kept", 0, "how long the record of removals is kept, at least 168h (default 2160h, 90 days)")
+}
+
+func (c *storeConfig) check() error {
+	var wrong error
+	if c.removalsKept != 0 && c.removalsKept < 7*24*time.Hour {
+		wrong = fmt.Errorf("--removals-kept %s: want at least 168h", c.removalsKept)
+	}
+	for flag, d := range map[string]time.Duration{"tentative-ttl": c.tentativeTTL, "owner-grace": c.ownerGrace} {
+		if d < 0 {
+			wrong = errors.Join(wrong, fmt.Errorf("--%s %s: want more than 0s; 0 is the default", flag, d))
+		}
+	}
+	for flag, n := range map[string]int64{"max-tentative": c.quotas.Tentative, "max-blocking": c.quotas.Blocking} {
+		if n < 0 {
+			wrong = errors.Join(wrong, fmt.Errorf("--%s %d: want more than 0; 0 is the default", flag, n))
+		}
+	}
+	return wrong
+}
+
+type auditConfig struct {
+	interval time.Duration // 0: no audits
+	rate     int           // rows a second
+}
+
+func (c *auditConfig) flags(f *pflag.FlagSet) {
+	f.DurationVar(&c.interval, "audit-interval", time.Hour, "pause between two comparisons with the other deployments (as verify does, without repairs); 0 for none")
+	f.IntVar(&c.rate, "audit-rate", 1000, "rows a second that such a comparison reads")
+}
+
+func (c *auditConfig) check() error {
+	if c.interval < 0 {
+		return fmt.Errorf("--audit-interval %s: want more than 0s, or 0 for no audits", c.interval)
+	}
+	if c.rate <= 0 {
+		return fmt.Errorf("--audit-rate %d: want at least 1; --audit-interval 0 turns audits off", c.rate)
+	}
+	return nil
+}
+
+func (c *deploymentConfig) check() error {
+	var address error
+	if c.advertise != "" {
+		if err := schema.CheckAddress(c.advertise); err != nil {
+			address = fmt.Errorf("--advertise: %w", err)
+		}
+	} else if c.server.everywhere() {
+		address = fmt.Errorf("--listen %s is no address at which other deployments reach this one: give --advertise host:port", c.server.listen)
+	}
+	return errors.Join(address, c.database.check(), c.server.check(), c.share.check(), c.audit.check(), c.store.check())
+}
+
+// NewServe returns the command serve.
+func NewServe() *cobra.Command {
+	var cfg deploymentConfig
+	var deployment string
+	cmd := &cobra.Command{
+		Use:   "serve",
+		Short: "Run the db-controller of one deployment",
+		Example: `  db-controller serve --deployment iam.example.com/us-west2 --postgres postgres://…/iam \
+    --registry registry:7000 --certs /etc/db-controller --listen :7001 --advertise iam-us-west2:7001 --migrate`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := cli.RequireFlags(cmd, "deployment", "postgres", "registry", "certs", "listen"); err != nil {
+				return err
+			}
+			log, err := cli.NewLogger(cmd)
+			if err != nil {
+				return err
+			}
+			defer func() { _ = log.Sync() }()
+			if cfg.id, err = schema.ParseDeploymentID(deployment); err != nil {
+				return cli.Usage("--deployment: %w", err)
+			}
+			if err := cfg.check(); err != nil {
+				return cli.Usage("%w", err)
+			}
+			return runDeployment(cmd.Context(), cfg, log)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&deployment, "deployment", "", "service/region")
+	f.StringVar(&cfg.registry, "registry", "", "host:port of the registry; several servers are separated by commas")
+	f.StringVar(&cfg.advertise, "advertise", "", "host:port under which other deployments reach it (default: the address it listens at)")
+	f.StringVar(&cfg.authorizer, "authorizer", "", "host:port of an authorization service (dbcontroller.authorization.v1) that is asked beside the grants of the environment (default: none)")
+	f.StringVar(&cfg.authorizerIs, "authorizer-identity", "user/authorizer", "identity in the certificate of the authorization service")
+	cfg.server.flags(f)
+	cfg.database.flags(f, "the deployment's own", "the database answers, the deployment is registered and its version is known")
+	f.Int32Var(&cfg.database.connections, "connections", 20, "connections to the database; at least 4")
+	cfg.share.flags(f)
+	cfg.store.flags(f)
+	cfg.audit.flags(f)
+	return cmd
+}

@@ -1,0 +1,128 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/spf13/pflag"
+	"go.uber.org/zap"
+
+	"github.com/db-controller/db-controller/internal/postgres"
+)
+
+// errInterrupted says that the context ended while a process waited to become ready.
+var errInterrupted = errors.New("interrupted during the start")
+
+// startWait bounds the waiting at the start of a process. It logs at once what the process waits for, and again every few
+// seconds; after the timeout the start fails with the same reasons, so that a supervisor can see them and start the process
+// again.
+type startWait struct {
+	timeout       time.Duration // --start-timeout
+	began, logged time.Time
+	log           *zap.Logger
+}
+
+func newStartWait(timeout time.Duration, log *zap.Logger) *startWait {
+	return &startWait{timeout: timeout, began: time.Now(), log: log}
+}
+
+func startTimeoutFlag(f *pflag.FlagSet, to *time.Duration, until string) {
+	f.DurationVar(to, "start-timeout", 2*time.Minute, "how long to wait until "+until+"; after it the process exits with the reason")
+}
+
+// pause waits before another attempt. It returns errInterrupted when ctx ends, and an error with the reasons after the timeout.
+func (w *startWait) pause(ctx context.Context, pause time.Duration, reasons ...string) error {
+	switch {
+	case time.Since(w.began) > w.timeout:
+		return fmt.Errorf("not ready after %s (--start-timeout): %s", w.timeout, strings.Join(reasons, "; "))
+	case time.Since(w.logged) > 5*time.Second:
+		w.logged = time.Now()
+		w.log.Info("waiting to be ready", zap.Strings("for", reasons), zap.Duration("gives_up_in", (w.timeout-time.Since(w.began)).Round(time.Second)))
+	}
+	select {
+	case <-ctx.Done():
+		return errInterrupted
+	case <-time.After(pause):
+		return nil
+	}
+}
+
+// database calls use, which works with the database, and repeats it while the database is unavailable.
+func (w *startWait) database(ctx context.Context, dsn string, use func() error) error {
+	for {
+		err := reach(ctx, dsn)
+		if err == nil {
+			began := time.Now()
+			err = use()
+			w.began = w.began.Add(time.Since(began)) // the timeout excludes migrations
+		}
+		if err == nil || !postgres.Unavailable(err) || refused(err) {
+			return err
+		}
+		if stop := w.pause(ctx, 500*time.Millisecond, "postgres: "+err.Error()); stop != nil {
+			return stop
+		}
+	}
+}
+
+// reach connects once.
+func reach(ctx context.Context, dsn string) error {
+	if _, err := pgx.ParseConfig(dsn); err != nil {
+		return errors.New("--postgres: not a PostgreSQL connection string") // the parser's error contains the password
+	}
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, dsn)
+	if err != nil {
+		return fmt.Errorf("connect to PostgreSQL: %w", err)
+	}
+	return conn.Close(ctx)
+}
+
+// refused reports whether the server rejects the user or has no such database, which waiting does not change.
+func refused(err error) bool {
+	var pg *pgconn.PgError
+	return errors.As(err, &pg) && (strings.HasPrefix(pg.Code, "28") || pg.Code == "3D000")
+}
+
+// checks waits until all checks pass for the first time. problem returns a further reason, or nothing.
+func (w *startWait) checks(ctx context.Context, checks []check, problem func() string) error {
+	w.logged = time.Now() // no log line about a start that takes its usual time
+	for {
+		var reasons []string
+		for _, c := range checks {
+			if err := c.run(ctx); err != nil {
+				reasons = append(reasons, c.name+": "+err.Error())
+			}
+		}
+		if len(reasons) == 0 || ctx.Err() != nil {
+			return nil
+		}
+		if p := problem(); p != "" {
+			reasons = append(reasons, p)
+		}
+		if err := w.pause(ctx, 100*time.Millisecond, reasons...); err != nil {
+			if errors.Is(err, errInterrupted) {
+				return nil
+			}
+			return err
+		}
+	}
+}
+
+// takesWrites returns an error while the database is read-only.
+func takesWrites(pool postgres.Pool) func(context.Context) error {
+	return func(ctx context.Context) error {
+		var readOnly bool
+		err := pool.QueryRow(ctx, `SELECT pg_is_in_recovery() OR current_setting('transaction_read_only')::boolean`).Scan(&readOnly)
+		if err == nil && readOnly {
+			err = errors.New("the database is read-only")
+		}
+		return err
+	}
+}

@@ -1,0 +1,276 @@
+// Package tables has the commands for users' own tables: scan, attach and detach.
+package tables
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/spf13/cobra"
+
+	"github.com/db-controller/db-controller/cmd/db-controller/cli"
+	"github.com/db-controller/db-controller/cmd/db-controller/operate"
+	"github.com/db-controller/db-controller/internal/attach"
+	"github.com/db-controller/db-controller/schema"
+)
+
+// attachFlags name tables in the database of a deployment.
+type attachFlags struct {
+	dsn            string
+	plaintext      bool
+	kinds          []string
+	dryRun, status bool
+	readAgain      bool
+	version        string
+}
+
+func (f *attachFlags) add(cmd *cobra.Command) {
+	cli.SecretFlag(cmd.Flags(), &f.dsn, "postgres", "DSN of the deployment's database, as the owner of the tables")
+	cli.PlaintextFlag(cmd.Flags(), &f.plaintext)
+	cmd.Flags().StringSliceVar(&f.kinds, "kind", nil, "only these kinds")
+	cli.OutputFlag(cmd)
+}
+
+// connect opens the database. Statements have no names, which poolers do not know.
+func (f *attachFlags) connect(cmd *cobra.Command) (*pgx.Conn, error) {
+	if err := cli.RequireFlags(cmd, "postgres"); err != nil {
+		return nil, err
+	}
+	if err := cli.CheckDSN(f.dsn, f.plaintext); err != nil {
+		return nil, err
+	}
+	cfg, err := pgx.ParseConfig(f.dsn)
+	if err != nil {
+		return nil, cli.Usage("--postgres: not a PostgreSQL connection string") // the parser's error contains the password
+	}
+	cfg.DefaultQueryExecMode = pgx.QueryExecModeExec
+	return pgx.ConnectConfig(cmd.Context(), cfg)
+}
+
+func (f *attachFlags) wants(kind string) bool {
+	return len(f.kinds) == 0 || slices.Contains(f.kinds, kind)
+}
+
+// NewAttach returns the command attach.
+func NewAttach() *cobra.Command {
+	var f attachFlags
+	cmd := &cobra.Command{
+		Use:   "attach [FILE...] --postgres DSN",
+		Short: "Let the rows of a deployment's tables be resources",
+		Long: `attach checks the tables that FILE declares for the service of the database, and gives each of them triggers that capture changed
+rows. Afterwards the rows are resources, and their columns references. It needs the role that owns the tables, waits for no lock longer
+than 200 ms, and leaves what is there already. --dry-run prints the findings and the statements instead.
+
+Of several versions of the service in FILE it takes the last, or that of --version. --status lists the attached tables, and fails when
+their triggers are not those that attach made.`,
+		Example: `  db-controller attach references.yaml --postgres service=shop --dry-run
+  db-controller attach --status --postgres service=shop`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			switch {
+			case f.status && len(args) > 0:
+				return cli.Usage("--status reads no file")
+			case f.status:
+				return f.list(cmd)
+			case len(args) == 0:
+				return cli.Usage("name the FILE with the declaration, or add --status; usage: %s", cmd.UseLine())
+			}
+			return f.attach(cmd, args)
+		},
+	}
+	f.add(cmd)
+	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "print what would be done, and change nothing")
+	cmd.Flags().BoolVar(&f.status, "status", false, "list the attached tables, their progress and their problems")
+	cmd.Flags().BoolVar(&f.readAgain, "read-again", false, "read all rows again, after statements that no trigger saw")
+	cmd.Flags().StringVar(&f.version, "version", "", "version of the service (default: the last one in FILE)")
+	return cmd
+}
+
+func (f *attachFlags) attach(cmd *cobra.Command, files []string) error {
+	read, err := operate.Valid(files)
+	if err != nil {
+		return err
+	}
+	conn, err := f.connect(cmd)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close(context.Background()) }()
+	deployment, err := attach.Deployment(cmd.Context(), conn)
+	if err != nil {
+		return err
+	}
+	model, err := f.model(read.Services, deployment)
+	if err != nil {
+		return err
+	}
+	plans, err := attach.Prepare(cmd.Context(), conn, model, f.dryRun)
+	if err != nil {
+		return err
+	}
+	plans = slices.DeleteFunc(plans, func(p *attach.Plan) bool { return !f.wants(p.Kind.Kind) })
+	if len(plans) == 0 {
+		return fmt.Errorf("%s declares no such table for %s", model.Descriptor.ServiceVersion, deployment)
+	}
+	return f.carryOut(cmd, conn, plans)
+}
+
+// model compiles the version of the deployment's service to attach.
+func (f *attachFlags) model(services []*schema.Descriptor, deployment schema.DeploymentID) (*schema.Model, error) {
+	var last *schema.Descriptor
+	for _, d := range services {
+		if d.Service == deployment.Service && (f.version == "" || d.Version == f.version) {
+			last = d
+		}
+	}
+	if last == nil {
+		return nil, cli.Usage("the file does not describe %s %s, to which the database belongs", deployment.Service, f.version)
+	}
+	return schema.NewModel(last.ServiceVersion, services)
+}
+
+// attachment is the result for one kind, for programs.
+type attachment struct {
+	Kind       string           `json:"kind"`
+	Table      string           `json:"table"`
+	State      string           `json:"state"`
+	Findings   []attach.Finding `json:"findings,omitempty"`
+	Statements []string         `json:"statements,omitempty"`
+}
+
+// carryOut attaches all tables, or none when one of them is refused.
+func (f *attachFlags) carryOut(cmd *cobra.Command, conn *pgx.Conn, plans []*attach.Plan) error {
+	out := cli.PrinterOf(cmd)
+	results, refused := []*attachment{}, 0
+	for _, p := range plans {
+		a := &attachment{Kind: p.Kind.Kind, Table: p.Table.String(), State: "planned", Findings: p.Findings, Statements: p.Statements}
+		if p.Refused() {
+			a.State = "refused"
+			refused++
+		}
+		printFindings(out, p)
+		results = append(results, a)
+	}
+	if refused > 0 {
+		return errors.Join(out.Document(results), fmt.Errorf("%d tables cannot be attached; nothing is changed", refused))
+	}
+	for i, p := range plans {
+		var err error
+		if results[i].State, err = f.apply(cmd, conn, out, p); err != nil {
+			return errors.Join(out.Document(results), fmt.Errorf("attach %s: %w", p.Kind, err))
+		}
+	}
+	return out.Document(results)
+}
+
+func printFindings(out cli.Printer, p *attach.Plan) {
+	for _, finding := range p.Findings {
+		mark := " "
+		if finding.Refuses {
+			mark = "!"
+		}
+		out.Line("%s %s: %s", mark, p.Kind.Kind, finding.Text)
+		if finding.SQL != "" {
+			out.Line("      %s", finding.SQL)
+		}
+	}
+}
+
+func (f *attachFlags) apply(cmd *cobra.Command, conn *pgx.Conn, out cli.Printer, p *attach.Plan) (state string, err error) {
+	switch {
+	case len(p.Statements) == 0 && f.readAgain && !f.dryRun:
+		out.Line("%s is attached to %s already: the controller reads its rows again", p.Kind.Kind, p.Table)
+		return "attached", attach.ReadAgain(cmd.Context(), conn, p)
+	case len(p.Statements) == 0:
+		out.Line("%s is attached to %s already", p.Kind.Kind, p.Table)
+		return "attached", nil
+	case f.dryRun:
+		out.Line("-- %s, table %s\n%s;", p.Kind.Kind, p.Table, strings.Join(p.Statements, ";\n"))
+		return "planned", nil
+	}
+	if err := attach.Apply(cmd.Context(), conn, p, waits(cmd, p.Table)); err != nil {
+		return "failed", err
+	}
+	out.Line("attached %s to %s: the controller reads its rows now", p.Kind.Kind, p.Table)
+	return "attached", nil
+}
+
+// waits tells that a lock is not to be had.
+func waits(cmd *cobra.Command, table schema.TableName) func(error) {
+	return func(error) { cmd.PrintErrf("%s is locked by another transaction; trying again\n", table) }
+}
+
+// NewDetach returns the command detach.
+func NewDetach() *cobra.Command {
+	var f attachFlags
+	cmd := &cobra.Command{
+		Use:   "detach --postgres DSN",
+		Short: "Take the triggers of attached tables away",
+		Long: `detach drops the triggers and functions that attach made, and nothing else: the schema is what it was before. The controller then gives up
+what the rows refer to. What refers to the rows is not kept true any more.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return f.detach(cmd) },
+	}
+	f.add(cmd)
+	return cmd
+}
+
+func (f *attachFlags) detach(cmd *cobra.Command) error {
+	conn, err := f.connect(cmd)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close(context.Background()) }()
+	all, err := attach.All(cmd.Context(), conn)
+	if err != nil {
+		return err
+	}
+	out, results := cli.PrinterOf(cmd), []attachment{}
+	for _, a := range all {
+		if !a.Ready || !f.wants(a.Kind) {
+			continue
+		}
+		if err := attach.Detach(cmd.Context(), conn, a, waits(cmd, a.Definition.Table)); err != nil {
+			return errors.Join(out.Document(results), fmt.Errorf("detach %s: %w", a.Kind, err))
+		}
+		out.Line("detached %s from %s", a.Kind, a.Definition.Table)
+		results = append(results, attachment{Kind: a.Kind, Table: a.Definition.Table.String(), State: "detached"})
+	}
+	if len(results) == 0 {
+		out.Line("nothing to do: no such table is attached")
+	}
+	return out.Document(results)
+}
+
+func (f *attachFlags) list(cmd *cobra.Command) error {
+	conn, err := f.connect(cmd)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close(context.Background()) }()
+	all, err := attach.All(cmd.Context(), conn)
+	if err != nil {
+		return err
+	}
+	all = slices.DeleteFunc(all, func(a *attach.Attached) bool { return !f.wants(a.Kind) })
+	out, drifted := cli.PrinterOf(cmd), 0
+	for _, a := range all {
+		out.Line("%s  %s  %s; %d changed rows wait, %d failed, %d refer to missing targets", a.Kind, a.Definition.Table, a.State(), a.Waiting, a.Failed, a.Missing)
+		if a.Problem != nil {
+			out.Line("      %s", *a.Problem)
+		}
+		for _, d := range a.Drift {
+			drifted++
+			out.Line("    ! %s", d)
+		}
+	}
+	if len(all) == 0 {
+		out.Line("no such table is attached")
+	}
+	if err := out.Document(all); err != nil || drifted == 0 {
+		return err
+	}
+	return fmt.Errorf("%d differences from what attach made: attach again", drifted)
+}

@@ -1,0 +1,263 @@
+package dbctest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/db-controller/db-controller/client"
+	"github.com/db-controller/db-controller/cmd/db-controller/playground"
+	"github.com/db-controller/db-controller/cmd/db-controller/serve"
+	"github.com/db-controller/db-controller/internal/identity"
+	"github.com/db-controller/db-controller/schema"
+	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
+	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
+	"github.com/db-controller/db-controller/schema/wire"
+)
+
+// Config of an Installation.
+type Config struct {
+	// Services has YAML documents: services with their kinds, regions, deployments, and rights.
+	Services string
+	// Postgres is the connection string of a server, as a user who may create databases and roles. Default: that of the environment
+	// variable DBCONTROLLER_TEST_DSN; without it a server that the tests of this process share is started from the binaries, or the
+	// container engine, of this machine.
+	Postgres string
+	// Args are further flags of each deployment's process, such as --tentative-ttl=1s.
+	Args []string
+}
+
+// Installation is a registry with its deployments. It ends with its test.
+type Installation struct {
+	// Client calls the deployments as an operator.
+	Client *client.Client
+
+	t           testing.TB
+	dir         string
+	authority   *playground.Authority
+	server      *server
+	registry    *process
+	deployments map[schema.DeploymentID]*deployment
+}
+
+// deployment is a process with the lines to it and to its database.
+type deployment struct {
+	*process
+	dsn          string // with all rights
+	calls, store *line
+}
+
+// readyTimeout bounds the start of an installation.
+const readyTimeout = 2 * time.Minute
+
+// New starts an installation, and waits until its deployments run their versions. It fails the test when one does not start.
+func New(t testing.TB, cfg Config) *Installation {
+	t.Helper()
+	in, err := newInstallation(t, cfg)
+	if err != nil {
+		t.Fatalf("dbctest: %v%s", err, in.logs())
+	}
+	return in
+}
+
+// logs are the warnings of all processes, for the message of a failure.
+func (in *Installation) logs() (text string) {
+	if in == nil {
+		return ""
+	}
+	if in.registry != nil {
+		text = "\nthe registry:\n" + in.registry.output()
+	}
+	for id, d := range in.deployments {
+		text += fmt.Sprintf("\n%s:\n%s", id, d.output())
+	}
+	return text
+}
+
+func newInstallation(t testing.TB, cfg Config) (*Installation, error) {
+	files, err := schema.ParseFile("services", strings.NewReader(cfg.Services))
+	if err != nil {
+		return nil, err
+	}
+	in := &Installation{t: t, dir: t.TempDir(), deployments: map[schema.DeploymentID]*deployment{}}
+	if in.authority, err = playground.NewAuthority(); err != nil {
+		return nil, err
+	}
+	if in.server, err = serverOf(t.Context(), cfg.Postgres); err != nil {
+		return in, err
+	}
+	if err := in.startRegistry(files); err != nil {
+		return in, err
+	}
+	for _, d := range files.Deployments {
+		if err := in.describe(d.DeploymentID, cfg.Args); err != nil {
+			return in, err
+		}
+	}
+	return in, in.ready()
+}
+
+// startRegistry starts the registry, and applies the documents.
+func (in *Installation) startRegistry(files *schema.File) error {
+	dsn, err := in.database(emptyTemplate)
+	if err != nil {
+		return err
+	}
+	certs := in.Certs("registry")
+	address, err := freeAddress()
+	if err != nil {
+		return err
+	}
+	in.registry = newProcess(serve.NewRegistry, "--postgres", dsn, "--postgres-plaintext", "--certs", certs, "--listen", address, "--migrate")
+	in.t.Cleanup(in.registry.end)
+	in.registry.start()
+	if in.Client, err = client.New(client.File{Registry: address, Certs: in.Certs("operator/dbctest")}, ""); err != nil {
+		return err
+	}
+	in.t.Cleanup(in.Client.Close)
+	env := wire.EnvironmentProto(&schema.Environment{Regions: files.Regions, Services: files.Services, Deployments: files.Deployments, Rights: files.Rights})
+	return in.eventually(func(ctx context.Context) error {
+		_, err := in.Client.Registry.Apply(ctx, &registryv1.ApplyRequest{
+			Regions: env.GetRegions(), Services: env.GetServices(), Deployments: env.GetDeployments(), Rights: env.GetRights(),
+		})
+		return errors.Join(err, in.registry.problem())
+	})
+}
+
+// describe makes the database, the certificate and the lines of a deployment, and starts its process.
+func (in *Installation) describe(id schema.DeploymentID, args []string) error {
+	dsn, err := in.database(deploymentTemplate)
+	if err != nil {
+		return err
+	}
+	d := &deployment{dsn: dsn}
+	serving, err := d.throughLine(dsn)
+	if err != nil {
+		return err
+	}
+	address, err := freeAddress()
+	if err != nil {
+		return err
+	}
+	if d.calls, err = newLine(address); err != nil {
+		return err
+	}
+	in.t.Cleanup(d.calls.close)
+	in.t.Cleanup(d.store.close)
+	d.process = newProcess(serve.NewServe, append([]string{
+		"--deployment", id.String(), "--postgres", serving, "--postgres-plaintext", "--registry", in.registry.flag("--listen"),
+		"--certs", in.Certs("deployment/" + id.String()), "--listen", address, "--advertise", d.calls.address(),
+		"--connections", "8", "--stop-timeout", "100ms",
+	}, args...)...)
+	in.t.Cleanup(d.end)
+	in.deployments[id] = d
+	d.start()
+	return nil
+}
+
+// ready waits until each deployment runs its version, knows all others, and takes part in the work.
+func (in *Installation) ready() error {
+	return in.eventually(func(ctx context.Context) error {
+		if err := in.registered(ctx); err != nil { // before the client reads the environment, which it keeps
+			return err
+		}
+		for id, d := range in.deployments {
+			if err := d.problem(); err != nil {
+				return fmt.Errorf("%s: %w", id, err)
+			}
+			status, err := in.status(ctx, id)
+			if err != nil {
+				return fmt.Errorf("%s: %w", id, err)
+			}
+			if len(status.GetProcesses()) == 0 || status.GetVersion() == "" {
+				return fmt.Errorf("%s has not joined yet", id)
+			}
+		}
+		return nil
+	})
+}
+
+// registered fails while the registry lacks the address of a deployment.
+func (in *Installation) registered(ctx context.Context) error {
+	answer, err := in.Client.Registry.GetEnvironment(ctx, &registryv1.GetEnvironmentRequest{})
+	if err != nil {
+		return err
+	}
+	for _, d := range wire.Environment(answer.GetEnvironment()).Deployments {
+		if d.Address == "" {
+			return fmt.Errorf("%s has not registered yet", d.DeploymentID)
+		}
+	}
+	return nil
+}
+
+func (in *Installation) status(ctx context.Context, id schema.DeploymentID) (*adminv1.StatusResponse, error) {
+	admin, err := in.Client.Admin(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	return admin.Status(ctx, &adminv1.StatusRequest{})
+}
+
+// Certs makes a certificate, and returns its folder. The identity is one of operator/NAME, user/NAME and application/SERVICE/NAME.
+func (in *Installation) Certs(of string) (folder string) {
+	in.t.Helper()
+	folder = filepath.Join(in.dir, strings.ReplaceAll(of, "/", "_"))
+	id, err := identity.ParsePath("/" + of)
+	if err == nil {
+		err = in.authority.Issue(folder, id)
+	}
+	if err != nil {
+		in.t.Fatalf("dbctest: %v", err)
+	}
+	return folder
+}
+
+// DSN returns the connection string of a deployment's database, with all rights.
+func (in *Installation) DSN(deployment string) string {
+	in.t.Helper()
+	return in.deployment(deployment).dsn
+}
+
+// ApplicationDSN returns the connection string of a deployment's database, with the rights of an application that writes in its own
+// transactions. Grant rights on tables of its own to ApplicationRole.
+func (in *Installation) ApplicationDSN(deployment string) string {
+	in.t.Helper()
+	return withRole(in.deployment(deployment).dsn, ApplicationRole)
+}
+
+func (in *Installation) deployment(name string) *deployment {
+	in.t.Helper()
+	id, err := schema.ParseDeploymentID(name)
+	if err != nil {
+		in.t.Fatalf("dbctest: %v", err)
+	}
+	d := in.deployments[id]
+	if d == nil {
+		in.t.Fatalf("dbctest: there is no deployment %s", name)
+	}
+	return d
+}
+
+// eventually repeats a call until it succeeds, or the time for a start has passed.
+func (in *Installation) eventually(call func(ctx context.Context) error) error {
+	ctx, cancel := context.WithTimeout(in.t.Context(), readyTimeout)
+	defer cancel()
+	for {
+		try, cancel := context.WithTimeout(ctx, 5*time.Second)
+		err := call(try)
+		cancel()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %w", ctx.Err(), err)
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}

@@ -1,0 +1,103 @@
+package dbctest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Cut ends all connections to a deployment, and lets no new one in, until Heal. Its process goes on, and calls others.
+func (in *Installation) Cut(deployment string) {
+	in.t.Helper()
+	in.deployment(deployment).calls.cut(true)
+}
+
+// Heal ends a Cut.
+func (in *Installation) Heal(deployment string) {
+	in.t.Helper()
+	in.deployment(deployment).calls.cut(false)
+}
+
+// Crash ends the process of a deployment without a last word: its connections are gone, in the middle of whatever it does, and it
+// writes nothing any more.
+func (in *Installation) Crash(deployment string) {
+	in.t.Helper()
+	d := in.deployment(deployment)
+	d.store.cut(true)
+	d.calls.cut(true)
+	d.end()
+	d.store.cut(false)
+}
+
+// Start starts the process of a deployment again after a Crash, and waits until it takes part in the work.
+func (in *Installation) Start(deployment string) {
+	in.t.Helper()
+	d := in.deployment(deployment)
+	d.calls.cut(false)
+	d.start()
+	if err := in.ready(); err != nil {
+		in.t.Fatalf("dbctest: %v", err)
+	}
+}
+
+// expireSQL makes the limits of undecided references, and of the leases of processes, pass.
+const expireSQL = `
+WITH members AS (UPDATE dbcontroller.member SET expires_at = clock_timestamp())
+UPDATE dbcontroller.blockade SET expires_at = clock_timestamp() WHERE expires_at IS NOT NULL`
+
+// Expire makes the time limits at a deployment pass now: those of undecided references, and of the leases of processes that do not renew
+// them.
+func (in *Installation) Expire(deployment string) {
+	in.t.Helper()
+	if err := execute(in.t.Context(), in.deployment(deployment).dsn, expireSQL); err != nil {
+		in.t.Fatalf("dbctest: %v", err)
+	}
+}
+
+// outstandingSQL counts the outstanding work: undecided references, work, deletions to act upon, resources in DELETING.
+const outstandingSQL = `
+SELECT (SELECT count(*) FROM dbcontroller.blockade WHERE expires_at IS NOT NULL) + (SELECT count(*) FROM dbcontroller.work)
+    + (SELECT count(*) FROM dbcontroller.notice)`
+
+// Settle waits until no deployment has anything left to do: references are decided, deletions are carried out everywhere. It fails the
+// test when ctx ends first; without a deadline after a minute.
+func (in *Installation) Settle(ctx context.Context) {
+	in.t.Helper()
+	if _, bounded := ctx.Deadline(); !bounded {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, time.Minute)
+		defer cancel()
+	}
+	for {
+		err := in.settled(ctx)
+		if err == nil {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			in.t.Fatalf("dbctest: %v", err)
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+func (in *Installation) settled(ctx context.Context) error {
+	for id, d := range in.deployments {
+		conn, err := pgx.Connect(ctx, d.dsn)
+		if err != nil {
+			return err
+		}
+		var left int64
+		err = errors.Join(conn.QueryRow(ctx, outstandingSQL).Scan(&left), conn.Close(ctx))
+		if err == nil && left > 0 {
+			err = fmt.Errorf("%s has %d pieces of work left", id, left)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

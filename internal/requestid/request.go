@@ -1,0 +1,93 @@
+// Package requestid names each call of a server by a request id, which is in the answer, in the details of an error, in the log, in the
+// calls to other deployments that follow from it, and in the record of removals.
+package requestid
+
+import (
+	"context"
+
+	"github.com/google/uuid"
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+)
+
+// Header has the request id, a UUID: in a call when the caller has one, and in each answer.
+const Header = "x-request-id"
+
+type idKey struct{}
+
+// ID returns the request id of a call; zero outside of one.
+func ID(ctx context.Context) uuid.UUID {
+	id, _ := ctx.Value(idKey{}).(uuid.UUID)
+	return id
+}
+
+// WithID returns a context of the call with this id.
+func WithID(ctx context.Context, id uuid.UUID) context.Context {
+	return context.WithValue(ctx, idKey{}, id)
+}
+
+// Field returns the field of log lines with the request id; none outside of a call.
+func Field(ctx context.Context) zap.Field {
+	if id := ID(ctx); id != uuid.Nil {
+		return zap.Stringer("request_id", id)
+	}
+	return zap.Skip()
+}
+
+// Unary gives each call an id, and names it in the answer and in the error. log is for errors that say nothing to the caller.
+func Unary(log *zap.Logger) grpc.UnaryServerInterceptor {
+	return func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+		ctx = WithID(ctx, idOf(ctx, req))
+		_ = grpc.SetHeader(ctx, metadata.Pairs(Header, ID(ctx).String())) // an error: the call has no header, or has ended
+		out, err := handler(ctx, req)
+		return out, told(ctx, log, err)
+	}
+}
+
+// Stream is Unary for streams.
+func Stream(log *zap.Logger) grpc.StreamServerInterceptor {
+	return func(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+		ctx := WithID(ss.Context(), idOf(ss.Context(), nil))
+		_ = ss.SetHeader(metadata.Pairs(Header, ID(ctx).String()))
+		return told(ctx, log, handler(srv, &stream{ss, ctx}))
+	}
+}
+
+type stream struct {
+	grpc.ServerStream
+	ctx context.Context //nolint:containedctx // a stream is its context
+}
+
+func (s *stream) Context() context.Context { return s.ctx }
+
+// idOf returns the id that a write has in its message, or else that of the header, or else a new one. Other texts than UUIDs do not
+// count: they would be copied into logs and records.
+func idOf(ctx context.Context, req any) uuid.UUID {
+	given := metadata.ValueFromIncomingContext(ctx, Header)
+	if r, ok := req.(interface{ GetRequestId() string }); ok && r.GetRequestId() != "" {
+		given = []string{r.GetRequestId()}
+	}
+	if len(given) > 0 {
+		if id, err := uuid.Parse(given[0]); err == nil && id != uuid.Nil {
+			return id
+		}
+	}
+	return uuid.New()
+}
+
+// ToPeer and StreamToPeer pass the id on with the calls that follow from a call.
+func ToPeer(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	return invoke(outgoing(ctx), method, req, reply, cc, opts...)
+}
+
+func StreamToPeer(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	return open(outgoing(ctx), desc, cc, method, opts...)
+}
+
+func outgoing(ctx context.Context) context.Context {
+	if id := ID(ctx); id != uuid.Nil {
+		return metadata.AppendToOutgoingContext(ctx, Header, id.String())
+	}
+	return ctx
+}

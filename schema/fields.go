@@ -1,0 +1,279 @@
+package schema
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
+	"golang.org/x/text/language"
+	"golang.org/x/text/message"
+)
+
+// Field is a rule for one field of a kind's bodies.
+type Field struct {
+	Path string
+	// Default is the value that a write stores when the field is absent or null, as JSON decodes it; nil: none.
+	Default any
+	// Required: a write without a value fails.
+	Required bool
+	// Immutable: a write that changes or removes a stored value fails.
+	Immutable bool
+	Pos       Pos
+}
+
+// Limits of the rules of a kind.
+const (
+	maxDefaultBytes = 64 << 10
+	maxSchemaBytes  = 256 << 10
+	// maxSchemaProblems is the number of places in a body that one error names.
+	maxSchemaProblems = 10
+)
+
+// checkFields checks the rules for fields and the JSON Schema of a kind.
+func checkFields(ps *Problems, k *Kind) {
+	if k.Table != (TableName{}) && (len(k.Fields) > 0 || k.Schema != nil) {
+		ps.add(k.Pos, "remove fields and schema, and constrain the columns of the table", "kind %s is a table: its resources have no bodies", k.Name)
+	}
+	paths := map[string]bool{}
+	for i := range k.Fields {
+		f := &k.Fields[i]
+		if paths[f.Path] {
+			ps.add(f.Pos, "write one rule for a field", "field %s is listed twice", f.Path)
+		}
+		paths[f.Path] = true
+		checkField(ps, k, f)
+	}
+	if k.Schema == nil {
+		return
+	}
+	if _, err := compileSchema(k.Schema); err != nil {
+		ps.add(k.Pos, "correct the JSON Schema", "schema of %s: %v", k.Name, err)
+	}
+}
+
+func checkField(ps *Problems, k *Kind, f *Field) {
+	path, err := ParsePath(f.Path)
+	if err != nil {
+		ps.add(f.Pos, "", "%v", err)
+		return
+	}
+	if slices.Contains(path.segments, "*") {
+		ps.add(f.Pos, "describe elements in the kind's schema", "field %s can have many values", f.Path)
+	}
+	if f.Required && f.Default != nil {
+		ps.add(f.Pos, "remove one of them", "field %s has a default, so that it is never absent, and is required", f.Path)
+	}
+	if f.Default == nil && !f.Required && !f.Immutable {
+		ps.add(f.Pos, "add default, required or immutable", "field %s has no rule", f.Path)
+	}
+	if text, err := json.Marshal(f.Default); err != nil || len(text) > maxDefaultBytes {
+		ps.add(f.Pos, "shorten it", "the default of %s has more than %d bytes as JSON", f.Path, maxDefaultBytes)
+	}
+	checkUnsetField(ps, k, f, path)
+}
+
+// checkUnsetField refuses a rule that a deletion would break: it removes the values of references that unset.
+func checkUnsetField(ps *Problems, k *Kind, f *Field, path Path) {
+	for _, r := range k.References {
+		unset, err := ParsePath(r.Path)
+		if err != nil || !r.Behaviour.Unsets() || !isPrefix(path.segments, unset.segments) {
+			continue
+		}
+		same := len(path.segments) == len(unset.segments)
+		if f.Immutable || f.Required && same {
+			ps.add(f.Pos, "use BLOCK or CASCADE_DELETE, or remove the rule", "a deletion removes the value of %s (%s), and field %s is required or immutable", r.Path, r.Behaviour, f.Path)
+		}
+	}
+}
+
+func isPrefix(prefix, of []string) bool {
+	return len(prefix) <= len(of) && slices.Equal(prefix, of[:len(prefix)])
+}
+
+// noLoader keeps a schema from reading files or other servers.
+type noLoader struct{}
+
+func (noLoader) Load(url string) (any, error) {
+	return nil, fmt.Errorf("%s: a schema can refer only to parts of itself", url)
+}
+
+// compileSchema compiles a JSON Schema: draft 2020-12 unless it says another one; formats are checked.
+func compileSchema(doc map[string]any) (*jsonschema.Schema, error) {
+	text, err := json.Marshal(doc)
+	if err != nil {
+		return nil, err
+	}
+	if len(text) > maxSchemaBytes {
+		return nil, fmt.Errorf("%d bytes as JSON, at most %d are allowed", len(text), maxSchemaBytes)
+	}
+	plain, err := jsonschema.UnmarshalJSON(bytes.NewReader(text))
+	if err != nil {
+		return nil, err
+	}
+	const url = "kind:body"
+	c := jsonschema.NewCompiler()
+	c.UseLoader(noLoader{})
+	c.AssertFormat()
+	if err := c.AddResource(url, plain); err != nil {
+		return nil, shortSchemaError(err)
+	}
+	compiled, err := c.Compile(url)
+	return compiled, shortSchemaError(err)
+}
+
+// shortSchemaError replaces the error of a schema that is none, which repeats the meta-schema, by its problems.
+func shortSchemaError(err error) error {
+	var invalid *jsonschema.ValidationError
+	if errors.As(err, &invalid) {
+		return errors.New(schemaProblems(invalid))
+	}
+	return err
+}
+
+type fieldModel struct {
+	Field
+	path   Path
+	refers bool // its value is the name of a resource: an empty string is no value
+}
+
+// compileFields expects a kind that passed checkFields.
+func compileFields(k *Kind) (fields []fieldModel) {
+	for _, f := range k.Fields {
+		path, _ := ParsePath(f.Path)
+		refers := slices.ContainsFunc(k.References, func(r Reference) bool { return r.Path == f.Path })
+		fields = append(fields, fieldModel{Field: f, path: path, refers: refers})
+	}
+	return fields
+}
+
+// Complete returns a body with the defaults of absent fields. The given body stays unchanged.
+func (k *KindModel) Complete(body map[string]any) (map[string]any, error) {
+	for _, f := range k.fields {
+		if f.Default == nil || f.value(body) != nil {
+			continue
+		}
+		var err error
+		if body, err = withField(body, f.path.segments, asJSON(f.Default)); err != nil {
+			return nil, err
+		}
+	}
+	return body, nil
+}
+
+// value returns the value of the field; nil for none.
+func (f *fieldModel) value(body map[string]any) any {
+	var v any = body
+	for _, segment := range f.path.segments {
+		in, _ := v.(map[string]any)
+		v = in[segment]
+	}
+	if text, ok := v.(string); ok && f.refers && text == "" {
+		return nil
+	}
+	return v
+}
+
+// withField returns a copy of a message with a value at a path. It shares everything beside the path.
+func withField(in map[string]any, path []string, value any) (map[string]any, error) {
+	out := maps.Clone(in)
+	if out == nil {
+		out = map[string]any{}
+	}
+	if len(path) == 1 {
+		out[path[0]] = value
+		return out, nil
+	}
+	below, ok := out[path[0]].(map[string]any)
+	if !ok && out[path[0]] != nil {
+		return nil, Under(path[0], FieldErrorf("want a message, got %s", shapeOf(out[path[0]])))
+	}
+	child, err := withField(below, path[1:], value)
+	if err != nil {
+		return nil, Under(path[0], err)
+	}
+	out[path[0]] = child
+	return out, nil
+}
+
+// CheckBody checks a body, as JSON, by the kind's rules: fields that are required, those that may not change from the stored body
+// (nil: none), and the kind's JSON Schema.
+func (k *KindModel) CheckBody(body []byte, stored map[string]any) error {
+	if len(k.fields) == 0 && k.schema == nil {
+		return nil
+	}
+	decoded, err := jsonschema.UnmarshalJSON(bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	in, _ := decoded.(map[string]any)
+	for _, f := range k.fields {
+		is, was := f.value(in), f.value(stored)
+		switch {
+		case f.Required && is == nil:
+			return fmt.Errorf("field %s: is required", f.Path)
+		case f.Immutable && was != nil && !reflect.DeepEqual(asJSON(is), asJSON(was)):
+			return fmt.Errorf("field %s: is immutable: it is %s", f.Path, clip(jsonText(was)))
+		}
+	}
+	if k.schema == nil {
+		return nil
+	}
+	var invalid *jsonschema.ValidationError
+	if err := k.schema.Validate(decoded); errors.As(err, &invalid) {
+		return errors.New(schemaProblems(invalid))
+	} else if err != nil {
+		return err
+	}
+	return nil
+}
+
+// asJSON returns a value as JSON decodes it into any, so that equal values are deeply equal.
+func asJSON(v any) (out any) {
+	if text, err := json.Marshal(v); err == nil {
+		_ = json.Unmarshal(text, &out)
+	}
+	return out
+}
+
+func jsonText(v any) string {
+	text, _ := json.Marshal(v)
+	return string(text)
+}
+
+var english = message.NewPrinter(language.English)
+
+// schemaProblems lists the places at which a body does not fit a schema.
+func schemaProblems(e *jsonschema.ValidationError) string {
+	var found []string
+	var leaves func(e *jsonschema.ValidationError)
+	leaves = func(e *jsonschema.ValidationError) {
+		if len(e.Causes) == 0 && len(found) <= maxSchemaProblems {
+			found = append(found, placeOf(e.InstanceLocation)+clip(e.ErrorKind.LocalizedString(english)))
+		}
+		for _, cause := range e.Causes {
+			leaves(cause)
+		}
+	}
+	leaves(e)
+	if len(found) > maxSchemaProblems {
+		found = append(found[:maxSchemaProblems], "and more")
+	}
+	return strings.Join(found, "; ")
+}
+
+func placeOf(location []string) string {
+	if len(location) == 0 {
+		return "body: "
+	}
+	path := make([]string, len(location))
+	for i, segment := range location {
+		path[i] = clip(segment)
+	}
+	return "field " + strings.Join(path, ".") + ": "
+}

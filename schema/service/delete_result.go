@@ -1,0 +1,49 @@
+package service
+
+import (
+	"time"
+
+	"github.com/db-controller/db-controller/schema/peer"
+	"github.com/db-controller/db-controller/schema/service/outcome"
+)
+
+// DeleteResult is the result of a delete, for metrics.
+type DeleteResult string
+
+// The results of a delete.
+const (
+	DeleteRemoved   DeleteResult = "removed"   // everything was removed at once
+	DeleteGoesOn    DeleteResult = "deleting"  // accepted; other deployments have a part in it
+	DeleteBlocked   DeleteResult = "blocked"   // references block it
+	DeleteProtected DeleteResult = "protected" // block_deletion is set
+	DeleteUndecided DeleteResult = "undecided" // a write was not decided in time
+	DeleteFailed    DeleteResult = "failed"
+)
+
+// DeleteResults are all of them.
+var DeleteResults = []DeleteResult{DeleteRemoved, DeleteGoesOn, DeleteBlocked, DeleteProtected, DeleteUndecided, DeleteFailed}
+
+func deleteResultOf(r peer.DeleteResult, err error) DeleteResult {
+	switch {
+	case err == nil && r.Removed:
+		return DeleteRemoved
+	case err == nil:
+		return DeleteGoesOn
+	}
+	switch outcome.ReasonOf(err) {
+	case "BLOCKED":
+		return DeleteBlocked
+	case "BLOCK_DELETION":
+		return DeleteProtected
+	case "UNDECIDED":
+		return DeleteUndecided
+	}
+	return DeleteFailed
+}
+
+// observe reports a delete that began at a time.
+func (r *resources) observe(began time.Time, result peer.DeleteResult, err error) {
+	if r.deleted != nil {
+		r.deleted(deleteResultOf(result, outcome.Status(r.log, err)), time.Since(began))
+	}
+}

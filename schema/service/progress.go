@@ -1,0 +1,69 @@
+package service
+
+import (
+	"context"
+
+	"github.com/google/uuid"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
+	"github.com/db-controller/db-controller/schema/service/outcome"
+	"github.com/db-controller/db-controller/schema/shadow"
+)
+
+// ListDeletions is for everybody who may delete.
+func (a *admin) ListDeletions(ctx context.Context, req *adminv1.ListDeletionsRequest) (*adminv1.ListDeletionsResponse, error) {
+	out, err := a.listDeletions(ctx, req)
+	return out, outcome.Status(a.log, err)
+}
+
+func (a *admin) listDeletions(ctx context.Context, req *adminv1.ListDeletionsRequest) (*adminv1.ListDeletionsResponse, error) {
+	id, err := optionalUUID("deletion", req.GetDeletion())
+	if err != nil {
+		return nil, err
+	}
+	found, err := a.deletions(ctx, id, pageSize(req.GetPageSize()))
+	out := &adminv1.ListDeletionsResponse{}
+	for _, d := range found {
+		out.Deletions = append(out.Deletions, deletionProto(d))
+	}
+	return out, err
+}
+
+func (a *admin) deletions(ctx context.Context, id uuid.UUID, limit int) ([]shadow.DeletionProgress, error) {
+	if id != uuid.Nil {
+		return a.progress.DeletionProgress(ctx, id)
+	}
+	return a.progress.RunningDeletions(ctx, limit)
+}
+
+func deletionProto(d shadow.DeletionProgress) *adminv1.Deletion {
+	return &adminv1.Deletion{
+		Id: d.ID.String(), Root: d.Root, Found: d.Found, Removed: d.Removed, Unset: d.Unset,
+		StartTime: timestamppb.New(d.StartedAt), UpdateTime: timestamppb.New(d.UpdatedAt),
+	}
+}
+
+// deletionOf returns the progress of the deletion of a resource; nil if nothing is recorded.
+func (a *admin) deletionOf(ctx context.Context, e *shadow.Explanation) (*adminv1.Deletion, error) {
+	removals, err := a.inspector.Removals(ctx, e.Name, e.UID, 1)
+	if err != nil || len(removals) == 0 || removals[0].Cause == nil {
+		return nil, err
+	}
+	found, err := a.progress.DeletionProgress(ctx, removals[0].Cause.ID)
+	if err != nil || len(found) == 0 {
+		return nil, err
+	}
+	return deletionProto(found[0]), nil
+}
+
+// deletionsShown is the number of running deletions in a status.
+const deletionsShown = 20
+
+func (a *admin) addDeletions(ctx context.Context, out *adminv1.StatusResponse) error {
+	running, err := a.progress.RunningDeletions(ctx, deletionsShown)
+	for _, d := range running {
+		out.Deletions = append(out.Deletions, deletionProto(d))
+	}
+	return err
+}

@@ -1,0 +1,127 @@
+package shadow_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/db-controller/db-controller/internal/attach"
+	"github.com/db-controller/db-controller/schema/shadow"
+	"github.com/db-controller/db-controller/test/harness"
+)
+
+// The targets' database is replaced by an earlier copy. Rows whose targets it has are joined to them again, under new uids; rows whose
+// targets are lost are reported, also where missing targets are unset: nobody deleted them.
+func TestRowsOfLostTargets_I1_I8(t *testing.T) {
+	t.Parallel()
+	a := newAttached(t)
+	ctx := context.Background()
+	a.exec(a.crm, `INSERT INTO customers VALUES (1), (2); INSERT INTO seats VALUES ('old', 1)`)
+	a.attach()
+	require.NoError(t, a.crm.Close(ctx))
+	restore := a.Backup(crm)
+	a.crm = a.connect(crm, ``)
+	a.exec(a.crm, `INSERT INTO customers VALUES (3); INSERT INTO seats VALUES ('new', 1)`)
+	a.exec(a.shop, `INSERT INTO orders (customer_id, note) VALUES (2, 'follows'), (3, 'lost')`)
+	a.exec(a.shop, `INSERT INTO invoices VALUES ('1', 1, 'old', 1), ('3', 3, 'new', 1)`)
+	a.Settle()
+	require.Equal(t, 5, a.Count(crm, "shadow"))
+
+	require.NoError(t, a.crm.Close(ctx))
+	restore()
+	a.Recover(crm)
+	a.crm = a.connect(crm, ``)
+	a.Settle()
+	a.again()
+	a.again()
+	require.Equal(t, []string{"1 1 old", "3 3 new"}, a.rows(a.shop, `SELECT concat_ws(' ', id, customer_id, room) FROM invoices ORDER BY id`))
+	require.Equal(t, []string{"invoices/3", "order"}, a.rows(a.shop, `SELECT CASE WHEN name LIKE 'orders/%' THEN 'order' ELSE name END FROM dbcontroller.captured WHERE missing AND lost ORDER BY 1`))
+	require.Zero(t, a.Count(shop, "dangling"))
+	a.refused(a.crm, `DELETE FROM customers WHERE id = 1`)
+	a.refused(a.crm, `DELETE FROM seats`)
+	a.exec(a.crm, `DELETE FROM customers WHERE id = 2`)
+	a.Settle()
+	require.Equal(t, []string{"lost"}, a.rows(a.shop, `SELECT note FROM orders`))
+
+	a.exec(a.crm, `INSERT INTO customers VALUES (3); INSERT INTO seats VALUES ('new', 1)`)
+	a.again()
+	require.Empty(t, a.rows(a.shop, `SELECT name FROM dbcontroller.captured`))
+	a.refused(a.crm, `DELETE FROM seats WHERE room = 'new'`)
+	require.Empty(t, harness.AuditDatabases(t, a.Pools))
+}
+
+// Columns of two regions name rows of two databases.
+func TestAttachedTablesFollowTheRegionColumn(t *testing.T) {
+	t.Parallel()
+	const us = "crm.example.com/us"
+	a := &attached{Box: harness.NewBox(t, attachedServices, nil, crm, us, shop), t: t}
+	tables := `CREATE TABLE customers (id bigint PRIMARY KEY); CREATE TABLE seats (room text, number integer, PRIMARY KEY (room, number));
+GRANT ALL ON customers, seats TO dbcontroller_box_serving; INSERT INTO customers VALUES (1)`
+	a.crm = a.connect(crm, tables)
+	inUS := a.connect(us, tables)
+	a.shop = a.connect(shop, `
+CREATE TABLE orders (id uuid PRIMARY KEY DEFAULT gen_random_uuid(), customer_id bigint, approver_id bigint, approver_region text, note text);
+CREATE TABLE invoices (id text PRIMARY KEY, customer_id bigint, room text, seat integer);
+GRANT ALL ON orders, invoices TO dbcontroller_box_serving`)
+	a.attach()
+	plans, err := attach.Prepare(t.Context(), inUS, a.Stores[a.ID(us)].Model(), false)
+	require.NoError(t, err)
+	for _, p := range plans {
+		require.NoError(t, attach.Apply(t.Context(), inUS, p, func(error) {}))
+	}
+	a.Capture(a.ID(us))
+	a.exec(a.shop, `INSERT INTO orders (approver_id, approver_region, note) VALUES (1, 'eu', 'eu'), (1, 'us', 'us')`)
+	a.Settle()
+	a.exec(inUS, `DELETE FROM customers`)
+	a.Settle()
+	require.Equal(t, []string{"eu"}, a.rows(a.shop, `SELECT note FROM orders WHERE approver_id IS NOT NULL`))
+	require.Empty(t, harness.AuditDatabases(t, a.Pools))
+}
+
+// A process that has not noticed an attachment deletes the rows of the resources that it deletes, and unsets their columns.
+func TestAProcessThatHasNotNoticedAnAttachment_I1(t *testing.T) {
+	t.Parallel()
+	a := newAttached(t)
+	a.exec(a.crm, `INSERT INTO customers VALUES (1), (2), (3)`)
+	behind := map[string]*shadow.Store{crm: a.SecondProcess(crm, shadow.Config{}), shop: a.SecondProcess(shop, shadow.Config{})}
+	a.attach()
+	a.exec(a.shop, `INSERT INTO orders (customer_id, note) VALUES (1, 'goes'); INSERT INTO orders (approver_id, approver_region, note) VALUES (2, 'eu', 'unset')`)
+	a.exec(a.shop, `INSERT INTO invoices (id, customer_id) VALUES ('i', 3)`)
+	a.Settle()
+	noticed := a.Stores[a.ID(shop)]
+	a.exec(a.crm, `DELETE FROM customers WHERE id = 1`)
+	a.exec(a.crm, `DELETE FROM customers WHERE id = 2`)
+	a.Capture(a.ID(crm))
+	a.Stores[a.ID(shop)] = behind[shop]
+	_, err := a.Act(a.ID(shop), a.ID(crm))
+	require.NoError(t, err)
+	require.Equal(t, []string{"unset"}, a.rows(a.shop, `SELECT note FROM orders WHERE approver_id IS NULL`))
+	a.Stores[a.ID(shop)] = noticed
+	a.exec(a.shop, `DELETE FROM invoices`)
+	a.Settle()
+	a.Stores[a.ID(crm)] = behind[crm]
+	a.MustDelete("//" + crm + "/customers/3")
+	require.Equal(t, []string{}, a.rows(a.crm, `SELECT id::text FROM customers`))
+	a.Settle()
+	require.Empty(t, harness.AuditDatabases(t, a.Pools))
+}
+
+// A row is deleted after it was read, and before what it refers to is stored: no trigger notes it, since it has no resource yet.
+func TestARowThatIsDeletedWhileItIsStored_I1_I8(t *testing.T) {
+	t.Parallel()
+	a := newAttached(t)
+	a.exec(a.crm, `INSERT INTO customers VALUES (1)`)
+	a.attach()
+	a.exec(a.shop, `INSERT INTO invoices (id, customer_id) VALUES ('i', 1)`)
+	a.AfterEstablish = func() { a.exec(a.shop, `DELETE FROM invoices`) }
+	a.Capture(a.ID(shop))
+	a.AfterEstablish = nil
+	a.again()
+	require.Zero(t, a.Count(shop, "reference"))
+	require.Empty(t, a.rows(a.shop, `SELECT coalesce(problem, '') FROM dbcontroller.captured`))
+	a.Expire(crm)
+	a.Settle()
+	a.exec(a.crm, `DELETE FROM customers`)
+	require.Empty(t, harness.AuditDatabases(t, a.Pools))
+}

@@ -1,0 +1,77 @@
+package shadow_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/db-controller/db-controller/schema/shadow"
+	"github.com/db-controller/db-controller/test/harness"
+)
+
+// verify returns the differences that a verification finds at a deployment: kind, holder, path.
+func (a *attached) verify(deployment string, repair bool) (found []string) {
+	a.t.Helper()
+	_, err := a.Stores[a.ID(deployment)].Verify(context.Background(), shadow.Verification{
+		Repair: repair, Settle: time.Millisecond,
+		Report: func(d shadow.Difference) error {
+			require.NotEmpty(a.t, d.Cause())
+			require.NotEmpty(a.t, d.Remedy())
+			found = append(found, string(d.Kind)+" "+d.Holder.Name+" "+d.Path)
+			return nil
+		},
+	})
+	require.NoError(a.t, err)
+	return found
+}
+
+// A verification finds rows that no trigger saw, and repairs what is stored about them.
+func TestVerifyFindsRowsThatNoTriggerSaw(t *testing.T) {
+	t.Parallel()
+	a := newAttached(t)
+	a.exec(a.crm, `INSERT INTO customers SELECT generate_series(1, 5)`)
+	a.attach()
+	a.exec(a.shop, `INSERT INTO invoices (id, customer_id) SELECT 'i' || g, g FROM generate_series(1, 3) g`)
+	a.exec(a.shop, `INSERT INTO invoices (id, customer_id) SELECT 'many' || g, 5 FROM generate_series(1, 1500) g`)
+	a.exec(a.shop, `INSERT INTO invoices (id, customer_id) VALUES ('orphan', 99)`)
+	a.Settle()
+	require.Empty(t, a.verify(shop, false), "an orphan is known, and waits")
+
+	a.exec(a.shop, `SET session_replication_role = replica; INSERT INTO invoices (id, customer_id) VALUES ('new', 4), ('nothing', NULL);
+DELETE FROM invoices WHERE id = 'i1'; UPDATE invoices SET customer_id = 4 WHERE id = 'i2'; RESET session_replication_role`)
+	a.exec(a.shop, `INSERT INTO invoices (id, customer_id) VALUES ('seen', 4)`) // it waits to be read
+	want := []string{"ROW_MISSED invoices/i2 customer_id", "ROW_MISSED invoices/new customer_id", "ROW_MISSED invoices/i1 the row is gone"}
+	require.Equal(t, want, a.verify(shop, false))
+	a.Settle()
+	a.refused(a.crm, `DELETE FROM customers WHERE id = 1`)
+	require.Equal(t, want, a.verify(shop, true))
+	a.Settle()
+	require.Empty(t, a.verify(shop, false))
+	a.exec(a.crm, `DELETE FROM customers WHERE id < 3`)
+	a.refused(a.crm, `DELETE FROM customers WHERE id = 4`)
+	require.Empty(t, a.verify(crm, false))
+	require.Empty(t, harness.AuditDatabases(t, a.Pools))
+}
+
+// A verification finds triggers that are not those that attach made.
+func TestVerifyFindsTriggersThatWereChanged(t *testing.T) {
+	t.Parallel()
+	a := newAttached(t)
+	a.attach()
+	require.Empty(t, a.verify(shop, false))
+	a.exec(a.shop, `ALTER TABLE invoices DISABLE TRIGGER dbcontroller_insert; DROP TRIGGER dbcontroller_truncate ON orders`)
+	name := a.rows(a.shop, `SELECT p.oid::regprocedure::text FROM pg_trigger g JOIN pg_proc p ON p.oid = g.tgfoid
+WHERE g.tgrelid = 'orders'::regclass AND g.tgname = 'dbcontroller_update'`)[0]
+	a.exec(a.shop, `CREATE OR REPLACE FUNCTION `+name+` RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'`)
+	require.ElementsMatch(t, []string{
+		"TRIGGER_DRIFT orders the trigger dbcontroller_truncate is missing", "TRIGGER_DRIFT orders the function of the trigger dbcontroller_update was changed",
+		"TRIGGER_DRIFT invoices the trigger dbcontroller_insert is disabled",
+	}, a.verify(shop, true))
+	a.attach()
+	require.Empty(t, a.verify(shop, false))
+	a.exec(a.shop, `CREATE TABLE archive (id text NOT NULL, customer_id bigint, room text, seat integer) PARTITION BY RANGE (id);
+ALTER TABLE archive ATTACH PARTITION invoices FOR VALUES FROM ('a') TO ('z')`)
+	require.Equal(t, []string{"TRIGGER_DRIFT invoices the table has become a partition, or has one, or a child: statements at the parent do not fire its triggers"}, a.verify(shop, false))
+}

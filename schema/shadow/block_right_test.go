@@ -1,0 +1,436 @@
+package shadow_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
+	"github.com/db-controller/db-controller/schema/shadow"
+	"github.com/db-controller/db-controller/test/harness"
+)
+
+// blocking returns deployments of which one asks for the right to block from the second reference on.
+func blocking(t *testing.T) *harness.Box {
+	t.Helper()
+	return newBox(t, func(cfg *shadow.Config) { cfg.Delegations, cfg.Limits.BlockRightFrom = true, 2 })
+}
+
+// blockRights is the number of rights to block that count, and of proxies.
+func blockRights(t *testing.T, b *harness.Box, deployment string) (rights, proxies int) {
+	t.Helper()
+	require.NoError(t, b.Pools[b.ID(deployment)].QueryRow(t.Context(),
+		`SELECT count(*) FILTER (WHERE block_epoch IS NOT NULL), count(*) FROM dbcontroller.foreign_target WHERE block_attempt IS NOT NULL`).Scan(&rights, &proxies))
+	return rights, proxies
+}
+
+// acquired writes two blocking references by asking, which give the right, and one under it.
+func acquired(t *testing.T, b *harness.Box) uuid.UUID {
+	t.Helper()
+	uid := b.MustPut(target, nil).UID
+	b.MustPut(holderNumber(0), body{"block": target})
+	b.MustPut(holderNumber(1), body{"block": target})
+	b.Settle()
+	rights, _ := blockRights(t, b, bEast)
+	require.Equal(t, 1, rights)
+	unasked(t, b, holderNumber(2), body{"block": target})
+	require.Empty(t, b.Work(b.ID(bEast)), "nothing is owed")
+	return uid
+}
+
+// idleRight gives the right, with nothing written under it.
+func idleRight(t *testing.T, b *harness.Box) {
+	t.Helper()
+	if b.Get(target) == nil {
+		b.MustPut(target, nil)
+	}
+	b.MustPut(holderNumber(0), body{"dangling": target})
+	b.Settle()
+	var id int64
+	require.NoError(t, b.Pools[b.ID(bEast)].QueryRow(t.Context(), `SELECT id FROM dbcontroller.foreign_target`).Scan(&id))
+	require.NoError(t, b.Stores[b.ID(bEast)].Acquire(t.Context(), b.ID(aWest), []int64{id}))
+	b.Settle()
+	rights, _ := blockRights(t, b, bEast)
+	require.Equal(t, 1, rights)
+	b.Audit()
+}
+
+// While the right lasts, blocking references are written with the target's deployment away, and keep the target.
+func TestBlockingWritesUnderARightNeedNobody_I3_I30_I32(t *testing.T) {
+	t.Parallel()
+	b := blocking(t)
+	acquired(t, b)
+	b.SetDown(aWest, true)
+	for n := 3; n < 6; n++ {
+		unasked(t, b, holderNumber(n), body{"block": target})
+	}
+	_, err := b.Put(holderNumber(9), body{"unset": target})
+	require.Error(t, err, "the right to block does not include the other one")
+	b.SetDown(aWest, false)
+	b.Settle()
+	b.Audit()
+	require.Equal(t, 3, b.Count(aWest, "blockade"), "two of references, and that of the proxy")
+	b.MustPut(holderNumber(0), nil)
+	b.MustPut(holderNumber(1), nil)
+	b.Settle()
+	_, err = b.Delete(target)
+	var blocked *peer.BlockedError
+	require.ErrorAs(t, err, &blocked)
+	require.Equal(t, 4, blocked.Total, "those under the right are named")
+	rights, _ := blockRights(t, b, bEast)
+	require.Equal(t, 1, rights, "a delete that is refused takes nothing away")
+	for n := 2; n < 6; n++ {
+		b.MustDelete(holderNumber(n))
+	}
+	b.Settle()
+	b.Audit()
+	b.MustDelete(target)
+	b.Settle()
+	b.Gone(target)
+	b.Audit()
+	rights, proxies := blockRights(t, b, bEast)
+	require.Zero(t, rights+proxies)
+}
+
+// Unknown is not absent: while the holders' deployment is away, its right keeps the target, and the answer names it.
+func TestARightKeepsItsTargetWhileItsDeploymentIsAway_I5_I13(t *testing.T) {
+	t.Parallel()
+	b := blocking(t)
+	idleRight(t, b)
+	b.SetDown(bEast, true)
+	_, err := b.Delete(target)
+	var unavailable *peer.UnavailableError
+	require.ErrorAs(t, err, &unavailable)
+	require.Contains(t, unavailable.Deployments, b.ID(bEast))
+	require.Equal(t, peer.Active, b.Get(target).State)
+	b.Expire(aWest)
+	b.SetDown(bEast, false)
+	b.MustDelete(target)
+	b.Gone(target)
+	b.Settle()
+	b.Audit()
+}
+
+// A delete recalls the right before it is decided: a write under it that has not committed is waited for, and then blocks.
+func TestARecallWaitsForWritesUnderTheRight_I3_I31(t *testing.T) {
+	t.Parallel()
+	b := blocking(t)
+	idleRight(t, b)
+	b.MustPut(holderNumber(3), nil)
+	ctx := t.Context()
+	paused, err := b.Pools[b.ID(bEast)].Begin(ctx)
+	require.NoError(t, err)
+	defer func() { _ = paused.Rollback(ctx) }()
+	_, err = paused.Exec(ctx, `SELECT FROM dbcontroller.foreign_target FOR SHARE`)
+	require.NoError(t, err)
+	_, err = paused.Exec(ctx, `
+INSERT INTO dbcontroller.reference (holder_id, target_id, attempt, field_id, behaviour, delegated)
+SELECT s.id, f.id, $1, (SELECT id FROM dbcontroller.field WHERE path = 'block'), 1, true FROM dbcontroller.foreign_target f, dbcontroller.shadow s WHERE s.name = 'holders/d3'`, uuid.Must(uuid.NewV7()))
+	require.NoError(t, err)
+	done := make(chan error, 1)
+	go func() { _, err := b.Delete(target); done <- err }()
+	require.Eventually(t, func() bool { // the recall waits for the writer
+		var waits bool
+		err := b.Pools[b.ID(bEast)].QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')`).Scan(&waits)
+		return err == nil && waits
+	}, 10*time.Second, 5*time.Millisecond)
+	require.NoError(t, paused.Commit(ctx))
+	var blocked *peer.BlockedError
+	require.ErrorAs(t, <-done, &blocked)
+	require.Equal(t, 1, blocked.Total)
+	b.MustDelete(holderNumber(3))
+	b.Settle()
+	b.Audit()
+}
+
+// A holder that is deleted along refuses nothing, also under a right: the right ends first, so that a later write is asked for.
+func TestHoldersUnderARightGoAlong_I1_I3(t *testing.T) {
+	t.Parallel()
+	b := blocking(t)
+	acquired(t, b)
+	b.MustPut(holderNumber(4), body{"cascade": target})
+	b.Settle()
+	unasked(t, b, holderNumber(5), body{"block": target, "cascade": target})
+	for n := range 3 {
+		b.MustDelete(holderNumber(n))
+	}
+	b.Settle()
+	b.MustDelete(target)
+	rights, _ := blockRights(t, b, bEast)
+	require.Zero(t, rights, "it ended before the delete was decided")
+	_, err := b.Put(holderNumber(6), body{"block": target})
+	require.Error(t, err)
+	b.Settle()
+	b.Gone(target, holderNumber(4), holderNumber(5))
+	_, proxies := blockRights(t, b, bEast)
+	require.Zero(t, proxies)
+	b.Audit()
+}
+
+// A cascade that reaches the target waits for what is under the right, whose deployment is told.
+func TestACascadeWaitsForARight_I2_I13(t *testing.T) {
+	t.Parallel()
+	b := blocking(t)
+	root := "//" + aEast + "/targets/root"
+	b.MustPut(root, nil)
+	b.MustPut(target, body{"next": root})
+	b.Settle()
+	idleRight(t, b)
+	b.MustDelete(root) // nobody blocks it now; the cascade has not arrived
+	unasked(t, b, holderNumber(2), body{"block": target})
+	b.Settle()
+	rights, proxies := blockRights(t, b, bEast)
+	require.Zero(t, rights)
+	require.Equal(t, 1, proxies, "a holder has not let go")
+	require.Equal(t, peer.Deleting, b.Get(target).State)
+	conditions, err := b.Stores[b.ID(aWest)].Conditions(t.Context(), "targets/t")
+	require.NoError(t, err)
+	require.Equal(t, "by references of "+bEast+" under its right to block", conditions[0].Message)
+	explained, err := b.Stores[b.ID(aWest)].Explain(t.Context(), "targets/t")
+	require.NoError(t, err)
+	require.True(t, slices.ContainsFunc(explained.Reasons, func(r shadow.ExplainedReason) bool {
+		return r.Type == "DELEGATED" && strings.HasPrefix(r.Message, bEast+" may block it without asking")
+	}), "%v", explained.Reasons)
+	b.MustPut(holderNumber(2), nil)
+	b.Settle()
+	b.Gone(target)
+	b.Audit()
+}
+
+// Rights of a lost epoch are void on both sides. What was written under them is compared, and keeps its target.
+func TestBlockRightsEndWithTheEpoch_I8_I30(t *testing.T) {
+	t.Parallel()
+	for _, failing := range []string{aWest, bEast} {
+		t.Run(failing, func(t *testing.T) {
+			t.Parallel()
+			b := blocking(t)
+			b.MustPut(target, nil)
+			b.MustPut(holderNumber(0), body{"block": target})
+			b.Settle()
+			restore := b.Backup(failing) // without the right
+			b.MustPut(holderNumber(1), body{"block": target})
+			b.Settle()
+			unasked(t, b, holderNumber(2), body{"block": target})
+			restore()
+			b.Recover(failing)
+			b.Settle()
+			b.Audit()
+			if failing == aWest {
+				require.Equal(t, 4, b.Count(aWest, "blockade"), "all are established by themselves, and gave another right")
+				_, err := b.Delete(target)
+				var blocked *peer.BlockedError
+				require.ErrorAs(t, err, &blocked)
+				require.Equal(t, 3, blocked.Total)
+			} else {
+				require.Equal(t, 1, b.Count(aWest, "blockade"), "the proxy is of nothing")
+			}
+			b.MustPut(holderNumber(3), body{"block": target})
+			b.MustPut(holderNumber(4), body{"block": target})
+			b.Settle()
+			unasked(t, b, holderNumber(5), body{"block": target})
+			b.Audit()
+		})
+	}
+}
+
+// Both databases stay, but the epoch changes: the proxy stands, and the right does not count.
+func TestABlockRightOfAnEarlierEpochIsNotUsed_I30(t *testing.T) {
+	t.Parallel()
+	b := blocking(t)
+	acquired(t, b)
+	b.Renew(aWest)
+	b.Settle()
+	b.Audit()
+	b.MustPut(holderNumber(3), body{"block": target})
+	require.NotEmpty(t, b.Work(b.ID(bEast)), "it was asked for")
+	b.Settle()
+	unasked(t, b, holderNumber(4), body{"block": target})
+	require.Equal(t, 4, b.Count(aWest, "blockade"), "three of references, and that of one proxy")
+	b.Audit()
+	for _, n := range []int{0, 1, 3} {
+		b.MustDelete(holderNumber(n))
+	}
+	b.Settle()
+	_, err := b.Delete(target)
+	var blocked *peer.BlockedError
+	require.ErrorAs(t, err, &blocked)
+	require.Equal(t, 2, blocked.Total, "that of the earlier right as well")
+}
+
+// A row that was closed, or a target in DELETING, gives no right; what was established for it is released.
+func TestALateBlockRightIsNotTaken_I30_I31(t *testing.T) {
+	t.Parallel()
+	b := blocking(t)
+	b.MustPut(target, nil)
+	b.MustPut(holderNumber(0), body{"unset": target})
+	b.Settle()
+	ctx, store, pool := t.Context(), b.Stores[b.ID(bEast)], b.Pools[b.ID(bEast)]
+	var id int64
+	require.NoError(t, pool.QueryRow(ctx, `SELECT id FROM dbcontroller.foreign_target`).Scan(&id))
+	b.AfterEstablish = func() {
+		_, err := pool.Exec(ctx, `UPDATE dbcontroller.foreign_target SET turn = nextval('dbcontroller.object_id')`)
+		require.NoError(t, err)
+	}
+	require.NoError(t, store.Acquire(ctx, b.ID(aWest), []int64{id}))
+	b.AfterEstablish = nil
+	rights, proxies := blockRights(t, b, bEast)
+	require.Zero(t, rights+proxies)
+	require.Equal(t, 1, b.Count(aWest, "tentative"))
+	b.Settle()
+	require.Zero(t, b.Count(aWest, "blockade"))
+	b.Audit()
+}
+
+// Kinds that are excluded give no right, whoever asks.
+func TestExcludedKindsGiveNoRightToBlock_I30(t *testing.T) {
+	t.Parallel()
+	b := harness.NewBox(t, undelegated, func(cfg *shadow.Config) { cfg.Delegations = true }, aWest, bEast)
+	full := "//" + aWest + "/targets/t"
+	uid := b.MustPut(full, nil).UID
+	_, err := b.Stores[b.ID(aWest)].Establish(t.Context(), b.ID(bEast), uuid.Must(uuid.NewV7()), []peer.EstablishReference{{
+		HolderUID: uid, HolderKind: "Target", HolderName: "targets/t", Path: peer.RightPath, TargetKind: "Target", TargetName: "targets/t", TargetUID: uid, Behaviour: schema.Block,
+	}})
+	var refused *peer.RefusedError
+	require.ErrorAs(t, err, &refused)
+	require.True(t, refused.Only(peer.NotReferable), "%v", err)
+}
+
+// Rows of attached tables are deleted by statements whose triggers cannot recall a right, so nobody gets one.
+func TestRowsGiveNoRightToBlock_I30(t *testing.T) {
+	t.Parallel()
+	b := harness.NewBox(t, attachedServices, func(cfg *shadow.Config) { cfg.Delegations = true }, crm, shop)
+	uid := uuid.Must(uuid.NewV7())
+	_, err := b.Stores[b.ID(crm)].Establish(t.Context(), b.ID(shop), uuid.Must(uuid.NewV7()), []peer.EstablishReference{{
+		HolderUID: uid, HolderKind: "Customer", HolderName: "customers/1", Path: peer.RightPath, TargetKind: "Customer", TargetName: "customers/1", TargetUID: uid, Behaviour: schema.Block,
+	}})
+	var refused *peer.RefusedError
+	require.ErrorAs(t, err, &refused)
+	require.True(t, refused.Only(peer.NotReferable), "%v", err)
+}
+
+// A right that nothing here needs is returned.
+func TestUnusedBlockRightsAreReturned(t *testing.T) {
+	t.Parallel()
+	b := blocking(t)
+	acquired(t, b)
+	for n := range 3 {
+		b.MustPut(holderNumber(n), nil)
+	}
+	b.Settle()
+	_, err := b.Stores[b.ID(bEast)].Tidy(t.Context())
+	require.NoError(t, err)
+	b.Settle()
+	require.Zero(t, b.Count(aWest, "blockade"))
+	b.Audit()
+}
+
+// A process that does not know such references would answer that they are gone: it does not join. One with rights switched off ends them.
+func TestWhoDoesNotKnowBlockRightsDoesNotJoin_I31(t *testing.T) {
+	t.Parallel()
+	b := blocking(t)
+	acquired(t, b)
+	pool := b.Pools[b.ID(bEast)]
+	_, err := pool.Exec(t.Context(), `INSERT INTO dbcontroller.member (id, name, expires_at, delegates) VALUES (gen_random_uuid(), 'old', now() + interval '1 min', true)`)
+	require.ErrorContains(t, err, "rights that this version of the program does not know")
+	_, err = pool.Exec(t.Context(), `INSERT INTO dbcontroller.member (id, name, expires_at, blocks) VALUES (gen_random_uuid(), 'off', now() + interval '1 min', true)`)
+	require.NoError(t, err)
+	rights, proxies := blockRights(t, b, bEast)
+	require.Zero(t, rights)
+	require.Equal(t, 1, proxies)
+	b.MustPut(holderNumber(3), body{"block": target})
+	b.Settle()
+	rights, _ = blockRights(t, b, bEast)
+	require.Zero(t, rights, "none is asked for while it is there")
+	b.Audit()
+}
+
+// A switch of the version derives references under a right by asking.
+func TestVersionsAreSwitchedWithBlockRights_I26_I30(t *testing.T) {
+	t.Parallel()
+	b := newVersions(t, func(cfg *shadow.Config) { cfg.Delegations, cfg.Limits.BlockRightFrom = true, 1 })
+	b.MustPut(target, nil)
+	b.MustPut(holderNumber(0), body{"turns": body{"unset": target}}) // BLOCK in v1
+	b.Settle()
+	unasked(t, b, holderNumber(1), body{"turns": body{"unset": target}})
+	b.Switch(bEast, "v2")
+	b.Settle()
+	b.Audit()
+	_, err := b.Stores[b.ID(bEast)].Tidy(t.Context())
+	require.NoError(t, err)
+	b.Settle()
+	require.Zero(t, b.Count(aWest, "blockade"))
+	b.MustDelete(target)
+	b.Settle()
+	b.Gone(target)
+	require.JSONEq(t, `{"turns": {}}`, string(b.Get(holderNumber(1)).Body))
+	b.Audit()
+}
+
+// Rights go with a decommissioned deployment, on either side.
+func TestBlockRightsEndWhenADeploymentIsDecommissioned_I15_I31(t *testing.T) {
+	t.Parallel()
+	t.Run("of the targets", func(t *testing.T) {
+		t.Parallel()
+		b := blocking(t)
+		acquired(t, b)
+		b.SetDown(aWest, true)
+		decommission(t, b, bEast, aWest, schema.Unset)
+		_, err := b.Put(holderNumber(3), body{"block": target})
+		var refused *peer.RefusedError
+		require.ErrorAs(t, err, &refused)
+		b.Settle()
+		require.Zero(t, b.Count(bEast, "reference"))
+	})
+	t.Run("of the holders", func(t *testing.T) {
+		t.Parallel()
+		b := blocking(t)
+		acquired(t, b)
+		decommission(t, b, aWest, bEast, schema.Unset)
+		b.Settle()
+		require.Zero(t, b.Count(aWest, "blockade"))
+		require.NoError(t, b.Stores[b.ID(bEast)].DecommissionedBy(t.Context(), b.ID(aWest)))
+		rights, _ := blockRights(t, b, bEast)
+		require.Zero(t, rights)
+		b.MustDelete(target)
+		b.Gone(target)
+	})
+}
+
+// More holders than an answer names refuse a delete all the same.
+func TestManyHoldersUnderARight_I3_I21(t *testing.T) {
+	t.Parallel()
+	b := blocking(t)
+	acquired(t, b)
+	writes := make([]peer.Write, peer.MaxRecalled+10)
+	for i := range writes {
+		writes[i] = peer.Write{Name: fmt.Sprintf("holders/m%d", i), Body: body{"block": target}}
+	}
+	_, err := b.Stores[b.ID(bEast)].Save(t.Context(), writes)
+	require.NoError(t, err)
+	_, err = b.Delete(target)
+	var blocked *peer.BlockedError
+	require.ErrorAs(t, err, &blocked)
+	require.True(t, blocked.AtLeast)
+}
+
+// A caller's transaction blocks a target elsewhere under the right; no call is made in it.
+func TestACallersTransactionBlocksUnderARight_I22_I30(t *testing.T) {
+	t.Parallel()
+	b := blocking(t)
+	acquired(t, b)
+	b.SetDown(aWest, true)
+	err := pgx.BeginFunc(t.Context(), b.Pools[b.ID(bEast)], func(tx pgx.Tx) error {
+		_, err := b.Stores[b.ID(bEast)].SaveTx(t.Context(), tx, []peer.Write{{Name: "holders/tx", Body: body{"block": target}}})
+		return err
+	})
+	require.NoError(t, err)
+	b.SetDown(aWest, false)
+	b.Audit()
+}

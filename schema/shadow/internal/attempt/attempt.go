@@ -1,0 +1,202 @@
+package attempt
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"go.uber.org/zap"
+
+	"github.com/db-controller/db-controller/internal/requestid"
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
+	"github.com/db-controller/db-controller/schema/shadow/internal/db"
+	"github.com/db-controller/db-controller/schema/shadow/internal/prepare"
+)
+
+// EstablishAll establishes the attempt's references at all targets' deployments concurrently. When one refuses or does
+// not answer, the attempt is decided ABORTED at once, and its blockades, including those that may exist, are released.
+func EstablishAll(ctx context.Context, a *Attempts, sv *prepare.Saving) error {
+	var (
+		mu      sync.Mutex
+		refused peer.RefusedError // guarded by mu
+		// Deployments with blockades of the attempt, and those that may have some; guarded by mu.
+		established, unanswered []schema.DeploymentID
+		wg                      sync.WaitGroup
+	)
+	for target, refs := range sv.Foreign {
+		wg.Go(func() {
+			failed, reached := EstablishBy(ctx, a, a.Peers.Establish, sv.Attempt, target, refs)
+			mu.Lock()
+			defer mu.Unlock()
+			refused.Add(failed)
+			switch {
+			case failed == nil:
+				established = append(established, target)
+			case reached:
+				unanswered = append(unanswered, target)
+			}
+		})
+	}
+	wg.Wait()
+	if refused.Total() == 0 {
+		return nil
+	}
+	if len(established)+len(unanswered) == 0 {
+		return refused.Sorted()
+	}
+	if _, err := Abandon(ctx, a, sv, established, unanswered); err != nil {
+		a.Log.Warn("cannot record an aborted attempt; its blockades are resolved when they expire", zap.Error(err), requestid.Field(ctx)) // I5
+	}
+	return refused.Sorted()
+}
+
+// Call is Establish or WouldEstablish of another deployment.
+type Call func(ctx context.Context, target schema.DeploymentID, attempt peer.AttemptID, refs []peer.EstablishReference) (*peer.Established, error)
+
+// EstablishBy returns the refused references, and whether the deployment may have inserted blockades.
+func EstablishBy(ctx context.Context, a *Attempts, call Call, attempt peer.AttemptID, target schema.DeploymentID, refs []*prepare.NewReference) (refused *peer.RefusedError, reached bool) {
+	if a.gate.IsDecommissioned(target) {
+		return refuseAll(refs, peer.TargetDecommissioned, ""), false
+	}
+	answer, err := call(ctx, target, attempt, establishRequest(refs))
+	a.Log.Debug("a deployment was asked to establish references", zap.Stringer("deployment", target), zap.Stringer("attempt", attempt), zap.Int("references", len(refs)), zap.Error(err), requestid.Field(ctx))
+	if err == nil && len(answer.UIDs) != len(refs) {
+		err = fmt.Errorf("its answer has %d uids for %d references", len(answer.UIDs), len(refs))
+	}
+	if err != nil {
+		return refusalsOf(refs, err)
+	}
+	for i, r := range refs {
+		r.UID, r.Epoch = answer.UIDs[i], answer.Epoch
+	}
+	return nil, true
+}
+
+func establishRequest(refs []*prepare.NewReference) []peer.EstablishReference {
+	request := make([]peer.EstablishReference, len(refs))
+	for i, r := range refs {
+		request[i] = peer.EstablishReference{
+			HolderUID: r.Holder.ShadowUID, HolderKind: r.Holder.Kind.Kind, HolderName: r.Holder.Name, Path: r.Path,
+			TargetKind: r.TargetKind.Kind, TargetName: r.Target.Name, Behaviour: r.Behaviour,
+		}
+	}
+	return request
+}
+
+// refusalsOf translates an error of an Establish call into refusals: those that it names, or all references. reached
+// reports whether the call may have inserted blockades.
+func refusalsOf(refs []*prepare.NewReference, err error) (refused *peer.RefusedError, reached bool) {
+	switch {
+	case err == nil:
+		return nil, true
+	case errors.As(err, &refused):
+		return refused, false // all or nothing
+	case errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, peer.ErrNotSent):
+		return refuseAll(refs, peer.TargetSlow, ""), true
+	}
+	return refuseAll(refs, peer.TargetUnreadable, err.Error()), !errors.Is(err, peer.ErrNotSent)
+}
+
+func refuseAll(refs []*prepare.NewReference, reason peer.Reason, detail string) *peer.RefusedError {
+	e := &peer.RefusedError{Refusals: make([]peer.Refusal, len(refs))}
+	for i, r := range refs {
+		e.Refusals[i] = peer.Refusal{Holder: r.Holder.Name, Path: r.Path, Target: r.Target, Reason: reason, Detail: detail}
+	}
+	return e
+}
+
+const (
+	decideAbortedSQL = `
+INSERT INTO dbcontroller.attempt (id, committed) SELECT unnest($1::uuid[]), false
+ON CONFLICT (id) DO NOTHING`
+
+	standsSQL          = `SELECT EXISTS (SELECT FROM dbcontroller.reference WHERE holder_id = ANY ($1) AND attempt = $2)`
+	selectDecisionsSQL = `SELECT id, committed FROM dbcontroller.attempt WHERE id = ANY ($1)`
+)
+
+var (
+	releaseAttemptSQL = db.Codes(`
+INSERT INTO dbcontroller.work (action, shard, deployment_id, attempt)
+SELECT {release}, $1, d, $2 FROM unnest($3::int[]) AS d`)
+
+	// For a deployment that may have blockades, one release stands for all attempts of a repeated write. Blockades of the
+	// later attempts expire, are resolved, and removed.
+	releaseChainSQL = db.Codes(`
+INSERT INTO dbcontroller.work (action, shard, deployment_id, attempt, chain)
+SELECT {release}, $1, d, $2, $4 FROM unnest($3::int[]) AS d
+ON CONFLICT (chain, deployment_id) WHERE chain IS NOT NULL DO NOTHING`)
+)
+
+// chain returns an id that all attempts of a repeated write share: a hash of its holders' names.
+func chain(sv *prepare.Saving) uuid.UUID {
+	names := make([]string, len(sv.Writes))
+	for i, wr := range sv.Writes {
+		names[i] = wr.Name
+	}
+	return uuid.NewSHA1(uuid.Nil, []byte(strings.Join(names, "\n")))
+}
+
+// Abandon decides the attempt ABORTED and adds the releases of its blockades as work, for deployments that established
+// some and for those that may have. It returns true, and adds nothing, when the attempt has committed.
+func Abandon(ctx context.Context, a *Attempts, sv *prepare.Saving, established, unanswered []schema.DeploymentID) (committed bool, err error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer cancel()
+	var numbers [2][]int32
+	for i, of := range [][]schema.DeploymentID{established, unanswered} {
+		for _, d := range of {
+			id, err := a.Names.Deployment(ctx, d)
+			if err != nil {
+				return false, err
+			}
+			numbers[i] = append(numbers[i], id)
+		}
+	}
+	var holders []int64
+	for _, wr := range sv.Writes {
+		holders = append(holders, wr.ID)
+	}
+	err = a.InTx(ctx, db.WorkFeed, func(tx pgx.Tx) error {
+		// A process that was paused for long may find its decision tidied; the references then prove the commit.
+		if err := tx.QueryRow(ctx, standsSQL, holders, sv.Attempt).Scan(&committed); err != nil || committed {
+			return err
+		}
+		attempts := []peer.AttemptID{sv.Attempt}
+		if _, err := tx.Exec(ctx, decideAbortedSQL, attempts); err != nil {
+			return err
+		}
+		// A statement of its own: its snapshot sees a commit for which the insert waited.
+		if err := tx.QueryRow(ctx, selectDecisionsSQL, attempts).Scan(&attempts[0], &committed); err != nil || committed {
+			return err
+		}
+		shard := schema.Shard(sv.Writes[0].Name)
+		b := &pgx.Batch{}
+		b.Queue(releaseAttemptSQL, shard, sv.Attempt, numbers[0])
+		b.Queue(releaseChainSQL, shard, sv.Attempt, numbers[1], chain(sv))
+		return tx.SendBatch(ctx, b).Close()
+	})
+	return committed, err
+}
+
+// AbandonAt decides an attempt ABORTED, unless it has committed, and adds the release of its blockades at a deployment as work.
+func AbandonAt(ctx context.Context, a *Attempts, attempt peer.AttemptID, established int32) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer cancel()
+	return a.InTx(ctx, db.WorkFeed, func(tx pgx.Tx) error {
+		attempts := []peer.AttemptID{attempt}
+		if _, err := tx.Exec(ctx, decideAbortedSQL, attempts); err != nil {
+			return err
+		}
+		var stands bool
+		if err := tx.QueryRow(ctx, selectDecisionsSQL, attempts).Scan(&attempts[0], &stands); err != nil || stands {
+			return err
+		}
+		_, err := tx.Exec(ctx, releaseAttemptSQL, int16(attempt[15])%schema.RingSize, attempt, []int32{established})
+		return err
+	})
+}

@@ -1,0 +1,151 @@
+package attempt
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
+	"github.com/db-controller/db-controller/schema/shadow/internal/db"
+)
+
+const (
+	selectStillHeldSQL = `
+SELECT i.n - 1
+FROM unnest($1::uuid[], $2::uuid[], $3::int[], $4::uuid[]) WITH ORDINALITY AS i (attempt, holder_uid, field_id, target_uid, n)
+JOIN dbcontroller.shadow s ON s.uid = i.holder_uid
+JOIN dbcontroller.foreign_target f ON f.uid = i.target_uid AND f.deployment_id = $5
+JOIN dbcontroller.reference r ON r.holder_id = s.id AND r.field_id = i.field_id AND r.target_id = f.id AND r.attempt = i.attempt
+UNION ALL
+SELECT i.n - 1 -- a proxy, whose holder uid is that of its target
+FROM unnest($1::uuid[], $2::uuid[], $4::uuid[]) WITH ORDINALITY AS i (attempt, holder_uid, target_uid, n)
+JOIN dbcontroller.foreign_target f ON f.uid = i.target_uid AND f.deployment_id = $5 AND f.block_attempt = i.attempt
+WHERE i.holder_uid = i.target_uid`
+)
+
+// Answer returns a verdict on each blockade that the deployment of its target asks about: held while the committed
+// reference exists, gone when the attempt is decided and the reference does not exist, undecided otherwise. An undecided
+// attempt whose blockade has expired by the target's clock is first decided ABORTED.
+func (a *Attempts) Answer(ctx context.Context, target schema.DeploymentID, questions []peer.Question) (*peer.Answers, error) {
+	selfEpoch := a.gate.PresentEpoch()
+	deployment, err := a.Names.Deployment(ctx, target)
+	if err != nil {
+		return nil, err
+	}
+	// The caller has blockades of this deployment, so that this deployment has to watch its deletions.
+	if err := a.gate.NoteInterest(ctx, deployment); err != nil {
+		return nil, err
+	}
+	keys := make([]peer.BlockadeKey, len(questions))
+	for i, q := range questions {
+		keys[i] = q.Key
+	}
+	k, err := a.KeyColumns(ctx, keys)
+	if err != nil {
+		return nil, err
+	}
+	r := &resolution{target: deployment, questions: questions, keys: k, verdicts: make([]peer.Verdict, len(questions)), unknown: a.Unknown}
+	err = a.InTx(ctx, db.NoFeed, func(tx pgx.Tx) error {
+		clear(r.verdicts)
+		if r.epoch, err = a.gate.EpochOf(ctx, tx); err != nil {
+			return err
+		}
+		if r.epoch != selfEpoch { // the looked-up ids may mean other rows: "not found" would not mean gone
+			return a.gate.RecoveringSelf()
+		}
+		return r.run(ctx, tx)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("resolve attempts: %w", err)
+	}
+	return &peer.Answers{Verdicts: r.verdicts, Epoch: r.epoch}, nil
+}
+
+// resolution is a call of Answer.
+type resolution struct {
+	target    int32
+	questions []peer.Question
+	keys      db.KeyColumns
+	verdicts  []peer.Verdict // by question
+	epoch     uuid.UUID
+	unknown   *db.Allowance
+}
+
+func (r *resolution) run(ctx context.Context, tx pgx.Tx) error {
+	if err := r.findHeld(ctx, tx); err != nil {
+		return err
+	}
+	if err := r.takeUnknown(ctx, tx); err != nil {
+		return err
+	}
+	// Waits for a concurrent commit of the same attempt; the next statements then see its rows.
+	if _, err := tx.Exec(ctx, decideAbortedSQL, r.expired()); err != nil {
+		return err
+	}
+	// Decisions before references: the references of an attempt that commits between the two statements are seen.
+	decided, err := decisions(ctx, tx, r.keys.Attempts)
+	if err != nil {
+		return err
+	}
+	if err := r.findHeld(ctx, tx); err != nil {
+		return err
+	}
+	for i := range r.verdicts {
+		if r.verdicts[i] == peer.Undecided && decided[r.keys.Attempts[i]] {
+			r.verdicts[i] = peer.GoneVerdict
+		}
+	}
+	return nil
+}
+
+// findHeld sets the verdicts on references that exist.
+func (r *resolution) findHeld(ctx context.Context, tx pgx.Tx) error {
+	rows, err := tx.Query(ctx, selectStillHeldSQL, r.keys.Attempts, r.keys.Holders, r.keys.Fields, r.keys.Targets, r.target)
+	if err != nil {
+		return err
+	}
+	var n int
+	_, err = pgx.ForEachRow(rows, []any{&n}, func() error { r.verdicts[n] = peer.Held; return nil })
+	return err
+}
+
+// expired returns the undecided attempts whose blockades have expired by the target's clock.
+func (r *resolution) expired() (attempts []peer.AttemptID) {
+	for i, q := range r.questions {
+		if r.verdicts[i] == peer.Undecided && q.Expired {
+			attempts = append(attempts, q.Key.Attempt)
+		}
+	}
+	return attempts
+}
+
+// takeUnknown counts the attempts without a decision for the deployment that asks: each of them gets a row.
+func (r *resolution) takeUnknown(ctx context.Context, tx pgx.Tx) error {
+	expired := r.expired()
+	decided, err := decisions(ctx, tx, expired)
+	if err != nil {
+		return err
+	}
+	unknown := map[peer.AttemptID]bool{}
+	for _, a := range expired {
+		if !decided[a] {
+			unknown[a] = true
+		}
+	}
+	return r.unknown.Take(r.target, len(unknown))
+}
+
+func decisions(ctx context.Context, tx pgx.Tx, attempts []peer.AttemptID) (map[peer.AttemptID]bool, error) {
+	rows, err := tx.Query(ctx, selectDecisionsSQL, attempts)
+	if err != nil {
+		return nil, err
+	}
+	decided := map[peer.AttemptID]bool{}
+	var a peer.AttemptID
+	var committed bool
+	_, err = pgx.ForEachRow(rows, []any{&a, &committed}, func() error { decided[a] = true; return nil })
+	return decided, err
+}

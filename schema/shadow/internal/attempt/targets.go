@@ -1,0 +1,48 @@
+package attempt
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/shadow/internal/prepare"
+)
+
+const (
+	selectPointedToSQL = `
+SELECT service, region FROM dbcontroller.deployment d
+WHERE pointed_to AND NOT EXISTS (SELECT FROM dbcontroller.decommissioned WHERE deployment_id = d.id)`
+)
+
+// NoteTargets sets pointed_to of the targets' deployments, before references are established there. It also loads their
+// ids: the following transaction must not need a second connection.
+func NoteTargets(ctx context.Context, a *Attempts, sv *prepare.Saving) error {
+	var ids []int32
+	for d := range sv.Foreign {
+		id, err := a.Names.Deployment(ctx, d)
+		if err != nil {
+			return err
+		}
+		if _, known := a.gate.NotedTargets.Load(id); !known {
+			ids = append(ids, id)
+		}
+	}
+	return a.gate.NoteReferenced(ctx, ids)
+}
+
+// ReferencedDeployments returns the deployments to which this one has ever established references, without the
+// decommissioned. The running version need not import them: a holder entry of this deployment stays there as long as its
+// target exists.
+func (a *Attempts) ReferencedDeployments(ctx context.Context) ([]schema.DeploymentID, error) {
+	rows, err := a.Pool.Query(ctx, selectPointedToSQL)
+	if err != nil {
+		return nil, fmt.Errorf("read the referenced deployments: %w", err)
+	}
+	ids, err := pgx.CollectRows(rows, pgx.RowToStructByPos[schema.DeploymentID])
+	if err != nil {
+		return nil, fmt.Errorf("read the referenced deployments: %w", err)
+	}
+	return ids, nil
+}

@@ -1,0 +1,444 @@
+package prepare
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
+	"github.com/db-controller/db-controller/schema/shadow/internal/db"
+	"github.com/db-controller/db-controller/schema/shadow/internal/read"
+)
+
+// ShadowRow is a stored resource, read before a write.
+type ShadowRow struct {
+	ID            int64
+	UID           uuid.UUID
+	KindID        int32
+	Name          string
+	State         peer.State
+	Revision      peer.Revision
+	Generation    int64
+	Derivation    int32
+	BlockDeletion bool
+	CreatedAt     time.Time
+	UpdatedAt     time.Time
+	Labels        map[string]string
+	Body          map[string]any
+	Owners        []peer.OwnerReference
+}
+
+const (
+	ShadowColumns = `
+SELECT s.id, s.uid, s.kind_id, s.name, s.state, s.revision, s.generation, s.derivation, s.block_deletion, s.created_at, s.updated_at,
+    r.labels, r.body, r.owners
+`
+	selectShadowsSQL = ShadowColumns + `
+FROM unnest($1::int[], $2::text[]) AS i (kind_id, name)
+JOIN dbcontroller.shadow s ON s.kind_id = i.kind_id AND s.name = i.name
+LEFT JOIN dbcontroller.resource r ON r.id = s.id`
+)
+
+func ScanShadow(row pgx.CollectableRow) (*ShadowRow, error) {
+	r := &ShadowRow{}
+	var labels, body, owners []byte
+	if err := row.Scan(&r.ID, &r.UID, &r.KindID, &r.Name, &r.State, &r.Revision, &r.Generation, &r.Derivation, &r.BlockDeletion,
+		&r.CreatedAt, &r.UpdatedAt, &labels, &body, &owners); err != nil {
+		return nil, err
+	}
+	for _, column := range []struct {
+		raw  []byte
+		into any
+	}{{labels, &r.Labels}, {body, &r.Body}, {owners, &r.Owners}} {
+		if err := db.Decode(column.raw, column.into); err != nil {
+			return nil, err
+		}
+	}
+	return r, nil
+}
+
+// maxPageBytes is the size of the rows of resources at which a page of them ends early: a process has their bodies in memory.
+const maxPageBytes = 4 << 20
+
+// PageSize returns the number of rows to ask for after a page of so many: no more than it had when it was cut, since the database has
+// read what is cut off for nothing, and then more again.
+func PageSize(asked, got int, cut bool, most int) int {
+	if cut {
+		return got
+	}
+	return min(2*asked, most)
+}
+
+// CollectShadows collects rows until they have maxPageBytes. cut: there are further ones.
+func CollectShadows(rows pgx.Rows) (page []*ShadowRow, cut bool, err error) {
+	defer rows.Close()
+	for bytes := 0; rows.Next(); {
+		for _, value := range rows.RawValues() {
+			bytes += len(value)
+		}
+		if bytes > maxPageBytes && len(page) > 0 {
+			return page, true, nil
+		}
+		row, err := ScanShadow(rows)
+		if err != nil {
+			return nil, false, err
+		}
+		page = append(page, row)
+	}
+	return page, false, rows.Err()
+}
+
+// Prepare reads the stored resources, unless they are left unread, validates the writes, and computes the references and owner
+// references that they add and drop.
+func (p *Preparer) Prepare(ctx context.Context, q db.Querier, writes []peer.Write, unread bool) (*Saving, error) {
+	return p.PrepareRows(ctx, q, writes, unread, false)
+}
+
+// PrepareRows is prepare; captures: the writes are of rows of attached tables, which nobody else writes.
+func (p *Preparer) PrepareRows(ctx context.Context, q db.Querier, writes []peer.Write, unread, captures bool) (*Saving, error) {
+	v, err := p.Current()
+	if err != nil {
+		return nil, err
+	}
+	sv := p.NewSaving(v)
+	named := map[string]bool{}
+	for _, w := range writes {
+		if named[w.Name] {
+			return nil, &peer.InvalidError{Resource: w.Name, Err: errors.New("the batch contains this resource twice")}
+		}
+		named[w.Name] = true
+		kind, err := v.Model.KindOf(w.Name)
+		if err != nil {
+			return nil, read.Unfit(ctx, p.DB, q, w.Name, err)
+		}
+		if kind.Table != nil && !captures {
+			return nil, &peer.InvalidError{Resource: w.Name, Err: fmt.Errorf("%s is a row of table %s: write it with SQL", kind.ID.Kind, kind.Table.Name)}
+		}
+		wr := &Writing{Write: w, Kind: kind.ID}
+		if wr.KindID, err = p.Names.Kind(ctx, kind.ID); err != nil {
+			return nil, err
+		}
+		sv.Writes = append(sv.Writes, wr)
+	}
+	var held map[int64][]read.HeldReference
+	if sv.Unread = unread; !unread {
+		if held, err = p.readBefore(ctx, q, sv); err != nil {
+			return nil, err
+		}
+	}
+	references := 0
+	for _, wr := range sv.Writes {
+		if err := expected(wr); err != nil {
+			return nil, err
+		}
+		found, err := p.validate(v.Model, wr)
+		if err != nil {
+			return nil, &peer.InvalidError{Resource: wr.Name, Err: err}
+		}
+		if references += len(found); references > maxBatchReferences {
+			return nil, &peer.InvalidError{Err: fmt.Errorf("the batch has more than %d references: split it", maxBatchReferences)}
+		}
+		if err := p.Compare(ctx, q, sv, wr, found, held[wr.ID]); err != nil {
+			return nil, err
+		}
+		if err := p.compareOwners(ctx, v.Model, wr); err != nil {
+			return nil, err
+		}
+	}
+	return sv, p.mayRefer(ctx, sv)
+}
+
+// mayRefer refuses new references to resources here that the person who writes has no right to refer to. Other deployments decide
+// about theirs.
+func (p *Preparer) mayRefer(ctx context.Context, sv *Saving) error {
+	may := peer.ReferrerFrom(ctx)
+	if may == nil {
+		return nil
+	}
+	var refs []*NewReference
+	var names []schema.FullName
+	for _, wr := range sv.Writes {
+		for _, ref := range wr.Add {
+			if ref.Target.Deployment == p.Self {
+				refs, names = append(refs, ref), append(names, ref.Target)
+			}
+		}
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	allowed, err := may(ctx, names)
+	if err != nil {
+		return err
+	}
+	refused := &peer.RefusedError{}
+	for i, ok := range allowed {
+		if !ok {
+			refused.Refusals = append(refused.Refusals, peer.Refusal{Holder: refs[i].Holder.Name, Path: refs[i].Path, Target: names[i], Reason: peer.ReferDenied})
+		}
+	}
+	if len(refused.Refusals) == 0 {
+		return nil
+	}
+	return refused.Sorted()
+}
+
+// validate sets the JSON columns to store, and returns the references in the body.
+func (p *Preparer) validate(model *schema.Model, wr *Writing) ([]schema.Found, error) {
+	if wr.Before != nil && len(wr.Mask) > 0 {
+		if err := wr.merge(); err != nil {
+			return nil, err
+		}
+	}
+	if wr.Body == nil {
+		wr.Body = map[string]any{}
+	}
+	kind, err := model.Kind(wr.Kind.Kind)
+	if err != nil {
+		return nil, err
+	}
+	// Depth and size come first: they bound the work of the other checks.
+	if !within(wr.Body, MaxBodyDepth) {
+		return nil, fmt.Errorf("body: more than %d levels", MaxBodyDepth)
+	}
+	var stored map[string]any
+	if wr.Before != nil {
+		stored = wr.Before.Body
+	} else if err := kind.CheckRegion(p.Self, wr.Name); err != nil {
+		return nil, err
+	}
+	if wr.Body, err = kind.Complete(wr.Body); err != nil {
+		return nil, err
+	}
+	if err := kind.CheckUndeclared(wr.Body, stored); err != nil {
+		return nil, err
+	}
+	body, err := json.Marshal(wr.Body)
+	if err != nil {
+		return nil, err
+	}
+	wr.BodyText = string(body)
+	if err := storable("body", wr.BodyText, MaxBodyBytes); err != nil {
+		return nil, err
+	}
+	if err := kind.CheckBody(body, stored); err != nil {
+		return nil, err
+	}
+	found, err := kind.References(p.Self, wr.Name, wr.Body)
+	if err != nil || len(wr.Labels) == 0 {
+		return found, err
+	}
+	if _, ok := wr.Labels[""]; ok {
+		return nil, errors.New("labels: a key is empty")
+	}
+	labels, err := json.Marshal(wr.Labels)
+	if err != nil {
+		return nil, err
+	}
+	text := string(labels)
+	wr.LabelsText = &text
+	return found, storable("labels", text, maxLabelBytes)
+}
+
+// MaxBodyBytes is the maximum size of a body as JSON: each stored body has to fit into a gRPC message.
+const (
+	MaxBodyBytes  = 1 << 20
+	maxLabelBytes = 64 << 10
+	// MaxBodyDepth is the maximum nesting of objects and lists in a body, which JSON parsers of other languages can be expected
+	// to support.
+	MaxBodyDepth = 100
+	// maxBatchBytes bounds the stored resources that a batch of writes changes, which are in memory together.
+	maxBatchBytes = 4 << 20
+	// maxBatchReferences is the maximum number of references in one batch of writes, which is also the maximum that one deployment
+	// establishes in one call.
+	maxBatchReferences = 10_000
+)
+
+// within reports whether a value has at most a number of nested levels of objects and lists.
+func within(value any, levels int) bool {
+	switch v := value.(type) {
+	case map[string]any:
+		for _, e := range v {
+			if levels == 0 || !within(e, levels-1) {
+				return false
+			}
+		}
+	case []any:
+		for _, e := range v {
+			if levels == 0 || !within(e, levels-1) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+func storable(what, text string, most int) error {
+	if len(text) > most {
+		return fmt.Errorf("%s: %d bytes as JSON, at most %d are allowed", what, len(text), most)
+	}
+	// In \\u0000 the backslash itself is escaped: no NUL.
+	if strings.Contains(text, `\u0000`) && strings.Contains(strings.ReplaceAll(text, `\\`, ""), `\u0000`) {
+		return fmt.Errorf("%s: contains a NUL character, which PostgreSQL cannot store", what)
+	}
+	return nil
+}
+
+// readBefore reads the stored resources into the writes, and returns the references that they hold, by holder id.
+func (p *Preparer) readBefore(ctx context.Context, q db.Querier, sv *Saving) (map[int64][]read.HeldReference, error) {
+	type key struct {
+		kindID int32
+		name   string
+	}
+	byName := map[key]*Writing{}
+	kinds, rels := make([]int32, len(sv.Writes)), make([]string, len(sv.Writes))
+	for i, wr := range sv.Writes {
+		kinds[i], rels[i] = wr.KindID, wr.Name
+		byName[key{wr.KindID, wr.Name}] = wr
+	}
+	rows, err := q.Query(ctx, selectShadowsSQL, kinds, rels)
+	if err != nil {
+		return nil, fmt.Errorf("read shadows: %w", err)
+	}
+	bytes := 0
+	before, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (*ShadowRow, error) {
+		for _, value := range row.RawValues() {
+			bytes += len(value)
+		}
+		if bytes > maxBatchBytes && len(sv.Writes) > 1 {
+			return nil, &peer.InvalidError{Err: fmt.Errorf("the resources of the batch, as they are stored, have more than %d bytes: split it", maxBatchBytes)}
+		}
+		return ScanShadow(row)
+	})
+	if err != nil || len(before) == 0 {
+		return nil, err
+	}
+	ids := make([]int64, len(before))
+	for i, row := range before {
+		wr := byName[key{row.KindID, row.Name}]
+		wr.Before, wr.ID, wr.ShadowUID = row, row.ID, row.UID
+		ids[i] = row.ID
+	}
+	return read.Held(ctx, q, ids)
+}
+
+// Compare computes the references that a write adds and drops. When a switch of the version changes the behaviour of a stored
+// reference, the new form is added and the old one dropped: the target's deployment establishes the new form before the old one is
+// released.
+func (p *Preparer) Compare(ctx context.Context, q db.Querier, sv *Saving, wr *Writing, found []schema.Found, held []read.HeldReference) error {
+	if wr.Before == nil {
+		wr.ShadowUID = uuid.Must(uuid.NewV7())
+	}
+	type key struct {
+		fieldID int32
+		kind    schema.KindID
+		target  schema.FullName
+	}
+	have := map[key]read.HeldReference{}
+	for _, h := range held {
+		if wr.Before == nil || h.Name == nil {
+			continue
+		}
+		d := p.Self
+		var err error
+		if h.Deployment != nil {
+			if d, err = p.Names.DeploymentOf(ctx, q, *h.Deployment); err != nil {
+				return err
+			}
+		}
+		kind, err := p.Names.KindOf(ctx, q, *h.KindID)
+		if err != nil {
+			return err
+		}
+		h.Target = schema.FullName{Deployment: d, Name: *h.Name}
+		have[key{h.FieldID, sv.Version.Model.Canonical(kind), h.Target}] = h
+	}
+	for _, f := range found {
+		ref := &NewReference{Found: f, Holder: wr}
+		var err error
+		if ref.FieldID, err = p.Names.Field(ctx, f.Path); err != nil {
+			return err
+		}
+		if ref.KindID, err = p.Names.Kind(ctx, f.TargetKind); err != nil {
+			return err
+		}
+		k := key{ref.FieldID, f.TargetKind, f.Target}
+		if h, ok := have[k]; ok && h.Behaviour == f.Behaviour {
+			if !h.Dangling {
+				delete(have, k)
+				continue
+			}
+		}
+		wr.Add = append(wr.Add, ref)
+	}
+	for _, h := range have {
+		wr.Drop = append(wr.Drop, h)
+	}
+	p.keepDangling(sv, wr)
+	return sv.Establish(p.Self, wr)
+}
+
+// Establish adds the new references of a write to other deployments to those of the whole transaction. When there are too many, it
+// adds none.
+func (sv *Saving) Establish(self schema.DeploymentID, wr *Writing) error {
+	foreign := map[schema.DeploymentID][]*NewReference{}
+	for _, ref := range wr.Add {
+		if d := ref.Target.Deployment; d != self {
+			if foreign[d] = append(foreign[d], ref); len(sv.Foreign[d])+len(foreign[d]) > MaxNewReferences {
+				return &peer.InvalidError{Resource: wr.Name, Err: fmt.Errorf("more than %d new references to %s in one write", MaxNewReferences, d)}
+			}
+		}
+	}
+	for d, refs := range foreign {
+		sv.Foreign[d] = append(sv.Foreign[d], refs...)
+	}
+	return nil
+}
+
+// keepDangling lets an update keep the value of an ALLOW_DANGLING reference whose target was deleted: the stored reference was
+// removed with the target, but the value is not a new reference.
+func (p *Preparer) keepDangling(sv *Saving, wr *Writing) {
+	mayDangle := func(ref *NewReference) bool { return ref.Behaviour == schema.AllowDangling }
+	if wr.Before == nil || wr.Derives || !slices.ContainsFunc(wr.Add, mayDangle) {
+		return
+	}
+	kind, err := sv.Version.Model.Kind(wr.Kind.Kind)
+	if err != nil {
+		return
+	}
+	had, err := kind.References(p.Self, wr.Name, wr.Before.Body)
+	if err != nil {
+		return // written under another version, which this one cannot parse: all references are new
+	}
+	wr.Add = slices.DeleteFunc(wr.Add, func(ref *NewReference) bool {
+		return mayDangle(ref) && slices.ContainsFunc(had, func(f schema.Found) bool { return f == ref.Found })
+	})
+}
+
+func expected(wr *Writing) error {
+	full := wr.Name
+	switch {
+	case wr.Before == nil:
+		if wr.Mode == peer.Update || wr.UID != uuid.Nil || wr.Revision != 0 {
+			return fmt.Errorf("%s: %w", full, peer.ErrNotFound)
+		}
+		return nil
+	case wr.Before.State != peer.Active:
+		return fmt.Errorf("%s: %w", full, peer.ErrDeleting)
+	case wr.Mode == peer.Create:
+		return fmt.Errorf("%s: %w", full, peer.ErrExists)
+	case wr.UID != uuid.Nil && wr.UID != wr.Before.UID:
+		return fmt.Errorf("%s: %w: its uid is %s", full, peer.ErrConflict, wr.Before.UID)
+	case wr.Revision != 0 && wr.Revision != wr.Before.Revision:
+		return fmt.Errorf("%s: %w: it is at revision %d, not %d", full, peer.ErrConflict, wr.Before.Revision, wr.Revision)
+	}
+	return nil
+}

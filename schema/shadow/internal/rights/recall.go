@@ -1,0 +1,171 @@
+package rights
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
+	"github.com/db-controller/db-controller/schema/shadow/internal/db"
+)
+
+const selectProxySQL = `
+SELECT i.n - 1, f.id FROM unnest($1::uuid[], $2::uuid[]) WITH ORDINALITY AS i (uid, attempt, n)
+JOIN dbcontroller.foreign_target f ON f.uid = i.uid AND f.deployment_id = $3 AND f.block_attempt = i.attempt`
+
+var (
+	// The references that a proxy stands for.
+	selectUnderSQL = db.Codes(`
+SELECT h.uid, h.name, r.field_id FROM dbcontroller.reference r JOIN dbcontroller.shadow h ON h.id = r.holder_id
+WHERE r.target_id = $1 AND r.delegated AND r.behaviour = {block} AND NOT r.dangling LIMIT $2`)
+
+	endBlockRightSQL = `
+UPDATE dbcontroller.foreign_target f SET block_epoch = NULL, block_own = NULL, turn = nextval('dbcontroller.object_id') WHERE id = $1`
+
+	removeProxySQL = `
+UPDATE dbcontroller.foreign_target f SET block_attempt = NULL, block_epoch = NULL, block_own = NULL, turn = nextval('dbcontroller.object_id') WHERE id = $1`
+)
+
+// Recall answers for the proxies that a deployment asks about. A right ends before its references are looked for, so that a verdict
+// gone is final: every reference committed under the right is seen, and none follows.
+func (s *Rights) Recall(ctx context.Context, from schema.DeploymentID, asked []peer.Recall) (*peer.Recalled, error) {
+	questions := make([]peer.Question, len(asked))
+	for i, a := range asked {
+		questions[i] = a.Question
+	}
+	answers, err := s.attempts.Answer(ctx, from, questions)
+	if err != nil {
+		return nil, err
+	}
+	out := &peer.Recalled{Answers: make([]peer.RecallAnswer, len(asked)), Epoch: answers.Epoch}
+	for i, v := range answers.Verdicts {
+		out.Answers[i].Verdict = v
+	}
+	proxies, err := s.proxies(ctx, from, questions)
+	if err != nil {
+		return nil, err
+	}
+	for n, id := range proxies {
+		if out.Answers[n], err = s.recall(ctx, id, asked[n], answers.Epoch); err != nil {
+			return nil, fmt.Errorf("recall a right: %w", err)
+		}
+	}
+	return out, nil
+}
+
+// proxies returns the rows of the proxies that exist, by question.
+func (s *Rights) proxies(ctx context.Context, of schema.DeploymentID, questions []peer.Question) (map[int]int64, error) {
+	deployment, err := s.Names.Deployment(ctx, of)
+	if err != nil {
+		return nil, err
+	}
+	uids, attempts := make([]uuid.UUID, len(questions)), make([]uuid.UUID, len(questions))
+	for i, q := range questions {
+		uids[i], attempts[i] = q.Key.TargetUID, q.Key.Attempt
+	}
+	rows, err := s.Pool.Query(ctx, selectProxySQL, uids, attempts, deployment)
+	if err != nil {
+		return nil, fmt.Errorf("read rights: %w", err)
+	}
+	out := map[int]int64{}
+	var n int
+	var id int64
+	_, err = pgx.ForEachRow(rows, []any{&n, &id}, func() error { out[n] = id; return nil })
+	return out, err
+}
+
+// recall answers for one proxy. One whose row stays locked is undecided.
+func (s *Rights) recall(ctx context.Context, id int64, r peer.Recall, epoch uuid.UUID) (peer.RecallAnswer, error) {
+	answer := peer.RecallAnswer{Verdict: peer.Held}
+	if err := s.under(ctx, s.Pool, id, &answer); err != nil {
+		return answer, err
+	}
+	if r.Mode == peer.RecallLooks || r.Mode == peer.RecallIfFree && len(answer.Holders) > 0 {
+		return answer, nil
+	}
+	err := s.alone(ctx, id, func(tx pgx.Tx) error {
+		if now, err := s.gate.EpochOf(ctx, tx); err != nil || now != epoch {
+			return errors.Join(err, s.gate.RecoveringSelf())
+		}
+		answer = peer.RecallAnswer{Verdict: peer.Held}
+		if err := s.under(ctx, tx, id, &answer); err != nil {
+			return err
+		}
+		switch {
+		case len(answer.Holders) == 0:
+			answer.Verdict = peer.GoneVerdict
+			return s.remove(ctx, tx, id, r.Key.Attempt)
+		case r.Mode == peer.RecallEnds:
+			_, err := tx.Exec(ctx, endBlockRightSQL, id)
+			return err
+		}
+		return nil
+	})
+	if db.HasCode(err, db.CodeLockNotAvailable) {
+		return peer.RecallAnswer{Verdict: peer.Undecided}, nil
+	}
+	return answer, err
+}
+
+// alone runs fn under the lock of a row, which no write shares: those that did have ended.
+func (s *Rights) alone(ctx context.Context, id int64, fn func(tx pgx.Tx) error) error {
+	ids := []int64{id}
+	if _, err := s.Pool.Exec(ctx, db.BeginEndingSQL, ids); err != nil {
+		return err
+	}
+	return s.InTx(ctx, db.WorkFeed, func(tx pgx.Tx) error {
+		b := &pgx.Batch{}
+		b.Queue(db.EndingLockTimeoutSQL)
+		b.Queue(db.LockRightsSQL, ids)
+		b.Queue(db.DoneEndingSQL, ids)
+		if err := tx.SendBatch(ctx, b).Close(); err != nil {
+			return err
+		}
+		return fn(tx)
+	})
+}
+
+// under adds the references that a proxy stands for to an answer.
+func (s *Rights) under(ctx context.Context, q db.Querier, id int64, answer *peer.RecallAnswer) error {
+	rows, err := q.Query(ctx, selectUnderSQL, id, peer.MaxRecalled+1)
+	if err != nil {
+		return err
+	}
+	type row struct {
+		UID   uuid.UUID
+		Name  string
+		Field int32
+	}
+	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[row])
+	if err != nil {
+		return err
+	}
+	if answer.More = len(found) > peer.MaxRecalled; answer.More {
+		found = found[:peer.MaxRecalled]
+	}
+	for _, r := range found {
+		path, err := s.Names.FieldOf(ctx, q, r.Field)
+		if err != nil {
+			return err
+		}
+		answer.Holders = append(answer.Holders, peer.RecalledHolder{UID: r.UID, Name: r.Name, Path: path})
+	}
+	return nil
+}
+
+// remove ends a right and releases the proxy, under the lock of its row. The release is repeated until it is answered, because the answer
+// to a recall may be lost.
+func (s *Rights) remove(ctx context.Context, tx pgx.Tx, id int64, attempt peer.AttemptID) error {
+	field, err := s.Names.Field(ctx, peer.RightPath)
+	if err != nil {
+		return err
+	}
+	b := &pgx.Batch{}
+	b.Queue(releaseProxySQL, id, attempt, field)
+	b.Queue(removeProxySQL, id)
+	return tx.SendBatch(ctx, b).Close()
+}

@@ -1,0 +1,291 @@
+package verify
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/shadow/internal/db"
+	"github.com/db-controller/db-controller/schema/shadow/internal/rows"
+)
+
+const (
+	// The functions are compared with those that attach made; an attachment of an older release has no list of them.
+	driftSQL = `
+WITH made AS (
+    SELECT f.key AS trigger, f.value AS source FROM dbcontroller.attachment a, jsonb_each_text(a.functions) AS f WHERE a.kind_id = $1
+), there AS (
+    SELECT g.tgname::text AS trigger, g.tgenabled, md5(p.prosrc) AS source
+    FROM pg_catalog.pg_trigger g JOIN pg_catalog.pg_proc p ON p.oid = g.tgfoid
+    WHERE g.tgrelid = to_regclass($2) AND NOT g.tgisinternal
+)
+SELECT CASE WHEN there.trigger IS NULL THEN 'the trigger ' || trigger || ' is missing'
+    WHEN tgenabled NOT IN ('O', 'A') THEN 'the trigger ' || trigger || ' is disabled'
+    ELSE 'the function of the trigger ' || trigger || ' was changed' END
+FROM made LEFT JOIN there USING (trigger)
+WHERE there.trigger IS NULL OR tgenabled NOT IN ('O', 'A') OR there.source <> made.source
+UNION ALL
+SELECT 'the table has become a partition, or has one, or a child: statements at the parent do not fire its triggers'
+WHERE EXISTS (SELECT FROM pg_catalog.pg_inherits i WHERE to_regclass($2) IN (i.inhrelid, i.inhparent))
+ORDER BY 1`
+
+	// A row with a note is read again anyway; one whose target does not exist keeps its note.
+	notedRowsSQL = `SELECT DISTINCT name FROM dbcontroller.captured WHERE kind_id = $1 AND (name = ANY ($2) OR name IS NULL)`
+
+	knownPageSQL = `SELECT name FROM dbcontroller.shadow WHERE kind_id = $1 AND name > $2 AND NOT hidden ORDER BY name LIMIT $3`
+
+	readAgainSQL = `INSERT INTO dbcontroller.captured (kind_id, name) SELECT $1, n FROM unnest($2::text[]) AS n`
+)
+
+var knownRowsSQL = db.Codes(`
+SELECT s.name, r.body, s.state = {active} FROM dbcontroller.shadow s JOIN dbcontroller.resource r USING (id) WHERE s.kind_id = $1 AND s.name = ANY ($2)`)
+
+// tables compares attached tables with what is stored about their rows: what no trigger saw.
+func (v *verifying) tables(ctx context.Context) error {
+	if err := v.store.rows.Load(ctx); err != nil {
+		return err
+	}
+	tables := v.store.rows.Tables()
+	for _, id := range slices.Sorted(maps.Keys(tables)) {
+		t := tables[id]
+		kind := v.declared(t)
+		if kind == nil || !t.Complete { // it waits for attach, or for its first reading
+			continue
+		}
+		if err := v.drift(ctx, t); err != nil {
+			return err
+		}
+		if err := v.table(ctx, t, kind); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// declared returns the kind whose table is attached as the version declares it; nil when none is.
+func (v *verifying) declared(t *rows.Table) *schema.KindModel {
+	current, err := v.store.Current()
+	if err != nil {
+		return nil
+	}
+	return t.Declared(current.Model)
+}
+
+func (v *verifying) drift(ctx context.Context, t *rows.Table) error {
+	found, err := v.store.Pool.Query(ctx, driftSQL, t.KindID, t.Definition.Table.SQL())
+	if err != nil {
+		return fmt.Errorf("read triggers of %s: %w", t.Definition.Table, err)
+	}
+	drifts, err := pgx.CollectRows(found, pgx.RowTo[string])
+	if err != nil {
+		return fmt.Errorf("read triggers of %s: %w", t.Definition.Table, err)
+	}
+	for _, drift := range drifts {
+		table := v.store.selfName(t.Definition.Collection)
+		if err := v.found(Difference{Kind: TriggerDrift, Holder: table, Target: table, Path: drift}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// table compares all rows of a table, and then all resources of its kind. An audit compares a part of the rows, and the next one goes
+// on from there.
+func (v *verifying) table(ctx context.Context, t *rows.Table, kind *schema.KindModel) error {
+	after, read := v.store.tableFrom(t, v.how.Bodies > 0), 0
+	for {
+		page, err := t.Page(ctx, v.store.Pool, after, verifyPage)
+		if err != nil {
+			return err
+		}
+		names := make([]string, 0, len(page))
+		for _, r := range page {
+			if name, err := t.Definition.RowName(r.Key); err == nil {
+				names = append(names, name)
+			}
+			after = r.Key
+		}
+		if err := v.rowsOf(ctx, t, kind, names); err != nil {
+			return err
+		}
+		if read += len(page); len(page) < verifyPage {
+			after = nil
+		}
+		v.store.compared.Store(t.KindID, after)
+		if after == nil {
+			return v.resourcesOf(ctx, t, kind)
+		}
+		if v.how.Bodies > 0 && read >= v.how.Bodies {
+			return nil
+		}
+	}
+}
+
+// tableFrom returns the key after which an audit goes on.
+func (s *Verifier) tableFrom(t *rows.Table, audit bool) []string {
+	if after, ok := s.compared.Load(t.KindID); ok && audit {
+		return after.([]string)
+	}
+	return nil
+}
+
+// resourcesOf finds the resources of a kind without a row.
+func (v *verifying) resourcesOf(ctx context.Context, t *rows.Table, kind *schema.KindModel) error {
+	for after := ""; ; {
+		found, err := v.store.Pool.Query(ctx, knownPageSQL, t.KindID, after, verifyPage)
+		if err != nil {
+			return fmt.Errorf("read resources of %s: %w", t.Definition.Table, err)
+		}
+		names, err := pgx.CollectRows(found, pgx.RowTo[string])
+		if err != nil {
+			return fmt.Errorf("read resources of %s: %w", t.Definition.Table, err)
+		}
+		if len(names) == 0 {
+			return nil
+		}
+		after = names[len(names)-1]
+		there, err := t.Existing(ctx, v.store.Pool, names)
+		if err != nil {
+			return err
+		}
+		gone := slices.DeleteFunc(names, func(name string) bool { return slices.Contains(there, name) })
+		if err := v.rowsOf(ctx, t, kind, gone); err != nil {
+			return err
+		}
+	}
+}
+
+// rowsOf compares some rows, twice when something differs. With Repair they are read again.
+func (v *verifying) rowsOf(ctx context.Context, t *rows.Table, kind *schema.KindModel, names []string) error {
+	v.out.Bodies += int64(len(names))
+	differ, err := v.missed(ctx, t, kind, names)
+	if err == nil && len(differ) > 0 {
+		if err = v.settle(ctx); err == nil {
+			differ, err = v.missed(ctx, t, kind, slices.Sorted(maps.Keys(differ)))
+		}
+	}
+	if err != nil {
+		return err
+	}
+	again := slices.Sorted(maps.Keys(differ))
+	if v.how.Repair && len(again) > 0 {
+		if err := v.store.InTx(ctx, db.NoFeed, func(tx pgx.Tx) error {
+			_, err := tx.Exec(ctx, readAgainSQL, t.KindID, again)
+			return err
+		}); err != nil {
+			return fmt.Errorf("let rows of %s be read again: %w", t.Definition.Table, err)
+		}
+	}
+	for _, name := range again {
+		d := differ[name]
+		d.Repaired = v.how.Repair
+		if err := v.found(d); err != nil {
+			return err
+		}
+	}
+	return v.how.Progress(ctx, v.out)
+}
+
+// knownRow is what is stored about a row.
+type knownRow struct {
+	body   map[string]any
+	active bool
+}
+
+// missed returns the rows that are not stored as they are, without those that wait to be read. What is stored is read first, then
+// the rows, then the notes: a change in between has a note.
+func (v *verifying) missed(ctx context.Context, t *rows.Table, kind *schema.KindModel, names []string) (map[string]Difference, error) {
+	stored, err := v.known(ctx, t, names)
+	if err != nil {
+		return nil, err
+	}
+	present, err := t.Read(ctx, v.store.Pool, names)
+	if err != nil {
+		return nil, err
+	}
+	out := map[string]Difference{}
+	for _, name := range names {
+		if why, kind := v.rowDiffers(t, kind, stored[name], present[name]); why != "" {
+			self := v.store.selfName(name)
+			out[name] = Difference{Kind: kind, Holder: self, Target: self, Path: why}
+		}
+	}
+	if len(out) == 0 {
+		return nil, nil
+	}
+	return out, v.leaveNoted(ctx, t, out)
+}
+
+func (v *verifying) known(ctx context.Context, t *rows.Table, names []string) (map[string]knownRow, error) {
+	found, err := v.store.Pool.Query(ctx, knownRowsSQL, t.KindID, names)
+	if err != nil {
+		return nil, fmt.Errorf("read resources of %s: %w", t.Definition.Table, err)
+	}
+	stored := map[string]knownRow{}
+	var name string
+	var raw []byte
+	var active bool
+	_, err = pgx.ForEachRow(found, []any{&name, &raw, &active}, func() error {
+		k := knownRow{active: active}
+		err := db.Decode(raw, &k.body)
+		stored[name] = k
+		return err
+	})
+	return stored, err
+}
+
+// rowDiffers compares one row; values is nil when it does not exist.
+func (v *verifying) rowDiffers(t *rows.Table, kind *schema.KindModel, stored knownRow, values []*string) (why string, of DifferenceKind) {
+	if values == nil {
+		if stored.active {
+			return "the row is gone", RowMissed
+		}
+		return "", ""
+	}
+	body, err := t.Body(v.store.Self, kind, values)
+	switch {
+	case err != nil:
+		return err.Error(), RowMissed
+	case stored.body != nil && !stored.active: // it is being deleted, and its references are dropped
+		return "", ""
+	case !maps.Equal(body, stored.body):
+		return strings.Join(slices.Sorted(differentFields(body, stored.body)), ", "), RowMissed
+	}
+	return "", ""
+}
+
+func differentFields(a, b map[string]any) func(func(string) bool) {
+	return func(yield func(string) bool) {
+		for path := range a {
+			if a[path] != b[path] && !yield(path) {
+				return
+			}
+		}
+		for path := range b {
+			if _, ok := a[path]; !ok && !yield(path) {
+				return
+			}
+		}
+	}
+}
+
+func (v *verifying) leaveNoted(ctx context.Context, t *rows.Table, differ map[string]Difference) error {
+	found, err := v.store.Pool.Query(ctx, notedRowsSQL, t.KindID, slices.Sorted(maps.Keys(differ)))
+	if err != nil {
+		return fmt.Errorf("read captured rows: %w", err)
+	}
+	noted, err := pgx.CollectRows(found, pgx.RowTo[*string])
+	for _, name := range noted {
+		if name == nil { // after TRUNCATE all of them are read again
+			clear(differ)
+			break
+		}
+		delete(differ, *name)
+	}
+	return err
+}

@@ -1,0 +1,69 @@
+package shadow_test
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/db-controller/db-controller/schema/shadow"
+)
+
+// A deletion counts what it has found and done in each deployment, marked and removed, and its end once.
+func TestADeletionCountsWhatItDoesInEachDeployment(t *testing.T) {
+	t.Parallel()
+	var ended atomic.Int32
+	b := newBox(t, func(cfg *shadow.Config) {
+		cfg.DeletionEnded = func(took time.Duration) {
+			if took >= 0 {
+				ended.Add(1)
+			}
+		}
+	})
+	b.MustPut(target, nil)
+	b.MustPut(target+"/children/c", nil)
+	b.MustPut(holder, body{"cascade": target})
+	b.MustPut(holder2, body{"asyncCascade": target})
+	b.MustPut("//"+bEast+"/holders/near", body{"near": body{"cascade": holder}})
+	b.MustPut("//"+bWest+"/holders/unset", body{"unset": target})
+	b.Settle()
+
+	result, err := b.Stores[b.ID(aWest)].Delete(t.Context(), shadow.DeleteRequest{Name: "targets/t"})
+	require.NoError(t, err)
+	require.NotEqual(t, uuid.Nil, result.Deletion)
+	require.Equal(t, [3]int64{2, 1, 0}, counts(t, b.Stores[b.ID(aWest)], result.Deletion), "the child goes at once, the target waits for holders elsewhere")
+	running, err := b.Stores[b.ID(aWest)].RunningDeletions(t.Context(), 10)
+	require.NoError(t, err)
+	require.Len(t, running, 1)
+	require.Equal(t, target, running[0].Root)
+	require.Zero(t, ended.Load())
+
+	b.Settle()
+	require.Equal(t, [3]int64{2, 2, 0}, counts(t, b.Stores[b.ID(aWest)], result.Deletion))
+	require.Equal(t, [3]int64{3, 3, 0}, counts(t, b.Stores[b.ID(bEast)], result.Deletion))
+	require.Equal(t, [3]int64{0, 0, 1}, counts(t, b.Stores[b.ID(bWest)], result.Deletion))
+	require.EqualValues(t, 1, ended.Load())
+	running, err = b.Stores[b.ID(aWest)].RunningDeletions(t.Context(), 10)
+	require.NoError(t, err)
+	require.Empty(t, running)
+
+	alone := b.MustPut(target, nil)
+	require.NotEqual(t, uuid.Nil, alone.UID)
+	result, err = b.Stores[b.ID(aWest)].Delete(t.Context(), shadow.DeleteRequest{Name: "targets/t"})
+	require.NoError(t, err)
+	require.Equal(t, [3]int64{1, 1, 0}, counts(t, b.Stores[b.ID(aWest)], result.Deletion))
+	require.EqualValues(t, 2, ended.Load())
+}
+
+// counts stores the counts of a process, and returns the found, the removed and the unset ones of a deletion.
+func counts(t *testing.T, s *shadow.Store, id uuid.UUID) [3]int64 {
+	t.Helper()
+	require.NoError(t, s.Flush(context.Background()))
+	found, err := s.DeletionProgress(t.Context(), id)
+	require.NoError(t, err)
+	require.Len(t, found, 1)
+	return [3]int64{found[0].Found, found[0].Removed, found[0].Unset}
+}

@@ -1,0 +1,212 @@
+package attached
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/db-controller/db-controller/test/harness"
+)
+
+// Whatever the application and the controllers do at one time, in whatever order, and whichever database is replaced by an earlier copy:
+// afterwards every row refers to a row that exists, or is reported; no row is gone that nothing deleted; and each controller knows
+// what the rows say.
+func TestAttachedTablesUnderChaos(t *testing.T) {
+	for _, seed := range seeds(t, 3) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) { playChaos(t, seed, 3) })
+	}
+}
+
+// outcomes that an application has to expect from native keys as well: refusals, and lost races.
+var expected = []string{"23503", "23505", "40001", "40P01", "21000"}
+
+type chaos struct {
+	*world
+	r       *rand.Rand
+	restore func()
+	of      string
+}
+
+func playChaos(t *testing.T, seed uint64, rounds int) {
+	t.Helper()
+	w := newWorld(t)
+	c := &chaos{world: w, r: rand.New(rand.NewPCG(seed, 4))}
+	for _, d := range deployments {
+		w.attach(d)
+		w.Capture(w.ID(d))
+	}
+	for round := range rounds {
+		c.round(seed*100 + uint64(round)) //nolint:gosec // small
+		if round == 0 && seed%3 > 0 {
+			c.backup()
+		}
+		if round == rounds-1 && c.restore != nil {
+			c.replace()
+		}
+		c.settle()
+		c.check()
+	}
+}
+
+// backup copies one of the databases.
+func (c *chaos) backup() {
+	c.t.Helper()
+	c.of = deployments[c.r.IntN(3)]
+	c.note("backup of %s", c.of)
+	_ = c.apps[c.of].Close(context.Background())
+	c.restore = c.Backup(c.of)
+	c.connect(c.of)
+}
+
+// replace restores the copy.
+func (c *chaos) replace() {
+	c.t.Helper()
+	c.note("%s is replaced by its copy", c.of)
+	_ = c.apps[c.of].Close(context.Background())
+	c.restore()
+	c.Recover(c.of)
+	c.Expire(c.of) // tentative blockades of the copy, whose confirmations were before
+	c.connect(c.of)
+}
+
+// round lets two applications and the controllers run beside one another.
+func (c *chaos) round(seed uint64) {
+	c.t.Helper()
+	var users, beside sync.WaitGroup
+	over := make(chan struct{})
+	beside.Go(func() {
+		r := rand.New(rand.NewPCG(seed, 5))
+		for {
+			select {
+			case <-over:
+				return
+			default:
+				c.step(r)
+				if r.IntN(30) == 0 {
+					c.SetDown(deployments[r.IntN(3)], r.IntN(2) == 0)
+				}
+			}
+		}
+	})
+	said := make(chan string, 1000)
+	for user := range uint64(2) {
+		users.Go(func() { c.user(seed, user, said) })
+	}
+	users.Wait()
+	close(over)
+	beside.Wait()
+	close(said)
+	for line := range said {
+		c.note("%s", line)
+		if strings.HasPrefix(line, "!") {
+			c.wrong("%s", line)
+		}
+	}
+}
+
+// user plays transactions over connections of its own.
+func (c *chaos) user(seed, user uint64, said chan<- string) {
+	g := &generator{Rand: rand.New(rand.NewPCG(seed, 100+user))}
+	g.n = int(1000 * (1 + user + 2*(seed%100))) //nolint:gosec // small
+	conns := map[string]*pgx.Conn{}
+	for _, d := range deployments {
+		cfg := c.apps[d].Config().Copy()
+		cfg.RuntimeParams["search_path"], cfg.RuntimeParams["enable_seqscan"] = "public", "on"
+		conn, err := pgx.ConnectConfig(context.Background(), cfg)
+		if err != nil {
+			said <- "! " + err.Error()
+			return
+		}
+		defer func() { _ = conn.Close(context.Background()) }()
+		conns[d] = conn
+	}
+	for range 25 {
+		tx := g.transaction()
+		err := c.run(conns[tx.at], tx, func() {})
+		mark := ""
+		if err != nil && !slices.Contains(expected, refusal(err)) {
+			mark = "! " // a trigger fails only to refuse
+		}
+		said <- fmt.Sprintf("%suser %d: %v: %v", mark, user, tx, err)
+	}
+}
+
+const danglingSQL = `
+SELECT '//' || $1 || '/' || h.name || ' ' || f.path FROM dbcontroller.reference r JOIN dbcontroller.shadow h ON h.id = r.holder_id JOIN dbcontroller.field f ON f.id = r.field_id
+WHERE r.dangling`
+
+// check looks at everything at rest.
+func (c *chaos) check() {
+	c.t.Helper()
+	app := func(table string) *pgx.Conn { return c.apps[databaseOf[table]] }
+	missing, others := c.notes()
+	if len(others) > 0 {
+		c.wrong("rows wait without end: %q", others)
+	}
+	present := c.bodies(app, func(r reference) []string { return r.columns })
+	stored := c.stored()
+	for name, body := range present {
+		if !slices.Contains(missing, name) && same(c.t, map[string]string{name: body}, map[string]string{name: stored[name]}) != "" {
+			c.wrong("%s refers to %s, its resource to %s, and it is not reported", name, body, stored[name])
+		}
+	}
+	for name, body := range stored {
+		if present[name] == "" {
+			c.wrong("the row of %s is gone, or refers to nothing, and its resource refers to %s", name, body)
+		}
+	}
+	for _, r := range references {
+		c.targets(r, missing)
+	}
+	for _, d := range deployments {
+		found, err := c.apps[d].Query(context.Background(), danglingSQL, d)
+		require.NoError(c.t, err)
+		dangling, err := pgx.CollectRows(found, pgx.RowTo[string])
+		require.NoError(c.t, err)
+		if len(dangling) > 0 {
+			c.wrong("references dangle: %q", dangling)
+		}
+	}
+	if problems := harness.AuditDatabases(c.t, c.Pools); len(problems) > 0 {
+		c.wrong("%v", problems)
+	}
+}
+
+// targets fails for a row whose target does not exist, and that is not reported.
+func (c *chaos) targets(r reference, missing []string) {
+	c.t.Helper()
+	there := map[string]bool{}
+	for _, key := range c.keys(r.target, r.key, "") {
+		there[key] = true
+	}
+	where := "num_nulls(" + prefixed("", r.columns) + ") = 0"
+	if r.region != "" {
+		where += " AND " + r.region + " IS NOT NULL"
+	}
+	for _, row := range c.keys(r.table, append([]string{"id"}, r.columns...), where) {
+		id, key, _ := strings.Cut(row, "|")
+		if name := resource(databaseOf[r.table], r.table, []string{id}); !there[key] && !slices.Contains(missing, name) {
+			c.wrong("%s refers to %s %s by %s, which does not exist, and is not reported", name, r.target, key, r.name)
+		}
+	}
+}
+
+func (c *chaos) keys(table string, columns []string, where string) []string {
+	c.t.Helper()
+	sql := fmt.Sprintf("SELECT concat_ws('|', %s) FROM %s", prefixed("", columns), table)
+	if where != "" {
+		sql += " WHERE " + where
+	}
+	found, err := c.apps[databaseOf[table]].Query(context.Background(), sql)
+	require.NoError(c.t, err)
+	keys, err := pgx.CollectRows(found, pgx.RowTo[string])
+	require.NoError(c.t, err)
+	return keys
+}

@@ -1,0 +1,83 @@
+package attached
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/db-controller/db-controller/test/harness"
+)
+
+// mutant is a plausible mistake in the code of attached tables, and a test that has to fail with it. The copy of the file with the mistake
+// is built by the go command's -overlay; the sources hold no mistake and no switch for one.
+type mutant struct {
+	name, file, right, wrong string
+	tests                    string // of package schema/shadow; empty: the tests here
+}
+
+var mutants = []mutant{
+	{"a-key-used-again-is-the-old-one", "schema/shadow/internal/target/rows.go", "case goes[k]:", "case goes[k] && absent[k]:", "TestAttachedTablesTakeAnySQL"},
+	{"deletion-beside-a-note", "schema/shadow/internal/rows/rows.go", "if err == nil && len(changed) > 0 {", "if err == nil && len(changed) > len(keys) {", "TestADeletionLooksAtTheRowAsItIs"},
+	{"first-reference-alone", "internal/attach/triggers.go", "	return strings.Join(same, \" AND \")\n}\n\n// refers is", "	return same[0]\n}\n\n// refers is", ""},
+	{"all-references-or-none", "internal/attach/triggers.go", "	return strings.Join(some, \" OR \")", "	return strings.Join(some, \" AND \")", ""},
+	{"truncate-forgotten", "schema/shadow/internal/capture/capture.go", "WHERE s.kind_id = $1 AND NOT s.hidden`", "WHERE s.kind_id = $1 AND s.hidden`", "TestAttachedTablesBehaveLikeOneDatabase"},
+	{"first-reading-forgets-rows", "schema/shadow/internal/capture/fill.go", "names = append(names, name)", "names = append(names[:0], name)", "TestAttachedTablesBehaveLikeOneDatabase"},
+	{"unset-in-the-body-alone", "schema/shadow/internal/cascade/rows.go", "		for _, e := range edges[h.id] {", "		for _, e := range edges[h.id][:0] {", "TestAttachedTablesBehaveLikeOneDatabase"},
+	{"deleted-in-the-store-alone", "schema/shadow/internal/cascade/rows.go", "		keys = append(keys, rows.Key{Kind: m.Kind, Name: m.Name})", "		keys = append(keys[:0], rows.Key{Kind: m.Kind, Name: m.Name})", "TestAttachedTablesBehaveLikeOneDatabase"},
+	{"commas-join-keys", "internal/attach/triggers.go", `if len(d.Key) > 1 {`, `if len(d.Key) > 9 {`, "TestAttachedTablesBehaveLikeOneDatabase"},
+}
+
+// build builds the tests with the mistake.
+func (m mutant) build(t *testing.T) (binary, dir string) {
+	t.Helper()
+	root := harness.Root(t)
+	source, err := os.ReadFile(filepath.Join(root, m.file))
+	require.NoError(t, err)
+	require.Equal(t, 1, strings.Count(string(source), m.right), "%s: the text has to be in %s once", m.name, m.file)
+	tmp := t.TempDir()
+	wrong, overlay, binary := filepath.Join(tmp, "wrong.go"), filepath.Join(tmp, "overlay.json"), filepath.Join(tmp, "test")
+	require.NoError(t, os.WriteFile(wrong, []byte(strings.Replace(string(source), m.right, m.wrong, 1)), 0o600))
+	raw, err := json.Marshal(map[string]any{"Replace": map[string]string{filepath.Join(root, m.file): wrong}})
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(overlay, raw, 0o600))
+	dir = filepath.Join(root, "test", "campaign", "attached")
+	if m.tests != "" {
+		dir = filepath.Join(root, "schema", "shadow")
+	}
+	build := exec.CommandContext(t.Context(), "go", "test", "-c", "-overlay", overlay, "-o", binary, ".")
+	build.Dir = dir
+	out, err := build.CombinedOutput()
+	require.NoError(t, err, "%s: %s", m.name, out)
+	return binary, dir
+}
+
+// DBCONTROLLER_MUTANTS plants all mistakes (make mutants), DBCONTROLLER_MUTANT some of them, separated by commas.
+func TestMistakesInAttachedTablesAreCaught(t *testing.T) {
+	only := os.Getenv("DBCONTROLLER_MUTANT")
+	if only == "" && os.Getenv("DBCONTROLLER_MUTANTS") == "" {
+		t.Skip("builds the tests many times: run make mutants")
+	}
+	for _, m := range mutants {
+		if only != "" && !strings.Contains(","+only+",", ","+m.name+",") {
+			continue
+		}
+		t.Run(m.name, func(t *testing.T) {
+			binary, dir := m.build(t)
+			tests := m.tests
+			if tests == "" {
+				tests = "TestAttachedTables"
+			}
+			cmd := exec.CommandContext(t.Context(), binary, "-test.run", tests, "-test.timeout", "5m")
+			cmd.Dir = dir
+			cmd.Env = append(os.Environ(), "DBCONTROLLER_ATTACHED_SEEDS=20")
+			out, err := cmd.CombinedOutput()
+			require.Error(t, err, "%s is not noticed", m.name)
+			require.Contains(t, string(out), "--- FAIL", "%s", out)
+		})
+	}
+}

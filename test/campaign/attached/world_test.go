@@ -1,0 +1,257 @@
+package attached
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/stretchr/testify/require"
+
+	"github.com/db-controller/db-controller/internal/attach"
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/shadow"
+	"github.com/db-controller/db-controller/test/harness"
+)
+
+func TestMain(m *testing.M) { os.Exit(harness.Main(m)) }
+
+// world is three deployments whose tables are attached.
+type world struct {
+	*harness.Box
+	t       testing.TB
+	apps    map[string]*pgx.Conn // of the application
+	journal []string
+}
+
+func newWorld(t testing.TB) *world {
+	t.Helper()
+	w := &world{Box: harness.NewBox(t, services, nil, deployments...), t: t, apps: map[string]*pgx.Conn{}}
+	for _, d := range deployments {
+		w.connect(d)
+		w.exec(d, tables[d])
+		w.exec(d, `GRANT ALL ON ALL TABLES IN SCHEMA public TO dbcontroller_box_serving`)
+	}
+	return w
+}
+
+// connect opens the application's connection, again after its database was replaced.
+func (w *world) connect(d string) {
+	w.t.Helper()
+	ctx := context.Background()
+	conn, err := pgx.ConnectConfig(ctx, w.Pools[w.ID(d)].Config().ConnConfig)
+	require.NoError(w.t, err)
+	w.t.Cleanup(func() { _ = conn.Close(ctx) })
+	w.apps[d] = conn
+	w.exec(d, `SET search_path = public; SET enable_seqscan = on`)
+}
+
+func (w *world) exec(d, sql string) {
+	w.t.Helper()
+	_, err := w.apps[d].Exec(context.Background(), sql)
+	require.NoError(w.t, err, sql)
+}
+
+// attach attaches the tables of a database.
+func (w *world) attach(d string) {
+	w.t.Helper()
+	ctx := context.Background()
+	plans, err := attach.Prepare(ctx, w.apps[d], w.Stores[w.ID(d)].Model(), false)
+	require.NoError(w.t, err)
+	for _, p := range plans {
+		require.False(w.t, p.Refused(), "%v", p.Findings)
+		require.NoError(w.t, attach.Apply(ctx, w.apps[d], p, func(error) {}))
+	}
+}
+
+func (w *world) note(format string, args ...any) {
+	w.journal = append(w.journal, fmt.Sprintf(format, args...))
+}
+
+// wrong fails the campaign.
+func (w *world) wrong(format string, args ...any) {
+	w.t.Helper()
+	require.FailNow(w.t, fmt.Sprintf(format, args...), "the last steps:\n%s", strings.Join(w.journal[max(0, len(w.journal)-80):], "\n"))
+}
+
+// refusal returns the SQLSTATE of an error of PostgreSQL, or "".
+func refusal(err error) string {
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) {
+		return pg.Code
+	}
+	return ""
+}
+
+// run runs a transaction of the application. pause runs between its statements.
+func (w *world) run(conn *pgx.Conn, t transaction, pause func()) error {
+	ctx := context.Background()
+	tx, err := conn.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.TxIsoLevel(strings.ToLower(t.isolation))})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback(ctx) }()
+	for _, sql := range t.statements {
+		if _, err := tx.Exec(ctx, sql); err != nil {
+			return err
+		}
+		pause()
+	}
+	return tx.Commit(ctx)
+}
+
+// step does one step of some deployment; it may fail, and is then repeated.
+func (w *world) step(r *rand.Rand) {
+	at, other := w.ID(deployments[r.IntN(3)]), w.ID(deployments[r.IntN(3)])
+	switch r.IntN(5) {
+	case 0, 1:
+		_, _ = w.Stores[at].Capture(context.Background())
+	case 2:
+		_, _ = w.Do(at, []schema.Action{schema.Confirm, schema.Release, schema.Finalise}[r.IntN(3)])
+	case 3:
+		_ = w.Resolve(at)
+	default:
+		if at != other {
+			_, _ = w.Act(at, other)
+		}
+	}
+}
+
+// crash gives a deployment another process; what the first one had in memory is lost.
+func (w *world) crash(d string) {
+	w.t.Helper()
+	w.Stores[w.ID(d)] = w.SecondProcess(d, shadow.Config{})
+}
+
+// settle does everything, and tries rows again whose targets are missing.
+func (w *world) settle() {
+	w.t.Helper()
+	for _, d := range deployments {
+		w.SetDown(d, false)
+	}
+	for range 3 { // a row that is refused because its target is being deleted, and then because it is missing
+		w.Settle()
+		for _, d := range deployments {
+			w.exec(d, `UPDATE dbcontroller.captured SET due = now(), tries = 0`)
+			w.Capture(w.ID(d))
+		}
+	}
+	w.Settle()
+}
+
+// collections of the tables that refer.
+var holders = []string{"orders", "lines", "invoices", "parcels"}
+
+// stored returns what the controllers know: the body of each resource that refers to something, by full name.
+func (w *world) stored() map[string]string {
+	w.t.Helper()
+	all := map[string]string{}
+	for _, d := range deployments {
+		found, err := w.apps[d].Query(context.Background(), `SELECT '//' || $1 || '/' || s.name, r.body::text FROM dbcontroller.shadow s JOIN dbcontroller.resource r USING (id) WHERE r.body <> '{}'`, d)
+		require.NoError(w.t, err)
+		var name, body string
+		_, err = pgx.ForEachRow(found, []any{&name, &body}, func() error { all[name] = body; return nil })
+		require.NoError(w.t, err)
+	}
+	return all
+}
+
+func resource(service, collection string, key []string) string {
+	if len(key) > 1 {
+		parts := make([]string, len(key))
+		for i, k := range key {
+			parts[i] = strings.NewReplacer(`\`, `\\`, `,`, `\,`).Replace(k)
+		}
+		key = []string{strings.Join(parts, ",")}
+	}
+	return "//" + service + "/" + collection + "/" + schema.EscapeID(key[0])
+}
+
+// bodies returns what the controllers should know about rows: values reads the columns of a reference that count.
+func (w *world) bodies(conn func(table string) *pgx.Conn, values func(reference) []string) map[string]string {
+	w.t.Helper()
+	bodies := map[string]map[string]any{}
+	for _, r := range references {
+		sql := fmt.Sprintf(`SELECT id::text, ARRAY[%s] FROM %s WHERE num_nulls(%s) = 0`, prefixed("", casts(values(r))), r.table, prefixed("", values(r)))
+		if r.region != "" {
+			sql += " AND " + r.region + " IS NOT NULL"
+		}
+		found, err := conn(r.table).Query(context.Background(), sql)
+		require.NoError(w.t, err)
+		var id string
+		var key []string
+		_, err = pgx.ForEachRow(found, []any{&id, &key}, func() error {
+			name := resource(databaseOf[r.table], r.table, []string{id})
+			if bodies[name] == nil {
+				bodies[name] = map[string]any{}
+			}
+			bodies[name][r.name] = resource(r.service, r.kind, key)
+			return nil
+		})
+		require.NoError(w.t, err)
+	}
+	out := map[string]string{}
+	for name, body := range bodies {
+		raw, err := json.Marshal(body)
+		require.NoError(w.t, err)
+		out[name] = string(raw)
+	}
+	return out
+}
+
+func casts(columns []string) []string {
+	out := make([]string, len(columns))
+	for i, c := range columns {
+		out[i] = c + "::text"
+	}
+	return out
+}
+
+// same compares bodies; the text of jsonb has other spaces and orders.
+func same(t testing.TB, want, got map[string]string) string {
+	t.Helper()
+	for _, name := range append(keysOf(want), keysOf(got)...) {
+		var a, b map[string]any
+		_ = json.Unmarshal([]byte(want[name]), &a)
+		_ = json.Unmarshal([]byte(got[name]), &b)
+		if !maps.Equal(a, b) {
+			return fmt.Sprintf("%s refers to %v, and its resource to %v", name, a, b)
+		}
+	}
+	return ""
+}
+
+func keysOf(m map[string]string) (out []string) {
+	for k := range m {
+		out = append(out, k)
+	}
+	return out
+}
+
+// notes returns the rows that wait, with their problems: missing ones, and others.
+func (w *world) notes() (missing, others []string) {
+	w.t.Helper()
+	for _, d := range deployments {
+		found, err := w.apps[d].Query(context.Background(), `SELECT missing, '//' || $1 || '/' || coalesce(name, '*'), coalesce(problem, '') FROM dbcontroller.captured`, d)
+		require.NoError(w.t, err)
+		var is bool
+		var name, problem string
+		_, err = pgx.ForEachRow(found, []any{&is, &name, &problem}, func() error {
+			if is {
+				missing = append(missing, name)
+			} else {
+				others = append(others, name+": "+problem)
+			}
+			return nil
+		})
+		require.NoError(w.t, err)
+	}
+	return missing, others
+}

@@ -1,0 +1,56 @@
+package test
+
+import (
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/db-controller/db-controller/internal/requestid"
+	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
+	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
+)
+
+// A delete without an id gets one where it arrives. The answer and the record of each removal in both deployments have it, and an error
+// of the deployment that a call is forwarded to has the id of the call.
+func TestARequestIDFollowsADeleteThroughDeployments(t *testing.T) {
+	f := newFixture(t)
+	f.mustPut(aWest+"targets/x", fields{})
+	f.mustPut(bEast+"holders/h", fields{"cascade": aWest + "targets/x"})
+
+	_, elsewhere := f.named(aEast + "targets/x") // forwards
+	var header metadata.MD
+	_, err := elsewhere.DeleteResource(t.Context(), &resourcev1.DeleteResourceRequest{Name: aWest + "targets/x"}, grpc.Header(&header))
+	require.NoError(t, err)
+	ids := header.Get(requestid.Header)
+	require.Len(t, ids, 1)
+	id, err := uuid.Parse(ids[0])
+	require.NoError(t, err)
+	f.gone(bEast + "holders/h")
+	for _, name := range []string{aWest + "targets/x", bEast + "holders/h"} {
+		admin, err := f.Client.Admin(t.Context(), f.id(name))
+		require.NoError(t, err)
+		found, err := admin.ListRemovals(t.Context(), &adminv1.ListRemovalsRequest{Name: name})
+		require.NoError(t, err)
+		require.Equal(t, id.String(), found.GetRemovals()[0].GetRequestId(), name)
+	}
+
+	asked := uuid.NewString()
+	_, err = elsewhere.GetResource(metadata.AppendToOutgoingContext(t.Context(), requestid.Header, asked), &resourcev1.GetResourceRequest{Name: aWest + "targets/none"})
+	require.Equal(t, codes.NotFound, status.Code(err))
+	require.Equal(t, asked, requestInfo(err), "the deployment that the call was forwarded to has the same id")
+}
+
+func requestInfo(err error) string {
+	for _, d := range status.Convert(err).Details() {
+		if info, ok := d.(*errdetails.RequestInfo); ok {
+			return info.GetRequestId()
+		}
+	}
+	return ""
+}

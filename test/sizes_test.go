@@ -1,0 +1,104 @@
+package test
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+const (
+	// mostPackageLines and mostRoomLines bound a package without its tests; a room of the store is smaller.
+	mostPackageLines, mostRoomLines = 4000, 2400
+	// mostMethods bounds an interface: its user implements it in a test.
+	mostMethods = 5
+	// medianLines and p90Lines bound the bodies of the functions.
+	medianLines, p90Lines = 10, 35
+)
+
+// sizes are those of the program's own code: neither generated nor of tests.
+type sizes struct {
+	packages  map[string]int // lines, comments included
+	functions []int          // lines of each body, ascending
+	broad     []string       // interfaces with more than mostMethods
+}
+
+// What grows is divided before it is hard to read: packages into rooms, functions and interfaces into parts.
+func TestSizesAreBounded(t *testing.T) {
+	t.Parallel()
+	s := measured(t)
+	require.Greater(t, len(s.packages), 40)
+	for name, lines := range s.packages {
+		most := mostPackageLines
+		if strings.HasPrefix(name, "schema/shadow/") {
+			most = mostRoomLines
+		}
+		if lines > most {
+			t.Errorf("package %s has %d lines, more than %d", name, lines, most)
+		}
+	}
+	require.Empty(t, s.broad, "interfaces with more than %d methods", mostMethods)
+	n := len(s.functions)
+	require.LessOrEqual(t, s.functions[n/2], medianLines, "the median of %d functions", n)
+	require.LessOrEqual(t, s.functions[n*9/10], p90Lines, "nine of ten of %d functions", n)
+}
+
+func measured(t *testing.T) sizes {
+	t.Helper()
+	s := sizes{packages: map[string]int{}}
+	positions := token.NewFileSet()
+	err := filepath.WalkDir("..", func(path string, entry fs.DirEntry, err error) error {
+		name := strings.TrimPrefix(filepath.ToSlash(path), "../")
+		switch {
+		case err != nil:
+			return err
+		case entry.IsDir() && slices.Contains([]string{"test", "tools", "bin", "docs", ".git"}, name):
+			return filepath.SkipDir
+		case entry.IsDir(), !strings.HasSuffix(name, ".go"), strings.HasSuffix(name, "_test.go"):
+			return nil
+		}
+		file, err := parser.ParseFile(positions, path, nil, parser.ParseComments)
+		if err == nil && !ast.IsGenerated(file) {
+			s.take(positions, filepath.ToSlash(filepath.Dir(name)), file)
+		}
+		return err
+	})
+	require.NoError(t, err)
+	slices.Sort(s.functions)
+	return s
+}
+
+func (s *sizes) take(positions *token.FileSet, of string, file *ast.File) {
+	s.packages[of] += positions.File(file.FileStart).LineCount()
+	ast.Inspect(file, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.FuncDecl:
+			if n.Body != nil {
+				s.functions = append(s.functions, max(1, positions.Position(n.Body.Rbrace).Line-positions.Position(n.Body.Lbrace).Line-1))
+			}
+		case *ast.TypeSpec:
+			if methodsOf(n) > mostMethods {
+				s.broad = append(s.broad, of+"."+n.Name.Name)
+			}
+		}
+		return true
+	})
+}
+
+// methodsOf returns the number of methods that an interface declares itself.
+func methodsOf(spec *ast.TypeSpec) (count int) {
+	declared, ok := spec.Type.(*ast.InterfaceType)
+	if !ok {
+		return 0
+	}
+	for _, field := range declared.Methods.List {
+		count += len(field.Names)
+	}
+	return count
+}

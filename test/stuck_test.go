@@ -1,0 +1,43 @@
+package test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// What waits is shown for all deployments, with the one waited for; a pause stops deletes, is shown with its reason, and ends.
+func TestOperatorsSeeWhatIsStuckAndPauseDeletions(t *testing.T) {
+	f := newFixture(t)
+	f.mustPut(aWest+"targets/x", fields{})
+	f.mustPut(bEast+"holders/h", fields{"asyncCascade": aWest + "targets/x"})
+	f.settled()
+	out, err := run(t, "pause", "b.example.com/eastus2", "--of", "a.example.com/us-west2", "--reason", "ticket 4711", "--context", f.Context)
+	require.NoError(t, err, out)
+	f.mustDelete(aWest + "targets/x")
+	f.eventually("it is stuck", func() bool {
+		out, err = run(t, "stuck", "a.example.com", "--longer", "1s", "--context", f.Context)
+		require.NoError(t, err, out)
+		return out != "Nothing waits for long.\n"
+	})
+	require.Regexp(t, `a\.example\.com/us-west2 +DELETING +//a\.example\.com/us-west2/targets/x .*WAITING for b\.example\.com/eastus2`, out)
+	out, err = run(t, "status", "b.example.com/eastus2", "--context", f.Context)
+	require.NoError(t, err, out)
+	require.Contains(t, out, "deletions of a.example.com/us-west2 are paused here")
+	require.Regexp(t, "follows deletions of .*a.example.com/us-west2", out)
+	require.Regexp(t, `DELETIONS_PAUSED of a\.example\.com/us-west2, by operator/.*: ticket 4711`, out)
+
+	out, err = run(t, "pause", "a.example.com/eastus2", "--reason", "ticket 4712", "--context", f.Context)
+	require.NoError(t, err, out)
+	f.mustPut(aEast+"targets/y", fields{})
+	out, err = run(t, "delete", aEast+"targets/y", "--timeout", "2s", "--context", f.Context)
+	require.Error(t, err)
+	require.Contains(t, out, "an operator has paused deletions")
+
+	for _, args := range [][]string{{"resume", "a.example.com/eastus2"}, {"resume", "b.example.com/eastus2", "--of", "a.example.com/us-west2"}} {
+		out, err = run(t, append(args, "--reason", "done", "--context", f.Context)...)
+		require.NoError(t, err, out)
+	}
+	f.mustDelete(aEast + "targets/y")
+	f.gone(bEast+"holders/h", aWest+"targets/x", aEast+"targets/y")
+}
