@@ -58,6 +58,8 @@ func TestAnUnknownCertificateStopsNoDelete_I13_I15(t *testing.T) {
 	for _, name := range []string{"one", "two", "three", "four"} {
 		f.mustPut(aWest+"targets/"+name, nil)
 	}
+	// Before the first environment nobody is known to be a stranger.
+	f.eventually("a stranger is refused", func() bool { return status.Code(f.announce(evil, of)) == codes.Unavailable })
 	for range 3 {
 		require.Equal(t, codes.Unavailable, status.Code(f.announce(evil, of)))
 	}

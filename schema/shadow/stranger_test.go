@@ -86,3 +86,19 @@ func TestBeforeTheFirstEnvironmentNobodyIsAStranger_I2_I15(t *testing.T) {
 	cancel()
 	require.NoError(t, <-ended)
 }
+
+// A process of a restored database that has not received an environment yet makes nothing wait for who calls: it refuses the call.
+func TestBeforeTheFirstEnvironmentAStrangerStopsNoDelete_I13_I15(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	b.MustPut(target, nil)
+	b.Settle()
+	b.Backup(aWest)()
+	b.Recover(aWest)
+	b.Settle()
+	started := b.SecondProcess(aWest, shadow.Config{})
+	err := started.CheckDatabase(t.Context(), schema.DeploymentID{Service: "evil.example.com", Region: "us-west2"}, uuid.New())
+	require.ErrorAs(t, err, new(*peer.UnavailableError), "the registry may list it later")
+	require.Empty(t, unconfirmed(t, b, aWest))
+	b.MustDelete(target)
+}

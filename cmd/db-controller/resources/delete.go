@@ -36,7 +36,7 @@ type deleted struct {
 	Conditions []json.RawMessage `json:"conditions,omitempty"`
 	// Unasked are deployments that did not answer whether their resources block the cascade.
 	Unasked []json.RawMessage `json:"unasked,omitempty"`
-	// Counts are what the deletion did, after --wait.
+	// Counts are what the deletion did, after --wait and unless --progress is none.
 	Counts *totals `json:"counts,omitempty"`
 	Error  string  `json:"error,omitempty"`
 }
@@ -226,7 +226,7 @@ func interrupted(name schema.FullName) error {
 
 // count returns the counts at the end of a deletion as a text.
 func (d *deletion) count(ctx context.Context, c *client.Client, id string, result *deleted) string {
-	if id == "" {
+	if id == "" || d.progress == "none" {
 		return ""
 	}
 	sum := settledTotals(ctx, c, id)

@@ -17,8 +17,12 @@ import (
 
 const (
 	progressInterval = time.Second
-	// progressSettles is how long the processes of deployments may keep their last counts to themselves.
-	progressSettles = 2 * time.Second
+	// Processes of deployments keep their last counts to themselves for half a second: counts that have not changed for
+	// progressSettled are the last ones. The command does not wait for them longer than progressSettles.
+	progressSettled = 600 * time.Millisecond
+	progressSettles = 3 * time.Second
+	// progressTimeout bounds one question to a deployment.
+	progressTimeout = 2 * time.Second
 	// progressCalls bounds the deployments that are asked at the same time.
 	progressCalls = 16
 )
@@ -63,7 +67,7 @@ func readTotals(ctx context.Context, c *client.Client, deletion string) (sum tot
 	g.SetLimit(progressCalls)
 	for _, d := range env.Deployments {
 		g.Go(func() error {
-			ctx, cancel := context.WithTimeout(ctx, progressSettles)
+			ctx, cancel := context.WithTimeout(ctx, progressTimeout)
 			defer cancel()
 			admin, err := c.Admin(ctx, d.DeploymentID)
 			if err != nil {
@@ -94,9 +98,13 @@ func (t *totals) add(p *adminv1.Deletion) {
 
 // settledTotals are the counts at the end of a deletion.
 func settledTotals(ctx context.Context, c *client.Client, deletion string) (sum totals) {
-	for began := time.Now(); ; time.Sleep(progressInterval / 4) {
-		sum = readTotals(ctx, c, deletion)
-		if sum.Found > 0 && sum.Found == sum.Removed || time.Since(began) > progressSettles || ctx.Err() != nil {
+	began := time.Now()
+	for changed := began; ; time.Sleep(progressSettled / 3) {
+		read := readTotals(ctx, c, deletion)
+		if read != sum {
+			sum, changed = read, time.Now()
+		}
+		if complete := sum.Found == sum.Removed; complete && time.Since(changed) > progressSettled || time.Since(began) > progressSettles || ctx.Err() != nil {
 			return sum
 		}
 	}
@@ -112,7 +120,7 @@ type progressLines struct {
 var progressModes = []string{"auto", "plain", "none"}
 
 func progressFlag(cmd *cobra.Command, to *string) {
-	cmd.Flags().StringVar(to, "progress", "auto", "with --wait: auto (a line that changes, on a terminal), plain (lines) or none")
+	cmd.Flags().StringVar(to, "progress", "auto", "with --wait: auto (a line that changes, on a terminal), plain (lines) or none (no counts either)")
 	_ = cmd.RegisterFlagCompletionFunc("progress", cobra.FixedCompletions(progressModes, cobra.ShellCompDirectiveNoFileComp)) // the flag exists
 }
 

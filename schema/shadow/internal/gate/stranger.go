@@ -48,11 +48,13 @@ func (s *Gate) checkStranger(ctx context.Context, tx pgx.Tx, who schema.Deployme
 }
 
 // awaitIfConcerned makes recovery wait for a deployment that has called but was unknown when the recovery of the present epoch
-// started, unless it is a stranger.
+// started, unless it is a stranger. Before the first environment of this process that is unknown: the call is refused and repeated.
 func (s *Gate) awaitIfConcerned(ctx context.Context, who schema.DeploymentID, id int32) error {
 	env := s.environment.Load()
 	switch {
-	case env == nil || env.MayRefer(who.Service, s.Self.Service):
+	case env == nil:
+		return s.RecoveringSelf()
+	case env.MayRefer(who.Service, s.Self.Service):
 		return s.awaitPeer(ctx, id)
 	case !s.listed(who):
 		s.reportStranger(who)

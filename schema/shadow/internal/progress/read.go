@@ -14,8 +14,12 @@ const (
 	runningSQL = columnsSQL + `WHERE removed < found ORDER BY updated_at DESC LIMIT $1`
 )
 
-// DeletionProgress returns the progress of one deletion here; nothing if it has not reached this deployment.
+// DeletionProgress returns the progress of one deletion here, with all counts of this process; nothing if it has not reached this
+// deployment.
 func (b *Book) DeletionProgress(ctx context.Context, id uuid.UUID) ([]Deletion, error) {
+	if err := b.Flush(ctx); err != nil {
+		return nil, err
+	}
 	return b.read(ctx, oneSQL, id)
 }
 
