@@ -90,6 +90,8 @@ type EstablishReference struct {
 	TargetName string
 	TargetUID  uuid.UUID // zero: any
 	Behaviour  schema.Behaviour
+	// Right is the attempt of the proxy that stands for the reference which this one replaces; zero: none does.
+	Right AttemptID
 }
 
 // Question asks the holder's deployment about one blockade.

@@ -200,6 +200,9 @@ func establishReference(r *schemav1.EstablishReferencesRequest_Reference) (out p
 	if out.TargetUID, err = wire.OptionalUID(r.GetTarget().GetUid()); err != nil {
 		return out, err
 	}
+	if out.Right, err = wire.OptionalUID(r.GetRight()); err != nil {
+		return out, err
+	}
 	if err = schema.CheckKind(out.HolderKind); err != nil {
 		return out, err
 	}

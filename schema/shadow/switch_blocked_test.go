@@ -10,11 +10,12 @@ import (
 
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
+	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/test/harness"
 )
 
 // Each later version of b has another behaviour for the reference that blocks in v1.
-func actingVersions(t *testing.T) *harness.Box {
+func actingVersions(t *testing.T, configure harness.BoxConfig) *harness.Box {
 	t.Helper()
 	text := `
 service: a.example.com
@@ -38,7 +39,7 @@ kinds:
       - { path: next, targets: [Holder], behaviour: ASYNC_CASCADE_DELETE }
 `, i+1, behaviour)
 	}
-	return harness.NewBox(t, text, nil, aWest, bEast)
+	return harness.NewBox(t, text, configure, aWest, bEast)
 }
 
 // S10: a cascade has marked a target that a holder blocks, and the holder's deployment switches to a version in which the reference does
@@ -48,7 +49,7 @@ func TestABlockingReferenceOfAWaitingDeletionActsAfterASwitch_I13_I26(t *testing
 	for version, stays := range map[string]bool{"v2": true, "v3": false, "v4": true, "v5": false, "v6": true} {
 		t.Run(version, func(t *testing.T) {
 			t.Parallel()
-			b := actingVersions(t)
+			b := actingVersions(t, nil)
 			near := func(n string) string { return "//" + bEast + "/holders/" + n }
 			doomed(b, targetName, near)
 			b.MustPut(holder, body{"far": targetName("mid"), "near": "holders/mid"})
@@ -83,11 +84,44 @@ func doomed(b *harness.Box, names ...func(string) string) {
 	}
 }
 
+// The same for a blocking reference that was written under a right to block, and has no blockade of its own.
+func TestABlockingReferenceUnderARightActsAfterASwitch_I13_I26(t *testing.T) {
+	t.Parallel()
+	for version, stays := range map[string]bool{"v2": true, "v3": false, "v6": true} {
+		t.Run(version, func(t *testing.T) {
+			t.Parallel()
+			b := actingVersions(t, func(cfg *shadow.Config) { cfg.Delegations, cfg.Limits.BlockRightFrom = true, 2 })
+			named := func(n int) string { return fmt.Sprintf("//%s/holders/h%d", bEast, n) }
+			doomed(b, targetName)
+			for n := range 2 {
+				b.MustPut(named(n), body{"far": targetName("mid")})
+			}
+			for _, action := range []schema.Action{schema.Confirm, schema.Confirm} {
+				_, err := b.Do(b.ID(bEast), action)
+				require.NoError(t, err)
+			}
+			unasked(t, b, named(2), body{"far": targetName("mid")})
+			b.Settle()
+			require.Equal(t, peer.Deleting, b.Get(targetName("mid")).State)
+			b.Switch(bEast, version)
+			b.Settle()
+			b.Gone(targetName("mid"))
+			for n := range 3 {
+				require.Equal(t, stays, b.Get(named(n)) != nil)
+			}
+			for _, d := range []string{aWest, bEast} {
+				require.Zero(t, b.Count(d, "work"), d)
+			}
+			b.Audit()
+		})
+	}
+}
+
 // Only an acting reference that replaces a blocking one of the same holder and field is accepted: no other new reference to a resource
 // in DELETING is.
 func TestNothingElseRefersToWhatIsDeleting_I4(t *testing.T) {
 	t.Parallel()
-	b, ctx := actingVersions(t), context.Background()
+	b, ctx := actingVersions(t, nil), context.Background()
 	doomed(b, targetName)
 	uid := b.MustPut(holder, body{"far": targetName("mid")}).UID
 	b.Settle()

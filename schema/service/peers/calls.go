@@ -107,7 +107,7 @@ func establishProto(refs []peer.EstablishReference) []*schemav1.EstablishReferen
 		out[i] = &schemav1.EstablishReferencesRequest_Reference{
 			Holder: wire.ResourceRef(r.HolderKind, r.HolderName, r.HolderUID), Path: r.Path,
 			Target:    &schemav1.ResourceRef{Kind: r.TargetKind, Name: r.TargetName, Uid: wire.OptionalBytes(r.TargetUID)},
-			Behaviour: schemav1.Behaviour(r.Behaviour),
+			Behaviour: schemav1.Behaviour(r.Behaviour), Right: wire.OptionalBytes(r.Right),
 		}
 	}
 	return out

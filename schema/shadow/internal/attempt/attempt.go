@@ -83,7 +83,7 @@ func establishRequest(refs []*prepare.NewReference) []peer.EstablishReference {
 	for i, r := range refs {
 		request[i] = peer.EstablishReference{
 			HolderUID: r.Holder.ShadowUID, HolderKind: r.Holder.Kind.Kind, HolderName: r.Holder.Name, Path: r.Path,
-			TargetKind: r.TargetKind.Kind, TargetName: r.Target.Name, Behaviour: r.Behaviour,
+			TargetKind: r.TargetKind.Kind, TargetName: r.Target.Name, Behaviour: r.Behaviour, Right: r.ReplacedRight(),
 		}
 	}
 	return request

@@ -121,6 +121,16 @@ func (r *NewReference) ReplacesBlock(target int64) bool {
 	})
 }
 
+// ReplacedRight returns the attempt of the proxy that stands for the blocking reference which this one replaces; zero when none does.
+func (r *NewReference) ReplacedRight() (right uuid.UUID) {
+	for _, h := range r.Holder.Drop {
+		if h.Right != nil && h.FieldID == r.FieldID && h.Target == r.Target && r.Behaviour != schema.Block {
+			right = *h.Right
+		}
+	}
+	return right
+}
+
 // AllWrites iterates over the writes of savings.
 func AllWrites(savings []*Saving) iter.Seq2[*Saving, *Writing] {
 	return func(yield func(*Saving, *Writing) bool) {

@@ -23,21 +23,21 @@ type HeldReference struct {
 	KindID     *int32 // null, like name and uid: the target is gone
 	Name       *string
 	UID        *uuid.UUID
+	Right      *uuid.UUID      // the attempt of the proxy that stands for a blocking reference; null: it has a blockade of its own
 	Target     schema.FullName // set by compare
 }
 
-const (
-	selectHeldSQL = `
+var selectHeldSQL = db.Codes(`
 SELECT r.holder_id, r.field_id, r.target_id, r.behaviour, r.attempt, r.dangling, f.deployment_id,
-       COALESCE(f.kind_id, t.kind_id), COALESCE(f.name, t.name), COALESCE(f.uid, t.uid)
+       COALESCE(f.kind_id, t.kind_id), COALESCE(f.name, t.name), COALESCE(f.uid, t.uid),
+       CASE WHEN r.delegated AND r.behaviour = {block} THEN f.block_attempt END
 FROM dbcontroller.reference r
 LEFT JOIN dbcontroller.foreign_target f ON f.id = r.target_id
 LEFT JOIN dbcontroller.shadow t ON t.id = r.target_id
-WHERE r.holder_id = ANY ($1)`
-)
+WHERE r.holder_id = ANY ($1)`)
 
 func scanHeld(row pgx.CollectableRow) (h HeldReference, err error) {
-	err = row.Scan(&h.HolderID, &h.FieldID, &h.TargetID, &h.Behaviour, &h.Attempt, &h.Dangling, &h.Deployment, &h.KindID, &h.Name, &h.UID)
+	err = row.Scan(&h.HolderID, &h.FieldID, &h.TargetID, &h.Behaviour, &h.Attempt, &h.Dangling, &h.Deployment, &h.KindID, &h.Name, &h.UID, &h.Right)
 	return h, err
 }
 

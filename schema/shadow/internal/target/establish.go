@@ -48,12 +48,17 @@ FROM unnest(@targets::bigint[], @holders::uuid[], @attempts::uuid[], @fields::in
 ON CONFLICT DO NOTHING` // repeated: what is there stays as it is, tentative or confirmed
 )
 
-// Which holders block a target by the same field until now. After the lock: a release that came before has removed it.
+// Which holders block a target by the same field until now, by themselves or under a right. After the lock: a release that came before
+// has removed it.
 var selectBlockingSQL = db.Codes(`
-SELECT i.n - 1 FROM unnest($1::bigint[], $2::uuid[], $3::int[]) WITH ORDINALITY AS i (target_id, holder_uid, field_id, n)
+SELECT i.n - 1 FROM unnest($1::bigint[], $2::uuid[], $3::int[], $4::uuid[], $5::uuid[]) WITH ORDINALITY
+    AS i (target_id, holder_uid, field_id, target_uid, attempt, n)
 WHERE EXISTS (
     SELECT FROM dbcontroller.blockade b WHERE b.target_id = i.target_id AND b.holder_uid = i.holder_uid AND b.field_id = i.field_id
-        AND b.deployment_id = $4 AND b.behaviour = {block} AND b.expires_at IS NULL
+        AND b.deployment_id = $6 AND b.behaviour = {block} AND b.expires_at IS NULL
+) OR EXISTS ( -- of a proxy, whose holder uid is that of its target
+    SELECT FROM dbcontroller.blockade b WHERE b.target_id = i.target_id AND b.holder_uid = i.target_uid AND b.attempt = i.attempt
+        AND b.deployment_id = $6 AND b.behaviour = {block} AND b.expires_at IS NULL
 )`)
 
 var errOnlyValidated = errors.New("validated: the transaction is rolled back")
@@ -158,7 +163,7 @@ func (s *Keeper) establish(ctx context.Context, tx pgx.Tx, e *establishment, las
 	if err := s.checkEstablishment(a, e); err != nil {
 		return err
 	}
-	if err := replaceBlocks(ctx, tx, e.refs, e.ids, e.targets, e.refused); err != nil {
+	if err := replaceBlocks(ctx, tx, e); err != nil {
 		return err
 	}
 	e.refuseAttempt(a.now)
@@ -310,18 +315,22 @@ func refusalOf(ref peer.EstablishReference, uid uuid.UUID, state peer.State, clo
 // replaceBlocks allows an acting reference to replace a BLOCK reference by the same field of the same holder although the
 // target is DELETING: a version switch has changed the behaviour. That adds no reference to the target (I4); after it is
 // confirmed, its deployment gets a notice of the deletion and acts.
-func replaceBlocks(ctx context.Context, tx pgx.Tx, refs []peer.EstablishReference, ids *establishIDs, targets []int64, refused []peer.Reason) error {
-	if !slices.Contains(refused, peer.TargetDeleting) {
+func replaceBlocks(ctx context.Context, tx pgx.Tx, e *establishment) error {
+	if !slices.Contains(e.refused, peer.TargetDeleting) {
 		return nil
 	}
-	rows, err := tx.Query(ctx, selectBlockingSQL, targets, ids.holderUIDs, ids.fields, ids.holder)
+	rights := make([]peer.AttemptID, len(e.refs))
+	for i, ref := range e.refs {
+		rights[i] = ref.Right
+	}
+	rows, err := tx.Query(ctx, selectBlockingSQL, e.targets, e.ids.holderUIDs, e.ids.fields, e.uids, rights, e.ids.holder)
 	if err != nil {
 		return err
 	}
 	var n int
 	_, err = pgx.ForEachRow(rows, []any{&n}, func() error {
-		if refused[n] == peer.TargetDeleting && refs[n].Behaviour != schema.Block {
-			refused[n] = ""
+		if e.refused[n] == peer.TargetDeleting && e.refs[n].Behaviour != schema.Block {
+			e.refused[n] = ""
 		}
 		return nil
 	})

@@ -3079,11 +3079,14 @@ func (x *EstablishReferencesRequest_Person) GetToken() string {
 }
 
 type EstablishReferencesRequest_Reference struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Holder        *ResourceRef           `protobuf:"bytes,1,opt,name=holder,proto3" json:"holder,omitempty"`
-	Path          string                 `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
-	Target        *ResourceRef           `protobuf:"bytes,3,opt,name=target,proto3" json:"target,omitempty"`
-	Behaviour     Behaviour              `protobuf:"varint,4,opt,name=behaviour,proto3,enum=dbcontroller.schema.v1.Behaviour" json:"behaviour,omitempty"`
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Holder    *ResourceRef           `protobuf:"bytes,1,opt,name=holder,proto3" json:"holder,omitempty"`
+	Path      string                 `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
+	Target    *ResourceRef           `protobuf:"bytes,3,opt,name=target,proto3" json:"target,omitempty"`
+	Behaviour Behaviour              `protobuf:"varint,4,opt,name=behaviour,proto3,enum=dbcontroller.schema.v1.Behaviour" json:"behaviour,omitempty"`
+	// The attempt of the caller's right to block the target, when this reference replaces one by the same field that was written under
+	// that right, and so has no blockade of its own.
+	Right         []byte `protobuf:"bytes,5,opt,name=right,proto3" json:"right,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3144,6 +3147,13 @@ func (x *EstablishReferencesRequest_Reference) GetBehaviour() Behaviour {
 		return x.Behaviour
 	}
 	return Behaviour_BEHAVIOUR_UNSPECIFIED
+}
+
+func (x *EstablishReferencesRequest_Reference) GetRight() []byte {
+	if x != nil {
+		return x.Right
+	}
+	return nil
 }
 
 type EstablishReferencesResponse_Target struct {
@@ -4452,7 +4462,7 @@ const file_dbcontroller_schema_v1_schema_proto_rawDesc = "" +
 	"holder_uid\x18\x02 \x01(\fR\tholderUid\x12\x12\n" +
 	"\x04path\x18\x03 \x01(\tR\x04path\x12\x1d\n" +
 	"\n" +
-	"target_uid\x18\x04 \x01(\fR\ttargetUid\"\xbd\x04\n" +
+	"target_uid\x18\x04 \x01(\fR\ttargetUid\"\xd3\x04\n" +
 	"\x1aEstablishReferencesRequest\x12\x18\n" +
 	"\aattempt\x18\x01 \x01(\fR\aattempt\x12\\\n" +
 	"\n" +
@@ -4463,12 +4473,13 @@ const file_dbcontroller_schema_v1_schema_proto_rawDesc = "" +
 	"\x06Person\x12\x1a\n" +
 	"\bidentity\x18\x01 \x01(\tR\bidentity\x12\x16\n" +
 	"\x06groups\x18\x02 \x03(\tR\x06groups\x12\x14\n" +
-	"\x05token\x18\x03 \x01(\tR\x05token\x1a\xda\x01\n" +
+	"\x05token\x18\x03 \x01(\tR\x05token\x1a\xf0\x01\n" +
 	"\tReference\x12;\n" +
 	"\x06holder\x18\x01 \x01(\v2#.dbcontroller.schema.v1.ResourceRefR\x06holder\x12\x12\n" +
 	"\x04path\x18\x02 \x01(\tR\x04path\x12;\n" +
 	"\x06target\x18\x03 \x01(\v2#.dbcontroller.schema.v1.ResourceRefR\x06target\x12?\n" +
-	"\tbehaviour\x18\x04 \x01(\x0e2!.dbcontroller.schema.v1.BehaviourR\tbehaviour\"\xbf\x01\n" +
+	"\tbehaviour\x18\x04 \x01(\x0e2!.dbcontroller.schema.v1.BehaviourR\tbehaviour\x12\x14\n" +
+	"\x05right\x18\x05 \x01(\fR\x05right\"\xbf\x01\n" +
 	"\x1bEstablishReferencesResponse\x12T\n" +
 	"\atargets\x18\x01 \x03(\v2:.dbcontroller.schema.v1.EstablishReferencesResponse.TargetR\atargets\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\fR\x05epoch\x1a4\n" +
