@@ -10,6 +10,7 @@ import (
 
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
+	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/test/harness"
 )
 
@@ -170,4 +171,25 @@ func TestAClockThatGoesBackKeepsNoShards_I18_I28(t *testing.T) {
 	grant, err := store.Leases("living", time.Second).Renew(t.Context(), uuid.Nil)
 	require.NoError(t, err)
 	require.Len(t, grant.Shards, schema.RingSize)
+}
+
+// The clock of the database goes back by an hour: a captured row of an attached table that was postponed is due impossibly late, and is
+// read all the same.
+func TestAClockThatGoesBackKeepsNoCapturedRowWaiting_I28(t *testing.T) {
+	t.Parallel()
+	a := newAttached(t)
+	a.attach()
+	a.exec(a.shop, `INSERT INTO orders (customer_id) VALUES (1)`)
+	a.Capture(a.ID(shop)) // its target does not exist yet
+	require.Zero(t, a.Count(shop, "reference"))
+	a.exec(a.crm, `INSERT INTO customers VALUES (1, 'c')`)
+	a.Settle()
+	exec(t, a.Box, shop, `UPDATE dbcontroller.captured SET due = due + interval '1 hour'`)
+	process := a.SecondProcess(shop, shadow.Config{})
+	for more := true; more; {
+		var err error
+		more, err = process.Capture(t.Context())
+		require.NoError(t, err)
+	}
+	require.Equal(t, 1, a.Count(shop, "reference"))
 }

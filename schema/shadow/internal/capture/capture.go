@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -32,6 +33,8 @@ type Capturer struct {
 	rows    *rows.Rows
 	write   *write.Writer
 	cascade *cascade.Actor
+	// bounded is when this process last looked for notes that are due impossibly late, in Unix nanoseconds.
+	bounded atomic.Int64
 }
 
 // New joins the parts.
@@ -45,6 +48,8 @@ const (
 	// idle is the pause before the next look for notes; unused that before the next look for attached tables while there are none.
 	idle   = 200 * time.Millisecond
 	unused = 2 * time.Second
+	// lateLook is the time between two looks for notes that are due impossibly late.
+	lateLook = 10 * time.Second
 )
 
 // RunCaptures stores captured rows while leads returns true, and reads attached tables for the first time. It returns nil when ctx
@@ -111,11 +116,30 @@ func (s *Capturer) capture(ctx context.Context) (more bool, err error) {
 	if err != nil {
 		return false, err
 	}
+	if err := s.boundDue(ctx); err != nil {
+		return false, err
+	}
 	notes, err := s.due(ctx)
 	if err != nil || len(notes) == 0 {
 		return filled, err
 	}
 	return true, s.store(ctx, notes)
+}
+
+// No pause is longer than this one: the clock of the database has gone back since.
+const boundDueSQL = `
+UPDATE dbcontroller.captured SET due = now() WHERE due > now() + interval '1 s' + least(interval '250 ms' * power(2, least(tries, 20)), interval '1 hour')`
+
+// boundDue makes notes due that are due later than any pause allows.
+func (s *Capturer) boundDue(ctx context.Context) error {
+	last, now := s.bounded.Load(), time.Now().UnixNano()
+	if now-last < int64(lateLook) || !s.bounded.CompareAndSwap(last, now) {
+		return nil
+	}
+	if _, err := s.Pool.Exec(ctx, boundDueSQL); err != nil {
+		return fmt.Errorf("bound the pauses of captured rows: %w", err)
+	}
+	return nil
 }
 
 // note is a row of captured.
