@@ -213,7 +213,7 @@ func (l *loop) takeWork(e event) {
 	}
 	for _, w := range fresh {
 		if name := l.cfg.Owned.Task(w.Action); name != "" {
-			l.task(taskKey{name, w.Deployment}).add(w.Seq)
+			l.task(taskKey{name, w.Deployment}).queue.Add(w.Seq)
 		}
 	}
 	if e.work.EndOfSnapshot || e.lost {

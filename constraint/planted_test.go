@@ -82,7 +82,8 @@ func TestADeletionThatIsDoneIsDoneOnce(t *testing.T) {
 
 // A key that is queued twice is one piece of work of a batch.
 func TestAKeyThatIsQueuedTwiceIsDoneOnce(t *testing.T) {
-	l, tk := newLoop(Config{}), &task{queue: []int64{1, 1}}
+	l, tk := newLoop(Config{}), &task{}
+	tk.queue.Add(1, 1)
 	there := event{started: true}
 	there.work.Items = []schema.Work{{Seq: 1}}
 	_, err := l.work.take(there)

@@ -43,10 +43,11 @@ func (l *loop) start(ctx context.Context) time.Duration {
 	now := time.Now()
 	soonest := min(idle, l.wantDeletions(now))
 	for k, t := range l.tasks {
-		if t.resume(now); !t.due.IsZero() {
-			soonest = min(soonest, t.due.Sub(now))
+		t.queue.Resume(now)
+		if due, waits := t.queue.Due(); waits {
+			soonest = min(soonest, due.Sub(now))
 		}
-		if t.running || !t.wanted && len(t.queue) == 0 {
+		if t.running || !t.wanted && t.queue.Len() == 0 {
 			continue
 		}
 		if wait := t.notYet.Sub(now); wait > 0 {
@@ -116,19 +117,16 @@ func (l *loop) workBatch(k taskKey, t *task) job {
 // queued takes keys off the queue and looks their work up.
 func (l *loop) queued(t *task) []schema.Work {
 	var work []schema.Work
-	taken := map[int64]bool{} // a key can be queued twice: by a failed batch, and by a new snapshot
-	i := 0
-	for ; i < len(t.queue) && len(work) < batchLimit; i++ {
-		w, ok := l.work.get(t.queue[i])
+	for len(work) < batchLimit {
+		seq, ok := t.queue.Take()
 		if !ok {
-			delete(t.later, t.queue[i]) // another process has done it
-		} else if !taken[w.Seq] {
-			taken[w.Seq] = true
-			work = append(work, *w)
+			break
 		}
-	}
-	if t.queue = t.queue[i:]; len(t.queue) == 0 {
-		t.queue = nil // frees the array
+		if w, ok := l.work.get(seq); ok {
+			work = append(work, *w)
+		} else {
+			t.queue.Forget(seq) // another process has done it
+		}
 	}
 	return work
 }
@@ -208,7 +206,7 @@ func (l *loop) finish(r result) {
 func (l *loop) failed(t *task, r result) {
 	wait := t.backoff.Next()
 	t.notYet = time.Now().Add(wait)
-	t.queue = append(t.queue, r.seqs...)
+	t.queue.Add(r.seqs...)
 	t.wanted = t.wanted || r.key.task == resolving
 }
 

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/db-controller/db-controller/constraint/queue"
 	"github.com/db-controller/db-controller/internal/retry"
 	"github.com/db-controller/db-controller/schema"
 )
@@ -24,10 +25,8 @@ type taskKey struct {
 
 // task has the keys of its work, and at most one worker. The work itself is in the caches.
 type task struct {
-	queue []int64 // in the order of arrival; unused by resolving, sweeping, subscribed and continuing
-	// later are the keys that wait, each by itself. The first of them is queued again when due, which is zero when none waits.
-	later   map[int64]*postponed
-	due     time.Time
+	// queue is unused by resolving, sweeping, subscribed and continuing. Keys that wait do so each by itself.
+	queue   queue.Queue[int64]
 	wanted  bool // of the tasks without a queue: there is something to do
 	running bool
 	backoff retry.Backoff
@@ -36,64 +35,22 @@ type task struct {
 	failing bool
 }
 
-// postponed is a key that is tried again when due.
-type postponed struct {
-	backoff retry.Backoff
-	due     time.Time
-	queued  bool
-}
-
-func (t *task) add(seq int64) { t.queue = append(t.queue, seq) }
-
-// postpone makes keys wait, each time longer.
-func (t *task) postpone(seqs []int64, now time.Time) {
-	if t.later == nil {
-		t.later = map[int64]*postponed{}
-	}
-	for _, seq := range seqs {
-		p := t.later[seq]
-		if p == nil {
-			p = &postponed{}
-			t.later[seq] = p
-		}
-		p.due, p.queued = now.Add(p.backoff.Next()), false
-		if t.due.IsZero() || p.due.Before(t.due) {
-			t.due = p.due
-		}
-	}
-}
-
 // atOnce ends the back-off.
 func (t *task) atOnce() {
 	t.backoff.Reset()
 	t.notYet = time.Time{}
 }
 
-// settle removes the work of a batch that is done, and postpones the pieces that wait.
+// settle removes the work of a batch that is done, and puts off the pieces that wait.
 func (t *task) settle(work *outstanding, r result) {
 	done := slices.DeleteFunc(slices.Clone(r.seqs), func(seq int64) bool { return slices.Contains(r.waiting, seq) })
 	work.remove(done)
 	for _, seq := range done {
-		delete(t.later, seq)
+		t.queue.Forget(seq)
 	}
-	t.postpone(r.waiting, time.Now())
-}
-
-// resume queues the keys that are due.
-func (t *task) resume(now time.Time) {
-	if t.due.IsZero() || t.due.After(now) {
-		return
-	}
-	t.due = time.Time{}
-	for seq, p := range t.later {
-		switch {
-		case p.queued:
-		case !p.due.After(now):
-			p.queued = true
-			t.add(seq)
-		case t.due.IsZero() || p.due.Before(t.due):
-			t.due = p.due
-		}
+	now := time.Now()
+	for _, seq := range r.waiting {
+		t.queue.Retry(seq, now)
 	}
 }
 
