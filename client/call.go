@@ -117,7 +117,7 @@ func (c *Client) doors(ctx context.Context, home schema.DeploymentID) ([]schema.
 	}
 	var doors []schema.DeploymentID
 	for _, d := range env.Deployments {
-		if d.Service == home.Service && d.Address != "" {
+		if d.Service == home.Service && c.reaches(d) {
 			doors = append(doors, d.DeploymentID)
 		}
 	}

@@ -81,9 +81,10 @@ type Client struct {
 	cache string
 
 	mu    sync.Mutex
-	env   *schema.Environment                // guarded by mu; nil: it is read by the next call that needs it
-	read  time.Time                          // guarded by mu; when env was read
-	conns map[schema.DeploymentID]connection // guarded by mu
+	env   *schema.Environment                              // guarded by mu; nil: it is read by the next call that needs it
+	read  time.Time                                        // guarded by mu; when env was read
+	conns map[schema.DeploymentID]connection               // guarded by mu
+	over  map[schema.DeploymentID]grpc.ClientConnInterface // of Over; nil: connections are made from the environment
 }
 
 // connection is a connection and its address, which the registry may replace.
@@ -151,8 +152,17 @@ func New(f File, cache string) (*Client, error) {
 	}, nil
 }
 
+// Over returns a client over connections that the caller has made, such as channels inside a process, in an environment that stays as
+// it is. It has no registry, and Close leaves the connections open.
+func Over(env *schema.Environment, conns map[schema.DeploymentID]grpc.ClientConnInterface) *Client {
+	return &Client{env: env, over: conns}
+}
+
 // Close closes every connection.
 func (c *Client) Close() {
+	if c.over != nil {
+		return
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, conn := range c.conns {
@@ -177,11 +187,21 @@ func (c *Client) Environment(ctx context.Context) (*schema.Environment, error) {
 	return c.env, nil
 }
 
+// Refresh reads the environment again.
+func (c *Client) Refresh(ctx context.Context) (*schema.Environment, error) {
+	if c.over == nil {
+		c.mu.Lock()
+		c.env = nil
+		c.mu.Unlock()
+	}
+	return c.Environment(ctx)
+}
+
 // forgetEnvironment makes the next call read the environment again, unless it is young: an address may have changed.
 func (c *Client) forgetEnvironment() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if time.Since(c.read) > environmentAge {
+	if c.over == nil && time.Since(c.read) > environmentAge {
 		c.env = nil
 	}
 }
@@ -226,12 +246,15 @@ func (c *Client) Admin(ctx context.Context, id schema.DeploymentID) (adminv1.Adm
 }
 
 func (c *Client) conn(ctx context.Context, id schema.DeploymentID) (grpc.ClientConnInterface, error) {
+	if conn, ok := c.over[id]; ok {
+		return conn, nil
+	}
 	env, err := c.Environment(ctx)
 	if err != nil {
 		return nil, err
 	}
 	d, ok := env.Deployment(id)
-	if !ok || d.Address == "" {
+	if !ok || !c.reaches(d) {
 		return nil, unregistered(env, id)
 	}
 	target, err := d.Target()
@@ -249,6 +272,15 @@ func (c *Client) conn(ctx context.Context, id schema.DeploymentID) (grpc.ClientC
 	}
 	c.replace(id, connection{conn, target})
 	return conn, nil
+}
+
+// reaches reports whether a deployment can be called.
+func (c *Client) reaches(d schema.Deployment) bool {
+	if c.over == nil {
+		return d.Address != ""
+	}
+	_, ok := c.over[d.DeploymentID]
+	return ok
 }
 
 // replace closes the connection to a former address: its calls are repeated. The caller has locked mu.

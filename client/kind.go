@@ -202,10 +202,15 @@ func (k Kind[T]) write(ctx context.Context, o Object[T], write func(context.Cont
 }
 
 // object converts the answer of a call.
-func (k Kind[T]) object(r *resourcev1.Resource, err error) (Object[T], error) {
+func (Kind[T]) object(r *resourcev1.Resource, err error) (Object[T], error) {
 	if err != nil {
 		return Object[T]{}, err
 	}
+	return Decode[T](r)
+}
+
+// Decode converts a resource that a deployment sent.
+func Decode[T any](r *resourcev1.Resource) (Object[T], error) {
 	o := Object[T]{
 		Name: FullName(r), UID: r.GetUid(), Revision: r.GetRevision(), Generation: r.GetGeneration(),
 		Deleting: r.GetState() == resourcev1.Resource_STATE_DELETING, Labels: r.GetLabels(), Owners: r.GetOwnerReferences(),

@@ -23,12 +23,15 @@ const (
 	Deleted
 	// Synced: all resources were delivered, as they were at one moment. It comes once after the start, and again after a reset.
 	Synced
+	// Bookmark: each transaction is entirely among the events before it, or entirely after it. Event.Token says the same of another
+	// event, once all resources were delivered. Only with WatchQuery.Bookmarks.
+	Bookmark
 )
 
-// Event is a change of one resource, or Synced.
+// Event is a change of one resource, or Synced, or a Bookmark.
 type Event struct {
 	Type EventType
-	// Resource is the whole resource, of Deleted only its name, kind, uid and revision; nil with Synced.
+	// Resource is the whole resource, of Deleted only its name, kind, uid and revision; nil with Synced and Bookmark.
 	Resource *resourcev1.Resource
 	// Token resumes the watch after this event, when it is not empty.
 	Token string
@@ -41,6 +44,8 @@ type WatchQuery struct {
 	// watch. The token alone is enough until the deployment cannot resume it: then the watch fails with ErrReset.
 	Token string
 	Known map[string]Version
+	// Bookmarks are delivered as well.
+	Bookmarks bool
 }
 
 // Watch delivers the resources of a deployment, then Synced, then every change in order. It goes on after lost connections, in
@@ -148,7 +153,7 @@ func (w *watcher) take(received *resourcev1.WatchResourcesResponse) error {
 	case *resourcev1.WatchResourcesResponse_EndOfSnapshot_:
 		return w.synced(e.EndOfSnapshot.GetResumeToken())
 	case *resourcev1.WatchResourcesResponse_Bookmark_:
-		w.resumeAt(e.Bookmark.GetResumeToken())
+		return w.bookmark(e.Bookmark.GetResumeToken())
 	}
 	return nil
 }
@@ -160,8 +165,7 @@ func (w *watcher) upsert(r *resourcev1.Resource, token string) error {
 		w.present[r.GetName()] = true
 	}
 	if w.known[r.GetName()] == version {
-		w.resumeAt(token)
-		return nil
+		return w.bookmark(token)
 	}
 	w.known[r.GetName()] = version
 	return w.deliver(Event{Type: Upserted, Resource: r, Token: token})
@@ -171,13 +175,21 @@ func (w *watcher) upsert(r *resourcev1.Resource, token string) error {
 func (w *watcher) remove(r *resourcev1.Resource, token string) error {
 	known, delivered := w.known[r.GetName()]
 	if (delivered || w.whole) && known.UID != r.GetUid() {
-		w.resumeAt(token)
-		return nil
+		return w.bookmark(token)
 	}
 	delete(w.known, r.GetName())
 	delete(w.present, r.GetName())
-	r.Deployment = w.id.String()
-	return w.deliver(Event{Type: Deleted, Resource: r, Token: token})
+	gone := &resourcev1.Resource{Name: r.GetName(), Kind: r.GetKind(), Uid: r.GetUid(), Revision: r.GetRevision(), Deployment: w.id.String()}
+	return w.deliver(Event{Type: Deleted, Resource: gone, Token: token}) // not r: a channel inside the process shares it
+}
+
+// bookmark takes a token without a change.
+func (w *watcher) bookmark(token string) error {
+	if token == "" || w.present != nil || !w.query.Bookmarks {
+		w.resumeAt(token)
+		return nil
+	}
+	return w.deliver(Event{Type: Bookmark, Token: token})
 }
 
 // synced delivers the removals of the resources that are missing in the snapshot, and Synced.
@@ -196,7 +208,11 @@ func (w *watcher) synced(token string) error {
 	return w.deliver(Event{Type: Synced, Token: token})
 }
 
+// deliver delivers an event. Within a snapshot it has no token: a watch that is resumed there would miss removals.
 func (w *watcher) deliver(e Event) error {
+	if w.present != nil {
+		e.Token = ""
+	}
 	w.resumeAt(e.Token)
 	if !w.yield(e, nil) {
 		return errStopped

@@ -79,7 +79,7 @@ func follow(t *testing.T, q client.WatchQuery, n int, streams ...played) (events
 		if err != nil {
 			break
 		}
-		text := map[client.EventType]string{client.Upserted: "+", client.Deleted: "-", client.Synced: "synced"}[e.Type]
+		text := map[client.EventType]string{client.Upserted: "+", client.Deleted: "-", client.Synced: "synced", client.Bookmark: "bookmark"}[e.Type]
 		if e.Resource != nil {
 			text += fmt.Sprint(e.Resource.GetName(), " ", e.Resource.GetUid(), e.Resource.GetRevision())
 			require.Equal(t, stub.Deployment.String(), e.Resource.GetDeployment())
@@ -139,6 +139,28 @@ func TestTheRemovalOfAnEarlierIncarnationIsNotDelivered(t *testing.T) {
 	)
 	require.NoError(t, err)
 	require.Equal(t, []string{"+a second1", "synced", "+z u1"}, events)
+}
+
+// Each token after the snapshot is an event, and none within it: a transaction is entirely before or after it.
+func TestBookmarksAreDeliveredToThoseWhoAsk(t *testing.T) {
+	t.Parallel()
+	within := upsert("a", "u", 1)
+	within.ResumeToken = "inside"
+	known, changed := upsert("a", "u", 1), upsert("a", "u", 2)
+	known.ResumeToken, changed.ResumeToken = "t3", "t4"
+	sends := []*resourcev1.WatchResourcesResponse{bookmark("inside"), within, endOfSnapshot("t1"), bookmark("t2"), known, changed, removal("never", "n"), bookmark("t5")}
+	events, _, err := follow(t, client.WatchQuery{Bookmarks: true}, 6, played{sends: sends})
+	require.NoError(t, err)
+	require.Equal(t, []string{"+a u1", "synced", "bookmark", "bookmark", "+a u2", "bookmark"}, events)
+	server := &watches{streams: []played{{sends: sends}}}
+	var tokens []string
+	for e, err := range open(t, stub.New(t, stub.Services{Resources: server})).Watch(t.Context(), stub.Deployment, client.WatchQuery{Bookmarks: true}) {
+		require.NoError(t, err)
+		if tokens = append(tokens, e.Token); len(tokens) == 6 {
+			break
+		}
+	}
+	require.Equal(t, []string{"", "t1", "t2", "t3", "t4", "t5"}, tokens)
 }
 
 func TestAWatchResumesWithWhatIsKnown(t *testing.T) {

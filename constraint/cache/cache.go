@@ -24,11 +24,11 @@ type Query[T any] struct {
 	Run  func(v *View[T], args ...any) ([]T, error)
 }
 
-// Config of a Cache. Kind, ID and Version are needed.
+// Config of a Cache. Kind and ID are needed.
 type Config[T any] struct {
 	// Kind is for messages.
 	Kind string
-	// ID of an object, never empty, and Version, which grows with its changes.
+	// ID of an object, never empty, and Version, which grows with its changes; nil: what comes later is newer.
 	ID      func(T) string
 	Version func(T) int64
 	Indexes []Index[T]
@@ -105,7 +105,7 @@ func (c *Cache[T]) Upsert(objects ...T) (changed []T, err error) {
 		}
 		delete(c.stale, id)
 		old, known := c.objects.Get(id)
-		if known && c.cfg.Version(old) >= c.cfg.Version(o) {
+		if known && c.cfg.Version != nil && c.cfg.Version(old) >= c.cfg.Version(o) {
 			continue
 		}
 		if known {

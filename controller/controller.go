@@ -1,0 +1,238 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"slices"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/db-controller/db-controller/client"
+	"github.com/db-controller/db-controller/internal/retry"
+	"github.com/db-controller/db-controller/schema"
+	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
+)
+
+// Resource is a resource as a deployment sends it. client.Decode makes a typed client.Object of it.
+type Resource = resourcev1.Resource
+
+// Kind is the resources of one kind in one deployment.
+type Kind struct {
+	Deployment schema.DeploymentID
+	// Name such as Device; former names (previous_name) mean the same.
+	Name string
+}
+
+func (k Kind) String() string { return k.Deployment.String() + " " + k.Name }
+
+// id is the kind for comparisons over versions.
+func (k Kind) id() schema.KindID { return schema.KindID{Service: k.Deployment.Service, Kind: k.Name} }
+
+// Request asks for a resource to be reconciled, which may not exist any more. Requests of the same name are one.
+type Request struct{ Name schema.FullName }
+
+// RequestFor returns the request for a resource.
+func RequestFor(r *Resource) Request { return Request{nameOf(r)} }
+
+// Result of a successful run.
+type Result struct {
+	// RequeueAfter is the time after which the resource is reconciled again at the latest; 0: when something has changed.
+	RequeueAfter time.Duration
+}
+
+// Reconciler brings the world in line with a resource.
+type Reconciler interface {
+	// Reconcile is repeated after an error. The view is the state of all watched kinds when the run began; it does not change.
+	Reconcile(ctx context.Context, req Request, v *View) (Result, error)
+}
+
+// Func is a Reconciler.
+type Func func(ctx context.Context, req Request, v *View) (Result, error)
+
+// Reconcile implements Reconciler.
+func (f Func) Reconcile(ctx context.Context, req Request, v *View) (Result, error) {
+	return f(ctx, req, v)
+}
+
+// Mapper returns the resources to reconcile because of a resource of another kind. It is called with each state of it: with the former
+// one and the new one of a change, so that resources that it no longer concerns are reconciled as well, and with the last one of a
+// removal. The view has the present state. A call that fails is repeated.
+type Mapper func(ctx context.Context, r *Resource, v *View) ([]Request, error)
+
+// Filter reports whether a change matters. before is nil for a new resource, after for a removed one.
+type Filter func(before, after *Resource) bool
+
+// GenerationChanged is a Filter for changes of the body: others, such as those of labels, owners and state, do not matter.
+func GenerationChanged(before, after *Resource) bool {
+	return before == nil || after == nil || before.GetUid() != after.GetUid() || before.GetGeneration() != after.GetGeneration()
+}
+
+// Keys are the keys of a resource in an index: none, one, or many.
+type Keys func(r *Resource) ([]string, error)
+
+// Source delivers resources: a *client.Client.
+type Source interface {
+	// Refresh reads the environment.
+	Refresh(ctx context.Context) (*schema.Environment, error)
+	// Watch goes on until ctx ends, or an error is definite.
+	Watch(ctx context.Context, id schema.DeploymentID, q client.WatchQuery) iter.Seq2[client.Event, error]
+}
+
+// Controller is what to watch, and how to run. Its methods return it; Run starts it.
+type Controller struct {
+	source       Source
+	kind         Kind
+	watched      []watched // the first is the controlled kind, without a mapper
+	indexes      []index
+	sources      []customSource
+	initialisers []func(ctx context.Context, v *View) error
+	workers      int
+	resync       time.Duration
+	pauses       retry.Backoff
+	log          *zap.Logger
+}
+
+// watched is a kind, with what its changes cause.
+type watched struct {
+	kind    Kind
+	mapper  Mapper // nil: the resource itself is reconciled
+	filters []Filter
+}
+
+// matters reports whether no filter drops a change; so it does when a filter panics.
+func (w watched) matters(before, after *Resource) (matters bool, err error) {
+	if len(w.filters) == 0 {
+		return true, nil
+	}
+	matters, before, after = true, copyOf(before), copyOf(after)
+	err = guarded(func() error {
+		matters = !slices.ContainsFunc(w.filters, func(keep Filter) bool { return !keep(before, after) })
+		return nil
+	})
+	return matters, err
+}
+
+type index struct {
+	name  string
+	keys  Keys
+	kinds []Kind
+}
+
+type customSource struct {
+	name string
+	run  func(ctx context.Context, enqueue func(...Request)) error
+}
+
+// New returns a controller of a kind. Changes of its resources that a filter drops cause no run.
+func New(source Source, kind Kind, filters ...Filter) *Controller {
+	return &Controller{source: source, kind: kind, watched: []watched{{kind: kind, filters: filters}}, workers: 1, log: zap.NewNop()}
+}
+
+// Watches reconciles the resources that the mapper names, whenever one of another kind changes.
+func (c *Controller) Watches(kind Kind, m Mapper, filters ...Filter) *Controller {
+	c.watched = append(c.watched, watched{kind: kind, mapper: m, filters: filters})
+	return c
+}
+
+// Owns reconciles the owners of a resource of another kind, whenever it changes: those of the controlled kind.
+func (c *Controller) Owns(kind Kind, filters ...Filter) *Controller {
+	return c.Watches(kind, nil, filters...)
+}
+
+// Index finds resources by keys in View.By: those of the controlled kind, or of other watched kinds.
+func (c *Controller) Index(name string, keys Keys, kinds ...Kind) *Controller {
+	if len(kinds) == 0 {
+		kinds = []Kind{c.kind}
+	}
+	c.indexes = append(c.indexes, index{name, keys, kinds})
+	return c
+}
+
+// From runs a source of requests beside the watches: a timer, a queue, a webhook. A source that returns is started again after a pause;
+// the log has the reason.
+func (c *Controller) From(name string, run func(ctx context.Context, enqueue func(...Request)) error) *Controller {
+	c.sources = append(c.sources, customSource{name, run})
+	return c
+}
+
+// Initialise runs a function after the caches are complete, and before anything else. One that fails is repeated.
+func (c *Controller) Initialise(f func(ctx context.Context, v *View) error) *Controller {
+	c.initialisers = append(c.initialisers, f)
+	return c
+}
+
+// Workers sets the number of runs at a time, of different resources (default 1).
+func (c *Controller) Workers(n int) *Controller {
+	c.workers = max(n, 1)
+	return c
+}
+
+// Resync reconciles each resource again after some time without a run, give or take a tenth.
+func (c *Controller) Resync(every time.Duration) *Controller {
+	c.resync = every
+	return c
+}
+
+// Backoff sets the first and the longest pause after runs that failed (default 50 ms and 10 s).
+func (c *Controller) Backoff(first, longest time.Duration) *Controller {
+	c.pauses = retry.Backoff{First: first, Max: longest}
+	return c
+}
+
+// Logger sets the log (default: none).
+func (c *Controller) Logger(log *zap.Logger) *Controller {
+	c.log = log
+	return c
+}
+
+// Run reconciles until ctx ends, and returns nil after every run has ended. It fails when a watch is refused: when the caller has no
+// right to read a kind, or there is no such kind.
+func (c *Controller) Run(ctx context.Context, r Reconciler) error {
+	if err := c.check(); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	kinds, err := c.describe(ctx)
+	if err != nil {
+		return unlessEnded(ctx, err)
+	}
+	newLoop(c, r, kinds, cancel).run(ctx)
+	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
+	return nil
+}
+
+func unlessEnded(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+// check refuses what was declared wrongly.
+func (c *Controller) check() error {
+	kinds, names := map[Kind]bool{}, map[string]bool{}
+	for _, w := range c.watched {
+		if kinds[w.kind] {
+			return fmt.Errorf("the kind %s is watched twice", w.kind)
+		}
+		kinds[w.kind] = true
+	}
+	for _, i := range c.indexes {
+		if names[i.name] || i.name == kindIndex || i.name == ownerIndex {
+			return fmt.Errorf("there are two indexes %q", i.name)
+		}
+		names[i.name] = true
+		for _, k := range i.kinds {
+			if !kinds[k] {
+				return fmt.Errorf("the index %q is of %s, which is not watched", i.name, k)
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,19 @@
+// Package controller runs reconcilers: functions that bring the world in line with one resource, and are called again whenever it, or
+// something that it depends on, has changed.
+//
+//	devices := controller.Kind{Deployment: deployment, Name: "Device"}
+//	err := controller.New(c, devices).
+//		Watches(projects, controller.ByIndex("project")).
+//		Owns(jobs).
+//		Index("project", projectOf).
+//		Run(ctx, controller.Func(reconcile))
+//
+// A reconciler is given a name, not an event: it reads the present state in its View, and compares. It has to stand being called twice,
+// and late. Nothing runs before the caches have all resources of all watched kinds; then each controlled resource is reconciled once.
+// A resource is reconciled by one worker at a time; changes that arrive meanwhile are one more run. A run that fails, or panics, is
+// repeated after a pause of its own, which grows.
+//
+//	watches, one a deployment ──► batches of whole transactions ──► the loop: caches, queue of keys ──► workers ──► the loop
+//
+// The watches are those of package client: over the network, or over channels inside a process (client.Over).
+package controller

@@ -1,0 +1,140 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"slices"
+
+	"github.com/db-controller/db-controller/schema"
+)
+
+// does is what a key stands for.
+type does int
+
+const (
+	reconcile  does = iota // the resource
+	mapping                // the resource of the n-th watched kind, to requests
+	initialise             // the n-th initialiser
+)
+
+// key is a piece of work.
+type key struct {
+	does does
+	n    int
+	name schema.FullName
+}
+
+func (k key) String() string {
+	switch k.does {
+	case mapping:
+		return "map " + k.name.String()
+	case initialise:
+		return fmt.Sprint("initialise ", k.n)
+	case reconcile:
+	}
+	return k.name.String()
+}
+
+// ended is the result of a worker.
+type ended struct {
+	key      key
+	result   Result
+	requests []Request   // of a mapper
+	unmapped []*Resource // the states for which the mapper failed
+	err      error
+}
+
+// startWorker does a piece of work in a goroutine of its own, with the present state.
+func (l *loop) startWorker(ctx context.Context, k key) {
+	v, e := l.present(), ended{key: k}
+	work := l.work(k, v)
+	l.workers.Go(func() {
+		err := guarded(func() error { return work(ctx, &e) })
+		e.err = errors.Join(e.err, err)
+		select {
+		case l.done <- e:
+		case <-ctx.Done():
+		}
+	})
+}
+
+func (l *loop) work(k key, v *View) func(ctx context.Context, e *ended) error {
+	switch k.does {
+	case initialise:
+		return func(ctx context.Context, _ *ended) error { return l.c.initialisers[k.n](ctx, v) }
+	case mapping:
+		return l.mapped(k, v)
+	case reconcile:
+	}
+	return func(ctx context.Context, e *ended) (err error) {
+		e.result, err = l.reconciler.Reconcile(ctx, Request{k.name}, v)
+		return err
+	}
+}
+
+// mapped returns the call of a mapper with the former states of a resource and the present one.
+func (l *loop) mapped(k key, v *View) func(ctx context.Context, e *ended) error {
+	states := l.unmapped[k]
+	delete(l.unmapped, k)
+	w := l.c.watched[k.n]
+	if o, ok := v.get(k.name); ok && o.kind == w.kind {
+		states = append(states, o.resource)
+	}
+	m := w.mapper
+	if m == nil {
+		m = l.owners
+	}
+	return func(ctx context.Context, e *ended) error {
+		for _, state := range states {
+			err := guarded(func() error {
+				found, err := m(ctx, copyOf(state), v)
+				e.requests = append(e.requests, found...)
+				return err
+			})
+			if err != nil {
+				e.err, e.unmapped = err, append(e.unmapped, state)
+			}
+		}
+		return nil
+	}
+}
+
+// owners is the Mapper of Owns.
+func (l *loop) owners(_ context.Context, r *Resource, _ *View) (requests []Request, err error) {
+	for _, o := range r.GetOwnerReferences() {
+		name, err := ownerOf(r, o.GetName())
+		if err != nil {
+			return nil, err
+		}
+		if kind, ok := l.kinds.of(name.Deployment, o.GetKind()); ok && kind == l.c.kind && !slices.Contains(requests, Request{name}) {
+			requests = append(requests, Request{name})
+		}
+	}
+	return requests, nil
+}
+
+// ByIndex is the Mapper for an index whose keys are full names: of the controlled resources that have the name of the changed one.
+func ByIndex(index string) Mapper {
+	return func(_ context.Context, r *Resource, v *View) (requests []Request, err error) {
+		found, err := v.By(index, nameOf(r).String())
+		if err != nil {
+			return nil, err
+		}
+		for o := range found {
+			requests = append(requests, RequestFor(o))
+		}
+		return requests, nil
+	}
+}
+
+// guarded makes a panic an error.
+func guarded(f func() error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("it panicked: %v\n%s", p, debug.Stack())
+		}
+	}()
+	return f()
+}
