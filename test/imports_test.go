@@ -163,6 +163,10 @@ var notLinked = map[string][]string{
 		module + "/internal/feed", module + "/internal/postgres", module + "/migrations", module + "/nodemanager",
 		module + "/schema/service", module + "/schema/shadow",
 	},
+	"controller": {
+		"github.com/jackc/pgx", "github.com/prometheus", module + "/envregistry/server", module + "/handlers", module + "/internal/postgres",
+		module + "/migrations", module + "/nodemanager", module + "/schema/service", module + "/schema/shadow",
+	},
 	"internal/catalogue":          {"github.com/jackc/pgx"},
 	"internal/identity":           {"github.com/jackc/pgx"},
 	"internal/scan/report":        {"github.com/jackc/pgx"},
