@@ -41,7 +41,7 @@ var allowed = map[string][]string{
 	"schema/shadow/internal/attempt":  rooms("db", "gate", "prepare"),
 	"schema/shadow/internal/write":    rooms("db", "gate", "read", "rows", "target", "request", "prepare", "attempt"),
 	"schema/shadow/internal/rights":   rooms("db", "gate", "prepare", "attempt", "write"),
-	"schema/shadow/internal/progress": rooms("db"),
+	"schema/shadow/internal/progress": rooms("db", "plan"),
 	"schema/shadow/internal/cascade":  rooms("db", "gate", "read", "rows", "target", "prepare", "plan", "progress"),
 	"schema/shadow/internal/capture":  rooms("db", "gate", "rows", "write", "cascade"),
 	"schema/shadow/internal/owner":    rooms("db", "gate", "read", "prepare", "cascade"),

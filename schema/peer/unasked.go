@@ -83,3 +83,22 @@ func InPart(ctx context.Context, part, of int64) (context.Context, context.Cance
 	}
 	return context.WithTimeout(ctx, time.Until(deadline)*time.Duration(part)/time.Duration(of))
 }
+
+// WithDefaultTimeout returns a context that ends after d, unless the caller has set a deadline.
+func WithDefaultTimeout(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+	if _, ok := ctx.Deadline(); ok {
+		return ctx, func() {}
+	}
+	return context.WithTimeout(ctx, d)
+}
+
+// GaveUp reports whether the deadline ended a try, which then has changed nothing: in a statement, or in the last
+// question to another deployment.
+func GaveUp(err error) bool {
+	var unavailable *UnavailableError
+	if errors.As(err, &unavailable) {
+		another := func(u Unasked) bool { return u.Why != TimedOut }
+		return len(unavailable.Unasked) > 0 && !slices.ContainsFunc(unavailable.Unasked, another)
+	}
+	return errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, ErrUnknown)
+}

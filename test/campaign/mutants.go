@@ -103,9 +103,8 @@ var mutants = []mutant{
 			"\tobstacles int // tries", `	before    plan.Verdict
 	obstacles int // tries`,
 			// what was decided before the lock counts
-			"\tif protected := decided.Verdict.Protected; len(protected) > 0 {",
-			`	decided.Verdict = d.before
-	if protected := decided.Verdict.Protected; len(protected) > 0 {`,
+			"\tprotected := &peer.ProtectedError{Name: d.req.Name}\n",
+			"\tdecided.Verdict = d.before\n\tprotected := &peer.ProtectedError{Name: d.req.Name}\n",
 		},
 	},
 	{
@@ -323,7 +322,7 @@ var mutants = []mutant{
 	},
 	{
 		"excused-while-the-right-lasts", "I3", "The holders under a right go along with a deletion, and it is decided without ending the right.",
-		"schema/shadow/internal/deletion/recall.go",
+		"schema/shadow/internal/deletion/lookahead.go",
 		[]string{"s.askAll(ctx, proxies, peer.RecallEnds)", "s.askAll(ctx, proxies, peer.RecallLooks)"},
 	},
 	{
@@ -343,8 +342,8 @@ var mutants = []mutant{
 		"unset-takes-the-whole-list", "I10", "Unsetting one element of a list removes the others too.",
 		"schema/shadow/internal/cascade/carry.go",
 		[]string{
-			"\t\t\treturn s.Model().Names(s.Self, kind.Kind, text, value, name, targetKind)",
-			`			return value != "" || s.Model().Names(s.Self, kind.Kind, text, value, name, targetKind)`,
+			"\t\t\treturn v.Model.Names(s.Self, kind.Kind, text, value, name, targetKind)",
+			`			return value != "" || v.Model.Names(s.Self, kind.Kind, text, value, name, targetKind)`,
 		},
 	},
 }

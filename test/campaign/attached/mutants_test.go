@@ -27,8 +27,8 @@ var mutants = []mutant{
 	{"all-references-or-none", "internal/attach/triggers.go", "	return strings.Join(some, \" OR \")", "	return strings.Join(some, \" AND \")", ""},
 	{"truncate-forgotten", "schema/shadow/internal/capture/capture.go", "WHERE s.kind_id = $1 AND NOT s.hidden`", "WHERE s.kind_id = $1 AND s.hidden`", "TestAttachedTablesBehaveLikeOneDatabase"},
 	{"first-reading-forgets-rows", "schema/shadow/internal/capture/fill.go", "names = append(names, name)", "names = append(names[:0], name)", "TestAttachedTablesBehaveLikeOneDatabase"},
-	{"unset-in-the-body-alone", "schema/shadow/internal/cascade/rows.go", "		for _, e := range edges[h.id] {", "		for _, e := range edges[h.id][:0] {", "TestAttachedTablesBehaveLikeOneDatabase"},
-	{"deleted-in-the-store-alone", "schema/shadow/internal/cascade/rows.go", "		keys = append(keys, rows.Key{Kind: m.Kind, Name: m.Name})", "		keys = append(keys[:0], rows.Key{Kind: m.Kind, Name: m.Name})", "TestAttachedTablesBehaveLikeOneDatabase"},
+	{"unset-in-the-body-alone", "schema/shadow/internal/cascade/carry.go", "		for _, e := range edges[h.id] {", "		for _, e := range edges[h.id][:0] {", "TestAttachedTablesBehaveLikeOneDatabase"},
+	{"deleted-in-the-store-alone", "schema/shadow/internal/cascade/carry.go", "		keys = append(keys, rows.Key{Kind: m.Kind, Name: m.Name})", "		keys = append(keys[:0], rows.Key{Kind: m.Kind, Name: m.Name})", "TestAttachedTablesBehaveLikeOneDatabase"},
 	{"commas-join-keys", "internal/attach/triggers.go", `if len(d.Key) > 1 {`, `if len(d.Key) > 9 {`, "TestAttachedTablesBehaveLikeOneDatabase"},
 }
 
@@ -54,6 +54,16 @@ func (m mutant) build(t *testing.T) (binary, dir string) {
 	out, err := build.CombinedOutput()
 	require.NoError(t, err, "%s: %s", m.name, out)
 	return binary, dir
+}
+
+// The texts that the mistakes replace are in the sources, each once.
+func TestMistakesInAttachedTablesCanBePlanted(t *testing.T) {
+	t.Parallel()
+	for _, m := range mutants {
+		source, err := os.ReadFile(filepath.Join(harness.Root(t), m.file))
+		require.NoError(t, err)
+		require.Equal(t, 1, strings.Count(string(source), m.right), "%s: the text has to be in %s once", m.name, m.file)
+	}
 }
 
 // DBCONTROLLER_MUTANTS plants all mistakes (make mutants), DBCONTROLLER_MUTANT some of them, separated by commas.

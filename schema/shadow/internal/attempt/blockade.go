@@ -10,6 +10,7 @@ import (
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
+	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
 )
 
 const (
@@ -47,7 +48,7 @@ func (a *Attempts) Answer(ctx context.Context, target schema.DeploymentID, quest
 	if err != nil {
 		return nil, err
 	}
-	r := &resolution{target: deployment, questions: questions, keys: k, verdicts: make([]peer.Verdict, len(questions)), unknown: a.Unknown}
+	r := &resolution{target: deployment, questions: questions, keys: k, verdicts: make([]peer.Verdict, len(questions)), unknown: a.gate.Unknown}
 	err = a.InTx(ctx, db.NoFeed, func(tx pgx.Tx) error {
 		clear(r.verdicts)
 		if r.epoch, err = a.gate.EpochOf(ctx, tx); err != nil {
@@ -71,7 +72,7 @@ type resolution struct {
 	keys      db.KeyColumns
 	verdicts  []peer.Verdict // by question
 	epoch     uuid.UUID
-	unknown   *db.Allowance
+	unknown   *gate.Allowance
 }
 
 func (r *resolution) run(ctx context.Context, tx pgx.Tx) error {

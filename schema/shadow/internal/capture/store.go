@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/db-controller/db-controller/internal/postgres"
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/cascade"
@@ -165,7 +166,7 @@ func (s *Capturer) judge(t *rows.Table, kind *schema.KindModel, c *changed) (nex
 	case c.before.State != peer.Active:
 		return nothing, nil // its references were dropped when it was marked
 	}
-	if err := db.Decode(c.before.Body, &c.stored); err != nil {
+	if err := postgres.DecodeJSON(c.before.Body, &c.stored); err != nil {
 		return nothing, err
 	}
 	if !c.differs() {

@@ -17,7 +17,6 @@ import (
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 	"github.com/db-controller/db-controller/schema/shadow/internal/plan"
-	"github.com/db-controller/db-controller/schema/shadow/internal/progress"
 )
 
 const (
@@ -402,7 +401,7 @@ func (a *Acting) act(ctx context.Context, tx pgx.Tx, targets, holders []int64, l
 	}
 	for _, e := range unsets {
 		t := a.Targets[e.TargetID]
-		s.progress.Add(tx, causeOr(a.deletions[t.UID].Cause, a.From, t.Name, t.UID), progress.Counts{Unset: 1})
+		s.progress.Unset(tx, causeOr(a.deletions[t.UID].Cause, a.From, t.Name, t.UID))
 	}
 	return edges, s.CarryOut(ctx, tx, d)
 }

@@ -1,7 +1,6 @@
 package cascade
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -12,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/db-controller/db-controller/internal/crash"
+	"github.com/db-controller/db-controller/internal/postgres"
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
@@ -74,14 +74,11 @@ SELECT uid, revision, generation, kind_id, {gone}, created_at, name, NULL, NULL,
 // CarryOut carries out a decision. The members are locked.
 func (s *Actor) CarryOut(ctx context.Context, tx pgx.Tx, d Decision) error {
 	c, v := d.Closure, d.Verdict
-	if err := s.rows.Refresh(ctx, tx); err != nil {
-		return err
-	}
-	gone := s.rowsOf(d)
+	gone, names, b := rowsOf(d), s.memberNames(c), s.statements(c, v)
 	if err := s.rows.Take(ctx, tx, gone); err != nil {
 		return err
 	}
-	if err := s.unset(ctx, tx, v.Unset, s.memberNames(c)); err != nil {
+	if err := s.unset(ctx, tx, v.Unset, names); err != nil {
 		return err
 	}
 	if len(v.Mark)+len(v.Remove) > 0 {
@@ -89,9 +86,21 @@ func (s *Actor) CarryOut(ctx context.Context, tx pgx.Tx, d Decision) error {
 			return err
 		}
 	}
-	if err := s.tally(ctx, tx, d); err != nil {
+	if err := s.progress.Decided(ctx, tx, c, v); err != nil {
 		return err
 	}
+	if err := tx.SendBatch(ctx, b).Close(); err != nil {
+		return fmt.Errorf("delete resources: %w", err)
+	}
+	if err := s.rows.Delete(ctx, tx, gone); err != nil { // after the marks: the triggers of the tables meet no blocker any more
+		return err
+	}
+	crash.At("crash-delete-uncommitted")
+	return nil
+}
+
+// statements returns those that mark and remove members.
+func (s *Actor) statements(c *plan.Closure, v plan.Verdict) *pgx.Batch {
 	b := &pgx.Batch{}
 	if len(v.Mark) > 0 {
 		args := reasonsOf(c, v.Mark).parameters(v.Mark, s.SelfID)
@@ -104,14 +113,7 @@ func (s *Actor) CarryOut(ctx context.Context, tx pgx.Tx, d Decision) error {
 			b.Queue(removeDanglingSQL, v.Remove)
 		}
 	}
-	if err := tx.SendBatch(ctx, b).Close(); err != nil {
-		return fmt.Errorf("delete resources: %w", err)
-	}
-	if err := s.rows.Delete(ctx, tx, gone); err != nil { // after the marks: the triggers of the tables meet no blocker any more
-		return err
-	}
-	crash.At("crash-delete-uncommitted")
-	return nil
+	return b
 }
 
 // hiding returns the kinds with hide_while_deleting: readers see their resources as gone once nothing blocks them.
@@ -208,14 +210,16 @@ type unsetHolder struct {
 }
 
 func (s *Actor) withoutValues(ctx context.Context, tx pgx.Tx, h unsetHolder, edges []plan.Edge, target nameOf) (string, error) {
+	v, err := s.Current()
+	if err != nil {
+		return "", err
+	}
 	kind, err := s.Names.KindOf(ctx, tx, h.kind)
 	if err != nil {
 		return "", err
 	}
 	var body map[string]any
-	decoder := json.NewDecoder(bytes.NewReader(h.body))
-	decoder.UseNumber() // numbers stay as they were written
-	if err := decoder.Decode(&body); err != nil {
+	if err := postgres.DecodeJSON(h.body, &body); err != nil {
 		return "", err
 	}
 	for _, e := range edges {
@@ -232,7 +236,7 @@ func (s *Actor) withoutValues(ctx context.Context, tx pgx.Tx, h unsetHolder, edg
 			return "", err
 		}
 		path.Unset(body, func(value string) bool {
-			return s.Model().Names(s.Self, kind.Kind, text, value, name, targetKind)
+			return v.Model.Names(s.Self, kind.Kind, text, value, name, targetKind)
 		})
 	}
 	changed, err := json.Marshal(body)
@@ -350,10 +354,7 @@ func causeOr(told *schema.Cause, deployment schema.DeploymentID, name string, ui
 
 // rowsOf returns the rows of attached tables that a decision deletes: of members that are removed, and of those that are marked and
 // not seen any more. The row of a member with a blocker stays until the member is removed.
-func (s *Actor) rowsOf(d Decision) (keys []rows.Key) {
-	if len(s.rows.Tables()) == 0 {
-		return nil
-	}
+func rowsOf(d Decision) (keys []rows.Key) {
 	going := slices.DeleteFunc(slices.Concat(d.Verdict.Remove, d.Verdict.Mark), func(id int64) bool {
 		m := d.Closure.Members[id]
 		return m.Rowless || m.Hidden || slices.Contains(d.Verdict.Visible, id)
@@ -371,16 +372,10 @@ func (s *Actor) unsetRows(ctx context.Context, tx pgx.Tx, holders []unsetHolder,
 		kind  int32
 		field int32
 	}
-	if err := s.rows.Refresh(ctx, tx); err != nil {
-		return err
-	}
 	names := map[columns][]string{}
-	var keys []rows.Key
-	for _, h := range holders {
-		if s.rows.Of(h.kind) == nil {
-			continue
-		}
-		keys = append(keys, rows.Key{Kind: h.kind, Name: h.name})
+	keys := make([]rows.Key, len(holders))
+	for i, h := range holders {
+		keys[i] = rows.Key{Kind: h.kind, Name: h.name}
 		for _, e := range edges[h.id] {
 			k := columns{h.kind, e.FieldID}
 			names[k] = append(names[k], h.name)
@@ -390,6 +385,9 @@ func (s *Actor) unsetRows(ctx context.Context, tx pgx.Tx, holders []unsetHolder,
 		return err
 	}
 	for k, of := range names {
+		if s.rows.Of(k.kind) == nil {
+			continue
+		}
 		path, err := s.Names.FieldOf(ctx, tx, k.field)
 		if err != nil {
 			return err

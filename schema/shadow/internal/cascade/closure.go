@@ -3,6 +3,7 @@ package cascade
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/jackc/pgx/v5"
@@ -101,7 +102,7 @@ func (s *Actor) DecideOn(ctx context.Context, tx pgx.Tx, roots []*plan.Member) (
 	if d.Closure, err = s.expand(ctx, tx, roots); err != nil {
 		return d, err
 	}
-	if d.Bonds, err = readBonds(ctx, tx, d.Closure); err != nil {
+	if d.Bonds, err = readBonds(ctx, tx, slices.Sorted(maps.Keys(d.Closure.Members))); err != nil {
 		return d, err
 	}
 	d.Verdict = plan.Decide(d.Closure, d.Bonds)
@@ -137,15 +138,16 @@ func (s *Actor) expand(ctx context.Context, tx pgx.Tx, roots []*plan.Member) (*p
 			return nil, err
 		}
 	}
+	ids := slices.Sorted(maps.Keys(c.Members))
 	b := &pgx.Batch{}
-	b.Queue(outsidersSQL, c.IDs(), plan.MaxBlockers).Query(func(rows pgx.Rows) (err error) {
+	b.Queue(outsidersSQL, ids, plan.MaxBlockers).Query(func(rows pgx.Rows) (err error) {
 		c.Blocks, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (o plan.Outsider, err error) {
 			err = row.Scan(&o.TargetID, &o.HolderID, &o.FieldID, &o.Behaviour, &o.UID, &o.Name)
 			return o, err
 		})
 		return err
 	})
-	b.Queue(blockedMembersSQL, c.IDs()).Query(func(rows pgx.Rows) (err error) {
+	b.Queue(blockedMembersSQL, ids).Query(func(rows pgx.Rows) (err error) {
 		c.Blocked, err = pgx.CollectRows(rows, pgx.RowTo[int64])
 		return err
 	})
@@ -250,8 +252,8 @@ WHERE EXISTS (SELECT FROM dbcontroller.blockade WHERE target_id = t)
     OR EXISTS (SELECT FROM dbcontroller.ownee_entry WHERE owner_id = t)`
 
 // readBonds reads blockades and entries in one statement: a Confirm replaces blockades by entries in between.
-func readBonds(ctx context.Context, tx pgx.Tx, c *plan.Closure) (b plan.Bonds, err error) {
-	rows, err := tx.Query(ctx, bondsSQL, c.IDs())
+func readBonds(ctx context.Context, tx pgx.Tx, ids []int64) (b plan.Bonds, err error) {
+	rows, err := tx.Query(ctx, bondsSQL, ids)
 	if err != nil {
 		return b, fmt.Errorf("read blockades: %w", err)
 	}

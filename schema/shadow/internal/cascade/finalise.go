@@ -49,7 +49,7 @@ func (s *Actor) Finalise(ctx context.Context, seqs []int64) (removed int, err er
 		if err != nil {
 			return err
 		}
-		if err := s.tallyFinalised(ctx, tx, free); err != nil {
+		if err := s.progress.Finalised(ctx, tx, free); err != nil {
 			return err
 		}
 		b := &pgx.Batch{}

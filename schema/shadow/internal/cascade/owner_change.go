@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/db-controller/db-controller/internal/postgres"
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
@@ -275,7 +276,7 @@ func readOwners(ctx context.Context, tx pgx.Tx, ownees []int64) ([]ownersOf, err
 		if err = row.Scan(&x.ownee, &raw); err != nil {
 			return x, err
 		}
-		return x, db.Decode(raw, &x.owners)
+		return x, postgres.DecodeJSON(raw, &x.owners)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("read owners: %w", err)

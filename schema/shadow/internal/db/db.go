@@ -16,6 +16,71 @@ import (
 	"github.com/db-controller/db-controller/schema/peer"
 )
 
+// Config of a Store. Zero means the default.
+type Config struct {
+	// Pool of the deployment's own database, migrated; from postgres.Connect, which sets the session settings that a Store needs.
+	Pool postgres.Pool
+	// Deployment of the database; stored there by the first Open.
+	Deployment schema.DeploymentID
+	Peers      peer.Peers
+	Logger     *zap.Logger
+	Times      Times
+	Limits     Limits
+	Watches    Watches
+	Retention  Retention
+	// Guest is set by an application that shares the database: the process adopts the version and the epoch, and changes neither.
+	Guest bool
+	// Delegations lets this deployment grant and use delegations: acting references to other deployments without asking.
+	Delegations bool
+	// DeletionEnded is called when the root of a user's delete is removed, with the time since the request; may be nil.
+	DeletionEnded func(took time.Duration)
+}
+
+// Times are how long undecided things may stay undecided.
+type Times struct {
+	// TentativeTTL is the expiry of a tentative blockade: afterwards the target's deployment asks the holder's about it (default
+	// 15 s). A short one aborts slow writes; with a long one, a crashed writer delays deletes.
+	TentativeTTL time.Duration
+	// DeleteTimeout is how long a delete waits for undecided blockades when its caller gives no deadline (default 5 s).
+	DeleteTimeout time.Duration
+	// OwnerGrace is how long an owner that was named without a uid may be missing, or an owner may lack its required reference,
+	// before the owner reference is dropped (default 5 min).
+	OwnerGrace time.Duration
+}
+
+// Limits bound one transaction, and what other deployments may have here.
+type Limits struct {
+	// LocalCascade is the maximum number of resources that one delete removes or marks in its transaction (default 10,000); the
+	// others follow asynchronously.
+	LocalCascade int
+	// Batch is the number of holders or ownees that one transaction handles (default 4,000). Larger batches hold locks longer;
+	// smaller ones cost more for each row.
+	Batch int
+	// BlockRightFrom is the number of blocking references to a resource elsewhere from which on this deployment asks for the right
+	// to block it without asking; 0: it never does.
+	BlockRightFrom int
+	// Quotas of each holder deployment.
+	Quotas peer.Quotas
+}
+
+// Watches are the times of watches of this process.
+type Watches struct {
+	// PollInterval is the maximum delay of a watch after a commit of another process without notifications (default 500 ms); ten
+	// times this when notifications arrive and one is lost.
+	PollInterval time.Duration
+	// SlowTimeout is how long the reader of a watch may take for pending events before the watch ends with ErrSlow (default
+	// 1 min).
+	SlowTimeout time.Duration
+}
+
+// Retention is how long records of the past are kept.
+type Retention struct {
+	// Changes are rows for watches that resume (default 24 h).
+	Changes time.Duration
+	// Removals are the records of removals and their causes (default 90 days).
+	Removals time.Duration
+}
+
 // DB is the database of one deployment, as one process uses it.
 type DB struct {
 	Pool     postgres.Pool
@@ -27,7 +92,6 @@ type DB struct {
 	Feeds    *feed.Log
 	Cfg      Config
 	Rollback rollbackDetector
-	Unknown  *Allowance // of attempts that have nothing here
 	// Version validates writes; nil before the first switch.
 	Version atomic.Pointer[Version]
 
@@ -53,7 +117,6 @@ func Open(ctx context.Context, cfg Config) (*DB, error) {
 		Pool: cfg.Pool, Self: cfg.Deployment, Peers: cfg.Peers, Log: cfg.Logger, Names: newNames(cfg.Pool), Cfg: cfg,
 		Now: time.Now, watchers: feed.NewBroadcast(), committed: feed.NewBroadcast(),
 	}
-	s.Unknown = newAllowance(cfg.Limits.Quotas.Tentative, func() time.Time { return s.Now() })
 	s.Feeds = feed.NewLog(feed.Config{Pool: cfg.Pool, StateSQL: stateSQL, WrittenSQL: writtenSQL, Wake: s.watchers, PollInterval: cfg.Watches.PollInterval, Heard: s.NotificationsAlive, SlowTimeout: cfg.Watches.SlowTimeout, Ahead: s.tokenAhead})
 	var owner schema.DeploymentID
 	sql, args := claimSQL, []any{s.Self.Service, s.Self.Region}
@@ -97,3 +160,9 @@ func (c *Config) setDefaults() {
 	}
 	c.Logger, _ = postgres.LogOutageOnce(c.Logger)
 }
+
+// Logger returns the store's logger, for callers that log on its behalf.
+func (s *DB) Logger() *zap.Logger { return s.Log }
+
+// Deployment returns the deployment of the store.
+func (s *DB) Deployment() schema.DeploymentID { return s.Self }

@@ -291,8 +291,42 @@ func (s *DB) KindNow(stored string) string {
 	return s.Names.Canonical(schema.KindID{Service: s.Self.Service, Kind: stored}).Kind
 }
 
-const (
+type Version struct {
+	Model      *schema.Model
+	Generation int64
+	Hiding     []int32 // kinds with hide_while_deleting
+	Tables     bool    // a kind has a table
+	Keeps      bool    // there may be kept resources, of kinds or patterns that the version lacks
+}
 
+// Model returns the model that validates writes; nil before the first Switch.
+func (s *DB) Model() *schema.Model {
+	if v := s.Version.Load(); v != nil {
+		return v.Model
+	}
+	return nil
+}
+
+func (s *DB) Current() (*Version, error) {
+	if v := s.Version.Load(); v != nil {
+		return v, nil
+	}
+	return nil, &peer.UnavailableError{Deployments: []schema.DeploymentID{s.Self}, Err: errors.New("its version is not known yet: check that the deployment is registered and that the registry can be reached")}
+}
+
+// Shapes returns pairs of a kind's id and a shape of its names. ids are in the order of the model's KindNames.
+func (v *Version) Shapes(ids []int32) (kinds []int32, shapes []string) {
+	for i, name := range v.Model.KindNames() {
+		if kind, err := v.Model.Kind(name); err == nil {
+			for _, shape := range kind.Shapes() {
+				kinds, shapes = append(kinds, ids[i]), append(shapes, shape)
+			}
+		}
+	}
+	return kinds, shapes
+}
+
+const (
 	// The version's own kind for the name comes first.
 	selectKindOfSQL = `
 SELECT s.kind_id FROM dbcontroller.kind k JOIN dbcontroller.shadow s ON s.kind_id = k.id AND s.name = $2

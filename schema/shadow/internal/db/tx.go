@@ -1,13 +1,12 @@
 package db
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -21,100 +20,6 @@ import (
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 )
-
-// Config of a Store. Zero means the default.
-type Config struct {
-	// Pool of the deployment's own database, migrated; from postgres.Connect, which sets the session settings that a Store needs.
-	Pool postgres.Pool
-	// Deployment of the database; stored there by the first Open.
-	Deployment schema.DeploymentID
-	Peers      peer.Peers
-	Logger     *zap.Logger
-	Times      Times
-	Limits     Limits
-	Watches    Watches
-	Retention  Retention
-	// Guest is set by an application that shares the database: the process adopts the version and the epoch, and changes neither.
-	Guest bool
-	// Delegations lets this deployment grant and use delegations: acting references to other deployments without asking.
-	Delegations bool
-	// DeletionEnded is called when the root of a user's delete is removed, with the time since the request; may be nil.
-	DeletionEnded func(took time.Duration)
-}
-
-// Times are how long undecided things may stay undecided.
-type Times struct {
-	// TentativeTTL is the expiry of a tentative blockade: afterwards the target's deployment asks the holder's about it (default
-	// 15 s). A short one aborts slow writes; with a long one, a crashed writer delays deletes.
-	TentativeTTL time.Duration
-	// DeleteTimeout is how long a delete waits for undecided blockades when its caller gives no deadline (default 5 s).
-	DeleteTimeout time.Duration
-	// OwnerGrace is how long an owner that was named without a uid may be missing, or an owner may lack its required reference,
-	// before the owner reference is dropped (default 5 min).
-	OwnerGrace time.Duration
-}
-
-// Limits bound one transaction, and what other deployments may have here.
-type Limits struct {
-	// LocalCascade is the maximum number of resources that one delete removes or marks in its transaction (default 10,000); the
-	// others follow asynchronously.
-	LocalCascade int
-	// Batch is the number of holders or ownees that one transaction handles (default 4,000). Larger batches hold locks longer;
-	// smaller ones cost more for each row.
-	Batch int
-	// BlockRightFrom is the number of blocking references to a resource elsewhere from which on this deployment asks for the right
-	// to block it without asking; 0: it never does.
-	BlockRightFrom int
-	// Quotas of each holder deployment.
-	Quotas peer.Quotas
-}
-
-// Watches are the times of watches of this process.
-type Watches struct {
-	// PollInterval is the maximum delay of a watch after a commit of another process without notifications (default 500 ms); ten
-	// times this when notifications arrive and one is lost.
-	PollInterval time.Duration
-	// SlowTimeout is how long the reader of a watch may take for pending events before the watch ends with ErrSlow (default
-	// 1 min).
-	SlowTimeout time.Duration
-}
-
-// Retention is how long records of the past are kept.
-type Retention struct {
-	// Changes are rows for watches that resume (default 24 h).
-	Changes time.Duration
-	// Removals are the records of removals and their causes (default 90 days).
-	Removals time.Duration
-}
-
-type Version struct {
-	Model      *schema.Model
-	Generation int64
-	Hiding     []int32 // kinds with hide_while_deleting
-	Tables     bool    // a kind has a table
-	Keeps      bool    // there may be kept resources, of kinds or patterns that the version lacks
-}
-
-// Logger returns the store's logger, for callers that log on its behalf.
-func (s *DB) Logger() *zap.Logger { return s.Log }
-
-// Deployment returns the deployment of the store.
-func (s *DB) Deployment() schema.DeploymentID { return s.Self }
-
-// Model returns the model that validates writes; nil before the first Switch.
-func (s *DB) Model() *schema.Model {
-	if v := s.Version.Load(); v != nil {
-		return v.Model
-	}
-	return nil
-}
-
-func (s *DB) Current() (*Version, error) {
-	if v := s.Version.Load(); v != nil {
-		return v, nil
-	}
-	return nil, &peer.UnavailableError{Deployments: []schema.DeploymentID{s.Self}, Err: errors.New("its version is not known yet: check that the deployment is registered and that the registry can be reached")}
-}
 
 // QueueGenericPlans is for transactions of few rows: planning a statement for its values costs more than running it. Transactions of the
 // caller's keep their plans.
@@ -205,6 +110,22 @@ func ofCommit(err error) error {
 	return fmt.Errorf("%w: %w", peer.ErrUnknown, err)
 }
 
+// Marked is a transaction with the last number that it has taken from the sequence mark.
+type Marked struct {
+	pgx.Tx
+	Mark int64
+
+	committed bool // with its last statements
+	after     []func()
+}
+
+// AfterCommit calls fn when a transaction of InTx is committed; not for a transaction of the users' own.
+func AfterCommit(tx pgx.Tx, fn func()) {
+	if m, ok := tx.(*Marked); ok {
+		m.after = append(m.after, fn)
+	}
+}
+
 // Sender sends statements of a transaction: Stay, or CommitWith, which also commits.
 type Sender func(ctx context.Context, tx pgx.Tx, b *pgx.Batch) error
 
@@ -235,38 +156,9 @@ func (s *DB) Touched(t feed.Topics) {
 // ErrStale means that stored rows changed after prepare had compared the write with them: Save prepares it again.
 var ErrStale = errors.New("the resource changed while it was written")
 
-func WithDefaultTimeout(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
-	if _, ok := ctx.Deadline(); ok {
-		return ctx, func() {}
-	}
-	return context.WithTimeout(ctx, d)
-}
-
 // Querier is the pool or a transaction.
 type Querier interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
-}
-
-// Decode reads stored JSON. Numbers keep their spelling (json.Number); a NULL column leaves into unchanged.
-func Decode(raw []byte, into any) error {
-	if raw == nil {
-		return nil
-	}
-	d := json.NewDecoder(bytes.NewReader(raw))
-	d.UseNumber()
-	return d.Decode(into)
-}
-
-// Shapes returns pairs of a kind's id and a shape of its names. ids are in the order of the model's KindNames.
-func (v *Version) Shapes(ids []int32) (kinds []int32, shapes []string) {
-	for i, name := range v.Model.KindNames() {
-		if kind, err := v.Model.Kind(name); err == nil {
-			for _, shape := range kind.Shapes() {
-				kinds, shapes = append(kinds, ids[i]), append(shapes, shape)
-			}
-		}
-	}
-	return kinds, shapes
 }
 
 const fenceSQL = `
@@ -318,8 +210,69 @@ func (m *rollbackDetector) Observe(n int64) {
 	}
 }
 
-// HasEnded reports whether a smaller number was taken in an epoch.
-func (m *rollbackDetector) HasEnded(epoch uuid.UUID) bool {
-	behind := m.EndedEpoch.Load()
-	return behind != nil && *behind == epoch
+const (
+	codeUniqueViolation      = "23505"
+	codeNotNullViolation     = "23502"
+	codeSerializationFailure = "40001"
+	codeDeadlockDetected     = "40P01"
+	CodeLockNotAvailable     = "55P03"
+	CodeInFailedTransaction  = "25P02"
+	CodeUndefinedTable       = "42P01"
+	CodeInvalidSchema        = "3F000"
+	CodeDivisionByZero       = "22012"
+	CodeNotSupported         = "0A000"
+)
+
+func HasCode(err error, codes ...string) bool {
+	var pg *pgconn.PgError
+	if !errors.As(err, &pg) {
+		return false
+	}
+	for _, code := range codes {
+		if pg.Code == code {
+			return true
+		}
+	}
+	return false
+}
+
+// again reports whether the transaction had no effect and can simply be run again.
+func again(err error) bool {
+	return HasCode(err, codeSerializationFailure, codeDeadlockDetected)
+}
+
+// OfData reports whether PostgreSQL refused a statement because of its values, or of a lock or a conflict with another transaction. The
+// transaction had no effect.
+func OfData(err error) bool {
+	var pg *pgconn.PgError
+	return errors.As(err, &pg) && (strings.HasPrefix(pg.Code, "22") || strings.HasPrefix(pg.Code, "23") || pg.Code == CodeLockNotAvailable || again(err))
+}
+
+func Violates(err error, constraint string) bool {
+	var pg *pgconn.PgError
+	return errors.As(err, &pg) && pg.Code == codeUniqueViolation && pg.ConstraintName == constraint
+}
+
+// LacksValue reports whether a statement failed because a row of a table would have no value in a column.
+func LacksValue(err error, table, column string) bool {
+	var pg *pgconn.PgError
+	return errors.As(err, &pg) && pg.Code == codeNotNullViolation && pg.TableName == table && pg.ColumnName == column
+}
+
+// failsWholeBatch reports whether every part of a batch would fail with the error, so that halving the batch is useless.
+func failsWholeBatch(err error) bool {
+	return errors.Is(err, peer.ErrRecovering) || errors.Is(err, peer.ErrPaused) || errors.Is(err, peer.ErrStaleEpoch) || errors.Is(err, schema.ErrFenced) || postgres.Unavailable(err)
+}
+
+// tokenAhead ends an epoch of which another deployment, or a client, has a token that the database has not reached: it is a copy of
+// before, and this process began over it.
+func (s *DB) tokenAhead(epoch string) {
+	ended, err := uuid.Parse(epoch)
+	if err != nil {
+		return
+	}
+	if before := s.Rollback.EndedEpoch.Swap(&ended); before != nil && *before == ended {
+		return
+	}
+	s.Log.Warn("a resume token is ahead of the database: an older copy has taken its place; a new epoch begins", zap.String("epoch", epoch))
 }

@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/db-controller/db-controller/internal/crash"
+	"github.com/db-controller/db-controller/internal/feed"
 	"github.com/db-controller/db-controller/internal/requestid"
 	"github.com/db-controller/db-controller/internal/retry"
 	"github.com/db-controller/db-controller/internal/trace"
@@ -65,8 +66,9 @@ INSERT INTO dbcontroller.closing (target_id, delete_id, until) SELECT id, $2, no
 // the blockers; *ProtectedError (block_deletion); *UnavailableError, when a blocker's deployment does not answer;
 // ErrNotFound; ErrConflict.
 func (s *Deleter) Delete(ctx context.Context, req DeleteRequest) (peer.DeleteResult, error) {
+	d := &deletion{inTx: s.InTx}
 	if req.RequestID == uuid.Nil {
-		return s.delete(ctx, &deletion{}, req)
+		return s.delete(ctx, d, req)
 	}
 	content := struct {
 		Delete   string
@@ -74,7 +76,8 @@ func (s *Deleter) Delete(ctx context.Context, req DeleteRequest) (peer.DeleteRes
 		Revision peer.Revision
 	}{req.Name, req.UID, req.Revision}
 	o, err := request.Once(ctx, s.DB, req.RequestID, content, func(id *request.Request) (request.Outcome, error) {
-		result, err := s.delete(ctx, &deletion{request: id}, req)
+		d.request = id
+		result, err := s.delete(ctx, d, req)
 		return request.Outcome{Deleted: &result}, err
 	})
 	if err != nil || o.Deleted == nil {
@@ -86,7 +89,10 @@ func (s *Deleter) Delete(ctx context.Context, req DeleteRequest) (peer.DeleteRes
 // DeleteWithin is Delete in one transaction with an application's own statements, after the look-ahead. The request has no id. It
 // fails with the errors of Delete, with those of the application's function, and with ErrTransaction.
 func (s *Deleter) DeleteWithin(ctx context.Context, within *gate.Within, req DeleteRequest) (peer.DeleteResult, error) {
-	return s.delete(ctx, &deletion{within: within}, req)
+	inTx := func(ctx context.Context, touches feed.Topics, fn func(pgx.Tx) error) error {
+		return s.gate.InTxWithin(ctx, within, touches, fn)
+	}
+	return s.delete(ctx, &deletion{inTx: inTx}, req)
 }
 
 func (s *Deleter) delete(ctx context.Context, d *deletion, req DeleteRequest) (peer.DeleteResult, error) {
@@ -94,7 +100,7 @@ func (s *Deleter) delete(ctx context.Context, d *deletion, req DeleteRequest) (p
 	if err != nil {
 		return peer.DeleteResult{}, err
 	}
-	ctx, cancel := db.WithDefaultTimeout(ctx, s.Cfg.Times.DeleteTimeout)
+	ctx, cancel := peer.WithDefaultTimeout(ctx, s.Cfg.Times.DeleteTimeout)
 	defer cancel()
 	if err := s.ensureRow(ctx, kindID, req.Name); err != nil {
 		return peer.DeleteResult{}, err
@@ -115,10 +121,11 @@ type deletion struct {
 	store   *Deleter
 	req     DeleteRequest
 	request *request.Request // nil without a request id
-	within  *gate.Within     // nil: the transaction is the store's own
-	kindID  int32
-	cause   *schema.Cause
-	closed  *closing
+	// inTx runs a try in one transaction: the store's own, or one of an application.
+	inTx   func(ctx context.Context, touches feed.Topics, fn func(pgx.Tx) error) error
+	kindID int32
+	cause  *schema.Cause
+	closed *closing
 	// ahead is the look-ahead for the next try; nil: look ahead first.
 	ahead *lookAhead
 	// undecided are the undecided blockades of the last look-ahead.
@@ -185,7 +192,7 @@ func (d *deletion) lookAhead(ctx context.Context, found *obstacle) (err error) {
 
 // whyNot replaces an error that followed from waiting by one that names the undecided blockers.
 func (d *deletion) whyNot(err error) error {
-	if len(d.undecided) > 0 && db.GaveUp(err) {
+	if len(d.undecided) > 0 && peer.GaveUp(err) {
 		return d.store.undecided(d.req.Name, d.undecided)
 	}
 	return err
@@ -207,7 +214,7 @@ var errObstacle = errors.New("obstacle")
 // returns an obstacle.
 func (d *deletion) try(ctx context.Context) (result peer.DeleteResult, found *obstacle, err error) {
 	s := d.store
-	err = d.inTx(ctx, func(tx pgx.Tx) error {
+	err = d.inTx(ctx, db.AllFeeds, func(tx pgx.Tx) error {
 		result, found = peer.DeleteResult{}, nil // forget an earlier try
 		if d.ahead != nil {
 			result.Unasked = d.ahead.unasked
@@ -219,16 +226,17 @@ func (d *deletion) try(ctx context.Context) (result peer.DeleteResult, found *ob
 		if err != nil {
 			return err
 		}
-		if root.State == peer.Active {
-			if result.Removed, found, err = d.carryOut(ctx, tx, root); err != nil {
-				return err
-			}
-			if found != nil {
-				return errObstacle
-			}
+		if root.State != peer.Active {
+			result.Deletion, err = deletionOf(ctx, tx, root)
+		} else {
 			result.Deletion = d.cause.ID
-		} else if result.Deletion, err = deletionOf(ctx, tx, root); err != nil {
+			result.Removed, found, err = d.carryOut(ctx, tx, root)
+		}
+		if err != nil {
 			return err
+		}
+		if found != nil {
+			return errObstacle
 		}
 		if !result.Removed {
 			result.Resource, err = read.LookUp(ctx, s.DB, tx, d.kindID, d.req.Name)
@@ -263,13 +271,6 @@ func deletionOf(ctx context.Context, tx pgx.Tx, root *plan.Member) (id uuid.UUID
 	return id, err
 }
 
-func (d *deletion) inTx(ctx context.Context, fn func(pgx.Tx) error) error {
-	if d.within != nil {
-		return d.store.gate.InTxWithin(ctx, d.within, db.AllFeeds, fn)
-	}
-	return d.store.InTx(ctx, db.AllFeeds, fn)
-}
-
 // carryOut removes or marks the root, which is locked, with the other members; or returns the obstacle that has to be resolved
 // first.
 func (d *deletion) carryOut(ctx context.Context, tx pgx.Tx, root *plan.Member) (removed bool, found *obstacle, err error) {
@@ -280,8 +281,12 @@ func (d *deletion) carryOut(ctx context.Context, tx pgx.Tx, root *plan.Member) (
 	if err != nil {
 		return false, nil, err
 	}
-	if protected := decided.Verdict.Protected; len(protected) > 0 {
-		return false, nil, &peer.ProtectedError{Name: d.req.Name, By: s.fullNames(protected)}
+	protected := &peer.ProtectedError{Name: d.req.Name}
+	for _, m := range decided.Verdict.Protected {
+		protected.By = append(protected.By, s.full(m.Name))
+	}
+	if len(protected.By) > 0 {
+		return false, nil, protected
 	}
 	enough, err := s.lookAheadComplete(ctx, tx, decided, d.ahead)
 	if err != nil {
@@ -309,14 +314,6 @@ func (s *Deleter) lockRoot(ctx context.Context, tx pgx.Tx, kindID int32, req Del
 		return nil, fmt.Errorf("%s: %w: it is at revision %d, not %d", req.Name, peer.ErrConflict, revision, req.Revision)
 	}
 	return root, nil
-}
-
-func (s *Deleter) fullNames(members []*plan.Member) []schema.FullName {
-	names := make([]schema.FullName, len(members))
-	for i, m := range members {
-		names[i] = s.full(m.Name)
-	}
-	return names
 }
 
 // full returns the full name of a resource of this deployment.

@@ -3,10 +3,12 @@ package deletion
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"go.uber.org/zap"
 
@@ -72,6 +74,13 @@ func (b blockade) holderResource() peer.PlanTarget {
 	return peer.PlanTarget{Deployment: b.deployment, UID: b.question.Key.HolderUID}
 }
 
+func holdersOf(blockades []blockade) (holders []peer.PlanTarget) {
+	for _, b := range blockades {
+		holders = append(holders, b.holderResource())
+	}
+	return holders
+}
+
 // ofRight reports whether it is the blockade of a proxy, which stands for all references under a right.
 func (b blockade) ofRight() bool { return b.question.Key.OfRight() }
 
@@ -85,8 +94,11 @@ func (l *lookAhead) excuse(b blockade) {
 // blockades here that are not excused. It fails with *BlockedError, *ProtectedError or *UnavailableError when the delete
 // is refused.
 func (s *Deleter) lookAhead(ctx context.Context, name string, from *obstacle) (*lookAhead, error) {
+	l := &lookAhead{blocks: map[plan.Edge]bool{}}
+	own, proxies := divide(from.blockades)
+	tooMany := from.tooMany()
 	w := plan.NewWalk(s.Self, s.Peers, false)
-	w.MindAll = from.tooMany()
+	w.MindAll = tooMany
 	w.Begin(from.members)
 	for _, t := range from.later {
 		w.Follow(s.Self, t)
@@ -97,18 +109,12 @@ func (s *Deleter) lookAhead(ctx context.Context, name string, from *obstacle) (*
 	for _, b := range from.blockers {
 		w.Block(b)
 	}
-	l := &lookAhead{blocks: map[plan.Edge]bool{}}
-	own, proxies := divide(from.blockades)
 	rights := s.askAll(ctx, proxies, peer.RecallIfFree)
 	if rights.moved {
 		l.moved, l.undecided = true, rights.undecided
 		return l, ctx.Err()
 	}
-	holders := w.Holders()
-	for _, b := range slices.Concat(own, rights.held) {
-		holders = append(holders, b.holderResource())
-	}
-	if err := w.Judge(ctx, holders); err != nil {
+	if err := w.Judge(ctx, holdersOf(slices.Concat(own, rights.held))); err != nil {
 		return nil, err
 	}
 	for _, b := range from.blocks {
@@ -207,7 +213,7 @@ func (s *Deleter) beforeLookAhead(ctx context.Context, tx pgx.Tx, d cascade.Deci
 		return nil, err
 	}
 	p := &planning{store: s, plan: &peer.Plan{}}
-	if err := p.members(ctx, tx, c.IDs(), nil); err != nil {
+	if err := p.members(ctx, tx, slices.Sorted(maps.Keys(c.Members)), nil); err != nil {
 		return nil, err
 	}
 	o.members, o.blocks = p.plan.Members, v.Blocks
@@ -225,6 +231,49 @@ func (s *Deleter) beforeLookAhead(ctx context.Context, tx pgx.Tx, d cascade.Deci
 		})
 	}
 	return o, nil
+}
+
+var planMembersSQL = db.Codes(`
+SELECT s.id, s.uid, s.kind_id, s.name, s.block_deletion,
+    ARRAY (SELECT deployment_id FROM dbcontroller.holder_entry e WHERE e.target_id = s.id ORDER BY 1),
+    ARRAY (SELECT deployment_id FROM dbcontroller.ownee_entry e WHERE e.owner_id = s.id ORDER BY 1)
+FROM dbcontroller.shadow s WHERE s.id = ANY ($1) AND s.state = {active} ORDER BY s.id`)
+
+// members reads the ACTIVE resources with some ids and adds them to the plan.
+func (p *planning) members(ctx context.Context, tx pgx.Tx, ids []int64, vias map[int64][]peer.Via) error {
+	type row struct {
+		ID              int64
+		UID             uuid.UUID
+		Kind            int32
+		Name            string
+		BlockDeletion   bool
+		Entries, Ownees []int32
+	}
+	s := p.store
+	rows, err := tx.Query(ctx, planMembersSQL, ids)
+	if err != nil {
+		return err
+	}
+	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[row])
+	if err != nil {
+		return err
+	}
+	for _, r := range found {
+		m := peer.PlanMember{UID: r.UID, Name: r.Name, Vias: vias[r.ID], BlockDeletion: r.BlockDeletion}
+		kind, err := s.Names.KindOf(ctx, tx, r.Kind)
+		if err != nil {
+			return err
+		}
+		m.Kind = kind.Kind
+		if m.Entries, err = s.DeploymentsOf(ctx, tx, r.Entries); err != nil {
+			return err
+		}
+		if m.Ownees, err = s.DeploymentsOf(ctx, tx, r.Ownees); err != nil {
+			return err
+		}
+		p.plan.Members = append(p.plan.Members, m)
+	}
+	return nil
 }
 
 // asked is the result of resolving blockades.
@@ -345,4 +394,87 @@ func questionsOf(blockades []blockade) []peer.Question {
 		questions[i] = b.question
 	}
 	return questions
+}
+
+// divide divides blockades into those of references, and those of proxies.
+func divide(blockades []blockade) (own, proxies []blockade) {
+	for _, b := range blockades {
+		if b.ofRight() {
+			proxies = append(proxies, b)
+		} else {
+			own = append(own, b)
+		}
+	}
+	return own, proxies
+}
+
+// heldBy returns the blockade that a reference under the right would have if it were established by itself.
+func (b blockade) heldBy(h peer.RecalledHolder) blockade {
+	b.question.Key.HolderUID, b.question.Key.Path = h.UID, h.Path
+	b.holder.Name, b.tentative = h.Name, false
+	return b
+}
+
+// recall decides about the rights in the way of a deletion. A right ends only when nothing else refuses: when each of its holders goes along.
+// Then what is written afterwards has blockades of its own, and the proxy is excused with its holders.
+func (s *Deleter) recall(ctx context.Context, w *plan.Walk, l *lookAhead, proxies []blockade, rights *asked) error {
+	if len(proxies) == 0 {
+		return nil
+	}
+	if goAlong(w, rights) {
+		rights = s.askAll(ctx, proxies, peer.RecallEnds)
+		if l.moved = rights.moved; l.moved {
+			return ctx.Err()
+		}
+		if goAlong(w, rights) {
+			for _, b := range proxies {
+				l.excuse(b)
+			}
+			return ctx.Err()
+		}
+	}
+	rights.doubt()
+	for _, b := range rights.blockers() {
+		w.Block(b)
+	}
+	w.Truncated = w.Truncated || rights.more
+	w.Unasked = peer.SortUnasked(append(w.Unasked, rights.unasked...))
+	l.undecided = append(l.undecided, rights.undecided...)
+	return ctx.Err()
+}
+
+// doubt makes the rights of deployments that did not answer unknown blockers: nothing may be left that was written under them.
+func (a *asked) doubt() {
+	for i := range a.unanswered {
+		a.unanswered[i].tentative = a.unanswered[i].tentative || a.unanswered[i].ofRight()
+	}
+}
+
+// goAlong reports whether all that was written under rights is known, and removed by the same deletion.
+func goAlong(w *plan.Walk, rights *asked) bool {
+	if w.MindAll || rights.more || len(rights.undecided)+len(rights.unanswered) > 0 {
+		return false
+	}
+	return !slices.ContainsFunc(rights.held, func(b blockade) bool { return !w.Goes(b.holderResource()) })
+}
+
+// askRights recalls rights, and settles the verdicts.
+func (s *Deleter) askRights(ctx context.Context, holder schema.DeploymentID, proxies []blockade, mode peer.RecallMode) (*peer.Answers, *peer.Recalled, error) {
+	questions := questionsOf(proxies)
+	asked := make([]peer.Recall, len(proxies))
+	for i, q := range questions {
+		asked[i] = peer.Recall{Question: q, Mode: mode}
+	}
+	recalled, err := s.Peers.Recall(ctx, holder, asked)
+	if err == nil && len(recalled.Answers) != len(asked) {
+		err = fmt.Errorf("its answer has %d verdicts for %d rights", len(recalled.Answers), len(asked))
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	answers := &peer.Answers{Epoch: recalled.Epoch, Verdicts: make([]peer.Verdict, len(asked))}
+	for i, a := range recalled.Answers {
+		answers.Verdicts[i] = a.Verdict
+	}
+	return answers, recalled, s.target.Settle(ctx, holder, questions, answers)
 }

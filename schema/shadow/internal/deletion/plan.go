@@ -40,12 +40,6 @@ WITH gone AS (
 SELECT o.ownee_id, o.deployment_id, o.uid, s.uid FROM o JOIN dbcontroller.shadow s ON s.id = o.ownee_id
 ORDER BY o.ownee_id LIMIT $3`)
 
-	planMembersSQL = db.Codes(`
-SELECT s.id, s.uid, s.kind_id, s.name, s.block_deletion,
-    ARRAY (SELECT deployment_id FROM dbcontroller.holder_entry e WHERE e.target_id = s.id ORDER BY 1),
-    ARRAY (SELECT deployment_id FROM dbcontroller.ownee_entry e WHERE e.owner_id = s.id ORDER BY 1)
-FROM dbcontroller.shadow s WHERE s.id = ANY ($1) AND s.state = {active} ORDER BY s.id`)
-
 	planBlockersSQL = db.Codes(`
 SELECT h.uid, h.name, r.field_id, t.uid, t.name
 FROM dbcontroller.reference r JOIN dbcontroller.shadow h ON h.id = r.holder_id JOIN dbcontroller.shadow t ON t.id = r.target_id
@@ -268,43 +262,6 @@ func (p *planning) vias(ctx context.Context, tx pgx.Tx) (map[int64][]peer.Via, e
 		vias[e.HolderID] = append(vias[e.HolderID], peer.Via{Target: p.targets[e.TargetID], Path: path, Behaviour: e.Behaviour})
 	}
 	return vias, nil
-}
-
-// members reads the ACTIVE resources with some ids and adds them to the plan.
-func (p *planning) members(ctx context.Context, tx pgx.Tx, ids []int64, vias map[int64][]peer.Via) error {
-	type row struct {
-		ID              int64
-		UID             uuid.UUID
-		Kind            int32
-		Name            string
-		BlockDeletion   bool
-		Entries, Ownees []int32
-	}
-	s := p.store
-	rows, err := tx.Query(ctx, planMembersSQL, ids)
-	if err != nil {
-		return err
-	}
-	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[row])
-	if err != nil {
-		return err
-	}
-	for _, r := range found {
-		m := peer.PlanMember{UID: r.UID, Name: r.Name, Vias: vias[r.ID], BlockDeletion: r.BlockDeletion}
-		kind, err := s.Names.KindOf(ctx, tx, r.Kind)
-		if err != nil {
-			return err
-		}
-		m.Kind = kind.Kind
-		if m.Entries, err = s.DeploymentsOf(ctx, tx, r.Entries); err != nil {
-			return err
-		}
-		if m.Ownees, err = s.DeploymentsOf(ctx, tx, r.Ownees); err != nil {
-			return err
-		}
-		p.plan.Members = append(p.plan.Members, m)
-	}
-	return nil
 }
 
 // blockers adds the local holders that block members to the plan.

@@ -8,7 +8,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/db-controller/db-controller/schema/peer"
-	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 	"github.com/db-controller/db-controller/schema/shadow/internal/plan"
 )
 
@@ -19,7 +18,7 @@ func (s *Deleter) PlanDelete(ctx context.Context, name string) (*plan.DeletePlan
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := db.WithDefaultTimeout(ctx, 4*s.Cfg.Times.DeleteTimeout) // it holds no locks: only the caller waits
+	ctx, cancel := peer.WithDefaultTimeout(ctx, 4*s.Cfg.Times.DeleteTimeout) // it holds no locks: only the caller waits
 	defer cancel()
 	var root int64
 	var state peer.State
@@ -70,7 +69,7 @@ func (s *Deleter) planFrom(ctx context.Context, name string, root *peer.Plan, un
 	if err := w.Run(ctx); err != nil {
 		return nil, err
 	}
-	if err := w.Judge(ctx, w.Holders()); err != nil {
+	if err := w.Judge(ctx, nil); err != nil {
 		return nil, err
 	}
 	w.Unasked = peer.SortUnasked(append(w.Unasked, unasked...))

@@ -139,7 +139,7 @@ func (s *Gate) hasEnded(n *observedEpoch) bool {
 		return false
 	}
 	later := bytes.Compare(n.was[:], n.epoch[:])
-	return later > 0 || later == 0 && n.mark < n.seen || s.Rollback.HasEnded(*n.epoch)
+	return later > 0 || later == 0 && n.mark < n.seen || s.wentBackIn(*n.epoch)
 }
 
 func (s *Gate) beginEpoch(ctx context.Context, tx pgx.Tx, observed *observedEpoch) error {

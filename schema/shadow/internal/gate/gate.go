@@ -6,6 +6,7 @@ import (
 	"context"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -33,6 +34,8 @@ type Gate struct {
 	environment atomic.Pointer[schema.Environment]
 	// NotedTargets is a cache of the deployments (int32) that are stored as referred to.
 	NotedTargets sync.Map
+	// Unknown bounds the rows about attempts that have nothing here.
+	Unknown *Allowance
 	// decommissioned are the decommissioned deployments that this process has read.
 	decommissioned atomic.Pointer[[]schema.DeploymentID]
 }
@@ -40,6 +43,7 @@ type Gate struct {
 // New reads the epoch of the database and the decommissioned deployments.
 func New(ctx context.Context, d *db.DB) (*Gate, error) {
 	s := &Gate{DB: d, epochChanged: make(chan struct{}, 1), superseded: make(chan struct{}, 1)}
+	s.Unknown = newAllowance(d.Cfg.Limits.Quotas.Tentative, func() time.Time { return d.Now() })
 	if _, err := s.NoticeEpoch(ctx); err != nil {
 		return nil, err
 	}

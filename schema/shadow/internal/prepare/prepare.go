@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/db-controller/db-controller/internal/postgres"
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
@@ -58,7 +59,7 @@ func ScanShadow(row pgx.CollectableRow) (*ShadowRow, error) {
 		raw  []byte
 		into any
 	}{{labels, &r.Labels}, {body, &r.Body}, {owners, &r.Owners}} {
-		if err := db.Decode(column.raw, column.into); err != nil {
+		if err := postgres.DecodeJSON(column.raw, column.into); err != nil {
 			return nil, err
 		}
 	}

@@ -14,7 +14,9 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
+	"github.com/db-controller/db-controller/schema/shadow/internal/plan"
 )
 
 // flushInterval is the pause between two statements of a process.
@@ -70,31 +72,128 @@ func New(d *db.DB) (*Book, *Recorder) {
 	return b, &Recorder{book: b, ended: ended}
 }
 
-// Add adds to the counts of a deletion when a transaction is committed.
-func (r *Recorder) Add(tx pgx.Tx, cause *schema.Cause, c Counts) {
-	db.AfterCommit(tx, func() {
-		r.book.mu.Lock()
-		defer r.book.mu.Unlock()
-		r.book.add(cause.ID, note{c, cause.Root})
-	})
+// tally is what a transaction does, by deletion, and when the deletions began whose root it removes.
+type tally struct {
+	notes map[uuid.UUID]*note
+	began []time.Time
 }
 
-// Ended reports when a transaction that removes the root of a deletion is committed.
-func (r *Recorder) Ended(tx pgx.Tx, began time.Time) {
-	db.AfterCommit(tx, func() { r.ended(r.book.Now().Sub(began)) })
-}
-
-// add is called with the lock.
-func (b *Book) add(id uuid.UUID, more note) {
-	n := b.notes[id]
-	if n == nil && len(b.notes) >= maxNotes {
-		return
-	}
+func (t *tally) add(cause *schema.Cause, c Counts) {
+	n := t.notes[cause.ID]
 	if n == nil {
-		n = &note{root: more.root}
-		b.notes[id] = n
+		n = &note{root: cause.Root}
+		t.notes[cause.ID] = n
 	}
-	n.Found, n.Removed, n.Unset = n.Found+more.Found, n.Removed+more.Removed, n.Unset+more.Unset
+	n.Counts = n.plus(c)
+}
+
+func (c Counts) plus(more Counts) Counts {
+	return Counts{Found: c.Found + more.Found, Removed: c.Removed + more.Removed, Unset: c.Unset + more.Unset}
+}
+
+// Decided adds what a decision does to the counts of its deletions when the transaction is committed.
+func (r *Recorder) Decided(ctx context.Context, tx pgx.Tx, c *plan.Closure, v plan.Verdict) error {
+	t := &tally{notes: map[uuid.UUID]*note{}}
+	var marked []int64 // earlier, and removed now
+	for _, id := range v.Mark {
+		t.member(c.Members[id], Counts{Found: 1})
+	}
+	for _, id := range v.Remove {
+		if m := c.Members[id]; m.State == peer.Active {
+			t.member(m, Counts{Found: 1, Removed: 1})
+		} else {
+			marked = append(marked, id)
+		}
+	}
+	for _, e := range v.Unset {
+		t.member(c.Members[e.TargetID], Counts{Unset: 1})
+	}
+	if err := t.finalised(ctx, tx, marked); err != nil {
+		return err
+	}
+	r.record(tx, t)
+	return nil
+}
+
+func (t *tally) member(m *plan.Member, c Counts) {
+	if m.State != peer.Active || m.Why.Cause == nil {
+		return // counted when it was marked
+	}
+	t.add(m.Why.Cause, c)
+	if m.Why.How == peer.Requested && c.Removed > 0 {
+		t.began = append(t.began, m.Why.Cause.At)
+	}
+}
+
+var finalisedSQL = db.Codes(`
+SELECT x.deletion_id, min(x.root), count(*), min(x.at) FILTER (WHERE x.how = {requested})
+FROM dbcontroller.shadow s JOIN dbcontroller.removal r ON r.name = s.name AND r.uid = s.uid JOIN dbcontroller.cause x ON x.id = r.cause_id
+WHERE s.id = ANY ($1) GROUP BY 1`)
+
+// finalised adds resources in DELETING that are about to be removed.
+func (t *tally) finalised(ctx context.Context, tx pgx.Tx, free []int64) error {
+	if len(free) == 0 {
+		return nil
+	}
+	rows, err := tx.Query(ctx, finalisedSQL, free)
+	if err != nil {
+		return fmt.Errorf("count removals: %w", err)
+	}
+	var cause schema.Cause
+	var n int64
+	var began *time.Time
+	_, err = pgx.ForEachRow(rows, []any{&cause.ID, &cause.Root, &n, &began}, func() error {
+		t.add(&cause, Counts{Removed: n})
+		if began != nil {
+			t.began = append(t.began, *began)
+		}
+		return nil
+	})
+	return err
+}
+
+// Finalised adds resources in DELETING that are about to be removed to the counts of their deletions, when the transaction is committed.
+func (r *Recorder) Finalised(ctx context.Context, tx pgx.Tx, free []int64) error {
+	t := &tally{notes: map[uuid.UUID]*note{}}
+	if err := t.finalised(ctx, tx, free); err != nil {
+		return err
+	}
+	r.record(tx, t)
+	return nil
+}
+
+// Unset adds a reference that is unset to the counts of a deletion when the transaction is committed.
+func (r *Recorder) Unset(tx pgx.Tx, cause *schema.Cause) {
+	t := &tally{notes: map[uuid.UUID]*note{}}
+	t.add(cause, Counts{Unset: 1})
+	r.record(tx, t)
+}
+
+func (r *Recorder) record(tx pgx.Tx, t *tally) {
+	report := func() {
+		r.book.take(t.notes)
+		for _, began := range t.began {
+			r.ended(r.book.Now().Sub(began))
+		}
+	}
+	db.AfterCommit(tx, report)
+}
+
+// take adds counts to those that are not in the table yet.
+func (b *Book) take(notes map[uuid.UUID]*note) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for id, more := range notes {
+		n := b.notes[id]
+		if n == nil && len(b.notes) >= maxNotes {
+			continue
+		}
+		if n == nil {
+			n = &note{root: more.root}
+			b.notes[id] = n
+		}
+		n.Counts = n.plus(more.Counts)
+	}
 }
 
 const flushSQL = `
@@ -121,19 +220,10 @@ func (b *Book) Flush(ctx context.Context) error {
 	}
 	_, err := b.Pool.Exec(ctx, flushSQL, db.Named{"ids": ids, "roots": roots, "found": found, "removed": removed, "unset": unset})
 	if err != nil {
-		b.putBack(notes)
+		b.take(notes)
 		return fmt.Errorf("store the progress of deletions: %w", err)
 	}
 	return nil
-}
-
-// putBack adds counts that were not stored to those that have come since.
-func (b *Book) putBack(notes map[uuid.UUID]*note) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for id, n := range notes {
-		b.add(id, *n)
-	}
 }
 
 const tidySQL = `

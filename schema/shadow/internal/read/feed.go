@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/db-controller/db-controller/internal/feed"
+	"github.com/db-controller/db-controller/internal/postgres"
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/grant"
 	"github.com/db-controller/db-controller/schema/peer"
@@ -242,8 +243,8 @@ func scanChange(row pgx.CollectableRow) (r peer.Resource, _ int64, err error) {
 		return r, *seq, nil
 	}
 	r.BlockDeletion = *blocks
-	if err := db.Decode(labels, &r.Labels); err != nil {
+	if err := postgres.DecodeJSON(labels, &r.Labels); err != nil {
 		return r, 0, err
 	}
-	return r, *seq, db.Decode(owners, &r.Owners)
+	return r, *seq, postgres.DecodeJSON(owners, &r.Owners)
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/db-controller/db-controller/internal/postgres"
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 )
@@ -55,10 +56,10 @@ func scanResource(row pgx.CollectableRow) (r scannedResource, err error) {
 	if err = row.Scan(&r.UID, &r.kindID, &r.Name, &r.State, &r.Revision, &r.Generation, &r.CreatedAt, &r.UpdatedAt, &labels, &r.Body, &owners, &r.BlockDeletion); err != nil {
 		return r, err
 	}
-	if err = db.Decode(labels, &r.Labels); err != nil {
+	if err = postgres.DecodeJSON(labels, &r.Labels); err != nil {
 		return r, err
 	}
-	return r, db.Decode(owners, &r.Owners)
+	return r, postgres.DecodeJSON(owners, &r.Owners)
 }
 
 // Get reads one resource. It fails with ErrNotFound or *InvalidError.

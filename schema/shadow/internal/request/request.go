@@ -80,13 +80,12 @@ func Once(ctx context.Context, d *db.DB, id uuid.UUID, content any, run func(*Re
 	switch {
 	case err == nil:
 		return o, nil
-	case db.Violates(err, "request_pkey"): // the same request was committed concurrently
-	case !peer.Definite(err):
-		return Outcome{}, err
-	default:
+	case peer.Definite(err):
 		if _, rerr := d.Pool.Exec(ctx, refuseRequestSQL, req.id, req.hash, refusalOutcome(err), v.Model.Descriptor.Version, v.Model.Digest); rerr != nil {
 			return Outcome{}, fmt.Errorf("%w: record a refusal: %w", peer.ErrUnknown, rerr)
 		}
+	case !db.Violates(err, "request_pkey"): // otherwise the same request was committed concurrently
+		return Outcome{}, err
 	}
 	o, known, err := recorded(ctx, d, req)
 	if !known && err == nil {

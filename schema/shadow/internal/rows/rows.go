@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync/atomic"
 
 	"github.com/google/uuid"
@@ -82,6 +83,98 @@ func (s *Rows) Tables() map[int32]*Table {
 // Of returns the table of a kind; nil when none is attached.
 func (s *Rows) Of(kindID int32) *Table { return s.Tables()[kindID] }
 
+// Table is an attached table, with the statements on its rows. The statements consist of quoted identifiers and types of the
+// definition; values are parameters. A row is found by the texts of its key columns, one array each.
+type Table struct {
+	KindID int32
+	// Kind is its name when the table was attached.
+	Kind       string
+	Definition schema.Definition
+	// Filled is the key of the last row that the first reading has passed; Complete: it has passed all.
+	Filled   []string
+	Complete bool
+
+	readSQL, shareSQL, lockSQL, deleteSQL string
+	firstPageSQL, nextPageSQL             string
+	unsetSQL                              map[string]string // by path
+}
+
+func newTable(kindID int32, kind string, d schema.Definition) *Table {
+	t := &Table{KindID: kindID, Kind: kind, Definition: d, unsetSQL: map[string]string{}}
+	from := fmt.Sprintf("FROM %s JOIN %s AS t ON %s", t.keys(), d.Table.SQL(), t.sameKey())
+	order := " ORDER BY " + t.columns("t.")
+	t.readSQL = fmt.Sprintf("SELECT i.n, %s %s", t.values(), from)
+	t.shareSQL = fmt.Sprintf("SELECT i.n %s%s FOR KEY SHARE OF t", from, order)
+	t.lockSQL = fmt.Sprintf("SELECT i.n %s%s FOR UPDATE OF t", from, order)
+	t.deleteSQL = fmt.Sprintf("DELETE FROM %s AS t USING %s WHERE %s", d.Table.SQL(), t.keys(), t.sameKey())
+	page := fmt.Sprintf("SELECT %s, %s FROM %s AS t", t.keyTexts(), t.values(), d.Table.SQL())
+	t.firstPageSQL = page + order + " LIMIT $1"
+	t.nextPageSQL = fmt.Sprintf("%s WHERE (%s) > (%s)%s LIMIT $1", page, t.columns("t."), t.parameters(2), order)
+	for _, r := range d.References {
+		sets := make([]string, len(r.Columns))
+		for i, c := range r.Columns {
+			sets[i] = schema.QuoteIdentifier(c) + " = NULL"
+		}
+		t.unsetSQL[r.Path] = fmt.Sprintf("UPDATE %s AS t SET %s FROM %s WHERE %s", d.Table.SQL(), strings.Join(sets, ", "), t.keys(), t.sameKey())
+	}
+	return t
+}
+
+// keys returns the parameters, an array of texts for each key column, as the relation i (k1, k2, …, n).
+func (t *Table) keys() string {
+	var arrays, names []string
+	for i := range t.Definition.Key {
+		arrays, names = append(arrays, fmt.Sprintf("$%d::text[]", i+1)), append(names, fmt.Sprintf("k%d", i+1))
+	}
+	return fmt.Sprintf("unnest(%s) WITH ORDINALITY AS i (%s, n)", strings.Join(arrays, ", "), strings.Join(names, ", "))
+}
+
+func (t *Table) sameKey() string {
+	same := make([]string, len(t.Definition.Key))
+	for i, c := range t.Definition.Key {
+		same[i] = fmt.Sprintf("t.%s = i.k%d::%s", schema.QuoteIdentifier(c.Name), i+1, c.Type)
+	}
+	return strings.Join(same, " AND ")
+}
+
+func (t *Table) columns(prefix string) string {
+	names := make([]string, len(t.Definition.Key))
+	for i, c := range t.Definition.Key {
+		names[i] = prefix + schema.QuoteIdentifier(c.Name)
+	}
+	return strings.Join(names, ", ")
+}
+
+func (t *Table) parameters(first int) string {
+	casts := make([]string, len(t.Definition.Key))
+	for i, c := range t.Definition.Key {
+		casts[i] = fmt.Sprintf("$%d::text::%s", first+i, c.Type)
+	}
+	return strings.Join(casts, ", ")
+}
+
+func (t *Table) keyTexts() string {
+	texts := make([]string, len(t.Definition.Key))
+	for i, c := range t.Definition.Key {
+		texts[i] = fmt.Sprintf("t.%s::text", schema.QuoteIdentifier(c.Name))
+	}
+	return "ARRAY[" + strings.Join(texts, ", ") + "]"
+}
+
+// values returns the columns of all references as one array: of each reference its columns, then its region column if it has one.
+func (t *Table) values() string {
+	var texts []string
+	for _, r := range t.Definition.References {
+		for _, c := range r.Columns {
+			texts = append(texts, fmt.Sprintf("t.%s::text", schema.QuoteIdentifier(c)))
+		}
+		if r.Region != "" {
+			texts = append(texts, fmt.Sprintf("t.%s::text", schema.QuoteIdentifier(r.Region)))
+		}
+	}
+	return "ARRAY[" + strings.Join(texts, ", ") + "]::text[]"
+}
+
 // Key names a row.
 type Key struct {
 	Kind int32
@@ -145,61 +238,9 @@ func (t *Table) present(ctx context.Context, q db.Querier, sql string, names []s
 	return there, err
 }
 
-// Existing returns the names of rows that exist. It locks nothing.
-func (t *Table) Existing(ctx context.Context, q db.Querier, names []string) ([]string, error) {
-	values, err := t.Read(ctx, q, names)
-	there := make([]string, 0, len(values))
-	for name := range values {
-		there = append(there, name)
-	}
-	return there, err
-}
-
 // Share locks rows against deletion until the end of the transaction, and returns the names of those that exist.
 func (t *Table) Share(ctx context.Context, tx pgx.Tx, names []string) ([]string, error) {
 	return t.present(ctx, tx, t.shareSQL, names)
-}
-
-// Read returns the values of the reference columns of rows, by name.
-func (t *Table) Read(ctx context.Context, q db.Querier, names []string) (map[string][]*string, error) {
-	args, at := t.arrays(names)
-	out := map[string][]*string{}
-	if len(at) == 0 {
-		return out, nil
-	}
-	found, err := q.Query(ctx, t.readSQL, args...)
-	if err != nil {
-		return nil, fmt.Errorf("read rows of %s: %w", t.Definition.Table, err)
-	}
-	var n int
-	var values []*string
-	_, err = pgx.ForEachRow(found, []any{&n, &values}, func() error { out[names[at[n-1]]] = slices.Clone(values); return nil })
-	if err != nil {
-		return nil, fmt.Errorf("read rows of %s: %w", t.Definition.Table, err)
-	}
-	return out, nil
-}
-
-// Row is a row of a page.
-type Row struct {
-	Key    []string
-	Values []*string
-}
-
-// Page returns rows in the order of the key, after a key; nil: from the first row on.
-func (t *Table) Page(ctx context.Context, q db.Querier, after []string, limit int) ([]Row, error) {
-	sql, args := t.firstPageSQL, []any{limit}
-	if after != nil {
-		sql = t.nextPageSQL
-		for _, part := range after {
-			args = append(args, part)
-		}
-	}
-	found, err := q.Query(ctx, sql, args...)
-	if err != nil {
-		return nil, fmt.Errorf("read rows of %s: %w", t.Definition.Table, err)
-	}
-	return pgx.CollectRows(found, pgx.RowToStructByPos[Row])
 }
 
 var insertShadowsSQL = db.Codes(`
@@ -303,9 +344,12 @@ SELECT DISTINCT c.kind_id, i.name FROM dbcontroller.captured c
 JOIN unnest($1::int[], $2::text[]) AS i (kind_id, name) ON c.kind_id = i.kind_id AND (c.name = i.name OR c.name IS NULL)
 WHERE NOT c.missing`
 
-// Take locks rows that a deletion will change, and fails with ErrBehind when one of them has changed since it was read: it may refer
-// to another target by now, or belong to a new resource of the same name.
+// Take reads which tables are attached, locks those rows that a deletion will change, and fails with ErrBehind when one of them has
+// changed since it was read: it may refer to another target by now, or belong to a new resource of the same name.
 func (s *Rows) Take(ctx context.Context, tx pgx.Tx, keys []Key) error {
+	if err := s.Refresh(ctx, tx); err != nil {
+		return err
+	}
 	err := s.each(keys, func(t *Table, names []string) error {
 		if _, err := tx.Exec(ctx, lockTimeoutSQL); err != nil {
 			return err

@@ -177,7 +177,7 @@ func (s *Keeper) Release(ctx context.Context, holder schema.DeploymentID, epoch 
 		if err := tx.QueryRow(ctx, countUnknownSQL, ended, deployment).Scan(&unknown); err != nil {
 			return err
 		}
-		if err := s.Unknown.Take(deployment, unknown); err != nil {
+		if err := s.gate.Unknown.Take(deployment, unknown); err != nil {
 			return err
 		}
 		b := &pgx.Batch{}
@@ -220,7 +220,6 @@ SELECT count(*) FROM taken`)
 // Settle applies the verdicts of a holder's deployment to blockades that still exist: held confirms, gone removes,
 // undecided changes nothing. It fails with ErrStaleEpoch.
 func (s *Keeper) Settle(ctx context.Context, holder schema.DeploymentID, questions []peer.Question, answers *peer.Answers) error {
-	selfEpoch := s.gate.PresentEpoch()
 	var held, gone []peer.BlockadeKey
 	for i, v := range answers.Verdicts {
 		switch v {
@@ -239,6 +238,7 @@ func (s *Keeper) Settle(ctx context.Context, holder schema.DeploymentID, questio
 	if len(held) == 0 {
 		return nil
 	}
+	selfEpoch := s.gate.PresentEpoch()
 	deployment, err := s.Names.Deployment(ctx, holder)
 	if err != nil {
 		return err

@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/db-controller/db-controller/internal/postgres"
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 	"github.com/db-controller/db-controller/schema/shadow/internal/rows"
@@ -232,7 +233,7 @@ func (v *verifying) known(ctx context.Context, t *rows.Table, names []string) (m
 	var active bool
 	_, err = pgx.ForEachRow(found, []any{&name, &raw, &active}, func() error {
 		k := knownRow{active: active}
-		err := db.Decode(raw, &k.body)
+		err := postgres.DecodeJSON(raw, &k.body)
 		stored[name] = k
 		return err
 	})

@@ -51,7 +51,7 @@ func (s *Writer) save(ctx context.Context, req *request.Request, writes []peer.W
 
 // settled repeats a write while its failures are temporary.
 func settled(ctx context.Context, writes []peer.Write, once func(ctx context.Context, unread bool) ([]peer.Resource, error)) ([]peer.Resource, error) {
-	ctx, cancel := db.WithDefaultTimeout(ctx, saveTimeout)
+	ctx, cancel := peer.WithDefaultTimeout(ctx, saveTimeout)
 	defer cancel()
 	unread := allCreate(writes)
 	var last error // the temporary failure of the previous try
@@ -61,7 +61,7 @@ func settled(ctx context.Context, writes []peer.Write, once func(ctx context.Con
 			unread = false // a resource may exist: that is told first
 			continue
 		}
-		if last != nil && db.GaveUp(err) {
+		if last != nil && peer.GaveUp(err) {
 			return nil, last // says more than an exceeded deadline
 		}
 		if err == nil || !passes(err) {

@@ -1,0 +1,95 @@
+package rows
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/shadow/internal/db"
+)
+
+// Declared returns the kind of the model that declares the table as it is attached; nil when none does.
+func (t *Table) Declared(model *schema.Model) *schema.KindModel {
+	for _, name := range model.KindNames() {
+		if kind, err := model.Kind(name); err == nil && kind.Table != nil && t.Definition.Describes(kind) {
+			return kind
+		}
+	}
+	return nil
+}
+
+// Body returns the body of a row with these values: the full name of the target for each reference.
+func (t *Table) Body(self schema.DeploymentID, kind *schema.KindModel, values []*string) (map[string]any, error) {
+	body := map[string]any{}
+	for i, r := range t.Definition.References {
+		own := values[:len(r.Columns)]
+		values = values[len(r.Columns):]
+		var region *string
+		if r.Region != "" {
+			region, values = values[0], values[1:]
+		}
+		target, err := kind.Table.References[i].Target(self, own, region)
+		if err != nil {
+			return nil, err
+		}
+		if target != "" {
+			body[r.Path] = target
+		}
+	}
+	return body, nil
+}
+
+// Existing returns the names of rows that exist. It locks nothing.
+func (t *Table) Existing(ctx context.Context, q db.Querier, names []string) ([]string, error) {
+	values, err := t.Read(ctx, q, names)
+	there := make([]string, 0, len(values))
+	for name := range values {
+		there = append(there, name)
+	}
+	return there, err
+}
+
+// Read returns the values of the reference columns of rows, by name.
+func (t *Table) Read(ctx context.Context, q db.Querier, names []string) (map[string][]*string, error) {
+	args, at := t.arrays(names)
+	out := map[string][]*string{}
+	if len(at) == 0 {
+		return out, nil
+	}
+	found, err := q.Query(ctx, t.readSQL, args...)
+	if err != nil {
+		return nil, fmt.Errorf("read rows of %s: %w", t.Definition.Table, err)
+	}
+	var n int
+	var values []*string
+	_, err = pgx.ForEachRow(found, []any{&n, &values}, func() error { out[names[at[n-1]]] = slices.Clone(values); return nil })
+	if err != nil {
+		return nil, fmt.Errorf("read rows of %s: %w", t.Definition.Table, err)
+	}
+	return out, nil
+}
+
+// Row is a row of a page.
+type Row struct {
+	Key    []string
+	Values []*string
+}
+
+// Page returns rows in the order of the key, after a key; nil: from the first row on.
+func (t *Table) Page(ctx context.Context, q db.Querier, after []string, limit int) ([]Row, error) {
+	sql, args := t.firstPageSQL, []any{limit}
+	if after != nil {
+		sql = t.nextPageSQL
+		for _, part := range after {
+			args = append(args, part)
+		}
+	}
+	found, err := q.Query(ctx, sql, args...)
+	if err != nil {
+		return nil, fmt.Errorf("read rows of %s: %w", t.Definition.Table, err)
+	}
+	return pgx.CollectRows(found, pgx.RowToStructByPos[Row])
+}
