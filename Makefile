@@ -9,7 +9,7 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo deve
 COMMIT ?= $(shell git rev-parse HEAD 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-short campaign mutants bench fuzz generate lint verify vulnerabilities sbom hostile upgrade postgresql python image clean
+.PHONY: help build demo test test-short campaign mutants bench fuzz generate lint verify vulnerabilities sbom hostile browser upgrade postgresql python image clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -70,6 +70,11 @@ vulnerabilities: ## known vulnerabilities in called code, by the database GOVULN
 
 sbom: build ## write bin/sbom.json, the bill of materials of the binary (CycloneDX)
 	cd tools && $(GO) run ./sbom ../$(BIN) > ../bin/sbom.json
+
+browser: ## every page of the console in a real browser; pictures in bin/pictures
+	deploy/install-chromium.sh
+	mkdir -p bin/pictures
+	$(GO) test -count=1 ./internal/console -artifacts -outputdir $(CURDIR)/bin/pictures
 
 hostile: postgresql build ## the attacks that docs/security.md names; minutes
 	$(GO) test -count=1 -timeout 40m -run "^($$(grep -oE '`(Test|Fuzz)[A-Za-z0-9_]+`' docs/security.md | tr -d '`' | sort -u | paste -sd '|' -))$$" ./...

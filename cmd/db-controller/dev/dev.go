@@ -168,7 +168,7 @@ func hints(cfg devConfig) string {
 	for _, try := range tries {
 		lines = append(lines, "  "+os.Args[0]+context+" "+try)
 	}
-	lines = append(lines, "", "Logs and certificates: "+cfg.dir, "Ctrl-C stops it.", "")
+	lines = append(lines, "  "+os.Args[0]+context+" console", "", "Logs and certificates: "+cfg.dir, "Ctrl-C stops it.", "")
 	return strings.Join(lines, "\n")
 }
 

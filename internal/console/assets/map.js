@@ -1,0 +1,121 @@
+// The map: a row for each service, a column for each region, and the watches of deletions between deployments as lines.
+
+import { h, svg } from './dom.js';
+import { broken, count, deploymentPage, plural } from './format.js';
+import { health, late, outstanding, problems, states } from './health.js';
+import { chart } from './chart.js';
+import { running, deletionTable } from './deletions.js';
+
+/** From this number of deployments on, lines are drawn for one deployment at a time, and cells are small. */
+const crowded = 25;
+
+/** The problems that the map lists; each deployment's page has all of its own. */
+const noted = 20;
+
+/** region-2 comes before region-10. */
+const inOrder = new Intl.Collator('en', { numeric: true }).compare;
+
+/** The most urgent states come first. */
+const severity = Object.keys(states);
+
+export function mapPage(model) {
+  const all = [...model.deployments.values()];
+  if (!all.length) return [h('h1', {}, 'Deployments'), h('p', { class: 'quiet' }, model.loaded ? 'The environment has no deployments. Describe some, then `db-controller apply`.' : 'Asking the deployments …')];
+  return [
+    h('h1', {}, 'Deployments'),
+    summary(all),
+    grid(all),
+    legend(),
+    attention(all),
+    h('h2', {}, 'Running deletions'),
+    deletionTable(running(all).slice(0, 10)),
+    h('h2', {}, 'Outstanding work in the last minutes'),
+    chart(model.history),
+  ];
+}
+
+function summary(all) {
+  const by = (state) => all.filter((d) => health(d) === state).length;
+  const tile = (value, label, state) => h('li', { class: 'tile', 'data-state': Number(value) ? state : null }, h('b', {}, count(value)), h('span', {}, label));
+  return h('ul', { class: 'tiles' },
+    tile(all.length, all.length === 1 ? 'deployment' : 'deployments'),
+    tile(by('away'), 'without an answer', 'away'),
+    tile(by('recovering'), 'recovering', 'recovering'),
+    tile(by('failing'), 'failing', 'failing'),
+    tile(running(all).length, 'running deletions', 'working'),
+    tile(all.reduce((sum, d) => sum + outstanding(d), 0), 'pieces of work', 'working'),
+  );
+}
+
+function grid(all) {
+  const services = [...new Set(all.map((d) => d.service))].sort(inOrder), regions = [...new Set(all.map((d) => d.region))].sort(inOrder);
+  const at = new Map(all.map((d) => [d.deployment, d]));
+  const small = all.length >= crowded;
+  return h('div', { class: 'map', id: 'map', 'data-crowded': small || null, tabindex: '0', role: 'group', 'aria-label': 'Map of services and regions' },
+    h('div', { class: 'plane' }, h('table', { class: small ? 'grid small' : 'grid' },
+      h('thead', {}, h('tr', {}, h('td', {}), regions.map((r) => h('th', { scope: 'col' }, h('span', {}, r))))),
+      h('tbody', {}, services.map((s) => h('tr', {}, h('th', { scope: 'row' }, broken(s)), regions.map((r) => h('td', {}, cell(at.get(`${s}/${r}`), small))))))),
+    svg('svg', { class: 'lines', 'data-keep': true, 'aria-hidden': 'true' })));
+}
+
+function cell(d, small) {
+  if (!d) return null;
+  const state = health(d), busy = outstanding(d);
+  const about = `${d.deployment}: ${states[state].word}${busy ? `, ${plural(busy, 'piece')} of work` : ''}`;
+  return h('a', { class: 'cell', href: deploymentPage(d.deployment), 'data-state': state, 'data-deployment': d.deployment, title: about, 'aria-label': about },
+    h('i', {}, states[state].sign),
+    !small && h('span', {}, states[state].word),
+    !small && h('small', {}, d.status?.version ?? d.version ?? '', busy ? ` · ${count(busy)} open` : ''));
+}
+
+function legend() {
+  return h('ul', { class: 'legend' }, Object.entries(states).map(([key, s]) => h('li', { 'data-state': key }, h('i', {}, s.sign), s.word)),
+    h('li', {}, h('span', { class: 'stroke' }), 'deletions are watched, towards the watcher'),
+    h('li', {}, h('span', { class: 'stroke late' }), 'a watch is late'));
+}
+
+function attention(all) {
+  const found = all.flatMap((d) => problems(d).filter((p) => p.state !== 'working' && p.state !== 'off').map((p) => ({ d, ...p }))).sort((a, b) => severity.indexOf(a.state) - severity.indexOf(b.state) || inOrder(a.d.deployment, b.d.deployment));
+  return [h('h2', {}, 'Needs attention'), found.length
+    ? h('ul', { class: 'notes' }, found.slice(0, noted).map((p) => h('li', { 'data-state': p.state }, h('i', {}, states[p.state].sign), h('a', { href: deploymentPage(p.d.deployment) }, p.d.deployment), h('span', {}, p.text))), found.length > noted && h('li', {}, `and ${count(found.length - noted)} more`))
+    : h('p', { class: 'quiet' }, 'Nothing.')];
+}
+
+/** Draws the watches: all of them on a small map, those of one deployment on a large one. */
+export function drawLines(model, chosen) {
+  const map = document.getElementById('map'), lines = map?.querySelector('svg.lines');
+  if (!lines) return;
+  const origin = map.querySelector('.plane').getBoundingClientRect();
+  lines.setAttribute('width', origin.width);
+  lines.setAttribute('height', origin.height);
+  const cells = new Map([...map.querySelectorAll('[data-deployment]')].map((e) => [e.dataset.deployment, e.getBoundingClientRect()]));
+  const drawn = [];
+  for (const d of model.deployments.values()) {
+    const overdue = new Set(late(d.status ?? {}).map((w) => w.deployment));
+    for (const w of d.status?.watches ?? []) {
+      const touches = chosen === d.deployment || chosen === w.deployment;
+      if (w.name !== 'deletions' || w.deployment === d.deployment || !(touches || (!chosen && !('crowded' in map.dataset)))) continue;
+      const from = cells.get(w.deployment), to = cells.get(d.deployment);
+      if (from && to) drawn.push(line(from, to, origin, overdue.has(w.deployment), touches));
+    }
+  }
+  lines.replaceChildren(marker(), ...drawn);
+}
+
+function marker() {
+  return svg('defs', {}, svg('marker', { id: 'arrow', viewBox: '0 0 8 8', refX: 7, refY: 4, markerWidth: 7, markerHeight: 7, orient: 'auto' }, svg('path', { d: 'M0 0L8 4L0 8z' })));
+}
+
+// A line leaves and enters a cell at its border, bent to its right, so that both directions are seen.
+function line(from, to, origin, overdue, chosen) {
+  const centre = (r) => ({ x: r.left + r.width / 2 - origin.left, y: r.top + r.height / 2 - origin.top, w: r.width / 2, h: r.height / 2 });
+  const a = centre(from), b = centre(to), dx = b.x - a.x, dy = b.y - a.y, length = Math.hypot(dx, dy) || 1;
+  const bend = Math.min(28, length / 5), middle = { x: (a.x + b.x) / 2 - (dy / length) * bend, y: (a.y + b.y) / 2 + (dx / length) * bend };
+  const start = border(a, middle), end = border(b, middle);
+  return svg('path', { d: `M${start.x} ${start.y}Q${middle.x} ${middle.y} ${end.x} ${end.y}`, class: [overdue && 'late', chosen && 'chosen'].filter(Boolean).join(' '), 'marker-end': 'url(#arrow)' });
+}
+
+function border(c, towards) {
+  const dx = towards.x - c.x, dy = towards.y - c.y, scale = Math.min(c.w / (Math.abs(dx) || 1e-6), c.h / (Math.abs(dy) || 1e-6), 1);
+  return { x: (c.x + dx * scale).toFixed(1), y: (c.y + dy * scale).toFixed(1) };
+}

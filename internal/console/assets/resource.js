@@ -1,0 +1,67 @@
+// One resource: its state and what it waits for, its body with the references, who refers to it, its deletion, and the record of removals.
+
+import { h } from './dom.js';
+import { ago, broken, clock, deploymentPage, plural, resourcePage } from './format.js';
+import { table } from './deployment.js';
+import { tree } from './deletions.js';
+
+const fullName = /^\/\/[^/]+\/[^/]+\/.+/;
+
+export function resourcePageOf(model, name) {
+  const form = h('form', { id: 'find', class: 'find', role: 'search' }, h('label', { for: 'name' }, 'Full name'), h('input', { id: 'name', name: 'name', 'data-key': name ?? '', value: name ?? '', placeholder: '//iam.example.com/us-west2/projects/acme', autocomplete: 'off', spellcheck: 'false' }), h('button', {}, 'Show'));
+  if (!name) return [h('h1', {}, 'Resource'), form];
+  const answer = model.ask(`api/resource?name=${encodeURIComponent(name)}`);
+  if (!answer.value) return [h('h1', {}, 'Resource'), form, h('p', { class: 'quiet' }, answer.error ?? 'Asking …')];
+  const v = answer.value, r = v.resource, x = v.explain;
+  return [h('h1', {}, 'Resource'), form, h('div', { class: 'cards' },
+    card('State', r || x ? state(r, x) : h('p', {}, v.errors?.resource ?? 'It does not exist.')),
+    x?.deletion ? card('Deletion', deletion(model, x.deletion)) : null,
+    card('Referred to by', v.errors?.referrers ? h('p', { class: 'quiet' }, v.errors.referrers) : referrers(v.referrers ?? [])),
+    r ? card('References and body', references(r.body), h('details', {}, h('summary', {}, 'Body'), h('pre', {}, JSON.stringify(r.body ?? {}, null, 2)))) : null,
+    r?.ownerReferences?.length ? card('Owners', table(['Owner', 'Controller'], r.ownerReferences.map((o) => [linked(o.name), o.controller ? 'yes' : 'no']))) : null,
+    card('Removals', v.errors?.removals ? h('p', { class: 'quiet' }, v.errors.removals) : removals(v.removals?.removals ?? [])))];
+}
+
+function card(title, ...content) { return h('section', { class: 'card', 'data-key': title }, h('h2', {}, title), content); }
+
+function linked(name) { return fullName.test(name ?? '') ? h('a', { href: resourcePage(name) }, broken(name)) : name ?? ''; }
+
+function state(r, x) {
+  return [h('dl', {}, Object.entries({ kind: x?.kind ?? r?.kind, state: x ? `${x.state}${x.pending ? ', with outstanding work' : ''}` : r?.state, uid: x?.uid ?? r?.uid, changed: clock(x?.updateTime ?? r?.updateTime), protected: r?.blockDeletion ? 'its deletion is blocked' : '' }).filter(([, v]) => v).map(([k, v]) => [h('dt', {}, k), h('dd', {}, v)])),
+    x?.reasons?.length ? h('ul', { class: 'notes' }, x.reasons.map((w) => h('li', {}, h('b', {}, w.type), h('span', {}, ' ', w.message, w.since ? ` (${ago(w.since)})` : '', w.lastError ? ` – last error: ${w.lastError}` : '')))) : h('p', { class: 'quiet' }, 'It waits for nothing.')];
+}
+
+function deletion(model, own) {
+  const answer = model.ask(`api/deletion?id=${encodeURIComponent(own.id)}`);
+  const at = (answer.value ?? []).filter((a) => a.answer).map((a) => ({ deployment: a.deployment, ...a.answer }));
+  const sum = { ...own, found: 0, removed: 0, unset: 0, at };
+  for (const a of at) { sum.found += Number(a.found ?? 0); sum.removed += Number(a.removed ?? 0); sum.unset += Number(a.unset ?? 0); }
+  return at.length ? tree(sum) : h('p', { class: 'quiet' }, answer.error ?? 'Asking the deployments …');
+}
+
+function referrers(answers) {
+  const silent = answers.filter((a) => a.error), found = answers.flatMap((a) => a.answer?.referrers ?? []);
+  const more = answers.some((a) => a.answer?.nextPageToken);
+  return [silent.map((a) => h('p', {}, `✕ ${a.deployment}: ${a.error}`)),
+    table(['Resource', 'By the field', 'Behaviour'], found.map((f) => [linked(f.holder), f.path, (f.behaviour ?? 'owned').replace('BEHAVIOUR_', '')])),
+    more ? h('p', {}, `These are the first ${plural(found.length, 'one')}; \`db-controller referrers\` lists all.`) : null];
+}
+
+// References are the full names in the body.
+function references(body) {
+  const found = [];
+  const walk = (value, path) => {
+    if (typeof value === 'string' && fullName.test(value)) found.push([path, linked(value)]);
+    else if (value && typeof value === 'object') for (const [k, v] of Object.entries(value)) walk(v, path ? `${path}.${k}` : k);
+  };
+  walk(body, '');
+  return table(['Field', 'Refers to'], found);
+}
+
+function removals(list) {
+  return table(['When', 'How', 'With', 'Requested by'], list.map((m) => [clock(m.decideTime), m.how, m.via ? linked(m.via) : 'itself', [m.actor, m.toldBy ? `, as told by ${m.toldBy}` : '']]));
+}
+
+/** The page that a person asked for in the form. */
+export function wanted(form) { return resourcePage(new FormData(form).get('name').trim()); }
+export { deploymentPage };

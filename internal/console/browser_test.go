@@ -1,0 +1,176 @@
+package console
+
+import (
+	"context"
+	"fmt"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/emulation"
+	cdplog "github.com/chromedp/cdproto/log"
+	"github.com/chromedp/cdproto/runtime"
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+	"github.com/stretchr/testify/require"
+)
+
+// browser is a headless Chromium; errors has what its pages reported: exceptions, refused content, failed requests.
+type browser struct {
+	*testing.T
+	ctx context.Context
+
+	mu     sync.Mutex
+	errors []string // guarded by mu
+}
+
+func newBrowser(t *testing.T) *browser {
+	t.Helper()
+	if _, err := exec.LookPath("chromium"); err != nil {
+		t.Skip("chromium is not installed; make browser installs it and runs these tests")
+	}
+	ctx, cancel := chromedp.NewExecAllocator(t.Context(), append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath("chromium"), chromedp.NoSandbox)...)
+	t.Cleanup(cancel)
+	ctx, cancel = chromedp.NewContext(ctx)
+	t.Cleanup(cancel)
+	ctx, cancel = context.WithTimeout(ctx, 2*time.Minute)
+	t.Cleanup(cancel)
+	b := &browser{T: t, ctx: ctx}
+	chromedp.ListenTarget(ctx, b.hear)
+	return b
+}
+
+func (b *browser) hear(event any) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch e := event.(type) {
+	case *runtime.EventExceptionThrown:
+		b.errors = append(b.errors, e.ExceptionDetails.Error())
+	case *cdplog.EventEntryAdded:
+		if e.Entry.Level == cdplog.LevelError {
+			b.errors = append(b.errors, e.Entry.Text)
+		}
+	}
+}
+
+func (b *browser) do(actions ...chromedp.Action) {
+	b.Helper()
+	require.NoError(b, chromedp.Run(b.ctx, actions...))
+}
+
+// is waits until an expression is true.
+func (b *browser) is(expression string) {
+	b.Helper()
+	require.NoError(b, chromedp.Run(b.ctx, chromedp.Poll(expression, nil, chromedp.WithPollingTimeout(20*time.Second))), expression)
+}
+
+func (b *browser) number(expression string) (n float64) {
+	b.Helper()
+	b.do(chromedp.Evaluate(expression, &n))
+	return n
+}
+
+// look opens a page of the console, keeps pictures of it, and checks what holds for every page.
+func (b *browser) look(name, hash, says string) {
+	b.Helper()
+	b.do(chromedp.Evaluate(fmt.Sprintf("location.hash = %q", hash), nil))
+	b.is(fmt.Sprintf("document.querySelector('main').innerText.includes(%q)", says))
+	for _, form := range []struct {
+		name   string
+		width  int64
+		scheme string
+	}{{"light", 1280, "light"}, {"dark", 1280, "dark"}, {"phone", 390, "light"}} {
+		var picture []byte
+		b.do(emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: form.scheme}}),
+			chromedp.EmulateViewport(form.width, 900), chromedp.Sleep(50*time.Millisecond), chromedp.FullScreenshot(&picture, 100))
+		require.NoError(b, os.WriteFile(filepath.Join(b.ArtifactDir(), name+"-"+form.name+".png"), picture, 0o600))
+		require.LessOrEqual(b, b.number("document.documentElement.scrollWidth - innerWidth"), 0.0, "%s %s: only tables and the map scroll to the side", name, form.name)
+	}
+	b.do(chromedp.EmulateViewport(1280, 900))
+	require.Zero(b, b.number("[...document.querySelectorAll('[data-state] > i')].filter((e) => !e.textContent.trim()).length"), "%s: a state has a sign beside its colour", name)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	require.Empty(b, b.errors, name)
+}
+
+func open(t *testing.T, f *fleet) *browser {
+	t.Helper()
+	b := newBrowser(t)
+	server := httptest.NewServer(NewHandler(f))
+	t.Cleanup(server.Close)
+	b.do(chromedp.EmulateViewport(1280, 900), chromedp.Navigate(server.URL))
+	b.is("document.getElementById('live').textContent.includes('live')")
+	return b
+}
+
+// Every page, when all is well, with a region away, and with 200 resources stuck.
+func TestPagesInABrowser(t *testing.T) {
+	resource := "#/resource/" + strings.ReplaceAll(root, "/", "%2F")
+	deployment := "#/deployment/iam.example.com%2Fus-west2"
+	dark, stuck := newFleet(3, 3), newFleet(3, 3)
+	dark.darken("eastus2")
+	stuck.block(west, 200)
+	for _, state := range []struct {
+		name  string
+		fleet *fleet
+		says  map[string]string // by page
+	}{
+		{"healthy", newFleet(3, 3), map[string]string{"#/": "at rest", "#/deletions": "No deletion has resources", "#/stuck": "Nothing waits for long.", deployment: "host-2:7001", resource: "It waits for nothing."}},
+		{"dark", dark, map[string]string{"#/": "no answer", "#/deletions": "No deletion has resources", "#/stuck": "cannot be reached", deployment: "Late: the watch", resource: "cannot be reached"}},
+		{"stuck", stuck, map[string]string{"#/": "Running deletions", "#/deletions": "1 deletion with resources", "#/stuck": "200 resources in DELETING", deployment: "projects/acme", resource: "BLOCKED"}},
+	} {
+		t.Run(state.name, func(t *testing.T) {
+			b := open(t, state.fleet)
+			for page, says := range state.says {
+				name, _, _ := strings.Cut(strings.TrimPrefix(page, "#/"), "/")
+				if name == "" {
+					name = "map"
+				}
+				b.look(state.name+"-"+name, page, says)
+			}
+		})
+	}
+}
+
+// The page follows changes, and the focus stays where it was.
+func TestChangesArriveAndTheFocusStays(t *testing.T) {
+	f := newFleet(2, 2)
+	b := open(t, f)
+	b.is("document.querySelectorAll('.cell').length === 4")
+	b.do(chromedp.Evaluate("document.querySelector('.cell').focus()", nil))
+	b.do(chromedp.KeyEvent(kb.ArrowRight))
+	b.is("document.activeElement.dataset.deployment === 'devices.example.com/us-west2'")
+	b.do(chromedp.KeyEvent(kb.ArrowDown))
+	b.is("document.activeElement.dataset.deployment === 'iam.example.com/us-west2'")
+	b.is("document.querySelectorAll('.lines path.chosen').length > 0")
+	f.change(west, func(a *answers) { a.dark = true })
+	b.is("document.querySelector('[data-deployment=\"iam.example.com/us-west2\"]').dataset.state === 'away'")
+	b.is("document.activeElement.dataset.deployment === 'iam.example.com/us-west2'")
+	b.do(chromedp.KeyEvent(kb.Enter))
+	b.is("document.querySelector('h1').textContent === 'iam.example.com/us-west2'")
+}
+
+// A name from a deployment is text, and a body is not markup.
+func TestTextOfOthersIsNotMarkup(t *testing.T) {
+	b := open(t, newFleet(2, 2))
+	b.do(chromedp.Evaluate(fmt.Sprintf("location.hash = %q", "#/resource/"+strings.ReplaceAll(root, "/", "%2F")), nil))
+	b.is("document.querySelector('pre')?.textContent.includes('onerror')")
+	require.Zero(t, b.number("document.querySelectorAll('main img').length"))
+}
+
+// A thousand deployments are shown within seconds, and drawn again quickly.
+func TestAThousandDeployments(t *testing.T) {
+	f := newFleet(40, 25)
+	f.darken("region-7")
+	b := open(t, f)
+	b.is("document.querySelectorAll('.cell').length === 1000")
+	b.look("thousand", "#/", "no answer")
+	took := b.number("(() => { const at = performance.now(); dispatchEvent(new HashChangeEvent('hashchange')); return performance.now() - at })()")
+	require.Less(t, took, 1500.0, "milliseconds for a whole page, on a busy machine")
+	t.Logf("drawn again in %.0f ms", took)
+}

@@ -1,0 +1,230 @@
+package console
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"io"
+	"io/fs"
+	"net/http"
+	"net/http/cookiejar"
+	"net/http/httptest"
+	"net/url"
+	"path"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/db-controller/db-controller/schema"
+)
+
+var west = schema.DeploymentID{Service: "iam.example.com", Region: "us-west2"}
+
+// events opens the stream of a console; next returns the next change.
+func events(t *testing.T, server *httptest.Server) (next func() Change, leave func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, server.URL+"/api/events", nil)
+	require.NoError(t, err)
+	resp, err := server.Client().Do(req)
+	require.NoError(t, err)
+	t.Cleanup(func() { cancel(); _ = resp.Body.Close() })
+	lines := bufio.NewReader(resp.Body)
+	return func() (c Change) {
+		for {
+			line, err := lines.ReadString('\n')
+			require.NoError(t, err)
+			if raw, ok := strings.CutPrefix(line, "data: "); ok {
+				require.NoError(t, json.Unmarshal([]byte(raw), &c))
+				return c
+			}
+		}
+	}, cancel
+}
+
+func serve(t *testing.T, f *fleet) (*httptest.Server, *Handler) {
+	t.Helper()
+	h := NewHandler(f)
+	h.poller.interval = 20 * time.Millisecond
+	server := httptest.NewServer(h)
+	t.Cleanup(server.Close)
+	return server, h
+}
+
+// A browser gets every deployment, then only what changes, also when the environment loses a deployment or cannot be read.
+func TestEventsAreEverythingAndThenChanges(t *testing.T) {
+	t.Parallel()
+	f := newFleet(2, 2)
+	server, _ := serve(t, f)
+	next, _ := events(t, server)
+	seen := map[string]State{}
+	for len(seen) < 4 {
+		for _, s := range next().Deployments {
+			seen[s.Deployment] = s
+		}
+	}
+	require.Empty(t, seen[west.String()].Error)
+	require.Contains(t, string(seen[west.String()].Status), `"version":"v1"`)
+
+	f.change(west, func(a *answers) { a.dark = true })
+	c := next()
+	require.Len(t, c.Deployments, 1, "only what has changed")
+	require.Contains(t, c.Deployments[0].Error, "cannot be reached")
+
+	f.mu.Lock()
+	f.env = &schema.Environment{Deployments: f.env.Deployments[1:]}
+	f.mu.Unlock()
+	require.Equal(t, []string{west.String()}, next().Gone)
+
+	f.mu.Lock()
+	f.fails = context.DeadlineExceeded
+	f.mu.Unlock()
+	require.NotEmpty(t, *next().Problem)
+}
+
+// Deployments are asked once for all who look, and by nobody when nobody looks.
+func TestNobodyIsAskedWhileNobodyLooks(t *testing.T) {
+	t.Parallel()
+	f := newFleet(2, 2)
+	server, h := serve(t, f)
+	require.Zero(t, f.asked.Load())
+	first, leaveFirst := events(t, server)
+	second, leaveSecond := events(t, server)
+	first()
+	second()
+	leaveFirst()
+	leaveSecond()
+	require.Eventually(t, func() bool {
+		h.poller.mu.Lock()
+		defer h.poller.mu.Unlock()
+		return h.poller.stop == nil && len(h.poller.viewers) == 0
+	}, 5*time.Second, 5*time.Millisecond)
+	time.Sleep(50 * time.Millisecond) // a look that was under way
+	asked := f.asked.Load()
+	time.Sleep(100 * time.Millisecond)
+	require.Equal(t, asked, f.asked.Load())
+}
+
+// A browser that does not read keeps the newest state of each deployment waiting, not every change.
+func TestASlowBrowserGetsTheNewestStates(t *testing.T) {
+	t.Parallel()
+	p := NewPoller(newFleet(1, 1))
+	p.interval = time.Hour
+	v := p.join()
+	defer p.leave(v)
+	for _, failure := range []string{"one", "two", "three"} {
+		p.put(t.Context(), State{Deployment: "x", Error: failure})
+	}
+	c := p.take(v)
+	var of []string
+	for _, s := range c.Deployments {
+		if s.Deployment == "x" {
+			of = append(of, s.Error)
+		}
+	}
+	require.Equal(t, []string{"three"}, of)
+	require.Empty(t, p.take(v).Deployments)
+}
+
+// The page comes from this server alone, and no text of a deployment can become markup.
+func TestThePageLoadsNothingFromElsewhere(t *testing.T) {
+	t.Parallel()
+	server, _ := serve(t, newFleet(1, 1))
+	require.NoError(t, fs.WalkDir(assets, "assets", func(file string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		raw, err := fs.ReadFile(assets, file)
+		text := strings.ReplaceAll(string(raw), "http://www.w3.org/2000/svg", "")
+		require.NoError(t, err)
+		for _, never := range []string{"http:", "https:", "innerHTML =", "outerHTML", "insertAdjacentHTML", "eval(", "onclick", "<style", "@import"} {
+			require.NotContains(t, text, never, file)
+		}
+		resp, err := server.Client().Get(server.URL + "/" + path.Base(file)) //nolint:noctx // a test
+		require.NoError(t, err)
+		defer func() { _ = resp.Body.Close() }()
+		require.Contains(t, []int{http.StatusOK, http.StatusMovedPermanently}, resp.StatusCode, file)
+		policy := resp.Header.Get("Content-Security-Policy")
+		require.Contains(t, policy, "default-src 'none'")
+		require.NotContains(t, policy, "unsafe")
+		require.Equal(t, "nosniff", resp.Header.Get("X-Content-Type-Options"))
+		return nil
+	}))
+}
+
+func get(t *testing.T, server *httptest.Server, path string) (code int, body string) {
+	t.Helper()
+	resp, err := server.Client().Get(server.URL + path) //nolint:noctx // a test
+	require.NoError(t, err)
+	defer func() { _ = resp.Body.Close() }()
+	raw, err := io.ReadAll(resp.Body)
+	require.NoError(t, err)
+	return resp.StatusCode, string(raw)
+}
+
+// Deployments that do not answer are named beside the answers of the others, and so are parts that the person may not see.
+func TestLookupsShowWhatTheyGet(t *testing.T) {
+	t.Parallel()
+	f := newFleet(2, 2)
+	f.block(west, 2)
+	f.change(schema.DeploymentID{Service: "iam.example.com", Region: "eastus2"}, func(a *answers) { a.dark = true })
+	server, _ := serve(t, f)
+
+	code, body := get(t, server, "/api/stuck?longer=10s")
+	require.Equal(t, http.StatusOK, code)
+	require.Contains(t, body, root+"/serviceAccounts/robot-000")
+	require.Contains(t, body, "cannot be reached")
+
+	_, body = get(t, server, "/api/resource?name="+url.QueryEscape(root))
+	var view resourceView
+	require.NoError(t, json.Unmarshal([]byte(body), &view))
+	require.Contains(t, string(view.Explain), "DELETING")
+	require.Contains(t, view.Errors["removals"], "only operators")
+	require.Contains(t, body, holder, "the holder in the other deployment")
+
+	_, body = get(t, server, "/api/deletion?id=0193e0a0-0000-7000-8000-000000000001")
+	require.Contains(t, body, "devices.example.com/eastus2")
+
+	for _, wrong := range []string{"/api/stuck?longer=x", "/api/stuck?longer=-1s", "/api/resource?name=acme", "/api/resource", "/api/deletion"} {
+		code, body := get(t, server, wrong)
+		require.Equal(t, http.StatusBadRequest, code, wrong)
+		require.Contains(t, body, "want", wrong)
+	}
+}
+
+// Only who has the printed address sees anything: not another user of the machine, and not a page of another name.
+func TestTheKeyIsNeeded(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewUnstartedServer(nil)
+	guard := NewKeyed(NewHandler(newFleet(1, 1)), server.Listener.Addr().String())
+	server.Config.Handler = guard
+	server.Start()
+	defer server.Close()
+	jar, err := cookiejar.New(nil)
+	require.NoError(t, err)
+	server.Client().Jar = jar
+
+	for _, path := range []string{"/", "/api/events", "/api/stuck", "/?key=wrong"} {
+		code, _ := get(t, server, path)
+		require.Equal(t, http.StatusForbidden, code, path)
+	}
+	_, port, _ := strings.Cut(strings.TrimPrefix(guard.URL(), "http://"), ":")
+	resp, err := server.Client().Get(guard.URL()) //nolint:noctx // a test
+	require.NoError(t, err)
+	require.NoError(t, resp.Body.Close())
+	require.Equal(t, http.StatusOK, resp.StatusCode)
+	require.Empty(t, resp.Request.URL.Query(), "the key is not kept in the address")
+	code, body := get(t, server, "/")
+	require.Equal(t, http.StatusOK, code)
+	require.Contains(t, body, "<title>db-controller</title>")
+
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL+"/", nil)
+	require.NoError(t, err)
+	req.Host = "evil.example:" + strings.SplitN(port, "/", 2)[0]
+	resp, err = server.Client().Do(req)
+	require.NoError(t, err)
+	require.NoError(t, resp.Body.Close())
+	require.Equal(t, http.StatusMisdirectedRequest, resp.StatusCode)
+}

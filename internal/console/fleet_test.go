@@ -1,0 +1,225 @@
+package console
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/structpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/db-controller/db-controller/schema"
+	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
+	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
+	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
+)
+
+// fleet is Deployments without processes: what each deployment answers is set by the test.
+type fleet struct {
+	asked atomic.Int64
+
+	mu    sync.Mutex
+	env   *schema.Environment
+	at    map[schema.DeploymentID]*answers
+	fails error // of the environment
+}
+
+// answers of one deployment.
+type answers struct {
+	adminv1.AdminServiceClient
+	resourcev1.ResourceServiceClient
+
+	fleet     *fleet
+	dark      bool
+	status    *adminv1.StatusResponse
+	stuck     *adminv1.ListStuckResponse
+	deletions []*adminv1.Deletion
+}
+
+const (
+	root   = "//iam.example.com/us-west2/projects/acme"
+	holder = "//devices.example.com/eastus2/fleets/north"
+)
+
+// newFleet has deployments of services in regions: two of each name the services of the project's examples.
+func newFleet(services, regions int) *fleet {
+	f := &fleet{env: &schema.Environment{}, at: map[schema.DeploymentID]*answers{}}
+	for s := range services {
+		for r := range regions {
+			id := schema.DeploymentID{Service: nth(s, "iam.example.com", "devices.example.com", "service-%d.example.com"), Region: nth(r, "us-west2", "eastus2", "region-%d")}
+			f.env.Deployments = append(f.env.Deployments, schema.Deployment{DeploymentID: id, Version: "v1", Address: "127.0.0.1:1", Generation: 1})
+		}
+	}
+	for _, d := range f.env.Deployments {
+		f.at[d.DeploymentID] = &answers{fleet: f, status: f.atRest(d)}
+	}
+	return f
+}
+
+func nth(i int, first, second, pattern string) string {
+	switch i {
+	case 0:
+		return first
+	case 1:
+		return second
+	}
+	return fmt.Sprintf(pattern, i)
+}
+
+// atRest is the status of a healthy deployment, which watches its service in other regions and iam.example.com.
+func (f *fleet) atRest(d schema.Deployment) *adminv1.StatusResponse {
+	now := timestamppb.Now()
+	s := &adminv1.StatusResponse{
+		Deployment: d.String(), Version: d.Version, Generation: 1, Database: "57ba52b9-394a-4f2b-8fbe-2e24165dbc3a",
+		Epoch: &adminv1.StatusResponse_Epoch{Ordinal: 1, Since: now},
+	}
+	for p := range 2 {
+		process := &adminv1.StatusResponse_Process{Name: fmt.Sprintf("host-%d:7001", p+1), JoinTime: now, ExpireTime: timestamppb.New(time.Now().Add(time.Hour))}
+		for shard := p; shard < schema.RingSize; shard += 2 {
+			process.Shards = append(process.Shards, uint32(shard))
+		}
+		s.Processes = append(s.Processes, process)
+	}
+	for _, other := range f.env.Deployments {
+		if other.Service == d.Service || other.Service == "iam.example.com" {
+			s.Watches = append(s.Watches, &adminv1.StatusResponse_Watch{Name: "deletions", Deployment: other.String(), Primed: true, HeardTime: timestamppb.New(time.Now().Add(time.Hour))})
+		}
+	}
+	return s
+}
+
+// change changes what a deployment answers from now on.
+func (f *fleet) change(id schema.DeploymentID, how func(*answers)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	how(f.at[id])
+}
+
+// darken takes a region away: its deployments do not answer, watches of them are late, a deletion waits.
+func (f *fleet) darken(region string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for id, a := range f.at {
+		a.dark = id.Region == region
+		for _, w := range a.status.GetWatches() {
+			if of, err := schema.ParseDeploymentID(w.GetDeployment()); err == nil && of.Region == region {
+				w.HeardTime = timestamppb.New(time.Now().Add(-40 * time.Second))
+			}
+		}
+		if !a.dark {
+			a.status.Outstanding = []*adminv1.StatusResponse_Outstanding{{Group: "notices", Deployment: "devices.example.com/" + region, Count: 12, OldestTime: timestamppb.New(time.Now().Add(-time.Minute))}}
+			a.status.Failures = []*adminv1.Failure{{Handler: "confirm", Deployment: "devices.example.com/" + region, Error: "devices.example.com/" + region + " cannot be reached: connection refused", Time: timestamppb.Now()}}
+		}
+	}
+}
+
+// block makes n resources of a deployment wait, and lets a deletion run.
+func (f *fleet) block(id schema.DeploymentID, n int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	a := f.at[id]
+	a.stuck = &adminv1.ListStuckResponse{Work: []*adminv1.ListStuckResponse_Work{{Group: "release", Deployment: "devices.example.com/eastus2", Count: 3, Since: timestamppb.New(time.Now().Add(-time.Hour)), LastError: "connection refused"}}}
+	for i := range n {
+		a.stuck.Resources = append(a.stuck.Resources, &adminv1.ListStuckResponse_Resource{
+			Name: fmt.Sprintf("%s/serviceAccounts/robot-%03d", root, i), Kind: "iam.example.com/ServiceAccount", Since: timestamppb.New(time.Now().Add(-time.Duration(i) * time.Minute)),
+			Reasons: []string{"BLOCKED by " + holder + "/devices/d1 (account)", "WAITING for devices.example.com/eastus2"},
+		})
+	}
+	for at, found := range map[schema.DeploymentID]int64{id: int64(n), {Service: "devices.example.com", Region: "eastus2"}: 40} {
+		d := &adminv1.Deletion{Id: "0193e0a0-0000-7000-8000-000000000001", Root: root, Found: found, Removed: found / 4, Unset: 2, StartTime: timestamppb.New(time.Now().Add(-time.Minute)), UpdateTime: timestamppb.Now()}
+		f.at[at].deletions, f.at[at].status.Deletions = []*adminv1.Deletion{d}, []*adminv1.Deletion{d}
+		f.at[at].status.Outstanding = []*adminv1.StatusResponse_Outstanding{{Group: "deletions", Deployment: at.String(), Count: found, OldestTime: timestamppb.New(time.Now().Add(-time.Minute))}}
+	}
+}
+
+func (f *fleet) Environment(context.Context) (*schema.Environment, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.env, f.fails
+}
+
+func (f *fleet) Admin(_ context.Context, id schema.DeploymentID) (adminv1.AdminServiceClient, error) {
+	return f.of(id)
+}
+
+func (f *fleet) Resources(_ context.Context, id schema.DeploymentID) (resourcev1.ResourceServiceClient, error) {
+	return f.of(id)
+}
+
+func (f *fleet) of(id schema.DeploymentID) (*answers, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.asked.Add(1)
+	a := f.at[id]
+	if a == nil || a.dark {
+		return nil, status.Error(codes.Unavailable, id.String()+" cannot be reached")
+	}
+	return a, nil
+}
+
+// lock returns with the answers fixed.
+func (a *answers) lock() func() {
+	a.fleet.mu.Lock()
+	return a.fleet.mu.Unlock
+}
+
+func (a *answers) Status(context.Context, *adminv1.StatusRequest, ...grpc.CallOption) (*adminv1.StatusResponse, error) {
+	defer a.lock()()
+	return a.status, nil
+}
+
+func (a *answers) ListStuck(context.Context, *adminv1.ListStuckRequest, ...grpc.CallOption) (*adminv1.ListStuckResponse, error) {
+	defer a.lock()()
+	return a.stuck, nil
+}
+
+func (a *answers) ListDeletions(_ context.Context, req *adminv1.ListDeletionsRequest, _ ...grpc.CallOption) (*adminv1.ListDeletionsResponse, error) {
+	defer a.lock()()
+	out := &adminv1.ListDeletionsResponse{}
+	for _, d := range a.deletions {
+		if d.GetId() == req.GetDeletion() {
+			out.Deletions = append(out.Deletions, d)
+		}
+	}
+	return out, nil
+}
+
+func (a *answers) Explain(_ context.Context, req *adminv1.ExplainRequest, _ ...grpc.CallOption) (*adminv1.ExplainResponse, error) {
+	defer a.lock()()
+	out := &adminv1.ExplainResponse{Name: root, Kind: "iam.example.com/Project", Uid: "01a207e8-d939-75fe-b09f-14939602e904", State: "ACTIVE", UpdateTime: timestamppb.Now()}
+	if len(a.deletions) > 0 {
+		out.State, out.Deletion = "DELETING", a.deletions[0]
+		out.Reasons = []*adminv1.ExplainResponse_Reason{{Type: "BLOCKED", Message: "by " + holder + " (project)", Since: timestamppb.New(time.Now().Add(-time.Minute))}}
+	}
+	if req.GetName() != "projects/acme" {
+		return nil, status.Error(codes.NotFound, req.GetName()+" does not exist")
+	}
+	return out, nil
+}
+
+func (a *answers) ListRemovals(context.Context, *adminv1.ListRemovalsRequest, ...grpc.CallOption) (*adminv1.ListRemovalsResponse, error) {
+	return nil, status.Error(codes.PermissionDenied, "only operators may list removals")
+}
+
+func (a *answers) GetResource(_ context.Context, req *resourcev1.GetResourceRequest, _ ...grpc.CallOption) (*resourcev1.Resource, error) {
+	if req.GetName() != "projects/acme" {
+		return nil, status.Error(codes.NotFound, req.GetName()+" does not exist")
+	}
+	body, err := structpb.NewStruct(map[string]any{"title": "<img src=x onerror=alert(1)>", "account": root + "/serviceAccounts/robot"})
+	return &resourcev1.Resource{Name: root, Kind: "iam.example.com/Project", Body: body}, err
+}
+
+func (a *answers) ListReferrers(_ context.Context, req *resourcev1.ListReferrersRequest, _ ...grpc.CallOption) (*resourcev1.ListReferrersResponse, error) {
+	out := &resourcev1.ListReferrersResponse{TargetUid: "01a207e8-d939-75fe-b09f-14939602e904"}
+	if req.GetTargetUid() == "" {
+		out.Deployments = []string{"devices.example.com/eastus2"}
+		return out, nil
+	}
+	out.Referrers = []*resourcev1.ListReferrersResponse_Referrer{{Holder: holder, Kind: "devices.example.com/Fleet", Path: "project", Behaviour: schemav1.Behaviour_BEHAVIOUR_BLOCK}}
+	return out, nil
+}
