@@ -36,7 +36,7 @@ func (c *Channels) As(who identity.Identity) grpc.ClientConnInterface {
 	return channel
 }
 
-// newChannels makes the channels of the deployment's own process, on which it is the caller itself.
+// newChannels makes the channels of the deployment's own process, on which it is the caller itself: its watches share, its calls copy.
 func newChannels(cfg Config, forward *forwarder, rights *access.Access) *Channels {
 	self := identity.Deployment(cfg.Store.Deployment())
 	shared, copied := newChannel(cfg.Logger, self, nil, nil), newChannel(cfg.Logger, self, nil, nil)
@@ -44,6 +44,7 @@ func newChannels(cfg Config, forward *forwarder, rights *access.Access) *Channel
 	for _, channel := range []*inprocess.Channel{shared, copied} {
 		register(channel, cfg)
 	}
+	cfg.Peers.SetSelf(shared, copied)
 	return &Channels{Shared: shared, Copied: copied, cfg: cfg, forward: forward, rights: rights}
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -47,6 +48,49 @@ func channels(t testing.TB) (*service.Channels, *shadow.Store) {
 	self := schema.DeploymentID{Service: "a.example.com", Region: "us-west2"}
 	store := harness.NewBox(t, services, nil, self.String()).Stores[self]
 	return service.NewChannels(service.Config{Store: store, Peers: peers.New(self, nil), Logger: zap.NewNop()}), store
+}
+
+// The channels that a deployment makes share and copy as their names say, and its own calls are copied: what two watches of the same
+// changes receive is one message in memory on the one, and two on the other.
+func TestTheChannelsOfADeploymentShareAndCopy(t *testing.T) {
+	self := schema.DeploymentID{Service: "a.example.com", Region: "us-west2"}
+	store, own := harness.NewBox(t, services, nil, self.String()).Stores[self], peers.New(self, nil)
+	c := service.NewChannels(service.Config{Store: store, Peers: own, Logger: zap.NewNop()})
+	conn, err := own.Conn(self)
+	require.NoError(t, err)
+	require.Same(t, c.Copied, conn)
+	watch := func(conn grpc.ClientConnInterface) (next func() *resourcev1.Resource) {
+		stream, err := resourcev1.NewResourceServiceClient(conn).WatchResources(t.Context(), &resourcev1.WatchResourcesRequest{})
+		require.NoError(t, err)
+		next = func() *resourcev1.Resource {
+			for {
+				event, err := stream.Recv()
+				require.NoError(t, err)
+				if event.GetEndOfSnapshot() != nil || event.GetUpsert() != nil {
+					return event.GetUpsert()
+				}
+			}
+		}
+		require.Nil(t, next())
+		return next
+	}
+	watches := []func() *resourcev1.Resource{watch(c.Shared), watch(c.Shared), watch(c.Copied), watch(c.Copied)}
+	shared := 0
+	for n := range 20 { // a watch that falls behind the others reads for itself
+		_, err := store.Save(t.Context(), []peer.Write{{Name: "targets/t", Body: map[string]any{"n": n}}})
+		require.NoError(t, err)
+		var got []*resourcev1.Resource
+		for _, next := range watches {
+			got = append(got, next())
+		}
+		if got[0] == got[1] {
+			shared++
+		}
+		for i, copied := range got[2:] {
+			require.False(t, slices.Contains(got[:2], copied) || got[3-i] == copied)
+		}
+	}
+	require.Positive(t, shared)
 }
 
 // requestOf returns an empty request of a method.

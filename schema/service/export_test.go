@@ -11,7 +11,5 @@ const OnBehalfOf = onBehalfOf
 
 // NewChannels returns the channels of NewServer, without its listeners.
 func NewChannels(cfg Config) *Channels {
-	c := newChannels(cfg, newForwarder(cfg), newAccess(cfg))
-	cfg.Peers.SetSelf(c.Shared, c.Copied)
-	return c
+	return newChannels(cfg, newForwarder(cfg), newAccess(cfg))
 }

@@ -153,7 +153,6 @@ func NewServer(cfg Config) (*Server, error) {
 		reflection.Register(server)
 	}
 	channels := newChannels(cfg, forward, rights)
-	cfg.Peers.SetSelf(channels.Shared, channels.Copied)
 	cfg.Peers.SetKnown(cfg.Store)
 	cfg.Peers.SetPositions(cfg.Store)
 	return &Server{Server: server, Channels: channels}, policy.Covers(server)

@@ -1,8 +1,11 @@
 package peers
 
 import (
+	"context"
+	"errors"
 	"testing"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/connectivity"
@@ -78,6 +81,34 @@ func TestDeploymentsWithoutAnAddressHaveNoConnection(t *testing.T) {
 	conn, err := p.Conn(self)
 	require.NoError(t, err)
 	require.Same(t, copied, conn, "this deployment is called over its channel")
+}
+
+// called counts the calls of a channel, and fails them.
+type called struct{ calls, streams int }
+
+var errCalled = errors.New("called")
+
+func (c *called) Invoke(context.Context, string, any, any, ...grpc.CallOption) error {
+	c.calls++
+	return errCalled
+}
+
+func (c *called) NewStream(context.Context, *grpc.StreamDesc, string, ...grpc.CallOption) (grpc.ClientStream, error) {
+	c.streams++
+	return nil, errCalled
+}
+
+// The watches that fill caches are over the channel that shares messages, calls over the one that copies them.
+func TestOwnWatchesShareAndOwnCallsCopy(t *testing.T) {
+	t.Parallel()
+	p, shared, copied := New(self, nil), &called{}, &called{}
+	p.SetSelf(shared, copied)
+	require.ErrorIs(t, p.WatchShadows(t.Context(), nil, nil), errCalled)
+	require.ErrorIs(t, p.WatchDeletions(t.Context(), self, nil), errCalled)
+	_, err := p.Confirm(t.Context(), self, uuid.Nil, nil, false)
+	require.Error(t, err)
+	require.Equal(t, called{streams: 2}, *shared)
+	require.Equal(t, called{calls: 1}, *copied)
 }
 
 func TestADisabledDeploymentIsNamed(t *testing.T) {
