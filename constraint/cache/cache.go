@@ -18,12 +18,6 @@ type Index[T any] struct {
 	Required bool
 }
 
-// Query is a named query. It checks its arguments itself.
-type Query[T any] struct {
-	Name string
-	Run  func(v *View[T], args ...any) ([]T, error)
-}
-
 // Config of a Cache. Kind and ID are needed.
 type Config[T any] struct {
 	// Kind is for messages.
@@ -32,7 +26,6 @@ type Config[T any] struct {
 	ID      func(T) string
 	Version func(T) int64
 	Indexes []Index[T]
-	Queries []Query[T]
 	// Clone makes a deep copy of an object. Copies needs it.
 	Clone func(T) T
 }
@@ -197,7 +190,7 @@ func (c *Cache[T]) View() *View[T] {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.view == nil {
-		v := &View[T]{cfg: &c.cfg, primed: c.primed, objects: c.objects.Copy(), indexes: make([]*btree.Map[string, T], len(c.indexes))}
+		v := &View[T]{cfg: &c.cfg, objects: c.objects.Copy(), indexes: make([]*btree.Map[string, T], len(c.indexes))}
 		for i, index := range c.indexes {
 			v.indexes[i] = index.Copy()
 		}
