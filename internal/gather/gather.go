@@ -4,8 +4,10 @@ package gather
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
+	"time"
 )
 
 // ErrAlone is the outcome of a request that a batch has left out, without effect: it is to be run alone.
@@ -13,6 +15,9 @@ var ErrAlone = errors.New("the request was left out of its batch")
 
 // ErrLeft is the error of a caller that did not wait for the end of its batch: the request may take effect.
 var ErrLeft = errors.New("the request is under way")
+
+// ErrWaiting is the error of a caller that did not wait until a batch took its request: it has no effect. It wraps that of the context.
+var ErrWaiting = errors.New("the request was waiting")
 
 // ErrTooMany is the error of a caller with too many waiting requests.
 var ErrTooMany = errors.New("too many requests of this caller are waiting")
@@ -27,6 +32,10 @@ type Config[R any] struct {
 	Most int
 	// Batches is the number of batches that run at once (default 1): with two, one executes statements while the other one is flushed.
 	Batches int
+	// Pace, if not 0, is how long requests wait for such a batch at most: then a further one begins beside those that run, up to Beside
+	// of them. So batches that wait for an answer from far away delay nobody.
+	Pace   time.Duration
+	Beside int
 	// Waiting is the number of requests of one caller that wait. Those of the caller nil are not bounded.
 	Waiting int
 }
@@ -38,6 +47,7 @@ type Queue[R any] struct {
 	mu       sync.Mutex
 	underWay int          // guarded by mu, like all below; requests that run, alone or in a batch
 	batches  int          // that run
+	pacing   bool         // a timer runs that begins a further batch
 	waiting  []*caller[R] // in the order of their turns
 
 	running sync.WaitGroup // has a count for each of batches
@@ -63,7 +73,7 @@ func New[R any](cfg Config[R]) *Queue[R] {
 }
 
 // Do runs a request, in a batch or by alone, and returns its outcome. The requests of several callers take turns: who is comparable. When
-// ctx ends first, the error is that of ctx for a request that no batch has taken, and ErrLeft otherwise.
+// ctx ends first, the error is ErrWaiting for a request that no batch has taken, and ErrLeft otherwise.
 func (q *Queue[R]) Do(ctx context.Context, who any, r R, alone func() error) error {
 	req, err := q.enter(who, r)
 	if err != nil {
@@ -89,6 +99,13 @@ func (q *Queue[R]) enter(who any, r R) (*request[R], error) {
 		q.underWay++
 		return nil, nil //nolint:nilnil // nil stands for alone
 	}
+	req, err := q.add(who, r)
+	q.begin()
+	return req, err
+}
+
+// add adds a request to those that wait. The caller holds mu.
+func (q *Queue[R]) add(who any, r R) (*request[R], error) {
 	i := slices.IndexFunc(q.waiting, func(c *caller[R]) bool { return c.who == who })
 	if i < 0 {
 		i = len(q.waiting)
@@ -100,8 +117,26 @@ func (q *Queue[R]) enter(who any, r R) (*request[R], error) {
 	}
 	req := &request[R]{r: r, done: make(chan struct{})}
 	c.requests = append(c.requests, req)
-	q.begin()
 	return req, nil
+}
+
+// DoAll runs requests of one caller in batches, and returns their outcomes when all of them have ended: ErrAlone for those that were left
+// out.
+func (q *Queue[R]) DoAll(who any, rs []R) []error {
+	errs, added := make([]error, len(rs)), make([]*request[R], len(rs))
+	q.mu.Lock()
+	for i, r := range rs {
+		added[i], errs[i] = q.add(who, r)
+	}
+	q.begin()
+	q.mu.Unlock()
+	for i, req := range added {
+		if req != nil {
+			<-req.done
+			errs[i] = req.err
+		}
+	}
+	return errs
 }
 
 func (q *Queue[R]) wait(ctx context.Context, who any, req *request[R]) error {
@@ -121,7 +156,7 @@ func (q *Queue[R]) wait(ctx context.Context, who any, req *request[R]) error {
 			q.waiting = slices.Delete(q.waiting, i, i+1)
 		}
 	}
-	return ctx.Err()
+	return fmt.Errorf("%w: %w", ErrWaiting, ctx.Err())
 }
 
 func (q *Queue[R]) leave() {
@@ -132,11 +167,32 @@ func (q *Queue[R]) leave() {
 
 // begin starts a batch unless as many run as may. The caller holds mu.
 func (q *Queue[R]) begin() {
-	if q.batches < q.cfg.Batches && len(q.waiting) > 0 {
-		q.batches++
-		batch := q.take()
-		q.running.Go(func() { q.run(batch) })
+	switch {
+	case len(q.waiting) == 0:
+	case q.batches < q.cfg.Batches:
+		q.start()
+	case q.cfg.Pace > 0 && !q.pacing && q.batches < q.cfg.Beside:
+		q.pacing = true
+		time.AfterFunc(q.cfg.Pace, q.beside)
 	}
+}
+
+// start starts a batch. The caller holds mu.
+func (q *Queue[R]) start() {
+	q.batches++
+	batch := q.take()
+	q.running.Go(func() { q.run(batch) })
+}
+
+// beside starts a batch beside those that run.
+func (q *Queue[R]) beside() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.pacing = false
+	if len(q.waiting) > 0 && q.batches < q.cfg.Beside {
+		q.start()
+	}
+	q.begin()
 }
 
 // run runs batches until nothing waits.
@@ -153,9 +209,13 @@ func (q *Queue[R]) run(batch []*request[R]) {
 		}
 		q.mu.Lock()
 		q.underWay -= len(batch)
-		if batch = q.take(); len(batch) == 0 {
+		if batch = nil; q.batches <= q.cfg.Batches { // further ones are begun at their pace only
+			batch = q.take()
+		}
+		if len(batch) == 0 {
 			q.batches--
 		}
+		q.begin()
 		q.mu.Unlock()
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -141,7 +142,7 @@ func TestARequestEndsWithItsContext(t *testing.T) {
 		var g sync.WaitGroup
 		g.Go(func() { require.ErrorIs(t, q.Do(ctx, nil, "taken", never), gather.ErrLeft) })
 		synctest.Wait()
-		g.Go(func() { require.ErrorIs(t, q.Do(ctx, nil, "waiting", never), context.Canceled) })
+		g.Go(func() { require.ErrorIs(t, q.Do(ctx, nil, "waiting", never), gather.ErrWaiting) })
 		synctest.Wait()
 		cancel()
 		g.Wait()
@@ -149,5 +150,54 @@ func TestARequestEndsWithItsContext(t *testing.T) {
 		b.end <- make([]error, 1)
 		q.Wait()
 		require.Empty(t, b.begun)
+	})
+}
+
+// Several requests of one caller are one batch, beside others, and each has its own outcome.
+func TestRequestsOfOneCallerAreAddedTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q, b := newQueue(4, 10)
+		var g sync.WaitGroup
+		refused := errors.New("refused")
+		g.Go(func() {
+			require.Equal(t, []error{nil, refused, gather.ErrAlone, gather.ErrTooMany}, q.DoAll("caller", []string{"a", "b", "c", "d"}))
+		})
+		synctest.Wait()
+		require.Equal(t, []string{"a", "b", "c"}, <-b.begun)
+		b.end <- []error{nil, refused, gather.ErrAlone}
+		g.Wait()
+		require.Empty(t, q.DoAll("caller", nil))
+	})
+}
+
+// A batch that takes long delays the next one by the pace, up to so many; the further ones end with what waited for them.
+func TestBatchesBeginAtTheirPace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &batches{begun: make(chan []string, 10), end: make(chan []error)}
+		q := gather.New(gather.Config[string]{Run: b.run, Most: 10, Waiting: 3, Pace: time.Second, Beside: 2})
+		began := time.Now()
+		var g sync.WaitGroup
+		do := func(name string) {
+			g.Go(func() { require.NoError(t, q.Do(t.Context(), nil, name, never)) })
+			synctest.Wait()
+		}
+		do("first")
+		do("second")
+		do("third")
+		require.Equal(t, []string{"first"}, <-b.begun)
+		require.Empty(t, b.begun)
+		require.Equal(t, []string{"second", "third"}, <-b.begun)
+		require.Equal(t, time.Second, time.Since(began))
+		do("fourth")
+		time.Sleep(time.Minute)
+		require.Empty(t, b.begun, "two at most")
+		b.end <- make([]error, 1)
+		synctest.Wait()
+		require.Empty(t, b.begun, "what is beside the other one ends")
+		require.Equal(t, []string{"fourth"}, <-b.begun)
+		b.end <- make([]error, 2)
+		b.end <- make([]error, 1)
+		g.Wait()
+		q.Wait()
 	})
 }

@@ -28,8 +28,8 @@ func (f *Fault) Error() string              { return f.Told.Error() }
 func (f *Fault) Unwrap() error              { return f.Told }
 func (f *Fault) GRPCStatus() *status.Status { return status.Convert(f.Told) }
 
-// told logs a fault, and returns the error of a call with the request id in its details; in its text too when the log says more.
-func told(ctx context.Context, log *zap.Logger, err error) error {
+// Told logs a fault, and returns the error of a call with the request id in its details; in its text too when the log says more.
+func Told(ctx context.Context, log *zap.Logger, err error) error {
 	if err == nil {
 		return nil
 	}

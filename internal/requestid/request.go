@@ -41,7 +41,7 @@ func Unary(log *zap.Logger) grpc.UnaryServerInterceptor {
 		ctx = WithID(ctx, idOf(ctx, req))
 		_ = grpc.SetHeader(ctx, metadata.Pairs(Header, ID(ctx).String())) // an error: the call has no header, or has ended
 		out, err := handler(ctx, req)
-		return out, told(ctx, log, err)
+		return out, Told(ctx, log, err)
 	}
 }
 
@@ -50,7 +50,7 @@ func Stream(log *zap.Logger) grpc.StreamServerInterceptor {
 	return func(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 		ctx := WithID(ss.Context(), idOf(ss.Context(), nil))
 		_ = ss.SetHeader(metadata.Pairs(Header, ID(ctx).String()))
-		return told(ctx, log, handler(srv, &stream{ss, ctx}))
+		return Told(ctx, log, handler(srv, &stream{ss, ctx}))
 	}
 }
 

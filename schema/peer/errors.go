@@ -33,6 +33,8 @@ var (
 	ErrRequestReused = errors.New("the request id was used for another request")
 	// ErrNotSent reports that a call to another deployment was certainly not sent.
 	ErrNotSent = errors.New("not sent")
+	// ErrLeftOut reports that an attempt has to be established by itself, and was not established together with others.
+	ErrLeftOut = errors.New("left out, without effect")
 	// ErrUnknown reports that the result of a commit is unknown.
 	ErrUnknown = errors.New("the outcome is not known")
 	// ErrDecommissioned is the error of a deployment that an operator here has decommissioned.

@@ -94,6 +94,23 @@ type EstablishReference struct {
 	Right AttemptID
 }
 
+// MaxTogether is the number of references of an attempt that is established together with others.
+const MaxTogether = 20
+
+// EstablishAttempt is one of several attempts that are established together, each by itself.
+type EstablishAttempt struct {
+	Attempt AttemptID
+	Refs    []EstablishReference
+	// Until is the time after which nothing is established for the attempt.
+	Until time.Time
+}
+
+// EstablishOutcome is the answer to one of several attempts. Err is ErrLeftOut for an attempt that has to be sent by itself.
+type EstablishOutcome struct {
+	Established *Established
+	Err         error
+}
+
 // Question asks the holder's deployment about one blockade.
 type Question struct {
 	Key BlockadeKey

@@ -66,32 +66,44 @@ func reasonOf(t testing.TB, err error) string {
 // schemaStore is the store of a SchemaService: a test sets the functions that it expects to be called, and a call of
 // another one panics.
 type schemaStore struct {
-	establish       func(holder schema.DeploymentID, attempt peer.AttemptID, refs []peer.EstablishReference) (*peer.Established, error)
-	wouldEstablish  func(holder schema.DeploymentID, attempt peer.AttemptID, refs []peer.EstablishReference) (*peer.Established, error)
-	confirm         func(holder schema.DeploymentID, epoch uuid.UUID, attempts []peer.AttemptID) ([]peer.AttemptID, error)
-	release         func(holder schema.DeploymentID, epoch uuid.UUID, keys []peer.BlockadeKey, attempts []peer.AttemptID) error
-	answer          func(target schema.DeploymentID, questions []peer.Question) (*peer.Answers, error)
-	recall          func(from schema.DeploymentID, asked []peer.Recall) (*peer.Recalled, error)
-	checkReferences func(holder schema.DeploymentID, refs []peer.CheckedReference) ([]peer.Known, error)
-	checkKept       func(holder schema.DeploymentID, token string) error
-	watchDeletions  func(holder schema.DeploymentID, token string, deliver func(schema.Event[schema.Deletion]) error) error
-	acknowledge     func(holder schema.DeploymentID, epoch uuid.UUID, token string, except []uuid.UUID, limit time.Duration) (bool, error)
-	checkOwners     func(ownee schema.DeploymentID, questions []peer.OwnerQuestion) (*peer.OwnerAnswers, error)
-	wouldCheck      func(ownee schema.DeploymentID, questions []peer.OwnerQuestion) (*peer.OwnerAnswers, error)
-	dropOwners      func(from schema.DeploymentID, epoch uuid.UUID, owners []schema.Deletion, letGo []peer.LetGo) ([]uuid.UUID, bool, error)
-	upgradeOwners   func(from schema.DeploymentID, version string, generation int64, renamed map[string]string) (int64, error)
-	told            func(from schema.DeploymentID, epoch uuid.UUID) (uuid.UUID, error)
-	confirmed       func(by schema.DeploymentID, epoch, selfEpoch uuid.UUID) error
-	plan            func(q peer.PlanQuestion) (*peer.Plan, error)
-	trace           func(uids []uuid.UUID) (map[uuid.UUID]peer.Trace, error)
-	listShadows     func(kind, token string, limit int) ([]shadow.ResourceView, string, error)
-	listBlockades   func(of schema.DeploymentID, token string, limit int) ([]shadow.BlockadeView, string, error)
-	watchWork       func(shards []int16, token string, deliver func(schema.Event[schema.Work]) error) error
-	delegable       bool // of the last confirm
+	establish         func(holder schema.DeploymentID, attempt peer.AttemptID, refs []peer.EstablishReference) (*peer.Established, error)
+	establishTogether func(ctx context.Context, holder schema.DeploymentID, attempts []peer.EstablishAttempt) []peer.EstablishOutcome
+	wouldEstablish    func(holder schema.DeploymentID, attempt peer.AttemptID, refs []peer.EstablishReference) (*peer.Established, error)
+	confirm           func(holder schema.DeploymentID, epoch uuid.UUID, attempts []peer.AttemptID) ([]peer.AttemptID, error)
+	release           func(holder schema.DeploymentID, epoch uuid.UUID, keys []peer.BlockadeKey, attempts []peer.AttemptID) error
+	answer            func(target schema.DeploymentID, questions []peer.Question) (*peer.Answers, error)
+	recall            func(from schema.DeploymentID, asked []peer.Recall) (*peer.Recalled, error)
+	checkReferences   func(holder schema.DeploymentID, refs []peer.CheckedReference) ([]peer.Known, error)
+	checkKept         func(holder schema.DeploymentID, token string) error
+	watchDeletions    func(holder schema.DeploymentID, token string, deliver func(schema.Event[schema.Deletion]) error) error
+	acknowledge       func(holder schema.DeploymentID, epoch uuid.UUID, token string, except []uuid.UUID, limit time.Duration) (bool, error)
+	checkOwners       func(ownee schema.DeploymentID, questions []peer.OwnerQuestion) (*peer.OwnerAnswers, error)
+	wouldCheck        func(ownee schema.DeploymentID, questions []peer.OwnerQuestion) (*peer.OwnerAnswers, error)
+	dropOwners        func(from schema.DeploymentID, epoch uuid.UUID, owners []schema.Deletion, letGo []peer.LetGo) ([]uuid.UUID, bool, error)
+	upgradeOwners     func(from schema.DeploymentID, version string, generation int64, renamed map[string]string) (int64, error)
+	told              func(from schema.DeploymentID, epoch uuid.UUID) (uuid.UUID, error)
+	confirmed         func(by schema.DeploymentID, epoch, selfEpoch uuid.UUID) error
+	plan              func(q peer.PlanQuestion) (*peer.Plan, error)
+	trace             func(uids []uuid.UUID) (map[uuid.UUID]peer.Trace, error)
+	listShadows       func(kind, token string, limit int) ([]shadow.ResourceView, string, error)
+	listBlockades     func(of schema.DeploymentID, token string, limit int) ([]shadow.BlockadeView, string, error)
+	watchWork         func(shards []int16, token string, deliver func(schema.Event[schema.Work]) error) error
+	delegable         bool // of the last confirm
 }
 
 func (s *schemaStore) Establish(_ context.Context, holder schema.DeploymentID, attempt peer.AttemptID, refs []peer.EstablishReference) (*peer.Established, error) {
 	return s.establish(holder, attempt, refs)
+}
+
+func (s *schemaStore) EstablishTogether(ctx context.Context, holder schema.DeploymentID, attempts []peer.EstablishAttempt) []peer.EstablishOutcome {
+	if s.establishTogether != nil {
+		return s.establishTogether(ctx, holder, attempts)
+	}
+	out := make([]peer.EstablishOutcome, len(attempts))
+	for i, a := range attempts {
+		out[i].Established, out[i].Err = s.establish(holder, a.Attempt, a.Refs)
+	}
+	return out
 }
 
 func (s *schemaStore) WouldEstablish(_ context.Context, holder schema.DeploymentID, attempt peer.AttemptID, refs []peer.EstablishReference) (*peer.Established, error) {

@@ -24,6 +24,8 @@ import (
 type establisher interface {
 	Establish(ctx context.Context, holder schema.DeploymentID, attempt peer.AttemptID, refs []peer.EstablishReference) (*peer.Established, error)
 	WouldEstablish(ctx context.Context, holder schema.DeploymentID, attempt peer.AttemptID, refs []peer.EstablishReference) (*peer.Established, error)
+	// EstablishTogether is Establish for several attempts, each by itself.
+	EstablishTogether(ctx context.Context, holder schema.DeploymentID, attempts []peer.EstablishAttempt) []peer.EstablishOutcome
 }
 
 // schemas is the SchemaService of one deployment, for other deployments. The caller is the deployment in the
@@ -103,30 +105,30 @@ func (s *schemas) establish(ctx context.Context, req *schemav1.EstablishReferenc
 	if err != nil {
 		return nil, err
 	}
-	attempt, err := attemptID(req.GetAttempt())
+	asked, err := s.attempt(holder, req)
 	if err != nil {
-		return nil, err
-	}
-	refs, err := establishReferences(req.GetReferences())
-	if err != nil {
-		return nil, err
-	}
-	if err := s.checkHolder(holder, refs); err != nil {
 		return nil, err
 	}
 	establish := s.establisher.Establish
 	if req.GetValidateOnly() {
 		establish = s.establisher.WouldEstablish
 	}
-	done, err := establish(ctx, holder, attempt, refs)
+	done, err := establish(ctx, holder, asked.Attempt, asked.Refs)
 	if err != nil {
 		return nil, err
 	}
-	out := &schemav1.EstablishReferencesResponse{Epoch: done.Epoch[:]}
-	for _, uid := range done.UIDs {
-		out.Targets = append(out.Targets, &schemav1.EstablishReferencesResponse_Target{Uid: uid[:], Version: done.Version})
+	return wire.EstablishedProto(done), nil
+}
+
+// attempt reads an attempt, and checks that its holders may refer to resources here.
+func (s *schemas) attempt(holder schema.DeploymentID, req *schemav1.EstablishReferencesRequest) (out peer.EstablishAttempt, err error) {
+	if out.Attempt, err = attemptID(req.GetAttempt()); err != nil {
+		return out, err
 	}
-	return out, nil
+	if out.Refs, err = establishReferences(req.GetReferences()); err != nil {
+		return out, err
+	}
+	return out, s.checkHolder(holder, out.Refs)
 }
 
 func attemptID(raw []byte) (peer.AttemptID, error) {

@@ -5,10 +5,12 @@ import (
 	"fmt"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
+	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/test/harness"
 )
@@ -178,4 +180,58 @@ func TestAWriteThatWaitsForATransactionEndsWithItsDeadline(t *testing.T) {
 	_, err := store.Save(ctx, []peer.Write{{Name: "targets/late"}})
 	require.ErrorIs(t, err, context.Canceled)
 	require.NotErrorIs(t, err, peer.ErrUnknown)
+}
+
+// Attempts that arrive in one call share a transaction, each by itself: one that is refused, closed, too late, or whose target is locked,
+// neither fails nor delays its neighbours, and the call may be repeated (I7, I8, I20).
+func TestAttemptsOfOneCallHaveTheirOwnOutcomes_I7_I8_I20(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	ctx, store, from := t.Context(), b.Stores[b.ID(aWest)], b.ID(bEast)
+	uid := b.MustPut(target, nil).UID
+	b.MustPut(target2, nil)
+	letGo := hold(t, b, aWest, `SELECT FROM dbcontroller.shadow WHERE name = 'targets/t2' FOR UPDATE`)
+	attempt := func(change func(*peer.EstablishReference)) peer.EstablishAttempt {
+		ref := reference("block", schema.Block, uuid.New())
+		if change != nil {
+			change(&ref)
+		}
+		return peer.EstablishAttempt{Attempt: newAttempt(), Refs: []peer.EstablishReference{ref}}
+	}
+	good, missing, other := attempt(nil), attempt(func(r *peer.EstablishReference) { r.TargetName = "targets/none" }), attempt(nil)
+	locked := attempt(func(r *peer.EstablishReference) { r.TargetName = "targets/t2" })
+	replaced, kind := attempt(func(r *peer.EstablishReference) { r.TargetUID = uuid.New() }), attempt(func(r *peer.EstablishReference) { r.TargetKind = "Robot" })
+	closed, late, large := attempt(nil), attempt(nil), attempt(nil)
+	late.Until = time.Now().Add(-time.Second)
+	for range peer.MaxTogether {
+		large.Refs = append(large.Refs, reference("block", schema.Block, uuid.New()))
+	}
+	require.NoError(t, store.Release(ctx, from, uuid.Nil, nil, []peer.AttemptID{closed.Attempt}))
+	other.Until = time.Now().Add(time.Minute)
+
+	asked := []peer.EstablishAttempt{closed, good, missing, locked, replaced, kind, late, large, other}
+	for range 2 { // and repeated
+		out := store.EstablishTogether(ctx, from, asked)
+		letGone := []error{out[2].Err, out[3].Err, out[7].Err} // a missing target may be a locked one
+		for _, err := range letGone {
+			require.ErrorIs(t, err, peer.ErrLeftOut)
+		}
+		require.Equal(t, peer.AttemptClosed, refusals(t, out[0].Err)[0].Reason)
+		require.Equal(t, peer.TargetReplaced, refusals(t, out[4].Err)[0].Reason)
+		require.Equal(t, peer.UnknownKind, refusals(t, out[5].Err)[0].Reason)
+		require.ErrorIs(t, out[6].Err, context.DeadlineExceeded)
+		for _, i := range []int{1, 8} {
+			require.NoError(t, out[i].Err)
+			require.Equal(t, []uuid.UUID{uid}, out[i].Established.UIDs)
+		}
+		var established []peer.AttemptID
+		var transactions int
+		require.NoError(t, b.Pools[b.ID(aWest)].QueryRow(ctx, `SELECT array_agg(attempt), count(DISTINCT xmin::text) FROM dbcontroller.blockade`).Scan(&established, &transactions))
+		require.ElementsMatch(t, []peer.AttemptID{good.Attempt, other.Attempt}, established)
+		require.Equal(t, 1, transactions)
+	}
+	letGo()
+	_, err := store.Establish(ctx, from, locked.Attempt, locked.Refs)
+	require.NoError(t, err)
+	require.Empty(t, store.EstablishTogether(ctx, from, nil))
 }

@@ -10,6 +10,8 @@ type kind int
 const (
 	establish kind = iota
 	established
+	together // several attempts in one call
+	outcomes // the answer to it
 	confirm
 	release
 	abandon
@@ -21,7 +23,7 @@ const (
 )
 
 func (k kind) String() string {
-	return [...]string{"establish", "established", "confirm", "release", "abandon", "resolve", "resolved", "deletions", "acknowledge", "done"}[k]
+	return [...]string{"establish", "established", "together", "outcomes", "confirm", "release", "abandon", "resolve", "resolved", "deletions", "acknowledge", "done"}[k]
 }
 
 // message is in flight. It may arrive late, several times, after later ones, or never.
@@ -36,7 +38,9 @@ type message struct {
 	verdicts  []verdict
 	deletions map[UID]bool
 	position  int
-	owed      string // of done
+	owed      string    // of done
+	parts     []message // of together: an establish each; of outcomes: an established each, or the establish that was left out
+	leftOut   int       // of together: the part that is left out; none when it is negative
 }
 
 type request struct {
@@ -85,20 +89,11 @@ func (w *World) receive(m message) {
 	case establish:
 		w.send(message{kind: established, from: m.to, to: m.from, attempt: m.attempt, targets: w.establish(m)})
 	case established:
-		for _, wr := range w.writes {
-			if wr.attempt != m.attempt || wr.at != m.to || !wr.waiting[m.from] {
-				continue
-			}
-			delete(wr.waiting, m.from)
-			if m.targets == nil {
-				wr.refused = true
-			}
-			for path, uid := range m.targets {
-				ref := wr.refs[path]
-				ref.Target = uid
-				wr.refs[path] = ref
-			}
-		}
+		w.established(m)
+	case together:
+		w.send(message{kind: outcomes, from: m.to, to: m.from, parts: w.establishTogether(m)})
+	case outcomes:
+		w.outcomes(m)
 	case confirm:
 		for k, b := range d.blockades {
 			if k.Attempt == m.attempt && b.from == m.from {

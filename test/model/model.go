@@ -62,7 +62,7 @@ type blockade struct {
 type Mistakes struct {
 	ExpiryRemoves, ResolverDoesNotAbort, ReleaseByName, DeletingTakesReferences, TentativeDoesNotCount,
 	EntryForgotten, LateConfirmTellsNobody, AcknowledgesEverything, ActsUnconditionally, FinalisesBlocked,
-	CommitsAfterAbort, ForgetsReleases bool
+	CommitsAfterAbort, ForgetsReleases, LeftOutIsEstablished, OutcomesAreOfNeighbours bool
 }
 
 // deployment is one database.

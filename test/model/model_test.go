@@ -66,8 +66,13 @@ func play(t *rapid.T, m Mistakes) []string {
 		},
 		"delete": func() { w.Delete(site("at"), name("name")) },
 		"deliver": func() {
-			if w.Bag() > 0 {
-				w.Deliver(draw(t, w.Bag(), "which"), draw(t, 6, "again") == 0)
+			if w.Bag() == 0 {
+				return
+			}
+			if i := draw(t, w.Bag(), "which"); w.Establishes(i) && draw(t, 4, "together") == 0 {
+				w.Gather(i, 2+draw(t, 3, "most"), draw(t, 4, "left out")-1)
+			} else {
+				w.Deliver(i, draw(t, 6, "again") == 0)
 			}
 		},
 		"deliver the oldest": func() {

@@ -295,6 +295,35 @@ func TestTheRightToReferIsThatOfThePersonWhoWrites(t *testing.T) {
 	require.Equal(t, peer.ReferDenied, refused.Refusals[0].Reason)
 }
 
+// Of several attempts in a call, each needs the right of the person who writes it. An authorization service decides about each attempt in
+// its time, so such attempts do not share calls.
+func TestTheRightToReferIsThatOfEachAttempt(t *testing.T) {
+	t.Parallel()
+	peers := identity.NewContext(t.Context(), identity.Deployment(other))
+	ann, bob := &schemav1.EstablishReferencesRequest_Person{Identity: "user/ann"}, &schemav1.EstablishReferencesRequest_Person{Identity: "user/bob"}
+	req := &schemav1.EstablishAttemptsRequest{Attempts: []*schemav1.EstablishAttemptsRequest_Attempt{
+		{Request: establish(bob, nil, "things/shared")}, {Request: establish(ann, nil, "things/shared")}, {Request: establish(ann, nil, "things/other")}, {},
+	}}
+	a, _ := newAccess(t, declared)
+	handled := false
+	_, err := call(a, peers, schemav1.SchemaService_EstablishAttempts_FullMethodName, req, func(ctx context.Context, _ any) (any, error) {
+		handled = true
+		for i, allowed := range []bool{false, true, false, true} {
+			require.Equal(t, allowed, access.Refused(ctx, i) == nil, i)
+		}
+		return fine(ctx, nil)
+	})
+	require.NoError(t, err)
+	require.True(t, handled)
+	require.NoError(t, access.Refused(t.Context(), 7), "a call of the process itself")
+	a, _ = newAccess(t, declared, func(cfg *access.Config) { cfg.Outside = never{} })
+	_, err = call(a, peers, schemav1.SchemaService_EstablishAttempts_FullMethodName, req, fine)
+	require.Equal(t, codes.Unimplemented, status.Code(err))
+}
+
+// never is an authorization service that must not be asked.
+type never struct{ access.Authorizer }
+
 // authorizer is an authorization service: names that end in 1 are denied; of subject user/slow it decides nothing.
 type authorizer struct {
 	authorizationv1.UnimplementedAuthorizationServiceServer

@@ -29,6 +29,11 @@ func (a *Access) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 			return nil, a.status(err)
 		}
 		return handler(ctx, req)
+	case !limited && info.FullMethod == schemav1.SchemaService_EstablishAttempts_FullMethodName:
+		if a.cfg.Outside != nil { // its answers take their time, each for itself
+			return nil, status.Error(codes.Unimplemented, "attempts are established one by one here")
+		}
+		return handler(a.withRefused(ctx, who, req.(*schemav1.EstablishAttemptsRequest)), req)
 	case !limited:
 		return handler(ctx, req)
 	}

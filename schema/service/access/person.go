@@ -118,3 +118,22 @@ func (a *Access) mayRefer(ctx context.Context, by identity.Caller, req *schemav1
 	}
 	return nil
 }
+
+type refusedKey struct{}
+
+// withRefused checks the right to refer for each of several attempts, whose outcomes their handler returns.
+func (a *Access) withRefused(ctx context.Context, by identity.Caller, req *schemav1.EstablishAttemptsRequest) context.Context {
+	refused := make([]error, len(req.GetAttempts()))
+	for i, asked := range req.GetAttempts() {
+		refused[i] = a.mayRefer(ctx, by, asked.GetRequest())
+	}
+	return context.WithValue(ctx, refusedKey{}, refused)
+}
+
+// Refused returns the refusal of the n-th of several attempts; nil when it may refer, and for calls of this process.
+func Refused(ctx context.Context, n int) error {
+	if refused, ok := ctx.Value(refusedKey{}).([]error); ok {
+		return refused[n]
+	}
+	return nil
+}

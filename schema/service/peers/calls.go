@@ -2,16 +2,10 @@ package peers
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"time"
 
 	"github.com/google/uuid"
-	"google.golang.org/grpc"
-	grpcpeer "google.golang.org/grpc/peer"
-	"google.golang.org/protobuf/proto"
 
-	"github.com/db-controller/db-controller/internal/identity"
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
@@ -25,93 +19,6 @@ const (
 	// longPeerTimeout bounds a call whose server works for some seconds before it answers, often that there is more.
 	longPeerTimeout = 15 * time.Second
 )
-
-// Establish implements peer.Establisher.
-func (p *Peers) Establish(ctx context.Context, target schema.DeploymentID, attempt peer.AttemptID, refs []peer.EstablishReference) (*peer.Established, error) {
-	return p.establish(ctx, target, attempt, refs, false)
-}
-
-// WouldEstablish implements peer.Establisher.
-func (p *Peers) WouldEstablish(ctx context.Context, target schema.DeploymentID, attempt peer.AttemptID, refs []peer.EstablishReference) (*peer.Established, error) {
-	return p.establish(ctx, target, attempt, refs, true)
-}
-
-func (p *Peers) establish(ctx context.Context, target schema.DeploymentID, attempt peer.AttemptID, refs []peer.EstablishReference, validateOnly bool) (*peer.Established, error) {
-	client, err := p.Client(target)
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", peer.ErrNotSent, err)
-	}
-	ctx, cancel := context.WithTimeout(ctx, peerTimeout)
-	defer cancel()
-	out := &peer.Established{}
-	for i, part := range establishParts(establishProto(refs)) {
-		req := &schemav1.EstablishReferencesRequest{Attempt: attempt[:], ValidateOnly: validateOnly, References: part, Person: person(ctx)}
-		var server grpcpeer.Peer
-		answer, err := client.EstablishReferences(ctx, req, grpc.Peer(&server))
-		switch {
-		case err != nil && server.Addr == nil && i == 0: // the call never got a stream
-			return nil, fmt.Errorf("%w: %w", peer.ErrNotSent, outcome.FromStatus(err))
-		case err != nil:
-			return nil, outcome.FromStatus(err)
-		}
-		for _, t := range answer.GetTargets() {
-			uid, err := wire.UID(t.GetUid())
-			if err != nil {
-				return nil, err
-			}
-			out.UIDs = append(out.UIDs, uid)
-		}
-		epoch, err := wire.OptionalUID(answer.GetEpoch())
-		if err != nil {
-			return nil, err
-		}
-		if i > 0 && epoch != out.Epoch {
-			return nil, &peer.UnavailableError{Deployments: []schema.DeploymentID{target}, Err: errors.New("its database began a new epoch between two calls: try again")}
-		}
-		out.Epoch = epoch
-	}
-	return out, nil
-}
-
-// maxEstablishBytes is the size of the references of one call: a request has identity.MaxRequestBytes at most.
-const maxEstablishBytes = 3 << 20
-
-// establishParts divides references among calls: one, unless their names are very long. Blockades of one attempt can be
-// established by several calls, and a refusal of one aborts the attempt.
-func establishParts(refs []*schemav1.EstablishReferencesRequest_Reference) (parts [][]*schemav1.EstablishReferencesRequest_Reference) {
-	begin, bytes := 0, 0
-	for i, ref := range refs {
-		size := proto.Size(ref) + 8
-		if bytes += size; bytes > maxEstablishBytes {
-			parts, begin, bytes = append(parts, refs[begin:i]), i, size
-		}
-	}
-	return append(parts, refs[begin:])
-}
-
-// person returns the person for whom references are established: the target's deployment decides whether they may refer to it. An
-// operator refers with the rights of the user of the same name, since no deployment speaks for operators. It is nil for what this
-// deployment does by itself.
-func person(ctx context.Context) *schemav1.EstablishReferencesRequest_Person {
-	who, err := identity.CallerFromContext(ctx)
-	if err != nil || who.Role != identity.RoleUser && who.Role != identity.RoleOperator {
-		return nil
-	}
-	who.Role = identity.RoleUser
-	return &schemav1.EstablishReferencesRequest_Person{Identity: who.Identity.String(), Groups: who.Groups, Token: who.Token}
-}
-
-func establishProto(refs []peer.EstablishReference) []*schemav1.EstablishReferencesRequest_Reference {
-	out := make([]*schemav1.EstablishReferencesRequest_Reference, len(refs))
-	for i, r := range refs {
-		out[i] = &schemav1.EstablishReferencesRequest_Reference{
-			Holder: wire.ResourceRef(r.HolderKind, r.HolderName, r.HolderUID), Path: r.Path,
-			Target:    &schemav1.ResourceRef{Kind: r.TargetKind, Name: r.TargetName, Uid: wire.OptionalBytes(r.TargetUID)},
-			Behaviour: schemav1.Behaviour(r.Behaviour), Right: wire.OptionalBytes(r.Right),
-		}
-	}
-	return out
-}
 
 // CheckReferences implements peer.Checker.
 func (p *Peers) CheckReferences(ctx context.Context, at schema.DeploymentID, refs []peer.CheckedReference) ([]peer.Known, error) {

@@ -27,6 +27,8 @@ type Peers struct {
 	env   *schema.Environment           // guarded by mu
 	newer chan struct{}                 // guarded by mu; closed by the next Update
 	conns map[connectionKey]*connection // guarded by mu
+
+	togethers map[schema.DeploymentID]*together // guarded by mu
 }
 
 // Credentials are the identity of this deployment. DialOptions returns the options of a connection to a server that has to
@@ -53,7 +55,7 @@ type connection struct {
 
 // New returns Peers without connections: each is made when it is first needed.
 func New(self schema.DeploymentID, credentials Credentials) *Peers {
-	return &Peers{self: self, credentials: credentials, env: &schema.Environment{}, newer: make(chan struct{}), conns: map[connectionKey]*connection{}}
+	return &Peers{self: self, credentials: credentials, env: &schema.Environment{}, newer: make(chan struct{}), conns: map[connectionKey]*connection{}, togethers: map[schema.DeploymentID]*together{}}
 }
 
 // Update takes a newer environment, and closes the connections to deployments that moved, were disabled, or were removed.

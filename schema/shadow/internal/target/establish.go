@@ -130,6 +130,7 @@ func (e *establishment) answer() *peer.Established {
 
 // establishment is a call of Establish; the fields after ids are those of its present transaction.
 type establishment struct {
+	until   time.Time // zero: at any time
 	epoch   uuid.UUID // of this deployment's database, in which ids were looked up
 	holder  schema.DeploymentID
 	attempt peer.AttemptID

@@ -8,10 +8,13 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/db-controller/db-controller/internal/crash"
 	"github.com/db-controller/db-controller/internal/gather"
 	"github.com/db-controller/db-controller/internal/postgres"
+	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
+	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
 )
 
 const (
@@ -20,9 +23,7 @@ const (
 	// mostGathered is the number of attempts in one transaction.
 	mostGathered = 200
 	// mostWaiting is the number of attempts of one deployment that wait for a transaction.
-	mostWaiting = 1000
-	// largestGathered is the number of references of an attempt that shares a transaction with others.
-	largestGathered = 20
+	mostWaiting     = 1000
 	gatheredTimeout = 10 * time.Second
 	skipLocked      = ` SKIP LOCKED`
 )
@@ -33,7 +34,7 @@ func (s *Keeper) establishSoon(ctx context.Context, e *establishment) error {
 	alone := func() error {
 		return s.InTx(ctx, db.NoFeed, func(tx pgx.Tx) error { return s.establish(ctx, tx, e, db.CommitWith) })
 	}
-	if len(e.refs) > largestGathered || s.rows.Any(e.ids.rowKeys()) || db.IsFenced(ctx) {
+	if !s.gathers(e) || db.IsFenced(ctx) {
 		return alone()
 	}
 	err := s.establishes.Do(context.WithoutCancel(ctx), e.holder, e, alone)
@@ -41,6 +42,59 @@ func (s *Keeper) establishSoon(ctx context.Context, e *establishment) error {
 		return postgres.ErrTooMany
 	}
 	return err
+}
+
+// gathers reports whether an establishment may share its transaction.
+func (s *Keeper) gathers(e *establishment) bool {
+	return len(e.refs) <= peer.MaxTogether && !s.rows.Any(e.ids.rowKeys())
+}
+
+// EstablishTogether is Establish for several attempts in shared transactions, each by itself. An attempt that such a transaction leaves
+// out, without effect, has the error ErrLeftOut: it may have to wait for a lock, for which the others do not.
+func (s *Keeper) EstablishTogether(ctx context.Context, holder schema.DeploymentID, attempts []peer.EstablishAttempt) []peer.EstablishOutcome {
+	out := make([]peer.EstablishOutcome, len(attempts))
+	var together []*establishment
+	var of []int
+	for i, a := range attempts {
+		e, reserved, err := s.establishmentOf(ctx, holder, a.Attempt, a.Refs)
+		switch {
+		case err != nil:
+			out[i].Err = err
+		case !s.gathers(e):
+			reserved.giveBack()
+			out[i].Err = peer.ErrLeftOut
+		default:
+			defer reserved.done()
+			e.until = a.Until
+			together, of = append(together, e), append(of, i)
+		}
+	}
+	if len(together) == 0 {
+		return out
+	}
+	for n, err := range s.establishNow(ctx, together) {
+		switch o := &out[of[n]]; {
+		case err == nil:
+			o.Established = together[n].answer()
+		case errors.Is(err, gather.ErrAlone):
+			o.Err = peer.ErrLeftOut
+		case errors.Is(err, gather.ErrTooMany):
+			o.Err = postgres.ErrTooMany
+		default:
+			o.Err = err
+		}
+	}
+	return out
+}
+
+// establishNow runs the shared transactions of establishments of one deployment, and returns their outcomes.
+func (s *Keeper) establishNow(ctx context.Context, together []*establishment) []error {
+	if err := s.gate.SetFlag(ctx, gate.NoteReferredSQL, together[0].ids.holder); err != nil {
+		return slices.Repeat([]error{err}, len(together))
+	}
+	errs := s.establishes.DoAll(together[0].holder, together)
+	crash.At("crash-establish-committed")
+	return errs
 }
 
 // establishAll runs one transaction for several establishments, and returns their outcomes. It waits for no row: an establishment with a
@@ -79,6 +133,9 @@ func (s *Keeper) establishAll(establishments []*establishment) []error {
 func (s *Keeper) admitGathered(a *admission, e *establishment) error {
 	if err := s.checkEstablishment(a, e); err != nil {
 		return err
+	}
+	if !e.until.IsZero() && time.Now().After(e.until) {
+		return context.DeadlineExceeded
 	}
 	if slices.Contains(e.targets, 0) || slices.Contains(e.refused, peer.TargetDeleting) {
 		return gather.ErrAlone

@@ -9,6 +9,9 @@ package schemav1
 import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	anypb "google.golang.org/protobuf/types/known/anypb"
+	durationpb "google.golang.org/protobuf/types/known/durationpb"
+	emptypb "google.golang.org/protobuf/types/known/emptypb"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
@@ -74,7 +77,7 @@ func (x ResolveBlockadesResponse_Verdict) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ResolveBlockadesResponse_Verdict.Descriptor instead.
 func (ResolveBlockadesResponse_Verdict) EnumDescriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{8, 0}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{10, 0}
 }
 
 type RecallDelegationsRequest_Mode int32
@@ -129,7 +132,7 @@ func (x RecallDelegationsRequest_Mode) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use RecallDelegationsRequest_Mode.Descriptor instead.
 func (RecallDelegationsRequest_Mode) EnumDescriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{9, 0}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{11, 0}
 }
 
 type CheckOwnersResponse_Verdict int32
@@ -188,7 +191,7 @@ func (x CheckOwnersResponse_Verdict) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use CheckOwnersResponse_Verdict.Descriptor instead.
 func (CheckOwnersResponse_Verdict) EnumDescriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{25, 0}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{27, 0}
 }
 
 type CheckReferencesResponse_Verdict int32
@@ -247,7 +250,7 @@ func (x CheckReferencesResponse_Verdict) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use CheckReferencesResponse_Verdict.Descriptor instead.
 func (CheckReferencesResponse_Verdict) EnumDescriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{35, 0}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{37, 0}
 }
 
 type WorkItem_Action int32
@@ -326,7 +329,7 @@ func (x WorkItem_Action) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use WorkItem_Action.Descriptor instead.
 func (WorkItem_Action) EnumDescriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{44, 0}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{46, 0}
 }
 
 // A resource of the called or of the calling deployment.
@@ -586,6 +589,95 @@ func (x *EstablishReferencesResponse) GetEpoch() []byte {
 	return nil
 }
 
+type EstablishAttemptsRequest struct {
+	state         protoimpl.MessageState              `protogen:"open.v1"`
+	Attempts      []*EstablishAttemptsRequest_Attempt `protobuf:"bytes,1,rep,name=attempts,proto3" json:"attempts,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EstablishAttemptsRequest) Reset() {
+	*x = EstablishAttemptsRequest{}
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EstablishAttemptsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EstablishAttemptsRequest) ProtoMessage() {}
+
+func (x *EstablishAttemptsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EstablishAttemptsRequest.ProtoReflect.Descriptor instead.
+func (*EstablishAttemptsRequest) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *EstablishAttemptsRequest) GetAttempts() []*EstablishAttemptsRequest_Attempt {
+	if x != nil {
+		return x.Attempts
+	}
+	return nil
+}
+
+type EstablishAttemptsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// In the order of the request.
+	Outcomes      []*EstablishAttemptsResponse_Outcome `protobuf:"bytes,1,rep,name=outcomes,proto3" json:"outcomes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EstablishAttemptsResponse) Reset() {
+	*x = EstablishAttemptsResponse{}
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EstablishAttemptsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EstablishAttemptsResponse) ProtoMessage() {}
+
+func (x *EstablishAttemptsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EstablishAttemptsResponse.ProtoReflect.Descriptor instead.
+func (*EstablishAttemptsResponse) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *EstablishAttemptsResponse) GetOutcomes() []*EstablishAttemptsResponse_Outcome {
+	if x != nil {
+		return x.Outcomes
+	}
+	return nil
+}
+
 // Detail of the error of refused references, with each refused reference.
 type ReferencesRefused struct {
 	state         protoimpl.MessageState       `protogen:"open.v1"`
@@ -596,7 +688,7 @@ type ReferencesRefused struct {
 
 func (x *ReferencesRefused) Reset() {
 	*x = ReferencesRefused{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[4]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -608,7 +700,7 @@ func (x *ReferencesRefused) String() string {
 func (*ReferencesRefused) ProtoMessage() {}
 
 func (x *ReferencesRefused) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[4]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -621,7 +713,7 @@ func (x *ReferencesRefused) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReferencesRefused.ProtoReflect.Descriptor instead.
 func (*ReferencesRefused) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{4}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *ReferencesRefused) GetRefusals() []*ReferencesRefused_Refusal {
@@ -644,7 +736,7 @@ type ConfirmBlockadesRequest struct {
 
 func (x *ConfirmBlockadesRequest) Reset() {
 	*x = ConfirmBlockadesRequest{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[5]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -656,7 +748,7 @@ func (x *ConfirmBlockadesRequest) String() string {
 func (*ConfirmBlockadesRequest) ProtoMessage() {}
 
 func (x *ConfirmBlockadesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[5]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -669,7 +761,7 @@ func (x *ConfirmBlockadesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmBlockadesRequest.ProtoReflect.Descriptor instead.
 func (*ConfirmBlockadesRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{5}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ConfirmBlockadesRequest) GetAttempts() [][]byte {
@@ -708,7 +800,7 @@ type ConfirmBlockadesResponse struct {
 
 func (x *ConfirmBlockadesResponse) Reset() {
 	*x = ConfirmBlockadesResponse{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[6]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -720,7 +812,7 @@ func (x *ConfirmBlockadesResponse) String() string {
 func (*ConfirmBlockadesResponse) ProtoMessage() {}
 
 func (x *ConfirmBlockadesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[6]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -733,7 +825,7 @@ func (x *ConfirmBlockadesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmBlockadesResponse.ProtoReflect.Descriptor instead.
 func (*ConfirmBlockadesResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{6}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ConfirmBlockadesResponse) GetUnknownAttempts() [][]byte {
@@ -766,7 +858,7 @@ type ResolveBlockadesRequest struct {
 
 func (x *ResolveBlockadesRequest) Reset() {
 	*x = ResolveBlockadesRequest{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[7]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -778,7 +870,7 @@ func (x *ResolveBlockadesRequest) String() string {
 func (*ResolveBlockadesRequest) ProtoMessage() {}
 
 func (x *ResolveBlockadesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[7]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -791,7 +883,7 @@ func (x *ResolveBlockadesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResolveBlockadesRequest.ProtoReflect.Descriptor instead.
 func (*ResolveBlockadesRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{7}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ResolveBlockadesRequest) GetQuestions() []*ResolveBlockadesRequest_Question {
@@ -813,7 +905,7 @@ type ResolveBlockadesResponse struct {
 
 func (x *ResolveBlockadesResponse) Reset() {
 	*x = ResolveBlockadesResponse{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[8]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -825,7 +917,7 @@ func (x *ResolveBlockadesResponse) String() string {
 func (*ResolveBlockadesResponse) ProtoMessage() {}
 
 func (x *ResolveBlockadesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[8]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -838,7 +930,7 @@ func (x *ResolveBlockadesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResolveBlockadesResponse.ProtoReflect.Descriptor instead.
 func (*ResolveBlockadesResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{8}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ResolveBlockadesResponse) GetVerdicts() []ResolveBlockadesResponse_Verdict {
@@ -864,7 +956,7 @@ type RecallDelegationsRequest struct {
 
 func (x *RecallDelegationsRequest) Reset() {
 	*x = RecallDelegationsRequest{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[9]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -876,7 +968,7 @@ func (x *RecallDelegationsRequest) String() string {
 func (*RecallDelegationsRequest) ProtoMessage() {}
 
 func (x *RecallDelegationsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[9]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -889,7 +981,7 @@ func (x *RecallDelegationsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecallDelegationsRequest.ProtoReflect.Descriptor instead.
 func (*RecallDelegationsRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{9}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *RecallDelegationsRequest) GetQuestions() []*RecallDelegationsRequest_Question {
@@ -911,7 +1003,7 @@ type RecallDelegationsResponse struct {
 
 func (x *RecallDelegationsResponse) Reset() {
 	*x = RecallDelegationsResponse{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[10]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -923,7 +1015,7 @@ func (x *RecallDelegationsResponse) String() string {
 func (*RecallDelegationsResponse) ProtoMessage() {}
 
 func (x *RecallDelegationsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[10]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -936,7 +1028,7 @@ func (x *RecallDelegationsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecallDelegationsResponse.ProtoReflect.Descriptor instead.
 func (*RecallDelegationsResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{10}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *RecallDelegationsResponse) GetAnswers() []*RecallDelegationsResponse_Answer {
@@ -966,7 +1058,7 @@ type ReleaseBlockadesRequest struct {
 
 func (x *ReleaseBlockadesRequest) Reset() {
 	*x = ReleaseBlockadesRequest{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[11]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -978,7 +1070,7 @@ func (x *ReleaseBlockadesRequest) String() string {
 func (*ReleaseBlockadesRequest) ProtoMessage() {}
 
 func (x *ReleaseBlockadesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[11]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -991,7 +1083,7 @@ func (x *ReleaseBlockadesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseBlockadesRequest.ProtoReflect.Descriptor instead.
 func (*ReleaseBlockadesRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{11}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ReleaseBlockadesRequest) GetKeys() []*BlockadeKey {
@@ -1023,7 +1115,7 @@ type ReleaseBlockadesResponse struct {
 
 func (x *ReleaseBlockadesResponse) Reset() {
 	*x = ReleaseBlockadesResponse{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[12]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1035,7 +1127,7 @@ func (x *ReleaseBlockadesResponse) String() string {
 func (*ReleaseBlockadesResponse) ProtoMessage() {}
 
 func (x *ReleaseBlockadesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[12]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1048,7 +1140,7 @@ func (x *ReleaseBlockadesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseBlockadesResponse.ProtoReflect.Descriptor instead.
 func (*ReleaseBlockadesResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{12}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{14}
 }
 
 type WatchImportedServiceDeletionsRequest struct {
@@ -1064,7 +1156,7 @@ type WatchImportedServiceDeletionsRequest struct {
 
 func (x *WatchImportedServiceDeletionsRequest) Reset() {
 	*x = WatchImportedServiceDeletionsRequest{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[13]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1076,7 +1168,7 @@ func (x *WatchImportedServiceDeletionsRequest) String() string {
 func (*WatchImportedServiceDeletionsRequest) ProtoMessage() {}
 
 func (x *WatchImportedServiceDeletionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[13]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1089,7 +1181,7 @@ func (x *WatchImportedServiceDeletionsRequest) ProtoReflect() protoreflect.Messa
 
 // Deprecated: Use WatchImportedServiceDeletionsRequest.ProtoReflect.Descriptor instead.
 func (*WatchImportedServiceDeletionsRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{13}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *WatchImportedServiceDeletionsRequest) GetResumeToken() string {
@@ -1121,7 +1213,7 @@ type WatchImportedServiceDeletionsResponse struct {
 
 func (x *WatchImportedServiceDeletionsResponse) Reset() {
 	*x = WatchImportedServiceDeletionsResponse{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[14]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1133,7 +1225,7 @@ func (x *WatchImportedServiceDeletionsResponse) String() string {
 func (*WatchImportedServiceDeletionsResponse) ProtoMessage() {}
 
 func (x *WatchImportedServiceDeletionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[14]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1146,7 +1238,7 @@ func (x *WatchImportedServiceDeletionsResponse) ProtoReflect() protoreflect.Mess
 
 // Deprecated: Use WatchImportedServiceDeletionsResponse.ProtoReflect.Descriptor instead.
 func (*WatchImportedServiceDeletionsResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{14}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *WatchImportedServiceDeletionsResponse) GetEvent() isWatchImportedServiceDeletionsResponse_Event {
@@ -1246,7 +1338,7 @@ type Cause struct {
 
 func (x *Cause) Reset() {
 	*x = Cause{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[15]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1258,7 +1350,7 @@ func (x *Cause) String() string {
 func (*Cause) ProtoMessage() {}
 
 func (x *Cause) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[15]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1271,7 +1363,7 @@ func (x *Cause) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cause.ProtoReflect.Descriptor instead.
 func (*Cause) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{15}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Cause) GetId() []byte {
@@ -1332,7 +1424,7 @@ type EndOfSnapshot struct {
 
 func (x *EndOfSnapshot) Reset() {
 	*x = EndOfSnapshot{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[16]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1344,7 +1436,7 @@ func (x *EndOfSnapshot) String() string {
 func (*EndOfSnapshot) ProtoMessage() {}
 
 func (x *EndOfSnapshot) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[16]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1357,7 +1449,7 @@ func (x *EndOfSnapshot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndOfSnapshot.ProtoReflect.Descriptor instead.
 func (*EndOfSnapshot) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{16}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *EndOfSnapshot) GetResumeToken() string {
@@ -1377,7 +1469,7 @@ type Bookmark struct {
 
 func (x *Bookmark) Reset() {
 	*x = Bookmark{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[17]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1389,7 +1481,7 @@ func (x *Bookmark) String() string {
 func (*Bookmark) ProtoMessage() {}
 
 func (x *Bookmark) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[17]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1402,7 +1494,7 @@ func (x *Bookmark) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Bookmark.ProtoReflect.Descriptor instead.
 func (*Bookmark) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{17}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Bookmark) GetResumeToken() string {
@@ -1428,7 +1520,7 @@ type AcknowledgeDeletionsRequest struct {
 
 func (x *AcknowledgeDeletionsRequest) Reset() {
 	*x = AcknowledgeDeletionsRequest{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[18]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1440,7 +1532,7 @@ func (x *AcknowledgeDeletionsRequest) String() string {
 func (*AcknowledgeDeletionsRequest) ProtoMessage() {}
 
 func (x *AcknowledgeDeletionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[18]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1453,7 +1545,7 @@ func (x *AcknowledgeDeletionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcknowledgeDeletionsRequest.ProtoReflect.Descriptor instead.
 func (*AcknowledgeDeletionsRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{18}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *AcknowledgeDeletionsRequest) GetPosition() string {
@@ -1494,7 +1586,7 @@ type AcknowledgeDeletionsResponse struct {
 
 func (x *AcknowledgeDeletionsResponse) Reset() {
 	*x = AcknowledgeDeletionsResponse{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[19]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1506,7 +1598,7 @@ func (x *AcknowledgeDeletionsResponse) String() string {
 func (*AcknowledgeDeletionsResponse) ProtoMessage() {}
 
 func (x *AcknowledgeDeletionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[19]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1519,7 +1611,7 @@ func (x *AcknowledgeDeletionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcknowledgeDeletionsResponse.ProtoReflect.Descriptor instead.
 func (*AcknowledgeDeletionsResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{19}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *AcknowledgeDeletionsResponse) GetMore() bool {
@@ -1543,7 +1635,7 @@ type PlanDeletionRequest struct {
 
 func (x *PlanDeletionRequest) Reset() {
 	*x = PlanDeletionRequest{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[20]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1555,7 +1647,7 @@ func (x *PlanDeletionRequest) String() string {
 func (*PlanDeletionRequest) ProtoMessage() {}
 
 func (x *PlanDeletionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[20]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1568,7 +1660,7 @@ func (x *PlanDeletionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanDeletionRequest.ProtoReflect.Descriptor instead.
 func (*PlanDeletionRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{20}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *PlanDeletionRequest) GetTargets() []*PlanDeletionRequest_Target {
@@ -1608,7 +1700,7 @@ type PlanDeletionResponse struct {
 
 func (x *PlanDeletionResponse) Reset() {
 	*x = PlanDeletionResponse{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[21]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1620,7 +1712,7 @@ func (x *PlanDeletionResponse) String() string {
 func (*PlanDeletionResponse) ProtoMessage() {}
 
 func (x *PlanDeletionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[21]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1633,7 +1725,7 @@ func (x *PlanDeletionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanDeletionResponse.ProtoReflect.Descriptor instead.
 func (*PlanDeletionResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{21}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *PlanDeletionResponse) GetMembers() []*PlanDeletionResponse_Member {
@@ -1673,7 +1765,7 @@ type TraceCascadesRequest struct {
 
 func (x *TraceCascadesRequest) Reset() {
 	*x = TraceCascadesRequest{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[22]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1685,7 +1777,7 @@ func (x *TraceCascadesRequest) String() string {
 func (*TraceCascadesRequest) ProtoMessage() {}
 
 func (x *TraceCascadesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[22]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1698,7 +1790,7 @@ func (x *TraceCascadesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TraceCascadesRequest.ProtoReflect.Descriptor instead.
 func (*TraceCascadesRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{22}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *TraceCascadesRequest) GetUids() [][]byte {
@@ -1718,7 +1810,7 @@ type TraceCascadesResponse struct {
 
 func (x *TraceCascadesResponse) Reset() {
 	*x = TraceCascadesResponse{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[23]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1730,7 +1822,7 @@ func (x *TraceCascadesResponse) String() string {
 func (*TraceCascadesResponse) ProtoMessage() {}
 
 func (x *TraceCascadesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[23]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1743,7 +1835,7 @@ func (x *TraceCascadesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TraceCascadesResponse.ProtoReflect.Descriptor instead.
 func (*TraceCascadesResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{23}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *TraceCascadesResponse) GetTraces() []*TraceCascadesResponse_Trace {
@@ -1764,7 +1856,7 @@ type CheckOwnersRequest struct {
 
 func (x *CheckOwnersRequest) Reset() {
 	*x = CheckOwnersRequest{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[24]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1776,7 +1868,7 @@ func (x *CheckOwnersRequest) String() string {
 func (*CheckOwnersRequest) ProtoMessage() {}
 
 func (x *CheckOwnersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[24]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1789,7 +1881,7 @@ func (x *CheckOwnersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckOwnersRequest.ProtoReflect.Descriptor instead.
 func (*CheckOwnersRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{24}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *CheckOwnersRequest) GetQuestions() []*CheckOwnersRequest_Question {
@@ -1822,7 +1914,7 @@ type CheckOwnersResponse struct {
 
 func (x *CheckOwnersResponse) Reset() {
 	*x = CheckOwnersResponse{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[25]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1834,7 +1926,7 @@ func (x *CheckOwnersResponse) String() string {
 func (*CheckOwnersResponse) ProtoMessage() {}
 
 func (x *CheckOwnersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[25]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1847,7 +1939,7 @@ func (x *CheckOwnersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckOwnersResponse.ProtoReflect.Descriptor instead.
 func (*CheckOwnersResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{25}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *CheckOwnersResponse) GetAnswers() []*CheckOwnersResponse_Answer {
@@ -1900,7 +1992,7 @@ type DropOwnersRequest struct {
 
 func (x *DropOwnersRequest) Reset() {
 	*x = DropOwnersRequest{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[26]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1912,7 +2004,7 @@ func (x *DropOwnersRequest) String() string {
 func (*DropOwnersRequest) ProtoMessage() {}
 
 func (x *DropOwnersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[26]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1925,7 +2017,7 @@ func (x *DropOwnersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropOwnersRequest.ProtoReflect.Descriptor instead.
 func (*DropOwnersRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{26}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *DropOwnersRequest) GetDeletedUids() [][]byte {
@@ -1975,7 +2067,7 @@ type DropOwnersResponse struct {
 
 func (x *DropOwnersResponse) Reset() {
 	*x = DropOwnersResponse{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[27]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1987,7 +2079,7 @@ func (x *DropOwnersResponse) String() string {
 func (*DropOwnersResponse) ProtoMessage() {}
 
 func (x *DropOwnersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[27]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2000,7 +2092,7 @@ func (x *DropOwnersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropOwnersResponse.ProtoReflect.Descriptor instead.
 func (*DropOwnersResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{27}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *DropOwnersResponse) GetMore() bool {
@@ -2030,7 +2122,7 @@ type UpgradeOwnerReferencesRequest struct {
 
 func (x *UpgradeOwnerReferencesRequest) Reset() {
 	*x = UpgradeOwnerReferencesRequest{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[28]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2042,7 +2134,7 @@ func (x *UpgradeOwnerReferencesRequest) String() string {
 func (*UpgradeOwnerReferencesRequest) ProtoMessage() {}
 
 func (x *UpgradeOwnerReferencesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[28]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2055,7 +2147,7 @@ func (x *UpgradeOwnerReferencesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpgradeOwnerReferencesRequest.ProtoReflect.Descriptor instead.
 func (*UpgradeOwnerReferencesRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{28}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *UpgradeOwnerReferencesRequest) GetVersion() string {
@@ -2089,7 +2181,7 @@ type UpgradeOwnerReferencesResponse struct {
 
 func (x *UpgradeOwnerReferencesResponse) Reset() {
 	*x = UpgradeOwnerReferencesResponse{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[29]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2101,7 +2193,7 @@ func (x *UpgradeOwnerReferencesResponse) String() string {
 func (*UpgradeOwnerReferencesResponse) ProtoMessage() {}
 
 func (x *UpgradeOwnerReferencesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[29]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2114,7 +2206,7 @@ func (x *UpgradeOwnerReferencesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpgradeOwnerReferencesResponse.ProtoReflect.Descriptor instead.
 func (*UpgradeOwnerReferencesResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{29}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *UpgradeOwnerReferencesResponse) GetRemaining() int64 {
@@ -2134,7 +2226,7 @@ type AnnounceEpochRequest struct {
 
 func (x *AnnounceEpochRequest) Reset() {
 	*x = AnnounceEpochRequest{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[30]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2146,7 +2238,7 @@ func (x *AnnounceEpochRequest) String() string {
 func (*AnnounceEpochRequest) ProtoMessage() {}
 
 func (x *AnnounceEpochRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[30]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2159,7 +2251,7 @@ func (x *AnnounceEpochRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnnounceEpochRequest.ProtoReflect.Descriptor instead.
 func (*AnnounceEpochRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{30}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *AnnounceEpochRequest) GetEpoch() []byte {
@@ -2179,7 +2271,7 @@ type AnnounceEpochResponse struct {
 
 func (x *AnnounceEpochResponse) Reset() {
 	*x = AnnounceEpochResponse{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[31]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2191,7 +2283,7 @@ func (x *AnnounceEpochResponse) String() string {
 func (*AnnounceEpochResponse) ProtoMessage() {}
 
 func (x *AnnounceEpochResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[31]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2204,7 +2296,7 @@ func (x *AnnounceEpochResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnnounceEpochResponse.ProtoReflect.Descriptor instead.
 func (*AnnounceEpochResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{31}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *AnnounceEpochResponse) GetEpoch() []byte {
@@ -2226,7 +2318,7 @@ type ConfirmEpochRequest struct {
 
 func (x *ConfirmEpochRequest) Reset() {
 	*x = ConfirmEpochRequest{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[32]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2238,7 +2330,7 @@ func (x *ConfirmEpochRequest) String() string {
 func (*ConfirmEpochRequest) ProtoMessage() {}
 
 func (x *ConfirmEpochRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[32]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2251,7 +2343,7 @@ func (x *ConfirmEpochRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmEpochRequest.ProtoReflect.Descriptor instead.
 func (*ConfirmEpochRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{32}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ConfirmEpochRequest) GetEpoch() []byte {
@@ -2276,7 +2368,7 @@ type ConfirmEpochResponse struct {
 
 func (x *ConfirmEpochResponse) Reset() {
 	*x = ConfirmEpochResponse{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[33]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2288,7 +2380,7 @@ func (x *ConfirmEpochResponse) String() string {
 func (*ConfirmEpochResponse) ProtoMessage() {}
 
 func (x *ConfirmEpochResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[33]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2301,7 +2393,7 @@ func (x *ConfirmEpochResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmEpochResponse.ProtoReflect.Descriptor instead.
 func (*ConfirmEpochResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{33}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{35}
 }
 
 type CheckReferencesRequest struct {
@@ -2313,7 +2405,7 @@ type CheckReferencesRequest struct {
 
 func (x *CheckReferencesRequest) Reset() {
 	*x = CheckReferencesRequest{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[34]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2325,7 +2417,7 @@ func (x *CheckReferencesRequest) String() string {
 func (*CheckReferencesRequest) ProtoMessage() {}
 
 func (x *CheckReferencesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[34]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2338,7 +2430,7 @@ func (x *CheckReferencesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckReferencesRequest.ProtoReflect.Descriptor instead.
 func (*CheckReferencesRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{34}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *CheckReferencesRequest) GetReferences() []*CheckReferencesRequest_Reference {
@@ -2358,7 +2450,7 @@ type CheckReferencesResponse struct {
 
 func (x *CheckReferencesResponse) Reset() {
 	*x = CheckReferencesResponse{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[35]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2370,7 +2462,7 @@ func (x *CheckReferencesResponse) String() string {
 func (*CheckReferencesResponse) ProtoMessage() {}
 
 func (x *CheckReferencesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[35]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2383,7 +2475,7 @@ func (x *CheckReferencesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckReferencesResponse.ProtoReflect.Descriptor instead.
 func (*CheckReferencesResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{35}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *CheckReferencesResponse) GetVerdicts() []CheckReferencesResponse_Verdict {
@@ -2406,7 +2498,7 @@ type ListResourceShadowsRequest struct {
 
 func (x *ListResourceShadowsRequest) Reset() {
 	*x = ListResourceShadowsRequest{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[36]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2418,7 +2510,7 @@ func (x *ListResourceShadowsRequest) String() string {
 func (*ListResourceShadowsRequest) ProtoMessage() {}
 
 func (x *ListResourceShadowsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[36]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2431,7 +2523,7 @@ func (x *ListResourceShadowsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListResourceShadowsRequest.ProtoReflect.Descriptor instead.
 func (*ListResourceShadowsRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{36}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *ListResourceShadowsRequest) GetPageSize() int32 {
@@ -2465,7 +2557,7 @@ type ListResourceShadowsResponse struct {
 
 func (x *ListResourceShadowsResponse) Reset() {
 	*x = ListResourceShadowsResponse{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[37]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2477,7 +2569,7 @@ func (x *ListResourceShadowsResponse) String() string {
 func (*ListResourceShadowsResponse) ProtoMessage() {}
 
 func (x *ListResourceShadowsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[37]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2490,7 +2582,7 @@ func (x *ListResourceShadowsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListResourceShadowsResponse.ProtoReflect.Descriptor instead.
 func (*ListResourceShadowsResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{37}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *ListResourceShadowsResponse) GetShadows() []*ResourceShadow {
@@ -2524,7 +2616,7 @@ type ResourceShadow struct {
 
 func (x *ResourceShadow) Reset() {
 	*x = ResourceShadow{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[38]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2536,7 +2628,7 @@ func (x *ResourceShadow) String() string {
 func (*ResourceShadow) ProtoMessage() {}
 
 func (x *ResourceShadow) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[38]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2549,7 +2641,7 @@ func (x *ResourceShadow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResourceShadow.ProtoReflect.Descriptor instead.
 func (*ResourceShadow) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{38}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *ResourceShadow) GetResource() *ResourceRef {
@@ -2605,7 +2697,7 @@ type ListBlockadesRequest struct {
 
 func (x *ListBlockadesRequest) Reset() {
 	*x = ListBlockadesRequest{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[39]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2617,7 +2709,7 @@ func (x *ListBlockadesRequest) String() string {
 func (*ListBlockadesRequest) ProtoMessage() {}
 
 func (x *ListBlockadesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[39]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2630,7 +2722,7 @@ func (x *ListBlockadesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListBlockadesRequest.ProtoReflect.Descriptor instead.
 func (*ListBlockadesRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{39}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *ListBlockadesRequest) GetPageSize() int32 {
@@ -2657,7 +2749,7 @@ type ListBlockadesResponse struct {
 
 func (x *ListBlockadesResponse) Reset() {
 	*x = ListBlockadesResponse{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[40]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2669,7 +2761,7 @@ func (x *ListBlockadesResponse) String() string {
 func (*ListBlockadesResponse) ProtoMessage() {}
 
 func (x *ListBlockadesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[40]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2682,7 +2774,7 @@ func (x *ListBlockadesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListBlockadesResponse.ProtoReflect.Descriptor instead.
 func (*ListBlockadesResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{40}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *ListBlockadesResponse) GetBlockades() []*Blockade {
@@ -2715,7 +2807,7 @@ type Blockade struct {
 
 func (x *Blockade) Reset() {
 	*x = Blockade{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[41]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2727,7 +2819,7 @@ func (x *Blockade) String() string {
 func (*Blockade) ProtoMessage() {}
 
 func (x *Blockade) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[41]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2740,7 +2832,7 @@ func (x *Blockade) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Blockade.ProtoReflect.Descriptor instead.
 func (*Blockade) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{41}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *Blockade) GetTarget() *ResourceRef {
@@ -2789,7 +2881,7 @@ type WatchResourceShadowsRequest struct {
 
 func (x *WatchResourceShadowsRequest) Reset() {
 	*x = WatchResourceShadowsRequest{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[42]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2801,7 +2893,7 @@ func (x *WatchResourceShadowsRequest) String() string {
 func (*WatchResourceShadowsRequest) ProtoMessage() {}
 
 func (x *WatchResourceShadowsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[42]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2814,7 +2906,7 @@ func (x *WatchResourceShadowsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResourceShadowsRequest.ProtoReflect.Descriptor instead.
 func (*WatchResourceShadowsRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{42}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *WatchResourceShadowsRequest) GetResumeToken() string {
@@ -2846,7 +2938,7 @@ type WatchResourceShadowsResponse struct {
 
 func (x *WatchResourceShadowsResponse) Reset() {
 	*x = WatchResourceShadowsResponse{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[43]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2858,7 +2950,7 @@ func (x *WatchResourceShadowsResponse) String() string {
 func (*WatchResourceShadowsResponse) ProtoMessage() {}
 
 func (x *WatchResourceShadowsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[43]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2871,7 +2963,7 @@ func (x *WatchResourceShadowsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResourceShadowsResponse.ProtoReflect.Descriptor instead.
 func (*WatchResourceShadowsResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{43}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *WatchResourceShadowsResponse) GetEvent() isWatchResourceShadowsResponse_Event {
@@ -2959,7 +3051,7 @@ type WorkItem struct {
 
 func (x *WorkItem) Reset() {
 	*x = WorkItem{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[44]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2971,7 +3063,7 @@ func (x *WorkItem) String() string {
 func (*WorkItem) ProtoMessage() {}
 
 func (x *WorkItem) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[44]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2984,7 +3076,7 @@ func (x *WorkItem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkItem.ProtoReflect.Descriptor instead.
 func (*WorkItem) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{44}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *WorkItem) GetId() int64 {
@@ -3029,7 +3121,7 @@ type EstablishReferencesRequest_Person struct {
 
 func (x *EstablishReferencesRequest_Person) Reset() {
 	*x = EstablishReferencesRequest_Person{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[45]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3041,7 +3133,7 @@ func (x *EstablishReferencesRequest_Person) String() string {
 func (*EstablishReferencesRequest_Person) ProtoMessage() {}
 
 func (x *EstablishReferencesRequest_Person) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[45]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3093,7 +3185,7 @@ type EstablishReferencesRequest_Reference struct {
 
 func (x *EstablishReferencesRequest_Reference) Reset() {
 	*x = EstablishReferencesRequest_Reference{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[46]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3105,7 +3197,7 @@ func (x *EstablishReferencesRequest_Reference) String() string {
 func (*EstablishReferencesRequest_Reference) ProtoMessage() {}
 
 func (x *EstablishReferencesRequest_Reference) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[46]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3167,7 +3259,7 @@ type EstablishReferencesResponse_Target struct {
 
 func (x *EstablishReferencesResponse_Target) Reset() {
 	*x = EstablishReferencesResponse_Target{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[47]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3179,7 +3271,7 @@ func (x *EstablishReferencesResponse_Target) String() string {
 func (*EstablishReferencesResponse_Target) ProtoMessage() {}
 
 func (x *EstablishReferencesResponse_Target) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[47]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3209,6 +3301,228 @@ func (x *EstablishReferencesResponse_Target) GetVersion() string {
 	return ""
 }
 
+type EstablishAttemptsRequest_Attempt struct {
+	state   protoimpl.MessageState      `protogen:"open.v1"`
+	Request *EstablishReferencesRequest `protobuf:"bytes,1,opt,name=request,proto3" json:"request,omitempty"`
+	// A UUID, of the call that writes the references.
+	RequestId string `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	// From the arrival of the call: nothing is established for the attempt afterwards.
+	Timeout       *durationpb.Duration `protobuf:"bytes,3,opt,name=timeout,proto3" json:"timeout,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EstablishAttemptsRequest_Attempt) Reset() {
+	*x = EstablishAttemptsRequest_Attempt{}
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[50]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EstablishAttemptsRequest_Attempt) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EstablishAttemptsRequest_Attempt) ProtoMessage() {}
+
+func (x *EstablishAttemptsRequest_Attempt) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[50]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EstablishAttemptsRequest_Attempt.ProtoReflect.Descriptor instead.
+func (*EstablishAttemptsRequest_Attempt) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{4, 0}
+}
+
+func (x *EstablishAttemptsRequest_Attempt) GetRequest() *EstablishReferencesRequest {
+	if x != nil {
+		return x.Request
+	}
+	return nil
+}
+
+func (x *EstablishAttemptsRequest_Attempt) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
+func (x *EstablishAttemptsRequest_Attempt) GetTimeout() *durationpb.Duration {
+	if x != nil {
+		return x.Timeout
+	}
+	return nil
+}
+
+type EstablishAttemptsResponse_Outcome struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Types that are valid to be assigned to Outcome:
+	//
+	//	*EstablishAttemptsResponse_Outcome_Established
+	//	*EstablishAttemptsResponse_Outcome_Failure
+	//	*EstablishAttemptsResponse_Outcome_LeftOut
+	Outcome       isEstablishAttemptsResponse_Outcome_Outcome `protobuf_oneof:"outcome"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EstablishAttemptsResponse_Outcome) Reset() {
+	*x = EstablishAttemptsResponse_Outcome{}
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[51]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EstablishAttemptsResponse_Outcome) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EstablishAttemptsResponse_Outcome) ProtoMessage() {}
+
+func (x *EstablishAttemptsResponse_Outcome) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[51]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EstablishAttemptsResponse_Outcome.ProtoReflect.Descriptor instead.
+func (*EstablishAttemptsResponse_Outcome) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{5, 0}
+}
+
+func (x *EstablishAttemptsResponse_Outcome) GetOutcome() isEstablishAttemptsResponse_Outcome_Outcome {
+	if x != nil {
+		return x.Outcome
+	}
+	return nil
+}
+
+func (x *EstablishAttemptsResponse_Outcome) GetEstablished() *EstablishReferencesResponse {
+	if x != nil {
+		if x, ok := x.Outcome.(*EstablishAttemptsResponse_Outcome_Established); ok {
+			return x.Established
+		}
+	}
+	return nil
+}
+
+func (x *EstablishAttemptsResponse_Outcome) GetFailure() *EstablishAttemptsResponse_Failure {
+	if x != nil {
+		if x, ok := x.Outcome.(*EstablishAttemptsResponse_Outcome_Failure); ok {
+			return x.Failure
+		}
+	}
+	return nil
+}
+
+func (x *EstablishAttemptsResponse_Outcome) GetLeftOut() *emptypb.Empty {
+	if x != nil {
+		if x, ok := x.Outcome.(*EstablishAttemptsResponse_Outcome_LeftOut); ok {
+			return x.LeftOut
+		}
+	}
+	return nil
+}
+
+type isEstablishAttemptsResponse_Outcome_Outcome interface {
+	isEstablishAttemptsResponse_Outcome_Outcome()
+}
+
+type EstablishAttemptsResponse_Outcome_Established struct {
+	Established *EstablishReferencesResponse `protobuf:"bytes,1,opt,name=established,proto3,oneof"`
+}
+
+type EstablishAttemptsResponse_Outcome_Failure struct {
+	Failure *EstablishAttemptsResponse_Failure `protobuf:"bytes,2,opt,name=failure,proto3,oneof"`
+}
+
+type EstablishAttemptsResponse_Outcome_LeftOut struct {
+	// Nothing was established: the attempt has to be sent by itself, such as one whose target is locked.
+	LeftOut *emptypb.Empty `protobuf:"bytes,3,opt,name=left_out,json=leftOut,proto3,oneof"`
+}
+
+func (*EstablishAttemptsResponse_Outcome_Established) isEstablishAttemptsResponse_Outcome_Outcome() {}
+
+func (*EstablishAttemptsResponse_Outcome_Failure) isEstablishAttemptsResponse_Outcome_Outcome() {}
+
+func (*EstablishAttemptsResponse_Outcome_LeftOut) isEstablishAttemptsResponse_Outcome_Outcome() {}
+
+// Failure has the status that EstablishReferences would have, as google.rpc.Status.
+type EstablishAttemptsResponse_Failure struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Code          int32                  `protobuf:"varint,1,opt,name=code,proto3" json:"code,omitempty"`
+	Message       string                 `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
+	Details       []*anypb.Any           `protobuf:"bytes,3,rep,name=details,proto3" json:"details,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EstablishAttemptsResponse_Failure) Reset() {
+	*x = EstablishAttemptsResponse_Failure{}
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[52]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EstablishAttemptsResponse_Failure) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EstablishAttemptsResponse_Failure) ProtoMessage() {}
+
+func (x *EstablishAttemptsResponse_Failure) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[52]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EstablishAttemptsResponse_Failure.ProtoReflect.Descriptor instead.
+func (*EstablishAttemptsResponse_Failure) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{5, 1}
+}
+
+func (x *EstablishAttemptsResponse_Failure) GetCode() int32 {
+	if x != nil {
+		return x.Code
+	}
+	return 0
+}
+
+func (x *EstablishAttemptsResponse_Failure) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+func (x *EstablishAttemptsResponse_Failure) GetDetails() []*anypb.Any {
+	if x != nil {
+		return x.Details
+	}
+	return nil
+}
+
 type ReferencesRefused_Refusal struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Holder string                 `protobuf:"bytes,1,opt,name=holder,proto3" json:"holder,omitempty"`
@@ -3223,7 +3537,7 @@ type ReferencesRefused_Refusal struct {
 
 func (x *ReferencesRefused_Refusal) Reset() {
 	*x = ReferencesRefused_Refusal{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[48]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3235,7 +3549,7 @@ func (x *ReferencesRefused_Refusal) String() string {
 func (*ReferencesRefused_Refusal) ProtoMessage() {}
 
 func (x *ReferencesRefused_Refusal) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[48]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3248,7 +3562,7 @@ func (x *ReferencesRefused_Refusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReferencesRefused_Refusal.ProtoReflect.Descriptor instead.
 func (*ReferencesRefused_Refusal) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{4, 0}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{6, 0}
 }
 
 func (x *ReferencesRefused_Refusal) GetHolder() string {
@@ -3290,7 +3604,7 @@ type ResolveBlockadesRequest_Question struct {
 
 func (x *ResolveBlockadesRequest_Question) Reset() {
 	*x = ResolveBlockadesRequest_Question{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[49]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3302,7 +3616,7 @@ func (x *ResolveBlockadesRequest_Question) String() string {
 func (*ResolveBlockadesRequest_Question) ProtoMessage() {}
 
 func (x *ResolveBlockadesRequest_Question) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[49]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3315,7 +3629,7 @@ func (x *ResolveBlockadesRequest_Question) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResolveBlockadesRequest_Question.ProtoReflect.Descriptor instead.
 func (*ResolveBlockadesRequest_Question) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{7, 0}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{9, 0}
 }
 
 func (x *ResolveBlockadesRequest_Question) GetKey() *BlockadeKey {
@@ -3345,7 +3659,7 @@ type RecallDelegationsRequest_Question struct {
 
 func (x *RecallDelegationsRequest_Question) Reset() {
 	*x = RecallDelegationsRequest_Question{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[50]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3357,7 +3671,7 @@ func (x *RecallDelegationsRequest_Question) String() string {
 func (*RecallDelegationsRequest_Question) ProtoMessage() {}
 
 func (x *RecallDelegationsRequest_Question) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[50]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3370,7 +3684,7 @@ func (x *RecallDelegationsRequest_Question) ProtoReflect() protoreflect.Message 
 
 // Deprecated: Use RecallDelegationsRequest_Question.ProtoReflect.Descriptor instead.
 func (*RecallDelegationsRequest_Question) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{9, 0}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{11, 0}
 }
 
 func (x *RecallDelegationsRequest_Question) GetKey() *BlockadeKey {
@@ -3407,7 +3721,7 @@ type RecallDelegationsResponse_Answer struct {
 
 func (x *RecallDelegationsResponse_Answer) Reset() {
 	*x = RecallDelegationsResponse_Answer{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[51]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3419,7 +3733,7 @@ func (x *RecallDelegationsResponse_Answer) String() string {
 func (*RecallDelegationsResponse_Answer) ProtoMessage() {}
 
 func (x *RecallDelegationsResponse_Answer) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[51]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3432,7 +3746,7 @@ func (x *RecallDelegationsResponse_Answer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecallDelegationsResponse_Answer.ProtoReflect.Descriptor instead.
 func (*RecallDelegationsResponse_Answer) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{10, 0}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{12, 0}
 }
 
 func (x *RecallDelegationsResponse_Answer) GetVerdict() ResolveBlockadesResponse_Verdict {
@@ -3467,7 +3781,7 @@ type RecallDelegationsResponse_Holder struct {
 
 func (x *RecallDelegationsResponse_Holder) Reset() {
 	*x = RecallDelegationsResponse_Holder{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[52]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3479,7 +3793,7 @@ func (x *RecallDelegationsResponse_Holder) String() string {
 func (*RecallDelegationsResponse_Holder) ProtoMessage() {}
 
 func (x *RecallDelegationsResponse_Holder) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[52]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3492,7 +3806,7 @@ func (x *RecallDelegationsResponse_Holder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecallDelegationsResponse_Holder.ProtoReflect.Descriptor instead.
 func (*RecallDelegationsResponse_Holder) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{10, 1}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{12, 1}
 }
 
 func (x *RecallDelegationsResponse_Holder) GetUid() []byte {
@@ -3531,7 +3845,7 @@ type WatchImportedServiceDeletionsResponse_Deletions struct {
 
 func (x *WatchImportedServiceDeletionsResponse_Deletions) Reset() {
 	*x = WatchImportedServiceDeletionsResponse_Deletions{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[53]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3543,7 +3857,7 @@ func (x *WatchImportedServiceDeletionsResponse_Deletions) String() string {
 func (*WatchImportedServiceDeletionsResponse_Deletions) ProtoMessage() {}
 
 func (x *WatchImportedServiceDeletionsResponse_Deletions) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[53]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3556,7 +3870,7 @@ func (x *WatchImportedServiceDeletionsResponse_Deletions) ProtoReflect() protore
 
 // Deprecated: Use WatchImportedServiceDeletionsResponse_Deletions.ProtoReflect.Descriptor instead.
 func (*WatchImportedServiceDeletionsResponse_Deletions) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{14, 0}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{16, 0}
 }
 
 func (x *WatchImportedServiceDeletionsResponse_Deletions) GetResources() []*ResourceRef {
@@ -3598,7 +3912,7 @@ type PlanDeletionRequest_Target struct {
 
 func (x *PlanDeletionRequest_Target) Reset() {
 	*x = PlanDeletionRequest_Target{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[54]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3610,7 +3924,7 @@ func (x *PlanDeletionRequest_Target) String() string {
 func (*PlanDeletionRequest_Target) ProtoMessage() {}
 
 func (x *PlanDeletionRequest_Target) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[54]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3623,7 +3937,7 @@ func (x *PlanDeletionRequest_Target) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanDeletionRequest_Target.ProtoReflect.Descriptor instead.
 func (*PlanDeletionRequest_Target) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{20, 0}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{22, 0}
 }
 
 func (x *PlanDeletionRequest_Target) GetDeployment() string {
@@ -3658,7 +3972,7 @@ type PlanDeletionResponse_Member struct {
 
 func (x *PlanDeletionResponse_Member) Reset() {
 	*x = PlanDeletionResponse_Member{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[55]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3670,7 +3984,7 @@ func (x *PlanDeletionResponse_Member) String() string {
 func (*PlanDeletionResponse_Member) ProtoMessage() {}
 
 func (x *PlanDeletionResponse_Member) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[55]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3683,7 +3997,7 @@ func (x *PlanDeletionResponse_Member) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanDeletionResponse_Member.ProtoReflect.Descriptor instead.
 func (*PlanDeletionResponse_Member) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{21, 0}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{23, 0}
 }
 
 func (x *PlanDeletionResponse_Member) GetResource() *ResourceRef {
@@ -3741,7 +4055,7 @@ type PlanDeletionResponse_Via struct {
 
 func (x *PlanDeletionResponse_Via) Reset() {
 	*x = PlanDeletionResponse_Via{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[56]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3753,7 +4067,7 @@ func (x *PlanDeletionResponse_Via) String() string {
 func (*PlanDeletionResponse_Via) ProtoMessage() {}
 
 func (x *PlanDeletionResponse_Via) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[56]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3766,7 +4080,7 @@ func (x *PlanDeletionResponse_Via) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanDeletionResponse_Via.ProtoReflect.Descriptor instead.
 func (*PlanDeletionResponse_Via) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{21, 1}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{23, 1}
 }
 
 func (x *PlanDeletionResponse_Via) GetTarget() *PlanDeletionResponse_Target {
@@ -3801,7 +4115,7 @@ type PlanDeletionResponse_Target struct {
 
 func (x *PlanDeletionResponse_Target) Reset() {
 	*x = PlanDeletionResponse_Target{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[57]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3813,7 +4127,7 @@ func (x *PlanDeletionResponse_Target) String() string {
 func (*PlanDeletionResponse_Target) ProtoMessage() {}
 
 func (x *PlanDeletionResponse_Target) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[57]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3826,7 +4140,7 @@ func (x *PlanDeletionResponse_Target) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanDeletionResponse_Target.ProtoReflect.Descriptor instead.
 func (*PlanDeletionResponse_Target) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{21, 2}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{23, 2}
 }
 
 func (x *PlanDeletionResponse_Target) GetDeployment() string {
@@ -3853,7 +4167,7 @@ type PlanDeletionResponse_Unset struct {
 
 func (x *PlanDeletionResponse_Unset) Reset() {
 	*x = PlanDeletionResponse_Unset{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[58]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3865,7 +4179,7 @@ func (x *PlanDeletionResponse_Unset) String() string {
 func (*PlanDeletionResponse_Unset) ProtoMessage() {}
 
 func (x *PlanDeletionResponse_Unset) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[58]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3878,7 +4192,7 @@ func (x *PlanDeletionResponse_Unset) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanDeletionResponse_Unset.ProtoReflect.Descriptor instead.
 func (*PlanDeletionResponse_Unset) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{21, 3}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{23, 3}
 }
 
 func (x *PlanDeletionResponse_Unset) GetHolder() *ResourceRef {
@@ -3913,7 +4227,7 @@ type PlanDeletionResponse_Blocker struct {
 
 func (x *PlanDeletionResponse_Blocker) Reset() {
 	*x = PlanDeletionResponse_Blocker{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[59]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3925,7 +4239,7 @@ func (x *PlanDeletionResponse_Blocker) String() string {
 func (*PlanDeletionResponse_Blocker) ProtoMessage() {}
 
 func (x *PlanDeletionResponse_Blocker) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[59]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3938,7 +4252,7 @@ func (x *PlanDeletionResponse_Blocker) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanDeletionResponse_Blocker.ProtoReflect.Descriptor instead.
 func (*PlanDeletionResponse_Blocker) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{21, 4}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{23, 4}
 }
 
 func (x *PlanDeletionResponse_Blocker) GetHolder() *ResourceRef {
@@ -3996,7 +4310,7 @@ type TraceCascadesResponse_Trace struct {
 
 func (x *TraceCascadesResponse_Trace) Reset() {
 	*x = TraceCascadesResponse_Trace{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[60]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4008,7 +4322,7 @@ func (x *TraceCascadesResponse_Trace) String() string {
 func (*TraceCascadesResponse_Trace) ProtoMessage() {}
 
 func (x *TraceCascadesResponse_Trace) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[60]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4021,7 +4335,7 @@ func (x *TraceCascadesResponse_Trace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TraceCascadesResponse_Trace.ProtoReflect.Descriptor instead.
 func (*TraceCascadesResponse_Trace) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{23, 0}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{25, 0}
 }
 
 func (x *TraceCascadesResponse_Trace) GetUid() []byte {
@@ -4057,7 +4371,7 @@ type CheckOwnersRequest_Question struct {
 
 func (x *CheckOwnersRequest_Question) Reset() {
 	*x = CheckOwnersRequest_Question{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[61]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4069,7 +4383,7 @@ func (x *CheckOwnersRequest_Question) String() string {
 func (*CheckOwnersRequest_Question) ProtoMessage() {}
 
 func (x *CheckOwnersRequest_Question) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[61]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4082,7 +4396,7 @@ func (x *CheckOwnersRequest_Question) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckOwnersRequest_Question.ProtoReflect.Descriptor instead.
 func (*CheckOwnersRequest_Question) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{24, 0}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{26, 0}
 }
 
 func (x *CheckOwnersRequest_Question) GetOwner() *ResourceRef {
@@ -4113,7 +4427,7 @@ type CheckOwnersResponse_Answer struct {
 
 func (x *CheckOwnersResponse_Answer) Reset() {
 	*x = CheckOwnersResponse_Answer{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[62]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4125,7 +4439,7 @@ func (x *CheckOwnersResponse_Answer) String() string {
 func (*CheckOwnersResponse_Answer) ProtoMessage() {}
 
 func (x *CheckOwnersResponse_Answer) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[62]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4138,7 +4452,7 @@ func (x *CheckOwnersResponse_Answer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckOwnersResponse_Answer.ProtoReflect.Descriptor instead.
 func (*CheckOwnersResponse_Answer) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{25, 0}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{27, 0}
 }
 
 func (x *CheckOwnersResponse_Answer) GetVerdict() CheckOwnersResponse_Verdict {
@@ -4179,7 +4493,7 @@ type DropOwnersRequest_LetGo struct {
 
 func (x *DropOwnersRequest_LetGo) Reset() {
 	*x = DropOwnersRequest_LetGo{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[63]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4191,7 +4505,7 @@ func (x *DropOwnersRequest_LetGo) String() string {
 func (*DropOwnersRequest_LetGo) ProtoMessage() {}
 
 func (x *DropOwnersRequest_LetGo) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[63]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4204,7 +4518,7 @@ func (x *DropOwnersRequest_LetGo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropOwnersRequest_LetGo.ProtoReflect.Descriptor instead.
 func (*DropOwnersRequest_LetGo) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{26, 0}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{28, 0}
 }
 
 func (x *DropOwnersRequest_LetGo) GetOwnerUid() []byte {
@@ -4231,7 +4545,7 @@ type UpgradeOwnerReferencesRequest_Renamed struct {
 
 func (x *UpgradeOwnerReferencesRequest_Renamed) Reset() {
 	*x = UpgradeOwnerReferencesRequest_Renamed{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[64]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4243,7 +4557,7 @@ func (x *UpgradeOwnerReferencesRequest_Renamed) String() string {
 func (*UpgradeOwnerReferencesRequest_Renamed) ProtoMessage() {}
 
 func (x *UpgradeOwnerReferencesRequest_Renamed) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[64]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4256,7 +4570,7 @@ func (x *UpgradeOwnerReferencesRequest_Renamed) ProtoReflect() protoreflect.Mess
 
 // Deprecated: Use UpgradeOwnerReferencesRequest_Renamed.ProtoReflect.Descriptor instead.
 func (*UpgradeOwnerReferencesRequest_Renamed) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{28, 0}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{30, 0}
 }
 
 func (x *UpgradeOwnerReferencesRequest_Renamed) GetFrom() string {
@@ -4283,7 +4597,7 @@ type CheckReferencesRequest_Reference struct {
 
 func (x *CheckReferencesRequest_Reference) Reset() {
 	*x = CheckReferencesRequest_Reference{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[65]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4295,7 +4609,7 @@ func (x *CheckReferencesRequest_Reference) String() string {
 func (*CheckReferencesRequest_Reference) ProtoMessage() {}
 
 func (x *CheckReferencesRequest_Reference) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[65]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4308,7 +4622,7 @@ func (x *CheckReferencesRequest_Reference) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckReferencesRequest_Reference.ProtoReflect.Descriptor instead.
 func (*CheckReferencesRequest_Reference) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{34, 0}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{36, 0}
 }
 
 func (x *CheckReferencesRequest_Reference) GetKey() *BlockadeKey {
@@ -4340,7 +4654,7 @@ type ResourceShadow_Reference struct {
 
 func (x *ResourceShadow_Reference) Reset() {
 	*x = ResourceShadow_Reference{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[66]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4352,7 +4666,7 @@ func (x *ResourceShadow_Reference) String() string {
 func (*ResourceShadow_Reference) ProtoMessage() {}
 
 func (x *ResourceShadow_Reference) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[66]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4365,7 +4679,7 @@ func (x *ResourceShadow_Reference) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResourceShadow_Reference.ProtoReflect.Descriptor instead.
 func (*ResourceShadow_Reference) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{38, 0}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{40, 0}
 }
 
 func (x *ResourceShadow_Reference) GetPath() string {
@@ -4412,7 +4726,7 @@ type WatchResourceShadowsResponse_Work struct {
 
 func (x *WatchResourceShadowsResponse_Work) Reset() {
 	*x = WatchResourceShadowsResponse_Work{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[67]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4424,7 +4738,7 @@ func (x *WatchResourceShadowsResponse_Work) String() string {
 func (*WatchResourceShadowsResponse_Work) ProtoMessage() {}
 
 func (x *WatchResourceShadowsResponse_Work) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[67]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4437,7 +4751,7 @@ func (x *WatchResourceShadowsResponse_Work) ProtoReflect() protoreflect.Message 
 
 // Deprecated: Use WatchResourceShadowsResponse_Work.ProtoReflect.Descriptor instead.
 func (*WatchResourceShadowsResponse_Work) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{43, 0}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{45, 0}
 }
 
 func (x *WatchResourceShadowsResponse_Work) GetItems() []*WorkItem {
@@ -4451,7 +4765,7 @@ var File_dbcontroller_schema_v1_schema_proto protoreflect.FileDescriptor
 
 const file_dbcontroller_schema_v1_schema_proto_rawDesc = "" +
 	"\n" +
-	"#dbcontroller/schema/v1/schema.proto\x12\x16dbcontroller.schema.v1\x1a'dbcontroller/schema/v1/descriptor.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"G\n" +
+	"#dbcontroller/schema/v1/schema.proto\x12\x16dbcontroller.schema.v1\x1a'dbcontroller/schema/v1/descriptor.proto\x1a\x19google/protobuf/any.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1bgoogle/protobuf/empty.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"G\n" +
 	"\vResourceRef\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x10\n" +
@@ -4485,7 +4799,25 @@ const file_dbcontroller_schema_v1_schema_proto_rawDesc = "" +
 	"\x05epoch\x18\x02 \x01(\fR\x05epoch\x1a4\n" +
 	"\x06Target\x12\x10\n" +
 	"\x03uid\x18\x01 \x01(\fR\x03uid\x12\x18\n" +
-	"\aversion\x18\x02 \x01(\tR\aversion\"\xc9\x01\n" +
+	"\aversion\x18\x02 \x01(\tR\aversion\"\x9e\x02\n" +
+	"\x18EstablishAttemptsRequest\x12T\n" +
+	"\battempts\x18\x01 \x03(\v28.dbcontroller.schema.v1.EstablishAttemptsRequest.AttemptR\battempts\x1a\xab\x01\n" +
+	"\aAttempt\x12L\n" +
+	"\arequest\x18\x01 \x01(\v22.dbcontroller.schema.v1.EstablishReferencesRequestR\arequest\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\x02 \x01(\tR\trequestId\x123\n" +
+	"\atimeout\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\atimeout\"\xd7\x03\n" +
+	"\x19EstablishAttemptsResponse\x12U\n" +
+	"\boutcomes\x18\x01 \x03(\v29.dbcontroller.schema.v1.EstablishAttemptsResponse.OutcomeR\boutcomes\x1a\xf9\x01\n" +
+	"\aOutcome\x12W\n" +
+	"\vestablished\x18\x01 \x01(\v23.dbcontroller.schema.v1.EstablishReferencesResponseH\x00R\vestablished\x12U\n" +
+	"\afailure\x18\x02 \x01(\v29.dbcontroller.schema.v1.EstablishAttemptsResponse.FailureH\x00R\afailure\x123\n" +
+	"\bleft_out\x18\x03 \x01(\v2\x16.google.protobuf.EmptyH\x00R\aleftOutB\t\n" +
+	"\aoutcome\x1ag\n" +
+	"\aFailure\x12\x12\n" +
+	"\x04code\x18\x01 \x01(\x05R\x04code\x12\x18\n" +
+	"\amessage\x18\x02 \x01(\tR\amessage\x12.\n" +
+	"\adetails\x18\x03 \x03(\v2\x14.google.protobuf.AnyR\adetails\"\xc9\x01\n" +
 	"\x11ReferencesRefused\x12M\n" +
 	"\brefusals\x18\x01 \x03(\v21.dbcontroller.schema.v1.ReferencesRefused.RefusalR\brefusals\x1ae\n" +
 	"\aRefusal\x12\x16\n" +
@@ -4771,9 +5103,10 @@ const file_dbcontroller_schema_v1_schema_proto_rawDesc = "" +
 	"\x15ACTION_ANNOUNCE_EPOCH\x10\n" +
 	"\x12\x18\n" +
 	"\x14ACTION_CONFIRM_AGAIN\x10\v\x12\x1b\n" +
-	"\x17ACTION_VERIFY_BLOCKADES\x10\f2\x84\x11\n" +
+	"\x17ACTION_VERIFY_BLOCKADES\x10\f2\xfe\x11\n" +
 	"\rSchemaService\x12~\n" +
-	"\x13EstablishReferences\x122.dbcontroller.schema.v1.EstablishReferencesRequest\x1a3.dbcontroller.schema.v1.EstablishReferencesResponse\x12u\n" +
+	"\x13EstablishReferences\x122.dbcontroller.schema.v1.EstablishReferencesRequest\x1a3.dbcontroller.schema.v1.EstablishReferencesResponse\x12x\n" +
+	"\x11EstablishAttempts\x120.dbcontroller.schema.v1.EstablishAttemptsRequest\x1a1.dbcontroller.schema.v1.EstablishAttemptsResponse\x12u\n" +
 	"\x10ConfirmBlockades\x12/.dbcontroller.schema.v1.ConfirmBlockadesRequest\x1a0.dbcontroller.schema.v1.ConfirmBlockadesResponse\x12u\n" +
 	"\x10ResolveBlockades\x12/.dbcontroller.schema.v1.ResolveBlockadesRequest\x1a0.dbcontroller.schema.v1.ResolveBlockadesResponse\x12x\n" +
 	"\x11RecallDelegations\x120.dbcontroller.schema.v1.RecallDelegationsRequest\x1a1.dbcontroller.schema.v1.RecallDelegationsResponse\x12u\n" +
@@ -4806,7 +5139,7 @@ func file_dbcontroller_schema_v1_schema_proto_rawDescGZIP() []byte {
 }
 
 var file_dbcontroller_schema_v1_schema_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
-var file_dbcontroller_schema_v1_schema_proto_msgTypes = make([]protoimpl.MessageInfo, 68)
+var file_dbcontroller_schema_v1_schema_proto_msgTypes = make([]protoimpl.MessageInfo, 73)
 var file_dbcontroller_schema_v1_schema_proto_goTypes = []any{
 	(ResolveBlockadesResponse_Verdict)(0),                   // 0: dbcontroller.schema.v1.ResolveBlockadesResponse.Verdict
 	(RecallDelegationsRequest_Mode)(0),                      // 1: dbcontroller.schema.v1.RecallDelegationsRequest.Mode
@@ -4817,183 +5150,201 @@ var file_dbcontroller_schema_v1_schema_proto_goTypes = []any{
 	(*BlockadeKey)(nil),                                     // 6: dbcontroller.schema.v1.BlockadeKey
 	(*EstablishReferencesRequest)(nil),                      // 7: dbcontroller.schema.v1.EstablishReferencesRequest
 	(*EstablishReferencesResponse)(nil),                     // 8: dbcontroller.schema.v1.EstablishReferencesResponse
-	(*ReferencesRefused)(nil),                               // 9: dbcontroller.schema.v1.ReferencesRefused
-	(*ConfirmBlockadesRequest)(nil),                         // 10: dbcontroller.schema.v1.ConfirmBlockadesRequest
-	(*ConfirmBlockadesResponse)(nil),                        // 11: dbcontroller.schema.v1.ConfirmBlockadesResponse
-	(*ResolveBlockadesRequest)(nil),                         // 12: dbcontroller.schema.v1.ResolveBlockadesRequest
-	(*ResolveBlockadesResponse)(nil),                        // 13: dbcontroller.schema.v1.ResolveBlockadesResponse
-	(*RecallDelegationsRequest)(nil),                        // 14: dbcontroller.schema.v1.RecallDelegationsRequest
-	(*RecallDelegationsResponse)(nil),                       // 15: dbcontroller.schema.v1.RecallDelegationsResponse
-	(*ReleaseBlockadesRequest)(nil),                         // 16: dbcontroller.schema.v1.ReleaseBlockadesRequest
-	(*ReleaseBlockadesResponse)(nil),                        // 17: dbcontroller.schema.v1.ReleaseBlockadesResponse
-	(*WatchImportedServiceDeletionsRequest)(nil),            // 18: dbcontroller.schema.v1.WatchImportedServiceDeletionsRequest
-	(*WatchImportedServiceDeletionsResponse)(nil),           // 19: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse
-	(*Cause)(nil),                                           // 20: dbcontroller.schema.v1.Cause
-	(*EndOfSnapshot)(nil),                                   // 21: dbcontroller.schema.v1.EndOfSnapshot
-	(*Bookmark)(nil),                                        // 22: dbcontroller.schema.v1.Bookmark
-	(*AcknowledgeDeletionsRequest)(nil),                     // 23: dbcontroller.schema.v1.AcknowledgeDeletionsRequest
-	(*AcknowledgeDeletionsResponse)(nil),                    // 24: dbcontroller.schema.v1.AcknowledgeDeletionsResponse
-	(*PlanDeletionRequest)(nil),                             // 25: dbcontroller.schema.v1.PlanDeletionRequest
-	(*PlanDeletionResponse)(nil),                            // 26: dbcontroller.schema.v1.PlanDeletionResponse
-	(*TraceCascadesRequest)(nil),                            // 27: dbcontroller.schema.v1.TraceCascadesRequest
-	(*TraceCascadesResponse)(nil),                           // 28: dbcontroller.schema.v1.TraceCascadesResponse
-	(*CheckOwnersRequest)(nil),                              // 29: dbcontroller.schema.v1.CheckOwnersRequest
-	(*CheckOwnersResponse)(nil),                             // 30: dbcontroller.schema.v1.CheckOwnersResponse
-	(*DropOwnersRequest)(nil),                               // 31: dbcontroller.schema.v1.DropOwnersRequest
-	(*DropOwnersResponse)(nil),                              // 32: dbcontroller.schema.v1.DropOwnersResponse
-	(*UpgradeOwnerReferencesRequest)(nil),                   // 33: dbcontroller.schema.v1.UpgradeOwnerReferencesRequest
-	(*UpgradeOwnerReferencesResponse)(nil),                  // 34: dbcontroller.schema.v1.UpgradeOwnerReferencesResponse
-	(*AnnounceEpochRequest)(nil),                            // 35: dbcontroller.schema.v1.AnnounceEpochRequest
-	(*AnnounceEpochResponse)(nil),                           // 36: dbcontroller.schema.v1.AnnounceEpochResponse
-	(*ConfirmEpochRequest)(nil),                             // 37: dbcontroller.schema.v1.ConfirmEpochRequest
-	(*ConfirmEpochResponse)(nil),                            // 38: dbcontroller.schema.v1.ConfirmEpochResponse
-	(*CheckReferencesRequest)(nil),                          // 39: dbcontroller.schema.v1.CheckReferencesRequest
-	(*CheckReferencesResponse)(nil),                         // 40: dbcontroller.schema.v1.CheckReferencesResponse
-	(*ListResourceShadowsRequest)(nil),                      // 41: dbcontroller.schema.v1.ListResourceShadowsRequest
-	(*ListResourceShadowsResponse)(nil),                     // 42: dbcontroller.schema.v1.ListResourceShadowsResponse
-	(*ResourceShadow)(nil),                                  // 43: dbcontroller.schema.v1.ResourceShadow
-	(*ListBlockadesRequest)(nil),                            // 44: dbcontroller.schema.v1.ListBlockadesRequest
-	(*ListBlockadesResponse)(nil),                           // 45: dbcontroller.schema.v1.ListBlockadesResponse
-	(*Blockade)(nil),                                        // 46: dbcontroller.schema.v1.Blockade
-	(*WatchResourceShadowsRequest)(nil),                     // 47: dbcontroller.schema.v1.WatchResourceShadowsRequest
-	(*WatchResourceShadowsResponse)(nil),                    // 48: dbcontroller.schema.v1.WatchResourceShadowsResponse
-	(*WorkItem)(nil),                                        // 49: dbcontroller.schema.v1.WorkItem
-	(*EstablishReferencesRequest_Person)(nil),               // 50: dbcontroller.schema.v1.EstablishReferencesRequest.Person
-	(*EstablishReferencesRequest_Reference)(nil),            // 51: dbcontroller.schema.v1.EstablishReferencesRequest.Reference
-	(*EstablishReferencesResponse_Target)(nil),              // 52: dbcontroller.schema.v1.EstablishReferencesResponse.Target
-	(*ReferencesRefused_Refusal)(nil),                       // 53: dbcontroller.schema.v1.ReferencesRefused.Refusal
-	(*ResolveBlockadesRequest_Question)(nil),                // 54: dbcontroller.schema.v1.ResolveBlockadesRequest.Question
-	(*RecallDelegationsRequest_Question)(nil),               // 55: dbcontroller.schema.v1.RecallDelegationsRequest.Question
-	(*RecallDelegationsResponse_Answer)(nil),                // 56: dbcontroller.schema.v1.RecallDelegationsResponse.Answer
-	(*RecallDelegationsResponse_Holder)(nil),                // 57: dbcontroller.schema.v1.RecallDelegationsResponse.Holder
-	(*WatchImportedServiceDeletionsResponse_Deletions)(nil), // 58: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.Deletions
-	(*PlanDeletionRequest_Target)(nil),                      // 59: dbcontroller.schema.v1.PlanDeletionRequest.Target
-	(*PlanDeletionResponse_Member)(nil),                     // 60: dbcontroller.schema.v1.PlanDeletionResponse.Member
-	(*PlanDeletionResponse_Via)(nil),                        // 61: dbcontroller.schema.v1.PlanDeletionResponse.Via
-	(*PlanDeletionResponse_Target)(nil),                     // 62: dbcontroller.schema.v1.PlanDeletionResponse.Target
-	(*PlanDeletionResponse_Unset)(nil),                      // 63: dbcontroller.schema.v1.PlanDeletionResponse.Unset
-	(*PlanDeletionResponse_Blocker)(nil),                    // 64: dbcontroller.schema.v1.PlanDeletionResponse.Blocker
-	(*TraceCascadesResponse_Trace)(nil),                     // 65: dbcontroller.schema.v1.TraceCascadesResponse.Trace
-	(*CheckOwnersRequest_Question)(nil),                     // 66: dbcontroller.schema.v1.CheckOwnersRequest.Question
-	(*CheckOwnersResponse_Answer)(nil),                      // 67: dbcontroller.schema.v1.CheckOwnersResponse.Answer
-	(*DropOwnersRequest_LetGo)(nil),                         // 68: dbcontroller.schema.v1.DropOwnersRequest.LetGo
-	(*UpgradeOwnerReferencesRequest_Renamed)(nil),           // 69: dbcontroller.schema.v1.UpgradeOwnerReferencesRequest.Renamed
-	(*CheckReferencesRequest_Reference)(nil),                // 70: dbcontroller.schema.v1.CheckReferencesRequest.Reference
-	(*ResourceShadow_Reference)(nil),                        // 71: dbcontroller.schema.v1.ResourceShadow.Reference
-	(*WatchResourceShadowsResponse_Work)(nil),               // 72: dbcontroller.schema.v1.WatchResourceShadowsResponse.Work
-	(*timestamppb.Timestamp)(nil),                           // 73: google.protobuf.Timestamp
-	(Behaviour)(0),                                          // 74: dbcontroller.schema.v1.Behaviour
+	(*EstablishAttemptsRequest)(nil),                        // 9: dbcontroller.schema.v1.EstablishAttemptsRequest
+	(*EstablishAttemptsResponse)(nil),                       // 10: dbcontroller.schema.v1.EstablishAttemptsResponse
+	(*ReferencesRefused)(nil),                               // 11: dbcontroller.schema.v1.ReferencesRefused
+	(*ConfirmBlockadesRequest)(nil),                         // 12: dbcontroller.schema.v1.ConfirmBlockadesRequest
+	(*ConfirmBlockadesResponse)(nil),                        // 13: dbcontroller.schema.v1.ConfirmBlockadesResponse
+	(*ResolveBlockadesRequest)(nil),                         // 14: dbcontroller.schema.v1.ResolveBlockadesRequest
+	(*ResolveBlockadesResponse)(nil),                        // 15: dbcontroller.schema.v1.ResolveBlockadesResponse
+	(*RecallDelegationsRequest)(nil),                        // 16: dbcontroller.schema.v1.RecallDelegationsRequest
+	(*RecallDelegationsResponse)(nil),                       // 17: dbcontroller.schema.v1.RecallDelegationsResponse
+	(*ReleaseBlockadesRequest)(nil),                         // 18: dbcontroller.schema.v1.ReleaseBlockadesRequest
+	(*ReleaseBlockadesResponse)(nil),                        // 19: dbcontroller.schema.v1.ReleaseBlockadesResponse
+	(*WatchImportedServiceDeletionsRequest)(nil),            // 20: dbcontroller.schema.v1.WatchImportedServiceDeletionsRequest
+	(*WatchImportedServiceDeletionsResponse)(nil),           // 21: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse
+	(*Cause)(nil),                                           // 22: dbcontroller.schema.v1.Cause
+	(*EndOfSnapshot)(nil),                                   // 23: dbcontroller.schema.v1.EndOfSnapshot
+	(*Bookmark)(nil),                                        // 24: dbcontroller.schema.v1.Bookmark
+	(*AcknowledgeDeletionsRequest)(nil),                     // 25: dbcontroller.schema.v1.AcknowledgeDeletionsRequest
+	(*AcknowledgeDeletionsResponse)(nil),                    // 26: dbcontroller.schema.v1.AcknowledgeDeletionsResponse
+	(*PlanDeletionRequest)(nil),                             // 27: dbcontroller.schema.v1.PlanDeletionRequest
+	(*PlanDeletionResponse)(nil),                            // 28: dbcontroller.schema.v1.PlanDeletionResponse
+	(*TraceCascadesRequest)(nil),                            // 29: dbcontroller.schema.v1.TraceCascadesRequest
+	(*TraceCascadesResponse)(nil),                           // 30: dbcontroller.schema.v1.TraceCascadesResponse
+	(*CheckOwnersRequest)(nil),                              // 31: dbcontroller.schema.v1.CheckOwnersRequest
+	(*CheckOwnersResponse)(nil),                             // 32: dbcontroller.schema.v1.CheckOwnersResponse
+	(*DropOwnersRequest)(nil),                               // 33: dbcontroller.schema.v1.DropOwnersRequest
+	(*DropOwnersResponse)(nil),                              // 34: dbcontroller.schema.v1.DropOwnersResponse
+	(*UpgradeOwnerReferencesRequest)(nil),                   // 35: dbcontroller.schema.v1.UpgradeOwnerReferencesRequest
+	(*UpgradeOwnerReferencesResponse)(nil),                  // 36: dbcontroller.schema.v1.UpgradeOwnerReferencesResponse
+	(*AnnounceEpochRequest)(nil),                            // 37: dbcontroller.schema.v1.AnnounceEpochRequest
+	(*AnnounceEpochResponse)(nil),                           // 38: dbcontroller.schema.v1.AnnounceEpochResponse
+	(*ConfirmEpochRequest)(nil),                             // 39: dbcontroller.schema.v1.ConfirmEpochRequest
+	(*ConfirmEpochResponse)(nil),                            // 40: dbcontroller.schema.v1.ConfirmEpochResponse
+	(*CheckReferencesRequest)(nil),                          // 41: dbcontroller.schema.v1.CheckReferencesRequest
+	(*CheckReferencesResponse)(nil),                         // 42: dbcontroller.schema.v1.CheckReferencesResponse
+	(*ListResourceShadowsRequest)(nil),                      // 43: dbcontroller.schema.v1.ListResourceShadowsRequest
+	(*ListResourceShadowsResponse)(nil),                     // 44: dbcontroller.schema.v1.ListResourceShadowsResponse
+	(*ResourceShadow)(nil),                                  // 45: dbcontroller.schema.v1.ResourceShadow
+	(*ListBlockadesRequest)(nil),                            // 46: dbcontroller.schema.v1.ListBlockadesRequest
+	(*ListBlockadesResponse)(nil),                           // 47: dbcontroller.schema.v1.ListBlockadesResponse
+	(*Blockade)(nil),                                        // 48: dbcontroller.schema.v1.Blockade
+	(*WatchResourceShadowsRequest)(nil),                     // 49: dbcontroller.schema.v1.WatchResourceShadowsRequest
+	(*WatchResourceShadowsResponse)(nil),                    // 50: dbcontroller.schema.v1.WatchResourceShadowsResponse
+	(*WorkItem)(nil),                                        // 51: dbcontroller.schema.v1.WorkItem
+	(*EstablishReferencesRequest_Person)(nil),               // 52: dbcontroller.schema.v1.EstablishReferencesRequest.Person
+	(*EstablishReferencesRequest_Reference)(nil),            // 53: dbcontroller.schema.v1.EstablishReferencesRequest.Reference
+	(*EstablishReferencesResponse_Target)(nil),              // 54: dbcontroller.schema.v1.EstablishReferencesResponse.Target
+	(*EstablishAttemptsRequest_Attempt)(nil),                // 55: dbcontroller.schema.v1.EstablishAttemptsRequest.Attempt
+	(*EstablishAttemptsResponse_Outcome)(nil),               // 56: dbcontroller.schema.v1.EstablishAttemptsResponse.Outcome
+	(*EstablishAttemptsResponse_Failure)(nil),               // 57: dbcontroller.schema.v1.EstablishAttemptsResponse.Failure
+	(*ReferencesRefused_Refusal)(nil),                       // 58: dbcontroller.schema.v1.ReferencesRefused.Refusal
+	(*ResolveBlockadesRequest_Question)(nil),                // 59: dbcontroller.schema.v1.ResolveBlockadesRequest.Question
+	(*RecallDelegationsRequest_Question)(nil),               // 60: dbcontroller.schema.v1.RecallDelegationsRequest.Question
+	(*RecallDelegationsResponse_Answer)(nil),                // 61: dbcontroller.schema.v1.RecallDelegationsResponse.Answer
+	(*RecallDelegationsResponse_Holder)(nil),                // 62: dbcontroller.schema.v1.RecallDelegationsResponse.Holder
+	(*WatchImportedServiceDeletionsResponse_Deletions)(nil), // 63: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.Deletions
+	(*PlanDeletionRequest_Target)(nil),                      // 64: dbcontroller.schema.v1.PlanDeletionRequest.Target
+	(*PlanDeletionResponse_Member)(nil),                     // 65: dbcontroller.schema.v1.PlanDeletionResponse.Member
+	(*PlanDeletionResponse_Via)(nil),                        // 66: dbcontroller.schema.v1.PlanDeletionResponse.Via
+	(*PlanDeletionResponse_Target)(nil),                     // 67: dbcontroller.schema.v1.PlanDeletionResponse.Target
+	(*PlanDeletionResponse_Unset)(nil),                      // 68: dbcontroller.schema.v1.PlanDeletionResponse.Unset
+	(*PlanDeletionResponse_Blocker)(nil),                    // 69: dbcontroller.schema.v1.PlanDeletionResponse.Blocker
+	(*TraceCascadesResponse_Trace)(nil),                     // 70: dbcontroller.schema.v1.TraceCascadesResponse.Trace
+	(*CheckOwnersRequest_Question)(nil),                     // 71: dbcontroller.schema.v1.CheckOwnersRequest.Question
+	(*CheckOwnersResponse_Answer)(nil),                      // 72: dbcontroller.schema.v1.CheckOwnersResponse.Answer
+	(*DropOwnersRequest_LetGo)(nil),                         // 73: dbcontroller.schema.v1.DropOwnersRequest.LetGo
+	(*UpgradeOwnerReferencesRequest_Renamed)(nil),           // 74: dbcontroller.schema.v1.UpgradeOwnerReferencesRequest.Renamed
+	(*CheckReferencesRequest_Reference)(nil),                // 75: dbcontroller.schema.v1.CheckReferencesRequest.Reference
+	(*ResourceShadow_Reference)(nil),                        // 76: dbcontroller.schema.v1.ResourceShadow.Reference
+	(*WatchResourceShadowsResponse_Work)(nil),               // 77: dbcontroller.schema.v1.WatchResourceShadowsResponse.Work
+	(*timestamppb.Timestamp)(nil),                           // 78: google.protobuf.Timestamp
+	(Behaviour)(0),                                          // 79: dbcontroller.schema.v1.Behaviour
+	(*durationpb.Duration)(nil),                             // 80: google.protobuf.Duration
+	(*emptypb.Empty)(nil),                                   // 81: google.protobuf.Empty
+	(*anypb.Any)(nil),                                       // 82: google.protobuf.Any
 }
 var file_dbcontroller_schema_v1_schema_proto_depIdxs = []int32{
-	51, // 0: dbcontroller.schema.v1.EstablishReferencesRequest.references:type_name -> dbcontroller.schema.v1.EstablishReferencesRequest.Reference
-	50, // 1: dbcontroller.schema.v1.EstablishReferencesRequest.person:type_name -> dbcontroller.schema.v1.EstablishReferencesRequest.Person
-	52, // 2: dbcontroller.schema.v1.EstablishReferencesResponse.targets:type_name -> dbcontroller.schema.v1.EstablishReferencesResponse.Target
-	53, // 3: dbcontroller.schema.v1.ReferencesRefused.refusals:type_name -> dbcontroller.schema.v1.ReferencesRefused.Refusal
-	54, // 4: dbcontroller.schema.v1.ResolveBlockadesRequest.questions:type_name -> dbcontroller.schema.v1.ResolveBlockadesRequest.Question
-	0,  // 5: dbcontroller.schema.v1.ResolveBlockadesResponse.verdicts:type_name -> dbcontroller.schema.v1.ResolveBlockadesResponse.Verdict
-	55, // 6: dbcontroller.schema.v1.RecallDelegationsRequest.questions:type_name -> dbcontroller.schema.v1.RecallDelegationsRequest.Question
-	56, // 7: dbcontroller.schema.v1.RecallDelegationsResponse.answers:type_name -> dbcontroller.schema.v1.RecallDelegationsResponse.Answer
-	6,  // 8: dbcontroller.schema.v1.ReleaseBlockadesRequest.keys:type_name -> dbcontroller.schema.v1.BlockadeKey
-	58, // 9: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.upsert:type_name -> dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.Deletions
-	58, // 10: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.delete:type_name -> dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.Deletions
-	21, // 11: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.end_of_snapshot:type_name -> dbcontroller.schema.v1.EndOfSnapshot
-	22, // 12: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.bookmark:type_name -> dbcontroller.schema.v1.Bookmark
-	73, // 13: dbcontroller.schema.v1.Cause.time:type_name -> google.protobuf.Timestamp
-	59, // 14: dbcontroller.schema.v1.PlanDeletionRequest.targets:type_name -> dbcontroller.schema.v1.PlanDeletionRequest.Target
-	60, // 15: dbcontroller.schema.v1.PlanDeletionResponse.members:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Member
-	64, // 16: dbcontroller.schema.v1.PlanDeletionResponse.blockers:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Blocker
-	63, // 17: dbcontroller.schema.v1.PlanDeletionResponse.unsets:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Unset
-	65, // 18: dbcontroller.schema.v1.TraceCascadesResponse.traces:type_name -> dbcontroller.schema.v1.TraceCascadesResponse.Trace
-	66, // 19: dbcontroller.schema.v1.CheckOwnersRequest.questions:type_name -> dbcontroller.schema.v1.CheckOwnersRequest.Question
-	67, // 20: dbcontroller.schema.v1.CheckOwnersResponse.answers:type_name -> dbcontroller.schema.v1.CheckOwnersResponse.Answer
-	20, // 21: dbcontroller.schema.v1.CheckOwnersResponse.causes:type_name -> dbcontroller.schema.v1.Cause
-	68, // 22: dbcontroller.schema.v1.DropOwnersRequest.let_go:type_name -> dbcontroller.schema.v1.DropOwnersRequest.LetGo
-	20, // 23: dbcontroller.schema.v1.DropOwnersRequest.causes:type_name -> dbcontroller.schema.v1.Cause
-	69, // 24: dbcontroller.schema.v1.UpgradeOwnerReferencesRequest.renamed:type_name -> dbcontroller.schema.v1.UpgradeOwnerReferencesRequest.Renamed
-	70, // 25: dbcontroller.schema.v1.CheckReferencesRequest.references:type_name -> dbcontroller.schema.v1.CheckReferencesRequest.Reference
-	3,  // 26: dbcontroller.schema.v1.CheckReferencesResponse.verdicts:type_name -> dbcontroller.schema.v1.CheckReferencesResponse.Verdict
-	43, // 27: dbcontroller.schema.v1.ListResourceShadowsResponse.shadows:type_name -> dbcontroller.schema.v1.ResourceShadow
-	5,  // 28: dbcontroller.schema.v1.ResourceShadow.resource:type_name -> dbcontroller.schema.v1.ResourceRef
-	71, // 29: dbcontroller.schema.v1.ResourceShadow.references:type_name -> dbcontroller.schema.v1.ResourceShadow.Reference
-	46, // 30: dbcontroller.schema.v1.ListBlockadesResponse.blockades:type_name -> dbcontroller.schema.v1.Blockade
-	5,  // 31: dbcontroller.schema.v1.Blockade.target:type_name -> dbcontroller.schema.v1.ResourceRef
-	6,  // 32: dbcontroller.schema.v1.Blockade.key:type_name -> dbcontroller.schema.v1.BlockadeKey
-	74, // 33: dbcontroller.schema.v1.Blockade.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
-	73, // 34: dbcontroller.schema.v1.Blockade.expire_time:type_name -> google.protobuf.Timestamp
-	72, // 35: dbcontroller.schema.v1.WatchResourceShadowsResponse.upsert:type_name -> dbcontroller.schema.v1.WatchResourceShadowsResponse.Work
-	72, // 36: dbcontroller.schema.v1.WatchResourceShadowsResponse.delete:type_name -> dbcontroller.schema.v1.WatchResourceShadowsResponse.Work
-	21, // 37: dbcontroller.schema.v1.WatchResourceShadowsResponse.end_of_snapshot:type_name -> dbcontroller.schema.v1.EndOfSnapshot
-	22, // 38: dbcontroller.schema.v1.WatchResourceShadowsResponse.bookmark:type_name -> dbcontroller.schema.v1.Bookmark
-	4,  // 39: dbcontroller.schema.v1.WorkItem.action:type_name -> dbcontroller.schema.v1.WorkItem.Action
-	73, // 40: dbcontroller.schema.v1.WorkItem.create_time:type_name -> google.protobuf.Timestamp
-	5,  // 41: dbcontroller.schema.v1.EstablishReferencesRequest.Reference.holder:type_name -> dbcontroller.schema.v1.ResourceRef
-	5,  // 42: dbcontroller.schema.v1.EstablishReferencesRequest.Reference.target:type_name -> dbcontroller.schema.v1.ResourceRef
-	74, // 43: dbcontroller.schema.v1.EstablishReferencesRequest.Reference.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
-	6,  // 44: dbcontroller.schema.v1.ResolveBlockadesRequest.Question.key:type_name -> dbcontroller.schema.v1.BlockadeKey
-	6,  // 45: dbcontroller.schema.v1.RecallDelegationsRequest.Question.key:type_name -> dbcontroller.schema.v1.BlockadeKey
-	1,  // 46: dbcontroller.schema.v1.RecallDelegationsRequest.Question.mode:type_name -> dbcontroller.schema.v1.RecallDelegationsRequest.Mode
-	0,  // 47: dbcontroller.schema.v1.RecallDelegationsResponse.Answer.verdict:type_name -> dbcontroller.schema.v1.ResolveBlockadesResponse.Verdict
-	57, // 48: dbcontroller.schema.v1.RecallDelegationsResponse.Answer.holders:type_name -> dbcontroller.schema.v1.RecallDelegationsResponse.Holder
-	5,  // 49: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.Deletions.resources:type_name -> dbcontroller.schema.v1.ResourceRef
-	20, // 50: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.Deletions.causes:type_name -> dbcontroller.schema.v1.Cause
-	5,  // 51: dbcontroller.schema.v1.PlanDeletionResponse.Member.resource:type_name -> dbcontroller.schema.v1.ResourceRef
-	61, // 52: dbcontroller.schema.v1.PlanDeletionResponse.Member.via:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Via
-	61, // 53: dbcontroller.schema.v1.PlanDeletionResponse.Member.more_vias:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Via
-	62, // 54: dbcontroller.schema.v1.PlanDeletionResponse.Via.target:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Target
-	74, // 55: dbcontroller.schema.v1.PlanDeletionResponse.Via.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
-	5,  // 56: dbcontroller.schema.v1.PlanDeletionResponse.Unset.holder:type_name -> dbcontroller.schema.v1.ResourceRef
-	61, // 57: dbcontroller.schema.v1.PlanDeletionResponse.Unset.via:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Via
-	5,  // 58: dbcontroller.schema.v1.PlanDeletionResponse.Blocker.holder:type_name -> dbcontroller.schema.v1.ResourceRef
-	5,  // 59: dbcontroller.schema.v1.PlanDeletionResponse.Blocker.target:type_name -> dbcontroller.schema.v1.ResourceRef
-	62, // 60: dbcontroller.schema.v1.TraceCascadesResponse.Trace.targets:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Target
-	62, // 61: dbcontroller.schema.v1.TraceCascadesResponse.Trace.owners:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Target
-	5,  // 62: dbcontroller.schema.v1.CheckOwnersRequest.Question.owner:type_name -> dbcontroller.schema.v1.ResourceRef
-	2,  // 63: dbcontroller.schema.v1.CheckOwnersResponse.Answer.verdict:type_name -> dbcontroller.schema.v1.CheckOwnersResponse.Verdict
-	6,  // 64: dbcontroller.schema.v1.CheckReferencesRequest.Reference.key:type_name -> dbcontroller.schema.v1.BlockadeKey
-	74, // 65: dbcontroller.schema.v1.CheckReferencesRequest.Reference.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
-	74, // 66: dbcontroller.schema.v1.ResourceShadow.Reference.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
-	49, // 67: dbcontroller.schema.v1.WatchResourceShadowsResponse.Work.items:type_name -> dbcontroller.schema.v1.WorkItem
-	7,  // 68: dbcontroller.schema.v1.SchemaService.EstablishReferences:input_type -> dbcontroller.schema.v1.EstablishReferencesRequest
-	10, // 69: dbcontroller.schema.v1.SchemaService.ConfirmBlockades:input_type -> dbcontroller.schema.v1.ConfirmBlockadesRequest
-	12, // 70: dbcontroller.schema.v1.SchemaService.ResolveBlockades:input_type -> dbcontroller.schema.v1.ResolveBlockadesRequest
-	14, // 71: dbcontroller.schema.v1.SchemaService.RecallDelegations:input_type -> dbcontroller.schema.v1.RecallDelegationsRequest
-	16, // 72: dbcontroller.schema.v1.SchemaService.ReleaseBlockades:input_type -> dbcontroller.schema.v1.ReleaseBlockadesRequest
-	18, // 73: dbcontroller.schema.v1.SchemaService.WatchImportedServiceDeletions:input_type -> dbcontroller.schema.v1.WatchImportedServiceDeletionsRequest
-	23, // 74: dbcontroller.schema.v1.SchemaService.AcknowledgeDeletions:input_type -> dbcontroller.schema.v1.AcknowledgeDeletionsRequest
-	25, // 75: dbcontroller.schema.v1.SchemaService.PlanDeletion:input_type -> dbcontroller.schema.v1.PlanDeletionRequest
-	27, // 76: dbcontroller.schema.v1.SchemaService.TraceCascades:input_type -> dbcontroller.schema.v1.TraceCascadesRequest
-	29, // 77: dbcontroller.schema.v1.SchemaService.CheckOwners:input_type -> dbcontroller.schema.v1.CheckOwnersRequest
-	31, // 78: dbcontroller.schema.v1.SchemaService.DropOwners:input_type -> dbcontroller.schema.v1.DropOwnersRequest
-	33, // 79: dbcontroller.schema.v1.SchemaService.UpgradeOwnerReferences:input_type -> dbcontroller.schema.v1.UpgradeOwnerReferencesRequest
-	35, // 80: dbcontroller.schema.v1.SchemaService.AnnounceEpoch:input_type -> dbcontroller.schema.v1.AnnounceEpochRequest
-	37, // 81: dbcontroller.schema.v1.SchemaService.ConfirmEpoch:input_type -> dbcontroller.schema.v1.ConfirmEpochRequest
-	39, // 82: dbcontroller.schema.v1.SchemaService.CheckReferences:input_type -> dbcontroller.schema.v1.CheckReferencesRequest
-	41, // 83: dbcontroller.schema.v1.SchemaService.ListResourceShadows:input_type -> dbcontroller.schema.v1.ListResourceShadowsRequest
-	44, // 84: dbcontroller.schema.v1.SchemaService.ListBlockades:input_type -> dbcontroller.schema.v1.ListBlockadesRequest
-	47, // 85: dbcontroller.schema.v1.SchemaService.WatchResourceShadows:input_type -> dbcontroller.schema.v1.WatchResourceShadowsRequest
-	8,  // 86: dbcontroller.schema.v1.SchemaService.EstablishReferences:output_type -> dbcontroller.schema.v1.EstablishReferencesResponse
-	11, // 87: dbcontroller.schema.v1.SchemaService.ConfirmBlockades:output_type -> dbcontroller.schema.v1.ConfirmBlockadesResponse
-	13, // 88: dbcontroller.schema.v1.SchemaService.ResolveBlockades:output_type -> dbcontroller.schema.v1.ResolveBlockadesResponse
-	15, // 89: dbcontroller.schema.v1.SchemaService.RecallDelegations:output_type -> dbcontroller.schema.v1.RecallDelegationsResponse
-	17, // 90: dbcontroller.schema.v1.SchemaService.ReleaseBlockades:output_type -> dbcontroller.schema.v1.ReleaseBlockadesResponse
-	19, // 91: dbcontroller.schema.v1.SchemaService.WatchImportedServiceDeletions:output_type -> dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse
-	24, // 92: dbcontroller.schema.v1.SchemaService.AcknowledgeDeletions:output_type -> dbcontroller.schema.v1.AcknowledgeDeletionsResponse
-	26, // 93: dbcontroller.schema.v1.SchemaService.PlanDeletion:output_type -> dbcontroller.schema.v1.PlanDeletionResponse
-	28, // 94: dbcontroller.schema.v1.SchemaService.TraceCascades:output_type -> dbcontroller.schema.v1.TraceCascadesResponse
-	30, // 95: dbcontroller.schema.v1.SchemaService.CheckOwners:output_type -> dbcontroller.schema.v1.CheckOwnersResponse
-	32, // 96: dbcontroller.schema.v1.SchemaService.DropOwners:output_type -> dbcontroller.schema.v1.DropOwnersResponse
-	34, // 97: dbcontroller.schema.v1.SchemaService.UpgradeOwnerReferences:output_type -> dbcontroller.schema.v1.UpgradeOwnerReferencesResponse
-	36, // 98: dbcontroller.schema.v1.SchemaService.AnnounceEpoch:output_type -> dbcontroller.schema.v1.AnnounceEpochResponse
-	38, // 99: dbcontroller.schema.v1.SchemaService.ConfirmEpoch:output_type -> dbcontroller.schema.v1.ConfirmEpochResponse
-	40, // 100: dbcontroller.schema.v1.SchemaService.CheckReferences:output_type -> dbcontroller.schema.v1.CheckReferencesResponse
-	42, // 101: dbcontroller.schema.v1.SchemaService.ListResourceShadows:output_type -> dbcontroller.schema.v1.ListResourceShadowsResponse
-	45, // 102: dbcontroller.schema.v1.SchemaService.ListBlockades:output_type -> dbcontroller.schema.v1.ListBlockadesResponse
-	48, // 103: dbcontroller.schema.v1.SchemaService.WatchResourceShadows:output_type -> dbcontroller.schema.v1.WatchResourceShadowsResponse
-	86, // [86:104] is the sub-list for method output_type
-	68, // [68:86] is the sub-list for method input_type
-	68, // [68:68] is the sub-list for extension type_name
-	68, // [68:68] is the sub-list for extension extendee
-	0,  // [0:68] is the sub-list for field type_name
+	53, // 0: dbcontroller.schema.v1.EstablishReferencesRequest.references:type_name -> dbcontroller.schema.v1.EstablishReferencesRequest.Reference
+	52, // 1: dbcontroller.schema.v1.EstablishReferencesRequest.person:type_name -> dbcontroller.schema.v1.EstablishReferencesRequest.Person
+	54, // 2: dbcontroller.schema.v1.EstablishReferencesResponse.targets:type_name -> dbcontroller.schema.v1.EstablishReferencesResponse.Target
+	55, // 3: dbcontroller.schema.v1.EstablishAttemptsRequest.attempts:type_name -> dbcontroller.schema.v1.EstablishAttemptsRequest.Attempt
+	56, // 4: dbcontroller.schema.v1.EstablishAttemptsResponse.outcomes:type_name -> dbcontroller.schema.v1.EstablishAttemptsResponse.Outcome
+	58, // 5: dbcontroller.schema.v1.ReferencesRefused.refusals:type_name -> dbcontroller.schema.v1.ReferencesRefused.Refusal
+	59, // 6: dbcontroller.schema.v1.ResolveBlockadesRequest.questions:type_name -> dbcontroller.schema.v1.ResolveBlockadesRequest.Question
+	0,  // 7: dbcontroller.schema.v1.ResolveBlockadesResponse.verdicts:type_name -> dbcontroller.schema.v1.ResolveBlockadesResponse.Verdict
+	60, // 8: dbcontroller.schema.v1.RecallDelegationsRequest.questions:type_name -> dbcontroller.schema.v1.RecallDelegationsRequest.Question
+	61, // 9: dbcontroller.schema.v1.RecallDelegationsResponse.answers:type_name -> dbcontroller.schema.v1.RecallDelegationsResponse.Answer
+	6,  // 10: dbcontroller.schema.v1.ReleaseBlockadesRequest.keys:type_name -> dbcontroller.schema.v1.BlockadeKey
+	63, // 11: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.upsert:type_name -> dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.Deletions
+	63, // 12: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.delete:type_name -> dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.Deletions
+	23, // 13: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.end_of_snapshot:type_name -> dbcontroller.schema.v1.EndOfSnapshot
+	24, // 14: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.bookmark:type_name -> dbcontroller.schema.v1.Bookmark
+	78, // 15: dbcontroller.schema.v1.Cause.time:type_name -> google.protobuf.Timestamp
+	64, // 16: dbcontroller.schema.v1.PlanDeletionRequest.targets:type_name -> dbcontroller.schema.v1.PlanDeletionRequest.Target
+	65, // 17: dbcontroller.schema.v1.PlanDeletionResponse.members:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Member
+	69, // 18: dbcontroller.schema.v1.PlanDeletionResponse.blockers:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Blocker
+	68, // 19: dbcontroller.schema.v1.PlanDeletionResponse.unsets:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Unset
+	70, // 20: dbcontroller.schema.v1.TraceCascadesResponse.traces:type_name -> dbcontroller.schema.v1.TraceCascadesResponse.Trace
+	71, // 21: dbcontroller.schema.v1.CheckOwnersRequest.questions:type_name -> dbcontroller.schema.v1.CheckOwnersRequest.Question
+	72, // 22: dbcontroller.schema.v1.CheckOwnersResponse.answers:type_name -> dbcontroller.schema.v1.CheckOwnersResponse.Answer
+	22, // 23: dbcontroller.schema.v1.CheckOwnersResponse.causes:type_name -> dbcontroller.schema.v1.Cause
+	73, // 24: dbcontroller.schema.v1.DropOwnersRequest.let_go:type_name -> dbcontroller.schema.v1.DropOwnersRequest.LetGo
+	22, // 25: dbcontroller.schema.v1.DropOwnersRequest.causes:type_name -> dbcontroller.schema.v1.Cause
+	74, // 26: dbcontroller.schema.v1.UpgradeOwnerReferencesRequest.renamed:type_name -> dbcontroller.schema.v1.UpgradeOwnerReferencesRequest.Renamed
+	75, // 27: dbcontroller.schema.v1.CheckReferencesRequest.references:type_name -> dbcontroller.schema.v1.CheckReferencesRequest.Reference
+	3,  // 28: dbcontroller.schema.v1.CheckReferencesResponse.verdicts:type_name -> dbcontroller.schema.v1.CheckReferencesResponse.Verdict
+	45, // 29: dbcontroller.schema.v1.ListResourceShadowsResponse.shadows:type_name -> dbcontroller.schema.v1.ResourceShadow
+	5,  // 30: dbcontroller.schema.v1.ResourceShadow.resource:type_name -> dbcontroller.schema.v1.ResourceRef
+	76, // 31: dbcontroller.schema.v1.ResourceShadow.references:type_name -> dbcontroller.schema.v1.ResourceShadow.Reference
+	48, // 32: dbcontroller.schema.v1.ListBlockadesResponse.blockades:type_name -> dbcontroller.schema.v1.Blockade
+	5,  // 33: dbcontroller.schema.v1.Blockade.target:type_name -> dbcontroller.schema.v1.ResourceRef
+	6,  // 34: dbcontroller.schema.v1.Blockade.key:type_name -> dbcontroller.schema.v1.BlockadeKey
+	79, // 35: dbcontroller.schema.v1.Blockade.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
+	78, // 36: dbcontroller.schema.v1.Blockade.expire_time:type_name -> google.protobuf.Timestamp
+	77, // 37: dbcontroller.schema.v1.WatchResourceShadowsResponse.upsert:type_name -> dbcontroller.schema.v1.WatchResourceShadowsResponse.Work
+	77, // 38: dbcontroller.schema.v1.WatchResourceShadowsResponse.delete:type_name -> dbcontroller.schema.v1.WatchResourceShadowsResponse.Work
+	23, // 39: dbcontroller.schema.v1.WatchResourceShadowsResponse.end_of_snapshot:type_name -> dbcontroller.schema.v1.EndOfSnapshot
+	24, // 40: dbcontroller.schema.v1.WatchResourceShadowsResponse.bookmark:type_name -> dbcontroller.schema.v1.Bookmark
+	4,  // 41: dbcontroller.schema.v1.WorkItem.action:type_name -> dbcontroller.schema.v1.WorkItem.Action
+	78, // 42: dbcontroller.schema.v1.WorkItem.create_time:type_name -> google.protobuf.Timestamp
+	5,  // 43: dbcontroller.schema.v1.EstablishReferencesRequest.Reference.holder:type_name -> dbcontroller.schema.v1.ResourceRef
+	5,  // 44: dbcontroller.schema.v1.EstablishReferencesRequest.Reference.target:type_name -> dbcontroller.schema.v1.ResourceRef
+	79, // 45: dbcontroller.schema.v1.EstablishReferencesRequest.Reference.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
+	7,  // 46: dbcontroller.schema.v1.EstablishAttemptsRequest.Attempt.request:type_name -> dbcontroller.schema.v1.EstablishReferencesRequest
+	80, // 47: dbcontroller.schema.v1.EstablishAttemptsRequest.Attempt.timeout:type_name -> google.protobuf.Duration
+	8,  // 48: dbcontroller.schema.v1.EstablishAttemptsResponse.Outcome.established:type_name -> dbcontroller.schema.v1.EstablishReferencesResponse
+	57, // 49: dbcontroller.schema.v1.EstablishAttemptsResponse.Outcome.failure:type_name -> dbcontroller.schema.v1.EstablishAttemptsResponse.Failure
+	81, // 50: dbcontroller.schema.v1.EstablishAttemptsResponse.Outcome.left_out:type_name -> google.protobuf.Empty
+	82, // 51: dbcontroller.schema.v1.EstablishAttemptsResponse.Failure.details:type_name -> google.protobuf.Any
+	6,  // 52: dbcontroller.schema.v1.ResolveBlockadesRequest.Question.key:type_name -> dbcontroller.schema.v1.BlockadeKey
+	6,  // 53: dbcontroller.schema.v1.RecallDelegationsRequest.Question.key:type_name -> dbcontroller.schema.v1.BlockadeKey
+	1,  // 54: dbcontroller.schema.v1.RecallDelegationsRequest.Question.mode:type_name -> dbcontroller.schema.v1.RecallDelegationsRequest.Mode
+	0,  // 55: dbcontroller.schema.v1.RecallDelegationsResponse.Answer.verdict:type_name -> dbcontroller.schema.v1.ResolveBlockadesResponse.Verdict
+	62, // 56: dbcontroller.schema.v1.RecallDelegationsResponse.Answer.holders:type_name -> dbcontroller.schema.v1.RecallDelegationsResponse.Holder
+	5,  // 57: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.Deletions.resources:type_name -> dbcontroller.schema.v1.ResourceRef
+	22, // 58: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.Deletions.causes:type_name -> dbcontroller.schema.v1.Cause
+	5,  // 59: dbcontroller.schema.v1.PlanDeletionResponse.Member.resource:type_name -> dbcontroller.schema.v1.ResourceRef
+	66, // 60: dbcontroller.schema.v1.PlanDeletionResponse.Member.via:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Via
+	66, // 61: dbcontroller.schema.v1.PlanDeletionResponse.Member.more_vias:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Via
+	67, // 62: dbcontroller.schema.v1.PlanDeletionResponse.Via.target:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Target
+	79, // 63: dbcontroller.schema.v1.PlanDeletionResponse.Via.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
+	5,  // 64: dbcontroller.schema.v1.PlanDeletionResponse.Unset.holder:type_name -> dbcontroller.schema.v1.ResourceRef
+	66, // 65: dbcontroller.schema.v1.PlanDeletionResponse.Unset.via:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Via
+	5,  // 66: dbcontroller.schema.v1.PlanDeletionResponse.Blocker.holder:type_name -> dbcontroller.schema.v1.ResourceRef
+	5,  // 67: dbcontroller.schema.v1.PlanDeletionResponse.Blocker.target:type_name -> dbcontroller.schema.v1.ResourceRef
+	67, // 68: dbcontroller.schema.v1.TraceCascadesResponse.Trace.targets:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Target
+	67, // 69: dbcontroller.schema.v1.TraceCascadesResponse.Trace.owners:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Target
+	5,  // 70: dbcontroller.schema.v1.CheckOwnersRequest.Question.owner:type_name -> dbcontroller.schema.v1.ResourceRef
+	2,  // 71: dbcontroller.schema.v1.CheckOwnersResponse.Answer.verdict:type_name -> dbcontroller.schema.v1.CheckOwnersResponse.Verdict
+	6,  // 72: dbcontroller.schema.v1.CheckReferencesRequest.Reference.key:type_name -> dbcontroller.schema.v1.BlockadeKey
+	79, // 73: dbcontroller.schema.v1.CheckReferencesRequest.Reference.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
+	79, // 74: dbcontroller.schema.v1.ResourceShadow.Reference.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
+	51, // 75: dbcontroller.schema.v1.WatchResourceShadowsResponse.Work.items:type_name -> dbcontroller.schema.v1.WorkItem
+	7,  // 76: dbcontroller.schema.v1.SchemaService.EstablishReferences:input_type -> dbcontroller.schema.v1.EstablishReferencesRequest
+	9,  // 77: dbcontroller.schema.v1.SchemaService.EstablishAttempts:input_type -> dbcontroller.schema.v1.EstablishAttemptsRequest
+	12, // 78: dbcontroller.schema.v1.SchemaService.ConfirmBlockades:input_type -> dbcontroller.schema.v1.ConfirmBlockadesRequest
+	14, // 79: dbcontroller.schema.v1.SchemaService.ResolveBlockades:input_type -> dbcontroller.schema.v1.ResolveBlockadesRequest
+	16, // 80: dbcontroller.schema.v1.SchemaService.RecallDelegations:input_type -> dbcontroller.schema.v1.RecallDelegationsRequest
+	18, // 81: dbcontroller.schema.v1.SchemaService.ReleaseBlockades:input_type -> dbcontroller.schema.v1.ReleaseBlockadesRequest
+	20, // 82: dbcontroller.schema.v1.SchemaService.WatchImportedServiceDeletions:input_type -> dbcontroller.schema.v1.WatchImportedServiceDeletionsRequest
+	25, // 83: dbcontroller.schema.v1.SchemaService.AcknowledgeDeletions:input_type -> dbcontroller.schema.v1.AcknowledgeDeletionsRequest
+	27, // 84: dbcontroller.schema.v1.SchemaService.PlanDeletion:input_type -> dbcontroller.schema.v1.PlanDeletionRequest
+	29, // 85: dbcontroller.schema.v1.SchemaService.TraceCascades:input_type -> dbcontroller.schema.v1.TraceCascadesRequest
+	31, // 86: dbcontroller.schema.v1.SchemaService.CheckOwners:input_type -> dbcontroller.schema.v1.CheckOwnersRequest
+	33, // 87: dbcontroller.schema.v1.SchemaService.DropOwners:input_type -> dbcontroller.schema.v1.DropOwnersRequest
+	35, // 88: dbcontroller.schema.v1.SchemaService.UpgradeOwnerReferences:input_type -> dbcontroller.schema.v1.UpgradeOwnerReferencesRequest
+	37, // 89: dbcontroller.schema.v1.SchemaService.AnnounceEpoch:input_type -> dbcontroller.schema.v1.AnnounceEpochRequest
+	39, // 90: dbcontroller.schema.v1.SchemaService.ConfirmEpoch:input_type -> dbcontroller.schema.v1.ConfirmEpochRequest
+	41, // 91: dbcontroller.schema.v1.SchemaService.CheckReferences:input_type -> dbcontroller.schema.v1.CheckReferencesRequest
+	43, // 92: dbcontroller.schema.v1.SchemaService.ListResourceShadows:input_type -> dbcontroller.schema.v1.ListResourceShadowsRequest
+	46, // 93: dbcontroller.schema.v1.SchemaService.ListBlockades:input_type -> dbcontroller.schema.v1.ListBlockadesRequest
+	49, // 94: dbcontroller.schema.v1.SchemaService.WatchResourceShadows:input_type -> dbcontroller.schema.v1.WatchResourceShadowsRequest
+	8,  // 95: dbcontroller.schema.v1.SchemaService.EstablishReferences:output_type -> dbcontroller.schema.v1.EstablishReferencesResponse
+	10, // 96: dbcontroller.schema.v1.SchemaService.EstablishAttempts:output_type -> dbcontroller.schema.v1.EstablishAttemptsResponse
+	13, // 97: dbcontroller.schema.v1.SchemaService.ConfirmBlockades:output_type -> dbcontroller.schema.v1.ConfirmBlockadesResponse
+	15, // 98: dbcontroller.schema.v1.SchemaService.ResolveBlockades:output_type -> dbcontroller.schema.v1.ResolveBlockadesResponse
+	17, // 99: dbcontroller.schema.v1.SchemaService.RecallDelegations:output_type -> dbcontroller.schema.v1.RecallDelegationsResponse
+	19, // 100: dbcontroller.schema.v1.SchemaService.ReleaseBlockades:output_type -> dbcontroller.schema.v1.ReleaseBlockadesResponse
+	21, // 101: dbcontroller.schema.v1.SchemaService.WatchImportedServiceDeletions:output_type -> dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse
+	26, // 102: dbcontroller.schema.v1.SchemaService.AcknowledgeDeletions:output_type -> dbcontroller.schema.v1.AcknowledgeDeletionsResponse
+	28, // 103: dbcontroller.schema.v1.SchemaService.PlanDeletion:output_type -> dbcontroller.schema.v1.PlanDeletionResponse
+	30, // 104: dbcontroller.schema.v1.SchemaService.TraceCascades:output_type -> dbcontroller.schema.v1.TraceCascadesResponse
+	32, // 105: dbcontroller.schema.v1.SchemaService.CheckOwners:output_type -> dbcontroller.schema.v1.CheckOwnersResponse
+	34, // 106: dbcontroller.schema.v1.SchemaService.DropOwners:output_type -> dbcontroller.schema.v1.DropOwnersResponse
+	36, // 107: dbcontroller.schema.v1.SchemaService.UpgradeOwnerReferences:output_type -> dbcontroller.schema.v1.UpgradeOwnerReferencesResponse
+	38, // 108: dbcontroller.schema.v1.SchemaService.AnnounceEpoch:output_type -> dbcontroller.schema.v1.AnnounceEpochResponse
+	40, // 109: dbcontroller.schema.v1.SchemaService.ConfirmEpoch:output_type -> dbcontroller.schema.v1.ConfirmEpochResponse
+	42, // 110: dbcontroller.schema.v1.SchemaService.CheckReferences:output_type -> dbcontroller.schema.v1.CheckReferencesResponse
+	44, // 111: dbcontroller.schema.v1.SchemaService.ListResourceShadows:output_type -> dbcontroller.schema.v1.ListResourceShadowsResponse
+	47, // 112: dbcontroller.schema.v1.SchemaService.ListBlockades:output_type -> dbcontroller.schema.v1.ListBlockadesResponse
+	50, // 113: dbcontroller.schema.v1.SchemaService.WatchResourceShadows:output_type -> dbcontroller.schema.v1.WatchResourceShadowsResponse
+	95, // [95:114] is the sub-list for method output_type
+	76, // [76:95] is the sub-list for method input_type
+	76, // [76:76] is the sub-list for extension type_name
+	76, // [76:76] is the sub-list for extension extendee
+	0,  // [0:76] is the sub-list for field type_name
 }
 
 func init() { file_dbcontroller_schema_v1_schema_proto_init() }
@@ -5002,17 +5353,22 @@ func file_dbcontroller_schema_v1_schema_proto_init() {
 		return
 	}
 	file_dbcontroller_schema_v1_descriptor_proto_init()
-	file_dbcontroller_schema_v1_schema_proto_msgTypes[14].OneofWrappers = []any{
+	file_dbcontroller_schema_v1_schema_proto_msgTypes[16].OneofWrappers = []any{
 		(*WatchImportedServiceDeletionsResponse_Upsert)(nil),
 		(*WatchImportedServiceDeletionsResponse_Delete)(nil),
 		(*WatchImportedServiceDeletionsResponse_EndOfSnapshot)(nil),
 		(*WatchImportedServiceDeletionsResponse_Bookmark)(nil),
 	}
-	file_dbcontroller_schema_v1_schema_proto_msgTypes[43].OneofWrappers = []any{
+	file_dbcontroller_schema_v1_schema_proto_msgTypes[45].OneofWrappers = []any{
 		(*WatchResourceShadowsResponse_Upsert)(nil),
 		(*WatchResourceShadowsResponse_Delete)(nil),
 		(*WatchResourceShadowsResponse_EndOfSnapshot)(nil),
 		(*WatchResourceShadowsResponse_Bookmark)(nil),
+	}
+	file_dbcontroller_schema_v1_schema_proto_msgTypes[51].OneofWrappers = []any{
+		(*EstablishAttemptsResponse_Outcome_Established)(nil),
+		(*EstablishAttemptsResponse_Outcome_Failure)(nil),
+		(*EstablishAttemptsResponse_Outcome_LeftOut)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -5020,7 +5376,7 @@ func file_dbcontroller_schema_v1_schema_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_dbcontroller_schema_v1_schema_proto_rawDesc), len(file_dbcontroller_schema_v1_schema_proto_rawDesc)),
 			NumEnums:      5,
-			NumMessages:   68,
+			NumMessages:   73,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

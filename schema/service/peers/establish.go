@@ -1,0 +1,248 @@
+package peers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	grpcpeer "google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/db-controller/db-controller/internal/gather"
+	"github.com/db-controller/db-controller/internal/identity"
+	"github.com/db-controller/db-controller/internal/requestid"
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
+	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
+	"github.com/db-controller/db-controller/schema/service/outcome"
+	"github.com/db-controller/db-controller/schema/wire"
+)
+
+const (
+	// aloneUpTo is the number of attempts under way at a deployment up to which each has a call of its own.
+	aloneUpTo = 4
+	// pace is how long an attempt waits for the answer of the call before it, so that a deployment that is far away delays it no longer.
+	pace = 3 * time.Millisecond
+	// callsBeside is the number of calls with several attempts that a deployment has not answered.
+	callsBeside = 32
+	// mostWaiting is the number of attempts of one person that wait for a call.
+	mostWaiting = 1000
+	// largestTogether is the size of the references of an attempt that shares its call: a call has MaxAttempts of them.
+	largestTogether = maxEstablishBytes / wire.MaxAttempts
+	// oneByOneFor is how long a deployment is asked one by one after a process of it did not know several attempts.
+	oneByOneFor = time.Minute
+)
+
+// Establish implements peer.Establisher. Attempts that are established at one deployment at the same time share a call.
+func (p *Peers) Establish(ctx context.Context, target schema.DeploymentID, attempt peer.AttemptID, refs []peer.EstablishReference) (*peer.Established, error) {
+	ctx, cancel := context.WithTimeout(ctx, peerTimeout)
+	defer cancel()
+	a := &asked{ctx: ctx, req: &schemav1.EstablishReferencesRequest{Attempt: attempt[:], References: establishProto(refs), Person: person(ctx)}}
+	alone := func() error {
+		var err error
+		a.answer, err = p.establish(ctx, target, a.req)
+		return err
+	}
+	t := p.togetherAt(target)
+	if len(refs) > peer.MaxTogether || proto.Size(a.req) > largestTogether || t.isOneByOne() {
+		err := alone()
+		return a.answer, err
+	}
+	switch err := t.queue.Do(ctx, a.who(), a, alone); {
+	case err == nil:
+		return a.answer, nil
+	case errors.Is(err, gather.ErrLeft):
+		return nil, context.Cause(ctx)
+	case errors.Is(err, gather.ErrWaiting), errors.Is(err, gather.ErrTooMany):
+		return nil, fmt.Errorf("%w: %w", peer.ErrNotSent, err)
+	default:
+		return nil, err
+	}
+}
+
+// WouldEstablish implements peer.Establisher.
+func (p *Peers) WouldEstablish(ctx context.Context, target schema.DeploymentID, attempt peer.AttemptID, refs []peer.EstablishReference) (*peer.Established, error) {
+	ctx, cancel := context.WithTimeout(ctx, peerTimeout)
+	defer cancel()
+	return p.establish(ctx, target, &schemav1.EstablishReferencesRequest{
+		Attempt: attempt[:], ValidateOnly: true, References: establishProto(refs), Person: person(ctx),
+	})
+}
+
+// establish makes the calls of one attempt.
+func (p *Peers) establish(ctx context.Context, target schema.DeploymentID, whole *schemav1.EstablishReferencesRequest) (*peer.Established, error) {
+	client, err := p.Client(target)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", peer.ErrNotSent, err)
+	}
+	out := &peer.Established{}
+	for i, part := range establishParts(whole.GetReferences()) {
+		req := &schemav1.EstablishReferencesRequest{Attempt: whole.GetAttempt(), ValidateOnly: whole.GetValidateOnly(), References: part, Person: whole.GetPerson()}
+		var server grpcpeer.Peer
+		answer, err := client.EstablishReferences(ctx, req, grpc.Peer(&server))
+		switch {
+		case err != nil && server.Addr == nil && i == 0: // the call never got a stream
+			return nil, fmt.Errorf("%w: %w", peer.ErrNotSent, outcome.FromStatus(err))
+		case err != nil:
+			return nil, outcome.FromStatus(err)
+		}
+		done, err := wire.Established(answer)
+		if err != nil {
+			return nil, err
+		}
+		if i > 0 && done.Epoch != out.Epoch {
+			return nil, &peer.UnavailableError{Deployments: []schema.DeploymentID{target}, Err: errors.New("its database began a new epoch between two calls: try again")}
+		}
+		out.UIDs, out.Epoch = append(out.UIDs, done.UIDs...), done.Epoch
+	}
+	return out, nil
+}
+
+// asked is an attempt that may share a call with others.
+type asked struct {
+	ctx    context.Context //nolint:containedctx // of its own write
+	req    *schemav1.EstablishReferencesRequest
+	answer *peer.Established // set before its outcome is
+}
+
+// who takes turns with others; nil is the deployment itself.
+func (a *asked) who() any {
+	if a.req.GetPerson() == nil {
+		return nil
+	}
+	return a.req.GetPerson().GetIdentity()
+}
+
+func (a *asked) proto() *schemav1.EstablishAttemptsRequest_Attempt {
+	out := &schemav1.EstablishAttemptsRequest_Attempt{Request: a.req}
+	if id := requestid.ID(a.ctx); id != uuid.Nil {
+		out.RequestId = id.String()
+	}
+	if until, ok := a.ctx.Deadline(); ok {
+		out.Timeout = durationpb.New(time.Until(until))
+	}
+	return out
+}
+
+// together makes the calls with several attempts to one deployment.
+type together struct {
+	peers *Peers
+	to    schema.DeploymentID
+	queue *gather.Queue[*asked]
+
+	oneByOne atomic.Int64 // until when, in Unix nanoseconds
+}
+
+func (p *Peers) togetherAt(to schema.DeploymentID) *together {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	t := p.togethers[to]
+	if t == nil {
+		t = &together{peers: p, to: to}
+		t.queue = gather.New(gather.Config[*asked]{
+			Run: t.run, Alone: aloneUpTo, Most: wire.MaxAttempts, Waiting: mostWaiting, Pace: pace, Beside: callsBeside,
+		})
+		p.togethers[to] = t
+	}
+	return t
+}
+
+func (t *together) isOneByOne() bool { return time.Now().UnixNano() < t.oneByOne.Load() }
+
+// run makes one call, and returns the outcome of each attempt.
+func (t *together) run(batch []*asked) []error {
+	answer, err := t.call(batch)
+	switch {
+	case status.Code(err) == codes.Unimplemented: // a process of the release before, which has done nothing
+		t.oneByOne.Store(time.Now().Add(oneByOneFor).UnixNano())
+		err = gather.ErrAlone
+	case err != nil && !errors.Is(err, peer.ErrNotSent):
+		err = outcome.FromStatus(err)
+	case err == nil && len(answer.GetOutcomes()) != len(batch):
+		err = fmt.Errorf("its answer has %d outcomes for %d attempts", len(answer.GetOutcomes()), len(batch))
+	}
+	if err != nil {
+		return slices.Repeat([]error{err}, len(batch))
+	}
+	errs := make([]error, len(batch))
+	for i, o := range answer.GetOutcomes() {
+		done := wire.EstablishOutcome(o)
+		switch {
+		case errors.Is(done.Err, peer.ErrLeftOut):
+			errs[i] = gather.ErrAlone
+		case done.Err != nil:
+			errs[i] = outcome.FromStatus(done.Err)
+		default:
+			batch[i].answer = done.Established
+		}
+	}
+	return errs
+}
+
+// call fails with ErrNotSent when nothing was sent.
+func (t *together) call(batch []*asked) (*schemav1.EstablishAttemptsResponse, error) {
+	client, err := t.peers.Client(t.to)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", peer.ErrNotSent, err)
+	}
+	req := &schemav1.EstablishAttemptsRequest{Attempts: make([]*schemav1.EstablishAttemptsRequest_Attempt, len(batch))}
+	for i, a := range batch {
+		req.Attempts[i] = a.proto()
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(batch[0].ctx), peerTimeout) // a trace has the call once
+	defer cancel()
+	var server grpcpeer.Peer
+	answer, err := client.EstablishAttempts(ctx, req, grpc.Peer(&server))
+	if err != nil && server.Addr == nil { // the call never got a stream
+		return nil, fmt.Errorf("%w: %w", peer.ErrNotSent, outcome.FromStatus(err))
+	}
+	return answer, err
+}
+
+// maxEstablishBytes is the size of the references of one call: a request has identity.MaxRequestBytes at most.
+const maxEstablishBytes = 3 << 20
+
+// establishParts divides references among calls: one, unless their names are very long. Blockades of one attempt can be
+// established by several calls, and a refusal of one aborts the attempt.
+func establishParts(refs []*schemav1.EstablishReferencesRequest_Reference) (parts [][]*schemav1.EstablishReferencesRequest_Reference) {
+	begin, bytes := 0, 0
+	for i, ref := range refs {
+		size := proto.Size(ref) + 8
+		if bytes += size; bytes > maxEstablishBytes {
+			parts, begin, bytes = append(parts, refs[begin:i]), i, size
+		}
+	}
+	return append(parts, refs[begin:])
+}
+
+// person returns the person for whom references are established: the target's deployment decides whether they may refer to it. An
+// operator refers with the rights of the user of the same name, since no deployment speaks for operators. It is nil for what this
+// deployment does by itself.
+func person(ctx context.Context) *schemav1.EstablishReferencesRequest_Person {
+	who, err := identity.CallerFromContext(ctx)
+	if err != nil || who.Role != identity.RoleUser && who.Role != identity.RoleOperator {
+		return nil
+	}
+	who.Role = identity.RoleUser
+	return &schemav1.EstablishReferencesRequest_Person{Identity: who.Identity.String(), Groups: who.Groups, Token: who.Token}
+}
+
+func establishProto(refs []peer.EstablishReference) []*schemav1.EstablishReferencesRequest_Reference {
+	out := make([]*schemav1.EstablishReferencesRequest_Reference, len(refs))
+	for i, r := range refs {
+		out[i] = &schemav1.EstablishReferencesRequest_Reference{
+			Holder: wire.ResourceRef(r.HolderKind, r.HolderName, r.HolderUID), Path: r.Path,
+			Target:    &schemav1.ResourceRef{Kind: r.TargetKind, Name: r.TargetName, Uid: wire.OptionalBytes(r.TargetUID)},
+			Behaviour: schemav1.Behaviour(r.Behaviour), Right: wire.OptionalBytes(r.Right),
+		}
+	}
+	return out
+}
