@@ -50,7 +50,7 @@ var allowed = map[string][]string{
 	"schema/shadow/internal/admin":    rooms("db", "gate", "read", "target", "prepare", "write", "cascade", "verify"),
 	"schema/service":                  {"internal/identity", "internal/inprocess", "internal/postgres", "internal/requestid", "internal/trace", "schema", "schema/peer", "schema/schemapb/", "schema/service/access", "schema/service/outcome", "schema/service/peers", "schema/shadow", "schema/wire"},
 	"schema/service/outcome":          {"internal/postgres", "internal/requestid", "schema", "schema/peer", "schema/schemapb/", "schema/shadow"},
-	"schema/service/peers":            {"internal/identity", "internal/requestid", "internal/trace", "schema", "schema/peer", "schema/schemapb/", "schema/service/outcome", "schema/wire"},
+	"schema/service/peers":            {"internal/gather", "internal/identity", "internal/requestid", "internal/trace", "schema", "schema/peer", "schema/schemapb/", "schema/service/outcome", "schema/wire"},
 	"migrations":                      {},
 	"internal/attach":                 {"internal/catalogue", "internal/retry", "internal/scan", "schema"},
 	"internal/catalogue":              {"schema"},

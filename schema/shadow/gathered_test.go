@@ -190,7 +190,8 @@ func TestAttemptsOfOneCallHaveTheirOwnOutcomes_I7_I8_I20(t *testing.T) {
 	ctx, store, from := t.Context(), b.Stores[b.ID(aWest)], b.ID(bEast)
 	uid := b.MustPut(target, nil).UID
 	b.MustPut(target2, nil)
-	letGo := hold(t, b, aWest, `SELECT FROM dbcontroller.shadow WHERE name = 'targets/t2' FOR UPDATE`)
+	letGo := sync.OnceFunc(hold(t, b, aWest, `SELECT FROM dbcontroller.shadow WHERE name = 'targets/t2' FOR UPDATE`))
+	defer letGo()
 	attempt := func(change func(*peer.EstablishReference)) peer.EstablishAttempt {
 		ref := reference("block", schema.Block, uuid.New())
 		if change != nil {
