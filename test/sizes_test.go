@@ -15,7 +15,7 @@ import (
 
 const (
 	// mostPackageLines and mostRoomLines bound a package without its tests; a room of the store is smaller.
-	mostPackageLines, mostRoomLines = 4000, 2400
+	mostPackageLines, mostRoomLines = 4000, 2000
 	// mostMethods bounds an interface: its user implements it in a test.
 	mostMethods = 5
 	// medianLines and p90Lines bound the bodies of the functions.

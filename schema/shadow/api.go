@@ -9,6 +9,7 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 	"github.com/db-controller/db-controller/schema/shadow/internal/deletion"
 	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
+	"github.com/db-controller/db-controller/schema/shadow/internal/inspect"
 	"github.com/db-controller/db-controller/schema/shadow/internal/plan"
 	"github.com/db-controller/db-controller/schema/shadow/internal/prepare"
 	"github.com/db-controller/db-controller/schema/shadow/internal/progress"
@@ -32,18 +33,18 @@ type (
 	ListRequest      = read.ListRequest
 	WatchRequest     = read.WatchRequest
 	Condition        = read.Condition
-	Explanation      = read.Explanation
-	ExplainedReason  = read.ExplainedReason
-	ResourceView     = read.ResourceView
-	ReferenceView    = read.ReferenceView
-	BlockadeView     = read.BlockadeView
-	Derivation       = read.Derivation
-	Removal          = read.Removal
+	Explanation      = inspect.Explanation
+	ExplainedReason  = inspect.ExplainedReason
+	ResourceView     = inspect.ResourceView
+	ReferenceView    = inspect.ReferenceView
+	BlockadeView     = inspect.BlockadeView
+	Derivation       = inspect.Derivation
+	Removal          = inspect.Removal
 	Kept             = read.Kept
-	Referrer         = read.Referrer
-	ReferrersRequest = read.ReferrersRequest
-	Referrers        = read.Referrers
-	Stuck            = read.Stuck
+	Referrer         = inspect.Referrer
+	ReferrersRequest = inspect.ReferrersRequest
+	Referrers        = inspect.Referrers
+	Stuck            = inspect.Stuck
 	DeletionProgress = progress.Deletion
 	DeletionsLeft    = progress.Left
 
@@ -56,7 +57,7 @@ type (
 	// Operators.
 	AuditConfig      = admin.AuditConfig
 	EpochConfig      = admin.EpochConfig
-	EpochStatus      = read.EpochStatus
+	EpochStatus      = inspect.EpochStatus
 	DatabaseMismatch = gate.DatabaseMismatch
 	OperatorDecision = gate.OperatorDecision
 	AcceptedDatabase = gate.AcceptedDatabase

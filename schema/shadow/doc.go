@@ -8,7 +8,8 @@
 //	                   decide.go the decisions inside one database, and on the blockers that the walk found
 //	internal/db        the pool and its transactions, names and their numbers, feeds, leases; SQL's codes and named arguments
 //	internal/gate      the conditions that a transaction checks before it writes: epoch, identity of the database, version
-//	internal/read      resources, lists (filter.go), watches (feed.go), explanations, audits
+//	internal/read      resources, lists (filter.go), watches (feed.go)
+//	internal/inspect   explanations, removals, referrers, audits, stuck deletions
 //	internal/rows      rows of attached tables: statements on them, their shadows, their locks
 //	internal/target    the side of the target: establish.go, blockade.go (confirm, release), quotas, acknowledgements
 //	internal/request   the recorded outcomes of requests with an id
@@ -17,7 +18,8 @@
 //	internal/write     create and update: save.go, then one transaction: write.go, lock.go locks and checks, store.go writes
 //	internal/rights    rights to block resources of other deployments without asking: rights.go acquires, recall.go answers, look.go returns
 //	internal/cascade   a deletion in one database: closure.go reads and locks its members, carry.go carries out what
-//	                   is decided on them; act.go for deletions in other deployments, owner_change.go for lost owners
+//	                   is decided on them; owner_change.go for lost owners
+//	internal/follow    acts on the holders here for deletions in other deployments, in batches (act.go)
 //	internal/capture   stores what captured rows of attached tables refer to
 //	internal/owner     owners of resources: questions (owner_check.go), deletions (owner_drop.go), version switches (owner_upgrade.go)
 //	internal/deletion  a user's delete: delete.go tries it in one transaction, lookahead.go finds what refuses it, plan.go answers one, trace.go upwards

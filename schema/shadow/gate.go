@@ -140,7 +140,7 @@ func (s *Store) Superseded() <-chan struct{} {
 // idempotent. It returns by uid the errors of deletions that could not be carried out completely: schema.ErrUnfinished
 // for large targets that are not done when patience ends. All other deletions are done when err is nil.
 func (s *Store) ActFor(ctx context.Context, from schema.DeploymentID, deletions []schema.Deletion, patience time.Duration) (map[uuid.UUID]error, error) {
-	return s.cascade.ActFor(ctx, from, deletions, patience)
+	return s.follow.ActFor(ctx, from, deletions, patience)
 }
 
 // Finalise checks the resources of some pieces of work, removes those in DELETING that wait for nothing, and returns

@@ -13,7 +13,9 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/cascade"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 	"github.com/db-controller/db-controller/schema/shadow/internal/deletion"
+	"github.com/db-controller/db-controller/schema/shadow/internal/follow"
 	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
+	"github.com/db-controller/db-controller/schema/shadow/internal/inspect"
 	"github.com/db-controller/db-controller/schema/shadow/internal/owner"
 	"github.com/db-controller/db-controller/schema/shadow/internal/prepare"
 	"github.com/db-controller/db-controller/schema/shadow/internal/progress"
@@ -29,6 +31,7 @@ import (
 // gate and of the cascade, which other rooms use as well, are forwarded one by one (gate.go).
 type Store struct {
 	*reader
+	*inspector
 	*keeper
 	*attempts
 	*writer
@@ -42,11 +45,13 @@ type Store struct {
 	db      *db.DB
 	gate    *gate.Gate
 	cascade *cascade.Actor
+	follow  *follow.Follower
 }
 
 // Embedded under these names, the rooms are not fields that callers see.
 type (
 	reader        = read.Reader
+	inspector     = inspect.Inspector
 	keeper        = target.Keeper
 	attempts      = attempt.Attempts
 	writer        = write.Writer
@@ -79,10 +84,11 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	w := write.New(g, rs, p, a)
 	b, recorder := progress.New(d)
 	c := cascade.New(g, rs, recorder)
-	v := verify.New(g, r, t, w, c, rs)
+	i, f := inspect.New(g, r), follow.New(g, c, recorder)
+	v := verify.New(g, i, t, w, f, rs)
 	return &Store{
-		reader: r, keeper: t, attempts: a, writer: w, owners: owner.New(g, c), deleter: deletion.New(g, t, w, c, rs), verifier: v,
-		administrator: admin.New(g, p, w, c, v), capturer: capture.New(g, rs, w, c), righter: rights.New(g, p, a), book: b, db: d, gate: g, cascade: c,
+		reader: r, inspector: i, keeper: t, attempts: a, writer: w, owners: owner.New(g, c), deleter: deletion.New(g, t, w, c, f, rs), verifier: v,
+		administrator: admin.New(g, p, w, c, f, v), capturer: capture.New(g, rs, w, c), righter: rights.New(g, p, a), book: b, db: d, gate: g, cascade: c, follow: f,
 	}, nil
 }
 

@@ -282,7 +282,7 @@ var mutants = []mutant{
 	},
 	{
 		"acted-upon-before-the-close", "I1, I31", "A deletion is acted upon while rights to its target last, so that references written under them come too late.",
-		"schema/shadow/internal/cascade/act.go",
+		"schema/shadow/internal/follow/act.go",
 		[]string{"	closed, err := a.closeTargets(ctx, fresh)", "	closed, err := fresh, error(nil)"},
 	},
 	{

@@ -6,6 +6,7 @@ import (
 
 	"github.com/db-controller/db-controller/schema/shadow/internal/cascade"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
+	"github.com/db-controller/db-controller/schema/shadow/internal/follow"
 	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
 	"github.com/db-controller/db-controller/schema/shadow/internal/prepare"
 	"github.com/db-controller/db-controller/schema/shadow/internal/verify"
@@ -18,12 +19,13 @@ type Admin struct {
 	*Deriver
 	gate    *gate.Gate
 	cascade *cascade.Actor
+	follow  *follow.Follower
 	verify  *verify.Verifier
 	// tidied is the last foreign target that Tidy looked at.
 	tidied atomic.Int64
 }
 
 // New joins the parts.
-func New(g *gate.Gate, p *prepare.Preparer, w *write.Writer, c *cascade.Actor, v *verify.Verifier) *Admin {
-	return &Admin{DB: g.DB, Deriver: newDeriver(g, p, w), gate: g, cascade: c, verify: v}
+func New(g *gate.Gate, p *prepare.Preparer, w *write.Writer, c *cascade.Actor, f *follow.Follower, v *verify.Verifier) *Admin {
+	return &Admin{DB: g.DB, Deriver: newDeriver(g, p, w), gate: g, cascade: c, follow: f, verify: v}
 }

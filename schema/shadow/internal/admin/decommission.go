@@ -206,7 +206,7 @@ func (s *Admin) cleanUpReferences(ctx context.Context, deployment schema.Deploym
 		if err := s.replaceBlocking(ctx, id, uids, blocking); err != nil {
 			return err
 		}
-		failures, err := s.cascade.ActFor(ctx, deployment, deletions, math.MaxInt64)
+		failures, err := s.follow.ActFor(ctx, deployment, deletions, math.MaxInt64)
 		if err != nil {
 			return err
 		}

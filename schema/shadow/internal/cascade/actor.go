@@ -1,5 +1,5 @@
 // Package cascade carries out deletions inside one database: it finds the closure of acting references, decides which members are
-// removed at once and which wait, and executes that; for deletions here, for deletions in other deployments, and for lost owners.
+// removed at once and which wait, and executes that; also for rows that SQL has deleted, and for lost owners.
 package cascade
 
 import (
@@ -15,8 +15,6 @@ type Actor struct {
 	gate     *gate.Gate
 	rows     *rows.Rows
 	progress *progress.Recorder
-	// walks over the holders of targets that were interrupted; see acting.
-	walks walks
 }
 
 // New joins the parts.

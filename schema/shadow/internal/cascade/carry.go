@@ -78,7 +78,7 @@ func (s *Actor) CarryOut(ctx context.Context, tx pgx.Tx, d Decision) error {
 	if err := s.rows.Take(ctx, tx, gone); err != nil {
 		return err
 	}
-	if err := s.unset(ctx, tx, v.Unset, names); err != nil {
+	if err := s.Unset(ctx, tx, v.Unset, names); err != nil {
 		return err
 	}
 	if len(v.Mark)+len(v.Remove) > 0 {
@@ -159,9 +159,9 @@ WITH i AS (
 )` + db.ChangeTo(`{active}`, `s JOIN r USING (id)`))
 )
 
-// unset removes the references' values from the holders' bodies. The holders' shadows are locked, so that no concurrent
+// Unset removes the references' values from the holders' bodies. The holders' shadows are locked, so that no concurrent
 // update is lost (I10). The edges are sorted by holder.
-func (s *Actor) unset(ctx context.Context, tx pgx.Tx, edges []plan.Edge, target nameOf) error {
+func (s *Actor) Unset(ctx context.Context, tx pgx.Tx, edges []plan.Edge, target nameOf) error {
 	if len(edges) == 0 {
 		return nil
 	}
@@ -344,8 +344,8 @@ func (c *causeColumns) add(x *schema.Cause) {
 	c.requests, c.times, c.traces = append(c.requests, request), append(c.times, x.At), append(c.traces, trace)
 }
 
-// causeOr returns the reported cause of a deletion; when it is nil, a cause with the deleted resource itself as the root.
-func causeOr(told *schema.Cause, deployment schema.DeploymentID, name string, uid uuid.UUID) *schema.Cause {
+// CauseOr returns the reported cause of a deletion; when it is nil, a cause with the deleted resource itself as the root.
+func CauseOr(told *schema.Cause, deployment schema.DeploymentID, name string, uid uuid.UUID) *schema.Cause {
 	if told != nil {
 		return told
 	}

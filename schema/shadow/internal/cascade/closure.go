@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	lockMembersSQL = `
+	LockMembersSQL = `
 SELECT id, uid, kind_id, name, state, shard, block_deletion, hidden FROM dbcontroller.shadow WHERE id = ANY ($1) ORDER BY id FOR UPDATE`
 
 	anyReferenceSQL = `SELECT EXISTS (SELECT FROM dbcontroller.reference WHERE target_id = ANY ($1))`
@@ -56,7 +56,7 @@ SELECT target_id, holder_id, field_id, behaviour FROM dbcontroller.reference
 WHERE holder_id = ANY ($1) AND target_id = ANY ($2) AND behaviour IN ({unset}, {cascade_delete})`)
 )
 
-func scanEdge(row pgx.CollectableRow) (e plan.Edge, err error) {
+func ScanEdge(row pgx.CollectableRow) (e plan.Edge, err error) {
 	err = row.Scan(&e.TargetID, &e.HolderID, &e.FieldID, &e.Behaviour)
 	return e, err
 }
@@ -66,7 +66,7 @@ func scanMember(row pgx.CollectableRow) (*plan.Member, error) {
 	return m, row.Scan(&m.ID, &m.UID, &m.Kind, &m.Name, &m.State, &m.Shard, &m.Protected, &m.Hidden)
 }
 
-func idsOf(members []*plan.Member) []int64 {
+func IDsOf(members []*plan.Member) []int64 {
 	ids := make([]int64, len(members))
 	for i, m := range members {
 		ids[i] = m.ID
@@ -75,10 +75,10 @@ func idsOf(members []*plan.Member) []int64 {
 }
 
 func LockMembers(ctx context.Context, tx pgx.Tx, ids []int64) ([]*plan.Member, error) {
-	return readMembers(ctx, tx, lockMembersSQL, ids)
+	return ReadMembers(ctx, tx, LockMembersSQL, ids)
 }
 
-func readMembers(ctx context.Context, tx pgx.Tx, lockSQL string, ids []int64) ([]*plan.Member, error) {
+func ReadMembers(ctx context.Context, tx pgx.Tx, lockSQL string, ids []int64) ([]*plan.Member, error) {
 	rows, err := tx.Query(ctx, lockSQL, ids)
 	if err != nil {
 		return nil, fmt.Errorf("lock shadows: %w", err)
@@ -119,14 +119,14 @@ func (s *Actor) expand(ctx context.Context, tx pgx.Tx, roots []*plan.Member) (*p
 		c.Members[m.ID] = m
 	}
 	var referred bool // most roots have no holders
-	if err := tx.QueryRow(ctx, anyReferenceSQL, idsOf(roots)).Scan(&referred); err != nil {
+	if err := tx.QueryRow(ctx, anyReferenceSQL, IDsOf(roots)).Scan(&referred); err != nil {
 		return nil, fmt.Errorf("look for references: %w", err)
 	}
 	if !referred {
 		return c, nil
 	}
 	for level, frontier := 0, roots; len(frontier) > 0; level++ {
-		ids := idsOf(frontier)
+		ids := IDsOf(frontier)
 		if level == maxLevels {
 			limit = 0 // the holders of this level act later
 		}
@@ -179,7 +179,7 @@ func look(ctx context.Context, tx pgx.Tx, c *plan.Closure, frontier []*plan.Memb
 	})
 	room := max(0, limit-len(c.Members)-len(c.Unsets))
 	b.Queue(actingReferencesSQL, ids, room+1).Query(func(rows pgx.Rows) (err error) {
-		acting, err = pgx.CollectRows(rows, scanEdge)
+		acting, err = pgx.CollectRows(rows, ScanEdge)
 		return err
 	})
 	if err := tx.SendBatch(ctx, b).Close(); err != nil {
@@ -210,12 +210,12 @@ func take(ctx context.Context, tx pgx.Tx, c *plan.Closure, self int32, ids []int
 	var locked []*plan.Member
 	var still []plan.Edge
 	b := &pgx.Batch{} // two statements: the snapshot of the second is taken after the locks
-	b.Queue(lockMembersSQL, holders).Query(func(rows pgx.Rows) (err error) {
+	b.Queue(LockMembersSQL, holders).Query(func(rows pgx.Rows) (err error) {
 		locked, err = pgx.CollectRows(rows, scanMember)
 		return err
 	})
 	b.Queue(stillActingSQL, holders, ids).Query(func(rows pgx.Rows) (err error) {
-		still, err = pgx.CollectRows(rows, scanEdge)
+		still, err = pgx.CollectRows(rows, ScanEdge)
 		return err
 	})
 	if err := tx.SendBatch(ctx, b).Close(); err != nil {

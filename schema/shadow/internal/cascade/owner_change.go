@@ -74,7 +74,7 @@ func (s *Actor) ChangeOwners(ctx context.Context, tx pgx.Tx, ownees []int64, cha
 	if err != nil {
 		return err
 	}
-	rows, err := tx.Query(ctx, SelectOwnerRowsSQL, idsOf(locked), nil, s.Cfg.Times.OwnerGrace)
+	rows, err := tx.Query(ctx, SelectOwnerRowsSQL, IDsOf(locked), nil, s.Cfg.Times.OwnerGrace)
 	if err != nil {
 		return fmt.Errorf("read owners: %w", err)
 	}
@@ -82,7 +82,7 @@ func (s *Actor) ChangeOwners(ctx context.Context, tx pgx.Tx, ownees []int64, cha
 	if err != nil {
 		return fmt.Errorf("read owners: %w", err)
 	}
-	before, err := readLost(ctx, tx, idsOf(locked))
+	before, err := readLost(ctx, tx, IDsOf(locked))
 	if err != nil {
 		return err
 	}
@@ -182,7 +182,7 @@ func (e *ownerEdit) giveReasons(ctx context.Context, tx pgx.Tx, collected []*pla
 		if err != nil {
 			return err
 		}
-		cause := causeOr(cmp.Or(e.change.Causes[k.UID], e.change.Cause), deployment, k.Name, k.UID)
+		cause := CauseOr(cmp.Or(e.change.Causes[k.UID], e.change.Cause), deployment, k.Name, k.UID)
 		if cause.ID == uuid.Nil {
 			of := prepare.OwnerKey{DeploymentID: k.DeploymentID, KindID: k.KindID, Name: k.Name}
 			if unnamed[of] == nil {

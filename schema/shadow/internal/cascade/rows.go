@@ -79,7 +79,7 @@ func (s *Actor) RowsGone(ctx context.Context, gone []Gone, captured []int64) err
 			}
 		}
 		b := &pgx.Batch{}
-		b.Queue(hideGoneSQL, idsOf(locked))
+		b.Queue(hideGoneSQL, IDsOf(locked))
 		b.Queue(`DELETE FROM dbcontroller.captured WHERE seq = ANY ($1)`, captured)
 		if err := tx.SendBatch(ctx, b).Close(); err != nil {
 			return fmt.Errorf("delete resources whose rows are gone: %w", err)
@@ -89,7 +89,7 @@ func (s *Actor) RowsGone(ctx context.Context, gone []Gone, captured []int64) err
 }
 
 func (s *Actor) causeOfSQL(m *plan.Member, actor string) *schema.Cause {
-	c := causeOr(nil, s.Self, m.Name, m.UID)
+	c := CauseOr(nil, s.Self, m.Name, m.UID)
 	c.ID, c.Actor = uuid.Must(uuid.NewV7()), "postgres/"+actor
 	return c
 }

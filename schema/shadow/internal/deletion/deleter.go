@@ -5,6 +5,7 @@ package deletion
 import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/cascade"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
+	"github.com/db-controller/db-controller/schema/shadow/internal/follow"
 	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
 	"github.com/db-controller/db-controller/schema/shadow/internal/rows"
 	"github.com/db-controller/db-controller/schema/shadow/internal/target"
@@ -18,10 +19,11 @@ type Deleter struct {
 	target  *target.Keeper
 	write   *write.Writer
 	cascade *cascade.Actor
+	follow  *follow.Follower
 	rows    *rows.Rows
 }
 
 // New joins the parts.
-func New(g *gate.Gate, t *target.Keeper, w *write.Writer, c *cascade.Actor, rs *rows.Rows) *Deleter {
-	return &Deleter{DB: g.DB, gate: g, target: t, write: w, cascade: c, rows: rs}
+func New(g *gate.Gate, t *target.Keeper, w *write.Writer, c *cascade.Actor, f *follow.Follower, rs *rows.Rows) *Deleter {
+	return &Deleter{DB: g.DB, gate: g, target: t, write: w, cascade: c, follow: f, rows: rs}
 }

@@ -11,7 +11,6 @@ import (
 
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
-	"github.com/db-controller/db-controller/schema/shadow/internal/cascade"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 	"github.com/db-controller/db-controller/schema/shadow/internal/plan"
 )
@@ -141,11 +140,11 @@ func (p *planning) closure(ctx context.Context, tx pgx.Tx) error {
 	}
 	var frontier []int64
 	for d, uids := range byDeployment {
-		a := &cascade.Acting{Store: p.store.cascade, From: d, Targets: map[int64]cascade.ActTarget{}}
-		if err := a.Load(ctx, tx, uids); err != nil {
+		targets, err := p.store.follow.Targets(ctx, tx, d, uids)
+		if err != nil {
 			return err
 		}
-		for id, t := range a.Targets {
+		for id, t := range targets {
 			p.targets[id] = peer.PlanTarget{Deployment: d, UID: t.UID}
 			frontier = append(frontier, id)
 		}

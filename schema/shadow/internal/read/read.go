@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/db-controller/db-controller/internal/postgres"
+	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 )
@@ -131,3 +134,35 @@ func (s *Reader) Conditions(ctx context.Context, name string) ([]Condition, erro
 }
 
 func schemaName(s *Reader, relative string) string { return "//" + s.Self.String() + "/" + relative }
+
+// CauseRow scans causeColumnsSQL: a row of cause, or nulls.
+type CauseRow struct {
+	id, rootUID, requestID *uuid.UUID
+	actor, root, trace     *string
+	at                     *time.Time
+}
+
+// Select list and joins for the cause of the deletion of a shadow s in DELETING.
+const (
+	CauseColumnsSQL = `x.deletion_id, x.actor, x.root, x.root_uid, x.request_id, x.at, x.trace_parent`
+	CauseOfSQL      = ` LEFT JOIN dbcontroller.removal r ON r.name = s.name AND r.uid = s.uid LEFT JOIN dbcontroller.cause x ON x.id = r.cause_id `
+)
+
+func (r *CauseRow) Dest() []any {
+	return []any{&r.id, &r.actor, &r.root, &r.rootUID, &r.requestID, &r.at, &r.trace}
+}
+
+// Cause returns nil when no cause is stored.
+func (r *CauseRow) Cause() *schema.Cause {
+	if r.id == nil {
+		return nil
+	}
+	c := &schema.Cause{ID: *r.id, Actor: *r.actor, Root: *r.root, RootUID: *r.rootUID, At: *r.at}
+	if r.requestID != nil {
+		c.RequestID = *r.requestID
+	}
+	if r.trace != nil {
+		c.TraceParent = *r.trace
+	}
+	return c
+}

@@ -1,4 +1,4 @@
-// Package read answers questions of clients and operators: resources, lists, watches, explanations, audits. It changes nothing.
+// Package read reads resources for clients: one, lists, watches, and the references that are stored of them. It changes nothing.
 package read
 
 import (

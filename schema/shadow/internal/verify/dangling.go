@@ -14,7 +14,7 @@ import (
 	"github.com/db-controller/db-controller/internal/requestid"
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
-	"github.com/db-controller/db-controller/schema/shadow/internal/cascade"
+	"github.com/db-controller/db-controller/schema/shadow/internal/follow"
 )
 
 const selectPeerEpochSQL = `SELECT COALESCE(epoch, '00000000-0000-0000-0000-000000000000') FROM dbcontroller.deployment WHERE id = $1`
@@ -52,13 +52,13 @@ func (v *verifying) actUpon(ctx context.Context, at schema.DeploymentID, refs []
 	if err != nil {
 		return err
 	}
-	d := cascade.Dangling{From: at, Cause: cause, Own: asked.own, There: asked.there}
+	d := follow.Dangling{From: at, Cause: cause, Own: asked.own, There: asked.there}
 	for _, r := range refs {
 		d.Targets, d.Holders = append(d.Targets, *r.targetUID), append(d.Holders, r.holderID)
 	}
 	slices.Sort(d.Holders)
 	d.Holders = slices.Compact(d.Holders)
-	acted, failed, err := v.store.cascade.ActOnDangling(ctx, d)
+	acted, failed, err := v.store.follow.ActOnDangling(ctx, d)
 	ended := errors.Is(err, peer.ErrStaleEpoch)
 	if err != nil && !ended {
 		return err

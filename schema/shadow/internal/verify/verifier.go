@@ -6,10 +6,10 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/db-controller/db-controller/schema/shadow/internal/cascade"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
+	"github.com/db-controller/db-controller/schema/shadow/internal/follow"
 	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
-	"github.com/db-controller/db-controller/schema/shadow/internal/read"
+	"github.com/db-controller/db-controller/schema/shadow/internal/inspect"
 	"github.com/db-controller/db-controller/schema/shadow/internal/rows"
 	"github.com/db-controller/db-controller/schema/shadow/internal/target"
 	"github.com/db-controller/db-controller/schema/shadow/internal/write"
@@ -19,10 +19,10 @@ import (
 type Verifier struct {
 	*db.DB
 	gate    *gate.Gate
-	read    *read.Reader
+	inspect *inspect.Inspector
 	target  *target.Keeper
 	write   *write.Writer
-	cascade *cascade.Actor
+	follow  *follow.Follower
 	rows    *rows.Rows
 	// sampled is the last resource whose body an audit compared.
 	sampled atomic.Int64
@@ -31,6 +31,6 @@ type Verifier struct {
 }
 
 // New joins the parts.
-func New(g *gate.Gate, r *read.Reader, t *target.Keeper, w *write.Writer, c *cascade.Actor, rs *rows.Rows) *Verifier {
-	return &Verifier{DB: g.DB, gate: g, read: r, target: t, write: w, cascade: c, rows: rs}
+func New(g *gate.Gate, i *inspect.Inspector, t *target.Keeper, w *write.Writer, f *follow.Follower, rs *rows.Rows) *Verifier {
+	return &Verifier{DB: g.DB, gate: g, inspect: i, target: t, write: w, follow: f, rows: rs}
 }

@@ -8,7 +8,7 @@ import (
 
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
-	"github.com/db-controller/db-controller/schema/shadow/internal/read"
+	"github.com/db-controller/db-controller/schema/shadow/internal/inspect"
 )
 
 // blockades compares the confirmed blockades here with their holders' references. Tentative ones are left out: their holders are
@@ -19,11 +19,11 @@ func (v *verifying) blockades(ctx context.Context, cursor string, save func(stri
 		of = v.how.With[0]
 	}
 	for {
-		page, next, err := v.store.read.ListBlockades(ctx, of, cursor, verifyPage)
+		page, next, err := v.store.inspect.ListBlockades(ctx, of, cursor, verifyPage)
 		if err != nil {
 			return err
 		}
-		by := map[schema.DeploymentID][]read.BlockadeView{}
+		by := map[schema.DeploymentID][]inspect.BlockadeView{}
 		for _, b := range page {
 			if b.ExpiresAt.IsZero() && v.concerns(b.Holder.Deployment) {
 				by[b.Holder.Deployment] = append(by[b.Holder.Deployment], b)
@@ -47,7 +47,7 @@ func (v *verifying) blockades(ctx context.Context, cursor string, save func(stri
 	}
 }
 
-func (v *verifying) compareBlockades(ctx context.Context, holder schema.DeploymentID, blockades []read.BlockadeView) error {
+func (v *verifying) compareBlockades(ctx context.Context, holder schema.DeploymentID, blockades []inspect.BlockadeView) error {
 	ofNothing, err := v.ofNothing(ctx, holder, blockades)
 	if err == nil && len(ofNothing) > 0 { // a release may be under way
 		if err = v.settle(ctx); err == nil {
@@ -90,7 +90,7 @@ JOIN dbcontroller.shadow s ON s.uid = i.target_uid
 JOIN dbcontroller.blockade b ON b.target_id = s.id AND b.holder_uid = i.holder_uid AND b.field_id = i.field_id AND b.attempt = i.attempt`
 
 // ofNothing returns the blockades whose references do not exist, and which are still stored after the answer.
-func (v *verifying) ofNothing(ctx context.Context, holder schema.DeploymentID, blockades []read.BlockadeView) ([]read.BlockadeView, error) {
+func (v *verifying) ofNothing(ctx context.Context, holder schema.DeploymentID, blockades []inspect.BlockadeView) ([]inspect.BlockadeView, error) {
 	questions := make([]peer.Question, len(blockades))
 	for i, b := range blockades {
 		questions[i] = peer.Question{Key: b.Key}
@@ -102,7 +102,7 @@ func (v *verifying) ofNothing(ctx context.Context, holder schema.DeploymentID, b
 	if len(answers.Verdicts) != len(questions) {
 		return nil, fmt.Errorf("%d answers to %d questions", len(answers.Verdicts), len(questions))
 	}
-	var suspicious []read.BlockadeView
+	var suspicious []inspect.BlockadeView
 	var keys []peer.BlockadeKey
 	for i, b := range blockades {
 		if answers.Verdicts[i] != peer.Held { // its attempt had committed: undecided means that the decision was lost or forgotten
@@ -121,7 +121,7 @@ func (v *verifying) ofNothing(ctx context.Context, holder schema.DeploymentID, b
 		return nil, err
 	}
 	there, err := pgx.CollectRows(rows, pgx.RowTo[int])
-	out := make([]read.BlockadeView, len(there))
+	out := make([]inspect.BlockadeView, len(there))
 	for i, n := range there {
 		out[i] = suspicious[n]
 	}

@@ -1,4 +1,4 @@
-package read
+package inspect
 
 import (
 	"context"
@@ -10,39 +10,8 @@ import (
 
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
+	"github.com/db-controller/db-controller/schema/shadow/internal/read"
 )
-
-// CauseRow scans causeColumnsSQL: a row of cause, or nulls.
-type CauseRow struct {
-	id, rootUID, requestID *uuid.UUID
-	actor, root, trace     *string
-	at                     *time.Time
-}
-
-// Select list and joins for the cause of the deletion of a shadow s in DELETING.
-const (
-	CauseColumnsSQL = `x.deletion_id, x.actor, x.root, x.root_uid, x.request_id, x.at, x.trace_parent`
-	CauseOfSQL      = ` LEFT JOIN dbcontroller.removal r ON r.name = s.name AND r.uid = s.uid LEFT JOIN dbcontroller.cause x ON x.id = r.cause_id `
-)
-
-func (r *CauseRow) Dest() []any {
-	return []any{&r.id, &r.actor, &r.root, &r.rootUID, &r.requestID, &r.at, &r.trace}
-}
-
-// Cause returns nil when no cause is stored.
-func (r *CauseRow) Cause() *schema.Cause {
-	if r.id == nil {
-		return nil
-	}
-	c := &schema.Cause{ID: *r.id, Actor: *r.actor, Root: *r.root, RootUID: *r.rootUID, At: *r.at}
-	if r.requestID != nil {
-		c.RequestID = *r.requestID
-	}
-	if r.trace != nil {
-		c.TraceParent = *r.trace
-	}
-	return c
-}
 
 // Removal records why a resource was or is being deleted.
 type Removal struct {
@@ -60,7 +29,7 @@ type Removal struct {
 }
 
 const selectRemovalsSQL = `
-SELECT r.kind_id, r.name, r.uid, x.how, r.decided_at, x.via_deployment_id, x.via_uid, x.via_name, s.id IS NULL, ` + CauseColumnsSQL + `
+SELECT r.kind_id, r.name, r.uid, x.how, r.decided_at, x.via_deployment_id, x.via_uid, x.via_name, s.id IS NULL, ` + read.CauseColumnsSQL + `
 FROM dbcontroller.removal r
 LEFT JOIN dbcontroller.cause x ON x.id = r.cause_id LEFT JOIN dbcontroller.shadow s ON s.uid = r.uid
 WHERE r.name = $1 AND ($2 OR r.uid = $3)
@@ -68,7 +37,7 @@ ORDER BY r.decided_at DESC, r.uid LIMIT $4`
 
 // Removals returns the removals of the resources with a name, newest first, at most limit; with a non-zero uid only that of this
 // resource.
-func (s *Reader) Removals(ctx context.Context, name string, uid uuid.UUID, limit int) ([]Removal, error) {
+func (s *Inspector) Removals(ctx context.Context, name string, uid uuid.UUID, limit int) ([]Removal, error) {
 	rows, err := s.Pool.Query(ctx, selectRemovalsSQL, name, uid == uuid.Nil, uid, limit)
 	if err != nil {
 		return nil, fmt.Errorf("read removals: %w", err)
@@ -95,10 +64,10 @@ type foundRemoval struct {
 	viaDeployment *int32
 	viaUID        *uuid.UUID
 	viaName       *string
-	cause         CauseRow
+	cause         read.CauseRow
 }
 
-func (s *Reader) removal(ctx context.Context, f *foundRemoval) (r Removal, err error) {
+func (s *Inspector) removal(ctx context.Context, f *foundRemoval) (r Removal, err error) {
 	kind, err := s.Names.KindOf(ctx, s.Pool, f.kind)
 	if err != nil {
 		return r, err

@@ -1,4 +1,4 @@
-package cascade
+package follow
 
 import (
 	"context"
@@ -15,6 +15,7 @@ import (
 	"github.com/db-controller/db-controller/internal/retry"
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
+	"github.com/db-controller/db-controller/schema/shadow/internal/cascade"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 	"github.com/db-controller/db-controller/schema/shadow/internal/plan"
 )
@@ -36,7 +37,7 @@ ORDER BY holder_id LIMIT $4`
 	// A shorter lock timeout than elsewhere: thousands of holders may wait behind the locked one.
 	actLockTimeoutSQL = `SET LOCAL lock_timeout = '1s'`
 
-	lockFreeMembersSQL = lockMembersSQL + ` SKIP LOCKED`
+	lockFreeMembersSQL = cascade.LockMembersSQL + ` SKIP LOCKED`
 
 	removeForeignTargetsSQL = `
 DELETE FROM dbcontroller.foreign_target f
@@ -58,8 +59,8 @@ WHERE holder_id = ANY ($1) AND target_id = ANY ($2) AND behaviour IN ({unset}, {
 
 var errLocked = errors.New("another transaction holds the lock of a holder")
 
-// ActTarget is a deleted resource with holders here.
-type ActTarget struct {
+// Target is a deleted resource with holders here.
+type Target struct {
 	ID   int64
 	UID  uuid.UUID
 	Kind int32
@@ -73,7 +74,7 @@ const smallTarget = 200
 // transactions of Config.Limits.Batch holders. from is this deployment itself for references that act asynchronously. It is
 // idempotent. It returns by uid the errors of deletions that could not be carried out completely: schema.ErrUnfinished
 // for large targets that are not done when patience ends. All other deletions are done when err is nil.
-func (s *Actor) ActFor(ctx context.Context, from schema.DeploymentID, deletions []schema.Deletion, patience time.Duration) (map[uuid.UUID]error, error) {
+func (s *Follower) ActFor(ctx context.Context, from schema.DeploymentID, deletions []schema.Deletion, patience time.Duration) (map[uuid.UUID]error, error) {
 	if _, err := s.Current(); err != nil {
 		return nil, err
 	}
@@ -82,19 +83,19 @@ func (s *Actor) ActFor(ctx context.Context, from schema.DeploymentID, deletions 
 			return nil, err
 		}
 	}
-	a := &Acting{
-		Store: s, From: from, epoch: s.gate.PresentEpoch(), began: time.Now(), patience: patience, actingOn: actingOnSQL,
-		deletions: map[uuid.UUID]schema.Deletion{}, Targets: map[int64]ActTarget{}, failed: map[uuid.UUID]error{}, failedHolders: map[uuid.UUID]failedHolders{},
+	a := &acting{
+		store: s, from: from, epoch: s.gate.PresentEpoch(), began: time.Now(), patience: patience, actingOn: actingOnSQL,
+		deletions: map[uuid.UUID]schema.Deletion{}, failed: map[uuid.UUID]error{}, failedHolders: map[uuid.UUID]failedHolders{},
 	}
 	uids := make([]uuid.UUID, len(deletions))
 	for i, d := range deletions {
 		uids[i], a.deletions[d.UID] = d.UID, d
 	}
-	if err := a.Load(ctx, s.Pool, uids); err != nil {
+	if err := a.load(ctx, uids); err != nil {
 		return nil, err
 	}
 	var fresh, many []int64
-	for id, t := range a.Targets {
+	for id, t := range a.targets {
 		if s.walks.has(id, a.key(t.UID)) {
 			many = append(many, id)
 		} else {
@@ -128,15 +129,16 @@ func (s *Actor) ActFor(ctx context.Context, from schema.DeploymentID, deletions 
 	return a.failed, nil
 }
 
-type Acting struct {
-	Store         *Actor
-	From          schema.DeploymentID
+// acting is a run over the holders of some deleted resources.
+type acting struct {
+	store         *Follower
+	from          schema.DeploymentID
 	fromID        int32
 	epoch         uuid.UUID // of this database, when the run began
 	began         time.Time
 	patience      time.Duration
 	deletions     map[uuid.UUID]schema.Deletion
-	Targets       map[int64]ActTarget
+	targets       map[int64]Target
 	failed        map[uuid.UUID]error
 	failedHolders map[uuid.UUID]failedHolders
 	// left is the first of the holders of a batch that there was no time for, or 0.
@@ -150,7 +152,7 @@ type Acting struct {
 }
 
 // key names the deletion of a target, for walks.
-func (a *Acting) key(uid uuid.UUID) deletionKey {
+func (a *acting) key(uid uuid.UUID) deletionKey {
 	return deletionKey{seq: a.deletions[uid].Seq, epoch: a.epoch}
 }
 
@@ -160,33 +162,43 @@ type failedHolders struct {
 	cause   error
 }
 
-func (a *Acting) Load(ctx context.Context, q db.Querier, uids []uuid.UUID) error {
-	var err error
-	if a.fromID, err = a.Store.Names.Deployment(ctx, a.From); err != nil {
-		return err
+// Targets returns the deleted resources of a deployment that this database knows, by their ids.
+func (s *Follower) Targets(ctx context.Context, q db.Querier, from schema.DeploymentID, uids []uuid.UUID) (map[int64]Target, error) {
+	id, err := s.Names.Deployment(ctx, from)
+	if err != nil {
+		return nil, err
 	}
 	sql, args := selectLocalTargetsSQL, []any{uids}
-	if a.From != a.Store.Self {
-		sql, args = selectForeignTargetsSQL, []any{a.fromID, uids}
+	if from != s.Self {
+		sql, args = selectForeignTargetsSQL, []any{id, uids}
 	}
 	rows, err := q.Query(ctx, sql, args...)
 	if err != nil {
-		return fmt.Errorf("read targets: %w", err)
+		return nil, fmt.Errorf("read targets: %w", err)
 	}
-	var t ActTarget
-	_, err = pgx.ForEachRow(rows, []any{&t.ID, &t.UID, &t.Kind, &t.Name}, func() error { a.Targets[t.ID] = t; return nil })
+	targets := map[int64]Target{}
+	var t Target
+	_, err = pgx.ForEachRow(rows, []any{&t.ID, &t.UID, &t.Kind, &t.Name}, func() error { targets[t.ID] = t; return nil })
 	if err != nil {
-		return fmt.Errorf("read targets: %w", err)
+		return nil, fmt.Errorf("read targets: %w", err)
 	}
-	return nil
+	return targets, nil
+}
+
+func (a *acting) load(ctx context.Context, uids []uuid.UUID) (err error) {
+	if a.fromID, err = a.store.Names.Deployment(ctx, a.from); err != nil {
+		return err
+	}
+	a.targets, err = a.store.Targets(ctx, a.store.Pool, a.from, uids)
+	return err
 }
 
 // actSmall handles all holders of small targets and some holders of large targets. It returns the large targets.
-func (a *Acting) actSmall(ctx context.Context, ids []int64) (many []int64, err error) {
-	size := a.Store.Cfg.Limits.Batch
+func (a *acting) actSmall(ctx context.Context, ids []int64) (many []int64, err error) {
+	size := a.store.Cfg.Limits.Batch
 	seen := map[int64]int{}
 	for len(ids) > 0 {
-		rows, err := a.Store.Pool.Query(ctx, firstHoldersSQL, ids, smallTarget+1, size)
+		rows, err := a.store.Pool.Query(ctx, firstHoldersSQL, ids, smallTarget+1, size)
 		if err != nil {
 			return nil, fmt.Errorf("read holders: %w", err)
 		}
@@ -211,7 +223,7 @@ func (a *Acting) actSmall(ctx context.Context, ids []int64) (many []int64, err e
 		}
 		left := ids[:0:0]
 		for _, id := range ids {
-			switch failed := a.failed[a.Targets[id].UID] != nil; {
+			switch failed := a.failed[a.targets[id].UID] != nil; {
 			case failed && seen[id] <= smallTarget && !full: // all holders were read; the caller retries the failed ones
 			case failed, seen[id] > smallTarget: // holders behind failing ones must not wait for them (I20)
 				many = append(many, id)
@@ -228,14 +240,14 @@ func (a *Acting) actSmall(ctx context.Context, ids []int64) (many []int64, err e
 
 // actLarge pages through all holders of one target until patience ends, from where the last run stopped. The first large
 // target of a run is paged at least once. Failed holders, however many, are retried only after all others (I20).
-func (a *Acting) actLarge(ctx context.Context, id int64, patience time.Duration, first bool) error {
-	began, uid := time.Now(), a.Targets[id].UID
-	w := a.Store.walks.take(id, a.key(uid))
+func (a *acting) actLarge(ctx context.Context, id int64, patience time.Duration, first bool) error {
+	began, uid := time.Now(), a.targets[id].UID
+	w := a.store.walks.take(id, a.key(uid))
 	delete(a.failed, uid) // set again if its pages fail
 	delete(a.failedHolders, uid)
 	for ; w.behaviour < len(actingBehaviours); first = false {
 		if time.Since(began) >= patience && !first {
-			a.Store.walks.put(id, w)
+			a.store.walks.put(id, w)
 			a.failed[uid] = schema.ErrUnfinished
 			return nil
 		}
@@ -256,9 +268,9 @@ func (a *Acting) actLarge(ctx context.Context, id int64, patience time.Duration,
 	return nil
 }
 
-func (a *Acting) page(ctx context.Context, target int64, b schema.Behaviour, after int64) (last int64, more bool, err error) {
-	size := a.Store.Cfg.Limits.Batch
-	rows, err := a.Store.Pool.Query(ctx, nextHoldersSQL, target, int16(b), after, size)
+func (a *acting) page(ctx context.Context, target int64, b schema.Behaviour, after int64) (last int64, more bool, err error) {
+	size := a.store.Cfg.Limits.Batch
+	rows, err := a.store.Pool.Query(ctx, nextHoldersSQL, target, int16(b), after, size)
 	if err != nil {
 		return after, false, fmt.Errorf("read holders: %w", err)
 	}
@@ -278,20 +290,20 @@ func (a *Acting) page(ctx context.Context, target int64, b schema.Behaviour, aft
 
 // batch handles holders in one transaction. It skips holders that stay locked by another transaction. When the
 // transaction fails it halves the batch, so that a failing holder does not stop the others (I20), until patience ends.
-func (a *Acting) batch(ctx context.Context, targets, holders []int64) error {
+func (a *acting) batch(ctx context.Context, targets, holders []int64) error {
 	if len(holders) == 0 {
 		return nil
 	}
-	left, err := a.Store.Halving(ctx, holders, retry.Halves{
+	left, err := a.store.Halving(ctx, holders, retry.Halves{
 		Run: func(part []int64) error {
-			err := a.try(ctx, targets, part, lockMembersSQL)
+			err := a.try(ctx, targets, part, cascade.LockMembersSQL)
 			if db.HasCode(err, db.CodeLockNotAvailable) {
 				err = a.try(ctx, targets, part, lockFreeMembersSQL)
 			}
 			return err
 		},
 		Failed: func(holder int64, err error) error {
-			return a.recordFailed(ctx, a.Store.Pool, targets, []int64{holder}, err)
+			return a.recordFailed(ctx, a.store.Pool, targets, []int64{holder}, err)
 		},
 		Stop: func() bool { return time.Since(a.began) >= a.patience },
 	})
@@ -302,9 +314,9 @@ func (a *Acting) batch(ctx context.Context, targets, holders []int64) error {
 }
 
 // try calls act in one transaction. A panic becomes an error of these holders.
-func (a *Acting) try(ctx context.Context, targets, holders []int64, lockSQL string) error {
+func (a *acting) try(ctx context.Context, targets, holders []int64, lockSQL string) error {
 	var edges []plan.Edge
-	err := a.Store.InTx(ctx, db.AllFeeds, func(tx pgx.Tx) (err error) {
+	err := a.store.InTx(ctx, db.AllFeeds, func(tx pgx.Tx) (err error) {
 		defer func() {
 			if cause := recover(); cause != nil {
 				err = fmt.Errorf("panic: %v\n%s", cause, debug.Stack())
@@ -319,14 +331,14 @@ func (a *Acting) try(ctx context.Context, targets, holders []int64, lockSQL stri
 	return err
 }
 
-func (a *Acting) recordFailed(ctx context.Context, q db.Querier, targets, holders []int64, cause error) error {
+func (a *acting) recordFailed(ctx context.Context, q db.Querier, targets, holders []int64, cause error) error {
 	rows, err := q.Query(ctx, a.actingOn, holders, targets)
 	if err != nil {
 		return fmt.Errorf("read references: %w", err)
 	}
-	edges, err := pgx.CollectRows(rows, scanEdge)
+	edges, err := pgx.CollectRows(rows, cascade.ScanEdge)
 	for _, e := range edges {
-		uid := a.Targets[e.TargetID].UID
+		uid := a.targets[e.TargetID].UID
 		a.failed[uid] = cause
 		f := a.failedHolders[uid]
 		if f.holders == nil {
@@ -341,8 +353,8 @@ func (a *Acting) recordFailed(ctx context.Context, q db.Querier, targets, holder
 // act handles holders of targets in one transaction: it locks them, reads again which references they still have, and
 // unsets or cascades them with everything that cascades inside this database. Members with blockers are marked, not
 // removed, and wait (BLOCKED). It returns the references that acted.
-func (a *Acting) act(ctx context.Context, tx pgx.Tx, targets, holders []int64, lockSQL string) ([]plan.Edge, error) {
-	s := a.Store
+func (a *acting) act(ctx context.Context, tx pgx.Tx, targets, holders []int64, lockSQL string) ([]plan.Edge, error) {
+	s := a.store
 	if a.check != nil {
 		if err := a.check(ctx, tx); err != nil {
 			return nil, err
@@ -351,12 +363,12 @@ func (a *Acting) act(ctx context.Context, tx pgx.Tx, targets, holders []int64, l
 	if _, err := tx.Exec(ctx, actLockTimeoutSQL); err != nil {
 		return nil, fmt.Errorf("limit waiting for locks: %w", err)
 	}
-	locked, err := readMembers(ctx, tx, lockSQL, holders)
+	locked, err := cascade.ReadMembers(ctx, tx, lockSQL, holders)
 	if err != nil {
 		return nil, err
 	}
 	if len(locked) < len(holders) { // removed, or skipped because locked
-		ids := idsOf(locked)
+		ids := cascade.IDsOf(locked)
 		passed := slices.DeleteFunc(slices.Clone(holders), func(id int64) bool {
 			_, found := slices.BinarySearch(ids, id)
 			return found
@@ -365,28 +377,28 @@ func (a *Acting) act(ctx context.Context, tx pgx.Tx, targets, holders []int64, l
 			return nil, err
 		}
 	}
-	rows, err := tx.Query(ctx, a.actingOn, idsOf(locked), targets)
+	rows, err := tx.Query(ctx, a.actingOn, cascade.IDsOf(locked), targets)
 	if err != nil {
 		return nil, fmt.Errorf("read references: %w", err)
 	}
-	edges, err := pgx.CollectRows(rows, scanEdge)
+	edges, err := pgx.CollectRows(rows, cascade.ScanEdge)
 	if err != nil {
 		return nil, fmt.Errorf("read references: %w", err)
 	}
-	with := map[int64]ActTarget{} // by holder: the target whose deletion cascades to it
+	with := map[int64]Target{} // by holder: the target whose deletion cascades to it
 	for _, e := range edges {
 		if e.Behaviour.Cascades() {
-			with[e.HolderID] = a.Targets[e.TargetID]
+			with[e.HolderID] = a.targets[e.TargetID]
 		}
 	}
 	var roots []*plan.Member
 	for _, m := range locked {
 		if t, ok := with[m.ID]; ok {
-			m.Why = plan.Reason{How: peer.Cascaded, Cause: causeOr(a.deletions[t.UID].Cause, a.From, t.Name, t.UID), Via: &plan.Link{DeploymentID: a.fromID, UID: t.UID, Name: t.Name}}
+			m.Why = plan.Reason{How: peer.Cascaded, Cause: cascade.CauseOr(a.deletions[t.UID].Cause, a.from, t.Name, t.UID), Via: &plan.Link{DeploymentID: a.fromID, UID: t.UID, Name: t.Name}}
 			roots = append(roots, m)
 		}
 	}
-	d, err := s.DecideOn(ctx, tx, roots)
+	d, err := s.cascade.DecideOn(ctx, tx, roots)
 	if err != nil {
 		return nil, err
 	}
@@ -396,25 +408,25 @@ func (a *Acting) act(ctx context.Context, tx pgx.Tx, targets, holders []int64, l
 			unsets = append(unsets, e)
 		}
 	}
-	if err := s.unset(ctx, tx, unsets, a.nameOf); err != nil {
+	if err := s.cascade.Unset(ctx, tx, unsets, a.nameOf); err != nil {
 		return nil, err
 	}
 	for _, e := range unsets {
-		t := a.Targets[e.TargetID]
-		s.progress.Unset(tx, causeOr(a.deletions[t.UID].Cause, a.From, t.Name, t.UID))
+		t := a.targets[e.TargetID]
+		s.progress.Unset(tx, cascade.CauseOr(a.deletions[t.UID].Cause, a.from, t.Name, t.UID))
 	}
-	return edges, s.CarryOut(ctx, tx, d)
+	return edges, s.cascade.CarryOut(ctx, tx, d)
 }
 
-func (a *Acting) nameOf(ctx context.Context, tx pgx.Tx, id int64) (schema.FullName, schema.KindID, error) {
-	t := a.Targets[id]
-	kind, err := a.Store.Names.KindOf(ctx, tx, t.Kind)
-	return schema.FullName{Deployment: a.From, Name: t.Name}, kind, err
+func (a *acting) nameOf(ctx context.Context, tx pgx.Tx, id int64) (schema.FullName, schema.KindID, error) {
+	t := a.targets[id]
+	kind, err := a.store.Names.KindOf(ctx, tx, t.Kind)
+	return schema.FullName{Deployment: a.from, Name: t.Name}, kind, err
 }
 
 // Forget removes foreign targets without references. It locks them before it looks for references: a save that refers to
 // one of them holds that lock shared.
-func (s *Actor) Forget(ctx context.Context, ids []int64) error {
+func (s *Follower) Forget(ctx context.Context, ids []int64) error {
 	err := s.InTx(ctx, db.NoFeed, func(tx pgx.Tx) error {
 		b := &pgx.Batch{}
 		b.Queue(lockForeignTargetsSQL, ids)

@@ -1,4 +1,4 @@
-package cascade
+package follow
 
 import (
 	"context"
@@ -29,9 +29,9 @@ SELECT EXISTS (SELECT FROM dbcontroller.foreign_target WHERE id = ANY ($1) AND (
 // closeTargets ends the rights to refer to targets of another deployment without asking. From then on no reference to them is
 // written under a right, by whichever process, and those that were are committed: holders are looked for afterwards. It returns
 // the targets that are closed; the others are recorded as failed.
-func (a *Acting) closeTargets(ctx context.Context, ids []int64) ([]int64, error) {
-	s := a.Store
-	if a.From == s.Self || len(ids) == 0 {
+func (a *acting) closeTargets(ctx context.Context, ids []int64) ([]int64, error) {
+	s := a.store
+	if a.from == s.Self || len(ids) == 0 {
 		return ids, nil
 	}
 	if held, err := s.holdsRights(ctx, ids); err != nil || !held {
@@ -43,9 +43,9 @@ func (a *Acting) closeTargets(ctx context.Context, ids []int64) ([]int64, error)
 	crash.At("crash-close-ending")
 	open := map[int64]bool{}
 	left, err := s.Halving(ctx, ids, retry.Halves{
-		Run: func(part []int64) error { return a.Store.endRights(ctx, part) },
+		Run: func(part []int64) error { return a.store.endRights(ctx, part) },
 		Failed: func(id int64, err error) error {
-			open[id], a.failed[a.Targets[id].UID] = true, err
+			open[id], a.failed[a.targets[id].UID] = true, err
 			return nil
 		},
 	})
@@ -53,14 +53,14 @@ func (a *Acting) closeTargets(ctx context.Context, ids []int64) ([]int64, error)
 		return nil, fmt.Errorf("end delegations: %w", err)
 	}
 	for _, id := range left {
-		open[id], a.failed[a.Targets[id].UID] = true, schema.ErrUnfinished
+		open[id], a.failed[a.targets[id].UID] = true, schema.ErrUnfinished
 	}
 	return slices.DeleteFunc(slices.Clone(ids), func(id int64) bool { return open[id] }), nil
 }
 
 // holdsRights reports whether rights to targets may have to be ended. A process with rights switched off takes none by a late answer, and
 // no other process does beside it.
-func (s *Actor) holdsRights(ctx context.Context, ids []int64) (held bool, err error) {
+func (s *Follower) holdsRights(ctx context.Context, ids []int64) (held bool, err error) {
 	if s.Cfg.Delegations {
 		return true, nil
 	}
@@ -70,7 +70,7 @@ func (s *Actor) holdsRights(ctx context.Context, ids []int64) (held bool, err er
 	return held, nil
 }
 
-func (s *Actor) endRights(ctx context.Context, ids []int64) error {
+func (s *Follower) endRights(ctx context.Context, ids []int64) error {
 	return s.InTx(ctx, db.WorkFeed, func(tx pgx.Tx) error {
 		b := &pgx.Batch{}
 		b.Queue(db.EndingLockTimeoutSQL)

@@ -1,4 +1,4 @@
-package read
+package inspect
 
 import (
 	"context"
@@ -14,6 +14,7 @@ import (
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
+	"github.com/db-controller/db-controller/schema/shadow/internal/read"
 )
 
 // ResourceView is a resource with its references and entries, for tools and audits.
@@ -70,7 +71,7 @@ ORDER BY b.target_id, b.holder_uid, b.field_id, b.attempt`
 )
 
 // ListShadows reads a page of shadows, of one kind or of all; the token is empty at the beginning and after the end.
-func (s *Reader) ListShadows(ctx context.Context, kindName, token string, limit int) ([]ResourceView, string, error) {
+func (s *Inspector) ListShadows(ctx context.Context, kindName, token string, limit int) ([]ResourceView, string, error) {
 	after, err := idToken(token)
 	if err != nil {
 		return nil, "", err
@@ -101,7 +102,7 @@ func (s *Reader) ListShadows(ctx context.Context, kindName, token string, limit 
 	for i, x := range found {
 		ids[i] = x.ID
 	}
-	held, err := Held(ctx, s.Pool, ids)
+	held, err := read.Held(ctx, s.Pool, ids)
 	if err != nil {
 		return nil, "", err
 	}
@@ -130,7 +131,7 @@ func (s *Reader) ListShadows(ctx context.Context, kindName, token string, limit 
 	return out, base64.RawURLEncoding.EncodeToString([]byte(strconv.FormatInt(found[len(found)-1].ID, 10))), nil
 }
 
-func (s *Reader) views(ctx context.Context, held []HeldReference) ([]ReferenceView, error) {
+func (s *Inspector) views(ctx context.Context, held []read.HeldReference) ([]ReferenceView, error) {
 	var out []ReferenceView
 	for _, h := range held {
 		path, err := s.Names.FieldOf(ctx, s.Pool, h.FieldID)
@@ -169,7 +170,7 @@ func idToken(token string) (int64, error) {
 }
 
 // ListBlockades reads a page of the blockades that holders of a deployment have here, or of all.
-func (s *Reader) ListBlockades(ctx context.Context, of schema.DeploymentID, token string, limit int) ([]BlockadeView, string, error) {
+func (s *Inspector) ListBlockades(ctx context.Context, of schema.DeploymentID, token string, limit int) ([]BlockadeView, string, error) {
 	after, err := blockadeToken(token)
 	if err != nil {
 		return nil, "", err

@@ -1,4 +1,4 @@
-package cascade
+package follow
 
 import (
 	"context"
@@ -34,23 +34,23 @@ type Dangling struct {
 // references are dangling still: one that was established again, or refers elsewhere, is left alone. It is idempotent, and returns
 // the references that it has acted upon, and the errors of holders that could not be handled, by id. It fails with ErrStaleEpoch when one of the two databases has failed over
 // or was restored since From was asked, because then the targets may exist again, or when From was decommissioned.
-func (s *Actor) ActOnDangling(ctx context.Context, d Dangling) (acted []plan.Edge, failed map[int64]error, err error) {
+func (s *Follower) ActOnDangling(ctx context.Context, d Dangling) (acted []plan.Edge, failed map[int64]error, err error) {
 	if _, err := s.Current(); err != nil {
 		return nil, nil, err
 	}
-	a := &Acting{
-		Store: s, From: d.From, began: time.Now(), patience: math.MaxInt64, actingOn: danglingOnSQL,
-		deletions: map[uuid.UUID]schema.Deletion{}, Targets: map[int64]ActTarget{}, failed: map[uuid.UUID]error{}, failedHolders: map[uuid.UUID]failedHolders{},
+	a := &acting{
+		store: s, from: d.From, began: time.Now(), patience: math.MaxInt64, actingOn: danglingOnSQL,
+		deletions: map[uuid.UUID]schema.Deletion{}, failed: map[uuid.UUID]error{}, failedHolders: map[uuid.UUID]failedHolders{},
 	}
 	for _, uid := range d.Targets {
 		a.deletions[uid] = schema.Deletion{UID: uid, Cause: d.Cause}
 	}
-	if err := a.Load(ctx, s.Pool, d.Targets); err != nil {
+	if err := a.load(ctx, d.Targets); err != nil {
 		return nil, nil, err
 	}
 	a.acted = func(edges []plan.Edge) { acted = append(acted, edges...) }
 	a.check = func(ctx context.Context, tx pgx.Tx) error { return s.sameEpochs(ctx, tx, a.fromID, d) }
-	targets := slices.Sorted(maps.Keys(a.Targets))
+	targets := slices.Sorted(maps.Keys(a.targets))
 	if err := a.batch(ctx, targets, d.Holders); err != nil {
 		return nil, nil, fmt.Errorf("act upon dangling references to %s: %w", d.From, err)
 	}
@@ -65,7 +65,7 @@ func (s *Actor) ActOnDangling(ctx context.Context, d Dangling) (acted []plan.Edg
 
 // sameEpochs fails with ErrStaleEpoch when an epoch has ended since the targets' deployment was asked. An epoch that is announced
 // later waits for the version's lock, until this transaction ends.
-func (s *Actor) sameEpochs(ctx context.Context, tx pgx.Tx, from int32, d Dangling) error {
+func (s *Follower) sameEpochs(ctx context.Context, tx pgx.Tx, from int32, d Dangling) error {
 	view := gate.CommitView{Present: s.gate.Present(tx)}
 	b := &pgx.Batch{}
 	b.Queue(gate.ShareVersionSQL, gate.VersionLock)

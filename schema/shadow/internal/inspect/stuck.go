@@ -1,4 +1,4 @@
-package read
+package inspect
 
 import (
 	"context"
@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
+	"github.com/db-controller/db-controller/schema/shadow/internal/read"
 )
 
 // Stuck is a resource in DELETING that waits.
@@ -16,14 +17,14 @@ type Stuck struct {
 	Kind, Name string
 	UID        uuid.UUID
 	Since      time.Time
-	Conditions []Condition
+	Conditions []read.Condition
 }
 
 var stuckSQL = db.Codes(`
 SELECT kind_id, name, uid, updated_at FROM dbcontroller.shadow WHERE state = {deleting} AND updated_at < now() - $1::interval ORDER BY updated_at, id LIMIT $2`)
 
 // Stuck returns the resources that have been in DELETING for longer than a time, the oldest first, and what they wait for.
-func (s *Reader) Stuck(ctx context.Context, longer time.Duration, limit int) ([]Stuck, error) {
+func (s *Inspector) Stuck(ctx context.Context, longer time.Duration, limit int) ([]Stuck, error) {
 	rows, err := s.Pool.Query(ctx, stuckSQL, longer, limit)
 	if err != nil {
 		return nil, fmt.Errorf("read what is stuck: %w", err)
@@ -44,7 +45,7 @@ func (s *Reader) Stuck(ctx context.Context, longer time.Duration, limit int) ([]
 			return nil, err
 		}
 		found[i].Kind = s.KindNow(kind.Kind)
-		if found[i].Conditions, err = s.Conditions(ctx, found[i].Name); err != nil {
+		if found[i].Conditions, err = s.read.Conditions(ctx, found[i].Name); err != nil {
 			return nil, err
 		}
 	}

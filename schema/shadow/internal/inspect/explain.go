@@ -1,4 +1,4 @@
-package read
+package inspect
 
 import (
 	"context"
@@ -68,7 +68,7 @@ WHERE w.action IN ({finalise}, {check_owners}, {drop_owners}, {derive}) AND w.ta
 ORDER BY w.seq LIMIT 50`)
 
 // Explain returns the reasons why a resource is pending or still in DELETING. It fails with ErrNotFound or *InvalidError.
-func (s *Reader) Explain(ctx context.Context, name string) (*Explanation, error) {
+func (s *Inspector) Explain(ctx context.Context, name string) (*Explanation, error) {
 	kindID, err := s.KindOfName(ctx, name)
 	if err != nil {
 		return nil, err
@@ -87,7 +87,7 @@ func (s *Reader) Explain(ctx context.Context, name string) (*Explanation, error)
 	if err != nil {
 		return nil, fmt.Errorf("explain %s: %w", name, err)
 	}
-	conditions, err := s.Conditions(ctx, name)
+	conditions, err := s.read.Conditions(ctx, name)
 	if err != nil {
 		return nil, err
 	}
@@ -113,7 +113,7 @@ func (s *Reader) Explain(ctx context.Context, name string) (*Explanation, error)
 	return e, nil
 }
 
-func (e *Explanation) tentative(ctx context.Context, s *Reader, id int64) error {
+func (e *Explanation) tentative(ctx context.Context, s *Inspector, id int64) error {
 	rows, err := s.Pool.Query(ctx, explainTentativeSQL, id, s.Cfg.Times.TentativeTTL)
 	if err != nil {
 		return err
@@ -134,7 +134,7 @@ func (e *Explanation) tentative(ctx context.Context, s *Reader, id int64) error 
 }
 
 // rights adds the deployments that may block the resource without asking.
-func (e *Explanation) rights(ctx context.Context, s *Reader, id int64) error {
+func (e *Explanation) rights(ctx context.Context, s *Inspector, id int64) error {
 	rows, err := s.Pool.Query(ctx, explainRightsSQL, id)
 	if err != nil {
 		return err
@@ -153,7 +153,7 @@ FROM dbcontroller.reference r JOIN dbcontroller.field f ON f.id = r.field_id
 JOIN dbcontroller.foreign_target t ON t.id = r.target_id JOIN dbcontroller.deployment d ON d.id = t.deployment_id
 WHERE r.holder_id = $1 AND r.dangling ORDER BY 1, 2`
 
-func (e *Explanation) dangling(ctx context.Context, s *Reader, id int64) error {
+func (e *Explanation) dangling(ctx context.Context, s *Inspector, id int64) error {
 	rows, err := s.Pool.Query(ctx, explainDanglingSQL, id)
 	if err != nil {
 		return err
@@ -168,7 +168,7 @@ func (e *Explanation) dangling(ctx context.Context, s *Reader, id int64) error {
 	return err
 }
 
-func (e *Explanation) owners(ctx context.Context, s *Reader, id int64) error {
+func (e *Explanation) owners(ctx context.Context, s *Inspector, id int64) error {
 	rows, err := s.Pool.Query(ctx, explainOwnersSQL, id, s.Cfg.Times.OwnerGrace)
 	if err != nil {
 		return err
@@ -209,7 +209,7 @@ var workMessages = map[schema.Action]string{
 	schema.Derive:                "its references could not be derived anew by %s after a switch of the version",
 }
 
-func (e *Explanation) work(ctx context.Context, s *Reader, id int64) error {
+func (e *Explanation) work(ctx context.Context, s *Inspector, id int64) error {
 	rows, err := s.Pool.Query(ctx, explainOwnedWorkSQL, id, e.UID)
 	if err != nil {
 		return err
@@ -246,7 +246,7 @@ FROM dbcontroller.work w JOIN dbcontroller.kind k ON k.id = w.kind_id
 WHERE w.action = {derive} GROUP BY w.kind_id, k.kind ORDER BY k.kind`)
 
 // Status returns the deployment's version, its switch generation, and the derivations in progress.
-func (s *Reader) Status(ctx context.Context) (version string, generation int64, derivations []Derivation, err error) {
+func (s *Inspector) Status(ctx context.Context) (version string, generation int64, derivations []Derivation, err error) {
 	if err := s.Pool.QueryRow(ctx, gate.SelectVersionSQL).Scan(&version, &generation); err != nil {
 		return "", 0, nil, fmt.Errorf("read the version: %w", err)
 	}

@@ -1,4 +1,4 @@
-package read
+package inspect
 
 import (
 	"context"
@@ -89,7 +89,7 @@ func (c *referrersCursor) token() string {
 }
 
 // Referrers reads a page of the resources of this deployment that refer to a resource, or that it owns.
-func (s *Reader) Referrers(ctx context.Context, req ReferrersRequest) (*Referrers, error) {
+func (s *Inspector) Referrers(ctx context.Context, req ReferrersRequest) (*Referrers, error) {
 	id, uid, err := s.referred(ctx, req)
 	if err != nil {
 		return nil, err
@@ -135,7 +135,7 @@ func ownedAfter(at referrersCursor) int64 {
 }
 
 // referred returns the number and the uid of the target; the number is 0 when nothing here refers to a foreign one.
-func (s *Reader) referred(ctx context.Context, req ReferrersRequest) (id int64, uid uuid.UUID, err error) {
+func (s *Inspector) referred(ctx context.Context, req ReferrersRequest) (id int64, uid uuid.UUID, err error) {
 	if req.Target.Deployment != s.Self {
 		if req.UID == uuid.Nil {
 			return 0, uid, &peer.InvalidError{Resource: "target_uid", Err: fmt.Errorf("is missing: %s belongs to another deployment, which tells it", req.Target)}
@@ -157,7 +157,7 @@ func (s *Reader) referred(ctx context.Context, req ReferrersRequest) (id int64, 
 	return id, uid, err
 }
 
-func (s *Reader) referringDeployments(ctx context.Context, id int64) ([]schema.DeploymentID, error) {
+func (s *Inspector) referringDeployments(ctx context.Context, id int64) ([]schema.DeploymentID, error) {
 	rows, err := s.Pool.Query(ctx, selectReferringSQL, id, s.SelfID)
 	if err != nil {
 		return nil, fmt.Errorf("read the deployments of referrers: %w", err)
@@ -166,7 +166,7 @@ func (s *Reader) referringDeployments(ctx context.Context, id int64) ([]schema.D
 }
 
 // holdersOf adds the holders after a row, and returns how many rows are still wanted.
-func (s *Reader) holdersOf(ctx context.Context, page *Referrers, id int64, at *referrersCursor, left int, within grant.Within) (int, error) {
+func (s *Inspector) holdersOf(ctx context.Context, page *Referrers, id int64, at *referrersCursor, left int, within grant.Within) (int, error) {
 	rows, err := s.Pool.Query(ctx, selectReferrersSQL, id, at.Behaviour, at.Holder, at.Field, left)
 	if err != nil {
 		return 0, fmt.Errorf("read referrers: %w", err)
@@ -186,7 +186,7 @@ func (s *Reader) holdersOf(ctx context.Context, page *Referrers, id int64, at *r
 }
 
 // owneesOf is holdersOf for owned resources.
-func (s *Reader) owneesOf(ctx context.Context, page *Referrers, owner schema.DeploymentID, at *referrersCursor, left int, within grant.Within) (int, error) {
+func (s *Inspector) owneesOf(ctx context.Context, page *Referrers, owner schema.DeploymentID, at *referrersCursor, left int, within grant.Within) (int, error) {
 	rows, err := s.Pool.Query(ctx, selectOwneesSQL, owner.Service, owner.Region, at.Target, at.Holder, left)
 	if err != nil {
 		return 0, fmt.Errorf("read owned resources: %w", err)
@@ -206,7 +206,7 @@ func (s *Reader) owneesOf(ctx context.Context, page *Referrers, owner schema.Dep
 }
 
 // addReferrers adds those that the caller may read, with the present names of their kinds.
-func (s *Reader) addReferrers(ctx context.Context, page *Referrers, kinds []int32, found []Referrer, within grant.Within) error {
+func (s *Inspector) addReferrers(ctx context.Context, page *Referrers, kinds []int32, found []Referrer, within grant.Within) error {
 	for i, r := range found {
 		kind, err := s.Names.KindOf(ctx, s.Pool, kinds[i])
 		if err != nil {

@@ -1,0 +1,25 @@
+// Package follow acts on the holders here of resources that are deleted elsewhere, or that are gone: it unsets and cascades them in
+// batches, any number of them.
+package follow
+
+import (
+	"github.com/db-controller/db-controller/schema/shadow/internal/cascade"
+	"github.com/db-controller/db-controller/schema/shadow/internal/db"
+	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
+	"github.com/db-controller/db-controller/schema/shadow/internal/progress"
+)
+
+// Follower acts on holders.
+type Follower struct {
+	*db.DB
+	gate     *gate.Gate
+	cascade  *cascade.Actor
+	progress *progress.Recorder
+	// walks over the holders of targets that were interrupted.
+	walks walks
+}
+
+// New joins the parts.
+func New(g *gate.Gate, c *cascade.Actor, p *progress.Recorder) *Follower {
+	return &Follower{DB: g.DB, gate: g, cascade: c, progress: p}
+}
