@@ -330,10 +330,19 @@ func (c *Credentials) server(limiter *Limiter, clients tls.ClientAuthType) crede
 
 // Client returns the credentials of a connection to a server with the expected identity, at any address.
 func (c *Credentials) Client(expected Identity) credentials.TransportCredentials {
+	return c.client(expected, func() *tls.Certificate { return &c.current.Load().cert })
+}
+
+// ClientForTokens is Client for connections that show no certificate: each call has a token of its own.
+func (c *Credentials) ClientForTokens(expected Identity) credentials.TransportCredentials {
+	return c.client(expected, func() *tls.Certificate { return &tls.Certificate{} })
+}
+
+func (c *Credentials) client(expected Identity, own func() *tls.Certificate) credentials.TransportCredentials {
 	return &transport{c: c, expected: &expected, TransportCredentials: credentials.NewTLS(&tls.Config{
 		MinVersion: tls.VersionTLS13,
 		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
-			return &c.current.Load().cert, nil
+			return own(), nil
 		},
 		// The host name is not verified: VerifyConnection verifies the chain and the identity.
 		InsecureSkipVerify: true, //nolint:gosec // see VerifyConnection
@@ -345,6 +354,14 @@ func (c *Credentials) Client(expected Identity) credentials.TransportCredentials
 			return err
 		},
 	})}
+}
+
+// ServerTLS is for an HTTPS listener, whose clients show no certificate.
+func (c *Credentials) ServerTLS() *tls.Config {
+	return &tls.Config{
+		MinVersion: tls.VersionTLS13, NextProtos: []string{"h2", "http/1.1"},
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &c.current.Load().cert, nil },
+	}
 }
 
 // ServerHandshake adds the client's identity to the connection.

@@ -5,6 +5,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/keepalive"
 )
 
@@ -19,8 +20,17 @@ const (
 // which accepts no server but the expected one; half-open connections are noticed within 25 seconds, lost ones are
 // established again with pauses of at most two seconds.
 func (c *Credentials) DialOptions(expected Identity) []grpc.DialOption {
+	return dialOptions(c.Client(expected))
+}
+
+// DialOptionsForTokens are DialOptions without a certificate.
+func (c *Credentials) DialOptionsForTokens(expected Identity) []grpc.DialOption {
+	return dialOptions(c.ClientForTokens(expected))
+}
+
+func dialOptions(with credentials.TransportCredentials) []grpc.DialOption {
 	return []grpc.DialOption{
-		grpc.WithTransportCredentials(c.Client(expected)),
+		grpc.WithTransportCredentials(with),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(MaxMessageBytes)),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 20 * time.Second, Timeout: 5 * time.Second}),
 		grpc.WithConnectParams(grpc.ConnectParams{

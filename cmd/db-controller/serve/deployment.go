@@ -309,6 +309,7 @@ func (d *deployment) run(ctx context.Context) error {
 		g.Go(func() error { return part(ctx) })
 	}
 	d.endpoints.start(ctx, g, d.server.Server, checks)
+	g.Go(func() error { return d.serveGateway(ctx) })
 	g.Go(func() error { return d.waiting.checks(ctx, checks, d.registry.Problem) })
 	g.Go(func() error { return d.outage.Follow(postgres.InControl(ctx), takesWrites(d.pool)) })
 	d.log.Info("serving", zap.Any("build", cli.ThisBuild()), zap.Int("nodes", d.cfg.share.nodes), zap.Int32("connections", d.cfg.database.connections), zap.Stringer("grpc", d.endpoints.listener.Addr()), zap.String("advertised", d.cfg.advertise))

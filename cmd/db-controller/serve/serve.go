@@ -21,6 +21,7 @@ type deploymentConfig struct {
 	advertise string // host:port; empty: the listener's address
 	// authorizer is host:port of an authorization service; empty for none. It proves to be authorizerIs.
 	authorizer, authorizerIs string
+	httpAPI                  string // host:port; empty: none
 	server                   serverConfig
 	database                 databaseConfig
 	share                    shareConfig
@@ -119,7 +120,7 @@ func (c *deploymentConfig) check() error {
 	} else if c.server.everywhere() {
 		address = fmt.Errorf("--listen %s is no address at which other deployments reach this one: give --advertise host:port", c.server.listen)
 	}
-	return errors.Join(address, c.database.check(), c.server.check(), c.share.check(), c.audit.check(), c.store.check())
+	return errors.Join(address, c.checkHTTPAPI(), c.database.check(), c.server.check(), c.share.check(), c.audit.check(), c.store.check())
 }
 
 // NewServe returns the command serve.
@@ -156,6 +157,7 @@ func NewServe() *cobra.Command {
 	f.StringVar(&cfg.advertise, "advertise", "", "host:port under which other deployments reach it (default: the address it listens at)")
 	f.StringVar(&cfg.authorizer, "authorizer", "", "host:port of an authorization service (dbcontroller.authorization.v1) that is asked beside the grants of the environment (default: none)")
 	f.StringVar(&cfg.authorizerIs, "authorizer-identity", "user/authorizer", "identity in the certificate of the authorization service")
+	f.StringVar(&cfg.httpAPI, "http-api", "", "host:port for the API as HTTPS and JSON, for people who come with --tokens (default: none)")
 	cfg.server.flags(f)
 	cfg.database.flags(f, "the deployment's own", "the database answers, the deployment is registered and its version is known")
 	f.Int32Var(&cfg.database.connections, "connections", 20, "connections to the database; at least 4")

@@ -1,0 +1,160 @@
+// Package gateway serves the API of a deployment as HTTP/JSON, for programs without gRPC. It has no rights of its own: each request is
+// a gRPC call with the caller's own token, on a connection without a certificate, so that limits, policy and rights are those of gRPC.
+// The routes are in schema/schemapb/http.yaml.
+package gateway
+
+import (
+	"context"
+	_ "embed" // the OpenAPI document
+	"errors"
+	"hash/fnv"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	admingw "github.com/db-controller/db-controller/schema/gatewaypb/dbcontroller/admin/v1"
+	resourcegw "github.com/db-controller/db-controller/schema/gatewaypb/dbcontroller/resource/v1"
+	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
+	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
+)
+
+//go:embed openapi.swagger.json
+var openapi []byte
+
+const (
+	// MaxBodyBytes bounds the body of a request.
+	MaxBodyBytes = 1 << 20
+	// maxCalls and maxStreams are the calls and the watches of one caller that are under way, maxWaiting the further ones that wait; the
+	// others bound those of all callers together. An answer is held as a message and as JSON until its caller has read it.
+	maxCalls, maxStreams       = 2, 8
+	maxWaiting                 = 32
+	maxAllCalls, maxAllStreams = 32, 256
+	// readTimeout is the patience with a caller that does not read its answer.
+	readTimeout = 30 * time.Second
+)
+
+// Verify returns the identity of a bearer token, or an error as a gRPC status.
+type Verify func(ctx context.Context, token string) (who string, err error)
+
+// Handler is the gateway.
+type Handler struct {
+	mux    *runtime.ServeMux
+	verify Verify
+	slots  *slots
+}
+
+// New returns a gateway over connections to the gRPC server of the deployment, which have no certificate of their own. Callers are spread
+// over the connections. Nothing of a request is read before verify has accepted its token.
+func New(ctx context.Context, conns []grpc.ClientConnInterface, verify Verify) (*Handler, error) {
+	mux := runtime.NewServeMux(
+		runtime.WithMarshalerOption(runtime.MIMEWildcard, &runtime.JSONPb{}),
+		runtime.WithIncomingHeaderMatcher(incoming),
+		runtime.WithOutgoingHeaderMatcher(func(header string) (string, bool) { return header, header == "x-request-id" }),
+		runtime.WithUnescapingMode(runtime.UnescapingModeAllCharacters),
+	)
+	conn := spread(conns)
+	err := errors.Join(
+		resourcegw.RegisterResourceServiceHandlerClient(ctx, mux, resourcev1.NewResourceServiceClient(conn)),
+		admingw.RegisterAdminServiceHandlerClient(ctx, mux, adminv1.NewAdminServiceClient(conn)),
+	)
+	return &Handler{mux: mux, verify: verify, slots: newSlots()}, err
+}
+
+// incoming passes the headers that mean something to the gRPC server. The token is passed by the runtime.
+func incoming(header string) (string, bool) {
+	switch header = strings.ToLower(header); header {
+	case "x-request-id", "traceparent", "tracestate":
+		return header, true
+	}
+	return "", false
+}
+
+// ServeHTTP implements http.Handler.
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.Header().Set("Cache-Control", "no-store")
+	if r.URL.Path == "/openapi.json" && r.Method == http.MethodGet {
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write(openapi) // the caller has gone
+		return
+	}
+	who, err := h.authenticate(r)
+	if err != nil {
+		w.Header().Set("WWW-Authenticate", "Bearer")
+		h.refuse(w, r, err)
+		return
+	}
+	leave, err := h.slots.enter(r.Context(), who, streams(r))
+	if err != nil {
+		h.refuse(w, r, err)
+		return
+	}
+	defer leave()
+	r = r.Clone(context.WithValue(r.Context(), caller{}, who))
+	r.Body = http.MaxBytesReader(w, r.Body, MaxBodyBytes)
+	r.URL.RawPath = r.URL.EscapedPath() // without it the runtime decodes a decoded path
+	h.mux.ServeHTTP(&patient{ResponseWriter: w, control: http.NewResponseController(w)}, r)
+}
+
+func (h *Handler) authenticate(r *http.Request) (who string, err error) {
+	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	if !strings.EqualFold(scheme, "bearer") || token == "" {
+		return "", status.Error(codes.Unauthenticated, "want a token: the header Authorization: Bearer TOKEN")
+	}
+	return h.verify(r.Context(), token)
+}
+
+func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, err error) {
+	runtime.DefaultHTTPErrorHandler(r.Context(), h.mux, &runtime.JSONPb{}, w, r, err)
+}
+
+// streams reports whether the answer has no end of its own, or a late one.
+func streams(r *http.Request) bool {
+	return strings.HasSuffix(r.URL.Path, ":watch") || strings.HasSuffix(r.URL.Path, ":verify")
+}
+
+// caller is the key of the caller's identity in contexts.
+type caller struct{}
+
+// spread is connections over which callers are spread, so that the streams of one caller take the place of few others.
+type spread []grpc.ClientConnInterface
+
+func (s spread) of(ctx context.Context) grpc.ClientConnInterface {
+	who, _ := ctx.Value(caller{}).(string)
+	sum := fnv.New32a()
+	_, _ = sum.Write([]byte(who)) // never fails
+	return s[sum.Sum32()%uint32(len(s))]
+}
+
+// Invoke implements grpc.ClientConnInterface.
+func (s spread) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
+	return s.of(ctx).Invoke(ctx, method, args, reply, opts...)
+}
+
+// NewStream implements grpc.ClientConnInterface.
+func (s spread) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	return s.of(ctx).NewStream(ctx, desc, method, opts...)
+}
+
+// patient waits readTimeout for a caller to read what is written.
+type patient struct {
+	http.ResponseWriter
+	control *http.ResponseController
+}
+
+// Write implements http.ResponseWriter.
+func (p *patient) Write(raw []byte) (int, error) {
+	_ = p.control.SetWriteDeadline(time.Now().Add(readTimeout)) // a connection without deadlines is of a test
+	return p.ResponseWriter.Write(raw)
+}
+
+// Unwrap is for http.ResponseController.
+func (p *patient) Unwrap() http.ResponseWriter { return p.ResponseWriter }
+
+// Flush implements http.Flusher, which the runtime needs for watches.
+func (p *patient) Flush() { _ = p.control.Flush() }

@@ -1,0 +1,190 @@
+package test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/db-controller/db-controller/cmd/db-controller/playground"
+	"github.com/db-controller/db-controller/test/harness"
+)
+
+// httpAPI is a deployment with --http-api, as a caller with a token sees it.
+type httpAPI struct {
+	*fixture
+	client     *http.Client
+	url, token string
+	issuer     *harness.Issuer
+}
+
+func newHTTPAPI(t *testing.T) *httpAPI {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("starts two processes")
+	}
+	issuer := harness.NewIssuer(t)
+	at, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	require.NoError(t, at.Close())
+	f := &fixture{t: t, Processes: harness.NewProcessesWith(t, oneTarget, playground.Config{Args: []string{"--tokens", issuer.Tokens("db")}})}
+	p := f.Deployments[f.id(aWest+"x/y")]
+	require.NoError(t, p.Stop())
+	p.Add("--http-api")
+	p.Add(at.Addr().String())
+	require.NoError(t, p.Start())
+	f.ready("a.example.com/us-west2")
+	raw, err := os.ReadFile(filepath.Join(f.ClientCerts(), "ca.crt"))
+	require.NoError(t, err)
+	roots := x509.NewCertPool()
+	require.True(t, roots.AppendCertsFromPEM(raw))
+	token, err := os.ReadFile(string(issuer.File("ann", "db", time.Hour)))
+	require.NoError(t, err)
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS13}, ForceAttemptHTTP2: true}}
+	t.Cleanup(client.CloseIdleConnections)
+	return &httpAPI{f, client, "https://" + at.Addr().String(), strings.TrimSpace(string(token)), issuer}
+}
+
+// call returns the status and the answer.
+func (a *httpAPI) call(method, path, token, body string) (int, map[string]any) {
+	a.t.Helper()
+	req, err := http.NewRequestWithContext(a.t.Context(), method, a.url+path, strings.NewReader(body))
+	require.NoError(a.t, err)
+	if token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
+	}
+	resp, err := a.client.Do(req)
+	require.NoError(a.t, err)
+	defer func() { _ = resp.Body.Close() }()
+	var answer map[string]any
+	require.NoError(a.t, json.NewDecoder(resp.Body).Decode(&answer))
+	return resp.StatusCode, answer
+}
+
+// The gateway answers as gRPC does, to who has a token, and to nobody else.
+func TestTheHTTPAPI(t *testing.T) {
+	t.Parallel()
+	a := newHTTPAPI(t)
+	for _, token := range []string{"", "wrong", a.token + "x"} {
+		code, answer := a.call("GET", "/v1/resources/targets/t1", token, "")
+		require.Equal(t, http.StatusUnauthorized, code, "%v", answer)
+	}
+	code, answer := a.call("PUT", "/v1/resources/targets/a%2525b", a.token, `{"body": {"size": 5}}`)
+	require.Equal(t, http.StatusOK, code, "%v", answer)
+	require.Equal(t, "targets/a%25b", answer["name"], "decoded once")
+	code, answer = a.call("GET", "/v1/resources/targets/a%2525b", a.token, "")
+	require.Equal(t, http.StatusOK, code, "%v", answer)
+
+	code, answer = a.call("GET", "/v1/resources/targets/none", a.token, "")
+	require.Equal(t, http.StatusNotFound, code)
+	require.InDelta(t, 5, answer["code"], 0)
+	code, answer = a.call("PUT", "/v1/resources/targets/t1", a.token, `{"bdy": {}}`)
+	require.Equal(t, http.StatusBadRequest, code, "%v", answer)
+	code, _ = a.call("POST", "/v1/deployments:decommission", a.token, `{"deployment": "b.example.com/mars", "reason": "x"}`)
+	require.Equal(t, http.StatusForbidden, code, "only operators")
+	code, answer = a.call("PUT", "/v1/resources/targets/t1", a.token, `{"body": {"text": "`+strings.Repeat("x", 1<<20)+`"}}`)
+	require.Equal(t, http.StatusBadRequest, code, "%v", answer)
+	require.Contains(t, answer["message"], "too large")
+	code, answer = a.call("GET", "/v1/status", a.token, "")
+	require.Equal(t, http.StatusOK, code)
+	require.Equal(t, "a.example.com/us-west2", answer["deployment"])
+
+	code, answer = a.call("GET", "/openapi.json", "", "")
+	require.Equal(t, http.StatusOK, code)
+	require.Contains(t, answer["paths"], "/v1/resources:planDeletion")
+}
+
+// A watch over HTTP sends a line for each event, ends with its caller, and one too many is refused.
+func TestWatchesOverHTTP(t *testing.T) {
+	t.Parallel()
+	a := newHTTPAPI(t)
+	watch := func() (*http.Response, context.CancelFunc) {
+		ctx, cancel := context.WithCancel(t.Context())
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, a.url+"/v1/resources:watch?kind=Target", nil)
+		require.NoError(t, err)
+		req.Header.Set("Authorization", "Bearer "+a.token)
+		resp, err := a.client.Do(req)
+		require.NoError(t, err)
+		t.Cleanup(func() { cancel(); _ = resp.Body.Close() })
+		return resp, cancel
+	}
+	first, end := watch()
+	require.Equal(t, http.StatusOK, first.StatusCode)
+	lines := bufio.NewScanner(first.Body)
+	until := func(text string) {
+		t.Helper()
+		for lines.Scan() {
+			if strings.Contains(lines.Text(), text) {
+				return
+			}
+		}
+		t.Fatalf("no line with %s: %v", text, lines.Err())
+	}
+	until("endOfSnapshot")
+	a.mustPut(aWest+"targets/t1", nil)
+	until(`"name":"targets/t1"`)
+
+	for range 7 {
+		resp, _ := watch()
+		require.Equal(t, http.StatusOK, resp.StatusCode)
+	}
+	refused, _ := watch()
+	require.Equal(t, http.StatusTooManyRequests, refused.StatusCode)
+	code, answer := a.call("GET", "/v1/resources/targets/t1", a.token, "")
+	require.Equal(t, http.StatusOK, code, "calls go on beside watches: %v", answer)
+	end()
+	a.eventually("the place of a watch that has ended is free", func() bool {
+		resp, _ := watch()
+		return resp.StatusCode == http.StatusOK
+	})
+}
+
+// The example of docs/http.md, by curl.
+func TestTheExampleForCurl(t *testing.T) {
+	t.Parallel()
+	if _, err := exec.LookPath("curl"); err != nil {
+		t.Skip("curl is not installed")
+	}
+	a := newHTTPAPI(t)
+	text, err := os.ReadFile("../docs/http.md")
+	require.NoError(t, err)
+	script := regexp.MustCompile("(?s)```sh\n(.*?)```").FindSubmatch(text)
+	require.NotNil(t, script)
+	cmd := exec.CommandContext(t.Context(), "bash", "-eu", "-c", string(script[1])) //nolint:gosec // the project's own document
+	cmd.Env = append(os.Environ(), "API="+strings.Replace(a.url, "127.0.0.1", "localhost", 1), "TOKEN="+a.token, "CA="+filepath.Join(a.ClientCerts(), "ca.crt"))
+	var failed bytes.Buffer
+	cmd.Stderr = &failed
+	out, err := cmd.Output()
+	require.NoError(t, err, "%s%s", out, failed.String())
+	answers := json.NewDecoder(bytes.NewReader(out))
+	var got []map[string]any
+	for {
+		var answer map[string]any
+		if err := answers.Decode(&answer); err == io.EOF {
+			break
+		}
+		got = append(got, answer)
+	}
+	require.Len(t, got, 8, "%s", out)
+	require.Equal(t, "targets/t1", got[1]["name"])
+	require.Len(t, got[2]["resources"], 1)
+	require.Equal(t, map[string]any{"size": 7.0}, got[3]["body"])
+	require.Equal(t, true, got[4]["accepted"])
+	require.Equal(t, true, got[5]["removed"])
+	require.InDelta(t, 5, got[6]["code"], 0, "NOT_FOUND")
+	require.Equal(t, "v1", got[7]["version"])
+}
