@@ -27,8 +27,8 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/write"
 )
 
-// Store is the constraint store of one deployment. It is safe for concurrent use. It has the methods of its rooms; those of the
-// gate and of the cascade, which other rooms use as well, are forwarded one by one (gate.go).
+// Store is the constraint store of one deployment. It is safe for concurrent use. It has the methods of its rooms; of those
+// that serve other rooms as well, the methods in gate.go.
 type Store struct {
 	*reader
 	*inspector
@@ -42,10 +42,15 @@ type Store struct {
 	*capturer
 	*righter
 	*book
-	db      *db.DB
-	gate    *gate.Gate
-	cascade *cascade.Actor
-	follow  *follow.Follower
+	epochs
+	recovery
+	databases
+	others
+	versions
+	positions
+	following
+	finalising
+	db *db.DB
 }
 
 // Embedded under these names, the rooms are not fields that callers see.
@@ -88,7 +93,8 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	v := verify.New(g, i, t, w, f, rs)
 	return &Store{
 		reader: r, inspector: i, keeper: t, attempts: a, writer: w, owners: owner.New(g, c), deleter: deletion.New(g, t, w, c, f, rs), verifier: v,
-		administrator: admin.New(g, p, w, c, f, v), capturer: capture.New(g, rs, w, c), righter: rights.New(g, p, a), book: b, db: d, gate: g, cascade: c, follow: f,
+		administrator: admin.New(g, p, w, c, f, v), capturer: capture.New(g, rs, w, c), righter: rights.New(g, p, a), book: b, db: d,
+		epochs: g, recovery: g, databases: g, others: g, versions: g, positions: g, following: f, finalising: c,
 	}, nil
 }
 

@@ -51,14 +51,14 @@ ON CONFLICT DO NOTHING` // repeated: what is there stays as it is, tentative or 
 // Which holders block a target by the same field until now, by themselves or under a right. After the lock: a release that came before
 // has removed it.
 var selectBlockingSQL = db.Codes(`
-SELECT i.n - 1 FROM unnest($1::bigint[], $2::uuid[], $3::int[], $4::uuid[], $5::uuid[]) WITH ORDINALITY
+SELECT i.n - 1 FROM unnest(@targets::bigint[], @holders::uuid[], @fields::int[], @uids::uuid[], @rights::uuid[]) WITH ORDINALITY
     AS i (target_id, holder_uid, field_id, target_uid, attempt, n)
 WHERE EXISTS (
     SELECT FROM dbcontroller.blockade b WHERE b.target_id = i.target_id AND b.holder_uid = i.holder_uid AND b.field_id = i.field_id
-        AND b.deployment_id = $6 AND b.behaviour = {block} AND b.expires_at IS NULL
+        AND b.deployment_id = @deployment AND b.behaviour = {block} AND b.expires_at IS NULL
 ) OR EXISTS ( -- of a proxy, whose holder uid is that of its target
     SELECT FROM dbcontroller.blockade b WHERE b.target_id = i.target_id AND b.holder_uid = i.target_uid AND b.attempt = i.attempt
-        AND b.deployment_id = $6 AND b.behaviour = {block} AND b.expires_at IS NULL
+        AND b.deployment_id = @deployment AND b.behaviour = {block} AND b.expires_at IS NULL
 )`)
 
 var errOnlyValidated = errors.New("validated: the transaction is rolled back")
@@ -324,7 +324,9 @@ func replaceBlocks(ctx context.Context, tx pgx.Tx, e *establishment) error {
 	for i, ref := range e.refs {
 		rights[i] = ref.Right
 	}
-	rows, err := tx.Query(ctx, selectBlockingSQL, e.targets, e.ids.holderUIDs, e.ids.fields, e.uids, rights, e.ids.holder)
+	rows, err := tx.Query(ctx, selectBlockingSQL, db.Named{
+		"targets": e.targets, "holders": e.ids.holderUIDs, "fields": e.ids.fields, "uids": e.uids, "rights": rights, "deployment": e.ids.holder,
+	})
 	if err != nil {
 		return err
 	}
