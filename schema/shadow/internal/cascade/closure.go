@@ -56,6 +56,7 @@ SELECT target_id, holder_id, field_id, behaviour FROM dbcontroller.reference
 WHERE holder_id = ANY ($1) AND target_id = ANY ($2) AND behaviour IN ({unset}, {cascade_delete})`)
 )
 
+// ScanEdge reads a reference: target, holder, field, behaviour.
 func ScanEdge(row pgx.CollectableRow) (e plan.Edge, err error) {
 	err = row.Scan(&e.TargetID, &e.HolderID, &e.FieldID, &e.Behaviour)
 	return e, err
@@ -66,6 +67,7 @@ func scanMember(row pgx.CollectableRow) (*plan.Member, error) {
 	return m, row.Scan(&m.ID, &m.UID, &m.Kind, &m.Name, &m.State, &m.Shard, &m.Protected, &m.Hidden)
 }
 
+// IDsOf returns the ids of members, in their order.
 func IDsOf(members []*plan.Member) []int64 {
 	ids := make([]int64, len(members))
 	for i, m := range members {
@@ -74,10 +76,12 @@ func IDsOf(members []*plan.Member) []int64 {
 	return ids
 }
 
+// LockMembers locks resources, in the order of their ids, and returns those that exist.
 func LockMembers(ctx context.Context, tx pgx.Tx, ids []int64) ([]*plan.Member, error) {
 	return ReadMembers(ctx, tx, LockMembersSQL, ids)
 }
 
+// ReadMembers is LockMembers with another statement, which selects the columns of LockMembersSQL.
 func ReadMembers(ctx context.Context, tx pgx.Tx, lockSQL string, ids []int64) ([]*plan.Member, error) {
 	rows, err := tx.Query(ctx, lockSQL, ids)
 	if err != nil {

@@ -350,6 +350,7 @@ const SelectOwnerRowsSQL = `
 SELECT ownee_id, deployment_id, kind_id, name, uid, flags, checked, generation, created_at, created_at + $3 <= now()
 FROM dbcontroller.owner_reference WHERE ownee_id = ANY ($1) AND ($2::int IS NULL OR deployment_id = $2)`
 
+// ScanOwnerRow reads a row of SelectOwnerRowsSQL.
 func ScanOwnerRow(row pgx.CollectableRow) (r prepare.OwnerRow, err error) {
 	err = row.Scan(&r.OwneeID, &r.DeploymentID, &r.KindID, &r.Name, &r.UID, &r.Flags, &r.Checked, &r.Generation, &r.CreatedAt, &r.Over)
 	return r, err

@@ -274,6 +274,7 @@ func (n *names) Forget() {
 	n.deployments, n.kinds, n.fields = newBimap[schema.DeploymentID](), newBimap[schema.KindID](), newBimap[string]()
 }
 
+// DeploymentsOf returns the deployments with some numbers, in their order.
 func (s *DB) DeploymentsOf(ctx context.Context, q Querier, ids []int32) ([]schema.DeploymentID, error) {
 	var out []schema.DeploymentID
 	for _, id := range ids {
@@ -291,6 +292,7 @@ func (s *DB) KindNow(stored string) string {
 	return s.Names.Canonical(schema.KindID{Service: s.Self.Service, Kind: stored}).Kind
 }
 
+// Version is the version of the service that this process runs.
 type Version struct {
 	Model      *schema.Model
 	Generation int64
@@ -307,6 +309,7 @@ func (s *DB) Model() *schema.Model {
 	return nil
 }
 
+// Current returns the version that this process runs. It fails with *UnavailableError before the first switch.
 func (s *DB) Current() (*Version, error) {
 	if v := s.Version.Load(); v != nil {
 		return v, nil
@@ -381,6 +384,7 @@ func (s *DB) KeptUnder(ctx context.Context, q Querier, name string, unfit error)
 	return ids[0], nil
 }
 
+// KeyColumns are keys of blockades as columns for unnest.
 type KeyColumns struct {
 	Attempts, Holders, Targets []uuid.UUID
 	Fields                     []int32

@@ -148,6 +148,7 @@ func CommitWith(ctx context.Context, tx pgx.Tx, b *pgx.Batch) error {
 // watches notice the commit with their next pulse, after seconds.
 func (s *DB) Wake() { s.Touched(AllFeeds) }
 
+// Touched wakes the watches of feeds, here and in the other processes, after a commit.
 func (s *DB) Touched(t feed.Topics) {
 	s.watchers.Wake(t)
 	s.committed.Wake(t)
@@ -210,6 +211,7 @@ func (m *rollbackDetector) Observe(n int64) {
 	}
 }
 
+// SQLSTATE codes.
 const (
 	codeUniqueViolation      = "23505"
 	codeNotNullViolation     = "23502"
@@ -223,6 +225,7 @@ const (
 	CodeNotSupported         = "0A000"
 )
 
+// HasCode reports whether an error of PostgreSQL has one of some SQLSTATE codes.
 func HasCode(err error, codes ...string) bool {
 	var pg *pgconn.PgError
 	if !errors.As(err, &pg) {
@@ -248,6 +251,7 @@ func OfData(err error) bool {
 	return errors.As(err, &pg) && (strings.HasPrefix(pg.Code, "22") || strings.HasPrefix(pg.Code, "23") || pg.Code == CodeLockNotAvailable || again(err))
 }
 
+// Violates reports whether a statement would have made two rows equal under a unique constraint.
 func Violates(err error, constraint string) bool {
 	var pg *pgconn.PgError
 	return errors.As(err, &pg) && pg.Code == codeUniqueViolation && pg.ConstraintName == constraint

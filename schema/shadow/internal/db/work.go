@@ -7,6 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
+// Finish removes pieces of work that are done.
 func (s *DB) Finish(ctx context.Context, seqs []int64) error {
 	if len(seqs) == 0 {
 		return nil

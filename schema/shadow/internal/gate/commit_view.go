@@ -29,6 +29,7 @@ type CommitView struct {
 	ended          bool // the epoch of another database has ended since references were established there
 }
 
+// Scan reads the row of SelectNowSQL.
 func (n *CommitView) Scan(row pgx.Row) error {
 	return row.Scan(slices.Concat(n.Into(), []any{&n.At, &n.Decommissioned}, n.Present.Columns(), []any{&n.ended})...)
 }

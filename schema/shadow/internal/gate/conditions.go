@@ -76,6 +76,7 @@ func (s *Gate) PresentEpoch() uuid.UUID {
 // EpochChanged receives after a transaction met a server whose epoch has not been noticed. Capacity one; never closed.
 func (s *Gate) EpochChanged() <-chan struct{} { return s.epochChanged }
 
+// SignalEpochChanged makes EpochChanged receive.
 func (s *Gate) SignalEpochChanged() {
 	select {
 	case s.epochChanged <- struct{}{}:

@@ -63,6 +63,7 @@ func (s *Gate) IsDecommissioned(id schema.DeploymentID) bool {
 	return decommissioned != nil && slices.Contains(*decommissioned, id)
 }
 
+// LoadDecommissioned reads the decommissioned deployments.
 func (s *Gate) LoadDecommissioned(ctx context.Context) error {
 	all, err := s.Decommissioned(ctx)
 	if err != nil {

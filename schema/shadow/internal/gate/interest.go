@@ -17,6 +17,7 @@ func (s *Gate) NoteInterest(ctx context.Context, id int32) error {
 	return s.NoteReferenced(ctx, []int32{id})
 }
 
+// NoteReferenced stores that resources here refer, or may refer, to deployments.
 func (s *Gate) NoteReferenced(ctx context.Context, ids []int32) error {
 	if len(ids) == 0 {
 		return nil

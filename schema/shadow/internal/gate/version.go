@@ -29,6 +29,7 @@ type Running struct {
 	Digest     string
 }
 
+// Into returns the scan targets of RunningColumns.
 func (r *Running) Into() []any { return []any{&r.Version, &r.Generation, &r.Digest} }
 
 // CheckVersion fails with ErrAborted, and signals Superseded, when the version stored in the database is not the caller's: another name, or

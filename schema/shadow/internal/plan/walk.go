@@ -80,6 +80,7 @@ type blockerKey struct {
 	target peer.PlanTarget
 }
 
+// NewWalk returns a walk that has no members yet. A detailed one asks detailed questions (peer.PlanQuestion).
 func NewWalk(self schema.DeploymentID, peers walkPeers, detailed bool) *Walk {
 	return &Walk{
 		self: self, peers: peers, detailed: detailed, members: map[peer.PlanTarget]*walkedMember{},
@@ -89,6 +90,7 @@ func NewWalk(self schema.DeploymentID, peers walkPeers, detailed bool) *Walk {
 	}
 }
 
+// Follow makes the walk ask a deployment for the effects of the deletion of a resource.
 func (w *Walk) Follow(d schema.DeploymentID, t peer.PlanTarget) {
 	if w.ask[d] == nil {
 		w.ask[d] = map[peer.PlanTarget]bool{}

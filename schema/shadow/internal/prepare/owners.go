@@ -126,6 +126,7 @@ func (p *Preparer) ownerRow(ctx context.Context, o peer.OwnerReference) (row Own
 	return row, err
 }
 
+// OwnersJSON returns owners as they are stored; nil for none.
 func OwnersJSON(owners []peer.OwnerReference) (*string, error) {
 	if len(owners) == 0 {
 		return nil, nil //nolint:nilnil // null stands for none
@@ -157,6 +158,7 @@ WITH i AS (
 INSERT INTO dbcontroller.work (action, shard, deployment_id, target_id)
 SELECT DISTINCT {check_owners}, shard, deployment_id, ownee_id FROM i`)
 
+// OwnerColumns are rows of owner_reference as columns for unnest.
 type OwnerColumns struct {
 	Ownees             []int64
 	Deployments, Kinds []int32
@@ -165,6 +167,7 @@ type OwnerColumns struct {
 	Flags, Shards      []int16
 }
 
+// Add adds the owner references of one ownee.
 func (c *OwnerColumns) Add(owneeID int64, shard int16, rows ...OwnerRow) {
 	for _, r := range rows {
 		c.Ownees, c.Deployments, c.Kinds = append(c.Ownees, owneeID), append(c.Deployments, r.DeploymentID), append(c.Kinds, r.KindID)
@@ -173,6 +176,7 @@ func (c *OwnerColumns) Add(owneeID int64, shard int16, rows ...OwnerRow) {
 	}
 }
 
+// QueueOwners queues the statements that add and drop the owner references of writes.
 func QueueOwners(b *pgx.Batch, savings []*Saving) {
 	var add, drop OwnerColumns
 	for _, wr := range AllWrites(savings) {
@@ -199,6 +203,7 @@ type OwnerKey struct {
 	UID          uuid.UUID
 }
 
+// Key identifies the owner reference.
 func (r OwnerRow) Key() OwnerKey {
 	return OwnerKey{r.OwneeID, r.DeploymentID, r.KindID, r.Name, r.UID}
 }

@@ -48,6 +48,7 @@ JOIN dbcontroller.shadow s ON s.kind_id = i.kind_id AND s.name = i.name
 LEFT JOIN dbcontroller.resource r ON r.id = s.id`
 )
 
+// ScanShadow reads a row of ShadowColumns.
 func ScanShadow(row pgx.CollectableRow) (*ShadowRow, error) {
 	r := &ShadowRow{}
 	var labels, body, owners []byte

@@ -74,6 +74,7 @@ func (s *Reader) Get(ctx context.Context, name string) (*peer.Resource, error) {
 	return LookUp(ctx, s.DB, s.Pool, kindID, name)
 }
 
+// LookUp reads one resource through the pool or a transaction. It fails with ErrNotFound.
 func LookUp(ctx context.Context, d *db.DB, q db.Querier, kindID int32, name string) (*peer.Resource, error) {
 	rows, err := q.Query(ctx, getSQL, kindID, name)
 	if err != nil {
@@ -148,6 +149,7 @@ const (
 	CauseOfSQL      = ` LEFT JOIN dbcontroller.removal r ON r.name = s.name AND r.uid = s.uid LEFT JOIN dbcontroller.cause x ON x.id = r.cause_id `
 )
 
+// Dest returns the scan targets of CauseColumnsSQL.
 func (r *CauseRow) Dest() []any {
 	return []any{&r.id, &r.actor, &r.root, &r.rootUID, &r.requestID, &r.at, &r.trace}
 }
