@@ -147,3 +147,51 @@ func TestLargeBodiesAreReadAFewAtATime_I21(t *testing.T) {
 	require.EqualValues(t, resources, done.Bodies)
 	require.GreaterOrEqual(t, pages, resources/4)
 }
+
+// The list of owners is stored with the body. An owner of the list that is not stored as one keeps nothing, and its deletion collects
+// nothing; a stored one that is not in the list would be followed all the same.
+func TestVerifyReadsListsOfOwners_I16_I17(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, graceless)
+	for _, name := range []string{holder, holder2, "//" + bEast + "/holders/h3"} {
+		b.MustPut(name, nil)
+	}
+	mustOwn(t, b, ownee, nil, owner(t, holder, "Holder"), owner(t, holder2, "Holder"))
+	mustOwn(t, b, "//"+aEast+"/targets/fine", nil, owner(t, holder2, "Holder"))
+	b.Settle()
+	require.Empty(t, verified(t, b, aEast, false))
+
+	exec(t, b, aEast, `DELETE FROM dbcontroller.owner_reference WHERE name = 'holders/h' AND ownee_id = (SELECT id FROM dbcontroller.shadow WHERE name = $1)`, relative(t, ownee))
+	exec(t, b, aEast, `UPDATE dbcontroller.owner_reference SET name = 'holders/h3', uid = $2 WHERE ownee_id = (SELECT id FROM dbcontroller.shadow WHERE name = $1)`,
+		relative(t, ownee), b.Get("//"+bEast+"/holders/h3").UID)
+	told := map[string]bool{}
+	for _, d := range verified(t, b, aEast, false) {
+		require.NotEmpty(t, d.Cause())
+		told[fmt.Sprintf("%s %s %s", d.Kind, d.Holder, d.Target)] = true
+	}
+	for _, want := range []string{
+		"OWNER_NOT_STORED " + ownee + " " + holder, "OWNER_NOT_STORED " + ownee + " " + holder2, "OWNER_NOT_IN_LIST " + ownee + " //" + bEast + "/holders/h3",
+	} {
+		require.True(t, told[want], "%s: %v", want, told)
+	}
+	for _, d := range verified(t, b, aEast, true) {
+		require.True(t, d.Repaired, d)
+	}
+	b.Settle()
+	require.Empty(t, verified(t, b, aEast, false))
+	b.MustDelete("//" + bEast + "/holders/h3")
+	b.MustDelete(holder)
+	b.Settle()
+	require.NotNil(t, b.Get(ownee), "one owner is left")
+	b.MustDelete(holder2)
+	b.Settle()
+	b.Gone(ownee)
+	b.Audit()
+}
+
+func relative(t *testing.T, name string) string {
+	t.Helper()
+	full, err := schema.ParseFullName(name)
+	require.NoError(t, err)
+	return full.Name
+}

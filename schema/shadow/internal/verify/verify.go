@@ -32,6 +32,9 @@ const (
 	ReferenceNotStored DifferenceKind = "REFERENCE_NOT_STORED"
 	ReferenceNotInBody DifferenceKind = "REFERENCE_NOT_IN_BODY"
 	BodyUnreadable     DifferenceKind = "BODY_UNREADABLE"
+	// Of a list of owners, which is stored with the body: an owner in it is not stored as one; a stored one is not in it.
+	OwnerNotStored DifferenceKind = "OWNER_NOT_STORED"
+	OwnerNotListed DifferenceKind = "OWNER_NOT_IN_LIST"
 	// Of an attached table: a row changed, or is gone, and no trigger saw it; its triggers are not those that attach made.
 	RowMissed    DifferenceKind = "ROW_MISSED"
 	TriggerDrift DifferenceKind = "TRIGGER_DRIFT"
@@ -74,7 +77,7 @@ func (d Difference) Cause() string {
 		return "the owner does not refer to its ownee, which it is required to, and the message about that did not arrive: one of the two databases lost commits"
 	case OwneeNotNoted:
 		return d.Target.Deployment.String() + " has no record that the owner has ownees here: one of the two databases lost commits"
-	case ReferenceNotStored, ReferenceNotInBody, BodyUnreadable:
+	case ReferenceNotStored, ReferenceNotInBody, BodyUnreadable, OwnerNotStored, OwnerNotListed:
 		return "rows of the database were changed by hand or lost: the protocol does not cause this"
 	case RowMissed:
 		return "no trigger saw a change of the row: session_replication_role was replica, a trigger was disabled or missing, or it changed by logical replication"

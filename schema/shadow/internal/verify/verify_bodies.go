@@ -96,6 +96,8 @@ type bodyPage struct {
 	cut       bool // there are further ones, but these are large
 	held      map[int64][]read.HeldReference
 	differing map[int64][]Difference
+	// ownerLists are those that differ from their rows.
+	ownerLists []*ownerList
 }
 
 func (v *verifying) readBodies(ctx context.Context, after, to int64, limit int) (*bodyPage, error) {
@@ -136,6 +138,9 @@ func (v *verifying) readBodies(ctx context.Context, after, to int64, limit int) 
 			if len(d) > 0 {
 				page.differing[row.ID] = d
 			}
+		}
+		if err := v.compareOwnerLists(ctx, tx, page); err != nil {
+			return err
 		}
 		return page.leaveUnderived(ctx, tx)
 	})
@@ -239,6 +244,16 @@ func (v *verifying) compareBodies(ctx context.Context, page *bodyPage) error {
 			return err
 		}); err != nil {
 			return fmt.Errorf("queue derivations: %w", err)
+		}
+	}
+	if err := v.repairOwnerLists(ctx, page); err != nil {
+		return err
+	}
+	for _, l := range page.ownerLists {
+		for _, d := range l.found {
+			if err := v.found(d); err != nil {
+				return err
+			}
 		}
 	}
 	for _, id := range ids {
