@@ -89,6 +89,8 @@ func TestAPassThatIsGoneKeepsNoOtherBack_I20(t *testing.T) {
 	announced(t, b, aWest)
 	queue = append(queue, recovering(b, bEast, aWest, schema.ConfirmAgain, schema.VerifyBlockades)...)
 	require.Len(t, queue, 4)
+	_, err = b.Do(b.ID(aWest), schema.VerifyBlockades) // it tells again of deletions
+	require.NoError(t, err)
 	_, err = h.Handle(t.Context(), b.ID(aWest), queue)
 	require.NoError(t, err)
 	require.NotContains(t, unconfirmed(t, b, aWest), b.ID(bEast))

@@ -81,6 +81,8 @@ func TestAComparisonInAnEarlierEpochConfirmsNothing_I2_I3(t *testing.T) {
 	require.Equal(t, []schema.DeploymentID{by}, unconfirmed(t, b, aWest), "the holder's database began another epoch since")
 	_, err := b.Delete(target2)
 	require.ErrorAs(t, err, new(*peer.UnavailableError))
+	_, err = b.Do(b.ID(aWest), schema.VerifyBlockades) // it tells again of deletions
+	require.NoError(t, err)
 	require.NoError(t, store.MarkReferencesConfirmed(t.Context(), by, store.PresentEpoch(), told[1]))
 	require.Empty(t, unconfirmed(t, b, aWest))
 }

@@ -238,10 +238,8 @@ func (s *Gate) AcceptDatabase(ctx context.Context, d AcceptedDatabase) error {
 		if err != nil || tag.RowsAffected() == 0 {
 			return false, err
 		}
-		b := &pgx.Batch{}
-		b.Queue(keepDeletingSQL, id)
-		b.Queue(peerEpochWorkSQL, id, schema.RingSize)
-		return true, tx.SendBatch(ctx, b).Close()
+		_, err = tx.Exec(ctx, peerEpochWorkSQL, id, schema.RingSize)
+		return true, err
 	})
 	if err != nil {
 		return fmt.Errorf("accept the database of %s: %w", d.Deployment, err)

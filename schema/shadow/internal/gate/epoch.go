@@ -3,6 +3,7 @@ package gate
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/google/uuid"
@@ -318,24 +319,10 @@ FROM before WHERE d.id = $1 RETURNING before.epoch IS DISTINCT FROM d.epoch, d.e
 )
 
 var (
-	// Finalise waits for these locks, or has removed the shadows before the next statement.
-	keepDeletingSQL = db.Codes(`
-SELECT FROM dbcontroller.shadow WHERE state = {deleting} AND id IN (
-    SELECT target_id FROM dbcontroller.holder_entry WHERE deployment_id = $1
-    UNION ALL SELECT target_id FROM dbcontroller.blockade WHERE deployment_id = $1
-)
-ORDER BY id FOR KEY SHARE`)
-
-	// New notices for the deletions on which the deployment may have lost its work; then compare the references to it
-	// (confirm again) and its blockades here (verify blockades).
+	// Compare the references to the deployment (confirm again), and its blockades here (verify blockades), which begins by telling it
+	// again of the deletions on which it may have lost its work.
 	peerEpochWorkSQL = db.Codes(`
-WITH again AS (
-    INSERT INTO dbcontroller.notice (target_id, deployment_id)
-    SELECT e.target_id, e.deployment_id FROM dbcontroller.holder_entry e JOIN dbcontroller.shadow s ON s.id = e.target_id
-    WHERE e.deployment_id = $1 AND s.state = {deleting}
-    UNION SELECT b.target_id, b.deployment_id FROM dbcontroller.blockade b JOIN dbcontroller.shadow s ON s.id = b.target_id AND s.uid = b.holder_uid
-    WHERE b.deployment_id = $1 AND s.state = {deleting}
-), old AS (
+WITH old AS (
     DELETE FROM dbcontroller.work WHERE action IN ({confirm_again}, {verify_blockades}) AND deployment_id = $1
 )
 INSERT INTO dbcontroller.work (action, shard, deployment_id, cursor) SELECT a, $1 % $2::int, $1, '' FROM unnest(ARRAY [{announce_epoch}, {confirm_again}, {verify_blockades}]) AS a
@@ -350,7 +337,7 @@ func (s *Gate) RecordPeerEpoch(ctx context.Context, from schema.DeploymentID, ep
 	if err != nil {
 		return known, err
 	}
-	err = s.InTx(ctx, db.WorkFeed|db.NoticeFeed, func(tx pgx.Tx) error {
+	err = s.InTx(ctx, db.WorkFeed, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, LockVersionSQL, VersionLock); err != nil {
 			return err
 		}
@@ -367,10 +354,8 @@ func (s *Gate) RecordPeerEpoch(ctx context.Context, from schema.DeploymentID, ep
 		if err := tx.QueryRow(ctx, learnEpochSQL, id, epoch).Scan(&moved, &known); err != nil || !moved {
 			return err
 		}
-		b := &pgx.Batch{}
-		b.Queue(keepDeletingSQL, id)
-		b.Queue(peerEpochWorkSQL, id, schema.RingSize)
-		return tx.SendBatch(ctx, b).Close()
+		_, err := tx.Exec(ctx, peerEpochWorkSQL, id, schema.RingSize)
+		return err
 	})
 	if err != nil {
 		return known, fmt.Errorf("record the epoch of %s: %w", from, err)
@@ -413,8 +398,23 @@ func (s *Gate) MarkAnnounced(ctx context.Context, to schema.DeploymentID, epoch 
 	return nil
 }
 
+// TellsAgain is the beginning of the cursor of a pass over blockades that has not told all deletions again yet; an empty cursor is that
+// of a pass which has not begun.
+const TellsAgain = "tell "
+
+// Of a comparison in the present epochs: one in an earlier epoch has no effect.
+var tellingSQL = db.Codes(`
+SELECT EXISTS (
+    SELECT FROM dbcontroller.work w JOIN dbcontroller.deployment d ON d.id = w.deployment_id, dbcontroller.meta m
+    WHERE w.action = {verify_blockades} AND w.deployment_id = $1 AND (w.cursor = '' OR starts_with(w.cursor, $2))
+        AND (d.unconfirmed AND m.epoch = $3 OR d.uncompared AND d.epoch = $4)
+)`)
+
+var errTelling = errors.New("it has not told again all deletions that are under way")
+
 // MarkReferencesConfirmed records that a deployment has compared its references to resources here, and established the lost ones
-// again. epoch is the epoch of this database in which it compared, selfEpoch that of its own.
+// again. epoch is the epoch of this database in which it compared, selfEpoch that of its own. Until the deployment was told again of all
+// deletions it fails with *UnavailableError: afterwards their targets can be removed.
 func (s *Gate) MarkReferencesConfirmed(ctx context.Context, by schema.DeploymentID, epoch, selfEpoch uuid.UUID) error {
 	here := s.PresentEpoch()
 	id, err := s.Names.Deployment(ctx, by)
@@ -429,6 +429,13 @@ func (s *Gate) MarkReferencesConfirmed(ctx context.Context, by schema.Deployment
 		}
 		if err != nil {
 			return err
+		}
+		var telling bool
+		if err := tx.QueryRow(ctx, tellingSQL, id, TellsAgain, epoch, selfEpoch).Scan(&telling); err != nil {
+			return err
+		}
+		if telling {
+			return &peer.UnavailableError{Deployments: []schema.DeploymentID{s.Self}, Err: errTelling}
 		}
 		tag, err := tx.Exec(ctx, markConfirmedSQL, id, epoch, selfEpoch)
 		confirmed = tag.RowsAffected() > 0

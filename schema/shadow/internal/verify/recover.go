@@ -13,6 +13,7 @@ import (
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
+	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
 )
 
 const (
@@ -84,12 +85,24 @@ func (s *Verifier) lookAtRights(ctx context.Context, at schema.DeploymentID) err
 	return nil
 }
 
-// VerifyBlockades compares the blockades of a deployment here with its references, and removes those without a reference. It is one
-// piece of work, and resumes at its saved cursor.
+// blockadesBegin is the cursor of a pass that has told all deletions again and begins with the blockades.
+const blockadesBegin = "blockades"
+
+// VerifyBlockades tells a deployment again of the deletions that concern it, and then compares its blockades here with its references,
+// and removes those without a reference. It is one piece of work, and resumes at its saved cursor.
 func (s *Verifier) VerifyBlockades(ctx context.Context, of schema.DeploymentID, seq int64) error {
 	cursor, _, err := s.pass(ctx, schema.VerifyBlockades, seq)
 	if err != nil {
 		return err
+	}
+	if cursor == "" || strings.HasPrefix(cursor, gate.TellsAgain) {
+		if err := s.tellAgain(ctx, of, seq, cursor); err != nil {
+			return fmt.Errorf("tell %s again of deletions: %w", of, err)
+		}
+		cursor = blockadesBegin
+	}
+	if cursor == blockadesBegin {
+		cursor = ""
 	}
 	if err := s.recovering(of).blockades(ctx, cursor, func(c string) error { return s.savePass(ctx, seq, c) }); err != nil {
 		return fmt.Errorf("compare blockades of %s: %w", of, err)
@@ -98,6 +111,61 @@ func (s *Verifier) VerifyBlockades(ctx context.Context, of schema.DeploymentID, 
 		return err
 	}
 	return s.Recovered(ctx, seq)
+}
+
+// tellPage is the number of resources in DELETING that one transaction looks at.
+const tellPage = 10_000
+
+var (
+	// Finalise waits for these locks, or has removed the shadows before the next statement.
+	keepDeletingSQL = db.Codes(`SELECT id FROM dbcontroller.shadow WHERE state = {deleting} AND id > $1 ORDER BY id LIMIT $2 FOR KEY SHARE`)
+
+	// New notices, which only an acknowledgement of a later position covers, for entries and for the blockades of proxies.
+	tellAgainSQL = `
+INSERT INTO dbcontroller.notice (target_id, deployment_id)
+SELECT s.id, $1 FROM dbcontroller.shadow s WHERE s.id = ANY ($2) AND (
+    EXISTS (SELECT FROM dbcontroller.holder_entry e WHERE e.target_id = s.id AND e.deployment_id = $1)
+    OR EXISTS (SELECT FROM dbcontroller.blockade b WHERE b.target_id = s.id AND b.holder_uid = s.uid AND b.deployment_id = $1)
+)`
+)
+
+// tellAgain inserts notices for the deletions on which a deployment may have lost its work, page by page. Nothing is removed meanwhile,
+// since the deployment is waited for, and it is not confirmed before (MarkReferencesConfirmed).
+func (s *Verifier) tellAgain(ctx context.Context, of schema.DeploymentID, seq int64, cursor string) error {
+	id, err := s.Names.Deployment(ctx, of)
+	if err != nil {
+		return err
+	}
+	var after int64
+	if cursor != "" {
+		if _, err := fmt.Sscanf(cursor, gate.TellsAgain+"%d", &after); err != nil {
+			return fmt.Errorf("cursor %q: %w", cursor, err)
+		}
+	}
+	for next := ""; next != blockadesBegin; {
+		err := s.InTx(ctx, db.NoticeFeed|db.WorkFeed, func(tx pgx.Tx) error {
+			rows, err := tx.Query(ctx, keepDeletingSQL, after, tellPage)
+			if err != nil {
+				return err
+			}
+			page, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+			if err != nil {
+				return err
+			}
+			if next = blockadesBegin; len(page) > 0 {
+				next = fmt.Sprintf(gate.TellsAgain+"%d", page[len(page)-1])
+			}
+			b := &pgx.Batch{}
+			b.Queue(tellAgainSQL, id, page)
+			b.Queue(savePassSQL, seq, next)
+			return tx.SendBatch(ctx, b).Close()
+		})
+		if err != nil {
+			return err
+		}
+		_, _ = fmt.Sscanf(next, gate.TellsAgain+"%d", &after) // at the end there is no number
+	}
+	return nil
 }
 
 const hasEntriesSQL = `
