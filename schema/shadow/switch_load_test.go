@@ -255,37 +255,51 @@ func TestAListGoesOnAfterARename(t *testing.T) {
 	}
 }
 
-// Two processes derive the same pass, and set aside each resource once.
+// Two processes derive the same pass, and set aside each resource once: when the other one has ended the pass meanwhile, when it has
+// advanced it, and when a resource was created meanwhile, so that the other one's page is not the last one any more.
 func TestTwoProcessesSetAsideOnce(t *testing.T) {
 	t.Parallel()
-	b := harness.NewBox(t, versions, nil, aWest, bEast)
-	ctx := context.Background()
-	b.MustPut(holder, body{"added": targetName("missing")})
-	b.Switch(bEast, "v2")
-	var pass int64
-	for _, w := range b.Work(b.ID(bEast)) {
-		if w.Action == schema.Derive {
-			pass = w.Seq
-		}
-	}
-	g := newGate("pg_advisory_xact_lock_shared")
-	_ = g
-	second := b.SecondProcess(bEast, shadow.Config{})
-	did := false
-	b.OnEstablish = func(schema.DeploymentID, peer.AttemptID, []peer.EstablishReference) error {
-		if !did {
-			did = true
-			_, err := second.Derive(ctx, pass)
+	for what, n := range map[string]int{"ended": 1, "advanced": 501, "not the last": 499} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			b := harness.NewBox(t, versions, nil, aWest, bEast)
+			ctx := context.Background()
+			writes := []peer.Write{{Name: "holders/h000", Body: body{"added": targetName("missing")}}}
+			for i := 1; i < n; i++ {
+				writes = append(writes, peer.Write{Name: fmt.Sprintf("holders/h%03d", i)})
+			}
+			_, err := b.Stores[b.ID(bEast)].Save(ctx, writes)
 			require.NoError(t, err)
-		}
-		return nil
+			b.Switch(bEast, "v2")
+			var pass int64
+			for _, w := range b.Work(b.ID(bEast)) {
+				if w.Action == schema.Derive {
+					pass = w.Seq
+				}
+			}
+			second := b.SecondProcess(bEast, shadow.Config{})
+			did := false
+			b.OnEstablish = func(schema.DeploymentID, peer.AttemptID, []peer.EstablishReference) error {
+				if !did {
+					did = true
+					if n == 499 {
+						b.MustPut("//"+bEast+"/holders/h999", nil)
+					}
+					_, err := second.Derive(ctx, pass)
+					require.NoError(t, err)
+				}
+				return nil
+			}
+			_, err = b.Stores[b.ID(bEast)].Derive(ctx, pass)
+			require.NoError(t, err)
+			b.OnEstablish = nil
+			_, _, derivations, err := b.Stores[b.ID(bEast)].Status(ctx)
+			require.NoError(t, err)
+			require.EqualValues(t, 1, derivations[0].SetAside)
+			b.Settle()
+			require.Equal(t, 1, b.Count(bEast, "work"), "the pass ends")
+		})
 	}
-	_, err := b.Stores[b.ID(bEast)].Derive(ctx, pass)
-	require.NoError(t, err)
-	b.OnEstablish = nil
-	_, _, derivations, err := b.Stores[b.ID(bEast)].Status(ctx)
-	require.NoError(t, err)
-	require.EqualValues(t, 1, derivations[0].SetAside)
 }
 
 const danglers = `
@@ -322,6 +336,7 @@ func TestADanglingValueAfterASwitchThereAndBack_I26(t *testing.T) {
 	b.Settle()
 	b.Switch(bEast, "v1")
 	b.Settle()
+	require.Zero(t, b.Count(bEast, "work"), "it may dangle: it is not set aside")
 	_, err := b.Put(holder, body{"loose": target, "n": 2})
 	require.NoError(t, err)
 }
