@@ -92,6 +92,7 @@ type Controller struct {
 	workers      int
 	resync       time.Duration
 	pauses       retry.Backoff
+	sharing      *Sharing // nil: this process has all resources
 	log          *zap.Logger
 }
 

@@ -31,9 +31,11 @@ type loop struct {
 	kinds      *kinds
 	fail       context.CancelCauseFunc
 	// Unbuffered: watches and workers wait for the loop, which waits for neither while it runs.
-	batches chan batch
-	wanted  chan []Request // by custom sources
-	done    chan ended
+	batches  chan batch
+	wanted   chan []Request // by custom sources
+	done     chan ended
+	handings chan handing
+	stopped  chan struct{} // closed when no worker is started any more
 
 	phase    phase
 	unprimed map[schema.DeploymentID]bool
@@ -45,13 +47,18 @@ type loop struct {
 	running  map[key]bool // true: once more after this run
 	failing  map[key]bool // the log has one line when a key begins to fail, and one when it ends
 	initial  int          // initialisers that have not succeeded yet
-	workers  sync.WaitGroup
+	// tenures are the shards of this process, returning those of which something may still run.
+	tenures   map[int]*tenure
+	returning []handing
+	workers   sync.WaitGroup // all goroutines
+	runners   sync.WaitGroup // those of keys
 }
 
 func newLoop(c *Controller, r Reconciler, k *kinds, fail context.CancelCauseFunc) *loop {
 	l := &loop{
 		c: c, reconciler: r, kinds: k, fail: fail,
-		batches: make(chan batch), wanted: make(chan []Request), done: make(chan ended),
+		batches: make(chan batch), wanted: make(chan []Request), done: make(chan ended), handings: make(chan handing),
+		stopped: make(chan struct{}), tenures: map[int]*tenure{},
 		unprimed: map[schema.DeploymentID]bool{}, caches: map[schema.DeploymentID]*cache.Cache[*object]{},
 		queue:    queue.Queue[key]{Pauses: c.pauses},
 		unmapped: map[key][]*Resource{}, running: map[key]bool{}, failing: map[key]bool{}, initial: len(c.initialisers),
@@ -65,12 +72,12 @@ func newLoop(c *Controller, r Reconciler, k *kinds, fail context.CancelCauseFunc
 // run ends with ctx, when everything that it started has ended.
 func (l *loop) run(ctx context.Context) {
 	defer l.workers.Wait()
+	defer close(l.stopped)
 	for id := range l.caches {
-		l.workers.Go(func() {
-			if err := l.follow(ctx, id); err != nil && ctx.Err() == nil {
-				l.fail(err)
-			}
-		})
+		l.goFailing(ctx, func() error { return l.follow(ctx, id) })
+	}
+	if l.c.sharing != nil {
+		l.goFailing(ctx, func() error { return l.share(ctx) })
 	}
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
@@ -85,9 +92,21 @@ func (l *loop) run(ctx context.Context) {
 			l.request(all...)
 		case e := <-l.done:
 			l.finish(ctx, e)
+			l.giveBack()
+		case h := <-l.handings:
+			l.handed(h)
 		case <-timer.C: // a key is due
 		}
 	}
+}
+
+// goFailing runs a function whose error ends the controller.
+func (l *loop) goFailing(ctx context.Context, f func() error) {
+	l.workers.Go(func() {
+		if err := f(); err != nil && ctx.Err() == nil {
+			l.fail(err)
+		}
+	})
 }
 
 // start gives keys to workers while there are any, and returns the time until the next one is due.
@@ -103,8 +122,10 @@ func (l *loop) start(ctx context.Context) time.Duration {
 			l.running[k] = true
 			continue
 		}
-		l.running[k] = false
-		l.startWorker(ctx, k)
+		if during, ours := l.contextOf(ctx, k); ours {
+			l.running[k] = false
+			l.startWorker(ctx, during, k)
+		}
 	}
 	if due, waits := l.queue.Due(); waits {
 		return max(0, due.Sub(now))
@@ -185,6 +206,14 @@ func (l *loop) primed(ctx context.Context) {
 // begin queues all resources, and starts the custom sources.
 func (l *loop) begin(ctx context.Context) {
 	l.phase = reconciling
+	l.enqueueAll()
+	for _, s := range l.c.sources {
+		l.workers.Go(func() { l.feed(ctx, s) })
+	}
+}
+
+// enqueueAll queues all resources.
+func (l *loop) enqueueAll() {
 	for i, w := range l.c.watched {
 		found, err := l.caches[w.kind.Deployment].View().By(kindIndex, w.kind.Name)
 		if err != nil {
@@ -193,9 +222,6 @@ func (l *loop) begin(ctx context.Context) {
 		for o := range found {
 			l.enqueue(i, nil, o.resource)
 		}
-	}
-	for _, s := range l.c.sources {
-		l.workers.Go(func() { l.feed(ctx, s) })
 	}
 }
 

@@ -36,6 +36,7 @@ kinds:
   - { kind: Device, patterns: ["devices/{device}"] }
   - { kind: Job, patterns: ["jobs/{job}"] }
   - { kind: Site, patterns: ["sites/{site}"] }
+  - { kind: Lease, patterns: ["leases/{lease}"] }
 ---
 regions: [eu, us]
 deployments:
@@ -141,12 +142,53 @@ func (m *memory) PutResource(_ context.Context, req *resourcev1.PutResourceReque
 	}
 	r := proto.CloneOf(req.GetResource())
 	if r.Name = full.Name; r.GetKind() == "" {
-		r.Kind = map[string]string{"devices": "Device", "jobs": "Job", "sites": "Site", "projects": "Project", "buckets": "Bucket"}[strings.Split(full.Name, "/")[0]]
+		r.Kind = map[string]string{"devices": "Device", "jobs": "Job", "sites": "Site", "leases": "Lease", "projects": "Project", "buckets": "Bucket"}[strings.Split(full.Name, "/")[0]]
 	}
 	m.write(r)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.stored[full.Name], nil
+}
+
+func (m *memory) CreateResource(ctx context.Context, req *resourcev1.CreateResourceRequest) (*resourcev1.Resource, error) {
+	if _, err := m.GetResource(ctx, &resourcev1.GetResourceRequest{Name: req.GetResource().GetName()}); err == nil {
+		return nil, status.Error(codes.AlreadyExists, "it exists")
+	}
+	return m.PutResource(ctx, &resourcev1.PutResourceRequest{Resource: req.GetResource()})
+}
+
+// only returns a resource, unless it has another uid or revision.
+func (m *memory) only(ctx context.Context, name, uid string, revision int64) (*resourcev1.Resource, error) {
+	r, err := m.GetResource(ctx, &resourcev1.GetResourceRequest{Name: name})
+	switch {
+	case err != nil:
+		return nil, err
+	case uid != "" && r.GetUid() != uid:
+		return nil, status.Error(codes.NotFound, "it has another uid")
+	case revision != 0 && r.GetRevision() != revision:
+		return nil, status.Error(codes.FailedPrecondition, "it has another revision")
+	}
+	return r, nil
+}
+
+// UpdateResource changes labels.
+func (m *memory) UpdateResource(ctx context.Context, req *resourcev1.UpdateResourceRequest) (*resourcev1.Resource, error) {
+	r, err := m.only(ctx, req.GetResource().GetName(), req.GetResource().GetUid(), 0)
+	if err != nil || len(req.GetResource().GetLabels()) == 0 {
+		return r, err
+	}
+	r = proto.CloneOf(r)
+	r.Labels = req.GetResource().GetLabels()
+	m.write(r)
+	return r, nil
+}
+
+func (m *memory) DeleteResource(ctx context.Context, req *resourcev1.DeleteResourceRequest) (*resourcev1.DeleteResourceResponse, error) {
+	r, err := m.only(ctx, req.GetName(), req.GetUid(), req.GetRevision())
+	if err == nil {
+		m.write(gone(r.GetName()))
+	}
+	return &resourcev1.DeleteResourceResponse{Removed: true}, err
 }
 
 func (m *memory) GetResource(_ context.Context, req *resourcev1.GetResourceRequest) (*resourcev1.Resource, error) {

@@ -46,12 +46,14 @@ type ended struct {
 	err      error
 }
 
-// startWorker does a piece of work in a goroutine of its own, with the present state.
-func (l *loop) startWorker(ctx context.Context, k key) {
+// startWorker does a piece of work in a goroutine of its own, with the present state and a context for it.
+func (l *loop) startWorker(ctx, during context.Context, k key) {
 	v, e := l.present(), ended{key: k}
 	work := l.work(k, v)
+	l.runners.Add(1)
 	l.workers.Go(func() {
-		err := guarded(func() error { return work(ctx, &e) })
+		defer l.runners.Done()
+		err := guarded(func() error { return work(during, &e) })
 		e.err = errors.Join(e.err, err)
 		select {
 		case l.done <- e:
