@@ -62,7 +62,7 @@ func (l *loop) share(ctx context.Context) error {
 	for synced := false; ; {
 		select {
 		case <-ctx.Done():
-			s.leave()
+			s.leave(context.WithoutCancel(ctx), tick.C)
 			return nil
 		case err := <-failed:
 			if ctx.Err() == nil {
@@ -137,13 +137,18 @@ func (s *sharer) stay(ctx, call context.Context) error {
 	case now.Sub(s.renewed) < s.Duration/3:
 		return nil
 	}
-	r := &Resource{Name: s.full(s.name), Uid: s.member, Labels: map[string]string{"renewed": strconv.FormatInt(now.UnixNano(), 36)}}
-	_, err := s.Writer.Update(call, r, "labels.renewed")
-	switch {
-	case err == nil:
-		s.lasts(now)
-	case isGone(err): // another process has removed it
+	err := s.renew(call, now)
+	if isGone(err) { // another process has removed it
 		s.end()
+	}
+	return err
+}
+
+func (s *sharer) renew(ctx context.Context, now time.Time) error {
+	r := &Resource{Name: s.full(s.name), Uid: s.member, Labels: map[string]string{"renewed": strconv.FormatInt(now.UnixNano(), 36)}}
+	_, err := s.Writer.Update(ctx, r, "labels.renewed")
+	if err == nil {
+		s.lasts(now)
 	}
 	return err
 }
@@ -169,19 +174,39 @@ func (s *sharer) lasts(from time.Time) {
 	}
 }
 
-// leave gives everything up at the end.
-func (s *sharer) leave() {
-	<-s.loop.stopped
-	s.loop.runners.Wait()
-	ctx, cancel := context.WithTimeout(context.Background(), s.Duration/6)
+// leave gives everything up, when all runs have ended. Until then it renews the membership.
+func (s *sharer) leave(ctx context.Context, tick <-chan time.Time) {
+	if s.member == "" {
+		return
+	}
+	idle := make(chan struct{})
+	s.loop.workers.Go(func() {
+		<-s.loop.stopped
+		s.loop.runners.Wait()
+		close(idle)
+	})
+	for ended := false; !ended; {
+		select {
+		case <-idle:
+			ended = true
+		case now := <-tick:
+			s.during(ctx, func(call context.Context) { _ = s.renew(call, now) })
+		}
+	}
+	s.expiry.Stop()
+	s.during(ctx, func(call context.Context) { // or it expires
+		for _, t := range s.held {
+			_ = s.remove(call, t)
+		}
+		_, _ = s.Writer.Delete(call, s.full(s.name), client.Version{UID: s.member})
+	})
+}
+
+// during makes calls, for not too long.
+func (s *sharer) during(ctx context.Context, calls func(context.Context)) {
+	ctx, cancel := context.WithTimeout(ctx, s.Duration/6)
 	defer cancel()
-	for _, t := range s.held {
-		_ = s.remove(ctx, t) // or it expires with the membership
-	}
-	if s.member != "" {
-		s.expiry.Stop()
-		_, _ = s.Writer.Delete(ctx, s.full(s.name), client.Version{UID: s.member})
-	}
+	calls(ctx)
 }
 
 // alive returns the uids of the memberships that are alive, and removes those that are not: unless they were renewed meanwhile.

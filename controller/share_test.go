@@ -67,7 +67,8 @@ type crew struct {
 	running map[string]int      // guarded by mu; by resource
 	runs    map[int][]string    // guarded by mu; by process
 	terms   map[string][]string // guarded by mu; the uids of the terms of a resource
-	takes   time.Duration       // of each run
+	takes   time.Duration       // guarded by mu; of each run
+	deaf    bool                // guarded by mu; runs do not end with their context
 }
 
 // join starts a process.
@@ -81,14 +82,20 @@ func (c *crew) join(id int) (end func() error, conn *cuttable) {
 		name := req.Name.Name
 		c.mu.Lock()
 		c.running[name]++
-		require.Equal(c.t, 1, c.running[name], "%s runs in two processes", name)
+		if c.running[name] != 1 {
+			c.t.Errorf("%s runs in two processes", name)
+		}
 		c.runs[id] = append(c.runs[id], name)
 		if !slices.Contains(c.terms[name], term.UID) {
 			c.terms[name] = append(c.terms[name], term.UID)
 		}
+		takes, deaf := c.takes, c.deaf
 		c.mu.Unlock()
+		if deaf {
+			ctx = context.WithoutCancel(ctx)
+		}
 		select {
-		case <-time.After(c.takes):
+		case <-time.After(takes):
 		case <-ctx.Done():
 		}
 		c.mu.Lock()
@@ -135,6 +142,8 @@ func TestProcessesThatJoinAndLeaveShareTheResources(t *testing.T) {
 		end1, _ := c.join(1)
 		require.Equal(t, map[int]int{1: 100}, c.shares(t, "alone"))
 		end2, _ := c.join(2)
+		pass(leaseTime)
+		require.NotEmpty(t, c.runs[2], "what it takes over is reconciled")
 		end3, _ := c.join(3)
 		pass(leaseTime)
 		shares := c.shares(t, "three")
@@ -149,6 +158,26 @@ func TestProcessesThatJoinAndLeaveShareTheResources(t *testing.T) {
 		for name := range c.m.stored {
 			require.False(t, strings.HasPrefix(name, "leases/"), "%s is left", name)
 		}
+	})
+}
+
+// A process that joins or leaves waits for the runs of the others, also for those that do not end with their context.
+func TestAShardIsHandedOverWhenItsRunsHaveEnded(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		c := newCrew(t)
+		c.takes, c.deaf = 10*leaseTime, true
+		end1, _ := c.join(1)
+		pass(leaseTime)
+		end2, _ := c.join(2)
+		pass(5 * leaseTime)
+		require.Empty(t, c.runs[2])
+		pass(10 * leaseTime)
+		require.NotEmpty(t, c.runs[2])
+		ended := make(chan error)
+		go func() { ended <- end2() }()
+		pass(40 * leaseTime)
+		require.NoError(t, <-ended)
+		require.NoError(t, end1())
 	})
 }
 

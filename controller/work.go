@@ -53,14 +53,20 @@ func (l *loop) startWorker(ctx, during context.Context, k key) {
 	l.runners.Add(1)
 	l.workers.Go(func() {
 		defer l.runners.Done()
-		err := guarded(func() error { return work(during, &e) })
-		e.err = errors.Join(e.err, err)
-		select {
-		case l.done <- e:
-		case <-ctx.Done():
-		}
+		err := errExited // unless the call returns
+		defer func() {
+			e.err = errors.Join(e.err, err)
+			select {
+			case l.done <- e:
+			case <-ctx.Done():
+			}
+		}()
+		err = guarded(func() error { return work(during, &e) })
 	})
 }
+
+// errExited: a call ended its goroutine, as a test that fails does.
+var errExited = errors.New("it called runtime.Goexit")
 
 func (l *loop) work(k key, v *View) func(ctx context.Context, e *ended) error {
 	switch k.does {
