@@ -62,7 +62,7 @@ func (t Term) Guard() *client.Write { return client.UpdateOf(t.guard(), guardMas
 
 func (t Term) guard() *Resource { return &Resource{Name: t.Lease, Uid: t.UID} }
 
-// guardMask is a field that no lease has: an update of it changes nothing.
+// guardMask is a field that no lease has: an update of it changes nothing but the revision.
 const guardMask = "labels.guard"
 
 // tenure is a shard that this process has, or gives up.

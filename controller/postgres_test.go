@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -37,6 +38,8 @@ kinds:
       - { path: project, targets: [iam.example.com/Project], behaviour: UNSET }
   - kind: Job
     patterns: ["jobs/{job}"]
+  - kind: Lease
+    patterns: ["leases/{lease}"]
 ---
 service: devices.example.com
 version: v2
@@ -49,6 +52,8 @@ kinds:
       - { path: project, targets: [iam.example.com/Project], behaviour: UNSET }
   - kind: Job
     patterns: ["jobs/{job}"]
+  - kind: Lease
+    patterns: ["leases/{lease}"]
 ---
 regions: [eu]
 deployments:
@@ -227,4 +232,67 @@ func TestAViewHasWholeTransactions(t *testing.T) {
 	require.Eventually(t, func() bool { return newest.Load() == fmt.Sprint(rounds) }, 30*time.Second, 10*time.Millisecond)
 	require.Zero(t, torn.Load(), "of %d runs", seen.Load())
 	t.Logf("%d runs", seen.Load())
+}
+
+// Processes share real deployments; a batch with the guard of a term fails when the term is over.
+func TestProcessesShareARealDeployment(t *testing.T) {
+	t.Parallel()
+	in := dbctest.New(t, dbctest.Config{Services: services})
+	c, ctx := in.Client, t.Context()
+	for i := range 20 {
+		_, err := c.Put(ctx, &resourcev1.Resource{Name: full(devices, fmt.Sprint("devices/", i)), Body: fields(nil)})
+		require.NoError(t, err)
+	}
+	var terms sync.Map // the last term by resource
+	var ran [3]atomic.Int64
+	process := func(i int) (end func()) {
+		control := controller.New(c, devices).Workers(4).
+			Share(controller.Sharing{Writer: c, Kind: leases, Prefix: "leases/devices-", Shards: 4, Duration: 3 * time.Second})
+		return background(t, control, controller.Func(func(ctx context.Context, req controller.Request, v *controller.View) (controller.Result, error) {
+			ran[i].Add(1)
+			term, _ := controller.TermOf(ctx)
+			terms.Store(req.Name.Name, term)
+			d, ok := v.Get(req.Name)
+			if !ok || d.GetLabels()["by"] == fmt.Sprint(i) {
+				return controller.Result{}, nil
+			}
+			mark := client.UpdateOf(&resourcev1.Resource{Name: full(devices, d.GetName()), Labels: map[string]string{"by": fmt.Sprint(i)}}, "labels.by")
+			_, err := c.Batch(ctx, here, term.Guard(), mark)
+			return controller.Result{}, err
+		}))
+	}
+	marked := func(by ...string) {
+		t.Helper()
+		require.Eventually(t, func() bool {
+			for d, err := range c.List(ctx, here, client.Query{Kind: "Device"}) {
+				if err != nil || !slices.Contains(by, d.GetLabels()["by"]) {
+					return false
+				}
+			}
+			return true
+		}, 30*time.Second, 20*time.Millisecond)
+	}
+	end0 := process(0)
+	marked("0")
+	old := map[string]controller.Term{}
+	terms.Range(func(name, term any) bool { old[name.(string)] = term.(controller.Term); return true })
+	_, err := c.Batch(ctx, here, old["devices/1"].Guard())
+	require.NoError(t, err)
+	lease, err := c.Get(ctx, old["devices/1"].Lease)
+	require.NoError(t, err)
+	require.Equal(t, old["devices/1"].UID, lease.GetUid())
+	require.Empty(t, lease.GetLabels())
+
+	process(1)
+	require.Eventually(t, func() bool { return ran[1].Load() > 0 }, 30*time.Second, 20*time.Millisecond)
+	marked("0", "1")
+	end0()
+	marked("1")
+	for name, term := range old {
+		late := client.UpdateOf(&resourcev1.Resource{Name: full(devices, name), Labels: map[string]string{"by": "late"}}, "labels.by")
+		_, err := c.Batch(ctx, here, term.Guard(), late)
+		require.Error(t, err)
+		require.True(t, errors.Is(err, client.ErrNotFound) || errors.Is(err, client.ErrConflict), "%v", err)
+	}
+	marked("1")
 }

@@ -3,6 +3,7 @@ package controller_test
 import (
 	"context"
 	"fmt"
+	"iter"
 	"maps"
 	"math/rand/v2"
 	"slices"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/db-controller/db-controller/client"
 	"github.com/db-controller/db-controller/controller"
+	"github.com/db-controller/db-controller/schema"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 )
 
@@ -28,6 +30,20 @@ const leaseTime = 15 * time.Second
 type cuttable struct {
 	*client.Client
 	away atomic.Bool
+	deaf atomic.Bool // its watches stand still
+}
+
+func (c *cuttable) Watch(ctx context.Context, id schema.DeploymentID, q client.WatchQuery) iter.Seq2[client.Event, error] {
+	return func(yield func(client.Event, error) bool) {
+		for e, err := range c.Client.Watch(ctx, id, q) {
+			for c.deaf.Load() && ctx.Err() == nil {
+				time.Sleep(time.Second)
+			}
+			if !yield(e, err) {
+				return
+			}
+		}
+	}
 }
 
 func (c *cuttable) reach(ctx context.Context) error {
@@ -219,6 +235,36 @@ func TestAProcessThatCannotRenewIsReplaced(t *testing.T) {
 		pass(leaseTime)
 		require.Equal(t, map[int]int{1: 100}, c.shares(t, "it is back"))
 		require.NoError(t, end1())
+	})
+}
+
+// A process whose watches stand still removes nobody who has renewed meanwhile.
+func TestAProcessThatSeesNothingRemovesNobody(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		c := newCrew(t)
+		end1, _ := c.join(1)
+		end2, conn := c.join(2)
+		pass(leaseTime)
+		made := func() (made []string) {
+			c.m.mu.Lock()
+			defer c.m.mu.Unlock()
+			for name, r := range c.m.stored {
+				if strings.HasPrefix(name, "leases/devices-member-") {
+					made = append(made, r.GetUid())
+				}
+			}
+			slices.Sort(made)
+			return made
+		}
+		before := made()
+		require.Len(t, before, 2)
+		conn.deaf.Store(true)
+		pass(5 * leaseTime)
+		conn.deaf.Store(false)
+		pass(leaseTime)
+		require.Equal(t, before, made())
+		require.NoError(t, end1())
+		require.NoError(t, end2())
 	})
 }
 
