@@ -4,12 +4,13 @@ GO ?= go
 BUF := $(GO) tool -modfile=tools/go.mod buf
 LINT := $(GO) tool -modfile=tools/lint/go.mod golangci-lint
 VULN := $(GO) tool -modfile=tools/vuln/go.mod govulncheck
+HELM := $(GO) tool -modfile=tools/helm/go.mod helm
 BIN := bin/db-controller
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo development)
 COMMIT ?= $(shell git rev-parse HEAD 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-short campaign mutants bench fuzz generate lint verify vulnerabilities sbom hostile browser upgrade postgresql python image clean
+.PHONY: help build demo test test-short campaign mutants bench fuzz generate lint verify vulnerabilities sbom hostile browser packages upgrade postgresql python image clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -74,6 +75,11 @@ vulnerabilities: ## known vulnerabilities in called code, by the database GOVULN
 
 sbom: build ## write bin/sbom.json, the bill of materials of the binary (CycloneDX)
 	cd tools && $(GO) run ./sbom ../$(BIN) > ../bin/sbom.json
+
+packages: ## check the Helm chart, and render its example; compiles Helm, minutes
+	$(HELM) lint --strict deploy/helm/db-controller -f deploy/helm/example.yaml
+	$(HELM) template eu deploy/helm/db-controller -f deploy/helm/example.yaml --namespace db-controller --kube-version 1.30 > deploy/helm/example.rendered.yaml
+	$(GO) test -count=1 -run 'Chart|Compose|Units' ./cmd/db-controller
 
 browser: ## every page of the console in a real browser; pictures in bin/pictures
 	deploy/install-chromium.sh
