@@ -1,6 +1,7 @@
 package operate
 
 import (
+	_ "embed" // the JSON Schema of descriptors
 	"errors"
 	"fmt"
 
@@ -11,11 +12,14 @@ import (
 	"github.com/db-controller/db-controller/schema/lint"
 )
 
+//go:embed descriptor.schema.json
+var descriptorSchema []byte
+
 // NewValidate returns the command validate.
 func NewValidate() *cobra.Command {
-	var strict bool
+	var strict, printSchema bool
 	cmd := &cobra.Command{
-		Use:   "validate FILE...",
+		Use:   "validate FILE... | validate --print-schema",
 		Short: "Check service descriptors, all files together: problems with their lines, and deletions that can get stuck",
 		Long: `Check service descriptors, all files together: problems with their lines, and deletions that can get stuck.
 
@@ -26,8 +30,17 @@ A warning ends with its id in brackets. A descriptor acknowledges an intended on
 
 The exit code is 1 when a file cannot be applied, and with --strict 3 when there are warnings that are not acknowledged.`,
 		Example: "  db-controller validate services/*.yaml --strict -o json",
-		Args:    cobra.MinimumNArgs(1),
+		Args: func(cmd *cobra.Command, args []string) error {
+			if printSchema {
+				return cobra.NoArgs(cmd, args)
+			}
+			return cobra.MinimumNArgs(1)(cmd, args)
+		},
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if printSchema {
+				_, err := cmd.OutOrStdout().Write(descriptorSchema)
+				return err
+			}
 			v, err := validate(args)
 			if err != nil {
 				return err
@@ -46,6 +59,7 @@ The exit code is 1 when a file cannot be applied, and with --strict 3 when there
 			return nil
 		},
 	}
+	cmd.Flags().BoolVar(&printSchema, "print-schema", false, "print the JSON Schema of the files, for editors")
 	cmd.Flags().BoolVar(&strict, "strict", false, "fail with exit code 3 when a warning is not acknowledged")
 	cli.OutputFlag(cmd)
 	return cmd
