@@ -18,14 +18,14 @@ const (
 	mostPackageLines, mostRoomLines = 4000, 2000
 	// mostMethods bounds an interface: its user implements it in a test.
 	mostMethods = 5
-	// medianLines and p90Lines bound the bodies of the functions.
+	// medianLines and p90Lines bound the functions, with their signatures and braces.
 	medianLines, p90Lines = 10, 35
 )
 
 // sizes are those of the program's own code: neither generated nor of tests.
 type sizes struct {
 	packages  map[string]int // lines, comments included
-	functions []int          // lines of each body, ascending
+	functions []int          // lines of each, ascending
 	broad     []string       // interfaces with more than mostMethods
 }
 
@@ -80,7 +80,7 @@ func (s *sizes) take(positions *token.FileSet, of string, file *ast.File) {
 		switch n := n.(type) {
 		case *ast.FuncDecl:
 			if n.Body != nil {
-				s.functions = append(s.functions, max(1, positions.Position(n.Body.Rbrace).Line-positions.Position(n.Body.Lbrace).Line-1))
+				s.functions = append(s.functions, positions.Position(n.End()).Line-positions.Position(n.Pos()).Line+1)
 			}
 		case *ast.TypeSpec:
 			if methodsOf(n) > mostMethods {
