@@ -81,6 +81,7 @@ func ExampleClient_Watch() {
 			return
 		case client.Synced:
 			fmt.Println("these are all")
+		case client.Bookmark: // a place to resume from
 		}
 	}
 	// Output:

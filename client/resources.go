@@ -53,7 +53,7 @@ func (c *Client) Update(ctx context.Context, r *resourcev1.Resource, mask ...str
 // Write is one write of a batch: a *resourcev1.Resource in Create or Put, or an Update with a mask.
 type Write = resourcev1.BatchWriteResourcesRequest_Write
 
-// PutOf, CreateOf and UpdateOf are writes of a batch; the name of the resource is the full one.
+// PutOf creates a resource or replaces its body. The name of the resource is the full one, as for CreateOf and UpdateOf.
 func PutOf(r *resourcev1.Resource) *Write {
 	return &Write{Write: &resourcev1.BatchWriteResourcesRequest_Write_Put{Put: r}}
 }

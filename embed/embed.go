@@ -42,10 +42,12 @@ type Resource = peer.Resource
 // Deleted is the result of a delete: the resource is removed, or in DELETING because other deployments have to act first.
 type Deleted = peer.DeleteResult
 
-// RefusedError names the references that were refused, BlockedError the holders that block a delete, and InvalidError the fault of a write.
 type (
+	// RefusedError names the references that were refused.
 	RefusedError = peer.RefusedError
+	// BlockedError names the holders that block a delete.
 	BlockedError = peer.BlockedError
+	// InvalidError names the fault of a write.
 	InvalidError = peer.InvalidError
 )
 

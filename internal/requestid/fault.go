@@ -24,8 +24,10 @@ type Fault struct {
 	Told    error // a status
 }
 
-func (f *Fault) Error() string              { return f.Told.Error() }
-func (f *Fault) Unwrap() error              { return f.Told }
+func (f *Fault) Error() string { return f.Told.Error() }
+func (f *Fault) Unwrap() error { return f.Told }
+
+// GRPCStatus returns the status of the answer.
 func (f *Fault) GRPCStatus() *status.Status { return status.Convert(f.Told) }
 
 // Told logs a fault, and returns the error of a call with the request id in its details; in its text too when the log says more.

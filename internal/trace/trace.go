@@ -52,7 +52,7 @@ func Statements() pgx.QueryTracer {
 	if !on.Load() {
 		return nil
 	}
-	return statements{otelpgx.NewTracer(otelpgx.WithTrimSQLInSpanName(), otelpgx.WithDisableConnectionDetailsInAttributes())}
+	return statements{otelpgx.NewTracer(otelpgx.WithDisableConnectionDetailsInAttributes())}
 }
 
 // statements leaves out statements that belong to no span: those of leases, watches and other work of the process would each be a

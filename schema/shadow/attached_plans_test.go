@@ -77,8 +77,8 @@ func TestNothingReadsAWholeAttachedTable(t *testing.T) {
 	before := [2]map[string]int64{a.scanned(a.crm), a.scanned(a.shop)}
 
 	a.exec(a.crm, `INSERT INTO customers SELECT generate_series(21, 30); UPDATE customers SET name = 'x' WHERE id < 25; DELETE FROM customers WHERE id = 21`)
-	a.refused(a.crm, `DELETE FROM customers WHERE id = 11`)
-	a.refused(a.crm, `UPDATE customers SET id = -1 WHERE id = 2`)
+	_ = a.refused(a.crm, `DELETE FROM customers WHERE id = 11`)
+	_ = a.refused(a.crm, `UPDATE customers SET id = -1 WHERE id = 2`)
 	a.exec(a.crm, `UPDATE customers SET id = -1 WHERE id = 22; DELETE FROM customers WHERE id BETWEEN 1000 AND 3000`)
 	a.exec(a.crm, `DELETE FROM customers WHERE id IN (1, 2, 3)`)
 	a.exec(a.shop, `INSERT INTO orders (customer_id, note) VALUES (12, 'few'); UPDATE orders SET customer_id = 13 WHERE customer_id = 12`)

@@ -38,8 +38,8 @@ func TestRowsOfLostTargets_I1_I8(t *testing.T) {
 	require.Equal(t, []string{"1 1 old", "3 3 new"}, a.rows(a.shop, `SELECT concat_ws(' ', id, customer_id, room) FROM invoices ORDER BY id`))
 	require.Equal(t, []string{"invoices/3", "order"}, a.rows(a.shop, `SELECT CASE WHEN name LIKE 'orders/%' THEN 'order' ELSE name END FROM dbcontroller.captured WHERE missing AND lost ORDER BY 1`))
 	require.Zero(t, a.Count(shop, "dangling"))
-	a.refused(a.crm, `DELETE FROM customers WHERE id = 1`)
-	a.refused(a.crm, `DELETE FROM seats`)
+	_ = a.refused(a.crm, `DELETE FROM customers WHERE id = 1`)
+	_ = a.refused(a.crm, `DELETE FROM seats`)
 	a.exec(a.crm, `DELETE FROM customers WHERE id = 2`)
 	a.Settle()
 	require.Equal(t, []string{"lost"}, a.rows(a.shop, `SELECT note FROM orders`))
@@ -47,7 +47,7 @@ func TestRowsOfLostTargets_I1_I8(t *testing.T) {
 	a.exec(a.crm, `INSERT INTO customers VALUES (3); INSERT INTO seats VALUES ('new', 1)`)
 	a.again()
 	require.Empty(t, a.rows(a.shop, `SELECT name FROM dbcontroller.captured`))
-	a.refused(a.crm, `DELETE FROM seats WHERE room = 'new'`)
+	_ = a.refused(a.crm, `DELETE FROM seats WHERE room = 'new'`)
 	require.Empty(t, harness.AuditDatabases(t, a.Pools))
 }
 

@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"bytes"
 	"compress/gzip"
+	"errors"
 	"io"
 	"testing"
 
@@ -18,7 +19,7 @@ func unpack(t *testing.T, raw []byte) map[string]string {
 	files := map[string]string{}
 	for in := tar.NewReader(zipped); ; {
 		header, err := in.Next()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			return files
 		}
 		require.NoError(t, err)

@@ -146,9 +146,6 @@ func (w *world) settle() {
 	w.Settle()
 }
 
-// collections of the tables that refer.
-var holders = []string{"orders", "lines", "invoices", "parcels"}
-
 // stored returns what the controllers know: the body of each resource that refers to something, by full name.
 func (w *world) stored() map[string]string {
 	w.t.Helper()

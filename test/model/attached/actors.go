@@ -296,7 +296,7 @@ func (t *task) act() {
 		}
 		of := w.a.shadows[u].of
 		for _, h := range slices.Sorted(maps.Keys(w.x.stored)) {
-			if s := w.x.stored[h]; h%2 == 0 || s.uid != u && !(w.ActsByName && s.target == of) {
+			if s := w.x.stored[h]; h%2 == 0 || s.uid != u && (!w.ActsByName || s.target != of) {
 				continue
 			}
 			t.pause()
@@ -304,7 +304,7 @@ func (t *task) act() {
 				return
 			}
 			t.pause()
-			if s := w.x.stored[h]; s.uid != u && !(w.ActsByName && s.target == of) {
+			if s := w.x.stored[h]; s.uid != u && (!w.ActsByName || s.target != of) {
 				t.unlock()
 				continue
 			}

@@ -133,26 +133,27 @@ func (w *World) start(name string, run func(t *task)) {
 	w.tasks = append(w.tasks, t)
 	go func() {
 		defer func() {
-			if r := recover(); r != nil && r != errDies {
+			if r := recover(); r != nil && r != dies {
 				panic(r)
 			}
 			t.unlock()
 			t.done <- true
 		}()
 		if !<-t.next {
-			panic(errDies)
+			panic(dies)
 		}
 		run(t)
 	}()
 }
 
-var errDies = fmt.Errorf("the process dies")
+// dies is the value of the panic that ends the actors of a process.
+var dies any = new(struct{ int })
 
 // pause lets other actors take steps.
 func (t *task) pause() {
 	t.done <- false
 	if !<-t.next {
-		panic(errDies)
+		panic(dies)
 	}
 }
 

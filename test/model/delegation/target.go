@@ -115,7 +115,7 @@ func (w *World) handleA(m message, answer *message) {
 		b, ok := a.blockades[k]
 		switch {
 		case !ok:
-		case m.verdict == "held" && !(w.HeldAsFree && m.holder == proxy):
+		case m.verdict == "held" && (!w.HeldAsFree || m.holder != proxy):
 			w.confirmOne(k, b)
 		default:
 			delete(a.blockades, k)

@@ -54,24 +54,6 @@ func (s *Keeper) refuseRows(ctx context.Context, tx pgx.Tx, e *establishment, ab
 	return nil
 }
 
-// foundRows takes back the refusal of targets that are missing because their rows have no shadow yet.
-func (s *Keeper) foundRows(ctx context.Context, ids *establishIDs, refused []peer.Reason) error {
-	for i, k := range ids.rowKeys() {
-		t := s.rows.Of(k.Kind)
-		if t == nil || refused[i] != peer.TargetMissing {
-			continue
-		}
-		there, err := t.Existing(ctx, s.Pool, []string{k.Name})
-		if err != nil {
-			return err
-		}
-		if len(there) > 0 {
-			refused[i] = ""
-		}
-	}
-	return nil
-}
-
 func same(reason peer.Reason, n int) []peer.Reason {
 	out := make([]peer.Reason, n)
 	for i := range out {

@@ -1,0 +1,97 @@
+package serve
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/spf13/pflag"
+	"github.com/stretchr/testify/require"
+
+	"github.com/db-controller/db-controller/schema"
+)
+
+// configured returns the configuration of a deployment with the defaults of the flags and a change.
+func configured(change func(c *deploymentConfig)) *deploymentConfig {
+	c := &deploymentConfig{}
+	f := pflag.NewFlagSet("serve", pflag.ContinueOnError)
+	c.server.flags(f)
+	c.database.flags(f, "the deployment's own", "ready")
+	f.Int32Var(&c.database.connections, "connections", 20, "")
+	c.share.flags(f)
+	c.store.flags(f)
+	c.audit.flags(f)
+	c.server.listen, c.database.dsn = "127.0.0.1:7001", "postgres://localhost/iam"
+	if change != nil {
+		change(c)
+	}
+	return c
+}
+
+func TestServeChecksItsConfiguration(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		change func(c *deploymentConfig)
+		wrong  string
+	}{
+		"the defaults":                 {nil, ""},
+		"an address for others":        {func(c *deploymentConfig) { c.server.listen, c.advertise = ":7001", "iam:7001" }, ""},
+		"no address for others":        {func(c *deploymentConfig) { c.server.listen = ":7001" }, "give --advertise host:port"},
+		"a wrong address for others":   {func(c *deploymentConfig) { c.advertise = "iam" }, "--advertise"},
+		"a listener without a port":    {func(c *deploymentConfig) { c.server.listen = "localhost" }, "--listen localhost: want host:port"},
+		"HTTP without a port":          {func(c *deploymentConfig) { c.server.http = "localhost:" }, "--http localhost:: want host:port"},
+		"profiles for everybody":       {func(c *deploymentConfig) { c.server.pprof = ":6060" }, "--pprof"},
+		"profiles on this machine":     {func(c *deploymentConfig) { c.server.pprof = "127.0.0.1:6060" }, ""},
+		"an hour and more to stop":     {func(c *deploymentConfig) { c.server.stopTimeout = 2 * time.Hour }, "--stop-timeout"},
+		"memory for less than callers": {func(c *deploymentConfig) { c.server.memory = 10 }, "--call-memory 10"},
+		"no nodes":                     {func(c *deploymentConfig) { c.share.nodes = 0 }, "--nodes 0"},
+		"more nodes than shards":       {func(c *deploymentConfig) { c.share.nodes = schema.RingSize + 1 }, "--nodes"},
+		"a lease that a pause ends":    {func(c *deploymentConfig) { c.share.lease = 100 * time.Millisecond }, "--lease 100ms"},
+		"removals kept too short":      {func(c *deploymentConfig) { c.store.removalsKept = time.Hour }, "--removals-kept"},
+		"the default of removals":      {func(c *deploymentConfig) { c.store.removalsKept = 0 }, ""},
+		"a negative expiry":            {func(c *deploymentConfig) { c.store.tentativeTTL = -1 }, "--tentative-ttl"},
+		"a negative quota":             {func(c *deploymentConfig) { c.store.quotas.Blocking = -1 }, "--max-blocking -1"},
+		"no audits":                    {func(c *deploymentConfig) { c.audit.interval = 0 }, ""},
+		"audits of nothing":            {func(c *deploymentConfig) { c.audit.rate = 0 }, "--audit-interval 0 turns audits off"},
+		"audits backwards":             {func(c *deploymentConfig) { c.audit.interval = -time.Second }, "--audit-interval"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			err := configured(c.change).check()
+			if c.wrong == "" {
+				require.NoError(t, err)
+				return
+			}
+			require.ErrorContains(t, err, c.wrong)
+		})
+	}
+}
+
+func TestAllWrongFlagsAreReportedTogether(t *testing.T) {
+	t.Parallel()
+	err := configured(func(c *deploymentConfig) {
+		c.share.nodes, c.share.lease, c.audit.rate, c.server.memory = 0, 0, 0, 0
+	}).check()
+	for _, flag := range []string{"--nodes", "--lease", "--audit-rate", "--call-memory"} {
+		require.ErrorContains(t, err, flag)
+	}
+}
+
+func TestAFailureIsListedUntilItsHandlerSucceeds(t *testing.T) {
+	t.Parallel()
+	west, east := schema.DeploymentID{Service: "a.example.com", Region: "west"}, schema.DeploymentID{Service: "a.example.com", Region: "east"}
+	var f failures
+	f.ran("confirm", west, nil)
+	require.Empty(t, f.list())
+	f.ran("release", west, errors.New("first"))
+	f.ran("confirm", west, errors.New("refused"))
+	f.ran("confirm", east, errors.New("refused"))
+	f.ran("release", west, errors.New("second"))
+	var got []string
+	for _, failure := range f.list() {
+		got = append(got, failure.Handler+" "+failure.Deployment.Region+" "+failure.Error)
+	}
+	require.Equal(t, []string{"confirm east refused", "confirm west refused", "release west second"}, got)
+	f.ran("confirm", west, nil)
+	require.Len(t, f.list(), 2)
+}
