@@ -25,7 +25,6 @@ var (
 	here     = schema.DeploymentID{Service: "devices.example.com", Region: "eu"}
 	devices  = controller.Kind{Deployment: here, Name: "Device"}
 	jobs     = controller.Kind{Deployment: here, Name: "Job"}
-	sites    = controller.Kind{Deployment: here, Name: "Site"}
 	elsehere = schema.DeploymentID{Service: "devices.example.com", Region: "us"}
 )
 
@@ -279,14 +278,11 @@ func (m *memory) sendSnapshot(stream resourcev1.ResourceService_WatchResourcesSe
 	}})
 }
 
-// device, job and site are resources.
+// device and job are resources.
 func device(id string, body map[string]any) *resourcev1.Resource {
 	return of("Device", "devices/"+id, body)
 }
 func job(id string, body map[string]any) *resourcev1.Resource { return of("Job", "jobs/"+id, body) }
-func site(id string, body map[string]any) *resourcev1.Resource {
-	return of("Site", "sites/"+id, body)
-}
 
 func of(kind, name string, body map[string]any) *resourcev1.Resource {
 	s, err := structpb.NewStruct(body)

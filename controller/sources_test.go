@@ -100,8 +100,12 @@ func TestRequestsForOtherResourcesAreDropped(t *testing.T) {
 		core, logs := observer.New(zap.WarnLevel)
 		mapper := func(context.Context, *controller.Resource, *controller.View) (requests []controller.Request, _ error) {
 			for _, name := range []schema.FullName{
-				{}, {Deployment: here}, {Deployment: here, Name: "jobs/j"}, {Deployment: here, Name: "jobs/new"},
-				{Deployment: elsehere, Name: "devices/a"}, {Deployment: here, Name: "devices/new"},
+				{},
+				{Deployment: here},
+				{Deployment: here, Name: "jobs/j"},
+				{Deployment: here, Name: "jobs/new"},
+				{Deployment: elsehere, Name: "devices/a"},
+				{Deployment: here, Name: "devices/new"},
 			} {
 				requests = append(requests, controller.Request{Name: name})
 			}

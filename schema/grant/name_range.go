@@ -2,9 +2,10 @@ package grant
 
 import (
 	"cmp"
-	"github.com/db-controller/db-controller/schema"
 	"slices"
 	"strings"
+
+	"github.com/db-controller/db-controller/schema"
 )
 
 // NameRange is the relative names from From on that come before Below, by their bytes.

@@ -44,7 +44,8 @@ func TestRecallsOfRights(t *testing.T) {
 	t.Parallel()
 	key := peer.BlockadeKey{Attempt: uid(1), HolderUID: uid(2), Path: peer.RightPath, TargetUID: uid(2)}
 	asked := []peer.Recall{
-		{Question: peer.Question{Key: key, Expired: true}, Mode: peer.RecallEnds}, {Question: peer.Question{Key: key}, Mode: peer.RecallIfFree},
+		{Question: peer.Question{Key: key, Expired: true}, Mode: peer.RecallEnds},
+		{Question: peer.Question{Key: key}, Mode: peer.RecallIfFree},
 		{Question: peer.Question{Key: key}, Mode: peer.RecallLooks},
 	}
 	answers := &peer.Recalled{Epoch: uid(9), Answers: []peer.RecallAnswer{

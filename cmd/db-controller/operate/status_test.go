@@ -34,11 +34,13 @@ func TestStatusSaysWhatAnOperatorHasToKnow(t *testing.T) {
 	}{
 		"nothing": {
 			&adminv1.StatusResponse{Deployment: self, Version: "v3", Generation: 2},
-			[]string{self + " runs v3, switched 2 times", "Nothing is outstanding."}, []string{"NOTHING IS DELETED", "follows"},
+			[]string{self + " runs v3, switched 2 times", "Nothing is outstanding."},
+			[]string{"NOTHING IS DELETED", "follows"},
 		},
 		"paused here": {
 			&adminv1.StatusResponse{Deployment: self, Paused: []string{self, "b.example.com/east"}},
-			[]string{"NOTHING IS DELETED: an operator has paused deletions (db-controller resume)", "deletions of b.example.com/east are paused here"}, nil,
+			[]string{"NOTHING IS DELETED: an operator has paused deletions (db-controller resume)", "deletions of b.example.com/east are paused here"},
+			nil,
 		},
 		"in recovery": {
 			&adminv1.StatusResponse{Deployment: self, Epoch: &adminv1.StatusResponse_Epoch{
@@ -47,7 +49,8 @@ func TestStatusSaysWhatAnOperatorHasToKnow(t *testing.T) {
 			[]string{
 				"the database was failed over or restored 1 time, last noticed 1m0s ago", "NOTHING IS DELETED until the registry returns",
 				"until these deployments have confirmed their references: b.example.com/east, c.example.com/west",
-			}, nil,
+			},
+			nil,
 		},
 		"references without targets": {
 			&adminv1.StatusResponse{Deployment: self, DanglingReferences: 3}, []string{"3 references without a target: db-controller verify lists them"}, nil,
@@ -63,11 +66,13 @@ func TestStatusSaysWhatAnOperatorHasToKnow(t *testing.T) {
 		},
 		"another database": {
 			&adminv1.StatusResponse{Deployment: self, Failures: []*adminv1.Failure{{Handler: "database", Deployment: "b.example.com/east", Error: "it runs over another database"}}},
-			[]string{"MESSAGES OF b.example.com/east ARE IGNORED: it runs over another database"}, nil,
+			[]string{"MESSAGES OF b.example.com/east ARE IGNORED: it runs over another database"},
+			nil,
 		},
 		"decommissioned": {
 			&adminv1.StatusResponse{Deployment: self, Decommissioned: []*adminv1.Decommissioned{{Deployment: "b.example.com/east", SaidBy: "operator/ann", SaidTime: ago(0), Reason: "sold", Working: true}}},
-			[]string{"b.example.com/east is decommissioned, by operator/ann", "sold; work on its references and resources is outstanding"}, nil,
+			[]string{"b.example.com/east is decommissioned, by operator/ann", "sold; work on its references and resources is outstanding"},
+			nil,
 		},
 		"kept, delegations, deletions": {
 			&adminv1.StatusResponse{
@@ -78,7 +83,8 @@ func TestStatusSaysWhatAnOperatorHasToKnow(t *testing.T) {
 			[]string{
 				"kept: 2 resources of kind Old, such as olds/1", "may refer to 1 resource of b.example.com/east without asking",
 				"deletion of //x/1, for 1m: 2 of 5 resources removed here",
-			}, nil,
+			},
+			nil,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

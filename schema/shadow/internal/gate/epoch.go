@@ -318,16 +318,14 @@ SET epoch = GREATEST(d.epoch, $2), uncompared = d.uncompared OR d.referred AND (
 FROM before WHERE d.id = $1 RETURNING before.epoch IS DISTINCT FROM d.epoch, d.epoch`
 )
 
-var (
-	// Compare the references to the deployment (confirm again), and its blockades here (verify blockades), which begins by telling it
-	// again of the deletions on which it may have lost its work.
-	peerEpochWorkSQL = db.Codes(`
+// Compare the references to the deployment (confirm again), and its blockades here (verify blockades), which begins by telling it
+// again of the deletions on which it may have lost its work.
+var peerEpochWorkSQL = db.Codes(`
 WITH old AS (
     DELETE FROM dbcontroller.work WHERE action IN ({confirm_again}, {verify_blockades}) AND deployment_id = $1
 )
 INSERT INTO dbcontroller.work (action, shard, deployment_id, cursor) SELECT a, $1 % $2::int, $1, '' FROM unnest(ARRAY [{announce_epoch}, {confirm_again}, {verify_blockades}]) AS a
 WHERE a <> {announce_epoch} OR EXISTS (SELECT FROM dbcontroller.deployment WHERE id = $1 AND unconfirmed)`)
-)
 
 // RecordPeerEpoch records that another deployment's database has begun a new epoch. From its commit on, blockades established
 // there before and messages of earlier epochs count for nothing; writes that may rely on them hold the version lock shared until
