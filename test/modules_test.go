@@ -13,10 +13,18 @@ import (
 // only tests of dependencies need are not.
 func TestModulesAreTidy(t *testing.T) {
 	t.Parallel()
-	root, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}").Output()
-	require.NoError(t, err)
+	for _, dir := range []string{"..", exampleDir} {
+		t.Run(dir, func(t *testing.T) {
+			t.Parallel()
+			isTidy(t, dir)
+		})
+	}
+}
+
+func isTidy(t *testing.T, dir string) {
+	t.Helper()
 	tidy := exec.CommandContext(t.Context(), "go", "mod", "tidy", "-diff")
-	tidy.Dir = strings.TrimSpace(string(root))
+	tidy.Dir = dir
 	tidy.Env = append(os.Environ(), "GOPROXY=off", "GOFLAGS=")
 	out, err := tidy.CombinedOutput()
 	if err != nil && strings.Contains(string(out), "GOPROXY=off") {

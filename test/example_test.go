@@ -1,0 +1,25 @@
+package test
+
+import (
+	"os"
+	"os/exec"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/db-controller/db-controller/test/harness"
+)
+
+// The example application, a module of its own, is built and runs: over two deployments, with tables of its own.
+func TestTheExampleApplication(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{{"vet", "./..."}, {"test", "-count=1", "./..."}} {
+		run := exec.CommandContext(t.Context(), "go", args...)
+		run.Dir = exampleDir
+		run.Env = append(os.Environ(), "GOPROXY=off", "GOFLAGS=", "GOWORK=off", "DBCONTROLLER_TEST_DSN="+harness.Postgres(t).DSN("postgres"))
+		out, err := run.CombinedOutput()
+		require.NoError(t, err, "%s", out)
+	}
+}
+
+const exampleDir = "../examples/booking"
