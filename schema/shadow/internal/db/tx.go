@@ -94,7 +94,9 @@ func (s *DB) once(ctx context.Context, begin func() (pgx.Tx, error), fn func(pgx
 			return err
 		}
 	}
-	s.Rollback.Observe(m.Mark)
+	if !m.redoable {
+		s.Rollback.Observe(m.Mark)
+	}
 	for _, fn := range m.after {
 		fn()
 	}
@@ -116,7 +118,18 @@ type Marked struct {
 	Mark int64
 
 	committed bool // with its last statements
+	redoable  bool
 	after     []func()
+}
+
+// Redoable lets a transaction of InTx commit without waiting for the disk. A crash of PostgreSQL may forget it, with everything that
+// commits after it and is not on disk either: it must then be done again, and nobody may have been told of it for good. Its number from
+// the sequence mark may be taken again, so it does not count.
+func Redoable(tx pgx.Tx, b *pgx.Batch) {
+	if m, _ := own(tx); m != nil {
+		m.redoable = true
+		b.Queue(`SELECT set_config('synchronous_commit', 'off', true)`)
+	}
 }
 
 // AfterCommit calls fn when a transaction of InTx is committed; not for a transaction of the users' own.

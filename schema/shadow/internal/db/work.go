@@ -14,6 +14,7 @@ func (s *DB) Finish(ctx context.Context, seqs []int64) error {
 	}
 	err := s.InTx(ctx, NoFeed, func(tx pgx.Tx) error {
 		b := &pgx.Batch{}
+		Redoable(tx, b) // work that is there again is done again, without effect
 		b.Queue(DoneSQL, seqs)
 		return CommitWith(ctx, tx, b)
 	})

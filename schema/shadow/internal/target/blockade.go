@@ -102,6 +102,9 @@ func (s *Keeper) Confirm(ctx context.Context, holder schema.DeploymentID, epoch 
 			return err
 		}
 		b := &pgx.Batch{}
+		if !delegable { // a forgotten confirm leaves tentative blockades, which are resolved; a right would be forgotten here alone
+			db.Redoable(tx, b)
+		}
 		s.gate.CheckPeerEpoch(tx, b, deployment, epoch, selfEpoch)
 		b.Queue(confirmBlockingSQL, attempts, deployment, locked).Query(take)
 		b.Queue(confirmActingSQL, db.Named{"attempts": attempts, "deployment": deployment, "self": s.SelfID, "targets": locked}).Query(take)
