@@ -2,8 +2,10 @@ package identity
 
 import (
 	"crypto/tls"
+	"sync/atomic"
 
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
+	"google.golang.org/protobuf/proto"
 )
 
 // LoadUnchecked is Load for tests that show an invalid certificate.
@@ -22,4 +24,15 @@ func Anonymous(like *Credentials) *Credentials {
 	c := &Credentials{trustDomain: like.trustDomain}
 	c.current.Store(&material{cert: tls.Certificate{}, roots: like.current.Load().roots})
 	return c
+}
+
+// CountEncodings counts the messages that are encoded until the end of the test.
+func CountEncodings(t interface{ Cleanup(f func()) }) *atomic.Int64 {
+	n, was := &atomic.Int64{}, encode
+	encode = func(m proto.Message) ([]byte, error) {
+		n.Add(1)
+		return was(m)
+	}
+	t.Cleanup(func() { encode = was })
+	return n
 }

@@ -269,7 +269,14 @@ func (s *sending) RecvMsg(m any) error {
 
 func (s *sending) SendMsg(m any) error {
 	size := leastPooled
-	if m, ok := m.(proto.Message); ok {
+	switch m := m.(type) {
+	case *joined:
+		n, err := m.size()
+		if err != nil {
+			return err
+		}
+		size = max(size, n)
+	case proto.Message:
 		size = max(size, proto.Size(m))
 	}
 	hold, err := s.call.account.Acquire(s.Context(), budget.Sending, int64(size))
@@ -301,16 +308,28 @@ type codec struct{ encoding.CodecV2 }
 const leastPooled = 1<<10 + 1
 
 func (c codec) Marshal(v any) (mem.BufferSlice, error) {
+	if j, ok := v.(*joined); ok {
+		return j.marshal(nil)
+	}
 	out, ok := v.(*outgoing)
 	if !ok {
 		return c.CodecV2.Marshal(v)
+	}
+	if j, ok := out.message.(*joined); ok { // of a watch, which has a hold
+		parts, err := j.marshal(sentBuffer{out.call, out.hold})
+		if err != nil {
+			out.hold.Release()
+			return nil, err
+		}
+		out.call.sends(out.hold)
+		return parts, nil
 	}
 	m, ok := out.message.(proto.Message)
 	if !ok {
 		out.hold.Release()
 		return c.CodecV2.Marshal(out.message)
 	}
-	raw, err := proto.MarshalOptions{UseCachedSize: true}.MarshalAppend(make([]byte, 0, max(proto.Size(m), leastPooled)), m)
+	raw, err := encode(m)
 	if err != nil {
 		out.hold.Release()
 		return nil, err

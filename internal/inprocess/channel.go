@@ -98,6 +98,9 @@ type outcome struct {
 
 // pass returns a message for the other side.
 func (c *Channel) pass(m any) any {
+	if parts, ok := m.(interface{ Whole() proto.Message }); ok {
+		m = parts.Whole()
+	}
 	if p, ok := m.(proto.Message); ok && !c.Share {
 		return proto.Clone(p)
 	}

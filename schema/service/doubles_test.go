@@ -11,6 +11,7 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/db-controller/db-controller/internal/identity"
 	"github.com/db-controller/db-controller/schema"
@@ -320,6 +321,9 @@ func (s *serverStream[T]) Send(m *T) error { return s.SendMsg(m) }
 func (s *serverStream[T]) messages(t testing.TB) (out []*T) {
 	t.Helper()
 	for _, m := range s.sent {
+		if parts, ok := m.(interface{ Whole() proto.Message }); ok {
+			m = parts.Whole()
+		}
 		typed, ok := m.(*T)
 		require.True(t, ok, "%T", m)
 		out = append(out, typed)

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/db-controller/db-controller/internal/identity"
 	"github.com/db-controller/db-controller/internal/requestid"
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
@@ -53,8 +54,10 @@ type resourceDeleter interface {
 
 // watchedResources delivers the resources that a request asks for, as messages that all watches of them share.
 type watchedResources func(ctx context.Context, req *resourcev1.WatchResourcesRequest,
-	as func(peer.Resource) (*resourcev1.WatchResourcesResponse, error),
-	deliver func(schema.Event[*resourcev1.WatchResourcesResponse]) error) error
+	as func(peer.Resource) (sharedEvent, error), deliver func(schema.Event[sharedEvent]) error) error
+
+// sharedEvent is encoded once for all watches.
+type sharedEvent = *identity.Shared[*resourcev1.WatchResourcesResponse]
 
 // resources is the ResourceService of one deployment. It handles resources of this deployment only: the forwarder has
 // already sent requests for other regions there.
@@ -78,7 +81,7 @@ func newResources(cfg Config) *resources {
 	store := cfg.Store
 	return &resources{
 		self: store.Deployment(), model: store.Model, reader: store, writer: store, deleter: store, referrers: store,
-		watched: func(ctx context.Context, req *resourcev1.WatchResourcesRequest, as func(peer.Resource) (*resourcev1.WatchResourcesResponse, error), deliver func(schema.Event[*resourcev1.WatchResourcesResponse]) error) error {
+		watched: func(ctx context.Context, req *resourcev1.WatchResourcesRequest, as func(peer.Resource) (sharedEvent, error), deliver func(schema.Event[sharedEvent]) error) error {
 			return shadow.WatchResourcesAs(ctx, store, shadow.WatchRequest{
 				Kind: req.GetKind(), Filter: req.GetFilter(), Token: req.GetResumeToken(), Within: access.Names(ctx),
 			}, as, deliver)
@@ -435,18 +438,21 @@ func beforeDeadline(ctx context.Context) (context.Context, context.CancelFunc) {
 }
 
 func (r *resources) WatchResources(req *resourcev1.WatchResourcesRequest, stream grpc.ServerStreamingServer[resourcev1.WatchResourcesResponse]) error {
-	return outcome.Status(r.log, r.watched(stream.Context(), req, r.event, func(e schema.Event[*resourcev1.WatchResourcesResponse]) error {
-		return sendResources(e, stream.Send)
+	return outcome.Status(r.log, r.watched(stream.Context(), req, r.event, func(e schema.Event[sharedEvent]) error {
+		return sendResources(e, stream.SendMsg)
 	}))
 }
 
 // sendResources sends the messages of one event. The token goes with the last item, or in a message of its own.
-func sendResources(e schema.Event[*resourcev1.WatchResourcesResponse], send func(*resourcev1.WatchResourcesResponse) error) error {
+func sendResources(e schema.Event[sharedEvent], send func(any) error) error {
 	for i, event := range e.Items {
-		if i == len(e.Items)-1 { // a copy: other watches share the message, and their tokens differ
-			event = &resourcev1.WatchResourcesResponse{Event: event.GetEvent(), ResumeToken: e.Token}
+		var own proto.Message
+		whole := event.Message
+		if i == len(e.Items)-1 && e.Token != "" { // other watches share the message, and their tokens differ
+			own = &resourcev1.WatchResourcesResponse{ResumeToken: e.Token}
+			whole = &resourcev1.WatchResourcesResponse{Event: whole.GetEvent(), ResumeToken: e.Token}
 		}
-		if err := send(event); err != nil {
+		if err := send(event.With(own, whole)); err != nil {
 			return err
 		}
 	}
@@ -463,12 +469,13 @@ func sendResources(e schema.Event[*resourcev1.WatchResourcesResponse], send func
 	return nil
 }
 
-func (r *resources) event(of peer.Resource) (*resourcev1.WatchResourcesResponse, error) {
+func (r *resources) event(of peer.Resource) (sharedEvent, error) {
 	p, err := resourceProto(r.self, &of)
+	event := &resourcev1.WatchResourcesResponse{Event: &resourcev1.WatchResourcesResponse_Upsert{Upsert: p}}
 	if of.State == peer.Gone {
-		return &resourcev1.WatchResourcesResponse{Event: &resourcev1.WatchResourcesResponse_Delete{Delete: p}}, err
+		event.Event = &resourcev1.WatchResourcesResponse_Delete{Delete: p}
 	}
-	return &resourcev1.WatchResourcesResponse{Event: &resourcev1.WatchResourcesResponse_Upsert{Upsert: p}}, err
+	return identity.NewShared(event), err
 }
 
 // ownName returns the relative name of a resource of this deployment, from a relative or a full name.

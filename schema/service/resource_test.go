@@ -548,15 +548,15 @@ func TestBlockDeletionIsSetAndCleared(t *testing.T) {
 
 func TestEventsOfResourcesBecomeMessages(t *testing.T) {
 	t.Parallel()
-	upsert := &resourcev1.WatchResourcesResponse{Event: &resourcev1.WatchResourcesResponse_Upsert{Upsert: &resourcev1.Resource{Name: "devices/a"}}}
-	gone := &resourcev1.WatchResourcesResponse{Event: &resourcev1.WatchResourcesResponse_Delete{Delete: &resourcev1.Resource{Name: "devices/b"}}}
-	type event = schema.Event[*resourcev1.WatchResourcesResponse]
+	upsert := identity.NewShared(&resourcev1.WatchResourcesResponse{Event: &resourcev1.WatchResourcesResponse_Upsert{Upsert: &resourcev1.Resource{Name: "devices/a"}}})
+	gone := identity.NewShared(&resourcev1.WatchResourcesResponse{Event: &resourcev1.WatchResourcesResponse_Delete{Delete: &resourcev1.Resource{Name: "devices/b"}}})
+	type event = schema.Event[sharedEvent]
 	for name, c := range map[string]struct {
 		event event
 		want  []string
 	}{
-		"items of an unfinished event": {event{Items: []*resourcev1.WatchResourcesResponse{upsert, gone}}, []string{"upsert devices/a ", "delete devices/b "}},
-		"the last item has the token":  {event{Items: []*resourcev1.WatchResourcesResponse{upsert, gone}, Token: "t"}, []string{"upsert devices/a ", "delete devices/b t"}},
+		"items of an unfinished event": {event{Items: []sharedEvent{upsert, gone}}, []string{"upsert devices/a ", "delete devices/b "}},
+		"the last item has the token":  {event{Items: []sharedEvent{upsert, gone}, Token: "t"}, []string{"upsert devices/a ", "delete devices/b t"}},
 		"the end of the snapshot":      {event{EndOfSnapshot: true, Token: "t"}, []string{"end t"}},
 		"a bookmark":                   {event{Token: "t"}, []string{"bookmark t"}},
 		"nothing":                      {event{}, nil},
@@ -564,7 +564,7 @@ func TestEventsOfResourcesBecomeMessages(t *testing.T) {
 		var got []string
 		stream := newServerStream[resourcev1.WatchResourcesResponse](as(t, ann))
 		r := newResourceService(&resourceStore{})
-		r.watched = func(_ context.Context, req *resourcev1.WatchResourcesRequest, _ func(peer.Resource) (*resourcev1.WatchResourcesResponse, error), deliver func(event) error) error {
+		r.watched = func(_ context.Context, req *resourcev1.WatchResourcesRequest, _ func(peer.Resource) (sharedEvent, error), deliver func(event) error) error {
 			require.Equal(t, "Device", req.GetKind())
 			return deliver(c.event)
 		}
@@ -583,16 +583,16 @@ func TestEventsOfResourcesBecomeMessages(t *testing.T) {
 		}
 		require.Equal(t, c.want, got, name)
 	}
-	require.Empty(t, gone.GetResumeToken(), "watches share the messages of items: a token is set in a copy")
+	require.Empty(t, gone.Message.GetResumeToken(), "watches share the messages of items: a token is set in a copy")
 
 	r := newResourceService(&resourceStore{})
 	for state, deleted := range map[peer.State]bool{peer.Active: false, peer.Deleting: false, peer.Gone: true} {
 		m, err := r.event(peer.Resource{Name: "devices/a", State: state})
 		require.NoError(t, err)
-		require.Equal(t, deleted, m.GetDelete() != nil)
-		require.Equal(t, deleted, m.GetUpsert() == nil)
+		require.Equal(t, deleted, m.Message.GetDelete() != nil)
+		require.Equal(t, deleted, m.Message.GetUpsert() == nil)
 	}
-	r.watched = func(context.Context, *resourcev1.WatchResourcesRequest, func(peer.Resource) (*resourcev1.WatchResourcesResponse, error), func(event) error) error {
+	r.watched = func(context.Context, *resourcev1.WatchResourcesRequest, func(peer.Resource) (sharedEvent, error), func(event) error) error {
 		return shadow.ErrSlow
 	}
 	err := r.WatchResources(&resourcev1.WatchResourcesRequest{}, newServerStream[resourcev1.WatchResourcesResponse](as(t, ann)))

@@ -1,0 +1,88 @@
+package identity_test
+
+import (
+	"fmt"
+	"net"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	spb "google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/db-controller/db-controller/internal/identity"
+)
+
+// A message that many streams send is encoded once, with fields that each stream adds, and counts as memory of each of their callers until
+// it is sent: a caller that reads nothing is sent as much as one caller may have.
+func TestAMessageOfManyStreamsIsEncodedOnce(t *testing.T) {
+	const streams, sendingShare = 16, 8
+	a, server := authority(t), identity.Deployment(west)
+	limiter := identity.NewLimiter(identity.Limits{Connections: 3, Calls: streams}, nil)
+	text := strings.Repeat("x", 1<<20)
+	shared := identity.NewShared(&spb.Status{Message: text})
+	var sent atomic.Int64
+	encodings := identity.CountEncodings(t)
+	send := func(_ any, ss grpc.ServerStream) error {
+		if err := ss.RecvMsg(&spb.Status{}); err != nil {
+			return err
+		}
+		n := int32(sent.Load()) + 1
+		if err := ss.SendMsg(shared.With(&spb.Status{Code: n}, &spb.Status{Code: n, Message: text})); err != nil {
+			return err
+		}
+		sent.Add(1)
+		return nil
+	}
+	s := grpc.NewServer(grpc.Creds(issue(t, a, server).Server(limiter)), grpc.InTapHandle(limiter.Tap), grpc.StatsHandler(identity.Memory{}),
+		grpc.ForceServerCodecV2(identity.Codec()), grpc.StreamInterceptor(identity.Memory{}.Stream))
+	s.RegisterService(&grpc.ServiceDesc{ServiceName: "shared", Streams: []grpc.StreamDesc{{StreamName: "Watch", Handler: send, ServerStreams: true}}}, nil)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	go func() { _ = s.Serve(l) }()
+	t.Cleanup(s.Stop)
+
+	conn := connect(t, l.Addr().String(), issue(t, a, identity.Identity{Role: identity.RoleUser, Name: "u"}), server)
+	var watches []grpc.ClientStream
+	for range streams {
+		ws, err := conn.NewStream(t.Context(), &grpc.StreamDesc{ServerStreams: true}, "/shared/Watch")
+		require.NoError(t, err)
+		require.NoError(t, ws.SendMsg(&spb.Status{}))
+		require.NoError(t, ws.CloseSend())
+		watches = append(watches, ws)
+	}
+	require.Eventually(t, func() bool { return sent.Load() >= sendingShare-1 }, 10*time.Second, time.Millisecond)
+	time.Sleep(50 * time.Millisecond) // nothing happens; a load only makes the test weaker
+	require.LessOrEqual(t, sent.Load(), int64(sendingShare))
+	for i, ws := range watches {
+		got := &spb.Status{}
+		require.NoError(t, ws.RecvMsg(got), i)
+		require.Positive(t, got.GetCode())
+		require.Equal(t, len(text), len(got.GetMessage()))
+	}
+	require.EqualValues(t, streams, sent.Load())
+	require.EqualValues(t, 1, encodings.Load())
+}
+
+// The two parts are the message with the fields of both, also on a server that counts no memory, and there is none of its own.
+func TestTheOwnFieldsOfAStreamAreMerged(t *testing.T) {
+	codec := identity.Codec()
+	shared := identity.NewShared(&spb.Status{Message: "shared"})
+	for _, code := range []int32{0, 3, 4} {
+		var own proto.Message
+		if code > 0 {
+			own = &spb.Status{Code: code}
+		}
+		want := &spb.Status{Code: code, Message: "shared"}
+		m := shared.With(own, want)
+		raw, err := codec.Marshal(m)
+		require.NoError(t, err)
+		got := &spb.Status{}
+		require.NoError(t, proto.Unmarshal(raw.Materialize(), got)) //nolint:misspell // its name
+		require.True(t, proto.Equal(want, got), fmt.Sprint(got))
+		require.Equal(t, want, m.(interface{ Whole() proto.Message }).Whole())
+	}
+}
