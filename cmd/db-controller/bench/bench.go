@@ -20,6 +20,9 @@ import (
 // Cases lists all cases.
 var Cases = []string{"fan-out", "single", "write", "watch", "prime", "fairness", "far", "delegated", "attached"}
 
+// Parts are the cases of the case write, which can be named instead of it.
+var Parts = []string{"write-none", "write-local", "write-foreign"}
+
 // Config of a run. The playground runs the example services.
 type Config struct {
 	Cases []string
@@ -59,6 +62,7 @@ type run struct {
 	baseline *pgxpool.Pool
 	server   int // the first process of PostgreSQL; 0 when it runs on another machine
 	results  []Result
+	watchers []string // folders of certificates
 }
 
 // Run runs the cases one after the other.
@@ -82,7 +86,8 @@ func Run(ctx context.Context, cfg Config) ([]Result, error) {
 	}
 	r.server = parentOf(r.server)
 	for _, name := range Cases {
-		if !slices.Contains(cfg.Cases, name) {
+		part := func(c string) bool { return c == name || name == "write" && slices.Contains(Parts, c) }
+		if !slices.ContainsFunc(cfg.Cases, part) {
 			continue
 		}
 		measure := map[string]func(context.Context) error{"fan-out": r.fanOut, "single": r.single, "write": r.write, "watch": r.watch, "prime": r.prime, "fairness": r.fairness, "far": r.far, "delegated": r.delegated, "attached": r.attached}[name]

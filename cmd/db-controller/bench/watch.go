@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/db-controller/db-controller/client"
+	"github.com/db-controller/db-controller/internal/identity"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 )
 
@@ -22,7 +23,7 @@ const watchWriters = 8
 // time from the answer to a write until its event.
 func (r *run) watch(ctx context.Context) error {
 	rates, events := map[int][]float64{}, map[int][]float64{}
-	p50, p99 := map[int][]float64{}, map[int][]float64{}
+	p50, p99, cpu := map[int][]float64{}, map[int][]float64{}, map[int][]float64{}
 	watchers := []int{0, 1, 100}
 	for i := range r.Runs {
 		for _, n := range watchers {
@@ -35,7 +36,8 @@ func (r *run) watch(ctx context.Context) error {
 				events[n] = append(events[n], w.events)
 				p50[n], p99[n] = append(p50[n], median(w.latencies)), append(p99[n], percentile(w.latencies, 0.99))
 			}
-			r.Progress("watch, run %d, %d watchers: %.0f writes/s, %.0f events/s", i+1, n, w.writes, w.events)
+			r.Progress("watch, run %d, %d watchers: %.0f writes/s, %.0f events/s, %s a write", i+1, n, w.writes, w.events, w.cpu)
+			cpu[n] = append(cpu[n], w.cpu.controllers)
 		}
 	}
 	var burst []float64
@@ -49,6 +51,7 @@ func (r *run) watch(ctx context.Context) error {
 	r.add(Result{Case: "watch-burst", N: burstSize, Value: median(burst), Unit: "events/s"})
 	for _, n := range watchers[1:] {
 		r.add(Result{Case: "watch-writes", N: n, Value: median(rates[n]), Unit: "writes/s", Baseline: median(rates[0])})
+		r.add(Result{Case: "watch-cpu", N: n, Value: median(cpu[n]), Unit: "ms", Baseline: median(cpu[0])})
 		r.add(Result{Case: "watch-events", N: n, Value: median(events[n]), Unit: "events/s"})
 		r.add(Result{Case: "watch-p50", N: n, Value: median(p50[n]), Unit: "ms"})
 		r.add(Result{Case: "watch-p99", N: n, Value: median(p99[n]), Unit: "ms"})
@@ -57,7 +60,8 @@ func (r *run) watch(ctx context.Context) error {
 }
 
 type watched struct {
-	writes, events float64 // a second
+	writes, events float64  // a second
+	cpu            cpuTimes // of a write and its events
 	latencies      []float64
 }
 
@@ -81,10 +85,13 @@ func (r *run) watchRun(ctx context.Context, name string, watchers int) (out watc
 		readers  errgroup.Group
 		ready    sync.WaitGroup
 	)
+	if err := r.identify(watchers); err != nil {
+		return out, err
+	}
 	for i := range watchers {
 		ready.Add(1)
 		readers.Go(func() error {
-			resources, done, err := r.another(watching)
+			resources, done, err := r.another(watching, i)
 			if err != nil {
 				ready.Done()
 				stop() // the others would wait for events
@@ -113,23 +120,25 @@ func (r *run) watchRun(ctx context.Context, name string, watchers int) (out watc
 	}
 	ready.Wait()
 	began := time.Now()
-	out.writes, err = r.rate(ctx, watchWriters, func(ctx context.Context, n int64) error {
+	out.writes, out.cpu, err = r.measured(ctx, watchWriters, func(ctx context.Context, n int64) error {
 		project := fmt.Sprintf("projects/%s-%d", name, n)
 		_, err := resources.CreateResource(ctx, &resourcev1.CreateResourceRequest{Resource: &resourcev1.Resource{Name: project}})
 		answered.Store(project, time.Now())
 		written.Add(1)
 		return err
+	}, func(ctx context.Context) error {
+		total := written.Load() * int64(watchers)
+		for deadline := time.Now().Add(30 * time.Second); arrived.Load() < total && watching.Err() == nil && time.Now().Before(deadline); {
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-time.After(time.Millisecond):
+			}
+		}
+		return nil
 	})
 	if err != nil {
 		return out, err
-	}
-	total := written.Load() * int64(watchers)
-	for deadline := time.Now().Add(30 * time.Second); arrived.Load() < total && watching.Err() == nil && time.Now().Before(deadline); {
-		select {
-		case <-ctx.Done():
-			return out, ctx.Err()
-		case <-time.After(time.Millisecond):
-		}
 	}
 	out.events = float64(arrived.Load()) / time.Since(began).Seconds()
 	stop()
@@ -196,14 +205,29 @@ func (r *run) burst(ctx context.Context, name string) (float64, error) {
 	return burstSize / took.Seconds(), writer.Wait()
 }
 
+// perIdentity is the number of watchers with one identity, which has 64 connections.
+const perIdentity = 32
+
 // another returns a client with its own connections.
-func (r *run) another(ctx context.Context) (resources resourcev1.ResourceServiceClient, done func(), err error) {
-	c, err := client.New(client.File{Registry: r.Playground.RegistryAddress, Certs: r.Playground.ClientCerts()}, "")
+func (r *run) another(ctx context.Context, n int) (resources resourcev1.ResourceServiceClient, done func(), err error) {
+	c, err := client.New(client.File{Registry: r.Playground.RegistryAddress, Certs: r.watchers[n/perIdentity]}, "")
 	if err != nil {
 		return nil, nil, err
 	}
 	resources, err = c.Resources(ctx, targets)
 	return resources, c.Close, err
+}
+
+// identify makes the certificates of watchers.
+func (r *run) identify(watchers int) error {
+	for n := len(r.watchers) * perIdentity; n < watchers; n += perIdentity {
+		dir, err := r.Playground.Issue(identity.Identity{Role: identity.RoleUser, Name: fmt.Sprintf("watcher-%d", n)})
+		if err != nil {
+			return err
+		}
+		r.watchers = append(r.watchers, dir)
+	}
+	return nil
 }
 
 // tokenOfNow returns a token at the current position, for watches without a snapshot.

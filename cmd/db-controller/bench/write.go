@@ -3,6 +3,7 @@ package bench
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -57,6 +58,9 @@ func (r *run) write(ctx context.Context) error {
 		{"write-local", "fleets/write/devices/local-%s", map[string]any{"model": "sensor"}, 1, false, []int{1, 8, 16, 64}},
 		{"write-foreign", "fleets/write/devices/%s", map[string]any{"account": account.String(), "model": "sensor"}, 2, true, []int{1, 16, 64, 240}},
 	} {
+		if !slices.Contains(r.Cases, "write") && !slices.Contains(r.Cases, shape.name) {
+			continue
+		}
 		for _, clients := range shape.clients {
 			if err := r.writes(ctx, shape, clients); err != nil {
 				return err

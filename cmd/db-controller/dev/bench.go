@@ -34,6 +34,7 @@ times. Compare the ratios within a run; machines differ.
   write    create resources through gRPC: without references, with one in the same database (a parent), and with a second
            one to another deployment; 1 to 240 clients (one identity has 250 calls). Beside inserting the same rows with pgx, one transaction each. Also
            the processor time of a write in all processes, which says more than a rate on a machine that does other things.
+           write-none, write-local and write-foreign are its parts.
   watch    eight writers at full speed, with no watch, with one, and with a hundred on connections of their own: what
            the writers lose, events a second, and from a write's answer to its event; and one writer of transactions of
            a thousand.
@@ -51,8 +52,8 @@ times. Compare the ratios within a run; machines differ.
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			for _, c := range cfg.Cases {
-				if !slices.Contains(bench.Cases, c) {
-					return cli.Usage("--cases %s: known are %s", c, strings.Join(bench.Cases, ", "))
+				if known := slices.Concat(bench.Cases, bench.Parts); !slices.Contains(known, c) {
+					return cli.Usage("--cases %s: known are %s", c, strings.Join(known, ", "))
 				}
 			}
 			return runBench(cmd, dsn, cfg, asJSON)
