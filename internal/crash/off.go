@@ -4,3 +4,6 @@ package crash
 
 // At does nothing.
 func At(string) {}
+
+// FewAlone is the number of requests under way up to which each runs by itself.
+const FewAlone = 4

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
 	spb "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
@@ -45,7 +46,11 @@ func TestAMessageOfManyStreamsIsEncodedOnce(t *testing.T) {
 	go func() { _ = s.Serve(l) }()
 	t.Cleanup(s.Stop)
 
-	conn := connect(t, l.Addr().String(), issue(t, a, identity.Identity{Role: identity.RoleUser, Name: "u"}), server)
+	user := issue(t, a, identity.Identity{Role: identity.RoleUser, Name: "u"})
+	conn, err := grpc.NewClient(l.Addr().String(), grpc.WithTransportCredentials(user.Client(server)), // windows that do not grow
+		grpc.WithStaticStreamWindowSize(64<<10), grpc.WithStaticConnWindowSize(streams*64<<10))
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = conn.Close() })
 	var watches []grpc.ClientStream
 	for range streams {
 		ws, err := conn.NewStream(t.Context(), &grpc.StreamDesc{ServerStreams: true}, "/shared/Watch")
@@ -57,12 +62,17 @@ func TestAMessageOfManyStreamsIsEncodedOnce(t *testing.T) {
 	require.Eventually(t, func() bool { return sent.Load() >= sendingShare-1 }, 10*time.Second, time.Millisecond)
 	time.Sleep(50 * time.Millisecond) // nothing happens; a load only makes the test weaker
 	require.LessOrEqual(t, sent.Load(), int64(sendingShare))
-	for i, ws := range watches {
-		got := &spb.Status{}
-		require.NoError(t, ws.RecvMsg(got), i)
-		require.Positive(t, got.GetCode())
-		require.Equal(t, len(text), len(got.GetMessage()))
+	var readers errgroup.Group // each waits until others are sent theirs
+	for _, ws := range watches {
+		readers.Go(func() error {
+			got := &spb.Status{}
+			if err := ws.RecvMsg(got); err != nil || got.GetCode() < 1 || got.GetMessage() != text {
+				return fmt.Errorf("received %d and %d bytes: %w", got.GetCode(), len(got.GetMessage()), err)
+			}
+			return nil
+		})
 	}
+	require.NoError(t, readers.Wait())
 	require.EqualValues(t, streams, sent.Load())
 	require.EqualValues(t, 1, encodings.Load())
 }

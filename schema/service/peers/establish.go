@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/db-controller/db-controller/internal/crash"
 	"github.com/db-controller/db-controller/internal/gather"
 	"github.com/db-controller/db-controller/internal/identity"
 	"github.com/db-controller/db-controller/internal/requestid"
@@ -28,7 +29,7 @@ import (
 
 const (
 	// aloneUpTo is the number of attempts under way at a deployment up to which each has a call of its own.
-	aloneUpTo = 4
+	aloneUpTo = crash.FewAlone
 	// pace is how long an attempt waits for the answer of the call before it, so that a deployment that is far away delays it no longer.
 	pace = 3 * time.Millisecond
 	// callsBeside is the number of calls with several attempts that a deployment has not answered.

@@ -19,7 +19,7 @@ import (
 
 const (
 	// aloneUpTo is the number of establishments under way up to which each has a transaction of its own.
-	aloneUpTo = 4
+	aloneUpTo = crash.FewAlone
 	// mostGathered is the number of attempts in one transaction.
 	mostGathered = 200
 	// mostWaiting is the number of attempts of one deployment that wait for a transaction.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/db-controller/db-controller/internal/crash"
 	"github.com/db-controller/db-controller/internal/gather"
 	"github.com/db-controller/db-controller/internal/postgres"
 	"github.com/db-controller/db-controller/internal/retry"
@@ -18,7 +19,7 @@ import (
 
 const (
 	// aloneUpTo is the number of writes under way up to which each has a transaction of its own.
-	aloneUpTo = 4
+	aloneUpTo = crash.FewAlone
 	// batchesAtOnce: one batch executes statements while the other one is flushed.
 	batchesAtOnce = 2
 	// mostGathered is the number of writes in one transaction.
