@@ -46,6 +46,8 @@ type Change struct {
 	Problem *string `json:"problem,omitempty"`
 }
 
+func (c Change) empty() bool { return len(c.Deployments) == 0 && len(c.Gone) == 0 && c.Problem == nil }
+
 // NewPoller returns a poller that asks nothing yet.
 func NewPoller(of Deployments) *Poller {
 	return &Poller{of: of, interval: askInterval, states: map[string]State{}, viewers: map[*viewer]struct{}{}}
@@ -60,7 +62,11 @@ func (p *Poller) Watch(ctx context.Context, send func(Change) error) error {
 		case <-ctx.Done():
 			return nil
 		case <-v.wake:
-			if err := send(p.take(v)); err != nil {
+			c := p.take(v)
+			if c.empty() { // it was taken with the change before
+				continue
+			}
+			if err := send(c); err != nil {
 				return err
 			}
 		}
