@@ -58,6 +58,7 @@ fuzz: postgresql ## every fuzz target for FUZZTIME (default 30s) each; failures 
 generate: ## generate code from .proto files, and documents from code
 	$(BUF) generate
 	$(GO) test -count=1 -run TestTheTableOfReasonsIsThatOfTheCode ./schema/service/outcome -write
+	$(GO) test -count=1 -run TestTheReferenceOfCommandsIsThatOfTheCode ./cmd/db-controller -write
 
 lint: ## go vet, golangci-lint, buf lint
 	$(GO) vet ./...
