@@ -9,11 +9,16 @@ import (
 	"strings"
 	"testing"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
 	"github.com/db-controller/db-controller/client"
 	"github.com/db-controller/db-controller/schema"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 	"github.com/db-controller/db-controller/test/stub"
 )
+
+var refusal = status.Error(codes.PermissionDenied, "no right any more")
 
 // exampleTB lets an example start an installation, which tests do with their testing.TB.
 type exampleTB struct {
@@ -88,6 +93,31 @@ func ExampleClient_Watch() {
 	// changed: projects/acme
 	// these are all
 	// removed: projects/acme
+}
+
+// A program of ten lines that watches: Synced once, and then for ever.
+func ExampleClient_Watch_names() {
+	path, end := installed(stub.Services{Resources: &watches{streams: []played{
+		{sends: []*resourcev1.WatchResourcesResponse{upsert("projects/acme", "1", 1), endOfSnapshot("t"), upsert("projects/lab", "2", 1)}, ends: refusal},
+	}}})
+	defer end()
+
+	c, err := client.Open(path)
+	if err != nil {
+		log.Fatal(err)
+	}
+	for e, err := range c.Watch(context.Background(), schema.DeploymentID{Service: "iam.example.com", Region: "us-west2"}, client.WatchQuery{Kind: "Project"}) {
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		fmt.Printf("%s %q\n", e.Type, e.Resource.GetName())
+	}
+	// Output:
+	// upserted "projects/acme"
+	// synced ""
+	// upserted "projects/lab"
+	// no right any more
 }
 
 func ExampleKind() {

@@ -28,6 +28,10 @@ const (
 	Bookmark
 )
 
+var eventTypes = map[EventType]string{Upserted: "upserted", Deleted: "deleted", Synced: "synced", Bookmark: "bookmark"}
+
+func (t EventType) String() string { return eventTypes[t] }
+
 // Event is a change of one resource, or Synced, or a Bookmark.
 type Event struct {
 	Type EventType

@@ -442,6 +442,56 @@ func TestALostStreamIsOpenedAgain(t *testing.T) {
 	})
 }
 
+// A deployment that was restored to an older state is followed there: to smaller revisions, and to what is not there any more.
+func TestARestoredDeploymentIsFollowed(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		m, r := newMemory(here), &recorder{}
+		state := map[string]string{}
+		r.does = func(_ context.Context, name string, v *controller.View) (controller.Result, error) {
+			delete(state, name)
+			if d, ok := v.Get(m.name(name)); ok {
+				state[name] = text(d, "n")
+			}
+			return controller.Result{}, nil
+		}
+		m.write(device("a", map[string]any{"n": "old"}), device("b", map[string]any{"n": "old"}))
+		end := running(t, controller.New(clientOf(false, m), devices), r)
+		m.mu.Lock()
+		older, revision := maps.Clone(m.stored), m.revision
+		m.mu.Unlock()
+		m.write(device("a", map[string]any{"n": "new"}), gone("devices/b"), device("c", map[string]any{"n": "new"}))
+		synctest.Wait()
+		require.Equal(t, map[string]string{"devices/a": "new", "devices/c": "new"}, state)
+		m.mu.Lock()
+		m.stored, m.revision = older, revision
+		m.mu.Unlock()
+		m.cut(true)
+		pass(time.Second)
+		require.Equal(t, map[string]string{"devices/a": "old", "devices/b": "old"}, state)
+		require.NoError(t, end())
+	})
+}
+
+func TestDeploymentsAreReadBesideOneAnother(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		m, other, r, began := newMemory(here), newMemory(elsehere), &recorder{}, time.Now()
+		for _, slow := range []*memory{m, other} {
+			slow.write(device("a", nil))
+			slow.snapshot = func(*resourcev1.Resource) { time.Sleep(time.Minute / 4) }
+		}
+		var started time.Duration
+		r.does = func(context.Context, string, *controller.View) (controller.Result, error) {
+			started = time.Since(began)
+			return controller.Result{}, nil
+		}
+		far := controller.Kind{Deployment: elsehere, Name: "Device"}
+		end := running(t, controller.New(clientOf(false, m, other), devices).Owns(far), r)
+		pass(time.Minute)
+		require.Equal(t, time.Minute/4, started)
+		require.NoError(t, end())
+	})
+}
+
 // A snapshot that is cut off is not used.
 func TestASnapshotThatIsCutOffIsNotUsed(t *testing.T) {
 	bubble(t, func(t *testing.T) {

@@ -72,6 +72,8 @@ type tenure struct {
 	// The context ends when the process may have lost the shard, and when it gives it up.
 	ctx context.Context //nolint:containedctx // a tenure is its context
 	end context.CancelFunc
+	// seen: the watch has delivered the lease. If another one takes its place, or none, the term is over.
+	seen bool
 	// idle is closed when the loop runs nothing of it any more; nil until the shard is given up.
 	idle chan struct{}
 }

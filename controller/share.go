@@ -242,13 +242,13 @@ func (s *sharer) belongs(shard int, alive map[string]bool) (to string) {
 
 // settle brings one shard to the membership to which it belongs.
 func (s *sharer) settle(ctx context.Context, i int, to string) error {
+	seen := s.leases[s.shardName(i)]
 	if t := s.held[i]; t != nil {
-		if t.idle == nil && to == s.member && t.ctx.Err() == nil {
+		if t.idle == nil && to == s.member && t.ctx.Err() == nil && t.lasts(seen) {
 			return nil
 		}
 		return s.release(ctx, t)
 	}
-	seen := s.leases[s.shardName(i)]
 	switch {
 	case to != s.member:
 		return nil
@@ -264,6 +264,14 @@ func (s *sharer) settle(ctx context.Context, i int, to string) error {
 		return err
 	}
 	return s.acquire(ctx, i)
+}
+
+// lasts reports whether the lease of a shard is still the one that this process has made: an operator may remove it, or the deployment
+// be restored to an older state. One that is not seen yet counts.
+func (t *tenure) lasts(seen *lease) bool {
+	same := seen != nil && seen.uid() == t.term.UID
+	t.seen = t.seen || same
+	return same || !t.seen
 }
 
 // exists reports whether a membership exists. One that a shard names was seen before the shard, and never comes back.
@@ -325,7 +333,9 @@ func (s *sharer) remove(ctx context.Context, t *tenure) error {
 		return err
 	}
 	delete(s.held, t.shard)
-	delete(s.leases, s.shardName(t.shard))
+	if name := s.shardName(t.shard); s.leases[name] != nil && s.leases[name].uid() == t.term.UID {
+		delete(s.leases, name)
+	}
 	return nil
 }
 

@@ -238,6 +238,38 @@ func TestAProcessThatCannotRenewIsReplaced(t *testing.T) {
 	})
 }
 
+// A lease that somebody else removes, or that is restored from an older state, ends the term.
+func TestATermEndsWithItsLease(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		c := newCrew(t)
+		end1, _ := c.join(1)
+		pass(leaseTime)
+		terms := func() (n int) {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			for _, of := range c.terms {
+				n += len(of)
+			}
+			return n
+		}
+		require.Equal(t, 100, terms())
+		for i := range 16 {
+			c.m.write(gone(fmt.Sprint("leases/devices-shard-", i)))
+		}
+		pass(leaseTime)
+		require.Equal(t, 200, terms())
+		for i := range 16 {
+			name := fmt.Sprint("leases/devices-shard-", i)
+			older := of("Lease", name, map[string]any{"member": "of somebody who is gone"})
+			c.m.write(gone(name), older)
+		}
+		pass(leaseTime)
+		require.Equal(t, 300, terms())
+		require.Equal(t, map[int]int{1: 100}, c.shares(t, "again"))
+		require.NoError(t, end1())
+	})
+}
+
 // A process whose watches stand still removes nobody who has renewed meanwhile.
 func TestAProcessThatSeesNothingRemovesNobody(t *testing.T) {
 	bubble(t, func(t *testing.T) {
