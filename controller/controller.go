@@ -81,6 +81,22 @@ type Source interface {
 	Watch(ctx context.Context, id schema.DeploymentID, q client.WatchQuery) iter.Seq2[client.Event, error]
 }
 
+// Observer receives what metrics need. Its methods are called by one goroutine at a time, and must not block.
+type Observer interface {
+	// Ran is called after each run: of "reconcile", "map" or "initialise".
+	Ran(what string, took time.Duration, err error)
+	// Waiting is called with the number of keys that wait for a worker, whenever it may have changed.
+	Waiting(keys int)
+	// Cached is called with the number of resources in the cache of a deployment, whenever it may have changed.
+	Cached(of schema.DeploymentID, resources int)
+}
+
+type unobserved struct{}
+
+func (unobserved) Ran(string, time.Duration, error) {}
+func (unobserved) Waiting(int)                      {}
+func (unobserved) Cached(schema.DeploymentID, int)  {}
+
 // Controller is what to watch, and how to run. Its methods return it; Run starts it.
 type Controller struct {
 	source       Source
@@ -94,6 +110,7 @@ type Controller struct {
 	pauses       retry.Backoff
 	sharing      *Sharing // nil: this process has all resources
 	log          *zap.Logger
+	observer     Observer
 }
 
 // watched is a kind, with what its changes cause.
@@ -129,7 +146,7 @@ type customSource struct {
 
 // New returns a controller of a kind. Changes of its resources that a filter drops cause no run.
 func New(source Source, kind Kind, filters ...Filter) *Controller {
-	return &Controller{source: source, kind: kind, watched: []watched{{kind: kind, filters: filters}}, workers: 1, log: zap.NewNop()}
+	return &Controller{source: source, kind: kind, watched: []watched{{kind: kind, filters: filters}}, workers: 1, log: zap.NewNop(), observer: unobserved{}}
 }
 
 // Watches reconciles the resources that the mapper names, whenever one of another kind changes.
@@ -186,6 +203,12 @@ func (c *Controller) Backoff(first, longest time.Duration) *Controller {
 // Logger sets the log (default: none).
 func (c *Controller) Logger(log *zap.Logger) *Controller {
 	c.log = log
+	return c
+}
+
+// Observe sets the observer (default: none).
+func (c *Controller) Observe(o Observer) *Controller {
+	c.observer = o
 	return c
 }
 

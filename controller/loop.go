@@ -127,6 +127,7 @@ func (l *loop) start(ctx context.Context) time.Duration {
 			l.startWorker(ctx, during, k)
 		}
 	}
+	l.c.observer.Waiting(l.queue.Len())
 	if due, waits := l.queue.Due(); waits {
 		return max(0, due.Sub(now))
 	}
@@ -139,6 +140,7 @@ func (l *loop) take(ctx context.Context, b batch) {
 	for _, c := range b.changes {
 		l.change(b.from, c)
 	}
+	l.c.observer.Cached(b.from, l.caches[b.from].Len())
 	if delete(l.unprimed, b.from); l.phase == priming && len(l.unprimed) == 0 {
 		l.primed(ctx)
 	}
@@ -277,6 +279,7 @@ func (l *loop) present() *View {
 func (l *loop) finish(ctx context.Context, e ended) {
 	again := l.running[e.key]
 	delete(l.running, e.key)
+	l.c.observer.Ran(e.key.does.String(), e.took, e.err)
 	l.request(e.requests...)
 	if len(e.unmapped) > 0 {
 		l.unmapped[e.key] = append(e.unmapped, l.unmapped[e.key]...)

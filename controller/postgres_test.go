@@ -247,7 +247,7 @@ func TestProcessesShareARealDeployment(t *testing.T) {
 	var ran [3]atomic.Int64
 	process := func(i int) (end func()) {
 		control := controller.New(c, devices).Workers(4).
-			Share(controller.Sharing{Writer: c, Kind: leases, Prefix: "leases/devices-", Shards: 4, Duration: 3 * time.Second})
+			Share(controller.Sharing{Writer: c, Kind: leases, Prefix: "leases/devices-", Shards: 4, Duration: 10 * time.Second})
 		return background(t, control, controller.Func(func(ctx context.Context, req controller.Request, v *controller.View) (controller.Result, error) {
 			ran[i].Add(1)
 			term, _ := controller.TermOf(ctx)

@@ -237,3 +237,59 @@ func TestChangesThatDoNotMatterCauseNoRun(t *testing.T) {
 		require.NoError(t, end())
 	})
 }
+
+// observed keeps what it receives.
+type observed struct {
+	mu      sync.Mutex
+	ran     map[string]int // by what, and whether it failed
+	took    time.Duration
+	waiting []int
+	cached  map[schema.DeploymentID]int
+}
+
+func (o *observed) Ran(what string, took time.Duration, err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if err != nil {
+		what += " failed"
+	}
+	o.ran[what]++
+	o.took += took
+}
+
+func (o *observed) Waiting(keys int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.waiting = append(o.waiting, keys)
+}
+
+func (o *observed) Cached(of schema.DeploymentID, resources int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.cached[of] = resources
+}
+
+func TestAnObserverReceivesWhatMetricsNeed(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		m, o, tries := newMemory(here), &observed{ran: map[string]int{}, cached: map[schema.DeploymentID]int{}}, 0
+		r := &recorder{does: func(context.Context, string, *controller.View) (controller.Result, error) {
+			time.Sleep(time.Second)
+			if tries++; tries == 1 {
+				return controller.Result{}, errMine
+			}
+			return controller.Result{}, nil
+		}}
+		m.write(device("a", nil), device("b", nil), device("c", nil), job("j", on("a")))
+		initial := func(context.Context, *controller.View) error { return nil }
+		end := running(t, controller.New(clientOf(false, m), devices).Watches(jobs, pointsTo).Initialise(initial).Observe(o), r)
+		pass(time.Minute)
+		m.write(gone("jobs/j"))
+		pass(time.Minute)
+		require.NoError(t, end())
+		require.Equal(t, map[string]int{"initialise": 1, "reconcile": len(r.take()) - 1, "reconcile failed": 1, "map": 2}, o.ran)
+		require.GreaterOrEqual(t, o.took, 4*time.Second)
+		require.GreaterOrEqual(t, slices.Max(o.waiting), 3)
+		require.Zero(t, o.waiting[len(o.waiting)-1])
+		require.Equal(t, 3, o.cached[here])
+	})
+}

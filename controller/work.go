@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"runtime/debug"
 	"slices"
+	"time"
 
 	"github.com/db-controller/db-controller/schema"
 )
@@ -18,6 +19,8 @@ const (
 	mapping                // the resource of the n-th watched kind, to requests
 	initialise             // the n-th initialiser
 )
+
+func (d does) String() string { return [...]string{"reconcile", "map", "initialise"}[d] }
 
 // key is a piece of work.
 type key struct {
@@ -44,6 +47,7 @@ type ended struct {
 	requests []Request   // of a mapper
 	unmapped []*Resource // the states for which the mapper failed
 	err      error
+	took     time.Duration
 }
 
 // startWorker does a piece of work in a goroutine of its own, with the present state and a context for it.
@@ -53,9 +57,9 @@ func (l *loop) startWorker(ctx, during context.Context, k key) {
 	l.runners.Add(1)
 	l.workers.Go(func() {
 		defer l.runners.Done()
-		err := errExited // unless the call returns
+		err, began := errExited, time.Now() // unless the call returns
 		defer func() {
-			e.err = errors.Join(e.err, err)
+			e.err, e.took = errors.Join(e.err, err), time.Since(began)
 			select {
 			case l.done <- e:
 			case <-ctx.Done():
