@@ -77,7 +77,9 @@ func newMemory(id schema.DeploymentID) *memory {
 func clientOf(share bool, all ...*memory) *client.Client {
 	conns := map[schema.DeploymentID]grpc.ClientConnInterface{}
 	for _, m := range all {
-		m.regions = all
+		if m.regions == nil {
+			m.regions = all
+		}
 		channel := &inprocess.Channel{Share: share}
 		resourcev1.RegisterResourceServiceServer(channel, m)
 		conns[m.id] = channel
