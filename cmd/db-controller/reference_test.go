@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -55,7 +56,7 @@ func reference(t *testing.T) []byte {
 	}
 	home, err := os.UserHomeDir()
 	require.NoError(t, err)
-	return []byte(strings.ReplaceAll(out.String(), home+"/", "~/"))
+	return []byte(strings.ReplaceAll(out.String(), filepath.Join(home, ".db-controller"), "~/.db-controller"))
 }
 
 func describe(out *bytes.Buffer, c *cobra.Command) {
