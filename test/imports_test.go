@@ -50,8 +50,8 @@ var allowed = map[string][]string{
 	"schema/shadow/internal/deletion":           rooms("db", "gate", "read", "rows", "target", "request", "write", "cascade", "follow", "plan"),
 	"schema/shadow/internal/verify":             rooms("db", "gate", "read", "inspect", "rows", "target", "prepare", "write", "follow"),
 	"schema/shadow/internal/admin":              rooms("db", "gate", "read", "target", "prepare", "write", "cascade", "follow", "verify"),
-	"schema/service":                            {"internal/identity", "internal/inprocess", "internal/postgres", "internal/requestid", "internal/trace", "schema", "schema/peer", "schema/schemapb/", "schema/service/access", "schema/service/outcome", "schema/service/peers", "schema/shadow", "schema/wire"},
-	"schema/service/outcome":                    {"internal/postgres", "internal/requestid", "schema", "schema/peer", "schema/schemapb/", "schema/shadow"},
+	"schema/service":                            {"internal/budget", "internal/identity", "internal/inprocess", "internal/postgres", "internal/requestid", "internal/trace", "schema", "schema/peer", "schema/schemapb/", "schema/service/access", "schema/service/outcome", "schema/service/peers", "schema/shadow", "schema/wire"},
+	"schema/service/outcome":                    {"internal/budget", "internal/postgres", "internal/requestid", "schema", "schema/peer", "schema/schemapb/", "schema/shadow"},
 	"schema/service/peers":                      {"internal/crash", "internal/gather", "internal/identity", "internal/requestid", "internal/trace", "schema", "schema/peer", "schema/schemapb/", "schema/service/outcome", "schema/wire"},
 	"migrations":                                {},
 	"internal/attach":                           {"internal/catalogue", "internal/retry", "internal/scan", "schema"},
@@ -107,7 +107,7 @@ var allowed = map[string][]string{
 
 // rooms returns the imports of a room of the store that stands on these others.
 func rooms(below ...string) []string {
-	may := []string{"internal/crash", "internal/feed", "internal/gather", "internal/postgres", "internal/requestid", "internal/retry", "internal/trace", "schema", "schema/grant", "schema/peer"}
+	may := []string{"internal/budget", "internal/crash", "internal/feed", "internal/gather", "internal/postgres", "internal/requestid", "internal/retry", "internal/trace", "schema", "schema/grant", "schema/peer"}
 	for _, room := range below {
 		may = append(may, "schema/shadow/internal/"+room)
 	}

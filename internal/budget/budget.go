@@ -1,4 +1,4 @@
-// Package budget bounds the memory that callers have in use at a server: each caller has a share of three pools, and all callers
+// Package budget bounds the memory that callers have in use at a server: each caller has a share of several pools, and all callers
 // together have a total. Who waits in one pool may hold memory of the pools before it, and of no other: no two wait for each other.
 package budget
 
@@ -14,15 +14,17 @@ type Pool int
 
 // The pools, in the order in which a call may hold them.
 const (
-	Receiving Pool = iota // messages that have not arrived completely
-	Working               // calls in progress, and answers that are not sent
-	Watching              // pages of watches
-	Sending               // messages of watches that are not sent
+	Receiving  Pool = iota // messages that have not arrived completely
+	Working                // calls in progress, and answers that are not sent
+	Streaming              // watches and other streams
+	Converting             // stored bodies, while they are decoded or encoded
+	Watching               // pages of watches
+	Sending                // messages of watches that are not sent
 	pools
 )
 
 // Share is the memory of one caller in each pool, in bytes.
-var Share = [pools]int64{Receiving: 8 << 20, Working: 18 << 20, Watching: 6 << 20, Sending: 8 << 20}
+var Share = [pools]int64{Receiving: 8 << 20, Working: 18 << 20, Streaming: 8 << 20, Converting: 12 << 20, Watching: 6 << 20, Sending: 6 << 20}
 
 // DefaultTotal is the memory of all callers together.
 const DefaultTotal = 512 << 20
@@ -134,6 +136,21 @@ func (a *Account) Take(pool Pool, bytes int64) *Hold {
 	return h
 }
 
+// TakeHalf is Take if it is free, and the account has taken at most half of its share with it.
+func (a *Account) TakeHalf(pool Pool, bytes int64) (h *Hold, ok bool) {
+	if a == nil {
+		return nil, true
+	}
+	a.budget.mu.Lock()
+	defer a.budget.mu.Unlock()
+	if a.used[pool]+bytes > a.share[pool]/2 || bytes > a.budget.free[pool] {
+		return nil, false
+	}
+	h = a.hold(pool, bytes)
+	a.add(pool, bytes)
+	return h, true
+}
+
 func (a *Account) hold(pool Pool, bytes int64) *Hold {
 	for up := a; up != nil; up = up.parent {
 		up.references++
@@ -219,17 +236,4 @@ func (h *Hold) Release() {
 	}
 	a.close()
 	b.grant(h.pool)
-}
-
-type contextKey struct{}
-
-// NewContext returns a context of a call with its account.
-func NewContext(ctx context.Context, a *Account) context.Context {
-	return context.WithValue(ctx, contextKey{}, a)
-}
-
-// FromContext returns the account of a call; nil for calls of the process itself.
-func FromContext(ctx context.Context) *Account {
-	a, _ := ctx.Value(contextKey{}).(*Account)
-	return a
 }

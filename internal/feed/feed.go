@@ -71,6 +71,8 @@ func NewLog(cfg Config) *Log {
 type Feed[T any] struct {
 	// Filter identifies the watched rows and the reader: tokens are bound to it.
 	Filter string
+	// Form is a comparable value: only feeds with equal ones share items.
+	Form any
 	// Topic wakes the feed.
 	Topic Topics
 	// Chunk bounds how many items one watch holds in memory; maxPageBytes bounds them as well.

@@ -64,7 +64,7 @@ func follow[T any](ctx context.Context, l *Log, f Feed[T], token string, deliver
 	if err != nil {
 		return err
 	}
-	t, leave := join(l, f, st, at)
+	t, leave := join(ctx, l, f, st, at)
 	defer leave()
 	bookmark := time.NewTicker(bookmarkInterval)
 	defer bookmark.Stop()

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"sync/atomic"
 
+	"github.com/db-controller/db-controller/internal/budget"
 	"github.com/db-controller/db-controller/internal/postgres"
 )
 
@@ -25,7 +26,8 @@ type keptPage[T any] struct {
 	page page[T]
 	err  error
 
-	bytes int64 // guarded by mu of the tail: what counts as kept
+	bytes int64        // guarded by mu of the tail: what counts as kept
+	hold  *budget.Hold // guarded by mu of the tail: of the only caller that has watches
 }
 
 // maxKeptBytes bounds the pages that all tails of a log keep.
@@ -51,13 +53,17 @@ func (ps *pages[T]) add(kept *atomic.Int64, from, until string, after int64) *ke
 	return k
 }
 
-// count counts a page that was read, or removes it when it is too much.
-func (ps *pages[T]) count(kept *atomic.Int64, k *keptPage[T]) {
+// count counts a page that was read, or removes it when it is too much: for all, or for the only caller that has watches.
+func (ps *pages[T]) count(kept *atomic.Int64, k *keptPage[T], only *budget.Account) {
 	if !slices.Contains(ps.kept, k) {
 		return // removed meanwhile
 	}
+	fits := true
+	if only != nil {
+		k.hold, fits = only.TakeHalf(budget.Watching, k.page.bytes)
+	}
 	k.bytes = k.page.bytes
-	if kept.Add(k.bytes) > maxKeptBytes {
+	if kept.Add(k.bytes) > maxKeptBytes || !fits {
 		ps.remove(kept, k)
 	}
 }
@@ -65,6 +71,7 @@ func (ps *pages[T]) count(kept *atomic.Int64, k *keptPage[T]) {
 func (ps *pages[T]) remove(kept *atomic.Int64, k *keptPage[T]) {
 	if i := slices.Index(ps.kept, k); i >= 0 {
 		ps.kept = slices.Delete(ps.kept, i, i+1)
+		k.hold.Release()
 		kept.Add(-k.bytes)
 	}
 }
@@ -92,11 +99,15 @@ func (t *tail[T]) keep(of *look[T], p page[T]) {
 	k := t.pages.add(&t.log.kept, of.from.Text, of.to.Text, 0)
 	k.page, k.err = p, nil
 	close(k.done)
-	t.pages.count(&t.log.kept, k)
+	t.pages.count(&t.log.kept, k, t.only())
 }
 
 // read returns a page of the feed; of several watches that need it, one reads for all.
 func (t *tail[T]) read(ctx context.Context, w window) (page[T], error) {
+	if w.most == anySize { // the reader has the memory for it
+		return read(ctx, t.log, t.feed, t.state.epoch, w)
+	}
+	w.most = t.most()
 	alone := t.watches.Load() < 2
 	t.mu.Lock()
 	k, ok := t.pages.find(w.from.Text, w.until, w.after)
@@ -122,7 +133,7 @@ func (t *tail[T]) read(ctx context.Context, w window) (page[T], error) {
 		close(k.done)
 		t.mu.Lock()
 		defer t.mu.Unlock()
-		t.pages.count(&t.log.kept, k)
+		t.pages.count(&t.log.kept, k, t.only())
 	}()
 	// Not cancelled with this watch: other watches wait for the page.
 	ctx, cancel := context.WithTimeout(postgres.InControl(context.WithoutCancel(ctx)), lookTimeout)

@@ -45,7 +45,9 @@ func loggedSnapshot[T any](ctx context.Context, l *Log, f Feed[T], within delive
 	size := sizer{most: f.Chunk}
 	for p := (page[T]{full: true}); p.full; {
 		err := inMemory(ctx, func(m *budget.Hold) (err error) {
-			p, err = query(ctx, l, f, st.epoch, size.next(), append([]any{at.Text, size.next(), p.last}, f.Args...))
+			args := append([]any{at.Text, size.next(), p.last}, f.Args...)
+			p, err = charged(ctx, func(most int64) (page[T], error) { return query(ctx, l, f, st.epoch, size.next(), most, args) })
+			defer p.memory.Release()
 			return handOver(m, p, err, &size, within)
 		})
 		if err != nil {
@@ -67,16 +69,17 @@ func keyedSnapshot[T any](ctx context.Context, l *Log, f Feed[T], within deliver
 		err := inMemory(ctx, func(m *budget.Hold) (err error) {
 			before := p.key
 			args := slices.Concat([]any{size.next()}, f.Args, []any{before.Kind, before.Name}, f.More)
-			p, err = query(ctx, l, f, st.epoch, size.next(), args)
+			p, err = charged(ctx, func(most int64) (page[T], error) { return query(ctx, l, f, st.epoch, size.next(), most, args) })
 			if err != nil {
 				return err
 			}
+			defer p.memory.Release()
 			to, err := l.reached(ctx, at, p.present)
 			if err != nil {
 				return err
 			}
 			if before != (Key{}) {
-				if err := meanwhile(ctx, l, f, st.epoch, at, to, before, within); err != nil {
+				if err := meanwhile(ctx, l, f, st.epoch, window{from: at, until: to.Text, upTo: before}, p.memory, within); err != nil {
 					return err
 				}
 			}
@@ -105,7 +108,7 @@ func handOver[T any](m *budget.Hold, p page[T], err error, size *sizer, within d
 	if err != nil {
 		return err
 	}
-	m.Set(p.bytes)
+	m.Set(min(p.bytes, maxPageBytes))
 	size.saw(p.full, len(p.items))
 	if len(p.items) == 0 {
 		return nil
@@ -126,18 +129,31 @@ func (l *Log) reached(ctx context.Context, from Position, now state) (Position, 
 }
 
 // meanwhile delivers what has changed between two positions of the rows up to a key.
-func meanwhile[T any](ctx context.Context, l *Log, f Feed[T], epoch string, from, to Position, upTo Key, within deliverer[T]) error {
+// has: the snapshot has the memory for large rows.
+func meanwhile[T any](ctx context.Context, l *Log, f Feed[T], epoch string, w window, has *budget.Hold, within deliverer[T]) error {
 	size := sizer{most: f.Chunk}
-	for p := (page[T]{full: true}); p.full; {
-		var err error
-		if p, err = read(ctx, l, f, epoch, window{from: from, until: to.Text, after: p.last, upTo: upTo, limit: size.next()}); err != nil {
+	next := func(most int64) (page[T], error) {
+		w.limit, w.most = size.next(), most
+		return read(ctx, l, f, epoch, w)
+	}
+	for full := true; full; {
+		p, err := page[T]{}, error(nil)
+		if has != nil {
+			p, err = next(anySize)
+		} else {
+			p, err = charged(ctx, next)
+		}
+		if err != nil {
 			return err
 		}
 		if size.saw(p.full, len(p.items)); len(p.items) > 0 {
-			if err := within(schema.Event[T]{Items: p.items}); err != nil {
-				return err
-			}
+			err = within(schema.Event[T]{Items: p.items})
 		}
+		p.memory.Release()
+		if err != nil {
+			return err
+		}
+		full, w.after = p.full, p.last
 	}
 	return nil
 }

@@ -34,8 +34,9 @@ type tail[T any] struct {
 	watches atomic.Int32
 
 	mu    sync.Mutex
-	last  *look[T] // guarded by mu
-	pages pages[T] // guarded by mu
+	of    map[*budget.Account]int // guarded by mu; watches by their callers
+	last  *look[T]                // guarded by mu
+	pages pages[T]                // guarded by mu
 }
 
 // look is one read of the tail: the rows between two positions.
@@ -62,15 +63,44 @@ type tails struct {
 type tailKey struct {
 	filter, sql, epoch string
 	item               reflect.Type
+	form               any
 }
 
 // counted is a *tail[T] of some T.
 type counted interface {
-	count(n int32) int32
+	count(of *budget.Account, n int) int32
 	forgetAll()
 }
 
-func (t *tail[T]) count(n int32) int32 { return t.watches.Add(n) }
+func (t *tail[T]) count(of *budget.Account, n int) int32 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.of[of] += n; t.of[of] == 0 {
+		delete(t.of, of)
+	}
+	return t.watches.Add(int32(n)) //nolint:gosec // 1 or -1
+}
+
+// only returns the account of the caller that has all watches of the tail; nil when there are several. It is called with mu.
+func (t *tail[T]) only() *budget.Account {
+	for of := range t.of {
+		if len(t.of) == 1 {
+			return of
+		}
+	}
+	return nil
+}
+
+// most is the size of the rows that the tail reads for all its watches. If they are all of one caller, each waits for the memory of a
+// large row itself.
+func (t *tail[T]) most() int64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.only() != nil {
+		return maxPageBytes
+	}
+	return anySize
+}
 
 // pause returns how long to wait between two looks.
 func (t *tail[T]) pause() time.Duration {
@@ -78,8 +108,8 @@ func (t *tail[T]) pause() time.Duration {
 }
 
 // join returns the tail of a feed to a watch at some position; the watch calls leave when it ends.
-func join[T any](l *Log, f Feed[T], st state, at Position) (t *tail[T], leave func()) {
-	key := tailKey{f.Filter, f.FirstSQL, st.epoch, reflect.TypeFor[T]()}
+func join[T any](ctx context.Context, l *Log, f Feed[T], st state, at Position) (t *tail[T], leave func()) {
+	key := tailKey{f.Filter, f.FirstSQL, st.epoch, reflect.TypeFor[T](), f.Form}
 	l.tails.mu.Lock()
 	defer l.tails.mu.Unlock()
 	c, ok := l.tails.byKey[key]
@@ -87,11 +117,12 @@ func join[T any](l *Log, f Feed[T], st state, at Position) (t *tail[T], leave fu
 		c = newTail(l, f, st, at)
 		l.tails.byKey[key] = c
 	}
-	c.count(1)
+	of := budget.FromContext(ctx)
+	c.count(of, 1)
 	return c.(*tail[T]), func() {
 		l.tails.mu.Lock()
 		defer l.tails.mu.Unlock()
-		if c.count(-1) == 0 {
+		if c.count(of, -1) == 0 {
 			c.forgetAll()
 			if l.tails.byKey[key] == c {
 				delete(l.tails.byKey, key)
@@ -104,7 +135,7 @@ func join[T any](l *Log, f Feed[T], st state, at Position) (t *tail[T], leave fu
 func newTail[T any](l *Log, f Feed[T], st state, at Position) *tail[T] {
 	ready := make(chan struct{})
 	close(ready)
-	return &tail[T]{log: l, feed: f, state: st, last: &look[T]{from: at, to: at, woken: ready, done: ready}}
+	return &tail[T]{of: map[*budget.Account]int{}, log: l, feed: f, state: st, last: &look[T]{from: at, to: at, woken: ready, done: ready}}
 }
 
 // newest returns the last complete look.
@@ -143,7 +174,7 @@ func (t *tail[T]) advance(ctx context.Context, since *look[T]) {
 	// Not cancelled with the watch that was first: the others wait for it.
 	ctx, cancel := context.WithTimeout(postgres.InControl(context.WithoutCancel(ctx)), lookTimeout)
 	defer cancel()
-	p, err := read(ctx, t.log, t.feed, t.state.epoch, window{from: k.from, upTo: everyKey, limit: t.feed.Chunk})
+	p, err := read(ctx, t.log, t.feed, t.state.epoch, window{from: k.from, upTo: everyKey, limit: t.feed.Chunk, most: t.most()})
 	if err == nil {
 		k.to, err = parsePosition(p.present.at)
 	}
@@ -154,15 +185,17 @@ func (t *tail[T]) advance(ctx context.Context, since *look[T]) {
 		k.token = t.state.token(k.to, t.feed.Filter)
 		err = t.log.flush(ctx, p.present)
 	}
-	if k.large = p.bytes > keptBytes; k.large && err == nil {
-		t.keep(k, p)
+	if k.large = p.bytes > keptBytes || p.needs > 0; k.large && err == nil {
+		if t.most() == anySize {
+			t.keep(k, p)
+		}
 		p = page[T]{}
 	}
 	k.page, k.err = p, err
 }
 
 // keptBytes is the size of a page that a tail keeps as long as it is the newest, for each of the watches that it may have.
-const keptBytes = 64 << 10
+const keptBytes = 16 << 10
 
 var (
 	errLook = errors.New("a read of the feed did not complete")
@@ -197,10 +230,16 @@ func (t *tail[T]) deliver(ctx context.Context, at Position, k *look[T], deliver 
 	size := sizer{most: t.feed.Chunk}
 	for p.full {
 		err := inMemory(ctx, func(m *budget.Hold) (err error) {
-			if p, err = t.read(ctx, window{from: at, until: k.to.Text, after: p.last, upTo: everyKey, limit: size.next()}); err != nil {
+			w := window{from: at, until: k.to.Text, after: p.last, upTo: everyKey, limit: size.next()}
+			p, err = charged(ctx, func(most int64) (page[T], error) {
+				w.most = most
+				return t.read(ctx, w)
+			})
+			if err != nil {
 				return err
 			}
-			m.Set(p.bytes)
+			defer p.memory.Release()
+			m.Set(min(p.bytes, maxPageBytes))
 			size.saw(p.full, len(p.items))
 			if n += len(p.items); n == 0 {
 				p.full = false

@@ -7,10 +7,18 @@ import (
 	"slices"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/db-controller/db-controller/internal/budget"
 )
 
 // maxPageBytes is the size of the rows of a page, beyond its first row: what a watch has in memory.
 const maxPageBytes = 256 << 10
+
+// rowCopies is how often a row is in memory: in its item, and in the encoded one that watches share.
+const rowCopies = 2
+
+// anySize is for rows of any size.
+const anySize = math.MaxInt64
 
 // page is a part of the rows between two positions, in order.
 type page[T any] struct {
@@ -21,6 +29,10 @@ type page[T any] struct {
 	full bool
 	// bytes is the size of its rows.
 	bytes int64
+	// needs is the size of the row that comes next, which is too large for what the reader may have in memory; there are no items then.
+	needs int64
+	// memory is for a page of a large row, until it is delivered; nil for others.
+	memory *budget.Hold
 	// present is the position of the statement.
 	present state
 }
@@ -42,6 +54,29 @@ type window struct {
 	after int64
 	upTo  Key
 	limit int
+	most  int64 // the size of the first row
+}
+
+// meanwhileBytes is for a large row that has changed since the page before, which is delivered before a page of a snapshot.
+const meanwhileBytes = 2 << 20
+
+// charged reads a page of which the first row may be large: its reader waits for the memory, and not with a connection. Release the
+// memory of the page when it is delivered.
+func charged[T any](ctx context.Context, read func(most int64) (page[T], error)) (page[T], error) {
+	p, err := read(maxPageBytes)
+	if err != nil || p.needs == 0 {
+		return p, err
+	}
+	memory, err := budget.FromContext(ctx).Acquire(ctx, budget.Converting, p.needs+meanwhileBytes)
+	if err != nil {
+		return p, ctx.Err()
+	}
+	if p, err = read(anySize); err != nil {
+		memory.Release()
+		return p, err
+	}
+	p.memory = memory
+	return p, nil
 }
 
 // walkSQL is for the statements of the same batch, which is one transaction: they walk along the index on seq and end at their
@@ -68,7 +103,7 @@ func read[T any](ctx context.Context, l *Log, f Feed[T], epoch string, w window)
 		b.Queue(walkSQL)
 	}
 	b.Queue(sql, append(args, f.More...)...)
-	p, err = send(ctx, l, f, b, w.limit, false)
+	p, err = send(ctx, l, f, b, w.limit, w.most, false)
 	if err == nil {
 		err = p.check(epoch)
 	}
@@ -79,10 +114,10 @@ func read[T any](ctx context.Context, l *Log, f Feed[T], epoch string, w window)
 }
 
 // query reads a page of a snapshot.
-func query[T any](ctx context.Context, l *Log, f Feed[T], epoch string, limit int, args []any) (p page[T], err error) {
+func query[T any](ctx context.Context, l *Log, f Feed[T], epoch string, limit int, most int64, args []any) (p page[T], err error) {
 	b := &pgx.Batch{}
 	b.Queue(f.SnapshotSQL, args...)
-	if p, err = send(ctx, l, f, b, limit, f.Keyed); err == nil {
+	if p, err = send(ctx, l, f, b, limit, most, f.Keyed); err == nil {
 		err = p.check(epoch)
 	}
 	return p, err
@@ -98,7 +133,7 @@ func (p *page[T]) check(epoch string) error {
 }
 
 // send reads the rows of the last statement of a batch.
-func send[T any](ctx context.Context, l *Log, f Feed[T], b *pgx.Batch, limit int, keyed bool) (p page[T], err error) {
+func send[T any](ctx context.Context, l *Log, f Feed[T], b *pgx.Batch, limit int, most int64, keyed bool) (p page[T], err error) {
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("follow %s: %w", f.Filter, err)
@@ -125,17 +160,21 @@ func send[T any](ctx context.Context, l *Log, f Feed[T], b *pgx.Batch, limit int
 	for rows.Next() && !p.full {
 		bytes := int64(0)
 		for _, value := range rows.RawValues() {
-			bytes += int64(len(value))
+			bytes += rowCopies * budget.EncodedBytes(value)
 		}
-		if p.bytes+bytes > maxPageBytes && len(p.items) > 0 {
+		switch {
+		case p.bytes+bytes > maxPageBytes && len(p.items) > 0:
 			p.full = true
 			return p, nil
+		case bytes > most:
+			p.full, p.needs = true, bytes
+			return p, rows.Scan(append(slices.Clone(first), make([]any, len(rows.RawValues())-len(first))...)...)
 		}
-		p.bytes += bytes
 		item, seq, err := f.Scan(&withSnapshot{rows, first})
 		if err != nil {
 			return p, err
 		}
+		p.bytes += bytes
 		if seq == 0 {
 			continue
 		}

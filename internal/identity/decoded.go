@@ -9,12 +9,14 @@ import (
 
 const (
 	// maxDecodedBytes bounds the memory of a decoded request: a message of 4 MiB can have a million values, of 100 bytes each.
-	maxDecodedBytes = 12 << 20
+	maxDecodedBytes = 8 << 20
 	// maxLevels is that of package proto.
 	maxLevels = 10_000
 
-	messageBytes = 64 // of a small message
-	fieldBytes   = 16 // of a string header, a pointer, an element of a list
+	messageBytes = 64  // of a small message
+	fieldBytes   = 16  // of a string header, a pointer, an element of a list
+	mapBytes     = 256 // of a map with places for eight entries
+	entryBytes   = 64  // of a further entry
 )
 
 // decodedBytes estimates the memory of a message, before it is decoded. It reads each byte once.
@@ -27,6 +29,8 @@ func decodedLevel(of protoreflect.MessageDescriptor, raw []byte, levels int) (by
 		return 0, errors.New("more than 10000 levels")
 	}
 	fields := of.Fields()
+	var entriesOf protowire.Number // the map whose entries came last, and their number
+	var entries int
 	for bytes = messageBytes; len(raw) > 0; {
 		number, kind, n := protowire.ConsumeTag(raw)
 		if n < 0 {
@@ -47,6 +51,18 @@ func decodedLevel(of protoreflect.MessageDescriptor, raw []byte, levels int) (by
 		if field == nil || field.Message() == nil {
 			bytes += int64(len(value))
 			continue
+		}
+		if field.IsMap() {
+			if entriesOf != number {
+				entriesOf, entries = number, 0
+			}
+			switch entries++; {
+			case entries == 1:
+				bytes += mapBytes
+			case entries > 8:
+				bytes += entryBytes
+			}
+			bytes -= fieldBytes + messageBytes // its key and its value are in the map
 		}
 		below, err := decodedLevel(field.Message(), value, levels-1)
 		if err != nil {

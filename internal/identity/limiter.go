@@ -39,7 +39,7 @@ const roleForwarder Role = "forwarder"
 // Limiter counts the open connections and the calls in flight of each identity, and refuses those above Limits.
 type Limiter struct {
 	limits Limits
-	// refused is called at each refusal, with "connections" or "calls".
+	// refused is called at each refusal, with "connections", "calls", "memory" or "frames".
 	refused func(what string, who Identity)
 	memory  *budget.Budget
 
@@ -94,7 +94,7 @@ func (l *Limiter) enter(info Info, conn net.Conn) (*counted, error) {
 		l.refused("connections", who)
 		return nil, fmt.Errorf("%s has %d connections, which is as many as one may have", who, l.limits.Connections)
 	}
-	c := &counted{Conn: conn, limiter: l, info: info, calls: map[*call]bool{}}
+	c := &counted{Conn: conn, limiter: l, info: info, frames: newFrames(), calls: map[*call]bool{}}
 	c.leave = sync.OnceFunc(func() {
 		l.change(who, -1, 0)
 		l.mu.Lock()
@@ -129,6 +129,7 @@ type counted struct {
 	limiter *Limiter
 	info    Info
 	leave   func()
+	frames  *frames        // of the reader
 	calls   map[*call]bool // guarded by mu of the limiter
 }
 
@@ -140,6 +141,17 @@ func connOf(ctx context.Context) *counted {
 		}
 	}
 	return nil
+}
+
+// Read ends the connection of a client that sends too many small frames.
+func (c *counted) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if ferr := c.frames.saw(b[:n]); ferr != nil {
+		c.limiter.refused("frames", c.info.Identity)
+		_ = c.Close()
+		return 0, ferr
+	}
+	return n, err
 }
 
 func (c *counted) Close() error {

@@ -25,8 +25,8 @@ const (
 	sendTimeout = time.Minute
 	// WindowBytes is what a client may send of a call before its request is read.
 	WindowBytes = 64 << 10
-	// callBytes is the memory of a stream without messages.
-	callBytes = 16 << 10
+	// callBytes is the memory of a stream without messages, and of the page of events that it shares with others.
+	callBytes = 32 << 10
 )
 
 // call is a call at a server, from its first byte until its answer is sent.
@@ -44,6 +44,7 @@ type call struct {
 	stalled    *time.Timer           // guarded by mu; runs when nothing but messages is left
 	receiving  *budget.Hold          // guarded by mu; until the request has arrived
 	working    *budget.Hold          // guarded by mu; while the handler runs
+	converting *budget.Call
 }
 
 type callKey struct{}
@@ -61,6 +62,7 @@ func (l *Limiter) open(ctx context.Context, counted []Identity) context.Context 
 	}
 	c := &call{limiter: l, counted: counted, account: l.memory.Open(keys...), references: 1, conn: connOf(ctx), unsent: map[*budget.Hold]bool{}}
 	ctx, cancel := context.WithCancel(ctx)
+	ctx, c.converting = budget.NewContext(ctx, c.account)
 	c.late = time.AfterFunc(receiveTimeout, cancel)
 	if c.conn != nil {
 		l.mu.Lock()
@@ -71,8 +73,11 @@ func (l *Limiter) open(ctx context.Context, counted []Identity) context.Context 
 		c.late.Stop()
 		c.leave() // the stream has ended, however it did
 	})
-	return context.WithValue(budget.NewContext(ctx, c.account), callKey{}, c)
+	return context.WithValue(ctx, callKey{}, c)
 }
+
+// Received reports whether a call has come over a connection: its answer will be encoded.
+func Received(ctx context.Context) bool { return callOf(ctx) != nil }
 
 // leave ends the stream, the handler, or the sending of a message; the last of them ends the call.
 func (c *call) leave() {
@@ -97,6 +102,7 @@ func (c *call) close() {
 	if c.stalled != nil {
 		c.stalled.Stop()
 	}
+	c.converting.End()
 	c.receiving.Release()
 	c.working.Release()
 	c.receiving, c.working = nil, nil
@@ -151,10 +157,10 @@ func (c *call) received() {
 }
 
 // work waits for the memory of a call in progress.
-func (c *call) work(ctx context.Context, bytes int64) error {
+func (c *call) work(ctx context.Context, pool budget.Pool, bytes int64) error {
 	ctx, cancel := context.WithTimeout(ctx, receiveTimeout)
 	defer cancel()
-	hold, err := c.account.Acquire(ctx, budget.Working, bytes)
+	hold, err := c.account.Acquire(ctx, pool, bytes)
 	if err != nil {
 		c.limiter.refused("memory", c.counted[0])
 		return status.Errorf(codes.ResourceExhausted, "%s: %v", c.counted[len(c.counted)-1], err)
@@ -171,6 +177,7 @@ func (c *call) work(ctx context.Context, bytes int64) error {
 
 // handled is called with mu when a handler has returned.
 func (c *call) handled() {
+	c.converting.End()
 	c.working.Release()
 	c.working = nil
 }
@@ -250,22 +257,32 @@ func (Memory) Stream(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, ha
 	if c == nil {
 		return handler(srv, ss)
 	}
-	if err := c.work(ss.Context(), callBytes); err != nil {
-		return err
-	}
-	return handler(srv, &sending{ss, c})
+	return handler(srv, &sending{ServerStream: ss, call: c})
 }
 
 type sending struct {
 	grpc.ServerStream
 	call *call
+	held bool // the stream has its memory
 }
 
+// RecvMsg decodes a request when the memory of the stream is free. The next ones of a stream of requests take its place.
 func (s *sending) RecvMsg(m any) error {
-	err := s.ServerStream.RecvMsg(m)
-	s.call.received()
-	return err
+	in := &incoming{call: s.call, pool: budget.Streaming, held: s.held}
+	defer func() { in.raw.Free() }()
+	if err := s.ServerStream.RecvMsg(in); err != nil {
+		s.call.received()
+		return err
+	}
+	s.held = true
+	return in.decode(s.Context(), m, maxStreamBytes, func(request int64) int64 { return callBytes + requestCopies*request })
 }
+
+// requestCopies is how often the request of a stream is in memory: decoded, and in what its handler makes of it.
+const requestCopies = 2
+
+// maxStreamBytes bounds the memory of a decoded request of a stream, which is there as long as the stream.
+const maxStreamBytes = 1 << 20
 
 func (s *sending) SendMsg(m any) error {
 	size := leastPooled
@@ -297,12 +314,29 @@ type outgoing struct {
 type incoming struct {
 	call *call
 	raw  mem.BufferSlice
+	pool budget.Pool
+	held bool // it takes the place of an earlier request, whose memory it has
 }
 
 // Codec encodes and decodes the messages of a server: grpc.ForceServerCodecV2.
 func Codec() encoding.CodecV2 { return codec{encoding.GetCodecV2("proto")} }
 
 type codec struct{ encoding.CodecV2 }
+
+// Undecoded returns the codec of a client that passes answers on: they have all that was received as unknown fields, which are sent as
+// they are.
+func Undecoded() encoding.CodecV2 { return undecoded{encoding.GetCodecV2("proto")} }
+
+type undecoded struct{ encoding.CodecV2 }
+
+func (c undecoded) Unmarshal(data mem.BufferSlice, v any) error {
+	m, ok := v.(proto.Message)
+	if !ok {
+		return c.CodecV2.Unmarshal(data, v)
+	}
+	m.ProtoReflect().SetUnknown(data.Materialize())
+	return nil
+}
 
 // leastPooled is the least capacity of a buffer whose end mem reports.
 const leastPooled = 1<<10 + 1
@@ -366,7 +400,7 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 }
 
 // decode decodes the request of a unary call when its memory is free, and ends the receiving.
-func (in *incoming) decode(ctx context.Context, v any, weigh func(request int64) int64) error {
+func (in *incoming) decode(ctx context.Context, v any, most int64, weigh func(request int64) int64) error {
 	defer in.call.received()
 	m, ok := v.(proto.Message)
 	if !ok {
@@ -378,11 +412,13 @@ func (in *incoming) decode(ctx context.Context, v any, weigh func(request int64)
 	if err != nil {
 		return status.Errorf(codes.InvalidArgument, "the request: %v", err)
 	}
-	if bytes > maxDecodedBytes {
-		return status.Errorf(codes.InvalidArgument, "the request has so many values that they take %d bytes of memory, %d are allowed: send fewer at a time", bytes, maxDecodedBytes)
+	if bytes > most {
+		return status.Errorf(codes.InvalidArgument, "the request has so many values that they take %d bytes of memory, %d are allowed: send fewer at a time", bytes, most)
 	}
-	if err := in.call.work(ctx, weigh(bytes)); err != nil {
-		return err
+	if !in.held {
+		if err := in.call.work(ctx, in.pool, weigh(bytes)); err != nil {
+			return err
+		}
 	}
 	if err := proto.Unmarshal(raw.ReadOnlyData(), m); err != nil {
 		return status.Errorf(codes.InvalidArgument, "the request: %v", err)
@@ -412,12 +448,12 @@ func (w weighed) RegisterService(desc *grpc.ServiceDesc, server any) {
 				return m.Handler(srv, ctx, decode, interceptor)
 			}
 			return m.Handler(srv, ctx, func(v any) error {
-				in := &incoming{call: c}
+				in := &incoming{call: c, pool: budget.Working}
 				defer func() { in.raw.Free() }()
 				if err := decode(in); err != nil {
 					return err
 				}
-				return in.decode(ctx, v, func(request int64) int64 { return w.weigh(method, request) })
+				return in.decode(ctx, v, maxDecodedBytes, func(request int64) int64 { return w.weigh(method, request) })
 			}, interceptor)
 		}
 	}

@@ -20,7 +20,7 @@ import (
 // A message that many streams send is encoded once, with fields that each stream adds, and counts as memory of each of their callers until
 // it is sent: a caller that reads nothing is sent as much as one caller may have.
 func TestAMessageOfManyStreamsIsEncodedOnce(t *testing.T) {
-	const streams, sendingShare = 16, 8
+	const streams, sendingShare = 16, 6
 	a, server := authority(t), identity.Deployment(west)
 	limiter := identity.NewLimiter(identity.Limits{Connections: 3, Calls: streams}, nil)
 	text := strings.Repeat("x", 1<<20)

@@ -1,7 +1,6 @@
 package service
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -50,8 +49,8 @@ func prune(p *resourcev1.Resource, mask *fieldmaskpb.FieldMask) error {
 	if p == nil || len(paths) == 0 || slices.Contains(paths, "*") {
 		return nil
 	}
-	if err := shadow.CheckMask(paths); err != nil {
-		return outcome.Invalid("read_mask", err)
+	if err := checkMask(mask); err != nil {
+		return err
 	}
 	in := p.ProtoReflect()
 	fields := in.Descriptor().Fields()
@@ -71,6 +70,17 @@ func prune(p *resourcev1.Resource, mask *fieldmaskpb.FieldMask) error {
 	}
 	if !keep.whole["body"] && len(keep.body) > 0 {
 		p.Body = &structpb.Struct{Fields: keep.body}
+	}
+	return nil
+}
+
+// checkMask refuses a read mask that is too long, before it is looked at.
+func checkMask(mask *fieldmaskpb.FieldMask) error {
+	if slices.Contains(mask.GetPaths(), "*") {
+		return nil
+	}
+	if err := shadow.CheckMask(mask.GetPaths()); err != nil {
+		return outcome.Invalid("read_mask", err)
 	}
 	return nil
 }
@@ -127,7 +137,8 @@ var stateProto = map[peer.State]resourcev1.Resource_State{
 	peer.Deleting: resourcev1.Resource_STATE_DELETING,
 }
 
-func resourceProto(self schema.DeploymentID, in *peer.Resource) (*resourcev1.Resource, error) {
+// resourceProto returns a message without a body; bodies adds it.
+func resourceProto(self schema.DeploymentID, in *peer.Resource) *resourcev1.Resource {
 	out := &resourcev1.Resource{
 		Name: in.Name, Kind: in.Kind, Uid: in.UID.String(), Revision: int64(in.Revision), Generation: in.Generation, Labels: in.Labels,
 		CreateTime: timestamppb.New(in.CreatedAt), UpdateTime: timestamppb.New(in.UpdatedAt), Deployment: self.String(),
@@ -139,14 +150,5 @@ func resourceProto(self schema.DeploymentID, in *peer.Resource) (*resourcev1.Res
 			Controller: o.Controller, RequiresOwnerReference: o.Requires, UnsetOnDelete: o.UnsetOnDelete,
 		})
 	}
-	if in.Body == nil {
-		return out, nil
-	}
-	var body map[string]any
-	if err := json.Unmarshal(in.Body, &body); err != nil {
-		return nil, fmt.Errorf("the stored body of %s: %w", in.Name, err)
-	}
-	var err error
-	out.Body, err = structpb.NewStruct(body)
-	return out, err
+	return out
 }

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
 
+	"github.com/db-controller/db-controller/internal/budget"
 	"github.com/db-controller/db-controller/internal/identity"
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
@@ -240,7 +241,7 @@ func (f *forwarder) Unary(ctx context.Context, req any, info *grpc.UnaryServerIn
 	if err != nil {
 		return nil, outcome.Status(f.log, err)
 	}
-	return out, conn.Invoke(ctx, info.FullMethod, req, out)
+	return out, conn.Invoke(ctx, info.FullMethod, req, out, asReceived(ctx)...)
 }
 
 // get forwards a GetResource for one of the names of a batch.
@@ -249,7 +250,15 @@ func (f *forwarder) get(ctx context.Context, to schema.DeploymentID, req *resour
 	if err != nil {
 		return nil, err
 	}
-	return resourcev1.NewResourceServiceClient(conn).GetResource(ctx, req)
+	return resourcev1.NewResourceServiceClient(conn).GetResource(ctx, req, asReceived(ctx)...)
+}
+
+// asReceived are the options of a call whose answer is passed on as it is: it is not decoded where it will be encoded again.
+func asReceived(ctx context.Context) []grpc.CallOption {
+	if !identity.Received(ctx) {
+		return nil
+	}
+	return []grpc.CallOption{grpc.ForceCodecV2(identity.Undecoded())}
 }
 
 // dial returns a connection, and a context with the identity of the caller for the other side. Forwarded methods need no
@@ -311,12 +320,29 @@ func (f *forwarder) Stream(srv any, stream grpc.ServerStream, info *grpc.StreamS
 	if err != nil {
 		return outcome.Status(f.log, err)
 	}
-	from, err := resourcev1.NewResourceServiceClient(conn).WatchResources(ctx, req)
+	options := asReceived(ctx)
+	hold, fits := budget.FromContext(ctx).TakeHalf(budget.Watching, largeEvent)
+	defer hold.Release()
+	if !fits {
+		options = append(options, grpc.MaxCallRecvMsgSize(smallEvent))
+	}
+	from, err := resourcev1.NewResourceServiceClient(conn).WatchResources(ctx, req, options...)
 	if err != nil {
 		return err
 	}
-	return relay(from, stream)
+	err = relay(from, stream)
+	if !fits && status.Code(err) == codes.ResourceExhausted && stream.Context().Err() == nil {
+		return outcome.Because("TOO_MANY_CALLS", fmt.Errorf("%s: large events may come in some forwarded watches of a caller only: watch at %s", status.Convert(err).Message(), to))
+	}
+	return err
 }
+
+// A forwarded watch has the memory of a call, in which a small event has room. Only some watches of each caller have it for a large one:
+// an event arrives as a whole, and its size is not known before.
+const (
+	smallEvent = 32 << 10
+	largeEvent = 3 << 19
+)
 
 func relay(from grpc.ServerStreamingClient[resourcev1.WatchResourcesResponse], to grpc.ServerStream) error {
 	for {

@@ -11,7 +11,7 @@ import (
 const (
 	requestCopies = 3
 	callBytes     = 64 << 10
-	bodyBytes     = 1 << 20 // calls that read one body
+	bodyBytes     = 2 << 20 // calls that read one body: as it is stored, or encoded
 	pagesBytes    = 4 << 20 // calls that read several bodies, up to maxCostly of them at a time
 )
 

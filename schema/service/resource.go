@@ -11,7 +11,9 @@ import (
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/fieldmaskpb"
 
+	"github.com/db-controller/db-controller/internal/budget"
 	"github.com/db-controller/db-controller/internal/identity"
 	"github.com/db-controller/db-controller/internal/requestid"
 	"github.com/db-controller/db-controller/schema"
@@ -83,7 +85,7 @@ func newResources(cfg Config) *resources {
 		self: store.Deployment(), model: store.Model, reader: store, writer: store, deleter: store, referrers: store,
 		watched: func(ctx context.Context, req *resourcev1.WatchResourcesRequest, as func(peer.Resource) (sharedEvent, error), deliver func(schema.Event[sharedEvent]) error) error {
 			return shadow.WatchResourcesAs(ctx, store, shadow.WatchRequest{
-				Kind: req.GetKind(), Filter: req.GetFilter(), Token: req.GetResumeToken(), Within: access.Names(ctx),
+				Kind: req.GetKind(), Filter: req.GetFilter(), Token: req.GetResumeToken(), Within: access.Names(ctx), Form: identity.Received(ctx),
 			}, as, deliver)
 		},
 		forward: newForwarder(cfg), log: cfg.Logger, deleted: cfg.Deleted,
@@ -100,11 +102,14 @@ func (r *resources) get(ctx context.Context, req *resourcev1.GetResourceRequest)
 	if err != nil {
 		return nil, err
 	}
+	if err := checkMask(req.GetReadMask()); err != nil {
+		return nil, err
+	}
 	found, err := r.reader.Get(ctx, name)
 	if err != nil {
 		return nil, err
 	}
-	out, err := resourceProto(r.self, found)
+	out, err := r.answer(ctx, found, req.GetReadMask())
 	if err != nil || found.State != peer.Deleting {
 		return out, errors.Join(err, prune(out, req.GetReadMask()))
 	}
@@ -113,6 +118,15 @@ func (r *resources) get(ctx context.Context, req *resourcev1.GetResourceRequest)
 		out.Conditions = append(out.Conditions, &resourcev1.Condition{Type: c.Type, Message: c.Message})
 	}
 	return out, errors.Join(err, prune(out, req.GetReadMask()))
+}
+
+// answer returns a stored resource as a message.
+func (r *resources) answer(ctx context.Context, stored *peer.Resource, mask *fieldmaskpb.FieldMask) (*resourcev1.Resource, error) {
+	out, err := withBodies(ctx, r.self, []peer.Resource{*stored}, mask)
+	if err != nil {
+		return nil, err
+	}
+	return out[0], nil
 }
 
 func (r *resources) BatchGetResources(ctx context.Context, req *resourcev1.BatchGetResourcesRequest) (*resourcev1.BatchGetResourcesResponse, error) {
@@ -135,7 +149,7 @@ func (r *resources) batchGet(ctx context.Context, req *resourcev1.BatchGetResour
 		}
 		out.Resources = append(out.Resources, found)
 	}
-	return out, nil
+	return out, budget.Convert(ctx, int64(bytes)) // which is once more in the answer
 }
 
 // getAnywhere gets a resource of any region of the service.
@@ -156,6 +170,9 @@ func (r *resources) ListResources(ctx context.Context, req *resourcev1.ListResou
 }
 
 func (r *resources) list(ctx context.Context, req *resourcev1.ListResourcesRequest) (*resourcev1.ListResourcesResponse, error) {
+	if err := checkMask(req.GetReadMask()); err != nil {
+		return nil, err
+	}
 	found, next, err := r.reader.List(ctx, shadow.ListRequest{
 		Kind: req.GetKind(), Limit: pageSize(req.GetPageSize()), Token: req.GetPageToken(), Filter: req.GetFilter(), OrderBy: req.GetOrderBy(),
 		Within: access.Names(ctx),
@@ -163,12 +180,12 @@ func (r *resources) list(ctx context.Context, req *resourcev1.ListResourcesReque
 	if err != nil {
 		return nil, err
 	}
-	out := &resourcev1.ListResourcesResponse{NextPageToken: next, Resources: make([]*resourcev1.Resource, len(found))}
-	for i := range found {
-		if out.Resources[i], err = resourceProto(r.self, &found[i]); err == nil {
-			err = prune(out.Resources[i], req.GetReadMask())
-		}
-		if err != nil {
+	out := &resourcev1.ListResourcesResponse{NextPageToken: next}
+	if out.Resources, err = withBodies(ctx, r.self, found, req.GetReadMask()); err != nil {
+		return nil, err
+	}
+	for _, p := range out.Resources {
+		if err := prune(p, req.GetReadMask()); err != nil {
 			return nil, err
 		}
 	}
@@ -225,13 +242,7 @@ func (r *resources) validateAll(ctx context.Context, in []*resourcev1.BatchWrite
 	if err != nil {
 		return nil, err
 	}
-	out := make([]*resourcev1.Resource, len(would))
-	for i := range would {
-		if out[i], err = r.wouldProto(&would[i]); err != nil {
-			return nil, err
-		}
-	}
-	return out, nil
+	return r.wouldProto(ctx, would)
 }
 
 func (r *resources) MutateAndValidateResource(ctx context.Context, req *resourcev1.MutateAndValidateResourceRequest) (*resourcev1.Resource, error) {
@@ -251,14 +262,20 @@ func (r *resources) validate(ctx context.Context, req *resourcev1.MutateAndValid
 	if err != nil {
 		return nil, err
 	}
-	return r.wouldProto(&would[0])
+	out, err := r.wouldProto(ctx, would[:1])
+	if err != nil {
+		return nil, err
+	}
+	return out[0], nil
 }
 
-// wouldProto converts a resource that a write would store.
-func (r *resources) wouldProto(would *peer.Resource) (*resourcev1.Resource, error) {
-	out, err := resourceProto(r.self, would)
-	if would.UID == uuid.Nil { // it would be created
-		out.Uid, out.CreateTime, out.UpdateTime = "", nil, nil
+// wouldProto converts resources that writes would store.
+func (r *resources) wouldProto(ctx context.Context, would []peer.Resource) ([]*resourcev1.Resource, error) {
+	out, err := withBodies(ctx, r.self, would, nil)
+	for i := range out {
+		if would[i].UID == uuid.Nil { // it would be created
+			out[i].Uid, out[i].CreateTime, out[i].UpdateTime = "", nil, nil
+		}
 	}
 	return out, err
 }
@@ -281,7 +298,7 @@ func (r *resources) setBlockDeletion(ctx context.Context, req *resourcev1.SetBlo
 	if err != nil {
 		return nil, err
 	}
-	return resourceProto(r.self, found)
+	return r.answer(ctx, found, nil)
 }
 
 // written returns the resource of a write, or nil.
@@ -360,13 +377,7 @@ func (r *resources) saveAll(ctx context.Context, request string, in []*resourcev
 	if err != nil {
 		return nil, err
 	}
-	out := make([]*resourcev1.Resource, len(saved))
-	for i := range saved {
-		if out[i], err = resourceProto(r.self, &saved[i]); err != nil {
-			return nil, err
-		}
-	}
-	return out, nil
+	return withBodies(ctx, r.self, saved, nil)
 }
 
 // checkKind refuses a kind that differs from the kind of the name.
@@ -406,7 +417,7 @@ func (r *resources) delete(ctx context.Context, req *resourcev1.DeleteResourceRe
 	out := &resourcev1.DeleteResourceResponse{Removed: result.Removed, Deletion: optionalText(result.Deletion)}
 	out.UnaskedDeployments, out.Unasked = unaskedProto(result.Unasked)
 	if result.Resource != nil {
-		out.Resource, err = resourceProto(r.self, result.Resource)
+		out.Resource, err = r.answer(ctx, result.Resource, nil)
 	}
 	return out, err
 }
@@ -438,7 +449,9 @@ func beforeDeadline(ctx context.Context) (context.Context, context.CancelFunc) {
 }
 
 func (r *resources) WatchResources(req *resourcev1.WatchResourcesRequest, stream grpc.ServerStreamingServer[resourcev1.WatchResourcesResponse]) error {
-	return outcome.Status(r.log, r.watched(stream.Context(), req, r.event, func(e schema.Event[sharedEvent]) error {
+	encoded := identity.Received(stream.Context())
+	event := func(of peer.Resource) (sharedEvent, error) { return r.event(of, encoded) }
+	return outcome.Status(r.log, r.watched(stream.Context(), req, event, func(e schema.Event[sharedEvent]) error {
 		return sendResources(e, stream.SendMsg)
 	}))
 }
@@ -469,8 +482,9 @@ func sendResources(e schema.Event[sharedEvent], send func(any) error) error {
 	return nil
 }
 
-func (r *resources) event(of peer.Resource) (sharedEvent, error) {
-	p, err := resourceProto(r.self, &of)
+// event returns a change as a message, with its body encoded already where it will be: watches share the message.
+func (r *resources) event(of peer.Resource, encoded bool) (sharedEvent, error) {
+	p, err := withBody(r.self, &of, nil, encoded)
 	event := &resourcev1.WatchResourcesResponse{Event: &resourcev1.WatchResourcesResponse_Upsert{Upsert: p}}
 	if of.State == peer.Gone {
 		event.Event = &resourcev1.WatchResourcesResponse_Delete{Delete: p}

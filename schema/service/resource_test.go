@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/fieldmaskpb"
 	"google.golang.org/protobuf/types/known/structpb"
 
@@ -104,8 +105,7 @@ func TestABrokenStoredBodyIsAFaultOfTheServer(t *testing.T) {
 	}})
 	_, err := r.GetResource(as(t, ann), &resourcev1.GetResourceRequest{Name: "devices/d"})
 	require.Equal(t, codes.Internal, status.Code(err))
-	gone, err := resourceProto(self, &peer.Resource{Name: "devices/d", UID: uid(1), State: peer.Gone})
-	require.NoError(t, err)
+	gone := resourceProto(self, &peer.Resource{Name: "devices/d", UID: uid(1), State: peer.Gone})
 	require.Nil(t, gone.GetBody())
 	require.Equal(t, resourcev1.Resource_STATE_UNSPECIFIED, gone.GetState())
 }
@@ -156,15 +156,24 @@ func TestNamesOfOtherDeploymentsAreRefused(t *testing.T) {
 func TestAReadMaskKeepsTheFieldsThatItNames(t *testing.T) {
 	t.Parallel()
 	read := func(paths ...string) *resourcev1.Resource {
-		p, err := resourceProto(self, stored("devices/d"))
+		mask := &fieldmaskpb.FieldMask{Paths: paths}
+		p, err := withBody(self, stored("devices/d"), mask, false)
 		require.NoError(t, err)
-		require.NoError(t, prune(p, &fieldmaskpb.FieldMask{Paths: paths}))
+		require.NoError(t, prune(p, mask))
+		sent, err := withBody(self, stored("devices/d"), mask, true)
+		require.NoError(t, err)
+		require.NoError(t, prune(sent, mask))
+		raw, err := proto.Marshal(sent)
+		require.NoError(t, err)
+		received := &resourcev1.Resource{}
+		require.NoError(t, proto.Unmarshal(raw, received))
+		require.Equal(t, p.String(), received.String(), "what is encoded already is the same")
 		require.Equal(t, "devices/d", p.GetName())
 		require.Equal(t, "Device", p.GetKind())
 		require.NotEmpty(t, p.GetUid())
 		return p
 	}
-	whole, err := resourceProto(self, stored("devices/d"))
+	whole, err := withBody(self, stored("devices/d"), nil, false)
 	require.NoError(t, err)
 	require.Equal(t, whole.String(), read().String())
 	require.Equal(t, whole.String(), read("labels", "*").String())
@@ -191,7 +200,7 @@ func TestAReadMaskKeepsTheFieldsThatItNames(t *testing.T) {
 		require.Equal(t, map[string]any{"spec": map[string]any{}}, read(path).GetBody().AsMap(), path)
 	}
 	for _, bad := range []string{"colour", "spec.a", "name.first", "", "conditions.type", "owner_references.name"} {
-		p, err := resourceProto(self, stored("devices/d"))
+		p, err := withBody(self, stored("devices/d"), nil, false)
 		require.NoError(t, err)
 		err = prune(p, &fieldmaskpb.FieldMask{Paths: []string{"name", bad}})
 		require.ErrorContains(t, err, fmt.Sprintf("read_mask: unknown field %q", bad))
@@ -587,7 +596,7 @@ func TestEventsOfResourcesBecomeMessages(t *testing.T) {
 
 	r := newResourceService(&resourceStore{})
 	for state, deleted := range map[peer.State]bool{peer.Active: false, peer.Deleting: false, peer.Gone: true} {
-		m, err := r.event(peer.Resource{Name: "devices/a", State: state})
+		m, err := r.event(peer.Resource{Name: "devices/a", State: state}, false)
 		require.NoError(t, err)
 		require.Equal(t, deleted, m.Message.GetDelete() != nil)
 		require.Equal(t, deleted, m.Message.GetUpsert() == nil)

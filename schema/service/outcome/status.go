@@ -17,6 +17,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/protoadapt"
 
+	"github.com/db-controller/db-controller/internal/budget"
 	"github.com/db-controller/db-controller/internal/postgres"
 	"github.com/db-controller/db-controller/internal/requestid"
 	"github.com/db-controller/db-controller/schema"
@@ -53,6 +54,7 @@ var outcomes = []struct {
 	{peer.ErrDenied, "DENIED"},
 	{peer.ErrAuthorizer, "AUTHORIZER_UNAVAILABLE"},
 	{ErrTooManyCalls, "TOO_MANY_CALLS"},
+	{budget.ErrExhausted, "TOO_MANY_CALLS"},
 	{postgres.ErrTooMany, "TOO_MANY_CALLS"},
 	{shadow.ErrCostly, "COSTLY"}, // wraps context.DeadlineExceeded
 	{context.DeadlineExceeded, "DEADLINE_EXCEEDED"},

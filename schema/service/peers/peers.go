@@ -176,6 +176,9 @@ func (p *Peers) Forwarding(id schema.DeploymentID) (grpc.ClientConnInterface, er
 	return p.conn(connectionKey{to: id, forward: true})
 }
 
+// forwardWindow is what of a forwarded watch may have arrived before it is passed on. (For an answer that has begun there is room.)
+const forwardWindow = 64 << 10
+
 func (p *Peers) conn(key connectionKey) (grpc.ClientConnInterface, error) {
 	id := key.to
 	p.mu.Lock()
@@ -197,7 +200,11 @@ func (p *Peers) conn(key connectionKey) (grpc.ClientConnInterface, error) {
 	if err != nil {
 		return nil, err
 	}
-	conn, err := grpc.NewClient(target, append(p.credentials.DialOptions(identity.Deployment(id)), p.interceptors(id)...)...)
+	options := append(p.credentials.DialOptions(identity.Deployment(id)), p.interceptors(id)...)
+	if key.forward {
+		options = append(options, grpc.WithStaticStreamWindowSize(forwardWindow), grpc.WithStaticConnWindowSize(16*forwardWindow))
+	}
+	conn, err := grpc.NewClient(target, options...)
 	if err != nil {
 		return nil, fmt.Errorf("connect to %s: %w", id, err)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/db-controller/db-controller/internal/budget"
 	"github.com/db-controller/db-controller/internal/postgres"
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
@@ -35,6 +36,8 @@ type ShadowRow struct {
 	Labels        map[string]string
 	Body          map[string]any
 	Owners        []peer.OwnerReference
+
+	body []byte // until it is decoded
 }
 
 const (
@@ -50,16 +53,32 @@ LEFT JOIN dbcontroller.resource r ON r.id = s.id`
 
 // ScanShadow reads a row of ShadowColumns.
 func ScanShadow(row pgx.CollectableRow) (*ShadowRow, error) {
+	r, err := scanUndecoded(row)
+	if err != nil {
+		return nil, err
+	}
+	return r, r.decode()
+}
+
+// decode decodes the body.
+func (r *ShadowRow) decode() error {
+	body := r.body
+	r.body = nil
+	return postgres.DecodeJSON(body, &r.Body)
+}
+
+// scanUndecoded is ScanShadow without the body's values.
+func scanUndecoded(row pgx.CollectableRow) (*ShadowRow, error) {
 	r := &ShadowRow{}
-	var labels, body, owners []byte
+	var labels, owners []byte
 	if err := row.Scan(&r.ID, &r.UID, &r.KindID, &r.Name, &r.State, &r.Revision, &r.Generation, &r.Derivation, &r.BlockDeletion,
-		&r.CreatedAt, &r.UpdatedAt, &labels, &body, &owners); err != nil {
+		&r.CreatedAt, &r.UpdatedAt, &labels, &r.body, &owners); err != nil {
 		return nil, err
 	}
 	for _, column := range []struct {
 		raw  []byte
 		into any
-	}{{labels, &r.Labels}, {body, &r.Body}, {owners, &r.Owners}} {
+	}{{labels, &r.Labels}, {owners, &r.Owners}} {
 		if err := postgres.DecodeJSON(column.raw, column.into); err != nil {
 			return nil, err
 		}
@@ -231,6 +250,9 @@ func (p *Preparer) validate(model *schema.Model, wr *Writing) ([]schema.Found, e
 	if err := storable("body", wr.BodyText, MaxBodyBytes); err != nil {
 		return nil, err
 	}
+	if n := budget.DecodedBytes(body); n > MaxDecodedBytes {
+		return nil, fmt.Errorf("body: it has so many values that they take %d bytes of memory, at most %d are allowed", n, MaxDecodedBytes)
+	}
 	if err := kind.CheckBody(body, stored); err != nil {
 		return nil, err
 	}
@@ -254,6 +276,8 @@ func (p *Preparer) validate(model *schema.Model, wr *Writing) ([]schema.Found, e
 const (
 	MaxBodyBytes  = 1 << 20
 	maxLabelBytes = 64 << 10
+	// MaxDecodedBytes bounds the memory of the values of a body, or of the stored bodies that a batch changes.
+	MaxDecodedBytes = 12 << 20
 	// MaxBodyDepth is the maximum nesting of objects and lists in a body, which JSON parsers of other languages can be expected
 	// to support.
 	MaxBodyDepth = 100
@@ -318,9 +342,12 @@ func (p *Preparer) readBefore(ctx context.Context, q db.Querier, sv *Saving) (ma
 		if bytes > maxBatchBytes && len(sv.Writes) > 1 {
 			return nil, &peer.InvalidError{Err: fmt.Errorf("the resources of the batch, as they are stored, have more than %d bytes: split it", maxBatchBytes)}
 		}
-		return ScanShadow(row)
+		return scanUndecoded(row)
 	})
 	if err != nil || len(before) == 0 {
+		return nil, err
+	}
+	if err := decodeAll(ctx, before); err != nil {
 		return nil, err
 	}
 	ids := make([]int64, len(before))
@@ -330,6 +357,26 @@ func (p *Preparer) readBefore(ctx context.Context, q db.Querier, sv *Saving) (ma
 		ids[i] = row.ID
 	}
 	return read.Held(ctx, q, ids)
+}
+
+// decodeAll decodes the bodies of stored resources, which stay in memory until the write is done.
+func decodeAll(ctx context.Context, rows []*ShadowRow) error {
+	bytes := int64(0)
+	for _, r := range rows {
+		bytes += budget.DecodedBytes(r.body)
+	}
+	if bytes > MaxDecodedBytes && len(rows) > 1 {
+		return &peer.InvalidError{Err: fmt.Errorf("the resources of the batch, as they are stored, have so many values that they take %d bytes of memory, at most %d are allowed: split it", bytes, MaxDecodedBytes)}
+	}
+	if err := budget.Convert(ctx, bytes); err != nil {
+		return err
+	}
+	for _, r := range rows {
+		if err := r.decode(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Compare computes the references that a write adds and drops. When a switch of the version changes the behaviour of a stored

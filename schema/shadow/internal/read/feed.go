@@ -149,6 +149,8 @@ type WatchRequest struct {
 	Kind, Filter, Token string
 	// Within are the names that the caller may read; a token is bound to them. Others are not delivered, not even as gone.
 	Within grant.Within
+	// Form is a comparable value: watches with equal ones share what their conversion returns.
+	Form any
 }
 
 // bound is what the watch's tokens are bound to, beside the caller.
@@ -189,7 +191,7 @@ func WatchResourcesAs[T any](ctx context.Context, s *Reader, req WatchRequest, a
 		}
 	}
 	return Followed(s.gate, feed.Follow(ctx, s.Feeds, feed.Feed[T]{
-		Filter: req.bound(), Topic: db.ChangeFeed, Chunk: bodyChunk, Aged: true, Keyed: true,
+		Filter: req.bound(), Form: req.Form, Topic: db.ChangeFeed, Chunk: bodyChunk, Aged: true, Keyed: true,
 		SnapshotSQL: resourcesSnapshotSQL + matches[0].sql.String() + within[0] + resourcesEndSQL,
 		FirstSQL:    resourcesNewSQL + matches[1].sql.String() + resourcesNewOfSQL + within[1] + ` AND` + feed.New + feed.FirstPage(3),
 		NextSQL:     resourcesNewSQL + matches[2].sql.String() + resourcesNewOfSQL + within[2] + ` AND` + feed.New + feed.NextPage(3),
