@@ -18,7 +18,8 @@ SELECT s.name, s.uid, s.revision FROM dbcontroller.shadow s JOIN dbcontroller.re
 WHERE s.kind_id = $1 AND s.state = {active} AND r.body <> '{}' ORDER BY s.name LIMIT $2`)
 
 	// Locked first: what a target's shadow is needed for is read under its lock.
-	lockFreeSQL = `SELECT id FROM dbcontroller.shadow WHERE kind_id = $1 ORDER BY id FOR UPDATE`
+	lockFreeSQL = `SELECT id FROM dbcontroller.shadow WHERE kind_id = $1 AND name > $2 AND name <= $3 ORDER BY id FOR UPDATE`
+	lastFreeSQL = `SELECT max(name) FROM (SELECT name FROM dbcontroller.shadow WHERE kind_id = $1 AND name > $2 ORDER BY name LIMIT $3) AS page`
 
 	// What others refer to, or what waits for others, stays.
 	removeFreeSQL = db.Codes(`
@@ -63,8 +64,36 @@ func (s *Capturer) letGoOf(ctx context.Context, kind int32) (more bool, err erro
 	if len(writes) > 0 {
 		return true, s.write.SaveRows(ctx, writes, nil, nil)
 	}
-	return false, s.InTx(ctx, db.ChangeFeed, func(tx pgx.Tx) error {
-		found, err := tx.Query(ctx, lockFreeSQL, kind)
+	return false, s.removeAttachment(ctx, kind)
+}
+
+// freePage is the number of shadows that one transaction looks at.
+const freePage = 10_000
+
+// removeAttachment removes the shadows that nobody needs, page by page, and then the attachment: any number of them ends.
+func (s *Capturer) removeAttachment(ctx context.Context, kind int32) error {
+	for after := ""; ; {
+		var last *string
+		if err := s.Pool.QueryRow(ctx, lastFreeSQL, kind, after, freePage).Scan(&last); err != nil {
+			return fmt.Errorf("read resources of a detached table: %w", err)
+		}
+		if last == nil {
+			break
+		}
+		if err := s.removeFree(ctx, kind, after, *last); err != nil {
+			return fmt.Errorf("remove resources of a detached table: %w", err)
+		}
+		after = *last
+	}
+	if _, err := s.Pool.Exec(ctx, `DELETE FROM dbcontroller.attachment WHERE kind_id = $1 AND NOT ready`, kind); err != nil {
+		return fmt.Errorf("remove a detached table: %w", err)
+	}
+	return nil
+}
+
+func (s *Capturer) removeFree(ctx context.Context, kind int32, after, last string) error {
+	return s.InTx(ctx, db.ChangeFeed, func(tx pgx.Tx) error {
+		found, err := tx.Query(ctx, lockFreeSQL, kind, after, last)
 		if err != nil {
 			return err
 		}
@@ -72,9 +101,7 @@ func (s *Capturer) letGoOf(ctx context.Context, kind int32) (more bool, err erro
 		if err != nil {
 			return err
 		}
-		b := &pgx.Batch{}
-		b.Queue(removeFreeSQL, ids)
-		b.Queue(`DELETE FROM dbcontroller.attachment WHERE kind_id = $1 AND NOT ready`, kind)
-		return tx.SendBatch(ctx, b).Close()
+		_, err = tx.Exec(ctx, removeFreeSQL, ids)
+		return err
 	})
 }
