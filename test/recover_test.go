@@ -1,10 +1,12 @@
 package test
 
 import (
+	"encoding/base64"
 	"fmt"
 	"maps"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -222,6 +224,34 @@ func takeTransactionIDs(t *testing.T, dsn string) {
 	require.NoError(t, err)
 }
 
+// positionsBeyond waits until all other deployments have stored a position of a deployment's database that is not before the present one.
+func (f *fixture) positionsBeyond(of, dsn string) {
+	f.t.Helper()
+	read := func(dsn, sql string, args ...any) (text string) {
+		conn, err := pgx.Connect(f.t.Context(), dsn)
+		require.NoError(f.t, err)
+		defer func() { _ = conn.Close(f.t.Context()) }()
+		require.NoError(f.t, conn.QueryRow(f.t.Context(), sql, args...).Scan(&text))
+		return text
+	}
+	now, err := strconv.Atoi(read(dsn, `SELECT pg_snapshot_xmax(pg_current_snapshot())::text`))
+	require.NoError(f.t, err)
+	for id, d := range f.Deployments {
+		if id.String() == of {
+			continue
+		}
+		f.eventually(id.String()+" has stored a position", func() bool {
+			token := read(d.DSN, `SELECT p.token FROM dbcontroller.position p JOIN dbcontroller.deployment d ON d.id = p.deployment_id WHERE d.service || '/' || d.region = $1`, of)
+			raw, err := base64.RawURLEncoding.DecodeString(token)
+			require.NoError(f.t, err)
+			place := strings.Split(string(raw[strings.LastIndexByte(string(raw), '|')+1:]), ":")
+			xmax, err := strconv.Atoi(place[1])
+			require.NoError(f.t, err)
+			return xmax >= now
+		})
+	}
+}
+
 // A deployment starts over an older copy of its server's files, nobody says so, and the processes of all others have restarted as
 // well: the positions that they have stored reveal it, and the lost blocker is known again before anything is deleted.
 func TestARestoredCopyIsNoticedByRestartedDeployments_I1_I2(t *testing.T) {
@@ -244,7 +274,7 @@ func TestARestoredCopyIsNoticedByRestartedDeployments_I1_I2(t *testing.T) {
 	})
 	takeTransactionIDs(t, server.DSN("own")) // more than the start of a process takes
 	f.settled()
-	time.Sleep(11 * time.Second) // two bookmarks, each of which is stored
+	f.positionsBeyond(of, server.DSN("own"))
 	others := slices.DeleteFunc(slices.Collect(maps.Values(f.Deployments)), func(d *playground.Deployment) bool { return d == p })
 	for _, d := range append(others, p) {
 		require.NoError(t, d.Stop())

@@ -105,7 +105,11 @@ func follow[T any](ctx context.Context, l *Log, f Feed[T], token string, deliver
 		case <-poll.C:
 			l.beat(ctx)
 		case <-bookmark.C:
-			if err := deliver(schema.Event[T]{Token: st.token(at, f.Filter)}); err != nil {
+			young := at
+			if rested, ok := l.pulse.rested(f.Topic, st.epoch, at); ok {
+				young = rested
+			}
+			if err := deliver(schema.Event[T]{Token: st.token(young, f.Filter)}); err != nil {
 				return err
 			}
 		}

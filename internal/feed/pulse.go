@@ -24,6 +24,30 @@ type pulse struct {
 	running bool      // guarded by mu
 	at      Position  // guarded by mu; the position of the last pulse that succeeded
 	epoch   string    // guarded by mu; at is of this epoch
+	// quiet has, by topic, a position after which nothing was written until at; guarded by mu.
+	quiet map[Topics]Position
+}
+
+// rested returns the position of the last pulse when nothing of a topic was written between it and an earlier position: then both are the
+// same place in the feed. The token of the later one reveals more of an older copy of the database.
+func (p *pulse) rested(topic Topics, epoch string, at Position) (Position, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	since, ok := p.quiet[topic]
+	return p.at, ok && p.epoch == epoch && !since.after(at) && p.at.after(at)
+}
+
+// note records what a pulse has found. The caller holds mu.
+func (p *pulse) note(to Position, epoch string, touched Topics) {
+	if p.quiet == nil {
+		p.quiet = map[Topics]Position{}
+	}
+	for topic := Topics(1); topic != 0; topic <<= 1 {
+		if touched&topic != 0 {
+			p.quiet[topic] = to
+		}
+	}
+	p.at, p.epoch = to, epoch
 }
 
 // due returns how long to wait before the next pulse.
@@ -56,27 +80,28 @@ func (l *Log) beat(ctx context.Context) {
 	from, epoch := p.at, p.epoch
 	p.mu.Unlock()
 	touched := everything
+	var to Position
+	var err error
 	defer func() {
 		p.mu.Lock()
-		p.running, p.at, p.epoch = false, from, epoch
+		if p.running = false; err == nil {
+			p.note(to, epoch, touched)
+		}
 		p.mu.Unlock()
 		l.cfg.Wake.Wake(touched)
 	}()
 	// Not cancelled with the watch that found it due: the other watches depend on it.
 	ctx, cancel := context.WithTimeout(postgres.InControl(context.WithoutCancel(ctx)), lookTimeout)
 	defer cancel()
-	current, written, err := l.written(ctx, from)
-	if err != nil {
-		return
+	var current state
+	var written Topics
+	if current, written, err = l.written(ctx, from); err == nil {
+		to, err = parsePosition(current.at)
 	}
-	to, err := parsePosition(current.at)
-	if err != nil {
-		return
-	}
-	if current.epoch == epoch && !from.after(to) {
+	if err == nil && current.epoch == epoch && !from.after(to) {
 		touched = written
 	}
-	from, epoch = to, current.epoch
+	epoch = current.epoch
 }
 
 // written returns the topics that were written after a position, and a newer position that is on disk.
