@@ -235,3 +235,19 @@ func TestProcessesComeAndGo_I18(t *testing.T) {
 	}
 	require.Equal(t, schema.RingSize, total)
 }
+
+// A process that was given up releases shards late: those that another process has taken since stay there.
+func TestALateReleaseTakesNoShardsOfOthers_I18(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	one, two := newLeases(b, "one"), newLeases(b, "two")
+	former := renew(t, one, uuid.Nil)
+	require.Len(t, former.Shards, schema.RingSize)
+	expire(t, b, former.Member)
+	present := renew(t, two, uuid.Nil)
+	require.Len(t, present.Shards, schema.RingSize)
+	require.NoError(t, one.Release(t.Context(), former.Member, former.Shards))
+	var held int
+	require.NoError(t, b.Pools[b.ID(aWest)].QueryRow(t.Context(), `SELECT count(*) FROM dbcontroller.lease WHERE member_id = $1`, present.Member).Scan(&held))
+	require.Equal(t, schema.RingSize, held)
+}
