@@ -22,6 +22,7 @@
 //	internal/follow    acts on the holders here for deletions in other deployments, in batches (act.go)
 //	internal/capture   stores what captured rows of attached tables refer to
 //	internal/owner     owners of resources: questions (owner_check.go), deletions (owner_drop.go), version switches (owner_upgrade.go)
+//	internal/ownerlist comparison of the lists of owners, which are stored with bodies, with owner references
 //	internal/deletion  a user's delete: delete.go tries it in one transaction, lookahead.go finds what refuses it, plan.go answers one, trace.go upwards
 //	internal/verify    compares references with bodies and with other deployments, and repairs them
 //	internal/admin     version switches (derive.go: references anew), decommissioned deployments, kept environments, tidying, and the loops that run them

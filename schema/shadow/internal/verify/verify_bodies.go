@@ -12,6 +12,7 @@ import (
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
+	"github.com/db-controller/db-controller/schema/shadow/internal/ownerlist"
 	"github.com/db-controller/db-controller/schema/shadow/internal/prepare"
 	"github.com/db-controller/db-controller/schema/shadow/internal/read"
 )
@@ -97,7 +98,7 @@ type bodyPage struct {
 	held      map[int64][]read.HeldReference
 	differing map[int64][]Difference
 	// ownerLists are those that differ from their rows.
-	ownerLists []*ownerList
+	ownerLists []*ownerlist.Difference
 }
 
 func (v *verifying) readBodies(ctx context.Context, after, to int64, limit int) (*bodyPage, error) {
@@ -139,7 +140,7 @@ func (v *verifying) readBodies(ctx context.Context, after, to int64, limit int) 
 				page.differing[row.ID] = d
 			}
 		}
-		if err := v.compareOwnerLists(ctx, tx, page); err != nil {
+		if page.ownerLists, err = ownerlist.Compare(ctx, s.DB, tx, page.rows); err != nil {
 			return err
 		}
 		return page.leaveUnderived(ctx, tx)
@@ -246,15 +247,8 @@ func (v *verifying) compareBodies(ctx context.Context, page *bodyPage) error {
 			return fmt.Errorf("queue derivations: %w", err)
 		}
 	}
-	if err := v.repairOwnerLists(ctx, page); err != nil {
+	if err := v.ownerLists(ctx, page.ownerLists); err != nil {
 		return err
-	}
-	for _, l := range page.ownerLists {
-		for _, d := range l.found {
-			if err := v.found(d); err != nil {
-				return err
-			}
-		}
 	}
 	for _, id := range ids {
 		for _, d := range page.differing[id] {
