@@ -25,6 +25,8 @@ var bodies = map[string]int64{
 	resourcev1.ResourceService_ListResources_FullMethodName:       pagesBytes,
 	resourcev1.ResourceService_BatchGetResources_FullMethodName:   pagesBytes,
 	resourcev1.ResourceService_PlanDeletion_FullMethodName:        bodyBytes,
+
+	resourcev1.ResourceService_MutateAndValidateResource_FullMethodName: bodyBytes,
 }
 
 // Weighed registers services whose requests are decoded when their caller has the memory for the whole call.
