@@ -59,7 +59,10 @@ func (f *fixture) load() *running {
 	var all sync.WaitGroup
 	r := &running{end: func() { cancel(); all.Wait() }}
 	f.t.Cleanup(r.end)
-	for worker := range 3 {
+	for _, name := range []string{aEast + "x/y", bWest + "x/y"} {
+		f.named(name) // while the registry answers
+	}
+	for worker := range 8 { // more than establish by themselves: attempts share calls
 		all.Go(func() {
 			for i := 0; ctx.Err() == nil; i++ {
 				target := fmt.Sprintf("%stargets/t%d-%d", aEast, worker, i)
