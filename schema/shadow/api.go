@@ -6,6 +6,7 @@ import (
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/admin"
+	"github.com/db-controller/db-controller/schema/shadow/internal/compare"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 	"github.com/db-controller/db-controller/schema/shadow/internal/deletion"
 	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
@@ -15,7 +16,6 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/progress"
 	"github.com/db-controller/db-controller/schema/shadow/internal/read"
 	"github.com/db-controller/db-controller/schema/shadow/internal/target"
-	"github.com/db-controller/db-controller/schema/shadow/internal/verify"
 )
 
 // Parameters and results of the store's methods, beside the values of package peer.
@@ -62,11 +62,11 @@ type (
 	OperatorDecision = gate.OperatorDecision
 	AcceptedDatabase = gate.AcceptedDatabase
 	Decommissioned   = gate.Decommissioned
-	Difference       = verify.Difference
-	DifferenceKind   = verify.DifferenceKind
-	Verification     = verify.Verification
-	Decision         = verify.Decision
-	Verified         = verify.Verified
+	Difference       = compare.Difference
+	DifferenceKind   = compare.DifferenceKind
+	Verification     = compare.Verification
+	Decision         = compare.Decision
+	Verified         = compare.Verified
 	Outstanding      = admin.Outstanding
 	Delegations      = target.Delegations
 )
@@ -79,8 +79,8 @@ const (
 
 // Differences that Verify finds.
 const (
-	TargetGone = verify.TargetGone
-	OwnerLetGo = verify.OwnerLetGo
+	TargetGone = compare.TargetGone
+	OwnerLetGo = compare.OwnerLetGo
 )
 
 // Errors of reads.

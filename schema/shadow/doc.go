@@ -24,7 +24,8 @@
 //	internal/owner     owners of resources: questions (owner_check.go), deletions (owner_drop.go), version switches (owner_upgrade.go)
 //	internal/ownerlist comparison of the lists of owners, which are stored with bodies, with owner references
 //	internal/deletion  a user's delete: delete.go tries it in one transaction, lookahead.go finds what refuses it, plan.go answers one, trace.go upwards
-//	internal/verify    compares references with bodies and with other deployments, and repairs them
+//	internal/compare   finds differences inside one database: bodies, owner lists, rows of attached tables
+//	internal/verify    compares references, blockades and owners with other deployments, and repairs them
 //	internal/admin     version switches (derive.go: references anew), decommissioned deployments, kept environments, tidying, and the loops that run them
 //
 // Locks. A write transaction runs at READ COMMITTED: it takes a lock in one statement and reads what the lock protects in the next

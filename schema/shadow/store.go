@@ -11,6 +11,7 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/attempt"
 	"github.com/db-controller/db-controller/schema/shadow/internal/capture"
 	"github.com/db-controller/db-controller/schema/shadow/internal/cascade"
+	"github.com/db-controller/db-controller/schema/shadow/internal/compare"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 	"github.com/db-controller/db-controller/schema/shadow/internal/deletion"
 	"github.com/db-controller/db-controller/schema/shadow/internal/follow"
@@ -90,7 +91,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	b, recorder := progress.New(d)
 	c := cascade.New(g, rs, recorder)
 	i, f := inspect.New(g, r), follow.New(g, c, recorder)
-	v := verify.New(g, i, t, w, f, rs)
+	v := verify.New(g, i, t, w, f, compare.New(g, rs))
 	return &Store{
 		reader: r, inspector: i, keeper: t, attempts: a, writer: w, owners: owner.New(g, c), deleter: deletion.New(g, t, w, c, f, rs), verifier: v,
 		administrator: admin.New(g, p, w, c, f, v), capturer: capture.New(g, rs, w, c), righter: rights.New(g, p, a), book: b, db: d,

@@ -287,6 +287,11 @@ func (s *DB) DeploymentsOf(ctx context.Context, q Querier, ids []int32) ([]schem
 	return out, nil
 }
 
+// FullName returns the full name of a resource of this deployment.
+func (s *DB) FullName(name string) schema.FullName {
+	return schema.FullName{Deployment: s.Self, Name: name}
+}
+
 // KindNow returns the current version's name of a kind of this service; stored is the kind's oldest name.
 func (s *DB) KindNow(stored string) string {
 	return s.Names.Canonical(schema.KindID{Service: s.Self.Service, Kind: stored}).Kind

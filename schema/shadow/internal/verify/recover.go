@@ -12,6 +12,7 @@ import (
 
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
+	"github.com/db-controller/db-controller/schema/shadow/internal/compare"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
 )
@@ -199,7 +200,7 @@ func (s *Verifier) Recovered(ctx context.Context, seq int64) error {
 
 // recovering returns a verification that repairs at once: repairing what a message under way settles anyway has no effect.
 func (s *Verifier) recovering(with schema.DeploymentID) *verifying {
-	return s.verifying(Verification{With: []schema.DeploymentID{with}, Repair: true, Settle: time.Millisecond})
+	return s.verifying(compare.Verification{With: []schema.DeploymentID{with}, Repair: true, Settle: time.Millisecond})
 }
 
 func (s *Verifier) pass(ctx context.Context, action schema.Action, seq int64) (cursor string, epoch *uuid.UUID, err error) {

@@ -3,14 +3,11 @@
 package verify
 
 import (
-	"sync"
-	"sync/atomic"
-
+	"github.com/db-controller/db-controller/schema/shadow/internal/compare"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 	"github.com/db-controller/db-controller/schema/shadow/internal/follow"
 	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
 	"github.com/db-controller/db-controller/schema/shadow/internal/inspect"
-	"github.com/db-controller/db-controller/schema/shadow/internal/rows"
 	"github.com/db-controller/db-controller/schema/shadow/internal/target"
 	"github.com/db-controller/db-controller/schema/shadow/internal/write"
 )
@@ -23,14 +20,10 @@ type Verifier struct {
 	target  *target.Keeper
 	write   *write.Writer
 	follow  *follow.Follower
-	rows    *rows.Rows
-	// sampled is the last resource whose body an audit compared.
-	sampled atomic.Int64
-	// compared are the keys (by kind) after which an audit goes on comparing an attached table.
-	compared sync.Map
+	compare *compare.Comparer
 }
 
 // New joins the parts.
-func New(g *gate.Gate, i *inspect.Inspector, t *target.Keeper, w *write.Writer, f *follow.Follower, rs *rows.Rows) *Verifier {
-	return &Verifier{DB: g.DB, gate: g, inspect: i, target: t, write: w, follow: f, rows: rs}
+func New(g *gate.Gate, i *inspect.Inspector, t *target.Keeper, w *write.Writer, f *follow.Follower, c *compare.Comparer) *Verifier {
+	return &Verifier{DB: g.DB, gate: g, inspect: i, target: t, write: w, follow: f, compare: c}
 }

@@ -1,4 +1,4 @@
-package verify
+package compare
 
 import (
 	"context"
@@ -8,16 +8,16 @@ import (
 )
 
 // ownerLists reports, and with Repair repairs, differences between lists of owners and owner references.
-func (v *verifying) ownerLists(ctx context.Context, lists []*ownerlist.Difference) (err error) {
+func (v *comparing) ownerLists(ctx context.Context, lists []*ownerlist.Difference) (err error) {
 	var repaired map[int64]bool
-	if v.how.Repair && len(lists) > 0 {
+	if v.How.Repair && len(lists) > 0 {
 		if repaired, err = ownerlist.Repair(ctx, v.store.DB, lists); err != nil {
 			return err
 		}
 	}
 	for _, l := range lists {
 		found := func(kind DifferenceKind, owner schema.FullName) error {
-			return v.found(Difference{Kind: kind, Holder: v.store.selfName(l.Row.Name), Target: owner, Path: "@owner", Repaired: repaired[l.Row.ID]})
+			return v.Found(Difference{Kind: kind, Holder: v.store.FullName(l.Row.Name), Target: owner, Path: "@owner", Repaired: repaired[l.Row.ID]})
 		}
 		for _, o := range l.NotStored {
 			if err := found(OwnerNotStored, o.Owner); err != nil {

@@ -1,4 +1,4 @@
-package verify
+package compare
 
 import (
 	"context"
@@ -47,7 +47,7 @@ var knownRowsSQL = db.Codes(`
 SELECT s.name, r.body, s.state = {active} FROM dbcontroller.shadow s JOIN dbcontroller.resource r USING (id) WHERE s.kind_id = $1 AND s.name = ANY ($2)`)
 
 // tables compares attached tables with what is stored about their rows: what no trigger saw.
-func (v *verifying) tables(ctx context.Context) error {
+func (v *comparing) tables(ctx context.Context) error {
 	if err := v.store.rows.Load(ctx); err != nil {
 		return err
 	}
@@ -69,7 +69,7 @@ func (v *verifying) tables(ctx context.Context) error {
 }
 
 // declared returns the kind whose table is attached as the version declares it; nil when none is.
-func (v *verifying) declared(t *rows.Table) *schema.KindModel {
+func (v *comparing) declared(t *rows.Table) *schema.KindModel {
 	current, err := v.store.Current()
 	if err != nil {
 		return nil
@@ -77,7 +77,7 @@ func (v *verifying) declared(t *rows.Table) *schema.KindModel {
 	return t.Declared(current.Model)
 }
 
-func (v *verifying) drift(ctx context.Context, t *rows.Table) error {
+func (v *comparing) drift(ctx context.Context, t *rows.Table) error {
 	found, err := v.store.Pool.Query(ctx, driftSQL, t.KindID, t.Definition.Table.SQL())
 	if err != nil {
 		return fmt.Errorf("read triggers of %s: %w", t.Definition.Table, err)
@@ -87,8 +87,8 @@ func (v *verifying) drift(ctx context.Context, t *rows.Table) error {
 		return fmt.Errorf("read triggers of %s: %w", t.Definition.Table, err)
 	}
 	for _, drift := range drifts {
-		table := v.store.selfName(t.Definition.Collection)
-		if err := v.found(Difference{Kind: TriggerDrift, Holder: table, Target: table, Path: drift}); err != nil {
+		table := v.store.FullName(t.Definition.Collection)
+		if err := v.Found(Difference{Kind: TriggerDrift, Holder: table, Target: table, Path: drift}); err != nil {
 			return err
 		}
 	}
@@ -97,10 +97,10 @@ func (v *verifying) drift(ctx context.Context, t *rows.Table) error {
 
 // table compares all rows of a table, and then all resources of its kind. An audit compares a part of the rows, and the next one goes
 // on from there.
-func (v *verifying) table(ctx context.Context, t *rows.Table, kind *schema.KindModel) error {
-	after, read := v.store.tableFrom(t, v.how.Bodies > 0), 0
+func (v *comparing) table(ctx context.Context, t *rows.Table, kind *schema.KindModel) error {
+	after, read := v.store.tableFrom(t, v.How.Bodies > 0), 0
 	for {
-		page, err := t.Page(ctx, v.store.Pool, after, verifyPage)
+		page, err := t.Page(ctx, v.store.Pool, after, Page)
 		if err != nil {
 			return err
 		}
@@ -114,21 +114,21 @@ func (v *verifying) table(ctx context.Context, t *rows.Table, kind *schema.KindM
 		if err := v.rowsOf(ctx, t, kind, names); err != nil {
 			return err
 		}
-		if read += len(page); len(page) < verifyPage {
+		if read += len(page); len(page) < Page {
 			after = nil
 		}
 		v.store.compared.Store(t.KindID, after)
 		if after == nil {
 			return v.resourcesOf(ctx, t, kind)
 		}
-		if v.how.Bodies > 0 && read >= v.how.Bodies {
+		if v.How.Bodies > 0 && read >= v.How.Bodies {
 			return nil
 		}
 	}
 }
 
 // tableFrom returns the key after which an audit goes on.
-func (s *Verifier) tableFrom(t *rows.Table, audit bool) []string {
+func (s *Comparer) tableFrom(t *rows.Table, audit bool) []string {
 	if after, ok := s.compared.Load(t.KindID); ok && audit {
 		return after.([]string)
 	}
@@ -136,9 +136,9 @@ func (s *Verifier) tableFrom(t *rows.Table, audit bool) []string {
 }
 
 // resourcesOf finds the resources of a kind without a row.
-func (v *verifying) resourcesOf(ctx context.Context, t *rows.Table, kind *schema.KindModel) error {
+func (v *comparing) resourcesOf(ctx context.Context, t *rows.Table, kind *schema.KindModel) error {
 	for after := ""; ; {
-		found, err := v.store.Pool.Query(ctx, knownPageSQL, t.KindID, after, verifyPage)
+		found, err := v.store.Pool.Query(ctx, knownPageSQL, t.KindID, after, Page)
 		if err != nil {
 			return fmt.Errorf("read resources of %s: %w", t.Definition.Table, err)
 		}
@@ -162,11 +162,11 @@ func (v *verifying) resourcesOf(ctx context.Context, t *rows.Table, kind *schema
 }
 
 // rowsOf compares some rows, twice when something differs. With Repair they are read again.
-func (v *verifying) rowsOf(ctx context.Context, t *rows.Table, kind *schema.KindModel, names []string) error {
-	v.out.Bodies += int64(len(names))
+func (v *comparing) rowsOf(ctx context.Context, t *rows.Table, kind *schema.KindModel, names []string) error {
+	v.Out.Bodies += int64(len(names))
 	differ, err := v.missed(ctx, t, kind, names)
 	if err == nil && len(differ) > 0 {
-		if err = v.settle(ctx); err == nil {
+		if err = v.Wait(ctx); err == nil {
 			differ, err = v.missed(ctx, t, kind, slices.Sorted(maps.Keys(differ)))
 		}
 	}
@@ -174,7 +174,7 @@ func (v *verifying) rowsOf(ctx context.Context, t *rows.Table, kind *schema.Kind
 		return err
 	}
 	again := slices.Sorted(maps.Keys(differ))
-	if v.how.Repair && len(again) > 0 {
+	if v.How.Repair && len(again) > 0 {
 		if err := v.store.InTx(ctx, db.NoFeed, func(tx pgx.Tx) error {
 			_, err := tx.Exec(ctx, readAgainSQL, t.KindID, again)
 			return err
@@ -184,12 +184,12 @@ func (v *verifying) rowsOf(ctx context.Context, t *rows.Table, kind *schema.Kind
 	}
 	for _, name := range again {
 		d := differ[name]
-		d.Repaired = v.how.Repair
-		if err := v.found(d); err != nil {
+		d.Repaired = v.How.Repair
+		if err := v.Found(d); err != nil {
 			return err
 		}
 	}
-	return v.how.Progress(ctx, v.out)
+	return v.How.Progress(ctx, v.Out)
 }
 
 // knownRow is what is stored about a row.
@@ -200,7 +200,7 @@ type knownRow struct {
 
 // missed returns the rows that are not stored as they are, without those that wait to be read. What is stored is read first, then
 // the rows, then the notes: a change in between has a note.
-func (v *verifying) missed(ctx context.Context, t *rows.Table, kind *schema.KindModel, names []string) (map[string]Difference, error) {
+func (v *comparing) missed(ctx context.Context, t *rows.Table, kind *schema.KindModel, names []string) (map[string]Difference, error) {
 	stored, err := v.known(ctx, t, names)
 	if err != nil {
 		return nil, err
@@ -212,7 +212,7 @@ func (v *verifying) missed(ctx context.Context, t *rows.Table, kind *schema.Kind
 	out := map[string]Difference{}
 	for _, name := range names {
 		if why, kind := v.rowDiffers(t, kind, stored[name], present[name]); why != "" {
-			self := v.store.selfName(name)
+			self := v.store.FullName(name)
 			out[name] = Difference{Kind: kind, Holder: self, Target: self, Path: why}
 		}
 	}
@@ -222,7 +222,7 @@ func (v *verifying) missed(ctx context.Context, t *rows.Table, kind *schema.Kind
 	return out, v.leaveNoted(ctx, t, out)
 }
 
-func (v *verifying) known(ctx context.Context, t *rows.Table, names []string) (map[string]knownRow, error) {
+func (v *comparing) known(ctx context.Context, t *rows.Table, names []string) (map[string]knownRow, error) {
 	found, err := v.store.Pool.Query(ctx, knownRowsSQL, t.KindID, names)
 	if err != nil {
 		return nil, fmt.Errorf("read resources of %s: %w", t.Definition.Table, err)
@@ -241,7 +241,7 @@ func (v *verifying) known(ctx context.Context, t *rows.Table, names []string) (m
 }
 
 // rowDiffers compares one row; values is nil when it does not exist.
-func (v *verifying) rowDiffers(t *rows.Table, kind *schema.KindModel, stored knownRow, values []*string) (why string, of DifferenceKind) {
+func (v *comparing) rowDiffers(t *rows.Table, kind *schema.KindModel, stored knownRow, values []*string) (why string, of DifferenceKind) {
 	if values == nil {
 		if stored.active {
 			return "the row is gone", RowMissed
@@ -275,7 +275,7 @@ func differentFields(a, b map[string]any) func(func(string) bool) {
 	}
 }
 
-func (v *verifying) leaveNoted(ctx context.Context, t *rows.Table, differ map[string]Difference) error {
+func (v *comparing) leaveNoted(ctx context.Context, t *rows.Table, differ map[string]Difference) error {
 	found, err := v.store.Pool.Query(ctx, notedRowsSQL, t.KindID, slices.Sorted(maps.Keys(differ)))
 	if err != nil {
 		return fmt.Errorf("read captured rows: %w", err)
