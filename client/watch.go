@@ -12,7 +12,7 @@ import (
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 )
 
-// EventType says what an Event is.
+// EventType is the kind of an Event.
 type EventType int
 
 // The types of events.

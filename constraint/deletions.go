@@ -69,7 +69,7 @@ func newDeletions(s schema.Subscription) *deletions {
 	}
 }
 
-// take puts an event into the cache, and appends what is new to the steps.
+// take puts an event into the cache, and appends new deletions to the steps.
 func (d *deletions) take(e event) error {
 	switch {
 	case e.started:

@@ -70,7 +70,7 @@ func (p *process) end() {
 	}
 }
 
-// output is what the process has logged.
+// output is the log of the process.
 func (p *process) output() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()

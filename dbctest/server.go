@@ -119,7 +119,7 @@ func inDatabase(dsn, name string) string {
 	return rewritten(dsn, func(cfg *pgx.ConnConfig) { cfg.Database = name })
 }
 
-// rewritten returns a URL with what a connection string says, after a change.
+// rewritten returns a connection string as a URL, after a change.
 func rewritten(dsn string, change func(*pgx.ConnConfig)) string {
 	cfg, err := pgx.ParseConfig(dsn)
 	if err != nil {

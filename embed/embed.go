@@ -59,7 +59,7 @@ var (
 	ErrDeleting = peer.ErrDeleting
 	// ErrAborted: nothing is stored; the same write may succeed.
 	ErrAborted = peer.ErrAborted
-	// ErrUnknown: the answer to the commit was lost. What is stored is all or nothing.
+	// ErrUnknown: the answer to the commit was lost. Either all is stored, or nothing.
 	ErrUnknown = peer.ErrUnknown
 	// ErrTransaction: the transaction cannot contain the write. The message has the reason.
 	ErrTransaction = peer.ErrTransaction
@@ -269,7 +269,7 @@ type Delete struct {
 }
 
 // DeleteIn deletes a resource, and what is deleted with it in this database, and runs fn in the same transaction. Blockers in other
-// deployments are asked about before. What is deleted in other deployments follows after the commit. It fails with the error of fn,
+// deployments are asked about before. The cascade in other deployments follows after the commit. It fails with the error of fn,
 // *BlockedError, ErrNotFound, ErrConflict, ErrAborted, ErrUnknown or ErrTransaction.
 func (a *Application) DeleteIn(ctx context.Context, del Delete, fn func(tx pgx.Tx) error) (Deleted, error) {
 	return a.store.DeleteWithin(ctx, a.within(fn), shadow.DeleteRequest{

@@ -52,7 +52,7 @@ type Config struct {
 	Logger  *zap.Logger
 }
 
-// Store is what a Manager needs of the deployment's store.
+// Store has the methods of the deployment's store that a Manager calls.
 type Store struct {
 	// Switch makes the store work with a version. It is called while no node runs.
 	Switch func(ctx context.Context, model *schema.Model) error

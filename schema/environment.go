@@ -35,7 +35,7 @@ type Environment struct {
 	// Rights are the rights by resource; nil when none were declared.
 	Rights *Rights
 	// Incomplete: the registry's database lost commits, or is empty, and deployments may be missing; or some of its deployments,
-	// Unheard, have not told yet what they have seen.
+	// Unheard, have not reported yet the revision that they have seen.
 	Incomplete bool
 	Unheard    []string
 }

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Verb is what a grant allows somebody to do with a resource.
+// Verb is an operation that a grant allows on a resource.
 type Verb string
 
 // The verbs. Refer is the right to put a reference to the resource into another one; Operate the right to call the operators'

@@ -151,7 +151,7 @@ func (r *Reference) BodyPath() string {
 
 var notInField = regexp.MustCompile(`[^a-zA-Z0-9_]`)
 
-// Definition is what the triggers of an attached table, and the statements on its rows, are made of. It is stored with the attachment.
+// Definition describes an attached table: its triggers, and the statements on its rows, are made from it. It is stored with the attachment.
 type Definition struct {
 	Collection string                `json:"collection"` // begins the names of the rows
 	Table      TableName             `json:"table"`

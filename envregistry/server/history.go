@@ -117,7 +117,7 @@ func fork(ctx context.Context, tx pgx.Tx, what seen) error {
 	return beginHistory(ctx, tx)
 }
 
-// streamed is what a watch has sent, with the part of the history that is named at its tokens.
+// streamed is the state of a watch: the revision that it has sent, with the part of the history that is named at its tokens.
 type streamed struct {
 	server   *Server
 	revision int64 // of the newest event; 0 before the first
@@ -126,7 +126,7 @@ type streamed struct {
 	told     seen // by the caller, or with the last token
 }
 
-// stream checks what the caller of a watch has seen. The part is read first: the caller is heard in this one, or in a later one.
+// stream checks the revision that the caller of a watch has seen. The part is read first: the caller is heard in this one, or in a later one.
 func (s *Server) stream(ctx context.Context, told seen) (*streamed, error) {
 	history, err := s.store.readHistory(ctx)
 	if err != nil {

@@ -25,7 +25,7 @@ UPDATE dbcontroller_registry.deployment SET applied_in = NULL`
 // maxSeen is greater than any number of changes.
 const maxSeen = 1 << 52
 
-// seen is what a caller, or this process, has seen of the registry: the greatest revision, and the part of the history in which it
+// seen is the newest state of the registry that a caller, or this process, has read: the greatest revision, and the part of the history in which it
 // was read; empty if unknown.
 type seen struct {
 	revision int64
@@ -129,7 +129,7 @@ SELECT d.service || '/' || d.region FROM dbcontroller_registry.deployment d, dbc
 WHERE d.address <> '' AND NOT d.disabled AND d.heard_in <> m.history ORDER BY 1`
 )
 
-// hear notes that a deployment has told what it has seen since the present part of the history began.
+// hear notes that a deployment has reported its revision since the present part of the history began.
 func (s *store) hear(ctx context.Context, from schema.DeploymentID) error {
 	if _, err := s.pool.Exec(ctx, heardSQL, from.Service, from.Region); err != nil {
 		return fmt.Errorf("note that %s was heard: %w", from, err)

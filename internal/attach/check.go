@@ -126,7 +126,7 @@ func (c *checker) reference(r *schema.Reference) {
 	}
 }
 
-// traitsSQL reads what the catalogue of a scan does not have.
+// traitsSQL reads properties of a table that the catalogue of a scan does not have.
 const traitsSQL = `
 SELECT c.relpersistence::text, c.relforcerowsecurity, EXISTS (SELECT FROM pg_catalog.pg_rewrite w WHERE w.ev_class = c.oid),
     pg_catalog.pg_has_role(c.relowner, 'USAGE'), pg_catalog.pg_get_userbyid(c.relowner)::text,

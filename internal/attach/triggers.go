@@ -1,4 +1,4 @@
-// Package attach installs and removes the triggers of attached tables: it checks a table, prints what it would do, and does it under
+// Package attach installs and removes the triggers of attached tables: it checks a table, prints the statements, and runs them under
 // short locks. It runs once, as the owner of the table; the controller needs none of it afterwards.
 package attach
 

@@ -117,7 +117,7 @@ func camel(words []string) string {
 	return b.String()
 }
 
-// ascii drops what a kind's name cannot contain.
+// ascii drops the characters that a kind's name cannot contain.
 func ascii(words []string) (out []string) {
 	for _, w := range words {
 		w = strings.Map(func(r rune) rune {

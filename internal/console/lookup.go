@@ -23,7 +23,7 @@ const (
 	shown = 200
 )
 
-// at is what one deployment answered, or why it did not.
+// at is the answer of one deployment, or the reason why there is none.
 type at struct {
 	Deployment string          `json:"deployment"`
 	Answer     json.RawMessage `json:"answer,omitempty"`
@@ -66,7 +66,7 @@ func (h *Handler) everywhere(ctx context.Context, ask func(context.Context, admi
 	return out, nil
 }
 
-// stuck answers with what has waited for longer than ?longer=1m, in every deployment.
+// stuck answers with resources and work that have waited for longer than ?longer=1m, in every deployment.
 func (h *Handler) stuck(w http.ResponseWriter, r *http.Request) {
 	longer := time.Minute
 	if text := r.URL.Query().Get("longer"); text != "" {

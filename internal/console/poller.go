@@ -38,7 +38,7 @@ type viewer struct {
 	problem *string
 }
 
-// Change is what has changed since the last one.
+// Change has the changes since the last one.
 type Change struct {
 	Deployments []State  `json:"deployments,omitempty"`
 	Gone        []string `json:"gone,omitempty"`

@@ -11,7 +11,7 @@ import (
 	"github.com/db-controller/db-controller/internal/budget"
 )
 
-// maxPageBytes is the size of the rows of a page, beyond its first row: what a watch has in memory.
+// maxPageBytes is the size of the rows of a page, beyond its first row: a watch has a page in memory.
 const maxPageBytes = 256 << 10
 
 // rowCopies is how often a row is in memory: in its item, and in the encoded one that watches share.

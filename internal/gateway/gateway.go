@@ -141,7 +141,7 @@ func (s spread) NewStream(ctx context.Context, desc *grpc.StreamDesc, method str
 	return s.of(ctx).NewStream(ctx, desc, method, opts...)
 }
 
-// patient waits readTimeout for a caller to read what is written.
+// patient waits readTimeout for a caller to read the answer.
 type patient struct {
 	http.ResponseWriter
 	control *http.ResponseController

@@ -23,7 +23,7 @@ const (
 	receiveTimeout = 30 * time.Second
 	// sendTimeout is how long an answer may wait for its reader. Then the connection is closed.
 	sendTimeout = time.Minute
-	// WindowBytes is what a client may send of a call before its request is read.
+	// WindowBytes is the number of bytes of a call that a client may send before its request is read.
 	WindowBytes = 64 << 10
 	// callBytes is the memory of a stream without messages, and of the page of events that it shares with others.
 	callBytes = 32 << 10

@@ -144,7 +144,7 @@ func (d *database) numbers(ctx context.Context, byIndex bool, query string, rows
 	return out, err
 }
 
-// patiently tries again what a lock or a standby's replay interrupted.
+// patiently repeats statements that a lock or a standby's replay interrupted.
 func patiently(ctx context.Context, do func() error) error {
 	for try := 1; ; try++ {
 		err := do()

@@ -83,7 +83,7 @@ func (p *pass) query() string {
 	return "DECLARE scanned NO SCROLL CURSOR FOR SELECT " + strings.Join(selected, ", ") + " FROM " + p.table.Name.SQL() + " WHERE " + strings.Join(wanted, " OR ")
 }
 
-// run reads the table in one snapshot. What a lock or a standby interrupts is tried again as long as nothing was read.
+// run reads the table in one snapshot. A statement that a lock or a standby interrupts is tried again as long as nothing was read.
 func (p *pass) run(ctx context.Context) (err error) {
 	begun := false
 	retryable := patiently(ctx, func() error {

@@ -9,7 +9,7 @@ const RightPath = "@delegation"
 // OfRight reports whether the blockade is that of a proxy.
 func (k BlockadeKey) OfRight() bool { return k.Path == RightPath }
 
-// RecallMode says what a recall does with a right.
+// RecallMode is the effect of a recall on a right.
 type RecallMode int
 
 // RecallLooks: it stays. RecallIfFree: it ends when nothing was written under it that still stands. RecallEnds: it ends.

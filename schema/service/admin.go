@@ -38,7 +38,7 @@ type Watch struct {
 	Lost       int64
 }
 
-// operatorActions stores what an operator decides about another deployment.
+// operatorActions stores the decisions of operators about other deployments.
 type operatorActions interface {
 	Decommission(ctx context.Context, d shadow.Decommissioned) error
 	AcceptDatabase(ctx context.Context, d shadow.AcceptedDatabase) error

@@ -4,7 +4,7 @@
 // This package is the door: Open joins the rooms, and a Store has their methods. A room imports only rooms above it in this list.
 //
 //	schema/peer        the values that deployments exchange, without a database
-//	internal/plan      what a deletion decides, without a database: walk.go the graph over all deployments,
+//	internal/plan      decisions on a deletion, without a database: walk.go the graph over all deployments,
 //	                   decide.go the decisions inside one database, and on the blockers that the walk found
 //	internal/db        the pool and its transactions, names and their numbers, feeds, leases; SQL's codes and named arguments
 //	internal/gate      the conditions that a transaction checks before it writes: epoch, identity of the database, version

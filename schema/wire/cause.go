@@ -15,7 +15,7 @@ import (
 // maxCauseBytes bounds the texts of a cause: a full name at most.
 const maxCauseBytes = schema.MaxNameBytes + 400
 
-// traceParent is the form of a span's name. It bounds what is stored of another deployment's text.
+// traceParent is the form of a span's name. It bounds the text of another deployment that is stored.
 var traceParent = regexp.MustCompile(`^00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$`)
 
 // CausesProto returns the causes of deletions, each once, and for each deletion the number of its cause: from 1, or 0 for none.

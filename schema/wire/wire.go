@@ -168,7 +168,7 @@ func DeploymentProto(d schema.Deployment) *registryv1.Deployment {
 	return out
 }
 
-// database returns the identity of a database; uuid.Nil for none, and for what is no identity.
+// database returns the identity of a database; uuid.Nil for none, and for text that is no identity.
 func database(s string) uuid.UUID {
 	id, err := uuid.Parse(s)
 	if err != nil {

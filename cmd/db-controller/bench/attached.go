@@ -57,7 +57,7 @@ var attachedSteps = []attachedStep{
 	{"attached delete 50,000 holders", 1, attachedRows, `DELETE FROM %s_child WHERE id BETWEEN $1::bigint AND $2`},
 }
 
-// attached measures what the triggers of attached tables cost the application: the same statements on both pairs of tables, in turn, in
+// attached measures the cost of the triggers of attached tables for the application: the same statements on both pairs of tables, in turn, in
 // one connection, each step one transaction, and the order changing with each run. Nothing captures meanwhile.
 func (r *run) attached(ctx context.Context) error {
 	times := map[string]map[string][]float64{}

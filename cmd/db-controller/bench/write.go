@@ -34,7 +34,7 @@ INSERT INTO change (uid, revision, generation, kind_id, state, created_at, name,
 SELECT $1, revision, 1, 3, 1, now(), $2, $3::text::jsonb FROM s`
 )
 
-// writeShape is what the written resources refer to.
+// writeShape describes the references of the written resources.
 type writeShape struct {
 	name       string
 	pattern    string // of the name

@@ -164,7 +164,7 @@ it. It can be applied again. Use decommission for a deployment that will never c
 	return cmd
 }
 
-// registered returns an error that names what the registry does not have. A misspelt name must not look removed.
+// registered returns an error that names the services or versions that the registry does not have. A misspelt name must not look removed.
 func registered(ctx context.Context, c *client.Client, req *registryv1.RemoveRequest) error {
 	answer, err := c.Registry.GetEnvironment(ctx, &registryv1.GetEnvironmentRequest{}) // not the cached one
 	if err != nil {

@@ -126,7 +126,7 @@ func printStatuses(out cli.Printer, found []deploymentStatus) error {
 	return err
 }
 
-// notes are what an operator has to know beside the numbers.
+// notes are the facts that need an operator's attention.
 func notes(s *adminv1.StatusResponse) []string {
 	lines := epochLines(s)
 	for _, f := range s.GetFailures() {

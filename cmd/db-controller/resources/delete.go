@@ -36,7 +36,7 @@ type deleted struct {
 	Conditions []json.RawMessage `json:"conditions,omitempty"`
 	// Unasked are deployments that did not answer whether their resources block the cascade.
 	Unasked []json.RawMessage `json:"unasked,omitempty"`
-	// Counts are what the deletion did, after --wait and unless --progress is none.
+	// Counts are the numbers of removed and unset resources, after --wait and unless --progress is none.
 	Counts *totals `json:"counts,omitempty"`
 	Error  string  `json:"error,omitempty"`
 }
@@ -255,7 +255,7 @@ func (d *deletion) waitGone(cmd *cobra.Command, c *client.Client, name schema.Fu
 	return err == nil, err
 }
 
-// conditions are what a resource in DELETING waits for; nothing if they cannot be read.
+// conditions are the reasons why a resource is in DELETING; none if they cannot be read.
 func conditions(ctx context.Context, c *client.Client, name schema.FullName) []*resourcev1.Condition {
 	resources, err := c.Resources(ctx, name.Deployment)
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 )
 
 // fileResource is a resource in a file, as get and list print it. Fields that only the server sets are accepted and ignored, so
-// that what they print can be put again.
+// that their output can be put again.
 type fileResource struct {
 	Name            string            `yaml:"name"`
 	Deployment      string            `yaml:"deployment"`

@@ -316,7 +316,7 @@ func (d *deployment) run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// unlistedText tells operators what an environment without this deployment means.
+// unlistedText explains an environment without this deployment to operators.
 const unlistedText = "the registry does not list this deployment; it goes on with the last environment that did: apply the environment again, or stop the process if the deployment was removed"
 
 func (d *deployment) unlisted() string {

@@ -27,7 +27,7 @@ var (
 	auditedAtDesc   = prometheus.NewDesc("dbcontroller_audit_timestamp_seconds", "Time of the end of the last audit; no series before the first.", nil, nil)
 )
 
-// readings are what the metrics show of the database. A part that cannot be read stays as it was, so that its series do not vanish
+// readings are the metrics that are read from the database. A part that cannot be read stays as it was, so that its series do not vanish
 // while the database is away.
 type readings struct {
 	outstanding []shadow.Outstanding
@@ -122,7 +122,7 @@ func (r *readings) collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// collectTimes collects what the process knows without the database.
+// collectTimes collects the metrics that need no database.
 func (m *metrics) collectTimes(ch chan<- prometheus.Metric) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -6,7 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// followed is what the metrics show of a registry's client.
+// followed is the client of the registry, as the metrics see it.
 type followed interface {
 	Registered() error
 	Heard() (last time.Time, followed bool)

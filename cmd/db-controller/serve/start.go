@@ -18,7 +18,7 @@ import (
 // errInterrupted says that the context ended while a process waited to become ready.
 var errInterrupted = errors.New("interrupted during the start")
 
-// startWait bounds the waiting at the start of a process. It logs at once what the process waits for, and again every few
+// startWait bounds the waiting at the start of a process. It logs the reasons at once, and again every few
 // seconds; after the timeout the start fails with the same reasons, so that a supervisor can see them and start the process
 // again.
 type startWait struct {

@@ -18,7 +18,7 @@ var pageTemplate = template.Must(template.New("page").Funcs(template.FuncMap{
 // HTML writes the report as one page without external resources.
 func (r *Report) HTML(w io.Writer) error { return pageTemplate.Execute(w, r) }
 
-// share returns a part of a whole in percent, for a bar: at least a visible part of what is not zero.
+// share returns a part of a whole in percent, for a bar: at least a visible part unless it is zero.
 func share(part, whole int64) string {
 	if whole <= 0 || part <= 0 {
 		return "0%"

@@ -26,7 +26,7 @@ type Environments interface {
 	Changed() <-chan struct{}
 }
 
-// Authorizer decides outside of this process. It can only deny: what the grants deny stays denied.
+// Authorizer decides outside of this process. It can only deny: a call that the grants deny stays denied.
 type Authorizer interface {
 	// Authorize decides about each name.
 	Authorize(ctx context.Context, who grant.Subject, verb schema.Verb, names []schema.FullName) ([]bool, error)

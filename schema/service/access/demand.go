@@ -18,7 +18,7 @@ type demand struct {
 var demands = map[string]func(req any) (schema.Verb, []string){
 	resourcev1.ResourceService_GetResource_FullMethodName:      named(schema.Read),
 	resourcev1.ResourceService_DeleteResource_FullMethodName:   named(schema.Delete),
-	resourcev1.ResourceService_PlanDeletion_FullMethodName:     named(schema.Delete), // it tells what a delete would
+	resourcev1.ResourceService_PlanDeletion_FullMethodName:     named(schema.Delete), // it tells as much as a delete
 	resourcev1.ResourceService_SetBlockDeletion_FullMethodName: named(schema.Operate),
 	adminv1.AdminService_Explain_FullMethodName:                named(schema.Read),
 
@@ -40,7 +40,7 @@ var demands = map[string]func(req any) (schema.Verb, []string){
 		return schema.Read, req.(*resourcev1.BatchGetResourcesRequest).GetNames()
 	},
 
-	// They deliver what the caller may read: see Within.
+	// They deliver only resources that the caller may read: see Within.
 	resourcev1.ResourceService_ListResources_FullMethodName:  nothing,
 	resourcev1.ResourceService_WatchResources_FullMethodName: nothing,
 	// They tell of the deployment; names in them are redacted.

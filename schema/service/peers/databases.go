@@ -92,7 +92,7 @@ func (p *Peers) knownFor(method string) KnownDatabases {
 	return p.known
 }
 
-// hearTimeout bounds what a refusal makes this deployment do.
+// hearTimeout bounds the call that a refusal causes.
 const hearTimeout = 5 * time.Second
 
 // hear returns the error of a call to a deployment. A refusal because this deployment is decommissioned there ends the rights to

@@ -29,7 +29,7 @@ INSERT INTO dbcontroller.work (action, shard, deployment_id) SELECT {clean_up_de
 
 // Decommission decommissions another deployment: after its commit no reference to or from that deployment is
 // established, and none of its resources becomes an owner or an ownee here. CleanUpDecommissioned, which it adds as
-// work, removes what is stored. A second call changes nothing: the first decision counts. It fails with *InvalidError.
+// work, removes the stored rows. A second call changes nothing: the first decision counts. It fails with *InvalidError.
 func (s *Admin) Decommission(ctx context.Context, d gate.Decommissioned) error {
 	switch {
 	case d.Deployment == s.Self:

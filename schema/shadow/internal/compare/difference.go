@@ -137,7 +137,7 @@ type Verification struct {
 // Decision of an operator.
 type Decision struct{ Reason, By string }
 
-// Verified counts what was compared and found. Repaired includes the references that were acted upon.
+// Verified counts the compared rows, and the differences. Repaired includes the references that were acted upon.
 type Verified struct {
 	References, Blockades, Owners, Bodies int64
 	Differences, Repaired, ActedUpon      int64

@@ -46,7 +46,7 @@ ORDER BY 1`
 var knownRowsSQL = db.Codes(`
 SELECT s.name, r.body, s.state = {active} FROM dbcontroller.shadow s JOIN dbcontroller.resource r USING (id) WHERE s.kind_id = $1 AND s.name = ANY ($2)`)
 
-// tables compares attached tables with what is stored about their rows: what no trigger saw.
+// tables compares attached tables with the stored resources, and finds the changes that no trigger saw.
 func (v *comparing) tables(ctx context.Context) error {
 	if err := v.store.rows.Load(ctx); err != nil {
 		return err
@@ -192,13 +192,13 @@ func (v *comparing) rowsOf(ctx context.Context, t *rows.Table, kind *schema.Kind
 	return v.How.Progress(ctx, v.Out)
 }
 
-// knownRow is what is stored about a row.
+// knownRow is the stored resource of a row.
 type knownRow struct {
 	body   map[string]any
 	active bool
 }
 
-// missed returns the rows that are not stored as they are, without those that wait to be read. What is stored is read first, then
+// missed returns the rows that are not stored as they are, without those that wait to be read. The resources are read first, then
 // the rows, then the notes: a change in between has a note.
 func (v *comparing) missed(ctx context.Context, t *rows.Table, kind *schema.KindModel, names []string) (map[string]Difference, error) {
 	stored, err := v.known(ctx, t, names)

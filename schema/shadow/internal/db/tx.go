@@ -145,7 +145,7 @@ type Sender func(ctx context.Context, tx pgx.Tx, b *pgx.Batch) error
 // Stay is a Sender of a transaction that goes on, or is rolled back.
 func Stay(ctx context.Context, tx pgx.Tx, b *pgx.Batch) error { return tx.SendBatch(ctx, b).Close() }
 
-// CommitWith sends the last statements of a transaction of InTx together with its commit. What they return must not decide whether it
+// CommitWith sends the last statements of a transaction of InTx together with its commit. Their results must not decide whether it
 // commits.
 func CommitWith(ctx context.Context, tx pgx.Tx, b *pgx.Batch) error {
 	m, inner := own(tx)

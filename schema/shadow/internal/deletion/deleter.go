@@ -1,4 +1,4 @@
-// Package deletion is a user's delete: it looks ahead over all deployments, refuses what is blocked, and begins the deletion in
+// Package deletion is a user's delete: it looks ahead over all deployments, refuses a blocked deletion, and begins the deletion in
 // this deployment's database. Plans and traces read the same graph.
 package deletion
 

@@ -416,7 +416,7 @@ func (b blockade) heldBy(h peer.RecalledHolder) blockade {
 }
 
 // recall decides about the rights in the way of a deletion. A right ends only when nothing else refuses: when each of its holders goes along.
-// Then what is written afterwards has blockades of its own, and the proxy is excused with its holders.
+// Then references that are written afterwards have blockades of their own, and the proxy is excused with its holders.
 func (s *Deleter) recall(ctx context.Context, w *plan.Walk, l *lookAhead, proxies []blockade, rights *asked) error {
 	if len(proxies) == 0 {
 		return nil

@@ -86,7 +86,7 @@ func (s *Gate) CheckDatabase(ctx context.Context, with schema.DeploymentID, data
 	return nil
 }
 
-// metDatabase is what is stored of another deployment's database.
+// metDatabase is the stored record of another deployment's database.
 type metDatabase struct {
 	known                                   *uuid.UUID
 	related, leftOut, mayHaveLost, awaiting bool

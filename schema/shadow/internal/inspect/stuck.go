@@ -23,7 +23,7 @@ type Stuck struct {
 var stuckSQL = db.Codes(`
 SELECT kind_id, name, uid, updated_at FROM dbcontroller.shadow WHERE state = {deleting} AND updated_at < now() - $1::interval ORDER BY updated_at, id LIMIT $2`)
 
-// Stuck returns the resources that have been in DELETING for longer than a time, the oldest first, and what they wait for.
+// Stuck returns the resources that have been in DELETING for longer than a time, the oldest first, with the reasons.
 func (s *Inspector) Stuck(ctx context.Context, longer time.Duration, limit int) ([]Stuck, error) {
 	rows, err := s.Pool.Query(ctx, stuckSQL, longer, limit)
 	if err != nil {

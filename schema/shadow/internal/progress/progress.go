@@ -1,6 +1,6 @@
-// Package progress counts what each deletion has found and done in this deployment. Transactions only add to counters of their process,
-// after their commit; a process adds its counters to the table twice a second, in one statement for all deletions. So a cascade waits for
-// no row of its progress, and a process that is killed loses the counts of its last half second.
+// Package progress counts the resources of each deletion in this deployment: found, removed, unset. Transactions only add to counters of
+// their process, after their commit; a process adds its counters to the table twice a second, in one statement for all deletions. So a
+// cascade waits for no row of its progress, and a process that is killed loses the counts of its last half second.
 package progress
 
 import (
@@ -72,7 +72,7 @@ func New(d *db.DB) (*Book, *Recorder) {
 	return b, &Recorder{book: b, ended: ended}
 }
 
-// tally is what a transaction does, by deletion, and when the deletions began whose root it removes.
+// tally has the counts of a transaction by deletion, and the begins of the deletions whose root it removes.
 type tally struct {
 	notes map[uuid.UUID]*note
 	began []time.Time
@@ -91,7 +91,7 @@ func (c Counts) plus(more Counts) Counts {
 	return Counts{Found: c.Found + more.Found, Removed: c.Removed + more.Removed, Unset: c.Unset + more.Unset}
 }
 
-// Decided adds what a decision does to the counts of its deletions when the transaction is committed.
+// Decided adds the effects of a decision to the counts of its deletions when the transaction is committed.
 func (r *Recorder) Decided(ctx context.Context, tx pgx.Tx, c *plan.Closure, v plan.Verdict) error {
 	t := &tally{notes: map[uuid.UUID]*note{}}
 	var marked []int64 // earlier, and removed now

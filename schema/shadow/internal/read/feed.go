@@ -153,7 +153,7 @@ type WatchRequest struct {
 	Form any
 }
 
-// bound is what the watch's tokens are bound to, beside the caller.
+// bound is the value to which the watch's tokens are bound, beside the caller.
 func (r WatchRequest) bound() string {
 	bound := "resources of kind " + r.Kind
 	if r.Filter != "" {

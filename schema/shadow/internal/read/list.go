@@ -131,7 +131,7 @@ type listing struct {
 	kinds []int32
 	names []string
 	found []scannedResource
-	keys  [][]byte // JSON arrays: what each one found is sorted by; none for a list by name
+	keys  [][]byte // JSON arrays: the sort key of each resource; none for a list by name
 	bytes int      // of the rows that were read
 	cut   bool     // the page has maxPageBytes
 }

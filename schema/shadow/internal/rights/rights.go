@@ -67,7 +67,7 @@ type wish struct {
 // pauseOfRefused is the time until a refused right is asked for again.
 const pauseOfRefused = time.Minute
 
-// Acquire asks a deployment for the rights to block some targets. What is refused, or fails, is asked for again later: references are
+// Acquire asks a deployment for the rights to block some targets. A right that is refused, or whose call fails, is asked for again later: references are
 // written by asking meanwhile.
 func (s *Rights) Acquire(ctx context.Context, at schema.DeploymentID, ids []int64) error {
 	rows, err := s.Pool.Query(ctx, selectAcquiredSQL, s.due(ids))

@@ -258,7 +258,7 @@ WITH i AS (
     SELECT uid, revision, generation, kind_id, created_at, name, NULL::jsonb AS labels, '{}'::jsonb AS body, NULL::jsonb AS owners, block_deletion FROM s
 ) AS created`))
 
-// A transaction of the users with an older snapshot would not see what is established here: the new version of the shadow fails it.
+// A transaction of the users with an older snapshot would not see a reference that is established here: the new version of the shadow fails it.
 const touchShadowsSQL = `
 WITH locked AS (
     SELECT id FROM dbcontroller.shadow WHERE kind_id = $1 AND name = ANY ($2) ORDER BY id FOR NO KEY UPDATE
@@ -315,7 +315,7 @@ SELECT DISTINCT c.kind_id, c.name FROM dbcontroller.captured c
 JOIN unnest($1::int[], $2::text[]) AS i (kind_id, name) ON c.kind_id = i.kind_id AND c.name = i.name
 WHERE c.gone IS NOT NULL`
 
-// Going returns the targets with a deleted row whose deletion is not carried out yet. It reads what was committed before the lock of
+// Going returns the targets with a deleted row whose deletion is not carried out yet. It reads rows that were committed before the lock of
 // their shadows was granted, so call it after that lock.
 func (s *Rows) Going(ctx context.Context, tx pgx.Tx, targets []Key) ([]Key, error) {
 	return s.captured(ctx, tx, selectGoingSQL, targets)

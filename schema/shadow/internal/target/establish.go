@@ -45,7 +45,7 @@ INSERT INTO dbcontroller.blockade (target_id, holder_uid, attempt, field_id, dep
 SELECT i.target_id, i.holder_uid, i.attempt, i.field_id, i.deployment_id, i.kind_id, i.behaviour, now() + @ttl, i.name
 FROM unnest(@targets::bigint[], @holders::uuid[], @attempts::uuid[], @fields::int[], @deployments::int[], @kinds::int[], @behaviours::smallint[], @names::text[])
     AS i (target_id, holder_uid, attempt, field_id, deployment_id, kind_id, behaviour, name)
-ON CONFLICT DO NOTHING` // repeated: what is there stays as it is, tentative or confirmed
+ON CONFLICT DO NOTHING` // repeated: a stored blockade stays as it is, tentative or confirmed
 )
 
 // Which holders block a target by the same field until now, by themselves or under a right. After the lock: a release that came before

@@ -198,7 +198,7 @@ func (s *Verifier) Recovered(ctx context.Context, seq int64) error {
 	return s.Finish(ctx, []int64{seq})
 }
 
-// recovering returns a verification that repairs at once: repairing what a message under way settles anyway has no effect.
+// recovering returns a verification that repairs at once: repairing a difference that a message under way settles anyway has no effect.
 func (s *Verifier) recovering(with schema.DeploymentID) *verifying {
 	return s.verifying(compare.Verification{With: []schema.DeploymentID{with}, Repair: true, Settle: time.Millisecond})
 }

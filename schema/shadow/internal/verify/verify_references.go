@@ -68,10 +68,10 @@ WHERE f.deployment_id = $2 AND (r.attempt = ANY ($1) OR r.delegated AND r.behavi
     SELECT p.id FROM dbcontroller.foreign_target p WHERE p.block_attempt = ANY ($1))))
 ORDER BY r.holder_id, r.field_id, r.target_id`)
 
-// What was under a right may be under none now.
+// A reference under a right may be under none now.
 var lookAtRenewedSQL = db.LookAtRights(`dbcontroller.foreign_target f WHERE f.id = ANY ($1) AND f.block_attempt IS NOT NULL`)
 
-// Releases what was established again for references that were dropped meanwhile: the confirm of the attempt would make these
+// Releases the blockades of references that were dropped meanwhile: the confirm of the attempt would make these
 // blockades permanent.
 var releaseLeftSQL = db.Codes(`
 INSERT INTO dbcontroller.work (action, shard, deployment_id, attempt, holder_uid, field_id, target_uid)

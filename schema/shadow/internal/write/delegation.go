@@ -31,7 +31,7 @@ WITH i AS (
 )
 SELECT f.n - 1, f.id, f.uid FROM f WHERE ` + notEndingSQL
 
-	// The time bounds what a process leaves that dies while it ends a right.
+	// The time bounds the rows of a process that died while it ended a right.
 	notEndingSQL = `NOT EXISTS (SELECT FROM dbcontroller.ending e WHERE e.target_id = f.id AND e.until > now() AND e.until < now() + interval '1 min')`
 
 	// Whoever ends a right waits for these locks. It would wait for ever if new ones were taken beside it.

@@ -51,7 +51,7 @@ func (s *Writer) transact(ctx context.Context, sv *prepare.Saving, also func(pgx
 	caller := postgres.CallerOf(ctx)
 	until := ctx
 	if len(sv.Foreign) > 0 {
-		until = context.WithoutCancel(ctx) // whoever abandons the attempt reads what the transaction sets
+		until = context.WithoutCancel(ctx) // the caller that abandons the attempt reads variables that the transaction sets
 	}
 	err := s.commits.Do(until, caller.Who, sv, alone)
 	switch {

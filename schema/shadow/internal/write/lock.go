@@ -221,7 +221,7 @@ func (l *locked) unchanged(sv *prepare.Saving) error {
 
 // QueueDecision decides attempts COMMITTED. The batch fails when one of them was decided ABORTED, also when that decision is forgotten,
 // independent of clocks: began was taken from the sequence mark before the first attempt began, so each decision on one has a greater
-// number. Undecided tells what the failure means.
+// number. Undecided returns the meaning of the failure.
 func QueueDecision(b *pgx.Batch, began int64, attempts ...peer.AttemptID) {
 	b.Queue(commitAttemptsSQL, attempts)
 	b.Queue(notForgottenSQL, began)
