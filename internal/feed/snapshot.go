@@ -137,7 +137,8 @@ func meanwhile[T any](ctx context.Context, l *Log, f Feed[T], epoch string, w wi
 		return read(ctx, l, f, epoch, w)
 	}
 	for full := true; full; {
-		p, err := page[T]{}, error(nil)
+		var p page[T]
+		var err error
 		if has != nil {
 			p, err = next(anySize)
 		} else {

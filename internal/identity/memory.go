@@ -334,7 +334,7 @@ func (c undecoded) Unmarshal(data mem.BufferSlice, v any) error {
 	if !ok {
 		return c.CodecV2.Unmarshal(data, v)
 	}
-	m.ProtoReflect().SetUnknown(data.Materialize())
+	m.ProtoReflect().SetUnknown(data.Materialize()) //nolint:misspell // its name
 	return nil
 }
 
