@@ -346,7 +346,7 @@ func TestASnapshotThatIsTooOldFails_I3(t *testing.T) {
 			require.ErrorAs(t, err, &pg)
 			require.Equal(t, "40001", pg.Code, pg.Message)
 			require.NoError(t, tx.Rollback(ctx))
-			a.refused(a.crm, `DELETE FROM customers WHERE id = `+strconv.Itoa(id+1))
+			_ = a.refused(a.crm, `DELETE FROM customers WHERE id = `+strconv.Itoa(id+1))
 			a.exec(a.shop, `DELETE FROM invoices`)
 			a.Settle()
 		}

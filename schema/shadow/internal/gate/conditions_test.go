@@ -103,7 +103,7 @@ func TestAnAttemptCommitsInItsEpochAndInTime(t *testing.T) {
 	view.ended = true
 	require.False(t, view.InEpoch(epoch), "the epoch of a target's database has ended")
 
-	attempt := peer.AttemptID(uuid.Must(uuid.NewV7()))
+	attempt := uuid.Must(uuid.NewV7())
 	require.False(t, view.TooLate(attempt))
 	view.At = view.At.Add(peer.MaxAttemptAge + time.Minute)
 	require.True(t, view.TooLate(attempt))
