@@ -78,10 +78,11 @@ func (f *fixture) environment(deployment string, put []byte) (kept []byte) {
 // environment that the other one keeps in their database.
 func TestAProcessThatIsCutOffFromTheRegistryFollowsASwitch_I26(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t, "--lease", "2s")
+	// On a busy machine the first process must not lose its lease: the one that is cut off would lead, and could not register.
+	f := newFixture(t, "--lease", "20s")
 	const deployment = "b.example.com/us-west2"
 	registry := harness.NewProxy(t, f.RegistryAddress)
-	second := f.beside(deployment, "second", "--registry", registry.Address())
+	second := f.beside(deployment, "second", "--registry", registry.Address(), "--lease", "20s")
 	f.shared(deployment, 2)
 	f.mustPut(aWest+"targets/t", nil)
 	registry.Move("")
