@@ -13,7 +13,7 @@ import (
 type Referrer = resourcev1.ListReferrersResponse_Referrer
 
 // Referrers iterates over the resources of all deployments that refer to a resource, or that it owns: first those of its own
-// deployment. A deployment that does not answer ends the iteration with an error: what refers to the resource there is unknown.
+// deployment. A deployment that does not answer ends the iteration with an error: its referrers are unknown.
 func (c *Client) Referrers(ctx context.Context, name string) iter.Seq2[*Referrer, error] {
 	return func(yield func(*Referrer, error) bool) {
 		full, err := schema.ParseFullName(name)

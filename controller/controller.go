@@ -238,7 +238,7 @@ func unlessEnded(ctx context.Context, err error) error {
 	return err
 }
 
-// check refuses what was declared wrongly.
+// check refuses wrong declarations.
 func (c *Controller) check() error {
 	kinds, names := map[Kind]bool{}, map[string]bool{}
 	for _, w := range c.watched {

@@ -23,7 +23,7 @@ import (
 
 var errMine = errors.New("mine")
 
-// recorder is a reconciler that keeps what it was called with.
+// recorder is a reconciler that keeps its requests.
 type recorder struct {
 	mu   sync.Mutex
 	runs []string
@@ -442,7 +442,7 @@ func TestALostStreamIsOpenedAgain(t *testing.T) {
 	})
 }
 
-// A deployment that was restored to an older state is followed there: to smaller revisions, and to what is not there any more.
+// A deployment that was restored to an older state is followed there: to smaller revisions, and to missing resources.
 func TestARestoredDeploymentIsFollowed(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		m, r := newMemory(here), &recorder{}

@@ -134,7 +134,7 @@ func (l *loop) start(ctx context.Context) time.Duration {
 	return time.Hour
 }
 
-// take puts a batch into its cache, and queues what it causes. No worker gets a view of a part of it.
+// take puts a batch into its cache, and queues the requests that it causes. No worker gets a view of a part of it.
 func (l *loop) take(ctx context.Context, b batch) {
 	l.view = nil
 	for _, c := range b.changes {

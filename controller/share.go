@@ -111,7 +111,7 @@ func (s *sharer) take(batch []client.Event) {
 	}
 }
 
-// step does what is due. What fails is tried again in the next step: each write is conditional on what was seen.
+// step makes the writes that are due. A failed one is tried again in the next step: each write is conditional on the revision that was read.
 func (s *sharer) step(ctx context.Context) {
 	call, cancel := context.WithTimeout(ctx, s.Duration/6)
 	defer cancel()

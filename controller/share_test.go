@@ -74,7 +74,7 @@ func (c *cuttable) Delete(ctx context.Context, name string, only client.Version)
 	return c.Client.Delete(ctx, name, only)
 }
 
-// crew is processes that share a controller's resources, and what they do.
+// crew is processes that share a controller's resources, and a record of their runs.
 type crew struct {
 	t *testing.T
 	m *memory
@@ -270,7 +270,7 @@ func TestATermEndsWithItsLease(t *testing.T) {
 	})
 }
 
-// A process whose watches stand still removes nobody who has renewed meanwhile.
+// A process whose watches stand still removes no process that has renewed its lease meanwhile.
 func TestAProcessThatSeesNothingRemovesNobody(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		c := newCrew(t)

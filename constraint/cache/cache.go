@@ -22,7 +22,7 @@ type Index[T any] struct {
 type Config[T any] struct {
 	// Kind is for messages.
 	Kind string
-	// ID of an object, never empty, and Version, which grows with its changes; nil: what comes later is newer.
+	// ID of an object, never empty, and Version, which grows with its changes; nil: a later object is newer.
 	ID      func(T) string
 	Version func(T) int64
 	Indexes []Index[T]

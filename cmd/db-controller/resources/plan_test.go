@@ -34,7 +34,7 @@ A delete would be accepted: 4 or more deleted, 5 unset.
 `, got)
 }
 
-// Each blocker is printed with its effect: what is known differs from what a deployment did not answer.
+// Each blocker is printed with its effect: known blockers differ from those about which a deployment did not answer.
 func TestBlockersOfAPlanArePrintedByTheirEffect(t *testing.T) {
 	t.Parallel()
 	for want, b := range map[string]*resourcev1.PlanDeletionResponse_Blocker{
